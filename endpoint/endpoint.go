@@ -1,0 +1,136 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/queues"
+	"github.com/unet-go/unet/segment"
+)
+
+// Desc names bytes of the segment: a frame, or a part of one packet if its
+// Options say [queues.Continued].
+type Desc = queues.Desc
+
+// Config is how an endpoint behaves. Its zero value works.
+type Config struct {
+	Wait       WaitMode      // how Wait waits; WaitAdaptive by default
+	SpinBudget time.Duration // how long WaitAdaptive spins before it sleeps; 50 us by default
+}
+
+// Endpoint is an attached grant. See the package's doc for who may call it.
+type Endpoint struct {
+	sock *xsk.Socket
+	seg  *segment.Segment
+	mem  []byte
+
+	deficit     uint32 // frames received and not yet replaced on the fill ring
+	refillAt    uint32 // deficit at which the fill ring is topped up
+	outstanding uint32 // frames on the TX ring or not yet taken from the completion ring
+	reclaimAt   uint32 // outstanding at which completions are taken
+
+	waiter  waiter
+	upcalls [2]func(*Endpoint) // by Event
+	stats   counters
+	scratch [recvBatch]Desc
+	frames  uint32 // of messages the application holds
+
+	grant Grant // its descriptors are the endpoint's now
+}
+
+const (
+	recvBatch    = 64
+	refillBatch  = 64
+	reclaimBatch = 32
+)
+
+// Errors of sending.
+var (
+	// ErrQueueFull is back-pressure: nothing was sent, the buffer stays the
+	// caller's. Flush and try again.
+	ErrQueueFull = errors.New("send queue full")
+	// ErrNoBuffers: every frame of the segment is in use. Free received
+	// messages, or flush so that sent ones complete.
+	ErrNoBuffers = errors.New("no free buffer in the segment")
+	// ErrMessageTooLong: the payload exceeds what the channel's MTU carries.
+	ErrMessageTooLong = errors.New("message too long")
+)
+
+// Attach maps the segment and the rings of a grant. It takes the grant's
+// descriptors over when it succeeds, and leaves them alone when it fails. It
+// needs no capability.
+func Attach(g *Grant, cfg Config) (*Endpoint, error) {
+	geo := g.Geometry
+	if err := geo.Validate(); err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	sock, err := xsk.Attach(g.XSK, xsk.Params{
+		FrameSize:      geo.FrameSize,
+		FrameCount:     geo.FrameCount,
+		FillSize:       geo.FillSize,
+		CompletionSize: geo.CompletionSize,
+		RxSize:         geo.RxSize,
+		TxSize:         geo.TxSize,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	e := &Endpoint{
+		sock:      sock,
+		grant:     *g,
+		refillAt:  min(refillBatch, max(1, geo.Prefilled()/4)),
+		reclaimAt: min(reclaimBatch, max(1, geo.CompletionSize/4), max(1, geo.FrameCount/8)),
+	}
+	if err := e.open(cfg); err != nil {
+		return nil, fmt.Errorf("attach: %w", errors.Join(err, sock.Detach()))
+	}
+	return e, nil
+}
+
+func (e *Endpoint) open(cfg Config) (err error) {
+	geo := e.grant.Geometry
+	if e.mem, err = xsk.MapSegment(e.grant.Segment, int(geo.SegmentSize())); err != nil {
+		return err
+	}
+	if e.seg, err = segment.New(e.mem, geo.FrameSize, int(geo.Prefilled())); err == nil {
+		err = e.waiter.open(e.sock, cfg)
+	}
+	if err != nil {
+		return errors.Join(err, xsk.UnmapSegment(e.mem))
+	}
+	return nil
+}
+
+// Close unmaps the segment and the rings and closes the descriptors, which ends
+// the endpoint also for the kernel. Nothing of it may be used afterwards: no
+// message, no buffer, no method. The lease is closed separately.
+func (e *Endpoint) Close() error {
+	if e.mem == nil {
+		return nil
+	}
+	err := errors.Join(e.waiter.close(), e.sock.Close(), xsk.UnmapSegment(e.mem), e.grant.Segment.Close())
+	e.mem = nil
+	return err
+}
+
+// Detach undoes Attach: it unmaps segment and rings and leaves the descriptors
+// open, so that the grant can be closed or attached anew.
+func (e *Endpoint) Detach() error {
+	err := errors.Join(e.waiter.close(), e.sock.Detach(), xsk.UnmapSegment(e.mem))
+	e.mem = nil
+	return err
+}
+
+// Identity is who the endpoint is on the wire.
+func (e *Endpoint) Identity() Identity { return e.grant.Identity }
+
+// Geometry is the shape of the segment and the queues.
+func (e *Endpoint) Geometry() Geometry { return e.grant.Geometry }
+
+// Tags are the tags that came with the grant.
+func (e *Endpoint) Tags() []Tag { return e.grant.Tags }
+
+// Audit counts the segment's frames by owner.
+func (e *Endpoint) Audit() segment.Audit { return e.seg.Audit() }

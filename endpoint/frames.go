@@ -1,0 +1,137 @@
+package endpoint
+
+import (
+	"github.com/unet-go/unet/queues"
+	"github.com/unet-go/unet/segment"
+)
+
+// Frame level: whole link-layer frames, for a protocol stack that brings its
+// own headers. Every frame taken here is in the caller's hands until it is
+// sent or released, exactly once.
+
+// rxMetaSize is the size of what the mux puts before each received packet:
+// struct unet_rx_meta in bpf/, two host-order 16-bit words.
+const rxMetaSize = 4
+
+// AllocFrame takes a frame from the pool: Addr is its first byte, Len its whole
+// room. It is false when the pool is empty even after completed sends were
+// taken back.
+func (e *Endpoint) AllocFrame() (Desc, bool) {
+	addr, ok := e.seg.Alloc(segment.Stack)
+	if !ok {
+		e.reclaim()
+		if addr, ok = e.seg.Alloc(segment.Stack); !ok {
+			e.stats.noBuffers++
+			return Desc{}, false
+		}
+	}
+	return Desc{Addr: addr, Len: e.seg.FrameSize()}, true
+}
+
+// Bytes are the bytes that d names.
+func (e *Endpoint) Bytes(d Desc) []byte { return e.seg.Bytes(d.Addr, d.Len) }
+
+// GSOSize is, for the first descriptor of a received packet, the payload size
+// of the datagrams that a UDP super-frame is made of, or 0 for any other packet.
+func (e *Endpoint) GSOSize(d Desc) uint16 {
+	meta := e.seg.Bytes(d.Addr-rxMetaSize, rxMetaSize)
+	return nativeEndian.Uint16(meta)
+}
+
+// SendFrame stages d on the send queue: it leaves with the next Flush. When
+// the queue is full it is false, and d stays the caller's.
+func (e *Endpoint) SendFrame(d Desc) bool {
+	if e.outstanding >= e.reclaimAt {
+		e.reclaim()
+	}
+	// Every frame on its way needs a completion entry in the end.
+	if e.outstanding >= e.grant.Geometry.CompletionSize || !e.sock.TX.Push(d) {
+		e.stats.queueFull++
+		return false
+	}
+	e.seg.Move(d.Addr, segment.Stack, segment.KernelTransmit)
+	e.outstanding++
+	return true
+}
+
+// Staged is the number of frames that wait for Flush.
+func (e *Endpoint) Staged() int { return int(e.sock.TX.Reserved()) }
+
+// Flush hands all staged frames to the kernel, with one kick. Errors are the
+// device's (ENETDOWN, ENXIO): the frames stay queued, and may leave later.
+func (e *Endpoint) Flush() error {
+	n := e.sock.TX.Reserved()
+	if n == 0 && e.sock.TX.InFlight() == 0 {
+		return nil
+	}
+	e.sock.TX.Submit(n)
+	e.stats.sent += uint64(n)
+	return e.sock.Kick()
+}
+
+// RecvFrames takes the descriptors of received packets, at most packets of
+// them and at most len(ds) descriptors, and returns how many descriptors. A
+// packet of several is never split between two calls, so ds should have room
+// for one (a 64 KiB super-frame has 37 in frames of 2048). The free queue is
+// topped up from the pool.
+func (e *Endpoint) RecvFrames(ds []Desc, packets int) int {
+	rx := e.sock.RX
+	avail := rx.Peek(uint32(len(ds)))
+	n := uint32(0) // descriptors of whole packets
+	for i := uint32(0); i < avail && packets > 0; i++ {
+		ds[i] = *rx.At(i)
+		if ds[i].Options&queues.Continued == 0 {
+			n = i + 1
+			packets--
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	for i := range n {
+		e.seg.Move(ds[i].Addr, segment.KernelReceive, segment.Stack)
+	}
+	rx.Release(n)
+	e.stats.received += uint64(n)
+	e.deficit += n
+	if e.deficit >= e.refillAt {
+		e.refill()
+	}
+	return int(n)
+}
+
+// ReleaseFrame gives a frame that was received or allocated back to the pool.
+func (e *Endpoint) ReleaseFrame(d Desc) {
+	e.seg.Free(d.Addr, segment.Stack)
+	if e.deficit >= e.refillAt {
+		e.refill()
+	}
+}
+
+// Pending reports whether a received frame waits. It changes nothing.
+func (e *Endpoint) Pending() bool { return e.sock.RX.Pending() > 0 }
+
+// refill replaces frames on the fill ring as far as the pool has any.
+func (e *Endpoint) refill() {
+	n := min(e.deficit, uint32(e.seg.Available()))
+	n = e.sock.Fill.Reserve(n)
+	for i := range n {
+		addr, _ := e.seg.Alloc(segment.KernelReceive)
+		*e.sock.Fill.At(i) = addr
+	}
+	e.sock.Fill.Submit(n)
+	e.deficit -= n
+}
+
+// reclaim takes completed frames back into the pool.
+func (e *Endpoint) reclaim() {
+	cq := e.sock.Completion
+	n := cq.Peek(cq.Size())
+	for i := range n {
+		e.seg.Free(*cq.At(i), segment.KernelTransmit)
+	}
+	if n > 0 {
+		cq.Release(n)
+		e.outstanding -= n
+	}
+}

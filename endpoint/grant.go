@@ -1,0 +1,206 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// Attach says how an endpoint meets the mux.
+type Attachment uint8
+
+const (
+	// AttachPort gives the endpoint a private veth port behind the mux. The
+	// mux checks everything it sends. This is the default.
+	AttachPort Attachment = iota
+	// AttachQueue binds the endpoint straight to a queue of the uplink. Its
+	// transmissions cannot be checked, so it is for trusted owners only.
+	AttachQueue
+)
+
+func (a Attachment) String() string {
+	if a == AttachQueue {
+		return "queue"
+	}
+	return "port"
+}
+
+// ParseAttachment is the inverse of [Attachment.String].
+func ParseAttachment(s string) (Attachment, error) {
+	switch s {
+	case "port":
+		return AttachPort, nil
+	case "queue":
+		return AttachQueue, nil
+	}
+	return 0, fmt.Errorf("attachment %q: want port or queue", s)
+}
+
+// MarshalText and UnmarshalText carry an attachment as its name.
+func (a Attachment) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+func (a *Attachment) UnmarshalText(b []byte) (err error) {
+	*a, err = ParseAttachment(string(b))
+	return err
+}
+
+// Geometry is the shape of a communication segment and its four rings.
+// The zero value of a field asks for its default.
+type Geometry struct {
+	FrameSize      uint32 `json:"frame_size,omitempty"`      // bytes; 2048 or 4096
+	FrameCount     uint32 `json:"frame_count,omitempty"`     // frames in the segment
+	FillSize       uint32 `json:"fill_size,omitempty"`       // entries, a power of two, as are the next three
+	CompletionSize uint32 `json:"completion_size,omitempty"` //
+	RxSize         uint32 `json:"rx_size,omitempty"`         //
+	TxSize         uint32 `json:"tx_size,omitempty"`         //
+}
+
+// Defaults of a Geometry: 8 MiB of segment, rings of 2048.
+const (
+	DefaultFrameSize  = 2048
+	DefaultFrameCount = 4096
+	DefaultRingSize   = 2048
+
+	maxRingSize    = 1 << 16
+	maxSegmentSize = 1 << 30 // bytes
+)
+
+// ErrGeometry is wrapped by every error of [Geometry.Validate].
+var ErrGeometry = errors.New("unusable segment geometry")
+
+// WithDefaults returns g with its zero fields filled in.
+func (g Geometry) WithDefaults() Geometry {
+	def := func(v *uint32, d uint32) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&g.FrameSize, DefaultFrameSize)
+	def(&g.FrameCount, DefaultFrameCount)
+	def(&g.FillSize, DefaultRingSize)
+	def(&g.CompletionSize, DefaultRingSize)
+	def(&g.RxSize, DefaultRingSize)
+	def(&g.TxSize, DefaultRingSize)
+	return g
+}
+
+// SegmentSize is the size of the communication segment in bytes.
+func (g Geometry) SegmentSize() int64 { return int64(g.FrameSize) * int64(g.FrameCount) }
+
+// Prefilled is the number of frames that are on the fill queue before the
+// endpoint starts: frames 0 up to Prefilled belong to the kernel at first,
+// the others to the pool.
+func (g Geometry) Prefilled() uint32 { return min(g.FillSize, g.FrameCount/2) }
+
+// Validate reports what the kernel or the pool could not work with
+// (Documentation/networking/af_xdp.rst).
+func (g Geometry) Validate() error {
+	if g.FrameSize != 2048 && g.FrameSize != 4096 {
+		return fmt.Errorf("%w: frame size %d: want 2048 or 4096 bytes", ErrGeometry, g.FrameSize)
+	}
+	if g.FrameCount < 2 {
+		return fmt.Errorf("%w: %d frames: want at least 2", ErrGeometry, g.FrameCount)
+	}
+	if s := g.SegmentSize(); s > maxSegmentSize {
+		return fmt.Errorf("%w: a segment of %d bytes is too large: at most %d", ErrGeometry, s, maxSegmentSize)
+	}
+	for _, r := range []struct {
+		name string
+		size uint32
+	}{{"fill", g.FillSize}, {"completion", g.CompletionSize}, {"rx", g.RxSize}, {"tx", g.TxSize}} {
+		if r.size == 0 || r.size&(r.size-1) != 0 || r.size > maxRingSize {
+			return fmt.Errorf("%w: %s ring of %d entries: want a power of two up to %d", ErrGeometry, r.name, r.size, maxRingSize)
+		}
+	}
+	return nil
+}
+
+// Request is what a process asks for when it opens an endpoint.
+type Request struct {
+	Attach   Attachment `json:"attach"`
+	Queue    uint32     `json:"queue,omitempty"` // of the uplink; for AttachQueue
+	Geometry Geometry   `json:"geometry"`
+	Tags     []Tag      `json:"tags,omitempty"` // claimed with the endpoint, all or none
+	Huge     bool       `json:"huge,omitempty"` // back the segment with huge pages
+}
+
+// Grant is the one way into the network: a bound AF_XDP socket, the memory of
+// its communication segment, and what their owner needs to know about them.
+// Package mux makes it, package control carries it, [Attach] takes it.
+type Grant struct {
+	XSK     *os.File `json:"-"` // bound AF_XDP socket
+	Segment *os.File `json:"-"` // sealed memfd that backs the UMEM
+
+	ID       uint64     `json:"id"` // endpoint number, unique on its mux
+	Attach   Attachment `json:"attach"`
+	Geometry Geometry   `json:"geometry"`
+	Identity Identity   `json:"identity"`
+	Tags     []Tag      `json:"tags,omitempty"` // claimed so far, wildcards resolved
+}
+
+// Close closes the descriptors. [Attach] takes them over when it succeeds.
+func (g *Grant) Close() error {
+	var err error
+	if g.XSK != nil {
+		err = g.XSK.Close()
+	}
+	if g.Segment != nil {
+		err = errors.Join(err, g.Segment.Close())
+	}
+	return err
+}
+
+// Identity is who an endpoint is on the wire.
+type Identity struct {
+	Interface string        `json:"interface"` // name of the uplink
+	LinkAddr  wire.LinkAddr `json:"link_addr"` // the only source link address the mux lets out
+	Addr      netip.Prefix  `json:"addr"`      // primary address of the uplink and its subnet; zero if none
+	MTU       uint32        `json:"mtu"`       // of the uplink, bytes of IP packet
+	// PartialChecksums says that the uplink is a virtual link whose peer
+	// leaves transport checksums half done (pseudo-header only). On a real
+	// wire such a checksum is corruption.
+	PartialChecksums bool   `json:"partial_checksums"`
+	Mode             string `json:"mode"` // "generic" or "native": how the mux is attached
+}
+
+// Route is how a destination is reached.
+type Route struct {
+	Source   netip.Addr    `json:"source"`    // source address to use
+	NextHop  netip.Addr    `json:"next_hop"`  // the destination itself, or a gateway
+	LinkAddr wire.LinkAddr `json:"link_addr"` // of the next hop
+	MTU      uint32        `json:"mtu"`       // bytes of IP packet
+}
+
+// Errors that a [Lease] and those who open one return, wrapped.
+var (
+	// ErrTagHeld: somebody else, on unet or in the kernel, holds the tag.
+	ErrTagHeld = errors.New("tag already claimed")
+	// ErrTagDenied: policy or the shape of the tag forbids the claim.
+	ErrTagDenied = errors.New("tag not allowed")
+	// ErrUnreachable: no route, or no neighbour answers.
+	ErrUnreachable = errors.New("host unreachable")
+	// ErrLeaseClosed: the lease was closed or its grantor went away.
+	ErrLeaseClosed = errors.New("lease closed")
+)
+
+// Lease is an endpoint's standing with whoever granted it. It lives as long
+// as the connection to unetd (control.Lease), or until it is closed
+// (mux.Lease); then tags, port and memory are reclaimed. Its methods may be
+// called from any goroutine; none of them is on the data path.
+type Lease interface {
+	// Claim adds a tag and returns it with its wildcards resolved: port 0
+	// becomes a free port, the unspecified address the uplink's own, message
+	// tag 0 a free tag.
+	Claim(ctx context.Context, t Tag) (Tag, error)
+	// Unclaim gives a tag back.
+	Unclaim(ctx context.Context, t Tag) error
+	// Resolve asks the route service. An address with no route or no answering
+	// neighbour is ErrUnreachable.
+	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
+	// Close gives everything back.
+	Close() error
+}

@@ -1,0 +1,201 @@
+package endpoint
+
+import (
+	"encoding/binary"
+
+	"github.com/unet-go/unet/queues"
+	"github.com/unet-go/unet/segment"
+	"github.com/unet-go/unet/wire"
+)
+
+var nativeEndian = binary.NativeEndian
+
+// Buffer is a frame of the segment to compose a message in. It is the
+// caller's until Send takes it or Discard gives it back.
+type Buffer struct {
+	desc    Desc
+	payload []byte
+}
+
+// Payload is the room for the message.
+func (b *Buffer) Payload() []byte { return b.payload }
+
+// Alloc takes a buffer from the pool. [ErrNoBuffers] says that all are in use.
+func (e *Endpoint) Alloc() (Buffer, error) {
+	d, ok := e.AllocFrame()
+	if !ok {
+		return Buffer{}, ErrNoBuffers
+	}
+	return Buffer{d, e.Bytes(d)[headerLen:]}, nil
+}
+
+// Discard gives an allocated buffer back unsent.
+func (e *Endpoint) Discard(b Buffer) { e.ReleaseFrame(b.desc) }
+
+// Send stages the first n bytes of b's payload as a message on ch; it leaves
+// with the next Flush. It takes b, unless it fails: [ErrQueueFull] or
+// [ErrMessageTooLong].
+func (e *Endpoint) Send(ch *Channel, b Buffer, n int) error {
+	if n > ch.maxPayload || n < 0 {
+		return ErrMessageTooLong
+	}
+	frame := e.Bytes(b.desc)
+	*(*[headerLen]byte)(frame) = ch.header
+	binary.BigEndian.PutUint16(frame[wire.EthernetHeaderLen+2:], uint16(n))
+	if !e.SendFrame(Desc{Addr: b.desc.Addr, Len: uint32(headerLen + n)}) {
+		return ErrQueueFull
+	}
+	return nil
+}
+
+// Write copies p into a buffer and stages it as a message on ch. It fails with
+// [ErrQueueFull], [ErrNoBuffers] or [ErrMessageTooLong], having sent nothing.
+func (e *Endpoint) Write(ch *Channel, p []byte) error {
+	if len(p) > ch.maxPayload {
+		return ErrMessageTooLong
+	}
+	b, err := e.Alloc()
+	if err != nil {
+		return err
+	}
+	copy(b.payload, p)
+	if err := e.Send(ch, b, len(p)); err != nil {
+		e.Discard(b)
+		return err
+	}
+	return nil
+}
+
+// WriteBatch stages the messages of ps on ch and returns how many it could
+// take, with the error that stopped it.
+func (e *Endpoint) WriteBatch(ch *Channel, ps [][]byte) (int, error) {
+	for i, p := range ps {
+		if err := e.Write(ch, p); err != nil {
+			return i, err
+		}
+	}
+	return len(ps), nil
+}
+
+// Message is a received message, lent in place until it is freed.
+type Message struct {
+	payload []byte
+	desc    Desc
+	from    Source
+	tag     uint32
+	state   messageState
+}
+
+type messageState uint8
+
+const (
+	messageFree  messageState = iota
+	messageFrame              // payload lies in the frame of desc
+	messageHeap               // payload was gathered from several frames
+)
+
+// Payload is what was sent. It is valid until Free.
+func (m *Message) Payload() []byte { return m.payload }
+
+// From is where the message came from. The sending host's mux vouches for the
+// tag; who may use a link address is a matter of the network.
+func (m *Message) From() Source { return m.from }
+
+// Tag is the local tag that the message was sent to.
+func (m *Message) Tag() uint32 { return m.tag }
+
+// Recv takes received messages, at most len(msgs), and returns how many. Each
+// must be freed. What is not a message is counted and dropped. An application
+// that holds its quota of messages gets no more until it frees some; meanwhile
+// messages wait in the receive queue.
+func (e *Endpoint) Recv(msgs []Message) int {
+	limit := min(len(msgs), max(0, e.quota()-int(e.frames)))
+	n := e.RecvFrames(e.scratch[:], limit)
+	got := 0
+	for i := 0; i < n; {
+		d := e.scratch[i]
+		if d.Options&queues.Continued == 0 {
+			i++
+			if e.accept(&msgs[got], e.Bytes(d)) {
+				msgs[got].desc, msgs[got].state = d, messageFrame
+				e.seg.Move(d.Addr, segment.Stack, segment.Application)
+				e.frames++
+				got++
+			} else {
+				e.ReleaseFrame(d)
+			}
+			continue
+		}
+		whole := e.gather(&i)
+		if e.accept(&msgs[got], whole) {
+			msgs[got].state = messageHeap
+			got++
+		}
+	}
+	return got
+}
+
+// gather copies a packet of several descriptors, from scratch[*i] on, into
+// memory of its own and releases its frames. Only jumbo messages need it.
+func (e *Endpoint) gather(i *int) []byte {
+	var whole []byte
+	for more := true; more; *i++ {
+		d := e.scratch[*i]
+		whole = append(whole, e.Bytes(d)...)
+		e.ReleaseFrame(d)
+		more = d.Options&queues.Continued != 0
+	}
+	return whole
+}
+
+// accept reads the headers of a frame into m, or counts why it is none of ours.
+func (e *Endpoint) accept(m *Message, frame []byte) bool {
+	eth, err := wire.ParseEthernet(frame)
+	if err != nil {
+		e.stats.malformed++
+		return false
+	}
+	if eth.Type() != wire.EtherTypeUNet {
+		e.stats.notMessage++
+		return false
+	}
+	msg, err := wire.ParseMessage(eth.Payload())
+	if err != nil {
+		e.stats.malformed++
+		return false
+	}
+	m.payload = msg.Payload()
+	m.from = Source{eth.Src(), msg.Src()}
+	m.tag = msg.Dst()
+	return true
+}
+
+// Free gives a received message back. Its payload must not be touched
+// afterwards.
+func (e *Endpoint) Free(m *Message) {
+	switch m.state {
+	case messageFrame:
+		e.seg.Free(m.desc.Addr, segment.Application)
+		e.frames--
+	case messageFree:
+		panic("BUG: message freed twice")
+	}
+	m.state, m.payload = messageFree, nil
+	if e.deficit >= e.refillAt {
+		e.refill()
+	}
+}
+
+// FreeBatch frees the messages of ms.
+func (e *Endpoint) FreeBatch(ms []Message) {
+	for i := range ms {
+		e.Free(&ms[i])
+	}
+}
+
+// quota is how many frames the application may hold: the segment less what the
+// fill queue needs and an eighth for sending.
+func (e *Endpoint) quota() int {
+	geo := &e.grant.Geometry
+	return max(1, int(geo.FrameCount-geo.Prefilled()-geo.FrameCount/8))
+}

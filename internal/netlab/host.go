@@ -1,0 +1,177 @@
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// AnyCPU as the processor of [Host.StartOn] leaves a process unpinned.
+const AnyCPU = -1
+
+// Host is one of the two ends of a [Pair]. Its methods may be called from any
+// goroutine.
+type Host struct {
+	Name      string         // "a" or "b"
+	Interface string         // its end of the cable
+	Addr      netip.Prefix   // of Interface
+	LinkAddr  wire.LinkAddr  // of Interface
+	NS        netns.NsHandle // owned by the Pair; closed with it
+
+	mu     sync.Mutex    // NS stays open while it is held
+	starts chan start    // to the starter thread
+	closed chan struct{} // closed by close
+	ended  chan struct{} // closed by the starter when it has left the namespace
+}
+
+// ErrClosed is the error of a host whose pair was closed.
+var ErrClosed = errors.New("netlab: pair is closed")
+
+// Do runs fn inside the host, on the calling goroutine, which is locked to its
+// thread meanwhile. Sockets that fn opens belong to the host for good;
+// goroutines that fn starts run outside.
+func (h *Host) Do(fn func() error) (err error) {
+	home, err := enterHome()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, home.leave()) }() // also when fn panics or a test ends in it
+	if err := h.enter(); err != nil {
+		return err
+	}
+	return fn()
+}
+
+// enter moves the calling, locked thread into the host.
+func (h *Host) enter() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.NS.IsOpen() {
+		return ErrClosed
+	}
+	if err := unix.Setns(int(h.NS), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter host %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+// start is a request to the starter thread.
+type start struct {
+	cmd *exec.Cmd
+	cpu int
+	err chan error
+}
+
+// openStarter starts the thread on which all of the host's processes are
+// started. A process inherits namespace and affinity from the thread that
+// forks it, and PR_SET_PDEATHSIG fires when that *thread* ends: it has to be
+// one that lives as long as the host.
+func (h *Host) openStarter() error {
+	h.starts = make(chan start)
+	h.closed = make(chan struct{})
+	h.ended = make(chan struct{})
+	ready := make(chan error)
+	go h.serveStarts(ready)
+	return <-ready
+}
+
+// serveStarts is the starter thread.
+func (h *Host) serveStarts(ready chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// The process's first thread is what /proc/self shows to others, so it
+		// stays where it is. While this goroutine holds it, the next gets another.
+		again := make(chan struct{})
+		go func() {
+			defer close(again)
+			h.serveStarts(ready)
+		}()
+		<-again
+		return
+	}
+	defer close(h.ended)
+	home, err := enterHome()
+	if err != nil {
+		ready <- err
+		return
+	}
+	defer home.leave()
+	if err := h.enter(); err != nil {
+		ready <- err
+		return
+	}
+	close(ready)
+	var started []*os.Process
+	for {
+		select {
+		case s := <-h.starts:
+			err := startPinned(s.cmd, s.cpu)
+			if err == nil {
+				started = append(started, s.cmd.Process)
+			}
+			s.err <- err
+		case <-h.closed:
+			for _, p := range started {
+				p.Kill() // an error means that it has ended already
+			}
+			return
+		}
+	}
+}
+
+// startPinned starts cmd from the calling, locked thread.
+func startPinned(cmd *exec.Cmd, cpu int) (err error) {
+	if cpu != AnyCPU {
+		var usual, one unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &usual); err != nil {
+			return fmt.Errorf("sched_getaffinity: %w", err)
+		}
+		one.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			return fmt.Errorf("pin to processor %d: %w", cpu, err)
+		}
+		defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &usual)) }()
+	}
+	return cmd.Start()
+}
+
+// Start starts cmd inside the host. The caller waits for it; what still runs
+// when the pair is closed is killed.
+func (h *Host) Start(cmd *exec.Cmd) error { return h.StartOn(cmd, AnyCPU) }
+
+// StartOn starts cmd inside the host, pinned to one processor. A Go program
+// pinned from its first instruction on sees a machine of one processor.
+func (h *Host) StartOn(cmd *exec.Cmd, cpu int) error {
+	s := start{cmd, cpu, make(chan error, 1)}
+	select {
+	case h.starts <- s:
+		return <-s.err
+	case <-h.ended:
+		return ErrClosed
+	}
+}
+
+// close kills what runs on the host and lets go of its namespace. The pair
+// calls it once.
+func (h *Host) close() error {
+	if h.closed != nil {
+		close(h.closed)
+		<-h.ended
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.NS.IsOpen() {
+		return nil
+	}
+	return h.NS.Close() // which also marks it closed
+}

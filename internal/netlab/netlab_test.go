@@ -1,0 +1,310 @@
+package netlab_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+func listenUDP(t *testing.T, h *netlab.Host) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	err := h.Do(func() (err error) {
+		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(h.Addr.Addr(), 0)))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c
+}
+
+func TestKernelUDPCrossesTheCable(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	a, b := listenUDP(t, p.A), listenUDP(t, p.B)
+	buf := make([]byte, 64)
+	for hop, c := range []struct{ from, to *net.UDPConn }{{a, b}, {b, a}} {
+		want := fmt.Sprintf("hop %d", hop)
+		to := c.to.LocalAddr().(*net.UDPAddr).AddrPort()
+		if _, err := c.from.WriteToUDPAddrPort([]byte(want), to); err != nil {
+			t.Fatal(err)
+		}
+		n, from, err := c.to.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(buf[:n]); got != want || from != c.from.LocalAddr().(*net.UDPAddr).AddrPort() {
+			t.Errorf("got %q from %v", got, from)
+		}
+	}
+}
+
+func TestInterfaceIsAsConfigured(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{MTU: 9000})
+	for _, h := range []*netlab.Host{p.A, p.B} {
+		err := h.Do(func() error {
+			links, err := netlink.LinkList()
+			if err != nil {
+				return err
+			}
+			if len(links) != 2 {
+				t.Errorf("host %s has %d interfaces, want lo and the cable", h.Name, len(links))
+			}
+			l, err := netlink.LinkByName(h.Interface)
+			if err != nil {
+				return err
+			}
+			at := l.Attrs()
+			if at.MTU != 9000 || at.NumRxQueues != 1 || at.NumTxQueues != 1 || at.HardwareAddr.String() != h.LinkAddr.String() {
+				t.Errorf("host %s: %+v", h.Name, at)
+			}
+			addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+			if err != nil {
+				return err
+			}
+			if len(addrs) != 1 || addrs[0].IPNet.String() != h.Addr.String() {
+				t.Errorf("host %s: addresses %v, want only %v", h.Name, addrs, h.Addr)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// namespaces lists the network namespaces that the threads of this process
+// are in.
+func namespaces(t *testing.T) []string {
+	t.Helper()
+	links, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, l := range links {
+		id, err := os.Readlink(l)
+		if err != nil {
+			continue // the thread has ended
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+func interfaces(t *testing.T) []string {
+	t.Helper()
+	ifs, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, i := range ifs {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+func TestNothingIsLeftBehind(t *testing.T) {
+	netlab.RequireXDP(t)
+	round := func() {
+		p, err := netlab.NewPair(netlab.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.A.Do(func() error { return p.B.Do(func() error { return nil }) }); err != nil {
+			t.Error(err)
+		}
+		sleeper := exec.Command("sleep", "1000")
+		sleeper.SysProcAttr = netlab.Nobody()
+		if err := p.A.Start(sleeper); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		var exit *exec.ExitError
+		if err := sleeper.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Errorf("process on a closed pair: %v, want killed", err)
+		}
+		if err := p.A.Do(func() error { return nil }); !errors.Is(err, netlab.ErrClosed) {
+			t.Errorf("Do on a closed pair: %v", err)
+		}
+		if err := p.A.Start(exec.Command("true")); !errors.Is(err, netlab.ErrClosed) {
+			t.Errorf("Start on a closed pair: %v", err)
+		}
+	}
+	round() // opens what the runtime keeps open: its poller
+	fds, nets, ifs := descriptors(t), namespaces(t), interfaces(t)
+	for range 3 {
+		round()
+	}
+	if got := descriptors(t); got != fds {
+		t.Errorf("%d descriptors open, %d before", got, fds)
+	}
+	if got := namespaces(t); !slices.Equal(got, nets) {
+		t.Errorf("threads are in namespaces %v, before in %v", got, nets)
+	}
+	if got := interfaces(t); !slices.Equal(got, ifs) {
+		t.Errorf("the machine's interfaces are %v, before %v", got, ifs)
+	}
+}
+
+func TestDoComesBackFromPanicAndGoexit(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	here := func() string {
+		id, err := os.Readlink("/proc/thread-self/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	before := here()
+	func() {
+		defer func() { recover() }()
+		p.A.Do(func() error {
+			if here() == before {
+				t.Error("Do did not enter the host")
+			}
+			panic("in the host")
+		})
+	}()
+	if got := here(); got != before {
+		t.Errorf("after a panic in namespace %s, before in %s", got, before)
+	}
+	back := make(chan string, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer func() { back <- here() }()
+		p.A.Do(func() error { runtime.Goexit(); return nil })
+	}()
+	if got := <-back; got != before {
+		t.Errorf("after Goexit in namespace %s, before in %s", got, before)
+	}
+}
+
+// status reads one field of a child's /proc/self/status.
+func status(t *testing.T, out []byte, field string) string {
+	t.Helper()
+	for line := range strings.Lines(string(out)) {
+		if v, ok := strings.CutPrefix(line, field+":"); ok {
+			return strings.Join(strings.Fields(v), " ")
+		}
+	}
+	t.Fatalf("no %s in\n%s", field, out)
+	return ""
+}
+
+func TestStartOnPinsAProcessWithoutPrivilegesInsideTheHost(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	cpus, err := netlab.Processors()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cpus) != runtime.NumCPU() {
+		t.Errorf("processors %v, the runtime counts %d", cpus, runtime.NumCPU())
+	}
+	cpu := cpus[len(cpus)-1]
+	var out strings.Builder
+	cmd := exec.Command("sh", "-c", "cat /proc/self/status; readlink /proc/self/ns/net; cat /proc/net/dev")
+	cmd.SysProcAttr = netlab.Nobody()
+	cmd.Stdout = &out
+	if err := p.B.StartOn(cmd, cpu); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	got := []byte(out.String())
+	id := fmt.Sprint(netlab.NobodyID)
+	for field, want := range map[string]string{
+		"Cpus_allowed_list": fmt.Sprint(cpu),
+		"Uid":               strings.Join([]string{id, id, id, id}, " "),
+		"Gid":               strings.Join([]string{id, id, id, id}, " "),
+		"Groups":            "",
+		"CapPrm":            "0000000000000000",
+		"CapEff":            "0000000000000000",
+		"CapAmb":            "0000000000000000",
+	} {
+		if v := status(t, got, field); v != want {
+			t.Errorf("%s: %q, want %q", field, v, want)
+		}
+	}
+	if !strings.Contains(out.String(), p.B.Interface+":") {
+		t.Errorf("child does not see %s:\n%s", p.B.Interface, out.String())
+	}
+	if home, _ := os.Readlink("/proc/self/ns/net"); strings.Contains(out.String(), home) {
+		t.Error("child runs in the machine's own namespace")
+	}
+	cmd = exec.Command("cat", "/proc/self/status")
+	cmd.Stdout = &out
+	out.Reset()
+	if err := p.B.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := status(t, []byte(out.String()), "Cpus_allowed_list"), status(t, all, "Cpus_allowed_list"); got != want {
+		t.Errorf("an unpinned process may run on %s, want %s", got, want)
+	}
+}
+
+func TestStartOnRefusesAProcessorThatIsNotThere(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	if err := p.A.StartOn(exec.Command("true"), 1000); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("got %v, want EINVAL", err)
+	}
+}
+
+func TestPairsDoNotMeet(t *testing.T) {
+	p, q := netlab.RequirePair(t, netlab.Config{}), netlab.RequirePair(t, netlab.Config{})
+	at := listenUDP(t, p.B).LocalAddr().(*net.UDPAddr).AddrPort()
+	c := listenUDP(t, q.B) // the same address on another cable
+	var again *net.UDPConn
+	err := q.B.Do(func() (err error) {
+		again, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+		return err
+	})
+	if err != nil {
+		t.Fatalf("the same port on another pair: %v (has %v)", err, c.LocalAddr())
+	}
+	again.Close()
+}

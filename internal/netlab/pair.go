@@ -1,0 +1,221 @@
+package netlab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// Interface is the name of the cable's end on either host.
+const Interface = "uplink"
+
+// operationalTimeout bounds the wait for the cable to carry frames. The kernel
+// activates a link asynchronously, mostly within milliseconds.
+const operationalTimeout = 10 * time.Second
+
+// Config shapes a pair. Its zero value works.
+type Config struct {
+	MTU int // of both ends, bytes of IP packet; 1500 if zero
+}
+
+// Pair is two hosts joined by a cable.
+type Pair struct {
+	A, B *Host
+
+	closing sync.Once
+	err     error
+}
+
+// NewPair makes two hosts and the cable between them, and returns when frames
+// can cross it. It needs root. The caller closes the pair.
+func NewPair(cfg Config) (*Pair, error) {
+	if cfg.MTU == 0 {
+		cfg.MTU = 1500
+	}
+	p := &Pair{
+		A: &Host{
+			Name: "a", Interface: Interface, NS: netns.None(),
+			Addr:     netip.MustParsePrefix("10.0.0.1/24"),
+			LinkAddr: wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0a}, // locally administered
+		},
+		B: &Host{
+			Name: "b", Interface: Interface, NS: netns.None(),
+			Addr:     netip.MustParsePrefix("10.0.0.2/24"),
+			LinkAddr: wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0b},
+		},
+	}
+	if err := p.build(cfg); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+func (p *Pair) build(cfg Config) error {
+	for _, h := range []*Host{p.A, p.B} {
+		if err := h.open(); err != nil {
+			return fmt.Errorf("namespace of host %s: %w", h.Name, err)
+		}
+	}
+	if err := p.A.Do(func() error { return p.plug(cfg) }); err != nil {
+		return fmt.Errorf("veth pair: %w", err)
+	}
+	for _, h := range []*Host{p.A, p.B} {
+		if err := h.Do(h.configure); err != nil {
+			return fmt.Errorf("interface %s of host %s: %w", h.Interface, h.Name, err)
+		}
+	}
+	// B came up with its carrier there, so its transmit queue works. A came up
+	// before it had a peer; the kernel activates its queue from a work item, and
+	// says so by its operational state. (That of B follows up to a second later,
+	// because such reports are rate limited. Nothing depends on it.)
+	if err := p.A.awaitOperational(); err != nil {
+		return fmt.Errorf("interface %s of host a: %w", Interface, err)
+	}
+	return nil
+}
+
+// plug makes the cable. It runs inside host A.
+func (p *Pair) plug(cfg Config) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = p.A.Interface
+	attrs.MTU = cfg.MTU
+	attrs.NumTxQueues, attrs.NumRxQueues = 1, 1
+	attrs.HardwareAddr = net.HardwareAddr(p.A.LinkAddr[:])
+	cable := netlink.NewVeth(attrs)
+	cable.PeerName = p.B.Interface
+	cable.PeerNamespace = netlink.NsFd(p.B.NS)
+	cable.PeerHardwareAddr = net.HardwareAddr(p.B.LinkAddr[:])
+	return netlink.LinkAdd(cable)
+}
+
+// Close kills the processes started on the hosts and lets go of the
+// namespaces; the kernel removes the rest. It may be called again.
+func (p *Pair) Close() error {
+	p.closing.Do(func() { p.err = errors.Join(p.A.close(), p.B.close()) })
+	return p.err
+}
+
+// open makes the host's namespace, and the thread that starts processes in it.
+func (h *Host) open() error {
+	home, err := enterHome()
+	if err != nil {
+		return err
+	}
+	h.NS, err = netns.New() // this thread is inside now
+	if err := errors.Join(err, home.leave()); err != nil {
+		return err
+	}
+	return h.openStarter()
+}
+
+// configure brings lo and the cable's end up. It runs inside the host.
+func (h *Host) configure() error {
+	for _, knob := range []string{"all", "default", h.Interface} {
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+knob+"/disable_ipv6", []byte("1"), 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without IPv6 suits as well
+			return err
+		}
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(h.Interface)
+	if err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{
+		IP:   h.Addr.Addr().AsSlice(),
+		Mask: net.CIDRMask(h.Addr.Bits(), h.Addr.Addr().BitLen()),
+	}}
+	if err := netlink.AddrAdd(link, addr); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// awaitOperational returns when the kernel says that the cable's end is up
+// (RFC 2863 operational state).
+func (h *Host) awaitOperational() error {
+	ctx, cancel := context.WithTimeout(context.Background(), operationalTimeout)
+	defer cancel()
+	updates := make(chan netlink.LinkUpdate, 16)
+	done := make(chan struct{})
+	failed := make(chan error, 1)
+	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
+		Namespace:    &h.NS,
+		ListExisting: true,
+		ErrorCallback: func(err error) {
+			select {
+			case failed <- err:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		close(done)
+		return err
+	}
+	// Closing done ends the subscription, which then closes updates: that is
+	// how it is known to have let go of the namespace.
+	defer func() {
+		close(done)
+		for range updates {
+		}
+	}()
+	for {
+		select {
+		case u, ok := <-updates:
+			switch {
+			case !ok:
+				return fmt.Errorf("netlink subscription ended: %w", <-failed)
+			case u.Attrs().Name == h.Interface && u.Attrs().OperState == netlink.OperUp:
+				return nil
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("not operational within %v", operationalTimeout)
+		}
+	}
+}
+
+// home is the namespace that a locked thread came from.
+type home struct{ ns netns.NsHandle }
+
+// enterHome locks the calling goroutine to its thread and remembers the
+// thread's namespace.
+func enterHome() (home, error) {
+	runtime.LockOSThread()
+	ns, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return home{}, fmt.Errorf("this thread's namespace: %w", err)
+	}
+	return home{ns}, nil
+}
+
+// leave brings the thread back. A thread that cannot get back stays locked, so
+// that it ends with its goroutine and no other code runs in a wrong namespace.
+func (h home) leave() error {
+	err := unix.Setns(int(h.ns), unix.CLONE_NEWNET)
+	h.ns.Close()
+	if err != nil {
+		return fmt.Errorf("return to this thread's namespace: %w", err)
+	}
+	runtime.UnlockOSThread()
+	return nil
+}

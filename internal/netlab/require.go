@@ -1,0 +1,64 @@
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// RequireVariable names the environment variable that, set to 1, turns the
+// skips of [RequireXDP] into failures: for a machine where everything is
+// expected to work.
+const RequireVariable = "UNET_REQUIRE_XDP"
+
+// TB is the part of testing.TB that this package uses, so that the benchmark
+// does not link package testing.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Skipf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// RequireXDP skips the test where namespaces or AF_XDP cannot be had, or fails
+// it if UNET_REQUIRE_XDP=1.
+func RequireXDP(t TB) {
+	t.Helper()
+	err := xdpUsable()
+	switch {
+	case err == nil:
+	case os.Getenv(RequireVariable) == "1":
+		t.Fatalf("%s=1, but %v", RequireVariable, err)
+	default:
+		t.Skipf("skipped: %v (%s=1 makes this a failure)", err, RequireVariable)
+	}
+}
+
+// RequirePair is [RequireXDP], then [NewPair] for the length of the test.
+func RequirePair(t TB, cfg Config) *Pair {
+	t.Helper()
+	RequireXDP(t)
+	p, err := NewPair(cfg)
+	if err != nil {
+		t.Fatalf("netlab: %v", err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// xdpUsable says why this process cannot have namespaces and AF_XDP sockets.
+func xdpUsable() error {
+	if os.Geteuid() != 0 {
+		return errors.New("namespaces and AF_XDP need root")
+	}
+	s, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		return errors.New("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
+	case err != nil:
+		return fmt.Errorf("AF_XDP socket: %w", err)
+	}
+	return unix.Close(s)
+}

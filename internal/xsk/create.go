@@ -1,0 +1,127 @@
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/unet-go/unet/queues"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	busyRetry = 5 * time.Millisecond
+	busyLimit = 2 * time.Second
+)
+
+// Create makes a socket whose UMEM is segment and binds it to a queue of a
+// device, both as p says. It must run in the device's network namespace, and
+// the socket then keeps that namespace alive. Afterwards only the returned
+// descriptor holds the socket: nothing stays mapped here, and the caller may
+// close segment.
+//
+// A queue that was just left by another socket can be busy for a moment, since
+// the kernel tears sockets down asynchronously, so EBUSY is tried again for up
+// to two seconds before it is [ErrQueueBusy].
+func Create(p Params, segment *os.File) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return nil, fmt.Errorf("socket AF_XDP: %w (CAP_NET_RAW is needed)", err)
+		}
+		return nil, unlessErrno("socket AF_XDP", err, unix.EAFNOSUPPORT, errNoAFXDP)
+	}
+	sock := os.NewFile(uintptr(fd), "xsk")
+	if err := configure(fd, &p, segment); err != nil {
+		sock.Close()
+		return nil, err
+	}
+	if err := bind(fd, &p); err != nil {
+		sock.Close()
+		return nil, err
+	}
+	return sock, nil
+}
+
+func configure(fd int, p *Params, segment *os.File) error {
+	mem, err := unix.Mmap(int(segment.Fd()), 0, p.segmentSize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return mapError(err)
+	}
+	defer unix.Munmap(mem)
+	if err := registerUMEM(fd, mem, p.FrameSize); err != nil {
+		return err
+	}
+	for _, r := range []struct {
+		name string
+		opt  int
+		size uint32
+	}{
+		{"XDP_UMEM_FILL_RING", unix.XDP_UMEM_FILL_RING, p.FillSize},
+		{"XDP_UMEM_COMPLETION_RING", unix.XDP_UMEM_COMPLETION_RING, p.CompletionSize},
+		{"XDP_RX_RING", unix.XDP_RX_RING, p.RxSize},
+		{"XDP_TX_RING", unix.XDP_TX_RING, p.TxSize},
+	} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_XDP, r.opt, int(r.size)); err != nil {
+			return fmt.Errorf("setsockopt %s to %d entries: %w", r.name, r.size, err)
+		}
+	}
+	// Since 6.17 one kick may move more than 32 frames. Older kernels know the
+	// option not, and move a batch in several kicks.
+	err = unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, int(p.TxSize))
+	if err != nil && !errors.Is(err, unix.ENOPROTOOPT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EINVAL) {
+		return os.NewSyscallError("setsockopt XDP_MAX_TX_SKB_BUDGET", err)
+	}
+	return prefill(fd, p)
+}
+
+// prefill puts the first frames on the fill ring: a socket that enters the
+// mux's map without them would drop what arrives before its owner attaches.
+func prefill(fd int, p *Params) error {
+	off, err := sockOffsets(fd)
+	if err != nil {
+		return err
+	}
+	mem, shared, err := mapRing[uint64](fd, unix.XDP_UMEM_PGOFF_FILL_RING, off.Fr, p.FillSize)
+	if err != nil {
+		return err
+	}
+	defer unix.Munmap(mem)
+	fill := queues.NewProducer(shared)
+	n := fill.Reserve(p.Prefill)
+	if n != p.Prefill {
+		return fmt.Errorf("fill ring of %d entries cannot take %d frames", p.FillSize, p.Prefill)
+	}
+	for i := range n {
+		*fill.At(i) = uint64(i) * uint64(p.FrameSize)
+	}
+	fill.Submit(n)
+	return nil
+}
+
+func bind(fd int, p *Params) error {
+	addr := &unix.SockaddrXDP{Flags: p.bindFlags(), Ifindex: uint32(p.Ifindex), QueueID: p.Queue}
+	for deadline := time.Now().Add(busyLimit); ; time.Sleep(busyRetry) {
+		err := unix.Bind(fd, addr)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EBUSY) && time.Now().Before(deadline):
+			continue
+		case errors.Is(err, unix.EBUSY):
+			return fmt.Errorf("bind to queue %d: %w", p.Queue, ErrQueueBusy)
+		case errors.Is(err, unix.EINVAL) && p.SG && !sgSupported(fd, p):
+			return errNoSG
+		}
+		return fmt.Errorf("bind AF_XDP socket to interface %d queue %d: %w", p.Ifindex, p.Queue, err)
+	}
+}
+
+// sgSupported tells why bind said EINVAL: a kernel without scatter-gather takes
+// the same address without the flag. The socket is closed by the caller.
+func sgSupported(fd int, p *Params) bool {
+	return unix.Bind(fd, &unix.SockaddrXDP{
+		Flags: p.bindFlags() &^ unix.XDP_USE_SG, Ifindex: uint32(p.Ifindex), QueueID: p.Queue,
+	}) != nil
+}

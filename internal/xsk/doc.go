@@ -1,0 +1,17 @@
+// Package xsk is the system calls of AF_XDP: making a socket and its UMEM,
+// mapping its rings, kicking it, asking it how it is.
+//
+// The work is split where the privilege ends. [Create] needs CAP_NET_RAW and
+// runs in unetd: it makes the socket, registers the memory, sizes the four
+// rings, puts the first frames on the fill ring and binds to a device's queue.
+// What it returns is a bare descriptor; nothing stays mapped. [Attach] needs
+// no capability and runs in the application that was given the descriptor: it
+// maps the rings and drives them. The memory itself, a sealed memfd, is made by
+// [NewSegment] and mapped by [MapSegment].
+//
+// A bound socket needs one system call on its data path, [Socket.Kick], which
+// tells the kernel to look at the TX ring. Receiving needs none.
+//
+// Every fact about the kernel here is from Documentation/networking/af_xdp.rst
+// and net/xdp/xsk.c.
+package xsk

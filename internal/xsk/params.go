@@ -1,0 +1,49 @@
+package xsk
+
+import "golang.org/x/sys/unix"
+
+// Mode is how frames cross between the driver and the segment.
+type Mode uint8
+
+const (
+	ModeAny      Mode = iota // zero copy where the driver can, else copy
+	ModeCopy                 // the kernel copies; works on every device
+	ModeZeroCopy             // the device reads and writes the segment itself, or bind fails
+)
+
+// Params describe a socket. Sizes must be valid; nothing is defaulted here.
+type Params struct {
+	Ifindex int    // device to bind to, in the network namespace of the caller's thread
+	Queue   uint32 // of that device
+
+	FrameSize      uint32 // bytes, 2048 or 4096
+	FrameCount     uint32 // frames in the segment
+	FillSize       uint32 // entries, a power of two, as the next three
+	CompletionSize uint32
+	RxSize         uint32
+	TxSize         uint32
+	Prefill        uint32 // frames 0 up to this one are put on the fill ring before bind
+
+	Mode       Mode
+	SG         bool // packets may span several descriptors
+	NeedWakeup bool // the kernel says when it wants a kick
+}
+
+func (p *Params) segmentSize() int { return int(p.FrameSize) * int(p.FrameCount) }
+
+func (p *Params) bindFlags() uint16 {
+	var f uint16
+	switch p.Mode {
+	case ModeCopy:
+		f |= unix.XDP_COPY
+	case ModeZeroCopy:
+		f |= unix.XDP_ZEROCOPY
+	}
+	if p.SG {
+		f |= unix.XDP_USE_SG
+	}
+	if p.NeedWakeup {
+		f |= unix.XDP_USE_NEED_WAKEUP
+	}
+	return f
+}

@@ -1,0 +1,106 @@
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Poller lets a goroutine sleep until a socket has received something.
+//
+// A socket that sits in the Go runtime's poller itself would wake a thread for
+// every frame, also while another goroutine spins on the ring. So it sits in a
+// private epoll instance, one-shot, armed only by a goroutine that is about to
+// sleep; and that instance, which is a pollable file, sits in the runtime's
+// poller. Nobody sleeping, nothing armed, no wake-up.
+type Poller struct {
+	ep      *os.File // the private epoll instance
+	raw     syscall.RawConn
+	sock    int32
+	pending func() bool
+	ready   func(fd uintptr) bool // bound once, so that Sleep allocates nothing
+	armed   bool
+	woken   atomic.Bool
+}
+
+// NewPoller makes a poller for s's receive queue.
+func NewPoller(s *Socket) (*Poller, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // os.NewFile gives only such a file to the runtime's poller
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl O_NONBLOCK", err)
+	}
+	p := &Poller{
+		ep:      os.NewFile(uintptr(fd), "epoll"),
+		sock:    int32(s.fd),
+		pending: func() bool { return s.RX.Pending() > 0 },
+	}
+	p.ready = p.check
+	if p.raw, err = p.ep.SyscallConn(); err != nil {
+		p.ep.Close()
+		return nil, fmt.Errorf("epoll instance in the runtime's poller: %w", err)
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: p.sock}
+	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, s.fd, &ev); err != nil {
+		p.ep.Close()
+		return nil, os.NewSyscallError("epoll_ctl ADD of an AF_XDP socket", err)
+	}
+	return p, nil
+}
+
+// Sleep returns nil when a frame waits or Wake was called, and
+// os.ErrDeadlineExceeded when until has passed first; a zero until is never.
+// One goroutine at a time may sleep.
+func (p *Poller) Sleep(until time.Time) error {
+	if err := p.ep.SetReadDeadline(until); err != nil {
+		return err
+	}
+	// Wake sets the flag before the deadline, so a Wake that this load misses
+	// moves the deadline set above.
+	if p.woken.Swap(false) {
+		return nil
+	}
+	err := p.raw.Read(p.ready)
+	if p.woken.Swap(false) && errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+// Wake ends the Sleep under way, or the next one. It may be called from any
+// goroutine.
+func (p *Poller) Wake() {
+	p.woken.Store(true)
+	p.ep.SetReadDeadline(time.Unix(1, 0)) // fails only when closed, and then nobody sleeps
+}
+
+// check is what the runtime calls before it parks the goroutine and after it
+// was woken. To park, the socket must be armed, and looked at again after that.
+func (p *Poller) check(fd uintptr) bool {
+	if p.armed {
+		// Consume the event, or the instance stays readable and tells no edge.
+		var ev [1]unix.EpollEvent
+		unix.EpollWait(int(fd), ev[:], 0)
+		p.armed = false
+	}
+	if p.pending() {
+		return true
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: p.sock}
+	if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, int(p.sock), &ev); err != nil {
+		panic(fmt.Sprintf("BUG: epoll_ctl MOD of an AF_XDP socket: %v", err))
+	}
+	p.armed = true
+	return p.pending()
+}
+
+// Close ends a Sleep with an error and frees the instance.
+func (p *Poller) Close() error { return p.ep.Close() }

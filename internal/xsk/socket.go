@@ -1,0 +1,146 @@
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/unet-go/unet/queues"
+	"golang.org/x/sys/unix"
+)
+
+// Socket is a bound AF_XDP socket with its rings mapped. It is not safe for
+// concurrent use, except where a method says otherwise.
+type Socket struct {
+	Fill       *queues.Producer[uint64]
+	Completion *queues.Consumer[uint64]
+	RX         *queues.Consumer[queues.Desc]
+	TX         *queues.Producer[queues.Desc]
+
+	file  *os.File
+	fd    int
+	kicks uint64
+	maps  [][]byte
+}
+
+// Attach maps the rings of a bound socket, of the sizes in p. It takes sock
+// over when it succeeds. It needs no capability.
+func Attach(sock *os.File, p Params) (*Socket, error) {
+	s := &Socket{file: sock, fd: int(sock.Fd())}
+	domain, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt SO_DOMAIN", err)
+	}
+	if domain != unix.AF_XDP {
+		return nil, fmt.Errorf("descriptor is a socket of family %d, not AF_XDP", domain)
+	}
+	off, err := sockOffsets(s.fd)
+	if err != nil {
+		return nil, err
+	}
+	fill, err1 := keep[uint64](s, unix.XDP_UMEM_PGOFF_FILL_RING, off.Fr, p.FillSize)
+	completion, err2 := keep[uint64](s, unix.XDP_UMEM_PGOFF_COMPLETION_RING, off.Cr, p.CompletionSize)
+	rx, err3 := keep[queues.Desc](s, unix.XDP_PGOFF_RX_RING, off.Rx, p.RxSize)
+	tx, err4 := keep[queues.Desc](s, unix.XDP_PGOFF_TX_RING, off.Tx, p.TxSize)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return nil, errors.Join(err, s.Detach())
+	}
+	s.Fill = queues.NewProducer(fill)
+	s.Completion = queues.NewConsumer(completion)
+	s.RX = queues.NewConsumer(rx)
+	s.TX = queues.NewProducer(tx)
+	return s, nil
+}
+
+// keep maps a ring and notes the mapping for Close.
+func keep[T queues.Entry](s *Socket, pgoff int64, off unix.XDPRingOffset, size uint32) (queues.Shared[T], error) {
+	mem, shared, err := mapRing[T](s.fd, pgoff, off, size)
+	if err == nil {
+		s.maps = append(s.maps, mem)
+	}
+	return shared, err
+}
+
+// Detach undoes Attach: it unmaps the rings and leaves the descriptor to the
+// caller.
+func (s *Socket) Detach() error {
+	var err error
+	for _, m := range s.maps {
+		err = errors.Join(err, unix.Munmap(m))
+	}
+	s.maps = nil
+	return err
+}
+
+// Close unmaps the rings and closes the descriptor. Both hold the socket: only
+// when both are gone does the kernel free the queue. No ring may be touched
+// afterwards.
+func (s *Socket) Close() error { return errors.Join(s.Detach(), s.file.Close()) }
+
+// FD is the descriptor. It stays the socket's.
+func (s *Socket) FD() int { return s.fd }
+
+// Kicks is the number of system calls that Kick has made.
+func (s *Socket) Kicks() uint64 { return s.kicks }
+
+// Kick makes the kernel take what was submitted to the TX ring. One call moves
+// a bounded batch and may find the device or the completion ring full, so it
+// is repeated while the ring drains; what then is left stays queued and the
+// next Kick moves it. Any other answer is an error: ENETDOWN and ENXIO say that
+// the device is down or gone.
+func (s *Socket) Kick() error {
+	for before := s.TX.InFlight(); before > 0; {
+		s.kicks++
+		errno := sendtoKick(s.fd)
+		switch errno {
+		case 0, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.EINTR:
+		default:
+			return os.NewSyscallError("sendto of an AF_XDP socket", errno)
+		}
+		left := s.TX.InFlight()
+		if left == before {
+			return nil // no progress: the completion ring or the device is full
+		}
+		before = left
+	}
+	return nil
+}
+
+// Statistics are the kernel's own counters (XDP_STATISTICS).
+type Statistics struct {
+	RxDropped      uint64 // the kernel had no memory, or the frame did not fit
+	RxInvalidDescs uint64 // fill entries outside the segment
+	TxInvalidDescs uint64 // TX entries outside the segment or of impossible length
+	RxRingFull     uint64 // dropped: the RX ring was full
+	FillRingEmpty  uint64 // dropped: no frame to receive into
+	TxRingEmpty    uint64 // times that a kick emptied the TX ring; no fault
+}
+
+// Statistics asks the kernel. It may be called from any goroutine.
+func (s *Socket) Statistics() (Statistics, error) {
+	st, err := sockStatistics(s.fd)
+	return Statistics{
+		RxDropped:      st.Rx_dropped,
+		RxInvalidDescs: st.Rx_invalid_descs,
+		TxInvalidDescs: st.Tx_invalid_descs,
+		RxRingFull:     st.Rx_ring_full,
+		FillRingEmpty:  st.Rx_fill_ring_empty_descs,
+		TxRingEmpty:    st.Tx_ring_empty_descs,
+	}, err
+}
+
+// ZeroCopy reports whether the device reads and writes the segment itself.
+func (s *Socket) ZeroCopy() (bool, error) {
+	o, err := sockOptions(s.fd)
+	return o&unix.XDP_OPTIONS_ZEROCOPY != 0, err
+}
+
+// Cookie is the kernel's lasting number for the socket (SO_COOKIE), the same in
+// every process that holds a descriptor of it.
+func (s *Socket) Cookie() (uint64, error) { return Cookie(s.file) }
+
+// Cookie is the cookie of the socket behind f.
+func Cookie(f *os.File) (uint64, error) {
+	c, err := unix.GetsockoptUint64(int(f.Fd()), unix.SOL_SOCKET, unix.SO_COOKIE)
+	return c, os.NewSyscallError("getsockopt SO_COOKIE", err)
+}

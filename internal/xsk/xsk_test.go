@@ -1,0 +1,311 @@
+package xsk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/asavie/xdp"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/queues"
+)
+
+var testParams = Params{
+	FrameSize: 2048, FrameCount: 64,
+	FillSize: 32, CompletionSize: 32, RxSize: 32, TxSize: 32, Prefill: 32,
+	Mode: ModeCopy, NeedWakeup: true,
+}
+
+func newSegment(t *testing.T, p Params) (*os.File, []byte) {
+	t.Helper()
+	f, err := NewSegment(int64(p.segmentSize()), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := MapSegment(f, p.segmentSize())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(UnmapSegment(mem), f.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return f, mem
+}
+
+func ifindex(t *testing.T, h *netlab.Host) (index int) {
+	t.Helper()
+	if err := h.Do(func() error {
+		i, err := net.InterfaceByName(h.Interface)
+		if err == nil {
+			index = i.Index
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return index
+}
+
+// open makes and attaches a socket on h's uplink.
+func open(t *testing.T, h *netlab.Host, p Params) (*Socket, []byte) {
+	t.Helper()
+	segment, mem := newSegment(t, p)
+	p.Ifindex = ifindex(t, h)
+	var sock *os.File
+	if err := h.Do(func() (err error) {
+		sock, err = Create(p, segment)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Attach(sock, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, mem
+}
+
+// redirect sends all that arrives at h to the socket fd, with the program of
+// the independent implementation.
+func redirect(t *testing.T, h *netlab.Host, fd int) {
+	t.Helper()
+	index := ifindex(t, h)
+	prog, err := xdp.NewProgram(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Do(func() error { return errors.Join(prog.Register(0, fd), prog.Attach(index)) }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(h.Do(func() error { return prog.Detach(index) }), prog.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func frameFor(h *netlab.Host, n uint32) []byte {
+	f := make([]byte, 64)
+	copy(f, h.LinkAddr[:])
+	binary.BigEndian.PutUint16(f[12:], 0x88b5)
+	binary.BigEndian.PutUint32(f[14:], n)
+	return f
+}
+
+// TestAgainstIndependentPeer passes frames between this package and asavie/xdp,
+// both ways, with both rings wrapping several times.
+func TestAgainstIndependentPeer(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	ours, mem := open(t, pair.A, testParams)
+	var theirs *xdp.Socket
+	index := ifindex(t, pair.B)
+	if err := pair.B.Do(func() (err error) {
+		theirs, err = xdp.NewSocket(index, 0, nil)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { theirs.Close() })
+	redirect(t, pair.A, ours.FD())
+	redirect(t, pair.B, theirs.FD())
+	theirs.Fill(theirs.GetDescs(theirs.NumFreeFillSlots()))
+
+	deadline := time.Now().Add(20 * time.Second)
+	for i := range uint32(200) {
+		// There: from the frames beyond the prefilled ones.
+		addr := uint64(32+i%32) * 2048
+		out := frameFor(pair.B, i)
+		copy(mem[addr:], out)
+		if !ours.TX.Push(queues.Desc{Addr: addr, Len: uint32(len(out))}) {
+			t.Fatalf("frame %d: TX ring full", i)
+		}
+		ours.TX.Submit(1)
+		if err := ours.Kick(); err != nil {
+			t.Fatal(err)
+		}
+		var got []byte
+		for got == nil {
+			n, _, err := theirs.Poll(1000)
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("frame %d did not arrive: %v", i, err)
+			}
+			for _, d := range theirs.Receive(n) {
+				got = bytes.Clone(theirs.GetFrame(d))
+			}
+			theirs.Fill(theirs.GetDescs(theirs.NumFreeFillSlots()))
+		}
+		if !bytes.Equal(got, out) {
+			t.Fatalf("frame %d arrived as % x", i, got)
+		}
+		if ours.Completion.Peek(8) != 1 || *ours.Completion.At(0) != addr {
+			t.Fatalf("frame %d was not completed", i)
+		}
+		ours.Completion.Release(1)
+
+		// And back.
+		back := frameFor(pair.A, ^i)
+		descs := theirs.GetDescs(1)
+		descs[0].Len = uint32(copy(theirs.GetFrame(descs[0]), back))
+		if theirs.Transmit(descs) != 1 {
+			t.Fatal("peer could not transmit")
+		}
+		if _, _, err := theirs.Poll(0); err != nil {
+			t.Fatal(err)
+		}
+		for ours.RX.Pending() == 0 {
+			if time.Now().After(deadline) {
+				t.Fatalf("answer %d did not arrive", i)
+			}
+		}
+		if n := ours.RX.Peek(8); n != 1 {
+			t.Fatalf("%d frames received, want 1", n)
+		}
+		d := *ours.RX.At(0)
+		ours.RX.Release(1)
+		if in := mem[d.Addr : d.Addr+uint64(d.Len)]; !bytes.Equal(in, back) {
+			t.Fatalf("answer %d arrived as % x", i, in)
+		}
+		if !ours.Fill.Push(d.Addr / 2048 * 2048) {
+			t.Fatal("fill ring full")
+		}
+		ours.Fill.Submit(1)
+	}
+	st, err := ours.Statistics()
+	st.TxRingEmpty = 0
+	if err != nil || st != (Statistics{}) {
+		t.Fatalf("statistics %+v, %v; want all zero", st, err)
+	}
+}
+
+// TestPoller: a sleeper is woken by a frame, by Wake and by its deadline.
+func TestPoller(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	a, _ := open(t, pair.A, testParams)
+	b, memB := open(t, pair.B, testParams)
+	redirect(t, pair.A, a.FD())
+	redirect(t, pair.B, b.FD()) // native redirect needs a program at both ends
+	p, err := NewPoller(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Sleep(time.Now().Add(time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("sleep with nothing to come: %v", err)
+	}
+	p.Wake()
+	if err := p.Sleep(time.Time{}); err != nil {
+		t.Fatalf("sleep after Wake: %v", err)
+	}
+	for i := range uint32(50) {
+		slept := make(chan error)
+		go func() { slept <- p.Sleep(time.Time{}) }()
+		addr := uint64(40 * 2048)
+		n := copy(memB[addr:], frameFor(pair.A, i))
+		b.TX.Push(queues.Desc{Addr: addr, Len: uint32(n)})
+		b.TX.Submit(1)
+		if err := b.Kick(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-slept; err != nil {
+			t.Fatal(err)
+		}
+		if a.RX.Peek(2) != 1 {
+			t.Fatalf("woken for frame %d, but %d frames wait", i, a.RX.Pending())
+		}
+		a.Fill.Push(a.RX.At(0).Addr / 2048 * 2048)
+		a.Fill.Submit(1)
+		a.RX.Release(1)
+		b.Completion.Release(b.Completion.Peek(1))
+	}
+	slept := make(chan error)
+	go func() { slept <- p.Sleep(time.Time{}) }()
+	p.Wake()
+	if err := <-slept; err != nil {
+		t.Fatalf("woken sleeper: %v", err)
+	}
+	go func() { slept <- p.Sleep(time.Time{}) }()
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-slept; err == nil {
+		t.Fatal("sleep on a closed poller succeeded")
+	}
+}
+
+func TestQueueBusy(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	open(t, pair.A, testParams)
+	p := testParams
+	segment, _ := newSegment(t, p)
+	p.Ifindex = ifindex(t, pair.A)
+	if err := pair.A.Do(func() error { _, err := Create(p, segment); return err }); !errors.Is(err, ErrQueueBusy) {
+		t.Fatalf("second socket on the queue: %v, want ErrQueueBusy", err)
+	}
+}
+
+func TestZeroCopyRefused(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	p := testParams
+	p.Mode = ModeZeroCopy
+	segment, _ := newSegment(t, p)
+	p.Ifindex = ifindex(t, pair.A)
+	if err := pair.A.Do(func() error { _, err := Create(p, segment); return err }); err == nil {
+		t.Fatal("zero copy on a veth was granted")
+	}
+}
+
+func TestSegmentIsSealed(t *testing.T) {
+	netlab.RequireXDP(t)
+	f, _ := newSegment(t, testParams)
+	for _, size := range []int64{0, int64(testParams.segmentSize()) * 2} {
+		if err := unix.Ftruncate(int(f.Fd()), size); !errors.Is(err, unix.EPERM) {
+			t.Errorf("truncate to %d: %v, want EPERM", size, err)
+		}
+	}
+	if _, err := MapSegment(f, testParams.segmentSize()*2); err == nil {
+		t.Error("mapped beyond the end")
+	}
+	fd, err := unix.MemfdCreate("unsealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loose := os.NewFile(uintptr(fd), "unsealed")
+	defer loose.Close()
+	if err := loose.Truncate(4096); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := MapSegment(loose, 4096); err == nil {
+		t.Error("mapped a segment that can still shrink")
+	}
+}
+
+func TestAttachRefusesOtherSockets(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "udp")
+	defer f.Close()
+	if _, err := Attach(f, testParams); err == nil {
+		t.Fatal("attached a UDP socket")
+	}
+}
+
+func TestUnsupportedErrorNamesKernel(t *testing.T) {
+	var err error = errNoSG
+	if !errors.Is(err, ErrNotSupported) || !bytes.Contains([]byte(err.Error()), []byte("6.6")) {
+		t.Fatal(err)
+	}
+}

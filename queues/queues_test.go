@@ -1,0 +1,217 @@
+package queues
+
+import (
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+)
+
+// ring is memory as the kernel would map it, both ends in one process.
+func ring[T Entry](size int, start uint32) (Shared[T], *uint32) {
+	flags := new(uint32)
+	prod, cons := start, start
+	return Shared[T]{Producer: &prod, Consumer: &cons, Flags: flags, Entries: make([]T, size)}, flags
+}
+
+// starts are cursors at which arithmetic has gone wrong before.
+var starts = []uint32{0, 1, 7, math.MaxInt32 - 1, math.MaxUint32 - 2, math.MaxUint32}
+
+// TestModel runs random operations on both ends against a slice.
+func TestModel(t *testing.T) {
+	for _, start := range starts {
+		for _, size := range []int{1, 2, 8, 64} {
+			rng := rand.New(rand.NewPCG(uint64(start), uint64(size)))
+			s, _ := ring[uint64](size, start)
+			p, c := NewProducer(s), NewConsumer(s)
+			var reserved, published []uint64
+			next := uint64(0)
+			for range 20000 {
+				n := uint32(rng.IntN(size + 2))
+				switch rng.IntN(6) {
+				case 0:
+					got := p.Reserve(n)
+					room := uint32(size - len(reserved) - len(published))
+					if got != min(n, room) {
+						t.Fatalf("start %d size %d: Reserve(%d) = %d with room for %d", start, size, n, got, room)
+					}
+					for range got {
+						*p.At(uint32(len(reserved))) = next
+						reserved = append(reserved, next)
+						next++
+					}
+				case 1:
+					full := len(reserved)+len(published) == size
+					if ok := p.Push(next); ok == full {
+						t.Fatalf("Push = %v with the ring full: %v", ok, full)
+					} else if ok {
+						reserved = append(reserved, next)
+						next++
+					}
+				case 2:
+					n = min(n, p.Reserved())
+					p.Submit(n)
+					published = append(published, reserved[:n]...)
+					reserved = slices.Delete(reserved, 0, int(n))
+				case 3:
+					n = min(n, p.Reserved())
+					p.Cancel(n)
+					reserved = reserved[:len(reserved)-int(n)]
+				default:
+					if got := c.Pending(); got != uint32(len(published)) {
+						t.Fatalf("Pending = %d, want %d", got, len(published))
+					}
+					got := c.Peek(n)
+					if got != min(n, uint32(len(published))) {
+						t.Fatalf("Peek(%d) = %d of %d", n, got, len(published))
+					}
+					for i := range got {
+						if v := *c.At(i); v != published[i] {
+							t.Fatalf("At(%d) = %d, want %d", i, v, published[i])
+						}
+					}
+					take := uint32(rng.IntN(int(got) + 1))
+					c.Release(take)
+					published = slices.Delete(published, 0, int(take))
+				}
+				if got := p.InFlight(); got != uint32(len(published)) {
+					t.Fatalf("InFlight = %d, want %d", got, len(published))
+				}
+				if got, want := p.Free(), uint32(size-len(reserved)-len(published)); got != want {
+					t.Fatalf("Free = %d, want %d", got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestTwoGoroutines passes descriptors between goroutines; the race detector
+// checks the ordering, the values check the content.
+func TestTwoGoroutines(t *testing.T) {
+	const total = 200_000
+	for _, start := range starts {
+		s, _ := ring[Desc](64, start)
+		go func() {
+			p := NewProducer(s)
+			for i := uint64(0); i < total; {
+				n := p.Reserve(16)
+				if n == 0 {
+					runtime.Gosched()
+					continue
+				}
+				n = uint32(min(uint64(n), total-i))
+				for k := range n {
+					*p.At(k) = Desc{Addr: i, Len: uint32(i), Options: Continued}
+					i++
+				}
+				p.Submit(n)
+				p.Cancel(p.Reserved())
+			}
+		}()
+		c := NewConsumer(s)
+		for i := uint64(0); i < total; {
+			n := c.Peek(16)
+			if n == 0 {
+				runtime.Gosched()
+			}
+			for k := range n {
+				if d := *c.At(k); d != (Desc{Addr: i, Len: uint32(i), Options: Continued}) {
+					t.Fatalf("descriptor %d is %+v", i, d)
+				}
+				i++
+			}
+			c.Release(n)
+		}
+	}
+}
+
+// TestFoundEntries: a ring that holds entries when it is attached goes on.
+func TestFoundEntries(t *testing.T) {
+	s, _ := ring[uint64](8, math.MaxUint32-2)
+	first := NewProducer(s)
+	for i := range uint64(5) {
+		first.Push(i)
+	}
+	first.Submit(5)
+	second := NewProducer(s)
+	if got := second.Free(); got != 3 {
+		t.Fatalf("second producer has room for %d, want 3", got)
+	}
+	c := NewConsumer(s)
+	if n := c.Peek(8); n != 5 || *c.At(4) != 4 {
+		t.Fatalf("consumer sees %d entries", n)
+	}
+}
+
+func TestNeedWakeup(t *testing.T) {
+	s, flags := ring[Desc](8, 0)
+	p := NewProducer(s)
+	if p.NeedWakeup() {
+		t.Fatal("NeedWakeup without the flag")
+	}
+	*flags = 1
+	if !p.NeedWakeup() {
+		t.Fatal("flag not seen")
+	}
+	s.Flags = nil
+	if NewProducer(s).NeedWakeup() {
+		t.Fatal("NeedWakeup without a flags word")
+	}
+}
+
+func TestMisusePanics(t *testing.T) {
+	s, _ := ring[uint64](8, 0)
+	p, c := NewProducer(s), NewConsumer(s)
+	p.Reserve(1)
+	for name, f := range map[string]func(){
+		"submit":  func() { p.Submit(2) },
+		"cancel":  func() { p.Cancel(2) },
+		"release": func() { c.Release(1) },
+		"size": func() {
+			NewProducer(Shared[uint64]{Producer: new(uint32), Consumer: new(uint32), Entries: make([]uint64, 3)})
+		},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+func TestAllocs(t *testing.T) {
+	s, _ := ring[Desc](64, 0)
+	p, c := NewProducer(s), NewConsumer(s)
+	if n := testing.AllocsPerRun(1000, func() {
+		p.Push(Desc{Addr: 1})
+		p.Submit(1)
+		c.Release(c.Peek(8))
+	}); n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}
+
+func BenchmarkPass(b *testing.B) {
+	for _, batch := range []uint32{1, 32} {
+		b.Run(map[uint32]string{1: "batch=1", 32: "batch=32"}[batch], func(b *testing.B) {
+			s, _ := ring[Desc](2048, 0)
+			p, c := NewProducer(s), NewConsumer(s)
+			for i := 0; i < b.N; i += int(batch) {
+				n := p.Reserve(batch)
+				for k := range n {
+					*p.At(k) = Desc{Addr: uint64(k)}
+				}
+				p.Submit(n)
+				n = c.Peek(batch)
+				for k := range n {
+					_ = *c.At(k)
+				}
+				c.Release(n)
+			}
+		})
+	}
+}

@@ -1,0 +1,34 @@
+// Package segment is the memory of U-Net's communication segment: frames, the
+// pool of those that are free, and a record of who owns each.
+//
+// A segment is one stretch of memory cut into frames of equal size, a power of
+// two. An address is an offset from its start, as in the kernel's descriptors;
+// any address inside a frame names that frame, because in copy mode a received
+// address is not frame-aligned (it lies 256 bytes of headroom in).
+//
+// Every frame has exactly one owner at any moment, and moves like this:
+//
+//	           alloc               send
+//	pool ----------------> stack ---------> kernel-transmit
+//	 ^  \                   ^ | \                  |
+//	 |   \ refill     peek /  |  \ deliver         |
+//	 |    v               /   |   v                |
+//	 |   kernel-receive -'    |  application       |
+//	 |                        |       |            |
+//	 +------------------------+-------+------------+
+//	           release        |  free   completion
+//
+// [Segment.Move] performs one of these steps and panics if the frame is not
+// where the step starts: a frame freed twice or sent while the application
+// reads it is a bug in this process, and corrupts messages if it goes on.
+// [Segment.Audit] counts the frames by owner; at any quiet moment the counts
+// add up to the whole, and a test that ends with frames in the stack's hands
+// has found a leak.
+//
+// Built with -tags unetdebug, a frame that goes back to the pool is filled with
+// a pattern, and the pattern is checked when the frame is taken out again: who
+// writes to a frame after giving it away is found at the next allocation.
+//
+// The package works on any memory it is given; the sealed memfd that an
+// endpoint maps is made elsewhere. It is not safe for concurrent use.
+package segment

@@ -1,0 +1,14 @@
+//go:build unetdebug
+
+package segment
+
+import "testing"
+
+func TestWriteAfterFree(t *testing.T) {
+	s := newSegment(t, 1)
+	addr, _ := s.Alloc(Stack)
+	b := s.Room(addr)
+	s.Free(addr, Stack)
+	b[17] = 1
+	mustPanic(t, "byte 17 after it was freed", func() { s.Alloc(Stack) })
+}

@@ -1,0 +1,170 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// Owner is who may touch a frame.
+type Owner uint8
+
+const (
+	Pool           Owner = iota // free
+	KernelReceive               // on the fill ring, or received and not yet peeked
+	Stack                       // peeked or allocated, in the stack's hands
+	Application                 // delivered, until it is freed
+	KernelTransmit              // on the TX ring, until its completion is taken
+	owners
+)
+
+var ownerNames = [owners]string{"pool", "kernel-receive", "stack", "application", "kernel-transmit"}
+
+func (o Owner) String() string {
+	if o < owners {
+		return ownerNames[o]
+	}
+	return fmt.Sprintf("Owner(%d)", uint8(o))
+}
+
+// ErrSize says that memory cannot be cut into frames.
+var ErrSize = errors.New("memory is not a whole number of frames")
+
+// Segment is memory cut into frames.
+type Segment struct {
+	mem   []byte
+	shift uint // log2 of the frame size
+	owner []Owner
+	free  []uint32 // stack of pool frames: the last freed is the warmest, and goes out first
+}
+
+// New cuts mem into frames of frameSize bytes, a power of two. The first
+// received of them are on the fill ring already; the others are in the pool.
+func New(mem []byte, frameSize uint32, received int) (*Segment, error) {
+	if frameSize == 0 || frameSize&(frameSize-1) != 0 || len(mem) == 0 || len(mem)%int(frameSize) != 0 {
+		return nil, fmt.Errorf("%w: %d bytes in frames of %d", ErrSize, len(mem), frameSize)
+	}
+	n := len(mem) / int(frameSize)
+	if received < 0 || received > n {
+		return nil, fmt.Errorf("%w: %d frames, of which %d are on the fill ring", ErrSize, n, received)
+	}
+	s := &Segment{
+		mem:   mem,
+		shift: uint(bits.TrailingZeros32(frameSize)),
+		owner: make([]Owner, n),
+		free:  make([]uint32, 0, n),
+	}
+	for i := range received {
+		s.owner[i] = KernelReceive
+	}
+	for i := n - 1; i >= received; i-- {
+		if poisoning {
+			s.poison(uint32(i))
+		}
+		s.free = append(s.free, uint32(i))
+	}
+	return s, nil
+}
+
+// Frames is the number of frames.
+func (s *Segment) Frames() int { return len(s.owner) }
+
+// FrameSize is the size of a frame in bytes.
+func (s *Segment) FrameSize() uint32 { return 1 << s.shift }
+
+// Available is the number of frames in the pool.
+func (s *Segment) Available() int { return len(s.free) }
+
+// Base is the address of the first byte of the frame that addr lies in.
+func (s *Segment) Base(addr uint64) uint64 { return addr >> s.shift << s.shift }
+
+// Bytes are the n bytes from addr on. They must lie in one frame.
+func (s *Segment) Bytes(addr uint64, n uint32) []byte {
+	end := addr + uint64(n)
+	if n > 0 && addr>>s.shift != (end-1)>>s.shift {
+		panic(fmt.Sprintf("BUG: %d bytes at %#x leave their frame of %d", n, addr, s.FrameSize()))
+	}
+	return s.mem[addr:end:end]
+}
+
+// Room is the memory from addr to the end of its frame.
+func (s *Segment) Room(addr uint64) []byte {
+	end := s.Base(addr) + uint64(s.FrameSize())
+	return s.mem[addr:end:end]
+}
+
+// Alloc takes a frame out of the pool, for to, and returns its address. It is
+// false when the pool is empty.
+func (s *Segment) Alloc(to Owner) (addr uint64, ok bool) {
+	n := len(s.free)
+	if n == 0 {
+		return 0, false
+	}
+	frame := s.free[n-1]
+	s.free = s.free[:n-1]
+	if poisoning {
+		s.checkPoison(frame)
+	}
+	s.owner[frame] = to
+	return uint64(frame) << s.shift, true
+}
+
+// Free gives the frame that addr lies in back to the pool. It must be from's.
+func (s *Segment) Free(addr uint64, from Owner) {
+	frame := s.move(addr, from, Pool)
+	if poisoning {
+		s.poison(frame)
+	}
+	s.free = append(s.free, frame)
+}
+
+// Move passes the frame that addr lies in from one owner to another, neither
+// being the pool.
+func (s *Segment) Move(addr uint64, from, to Owner) { s.move(addr, from, to) }
+
+func (s *Segment) move(addr uint64, from, to Owner) uint32 {
+	frame := addr >> s.shift
+	if frame >= uint64(len(s.owner)) || s.owner[frame] != from {
+		s.misuse(addr, from, to)
+	}
+	s.owner[frame] = to
+	return uint32(frame)
+}
+
+func (s *Segment) misuse(addr uint64, from, to Owner) {
+	frame := addr >> s.shift
+	if frame >= uint64(len(s.owner)) {
+		panic(fmt.Sprintf("BUG: address %#x is outside the segment of %d frames", addr, len(s.owner)))
+	}
+	panic(fmt.Sprintf("BUG: frame %d passed from %v to %v, but it is owned by %v", frame, from, to, s.owner[frame]))
+}
+
+// Audit is how many frames each owner holds.
+type Audit [owners]int
+
+// Of is the number of frames that o holds.
+func (a Audit) Of(o Owner) int { return a[o] }
+
+func (a Audit) String() string {
+	return fmt.Sprintf("pool %d, kernel-receive %d, stack %d, application %d, kernel-transmit %d",
+		a[Pool], a[KernelReceive], a[Stack], a[Application], a[KernelTransmit])
+}
+
+// Audit counts the frames by owner. It panics if the pool's list and the
+// owners disagree. Its cost grows with the number of frames: it is for tests
+// and for a close that wants to know.
+func (s *Segment) Audit() Audit {
+	var a Audit
+	for _, o := range s.owner {
+		a[o]++
+	}
+	if a[Pool] != len(s.free) {
+		panic(fmt.Sprintf("BUG: %d frames are the pool's, %d are on its list", a[Pool], len(s.free)))
+	}
+	for _, f := range s.free {
+		if s.owner[f] != Pool {
+			panic(fmt.Sprintf("BUG: frame %d is on the pool's list and owned by %v", f, s.owner[f]))
+		}
+	}
+	return a
+}

@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"strconv"
+	"testing"
+)
+
+// udpFrame is a whole frame with n bytes of payload.
+func udpFrame(n int) []byte {
+	b := make([]byte, EthernetHeaderLen+IPv4HeaderLen+UDPHeaderLen+n)
+	PutEthernet(b, linkB, linkA, EtherTypeIPv4)
+	PutIPv4(b[14:], IPv4Fields{TotalLen: uint16(len(b) - 14), TTL: 64, Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
+	PutUDPCopy(b[34:], flowAB, make([]byte, n))
+	return b
+}
+
+// readUDP is what a stack does to a frame before it looks for the socket.
+func readUDP(frame []byte) (n int) {
+	e, err := ParseEthernet(frame)
+	if err != nil || e.Type() != EtherTypeIPv4 || e.Dst() != linkB {
+		return -1
+	}
+	p, err := ParseIPv4(e.Payload())
+	if err != nil || p.IsFragment() || p.Protocol() != ProtocolUDP || p.Dst() != addrB {
+		return -1
+	}
+	u, err := ParseUDP(p.Payload())
+	if err != nil || u.Checksum(p.Src(), p.Dst()) != ChecksumGood {
+		return -1
+	}
+	return len(u.Payload()) + int(u.SrcPort()) - int(flowAB.SrcPort)
+}
+
+func writeUDP(frame, payload []byte) {
+	PutEthernet(frame, linkB, linkA, EtherTypeIPv4)
+	PutIPv4(frame[14:], IPv4Fields{TotalLen: uint16(len(frame) - 14), TTL: 64, Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
+	PutUDPCopy(frame[34:], flowAB, payload)
+}
+
+func TestNoAllocations(t *testing.T) {
+	frame := udpFrame(64)
+	payload := make([]byte, 64)
+	arp := make([]byte, ARPLen)
+	msg := make([]byte, 64)
+	icmp := make([]byte, 600)
+	PutEcho(icmp, EchoFields{Type: ICMPEchoRequest}, payload)
+	for name, f := range map[string]func(){
+		"read UDP": func() {
+			if readUDP(frame) != 64 {
+				t.Error("not read")
+			}
+		},
+		"write UDP":        func() { writeUDP(frame, payload) },
+		"write in place":   func() { PutUDPInPlace(frame[34:], flowAB) },
+		"bad frames":       func() { ParseIPv4(frame); ParseUDP(nil); ParseMessage(nil); ParseEthernet(nil) },
+		"ARP":              func() { PutARP(arp, ARPFields{Op: ARPReply}); ParseARP(arp) },
+		"message":          func() { PutMessage(msg, 1, 2, 3); ParseMessage(msg) },
+		"echo":             func() { m, _ := ParseICMPv4(icmp[:72]); PutEchoReply(icmp, m) },
+		"port unreachable": func() { PutUnreachable(icmp, 3, 0, IPv4(frame[14:])) },
+	} {
+		if n := testing.AllocsPerRun(100, f); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+func BenchmarkSum(b *testing.B) {
+	for _, n := range []int{8, 20, 64, 72, 512, 1472, 9000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			buf := make([]byte, n)
+			b.SetBytes(int64(n))
+			var s uint64
+			for b.Loop() {
+				s = Sum(buf, s)
+			}
+		})
+	}
+}
+
+func BenchmarkSumCopy(b *testing.B) {
+	for _, n := range []int{8, 64, 71, 512, 1472, 9000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			src, dst := make([]byte, n), make([]byte, n)
+			b.SetBytes(int64(n))
+			var s uint64
+			for b.Loop() {
+				s = SumCopy(dst, src, s)
+			}
+		})
+	}
+}
+
+func BenchmarkReadUDP(b *testing.B) {
+	for _, n := range []int{16, 64, 1400} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			frame := udpFrame(n)
+			for b.Loop() {
+				if readUDP(frame) != n {
+					b.Fatal("not read")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkWriteUDP(b *testing.B) {
+	for _, n := range []int{16, 64, 1400} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			frame, payload := udpFrame(n), make([]byte, n)
+			for b.Loop() {
+				writeUDP(frame, payload)
+			}
+		})
+	}
+}
+
+func BenchmarkParseIPv4(b *testing.B) {
+	frame := udpFrame(64)
+	for b.Loop() {
+		if _, err := ParseIPv4(frame[14:]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkPutIPv4(b *testing.B) {
+	buf := make([]byte, 20)
+	for b.Loop() {
+		PutIPv4(buf, IPv4Fields{TotalLen: 92, TTL: 64, Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
+	}
+}
+
+func BenchmarkMessage(b *testing.B) {
+	buf := make([]byte, 76)
+	for b.Loop() {
+		PutMessage(buf, 1, 2, 64)
+		if m, err := ParseMessage(buf); err != nil || m.Dst() != 1 {
+			b.Fatal("not read")
+		}
+	}
+}

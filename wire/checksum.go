@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// The Internet checksum (RFC 1071) is the ones-complement sum of 16-bit
+// big-endian words. Three of its properties make it fast:
+//
+//   - Words may be added in any width, because 2^16 = 1 modulo 2^16-1: a 64-bit
+//     word is four 16-bit words at once, and a carry out of the top goes back in
+//     at the bottom (the end-around carry). Folding to 16 bits waits till the
+//     end.
+//   - The sum does not depend on byte order. Swapping the two bytes of every
+//     word swaps the two bytes of the sum (RFC 1071, section 2(B)). So the bytes
+//     are loaded as little-endian words, which costs nothing on the usual
+//     machines and is right on all of them, and only [Fold] swaps, once.
+//   - The sum of a concatenation is the sum of the sums, as long as each part
+//     but the last is of even length (see [SumOdd] for the rest).
+//
+// Throughout this package an unfolded sum is a uint64 that only Sum, SumCopy,
+// SumOdd and PseudoHeader4 make and only they and Fold understand. Zero is the
+// sum of nothing.
+
+// Sum adds b to an unfolded sum. An odd last byte counts as if a zero byte
+// followed it.
+func Sum(b []byte, initial uint64) uint64 {
+	sum, carry := initial, uint64(0)
+	for len(b) >= 32 {
+		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b), carry)
+		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b[8:]), carry)
+		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b[16:]), carry)
+		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b[24:]), carry)
+		b = b[32:]
+	}
+	for len(b) >= 8 {
+		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b), carry)
+		b = b[8:]
+	}
+	sum, carry = bits.Add64(sum, tail(b), carry)
+	sum, carry = bits.Add64(sum, 0, carry)
+	return sum + carry // the addition before left 0 if it carried
+}
+
+// tail loads the last 0 to 7 bytes as one little-endian word.
+func tail(b []byte) uint64 {
+	n := len(b)
+	switch {
+	case n >= 4: // two loads that may overlap
+		lo := uint64(binary.LittleEndian.Uint32(b))
+		hi := uint64(binary.LittleEndian.Uint32(b[n-4:]))
+		return lo | hi<<uint(8*(n-4)&31)
+	case n >= 2:
+		lo := uint64(binary.LittleEndian.Uint16(b))
+		hi := uint64(b[n-1])
+		return lo | hi<<uint(8*(n-1)&31)
+	case n == 1:
+		return uint64(b[0])
+	}
+	return 0
+}
+
+// SumCopy copies src to dst, which must be at least as long, and adds the bytes
+// to an unfolded sum in the same pass. dst and src may be the same memory but
+// must not overlap otherwise.
+func SumCopy(dst, src []byte, initial uint64) uint64 {
+	if len(dst) < len(src) {
+		panic("BUG: wire: SumCopy to a shorter slice")
+	}
+	dst = dst[:len(src)]
+	sum, carry := initial, uint64(0)
+	for len(src) >= 32 && len(dst) >= 32 {
+		w0 := binary.LittleEndian.Uint64(src)
+		w1 := binary.LittleEndian.Uint64(src[8:])
+		w2 := binary.LittleEndian.Uint64(src[16:])
+		w3 := binary.LittleEndian.Uint64(src[24:])
+		binary.LittleEndian.PutUint64(dst, w0)
+		binary.LittleEndian.PutUint64(dst[8:], w1)
+		binary.LittleEndian.PutUint64(dst[16:], w2)
+		binary.LittleEndian.PutUint64(dst[24:], w3)
+		sum, carry = bits.Add64(sum, w0, carry)
+		sum, carry = bits.Add64(sum, w1, carry)
+		sum, carry = bits.Add64(sum, w2, carry)
+		sum, carry = bits.Add64(sum, w3, carry)
+		src, dst = src[32:], dst[32:]
+	}
+	for len(src) >= 8 && len(dst) >= 8 {
+		w := binary.LittleEndian.Uint64(src)
+		binary.LittleEndian.PutUint64(dst, w)
+		sum, carry = bits.Add64(sum, w, carry)
+		src, dst = src[8:], dst[8:]
+	}
+	w := tail(src)
+	copy(dst, src)
+	sum, carry = bits.Add64(sum, w, carry)
+	sum, carry = bits.Add64(sum, 0, carry)
+	return sum + carry
+}
+
+// SumOdd adds the sum of a part that begins at an odd offset of the whole to
+// sum. Such a part is summed by itself, Sum(part, 0): all its bytes stand in
+// the wrong half of their word, so the sum is swapped as it goes in (RFC 1071,
+// section 2(B)).
+func SumOdd(sum, part uint64) uint64 {
+	s, carry := bits.Add64(sum, bits.RotateLeft64(part, 8), 0)
+	return s + carry
+}
+
+// Fold reduces an unfolded sum to the 16-bit ones-complement sum. Its
+// complement is what a checksum field holds:
+//
+//	binary.BigEndian.PutUint16(field, ^Fold(sum))
+//
+// The fold of bytes that include their own correct checksum is 0xffff. It is 0
+// only if all bytes were zero.
+func Fold(sum uint64) uint16 {
+	// A sum plus its own rotation has in its upper half the folded value:
+	// a:b + b:a = (a+b+carry):..., the end-around carry included.
+	s32 := uint32((sum + bits.RotateLeft64(sum, 32)) >> 32)
+	s16 := uint16((s32 + bits.RotateLeft32(s32, 16)) >> 16)
+	return bits.ReverseBytes16(s16)
+}
+
+// PseudoHeader4 is the unfolded sum of the pseudo-header that UDP and TCP over
+// IPv4 include in their checksums (RFC 768, RFC 9293 section 3.1). length is
+// that of the transport header and its payload.
+func PseudoHeader4(src, dst [4]byte, proto uint8, length uint16) uint64 {
+	return uint64(binary.LittleEndian.Uint32(src[:])) +
+		uint64(binary.LittleEndian.Uint32(dst[:])) +
+		uint64(proto)<<8 + uint64(bits.ReverseBytes16(length))
+}
+
+// UpdateChecksum16 is the checksum field after one 16-bit word under it has
+// changed (RFC 1624, equation 3: HC' = ~(~HC + ~m + m')). A UDP checksum of 0
+// means that there is none and must not be updated.
+func UpdateChecksum16(old, from, to uint16) uint16 {
+	s := uint32(^old) + uint32(^from) + uint32(to)
+	s = s>>16 + s&0xffff
+	return ^uint16(s>>16 + s)
+}

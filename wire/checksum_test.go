@@ -1,0 +1,217 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+)
+
+// naiveSum is RFC 1071, section 4.1, in the obvious way: big-endian words, one
+// at a time, the carry folded in at once.
+func naiveSum(b []byte, sum uint16) uint16 {
+	add := func(w uint16) {
+		s := uint32(sum) + uint32(w)
+		sum = uint16(s) + uint16(s>>16)
+	}
+	for ; len(b) >= 2; b = b[2:] {
+		add(uint16(b[0])<<8 | uint16(b[1]))
+	}
+	if len(b) == 1 {
+		add(uint16(b[0]) << 8)
+	}
+	return sum
+}
+
+// fills are contents that carry in different ways.
+var fills = map[string]func(b []byte){
+	"zero": func(b []byte) { clear(b) },
+	"ones": func(b []byte) {
+		for i := range b {
+			b[i] = 0xff
+		}
+	},
+	"one at the end": func(b []byte) {
+		clear(b)
+		if len(b) > 0 {
+			b[len(b)-1] = 1
+		}
+	},
+	"ones, then one": func(b []byte) { // a carry that ripples through every bit
+		for i := range b {
+			b[i] = 0xff
+		}
+		if len(b) >= 8 {
+			copy(b[len(b)-8:], []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		}
+	},
+	"random": func(b []byte) {
+		r := rand.New(rand.NewPCG(1, uint64(len(b))))
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+	},
+}
+
+// Every length over several unrolled steps, at every alignment, of contents
+// with and without carries, on top of initial sums that are about to overflow.
+func TestSumAgainstNaive(t *testing.T) {
+	const maxLen = 200
+	buf, dst := make([]byte, maxLen+8), make([]byte, maxLen+16)
+	initials := [][]byte{nil, {0x12, 0x34}, bytes.Repeat([]byte{0xff}, 64)}
+	for name, fill := range fills {
+		for align := range 8 {
+			for n := range maxLen + 1 {
+				b := buf[align : align+n]
+				fill(b)
+				for _, in := range initials {
+					want := naiveSum(b, naiveSum(in, 0))
+					init := Sum(in, 0)
+					if got := Fold(Sum(b, init)); got != want {
+						t.Fatalf("%s, align %d, len %d, initial %x: Sum %#04x, want %#04x", name, align, n, in, got, want)
+					}
+					clear(dst)
+					d := dst[7-align : 7-align+n+1]
+					d[n] = 0xa5
+					if got := Fold(SumCopy(d, b, init)); got != want {
+						t.Fatalf("%s, align %d, len %d, initial %x: SumCopy %#04x, want %#04x", name, align, n, in, got, want)
+					}
+					if !bytes.Equal(d[:n], b) || d[n] != 0xa5 {
+						t.Fatalf("%s, align %d, len %d: SumCopy copied wrongly", name, align, n)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestSumLarge(t *testing.T) {
+	for _, n := range []int{1400, 1472, 9000, 65507, 65535} {
+		for name, fill := range fills {
+			b := make([]byte, n)
+			fill(b)
+			want := naiveSum(b, 0)
+			if got := Fold(Sum(b, 0)); got != want {
+				t.Errorf("%d bytes %s: %#04x, want %#04x", n, name, got, want)
+			}
+		}
+	}
+}
+
+// The largest initial sum makes the first addition carry, and the carry itself
+// carry: the two additions at the end of Sum are both needed.
+func TestSumCarryOfCarry(t *testing.T) {
+	ones := bytes.Repeat([]byte{0xff}, 8)
+	for _, init := range []uint64{^uint64(0), ^uint64(0) - 1, 1, 0} {
+		for n := range 5 {
+			b := bytes.Repeat(ones, n)
+			want := naiveSum(b, Fold(init))
+			if got := Fold(Sum(b, init)); got != want {
+				t.Errorf("initial %#x, %d words of ones: %#04x, want %#04x", init, n, got, want)
+			}
+		}
+	}
+}
+
+func TestSumCopySameMemory(t *testing.T) {
+	b := make([]byte, 77)
+	fills["random"](b)
+	want := bytes.Clone(b)
+	if got := SumCopy(b, b, 0); Fold(got) != naiveSum(want, 0) || !bytes.Equal(b, want) {
+		t.Error("SumCopy onto itself changed bytes or sum")
+	}
+}
+
+func TestSumCopyShortDestinationPanics(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	SumCopy(make([]byte, 3), make([]byte, 4), 0)
+}
+
+// A packet in two parts, cut anywhere, odd offsets included.
+func TestSumOddParts(t *testing.T) {
+	b := make([]byte, 99)
+	for name, fill := range fills {
+		fill(b)
+		want := naiveSum(b, 0)
+		for cut := range len(b) + 1 {
+			sum := Sum(b[:cut], 0)
+			if cut%2 == 0 {
+				sum = Sum(b[cut:], sum)
+			} else {
+				sum = SumOdd(sum, Sum(b[cut:], 0))
+			}
+			if got := Fold(sum); got != want {
+				t.Fatalf("%s, cut at %d: %#04x, want %#04x", name, cut, got, want)
+			}
+		}
+	}
+}
+
+// RFC 1071, section 3.
+func TestSumRFC1071(t *testing.T) {
+	b := []byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7}
+	if got := Fold(Sum(b, 0)); got != 0xddf2 {
+		t.Errorf("sum %#04x, want 0xddf2", got)
+	}
+}
+
+// RFC 1624, section 4: the example that the equation of RFC 1141 gets wrong.
+func TestUpdateChecksumRFC1624(t *testing.T) {
+	if got := UpdateChecksum16(0xdd2f, 0x5555, 0x3285); got != 0x0000 {
+		t.Errorf("%#04x, want 0x0000", got)
+	}
+}
+
+func TestUpdateChecksumAgainstFull(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	b := make([]byte, 20)
+	words := []uint16{0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff}
+	for range 2000 {
+		fills["random"](b)
+		from, to := uint16(r.Uint32()), uint16(r.Uint32())
+		if r.Uint32()&1 == 0 {
+			from, to = words[r.IntN(len(words))], words[r.IntN(len(words))]
+		}
+		binary.BigEndian.PutUint16(b[4:], from)
+		old := ^naiveSum(b, 0)
+		binary.BigEndian.PutUint16(b[4:], to)
+		want := ^naiveSum(b, 0)
+		if got := UpdateChecksum16(old, from, to); got != want {
+			t.Fatalf("checksum %#04x, word %#04x to %#04x: %#04x, want %#04x", old, from, to, got, want)
+		}
+	}
+}
+
+func TestFold(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	in := []uint64{0, 1, 0xffff, 0x10000, 0xffffffff, 1 << 32, 0xffff0000ffff0000, 1 << 63, ^uint64(0), ^uint64(0) - 1,
+		0x00000001ffffffff, 0xffffffff00000001, 0x0000fffe00000001}
+	for range 10000 {
+		in = append(in, r.Uint64(), r.Uint64()&r.Uint64()&r.Uint64(), r.Uint64()|r.Uint64()|r.Uint64())
+	}
+	for _, v := range in {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], v)
+		if got, want := Fold(v), naiveSum(b[:], 0); got != want {
+			t.Fatalf("Fold(%#x) = %#04x, want %#04x", v, got, want)
+		}
+	}
+}
+
+func TestPseudoHeader4(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 1000 {
+		var src, dst [4]byte
+		binary.BigEndian.PutUint32(src[:], r.Uint32())
+		binary.BigEndian.PutUint32(dst[:], r.Uint32())
+		proto, length := uint8(r.Uint32()), uint16(r.Uint32())
+		ph := append(append(append([]byte{}, src[:]...), dst[:]...), 0, proto, byte(length>>8), byte(length))
+		if got, want := Fold(PseudoHeader4(src, dst, proto, length)), naiveSum(ph, 0); got != want {
+			t.Fatalf("%x: %#04x, want %#04x", ph, got, want)
+		}
+	}
+}

@@ -1,0 +1,394 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// unhex reads hexadecimal digits with any white space between them.
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func wantBytes(t *testing.T, got []byte, want string) {
+	t.Helper()
+	if w := unhex(t, want); !bytes.Equal(got, w) {
+		t.Errorf("got  %x\nwant %x", got, w)
+	}
+}
+
+func equal[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+var (
+	linkA = LinkAddr{0x02, 0, 0, 0, 0, 0x0a}
+	linkB = LinkAddr{0x02, 0, 0, 0, 0, 0x0b}
+	addrA = [4]byte{10, 0, 0, 1}
+	addrB = [4]byte{10, 0, 0, 2}
+)
+
+func TestEthernetGolden(t *testing.T) {
+	b := make([]byte, EthernetHeaderLen)
+	PutEthernet(b, linkA, linkB, EtherTypeUNet)
+	wantBytes(t, b, "02000000000a 02000000000b 88b5")
+
+	e, err := ParseEthernet(append(b, 1, 2, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "dst", e.Dst(), linkA)
+	equal(t, "src", e.Src(), linkB)
+	equal(t, "type", e.Type(), EtherTypeUNet)
+	equal(t, "header", e.HeaderLen(), 14)
+	equal(t, "payload", string(e.Payload()), "\x01\x02\x03")
+	if _, tagged := e.VLAN(); tagged {
+		t.Error("tagged")
+	}
+}
+
+func TestEthernetVLAN(t *testing.T) {
+	e, err := ParseEthernet(unhex(t, "ffffffffffff 02000000000b 8100 6064 0806 aabb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tci, tagged := e.VLAN()
+	equal(t, "tagged", tagged, true)
+	equal(t, "tci", tci, 0x6064)
+	equal(t, "type", e.Type(), EtherTypeARP)
+	equal(t, "header", e.HeaderLen(), 18)
+	equal(t, "dst", e.Dst(), Broadcast)
+	wantBytes(t, e.Payload(), "aabb")
+}
+
+func TestEthernetErrors(t *testing.T) {
+	const addrs = "02000000000a 02000000000b "
+	for _, c := range []struct {
+		frame string
+		want  error
+	}{
+		{"", ErrTruncated},
+		{addrs + "08", ErrTruncated},
+		{addrs + "8100 0001 08", ErrTruncated},
+		{addrs + "8100 0001 8100 0002 0800", ErrNestedVLAN},
+		{addrs + "8100 0001 88a8 0002 0800", ErrNestedVLAN},
+		{addrs + "88a8 0001 8100 0002 0800", ErrNestedVLAN},
+		{addrs + "88a8", ErrNestedVLAN},
+		{addrs + "0800", nil},
+		{addrs + "8100 0001 0800", nil},
+		{addrs + "0026", nil}, // an 802.3 length: unknown to the caller, but well formed
+	} {
+		if _, err := ParseEthernet(unhex(t, c.frame)); err != c.want {
+			t.Errorf("%s: %v, want %v", c.frame, err, c.want)
+		}
+	}
+}
+
+func TestARPGolden(t *testing.T) {
+	f := ARPFields{Op: ARPReply, SenderLink: linkA, SenderAddr: addrA, TargetLink: linkB, TargetAddr: addrB}
+	b := make([]byte, ARPLen)
+	PutARP(b, f)
+	wantBytes(t, b, "0001 0800 06 04 0002 02000000000a 0a000001 02000000000b 0a000002")
+
+	a, err := ParseARP(append(b, make([]byte, 18)...)) // padded to the Ethernet minimum
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "length", len(a), ARPLen)
+	equal(t, "fields", ARPFields{a.Op(), a.SenderLink(), a.SenderAddr(), a.TargetLink(), a.TargetAddr()}, f)
+}
+
+func TestARPErrors(t *testing.T) {
+	good := unhex(t, "0001 0800 06 04 0001 02000000000a 0a000001 000000000000 0a000002")
+	if _, err := ParseARP(good[:27]); err != ErrTruncated {
+		t.Errorf("27 bytes: %v", err)
+	}
+	for i := range 6 { // hardware, protocol and both lengths
+		b := bytes.Clone(good)
+		b[i] ^= 1
+		if _, err := ParseARP(b); err != ErrAddressFamily {
+			t.Errorf("byte %d changed: %v", i, err)
+		}
+	}
+	good[7] = 9 // an operation nobody knows is the caller's business
+	if _, err := ParseARP(good); err != nil {
+		t.Error(err)
+	}
+}
+
+// A header that many texts use as their example; its checksum is b861.
+const ipv4Example = "4500 0073 0000 4000 4011 b861 c0a80001 c0a800c7"
+
+func TestIPv4Golden(t *testing.T) {
+	b := make([]byte, IPv4HeaderLen)
+	PutIPv4(b, IPv4Fields{TotalLen: 0x73, DontFragment: true, TTL: 64, Protocol: ProtocolUDP,
+		Src: [4]byte{192, 168, 0, 1}, Dst: [4]byte{192, 168, 0, 199}})
+	wantBytes(t, b, ipv4Example)
+
+	p, err := ParseIPv4(append(b, make([]byte, 0x73-20+7)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "length", len(p), 0x73) // seven bytes of padding are gone
+	equal(t, "capacity", cap(p), 0x73)
+	equal(t, "total", p.TotalLen(), 0x73)
+	equal(t, "header", p.HeaderLen(), 20)
+	equal(t, "payload", len(p.Payload()), 0x73-20)
+	equal(t, "src", p.SrcAddr(), netip.MustParseAddr("192.168.0.1"))
+	equal(t, "dst", p.DstAddr(), netip.MustParseAddr("192.168.0.199"))
+	equal(t, "TTL", p.TTL(), 64)
+	equal(t, "protocol", p.Protocol(), ProtocolUDP)
+	equal(t, "DF", p.DontFragment(), true)
+	equal(t, "fragment", p.IsFragment(), false)
+}
+
+func TestIPv4Fragment(t *testing.T) {
+	b := make([]byte, IPv4HeaderLen)
+	for _, c := range []struct {
+		more   bool
+		offset uint16
+		is     bool
+	}{{false, 0, false}, {true, 0, true}, {true, 1480, true}, {false, 1480, true}, {false, 65528, true}} {
+		PutIPv4(b, IPv4Fields{TotalLen: 20, ID: 0xbeef, TOS: 0xb9, MoreFragments: c.more, FragmentOffset: c.offset})
+		p, err := ParseIPv4(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "more", p.MoreFragments(), c.more)
+		equal(t, "offset", p.FragmentOffset(), int(c.offset))
+		equal(t, "is", p.IsFragment(), c.is)
+		equal(t, "DF", p.DontFragment(), false)
+		equal(t, "ID", p.ID(), 0xbeef)
+		equal(t, "TOS", p.TOS(), 0xb9)
+	}
+}
+
+// sealIPv4 makes the header checksum right.
+func sealIPv4(b []byte) {
+	n := int(b[0]&15) * 4
+	b[10], b[11] = 0, 0
+	c := ^naiveSum(b[:n], 0)
+	b[10], b[11] = byte(c>>8), byte(c)
+}
+
+func TestIPv4Options(t *testing.T) {
+	b := unhex(t, "4700 001f 0000 0000 4011 0000 0a000001 0a000002 9404 0000 01010100 aabbcc")
+	sealIPv4(b)
+	p, err := ParseIPv4(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "header", p.HeaderLen(), 28)
+	wantBytes(t, p.Payload(), "aabbcc")
+	b[24] ^= 1 // the checksum covers the options
+	if _, err := ParseIPv4(b); err != ErrChecksum {
+		t.Errorf("changed option: %v", err)
+	}
+}
+
+func TestIPv4Errors(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(b []byte) []byte
+		want   error
+	}{
+		{"19 bytes", func(b []byte) []byte { return b[:19] }, ErrTruncated},
+		{"version 6", func(b []byte) []byte { b[0] = 0x65; sealIPv4(b); return b }, ErrVersion},
+		{"IHL 4", func(b []byte) []byte { b[0] = 0x44; sealIPv4(b); return b }, ErrLength},
+		{"IHL 0", func(b []byte) []byte { b[0] = 0x40; return b }, ErrLength},
+		{"total < header", func(b []byte) []byte { b[3] = 19; sealIPv4(b); return b }, ErrLength},
+		{"total 0", func(b []byte) []byte { b[3] = 0; sealIPv4(b); return b }, ErrLength},
+		{"total > bytes", func(b []byte) []byte { b[3] = 25; sealIPv4(b); return b }, ErrTruncated},
+		{"header > bytes", func(b []byte) []byte { b[0], b[3] = 0x4f, 60; return b }, ErrTruncated},
+		{"checksum", func(b []byte) []byte { b[10] ^= 0x80; return b }, ErrChecksum},
+		{"TTL without checksum", func(b []byte) []byte { b[8]--; return b }, ErrChecksum},
+		{"good", func(b []byte) []byte { return b }, nil},
+	} {
+		b := make([]byte, 24)
+		PutIPv4(b, IPv4Fields{TotalLen: 24, TTL: 64, Protocol: 17, Src: addrA, Dst: addrB})
+		if _, err := ParseIPv4(c.change(b)); err != c.want {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+}
+
+// Any single bit of a header that changes is noticed.
+func TestIPv4EveryBit(t *testing.T) {
+	b := unhex(t, ipv4Example)
+	b[3] = 20
+	sealIPv4(b)
+	for i := range len(b) * 8 {
+		b[i/8] ^= 1 << (i % 8)
+		if _, err := ParseIPv4(b); err == nil {
+			t.Errorf("bit %d changed unnoticed", i)
+		}
+		b[i/8] ^= 1 << (i % 8)
+	}
+}
+
+func TestICMPEchoGolden(t *testing.T) {
+	b := make([]byte, 12)
+	equal(t, "length", PutEcho(b, EchoFields{Type: ICMPEchoRequest, ID: 0x1234, Seq: 1}, []byte("ping")), 12)
+	// ~(0800 + 1234 + 0001 + 7069 + 6e67)
+	wantBytes(t, b, "0800 06fa 1234 0001 70696e67")
+	m, err := ParseICMPv4(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "ID", m.ID(), 0x1234)
+	equal(t, "seq", m.Seq(), 1)
+	equal(t, "error", m.IsError(), false)
+
+	equal(t, "length", PutEchoReply(b, m), 12) // in the request's own memory
+	wantBytes(t, b, "0000 0efa 1234 0001 70696e67")
+	b[9] ^= 1
+	if _, err := ParseICMPv4(b); err != ErrChecksum {
+		t.Errorf("changed payload: %v", err)
+	}
+	if _, err := ParseICMPv4(b[:7]); err != ErrTruncated {
+		t.Errorf("7 bytes: %v", err)
+	}
+}
+
+func TestICMPUnreachable(t *testing.T) {
+	for _, payload := range []int{0, 5, 8, 100, 527, 528, 529, 1472} {
+		packet := make([]byte, IPv4HeaderLen+payload)
+		fills["random"](packet)
+		PutIPv4(packet, IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
+		ip, err := ParseIPv4(packet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, MaxUnreachableLen)
+		n := PutUnreachable(b, ICMPFragmentationNeeded, 1400, ip)
+		equal(t, "length", n, UnreachableLen(ip))
+		if IPv4HeaderLen+n > 576 {
+			t.Errorf("%d bytes of payload: a datagram of %d bytes, more than 576", payload, IPv4HeaderLen+n)
+		}
+		m, err := ParseICMPv4(b[:n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "type", m.Type(), ICMPUnreachable)
+		equal(t, "code", m.Code(), ICMPFragmentationNeeded)
+		equal(t, "MTU", m.NextHopMTU(), 1400)
+		equal(t, "error", m.IsError(), true)
+		q, err := m.Quoted()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(q, packet[:min(len(packet), 548)]) {
+			t.Errorf("%d bytes of payload: quoted %d bytes wrongly", payload, len(q))
+		}
+		src, dst, ok := QuotedPorts(q)
+		equal(t, "ports quoted", ok, payload >= 4)
+		if ok {
+			equal(t, "src", src, uint16(packet[20])<<8|uint16(packet[21]))
+			equal(t, "dst", dst, uint16(packet[22])<<8|uint16(packet[23]))
+		}
+	}
+}
+
+func TestIPv4QuoteErrors(t *testing.T) {
+	for _, c := range []struct {
+		b    string
+		want error
+	}{
+		{"4500", ErrTruncated},
+		{"6500 0073 0000 4000 4011 b861 c0a80001 c0a800c7", ErrVersion},
+		{"4400 0073 0000 4000 4011 b861 c0a80001 c0a800c7", ErrLength},
+		{"4600 0073 0000 4000 4011 b861 c0a80001 c0a800c7", ErrTruncated},
+		{"4500 0000 0000 4000 0011 0000 c0a80001 c0a800c7 1234", nil}, // lengths and checksums as routers leave them
+	} {
+		if _, err := ParseIPv4Quote(unhex(t, c.b)); err != c.want {
+			t.Errorf("%s: %v, want %v", c.b, err, c.want)
+		}
+	}
+	second := unhex(t, "4500 0073 0000 0001 4011 0000 c0a80001 c0a800c7 12345678")
+	if _, _, ok := QuotedPorts(IPv4(second)); ok {
+		t.Error("ports read out of a fragment that has none")
+	}
+}
+
+func TestMessageGolden(t *testing.T) {
+	b := make([]byte, MessageHeaderLen, 64)
+	PutMessage(b, 0x01020304, 0xa1a2a3a4, 5)
+	wantBytes(t, b, "01 00 0005 01020304 a1a2a3a4")
+	b = append(b, "hello"...)
+	b = append(b, make([]byte, 29)...) // padded to 46 bytes of Ethernet payload
+	m, err := ParseMessage(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "dst", m.Dst(), 0x01020304)
+	equal(t, "src", m.Src(), 0xa1a2a3a4)
+	equal(t, "payload", string(m.Payload()), "hello")
+	equal(t, "capacity", cap(m), 17)
+}
+
+func TestMessageErrors(t *testing.T) {
+	for _, c := range []struct {
+		b    string
+		want error
+	}{
+		{"", ErrTruncated},
+		{"01 00 0000 00000001 000000", ErrTruncated},
+		{"01 00 0001 00000001 00000002", ErrTruncated},
+		{"01 00 ffff 00000001 00000002 00", ErrTruncated},
+		{"00 00 0000 00000001 00000002", ErrVersion},
+		{"02 00 0000 00000001 00000002", ErrVersion},
+		{"01 01 0000 00000001 00000002", ErrReserved},
+		{"01 80 0000 00000001 00000002", ErrReserved},
+		{"01 00 0000 00000001 00000002", nil},
+	} {
+		if _, err := ParseMessage(unhex(t, c.b)); err != c.want {
+			t.Errorf("%s: %v, want %v", c.b, err, c.want)
+		}
+	}
+}
+
+func TestPutMessageTooLongPanics(t *testing.T) {
+	for _, n := range []int{-1, MaxMessagePayload + 1} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("length %d: no panic", n)
+				}
+			}()
+			PutMessage(make([]byte, MessageHeaderLen), 1, 2, n)
+		}()
+	}
+}
+
+func TestLinkAddrText(t *testing.T) {
+	a, err := ParseLinkAddr("02:00:00:00:00:0a")
+	if err != nil || a != linkA {
+		t.Errorf("%v, %v", a, err)
+	}
+	text, err := linkA.MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back LinkAddr
+	if err := back.UnmarshalText(text); err != nil || back != linkA {
+		t.Errorf("%v, %v", back, err)
+	}
+	for _, s := range []string{"", "nonsense", "02:00:00:00:00", "02:00:00:00:00:00:00:0a"} {
+		if _, err := ParseLinkAddr(s); err == nil {
+			t.Errorf("%q accepted", s)
+		}
+	}
+	equal(t, "group", linkA.IsGroup(), false)
+	equal(t, "broadcast", Broadcast.IsGroup(), true)
+}

@@ -1,0 +1,141 @@
+package wire
+
+import "encoding/binary"
+
+// ICMP message types (RFC 792).
+const (
+	ICMPEchoReply        uint8 = 0
+	ICMPUnreachable      uint8 = 3
+	ICMPEchoRequest      uint8 = 8
+	ICMPTimeExceeded     uint8 = 11
+	ICMPParameterProblem uint8 = 12
+)
+
+// Codes of ICMPUnreachable (RFC 792, RFC 1122 section 3.2.2.1).
+const (
+	ICMPNetUnreachable      uint8 = 0
+	ICMPHostUnreachable     uint8 = 1
+	ICMPProtocolUnreachable uint8 = 2
+	ICMPPortUnreachable     uint8 = 3
+	ICMPFragmentationNeeded uint8 = 4
+	ICMPAdminProhibited     uint8 = 13
+)
+
+const (
+	// ICMPv4HeaderLen is the length of the header of every message in bytes.
+	ICMPv4HeaderLen = 8
+	// MaxUnreachableLen is the most that PutUnreachable writes: an error is as
+	// much of the packet as fits in a datagram of 576 bytes (RFC 1812, section
+	// 4.3.2.3).
+	MaxUnreachableLen = 576 - IPv4HeaderLen
+)
+
+// ICMPv4 is a view of a message (RFC 792). What the second word is depends on
+// the type:
+//
+//	type(1) code(1) checksum(2)
+//	echo: ID(2) sequence(2)      unreachable: 0(2) next-hop MTU(2)
+//	payload, or the quoted packet
+type ICMPv4 []byte
+
+// ParseICMPv4 checks the length and the checksum.
+func ParseICMPv4(b []byte) (ICMPv4, error) {
+	if len(b) < ICMPv4HeaderLen {
+		return nil, ErrTruncated
+	}
+	if Fold(Sum(b, 0)) != 0xffff {
+		return nil, ErrChecksum
+	}
+	return ICMPv4(b), nil
+}
+
+// Type is the message type.
+func (m ICMPv4) Type() uint8 { return m[0] }
+
+// Code narrows the type.
+func (m ICMPv4) Code() uint8 { return m[1] }
+
+// ID is whose echo this is.
+func (m ICMPv4) ID() uint16 { return binary.BigEndian.Uint16(m[4:6]) }
+
+// Seq is which echo this is.
+func (m ICMPv4) Seq() uint16 { return binary.BigEndian.Uint16(m[6:8]) }
+
+// NextHopMTU is the MTU in bytes that a router reports with
+// [ICMPFragmentationNeeded] (RFC 1191); 0 if it reports none.
+func (m ICMPv4) NextHopMTU() int { return int(binary.BigEndian.Uint16(m[6:8])) }
+
+// Payload is what follows the header.
+func (m ICMPv4) Payload() []byte { return m[ICMPv4HeaderLen:] }
+
+// IsError reports whether the message tells of a problem with a packet, which
+// it then quotes. No ICMP error may ever answer one (RFC 1122, section 3.2.2).
+func (m ICMPv4) IsError() bool {
+	switch m.Type() {
+	case ICMPUnreachable, ICMPTimeExceeded, ICMPParameterProblem,
+		4, 5: // source quench (RFC 6633 retires it) and redirect
+		return true
+	}
+	return false
+}
+
+// Quoted is the beginning of the packet that an error is about, see
+// [ParseIPv4Quote].
+func (m ICMPv4) Quoted() (IPv4, error) { return ParseIPv4Quote(m.Payload()) }
+
+// QuotedPorts are the ports in the first bytes of the UDP or TCP header in a
+// quoted packet's payload. ok is false if the quote is too short, or is of a
+// fragment that does not begin with the header.
+func QuotedPorts(quoted IPv4) (src, dst uint16, ok bool) {
+	b := quoted.Payload()
+	if len(b) < 4 || quoted.FragmentOffset() != 0 {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), true
+}
+
+// EchoFields are the variable parts of the header of an echo message.
+type EchoFields struct {
+	Type    uint8 // ICMPEchoRequest or ICMPEchoReply
+	ID, Seq uint16
+}
+
+// PutEcho writes an echo message with a copy of payload and returns its length.
+// b and payload may be parts of one frame only if they do not overlap, or if
+// payload already stands where it belongs.
+func PutEcho(b []byte, f EchoFields, payload []byte) int {
+	n := ICMPv4HeaderLen + len(payload)
+	_ = b[n-1]
+	binary.BigEndian.PutUint64(b, uint64(f.Type)<<56|uint64(f.ID)<<16|uint64(f.Seq))
+	sum := Sum(b[:ICMPv4HeaderLen], 0)
+	sum = SumCopy(b[ICMPv4HeaderLen:n], payload, sum)
+	binary.BigEndian.PutUint16(b[2:4], ^Fold(sum))
+	return n
+}
+
+// PutEchoReply writes the answer to a request and returns its length, which is
+// the request's (RFC 1122, section 3.2.2.6). b may be the request's own memory.
+func PutEchoReply(b []byte, request ICMPv4) int {
+	return PutEcho(b, EchoFields{Type: ICMPEchoReply, ID: request.ID(), Seq: request.Seq()}, request.Payload())
+}
+
+// UnreachableLen is the length of the message that PutUnreachable writes about
+// packet in bytes.
+func UnreachableLen(packet IPv4) int {
+	return min(ICMPv4HeaderLen+len(packet), MaxUnreachableLen)
+}
+
+// PutUnreachable writes a destination unreachable message about packet and
+// returns its length, [UnreachableLen]. It quotes the IP header and all of the
+// payload that fits, not only the 8 bytes of RFC 792: see RFC 1812, section
+// 4.3.2.3. nextHopMTU is for [ICMPFragmentationNeeded] and otherwise 0. b and
+// packet must not overlap.
+func PutUnreachable(b []byte, code uint8, nextHopMTU uint16, packet IPv4) int {
+	n := UnreachableLen(packet)
+	_ = b[n-1]
+	binary.BigEndian.PutUint64(b, uint64(ICMPUnreachable)<<56|uint64(code)<<48|uint64(nextHopMTU))
+	sum := Sum(b[:ICMPv4HeaderLen], 0)
+	sum = SumCopy(b[ICMPv4HeaderLen:n], packet[:n-ICMPv4HeaderLen], sum)
+	binary.BigEndian.PutUint16(b[2:4], ^Fold(sum))
+	return n
+}
