@@ -57,6 +57,7 @@
 //
 // # Who may call
 //
-// An Endpoint belongs to one goroutine at a time; only Wake may be called from
-// another. Run two endpoints for two goroutines: that is what they are for.
+// An Endpoint belongs to one goroutine at a time; only Wake and Pending may be
+// called from another, and Sleep by one goroutine while another has the queues.
+// Run two endpoints for two goroutines: that is what they are for.
 package endpoint

@@ -108,7 +108,8 @@ func (e *Endpoint) ReleaseFrame(d Desc) {
 	}
 }
 
-// Pending reports whether a received frame waits. It changes nothing.
+// Pending reports whether a received frame waits. It changes nothing, and may be
+// called from any goroutine until Close.
 func (e *Endpoint) Pending() bool { return e.sock.RX.Pending() > 0 }
 
 // refill replaces frames on the fill ring as far as the pool has any.

@@ -51,8 +51,8 @@ func (c *Consumer[T]) Release(n uint32) {
 	atomic.StoreUint32(c.shared.Consumer, c.released)
 }
 
-// Pending is the number of entries that wait. It changes nothing, so it needs
-// no lock as long as no other goroutine peeks or releases meanwhile.
+// Pending is the number of entries that wait. It reads only the shared indices,
+// so it may be called from any goroutine.
 func (c *Consumer[T]) Pending() uint32 {
-	return atomic.LoadUint32(c.shared.Producer) - c.released
+	return atomic.LoadUint32(c.shared.Producer) - atomic.LoadUint32(c.shared.Consumer)
 }

@@ -10,7 +10,7 @@ func udpFrame(n int) []byte {
 	b := make([]byte, EthernetHeaderLen+IPv4HeaderLen+UDPHeaderLen+n)
 	PutEthernet(b, linkB, linkA, EtherTypeIPv4)
 	PutIPv4(b[14:], IPv4Fields{TotalLen: uint16(len(b) - 14), TTL: 64, Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
-	PutUDPCopy(b[34:], flowAB, make([]byte, n))
+	PutUDPCopy(b[34:], &flowAB, make([]byte, n))
 	return b
 }
 
@@ -34,7 +34,7 @@ func readUDP(frame []byte) (n int) {
 func writeUDP(frame, payload []byte) {
 	PutEthernet(frame, linkB, linkA, EtherTypeIPv4)
 	PutIPv4(frame[14:], IPv4Fields{TotalLen: uint16(len(frame) - 14), TTL: 64, Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
-	PutUDPCopy(frame[34:], flowAB, payload)
+	PutUDPCopy(frame[34:], &flowAB, payload)
 }
 
 func TestNoAllocations(t *testing.T) {
@@ -51,7 +51,7 @@ func TestNoAllocations(t *testing.T) {
 			}
 		},
 		"write UDP":        func() { writeUDP(frame, payload) },
-		"write in place":   func() { PutUDPInPlace(frame[34:], flowAB) },
+		"write in place":   func() { PutUDPInPlace(frame[34:], &flowAB) },
 		"bad frames":       func() { ParseIPv4(frame); ParseUDP(nil); ParseMessage(nil); ParseEthernet(nil) },
 		"ARP":              func() { PutARP(arp, ARPFields{Op: ARPReply}); ParseARP(arp) },
 		"message":          func() { PutMessage(msg, 1, 2, 3); ParseMessage(msg) },

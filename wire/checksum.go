@@ -11,7 +11,8 @@ import (
 //   - Words may be added in any width, because 2^16 = 1 modulo 2^16-1: a 64-bit
 //     word is four 16-bit words at once, and a carry out of the top goes back in
 //     at the bottom (the end-around carry). Folding to 16 bits waits till the
-//     end.
+//     end. So do the carries: they are counted in a word of their own, which
+//     leaves one add with carry for each 8 bytes in the loop.
 //   - The sum does not depend on byte order. Swapping the two bytes of every
 //     word swaps the two bytes of the sum (RFC 1071, section 2(B)). So the bytes
 //     are loaded as little-endian words, which costs nothing on the usual
@@ -26,25 +27,35 @@ import (
 // Sum adds b to an unfolded sum. An odd last byte counts as if a zero byte
 // followed it.
 func Sum(b []byte, initial uint64) uint64 {
-	sum, carry := initial, uint64(0)
-	for len(b) >= 32 {
-		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b), carry)
-		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b[8:]), carry)
-		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b[16:]), carry)
-		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b[24:]), carry)
-		b = b[32:]
+	n := len(b)
+	if n < 8 {
+		sum, carry := bits.Add64(initial, short(b), 0)
+		return sum + carry
 	}
-	for len(b) >= 8 {
-		sum, carry = bits.Add64(sum, binary.LittleEndian.Uint64(b), carry)
-		b = b[8:]
+	sum, carries, i := initial, uint64(0), 0
+	for ; i <= n-32; i += 32 {
+		p := (*[32]byte)(b[i:])
+		s, c := bits.Add64(sum, binary.LittleEndian.Uint64(p[0:]), 0)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(p[8:]), c)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(p[16:]), c)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(p[24:]), c)
+		carries, _ = bits.Add64(carries, 0, c)
+		sum = s
 	}
-	sum, carry = bits.Add64(sum, tail(b), carry)
-	sum, carry = bits.Add64(sum, 0, carry)
-	return sum + carry // the addition before left 0 if it carried
+	for ; i <= n-8; i += 8 {
+		s, c := bits.Add64(sum, binary.LittleEndian.Uint64(b[i:]), 0)
+		carries, _ = bits.Add64(carries, 0, c)
+		sum = s
+	}
+	// What is left, 0 to 7 bytes, is the end of the last 8.
+	rest := binary.LittleEndian.Uint64(b[n-8:]) >> uint(64-8*(n-i))
+	sum, c := bits.Add64(sum, rest, 0)
+	sum, c = bits.Add64(sum, carries, c)
+	return sum + c // if it carried, sum is small: no carry out of this one
 }
 
-// tail loads the last 0 to 7 bytes as one little-endian word.
-func tail(b []byte) uint64 {
+// short loads 0 to 7 bytes as one little-endian word.
+func short(b []byte) uint64 {
 	n := len(b)
 	switch {
 	case n >= 4: // two loads that may overlap
@@ -68,34 +79,45 @@ func SumCopy(dst, src []byte, initial uint64) uint64 {
 	if len(dst) < len(src) {
 		panic("BUG: wire: SumCopy to a shorter slice")
 	}
-	dst = dst[:len(src)]
-	sum, carry := initial, uint64(0)
-	for len(src) >= 32 && len(dst) >= 32 {
-		w0 := binary.LittleEndian.Uint64(src)
-		w1 := binary.LittleEndian.Uint64(src[8:])
-		w2 := binary.LittleEndian.Uint64(src[16:])
-		w3 := binary.LittleEndian.Uint64(src[24:])
-		binary.LittleEndian.PutUint64(dst, w0)
-		binary.LittleEndian.PutUint64(dst[8:], w1)
-		binary.LittleEndian.PutUint64(dst[16:], w2)
-		binary.LittleEndian.PutUint64(dst[24:], w3)
-		sum, carry = bits.Add64(sum, w0, carry)
-		sum, carry = bits.Add64(sum, w1, carry)
-		sum, carry = bits.Add64(sum, w2, carry)
-		sum, carry = bits.Add64(sum, w3, carry)
-		src, dst = src[32:], dst[32:]
+	n := len(src)
+	dst = dst[:n]
+	if n < 8 {
+		sum, carry := bits.Add64(initial, short(src), 0)
+		for i := range src {
+			dst[i] = src[i]
+		}
+		return sum + carry
 	}
-	for len(src) >= 8 && len(dst) >= 8 {
-		w := binary.LittleEndian.Uint64(src)
-		binary.LittleEndian.PutUint64(dst, w)
-		sum, carry = bits.Add64(sum, w, carry)
-		src, dst = src[8:], dst[8:]
+	sum, carries, i := initial, uint64(0), 0
+	for ; i <= n-32; i += 32 {
+		p, q := (*[32]byte)(src[i:]), (*[32]byte)(dst[i:])
+		w0 := binary.LittleEndian.Uint64(p[0:])
+		w1 := binary.LittleEndian.Uint64(p[8:])
+		w2 := binary.LittleEndian.Uint64(p[16:])
+		w3 := binary.LittleEndian.Uint64(p[24:])
+		s, c := bits.Add64(sum, w0, 0)
+		s, c = bits.Add64(s, w1, c)
+		s, c = bits.Add64(s, w2, c)
+		s, c = bits.Add64(s, w3, c)
+		carries, _ = bits.Add64(carries, 0, c)
+		sum = s
+		binary.LittleEndian.PutUint64(q[0:], w0)
+		binary.LittleEndian.PutUint64(q[8:], w1)
+		binary.LittleEndian.PutUint64(q[16:], w2)
+		binary.LittleEndian.PutUint64(q[24:], w3)
 	}
-	w := tail(src)
-	copy(dst, src)
-	sum, carry = bits.Add64(sum, w, carry)
-	sum, carry = bits.Add64(sum, 0, carry)
-	return sum + carry
+	for ; i <= n-8; i += 8 {
+		w := binary.LittleEndian.Uint64(src[i:])
+		binary.LittleEndian.PutUint64(dst[i:], w)
+		s, c := bits.Add64(sum, w, 0)
+		carries, _ = bits.Add64(carries, 0, c)
+		sum = s
+	}
+	last := binary.LittleEndian.Uint64(src[n-8:])
+	binary.LittleEndian.PutUint64(dst[n-8:], last)
+	sum, c := bits.Add64(sum, last>>uint(64-8*(n-i)), 0)
+	sum, c = bits.Add64(sum, carries, c)
+	return sum + c
 }
 
 // SumOdd adds the sum of a part that begins at an odd offset of the whole to

@@ -98,8 +98,8 @@ func TestSumLarge(t *testing.T) {
 	}
 }
 
-// The largest initial sum makes the first addition carry, and the carry itself
-// carry: the two additions at the end of Sum are both needed.
+// The largest initial sum makes the first addition carry, and adding the carries
+// at the end carries once more.
 func TestSumCarryOfCarry(t *testing.T) {
 	ones := bytes.Repeat([]byte{0xff}, 8)
 	for _, init := range []uint64{^uint64(0), ^uint64(0) - 1, 1, 0} {

@@ -163,7 +163,7 @@ func FuzzParseUDP(f *testing.F) {
 			t.Errorf("%x: bad and yet accepted", b)
 		}
 		again := make([]byte, len(u))
-		PutUDPCopy(again, UDPFlow{addrA, addrB, u.SrcPort(), u.DstPort()}, u.Payload())
+		PutUDPCopy(again, &UDPFlow{addrA, addrB, u.SrcPort(), u.DstPort()}, u.Payload())
 		if UDP(again).Checksum(addrA, addrB) != ChecksumGood {
 			t.Errorf("%x: written checksum is not good", again)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 )
@@ -391,4 +392,31 @@ func TestLinkAddrText(t *testing.T) {
 	}
 	equal(t, "group", linkA.IsGroup(), false)
 	equal(t, "broadcast", Broadcast.IsGroup(), true)
+}
+
+// The example in docs/message-format.md is a frame as we write and read it.
+func TestMessageDocumentExample(t *testing.T) {
+	doc, err := os.ReadFile("../docs/message-format.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, ok := strings.Cut(string(doc), "## Example")
+	parts := strings.Split(example, "```")
+	if !ok || len(parts) != 3 {
+		t.Fatal("the document has no example")
+	}
+	frame := make([]byte, 60)
+	PutEthernet(frame, linkB, linkA, EtherTypeUNet)
+	PutMessage(frame[EthernetHeaderLen:], 7, 9, copy(frame[EthernetHeaderLen+MessageHeaderLen:], "hello"))
+	wantBytes(t, frame, parts[1])
+
+	e, err := ParseEthernet(unhex(t, parts[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := ParseMessage(e.Payload())
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "payload", string(m.Payload()), "hello")
 }

@@ -36,7 +36,7 @@ func TestGopacketReadsOurUDP(t *testing.T) {
 		PutEthernet(b, linkB, linkA, EtherTypeIPv4)
 		PutIPv4(b[14:], IPv4Fields{TOS: 0x28, TotalLen: uint16(len(b) - 14), ID: 77, DontFragment: true, TTL: 64,
 			Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
-		PutUDPCopy(b[34:], flowAB, payload)
+		PutUDPCopy(b[34:], &flowAB, payload)
 
 		p := gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.Default)
 		eth := mustLayer[*layers.Ethernet](t, p, layers.LayerTypeEthernet)

@@ -120,33 +120,36 @@ type UDPFlow struct {
 
 // PutUDPCopy writes a whole datagram to the start of b: the header, and a copy
 // of payload that is summed on the way. It returns the datagram's length. The
-// payload is [MaxUDPPayload] bytes at most.
-func PutUDPCopy(b []byte, f UDPFlow, payload []byte) int {
+// payload is [MaxUDPPayload] bytes at most. The flow is only read; it comes by
+// reference because a copy of such a struct reads with wide loads what narrow
+// stores have just written, and that stalls the processor.
+func PutUDPCopy(b []byte, f *UDPFlow, payload []byte) int {
 	n := UDPHeaderLen + len(payload)
-	_ = b[n-1]
-	putUDPHeader(b, f, n, SumCopy(b[UDPHeaderLen:n], payload, 0))
+	f.putHeader(b, n, SumCopy(b[UDPHeaderLen:n], payload, 0))
 	return n
 }
 
 // PutUDPInPlace completes the datagram that all of b is to be: the payload,
 // [MaxUDPPayload] bytes at most, already stands at b[UDPHeaderLen:].
-func PutUDPInPlace(b []byte, f UDPFlow) {
-	putUDPHeader(b, f, len(b), Sum(b[UDPHeaderLen:], 0))
+func PutUDPInPlace(b []byte, f *UDPFlow) {
+	f.putHeader(b, len(b), Sum(b[UDPHeaderLen:], 0))
 }
 
-func putUDPHeader(b []byte, f UDPFlow, n int, sum uint64) {
-	length := uint16(n)
+// putHeader writes the header of a datagram of n bytes. sum is that of the
+// payload.
+func (f *UDPFlow) putHeader(b []byte, n int, sum uint64) {
 	if n > 0xffff {
 		panic("BUG: wire: datagram longer than its length field")
 	}
-	// The header in the byte order of the sum.
-	ports := uint64(bits.ReverseBytes16(f.SrcPort)) + uint64(bits.ReverseBytes16(f.DstPort)) +
-		uint64(bits.ReverseBytes16(length))
-	sum, c := bits.Add64(sum, ports+PseudoHeader4(f.Src, f.Dst, ProtocolUDP, length), 0)
-	sum, c = bits.Add64(sum, 0, c)
-	check := ^Fold(sum + c)
+	ports := uint32(f.SrcPort)<<16 | uint32(f.DstPort)
+	// The header joins the sum, its length twice: here and in the
+	// pseudo-header.
+	rest := uint64(binary.LittleEndian.Uint32(f.Src[:])) + uint64(binary.LittleEndian.Uint32(f.Dst[:])) +
+		uint64(bits.ReverseBytes32(ports)) + uint64(ProtocolUDP)<<8 + 2*uint64(bits.ReverseBytes16(uint16(n)))
+	sum, c := bits.Add64(sum, rest, 0)
+	check := ^Fold(sum + c) // a carry leaves sum below rest: c cannot carry again
 	if check == 0 {
 		check = 0xffff // 0 would say that there is none (RFC 768)
 	}
-	PutUDP(b, UDPFields{SrcPort: f.SrcPort, DstPort: f.DstPort, Length: length, Checksum: check})
+	binary.BigEndian.PutUint64(b, uint64(ports)<<32|uint64(n)<<16|uint64(check))
 }

@@ -22,7 +22,7 @@ func naiveUDP(b []byte, src, dst [4]byte) uint16 {
 
 func TestUDPGolden(t *testing.T) {
 	b := make([]byte, 10)
-	equal(t, "length", PutUDPCopy(b, flowAB, []byte("hi")), 10)
+	equal(t, "length", PutUDPCopy(b, &flowAB, []byte("hi")), 10)
 	// ~(0a00+0001+0a00+0002+0011+000a + 1234+0007+000a + 6869)
 	wantBytes(t, b, "1234 0007 000a 7133 6869")
 
@@ -36,7 +36,7 @@ func TestUDPWritersAgainstNaive(t *testing.T) {
 			payload := make([]byte, n)
 			fill(payload)
 			b := make([]byte, UDPHeaderLen+n)
-			PutUDPCopy(b, flowAB, payload)
+			PutUDPCopy(b, &flowAB, payload)
 			if got, want := binary.BigEndian.Uint16(b[6:]), naiveUDP(b, addrA, addrB); got != want {
 				t.Errorf("%d bytes %s: checksum %#04x, want %#04x", n, name, got, want)
 			}
@@ -45,7 +45,7 @@ func TestUDPWritersAgainstNaive(t *testing.T) {
 			}
 			inPlace := make([]byte, len(b))
 			copy(inPlace[UDPHeaderLen:], payload)
-			PutUDPInPlace(inPlace, flowAB)
+			PutUDPInPlace(inPlace, &flowAB)
 			if !bytes.Equal(inPlace, b) {
 				t.Errorf("%d bytes %s: in place %x, copied %x", n, name, inPlace[:8], b[:8])
 			}
@@ -66,7 +66,7 @@ func payloadFor(t *testing.T, want uint16) []byte {
 	b := make([]byte, 10)
 	for v := range 1 << 16 {
 		binary.BigEndian.PutUint16(b[8:], uint16(v))
-		PutUDPInPlace(b, flowAB)
+		PutUDPInPlace(b, &flowAB)
 		if binary.BigEndian.Uint16(b[6:]) == want {
 			return b[8:]
 		}
@@ -78,12 +78,12 @@ func payloadFor(t *testing.T, want uint16) []byte {
 // A checksum that computes to 0 is sent as 0xffff (RFC 768), and is good.
 func TestUDPChecksumZero(t *testing.T) {
 	b := make([]byte, 10)
-	PutUDPCopy(b, flowAB, payloadFor(t, 0xffff))
+	PutUDPCopy(b, &flowAB, payloadFor(t, 0xffff))
 	equal(t, "field", binary.BigEndian.Uint16(b[6:]), 0xffff)
 	equal(t, "state", UDP(b).Checksum(addrA, addrB), ChecksumGood)
 	for v := range 1 << 16 { // and no datagram at all has a field of 0
 		binary.BigEndian.PutUint16(b[8:], uint16(v))
-		PutUDPInPlace(b, flowAB)
+		PutUDPInPlace(b, &flowAB)
 		if b[6] == 0 && b[7] == 0 {
 			t.Fatalf("payload %#04x: field 0", v)
 		}
@@ -92,7 +92,7 @@ func TestUDPChecksumZero(t *testing.T) {
 
 func TestUDPChecksumStates(t *testing.T) {
 	b := make([]byte, 12)
-	PutUDPCopy(b, flowAB, []byte("data"))
+	PutUDPCopy(b, &flowAB, []byte("data"))
 	u := UDP(b)
 	equal(t, "state", u.Checksum(addrA, addrB), ChecksumGood)
 	equal(t, "accept", u.AcceptPartial(addrA, addrB), false)
@@ -121,7 +121,7 @@ func TestUDPChecksumStates(t *testing.T) {
 func TestUDPGoodThatLooksPartial(t *testing.T) {
 	partial := naiveSum([]byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 17, 0, 10}, 0)
 	b := make([]byte, 10)
-	PutUDPCopy(b, flowAB, payloadFor(t, partial))
+	PutUDPCopy(b, &flowAB, payloadFor(t, partial))
 	equal(t, "state", UDP(b).Checksum(addrA, addrB), ChecksumGood)
 	b[8] ^= 1
 	equal(t, "state", UDP(b).Checksum(addrA, addrB), ChecksumPartial)
@@ -158,7 +158,7 @@ func TestPutUDPTooLongPanics(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	PutUDPInPlace(make([]byte, 0x10000), flowAB)
+	PutUDPInPlace(make([]byte, 0x10000), &flowAB)
 }
 
 func TestChecksumStateString(t *testing.T) {

@@ -1,0 +1,76 @@
+package udp
+
+import (
+	"math"
+	"testing"
+)
+
+// The ring against a slice, with cursors that start just before they wrap.
+func TestQueueAgainstSlice(t *testing.T) {
+	seed := uint32(7)
+	random := func(n int) int {
+		seed = seed*1664525 + 1013904223
+		return int(seed>>8) % n
+	}
+	for _, bound := range []int{1, 2, 15, 16, 17, 100} {
+		q := queue{maxCount: bound, maxBytes: 1 << 30}
+		q.push(0) // the first ring
+		q.pop(new(Datagram))
+		q.head, q.tail = math.MaxUint32-2, math.MaxUint32-2
+		var model []Datagram
+		bytes := 0
+		for i := range 5000 {
+			if random(5) < 3 {
+				d := Datagram{Payload: make([]byte, random(9)), Frame: uint64(i), Heap: i%2 == 0}
+				slot := q.push(len(d.Payload))
+				if slot != nil {
+					*slot = d
+				}
+				ok := slot != nil
+				if ok != (len(model) < bound) {
+					t.Fatalf("bound %d, step %d: push %v with %d queued", bound, i, ok, len(model))
+				}
+				if ok {
+					model, bytes = append(model, d), bytes+len(d.Payload)
+				}
+			} else {
+				var d Datagram
+				ok := q.pop(&d)
+				if ok != (len(model) > 0) {
+					t.Fatalf("bound %d, step %d: pop %v with %d queued", bound, i, ok, len(model))
+				}
+				if ok {
+					if w := model[0]; d.Frame != w.Frame || len(d.Payload) != len(w.Payload) || d.Heap != w.Heap {
+						t.Fatalf("bound %d, step %d: popped %v, want %v", bound, i, d, w)
+					}
+					model, bytes = model[1:], bytes-len(d.Payload)
+				}
+			}
+			if q.len() != len(model) || q.bytes != bytes {
+				t.Fatalf("bound %d, step %d: %d datagrams, %d bytes; want %d, %d", bound, i, q.len(), q.bytes, len(model), bytes)
+			}
+		}
+	}
+}
+
+// A queue grows with its use, not to its bound at once, and a popped datagram
+// of the heap is not kept alive.
+func TestQueueMemory(t *testing.T) {
+	q := queue{maxCount: 1000, maxBytes: 1 << 20}
+	if q.ring != nil {
+		t.Error("a ring before the first datagram")
+	}
+	for range 17 {
+		*q.push(1) = Datagram{Payload: []byte{1}, Heap: true}
+	}
+	if len(q.ring) != 32 {
+		t.Errorf("a ring of %d for 17 datagrams", len(q.ring))
+	}
+	for q.pop(new(Datagram)) {
+	}
+	for i := range q.ring {
+		if q.ring[i].Payload != nil {
+			t.Fatalf("slot %d still holds a payload", i)
+		}
+	}
+}

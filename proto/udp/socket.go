@@ -1,0 +1,143 @@
+package udp
+
+import (
+	"syscall"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// Defaults of [Options].
+const (
+	DefaultQueueDatagrams = 1024
+	DefaultQueueBytes     = 1 << 20
+
+	maxQueueDatagrams = 1 << 20
+)
+
+// Options of a socket. The zero value works.
+type Options struct {
+	QueueDatagrams int  // bound of the receive queue, datagrams
+	QueueBytes     int  // bound of the receive queue, bytes of payload
+	Reuse          bool // let sockets that all set it overlap, see [Table.Open]
+	Owner          any  // see [Socket.Owner]
+}
+
+func (o Options) withDefaults() Options {
+	if o.QueueDatagrams <= 0 {
+		o.QueueDatagrams = DefaultQueueDatagrams
+	}
+	if o.QueueBytes <= 0 {
+		o.QueueBytes = DefaultQueueBytes
+	}
+	o.QueueDatagrams = min(o.QueueDatagrams, maxQueueDatagrams)
+	return o
+}
+
+// Socket is one UDP socket. [Table.Open] makes it.
+type Socket struct {
+	// Owner is for the driver of the engine, which finds its own socket by it
+	// when [Table.Process] returns this one. The engine never reads it.
+	Owner any
+
+	local  AddrPort
+	addr   uint32   // local.Addr as a number; 0: the wildcard
+	remote AddrPort // zero: not connected
+	reuse  bool
+	open   bool
+	queue  queue
+	err    syscall.Errno // pending, 0: none
+	table  *Table
+	next   *Socket // in the list of its port that it is on
+	count  SocketCounters
+}
+
+// SocketCounters count datagrams.
+type SocketCounters struct {
+	Received  uint64 // popped by the application, or still queued
+	QueueFull uint64 // dropped because a bound of the queue was reached
+	Sent      uint64 // written by Emit and EmitInPlace
+}
+
+// Local is where the socket receives; its Addr may be the wildcard.
+func (s *Socket) Local() AddrPort { return s.local }
+
+// Remote is whom the socket is connected to, or zero.
+func (s *Socket) Remote() AddrPort { return s.remote }
+
+// Connected reports whether the socket receives from its remote only.
+func (s *Socket) Connected() bool { return s.remote.Port != 0 }
+
+// Len is the number of datagrams queued.
+func (s *Socket) Len() int { return s.queue.len() }
+
+// QueuedBytes is the number of bytes of payload queued.
+func (s *Socket) QueuedBytes() int { return s.queue.bytes }
+
+// Counters returns a copy of the socket's counters.
+func (s *Socket) Counters() SocketCounters { return s.count }
+
+// Pop moves the oldest datagram to *d, with its frame, and reports whether
+// there was one. It works on a closed socket too: that is how its frames come
+// back.
+func (s *Socket) Pop(d *Datagram) bool { return s.queue.pop(d) }
+
+// TakeError returns the pending error and clears it. Every send and every
+// receive asks first, as in the kernel, before data that may be queued.
+func (s *Socket) TakeError() error {
+	if s.err == 0 {
+		return nil
+	}
+	err := s.err
+	s.err = 0
+	return err
+}
+
+// HasError reports whether an error is pending.
+func (s *Socket) HasError() bool { return s.err != 0 }
+
+// Emit writes a datagram with a copy of payload to the start of b and returns
+// its length. src is the source address, which the wildcard leaves to the route.
+// to is the destination; zero means the one that the socket is connected to.
+//
+// Errors: EDESTADDRREQ without a destination, EINVAL for port 0, EMSGSIZE for
+// more than UDP can carry. b must be long enough.
+func (s *Socket) Emit(b []byte, src [4]byte, to AddrPort, payload []byte) (int, error) {
+	var f wire.UDPFlow
+	if err := s.flow(&f, src, to, len(payload)); err != nil {
+		return 0, err
+	}
+	return wire.PutUDPCopy(b, &f, payload), nil
+}
+
+// EmitInPlace is Emit for a payload that already stands at
+// b[wire.UDPHeaderLen:]. The datagram is all of b.
+func (s *Socket) EmitInPlace(b []byte, src [4]byte, to AddrPort) error {
+	var f wire.UDPFlow
+	if err := s.flow(&f, src, to, len(b)-wire.UDPHeaderLen); err != nil {
+		return err
+	}
+	wire.PutUDPInPlace(b, &f)
+	return nil
+}
+
+// flow fills in f for a datagram that may be sent, and counts it.
+func (s *Socket) flow(f *wire.UDPFlow, src [4]byte, to AddrPort, payload int) error {
+	if to.Port == 0 {
+		if to.Addr != [4]byte{} {
+			return syscall.EINVAL
+		}
+		if !s.Connected() {
+			return syscall.EDESTADDRREQ
+		}
+		f.Dst, f.DstPort = s.remote.Addr, s.remote.Port
+	} else {
+		f.Dst, f.DstPort = to.Addr, to.Port
+	}
+	if payload > wire.MaxUDPPayload {
+		return syscall.EMSGSIZE
+	}
+	f.Src, f.SrcPort = src, s.local.Port
+	s.count.Sent++
+	s.table.count.Sent++
+	return nil
+}

@@ -1,0 +1,257 @@
+package udp
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"syscall"
+)
+
+// The range ephemeral ports come from: the kernel's default
+// (ip_local_port_range). RFC 6056 wants it large; below it services live.
+const (
+	firstEphemeral = 32768
+	lastEphemeral  = 60999
+)
+
+// Config of a [Table]. The zero value works.
+type Config struct {
+	// PartialChecksums accepts checksums that cover the pseudo-header only, as
+	// they are on a virtual link. On a real wire they are corruption.
+	PartialChecksums bool
+	// Rand is the source of ephemeral ports, uniform over its range. The
+	// default is a cryptographically strong generator, as RFC 6056 (section
+	// 3.3) would have it.
+	Rand func() uint32
+}
+
+// Table is all the UDP sockets of one stack. Its methods and those of its
+// sockets are not safe for concurrent use.
+type Table struct {
+	cfg   Config
+	pages [256]*page // by the upper half of the local port
+	count Counters
+	open  int // sockets
+}
+
+type page struct {
+	ports [256]port // by the lower half
+	used  int       // ports that have a socket
+}
+
+// port is the sockets of one local port.
+type port struct {
+	bound     *Socket            // not connected; few, so a list
+	connected map[uint64]*Socket // by the key of the remote; a list of those that differ in local address
+	count     int                // sockets
+}
+
+// NewTable makes an empty table.
+func NewTable(cfg Config) *Table {
+	if cfg.Rand == nil {
+		cfg.Rand = rand.Uint32
+	}
+	return &Table{cfg: cfg}
+}
+
+// Len is the number of open sockets.
+func (t *Table) Len() int { return t.open }
+
+// Open makes a socket bound to local and, unless remote is zero, connected to
+// it. Port 0 in local asks for an ephemeral one; a zero address in local is the
+// wildcard.
+//
+// Errors: EADDRINUSE if a socket of an overlapping address has the port, or no
+// ephemeral one is free; EINVAL if remote is only half an address. Two
+// addresses overlap when they are equal or one is the wildcard. Sockets that
+// all have Reuse set may overlap, and then the most specific receives, but never
+// with both ends the same.
+func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
+	if !remote.IsZero() && (remote.Port == 0 || remote.Addr == [4]byte{}) {
+		return nil, syscall.EINVAL
+	}
+	o = o.withDefaults()
+	s := &Socket{
+		Owner:  o.Owner,
+		local:  local,
+		addr:   binary.BigEndian.Uint32(local.Addr[:]),
+		remote: remote,
+		reuse:  o.Reuse,
+		table:  t,
+		queue:  queue{maxCount: o.QueueDatagrams, maxBytes: o.QueueBytes},
+	}
+	if local.Port == 0 {
+		p, ok := t.EphemeralPort(local.Addr)
+		if !ok {
+			return nil, syscall.EADDRINUSE
+		}
+		s.local.Port = p
+	} else if t.conflicts(s) {
+		return nil, syscall.EADDRINUSE
+	}
+	t.insert(s)
+	return s, nil
+}
+
+// Close takes s out of the table: it receives nothing more. What it has queued
+// stays queued, frames and all, until it is popped. Closing twice is harmless.
+func (t *Table) Close(s *Socket) {
+	if !s.open {
+		return
+	}
+	s.open = false
+	t.open--
+	hi, lo := s.local.Port>>8, s.local.Port&0xff
+	pg := t.pages[hi]
+	p := &pg.ports[lo]
+	if s.Connected() {
+		k := key(&s.remote.Addr, s.remote.Port)
+		if head := unlink(p.connected[k], s); head != nil {
+			p.connected[k] = head
+		} else {
+			delete(p.connected, k)
+		}
+	} else {
+		p.bound = unlink(p.bound, s)
+	}
+	if p.count--; p.count > 0 {
+		return
+	}
+	p.connected = nil
+	if pg.used--; pg.used == 0 {
+		t.pages[hi] = nil
+	}
+}
+
+// EphemeralPort picks a free port for addr at random (RFC 6056, section 3.3.2:
+// a fresh draw after each collision), and reports whether there is one. After
+// many collisions it goes through the range in order.
+func (t *Table) EphemeralPort(addr [4]byte) (uint16, bool) {
+	const n = lastEphemeral - firstEphemeral + 1
+	for range 64 {
+		if p := firstEphemeral + uint16(t.cfg.Rand()%n); !t.overlaps(AddrPort{addr, p}) {
+			return p, true
+		}
+	}
+	start := t.cfg.Rand() % n
+	for i := range uint32(n) {
+		if p := firstEphemeral + uint16((start+i)%n); !t.overlaps(AddrPort{addr, p}) {
+			return p, true
+		}
+	}
+	return 0, false
+}
+
+// Lookup finds the socket that a datagram from src to dst is for: connected to
+// src, else bound to dst's address, else bound to the wildcard, else nil.
+func (t *Table) Lookup(src, dst AddrPort) *Socket {
+	return t.lookup(key(&src.Addr, src.Port), binary.BigEndian.Uint32(dst.Addr[:]), dst.Port)
+}
+
+func (t *Table) lookup(src uint64, addr uint32, n uint16) *Socket {
+	p := t.port(n)
+	if p == nil {
+		return nil
+	}
+	if p.connected != nil {
+		if s := best(p.connected[src], addr); s != nil {
+			return s
+		}
+	}
+	return best(p.bound, addr)
+}
+
+// best is the socket on the list that is bound to addr, or else the one bound
+// to the wildcard.
+func best(s *Socket, addr uint32) *Socket {
+	var wildcard *Socket
+	for ; s != nil; s = s.next {
+		if s.addr == addr {
+			return s
+		}
+		if s.addr == 0 {
+			wildcard = s
+		}
+	}
+	return wildcard
+}
+
+// port returns the sockets of a port, or nil if there are none.
+func (t *Table) port(n uint16) *port {
+	if pg := t.pages[n>>8]; pg != nil {
+		return &pg.ports[n&0xff]
+	}
+	return nil
+}
+
+func (t *Table) insert(s *Socket) {
+	pg := t.pages[s.local.Port>>8]
+	if pg == nil {
+		pg = new(page)
+		t.pages[s.local.Port>>8] = pg
+	}
+	p := &pg.ports[s.local.Port&0xff]
+	if p.count++; p.count == 1 {
+		pg.used++
+	}
+	if s.Connected() {
+		if p.connected == nil {
+			p.connected = make(map[uint64]*Socket)
+		}
+		k := key(&s.remote.Addr, s.remote.Port)
+		s.next = p.connected[k]
+		p.connected[k] = s
+	} else {
+		s.next = p.bound
+		p.bound = s
+	}
+	s.open = true
+	t.open++
+}
+
+// unlink removes s from a list and returns the list.
+func unlink(head, s *Socket) *Socket {
+	for at := &head; *at != nil; at = &(*at).next {
+		if *at == s {
+			*at = s.next
+			s.next = nil
+			return head
+		}
+	}
+	panic("BUG: udp: socket is not where its table looks for it")
+}
+
+func overlap(a, b [4]byte) bool { return a == b || a == [4]byte{} || b == [4]byte{} }
+
+// each calls f for the sockets of a port until it returns true.
+func (p *port) each(f func(*Socket) bool) bool {
+	for s := p.bound; s != nil; s = s.next {
+		if f(s) {
+			return true
+		}
+	}
+	for _, s := range p.connected {
+		for ; s != nil; s = s.next {
+			if f(s) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// overlaps reports whether any socket could receive what is sent to local.
+func (t *Table) overlaps(local AddrPort) bool {
+	p := t.port(local.Port)
+	return p != nil && p.each(func(s *Socket) bool { return overlap(s.local.Addr, local.Addr) })
+}
+
+// conflicts reports whether an open socket forbids s.
+func (t *Table) conflicts(s *Socket) bool {
+	p := t.port(s.local.Port)
+	return p != nil && p.each(func(o *Socket) bool {
+		if !overlap(o.local.Addr, s.local.Addr) {
+			return false
+		}
+		return !o.reuse || !s.reuse || o.local == s.local && o.remote == s.remote
+	})
+}
