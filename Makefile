@@ -1,0 +1,48 @@
+# unet. `make help` lists the targets.
+
+GO          ?= go
+STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME    ?= 10s
+BENCHFLAGS  ?=
+
+# Namespaces, XDP programs and AF_XDP sockets are root's to make.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
+
+.PHONY: help build test check bench fuzz generate clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build all commands into bin/
+	$(GO) build -trimpath -o bin/ ./cmd/... ./examples/...
+
+test: build ## run every test, as root, in network namespaces of its own
+	$(SUDO) $(GO) test -p 1 -count=1 -tags unetdebug ./...
+	$(SUDO) $(GO) test -p 1 -count=1 -race ./...
+
+check: ## format, vet, lint, import rules, stale BPF objects
+	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }
+	$(GO) vet ./...
+	$(GO) vet -tags unetdebug ./...
+	$(GO) run $(STATICCHECK) ./...
+	$(GO) test -count=1 -run 'TestImportDirections' .
+	$(GO) test -count=1 -run 'TestSources' ./bpf
+
+bench: build ## measure small-message latency and rate against kernel sockets
+	$(SUDO) bin/unetbench all $(BENCHFLAGS)
+
+fuzz: ## fuzz every parser, FUZZTIME (10s) each
+	@for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "$$pkg $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done; \
+	done
+
+generate: ## compile the BPF programs anew (needs clang, llvm-strip, libbpf-dev)
+	@command -v clang >/dev/null && test -e /usr/include/bpf/bpf_helpers.h || \
+		{ echo "make generate: clang, llvm and libbpf headers are needed: apt install clang llvm libbpf-dev"; exit 1; }
+	$(GO) generate ./bpf
+
+clean: ## remove what build made
+	rm -rf bin

@@ -1,0 +1,59 @@
+package bpf
+
+// Counter is one of the reasons by which the programs count frames.
+type Counter = MuxUnetCounter
+
+// NumCounters is the number of counters; they are numbered from 0.
+const NumCounters = int(MuxUnetCounterUNET_COUNTERS)
+
+// The counters that Go code names.
+const (
+	LostUplinkRedirect  = MuxUnetCounterUNET_LOST_UPLINK_REDIRECT
+	LostPortRedirect    = MuxUnetCounterUNET_LOST_PORT_REDIRECT
+	LostDeliverRedirect = MuxUnetCounterUNET_LOST_DELIVER_REDIRECT
+)
+
+// CounterName is the name under which c is shown: rx_port for UNET_RX_PORT.
+func CounterName(c Counter) string { return counters[c].name }
+
+// CounterHelp says in a few words what c counts.
+func CounterHelp(c Counter) string { return counters[c].help }
+
+// counters repeats enum unet_counter of src/unet.h with its names. A test
+// compares it with the enum in the compiled object.
+var counters = [NumCounters]struct{ name, help string }{
+	MuxUnetCounterUNET_RX_PASS:             {"rx_pass", "from the wire, claimed by no tag: left to the kernel"},
+	MuxUnetCounterUNET_RX_PASS_TRUNCATED:   {"rx_pass_truncated", "from the wire, too short for a tag to be read: left to the kernel"},
+	MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE: {"rx_pass_other_queue", "from the wire, the owner is bound to another queue: left to the kernel"},
+	MuxUnetCounterUNET_RX_PORT:             {"rx_port", "from the wire, sent to a port"},
+	MuxUnetCounterUNET_RX_QUEUE:            {"rx_queue", "from the wire, put into the socket of a queue attachment"},
+	MuxUnetCounterUNET_RX_BAD_LENGTH:       {"rx_bad_length", "from the wire, claimed, but a length field promises more than arrived: dropped"},
+	MuxUnetCounterUNET_RX_PORT_GONE:        {"rx_port_gone", "from the wire, the owner's port no longer exists: dropped"},
+	MuxUnetCounterUNET_RX_QUEUE_GONE:       {"rx_queue_gone", "from the wire, the owner's socket has left its queue: dropped"},
+	MuxUnetCounterUNET_RX_NO_METADATA:      {"rx_no_metadata", "from the wire, the driver leaves no room for metadata: dropped"},
+
+	MuxUnetCounterUNET_TX_UPLINK:        {"tx_uplink", "from an endpoint, sent out of the uplink"},
+	MuxUnetCounterUNET_TX_LOCAL:         {"tx_local", "from an endpoint, sent to another one of this host"},
+	MuxUnetCounterUNET_TX_TRUNCATED:     {"tx_truncated", "from an endpoint, the headers end too early or do not stand in the first buffer: dropped"},
+	MuxUnetCounterUNET_TX_BAD_LENGTH:    {"tx_bad_length", "from an endpoint, a length field lies: dropped"},
+	MuxUnetCounterUNET_TX_BAD_HEADER:    {"tx_bad_header", "from an endpoint, unknown version or impossible header length: dropped"},
+	MuxUnetCounterUNET_TX_OVERSIZE:      {"tx_oversize", "from an endpoint, longer than the uplink carries: dropped"},
+	MuxUnetCounterUNET_TX_BAD_ETHERTYPE: {"tx_bad_ethertype", "from an endpoint, neither IPv4, ARP nor a U-Net message: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_LINK:   {"tx_forged_link", "from an endpoint, the source link address is not the uplink's: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_ADDR:   {"tx_forged_addr", "from an endpoint, the source address is not its own: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_TAG:    {"tx_forged_tag", "from an endpoint, the source tag is not its own: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_ARP:    {"tx_forged_arp", "from an endpoint, ARP that speaks for an address not its own: dropped"},
+	MuxUnetCounterUNET_TX_NO_OWNER:      {"tx_no_owner", "from an endpoint, to this host, where no endpoint holds the tag: dropped"},
+	MuxUnetCounterUNET_TX_TO_QUEUE:      {"tx_to_queue", "from an endpoint, to one of this host that only the uplink's queue reaches: dropped"},
+	MuxUnetCounterUNET_TX_PORT_GONE:     {"tx_port_gone", "from an endpoint, to one of this host whose port no longer exists: dropped"},
+	MuxUnetCounterUNET_TX_UPLINK_GONE:   {"tx_uplink_gone", "from an endpoint, the uplink no longer exists: dropped"},
+
+	MuxUnetCounterUNET_DELIVER_SOCKET:      {"deliver_socket", "to an endpoint, put into its socket"},
+	MuxUnetCounterUNET_DELIVER_NO_SOCKET:   {"deliver_no_socket", "to an endpoint, its socket is gone: dropped"},
+	MuxUnetCounterUNET_DELIVER_NO_METADATA: {"deliver_no_metadata", "to an endpoint, no room for metadata: dropped"},
+
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT:  {"lost_uplink_redirect", "of rx_port and rx_queue, the device or socket did not take it"},
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT:    {"lost_port_redirect", "of tx_uplink and tx_local, the device did not take it"},
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT: {"lost_deliver_redirect", "of deliver_socket, the endpoint's receive queue was full or its fill queue empty"},
+	MuxUnetCounterUNET_LOST_DEVICE_FULL:      {"lost_device_full", "native mode: sent on, and the device had no room"},
+}

@@ -1,0 +1,95 @@
+package bpf
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// The objects must have been compiled from the sources beside them. This needs
+// no clang: generate wrote down the hashes of both.
+func TestObjectsAreCurrent(t *testing.T) {
+	list, err := os.ReadFile("SOURCES.sha256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for s := bufio.NewScanner(bytes.NewReader(list)); s.Scan(); {
+		sum, name, ok := strings.Cut(s.Text(), "  ")
+		if !ok {
+			t.Fatalf("SOURCES.sha256: %q", s.Text())
+		}
+		want[name] = sum
+	}
+	got := map[string]string{}
+	for _, pattern := range []string{"generate.go", "src/*", "*_bpfel.*"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum := sha256.Sum256(b)
+			got[name] = hex.EncodeToString(sum[:])
+		}
+	}
+	if !maps.Equal(got, want) {
+		for _, name := range slices.Sorted(maps.Keys(got)) {
+			if got[name] != want[name] {
+				t.Errorf("%s changed since the objects were compiled", name)
+			}
+		}
+		t.Fatal("run go generate ./bpf, and commit what it writes")
+	}
+}
+
+// The names in Go are those of the enum in the compiled object.
+func TestCounterNames(t *testing.T) {
+	spec, err := LoadMux()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var enum *btf.Enum
+	if err := spec.Types.TypeByName("unet_counter", &enum); err != nil {
+		t.Fatal(err)
+	}
+	if len(enum.Values) != NumCounters+1 {
+		t.Fatalf("enum unet_counter has %d values, want %d and UNET_COUNTERS", len(enum.Values), NumCounters)
+	}
+	for _, v := range enum.Values[:NumCounters] {
+		if got, want := CounterName(Counter(v.Value)), counterOf(v.Name); got != want {
+			t.Errorf("%s is called %q, want %q", v.Name, got, want)
+		}
+		if CounterHelp(Counter(v.Value)) == "" {
+			t.Errorf("%s: nothing says what it counts", v.Name)
+		}
+	}
+	if last := enum.Values[NumCounters]; last.Name != "UNET_COUNTERS" || last.Value != uint64(NumCounters) {
+		t.Errorf("the last value is %s = %d", last.Name, last.Value)
+	}
+	for _, object := range []func() (uint32, error){
+		func() (uint32, error) { s, err := LoadMux(); return s.Maps["counters"].MaxEntries, err },
+		func() (uint32, error) { s, err := LoadDeliver(); return s.Maps["counters"].MaxEntries, err },
+	} {
+		if n, err := object(); err != nil || n != uint32(NumCounters) {
+			t.Errorf("map counters has %d entries (%v), want %d", n, err, NumCounters)
+		}
+	}
+}
+
+// counterOf is the name that a C enumerator of enum unet_counter has in Go.
+func counterOf(enumerator string) string {
+	return strings.ToLower(strings.TrimPrefix(enumerator, "UNET_"))
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+
+/*
+ * Losses that no XDP program can see. bpf_redirect_map() only notes down where
+ * a frame shall go; the kernel moves it after the program has ended, and may
+ * fail. It tells its tracepoints:
+ *
+ *   xdp_redirect_err   the move failed: frame longer than the device's MTU, device
+ *                      down or without ndo_xdp_xmit, socket's queue full
+ *   xdp_exception      generic mode: the device's transmit queue was stopped
+ *   xdp_devmap_xmit    native mode: the device did not take all of a bulk
+ *
+ * The first two are silent while nothing fails and cost nothing. The third
+ * speaks of every bulk, so it is attached in native mode only.
+ *
+ * Tracepoints report the whole system; programs are known by their id.
+ */
+#ifndef UNET_TRACE_H
+#define UNET_TRACE_H
+
+#include "count.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+struct bpf_prog_aux {
+	__u32 id;
+} __attribute__((preserve_access_index));
+
+struct bpf_prog {
+	struct bpf_prog_aux *aux;
+} __attribute__((preserve_access_index));
+
+struct net {
+	__u64 net_cookie;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} __attribute__((preserve_access_index)) possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+} __attribute__((preserve_access_index));
+
+/* XDP program id to the counter of its losses. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} losses SEC(".maps");
+
+static __always_inline void count_loss(const struct bpf_prog *xdp)
+{
+	__u32 id = xdp->aux->id;
+	__u32 *counter = bpf_map_lookup_elem(&losses, &id);
+
+	if (counter)
+		add(*counter, 1);
+}
+
+SEC("tp_btf/xdp_redirect_err")
+int BPF_PROG(unet_redirect_err, const struct net_device *dev, const struct bpf_prog *xdp)
+{
+	count_loss(xdp);
+	return 0;
+}
+
+SEC("tp_btf/xdp_exception")
+int BPF_PROG(unet_exception, const struct net_device *dev, const struct bpf_prog *xdp)
+{
+	count_loss(xdp);
+	return 0;
+}
+
+SEC("tp_btf/xdp_devmap_xmit")
+int BPF_PROG(unet_devmap_xmit, const struct net_device *from, const struct net_device *to, int sent, int drops)
+{
+	__u32 ifindex;
+
+	if (drops <= 0)
+		return 0;
+	ifindex = to->ifindex;
+	if (to->nd_net.net->net_cookie == config.netns && bpf_map_lookup_elem(&devices, &ifindex))
+		add(UNET_LOST_DEVICE_FULL, drops);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+
+/*
+ * The uplink program: a frame comes in from the wire. A tag claims it, and
+ * it goes to the tag's owner; or none does, and it is the kernel's.
+ */
+#ifndef UNET_UPLINK_H
+#define UNET_UPLINK_H
+
+#include "count.h"
+#include "meta.h"
+#include "tags.h"
+
+static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner)
+{
+	__u32 queue = ctx->rx_queue_index;
+
+	if (owner->port) {
+		if (bpf_redirect_map(&devices, owner->port, XDP_DROP) != XDP_REDIRECT)
+			return count(UNET_RX_PORT_GONE, XDP_DROP);
+		return count(UNET_RX_PORT, XDP_REDIRECT);
+	}
+	/* A frame can be redirected only to a socket bound to the queue it came in on. */
+	if (owner->queue != queue)
+		return count(UNET_RX_PASS_OTHER_QUEUE, XDP_PASS);
+	if (!prepend_meta(ctx, config.generic))
+		return count(UNET_RX_NO_METADATA, XDP_DROP);
+	if (bpf_redirect_map(&sockets, queue, XDP_DROP) != XDP_REDIRECT)
+		return count(UNET_RX_QUEUE_GONE, XDP_DROP);
+	return count(UNET_RX_QUEUE, XDP_REDIRECT);
+}
+
+SEC("xdp.frags")
+int unet_uplink(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct eth_header *eth = data;
+	struct found f = {};
+	bool ours;
+
+	if ((void *)(eth + 1) > data_end)
+		return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
+
+	ours = is_link(eth->dst, config.link_head, config.link_tail);
+	if (ours && eth->type == bpf_htons(ETHERTYPE_IPV4))
+		f = find_ipv4(ctx, (void *)(eth + 1), data_end);
+	else if (ours && eth->type == bpf_htons(ETHERTYPE_UNET))
+		f = find_message(ctx, (void *)(eth + 1), data_end);
+	else if (eth->type == bpf_htons(ETHERTYPE_ARP) && (ours || is_broadcast(eth->dst)))
+		f = find_arp((void *)(eth + 1), data_end);
+
+	if (!f.owner)
+		return count(f.problem ? UNET_RX_PASS_TRUNCATED : UNET_RX_PASS, XDP_PASS);
+	if (f.problem)
+		return count(UNET_RX_BAD_LENGTH, XDP_DROP);
+	return to_owner(ctx, f.owner);
+}
+
+#endif

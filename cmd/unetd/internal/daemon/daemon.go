@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// Mux is the mux as the daemon sees it.
+type Mux interface {
+	control.Provider
+	// Identity is that of the uplink; it names interface and mode.
+	Identity() endpoint.Identity
+	// Close detaches everything. Every lease is closed by then.
+	Close() error
+}
+
+// Config is how a daemon is run.
+type Config struct {
+	Socket Socket
+	Ready  *os.File // gets a line when the daemon is ready, and is closed; nil: none
+	Log    *slog.Logger
+	Open   func() (Mux, error)
+}
+
+// Run is the life of a daemon. It ends with ctx, which is no error.
+func Run(ctx context.Context, cfg Config) (err error) {
+	if cfg.Ready != nil {
+		defer cfg.Ready.Close()
+	}
+	raiseOpenFiles(cfg.Log)
+	ln, err := cfg.Socket.listen()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ln.remove()) }()
+	mux, err := cfg.Open()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := mux.Close(); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("not everything was detached: %w", cerr))
+		}
+	}()
+	id := mux.Identity()
+	cfg.Log.Info("ready", "interface", id.Interface, "mode", id.Mode, "socket", ln.path)
+	if err := notifyReady(cfg.Ready); err != nil {
+		return err
+	}
+	server := control.Server{Provider: mux, Log: cfg.Log}
+	err = server.Serve(ctx, ln.UnixListener)
+	cfg.Log.Info("stopped", "interface", id.Interface)
+	return err
+}
+
+// What the command line tells of package control.
+const (
+	DefaultSocket   = control.DefaultSocket
+	ProtocolVersion = control.Version
+)

@@ -1,0 +1,252 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+)
+
+const patience = 20 * time.Second
+
+// fakeMux grants memfds.
+type fakeMux struct {
+	closeErr error
+
+	mu     sync.Mutex
+	events []string
+}
+
+func (m *fakeMux) did(what string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.events = append(m.events, what)
+}
+
+func (m *fakeMux) OpenEndpoint(_ context.Context, _ control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	var files [2]*os.File
+	for i := range files {
+		fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, nil, err
+		}
+		files[i] = os.NewFile(uintptr(fd), "fake")
+	}
+	m.did("open")
+	return &endpoint.Grant{XSK: files[0], Segment: files[1], ID: 1, Geometry: req.Geometry.WithDefaults()}, &fakeLease{mux: m}, nil
+}
+
+func (m *fakeMux) Identity() endpoint.Identity {
+	return endpoint.Identity{Interface: "eth7", Mode: "generic"}
+}
+
+func (m *fakeMux) Close() error {
+	m.did("close mux")
+	return m.closeErr
+}
+
+type fakeLease struct {
+	endpoint.Lease // nothing but Close is called
+	mux            *fakeMux
+}
+
+func (l *fakeLease) Close() error {
+	l.mux.did("close lease")
+	return nil
+}
+
+// running is a daemon that is ready.
+type running struct {
+	socket string
+	stop   func() error
+	log    *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// run starts a daemon and waits for the line on its ready descriptor.
+func run(t *testing.T, s Socket, m *fakeMux) (*running, error) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	d := &running{socket: s.Path, log: &lockedBuffer{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, Config{
+			Socket: s, Ready: w, Log: slog.New(slog.NewTextHandler(d.log, nil)),
+			Open: func() (Mux, error) { m.did("open mux"); return m, nil },
+		})
+	}()
+	d.stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			t.Error("the daemon does not end")
+			return nil
+		}
+	})
+	t.Cleanup(func() { _ = d.stop() })
+	line, err := bufio.NewReader(r).ReadString('\n')
+	if err != nil { // it ended instead
+		return nil, d.stop()
+	}
+	if line != "ready\n" {
+		t.Errorf("ready line %q", line)
+	}
+	return d, nil
+}
+
+func ours(t *testing.T) Socket {
+	return Socket{Path: filepath.Join(t.TempDir(), "new", "folder", "s"), Mode: 0o600, GID: -1}
+}
+
+func TestRunAndStop(t *testing.T) {
+	m := &fakeMux{}
+	s := ours(t)
+	d, err := run(t, s, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log := d.log.String(); !strings.Contains(log, "msg=ready interface=eth7 mode=generic socket="+s.Path) {
+		t.Errorf("log: %s", log)
+	}
+	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	defer l.Close()
+	if err := d.stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if got := strings.Join(m.events, ", "); got != "open mux, open, close lease, close mux" {
+		t.Errorf("order: %s", got)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(s.Path)); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	<-l.Done()
+}
+
+func TestNotifySocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	if _, err := run(t, ours(t), &fakeMux{}); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	if n, err := manager.Read(b); err != nil || string(b[:n]) != "READY=1" {
+		t.Errorf("notified %q, %v", b[:n], err)
+	}
+	t.Setenv("NOTIFY_SOCKET", path+"x")
+	m := &fakeMux{}
+	if _, err := run(t, ours(t), m); err == nil || !strings.Contains(err.Error(), "NOTIFY_SOCKET") || m.events[len(m.events)-1] != "close mux" {
+		t.Errorf("%v, %v", err, m.events)
+	}
+}
+
+// What fails on the way leaves nothing of what came before it.
+func TestFailures(t *testing.T) {
+	s := ours(t)
+	log := slog.New(slog.DiscardHandler)
+	cause := errors.New("no such luck")
+	err := Run(context.Background(), Config{Socket: s, Log: log, Open: func() (Mux, error) { return nil, cause }})
+	if !errors.Is(err, cause) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Lstat(s.Path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("socket: %v", err)
+	}
+	m := &fakeMux{}
+	nowhere := os.NewFile(1<<20, "no descriptor")
+	err = Run(context.Background(), Config{Socket: s, Log: log, Ready: nowhere, Open: func() (Mux, error) { return m, nil }})
+	if !errors.Is(err, unix.EBADF) || strings.Join(m.events, " ") != "close mux" {
+		t.Errorf("%v, %v", err, m.events)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	m = &fakeMux{closeErr: cause}
+	if err = Run(ctx, Config{Socket: s, Log: log, Open: func() (Mux, error) { return m, nil }}); !errors.Is(err, cause) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Lstat(s.Path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("socket: %v", err)
+	}
+}
+
+// A daemon that is served is not disturbed by a second one, and a dead one's
+// socket does not keep the next from starting.
+func TestSocketInUse(t *testing.T) {
+	s := ours(t)
+	if _, err := run(t, s, &fakeMux{}); err != nil {
+		t.Fatal(err)
+	}
+	second := &fakeMux{}
+	if _, err := run(t, s, second); err == nil || !strings.Contains(err.Error(), "socket path in use") || len(second.events) != 0 {
+		t.Errorf("second daemon: %v, %v", err, second.events)
+	}
+	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
+	if err != nil {
+		t.Fatalf("the first one after that: %v", err)
+	}
+	l.Close()
+	g.Close()
+}
+
+func TestOpenFiles(t *testing.T) {
+	var before, after unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
+	low := unix.Rlimit{Cur: 256, Max: before.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	raiseOpenFiles(slog.New(slog.DiscardHandler))
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &after); err != nil {
+		t.Fatal(err)
+	}
+	if after.Cur != openFiles && after.Cur != before.Max {
+		t.Errorf("limit %+v after %+v", after, low)
+	}
+}

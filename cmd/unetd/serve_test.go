@@ -1,0 +1,329 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// attached says what unetd could have left on a host: the program on its
+// uplink, and ports.
+func attached(t *testing.T, h *netlab.Host) string {
+	t.Helper()
+	var all []string
+	err := h.Do(func() error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			a := l.Attrs()
+			if a.Xdp != nil && a.Xdp.Attached {
+				all = append(all, fmt.Sprintf("%s:program", a.Name))
+			}
+			if a.Name != "lo" && a.Name != h.Interface {
+				all = append(all, a.Name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestServe(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	socket := filepath.Join(socketPath(t), "..", "made", "s")
+	d := serve(t, pair.A, socket)
+	d.awaitLine("msg=ready", "interface="+pair.A.Interface, "mode=generic", "socket="+filepath.Clean(socket))
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+
+	ctx := context.Background()
+	req := endpoint.Request{Tags: []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 0))}}
+	g, l, err := control.Open(ctx, socket, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	defer l.Close()
+	if g.Identity.LinkAddr != pair.A.LinkAddr || g.Identity.Addr != pair.A.Addr || g.Identity.Mode != "generic" || len(g.Tags) != 1 || g.Tags[0].Port == 0 {
+		t.Errorf("grant %+v", g)
+	}
+	raw, err := g.XSK.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var domain int
+	_ = raw.Control(func(fd uintptr) { domain, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN) })
+	if err != nil || domain != unix.AF_XDP {
+		t.Errorf("first descriptor has domain %d, %v", domain, err)
+	}
+	if info, err := g.Segment.Stat(); err != nil || info.Size() != g.Geometry.SegmentSize() {
+		t.Errorf("segment: %v, %v", info, err)
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(5)); err != nil {
+		t.Errorf("Claim: %v", err)
+	}
+	if r, err := l.Resolve(ctx, pair.B.Addr.Addr()); err != nil || r.LinkAddr != pair.B.LinkAddr || r.Source != pair.A.Addr.Addr() || r.MTU != 1500 {
+		t.Errorf("Resolve: %+v, %v", r, err)
+	}
+	if _, err := l.Resolve(ctx, netip.MustParseAddr("192.0.2.1")); !errors.Is(err, endpoint.ErrUnreachable) {
+		t.Errorf("Resolve without a route: %v", err)
+	}
+	// What an application asks for and cannot have comes back as what it is.
+	for _, c := range []struct {
+		req  endpoint.Request
+		want error
+	}{
+		{endpoint.Request{Tags: g.Tags}, endpoint.ErrTagHeld},
+		{endpoint.Request{Tags: []endpoint.Tag{endpoint.UDPTag(netip.MustParseAddrPort("192.0.2.7:9"))}}, endpoint.ErrTagDenied},
+		{endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1 << 31}}, endpoint.ErrGeometry},
+		{endpoint.Request{Attach: endpoint.AttachQueue, Queue: 99}, errors.ErrUnsupported},
+	} {
+		if _, _, err := control.Open(ctx, socket, c.req); !errors.Is(err, c.want) {
+			t.Errorf("Open(%+v): %v, want %v", c.req, err, c.want)
+		}
+	}
+	q, ql, err := control.Open(ctx, socket, endpoint.Request{Attach: endpoint.AttachQueue})
+	if err != nil {
+		t.Fatalf("queue attachment: %v", err)
+	}
+	if _, _, err := control.Open(ctx, socket, endpoint.Request{Attach: endpoint.AttachQueue}); !errors.Is(err, control.ErrBusy) {
+		t.Errorf("queue attachment twice: %v", err)
+	}
+	ql.Close()
+	q.Close()
+
+	// Reclaimed by the time Close returns.
+	l.Close()
+	g2, l2, err := control.Open(ctx, socket, endpoint.Request{Tags: g.Tags})
+	if err != nil {
+		t.Fatalf("the tag after Close: %v", err)
+	}
+	defer g2.Close()
+	d.stop(syscall.SIGTERM)
+	<-l2.Done()
+	if left := attached(t, pair.A); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+func TestInterruptAndAgain(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	socket := socketPath(t)
+	for range 2 {
+		d := serve(t, pair.A, socket, "--log-format", "json", "--mode", "generic")
+		d.awaitLine(`"msg":"ready"`, `"mode":"generic"`)
+		d.stop(os.Interrupt)
+	}
+	if left := attached(t, pair.A); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// The second signal does not wait for what the first one began.
+func TestSecondSignal(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	socket := socketPath(t)
+	d := serve(t, pair.A, socket)
+	folder, err := os.Open(filepath.Dir(socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	// unetd waits for this lock before it removes its socket.
+	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.awaitLine("msg=stopped")
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err = d.wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// What a kill leaves is a socket that the next unetd replaces.
+func TestKilled(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	socket := socketPath(t)
+	d := serve(t, pair.A, socket)
+	g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if err := d.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = d.wait()
+	<-l.Done()
+	if _, err := os.Lstat(socket); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, pair.A, socket).stop(syscall.SIGTERM)
+}
+
+func TestCannotServe(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	socket := socketPath(t)
+	file := socket + ".txt"
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("unix", socket+".other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+
+	fails := func(host *netlab.Host, want string, args ...string) {
+		t.Helper()
+		code, _, stderr := finish(t, host, command(roleUnetd, append([]string{"serve", "--log-level", "error"}, args...)...))
+		if code != 1 || !strings.HasPrefix(stderr, "unetd: ") || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("unetd %v: exit %d, %q; want %q", args, code, stderr, want)
+		}
+	}
+	fails(pair.A, `no interface "eth9": choose one of lo, `+pair.A.Interface, "--interface", "eth9", "--socket", socket)
+	fails(pair.A, "not an Ethernet interface", "--interface", "lo", "--socket", socket)
+	fails(pair.A, "is not a socket", "--interface", pair.A.Interface, "--socket", file)
+	fails(pair.A, "socket path in use", "--interface", pair.A.Interface, "--socket", socket+".other")
+	fails(pair.A, "at most 107", "--interface", pair.A.Interface, "--socket", "/run/"+strings.Repeat("long/", 30))
+	fails(pair.A, "bad file descriptor: pass an open descriptor", "--interface", pair.A.Interface, "--socket", socket, "--ready-fd", "99")
+	if left := attached(t, pair.A); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+
+	d := serve(t, pair.A, socket)
+	fails(pair.B, "socket path in use", "--interface", pair.B.Interface, "--socket", socket)
+	fails(pair.A, "already carries an XDP program: "+pair.A.Interface+" has program ", "--interface", pair.A.Interface, "--socket", socket+".2")
+	d.stop(syscall.SIGTERM)
+	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
+		t.Errorf("file: %q, %v", b, err)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(socket)); err != nil || len(entries) != 2 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// An application without any privilege, let in by the socket's group, gets
+// what it asks for, and loses it when it dies.
+func TestUnprivilegedApplication(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	socket := socketPath(t)
+	d := serve(t, pair.A, socket, "--socket-group", fmt.Sprint(netlab.NobodyID))
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+	app := command(roleApp, socket)
+	app.SysProcAttr = netlab.Nobody()
+	stdin, err := app.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := app.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := app.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if want := fmt.Sprintf("granted [msg:77] uid %d CapEff:\t%016x\n", netlab.NobodyID, 0); line != want {
+		t.Errorf("application: %q, %v, want %q", line, err, want)
+	}
+	d.awaitLine("lease granted", fmt.Sprintf("pid=%d", app.Process.Pid), fmt.Sprintf("uid=%d", netlab.NobodyID))
+	if err := app.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = app.Wait()
+	d.awaitLine("lease ended", fmt.Sprintf("pid=%d", app.Process.Pid))
+	g, l, err := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(77)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	g.Close()
+	d.stop(syscall.SIGTERM)
+
+	// With the default mode it is told why not.
+	d = serve(t, pair.A, socket)
+	app = command(roleApp, socket)
+	app.SysProcAttr = netlab.Nobody()
+	if code, stdout, _ := finish(t, nil, app); code != 1 || !strings.Contains(stdout, "mode 0600, owner root") {
+		t.Errorf("exit %d, %q", code, stdout)
+	}
+	d.stop(syscall.SIGTERM)
+}
+
+// unetd runs as nobody with the capabilities that it says it needs, and names
+// each of them that is missing.
+func TestCapabilities(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	needed := []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK}
+	names := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_IPC_LOCK"}
+	socket := socketPath(t)
+	if err := os.Chown(filepath.Dir(socket), netlab.NobodyID, netlab.NobodyID); err != nil {
+		t.Fatal(err)
+	}
+	as := func(capabilities []uintptr) *exec.Cmd {
+		cmd := command(roleUnetd, "serve", "--interface", pair.A.Interface, "--socket", socket, "--ready-fd", "3")
+		cmd.SysProcAttr = netlab.Nobody()
+		cmd.SysProcAttr.AmbientCaps = capabilities
+		return cmd
+	}
+	d := serveCommand(t, pair.A, socket, as(needed))
+	var leases []*control.Lease
+	for range 3 { // more than RLIMIT_MEMLOCK's default would allow
+		g, l, err := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{
+			endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 0)), endpoint.MessageTag(0)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		leases = append(leases, l)
+	}
+	if _, err := leases[0].Resolve(context.Background(), pair.B.Addr.Addr()); err != nil {
+		t.Error(err)
+	}
+	d.stop(syscall.SIGTERM)
+	if left := attached(t, pair.A); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+	for i, name := range names {
+		var others []uintptr
+		for j, c := range needed {
+			if j != i {
+				others = append(others, c)
+			}
+		}
+		code, _, stderr := finish(t, pair.A, as(others))
+		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, name+" missing: run unetd as root") {
+			t.Errorf("without %s: exit %d, %q", name, code, stderr)
+		}
+	}
+}

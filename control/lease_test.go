@@ -1,0 +1,458 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+func TestOpenClaimResolveClose(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	socket, stop := start(t, &Server{Provider: p})
+	defer stop()
+	req := endpoint.Request{
+		Attach: endpoint.AttachQueue, Queue: 3, Huge: true,
+		Geometry: endpoint.Geometry{FrameSize: 4096, FrameCount: 64, RxSize: 128},
+		Tags:     []endpoint.Tag{endpoint.MessageTag(9), endpoint.AddrTag(netip.MustParseAddr("10.0.0.9"))},
+	}
+	var mu sync.Mutex
+	var asked endpoint.Request
+	var peer Peer
+	p.hook(hooks{open: func(_ context.Context, p Peer, r endpoint.Request) error {
+		mu.Lock()
+		defer mu.Unlock()
+		peer, asked = p, r
+		return nil
+	}})
+	g, l := mustOpen(t, socket, req)
+	mu.Lock()
+	if !reflect.DeepEqual(asked, req) {
+		t.Errorf("the provider was asked for %+v, not %+v", asked, req)
+	}
+	if want := (Peer{PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}); peer != want {
+		t.Errorf("peer %+v, want %+v", peer, want)
+	}
+	mu.Unlock()
+	if g.ID != 1 || g.Attach != endpoint.AttachQueue || g.Geometry != req.Geometry.WithDefaults() || !reflect.DeepEqual(g.Tags, req.Tags) {
+		t.Errorf("grant %+v", g)
+	}
+	if id := g.Identity; id.Interface != "eth0" || id.LinkAddr.String() != "02:00:00:00:00:01" || id.Addr.String() != "10.0.0.1/24" ||
+		id.MTU != 1500 || !id.PartialChecksums || id.Mode != "generic" {
+		t.Errorf("identity %+v", id)
+	}
+
+	// The descriptors are the provider's, in order, and not for a child.
+	if b, err := io.ReadAll(io.NewSectionReader(g.Segment, 0, 100)); err != nil || string(b) != "segment" {
+		t.Errorf("segment has %q, %v", b, err)
+	}
+	if _, err := g.XSK.WriteString("x"); err != nil {
+		t.Errorf("first descriptor is not the pipe: %v", err)
+	}
+	for _, f := range []*os.File{g.XSK, g.Segment} {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fdFlags, flags int
+		_ = raw.Control(func(fd uintptr) {
+			fdFlags, _ = unix.FcntlInt(fd, unix.F_GETFD, 0)
+			flags, _ = unix.FcntlInt(fd, unix.F_GETFL, 0)
+		})
+		if fdFlags&unix.FD_CLOEXEC == 0 || flags&unix.O_NONBLOCK != 0 {
+			t.Errorf("%s: descriptor flags %#x, file flags %#x", f.Name(), fdFlags, flags)
+		}
+	}
+
+	ctx := context.Background()
+	tag, err := l.Claim(ctx, endpoint.UDPTag(netip.AddrPortFrom(localAddr, 0)))
+	if err != nil || tag.Port != 40001 {
+		t.Errorf("Claim: %v, %v", tag, err)
+	}
+	if _, err := l.Claim(ctx, tag); !errors.Is(err, endpoint.ErrTagHeld) {
+		t.Errorf("second Claim: %v", err)
+	}
+	if err := l.Unclaim(ctx, tag); err != nil {
+		t.Errorf("Unclaim: %v", err)
+	}
+	if err := l.Unclaim(ctx, tag); err == nil || err.Error() != "no such tag" {
+		t.Errorf("second Unclaim: %v", err)
+	}
+	r, err := l.Resolve(ctx, remoteAddr)
+	if err != nil || r.NextHop != remoteAddr || r.Source != localAddr || r.MTU != 1500 || r.LinkAddr[5] != 2 {
+		t.Errorf("Resolve: %+v, %v", r, err)
+	}
+
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	select { // reclaimed by the time Close returns
+	case <-p.closed:
+	default:
+		t.Error("Close returned before the lease was closed")
+	}
+	await(t, "Done", l.Done())
+	if _, err := l.Claim(ctx, tag); !errors.Is(err, endpoint.ErrLeaseClosed) {
+		t.Errorf("Claim after Close: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	p.noCopies()
+}
+
+func TestErrorsCrossTheSocket(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	_, l := mustOpen(t, socket, endpoint.Request{})
+	for _, sentinel := range []error{
+		endpoint.ErrTagHeld, endpoint.ErrTagDenied, endpoint.ErrTag, endpoint.ErrGeometry, endpoint.ErrUnreachable,
+		endpoint.ErrLeaseClosed, ErrBusy, os.ErrPermission, errors.ErrUnsupported,
+	} {
+		sent := fmt.Errorf("claim: %w: because", sentinel)
+		p.hook(hooks{claim: func(context.Context, endpoint.Tag) (endpoint.Tag, error) { return endpoint.Tag{}, sent }})
+		_, err := l.Claim(context.Background(), endpoint.MessageTag(1))
+		if !errors.Is(err, sentinel) || err.Error() != sent.Error() {
+			t.Errorf("sent %v, got %v", sent, err)
+		}
+		p.hook(hooks{open: func(context.Context, Peer, endpoint.Request) error { return sent }})
+		if _, _, err := Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, sentinel) ||
+			!strings.Contains(err.Error(), sent.Error()) || !strings.Contains(err.Error(), socket) {
+			t.Errorf("Open: sent %v, got %v", sent, err)
+		}
+	}
+	p.hook(hooks{claim: func(context.Context, endpoint.Tag) (endpoint.Tag, error) {
+		return endpoint.Tag{}, errors.Join(errors.New(strings.Repeat("é", 700)), unix.EIO)
+	}})
+	_, err := l.Claim(context.Background(), endpoint.MessageTag(1))
+	var e *Error
+	if !errors.As(err, &e) || e.Code != "internal" || e.Unwrap() != nil || len(e.Message) > maxMessage+3 || strings.ContainsRune(e.Message, '\uFFFD') {
+		t.Errorf("%#v", err)
+	}
+	p.hook(hooks{claim: func(context.Context, endpoint.Tag) (endpoint.Tag, error) {
+		return endpoint.Tag{}, errors.Join(errors.New("one"), errors.New("two"))
+	}})
+	if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); err == nil || err.Error() != "one; two" {
+		t.Errorf("%v", err)
+	}
+}
+
+// A mistake in an argument is found on either side, and costs no lease.
+func TestUnusableArguments(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	_, l := mustOpen(t, socket, endpoint.Request{})
+	ctx := context.Background()
+	if _, err := l.Claim(ctx, endpoint.Tag{}); !errors.Is(err, endpoint.ErrTag) {
+		t.Errorf("no tag: %v", err)
+	}
+	if _, err := l.Claim(ctx, endpoint.AddrTag(netip.MustParseAddr("2001:db8::1"))); !errors.Is(err, endpoint.ErrTag) {
+		t.Errorf("IPv6 tag: %v", err)
+	}
+	if _, err := l.Resolve(ctx, netip.Addr{}); !errors.Is(err, endpoint.ErrUnreachable) {
+		t.Errorf("no address: %v", err)
+	}
+	if _, err := l.Resolve(ctx, remoteAddr); err != nil {
+		t.Errorf("the lease did not survive: %v", err)
+	}
+	if _, _, err := Open(ctx, socket, endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 3000}}); !errors.Is(err, endpoint.ErrGeometry) {
+		t.Errorf("geometry: %v", err)
+	}
+	if _, _, err := Open(ctx, socket, endpoint.Request{Tags: make([]endpoint.Tag, 1)}); !errors.Is(err, endpoint.ErrTag) {
+		t.Errorf("open with no tag: %v", err)
+	}
+	many := make([]endpoint.Tag, MaxTags+1)
+	for i := range many {
+		many[i] = endpoint.MessageTag(uint32(i))
+	}
+	if _, _, err := Open(ctx, socket, endpoint.Request{Tags: many}); !errors.Is(err, ErrProtocol) {
+		t.Errorf("too many tags: %v", err)
+	}
+	g, _ := mustOpen(t, socket, endpoint.Request{Tags: many[:MaxTags]})
+	if len(g.Tags) != MaxTags {
+		t.Errorf("%d tags", len(g.Tags))
+	}
+}
+
+// Answers find their callers in whatever order they come, and callers beyond
+// the limit wait for their turn.
+func TestConcurrentRequests(t *testing.T) {
+	p := newFakeProvider(t)
+	release := make(chan struct{})
+	inside := make(chan struct{}, 1000)
+	p.hook(hooks{route: func(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+		inside <- struct{}{}
+		<-release
+		return endpoint.Route{NextHop: dst, Source: localAddr}, nil
+	}})
+	socket, _ := start(t, &Server{Provider: p})
+	_, l := mustOpen(t, socket, endpoint.Request{})
+	var wg sync.WaitGroup
+	for i := range 3 * MaxRequests {
+		wg.Go(func() {
+			dst := netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})
+			if r, err := l.Resolve(context.Background(), dst); err != nil || r.NextHop != dst {
+				t.Errorf("Resolve(%v): %+v, %v", dst, r, err)
+			}
+		})
+	}
+	for range MaxRequests {
+		await(t, "requests to arrive", inside)
+	}
+	close(release)
+	wg.Wait()
+}
+
+func TestCancelledRequestLeavesTheLease(t *testing.T) {
+	p := newFakeProvider(t)
+	inside, release := make(chan struct{}), make(chan struct{})
+	p.hook(hooks{route: func(context.Context, netip.Addr) (endpoint.Route, error) {
+		inside <- struct{}{}
+		<-release
+		return endpoint.Route{NextHop: remoteAddr}, nil
+	}})
+	socket, _ := start(t, &Server{Provider: p})
+	_, l := mustOpen(t, socket, endpoint.Request{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
+			t.Errorf("Resolve: %v", err)
+		}
+	}()
+	await(t, "the request", inside)
+	cancel()
+	await(t, "the caller", done)
+	if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); err != nil {
+		t.Errorf("Claim: %v", err)
+	}
+	close(release) // the late answer is taken, and is nobody's
+	go func() { <-inside }()
+	if r, err := l.Resolve(context.Background(), remoteAddr); err != nil || r.NextHop != remoteAddr {
+		t.Errorf("Resolve: %v, %v", r, err)
+	}
+	if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
+		t.Errorf("Resolve with a context that has ended: %v", err)
+	}
+}
+
+// A claim that succeeds when its caller has left is undone before the next.
+func TestAbandonedClaimIsGivenBack(t *testing.T) {
+	p := newFakeProvider(t)
+	inside, release := make(chan struct{}), make(chan struct{})
+	p.hook(hooks{claim: func(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+		inside <- struct{}{}
+		<-release
+		return t, nil
+	}})
+	socket, _ := start(t, &Server{Provider: p})
+	_, l := mustOpen(t, socket, endpoint.Request{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := l.Claim(ctx, endpoint.MessageTag(5)); !errors.Is(err, context.Canceled) {
+			t.Errorf("Claim: %v", err)
+		}
+	}()
+	await(t, "the claim", inside)
+	cancel()
+	await(t, "the caller", done)
+	close(release)
+	go func() { <-inside }()
+	// fakeLease refuses a tag that is held, so this needs the unclaim.
+	if _, err := l.Claim(context.Background(), endpoint.MessageTag(5)); err != nil {
+		t.Errorf("Claim again: %v", err)
+	}
+}
+
+func TestUnetdDies(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	inside := make(chan struct{}, 10)
+	cancelled := make(chan struct{}, 10)
+	p.hook(hooks{route: func(ctx context.Context, _ netip.Addr) (endpoint.Route, error) {
+		inside <- struct{}{}
+		<-ctx.Done()
+		cancelled <- struct{}{}
+		return endpoint.Route{}, ctx.Err()
+	}})
+	socket, stop := start(t, &Server{Provider: p})
+	g, l := mustOpen(t, socket, endpoint.Request{})
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			if _, err := l.Resolve(context.Background(), remoteAddr); !errors.Is(err, endpoint.ErrLeaseClosed) {
+				t.Errorf("pending: %v", err)
+			}
+		})
+	}
+	for range 5 {
+		await(t, "requests", inside)
+	}
+	stop()
+	select {
+	case <-p.closed:
+	default:
+		t.Error("Serve returned before the lease was closed")
+	}
+	for range 5 {
+		await(t, "cancellation", cancelled)
+	}
+	wg.Wait()
+	await(t, "Done", l.Done())
+	if err := l.Unclaim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) {
+		t.Errorf("later: %v", err)
+	}
+	if _, err := g.XSK.WriteString("still ours"); err != nil {
+		t.Errorf("the grant did not outlive unetd: %v", err)
+	}
+	l.Close()
+	g.Close()
+	p.noCopies()
+	if _, _, err := Open(context.Background(), socket, endpoint.Request{}); err == nil || !strings.Contains(err.Error(), "unetd is not running at "+socket) {
+		t.Errorf("Open: %v", err)
+	}
+}
+
+func TestOpenIsCancelled(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	inside := make(chan struct{})
+	p.hook(hooks{open: func(ctx context.Context, _ Peer, _ endpoint.Request) error {
+		close(inside)
+		<-ctx.Done() // the application's end closes the connection
+		return nil   // and the provider was too far to stop
+	}})
+	socket, _ := start(t, &Server{Provider: p})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-inside
+		cancel()
+	}()
+	if _, _, err := Open(ctx, socket, endpoint.Request{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Open: %v", err)
+	}
+	p.awaitClosed()
+	p.noCopies()
+}
+
+func TestDialErrors(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dead, ln := listen(t)
+	ln.SetUnlinkOnClose(false)
+	ln.Close()
+	stream := filepath.Join(dir, "stream")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: stream}), unix.Listen(fd, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ path, want string }{
+		{filepath.Join(dir, "none"), "unetd is not running at "},
+		{filepath.Join(file, "none"), "unetd is not running at "},
+		{file, "is not a socket"},
+		{dead, "left its socket there"},
+		{stream, "not the socket of unetd"},
+	} {
+		_, _, err := Open(context.Background(), c.path, endpoint.Request{})
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.path) {
+			t.Errorf("%s: %v, want %q", c.path, err, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, _, err := Open(ctx, dead, endpoint.Request{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestDialWithoutPermission(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become somebody else")
+	}
+	socket, ln := listen(t)
+	_ = ln
+	for dir := filepath.Dir(socket); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its file system uid
+		if err := unix.Setfsuid(65534); err != nil {
+			done <- err
+			return
+		}
+		_, _, err := Open(context.Background(), socket, endpoint.Request{})
+		done <- err
+	}()
+	err := <-done
+	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "mode 0600, owner root, group root") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Applications that start at once wait for each other.
+func TestDialBacklogFull(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: socket}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	first, err := dial(context.Background(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	second := make(chan error, 1)
+	go func() {
+		c, err := dial(context.Background(), socket)
+		if err == nil {
+			c.Close()
+		}
+		second <- err
+	}()
+	for range 2 {
+		c, _, err := unix.Accept(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(c)
+	}
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,193 @@
+package control
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// grantDescriptors ride on a grant: the XSK, then the segment.
+const grantDescriptors = 2
+
+// Peer is the process at the application's end, as the kernel knew it when it
+// connected (SO_PEERCRED). PID is 0 when that process is not visible in
+// unetd's PID namespace.
+type Peer struct {
+	PID      int
+	UID, GID uint32
+}
+
+func peerOf(c *net.UnixConn) (Peer, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return Peer{}, err
+	}
+	var cred *unix.Ucred
+	var sockErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, sockErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err == nil {
+		err = sockErr
+	}
+	if err != nil {
+		return Peer{}, err
+	}
+	return Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, nil
+}
+
+// readRecord waits for the next record. It takes at most maxDescriptors
+// descriptors from the kernel, which discards the others, and then fails. They
+// are close-on-exec (net sets MSG_CMSG_CLOEXEC) and the caller's to close;
+// with an error there are none. The end of the stream is io.EOF. A connection
+// that waits here holds no buffer.
+func readRecord(c *net.UnixConn, maxDescriptors int) ([]byte, []int, error) {
+	size, err := nextRecord(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if size > MaxRecord {
+		return nil, nil, violation("a record of %d bytes: at most %d", size, MaxRecord)
+	}
+	record := make([]byte, size)
+	var oob []byte
+	if maxDescriptors > 0 {
+		oob = make([]byte, unix.CmsgSpace(4*maxDescriptors))
+	}
+	n, oobn, flags, _, err := c.ReadMsgUnix(record, oob)
+	fds, parseErr := descriptors(oob[:oobn])
+	if err == nil {
+		err = parseErr
+	}
+	if err == nil && flags&unix.MSG_CTRUNC != 0 {
+		err = violation("a record with unexpected descriptors")
+	}
+	if err == nil && (flags&unix.MSG_TRUNC != 0 || n != size) {
+		err = violation("a record of another length than announced")
+	}
+	if err != nil {
+		closeAll(fds)
+		return nil, nil, err
+	}
+	return record, fds, nil
+}
+
+// nextRecord waits for a record and returns its length without taking it.
+func nextRecord(c *net.UnixConn) (size int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var recvErr error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			size, _, recvErr = unix.Recvfrom(int(fd), nil, unix.MSG_PEEK|unix.MSG_TRUNC|unix.MSG_DONTWAIT)
+			if recvErr != unix.EINTR {
+				return recvErr != unix.EAGAIN
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case recvErr != nil:
+		return 0, os.NewSyscallError("recvfrom", recvErr)
+	case size == 0:
+		return 0, io.EOF
+	}
+	return size, nil
+}
+
+// descriptors gives those in a control message, also next to an error.
+func descriptors(oob []byte) ([]int, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, violation("control message: %v", err)
+	}
+	var all []int
+	for _, m := range messages {
+		if m.Header.Level != unix.SOL_SOCKET || m.Header.Type != unix.SCM_RIGHTS {
+			err = violation("a control message of level %d, type %d", m.Header.Level, m.Header.Type)
+			continue
+		}
+		fds, parseErr := unix.ParseUnixRights(&m)
+		all = append(all, fds...)
+		if parseErr != nil {
+			err = violation("control message: %v", parseErr)
+		}
+	}
+	return all, err
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// writeRecord sends a record with descriptors of files, which stay the
+// caller's. The timeout bounds how long a reader that does not read can hold
+// the writer up. One caller at a time.
+func writeRecord(c *net.UnixConn, record []byte, timeout time.Duration, files ...*os.File) error {
+	if err := c.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	return withDescriptors(files, nil, func(fds []int) error {
+		var oob []byte
+		if len(fds) > 0 {
+			oob = unix.UnixRights(fds...)
+		}
+		n, _, err := c.WriteMsgUnix(record, oob, nil)
+		if err == nil && n != len(record) {
+			err = fmt.Errorf("BUG: %d of %d bytes of a record sent", n, len(record))
+		}
+		return err
+	})
+}
+
+// withDescriptors calls f with the descriptors of files, held open meanwhile.
+// It does not use os.File.Fd, which would change their blocking mode, and with
+// it that of the copy that was granted.
+func withDescriptors(files []*os.File, fds []int, f func([]int) error) error {
+	if len(files) == 0 {
+		return f(fds)
+	}
+	raw, err := files[0].SyscallConn()
+	if err != nil {
+		return err
+	}
+	ctlErr := raw.Control(func(fd uintptr) {
+		err = withDescriptors(files[1:], append(fds, int(fd)), f)
+	})
+	if ctlErr != nil {
+		return ctlErr
+	}
+	return err
+}
+
+// hangUp closes a connection such that the other end reads all that was sent
+// to it and then the end of the stream. A unix socket that is closed with
+// records unread would give it ECONNRESET instead; no record can arrive once
+// the reading side is shut down, so what is there can be discarded first.
+func hangUp(c *net.UnixConn) {
+	defer c.Close()
+	if c.CloseRead() != nil {
+		return
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for {
+			n, _, err := unix.Recvfrom(int(fd), nil, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
+			if err != unix.EINTR && (err != nil || n == 0) {
+				return
+			}
+		}
+	})
+}

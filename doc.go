@@ -1,0 +1,44 @@
+// Package unet lets a Go service talk to the network without the kernel in
+// between: U-Net (von Eicken et al., SOSP 1995) over AF_XDP.
+//
+// A [Host] is a host on the network that lives inside the process. It has an
+// endpoint of its own, which is memory shared with nobody and four descriptor
+// rings, and a protocol stack that runs in the goroutines that wait for it.
+// What package net offers it offers, without a system call for receiving and
+// with one for sending:
+//
+//	host, err := unet.Open(ctx, unet.Config{})     // asks unetd for an endpoint
+//	conn, err := host.ListenPacket(ctx, "udp", ":7000")
+//	n, from, err := conn.ReadFrom(buf)
+//
+// # Where the layers are
+//
+//   - endpoint: the process's handle into the network. Queues, segment, messages.
+//   - stack: IPv4, ARP, ICMP and the socket table; who polls, and who waits.
+//   - proto/udp: the UDP engine, a function of state and packet.
+//   - wire: headers as views over bytes, checksums.
+//   - mux: the XDP programs that deliver frames by tag, and make grants.
+//   - control: how a process without privilege gets a grant from unetd.
+//
+// docs/architecture.md walks one frame in and one message out through them.
+//
+// # Two ways in
+//
+// [Open] asks unetd over its socket, and needs no privilege. A process that has
+// the capabilities can make a grant itself with package mux and hand it to
+// [New]; everything after that is the same. Only that process links the eBPF
+// library.
+//
+// # Addresses
+//
+// By default a host shares the address of the interface that unetd serves: each
+// socket claims its port there, and a port that a kernel program or another
+// host has is "address already in use". With [Config].Addr the host claims an
+// address of its own, with all its ports, its ARP and its pings.
+//
+// # Waiting
+//
+// Nothing runs in the background while somebody waits: a blocked Read polls the
+// network itself and returns the moment its datagram is there. How it waits is
+// [Config].Wait: spin, sleep, or spin for a while and then sleep.
+package unet

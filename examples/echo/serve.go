@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// serve answers datagrams and messages until ctx ends or one of them fails.
+func serve(ctx context.Context, socket string, addr netip.AddrPort) error {
+	host, err := unet.Open(ctx, unet.Config{Socket: socket})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	conn, err := host.ListenUDP(ctx, addr)
+	if err != nil {
+		return err
+	}
+	tag := endpoint.MessageTag(uint32(addr.Port()))
+	grant, lease, err := control.Open(ctx, socket, endpoint.Request{Tags: []endpoint.Tag{tag}})
+	if err != nil {
+		return err
+	}
+	defer lease.Close()
+	ep, err := endpoint.Attach(grant, endpoint.Config{})
+	if err != nil {
+		return errors.Join(err, grant.Close())
+	}
+	fmt.Printf("answering on %v over UDP and on message tag %v\n", conn.LocalAddr(), tag.Message)
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { host.Close() })()
+	messages := make(chan error, 1)
+	go func() {
+		defer cancel()
+		ep.Upcall(endpoint.NonEmpty, echoMessages)
+		messages <- errors.Join(ep.Serve(ctx), ep.Close())
+	}()
+	err = echoDatagrams(conn)
+	cancel()
+	return errors.Join(err, <-messages)
+}
+
+// echoDatagrams is what it would be with package net.
+func echoDatagrams(conn *unet.UDPConn) error {
+	buf := make([]byte, 65536)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return err
+		}
+		if _, err := conn.WriteToUDPAddrPort(buf[:n], from); err != nil {
+			fmt.Println("not answered:", err)
+		}
+	}
+}
+
+// echoMessages is the upcall: it drains the receive queue and answers in
+// batches. Serve flushes what it stages.
+func echoMessages(ep *endpoint.Endpoint) {
+	var msgs [32]endpoint.Message
+	for n := ep.Recv(msgs[:]); n > 0; n = ep.Recv(msgs[:]) {
+		for i := range msgs[:n] {
+			ch := ep.ReplyChannel(&msgs[i])
+			if err := ep.Write(&ch, msgs[i].Payload()); err != nil {
+				fmt.Println("not answered:", err) // the peer's to send again
+			}
+		}
+		ep.FreeBatch(msgs[:n])
+	}
+}

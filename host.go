@@ -1,0 +1,143 @@
+package unet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
+)
+
+// DefaultSocket is where unetd listens unless it is told otherwise.
+const DefaultSocket = "/run/unet/unetd.sock"
+
+// Config is what a Host asks for. Its zero value works: a private port on the
+// daemon at [DefaultSocket], sharing the interface's address.
+type Config struct {
+	Socket   string              // of unetd; for Open
+	Attach   endpoint.Attachment // how to meet the mux; for Open
+	Queue    uint32              // of the interface, with endpoint.AttachQueue; for Open
+	Geometry endpoint.Geometry   // of the segment; for Open
+	Huge     bool                // back the segment with huge pages; for Open
+
+	// Addr is an address to own as a whole. It must be free and in the
+	// interface's subnet. Zero: share the interface's address, port by port.
+	// For New, the grant or the lease must be able to give it.
+	Addr netip.Addr
+
+	Wait       WaitMode      // how blocked calls wait; adaptive by default
+	SpinBudget time.Duration // how long adaptive waiting spins before it sleeps
+}
+
+// Host is an endpoint and the stack that runs on it. Its methods may be called
+// from any goroutine.
+type Host struct {
+	lease endpoint.Lease
+	ep    *endpoint.Endpoint
+	stack *stack.Stack
+	addr  netip.Addr
+	whole bool
+
+	close func() error
+}
+
+// Open asks unetd for an endpoint and starts a host on it. It needs no
+// privilege but the permission to connect to the daemon's socket. Errors say
+// what was refused: [endpoint.ErrTagHeld], [endpoint.ErrTagDenied],
+// [endpoint.ErrGeometry].
+func Open(ctx context.Context, cfg Config) (*Host, error) {
+	if cfg.Socket == "" {
+		cfg.Socket = DefaultSocket
+	}
+	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge}
+	grant, lease, err := control.Open(ctx, cfg.Socket, req)
+	if err != nil {
+		return nil, err
+	}
+	h, err := New(grant, lease, cfg)
+	if err != nil {
+		return nil, errors.Join(err, grant.Close(), lease.Close())
+	}
+	return h, nil
+}
+
+// New starts a host on a grant, and takes grant and lease over when it
+// succeeds.
+func New(grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
+	addr, whole := grant.Identity.Addr, cfg.Addr.IsValid()
+	if whole {
+		tag := endpoint.AddrTag(cfg.Addr)
+		if !holds(grant, tag) {
+			if _, err := lease.Claim(context.Background(), tag); err != nil {
+				return nil, fmt.Errorf("claim %v: %w", cfg.Addr, err)
+			}
+		}
+		addr = netip.PrefixFrom(tag.Addr, max(addr.Bits(), 0))
+	}
+	if !addr.IsValid() {
+		return nil, fmt.Errorf("interface %s has no IPv4 address to share: give it one, or set Config.Addr", grant.Identity.Interface)
+	}
+	ep, err := endpoint.Attach(grant, endpoint.Config{})
+	if err != nil {
+		return nil, err
+	}
+	geo := ep.Geometry()
+	s, err := stack.New(stack.Config{
+		Link:             &link{ep: ep},
+		LinkAddr:         grant.Identity.LinkAddr,
+		Addr:             addr,
+		WholeAddress:     whole,
+		MTU:              int(grant.Identity.MTU),
+		PartialChecksums: grant.Identity.PartialChecksums,
+		Resolver:         resolver{lease},
+		Wait:             cfg.Wait,
+		SpinBudget:       cfg.SpinBudget,
+		FrameQuota:       int(geo.FrameCount-geo.Prefilled()) / 2,
+	})
+	if err != nil {
+		// The grant stays the caller's, so its descriptors must survive.
+		return nil, errors.Join(err, ep.Detach())
+	}
+	h := &Host{lease: lease, ep: ep, stack: s, addr: addr.Addr(), whole: whole}
+	h.close = sync.OnceValue(func() error {
+		s.Close()
+		return errors.Join(ep.Close(), lease.Close())
+	})
+	return h, nil
+}
+
+func holds(g *endpoint.Grant, t endpoint.Tag) bool {
+	for _, have := range g.Tags {
+		if have == t {
+			return true
+		}
+	}
+	return false
+}
+
+// Close closes the host's sockets and gives everything back. Blocked calls
+// return net.ErrClosed.
+func (h *Host) Close() error { return h.close() }
+
+// Addr is the host's address.
+func (h *Host) Addr() netip.Addr { return h.addr }
+
+// LinkAddr is the source link address of everything the host sends.
+func (h *Host) LinkAddr() wire.LinkAddr { return h.ep.Identity().LinkAddr }
+
+// Stack is the host's protocol stack, for its counters.
+func (h *Host) Stack() *stack.Stack { return h.stack }
+
+// resolver is the lease's route service as the stack asks it.
+type resolver struct{ lease endpoint.Lease }
+
+func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
+	e, err := r.lease.Resolve(ctx, dst)
+	return stack.Route{Source: e.Source, NextHop: e.NextHop, LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
+}

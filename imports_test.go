@@ -1,0 +1,119 @@
+package unet_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/unet-go/unet"
+
+// layers says what each package may import of this module, and which of the
+// modules that reach below the standard library. A package that is missing is
+// an error: its place has to be decided.
+var layers = map[string]struct{ own, other []string }{
+	".":                      {own: []string{"stack", "endpoint", "control", "queues", "wire", "proto/udp"}},
+	"wire":                   {},
+	"queues":                 {},
+	"segment":                {},
+	"internal/xsk":           {own: []string{"queues", "segment"}, other: []string{"golang.org/x/sys/unix"}},
+	"endpoint":               {own: []string{"queues", "segment", "internal/xsk", "wire"}},
+	"bpf":                    {other: []string{"github.com/cilium/ebpf"}},
+	"internal/route":         {own: []string{"endpoint", "wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
+	"mux":                    {own: []string{"bpf", "endpoint", "internal/xsk", "internal/route", "wire"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
+	"control":                {own: []string{"endpoint"}, other: []string{"golang.org/x/sys/unix"}},
+	"proto/udp":              {own: []string{"wire"}},
+	"stack":                  {own: []string{"wire", "proto"}},
+	"stack/memlink":          {own: []string{"stack", "wire"}},
+	"internal/netlab":        {own: []string{"wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
+	"cmd/unetd":              {own: []string{"cmd/unetd/internal"}, other: []string{"github.com/spf13/cobra"}},
+	"cmd/unetd/internal":     {own: []string{"mux", "control", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"golang.org/x/sys/unix", "github.com/spf13/cobra"}},
+	"cmd/unetbench":          {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},
+	"cmd/unetbench/internal": {own: []string{"*"}, other: []string{"github.com/spf13/cobra", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
+	"examples/echo":          {own: []string{".", "control", "endpoint"}},
+}
+
+// layerOf is the longest entry of layers that pkg lies in; folders named
+// internal inside a command share one entry.
+func layerOf(pkg string) string {
+	best := ""
+	for name := range layers {
+		if (pkg == name || name != "." && strings.HasSuffix(name, "internal") && strings.HasPrefix(pkg, name+"/")) && len(name) > len(best) {
+			best = name
+		}
+	}
+	return best
+}
+
+// TestImportDirections holds every non-test file's imports against layers.
+func TestImportDirections(t *testing.T) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && path != ".") {
+			if err == nil {
+				err = fs.SkipDir
+			}
+			return err
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		pkg := filepath.ToSlash(filepath.Dir(path))
+		if pkg == "test" || strings.HasPrefix(pkg, "test/") {
+			return nil
+		}
+		layer := layerOf(pkg)
+		if layer == "" {
+			t.Errorf("%s: package %s has no place in the layers", path, pkg)
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, imp := range file.Imports {
+			checkImport(t, path, layer, imp)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func checkImport(t *testing.T, path, layer string, imp *ast.ImportSpec) {
+	t.Helper()
+	target, err := strconv.Unquote(imp.Path.Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	under := func(list []string) bool {
+		return slices.ContainsFunc(list, func(p string) bool { return target == p || strings.HasPrefix(target, p+"/") })
+	}
+	switch own, isOwn := strings.CutPrefix(target, module); {
+	case target == "unsafe":
+		if !strings.HasSuffix(path, "_unsafe.go") {
+			t.Errorf("%s imports unsafe: only files named *_unsafe.go may", path)
+		}
+	case isOwn:
+		own = strings.TrimPrefix(own, "/")
+		if own == "" {
+			own = "."
+		}
+		allowed := slices.ContainsFunc(layers[layer].own, func(p string) bool {
+			return p == "*" || own == p || strings.HasPrefix(own, p+"/")
+		})
+		if !allowed {
+			t.Errorf("%s imports %s: package %s may not", path, own, layer)
+		}
+	case strings.Contains(strings.Split(target, "/")[0], "."):
+		if !under(layers[layer].other) {
+			t.Errorf("%s imports %s: package %s may not", path, target, layer)
+		}
+	}
+}

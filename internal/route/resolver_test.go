@@ -1,0 +1,196 @@
+package route_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/wire"
+)
+
+func resolver(t *testing.T) (*netlab.Pair, *route.Resolver, netlink.Link) {
+	t.Helper()
+	p := netlab.RequirePair(t, netlab.Config{})
+	var uplink netlink.Link
+	err := p.A.Do(func() (err error) {
+		uplink, err = netlink.LinkByName(p.A.Interface)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := route.New(p.A.NS, uplink.Attrs().Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return p, r, uplink
+}
+
+func do(t *testing.T, h *netlab.Host, fn func() error) {
+	t.Helper()
+	if err := h.Do(fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addRoute(dst string, gw string, ifindex, mtu int) error {
+	_, ipnet, err := net.ParseCIDR(dst)
+	if err != nil {
+		return err
+	}
+	return netlink.RouteAdd(&netlink.Route{Dst: ipnet, Gw: net.ParseIP(gw), LinkIndex: ifindex, MTU: mtu})
+}
+
+func TestResolve(t *testing.T) {
+	p, r, uplink := resolver(t)
+	ifindex := uplink.Attrs().Index
+	do(t, p.A, func() error {
+		return errors.Join(
+			addRoute("192.0.2.0/24", "10.0.0.2", ifindex, 0),
+			addRoute("198.51.100.0/24", "10.0.0.2", ifindex, 1400),
+			addRoute("224.0.0.0/4", "", ifindex, 0),
+			netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4(203, 0, 113, 0), Mask: net.CIDRMask(24, 32)}, Type: 7 /* unreachable */}),
+		)
+	})
+	addr := netip.MustParseAddr
+	own := addr("10.0.0.1")
+	for _, c := range []struct {
+		dst  string
+		want endpoint.Route
+	}{
+		{"10.0.0.2", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}},
+		{"10.0.0.2", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}}, // known by now
+		{"192.0.2.9", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}},
+		{"198.51.100.9", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1400}},
+		{"10.0.0.1", endpoint.Route{Source: own, NextHop: own, LinkAddr: p.A.LinkAddr, MTU: 1500}},
+		{"10.0.0.255", endpoint.Route{Source: own, NextHop: addr("10.0.0.255"), LinkAddr: wire.Broadcast, MTU: 1500}},
+		{"224.129.2.3", endpoint.Route{Source: own, NextHop: addr("224.129.2.3"), LinkAddr: wire.LinkAddr{1, 0, 0x5e, 1, 2, 3}, MTU: 1500}},
+		{"::ffff:10.0.0.2", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}},
+	} {
+		got, err := r.Resolve(t.Context(), addr(c.dst))
+		if err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", c.dst, got, err, c.want)
+		}
+	}
+	for _, c := range []struct{ dst, says string }{
+		{"203.0.113.9", "no route to host"},
+		{"8.8.8.8", "network is unreachable"},
+		{"127.0.0.1", "not of the uplink"},
+		{"0.0.0.0", "not an IPv4"},
+		{"2001:db8::1", "not an IPv4"},
+	} {
+		got, err := r.Resolve(t.Context(), addr(c.dst))
+		if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %+v, %v; want unreachable: %s", c.dst, got, err, c.says)
+		}
+	}
+}
+
+func TestRouteByAnotherInterface(t *testing.T) {
+	p, r, _ := resolver(t)
+	do(t, p.A, func() error {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other"}, PeerName: "end"}); err != nil {
+			return err
+		}
+		other, err := netlink.LinkByName("other")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(other); err != nil {
+			return err
+		}
+		return addRoute("192.0.2.0/24", "", other.Attrs().Index, 0)
+	})
+	_, err := r.Resolve(t.Context(), netip.MustParseAddr("192.0.2.1"))
+	if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), "leaves by other, not by the uplink uplink") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	p, r, _ := resolver(t)
+	do(t, p.A, func() error { // the kernel gives up after one try of the shortest length it allows
+		for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
+			if err := os.WriteFile("/proc/sys/net/ipv4/neigh/"+p.A.Interface+"/"+name, []byte(v), 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	absent := netip.MustParseAddr("10.0.0.99")
+	for range 2 { // the second meets a failed entry
+		_, err := r.Resolve(t.Context(), absent)
+		if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), "no answer to ARP") {
+			t.Errorf("got %v", err)
+		}
+	}
+	// And a host that has come meanwhile is found.
+	do(t, p.B, func() error {
+		l, err := netlink.LinkByName(p.B.Interface)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: absent.AsSlice(), Mask: net.CIDRMask(24, 32)}})
+	})
+	if got, err := r.Resolve(t.Context(), absent); err != nil || got.LinkAddr != p.B.LinkAddr {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestStaleNeighbourIsUsedAndProbed(t *testing.T) {
+	p, r, uplink := resolver(t)
+	moved := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}
+	hop := netip.MustParseAddr("10.0.0.2")
+	neigh := netlink.Neigh{LinkIndex: uplink.Attrs().Index, State: netlink.NUD_STALE, IP: hop.AsSlice(), HardwareAddr: moved[:]}
+	do(t, p.A, func() error { return netlink.NeighSet(&neigh) })
+	if got, err := r.Resolve(t.Context(), hop); err != nil || got.LinkAddr != moved {
+		t.Errorf("got %+v, %v; want the stale address", got, err)
+	}
+	do(t, p.A, func() error {
+		list, err := netlink.NeighList(neigh.LinkIndex, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		for _, n := range list {
+			if n.IP.Equal(neigh.IP) && n.State&(netlink.NUD_DELAY|netlink.NUD_PROBE|netlink.NUD_REACHABLE) != 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("not probed: %v", list)
+	})
+}
+
+func TestCancel(t *testing.T) {
+	_, r, _ := resolver(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := r.Resolve(ctx, netip.MustParseAddr("10.0.0.99"))
+	if !errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestConcurrentResolve(t *testing.T) {
+	p, r, _ := resolver(t)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			if got, err := r.Resolve(t.Context(), p.B.Addr.Addr()); err != nil || got.LinkAddr != p.B.LinkAddr {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+}

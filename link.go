@@ -1,0 +1,62 @@
+package unet
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/queues"
+	"github.com/unet-go/unet/stack"
+)
+
+// link is how a stack meets its endpoint: a stack.Link over an
+// endpoint.Endpoint. A frame's ID is the address its bytes start at.
+type link struct {
+	ep *endpoint.Endpoint
+	ds [64]endpoint.Desc // of the batch being received
+}
+
+func (l *link) Recv(frames []stack.Frame) int {
+	n := min(len(frames), len(l.ds))
+	n = l.ep.RecvFrames(l.ds[:n], n)
+	inside := false // a packet that began in an earlier descriptor
+	for i, d := range l.ds[:n] {
+		f := &frames[i]
+		f.Data = l.ep.Bytes(d)
+		f.ID = d.Addr
+		f.GSOSize = 0
+		if !inside {
+			f.GSOSize = l.ep.GSOSize(d)
+		}
+		inside = d.Options&queues.Continued != 0
+		f.More = inside
+	}
+	return n
+}
+
+func (l *link) Release(f stack.Frame) { l.ep.ReleaseFrame(endpoint.Desc{Addr: f.ID}) }
+
+func (l *link) Alloc() (stack.Frame, bool) {
+	d, ok := l.ep.AllocFrame()
+	if !ok {
+		return stack.Frame{}, false
+	}
+	return stack.Frame{Data: l.ep.Bytes(d), ID: d.Addr}, true
+}
+
+func (l *link) Send(f stack.Frame) bool {
+	return l.ep.SendFrame(endpoint.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
+}
+
+func (l *link) Flush() error  { return l.ep.Flush() }
+func (l *link) Pending() bool { return l.ep.Pending() }
+func (l *link) Wake()         { l.ep.Wake() }
+
+func (l *link) Sleep(until time.Time) error {
+	err := l.ep.Sleep(until)
+	if errors.Is(err, endpoint.ErrWoken) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}

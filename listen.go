@@ -1,0 +1,162 @@
+package unet
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/stack"
+)
+
+// unclaimTimeout bounds how long closing a socket waits for its tag to be
+// given back. If unetd does not answer, the end of the lease does it.
+const unclaimTimeout = 2 * time.Second
+
+// ListenPacket is net.ListenPacket on this host, for "udp" and "udp4". An empty
+// or unspecified address is the host's; port 0 is a free one.
+func (h *Host) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
+	local, err := resolve(ctx, network, address)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+	}
+	c, err := h.ListenUDP(ctx, local)
+	if err != nil {
+		return nil, err // a bare nil, not one in an interface
+	}
+	return c, nil
+}
+
+// ListenUDP is ListenPacket for an address in numbers.
+func (h *Host) ListenUDP(ctx context.Context, local netip.AddrPort) (*UDPConn, error) {
+	return h.openUDP(ctx, "listen", local, netip.AddrPort{})
+}
+
+// Dial is net.Dial on this host, for "udp" and "udp4".
+func (h *Host) Dial(network, address string) (net.Conn, error) {
+	return h.DialContext(context.Background(), network, address)
+}
+
+// DialContext is Dial with a context.
+func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	remote, err := resolve(ctx, network, address)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	c, err := h.DialUDP(ctx, netip.AddrPort{}, remote)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// DialUDP connects a socket to remote, so that it talks to nobody else. A zero
+// local address is the host's, with a free port.
+func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPConn, error) {
+	if !remote.IsValid() || remote.Port() == 0 {
+		return nil, opError("dial", local, remote, syscall.EINVAL)
+	}
+	return h.openUDP(ctx, "dial", local, remote)
+}
+
+func (h *Host) openUDP(ctx context.Context, op string, local, remote netip.AddrPort) (*UDPConn, error) {
+	addr := local.Addr().Unmap()
+	if !addr.IsValid() || addr.IsUnspecified() {
+		addr = h.addr
+	}
+	local = netip.AddrPortFrom(addr, local.Port())
+	fail := func(err error) (*UDPConn, error) { return nil, opError(op, local, remote, err) }
+	if addr != h.addr {
+		return fail(syscall.EADDRNOTAVAIL)
+	}
+	unclaim := func() error { return nil }
+	if !h.whole {
+		tag, err := h.lease.Claim(ctx, endpoint.UDPTag(local))
+		if err != nil {
+			return fail(claimError(err))
+		}
+		local = netip.AddrPortFrom(addr, tag.Port)
+		unclaim = func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), unclaimTimeout)
+			defer cancel()
+			return h.lease.Unclaim(ctx, tag)
+		}
+	}
+	var sock *stack.UDPSocket
+	var err error
+	if remote.IsValid() {
+		sock, err = h.stack.DialUDP(local, remote, stack.UDPOptions{})
+	} else {
+		sock, err = h.stack.ListenUDP(local, stack.UDPOptions{})
+	}
+	if err != nil {
+		return fail(errors.Join(err, unclaim()))
+	}
+	return newUDPConn(sock, unclaim), nil
+}
+
+// resolve reads an address as package net does, names of hosts and ports
+// included.
+func resolve(ctx context.Context, network, address string) (netip.AddrPort, error) {
+	if network != "udp" && network != "udp4" {
+		return netip.AddrPort{}, net.UnknownNetworkError(network)
+	}
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	port := 0
+	if service != "" {
+		if port, err = net.DefaultResolver.LookupPort(ctx, network, service); err != nil {
+			return netip.AddrPort{}, err
+		}
+	}
+	if host == "" {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), nil
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if len(addrs) == 0 {
+		return netip.AddrPort{}, &net.AddrError{Err: "no IPv4 address", Addr: net.JoinHostPort(host, strconv.Itoa(port))}
+	}
+	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(port)), nil
+}
+
+// claimError adds to a refused claim the errno that users of package net test
+// for.
+func claimError(err error) error {
+	switch {
+	case errors.Is(err, endpoint.ErrTagHeld):
+		return &refusal{syscall.EADDRINUSE, err}
+	case errors.Is(err, endpoint.ErrTagDenied):
+		return &refusal{syscall.EACCES, err}
+	case errors.Is(err, endpoint.ErrLeaseClosed):
+		return &refusal{net.ErrClosed, err}
+	}
+	return err
+}
+
+type refusal struct{ as, err error }
+
+func (r *refusal) Error() string   { return r.err.Error() }
+func (r *refusal) Unwrap() []error { return []error{r.as, r.err} }
+
+// opError dresses an error as package net would.
+func opError(op string, local, remote netip.AddrPort, err error) error {
+	e := &net.OpError{Op: op, Net: "udp", Err: err}
+	if local.IsValid() {
+		e.Source = net.UDPAddrFromAddrPort(local)
+	}
+	if remote.IsValid() {
+		e.Addr = net.UDPAddrFromAddrPort(remote)
+	} else {
+		e.Source, e.Addr = nil, e.Source
+	}
+	return e
+}

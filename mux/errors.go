@@ -1,0 +1,49 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/xsk"
+)
+
+// Errors of [Open] and [Mux.OpenEndpoint], wrapped. Missing privileges are
+// os.ErrPermission, missing kernel features xsk.ErrNotSupported, and claims
+// fail with endpoint.ErrTagHeld or endpoint.ErrTagDenied.
+var (
+	// ErrNoInterface: there is no interface of that name in the namespace.
+	ErrNoInterface = errors.New("no such interface")
+	// ErrNotEthernet: the interface carries something else, as lo does.
+	ErrNotEthernet = errors.New("not an Ethernet interface")
+	// ErrForeignProgram: an XDP program that is not this mux's is attached.
+	ErrForeignProgram = errors.New("interface already carries an XDP program")
+	// ErrVLANOffload: the driver hides VLAN tags from XDP and cannot be told not to.
+	ErrVLANOffload = errors.New("receive VLAN offload cannot be turned off")
+	// ErrQueueBusy: the queue of the uplink has another endpoint.
+	ErrQueueBusy = errors.New("queue already has an endpoint")
+	// ErrNoQueue: the uplink has no queue of that number.
+	ErrNoQueue = errors.New("no such queue")
+	// ErrClosed: the mux was closed.
+	ErrClosed = errors.New("mux is closed")
+)
+
+// unsupported turns what the eBPF library says about a missing feature into
+// the project's own error. 6.6 is the version that has everything.
+func unsupported(err error) error {
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("%w: %w", &xsk.UnsupportedError{Feature: "what the XDP programs of the mux need", MinKernel: "6.6"}, err)
+	}
+	return err
+}
+
+// foreign turns the kernel's refusal to attach beside another program into
+// ErrForeignProgram.
+func foreign(err error) error {
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%w: %w", ErrForeignProgram, err)
+	}
+	return err
+}

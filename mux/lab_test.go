@@ -1,0 +1,364 @@
+package mux_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/queues"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		var v *ebpf.VerifierError
+		if errors.As(err, &v) {
+			t.Fatalf("%+v", v)
+		}
+		t.Fatal(err)
+	}
+}
+
+// lab is a mux on host A; host B is the kernel's.
+type lab struct {
+	t *testing.T
+	*netlab.Pair
+	mux *mux.Mux
+}
+
+func openLab(t *testing.T, mode mux.Mode) *lab {
+	t.Helper()
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+	l.openMux(mode)
+	return l
+}
+
+func (l *lab) openMux(mode mux.Mode) {
+	l.t.Helper()
+	must(l.t, l.A.Do(func() (err error) {
+		l.mux, err = mux.Open(mux.Config{Interface: l.A.Interface, Mode: mode})
+		return err
+	}))
+	l.t.Cleanup(func() {
+		if err := l.mux.Close(); err != nil {
+			l.t.Errorf("close the mux: %v", err)
+		}
+	})
+}
+
+var small = endpoint.Geometry{FrameCount: 256, FillSize: 128, CompletionSize: 128, RxSize: 128, TxSize: 128}
+
+func udpTag(s string) endpoint.Tag { return endpoint.UDPTag(netip.MustParseAddrPort(s)) }
+
+// app is what an application would do with a grant, on the bare rings.
+type app struct {
+	t     *testing.T
+	grant *endpoint.Grant
+	lease *mux.Lease
+	sock  *xsk.Socket
+	mem   []byte
+	next  uint32 // frame to send from
+}
+
+func (l *lab) open(tags ...endpoint.Tag) *app {
+	l.t.Helper()
+	return l.openRequest(endpoint.Request{Tags: tags})
+}
+
+func (l *lab) openRequest(req endpoint.Request) *app {
+	l.t.Helper()
+	if req.Geometry == (endpoint.Geometry{}) {
+		req.Geometry = small
+	}
+	g, lease, err := l.mux.OpenEndpoint(l.t.Context(), req)
+	must(l.t, err)
+	a := &app{t: l.t, grant: g, lease: lease}
+	geo := g.Geometry
+	a.sock, err = xsk.Attach(g.XSK, xsk.Params{FrameSize: geo.FrameSize, FrameCount: geo.FrameCount, FillSize: geo.FillSize,
+		CompletionSize: geo.CompletionSize, RxSize: geo.RxSize, TxSize: geo.TxSize})
+	must(l.t, err)
+	a.mem, err = xsk.MapSegment(g.Segment, int(geo.SegmentSize()))
+	must(l.t, err)
+	l.t.Cleanup(a.close)
+	return a
+}
+
+func (a *app) close() {
+	if a.sock == nil {
+		return
+	}
+	err := errors.Join(a.lease.Close(), a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close())
+	a.sock = nil
+	if err != nil {
+		a.t.Errorf("close endpoint: %v", err)
+	}
+}
+
+// leave closes descriptors and mappings as a dying process does, not the lease.
+func (a *app) leave() {
+	a.t.Helper()
+	must(a.t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+	a.sock = nil
+}
+
+// send puts one frame into the send queue and kicks. It may span several descriptors.
+func (a *app) send(frame []byte) {
+	a.t.Helper()
+	size := int(a.grant.Geometry.FrameSize)
+	for len(frame) > 0 {
+		n := min(len(frame), size)
+		at := uint64(a.grant.Geometry.Prefilled()+a.next%64) * uint64(size)
+		a.next++
+		copy(a.mem[at:], frame[:n])
+		d := queues.Desc{Addr: at, Len: uint32(n)}
+		if frame = frame[n:]; len(frame) > 0 {
+			d.Options = queues.Continued
+		}
+		if !a.sock.TX.Push(d) {
+			a.t.Fatal("send queue full")
+		}
+	}
+	a.sock.TX.Submit(a.sock.TX.Reserved())
+	must(a.t, a.sock.Kick())
+	a.sock.Completion.Release(a.sock.Completion.Peek(128))
+}
+
+// received is one frame with its metadata.
+type received struct {
+	frame   []byte
+	gsoSize uint16
+	flags   uint16
+}
+
+// recv waits for the next frame.
+func (a *app) recv() received {
+	a.t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		if r, ok := a.poll(); ok {
+			return r
+		}
+		if time.Now().After(deadline) {
+			a.t.Fatal("nothing was received")
+		}
+	}
+}
+
+// poll takes a frame off the receive queue, if there is one.
+func (a *app) poll() (r received, ok bool) {
+	n := a.sock.RX.Peek(64)
+	for i := range n {
+		d := *a.sock.RX.At(i)
+		if i == 0 {
+			r.gsoSize = binary.NativeEndian.Uint16(a.mem[d.Addr-4:])
+			r.flags = binary.NativeEndian.Uint16(a.mem[d.Addr-2:])
+		}
+		r.frame = append(r.frame, a.mem[d.Addr:d.Addr+uint64(d.Len)]...)
+		if !a.sock.Fill.Push(d.Addr - d.Addr%uint64(a.grant.Geometry.FrameSize)) {
+			a.t.Fatal("free queue full")
+		}
+		if d.Options&queues.Continued == 0 {
+			a.sock.Fill.Submit(a.sock.Fill.Reserved())
+			a.sock.RX.Release(i + 1)
+			return r, true
+		}
+	}
+	if n > 0 {
+		a.t.Fatalf("a packet of more than %d descriptors", n)
+	}
+	return r, false
+}
+
+// nothing checks that no frame waits.
+func (a *app) nothing(why string) {
+	a.t.Helper()
+	if r, ok := a.poll(); ok {
+		a.t.Errorf("%s: received %x", why, r.frame)
+	}
+}
+
+// count reads the counters that are not zero.
+func (l *lab) count() map[string]uint64 {
+	l.t.Helper()
+	list, err := l.mux.Counters()
+	must(l.t, err)
+	m := map[string]uint64{}
+	for _, c := range list {
+		if c.Value != 0 {
+			m[c.Name] = c.Value
+		}
+	}
+	return m
+}
+
+// await waits until a counter has a value that traffic already sent will give it.
+func (l *lab) await(name string, value uint64) {
+	l.t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		got := l.count()
+		if got[name] == value {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%s did not become %d: %v", name, value, got)
+		}
+	}
+}
+
+// moved runs fn and wants exactly one more of each named counter, of those with prefix.
+func (l *lab) moved(what, prefix string, fn func(), names ...string) {
+	l.t.Helper()
+	before := l.count()
+	fn()
+	after := l.count()
+	for name, v := range after {
+		want := before[name]
+		if slices.Contains(names, name) {
+			want++
+		} else if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if v != want {
+			l.t.Errorf("%s: %s went from %d to %d", what, name, before[name], v)
+		}
+	}
+	for _, name := range names {
+		if after[name] != before[name]+1 {
+			l.t.Errorf("%s: %s went from %d to %d", what, name, before[name], after[name])
+		}
+	}
+}
+
+// kernelUDP is an ordinary socket on a host.
+func kernelUDP(t *testing.T, h *netlab.Host, addr string) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	must(t, h.Do(func() (err error) {
+		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
+		return err
+	}))
+	t.Cleanup(func() { c.Close() })
+	must(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
+	return c
+}
+
+func sendTo(t *testing.T, c *net.UDPConn, to string, payload string) {
+	t.Helper()
+	_, err := c.WriteToUDPAddrPort([]byte(payload), netip.MustParseAddrPort(to))
+	must(t, err)
+}
+
+// readFrom wants one datagram.
+func readFrom(t *testing.T, c *net.UDPConn, want string) netip.AddrPort {
+	t.Helper()
+	b := make([]byte, 2048)
+	n, from, err := c.ReadFromUDPAddrPort(b)
+	must(t, err)
+	if string(b[:n]) != want {
+		t.Fatalf("received %q, want %q", b[:n], want)
+	}
+	return from
+}
+
+// packet decodes a frame with gopacket.
+func packet(t *testing.T, frame []byte) gopacket.Packet {
+	t.Helper()
+	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
+	if e := p.ErrorLayer(); e != nil {
+		t.Fatalf("%v in %x", e.Error(), frame)
+	}
+	return p
+}
+
+func build(ls ...gopacket.SerializableLayer) []byte {
+	for i, l := range ls {
+		if u, ok := l.(*layers.UDP); ok {
+			u.SetNetworkLayerForChecksum(ls[i-1].(*layers.IPv4))
+		}
+	}
+	buf := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ls...); err != nil {
+		panic(err)
+	}
+	return slices.Clone(buf.Bytes())
+}
+
+// datagram is a whole frame.
+func datagram(dst, src [6]byte, from, to string, payload string) []byte {
+	f, d := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
+	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv4},
+		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: f.Addr().AsSlice(), DstIP: d.Addr().AsSlice()},
+		&layers.UDP{SrcPort: layers.UDPPort(f.Port()), DstPort: layers.UDPPort(d.Port())}, gopacket.Payload(payload))
+}
+
+func messageFrame(dst, src [6]byte, to, from uint32, payload string) []byte {
+	h := []byte{1, 0, byte(len(payload) >> 8), byte(len(payload))}
+	h = binary.BigEndian.AppendUint32(h, to)
+	h = binary.BigEndian.AppendUint32(h, from)
+	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: 0x88b5}, gopacket.Payload(append(h, payload...)))
+}
+
+// traces is what could be left behind on a host and in this process. (Programs
+// and maps live by descriptors alone: nothing is pinned.)
+type traces struct {
+	links      []string
+	xdp        []string
+	fds        int
+	namespaces []string
+}
+
+func look(t *testing.T, h *netlab.Host) (tr traces) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			tr.links = append(tr.links, l.Attrs().Name)
+			if x := l.Attrs().Xdp; x != nil && x.Attached {
+				tr.xdp = append(tr.xdp, l.Attrs().Name)
+			}
+		}
+		return err
+	}))
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	tr.fds = len(fds)
+	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+	must(t, err)
+	for _, l := range threads {
+		if id, err := os.Readlink(l); err == nil && !slices.Contains(tr.namespaces, id) {
+			tr.namespaces = append(tr.namespaces, id)
+		}
+	}
+	slices.Sort(tr.namespaces)
+	return tr
+}
+
+// wantTraces waits for what the kernel does in the background, then compares.
+func wantTraces(t *testing.T, h *netlab.Host, want traces) {
+	t.Helper()
+	var got traces
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+		got = look(t, h)
+		if fmt.Sprint(got) == fmt.Sprint(want) {
+			return
+		}
+	}
+	t.Errorf("left behind: %+v, before: %+v", got, want)
+}

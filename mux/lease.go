@@ -1,0 +1,125 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// Lease is an endpoint's standing with its mux; see [endpoint.Lease].
+type Lease struct {
+	m          *Mux
+	id         uint64
+	at         *attachment // nil until made
+	queue      uint32      // of the uplink, if holdsQueue
+	holdsQueue bool
+
+	closing sync.Once
+	closed  bool // guarded by m.mu
+	err     error
+}
+
+var _ endpoint.Lease = (*Lease)(nil)
+
+// enter keeps lease and mux open until m.leave.
+func (l *Lease) enter() error {
+	if err := l.m.enter(); err != nil {
+		return errors.Join(endpoint.ErrLeaseClosed, err)
+	}
+	return nil
+}
+
+// Claim adds a tag.
+func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	if err := l.enter(); err != nil {
+		return endpoint.Tag{}, err
+	}
+	defer l.m.leave()
+	if err := ctx.Err(); err != nil {
+		return endpoint.Tag{}, err
+	}
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if l.closed {
+		return endpoint.Tag{}, endpoint.ErrLeaseClosed
+	}
+	return l.m.claim(l, t)
+}
+
+// Unclaim gives a tag back. A whole address is given back after the tags on it.
+func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	if err := l.enter(); err != nil {
+		return err
+	}
+	defer l.m.leave()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if l.closed {
+		return endpoint.ErrLeaseClosed
+	}
+	return l.m.unclaim(l, t)
+}
+
+// Resolve answers from the kernel's routes and neighbours. What this host
+// holds itself, on the uplink's address or as a whole address, is behind the
+// uplink's own link address.
+func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+	if err := l.enter(); err != nil {
+		return endpoint.Route{}, err
+	}
+	defer l.m.leave()
+	l.m.mu.Lock()
+	closed := l.closed
+	_, whole := l.m.tags[endpoint.AddrTag(dst)]
+	l.m.mu.Unlock()
+	if closed {
+		return endpoint.Route{}, endpoint.ErrLeaseClosed
+	}
+	if whole {
+		return endpoint.Route{Source: l.m.identity.Addr.Addr(), NextHop: dst.Unmap(), LinkAddr: l.m.up.addr, MTU: l.m.up.mtu}, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.m.ctx, cancel)()
+	return l.m.routes.Resolve(ctx, dst)
+}
+
+// Close gives everything back: the tags first, so that nothing more is
+// delivered, then the map entries, then port or queue. The socket and the
+// segment are whoever's descriptors they are; of a port, the socket has no
+// device any more, and of a queue it can still send until it is closed. Close
+// may be called again, and answers the same.
+func (l *Lease) Close() error {
+	l.m.life.RLock()
+	defer l.m.life.RUnlock()
+	return l.close()
+}
+
+// close is Close for callers that hold m.life.
+func (l *Lease) close() error {
+	l.closing.Do(func() {
+		l.m.mu.Lock()
+		l.closed = true
+		l.err = l.m.unclaimAll(l)
+		delete(l.m.leases, l)
+		l.m.mu.Unlock()
+		if l.at != nil {
+			l.err = errors.Join(l.err, l.at.undo.run())
+		}
+		if l.holdsQueue {
+			l.m.mu.Lock()
+			delete(l.m.queues, l.queue)
+			l.m.mu.Unlock()
+		}
+		if l.id != 0 {
+			l.m.log.Info("endpoint closed", "endpoint", l.id, "error", l.err)
+		}
+	})
+	return l.err
+}

@@ -1,0 +1,423 @@
+package mux_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux"
+)
+
+// warm opens what the runtime and the libraries keep open for good, so that
+// descriptors can be compared.
+func warm(t *testing.T) {
+	t.Helper()
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+	m := openMux(t, l.A)
+	g, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
+	must(t, err)
+	must(t, errors.Join(lease.Close(), g.Close(), m.Close(), l.Pair.Close()))
+}
+
+func openMux(t *testing.T, h *netlab.Host) (m *mux.Mux) {
+	t.Helper()
+	must(t, h.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: h.Interface})
+		return err
+	}))
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// Every way to end leaves nothing: no link, program, namespace or descriptor.
+func TestNothingIsLeftBehind(t *testing.T) {
+	netlab.RequireXDP(t)
+	warm(t)
+	p := netlab.RequirePair(t, netlab.Config{})
+	empty := look(t, p.A)
+	if len(empty.xdp) != 0 || len(empty.links) != 2 {
+		t.Fatalf("the host is not as it should be: %+v", empty)
+	}
+	l := &lab{t: t, Pair: p}
+	ask := endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("0.0.0.0:0"), endpoint.MessageTag(0)}}
+	for name, fn := range map[string]func(){
+		"lease, then grant": func() {
+			l.mux = openMux(t, p.A)
+			attached := look(t, p.A)
+			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
+			must(t, err)
+			if now := look(t, p.A); len(now.links) != 3 || len(now.xdp) != 2 {
+				t.Errorf("with an endpoint there is %+v", now)
+			}
+			must(t, errors.Join(lease.Close(), lease.Close(), g.Close()))
+			wantTraces(t, p.A, attached)
+		},
+		"grant, then lease": func() {
+			l.mux = openMux(t, p.A)
+			attached := look(t, p.A)
+			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
+			must(t, err)
+			must(t, errors.Join(g.Close(), lease.Close()))
+			wantTraces(t, p.A, attached)
+		},
+		"the mux with a lease open": func() {
+			l.mux = openMux(t, p.A)
+			g, _, err := l.mux.OpenEndpoint(t.Context(), ask)
+			must(t, err)
+			must(t, errors.Join(l.mux.Close(), l.mux.Close(), g.Close()))
+		},
+		"a queue": func() {
+			l.mux = openMux(t, p.A)
+			attached := look(t, p.A)
+			for range 2 { // the queue is free again
+				g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
+				must(t, err)
+				must(t, errors.Join(lease.Close(), g.Close()))
+			}
+			wantTraces(t, p.A, attached)
+		},
+		"requests that fail": func() {
+			l.mux = openMux(t, p.A)
+			attached := look(t, p.A)
+			canceled, cancel := context.WithCancel(t.Context())
+			cancel()
+			for _, c := range []struct {
+				ctx  context.Context
+				req  endpoint.Request
+				want error
+			}{
+				{t.Context(), endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 17}}, endpoint.ErrGeometry},
+				{t.Context(), endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1 << 30}}, endpoint.ErrGeometry},
+				{t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{{Kind: 99}}}, endpoint.ErrTagDenied},
+				{t.Context(), endpoint.Request{Geometry: small, Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{{Kind: 99}}}, endpoint.ErrTagDenied},
+				{t.Context(), endpoint.Request{Geometry: small, Attach: endpoint.AttachQueue, Queue: 1}, mux.ErrNoQueue},
+				{canceled, ask, context.Canceled},
+			} {
+				if _, _, err := l.mux.OpenEndpoint(c.ctx, c.req); !errors.Is(err, c.want) {
+					t.Errorf("%+v: %v, want %v", c.req, err, c.want)
+				}
+			}
+			if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: 9, Geometry: small}); err == nil {
+				t.Error("an unknown attachment was made")
+			}
+			if n, err := os.ReadFile("/proc/sys/vm/nr_hugepages"); err == nil && strings.TrimSpace(string(n)) == "0" {
+				for _, attach := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} { // fails when the port is half made
+					if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: attach, Huge: true}); !errors.Is(err, xsk.ErrHugePages) {
+						t.Errorf("huge pages where there are none: %v", err)
+					}
+				}
+			}
+			wantTraces(t, p.A, attached)
+		},
+		"a port's name that is taken": func() {
+			must(t, p.A.Do(func() error {
+				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "unet1"}, PeerName: "end"})
+			}))
+			l.mux = openMux(t, p.A)
+			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
+			must(t, err)
+			if g.ID != 2 {
+				t.Errorf("endpoint number %d", g.ID)
+			}
+			must(t, errors.Join(lease.Close(), g.Close()))
+			run(t, p.A, "ip", "link", "del", "unet1")
+		},
+	} {
+		fn()
+		must(t, l.mux.Close())
+		wantTraces(t, p.A, empty)
+		if t.Failed() {
+			t.Fatalf("%s", name)
+		}
+	}
+	if _, _, err := l.mux.OpenEndpoint(t.Context(), ask); !errors.Is(err, mux.ErrClosed) {
+		t.Errorf("endpoint of a closed mux: %v", err)
+	}
+	if _, err := l.mux.Counters(); !errors.Is(err, mux.ErrClosed) {
+		t.Errorf("counters of a closed mux: %v", err)
+	}
+}
+
+// When its owner dies, the kernel removes the port, and what comes for it is counted.
+func TestPortDiesWithItsSocket(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	before := look(t, l.A)
+	a := l.open(udpTag("10.0.0.1:7000"))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	a.leave()
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		if now := look(t, l.A); len(now.links) == len(before.links) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the port is still there")
+		}
+	}
+	l.moved("for a dead endpoint", "rx_port", func() {
+		sendTo(t, b, "10.0.0.1:7000", "hello")
+		l.await("rx_port_gone", 1)
+	}, "rx_port_gone")
+	must(t, a.lease.Close())
+	b.Close()
+	wantTraces(t, l.A, traces{links: before.links, xdp: before.xdp, fds: look(t, l.A).fds, namespaces: before.namespaces})
+}
+
+// The end of an XSK on a queue leaves its tags without an owner until the
+// lease is closed; nobody else gets the queue meanwhile.
+func TestQueueIsHeldByItsLease(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	ask := endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
+	q := l.openRequest(ask)
+	if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small}); !errors.Is(err, mux.ErrQueueBusy) {
+		t.Errorf("a second endpoint on the queue: %v", err)
+	}
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	q.leave()
+	for deadline := time.Now().Add(5 * time.Second); l.count()["rx_queue_gone"] == 0; {
+		sendTo(t, b, "10.0.0.1:7000", "hello") // the kernel takes the socket off asynchronously
+		if time.Now().After(deadline) {
+			t.Fatalf("counters: %v", l.count())
+		}
+	}
+	if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small}); !errors.Is(err, mux.ErrQueueBusy) {
+		t.Errorf("a second endpoint on the queue: %v", err)
+	}
+	must(t, q.lease.Close())
+	l.openRequest(ask)
+}
+
+// The queue may also be another program's.
+func TestQueueOfAnotherProgram(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
+	must(t, err)
+	must(t, lease.Close()) // the socket stays bound
+	defer g.Close()
+	_, _, err = l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
+	if !errors.Is(err, mux.ErrQueueBusy) || !strings.Contains(err.Error(), "queue 0 of uplink") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	netlab.RequireXDP(t)
+	warm(t)
+	p := netlab.RequirePair(t, netlab.Config{})
+	before := look(t, p.A)
+	for name, want := range map[string]error{"nonesuch": mux.ErrNoInterface, "": mux.ErrNoInterface, "lo": mux.ErrNotEthernet, strings.Repeat("x", 40): nil} {
+		must(t, p.A.Do(func() error {
+			m, err := mux.Open(mux.Config{Interface: name})
+			if m != nil && err == nil || err == nil || want != nil && !errors.Is(err, want) {
+				t.Errorf("open %q: %v, want %v", name, err, want)
+			}
+			return nil
+		}))
+	}
+	wantTraces(t, p.A, before)
+
+	// A program of somebody else's, attached in either mode and either way.
+	for _, flags := range []link.XDPAttachFlags{link.XDPGenericMode, link.XDPDriverMode} {
+		must(t, p.A.Do(func() error {
+			uplink, err := netlink.LinkByName(p.A.Interface)
+			must(t, err)
+			prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL",
+				Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+			must(t, err)
+			defer prog.Close()
+			held, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: uplink.Attrs().Index, Flags: flags})
+			must(t, err)
+			for _, mode := range []mux.Mode{mux.ModeAuto, mux.ModeGeneric, mux.ModeNative} {
+				_, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode})
+				if !errors.Is(err, mux.ErrForeignProgram) {
+					t.Errorf("beside a foreign program: %v", err)
+				}
+			}
+			must(t, held.Close())
+			must(t, netlink.LinkSetXdpFdWithFlags(uplink, prog.FD(), int(flags)))
+			if _, err := mux.Open(mux.Config{Interface: p.A.Interface}); !errors.Is(err, mux.ErrForeignProgram) {
+				t.Errorf("beside a foreign program: %v", err)
+			}
+			return netlink.LinkSetXdpFdWithFlags(uplink, -1, int(flags))
+		}))
+	}
+	wantTraces(t, p.A, before)
+	m := openMux(t, p.A)
+	must(t, p.A.Do(func() error {
+		if _, err := mux.Open(mux.Config{Interface: p.A.Interface}); !errors.Is(err, mux.ErrForeignProgram) {
+			t.Errorf("a second mux: %v", err)
+		}
+		return nil
+	}))
+	must(t, m.Close())
+	wantTraces(t, p.A, before)
+}
+
+// Without privileges Open says so.
+func TestOpenWithoutPrivileges(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	must(t, p.A.Do(func() error {
+		// Capabilities are the thread's own; this one ends with its goroutine.
+		return inThreadOfItsOwn(p.A, func() error {
+			hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var none [2]unix.CapUserData
+			if err := unix.Capset(&hdr, &none[0]); err != nil {
+				return err
+			}
+			if _, err := mux.Open(mux.Config{Interface: p.A.Interface}); !errors.Is(err, os.ErrPermission) {
+				t.Errorf("got %v", err)
+			}
+			return nil
+		})
+	}))
+}
+
+// inThreadOfItsOwn runs fn in h, on a thread that is thrown away.
+func inThreadOfItsOwn(h *netlab.Host, fn func() error) error {
+	errs := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == syscall.Getpid() { // the first thread is never thrown away
+			go func() { errs <- inThreadOfItsOwn(h, fn) }()
+			<-context.Background().Done()
+		}
+		if err := unix.Setns(int(h.NS), unix.CLONE_NEWNET); err != nil {
+			errs <- err
+			return
+		}
+		errs <- fn()
+	}()
+	return <-errs
+}
+
+// Open turns receive VLAN offload off, and Close on again; a tagged frame is
+// then never an endpoint's. On a veth the sender decides what is visible.
+func TestVLANTagsAreVisible(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	offload := func() string {
+		for line := range strings.Lines(run(t, p.A, "ethtool", "-k", p.A.Interface)) {
+			if v, ok := strings.CutPrefix(line, "rx-vlan-offload: "); ok {
+				return strings.TrimSpace(v)
+			}
+		}
+		return "unknown"
+	}
+	if offload() != "on" {
+		t.Fatalf("receive VLAN offload is %s before", offload())
+	}
+	l := &lab{t: t, Pair: p}
+	l.mux = openMux(t, p.A)
+	if offload() != "off" {
+		t.Errorf("receive VLAN offload is %s with a mux", offload())
+	}
+	a := l.open(udpTag("10.0.0.1:7000"))
+	run(t, p.B, "ethtool", "-K", p.B.Interface, "txvlan", "off")
+	must(t, p.B.Do(func() error { // every frame that leaves B is of VLAN 100
+		tag, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R2, 0x0081), asm.Mov.Imm(asm.R3, 100), asm.FnSkbVlanPush.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+		must(t, err)
+		defer tag.Close()
+		uplink, err := netlink.LinkByName(p.B.Interface)
+		must(t, err)
+		egress, err := link.AttachTCX(link.TCXOptions{Interface: uplink.Attrs().Index, Program: tag, Attach: ebpf.AttachTCXEgress})
+		must(t, err)
+		t.Cleanup(func() { egress.Close() })
+		hw := p.A.LinkAddr
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: uplink.Attrs().Index, State: netlink.NUD_PERMANENT,
+			IP: p.A.Addr.Addr().AsSlice(), HardwareAddr: hw[:]})
+	}))
+	b := kernelUDP(t, p.B, "10.0.0.2:9000")
+	sendTo(t, b, "10.0.0.1:7000", "of VLAN 100")
+	l.await("rx_pass", 1)
+	a.nothing("from a VLAN")
+	must(t, l.mux.Close())
+	if offload() != "on" {
+		t.Errorf("receive VLAN offload is %s afterwards", offload())
+	}
+}
+
+// The mux works from any goroutine and thread, and all at once.
+func TestConcurrentUse(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	before := look(t, l.A).links
+	var wg sync.WaitGroup
+	var ids sync.Map
+	for i := range 8 {
+		wg.Go(func() {
+			g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{endpoint.MessageTag(0)}})
+			if err != nil {
+				t.Errorf("open: %v", err)
+				return
+			}
+			if _, twice := ids.LoadOrStore(g.ID, true); twice {
+				t.Errorf("endpoint number %d was given twice", g.ID)
+			}
+			for j := range 8 {
+				tag, err := lease.Claim(t.Context(), udpTag(fmt.Sprintf("10.0.0.1:%d", 8000+i*8+j)))
+				if err != nil {
+					t.Errorf("claim: %v", err)
+				}
+				if j%2 == 0 {
+					err = lease.Unclaim(t.Context(), tag)
+				} else if r, e := lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.2")); e != nil || r.LinkAddr != l.B.LinkAddr {
+					err = fmt.Errorf("resolve: %+v, %w", r, e)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if i%2 == 0 {
+				must(t, errors.Join(lease.Close(), g.Close()))
+			} else {
+				t.Cleanup(func() { g.Close() })
+			}
+		})
+	}
+	wg.Wait()
+	must(t, l.mux.Close())
+	if after := look(t, l.A).links; len(after) != len(before) {
+		t.Errorf("links %v, before %v", after, before)
+	}
+}
+
+// Close does not wait for somebody else's ARP.
+func TestCloseEndsResolve(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open()
+	failed := make(chan error)
+	go func() {
+		_, err := a.lease.Resolve(context.Background(), netip.MustParseAddr("10.0.0.99"))
+		failed <- err
+	}()
+	must(t, l.mux.Close())
+	if err := <-failed; !errors.Is(err, endpoint.ErrUnreachable) && !errors.Is(err, endpoint.ErrLeaseClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestParseMode(t *testing.T) {
+	for _, m := range []mux.Mode{mux.ModeAuto, mux.ModeGeneric, mux.ModeNative} {
+		if got, err := mux.ParseMode(m.String()); err != nil || got != m {
+			t.Errorf("%v: %v, %v", m, got, err)
+		}
+	}
+	if _, err := mux.ParseMode("fast"); err == nil {
+		t.Error("mode fast was understood")
+	}
+}

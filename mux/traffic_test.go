@@ -1,0 +1,348 @@
+package mux_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// listenGRO gives host B's end GRO, without which the kernel there loses what a
+// native XDP program sends to a veth.
+func listenGRO(t *testing.T, h *netlab.Host) {
+	t.Helper()
+	run(t, h, "ethtool", "-K", h.Interface, "gro", "on")
+}
+
+func run(t *testing.T, h *netlab.Host, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	must(t, h.Start(cmd))
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out.Bytes())
+	}
+	return out.String()
+}
+
+// A datagram of the peer's kernel reaches the endpoint, and its answer the
+// peer; so do messages; and the kernel's own traffic goes on.
+func TestTrafficThroughAPort(t *testing.T) {
+	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+		t.Run(mode.String(), func(t *testing.T) {
+			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+			if mode == mux.ModeNative {
+				listenGRO(t, l.B)
+			}
+			l.openMux(mode)
+			if l.mux.Mode() != mode || l.mux.Identity().Mode != mode.String() {
+				t.Fatalf("mode is %v, identity %+v", l.mux.Mode(), l.mux.Identity())
+			}
+			a := l.open(udpTag("0.0.0.0:7000"), endpoint.MessageTag(7))
+			if a.grant.Tags[0] != udpTag("10.0.0.1:7000") {
+				t.Fatalf("tags %v", a.grant.Tags)
+			}
+			b := kernelUDP(t, l.B, "10.0.0.2:0")
+			for i := range 5 {
+				text := fmt.Sprint("hello ", i)
+				sendTo(t, b, "10.0.0.1:7000", text)
+				r := a.recv()
+				p := packet(t, r.frame)
+				udp := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
+				if string(udp.Payload) != text || udp.DstPort != 7000 || r.gsoSize != 0 || r.flags != 0 {
+					t.Errorf("received %v, gso size %d, flags %d", p, r.gsoSize, r.flags)
+				}
+				a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", b.LocalAddr().String(), "re: "+text))
+				if from := readFrom(t, b, "re: "+text); from != netip.MustParseAddrPort("10.0.0.1:7000") {
+					t.Errorf("answer came from %v", from)
+				}
+			}
+			// The kernel's own.
+			k := kernelUDP(t, l.A, "10.0.0.1:53")
+			sendTo(t, b, "10.0.0.1:53", "query")
+			sendTo(t, k, readFrom(t, k, "query").String(), "answer")
+			readFrom(t, b, "answer")
+			run(t, l.B, "ping", "-c", "2", "-i", "0.01", "-W", "2", "10.0.0.1")
+
+			c := l.count()
+			if c["rx_port"] != 5 || c["tx_uplink"] != 5 || c["deliver_socket"] != 5 || c["rx_pass"] < 4 {
+				t.Errorf("counters: %v", c)
+			}
+			for name := range c {
+				if strings.HasPrefix(name, "lost") {
+					t.Errorf("counters: %v", c)
+				}
+			}
+		})
+	}
+}
+
+// What an endpoint writes straight into its send queue and may not send never
+// leaves, and is counted.
+func TestForgedFramesNeverLeave(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	me := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
+	other := l.open(udpTag("10.0.0.1:7001"), endpoint.MessageTag(8), endpoint.AddrTag(netip.MustParseAddr("10.0.0.77")))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	A, B := l.A.LinkAddr, l.B.LinkAddr
+	good := datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", "genuine")
+	edit := func(at int, v byte) []byte { f := bytes.Clone(good); f[at] = v; return f }
+	for _, c := range []struct {
+		what, counter string
+		frame         []byte
+	}{
+		{"another endpoint's port", "tx_forged_tag", datagram(B, A, "10.0.0.1:7001", "10.0.0.2:9000", "forged")},
+		{"the kernel's port", "tx_forged_addr", datagram(B, A, "10.0.0.1:53", "10.0.0.2:9000", "forged")},
+		{"another endpoint's address", "tx_forged_addr", datagram(B, A, "10.0.0.77:7000", "10.0.0.2:9000", "forged")},
+		{"the peer's own address", "tx_forged_addr", datagram(B, A, "10.0.0.2:7000", "10.0.0.2:9000", "forged")},
+		{"another link address", "tx_forged_link", datagram(B, B, "10.0.0.1:7000", "10.0.0.2:9000", "forged")},
+		{"another endpoint's message tag", "tx_forged_tag", messageFrame(B, A, 9, 8, "forged")},
+		{"IPv6", "tx_bad_ethertype", edit(12, 0x86)},
+		{"a length that lies", "tx_bad_length", edit(17, 0xff)},
+		{"TCP", "tx_forged_addr", edit(23, 6)},
+		{"oversize", "tx_oversize", datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", strings.Repeat("x", 1473))},
+		{"oversize in several descriptors", "tx_oversize", datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", strings.Repeat("x", 5000))},
+		{"headers cut off", "tx_truncated", good[:20]},
+	} {
+		l.moved(c.what, "tx_", func() { me.send(c.frame) }, c.counter)
+	}
+	me.send(good)
+	readFrom(t, b, "genuine") // and nothing before it
+	if c := l.count(); c["tx_uplink"] != 1 {
+		t.Errorf("counters: %v", c)
+	}
+	other.nothing("of the forger's frames")
+}
+
+// A full-sized datagram goes out, and one whose frame spans descriptors too.
+func TestSeveralDescriptors(t *testing.T) {
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: 9000})}
+	l.openMux(mux.ModeGeneric)
+	a := l.open(udpTag("10.0.0.1:7000"))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	text := strings.Repeat("0123456789", 800)
+	sendTo(t, b, "10.0.0.1:7000", text)
+	if udp := packet(t, a.recv().frame).Layer(layers.LayerTypeUDP); string(udp.LayerPayload()) != text {
+		t.Error("a long datagram was not received as it was sent")
+	}
+	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", text))
+	big := make([]byte, 9000)
+	n, _, err := b.ReadFromUDPAddrPort(big)
+	must(t, err)
+	if string(big[:n]) != text {
+		t.Error("a long datagram was not sent as it was written")
+	}
+}
+
+// Two endpoints of one host talk to one another without the wire.
+func TestLocalDelivery(t *testing.T) {
+	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+		t.Run(mode.String(), func(t *testing.T) {
+			l := openLab(t, mode)
+			a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
+			b := l.open(udpTag("10.0.0.1:7001"), endpoint.MessageTag(8))
+			r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.1"))
+			must(t, err)
+			a.send(datagram(r.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.1:7001", "hello"))
+			if p := packet(t, b.recv().frame); string(p.ApplicationLayer().Payload()) != "hello" {
+				t.Errorf("received %v", p)
+			}
+			b.send(messageFrame(r.LinkAddr, l.A.LinkAddr, 7, 8, "hi"))
+			if f := a.recv().frame; !bytes.HasPrefix(f[26:], []byte("hi")) {
+				t.Errorf("received %x", f)
+			}
+			l.moved("to nobody", "tx_", func() {
+				a.send(datagram(r.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.1:53", "hello"))
+				l.await("tx_no_owner", 1)
+			}, "tx_no_owner")
+			if c := l.count(); c["tx_local"] != 2 || c["deliver_socket"] != 2 || c["tx_uplink"] != 0 {
+				t.Errorf("counters: %v", c)
+			}
+		})
+	}
+}
+
+// ARP and everything else for a whole address reaches its owner, which answers
+// for itself; the shared address's ARP stays the kernel's.
+func TestWholeAddress(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	whole := netip.MustParseAddr("10.0.0.77")
+	a := l.open(endpoint.AddrTag(whole))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	sendTo(t, b, "10.0.0.77:5", "hello") // the kernel asks for the link address first
+	p := packet(t, a.recv().frame)
+	request, ok := p.Layer(layers.LayerTypeARP).(*layers.ARP)
+	if !ok || !net.IP(request.DstProtAddress).Equal(whole.AsSlice()) {
+		t.Fatalf("received %v, want an ARP request", p)
+	}
+	A := l.A.LinkAddr
+	a.send(build(&layers.Ethernet{DstMAC: request.SourceHwAddress, SrcMAC: A[:], EthernetType: layers.EthernetTypeARP}, &layers.ARP{
+		AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: 2,
+		SourceHwAddress: A[:], SourceProtAddress: whole.AsSlice(), DstHwAddress: request.SourceHwAddress, DstProtAddress: request.SourceProtAddress,
+	}))
+	p = packet(t, a.recv().frame)
+	if udp := p.Layer(layers.LayerTypeUDP); udp == nil || string(udp.LayerPayload()) != "hello" {
+		t.Fatalf("received %v, want the datagram", p)
+	}
+	run(t, l.B, "ping", "-c", "1", "-W", "2", "10.0.0.1")
+	// Another endpoint of this host finds it behind the uplink's link address.
+	other := l.open(udpTag("10.0.0.1:7000"))
+	r, err := other.lease.Resolve(t.Context(), whole)
+	must(t, err)
+	other.send(datagram(r.LinkAddr, A, "10.0.0.1:7000", "10.0.0.77:5", "neighbour"))
+	if p = packet(t, a.recv().frame); string(p.ApplicationLayer().Payload()) != "neighbour" {
+		t.Errorf("received %v", p)
+	}
+	a.nothing("ARP and ping of the shared address")
+}
+
+// An unreachable port of the peer answers with ICMP, which goes to the sender.
+func TestICMPErrorReachesTheSender(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a, b := l.open(udpTag("10.0.0.1:7000")), l.open(udpTag("10.0.0.1:7001"))
+	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9", "anybody?"))
+	p := packet(t, a.recv().frame)
+	icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4)
+	if !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
+		t.Errorf("received %v", p)
+	}
+	b.nothing("an error about another's datagram")
+}
+
+// A super-frame (UDP_SEGMENT) arrives with the size to cut it by, through a
+// port and straight from a queue. In native mode the kernel has cut it.
+func TestSuperFrame(t *testing.T) {
+	const size, total = 1000, 4500
+	text := strings.Repeat("abcdefghi ", total/10)
+	for _, c := range []struct {
+		mode   mux.Mode
+		attach endpoint.Attachment
+	}{
+		{mux.ModeGeneric, endpoint.AttachPort},
+		{mux.ModeGeneric, endpoint.AttachQueue},
+		{mux.ModeNative, endpoint.AttachPort},
+	} {
+		t.Run(c.mode.String()+" "+c.attach.String(), func(t *testing.T) {
+			l := openLab(t, c.mode)
+			a := l.openRequest(endpoint.Request{Attach: c.attach, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+			b := kernelUDP(t, l.B, "10.0.0.2:9000")
+			raw, err := b.SyscallConn()
+			must(t, err)
+			var opt error
+			must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }))
+			must(t, opt)
+			sendTo(t, b, "10.0.0.1:7000", text)
+			if c.mode == mux.ModeNative {
+				for rest := text; rest != ""; {
+					r := a.recv()
+					payload := string(packet(t, r.frame).Layer(layers.LayerTypeUDP).LayerPayload())
+					if want := rest[:min(size, len(rest))]; payload != want || r.gsoSize != 0 {
+						t.Fatalf("datagram of %d bytes, gso size %d", len(payload), r.gsoSize)
+					}
+					rest = rest[len(payload):]
+				}
+				return
+			}
+			r := a.recv()
+			if r.gsoSize != size {
+				t.Errorf("gso size %d, want %d", r.gsoSize, size)
+			}
+			if udp := packet(t, r.frame).Layer(layers.LayerTypeUDP); string(udp.LayerPayload()) != text {
+				t.Errorf("%d bytes of payload, want %d as sent", len(udp.LayerPayload()), total)
+			}
+			// A datagram that is none has no such size, though it is long.
+			must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) }))
+			must(t, opt)
+			sendTo(t, b, "10.0.0.1:7000", text[:1400])
+			if r := a.recv(); r.gsoSize != 0 {
+				t.Errorf("gso size %d of an ordinary datagram", r.gsoSize)
+			}
+		})
+	}
+}
+
+// A queue attachment receives what its tags claim, and sends straight out.
+func TestQueue(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	q := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
+	p := l.open(udpTag("10.0.0.1:7001"))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	sendTo(t, b, "10.0.0.1:7000", "hello")
+	if f := packet(t, q.recv().frame); string(f.ApplicationLayer().Payload()) != "hello" {
+		t.Errorf("received %v", f)
+	}
+	q.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "answer"))
+	readFrom(t, b, "answer")
+	sendTo(t, b, "10.0.0.1:7001", "to the port")
+	p.recv()
+	l.moved("from a port to a queue", "tx_", func() {
+		p.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "hello"))
+	}, "tx_to_queue")
+	if c := l.count(); c["rx_queue"] != 1 || c["rx_port"] != 1 {
+		t.Errorf("counters: %v", c)
+	}
+	run(t, l.B, "ping", "-c", "1", "-W", "2", "10.0.0.1")
+}
+
+// What the kernel drops after a program has sent it on is counted too, so that
+// the counters add up.
+func TestCountersAddUp(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open(udpTag("10.0.0.1:7000"))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	k := kernelUDP(t, l.A, "10.0.0.1:53")
+	const frames = 500 // more than the rings of the endpoint, which reads nothing
+	for range frames {
+		sendTo(t, b, "10.0.0.1:7000", "into the void")
+		sendTo(t, b, "10.0.0.1:53", "to the kernel")
+		readFrom(t, k, "to the kernel") // so the one before has arrived
+	}
+	c := l.count()
+	if c["rx_port"] != frames || c["rx_pass"] < frames || c["deliver_socket"] != frames {
+		t.Errorf("counters: %v", c)
+	}
+	st, err := a.sock.Statistics()
+	must(t, err)
+	waiting := uint64(a.sock.RX.Pending())
+	if c["lost_deliver_redirect"] != frames-waiting || waiting != 128 {
+		t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
+	}
+	// A port that is down loses what is redirected to it.
+	run(t, l.A, "ip", "link", "set", fmt.Sprintf("unet%d", a.grant.ID), "down")
+	sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
+	l.await("lost_uplink_redirect", 1)
+	// And an uplink that is down what endpoints send.
+	run(t, l.A, "ip", "link", "set", fmt.Sprintf("unet%d", a.grant.ID), "up")
+	run(t, l.A, "ip", "link", "set", l.A.Interface, "down")
+	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "hello"))
+	l.await("lost_port_redirect", 1)
+}
+
+// In native mode a device that does not take frames says so per bulk.
+func TestNativeLossIsCounted(t *testing.T) {
+	l := openLab(t, mux.ModeNative) // host B has neither GRO nor a program
+	a := l.open(udpTag("10.0.0.1:7000"))
+	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "hello"))
+	l.await("tx_uplink", 1)
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		c := l.count()
+		if c["lost_port_redirect"]+c["lost_device_full"] == 1 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("counters: %v", c)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/wire"
+)
+
+// uplink is what was found out about the interface when the mux was opened.
+type uplink struct {
+	name    string
+	ifindex int
+	addr    wire.LinkAddr
+	mtu     uint32 // bytes of IP packet
+	queues  uint32 // receive queues
+	virtual bool   // no hardware behind it
+	virtio  bool   // hardware of a hypervisor
+	kind    string // of a virtual link: veth, bridge, ...
+}
+
+// findUplink looks an interface up and refuses what cannot be one.
+func findUplink(h *netlink.Handle, name string) (uplink, error) {
+	l, err := h.LinkByName(name)
+	if err != nil {
+		var absent netlink.LinkNotFoundError
+		if errors.As(err, &absent) || name == "" {
+			return uplink{}, fmt.Errorf("%w: %q", ErrNoInterface, name)
+		}
+		return uplink{}, fmt.Errorf("interface %q: %w", name, err)
+	}
+	a := l.Attrs()
+	if a.EncapType != "ether" || len(a.HardwareAddr) != len(wire.LinkAddr{}) {
+		return uplink{}, fmt.Errorf("%w: %s is %s", ErrNotEthernet, name, a.EncapType)
+	}
+	if a.Xdp != nil && a.Xdp.Attached {
+		return uplink{}, fmt.Errorf("%w: %s has program %d (ip link show dev %s)", ErrForeignProgram, name, a.Xdp.ProgId, name)
+	}
+	return uplink{
+		name:    a.Name,
+		ifindex: a.Index,
+		addr:    wire.LinkAddr(a.HardwareAddr),
+		mtu:     uint32(a.MTU),
+		queues:  uint32(max(a.NumRxQueues, 1)),
+		virtual: l.Type() != "device", // the kernel names a kind only for links made in software
+		virtio:  a.ParentDevBus == "virtio",
+		kind:    l.Type(),
+	}, nil
+}
+
+// partialChecksums: a virtual link carries skbs whose checksum nobody has
+// completed, and so does virtio from its host, while skbs are what we see.
+func (u *uplink) partialChecksums(m Mode) bool {
+	return u.virtual || u.virtio && m == ModeGeneric
+}
+
+// primaryAddr is the interface's first IPv4 address and its subnet, or zero.
+func primaryAddr(h *netlink.Handle, ifindex int) (netip.Prefix, error) {
+	list, err := prefixes(h, ifindex)
+	if err != nil || len(list) == 0 {
+		return netip.Prefix{}, err
+	}
+	return list[0], nil
+}
+
+// prefixes lists the IPv4 addresses of an interface, primary ones first, or
+// those of the whole namespace if ifindex is 0.
+func prefixes(h *netlink.Handle, ifindex int) ([]netip.Prefix, error) {
+	var link netlink.Link
+	if ifindex != 0 {
+		link = &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
+	}
+	addrs, err := h.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("addresses of the uplink: %w", err)
+	}
+	var first, second []netip.Prefix
+	for _, a := range addrs {
+		ip, ok := netip.AddrFromSlice(a.IP.To4())
+		if !ok {
+			continue
+		}
+		bits, _ := a.Mask.Size()
+		if a.Flags&unix.IFA_F_SECONDARY != 0 {
+			second = append(second, netip.PrefixFrom(ip, bits))
+		} else {
+			first = append(first, netip.PrefixFrom(ip, bits))
+		}
+	}
+	return append(first, second...), nil
+}
+
+// showVLANTags makes 802.1Q tags visible to XDP and returns how to undo that.
+func (u *uplink) showVLANTags(ns netns.NsHandle, log *slog.Logger) (undo func() error, err error) {
+	undo = func() error { return nil }
+	err = within(ns, func() error {
+		before, err := ethtoolFlags(u.name, ethtoolGetFlags, 0)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return nil // no such offload
+		}
+		if err != nil {
+			return fmt.Errorf("offloads of %s: %w", u.name, err)
+		}
+		if before&flagRxVLAN == 0 {
+			return nil
+		}
+		_, setErr := ethtoolFlags(u.name, ethtoolSetFlags, before&^flagRxVLAN)
+		after, err := ethtoolFlags(u.name, ethtoolGetFlags, 0)
+		if err != nil {
+			return fmt.Errorf("offloads of %s: %w", u.name, err)
+		}
+		if after&flagRxVLAN != 0 {
+			return errors.Join(fmt.Errorf("%w on %s: frames of a VLAN would be taken for untagged ones", ErrVLANOffload, u.name), setErr)
+		}
+		log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", u.name)
+		undo = func() error { return restoreRxVLAN(ns, u.ifindex) }
+		return nil
+	})
+	if err == nil && u.kind == "veth" {
+		log.Info("on a veth the other end decides whether XDP sees VLAN tags: if VLANs are used there, turn its txvlan offload off", "interface", u.name)
+	}
+	return undo, err
+}
+
+// restoreRxVLAN turns receive VLAN offload on again, if the interface still exists.
+func restoreRxVLAN(ns netns.NsHandle, ifindex int) error {
+	return within(ns, func() error {
+		l, err := netlink.LinkByIndex(ifindex)
+		if err != nil {
+			return nil // it went away, and its offloads with it
+		}
+		now, err := ethtoolFlags(l.Attrs().Name, ethtoolGetFlags, 0)
+		if err != nil {
+			return fmt.Errorf("restore receive VLAN offload: %w", err)
+		}
+		if _, err = ethtoolFlags(l.Attrs().Name, ethtoolSetFlags, now|flagRxVLAN); err != nil {
+			return fmt.Errorf("restore receive VLAN offload: %w", err)
+		}
+		return nil
+	})
+}
+
+// Bits of enum netdev_xdp_act, linux/netdev.h.
+const (
+	xdpBasic    = 1 << 0
+	xdpRedirect = 1 << 1
+	xdpNdoXmit  = 1 << 2
+)
+
+// xdpFeatures asks what the driver can do in native mode (netdev netlink
+// family, Linux 6.3). known is false if the kernel cannot say.
+func xdpFeatures(ns netns.NsHandle, ifindex int) (features uint64, known bool) {
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_GENERIC)
+	if err != nil {
+		return 0, false
+	}
+	defer h.Close()
+	family, err := h.GenlFamilyGet("netdev")
+	if err != nil {
+		return 0, false
+	}
+	sock, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_GENERIC)
+	if err != nil {
+		return 0, false
+	}
+	defer sock.Close()
+	const (
+		cmdDevGet       = 1 // NETDEV_CMD_DEV_GET
+		attrIfindex     = 1 // NETDEV_A_DEV_IFINDEX
+		attrXDPFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
+	)
+	req := nl.NewNetlinkRequest(int(family.ID), 0)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_GENERIC: {Socket: sock}}
+	req.AddData(&nl.Genlmsg{Command: cmdDevGet, Version: nl.GENL_CTRL_VERSION})
+	req.AddData(nl.NewRtAttr(attrIfindex, nl.Uint32Attr(uint32(ifindex))))
+	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
+	if err != nil || len(msgs) == 0 || len(msgs[0]) < nl.SizeofGenlmsg {
+		return 0, false
+	}
+	attrs, err := nl.ParseRouteAttr(msgs[0][nl.SizeofGenlmsg:])
+	if err != nil {
+		return 0, false
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == attrXDPFeatures && len(a.Value) == 8 {
+			return nl.NativeEndian().Uint64(a.Value), true
+		}
+	}
+	return 0, false
+}
+
+func (u *uplink) identity(addr netip.Prefix, m Mode) endpoint.Identity {
+	return endpoint.Identity{
+		Interface:        u.name,
+		LinkAddr:         u.addr,
+		Addr:             addr,
+		MTU:              u.mtu,
+		PartialChecksums: u.partialChecksums(m),
+		Mode:             m.String(),
+	}
+}

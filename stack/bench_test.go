@@ -1,0 +1,175 @@
+package stack_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+	"github.com/unet-go/unet/wire"
+)
+
+// feed is a link that costs nothing: it receives one frame over and over, when
+// told to, and sends into nowhere.
+type feed struct {
+	frame  []byte
+	room   [2048]byte
+	waits  int
+	sent   int
+	more   int // frames offered a batch
+	single stack.Frame
+}
+
+func (l *feed) Recv(frames []stack.Frame) int {
+	n := min(l.waits, len(frames))
+	for i := range n {
+		frames[i] = stack.Frame{Data: l.frame, ID: uint64(i)}
+	}
+	l.waits -= n
+	return n
+}
+func (l *feed) Release(stack.Frame)        {}
+func (l *feed) Alloc() (stack.Frame, bool) { return stack.Frame{Data: l.room[:]}, true }
+func (l *feed) Send(stack.Frame) bool      { l.sent++; return true }
+func (l *feed) Flush() error               { return nil }
+func (l *feed) Pending() bool              { return l.waits > 0 }
+func (l *feed) Sleep(time.Time) error      { return nil }
+func (l *feed) Wake()                      {}
+
+// datagramFrame is a whole frame from B to A.
+func datagramFrame(srcPort, dstPort uint16, payload []byte) []byte {
+	b := make([]byte, 42+len(payload))
+	wire.PutEthernet(b, linkA, linkB, wire.EtherTypeIPv4)
+	n := wire.PutUDPCopy(b[34:], &wire.UDPFlow{Src: addrB, Dst: addrA, SrcPort: srcPort, DstPort: dstPort}, payload)
+	wire.PutIPv4(b[14:], wire.IPv4Fields{TotalLen: uint16(20 + n), TTL: 64, Protocol: wire.ProtocolUDP, Src: addrB, Dst: addrA})
+	return b
+}
+
+func arpFrame(op uint16, from, to wire.LinkAddr, sender, target [4]byte) []byte {
+	b := make([]byte, 42)
+	wire.PutEthernet(b, to, from, wire.EtherTypeARP)
+	wire.PutARP(b[14:], wire.ARPFields{Op: op, SenderLink: from, SenderAddr: sender, TargetLink: to, TargetAddr: target})
+	return b
+}
+
+func newFed(b testing.TB) (*feed, *stack.Stack) {
+	l := &feed{}
+	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, NoCaretaker: true, Wait: stack.WaitSpin}))
+	b.Cleanup(func() { s.Close() })
+	l.frame = arpFrame(wire.ARPRequest, linkB, linkA, addrB, addrA)
+	l.waits = 1
+	s.Poll(time.Now())
+	return l, s
+}
+
+// Input of a datagram of 64 bytes, queue, pop and copy.
+func BenchmarkReceive(b *testing.B) {
+	for _, from := range []string{"queue", "wait", "batch32"} {
+		b.Run(from, func(b *testing.B) {
+			l, s := newFed(b)
+			c := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+			l.frame = datagramFrame(9, 7, make([]byte, 64))
+			buf := make([]byte, 2048)
+			now := time.Now()
+			b.ReportAllocs()
+			switch from {
+			case "queue":
+				for b.Loop() {
+					l.waits = 1
+					s.Poll(now)
+					c.Recv(buf)
+				}
+			case "wait": // as a ping-pong does it: Recv itself takes the frame in
+				for b.Loop() {
+					l.waits = 1
+					c.Recv(buf)
+				}
+			case "batch32":
+				msgs := make([]stack.UDPMessage, 32)
+				for i := range msgs {
+					msgs[i].Buf = make([]byte, 64)
+				}
+				for n := 0; b.Loop(); n++ {
+					if n%32 == 0 {
+						l.waits = 32
+						c.RecvBatch(msgs)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Output of a datagram of 64 bytes, the kick not included.
+func BenchmarkSend(b *testing.B) {
+	for _, how := range []string{"connected", "to", "batch32"} {
+		b.Run(how, func(b *testing.B) {
+			_, s := newFed(b)
+			p := make([]byte, 64)
+			b.ReportAllocs()
+			switch how {
+			case "connected":
+				c := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+				for b.Loop() {
+					c.Send(p)
+				}
+			case "to":
+				c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+				to := ap("10.0.0.2:9")
+				for b.Loop() {
+					c.SendTo(p, to)
+				}
+			case "batch32":
+				c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+				msgs := make([]stack.UDPMessage, 32)
+				for i := range msgs {
+					msgs[i] = stack.UDPMessage{Buf: p, Addr: ap("10.0.0.2:9")}
+				}
+				for n := 0; b.Loop(); n++ {
+					if n%32 == 0 {
+						c.SendBatch(msgs)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A round trip of 64 bytes between two stacks over a memlink, all in one
+// goroutine; floor is what the memlink costs of it.
+func BenchmarkRoundTrip(b *testing.B) {
+	b.Run("stack", func(b *testing.B) {
+		sa, sb, _, _ := newPair(b, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+		ca := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+		cb := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		ca.Send([]byte("resolve"))
+		sb.Poll(time.Now())
+		sa.Poll(time.Now())
+		buf, p := make([]byte, 2048), make([]byte, 64)
+		must(cb.Recv(buf))
+		b.ReportAllocs()
+		for b.Loop() {
+			ca.Send(p)
+			cb.Recv(buf)
+			cb.Send(p)
+			ca.Recv(buf)
+		}
+	})
+	b.Run("floor", func(b *testing.B) {
+		la, lb := memlink.Pair(memlink.Config{})
+		frames := make([]stack.Frame, 64)
+		hop := func(from, to *memlink.Link) {
+			f, _ := from.Alloc()
+			f.Data = f.Data[:106]
+			from.Send(f)
+			from.Flush()
+			for _, f := range frames[:to.Recv(frames)] {
+				to.Release(f)
+			}
+		}
+		for b.Loop() {
+			hop(la, lb)
+			hop(lb, la)
+		}
+	})
+}

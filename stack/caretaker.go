@@ -1,0 +1,65 @@
+package stack
+
+import "time"
+
+// The caretaker's pauses between two looks at who polls.
+const (
+	firstPause = time.Millisecond     // also the grace after the application's last wait
+	lastPause  = 8 * time.Millisecond // while the application is busy
+)
+
+// caretaker holds the poll role while nobody in the application waits, so that
+// ARP, pings, ICMP errors and timers do not depend on the application.
+//
+// It must not disturb: a process that computes between two waits pays nothing
+// for it, no goroutine switch and no system call. So the application never
+// starts it and never stops it on that path. The caretaker looks by itself, once
+// every few milliseconds, whether the application has held the role since the
+// last look. If not, it takes the role and sleeps in the link, with no more
+// pauses; the next wait of the application calls it back (recall). If the
+// application sits asleep in a long wait of its own, the caretaker goes to sleep
+// too, and the end of that wait, which has cost a wake-up anyway, wakes it.
+func (s *Stack) caretaker() {
+	defer close(s.caretakerDone)
+	pause := firstPause
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for seen := s.rolesTaken; !s.closed && s.broken == nil; {
+		s.mu.Unlock()
+		select {
+		case <-timer.C:
+		case <-s.caretakerWake:
+		}
+		s.mu.Lock()
+		pause = min(2*pause, lastPause)
+		switch busy := s.rolesTaken != seen; {
+		case s.closed:
+		case s.role == roleFree && !busy && s.parked.head == nil:
+			s.role = roleCaretaker
+			s.pollUntil(&s.recall, s.recall.seq, never, WaitBlock)
+			s.leaveRole()
+			pause = firstPause
+		case s.role == roleFree:
+			pause = firstPause
+		case !busy && s.away == sleeping:
+			s.caretakerIdle = true
+			s.mu.Unlock()
+			<-s.caretakerWake
+			s.mu.Lock()
+			pause = firstPause
+		}
+		seen = s.rolesTaken
+		timer.Reset(pause)
+	}
+}
+
+// wakeCaretaker ends the caretaker's pause. mu is held.
+func (s *Stack) wakeCaretaker() {
+	s.caretakerIdle = false
+	select {
+	case s.caretakerWake <- struct{}{}:
+	default:
+	}
+}

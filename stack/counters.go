@@ -1,0 +1,133 @@
+package stack
+
+// reason names a counter. What happens to a frame that is dropped is one of
+// them, and nothing else: no error, no log line.
+type reason uint8
+
+const (
+	framesReceived reason = iota // each part of a packet is one
+	framesSent
+
+	frameTruncated
+	frameNestedVLAN
+	frameVLAN        // tagged for a VLAN; the stack is on none
+	frameDestination // for another link address
+	frameType        // neither IPv4 nor ARP
+	frameParts       // a packet whose last part is missing
+
+	ipv4Truncated
+	ipv4Version
+	ipv4Length
+	ipv4Checksum
+	ipv4Destination // for an address that is not ours
+	ipv4Source      // an address that nobody can have
+	ipv4LinkGroup   // to our address in a link-layer broadcast (RFC 1122, 3.3.6)
+	ipv4Fragment    // fragments are not reassembled
+	ipv4Protocol    // nothing here speaks it
+
+	arpMalformed
+	arpBogus    // a sender that cannot be, or an unknown operation
+	arpNotOurs  // about another address, or nothing here does ARP
+	arpConflict // somebody else claims our address
+	arpRequestsSent
+	arpRepliesSent
+
+	icmpTruncated
+	icmpChecksum
+	icmpIgnored   // of a type that needs no answer, or an echo not ours to answer
+	icmpUnmatched // an error about a packet that no socket of ours sent
+	icmpErrors    // errors that reached a socket or a route
+	icmpEchoRepliesSent
+	icmpUnreachablesSent
+	icmpUnreachablesLimited // not sent because of the rate limit
+
+	neighbourFailed // nobody answered
+	neighbourHeldDropped
+	routesFailed
+	routesRefreshed
+	pathMTULowered
+
+	multiPart   // packets that came in several frames and were copied together
+	superFrames // UDP super-frames, split
+	quotaCopied // datagrams copied because the application holds its quota of frames
+
+	replyNoFrame // a reply of the stack's own found no frame or no room to send
+	sendBlocked  // a send found no frame or no room and had to wait
+	flushFailed
+	loopedBack // datagrams from a socket of this stack to another one
+
+	reasons
+)
+
+var reasonNames = [reasons]string{
+	framesReceived:          "frames_received",
+	framesSent:              "frames_sent",
+	frameTruncated:          "frame_truncated",
+	frameNestedVLAN:         "frame_nested_vlan",
+	frameVLAN:               "frame_vlan",
+	frameDestination:        "frame_destination",
+	frameType:               "frame_type",
+	frameParts:              "frame_parts",
+	ipv4Truncated:           "ipv4_truncated",
+	ipv4Version:             "ipv4_version",
+	ipv4Length:              "ipv4_length",
+	ipv4Checksum:            "ipv4_checksum",
+	ipv4Destination:         "ipv4_destination",
+	ipv4Source:              "ipv4_source",
+	ipv4LinkGroup:           "ipv4_link_group",
+	ipv4Fragment:            "ipv4_fragment",
+	ipv4Protocol:            "ipv4_protocol",
+	arpMalformed:            "arp_malformed",
+	arpBogus:                "arp_bogus",
+	arpNotOurs:              "arp_not_ours",
+	arpConflict:             "arp_conflict",
+	arpRequestsSent:         "arp_requests_sent",
+	arpRepliesSent:          "arp_replies_sent",
+	icmpTruncated:           "icmp_truncated",
+	icmpChecksum:            "icmp_checksum",
+	icmpIgnored:             "icmp_ignored",
+	icmpUnmatched:           "icmp_unmatched",
+	icmpErrors:              "icmp_errors",
+	icmpEchoRepliesSent:     "icmp_echo_replies_sent",
+	icmpUnreachablesSent:    "icmp_unreachables_sent",
+	icmpUnreachablesLimited: "icmp_unreachables_limited",
+	neighbourFailed:         "neighbour_failed",
+	neighbourHeldDropped:    "neighbour_held_dropped",
+	routesFailed:            "routes_failed",
+	routesRefreshed:         "routes_refreshed",
+	pathMTULowered:          "path_mtu_lowered",
+	multiPart:               "multi_part",
+	superFrames:             "super_frames",
+	quotaCopied:             "quota_copied",
+	replyNoFrame:            "reply_no_frame",
+	sendBlocked:             "send_blocked",
+	flushFailed:             "flush_failed",
+	loopedBack:              "looped_back",
+}
+
+// Counter is one count since the stack was made.
+type Counter struct {
+	Name  string
+	Value uint64
+}
+
+// Counters returns all counts, by reason, in a fixed order. Those of UDP count
+// datagrams, the others frames or packets.
+func (s *Stack) Counters() []Counter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]Counter, 0, int(reasons)+7)
+	for r, name := range reasonNames {
+		out = append(out, Counter{name, s.count[r]})
+	}
+	u := s.udp.Counters()
+	return append(out,
+		Counter{"udp_received", u.Received},
+		Counter{"udp_sent", u.Sent},
+		Counter{"udp_no_socket", u.NoSocket},
+		Counter{"udp_queue_full", u.QueueFull},
+		Counter{"udp_length", u.BadLength},
+		Counter{"udp_checksum", u.BadChecksum},
+		Counter{"udp_errors", u.Errors},
+	)
+}

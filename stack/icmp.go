@@ -1,0 +1,129 @@
+package stack
+
+import (
+	"syscall"
+
+	"github.com/unet-go/unet/proto/udp"
+	"github.com/unet-go/unet/wire"
+)
+
+// The rate limit of ICMP errors: a bucket of tokens (RFC 1812, section 4.3.2.8).
+const (
+	icmpErrorBurst    = 32
+	icmpErrorInterval = second / 100 // one token comes back
+)
+
+// inputICMP takes a message to our address.
+func (s *Stack) inputICMP(eth wire.Ethernet, ip wire.IPv4) {
+	m, err := wire.ParseICMPv4(ip.Payload())
+	if err != nil {
+		if err == wire.ErrChecksum {
+			s.count[icmpChecksum]++
+		} else {
+			s.count[icmpTruncated]++
+		}
+		return
+	}
+	switch {
+	case m.Type() == wire.ICMPEchoRequest && s.wholeAddress:
+		s.sendEchoReply(eth, ip, m)
+	case m.IsError():
+		s.inputICMPError(m)
+	default:
+		s.count[icmpIgnored]++
+	}
+}
+
+// sendEchoReply answers a ping (RFC 1122, section 3.2.2.6).
+func (s *Stack) sendEchoReply(eth wire.Ethernet, ip wire.IPv4, request wire.ICMPv4) {
+	if wire.IPv4HeaderLen+len(request) > s.mtu || eth.Src().IsGroup() {
+		s.count[icmpIgnored]++
+		return
+	}
+	f, ok := s.reply(headersLen + len(request))
+	if !ok {
+		return
+	}
+	s.replyHeaders(f.Data, eth, ip, wire.ProtocolICMP, len(request))
+	wire.PutEchoReply(f.Data[headersLen:], request)
+	if s.transmit(f) {
+		s.count[icmpEchoRepliesSent]++
+	}
+}
+
+// sendUnreachable tells the sender of ip that nobody here takes it, unless it
+// must not be told (RFC 1122, section 3.2.2; inputIPv4 has let no broadcast and
+// no fragment through, and ip is no ICMP error) or has been told often enough.
+func (s *Stack) sendUnreachable(eth wire.Ethernet, ip wire.IPv4, code uint8) {
+	if !s.wholeAddress || eth.Src().IsGroup() || s.isBroadcast(ip.Src()) {
+		return
+	}
+	if back := int((s.now - s.errorTokensAt) / icmpErrorInterval); back > 0 {
+		s.errorTokens = min(s.errorTokens+min(back, icmpErrorBurst), icmpErrorBurst)
+		s.errorTokensAt += instant(back) * icmpErrorInterval
+	}
+	if s.errorTokens == 0 {
+		s.count[icmpUnreachablesLimited]++
+		return
+	}
+	n := wire.UnreachableLen(ip)
+	f, ok := s.reply(headersLen + n)
+	if !ok {
+		return
+	}
+	s.replyHeaders(f.Data, eth, ip, wire.ProtocolICMP, n)
+	wire.PutUnreachable(f.Data[headersLen:], code, 0, ip)
+	if s.transmit(f) {
+		s.errorTokens--
+		s.count[icmpUnreachablesSent]++
+	}
+}
+
+// inputICMPError takes an error to the socket that sent the packet it quotes.
+// Anybody can write such a message, so what it quotes must be something that a
+// socket of ours could have sent (RFC 5927, section 4.1, has the idea for TCP).
+func (s *Stack) inputICMPError(m wire.ICMPv4) {
+	quoted, err := m.Quoted()
+	if err != nil {
+		s.count[icmpTruncated]++
+		return
+	}
+	if quoted.Src() != s.addr || quoted.Protocol() != wire.ProtocolUDP {
+		s.count[icmpUnmatched]++
+		return
+	}
+	srcPort, dstPort, ok := wire.QuotedPorts(quoted)
+	if !ok {
+		s.count[icmpTruncated]++
+		return
+	}
+	remote := udp.AddrPort{Addr: quoted.Dst(), Port: dstPort}
+	sock := s.udp.Lookup(remote, udp.AddrPort{Addr: s.addr, Port: srcPort})
+	if sock == nil || sock.Connected() && sock.Remote() != remote {
+		s.count[icmpUnmatched]++
+		return
+	}
+	s.count[icmpErrors]++
+	if m.Type() == wire.ICMPUnreachable && m.Code() == wire.ICMPFragmentationNeeded {
+		s.lowerPathMTU(quoted, m.NextHopMTU())
+	}
+	if !sock.Connected() {
+		return
+	}
+	c := sock.Owner.(*UDPSocket)
+	if s.udp.ProcessICMP(m, quoted) != nil {
+		c.noteError()
+		return
+	}
+	if m.Type() == wire.ICMPUnreachable {
+		// The two that may pass, which the engine, like Linux, keeps to
+		// itself. RFC 1122, section 4.1.3.3, would have them reported, and an
+		// application that waits for an answer wants to know.
+		switch m.Code() {
+		case wire.ICMPNetUnreachable:
+			c.setError(syscall.ENETUNREACH)
+		case wire.ICMPHostUnreachable:
+			c.setError(syscall.EHOSTUNREACH)
+		}
+	}
+}

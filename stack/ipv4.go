@@ -1,0 +1,134 @@
+package stack
+
+import (
+	"encoding/binary"
+
+	"github.com/unet-go/unet/wire"
+)
+
+const (
+	ttl = 64 // RFC 1700
+
+	// headersLen is what stands before the UDP header in a frame that is sent.
+	headersLen = wire.EthernetHeaderLen + wire.IPv4HeaderLen
+)
+
+// inputIPv4 takes the packet in a frame. See inputEthernet for f and kept.
+func (s *Stack) inputIPv4(eth wire.Ethernet, f *Frame, gso uint16) (kept bool) {
+	ip, err := wire.ParseIPv4(eth.Payload())
+	if err != nil {
+		s.countIPv4(err)
+		return false
+	}
+	if ip.Dst() != s.addr {
+		s.count[ipv4Destination]++
+		return false
+	}
+	if eth.Dst().IsGroup() {
+		s.count[ipv4LinkGroup]++
+		return false
+	}
+	if !s.possibleSource(ip.Src()) {
+		s.count[ipv4Source]++
+		return false
+	}
+	if ip.IsFragment() {
+		s.count[ipv4Fragment]++
+		return false
+	}
+	// The protocols of the stack. TCP's place is beside UDP's.
+	switch ip.Protocol() {
+	case wire.ProtocolUDP:
+		return s.inputUDP(eth, ip, f, gso)
+	case wire.ProtocolICMP:
+		s.inputICMP(eth, ip)
+	default:
+		s.count[ipv4Protocol]++
+		s.sendUnreachable(eth, ip, wire.ICMPProtocolUnreachable)
+	}
+	return false
+}
+
+func (s *Stack) countIPv4(err error) {
+	switch err {
+	case wire.ErrTruncated:
+		s.count[ipv4Truncated]++
+	case wire.ErrVersion:
+		s.count[ipv4Version]++
+	case wire.ErrLength:
+		s.count[ipv4Length]++
+	default:
+		s.count[ipv4Checksum]++
+	}
+}
+
+// possibleSource reports whether a packet from the wire may have this source
+// (RFC 1122, section 3.2.1.3). Our own address may be shared with other
+// endpoints of this host, which the mux connects with us; only if it is ours
+// alone is such a packet a lie.
+func (s *Stack) possibleSource(a [4]byte) bool {
+	switch {
+	case a[0] == 0, a[0] == 127, a[0] >= 224:
+		return false
+	case a == s.addr:
+		return !s.wholeAddress
+	}
+	return true
+}
+
+// inSubnet reports whether a is a host on our link.
+func (s *Stack) inSubnet(a [4]byte) bool {
+	mask := ^uint32(0) << (32 - s.prefix.Bits())
+	network := s.prefix.Addr().As4()
+	host := binary.BigEndian.Uint32(a[:])
+	return host&mask == binary.BigEndian.Uint32(network[:])
+}
+
+// isBroadcast reports whether a is the broadcast address of our subnet (which
+// one of 31 or 32 bits has not, RFC 3021), or the limited one.
+func (s *Stack) isBroadcast(a [4]byte) bool {
+	host := binary.BigEndian.Uint32(a[:])
+	hostBits := ^uint32(0) >> s.prefix.Bits()
+	return host == ^uint32(0) || s.prefix.Bits() < 31 && s.inSubnet(a) && host&hostBits == hostBits
+}
+
+// headers is a template of what stands before the transport header: Ethernet,
+// and IPv4 with DF set and ID 0 (RFC 6864, section 4.1), of which only the total
+// length and the checksum differ between packets.
+type headers struct {
+	bytes [headersLen]byte
+	sum   uint32 // ones-complement sum of the IPv4 header, its length and checksum taken as 0
+}
+
+func makeHeaders(src, dst wire.LinkAddr, from, to [4]byte, protocol uint8) (h headers) {
+	wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv4)
+	ip := h.bytes[wire.EthernetHeaderLen:]
+	wire.PutIPv4(ip, wire.IPv4Fields{TTL: ttl, Protocol: protocol, DontFragment: true, Src: from, Dst: to})
+	h.sum = uint32(^binary.BigEndian.Uint16(ip[10:]))
+	return h
+}
+
+// setLinkDst changes the destination of the frames.
+func (h *headers) setLinkDst(a wire.LinkAddr) { copy(h.bytes[:6], a[:]) }
+
+// put writes the headers of a packet with n bytes after the IPv4 header to the
+// start of b. The checksum is the template's plus the length (RFC 1624).
+func (h *headers) put(b []byte, n int) {
+	p := (*[headersLen]byte)(b)
+	*p = h.bytes
+	length := uint32(wire.IPv4HeaderLen + n)
+	sum := h.sum + length
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(p[16:18], uint16(length))
+	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum))
+}
+
+// replyHeaders answers the sender of a received packet: back to the link
+// address that it came from, without a route.
+func (s *Stack) replyHeaders(b []byte, eth wire.Ethernet, ip wire.IPv4, protocol uint8, n int) {
+	wire.PutEthernet(b, eth.Src(), s.linkAddr, wire.EtherTypeIPv4)
+	wire.PutIPv4(b[wire.EthernetHeaderLen:], wire.IPv4Fields{
+		TotalLen: uint16(wire.IPv4HeaderLen + n), TTL: ttl, Protocol: protocol, DontFragment: true,
+		Src: s.addr, Dst: ip.Src(),
+	})
+}

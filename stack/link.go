@@ -1,0 +1,58 @@
+package stack
+
+import "time"
+
+// Frame is one link frame, or one part of one, that a Link lends or takes. It
+// is a handle: copying it does not copy the bytes, and exactly one party owns
+// them at any moment.
+type Frame struct {
+	// Data is, of a received frame, its bytes from the Ethernet header on. Of
+	// an allocated frame it is the whole room; the stack reslices it from the
+	// start to what is sent.
+	Data []byte
+	// ID is the link's own name for the memory, opaque to the stack. It alone
+	// says which frame is released.
+	ID uint64
+	// GSOSize is not 0 for a UDP super-frame, one header before the payloads of
+	// several datagrams (UDP_SEGMENT): the payload bytes of each datagram but
+	// the last.
+	GSOSize uint16
+	// More says that the packet goes on in the next Frame of the batch.
+	More bool
+}
+
+// Link is how a stack meets the wire.
+//
+// Recv, Release, Alloc, Send and Flush are called under the stack's lock, so
+// never two at once. Pending and Sleep are called without the lock, by the one
+// goroutine that holds the poll role, possibly while another goroutine is in
+// one of the first five. Wake may be called at any time by anyone.
+//
+// Ownership: Recv and Alloc hand frames to the stack; Release, and Send when it
+// returns true, take them back.
+type Link interface {
+	// Recv hands over up to len(frames) received frames and returns how many.
+	// It never splits a packet of several parts between calls. The stack's
+	// batch has room for the largest packet there is (64 KiB in frames of
+	// 2 KiB).
+	Recv(frames []Frame) int
+	// Release gives back a frame from Recv or Alloc. Only ID is looked at.
+	Release(f Frame)
+	// Alloc hands over a frame to send. false: none is free at the moment.
+	Alloc() (Frame, bool)
+	// Send queues f.Data. false: the queue is full, and the frame stays the
+	// caller's.
+	Send(f Frame) bool
+	// Flush tells the other side, in one kick, of all that was sent.
+	Flush() error
+	// Pending reports whether Recv would return something. It must be cheap:
+	// it is spun on.
+	Pending() bool
+	// Sleep blocks until a frame waits, Wake is called, or the time until has
+	// come (zero: no limit). A Wake that comes before Sleep is not lost: the
+	// next Sleep returns at once. Returning for no reason is allowed. An error
+	// means that the link is beyond use.
+	Sleep(until time.Time) error
+	// Wake ends a Sleep, or the next one.
+	Wake()
+}

@@ -1,0 +1,345 @@
+// Package memlink is a wire in memory: pairs of links that a [stack.Stack] runs
+// on, without a kernel, on any system. It is for tests, also those of other
+// packages, and for examples.
+//
+// Each link has a segment of its own: a number of frames, half of which wait to
+// be filled by the peer. Flush copies what was sent into the peer's frames, one
+// by one, and gives the sender's back, as a veth pair does in the sender's system
+// call. Every frame has an owner, and misuse panics with "BUG:": a frame released
+// twice, sent without being allocated, or touched by nobody's leave. [Link.Audit]
+// says where the frames are; at the end of a test all must be home.
+//
+// Every frame that crosses can be watched and lost ([Link.Filter]), and anything
+// can be put on the wire ([Link.Inject]).
+package memlink
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/unet-go/unet/stack"
+)
+
+// Config of a pair of links. The zero value works.
+type Config struct {
+	FrameSize  int // bytes; default 2048
+	FrameCount int // frames of each link; default 512
+	TxSize     int // frames that may be sent before a Flush; default 256
+}
+
+func (c Config) withDefaults() Config {
+	if c.FrameSize == 0 {
+		c.FrameSize = 2048
+	}
+	if c.FrameCount == 0 {
+		c.FrameCount = 512
+	}
+	if c.TxSize == 0 {
+		c.TxSize = 256
+	}
+	return c
+}
+
+// owner is who may touch a frame.
+type owner uint8
+
+const (
+	ownerFill  owner = iota // waits for the peer to fill it
+	ownerPool               // may be allocated
+	ownerRx                 // filled, not yet received
+	ownerStack              // received or allocated
+	ownerTx                 // sent, not yet flushed
+	owners
+)
+
+var ownerNames = [owners]string{"fill", "pool", "received", "stack", "sent"}
+
+// Link is one end of a pair. It implements [stack.Link]. Its own methods may be
+// called from any goroutine.
+type Link struct {
+	peer *Link
+
+	pending atomic.Int32 // len(rx)
+	asleep  atomic.Bool
+	wake    chan struct{}
+
+	mu     *sync.Mutex // of the pair
+	cfg    Config
+	memory []byte
+	owner  []owner
+	fill   []uint64 // stacks of frame numbers
+	pool   []uint64
+	tx     []stack.Frame
+	rx     []stack.Frame // a queue from rxHead on
+	rxHead int
+	stuck  bool
+	filter func(frame []byte) bool
+	lost   uint64
+	broken error
+}
+
+// Pair makes two links that are each other's peer.
+func Pair(cfg Config) (a, b *Link) {
+	cfg = cfg.withDefaults()
+	mu := new(sync.Mutex)
+	a, b = newLink(cfg, mu), newLink(cfg, mu)
+	a.peer, b.peer = b, a
+	return a, b
+}
+
+func newLink(cfg Config, mu *sync.Mutex) *Link {
+	l := &Link{
+		mu:     mu,
+		wake:   make(chan struct{}, 1),
+		cfg:    cfg,
+		memory: make([]byte, cfg.FrameSize*cfg.FrameCount),
+		owner:  make([]owner, cfg.FrameCount),
+	}
+	for i := range cfg.FrameCount {
+		if i < cfg.FrameCount/2 {
+			l.fill = append(l.fill, uint64(i))
+		} else {
+			l.owner[i] = ownerPool
+			l.pool = append(l.pool, uint64(i))
+		}
+	}
+	return l
+}
+
+func (l *Link) data(id uint64) []byte {
+	at := int(id) * l.cfg.FrameSize
+	return l.memory[at : at+l.cfg.FrameSize : at+l.cfg.FrameSize]
+}
+
+// pass moves a frame from one owner to another.
+func (l *Link) pass(id uint64, from, to owner) {
+	if id >= uint64(len(l.owner)) {
+		panic(fmt.Sprintf("BUG: memlink: there is no frame %d", id))
+	}
+	if l.owner[id] != from {
+		panic(fmt.Sprintf("BUG: memlink: frame %d is not %s but %s", id, ownerNames[from], ownerNames[l.owner[id]]))
+	}
+	l.owner[id] = to
+}
+
+// Recv implements [stack.Link].
+func (l *Link) Recv(frames []stack.Frame) (n int) {
+	if l.pending.Load() == 0 {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rest := l.rx[l.rxHead:]
+	for n < len(rest) && n < len(frames) {
+		whole := n + 1
+		for whole < len(rest) && rest[whole-1].More {
+			whole++
+		}
+		if whole > len(frames) {
+			if n == 0 {
+				panic("BUG: memlink: a packet has more parts than the batch has room for")
+			}
+			break
+		}
+		n += copy(frames[n:whole], rest[n:whole])
+	}
+	for _, f := range frames[:n] {
+		l.pass(f.ID, ownerRx, ownerStack)
+	}
+	if l.rxHead += n; l.rxHead == len(l.rx) {
+		l.rx, l.rxHead = l.rx[:0], 0
+	}
+	l.pending.Add(int32(-n))
+	return n
+}
+
+// Release implements [stack.Link]. The frame goes where there are fewer.
+func (l *Link) Release(f stack.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.home(f.ID, ownerStack)
+}
+
+func (l *Link) home(id uint64, from owner) {
+	if len(l.fill) <= len(l.pool) {
+		l.pass(id, from, ownerFill)
+		l.fill = append(l.fill, id)
+	} else {
+		l.pass(id, from, ownerPool)
+		l.pool = append(l.pool, id)
+	}
+}
+
+// Alloc implements [stack.Link].
+func (l *Link) Alloc() (stack.Frame, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := len(l.pool) - 1
+	if k < 0 {
+		return stack.Frame{}, false
+	}
+	id := l.pool[k]
+	l.pool = l.pool[:k]
+	l.pass(id, ownerPool, ownerStack)
+	return stack.Frame{Data: l.data(id), ID: id}, true
+}
+
+// Send implements [stack.Link].
+func (l *Link) Send(f stack.Frame) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.tx) == l.cfg.TxSize {
+		return false
+	}
+	l.pass(f.ID, ownerStack, ownerTx)
+	l.tx = append(l.tx, f)
+	return true
+}
+
+// Flush implements [stack.Link].
+func (l *Link) Flush() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken != nil {
+		return l.broken
+	}
+	if l.stuck {
+		return nil
+	}
+	for _, f := range l.tx {
+		if l.filter != nil && !l.filter(f.Data) {
+			l.lost++
+		} else {
+			l.peer.receive(f)
+		}
+		l.home(f.ID, ownerTx)
+	}
+	l.tx = l.tx[:0]
+	l.peer.arrived()
+	return nil
+}
+
+// receive copies f into a frame of l's own, or loses it if none waits. mu is
+// held.
+func (l *Link) receive(f stack.Frame) {
+	k := len(l.fill) - 1
+	if k < 0 || len(f.Data) > l.cfg.FrameSize {
+		l.lost++
+		return
+	}
+	id := l.fill[k]
+	l.fill = l.fill[:k]
+	l.pass(id, ownerFill, ownerRx)
+	f.Data = l.data(id)[:copy(l.data(id), f.Data)]
+	f.ID = id
+	l.rx = append(l.rx, f)
+	l.pending.Add(1)
+}
+
+// arrived wakes who sleeps on l.
+func (l *Link) arrived() {
+	if l.asleep.Load() {
+		l.Wake()
+	}
+}
+
+// Pending implements [stack.Link].
+func (l *Link) Pending() bool { return l.pending.Load() != 0 }
+
+// Sleep implements [stack.Link].
+func (l *Link) Sleep(until time.Time) error {
+	l.mu.Lock()
+	err := l.broken
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	l.asleep.Store(true)
+	defer l.asleep.Store(false)
+	if l.Pending() {
+		return nil
+	}
+	if until.IsZero() {
+		<-l.wake
+		return nil
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-l.wake:
+	case <-timer.C:
+	}
+	return nil
+}
+
+// Wake implements [stack.Link].
+func (l *Link) Wake() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Inject puts frames on the wire to l, as if the peer had sent them: Data is
+// copied, GSOSize and More are taken as they are. A packet of several parts must
+// be injected whole.
+func (l *Link) Inject(frames ...stack.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range frames {
+		l.receive(f)
+	}
+	l.arrived()
+}
+
+// Filter has f look at every frame that l sends. Frames for which it returns
+// false are lost. It is called with the link locked and must not call it; the
+// bytes are good until it returns. nil: all frames pass.
+func (l *Link) Filter(f func(frame []byte) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.filter = f
+}
+
+// Stick stops Flush from moving frames, as a full device does, or lets it again.
+func (l *Link) Stick(stuck bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stuck = stuck
+}
+
+// Break lets Flush and Sleep fail with err from now on.
+func (l *Link) Break(err error) {
+	l.mu.Lock()
+	l.broken = err
+	l.mu.Unlock()
+	l.Wake()
+}
+
+// Lost is the number of frames that a filter of l lost, or that came when no
+// frame of l waited to be filled.
+func (l *Link) Lost() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
+}
+
+// Audit reports every frame that the stack has not given back. Frames that
+// were received by nobody, or sent and not flushed, are at home.
+func (l *Link) Audit() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var err error
+	for id, o := range l.owner {
+		if o == ownerStack {
+			err = errors.Join(err, fmt.Errorf("memlink: frame %d was never given back", id))
+		}
+	}
+	if n := len(l.fill) + len(l.pool) + len(l.tx) + len(l.rx) - l.rxHead; err == nil && n != len(l.owner) {
+		err = fmt.Errorf("memlink: %d frames of %d are accounted for", n, len(l.owner))
+	}
+	return err
+}

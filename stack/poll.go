@@ -1,0 +1,236 @@
+package stack
+
+import (
+	"time"
+
+	"github.com/unet-go/unet/wire"
+)
+
+const (
+	// batchSize is the number of frames that are taken from the link at once:
+	// enough for a packet of 64 KiB in parts of 1.7 KiB.
+	batchSize = 64
+	// batchesPerClock bounds how old s.now gets while frames never stop coming.
+	batchesPerClock = 64
+	// batchesPerPoll bounds one Poll.
+	batchesPerPoll = 64
+)
+
+// Poll runs the engine: it takes in all frames that wait, runs the timers that
+// are due at now, and sends what that makes ready. It never blocks. A stack
+// whose sockets are waited on, or that has its caretaker, polls by itself.
+func (s *Stack) Poll(now time.Time) {
+	s.mu.Lock()
+	if !s.closed {
+		s.advance(s.instant(now))
+		for range batchesPerPoll {
+			if s.input() == 0 {
+				break
+			}
+		}
+		if s.unflushed {
+			s.flush()
+		}
+	}
+	s.mu.Unlock()
+}
+
+// NextDeadline is when Poll next has something to do that no frame starts. ok
+// is false if there is no such time.
+func (s *Stack) NextDeadline() (t time.Time, ok bool) {
+	s.mu.Lock()
+	at := min(s.timerAt, s.earliestWaiter)
+	s.mu.Unlock()
+	return s.time(at), at != never
+}
+
+// advance sets the time and runs the timers that are due. mu is held, as in
+// all of this file.
+func (s *Stack) advance(now instant) {
+	s.setNow(now)
+	if s.now >= s.timerAt {
+		s.runTimers()
+		if s.unflushed {
+			s.flush()
+		}
+	}
+	if s.now >= s.earliestWaiter {
+		s.wakeExpired()
+	}
+}
+
+// schedule makes sure that the timers run at the instant at.
+func (s *Stack) schedule(at instant) {
+	if at < s.timerAt {
+		s.timerAt = at
+		s.poke()
+	}
+}
+
+// runTimers runs what is due and finds when the next is. There are few timers
+// (routes and neighbours) and they are far apart, so a scan will do.
+func (s *Stack) runTimers() {
+	s.timerAt = never
+	for _, n := range s.neighbours {
+		if n.at <= s.now {
+			s.neighbourTimer(n)
+		}
+	}
+	for _, r := range s.routes {
+		if r.at <= s.now {
+			s.routeTimer(r)
+		}
+	}
+	// The handlers may have added, removed and rescheduled any of them.
+	for _, n := range s.neighbours {
+		s.timerAt = min(s.timerAt, n.at)
+	}
+	for _, r := range s.routes {
+		s.timerAt = min(s.timerAt, r.at)
+	}
+}
+
+// input takes one batch of frames from the link through the protocols and
+// returns how many there were.
+func (s *Stack) input() int {
+	if s.closed {
+		return 0
+	}
+	n := s.link.Recv(s.batch[:])
+	for i := 0; i < n; {
+		f := &s.batch[i]
+		if f.More || f.GSOSize != 0 {
+			i += s.inputParts(s.batch[i:n])
+			continue
+		}
+		if !s.inputEthernet(f.Data, f, 0) {
+			s.link.Release(*f)
+		}
+		i++
+	}
+	if n == 0 {
+		return 0
+	}
+	s.count[framesReceived] += uint64(n)
+	if s.unflushed {
+		s.flush()
+	}
+	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
+		s.batchesSeen = 0
+		s.advance(s.look())
+	}
+	return n
+}
+
+// inputParts takes a packet of several frames, or a super-frame, which stand at
+// the start of frames, and returns how many frames that were. It is the rare
+// path: the bytes are copied together and the frames given back at once.
+func (s *Stack) inputParts(frames []Frame) int {
+	n, size := 0, 0
+	for {
+		size += len(frames[n].Data)
+		n++
+		if !frames[n-1].More {
+			break
+		}
+		if n == len(frames) {
+			s.count[frameParts]++
+			s.releaseAll(frames)
+			return n
+		}
+	}
+	gso := frames[0].GSOSize
+	whole := make([]byte, 0, size)
+	for _, f := range frames[:n] {
+		whole = append(whole, f.Data...)
+	}
+	s.releaseAll(frames[:n])
+	if n > 1 {
+		s.count[multiPart]++
+	}
+	if gso != 0 {
+		s.count[superFrames]++
+	}
+	s.inputEthernet(whole, nil, gso)
+	return n
+}
+
+func (s *Stack) releaseAll(frames []Frame) {
+	for _, f := range frames {
+		s.link.Release(f)
+	}
+}
+
+// inputEthernet takes one packet from its Ethernet header on. f is the frame
+// that data lies in, or nil if that is memory of the heap. It reports whether
+// somebody keeps the frame; otherwise it is still the caller's.
+func (s *Stack) inputEthernet(data []byte, f *Frame, gso uint16) (kept bool) {
+	eth, err := wire.ParseEthernet(data)
+	if err != nil {
+		if err == wire.ErrNestedVLAN {
+			s.count[frameNestedVLAN]++
+		} else {
+			s.count[frameTruncated]++
+		}
+		return false
+	}
+	if tci, tagged := eth.VLAN(); tagged && tci&0x0fff != 0 { // VLAN 0: a priority only
+		s.count[frameVLAN]++
+		return false
+	}
+	if dst := eth.Dst(); dst != s.linkAddr && !dst.IsGroup() {
+		s.count[frameDestination]++
+		return false
+	}
+	switch eth.Type() {
+	case wire.EtherTypeIPv4:
+		return s.inputIPv4(eth, f, gso)
+	case wire.EtherTypeARP:
+		s.inputARP(eth)
+	default:
+		s.count[frameType]++
+	}
+	return false
+}
+
+// reply allocates a frame for an answer of the stack's own and cuts it to n
+// bytes. Without one there is no answer: a reply never waits.
+func (s *Stack) reply(n int) (Frame, bool) {
+	f, ok := s.link.Alloc()
+	if !ok {
+		s.count[replyNoFrame]++
+		return Frame{}, false
+	}
+	if n > len(f.Data) {
+		s.count[replyNoFrame]++
+		s.link.Release(f)
+		return Frame{}, false
+	}
+	f.Data = f.Data[:n]
+	return f, true
+}
+
+// transmit queues a frame of the stack's own.
+func (s *Stack) transmit(f Frame) bool {
+	if !s.link.Send(f) {
+		s.flush()
+		if !s.link.Send(f) {
+			s.count[replyNoFrame]++
+			s.link.Release(f)
+			return false
+		}
+	}
+	s.count[framesSent]++
+	s.unflushed = true
+	return true
+}
+
+// flush kicks the link. What was queued stays queued if that fails.
+func (s *Stack) flush() error {
+	s.unflushed = false
+	if err := s.link.Flush(); err != nil {
+		s.count[flushFailed]++
+		return err
+	}
+	return nil
+}

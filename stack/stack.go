@@ -1,0 +1,275 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/unet-go/unet/proto/udp"
+	"github.com/unet-go/unet/wire"
+)
+
+// WaitMode says how a goroutine waits while it holds the poll role.
+type WaitMode uint8
+
+const (
+	WaitAdaptive WaitMode = iota // spin for a budget, then sleep
+	WaitSpin                     // spin always: the lowest latency, and a processor of its own
+	WaitBlock                    // sleep at once
+)
+
+func (m WaitMode) String() string {
+	switch m {
+	case WaitAdaptive:
+		return "adaptive"
+	case WaitSpin:
+		return "spin"
+	case WaitBlock:
+		return "block"
+	}
+	return "invalid wait mode"
+}
+
+// Defaults of a [Config].
+const (
+	DefaultMTU        = 1500                  // bytes of IP packet
+	DefaultSpinBudget = 50 * time.Microsecond // about what a wake-up costs
+	DefaultFrameQuota = 1024                  // frames
+
+	minMTU = 68 // RFC 791
+)
+
+// Config of a [Stack]. Link, LinkAddr and Addr are needed.
+type Config struct {
+	Link     Link
+	LinkAddr wire.LinkAddr // the source of every frame
+	// Addr is the stack's address and the subnet that is on its link.
+	Addr netip.Prefix
+	// WholeAddress says that the address is the stack's alone. Then it answers
+	// ARP requests and pings, resolves neighbours itself, and may send ICMP
+	// errors. Otherwise all of that is the kernel's.
+	WholeAddress bool
+	MTU          int // of the link, bytes of IP packet; the limit of every route
+	// PartialChecksums accepts UDP checksums of the pseudo-header only, as they
+	// are on a virtual link. On a real wire they are corruption.
+	PartialChecksums bool
+	// Resolver is the route service. nil: the subnet of Addr is on the link, and
+	// nothing else can be reached.
+	Resolver Resolver
+
+	Wait       WaitMode
+	SpinBudget time.Duration // of WaitAdaptive
+	// FrameQuota is the number of frames that the application may hold, in
+	// socket queues or in its hands, all sockets together. Datagrams beyond it
+	// are copied into memory of their own.
+	FrameQuota int
+
+	// Now replaces time.Now, and NoCaretaker leaves out the goroutine that
+	// polls while nobody waits, for tests and for programs that call Poll.
+	Now         func() time.Time
+	NoCaretaker bool
+}
+
+// instant is nanoseconds since the stack was made: a time that is compared and
+// added to without a thought.
+type instant int64
+
+// never is later than every other instant.
+const never instant = math.MaxInt64
+
+const second = instant(time.Second)
+
+// Stack is the network stack of one endpoint. All its methods may be called
+// from any goroutine.
+type Stack struct {
+	// attention calls the goroutine that spins on the link without the lock.
+	attention atomic.Bool
+	_         [63]byte // keep the spinner's cache line apart from the lock's
+
+	mu sync.Mutex // guards all that follows, and the link
+
+	link         Link
+	linkAddr     wire.LinkAddr
+	addr         [4]byte
+	prefix       netip.Prefix
+	wholeAddress bool
+	mtu          int
+	resolver     Resolver
+	quota        int
+
+	udp   *udp.Table
+	count [reasons]uint64
+
+	// Input and output, poll.go.
+	batch     [batchSize]Frame
+	lent      int    // frames with sockets or the application
+	copies    copies // buffers for datagrams beyond the quota
+	unflushed bool   // frames were sent since the last kick
+
+	// Time, poll.go.
+	clock         func() time.Time // nil: the real one
+	epoch         time.Time        // instant 0
+	now           instant          // as last read, never goes back
+	timerAt       instant          // when the first timer is due
+	batchesSeen   uint32           // since the clock was read
+	errorTokens   int              // ICMP errors that may be sent
+	errorTokensAt instant          // when they were last refilled
+
+	// Neighbours and routes.
+	neighbours map[[4]byte]*neighbour
+	routes     map[[4]byte]*route
+	held       int   // frames that wait for a neighbour
+	resolved   event // some route or neighbour has changed
+
+	// Waiting, wait.go.
+	waitMode       WaitMode
+	spinBudget     instant
+	role           pollRole
+	rolesTaken     uint64 // by the application
+	away           awayKind
+	pollerEvent    *event // what the holder of the role waits for
+	pollerSeq      uint32 // the signals of pollerEvent when it began to wait
+	retrying       int    // senders that wait for the link to take more
+	lastLook       instant
+	parked         waiterList // all goroutines that sleep on an event
+	offered        *waiter    // woken to take the role, not yet running
+	freeWaiters    *waiter
+	earliestWaiter instant // the earliest deadline of a parked goroutine
+	woken          int     // goroutines made runnable since the poller last yielded
+	recall         event   // the caretaker is to give the role up
+	caretakerIdle  bool    // sleeps until caretakerWake
+	caretakerWake  chan struct{}
+	caretakerDone  chan struct{}
+
+	sockets map[*UDPSocket]struct{}
+	closed  bool
+	broken  error         // the link is beyond use
+	left    chan struct{} // role or retrying has changed since closed was set
+	ctx     context.Context
+	cancel  context.CancelFunc
+}
+
+var (
+	errNoLink = errors.New("stack: no link")
+	errAddr   = errors.New("stack: the address must be an IPv4 address with its subnet")
+)
+
+// New makes a stack that is ready to use. It does not own the link: close the
+// stack, then the link.
+func New(cfg Config) (*Stack, error) {
+	if cfg.Link == nil {
+		return nil, errNoLink
+	}
+	addr := cfg.Addr.Addr()
+	if !addr.Is4() || !cfg.Addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
+		return nil, errAddr
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = DefaultMTU
+	}
+	if cfg.SpinBudget == 0 {
+		cfg.SpinBudget = DefaultSpinBudget
+	}
+	if cfg.FrameQuota == 0 {
+		cfg.FrameQuota = DefaultFrameQuota
+	}
+	s := &Stack{
+		link:           cfg.Link,
+		linkAddr:       cfg.LinkAddr,
+		addr:           addr.As4(),
+		prefix:         cfg.Addr.Masked(),
+		wholeAddress:   cfg.WholeAddress,
+		mtu:            min(max(cfg.MTU, minMTU), math.MaxUint16),
+		resolver:       cfg.Resolver,
+		quota:          cfg.FrameQuota,
+		udp:            udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
+		clock:          cfg.Now,
+		timerAt:        never,
+		errorTokens:    icmpErrorBurst,
+		neighbours:     make(map[[4]byte]*neighbour),
+		routes:         make(map[[4]byte]*route),
+		waitMode:       cfg.Wait,
+		spinBudget:     instant(cfg.SpinBudget),
+		earliestWaiter: never,
+		caretakerWake:  make(chan struct{}, 1),
+		sockets:        make(map[*UDPSocket]struct{}),
+		left:           make(chan struct{}, 1),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if s.epoch = time.Now(); s.clock != nil {
+		s.epoch = s.clock()
+	}
+	if !cfg.NoCaretaker {
+		s.caretakerDone = make(chan struct{})
+		go s.caretaker()
+	}
+	return s, nil
+}
+
+// Addr is the stack's address.
+func (s *Stack) Addr() netip.Addr { return netip.AddrFrom4(s.addr) }
+
+// Close closes all sockets, gives all frames back to the link except those that
+// the application has borrowed or reserved, and returns when nothing uses the
+// link any more. Payloads still borrowed are valid as long as the link's
+// memory is.
+func (s *Stack) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	for c := range s.sockets {
+		c.close()
+	}
+	s.closed = true
+	s.cancel()
+	s.dropHeld()
+	s.broadcast(&s.resolved)
+	s.signal(&s.recall)
+	s.wakeCaretaker()
+	for s.role != roleFree || s.retrying > 0 {
+		s.mu.Unlock()
+		<-s.left
+		s.mu.Lock()
+	}
+	s.mu.Unlock()
+	if s.caretakerDone != nil {
+		<-s.caretakerDone
+	}
+	return nil
+}
+
+// readClock brings s.now up to date and returns it. mu is held.
+func (s *Stack) readClock() instant {
+	s.setNow(s.look())
+	return s.now
+}
+
+// look reads the clock. It touches nothing that the lock guards.
+func (s *Stack) look() instant {
+	if s.clock != nil {
+		return s.instant(s.clock())
+	}
+	return instant(time.Since(s.epoch))
+}
+
+func (s *Stack) setNow(now instant) {
+	if now > s.now {
+		s.now = now
+	}
+}
+
+func (s *Stack) instant(t time.Time) instant { return instant(t.Sub(s.epoch)) }
+
+// time is the inverse of instant; never is the zero time.
+func (s *Stack) time(i instant) time.Time {
+	if i == never {
+		return time.Time{}
+	}
+	return s.epoch.Add(time.Duration(i))
+}

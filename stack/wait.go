@@ -1,0 +1,364 @@
+package stack
+
+import "runtime"
+
+// The goroutine that waits polls. See the package's doc.go for the idea; this
+// file holds the role, its hand-over, and the two ways of waiting without it:
+// parked on an event, and as a guest while the caretaker leaves.
+//
+// The invariant that keeps everybody served: whenever mu is released while the
+// role is free and goroutines are parked, one of them has been woken (offered)
+// and not run yet. It takes the role, or passes the offer on.
+
+type pollRole uint8
+
+const (
+	roleFree        pollRole = iota
+	roleApplication          // a goroutine in waitFor
+	roleCaretaker
+)
+
+// awayKind says what the holder of the role does without the lock.
+type awayKind uint8
+
+const (
+	notAway  awayKind = iota
+	spinning          // on Link.Pending: attention calls it back
+	sleeping          // in Link.Sleep: Link.Wake calls it back
+)
+
+const (
+	// looksPerClock is how often Pending is asked between two looks at the
+	// clock, some microseconds.
+	looksPerClock = 1024
+	// clocksPerYield is how many such rounds pass until the spinner lets other
+	// goroutines of its processor run.
+	clocksPerYield = 8
+	// guestPolls bounds how long a goroutine polls as a guest before it parks.
+	guestPolls = 256
+)
+
+// event is something that goroutines wait for. Its zero value is ready.
+type event struct {
+	seq     uint32 // counts the signals
+	waiters waiterList
+}
+
+// waiter is one parked goroutine. It is on two lists: its event's and the
+// stack's.
+type waiter struct {
+	wake     chan struct{} // one slot
+	event    *event
+	deadline instant
+	parked   bool
+
+	links [2]struct{ next, prev *waiter }
+}
+
+// The two lists of a waiter.
+const (
+	onEvent = iota
+	onStack
+)
+
+// waiterList is a queue; the index says which links it is made of.
+type waiterList struct{ head, tail *waiter }
+
+func (l *waiterList) add(w *waiter, k int) {
+	w.links[k].prev = l.tail
+	if l.tail != nil {
+		l.tail.links[k].next = w
+	} else {
+		l.head = w
+	}
+	l.tail = w
+}
+
+func (l *waiterList) remove(w *waiter, k int) {
+	next, prev := w.links[k].next, w.links[k].prev
+	if prev != nil {
+		prev.links[k].next = next
+	} else {
+		l.head = next
+	}
+	if next != nil {
+		next.links[k].prev = prev
+	} else {
+		l.tail = prev
+	}
+	w.links[k].next, w.links[k].prev = nil, nil
+}
+
+// signal says that e has happened, and wakes one goroutine that waits for it:
+// the holder of the role, if it has not been signalled yet, before any that is
+// parked. mu is held, here and in all of this file.
+func (s *Stack) signal(e *event) {
+	e.seq++
+	if s.pollerEvent == e && e.seq == s.pollerSeq+1 {
+		s.poke()
+	} else if w := e.waiters.head; w != nil {
+		s.unpark(w)
+	}
+}
+
+// broadcast is signal for all that wait for e.
+func (s *Stack) broadcast(e *event) {
+	e.seq++
+	for e.waiters.head != nil {
+		s.unpark(e.waiters.head)
+	}
+	if s.pollerEvent == e {
+		s.poke()
+	}
+}
+
+// poke calls the holder of the role back from where it is without the lock. It
+// costs nothing if the caller is the holder itself.
+func (s *Stack) poke() {
+	switch s.away {
+	case spinning:
+		s.attention.Store(true)
+	case sleeping:
+		s.link.Wake()
+	}
+}
+
+// waitFor returns when e has been signalled or the deadline has passed, and
+// perhaps without a reason: the caller looks again. mu is released meanwhile.
+func (s *Stack) waitFor(e *event, deadline instant) {
+	seq := e.seq
+	for {
+		switch s.role {
+		case roleFree:
+			s.role = roleApplication
+			s.rolesTaken++
+			s.pollUntil(e, seq, deadline, s.waitMode)
+			s.leaveRole()
+			return
+		case roleCaretaker:
+			s.signal(&s.recall)
+			if s.pollAsGuest(e, seq) {
+				return
+			}
+			if s.role == roleFree {
+				continue
+			}
+		}
+		s.park(e, deadline)
+		if e.seq != seq || s.now >= deadline || s.closed {
+			s.passRole()
+			return
+		}
+	}
+}
+
+// leaveRole gives the role up, to a goroutine that is parked if there is one.
+func (s *Stack) leaveRole() {
+	s.role = roleFree
+	s.pollerEvent = nil
+	if s.closed {
+		s.noteLeft()
+	}
+	s.passRole()
+	if s.caretakerIdle {
+		s.wakeCaretaker()
+	}
+}
+
+// noteLeft tells Close that somebody is done with the link.
+func (s *Stack) noteLeft() {
+	select {
+	case s.left <- struct{}{}:
+	default:
+	}
+}
+
+// passRole offers the role, if it is free, to the goroutine that has been
+// parked longest.
+func (s *Stack) passRole() {
+	if s.role == roleFree && s.offered == nil && s.parked.head != nil {
+		s.offered = s.parked.head
+		s.unpark(s.offered)
+	}
+}
+
+// park sleeps until a signal of e, the deadline (the holder of the role sees to
+// it), or the offer of the role.
+func (s *Stack) park(e *event, deadline instant) {
+	w := s.freeWaiters
+	if w != nil {
+		s.freeWaiters = w.links[onStack].next
+		w.links[onStack].next = nil
+	} else {
+		w = &waiter{wake: make(chan struct{}, 1)}
+	}
+	w.event, w.deadline, w.parked = e, deadline, true
+	e.waiters.add(w, onEvent)
+	s.parked.add(w, onStack)
+	if deadline < s.earliestWaiter {
+		s.earliestWaiter = deadline
+		s.poke()
+	}
+	s.mu.Unlock()
+	<-w.wake
+	s.mu.Lock()
+	if s.offered == w {
+		s.offered = nil
+	}
+	w.event = nil
+	w.links[onStack].next = s.freeWaiters
+	s.freeWaiters = w
+}
+
+func (s *Stack) unpark(w *waiter) {
+	if !w.parked {
+		panic("BUG: stack: goroutine woken twice")
+	}
+	w.parked = false
+	w.event.waiters.remove(w, onEvent)
+	s.parked.remove(w, onStack)
+	s.woken++
+	w.wake <- struct{}{}
+}
+
+// wakeExpired wakes the parked goroutines whose deadline has come.
+func (s *Stack) wakeExpired() {
+	s.earliestWaiter = never
+	for w := s.parked.head; w != nil; {
+		next := w.links[onStack].next
+		if w.deadline <= s.now {
+			s.unpark(w)
+		} else {
+			s.earliestWaiter = min(s.earliestWaiter, w.deadline)
+		}
+		w = next
+	}
+}
+
+// pollUntil is the wait of the goroutine that holds the role: it runs the
+// engine until e is signalled or the deadline has passed.
+//
+// There is no look at the clock between a frame's arrival and its delivery:
+// time is read while nothing arrives, and after every so many batches.
+func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode) {
+	s.pollerEvent, s.pollerSeq = e, seq
+	sleepAt := instant(0) // when the budget for spinning ends; 0: not begun
+	switch mode {
+	case WaitSpin:
+		sleepAt = never
+	case WaitBlock:
+		sleepAt = -1
+	}
+	for {
+		got := s.input()
+		if e.seq != seq || s.closed || s.broken != nil {
+			return
+		}
+		if s.woken > 0 {
+			// They sit on this processor's run queue: let them run.
+			s.woken = 0
+			s.away = spinning
+			s.mu.Unlock()
+			runtime.Gosched()
+			s.mu.Lock()
+			s.returned()
+			continue
+		}
+		if got > 0 {
+			if mode == WaitAdaptive {
+				sleepAt = 0
+			}
+			continue
+		}
+		limit := min(deadline, s.timerAt, s.earliestWaiter)
+		if sleepAt < 0 || sleepAt > 0 && s.lastLook >= sleepAt {
+			s.away = sleeping
+			s.mu.Unlock()
+			err := s.link.Sleep(s.time(limit))
+			s.mu.Lock()
+			s.returned()
+			if err != nil {
+				s.fail(err)
+				return
+			}
+			s.advance(s.look())
+		} else {
+			s.away = spinning
+			s.mu.Unlock()
+			sleepAt = s.spin(limit, sleepAt)
+			s.mu.Lock()
+			s.returned()
+			s.advance(s.lastLook)
+		}
+		if s.now >= deadline {
+			return
+		}
+	}
+}
+
+// returned is called when the holder of the role has taken mu again.
+func (s *Stack) returned() {
+	s.away = notAway
+	if s.attention.Load() {
+		s.attention.Store(false)
+	}
+}
+
+// spin looks at the link, without the lock, until a frame waits, somebody calls
+// for attention, or the clock, which is left in s.lastLook, has reached limit or
+// sleepAt. It fills sleepAt in if it is 0.
+func (s *Stack) spin(limit, sleepAt instant) instant {
+	for round := 1; ; round++ {
+		for range looksPerClock {
+			if s.link.Pending() || s.attention.Load() {
+				return sleepAt
+			}
+		}
+		s.lastLook = s.look()
+		if sleepAt == 0 {
+			sleepAt = s.lastLook + s.spinBudget
+		}
+		if s.lastLook >= limit || s.lastLook >= sleepAt {
+			return sleepAt
+		}
+		if round%clocksPerYield == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// pollAsGuest polls for a goroutine that cannot have the role yet, because the
+// caretaker is still on its way out of Link.Sleep: that takes a wake-up, and a
+// frame may be there long before. It reports whether the wait is over.
+func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
+	if s.waitMode == WaitBlock {
+		return false
+	}
+	for range guestPolls {
+		s.input()
+		if e.seq != seq || s.closed {
+			return true
+		}
+		if s.role != roleCaretaker {
+			return false
+		}
+		s.mu.Unlock()
+		runtime.Gosched()
+		s.mu.Lock()
+		if e.seq != seq || s.closed {
+			return true
+		}
+	}
+	return false
+}
+
+// fail notes that the link is beyond use: every call that would wait says so.
+func (s *Stack) fail(err error) {
+	if s.broken == nil {
+		s.broken = err
+	}
+	for c := range s.sockets {
+		s.broadcast(&c.readable)
+	}
+	s.broadcast(&s.resolved)
+}

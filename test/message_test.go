@@ -1,0 +1,405 @@
+package test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/asavie/xdp"
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/segment"
+)
+
+// attach is an endpoint of this process with one message tag, through unetd.
+func attach(t *testing.T, socket string, req endpoint.Request, cfg endpoint.Config) (*endpoint.Endpoint, endpoint.Lease) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	grant, lease, err := control.Open(ctx, socket, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := endpoint.Attach(grant, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(ep.Close(), lease.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return ep, lease
+}
+
+func tagged(n uint32, a endpoint.Attachment) endpoint.Request {
+	return endpoint.Request{Attach: a, Tags: []endpoint.Tag{endpoint.MessageTag(n)}}
+}
+
+// recvOne waits for one message.
+func recvOne(t *testing.T, ep *endpoint.Endpoint) endpoint.Message {
+	t.Helper()
+	var m [1]endpoint.Message
+	for deadline := time.Now().Add(patience); ep.Recv(m[:]) == 0; {
+		if err := ep.Wait(deadline); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m[0]
+}
+
+// quiet checks that every frame is where it belongs when nothing is under way.
+func quiet(t *testing.T, ep *endpoint.Endpoint) {
+	t.Helper()
+	if a := ep.Audit(); a.Of(segment.Stack) != 0 || a.Of(segment.Application) != 0 {
+		t.Errorf("frames left: %v", a)
+	}
+}
+
+func TestMessages(t *testing.T) {
+	for _, a := range attachments {
+		for _, wait := range []endpoint.WaitMode{endpoint.WaitSpin, endpoint.WaitAdaptive, endpoint.WaitBlock} {
+			t.Run(fmt.Sprintf("%v/%v", a, wait), func(t *testing.T) {
+				pair := netlab.RequirePair(t, netlab.Config{})
+				_, socketA := daemon(t, pair.A)
+				_, socketB := daemon(t, pair.B)
+				epA, lease := attach(t, socketA, tagged(1, a), endpoint.Config{Wait: wait})
+				epB, _ := attach(t, socketB, tagged(2, a), endpoint.Config{Wait: wait})
+				ch, err := epA.Channel(t.Context(), lease, pair.B.Addr.Addr(), 2, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := ch.MaxPayload(); got != 1488 {
+					t.Errorf("the channel carries %d bytes, want 1500 less 12", got)
+				}
+				for size := 0; size <= ch.MaxPayload(); size += 124 {
+					payload := bytes.Repeat([]byte{byte(size)}, size)
+					if size%2 == 0 {
+						err = epA.Write(&ch, payload)
+					} else {
+						var buf endpoint.Buffer
+						if buf, err = epA.Alloc(); err == nil {
+							err = epA.Send(&ch, buf, copy(buf.Payload(), payload))
+						}
+					}
+					if err = errors.Join(err, epA.Flush()); err != nil {
+						t.Fatal(err)
+					}
+					m := recvOne(t, epB)
+					if !bytes.Equal(m.Payload(), payload) || m.Tag() != 2 ||
+						m.From() != (endpoint.Source{LinkAddr: pair.A.LinkAddr, Tag: 1}) {
+						t.Fatalf("%d bytes arrived as %d for tag %d from %v", size, len(m.Payload()), m.Tag(), m.From())
+					}
+					reply := epB.ReplyChannel(&m)
+					err := errors.Join(epB.Write(&reply, m.Payload()), epB.Flush())
+					epB.Free(&m)
+					if err != nil {
+						t.Fatal(err)
+					}
+					m = recvOne(t, epA)
+					if !bytes.Equal(m.Payload(), payload) {
+						t.Fatalf("%d bytes came back as %d", size, len(m.Payload()))
+					}
+					epA.Free(&m)
+				}
+				if err := epA.Write(&ch, make([]byte, ch.MaxPayload()+1)); !errors.Is(err, endpoint.ErrMessageTooLong) {
+					t.Errorf("too long a message: %v", err)
+				}
+				if err := epA.Wait(time.Now().Add(time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("wait with nothing to come: %v", err)
+				}
+				epA.Wake()
+				if err := epA.Wait(time.Time{}); !errors.Is(err, endpoint.ErrWoken) {
+					t.Errorf("wait after Wake: %v", err)
+				}
+				quiet(t, epA)
+				quiet(t, epB)
+			})
+		}
+	}
+}
+
+// TestMessageBackPressure fills the send queue: nothing is dropped, the excess
+// is refused, and all that was accepted arrives once it is flushed and taken.
+func TestMessageBackPressure(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	_, socketA := daemon(t, pair.A)
+	_, socketB := daemon(t, pair.B)
+	small := tagged(1, endpoint.AttachPort)
+	small.Geometry = endpoint.Geometry{FrameCount: 256, FillSize: 64, RxSize: 64, TxSize: 32, CompletionSize: 32}
+	epA, lease := attach(t, socketA, small, endpoint.Config{})
+	epB, _ := attach(t, socketB, tagged(2, endpoint.AttachPort), endpoint.Config{})
+	ch, err := epA.Channel(t.Context(), lease, pair.B.Addr.Addr(), 2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := make([]byte, 8)
+	next := uint64(0)
+	for round := range 20 {
+		accepted := 0
+		for {
+			binary.BigEndian.PutUint64(payload, next)
+			err := epA.Write(&ch, payload)
+			if errors.Is(err, endpoint.ErrQueueFull) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			next++
+			accepted++
+		}
+		if accepted != 32 {
+			t.Fatalf("round %d: a send queue of 32 took %d messages", round, accepted)
+		}
+		if err := epA.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		for want := next - uint64(accepted); want < next; want++ {
+			m := recvOne(t, epB)
+			if got := binary.BigEndian.Uint64(m.Payload()); got != want {
+				t.Fatalf("message %d arrived where %d should", got, want)
+			}
+			epB.Free(&m)
+		}
+	}
+	st, err := epA.Stats()
+	if err != nil || st.Sent != next || st.QueueFull != 20 || st.Kicks > 40 {
+		t.Errorf("statistics %+v, %v", st, err)
+	}
+	quiet(t, epA)
+}
+
+// TestMessageQuota: an application that frees nothing is told so, and the
+// kernel still has frames to receive into.
+func TestMessageQuota(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	_, socketA := daemon(t, pair.A)
+	req := tagged(1, endpoint.AttachPort)
+	req.Geometry = endpoint.Geometry{FrameCount: 128, FillSize: 64, RxSize: 64, TxSize: 64, CompletionSize: 64}
+	hoarder, _ := attach(t, socketA, req, endpoint.Config{})
+	sender, lease := attach(t, socketA, tagged(2, endpoint.AttachPort), endpoint.Config{})
+	ch, err := sender.Channel(t.Context(), lease, pair.A.Addr.Addr(), 1, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held []endpoint.Message
+	for {
+		if err := errors.Join(sender.Write(&ch, []byte("take this")), sender.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		err := hoarder.Wait(time.Now().Add(patience))
+		if errors.Is(err, endpoint.ErrNoBuffers) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m [8]endpoint.Message
+		held = append(held, m[:hoarder.Recv(m[:])]...)
+	}
+	if got, want := len(held), 128-64-16; got != want {
+		t.Errorf("the application could hold %d messages, want %d", got, want)
+	}
+	if n := hoarder.Recv(make([]endpoint.Message, 8)); n != 0 {
+		t.Errorf("%d more messages beyond the quota", n)
+	}
+	if got := hoarder.Audit().Of(segment.KernelReceive); got < 48 {
+		t.Errorf("the kernel has %d frames to receive into", got)
+	}
+	hoarder.FreeBatch(held)
+	m := recvOne(t, hoarder) // what waited meanwhile
+	hoarder.Free(&m)
+	quiet(t, hoarder)
+}
+
+// TestUpcalls: Serve calls for a non-empty and for an almost full receive queue.
+func TestUpcalls(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	_, socketA := daemon(t, pair.A)
+	req := tagged(1, endpoint.AttachPort)
+	req.Geometry = endpoint.Geometry{RxSize: 64}
+	ep, _ := attach(t, socketA, req, endpoint.Config{})
+	sender, lease := attach(t, socketA, tagged(2, endpoint.AttachPort), endpoint.Config{})
+	ch, err := sender.Channel(t.Context(), lease, pair.A.Addr.Addr(), 1, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ep.Serve(t.Context()); !errors.Is(err, endpoint.ErrNoUpcall) {
+		t.Errorf("Serve without an upcall: %v", err)
+	}
+	for event, count := range map[endpoint.Event]int{endpoint.NonEmpty: 1, endpoint.AlmostFull: 48} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		var calls [2]int
+		drain := func(ev endpoint.Event) func(*endpoint.Endpoint) {
+			return func(ep *endpoint.Endpoint) {
+				calls[ev]++
+				var m [64]endpoint.Message
+				ep.FreeBatch(m[:ep.Recv(m[:])])
+				cancel()
+			}
+		}
+		ep.Upcall(endpoint.NonEmpty, drain(endpoint.NonEmpty))
+		ep.Upcall(endpoint.AlmostFull, drain(endpoint.AlmostFull))
+		for range count {
+			if err := sender.Write(&ch, []byte("ring")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := sender.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if err := ep.Serve(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("Serve: %v", err)
+		}
+		if calls[event] != 1 || calls[1-event] != 0 {
+			t.Errorf("%d messages: upcalls %v", count, calls)
+		}
+	}
+}
+
+// TestMessageAllocs: no message allocates, in either direction.
+func TestMessageAllocs(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	_, socket := daemon(t, pair.A)
+	epA, lease := attach(t, socket, tagged(1, endpoint.AttachPort), endpoint.Config{Wait: endpoint.WaitSpin})
+	epB, _ := attach(t, socket, tagged(2, endpoint.AttachPort), endpoint.Config{Wait: endpoint.WaitSpin})
+	ch, err := epA.Channel(t.Context(), lease, pair.A.Addr.Addr(), 2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := make([]byte, 64)
+	msgs := make([]endpoint.Message, 8)
+	recv := func(ep *endpoint.Endpoint) {
+		for ep.Recv(msgs[:1]) == 0 {
+			if err := ep.Wait(time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := testing.AllocsPerRun(500, func() {
+		if epA.Write(&ch, payload) != nil || epA.Flush() != nil {
+			t.Fatal("send")
+		}
+		recv(epB)
+		back := epB.ReplyChannel(&msgs[0])
+		if epB.Write(&back, msgs[0].Payload()) != nil || epB.Flush() != nil {
+			t.Fatal("reply")
+		}
+		epB.Free(&msgs[0])
+		recv(epA)
+		epA.Free(&msgs[0])
+	}); n != 0 && !raceEnabled {
+		t.Errorf("%v allocations a round trip", n)
+	}
+}
+
+// TestIndependentPeer: host B runs no unet at all, but asavie/xdp, and speaks
+// the message format from its description, decoded by gopacket.
+func TestIndependentPeer(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	_, socket := daemon(t, pair.A, "--mode", "native")
+	ep, _ := attach(t, socket, tagged(0xfeedbeef, endpoint.AttachPort), endpoint.Config{})
+	peer := rawPeer(t, pair.B)
+	for seq := range 100 {
+		payload := fmt.Appendf(nil, "message number %d", seq)
+		frame := append([]byte{}, pair.A.LinkAddr[:]...)
+		frame = append(frame, pair.B.LinkAddr[:]...)
+		frame = append(frame, 0x88, 0xb5, 1, 0)
+		frame = binary.BigEndian.AppendUint16(frame, uint16(len(payload)))
+		frame = binary.BigEndian.AppendUint32(frame, 0xfeedbeef)
+		frame = binary.BigEndian.AppendUint32(frame, 0x01020304)
+		frame = append(frame, payload...)
+		frame = append(frame, make([]byte, max(0, 60-len(frame)))...) // Ethernet's padding
+		peer.send(t, frame)
+
+		m := recvOne(t, ep)
+		if !bytes.Equal(m.Payload(), payload) || m.Tag() != 0xfeedbeef ||
+			m.From() != (endpoint.Source{LinkAddr: pair.B.LinkAddr, Tag: 0x01020304}) {
+			t.Fatalf("message %d arrived as %q from %v", seq, m.Payload(), m.From())
+		}
+		ch := ep.ReplyChannel(&m)
+		if err := errors.Join(ep.Write(&ch, m.Payload()), ep.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		ep.Free(&m)
+
+		got := gopacket.NewPacket(peer.recv(t), layers.LayerTypeEthernet, gopacket.Default)
+		eth := got.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)
+		want := append([]byte{1, 0, 0, byte(len(payload)), 1, 2, 3, 4, 0xfe, 0xed, 0xbe, 0xef}, payload...)
+		if eth.EthernetType != 0x88b5 || !bytes.Equal(eth.SrcMAC, pair.A.LinkAddr[:]) ||
+			!bytes.Equal(eth.DstMAC, pair.B.LinkAddr[:]) || !bytes.Equal(eth.Payload, want) {
+			t.Fatalf("reply %d is\n% x\nwant the payload\n% x", seq, got.Data(), want)
+		}
+	}
+	quiet(t, ep)
+}
+
+// peer is asavie/xdp's socket on a whole uplink.
+type peer struct{ sock *xdp.Socket }
+
+func rawPeer(t *testing.T, h *netlab.Host) peer {
+	t.Helper()
+	prog, err := xdp.NewProgram(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sock *xdp.Socket
+	index := 0
+	if err := h.Do(func() (err error) {
+		if index, err = interfaceIndex(h.Interface); err != nil {
+			return err
+		}
+		if sock, err = xdp.NewSocket(index, 0, nil); err != nil {
+			return err
+		}
+		return errors.Join(prog.Register(0, sock.FD()), prog.Attach(index))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(h.Do(func() error { return prog.Detach(index) }), sock.Close(), prog.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	sock.Fill(sock.GetDescs(sock.NumFreeFillSlots()))
+	return peer{sock}
+}
+
+func (p peer) send(t *testing.T, frame []byte) {
+	t.Helper()
+	d := p.sock.GetDescs(1)
+	d[0].Len = uint32(copy(p.sock.GetFrame(d[0]), frame))
+	if p.sock.Transmit(d) != 1 {
+		t.Fatal("asavie/xdp did not transmit")
+	}
+	if _, _, err := p.sock.Poll(0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p peer) recv(t *testing.T) []byte {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		n, _, err := p.sock.Poll(1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range p.sock.Receive(n) {
+			frame := bytes.Clone(p.sock.GetFrame(d))
+			p.sock.Fill(p.sock.GetDescs(p.sock.NumFreeFillSlots()))
+			return frame
+		}
+	}
+	t.Fatal("asavie/xdp received nothing")
+	return nil
+}
