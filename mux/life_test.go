@@ -179,6 +179,23 @@ func TestPortDiesWithItsSocket(t *testing.T) {
 	wantTraces(t, l.A, traces{links: before.links, xdp: before.xdp, fds: look(t, l.A).fds, namespaces: before.namespaces})
 }
 
+// An endpoint that outlives the programs of its port cannot talk to the host's
+// kernel: the outer end distrusts it.
+func TestPortWithoutProgramsReachesNobody(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open(udpTag("10.0.0.1:7000"))
+	k := kernelUDP(t, l.A, "10.0.0.1:53")
+	must(t, a.lease.LosePortPrograms())
+	broadcast := [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	forged := func(text string) []byte { return datagram(broadcast, [6]byte{2}, "10.0.0.9:1", "10.0.0.1:53", text) }
+	a.send(forged("forged"))
+	// The next one does arrive, so the first would have.
+	outer := fmt.Sprintf("unet%d", a.grant.ID)
+	must(t, l.A.Do(func() error { return mux.Trust(outer) }))
+	a.send(forged("trusted"))
+	readFrom(t, k, "trusted")
+}
+
 // The end of an XSK on a queue leaves its tags without an owner until the
 // lease is closed; nobody else gets the queue meanwhile.
 func TestQueueIsHeldByItsLease(t *testing.T) {

@@ -104,8 +104,14 @@ func disableIPv6(conf string) error {
 // process that holds the mux dies, the program goes, and an application that
 // outlives it could talk to the host as if from a network of its own.
 func distrust(iface string) error {
-	for knob, value := range map[string]string{"rp_filter": "1", "drop_unicast_in_l2_multicast": "1", "forwarding": "0"} {
-		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+iface+"/"+knob, []byte(value), 0); err != nil {
+	return setIPv4(iface, map[string]string{"rp_filter": "1", "drop_unicast_in_l2_multicast": "1", "forwarding": "0"})
+}
+
+// setIPv4 sets an interface's settings in the calling thread's namespace
+// (Documentation/networking/ip-sysctl.rst).
+func setIPv4(iface string, settings map[string]string) error {
+	for name, value := range settings {
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+iface+"/"+name, []byte(value), 0); err != nil {
 			return err
 		}
 	}
