@@ -72,10 +72,15 @@ func (s *Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
-	defer cancel()
-	defer ln.Close()
-	stop := context.AfterFunc(ctx, func() { ln.Close() })
-	defer stop()
+	closed := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		ln.Close()
+		close(closed)
+	})
+	defer func() {
+		cancel()
+		<-closed
+	}()
 
 	slots := make(chan struct{}, limits.Connections)
 	for {

@@ -118,7 +118,7 @@ func (l *Lease) close() error {
 			l.m.mu.Unlock()
 		}
 		if l.id != 0 {
-			l.m.log.Info("endpoint closed", "endpoint", l.id, "error", l.err)
+			l.m.log.Debug("endpoint closed", "endpoint", l.id, "error", l.err)
 		}
 	})
 	return l.err

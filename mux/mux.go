@@ -151,7 +151,7 @@ func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint
 	m.mu.Lock()
 	m.leases[l] = struct{}{}
 	m.mu.Unlock()
-	m.log.Info("endpoint opened", "endpoint", grant.ID, "attach", grant.Attach, "tags", grant.Tags)
+	m.log.Debug("endpoint opened", "endpoint", grant.ID, "attach", grant.Attach, "tags", grant.Tags)
 	return grant, l, nil
 }
 

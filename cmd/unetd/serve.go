@@ -93,10 +93,7 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // from the first signal on, a second one has its default action
-
+	ctx = untilSignal(ctx)
 	if err := uplink.Check(f.iface); err != nil {
 		return failure{err}
 	}
@@ -110,6 +107,22 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		return failure{err}
 	}
 	return nil
+}
+
+// untilSignal ends with the first SIGINT or SIGTERM. The second ends the
+// process at once; the kernel then detaches what hangs on its descriptors.
+func untilSignal(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		s := <-signals
+		fmt.Fprintf(os.Stderr, "unetd: second signal (%v): ended without cleaning up\n", s)
+		os.Exit(exitFailure)
+	}()
+	return ctx
 }
 
 func (f serveFlags) parseSocket() (daemon.Socket, error) {

@@ -159,9 +159,8 @@ func TestSecondSignal(t *testing.T) {
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	err = d.wait()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+	d.awaitLine("unetd: second signal")
+	if err := d.wait(); d.cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
 	}
 }

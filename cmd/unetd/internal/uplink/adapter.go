@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
@@ -70,10 +71,10 @@ func explainOpen(interfaceName string, err error) error {
 		is error
 		do string
 	}{
+		{os.ErrPermission, "run unetd as root of the initial user namespace"}, // Check found the capabilities
 		{mux.ErrForeignProgram, "detach it (ip link set dev " + interfaceName + " xdp off, or end the program that holds its link), or use another --interface"},
 		{mux.ErrNotEthernet, "use another --interface"},
 		{mux.ErrVLANOffload, "turn it off (ethtool -K " + interfaceName + " rxvlan off), or use another --interface"},
-		{xsk.ErrNotSupported, "use a newer kernel"},
 	} {
 		if errors.Is(err, e.is) {
 			return fmt.Errorf("%w: %s", err, e.do)
