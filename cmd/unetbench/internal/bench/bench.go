@@ -1,0 +1,150 @@
+// Package bench runs a plan in a lab: it counts system calls first, measures
+// round after round, and hands every record on as soon as it is there.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/unet-go/unet/cmd/unetbench/internal/lab"
+	"github.com/unet-go/unet/cmd/unetbench/internal/plan"
+	"github.com/unet-go/unet/cmd/unetbench/internal/report"
+	"github.com/unet-go/unet/cmd/unetbench/internal/syscount"
+	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
+	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
+)
+
+// Part is one selection and the combinations it asks for.
+type Part struct {
+	Selection    plan.Selection
+	Combinations []plan.Combination
+}
+
+// NewPart checks and combines a selection.
+func NewPart(s plan.Selection) (Part, error) {
+	c, err := s.Combinations()
+	return Part{s, c}, err
+}
+
+// Run is everything that one command measures.
+type Run struct {
+	Parts []Part
+	// Weights asks for the resident memory of idle processes as well, with
+	// these attachments.
+	Weights []string
+	Seed    uint64
+
+	OnRecord func(report.Record)
+	OnWeight func(report.Weight)
+	OnStep   func(done, total int, what string)
+	OnNote   func(string) // what the user should know, one line
+}
+
+// Result is what was measured, as far as it got.
+type Result struct {
+	Planned []report.Key
+	Records []report.Record
+	Weights []report.Weight
+}
+
+// Networks says on which of the two pairs something is measured.
+func (r *Run) Networks() (muxed, plain bool) {
+	muxed = len(r.Weights) > 0
+	for _, p := range r.Parts {
+		for _, c := range p.Combinations {
+			muxed = muxed || c.Transport.Network == transport.Muxed
+			plain = plain || c.Transport.Network == transport.Plain
+		}
+	}
+	return muxed, plain
+}
+
+// weighed are the transports whose idle memory is of interest: an endpoint
+// alone, and one with a stack.
+var weighed = []string{transport.Message, transport.UDP}
+
+// Do measures. After an error the result holds what was measured before it.
+func (r *Run) Do(ctx context.Context, l *lab.Lab) (Result, error) {
+	var res Result
+	done, total := 0, len(r.Weights)*len(weighed)
+	for _, p := range r.Parts {
+		total += len(p.Combinations) * (p.Selection.Rounds + 1) // and the counting pass
+		for _, c := range p.Combinations {
+			res.Planned = append(res.Planned, report.KeyOf(c))
+		}
+	}
+	step := func(format string, args ...any) {
+		r.OnStep(done, total, fmt.Sprintf(format, args...))
+		done++
+	}
+	for _, attach := range r.Weights {
+		for _, name := range weighed {
+			step("memory %s %s", name, attach)
+			w, err := weigh(ctx, l, name, attach)
+			if err != nil {
+				return res, err
+			}
+			res.Weights = append(res.Weights, w)
+			r.OnWeight(w)
+		}
+	}
+	for _, p := range r.Parts {
+		calls, err := r.count(ctx, l, p, step)
+		if err != nil {
+			return res, err
+		}
+		for round := 1; round <= p.Selection.Rounds; round++ {
+			for _, i := range plan.Order(len(p.Combinations), r.Seed, round) {
+				c := p.Combinations[i]
+				step("round %d of %d: %v", round, p.Selection.Rounds, c)
+				j := p.Selection.Job(c)
+				out, err := l.Measure(ctx, c.Transport, j, nil)
+				if err != nil {
+					return res, err
+				}
+				rec := report.NewRecord(c, j, round, out, calls[i])
+				res.Records = append(res.Records, rec)
+				r.OnRecord(rec)
+			}
+		}
+	}
+	return res, nil
+}
+
+// count is the counting pass: every combination once, briefly and untimed,
+// with the counter attached. Without a counter all counts are nil.
+func (r *Run) count(ctx context.Context, l *lab.Lab, p Part, step func(string, ...any)) (_ []*float64, err error) {
+	calls := make([]*float64, len(p.Combinations))
+	counter, err := syscount.Open()
+	if errors.Is(err, syscount.ErrUnavailable) {
+		r.OnNote(fmt.Sprintf("syscalls_per_msg is null: %v", err))
+		for _, c := range p.Combinations {
+			step("not counted: %v", c)
+		}
+		return calls, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, counter.Close()) }()
+	for i, c := range p.Combinations {
+		step("counting system calls: %v", c)
+		out, err := l.Measure(ctx, c.Transport, p.Selection.CountingJob(c), counter)
+		if err != nil {
+			return nil, err
+		}
+		v := report.PerMessage(float64(out.SystemCalls), out, c.Bench)
+		calls[i] = &v
+	}
+	return calls, nil
+}
+
+func weigh(ctx context.Context, l *lab.Lab, name, attach string) (report.Weight, error) {
+	t, err := transport.ByName(name)
+	if err != nil {
+		return report.Weight{}, err
+	}
+	with, without, err := l.Weigh(ctx, t, attach)
+	return report.Weight{Bench: workload.Memory, Transport: name, Attach: attach, With: with, Without: without}, err
+}

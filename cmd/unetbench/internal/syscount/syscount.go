@@ -1,0 +1,152 @@
+// Package syscount counts the system calls that a process makes, from the
+// outside: a BPF program on the kernel's sys_enter tracepoint. It slows every
+// system call of the machine a little, so it is loaded for counting passes and
+// never while something is timed.
+//
+// A counted process brackets the section of interest by two calls of
+// getrusage(2), which it makes for its own purposes (package workload), and
+// nowhere else. The count is that of the calls between the last two.
+package syscount
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+)
+
+// ErrUnavailable: this kernel, or this process's privileges, do not let system
+// calls be counted.
+var ErrUnavailable = errors.New("system calls cannot be counted here")
+
+// maxProcesses is how many processes can be followed at once.
+const maxProcesses = 16
+
+// tally is the value of the program's map, one a process.
+type tally struct {
+	Calls    uint64 // so far, without getrusage
+	Previous uint64 // Calls at the last but one getrusage
+	Latest   uint64 // Calls at the last getrusage
+}
+
+// offsets of the fields in the map's value
+const (
+	callsOffset    = 0
+	previousOffset = 8
+	latestOffset   = 16
+)
+
+// Counter is the attached program.
+type Counter struct {
+	tallies *ebpf.Map
+	prog    *ebpf.Program
+	link    link.Link
+}
+
+// Open loads and attaches the program. Its errors wrap [ErrUnavailable].
+func Open() (*Counter, error) {
+	c, err := open()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return c, nil
+}
+
+func open() (_ *Counter, err error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, err
+	}
+	c := &Counter{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	c.tallies, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name: "unetbench_calls", Type: ebpf.Hash,
+		KeySize: 4, ValueSize: 24, MaxEntries: maxProcesses,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "unetbench_calls", Type: ebpf.RawTracepoint, License: "Apache-2.0",
+		Instructions: program(c.tallies.FD()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: c.prog})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// program is
+//
+//	tgid = bpf_get_current_pid_tgid() >> 32
+//	t = lookup(tallies, tgid); if (!t) return 0
+//	if (ctx->args[1] == SYS_getrusage) { t->previous = t->latest; t->latest = t->calls }
+//	else atomic_add(&t->calls, 1)
+//
+// where args[1] of sys_enter is the number of the system call.
+func program(tallies int) asm.Instructions {
+	const numberOffset = 8 // of args[1] in struct bpf_raw_tracepoint_args
+	return asm.Instructions{
+		asm.LoadMem(asm.R6, asm.R1, numberOffset, asm.DWord),
+		asm.FnGetCurrentPidTgid.Call(),
+		asm.RSh.Imm(asm.R0, 32),
+		asm.StoreMem(asm.RFP, -4, asm.R0, asm.Word),
+		asm.LoadMapPtr(asm.R1, tallies),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.JEq.Imm(asm.R6, syscall.SYS_GETRUSAGE, "reading"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord), // calls is the first field
+		asm.Ja.Label("out"),
+		asm.LoadMem(asm.R1, asm.R0, latestOffset, asm.DWord).WithSymbol("reading"),
+		asm.StoreMem(asm.R0, previousOffset, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R0, callsOffset, asm.DWord),
+		asm.StoreMem(asm.R0, latestOffset, asm.R1, asm.DWord),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("out"),
+		asm.Return(),
+	}
+}
+
+// Follow begins to count the calls of a process.
+func (c *Counter) Follow(pid int) error { return c.tallies.Put(uint32(pid), tally{}) }
+
+// Bracketed is the number of system calls that a followed process made between
+// its last two calls of getrusage.
+func (c *Counter) Bracketed(pid int) (uint64, error) {
+	var t tally
+	if err := c.tallies.Lookup(uint32(pid), &t); err != nil {
+		return 0, fmt.Errorf("system calls of process %d: %w", pid, err)
+	}
+	return t.Latest - t.Previous, nil
+}
+
+// Forget stops counting the calls of a process.
+func (c *Counter) Forget(pid int) error { return c.tallies.Delete(uint32(pid)) }
+
+// Close detaches the program.
+func (c *Counter) Close() error {
+	var err error
+	if c.link != nil {
+		err = c.link.Close()
+	}
+	if c.prog != nil {
+		err = errors.Join(err, c.prog.Close())
+	}
+	if c.tallies != nil {
+		err = errors.Join(err, c.tallies.Close())
+	}
+	return err
+}

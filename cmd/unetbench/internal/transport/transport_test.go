@@ -1,0 +1,140 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/wire"
+)
+
+func TestTheTableIsSound(t *testing.T) {
+	seen := map[string]bool{}
+	for _, tr := range All {
+		if seen[tr.Name] || tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || tr.Open == nil {
+			t.Errorf("row %+v", tr)
+		}
+		seen[tr.Name] = true
+		if got, err := ByName(tr.Name); err != nil || got.Name != tr.Name {
+			t.Errorf("%s is not found: %v", tr.Name, err)
+		}
+		if tr.Granted && tr.Network != Muxed {
+			t.Errorf("%s wants an endpoint where there is no mux", tr.Name)
+		}
+	}
+	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux} {
+		if !seen[name] {
+			t.Errorf("%s is not in the table", name)
+		}
+	}
+	if _, err := ByName("none"); err == nil {
+		t.Error("found a transport that is not there")
+	}
+}
+
+func TestKernelTransportsCarryMessages(t *testing.T) {
+	for _, tr := range All {
+		if tr.Granted {
+			continue
+		}
+		t.Run(tr.Name, func(t *testing.T) {
+			pair := netlab.RequirePair(t, netlab.Config{})
+			a, b := netip.AddrPortFrom(pair.A.Addr.Addr(), 21000), netip.AddrPortFrom(pair.B.Addr.Addr(), 21001)
+			open := func(h *netlab.Host, local, remote netip.AddrPort) (c workload.Conn) {
+				job := workload.Job{Batch: 8, Local: workload.Address{UDP: local}, Remote: workload.Address{UDP: remote}}
+				if err := h.Do(func() (err error) { c, err = tr.Open(context.Background(), job); return err }); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { c.Close() })
+				return c
+			}
+			checkConn(t, open(pair.A, a, b), open(pair.B, b, a))
+		})
+	}
+}
+
+// checkConn holds two ends of a transport to the contract of workload.Conn.
+func checkConn(t *testing.T, a, b workload.Conn) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	extend := func() {
+		check(errors.Join(a.SetDeadline(time.Now().Add(10*time.Second)), b.SetDeadline(time.Now().Add(10*time.Second))))
+	}
+	extend()
+
+	one := bytes.Repeat([]byte{0xa5}, 100)
+	check(a.Send(one))
+	got, err := b.Recv()
+	check(err)
+	if !bytes.Equal(got, one) {
+		t.Errorf("one message: got % x", got)
+	}
+	check(b.Reply())
+	got, err = a.Recv()
+	check(err)
+	if !bytes.Equal(got, one) {
+		t.Errorf("its reply: got % x", got)
+	}
+
+	var batch [][]byte
+	for i := range 8 {
+		batch = append(batch, bytes.Repeat([]byte{byte(i)}, 16+100*i))
+	}
+	for range 3 { // buffers are used again
+		check(a.SendBatch(batch))
+		var received [][]byte
+		in := make([][]byte, workload.RecvBatchSize)
+		for len(received) < len(batch) {
+			n, err := b.RecvBatch(in)
+			check(err)
+			for _, m := range in[:n] {
+				received = append(received, slices.Clone(m))
+			}
+		}
+		if !slices.EqualFunc(received, batch, bytes.Equal) {
+			t.Errorf("a batch of %d came as %d messages, or changed", len(batch), len(received))
+		}
+	}
+
+	for _, c := range []workload.Conn{a, b} {
+		check(c.SetDeadline(time.Now().Add(20 * time.Millisecond)))
+		if m, err := c.Recv(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("nothing to receive: %q, %v", m, err)
+		}
+		check(c.SetDeadline(time.Now().Add(20 * time.Millisecond)))
+		if n, err := c.RecvBatch(make([][]byte, 4)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("no batch to receive: %d, %v", n, err)
+		}
+	}
+	extend()
+	check(a.Send(one))
+	if _, err := b.Recv(); err != nil {
+		t.Errorf("after a deadline: %v", err)
+	}
+}
+
+func TestTurnExchangesSourceAndDestination(t *testing.T) {
+	here, there := wire.LinkAddr{2, 0, 0, 0, 0, 1}, wire.LinkAddr{2, 0, 0, 0, 0, 2}
+	frame := make([]byte, floorHeader+3)
+	wire.PutEthernet(frame, there, here, wire.EtherTypeUNet)
+	wire.PutMessage(frame[wire.EthernetHeaderLen:], 0x01020304, 0xa0b0c0d0, 3)
+	copy(frame[floorHeader:], "abc")
+	want := slices.Clone(frame)
+	wire.PutEthernet(want, here, there, wire.EtherTypeUNet)
+	wire.PutMessage(want[wire.EthernetHeaderLen:], 0xa0b0c0d0, 0x01020304, 3)
+	if turn(frame); !bytes.Equal(frame, want) {
+		t.Errorf("got  % x\nwant % x", frame, want)
+	}
+}

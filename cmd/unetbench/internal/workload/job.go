@@ -1,0 +1,95 @@
+package workload
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// Bench is the name of a benchmark.
+type Bench string
+
+const (
+	RTT    Bench = "rtt"
+	Rate   Bench = "rate"
+	OneWay Bench = "oneway"
+	Memory Bench = "memory" // one process that opens an endpoint and waits
+)
+
+// Role is a process's side.
+type Role string
+
+const (
+	Client Role = "client"
+	Server Role = "server"
+)
+
+// Job is all that one process of a measurement is told. It crosses to the
+// process as one line of JSON.
+type Job struct {
+	Bench     Bench  `json:"bench"`
+	Role      Role   `json:"role"`
+	Transport string `json:"transport"`
+	Attach    string `json:"attach"` // port, queue or none
+	Wait      string `json:"wait"`   // spin, adaptive or block
+
+	Size     int           `json:"size"`  // bytes of payload
+	Batch    int           `json:"batch"` // messages a SendBatch; 1 uses Send
+	N        int           `json:"n"`     // measured messages or round trips, at most
+	WarmUp   int           `json:"warm_up"`
+	Limit    time.Duration `json:"limit_ns"`    // of the measured section (rtt, rate); reached first, it ends it
+	Patience time.Duration `json:"patience_ns"` // after which a message counts as lost
+
+	Window int `json:"window,omitempty"` // oneway: messages sent without credit, at most
+	Credit int `json:"credit,omitempty"` // oneway: messages a credit
+
+	Local, Remote Address
+	Socket        string `json:"socket,omitempty"` // of this host's unetd
+}
+
+// Address is one side as each kind of transport sees it.
+type Address struct {
+	UDP      netip.AddrPort `json:"udp"`
+	LinkAddr wire.LinkAddr  `json:"link_addr"`
+	Tag      uint32         `json:"tag"` // U-Net message tag
+}
+
+// Check reports a job that cannot be done.
+func (j Job) Check() error {
+	switch {
+	case j.Size < MinSize:
+		return fmt.Errorf("messages of %d bytes: want at least %d", j.Size, MinSize)
+	case j.N < 1 || j.Batch < 1 || j.Patience <= 0:
+		return fmt.Errorf("job without messages, batch or patience: %+v", j)
+	case j.Bench == OneWay && (j.Credit < 1 || j.Window < j.Credit || j.Window < j.Batch):
+		return fmt.Errorf("credit window of %d messages, credit every %d, batches of %d: want credit and batch within the window",
+			j.Window, j.Credit, j.Batch)
+	}
+	return nil
+}
+
+// Report is what one process measured.
+type Report struct {
+	N          int           `json:"n"`                    // rtt: round trips; else messages received (server)
+	Sent       int           `json:"sent,omitempty"`       // rate and oneway, client
+	Lost       int           `json:"lost,omitempty"`       // rtt, client
+	Duplicates int           `json:"duplicates,omitempty"` // received more than once
+	Stalls     int           `json:"stalls,omitempty"`     // oneway, client: credits that did not come in time
+	Elapsed    time.Duration `json:"elapsed_ns,omitempty"` // rtt, oneway: of the client; rate: the server's window
+	InWindow   int           `json:"in_window,omitempty"`  // rate: messages received in Elapsed
+	Latency    Latency       `json:"latency,omitzero"`     // rtt, client
+
+	CPU      time.Duration `json:"cpu_ns"`   // user and system time in the measured section
+	Mallocs  uint64        `json:"mallocs"`  // heap objects allocated in the measured section
+	Resident int64         `json:"resident"` // memory: bytes
+}
+
+// Latency is the exact distribution of round trips.
+type Latency struct {
+	Mean time.Duration `json:"mean_ns"`
+	P50  time.Duration `json:"p50_ns"`
+	P99  time.Duration `json:"p99_ns"`
+	P999 time.Duration `json:"p999_ns"`
+}

@@ -1,0 +1,268 @@
+package workload
+
+import (
+	"errors"
+	"os"
+	"time"
+)
+
+// stampEvery is how many messages a receiver takes between two looks at the
+// clock.
+const stampEvery = 256
+
+// batch is the sender's messages, to be sent together.
+type batch [][]byte
+
+func newBatch(n, size int) batch {
+	mem := make([]byte, n*size)
+	b := make(batch, n)
+	for i := range b {
+		b[i] = mem[i*size : (i+1)*size : (i+1)*size]
+	}
+	return b
+}
+
+// dispatch sends data messages seq up to seq+k, all in one batch.
+func (s *session) dispatch(b batch, k Kind, seq uint64, n int) error {
+	for i := range n {
+		Put(b[i], k, seq+uint64(i))
+	}
+	if s.job.Batch == 1 {
+		return s.conn.Send(b[0])
+	}
+	return s.conn.SendBatch(b[:n])
+}
+
+// openStream is what the senders do before they measure.
+func (s *session) openStream() (batch, error) {
+	if err := s.settle(Warm); err != nil { // resolves neighbours, and sees the server
+		return nil, err
+	}
+	b := newBatch(s.job.Batch, s.job.Size)
+	for sent := 0; sent < s.job.WarmUp; sent += s.job.Batch {
+		if err := s.dispatch(b, Warm, 1, s.job.Batch); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.settle(Mark); err != nil {
+		return nil, err
+	}
+	return b, s.meter.start()
+}
+
+// flood is the client of rate.
+func (s *session) flood() error {
+	b, err := s.openStream()
+	if err != nil {
+		return err
+	}
+	begin := clock()
+	sent, stamped := 0, 0
+	for sent < s.job.N {
+		n := min(s.job.Batch, s.job.N-sent)
+		if err := s.dispatch(b, Data, uint64(sent), n); err != nil {
+			return err
+		}
+		sent += n
+		if sent-stamped >= stampEvery {
+			stamped = sent
+			now := clock()
+			if now-begin > s.job.Limit {
+				break
+			}
+			if err := s.keep(now); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.meter.stop(&s.report); err != nil {
+		return err
+	}
+	s.report.Sent = sent
+	return s.settle(End)
+}
+
+// push is the client of oneway: it keeps at most Window messages on their way
+// that the server has not given credit for.
+func (s *session) push() error {
+	b, err := s.openStream()
+	if err != nil {
+		return err
+	}
+	if err := s.extend(); err != nil {
+		return err
+	}
+	begin := clock()
+	sent, credited, done := 0, 0, false
+	for sent < s.job.N && !done {
+		n := min(s.job.Batch, s.job.N-sent)
+		for sent+n-credited > s.job.Window {
+			seen, all, err := s.takeCredit()
+			if err != nil {
+				return err
+			}
+			if seen < 0 { // what was on its way, or the credit for it, is lost
+				s.report.Stalls++
+				seen = sent
+			}
+			credited, done = max(credited, seen), all
+		}
+		if err := s.dispatch(b, Data, uint64(sent), n); err != nil {
+			return err
+		}
+		sent += n
+	}
+	for tries := 0; !done; {
+		seen, all, err := s.takeCredit()
+		if err != nil {
+			return err
+		}
+		if seen < 0 {
+			// Not everything has arrived, or the server's word that it has did not.
+			if tries++; tries > 1 {
+				break
+			}
+			s.report.Stalls++
+		}
+		done = all
+	}
+	s.report.Elapsed = clock() - begin
+	if err := s.meter.stop(&s.report); err != nil {
+		return err
+	}
+	s.report.Sent = sent
+	return s.settle(End)
+}
+
+// takeCredit waits for the server's next word: how many messages it has seen,
+// and whether it has all. seen is -1 when no word came in time.
+func (s *session) takeCredit() (seen int, all bool, err error) {
+	for {
+		if err := s.keep(clock()); err != nil {
+			return 0, false, err
+		}
+		b, err := s.conn.Recv()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return -1, false, s.extend()
+		case err != nil:
+			return 0, false, err
+		}
+		switch k, seq := Header(b); k {
+		case Credit:
+			return int(seq), false, nil
+		case Done:
+			return int(seq), true, nil
+		}
+	}
+}
+
+// collect is the server of rate and oneway.
+func (s *session) collect() error {
+	book := newLedger(s.job.N)
+	win := window{report: &s.report}
+	credit := creditor{session: s}
+	msgs := make([][]byte, RecvBatchSize)
+	kinds := make([]Kind, RecvBatchSize)
+	seqs := make([]uint64, RecvBatchSize)
+	for {
+		n, err := s.gather(msgs)
+		if err != nil {
+			return err
+		}
+		for i, m := range msgs[:n] { // all headers first: sending takes back what was lent
+			kinds[i], seqs[i] = Header(m)
+		}
+		for i, k := range kinds[:n] {
+			if k == Data {
+				book.note(seqs[i])
+				continue
+			}
+			ended, err := s.serve(k)
+			if err != nil {
+				return err
+			}
+			if seqs[i] != 0 { // a warm-up message that wants no answer
+				continue
+			}
+			if ended {
+				win.close(book.distinct)
+				s.report.N, s.report.Duplicates = book.distinct, book.duplicates
+			}
+			if err := s.send(k, 0); err != nil || ended {
+				return err
+			}
+		}
+		if s.job.Bench == OneWay {
+			if err := credit.give(book); err != nil {
+				return err
+			}
+		} else {
+			win.look(book.distinct)
+		}
+	}
+}
+
+// window times the messages that a receiver has got. It opens when the first
+// ones are there, and these do not count in it.
+type window struct {
+	report  *Report
+	opened  time.Duration
+	before  int // messages received when it opened
+	stamped int // messages received when the clock was read last
+}
+
+func (w *window) look(received int) {
+	switch {
+	case received == 0:
+	case w.before == 0:
+		w.opened, w.before, w.stamped = clock(), received, received
+	case received-w.stamped >= stampEvery:
+		w.stamp(received)
+	}
+}
+
+func (w *window) stamp(received int) {
+	w.stamped = received
+	w.report.Elapsed, w.report.InWindow = clock()-w.opened, received-w.before
+}
+
+// close stamps a window that was too short for look to do it.
+func (w *window) close(received int) {
+	if w.before > 0 && w.report.InWindow == 0 {
+		w.stamp(received)
+	}
+}
+
+// creditor is the server's side of the credit window.
+type creditor struct {
+	*session
+	given uint64 // messages
+	done  bool
+}
+
+func (c *creditor) give(book *ledger) error {
+	switch {
+	case c.done:
+	case book.distinct == c.job.N:
+		c.done = true
+		return c.send(Done, uint64(c.job.N))
+	case book.next >= c.given+uint64(c.job.Credit):
+		c.given = book.next
+		return c.send(Credit, c.given)
+	}
+	return nil
+}
+
+// gather receives one message, or many if they are sent so.
+func (s *session) gather(msgs [][]byte) (int, error) {
+	if s.job.Batch > 1 {
+		return s.conn.RecvBatch(msgs)
+	}
+	b, err := s.conn.Recv()
+	if err != nil {
+		return 0, err
+	}
+	msgs[0] = b
+	return 1, nil
+}

@@ -1,0 +1,333 @@
+package workload
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// pipe is one end of a connection in memory. Its fate function decides how
+// often a message arrives: 0 is lost, 2 is duplicated.
+type pipe struct {
+	in       <-chan []byte
+	out      chan<- []byte
+	fate     func(k Kind, seq uint64) int
+	deadline time.Time
+	last     []byte
+	batches  int
+}
+
+func newPipe(fate func(Kind, uint64) int) (client, server *pipe) {
+	if fate == nil {
+		fate = func(Kind, uint64) int { return 1 }
+	}
+	up, down := make(chan []byte, 1<<16), make(chan []byte, 1<<16)
+	always := func(Kind, uint64) int { return 1 }
+	return &pipe{in: down, out: up, fate: fate}, &pipe{in: up, out: down, fate: always}
+}
+
+func (p *pipe) Send(b []byte) error {
+	for range p.fate(Header(b)) {
+		p.out <- slices.Clone(b)
+	}
+	return nil
+}
+
+func (p *pipe) SendBatch(bs [][]byte) error {
+	p.batches++
+	for _, b := range bs {
+		if err := p.Send(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pipe) Recv() ([]byte, error) {
+	var timeout <-chan time.Time
+	if !p.deadline.IsZero() {
+		timeout = time.After(time.Until(p.deadline))
+	}
+	select {
+	case p.last = <-p.in:
+		return p.last, nil
+	case <-timeout:
+		return nil, os.ErrDeadlineExceeded
+	}
+}
+
+func (p *pipe) RecvBatch(bs [][]byte) (int, error) {
+	b, err := p.Recv()
+	if err != nil {
+		return 0, err
+	}
+	bs[0] = b
+	n := 1
+	for n < len(bs) {
+		select {
+		case bs[n] = <-p.in:
+			n++
+		default:
+			return n, nil
+		}
+	}
+	return n, nil
+}
+
+func (p *pipe) Reply() error                  { return p.Send(p.last) }
+func (p *pipe) SetDeadline(t time.Time) error { p.deadline = t; return nil }
+func (p *pipe) Close() error                  { return nil }
+
+func testJob(b Bench) Job {
+	return Job{
+		Bench: b, Size: 64, Batch: 1, N: 1000, WarmUp: 50,
+		Limit: time.Minute, Patience: 20 * time.Millisecond, Window: 64, Credit: 16,
+	}
+}
+
+// runBoth does a job on both ends.
+func runBoth(t *testing.T, j Job, fate func(Kind, uint64) int, look ...func(server *pipe)) (client, server Report) {
+	t.Helper()
+	c, s := newPipe(fate)
+	for _, f := range look {
+		f(s)
+	}
+	done := make(chan error, 1)
+	var stop atomic.Bool
+	clientJob, serverJob := j, j
+	clientJob.Role, serverJob.Role = Client, Server
+	go func() {
+		var err error
+		server, err = Run(s, serverJob)
+		done <- err
+		if err == nil {
+			err = Linger(s, &stop)
+		}
+		done <- err
+	}()
+	client, err := Run(c, clientJob)
+	if err != nil {
+		t.Fatal("client:", err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal("server:", err)
+	}
+	stop.Store(true)
+	if err := <-done; err != nil {
+		t.Fatal("lingering server:", err)
+	}
+	return client, server
+}
+
+func TestRoundTripsAreAllMeasured(t *testing.T) {
+	client, server := runBoth(t, testJob(RTT), nil)
+	if client.N != 1000 || client.Lost != 0 || server.N != 1000 {
+		t.Errorf("client %d, lost %d, server %d; want 1000, 0, 1000", client.N, client.Lost, server.N)
+	}
+	l := client.Latency
+	if l.P50 <= 0 || l.P50 > l.P99 || l.P99 > l.P999 || l.Mean <= 0 || client.Elapsed < l.Mean*1000 {
+		t.Errorf("implausible: %+v in %v", l, client.Elapsed)
+	}
+}
+
+func TestLostRoundTripsAreCountedAndNotSampled(t *testing.T) {
+	lose := func(k Kind, seq uint64) int {
+		if k == Data && (seq == 3 || seq == 900) {
+			return 0
+		}
+		return 1
+	}
+	j := testJob(RTT)
+	client, _ := runBoth(t, j, lose)
+	if client.N != 998 || client.Lost != 2 {
+		t.Errorf("%d measured, %d lost; want 998 and 2", client.N, client.Lost)
+	}
+	if client.Latency.P999 >= j.Patience/2 {
+		t.Errorf("a lost message is in the samples: %+v", client.Latency)
+	}
+}
+
+func TestRateAccountsForLossesAndDuplicates(t *testing.T) {
+	fate := func(k Kind, seq uint64) int {
+		switch {
+		case k != Data:
+			return 1
+		case seq%10 == 0:
+			return 0
+		case seq%10 == 1:
+			return 2
+		}
+		return 1
+	}
+	for _, batch := range []int{1, 32} {
+		j := testJob(Rate)
+		j.Batch = batch
+		client, server := runBoth(t, j, fate)
+		if client.Sent != 1000 || server.N != 900 || server.Duplicates != 100 {
+			t.Errorf("batch %d: sent %d, different %d, duplicates %d; want 1000, 900, 100", batch, client.Sent, server.N, server.Duplicates)
+		}
+		if server.InWindow <= 0 || server.InWindow >= server.N || server.Elapsed <= 0 {
+			t.Errorf("batch %d: %d of %d messages in a window of %v", batch, server.InWindow, server.N, server.Elapsed)
+		}
+	}
+}
+
+func TestRateEndsAtItsLimit(t *testing.T) {
+	j := testJob(Rate)
+	j.N, j.Limit = 1_000_000, time.Nanosecond
+	client, server := runBoth(t, j, nil)
+	if client.Sent >= j.N || client.Sent < stampEvery || server.N != client.Sent {
+		t.Errorf("sent %d, received %d", client.Sent, server.N)
+	}
+}
+
+func TestOneWayKeepsWithinItsWindow(t *testing.T) {
+	for _, batch := range []int{1, 32} {
+		j := testJob(OneWay)
+		j.Batch = batch
+		var worst int
+		var waiting func() int
+		client, server := runBoth(t, j, func(k Kind, _ uint64) int {
+			if k == Data {
+				worst = max(worst, waiting()+1)
+			}
+			return 1
+		}, func(s *pipe) { waiting = func() int { return len(s.in) } })
+		if client.Sent != 1000 || server.N != 1000 || client.Stalls != 0 || client.Elapsed <= 0 {
+			t.Errorf("batch %d: client %+v, server %+v", batch, client, server)
+		}
+		if worst > j.Window {
+			t.Errorf("batch %d: %d messages waited at once, the window is %d", batch, worst, j.Window)
+		}
+	}
+}
+
+func TestOneWaySurvivesLosses(t *testing.T) {
+	lost := map[uint64]bool{0: true, 15: true, 16: true, 500: true, 999: true}
+	client, server := runBoth(t, testJob(OneWay), func(k Kind, seq uint64) int {
+		if k == Data && lost[seq] {
+			return 0
+		}
+		return 1
+	})
+	if client.Sent != 1000 || server.N != 1000-len(lost) || client.Stalls == 0 {
+		t.Errorf("client %+v, server %+v", client, server)
+	}
+}
+
+func TestLostControlMessagesAreSentAgain(t *testing.T) {
+	for _, b := range []Bench{RTT, Rate, OneWay} {
+		tries := map[Kind]int{}
+		client, server := runBoth(t, testJob(b), func(k Kind, _ uint64) int {
+			if k == Mark || k == End {
+				if tries[k]++; tries[k] <= 2 {
+					return 0
+				}
+			}
+			return 1
+		})
+		if server.N != 1000 {
+			t.Errorf("%s: client %+v, server %+v", b, client, server)
+		}
+	}
+}
+
+func TestImpossibleJobsAreRefused(t *testing.T) {
+	for name, change := range map[string]func(*Job){
+		"size":             func(j *Job) { j.Size = MinSize - 1 },
+		"count":            func(j *Job) { j.N = 0 },
+		"batch":            func(j *Job) { j.Batch = 0 },
+		"patience":         func(j *Job) { j.Patience = 0 },
+		"credit":           func(j *Job) { j.Credit = 0 },
+		"window":           func(j *Job) { j.Window = 8 },
+		"batch and window": func(j *Job) { j.Batch = 65 },
+		"role":             func(j *Job) { j.Role = "bystander" },
+	} {
+		j := testJob(OneWay)
+		j.Role = Client
+		change(&j)
+		c, _ := newPipe(nil)
+		if _, err := Run(c, j); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestHeaderReadsWhatPutWrote(t *testing.T) {
+	b := make([]byte, MinSize)
+	Put(b, Credit, 1<<40+7)
+	if k, seq := Header(b); k != Credit || seq != 1<<40+7 {
+		t.Errorf("got %d %d", k, seq)
+	}
+	if k, _ := Header(b[:MinSize-1]); k != 0 {
+		t.Error("a short message has a header")
+	}
+	if k, _ := Header(make([]byte, 64)); k != 0 {
+		t.Error("somebody else's message has a header")
+	}
+}
+
+// percentile counts instead of ranking.
+func percentile(samples []time.Duration, permille int) time.Duration {
+	best := time.Duration(-1)
+	for _, s := range samples {
+		below := 0
+		for _, o := range samples {
+			if o <= s {
+				below++
+			}
+		}
+		if below*1000 >= permille*len(samples) && (best < 0 || s < best) {
+			best = s
+		}
+	}
+	return best
+}
+
+func TestPercentilesAreExact(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{1, 2, 3, 99, 100, 101, 999, 1000, 1001} {
+		samples := make([]time.Duration, n)
+		var sum time.Duration
+		for i := range samples {
+			samples[i] = time.Duration(r.IntN(500))
+			sum += samples[i]
+		}
+		want := Latency{
+			Mean: sum / time.Duration(n),
+			P50:  percentile(samples, 500), P99: percentile(samples, 990), P999: percentile(samples, 999),
+		}
+		if got := Summarize(samples); got != want {
+			t.Errorf("%d samples: got %+v, want %+v", n, got, want)
+		}
+	}
+	if got := Summarize(nil); got != (Latency{}) {
+		t.Errorf("no samples: %+v", got)
+	}
+}
+
+func TestLedgerAgainstAMap(t *testing.T) {
+	const n = 200
+	r := rand.New(rand.NewPCG(3, 4))
+	book, model := newLedger(n), map[uint64]bool{}
+	duplicates, next := 0, uint64(0)
+	for range 1000 {
+		seq := r.Uint64N(n + 20)
+		book.note(seq)
+		if seq >= n {
+			continue
+		}
+		if model[seq] {
+			duplicates++
+		}
+		model[seq] = true
+		next = max(next, seq+1)
+	}
+	if got, want := fmt.Sprint(book.distinct, book.duplicates, book.next), fmt.Sprint(len(model), duplicates, next); got != want {
+		t.Errorf("distinct, duplicates, next: got %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// TestMain lets the test binary be its own children: the lab starts whatever
+// executable it is part of.
+func TestMain(m *testing.M) {
+	if slices.Equal(os.Args[1:], []string{"child"}) {
+		main()
+		return
+	}
+	// A process under the race detector would sleep for a second before it exits.
+	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
+	os.Exit(m.Run())
+}
+
+// execute runs a command line.
+func execute(ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	var out, errs lockedBuffer
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	err = cmd.ExecuteContext(ctx)
+	return out.String(), errs.String(), err
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
+	for _, args := range [][]string{
+		{},
+		{"latency"},
+		{"rtt", "now"},
+		{"rtt", "--speed"},
+		{"rtt", "--transport", "udp,smoke"},
+		{"rtt", "--attach", "tape"},
+		{"rtt", "--wait", "impatiently"},
+		{"rtt", "--size", "1"},
+		{"rtt", "--size", "large"},
+		{"rtt", "--n", "0"},
+		{"rtt", "--rounds", "-1"},
+		{"rtt", "--limit", "0s"},
+		{"rate", "--batch", "0"},
+		{"oneway", "--window", "1"},
+		{"memory", "--attach", "tape"},
+		{"all", "--rounds", "0"},
+		{"rtt", "--transport", "kernel-udp", "--cpus", "0"},
+		{"rtt", "--transport", "kernel-udp", "--cpus", "0,0"},
+		{"rtt", "--transport", "kernel-udp", "--cpus", "0,4095"},
+	} {
+		_, _, err := execute(context.Background(), args...)
+		if !isUsage(err) {
+			t.Errorf("%q: %v, want a usage error", args, err)
+		} else if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: more than a line: %v", args, err)
+		}
+	}
+}
+
+func TestMissingDaemonIsOneLine(t *testing.T) {
+	netlab.RequireXDP(t)
+	for _, path := range []string{filepath.Join(t.TempDir(), "unetd"), t.TempDir()} {
+		_, _, err := execute(context.Background(), "rtt", "--transport", "msg", "--unetd", path)
+		if err == nil || isUsage(err) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("--unetd %s: %v", path, err)
+		}
+	}
+}
+
+func TestBrokenDaemonIsReported(t *testing.T) {
+	netlab.RequireXDP(t)
+	ownTempDir(t)
+	want := leftovers(t)
+	path := filepath.Join(t.TempDir(), "unetd")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho out of order >&2\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := execute(context.Background(), "rtt", "--transport", "msg", "--unetd", path)
+	if err == nil || !strings.Contains(err.Error(), "out of order") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("got %v", err)
+	}
+	if got := leftovers(t); got != want {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", got, want)
+	}
+}
+
+// ownTempDir gives the test a directory for temporary files that nobody else
+// uses, and that uid nobody can pass through.
+func ownTempDir(t *testing.T) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", dir)
+}
+
+// leftovers is what a run must not change: interfaces, descriptors, files,
+// children.
+func leftovers(t *testing.T) string {
+	t.Helper()
+	var all []string
+	ifs, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range ifs {
+		all = append(all, "interface "+i.Name)
+	}
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), "unetbench-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, dirs...)
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, _ := os.Readlink("/proc/self/fd/" + fd.Name())
+		if strings.HasPrefix(to, "net:") || strings.HasPrefix(to, "socket:") || strings.HasPrefix(to, "pipe:") ||
+			strings.HasSuffix(to, "bpf-map") || strings.HasSuffix(to, "bpf-prog") {
+			all = append(all, "descriptor of "+strings.SplitN(to, ":", 2)[0])
+		}
+	}
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		if pids, err := os.ReadFile(task); err == nil {
+			for _, pid := range strings.Fields(string(pids)) {
+				all = append(all, "child "+pid)
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// lines decodes JSON lines.
+func lines(t *testing.T, out string) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	for s := bufio.NewScanner(strings.NewReader(out)); s.Scan(); {
+		var m map[string]any
+		if err := json.Unmarshal(s.Bytes(), &m); err != nil {
+			t.Fatalf("%v: %s", err, s.Text())
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// checkRun runs a small benchmark and checks what every one must keep.
+func checkRun(t *testing.T, records int, args ...string) {
+	t.Helper()
+	ownTempDir(t)
+	want := leftovers(t)
+	out, errs, err := execute(t.Context(), append(args, "--json")...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+	got := lines(t, out)
+	if len(got) != records {
+		t.Errorf("%d records, want %d:\n%s", len(got), records, out)
+	}
+	for _, r := range got {
+		if r["bench"] != args[0] || r["n"].(float64) <= 0 || r["msgs_per_s"].(float64) <= 0 || r["cpu_us_per_msg"].(float64) <= 0 {
+			t.Errorf("implausible: %v", r)
+		}
+		if args[0] != "rate" && r["lost"].(float64) != 0 {
+			t.Errorf("lost messages: %v", r)
+		}
+		if args[0] == "rtt" && !(r["p50_us"].(float64) > 0 && r["p50_us"].(float64) <= r["p99_us"].(float64) &&
+			r["p99_us"].(float64) <= r["p999_us"].(float64) && r["mean_us"].(float64) > 0) {
+			t.Errorf("implausible: %v", r)
+		}
+		if v, ok := r["syscalls_per_msg"]; !ok || v != nil && v.(float64) <= 0 {
+			t.Errorf("implausible: %v", r)
+		}
+		// Blocked or spinning, a transport's two processes do not allocate: what
+		// the runtime allocates is little even to so few messages.
+		if r["allocs_per_msg"].(float64) >= 0.5 {
+			t.Errorf("allocates: %v", r)
+		}
+	}
+	for _, line := range []string{"transport", "kernel-udp"} {
+		if !strings.Contains(errs, line) {
+			t.Errorf("no %q in the table:\n%s", line, errs)
+		}
+	}
+	if left := leftovers(t); left != want {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+	}
+}
+
+const kernelOnly = "kernel-udp,go-udp"
+
+func TestRTTOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	checkRun(t, 4, "rtt", "--transport", kernelOnly, "--size", "16,1472", "--rounds", "1", "--n", "200")
+}
+
+func TestRateOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	checkRun(t, 3, "rate", "--transport", kernelOnly, "--batch", "1,32", "--rounds", "1", "--n", "2000")
+}
+
+func TestOneWayOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	checkRun(t, 6, "oneway", "--transport", kernelOnly, "--batch", "1,32", "--rounds", "2", "--n", "2000")
+}
+
+func TestInterruptedRunCleansUp(t *testing.T) {
+	netlab.RequireXDP(t)
+	ownTempDir(t)
+	want := leftovers(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	_, _, err := execute(ctx, "rtt", "--transport", kernelOnly, "--rounds", "100000")
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if left := leftovers(t); left != want {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+	}
+}
+
+// buildDaemon builds unetd for the test.
+func buildDaemon(t *testing.T) string {
+	t.Helper()
+	netlab.RequireXDP(t)
+	if testing.Short() {
+		t.Skip("builds unetd")
+	}
+	path := filepath.Join(t.TempDir(), "unetd")
+	if out, err := exec.Command("go", "build", "-o", path, "../unetd").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+func TestEveryTransport(t *testing.T) {
+	unetd := buildDaemon(t)
+	// floor, msg and udp over both attachments, the others once.
+	const combinations = 3*2 + 3
+	t.Run("rtt", func(t *testing.T) {
+		checkRun(t, combinations, "rtt", "--unetd", unetd, "--rounds", "1", "--n", "200")
+	})
+	t.Run("rtt, waiting otherwise", func(t *testing.T) {
+		checkRun(t, 2*2*2+1, "rtt", "--unetd", unetd, "--transport", "msg,udp,kernel-udp", "--wait", "adaptive,block", "--rounds", "1", "--n", "200")
+	})
+	t.Run("rate", func(t *testing.T) {
+		checkRun(t, 2*combinations-1, "rate", "--unetd", unetd, "--rounds", "1", "--n", "2000")
+	})
+	t.Run("oneway", func(t *testing.T) {
+		checkRun(t, combinations, "oneway", "--unetd", unetd, "--rounds", "1", "--n", "2000")
+	})
+	t.Run("memory", func(t *testing.T) {
+		ownTempDir(t)
+		want := leftovers(t)
+		out, errs, err := execute(t.Context(), "memory", "--unetd", unetd, "--json")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		for _, w := range lines(t, out) {
+			// The segment alone is 8 MiB.
+			if over := w["resident_bytes"].(float64) - w["bare_resident_bytes"].(float64); over < 8<<20 {
+				t.Errorf("implausible: %v", w)
+			}
+		}
+		if left := leftovers(t); left != want {
+			t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+		}
+	})
+}
