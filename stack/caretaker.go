@@ -14,8 +14,8 @@ const (
 // It must not disturb: a process that computes between two waits pays nothing
 // for it, no goroutine switch and no system call. So the application never
 // starts it and never stops it on that path. The caretaker looks by itself, once
-// every few milliseconds, whether the application has held the role since the
-// last look. If not, it takes the role and sleeps in the link, with no more
+// every few milliseconds, whether the application has taken or left the role
+// since the last look. If not, and nobody holds it, it takes the role and sleeps in the link, with no more
 // pauses; the next wait of the application calls it back (recall). If the
 // application sits asleep in a long wait of its own, the caretaker goes to sleep
 // too, and the end of that wait, which has cost a wake-up anyway, wakes it.
@@ -26,7 +26,7 @@ func (s *Stack) caretaker() {
 	defer timer.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for seen := s.rolesTaken; !s.closed && s.broken == nil; {
+	for seen := s.roleMoves; !s.closed && s.broken == nil; {
 		s.mu.Unlock()
 		select {
 		case <-timer.C:
@@ -34,7 +34,7 @@ func (s *Stack) caretaker() {
 		}
 		s.mu.Lock()
 		pause = min(2*pause, lastPause)
-		switch busy := s.rolesTaken != seen; {
+		switch busy := s.roleMoves != seen; {
 		case s.closed:
 		case s.role == roleFree && !busy && s.parked.head == nil:
 			s.role = roleCaretaker
@@ -50,7 +50,7 @@ func (s *Stack) caretaker() {
 			s.mu.Lock()
 			pause = firstPause
 		}
-		seen = s.rolesTaken
+		seen = s.roleMoves
 		timer.Reset(pause)
 	}
 }

@@ -129,7 +129,7 @@ type Stack struct {
 	waitMode       WaitMode
 	spinBudget     instant
 	role           pollRole
-	rolesTaken     uint64 // by the application
+	roleMoves      uint64 // how often the application took the role or left it
 	away           awayKind
 	pollerEvent    *event // what the holder of the role waits for
 	pollerSeq      uint32 // the signals of pollerEvent when it began to wait

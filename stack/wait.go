@@ -131,8 +131,9 @@ func (s *Stack) waitFor(e *event, deadline instant) {
 		switch s.role {
 		case roleFree:
 			s.role = roleApplication
-			s.rolesTaken++
+			s.roleMoves++
 			s.pollUntil(e, seq, deadline, s.waitMode)
+			s.roleMoves++
 			s.leaveRole()
 			return
 		case roleCaretaker:
@@ -251,20 +252,21 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 	}
 	for {
 		got := s.input()
-		if e.seq != seq || s.closed || s.broken != nil {
+		if e.seq != seq || s.now >= deadline || s.closed || s.broken != nil {
 			return
 		}
-		if s.woken > 0 {
-			// They sit on this processor's run queue: let them run.
+		if got > 0 || s.woken > 0 {
+			// Whoever wants the lock may have it now; and those that were woken
+			// sit on this processor's run queue: let them run.
+			yield := s.woken > 0
 			s.woken = 0
 			s.away = spinning
 			s.mu.Unlock()
-			runtime.Gosched()
+			if yield {
+				runtime.Gosched()
+			}
 			s.mu.Lock()
 			s.returned()
-			continue
-		}
-		if got > 0 {
 			if mode == WaitAdaptive {
 				sleepAt = 0
 			}
@@ -289,9 +291,6 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 			s.mu.Lock()
 			s.returned()
 			s.advance(s.lastLook)
-		}
-		if s.now >= deadline {
-			return
 		}
 	}
 }

@@ -14,17 +14,20 @@ import (
 // Poller lets a goroutine sleep until a socket has received something.
 //
 // A socket that sits in the Go runtime's poller itself would wake a thread for
-// every frame, also while another goroutine spins on the ring. So it sits in a
-// private epoll instance, one-shot, armed only by a goroutine that is about to
-// sleep; and that instance, which is a pollable file, sits in the runtime's
-// poller. Nobody sleeping, nothing armed, no wake-up.
+// every frame, also while another goroutine spins on the ring. And a socket
+// that sits in any epoll instance makes the kernel call that instance for every
+// frame, even if it is not armed: some 100 ns in the sender's way. So the socket
+// is put into a private epoll instance by a goroutine that is about to sleep and
+// taken out when it has woken; and that instance, which is a pollable file, sits
+// in the runtime's poller. Nobody sleeping, nobody called.
 type Poller struct {
 	ep      *os.File // the private epoll instance
 	raw     syscall.RawConn
 	sock    int32
 	pending func() bool
-	ready   func(fd uintptr) bool // bound once, so that Sleep allocates nothing
-	armed   bool
+	ready   func(fd uintptr) bool // bound once, as the next, so that Sleep allocates nothing
+	leave   func(fd uintptr)
+	joined  bool // the socket is in the instance
 	woken   atomic.Bool
 }
 
@@ -43,15 +46,10 @@ func NewPoller(s *Socket) (*Poller, error) {
 		sock:    int32(s.fd),
 		pending: func() bool { return s.RX.Pending() > 0 },
 	}
-	p.ready = p.check
+	p.ready, p.leave = p.check, p.takeOut
 	if p.raw, err = p.ep.SyscallConn(); err != nil {
 		p.ep.Close()
 		return nil, fmt.Errorf("epoll instance in the runtime's poller: %w", err)
-	}
-	ev := unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: p.sock}
-	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, s.fd, &ev); err != nil {
-		p.ep.Close()
-		return nil, os.NewSyscallError("epoll_ctl ADD of an AF_XDP socket", err)
 	}
 	return p, nil
 }
@@ -69,6 +67,11 @@ func (p *Poller) Sleep(until time.Time) error {
 		return nil
 	}
 	err := p.raw.Read(p.ready)
+	if p.joined {
+		if e := p.raw.Control(p.leave); err == nil {
+			err = e
+		}
+	}
 	if p.woken.Swap(false) && errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
@@ -83,23 +86,28 @@ func (p *Poller) Wake() {
 }
 
 // check is what the runtime calls before it parks the goroutine and after it
-// was woken. To park, the socket must be armed, and looked at again after that.
+// was woken. The socket is looked at again after it was put in: a frame that
+// came before is no event.
 func (p *Poller) check(fd uintptr) bool {
-	if p.armed {
-		// Consume the event, or the instance stays readable and tells no edge.
-		var ev [1]unix.EpollEvent
-		unix.EpollWait(int(fd), ev[:], 0)
-		p.armed = false
+	if p.joined {
+		p.takeOut(fd) // which also ends the instance's being readable
 	}
 	if p.pending() {
 		return true
 	}
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: p.sock}
-	if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, int(p.sock), &ev); err != nil {
-		panic(fmt.Sprintf("BUG: epoll_ctl MOD of an AF_XDP socket: %v", err))
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: p.sock}
+	if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, int(p.sock), &ev); err != nil {
+		panic(fmt.Sprintf("BUG: epoll_ctl ADD of an AF_XDP socket: %v", err))
 	}
-	p.armed = true
+	p.joined = true
 	return p.pending()
+}
+
+func (p *Poller) takeOut(fd uintptr) {
+	if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_DEL, int(p.sock), nil); err != nil {
+		panic(fmt.Sprintf("BUG: epoll_ctl DEL of an AF_XDP socket: %v", err))
+	}
+	p.joined = false
 }
 
 // Close ends a Sleep with an error and frees the instance.

@@ -27,7 +27,7 @@ import (
 type Config struct {
 	FrameSize  int // bytes; default 2048
 	FrameCount int // frames of each link; default 512
-	TxSize     int // frames that may be sent before a Flush; default 256
+	TxSize     int // frames that may be sent before a Flush; default 64
 }
 
 func (c Config) withDefaults() Config {
@@ -38,7 +38,7 @@ func (c Config) withDefaults() Config {
 		c.FrameCount = 512
 	}
 	if c.TxSize == 0 {
-		c.TxSize = 256
+		c.TxSize = 64
 	}
 	return c
 }

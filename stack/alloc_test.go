@@ -1,0 +1,75 @@
+package stack_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+)
+
+// No message costs an allocation, neither way, by any call.
+func TestNoAllocations(t *testing.T) {
+	sa, sb, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
+	peer := ap("10.0.0.1:7")
+	p, buf := make([]byte, 64), make([]byte, 2048)
+	u.Send(p)
+	sb.Poll(time.Now()) // ARP
+	sa.Poll(time.Now())
+	must(v.Recv(buf))
+	out := []stack.UDPMessage{{Buf: p}, {Buf: p}, {Buf: p}}
+	in := []stack.UDPMessage{{Buf: buf[:64]}, {Buf: buf[:64]}, {Buf: buf[:64]}}
+	for name, roundTrip := range map[string]func(){
+		"single": func() {
+			u.Send(p)
+			v.RecvFrom(buf)
+			v.SendTo(p, peer)
+			u.Recv(buf)
+		},
+		"deadline": func() {
+			u.SetWriteDeadline(time.Now().Add(time.Minute))
+			v.SetReadDeadline(time.Now().Add(time.Minute))
+			u.Send(p)
+			v.Recv(buf)
+		},
+		"batch": func() {
+			u.SendBatch(out)
+			for n := 0; n < 3; {
+				k, _ := v.RecvBatch(in)
+				n += k
+			}
+		},
+		"in place": func() {
+			b, _ := u.Reserve()
+			u.Commit(&b, 64, netip.AddrPort{})
+			d, _ := v.Borrow()
+			v.Return(&d)
+		},
+	} {
+		if n := testing.AllocsPerRun(200, roundTrip); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+	// Beyond the quota too, once the buffers are there, and when a parked
+	// goroutine is woken.
+	l, _ := memlink.Pair(memlink.Config{})
+	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, NoCaretaker: true, FrameQuota: 1})
+	c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	f := stack.Frame{Data: datagramFrame(9, 7, p)}
+	if n := testing.AllocsPerRun(200, func() {
+		l.Inject(f)
+		l.Inject(f)
+		l.Inject(f)
+		for range 3 {
+			c.Recv(buf)
+		}
+	}); n > 0 {
+		t.Errorf("beyond the quota: %v allocations", n)
+	}
+	if counters(s)["quota_copied"] == 0 {
+		t.Error("the quota was never reached")
+	}
+}

@@ -1,0 +1,90 @@
+// Package stack is a network stack for one process: IPv4, ARP, ICMP and UDP on
+// top of a [Link], with no goroutine between a frame and the application that
+// waits for it. A Link may be an AF_XDP endpoint, a pair in memory (package
+// memlink) or a test; the stack makes no system call and runs on any system.
+//
+// # One frame in
+//
+//	Link.Recv ─ input ─ inputEthernet ─ inputIPv4 ─┬─ inputUDP ── socket's queue ─ signal
+//	              │            │                   ├─ inputICMP ─ echo reply, or an error for a socket
+//	            parts        inputARP              └─ (TCP)
+//	           (copied)
+//
+// Each header is parsed once and each frame has one owner: a handler either
+// keeps it (the queue of a UDP socket does, until the application has read) or
+// its caller releases it. What is wrong with a frame is a counter and nothing
+// else ([Stack.Counters]). A reply that the stack makes itself leaves with the
+// same batch.
+//
+// # One message out
+//
+//	Send ─ send ─ route cached? ─ Link.Alloc ─ headers from the route's template,
+//	         │                                 payload copied and summed ─ Link.Send ─ Link.Flush
+//	       prepare: errors, deadline, route service, ARP
+//
+// All of it under one lock and with one kick, or one for a batch.
+//
+// # The engine
+//
+// [Stack.Poll] takes in what has arrived, runs what is due and sends what is
+// ready; [Stack.NextDeadline] says when time alone will make work. Neither
+// blocks, and between them and a frame there is no clock but the argument of
+// Poll (and Config.Now), so protocols are tested in a time of the test's own.
+// TCP's place is beside UDP: one more case in inputIPv4, its timers in
+// runTimers, and what is ready to be emitted in advance.
+//
+// # Who polls
+//
+// The goroutine that waits. A Recv that finds its queue empty takes the poll
+// role, runs the engine itself, and returns the moment its datagram is there: no
+// hand-off and no wake-up lie between the frame and the return. There is one
+// role. Others that want to wait park, each on its socket, and are woken by
+// whoever polls when their datagram comes. A poller that has woken somebody
+// yields its processor, since those it woke sit on its own run queue. When it
+// leaves, it offers the role to one of the parked (wait.go).
+//
+//	role free ──waitFor──▶ application ──leaveRole──▶ free, or offered to a parked one
+//	    ▲                                               │ nobody has come for some ms
+//	    └───────────────── caretaker ◀──────────────────┘
+//
+// Without the lock the poller does one of two things. It spins on Link.Pending
+// and a flag that calls it back, reading the clock every thousand looks and
+// letting other goroutines run now and then; or it sleeps in Link.Sleep up to
+// the next timer or deadline. [WaitMode] says which.
+//
+// Deadlines need no timers of the runtime: the poller watches those of the
+// parked, too. A parked goroutine always has a poller, or the offer to be one.
+//
+// # The caretaker
+//
+// While nobody waits, ARP, pings and timers still need service, and a goroutine
+// of the stack's own, the caretaker, sleeps in the link. The difficulty is not to
+// pay for it: an application that works between two waits must not cause a
+// goroutine switch or a timer each time. So the application tells the caretaker
+// nothing on that path. The caretaker looks by itself, every 1 to 8 ms while the
+// application is busy, whether the role has changed hands since; it takes the
+// role only after it has been left alone for a millisecond or more. Then the
+// application's next wait calls it back, once, and polls as a guest meanwhile
+// (under the lock, without the role). If the application itself sleeps in the
+// link for long, the caretaker stops looking altogether until that sleep is over.
+// A process that spins or ping-pongs thus pays one look in 8 ms, which runs on
+// the spinner's own processor when it yields; an idle process pays nothing.
+//
+// # Memory
+//
+// Datagrams wait in the frames they came in. The application, queues and borrowed
+// payloads together, holds Config.FrameQuota of them; a datagram beyond that is
+// copied to a buffer of the heap and its frame goes straight back, so a slow
+// reader takes nothing from the fill queue and nothing from other sockets.
+// Packets in several frames, and UDP super-frames, which are split here into the
+// datagrams that were sent, are copied as well: they are rare.
+//
+// # What a caller can count on
+//
+// Sends block while the link takes no more (until the write deadline, Close, or
+// a second: ENOBUFS), and never drop silently. For a neighbour that is being
+// resolved up to 16 packets are held, as kernels do; if nobody answers,
+// connected sockets get EHOSTUNREACH. ICMP errors are believed only if they
+// quote what a socket here could have sent. Nothing is fragmented and no
+// fragment is reassembled: what exceeds the path's MTU is EMSGSIZE.
+package stack

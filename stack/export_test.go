@@ -1,0 +1,25 @@
+package stack
+
+// Routes is the number of cached routes.
+func Routes(s *Stack) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.routes)
+}
+
+// CaretakerPolls reports whether the caretaker holds the poll role and sleeps.
+func CaretakerPolls(s *Stack) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.role == roleCaretaker && s.away == sleeping
+}
+
+// Parked is the number of goroutines that wait without polling.
+func Parked(s *Stack) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := s.parked.head; w != nil; w = w.links[onStack].next {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,166 @@
+package memlink_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+)
+
+// panics returns what f panics with.
+func panics(f func()) (message string) {
+	defer func() {
+		if r := recover(); r != nil {
+			message = r.(string)
+		}
+	}()
+	f()
+	return ""
+}
+
+func TestOwnership(t *testing.T) {
+	a, b := memlink.Pair(memlink.Config{FrameCount: 8, TxSize: 2})
+	f, ok := a.Alloc()
+	if !ok {
+		t.Fatal("no frame")
+	}
+	if err := a.Audit(); err == nil {
+		t.Error("the audit finds nothing out")
+	}
+	f.Data = append(f.Data[:0], "hello"...)
+	if !a.Send(f) {
+		t.Fatal("no room")
+	}
+	for what, misuse := range map[string]func(){
+		"sent twice":          func() { a.Send(f) },
+		"released while sent": func() { a.Release(f) },
+		"of another link":     func() { b.Release(f) },
+		"unknown":             func() { a.Release(stack.Frame{ID: 8}) },
+	} {
+		if m := panics(misuse); !strings.HasPrefix(m, "BUG:") {
+			t.Errorf("%s: %q", what, m)
+		}
+	}
+	if b.Pending() {
+		t.Error("it crossed without a flush")
+	}
+	if err := a.Flush(); err != nil || !b.Pending() {
+		t.Errorf("flush: %v", err)
+	}
+	var in [4]stack.Frame
+	if n := b.Recv(in[:]); n != 1 || string(in[0].Data) != "hello" || b.Pending() {
+		t.Errorf("%d frames, %q", n, in[0].Data)
+	}
+	b.Release(in[0])
+	if m := panics(func() { b.Release(in[0]) }); !strings.HasPrefix(m, "BUG:") {
+		t.Errorf("released twice: %q", m)
+	}
+	if err := errors.Join(a.Audit(), b.Audit()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestQueuesAreBounded(t *testing.T) {
+	a, b := memlink.Pair(memlink.Config{FrameCount: 8, TxSize: 2})
+	send := func() bool {
+		f, ok := a.Alloc()
+		if ok && !a.Send(f) {
+			a.Release(f)
+			ok = false
+		}
+		return ok
+	}
+	for i := range 3 {
+		if got := send(); got != (i < 2) {
+			t.Errorf("send %d: %v", i, got)
+		}
+	}
+	for range 5 { // the peer has 4 frames to fill, and reads none
+		a.Flush()
+		send()
+	}
+	a.Flush()
+	if b.Lost() != 3 {
+		t.Errorf("%d lost, want 3", b.Lost())
+	}
+	a.Filter(func([]byte) bool { return false })
+	send()
+	a.Flush()
+	if a.Lost() != 1 || b.Lost() != 3 {
+		t.Errorf("%d and %d lost", a.Lost(), b.Lost())
+	}
+	a.Stick(true)
+	send()
+	send()
+	a.Flush()
+	if send() {
+		t.Error("a stuck link took a third frame")
+	}
+}
+
+func TestPacketsAreNotSplit(t *testing.T) {
+	a, _ := memlink.Pair(memlink.Config{})
+	part := func(s string, more bool) stack.Frame {
+		return stack.Frame{Data: []byte(s), More: more, GSOSize: 9}
+	}
+	a.Inject(part("1", false), part("2a", true), part("2b", true), part("2c", false), part("3", false))
+	frames := make([]stack.Frame, 3)
+	var got []string
+	for a.Pending() {
+		n := a.Recv(frames)
+		var batch string
+		for _, f := range frames[:n] {
+			batch += string(f.Data)
+			if f.GSOSize != 9 {
+				t.Error("the GSO size is lost")
+			}
+			a.Release(f)
+		}
+		got = append(got, batch)
+	}
+	if s := strings.Join(got, " "); s != "1 2a2b2c 3" {
+		t.Errorf("batches %q", s)
+	}
+}
+
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := memlink.Pair(memlink.Config{})
+		slept := func(until time.Time) (time.Duration, error) {
+			start := time.Now()
+			err := a.Sleep(until)
+			return time.Since(start), err
+		}
+		if d, err := slept(time.Now().Add(time.Second)); d != time.Second || err != nil {
+			t.Errorf("to the end: %v %v", d, err)
+		}
+		time.AfterFunc(time.Second, a.Wake)
+		if d, err := slept(time.Time{}); d != time.Second || err != nil {
+			t.Errorf("woken: %v %v", d, err)
+		}
+		a.Wake()
+		if d, _ := slept(time.Time{}); d != 0 {
+			t.Errorf("woken before: %v", d)
+		}
+		time.AfterFunc(time.Second, func() {
+			f, _ := b.Alloc()
+			b.Send(f)
+			b.Flush()
+		})
+		if d, _ := slept(time.Now().Add(time.Hour)); d != time.Second || !a.Pending() {
+			t.Errorf("a frame: %v", d)
+		}
+		if d, _ := slept(time.Time{}); d != 0 {
+			t.Errorf("with a frame there: %v", d)
+		}
+		dead := errors.New("dead")
+		a.Break(dead)
+		if _, err := slept(time.Time{}); err != dead || a.Flush() != dead {
+			t.Errorf("broken: %v", err)
+		}
+	})
+}

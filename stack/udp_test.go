@@ -1,0 +1,479 @@
+package stack_test
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+	"github.com/unet-go/unet/wire"
+)
+
+func TestUDPExchange(t *testing.T) {
+	for _, mode := range []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock} {
+		t.Run(mode.String(), func(t *testing.T) {
+			sa, sb, la, lb := newPair(t, stack.Config{Wait: mode})
+			tap(t, la)
+			tap(t, lb)
+			server := must(sb.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
+			go func() {
+				buf := make([]byte, 2048)
+				for {
+					n, from, err := server.RecvFrom(buf)
+					if err != nil {
+						return
+					}
+					server.SendTo(buf[:n], from)
+				}
+			}()
+			client := must(sa.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{}))
+			if client.LocalAddr().Addr() != prefixA.Addr() || client.RemoteAddr() != ap("10.0.0.2:9") {
+				t.Errorf("addresses: %v %v", client.LocalAddr(), client.RemoteAddr())
+			}
+			buf := make([]byte, 2048)
+			for _, n := range []int{0, 1, 2, 63, 64, 65, 1471, 1472} {
+				p := bytes.Repeat([]byte{byte(n)}, n)
+				if err := client.Send(p); err != nil {
+					t.Fatal(err)
+				}
+				if k, err := client.Recv(buf); err != nil || !bytes.Equal(buf[:k], p) {
+					t.Fatalf("echo of %d bytes: %d bytes, %v", n, k, err)
+				}
+			}
+			if err := client.Send(make([]byte, 1473)); err != syscall.EMSGSIZE {
+				t.Errorf("too large: %v", err)
+			}
+			if err := client.Send(make([]byte, 70000)); err != syscall.EMSGSIZE {
+				t.Errorf("far too large: %v", err)
+			}
+			// The kernel cuts what the buffer has no room for.
+			client.Send([]byte("0123456789"))
+			client.Send([]byte("next"))
+			if n, err := client.Recv(buf[:4]); n != 4 || err != nil || string(buf[:4]) != "0123" {
+				t.Errorf("cut: %q %v", buf[:n], err)
+			}
+			if n, err := client.Recv(buf[:4]); string(buf[:n]) != "next" || err != nil {
+				t.Errorf("after a cut: %q %v", buf[:n], err)
+			}
+			server.Close()
+			client.Send([]byte("anybody there?"))
+			if _, err := client.Recv(buf); err != syscall.ECONNREFUSED {
+				t.Errorf("closed server: %v", err)
+			}
+		})
+	}
+}
+
+func TestUDPConnectedHearsOnlyItsPeer(t *testing.T) {
+	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false })
+	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	l.Inject(
+		stack.Frame{Data: datagramFrame(10, 7, []byte("stranger"))},
+		stack.Frame{Data: datagramFrame(9, 7, []byte("peer"))},
+	)
+	s.Poll(c.t)
+	buf := make([]byte, 10)
+	if n, _ := u.Recv(buf); string(buf[:n]) != "peer" {
+		t.Errorf("got %q", buf[:n])
+	}
+	if got := counters(s)["udp_no_socket"]; got != 1 {
+		t.Errorf("the stranger counts %d", got)
+	}
+	if err := u.SendTo(nil, ap("10.0.0.3:9")); err != syscall.EISCONN {
+		t.Errorf("SendTo on a connected socket: %v", err)
+	}
+}
+
+func TestUDPAddressErrors(t *testing.T) {
+	s, _, _ := newScripted(t, nil)
+	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	ignore := func(_ *stack.UDPSocket, err error) error { return err }
+	for i, tt := range []struct{ got, want error }{
+		{ignore(s.ListenUDP(ap("0.0.0.0:7"), stack.UDPOptions{})), syscall.EADDRINUSE},
+		{ignore(s.ListenUDP(ap("10.0.0.2:8"), stack.UDPOptions{})), syscall.EADDRNOTAVAIL},
+		{ignore(s.ListenUDP(ap("[fe80::1]:8"), stack.UDPOptions{})), syscall.EAFNOSUPPORT},
+		{ignore(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:0"), stack.UDPOptions{})), syscall.EINVAL},
+		{ignore(s.DialUDP(netip.AddrPort{}, ap("[fe80::1]:1"), stack.UDPOptions{})), syscall.EAFNOSUPPORT},
+		{u.Send(nil), syscall.EDESTADDRREQ},
+		{u.SendTo(nil, ap("10.0.0.2:0")), syscall.EINVAL},
+		{u.SendTo(nil, ap("[2001:db8::1]:1")), syscall.EAFNOSUPPORT},
+		{u.SendTo(nil, ap("10.0.0.255:1")), syscall.ENETUNREACH},
+		{u.SendTo(nil, ap("255.255.255.255:1")), syscall.ENETUNREACH},
+		{u.SendTo(nil, ap("224.0.0.1:1")), syscall.ENETUNREACH},
+		{u.SendTo(nil, ap("192.0.2.1:1")), syscall.ENETUNREACH}, // off link, no routes
+	} {
+		if !errors.Is(tt.got, tt.want) {
+			t.Errorf("%d: %v, want %v", i, tt.got, tt.want)
+		}
+	}
+	if u := must(s.ListenUDP(netip.AddrPort{}, stack.UDPOptions{})); u.LocalAddr().Port() == 0 {
+		t.Error("no port was chosen")
+	}
+}
+
+// Sockets of one stack reach each other, at its own address and at 127.0.0.1.
+func TestUDPLoopsBack(t *testing.T) {
+	s, l, c := newScripted(t, nil)
+	w := tap(t, l)
+	server := must(s.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
+	buf := make([]byte, 100)
+	for _, host := range []string{"10.0.0.1", "127.0.0.1"} {
+		client := must(s.DialUDP(netip.AddrPort{}, ap(host+":9"), stack.UDPOptions{}))
+		if err := client.Send([]byte("ping")); err != nil {
+			t.Fatal(err)
+		}
+		n, from, err := server.RecvFrom(buf)
+		if err != nil || string(buf[:n]) != "ping" || from != client.LocalAddr() || from.Addr().String() != host {
+			t.Fatalf("%s: %q from %v %v", host, buf[:n], from, err)
+		}
+		server.SendTo([]byte("pong"), from)
+		if n, err := client.Recv(buf); err != nil || string(buf[:n]) != "pong" {
+			t.Fatalf("%s: %q %v", host, buf[:n], err)
+		}
+		refused := must(s.DialUDP(netip.AddrPort{}, ap(host+":99"), stack.UDPOptions{}))
+		refused.Send(nil)
+		if _, err := refused.Recv(buf); err != syscall.ECONNREFUSED {
+			t.Errorf("%s: nobody there: %v", host, err)
+		}
+	}
+	server.SendTo([]byte("me"), ap("10.0.0.1:9"))
+	if n, from, _ := server.RecvFrom(buf); string(buf[:n]) != "me" || from != ap("10.0.0.1:9") {
+		t.Errorf("to itself: %q from %v", buf[:n], from)
+	}
+	s.Poll(c.t)
+	if lines := w.take(); len(lines) > 0 {
+		t.Errorf("on the wire: %q", lines)
+	}
+}
+
+func TestUDPBatches(t *testing.T) {
+	sa, sb, _, lb := newPair(t, stack.Config{})
+	w := tap(t, lb)
+	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+	v.Send([]byte("first"))
+	in := make([]stack.UDPMessage, 40)
+	for i := range in {
+		in[i].Buf = make([]byte, 16)
+	}
+	if n, err := u.RecvBatch(in); n != 1 || err != nil || in[0].Addr != ap("10.0.0.2:9") {
+		t.Fatalf("%d %v %v", n, err, in[0].Addr)
+	}
+	w.take()
+	out := make([]stack.UDPMessage, 30)
+	for i := range out {
+		out[i].Buf = []byte{byte(i)}
+	}
+	if n, err := v.SendBatch(out); n != 30 || err != nil {
+		t.Fatalf("SendBatch: %d %v", n, err)
+	}
+	got := 0
+	for got < 30 {
+		n, err := u.RecvBatch(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range in[:n] {
+			if m.N != 1 || m.Buf[0] != byte(got) {
+				t.Fatalf("message %d: %v", got, m.Buf[:m.N])
+			}
+			got++
+		}
+	}
+	// An error in the middle tells how far it came.
+	out[5].Buf = make([]byte, 3000)
+	if n, err := v.SendBatch(out); n != 5 || err != syscall.EMSGSIZE {
+		t.Errorf("SendBatch with a large one: %d %v", n, err)
+	}
+	for i := range out {
+		out[i] = stack.UDPMessage{Addr: ap("10.0.0.2:9")}
+	}
+	if n, err := u.SendBatch(out); n != 30 || err != nil {
+		t.Errorf("SendBatch with addresses: %d %v", n, err)
+	}
+}
+
+func TestUDPInPlace(t *testing.T) {
+	sa, sb, la, _ := newPair(t, stack.Config{})
+	tap(t, la)
+	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
+	for i := range 3 {
+		b, err := u.Reserve()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Payload) != 1472 {
+			t.Errorf("room for %d bytes", len(b.Payload))
+		}
+		n := copy(b.Payload, "composed")
+		if err := u.Commit(&b, len(b.Payload)+1, ap("10.0.0.2:9")); err != syscall.EMSGSIZE {
+			t.Errorf("too large: %v", err)
+		}
+		if err := u.Commit(&b, n, netip.AddrPort{}); err != syscall.EDESTADDRREQ {
+			t.Errorf("no destination: %v", err)
+		}
+		to := ap("10.0.0.2:9")
+		if i == 2 {
+			to = ap("10.0.0.1:7") // itself
+		}
+		if err := u.Commit(&b, n, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []*stack.UDPSocket{v, v, u} {
+		d, err := c.Borrow()
+		if err != nil || string(d.Payload) != "composed" || d.From != ap("10.0.0.1:7") {
+			t.Fatalf("borrowed %q from %v: %v", d.Payload, d.From, err)
+		}
+		c.Return(&d)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("returned twice without a panic")
+				}
+			}()
+			c.Return(&d)
+		}()
+	}
+	b := must(u.Reserve())
+	u.Cancel(&b)
+	// What is borrowed outlives its socket.
+	u.SendTo([]byte("late"), ap("10.0.0.2:9"))
+	d := must(v.Borrow())
+	v.Close()
+	v.Return(&d)
+}
+
+// A reader that never reads costs its quota and no more: the others go on.
+func TestFrameQuota(t *testing.T) {
+	for _, quota := range []int{1, 4} {
+		clk := newClock()
+		la, lb := memlink.Pair(memlink.Config{FrameCount: 64})
+		s := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Now: clk.now, NoCaretaker: true, FrameQuota: quota})
+		_ = lb
+		slow := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
+		fast := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		buf := make([]byte, 2048)
+		for i := range 200 {
+			la.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte{byte(i)})}, stack.Frame{Data: datagramFrame(9, 8, []byte{byte(i)})})
+			s.Poll(clk.t)
+			if n, err := fast.Recv(buf); n != 1 || err != nil || buf[0] != byte(i) {
+				t.Fatalf("fast reader, datagram %d: %v %v", i, buf[:n], err)
+			}
+		}
+		if la.Lost() != 0 {
+			t.Errorf("%d frames found nowhere to go", la.Lost())
+		}
+		got := counters(s)
+		if got["udp_queue_full"] != 100 || got["quota_copied"] < 200 {
+			t.Errorf("counters: %v", got)
+		}
+		for i := range 100 {
+			d := must(slow.Borrow())
+			if d.Payload[0] != byte(i) {
+				t.Fatalf("slow reader, datagram %d: %v", i, d.Payload)
+			}
+			slow.Return(&d)
+		}
+		// The buffers are used again, and large datagrams fit as well.
+		la.Inject(stack.Frame{Data: datagramFrame(9, 7, bytes.Repeat([]byte("x"), 2006))})
+		s.Poll(clk.t)
+		if n, err := slow.Recv(buf); n != 2006 || err != nil {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		if quota == 1 {
+			b := must(slow.Reserve())
+			if _, err := slow.Reserve(); err != syscall.ENOBUFS {
+				t.Errorf("reserved beyond the quota: %v", err)
+			}
+			slow.Cancel(&b)
+		}
+	}
+}
+
+// parts cuts a packet into frames of a link.
+func parts(b []byte, gso uint16) (frames []stack.Frame) {
+	for len(b) > 0 {
+		n := min(1792, len(b))
+		frames = append(frames, stack.Frame{Data: b[:n], More: n < len(b), GSOSize: gso})
+		b = b[n:]
+	}
+	return frames
+}
+
+func TestSuperFrames(t *testing.T) {
+	payload := make([]byte, 60000)
+	for i := range payload {
+		payload[i] = byte(i * 7)
+	}
+	partial := datagramFrame(9, 7, payload)
+	length := uint16(len(payload) + 8)
+	sum := wire.Fold(wire.PseudoHeader4(addrB, addrA, wire.ProtocolUDP, length))
+	partial[40], partial[41] = byte(sum>>8), byte(sum)
+	wrong := append([]byte(nil), partial...)
+	wrong[41]++
+	for _, tt := range []struct {
+		name    string
+		frame   []byte
+		gso     uint16
+		partial bool
+		want    int
+		counter string
+	}{
+		{"super-frame", partial, 1400, true, 43, "super_frames"},
+		{"super-frame on a real wire", partial, 1400, false, 0, "udp_checksum"},
+		{"super-frame, good checksum", datagramFrame(9, 7, payload), 1400, false, 43, "super_frames"},
+		{"super-frame, bad checksum", wrong, 1400, true, 0, "udp_checksum"},
+		{"small super-frame in one part", datagramFrame(9, 7, payload[:1001]), 500, true, 3, "super_frames"},
+		{"one large datagram", partial, 0, true, 1, "multi_part"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.PartialChecksums = tt.partial })
+			u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+			l.Inject(parts(tt.frame, tt.gso)...)
+			s.Poll(c.t)
+			if counters(s)[tt.counter] == 0 {
+				t.Errorf("counters: %v", counters(s))
+			}
+			var all []byte
+			for range tt.want {
+				d := must(u.Borrow())
+				if len(d.Payload) != int(tt.gso) && len(all)+len(d.Payload) < len(tt.frame)-42 {
+					t.Errorf("a datagram of %d bytes", len(d.Payload))
+				}
+				all = append(all, d.Payload...)
+				u.Return(&d)
+			}
+			if tt.want > 0 && !bytes.Equal(all, tt.frame[42:]) {
+				t.Errorf("%d bytes, and not those that were sent", len(all))
+			}
+			u.SetReadDeadline(c.t)
+			if _, err := u.Recv(nil); err != os.ErrDeadlineExceeded {
+				t.Errorf("and more: %v", err)
+			}
+		})
+	}
+}
+
+// A batch that ends within a packet is a link's bug and must not hurt.
+func TestPartsWithoutEnd(t *testing.T) {
+	s, l, c := newScripted(t, nil)
+	l.Inject(stack.Frame{Data: datagramFrame(9, 7, nil), More: true})
+	s.Poll(c.t)
+	if got := counters(s)["frame_parts"]; got != 1 {
+		t.Errorf("counters: %v", counters(s))
+	}
+}
+
+func TestClosed(t *testing.T) {
+	sa, sb, _, _ := newPair(t, stack.Config{})
+	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+	v.Send([]byte("queued"))
+	d := must(u.Borrow())
+	u.Return(&d)
+	v.Send([]byte("queued"))
+	if err := u.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, _, recvErr := u.RecvFrom(nil)
+	_, reserveErr := u.Reserve()
+	_, borrowErr := u.Borrow()
+	for i, err := range []error{recvErr, reserveErr, borrowErr, u.SendTo(nil, ap("10.0.0.2:9")), u.Close(), u.SetReadDeadline(time.Now())} {
+		if err != net.ErrClosed {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	sa.Close()
+	if _, err := sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}); err != net.ErrClosed {
+		t.Errorf("listen on a closed stack: %v", err)
+	}
+}
+
+// Back-pressure: a link that takes no more blocks the sender until the deadline,
+// Close, or for a second.
+func TestSendWaits(t *testing.T) {
+	sa, sb, la, _ := newPair(t, stack.Config{})
+	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{QueueDatagrams: 4096}))
+	u.Send(nil)
+	must(v.Recv(nil))
+	la.Stick(true)
+	u.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+	var err error
+	sent := 0
+	for ; err == nil; sent++ {
+		err = u.Send([]byte{byte(sent)})
+	}
+	if err != os.ErrDeadlineExceeded || sent != 65 {
+		t.Errorf("after %d: %v", sent, err)
+	}
+	u.SetWriteDeadline(time.Time{})
+	done := make(chan error)
+	go func() { done <- u.Send([]byte("patient")) }()
+	for counters(sa)["send_blocked"] < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	la.Stick(false)
+	if err := <-done; err != nil {
+		t.Errorf("after the link moved again: %v", err)
+	}
+	buf := make([]byte, 10)
+	for range sent - 1 {
+		must(v.Recv(buf))
+	}
+	if n := must(v.Recv(buf)); string(buf[:n]) != "patient" {
+		t.Errorf("got %q", buf[:n])
+	}
+
+	la.Stick(true)
+	for err = nil; err == nil; {
+		u.SetWriteDeadline(time.Now().Add(time.Millisecond))
+		err = u.Send(nil)
+	}
+	u.SetWriteDeadline(time.Time{})
+	before := counters(sa)["send_blocked"]
+	go func() { done <- u.Send(nil) }()
+	for counters(sa)["send_blocked"] == before {
+		time.Sleep(time.Millisecond)
+	}
+	u.Close()
+	if err := <-done; err != net.ErrClosed {
+		t.Errorf("closed while it waited: %v", err)
+	}
+	w := must(sa.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	if err := w.Send(nil); err != syscall.ENOBUFS {
+		t.Errorf("a link that is stuck for good: %v", err)
+	}
+	go func() { done <- w.Send(nil) }()
+	sa.Close() // waits for the sender to let go of the link
+	if err := <-done; err != net.ErrClosed {
+		t.Errorf("stack closed: %v", err)
+	}
+}
+
+// A dead link fails those who wait, with its own error.
+func TestBrokenLink(t *testing.T) {
+	sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	dead := errors.New("the interface is gone")
+	done := make(chan error)
+	go func() {
+		_, err := u.Recv(nil)
+		done <- err
+	}()
+	la.Break(dead)
+	if err := <-done; err != dead {
+		t.Errorf("reader: %v", err)
+	}
+	if _, err := u.Recv(nil); err != dead {
+		t.Errorf("next read: %v", err)
+	}
+}

@@ -1,0 +1,386 @@
+package stack_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
+)
+
+var modes = []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock}
+
+func forEachMode(t *testing.T, f func(t *testing.T, cfg stack.Config)) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) { f(t, stack.Config{Wait: mode}) })
+	}
+}
+
+// Many goroutines blocked on as many sockets: whoever holds the role serves all
+// of them, and hands it on.
+func TestManyReaders(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, sb, _, _ := newPair(t, cfg)
+		const readers, each = 16, 50
+		var wg sync.WaitGroup
+		for i := range readers {
+			u := must(sa.ListenUDP(netip.AddrPortFrom(prefixA.Addr(), uint16(1000+i)), stack.UDPOptions{}))
+			wg.Go(func() {
+				buf := make([]byte, 8)
+				for {
+					n, from, err := u.RecvFrom(buf)
+					if err != nil {
+						return
+					}
+					u.SendTo(buf[:n], from)
+				}
+			})
+			defer u.Close()
+		}
+		var clients sync.WaitGroup
+		for i := range readers {
+			v := must(sb.DialUDP(netip.AddrPort{}, netip.AddrPortFrom(prefixA.Addr(), uint16(1000+i)), stack.UDPOptions{}))
+			clients.Go(func() {
+				buf := make([]byte, 8)
+				for k := range uint64(each) {
+					binary.BigEndian.PutUint64(buf, k)
+					if err := v.Send(buf); err != nil {
+						t.Error(err)
+					}
+					if n, err := v.Recv(buf); n != 8 || err != nil || binary.BigEndian.Uint64(buf) != k {
+						t.Errorf("client %d, message %d: %d %v", i, k, n, err)
+						return
+					}
+				}
+			})
+		}
+		clients.Wait()
+		sa.Close()
+		wg.Wait()
+	})
+}
+
+// Several readers on one socket and several writers lose nothing and get
+// nothing twice.
+func TestManyReadersOfOneSocket(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, sb, _, _ := newPair(t, cfg)
+		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		const readers, writers, each = 4, 3, 200
+		prime := must(sb.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+		prime.SendTo(nil, u.LocalAddr()) // few packets are held for an unknown neighbour
+		must(u.Recv(nil))
+		var seen [writers * each]atomic.Int32
+		var total atomic.Int32
+		var wg sync.WaitGroup
+		credit := make(chan struct{}, 64) // what is under way at most
+		for range readers {
+			wg.Go(func() {
+				buf := make([]byte, 8)
+				for {
+					n, err := u.Recv(buf)
+					if err != nil {
+						if err != net.ErrClosed {
+							t.Error(err)
+						}
+						return
+					}
+					seen[binary.BigEndian.Uint32(buf[:n])].Add(1)
+					<-credit
+					if total.Add(1) == writers*each {
+						u.Close()
+					}
+				}
+			})
+		}
+		for w := range writers {
+			v := must(sb.DialUDP(netip.AddrPort{}, ap("10.0.0.1:7"), stack.UDPOptions{}))
+			wg.Go(func() {
+				var b [4]byte
+				for i := range each {
+					credit <- struct{}{}
+					binary.BigEndian.PutUint32(b[:], uint32(w*each+i))
+					if err := v.Send(b[:]); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for i := range seen {
+			if n := seen[i].Load(); n != 1 {
+				t.Fatalf("message %d was received %d times", i, n)
+			}
+		}
+	})
+}
+
+func TestDeadlines(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, sb, _, _ := newPair(t, cfg)
+		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+
+		// Passed already: even with data there.
+		v.Send([]byte("there"))
+		d := must(u.Borrow())
+		u.Return(&d)
+		v.Send([]byte("there"))
+		u.SetReadDeadline(time.Unix(1, 0))
+		for range 3 {
+			if _, err := u.Recv(nil); err != os.ErrDeadlineExceeded {
+				t.Fatalf("deadline long past: %v", err)
+			}
+		}
+		u.SetReadDeadline(time.Time{})
+		must(u.Recv(nil))
+
+		// To come, by the poller itself and by those that are parked.
+		var wg sync.WaitGroup
+		for i := range 4 {
+			w := must(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+			w.SetReadDeadline(time.Now().Add(time.Duration(4-i) * 3 * time.Millisecond))
+			wg.Go(func() {
+				start := time.Now()
+				if _, err := w.Recv(nil); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("reader %d: %v after %v", i, err, time.Since(start))
+				}
+			})
+		}
+		wg.Wait()
+
+		// Set, and drawn nearer, while readers block; likewise Close.
+		for _, end := range []func(*stack.UDPSocket){
+			func(u *stack.UDPSocket) { u.SetReadDeadline(time.Now()) },
+			func(u *stack.UDPSocket) {
+				u.SetReadDeadline(time.Now().Add(time.Hour))
+				u.SetReadDeadline(time.Now().Add(time.Millisecond))
+			},
+			func(u *stack.UDPSocket) { u.Close() },
+		} {
+			w := must(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+			before := stack.Parked(sa)
+			for range 3 {
+				wg.Go(func() {
+					if _, err := w.Recv(nil); err != os.ErrDeadlineExceeded && err != net.ErrClosed {
+						t.Errorf("blocked reader: %v", err)
+					}
+				})
+			}
+			for stack.Parked(sa) < before+2 { // one of the three polls
+				runtime.Gosched()
+			}
+			end(w)
+			wg.Wait()
+		}
+
+		// A reader that always finds data hears of its deadline all the same.
+		u.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+		self := u.LocalAddr()
+		var err error
+		for i := 0; err == nil && i < 1_000_000; i++ {
+			u.SendTo([]byte("x"), self)
+			_, err = u.Recv(nil)
+		}
+		if err != os.ErrDeadlineExceeded {
+			t.Errorf("reader with data at hand: %v", err)
+		}
+	})
+}
+
+// Nobody in the application waits: the caretaker answers. When somebody waits it
+// gives way, and it does not come back between the waits.
+func TestCaretaker(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, sb, la, lb := newPair(t, cfg)
+		w := tap(t, lb)
+		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		answers := func(line string) {
+			for {
+				for _, got := range w.take() {
+					if got == line {
+						return
+					}
+				}
+				runtime.Gosched()
+			}
+		}
+		reply := macB + " > " + macA + " | ip 10.0.0.2 > 10.0.0.1 ttl 64 DF | icmp EchoReply id 1 seq 2 2 bytes"
+		ping := make([]byte, 44)
+		wire.PutEthernet(ping, linkB, linkA, wire.EtherTypeIPv4)
+		n := wire.PutEcho(ping[34:], wire.EchoFields{Type: wire.ICMPEchoRequest, ID: 1, Seq: 2}, []byte("hi"))
+		wire.PutIPv4(ping[14:], wire.IPv4Fields{TotalLen: uint16(20 + n), TTL: 64, Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB})
+		lb.Inject(stack.Frame{Data: ping})
+		answers(reply)
+
+		// Now with the caretaker asleep in the link, on both sides.
+		for !stack.CaretakerPolls(sa) || !stack.CaretakerPolls(sb) {
+			time.Sleep(time.Millisecond)
+		}
+		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		for range 3 {
+			if err := v.Send([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			must(u.Recv(nil))
+		}
+		lb.Inject(stack.Frame{Data: ping})
+		answers(reply)
+		_ = la
+	})
+}
+
+// In the application's own rhythm of waits and work the caretaker never polls.
+func TestCaretakerDoesNotDisturb(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sa, sb, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v.Send(nil) // the two get to know each other
+		must(u.Recv(nil))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				if _, err := u.Recv(nil); err != nil {
+					return
+				}
+				time.Sleep(500 * time.Microsecond) // it computes
+				if stack.CaretakerPolls(sa) {
+					t.Error("the caretaker polls between two waits")
+				}
+			}
+		}()
+		for range 50 {
+			time.Sleep(time.Millisecond)
+			v.Send([]byte("x"))
+		}
+		u.Close()
+		<-done
+		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
+		if !stack.CaretakerPolls(sa) || !stack.CaretakerPolls(sb) {
+			t.Error("nobody waits, and the caretaker does not poll")
+		}
+		sa.Close()
+		sb.Close()
+	})
+}
+
+// A goroutine that delivers to the socket somebody else polls for calls it back,
+// however it waits.
+func TestPollerIsCalledBack(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, _, _, _ := newPair(t, cfg)
+		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := must(sa.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		got := make(chan error)
+		for i := range 20 {
+			go func() {
+				_, err := u.Recv(nil)
+				got <- err
+			}()
+			if i%2 == 0 {
+				time.Sleep(time.Duration(i) * 20 * time.Microsecond)
+			}
+			if err := v.SendTo([]byte("x"), ap("10.0.0.1:7")); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-got; err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// All of it at once, while a goroutine polls from outside.
+func TestConcurrentUse(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, sb, _, _ := newPair(t, cfg)
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					sa.Poll(time.Now())
+					sa.NextDeadline()
+					sb.Counters()
+					time.Sleep(10 * time.Microsecond)
+				}
+			}
+		})
+		var work sync.WaitGroup
+		for i := range 6 {
+			work.Go(func() {
+				for k := range 20 {
+					u, err := sa.ListenUDP(netip.AddrPortFrom(prefixA.Addr(), uint16(2000+i)), stack.UDPOptions{})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					v := must(sb.DialUDP(netip.AddrPort{}, u.LocalAddr(), stack.UDPOptions{}))
+					u.SetDeadline(time.Now().Add(10 * time.Second))
+					v.SetDeadline(time.Now().Add(10 * time.Second))
+					msg := fmt.Appendf(nil, "%d %d", i, k)
+					if err := v.Send(msg); err != nil {
+						t.Errorf("send: %v", err)
+					}
+					d, err := u.Borrow()
+					if err != nil || string(d.Payload) != string(msg) {
+						t.Errorf("%q %v", d.Payload, err)
+						return
+					}
+					b := must(u.Reserve())
+					u.Commit(&b, copy(b.Payload, d.Payload), d.From)
+					u.Return(&d)
+					buf := make([]byte, 100)
+					if n, err := v.Recv(buf); err != nil || string(buf[:n]) != string(msg) {
+						t.Errorf("%q %v", buf[:n], err)
+					}
+					u.Close()
+					v.Close()
+				}
+			})
+		}
+		work.Wait()
+		close(stop)
+		wg.Wait()
+	})
+}
+
+// Frames that never stop, and are for nobody, keep neither a reader from its
+// deadline nor a writer from the lock.
+func TestFlood(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		l := &feed{frame: datagramFrame(9, 99, nil), waits: 1 << 62}
+		cfg.Link, cfg.LinkAddr, cfg.Addr = l, linkA, prefixA
+		s := must(stack.New(cfg))
+		defer s.Close()
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		done := make(chan error)
+		go func() {
+			_, err := u.Recv(nil)
+			done <- err
+		}()
+		for range 10 {
+			s.Counters() // needs the lock
+		}
+		if err := <-done; err != os.ErrDeadlineExceeded {
+			t.Errorf("reader: %v", err)
+		}
+	})
+}
