@@ -37,7 +37,7 @@ func newLoop(tb testing.TB) *loop {
 				Fill: queues.NewProducer(fill), Completion: queues.NewConsumer(completion),
 				RX: queues.NewConsumer(rx), TX: queues.NewProducer(tx),
 			},
-			refillAt: refillBatch, reclaimAt: reclaimBatch,
+			refillAt: refillBatch, publishAt: refillBatch, reclaimAt: reclaimBatch,
 			grant: Grant{Geometry: geo, Identity: Identity{MTU: 1500, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 1}}},
 		},
 		fill: queues.NewConsumer(fill), completion: queues.NewProducer(completion),

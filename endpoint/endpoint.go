@@ -28,6 +28,7 @@ type Endpoint struct {
 
 	deficit     uint32 // frames received and not yet replaced on the fill ring
 	refillAt    uint32 // deficit at which the fill ring is topped up
+	publishAt   uint32 // taken RX entries at which their slots are handed back
 	outstanding uint32 // frames on the TX ring or not yet taken from the completion ring
 	reclaimAt   uint32 // outstanding at which completions are taken
 
@@ -81,6 +82,7 @@ func Attach(g *Grant, cfg Config) (*Endpoint, error) {
 		sock:      sock,
 		grant:     *g,
 		refillAt:  min(refillBatch, max(1, geo.Prefilled()/4)),
+		publishAt: min(refillBatch, max(1, geo.RxSize/4)),
 		reclaimAt: min(reclaimBatch, max(1, geo.CompletionSize/4), max(1, geo.FrameCount/8)),
 	}
 	if err := e.open(cfg); err != nil {

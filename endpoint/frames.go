@@ -86,16 +86,20 @@ func (e *Endpoint) RecvFrames(ds []Desc, packets int) int {
 		}
 	}
 	if n == 0 {
+		e.tidy()
 		return 0
 	}
 	for i := range n {
 		e.seg.Move(ds[i].Addr, segment.KernelReceive, segment.Stack)
 	}
-	rx.Release(n)
+	rx.Take(n)
 	e.stats.received += uint64(n)
 	e.deficit += n
 	if e.deficit >= e.refillAt {
 		e.refill()
+	}
+	if rx.Taken() >= e.publishAt {
+		rx.Publish()
 	}
 	return int(n)
 }
@@ -108,9 +112,26 @@ func (e *Endpoint) ReleaseFrame(d Desc) {
 	}
 }
 
-// Pending reports whether a received frame waits. It changes nothing, and may be
-// called from any goroutine until Close.
+// Pending reports whether a received frame waits. It may be called from any
+// goroutine until Close. It can be true for no reason after RecvFrames has
+// returned something, and until it has returned nothing.
 func (e *Endpoint) Pending() bool { return e.sock.RX.Pending() > 0 }
+
+// tidy does what the batches put off: hand back slots of the receive queue, fill
+// the free queue, take completions. It is called when nothing is there to
+// receive, so that none of it stands between a frame and its reader: these
+// stores wait for cache lines that the other core has.
+func (e *Endpoint) tidy() {
+	if e.sock.RX.Taken() > 0 {
+		e.sock.RX.Publish()
+	}
+	if e.deficit >= e.refillAt/2 && e.seg.Available() > 0 {
+		e.refill() // before a batch is due where it would be in the way
+	}
+	if e.outstanding > 0 {
+		e.reclaim()
+	}
+}
 
 // refill replaces frames on the fill ring as far as the pool has any.
 func (e *Endpoint) refill() {

@@ -36,7 +36,7 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 			return err
 		}
 		fn := e.upcalls[NonEmpty]
-		if full := e.upcalls[AlmostFull]; full != nil && e.sock.RX.Pending() >= e.sock.RX.Size()/4*3 {
+		if full := e.upcalls[AlmostFull]; full != nil && e.sock.RX.Peek(e.sock.RX.Size()) >= e.sock.RX.Size()/4*3 {
 			fn = full
 		}
 		fn(e)

@@ -83,7 +83,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 	if int(e.frames) >= e.quota() {
 		return ErrNoBuffers
 	}
-	if e.Pending() {
+	if e.sock.RX.Peek(1) > 0 {
 		return nil
 	}
 	e.tidy()
@@ -92,7 +92,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 		var spinUntil time.Time
 		for check := 1; ; check++ {
 			for range looksPerCheck {
-				if e.Pending() {
+				if e.sock.RX.Peek(1) > 0 {
 					return nil
 				}
 			}
@@ -139,14 +139,4 @@ func (e *Endpoint) Sleep(deadline time.Time) error {
 func (e *Endpoint) Wake() {
 	e.waiter.woken.Store(true)
 	e.waiter.poller.Wake()
-}
-
-// tidy does what the batches put off, when there is time for it anyway.
-func (e *Endpoint) tidy() {
-	if e.deficit > 0 && e.seg.Available() > 0 {
-		e.refill()
-	}
-	if e.outstanding > 0 {
-		e.reclaim()
-	}
 }

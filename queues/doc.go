@@ -22,8 +22,9 @@
 //
 // A [Producer] claims room (Reserve), writes entries (At), and publishes them
 // (Submit) or gives the room back (Cancel). A [Consumer] looks at what has
-// arrived (Peek, At) and hands the slots back (Release). All of them take
-// counts: a batch costs one shared-index access, not one an entry.
+// arrived (Peek, At) and hands the slots back (Release, or in two steps Take and
+// Publish). All of them take counts: a batch costs one shared-index access, not
+// one an entry.
 //
 // The order of memory accesses is the kernel's (net/xdp/xsk_queue.h): the
 // other side's index is loaded with acquire, ours is stored with release. Go's

@@ -26,13 +26,14 @@ func TestModel(t *testing.T) {
 			s, _ := ring[uint64](size, start)
 			p, c := NewProducer(s), NewConsumer(s)
 			var reserved, published []uint64
+			held := 0 // taken by the consumer, slots not handed back
 			next := uint64(0)
 			for range 20000 {
 				n := uint32(rng.IntN(size + 2))
 				switch rng.IntN(6) {
 				case 0:
 					got := p.Reserve(n)
-					room := uint32(size - len(reserved) - len(published))
+					room := uint32(size - len(reserved) - len(published) - held)
 					if got != min(n, room) {
 						t.Fatalf("start %d size %d: Reserve(%d) = %d with room for %d", start, size, n, got, room)
 					}
@@ -42,7 +43,7 @@ func TestModel(t *testing.T) {
 						next++
 					}
 				case 1:
-					full := len(reserved)+len(published) == size
+					full := len(reserved)+len(published)+held == size
 					if ok := p.Push(next); ok == full {
 						t.Fatalf("Push = %v with the ring full: %v", ok, full)
 					} else if ok {
@@ -59,8 +60,8 @@ func TestModel(t *testing.T) {
 					p.Cancel(n)
 					reserved = reserved[:len(reserved)-int(n)]
 				default:
-					if got := c.Pending(); got != uint32(len(published)) {
-						t.Fatalf("Pending = %d, want %d", got, len(published))
+					if got := c.Pending(); got != uint32(len(published)+held) || c.Taken() != uint32(held) {
+						t.Fatalf("Pending = %d, want %d; Taken = %d, want %d", got, len(published)+held, c.Taken(), held)
 					}
 					got := c.Peek(n)
 					if got != min(n, uint32(len(published))) {
@@ -72,13 +73,24 @@ func TestModel(t *testing.T) {
 						}
 					}
 					take := uint32(rng.IntN(int(got) + 1))
-					c.Release(take)
+					switch rng.IntN(3) {
+					case 0:
+						c.Release(take)
+						held = 0
+					case 1:
+						c.Take(take)
+						held += int(take)
+					case 2:
+						c.Take(take)
+						c.Publish()
+						held = 0
+					}
 					published = slices.Delete(published, 0, int(take))
 				}
-				if got := p.InFlight(); got != uint32(len(published)) {
-					t.Fatalf("InFlight = %d, want %d", got, len(published))
+				if got := p.InFlight(); got != uint32(len(published)+held) {
+					t.Fatalf("InFlight = %d, want %d", got, len(published)+held)
 				}
-				if got, want := p.Free(), uint32(size-len(reserved)-len(published)); got != want {
+				if got, want := p.Free(), uint32(size-len(reserved)-len(published)-held); got != want {
 					t.Fatalf("Free = %d, want %d", got, want)
 				}
 			}
@@ -168,6 +180,7 @@ func TestMisusePanics(t *testing.T) {
 		"submit":  func() { p.Submit(2) },
 		"cancel":  func() { p.Cancel(2) },
 		"release": func() { c.Release(1) },
+		"take":    func() { c.Take(1) },
 		"size": func() {
 			NewProducer(Shared[uint64]{Producer: new(uint32), Consumer: new(uint32), Entries: make([]uint64, 3)})
 		},

@@ -35,7 +35,37 @@ type Segment struct {
 	mem   []byte
 	shift uint // log2 of the frame size
 	owner []Owner
-	free  []uint32 // stack of pool frames: the last freed is the warmest, and goes out first
+	pools [2]stack // by side
+}
+
+// stack is a part of the pool: the frame freed last is the warmest and goes
+// out first.
+type stack []uint32
+
+func (p *stack) pop() (frame uint32, ok bool) {
+	n := len(*p) - 1
+	if n < 0 {
+		return 0, false
+	}
+	frame = (*p)[n]
+	*p = (*p)[:n]
+	return frame, true
+}
+
+// The pool has two sides. A frame that was received has its cache lines on the
+// core that wrote it, and writing a message there waits for them; one that was
+// sent has them here. So each goes back to where it came from, as long as both
+// sides have some.
+const (
+	receiveSide = iota
+	sendSide
+)
+
+func sideOf(o Owner) int {
+	if o == KernelTransmit {
+		return sendSide
+	}
+	return receiveSide
 }
 
 // New cuts mem into frames of frameSize bytes, a power of two. The first
@@ -52,7 +82,9 @@ func New(mem []byte, frameSize uint32, received int) (*Segment, error) {
 		mem:   mem,
 		shift: uint(bits.TrailingZeros32(frameSize)),
 		owner: make([]Owner, n),
-		free:  make([]uint32, 0, n),
+	}
+	for i := range s.pools {
+		s.pools[i] = make(stack, 0, n)
 	}
 	for i := range received {
 		s.owner[i] = KernelReceive
@@ -61,7 +93,7 @@ func New(mem []byte, frameSize uint32, received int) (*Segment, error) {
 		if poisoning {
 			s.poison(uint32(i))
 		}
-		s.free = append(s.free, uint32(i))
+		s.pools[sendSide] = append(s.pools[sendSide], uint32(i))
 	}
 	return s, nil
 }
@@ -73,7 +105,7 @@ func (s *Segment) Frames() int { return len(s.owner) }
 func (s *Segment) FrameSize() uint32 { return 1 << s.shift }
 
 // Available is the number of frames in the pool.
-func (s *Segment) Available() int { return len(s.free) }
+func (s *Segment) Available() int { return len(s.pools[receiveSide]) + len(s.pools[sendSide]) }
 
 // Base is the address of the first byte of the frame that addr lies in.
 func (s *Segment) Base(addr uint64) uint64 { return addr >> s.shift << s.shift }
@@ -96,12 +128,16 @@ func (s *Segment) Room(addr uint64) []byte {
 // Alloc takes a frame out of the pool, for to, and returns its address. It is
 // false when the pool is empty.
 func (s *Segment) Alloc(to Owner) (addr uint64, ok bool) {
-	n := len(s.free)
-	if n == 0 {
-		return 0, false
+	side := sendSide
+	if to == KernelReceive {
+		side = receiveSide
 	}
-	frame := s.free[n-1]
-	s.free = s.free[:n-1]
+	frame, ok := s.pools[side].pop()
+	if !ok {
+		if frame, ok = s.pools[1-side].pop(); !ok {
+			return 0, false
+		}
+	}
 	if poisoning {
 		s.checkPoison(frame)
 	}
@@ -115,7 +151,8 @@ func (s *Segment) Free(addr uint64, from Owner) {
 	if poisoning {
 		s.poison(frame)
 	}
-	s.free = append(s.free, frame)
+	side := sideOf(from)
+	s.pools[side] = append(s.pools[side], frame)
 }
 
 // Move passes the frame that addr lies in from one owner to another, neither
@@ -158,12 +195,14 @@ func (s *Segment) Audit() Audit {
 	for _, o := range s.owner {
 		a[o]++
 	}
-	if a[Pool] != len(s.free) {
-		panic(fmt.Sprintf("BUG: %d frames are the pool's, %d are on its list", a[Pool], len(s.free)))
+	if a[Pool] != s.Available() {
+		panic(fmt.Sprintf("BUG: %d frames are the pool's, %d are on its lists", a[Pool], s.Available()))
 	}
-	for _, f := range s.free {
-		if s.owner[f] != Pool {
-			panic(fmt.Sprintf("BUG: frame %d is on the pool's list and owned by %v", f, s.owner[f]))
+	for _, p := range s.pools {
+		for _, f := range p {
+			if s.owner[f] != Pool {
+				panic(fmt.Sprintf("BUG: frame %d is on the pool's list and owned by %v", f, s.owner[f]))
+			}
 		}
 	}
 	return a

@@ -56,6 +56,30 @@ func TestReceivedFrames(t *testing.T) {
 	}
 }
 
+// TestSides: frames that were sent are sent again, those received are received
+// into again, and either side helps the other out.
+func TestSides(t *testing.T) {
+	s := newSegment(t, 4)
+	var frames [4]uint64
+	for i := range frames {
+		frames[i], _ = s.Alloc(Stack)
+	}
+	s.Move(frames[0], Stack, KernelTransmit)
+	s.Move(frames[1], Stack, KernelTransmit)
+	s.Free(frames[0], KernelTransmit)
+	s.Free(frames[1], KernelTransmit)
+	s.Free(frames[2], Stack)
+	s.Free(frames[3], Stack)
+	for i, step := range []struct {
+		to   Owner
+		want uint64
+	}{{KernelReceive, frames[3]}, {Stack, frames[1]}, {Stack, frames[0]}, {Stack, frames[2]}} {
+		if got, ok := s.Alloc(step.to); !ok || got != step.want {
+			t.Errorf("step %d: frame %#x, %v; want %#x", i, got, ok, step.want)
+		}
+	}
+}
+
 // TestOwnership moves frames at random and holds the segment against a model.
 func TestOwnership(t *testing.T) {
 	const frames = 64

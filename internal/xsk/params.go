@@ -11,6 +11,13 @@ const (
 	ModeZeroCopy             // the device reads and writes the segment itself, or bind fails
 )
 
+// rxHeadroom is how far behind the kernel's own 256 bytes of headroom a
+// received packet begins. Six bytes: four for the mux's metadata, which so lies
+// in the cache line of the headers and not in the one before, which the other
+// core has just written too; and two that align the IP header behind 14 bytes of
+// Ethernet header.
+const rxHeadroom = 6
+
 // Params describe a socket. Sizes must be valid; nothing is defaulted here.
 type Params struct {
 	Ifindex int    // device to bind to, in the network namespace of the caller's thread

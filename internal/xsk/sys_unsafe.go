@@ -50,9 +50,10 @@ func getsockopt(fd, name int, val unsafe.Pointer, size *uint32) error {
 // mapping may go afterwards.
 func registerUMEM(fd int, mem []byte, frameSize uint32) error {
 	reg := unix.XDPUmemReg{
-		Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))),
-		Len:  uint64(len(mem)),
-		Size: frameSize,
+		Addr:     uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))),
+		Len:      uint64(len(mem)),
+		Size:     frameSize,
+		Headroom: rxHeadroom,
 	}
 	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG,
 		uintptr(unsafe.Pointer(&reg)), unsafe.Sizeof(reg), 0)

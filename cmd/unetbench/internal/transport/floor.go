@@ -171,6 +171,7 @@ func (f *floor) takeBack() {
 		f.returning = append(f.returning, f.last.Addr&f.frameMask)
 		f.last = queues.Desc{}
 	}
+	f.sock.RX.Publish() // here, where there is time for it: the next frame is still to come
 	f.refill()
 }
 
@@ -192,7 +193,7 @@ func (f *floor) Recv() ([]byte, error) {
 		return nil, err
 	}
 	f.last = *f.sock.RX.At(0)
-	f.sock.RX.Release(1)
+	f.sock.RX.Take(1)
 	return f.payload(f.last), nil
 }
 
@@ -208,7 +209,7 @@ func (f *floor) RecvBatch(bs [][]byte) (int, error) {
 		// Lent until the next call, and refill runs only there.
 		f.returning = append(f.returning, d.Addr&f.frameMask)
 	}
-	f.sock.RX.Release(n)
+	f.sock.RX.Take(n)
 	return int(n), nil
 }
 
