@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // DefaultSocket is where unetd listens unless it is told otherwise.
-const DefaultSocket = "/run/unet/unetd.sock"
+const DefaultSocket = control.DefaultSocket
 
 // Config is what a Host asks for. Its zero value works: a private port on the
 // daemon at [DefaultSocket], sharing the interface's address.
@@ -36,7 +37,8 @@ type Config struct {
 }
 
 // Host is an endpoint and the stack that runs on it. Its methods may be called
-// from any goroutine.
+// from any goroutine. If unetd goes away, the sockets' calls return
+// [endpoint.ErrLeaseClosed]: close the host and open another.
 type Host struct {
 	lease endpoint.Lease
 	ep    *endpoint.Endpoint
@@ -56,11 +58,14 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 		cfg.Socket = DefaultSocket
 	}
 	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge}
+	if cfg.Addr.IsValid() {
+		req.Tags = []endpoint.Tag{endpoint.AddrTag(cfg.Addr)}
+	}
 	grant, lease, err := control.Open(ctx, cfg.Socket, req)
 	if err != nil {
 		return nil, err
 	}
-	h, err := New(grant, lease, cfg)
+	h, err := New(ctx, grant, lease, cfg)
 	if err != nil {
 		return nil, errors.Join(err, grant.Close(), lease.Close())
 	}
@@ -68,13 +73,13 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 }
 
 // New starts a host on a grant, and takes grant and lease over when it
-// succeeds.
-func New(grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
+// succeeds. ctx bounds the claim of cfg.Addr, if the grant does not hold it yet.
+func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
 	addr, whole := grant.Identity.Addr, cfg.Addr.IsValid()
 	if whole {
 		tag := endpoint.AddrTag(cfg.Addr)
-		if !holds(grant, tag) {
-			if _, err := lease.Claim(context.Background(), tag); err != nil {
+		if !slices.Contains(grant.Tags, tag) {
+			if _, err := lease.Claim(ctx, tag); err != nil {
 				return nil, fmt.Errorf("claim %v: %w", cfg.Addr, err)
 			}
 		}
@@ -105,20 +110,19 @@ func New(grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error)
 		return nil, errors.Join(err, ep.Detach())
 	}
 	h := &Host{lease: lease, ep: ep, stack: s, addr: addr.Addr(), whole: whole}
+	closed := make(chan struct{})
 	h.close = sync.OnceValue(func() error {
-		s.Close()
-		return errors.Join(ep.Close(), lease.Close())
+		close(closed)
+		return errors.Join(s.Close(), ep.Close(), lease.Close())
 	})
-	return h, nil
-}
-
-func holds(g *endpoint.Grant, t endpoint.Tag) bool {
-	for _, have := range g.Tags {
-		if have == t {
-			return true
+	go func() {
+		select {
+		case <-lease.Done():
+			s.Fail(endpoint.ErrLeaseClosed)
+		case <-closed:
 		}
-	}
-	return false
+	}()
+	return h, nil
 }
 
 // Close closes the host's sockets and gives everything back. Blocked calls

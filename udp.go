@@ -60,12 +60,15 @@ func newUDPConn(sock *stack.UDPSocket, unclaim func() error) *UDPConn {
 }
 
 // fail dresses an error of the socket as package net does.
-func (c *UDPConn) fail(op string, err error) error {
+func (c *UDPConn) fail(op string, err error) error { return c.failTo(op, c.remote, err) }
+
+// failTo is fail for a send to an address.
+func (c *UDPConn) failTo(op string, to net.Addr, err error) error {
 	if errno, ok := err.(syscall.Errno); ok {
 		err = os.NewSyscallError(op, errno)
 	}
-	e := &net.OpError{Op: op, Net: "udp", Source: c.local, Addr: c.remote, Err: err}
-	if c.remote == nil {
+	e := &net.OpError{Op: op, Net: "udp", Source: c.local, Addr: to, Err: err}
+	if to == nil {
 		e.Source, e.Addr = nil, c.local
 	}
 	return e
@@ -106,7 +109,7 @@ func (c *UDPConn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	case err == syscall.EISCONN:
 		err = net.ErrWriteToConnected
 	}
-	return 0, c.fail("write", err)
+	return 0, c.failTo("write", net.UDPAddrFromAddrPort(to), err)
 }
 
 // ReadFrom is ReadFromUDPAddrPort for net.PacketConn; the address is a
@@ -123,7 +126,7 @@ func (c *UDPConn) ReadFrom(b []byte) (int, net.Addr, error) {
 func (c *UDPConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 	a, ok := addr.(*net.UDPAddr)
 	if !ok {
-		return 0, c.fail("write", syscall.EINVAL)
+		return 0, c.failTo("write", addr, syscall.EINVAL)
 	}
 	return c.WriteToUDPAddrPort(b, a.AddrPort())
 }

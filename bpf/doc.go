@@ -3,8 +3,8 @@
 // needs no clang. `go generate ./bpf` compiles again after a change of src/; a
 // test says when that was forgotten.
 //
-// Three XDP programs share one tag table. All are xdp.frags: a packet may span
-// several buffers.
+// There are three XDP programs. The first two share one tag table. All are
+// xdp.frags: a packet may span several buffers.
 //
 //   - unet_uplink meets every frame that comes in from the wire, finds the
 //     tag that claims it and sends it to the tag's owner. What no tag claims is

@@ -68,11 +68,19 @@ type MuxUnetOwner struct {
 
 type MuxUnetTag struct {
 	_     structs.HostLayout
-	Kind  uint8
+	Kind  MuxUnetTagKind
 	Zero  uint8
 	Port  uint16
 	Value uint32
 }
+
+type MuxUnetTagKind uint8
+
+const (
+	MuxUnetTagKindUNET_TAG_UDP     MuxUnetTagKind = 1
+	MuxUnetTagKindUNET_TAG_ADDR    MuxUnetTagKind = 2
+	MuxUnetTagKindUNET_TAG_MESSAGE MuxUnetTagKind = 3
+)
 
 // Names of all BPF objects in the ELF.
 //

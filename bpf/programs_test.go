@@ -375,6 +375,7 @@ func testPort(t *testing.T) {
 	l.claim(UDPKey(whole.As4(), 9), l.port(l.a)) // but this one is a's
 	l.claim(UDPKey(shared.As4(), 7001), MuxUnetOwner{Queue: 0})
 
+	nobody := netip.IPv4Unspecified()
 	at := netip.AddrPortFrom
 	out := func(src, dst netip.AddrPort) []byte { return datagram(peerMAC, l.mac, src, dst, 64) }
 	local := func(src, dst netip.AddrPort) []byte { return datagram(l.mac, l.mac, src, dst, 64) }
@@ -449,6 +450,11 @@ func testPort(t *testing.T) {
 		{"ARP request of the whole address", arp(bcast, l.mac, l.mac, whole, peer, 1), l.b, l.uplink, redirect, Uplink},
 		{"ARP reply of the whole address", arp(peerMAC, l.mac, l.mac, whole, peer, 2), l.b, l.uplink, redirect, Uplink},
 		{"its announcement", arp(bcast, l.mac, l.mac, whole, whole, 1), l.b, l.uplink, redirect, Uplink},
+		{"a probe for it", arp(bcast, l.mac, l.mac, nobody, whole, 1), l.b, l.uplink, redirect, Uplink},
+		{"a probe for another's whole address", arp(bcast, l.mac, l.mac, nobody, whole, 1), l.a, l.uplink, drop, ForgedARP},
+		{"a probe for a foreign address", arp(bcast, l.mac, l.mac, nobody, peer, 1), l.b, l.uplink, drop, ForgedARP},
+		{"a probe that names another link address", arp(bcast, l.mac, peerMAC, nobody, whole, 1), l.b, l.uplink, drop, ForgedARP},
+		{"a reply without a sender", arp(peerMAC, l.mac, l.mac, nobody, whole, 2), l.b, l.uplink, drop, ForgedARP},
 		{"ARP for another's whole address", arp(bcast, l.mac, l.mac, whole, peer, 1), l.a, l.uplink, drop, ForgedARP},
 		{"ARP for the shared address", arp(bcast, l.mac, l.mac, shared, peer, 1), l.a, l.uplink, drop, ForgedARP},
 		{"ARP for a foreign address", arp(bcast, l.mac, l.mac, peer, peer, 1), l.b, l.uplink, drop, ForgedARP},

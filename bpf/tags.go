@@ -4,30 +4,23 @@ import (
 	"encoding/binary"
 )
 
-// Kinds of a tag; the numbers are those of endpoint.TagKind (enum unet_tag_kind).
-const (
-	tagUDP     = 1
-	tagAddr    = 2
-	tagMessage = 3
-)
-
 // UDPKey is the tag table's key of a UDP address and port.
 func UDPKey(addr [4]byte, port uint16) MuxUnetTag {
 	var p [2]byte
 	binary.BigEndian.PutUint16(p[:], port)
-	return MuxUnetTag{Kind: tagUDP, Port: binary.NativeEndian.Uint16(p[:]), Value: binary.NativeEndian.Uint32(addr[:])}
+	return MuxUnetTag{Kind: MuxUnetTagKindUNET_TAG_UDP, Port: binary.NativeEndian.Uint16(p[:]), Value: binary.NativeEndian.Uint32(addr[:])}
 }
 
 // AddrKey is the tag table's key of a whole address.
 func AddrKey(addr [4]byte) MuxUnetTag {
-	return MuxUnetTag{Kind: tagAddr, Value: binary.NativeEndian.Uint32(addr[:])}
+	return MuxUnetTag{Kind: MuxUnetTagKindUNET_TAG_ADDR, Value: binary.NativeEndian.Uint32(addr[:])}
 }
 
 // MessageKey is the tag table's key of a message tag.
 func MessageKey(tag uint32) MuxUnetTag {
 	var t [4]byte
 	binary.BigEndian.PutUint32(t[:], tag)
-	return MuxUnetTag{Kind: tagMessage, Value: binary.NativeEndian.Uint32(t[:])}
+	return MuxUnetTag{Kind: MuxUnetTagKindUNET_TAG_MESSAGE, Value: binary.NativeEndian.Uint32(t[:])}
 }
 
 // Config is what the programs are told before they are loaded. linkAddr is the

@@ -108,6 +108,7 @@ func TestUnusableGrants(t *testing.T) {
 		{name: "version", record: `{"v":3,"id":1}`, is: ErrProtocol, says: "version 3"},
 		{name: "geometry", record: strings.Replace(grantRecord, `"rx_size":64`, `"rx_size":63`, 1), descriptors: 2, is: ErrProtocol, says: "rx ring"},
 		{name: "another id", record: strings.Replace(grantRecord, `"id":1`, `"id":2`, 1), descriptors: 2, is: ErrProtocol},
+		{name: "grant of no request", record: strings.Replace(grantRecord, `"id":1`, `"id":0`, 1), descriptors: 2, is: ErrProtocol},
 		{name: "no grant", record: `{"v":1,"id":1}`, is: ErrProtocol},
 		{name: "a tag", record: `{"v":1,"id":1,"tag":"msg:1"}`, is: ErrProtocol},
 		{name: "grant and error", record: strings.Replace(grantRecord, `"id":1`, `"id":1,"error":{"code":"x","message":"y"}`, 1), descriptors: 2, is: ErrProtocol},
@@ -177,6 +178,7 @@ func TestUnusableAnswers(t *testing.T) {
 	for _, record := range []string{
 		`{"v":1,"id":9}`, `{"v":1,"id":1}`, `{"v":1,"id":2}`, `{"v":1,"id":2,"tag":"msg:1"}`, `{"v":1,"id":2,"route":null}`,
 		`{"v":1,"id":2,"route":{"source":"nowhere"}}`, `{"v":1}`, `[]`, `{"v":1,"id":2,"grant":{}}`,
+		`{"v":1,"tag":"msg:1"}`, `{"v":1,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500}}`,
 	} {
 		t.Run(record, func(t *testing.T) {
 			descriptorLeaks(t)

@@ -11,11 +11,19 @@
 // One connection carries one lease, and one lease is one endpoint. The
 // connection ends when the application closes it, exits or is killed, and the
 // kernel tells unetd of all three in the same way. Then requests in progress
-// are cancelled, and the endpoint, its tags, its port and its memory are
-// reclaimed. There is no other way to give an endpoint back, so there is none
-// to forget. An application that shuts its writing side down and waits for
-// the end of the stream (as [Lease.Close] does) knows when it reads it that
-// everything was reclaimed and its tags are free again.
+// are cancelled, and the endpoint's tags and its port or queue are reclaimed:
+// nothing more reaches it. There is no other way to give an endpoint back, so
+// there is none to forget. An application that shuts its writing side down and
+// waits for the end of the stream (as [Lease.Close] does) knows when it reads
+// it that its tags are free again.
+//
+// The memory is not unetd's to reclaim. unetd closes its copies of the two
+// descriptors as soon as the grant is sent; from then on the segment, and the
+// network namespace that a port's socket belongs to, live until the
+// application has closed its descriptors and undone its mappings, or is dead.
+// The limits below count leases, so they do not bound what an application
+// keeps of leases that have ended; its memory cgroup and its own limit of open
+// files do.
 //
 // # Transport
 //
@@ -78,6 +86,7 @@
 //	closed        endpoint.ErrLeaseClosed
 //	permission    os.ErrPermission
 //	unsupported   errors.ErrUnsupported     the kernel or the device cannot
+//	huge-pages    ErrHugePages              too few are set aside for the segment
 //	busy          ErrBusy                   a limit was reached, or a queue is taken; try later
 //	protocol      ErrProtocol               a violation of this page
 //	internal      none                      all else; the message says what
@@ -101,11 +110,24 @@
 // One application shall not be able to harm another, or unetd. A connection
 // has at most 32 requests in progress, of 131,072 bytes in all; what exceeds
 // that is answered with code "busy". ([Lease] waits for its turn instead.)
-// At most 1,024 connections are served at once; one more gets a "busy" answer
-// of identifier 0. An application that does not read its answers is given 5
-// seconds a record before its connection is ended. The server reads without
-// room for descriptors, so that the kernel discards unexpected ones before
-// they take a place in unetd's descriptor table.
+// An application that does not read its answers is given 5 seconds a record
+// before its connection is ended. The server reads without room for
+// descriptors, so that the kernel discards unexpected ones before they take a
+// place in unetd's descriptor table.
+//
+// What a connection can hold in unetd is bounded for the connection, for all
+// those of one user (by the uid that the kernel vouches for), and for all:
+//
+//	             one lease   one uid   all
+//	connections  1           256       1,024
+//	tags         1,024       8,192     16,384
+//	resolves     32          32        64        in progress: each may wait seconds for a neighbour
+//
+// ([Limits] has the numbers, and a unetd with few descriptors has smaller
+// ones.) The column of one uid does not bind root. What exceeds a limit is
+// answered with code "busy", a connection with a "busy" answer of identifier 0.
+// Users are kept apart only as far as they have uids of their own, and no
+// further than the column of one uid is smaller than that of all.
 //
 // # Room for later
 //

@@ -16,6 +16,8 @@ var (
 	// ErrBusy: a limit of unetd, or a queue that somebody holds. Trying again
 	// later may help.
 	ErrBusy = errors.New("busy")
+	// ErrHugePages: the system has too few huge pages set aside for the segment.
+	ErrHugePages = errors.New("huge pages")
 )
 
 // codes pairs the codes of errors on the socket with the errors they stand
@@ -30,6 +32,7 @@ var codes = []struct {
 	{"geometry", endpoint.ErrGeometry},
 	{"unreachable", endpoint.ErrUnreachable},
 	{"closed", endpoint.ErrLeaseClosed},
+	{"huge-pages", ErrHugePages},
 	{"busy", ErrBusy},
 	{"protocol", ErrProtocol},
 	{"permission", os.ErrPermission},

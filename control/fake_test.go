@@ -38,10 +38,11 @@ type fakeProvider struct {
 	t      testing.TB
 	closed chan *fakeLease // gets every lease that is closed
 
-	mu    sync.Mutex
-	hooks hooks
-	last  uint64
-	pipes []*os.File // read ends, at end of file once no copy of a grant is left
+	mu     sync.Mutex
+	hooks  hooks
+	last   uint64
+	newest *fakeLease
+	pipes  []*os.File // read ends, at end of file once no copy of a grant is left
 }
 
 type fakeLease struct {
@@ -50,6 +51,7 @@ type fakeLease struct {
 	mu   sync.Mutex
 	tags map[endpoint.Tag]bool
 	done bool
+	gone chan struct{} // closed when the lease has ended
 }
 
 func newFakeProvider(t testing.TB) *fakeProvider {
@@ -106,7 +108,8 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer Peer, req endpoint
 	defer p.mu.Unlock()
 	p.last++
 	p.pipes = append(p.pipes, os.NewFile(uintptr(pipe[0]), "pipe"))
-	lease := &fakeLease{p: p, id: p.last, tags: make(map[endpoint.Tag]bool)}
+	lease := &fakeLease{p: p, id: p.last, tags: make(map[endpoint.Tag]bool), gone: make(chan struct{})}
+	p.newest = lease
 	for _, t := range req.Tags {
 		lease.tags[t] = true
 	}
@@ -187,7 +190,21 @@ func (l *fakeLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route
 	return endpoint.Route{Source: localAddr, NextHop: dst, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 2}, MTU: 1500}, nil
 }
 
+func (l *fakeLease) Done() <-chan struct{} { return l.gone }
+
+// end is what happens when the provider takes an endpoint down.
+func (l *fakeLease) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.gone:
+	default:
+		close(l.gone)
+	}
+}
+
 func (l *fakeLease) Close() error {
+	l.end()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.done {

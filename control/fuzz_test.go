@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,7 +40,8 @@ func FuzzServerRecord(f *testing.F) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			newSession(ctx, unetd, p, Limits{}.withDefaults(), slog.New(slog.DiscardHandler)).run()
+			limits := Limits{}.withDefaults()
+			newSession(ctx, unetd, Peer{}, p, limits, newQuotas(limits), slog.New(slog.DiscardHandler)).run()
 		}()
 		a := &application{t, app}
 		if opened {
@@ -89,6 +91,7 @@ func FuzzClientRecord(f *testing.F) {
 		grantRecord, `{"v":1,"id":1,"error":{"code":"tag-held","message":"m"}}`, `{"v":1,"id":0,"error":{"code":"busy","message":"m"}}`,
 		`{"v":1,"event":"x"}`, `{"v":1,"id":2,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500}}`,
 		`{"v":1,"id":2,"tag":"msg:1"}`, `{"v":1,"id":1}`, `{"v":2,"id":1}`, `{}`, `null`, `[`,
+		strings.Replace(grantRecord, `"id":1`, `"id":0`, 1), `{"v":1,"tag":"msg:1"}`,
 	} {
 		for n := range uint8(4) {
 			f.Add([]byte(s), n, false)

@@ -321,6 +321,10 @@ func (l *Lease) deliver(record []byte, fds []int) error {
 		return nil
 	}
 	if a.ID == 0 {
+		if a.Error == nil { // a nil *Error would be an error that is not nil
+			closeAll(fds)
+			return violation("an answer to no request")
+		}
 		return a.Error
 	}
 	l.mu.Lock()

@@ -123,7 +123,7 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 	_, l := mustOpen(t, socket, endpoint.Request{})
 	for _, sentinel := range []error{
 		endpoint.ErrTagHeld, endpoint.ErrTagDenied, endpoint.ErrTag, endpoint.ErrGeometry, endpoint.ErrUnreachable,
-		endpoint.ErrLeaseClosed, ErrBusy, os.ErrPermission, errors.ErrUnsupported,
+		endpoint.ErrLeaseClosed, ErrHugePages, ErrBusy, os.ErrPermission, errors.ErrUnsupported,
 	} {
 		sent := fmt.Errorf("claim: %w: because", sentinel)
 		p.hook(hooks{claim: func(context.Context, endpoint.Tag) (endpoint.Tag, error) { return endpoint.Tag{}, sent }})

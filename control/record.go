@@ -21,7 +21,7 @@ const DefaultSocket = "/run/unet/unetd.sock"
 const (
 	MaxRecord   = 64 << 10  // bytes of one record
 	MaxRequests = 32        // requests in progress on one connection
-	MaxTags     = 1024      // tags claimed with an open
+	MaxTags     = 1024      // tags claimed with an open; of a lease at any time, by default
 	maxPending  = 128 << 10 // bytes of requests in progress on one connection
 )
 
@@ -173,6 +173,8 @@ func parseAnswer(record []byte, descriptors int) (answer, error) {
 	switch {
 	case results > 1, results == 1 && a.Event != "":
 		return a, violation("a record that is %d answers, event %q", results, a.Event)
+	case a.ID == 0 && a.Error == nil && a.Event == "":
+		return a, violation("a record that is neither an answer to a request, nor an error, nor an event")
 	case a.Grant == nil && descriptors != 0:
 		return a, violation("%d descriptors came with a record that is no grant", descriptors)
 	case a.Grant != nil && descriptors != grantDescriptors:
@@ -181,8 +183,6 @@ func parseAnswer(record []byte, descriptors int) (answer, error) {
 		if err := a.Grant.Geometry.Validate(); err != nil {
 			return a, violation("grant: %v", err)
 		}
-	case a.ID == 0 && a.Error == nil && a.Event == "":
-		return a, violation("an answer to no request")
 	}
 	return a, nil
 }

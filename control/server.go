@@ -25,27 +25,6 @@ type Provider interface {
 	OpenEndpoint(ctx context.Context, peer Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error)
 }
 
-// Limits protect unetd from applications, and them from one another. The zero
-// value of a field stands for its default.
-type Limits struct {
-	Connections  int           // served at once; 1024
-	OpenTimeout  time.Duration // from connecting to the open request; 10 s
-	WriteTimeout time.Duration // for an answer that the application does not read; 5 s
-}
-
-func (l Limits) withDefaults() Limits {
-	if l.Connections == 0 {
-		l.Connections = 1024
-	}
-	if l.OpenTimeout == 0 {
-		l.OpenTimeout = 10 * time.Second
-	}
-	if l.WriteTimeout == 0 {
-		l.WriteTimeout = 5 * time.Second
-	}
-	return l
-}
-
 // Server is unetd's end of the protocol.
 //
 // What applications do wrong is logged at level debug only: a line for each
@@ -82,7 +61,7 @@ func (s *Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 		<-closed
 	}()
 
-	slots := make(chan struct{}, limits.Connections)
+	quotas := newQuotas(limits)
 	for {
 		conn, err := ln.AcceptUnix()
 		if err != nil {
@@ -99,23 +78,27 @@ func (s *Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 			}
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-			sessions.Go(func() {
-				newSession(ctx, conn, s.Provider, limits, log).run()
-				<-slots
-			})
-		default:
-			log.Debug("connection refused", "limit", limits.Connections)
-			refuse(conn, limits)
+		peer, err := peerOf(conn)
+		if err != nil {
+			log.Warn("connection without credentials", "err", err)
+			conn.Close()
+			continue
 		}
+		if err := quotas.connections.take(peer.UID, 1); err != nil {
+			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "err", err)
+			refuse(conn, limits, err)
+			continue
+		}
+		sessions.Go(func() {
+			defer quotas.connections.give(peer.UID, 1)
+			newSession(ctx, conn, peer, s.Provider, limits, quotas, log).run()
+		})
 	}
 }
 
 // refuse tells a connection that is one too many so.
-func refuse(conn *net.UnixConn, limits Limits) {
-	record, err := json.Marshal(answer{Version: Version, Error: newError(
-		busy("%d connections are open: no more are allowed", limits.Connections))})
+func refuse(conn *net.UnixConn, limits Limits, why error) {
+	record, err := json.Marshal(answer{Version: Version, Error: newError(why)})
 	if err == nil {
 		// Nothing was sent on this connection before, so this fits its buffer.
 		_ = writeRecord(conn, record, limits.WriteTimeout)

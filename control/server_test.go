@@ -311,7 +311,7 @@ func TestTooManyRequests(t *testing.T) {
 		<-release
 		return endpoint.Route{NextHop: dst}, nil
 	}})
-	socket, _ := start(t, &Server{Provider: p})
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{ResolvesPerUID: 64}})
 	defer close(release)
 	a := connect(t, socket)
 	a.open()

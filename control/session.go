@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ type session struct {
 	conn     *net.UnixConn
 	provider Provider
 	limits   Limits
+	quotas   *quotas // shared by all sessions
 	log      *slog.Logger
 	peer     Peer
 
@@ -36,16 +38,19 @@ type session struct {
 	pending  int            // sum of requests, bytes
 	lease    endpoint.Lease // set before the grant is sent
 	endpoint uint64         // what it is the lease of
+	tags     int            // taken from the quota: held, or being claimed
 }
 
 // Reasons for a session to end that are nobody's violation.
 var (
 	errOpenFailed = errors.New("the open was answered with an error")
 	errWrite      = errors.New("the application does not read its answers")
+	errLeaseEnded = errors.New("the endpoint was taken down")
 )
 
-func newSession(ctx context.Context, conn *net.UnixConn, p Provider, limits Limits, log *slog.Logger) *session {
-	s := &session{conn: conn, provider: p, limits: limits, log: log, requests: make(map[uint64]int)}
+func newSession(ctx context.Context, conn *net.UnixConn, peer Peer, p Provider, limits Limits, q *quotas, log *slog.Logger) *session {
+	s := &session{conn: conn, provider: p, limits: limits, quotas: q, peer: peer,
+		log: log.With("pid", peer.PID, "uid", peer.UID), requests: make(map[uint64]int)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
 }
@@ -56,20 +61,14 @@ func newSession(ctx context.Context, conn *net.UnixConn, p Provider, limits Limi
 func (s *session) run() {
 	defer hangUp(s.conn)
 	defer s.cancel(nil)
-	var err error
-	if s.peer, err = peerOf(s.conn); err != nil {
-		s.log.Warn("connection without credentials", "err", err)
-		return
-	}
-	s.log = s.log.With("pid", s.peer.PID, "uid", s.peer.UID)
-
 	// Whatever ends the session ends the wait for the next record.
 	stop := context.AfterFunc(s.ctx, func() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 
-	err = s.read()
+	err := s.read()
 	s.cancel(err)
 	s.work.Wait()
+	defer s.giveTags(s.tags) // when the lease has let go of them
 	if s.lease != nil {
 		if cerr := s.lease.Close(); cerr != nil {
 			s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "err", cerr)
@@ -169,13 +168,15 @@ func (s *session) do(id uint64, o operation) answer {
 	switch o.op {
 	case opClaim:
 		var tag endpoint.Tag
-		tag, err = s.lease.Claim(s.ctx, o.tag)
+		tag, err = s.claim(o.tag)
 		a.Tag = &tag
 	case opUnclaim:
-		err = s.lease.Unclaim(s.ctx, o.tag)
+		if err = s.lease.Unclaim(s.ctx, o.tag); err == nil {
+			s.giveTags(1)
+		}
 	case opResolve:
 		var route endpoint.Route
-		route, err = s.lease.Resolve(s.ctx, o.addr)
+		route, err = s.resolve(o.addr)
 		a.Route = &route
 	default:
 		panic("BUG: op " + o.op)
@@ -186,6 +187,47 @@ func (s *session) do(id uint64, o operation) answer {
 	return a
 }
 
+func (s *session) claim(t endpoint.Tag) (endpoint.Tag, error) {
+	if err := s.takeTags(1); err != nil {
+		return t, err
+	}
+	t, err := s.lease.Claim(s.ctx, t)
+	if err != nil {
+		s.giveTags(1)
+	}
+	return t, err
+}
+
+// resolve may take seconds and descriptors in the provider.
+func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
+	if err := s.quotas.resolves.take(s.peer.UID, 1); err != nil {
+		return endpoint.Route{}, err
+	}
+	defer s.quotas.resolves.give(s.peer.UID, 1)
+	return s.lease.Resolve(s.ctx, dst)
+}
+
+// takeTags makes room for n tags more, or none.
+func (s *session) takeTags(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n > s.limits.TagsPerLease-s.tags {
+		return busy("the endpoint has %d of at most %d tags: give some back, or open another endpoint", s.tags, s.limits.TagsPerLease)
+	}
+	if err := s.quotas.tags.take(s.peer.UID, n); err != nil {
+		return err
+	}
+	s.tags += n
+	return nil
+}
+
+func (s *session) giveTags(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tags -= n
+	s.quotas.tags.give(s.peer.UID, n)
+}
+
 // open makes the endpoint and sends the grant, unless there is a mistake in the
 // request. Every failure ends the session.
 func (s *session) open(id uint64, req endpoint.Request, mistake error) {
@@ -193,7 +235,12 @@ func (s *session) open(id uint64, req endpoint.Request, mistake error) {
 	var lease endpoint.Lease
 	err := mistake
 	if err == nil {
-		grant, lease, err = s.provider.OpenEndpoint(s.ctx, s.peer, req)
+		err = s.takeTags(len(req.Tags))
+	}
+	if err == nil {
+		if grant, lease, err = s.provider.OpenEndpoint(s.ctx, s.peer, req); err != nil {
+			s.giveTags(len(req.Tags))
+		}
 	}
 	if err != nil {
 		s.log.Debug("open refused", "err", err)
@@ -206,8 +253,15 @@ func (s *session) open(id uint64, req endpoint.Request, mistake error) {
 	s.lease, s.endpoint = lease, grant.ID
 	s.mu.Unlock()
 	s.log.Info("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
-		"segment_bytes", grant.Geometry.SegmentSize(), "tags", grant.Tags)
+		"segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
 	s.finish(answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment)
+	s.work.Go(func() {
+		select {
+		case <-lease.Done():
+			s.cancel(errLeaseEnded)
+		case <-s.ctx.Done():
+		}
+	})
 }
 
 // finish answers a request in progress, which thereby is no longer.

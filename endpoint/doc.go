@@ -20,14 +20,14 @@
 //
 // Sending is U-Net's two ways. Base-level: the payload is copied in.
 //
-//	err = ep.Write(ch, payload)   // staged
+//	err = ep.Write(&ch, payload)  // staged
 //	err = ep.Flush()              // one kick for all that is staged
 //
 // Direct-access: it is composed in place, in the segment.
 //
 //	buf, err := ep.Alloc()
 //	n := compose(buf.Payload())
-//	err = ep.Send(ch, buf, n)
+//	err = ep.Send(&ch, buf, n)
 //	err = ep.Flush()
 //
 // A full send queue is [ErrQueueFull], back-pressure and not a drop: the buffer

@@ -3,6 +3,8 @@ package endpoint
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/unet-go/unet/internal/xsk"
@@ -18,6 +20,9 @@ type Desc = queues.Desc
 type Config struct {
 	Wait       WaitMode      // how Wait waits; WaitAdaptive by default
 	SpinBudget time.Duration // how long WaitAdaptive spins before it sleeps; 50 us by default
+	// Lease, if it is set, is watched: when it ends, Wait returns
+	// [ErrLeaseClosed]. Without it, an endpoint whose grantor has died waits on.
+	Lease Lease
 }
 
 // Endpoint is an attached grant. See the package's doc for who may call it.
@@ -36,7 +41,11 @@ type Endpoint struct {
 	upcalls [2]func(*Endpoint) // by Event
 	stats   counters
 	scratch [recvBatch]Desc
-	frames  uint32 // of messages the application holds
+	held    uint32 // messages the application holds
+
+	unfinished atomic.Bool // a kick or a refill is to be tried again soon
+	ended      atomic.Bool // the lease has ended
+	closed     chan struct{}
 
 	grant Grant // its descriptors are the endpoint's now
 }
@@ -74,21 +83,42 @@ func Attach(g *Grant, cfg Config) (*Endpoint, error) {
 		CompletionSize: geo.CompletionSize,
 		RxSize:         geo.RxSize,
 		TxSize:         geo.TxSize,
+		NeedWakeup:     true, // as all grants are bound
 	})
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
 	e := &Endpoint{
-		sock:      sock,
-		grant:     *g,
-		refillAt:  min(refillBatch, max(1, geo.Prefilled()/4)),
-		publishAt: min(refillBatch, max(1, geo.RxSize/4)),
-		reclaimAt: min(reclaimBatch, max(1, geo.CompletionSize/4), max(1, geo.FrameCount/8)),
+		sock:   sock,
+		grant:  *g,
+		closed: make(chan struct{}),
 	}
+	e.setThresholds()
 	if err := e.open(cfg); err != nil {
 		return nil, fmt.Errorf("attach: %w", errors.Join(err, sock.Detach()))
 	}
+	if cfg.Lease != nil {
+		go e.watch(cfg.Lease.Done())
+	}
 	return e, nil
+}
+
+// setThresholds says how much may gather before a shared index is stored to.
+func (e *Endpoint) setThresholds() {
+	geo := &e.grant.Geometry
+	e.refillAt = min(refillBatch, max(1, geo.Prefilled()/4))
+	e.publishAt = min(refillBatch, max(1, geo.RxSize/4))
+	e.reclaimAt = min(reclaimBatch, max(1, geo.CompletionSize/4), max(1, geo.FrameCount/8))
+}
+
+// watch tells the goroutine that waits that the lease has ended.
+func (e *Endpoint) watch(done <-chan struct{}) {
+	select {
+	case <-done:
+		e.ended.Store(true)
+		e.Wake()
+	case <-e.closed:
+	}
 }
 
 func (e *Endpoint) open(cfg Config) (err error) {
@@ -112,17 +142,36 @@ func (e *Endpoint) Close() error {
 	if e.mem == nil {
 		return nil
 	}
-	err := errors.Join(e.waiter.close(), e.sock.Close(), xsk.UnmapSegment(e.mem), e.grant.Segment.Close())
+	return errors.Join(e.shut(), e.sock.Close(), e.grant.Segment.Close(), e.unmap())
+}
+
+// CloseLater is Close for an owner whose application still holds buffers or
+// messages: the segment stays mapped until nothing refers to the endpoint.
+func (e *Endpoint) CloseLater() error {
+	if e.mem == nil {
+		return nil
+	}
+	err := errors.Join(e.shut(), e.sock.Close(), e.grant.Segment.Close())
+	runtime.AddCleanup(e, func(mem []byte) { xsk.UnmapSegment(mem) }, e.mem)
 	e.mem = nil
 	return err
 }
 
-// Detach undoes Attach: it unmaps segment and rings and leaves the descriptors
-// open, so that the grant can be closed or attached anew.
-func (e *Endpoint) Detach() error {
-	err := errors.Join(e.waiter.close(), e.sock.Detach(), xsk.UnmapSegment(e.mem))
+func (e *Endpoint) shut() error {
+	close(e.closed)
+	return e.waiter.close()
+}
+
+func (e *Endpoint) unmap() error {
+	err := xsk.UnmapSegment(e.mem)
 	e.mem = nil
 	return err
+}
+
+// Detach undoes an Attach that was not used: it unmaps segment and rings and
+// leaves the descriptors open, so that their owner can close the grant.
+func (e *Endpoint) Detach() error {
+	return errors.Join(e.shut(), e.sock.Detach(), e.unmap())
 }
 
 // Identity is who the endpoint is on the wire.
@@ -130,6 +179,10 @@ func (e *Endpoint) Identity() Identity { return e.grant.Identity }
 
 // Geometry is the shape of the segment and the queues.
 func (e *Endpoint) Geometry() Geometry { return e.grant.Geometry }
+
+// ZeroCopy reports whether the device reads and writes the segment itself, or
+// else the kernel copies.
+func (e *Endpoint) ZeroCopy() (bool, error) { return e.sock.ZeroCopy() }
 
 // Tags are the tags that came with the grant.
 func (e *Endpoint) Tags() []Tag { return e.grant.Tags }

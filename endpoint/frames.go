@@ -54,9 +54,6 @@ func (e *Endpoint) SendFrame(d Desc) bool {
 	return true
 }
 
-// Staged is the number of frames that wait for Flush.
-func (e *Endpoint) Staged() int { return int(e.sock.TX.Reserved()) }
-
 // Flush hands all staged frames to the kernel, with one kick. Errors are the
 // device's (ENETDOWN, ENXIO): the frames stay queued, and may leave later.
 func (e *Endpoint) Flush() error {
@@ -125,11 +122,20 @@ func (e *Endpoint) tidy() {
 	if e.sock.RX.Taken() > 0 {
 		e.sock.RX.Publish()
 	}
-	if e.deficit >= e.refillAt/2 && e.seg.Available() > 0 {
-		e.refill() // before a batch is due where it would be in the way
-	}
 	if e.outstanding > 0 {
 		e.reclaim()
+	}
+	if e.deficit > 0 && e.deficit >= e.refillAt/2 {
+		e.refill() // before a batch is due where it would be in the way
+	}
+	// What the device did not take, and what the pool could not give while
+	// frames are on their way, is tried again soon, even if nothing arrives.
+	stuck := e.sock.TX.InFlight() > 0
+	if stuck {
+		e.sock.Kick() // an error is Flush's to report: it will meet the same
+	}
+	if unfinished := stuck || e.deficit >= e.refillAt && e.outstanding > 0; unfinished != e.unfinished.Load() {
+		e.unfinished.Store(unfinished)
 	}
 }
 
@@ -143,6 +149,9 @@ func (e *Endpoint) refill() {
 	}
 	e.sock.Fill.Submit(n)
 	e.deficit -= n
+	if e.sock.Fill.NeedWakeup() {
+		e.sock.KickReceive() // an error is Flush's to report: it will meet the same
+	}
 }
 
 // reclaim takes completed frames back into the pool.

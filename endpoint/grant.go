@@ -10,7 +10,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Attach says how an endpoint meets the mux.
+// Attachment says how an endpoint meets the mux.
 type Attachment uint8
 
 const (
@@ -65,6 +65,7 @@ const (
 	DefaultFrameCount = 4096
 	DefaultRingSize   = 2048
 
+	minFrames      = 16 // fewer leave none for sending beside receiving and the application
 	maxRingSize    = 1 << 16
 	maxSegmentSize = 1 << 30 // bytes
 )
@@ -102,8 +103,8 @@ func (g Geometry) Validate() error {
 	if g.FrameSize != 2048 && g.FrameSize != 4096 {
 		return fmt.Errorf("%w: frame size %d: want 2048 or 4096 bytes", ErrGeometry, g.FrameSize)
 	}
-	if g.FrameCount < 2 {
-		return fmt.Errorf("%w: %d frames: want at least 2", ErrGeometry, g.FrameCount)
+	if g.FrameCount < minFrames {
+		return fmt.Errorf("%w: %d frames: want at least %d", ErrGeometry, g.FrameCount, minFrames)
 	}
 	if s := g.SegmentSize(); s > maxSegmentSize {
 		return fmt.Errorf("%w: a segment of %d bytes is too large: at most %d", ErrGeometry, s, maxSegmentSize)
@@ -201,6 +202,9 @@ type Lease interface {
 	// Resolve asks the route service. An address with no route or no answering
 	// neighbour is ErrUnreachable.
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
+	// Done is closed when the lease has ended: it was closed, or its grantor went
+	// away. Tags and port are gone then, and the endpoint is deaf and dumb.
+	Done() <-chan struct{}
 	// Close gives everything back.
 	Close() error
 }

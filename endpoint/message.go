@@ -105,11 +105,11 @@ func (m *Message) From() Source { return m.from }
 func (m *Message) Tag() uint32 { return m.tag }
 
 // Recv takes received messages, at most len(msgs), and returns how many. Each
-// must be freed. What is not a message is counted and dropped. An application
+// must be freed before its place in msgs is used again. What is not a message is counted and dropped. An application
 // that holds its quota of messages gets no more until it frees some; meanwhile
 // messages wait in the receive queue.
 func (e *Endpoint) Recv(msgs []Message) int {
-	limit := min(len(msgs), max(0, e.quota()-int(e.frames)))
+	limit := min(len(msgs), max(0, e.quota()-int(e.held)))
 	n := e.RecvFrames(e.scratch[:], limit)
 	got := 0
 	for i := 0; i < n; {
@@ -119,7 +119,6 @@ func (e *Endpoint) Recv(msgs []Message) int {
 			if e.accept(&msgs[got], e.Bytes(d)) {
 				msgs[got].desc, msgs[got].state = d, messageFrame
 				e.seg.Move(d.Addr, segment.Stack, segment.Application)
-				e.frames++
 				got++
 			} else {
 				e.ReleaseFrame(d)
@@ -132,6 +131,7 @@ func (e *Endpoint) Recv(msgs []Message) int {
 			got++
 		}
 	}
+	e.held += uint32(got)
 	return got
 }
 
@@ -150,6 +150,9 @@ func (e *Endpoint) gather(i *int) []byte {
 
 // accept reads the headers of a frame into m, or counts why it is none of ours.
 func (e *Endpoint) accept(m *Message, frame []byte) bool {
+	if m.state != messageFree {
+		panic("BUG: received into a message that was not freed")
+	}
 	eth, err := wire.ParseEthernet(frame)
 	if err != nil {
 		e.stats.malformed++
@@ -176,10 +179,10 @@ func (e *Endpoint) Free(m *Message) {
 	switch m.state {
 	case messageFrame:
 		e.seg.Free(m.desc.Addr, segment.Application)
-		e.frames--
 	case messageFree:
 		panic("BUG: message freed twice")
 	}
+	e.held--
 	m.state, m.payload = messageFree, nil
 	if e.deficit >= e.refillAt {
 		e.refill()

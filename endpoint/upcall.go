@@ -36,10 +36,10 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 			return err
 		}
 		fn := e.upcalls[NonEmpty]
-		if full := e.upcalls[AlmostFull]; full != nil && e.sock.RX.Peek(e.sock.RX.Size()) >= e.sock.RX.Size()/4*3 {
+		if full := e.upcalls[AlmostFull]; full != nil && e.sock.RX.Peek(e.sock.RX.Size()) >= e.sock.RX.Size()-e.sock.RX.Size()/4 {
 			fn = full
 		}
 		fn(e)
 	}
-	return ctx.Err()
+	return errors.Join(e.Flush(), ctx.Err())
 }

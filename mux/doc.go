@@ -29,6 +29,35 @@
 // socket that is never read: the kernel then refuses the port to other
 // programs and the mux refuses ports that are the kernel's.
 //
+// Whoever holds a whole address answers ARP for it, so it must be nobody else's:
+// the mux refuses addresses of the host, next hops of its routes, and
+// neighbours that the kernel knows, and then asks the network by ARP probes
+// (RFC 5227) before it enters the tag. That takes half a second.
+//
+// # A queue of several
+//
+// A frame can be redirected only to a socket that is bound to the queue it came
+// in on. On an uplink with several receive queues an endpoint on one of them
+// gets, of the frames that are for it, those which the hardware puts there; the
+// others are left to the kernel (rx_pass_other_queue), where the socket that
+// holds the port refuses them. Which queue a frame comes in on is for the
+// operator to decide, before the endpoint is opened, for example
+//
+//	ethtool -N eth0 flow-type udp4 dst-ip 10.0.0.1 dst-port 7000 action 2
+//
+// for an endpoint on queue 2, together with
+//
+//	ethtool -X eth0 equal 2
+//
+// which spreads all else over queues 0 and 1. Messages and ARP have no flow type
+// in most hardware and come in on queue 0. Ports do not have this problem.
+//
+// # When the uplink changes
+//
+// Endpoints were told the uplink's link address and MTU, and the programs check
+// by them. The mux watches the uplink: [Mux.Failed] says when it was deleted or
+// has another link address. A change of the MTU is logged only.
+//
 // # What it cannot see
 //
 // An 802.1Q tag that stands beside the frame (in the skb) instead of in it is

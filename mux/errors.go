@@ -26,6 +26,11 @@ var (
 	ErrQueueBusy = errors.New("queue already has an endpoint")
 	// ErrNoQueue: the uplink has no queue of that number.
 	ErrNoQueue = errors.New("no such queue")
+	// ErrTableFull: no more tags can be claimed until some are given back.
+	ErrTableFull = errors.New("the tag table is full")
+	// ErrUplinkChanged: the uplink is no longer what endpoints were told; see
+	// [Mux.Failed].
+	ErrUplinkChanged = errors.New("the uplink has changed")
 	// ErrClosed: the mux was closed.
 	ErrClosed = errors.New("mux is closed")
 )

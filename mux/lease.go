@@ -17,9 +17,19 @@ type Lease struct {
 	queue      uint32      // of the uplink, if holdsQueue
 	holdsQueue bool
 
+	ctx    context.Context // ends when close begins, or the mux's
+	cancel context.CancelFunc
+
 	closing sync.Once
 	closed  bool // guarded by m.mu
 	err     error
+	done    chan struct{} // closed when close has ended
+}
+
+func newLease(m *Mux) *Lease {
+	l := &Lease{m: m, done: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancel(m.ctx)
+	return l
 }
 
 var _ endpoint.Lease = (*Lease)(nil)
@@ -32,7 +42,8 @@ func (l *Lease) enter() error {
 	return nil
 }
 
-// Claim adds a tag.
+// Claim adds a tag. A whole address takes half a second: the network is asked
+// whether a host has it.
 func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	if err := l.enter(); err != nil {
 		return endpoint.Tag{}, err
@@ -41,12 +52,14 @@ func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
 	if err := ctx.Err(); err != nil {
 		return endpoint.Tag{}, err
 	}
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	if l.closed {
-		return endpoint.Tag{}, endpoint.ErrLeaseClosed
+	claimed, err := l.m.claimTags(ctx, l, []endpoint.Tag{t})
+	if err != nil {
+		if l.ctx.Err() != nil {
+			err = errors.Join(endpoint.ErrLeaseClosed, err)
+		}
+		return endpoint.Tag{}, err
 	}
-	return l.m.claim(l, t)
+	return claimed[0], nil
 }
 
 // Unclaim gives a tag back. A whole address is given back after the tags on it.
@@ -86,9 +99,12 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(l.m.ctx, cancel)()
+	defer context.AfterFunc(l.ctx, cancel)()
 	return l.m.routes.Resolve(ctx, dst)
 }
+
+// Done is closed when the lease has been closed, or the mux.
+func (l *Lease) Done() <-chan struct{} { return l.done }
 
 // Close gives everything back: the tags first, so that nothing more is
 // delivered, then the map entries, then port or queue. The socket and the
@@ -104,13 +120,15 @@ func (l *Lease) Close() error {
 // close is Close for callers that hold m.life.
 func (l *Lease) close() error {
 	l.closing.Do(func() {
+		defer close(l.done)
+		l.cancel()
 		l.m.mu.Lock()
 		l.closed = true
 		l.err = l.m.unclaimAll(l)
 		delete(l.m.leases, l)
 		l.m.mu.Unlock()
 		if l.at != nil {
-			l.err = errors.Join(l.err, l.at.undo.run())
+			l.err = errors.Join(l.err, l.m.takeAway(l.at))
 		}
 		if l.holdsQueue {
 			l.m.mu.Lock()

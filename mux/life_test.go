@@ -105,6 +105,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			}{
 				{t.Context(), endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 17}}, endpoint.ErrGeometry},
 				{t.Context(), endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1 << 30}}, endpoint.ErrGeometry},
+				{t.Context(), endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1025}, Huge: true}, endpoint.ErrGeometry},
+				{t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{addrTag("10.0.0.2")}}, endpoint.ErrTagHeld},
 				{t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{{Kind: 99}}}, endpoint.ErrTagDenied},
 				{t.Context(), endpoint.Request{Geometry: small, Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{{Kind: 99}}}, endpoint.ErrTagDenied},
 				{t.Context(), endpoint.Request{Geometry: small, Attach: endpoint.AttachQueue, Queue: 1}, mux.ErrNoQueue},
@@ -241,8 +243,8 @@ func TestOpenRefuses(t *testing.T) {
 	for name, want := range map[string]error{"nonesuch": mux.ErrNoInterface, "": mux.ErrNoInterface, "lo": mux.ErrNotEthernet, strings.Repeat("x", 40): nil} {
 		must(t, p.A.Do(func() error {
 			m, err := mux.Open(mux.Config{Interface: name})
-			if m != nil && err == nil || err == nil || want != nil && !errors.Is(err, want) {
-				t.Errorf("open %q: %v, want %v", name, err, want)
+			if m != nil || err == nil || want != nil && !errors.Is(err, want) {
+				t.Errorf("open %q: %v, %v, want %v", name, m, err, want)
 			}
 			return nil
 		}))
@@ -413,18 +415,32 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// Close does not wait for somebody else's ARP.
+// The end of a lease, or of the mux, does not wait for somebody else's ARP.
 func TestCloseEndsResolve(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
-	a := l.open()
-	failed := make(chan error)
-	go func() {
-		_, err := a.lease.Resolve(context.Background(), netip.MustParseAddr("10.0.0.99"))
-		failed <- err
-	}()
-	must(t, l.mux.Close())
-	if err := <-failed; !errors.Is(err, endpoint.ErrUnreachable) && !errors.Is(err, endpoint.ErrLeaseClosed) {
-		t.Errorf("got %v", err)
+	asked := func(addr string) bool { // the kernel was, and waits for an answer
+		return strings.Contains(run(t, l.A, "ip", "neigh", "show", addr, "nud", "incomplete"), addr)
+	}
+	for _, c := range []struct {
+		addr string
+		end  func(*app) error
+	}{
+		{"10.0.0.98", func(a *app) error { return a.lease.Close() }},
+		{"10.0.0.99", func(*app) error { return l.mux.Close() }},
+	} {
+		a := l.open()
+		failed := make(chan error, 1)
+		go func() {
+			_, err := a.lease.Resolve(context.Background(), netip.MustParseAddr(c.addr))
+			failed <- err
+		}()
+		for !asked(c.addr) {
+			time.Sleep(time.Millisecond)
+		}
+		must(t, c.end(a))
+		if err := <-failed; !errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -36,8 +37,11 @@ type Mux struct {
 	routes   *route.Resolver
 	identity endpoint.Identity
 	log      *slog.Logger
-	nextID   atomic.Uint64 // of the endpoint made last
-	undo     undoStack     // what Open did
+	nextID   atomic.Uint64            // of the endpoint made last
+	undo     undoStack                // what Open did
+	linkDel  func(netlink.Link) error // nl.LinkDel; a test replaces it
+	failed   chan error               // of capacity 1
+	probes   chan struct{}            // a slot for each probe on its way
 
 	// Whatever uses the above holds life for reading; Close holds it for
 	// writing and ends those that wait by ctx.
@@ -48,8 +52,10 @@ type Mux struct {
 
 	mu     sync.Mutex // guards what follows, and the tag table
 	tags   map[endpoint.Tag]*claim
-	queues map[uint32]bool // of the uplink: an endpoint is there
+	aside  map[netip.Addr]bool // whole addresses that are being claimed
+	queues map[uint32]bool     // of the uplink: an endpoint is there
 	leases map[*Lease]struct{}
+	stuck  []*attachment // with ports that could not be deleted
 }
 
 // Open attaches a mux to an interface of the calling thread's network
@@ -57,7 +63,10 @@ type Mux struct {
 func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
 		log:    cfg.Log,
+		failed: make(chan error, 1),
+		probes: make(chan struct{}, probesAtOnce),
 		tags:   map[endpoint.Tag]*claim{},
+		aside:  map[netip.Addr]bool{},
 		queues: map[uint32]bool{},
 		leases: map[*Lease]struct{}{},
 	}
@@ -75,7 +84,10 @@ func Open(cfg Config) (_ *Mux, err error) {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
 	m.undo.push(func() error { return m.ns.Close() })
-	return m, within(m.ns, func() error { return m.open(cfg) })
+	if err := within(m.ns, func() error { return m.open(cfg) }); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // open is Open on a thread that is in the mux's namespace.
@@ -84,6 +96,7 @@ func (m *Mux) open(cfg Config) (err error) {
 		return fmt.Errorf("netlink: %w", err)
 	}
 	m.undo.push(func() error { m.nl.Close(); return nil })
+	m.linkDel = m.nl.LinkDel
 	if m.up, err = findUplink(m.nl, cfg.Interface); err != nil {
 		return err
 	}
@@ -100,11 +113,18 @@ func (m *Mux) open(cfg Config) (err error) {
 		return err
 	}
 	m.undo.push(m.progs.Close)
-	addr, err := primaryAddr(m.nl, m.up.ifindex)
+	own, err := m.addresses()
 	if err != nil {
 		return err
 	}
-	m.identity = m.up.identity(addr, m.progs.mode)
+	var primary netip.Prefix
+	if len(own.uplink) > 0 {
+		primary = own.uplink[0]
+	}
+	m.identity = m.up.identity(primary, m.progs.mode)
+	if err := m.watchUplink(); err != nil {
+		return err
+	}
 	m.log.Info("mux attached", "interface", m.up.name, "mode", m.progs.mode, "link", m.up.addr, "mtu", m.up.mtu)
 	return nil
 }
@@ -114,6 +134,12 @@ func (m *Mux) Mode() Mode { return m.progs.mode }
 
 // Identity is what all endpoints of this mux are on the wire.
 func (m *Mux) Identity() endpoint.Identity { return m.identity }
+
+// Failed gets an error if endpoints can no longer work and the mux should be
+// closed: the uplink was deleted, or its link address is another one, by which
+// endpoints cannot be reached and may not send. There is at most one, and the
+// channel is never closed. A change of the MTU is logged.
+func (m *Mux) Failed() <-chan error { return m.failed }
 
 // enter keeps the mux open until leave.
 func (m *Mux) enter() error {
@@ -142,7 +168,7 @@ func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	l := &Lease{m: m}
+	l := newLease(m)
 	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.identity}
 	err := m.build(ctx, l, grant, req)
 	if err != nil {
@@ -158,6 +184,9 @@ func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint
 // build fills lease and grant as far as it gets; the caller takes them back
 // after an error.
 func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request) (err error) {
+	if size := g.Geometry.SegmentSize(); req.Huge && size%xsk.HugePageSize != 0 {
+		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, size)
+	}
 	if g.Segment, err = xsk.NewSegment(g.Geometry.SegmentSize(), req.Huge); err != nil {
 		return err
 	}
@@ -195,9 +224,7 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	g.Tags, err = m.claimAll(l, req.Tags)
+	g.Tags, err = m.claimTags(ctx, l, req.Tags)
 	return err
 }
 
@@ -258,6 +285,16 @@ func (m *Mux) Close() error {
 	m.mu.Unlock()
 	for l := range leases {
 		err = errors.Join(err, l.close())
+	}
+	m.mu.Lock()
+	stuck := m.stuck
+	m.stuck = nil
+	for _, c := range m.tags { // that could not be taken out of the table, which goes now
+		err = errors.Join(err, c.closeReserved())
+	}
+	m.mu.Unlock()
+	for _, at := range stuck {
+		err = errors.Join(err, m.takeAway(at))
 	}
 	return errors.Join(err, m.undo.run())
 }

@@ -26,12 +26,30 @@ const innerName = "port"
 // attachment is how an endpoint is joined to the mux: by a port or a queue.
 type attachment struct {
 	owner bpf.MuxUnetOwner // of its tags
+	undo  undoStack        // takes out the map entries
+	port  netlink.Link     // outer end of a port; nil if there is none, or none any more
 	links []link.Link      // programs on a port's two ends
-	undo  undoStack        // takes the attachment away
 }
 
-// closeLinks lets go of the port's programs. The port must be gone: an outer
-// end without its program would hand whatever the endpoint sends to the kernel.
+// takeAway undoes an attachment: map entries, then the port, and its programs
+// when there is no port any more. An outer end without its program would hand
+// whatever the endpoint sends to the kernel, so if the port cannot be deleted
+// its programs stay, and the mux remembers it.
+func (m *Mux) takeAway(at *attachment) error {
+	err := at.undo.run()
+	if at.port != nil {
+		if failed := m.linkDel(at.port); failed != nil && !errors.Is(failed, unix.ENODEV) && !errors.Is(failed, unix.EINVAL) {
+			m.mu.Lock()
+			m.stuck = append(m.stuck, at)
+			m.mu.Unlock()
+			return errors.Join(err, fmt.Errorf("delete port %s: %w", at.port.Attrs().Name, failed))
+		}
+		at.port = nil // the kernel may have deleted it before
+	}
+	return errors.Join(err, at.closeLinks())
+}
+
+// closeLinks lets go of the port's programs.
 func (at *attachment) closeLinks() error {
 	var err error
 	for _, l := range at.links {
@@ -41,13 +59,13 @@ func (at *attachment) closeLinks() error {
 	return err
 }
 
-// openPort makes a port and a socket on it. The caller owns the socket.
+// openPort makes a port and a socket on it. The caller owns the socket. After
+// an error there is no attachment.
 //
 // Both ends come up only when their programs are on and the socket is in place,
 // so no frame passes unchecked and none is lost.
 func (m *Mux) openPort(params xsk.Params, segment *os.File) (id uint64, at *attachment, sock *os.File, err error) {
 	at = &attachment{}
-	at.undo.push(at.closeLinks) // undone last, after the devices
 	defer func() {
 		if err == nil {
 			return
@@ -56,7 +74,8 @@ func (m *Mux) openPort(params xsk.Params, segment *os.File) (id uint64, at *atta
 			err = errors.Join(err, sock.Close())
 			sock = nil
 		}
-		err = errors.Join(err, at.undo.run())
+		err = errors.Join(err, m.takeAway(at))
+		at = nil
 	}()
 	err = withinNew(func(inner netns.NsHandle) error {
 		outerName, ifindex, err := m.addVeth(at, inner, &id)
@@ -113,25 +132,12 @@ func (m *Mux) addVeth(at *attachment, inner netns.NsHandle, id *uint64) (name st
 		}
 		outer, err := m.nl.LinkByName(attrs.Name)
 		if err != nil {
-			at.undo.push(func() error { return m.deleteLink(veth) })
+			at.port = veth
 			return "", 0, fmt.Errorf("veth pair: %w", err)
 		}
-		at.undo.push(func() error { return m.deleteLink(outer) })
+		at.port = outer
 		return attrs.Name, outer.Attrs().Index, nil
 	}
-}
-
-// deleteLink removes a port's outer end, and with it the inner one. The kernel
-// may have done so already.
-func (m *Mux) deleteLink(l netlink.Link) error {
-	err := m.nl.LinkDel(l)
-	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("delete port: %w", err)
-	}
-	return nil
 }
 
 // openInner readies the inner end, in the calling thread's namespace.

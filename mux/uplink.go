@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -25,6 +27,8 @@ type uplink struct {
 	virtual bool   // no hardware behind it
 	virtio  bool   // hardware of a hypervisor
 	kind    string // of a virtual link: veth, bridge, ...
+
+	unfinished bool // see the function of that name
 }
 
 // findUplink looks an interface up and refuses what cannot be one.
@@ -44,6 +48,10 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 	if a.Xdp != nil && a.Xdp.Attached {
 		return uplink{}, fmt.Errorf("%w: %s has program %d (ip link show dev %s)", ErrForeignProgram, name, a.Xdp.ProgId, name)
 	}
+	all, err := route.Dump(h.LinkList)
+	if err != nil {
+		return uplink{}, fmt.Errorf("list interfaces: %w", err)
+	}
 	return uplink{
 		name:    a.Name,
 		ifindex: a.Index,
@@ -53,49 +61,69 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 		virtual: l.Type() != "device", // the kernel names a kind only for links made in software
 		virtio:  a.ParentDevBus == "virtio",
 		kind:    l.Type(),
+
+		unfinished: unfinished(l, all),
 	}, nil
 }
 
-// partialChecksums: a virtual link carries skbs whose checksum nobody has
+// partialChecksums: these virtual links carry skbs whose checksum nobody has
 // completed, and so does virtio from its host, while skbs are what we see.
 func (u *uplink) partialChecksums(m Mode) bool {
-	return u.virtual || u.virtio && m == ModeGeneric
+	return u.unfinished || u.virtio && m == ModeGeneric
 }
 
-// primaryAddr is the interface's first IPv4 address and its subnet, or zero.
-func primaryAddr(h *netlink.Handle, ifindex int) (netip.Prefix, error) {
-	list, err := prefixes(h, ifindex)
-	if err != nil || len(list) == 0 {
-		return netip.Prefix{}, err
+// unfinished reports whether frames come over a link as the kernel of this
+// machine sent them. The other end of a veth or tap is such a kernel, and among
+// the ports of a bridge they come and go; over a bond, VLAN or macvlan comes
+// what comes over the links below it. Of any other link nothing is known but
+// that a wire may be behind it, on which such a checksum would be corruption.
+func unfinished(l netlink.Link, all []netlink.Link) bool {
+	switch l.Type() {
+	case "veth", "netkit", "tuntap", "dummy", "ifb", "bridge":
+		return true
+	case "bond", "team", "vlan", "macvlan", "macvtap":
+	default:
+		return false
 	}
-	return list[0], nil
+	a := l.Attrs()
+	return slices.ContainsFunc(all, func(below netlink.Link) bool {
+		b := below.Attrs()
+		return (b.MasterIndex == a.Index || b.Index == a.ParentIndex && a.NetNsID < 0) && b.Index != a.Index && unfinished(below, all)
+	})
 }
 
-// prefixes lists the IPv4 addresses of an interface, primary ones first, or
-// those of the whole namespace if ifindex is 0.
-func prefixes(h *netlink.Handle, ifindex int) ([]netip.Prefix, error) {
-	var link netlink.Link
-	if ifindex != 0 {
-		link = &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
-	}
-	addrs, err := h.AddrList(link, netlink.FAMILY_V4)
+// addresses are the IPv4 addresses of a host.
+type addresses struct {
+	host   []netip.Addr   // all of them
+	uplink []netip.Prefix // those of the uplink and their subnets, primary ones first
+}
+
+// addresses asks the kernel.
+func (m *Mux) addresses() (addresses, error) {
+	list, err := route.Dump(func() ([]netlink.Addr, error) { return m.nl.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
-		return nil, fmt.Errorf("addresses of the uplink: %w", err)
+		return addresses{}, fmt.Errorf("addresses of the host: %w", err)
 	}
-	var first, second []netip.Prefix
-	for _, a := range addrs {
+	var found addresses
+	var secondary []netip.Prefix
+	for _, a := range list {
 		ip, ok := netip.AddrFromSlice(a.IP.To4())
 		if !ok {
 			continue
 		}
+		found.host = append(found.host, ip)
+		if a.LinkIndex != m.up.ifindex {
+			continue
+		}
 		bits, _ := a.Mask.Size()
 		if a.Flags&unix.IFA_F_SECONDARY != 0 {
-			second = append(second, netip.PrefixFrom(ip, bits))
+			secondary = append(secondary, netip.PrefixFrom(ip, bits))
 		} else {
-			first = append(first, netip.PrefixFrom(ip, bits))
+			found.uplink = append(found.uplink, netip.PrefixFrom(ip, bits))
 		}
 	}
-	return append(first, second...), nil
+	found.uplink = append(found.uplink, secondary...)
+	return found, nil
 }
 
 // showVLANTags makes 802.1Q tags visible to XDP and returns how to undo that.

@@ -107,21 +107,12 @@ func (s *Segment) FrameSize() uint32 { return 1 << s.shift }
 // Available is the number of frames in the pool.
 func (s *Segment) Available() int { return len(s.pools[receiveSide]) + len(s.pools[sendSide]) }
 
-// Base is the address of the first byte of the frame that addr lies in.
-func (s *Segment) Base(addr uint64) uint64 { return addr >> s.shift << s.shift }
-
 // Bytes are the n bytes from addr on. They must lie in one frame.
 func (s *Segment) Bytes(addr uint64, n uint32) []byte {
 	end := addr + uint64(n)
 	if n > 0 && addr>>s.shift != (end-1)>>s.shift {
 		panic(fmt.Sprintf("BUG: %d bytes at %#x leave their frame of %d", n, addr, s.FrameSize()))
 	}
-	return s.mem[addr:end:end]
-}
-
-// Room is the memory from addr to the end of its frame.
-func (s *Segment) Room(addr uint64) []byte {
-	end := s.Base(addr) + uint64(s.FrameSize())
 	return s.mem[addr:end:end]
 }
 

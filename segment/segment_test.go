@@ -154,20 +154,14 @@ func TestMisusePanics(t *testing.T) {
 	mustPanic(t, "leave their frame", func() { s.Bytes(2000, 100) })
 }
 
-func TestBytesAndRoom(t *testing.T) {
+func TestBytes(t *testing.T) {
 	s := newSegment(t, 4)
 	b := s.Bytes(2048+256, 100)
 	if len(b) != 100 || cap(b) != 100 {
 		t.Fatalf("Bytes: len %d cap %d", len(b), cap(b))
 	}
-	if r := s.Room(2048 + 256); len(r) != 2048-256 || cap(r) != len(r) {
-		t.Fatalf("Room: len %d cap %d", len(r), cap(r))
-	}
 	if len(s.Bytes(2048, 2048)) != 2048 || len(s.Bytes(4*2048, 0)) != 0 {
 		t.Fatal("a whole frame, or nothing, must be had")
-	}
-	if got := s.Base(2048 + 256); got != 2048 {
-		t.Fatalf("Base = %d", got)
 	}
 }
 

@@ -23,7 +23,6 @@ import (
 
 const (
 	maxNeighbours = 256
-	maxHeld       = 16 // packets a neighbour (RFC 1122, section 2.3.2.2: at least one)
 	arpInterval   = second
 	arpTries      = 3
 	reachableTime = 30 * second
@@ -43,16 +42,11 @@ type neighbour struct {
 	addr     [4]byte
 	linkAddr wire.LinkAddr // unless incomplete or dead
 	state    neighbourState
-	tries    int     // requests sent since the last answer
-	at       instant // when neighbourTimer is due
-	sent     uint64  // packets sent by its routes when it was last confirmed
-	held     []heldPacket
-}
-
-// heldPacket is complete but for the destination link address.
-type heldPacket struct {
-	frame  Frame
-	socket *UDPSocket
+	tries    int    // requests sent since the last answer
+	sent     uint64 // packets sent by its routes when it last became reachable
+	held     heldQueue
+	routes   map[*route]struct{} // those that lead through it
+	timer    timer
 }
 
 // inputARP takes an ARP packet (RFC 826, "Packet Reception").
@@ -124,7 +118,7 @@ func (s *Stack) newNeighbour(addr [4]byte) *neighbour {
 	if len(s.neighbours) >= maxNeighbours {
 		var victim *neighbour
 		for _, n := range s.neighbours {
-			if n.state != neighbourIncomplete && (victim == nil || n.at < victim.at) {
+			if n.state != neighbourIncomplete && (victim == nil || n.timer.at < victim.timer.at) {
 				victim = n
 			}
 		}
@@ -133,7 +127,8 @@ func (s *Stack) newNeighbour(addr [4]byte) *neighbour {
 		}
 		s.forget(victim)
 	}
-	n := &neighbour{addr: addr, at: never}
+	n := &neighbour{addr: addr, routes: make(map[*route]struct{})}
+	n.timer.owner = n
 	s.neighbours[addr] = n
 	return n
 }
@@ -163,73 +158,40 @@ func (s *Stack) ask(n *neighbour) {
 	}
 	s.sendARP(wire.ARPRequest, dst, n.addr, wire.LinkAddr{})
 	n.tries++
-	n.at = s.now + arpInterval
-	s.schedule(n.at)
+	s.startTimer(&n.timer, s.now+arpInterval)
 }
 
 // confirm notes that the neighbour has answered from link, and sends what
 // waited for it.
 func (s *Stack) confirm(n *neighbour, link wire.LinkAddr) {
-	news := n.state == neighbourIncomplete || n.state == neighbourDead || n.linkAddr != link
+	news := n.state != neighbourReachable || n.linkAddr != link
 	n.state, n.linkAddr, n.tries = neighbourReachable, link, 0
-	n.at = s.now + reachableTime
-	s.schedule(n.at)
-	n.sent = s.sentVia(n)
-	if !news {
+	s.startTimer(&n.timer, s.now+reachableTime)
+	if !news { // as often as it pleases: it costs the routes nothing
 		return
 	}
-	for _, r := range s.routes {
-		if r.neighbour == n {
-			r.headers.setLinkDst(link)
-			if r.state == routeUnresolved {
-				r.state = routeReady
-			}
+	n.sent = n.sentVia()
+	for r := range n.routes {
+		r.headers.setLinkDst(link)
+		if r.state == routeUnresolved {
+			r.state = routeReady
 		}
 	}
-	for _, h := range n.held {
-		copy(h.frame.Data[:6], link[:])
-		s.transmit(h.frame)
+	for h := s.takeHeld(&n.held); h != nil; h = s.takeHeld(&n.held) {
+		s.sendHeld(h, link[:])
 	}
-	s.held -= len(n.held)
-	n.held = nil
-	s.broadcast(&s.resolved)
 }
 
-// sentVia counts the packets that were ever sent through n.
-func (s *Stack) sentVia(n *neighbour) (sum uint64) {
-	for _, r := range s.routes {
-		if r.neighbour == n {
-			sum += r.sent
-		}
+// sentVia counts the packets that its routes have sent.
+func (n *neighbour) sentVia() (sum uint64) {
+	for r := range n.routes {
+		sum += r.sent
 	}
 	return sum
 }
 
-// hold keeps a packet until its neighbour is resolved. The oldest gives way if
-// there are too many.
-func (s *Stack) hold(n *neighbour, f Frame, c *UDPSocket) {
-	if len(n.held) == maxHeld || len(n.held) > 0 && s.held >= s.quota {
-		s.link.Release(n.held[0].frame)
-		n.held = append(n.held[:0], n.held[1:]...)
-		s.held--
-		s.count[neighbourHeldDropped]++
-	}
-	n.held = append(n.held, heldPacket{f, c})
-	s.held++
-}
-
-// dropHeld gives back what waits for neighbours, when the stack closes.
-func (s *Stack) dropHeld() {
-	for _, n := range s.neighbours {
-		for _, h := range n.held {
-			s.link.Release(h.frame)
-		}
-		n.held = nil
-	}
-	s.held = 0
-}
-
-func (s *Stack) neighbourTimer(n *neighbour) {
+// expired runs when n's timer does.
+func (n *neighbour) expired(s *Stack) {
 	switch n.state {
 	case neighbourIncomplete:
 		if n.tries < arpTries {
@@ -237,19 +199,12 @@ func (s *Stack) neighbourTimer(n *neighbour) {
 			return
 		}
 		s.count[neighbourFailed]++
-		s.unresolve(n)
-		for _, h := range n.held {
-			s.link.Release(h.frame)
-			s.count[neighbourHeldDropped]++
-			h.socket.unreachable()
-		}
-		s.held -= len(n.held)
-		n.held = nil
+		n.unresolve()
 		n.state = neighbourDead
-		n.at = s.now + failureTime
-		s.broadcast(&s.resolved)
+		s.startTimer(&n.timer, s.now+failureTime)
+		s.failAllHeld(&n.held, syscall.EHOSTUNREACH)
 	case neighbourReachable:
-		if s.sentVia(n) == n.sent {
+		if n.sentVia() == n.sent {
 			s.forget(n)
 			return
 		}
@@ -269,17 +224,17 @@ func (s *Stack) neighbourTimer(n *neighbour) {
 
 // forget removes n from the table. The next packet to it asks again.
 func (s *Stack) forget(n *neighbour) {
-	s.unresolve(n)
+	n.unresolve()
+	s.stopTimer(&n.timer)
 	delete(s.neighbours, n.addr)
 }
 
-func (s *Stack) unresolve(n *neighbour) {
-	for _, r := range s.routes {
-		if r.neighbour == n {
-			r.neighbour = nil
-			if r.state == routeReady {
-				r.state = routeUnresolved
-			}
+// unresolve takes n away from its routes.
+func (n *neighbour) unresolve() {
+	for r := range n.routes {
+		r.leadThrough(nil)
+		if r.state == routeReady || r.state == routeStale {
+			r.state = routeUnresolved
 		}
 	}
 }

@@ -94,6 +94,12 @@ func TestARPResolvesHoldsAndVerifies(t *testing.T) {
 		{At: 64500 * time.Millisecond, In: reply, Want: []string{toB + `"six"`}},
 		// Unused: forgotten in silence.
 		{At: 200 * time.Second, Do: send("seven"), Want: []string{askB}},
+		// Used, then not any more: verified once, then forgotten.
+		{At: 200100 * time.Millisecond, In: reply, Want: []string{toB + `"seven"`}},
+		{At: 201 * time.Second, Do: send("eight"), Want: []string{toB + `"eight"`}},
+		{At: 230100 * time.Millisecond, Want: []string{pollB}},
+		{At: 230200 * time.Millisecond, In: reply},
+		{At: 300 * time.Second, Do: send("nine"), Want: []string{askB}},
 	})
 }
 
@@ -109,7 +115,7 @@ func TestARPFails(t *testing.T) {
 		{At: 2 * time.Second, Want: []string{askB}},
 		{At: 3 * time.Second},
 	})
-	if _, err := u.Recv(nil); err != syscall.EHOSTUNREACH {
+	if _, err := u.Recv(make([]byte, 1)); err != syscall.EHOSTUNREACH {
 		t.Errorf("connected socket: %v", err)
 	}
 	if err := other.SendTo([]byte("y"), ap("10.0.0.2:9")); err != syscall.EHOSTUNREACH {
@@ -119,7 +125,7 @@ func TestARPFails(t *testing.T) {
 		{At: 2 * time.Second, Do: func() { u.Send([]byte("again")) }, Want: []string{askB}},
 		{At: 2100 * time.Millisecond, In: [][]byte{arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)}, Want: []string{toB + `"again"`}},
 	})
-	if got := counters(s); got["neighbour_failed"] != 1 || got["neighbour_held_dropped"] != 2 {
+	if got := counters(s); got["neighbour_failed"] != 1 || got["held_dropped"] != 2 {
 		t.Errorf("counters: %v", got)
 	}
 }
@@ -141,7 +147,7 @@ func TestARPHoldsABoundedNumber(t *testing.T) {
 		}, Want: []string{askB}},
 		{At: 1, In: [][]byte{arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)}, Want: want},
 	})
-	if got := counters(s)["neighbour_held_dropped"]; got != 4 {
+	if got := counters(s)["held_dropped"]; got != 4 {
 		t.Errorf("%d dropped, want 4", got)
 	}
 }

@@ -42,8 +42,9 @@ const (
 	icmpUnreachablesLimited // not sent because of the rate limit
 
 	neighbourFailed // nobody answered
-	neighbourHeldDropped
+	heldDropped     // packets given up that waited for a route or a neighbour
 	routesFailed
+	routesGivenUp // not yet answered when too many others were asked for
 	routesRefreshed
 	pathMTULowered
 
@@ -92,8 +93,9 @@ var reasonNames = [reasons]string{
 	icmpUnreachablesSent:    "icmp_unreachables_sent",
 	icmpUnreachablesLimited: "icmp_unreachables_limited",
 	neighbourFailed:         "neighbour_failed",
-	neighbourHeldDropped:    "neighbour_held_dropped",
+	heldDropped:             "held_dropped",
 	routesFailed:            "routes_failed",
+	routesGivenUp:           "routes_given_up",
 	routesRefreshed:         "routes_refreshed",
 	pathMTULowered:          "path_mtu_lowered",
 	multiPart:               "multi_part",

@@ -20,7 +20,7 @@
 //
 //	Send ─ send ─ route cached? ─ Link.Alloc ─ headers from the route's template,
 //	         │                                 payload copied and summed ─ Link.Send ─ Link.Flush
-//	       prepare: errors, deadline, route service, ARP
+//	       prepare: errors, deadline, route; held for the route service or ARP
 //
 // All of it under one lock and with one kick, or one for a batch.
 //
@@ -82,9 +82,11 @@
 // # What a caller can count on
 //
 // Sends block while the link takes no more (until the write deadline, Close, or
-// a second: ENOBUFS), and never drop silently. For a neighbour that is being
-// resolved up to 16 packets are held, as kernels do; if nobody answers,
-// connected sockets get EHOSTUNREACH. ICMP errors are believed only if they
+// a second: ENOBUFS), and for nothing else. While the route service or ARP has not
+// answered, packets are held, as kernels do: up to 16 a destination, some hundred
+// in all, the oldest gives way, and each one given up is counted. If the answer is
+// that there is no way, connected sockets get EHOSTUNREACH from their next call,
+// and so does, for a second, whoever sends there again. ICMP errors are believed only if they
 // quote what a socket here could have sent. Nothing is fragmented and no
 // fragment is reassembled: what exceeds the path's MTU is EMSGSIZE.
 package stack

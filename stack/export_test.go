@@ -7,6 +7,13 @@ func Routes(s *Stack) int {
 	return len(s.routes)
 }
 
+// Held is the number of packets that wait for a route or a neighbour.
+func Held(s *Stack) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held.n
+}
+
 // CaretakerPolls reports whether the caretaker holds the poll role and sleeps.
 func CaretakerPolls(s *Stack) bool {
 	s.mu.Lock()

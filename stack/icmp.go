@@ -52,10 +52,11 @@ func (s *Stack) sendEchoReply(eth wire.Ethernet, ip wire.IPv4, request wire.ICMP
 }
 
 // sendUnreachable tells the sender of ip that nobody here takes it, unless it
-// must not be told (RFC 1122, section 3.2.2; inputIPv4 has let no broadcast and
-// no fragment through, and ip is no ICMP error) or has been told often enough.
+// must not be told (RFC 1122, section 3.2.2; inputIPv4 has let no broadcast, to
+// or from, and no fragment through, and ip is no ICMP error) or has been told
+// often enough.
 func (s *Stack) sendUnreachable(eth wire.Ethernet, ip wire.IPv4, code uint8) {
-	if !s.wholeAddress || eth.Src().IsGroup() || s.isBroadcast(ip.Src()) {
+	if !s.wholeAddress || eth.Src().IsGroup() {
 		return
 	}
 	if back := int((s.now - s.errorTokensAt) / icmpErrorInterval); back > 0 {

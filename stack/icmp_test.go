@@ -116,7 +116,7 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 			stack.Frame{Data: errorFrame(tt.code, 0, 100, flow)},
 		)
 		s.Poll(c.t)
-		if _, err := u.Recv(nil); err != tt.want {
+		if _, err := u.Recv(make([]byte, 1)); err != tt.want {
 			t.Errorf("code %d: %v, want %v", tt.code, err, tt.want)
 		}
 		buf := make([]byte, 10)
@@ -159,25 +159,25 @@ func TestPathMTU(t *testing.T) {
 	}
 	check("at first", 1500)
 	report(1400, 1500, flow)
-	if _, err := u.Recv(nil); err != syscall.EMSGSIZE {
+	if _, err := u.Recv(make([]byte, 1)); err != syscall.EMSGSIZE {
 		t.Errorf("read after fragmentation needed: %v", err)
 	}
 	check("1400", 1400)
 	report(1450, 1500, flow)
-	u.Recv(nil)
+	u.Recv(make([]byte, 1))
 	check("raised by a second report", 1400)
 	other := flow
 	other.SrcPort = 70
 	report(600, 1500, other)
 	check("a packet that nobody sent", 1400)
 	report(1300, 1200, flow)
-	u.Recv(nil)
+	u.Recv(make([]byte, 1))
 	check("a packet that would have passed", 1400)
 	report(0, 1400, flow)
-	u.Recv(nil)
+	u.Recv(make([]byte, 1))
 	check("an old router", 1006)
 	report(68, 1006, flow)
-	u.Recv(nil)
+	u.Recv(make([]byte, 1))
 	check("the floor", 576)
 	s.Poll(c.advance(9 * time.Minute))
 	check("after 9 minutes", 576)
@@ -226,6 +226,7 @@ func TestMalformed(t *testing.T) {
 		{"ipv4_destination", header(33, 9)},
 		{"ipv4_source", header(26, 127)},
 		{"ipv4_source", header(26, 255, 255, 255, 255)},
+		{"ipv4_source", header(26, 10, 0, 0, 255)},
 		{"ipv4_source", header(26, 10, 0, 0, 1)},
 		{"ipv4_link_group", set(0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)},
 		{"ipv4_fragment", header(20, 0x20, 0)},

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/unet-go/unet/wire"
 )
@@ -68,7 +69,7 @@ func (s *Stack) countIPv4(err error) {
 // alone is such a packet a lie.
 func (s *Stack) possibleSource(a [4]byte) bool {
 	switch {
-	case a[0] == 0, a[0] == 127, a[0] >= 224:
+	case a[0] == 0, a[0] == 127, a[0] >= 224, a == s.broadcast4:
 		return false
 	case a == s.addr:
 		return !s.wholeAddress
@@ -84,13 +85,23 @@ func (s *Stack) inSubnet(a [4]byte) bool {
 	return host&mask == binary.BigEndian.Uint32(network[:])
 }
 
-// isBroadcast reports whether a is the broadcast address of our subnet (which
-// one of 31 or 32 bits has not, RFC 3021), or the limited one.
-func (s *Stack) isBroadcast(a [4]byte) bool {
-	host := binary.BigEndian.Uint32(a[:])
-	hostBits := ^uint32(0) >> s.prefix.Bits()
-	return host == ^uint32(0) || s.prefix.Bits() < 31 && s.inSubnet(a) && host&hostBits == hostBits
+// limitedBroadcast is the address of all hosts on the link (RFC 919).
+var limitedBroadcast = [4]byte{255, 255, 255, 255}
+
+// subnetBroadcast is the address of all hosts of a subnet. One of 31 or 32 bits
+// has none of its own (RFC 3021).
+func subnetBroadcast(p netip.Prefix) [4]byte {
+	if p.Bits() >= 31 {
+		return limitedBroadcast
+	}
+	a := p.Addr().As4()
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|^uint32(0)>>p.Bits())
+	return a
 }
+
+// isBroadcast reports whether a is the broadcast address of our subnet or the
+// limited one.
+func (s *Stack) isBroadcast(a [4]byte) bool { return a == s.broadcast4 || a == limitedBroadcast }
 
 // headers is a template of what stands before the transport header: Ethernet,
 // and IPv4 with DF set and ID 0 (RFC 6864, section 4.1), of which only the total

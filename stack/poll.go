@@ -59,37 +59,6 @@ func (s *Stack) advance(now instant) {
 	}
 }
 
-// schedule makes sure that the timers run at the instant at.
-func (s *Stack) schedule(at instant) {
-	if at < s.timerAt {
-		s.timerAt = at
-		s.poke()
-	}
-}
-
-// runTimers runs what is due and finds when the next is. There are few timers
-// (routes and neighbours) and they are far apart, so a scan will do.
-func (s *Stack) runTimers() {
-	s.timerAt = never
-	for _, n := range s.neighbours {
-		if n.at <= s.now {
-			s.neighbourTimer(n)
-		}
-	}
-	for _, r := range s.routes {
-		if r.at <= s.now {
-			s.routeTimer(r)
-		}
-	}
-	// The handlers may have added, removed and rescheduled any of them.
-	for _, n := range s.neighbours {
-		s.timerAt = min(s.timerAt, n.at)
-	}
-	for _, r := range s.routes {
-		s.timerAt = min(s.timerAt, r.at)
-	}
-}
-
 // input takes one batch of frames from the link through the protocols and
 // returns how many there were.
 func (s *Stack) input() int {

@@ -3,9 +3,7 @@ package stack_test
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,13 +22,22 @@ type routes struct {
 	answer func(dst netip.Addr) (stack.Route, error)
 	delay  time.Duration
 	asked  int
+	now    int // asked and not answered
+	most   int // the highest that now has been
 }
 
 func (r *routes) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
 	r.mu.Lock()
 	r.asked++
+	r.now++
+	r.most = max(r.most, r.now)
 	answer, delay := r.answer, r.delay
 	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.now--
+		r.mu.Unlock()
+	}()
 	select {
 	case <-time.After(delay):
 		return answer(dst)
@@ -93,20 +100,20 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		defer s.Close()
 		start := time.Now()
-		var wg sync.WaitGroup
 		for range 3 {
-			wg.Go(func() {
-				if err := u.SendTo([]byte("x"), ap("192.0.2.9:9")); err != nil {
-					t.Error(err)
-				}
-			})
+			if err := u.SendTo([]byte("x"), ap("192.0.2.9:9")); err != nil {
+				t.Error(err)
+			}
 		}
-		wg.Wait()
+		if d := time.Since(start); d != 0 {
+			t.Errorf("a send waited %v for the route service", d)
+		}
+		time.Sleep(r.delay - 1)
+		expect(t, w)
+		time.Sleep(1)
+		synctest.Wait()
 		if n := r.count(); n != 1 {
 			t.Errorf("asked %d times", n)
-		}
-		if d := time.Since(start); d != r.delay {
-			t.Errorf("the first send took %v", d)
 		}
 		to := macA + " > " + macB + " | ip 10.0.0.1 > 192.0.2.9 ttl 64 DF | udp 7 > 9"
 		expect(t, w, to, to, to)
@@ -151,6 +158,29 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 	})
 }
 
+// Many routes in use are refreshed all, but not all at once.
+func TestRefreshesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
+		s, _, _ := newRouted(t, false, r)
+		defer s.Close()
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		for i := range 100 {
+			u.SendTo(nil, manyHosts(i))
+			synctest.Wait()
+		}
+		if r.most != 1 {
+			t.Fatalf("%d at once at first", r.most)
+		}
+		r.setDelay(10 * time.Millisecond)
+		time.Sleep(5*time.Second + 45*time.Millisecond)
+		synctest.Wait()
+		if n := r.count(); n != 200 || r.most != 32 {
+			t.Errorf("asked %d times, %d at once", n, r.most)
+		}
+	})
+}
+
 func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -160,6 +190,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		if err := u.Send(nil); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // for the answer
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, errNoRoute })
 		var err error
 		start := time.Now()
@@ -188,45 +219,30 @@ func TestRouteFailures(t *testing.T) {
 			{LinkAddr: linkB, NextHop: netip.MustParseAddr("fe80::1")},
 		} {
 			r.set(answerWith(bad))
-			if err := u.SendTo(nil, ap("192.0.2.1:9")); !errors.Is(err, syscall.EHOSTUNREACH) {
-				t.Errorf("%v: %v", bad, err)
+			if err := u.SendTo(nil, ap("192.0.2.1:9")); err != nil {
+				t.Errorf("%v: before anybody can know: %v", bad, err)
 			}
+			time.Sleep(r.delay)
+			synctest.Wait()
 			asked := r.count()
 			if err := u.SendTo(nil, ap("192.0.2.1:9")); !errors.Is(err, syscall.EHOSTUNREACH) || r.count() != asked {
 				t.Errorf("the failure is not remembered: %v", err)
 			}
 			time.Sleep(2 * time.Second) // it is for a second
 		}
-		// The write deadline, set before and while a send waits; and Close.
-		r.set(answerWith(stack.Route{LinkAddr: linkB}))
-		r.setDelay(4 * time.Second)
-		u.SetWriteDeadline(time.Now().Add(time.Second))
-		start := time.Now()
-		if err := u.SendTo(nil, ap("192.0.2.2:9")); err != os.ErrDeadlineExceeded || time.Since(start) != time.Second {
-			t.Errorf("deadline: %v after %v", err, time.Since(start))
-		}
-		u.SetWriteDeadline(time.Time{})
-		time.AfterFunc(time.Second, func() { u.SetWriteDeadline(time.Now()) })
-		start = time.Now()
-		if err := u.SendTo(nil, ap("192.0.2.3:9")); err != os.ErrDeadlineExceeded || time.Since(start) != time.Second {
-			t.Errorf("deadline set meanwhile: %v after %v", err, time.Since(start))
-		}
-		u.SetWriteDeadline(time.Time{})
-		time.AfterFunc(time.Second, func() { u.Close() })
-		if err := u.SendTo(nil, ap("192.0.2.4:9")); err != net.ErrClosed {
-			t.Errorf("closed meanwhile: %v", err)
-		}
 		// A resolver that takes for ever is given 5 s.
-		v := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		r.setDelay(time.Hour)
-		start = time.Now()
-		if err := v.SendTo(nil, ap("192.0.2.5:9")); !errors.Is(err, syscall.EHOSTUNREACH) || time.Since(start) != 5*time.Second {
+		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.5:9"), stack.UDPOptions{}))
+		start := time.Now()
+		v.Send(nil)
+		_, err := v.Recv(make([]byte, 1))
+		if !errors.Is(err, syscall.EHOSTUNREACH) || time.Since(start) != 5*time.Second {
 			t.Errorf("resolver without end: %v after %v", err, time.Since(start))
 		}
-		time.AfterFunc(time.Second, func() { s.Close() })
-		if err := v.SendTo(nil, ap("192.0.2.6:9")); err != net.ErrClosed {
-			t.Errorf("stack closed meanwhile: %v", err)
-		}
+		expect(t, w)
+		// What is held when the stack closes goes back to the link.
+		u.SendTo(nil, ap("192.0.2.6:9"))
+		s.Close()
 		expect(t, w)
 	})
 }
@@ -240,7 +256,9 @@ func TestRouteThroughAGateway(t *testing.T) {
 		defer s.Close()
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		u.SendTo([]byte("x"), ap("192.0.2.1:9"))
+		synctest.Wait() // for the answer
 		u.SendTo([]byte("x"), ap("192.0.2.2:9"))
+		synctest.Wait()
 		expect(t, w, askB)
 		l.Inject(stack.Frame{Data: arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)})
 		time.Sleep(time.Second)
@@ -253,21 +271,219 @@ func TestRouteThroughAGateway(t *testing.T) {
 	})
 }
 
-func TestRouteCacheIsBounded(t *testing.T) {
+func manyHosts(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)}), 9)
+}
+
+// The cache is bounded, and what is in use stays when new peers come.
+func TestRouteCacheGivesSecondChances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		l, _ := memlink.Pair(memlink.Config{})
 		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: stack.WaitBlock})
 		defer s.Close()
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		for i := range 1500 {
-			to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), 9)
-			if err := u.SendTo(nil, to); err != nil {
+		send := func(i int) {
+			if err := u.SendTo(nil, manyHosts(i)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := stack.Routes(s); n != 1024 {
+		const busy, size = 50, 16384
+		for i := range size + size/2 {
+			send(i)
+			if i%8 == 0 { // those in use: each comes round some 40 times before the clock does
+				send(i / 8 % busy)
+			}
+			if i%100 == 0 {
+				synctest.Wait() // for the answers
+			}
+		}
+		synctest.Wait()
+		if n := stack.Routes(s); n != size {
 			t.Errorf("%d routes", n)
 		}
+		if n := r.count() - size - size/2; n != 0 {
+			t.Errorf("routes in use were forgotten %d times", n)
+		}
+	})
+}
+
+// A server on one goroutine whose answers go to many that do not exist is not
+// stopped by them: not by the first, nor by more than may be asked for at once.
+func TestSendsNeverWaitForRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{delay: time.Hour}
+		s, l, w := newRouted(t, false, r)
+		defer s.Close()
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		start := time.Now()
+		for i := range 300 {
+			if err := u.SendTo([]byte("x"), manyHosts(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := time.Since(start); d != 0 {
+			t.Errorf("sends waited %v", d)
+		}
+		synctest.Wait()
+		got := counters(s)
+		if got["routes_given_up"] != 300-256 || got["held_dropped"] != 300-256+0 {
+			t.Errorf("counters: %v", got)
+		}
+		if n := stack.Held(s); n != 256 {
+			t.Errorf("%d packets held", n)
+		}
+		// One that exists is found among them, and the first given up is asked
+		// for anew.
+		r.setDelay(time.Millisecond)
+		r.set(answerWith(stack.Route{LinkAddr: linkB}))
+		if err := u.SendTo([]byte("here"), ap("192.0.2.9:9")); err != nil {
+			t.Error(err)
+		}
+		if err := u.SendTo([]byte("late"), manyHosts(0)); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		lines := w.take()
+		if len(lines) != 2 {
+			t.Errorf("sent %q", lines)
+		}
+		// A reader hears nothing of the dead ones.
+		l.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte("news"))})
+		time.Sleep(10 * time.Second)
+		buf := make([]byte, 10)
+		if n, err := u.Recv(buf); string(buf[:n]) != "news" || err != nil {
+			t.Errorf("reader: %q %v", buf[:n], err)
+		}
+		if n := stack.Held(s); n != 0 {
+			t.Errorf("%d packets held in the end", n)
+		}
+		if got := counters(s); got["held_dropped"] != 302-2 || got["udp_sent"] != 2 {
+			t.Errorf("counters: %v", got)
+		}
+	})
+}
+
+// The bounds on what is held: by destination, and in all; the oldest gives way.
+func TestHeldForARouteIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
+		l, _ := memlink.Pair(memlink.Config{})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: stack.WaitBlock, FrameQuota: 80})
+		defer s.Close()
+		w := tap(t, l)
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		for i := range 18 {
+			u.SendTo([]byte{'a' + byte(i)}, ap("192.0.2.1:9")) // c to r are held
+		}
+		for i := range 6 {
+			u.SendTo([]byte{'A' + byte(i)}, ap("192.0.2.2:9")) // 20 in all: c and d give way
+		}
+		if n := stack.Held(s); n != 20 {
+			t.Errorf("%d held", n)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		var first, second []string
+		for _, line := range w.take() {
+			payload := line[len(line)-3:]
+			if strings.Contains(line, "192.0.2.1") {
+				first = append(first, payload)
+			} else {
+				second = append(second, payload)
+			}
+		}
+		if got := strings.Join(first, ""); got != `"e""f""g""h""i""j""k""l""m""n""o""p""q""r"` {
+			t.Errorf("to the first: %s", got)
+		}
+		if got := strings.Join(second, ""); got != `"A""B""C""D""E""F"` {
+			t.Errorf("to the second: %s", got)
+		}
+		if got := counters(s); got["held_dropped"] != 4 || got["udp_sent"] != 20 {
+			t.Errorf("counters: %v", got)
+		}
+	})
+}
+
+// A link with fewer frames than may be held: what is held gives way to what is
+// sent.
+func TestHeldLeavesFramesToSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := memlink.Pair(memlink.Config{FrameCount: 32})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{delay: time.Hour}, Wait: stack.WaitBlock})
+		defer s.Close()
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		start := time.Now()
+		for i := range 40 {
+			if err := u.SendTo(nil, manyHosts(i)); err != nil {
+				t.Fatalf("send %d: %v", i, err)
+			}
+		}
+		if d := time.Since(start); d != 0 {
+			t.Errorf("sends waited %v", d)
+		}
+		if n := stack.Held(s); n != 16 {
+			t.Errorf("%d held", n)
+		}
+	})
+}
+
+// What is held learns of the answer: its MTU, and a next hop that is dead.
+func TestHeldMeetsTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{delay: time.Second, answer: answerWith(stack.Route{NextHop: netip.MustParseAddr("10.0.0.2"), MTU: 1000})}
+		s, l, w := newRouted(t, true, r)
+		defer s.Close()
+		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.UDPOptions{}))
+		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.2:9"), stack.UDPOptions{}))
+		buf := make([]byte, 1)
+		u.Send(make([]byte, 972))
+		u.Send(make([]byte, 973))
+		if _, err := u.Recv(buf); err != syscall.EMSGSIZE {
+			t.Errorf("too large for the route: %v", err)
+		}
+		expect(t, w, askB)
+		l.Inject(stack.Frame{Data: arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)})
+		time.Sleep(20 * time.Millisecond) // the caretaker's pause
+		expect(t, w, macB+" | ip 10.0.0.1 > 192.0.2.1")
+		// The answer names a gateway that does not answer.
+		r.set(answerWith(stack.Route{NextHop: netip.MustParseAddr("10.0.0.9")}))
+		v.Send(nil)
+		start := time.Now()
+		if _, err := v.Recv(buf); err != syscall.EHOSTUNREACH || time.Since(start) != 4*time.Second {
+			t.Errorf("dead gateway: %v after %v", err, time.Since(start))
+		}
+		// And while that is remembered, so with what comes by another route.
+		x := must(s.DialUDP(ap("10.0.0.1:9"), ap("192.0.2.3:9"), stack.UDPOptions{}))
+		r.setDelay(time.Millisecond)
+		x.Send(nil)
+		if _, err := x.Recv(buf); err != syscall.EHOSTUNREACH {
+			t.Errorf("gateway known to be dead: %v", err)
+		}
+	})
+}
+
+// A batch to somebody who can be reached and somebody who cannot: the first does
+// not wait for the second.
+func TestBatchDoesNotWaitForRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
+		s, _, w := newRouted(t, false, r)
+		defer s.Close()
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u.SendTo(nil, ap("192.0.2.1:9"))
+		synctest.Wait()
+		w.take()
+		r.setDelay(700 * time.Millisecond)
+		start := time.Now()
+		n, err := u.SendBatch([]stack.UDPMessage{{Buf: []byte("x"), Addr: ap("192.0.2.1:9")}, {Buf: []byte("y"), Addr: ap("192.0.2.2:9")}})
+		if n != 2 || err != nil || time.Since(start) != 0 {
+			t.Errorf("%d %v after %v", n, err, time.Since(start))
+		}
+		expect(t, w, `192.0.2.1 ttl 64 DF | udp 7 > 9 "x"`)
+		time.Sleep(700 * time.Millisecond)
+		synctest.Wait()
+		expect(t, w, `192.0.2.2 ttl 64 DF | udp 7 > 9 "y"`)
 	})
 }

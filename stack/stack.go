@@ -96,6 +96,7 @@ type Stack struct {
 	linkAddr     wire.LinkAddr
 	addr         [4]byte
 	prefix       netip.Prefix
+	broadcast4   [4]byte // of the subnet; the limited one if it has none
 	wholeAddress bool
 	mtu          int
 	resolver     Resolver
@@ -114,16 +115,21 @@ type Stack struct {
 	clock         func() time.Time // nil: the real one
 	epoch         time.Time        // instant 0
 	now           instant          // as last read, never goes back
-	timerAt       instant          // when the first timer is due
-	batchesSeen   uint32           // since the clock was read
-	errorTokens   int              // ICMP errors that may be sent
-	errorTokensAt instant          // when they were last refilled
+	timers        timerHeap
+	timerAt       instant // when the first is due
+	batchesSeen   uint32  // since the clock was read
+	errorTokens   int     // ICMP errors that may be sent
+	errorTokensAt instant // when they were last refilled
 
 	// Neighbours and routes.
 	neighbours map[[4]byte]*neighbour
 	routes     map[[4]byte]*route
-	held       int   // frames that wait for a neighbour
-	resolved   event // some route or neighbour has changed
+	routeClock []*route // the same, for choosing what gives way
+	routeHand  int
+	resolving  []*route // those of which the route service is asked for the first time, in that order
+	refreshing int      // those of which it is asked again
+	toRefresh  []*route // those of which it is to be asked again
+	held       heldPackets
 
 	// Waiting, wait.go.
 	waitMode       WaitMode
@@ -199,6 +205,8 @@ func New(cfg Config) (*Stack, error) {
 		sockets:        make(map[*UDPSocket]struct{}),
 		left:           make(chan struct{}, 1),
 	}
+	s.held.max = heldBound(s.quota)
+	s.broadcast4 = subnetBroadcast(s.prefix)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if s.epoch = time.Now(); s.clock != nil {
 		s.epoch = s.clock()
@@ -228,8 +236,7 @@ func (s *Stack) Close() error {
 	}
 	s.closed = true
 	s.cancel()
-	s.dropHeld()
-	s.broadcast(&s.resolved)
+	s.releaseHeld()
 	s.signal(&s.recall)
 	s.wakeCaretaker()
 	for s.role != roleFree || s.retrying > 0 {
@@ -242,6 +249,16 @@ func (s *Stack) Close() error {
 		<-s.caretakerDone
 	}
 	return nil
+}
+
+// Do calls f under the stack's lock, while nothing else uses the link: that is
+// how the link's owner reads what the link counts. f must be quick, since all
+// that goes through the stack waits for it, and must not call the stack or its
+// sockets.
+func (s *Stack) Do(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
 }
 
 // readClock brings s.now up to date and returns it. mu is held.

@@ -97,6 +97,7 @@ func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions)
 		return nil, err
 	}
 	s.sockets[c] = struct{}{}
+	c.setSlow()
 	return c, nil
 }
 
@@ -142,18 +143,18 @@ func (c *UDPSocket) close() {
 	}
 	delete(s.sockets, c)
 	s.broadcast(&c.readable)
-	s.broadcast(&s.resolved)
 }
 
 // SetReadDeadline sets the time at which reads, also those that block already,
 // fail with os.ErrDeadlineExceeded. The zero time: never.
 func (c *UDPSocket) SetReadDeadline(t time.Time) error {
-	return c.setDeadline(&c.readDeadline, &c.readable, t)
+	return c.setDeadline(&c.readDeadline, t)
 }
 
-// SetWriteDeadline is the same for writes.
+// SetWriteDeadline is the same for writes, which block only while the link takes
+// no more.
 func (c *UDPSocket) SetWriteDeadline(t time.Time) error {
-	return c.setDeadline(&c.writeDeadline, &c.stack.resolved, t)
+	return c.setDeadline(&c.writeDeadline, t)
 }
 
 // SetDeadline sets both.
@@ -164,8 +165,9 @@ func (c *UDPSocket) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// setDeadline sets *d and calls those back who wait for e with the old one.
-func (c *UDPSocket) setDeadline(d *instant, e *event, t time.Time) error {
+// setDeadline sets *d and calls those back who read with the old one. Those who
+// wait for the link look at theirs all the time.
+func (c *UDPSocket) setDeadline(d *instant, t time.Time) error {
 	s := c.stack
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,14 +181,16 @@ func (c *UDPSocket) setDeadline(d *instant, e *event, t time.Time) error {
 	}
 	c.reads = 0
 	c.setSlow()
-	s.broadcast(e)
+	if d == &c.readDeadline {
+		s.broadcast(&c.readable)
+	}
 	return nil
 }
 
 func (c *UDPSocket) setSlow() {
 	trouble := c.closed || c.pending != nil || c.udp.HasError()
 	c.recvSlow = trouble || c.readDeadline != never
-	c.sendSlow = trouble || c.writeDeadline != never
+	c.sendSlow = trouble || c.writeDeadline != never || c.stack.broken != nil
 }
 
 // noteError makes the next call look for the pending error.
@@ -200,15 +204,6 @@ func (c *UDPSocket) setError(err error) {
 	if !c.closed {
 		c.pending = err
 		c.noteError()
-	}
-}
-
-// unreachable tells the socket that a neighbour of its peer did not answer.
-// One that is not connected is not told, lest one dead peer fails a server's
-// read; its next send to that peer fails.
-func (c *UDPSocket) unreachable() {
-	if c.udp.Connected() {
-		c.setError(syscall.EHOSTUNREACH)
 	}
 }
 

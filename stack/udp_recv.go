@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"net"
 	"net/netip"
 
 	"github.com/unet-go/unet/proto/udp"
@@ -25,10 +26,26 @@ func (c *UDPSocket) RecvFrom(b []byte) (n int, from netip.AddrPort, err error) {
 	return n, d.From.Netip(), nil
 }
 
-// Recv is RecvFrom without the sender, for a connected socket.
+// Recv is RecvFrom without the sender, for a connected socket. Like the Read of
+// package net, and unlike RecvFrom, it takes no datagram if b has no room at all:
+// it returns 0 at once.
 func (c *UDPSocket) Recv(b []byte) (n int, err error) {
+	if len(b) == 0 {
+		return 0, c.usable()
+	}
 	n, _, err = c.RecvFrom(b)
 	return n, err
+}
+
+// usable returns the reason why the socket will never do anything again.
+func (c *UDPSocket) usable() error {
+	s := c.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	return s.broken
 }
 
 // UDPMessage is one datagram of a batch.

@@ -16,6 +16,8 @@ const payloadOffset = headersLen + wire.UDPHeaderLen
 
 // Send sends b to the peer of a connected socket. It waits while the link takes
 // no more, until the write deadline, and returns ENOBUFS if that lasts for long.
+// It does not wait to learn where the peer is: the datagram is held meanwhile,
+// and if the peer cannot be found the next call returns EHOSTUNREACH.
 func (c *UDPSocket) Send(b []byte) error {
 	s := c.stack
 	s.mu.Lock()
@@ -27,7 +29,9 @@ func (c *UDPSocket) Send(b []byte) error {
 	return err
 }
 
-// SendTo sends b to an address, which on a connected socket is EISCONN.
+// SendTo sends b to an address, which on a connected socket is EISCONN. It waits
+// as Send does, and for the link only. If the address cannot be found, which
+// this call cannot know yet, sends to it return EHOSTUNREACH for a second.
 func (c *UDPSocket) SendTo(b []byte, to netip.AddrPort) error {
 	s := c.stack
 	dst, err := c.destination(to)
@@ -78,10 +82,10 @@ func (s *Stack) flushAfter(err error) error {
 func (c *UDPSocket) destination(to netip.AddrPort) (udp.AddrPort, error) {
 	dst, ok := udp.FromNetip(to)
 	switch {
-	case !ok:
-		return dst, syscall.EAFNOSUPPORT
 	case c.udp.Connected():
 		return dst, syscall.EISCONN
+	case !ok:
+		return dst, syscall.EAFNOSUPPORT
 	case dst.Port == 0:
 		return dst, syscall.EINVAL
 	case dst.Addr == [4]byte{}:
@@ -135,12 +139,11 @@ func (c *UDPSocket) send(b []byte, to udp.AddrPort) error {
 // frame unless it fails.
 func (c *UDPSocket) sendFrame(r *route, f Frame) error {
 	s := c.stack
+	if r.state != routeReady {
+		return c.sendUnready(r.dst, f)
+	}
 	r.headers.put(f.Data, len(f.Data)-headersLen)
 	r.sent++
-	if r.state == routeUnresolved && r.neighbour != nil {
-		s.hold(r.neighbour, f, c)
-		return nil
-	}
 	if !s.link.Send(f) {
 		if err := c.sendWait(f); err != nil {
 			return err
@@ -148,50 +151,53 @@ func (c *UDPSocket) sendFrame(r *route, f Frame) error {
 	}
 	s.count[framesSent]++
 	s.unflushed = true
+	c.udp.CountSent()
+	return nil
+}
+
+// sendUnready is sendFrame for a route that is still to be resolved, or that has
+// changed while there was no frame to be had.
+func (c *UDPSocket) sendUnready(dst [4]byte, f Frame) error {
+	s := c.stack
+	r, err := s.usableRoute(dst)
+	if err != nil {
+		return err
+	}
+	if len(f.Data)-payloadOffset > r.maxPayload {
+		return syscall.EMSGSIZE
+	}
+	if r.state == routeReady {
+		return c.sendFrame(r, f)
+	}
+	r.headers.put(f.Data, len(f.Data)-headersLen)
+	r.sent++
+	q := &r.held
+	if r.state == routeUnresolved {
+		q = &r.neighbour.held
+	}
+	s.hold(q, &heldPacket{frame: f, socket: c})
 	return nil
 }
 
 // prepare does all that stands before a send and is not always there: errors,
 // the deadline, finding the route. A nil route means a destination within the
-// stack. It waits for the route service.
+// stack. It waits for nothing.
 func (c *UDPSocket) prepare(to udp.AddrPort) (*route, error) {
-	s := c.stack
-	for {
-		if err := c.sendTrouble(); err != nil {
-			return nil, err
-		}
-		if to.Addr == [4]byte{} {
-			return nil, syscall.EDESTADDRREQ
-		}
-		if c.isLoopBack(to) {
-			return nil, nil
-		}
-		r, err := s.routeTo(to.Addr)
-		if err != nil {
-			return nil, err
-		}
-		switch r.state {
-		case routeStale:
-			r.state = routeReady
-			s.askResolver(r)
-			fallthrough
-		case routeReady:
-			c.route = r
-			return r, nil
-		case routeUnresolved:
-			if err := s.findNextHop(r); err != nil {
-				return nil, err
-			}
-			c.route = r
-			return r, nil
-		case routeFailed:
-			return nil, r.err
-		}
-		if s.broken != nil {
-			return nil, s.broken
-		}
-		s.waitFor(&s.resolved, c.writeDeadline)
+	if err := c.sendTrouble(); err != nil {
+		return nil, err
 	}
+	if to.Addr == [4]byte{} {
+		return nil, syscall.EDESTADDRREQ
+	}
+	if c.isLoopBack(to) {
+		return nil, nil
+	}
+	r, err := c.stack.usableRoute(to.Addr)
+	if err != nil {
+		return nil, err
+	}
+	c.route = r
+	return r, nil
 }
 
 // findNextHop gives a route its neighbour, which may still have to answer.
@@ -200,7 +206,7 @@ func (s *Stack) findNextHop(r *route) error {
 	if err != nil {
 		return err
 	}
-	r.neighbour = n
+	r.leadThrough(n)
 	if n.state != neighbourIncomplete {
 		r.headers.setLinkDst(n.linkAddr)
 		r.state = routeReady
@@ -210,6 +216,9 @@ func (s *Stack) findNextHop(r *route) error {
 
 func (c *UDPSocket) sendTrouble() error {
 	if err := c.trouble(); err != nil {
+		return err
+	}
+	if err := c.stack.broken; err != nil {
 		return err
 	}
 	if c.writeDeadline != never && c.stack.readClock() >= c.writeDeadline {
@@ -225,11 +234,17 @@ const (
 	sendPatience      = second
 )
 
-// allocWait gets a frame when there is none at first.
+// allocWait gets a frame when there is none at first. If the link has none to
+// give back, those who wait for a route give way.
 func (c *UDPSocket) allocWait() (f Frame, err error) {
 	s := c.stack
+	tries := 0
 	err = c.retry(func() (ok bool) {
 		f, ok = s.link.Alloc()
+		if tries++; !ok && tries > yieldsBeforeSleep && s.held.n > 0 {
+			s.dropHeld(s.takeHeld(s.held.oldest.queue))
+			f, ok = s.link.Alloc()
+		}
 		return ok
 	})
 	return f, err
@@ -298,24 +313,33 @@ func (c *UDPSocket) loopBackSource(to udp.AddrPort) udp.AddrPort {
 	return udp.AddrPort{Addr: to.Addr, Port: c.udp.Local().Port}
 }
 
-// loopBack hands a datagram to a socket of this stack: no frame, no link.
+// loopBack hands a datagram to a socket of this stack: no frame, no link. The
+// host's own loopback network cannot be reached from here: what is for it and
+// not for one of our sockets is not refused by anybody, it has no way to go.
 func (c *UDPSocket) loopBack(b []byte, to udp.AddrPort) error {
 	s := c.stack
 	if len(b) > wire.MaxUDPPayload {
 		return syscall.EMSGSIZE
 	}
 	from := c.loopBackSource(to)
+	if to.Addr[0] == 127 && s.udp.Lookup(from, to) == nil {
+		return syscall.ENETUNREACH
+	}
 	data := make([]byte, wire.UDPHeaderLen+len(b))
 	if _, err := c.udp.Emit(data, from.Addr, to, b); err != nil {
 		return err
 	}
-	s.count[loopedBack]++
 	sock, n, verdict := s.udp.Process(&udp.Inbound{Src: from.Addr, Dst: to.Addr, Data: data, Heap: true})
 	switch {
+	case verdict == udp.NoSocket:
+		if c.udp.Connected() {
+			c.setError(syscall.ECONNREFUSED)
+		}
+		return nil
 	case n > 0:
 		s.signal(&sock.Owner.(*UDPSocket).readable)
-	case verdict == udp.NoSocket && c.udp.Connected():
-		c.setError(syscall.ECONNREFUSED)
 	}
+	s.count[loopedBack]++
+	c.udp.CountSent()
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -88,6 +89,9 @@ func TestUDPConnectedHearsOnlyItsPeer(t *testing.T) {
 	if err := u.SendTo(nil, ap("10.0.0.3:9")); err != syscall.EISCONN {
 		t.Errorf("SendTo on a connected socket: %v", err)
 	}
+	if err := u.SendTo(nil, ap("[2001:db8::1]:9")); err != syscall.EISCONN {
+		t.Errorf("SendTo an IPv6 address on a connected socket: %v", err)
+	}
 }
 
 func TestUDPAddressErrors(t *testing.T) {
@@ -136,11 +140,36 @@ func TestUDPLoopsBack(t *testing.T) {
 		if n, err := client.Recv(buf); err != nil || string(buf[:n]) != "pong" {
 			t.Fatalf("%s: %q %v", host, buf[:n], err)
 		}
-		refused := must(s.DialUDP(netip.AddrPort{}, ap(host+":99"), stack.UDPOptions{}))
-		refused.Send(nil)
-		if _, err := refused.Recv(buf); err != syscall.ECONNREFUSED {
-			t.Errorf("%s: nobody there: %v", host, err)
+	}
+	refused := must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.1:99"), stack.UDPOptions{}))
+	if err := refused.Send(nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := refused.Recv(buf); err != syscall.ECONNREFUSED {
+		t.Errorf("nobody there: %v", err)
+	}
+	// The host's loopback network is out of reach, and that is said.
+	stranded := must(s.DialUDP(netip.AddrPort{}, ap("127.0.0.53:53"), stack.UDPOptions{}))
+	sent := server.Counters().Sent
+	for i, err := range []error{
+		stranded.Send(nil),
+		server.SendTo(nil, ap("127.0.0.1:53")),
+		server.SendTo(nil, ap("127.9.9.9:53")),
+		server.SendTo(nil, ap("0.0.0.0:53")),
+		server.SendTo(nil, ap("[::]:53")),
+	} {
+		if err != syscall.ENETUNREACH {
+			t.Errorf("%d: to the host's loopback: %v", i, err)
 		}
+	}
+	if n := server.Counters().Sent; n != sent || stranded.Counters().Sent+refused.Counters().Sent != 0 {
+		t.Errorf("what nobody received counts as sent")
+	}
+	if err := server.SendTo([]byte("any"), ap("0.0.0.0:9")); err != nil {
+		t.Error(err)
+	}
+	if n, from, _ := server.RecvFrom(buf); string(buf[:n]) != "any" || from != ap("127.0.0.1:9") {
+		t.Errorf("to the wildcard: %q from %v", buf[:n], from)
 	}
 	server.SendTo([]byte("me"), ap("10.0.0.1:9"))
 	if n, from, _ := server.RecvFrom(buf); string(buf[:n]) != "me" || from != ap("10.0.0.1:9") {
@@ -355,7 +384,7 @@ func TestSuperFrames(t *testing.T) {
 				t.Errorf("%d bytes, and not those that were sent", len(all))
 			}
 			u.SetReadDeadline(c.t)
-			if _, err := u.Recv(nil); err != os.ErrDeadlineExceeded {
+			if _, err := u.Recv(make([]byte, 1)); err != os.ErrDeadlineExceeded {
 				t.Errorf("and more: %v", err)
 			}
 		})
@@ -404,7 +433,7 @@ func TestSendWaits(t *testing.T) {
 	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{QueueDatagrams: 4096}))
 	u.Send(nil)
-	must(v.Recv(nil))
+	must(v.Recv(make([]byte, 1)))
 	la.Stick(true)
 	u.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
 	var err error
@@ -459,6 +488,178 @@ func TestSendWaits(t *testing.T) {
 	}
 }
 
+// As with package net: Read without room takes nothing, ReadFrom takes a
+// datagram and drops it.
+func TestReadWithoutRoom(t *testing.T) {
+	s, l, c := newScripted(t, nil)
+	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	if n, err := u.Recv(nil); n != 0 || err != nil { // does not even wait
+		t.Errorf("nothing queued: %d %v", n, err)
+	}
+	l.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte("1"))}, stack.Frame{Data: datagramFrame(9, 7, []byte("2"))})
+	s.Poll(c.t)
+	buf := make([]byte, 2)
+	if n, err := u.Recv(buf[:0]); n != 0 || err != nil {
+		t.Errorf("Recv: %d %v", n, err)
+	}
+	if n, from, err := u.RecvFrom(buf[:0]); n != 0 || from != ap("10.0.0.2:9") || err != nil {
+		t.Errorf("RecvFrom: %d %v %v", n, from, err)
+	}
+	if n, err := u.Recv(buf); string(buf[:n]) != "2" || err != nil {
+		t.Errorf("then came %q %v", buf[:n], err)
+	}
+	u.Close()
+	if _, err := u.Recv(nil); err != net.ErrClosed {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// Sent counts what the link has taken.
+func TestSentCountsWhatWasHandedOver(t *testing.T) {
+	s, l, c := newScripted(t, nil)
+	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u.SendTo(nil, ap("10.0.0.2:9"))
+	if n := u.Counters().Sent; n != 0 {
+		t.Errorf("held, and %d counted", n)
+	}
+	l.Inject(stack.Frame{Data: arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)})
+	s.Poll(c.t)
+	if n := u.Counters().Sent; n != 1 {
+		t.Errorf("resolved, and %d counted", n)
+	}
+	l.Stick(true)
+	u.SetWriteDeadline(c.t.Add(time.Second))
+	taken := uint64(1)
+	for u.SendTo(nil, ap("10.0.0.2:9")) == nil {
+		if taken++; taken == 65 { // no more goes in: the next meets its deadline
+			u.SetWriteDeadline(c.t)
+		}
+	}
+	b := must(func() (stack.UDPBuffer, error) { u.SetWriteDeadline(time.Time{}); return u.Reserve() }())
+	if err := u.Commit(&b, 10, ap("127.0.0.1:99")); err != syscall.ENETUNREACH {
+		t.Errorf("committed to nowhere: %v", err)
+	}
+	u.Cancel(&b)
+	if n := u.Counters().Sent; n != taken || counters(s)["udp_sent"] != taken {
+		t.Errorf("%d taken, %d counted", taken, n)
+	}
+}
+
+// The owner of a stack fails it: what is queued can be read, all else says why,
+// at once, whether it blocks already, comes later, or is opened later.
+func TestFail(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, sb, la, _ := newPair(t, cfg)
+		dead := errors.New("the lease is gone")
+		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		buf := make([]byte, 10)
+		if _, err := v.SendBatch([]stack.UDPMessage{{Buf: []byte("now")}, {Buf: []byte("later")}, {Buf: []byte("last")}}); err != nil {
+			t.Fatal(err)
+		}
+		must(u.Recv(buf)) // the other two came with it, or are held for ARP and come soon
+		for u.Counters().Received < 3 {
+			sa.Poll(time.Now())
+			runtime.Gosched()
+		}
+		w := must(sa.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		w.SendTo([]byte("x"), ap("10.0.0.2:9"))
+		idle := must(sa.ListenUDP(ap("10.0.0.1:9"), stack.UDPOptions{}))
+		idle.SendTo([]byte("x"), ap("10.0.0.2:9"))
+		done := make(chan error, 10)
+		for range 2 {
+			go func() { _, _, err := w.RecvFrom(make([]byte, 10)); done <- err }()
+			go func() { _, err := w.Borrow(); done <- err }()
+		}
+		la.Stick(true)
+		go func() {
+			for {
+				if err := w.SendTo(buf, ap("10.0.0.2:9")); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		for counters(sa)["send_blocked"] == 0 || stack.Parked(sa) < 3 {
+			time.Sleep(time.Millisecond)
+		}
+		sa.Fail(dead)
+		for range 5 {
+			if err := <-done; err != dead {
+				t.Errorf("blocked: %v", err)
+			}
+		}
+		la.Stick(false)
+		if n, err := u.Recv(buf); string(buf[:n]) != "later" || err != nil {
+			t.Errorf("queued: %q %v", buf[:n], err)
+		}
+		u.SetReadDeadline(time.Now().Add(time.Hour))
+		msgs := []stack.UDPMessage{{Buf: buf}, {Buf: make([]byte, 10)}}
+		if n, err := u.RecvBatch(msgs); n != 1 || string(buf[:msgs[0].N]) != "last" || err != nil {
+			t.Errorf("queued: %d %v", n, err)
+		}
+		sa.Fail(errors.New("another reason")) // the first counts
+		for i, c := range []*stack.UDPSocket{u, w, idle,
+			must(sa.ListenUDP(ap("10.0.0.1:17"), stack.UDPOptions{})),
+			must(sa.DialUDP(ap("10.0.0.1:18"), ap("10.0.0.2:9"), stack.UDPOptions{})),
+		} {
+			to := ap("10.0.0.2:9")
+			if c.RemoteAddr().IsValid() {
+				to = netip.AddrPort{}
+			}
+			_, reserveErr := c.Reserve()
+			sendErr := c.Send(nil)
+			if to.IsValid() {
+				sendErr = c.SendTo(nil, to)
+			}
+			_, sendBatchErr := c.SendBatch([]stack.UDPMessage{{Addr: to}})
+			_, recvErr := c.Recv(buf)
+			_, noRoomErr := c.Recv(nil)
+			_, _, fromErr := c.RecvFrom(buf)
+			_, batchErr := c.RecvBatch(msgs)
+			_, borrowErr := c.Borrow()
+			loopErr := dead
+			if to.IsValid() {
+				loopErr = c.SendTo(nil, c.LocalAddr())
+			}
+			for k, err := range []error{recvErr, noRoomErr, fromErr, batchErr, borrowErr, reserveErr, sendBatchErr, sendErr, loopErr} {
+				if err != dead {
+					t.Errorf("socket %d, call %d: %v", i, k, err)
+				}
+			}
+		}
+	})
+}
+
+// Do runs alone: it may read what the stack's use of the link changes.
+func TestDo(t *testing.T) {
+	l := &feed{frame: datagramFrame(9, 7, nil)}
+	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, NoCaretaker: true}))
+	defer s.Close()
+	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	l.frame, l.waits = arpFrame(wire.ARPRequest, linkB, linkA, addrB, addrA), 1
+	s.Poll(time.Now())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 1000 {
+			u.SendTo(nil, ap("10.0.0.2:9"))
+		}
+	}()
+	last := 0
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		s.Do(func() { last = l.sent }) // the race detector would see it
+	}
+	if last != 1001 {
+		t.Errorf("%d frames sent", last)
+	}
+}
+
 // A dead link fails those who wait, with its own error.
 func TestBrokenLink(t *testing.T) {
 	sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
@@ -466,14 +667,14 @@ func TestBrokenLink(t *testing.T) {
 	dead := errors.New("the interface is gone")
 	done := make(chan error)
 	go func() {
-		_, err := u.Recv(nil)
+		_, err := u.Recv(make([]byte, 1))
 		done <- err
 	}()
 	la.Break(dead)
 	if err := <-done; err != dead {
 		t.Errorf("reader: %v", err)
 	}
-	if _, err := u.Recv(nil); err != dead {
+	if _, err := u.Recv(make([]byte, 1)); err != dead {
 		t.Errorf("next read: %v", err)
 	}
 }

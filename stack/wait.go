@@ -124,8 +124,12 @@ func (s *Stack) poke() {
 }
 
 // waitFor returns when e has been signalled or the deadline has passed, and
-// perhaps without a reason: the caller looks again. mu is released meanwhile.
+// perhaps without a reason: the caller looks again. mu is released meanwhile, so
+// nothing may be left behind that was sent and not flushed.
 func (s *Stack) waitFor(e *event, deadline instant) {
+	if s.unflushed {
+		s.flush()
+	}
 	seq := e.seq
 	for {
 		switch s.role {
@@ -351,13 +355,22 @@ func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
 	return false
 }
 
-// fail notes that the link is beyond use: every call that would wait says so.
+// Fail makes the stack useless: what is queued can still be read, and every
+// other call, also one that blocks already, returns err. It is for an owner who
+// learns that the link is dead where the link itself does not.
+func (s *Stack) Fail(err error) {
+	s.mu.Lock()
+	s.fail(err)
+	s.mu.Unlock()
+}
+
+// fail notes that the link is beyond use.
 func (s *Stack) fail(err error) {
 	if s.broken == nil {
 		s.broken = err
 	}
 	for c := range s.sockets {
+		c.setSlow()
 		s.broadcast(&c.readable)
 	}
-	s.broadcast(&s.resolved)
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -79,7 +80,7 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 		const readers, writers, each = 4, 3, 200
 		prime := must(sb.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
 		prime.SendTo(nil, u.LocalAddr()) // few packets are held for an unknown neighbour
-		must(u.Recv(nil))
+		must(u.Recv(make([]byte, 1)))
 		var seen [writers * each]atomic.Int32
 		var total atomic.Int32
 		var wg sync.WaitGroup
@@ -138,12 +139,12 @@ func TestDeadlines(t *testing.T) {
 		v.Send([]byte("there"))
 		u.SetReadDeadline(time.Unix(1, 0))
 		for range 3 {
-			if _, err := u.Recv(nil); err != os.ErrDeadlineExceeded {
+			if _, err := u.Recv(make([]byte, 1)); err != os.ErrDeadlineExceeded {
 				t.Fatalf("deadline long past: %v", err)
 			}
 		}
 		u.SetReadDeadline(time.Time{})
-		must(u.Recv(nil))
+		must(u.Recv(make([]byte, 1)))
 
 		// To come, by the poller itself and by those that are parked.
 		var wg sync.WaitGroup
@@ -152,7 +153,7 @@ func TestDeadlines(t *testing.T) {
 			w.SetReadDeadline(time.Now().Add(time.Duration(4-i) * 3 * time.Millisecond))
 			wg.Go(func() {
 				start := time.Now()
-				if _, err := w.Recv(nil); !errors.Is(err, os.ErrDeadlineExceeded) {
+				if _, err := w.Recv(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("reader %d: %v after %v", i, err, time.Since(start))
 				}
 			})
@@ -172,7 +173,7 @@ func TestDeadlines(t *testing.T) {
 			before := stack.Parked(sa)
 			for range 3 {
 				wg.Go(func() {
-					if _, err := w.Recv(nil); err != os.ErrDeadlineExceeded && err != net.ErrClosed {
+					if _, err := w.Recv(make([]byte, 1)); err != os.ErrDeadlineExceeded && err != net.ErrClosed {
 						t.Errorf("blocked reader: %v", err)
 					}
 				})
@@ -190,7 +191,7 @@ func TestDeadlines(t *testing.T) {
 		var err error
 		for i := 0; err == nil && i < 1_000_000; i++ {
 			u.SendTo([]byte("x"), self)
-			_, err = u.Recv(nil)
+			_, err = u.Recv(make([]byte, 1))
 		}
 		if err != os.ErrDeadlineExceeded {
 			t.Errorf("reader with data at hand: %v", err)
@@ -205,15 +206,19 @@ func TestCaretaker(t *testing.T) {
 		sa, sb, la, lb := newPair(t, cfg)
 		w := tap(t, lb)
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		answers := func(line string) {
-			for {
-				for _, got := range w.take() {
-					if got == line {
-						return
-					}
+		patience := time.Now().Add(30 * time.Second)
+		until := func(what string, done func() bool) {
+			t.Helper()
+			for !done() {
+				if time.Now().After(patience) {
+					t.Fatalf("never: %s", what)
 				}
-				runtime.Gosched()
+				time.Sleep(100 * time.Microsecond)
 			}
+		}
+		answers := func(line string) {
+			t.Helper()
+			until("an answer to the ping", func() bool { return slices.Contains(w.take(), line) })
 		}
 		reply := macB + " > " + macA + " | ip 10.0.0.2 > 10.0.0.1 ttl 64 DF | icmp EchoReply id 1 seq 2 2 bytes"
 		ping := make([]byte, 44)
@@ -224,15 +229,13 @@ func TestCaretaker(t *testing.T) {
 		answers(reply)
 
 		// Now with the caretaker asleep in the link, on both sides.
-		for !stack.CaretakerPolls(sa) || !stack.CaretakerPolls(sb) {
-			time.Sleep(time.Millisecond)
-		}
+		until("both caretakers asleep in the link", func() bool { return stack.CaretakerPolls(sa) && stack.CaretakerPolls(sb) })
 		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for range 3 {
 			if err := v.Send([]byte("x")); err != nil {
 				t.Fatal(err)
 			}
-			must(u.Recv(nil))
+			must(u.Recv(make([]byte, 1)))
 		}
 		lb.Inject(stack.Frame{Data: ping})
 		answers(reply)
@@ -247,12 +250,12 @@ func TestCaretakerDoesNotDisturb(t *testing.T) {
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		v.Send(nil) // the two get to know each other
-		must(u.Recv(nil))
+		must(u.Recv(make([]byte, 1)))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			for {
-				if _, err := u.Recv(nil); err != nil {
+				if _, err := u.Recv(make([]byte, 1)); err != nil {
 					return
 				}
 				time.Sleep(500 * time.Microsecond) // it computes
@@ -287,7 +290,7 @@ func TestPollerIsCalledBack(t *testing.T) {
 		got := make(chan error)
 		for i := range 20 {
 			go func() {
-				_, err := u.Recv(nil)
+				_, err := u.Recv(make([]byte, 1))
 				got <- err
 			}()
 			if i%2 == 0 {
@@ -373,7 +376,7 @@ func TestFlood(t *testing.T) {
 		u.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		done := make(chan error)
 		go func() {
-			_, err := u.Recv(nil)
+			_, err := u.Recv(make([]byte, 1))
 			done <- err
 		}()
 		for range 10 {

@@ -101,14 +101,33 @@ func TestKilledApplication(t *testing.T) {
 				victims = []*process{unetd, server}
 			}
 			for _, v := range victims {
-				if err := v.cmd.Process.Signal(syscall.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
+				v.cmd.Process.Signal(syscall.SIGKILL) // the server may have ended by itself
 				v.end(t)
 			}
 			untouched(t, pair.A)
 		})
 	}
+}
+
+// TestDaemonKilled: an application that waits for datagrams learns that unetd,
+// and with it its tags, is gone, and ends instead of waiting for ever.
+func TestDaemonKilled(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	unetd, socket := daemon(t, pair.A)
+	at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
+	server := start(t, pair.A, netlab.Nobody(), command(t, "echo"), "serve", "--socket", socket, "--listen", at)
+	server.await(t, "answering on")
+	if err := unetd.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	unetd.end(t)
+	if err := server.end(t); err == nil {
+		t.Error("the server ended as if nothing had happened")
+	}
+	if !strings.Contains(server.output(), "lease closed") {
+		t.Errorf("the server said: %s", server.output())
+	}
+	untouched(t, pair.A)
 }
 
 // TestRestartedServer: a port that a killed process held can be claimed at once

@@ -263,7 +263,10 @@ func TestUDPErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	absent.SetDeadline(time.Now().Add(patience))
-	if _, err := absent.Write([]byte("anybody?")); !errors.Is(err, syscall.EHOSTUNREACH) {
+	if _, err := absent.Write([]byte("anybody?")); err != nil {
+		t.Errorf("a first write, before anybody knows: %v", err)
+	}
+	if _, err := absent.Read(buf); !errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("a host that is not there: %v, want EHOSTUNREACH", err)
 	}
 

@@ -177,7 +177,7 @@ func daemon(t *testing.T, h *netlab.Host, flags ...string) (*process, string) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "unetd.sock")
-	args := append([]string{"serve", "--interface", h.Interface, "--socket", socket, "--socket-mode", "0666"}, flags...)
+	args := append([]string{"serve", "--interface", h.Interface, "--socket", socket, "--socket-mode", "0666", "--allow-queue"}, flags...)
 	p := start(t, h, netlab.Bound(), command(t, "unetd"), args...)
 	p.await(t, "ready")
 	return p, socket

@@ -10,7 +10,7 @@ struct eth_header {
 	__u8 dst[6];
 	__u8 src[6];
 	__be16 type;
-} __attribute__((packed));
+};
 
 struct ipv4_header { /* RFC 791 */
 	__u8 version_ihl;
@@ -49,7 +49,7 @@ struct arp_packet { /* RFC 826, for IPv4 over Ethernet */
 	__be32 sender;
 	__u8 target_link[6];
 	__be32 target;
-} __attribute__((packed));
+} __attribute__((packed, aligned(2)));
 
 struct message_header { /* docs/message-format.md */
 	__u8 version;
@@ -63,6 +63,7 @@ struct message_header { /* docs/message-format.md */
 #define IPV4_OFFSET 0x1fff
 #define PROTOCOL_ICMP 1
 #define PROTOCOL_UDP 17
+#define ARP_REQUEST 1
 #define MESSAGE_VERSION 1
 
 static __always_inline bool is_fragment(const struct ipv4_header *ip)

@@ -51,15 +51,23 @@ static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __
 	return held_by(addr_holder(ip->src), port) ? ALLOWED : UNET_TX_FORGED_ADDR;
 }
 
-/* check_arp: only the owner of a whole address may say where it is. */
+/*
+ * check_arp: only the owner of a whole address may say where it is, or ask
+ * whether somebody else has it: a probe names no sender (RFC 5227, 2.1.1).
+ */
 static __always_inline int check_arp(struct arp_packet *arp, void *data_end, __u32 port)
 {
+	__be32 addr;
+
 	if ((void *)(arp + 1) > data_end)
 		return UNET_TX_TRUNCATED;
 	if (!is_arp(arp))
 		return UNET_TX_BAD_HEADER;
+	addr = arp->sender;
+	if (!arp->sender && arp->op == bpf_htons(ARP_REQUEST))
+		addr = arp->target;
 	if (!is_link(arp->sender_link, config.link_head, config.link_tail) ||
-	    !held_by(addr_holder(arp->sender), port))
+	    !held_by(addr_holder(addr), port))
 		return UNET_TX_FORGED_ARP;
 	return ALLOWED;
 }

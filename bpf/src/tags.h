@@ -16,7 +16,7 @@ struct {
 	__type(value, struct unet_owner);
 } tags SEC(".maps");
 
-static __always_inline struct unet_owner *holder(__u8 kind, __be16 port, __be32 value)
+static __always_inline struct unet_owner *holder(enum unet_tag_kind kind, __be16 port, __be32 value)
 {
 	struct unet_tag tag = { .kind = kind, .port = port, .value = value };
 

@@ -14,16 +14,16 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
-/* The numbers are those of endpoint.TagKind. */
+/* What a tag is about. One byte, as it stands in a key. */
 enum unet_tag_kind {
 	UNET_TAG_UDP = 1,     /* one UDP address and port */
 	UNET_TAG_ADDR = 2,    /* a whole IPv4 address */
 	UNET_TAG_MESSAGE = 3, /* a U-Net message tag */
-};
+} __attribute__((packed));
 
 /* A key of the tag table: 8 bytes, so that it is hashed in one round. */
 struct unet_tag {
-	__u8 kind;    /* enum unet_tag_kind */
+	enum unet_tag_kind kind;
 	__u8 zero;    /* no meaning; part of the key */
 	__be16 port;  /* UNET_TAG_UDP only, else 0 */
 	__be32 value; /* IPv4 address, or message tag */

@@ -51,7 +51,8 @@ func newCommand() *cobra.Command {
 		Long:  long,
 		Example: `  sudo bin/unetbench rtt --transport msg,udp,kernel-udp --attach port
   sudo bin/unetbench rate --batch 1,64
-  sudo bin/unetbench all --json > all.jsonl`,
+  sudo bin/unetbench all --json > all.jsonl
+  bin/unetbench plot all.jsonl > rtt.svg`,
 		Args:          noArguments,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -63,8 +64,11 @@ func newCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var c common
-	c.flags(root)
-	root.AddCommand(newRTT(&c), newRate(&c), newOneWay(&c), newMemory(&c), newAll(&c), newChild())
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newMemory(&c), newAll(&c)} {
+		c.flags(benchmark)
+		root.AddCommand(benchmark)
+	}
+	root.AddCommand(newPlot(), newChild())
 	return root
 }
 

@@ -28,7 +28,7 @@ type common struct {
 }
 
 func (c *common) flags(cmd *cobra.Command) {
-	f := cmd.PersistentFlags()
+	f := cmd.Flags()
 	f.BoolVar(&c.json, "json", false, "write one JSON object a line to standard output, and the tables to standard error")
 	f.StringVar(&c.unetd, "unetd", "", "the daemon's executable (default: unetd beside unetbench)")
 	f.IntSliceVar(&c.cpus, "cpus", nil, "processors of client and server (default: the first two)")

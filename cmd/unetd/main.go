@@ -8,8 +8,8 @@
 // internal/daemon, the mux behind it in internal/uplink, and the protocol with
 // applications in package control.
 //
-// Exit status: 0 after SIGINT or SIGTERM, 1 if it could not run, 2 if the
-// command line is wrong.
+// Exit status: 0 after SIGINT or SIGTERM, 1 if it could not run or
+// lost its interface, 2 if the command line is wrong.
 package main
 
 import (

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,10 +43,20 @@ func TestMain(m *testing.M) {
 
 // application opens an endpoint, says so, and keeps it until its input ends.
 func application(socket string) {
-	g, _, err := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(77)}})
+	g, l, err := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(77)}})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
+	}
+	// Through the open and through the lease alike.
+	reserved := endpoint.UDPTag(netip.MustParseAddrPort("10.0.0.1:53"))
+	_, claimErr := l.Claim(context.Background(), reserved)
+	_, _, openErr := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{reserved}})
+	for _, err := range []error{openErr, claimErr} {
+		if !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), "udp:10.0.0.1:53: ports below 1024 need uid 0") {
+			fmt.Println("port 53:", err)
+			os.Exit(1)
+		}
 	}
 	status, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(status)) {
@@ -118,18 +129,7 @@ func serveCommand(t *testing.T, host *netlab.Host, socket string, cmd *exec.Cmd)
 	}
 	w.Close()
 	d := &process{t, cmd, socket, make(chan string, 1000)}
-	go func() {
-		defer close(d.stderr)
-		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			d.stderr <- lines.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		if cmd.ProcessState == nil {
-			cmd.Process.Kill()
-			cmd.Wait()
-		}
-	})
+	d.watch(stderr)
 	if err := ready.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +141,22 @@ func serveCommand(t *testing.T, host *netlab.Host, socket string, cmd *exec.Cmd)
 		t.Fatalf("ready line %q, %v", line, err)
 	}
 	return d
+}
+
+// watch reads what the process says, and ends it with the test.
+func (d *process) watch(stderr io.Reader) {
+	go func() {
+		defer close(d.stderr)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			d.stderr <- lines.Text()
+		}
+	}()
+	d.t.Cleanup(func() {
+		if d.cmd.ProcessState == nil {
+			d.cmd.Process.Kill()
+			d.cmd.Wait()
+		}
+	})
 }
 
 // awaitLine waits for a line on stderr that contains all of the given parts.
@@ -229,6 +245,11 @@ func TestCommandLine(t *testing.T) {
 		{"serve --interface lo --log-format xml", 2, "", "--log-format xml"},
 		{"serve --interface lo --ready-fd 2", 2, "", "--ready-fd 2"},
 		{"serve --interface lo --ready-fd x", 2, "", "invalid argument"},
+		{"serve --interface lo --ready-fd 3", 2, "", "--ready-fd 3: bad file descriptor: pass an open descriptor"},
+		{"serve --interface lo --ready-fd 99", 2, "", "--ready-fd 99: bad file descriptor: pass an open descriptor"},
+		{"serve --help", 0, "they read and can starve it, and send unchecked; for trusted users only", ""},
+		{"serve --help", 0, "host's firewall (netfilter, tc) does not see", ""},
+		{"serve --interface lo --allow-queue=maybe", 2, "", "invalid argument"},
 	} {
 		code, stdout, stderr := finish(t, nil, command(roleUnetd, strings.Fields(c.args)...))
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) ||

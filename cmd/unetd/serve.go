@@ -25,6 +25,7 @@ type serveFlags struct {
 	socket, socketMode, socketGroup string
 	logLevel, logFormat             string
 	readyFD                         int
+	allowQueue                      bool
 }
 
 const serveExamples = `  # Serve eth0; only root can connect.
@@ -34,7 +35,10 @@ const serveExamples = `  # Serve eth0; only root can connect.
   unetd serve --interface eth0 --socket-group unet
 
   # A socket of your own, and programs run by the driver or not at all.
-  unetd serve --interface eth0 --socket /run/lab/unetd.sock --mode native`
+  unetd serve --interface eth0 --socket /run/lab/unetd.sock --mode native
+
+  # Trusted users may own a whole queue of the interface.
+  unetd serve --interface eth0 --socket-group wheel --allow-queue`
 
 func newServe() *cobra.Command {
 	var f serveFlags
@@ -43,12 +47,23 @@ func newServe() *cobra.Command {
 		Short: "Attach to an interface and grant endpoints on it",
 		Long: `Serve attaches the multiplexer to an interface, listens on a unix socket, and
 grants endpoints to whoever may connect to it: access is governed by the
-socket's mode and group. When a connection closes, everything it was granted is
-reclaimed.
+socket's mode and group. UDP ports below net.ipv4.ip_unprivileged_port_start are
+for uid 0 only. When a connection closes, its tags and its port are reclaimed;
+the memory and the network namespace of an endpoint live until the application
+closes its descriptors.
+
+The host's firewall (netfilter, tc) does not see what endpoints send and
+receive: its rules do not apply to them.
+
+With --allow-queue, applications may also attach to a queue of the interface
+itself. The owner of a queue reads every frame that arrives there, can keep the
+others from getting any, and sends frames that nobody checks: allow it only
+where everybody who may connect is trusted.
 
 SIGINT or SIGTERM closes all leases, detaches from the interface and removes the
-socket; a second one ends the process at once. NOTIFY_SOCKET is honoured
-(systemd Type=notify).`,
+socket; a second one ends the process at once. If the interface is deleted or
+its link address changes, unetd does the same by itself and ends with status 1.
+NOTIFY_SOCKET is honoured (systemd Type=notify).`,
 		Example: serveExamples,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,6 +76,7 @@ socket; a second one ends the process at once. NOTIFY_SOCKET is honoured
 	flags.StringVar(&f.socket, "socket", daemon.DefaultSocket, "unix socket to listen on; its folder is made if missing")
 	flags.StringVar(&f.socketMode, "socket-mode", "", "permissions of the socket, octal (default 0600, or 0660 with --socket-group)")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "group of the socket, a name or a number")
+	flags.BoolVar(&f.allowQueue, "allow-queue", false, "let applications attach to a queue of the interface: they read and can starve it, and send unchecked; for trusted users only")
 	flags.StringVar(&f.logLevel, "log-level", "info", "least severe level to log: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.IntVar(&f.readyFD, "ready-fd", 0, "write a line to this open file descriptor (3 or above) when ready")
@@ -78,7 +94,10 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 	}
 	var ready *os.File
 	if f.readyFD > 0 {
-		ready = os.NewFile(uintptr(f.readyFD), "ready-fd")
+		var err error
+		if ready, err = daemon.Inherited(f.readyFD, "ready-fd"); err != nil {
+			return fmt.Errorf("--ready-fd %d: %w", f.readyFD, err)
+		}
 	}
 	mode, err := uplink.ParseMode(f.mode)
 	if err != nil {
@@ -93,7 +112,7 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 
-	ctx = untilSignal(ctx)
+	ctx = untilSignal(ctx, log)
 	if err := uplink.Check(f.iface); err != nil {
 		return failure{err}
 	}
@@ -101,7 +120,9 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		Socket: socket,
 		Ready:  ready,
 		Log:    log,
-		Open:   func() (daemon.Mux, error) { return uplink.Open(f.iface, mode, log) },
+		Open: func() (daemon.Mux, error) {
+			return uplink.Open(uplink.Config{Interface: f.iface, Mode: mode, AllowQueue: f.allowQueue, Log: log})
+		},
 	})
 	if err != nil {
 		return failure{err}
@@ -111,14 +132,15 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 
 // untilSignal ends with the first SIGINT or SIGTERM. The second ends the
 // process at once; the kernel then detaches what hangs on its descriptors.
-func untilSignal(ctx context.Context) context.Context {
+func untilSignal(ctx context.Context, log *slog.Logger) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
-		<-signals
-		cancel()
 		s := <-signals
+		log.Info("stopping", "signal", s)
+		cancel()
+		s = <-signals
 		fmt.Fprintf(os.Stderr, "unetd: second signal (%v): ended without cleaning up\n", s)
 		os.Exit(exitFailure)
 	}()

@@ -49,7 +49,7 @@ func attached(t *testing.T, h *netlab.Host) string {
 func TestServe(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	socket := filepath.Join(socketPath(t), "..", "made", "s")
-	d := serve(t, pair.A, socket)
+	d := serve(t, pair.A, socket, "--allow-queue")
 	d.awaitLine("msg=ready", "interface="+pair.A.Interface, "mode=generic", "socket="+filepath.Clean(socket))
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v", info, err)
@@ -95,6 +95,7 @@ func TestServe(t *testing.T) {
 		{endpoint.Request{Tags: g.Tags}, endpoint.ErrTagHeld},
 		{endpoint.Request{Tags: []endpoint.Tag{endpoint.UDPTag(netip.MustParseAddrPort("192.0.2.7:9"))}}, endpoint.ErrTagDenied},
 		{endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1 << 31}}, endpoint.ErrGeometry},
+		{endpoint.Request{Huge: true, Geometry: endpoint.Geometry{FrameCount: 64}}, endpoint.ErrGeometry},
 		{endpoint.Request{Attach: endpoint.AttachQueue, Queue: 99}, errors.ErrUnsupported},
 	} {
 		if _, _, err := control.Open(ctx, socket, c.req); !errors.Is(err, c.want) {
@@ -138,31 +139,87 @@ func TestInterruptAndAgain(t *testing.T) {
 	}
 }
 
-// The second signal does not wait for what the first one began.
+// The second signal does not wait for what the first one began. Here unetd
+// waits for a service manager that does not read.
 func TestSecondSignal(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	socket := socketPath(t)
-	d := serve(t, pair.A, socket)
-	folder, err := os.Open(filepath.Dir(socket))
+	notify := socket + ".notify"
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer folder.Close()
-	// unetd waits for this lock before it removes its socket.
-	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX); err != nil {
+	defer manager.Close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	defer unix.Close(fd)
+	for err == nil {
+		err = unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrUnix{Name: notify})
+	}
+	if err != unix.EAGAIN {
 		t.Fatal(err)
 	}
-	d.awaitLine("msg=stopped")
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	cmd := command(roleUnetd, "serve", "--interface", pair.A.Interface, "--socket", socket)
+	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+notify)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pair.A.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	d := &process{t, cmd, socket, make(chan string, 1000)}
+	d.watch(stderr)
+	d.awaitLine("msg=ready")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.awaitLine("msg=stopping", "signal=terminated")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	d.awaitLine("unetd: second signal")
+	if err := d.wait(); cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// Endpoints were told a link address that is no longer the interface's: unetd
+// ends, says so, and leaves nothing.
+func TestUplinkChanges(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	d := serve(t, pair.A, socketPath(t))
+	err := pair.A.Do(func() error {
+		l, err := netlink.LinkByName(pair.A.Interface)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 0x77})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.awaitLine("unetd: the uplink has changed", "02:00:00:00:00:77")
 	if err := d.wait(); d.cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
 	}
+	if left := attached(t, pair.A); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// A queue is given out only where the operator said so, also to root.
+func TestQueueNeedsFlag(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	socket := socketPath(t)
+	d := serve(t, pair.A, socket)
+	_, _, err := control.Open(context.Background(), socket, endpoint.Request{Attach: endpoint.AttachQueue})
+	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "--allow-queue") {
+		t.Errorf("queue attachment: %v", err)
+	}
+	d.stop(syscall.SIGTERM)
 }
 
 // What a kill leaves is a socket that the next unetd replaces.
@@ -211,7 +268,6 @@ func TestCannotServe(t *testing.T) {
 	fails(pair.A, "is not a socket", "--interface", pair.A.Interface, "--socket", file)
 	fails(pair.A, "socket path in use", "--interface", pair.A.Interface, "--socket", socket+".other")
 	fails(pair.A, "at most 107", "--interface", pair.A.Interface, "--socket", "/run/"+strings.Repeat("long/", 30))
-	fails(pair.A, "bad file descriptor: pass an open descriptor", "--interface", pair.A.Interface, "--socket", socket, "--ready-fd", "99")
 	if left := attached(t, pair.A); left != "" {
 		t.Errorf("left behind: %s", left)
 	}
@@ -219,6 +275,7 @@ func TestCannotServe(t *testing.T) {
 	d := serve(t, pair.A, socket)
 	fails(pair.B, "socket path in use", "--interface", pair.B.Interface, "--socket", socket)
 	fails(pair.A, "already carries an XDP program: "+pair.A.Interface+" has program ", "--interface", pair.A.Interface, "--socket", socket+".2")
+	fails(pair.A, "detach it (ip link set dev "+pair.A.Interface+" xdpgeneric off, or end", "--interface", pair.A.Interface, "--socket", socket+".2")
 	d.stop(syscall.SIGTERM)
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
 		t.Errorf("file: %q, %v", b, err)
@@ -289,13 +346,13 @@ func TestCapabilities(t *testing.T) {
 	if err := os.Chown(filepath.Dir(socket), netlab.NobodyID, netlab.NobodyID); err != nil {
 		t.Fatal(err)
 	}
-	as := func(capabilities []uintptr) *exec.Cmd {
-		cmd := command(roleUnetd, "serve", "--interface", pair.A.Interface, "--socket", socket, "--ready-fd", "3")
+	as := func(capabilities []uintptr, args ...string) *exec.Cmd {
+		cmd := command(roleUnetd, append([]string{"serve", "--interface", pair.A.Interface, "--socket", socket}, args...)...)
 		cmd.SysProcAttr = netlab.Nobody()
 		cmd.SysProcAttr.AmbientCaps = capabilities
 		return cmd
 	}
-	d := serveCommand(t, pair.A, socket, as(needed))
+	d := serveCommand(t, pair.A, socket, as(needed, "--ready-fd", "3"))
 	var leases []*control.Lease
 	for range 3 { // more than RLIMIT_MEMLOCK's default would allow
 		g, l, err := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
-	"github.com/unet-go/unet/control"
-	"github.com/unet-go/unet/endpoint"
 )
 
 const patience = time.Second // for one answer
@@ -21,38 +19,34 @@ func ping(ctx context.Context, socket string, to netip.AddrPort, n int, message 
 	if message {
 		open = openMessage
 	}
-	roundTrip, closeAll, err := open(ctx, socket, to)
+	exchange, closeAll, err := open(ctx, socket, to)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	lost := 0
-	for i := range n {
-		payload := fmt.Appendf(nil, "echo %d", i)
+	answered := 0
+	for seq := range n {
+		payload := fmt.Appendf(nil, "echo %d", seq)
 		start := time.Now()
-		answer, err := roundTrip(payload)
-		switch took := time.Since(start); {
-		case ctx.Err() != nil:
+		if err := exchange(payload); ctx.Err() != nil {
 			return ctx.Err()
-		case err != nil:
-			lost++
-			fmt.Printf("%v: seq %d: %v\n", to, i, err)
-		case !bytes.Equal(answer, payload):
-			return fmt.Errorf("%v answered %q to %q", to, answer, payload)
-		default:
-			fmt.Printf("%d bytes from %v: seq %d time %.1f us\n", len(answer), to, i, float64(took.Nanoseconds())/1e3)
+		} else if err != nil {
+			fmt.Printf("%v: seq %d: %v\n", to, seq, err)
+			continue
 		}
+		answered++
+		fmt.Printf("%d bytes from %v: seq %d time %.1f us\n", len(payload), to, seq, float64(time.Since(start).Nanoseconds())/1e3)
 	}
-	fmt.Printf("%d sent, %d answered\n", n, n-lost)
-	if lost > 0 {
+	fmt.Printf("%d sent, %d answered\n", n, answered)
+	if answered < n {
 		return errors.New("not every payload was answered")
 	}
 	return nil
 }
 
-type roundTripFunc func(payload []byte) ([]byte, error)
-
-func openUDP(ctx context.Context, socket string, to netip.AddrPort) (roundTripFunc, func(), error) {
+// openUDP and openMessage return a function that sends a payload and waits
+// until it comes back; late answers to earlier ones are passed over.
+func openUDP(ctx context.Context, socket string, to netip.AddrPort) (exchange func([]byte) error, closeAll func(), err error) {
 	host, err := unet.Open(ctx, unet.Config{Socket: socket})
 	if err != nil {
 		return nil, nil, err
@@ -63,43 +57,12 @@ func openUDP(ctx context.Context, socket string, to netip.AddrPort) (roundTripFu
 		return nil, nil, err
 	}
 	buf := make([]byte, 2048)
-	return func(payload []byte) ([]byte, error) {
-		if _, err := conn.Write(payload); err != nil {
-			return nil, err
-		}
+	return func(payload []byte) error {
 		conn.SetReadDeadline(time.Now().Add(patience))
-		n, err := conn.Read(buf)
-		return buf[:n], err
+		_, err := conn.Write(payload)
+		for n := 0; err == nil && !bytes.Equal(buf[:n], payload); {
+			n, err = conn.Read(buf)
+		}
+		return err
 	}, func() { host.Close() }, nil
-}
-
-func openMessage(ctx context.Context, socket string, to netip.AddrPort) (roundTripFunc, func(), error) {
-	mine := endpoint.MessageTag(0) // any that is free
-	grant, lease, err := control.Open(ctx, socket, endpoint.Request{Tags: []endpoint.Tag{mine}})
-	if err != nil {
-		return nil, nil, err
-	}
-	ep, err := endpoint.Attach(grant, endpoint.Config{})
-	if err != nil {
-		return nil, nil, errors.Join(err, grant.Close(), lease.Close())
-	}
-	closeAll := func() { ep.Close(); lease.Close() }
-	ch, err := ep.Channel(ctx, lease, to.Addr(), uint32(to.Port()), ep.Tags()[0].Message)
-	if err != nil {
-		closeAll()
-		return nil, nil, err
-	}
-	var msgs [1]endpoint.Message
-	return func(payload []byte) ([]byte, error) {
-		if err := ep.Write(&ch, payload); err != nil {
-			return nil, err
-		}
-		for ep.Recv(msgs[:]) == 0 {
-			if err := ep.Wait(time.Now().Add(patience)); err != nil {
-				return nil, err
-			}
-		}
-		defer ep.Free(&msgs[0])
-		return bytes.Clone(msgs[0].Payload()), nil
-	}, closeAll, nil
 }

@@ -28,7 +28,7 @@ func serve(ctx context.Context, socket string, addr netip.AddrPort) error {
 		return err
 	}
 	defer lease.Close()
-	ep, err := endpoint.Attach(grant, endpoint.Config{})
+	ep, err := endpoint.Attach(grant, endpoint.Config{Lease: lease})
 	if err != nil {
 		return errors.Join(err, grant.Close())
 	}
@@ -63,7 +63,7 @@ func echoDatagrams(conn *unet.UDPConn) error {
 }
 
 // echoMessages is the upcall: it drains the receive queue and answers in
-// batches. Serve flushes what it stages.
+// batches, each with one kick.
 func echoMessages(ep *endpoint.Endpoint) {
 	var msgs [32]endpoint.Message
 	for n := ep.Recv(msgs[:]); n > 0; n = ep.Recv(msgs[:]) {
@@ -74,5 +74,8 @@ func echoMessages(ep *endpoint.Endpoint) {
 			}
 		}
 		ep.FreeBatch(msgs[:n])
+		if err := ep.Flush(); err != nil {
+			fmt.Println("not sent:", err)
+		}
 	}
 }

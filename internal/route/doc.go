@@ -10,7 +10,7 @@
 //
 // If the kernel does not know the neighbour, it is asked to find out (NTF_USE
 // starts ARP without a packet to send), and its answer is awaited on a netlink
-// subscription. An endpoint thus never needs ARP of its own on the shared
+// subscription, which all that wait share. An endpoint thus never needs ARP of its own on the shared
 // address, and both see the same network.
 //
 // A Resolver may be used from any goroutine and works in the network namespace

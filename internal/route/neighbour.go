@@ -50,35 +50,41 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr) (wire.LinkAddr
 
 	ctx, cancel := context.WithTimeoutCause(ctx, discoveryTimeout, errNoAnswer)
 	defer cancel()
-	updates, unsubscribe, err := r.subscribe()
-	if err != nil {
-		return wire.LinkAddr{}, err
-	}
-	defer unsubscribe()
+	me := r.watch.wait(hop)
+	defer r.watch.leave(me)
 	if err := r.solicit(hop); err != nil {
 		return wire.LinkAddr{}, err
 	}
-	// Another may have asked at the same time and the answer come before the
-	// subscription.
-	if n, known, err := r.lookup(hop); err == nil && known && n.State&nudUsable != 0 {
-		return linkAddr(n.HardwareAddr)
-	}
 	for {
+		n, known, err := r.lookup(hop)
+		switch {
+		case err != nil:
+			return wire.LinkAddr{}, err
+		case known && n.State&nudUsable != 0:
+			return linkAddr(n.HardwareAddr)
+		case known && n.State&netlink.NUD_FAILED != 0: // after we asked
+			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, errNoAnswer)
+		}
+		if err := r.watch.failure(); err != nil {
+			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, err)
+		}
 		select {
-		case u, ok := <-updates:
-			switch {
-			case !ok:
-				return wire.LinkAddr{}, fmt.Errorf("neighbour %v: netlink subscription ended", hop)
-			case u.LinkIndex != r.ifindex || !u.IP.Equal(net.IP(hop.AsSlice())) || u.Type != unix.RTM_NEWNEIGH:
-			case u.State&nudUsable != 0:
-				return linkAddr(u.HardwareAddr)
-			case u.State&netlink.NUD_FAILED != 0:
-				return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, errNoAnswer)
-			}
+		case <-me.changed:
 		case <-ctx.Done():
 			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, context.Cause(ctx))
 		}
 	}
+}
+
+// Neighbour is the link address at which the kernel knows a host on the
+// uplink's own network, if it does. It asks nobody else.
+func (r *Resolver) Neighbour(addr netip.Addr) (at wire.LinkAddr, known bool, err error) {
+	n, known, err := r.lookup(addr)
+	if err != nil || !known || n.State&nudUsable == 0 {
+		return at, false, err
+	}
+	at, err = linkAddr(n.HardwareAddr)
+	return at, err == nil && at != wire.LinkAddr{}, err
 }
 
 // lookup reads one entry of the kernel's neighbour table.
@@ -118,20 +124,4 @@ func (r *Resolver) solicit(hop netip.Addr) error {
 		return fmt.Errorf("start ARP for %v: %w", hop, err)
 	}
 	return nil
-}
-
-// subscribe listens to changes of the neighbour table. unsubscribe returns
-// when nothing of the subscription is left.
-func (r *Resolver) subscribe() (updates <-chan netlink.NeighUpdate, unsubscribe func(), err error) {
-	ch := make(chan netlink.NeighUpdate, 16)
-	done := make(chan struct{})
-	err = netlink.NeighSubscribeWithOptions(ch, done, netlink.NeighSubscribeOptions{Namespace: &r.ns})
-	if err != nil {
-		return nil, nil, fmt.Errorf("subscribe to neighbours: %w", err)
-	}
-	return ch, func() {
-		close(done)
-		for range ch { // closed by the subscription's reader, its last act
-		}
-	}, nil
 }

@@ -21,36 +21,48 @@ type Resolver struct {
 	ns      netns.NsHandle // our own descriptor
 	nl      *netlink.Handle
 	get     *nl.SocketHandle // for what the library has no call for
+	watch   *watch
 	ifindex int
 }
 
 // New makes a resolver for the interface with number ifindex in ns. It keeps
 // no reference to the handle it was given.
-func New(ns netns.NsHandle, ifindex int) (*Resolver, error) {
+func New(ns netns.NsHandle, ifindex int) (_ *Resolver, err error) {
 	fd, err := unix.FcntlInt(uintptr(ns), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("network namespace of the resolver: %w", err)
 	}
 	r := &Resolver{ns: netns.NsHandle(fd), ifindex: ifindex}
-	r.nl, err = netlink.NewHandleAt(r.ns, unix.NETLINK_ROUTE)
-	if err != nil {
-		r.ns.Close()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	if r.nl, err = netlink.NewHandleAt(r.ns, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("netlink of the resolver: %w", err)
 	}
 	sock, err := nl.GetNetlinkSocketAt(r.ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
-		r.nl.Close()
-		r.ns.Close()
 		return nil, fmt.Errorf("netlink of the resolver: %w", err)
 	}
 	r.get = &nl.SocketHandle{Socket: sock}
+	if r.watch, err = newWatch(r.ns, ifindex); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 
-// Close lets go of the namespace.
+// Close lets go of the namespace. It tolerates a resolver that is not complete.
 func (r *Resolver) Close() error {
-	r.nl.Close()
-	r.get.Close()
+	if r.watch != nil {
+		r.watch.close()
+	}
+	if r.get != nil {
+		r.get.Close()
+	}
+	if r.nl != nil {
+		r.nl.Close()
+	}
 	return r.ns.Close()
 }
 
@@ -118,6 +130,29 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	return route, nil
 }
 
+// NextHops are the gateways of all routes, of every routing table.
+func (r *Resolver) NextHops() (map[netip.Addr]bool, error) {
+	routes, err := Dump(func() ([]netlink.Route, error) {
+		return r.nl.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	hops := map[netip.Addr]bool{}
+	add := func(gw net.IP) {
+		if a, ok := netip.AddrFromSlice(gw.To4()); ok {
+			hops[a] = true
+		}
+	}
+	for i := range routes {
+		add(routes[i].Gw)
+		for _, path := range routes[i].MultiPath {
+			add(path.Gw)
+		}
+	}
+	return hops, nil
+}
+
 // route is the kernel's own choice for dst (`ip route get`).
 func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
 	routes, err := r.nl.RouteGet(net.IP(dst.AsSlice()))
@@ -133,7 +168,7 @@ func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
 // checkLocal: an address of the host is reached through the mux only if it is
 // the uplink's.
 func (r *Resolver) checkLocal(link netlink.Link, dst netip.Addr) error {
-	addrs, err := r.nl.AddrList(link, netlink.FAMILY_V4)
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(link, netlink.FAMILY_V4) })
 	if err != nil {
 		return unreachable(dst, err)
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -193,4 +195,71 @@ func TestConcurrentResolve(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Those who wait for neighbours share what they wait by: a thousand of them cost
+// no descriptor more than one.
+func TestWaitingCostsNoDescriptor(t *testing.T) {
+	_, r, _ := resolver(t)
+	descriptors := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	before := descriptors()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 1000 {
+		wg.Go(func() {
+			_, err := r.Resolve(ctx, netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i%100)}))
+			if !errors.Is(err, endpoint.ErrUnreachable) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	for r.Waiting() < 1000 {
+		runtime.Gosched()
+	}
+	if now := descriptors(); now > before {
+		t.Errorf("%d descriptors, %d before", now, before)
+	}
+	cancel()
+	wg.Wait()
+	if n := r.Waiting(); n != 0 {
+		t.Errorf("%d still wait", n)
+	}
+}
+
+func TestNextHopsAndNeighbours(t *testing.T) {
+	p, r, uplink := resolver(t)
+	ifindex := uplink.Attrs().Index
+	hw := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}
+	addr := netip.MustParseAddr
+	do(t, p.A, func() error {
+		_, many, _ := net.ParseCIDR("198.51.100.0/24")
+		_, other, _ := net.ParseCIDR("203.0.113.0/24")
+		return errors.Join(
+			addRoute("192.0.2.0/24", "10.0.0.21", ifindex, 0),
+			netlink.RouteAdd(&netlink.Route{Dst: many, MultiPath: []*netlink.NexthopInfo{
+				{LinkIndex: ifindex, Gw: net.IPv4(10, 0, 0, 22)}, {LinkIndex: ifindex, Gw: net.IPv4(10, 0, 0, 23)}}}),
+			netlink.RouteAdd(&netlink.Route{Dst: other, LinkIndex: ifindex, Gw: net.IPv4(10, 0, 0, 24), Table: 77}),
+			netlink.NeighSet(&netlink.Neigh{LinkIndex: ifindex, State: netlink.NUD_STALE, IP: net.IPv4(10, 0, 0, 31), HardwareAddr: hw[:]}),
+			netlink.NeighSet(&netlink.Neigh{LinkIndex: ifindex, State: netlink.NUD_FAILED, IP: net.IPv4(10, 0, 0, 32)}),
+		)
+	})
+	hops, err := r.NextHops()
+	want := map[netip.Addr]bool{addr("10.0.0.21"): true, addr("10.0.0.22"): true, addr("10.0.0.23"): true, addr("10.0.0.24"): true}
+	if err != nil || !maps.Equal(hops, want) {
+		t.Errorf("next hops %v, %v", hops, err)
+	}
+	if at, known, err := r.Neighbour(addr("10.0.0.31")); err != nil || !known || at != hw {
+		t.Errorf("stale neighbour: %v, %v, %v", at, known, err)
+	}
+	for _, a := range []string{"10.0.0.32", "10.0.0.33"} {
+		if at, known, err := r.Neighbour(addr(a)); err != nil || known {
+			t.Errorf("%s: %v, %v, %v", a, at, known, err)
+		}
+	}
 }

@@ -45,13 +45,14 @@ func Create(p Params, segment *os.File) (*os.File, error) {
 }
 
 func configure(fd int, p *Params, segment *os.File) error {
-	mem, err := unix.Mmap(int(segment.Fd()), 0, p.segmentSize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	memory := int(segment.Fd())
+	mem, err := unix.Mmap(memory, 0, p.segmentSize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return mapError(err)
+		return memoryError("mmap of the segment", err, hugePages(memory))
 	}
 	defer unix.Munmap(mem)
 	if err := registerUMEM(fd, mem, p.FrameSize); err != nil {
-		return err
+		return memoryError("register the segment", err, hugePages(memory))
 	}
 	for _, r := range []struct {
 		name string

@@ -14,6 +14,9 @@ var ErrNotSupported = errors.New("not supported by this kernel")
 // share a queue with another, so nothing but closing that socket helps.
 var ErrQueueBusy = errors.New("queue is bound to another AF_XDP socket")
 
+// ErrHugePages: the system has too few huge pages set aside.
+var ErrHugePages = errors.New("not enough huge pages of 2 MiB: set more aside (sysctl vm.nr_hugepages), or ask for none")
+
 // UnsupportedError names a kernel feature that is missing and the version that
 // has it.
 type UnsupportedError struct {

@@ -27,7 +27,8 @@ type Poller struct {
 	pending func() bool
 	ready   func(fd uintptr) bool // bound once, as the next, so that Sleep allocates nothing
 	leave   func(fd uintptr)
-	joined  bool // the socket is in the instance
+	joined  bool  // the socket is in the instance
+	failed  error // why it could not be put in
 	woken   atomic.Bool
 }
 
@@ -54,9 +55,9 @@ func NewPoller(s *Socket) (*Poller, error) {
 	return p, nil
 }
 
-// Sleep returns nil when a frame waits or Wake was called, and
-// os.ErrDeadlineExceeded when until has passed first; a zero until is never.
-// One goroutine at a time may sleep.
+// Sleep returns nil when a frame waits or Wake was called, or perhaps for no
+// reason, and os.ErrDeadlineExceeded when until has passed first; a zero until
+// is never. One goroutine at a time may sleep.
 func (p *Poller) Sleep(until time.Time) error {
 	if err := p.ep.SetReadDeadline(until); err != nil {
 		return err
@@ -72,7 +73,12 @@ func (p *Poller) Sleep(until time.Time) error {
 			err = e
 		}
 	}
-	if p.woken.Swap(false) && errors.Is(err, os.ErrDeadlineExceeded) {
+	if err == nil {
+		err, p.failed = p.failed, nil
+	}
+	// A Wake that another Sleep has answered already can move the deadline of
+	// this one: what ends before its time was woken, too.
+	if errors.Is(err, os.ErrDeadlineExceeded) && (p.woken.Swap(false) || until.IsZero() || time.Now().Before(until)) {
 		return nil
 	}
 	return err
@@ -97,7 +103,8 @@ func (p *Poller) check(fd uintptr) bool {
 	}
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: p.sock}
 	if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, int(p.sock), &ev); err != nil {
-		panic(fmt.Sprintf("BUG: epoll_ctl ADD of an AF_XDP socket: %v", err))
+		p.failed = os.NewSyscallError("epoll_ctl ADD of an AF_XDP socket", err) // ENOSPC: max_user_watches
+		return true
 	}
 	p.joined = true
 	return p.pending()

@@ -8,10 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const hugePageSize = 2 << 20 // bytes
-
-// ErrHugePages: the system has too few huge pages set aside.
-var ErrHugePages = errors.New("not enough huge pages of 2 MiB (see /proc/sys/vm/nr_hugepages)")
+// HugePageSize is the size of the huge pages that a segment may have, in bytes.
+const HugePageSize = 2 << 20
 
 // NewSegment makes the memory of a communication segment: size bytes in an
 // anonymous file that nobody can resize, because a UMEM whose file shrinks
@@ -20,12 +18,17 @@ var ErrHugePages = errors.New("not enough huge pages of 2 MiB (see /proc/sys/vm/
 func NewSegment(size int64, huge bool) (*os.File, error) {
 	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	if huge {
-		if size%hugePageSize != 0 {
-			return nil, fmt.Errorf("segment of %d bytes is not a multiple of the huge page size, %d", size, hugePageSize)
+		if size%HugePageSize != 0 {
+			return nil, fmt.Errorf("segment of %d bytes is not a multiple of the huge page size, %d", size, HugePageSize)
 		}
 		flags |= unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
 	}
-	fd, err := unix.MemfdCreate("unet-segment", flags)
+	// Nobody needs to execute it, and where vm.memfd_noexec is 2 a file that
+	// does not say so is refused. Kernels before 6.3 do not know the flag.
+	fd, err := unix.MemfdCreate("unet-segment", flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate("unet-segment", flags)
+	}
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
@@ -63,7 +66,7 @@ func MapSegment(f *os.File, size int) ([]byte, error) {
 	// Populated now: a first touch on the data path would be a page fault.
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
-		return nil, mapError(err)
+		return nil, memoryError("mmap of the segment", err, hugePages(fd))
 	}
 	return mem, nil
 }
@@ -73,9 +76,22 @@ func UnmapSegment(mem []byte) error {
 	return os.NewSyscallError("munmap of the segment", unix.Munmap(mem))
 }
 
-func mapError(err error) error {
-	if errors.Is(err, unix.ENOMEM) {
-		return fmt.Errorf("mmap of the segment: %w (a huge-page segment: %w)", err, ErrHugePages)
+// hugePages reports whether a segment is made of huge pages: the block size of
+// its file is that of its pages.
+func hugePages(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Blksize >= HugePageSize
+}
+
+// memoryError says what helps if there was too little memory for a segment.
+func memoryError(call string, err error, huge bool) error {
+	switch {
+	case errors.Is(err, unix.ENOMEM) && huge:
+		return fmt.Errorf("%s: %w: %w", call, err, ErrHugePages)
+	case errors.Is(err, unix.ENOMEM):
+		return fmt.Errorf("%s: %w: free some, or ask for a smaller segment", call, err)
+	case errors.Is(err, unix.ENOBUFS): // XDP_UMEM_REG, for a process without CAP_IPC_LOCK
+		return fmt.Errorf("%s: %w: RLIMIT_MEMLOCK is too low for the segment: raise it, give CAP_IPC_LOCK, or ask for a smaller segment", call, err)
 	}
-	return os.NewSyscallError("mmap of the segment", err)
+	return fmt.Errorf("%s: %w", call, err)
 }

@@ -19,14 +19,15 @@ type Socket struct {
 
 	file  *os.File
 	fd    int
+	lazy  bool // bound with the need-wakeup flag: the kernel may say that it needs no kick
 	kicks uint64
 	maps  [][]byte
 }
 
-// Attach maps the rings of a bound socket, of the sizes in p. It takes sock
-// over when it succeeds. It needs no capability.
+// Attach maps the rings of a bound socket, with the sizes and the need-wakeup
+// flag of p as they were given to [Create]. It takes sock over when it succeeds. It needs no capability.
 func Attach(sock *os.File, p Params) (*Socket, error) {
-	s := &Socket{file: sock, fd: int(sock.Fd())}
+	s := &Socket{file: sock, fd: int(sock.Fd()), lazy: p.NeedWakeup}
 	domain, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
 		return nil, os.NewSyscallError("getsockopt SO_DOMAIN", err)
@@ -77,18 +78,19 @@ func (s *Socket) Detach() error {
 // afterwards.
 func (s *Socket) Close() error { return errors.Join(s.Detach(), s.file.Close()) }
 
-// FD is the descriptor. It stays the socket's.
-func (s *Socket) FD() int { return s.fd }
-
-// Kicks is the number of system calls that Kick has made.
+// Kicks is the number of system calls that Kick and KickReceive have made.
 func (s *Socket) Kicks() uint64 { return s.kicks }
 
 // Kick makes the kernel take what was submitted to the TX ring. One call moves
 // a bounded batch and may find the device or the completion ring full, so it
 // is repeated while the ring drains; what then is left stays queued and the
 // next Kick moves it. Any other answer is an error: ENETDOWN and ENXIO say that
-// the device is down or gone.
+// the device is down or gone. If the kernel says that it is looking anyway, as a
+// driver that polls does, there is no call at all.
 func (s *Socket) Kick() error {
+	if s.lazy && !s.TX.NeedWakeup() {
+		return nil
+	}
 	for before := s.TX.InFlight(); before > 0; {
 		s.kicks++
 		errno := sendtoKick(s.fd)
@@ -104,6 +106,18 @@ func (s *Socket) Kick() error {
 		before = left
 	}
 	return nil
+}
+
+// KickReceive makes a driver that ran out of frames look at the fill ring again.
+// It is due when Fill.NeedWakeup says so, which in copy mode it never does.
+func (s *Socket) KickReceive() error {
+	s.kicks++
+	switch errno := recvfromKick(s.fd); errno {
+	case 0, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.EINTR:
+		return nil
+	default:
+		return os.NewSyscallError("recvfrom of an AF_XDP socket", errno)
+	}
 }
 
 // Statistics are the kernel's own counters (XDP_STATISTICS).
@@ -133,14 +147,4 @@ func (s *Socket) Statistics() (Statistics, error) {
 func (s *Socket) ZeroCopy() (bool, error) {
 	o, err := sockOptions(s.fd)
 	return o&unix.XDP_OPTIONS_ZEROCOPY != 0, err
-}
-
-// Cookie is the kernel's lasting number for the socket (SO_COOKIE), the same in
-// every process that holds a descriptor of it.
-func (s *Socket) Cookie() (uint64, error) { return Cookie(s.file) }
-
-// Cookie is the cookie of the socket behind f.
-func Cookie(f *os.File) (uint64, error) {
-	c, err := unix.GetsockoptUint64(int(f.Fd()), unix.SOL_SOCKET, unix.SO_COOKIE)
-	return c, os.NewSyscallError("getsockopt SO_COOKIE", err)
 }

@@ -81,6 +81,13 @@ func mapRing[T queues.Entry](fd int, pgoff int64, off unix.XDPRingOffset, size u
 	}, nil
 }
 
+// recvfromKick is recvfrom(fd, NULL, 0, MSG_DONTWAIT, NULL, NULL): it wakes a driver
+// that waits for frames to receive into.
+func recvfromKick(fd int) unix.Errno {
+	_, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	return errno
+}
+
 // sendtoKick is sendto(fd, NULL, 0, MSG_DONTWAIT, NULL, 0). It does not sleep, so
 // it is a raw system call: telling the scheduler would cost more than it takes.
 func sendtoKick(fd int) unix.Errno {

@@ -119,7 +119,7 @@ func TestAgainstIndependentPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { theirs.Close() })
-	redirect(t, pair.A, ours.FD())
+	redirect(t, pair.A, ours.fd)
 	redirect(t, pair.B, theirs.FD())
 	theirs.Fill(theirs.GetDescs(theirs.NumFreeFillSlots()))
 
@@ -195,8 +195,8 @@ func TestPoller(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	a, _ := open(t, pair.A, testParams)
 	b, memB := open(t, pair.B, testParams)
-	redirect(t, pair.A, a.FD())
-	redirect(t, pair.B, b.FD()) // native redirect needs a program at both ends
+	redirect(t, pair.A, a.fd)
+	redirect(t, pair.B, b.fd) // native redirect needs a program at both ends
 	p, err := NewPoller(a)
 	if err != nil {
 		t.Fatal(err)

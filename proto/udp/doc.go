@@ -21,7 +21,8 @@
 //
 // [Socket.Emit] writes header and payload into a buffer, summing as it copies;
 // [Socket.EmitInPlace] completes a datagram whose payload was composed in the
-// buffer. Routes, IP and frames are the stack's business.
+// buffer. Routes, IP and frames are the stack's business, and so it is the stack
+// that says when a datagram has been handed over ([Socket.CountSent]).
 //
 // # Which socket
 //

@@ -73,6 +73,12 @@ func TestEmit(t *testing.T) {
 			t.Errorf("in place to %v, %d bytes: %v, want %v", c.to, c.payload, err, c.want)
 		}
 	}
+	if tab.Counters().Sent != 0 {
+		t.Errorf("counted %d before anything was handed over", tab.Counters().Sent)
+	}
+	for _, s := range []*Socket{conn, bound, bound, conn, bound} {
+		s.CountSent()
+	}
 	if conn.Counters().Sent != 2 || bound.Counters().Sent != 3 || tab.Counters().Sent != 5 {
 		t.Errorf("counted %d, %d, %d", conn.Counters().Sent, bound.Counters().Sent, tab.Counters().Sent)
 	}

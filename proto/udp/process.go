@@ -36,7 +36,7 @@ type Counters struct {
 	QueueFull   uint64
 	BadLength   uint64
 	BadChecksum uint64
-	Sent        uint64 // written by Emit and EmitInPlace
+	Sent        uint64 // counted by CountSent
 	Errors      uint64 // ICMP errors that became a socket's pending error
 }
 

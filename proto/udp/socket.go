@@ -55,7 +55,7 @@ type Socket struct {
 type SocketCounters struct {
 	Received  uint64 // popped by the application, or still queued
 	QueueFull uint64 // dropped because a bound of the queue was reached
-	Sent      uint64 // written by Emit and EmitInPlace
+	Sent      uint64 // counted by CountSent
 }
 
 // Local is where the socket receives; its Addr may be the wildcard.
@@ -120,7 +120,14 @@ func (s *Socket) EmitInPlace(b []byte, src [4]byte, to AddrPort) error {
 	return nil
 }
 
-// flow fills in f for a datagram that may be sent, and counts it.
+// CountSent counts a datagram that was emitted and has been handed over: to a
+// link, or to another socket of the table. Only the caller knows that it was.
+func (s *Socket) CountSent() {
+	s.count.Sent++
+	s.table.count.Sent++
+}
+
+// flow fills in f for a datagram that may be sent.
 func (s *Socket) flow(f *wire.UDPFlow, src [4]byte, to AddrPort, payload int) error {
 	if to.Port == 0 {
 		if to.Addr != [4]byte{} {
@@ -137,7 +144,5 @@ func (s *Socket) flow(f *wire.UDPFlow, src [4]byte, to AddrPort, payload int) er
 		return syscall.EMSGSIZE
 	}
 	f.Src, f.SrcPort = src, s.local.Port
-	s.count.Sent++
-	s.table.count.Sent++
 	return nil
 }

@@ -37,7 +37,7 @@ func startDaemon(ctx context.Context, h *netlab.Host, path, socket string) (*dae
 	}
 	defer readyOut.Close()
 	d.cmd = exec.Command(path, "serve", "--interface", h.Interface,
-		"--socket", socket, "--socket-mode", "0666", "--ready-fd", "3")
+		"--socket", socket, "--socket-mode", "0666", "--allow-queue", "--ready-fd", "3")
 	d.cmd.ExtraFiles = []*os.File{readyIn} // becomes descriptor 3
 	d.cmd.SysProcAttr = netlab.Bound()
 	d.cmd.Stdout, d.cmd.Stderr = &d.output, &d.output

@@ -37,7 +37,7 @@ func openUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, err := unet.New(g, lease, unet.Config{Wait: wait})
+	host, err := unet.New(ctx, g, lease, unet.Config{Wait: wait})
 	if err != nil {
 		return nil, errors.Join(err, g.Close(), lease.Close())
 	}

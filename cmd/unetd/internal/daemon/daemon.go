@@ -16,6 +16,9 @@ type Mux interface {
 	control.Provider
 	// Identity is that of the uplink; it names interface and mode.
 	Identity() endpoint.Identity
+	// Failed gets an error if the uplink is no longer one that endpoints can
+	// work on.
+	Failed() <-chan error
 	// Close detaches everything. Every lease is closed by then.
 	Close() error
 }
@@ -28,12 +31,13 @@ type Config struct {
 	Open   func() (Mux, error)
 }
 
-// Run is the life of a daemon. It ends with ctx, which is no error.
+// Run is the life of a daemon. It ends with ctx, which is no error, or when the
+// mux fails.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Ready != nil {
 		defer cfg.Ready.Close()
 	}
-	raiseOpenFiles(cfg.Log)
+	limits := limitsFor(raiseOpenFiles(cfg.Log))
 	ln, err := cfg.Socket.listen()
 	if err != nil {
 		return err
@@ -53,10 +57,21 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := notifyReady(cfg.Ready); err != nil {
 		return err
 	}
-	server := control.Server{Provider: mux, Log: cfg.Log}
-	err = server.Serve(ctx, ln.UnixListener)
+	server := control.Server{Provider: mux, Log: cfg.Log, Limits: limits}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, ln.UnixListener) }()
+	var failed error
+	select {
+	case failed = <-mux.Failed():
+		cfg.Log.Error("cannot go on", "interface", id.Interface, "err", failed)
+		cancel()
+		err = <-served
+	case err = <-served:
+	}
 	cfg.Log.Info("stopped", "interface", id.Interface)
-	return err
+	return errors.Join(failed, err)
 }
 
 // What the command line tells of package control.

@@ -25,6 +25,8 @@ const patience = 20 * time.Second
 // fakeMux grants memfds.
 type fakeMux struct {
 	closeErr error
+	failed   chan error
+	closing  chan struct{} // nil, or Close begins with a send and goes on after a receive
 
 	mu     sync.Mutex
 	events []string
@@ -53,15 +55,23 @@ func (m *fakeMux) Identity() endpoint.Identity {
 	return endpoint.Identity{Interface: "eth7", Mode: "generic"}
 }
 
+func (m *fakeMux) Failed() <-chan error { return m.failed }
+
 func (m *fakeMux) Close() error {
+	if m.closing != nil {
+		m.closing <- struct{}{}
+		<-m.closing
+	}
 	m.did("close mux")
 	return m.closeErr
 }
 
 type fakeLease struct {
-	endpoint.Lease // nothing but Close is called
+	endpoint.Lease // nothing but Done and Close is called
 	mux            *fakeMux
 }
+
+func (l *fakeLease) Done() <-chan struct{} { return nil }
 
 func (l *fakeLease) Close() error {
 	l.mux.did("close lease")
@@ -242,11 +252,117 @@ func TestOpenFiles(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
 		t.Fatal(err)
 	}
-	raiseOpenFiles(slog.New(slog.DiscardHandler))
+	raised := raiseOpenFiles(slog.New(slog.DiscardHandler))
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &after); err != nil {
 		t.Fatal(err)
 	}
-	if after.Cur != openFiles && after.Cur != before.Max {
+	if after.Cur != raised || after.Cur != openFiles && after.Cur != before.Max {
 		t.Errorf("limit %+v after %+v", after, low)
 	}
+}
+
+// What applications may hold together leaves descriptors to spare, however few
+// there are.
+func TestLimitsLeaveHeadroom(t *testing.T) {
+	if l := limitsFor(openFiles); l != (control.Limits{}) {
+		t.Errorf("%+v", l)
+	}
+	for files := uint64(512); files < openFiles; files += 61 {
+		l := limitsFor(files)
+		// The account in openFiles.
+		if need := l.Tags + l.Connections*(1+2+10) + l.Resolves*2; uint64(need) > files*95/100 || l.Connections < 1 || l.TagsPerUID < 1 || l.Resolves < 1 {
+			t.Fatalf("%d open files: %+v needs %d", files, l, need)
+		}
+	}
+}
+
+// A successor does not begin before everything is detached.
+func TestSuccessorWaits(t *testing.T) {
+	m := &fakeMux{closing: make(chan struct{})}
+	s := ours(t)
+	d, err := run(t, s, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- d.stop() }()
+	<-m.closing // served no longer, attached still
+	if _, err := takeLock(s.Path + ".lock"); !errors.Is(err, errLocked) {
+		t.Errorf("lock while the mux is open: %v", err)
+	}
+	m.closing <- struct{}{}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if _, err := run(t, s, &fakeMux{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A number that nobody left open, or that is the runtime's own, is no
+// descriptor to write to later.
+func TestInherited(t *testing.T) {
+	r, w, err := os.Pipe() // closed on exec, as all that Go opens
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for _, fd := range []int{1 << 20, int(w.Fd())} {
+		if f, err := Inherited(fd, "x"); !errors.Is(err, unix.EBADF) || f != nil {
+			t.Errorf("descriptor %d: %v, %v", fd, f, err)
+		}
+	}
+	left, err := unix.FcntlInt(w.Fd(), unix.F_DUPFD, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := Inherited(left, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags %#x, %v", flags, err)
+	}
+}
+
+// A mux that fails ends the daemon in good order, and the error is said.
+func TestMuxFails(t *testing.T) {
+	m := &fakeMux{failed: make(chan error, 1)}
+	s := ours(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var log lockedBuffer
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(context.Background(), Config{Socket: s, Ready: w, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Open: func() (Mux, error) { return m, nil }})
+	}()
+	if _, err := bufio.NewReader(r).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	defer l.Close()
+	cause := errors.New("the interface is gone")
+	m.failed <- cause
+	select {
+	case err = <-ended:
+	case <-time.After(patience):
+		t.Fatal("the daemon does not end")
+	}
+	if !errors.Is(err, cause) || !strings.Contains(log.String(), cause.Error()) {
+		t.Errorf("%v, log %s", err, log.String())
+	}
+	if got := strings.Join(m.events, ", "); got != "open, close lease, close mux" {
+		t.Errorf("order: %s", got)
+	}
+	<-l.Done()
 }

@@ -4,26 +4,31 @@ import (
 	"log/slog"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/control"
 )
 
-// openFiles is what a daemon with as many connections as package control
-// allows may need: the connection, and while it opens an endpoint the XSK, the
-// segment, a namespace and netlink sockets.
-const openFiles = 16 << 10
+// openFiles is what a daemon needs that is as busy as package control allows:
+// a descriptor for each tag (the kernel's socket on a UDP port), for each
+// connection itself and a port's two programs, for each endpoint being opened
+// about ten more (socket, segment, namespaces, netlink), for each resolve
+// request two, and some of its own. That leaves a tenth of it as headroom.
+const openFiles = 32 << 10
 
-// raiseOpenFiles raises RLIMIT_NOFILE as far as it is needed and allowed.
-func raiseOpenFiles(log *slog.Logger) {
+// raiseOpenFiles raises RLIMIT_NOFILE as far as it is needed and allowed, and
+// returns what it is then.
+func raiseOpenFiles(log *slog.Logger) uint64 {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		log.Warn("cannot read the limit of open files", "err", err)
-		return
+		return openFiles
 	}
 	if limit.Cur >= openFiles {
-		return
+		return limit.Cur
 	}
 	wanted := unix.Rlimit{Cur: openFiles, Max: max(limit.Max, openFiles)}
 	if unix.Setrlimit(unix.RLIMIT_NOFILE, &wanted) == nil {
-		return
+		return wanted.Cur
 	}
 	// Without CAP_SYS_RESOURCE the hard limit stays.
 	wanted = unix.Rlimit{Cur: min(limit.Max, openFiles), Max: limit.Max}
@@ -31,6 +36,21 @@ func raiseOpenFiles(log *slog.Logger) {
 		log.Warn("cannot raise the limit of open files", "err", err)
 		wanted = limit
 	}
-	log.Warn("few open files are allowed, so few endpoints are possible: raise RLIMIT_NOFILE",
-		"limit", wanted.Cur, "wanted", openFiles)
+	log.Info("fewer open files are allowed than every limit at its full needs, so the limits are smaller: raise RLIMIT_NOFILE for more",
+		"limit", wanted.Cur, "full", openFiles)
+	return wanted.Cur
+}
+
+// limitsFor makes the daemon run into its own limits, which concern those who
+// ask for more, before it runs out of descriptors, which would concern all.
+func limitsFor(files uint64) control.Limits {
+	if files >= openFiles {
+		return control.Limits{} // the defaults
+	}
+	share := func(of uint64) int { return int(max(1, of*files/openFiles)) }
+	return control.Limits{
+		Connections: share(1024), ConnectionsPerUID: share(256),
+		Tags: share(16 << 10), TagsPerUID: share(8 << 10),
+		Resolves: share(64), ResolvesPerUID: share(32),
+	}
 }

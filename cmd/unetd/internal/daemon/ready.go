@@ -4,7 +4,23 @@ import (
 	"fmt"
 	"net"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
+
+// Inherited is the descriptor that whoever started this process left open for
+// it. One that is closed on exec cannot be that: it is this process's own.
+func Inherited(fd int, name string) (*os.File, error) {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	if err == nil && flags&unix.FD_CLOEXEC != 0 {
+		err = unix.EBADF
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: pass an open descriptor", err)
+	}
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), name), nil
+}
 
 // notifyReady tells whoever started the daemon that it serves: a service
 // manager by sd_notify(3), others by a line on a descriptor that they gave.

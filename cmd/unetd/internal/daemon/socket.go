@@ -22,21 +22,17 @@ type Socket struct {
 // maxSocketPath is what fits sun_path with its NUL (unix(7)), bytes.
 const maxSocketPath = 107
 
-// How long to wait for another process that is at work in the same folder.
-const (
-	folderTries = 100
-	folderPause = 20 * time.Millisecond
-)
-
-// listener is a socket of ours in the file system.
+// listener is a socket of ours in the file system, and the right to it.
 type listener struct {
 	*net.UnixListener
 	path string
 	made fs.FileInfo
+	lock *lock
 }
 
-// listen takes the path. A socket whose daemon is dead is replaced; one that is
-// served, or a file that is no socket, is an error and stays.
+// listen takes the path, until remove. A socket whose daemon is dead is
+// replaced; one that is served, or a file that is no socket, is an error and
+// stays. For a daemon that is about to serve, or about to end, it waits.
 func (s Socket) listen() (_ *listener, err error) {
 	path, err := filepath.Abs(s.Path)
 	if err != nil {
@@ -49,11 +45,15 @@ func (s Socket) listen() (_ *listener, err error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the folder of the socket: %w: choose another --socket", err)
 	}
-	unlock, err := lockFolder(folder)
+	lock, err := lockPath(path)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, lock.release())
+		}
+	}()
 	if err := clearPath(path); err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (s Socket) listen() (_ *listener, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen at %s: %w", path, err)
 	}
-	l := &listener{UnixListener: ln, path: path}
+	l := &listener{UnixListener: ln, path: path, lock: lock}
 	defer func() {
 		if err != nil {
 			ln.Close()
@@ -95,24 +95,27 @@ func bind(path string) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// clearPath removes the socket of a dead daemon. The folder is locked: between
+// lockPath waits for the lock on a path while its holder does not serve there.
+func lockPath(path string) (*lock, error) {
+	for range lockTries {
+		l, err := takeLock(path + ".lock")
+		if !errors.Is(err, errLocked) {
+			return l, err
+		}
+		if _, err := deadSocket(path); err != nil {
+			return nil, err
+		}
+		time.Sleep(lockPause)
+	}
+	return nil, fmt.Errorf("socket path in use: another unetd has locked %s.lock and neither serves nor ends: stop it, or choose another --socket", path)
+}
+
+// clearPath removes the socket of a dead daemon. The path is locked: between
 // bind and listen a living one looks dead.
 func clearPath(path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
+	found, err := deadSocket(path)
+	if err != nil || !found {
 		return err
-	case info.Mode()&fs.ModeSocket == 0:
-		return fmt.Errorf("socket path in use: %s is not a socket: choose another --socket", path)
-	}
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err == nil {
-		conn.Close()
-	}
-	if !errors.Is(err, unix.ECONNREFUSED) {
-		return fmt.Errorf("socket path in use: somebody serves %s: stop that process, or choose another --socket", path)
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("cannot remove the socket that a dead daemon left: %w", err)
@@ -120,18 +123,36 @@ func clearPath(path string) error {
 	return nil
 }
 
-// remove takes the socket out of the file system, unless a successor has
-// replaced it.
-func (l *listener) remove() error {
+// deadSocket reports whether a socket that nobody serves is at a path. It is
+// an error if anything else is.
+func deadSocket(path string) (bool, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case info.Mode()&fs.ModeSocket == 0:
+		return false, fmt.Errorf("socket path in use: %s is not a socket: choose another --socket", path)
+	}
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err == nil {
+		conn.Close()
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // gone since
+		return false, nil
+	case errors.Is(err, unix.ECONNREFUSED):
+		return true, nil
+	}
+	return false, fmt.Errorf("socket path in use: somebody serves %s: stop that process, or choose another --socket", path)
+}
+
+// remove takes the socket out of the file system, unless somebody has replaced
+// it, and gives up the right to its path.
+func (l *listener) remove() (err error) {
 	l.Close()
-	unlock, err := lockFolder(filepath.Dir(l.path))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
+	defer func() { err = errors.Join(err, l.lock.release()) }()
 	now, err := os.Lstat(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -141,36 +162,4 @@ func (l *listener) remove() error {
 		return err
 	}
 	return os.Remove(l.path)
-}
-
-// lockFolder keeps other daemons from taking or giving up a socket in the
-// folder. The lock is on the folder itself: there is no file to leave behind.
-func lockFolder(folder string) (unlock func(), err error) {
-	f, err := os.Open(folder)
-	if err != nil {
-		return nil, fmt.Errorf("cannot open the folder of the socket: %w", err)
-	}
-	for range folderTries {
-		var lockErr error
-		if err = withFD(f, func(fd int) { lockErr = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err == nil {
-			err = lockErr
-		}
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			break
-		}
-		time.Sleep(folderPause)
-	}
-	f.Close()
-	return nil, fmt.Errorf("cannot lock %s, the folder of the socket: %w: choose a --socket in a folder of its own", folder, err)
-}
-
-func withFD(f *os.File, use func(fd int)) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return raw.Control(func(fd uintptr) { use(int(fd)) })
 }

@@ -131,7 +131,10 @@ func TestRemoveLeavesTheSuccessor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.Close()
+	// Somebody cleared the folder, and the lock with it.
+	if err := errors.Join(os.Remove(s.Path), os.Remove(s.Path+".lock")); err != nil {
+		t.Fatal(err)
+	}
 	second, err := s.listen()
 	if err != nil {
 		t.Fatal(err)
@@ -145,8 +148,8 @@ func TestRemoveLeavesTheSuccessor(t *testing.T) {
 	if err := second.remove(); err != nil {
 		t.Error(err)
 	}
-	if err := second.remove(); err != nil { // nothing left to do
-		t.Error(err)
+	if entries, err := os.ReadDir(filepath.Dir(s.Path)); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }
 
@@ -157,7 +160,7 @@ func TestManyStartAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead.Close()
+	dead.die()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var won []*listener
@@ -182,23 +185,103 @@ func TestManyStartAtOnce(t *testing.T) {
 	}
 }
 
-func TestFolderIsLocked(t *testing.T) {
-	dir := t.TempDir()
-	unlock, err := lockFolder(dir)
+// die is what a crash leaves of a listener.
+func (l *listener) die() {
+	l.Close()
+	l.lock.file.Close()
+}
+
+// While one daemon has the lock another one does not start, also when there is
+// nothing at the socket's path; and the lock leaves nothing behind.
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.lock")
+	l, err := takeLock(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make(chan error, 1)
-	go func() {
-		again, err := lockFolder(dir)
-		if err == nil {
-			again()
-		}
-		got <- err
-	}()
-	if _, err := lockFolder(dir); err == nil || !strings.Contains(err.Error(), "cannot lock") {
-		t.Errorf("%v", err)
+	if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0o600 || !info.Mode().IsRegular() {
+		t.Errorf("%v, %v", info, err)
 	}
-	unlock()
-	<-got // either of them may have given up
+	if _, err := takeLock(path); !errors.Is(err, errLocked) {
+		t.Errorf("second: %v", err)
+	}
+	if err := l.release(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+	// One that waited for a file which is removed meanwhile locks the next.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	late := &lock{f, path}
+	if current, err := late.take(); current || err != nil {
+		t.Errorf("a removed file: %v, %v", current, err)
+	}
+	if l, err = takeLock(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := late.release(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the other's lock file was removed: %v", err)
+	}
+	if err := l.release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A user who can read the folder, as most can, cannot lock what is in it.
+func TestOthersCannotLock(t *testing.T) {
+	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
+	folder, err := os.Open(filepath.Dir(s.Path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.remove(); err != nil {
+		t.Error(err)
+	}
+	// What somebody put in the lock's place is neither used nor removed.
+	file := s.Path + ".lock"
+	for what, make := range map[string]func() error{
+		"not empty": func() error { return os.WriteFile(file, []byte("precious"), 0o600) },
+		"by others": func() error { return errors.Join(os.WriteFile(file, nil, 0o600), os.Chmod(file, 0o644)) },
+		"not of":    func() error { return unix.Mkfifo(file, 0o600) },
+		"symbolic":  func() error { return os.Symlink("elsewhere", file) },
+	} {
+		if err := make(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.listen(); err == nil || !strings.Contains(err.Error(), what) && what != "symbolic" {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := os.Lstat(s.Path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Error(err)
+		}
+	}
+	if os.Geteuid() == 0 {
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chown(file, 4242, 4242)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.listen(); err == nil || !strings.Contains(err.Error(), "not of uid 0") {
+			t.Errorf("another's lock file: %v", err)
+		}
+	}
 }

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
@@ -15,7 +18,16 @@ import (
 
 // Uplink is a mux that applications are let to. It is a control.Provider.
 type Uplink struct {
-	mux *mux.Mux
+	mux        *mux.Mux
+	allowQueue bool
+}
+
+// Config is what an operator decides.
+type Config struct {
+	Interface  string
+	Mode       mux.Mode
+	AllowQueue bool // let applications attach to a queue of the interface
+	Log        *slog.Logger
 }
 
 // ParseMode reads how the programs are to be attached: auto, native, generic.
@@ -23,42 +35,76 @@ func ParseMode(s string) (mux.Mode, error) { return mux.ParseMode(s) }
 
 // Open attaches to an interface of this process's network namespace. Call
 // [Check] first.
-func Open(interfaceName string, mode mux.Mode, log *slog.Logger) (*Uplink, error) {
-	m, err := mux.Open(mux.Config{Interface: interfaceName, Mode: mode, Log: log})
+func Open(cfg Config) (*Uplink, error) {
+	m, err := mux.Open(mux.Config{Interface: cfg.Interface, Mode: cfg.Mode, Log: cfg.Log})
 	if err != nil {
-		return nil, explainOpen(interfaceName, err)
+		return nil, explainOpen(cfg.Interface, err)
 	}
-	return &Uplink{m}, nil
+	return &Uplink{m, cfg.AllowQueue}, nil
 }
 
 // Identity is that of the interface.
 func (u *Uplink) Identity() endpoint.Identity { return u.mux.Identity() }
 
+// Failed gets an error if the interface is gone, or is another one now.
+func (u *Uplink) Failed() <-chan error { return u.mux.Failed() }
+
 // Close detaches everything.
 func (u *Uplink) Close() error { return u.mux.Close() }
 
-// OpenEndpoint makes an endpoint for an application. Whoever could connect to
-// the socket gets what it asks for, a queue of the uplink and tags claimed
-// later included. A policy belongs here: it would judge peer and req before
-// the mux is asked, and wrap the lease to judge what is claimed later.
-func (u *Uplink) OpenEndpoint(ctx context.Context, _ control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
-	grant, lease, err := u.mux.OpenEndpoint(ctx, req)
+// OpenEndpoint makes an endpoint for an application, if the policy has nothing
+// against it.
+func (u *Uplink) OpenEndpoint(ctx context.Context, peer control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	if req.Attach == endpoint.AttachQueue && !u.allowQueue {
+		return nil, nil, errQueue
+	}
+	if err := allowTags(peer, req.Tags...); err != nil {
+		return nil, nil, err
+	}
+	grant, l, err := u.mux.OpenEndpoint(ctx, req)
 	if err != nil {
 		return nil, nil, forApplications(err)
 	}
-	return grant, lease, nil
+	return grant, &lease{l, peer}, nil
+}
+
+// lease puts the policy and the errors for applications around the mux's own.
+type lease struct {
+	endpoint.Lease
+	peer control.Peer
+}
+
+func (l *lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	if err := allowTags(l.peer, t); err != nil {
+		return t, err
+	}
+	t, err := l.Lease.Claim(ctx, t)
+	return t, forApplications(err)
+}
+
+func (l *lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	return forApplications(l.Lease.Unclaim(ctx, t))
+}
+
+func (l *lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+	r, err := l.Lease.Resolve(ctx, dst)
+	return r, forApplications(err)
 }
 
 // forApplications gives errors of the mux the sentinels that package control
-// has codes for.
+// has codes for. nil stays nil.
 func forApplications(err error) error {
 	for _, e := range []struct{ is, as error }{
 		{mux.ErrQueueBusy, control.ErrBusy},
 		{xsk.ErrQueueBusy, control.ErrBusy},
+		{mux.ErrTableFull, control.ErrBusy},
+		{unix.EMFILE, control.ErrBusy}, // unetd's descriptors, or those of
+		{unix.ENFILE, control.ErrBusy}, // the whole system, are used up
+		{xsk.ErrHugePages, control.ErrHugePages},
 		{mux.ErrNoQueue, errors.ErrUnsupported},
 		{xsk.ErrNotSupported, errors.ErrUnsupported},
 	} {
-		if errors.Is(err, e.is) {
+		if errors.Is(err, e.is) && !errors.Is(err, e.as) {
 			return fmt.Errorf("%w: %w", e.as, err)
 		}
 	}
@@ -72,7 +118,7 @@ func explainOpen(interfaceName string, err error) error {
 		do string
 	}{
 		{os.ErrPermission, "run unetd as root of the initial user namespace"}, // Check found the capabilities
-		{mux.ErrForeignProgram, "detach it (ip link set dev " + interfaceName + " xdp off, or end the program that holds its link), or use another --interface"},
+		{mux.ErrForeignProgram, detachAdvice(interfaceName) + ", or use another --interface"},
 		{mux.ErrNotEthernet, "use another --interface"},
 		{mux.ErrVLANOffload, "turn it off (ethtool -K " + interfaceName + " rxvlan off), or use another --interface"},
 	} {

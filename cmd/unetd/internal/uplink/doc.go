@@ -2,14 +2,16 @@
 // why not ([Check]), opened ([Open]), and offered to applications as a
 // control.Provider.
 //
-// The errors of this package are for an operator: one line that says what and
-// what to do.
+// The errors of this package are for an operator, or for an application's
+// user: one line that says what and what to do.
 //
 // # Who may claim what
 //
 // Whoever may connect to the socket may claim, and the mode of the socket says
-// who that is. The one place where unetd will ask a policy is the adapter's
-// OpenEndpoint in adapter.go: there the peer, whom the kernel vouches for, and
-// the request stand side by side, before anything was made, and there the lease
-// begins through which later claims come.
+// who that is. Two things are kept back, in policy.go: a queue of the interface
+// is given out only if the operator said so, because its owner reads and can
+// starve that queue and sends unchecked; and UDP ports that the kernel keeps for
+// root (ip_unprivileged_port_start) are root's here too. The adapter's
+// OpenEndpoint and its lease are where a policy is asked, before the mux is: the
+// peer, whom the kernel vouches for, and the request stand side by side there.
 package uplink

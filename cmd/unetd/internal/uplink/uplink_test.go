@@ -61,6 +61,10 @@ func TestForApplications(t *testing.T) {
 		{xsk.ErrQueueBusy, control.ErrBusy},
 		{mux.ErrNoQueue, errors.ErrUnsupported},
 		{&xsk.UnsupportedError{Feature: "x", MinKernel: "9.9"}, errors.ErrUnsupported},
+		{mux.ErrTableFull, control.ErrBusy},
+		{unix.EMFILE, control.ErrBusy},
+		{unix.ENFILE, control.ErrBusy},
+		{xsk.ErrHugePages, control.ErrHugePages},
 		{endpoint.ErrTagHeld, endpoint.ErrTagHeld},
 		{unix.ENOMEM, unix.ENOMEM},
 	} {
@@ -76,7 +80,7 @@ func TestExplainOpen(t *testing.T) {
 		err  error
 		want string
 	}{
-		{fmt.Errorf("%w: eth0 has program 7", mux.ErrForeignProgram), "eth0 has program 7: detach it (ip link set dev eth0 xdp off"},
+		{fmt.Errorf("%w: eth0 has program 7", mux.ErrForeignProgram), "eth0 has program 7: try again, or use another"}, // there is no such interface here
 		{mux.ErrNotEthernet, "another --interface"},
 		{mux.ErrVLANOffload, "ethtool -K eth0 rxvlan off"},
 		{errors.Join(mux.ErrVLANOffload, unix.EPERM), "as root of the initial user namespace"},

@@ -1,0 +1,240 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// as calls f as another user: a unix socket has the credentials of whoever
+// connects it. Only this thread changes, and back again.
+func as(t *testing.T, uid int, f func()) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to act as others")
+	}
+	seteuid := func(uid int) {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+			panic(errno)
+		}
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	seteuid(uid)
+	defer seteuid(0)
+	f()
+}
+
+// openAs connects as a user and opens an endpoint.
+func openAs(t *testing.T, uid int, socket string) (a *application) {
+	t.Helper()
+	as(t, uid, func() { a = connect(t, socket) })
+	a.open()
+	return a
+}
+
+// forAll lets every user connect.
+func forAll(t *testing.T, socket string) {
+	t.Helper()
+	folder := filepath.Dir(socket)
+	if err := errors.Join(os.Chmod(socket, 0o666), os.Chmod(folder, 0o755), os.Chmod(filepath.Dir(folder), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One user's connections do not take the place of another's, and root's are
+// bounded only by the total.
+func TestConnectionsOfAUser(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 6, ConnectionsPerUID: 2}})
+	forAll(t, socket)
+	first := openAs(t, 1001, socket)
+	openAs(t, 1001, socket)
+	as(t, 1001, func() {
+		a := connect(t, socket)
+		a.wantError(0, "busy")
+		a.wantEOF()
+		_, _, err := Open(context.Background(), socket, endpoint.Request{})
+		if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "uid 1001 has 2 of at most 2 connections") {
+			t.Errorf("Open: %v", err)
+		}
+	})
+	openAs(t, 1002, socket)
+	for range 3 {
+		openAs(t, 0, socket)
+	}
+	as(t, 1002, func() {
+		if _, _, err := Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "all applications") {
+			t.Errorf("one more than all: %v", err)
+		}
+	})
+	first.conn.Close()
+	p.awaitClosed()
+	deadline := time.Now().Add(patience)
+	as(t, 1001, func() {
+		for {
+			g, l, err := Open(context.Background(), socket, endpoint.Request{})
+			if err == nil {
+				l.Close()
+				g.Close()
+				return
+			}
+			if !errors.Is(err, ErrBusy) || time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// The tags of the open and those claimed later count together; what is given
+// back, refused or ended with its lease counts no more.
+func TestTagsOfALease(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Tags: 6, TagsPerLease: 4}})
+	ctx := context.Background()
+	tags := func(from, n uint32) (list []endpoint.Tag) {
+		for i := range n {
+			list = append(list, endpoint.MessageTag(from+i))
+		}
+		return list
+	}
+	if _, _, err := Open(ctx, socket, endpoint.Request{Tags: tags(1, 5)}); !errors.Is(err, ErrBusy) {
+		t.Errorf("open with 5 tags: %v", err)
+	}
+	_, l := mustOpen(t, socket, endpoint.Request{Tags: tags(1, 3)})
+	for range 5 { // refused: counts only meanwhile
+		if _, err := l.Claim(ctx, endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrTagHeld) {
+			t.Fatalf("Claim: %v", err)
+		}
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(4)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(5)); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "4 of at most 4 tags") {
+		t.Errorf("fifth tag: %v", err)
+	}
+	if err := l.Unclaim(ctx, endpoint.MessageTag(9)); err == nil {
+		t.Error("a tag was given back that is not held")
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(5)); !errors.Is(err, ErrBusy) {
+		t.Errorf("after that: %v", err)
+	}
+	if err := l.Unclaim(ctx, endpoint.MessageTag(4)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(5)); err != nil {
+		t.Errorf("fifth tag in the fourth's place: %v", err)
+	}
+	// Six are for all.
+	if _, _, err := Open(ctx, socket, endpoint.Request{Tags: tags(20, 3)}); !errors.Is(err, ErrBusy) {
+		t.Errorf("open beyond the tags of all: %v", err)
+	}
+	mustOpen(t, socket, endpoint.Request{Tags: tags(20, 2)})
+	p.hook(hooks{open: func(context.Context, Peer, endpoint.Request) error { return errors.New("no luck") }})
+	l.Close()
+	if _, _, err := Open(ctx, socket, endpoint.Request{Tags: tags(1, 4)}); err == nil || errors.Is(err, ErrBusy) {
+		t.Errorf("%v", err)
+	}
+	p.hook(hooks{})
+	mustOpen(t, socket, endpoint.Request{Tags: tags(1, 4)})
+}
+
+func TestTagsOfAUser(t *testing.T) {
+	socket, _ := start(t, &Server{Provider: newFakeProvider(t), Limits: Limits{TagsPerUID: 2}})
+	forAll(t, socket)
+	openAs(t, 1001, socket) // one tag each
+	openAs(t, 1001, socket)
+	as(t, 1001, func() {
+		if _, _, err := Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(1)}}); !errors.Is(err, ErrBusy) {
+			t.Errorf("third tag of a user: %v", err)
+		}
+	})
+	openAs(t, 1002, socket)
+	for range 3 {
+		openAs(t, 0, socket)
+	}
+}
+
+// Discovery that nobody answers is bounded: for a user, so that another's
+// finds a place, and for all.
+func TestResolvesAtOnce(t *testing.T) {
+	p := newFakeProvider(t)
+	inside, release := make(chan struct{}, 100), make(chan struct{})
+	p.hook(hooks{route: func(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+		inside <- struct{}{}
+		<-release
+		return endpoint.Route{NextHop: dst}, nil
+	}})
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Resolves: 4, ResolvesPerUID: 2}})
+	defer func() { close(release) }()
+	forAll(t, socket)
+	resolve := func(a *application, id int) {
+		a.send(fmt.Sprintf(`{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.2"}`, id))
+	}
+	mine, more, other := openAs(t, 1001, socket), openAs(t, 1001, socket), openAs(t, 1002, socket)
+	resolve(mine, 2)
+	resolve(mine, 3)
+	await(t, "resolve", inside)
+	await(t, "resolve", inside)
+	resolve(more, 4)
+	more.wantError(4, "busy")
+	resolve(other, 5)
+	await(t, "the other's resolve", inside)
+	root := openAs(t, 0, socket)
+	resolve(root, 6)
+	await(t, "root's resolve", inside)
+	resolve(other, 7)
+	other.wantError(7, "busy")
+	release <- struct{}{}
+	release <- struct{}{}
+	release <- struct{}{}
+	release <- struct{}{}
+	for _, a := range []*application{mine, mine, other, root} {
+		if m, _ := a.receive(); m["route"] == nil {
+			t.Errorf("%v", m)
+		}
+	}
+	resolve(more, 8)
+	await(t, "resolve", inside)
+}
+
+// A lease that ends at the provider's side ends at the application's.
+func TestProviderEndsLease(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	_, l := mustOpen(t, socket, endpoint.Request{})
+	p.mu.Lock()
+	newest := p.newest
+	p.mu.Unlock()
+	newest.end()
+	await(t, "Done", l.Done())
+	p.awaitClosed()
+}
+
+// A grant is one short line however many tags it has.
+func TestLogIsShort(t *testing.T) {
+	var log strings.Builder
+	p := newFakeProvider(t)
+	socket, stop := start(t, &Server{Provider: p, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	var tags []endpoint.Tag
+	for i := range uint32(MaxTags) {
+		tags = append(tags, endpoint.MessageTag(1000000+i))
+	}
+	mustOpen(t, socket, endpoint.Request{Tags: tags})
+	stop()
+	if !strings.Contains(log.String(), " tags=1024\n") || log.Len() > 1000 {
+		t.Errorf("log of %d bytes: %.300s", log.Len(), log.String())
+	}
+}

@@ -1,0 +1,173 @@
+package endpoint
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/unet-go/unet/segment"
+	"github.com/unet-go/unet/wire"
+)
+
+// TestRefillWhenAllIsSent: with every free frame on its way and the fill ring
+// drained, the frames that come back go to the fill ring; otherwise nothing
+// could ever be received again.
+func TestRefillWhenAllIsSent(t *testing.T) {
+	l := newLoop(t, Geometry{FrameCount: 16, FillSize: 2, RxSize: 4, TxSize: 16, CompletionSize: 16})
+	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
+	var held []Message
+	for range 2 { // two messages received and held: the fill ring is empty
+		if err := l.Write(&ch, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		l.kernel()
+		var m [1]Message
+		if l.Recv(m[:]) != 1 {
+			t.Fatal("nothing received")
+		}
+		held = append(held, m[0])
+	}
+	for l.Write(&ch, []byte("y")) == nil { // all that is left is sent
+	}
+	l.sock.TX.Submit(l.sock.TX.Reserved())
+	for n := l.tx.Peek(64); n > 0; n-- { // the kernel transmits without receiving
+		l.completion.Push(l.tx.At(0).Addr)
+		l.tx.Release(1)
+	}
+	l.completion.Submit(l.completion.Reserved())
+	l.tidy()
+	if got := l.fill.Peek(8); got != 2 {
+		t.Fatalf("the kernel has %d frames to receive into, want 2: %v", got, l.Audit())
+	}
+	l.FreeBatch(held)
+}
+
+// TestGeometries passes messages through endpoints of every small shape that is
+// valid, at random, and checks order, content and that no frame is lost.
+func TestGeometries(t *testing.T) {
+	sizes := []uint32{1, 2, 4, 16}
+	for _, frames := range []uint32{minFrames, 17, 64} {
+		for _, fill := range sizes {
+			for _, rx := range sizes {
+				for _, tx := range sizes {
+					geo := Geometry{FrameCount: frames, FillSize: fill, RxSize: rx, TxSize: tx, CompletionSize: tx}
+					if err := geo.WithDefaults().Validate(); err != nil {
+						t.Fatal(err)
+					}
+					pass(t, newLoop(t, geo), rand.New(rand.NewPCG(uint64(frames), uint64(fill<<8|rx<<4|tx))))
+				}
+			}
+		}
+	}
+}
+
+func pass(t *testing.T, l *loop, rng *rand.Rand) {
+	t.Helper()
+	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
+	payload := make([]byte, 8)
+	sent, received := uint64(0), uint64(0)
+	var held []Message
+	for received < 500 {
+		switch rng.IntN(4) {
+		case 0:
+			binary.BigEndian.PutUint64(payload, sent)
+			switch err := l.Write(&ch, payload); {
+			case err == nil:
+				sent++
+			case !errors.Is(err, ErrQueueFull) && !errors.Is(err, ErrNoBuffers):
+				t.Fatal(err)
+			}
+		case 1:
+			l.kernel()
+		case 2:
+			m := make([]Message, 1+rng.IntN(8))
+			for i := range m[:l.Recv(m)] {
+				if got := binary.BigEndian.Uint64(m[i].Payload()); got != received {
+					t.Fatalf("%+v: message %d came where %d should", l.Geometry(), got, received)
+				}
+				received++
+				held = append(held, m[i])
+			}
+			if len(held) > l.quota() {
+				t.Fatalf("%+v: the application holds %d messages, its quota is %d", l.Geometry(), len(held), l.quota())
+			}
+		case 3:
+			n := rng.IntN(len(held) + 1)
+			l.FreeBatch(held[:n])
+			held = held[n:]
+		}
+	}
+	l.FreeBatch(held)
+	if a := l.Audit(); a.Of(segment.Application) != 0 || a.Of(segment.Stack) != 0 {
+		t.Fatalf("%+v: frames left: %v", l.Geometry(), a)
+	}
+}
+
+// TestMisusePanics: a message freed twice, or received over before it is freed.
+func TestMisusePanics(t *testing.T) {
+	mustPanic := func(name string, f func()) {
+		t.Helper()
+		defer func() {
+			if recover() == nil {
+				t.Errorf("%s: no panic", name)
+			}
+		}()
+		f()
+	}
+	l := newLoop(t, Geometry{})
+	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
+	var m [1]Message
+	for range 2 {
+		if err := l.Write(&ch, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.kernel()
+	l.Recv(m[:])
+	mustPanic("received over", func() { l.Recv(m[:]) })
+	l.Free(&m[0])
+	mustPanic("freed twice", func() { l.Free(&m[0]) })
+}
+
+// TestReceivedGarbage: each kind costs its counter and gives its frame back.
+func TestReceivedGarbage(t *testing.T) {
+	good := make([]byte, 60)
+	wire.PutEthernet(good, wire.LinkAddr{2}, wire.LinkAddr{4}, wire.EtherTypeUNet)
+	wire.PutMessage(good[wire.EthernetHeaderLen:], 1, 2, 8)
+	change := func(at int, v byte) []byte {
+		b := append([]byte(nil), good...)
+		b[at] = v
+		return b
+	}
+	for name, c := range map[string]struct {
+		frame                 []byte
+		malformed, notMessage uint64
+	}{
+		"truncated Ethernet": {good[:13], 1, 0},
+		"truncated header":   {good[:wire.EthernetHeaderLen+5], 1, 0},
+		"version":            {change(14, 9), 1, 0},
+		"flags":              {change(15, 1), 1, 0},
+		"length":             {change(16, 0xff), 1, 0},
+		"IPv4":               {change(12, 0x08), 0, 1},
+	} {
+		l := newLoop(t, Geometry{})
+		d, ok := l.AllocFrame()
+		if !ok {
+			t.Fatal("no frame")
+		}
+		d.Len = uint32(copy(l.Bytes(d), c.frame))
+		l.SendFrame(d)
+		l.kernel()
+		var m [4]Message
+		if n := l.Recv(m[:]); n != 0 {
+			t.Errorf("%s: received %d messages", name, n)
+		}
+		if l.stats.malformed != c.malformed || l.stats.notMessage != c.notMessage {
+			t.Errorf("%s: counters %+v", name, l.stats)
+		}
+		if a := l.Audit(); a.Of(segment.Stack)+a.Of(segment.Application) != 0 {
+			t.Errorf("%s: frames left: %v", name, a)
+		}
+	}
+}

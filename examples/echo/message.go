@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// openMessage is openUDP for messages: an endpoint with a tag of its own, and a
+// channel to the server's.
+func openMessage(ctx context.Context, socket string, to netip.AddrPort) (exchange func([]byte) error, closeAll func(), err error) {
+	anyTag := endpoint.MessageTag(0)
+	grant, lease, err := control.Open(ctx, socket, endpoint.Request{Tags: []endpoint.Tag{anyTag}})
+	if err != nil {
+		return nil, nil, err
+	}
+	ep, err := endpoint.Attach(grant, endpoint.Config{Lease: lease})
+	if err != nil {
+		return nil, nil, errors.Join(err, grant.Close(), lease.Close())
+	}
+	closeAll = func() { ep.Close(); lease.Close() }
+	ch, err := ep.Channel(ctx, lease, to.Addr(), uint32(to.Port()), ep.Tags()[0].Message)
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return func(payload []byte) error {
+		deadline := time.Now().Add(patience)
+		if err := ep.Write(&ch, payload); err != nil {
+			return err
+		}
+		for {
+			if err := ep.Wait(deadline); err != nil { // flushes what was written
+				return err
+			}
+			var m [1]endpoint.Message
+			if ep.Recv(m[:]) == 0 {
+				continue
+			}
+			back := bytes.Equal(m[0].Payload(), payload)
+			ep.Free(&m[0])
+			if back {
+				return nil
+			}
+		}
+	}, closeAll, nil
+}

@@ -1,0 +1,73 @@
+package stack
+
+import "container/heap"
+
+// timer is embedded in what has something to do when its time has come. Its
+// zero value, with owner set, is a timer that does not run.
+type timer struct {
+	at    instant // when it runs out; only while it runs
+	slot  int     // its place in the heap, from 1; 0: it does not run
+	owner interface{ expired(*Stack) }
+}
+
+// timerHeap is all timers that run, the earliest first: with a route for each of
+// thousands of peers, looking through them all would hold the lock for long.
+type timerHeap []*timer
+
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, k int) bool { return h[i].at < h[k].at }
+func (h timerHeap) Swap(i, k int) {
+	h[i], h[k] = h[k], h[i]
+	h[i].slot, h[k].slot = i+1, k+1
+}
+
+func (h *timerHeap) Push(x any) {
+	t := x.(*timer)
+	*h = append(*h, t)
+	t.slot = len(*h)
+}
+
+func (h *timerHeap) Pop() any {
+	k := len(*h) - 1
+	t := (*h)[k]
+	(*h)[k] = nil
+	*h = (*h)[:k]
+	t.slot = 0
+	return t
+}
+
+// startTimer lets t run out at the instant at, whether it runs already or not.
+// never stops it. mu is held, as in all of this file.
+func (s *Stack) startTimer(t *timer, at instant) {
+	t.at = at
+	switch {
+	case at == never:
+		if t.slot == 0 {
+			return
+		}
+		heap.Remove(&s.timers, t.slot-1)
+	case t.slot == 0:
+		heap.Push(&s.timers, t)
+	default:
+		heap.Fix(&s.timers, t.slot-1)
+	}
+	before := s.timerAt
+	s.timerAt = never
+	if len(s.timers) > 0 {
+		s.timerAt = s.timers[0].at
+	}
+	if s.timerAt < before {
+		s.poke()
+	}
+}
+
+func (s *Stack) stopTimer(t *timer) { s.startTimer(t, never) }
+
+// runTimers runs what is due.
+func (s *Stack) runTimers() {
+	for s.now >= s.timerAt {
+		t := s.timers[0]
+		s.stopTimer(t)
+		t.owner.expired(s)
+	}
+}
