@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -46,7 +47,8 @@ type Host struct {
 	addr  netip.Addr
 	whole bool
 
-	close func() error
+	closed chan struct{}
+	close  func() error
 }
 
 // Open asks unetd for an endpoint and starts a host on it. It needs no
@@ -109,25 +111,47 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 		// The grant stays the caller's, so its descriptors must survive.
 		return nil, errors.Join(err, ep.Detach())
 	}
-	h := &Host{lease: lease, ep: ep, stack: s, addr: addr.Addr(), whole: whole}
-	closed := make(chan struct{})
-	h.close = sync.OnceValue(func() error {
-		close(closed)
-		return errors.Join(s.Close(), ep.Close(), lease.Close())
-	})
+	h := &Host{lease: lease, ep: ep, stack: s, addr: addr.Addr(), whole: whole, closed: make(chan struct{})}
+	h.close = sync.OnceValue(h.shut)
 	go func() {
 		select {
 		case <-lease.Done():
 			s.Fail(endpoint.ErrLeaseClosed)
-		case <-closed:
+		case <-h.closed:
 		}
 	}()
 	return h, nil
 }
 
 // Close closes the host's sockets and gives everything back. Blocked calls
-// return net.ErrClosed.
+// return net.ErrClosed. Datagrams and buffers that the application still holds
+// stay readable until they are returned.
 func (h *Host) Close() error { return h.close() }
+
+func (h *Host) shut() error {
+	err := h.stack.Close()
+	h.stack.Do(func() { close(h.closed) }) // under the lock: not while Stats asks
+	closeEndpoint := h.ep.Close
+	if h.stack.Lent() > 0 {
+		closeEndpoint = h.ep.CloseLater
+	}
+	return errors.Join(err, closeEndpoint(), h.lease.Close())
+}
+
+// Stats are the counters of the host's endpoint, those of the kernel's side of
+// its queues included: frames that found a queue full are counted there. What
+// the protocols counted is in Stack().Counters. After Close it is net.ErrClosed.
+func (h *Host) Stats() (st endpoint.Stats, err error) {
+	h.stack.Do(func() {
+		select {
+		case <-h.closed:
+			err = net.ErrClosed
+		default:
+			st, err = h.ep.Stats()
+		}
+	})
+	return st, err
+}
 
 // Addr is the host's address.
 func (h *Host) Addr() netip.Addr { return h.addr }

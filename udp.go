@@ -209,8 +209,8 @@ func (c *UDPConn) SetDeadline(t time.Time) error { return c.set(c.sock.SetDeadli
 // os.ErrDeadlineExceeded. Zero is never.
 func (c *UDPConn) SetReadDeadline(t time.Time) error { return c.set(c.sock.SetReadDeadline(t)) }
 
-// SetWriteDeadline sets the same for writes, which block only while the route
-// is being resolved or the send queue is full.
+// SetWriteDeadline sets the same for writes, which block only while the send
+// queue is full.
 func (c *UDPConn) SetWriteDeadline(t time.Time) error { return c.set(c.sock.SetWriteDeadline(t)) }
 
 func (c *UDPConn) set(err error) error {

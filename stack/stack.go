@@ -251,6 +251,14 @@ func (s *Stack) Close() error {
 	return nil
 }
 
+// Lent is the number of frames with sockets and the application; after Close,
+// with the application alone.
+func (s *Stack) Lent() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lent
+}
+
 // Do calls f under the stack's lock, while nothing else uses the link: that is
 // how the link's owner reads what the link counts. f must be quick, since all
 // that goes through the stack waits for it, and must not call the stack or its

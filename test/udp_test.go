@@ -292,6 +292,44 @@ func TestUDPErrors(t *testing.T) {
 	again.Close()
 }
 
+// TestLentAtClose: what the application has borrowed stays readable when the
+// host is closed, and is given back afterwards without harm.
+func TestLentAtClose(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	_, socket := daemon(t, pair.A)
+	h := open(t, socket, unet.Config{})
+	c := listen(t, h, 7000)
+	theirs := kernelDial(t, pair.B, c.LocalAddr().String())
+	theirs.Write([]byte("keep this"))
+	d, err := c.Borrow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := c.Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := h.Stats()
+	if err != nil || st.Received == 0 || st.KernelRxRingFull != 0 {
+		t.Errorf("statistics %+v, %v", st, err)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if string(d.Payload) != "keep this" {
+		t.Errorf("after Close the borrowed datagram is %q", d.Payload)
+	}
+	copy(b.Payload, "too late")
+	if err := c.Commit(&b, 8, d.From); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("commit after Close: %v, want net.ErrClosed", err)
+	}
+	c.Cancel(&b)
+	c.Return(&d)
+	if _, err := h.Stats(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("statistics after Close: %v, want net.ErrClosed", err)
+	}
+}
+
 // TestManySockets: the readers of many sockets of one host are all served, by
 // whichever of them polls, while kernel clients talk to all at once.
 func TestManySockets(t *testing.T) {
