@@ -213,7 +213,7 @@ func newMemory(c *common) *cobra.Command {
 }
 
 func newAll(c *common) *cobra.Command {
-	rounds := 9
+	rounds := 13
 	cmd := &cobra.Command{
 		Use:   "all",
 		Short: "Everything, and the speed table",

@@ -126,6 +126,7 @@ func memoryGoal(attach string, weights []Weight) Goal {
 // PrintGoals writes the speed table.
 func PrintGoals(w io.Writer, goals []Goal) {
 	fmt.Fprintf(w, "\nSpeed and memory to reach (%d bytes, spinning, medians of interleaved rounds)\n", goalSize)
+	fmt.Fprintf(w, "Less than %v allocations a message, which are the runtime's own, count as none.\n", noAllocs)
 	g := grid{left: 2}
 	g.add("figure", "attach", "bound", "measured", "")
 	for _, goal := range goals {

@@ -32,6 +32,7 @@ type Row struct {
 	Allocs                    Spread // a message
 	Syscalls                  *float64
 	N, Lost, Duplicates       int // of all rounds
+	Stalls                    int // of all rounds; oneway
 	CreditWindow, CreditEvery int
 }
 
@@ -84,6 +85,9 @@ func summarize(k Key, records []Record) Row {
 	for _, r := range records {
 		row.N += r.N
 		row.Lost += r.Lost
+		if r.Stalls != nil {
+			row.Stalls += *r.Stalls
+		}
 		if r.Duplicates != nil {
 			row.Duplicates += *r.Duplicates
 		}

@@ -47,7 +47,7 @@ func (s Summary) printGroup(w io.Writer, b workload.Bench, size int) {
 	case workload.OneWay:
 		fmt.Fprintf(w, "\n%d messages of %d bytes one way, medians over %s\n", (first.N+first.Lost)/first.Rounds, size, over)
 		fmt.Fprintf(w, "At most %d messages are on their way; the receiver gives credit every %d. Timed from the first send until the\n", first.CreditWindow, first.CreditEvery)
-		fmt.Fprintln(w, "receiver's word that it has all is back; nothing is subtracted.")
+		fmt.Fprintln(w, "receiver's word that it has all is back; nothing is subtracted. A stall is a credit that did not come in time.")
 		g = streamGrid()
 	}
 	for _, r := range rows {
@@ -87,7 +87,7 @@ func (s Summary) rttCells(r Row) []string {
 
 func streamGrid() grid {
 	g := grid{left: 3}
-	g.add("transport", "attach", "wait", "batch", "M msg/s", "", "cpu us", "syscalls", "allocs", "lost", "duplicates", "vs kernel-udp", "/ floor")
+	g.add("transport", "attach", "wait", "batch", "M msg/s", "", "cpu us", "syscalls", "allocs", "lost", "duplicates", "stalls", "vs kernel-udp", "/ floor")
 	return g
 }
 
@@ -96,7 +96,7 @@ func (s Summary) streamCells(r Row) []string {
 		r.Transport, r.Attach, r.Wait, fmt.Sprint(r.Batch),
 		fmt.Sprintf("%.3f", r.MsgsPerS.Median/1e6), fmt.Sprintf("(%.3f..%.3f)", r.MsgsPerS.Min/1e6, r.MsgsPerS.Max/1e6),
 		fmt.Sprintf("%.2f", r.CPU.Median), perMessage(r.Syscalls), fmt.Sprintf("%.3f", r.Allocs.Median),
-		fmt.Sprint(r.Lost), fmt.Sprint(r.Duplicates),
+		fmt.Sprint(r.Lost), fmt.Sprint(r.Duplicates), fmt.Sprint(r.Stalls),
 		times(s.overKernel(r)), bare(s.overFloor(r)),
 	}
 }

@@ -41,7 +41,8 @@ func openKernelUDP(_ context.Context, j workload.Job) (workload.Conn, error) {
 	k := &kernelUDP{fd: fd, buf: make([]byte, maxMessage)}
 	k.out.init(max(j.Batch, 1), 0)
 	k.in.init(workload.RecvBatchSize, maxMessage)
-	// A refusal leaves the default, which also works.
+	// The kernel caps it at net.core.rmem_max without a word; what is lost for
+	// want of room is counted.
 	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, receiveBuffer)
 	if err := syscall.Bind(fd, sockaddr(j.Local.UDP)); err != nil {
 		syscall.Close(fd)
