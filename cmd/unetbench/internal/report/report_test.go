@@ -214,7 +214,7 @@ func TestTablesShowMediansAndRatios(t *testing.T) {
 	for _, want := range [][]string{
 		{"floor", "queue", "spin", "2.50", "(2.00..3.00)", "2.50", "2.50", "2.50", "0.00", "unknown", "0.000", "0", "2.00x", "1.00"},
 		{"kernel-udp", "none", "spin", "5.00", "(4.00..6.00)", "5.00", "5.00", "5.00", "0.00", "unknown", "0.000", "0", "1.00x", "-"},
-		{"msg", "port", "spin", "32", "1.200", "(1.200..1.200)", "0.00", "unknown", "0.000", "0", "0", "2.00x", "-"},
+		{"msg", "port", "spin", "32", "1.200", "(1.200..1.200)", "0.00", "unknown", "0.000", "0", "0", "0", "2.00x", "-"},
 	} {
 		found := false
 		for line := range strings.Lines(text) {
