@@ -12,12 +12,10 @@ import (
 // feed is a link that costs nothing: it receives one frame over and over, when
 // told to, and sends into nowhere.
 type feed struct {
-	frame  []byte
-	room   [2048]byte
-	waits  int
-	sent   int
-	more   int // frames offered a batch
-	single stack.Frame
+	frame []byte
+	room  [2048]byte
+	waits int
+	sent  int
 }
 
 func (l *feed) Recv(frames []stack.Frame) int {

@@ -83,9 +83,7 @@ func SumCopy(dst, src []byte, initial uint64) uint64 {
 	dst = dst[:n]
 	if n < 8 {
 		sum, carry := bits.Add64(initial, short(src), 0)
-		for i := range src {
-			dst[i] = src[i]
-		}
+		copy(dst, src)
 		return sum + carry
 	}
 	sum, carries, i := initial, uint64(0), 0
