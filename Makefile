@@ -26,7 +26,7 @@ check: ## format, vet, lint, import rules, stale BPF objects
 	$(GO) vet -tags unetdebug ./...
 	$(GO) run $(STATICCHECK) ./...
 	$(GO) test -count=1 -run 'TestImportDirections' .
-	$(GO) test -count=1 -run 'TestSources' ./bpf
+	$(GO) test -count=1 -run 'TestObjectsAreCurrent' ./bpf
 
 bench: build ## measure small-message latency and rate against kernel sockets
 	$(SUDO) bin/unetbench all $(BENCHFLAGS)
