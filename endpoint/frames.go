@@ -109,6 +109,9 @@ func (e *Endpoint) ReleaseFrame(d Desc) {
 	}
 }
 
+// Queued is the number of descriptors that wait in the receive queue.
+func (e *Endpoint) Queued() int { return int(e.sock.RX.Peek(e.sock.RX.Size())) }
+
 // Pending reports whether a received frame waits. It may be called from any
 // goroutine until Close. It can be true for no reason after RecvFrames has
 // returned something, and until it has returned nothing.

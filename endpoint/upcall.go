@@ -29,6 +29,8 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 		return ErrNoUpcall
 	}
 	defer context.AfterFunc(ctx, e.Wake)()
+	size := int(e.sock.RX.Size())
+	almostFull := size - size/4
 	for ctx.Err() == nil {
 		if err := e.Wait(time.Time{}); errors.Is(err, ErrWoken) {
 			continue
@@ -36,7 +38,7 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 			return err
 		}
 		fn := e.upcalls[NonEmpty]
-		if full := e.upcalls[AlmostFull]; full != nil && e.sock.RX.Peek(e.sock.RX.Size()) >= e.sock.RX.Size()-e.sock.RX.Size()/4 {
+		if full := e.upcalls[AlmostFull]; full != nil && e.Queued() >= almostFull {
 			fn = full
 		}
 		fn(e)

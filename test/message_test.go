@@ -258,6 +258,11 @@ func TestUpcalls(t *testing.T) {
 		if err := sender.Flush(); err != nil {
 			t.Fatal(err)
 		}
+		for deadline := time.Now().Add(patience); ep.Queued() < count; {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d messages arrived", ep.Queued(), count)
+			}
+		}
 		if err := ep.Serve(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("Serve: %v", err)
 		}
