@@ -50,7 +50,10 @@
 // the receive queue and puts as many from the pool on the free queue, so that
 // the kernel never waits for the application; Free and completed sends put them
 // back into the pool. What the application may hold at once is the segment
-// less what the free queue needs.
+// less what the free queue needs and an eighth for sending.
+//
+// An endpoint whose grantor has died is deaf, and knows it only if the lease is
+// in its [Config]: then Wait returns [ErrLeaseClosed].
 //
 // Below messages there are frames (SendFrame, RecvFrames): what a protocol
 // stack that brings its own headers works with.

@@ -153,7 +153,7 @@ func (e *Endpoint) refill() {
 	e.sock.Fill.Submit(n)
 	e.deficit -= n
 	if e.sock.Fill.NeedWakeup() {
-		e.sock.KickReceive() // an error is Flush's to report: it will meet the same
+		e.sock.KickReceive() // fails when the device is down, and then there is nothing to receive
 	}
 }
 

@@ -10,7 +10,8 @@
 // [NewSegment] and mapped by [MapSegment].
 //
 // A bound socket needs one system call on its data path, [Socket.Kick], which
-// tells the kernel to look at the TX ring. Receiving needs none.
+// tells the kernel to look at the TX ring. Receiving needs none, but for a
+// zero-copy driver that ran out of frames and says so ([Socket.KickReceive]).
 //
 // Every fact about the kernel here is from Documentation/networking/af_xdp.rst
 // and net/xdp/xsk.c.
