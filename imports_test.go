@@ -29,6 +29,8 @@ var layers = map[string]struct{ own, other []string }{
 	"mux":                    {own: []string{"bpf", "endpoint", "internal/xsk", "internal/route", "wire"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"control":                {own: []string{"endpoint"}, other: []string{"golang.org/x/sys/unix"}},
 	"proto/udp":              {own: []string{"wire"}},
+	"proto/tcp/seq":          {},
+	"proto/tcp":              {own: []string{"wire", "proto/tcp/seq"}},
 	"stack":                  {own: []string{"wire", "proto"}},
 	"stack/memlink":          {own: []string{"stack", "wire"}},
 	"internal/netlab":        {own: []string{"wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},

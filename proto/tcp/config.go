@@ -1,0 +1,171 @@
+package tcp
+
+import "time"
+
+// Defaults of [Config] and [Options].
+const (
+	// DefaultBuffer bounds what a connection has queued in one direction.
+	DefaultBuffer = 256 << 10 // bytes
+	// DefaultMemory bounds the buffers of all connections of a table.
+	DefaultMemory = 256 << 20 // bytes
+	// DefaultMTU is Ethernet's.
+	DefaultMTU = 1500 // bytes of IP packet
+
+	// DefaultMinRTO is far below the second of RFC 6298, section 2.4, which is
+	// there for peers that delay acknowledgments and for clocks that tick
+	// slowly. On a LAN an answer that takes more than 5 ms is lost. A peer that
+	// does delay its acknowledgments causes one needless retransmission, and
+	// then the connection leaves it the time it takes (rto.go).
+	DefaultMinRTO     = 5 * time.Millisecond
+	DefaultMaxRTO     = 60 * time.Second // RFC 6298, section 2.5: at least that
+	DefaultInitialRTO = time.Second      // RFC 6298, section 2.1
+
+	// DefaultTimeWait is twice the maximum segment lifetime. RFC 9293 says 4
+	// minutes, for segments that wander through the Internet for two. A
+	// segment on a LAN lives for milliseconds, and new connections are kept
+	// apart from old ones by their initial sequence numbers (RFC 6528) and by
+	// timestamps. What is left for TIME-WAIT is to answer a FIN that the peer
+	// sends again because our last ACK was lost, and 2 s is time for three of
+	// those from a peer with Linux's timeouts. Raise it for long paths.
+	DefaultTimeWait = 2 * time.Second
+	// DefaultFinWait is how long a connection that the application has closed
+	// waits for the peer to close too.
+	DefaultFinWait = 60 * time.Second
+
+	DefaultUserTimeout    = 5 * time.Minute // RFC 9293, section 3.9.1.1
+	DefaultConnectTimeout = 3 * time.Minute // RFC 1122, section 4.2.3.5
+
+	// DefaultCork is how long written bytes wait to fill a segment while
+	// earlier ones are in flight.
+	DefaultCork = 30 * time.Microsecond
+	// DefaultAckDelay is how long an adaptive acknowledgment waits for data to
+	// ride on: less than DefaultMinRTO, or a peer like us would retransmit.
+	DefaultAckDelay = time.Millisecond
+
+	DefaultSynQueue    = 1024 // connections of one listener that have not been established
+	DefaultAcceptQueue = 1024 // connections of one listener that have not been accepted
+
+	// DefaultInPlace is the least text of a segment, in bytes, that is queued
+	// in the frame it came in. A frame that is kept is missing from the link,
+	// so less than this is copied out of it.
+	DefaultInPlace = 512
+
+	// Go's net package probes after 15 s and then every 15 s, nine times; so
+	// does KeepAlive where it leaves a value out.
+	DefaultKeepAliveIdle     = 15 * time.Second
+	DefaultKeepAliveInterval = 15 * time.Second
+	DefaultKeepAliveCount    = 9
+
+	maxBuffer       = 1 << 30 // what a scaled window can say (RFC 7323, section 2.3)
+	minBuffer       = 2048
+	maxTimeWaits    = 1 << 16
+	synAckRetries   = 5 // as Linux: 63 s with an initial timeout of 1 s
+	defaultMSS      = 536
+	minMSS          = 48 // what is left of a tiny offer (Linux: TCP_MIN_SND_MSS)
+	firstEphemeral  = 32768
+	lastEphemeral   = 60999
+	ipAndTCPHeaders = 40
+)
+
+// PortRange is a set of ports, both ends included.
+type PortRange struct{ First, Last uint16 }
+
+// Config of a [Table]. The zero value works, but see Secret.
+type Config struct {
+	// Secret is the key of all that a stranger must not be able to guess:
+	// initial sequence numbers, cookies, ports, timestamp offsets. It must be
+	// random, and new for every table. The zero value is for tests.
+	Secret [16]byte
+	// PartialChecksums accepts checksums that cover the pseudo-header only, as
+	// they are on a virtual link. On a real wire they are corruption.
+	PartialChecksums bool
+	// ReleaseFrame gives back a frame that [Table.Process] has kept. It is
+	// called at most once for each, from any method. It is needed if
+	// Inbound.Memory is ever [MemoryFrame].
+	ReleaseFrame func(frame uint64)
+
+	Memory       int         // bytes of buffers for all connections
+	MaxTimeWaits int         // connections in TIME-WAIT; the oldest gives way
+	Ports        []PortRange // ephemeral; nil: the kernel's default, 32768 to 60999
+	InPlace      int         // bytes, see DefaultInPlace
+
+	MinRTO, MaxRTO, InitialRTO time.Duration
+	TimeWait, FinWait          time.Duration
+	ConnectTimeout             time.Duration
+
+	// Options of RFC 7323 and RFC 2018 are offered and accepted unless these
+	// say no.
+	NoTimestamps, NoWindowScale, NoSACK bool
+
+	// NewCongestion makes the congestion control of a connection; nil: slow
+	// start as RFC 5681 has it, see [Congestion].
+	NewCongestion func(mss int) Congestion
+}
+
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+func (c Config) withDefaults() Config {
+	c.Memory = or(c.Memory, DefaultMemory)
+	c.MaxTimeWaits = max(or(c.MaxTimeWaits, maxTimeWaits), 1)
+	if len(c.Ports) == 0 {
+		c.Ports = []PortRange{{firstEphemeral, lastEphemeral}}
+	}
+	c.InPlace = or(c.InPlace, DefaultInPlace)
+	c.MinRTO = or(c.MinRTO, DefaultMinRTO)
+	c.MaxRTO = max(or(c.MaxRTO, DefaultMaxRTO), c.MinRTO)
+	c.InitialRTO = min(max(or(c.InitialRTO, DefaultInitialRTO), c.MinRTO), c.MaxRTO)
+	c.TimeWait = or(c.TimeWait, DefaultTimeWait)
+	c.FinWait = or(c.FinWait, DefaultFinWait)
+	c.ConnectTimeout = or(c.ConnectTimeout, DefaultConnectTimeout)
+	return c
+}
+
+// KeepAlive of a connection (RFC 9293, section 3.8.4). It is off unless Enable
+// is set.
+type KeepAlive struct {
+	Enable   bool
+	Idle     time.Duration // without a segment from the peer before the first probe
+	Interval time.Duration // between probes
+	Count    int           // probes without an answer before the connection fails
+}
+
+func (k KeepAlive) withDefaults() KeepAlive {
+	k.Idle = or(k.Idle, DefaultKeepAliveIdle)
+	k.Interval = or(k.Interval, DefaultKeepAliveInterval)
+	k.Count = or(k.Count, DefaultKeepAliveCount)
+	return k
+}
+
+// Options of a connection, or of all that a listener accepts. The zero value
+// works.
+type Options struct {
+	Owner any // see [Conn.Owner]
+
+	MTU           int // of the path, bytes of IP packet
+	SendBuffer    int // bytes
+	ReceiveBuffer int // bytes
+
+	Nagle       bool          // RFC 9293, section 3.7.4
+	Cork        time.Duration // see DefaultCork; negative: small writes never wait
+	AdaptiveAck bool          // acknowledgments may wait, see ack.go
+	AckDelay    time.Duration // for how long
+	UserTimeout time.Duration // how long data may stay unacknowledged; negative: for ever
+	KeepAlive   KeepAlive
+}
+
+func (o Options) withDefaults() Options {
+	o.MTU = min(max(or(o.MTU, DefaultMTU), 68), 0xffff)
+	o.SendBuffer = min(max(or(o.SendBuffer, DefaultBuffer), minBuffer), maxBuffer)
+	o.ReceiveBuffer = min(max(or(o.ReceiveBuffer, DefaultBuffer), minBuffer), maxBuffer)
+	o.Cork = or(o.Cork, DefaultCork)
+	o.AckDelay = or(o.AckDelay, DefaultAckDelay)
+	o.UserTimeout = or(o.UserTimeout, DefaultUserTimeout)
+	o.KeepAlive = o.KeepAlive.withDefaults()
+	return o
+}

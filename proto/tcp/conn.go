@@ -1,0 +1,331 @@
+package tcp
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
+)
+
+// State is a connection's (RFC 9293, section 3.3.2).
+type State uint8
+
+const (
+	Closed State = iota
+	Listen
+	SynSent
+	SynReceived
+	Established
+	FinWait1
+	FinWait2
+	CloseWait
+	Closing
+	LastAck
+	TimeWait
+)
+
+var stateNames = [...]string{"CLOSED", "LISTEN", "SYN-SENT", "SYN-RECEIVED", "ESTABLISHED",
+	"FIN-WAIT-1", "FIN-WAIT-2", "CLOSE-WAIT", "CLOSING", "LAST-ACK", "TIME-WAIT"}
+
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "invalid state"
+}
+
+// synchronized reports whether both sides know the other's sequence numbers.
+func (s State) synchronized() bool { return s >= Established }
+
+// Conn is one connection. [Table.Dial] and [Listener.Accept] make it. The names
+// of the sequence variables are RFC 9293's (section 3.3.1).
+type Conn struct {
+	// Owner is for the driver of the engine, which finds its own socket by it
+	// when [Table.NextEvent] or [Table.NextReady] returns this one. The engine
+	// never reads it.
+	Owner any
+
+	// What nearly every segment touches stands together, what few do at the end:
+	// a server with many connections reads each from memory.
+
+	table  *Table
+	id     tuple
+	pseudo uint64 // sum of the pseudo-header, without the length
+	next   plan   // as of the last update
+
+	// What the table keeps for it, see lists.go and timers.go.
+	readyNext, readyPrev *Conn
+	eventNext            *Conn
+	queuedAt             Time  // the time that the heap of timers has it for
+	slot                 int32 // in that heap, from 1
+	events               Events
+	onReady, onEvents    bool
+	inTable              bool
+
+	state       State
+	finQueued   bool // a FIN follows the last byte of send
+	finAcked    bool
+	resetQueued bool // a RST is to be sent, and nothing else any more
+	hasPeerFin  bool
+	gotFin      bool // RCV.NXT is past the peer's FIN
+	wantsRead   bool // Read has found nothing since the last Readable
+	wantsWrite  bool // Write has found no room since the last Writable
+	readClosed  bool // the application reads no more
+	writeClosed bool // the application writes no more
+	closed      bool // the application has let go
+	ackNow      bool // an ACK is to be sent
+	timing      bool // a segment is timed
+	sampled     bool // srtt means something
+	persisting  bool // the retransmission timer is the persist timer
+	probeDue    bool // a window probe is to be sent
+	keepDue     bool // a keepalive probe is to be sent
+	flushed     bool // corked bytes may leave
+
+	// Options that both sides agreed on.
+	scaling, timestamps, sack bool
+	sndScale, rcvScale        uint8
+
+	backoff     uint8 // of the retransmission timer
+	keepProbes  uint8 // not answered
+	interactive uint8 // how often the application has answered at once, ack.go
+
+	// Send sequence space. SND.NXT is set back for a retransmission; sndMax is
+	// the latest it has been, which is what an acknowledgment is held against.
+	sndUna         seq.Number
+	sndNxt         seq.Number
+	sndMax         seq.Number
+	sndWL1, sndWL2 seq.Number
+	sndWnd         uint32 // bytes, scaled
+	maxSndWnd      uint32 // the largest that sndWnd has been
+	timedSeq       seq.Number
+	send           sendQueue
+	mss            int // most text in a segment, bytes, after the timestamps
+	congestion     Congestion
+	slow           slowStart
+
+	// Receive sequence space. RCV.WND is rcvAdv - RCV.NXT.
+	rcvNxt      seq.Number
+	rcvAdv      seq.Number // right edge of the window that was advertised
+	lastAckSent seq.Number
+	ackPending  uint32 // bytes of text that are not acknowledged
+	tsRecent    uint32 // the peer's timestamp, to be echoed
+	tsOffset    uint32 // of our clock in timestamps
+	tsRecentAt  Time
+	recv        queue
+	post        []byte // where a reader that waits wants its text
+	posted      int    // bytes of it that are filled
+	textAt      Time   // when text came last
+	heardAt     Time   // when a segment last came
+
+	// Timers, timers.go. Never: not running.
+	rtxAt, ackAt, corkAt, keepAt, waitAt Time
+
+	// Retransmission, rto.go.
+	srtt, rttvar, rto time.Duration
+	patience          time.Duration // a minimum of rto that the peer has taught us
+	timedAt           Time
+	progressAt        Time // when SND.UNA last moved, or something was first in flight
+
+	outOfOrder oooQueue
+	stat       connStats
+	opts       Options
+
+	iss, irs           seq.Number
+	peerFin            seq.Number // where the peer's FIN stands
+	retransmitTS       uint32     // our timestamp when the retransmission timer last ran out
+	listener           *Listener  // that made it, until it is accepted
+	listNext, listPrev *Conn      // on a list of its listener
+	passive            bool       // began in LISTEN
+	synRetries         uint8
+	peerMSS            uint16                             // as offered
+	peerSack           [wire.MaxSACKBlocks]wire.SACKBlock // of the last acknowledgment
+	peerSacks          uint8
+	challengeTokens    uint8
+	errTaken           bool          // Write has returned err
+	err                syscall.Errno // why the connection is over
+	soft               syscall.Errno // the last ICMP error
+	challengeAt        Time
+}
+
+type connStats struct {
+	segmentsIn, segmentsOut           uint64
+	bytesIn, bytesOut                 uint64
+	bytesRetransmitted, retransmitted uint64
+	timeouts, duplicateAcks           uint64
+	outOfOrder                        uint64
+}
+
+// newConn makes a connection that is in no list yet.
+func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
+	local, remote := unpack(id.local), unpack(id.remote)
+	c := &Conn{
+		pseudo: wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, 0),
+		Owner:  o.Owner, table: t, id: id, opts: o,
+		rto:   t.cfg.InitialRTO,
+		rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, queuedAt: Never,
+		tsOffset: t.timestampOffset(id), peerMSS: defaultMSS,
+		progressAt: now, heardAt: now, challengeTokens: challengeBurst, challengeAt: now,
+	}
+	return c
+}
+
+// Local and Remote are the ends of the connection.
+func (c *Conn) Local() AddrPort  { return unpack(c.id.local) }
+func (c *Conn) Remote() AddrPort { return unpack(c.id.remote) }
+
+// State is the state that RFC 9293 gives the connection.
+func (c *Conn) State() State { return c.state }
+
+// Err is why the connection is over, a syscall.Errno: ECONNREFUSED, ECONNRESET,
+// ETIMEDOUT, EHOSTUNREACH and others that an ICMP error stands for,
+// ECONNABORTED after Abort. It is nil while the connection lives and after an
+// orderly end.
+func (c *Conn) Err() error {
+	if c.err == 0 {
+		return nil
+	}
+	return c.err
+}
+
+// SoftErr is the last ICMP error that did not end the connection, or nil (RFC
+// 5461, RFC 5927).
+func (c *Conn) SoftErr() error {
+	if c.soft == 0 {
+		return nil
+	}
+	return c.soft
+}
+
+// begin chooses the initial sequence number and what is offered in the SYN.
+func (c *Conn) begin(iss seq.Number) {
+	c.iss, c.sndUna, c.sndNxt, c.sndMax = iss, iss, iss, iss
+	c.rcvScale = scaleFor(c.opts.ReceiveBuffer)
+}
+
+// scaleFor is the least shift with which the window field can say n.
+func scaleFor(n int) (shift uint8) {
+	for n>>shift > 0xffff && shift < 14 {
+		shift++
+	}
+	return shift
+}
+
+// agree takes over the options of the peer's SYN. offered says what ours has.
+func (c *Conn) agree(now Time, s *segment) {
+	cfg := &c.table.cfg
+	o := &s.options
+	c.peerMSS = or(o.MSS, defaultMSS)
+	c.scaling = o.HasWindowScale && !cfg.NoWindowScale
+	c.timestamps = o.HasTimestamps && !cfg.NoTimestamps
+	c.sack = o.SACKPermitted && !cfg.NoSACK
+	if c.scaling {
+		c.sndScale = min(o.WindowScale, 14)
+	} else {
+		c.sndScale, c.rcvScale = 0, 0
+	}
+	if c.timestamps {
+		c.tsRecent, c.tsRecentAt = o.TSVal, now
+	}
+	c.setMSS()
+}
+
+// setMSS is what RFC 9293, section 3.7.1, calls Eff.snd.MSS: the least of what
+// the peer takes and the path does, without the options of every segment (RFC
+// 6691).
+func (c *Conn) setMSS() {
+	mss := min(max(int(c.peerMSS), minMSS), c.opts.MTU-ipAndTCPHeaders)
+	if c.timestamps {
+		mss -= wire.TCPTimestampsLen
+	}
+	c.mss = max(mss, 1)
+}
+
+// SetMTU tells the connection the path's MTU in bytes of IP packet.
+func (c *Conn) SetMTU(now Time, mtu int) {
+	c.opts.MTU = min(max(mtu, 68), 0xffff)
+	c.setMSS()
+	c.update(now)
+}
+
+// rcvMSS is what we offer: what the path does, without regard to options (RFC
+// 6691, section 2).
+func (c *Conn) rcvMSS() int { return c.opts.MTU - ipAndTCPHeaders }
+
+// becomeEstablished is the way into ESTABLISHED, once the handshake is done. A
+// Close that came earlier takes effect now.
+func (c *Conn) becomeEstablished(now Time) {
+	t := c.table
+	t.counts[Handshakes]++
+	c.waitAt = Never
+	c.progressAt = now
+	if c.synRetries > 0 && !c.sampled {
+		c.rto = max(c.rto, 3*time.Second) // RFC 6298, section 5.7
+	}
+	if c.congestion = &c.slow; t.cfg.NewCongestion != nil {
+		c.congestion = t.cfg.NewCongestion(c.mss)
+	} else {
+		c.slow = newSlowStart(c.mss)
+	}
+	c.state = Established
+	if c.finQueued {
+		c.state = FinWait1
+	}
+	c.startKeepAlive(now)
+	if l := c.listener; l != nil {
+		l.established(c)
+		return
+	}
+	c.notify(Connected | Writable)
+}
+
+// fail ends the connection because of an error, without a word to the peer.
+func (c *Conn) fail(err syscall.Errno) {
+	if c.state == Closed {
+		return
+	}
+	c.err = err
+	c.table.counts[Failed]++
+	c.finish(Closed)
+}
+
+// abort ends the connection and tells the peer.
+func (c *Conn) abort(err syscall.Errno) {
+	if c.state == Closed {
+		return
+	}
+	c.resetQueued = c.state >= SynReceived && c.state != TimeWait
+	c.fail(err)
+}
+
+// finish takes the connection out of the table: state is CLOSED, or TIME-WAIT if
+// a record has taken over (timewait.go). What has been received can still be
+// read.
+func (c *Conn) finish(state State) {
+	t := c.table
+	if l := c.listener; l != nil && c.state == SynReceived {
+		l.syns.remove(c) // c.listener stays: there is nobody to notify
+	}
+	c.state = state
+	t.remove(c)
+	c.send.clear(&t.pool)
+	c.outOfOrder.clear(&t.pool)
+	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt = Never, Never, Never, Never, Never
+	c.ackNow, c.keepDue, c.probeDue = false, false, false
+	t.timers.stop(c)
+	if c.closed {
+		c.discard()
+	}
+	if c.next = c.makePlan(); c.next.action != nothing {
+		t.pushReady(c)
+	} else {
+		t.dropReady(c)
+	}
+	c.notify(Readable | Writable | Finished)
+}
+
+// discard frees what nobody will read any more.
+func (c *Conn) discard() {
+	c.recv.clear(&c.table.pool)
+	c.post = nil
+}

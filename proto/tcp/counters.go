@@ -1,0 +1,104 @@
+package tcp
+
+// Counter names a counter of a [Table]. Whatever is dropped, or is odd, is one
+// of them and nothing else: no error, no log line.
+type Counter uint8
+
+const (
+	SegmentsReceived Counter = iota // all that Process was given
+	SegmentsSent                    // all that were emitted
+	BytesReceived                   // of text, in order, each once
+	BytesSent                       // of text, each once
+	BytesRetransmitted
+
+	BadLength   // truncated, or an impossible data offset
+	BadChecksum // wrong, or partial on a link that has no such checksums
+	BadAddress  // from or to an address that no single host has
+	BadOptions  // an impossible length among the options; the segment itself counts
+
+	// Segments that the state, the window or the acknowledgment forbids.
+	NoConnection    // for no connection and no listener
+	ResetsSent      // answers to those, and connections given up
+	ResetsReceived  // that ended a connection
+	ResetsIgnored   // outside the window
+	OutOfWindow     // no octet in the window; answered with an ACK
+	PawsDropped     // an old timestamp (RFC 7323, section 5.3)
+	NoTimestamp     // a timestamp was agreed on and is missing
+	NoAck           // without the ACK bit where each segment has it
+	AckUnsent       // acknowledges what has not been sent
+	AckTooOld       // older than the largest window (RFC 5961, section 5)
+	SynInWindow     // SYN on a connection (RFC 5961, section 4)
+	ChallengeAcks   // sent (RFC 5961)
+	AcksLimited     // not sent, see challengeBurst
+	DuplicateAcks   // received
+	UrgentPointers  // received; the data is delivered in line
+	TextAfterClose  // text for a connection that the application has closed
+	TextDiscarded   // bytes after CloseRead
+	BeyondWindow    // bytes cut off at the right edge of the window
+	DuplicateBytes  // bytes that had been received before
+	OutOfOrder      // segments that were queued out of order
+	OutOfOrderFull  // segments dropped because that queue was full
+	OverlapMismatch // bytes that differ from what was received first for their place
+	NoMemory        // segments dropped because the table's memory is used up
+
+	SynsReceived    // for a listener
+	SynDropped      // because the accept queue was full, or no cookie could be sent
+	CookiesSent     // SYN cookies
+	CookiesAccepted // connections made from one
+	CookiesBad      // ACKs to a listener that were no cookie of ours
+	AcceptOverflows // handshakes held back because the accept queue was full
+
+	ActiveOpens  // connections opened by Dial
+	PassiveOpens // connections that listeners made
+	Handshakes   // connections that reached ESTABLISHED
+	Failed       // connections that ended by an error
+	TimeWaits    // connections that reached TIME-WAIT
+	TimeWaitGone // of those, given up early because there were too many
+	TimeWaitUsed // of those, replaced by a new connection (RFC 6191)
+
+	Timeouts       // of the retransmission timer
+	WindowProbes   // sent to a closed window
+	KeepAlives     // probes sent
+	Copied         // segments whose text was copied because their frame could not be kept
+	Placed         // segments whose text went straight into the reader's memory
+	IcmpErrors     // that were about a segment in flight
+	IcmpUnmatched  // that were about nothing that a connection has sent
+	SackReceived   // segments with SACK blocks
+	numberOfCounts // not a counter
+)
+
+var counterNames = [numberOfCounts]string{
+	SegmentsReceived: "segments_received", SegmentsSent: "segments_sent", BytesReceived: "bytes_received",
+	BytesSent: "bytes_sent", BytesRetransmitted: "bytes_retransmitted",
+	BadLength: "bad_length", BadChecksum: "bad_checksum", BadAddress: "bad_address", BadOptions: "bad_options",
+	NoConnection: "no_connection", ResetsSent: "resets_sent", ResetsReceived: "resets_received",
+	ResetsIgnored: "resets_ignored", OutOfWindow: "out_of_window", PawsDropped: "paws_dropped",
+	NoTimestamp: "no_timestamp", NoAck: "no_ack", AckUnsent: "ack_unsent", AckTooOld: "ack_too_old",
+	SynInWindow: "syn_in_window", ChallengeAcks: "challenge_acks", AcksLimited: "acks_limited",
+	DuplicateAcks: "duplicate_acks", UrgentPointers: "urgent_pointers", TextAfterClose: "text_after_close",
+	TextDiscarded: "text_discarded", BeyondWindow: "beyond_window", DuplicateBytes: "duplicate_bytes",
+	OutOfOrder: "out_of_order", OutOfOrderFull: "out_of_order_full", OverlapMismatch: "overlap_mismatch",
+	NoMemory: "no_memory", SynsReceived: "syns_received", SynDropped: "syn_dropped", CookiesSent: "cookies_sent",
+	CookiesAccepted: "cookies_accepted", CookiesBad: "cookies_bad", AcceptOverflows: "accept_overflows",
+	ActiveOpens: "active_opens", PassiveOpens: "passive_opens", Handshakes: "handshakes", Failed: "failed",
+	TimeWaits: "time_waits", TimeWaitGone: "time_wait_gone", TimeWaitUsed: "time_wait_used",
+	Timeouts: "timeouts", WindowProbes: "window_probes", KeepAlives: "keep_alives", Copied: "copied",
+	Placed: "placed", IcmpErrors: "icmp_errors", IcmpUnmatched: "icmp_unmatched", SackReceived: "sack_received",
+}
+
+func (c Counter) String() string {
+	if c < numberOfCounts {
+		return counterNames[c]
+	}
+	return "invalid counter"
+}
+
+// Count is the value of one counter.
+func (t *Table) Count(c Counter) uint64 { return t.counts[c] }
+
+// EachCounter calls f for every counter, in a fixed order.
+func (t *Table) EachCounter(f func(name string, value uint64)) {
+	for c, v := range t.counts {
+		f(counterNames[c], v)
+	}
+}

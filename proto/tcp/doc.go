@@ -1,0 +1,128 @@
+// Package tcp is the TCP engine (RFC 9293): connections as a function of (state,
+// segment, time). Segments, what the application does, and instants go in;
+// segments, events and a deadline come out. It does no I/O, keeps no clock,
+// starts no goroutine and takes no lock; package stack drives it and holds a lock
+// around every call. The same calls give the same segments, always.
+//
+// # The driver's loop
+//
+//	frames in ── Table.Process ──┐                    ┌── NextEvent, NextListener: whom to wake
+//	time ─────── Table.Expire  ──┼── connections ─────┼── NextReady ── Conn.Emit: frames out
+//	application ─ Write, Read … ─┘                    └── NextDeadline: when to call Expire
+//
+// [Table.Process] takes one IP payload. If the segment calls for an answer that
+// no connection gives (a RST, a SYN cookie, an ACK from TIME-WAIT), Result.Reply
+// says so and [Table.EmitReply] writes it. Everything else is sent by a
+// connection: one that has something to send is on the list of
+// [Table.NextReady], and each [Conn.Emit] writes one segment, header, options,
+// text and checksum, straight into the frame. When to emit is the driver's
+// choice. If it first lets the goroutine run that has been waiting for the
+// text, the acknowledgment leaves with the answer.
+//
+// Calls that are told the time may make events, emissions and timers. Events are
+// for waking: a reader hears Readable only after a Read that found nothing, a
+// writer Writable only after a Write that found too little room.
+//
+// # A connection's life
+//
+//	                    ┌────────┐   Dial: SYN
+//	       Listen       │ CLOSED ├───────────────────┐
+//	   ┌────────────────┴────────┘                   ▼
+//	┌──▼─────┐ SYN: SYN,ACK ┌──────────────┐ SYN  ┌──────────┐
+//	│ LISTEN ├─────────────▶│ SYN-RECEIVED │◀─────┤ SYN-SENT │
+//	└────────┘              └──────┬───────┘      └────┬─────┘
+//	                           ACK │                   │ SYN,ACK: ACK
+//	                        ┌──────▼───────────────────▼─┐
+//	     CloseWrite: FIN    │        ESTABLISHED         │  FIN: ACK
+//	      ┌─────────────────┤                            ├──────────────────┐
+//	      ▼                 └────────────────────────────┘                  ▼
+//	┌────────────┐  FIN: ACK   ┌─────────┐                           ┌────────────┐
+//	│ FIN-WAIT-1 ├────────────▶│ CLOSING │                           │ CLOSE-WAIT │
+//	└─────┬──────┘             └────┬────┘                           └─────┬──────┘
+//	  ACK │                     ACK │                      CloseWrite: FIN │
+//	      ▼                         ▼                                      ▼
+//	┌────────────┐  FIN: ACK  ┌───────────┐                          ┌──────────┐
+//	│ FIN-WAIT-2 ├───────────▶│ TIME-WAIT │                          │ LAST-ACK │
+//	└────────────┘            └─────┬─────┘                          └────┬─────┘
+//	                          2 MSL ▼ CLOSED                          ACK ▼ CLOSED
+//
+// Each state is one function that follows the text of section 3.10.7 step by
+// step. CLOSED has no connection; LISTEN is a [Listener]; TIME-WAIT is a record
+// of a few words that stays in the table when the connection is done. What the
+// engine does otherwise than the letter says:
+//
+//   - A peer's SYN that comes again in SYN-RECEIVED is answered with our SYN,ACK
+//     at once, and a SYN,ACK there after a simultaneous open is the ACK that
+//     figure 7 takes it for.
+//   - Text and FIN in a SYN are not queued. They are not acknowledged, so they
+//     come again.
+//   - Close in SYN-RECEIVED always waits for ESTABLISHED before it sends a FIN.
+//   - A RST must have exactly the next number, SYN and wild ACKs on a connection
+//     are answered with a challenge, at most ten and then ten a second for each
+//     connection (RFC 5961). Retransmitted text is always answered.
+//
+// # Who owns bytes
+//
+// [Conn.Write] copies once, to the retransmission buffer; [Conn.Lend] does not
+// copy and refers to the caller's memory until it is acknowledged. Emit copies
+// from there to the frame and computes the checksum in the same pass, the first
+// time and every time again.
+//
+// Received text goes one of three ways. A reader that waits has posted its memory
+// ([Conn.Post]): the text is copied there while its checksum is computed. Else,
+// if it is large enough to be worth a frame, it stays in the frame (Result.Kept)
+// until it is read or, borrowed ([Conn.Borrow]), returned. Else it is copied to the
+// receive queue. Text out of order is always copied.
+//
+// Queues are made of chunks of 4 KiB out of one pool for the table. A queue that
+// is empty has none, so an idle connection is its struct and its place in the
+// table: under a kilobyte.
+//
+// # Bounds
+//
+// SendBuffer and ReceiveBuffer bound the queues of a connection, Config.Memory
+// all of them; beyond it text is dropped and comes again. Text out of order has
+// at most twice the chunks that a window of it needs. A listener has at most
+// SynQueue connections in SYN-RECEIVED; beyond, it answers with SYN cookies and
+// remembers nothing. When AcceptQueue are waiting, SYNs are dropped and handshakes
+// held back, as Linux does by default, so that the peer tries again. Records in
+// TIME-WAIT are bounded too.
+//
+// # Timers
+//
+// A connection has five instants: retransmission (or persist, never both), delayed
+// acknowledgment, cork, keepalive, and the end of patience with a handshake or an
+// orphan. A heap in the table holds each connection once, at the earliest of its
+// five or before. Acknowledgments, which move timers back, leave the heap alone.
+//
+// Retransmission timeouts are RFC 6298's, measured with the driver's clock in
+// nanoseconds, with a minimum of 5 ms instead of a second ([DefaultMinRTO]). After
+// one everything is sent again from SND.UNA on. That is all the recovery there
+// is: nothing is ever lost, but finding a loss sooner and sending only what is
+// missing has yet to come. Its place is retransmitExpired and checkAck, with the
+// SACK blocks that noteSack keeps; [Congestion] is the interface for what may be
+// in flight.
+//
+// # When text leaves, and when ACKs do
+//
+// A small write leaves at once if nothing is in flight. While something is, small
+// writes gather until they fill a segment, everything is acknowledged, the writer
+// waits ([Conn.Flush]), or some tens of microseconds have passed (Options.Cork).
+// Text is acknowledged at once, or adaptively, see ack.go.
+//
+// # Reading order
+//
+//	process.go    a segment comes in; CLOSED
+//	states.go     the states, one function each; steps.go, the steps they share
+//	listener.go   LISTEN; cookie.go, SYN cookies; timewait.go, TIME-WAIT
+//	ack.go        acknowledging and being acknowledged
+//	text.go       text that is received, the window; outoforder.go, what comes too early
+//	emit.go       what is sent next, and writing it
+//	rto.go        retransmission, persist and keepalive; congestion.go
+//	write.go      the application's side; read.go
+//	conn.go       the connection; table.go, all of them; lists.go, timers.go
+//	pool.go       memory; sendqueue.go
+//	isn.go        what must not be guessed; siphash.go, ports.go
+//	icmp.go       errors from the network
+//	info.go       what can be known; counters.go
+package tcp

@@ -1,0 +1,342 @@
+package tcp
+
+import (
+	"github.com/unet-go/unet/wire"
+)
+
+// action is what a connection has to send next.
+type action uint8
+
+const (
+	nothing action = iota
+	sendReset
+	sendSyn
+	sendText // perhaps with a FIN, perhaps only that
+	sendProbe
+	sendAck
+	sendKeepAlive
+)
+
+// plan is what a connection sends next.
+type plan struct {
+	action action
+	fin    bool // after the text
+	corked bool // there is text, but it waits for more
+	text   int  // bytes
+}
+
+// makePlan is the one place that decides what is sent next, and whether that may
+// be sent now.
+func (c *Conn) makePlan() plan {
+	switch c.state {
+	case Closed, TimeWait:
+		if c.resetQueued {
+			return plan{action: sendReset}
+		}
+		return plan{}
+	case SynSent, SynReceived:
+		if c.sndNxt == c.iss {
+			return plan{action: sendSyn}
+		}
+	case FinWait2:
+	default:
+		if p := c.planText(); p.text > 0 || p.fin {
+			p.action = sendText
+			return p
+		} else if c.probeDue {
+			return plan{action: sendProbe}
+		} else if p.corked {
+			if c.ackNow {
+				p.action = sendAck
+			}
+			return p
+		}
+	}
+	if c.ackNow {
+		return plan{action: sendAck}
+	}
+	if c.keepDue {
+		return plan{action: sendKeepAlive}
+	}
+	return plan{}
+}
+
+// planText is how much text may be sent now (RFC 9293, section 3.8.6.2.1).
+func (c *Conn) planText() plan {
+	inFlight := int(c.sndNxt.From(c.sndUna))
+	unsent := c.send.bytes - inFlight // -1 after the FIN
+	finDue := c.finQueued && unsent >= 0
+	if unsent <= 0 && !finDue {
+		return plan{}
+	}
+	window := min(int(c.sndWnd), c.congestion.Window()) - inFlight
+	n := max(0, min(unsent, c.mss, window))
+	p := plan{text: n, fin: finDue && n == unsent && window > n}
+	switch {
+	case n == 0: // a FIN alone, or nothing
+	case n == c.mss, c.sndNxt.Before(c.sndMax), c.probeDue:
+	case n == unsent:
+		// All there is, and less than a segment.
+		switch {
+		case c.finQueued, inFlight == 0:
+		case c.opts.Nagle:
+			return plan{}
+		case c.opts.Cork > 0 && !c.flushed:
+			return plan{corked: true}
+		}
+	case n < int(c.maxSndWnd/2):
+		return plan{} // a silly window
+	}
+	return p
+}
+
+// update is called after everything that may have changed what there is to send
+// or when: it puts the connection on the list of NextReady or takes it off, and
+// sees to the timers.
+func (c *Conn) update(now Time) {
+	t := c.table
+	if c.state == Closed || c.state == TimeWait {
+		return // finish has seen to it
+	}
+	p := c.makePlan()
+	c.next.action, c.next.fin, c.next.corked, c.next.text = p.action, p.fin, p.corked, p.text
+	if !p.corked {
+		c.corkAt = Never
+	} else if c.corkAt == Never {
+		c.corkAt = now.add(c.opts.Cork)
+	}
+	if p.action != nothing {
+		t.pushReady(c)
+	} else {
+		t.dropReady(c)
+		if c.sndUna == c.sndMax && c.state != FinWait2 && c.state.synchronized() {
+			if c.send.bytes > 0 || c.finQueued && !c.finAcked {
+				c.startPersist(now)
+			} else if c.persisting {
+				c.stopPersist(now)
+			}
+		}
+	}
+	t.timers.schedule(c)
+}
+
+// OnlyAck reports whether all that is ready is an acknowledgment. A driver that
+// is about to let the reader run may hold it back for that long: what the reader
+// writes will carry it. It must not be held longer than the peer's patience, see
+// DefaultAckDelay.
+func (c *Conn) OnlyAck() bool { return c.next.action == sendAck }
+
+// Emit writes the next segment that is ready to the start of b, with its
+// checksum, and returns its length; 0 if none is. It carries less text if b has
+// less room, which is to be a hundred bytes at least. After the last one the
+// connection is off the list of NextReady.
+func (c *Conn) Emit(now Time, b []byte) int {
+	// Field by field here and below: to copy a struct is to read with wide loads
+	// what narrow stores have only just written, which stalls the processor.
+	if c.next.action == nothing {
+		return 0
+	}
+	var h header
+	h.fields.SrcPort, h.fields.DstPort = uint16(c.id.local), uint16(c.id.remote)
+	h.fields.Seq, h.fields.Ack = c.sndMax.Uint32(), c.rcvNxt.Uint32()
+	h.fields.Flags = wire.TCPAck
+	n := 0
+	switch c.next.action {
+	case sendReset:
+		n = c.emitReset(&h, b)
+	case sendSyn:
+		n = c.emitSyn(now, &h, b)
+	case sendText:
+		n = c.emitText(now, &h, b, c.next.text, c.next.fin)
+	case sendProbe:
+		n = c.emitProbe(now, &h, b)
+	case sendAck:
+		n = c.emitBare(now, &h, b)
+	case sendKeepAlive:
+		c.keepDue = false
+		c.table.counts[KeepAlives]++
+		h.fields.Seq = c.sndUna.Back(1).Uint32()
+		n = c.emitBare(now, &h, b)
+	}
+	c.table.counts[SegmentsSent]++
+	c.stat.segmentsOut++
+	c.update(now)
+	return n
+}
+
+// header is one that is being written: its fields, the length so far, and the
+// unfolded sum of all but the fields.
+type header struct {
+	fields wire.TCPFields
+	len    int
+	sum    uint64
+}
+
+// putHeader writes the header of a segment of n bytes.
+func (c *Conn) putHeader(h *header, b []byte, n int) int {
+	length := wire.PseudoHeader4([4]byte{}, [4]byte{}, 0, uint16(n))
+	wire.PutTCP(b, &h.fields, h.len, addSums(h.sum, c.pseudo+length)) // these two are too small to carry
+	return n
+}
+
+// putOptions writes the options of a segment that is not a SYN.
+func (c *Conn) putOptions(now Time, h *header, b []byte) {
+	h.len = wire.TCPHeaderLen
+	if c.outOfOrder.head != nil && c.sack {
+		limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment is to have room for text too
+		if c.timestamps {
+			limit = min(limit, wire.MaxSACKBlocks-1)
+		}
+		o := wire.TCPOptions{HasTimestamps: c.timestamps, TSVal: c.timestamp(now), TSEcr: c.tsRecent}
+		c.outOfOrder.sackBlocks(&o, limit)
+		n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &o)
+		h.len, h.sum = h.len+n, sum
+		return
+	}
+	if c.timestamps {
+		h.sum = wire.PutTCPTimestamps(b[wire.TCPHeaderLen:], c.timestamp(now), c.tsRecent)
+		h.len += wire.TCPTimestampsLen
+	}
+}
+
+// timestamp is our clock in the timestamps option.
+func (c *Conn) timestamp(now Time) uint32 { return now.milliseconds() + c.tsOffset }
+
+// emitBare writes a segment without text.
+func (c *Conn) emitBare(now Time, h *header, b []byte) int {
+	c.putOptions(now, h, b)
+	h.fields.Window = c.windowField()
+	c.acked()
+	return c.putHeader(h, b, h.len)
+}
+
+// emitReset writes the RST that is the end of the connection.
+func (c *Conn) emitReset(h *header, b []byte) int {
+	c.resetQueued = false
+	c.next = plan{}
+	c.table.counts[ResetsSent]++
+	c.table.dropReady(c)
+	h.fields.Flags = wire.TCPRst | wire.TCPAck
+	h.len = wire.TCPHeaderLen
+	return c.putHeader(h, b, h.len)
+}
+
+// emitSyn writes our SYN, with an ACK if the peer's has come.
+func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
+	cfg := &c.table.cfg
+	o := wire.TCPOptions{MSS: uint16(c.rcvMSS()), WindowScale: c.rcvScale, TSVal: c.timestamp(now)}
+	h.fields.Seq = c.iss.Uint32()
+	if c.state == SynReceived {
+		h.fields.Flags = wire.TCPSyn | wire.TCPAck
+		o.HasWindowScale, o.SACKPermitted, o.HasTimestamps = c.scaling, c.sack, c.timestamps
+		o.TSEcr = c.tsRecent
+		c.acked()
+	} else {
+		h.fields.Flags = wire.TCPSyn
+		h.fields.Ack = 0
+		o.HasWindowScale, o.SACKPermitted, o.HasTimestamps = !cfg.NoWindowScale, !cfg.NoSACK, !cfg.NoTimestamps
+	}
+	h.fields.Window = uint16(c.synWindow())
+	c.sndNxt = c.iss.Add(1)
+	c.sndMax = c.sndNxt
+	if c.synRetries == 0 {
+		c.startTiming(now)
+	}
+	if c.rtxAt == Never {
+		c.rtxAt = c.retransmitAt(now)
+	}
+	n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &o)
+	h.len, h.sum = wire.TCPHeaderLen+n, sum
+	return c.putHeader(h, b, h.len)
+}
+
+// emitText writes n bytes of text, and a FIN if that follows.
+func (c *Conn) emitText(now Time, h *header, b []byte, n int, fin bool) int {
+	c.putOptions(now, h, b)
+	// SACK blocks, and a frame that is short, take room from the text.
+	room := min(len(b), c.mss+wire.TCPHeaderLen+c.timestampsLen()) - h.len
+	if n > room {
+		n, fin = room, false
+	}
+	h.fields.Seq = c.sndNxt.Uint32()
+	sum := c.send.copyOut(b[h.len : h.len+n])
+	h.sum = addSums(h.sum, sum)
+	if c.send.cursor == nil && n > 0 {
+		h.fields.Flags |= wire.TCPPsh // RFC 9293, section 3.9.1.2: the last that there is
+		c.flushed = false
+	}
+	h.fields.Window = c.windowField()
+	c.sent(now, n, fin)
+	if fin {
+		h.fields.Flags |= wire.TCPFin
+	}
+	c.acked()
+	c.probeDue = false
+	return c.putHeader(h, b, h.len+n)
+}
+
+func (c *Conn) timestampsLen() int {
+	if c.timestamps {
+		return wire.TCPTimestampsLen
+	}
+	return 0
+}
+
+// sent advances SND.NXT over n bytes of text and perhaps a FIN.
+func (c *Conn) sent(now Time, n int, fin bool) {
+	t := c.table
+	if c.sndUna == c.sndMax {
+		c.progressAt = now
+	}
+	next := c.sndNxt.Add(uint32(n))
+	if fin {
+		next = next.Add(1)
+	}
+	again := 0 // how many of the bytes have been sent before
+	if c.sndNxt.Before(c.sndMax) {
+		again = min(n, int(c.sndMax.From(c.sndNxt)))
+		t.counts[BytesRetransmitted] += uint64(again)
+		c.stat.bytesRetransmitted += uint64(again)
+		c.stat.retransmitted++
+	}
+	t.counts[BytesSent] += uint64(n - again)
+	c.sndNxt = next
+	if next.After(c.sndMax) {
+		c.sndMax = next
+		if again == 0 {
+			c.startTiming(now)
+			c.answered(now)
+		}
+	}
+	if c.persisting {
+		c.persisting, c.backoff, c.rtxAt = false, 0, Never
+	}
+	if c.rtxAt == Never { // RFC 6298, section 5.1
+		c.rtxAt = c.retransmitAt(now)
+	}
+}
+
+// emitProbe writes a segment with the one octet that a closed window does not
+// take (RFC 9293, section 3.8.6.1): the first byte, or the FIN if that is all.
+// SND.NXT stays where it is.
+func (c *Conn) emitProbe(now Time, h *header, b []byte) int {
+	c.probeDue = false
+	c.table.counts[WindowProbes]++
+	c.putOptions(now, h, b)
+	h.fields.Seq = c.sndUna.Uint32()
+	n := 0
+	if c.send.bytes > 0 {
+		c.send.rewind()
+		h.sum = addSums(h.sum, c.send.copyOut(b[h.len:h.len+1]))
+		c.send.rewind()
+		n = 1
+	} else {
+		h.fields.Flags |= wire.TCPFin
+	}
+	if next := c.sndUna.Add(1); next.After(c.sndMax) {
+		c.sndMax = next
+	}
+	h.fields.Window = c.windowField()
+	c.acked()
+	return c.putHeader(h, b, h.len+n)
+}

@@ -1,0 +1,115 @@
+package tcp
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// unreachable is an ICMP error about a segment with that sequence number, as a
+// router or the peer sends it: the quote is the header and 8 bytes.
+func unreachable(t *testing.T, typ, code uint8, id tuple, number uint32) (wire.ICMPv4, wire.IPv4) {
+	t.Helper()
+	local, remote := unpack(id.local), unpack(id.remote)
+	packet := make([]byte, 40)
+	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 40, TTL: 1, Protocol: wire.ProtocolTCP, Src: local.Addr, Dst: remote.Addr})
+	wire.PutTCP(packet[20:], &wire.TCPFields{SrcPort: local.Port, DstPort: remote.Port, Seq: number}, 20, 0)
+	b := make([]byte, 100)
+	b = b[:wire.PutUnreachable(b, code, 0, packet[:28])]
+	b[0], b[2], b[3] = typ, 0, 0
+	check := ^wire.Fold(wire.Sum(b, 0))
+	b[2], b[3] = byte(check>>8), byte(check)
+	m, err := wire.ParseICMPv4(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := m.Quoted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, q
+}
+
+func TestICMP(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		typ, code uint8
+		established,
+		fatal bool
+		want error
+	}{
+		{"port unreachable, opening", 3, 3, false, true, syscall.ECONNREFUSED},
+		{"host unreachable, opening", 3, 1, false, true, syscall.EHOSTUNREACH},
+		{"network unreachable, opening", 3, 0, false, true, syscall.ENETUNREACH},
+		{"prohibited, opening", 3, 13, false, true, syscall.EHOSTUNREACH},
+		{"protocol unreachable, opening", 3, 2, false, true, syscall.ENOPROTOOPT},
+		{"time exceeded, opening", 11, 0, false, true, syscall.EHOSTUNREACH},
+		{"parameter problem, opening", 12, 0, false, true, syscall.EPROTO},
+		{"fragmentation needed, opening", 3, 4, false, false, nil},
+		{"source quench, opening", 4, 0, false, false, nil},
+		{"port unreachable, established", 3, 3, true, false, syscall.ECONNREFUSED},
+		{"host unreachable, established", 3, 1, true, false, syscall.EHOSTUNREACH},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab := NewTable(Config{Secret: testSecret})
+			conn, err := tab.Dial(0, AddrPort{hostA, 1}, AddrPort{hostB, 2}, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := make([]byte, 100)
+			conn.Emit(0, b)
+			if c.established {
+				p := newPair(t, Config{}, Options{})
+				tab, conn = p.tabs[0], p.conns[0]
+				conn.Write(p.now, make([]byte, 10))
+				conn.Emit(p.now, b)
+			}
+			// What it quotes must be in flight.
+			for _, number := range []uint32{conn.sndUna.Uint32() - 1, conn.sndMax.Uint32()} {
+				m, q := unreachable(t, c.typ, c.code, conn.id, number)
+				if tab.ProcessICMP(0, m, q) != nil || conn.Err() != nil || conn.SoftErr() != nil {
+					t.Fatalf("believed, though it quotes number %d", number)
+				}
+			}
+			m, q := unreachable(t, c.typ, c.code, tuple{conn.id.local, conn.id.remote + 1}, conn.sndUna.Uint32())
+			if tab.ProcessICMP(0, m, q) != nil {
+				t.Fatal("for another connection")
+			}
+			if got := tab.Count(IcmpUnmatched); got != 3 {
+				t.Errorf("%d unmatched", got)
+			}
+			m, q = unreachable(t, c.typ, c.code, conn.id, conn.sndUna.Uint32())
+			if tab.ProcessICMP(0, m, q) != conn {
+				t.Fatal("not told")
+			}
+			if c.fatal {
+				if conn.Err() != c.want || conn.State() != Closed {
+					t.Errorf("%v in %v", conn.Err(), conn.State())
+				}
+				if got, e := tab.NextEvent(); got != conn || e&Finished == 0 {
+					t.Error("no event")
+				}
+			} else if conn.Err() != nil || conn.SoftErr() != c.want {
+				t.Errorf("%v, soft %v; want %v", conn.Err(), conn.SoftErr(), c.want)
+			}
+		})
+	}
+}
+
+// A soft error is what a handshake that comes to nothing ends with: a listener's
+// connection is not ended by ICMP, but one that we open may hear it while the
+// error is not fatal.
+func TestSoftErrorOfTheHandshake(t *testing.T) {
+	tab := NewTable(Config{Secret: testSecret, ConnectTimeout: time.Second})
+	conn, err := tab.Dial(0, AddrPort{hostA, 1}, AddrPort{hostB, 2}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.soft = syscall.EHOSTUNREACH
+	tab.Expire(Time(time.Second))
+	if conn.Err() != syscall.EHOSTUNREACH {
+		t.Error(conn.Err())
+	}
+}

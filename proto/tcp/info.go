@@ -1,0 +1,61 @@
+package tcp
+
+import "time"
+
+// Info is what there is to know about a connection at a moment: what TCP_INFO is
+// to Linux. Sizes are in bytes.
+type Info struct {
+	State         State
+	Local, Remote AddrPort
+
+	Timestamps, WindowScale, SACK bool // agreed on
+	SendScale, ReceiveScale       uint8
+	SendMSS, ReceiveMSS           int
+
+	RTT, RTTVar, RTO time.Duration // RTT is smoothed; 0: not measured yet
+	Backoff          int           // how often the retransmission timer has run out in a row
+
+	SendWindow       uint32 // the peer's
+	ReceiveWindow    uint32 // ours, as advertised
+	CongestionWindow int
+	InFlight         int
+	Unsent           int // written, not yet sent
+	Buffered         int // received, not yet read
+	OutOfOrder       int // received out of order
+	PeerSACK         int // blocks in the last acknowledgment that had any
+
+	SegmentsReceived, SegmentsSent uint64
+	BytesReceived, BytesAcked      uint64
+	BytesRetransmitted             uint64
+	Retransmissions                uint64 // segments
+	Timeouts                       uint64
+	DuplicateAcks                  uint64
+	OutOfOrderSegments             uint64
+}
+
+// Info returns the state of the connection.
+func (c *Conn) Info() Info {
+	i := Info{
+		State: c.state, Local: c.Local(), Remote: c.Remote(),
+		Timestamps: c.timestamps, WindowScale: c.scaling, SACK: c.sack,
+		SendScale: c.sndScale, ReceiveScale: c.rcvScale, SendMSS: c.mss, ReceiveMSS: c.rcvMSS(),
+		RTT: c.srtt, RTTVar: c.rttvar, RTO: c.rto, Backoff: int(c.backoff),
+		SendWindow: c.sndWnd, ReceiveWindow: c.rcvAdv.From(c.rcvNxt),
+		Buffered: c.recv.bytes, PeerSACK: int(c.peerSacks),
+		SegmentsReceived: c.stat.segmentsIn, SegmentsSent: c.stat.segmentsOut,
+		BytesReceived: c.stat.bytesIn, BytesAcked: c.stat.bytesOut,
+		BytesRetransmitted: c.stat.bytesRetransmitted, Retransmissions: c.stat.retransmitted,
+		Timeouts: c.stat.timeouts, DuplicateAcks: c.stat.duplicateAcks, OutOfOrderSegments: c.stat.outOfOrder,
+	}
+	if c.congestion != nil {
+		i.CongestionWindow = c.congestion.Window()
+	}
+	if c.state != Closed && c.state != TimeWait {
+		i.InFlight = int(c.sndMax.From(c.sndUna))
+		i.Unsent = max(0, c.send.bytes-int(c.sndNxt.From(c.sndUna)))
+	}
+	for b := c.outOfOrder.head; b != nil; b = b.next {
+		i.OutOfOrder += len(b.data)
+	}
+	return i
+}

@@ -1,0 +1,163 @@
+package tcp
+
+import "github.com/unet-go/unet/proto/tcp/seq"
+
+// Queued bytes lie in blocks. A block either owns a chunk of the table's memory
+// or refers to bytes of somebody else: a received frame, which goes back to the
+// link when the block is done with, or memory that the application has lent. A
+// connection that has nothing queued has no block.
+
+// ChunkSize is the unit in which a table hands out memory, in bytes.
+const ChunkSize = 4096
+
+// maxFreeChunks bounds what a table keeps for the next to ask. The rest is the
+// garbage collector's.
+const maxFreeChunks = 256
+
+type blockKind uint8
+
+const (
+	chunkBlock blockKind = iota // data is part of mem
+	frameBlock                  // data is part of a frame
+	lentBlock                   // data is the application's
+	heapBlock                   // data is the garbage collector's
+)
+
+type block struct {
+	next  *block
+	data  []byte     // what is still to be used; the rest of its capacity is free
+	seq   seq.Number // of data[0], in the out-of-order queue
+	kind  blockKind
+	frame uint64
+	mem   *[ChunkSize]byte
+}
+
+func (b *block) end() seq.Number { return b.seq.Add(uint32(len(b.data))) }
+
+// room is how many bytes can still be appended.
+func (b *block) room() int { return cap(b.data) - len(b.data) }
+
+// pool is the memory of a table. Blocks with a chunk and blocks without are
+// kept apart.
+type pool struct {
+	chunks, bare *block
+	free         int // chunks on the list
+	used, limit  int // bytes handed out, and how many may be
+	release      func(frame uint64)
+}
+
+// chunk returns a block with ChunkSize bytes of room, or nil if the memory is
+// used up.
+func (p *pool) chunk() *block {
+	if p.used+ChunkSize > p.limit {
+		return nil
+	}
+	p.used += ChunkSize
+	b := p.chunks
+	if b == nil {
+		b = &block{mem: new([ChunkSize]byte)}
+	} else {
+		p.chunks = b.next
+		p.free--
+		b.next = nil
+	}
+	b.data = b.mem[:0]
+	return b
+}
+
+// refer returns a block for bytes that lie elsewhere.
+func (p *pool) refer(data []byte, kind blockKind, frame uint64) *block {
+	b := p.bare
+	if b == nil {
+		b = new(block)
+	} else {
+		p.bare = b.next
+		b.next = nil
+	}
+	b.data, b.kind, b.frame = data[:len(data):len(data)], kind, frame
+	return b
+}
+
+// put takes a block back, and the frame that it refers to.
+func (p *pool) put(b *block) {
+	if b.kind == chunkBlock {
+		p.used -= ChunkSize
+		if p.free < maxFreeChunks {
+			p.free++
+			b.next, b.data = p.chunks, nil
+			p.chunks = b
+		}
+		return
+	}
+	if b.kind == frameBlock {
+		p.release(b.frame)
+	}
+	b.data, b.frame = nil, 0
+	b.next, p.bare = p.bare, b
+}
+
+// queue is blocks in order.
+type queue struct {
+	head, tail *block
+	bytes      int
+}
+
+func (q *queue) push(b *block) {
+	b.next = nil
+	if q.tail == nil {
+		q.head = b
+	} else {
+		q.tail.next = b
+	}
+	q.tail = b
+	q.bytes += len(b.data)
+}
+
+// write appends a copy of data and returns how many bytes there was memory for.
+func (q *queue) write(p *pool, data []byte) (n int) {
+	for n < len(data) {
+		b := q.tail
+		if b == nil || b.kind != chunkBlock || b.room() == 0 {
+			if b = p.chunk(); b == nil {
+				break
+			}
+			q.push(b)
+		}
+		old := len(b.data)
+		b.data = b.data[:min(cap(b.data), old+len(data)-n)]
+		n += copy(b.data[old:], data[n:])
+	}
+	q.bytes += n
+	return n
+}
+
+// read moves bytes from the head of the queue to dst and returns how many.
+func (q *queue) read(p *pool, dst []byte) (n int) {
+	for n < len(dst) && q.head != nil {
+		k := copy(dst[n:], q.head.data)
+		n += k
+		q.head.data = q.head.data[k:]
+		if len(q.head.data) == 0 {
+			p.put(q.pop())
+		}
+	}
+	q.bytes -= n
+	return n
+}
+
+// pop unlinks the head. The caller sees to bytes.
+func (q *queue) pop() *block {
+	b := q.head
+	if q.head = b.next; q.head == nil {
+		q.tail = nil
+	}
+	b.next = nil
+	return b
+}
+
+func (q *queue) clear(p *pool) {
+	for q.head != nil {
+		p.put(q.pop())
+	}
+	q.bytes = 0
+}

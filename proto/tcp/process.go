@@ -1,0 +1,249 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
+)
+
+// Memory says what may become of the memory of a received segment.
+type Memory uint8
+
+const (
+	MemoryBorrowed Memory = iota // it is the caller's again when Process returns
+	MemoryFrame                  // Process may keep Inbound.Frame, see [Result]
+	MemoryHeap                   // the garbage collector's: it may be referred to for as long as needed
+)
+
+// Inbound is one IP payload for [Table.Process].
+type Inbound struct {
+	Src, Dst [4]byte // of the IP header
+	Data     []byte  // the segment, all of it
+	Frame    uint64  // handle for the memory of Data
+	Memory   Memory
+}
+
+// Result is what Process leaves to its caller.
+type Result struct {
+	// Kept says that the frame is the table's now. It comes back through
+	// Config.ReleaseFrame.
+	Kept bool
+	// Reply says that an answer to the sender is to be had from
+	// [Table.EmitReply] before the next call to Process. It is lost otherwise,
+	// as it might be on the wire.
+	Reply bool
+}
+
+// segment is a received segment as the states look at it. SEG.LEN of the RFC,
+// which counts SYN and FIN, is length().
+type segment struct {
+	id       tuple
+	flags    wire.TCPFlags
+	seq, ack seq.Number
+	window   uint32 // as in the header, not scaled
+	urgent   uint16
+	text     []byte
+	frame    uint64
+	memory   Memory
+	placed   bool // the text stands in the reader's memory already
+	trimmed  bool // something lay outside the window
+
+	hasTimestamps bool
+	tsVal, tsEcr  uint32
+	options       wire.TCPOptions // see readOptions
+}
+
+func (s *segment) has(f wire.TCPFlags) bool { return s.flags&f != 0 }
+
+// length is SEG.LEN.
+func (s *segment) length() uint32 {
+	n := uint32(len(s.text))
+	if s.has(wire.TCPSyn) {
+		n++
+	}
+	if s.has(wire.TCPFin) {
+		n++
+	}
+	return n
+}
+
+// end is the sequence number after the last that the segment occupies.
+func (s *segment) end() seq.Number { return s.seq.Add(s.length()) }
+
+// Process takes one IP payload to its connection or listener.
+func (t *Table) Process(now Time, in *Inbound) Result {
+	t.counts[SegmentsReceived]++
+	t.kept, t.reply.pending = false, false
+	h, err := wire.ParseTCP(in.Data)
+	if err != nil {
+		t.counts[BadLength]++
+		return Result{}
+	}
+	s := &t.segment
+	s.id.local = uint64(binary.BigEndian.Uint32(in.Dst[:]))<<16 | uint64(h.DstPort())
+	s.id.remote = uint64(binary.BigEndian.Uint32(in.Src[:]))<<16 | uint64(h.SrcPort())
+	c := t.lookup(s.id)
+	if c == nil && (!usable(in.Src) || !usable(in.Dst) || h.SrcPort() == 0 || h.DstPort() == 0) {
+		t.counts[BadAddress]++ // a connection's ends are beyond doubt
+		return Result{}
+	}
+
+	s.seq, s.ack = seq.New(h.Seq()), seq.New(h.Ack())
+	s.flags = h.Flags()
+	s.text = h.Payload()
+	s.placed, s.trimmed = false, false
+	switch {
+	case t.cfg.PartialChecksums && h.AcceptPartial(in.Src, in.Dst):
+	case c != nil && c.mayPlace(s):
+		sum := wire.PseudoHeader4(in.Src, in.Dst, wire.ProtocolTCP, uint16(len(h)))
+		sum = wire.Sum(h[:h.HeaderLen()], sum)
+		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.text, sum)) != 0xffff {
+			t.counts[BadChecksum]++
+			return Result{}
+		}
+		s.placed = true
+	case h.Checksum(in.Src, in.Dst) != wire.ChecksumGood:
+		t.counts[BadChecksum]++
+		return Result{}
+	}
+	s.window, s.urgent = uint32(h.Window()), h.Urgent()
+	s.frame, s.memory = in.Frame, in.Memory
+	t.readOptions(s, h)
+
+	if c == nil {
+		t.noConnection(now, s)
+		return Result{t.kept, t.reply.pending}
+	}
+	c.stat.segmentsIn++
+	c.process(now, s)
+	c.update(now)
+	s.text = nil
+	return Result{t.kept, t.reply.pending}
+}
+
+// readOptions finds the timestamps, and everything else if there is more or if
+// the segment is a SYN: only then are the options looked at but for SACK.
+func (t *Table) readOptions(s *segment, h wire.TCP) {
+	if !s.has(wire.TCPSyn) {
+		s.options.SACKBlocks = 0
+		s.hasTimestamps = false
+		if h.HeaderLen() == wire.TCPHeaderLen {
+			return
+		}
+		if s.tsVal, s.tsEcr, s.hasTimestamps = h.AlignedTimestamps(); s.hasTimestamps {
+			return
+		}
+	}
+	if !h.ReadOptions(&s.options) {
+		t.counts[BadOptions]++
+	}
+	s.hasTimestamps, s.tsVal, s.tsEcr = s.options.HasTimestamps, s.options.TSVal, s.options.TSEcr
+}
+
+// process takes a segment to the function of the connection's state. A
+// connection of a table is never in CLOSED, LISTEN or TIME-WAIT: see closed,
+// listener.go and timewait.go for these.
+func (c *Conn) process(now Time, s *segment) {
+	switch c.state {
+	case SynSent:
+		c.synSent(now, s)
+	case SynReceived:
+		c.synReceived(now, s)
+	case Established:
+		c.established(now, s)
+	case FinWait1:
+		c.finWait1(now, s)
+	case FinWait2:
+		c.finWait2(now, s)
+	case CloseWait:
+		c.closeWait(now, s)
+	case Closing:
+		c.closing(now, s)
+	case LastAck:
+		c.lastAck(now, s)
+	default:
+		panic("BUG: tcp: a segment for a connection in " + c.state.String())
+	}
+}
+
+// noConnection takes a segment to the record of a connection in TIME-WAIT, to a
+// listener, or to CLOSED.
+func (t *Table) noConnection(now Time, s *segment) {
+	newer := func(n seq.Number) seq.Number { return n }
+	if w := t.waits.records[s.id]; w != nil {
+		if !t.timeWait(now, w, s) {
+			return
+		}
+		newer = w.newer
+	}
+	if l := t.listenerFor(s.id); l != nil {
+		l.listen(now, s, newer)
+		return
+	}
+	t.closed(s)
+}
+
+// closed is the state CLOSED (RFC 9293, section 3.10.7.1).
+func (t *Table) closed(s *segment) {
+	t.counts[NoConnection]++
+	t.refuse(s)
+}
+
+// refuse answers a segment with a RST that its sender will believe.
+func (t *Table) refuse(s *segment) {
+	switch {
+	case s.has(wire.TCPRst):
+		return
+	case s.has(wire.TCPAck):
+		t.answer(s, wire.TCPRst, s.ack, seq.Number{}, 0)
+	default:
+		t.answer(s, wire.TCPRst|wire.TCPAck, seq.Number{}, s.end(), 0)
+	}
+	t.counts[ResetsSent]++
+}
+
+// reply is a segment that no connection sends.
+type reply struct {
+	pending bool
+	id      tuple
+	fields  wire.TCPFields
+	options wire.TCPOptions
+}
+
+// answer makes the reply to the sender of s.
+func (t *Table) answer(s *segment, flags wire.TCPFlags, number, ack seq.Number, window uint16) {
+	r := &t.reply
+	r.pending = true
+	r.id = s.id
+	r.fields = wire.TCPFields{
+		SrcPort: uint16(s.id.local), DstPort: uint16(s.id.remote),
+		Seq: number.Uint32(), Ack: ack.Uint32(), Flags: flags, Window: window,
+	}
+	r.options = wire.TCPOptions{}
+}
+
+// EmitReply writes the answer that [Result] has announced to the start of b,
+// with its checksum, and returns its length: at most [wire.MaxTCPHeaderLen]
+// bytes. It goes from Inbound.Dst to Inbound.Src.
+func (t *Table) EmitReply(b []byte) int {
+	r := &t.reply
+	if !r.pending {
+		return 0
+	}
+	r.pending = false
+	n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &r.options)
+	n += wire.TCPHeaderLen
+	local, remote := unpack(r.id.local), unpack(r.id.remote)
+	pseudo := wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, uint16(n))
+	wire.PutTCP(b, &r.fields, n, addSums(sum, pseudo))
+	t.counts[SegmentsSent]++
+	return n
+}
+
+// addSums adds two unfolded checksums.
+func addSums(a, b uint64) uint64 {
+	sum, carry := bits.Add64(a, b, 0)
+	return sum + carry
+}

@@ -1,0 +1,191 @@
+package tcp
+
+import (
+	"syscall"
+	"time"
+)
+
+// clockGranularity is G of RFC 6298.
+const clockGranularity = time.Millisecond
+
+// longestAckDelay is how long usual peers may delay an acknowledgment.
+const longestAckDelay = 200 * time.Millisecond
+
+// measure takes a round-trip time from an acknowledgment (RFC 6298, RFC 7323
+// section 4). Our own clock is finer than the timestamps', but can only time
+// what has been sent once (Karn). An echoed timestamp says which of several
+// transmissions the peer has answered.
+//
+// If that was not the last, either we were too impatient for a peer that delays
+// its acknowledgments, or acknowledgments were lost; nothing tells which, and it
+// is no round-trip time in either case. But from now on this connection's
+// timeout leaves the peer that much time.
+func (c *Conn) measure(now Time, s *segment) {
+	switch {
+	case c.timing && s.ack.AtOrAfter(c.timedSeq):
+		c.timing = false
+		c.sample(time.Duration(now - c.timedAt))
+	case c.backoff > 0 && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
+		ms := int32(c.timestamp(now) - s.tsEcr)
+		rtt := time.Duration(ms) * time.Millisecond
+		switch {
+		case ms < 0: // not a timestamp of ours
+		case int32(s.tsEcr-c.retransmitTS) >= 0:
+			c.sample(rtt)
+		default:
+			c.patience = max(c.patience, min(rtt, longestAckDelay)+clockGranularity)
+			c.rto = max(c.rto, c.patience)
+		}
+	}
+}
+
+// sample is RFC 6298, sections 2.2 to 2.5.
+func (c *Conn) sample(r time.Duration) {
+	if !c.sampled {
+		c.sampled = true
+		c.srtt, c.rttvar = r, r/2
+	} else {
+		c.rttvar += ((c.srtt - r).Abs() - c.rttvar) / 4
+		c.srtt += (r - c.srtt) / 8
+	}
+	cfg := &c.table.cfg
+	c.rto = min(max(c.srtt+max(clockGranularity, 4*c.rttvar), cfg.MinRTO, c.patience), cfg.MaxRTO)
+}
+
+// startTiming times the segment that ends at SND.NXT, if none is timed.
+func (c *Conn) startTiming(now Time) {
+	if !c.timing {
+		c.timing, c.timedSeq, c.timedAt = true, c.sndNxt, now
+	}
+}
+
+// timeout is the retransmission timeout with its backoff (RFC 6298, section
+// 5.5).
+func (c *Conn) timeout() time.Duration {
+	return min(c.rto<<min(c.backoff, 20), c.table.cfg.MaxRTO)
+}
+
+// retransmitAt is when the retransmission timer, started now, runs out: not after
+// the user timeout.
+func (c *Conn) retransmitAt(now Time) Time {
+	at := now.add(c.timeout())
+	if limit := c.giveUpAt(); at > limit {
+		at = max(limit, now+1)
+	}
+	return at
+}
+
+// giveUpAt is the end of the user timeout (RFC 9293, section 3.8.3). A
+// connection that nobody has any more does not live for ever.
+func (c *Conn) giveUpAt() Time {
+	switch {
+	case !c.state.synchronized():
+		return Never
+	case c.opts.UserTimeout >= 0:
+		return c.progressAt.add(c.opts.UserTimeout)
+	case c.closed:
+		return c.progressAt.add(DefaultUserTimeout)
+	}
+	return Never
+}
+
+// retransmitExpired is the end of the retransmission timer: everything that is
+// not acknowledged is to be sent again, beginning with the first (RFC 6298,
+// section 5.4 and following). This is where a cleverer recovery has its place.
+func (c *Conn) retransmitExpired(now Time) {
+	t := c.table
+	if now >= c.giveUpAt() {
+		c.abort(syscall.ETIMEDOUT)
+		return
+	}
+	c.timing = false
+	c.retransmitTS = c.timestamp(now)
+	if c.sndWnd == 0 && c.state.synchronized() {
+		// Not lost, but not wanted: the window has closed behind it.
+		c.persisting = true
+		c.sndNxt = c.sndUna
+		c.send.rewind()
+		c.persistExpired(now)
+		return
+	}
+	t.counts[Timeouts]++
+	c.stat.timeouts++
+	c.backoff = min(c.backoff+1, 30)
+	if !c.state.synchronized() {
+		if c.synRetries++; c.passive && c.synRetries > synAckRetries {
+			c.fail(syscall.ETIMEDOUT)
+			return
+		}
+		c.sndNxt = c.iss
+		c.rtxAt = c.retransmitAt(now)
+		return
+	}
+	c.congestion.TimedOut(now, int(c.sndMax.From(c.sndUna)))
+	c.sndNxt = c.sndUna
+	c.send.rewind()
+	c.rtxAt = c.retransmitAt(now)
+}
+
+// The persist timer (RFC 9293, section 3.8.6.1) is the retransmission timer
+// while nothing is in flight and the window keeps what there is to send from
+// going out. It probes with one octet, or overrides silly window avoidance with
+// what the window takes, less and less often, as long as the peer answers.
+
+func (c *Conn) startPersist(now Time) {
+	if !c.persisting {
+		c.persisting = true
+		c.backoff = 0
+		c.progressAt = now
+		c.rtxAt = c.retransmitAt(now)
+	}
+}
+
+func (c *Conn) stopPersist(now Time) {
+	c.persisting, c.probeDue = false, false
+	c.backoff = 0
+	if c.rtxAt = Never; c.sndUna != c.sndMax {
+		c.rtxAt = c.retransmitAt(now)
+	}
+}
+
+func (c *Conn) persistExpired(now Time) {
+	if now >= c.giveUpAt() {
+		c.abort(syscall.ETIMEDOUT)
+		return
+	}
+	c.probeDue = true
+	c.backoff = min(c.backoff+1, 30)
+	c.rtxAt = c.retransmitAt(now)
+}
+
+// Keepalive (RFC 9293, section 3.8.4). The timer is not touched by segments: it
+// runs out, looks when one came last, and goes on.
+
+func (c *Conn) startKeepAlive(now Time) {
+	c.keepProbes = 0
+	c.keepAt = Never
+	if c.opts.KeepAlive.Enable && c.state.synchronized() && c.state != TimeWait {
+		c.keepAt = now.add(c.opts.KeepAlive.Idle)
+	}
+}
+
+func (c *Conn) keepAliveExpired(now Time) {
+	k := &c.opts.KeepAlive
+	if c.keepProbes == 0 {
+		if at := c.heardAt.add(k.Idle); at > now {
+			c.keepAt = at
+			return
+		}
+	}
+	if c.sndUna != c.sndMax || c.persisting {
+		c.keepAt = now.add(k.Interval) // the other timers watch the peer
+		return
+	}
+	if int(c.keepProbes) >= k.Count {
+		c.abort(syscall.ETIMEDOUT)
+		return
+	}
+	c.keepProbes++
+	c.keepDue = true
+	c.keepAt = now.add(k.Interval)
+}

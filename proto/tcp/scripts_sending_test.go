@@ -1,0 +1,306 @@
+package tcp
+
+import (
+	"testing"
+	"time"
+)
+
+func TestSending(t *testing.T) {
+	noCork := Options{Cork: -1}
+	runScripts(t, []script{
+		{name: "text and its acknowledgment", cfg: noOptions, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			timer 5ms
+			< A 1:0 ack 11
+			timer never
+			write 5
+			> PA 11:5 ack 1`},
+		{name: "full segments, PSH on the last", cfg: noOptions, opts: Options{MTU: 1500}, text: `
+			dial
+			> S 0:0 mss 1460
+			< SA 0:0 ack 1 win 20000 mss 1000
+			> A 1:0 ack 1
+			write 2500
+			> A 1:1000 ack 1
+			> A 1001:1000 ack 1
+			> nothing		# the rest is corked
+			+30us
+			> PA 2001:500 ack 1`},
+		{name: "corked text goes with the ACK of all", cfg: noOptions, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			write 10
+			write 10
+			< A 1:0 ack 11
+			> PA 11:20 ack 1`},
+		{name: "corked text goes when a segment is full", cfg: noOptions, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			write 300
+			> nothing
+			write 300
+			> A 11:536 ack 1
+			+30us
+			> PA 547:64 ack 1`},
+		{name: "corked text goes when the writer waits", cfg: noOptions, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			write 10
+			flush
+			> PA 11:10 ack 1
+			write 10		# and the cork is back
+			> nothing
+			+30us
+			> PA 21:10 ack 1`},
+		{name: "no cork", cfg: noOptions, opts: noCork, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			write 10
+			> PA 11:10 ack 1`},
+		{name: "Nagle", cfg: noOptions, opts: Options{Nagle: true}, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			write 10
+			flush
+			+1ms
+			> nothing
+			< A 1:0 ack 11
+			> PA 11:10 ack 1
+			write 5
+			closewrite		# a FIN may follow, so nothing is gained by waiting
+			> PFA 21:5 ack 1`},
+		{name: "a FIN follows the text", cfg: noOptions, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			write 10
+			closewrite
+			> PFA 11:10 ack 1
+			write 5 = EPIPE
+			< A 1:0 ack 22
+			state FIN-WAIT-2`},
+		{name: "the send buffer", cfg: noOptions, opts: Options{SendBuffer: 4000}, text: `
+			both:
+			hold
+			write 3000
+			write 3000 = 1000
+			write 10 = none
+			events
+			go
+			> A 1:536 ack 1
+			> A 537:536 ack 1
+			> A 1073:536 ack 1
+			> A 1609:536 ack 1
+			> A 2145:536 ack 1
+			> A 2681:536 ack 1
+			> A 3217:536 ack 1
+			flush
+			> PA 3753:248 ack 1
+			< A 1:0 ack 537		# an eighth is free: not worth a wake-up
+			events
+			< A 1:0 ack 2145
+			events writable
+			< A 1:0 ack 4001
+			events			# told once
+			state ESTABLISHED`},
+		{name: "lending", cfg: noOptions, opts: noCork, text: `
+			both:
+			lend 700
+			> A 1:536 ack 1
+			> PA 537:164 ack 1
+			write 11
+			> PA 701:11 ack 1
+			lend 33
+			> PA 712:33 ack 1
+			< A 1:0 ack 600
+			returned 0
+			events
+			< A 1:0 ack 745
+			returned 2
+			events returned`},
+		{name: "lent memory comes back from a connection that fails", cfg: noOptions, text: `
+			both:
+			lend 100
+			> PA 1:100 ack 1
+			< R 1:0
+			returned 1
+			write 1 = ECONNRESET
+			write 1 = EPIPE`},
+	})
+}
+
+func TestRetransmission(t *testing.T) {
+	runScripts(t, []script{
+		{name: "all of it again, the timer doubles", cfg: noOptions, opts: Options{Cork: -1}, text: `
+			both:
+			write 600
+			> A 1:536 ack 1
+			> PA 537:64 ack 1
+			+4ms
+			> nothing
+			+1ms
+			> A 1:536 ack 1		# the window is one segment now
+			timer 10ms
+			+10ms
+			> A 1:536 ack 1
+			timer 20ms
+			< A 1:0 ack 537
+			> PA 537:64 ack 1
+			timer 5ms
+			< A 1:0 ack 601
+			timer never
+			count timeouts 2
+			count bytes_retransmitted 1136`},
+		{name: "an acknowledgment of more than was sent again", cfg: noOptions, opts: Options{Cork: -1}, text: `
+			both:
+			write 600
+			> A 1:536 ack 1
+			> PA 537:64 ack 1
+			+5ms
+			> A 1:536 ack 1
+			< A 1:0 ack 601
+			timer never`},
+		{name: "a FIN again", cfg: noOptions, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			closewrite
+			> FA 11:0 ack 1
+			+5ms
+			> PFA 1:10 ack 1
+			< A 1:0 ack 12
+			state FIN-WAIT-2`},
+		{name: "a SYN again, 1, 2, 4 s, until the patience ends", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			+1s
+			> S 0:0
+			+2s
+			> S 0:0
+			+4s
+			> S 0:0
+			+8s
+			> S 0:0
+			+16s
+			> S 0:0
+			+32s
+			> S 0:0
+			+60s
+			> S 0:0
+			+57s
+			state CLOSED
+			err ETIMEDOUT
+			events readable writable finished
+			write 1 = ETIMEDOUT
+			read 1 = ETIMEDOUT`},
+		{name: "after a SYN that was lost the first timeout is 3 s", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			+1s
+			> S 0:0
+			< SA 0:0 ack 1
+			> A 1:0 ack 1
+			write 1
+			> PA 1:1 ack 1
+			timer 3s`},
+		{name: "a SYN-ACK again, five times", cfg: noOptions, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			+1s
+			> SA 0:0 ack 1
+			+2s
+			> SA 0:0 ack 1
+			< S 0:0			# and when the SYN comes again
+			> SA 0:0 ack 1
+			+4s
+			> SA 0:0 ack 1
+			+8s
+			> SA 0:0 ack 1
+			+16s
+			> SA 0:0 ack 1
+			+32s
+			state LISTEN
+			count passive_opens 1`},
+		{name: "RFC 6298, a sample of 100 ms", cfg: noOptions, text: `
+			both:
+			+1s
+			write 1
+			> PA 1:1 ack 1
+			< A 1:0 ack 2
+			write 1
+			> PA 2:1 ack 1
+			timer 5ms`},
+		{name: "Karn: what was sent twice is not timed without timestamps", cfg: noOptions, text: `
+			both:
+			write 1
+			> PA 1:1 ack 1
+			+5ms
+			> PA 1:1 ack 1
+			+9ms
+			< A 1:0 ack 2
+			write 1
+			> PA 2:1 ack 1
+			timer 5ms`},
+		{name: "with timestamps it is", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1 ts 0/500
+			< A 1:0 ack 1 ts 501/0
+			accept
+			write 1
+			> PA 1:1 ack 1 ts 0/501
+			+5ms
+			> PA 1:1 ack 1 ts 5/501
+			+9ms
+			< A 1:0 ack 2 ts 505/5	# 9 ms: srtt 1.125 ms, rttvar 2.25 ms
+			write 1
+			> PA 2:1 ack 1
+			timer 10.125ms`},
+		{name: "a peer that delays its acknowledgments is left the time, once it is known", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1 ts 0/500
+			< A 1:0 ack 1 ts 501/0
+			accept
+			write 1
+			> PA 1:1 ack 1
+			+5ms
+			> PA 1:1 ack 1
+			+10ms
+			> PA 1:1 ack 1
+			+20ms
+			> PA 1:1 ack 1
+			+5ms
+			< A 1:0 ack 2 ts 541/0	# echoes the first
+			write 1
+			> PA 2:1 ack 1
+			timer 41ms
+			+40ms
+			< A 1:0 ack 3 ts 581/40
+			write 1
+			> PA 3:1 ack 1
+			count bytes_retransmitted 3`},
+		{name: "the user timeout", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+			both:
+			write 1
+			> PA 1:1 ack 1
+			+5ms
+			> PA 1:1 ack 1
+			+10ms
+			> PA 1:1 ack 1
+			+4ms
+			> nothing
+			+1ms
+			> RA 2:0 ack 1
+			read 1 = ETIMEDOUT
+			state CLOSED`},
+	})
+}

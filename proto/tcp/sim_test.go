@@ -1,0 +1,270 @@
+package tcp
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// The simulation: two tables in virtual time, a network between them that loses,
+// duplicates, delays and reorders, and applications that do everything in random
+// order. After every step the invariants are checked, at the end that every byte
+// has arrived once and that nothing is left.
+
+// pattern is byte i of what the host of that index sends.
+func pattern(host int, i int) byte {
+	x := uint32(i)*2654435761 + uint32(host)*977
+	return byte(x>>24) ^ byte(i)
+}
+
+// app is one side's application: it sends total bytes and reads what comes.
+type app struct {
+	h        *simHost
+	c        *Conn
+	total    int
+	sent     int
+	got      int
+	expect   int
+	eof      bool
+	shut     bool
+	closed   bool
+	closeNow bool // by Close instead of CloseWrite, once all is read
+	posted   []byte
+	loans    []Loan
+	lends    [][]byte
+	err      error
+}
+
+func (a *app) verify(p []byte) {
+	for _, b := range p {
+		if want := pattern(1-a.h.index, a.got); b != want {
+			a.h.w.fatalf("host %d: byte %d is %#x, want %#x", a.h.index, a.got, b, want)
+		}
+		a.got++
+	}
+}
+
+func (a *app) make(n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = pattern(a.h.index, a.sent+i)
+	}
+	return p
+}
+
+// act does one random thing.
+func (a *app) act() {
+	w, c := a.h.w, a.c
+	if c == nil || a.closed || c.State() == SynSent {
+		return
+	}
+	switch w.rand.IntN(10) {
+	case 0, 1, 2, 3:
+		if a.sent < a.total {
+			p := a.make(min(a.total-a.sent, 1+w.rand.IntN([]int{1, 64, 1500, 20000}[w.rand.IntN(4)])))
+			if w.rand.IntN(4) == 0 {
+				ok, err := c.Lend(w.now, p)
+				a.fail(err)
+				if ok {
+					a.sent += len(p)
+					a.lends = append(a.lends, p)
+				}
+			} else {
+				n, err := c.Write(w.now, p)
+				a.fail(err)
+				a.sent += n
+			}
+		} else if !a.shut && (!a.closeNow || a.eof) {
+			a.shut = true
+			if err := c.CloseWrite(w.now); err != nil {
+				a.fail(err)
+			}
+		}
+	case 4:
+		c.Flush(w.now)
+	case 5:
+		if a.posted == nil {
+			p := make([]byte, 1+w.rand.IntN(5000))
+			if c.Post(p) {
+				a.posted = p
+			}
+		} else {
+			n := c.Unpost(w.now)
+			a.verify(a.posted[:n])
+			a.posted = nil
+		}
+	case 6:
+		if a.posted == nil {
+			if l, ok := c.Borrow(w.now); ok {
+				a.verify(l.Text)
+				a.loans = append(a.loans, l)
+			}
+		}
+	case 7:
+		for len(a.loans) > 0 {
+			a.h.tab.Return(&a.loans[0])
+			a.loans = a.loans[1:]
+		}
+	default:
+		if a.posted != nil {
+			n := c.Unpost(w.now)
+			a.verify(a.posted[:n])
+			a.posted = nil
+		}
+		p := make([]byte, 1+w.rand.IntN(9000))
+		n, err := c.Read(w.now, p)
+		a.verify(p[:n])
+		if err == io.EOF {
+			a.eof = true
+		} else {
+			a.fail(err)
+		}
+	}
+	if a.eof && a.shut && len(a.loans) == 0 && a.posted == nil {
+		c.Close(w.now)
+		a.closed = true
+	}
+}
+
+func (a *app) fail(err error) {
+	if err != nil {
+		a.err = err
+		a.h.w.fatalf("host %d: %v", a.h.index, err)
+	}
+}
+
+// runPair lets two applications talk until both are done.
+func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
+	apps := [2]*app{}
+	for i := range apps {
+		o[i].UserTimeout = -1 // on a link that is bad enough even five minutes pass
+		apps[i] = &app{h: w.hosts[i], total: totals[i], expect: totals[1-i], closeNow: w.rand.IntN(3) == 0}
+	}
+	apps[0].closeNow = apps[0].closeNow && !apps[1].closeNow
+	var listener *Listener
+	var err error
+	if simultaneous {
+		for i := range apps {
+			apps[i].c, err = w.hosts[i].tab.Dial(w.now, AddrPort{w.hosts[i].addr, uint16(1000 + i)}, AddrPort{w.hosts[1-i].addr, uint16(1001 - i)}, o[i])
+			if err != nil {
+				w.fatalf("%v", err)
+			}
+		}
+	} else {
+		listener, err = w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o[1]})
+		if err != nil {
+			w.fatalf("%v", err)
+		}
+		apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{hostB, 80}, o[0])
+		if err != nil {
+			w.fatalf("%v", err)
+		}
+	}
+	deadline := w.now.add(2 * time.Hour)
+	for steps := 0; !apps[0].closed || !apps[1].closed; steps++ {
+		if steps > 400000 || w.now > deadline {
+			w.fatalf("no end: %d/%d and %d/%d bytes", apps[0].got, totals[1], apps[1].got, totals[0])
+		}
+		for range w.rand.IntN(3) {
+			apps[w.rand.IntN(2)].act()
+			w.check()
+		}
+		if apps[1].c == nil {
+			apps[1].c = listener.Accept()
+		}
+		if w.rand.IntN(3) > 0 {
+			w.step(w.now.add(time.Duration(1 + w.rand.IntN(1<<uint(w.rand.IntN(30))))))
+		}
+		if len(w.wire) == 0 && w.rand.IntN(20) == 0 {
+			w.now = w.now.add(time.Duration(w.rand.IntN(int(time.Millisecond))))
+			for _, h := range w.hosts {
+				if h.tab.NextDeadline() < w.now {
+					h.tab.Expire(w.now)
+				}
+			}
+		}
+	}
+	for i, a := range apps {
+		if a.got != a.expect {
+			w.fatalf("host %d: got %d bytes, want %d", i, a.got, a.expect)
+		}
+	}
+	w.quiesce(listener)
+	for i, a := range apps {
+		lent, returned := a.c.Lent()
+		if lent != returned || int(lent) != len(a.lends) {
+			w.fatalf("host %d: lent %d, %d returned", i, lent, returned)
+		}
+	}
+}
+
+// quiesce runs until nothing is left to happen, and checks that nothing is left
+// at all.
+func (w *world) quiesce(l *Listener) {
+	if l != nil {
+		l.Close()
+	}
+	for n := 0; w.step(Never); n++ {
+		if n > 100000 {
+			w.fatalf("no peace")
+		}
+	}
+	for i, h := range w.hosts {
+		for {
+			if c, _ := h.tab.NextEvent(); c == nil {
+				break
+			}
+		}
+		if h.tab.Len() != 0 || h.tab.TimeWaits() != 0 || h.tab.MemoryInUse() != 0 || len(h.frames) != 0 || len(h.tab.timers) != 0 {
+			w.fatalf("host %d: %d connections, %d in TIME-WAIT, %d bytes, %d frames, %d timers left",
+				i, h.tab.Len(), h.tab.TimeWaits(), h.tab.MemoryInUse(), len(h.frames), len(h.tab.timers))
+		}
+	}
+}
+
+func TestSimulation(t *testing.T) {
+	seeds := 400
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(uint64(seed), 77))
+		cfg := [2]Config{}
+		o := [2]Options{}
+		for i := range cfg {
+			cfg[i].NoTimestamps = r.IntN(4) == 0
+			cfg[i].NoSACK = r.IntN(4) == 0
+			cfg[i].NoWindowScale = r.IntN(4) == 0
+			cfg[i].InPlace = []int{1, 512, 3000}[r.IntN(3)]
+			o[i].MTU = []int{576, 1500, 9000}[r.IntN(3)]
+			o[i].ReceiveBuffer = []int{2048, 10000, 65536, 1 << 20}[r.IntN(4)]
+			o[i].SendBuffer = []int{2048, 30000, 1 << 20}[r.IntN(3)]
+			o[i].Nagle = r.IntN(4) == 0
+			o[i].AdaptiveAck = r.IntN(2) == 0
+			if r.IntN(3) == 0 {
+				o[i].Cork = -1
+			}
+		}
+		w := newWorld(t, uint64(seed), cfg)
+		w.hosts[0].memory, w.hosts[1].memory = Memory(r.IntN(3)), Memory(r.IntN(3))
+		switch r.IntN(4) {
+		case 0: // clean
+		case 1:
+			w.link = linkModel{loss: 0.05, dup: 0.02, delay: 100 * time.Microsecond, jitter: 300 * time.Microsecond}
+		case 2:
+			w.link = linkModel{loss: 0.2, dup: 0.1, delay: time.Millisecond, jitter: 5 * time.Millisecond}
+		case 3:
+			w.link = linkModel{dup: 0.3, delay: 10 * time.Microsecond, jitter: 50 * time.Microsecond}
+		}
+		totals := [2]int{r.IntN(1 << uint(r.IntN(18))), r.IntN(1 << uint(r.IntN(18)))}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w.t = t
+			runPair(w, o, totals, r.IntN(5) == 0)
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}

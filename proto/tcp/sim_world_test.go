@@ -1,0 +1,305 @@
+package tcp
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/wire"
+)
+
+var (
+	hostA = [4]byte{10, 0, 0, 1}
+	hostB = [4]byte{10, 0, 0, 2}
+)
+
+// testSecret is a key that is not zero.
+var testSecret = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+
+// world is virtual time and the wire.
+type world struct {
+	t     testing.TB
+	rand  *rand.Rand
+	now   Time
+	hosts [2]*simHost
+	wire  []packet // in no order
+	link  linkModel
+	trace []string
+}
+
+type linkModel struct {
+	loss, dup     float64
+	delay, jitter time.Duration
+}
+
+type packet struct {
+	at   Time
+	to   int
+	data []byte
+}
+
+// simHost is one table and the frames that it holds.
+type simHost struct {
+	w       *world
+	index   int
+	addr    [4]byte
+	tab     *Table
+	frames  map[uint64]bool // kept by the table
+	frameID uint64
+	memory  Memory
+}
+
+func newWorld(t testing.TB, seed uint64, cfg [2]Config) *world {
+	w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
+	w.link = linkModel{delay: 20 * time.Microsecond}
+	for i := range w.hosts {
+		h := &simHost{w: w, index: i, addr: [][4]byte{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
+		cfg[i].Secret = testSecret
+		cfg[i].Secret[0] = byte(i)
+		cfg[i].ReleaseFrame = func(id uint64) {
+			if !h.frames[id] {
+				t.Fatalf("host %d: frame %d released that was not kept", i, id)
+			}
+			delete(h.frames, id)
+		}
+		h.tab = NewTable(cfg[i])
+		w.hosts[i] = h
+	}
+	return w
+}
+
+// drain emits everything that is ready.
+func (h *simHost) drain() {
+	for i := 0; ; i++ {
+		c := h.tab.NextReady()
+		if c == nil {
+			return
+		}
+		if i > 100000 {
+			h.w.t.Fatalf("host %d: always ready: %+v", h.index, c.Info())
+		}
+		b := make([]byte, 9000)
+		n := c.Emit(h.w.now, b)
+		if n == 0 {
+			h.w.t.Fatalf("host %d: ready with nothing to send in %v", h.index, c.State())
+		}
+		h.w.send(h.index, b[:n])
+		h.tab.Postpone(c)
+	}
+}
+
+func (w *world) send(from int, b []byte) {
+	if s, err := wire.ParseTCP(b); err != nil || s.Checksum(w.hosts[from].addr, w.hosts[1-from].addr) != wire.ChecksumGood {
+		w.t.Fatalf("host %d: emitted %x: %v", from, b, err)
+	}
+	w.note("%d > %s", from, describe(b))
+	copies := 1
+	switch x := w.rand.Float64(); {
+	case x < w.link.loss:
+		copies = 0
+	case x < w.link.loss+w.link.dup:
+		copies = 2
+	}
+	for range copies {
+		at := w.now.add(w.link.delay)
+		if w.link.jitter > 0 {
+			at = at.add(time.Duration(w.rand.Int64N(int64(w.link.jitter))))
+		}
+		w.wire = append(w.wire, packet{at, 1 - from, bytes.Clone(b)})
+	}
+}
+
+func (w *world) note(format string, args ...any) {
+	if len(w.trace) > 400 {
+		w.trace = w.trace[200:]
+	}
+	w.trace = append(w.trace, fmt.Sprintf("%v ", time.Duration(w.now))+fmt.Sprintf(format, args...))
+}
+
+func (w *world) fatalf(format string, args ...any) {
+	w.t.Helper()
+	for _, l := range w.trace {
+		w.t.Log(l)
+	}
+	for i, h := range w.hosts {
+		for _, c := range h.tab.conns {
+			w.t.Logf("host %d: %+v deadline %v", i, c.Info(), time.Duration(h.tab.NextDeadline()))
+		}
+	}
+	w.t.Fatalf(format, args...)
+}
+
+// describe is a segment as text.
+func describe(b []byte) string {
+	s, err := wire.ParseTCP(b)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d>%d %v seq %d ack %d len %d win %d hdr %d", s.SrcPort(), s.DstPort(), s.Flags(), s.Seq(), s.Ack(), len(s.Payload()), s.Window(), s.HeaderLen())
+}
+
+// receive takes a packet to its host.
+func (h *simHost) receive(b []byte) {
+	h.frameID++
+	in := Inbound{Src: h.w.hosts[1-h.index].addr, Dst: h.addr, Data: b, Frame: h.frameID, Memory: h.memory}
+	r := h.tab.Process(h.w.now, &in)
+	if r.Kept {
+		if h.memory != MemoryFrame {
+			h.w.fatalf("kept what was not to be kept")
+		}
+		// It may have been released already, if what it held was read.
+		h.frames[h.frameID] = true
+	} else if h.memory == MemoryBorrowed {
+		for i := range b {
+			b[i] = 0xee
+		}
+	}
+	if r.Reply {
+		out := make([]byte, 60)
+		n := h.tab.EmitReply(out)
+		h.w.send(h.index, out[:n])
+	}
+}
+
+// step moves to the next thing that happens and reports whether there was one
+// before limit.
+func (w *world) step(limit Time) bool {
+	for _, h := range w.hosts {
+		h.drain()
+	}
+	next, k := limit, -1
+	for i, p := range w.wire {
+		if p.at < next {
+			next, k = p.at, i
+		}
+	}
+	for _, h := range w.hosts {
+		if at := h.tab.NextDeadline(); at < next {
+			if at < w.now {
+				w.fatalf("host %d: deadline %v in the past", h.index, at)
+			}
+			next, k = at, -2
+		}
+	}
+	if k == -1 {
+		if limit != Never {
+			w.now = limit
+		}
+		return false
+	}
+	w.now = max(w.now, next)
+	if k >= 0 {
+		p := w.wire[k]
+		w.wire[k] = w.wire[len(w.wire)-1]
+		w.wire = w.wire[:len(w.wire)-1]
+		w.note("%d < %s", p.to, describe(p.data))
+		w.hosts[p.to].receive(p.data)
+	} else {
+		for _, h := range w.hosts {
+			h.tab.Expire(w.now)
+			if h.tab.NextDeadline() <= w.now {
+				w.fatalf("host %d: due after Expire", h.index)
+			}
+		}
+	}
+	w.check()
+	return true
+}
+
+// check holds the invariants of every connection.
+func (w *world) check() {
+	for i, h := range w.hosts {
+		for k, e := range h.tab.timers {
+			if e.conn.slot != int32(k+1) || e.at != e.conn.queuedAt || k > 0 && e.at < h.tab.timers[(k+1)/2-1].at {
+				w.fatalf("host %d: entry %d of the heap of timers", i, k)
+			}
+		}
+		used := 0
+		for _, c := range h.tab.conns {
+			if msg := c.invariant(); msg != "" {
+				w.fatalf("host %d: %s: %+v", i, msg, c.Info())
+			}
+			used += c.chunksHeld() * ChunkSize
+		}
+		if used > h.tab.pool.used {
+			w.fatalf("host %d: connections hold %d bytes, the table knows of %d", i, used, h.tab.pool.used)
+		}
+	}
+}
+
+func (c *Conn) chunksHeld() (n int) {
+	for _, q := range []*block{c.send.head, c.recv.head, c.outOfOrder.head} {
+		for b := q; b != nil; b = b.next {
+			if b.kind == chunkBlock {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// invariant says what is wrong with a connection.
+func (c *Conn) invariant() string {
+	sum := 0
+	for b := c.send.head; b != nil; b = b.next {
+		if len(b.data) == 0 {
+			return "empty block to send"
+		}
+		sum += len(b.data)
+	}
+	if sum != c.send.bytes {
+		return fmt.Sprintf("%d bytes to send, counted %d", sum, c.send.bytes)
+	}
+	sum = 0
+	for b := c.recv.head; b != nil; b = b.next {
+		sum += len(b.data)
+	}
+	if sum != c.recv.bytes {
+		return fmt.Sprintf("%d bytes to read, counted %d", sum, c.recv.bytes)
+	}
+	switch {
+	case c.sndUna.After(c.sndNxt), c.sndNxt.After(c.sndMax):
+		return "SND.UNA, SND.NXT, sndMax out of order"
+	case c.rcvNxt.After(c.rcvAdv):
+		return "RCV.NXT after the window"
+	case c.inTable && (c.state == Closed || c.state == TimeWait || c.state == Listen):
+		return "in the table in " + c.state.String()
+	case c.state.synchronized() && c.inTable && c.sndUna != c.sndMax && c.rtxAt == Never:
+		return "something in flight and no timer"
+	case c.inTable && c.queuedAt > c.earliestTimer():
+		return "a timer before the heap's entry"
+	case c.inTable && c.next != c.makePlan() || c.onReady != (c.next.action != nothing):
+		return "ready list is wrong"
+	}
+	if c.state.synchronized() && c.inTable {
+		in := int(c.sndNxt.From(c.sndUna))
+		off := 0
+		for b := c.send.head; b != nil && b != c.send.cursor; b = b.next {
+			off += len(b.data)
+		}
+		if c.send.cursor != nil {
+			off += c.send.offset
+		}
+		if off != min(in, c.send.bytes) {
+			return fmt.Sprintf("cursor at %d, SND.NXT at %d", off, in)
+		}
+	}
+	end := c.rcvNxt
+	chunks := 0
+	for b := c.outOfOrder.head; b != nil; b = b.next {
+		if b.seq.Before(end) || len(b.data) == 0 {
+			return "out-of-order queue overlaps"
+		}
+		end = b.end()
+		chunks++
+		if b.next == nil && b != c.outOfOrder.tail {
+			return "tail of the out-of-order queue"
+		}
+	}
+	if end.After(c.rcvAdv) || chunks != c.outOfOrder.chunks {
+		return "out-of-order queue beyond the window"
+	}
+	return ""
+}

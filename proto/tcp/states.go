@@ -1,0 +1,209 @@
+package tcp
+
+import (
+	"syscall"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// One function for each state that a connection of the table can be in. They
+// follow RFC 9293, section 3.10.7.3 for SYN-SENT and section 3.10.7.4 for the
+// others, in the order of its text; the steps that states share are in steps.go.
+// The third step, security, is empty: IPv4 carries no security label here.
+
+// synSent is the state SYN-SENT (section 3.10.7.3).
+func (c *Conn) synSent(now Time, s *segment) {
+	t := c.table
+	// First, check the ACK bit.
+	if s.has(wire.TCPAck) && (s.ack.AtOrBefore(c.iss) || s.ack.After(c.sndMax)) {
+		t.counts[AckUnsent]++
+		t.refuse(s)
+		return
+	}
+	// Second, check the RST bit. One that acknowledges nothing could come from
+	// anybody.
+	if s.has(wire.TCPRst) {
+		if !s.has(wire.TCPAck) {
+			t.counts[ResetsIgnored]++
+			return
+		}
+		t.counts[ResetsReceived]++
+		c.fail(syscall.ECONNREFUSED)
+		return
+	}
+	// Fourth, check the SYN bit.
+	if !s.has(wire.TCPSyn) {
+		return // fifth: neither SYN nor RST, drop
+	}
+	c.heardAt = now
+	c.agree(now, s)
+	c.irs = s.seq
+	c.rcvNxt = s.seq.Add(1)
+	c.lastAckSent = c.rcvNxt
+	c.rcvAdv = c.rcvNxt.Add(c.synWindow())
+	c.sndWnd, c.maxSndWnd = s.window, s.window // a SYN's window is never scaled
+	c.sndWL1, c.sndWL2 = s.seq, s.ack
+	if !s.has(wire.TCPAck) {
+		// Simultaneous open: both SYNs are under way (figure 7).
+		c.state = SynReceived
+		c.sndNxt = c.iss // to be sent again, now with an ACK
+		return
+	}
+	c.acknowledged(now, s)
+	c.becomeEstablished(now)
+	c.ackNow = true
+	// Other controls and text are looked at from the sixth step on.
+	s.seq = c.rcvNxt
+	s.flags &^= wire.TCPSyn
+	c.trim(s)
+	c.urgent(s)
+	c.text(now, s)
+	c.fin(now, s)
+}
+
+// synReceived is the state SYN-RECEIVED.
+func (c *Conn) synReceived(now Time, s *segment) {
+	t := c.table
+	// A SYN that is the one we have seen asks for our answer again. By the
+	// letter it would get an ACK, for it lies left of the window, and wait for
+	// our timer.
+	if s.flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn && s.seq == c.irs {
+		c.sndNxt = c.iss
+		c.timing = false
+		return
+	}
+	// The SYN and ACK of a peer that opened when we did (figure 7, line 6) lies
+	// there too, and its ACK is what both wait for.
+	if s.flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn|wire.TCPAck && s.seq == c.irs && !c.passive {
+		s.flags &^= wire.TCPSyn
+		s.seq = c.rcvNxt
+		s.window >>= c.sndScale // a SYN's window is never scaled
+	}
+	if !c.acceptable(now, s) { // first
+		return
+	}
+	// Second, check the RST bit: a connection from LISTEN goes back there,
+	// which is to say that it is gone, and one that was opened is refused.
+	if s.has(wire.TCPRst) {
+		c.reset(now, s, syscall.ECONNREFUSED)
+		return
+	}
+	// Fourth, check the SYN bit.
+	if s.has(wire.TCPSyn) {
+		t.counts[SynInWindow]++
+		if c.passive {
+			c.fail(syscall.ECONNRESET)
+			return
+		}
+		c.challenge(now)
+		return
+	}
+	// Fifth, check the ACK field.
+	if !s.has(wire.TCPAck) {
+		t.counts[NoAck]++
+		return
+	}
+	if s.ack.AtOrBefore(c.sndUna) || s.ack.After(c.sndMax) {
+		t.counts[AckUnsent]++
+		t.refuse(s)
+		return
+	}
+	if l := c.listener; l != nil && l.full() {
+		// As if this ACK had been lost: the timer sends our SYN again, and
+		// that brings another.
+		t.counts[AcceptOverflows]++
+		return
+	}
+	c.heardAt = now
+	c.ackNow = c.ackNow || s.trimmed
+	c.acknowledged(now, s)
+	c.sndWnd = s.window << c.sndScale
+	c.maxSndWnd = max(c.maxSndWnd, c.sndWnd)
+	c.sndWL1, c.sndWL2 = s.seq, s.ack
+	c.becomeEstablished(now)
+	c.urgent(s)
+	c.text(now, s)
+	c.fin(now, s)
+}
+
+// established is the state ESTABLISHED.
+func (c *Conn) established(now Time, s *segment) {
+	if !c.checkHead(now, s) { // first to fourth
+		return
+	}
+	if !c.checkAck(now, s) { // fifth
+		return
+	}
+	c.urgent(s)    // sixth
+	c.text(now, s) // seventh
+	c.fin(now, s)  // eighth
+}
+
+// finWait1 is the state FIN-WAIT-1: we have closed, the peer has not.
+func (c *Conn) finWait1(now Time, s *segment) {
+	if !c.checkHead(now, s) {
+		return
+	}
+	if !c.checkAck(now, s) {
+		return
+	}
+	if c.finAcked {
+		c.state = FinWait2
+		if c.closed {
+			c.waitAt = now.add(c.table.cfg.FinWait)
+		}
+	}
+	c.urgent(s)
+	c.text(now, s)
+	c.fin(now, s)
+}
+
+// finWait2 is the state FIN-WAIT-2: the peer knows that we have closed.
+func (c *Conn) finWait2(now Time, s *segment) {
+	if !c.checkHead(now, s) {
+		return
+	}
+	if !c.checkAck(now, s) {
+		return
+	}
+	c.urgent(s)
+	c.text(now, s)
+	c.fin(now, s)
+}
+
+// closeWait is the state CLOSE-WAIT: the peer has closed, we have not. After its
+// FIN there is no text; what claims to be is ignored.
+func (c *Conn) closeWait(now Time, s *segment) {
+	if !c.checkHead(now, s) {
+		return
+	}
+	c.checkAck(now, s)
+}
+
+// closing is the state CLOSING: both have closed at once, and the peer has not
+// acknowledged our FIN.
+func (c *Conn) closing(now Time, s *segment) {
+	if !c.checkHead(now, s) {
+		return
+	}
+	if !c.checkAck(now, s) {
+		return
+	}
+	if c.finAcked {
+		c.enterTimeWait(now)
+	}
+}
+
+// lastAck is the state LAST-ACK: the peer has closed, then we, and only the
+// acknowledgment of our FIN is missing.
+func (c *Conn) lastAck(now Time, s *segment) {
+	if !c.checkHead(now, s) {
+		return
+	}
+	if !c.checkAck(now, s) {
+		return
+	}
+	if c.finAcked {
+		c.finish(Closed)
+	}
+}

@@ -1,0 +1,257 @@
+package tcp
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
+)
+
+// The steps of RFC 9293, section 3.10.7.4.
+
+// The limit of ACKs that are sent because a segment is not as it should be (RFC
+// 5961, section 7). It is each connection's own: from a limit that all share, a
+// stranger could learn what other connections do.
+const (
+	challengeBurst    = 10
+	challengeInterval = 100 * time.Millisecond // one comes back
+)
+
+// checkHead is the first to the fourth step in the synchronized states. It
+// reports whether there is more to do.
+func (c *Conn) checkHead(now Time, s *segment) bool {
+	if !c.acceptable(now, s) { // first
+		return false
+	}
+	if s.has(wire.TCPRst) { // second
+		c.reset(now, s, syscall.ECONNRESET)
+		return false
+	}
+	if s.has(wire.TCPSyn) { // fourth
+		c.table.counts[SynInWindow]++
+		c.challenge(now)
+		return false
+	}
+	c.heardAt = now
+	c.keepProbes = 0
+	return true
+}
+
+// acceptable is the first step: the sequence number, and before it the timestamp
+// (RFC 7323, section 5.3). A segment that passes is cut to the window.
+func (c *Conn) acceptable(now Time, s *segment) bool {
+	t := c.table
+	wnd := c.rcvAdv.From(c.rcvNxt)
+	if s.has(wire.TCPRst) {
+		// Its own number counts, not that of text it may carry.
+		if s.seq != c.rcvNxt && !s.seq.InWindow(c.rcvNxt, wnd) {
+			t.counts[ResetsIgnored]++
+			return false
+		}
+		return true
+	}
+	if c.timestamps {
+		if !s.hasTimestamps {
+			t.counts[NoTimestamp]++
+			return false // RFC 7323, section 3.2: drop it silently
+		}
+		if int32(s.tsVal-c.tsRecent) < 0 && !c.recentExpired(now) {
+			t.counts[PawsDropped]++
+			c.challengeUnlessText(now, s)
+			return false
+		}
+	}
+	ok := false
+	switch n := s.length(); {
+	case wnd == 0:
+		// To a closed window text may come that is not taken; what else the
+		// segment says is.
+		ok = s.seq == c.rcvNxt
+	case n == 0:
+		ok = s.seq.InWindow(c.rcvNxt, wnd)
+	default:
+		ok = s.seq.InWindow(c.rcvNxt, wnd) || s.end().Back(1).InWindow(c.rcvNxt, wnd)
+	}
+	if !ok {
+		t.counts[OutOfWindow]++
+		c.challengeUnlessText(now, s)
+		return false
+	}
+	if c.timestamps && s.seq.AtOrBefore(c.lastAckSent) {
+		c.tsRecent, c.tsRecentAt = s.tsVal, now // RFC 7323, section 4.3
+	}
+	if !s.has(wire.TCPSyn) {
+		c.trim(s)
+	}
+	return true
+}
+
+// recentExpired reports whether the peer's timestamp is too old to be compared
+// with (RFC 7323, section 5.5).
+func (c *Conn) recentExpired(now Time) bool {
+	return now-c.tsRecentAt > Time(24*24*time.Hour)
+}
+
+// challengeUnlessText acknowledges what must not be believed. Text, or a FIN, may
+// be a retransmission whose sender has missed our ACK: that is answered always,
+// and no answer to it can cause another. Two ends that answered each other's
+// bare ACKs would never stop, so these are limited.
+func (c *Conn) challengeUnlessText(now Time, s *segment) {
+	if s.length() > 0 && !s.has(wire.TCPSyn) {
+		c.ackNow = true
+		return
+	}
+	c.challenge(now)
+}
+
+// challenge sends an ACK that makes a peer which has lost track answer with a
+// RST we can believe (RFC 5961).
+func (c *Conn) challenge(now Time) {
+	if back := int((now - c.challengeAt) / Time(challengeInterval)); back > 0 {
+		c.challengeTokens = uint8(min(int(c.challengeTokens)+min(back, challengeBurst), challengeBurst))
+		c.challengeAt += Time(back) * Time(challengeInterval)
+	}
+	if c.challengeTokens == 0 {
+		c.table.counts[AcksLimited]++
+		return
+	}
+	c.challengeTokens--
+	c.table.counts[ChallengeAcks]++
+	c.ackNow = true
+}
+
+// reset is the second step: only a RST with exactly the next sequence number
+// ends the connection, and any other is asked for (RFC 5961, section 3.2).
+func (c *Conn) reset(now Time, s *segment, err syscall.Errno) {
+	if s.seq != c.rcvNxt {
+		c.table.counts[ResetsIgnored]++
+		c.challenge(now)
+		return
+	}
+	c.table.counts[ResetsReceived]++
+	c.fail(err)
+}
+
+// trim cuts a segment to the window: what has been received before at its left,
+// and what was never asked for at its right, FIN included. Its sender is told
+// where the window is, if the fifth step finds that it is the peer.
+func (c *Conn) trim(s *segment) {
+	if s.seq.Before(c.rcvNxt) {
+		dup := c.rcvNxt.From(s.seq)
+		cut := min(dup, uint32(len(s.text)))
+		c.table.counts[DuplicateBytes] += uint64(cut)
+		s.text = s.text[cut:]
+		if cut < dup {
+			s.flags &^= wire.TCPFin
+		}
+		s.seq = c.rcvNxt
+		s.placed = false
+		s.trimmed = true
+	}
+	if s.length() == 0 {
+		return
+	}
+	room := c.rcvAdv.From(c.rcvNxt)
+	at := s.seq.From(c.rcvNxt)
+	if at+uint32(len(s.text)) > room {
+		keep := room - min(at, room)
+		c.table.counts[BeyondWindow] += uint64(uint32(len(s.text)) - keep)
+		s.text = s.text[:keep]
+		s.flags &^= wire.TCPFin
+		s.placed = false
+		s.trimmed = true
+	} else if s.has(wire.TCPFin) && at+uint32(len(s.text)) == room {
+		s.flags &^= wire.TCPFin
+		s.trimmed = true
+	}
+}
+
+// checkAck is the fifth step in the synchronized states. It reports whether the
+// segment goes on to the sixth.
+func (c *Conn) checkAck(now Time, s *segment) bool {
+	t := c.table
+	if !s.has(wire.TCPAck) {
+		t.counts[NoAck]++
+		return false
+	}
+	if s.ack.After(c.sndMax) {
+		t.counts[AckUnsent]++
+		c.challenge(now)
+		return false
+	}
+	if s.ack.Before(c.sndUna.Back(c.maxSndWnd)) { // RFC 5961, section 5.2
+		t.counts[AckTooOld]++
+		c.challenge(now)
+		return false
+	}
+	if s.trimmed {
+		c.ackNow = true
+	}
+	if s.options.SACKBlocks > 0 && c.sack {
+		c.noteSack(s)
+	}
+	if s.ack.After(c.sndUna) {
+		c.acknowledged(now, s)
+	} else if s.ack == c.sndUna && len(s.text) == 0 && c.sndUna != c.sndMax && s.window<<c.sndScale == c.sndWnd {
+		t.counts[DuplicateAcks]++ // RFC 5681, section 2, but for the FIN
+		c.stat.duplicateAcks++
+	}
+	if s.ack.AtOrAfter(c.sndUna) && (c.sndWL1.Before(s.seq) || c.sndWL1 == s.seq && c.sndWL2.AtOrBefore(s.ack)) {
+		c.setSendWindow(now, s.window<<c.sndScale)
+		c.sndWL1, c.sndWL2 = s.seq, s.ack
+	}
+	return true
+}
+
+// setSendWindow takes over the window that the peer advertises.
+func (c *Conn) setSendWindow(now Time, wnd uint32) {
+	if c.persisting {
+		if !c.closed { // or a peer could keep what nobody has for ever
+			c.progressAt = now // it answers our probes
+		}
+		if wnd > 0 {
+			c.stopPersist(now)
+		}
+	}
+	c.sndWnd = wnd
+	c.maxSndWnd = max(c.maxSndWnd, wnd)
+}
+
+// urgent is the sixth step. The octets are delivered in line, as RFC 6093 wants,
+// and nobody is told where the urgent ones end: nothing that is sent today needs
+// to know.
+func (c *Conn) urgent(s *segment) {
+	if s.has(wire.TCPUrg) {
+		c.table.counts[UrgentPointers]++
+	}
+}
+
+// fin is the eighth step. A FIN counts when all text before it is there, so one
+// that came out of order is remembered.
+func (c *Conn) fin(now Time, s *segment) {
+	if c.state == Closed {
+		return
+	}
+	if s.has(wire.TCPFin) && !c.hasPeerFin {
+		c.hasPeerFin = true
+		c.peerFin = s.seq.Add(uint32(len(s.text)))
+	}
+	if !c.hasPeerFin || c.rcvNxt != c.peerFin || c.gotFin {
+		return
+	}
+	c.gotFin = true
+	c.rcvNxt = c.rcvNxt.Add(1)
+	c.rcvAdv = seq.Max(c.rcvAdv, c.rcvNxt)
+	c.outOfOrder.clear(&c.table.pool)
+	c.ackNow = true
+	c.notify(Readable)
+	switch c.state {
+	case Established:
+		c.state = CloseWait
+	case FinWait1: // our FIN is not acknowledged, or it would be FIN-WAIT-2
+		c.state = Closing
+	case FinWait2:
+		c.enterTimeWait(now)
+	}
+}

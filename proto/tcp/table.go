@@ -1,0 +1,146 @@
+package tcp
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"syscall"
+)
+
+// Table is all the connections and listeners of one stack. Its methods, and
+// those of its connections and listeners, are not safe for concurrent use.
+type Table struct {
+	cfg       Config
+	hash      sipHash
+	conns     map[tuple]*Conn
+	last      *Conn // that the last segment was for; nil: none
+	listeners map[uint16]*Listener
+	waits     timeWaits
+	pool      pool
+	timers    timerHeap
+	counts    [numberOfCounts]uint64
+
+	firstEvent, lastEvent *Conn
+	firstReady, lastReady *Conn
+	notified              *Listener
+
+	// Of the segment that is being processed.
+	segment segment
+	kept    bool
+	reply   reply
+
+	portSteps [portSteps]uint32 // RFC 6056, see ports.go
+}
+
+// NewTable makes an empty table.
+func NewTable(cfg Config) *Table {
+	t := &Table{
+		cfg:       cfg.withDefaults(),
+		hash:      newSipHash(cfg.Secret),
+		conns:     make(map[tuple]*Conn),
+		listeners: make(map[uint16]*Listener),
+	}
+	t.pool.limit, t.pool.release = t.cfg.Memory, t.cfg.ReleaseFrame
+	t.waits.records = make(map[tuple]*timeWait)
+	return t
+}
+
+// Len is the number of connections, those in TIME-WAIT left out.
+func (t *Table) Len() int { return len(t.conns) }
+
+// TimeWaits is the number of connections in TIME-WAIT.
+func (t *Table) TimeWaits() int { return len(t.waits.records) }
+
+// MemoryInUse is how many bytes of Config.Memory connections have queued
+// something in.
+func (t *Table) MemoryInUse() int { return t.pool.used }
+
+// Dial begins a connection from local to remote: the SYN is ready to be
+// emitted. Port 0 in local asks for an ephemeral one.
+//
+// Errors: EADDRINUSE if the two ends have a connection already, or nobody may
+// have that port; EADDRNOTAVAIL if no ephemeral port is free; EINVAL for an
+// address that no host has.
+func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error) {
+	if !usable(local.Addr) || !usable(remote.Addr) || remote.Port == 0 {
+		return nil, syscall.EINVAL
+	}
+	if local.Port == 0 {
+		p, ok := t.ephemeralPort(now, local, remote)
+		if !ok {
+			return nil, syscall.EADDRNOTAVAIL
+		}
+		local.Port = p
+	}
+	id := makeTuple(local, remote)
+	if t.conns[id] != nil || id.local == id.remote {
+		return nil, syscall.EADDRINUSE
+	}
+	iss := t.isn(now, id)
+	if w := t.waits.records[id]; w != nil {
+		if !w.reusable(now) {
+			return nil, syscall.EADDRINUSE
+		}
+		iss = w.newer(iss)
+		t.counts[TimeWaitUsed]++
+		t.waits.remove(w)
+	}
+	c := t.newConn(now, id, o.withDefaults())
+	c.begin(iss)
+	c.state = SynSent
+	c.waitAt = now.add(t.cfg.ConnectTimeout)
+	t.insert(c)
+	t.counts[ActiveOpens]++
+	c.update(now)
+	return c, nil
+}
+
+// Close ends everything: listeners, connections, each with a RST that is ready
+// to be emitted, and what is left in TIME-WAIT. Connections that their owners
+// have not closed keep what they have received until they are.
+func (t *Table) Close() {
+	// In an order that does not depend on the map's.
+	conns := slices.SortedFunc(maps.Values(t.conns), func(a, b *Conn) int {
+		return cmp.Or(cmp.Compare(a.id.local, b.id.local), cmp.Compare(a.id.remote, b.id.remote))
+	})
+	for _, c := range conns {
+		c.abort(syscall.ECONNABORTED)
+	}
+	for _, l := range t.listeners {
+		for ; l != nil; l = l.next {
+			l.Close()
+		}
+	}
+	for t.waits.oldest != nil {
+		t.waits.remove(t.waits.oldest)
+	}
+}
+
+// insert makes c known to the table.
+func (t *Table) insert(c *Conn) {
+	t.conns[c.id] = c
+	c.inTable = true
+}
+
+func (t *Table) remove(c *Conn) {
+	if !c.inTable {
+		return
+	}
+	c.inTable = false
+	delete(t.conns, c.id)
+	if t.last == c {
+		t.last = nil
+	}
+}
+
+// lookup finds the connection of a tuple.
+func (t *Table) lookup(id tuple) *Conn {
+	if c := t.last; c != nil && c.id == id {
+		return c
+	}
+	c := t.conns[id]
+	if c != nil {
+		t.last = c
+	}
+	return c
+}

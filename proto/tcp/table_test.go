@@ -1,0 +1,393 @@
+package tcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// The published vectors of SipHash-2-4: key 00 01 .. 0f, input 00 01 .. .
+func TestSipHash(t *testing.T) {
+	var key [16]byte
+	input := make([]byte, 16)
+	for i := range key {
+		key[i], input[i] = byte(i), byte(i)
+	}
+	h := newSipHash(key)
+	a, b := binary.LittleEndian.Uint64(input), binary.LittleEndian.Uint64(input[8:])
+	for n, want := range []uint64{0x726fdb47dd0e0e31, 0x93f5f5799a932462, 0x3f2acc7f57c29bdb} {
+		if got := h.sum([]uint64{a, b}[:n]...); got != want {
+			t.Errorf("%d words: %#x, want %#x", n, got, want)
+		}
+	}
+}
+
+func TestISN(t *testing.T) {
+	tab := NewTable(Config{Secret: testSecret})
+	id := makeTuple(AddrPort{hostA, 1}, AddrPort{hostB, 2})
+	first := tab.isn(0, id)
+	if d := tab.isn(Time(time.Second), id).From(first); d != 250000 {
+		t.Errorf("%d numbers in a second, RFC 6528 has 250000", d)
+	}
+	other := tab.isn(0, makeTuple(AddrPort{hostA, 1}, AddrPort{hostB, 3}))
+	secret := NewTable(Config{Secret: [16]byte{9}}).isn(0, id)
+	if other == first || secret == first {
+		t.Error("does not depend on the ends, or not on the secret")
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	tab := NewTable(Config{Secret: testSecret, Ports: []PortRange{{7000, 7001}, {7005, 7004}, {7010, 7010}}})
+	for _, c := range []struct {
+		local, remote AddrPort
+		want          error
+	}{
+		{AddrPort{}, AddrPort{hostB, 80}, syscall.EINVAL},
+		{AddrPort{Addr: hostA}, AddrPort{hostB, 0}, syscall.EINVAL},
+		{AddrPort{Addr: hostA}, AddrPort{[4]byte{224, 0, 0, 1}, 80}, syscall.EINVAL},
+		{AddrPort{Addr: hostA}, AddrPort{[4]byte{255, 255, 255, 255}, 80}, syscall.EINVAL},
+		{AddrPort{hostA, 80}, AddrPort{hostA, 80}, syscall.EADDRINUSE},
+	} {
+		if _, err := tab.Dial(0, c.local, c.remote, Options{}); err != c.want {
+			t.Errorf("%v to %v: %v, want %v", c.local, c.remote, err, c.want)
+		}
+	}
+	// The three ports, each once a destination.
+	for _, port := range []uint16{80, 81} {
+		seen := map[uint16]bool{}
+		for range 3 {
+			c, err := tab.Dial(0, AddrPort{Addr: hostA}, AddrPort{hostB, port}, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[c.Local().Port] = true
+		}
+		if !seen[7000] || !seen[7001] || !seen[7010] {
+			t.Errorf("ports %v", seen)
+		}
+		if _, err := tab.Dial(0, AddrPort{Addr: hostA}, AddrPort{hostB, port}, Options{}); err != syscall.EADDRNOTAVAIL {
+			t.Errorf("a fourth: %v", err)
+		}
+		if _, err := tab.Dial(0, AddrPort{hostA, 7000}, AddrPort{hostB, port}, Options{}); err != syscall.EADDRINUSE {
+			t.Errorf("the same again: %v", err)
+		}
+	}
+}
+
+// RFC 6056, section 3.3.4: the ports to one destination follow one another, from
+// a start that differs between destinations and secrets.
+func TestEphemeralPorts(t *testing.T) {
+	tab := NewTable(Config{Secret: testSecret})
+	starts := map[uint16]bool{}
+	for i := range 50 {
+		remote := AddrPort{[4]byte{10, 0, 1, byte(i)}, 80}
+		p, ok := tab.ephemeralPort(0, AddrPort{Addr: hostA}, remote)
+		if !ok || p < firstEphemeral || p > lastEphemeral {
+			t.Fatalf("port %d", p)
+		}
+		starts[p] = true
+	}
+	if len(starts) < 45 {
+		t.Errorf("only %d different ports for 50 destinations", len(starts))
+	}
+	seen := map[uint16]bool{}
+	for range lastEphemeral - firstEphemeral + 1 {
+		p, ok := tab.ephemeralPort(0, AddrPort{Addr: hostA}, AddrPort{hostB, 80})
+		if !ok || seen[p] {
+			t.Fatalf("port %d again before all were used", p)
+		}
+		seen[p] = true
+	}
+}
+
+func TestBadSegments(t *testing.T) {
+	tab := NewTable(Config{Secret: testSecret})
+	good := make([]byte, 20)
+	put := func(src, dst uint16, from, to [4]byte) {
+		wire.PutTCP(good, &wire.TCPFields{SrcPort: src, DstPort: dst, Flags: wire.TCPSyn}, 20, wire.PseudoHeader4(from, to, wire.ProtocolTCP, 20))
+	}
+	for _, c := range []struct {
+		src, dst uint16
+		from, to [4]byte
+		cut      int
+		want     Counter
+	}{
+		{1, 2, hostB, hostA, 20, NoConnection},
+		{1, 2, hostB, hostA, 19, BadLength},
+		{0, 2, hostB, hostA, 20, BadAddress},
+		{1, 0, hostB, hostA, 20, BadAddress},
+		{1, 2, [4]byte{224, 0, 0, 1}, hostA, 20, BadAddress},
+		{1, 2, [4]byte{}, hostA, 20, BadAddress},
+		{1, 2, hostB, [4]byte{255, 255, 255, 255}, 20, BadAddress},
+	} {
+		put(c.src, c.dst, c.from, c.to)
+		before := tab.Count(c.want)
+		r := tab.Process(0, &Inbound{Src: c.from, Dst: c.to, Data: good[:c.cut]})
+		if tab.Count(c.want) != before+1 || r.Reply != (c.want == NoConnection) {
+			t.Errorf("%+v: %+v", c, r)
+		}
+	}
+	if tab.EmitReply(make([]byte, 60)) != 0 {
+		t.Error("a reply that was not announced")
+	}
+}
+
+func TestPartialChecksums(t *testing.T) {
+	b := make([]byte, 20)
+	wire.PutTCP(b, &wire.TCPFields{SrcPort: 1, DstPort: 2, Flags: wire.TCPSyn}, 20, 0)
+	binary.BigEndian.PutUint16(b[16:], wire.Fold(wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, 20)))
+	for _, accept := range []bool{false, true} {
+		tab := NewTable(Config{PartialChecksums: accept})
+		if r := tab.Process(0, &Inbound{Src: hostB, Dst: hostA, Data: b}); r.Reply != accept {
+			t.Errorf("accepted %v, want %v", r.Reply, accept)
+		}
+	}
+}
+
+// Connections that are always ready take turns.
+func TestPostpone(t *testing.T) {
+	p := newPair(t, Config{}, Options{Cork: -1})
+	l := p.tabs[1].listenerFor(makeTuple(AddrPort{hostB, 80}, AddrPort{}))
+	a := p.conns[0]
+	p.dial(t, l, Options{Cork: -1})
+	b := p.conns[0]
+	a.Write(p.now, make([]byte, 5000))
+	b.Write(p.now, make([]byte, 5000))
+	var order []*Conn
+	for c := p.tabs[0].NextReady(); c != nil; c = p.tabs[0].NextReady() {
+		order = append(order, c)
+		p.carry(0, c)
+		p.tabs[0].Postpone(c)
+	}
+	for i, c := range order {
+		if want := [2]*Conn{a, b}[i%2]; c != want {
+			t.Fatalf("turn %d is the wrong one's", i)
+		}
+	}
+	if len(order) != 8 {
+		t.Errorf("%d segments", len(order))
+	}
+}
+
+// gopacket reads what Emit and EmitReply write, and finds the same checksum.
+func TestGopacketReadsOurSegments(t *testing.T) {
+	check := func(b []byte, from, to [4]byte) *layers.TCP {
+		t.Helper()
+		pkt := gopacket.NewPacket(b, layers.LayerTypeTCP, gopacket.Default)
+		if e := pkt.ErrorLayer(); e != nil {
+			t.Fatal(e.Error())
+		}
+		seg := pkt.Layer(layers.LayerTypeTCP).(*layers.TCP)
+		if err := seg.SetNetworkLayerForChecksum(&layers.IPv4{Protocol: layers.IPProtocolTCP, SrcIP: from[:], DstIP: to[:]}); err != nil {
+			t.Fatal(err)
+		}
+		had := seg.Checksum
+		out := gopacket.NewSerializeBuffer()
+		if err := gopacket.SerializeLayers(out, gopacket.SerializeOptions{ComputeChecksums: true}, seg, gopacket.Payload(seg.Payload)); err != nil {
+			t.Fatal(err)
+		}
+		if seg.Checksum != had {
+			t.Errorf("checksum %#04x, gopacket has %#04x: %x", had, seg.Checksum, b)
+		}
+		return seg
+	}
+	p := newPair(t, Config{}, Options{Cork: -1})
+	b := make([]byte, 2000)
+	c := p.conns[0]
+	for _, n := range []int{1, 2, 63, 1448, 3} { // the odd ones join at odd places
+		p.conns[0].Write(p.now, bytes.Repeat([]byte{byte(n)}, n))
+	}
+	c.Flush(p.now)
+	total := 0
+	for p.tabs[0].NextReady() != nil {
+		seg := check(b[:c.Emit(p.now, b)], hostA, hostB)
+		total += len(seg.Payload)
+		if !seg.ACK || len(seg.Options) != 3 || seg.Options[2].OptionType != layers.TCPOptionKindTimestamps {
+			t.Errorf("segment %+v", seg)
+		}
+	}
+	if total != 1517 {
+		t.Errorf("%d bytes", total)
+	}
+	c.Abort()
+	if seg := check(b[:c.Emit(p.now, b)], hostA, hostB); !seg.RST {
+		t.Error("no RST")
+	}
+	syn, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{hostB, 81}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := syn.Emit(p.now, b)
+	if seg := check(b[:n], hostA, hostB); !seg.SYN || seg.ACK {
+		t.Error("no SYN")
+	}
+	if !p.tabs[1].Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b[:n]}).Reply {
+		t.Fatal("not refused")
+	}
+	if seg := check(b[:p.tabs[1].EmitReply(b)], hostB, hostA); !seg.RST || !seg.ACK {
+		t.Error("no RST")
+	}
+}
+
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	NewTable(Config{}).EachCounter(func(name string, _ uint64) {
+		if name == "" || seen[name] {
+			t.Errorf("counter %q", name)
+		}
+		seen[name] = true
+	})
+	if len(seen) != int(numberOfCounts) || BadLength.String() != "bad_length" || Counter(255).String() != "invalid counter" {
+		t.Error("names of counters")
+	}
+	if TimeWait.String() != "TIME-WAIT" || State(99).String() != "invalid state" {
+		t.Error("names of states")
+	}
+}
+
+func TestAddrPort(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want AddrPort
+		ok   bool
+	}{
+		{"10.0.0.1:80", AddrPort{hostA, 80}, true},
+		{"[::ffff:10.0.0.1]:80", AddrPort{hostA, 80}, true},
+		{"[::]:7", AddrPort{Port: 7}, true},
+		{"[::1]:7", AddrPort{}, false},
+	} {
+		got, ok := FromNetip(netip.MustParseAddrPort(c.in))
+		if got != c.want || ok != c.ok {
+			t.Errorf("%s: %v, %v", c.in, got, ok)
+		}
+		if ok && unpack(got.word()) != got {
+			t.Errorf("%v: packed and unpacked", got)
+		}
+	}
+	if (AddrPort{hostA, 80}).String() != "10.0.0.1:80" {
+		t.Error("text")
+	}
+}
+
+// Close leaves nothing behind but what has been received, and does so in the same
+// order every time.
+func TestTableClose(t *testing.T) {
+	var orders [2]string
+	for i := range orders {
+		p := newPair(t, Config{}, Options{})
+		tab := p.tabs[1]
+		l := tab.listenerFor(makeTuple(AddrPort{hostB, 80}, AddrPort{}))
+		kept := p.conns[1]
+		for range 10 {
+			p.conns[0].Write(p.now, make([]byte, 700))
+			p.exchange()
+			p.dial(t, l, Options{})
+		}
+		p.conns[1].Close(p.now)
+		p.conns[0].Close(p.now)
+		p.exchange()
+		waiting, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{hostB, 80}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.exchange() // it is not accepted
+		tab.Close()
+		b := make([]byte, 100)
+		for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+			orders[i] += c.Remote().String() + describe(b[:c.Emit(p.now, b)]) + "\n"
+		}
+		if tab.Len() != 0 || len(tab.listeners) != 0 || tab.TimeWaits() != 0 || tab.NextDeadline() != Never {
+			t.Fatalf("%d connections, %d listeners left", tab.Len(), len(tab.listeners))
+		}
+		if n, err := kept.Read(p.now, make([]byte, 1000)); n != 700 || err != nil {
+			t.Errorf("what had been received: %d, %v", n, err)
+		}
+		if _, err := kept.Read(p.now, make([]byte, 1000)); err != syscall.ECONNABORTED {
+			t.Errorf("and then: %v", err)
+		}
+		if waiting.State() != Established {
+			t.Error(waiting.State())
+		}
+	}
+	if orders[0] != orders[1] || len(orders[0]) == 0 {
+		t.Errorf("one order:\n%sanother:\n%s", orders[0], orders[1])
+	}
+}
+
+// Those that change a connection while it lives.
+func TestSetters(t *testing.T) {
+	p := newPair(t, noOptions, Options{})
+	c := p.conns[0]
+	if c.Room() != DefaultBuffer {
+		t.Errorf("room for %d", c.Room())
+	}
+	c.SetBuffers(p.now, 5000, 0)
+	if n, _ := c.Write(p.now, make([]byte, 9000)); n != 5000 || c.Room() != 0 {
+		t.Errorf("wrote %d into 5000", n)
+	}
+	c.SetMTU(p.now, 576)
+	if n := c.Emit(p.now, p.buf); n != 556 {
+		t.Errorf("a segment of %d bytes for an MTU of 576", n)
+	}
+	c.SetMTU(p.now, 10) // 68 is IPv4's least
+	if n := c.Emit(p.now, p.buf); n != 48 {
+		t.Errorf("a segment of %d bytes for an MTU of 68", n)
+	}
+	p.exchange()
+	p.now = p.now.add(time.Second)
+	p.tabs[0].Expire(p.now)
+	p.exchange()
+	if p.conns[1].Buffered() != 5000 {
+		t.Fatalf("%d bytes came", p.conns[1].Buffered())
+	}
+
+	// A larger receive buffer is advertised when it is worth it, a smaller one
+	// takes nothing back.
+	d := p.conns[1]
+	edge := d.rcvAdv
+	d.SetBuffers(p.now, 0, 4096)
+	p.exchange()
+	if d.rcvAdv.Before(edge) {
+		t.Error("the window was taken back")
+	}
+	c.SetNagle(p.now, true)
+	if c.Write(p.now, make([]byte, 10)); !c.onReady || c.OnlyAck() {
+		t.Error("the first small write waits")
+	}
+	p.carry(0, c)
+	c.Write(p.now, make([]byte, 10))
+	if c.onReady {
+		t.Error("the second does not")
+	}
+	if !d.OnlyAck() {
+		t.Error("there is more than an ACK to send")
+	}
+	c.SetNagle(p.now, false)
+	if c.onReady {
+		t.Error("not even corked")
+	}
+	c.SetCork(p.now, -1)
+	if !c.onReady {
+		t.Error("it still waits")
+	}
+	c.SetUserTimeout(time.Second)
+	p.now = p.now.add(2 * time.Second)
+	p.tabs[0].Expire(p.now)
+	if c.Err() != syscall.ETIMEDOUT {
+		t.Error("no user timeout")
+	}
+	p.dial(t, p.tabs[1].listeners[80], Options{})
+	c = p.conns[0]
+	c.Fail(syscall.EHOSTUNREACH)
+	if c.Err() != syscall.EHOSTUNREACH || c.onReady || p.tabs[0].Len() != 0 {
+		t.Errorf("failed, and is still there: %v, %d connections", c.Err(), p.tabs[0].Len())
+	}
+}

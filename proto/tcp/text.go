@@ -1,0 +1,177 @@
+package tcp
+
+import "github.com/unet-go/unet/proto/tcp/seq"
+
+// Text that is received, and the window that asks for it.
+//
+// In order, it goes straight to a reader that waits (Post), summed on the way;
+// or it stays in the frame it came in, if that is worth a frame; or it is copied
+// to the end of the queue. Out of order it is always copied, so that nobody can
+// tie the link's frames up with holes.
+
+// mayPlace reports whether the text of s, which nobody has checked yet, may be
+// copied to where the reader wants it while its checksum is computed. If it
+// turns out not to be acceptable, there is nothing but garbage after posted.
+func (c *Conn) mayPlace(s *segment) bool {
+	return len(s.text) > 0 && len(s.text) <= len(c.post)-c.posted &&
+		s.seq == c.rcvNxt && c.state >= Established && !c.gotFin && c.recv.head == nil &&
+		uint32(len(s.text)) <= c.rcvAdv.From(c.rcvNxt)
+}
+
+// text is the seventh step: take the text of a segment, which has been cut to
+// the window.
+func (c *Conn) text(now Time, s *segment) {
+	if len(s.text) == 0 || c.gotFin || c.state == Closed {
+		return
+	}
+	t := c.table
+	if c.hasPeerFin { // nothing follows its FIN
+		s.text = s.text[:min(uint32(len(s.text)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))]
+		if len(s.text) == 0 {
+			c.ackNow = true
+			return
+		}
+	}
+	if c.closed {
+		// RFC 1122, section 4.2.2.13: nobody will ever read it, and the peer
+		// should know.
+		t.counts[TextAfterClose]++
+		c.abort(0)
+		return
+	}
+	if s.seq != c.rcvNxt {
+		t.counts[OutOfOrder]++
+		c.stat.outOfOrder++
+		c.ackNow = true // RFC 5681, section 4.2
+		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.text)
+		return
+	}
+	n := c.deliver(s)
+	c.rcvNxt = c.rcvNxt.Add(uint32(n))
+	if c.outOfOrder.head != nil {
+		n += c.advance()
+		c.ackNow = true
+	}
+	if n < len(s.text) {
+		t.counts[NoMemory]++
+	}
+	if n == 0 {
+		return
+	}
+	t.counts[BytesReceived] += uint64(n)
+	c.stat.bytesIn += uint64(n)
+	c.acknowledgeText(now, n)
+	if c.wantsRead || c.posted > 0 {
+		c.wantsRead = false
+		c.notify(Readable)
+	}
+}
+
+// deliver takes text that begins at RCV.NXT and returns how many bytes of it
+// there was memory for.
+func (c *Conn) deliver(s *segment) int {
+	t := c.table
+	if s.placed {
+		t.counts[Placed]++
+		c.posted += len(s.text)
+		return len(s.text)
+	}
+	if c.readClosed {
+		t.counts[TextDiscarded] += uint64(len(s.text))
+		return len(s.text)
+	}
+	rest := s.text
+	if c.posted < len(c.post) && c.recv.head == nil {
+		n := copy(c.post[c.posted:], rest)
+		c.posted += n
+		rest = rest[n:]
+		t.counts[Placed]++
+		if len(rest) == 0 {
+			return len(s.text)
+		}
+	}
+	switch {
+	case s.memory == MemoryHeap:
+		c.recv.push(t.pool.refer(rest, heapBlock, 0))
+		return len(s.text)
+	case s.memory == MemoryFrame && len(rest) >= t.cfg.InPlace:
+		c.recv.push(t.pool.refer(rest, frameBlock, s.frame))
+		t.kept = true
+		return len(s.text)
+	}
+	t.counts[Copied]++
+	return len(s.text) - len(rest) + c.recv.write(&t.pool, rest)
+}
+
+// advance moves to the receive queue what lies at RCV.NXT out of order, and
+// returns how many bytes that were.
+func (c *Conn) advance() (n int) {
+	p := &c.table.pool
+	q := &c.outOfOrder
+	for q.head != nil && q.head.seq.AtOrBefore(c.rcvNxt) {
+		b := q.pop()
+		old := c.rcvNxt.From(b.seq)
+		if old >= uint32(len(b.data)) {
+			p.put(b)
+			continue
+		}
+		b.data = b.data[old:]
+		n += len(b.data)
+		c.rcvNxt = c.rcvNxt.Add(uint32(len(b.data)))
+		switch {
+		case c.readClosed:
+			c.table.counts[TextDiscarded] += uint64(len(b.data))
+			p.put(b)
+		case c.recv.tail != nil && c.recv.tail.kind == chunkBlock && c.recv.tail.room() >= len(b.data):
+			tail := c.recv.tail
+			tail.data = append(tail.data, b.data...)
+			c.recv.bytes += len(b.data)
+			p.put(b)
+		default:
+			c.recv.push(b)
+		}
+	}
+	return n
+}
+
+// synWindow is the window of a SYN, which is never scaled.
+func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xffff)) }
+
+// receiveWindow is the window to advertise, in bytes. It never takes back what has
+// been advertised (RFC 9293, section 3.8.6), and grows only by what is worth
+// sending (section 3.8.6.2.2).
+func (c *Conn) receiveWindow() uint32 {
+	offered := c.rcvAdv.From(c.rcvNxt)
+	free := max(0, c.opts.ReceiveBuffer-c.recv.bytes)
+	if free < int(offered)+min(c.opts.ReceiveBuffer/2, c.rcvMSS()) {
+		return offered
+	}
+	return uint32(free)
+}
+
+// windowField advertises the window: it moves the right edge and returns what
+// the header says.
+func (c *Conn) windowField() uint16 {
+	wnd := c.receiveWindow()
+	// A window that is not a multiple of the scale is rounded up, or the edge
+	// would move left (RFC 7323, section 2.4).
+	field := min((wnd+1<<c.rcvScale-1)>>c.rcvScale, 0xffff)
+	if edge := c.rcvNxt.Add(field << c.rcvScale); edge.After(c.rcvAdv) {
+		c.rcvAdv = edge
+	}
+	return uint16(field)
+}
+
+// mayUpdateWindow sends a window update when the application has read enough to
+// make one worth it.
+func (c *Conn) mayUpdateWindow() {
+	if !c.state.synchronized() || c.gotFin || c.state == TimeWait {
+		return
+	}
+	offered := int(c.rcvAdv.From(c.rcvNxt))
+	free := c.opts.ReceiveBuffer - c.recv.bytes
+	grow := min(free, 0xffff<<c.rcvScale) - offered
+	if grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4) {
+		c.ackNow = true
+	}
+}

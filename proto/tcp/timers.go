@@ -1,0 +1,160 @@
+package tcp
+
+import "syscall"
+
+// The timers of a connection are instants in its struct. The table keeps one
+// entry a connection in a heap, at the earliest of them or before: a timer that
+// moves back, as the retransmission timer does with every acknowledgment, does
+// not touch the heap. When the entry's time comes and no timer is due it is put
+// back where it belongs.
+
+// timerHeap is a heap of connections by queuedAt, which stands here too, so that
+// to move one does not touch others.
+type timerHeap []timerEntry
+
+type timerEntry struct {
+	at   Time
+	conn *Conn
+}
+
+func (c *Conn) earliestTimer() Time {
+	return min(c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt)
+}
+
+// schedule sees that the heap's entry is not later than the earliest timer.
+func (h *timerHeap) schedule(c *Conn) {
+	at := c.earliestTimer()
+	if at >= c.queuedAt {
+		return
+	}
+	c.queuedAt = at
+	if c.slot == 0 {
+		*h = append(*h, timerEntry{conn: c})
+		c.slot = int32(len(*h))
+	}
+	h.up(int(c.slot), timerEntry{at, c})
+}
+
+// stop removes the entry of a connection that has no timers any more.
+func (h *timerHeap) stop(c *Conn) {
+	if c.slot == 0 {
+		return
+	}
+	i, n := int(c.slot), len(*h)
+	last := (*h)[n-1]
+	(*h)[n-1] = timerEntry{}
+	*h = (*h)[:n-1]
+	c.slot, c.queuedAt = 0, Never
+	if last.conn != c {
+		h.move(i, last)
+	}
+}
+
+// move puts e in the place of the entry at i, counted from 1, and from there to
+// where it belongs.
+func (h timerHeap) move(i int, e timerEntry) {
+	if i > 1 && e.at < h[i/2-1].at {
+		h.up(i, e)
+	} else {
+		h.down(i, e)
+	}
+}
+
+func (h timerHeap) set(i int, e timerEntry) {
+	h[i-1] = e
+	e.conn.slot = int32(i)
+}
+
+func (h timerHeap) up(i int, e timerEntry) {
+	for ; i > 1 && e.at < h[i/2-1].at; i /= 2 {
+		h.set(i, h[i/2-1])
+	}
+	h.set(i, e)
+}
+
+func (h timerHeap) down(i int, e timerEntry) {
+	for {
+		k := 2 * i
+		if k > len(h) {
+			break
+		}
+		if k < len(h) && h[k].at < h[k-1].at {
+			k++
+		}
+		if h[k-1].at >= e.at {
+			break
+		}
+		h.set(i, h[k-1])
+		i = k
+	}
+	h.set(i, e)
+}
+
+// NextDeadline is when Expire next has something to do, or [Never]. It may be
+// too early, never too late.
+func (t *Table) NextDeadline() Time {
+	at := t.waits.nextDeadline()
+	if len(t.timers) > 0 {
+		at = min(at, t.timers[0].at)
+	}
+	return at
+}
+
+// Expire runs the timers that are due. Afterwards NextDeadline is after now.
+func (t *Table) Expire(now Time) {
+	for len(t.timers) > 0 && t.timers[0].at <= now {
+		c := t.timers[0].conn
+		if c.earliestTimer() <= now {
+			c.expire(now)
+			c.update(now)
+		}
+		if c.slot == 0 {
+			continue // it has ended
+		}
+		if c.queuedAt = c.earliestTimer(); c.queuedAt == Never {
+			t.timers.stop(c)
+		} else {
+			t.timers.move(int(c.slot), timerEntry{c.queuedAt, c})
+		}
+	}
+	t.waits.expire(now)
+}
+
+// expire runs the timers of a connection that are due.
+func (c *Conn) expire(now Time) {
+	if now >= c.waitAt {
+		c.waitExpired()
+	}
+	if now >= c.ackAt {
+		c.ackExpired()
+	}
+	if now >= c.corkAt {
+		c.corkAt = Never
+		c.flushed = true
+	}
+	if now >= c.rtxAt {
+		if c.persisting {
+			c.persistExpired(now)
+		} else {
+			c.retransmitExpired(now)
+		}
+	}
+	if now >= c.keepAt {
+		c.keepAliveExpired(now)
+	}
+}
+
+// waitExpired is the end of the patience for a handshake, or for the FIN of a
+// peer whose connection nobody has any more.
+func (c *Conn) waitExpired() {
+	c.waitAt = Never
+	if c.state == FinWait2 {
+		c.finish(Closed)
+		return
+	}
+	err := syscall.ETIMEDOUT
+	if c.soft != 0 {
+		err = c.soft
+	}
+	c.fail(err)
+}

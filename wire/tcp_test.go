@@ -1,0 +1,232 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+)
+
+var tcpSyn = TCPFields{SrcPort: 0x1234, DstPort: 80, Seq: 0x01020304, Ack: 0, Flags: TCPSyn, Window: 0xfaf0}
+
+// naiveTCP is the right checksum field of b from the definition in RFC 9293.
+func naiveTCP(b []byte, src, dst [4]byte) uint16 {
+	all := append(append(append([]byte{}, src[:]...), dst[:]...), 0, 6, byte(len(b)>>8), byte(len(b)))
+	all = append(all, b...)
+	all[12+16], all[12+17] = 0, 0
+	return ^naiveSum(all, 0)
+}
+
+func TestTCPGolden(t *testing.T) {
+	b := make([]byte, 60)
+	o := TCPOptions{MSS: 1460, SACKPermitted: true, HasTimestamps: true, TSVal: 0xa1a2a3a4, HasWindowScale: true, WindowScale: 7}
+	n, sum := PutTCPOptions(b[20:], &o)
+	equal(t, "options", n, 20)
+	equal(t, "sum", Fold(sum), Fold(Sum(b[20:40], 0)))
+	f := tcpSyn
+	PutTCP(b, &f, 20+n, Sum(b[20:40], PseudoHeader4(addrA, addrB, ProtocolTCP, uint16(20+n))))
+	want := "1234 0050 01020304 00000000 a002 faf0 %s 0000 020405b4 0402 080a a1a2a3a4 00000000 01 030307"
+	check := naiveTCP(b[:40], addrA, addrB)
+	wantBytes(t, b[:40], bytesf(want, check))
+
+	s, err := ParseTCP(b[:40])
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "src", s.SrcPort(), 0x1234)
+	equal(t, "dst", s.DstPort(), 80)
+	equal(t, "seq", s.Seq(), 0x01020304)
+	equal(t, "flags", s.Flags(), TCPSyn)
+	equal(t, "window", s.Window(), 0xfaf0)
+	equal(t, "header", s.HeaderLen(), 40)
+	equal(t, "payload", len(s.Payload()), 0)
+	equal(t, "checksum", s.Checksum(addrA, addrB), ChecksumGood)
+	var got TCPOptions
+	equal(t, "well formed", s.ReadOptions(&got), true)
+	equal(t, "options", got, o)
+	if _, _, ok := s.AlignedTimestamps(); ok {
+		t.Error("timestamps alone")
+	}
+
+	// An ACK of a connection: timestamps and text.
+	f = TCPFields{SrcPort: 80, DstPort: 0x1234, Seq: 5, Ack: 0xfffffffe, Flags: TCPAck | TCPPsh, Window: 1, Urgent: 0xbeef}
+	sum = PutTCPTimestamps(b[20:], 0x11121314, 0x21222324)
+	equal(t, "sum", Fold(sum), Fold(Sum(b[20:32], 0)))
+	sum = SumCopy(b[32:], []byte("odd"), Sum(b[20:32], PseudoHeader4(addrB, addrA, ProtocolTCP, 35)))
+	PutTCP(b, &f, 32, sum)
+	check = naiveTCP(b[:35], addrB, addrA)
+	wantBytes(t, b[:35], bytesf("0050 1234 00000005 fffffffe 8018 0001 %s beef 0101080a 11121314 21222324 6f6464", check))
+	s, _ = ParseTCP(b[:35])
+	equal(t, "ack", s.Ack(), 0xfffffffe)
+	equal(t, "urgent", s.Urgent(), 0xbeef)
+	equal(t, "payload", string(s.Payload()), "odd")
+	val, ecr, ok := s.AlignedTimestamps()
+	if !ok || val != 0x11121314 || ecr != 0x21222324 {
+		t.Errorf("timestamps %x, %x, %v", val, ecr, ok)
+	}
+	equal(t, "checksum", s.Checksum(addrB, addrA), ChecksumGood)
+}
+
+// bytesf puts a checksum into hexadecimal digits.
+func bytesf(digits string, check uint16) string {
+	const hex = "0123456789abcdef"
+	c := string([]byte{hex[check>>12], hex[check>>8&15], hex[check>>4&15], hex[check&15]})
+	before, after, _ := bytes.Cut([]byte(digits), []byte("%s"))
+	return string(before) + c + string(after)
+}
+
+func TestTCPErrors(t *testing.T) {
+	for _, c := range []struct {
+		b    string
+		want error
+	}{
+		{"", ErrTruncated},
+		{"1234 0050 01020304 00000000 5002 faf0 0000 00", ErrTruncated},
+		{"1234 0050 01020304 00000000 4002 faf0 0000 0000", ErrLength},
+		{"1234 0050 01020304 00000000 0002 faf0 0000 0000", ErrLength},
+		{"1234 0050 01020304 00000000 6002 faf0 0000 0000", ErrTruncated},
+		{"1234 0050 01020304 00000000 f002 faf0 0000 0000 00000000", ErrTruncated},
+		{"1234 0050 01020304 00000000 5002 faf0 0000 0000", nil},
+		{"1234 0050 01020304 00000000 5f02 faf0 0000 0000", nil}, // reserved bits are ignored
+		{"1234 0050 01020304 00000000 6002 faf0 0000 0000 00000000", nil},
+	} {
+		if _, err := ParseTCP(unhex(t, c.b)); err != c.want {
+			t.Errorf("%s: %v, want %v", c.b, err, c.want)
+		}
+	}
+	for _, n := range []int{16, 19, 21, 64} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("a header of %d bytes: no panic", n)
+				}
+			}()
+			PutTCP(make([]byte, 70), &tcpSyn, n, 0)
+		}()
+	}
+}
+
+func TestTCPChecksumStates(t *testing.T) {
+	b := make([]byte, 24)
+	PutTCP(b, &tcpSyn, 20, Sum(b[20:], PseudoHeader4(addrA, addrB, ProtocolTCP, 24)))
+	s := TCP(b)
+	equal(t, "state", s.Checksum(addrA, addrB), ChecksumGood)
+	equal(t, "accept", s.AcceptPartial(addrA, addrB), false)
+	for i := range len(b) * 8 { // any bit that changes is noticed
+		b[i/8] ^= 1 << (i % 8)
+		if s.Checksum(addrA, addrB) == ChecksumGood {
+			t.Errorf("bit %d changed unnoticed", i)
+		}
+		b[i/8] ^= 1 << (i % 8)
+	}
+	// Linux: th->check = ~tcp_v4_check(len, saddr, daddr, 0)
+	binary.BigEndian.PutUint16(b[16:], naiveSum([]byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 6, 0, 24}, 0))
+	equal(t, "state", s.Checksum(addrA, addrB), ChecksumPartial)
+	equal(t, "accept", s.AcceptPartial(addrA, addrB), true)
+	equal(t, "the wrong host's state", s.Checksum(addrA, [4]byte{10, 0, 0, 3}), ChecksumBad)
+	equal(t, "the wrong host's", s.AcceptPartial(addrA, [4]byte{10, 0, 0, 3}), false)
+}
+
+// The sum that PutTCP computes from registers, against the definition, for sums
+// that carry and for all lengths.
+func TestTCPWriterAgainstNaive(t *testing.T) {
+	for name, fill := range fills {
+		for _, n := range []int{0, 1, 2, 3, 7, 8, 63, 1448} {
+			for _, opt := range []int{0, 4, 12, 40} {
+				b := make([]byte, 20+opt+n)
+				fill(b)
+				f := TCPFields{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), binary.BigEndian.Uint32(b[4:]),
+					binary.BigEndian.Uint32(b[8:]), TCPFlags(b[13]), binary.BigEndian.Uint16(b[14:]), binary.BigEndian.Uint16(b[18:])}
+				PutTCP(b, &f, 20+opt, Sum(b[20:], PseudoHeader4(addrA, addrB, ProtocolTCP, uint16(len(b)))))
+				if got, want := binary.BigEndian.Uint16(b[16:]), naiveTCP(b, addrA, addrB); got != want && got^want != 0xffff {
+					t.Errorf("%s, %d+%d bytes: checksum %#04x, want %#04x", name, opt, n, got, want)
+				}
+			}
+		}
+	}
+}
+
+func TestTCPFlagsString(t *testing.T) {
+	for f, want := range map[TCPFlags]string{0: "-", TCPSyn | TCPAck: "SA", TCPFin | TCPAck | TCPPsh: "FPA", 0xff: "FSRPAUEC"} {
+		equal(t, "name", f.String(), want)
+	}
+}
+
+// optionsOf is a view of a segment with these options.
+func optionsOf(t testing.TB, digits string) TCP {
+	b := make([]byte, 20, 60)
+	b = append(b, unhex(t, digits)...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	b[12] = byte(len(b)/4) << 4
+	s, err := ParseTCP(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestTCPOptions(t *testing.T) {
+	for _, c := range []struct {
+		options string
+		want    TCPOptions
+		ok      bool
+	}{
+		{"", TCPOptions{}, true},
+		{"00", TCPOptions{}, true},
+		{"01010101", TCPOptions{}, true},
+		{"020405b4", TCPOptions{MSS: 1460}, true},
+		{"01 020405b4 00 030303", TCPOptions{MSS: 1460}, true}, // nothing follows the end
+		{"0402 0303 0e", TCPOptions{SACKPermitted: true, HasWindowScale: true, WindowScale: 14}, true},
+		{"030320", TCPOptions{HasWindowScale: true, WindowScale: 32}, true},
+		{"080a 00000001 00000002", TCPOptions{HasTimestamps: true, TSVal: 1, TSEcr: 2}, true},
+		{"0101 050a 00000001 00000002", TCPOptions{SACKBlocks: 1, SACK: [4]SACKBlock{{1, 2}}}, true},
+		{"fd04 1234 020405b4", TCPOptions{MSS: 1460}, true}, // an unknown one is skipped
+		{"fd02", TCPOptions{}, true},
+		// Lengths that cannot be.
+		{"0200", TCPOptions{}, false},
+		{"0201 020405b4", TCPOptions{}, false},
+		{"0404 0000 020405b4", TCPOptions{MSS: 1460}, false},
+		{"0203 05 030307", TCPOptions{HasWindowScale: true, WindowScale: 7}, false},
+		{"0809 000000010000 00 020405b4", TCPOptions{MSS: 1460}, false},
+		{"0502", TCPOptions{}, false},
+		{"0506 00000001", TCPOptions{}, false},
+		{"020405b4 0205", TCPOptions{MSS: 1460}, false},
+		{"020405b4 010102", TCPOptions{MSS: 1460}, false},
+		{"0228", TCPOptions{}, false},
+		{"02040001 02040002", TCPOptions{MSS: 2}, true},
+	} {
+		var o TCPOptions
+		s := optionsOf(t, c.options)
+		if ok := s.ReadOptions(&o); ok != c.ok || o != c.want {
+			t.Errorf("%s: %+v, %v", c.options, o, ok)
+		}
+	}
+}
+
+// SACK blocks that do not fit are left out, and everything else is not.
+func TestPutTCPOptionsRoom(t *testing.T) {
+	for _, c := range []struct {
+		o      TCPOptions
+		blocks uint8
+		length int
+	}{
+		{TCPOptions{SACKBlocks: 4}, 4, 36},
+		{TCPOptions{HasTimestamps: true, SACKBlocks: 4}, 3, 40},
+		{TCPOptions{MSS: 9, HasTimestamps: true, SACKPermitted: true, HasWindowScale: true, SACKBlocks: 4}, 2, 40},
+	} {
+		for i := range c.o.SACK {
+			c.o.SACK[i] = SACKBlock{uint32(i), uint32(i + 1)}
+		}
+		b := make([]byte, 60)
+		n, sum := PutTCPOptions(b[20:], &c.o)
+		equal(t, "length", n, c.length)
+		equal(t, "sum", Fold(sum), Fold(Sum(b[20:20+n], 0)))
+		b[12] = byte((20+n)/4) << 4
+		var got TCPOptions
+		equal(t, "well formed", TCP(b).ReadOptions(&got), true)
+		equal(t, "blocks", got.SACKBlocks, c.blocks)
+		equal(t, "MSS", got.MSS, c.o.MSS)
+		equal(t, "timestamps", got.HasTimestamps, c.o.HasTimestamps)
+	}
+}
