@@ -8,7 +8,7 @@ BENCHFLAGS  ?=
 # Namespaces, XDP programs and AF_XDP sockets are root's to make.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build test check bench fuzz generate clean
+.PHONY: help build test check bench attack fuzz generate clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ check: ## format, vet, lint, import rules, stale BPF objects
 
 bench: build ## measure small-message latency and rate against kernel sockets
 	$(SUDO) bin/unetbench all $(BENCHFLAGS)
+	$(SUDO) bin/unetbench scale $(BENCHFLAGS)
+
+attack: build ## the attack suite in full: every case, 10 million frames, 1,000 cycles, 20 restarts
+	$(SUDO) $(GO) test -p 1 -count=1 -v -timeout 60m ./test/attack -attack.long
 
 fuzz: ## fuzz every parser, FUZZTIME (10s) each
 	@for pkg in $$($(GO) list ./...); do \

@@ -33,8 +33,17 @@
 //
 // By default a host shares the address of the interface that unetd serves: each
 // socket claims its port there, and a port that a kernel program or another
-// host has is "address already in use". With [Config].Addr the host claims an
+// host has is "address already in use". Outgoing sockets take theirs from blocks
+// of ports that the host claims as a whole. With [Config].Addr the host claims an
 // address of its own, with all its ports, its ARP and its pings.
+//
+// # When the network changes
+//
+// Routes, neighbours and the interface are the kernel's, and unetd tells of their
+// changes: a peer or a gateway that has another link address is reached there, a
+// host that cannot be reached is EHOSTUNREACH, and while the interface is down
+// sends are ENETDOWN and reads wait. [Host.Watch] tells the application, too.
+// unetd itself may be restarted: see [Host].
 //
 // # Waiting
 //

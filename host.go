@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/unet-go/unet/control"
@@ -38,14 +39,23 @@ type Config struct {
 }
 
 // Host is an endpoint and the stack that runs on it. Its methods may be called
-// from any goroutine. If unetd goes away, the sockets' calls return
-// [endpoint.ErrLeaseClosed]: close the host and open another.
+// from any goroutine.
+//
+// unetd may end and be started again: sockets go on, and find it again by
+// themselves. What needs it waits meanwhile: to open a socket on a port that is
+// not the host's yet, to give one back, and to learn the way to a new
+// destination. What ends a host is its lease, if unetd takes it back, or the
+// interface goes away: then all calls of its sockets return an
+// [endpoint.ErrLeaseClosed] that says why. Close the host and open another.
 type Host struct {
-	lease endpoint.Lease
-	ep    *endpoint.Endpoint
-	stack *stack.Stack
-	addr  netip.Addr
-	whole bool
+	lease   endpoint.Lease
+	ep      *endpoint.Endpoint
+	stack   *stack.Stack
+	addr    netip.Addr
+	whole   bool
+	ports   *ports // for outgoing sockets, unless whole
+	notices notices
+	unwatch func()
 
 	closed chan struct{}
 	close  func() error
@@ -111,12 +121,22 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 		// The grant stays the caller's, so its descriptors must survive.
 		return nil, errors.Join(err, ep.Detach())
 	}
-	h := &Host{lease: lease, ep: ep, stack: s, addr: addr.Addr(), whole: whole, closed: make(chan struct{})}
+	h := &Host{
+		lease:   lease,
+		ep:      ep,
+		stack:   s,
+		addr:    addr.Addr(),
+		whole:   whole,
+		ports:   newPorts(lease, endpoint.UDPTag(netip.AddrPortFrom(addr.Addr(), 0))),
+		notices: notices{stack: s},
+		closed:  make(chan struct{}),
+	}
 	h.close = sync.OnceValue(h.shut)
+	h.unwatch = lease.Watch(h.notices.take)
 	go func() {
 		select {
 		case <-lease.Done():
-			s.Fail(endpoint.ErrLeaseClosed)
+			s.Fail(lease.Err())
 		case <-h.closed:
 		}
 	}()
@@ -129,6 +149,7 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 func (h *Host) Close() error { return h.close() }
 
 func (h *Host) shut() error {
+	h.unwatch()
 	err := h.stack.Close()
 	h.stack.Do(func() { close(h.closed) }) // under the lock: not while Stats asks
 	closeEndpoint := h.ep.Close
@@ -167,5 +188,8 @@ type resolver struct{ lease endpoint.Lease }
 
 func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
 	e, err := r.lease.Resolve(ctx, dst)
+	if errors.Is(err, endpoint.ErrUnreachable) && ctx.Err() == nil { // or else nobody has had the time to find out
+		err = &refusal{syscall.EHOSTUNREACH, err}
+	}
 	return stack.Route{Source: e.Source, NextHop: e.NextHop, LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
 }

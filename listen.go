@@ -14,7 +14,7 @@ import (
 )
 
 // unclaimTimeout bounds how long closing a socket waits for its tag to be
-// given back. If unetd does not answer, the end of the lease does it.
+// given back. If unetd does not answer, that is done when it is there again.
 const unclaimTimeout = 2 * time.Second
 
 // ListenPacket is net.ListenPacket on this host, for "udp" and "udp4". An empty
@@ -55,7 +55,9 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 }
 
 // DialUDP connects a socket to remote, so that it talks to nobody else. A zero
-// local address is the host's, with a free port.
+// local address is the host's, with a free port. Such ports come from blocks of
+// [endpoint.BlockPorts] that the host claims as a whole, if it may: only one dial
+// in so many asks unetd.
 func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPConn, error) {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return nil, opError("dial", local, remote, syscall.EINVAL)
@@ -73,21 +75,15 @@ func (h *Host) openUDP(ctx context.Context, op string, local, remote netip.AddrP
 	if addr != h.addr {
 		return fail(syscall.EADDRNOTAVAIL)
 	}
-	unclaim := func() error { return nil }
-	if !h.whole {
-		tag, err := h.lease.Claim(ctx, endpoint.UDPTag(local))
-		if err != nil {
-			return fail(claimError(err))
-		}
-		local = netip.AddrPortFrom(addr, tag.Port)
-		unclaim = func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), unclaimTimeout)
-			defer cancel()
-			return h.lease.Unclaim(ctx, tag)
-		}
+	if err := h.lease.Err(); err != nil {
+		return fail(claimError(err))
 	}
+	port, unclaim, err := h.claimPort(ctx, local, remote.IsValid())
+	if err != nil {
+		return fail(claimError(err))
+	}
+	local = netip.AddrPortFrom(addr, port)
 	var sock *stack.UDPSocket
-	var err error
 	if remote.IsValid() {
 		sock, err = h.stack.DialUDP(local, remote, stack.UDPOptions{})
 	} else {
@@ -97,6 +93,53 @@ func (h *Host) openUDP(ctx context.Context, op string, local, remote netip.AddrP
 		return fail(errors.Join(err, unclaim()))
 	}
 	return newUDPConn(sock, unclaim), nil
+}
+
+// claimPort makes a port the host's until unclaim is called; 0 is a free one, for
+// an outgoing socket one of a block.
+func (h *Host) claimPort(ctx context.Context, local netip.AddrPort, outgoing bool) (port uint16, unclaim func() error, err error) {
+	if h.whole {
+		return local.Port(), func() error { return nil }, nil
+	}
+	port = local.Port()
+	var own bool
+	switch {
+	case port != 0:
+		var free bool
+		if own, free = h.ports.takeThis(port); own && !free {
+			return 0, nil, syscall.EADDRINUSE
+		}
+	case outgoing:
+		if port, err = h.ports.take(ctx); err != nil {
+			return 0, nil, err
+		}
+		own = port != 0
+	}
+	if own {
+		return port, func() error {
+			if block, idle := h.ports.give(port); idle {
+				return h.unclaim(block)
+			}
+			return nil
+		}, nil
+	}
+	tag, err := h.lease.Claim(ctx, endpoint.UDPTag(local))
+	if err != nil {
+		return 0, nil, err
+	}
+	return tag.Port, func() error { return h.unclaim(tag) }, nil
+}
+
+// unclaim gives a tag back, and waits a while for that to have happened.
+func (h *Host) unclaim(tag endpoint.Tag) error {
+	done := make(chan error, 1)
+	go func() { done <- h.lease.Unclaim(context.Background(), tag) }() // which ends with the lease
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(unclaimTimeout):
+		return nil
+	}
 }
 
 // resolve reads an address as package net does, names of hosts and ports

@@ -13,14 +13,28 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type MuxUnetAlarm struct {
+	_    structs.HostLayout
+	Kind MuxUnetAlarmKind
+	Slot uint32
+}
+
+type MuxUnetAlarmKind uint32
+
+const (
+	MuxUnetAlarmKindUNET_ALARM_FILL MuxUnetAlarmKind = 1
+)
+
 type MuxUnetConfig struct {
-	_        structs.HostLayout
-	LinkHead uint32
-	LinkTail uint16
-	Generic  uint16
-	Uplink   uint32
-	MaxFrame uint32
-	Netns    uint64
+	_         structs.HostLayout
+	LinkHead  uint32
+	LinkTail  uint16
+	Generic   uint16
+	Uplink    uint32
+	MaxFrame  uint32
+	Netns     uint64
+	NotesVlan uint32
+	Zero      uint32
 }
 
 type MuxUnetCounter uint32
@@ -28,42 +42,74 @@ type MuxUnetCounter uint32
 const (
 	MuxUnetCounterUNET_RX_PASS               MuxUnetCounter = 0
 	MuxUnetCounterUNET_RX_PASS_TRUNCATED     MuxUnetCounter = 1
-	MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE   MuxUnetCounter = 2
-	MuxUnetCounterUNET_RX_PORT               MuxUnetCounter = 3
-	MuxUnetCounterUNET_RX_QUEUE              MuxUnetCounter = 4
-	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 5
-	MuxUnetCounterUNET_RX_PORT_GONE          MuxUnetCounter = 6
-	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 7
-	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 8
-	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 9
-	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 10
-	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 11
-	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 12
-	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 13
-	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 14
-	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 15
-	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 16
-	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 17
-	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 18
-	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 19
-	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 20
-	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 21
-	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 22
-	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 23
-	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 24
-	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 25
-	MuxUnetCounterUNET_DELIVER_NO_METADATA   MuxUnetCounter = 26
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 27
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 28
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 29
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 30
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 31
+	MuxUnetCounterUNET_RX_PASS_VLAN          MuxUnetCounter = 2
+	MuxUnetCounterUNET_RX_PASS_PORT_GONE     MuxUnetCounter = 3
+	MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE   MuxUnetCounter = 4
+	MuxUnetCounterUNET_RX_PORT               MuxUnetCounter = 5
+	MuxUnetCounterUNET_RX_QUEUE              MuxUnetCounter = 6
+	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 7
+	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 8
+	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 9
+	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 10
+	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 11
+	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 12
+	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 13
+	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 14
+	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 15
+	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 16
+	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 17
+	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 18
+	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 19
+	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 20
+	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 21
+	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 22
+	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 23
+	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 24
+	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 25
+	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 26
+	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 27
+	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 28
+	MuxUnetCounterUNET_DELIVER_NO_METADATA   MuxUnetCounter = 29
+	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 30
+	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 31
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 32
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 33
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 34
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 35
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 36
 )
+
+type MuxUnetEndpoint struct {
+	_            structs.HostLayout
+	Id           uint64
+	Cookie       uint64
+	SegmentBytes uint64
+	Uid          uint32
+	Gid          uint32
+	Pid          uint32
+	Slot         uint32
+	Netnsid      uint32
+	Zero         uint32
+}
 
 type MuxUnetOwner struct {
 	_     structs.HostLayout
 	Port  uint32
 	Queue uint32
+}
+
+type MuxUnetState struct {
+	_           structs.HostLayout
+	Objects     [32]uint8
+	Netns       uint64
+	NextId      uint64
+	Ifindex     uint32
+	Mtu         uint32
+	Link        [6]uint8
+	Generic     uint16
+	RestoreVlan uint32
+	Zero        uint32
+	Interface   [16]int8
 }
 
 type MuxUnetTag struct {
@@ -74,29 +120,50 @@ type MuxUnetTag struct {
 	Value uint32
 }
 
+type MuxUnetTag6 struct {
+	_    structs.HostLayout
+	Kind MuxUnetTagKind
+	Zero uint8
+	Port uint16
+	Addr [4]uint32
+}
+
 type MuxUnetTagKind uint8
 
 const (
-	MuxUnetTagKindUNET_TAG_UDP     MuxUnetTagKind = 1
-	MuxUnetTagKindUNET_TAG_ADDR    MuxUnetTagKind = 2
-	MuxUnetTagKindUNET_TAG_MESSAGE MuxUnetTagKind = 3
+	MuxUnetTagKindUNET_TAG_UDP       MuxUnetTagKind = 1
+	MuxUnetTagKindUNET_TAG_TCP       MuxUnetTagKind = 2
+	MuxUnetTagKindUNET_TAG_UDP_BLOCK MuxUnetTagKind = 3
+	MuxUnetTagKindUNET_TAG_TCP_BLOCK MuxUnetTagKind = 4
+	MuxUnetTagKindUNET_TAG_ADDR      MuxUnetTagKind = 5
+	MuxUnetTagKindUNET_TAG_MESSAGE   MuxUnetTagKind = 6
 )
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	MuxMapCounters         = "counters"
-	MuxMapDevices          = "devices"
-	MuxMapLosses           = "losses"
-	MuxMapSockets          = "sockets"
-	MuxMapTags             = "tags"
-	MuxProgUnetDevmapXmit  = "unet_devmap_xmit"
-	MuxProgUnetException   = "unet_exception"
-	MuxProgUnetPort        = "unet_port"
-	MuxProgUnetRedirectErr = "unet_redirect_err"
-	MuxProgUnetUplink      = "unet_uplink"
-	MuxVarConfig           = "config"
+	MuxMapAlarms             = "alarms"
+	MuxMapCounters           = "counters"
+	MuxMapDevices            = "devices"
+	MuxMapEndpoints          = "endpoints"
+	MuxMapLosses             = "losses"
+	MuxMapPortSockets        = "port_sockets"
+	MuxMapSockets            = "sockets"
+	MuxMapState              = "state"
+	MuxMapTags               = "tags"
+	MuxMapTags6              = "tags6"
+	MuxMapVlanNote           = "vlan_note"
+	MuxProgUnetDeliver       = "unet_deliver"
+	MuxProgUnetDeliverLinear = "unet_deliver_linear"
+	MuxProgUnetDeliverWhole  = "unet_deliver_whole"
+	MuxProgUnetDevmapXmit    = "unet_devmap_xmit"
+	MuxProgUnetException     = "unet_exception"
+	MuxProgUnetNoteVlan      = "unet_note_vlan"
+	MuxProgUnetPort          = "unet_port"
+	MuxProgUnetRedirectErr   = "unet_redirect_err"
+	MuxProgUnetUplink        = "unet_uplink"
+	MuxVarConfig             = "config"
 )
 
 // LoadMux returns the embedded CollectionSpec for Mux.
@@ -141,22 +208,32 @@ type MuxSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MuxProgramSpecs struct {
-	UnetDevmapXmit  *ebpf.ProgramSpec `ebpf:"unet_devmap_xmit"`
-	UnetException   *ebpf.ProgramSpec `ebpf:"unet_exception"`
-	UnetPort        *ebpf.ProgramSpec `ebpf:"unet_port"`
-	UnetRedirectErr *ebpf.ProgramSpec `ebpf:"unet_redirect_err"`
-	UnetUplink      *ebpf.ProgramSpec `ebpf:"unet_uplink"`
+	UnetDeliver       *ebpf.ProgramSpec `ebpf:"unet_deliver"`
+	UnetDeliverLinear *ebpf.ProgramSpec `ebpf:"unet_deliver_linear"`
+	UnetDeliverWhole  *ebpf.ProgramSpec `ebpf:"unet_deliver_whole"`
+	UnetDevmapXmit    *ebpf.ProgramSpec `ebpf:"unet_devmap_xmit"`
+	UnetException     *ebpf.ProgramSpec `ebpf:"unet_exception"`
+	UnetNoteVlan      *ebpf.ProgramSpec `ebpf:"unet_note_vlan"`
+	UnetPort          *ebpf.ProgramSpec `ebpf:"unet_port"`
+	UnetRedirectErr   *ebpf.ProgramSpec `ebpf:"unet_redirect_err"`
+	UnetUplink        *ebpf.ProgramSpec `ebpf:"unet_uplink"`
 }
 
 // MuxMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MuxMapSpecs struct {
-	Counters *ebpf.MapSpec `ebpf:"counters"`
-	Devices  *ebpf.MapSpec `ebpf:"devices"`
-	Losses   *ebpf.MapSpec `ebpf:"losses"`
-	Sockets  *ebpf.MapSpec `ebpf:"sockets"`
-	Tags     *ebpf.MapSpec `ebpf:"tags"`
+	Alarms      *ebpf.MapSpec `ebpf:"alarms"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Devices     *ebpf.MapSpec `ebpf:"devices"`
+	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
+	Losses      *ebpf.MapSpec `ebpf:"losses"`
+	PortSockets *ebpf.MapSpec `ebpf:"port_sockets"`
+	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
+	State       *ebpf.MapSpec `ebpf:"state"`
+	Tags        *ebpf.MapSpec `ebpf:"tags"`
+	Tags6       *ebpf.MapSpec `ebpf:"tags6"`
+	VlanNote    *ebpf.MapSpec `ebpf:"vlan_note"`
 }
 
 // MuxVariableSpecs contains global variables before they are loaded into the kernel.
@@ -186,20 +263,32 @@ func (o *MuxObjects) Close() error {
 //
 // It can be passed to LoadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MuxMaps struct {
-	Counters *ebpf.Map `ebpf:"counters"`
-	Devices  *ebpf.Map `ebpf:"devices"`
-	Losses   *ebpf.Map `ebpf:"losses"`
-	Sockets  *ebpf.Map `ebpf:"sockets"`
-	Tags     *ebpf.Map `ebpf:"tags"`
+	Alarms      *ebpf.Map `ebpf:"alarms"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	Devices     *ebpf.Map `ebpf:"devices"`
+	Endpoints   *ebpf.Map `ebpf:"endpoints"`
+	Losses      *ebpf.Map `ebpf:"losses"`
+	PortSockets *ebpf.Map `ebpf:"port_sockets"`
+	Sockets     *ebpf.Map `ebpf:"sockets"`
+	State       *ebpf.Map `ebpf:"state"`
+	Tags        *ebpf.Map `ebpf:"tags"`
+	Tags6       *ebpf.Map `ebpf:"tags6"`
+	VlanNote    *ebpf.Map `ebpf:"vlan_note"`
 }
 
 func (m *MuxMaps) Close() error {
 	return _MuxClose(
+		m.Alarms,
 		m.Counters,
 		m.Devices,
+		m.Endpoints,
 		m.Losses,
+		m.PortSockets,
 		m.Sockets,
+		m.State,
 		m.Tags,
+		m.Tags6,
+		m.VlanNote,
 	)
 }
 
@@ -214,17 +303,25 @@ type MuxVariables struct {
 //
 // It can be passed to LoadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MuxPrograms struct {
-	UnetDevmapXmit  *ebpf.Program `ebpf:"unet_devmap_xmit"`
-	UnetException   *ebpf.Program `ebpf:"unet_exception"`
-	UnetPort        *ebpf.Program `ebpf:"unet_port"`
-	UnetRedirectErr *ebpf.Program `ebpf:"unet_redirect_err"`
-	UnetUplink      *ebpf.Program `ebpf:"unet_uplink"`
+	UnetDeliver       *ebpf.Program `ebpf:"unet_deliver"`
+	UnetDeliverLinear *ebpf.Program `ebpf:"unet_deliver_linear"`
+	UnetDeliverWhole  *ebpf.Program `ebpf:"unet_deliver_whole"`
+	UnetDevmapXmit    *ebpf.Program `ebpf:"unet_devmap_xmit"`
+	UnetException     *ebpf.Program `ebpf:"unet_exception"`
+	UnetNoteVlan      *ebpf.Program `ebpf:"unet_note_vlan"`
+	UnetPort          *ebpf.Program `ebpf:"unet_port"`
+	UnetRedirectErr   *ebpf.Program `ebpf:"unet_redirect_err"`
+	UnetUplink        *ebpf.Program `ebpf:"unet_uplink"`
 }
 
 func (p *MuxPrograms) Close() error {
 	return _MuxClose(
+		p.UnetDeliver,
+		p.UnetDeliverLinear,
+		p.UnetDeliverWhole,
 		p.UnetDevmapXmit,
 		p.UnetException,
+		p.UnetNoteVlan,
 		p.UnetPort,
 		p.UnetRedirectErr,
 		p.UnetUplink,

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/unet-go/unet/endpoint"
 )
 
 // The objects must have been compiled from the sources beside them. This needs
@@ -79,13 +81,22 @@ func TestCounterNames(t *testing.T) {
 	if last := enum.Values[NumCounters]; last.Name != "UNET_COUNTERS" || last.Value != uint64(NumCounters) {
 		t.Errorf("the last value is %s = %d", last.Name, last.Value)
 	}
-	for _, object := range []func() (uint32, error){
-		func() (uint32, error) { s, err := LoadMux(); return s.Maps["counters"].MaxEntries, err },
-		func() (uint32, error) { s, err := LoadDeliver(); return s.Maps["counters"].MaxEntries, err },
-	} {
-		if n, err := object(); err != nil || n != uint32(NumCounters) {
-			t.Errorf("map counters has %d entries (%v), want %d", n, err, NumCounters)
+}
+
+// The sizes in Go are those of the maps in the compiled object, and a block is
+// what package endpoint takes it for.
+func TestSizes(t *testing.T) {
+	spec, err := LoadMux()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"counters": NumCounters, "port_sockets": MaxPorts, "endpoints": MaxPorts, "devices": MaxPorts + 1} {
+		if n := spec.Maps[name].MaxEntries; n != uint32(want) {
+			t.Errorf("map %s has %d entries, want %d", name, n, want)
 		}
+	}
+	if BlockPorts != endpoint.BlockPorts {
+		t.Errorf("a block has %d ports, and %d in package endpoint", BlockPorts, endpoint.BlockPorts)
 	}
 }
 

@@ -4,29 +4,93 @@ import (
 	"encoding/binary"
 )
 
-// UDPKey is the tag table's key of a UDP address and port.
-func UDPKey(addr [4]byte, port uint16) MuxUnetTag {
-	var p [2]byte
-	binary.BigEndian.PutUint16(p[:], port)
-	return MuxUnetTag{Kind: MuxUnetTagKindUNET_TAG_UDP, Port: binary.NativeEndian.Uint16(p[:]), Value: binary.NativeEndian.Uint32(addr[:])}
+// Names for the types of the tables, shorter than those that bpf2go makes.
+type (
+	Tag      = MuxUnetTag
+	Tag6     = MuxUnetTag6
+	TagKind  = MuxUnetTagKind
+	Owner    = MuxUnetOwner
+	Endpoint = MuxUnetEndpoint
+	State    = MuxUnetState
+	Alarm    = MuxUnetAlarm
+)
+
+// The kinds of tags.
+const (
+	TagUDP      = MuxUnetTagKindUNET_TAG_UDP
+	TagTCP      = MuxUnetTagKindUNET_TAG_TCP
+	TagUDPBlock = MuxUnetTagKindUNET_TAG_UDP_BLOCK
+	TagTCPBlock = MuxUnetTagKindUNET_TAG_TCP_BLOCK
+	TagAddr     = MuxUnetTagKindUNET_TAG_ADDR
+	TagMessage  = MuxUnetTagKindUNET_TAG_MESSAGE
+)
+
+// AlarmFill is the kind of an Alarm: a fill ring is not what a frame may be put into.
+const AlarmFill = MuxUnetAlarmKindUNET_ALARM_FILL
+
+// Sizes of the tables.
+const (
+	MaxPorts     = 4096 // UNET_MAX_PORTS
+	FirstIfindex = 2    // UNET_FIRST_IFINDEX: the inner end of slot 0's port
+	BlockPorts   = 64   // UNET_BLOCK_PORTS
+)
+
+// Key is the tag table's key of an address, and of a port or the first port of a
+// block if the kind is about one.
+func Key(kind TagKind, addr [4]byte, port uint16) Tag {
+	return Tag{Kind: kind, Port: networkOrder(port), Value: binary.NativeEndian.Uint32(addr[:])}
 }
 
-// AddrKey is the tag table's key of a whole address.
-func AddrKey(addr [4]byte) MuxUnetTag {
-	return MuxUnetTag{Kind: MuxUnetTagKindUNET_TAG_ADDR, Value: binary.NativeEndian.Uint32(addr[:])}
+// Key6 is Key for an IPv6 address.
+func Key6(kind TagKind, addr [16]byte, port uint16) Tag6 {
+	k := Tag6{Kind: kind, Port: networkOrder(port)}
+	for i := range k.Addr {
+		k.Addr[i] = binary.NativeEndian.Uint32(addr[4*i:])
+	}
+	return k
 }
 
 // MessageKey is the tag table's key of a message tag.
-func MessageKey(tag uint32) MuxUnetTag {
+func MessageKey(tag uint32) Tag {
 	var t [4]byte
 	binary.BigEndian.PutUint32(t[:], tag)
-	return MuxUnetTag{Kind: MuxUnetTagKindUNET_TAG_MESSAGE, Value: binary.NativeEndian.Uint32(t[:])}
+	return Tag{Kind: TagMessage, Value: binary.NativeEndian.Uint32(t[:])}
+}
+
+// AddrPort is the inverse of Key.
+func (k MuxUnetTag) AddrPort() (addr [4]byte, port uint16) {
+	binary.NativeEndian.PutUint32(addr[:], k.Value)
+	return addr, networkOrder(k.Port)
+}
+
+// Message is the inverse of MessageKey.
+func (k MuxUnetTag) Message() uint32 {
+	addr, _ := k.AddrPort()
+	return binary.BigEndian.Uint32(addr[:])
+}
+
+// AddrPort is the inverse of Key6.
+func (k MuxUnetTag6) AddrPort() (addr [16]byte, port uint16) {
+	for i, word := range k.Addr {
+		binary.NativeEndian.PutUint32(addr[4*i:], word)
+	}
+	return addr, networkOrder(k.Port)
+}
+
+// networkOrder turns a number into one that stands in memory in network byte
+// order, and back.
+func networkOrder(n uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], n)
+	return binary.NativeEndian.Uint16(b[:])
 }
 
 // Config is what the programs are told before they are loaded. linkAddr is the
 // uplink's, ifindex and netnsCookie say where it is, mtu counts bytes of IP
-// packet, generic is the attach mode.
-func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, generic bool) MuxUnetConfig {
+// packet, generic is the attach mode. notesVLAN says that UnetNoteVlan is attached,
+// as it must be in generic mode where VLAN tags can stand beside the frame; not
+// for an uplink that is a VLAN itself, whose frames have lost their tag on the way.
+func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, generic, notesVLAN bool) MuxUnetConfig {
 	c := MuxUnetConfig{
 		LinkHead: binary.NativeEndian.Uint32(linkAddr[:4]),
 		LinkTail: binary.NativeEndian.Uint16(linkAddr[4:]),
@@ -36,6 +100,9 @@ func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, gener
 	}
 	if generic {
 		c.Generic = 1
+	}
+	if notesVLAN {
+		c.NotesVlan = 1
 	}
 	return c
 }

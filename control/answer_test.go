@@ -20,6 +20,9 @@ const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
 	`"tags":["msg:7"]}}`
 
+// nowhere is no socket: who has lost its connection tries in vain.
+const nowhere = "/nonexistent/unetd.sock"
+
 // socketPair connects an application's end with one the test speaks for.
 func socketPair(t testing.TB) (application, unetd *net.UnixConn) {
 	t.Helper()
@@ -125,7 +128,7 @@ func TestUnusableGrants(t *testing.T) {
 			app, unetd := socketPair(t)
 			r, w := pipe(t)
 			said := script(t, unetd, func() { sendAll(t, unetd, c.record, w, c.descriptors) })
-			g, l, err := open(context.Background(), app, endpoint.Request{})
+			g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
 			if err == nil || g != nil || l != nil {
 				t.Fatalf("open: %v, %v, %v", g, l, err)
 			}
@@ -154,7 +157,7 @@ func TestTolerance(t *testing.T) {
 		sendAll(t, unetd, `{"v":1,"id":2,"tag":"msg:9","colour":"red"}`, nil, 0)
 	})
 	ctx := context.Background()
-	g, l, err := open(ctx, app, endpoint.Request{})
+	g, l, err := open(ctx, app, nowhere, endpoint.Request{})
 	if err != nil || g.ID != 5 || len(g.Tags) != 1 {
 		t.Fatalf("open: %+v, %v", g, err)
 	}
@@ -166,8 +169,8 @@ func TestTolerance(t *testing.T) {
 	}
 	await(t, "script", said)
 	unetd.Close()
-	await(t, "Done", l.Done())
 	l.Close()
+	await(t, "Done", l.Done())
 	w.Close()
 	wantClosed(t, r)
 	r.Close()
@@ -187,7 +190,7 @@ func TestUnusableAnswers(t *testing.T) {
 			said := script(t, unetd,
 				func() { sendAll(t, unetd, grantRecord, w, 2) },
 				func() { sendAll(t, unetd, record, nil, 0) })
-			g, l, err := open(context.Background(), app, endpoint.Request{})
+			g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,11 +24,10 @@ const (
 
 // dial connects to unetd, or says what keeps it from that and who can help.
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
-	var d net.Dialer
 	for try := 1; ; try++ {
-		conn, err := d.DialContext(ctx, "unixpacket", socket)
+		conn, err := dialOnce(ctx, socket)
 		if err == nil {
-			return conn.(*net.UnixConn), nil
+			return conn, nil
 		}
 		if !errors.Is(err, unix.EAGAIN) {
 			return nil, explainDial(socket, err)
@@ -42,6 +41,15 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+func dialOnce(ctx context.Context, socket string) (*net.UnixConn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unixpacket", socket)
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UnixConn), nil
 }
 
 func explainDial(socket string, err error) error {

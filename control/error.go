@@ -16,6 +16,12 @@ var (
 	// ErrBusy: a limit of unetd, or a queue that somebody holds. Trying again
 	// later may help.
 	ErrBusy = errors.New("busy")
+	// ErrNotPresentable: what was presented is not the socket of an endpoint
+	// that unetd knows. It never was one, or its endpoint is over: nobody
+	// presented it in time, or the unetd that had it took it down.
+	ErrNotPresentable = errors.New("not an endpoint of this unetd")
+	// ErrLeased: the endpoint that was presented has a lease already.
+	ErrLeased = errors.New("endpoint already leased")
 	// ErrHugePages: the system has too few huge pages set aside for the segment.
 	ErrHugePages = errors.New("huge pages")
 )
@@ -32,6 +38,8 @@ var codes = []struct {
 	{"geometry", endpoint.ErrGeometry},
 	{"unreachable", endpoint.ErrUnreachable},
 	{"closed", endpoint.ErrLeaseClosed},
+	{"not-presentable", ErrNotPresentable},
+	{"leased", ErrLeased},
 	{"huge-pages", ErrHugePages},
 	{"busy", ErrBusy},
 	{"protocol", ErrProtocol},
@@ -64,12 +72,18 @@ func (e *Error) Unwrap() error {
 // maxMessage bounds the text of an error on the socket, in bytes.
 const maxMessage = 1024
 
-// newError makes err ready to cross the socket.
-func newError(err error) *Error {
+// message is the text of an error as it crosses the socket.
+func message(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ") // errors.Join
 	if len(text) > maxMessage {
 		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
 	}
+	return text
+}
+
+// newError makes err ready to cross the socket.
+func newError(err error) *Error {
+	text := message(err)
 	for _, c := range codes {
 		if errors.Is(err, c.sentinel) {
 			return &Error{c.code, text}

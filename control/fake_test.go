@@ -3,10 +3,10 @@ package control
 import (
 	"context"
 	"errors"
-	"net"
+	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,47 +17,57 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// patience is how long a test waits for what must happen; it is no bound on
-// how fast that is.
-const patience = 20 * time.Second
-
-var (
-	localAddr  = netip.MustParseAddr("10.0.0.1")
-	remoteAddr = netip.MustParseAddr("10.0.0.2")
-)
-
-// hooks, where set, replace what a fakeProvider and its leases do.
+// hooks, where set, come before what a fakeProvider and its leases do, or in
+// place of it. done comes after a claim or an unclaim has had its effect.
 type hooks struct {
-	open  func(ctx context.Context, p Peer, req endpoint.Request) error
-	claim func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
-	route func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
+	open    func(ctx context.Context, p Peer, req endpoint.Request) error
+	present func(ctx context.Context, p Peer, sock *os.File) error
+	claim   func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
+	unclaim func(ctx context.Context, t endpoint.Tag) error
+	done    func(ctx context.Context)
+	route   func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
 }
 
-// fakeProvider grants memfds and pipes.
+// fakeProvider grants memfds and sockets. Its endpoints are its state, and
+// outlive servers that keep them, as those of a mux outlive unetd.
 type fakeProvider struct {
 	t      testing.TB
 	closed chan *fakeLease // gets every lease that is closed
 
-	mu     sync.Mutex
-	hooks  hooks
-	last   uint64
-	newest *fakeLease
-	pipes  []*os.File // read ends, at end of file once no copy of a grant is left
+	mu        sync.Mutex
+	hooks     hooks
+	last      uint64
+	newest    *fakeLease
+	endpoints map[uint64]*fakeEndpoint
+	counters  []Counter
+	down      bool       // the link, for those who begin to watch
+	others    []*os.File // other ends of the sockets, at end of file once no copy of a grant is left
+}
+
+// fakeEndpoint is guarded by its provider's mu.
+type fakeEndpoint struct {
+	id     uint64
+	peer   Peer
+	cookie uint64
+	tags   map[endpoint.Tag]bool
+	lease  *fakeLease
 }
 
 type fakeLease struct {
-	p    *fakeProvider
-	id   uint64
-	mu   sync.Mutex
-	tags map[endpoint.Tag]bool
-	done bool
-	gone chan struct{} // closed when the lease has ended
+	p *fakeProvider
+	e *fakeEndpoint
+
+	mu       sync.Mutex
+	gone     chan struct{} // closed when the lease has ended
+	err      error
+	done     bool
+	watchers map[int]func(endpoint.Notice)
 }
 
 func newFakeProvider(t testing.TB) *fakeProvider {
-	p := &fakeProvider{t: t, closed: make(chan *fakeLease, 4096)}
+	p := &fakeProvider{t: t, closed: make(chan *fakeLease, 4096), endpoints: make(map[uint64]*fakeEndpoint)}
 	t.Cleanup(func() {
-		for _, f := range p.pipes {
+		for _, f := range p.others {
 			f.Close()
 		}
 	})
@@ -74,6 +84,15 @@ func (p *fakeProvider) current() hooks {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.hooks
+}
+
+func cookieOf(f *os.File) (cookie uint64, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	ctlErr := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	return cookie, errors.Join(ctlErr, err)
 }
 
 func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
@@ -94,31 +113,147 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer Peer, req endpoint
 	if _, err := segment.WriteString("segment"); err != nil {
 		return nil, nil, err
 	}
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
 		segment.Close()
 		return nil, nil, err
 	}
-	// Only the read end meets the poller; the write end stays blocking, as
-	// an XSK does.
-	if err := unix.SetNonblock(pipe[0], true); err != nil {
+	// Only the other end meets the poller; the one that is granted stays
+	// blocking, as an XSK does.
+	if err := unix.SetNonblock(pair[0], true); err != nil {
+		return nil, nil, err
+	}
+	xsk := os.NewFile(uintptr(pair[1]), "xsk")
+	cookie, err := cookieOf(xsk)
+	if err != nil {
 		return nil, nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last++
-	p.pipes = append(p.pipes, os.NewFile(uintptr(pipe[0]), "pipe"))
-	lease := &fakeLease{p: p, id: p.last, tags: make(map[endpoint.Tag]bool), gone: make(chan struct{})}
-	p.newest = lease
+	p.others = append(p.others, os.NewFile(uintptr(pair[0]), "other"))
+	e := &fakeEndpoint{id: p.last, peer: peer, cookie: cookie, tags: make(map[endpoint.Tag]bool)}
 	for _, t := range req.Tags {
-		lease.tags[t] = true
+		e.tags[t] = true
 	}
+	p.endpoints[e.id] = e
 	return &endpoint.Grant{
-		XSK: os.NewFile(uintptr(pipe[1]), "xsk"), Segment: segment,
-		ID: p.last, Attach: req.Attach, Geometry: g, Tags: req.Tags,
+		XSK: xsk, Segment: segment,
+		ID: e.id, Attach: req.Attach, Geometry: g, Tags: req.Tags,
 		Identity: endpoint.Identity{Interface: "eth0", LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 1},
 			Addr: netip.PrefixFrom(localAddr, 24), MTU: 1500, PartialChecksums: true, Mode: "generic"},
-	}, lease, nil
+	}, p.lease(e), nil
+}
+
+// lease makes a lease; mu is held.
+func (p *fakeProvider) lease(e *fakeEndpoint) *fakeLease {
+	e.lease = &fakeLease{p: p, e: e, gone: make(chan struct{}), watchers: make(map[int]func(endpoint.Notice))}
+	p.newest = e.lease
+	return e.lease
+}
+
+func (p *fakeProvider) Present(ctx context.Context, peer Peer, sock *os.File) (EndpointInfo, endpoint.Lease, error) {
+	if present := p.current().present; present != nil {
+		if err := present(ctx, peer, sock); err != nil {
+			return EndpointInfo{}, nil, err
+		}
+	}
+	cookie, err := cookieOf(sock)
+	if err != nil {
+		return EndpointInfo{}, nil, errors.Join(ErrNotPresentable, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.endpoints {
+		switch {
+		case e.cookie != cookie:
+		case e.peer.UID != peer.UID:
+			return EndpointInfo{}, nil, os.ErrPermission
+		case e.lease != nil:
+			return EndpointInfo{}, nil, ErrLeased
+		default:
+			lease := p.lease(e)
+			return e.info(), lease, nil
+		}
+	}
+	return EndpointInfo{}, nil, ErrNotPresentable
+}
+
+// info describes e; its provider's mu is held.
+func (e *fakeEndpoint) info() EndpointInfo {
+	tags := slices.Collect(maps.Keys(e.tags))
+	slices.SortFunc(tags, func(a, b endpoint.Tag) int {
+		return slices.Compare([]byte(a.String()), []byte(b.String()))
+	})
+	return EndpointInfo{ID: e.id, UID: e.peer.UID, PID: e.peer.PID, Device: "port", SegmentBytes: 8 << 20,
+		Tags: tags, TagsTotal: len(tags), Leased: e.lease != nil}
+}
+
+func (p *fakeProvider) Endpoints(peer Peer) ([]EndpointInfo, error) {
+	if peer.UID != 0 {
+		return nil, os.ErrPermission
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []EndpointInfo
+	for _, e := range p.endpoints {
+		all = append(all, e.info())
+	}
+	return all, nil
+}
+
+func (p *fakeProvider) Counters(peer Peer) ([]Counter, error) {
+	if peer.UID != 0 {
+		return nil, os.ErrPermission
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counters, nil
+}
+
+// abandon is the death of the process that the provider was in: its leases are no
+// more, the endpoints are.
+func (p *fakeProvider) abandon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.endpoints {
+		e.lease = nil
+	}
+}
+
+// reap is the end of an endpoint that nobody has presented.
+func (p *fakeProvider) reap(id uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.endpoints, id)
+}
+
+// tagsOf gives the tags of an endpoint, or nil if it is gone.
+func (p *fakeProvider) tagsOf(id uint64) map[endpoint.Tag]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.endpoints[id]; e != nil {
+		return maps.Clone(e.tags)
+	}
+	return nil
+}
+
+func (p *fakeProvider) setLink(down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = down
+}
+
+func (p *fakeProvider) linkDown() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.down
+}
+
+func (p *fakeProvider) newestLease() *fakeLease {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.newest
 }
 
 // noCopies waits until every descriptor of every grant so far is closed.
@@ -126,7 +261,7 @@ func (p *fakeProvider) noCopies() {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, f := range p.pipes {
+	for i, f := range p.others {
 		if err := f.SetReadDeadline(time.Now().Add(patience)); err != nil {
 			p.t.Fatal(err)
 		}
@@ -139,7 +274,7 @@ func (p *fakeProvider) noCopies() {
 		}
 		f.Close()
 	}
-	p.pipes = nil
+	p.others = nil
 }
 
 // awaitClosed waits for a lease to be closed.
@@ -155,31 +290,58 @@ func (p *fakeProvider) awaitClosed() *fakeLease {
 }
 
 func (l *fakeLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
-	if claim := l.p.current().claim; claim != nil {
+	h := l.p.current()
+	if h.claim != nil {
 		var err error
-		if t, err = claim(ctx, t); err != nil {
+		if t, err = h.claim(ctx, t); err != nil {
 			return endpoint.Tag{}, err
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.tags[t] {
+	t, err := l.claim(t)
+	if err == nil && h.done != nil {
+		h.done(ctx)
+	}
+	return t, err
+}
+
+func (l *fakeLease) claim(t endpoint.Tag) (endpoint.Tag, error) {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	if l.e.tags[t] {
 		return endpoint.Tag{}, endpoint.ErrTagHeld
 	}
-	if t.Kind == endpoint.TagUDP && t.Port == 0 {
-		t.Port = 40001
+	switch {
+	case t.Kind == endpoint.TagMessage && t.Message == 0:
+		for t.Message = 1000; l.e.tags[t]; t.Message++ {
+		}
+	case t.Kind != endpoint.TagMessage && t.Kind != endpoint.TagAddr && t.Port == 0 && t.Block:
+		for t.Port = 32768; l.e.tags[t]; t.Port += endpoint.BlockPorts {
+		}
+	case t.Kind != endpoint.TagMessage && t.Kind != endpoint.TagAddr && t.Port == 0:
+		for t.Port = 40001; l.e.tags[t]; t.Port++ {
+		}
 	}
-	l.tags[t] = true
+	l.e.tags[t] = true
 	return t, nil
 }
 
 func (l *fakeLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.tags[t] {
+	h := l.p.current()
+	if h.unclaim != nil {
+		if err := h.unclaim(ctx, t); err != nil {
+			return err
+		}
+	}
+	l.p.mu.Lock()
+	held := l.e.tags[t]
+	delete(l.e.tags, t)
+	l.p.mu.Unlock()
+	if !held {
 		return errors.New("no such tag")
 	}
-	delete(l.tags, t)
+	if h.done != nil {
+		h.done(ctx)
+	}
 	return nil
 }
 
@@ -190,117 +352,63 @@ func (l *fakeLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route
 	return endpoint.Route{Source: localAddr, NextHop: dst, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 2}, MTU: 1500}, nil
 }
 
-func (l *fakeLease) Done() <-chan struct{} { return l.gone }
-
-// end is what happens when the provider takes an endpoint down.
-func (l *fakeLease) end() {
+func (l *fakeLease) Watch(f func(endpoint.Notice)) (stop func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case <-l.gone:
-	default:
+	if l.p.linkDown() {
+		f(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
+	}
+	id := len(l.watchers)
+	l.watchers[id] = f
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.watchers, id)
+	}
+}
+
+// notify is something that happens in the provider's network.
+func (l *fakeLease) notify(n endpoint.Notice) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.watchers {
+		f(n)
+	}
+}
+
+func (l *fakeLease) watched() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.watchers)
+}
+
+func (l *fakeLease) Done() <-chan struct{} { return l.gone }
+
+func (l *fakeLease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// end is what happens when the provider takes an endpoint down.
+func (l *fakeLease) end(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
 		close(l.gone)
 	}
 }
 
 func (l *fakeLease) Close() error {
-	l.end()
+	l.end(endpoint.ErrLeaseClosed)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.done {
 		panic("BUG: lease closed twice")
 	}
 	l.done = true
+	l.p.reap(l.e.id)
 	l.p.closed <- l
 	return nil
-}
-
-// listen makes a socket in a folder of the test.
-func listen(t testing.TB) (string, *net.UnixListener) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "s")
-	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	return path, ln
-}
-
-// start runs s until stop is called, or the test ends. stop returns when Serve
-// has, and then every lease must be closed.
-func start(t testing.TB, s *Server) (socket string, stop func()) {
-	t.Helper()
-	socket, ln := listen(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx, ln) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-served:
-			if err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-		case <-time.After(patience):
-			t.Error("Serve did not return")
-		}
-	})
-	t.Cleanup(stop)
-	return socket, stop
-}
-
-func mustOpen(t testing.TB, socket string, req endpoint.Request) (*endpoint.Grant, *Lease) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	g, l, err := Open(ctx, socket, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { g.Close(); l.Close() })
-	return g, l
-}
-
-// descriptorLeaks fails the test if it ends with more descriptors open than
-// it began with.
-func descriptorLeaks(t *testing.T) {
-	t.Helper()
-	// The runtime's poller keeps descriptors of its own from first use on.
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Close()
-	w.Close()
-	before := openDescriptors(t)
-	t.Cleanup(func() {
-		if after := openDescriptors(t); len(after) > len(before) {
-			t.Errorf("descriptors before %v, after %v", before, after)
-		}
-	})
-}
-
-func openDescriptors(t *testing.T) []string {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var open []string
-	for _, e := range entries {
-		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
-			open = append(open, e.Name()+"="+target)
-		}
-	}
-	return open
-}
-
-func await(t testing.TB, what string, c <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-c:
-	case <-time.After(patience):
-		t.Fatalf("waited in vain for %s", what)
-	}
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -43,8 +45,8 @@ func TestOpenClaimResolveClose(t *testing.T) {
 	if !reflect.DeepEqual(asked, req) {
 		t.Errorf("the provider was asked for %+v, not %+v", asked, req)
 	}
-	if want := (Peer{PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}); peer != want {
-		t.Errorf("peer %+v, want %+v", peer, want)
+	if peer.PID != os.Getpid() || peer.UID != uint32(os.Getuid()) || peer.GID != uint32(os.Getgid()) || peer.Groups[0] != peer.GID {
+		t.Errorf("peer %+v", peer)
 	}
 	mu.Unlock()
 	if g.ID != 1 || g.Attach != endpoint.AttachQueue || g.Geometry != req.Geometry.WithDefaults() || !reflect.DeepEqual(g.Tags, req.Tags) {
@@ -60,7 +62,7 @@ func TestOpenClaimResolveClose(t *testing.T) {
 		t.Errorf("segment has %q, %v", b, err)
 	}
 	if _, err := g.XSK.WriteString("x"); err != nil {
-		t.Errorf("first descriptor is not the pipe: %v", err)
+		t.Errorf("first descriptor is not the socket: %v", err)
 	}
 	for _, f := range []*os.File{g.XSK, g.Segment} {
 		raw, err := f.SyscallConn()
@@ -123,7 +125,7 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 	_, l := mustOpen(t, socket, endpoint.Request{})
 	for _, sentinel := range []error{
 		endpoint.ErrTagHeld, endpoint.ErrTagDenied, endpoint.ErrTag, endpoint.ErrGeometry, endpoint.ErrUnreachable,
-		endpoint.ErrLeaseClosed, ErrHugePages, ErrBusy, os.ErrPermission, errors.ErrUnsupported,
+		endpoint.ErrLeaseClosed, ErrHugePages, ErrBusy, os.ErrPermission, errors.ErrUnsupported, ErrNotPresentable, ErrLeased,
 	} {
 		sent := fmt.Errorf("claim: %w: because", sentinel)
 		p.hook(hooks{claim: func(context.Context, endpoint.Tag) (endpoint.Tag, error) { return endpoint.Tag{}, sent }})
@@ -162,8 +164,8 @@ func TestUnusableArguments(t *testing.T) {
 	if _, err := l.Claim(ctx, endpoint.Tag{}); !errors.Is(err, endpoint.ErrTag) {
 		t.Errorf("no tag: %v", err)
 	}
-	if _, err := l.Claim(ctx, endpoint.AddrTag(netip.MustParseAddr("2001:db8::1"))); !errors.Is(err, endpoint.ErrTag) {
-		t.Errorf("IPv6 tag: %v", err)
+	if _, err := l.Claim(ctx, endpoint.UDPTag(netip.AddrPort{})); !errors.Is(err, endpoint.ErrTag) {
+		t.Errorf("tag without an address: %v", err)
 	}
 	if _, err := l.Resolve(ctx, netip.Addr{}); !errors.Is(err, endpoint.ErrUnreachable) {
 		t.Errorf("no address: %v", err)
@@ -187,6 +189,31 @@ func TestUnusableArguments(t *testing.T) {
 	g, _ := mustOpen(t, socket, endpoint.Request{Tags: many[:MaxTags]})
 	if len(g.Tags) != MaxTags {
 		t.Errorf("%d tags", len(g.Tags))
+	}
+}
+
+// Whatever the process starts has none of the descriptors of its leases, neither
+// of a first connection nor of a later one.
+func TestDescriptorsAreCloseOnExec(t *testing.T) {
+	inherited := openDescriptors(t)
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	d.kill()
+	d.start()
+	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+		t.Fatal(err)
+	}
+	for _, open := range openDescriptors(t) {
+		number, _, _ := strings.Cut(open, "=")
+		fd, err := strconv.Atoi(number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 && !slices.Contains(inherited, open) {
+			t.Errorf("descriptor %s is for children too", open)
+		}
 	}
 }
 
@@ -283,7 +310,7 @@ func TestAbandonedClaimIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestUnetdDies(t *testing.T) {
+func TestUnetdStops(t *testing.T) {
 	descriptorLeaks(t)
 	p := newFakeProvider(t)
 	inside := make(chan struct{}, 10)
@@ -318,8 +345,11 @@ func TestUnetdDies(t *testing.T) {
 	}
 	wg.Wait()
 	await(t, "Done", l.Done())
-	if err := l.Unclaim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) {
+	if err := l.Unclaim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.Contains(err.Error(), "stopped") {
 		t.Errorf("later: %v", err)
+	}
+	if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.Contains(err.Error(), "stopped") {
+		t.Errorf("Err: %v", err)
 	}
 	if _, err := g.XSK.WriteString("still ours"); err != nil {
 		t.Errorf("the grant did not outlive unetd: %v", err)

@@ -3,11 +3,14 @@ package control
 import (
 	"sync"
 	"time"
+
+	"github.com/unet-go/unet/endpoint"
 )
 
 // Limits protect unetd from applications, and them from one another. The zero
 // value of a field stands for its default. A limit per uid does not bind uid 0,
-// which could lift it; the others do.
+// which could lift it; the others do. A tag that is a block of ports counts as
+// endpoint.BlockPorts tags: unetd holds a descriptor for each port.
 type Limits struct {
 	Connections       int // served at once; 1024
 	ConnectionsPerUID int // of them, those of one user; 256
@@ -17,8 +20,9 @@ type Limits struct {
 	Resolves          int // in progress at once; 64
 	ResolvesPerUID    int // of them, those of one user; 32
 
-	OpenTimeout  time.Duration // from connecting to the open request; 10 s
-	WriteTimeout time.Duration // for an answer that the application does not read; 5 s
+	OpenTimeout  time.Duration // from connecting to the first request; 10 s
+	IdleTimeout  time.Duration // from one request of an operator to the next; 30 s
+	WriteTimeout time.Duration // for a record that the application does not read; 5 s
 }
 
 func (l Limits) withDefaults() Limits {
@@ -34,11 +38,13 @@ func (l Limits) withDefaults() Limits {
 			*d.field = d.value
 		}
 	}
-	if l.OpenTimeout == 0 {
-		l.OpenTimeout = 10 * time.Second
-	}
-	if l.WriteTimeout == 0 {
-		l.WriteTimeout = 5 * time.Second
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{{&l.OpenTimeout, 10 * time.Second}, {&l.IdleTimeout, 30 * time.Second}, {&l.WriteTimeout, 5 * time.Second}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
 	}
 	return l
 }
@@ -62,15 +68,27 @@ func (q *quota) take(uid uint32, n int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
+	case n == 0:
 	case uid != 0 && n > q.perUID-q.byUID[uid]:
 		return busy("uid %d has %d of at most %d %s: give some back, or try later", uid, q.byUID[uid], q.perUID, q.what)
 	case n > q.total-q.used:
 		return busy("all applications have %d of at most %d %s: try later", q.used, q.total, q.what)
-	case n > 0:
+	default:
 		q.used += n
 		q.byUID[uid] += n
 	}
 	return nil
+}
+
+// force takes n also where that is more than there may be: nobody else gets any
+// until enough were given back.
+func (q *quota) force(uid uint32, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n > 0 {
+		q.used += n
+		q.byUID[uid] += n
+	}
 }
 
 // give returns n that were taken.
@@ -84,6 +102,17 @@ func (q *quota) give(uid uint32, n int) {
 	if q.byUID[uid] -= n; q.byUID[uid] == 0 {
 		delete(q.byUID, uid)
 	}
+}
+
+// tagCost is what tags count against the quotas of tags.
+func tagCost(tags ...endpoint.Tag) int {
+	n := len(tags)
+	for _, t := range tags {
+		if t.Block {
+			n += endpoint.BlockPorts - 1
+		}
+	}
+	return n
 }
 
 // quotas are those of a server.

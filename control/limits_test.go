@@ -151,6 +151,94 @@ func TestTagsOfALease(t *testing.T) {
 	mustOpen(t, socket, endpoint.Request{Tags: tags(1, 4)})
 }
 
+// A block of ports costs what its ports do.
+func TestBlocksCountTheirPorts(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Tags: 200, TagsPerLease: 2*endpoint.BlockPorts + 1}})
+	ctx := context.Background()
+	block := func(port uint16) endpoint.Tag { return endpoint.UDPTag(netip.AddrPortFrom(localAddr, port)).AsBlock() }
+	if _, _, err := Open(ctx, socket, endpoint.Request{Tags: []endpoint.Tag{block(64), block(128), block(192)}}); !errors.Is(err, ErrBusy) {
+		t.Errorf("open with three blocks: %v", err)
+	}
+	_, l := mustOpen(t, socket, endpoint.Request{Tags: []endpoint.Tag{block(64)}})
+	any, err := l.Claim(ctx, block(0))
+	if err != nil || !any.Block || any.Port == 0 {
+		t.Fatalf("Claim: %v, %v", any, err)
+	}
+	if _, err := l.Claim(ctx, block(0)); !errors.Is(err, ErrBusy) {
+		t.Errorf("third block: %v", err)
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(1)); err != nil {
+		t.Errorf("one tag: %v", err)
+	}
+	if err := l.Unclaim(ctx, any); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint32(endpoint.BlockPorts) {
+		if _, err := l.Claim(ctx, endpoint.MessageTag(10+i)); err != nil {
+			t.Fatalf("tag %d in a block's place: %v", i, err)
+		}
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(2)); !errors.Is(err, ErrBusy) {
+		t.Errorf("one more: %v", err)
+	}
+	// 129 of 200 are taken: no room for two blocks more.
+	if _, _, err := Open(ctx, socket, endpoint.Request{Tags: []endpoint.Tag{block(64), block(128)}}); !errors.Is(err, ErrBusy) {
+		t.Errorf("beyond those of all: %v", err)
+	}
+	mustOpen(t, socket, endpoint.Request{Tags: []endpoint.Tag{block(64)}})
+}
+
+// An endpoint that was there before unetd keeps its tags, whatever the quotas
+// are now, and they count: until it has given enough back there are no others.
+func TestAdoptedTagsCount(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	var tags []endpoint.Tag
+	for i := range uint32(10) {
+		tags = append(tags, endpoint.MessageTag(i+1))
+	}
+	_, l := mustOpen(t, d.socket, endpoint.Request{Tags: tags})
+	d.kill()
+	d.limits = Limits{Tags: 9, TagsPerLease: 9}
+	d.start()
+	ctx := context.Background()
+	if _, err := l.Claim(ctx, endpoint.MessageTag(11)); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "10 of at most 9 tags") {
+		t.Errorf("Claim: %v", err)
+	}
+	mustOpen(t, d.socket, endpoint.Request{}) // which needs none
+	if _, _, err := Open(ctx, d.socket, endpoint.Request{Tags: tags[:1]}); !errors.Is(err, ErrBusy) {
+		t.Errorf("another's tag: %v", err)
+	}
+	for _, tag := range tags[:2] {
+		if err := l.Unclaim(ctx, tag); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(11)); err != nil {
+		t.Errorf("Claim: %v", err)
+	}
+	if _, err := l.Claim(ctx, endpoint.MessageTag(12)); !errors.Is(err, ErrBusy) {
+		t.Errorf("Claim: %v", err)
+	}
+	l.Close()
+	mustOpen(t, d.socket, endpoint.Request{Tags: tags[:9]})
+}
+
+// Presenting takes a place as opening does.
+func TestPresentsCountAsConnections(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 2}})
+	mustOpen(t, socket, endpoint.Request{})
+	fd := endpointOf(t, p, 0)
+	a := connect(t, socket)
+	a.send(presentRecord, fd)
+	a.receive()
+	b := connect(t, socket)
+	b.wantError(0, "busy")
+	b.wantEOF()
+}
+
 func TestTagsOfAUser(t *testing.T) {
 	socket, _ := start(t, &Server{Provider: newFakeProvider(t), Limits: Limits{TagsPerUID: 2}})
 	forAll(t, socket)
@@ -208,19 +296,6 @@ func TestResolvesAtOnce(t *testing.T) {
 	}
 	resolve(more, 8)
 	await(t, "resolve", inside)
-}
-
-// A lease that ends at the provider's side ends at the application's.
-func TestProviderEndsLease(t *testing.T) {
-	p := newFakeProvider(t)
-	socket, _ := start(t, &Server{Provider: p})
-	_, l := mustOpen(t, socket, endpoint.Request{})
-	p.mu.Lock()
-	newest := p.newest
-	p.mu.Unlock()
-	newest.end()
-	await(t, "Done", l.Done())
-	p.awaitClosed()
 }
 
 // A grant is one short line however many tags it has.

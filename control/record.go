@@ -1,12 +1,11 @@
 package control
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
+	"os"
 
 	"github.com/unet-go/unet/endpoint"
 )
@@ -27,10 +26,13 @@ const (
 
 // Operations.
 const (
-	opOpen    = "open"
-	opClaim   = "claim"
-	opUnclaim = "unclaim"
-	opResolve = "resolve"
+	opOpen     = "open"
+	opPresent  = "present"
+	opClaim    = "claim"
+	opUnclaim  = "unclaim"
+	opResolve  = "resolve"
+	opList     = "list"
+	opCounters = "counters"
 )
 
 // request is a record from the application. Its argument stays text until the
@@ -42,26 +44,21 @@ type request struct {
 	Open    json.RawMessage `json:"open,omitempty"`
 	Tag     string          `json:"tag,omitempty"`
 	Addr    string          `json:"addr,omitempty"`
-}
-
-// answer is a record from unetd.
-type answer struct {
-	Version int             `json:"v"`
-	ID      uint64          `json:"id"`
-	Grant   *endpoint.Grant `json:"grant,omitempty"`
-	Tag     *endpoint.Tag   `json:"tag,omitempty"`
-	Route   *endpoint.Route `json:"route,omitempty"`
-	Error   *Error          `json:"error,omitempty"`
-	Event   string          `json:"event,omitempty"` // read to be skipped: version 1 sends none
+	After   *uint64         `json:"after,omitempty"`
 }
 
 // operation is a request whose argument was read.
 type operation struct {
-	op   string
-	open endpoint.Request
-	tag  endpoint.Tag
-	addr netip.Addr
+	op    string
+	open  endpoint.Request
+	tag   endpoint.Tag
+	addr  netip.Addr
+	after *uint64  // list, counters; nil: from the start
+	xsk   *os.File // present: rides on the record
 }
+
+// operators reports whether op is one of those that concern no lease.
+func operators(op string) bool { return op == opList || op == opCounters }
 
 // parseRequest reads the envelope of a request. An error is a violation of
 // the protocol; the request then has whatever identifier could be read.
@@ -85,11 +82,17 @@ func parseRequest(record []byte) (request, error) {
 	if r.ID == 0 {
 		return r, violation("a request needs an id other than 0")
 	}
+	return r, r.checkArgument()
+}
+
+// checkArgument holds the arguments that are there against those of the
+// operation.
+func (r request) checkArgument() error {
 	var has, want string
 	for _, a := range []struct {
 		name    string
 		present bool
-	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}} {
+	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil}} {
 		if a.present {
 			has += " " + a.name
 		}
@@ -97,28 +100,36 @@ func parseRequest(record []byte) (request, error) {
 	switch r.Op {
 	case opOpen:
 		want = " open"
+	case opPresent:
 	case opClaim, opUnclaim:
 		want = " tag"
 	case opResolve:
 		want = " addr"
+	case opList, opCounters:
+		if r.After != nil { // or nothing
+			want = " after"
+		}
 	default:
-		return r, violation("unknown op %q", r.Op)
+		return violation("unknown op %q", r.Op)
 	}
-	if has != want {
-		return r, violation("op %s takes the argument%s and no other", r.Op, want)
+	switch {
+	case has == want:
+		return nil
+	case want == "":
+		return violation("op %s does not take the argument%s", r.Op, has)
 	}
-	return r, nil
+	return violation("op %s takes the argument%s and no other", r.Op, want)
 }
 
 // operation reads the argument. A tag that is none is the application's user's
 // mistake (endpoint.ErrTag); anything else is a violation.
 func (r request) operation() (operation, error) {
-	o := operation{op: r.Op}
+	o := operation{op: r.Op, after: r.After}
 	var err error
 	switch r.Op {
 	case opOpen:
-		if err = decodeStrict(r.Open, &o.open); err == nil && len(o.open.Tags) > MaxTags {
-			err = fmt.Errorf("%d tags: at most %d", len(o.open.Tags), MaxTags)
+		if err = decodeStrict(r.Open, &o.open); err == nil {
+			err = checkTags(o.open.Tags)
 		}
 	case opClaim, opUnclaim:
 		o.tag, err = endpoint.ParseTag(r.Tag)
@@ -131,9 +142,21 @@ func (r request) operation() (operation, error) {
 	return o, err
 }
 
+func checkTags(tags []endpoint.Tag) error {
+	if len(tags) > MaxTags {
+		return fmt.Errorf("%d tags: at most %d", len(tags), MaxTags)
+	}
+	for _, t := range tags {
+		if t == (endpoint.Tag{}) {
+			return errors.New("a tag that is null")
+		}
+	}
+	return nil
+}
+
 // record is the inverse of parseRequest and operation.
 func (o operation) record(id uint64) ([]byte, error) {
-	r := request{Version: Version, ID: id, Op: o.op}
+	r := request{Version: Version, ID: id, Op: o.op, After: o.after}
 	var err error
 	switch o.op {
 	case opOpen:
@@ -155,47 +178,10 @@ func (o operation) record(id uint64) ([]byte, error) {
 	return record, err
 }
 
-// parseAnswer reads a record from unetd. Descriptors is how many came with it.
-func parseAnswer(record []byte, descriptors int) (answer, error) {
-	var a answer
-	if err := json.Unmarshal(record, &a); err != nil {
-		return a, violation("not an answer: %v", err)
+// files are what rides on the record.
+func (o operation) files() []*os.File {
+	if o.xsk == nil {
+		return nil
 	}
-	if a.Version != Version {
-		return a, versionError(a.Version)
-	}
-	results := 0
-	for _, present := range []bool{a.Grant != nil, a.Tag != nil, a.Route != nil, a.Error != nil} {
-		if present {
-			results++
-		}
-	}
-	switch {
-	case results > 1, results == 1 && a.Event != "":
-		return a, violation("a record that is %d answers, event %q", results, a.Event)
-	case a.ID == 0 && a.Error == nil && a.Event == "":
-		return a, violation("a record that is neither an answer to a request, nor an error, nor an event")
-	case a.Grant == nil && descriptors != 0:
-		return a, violation("%d descriptors came with a record that is no grant", descriptors)
-	case a.Grant != nil && descriptors != grantDescriptors:
-		return a, violation("a grant came with %d descriptors: want %d", descriptors, grantDescriptors)
-	case a.Grant != nil:
-		if err := a.Grant.Geometry.Validate(); err != nil {
-			return a, violation("grant: %v", err)
-		}
-	}
-	return a, nil
-}
-
-// decodeStrict reads one JSON value that fills record and has no unknown field.
-func decodeStrict(record []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(record))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("more than one JSON value")
-	}
-	return nil
+	return []*os.File{o.xsk}
 }

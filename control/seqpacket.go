@@ -10,41 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// grantDescriptors ride on a grant: the XSK, then the segment.
-const grantDescriptors = 2
-
-// Peer is the process at the application's end, as the kernel knew it when it
-// connected (SO_PEERCRED). PID is 0 when that process is not visible in
-// unetd's PID namespace.
-type Peer struct {
-	PID      int
-	UID, GID uint32
-}
-
-func peerOf(c *net.UnixConn) (Peer, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return Peer{}, err
-	}
-	var cred *unix.Ucred
-	var sockErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, sockErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err == nil {
-		err = sockErr
-	}
-	if err != nil {
-		return Peer{}, err
-	}
-	return Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, nil
-}
+// How many descriptors ride on a record.
+const (
+	grantDescriptors   = 2 // the XSK, then the segment
+	presentDescriptors = 1 // the XSK
+)
 
 // readRecord waits for the next record. It takes at most maxDescriptors
 // descriptors from the kernel, which discards the others, and then fails. They
-// are close-on-exec (net sets MSG_CMSG_CLOEXEC) and the caller's to close;
-// with an error there are none. The end of the stream is io.EOF. A connection
-// that waits here holds no buffer.
+// are close-on-exec (net sets MSG_CMSG_CLOEXEC) and the caller's to close, also
+// those that come next to an error. The end of the stream is io.EOF. A
+// connection that waits here holds no buffer.
+//
+// What a hostile end sends along can hold this call up, as long as the kernel
+// needs to let go of a discarded file: it may be the last reference to it.
 func readRecord(c *net.UnixConn, maxDescriptors int) ([]byte, []int, error) {
 	size, err := nextRecord(c)
 	if err != nil {
@@ -56,7 +35,8 @@ func readRecord(c *net.UnixConn, maxDescriptors int) ([]byte, []int, error) {
 	record := make([]byte, size)
 	var oob []byte
 	if maxDescriptors > 0 {
-		oob = make([]byte, unix.CmsgSpace(4*maxDescriptors))
+		// Not CmsgSpace, whose padding has room for a descriptor more.
+		oob = make([]byte, unix.CmsgLen(4*maxDescriptors))
 	}
 	n, oobn, flags, _, err := c.ReadMsgUnix(record, oob)
 	fds, parseErr := descriptors(oob[:oobn])
@@ -69,11 +49,7 @@ func readRecord(c *net.UnixConn, maxDescriptors int) ([]byte, []int, error) {
 	if err == nil && (flags&unix.MSG_TRUNC != 0 || n != size) {
 		err = violation("a record of another length than announced")
 	}
-	if err != nil {
-		closeAll(fds)
-		return nil, nil, err
-	}
-	return record, fds, nil
+	return record, fds, err
 }
 
 // nextRecord waits for a record and returns its length without taking it.

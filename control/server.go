@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -14,15 +15,28 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// Provider makes endpoints. It is called from many goroutines. Its context
-// ends when the application goes away or the server is stopped; a Provider
-// that then still succeeds has its lease closed at once.
-//
-// The descriptors of the grant become the server's, which closes them once
-// they were sent. The lease becomes the server's too. Errors cross the socket
-// by the sentinel that they wrap; doc.go lists those.
+// Provider makes endpoints. It is called from many goroutines. A context that
+// it gets ends when the application goes away or the server is stopped. Errors
+// cross the socket by the sentinel that they wrap; doc.go lists those.
 type Provider interface {
+	// OpenEndpoint makes an endpoint. The descriptors of the grant become the
+	// server's, which closes them once they were sent. The lease becomes the
+	// server's too. If ctx has ended and the grant is not sent any more, the
+	// lease is closed at once.
 	OpenEndpoint(ctx context.Context, peer Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error)
+	// Present leases an endpoint that has no lease, because the unetd that
+	// granted it is gone, to whoever has its socket. sock is whatever the peer
+	// has sent: the provider asks the kernel what it is (getsockopt) and does
+	// nothing else with it, since reading, writing, polling or even closing a
+	// file of the peer's making can block for as long as the peer likes. It
+	// stays the server's. The tags in the answer are all that the endpoint has.
+	// Errors are ErrNotPresentable, os.ErrPermission, ErrLeased, or ErrBusy for
+	// what may succeed later.
+	Present(ctx context.Context, peer Peer, sock *os.File) (EndpointInfo, endpoint.Lease, error)
+	// Endpoints lists all endpoints for an operator, Counters all counters. They
+	// say os.ErrPermission to a peer that is none.
+	Endpoints(peer Peer) ([]EndpointInfo, error)
+	Counters(peer Peer) ([]Counter, error)
 }
 
 // Server is unetd's end of the protocol.
@@ -33,35 +47,54 @@ type Server struct {
 	Provider Provider
 	Log      *slog.Logger // nil: no log
 	Limits   Limits
+	// Keep says that the endpoints outlive this server, for the next one to
+	// present them to. Connections then end without a word and no granted lease
+	// is closed when Serve returns, but those whose endpoint was over anyway.
+	Keep bool
 }
 
 // acceptPause is how long Serve waits when the process or the system is out
 // of descriptors or memory, which ends when connections do.
 const acceptPause = 50 * time.Millisecond
 
+var errStopped = errors.New("unetd was stopped")
+
 // Serve answers on ln until ctx ends, which is no error, or accepting fails.
-// It closes ln. When it returns every lease it granted is closed.
-func (s *Server) Serve(ctx context.Context, ln *net.UnixListener) error {
+// It closes ln. When it returns every lease it granted is closed, or, with
+// Keep, left alone.
+//
+// Nothing that a peer does holds up the goroutine that accepts, nor the return
+// of Serve. Closing a descriptor that a peer has sent can block in the kernel
+// (a file on a FUSE file system whose server does not answer, a TCP socket that
+// lingers), and so can closing a connection that has one unread. Each of these
+// happens in a goroutine that counts as one of the peer's connections until it
+// is done, and that nobody waits for longer than WriteTimeout.
+func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	limits := s.Limits.withDefaults()
 	log := s.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 
-	ctx, cancel := context.WithCancel(ctx)
-	var sessions sync.WaitGroup
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
+	var sessions, disposals sync.WaitGroup
+	defer waitFor(&disposals, limits.WriteTimeout)
 	defer sessions.Wait()
 	closed := make(chan struct{})
 	context.AfterFunc(ctx, func() {
 		ln.Close()
 		close(closed)
 	})
+	stop := context.AfterFunc(parent, func() { cancel(errStopped) })
 	defer func() {
-		cancel()
+		stop()
+		cancel(errStopped)
 		<-closed
 	}()
 
 	quotas := newQuotas(limits)
+	refusing := make(chan struct{}, limits.Connections)
+	starved := false
 	for {
 		conn, err := ln.AcceptUnix()
 		if err != nil {
@@ -71,28 +104,61 @@ func (s *Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 			if !outOfResources(err) {
 				return err
 			}
-			log.Warn("cannot accept a connection", "err", err)
+			if !starved { // a line each time would be twenty a second
+				log.Warn("cannot accept connections", "err", err)
+			}
+			starved = true
 			select {
 			case <-time.After(acceptPause):
 			case <-ctx.Done():
 			}
 			continue
 		}
+		starved = false
 		peer, err := peerOf(conn)
+		if err == nil {
+			err = quotas.connections.take(peer.UID, 1)
+		}
 		if err != nil {
-			log.Warn("connection without credentials", "err", err)
-			conn.Close()
-			continue
-		}
-		if err := quotas.connections.take(peer.UID, 1); err != nil {
 			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "err", err)
-			refuse(conn, limits, err)
+			// As many are refused at once as are served. More would take as
+			// many peers that each hold up the closing of their connection.
+			select {
+			case refusing <- struct{}{}:
+			case <-ctx.Done(): // this is the last one
+			}
+			disposals.Go(func() {
+				refuse(conn, limits, err)
+				select {
+				case <-refusing:
+				default:
+				}
+			})
 			continue
 		}
+		session := newSession(ctx, conn, peer, s, limits, quotas, log)
+		disposals.Add(1)
 		sessions.Go(func() {
-			defer quotas.connections.give(peer.UID, 1)
-			newSession(ctx, conn, peer, s.Provider, limits, quotas, log).run()
+			session.run()
+			go func() {
+				defer disposals.Done()
+				session.disposal.Wait()
+				quotas.connections.give(peer.UID, 1)
+			}()
 		})
+	}
+}
+
+// waitFor waits for wg, but not for ever.
+func waitFor(wg *sync.WaitGroup, timeout time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(timeout):
 	}
 }
 

@@ -94,6 +94,8 @@ func (a *application) wantEOF() {
 	}
 }
 
+const presentRecord = `{"v":1,"id":1,"op":"present"}`
+
 const openRecord = `{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"tags":["msg:7"]}}`
 
 func (a *application) open() {
@@ -126,7 +128,7 @@ func TestRecords(t *testing.T) {
 		{`{"v":1,"id":3,"op":"unclaim","tag":"udp:10.0.0.1:40001"}`, `{"id":3,"v":1}`},
 		{`{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2"}`, `{"id":2,"route":{"link_addr":"02:00:00:00:00:02","mtu":1500,"next_hop":"10.0.0.2","source":"10.0.0.1"},"v":1}`},
 		{`{"v":1,"id":4,"op":"claim","tag":"msg:7"}`, `{"error":{"code":"tag-held","message":"tag already claimed"},"id":4,"v":1}`},
-		{`{"v":1,"id":4,"op":"claim","tag":"tcp:1"}`, `{"error":{"code":"tag","message":"not a tag: \"tcp:1\": want udp:ADDR:PORT, addr:ADDR or msg:NUMBER"},"id":4,"v":1}`},
+		{`{"v":1,"id":4,"op":"claim","tag":"tcp:1"}`, `{"error":{"code":"tag","message":"not a tag: \"tcp:1\": want udp:ADDR:PORT, tcp:ADDR:PORT (or 64 ports from a multiple of that on, as PORT-PORT), addr:ADDR or msg:NUMBER"},"id":4,"v":1}`},
 		{" {\n\"op\":\"unclaim\",\"tag\":\"msg:7\",\"id\":18446744073709551615,\"v\":1}\n", `{"id":18446744073709552000,"v":1}`},
 	} {
 		a.send(c.request)
@@ -191,7 +193,8 @@ func TestViolations(t *testing.T) {
 		{name: "claim before open", record: `{"v":1,"id":7,"op":"claim","tag":"msg:1"}`, id: 7},
 		{name: "resolve before open", record: `{"v":1,"id":7,"op":"resolve","addr":"10.0.0.2"}`, id: 7},
 		{name: "second open", opened: true, record: `{"v":1,"id":7,"op":"open","open":{}}`, id: 7},
-		{name: "descriptor with open", record: openRecord, fds: manyDescriptors[:1]},
+		{name: "descriptor with open", record: openRecord, fds: manyDescriptors[:1], id: 1},
+		{name: "two descriptors with open", record: openRecord, fds: manyDescriptors[:2]},
 		{name: "descriptors with claim", opened: true, record: `{"v":1,"id":7,"op":"claim","tag":"msg:1"}`, fds: manyDescriptors[:2]},
 		{name: "many descriptors", record: openRecord, fds: manyDescriptors},
 	} {
@@ -204,7 +207,7 @@ func TestViolations(t *testing.T) {
 			a.wantError(c.id, "protocol")
 			a.wantEOF()
 			if c.opened {
-				if l := p.awaitClosed(); l.id == 1 {
+				if l := p.awaitClosed(); l.e.id == 1 {
 					t.Error("the neighbour's lease was closed")
 				}
 			}
@@ -406,8 +409,8 @@ func TestApplicationDoesNotRead(t *testing.T) {
 			break
 		}
 	}
-	if l := p.awaitClosed(); l.id != 2 {
-		t.Errorf("lease %d was closed", l.id)
+	if l := p.awaitClosed(); l.e.id != 2 {
+		t.Errorf("lease %d was closed", l.e.id)
 	}
 	if _, err := neighbour.Claim(context.Background(), endpoint.MessageTag(1)); err != nil {
 		t.Errorf("neighbour: %v", err)
@@ -434,7 +437,7 @@ func TestChurn(t *testing.T) {
 					return
 				}
 				if (i+w)%2 == 0 {
-					l.conn.Close()
+					l.die()
 				}
 				l.Close()
 				g.Close()

@@ -2,12 +2,9 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -15,87 +12,143 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// session is one connection at unetd's end, and so one lease. The goroutine
-// in run reads; each request is worked on in a goroutine of its own.
+// session is one connection at unetd's end: one lease, or an operator's
+// questions. One goroutine reads; each request is worked on in a goroutine of
+// its own; one more tells what the lease has to tell. run outlives them all, but
+// what is in disposal: that is work which the peer can make block.
 type session struct {
 	conn     *net.UnixConn
 	provider Provider
+	keep     bool // Server.Keep
 	limits   Limits
 	quotas   *quotas // shared by all sessions
 	log      *slog.Logger
 	peer     Peer
 
-	ctx    context.Context // of all work for this connection
-	cancel context.CancelCauseFunc
-	work   sync.WaitGroup
+	ctx      context.Context // of all work for this connection
+	cancel   context.CancelCauseFunc
+	work     sync.WaitGroup
+	disposal sync.WaitGroup
 
-	opening bool // an open was seen; run's goroutine only
+	first string // op of the first request, which says what this connection is for; the reader's
 
 	writing sync.Mutex // held around writeRecord
 
+	notices *notices
+
 	mu       sync.Mutex
+	ended    bool           // no new work
 	requests map[uint64]int // in progress: id to bytes of the record
 	pending  int            // sum of requests, bytes
 	lease    endpoint.Lease // set before the grant is sent
 	endpoint uint64         // what it is the lease of
+	shared   bool           // the peer has the means to present the endpoint again
 	tags     int            // taken from the quota: held, or being claimed
 }
 
 // Reasons for a session to end that are nobody's violation.
 var (
 	errOpenFailed = errors.New("the open was answered with an error")
-	errWrite      = errors.New("the application does not read its answers")
+	errWrite      = errors.New("the application does not read what it is sent")
 	errLeaseEnded = errors.New("the endpoint was taken down")
+	errIdle       = errors.New("the operator asks nothing more")
 )
 
-func newSession(ctx context.Context, conn *net.UnixConn, peer Peer, p Provider, limits Limits, q *quotas, log *slog.Logger) *session {
-	s := &session{conn: conn, provider: p, limits: limits, quotas: q, peer: peer,
-		log: log.With("pid", peer.PID, "uid", peer.UID), requests: make(map[uint64]int)}
+func newSession(ctx context.Context, conn *net.UnixConn, peer Peer, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
+	s := &session{conn: conn, provider: server.Provider, keep: server.Keep, limits: limits, quotas: q, peer: peer,
+		log: log.With("pid", peer.PID, "uid", peer.UID), notices: newNotices(), requests: make(map[uint64]int)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
 }
 
-// run serves the connection until it ends, then gives back all it held:
-// first the lease, then the connection, so that an application which reads
-// the end of the stream knows that its tags are free again.
+// run serves the connection until it ends, then gives back all it held: first
+// the lease, then the connection, so that an application which reads that its
+// lease is closed, or the end of the stream, knows that its tags are free again.
+// The connection itself is left to disposal.
 func (s *session) run() {
-	defer hangUp(s.conn)
-	defer s.cancel(nil)
+	s.disposal.Go(func() { s.cancel(s.read()) })
+	<-s.ctx.Done()
+	reason := context.Cause(s.ctx)
 	// Whatever ends the session ends the wait for the next record.
-	stop := context.AfterFunc(s.ctx, func() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-
-	err := s.read()
-	s.cancel(err)
+	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
 	s.work.Wait()
-	defer s.giveTags(s.tags) // when the lease has let go of them
-	if s.lease != nil {
-		if cerr := s.lease.Close(); cerr != nil {
-			s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "err", cerr)
+	farewell := s.endLease(reason)
+	s.disposal.Go(func() {
+		if farewell != "" {
+			s.tell(event{Event: eventClosed, Message: farewell})
 		}
-		s.log.Info("lease ended", "endpoint", s.endpoint, "reason", err)
-	} else {
-		s.log.Debug("connection closed", "reason", err)
+		hangUp(s.conn)
+	})
+}
+
+// endLease closes the lease, if there is one and it is not to be kept. It
+// returns what the application is to be told that it does not know.
+func (s *session) endLease(reason error) (farewell string) {
+	defer s.giveTags(s.tags) // when the lease has let go of them
+	if s.lease == nil {
+		s.log.Debug("connection closed", "reason", reason)
+		return ""
 	}
+	over := false
+	select {
+	case <-s.lease.Done():
+		over = true
+	default:
+	}
+	switch {
+	case over:
+		farewell = reasonOf(s.lease.Err())
+	case errors.Is(reason, errStopped) && s.keep && s.shared:
+		s.log.Debug("lease left to the next unetd", "endpoint", s.endpoint)
+		return ""
+	case errors.Is(reason, errStopped):
+		farewell = reason.Error()
+	}
+	if err := s.lease.Close(); err != nil {
+		s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "err", err)
+	}
+	if over {
+		s.log.Info("lease ended", "endpoint", s.endpoint, "reason", farewell)
+	} else {
+		s.log.Info("lease ended", "endpoint", s.endpoint, "reason", reason)
+	}
+	return farewell
 }
 
 // read takes records until one of them, the application or unetd ends the
 // session, and says why.
 func (s *session) read() error {
-	if err := s.conn.SetReadDeadline(time.Now().Add(s.limits.OpenTimeout)); err != nil {
-		return err
-	}
-	for s.ctx.Err() == nil {
-		record, _, err := readRecord(s.conn, 0)
+	for {
+		first := s.first == ""
+		room := 0
+		if first {
+			room = presentDescriptors
+		}
+		if err := s.conn.SetReadDeadline(s.deadline()); err != nil {
+			return err
+		}
+		if s.ctx.Err() != nil { // if it ends from here on, so does the wait
+			return context.Cause(s.ctx)
+		}
+		record, fds, err := readRecord(s.conn, room)
 		if cause := context.Cause(s.ctx); cause != nil {
+			s.closeLater(fds)
 			return cause
 		}
 		var id uint64
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = violation("no open within %v", s.limits.OpenTimeout)
+			err = errIdle
+			if first {
+				err = violation("no request within %v", s.limits.OpenTimeout)
+			}
 		}
 		if err == nil {
-			id, err = s.handle(record)
+			id, err = s.handle(record, fds)
+		} else {
+			s.closeLater(fds)
 		}
 		if err != nil {
 			if errors.Is(err, ErrProtocol) {
@@ -104,15 +157,32 @@ func (s *session) read() error {
 			return err
 		}
 	}
-	return context.Cause(s.ctx)
 }
 
-// handle starts the work for one record. An error ends the session; id is
-// what to answer it to.
-func (s *session) handle(record []byte) (id uint64, err error) {
+// deadline is that of the next record.
+func (s *session) deadline() time.Time {
+	switch {
+	case s.first == "":
+		return time.Now().Add(s.limits.OpenTimeout)
+	case operators(s.first):
+		return time.Now().Add(s.limits.IdleTimeout)
+	}
+	return time.Time{} // a lease may be silent
+}
+
+// handle starts the work for one record, and takes the descriptors over. An
+// error ends the session; id is what to answer it to.
+func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
+	defer func() { s.closeLater(fds) }()
 	r, err := parseRequest(record)
 	if err != nil {
 		return r.ID, err
+	}
+	switch {
+	case r.Op != opPresent && len(fds) != 0:
+		return r.ID, violation("op %s does not take a descriptor", r.Op)
+	case r.Op == opPresent && s.first == "" && len(fds) != presentDescriptors:
+		return r.ID, violation("op present takes %d descriptor", presentDescriptors)
 	}
 	s.mu.Lock()
 	_, duplicate := s.requests[r.ID]
@@ -120,14 +190,15 @@ func (s *session) handle(record []byte) (id uint64, err error) {
 	granted := s.lease != nil
 	s.mu.Unlock()
 
+	opening := r.Op == opOpen || r.Op == opPresent
 	switch {
 	case duplicate:
 		// Not answered to the identifier, which belongs to the other one.
 		return 0, violation("id %d is in use by a request in progress", r.ID)
-	case r.Op == opOpen && s.opening:
-		return r.ID, violation("a second open: another endpoint takes another connection")
-	case r.Op != opOpen && !granted:
-		return r.ID, violation("%s before the answer to open", r.Op)
+	case s.first != "" && (opening || operators(r.Op) != operators(s.first)):
+		return r.ID, violation("%s on a connection that began with %s: it takes another connection", r.Op, s.first)
+	case !opening && !operators(r.Op) && !granted:
+		return r.ID, violation("%s before the answer to open or present", r.Op)
 	case full:
 		s.answer(answer{ID: r.ID, Error: newError(
 			busy("at most %d requests and %d bytes may be in progress on a connection", MaxRequests, maxPending))}, nil)
@@ -137,160 +208,40 @@ func (s *session) handle(record []byte) (id uint64, err error) {
 	if errors.Is(mistake, ErrProtocol) {
 		return r.ID, mistake
 	}
-	if o.op == opOpen {
-		s.opening = true
-		// From here on the application may be silent.
-		if err := s.conn.SetReadDeadline(time.Time{}); err != nil {
-			return r.ID, err
-		}
+	if s.first == "" {
+		s.first = r.Op
 	}
-	s.mu.Lock()
-	s.requests[r.ID] = len(record)
-	s.pending += len(record)
-	s.mu.Unlock()
-	s.work.Go(func() {
+	var fd int
+	if o.op == opPresent {
+		fd = fds[0]
+	}
+	begun := s.begin(r.ID, len(record), func() {
 		switch {
 		case o.op == opOpen:
 			s.open(r.ID, o.open, mistake)
+		case o.op == opPresent:
+			s.present(r.ID, fd)
 		case mistake != nil:
 			s.finish(answer{ID: r.ID, Error: newError(mistake)}, nil)
 		default:
 			s.finish(s.do(r.ID, o), nil)
 		}
 	})
+	if begun && o.op == opPresent {
+		fds = nil // present has taken it
+	}
 	return r.ID, nil
 }
 
-// do works on an operation of an open lease.
-func (s *session) do(id uint64, o operation) answer {
-	a := answer{ID: id}
-	var err error
-	switch o.op {
-	case opClaim:
-		var tag endpoint.Tag
-		tag, err = s.claim(o.tag)
-		a.Tag = &tag
-	case opUnclaim:
-		if err = s.lease.Unclaim(s.ctx, o.tag); err == nil {
-			s.giveTags(1)
-		}
-	case opResolve:
-		var route endpoint.Route
-		route, err = s.resolve(o.addr)
-		a.Route = &route
-	default:
-		panic("BUG: op " + o.op)
-	}
-	if err != nil {
-		return answer{ID: id, Error: newError(err)}
-	}
-	return a
-}
-
-func (s *session) claim(t endpoint.Tag) (endpoint.Tag, error) {
-	if err := s.takeTags(1); err != nil {
-		return t, err
-	}
-	t, err := s.lease.Claim(s.ctx, t)
-	if err != nil {
-		s.giveTags(1)
-	}
-	return t, err
-}
-
-// resolve may take seconds and descriptors in the provider.
-func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
-	if err := s.quotas.resolves.take(s.peer.UID, 1); err != nil {
-		return endpoint.Route{}, err
-	}
-	defer s.quotas.resolves.give(s.peer.UID, 1)
-	return s.lease.Resolve(s.ctx, dst)
-}
-
-// takeTags makes room for n tags more, or none.
-func (s *session) takeTags(n int) error {
+// begin starts the work for a request, unless the session has ended.
+func (s *session) begin(id uint64, size int, work func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n > s.limits.TagsPerLease-s.tags {
-		return busy("the endpoint has %d of at most %d tags: give some back, or open another endpoint", s.tags, s.limits.TagsPerLease)
+	if s.ended {
+		return false
 	}
-	if err := s.quotas.tags.take(s.peer.UID, n); err != nil {
-		return err
-	}
-	s.tags += n
-	return nil
-}
-
-func (s *session) giveTags(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tags -= n
-	s.quotas.tags.give(s.peer.UID, n)
-}
-
-// open makes the endpoint and sends the grant, unless there is a mistake in the
-// request. Every failure ends the session.
-func (s *session) open(id uint64, req endpoint.Request, mistake error) {
-	var grant *endpoint.Grant
-	var lease endpoint.Lease
-	err := mistake
-	if err == nil {
-		err = s.takeTags(len(req.Tags))
-	}
-	if err == nil {
-		if grant, lease, err = s.provider.OpenEndpoint(s.ctx, s.peer, req); err != nil {
-			s.giveTags(len(req.Tags))
-		}
-	}
-	if err != nil {
-		s.log.Debug("open refused", "err", err)
-		s.finish(answer{ID: id, Error: newError(err)}, errOpenFailed)
-		return
-	}
-	// unetd keeps neither the socket nor a way to the segment.
-	defer grant.Close()
-	s.mu.Lock()
-	s.lease, s.endpoint = lease, grant.ID
-	s.mu.Unlock()
-	s.log.Info("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
-		"segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
-	s.finish(answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment)
-	s.work.Go(func() {
-		select {
-		case <-lease.Done():
-			s.cancel(errLeaseEnded)
-		case <-s.ctx.Done():
-		}
-	})
-}
-
-// finish answers a request in progress, which thereby is no longer.
-func (s *session) finish(a answer, end error, files ...*os.File) {
-	s.mu.Lock()
-	s.pending -= s.requests[a.ID]
-	delete(s.requests, a.ID)
-	s.mu.Unlock()
-	s.answer(a, end, files...)
-}
-
-// answer sends a record; with end not nil it is the last one, and the session
-// ends for that reason. An application that cannot be answered is given up.
-func (s *session) answer(a answer, end error, files ...*os.File) {
-	a.Version = Version
-	record, err := json.Marshal(a)
-	if err != nil || len(record) > MaxRecord {
-		panic(fmt.Sprintf("BUG: the provider's answer makes no record (%d bytes, %v)", len(record), err))
-	}
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	if s.ctx.Err() != nil {
-		return
-	}
-	if err := writeRecord(s.conn, record, s.limits.WriteTimeout, files...); err != nil {
-		s.log.Debug("answer not sent", "err", err)
-		end = errWrite
-	}
-	if end != nil {
-		s.cancel(end)
-	}
+	s.requests[id] = size
+	s.pending += size
+	s.work.Go(work)
+	return true
 }

@@ -188,23 +188,50 @@ var (
 	ErrLeaseClosed = errors.New("lease closed")
 )
 
+// NoticeKind says what has happened to the network around an endpoint.
+type NoticeKind uint8
+
+const (
+	// NoticeRoute: what Resolve answered for a destination may be true no longer.
+	// Ask again.
+	NoticeRoute NoticeKind = iota + 1
+	// NoticeLinkDown: the uplink is down; what is sent is lost.
+	NoticeLinkDown
+	// NoticeLinkUp: the uplink is up again.
+	NoticeLinkUp
+)
+
+// Notice is something that has happened to the network around an endpoint.
+type Notice struct {
+	Kind NoticeKind
+	Addr netip.Addr // NoticeRoute: the destination; not valid: every destination
+}
+
 // Lease is an endpoint's standing with whoever granted it. It lives as long
-// as the connection to unetd (control.Lease), or until it is closed
-// (mux.Lease); then tags, port and memory are reclaimed. Its methods may be
-// called from any goroutine; none of them is on the data path.
+// as the process that opened it keeps its connection to unetd, or finds it again
+// (control.Lease), or until it is closed (mux.Lease); then tags, port and memory
+// are reclaimed. Its methods may be called from any goroutine; none of them is
+// on the data path.
 type Lease interface {
 	// Claim adds a tag and returns it with its wildcards resolved: port 0
-	// becomes a free port, the unspecified address the uplink's own, message
-	// tag 0 a free tag.
+	// becomes a free port, or a free block, the unspecified address the uplink's
+	// own, message tag 0 a free tag.
 	Claim(ctx context.Context, t Tag) (Tag, error)
 	// Unclaim gives a tag back.
 	Unclaim(ctx context.Context, t Tag) error
 	// Resolve asks the route service. An address with no route or no answering
 	// neighbour is ErrUnreachable.
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
-	// Done is closed when the lease has ended: it was closed, or its grantor went
-	// away. Tags and port are gone then, and the endpoint is deaf and dumb.
+	// Watch calls f with each notice until stop is called. f is called by one
+	// goroutine at a time, possibly before Watch returns, and must not block.
+	// Notices of destinations come for those that this lease has resolved. A state
+	// other than that at the start (the link up) is told at once.
+	Watch(f func(Notice)) (stop func())
+	// Done is closed when the lease has ended: it was closed, or its grantor took
+	// it back. Tags and port are gone then, and the endpoint is deaf and dumb.
 	Done() <-chan struct{}
+	// Err is why Done is closed, an ErrLeaseClosed; nil before.
+	Err() error
 	// Close gives everything back.
 	Close() error
 }

@@ -12,16 +12,24 @@ import (
 type TagKind uint8
 
 const (
-	TagUDP     TagKind = iota + 1 // one local UDP address and port
-	TagAddr                       // a whole IPv4 address, with its ARP
+	TagUDP     TagKind = iota + 1 // one local UDP address and port, or a block of ports
+	TagTCP                        // the same of TCP
+	TagAddr                       // a whole IPv4 or IPv6 address, with its ARP or neighbour discovery
 	TagMessage                    // a 32-bit U-Net message tag
 )
+
+// BlockPorts is the number of ports in a block: the range of ports that one tag
+// can be about, and from which its owner then chooses by itself, as it does for
+// outgoing connections. A block begins at a multiple of its size, so that a port
+// lies in one block only and is found by one look into the tag table.
+const BlockPorts = 64
 
 // Tag is what makes a frame an endpoint's. It is comparable.
 type Tag struct {
 	Kind    TagKind
-	Addr    netip.Addr // TagUDP, TagAddr: the local address
-	Port    uint16     // TagUDP: the local port
+	Addr    netip.Addr // the local address, of all but TagMessage
+	Port    uint16     // TagUDP, TagTCP: the local port, or the first one of a block
+	Block   bool       // TagUDP, TagTCP: BlockPorts ports from Port on
 	Message uint32     // TagMessage: the tag in the message header
 }
 
@@ -30,21 +38,44 @@ func UDPTag(ap netip.AddrPort) Tag {
 	return Tag{Kind: TagUDP, Addr: ap.Addr().Unmap(), Port: ap.Port()}
 }
 
-// AddrTag is the tag of a whole IPv4 address.
+// TCPTag is the tag of a local TCP address and port.
+func TCPTag(ap netip.AddrPort) Tag {
+	return Tag{Kind: TagTCP, Addr: ap.Addr().Unmap(), Port: ap.Port()}
+}
+
+// AddrTag is the tag of a whole IPv4 or IPv6 address.
 func AddrTag(a netip.Addr) Tag { return Tag{Kind: TagAddr, Addr: a.Unmap()} }
 
 // MessageTag is the tag of U-Net messages to n.
 func MessageTag(n uint32) Tag { return Tag{Kind: TagMessage, Message: n} }
 
+// AsBlock is the tag of the block that the port of a UDP or TCP tag lies in.
+// That of port 0 stands for any free block.
+func (t Tag) AsBlock() Tag {
+	t.Port -= t.Port % BlockPorts
+	t.Block = true
+	return t
+}
+
+// LastPort is the last port of a UDP or TCP tag.
+func (t Tag) LastPort() uint16 {
+	if t.Block {
+		return t.Port + BlockPorts - 1
+	}
+	return t.Port
+}
+
 // ErrTag is wrapped by the errors of [ParseTag].
 var ErrTag = errors.New("not a tag")
 
-// String gives the form that [ParseTag] reads: udp:10.0.0.1:7, addr:10.0.0.9,
-// msg:7.
+// String gives the form that [ParseTag] reads: udp:10.0.0.1:7, tcp:[fd00::1]:80,
+// tcp:10.0.0.1:32768-32831, addr:10.0.0.9, msg:7.
 func (t Tag) String() string {
 	switch t.Kind {
 	case TagUDP:
-		return "udp:" + netip.AddrPortFrom(t.Addr, t.Port).String()
+		return "udp:" + t.ports()
+	case TagTCP:
+		return "tcp:" + t.ports()
 	case TagAddr:
 		return "addr:" + t.Addr.String()
 	case TagMessage:
@@ -53,16 +84,28 @@ func (t Tag) String() string {
 	return "invalid tag"
 }
 
+func (t Tag) ports() string {
+	text := netip.AddrPortFrom(t.Addr, t.Port).String()
+	if t.Block {
+		text += "-" + strconv.Itoa(int(t.LastPort()))
+	}
+	return text
+}
+
 // ParseTag reads the form that [Tag.String] writes.
 func ParseTag(s string) (Tag, error) {
 	kind, rest, _ := strings.Cut(s, ":")
 	switch kind {
-	case "udp":
-		if ap, err := netip.ParseAddrPort(rest); err == nil && ap.Addr().Unmap().Is4() {
-			return UDPTag(ap), nil
+	case "udp", "tcp":
+		if t, err := parsePorts(rest); err == nil {
+			t.Kind = TagUDP
+			if kind == "tcp" {
+				t.Kind = TagTCP
+			}
+			return t, nil
 		}
 	case "addr":
-		if a, err := netip.ParseAddr(rest); err == nil && a.Unmap().Is4() {
+		if a, err := netip.ParseAddr(rest); err == nil && a.Zone() == "" {
 			return AddrTag(a), nil
 		}
 	case "msg":
@@ -70,7 +113,24 @@ func ParseTag(s string) (Tag, error) {
 			return MessageTag(uint32(n)), nil
 		}
 	}
-	return Tag{}, fmt.Errorf("%w: %q: want udp:ADDR:PORT, addr:ADDR or msg:NUMBER", ErrTag, s)
+	return Tag{}, fmt.Errorf("%w: %q: want udp:ADDR:PORT, tcp:ADDR:PORT (or %d ports from a multiple of that on, as PORT-PORT), addr:ADDR or msg:NUMBER", ErrTag, s, BlockPorts)
+}
+
+// parsePorts reads ADDR:PORT or ADDR:PORT-PORT.
+func parsePorts(s string) (Tag, error) {
+	first, last, block := s, "", false
+	if i := strings.LastIndexByte(s, '-'); i >= 0 {
+		first, last, block = s[:i], s[i+1:], true
+	}
+	ap, err := netip.ParseAddrPort(first)
+	if err != nil {
+		return Tag{}, err
+	}
+	t := Tag{Addr: ap.Addr().Unmap(), Port: ap.Port(), Block: block}
+	if t.Addr.Zone() != "" || block && (t.Port%BlockPorts != 0 || last != strconv.Itoa(int(t.LastPort()))) {
+		return Tag{}, ErrTag
+	}
+	return t, nil
 }
 
 // MarshalText and UnmarshalText carry a tag in its text form.

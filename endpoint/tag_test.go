@@ -12,7 +12,13 @@ func TestTagText(t *testing.T) {
 		UDPTag(netip.MustParseAddrPort("10.0.0.1:7")),
 		UDPTag(netip.MustParseAddrPort("0.0.0.0:0")),
 		UDPTag(netip.MustParseAddrPort("[::ffff:10.0.0.1]:65535")),
+		UDPTag(netip.MustParseAddrPort("[fd00::1]:7")),
+		TCPTag(netip.MustParseAddrPort("10.0.0.1:7")),
+		TCPTag(netip.MustParseAddrPort("[fd00::1]:40000")).AsBlock(),
+		UDPTag(netip.MustParseAddrPort("10.0.0.1:65535")).AsBlock(),
+		UDPTag(netip.MustParseAddrPort("10.0.0.1:0")).AsBlock(),
 		AddrTag(netip.MustParseAddr("192.0.2.200")),
+		AddrTag(netip.MustParseAddr("fe80::1")),
 		MessageTag(0), MessageTag(1<<32 - 1),
 	} {
 		got, err := ParseTag(tag.String())
@@ -20,8 +26,9 @@ func TestTagText(t *testing.T) {
 			t.Errorf("%v read back as %v, %v", tag, got, err)
 		}
 	}
-	for _, s := range []string{"", "udp", "udp:", "udp:10.0.0.1", "udp:[::1]:7", "udp:10.0.0.1:70000", "tcp:10.0.0.1:7",
-		"addr:10.0.0", "addr:::1", "addr:10.0.0.1/24", "msg:", "msg:-1", "msg:4294967296", "msg:0x7"} {
+	for _, s := range []string{"", "udp", "udp:", "udp:10.0.0.1", "udp:10.0.0.1:70000", "tcp:10.0.0.1", "sctp:10.0.0.1:7",
+		"udp:10.0.0.1:1-64", "udp:10.0.0.1:64-128", "udp:10.0.0.1:64-", "udp:10.0.0.1:64-0127", "tcp:[fe80::1%eth0]:7", "addr:fe80::1%eth0",
+		"addr:10.0.0", "addr:10.0.0.1/24", "msg:", "msg:-1", "msg:4294967296", "msg:0x7"} {
 		if tag, err := ParseTag(s); !errors.Is(err, ErrTag) {
 			t.Errorf("ParseTag(%q) = %v, %v", s, tag, err)
 		}
@@ -32,7 +39,7 @@ func TestTagText(t *testing.T) {
 }
 
 func FuzzParseTag(f *testing.F) {
-	for _, s := range []string{"udp:10.0.0.1:7", "addr:10.0.0.9", "msg:7", "udp:[::ffff:1.2.3.4]:1", "msg:99999999999"} {
+	for _, s := range []string{"udp:10.0.0.1:7", "addr:10.0.0.9", "msg:7", "tcp:[fd00::1]:64-127", "addr:fd00::1", "udp:[::ffff:1.2.3.4]:1", "msg:99999999999"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -7,18 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
-
-	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 )
-
-// claim is a tag that is held.
-type claim struct {
-	by       *Lease
-	reserved int // descriptor of the kernel's socket on the same UDP port, or -1
-}
 
 // claimTags claims tags for l, all or none, and returns them in their order
 // with their wildcards resolved.
@@ -31,7 +21,7 @@ func (m *Mux) claimTags(ctx context.Context, l *Lease, tags []endpoint.Tag) (cla
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	var own addresses
-	if slices.ContainsFunc(tags, func(t endpoint.Tag) bool { return t.Kind == endpoint.TagUDP || t.Kind == endpoint.TagAddr }) {
+	if slices.ContainsFunc(tags, func(t endpoint.Tag) bool { return hasPorts(t) || t.Kind == endpoint.TagAddr }) {
 		if own, err = m.addresses(); err != nil {
 			return nil, err
 		}
@@ -40,7 +30,7 @@ func (m *Mux) claimTags(ctx context.Context, l *Lease, tags []endpoint.Tag) (cla
 	if err != nil {
 		return nil, err
 	}
-	defer m.letGo(whole)
+	defer m.putBack(whole)
 	if err := m.vacant(ctx, whole, own); err != nil {
 		return nil, err
 	}
@@ -58,26 +48,29 @@ func (m *Mux) claimTags(ctx context.Context, l *Lease, tags []endpoint.Tag) (cla
 
 // claimAll enters tags that are free as far as whole addresses go. m.mu is held
 // and the calling thread is in the uplink's namespace.
-func (m *Mux) claimAll(l *Lease, tags []endpoint.Tag, own addresses) ([]endpoint.Tag, error) {
-	// Whole addresses first: other tags may stand on them.
-	order := make([]int, len(tags))
-	for i := range order {
-		order[i] = i
+func (m *Mux) claimAll(l *Lease, tags []endpoint.Tag, own addresses) (_ []endpoint.Tag, err error) {
+	r, err := m.newReserver()
+	if err != nil {
+		return nil, err
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		if wa, wb := tags[a].Kind == endpoint.TagAddr, tags[b].Kind == endpoint.TagAddr; wa == wb {
-			return 0
-		} else if wa {
-			return -1
+	defer func() { err = errors.Join(err, r.close()) }()
+	// Whole addresses first: other tags may stand on them.
+	order := make([]int, 0, len(tags))
+	for _, whole := range []bool{true, false} {
+		for i, t := range tags {
+			if whole == (t.Kind == endpoint.TagAddr) {
+				order = append(order, i)
+			}
 		}
-		return 1
-	})
+	}
 	claimed := make([]endpoint.Tag, len(tags))
 	for n, i := range order {
-		t, err := m.claim(l, tags[i], own)
+		t, err := m.claim(l, tags[i], own, r)
 		if err != nil {
 			for _, j := range slices.Backward(order[:n]) {
-				err = errors.Join(err, m.release(claimed[j]))
+				if c := m.tags.get(claimed[j]); c != nil && c.by == l { // it has not been closed meanwhile
+					err = errors.Join(err, m.release(claimed[j]))
+				}
 			}
 			return nil, err
 		}
@@ -88,12 +81,12 @@ func (m *Mux) claimAll(l *Lease, tags []endpoint.Tag, own addresses) ([]endpoint
 
 // claim resolves a tag's wildcards, checks it, reserves it in the kernel and
 // enters it. m.mu is held and the calling thread is in the uplink's namespace.
-func (m *Mux) claim(l *Lease, t endpoint.Tag, own addresses) (endpoint.Tag, error) {
+func (m *Mux) claim(l *Lease, t endpoint.Tag, own addresses, r *reserver) (endpoint.Tag, error) {
 	switch t.Kind {
-	case endpoint.TagUDP:
-		return m.claimUDP(l, t, own)
+	case endpoint.TagUDP, endpoint.TagTCP:
+		return m.claimPorts(l, t, own, r)
 	case endpoint.TagAddr:
-		return m.claimAddr(l, t)
+		return m.claimAddr(l, t, r)
 	case endpoint.TagMessage:
 		return m.claimMessage(l, t)
 	}
@@ -103,51 +96,55 @@ func (m *Mux) claim(l *Lease, t endpoint.Tag, own addresses) (endpoint.Tag, erro
 func (m *Mux) claimMessage(l *Lease, t endpoint.Tag) (endpoint.Tag, error) {
 	t = endpoint.MessageTag(t.Message)
 	for t.Message == 0 {
-		if n := rand.Uint32(); m.tags[endpoint.MessageTag(n)] == nil {
+		if n := rand.Uint32(); m.tags.get(endpoint.MessageTag(n)) == nil {
 			t.Message = n
 		}
 	}
-	if m.tags[t] != nil {
-		return t, heldByAnother(t)
+	if err := m.tags.free(l, t); err != nil {
+		return t, err
 	}
-	return t, m.enterTag(l, t, -1)
+	return t, m.enterTag(l, t, nil)
 }
 
-// enterTag makes a tag effective. From then on it owns reserved.
-func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved int) error {
-	err := m.progs.objs.Tags.Update(tagKey(t), l.at.owner, ebpf.UpdateNoExist)
-	if errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("claim %v: %w: it has room for %d", t, ErrTableFull, m.progs.objs.Tags.MaxEntries())
+// enterTag makes a tag effective. It owns reserved from now on, also when it fails.
+func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
+	if err := m.putTag(t, l.at.owner); err != nil {
+		return errors.Join(fmt.Errorf("claim %v: %w", t, err), closeAll(reserved))
 	}
-	if err != nil {
-		return fmt.Errorf("claim %v: %w", t, err)
-	}
-	m.tags[t] = &claim{by: l, reserved: reserved}
+	m.tags.add(t, &claim{by: l, reserved: reserved})
 	return nil
 }
 
-func tagKey(t endpoint.Tag) bpf.MuxUnetTag {
-	switch t.Kind {
-	case endpoint.TagUDP:
-		return bpf.UDPKey(t.Addr.As4(), t.Port)
-	case endpoint.TagAddr:
-		return bpf.AddrKey(t.Addr.As4())
+// readmit takes up a tag that stands in the kernel's table since before this
+// mux was opened, and reserves in the kernel what its claim had reserved. While
+// no mux was there nobody kept the ports, so that a program of the kernel's
+// network stack may have got one. That is the error then; the claim stands all
+// the same, and so do the other ports of a block. m.mu is held.
+func (m *Mux) readmit(l *Lease, t endpoint.Tag) error {
+	c := &claim{by: l}
+	err := within(m.ns, func() error {
+		r, err := m.newReserver()
+		if err != nil {
+			return err
+		}
+		c.reserved, err = r.again(t)
+		return errors.Join(err, r.close())
+	})
+	m.tags.add(t, c)
+	if err != nil {
+		return fmt.Errorf("reserve %v again: %w", t, err)
 	}
-	return bpf.MessageKey(t.Message)
+	return nil
 }
 
 // unclaim gives back one tag of l. m.mu is held.
 func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 	t.Addr = t.Addr.Unmap()
-	if c := m.tags[t]; c == nil || c.by != l {
+	if c := m.tags.get(t); c == nil || c.by != l {
 		return denied(t, "not held by this endpoint")
 	}
-	if t.Kind == endpoint.TagAddr {
-		for other := range m.tags {
-			if other.Kind == endpoint.TagUDP && other.Addr == t.Addr {
-				return denied(t, "%v stands on it", other)
-			}
-		}
+	if n := m.tags.onAddr[t.Addr]; t.Kind == endpoint.TagAddr && n > 0 {
+		return denied(t, "%d tags stand on it: give them back first", n)
 	}
 	return m.release(t)
 }
@@ -155,10 +152,8 @@ func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 // unclaimAll gives back all tags of l. m.mu is held.
 func (m *Mux) unclaimAll(l *Lease) error {
 	var err error
-	for t, c := range m.tags {
-		if c.by == l {
-			err = errors.Join(err, m.release(t))
-		}
+	for t := range m.tags.byLease[l] {
+		err = errors.Join(err, m.release(t))
 	}
 	return err
 }
@@ -167,28 +162,20 @@ func (m *Mux) unclaimAll(l *Lease) error {
 // port again. A tag that stays in the table stays claimed, for nobody else could
 // be given it.
 func (m *Mux) release(t endpoint.Tag) error {
-	if err := absentIsFine(m.progs.objs.Tags.Delete(tagKey(t))); err != nil {
+	if err := m.deleteTag(t); err != nil {
 		return fmt.Errorf("give %v back: %w", t, err)
 	}
-	c := m.tags[t]
-	delete(m.tags, t)
-	return c.closeReserved()
-}
-
-// closeReserved lets the kernel have the port again.
-func (c *claim) closeReserved() error {
-	if c.reserved < 0 {
-		return nil
-	}
-	fd := c.reserved
-	c.reserved = -1
-	return unix.Close(fd)
+	return m.tags.remove(t).letGo()
 }
 
 func denied(t endpoint.Tag, why string, args ...any) error {
 	return fmt.Errorf("%w: %v: %s", endpoint.ErrTagDenied, t, fmt.Sprintf(why, args...))
 }
 
-func heldByAnother(t endpoint.Tag) error {
+// heldBy is why l does not get t.
+func heldBy(c *claim, l *Lease, t endpoint.Tag) error {
+	if c.by == l {
+		return fmt.Errorf("%w: %v: this endpoint holds it already", endpoint.ErrTagHeld, t)
+	}
 	return fmt.Errorf("%w: %v: another endpoint holds it: choose another, or end that one", endpoint.ErrTagHeld, t)
 }

@@ -10,11 +10,13 @@ import (
 )
 
 // A whole address is one of the uplink's network that nobody else has: not the
-// host, no neighbour, no router. Whoever holds it answers ARP for it, and what
-// other endpoints send there is turned round in this host, so a claim of
-// somebody else's address would take that host's traffic.
+// host, no neighbour, no router. Whoever holds it answers ARP or neighbour
+// solicitations for it, and what other endpoints send there is turned round in
+// this host, so a claim of somebody else's address would take that host's
+// traffic.
 
-// setAside keeps the whole addresses among tags for l, all or none, until letGo.
+// setAside keeps the whole addresses among tags for l, all or none, until
+// putBack.
 func (m *Mux) setAside(l *Lease, tags []endpoint.Tag) (whole []netip.Addr, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -32,11 +34,14 @@ func (m *Mux) setAside(l *Lease, tags []endpoint.Tag) (whole []netip.Addr, err e
 			continue
 		}
 		t = endpoint.AddrTag(t.Addr)
-		if !t.Addr.Is4() || t.Addr.IsUnspecified() || t.Addr.IsMulticast() || t.Addr.IsLoopback() {
-			return whole, denied(t, "not the IPv4 address of a host")
+		if !t.Addr.IsValid() || t.Addr.IsUnspecified() || t.Addr.IsMulticast() || t.Addr.IsLoopback() {
+			return whole, denied(t, "not the address of a host")
 		}
-		if m.tags[t] != nil || m.aside[t.Addr] {
-			return whole, heldByAnother(t)
+		if err := m.tags.free(l, t); err != nil {
+			return whole, err
+		}
+		if m.aside[t.Addr] {
+			return whole, fmt.Errorf("%w: %v: it is being claimed just now", endpoint.ErrTagHeld, t)
 		}
 		m.aside[t.Addr] = true
 		whole = append(whole, t.Addr)
@@ -44,8 +49,8 @@ func (m *Mux) setAside(l *Lease, tags []endpoint.Tag) (whole []netip.Addr, err e
 	return whole, nil
 }
 
-// letGo ends setAside, whether the addresses were claimed or not.
-func (m *Mux) letGo(whole []netip.Addr) {
+// putBack ends setAside, whether the addresses were claimed or not.
+func (m *Mux) putBack(whole []netip.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forget(whole)
@@ -84,8 +89,11 @@ func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bo
 	if i < 0 {
 		return denied(t, "not in a subnet of the uplink %s", m.up.name)
 	}
-	if p := own.uplink[i]; p.Bits() < 31 && (a == p.Masked().Addr() || a == broadcast(p)) {
+	switch p := own.uplink[i]; {
+	case a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || a == broadcast(p)):
 		return denied(t, "the network's or broadcast address of %v", p.Masked())
+	case a.Is6() && p.Bits() < 127 && a == p.Masked().Addr(): // RFC 4291, 2.6.1, and RFC 6164
+		return denied(t, "the anycast address of the routers of %v", p.Masked())
 	}
 	if hops[a] {
 		return denied(t, "a route of this host has it as next hop (ip route show table all via %v)", a)
@@ -100,15 +108,18 @@ func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bo
 	return nil
 }
 
-// claimAddr enters a whole address that was set aside and found vacant. m.mu is held.
-func (m *Mux) claimAddr(l *Lease, t endpoint.Tag) (endpoint.Tag, error) {
+// claimAddr enters a whole address that was set aside and found vacant. m.mu is
+// held and the calling thread is in the uplink's namespace.
+func (m *Mux) claimAddr(l *Lease, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
 	t = endpoint.AddrTag(t.Addr)
-	for held := range m.tags {
-		if held.Kind == endpoint.TagUDP && held.Addr == t.Addr { // an address that the host has lost meanwhile
-			return t, fmt.Errorf("%w: %v: %v is held", endpoint.ErrTagHeld, t, held)
-		}
+	if n := m.tags.onAddr[t.Addr]; n > 0 { // the host has lost it meanwhile
+		return t, fmt.Errorf("%w: %v: %d tags of its ports are held", endpoint.ErrTagHeld, t, n)
 	}
-	return t, m.enterTag(l, t, -1)
+	fds, err := r.hear(t.Addr)
+	if err != nil {
+		return t, fmt.Errorf("claim %v: %w", t, err)
+	}
+	return t, m.enterTag(l, t, fds)
 }
 
 // broadcast is the last address of an IPv4 subnet.

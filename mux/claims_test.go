@@ -13,8 +13,6 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-func addrTag(s string) endpoint.Tag { return endpoint.AddrTag(netip.MustParseAddr(s)) }
-
 func TestClaims(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	kernelUDP(t, l.A, "10.0.0.1:5300")

@@ -26,8 +26,18 @@ var (
 	ErrQueueBusy = errors.New("queue already has an endpoint")
 	// ErrNoQueue: the uplink has no queue of that number.
 	ErrNoQueue = errors.New("no such queue")
+	// ErrTooManyPorts: there are as many ports as a mux can have.
+	ErrTooManyPorts = errors.New("the mux has all the ports it can have")
 	// ErrTableFull: no more tags can be claimed until some are given back.
 	ErrTableFull = errors.New("the tag table is full")
+	// ErrInUse: another process serves the interface.
+	ErrInUse = errors.New("another process serves this interface")
+	// ErrNotPresentable: what was presented is no socket of an endpoint of this mux.
+	ErrNotPresentable = errors.New("not the socket of an endpoint of this mux")
+	// ErrLeased: the endpoint that was presented has an owner who has not let go.
+	ErrLeased = errors.New("the endpoint has a lease already")
+	// ErrRevoked is why a lease was taken back from an owner who harms others.
+	ErrRevoked = errors.New("endpoint revoked")
 	// ErrUplinkChanged: the uplink is no longer what endpoints were told; see
 	// [Mux.Failed].
 	ErrUplinkChanged = errors.New("the uplink has changed")

@@ -2,9 +2,10 @@ package mux
 
 import "github.com/vishvananda/netlink"
 
-// LosePortPrograms does to a port what the death of the mux's process does:
-// its programs go, the port stays.
-func (l *Lease) LosePortPrograms() error { return l.at.closeLinks() }
+// LosePortProgram takes the program off a port's outer end.
+func (l *Lease) LosePortProgram() error {
+	return setXDP(l.m.rt, int(l.at.owner.Port), -1, l.m.progs.attachFlag())
+}
 
 // Trust undoes distrust, to show that it is what protects.
 func Trust(iface string) error {
@@ -23,11 +24,16 @@ func (m *Mux) HoldProbes() (release func()) {
 	}
 }
 
-// FailLinkDel lets no port be deleted until restore.
-func (m *Mux) FailLinkDel(err error) (restore func()) {
-	usual := m.linkDel
-	m.linkDel = func(netlink.Link) error { return err }
-	return func() { m.linkDel = usual }
+// FailDeletions lets no port be deleted until restore.
+func (m *Mux) FailDeletions(err error) (restore func()) {
+	replace := func(del func(netlink.Link) error) (before func(netlink.Link) error) {
+		m.reaper.mu.Lock()
+		defer m.reaper.mu.Unlock()
+		before, m.reaper.linkDel = m.reaper.linkDel, del
+		return before
+	}
+	usual := replace(func(netlink.Link) error { return err })
+	return func() { replace(usual) }
 }
 
 // CloseTags makes every change of the tag table fail.
@@ -42,3 +48,6 @@ func (m *Mux) Aside() int {
 	defer m.mu.Unlock()
 	return len(m.aside)
 }
+
+// MaxResolved is how many destinations are kept for a lease.
+const MaxResolved = maxResolved

@@ -50,14 +50,20 @@ func openLab(t *testing.T, mode mux.Mode) *lab {
 	return l
 }
 
-func (l *lab) openMux(mode mux.Mode) {
+func (l *lab) openMux(mode mux.Mode) { l.openConfig(mux.Config{Mode: mode}) }
+
+// openConfig opens the mux of host A.
+func (l *lab) openConfig(cfg mux.Config) {
 	l.t.Helper()
+	cfg.Interface = l.A.Interface
+	var m *mux.Mux
 	must(l.t, l.A.Do(func() (err error) {
-		l.mux, err = mux.Open(mux.Config{Interface: l.A.Interface, Mode: mode})
+		m, err = mux.Open(cfg)
 		return err
 	}))
+	l.mux = m
 	l.t.Cleanup(func() {
-		if err := l.mux.Close(); err != nil {
+		if err := m.Close(); err != nil {
 			l.t.Errorf("close the mux: %v", err)
 		}
 	})
@@ -89,14 +95,23 @@ func (l *lab) openRequest(req endpoint.Request) *app {
 	}
 	g, lease, err := l.mux.OpenEndpoint(l.t.Context(), req)
 	must(l.t, err)
-	a := &app{t: l.t, grant: g, lease: lease}
+	a := attach(l.t, g)
+	a.lease = lease
+	return a
+}
+
+// attach maps what a grant holds.
+func attach(t *testing.T, g *endpoint.Grant) *app {
+	t.Helper()
+	a := &app{t: t, grant: g}
 	geo := g.Geometry
+	var err error
 	a.sock, err = xsk.Attach(g.XSK, xsk.Params{FrameSize: geo.FrameSize, FrameCount: geo.FrameCount, FillSize: geo.FillSize,
 		CompletionSize: geo.CompletionSize, RxSize: geo.RxSize, TxSize: geo.TxSize})
-	must(l.t, err)
+	must(t, err)
 	a.mem, err = xsk.MapSegment(g.Segment, int(geo.SegmentSize()))
-	must(l.t, err)
-	l.t.Cleanup(a.close)
+	must(t, err)
+	t.Cleanup(a.close)
 	return a
 }
 
@@ -104,7 +119,11 @@ func (a *app) close() {
 	if a.sock == nil {
 		return
 	}
-	err := errors.Join(a.lease.Close(), a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close())
+	var err error
+	if a.lease != nil {
+		err = a.lease.Close()
+	}
+	err = errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close())
 	a.sock = nil
 	if err != nil {
 		a.t.Errorf("close endpoint: %v", err)
@@ -289,8 +308,12 @@ func packet(t *testing.T, frame []byte) gopacket.Packet {
 
 func build(ls ...gopacket.SerializableLayer) []byte {
 	for i, l := range ls {
-		if u, ok := l.(*layers.UDP); ok {
-			u.SetNetworkLayerForChecksum(ls[i-1].(*layers.IPv4))
+		if u, ok := l.(interface {
+			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+		}); ok {
+			if err := u.SetNetworkLayerForChecksum(ls[i-1].(gopacket.NetworkLayer)); err != nil {
+				panic(err)
+			}
 		}
 	}
 	buf := gopacket.NewSerializeBuffer()

@@ -3,7 +3,10 @@ package mux
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"slices"
 	"sync"
 
 	"github.com/unet-go/unet/endpoint"
@@ -11,23 +14,34 @@ import (
 
 // Lease is an endpoint's standing with its mux; see [endpoint.Lease].
 type Lease struct {
-	m          *Mux
-	id         uint64
-	at         *attachment // nil until made
-	queue      uint32      // of the uplink, if holdsQueue
-	holdsQueue bool
+	m            *Mux
+	id           uint64
+	owner        Owner  // guarded by m.mu
+	terms        Terms  // at the opening
+	cookie       uint64 // of its socket
+	attach       endpoint.Attachment
+	at           *attachment
+	queue        uint32 // of the uplink, if holdsQueue
+	holdsQueue   bool
+	segmentBytes int64
+	memory       *os.File // by which the mux asks for the segment; nil if another process made it
+	granted      bool     // it was complete once
+	leased       bool     // guarded by m.mu; false while it waits to be presented
 
 	ctx    context.Context // ends when close begins, or the mux's
 	cancel context.CancelFunc
 
+	notices notices
+
 	closing sync.Once
-	closed  bool // guarded by m.mu
-	err     error
+	closed  bool          // guarded by m.mu
+	cause   error         // why it has ended, set before done is closed
+	err     error         // of close
 	done    chan struct{} // closed when close has ended
 }
 
 func newLease(m *Mux) *Lease {
-	l := &Lease{m: m, done: make(chan struct{})}
+	l := &Lease{m: m, at: &attachment{}, done: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(m.ctx)
 	return l
 }
@@ -87,57 +101,128 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 		return endpoint.Route{}, err
 	}
 	defer l.m.leave()
+	dst = dst.Unmap()
+	// Before the answer is looked up, so that no change of it is missed.
+	l.notices.resolving(dst)
 	l.m.mu.Lock()
 	closed := l.closed
-	_, whole := l.m.tags[endpoint.AddrTag(dst)]
+	whole := l.m.tags.get(endpoint.AddrTag(dst)) != nil
 	l.m.mu.Unlock()
 	if closed {
 		return endpoint.Route{}, endpoint.ErrLeaseClosed
 	}
 	if whole {
-		return endpoint.Route{Source: l.m.identity.Addr.Addr(), NextHop: dst.Unmap(), LinkAddr: l.m.up.addr, MTU: l.m.up.mtu}, nil
+		l.notices.resolved(dst, dst)
+		return l.m.routeToWhole(dst)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	return l.m.routes.Resolve(ctx, dst)
+	r, err := l.m.routes.Resolve(ctx, dst)
+	if err != nil {
+		return endpoint.Route{}, err
+	}
+	l.notices.resolved(dst, r.NextHop)
+	r.MTU = min(r.MTU, l.m.progs.mtu)
+	return r, nil
 }
+
+// routeToWhole is how a whole address of this host is reached: the mux turns the
+// frame round.
+func (m *Mux) routeToWhole(dst netip.Addr) (endpoint.Route, error) {
+	own, err := m.addresses()
+	if err != nil {
+		return endpoint.Route{}, err
+	}
+	r := endpoint.Route{NextHop: dst, LinkAddr: m.up.addr, MTU: m.mtu()}
+	// It was claimed as one of a subnet of the uplink.
+	if i := slices.IndexFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(dst) }); i >= 0 {
+		r.Source = own.uplink[i].Addr()
+	}
+	return r, nil
+}
+
+// Watch calls f with each notice; see [endpoint.Lease]. It tells of the uplink
+// going down and up, and of destinations whose next hop has changed.
+func (l *Lease) Watch(f func(endpoint.Notice)) (stop func()) { return l.notices.watch(f) }
 
 // Done is closed when the lease has been closed, or the mux.
 func (l *Lease) Done() <-chan struct{} { return l.done }
+
+// Err is why the lease has ended: endpoint.ErrLeaseClosed, joined with what made
+// the mux end it.
+func (l *Lease) Err() error {
+	select {
+	case <-l.done:
+		return l.cause
+	default:
+		return nil
+	}
+}
 
 // Close gives everything back: the tags first, so that nothing more is
 // delivered, then the map entries, then port or queue. The socket and the
 // segment are whoever's descriptors they are; of a port, the socket has no
 // device any more, and of a queue it can still send until it is closed. Close
-// may be called again, and answers the same.
+// may be called again, and answers the same. After [Mux.Abandon] it has no effect.
 func (l *Lease) Close() error {
 	l.m.life.RLock()
 	defer l.m.life.RUnlock()
-	return l.close()
+	return l.close(nil)
 }
 
-// close is Close for callers that hold m.life.
-func (l *Lease) close() error {
+// close is Close for callers that hold m.life, and for the mux's own goroutines.
+// why is nil if the lease's owner wanted it so.
+func (l *Lease) close(why error) error {
 	l.closing.Do(func() {
-		defer close(l.done)
-		l.cancel()
+		defer l.over(why)
 		l.m.mu.Lock()
+		info := l.info()
 		l.closed = true
 		l.err = l.m.unclaimAll(l)
-		delete(l.m.leases, l)
+		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
-		if l.at != nil {
-			l.err = errors.Join(l.err, l.m.takeAway(l.at))
-		}
+		l.err = errors.Join(l.err, l.m.takeAway(l.at))
 		if l.holdsQueue {
 			l.m.mu.Lock()
 			delete(l.m.queues, l.queue)
 			l.m.mu.Unlock()
 		}
-		if l.id != 0 {
+		if l.granted {
+			l.m.linger(info, l.at, l.memory)
 			l.m.log.Debug("endpoint closed", "endpoint", l.id, "error", l.err)
+			return
+		}
+		if l.at.hasSlot {
+			l.m.giveSlot(l.at.slot)
+		}
+		if l.memory != nil {
+			l.err = errors.Join(l.err, l.memory.Close())
 		}
 	})
 	return l.err
+}
+
+// abandon ends the lease here and leaves the endpoint as it is.
+func (l *Lease) abandon() {
+	l.closing.Do(func() {
+		defer l.over(ErrClosed)
+		l.m.mu.Lock()
+		l.closed = true
+		delete(l.m.leases, l.id)
+		l.m.mu.Unlock()
+		if l.memory != nil {
+			l.err = l.memory.Close()
+		}
+	})
+}
+
+// over tells that the lease has ended, and why.
+func (l *Lease) over(why error) {
+	l.cancel()
+	l.cause = endpoint.ErrLeaseClosed
+	if why != nil {
+		l.cause = fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, why)
+	}
+	close(l.done)
 }

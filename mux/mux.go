@@ -9,10 +9,11 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
@@ -25,120 +26,89 @@ type Config struct {
 	Interface string       // the uplink, in the network namespace of the thread that calls Open
 	Mode      Mode         // how the programs are attached
 	Log       *slog.Logger // nil: nothing is logged
+
+	// Pin is where a bpffs is mounted (/sys/fs/bpf): the mux is pinned there and
+	// outlives the process. If it is empty nothing is pinned.
+	Pin string
+	// Grace is how long endpoints that were taken over from another process wait
+	// to be presented; 0: ten seconds.
+	Grace time.Duration
+	// Freed is called once for each endpoint that OpenEndpoint made or Endpoints
+	// listed, after the end of its lease, when nothing of it is left: no process
+	// holds its socket or segment any more. Calls come from one goroutine.
+	Freed func(EndpointInfo)
+	// Revoked is called once for each endpoint that is taken back from its owner
+	// (ErrRevoked), before its lease ends.
+	Revoked func(EndpointInfo)
 }
 
 // Mux is an uplink with the programs on it. Its methods may be called from any
 // goroutine, whatever network namespace that is in.
 type Mux struct {
-	ns       netns.NsHandle // the uplink's namespace
-	nl       *netlink.Handle
-	up       uplink
-	progs    *programs
-	routes   *route.Resolver
-	identity endpoint.Identity
-	log      *slog.Logger
-	nextID   atomic.Uint64            // of the endpoint made last
-	undo     undoStack                // what Open did
-	linkDel  func(netlink.Link) error // nl.LinkDel; a test replaces it
-	failed   chan error               // of capacity 1
-	probes   chan struct{}            // a slot for each probe on its way
+	ns        netns.NsHandle // the uplink's namespace
+	nl        *netlink.Handle
+	rt        *nl.SocketHandle // for what the library has no call for
+	reaper    *reaper
+	unbound   *os.File // an AF_XDP socket, to ask maps of sockets by
+	up        uplink
+	pins      *pins // nil: nothing is pinned
+	progs     *programs
+	routes    *route.Resolver
+	identity  endpoint.Identity
+	present   atomic.Uint32 // the uplink's MTU
+	log       *slog.Logger
+	tellFreed func(EndpointInfo)
+	revoked   func(EndpointInfo)
+	failed    chan error    // of capacity 1
+	probes    chan struct{} // a slot for each probe on its way
+	lingers   chan struct{} // of capacity 1: something new lingers
+	moved     moved
+
+	handles    undoStack      // lets go of what Open has opened, without effect on the kernel
+	background undoStack      // ends goroutines
+	running    sync.WaitGroup // goroutines that end with ctx
 
 	// Whatever uses the above holds life for reading; Close holds it for
-	// writing and ends those that wait by ctx.
+	// writing and ends those that wait by ctx. The mux's own goroutines do not
+	// hold it; Close waits for them.
 	life   sync.RWMutex
 	ctx    context.Context
 	cancel context.CancelFunc
 	closed bool // guarded by life
 
-	mu     sync.Mutex // guards what follows, and the tag table
-	tags   map[endpoint.Tag]*claim
-	aside  map[netip.Addr]bool // whole addresses that are being claimed
-	queues map[uint32]bool     // of the uplink: an endpoint is there
-	leases map[*Lease]struct{}
-	stuck  []*attachment // with ports that could not be deleted
-}
-
-// Open attaches a mux to an interface of the calling thread's network
-// namespace. It leaves nothing behind if it fails.
-func Open(cfg Config) (_ *Mux, err error) {
-	m := &Mux{
-		log:    cfg.Log,
-		failed: make(chan error, 1),
-		probes: make(chan struct{}, probesAtOnce),
-		tags:   map[endpoint.Tag]*claim{},
-		aside:  map[netip.Addr]bool{},
-		queues: map[uint32]bool{},
-		leases: map[*Lease]struct{}{},
-	}
-	if m.log == nil {
-		m.log = slog.New(slog.DiscardHandler)
-	}
-	m.ctx, m.cancel = context.WithCancel(context.Background())
-	defer func() {
-		if err != nil {
-			m.cancel()
-			err = errors.Join(err, m.undo.run())
-		}
-	}()
-	if m.ns, err = netns.Get(); err != nil {
-		return nil, fmt.Errorf("network namespace: %w", err)
-	}
-	m.undo.push(func() error { return m.ns.Close() })
-	if err := within(m.ns, func() error { return m.open(cfg) }); err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-// open is Open on a thread that is in the mux's namespace.
-func (m *Mux) open(cfg Config) (err error) {
-	if m.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return fmt.Errorf("netlink: %w", err)
-	}
-	m.undo.push(func() error { m.nl.Close(); return nil })
-	m.linkDel = m.nl.LinkDel
-	if m.up, err = findUplink(m.nl, cfg.Interface); err != nil {
-		return err
-	}
-	if m.routes, err = route.New(m.ns, m.up.ifindex); err != nil {
-		return err
-	}
-	m.undo.push(m.routes.Close)
-	restore, err := m.up.showVLANTags(m.ns, m.log)
-	if err != nil {
-		return err
-	}
-	m.undo.push(restore)
-	if m.progs, err = attachPrograms(m.ns, &m.up, cfg.Mode, m.log); err != nil {
-		return err
-	}
-	m.undo.push(m.progs.Close)
-	own, err := m.addresses()
-	if err != nil {
-		return err
-	}
-	var primary netip.Prefix
-	if len(own.uplink) > 0 {
-		primary = own.uplink[0]
-	}
-	m.identity = m.up.identity(primary, m.progs.mode)
-	if err := m.watchUplink(); err != nil {
-		return err
-	}
-	m.log.Info("mux attached", "interface", m.up.name, "mode", m.progs.mode, "link", m.up.addr, "mtu", m.up.mtu)
-	return nil
+	mu        sync.Mutex // guards what follows, and the kernel's tables
+	tags      claimTable
+	aside     map[netip.Addr]bool // whole addresses that are being claimed
+	queues    map[uint32]bool     // of the uplink, that are a lease's; true: its socket is bound
+	slots     map[uint32]bool     // of ports' sockets: taken
+	nextSlot  uint32
+	leases    map[uint64]*Lease // by endpoint
+	lingering []*lingering      // what may be left of endpoints
+	lastID    uint64            // of an endpoint
+	state     bpf.State         // as the kernel has it
+	down      bool              // the uplink is
+	ended     error             // why no endpoint can work any more
 }
 
 // Mode is how the mux is attached: ModeGeneric or ModeNative.
 func (m *Mux) Mode() Mode { return m.progs.mode }
 
-// Identity is what all endpoints of this mux are on the wire.
-func (m *Mux) Identity() endpoint.Identity { return m.identity }
+// Identity is what all endpoints of this mux are on the wire, with the MTU as it is
+// now.
+func (m *Mux) Identity() endpoint.Identity {
+	id := m.identity
+	id.MTU = m.mtu()
+	return id
+}
+
+// mtu is what an endpoint may send: the uplink's MTU now, as far as the programs
+// let it out.
+func (m *Mux) mtu() uint32 { return min(m.present.Load(), m.progs.mtu) }
 
 // Failed gets an error if endpoints can no longer work and the mux should be
 // closed: the uplink was deleted, or its link address is another one, by which
-// endpoints cannot be reached and may not send. There is at most one, and the
-// channel is never closed. A change of the MTU is logged.
+// endpoints cannot be reached and may not send. All leases have ended then. There
+// is at most one, and the channel is never closed.
 func (m *Mux) Failed() <-chan error { return m.failed }
 
 // enter keeps the mux open until leave.
@@ -153,10 +123,29 @@ func (m *Mux) enter() error {
 
 func (m *Mux) leave() { m.life.RUnlock() }
 
-// OpenEndpoint makes an endpoint: segment, socket, port or queue, and its first
+// OpenEndpoint is [Mux.OpenEndpointFor] this process itself.
+func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
+	o := Owner{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	return m.OpenEndpointFor(ctx, o, Terms{Trusted: true}, req)
+}
+
+// Terms are what an endpoint's owner is trusted with.
+type Terms struct {
+	// Trusted owners may receive frames of several buffers on a port, as a kernel
+	// peer on a virtual link sends them (TSO). The kernel's way of receiving those
+	// relies on the owner's fill ring: one who changes it at the right moment brings
+	// the kernel down. Everybody else's longer frames are dropped (deliver_too_long).
+	Trusted bool
+	// Registered is how much memory the owner's user may have registered with
+	// sockets in all, in bytes, by the kernel's own count (xsk.Charge); 0: it is not
+	// counted. uid 0's never is.
+	Registered int64
+}
+
+// OpenEndpointFor makes an endpoint: segment, socket, port or queue, and its first
 // tags, all or nothing. The grant's files belong to the caller, who closes
 // them; the lease holds the rest.
-func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
+func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	if err := m.enter(); err != nil {
 		return nil, nil, err
 	}
@@ -168,15 +157,19 @@ func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	l := newLease(m)
-	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.identity}
-	err := m.build(ctx, l, grant, req)
-	if err != nil {
-		return nil, nil, errors.Join(err, l.close(), grant.Close())
+	if err := m.failure(); err != nil {
+		return nil, nil, err
 	}
-	m.mu.Lock()
-	m.leases[l] = struct{}{}
-	m.mu.Unlock()
+	l := newLease(m)
+	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
+	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
+	err := m.build(ctx, l, grant, req)
+	if err == nil {
+		err = m.enlist(l)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, l.close(nil), grant.Close())
+	}
 	m.log.Debug("endpoint opened", "endpoint", grant.ID, "attach", grant.Attach, "tags", grant.Tags)
 	return grant, l, nil
 }
@@ -184,10 +177,13 @@ func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint
 // build fills lease and grant as far as it gets; the caller takes them back
 // after an error.
 func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request) (err error) {
-	if size := g.Geometry.SegmentSize(); req.Huge && size%xsk.HugePageSize != 0 {
-		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, size)
+	if req.Huge && l.segmentBytes%xsk.HugePageSize != 0 {
+		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
 	}
-	if g.Segment, err = xsk.NewSegment(g.Geometry.SegmentSize(), req.Huge); err != nil {
+	if l.memory, err = xsk.NewSegment(l.segmentBytes, req.Huge); err != nil {
+		return err
+	}
+	if g.Segment, err = xsk.ShareSegment(l.memory); err != nil {
 		return err
 	}
 	params := xsk.Params{
@@ -199,28 +195,27 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 		TxSize:         g.Geometry.TxSize,
 		Prefill:        g.Geometry.Prefilled(),
 		Mode:           xsk.ModeCopy,
-		SG:             true,
+		SG:             l.terms.Trusted,
 		NeedWakeup:     true,
 	}
-	var sock *os.File
+	if l.terms.Registered > 0 {
+		params.Charge = &xsk.Charge{UID: l.owner.UID, Limit: uint64(l.terms.Registered)}
+	}
 	switch req.Attach {
 	case endpoint.AttachPort:
-		l.id, l.at, sock, err = m.openPort(params, g.Segment)
+		g.XSK, err = m.openPort(l, params)
 	case endpoint.AttachQueue:
-		if err := m.holdQueue(l, req.Queue); err != nil {
-			return err
-		}
 		if m.progs.mode == ModeNative {
 			params.Mode = xsk.ModeAny
 		}
-		l.id, l.at, sock, err = m.openQueue(req.Queue, params, g.Segment)
+		g.XSK, err = m.openQueue(l, req.Queue, params)
 	default:
 		return fmt.Errorf("unknown attachment %d", req.Attach)
 	}
 	if err != nil {
 		return err
 	}
-	g.ID, g.XSK = l.id, sock
+	g.ID = l.id
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -228,18 +223,35 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	return err
 }
 
-// holdQueue reserves a queue of the uplink for a lease: its tags lead to
-// whatever socket is there, so there is one lease a queue, even when the
-// socket of an earlier one is gone already.
-func (m *Mux) holdQueue(l *Lease, queue uint32) error {
+// failure is why no endpoint can work any more.
+func (m *Mux) failure() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.queues[queue] {
-		return fmt.Errorf("%w: queue %d of %s", ErrQueueBusy, queue, m.up.name)
+	return m.ended
+}
+
+// enlist makes a lease that is complete one of the mux's.
+func (m *Mux) enlist(l *Lease) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended != nil {
+		return m.ended
 	}
-	m.queues[queue] = true
-	l.queue, l.holdsQueue = queue, true
+	l.granted = true
+	l.notices.down = m.down
+	m.leases[l.id] = l
 	return nil
+}
+
+// all is a copy of the leases.
+func (m *Mux) all() []*Lease {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]*Lease, 0, len(m.leases))
+	for _, l := range m.leases {
+		list = append(list, l)
+	}
+	return list
 }
 
 // Counter is one of the programs' counters, summed over processors.
@@ -269,8 +281,46 @@ func (m *Mux) Counters() ([]Counter, error) {
 	return list, nil
 }
 
-// Close takes all endpoints down, detaches and forgets. It may be called again.
+// Close takes all endpoints down, detaches, unpins and forgets. It may be called
+// again.
 func (m *Mux) Close() error {
+	return m.end(func() error {
+		err := m.endLeases(ErrClosed)
+		m.stopBackground()
+		return errors.Join(err, m.letLinger(true), m.letGoOfTags(), m.detach(), m.handles.run())
+	})
+}
+
+// endLeases closes all leases, for a reason that is not their owners'.
+func (m *Mux) endLeases(why error) error {
+	list := m.all()
+	errs := make([]error, len(list))
+	var all sync.WaitGroup
+	for i, l := range list {
+		all.Go(func() { errs[i] = l.close(why) }) // together, for the reaper
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Abandon lets go of everything and leaves it working, for another process to take
+// over. Leases end in this process, and closing them has no effect any more. A mux that
+// is not pinned cannot be left.
+func (m *Mux) Abandon() error {
+	if m.pins == nil {
+		return errors.New("abandon: the mux is not pinned, and would not outlive this process")
+	}
+	return m.end(func() error {
+		for _, l := range m.all() {
+			l.abandon()
+		}
+		m.stopBackground()
+		return errors.Join(m.letLinger(false), m.letGoOfTags(), m.handles.run())
+	})
+}
+
+// end runs the last of the mux's deeds, when nobody uses it any more.
+func (m *Mux) end(fn func() error) error {
 	m.cancel() // whoever waits in Resolve
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -278,23 +328,25 @@ func (m *Mux) Close() error {
 		return nil
 	}
 	m.closed = true
-	var err error
+	return fn()
+}
+
+// stopBackground returns when the mux's goroutines have ended.
+func (m *Mux) stopBackground() {
+	m.cancel()
+	_ = m.background.run() // it ends goroutines, which does not fail
+	m.running.Wait()
+}
+
+// letGoOfTags gives back to the kernel what is reserved for tags there. What
+// could not be taken out of the table stays in it.
+func (m *Mux) letGoOfTags() error {
 	m.mu.Lock()
-	leases := m.leases
-	m.leases = map[*Lease]struct{}{}
-	m.mu.Unlock()
-	for l := range leases {
-		err = errors.Join(err, l.close())
-	}
-	m.mu.Lock()
-	stuck := m.stuck
-	m.stuck = nil
-	for _, c := range m.tags { // that could not be taken out of the table, which goes now
-		err = errors.Join(err, c.closeReserved())
-	}
-	m.mu.Unlock()
-	for _, at := range stuck {
-		err = errors.Join(err, m.takeAway(at))
-	}
-	return errors.Join(err, m.undo.run())
+	defer m.mu.Unlock()
+	return m.tags.letGo()
+}
+
+// detach takes off the kernel what Open has put there.
+func (m *Mux) detach() error {
+	return errors.Join(m.progs.uncouple(), m.restoreVLANTags(), m.pins.remove())
 }

@@ -100,9 +100,9 @@ func disableIPv6(conf string) error {
 }
 
 // distrust makes the kernel itself refuse IPv4 from an outer end, which it
-// never sees while the port program is there. The links are not pinned: if the
-// process that holds the mux dies, the program goes, and an application that
-// outlives it could talk to the host as if from a network of its own.
+// never sees while the port program is there. If somebody takes the program off
+// (ip link set dev PORT xdp off), the application could otherwise talk to the host
+// as if from a network of its own.
 func distrust(iface string) error {
 	return setIPv4(iface, map[string]string{"rp_filter": "1", "drop_unicast_in_l2_multicast": "1", "forwarding": "0"})
 }

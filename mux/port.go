@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -15,206 +15,188 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// portMTU is the largest a veth can have. A super-frame of the kernel's is up
-// to 64 KiB, and a device with a smaller MTU would lose it silently. What may
-// leave by the uplink is the port program's concern.
-const portMTU = 65535
-
-// innerName is the inner end's name in its own namespace.
-const innerName = "port"
-
-// attachment is how an endpoint is joined to the mux: by a port or a queue.
+// attachment is how an endpoint is joined to the mux: by a port or a queue. It
+// begins empty and tells what there is to take away.
 type attachment struct {
-	owner bpf.MuxUnetOwner // of its tags
-	undo  undoStack        // takes out the map entries
-	port  netlink.Link     // outer end of a port; nil if there is none, or none any more
-	links []link.Link      // programs on a port's two ends
+	owner   bpf.Owner // of its tags
+	device  string    // the port's outer end, or the uplink
+	port    bool      // the outer end is there, as far as is known
+	slot    uint32    // of a port's socket, if hasSlot
+	hasSlot bool
 }
 
-// takeAway undoes an attachment: map entries, then the port, and its programs
-// when there is no port any more. An outer end without its program would hand
-// whatever the endpoint sends to the kernel, so if the port cannot be deleted
-// its programs stay, and the mux remembers it.
-func (m *Mux) takeAway(at *attachment) error {
-	err := at.undo.run()
-	if at.port != nil {
-		if failed := m.linkDel(at.port); failed != nil && !errors.Is(failed, unix.ENODEV) && !errors.Is(failed, unix.EINVAL) {
-			m.mu.Lock()
-			m.stuck = append(m.stuck, at)
-			m.mu.Unlock()
-			return errors.Join(err, fmt.Errorf("delete port %s: %w", at.port.Attrs().Name, failed))
-		}
-		at.port = nil // the kernel may have deleted it before
-	}
-	return errors.Join(err, at.closeLinks())
-}
-
-// closeLinks lets go of the port's programs.
-func (at *attachment) closeLinks() error {
-	var err error
-	for _, l := range at.links {
-		err = errors.Join(err, l.Close())
-	}
-	at.links = nil
-	return err
-}
-
-// openPort makes a port and a socket on it. The caller owns the socket. After
-// an error there is no attachment.
+// takeAway undoes an attachment: a port's map entry, then the port, then what is
+// written down of the endpoint. A port that cannot be deleted keeps its program,
+// so that what its endpoint sends goes on being checked.
 //
-// Both ends come up only when their programs are on and the socket is in place,
-// so no frame passes unchecked and none is lost.
-func (m *Mux) openPort(params xsk.Params, segment *os.File) (id uint64, at *attachment, sock *os.File, err error) {
-	at = &attachment{}
-	defer func() {
-		if err == nil {
-			return
+// The entries of sockets stay: no frame comes to them any more, and as long as
+// they are there the sockets are.
+func (m *Mux) takeAway(at *attachment) error {
+	var err error
+	if at.port {
+		err = absentIsFine(m.progs.objs.Devices.Delete(at.owner.Port))
+		if failed := m.reaper.delete(at.owner.Port, at.device); failed != nil {
+			return errors.Join(err, failed)
 		}
-		if sock != nil {
-			err = errors.Join(err, sock.Close())
-			sock = nil
-		}
-		err = errors.Join(err, m.takeAway(at))
-		at = nil
-	}()
+		at.port = false
+	}
+	if at.owner == (bpf.Owner{}) && at.device == "" { // it never came to anything
+		return err
+	}
+	return errors.Join(err, m.forgetEndpoint(at.owner))
+}
+
+// openPort makes a port and a socket on it, for l. The caller owns the socket,
+// also after an error, and takes away what l.at says.
+//
+// The outer end comes up only when programs and socket are in place, so no frame
+// passes unchecked and none is lost.
+func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
+	at := l.at
+	if at.slot, err = m.takeSlot(); err != nil {
+		return nil, err
+	}
+	at.hasSlot = true
 	err = withinNew(func(inner netns.NsHandle) error {
-		outerName, ifindex, err := m.addVeth(at, inner, &id)
-		if err != nil {
-			return err
-		}
-		if params.Ifindex, err = m.openInner(at); err != nil {
+		if err := m.openInner(l, inner); err != nil {
 			return err
 		}
 		// The device must be up to bind to it; the outer end is not yet, so the link has no carrier.
-		deliver, err := m.progs.loadDeliver()
-		if err != nil {
-			return fmt.Errorf("deliver program: %w", err)
-		}
-		defer deliver.Close() // the link holds the program, and the program its map
-		if err := m.attachDeliver(at, deliver.UnetDeliver, params.Ifindex); err != nil {
+		params.Ifindex = bpf.FirstIfindex + int(at.slot)
+		if sock, err = xsk.Create(params, l.memory); err != nil {
 			return err
 		}
-		if sock, err = xsk.Create(params, segment); err != nil {
-			return err
+		if err := m.progs.objs.PortSockets.Put(at.slot, uint32(sock.Fd())); err != nil {
+			return fmt.Errorf("socket into the map of ports: %w", err)
 		}
-		if err := deliver.Socket.Put(uint32(0), uint32(sock.Fd())); err != nil {
-			return fmt.Errorf("socket into the port's map: %w", err)
-		}
-		at.owner.Port = uint32(ifindex)
-		return within(m.ns, func() error { return m.openOuter(at, outerName, ifindex) })
+		return within(m.ns, func() error { return m.openOuter(l, sock) })
 	})
 	if err != nil {
 		err = fmt.Errorf("port: %w", err)
 	}
-	return id, at, sock, err
+	return sock, err
 }
 
-// addVeth makes the pair, with the inner end in the calling thread's namespace.
-func (m *Mux) addVeth(at *attachment, inner netns.NsHandle, id *uint64) (name string, ifindex int, err error) {
+// openInner makes the pair and readies the inner end, in the calling thread's
+// namespace.
+func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 	if err := disableIPv6("default"); err != nil {
-		return "", 0, err
+		return err
 	}
-	for {
-		*id = m.nextID.Add(1)
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = fmt.Sprintf("unet%d", *id)
-		attrs.MTU = portMTU
-		attrs.NumTxQueues, attrs.NumRxQueues = 1, 1 // with more, the CPU would choose the queue
-		veth := netlink.NewVeth(attrs)
-		veth.PeerName = innerName
-		veth.PeerNamespace = netlink.NsFd(inner)
-		err := m.nl.LinkAdd(veth)
-		if errors.Is(err, unix.EEXIST) {
-			continue // another mux of this namespace, or a port that outlived its mux
-		}
-		if err != nil {
-			return "", 0, fmt.Errorf("veth pair: %w", err)
-		}
-		outer, err := m.nl.LinkByName(attrs.Name)
-		if err != nil {
-			at.port = veth
-			return "", 0, fmt.Errorf("veth pair: %w", err)
-		}
-		at.port = outer
-		return attrs.Name, outer.Attrs().Index, nil
-	}
-}
-
-// openInner readies the inner end, in the calling thread's namespace.
-func (m *Mux) openInner(at *attachment) (ifindex int, err error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return 0, fmt.Errorf("netlink: %w", err)
-	}
-	defer h.Close() // it would keep the namespace alive
-	l, err := h.LinkByName(innerName)
-	if err != nil {
-		return 0, fmt.Errorf("inner end: %w", err)
-	}
-	if err := errors.Join(h.LinkSetARPOff(l), h.LinkSetUp(l)); err != nil {
-		return 0, fmt.Errorf("inner end: %w", err)
-	}
-	return l.Attrs().Index, nil
-}
-
-func (m *Mux) attachDeliver(at *attachment, prog *ebpf.Program, ifindex int) error {
-	l, err := m.progs.attach(prog, ifindex)
-	if err != nil {
-		return fmt.Errorf("attach to the inner end: %w", err)
-	}
-	at.links = append(at.links, l)
-	id, err := programID(prog)
+	sock, err := openRoute(inner)
 	if err != nil {
 		return err
 	}
-	at.undo.push(func() error { return absentIsFine(m.progs.objs.Losses.Delete(uint32(id))) })
-	return m.progs.countLosses(prog, bpf.LostDeliverRedirect)
+	defer sock.Close() // it would keep the namespace alive
+	if err := m.addPair(l, sock); err != nil {
+		return err
+	}
+	ifindex := bpf.FirstIfindex + int(l.at.slot)
+	if err := setXDP(sock, ifindex, m.progs.deliver(l.terms).FD(), m.progs.attachFlag()); err != nil {
+		return fmt.Errorf("attach to the inner end: %w", err)
+	}
+	return nil
 }
 
-// openOuter readies the outer end. The calling thread is in the uplink's
-// namespace, by which the kernel understands ifindexes.
-func (m *Mux) openOuter(at *attachment, name string, ifindex int) error {
+// addPair makes the pair, which is named after the endpoint's number.
+func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
+	for {
+		id, err := m.newID()
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf("unet%d", id)
+		outer, err := addVeth(inner, bpf.FirstIfindex+int(l.at.slot), name, m.ns)
+		if errors.Is(err, unix.EEXIST) {
+			continue // another mux of this namespace has one of that name
+		}
+		if err != nil {
+			return fmt.Errorf("veth pair: %w", err)
+		}
+		l.id = id
+		l.at.owner.Port, l.at.device, l.at.port = uint32(outer), name, true
+		return nil
+	}
+}
+
+// openOuter readies the outer end, and writes the endpoint down before that is up.
+// The calling thread is in the uplink's namespace, by which the kernel
+// understands ifindexes.
+func (m *Mux) openOuter(l *Lease, sock *os.File) error {
+	port, name := l.at.owner.Port, l.at.device
 	if err := errors.Join(disableIPv6(name), distrust(name)); err != nil {
 		return err
 	}
-	l, err := m.progs.attach(m.progs.objs.UnetPort, ifindex)
-	if err != nil {
+	flags := m.progs.attachFlag() | unix.XDP_FLAGS_UPDATE_IF_NOEXIST
+	if err := setXDP(m.rt, int(port), m.progs.objs.UnetPort.FD(), flags); err != nil {
 		return fmt.Errorf("attach to the outer end: %w", err)
 	}
-	at.links = append(at.links, l)
-	if err := m.progs.objs.Devices.Put(uint32(ifindex), uint32(ifindex)); err != nil {
+	if err := m.progs.objs.Devices.Put(port, port); err != nil {
 		return fmt.Errorf("port into the device map: %w", err)
 	}
-	at.undo.push(func() error { return absentIsFine(m.progs.objs.Devices.Delete(uint32(ifindex))) })
-	outer := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: ifindex}}
-	if err := errors.Join(m.nl.LinkSetARPOff(outer), m.nl.LinkSetUp(outer)); err != nil {
+	if err := m.enterEndpoint(l, sock); err != nil {
+		return err
+	}
+	outer := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: int(port)}}
+	if err := m.nl.LinkSetUp(outer); err != nil {
 		return fmt.Errorf("outer end: %w", err)
 	}
 	return nil
 }
 
-// openQueue makes a socket on a queue of the uplink. The caller owns it.
-func (m *Mux) openQueue(queue uint32, params xsk.Params, segment *os.File) (id uint64, at *attachment, sock *os.File, err error) {
-	if queue >= m.up.queues {
-		return 0, nil, nil, fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, m.up.queues)
+// openQueue makes a socket on a queue of the uplink. The caller owns it, also
+// after an error.
+func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.File, err error) {
+	if err := m.holdQueue(l, queue); err != nil {
+		return nil, err
+	}
+	if l.id, err = m.newID(); err != nil {
+		return nil, err
 	}
 	params.Ifindex, params.Queue = m.up.ifindex, queue
 	err = within(m.ns, func() (err error) {
-		sock, err = xsk.Create(params, segment)
+		sock, err = xsk.Create(params, l.memory)
 		return err
 	})
 	if errors.Is(err, xsk.ErrQueueBusy) {
 		err = fmt.Errorf("%w: queue %d of %s: %w", ErrQueueBusy, queue, m.up.name, err)
 	}
 	if err != nil {
-		return 0, nil, nil, err
+		return sock, err
 	}
-	at = &attachment{owner: bpf.MuxUnetOwner{Queue: queue}}
+	l.at.owner.Queue, l.at.device = queue, m.up.name
+	m.mu.Lock()
+	m.queues[queue] = true
+	m.mu.Unlock()
 	if err := m.progs.objs.Sockets.Put(queue, uint32(sock.Fd())); err != nil {
-		return 0, nil, nil, errors.Join(fmt.Errorf("socket into the queue map: %w", err), sock.Close())
+		return sock, fmt.Errorf("socket into the queue map: %w", err)
 	}
-	at.undo.push(func() error { return absentIsFine(m.progs.objs.Sockets.Delete(queue)) })
-	return m.nextID.Add(1), at, sock, nil
+	return sock, m.enterEndpoint(l, sock)
+}
+
+// holdQueue reserves a queue of the uplink for a lease: its tags lead to
+// whatever socket is there, so there is one lease a queue, even when the
+// socket of an earlier one is gone already.
+func (m *Mux) holdQueue(l *Lease, queue uint32) error {
+	if n := m.progs.objs.Sockets.MaxEntries(); queue >= n {
+		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, n)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, taken := m.queues[queue]; taken {
+		return fmt.Errorf("%w: queue %d of %s", ErrQueueBusy, queue, m.up.name)
+	}
+	m.queues[queue] = false
+	l.queue, l.holdsQueue = queue, true
+	return nil
+}
+
+// enterEndpoint writes an endpoint down, when it has its socket.
+func (m *Mux) enterEndpoint(l *Lease, sock *os.File) (err error) {
+	if l.cookie, err = xsk.Cookie(sock); err != nil {
+		return err
+	}
+	return m.putEndpoint(l)
 }
 
 // absentIsFine: the kernel itself takes map entries of sockets and devices out

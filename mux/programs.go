@@ -9,35 +9,33 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
 )
 
-// programs is what a mux has loaded, and the uplink's attachment. Everything is
-// held by descriptors of this process. (To outlive it, link and maps would be
-// pinned here.)
+// programs is what a mux has in the kernel beside its ports: maps, programs and
+// the links that attach them. They are held by descriptors of this process, and
+// by pins if there are any.
 type programs struct {
-	mode    Mode // never ModeAuto
+	mode    Mode   // never ModeAuto
+	mtu     uint32 // the uplink's when they were loaded, by which they measure what an endpoint sends
 	objs    bpf.MuxObjects
 	uplink  link.Link
 	tracing []link.Link
-	deliver *ebpf.CollectionSpec // compiled once, loaded for each port
+	pins    *pins
 }
 
 // attachPrograms loads the programs and attaches them to the uplink in the mode that was
 // asked for, or the best that works. The calling thread is in the uplink's
-// namespace ns.
-func attachPrograms(ns netns.NsHandle, u *uplink, want Mode, log *slog.Logger) (*programs, error) {
+// namespace ns. state is what the mux is to be known by.
+func attachPrograms(ns netns.NsHandle, u *uplink, want Mode, state bpf.State, keep *pins, log *slog.Logger) (*programs, error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // does nothing since Linux 5.11
 		return nil, fmt.Errorf("memory lock limit: %w", err)
 	}
-	cookie, err := netnsCookie()
-	if err != nil {
-		return nil, err
-	}
 	switch want {
 	case ModeGeneric, ModeNative:
-		p, err := attachIn(want, u, cookie)
+		p, err := attachIn(want, u, state, keep)
 		if err != nil {
 			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.name, want, err)
 		}
@@ -47,31 +45,33 @@ func attachPrograms(ns netns.NsHandle, u *uplink, want Mode, log *slog.Logger) (
 		return p, nil
 	}
 	if f, known := xdpFeatures(ns, u.ifindex); !u.virtual && known && f&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect {
-		p, err := attachIn(ModeNative, u, cookie)
+		p, err := attachIn(ModeNative, u, state, keep)
 		if err == nil {
 			// Many drivers say only now that they can be redirected to.
 			if f, _ := xdpFeatures(ns, u.ifindex); f&xdpNdoXmit != 0 {
 				return p, nil
 			}
-			err = errors.Join(errors.New("driver does not take redirected frames"), p.Close())
+			err = errors.Join(errors.New("driver does not take redirected frames"), p.detach())
 		}
 		if errors.Is(err, ErrForeignProgram) {
 			return nil, fmt.Errorf("attach to %s: %w", u.name, err)
 		}
 		log.Info("native mode does not work, trying generic", "interface", u.name, "error", err)
 	}
-	p, err := attachIn(ModeGeneric, u, cookie)
+	p, err := attachIn(ModeGeneric, u, state, keep)
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s in generic mode: %w", u.name, err)
 	}
 	return p, nil
 }
 
-func attachIn(m Mode, u *uplink, cookie uint64) (_ *programs, err error) {
-	p := &programs{mode: m}
+// attachIn does it in one mode. The uplink's link is pinned last, so that pins
+// with it are whole.
+func attachIn(m Mode, u *uplink, state bpf.State, keep *pins) (_ *programs, err error) {
+	p := &programs{mode: m, mtu: u.mtu, pins: keep}
 	defer func() {
 		if err != nil {
-			err = errors.Join(unsupported(err), p.Close())
+			err = errors.Join(unsupported(err), p.detach())
 		}
 	}()
 	spec, err := bpf.LoadMux()
@@ -79,59 +79,142 @@ func attachIn(m Mode, u *uplink, cookie uint64) (_ *programs, err error) {
 		return nil, err
 	}
 	spec.Maps["sockets"].MaxEntries = u.queues
-	err = spec.Variables["config"].Set(bpf.Config(u.addr, u.ifindex, cookie, u.mtu, m == ModeGeneric))
-	if err != nil {
+	config := bpf.Config(u.addr, u.ifindex, state.Netns, u.mtu, m == ModeGeneric, notesVLAN(u, m))
+	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
 	}
-	if err := spec.LoadAndAssign(&p.objs, nil); err != nil {
+	if err := spec.LoadAndAssign(&p.objs, pinMaps(spec, keep)); err != nil {
 		return nil, err
 	}
-	if p.deliver, err = bpf.LoadDeliver(); err != nil {
+	state.Mtu = u.mtu
+	if m == ModeGeneric {
+		state.Generic = 1
+	}
+	if err := p.putState(state); err != nil {
 		return nil, err
 	}
-	if err := p.deliver.Variables["deliver_generic"].Set(m == ModeGeneric); err != nil {
-		return nil, err
-	}
-	if err := p.traceLosses(); err != nil {
+	if err := p.trace(u); err != nil {
 		return nil, fmt.Errorf("tracepoints: %w", err)
+	}
+	if keep != nil {
+		for name, prog := range p.ofPorts() {
+			if err := (*prog).Pin(keep.at(name)); err != nil {
+				return nil, err
+			}
+		}
 	}
 	// From here on ports can send, and then frames come in.
 	if err := p.objs.Devices.Put(uint32(u.ifindex), uint32(u.ifindex)); err != nil {
 		return nil, fmt.Errorf("uplink into the device map: %w", err)
 	}
-	if p.uplink, err = p.attach(p.objs.UnetUplink, u.ifindex); err != nil {
-		return nil, err
+	// The kernel refuses if there is a program already.
+	flags := link.XDPAttachFlags(p.attachFlag())
+	if p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.objs.UnetUplink, Interface: u.ifindex, Flags: flags}); err != nil {
+		return nil, foreign(err)
+	}
+	if keep != nil {
+		if err := p.uplink.Pin(keep.at(pinUplink)); err != nil {
+			return nil, err
+		}
 	}
 	return p, nil
 }
 
-// attach attaches an XDP program to a device of the calling thread's
-// namespace, in the mux's mode. The kernel refuses if there is one already.
-func (p *programs) attach(prog *ebpf.Program, ifindex int) (link.Link, error) {
-	flags := link.XDPGenericMode
-	if p.mode == ModeNative {
-		flags = link.XDPDriverMode
+// pinMaps has the maps of a collection pinned as they are made, or taken from
+// where they are pinned.
+func pinMaps(spec *ebpf.CollectionSpec, keep *pins) *ebpf.CollectionOptions {
+	if keep == nil {
+		return nil
 	}
-	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: ifindex, Flags: flags})
-	return l, foreign(err)
+	for _, name := range mapNames(spec) {
+		spec.Maps[name].Pinning = ebpf.PinByName
+	}
+	return &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: keep.path}}
 }
 
-// traceLosses starts counting what the kernel drops after the programs.
-func (p *programs) traceLosses() error {
-	progs := []*ebpf.Program{p.objs.UnetRedirectErr, p.objs.UnetException}
-	if p.mode == ModeNative {
-		progs = append(progs, p.objs.UnetDevmapXmit)
+// mapNames are the maps that have a name of their own, which the compiler's
+// sections of constants have not.
+func mapNames(spec *ebpf.CollectionSpec) []string {
+	var names []string
+	for name := range spec.Maps {
+		if name[0] != '.' {
+			names = append(names, name)
+		}
 	}
-	for _, prog := range progs {
-		l, err := link.AttachTracing(link.TracingOptions{Program: prog})
+	return names
+}
+
+// ofPorts are the programs that ports need, which come after their loading, and by
+// what name they are pinned.
+func (p *programs) ofPorts() map[string]**ebpf.Program {
+	return map[string]**ebpf.Program{
+		bpf.MuxProgUnetPort:          &p.objs.UnetPort,
+		bpf.MuxProgUnetDeliver:       &p.objs.UnetDeliver,
+		bpf.MuxProgUnetDeliverLinear: &p.objs.UnetDeliverLinear,
+		bpf.MuxProgUnetDeliverWhole:  &p.objs.UnetDeliverWhole,
+	}
+}
+
+// deliver is the program of a port's inner end. Whoever is not trusted gets no frame
+// of several buffers: one program is shown linear frames only, which works in generic
+// mode; the other drops what is not.
+func (p *programs) deliver(t Terms) *ebpf.Program {
+	switch {
+	case t.Trusted:
+		return p.objs.UnetDeliver
+	case p.mode == ModeGeneric:
+		return p.objs.UnetDeliverLinear
+	}
+	return p.objs.UnetDeliverWhole
+}
+
+// attachFlag is the kernel's word for the mode.
+func (p *programs) attachFlag() int {
+	if p.mode == ModeNative {
+		return unix.XDP_FLAGS_DRV_MODE
+	}
+	return unix.XDP_FLAGS_SKB_MODE
+}
+
+// traced are the programs that stand on tracepoints.
+func traced(m Mode, u *uplink) []string {
+	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException}
+	if m == ModeNative {
+		names = append(names, bpf.MuxProgUnetDevmapXmit)
+	}
+	if notesVLAN(u, m) {
+		names = append(names, bpf.MuxProgUnetNoteVlan)
+	}
+	return names
+}
+
+// trace starts counting what the kernel drops after the programs, and noting
+// VLAN tags before them.
+func (p *programs) trace(u *uplink) error {
+	progs := map[string]*ebpf.Program{
+		bpf.MuxProgUnetRedirectErr: p.objs.UnetRedirectErr,
+		bpf.MuxProgUnetException:   p.objs.UnetException,
+		bpf.MuxProgUnetDevmapXmit:  p.objs.UnetDevmapXmit,
+		bpf.MuxProgUnetNoteVlan:    p.objs.UnetNoteVlan,
+	}
+	for _, name := range traced(p.mode, u) {
+		l, err := link.AttachTracing(link.TracingOptions{Program: progs[name]})
 		if err != nil {
 			return err
 		}
 		p.tracing = append(p.tracing, l)
+		if p.pins != nil {
+			if err := l.Pin(p.pins.at(pinTrace + name)); err != nil {
+				return err
+			}
+		}
 	}
 	return errors.Join(
 		p.countLosses(p.objs.UnetUplink, bpf.LostUplinkRedirect),
 		p.countLosses(p.objs.UnetPort, bpf.LostPortRedirect),
+		p.countLosses(p.objs.UnetDeliver, bpf.LostDeliverRedirect),
+		p.countLosses(p.objs.UnetDeliverLinear, bpf.LostDeliverRedirect),
+		p.countLosses(p.objs.UnetDeliverWhole, bpf.LostDeliverRedirect),
 	)
 }
 
@@ -141,10 +224,10 @@ func (p *programs) countLosses(prog *ebpf.Program, c bpf.Counter) error {
 	if err != nil {
 		return err
 	}
-	return p.objs.Losses.Put(uint32(id), uint32(c))
+	return p.objs.Losses.Put(id, uint32(c))
 }
 
-func programID(prog *ebpf.Program) (ebpf.ProgramID, error) {
+func programID(prog *ebpf.Program) (uint32, error) {
 	info, err := prog.Info()
 	if err != nil {
 		return 0, err
@@ -153,23 +236,44 @@ func programID(prog *ebpf.Program) (ebpf.ProgramID, error) {
 	if !ok {
 		return 0, fmt.Errorf("program id: %w", ebpf.ErrNotSupported)
 	}
-	return id, nil
+	return uint32(id), nil
 }
 
-// loadDeliver loads a deliver program of its own for a port. It shares only the counters.
-func (p *programs) loadDeliver() (*bpf.DeliverObjects, error) {
-	var objs bpf.DeliverObjects
-	err := p.deliver.Copy().LoadAndAssign(&objs, &ebpf.CollectionOptions{
-		MapReplacements: map[string]*ebpf.Map{"counters": p.objs.Counters},
-	})
-	if err != nil {
-		return nil, unsupported(err)
+// putState writes down what a successor has to know.
+func (p *programs) putState(s bpf.State) error {
+	if err := p.objs.State.Put(uint32(0), s); err != nil {
+		return fmt.Errorf("state of the mux: %w", err)
 	}
-	return &objs, nil
+	return nil
 }
 
-// Close detaches and unloads. It tolerates a programs that is not complete.
-func (p *programs) Close() error {
+// readState reads what putState wrote, and attachIn completed.
+func (p *programs) readState() (s bpf.State, err error) {
+	if err := p.objs.State.Lookup(uint32(0), &s); err != nil {
+		return s, fmt.Errorf("state of the mux: %w", err)
+	}
+	return s, nil
+}
+
+// detach undoes attachIn, as far as that got.
+func (p *programs) detach() error {
+	return errors.Join(p.uncouple(), p.pins.clear(), p.release())
+}
+
+// uncouple takes the program off the uplink. It returns when that is done, which
+// the end of the last pin and descriptor would not be.
+func (p *programs) uncouple() error {
+	if p.uplink == nil {
+		return nil
+	}
+	if err := p.uplink.Detach(); err != nil {
+		return fmt.Errorf("detach from the uplink: %w", err)
+	}
+	return nil
+}
+
+// release closes descriptors. What is pinned goes on working.
+func (p *programs) release() error {
 	var err error
 	if p.uplink != nil {
 		err = p.uplink.Close()
@@ -177,8 +281,5 @@ func (p *programs) Close() error {
 	for _, l := range p.tracing {
 		err = errors.Join(err, l.Close())
 	}
-	if p.objs.Counters != nil {
-		err = errors.Join(err, p.objs.Close())
-	}
-	return err
+	return errors.Join(err, p.objs.Close())
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"golang.org/x/sys/unix"
 
@@ -98,6 +99,9 @@ func TestForgedFramesNeverLeave(t *testing.T) {
 	A, B := l.A.LinkAddr, l.B.LinkAddr
 	good := datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", "genuine")
 	edit := func(at int, v byte) []byte { f := bytes.Clone(good); f[at] = v; return f }
+	tcpFrame := build(&layers.Ethernet{DstMAC: B[:], SrcMAC: A[:], EthernetType: layers.EthernetTypeIPv4},
+		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4(10, 0, 0, 1), DstIP: net.IPv4(10, 0, 0, 2)},
+		&layers.TCP{SrcPort: 7000, DstPort: 9000, SYN: true}, gopacket.Payload("forged"))
 	for _, c := range []struct {
 		what, counter string
 		frame         []byte
@@ -108,9 +112,9 @@ func TestForgedFramesNeverLeave(t *testing.T) {
 		{"the peer's own address", "tx_forged_addr", datagram(B, A, "10.0.0.2:7000", "10.0.0.2:9000", "forged")},
 		{"another link address", "tx_forged_link", datagram(B, B, "10.0.0.1:7000", "10.0.0.2:9000", "forged")},
 		{"another endpoint's message tag", "tx_forged_tag", messageFrame(B, A, 9, 8, "forged")},
-		{"IPv6", "tx_bad_ethertype", edit(12, 0x86)},
+		{"an unknown EtherType", "tx_bad_ethertype", edit(12, 0x86)},
 		{"a length that lies", "tx_bad_length", edit(17, 0xff)},
-		{"TCP", "tx_forged_addr", edit(23, 6)},
+		{"TCP", "tx_forged_addr", tcpFrame},
 		{"oversize", "tx_oversize", datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", strings.Repeat("x", 1473))},
 		{"oversize in several descriptors", "tx_oversize", datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", strings.Repeat("x", 5000))},
 		{"headers cut off", "tx_truncated", good[:20]},

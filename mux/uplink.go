@@ -3,7 +3,6 @@ package mux
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -22,6 +21,7 @@ type uplink struct {
 	name    string
 	ifindex int
 	addr    wire.LinkAddr
+	netns   uint64 // cookie of its network namespace
 	mtu     uint32 // bytes of IP packet
 	queues  uint32 // receive queues
 	virtual bool   // no hardware behind it
@@ -31,7 +31,8 @@ type uplink struct {
 	unfinished bool // see the function of that name
 }
 
-// findUplink looks an interface up and refuses what cannot be one.
+// findUplink looks an interface of the calling thread's namespace up and refuses
+// what cannot be one.
 func findUplink(h *netlink.Handle, name string) (uplink, error) {
 	l, err := h.LinkByName(name)
 	if err != nil {
@@ -45,14 +46,16 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 	if a.EncapType != "ether" || len(a.HardwareAddr) != len(wire.LinkAddr{}) {
 		return uplink{}, fmt.Errorf("%w: %s is %s", ErrNotEthernet, name, a.EncapType)
 	}
-	if a.Xdp != nil && a.Xdp.Attached {
-		return uplink{}, fmt.Errorf("%w: %s has program %d (ip link show dev %s)", ErrForeignProgram, name, a.Xdp.ProgId, name)
-	}
 	all, err := route.Dump(h.LinkList)
 	if err != nil {
 		return uplink{}, fmt.Errorf("list interfaces: %w", err)
 	}
+	cookie, err := netnsCookie()
+	if err != nil {
+		return uplink{}, err
+	}
 	return uplink{
+		netns:   cookie,
 		name:    a.Name,
 		ifindex: a.Index,
 		addr:    wire.LinkAddr(a.HardwareAddr),
@@ -64,6 +67,18 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 
 		unfinished: unfinished(l, all),
 	}, nil
+}
+
+// free refuses an uplink that carries a program already.
+func (u *uplink) free(h *netlink.Handle) error {
+	l, err := h.LinkByIndex(u.ifindex)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", u.name, err)
+	}
+	if x := l.Attrs().Xdp; x != nil && x.Attached {
+		return fmt.Errorf("%w: %s has program %d (ip link show dev %s)", ErrForeignProgram, u.name, x.ProgId, u.name)
+	}
+	return nil
 }
 
 // partialChecksums: these virtual links carry skbs whose checksum nobody has
@@ -89,90 +104,6 @@ func unfinished(l netlink.Link, all []netlink.Link) bool {
 	return slices.ContainsFunc(all, func(below netlink.Link) bool {
 		b := below.Attrs()
 		return (b.MasterIndex == a.Index || b.Index == a.ParentIndex && a.NetNsID < 0) && b.Index != a.Index && unfinished(below, all)
-	})
-}
-
-// addresses are the IPv4 addresses of a host.
-type addresses struct {
-	host   []netip.Addr   // all of them
-	uplink []netip.Prefix // those of the uplink and their subnets, primary ones first
-}
-
-// addresses asks the kernel.
-func (m *Mux) addresses() (addresses, error) {
-	list, err := route.Dump(func() ([]netlink.Addr, error) { return m.nl.AddrList(nil, netlink.FAMILY_V4) })
-	if err != nil {
-		return addresses{}, fmt.Errorf("addresses of the host: %w", err)
-	}
-	var found addresses
-	var secondary []netip.Prefix
-	for _, a := range list {
-		ip, ok := netip.AddrFromSlice(a.IP.To4())
-		if !ok {
-			continue
-		}
-		found.host = append(found.host, ip)
-		if a.LinkIndex != m.up.ifindex {
-			continue
-		}
-		bits, _ := a.Mask.Size()
-		if a.Flags&unix.IFA_F_SECONDARY != 0 {
-			secondary = append(secondary, netip.PrefixFrom(ip, bits))
-		} else {
-			found.uplink = append(found.uplink, netip.PrefixFrom(ip, bits))
-		}
-	}
-	found.uplink = append(found.uplink, secondary...)
-	return found, nil
-}
-
-// showVLANTags makes 802.1Q tags visible to XDP and returns how to undo that.
-func (u *uplink) showVLANTags(ns netns.NsHandle, log *slog.Logger) (undo func() error, err error) {
-	undo = func() error { return nil }
-	err = within(ns, func() error {
-		before, err := ethtoolFlags(u.name, ethtoolGetFlags, 0)
-		if errors.Is(err, unix.EOPNOTSUPP) {
-			return nil // no such offload
-		}
-		if err != nil {
-			return fmt.Errorf("offloads of %s: %w", u.name, err)
-		}
-		if before&flagRxVLAN == 0 {
-			return nil
-		}
-		_, setErr := ethtoolFlags(u.name, ethtoolSetFlags, before&^flagRxVLAN)
-		after, err := ethtoolFlags(u.name, ethtoolGetFlags, 0)
-		if err != nil {
-			return fmt.Errorf("offloads of %s: %w", u.name, err)
-		}
-		if after&flagRxVLAN != 0 {
-			return errors.Join(fmt.Errorf("%w on %s: frames of a VLAN would be taken for untagged ones", ErrVLANOffload, u.name), setErr)
-		}
-		log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", u.name)
-		undo = func() error { return restoreRxVLAN(ns, u.ifindex) }
-		return nil
-	})
-	if err == nil && u.kind == "veth" {
-		log.Info("on a veth the other end decides whether XDP sees VLAN tags: if VLANs are used there, turn its txvlan offload off", "interface", u.name)
-	}
-	return undo, err
-}
-
-// restoreRxVLAN turns receive VLAN offload on again, if the interface still exists.
-func restoreRxVLAN(ns netns.NsHandle, ifindex int) error {
-	return within(ns, func() error {
-		l, err := netlink.LinkByIndex(ifindex)
-		if err != nil {
-			return nil // it went away, and its offloads with it
-		}
-		now, err := ethtoolFlags(l.Attrs().Name, ethtoolGetFlags, 0)
-		if err != nil {
-			return fmt.Errorf("restore receive VLAN offload: %w", err)
-		}
-		if _, err = ethtoolFlags(l.Attrs().Name, ethtoolSetFlags, now|flagRxVLAN); err != nil {
-			return fmt.Errorf("restore receive VLAN offload: %w", err)
-		}
-		return nil
 	})
 }
 

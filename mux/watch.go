@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -17,43 +18,38 @@ func (m *Mux) watchUplink() error {
 	if err != nil {
 		return fmt.Errorf("subscribe to interfaces: %w", err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := m.followUplink(sock); err != nil {
-			m.failed <- err // its capacity is 1, and this is the only one
+	m.running.Go(func() {
+		err := m.followUplink(sock)
+		if err == nil {
+			return
 		}
-	}()
-	m.undo.push(func() error {
-		sock.Close()
-		<-ended
-		return nil
+		m.mu.Lock()
+		m.ended = err
+		m.mu.Unlock()
+		if cerr := m.endLeases(err); cerr != nil {
+			m.log.Warn("endpoints of an uplink that has changed", "error", cerr)
+		}
+		m.failed <- err // its capacity is 1, and this is the only one
 	})
+	m.background.push(func() error { sock.Close(); return nil })
 	return nil
 }
 
 // followUplink returns why endpoints cannot go on, or nil when the mux is closed.
 func (m *Mux) followUplink(sock *nl.NetlinkSocket) error {
-	mtu := m.up.mtu
 	for {
 		// Whatever the event, it is the present that counts; what changed before
 		// the subscription is seen here too.
+		m.reclaimDead()
 		l, err := m.nl.LinkByIndex(m.up.ifindex)
-		var absent netlink.LinkNotFoundError
 		switch {
-		case errors.As(err, &absent):
+		case isAbsent(err):
 			return fmt.Errorf("%w: %s was deleted, or moved to another network namespace", ErrUplinkChanged, m.up.name)
 		case err != nil:
 			m.log.Error("cannot ask for the uplink", "interface", m.up.name, "error", err)
 		default:
-			a := l.Attrs()
-			if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
-				return fmt.Errorf("%w: the link address of %s is %v now, and endpoints know it as %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
-			}
-			if now := uint32(a.MTU); now != mtu {
-				m.log.Warn("the uplink's MTU has changed: endpoints go on with the one they were granted, and what no longer fits is lost",
-					"interface", m.up.name, "mtu", now, "granted", m.up.mtu)
-				mtu = now
+			if err := m.uplinkIs(l.Attrs()); err != nil {
+				return err
 			}
 		}
 		if err := m.awaitEvent(sock); err != nil {
@@ -65,8 +61,39 @@ func (m *Mux) followUplink(sock *nl.NetlinkSocket) error {
 	}
 }
 
-// awaitEvent returns when the kernel says something about the uplink, or that
-// it had to leave something unsaid.
+func isAbsent(err error) bool {
+	var absent netlink.LinkNotFoundError
+	return errors.As(err, &absent)
+}
+
+// uplinkIs takes the uplink's present properties, and tells the leases what is new.
+func (m *Mux) uplinkIs(a *netlink.LinkAttrs) error {
+	if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
+		return fmt.Errorf("%w: the link address of %s is %v now, and endpoints know it as %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
+	}
+	if now := uint32(a.MTU); now != m.present.Swap(now) {
+		m.log.Warn("the uplink's MTU has changed, and endpoints are told; what is longer than it was when the programs were loaded they do not let out",
+			"interface", m.up.name, "mtu", now, "loaded", m.progs.mtu)
+		m.hopChanged(netip.Addr{})
+	}
+	// What `ip link` shows as UP and LOWER_UP, and the operational state (RFC 2863).
+	down := a.RawFlags&unix.IFF_UP == 0 || a.RawFlags&unix.IFF_RUNNING == 0
+	m.mu.Lock()
+	changed := down != m.down
+	m.down = down
+	m.mu.Unlock()
+	if changed {
+		m.log.Info("uplink", "interface", m.up.name, "up", !down)
+		for _, l := range m.all() {
+			l.notices.linkIs(down)
+		}
+	}
+	return nil
+}
+
+// awaitEvent returns when the kernel says something about the uplink, or that a
+// port is gone whose endpoint waits to be presented, or that it had to leave
+// something unsaid.
 func (m *Mux) awaitEvent(sock *nl.NetlinkSocket) error {
 	for {
 		msgs, _, err := sock.Receive()
@@ -80,7 +107,8 @@ func (m *Mux) awaitEvent(sock *nl.NetlinkSocket) error {
 			if e.Header.Type != unix.RTM_NEWLINK && e.Header.Type != unix.RTM_DELLINK || len(e.Data) < unix.SizeofIfInfomsg {
 				continue
 			}
-			if int(nl.DeserializeIfInfomsg(e.Data).Index) == m.up.ifindex {
+			index := int(nl.DeserializeIfInfomsg(e.Data).Index)
+			if index == m.up.ifindex || e.Header.Type == unix.RTM_DELLINK && m.waits(index) {
 				return nil
 			}
 		}

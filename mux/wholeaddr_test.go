@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -107,6 +108,7 @@ func TestProbes(t *testing.T) {
 		{"a probe by another host", arpFrame(broadcast, &layers.ARP{Operation: 1, SourceHwAddress: other, SourceProtAddress: zero, DstHwAddress: none, DstProtAddress: addr}), other.String()},
 		{"a reply", arpFrame(ours, &layers.ARP{Operation: 2, SourceHwAddress: other, SourceProtAddress: addr, DstHwAddress: ours, DstProtAddress: zero}), other.String()},
 		{"a request by its holder to a third", arpFrame(broadcast, &layers.ARP{Operation: 1, SourceHwAddress: theirs, SourceProtAddress: addr, DstHwAddress: none, DstProtAddress: net.IPv4(10, 0, 0, 99).To4()}), theirs.String()},
+		{"a reply in a VLAN", slices.Insert(arpFrame(ours, &layers.ARP{Operation: 2, SourceHwAddress: other, SourceProtAddress: addr, DstHwAddress: ours, DstProtAddress: zero}), 12, 0x81, 0, 0, 7), ""},
 		{"our own probe, reflected", arpFrame(broadcast, &layers.ARP{Operation: 1, SourceHwAddress: ours, SourceProtAddress: zero, DstHwAddress: none, DstProtAddress: addr}), ""},
 		{"a request for it", arpFrame(broadcast, &layers.ARP{Operation: 1, SourceHwAddress: theirs, SourceProtAddress: net.IPv4(10, 0, 0, 2).To4(), DstHwAddress: none, DstProtAddress: addr}), ""},
 		{"a probe for another address", arpFrame(broadcast, &layers.ARP{Operation: 1, SourceHwAddress: other, SourceProtAddress: zero, DstHwAddress: none, DstProtAddress: net.IPv4(10, 0, 0, 89).To4()}), ""},

@@ -194,3 +194,22 @@ func TestARPTableIsBounded(t *testing.T) {
 		t.Errorf("after all others have failed: %v", err)
 	}
 }
+
+// An answer that is there already when time runs out counts: what waits to be
+// received goes before what is due.
+func TestReplyBeforeTimeout(t *testing.T) {
+	s, l, c := newScripted(t, nil)
+	w := tap(t, l)
+	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u.Send([]byte("x"))
+	for range 2 {
+		s.Poll(c.advance(time.Second))
+	}
+	expect(t, w, askB, askB, askB)
+	l.Inject(stack.Frame{Data: arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)})
+	s.Poll(c.advance(time.Second))
+	expect(t, w, macB+" | ip")
+	if n := counters(s)["neighbour_failed"]; n != 0 {
+		t.Error("the neighbour was given up")
+	}
+}

@@ -46,6 +46,9 @@ const (
 	routesFailed
 	routesGivenUp // not yet answered when too many others were asked for
 	routesRefreshed
+	routesDoubted     // asked for again because nothing came back
+	routesInvalidated // asked for again, or forgotten, because something has changed
+	linkDowns
 	pathMTULowered
 
 	multiPart   // packets that came in several frames and were copied together
@@ -97,6 +100,9 @@ var reasonNames = [reasons]string{
 	routesFailed:            "routes_failed",
 	routesGivenUp:           "routes_given_up",
 	routesRefreshed:         "routes_refreshed",
+	routesDoubted:           "routes_doubted",
+	routesInvalidated:       "routes_invalidated",
+	linkDowns:               "link_downs",
 	pathMTULowered:          "path_mtu_lowered",
 	multiPart:               "multi_part",
 	superFrames:             "super_frames",

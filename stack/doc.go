@@ -26,7 +26,7 @@
 //
 // # The engine
 //
-// [Stack.Poll] takes in what has arrived, runs what is due and sends what is
+// [Stack.Poll] takes in what has arrived, then runs what is due and sends what is
 // ready; [Stack.NextDeadline] says when time alone will make work. Neither
 // blocks, and between them and a frame there is no clock but the argument of
 // Poll (and Config.Now), so protocols are tested in a time of the test's own.
@@ -86,7 +86,14 @@
 // answered, packets are held, as kernels do: up to 16 a destination, some hundred
 // in all, the oldest gives way, and each one given up is counted. If the answer is
 // that there is no way, connected sockets get EHOSTUNREACH from their next call,
-// and so does, for a second, whoever sends there again. ICMP errors are believed only if they
-// quote what a socket here could have sent. Nothing is fragmented and no
-// fragment is reassembled: what exceeds the path's MTU is EMSGSIZE.
+// and so does, for a second, whoever sends there again.
+//
+// A route in use is verified behind the sender's back: every 5 seconds, after
+// 250 ms in which packets were sent and nothing came back from its link address
+// (heard.go), and when [Stack.Invalidate] says that something has changed. While
+// the link is down ([Stack.SetLink]) sends are ENETDOWN at once and reads wait.
+//
+// ICMP errors are believed only if they quote what a socket here could have sent.
+// Nothing is fragmented and no fragment is reassembled: what exceeds the path's
+// MTU is EMSGSIZE.
 package stack

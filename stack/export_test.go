@@ -7,6 +7,13 @@ func Routes(s *Stack) int {
 	return len(s.routes)
 }
 
+// LimitRoutes bounds the cached routes, so that a test can fill the cache.
+func LimitRoutes(s *Stack, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maxRoutes = n
+}
+
 // Held is the number of packets that wait for a route or a neighbour.
 func Held(s *Stack) int {
 	s.mu.Lock()

@@ -13,6 +13,7 @@ import (
 var (
 	linkA   = wire.LinkAddr{2, 0, 0, 0, 0, 0xa}
 	linkB   = wire.LinkAddr{2, 0, 0, 0, 0, 0xb}
+	linkC   = wire.LinkAddr{2, 0, 0, 0, 0, 0xc}
 	addrA   = [4]byte{10, 0, 0, 1}
 	addrB   = [4]byte{10, 0, 0, 2}
 	prefixA = netip.MustParsePrefix("10.0.0.1/24")

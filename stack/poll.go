@@ -22,12 +22,13 @@ const (
 func (s *Stack) Poll(now time.Time) {
 	s.mu.Lock()
 	if !s.closed {
-		s.advance(s.instant(now))
+		s.setNow(s.instant(now))
 		for range batchesPerPoll {
 			if s.input() == 0 {
 				break
 			}
 		}
+		s.runDue()
 		if s.unflushed {
 			s.flush()
 		}
@@ -44,10 +45,18 @@ func (s *Stack) NextDeadline() (t time.Time, ok bool) {
 	return s.time(at), at != never
 }
 
-// advance sets the time and runs the timers that are due. mu is held, as in
-// all of this file.
+// advance sets the time and does what is due then. What waits to be received goes
+// first: it may be what a timer waits for. mu is held, as in all of this file.
 func (s *Stack) advance(now instant) {
 	s.setNow(now)
+	if s.now >= s.timerAt || s.now >= s.earliestWaiter {
+		s.input()
+		s.runDue()
+	}
+}
+
+// runDue runs the timers that are due.
+func (s *Stack) runDue() {
 	if s.now >= s.timerAt {
 		s.runTimers()
 		if s.unflushed {
@@ -86,7 +95,8 @@ func (s *Stack) input() int {
 	}
 	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
 		s.batchesSeen = 0
-		s.advance(s.look())
+		s.setNow(s.look())
+		s.runDue()
 	}
 	return n
 }
@@ -151,6 +161,7 @@ func (s *Stack) inputEthernet(data []byte, f *Frame, gso uint16) (kept bool) {
 		s.count[frameDestination]++
 		return false
 	}
+	s.heard.note(source(data), s.tick)
 	switch eth.Type() {
 	case wire.EtherTypeIPv4:
 		return s.inputIPv4(eth, f, gso)

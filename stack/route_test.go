@@ -96,7 +96,7 @@ func expect(t *testing.T, w *wiretap, want ...string) {
 func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: 100 * time.Millisecond, answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1000})}
-		s, _, w := newRouted(t, false, r)
+		s, l, w := newRouted(t, false, r)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		defer s.Close()
 		start := time.Now()
@@ -121,47 +121,74 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 			t.Errorf("beyond the MTU of the route: %v", err)
 		}
 		// In use, it is refreshed every 5 s, and no sender waits.
-		r.set(answerWith(stack.Route{LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 0xcc}}))
-		time.Sleep(5*time.Second + r.delay)
-		synctest.Wait()
+		r.set(answerWith(stack.Route{LinkAddr: linkC}))
+		chat(u, l, 4700*time.Millisecond)
+		if n := r.count(); n != 1 {
+			t.Errorf("asked %d times within 5 s", n)
+		}
+		chat(u, l, time.Second)
 		if n := r.count(); n != 2 {
 			t.Errorf("asked %d times after 5 s", n)
 		}
-		start = time.Now()
+		w.take()
 		u.SendTo([]byte("x"), ap("192.0.2.9:9"))
-		if time.Since(start) != 0 {
-			t.Error("a send waited for a refresh")
-		}
-		expect(t, w, macA+" > 02:00:00:00:00:cc | ip")
-		time.Sleep(11 * time.Second)
-		synctest.Wait()
-		if n := r.count(); n != 3 { // once for the send, then unused
-			t.Errorf("asked %d times after 16 s", n)
-		}
-		// Stale: sends at once, asks behind.
-		start = time.Now()
-		u.SendTo([]byte("x"), ap("192.0.2.9:9"))
-		if time.Since(start) != 0 {
-			t.Error("a send waited for a stale route")
-		}
-		expect(t, w, macA+" > 02:00:00:00:00:cc | ip")
-		time.Sleep(time.Second)
+		expect(t, w, macA+" > 02:00:00:00:00:0c | ip")
+		chat(u, l, 11*time.Second)
 		if n := r.count(); n != 4 {
-			t.Errorf("asked %d times after a send on a stale route", n)
+			t.Errorf("asked %d times after 17 s", n)
+		}
+		w.take()
+		// Unused it is not, and with the next use at once: before 5 s have passed,
+		// nobody is asked, and after that behind the sender's back.
+		for i, pause := range []time.Duration{3 * time.Second, 20 * time.Second} {
+			time.Sleep(pause)
+			synctest.Wait()
+			if n := r.count(); n != 4 {
+				t.Errorf("asked %d times while it was not used", n)
+			}
+			start = time.Now()
+			chat(u, l, 1)
+			if time.Since(start) != 90*time.Millisecond {
+				t.Error("a send waited for a stale route")
+			}
+			expect(t, w, macA+" > 02:00:00:00:00:0c | ip")
+			synctest.Wait()
+			if n := r.count(); n != 4+i {
+				t.Errorf("asked %d times after a send on a stale route", n)
+			}
 		}
 		// Unused for long: gone, and no timer is left.
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		if _, ok := s.NextDeadline(); ok {
-			t.Error("a timer is left")
+		if _, ok := s.NextDeadline(); ok || stack.Routes(s) != 0 {
+			t.Error("a timer is left, or the route")
 		}
-		if n := r.count(); n != 5 { // the send on the stale route was one more use
+		if n := r.count(); n != 5 {
 			t.Errorf("asked %d times in the end", n)
 		}
 	})
 }
 
-// Many routes in use are refreshed all, but not all at once.
+// chat sends something now and then for a while, and something comes back, from
+// wherever it was sent to.
+func chat(u *stack.UDPSocket, l *memlink.Link, d time.Duration) {
+	const pause = 90 * time.Millisecond
+	for ; d > 0; d -= pause {
+		u.SendTo([]byte("x"), ap("192.0.2.9:9"))
+		speak(l, linkB)
+		speak(l, linkC)
+		time.Sleep(pause)
+	}
+}
+
+// speak lets a link address be heard, with a datagram that is for nobody.
+func speak(l *memlink.Link, from wire.LinkAddr) {
+	f := datagramFrame(9, 99, nil)
+	wire.PutEthernet(f, linkA, from, wire.EtherTypeIPv4)
+	l.Inject(stack.Frame{Data: f})
+}
+
+// Many routes that are to be refreshed are, but not all at once.
 func TestRefreshesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -176,7 +203,8 @@ func TestRefreshesTakeTurns(t *testing.T) {
 			t.Fatalf("%d at once at first", r.most)
 		}
 		r.setDelay(10 * time.Millisecond)
-		time.Sleep(5*time.Second + 45*time.Millisecond)
+		s.Invalidate(netip.Addr{})
+		time.Sleep(45 * time.Millisecond)
 		synctest.Wait()
 		if n := r.count(); n != 200 || r.most != 32 {
 			t.Errorf("asked %d times, %d at once", n, r.most)
@@ -291,10 +319,11 @@ func TestRouteCacheGivesSecondChances(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		const busy, size = 50, 16384
+		const busy, size = 10, 1024
+		stack.LimitRoutes(s, size)
 		for i := range size + size/2 {
 			send(i)
-			if i%8 == 0 { // those in use: each comes round some 40 times before the clock does
+			if i%8 == 0 { // those in use: each comes round some 12 times before the clock does
 				send(i / 8 % busy)
 			}
 			if i%100 == 0 {

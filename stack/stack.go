@@ -115,6 +115,7 @@ type Stack struct {
 	clock         func() time.Time // nil: the real one
 	epoch         time.Time        // instant 0
 	now           instant          // as last read, never goes back
+	tick          uint16           // of now, heard.go
 	timers        timerHeap
 	timerAt       instant // when the first is due
 	batchesSeen   uint32  // since the clock was read
@@ -126,10 +127,13 @@ type Stack struct {
 	routes     map[[4]byte]*route
 	routeClock []*route // the same, for choosing what gives way
 	routeHand  int
+	maxRoutes  int
 	resolving  []*route // those of which the route service is asked for the first time, in that order
 	refreshing int      // those of which it is asked again
 	toRefresh  []*route // those of which it is to be asked again
 	held       heldPackets
+	heard      *linkTimes // link addresses that have sent something to us
+	doubted    *linkTimes // and those that the route service was asked about because they had not
 
 	// Waiting, wait.go.
 	waitMode       WaitMode
@@ -153,6 +157,7 @@ type Stack struct {
 
 	sockets map[*UDPSocket]struct{}
 	closed  bool
+	down    bool          // the link carries nothing
 	broken  error         // the link is beyond use
 	left    chan struct{} // role or retrying has changed since closed was set
 	ctx     context.Context
@@ -198,6 +203,9 @@ func New(cfg Config) (*Stack, error) {
 		errorTokens:    icmpErrorBurst,
 		neighbours:     make(map[[4]byte]*neighbour),
 		routes:         make(map[[4]byte]*route),
+		maxRoutes:      maxRoutes,
+		heard:          new(linkTimes),
+		doubted:        new(linkTimes),
 		waitMode:       cfg.Wait,
 		spinBudget:     instant(cfg.SpinBudget),
 		earliestWaiter: never,
@@ -286,6 +294,7 @@ func (s *Stack) look() instant {
 func (s *Stack) setNow(now instant) {
 	if now > s.now {
 		s.now = now
+		s.tick = tick(now)
 	}
 }
 

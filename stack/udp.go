@@ -190,7 +190,7 @@ func (c *UDPSocket) setDeadline(d *instant, t time.Time) error {
 func (c *UDPSocket) setSlow() {
 	trouble := c.closed || c.pending != nil || c.udp.HasError()
 	c.recvSlow = trouble || c.readDeadline != never
-	c.sendSlow = trouble || c.writeDeadline != never || c.stack.broken != nil
+	c.sendSlow = trouble || c.writeDeadline != never || c.stack.down || c.stack.broken != nil
 }
 
 // noteError makes the next call look for the pending error.

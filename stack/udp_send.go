@@ -192,6 +192,9 @@ func (c *UDPSocket) prepare(to udp.AddrPort) (*route, error) {
 	if c.isLoopBack(to) {
 		return nil, nil
 	}
+	if c.stack.down {
+		return nil, syscall.ENETDOWN
+	}
 	r, err := c.stack.usableRoute(to.Addr)
 	if err != nil {
 		return nil, err
@@ -292,6 +295,9 @@ func (c *UDPSocket) retryUntil(giveUp instant, try func() bool) error {
 		s.mu.Lock()
 		if err := c.sendTrouble(); err != nil {
 			return err
+		}
+		if s.down {
+			return syscall.ENETDOWN
 		}
 	}
 }

@@ -2,13 +2,16 @@ package test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/unetd"
 )
 
 // TestUnprivilegedEcho is the main job: unetd on two hosts, processes of nobody
@@ -16,20 +19,19 @@ import (
 // the other host as a client.
 func TestUnprivilegedEcho(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	unetdA, socketA := daemon(t, pair.A)
-	unetdB, socketB := daemon(t, pair.B)
+	daemonA, socketA := daemon(t, pair.A)
+	daemonB, socketB := daemon(t, pair.B)
 	at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
-	server := start(t, pair.A, netlab.Nobody(), command(t, "echo"), "serve", "--socket", socketA, "--listen", at)
-	server.await(t, "answering on")
+	server := serve(t, pair.A, socketA, at)
 	hasNoPrivilege(t, server)
 
 	for _, kind := range []string{"--message=false", "--message"} {
-		ping := start(t, pair.B, netlab.Nobody(), command(t, "echo"), "ping", "--socket", socketB, "--to", at, "-n", "20", kind)
-		if err := ping.end(t); err != nil {
+		ping := unetd.Start(t, pair.B, netlab.Nobody(), unetd.Command(t, "echo"), "ping", "--socket", socketB, "--to", at, "-n", "20", kind)
+		if err := ping.End(t); err != nil {
 			t.Fatalf("ping %s: %v", kind, err)
 		}
-		if !strings.Contains(ping.output(), "20 sent, 20 answered") {
-			t.Errorf("ping %s printed:\n%s", kind, ping.output())
+		if !strings.Contains(ping.Output(), "20 sent, 20 answered") {
+			t.Errorf("ping %s printed:\n%s", kind, ping.Output())
 		}
 	}
 
@@ -49,25 +51,25 @@ func TestUnprivilegedEcho(t *testing.T) {
 		t.Errorf("the kernel answered %d of 5 pings beside the mux", n)
 	}
 
-	if err := server.stop(t); err != nil {
+	if err := server.Stop(t); err != nil {
 		t.Errorf("echo serve on SIGTERM: %v", err)
 	}
-	for _, d := range []*process{unetdA, unetdB} {
-		if err := d.stop(t); err != nil {
+	for _, d := range []*unetd.Daemon{daemonA, daemonB} {
+		if err := d.Stop(t); err != nil {
 			t.Errorf("unetd on SIGTERM: %v", err)
 		}
 	}
-	untouched(t, pair.A)
-	untouched(t, pair.B)
+	unetd.Untouched(t, pair.A)
+	unetd.Untouched(t, pair.B)
 	if _, err := os.Stat(socketA); !os.IsNotExist(err) {
 		t.Errorf("socket after SIGTERM: %v", err)
 	}
 }
 
 // hasNoPrivilege reads what the kernel says of a process.
-func hasNoPrivilege(t *testing.T, p *process) {
+func hasNoPrivilege(t *testing.T, p *unetd.Process) {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,51 +85,116 @@ func hasNoPrivilege(t *testing.T, p *process) {
 	}
 }
 
+// serve starts the example's server as nobody and returns when it answers.
+func serve(t *testing.T, h *netlab.Host, socket, at string) *unetd.Process {
+	t.Helper()
+	p := unetd.Start(t, h, netlab.Nobody(), unetd.Command(t, "echo"), "serve", "--socket", socket, "--listen", at)
+	p.Await(t, "answering on")
+	return p
+}
+
+// answers reports whether a datagram from host B's kernel comes back.
+func answers(t *testing.T, pair *netlab.Pair, at string) error {
+	t.Helper()
+	conn := kernelDial(t, pair.B, at)
+	defer conn.Close()
+	conn.Write([]byte("anybody?"))
+	buf := make([]byte, 16)
+	n, err := conn.Read(buf)
+	if err == nil && string(buf[:n]) != "anybody?" {
+		t.Errorf("echo %q", buf[:n])
+	}
+	return err
+}
+
 // TestKilledApplication: what a process held goes when it is killed, with
-// unetd alive and with unetd killed before.
+// unetd alive and with unetd killed before. Its port is the kernel's again.
 func TestKilledApplication(t *testing.T) {
 	for _, daemonFirst := range []bool{false, true} {
 		t.Run(fmt.Sprintf("daemon killed first=%v", daemonFirst), func(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{})
-			unetd, socket := daemon(t, pair.A)
+			d, socket := daemon(t, pair.A)
 			at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
-			server := start(t, pair.A, netlab.Nobody(), command(t, "echo"), "serve", "--socket", socket, "--listen", at)
-			server.await(t, "answering on")
-			if n := len(links(t, pair.A)); n != 4 { // lo, uplink, two ports
-				t.Fatalf("devices while serving: %v", links(t, pair.A))
+			server := serve(t, pair.A, socket, at)
+			if n := len(unetd.Links(t, pair.A)); n != 4 { // lo, uplink, two ports
+				t.Fatalf("devices while serving: %v", unetd.Links(t, pair.A))
 			}
-			victims := []*process{server, unetd}
+			if err := answers(t, pair, at); err != nil { // now it knows the way to host B, which only unetd can tell
+				t.Fatal(err)
+			}
 			if daemonFirst {
-				victims = []*process{unetd, server}
+				d.Kill(t)
+				if err := answers(t, pair, at); err != nil {
+					t.Errorf("while unetd is dead: %v", err)
+				}
 			}
-			for _, v := range victims {
-				v.cmd.Process.Signal(syscall.SIGKILL) // the server may have ended by itself
-				v.end(t)
+			server.Kill(t)
+			if !unetd.Eventually(func() bool { return len(unetd.Links(t, pair.A)) == 2 }) {
+				t.Errorf("devices after the server was killed: %v", unetd.Links(t, pair.A))
 			}
-			untouched(t, pair.A)
+			if err := answers(t, pair, at); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("a datagram to nobody: %v, want ECONNREFUSED from the kernel", err)
+			}
+			if daemonFirst {
+				d.Start(t)
+			}
+			serve(t, pair.A, socket, at).Kill(t)
+			if err := d.Stop(t); err != nil {
+				t.Errorf("unetd on SIGTERM: %v", err)
+			}
+			unetd.Untouched(t, pair.A)
 		})
 	}
 }
 
-// TestDaemonKilled: an application that waits for datagrams learns that unetd,
-// and with it its tags, is gone, and ends instead of waiting for ever.
+// TestDaemonKilled: an application goes on while unetd is dead and finds the
+// next one by itself, which knows it and ends it when it is told to end.
 func TestDaemonKilled(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	unetd, socket := daemon(t, pair.A)
+	d, socket := daemon(t, pair.A)
 	at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
-	server := start(t, pair.A, netlab.Nobody(), command(t, "echo"), "serve", "--socket", socket, "--listen", at)
-	server.await(t, "answering on")
-	if err := unetd.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+	server := serve(t, pair.A, socket, at)
+	if err := answers(t, pair, at); err != nil { // now it knows the way to host B, which only unetd can tell
 		t.Fatal(err)
 	}
-	unetd.end(t)
-	if err := server.end(t); err == nil {
+	for range 3 {
+		d.Kill(t)
+		if err := answers(t, pair, at); err != nil {
+			t.Fatalf("while unetd is dead: %v", err)
+		}
+		d.Start(t)
+		if !unetd.Eventually(func() bool { return leased(t, socket) == 2 }) { // datagrams and messages
+			t.Fatalf("%d endpoints have been presented again", leased(t, socket))
+		}
+		if err := answers(t, pair, at); err != nil {
+			t.Fatalf("after a restart: %v", err)
+		}
+	}
+	if err := d.Stop(t); err != nil {
+		t.Errorf("unetd on SIGTERM: %v", err)
+	}
+	if err := server.End(t); err == nil {
 		t.Error("the server ended as if nothing had happened")
 	}
-	if !strings.Contains(server.output(), "lease closed") {
-		t.Errorf("the server said: %s", server.output())
+	if !strings.Contains(server.Output(), "lease closed") {
+		t.Errorf("the server said: %s", server.Output())
 	}
-	untouched(t, pair.A)
+	unetd.Untouched(t, pair.A)
+}
+
+// leased is the number of endpoints of which unetd knows the process.
+func leased(t *testing.T, socket string) (n int) {
+	t.Helper()
+	all, err := control.List(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if e.Leased {
+			n++
+		}
+	}
+	return n
 }
 
 // TestRestartedServer: a port that a killed process held can be claimed at once
@@ -137,15 +204,11 @@ func TestRestartedServer(t *testing.T) {
 	_, socket := daemon(t, pair.A)
 	at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
 	for range 5 {
-		server := start(t, pair.A, netlab.Nobody(), command(t, "echo"), "serve", "--socket", socket, "--listen", at)
-		server.await(t, "answering on")
-		conn := kernelDial(t, pair.B, at)
-		conn.Write([]byte("x"))
-		if _, err := conn.Read(make([]byte, 8)); err != nil {
+		server := serve(t, pair.A, socket, at)
+		if err := answers(t, pair, at); err != nil {
 			t.Fatal(err)
 		}
-		server.cmd.Process.Kill()
-		server.end(t)
+		server.Kill(t)
 		awaitFree(t, socket, at)
 	}
 }

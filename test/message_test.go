@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/segment"
+	"github.com/unet-go/unet/test/internal/unetd"
 )
 
 // attach is an endpoint of this process with one message tag, through unetd.
@@ -303,7 +304,7 @@ func TestMessageAllocs(t *testing.T) {
 		epB.Free(&msgs[0])
 		recv(epA)
 		epA.Free(&msgs[0])
-	}); n != 0 && !raceEnabled {
+	}); n != 0 && !unetd.RaceEnabled {
 		t.Errorf("%v allocations a round trip", n)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/test/internal/unetd"
 )
 
 // open is a host of ours in this process, through unetd's socket.
@@ -407,7 +408,7 @@ func TestBetweenHosts(t *testing.T) {
 				}
 			}
 			roundTrip() // resolves the routes
-			if n := testing.AllocsPerRun(200, roundTrip); n != 0 && !raceEnabled {
+			if n := testing.AllocsPerRun(200, roundTrip); n != 0 && !unetd.RaceEnabled {
 				t.Errorf("%v allocations a round trip", n)
 			}
 

@@ -25,6 +25,22 @@ struct ipv4_header { /* RFC 791 */
 	__be32 dst;
 };
 
+struct ipv6_header { /* RFC 8200 */
+	__be32 version_class_flow;
+	__be16 payload_length; /* of what follows this header */
+	__u8 next_header;
+	__u8 hop_limit;
+	__be32 src[4];
+	__be32 dst[4];
+};
+
+struct ipv6_fragment { /* RFC 8200, 4.5 */
+	__u8 next_header;
+	__u8 reserved;
+	__be16 offset; /* 13 bits of offset, 2 reserved, M */
+	__be32 id;
+};
+
 struct udp_header { /* RFC 768 */
 	__be16 src;
 	__be16 dst;
@@ -32,11 +48,45 @@ struct udp_header { /* RFC 768 */
 	__be16 checksum;
 };
 
-struct icmp_header { /* RFC 792; the quoted packet follows an error */
+struct tcp_header { /* RFC 9293 */
+	__be16 src;
+	__be16 dst;
+	__be32 sequence;
+	__be32 ack;
+	__u8 offset; /* of the data, in words; 4 bits reserved */
+	__u8 flags;
+	__be16 window;
+	__be16 checksum;
+	__be16 urgent;
+};
+
+/* The first bytes of a UDP header and of a TCP header: an ICMP error quotes so many at least (RFC 792). */
+struct quoted_ports {
+	__be16 src;
+	__be16 dst;
+	__be32 rest;
+};
+
+struct icmp_header { /* RFC 792 and 4443; the quoted packet follows an error */
 	__u8 type;
 	__u8 code;
 	__be16 checksum;
 	__be32 rest;
+};
+
+struct nd_message { /* RFC 4861, 4.3 and 4.4: neighbour solicitation and advertisement */
+	__u8 type;
+	__u8 code;
+	__be16 checksum;
+	__u8 flags; /* of an advertisement: router, solicited, override */
+	__u8 reserved[3];
+	__be32 target[4];
+};
+
+struct nd_link_option { /* RFC 4861, 4.6.1 */
+	__u8 type;
+	__u8 length; /* in units of 8 bytes */
+	__u8 link[6];
 };
 
 struct arp_packet { /* RFC 826, for IPv4 over Ethernet */
@@ -61,8 +111,29 @@ struct message_header { /* docs/message-format.md */
 
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_OFFSET 0x1fff
+#define IPV6_OFFSET 0xfff8
+#define PROTOCOL_HOP_BY_HOP 0
 #define PROTOCOL_ICMP 1
+#define PROTOCOL_TCP 6
 #define PROTOCOL_UDP 17
+#define PROTOCOL_ROUTING 43
+#define PROTOCOL_FRAGMENT 44
+#define PROTOCOL_AH 51
+#define PROTOCOL_ICMPV6 58
+#define PROTOCOL_DEST_OPTIONS 60
+#define PROTOCOL_MOBILITY 135
+#define PROTOCOL_HIP 139
+#define PROTOCOL_SHIM6 140
+#define PROTOCOL_EXPERIMENT_1 253
+#define PROTOCOL_EXPERIMENT_2 254
+#define ND_ROUTER_SOLICITATION 133 /* the first type of RFC 4861 */
+#define ND_SOLICITATION 135
+#define ND_ADVERTISEMENT 136
+#define ND_REDIRECT 137 /* the last */
+#define ND_ROUTER_FLAG 0x80
+#define ND_SOURCE_LINK 1
+#define ND_TARGET_LINK 2
+#define ND_HOP_LIMIT 255 /* nothing that came through a router has it (RFC 4861, 3.1) */
 #define ARP_REQUEST 1
 #define MESSAGE_VERSION 1
 
@@ -81,11 +152,51 @@ static __always_inline bool is_ipv4(const struct ipv4_header *ip)
 	return ip->version_ihl >> 4 == 4 && header_len(ip) >= sizeof(*ip);
 }
 
+static __always_inline bool is_ipv6(const struct ipv6_header *ip)
+{
+	return (ip->version_class_flow & bpf_htonl(0xf0000000)) == bpf_htonl(0x60000000);
+}
+
+/* has_ports: the protocols in which a port is a tag. */
+static __always_inline bool has_ports(__u8 protocol)
+{
+	return protocol == PROTOCOL_UDP || protocol == PROTOCOL_TCP;
+}
+
+/* is_extension: an IPv6 header after which another follows, so that what it leads to is not seen here. */
+static __always_inline bool is_extension(__u8 next_header)
+{
+	switch (next_header) {
+	case PROTOCOL_HOP_BY_HOP:
+	case PROTOCOL_ROUTING:
+	case PROTOCOL_AH:
+	case PROTOCOL_DEST_OPTIONS:
+	case PROTOCOL_MOBILITY:
+	case PROTOCOL_HIP:
+	case PROTOCOL_SHIM6:
+	case PROTOCOL_EXPERIMENT_1:
+	case PROTOCOL_EXPERIMENT_2:
+		return true;
+	}
+	return false;
+}
+
+/* is_nd: router and neighbour discovery and redirects. */
+static __always_inline bool is_nd(__u8 icmp_type)
+{
+	return icmp_type >= ND_ROUTER_SOLICITATION && icmp_type <= ND_REDIRECT;
+}
+
 /* is_arp: ARP for IPv4 over Ethernet. */
 static __always_inline bool is_arp(const struct arp_packet *arp)
 {
 	return arp->link_type == bpf_htons(1) && arp->addr_type == bpf_htons(ETHERTYPE_IPV4) &&
 	       arp->link_len == 6 && arp->addr_len == 4;
+}
+
+static __always_inline bool is_vlan(__be16 type)
+{
+	return type == bpf_htons(ETHERTYPE_VLAN) || type == bpf_htons(ETHERTYPE_SERVICE_VLAN);
 }
 
 static __always_inline bool is_broadcast(const __u8 *link)
@@ -97,6 +208,35 @@ static __always_inline bool is_broadcast(const __u8 *link)
 static __always_inline bool is_link(const __u8 *link, __u32 head, __u16 tail)
 {
 	return *(const __u32 *)link == head && *(const __u16 *)(link + 4) == tail;
+}
+
+/* is_group: a link address of IPv6 multicast (RFC 2464, 7). */
+static __always_inline bool is_group(const __u8 *link)
+{
+	return *(const __be16 *)link == bpf_htons(0x3333);
+}
+
+/* is_group_of: the one that belongs to an IPv6 multicast address. */
+static __always_inline bool is_group_of(const __u8 *link, const __be32 *addr)
+{
+	return is_group(link) && *(const __be32 *)(link + 2) == addr[3];
+}
+
+/* is_solicited_node: the multicast address at which addr is asked for (RFC 4291, 2.7.1). */
+static __always_inline bool is_solicited_node(const __be32 *group, const __be32 *addr)
+{
+	return group[0] == bpf_htonl(0xff020000) && !group[1] && group[2] == bpf_htonl(1) &&
+	       group[3] == (addr[3] | bpf_htonl(0xff000000));
+}
+
+static __always_inline bool is_unspecified(const __be32 *addr)
+{
+	return !(addr[0] | addr[1] | addr[2] | addr[3]);
+}
+
+static __always_inline bool same_addr(const __be32 *a, const __be32 *b)
+{
+	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
 }
 
 #endif

@@ -11,22 +11,8 @@
 #ifndef UNET_META_H
 #define UNET_META_H
 
+#include "kernel.h"
 #include "unet.h"
-#include <bpf/bpf_core_read.h>
-
-/* The kernel's own types, as far as they are read here; CO-RE finds the offsets. */
-struct xdp_buff {
-	void *data_hard_start;
-	__u32 frame_sz;
-} __attribute__((preserve_access_index));
-
-struct skb_shared_info {
-	__u16 gso_size;
-	__u32 gso_type;
-} __attribute__((preserve_access_index));
-
-extern void *bpf_cast_to_kern_ctx(void *) __ksym;
-extern void *bpf_rdonly_cast(const void *, __u32) __ksym;
 
 #define SKB_GSO_UDP_L4 (1u << 17)  /* include/linux/skbuff.h */
 #define SMP_CACHE_BYTES 64ul       /* amd64, arm64: what SKB_DATA_ALIGN rounds to */

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 
 /*
- * One mux: an uplink, its tag table, and the programs that share them.
+ * One mux: an uplink, its tag tables, and the programs that share them.
  *
- *            wire                       endpoint      endpoint
- *              |                           |             |
- *        +-----v------+  tags, devices  +--v---+      +--v---+   inner ends:
- *        |   uplink   | --------------> | port |      | port |   deliver.c
- *        | unet_uplink| <-------------- | unet_port   | unet_port
- *        +------------+                 +------+ <--> +------+   outer ends
- *              |
- *           kernel (no tag)
+ *            wire                          endpoint        endpoint
+ *              |                              |               |
+ *   noted by   |                              |   sockets:    |
+ *   unet_note_vlan                            |  port_sockets |
+ *              |                         +----v----+     +----v----+
+ *              |                         | unet_   |     | unet_   |  inner ends
+ *              |                         | deliver |     | deliver |  (alarms)
+ *        +-----v-------+  tags, tags6,   +---------+     +---------+
+ *        |   uplink    |  devices        |  port   |     |  port   |  outer ends
+ *        | unet_uplink | --------------> |  unet_  | <-> |  unet_  |
+ *        |             | <-------------- |  port   |     |  port   |
+ *        +-------------+                 +---------+     +---------+
+ *          |         |
+ *       kernel     queue attachments: sockets
+ *      (no tag)
  */
 #include "unet.h"
 
@@ -19,7 +26,7 @@ volatile const struct unet_config config = {};
 /* Where frames leave: the uplink and the outer ends of the ports, by ifindex. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, UNET_MAX_PORTS + 1);
 	__type(key, __u32);
 	__type(value, __u32);
 } devices SEC(".maps");
@@ -32,8 +39,49 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
+/*
+ * The sockets behind the ports, by slot. The inner end of a port has the ifindex
+ * slot + UNET_FIRST_IFINDEX in its namespace, which is how unet_deliver knows
+ * which is its own. The kernel delivers to a socket only what came in on the
+ * device that the socket is bound to, so a wrong slot would reach nobody.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, UNET_MAX_PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} port_sockets SEC(".maps");
+
+/* All endpoints. No program reads it; see struct unet_endpoint. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UNET_MAX_PORTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct unet_owner);
+	__type(value, struct unet_endpoint);
+} endpoints SEC(".maps");
+
+/* The mux itself. No program reads it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct unet_state);
+} state SEC(".maps");
+
+/*
+ * What user space has to act on. An alarm names a slot, so whoever gives a slot to
+ * another endpoint first reads what is left here of the one before.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+	__type(value, struct unet_alarm);
+} alarms SEC(".maps");
+
 #include "uplink.h"
 #include "port.h"
+#include "deliver.h"
 #include "trace.h"
 
 /* The kernel demands the GPL of programs that call its functions. */

@@ -19,29 +19,8 @@
 #define UNET_TRACE_H
 
 #include "count.h"
-#include <bpf/bpf_core_read.h>
+#include "kernel.h"
 #include <bpf/bpf_tracing.h>
-
-struct bpf_prog_aux {
-	__u32 id;
-} __attribute__((preserve_access_index));
-
-struct bpf_prog {
-	struct bpf_prog_aux *aux;
-} __attribute__((preserve_access_index));
-
-struct net {
-	__u64 net_cookie;
-} __attribute__((preserve_access_index));
-
-typedef struct {
-	struct net *net;
-} __attribute__((preserve_access_index)) possible_net_t;
-
-struct net_device {
-	int ifindex;
-	possible_net_t nd_net;
-} __attribute__((preserve_access_index));
 
 /* XDP program id to the counter of its losses. */
 struct {

@@ -16,23 +16,79 @@
 
 /* What a tag is about. One byte, as it stands in a key. */
 enum unet_tag_kind {
-	UNET_TAG_UDP = 1,     /* one UDP address and port */
-	UNET_TAG_ADDR = 2,    /* a whole IPv4 address */
-	UNET_TAG_MESSAGE = 3, /* a U-Net message tag */
+	UNET_TAG_UDP = 1,       /* one UDP address and port */
+	UNET_TAG_TCP = 2,       /* one TCP address and port */
+	UNET_TAG_UDP_BLOCK = 3, /* UNET_BLOCK_PORTS UDP ports of an address, by the first of them */
+	UNET_TAG_TCP_BLOCK = 4,
+	UNET_TAG_ADDR = 5,      /* a whole address */
+	UNET_TAG_MESSAGE = 6,   /* a U-Net message tag */
 } __attribute__((packed));
+
+#define UNET_MAX_PORTS 4096
+#define UNET_FIRST_IFINDEX 2 /* of an inner end; 1 is lo */
+#define UNET_BLOCK_PORTS 64 /* a block begins at a multiple of it */
 
 /* A key of the tag table: 8 bytes, so that it is hashed in one round. */
 struct unet_tag {
 	enum unet_tag_kind kind;
 	__u8 zero;    /* no meaning; part of the key */
-	__be16 port;  /* UNET_TAG_UDP only, else 0 */
+	__be16 port;  /* of UDP and TCP, else 0 */
 	__be32 value; /* IPv4 address, or message tag */
+};
+
+/* A key of the table of IPv6 tags: 20 bytes. */
+struct unet_tag6 {
+	enum unet_tag_kind kind;
+	__u8 zero;
+	__be16 port;
+	__be32 addr[4];
 };
 
 /* Who holds a tag: an endpoint behind a port, or one on an uplink queue. */
 struct unet_owner {
 	__u32 port;  /* ifindex of the port's outer end; 0: a queue attachment */
 	__u32 queue; /* of the uplink, when port is 0 */
+};
+
+/*
+ * What the control plane has to know of an endpoint to take it over from a
+ * process that died. It stands in the kernel beside the tags, so it is there
+ * exactly as long as they are. No program reads it.
+ */
+struct unet_endpoint {
+	__u64 id;
+	__u64 cookie;        /* of its socket (SO_COOKIE) */
+	__u64 segment_bytes;
+	__u32 uid;           /* whose it is */
+	__u32 gid;
+	__u32 pid;           /* of the process that opened it; 0: not known */
+	__u32 slot;          /* of its socket in port_sockets; ports only */
+	__u32 netnsid;       /* by which the uplink's namespace knows the port's; ports only */
+	__u32 zero;
+};
+
+/* What the control plane has to know of the mux itself, for the same reason. */
+struct unet_state {
+	__u8 objects[32];   /* SHA-256 of the compiled programs; another one: nothing here can be relied on */
+	__u64 netns;        /* cookie of the uplink's namespace */
+	__u64 next_id;      /* of endpoints */
+	__u32 ifindex;      /* of the uplink */
+	__u32 mtu;
+	__u8 link[6];       /* the uplink's link address */
+	__u16 generic;      /* attach mode */
+	__u32 restore_vlan; /* 1: receive VLAN offload was turned off, and is to be turned on again */
+	__u32 zero;
+	char interface[16]; /* the uplink's name when the mux was attached */
+};
+
+/* Something that user space is told of, in the ring buffer alarms. */
+enum unet_alarm_kind {
+	UNET_ALARM_FILL = 1, /* an endpoint's fill ring is not sound; see fill.h */
+};
+
+struct unet_alarm {
+	enum unet_alarm_kind kind;
+	__u32 slot; /* of the endpoint */
 };
 
 /*
@@ -46,12 +102,14 @@ struct unet_rx_meta {
 
 /* What a mux is told once, before its programs are loaded. */
 struct unet_config {
-	__u32 link_head; /* first four bytes of the uplink's link address, as they stand in a frame */
-	__u16 link_tail; /* and the last two */
-	__u16 generic;   /* 1: attached in generic (skb) mode, 0: native */
-	__u32 uplink;    /* ifindex */
-	__u32 max_frame; /* bytes that fit the uplink: its MTU and an Ethernet header */
-	__u64 netns;     /* cookie of the uplink's network namespace */
+	__u32 link_head;  /* first four bytes of the uplink's link address, as they stand in a frame */
+	__u16 link_tail;  /* and the last two */
+	__u16 generic;    /* 1: attached in generic (skb) mode, 0: native */
+	__u32 uplink;     /* ifindex */
+	__u32 max_frame;  /* bytes that fit the uplink: its MTU and an Ethernet header */
+	__u64 netns;      /* cookie of the uplink's network namespace */
+	__u32 notes_vlan; /* 1: unet_note_vlan is attached; see vlan.h */
+	__u32 zero;
 };
 
 /*
@@ -66,13 +124,14 @@ enum unet_counter {
 	/* uplink: left to the kernel */
 	UNET_RX_PASS,             /* no tag claims it */
 	UNET_RX_PASS_TRUNCATED,   /* headers end too early to read a tag */
+	UNET_RX_PASS_VLAN,        /* it is of a VLAN, by a tag in the frame or beside it */
+	UNET_RX_PASS_PORT_GONE,   /* the owner's port no longer exists: its process has died */
 	UNET_RX_PASS_OTHER_QUEUE, /* its owner is bound to another queue of the uplink */
 	/* uplink: delivered */
 	UNET_RX_PORT,
 	UNET_RX_QUEUE,
 	/* uplink: a tag claims it, dropped */
 	UNET_RX_BAD_LENGTH,  /* a length field promises more than arrived */
-	UNET_RX_PORT_GONE,   /* the owner's port no longer exists */
 	UNET_RX_QUEUE_GONE,  /* the owner's socket is no longer on its queue */
 	UNET_RX_NO_METADATA, /* no room for the metadata */
 	/* port: sent on */
@@ -81,13 +140,15 @@ enum unet_counter {
 	/* port: dropped */
 	UNET_TX_TRUNCATED,     /* headers end too early, or do not stand in the first buffer */
 	UNET_TX_BAD_LENGTH,    /* a length field lies */
-	UNET_TX_BAD_HEADER,    /* unknown IP or message version, impossible header length */
+	UNET_TX_BAD_HEADER,    /* unknown IP or message version, impossible header length, IPv6 extension header */
 	UNET_TX_OVERSIZE,      /* does not fit the uplink */
-	UNET_TX_BAD_ETHERTYPE, /* neither IPv4, ARP nor a U-Net message */
+	UNET_TX_BAD_ETHERTYPE, /* neither IP, ARP nor a U-Net message; VLANs are nobody's to send into */
 	UNET_TX_FORGED_LINK,   /* source link address is not the uplink's */
-	UNET_TX_FORGED_ADDR,   /* source IP address is not the sender's */
+	UNET_TX_FORGED_ADDR,   /* source IP address is not the sender's, or not all of it where that is needed */
 	UNET_TX_FORGED_TAG,    /* source tag is held by somebody else, or by nobody */
 	UNET_TX_FORGED_ARP,    /* ARP that speaks for another address */
+	UNET_TX_FORGED_ND,     /* neighbour discovery that speaks for another, or for a router */
+	UNET_TX_FORGED_QUOTE,  /* ICMP error about a packet that was not sent to its sender, or ICMP of a router */
 	UNET_TX_NO_OWNER,      /* addressed to this host, and no endpoint holds the tag */
 	UNET_TX_TO_QUEUE,      /* the owner is on a queue: only the uplink's frames reach it */
 	UNET_TX_PORT_GONE,     /* the local owner's port no longer exists */
@@ -96,6 +157,8 @@ enum unet_counter {
 	UNET_DELIVER_SOCKET,
 	UNET_DELIVER_NO_SOCKET,
 	UNET_DELIVER_NO_METADATA,
+	UNET_DELIVER_BAD_FILL, /* the fill ring claims more entries than it has, or entries that are no frames */
+	UNET_DELIVER_TOO_LONG, /* only one frame of the segment may be filled, and it needs more, or stands in several buffers */
 	/* lost after a program had sent it on; see trace.h */
 	UNET_LOST_UPLINK_REDIRECT,  /* redirected by the uplink program */
 	UNET_LOST_PORT_REDIRECT,    /* redirected by a port program */
@@ -105,7 +168,10 @@ enum unet_counter {
 };
 
 #define ETHERTYPE_IPV4 0x0800
+#define ETHERTYPE_IPV6 0x86dd
 #define ETHERTYPE_ARP 0x0806
+#define ETHERTYPE_VLAN 0x8100         /* 802.1Q */
+#define ETHERTYPE_SERVICE_VLAN 0x88a8 /* 802.1ad, the outer one of two */
 #define ETHERTYPE_UNET 0x88b5
 
 #endif

@@ -8,16 +8,18 @@
 #define UNET_UPLINK_H
 
 #include "count.h"
+#include "find.h"
 #include "meta.h"
-#include "tags.h"
+#include "vlan.h"
 
 static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner)
 {
 	__u32 queue = ctx->rx_queue_index;
 
 	if (owner->port) {
-		if (bpf_redirect_map(&devices, owner->port, XDP_DROP) != XDP_REDIRECT)
-			return count(UNET_RX_PORT_GONE, XDP_DROP);
+		/* A tag whose owner has died claims nothing. */
+		if (bpf_redirect_map(&devices, owner->port, XDP_PASS) != XDP_REDIRECT)
+			return count(UNET_RX_PASS_PORT_GONE, XDP_PASS);
 		return count(UNET_RX_PORT, XDP_REDIRECT);
 	}
 	/* A frame can be redirected only to a socket bound to the queue it came in on. */
@@ -35,20 +37,18 @@ int unet_uplink(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct eth_header *eth = data;
-	struct found f = {};
-	bool ours;
+	struct found f;
 
 	if ((void *)(eth + 1) > data_end)
 		return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
+	/* Tags are about the untagged network. */
+	if (is_vlan(eth->type) || (config.notes_vlan && vlan_was_noted()))
+		return count(UNET_RX_PASS_VLAN, XDP_PASS);
 
-	ours = is_link(eth->dst, config.link_head, config.link_tail);
-	if (ours && eth->type == bpf_htons(ETHERTYPE_IPV4))
-		f = find_ipv4(ctx, (void *)(eth + 1), data_end);
-	else if (ours && eth->type == bpf_htons(ETHERTYPE_UNET))
-		f = find_message(ctx, (void *)(eth + 1), data_end);
-	else if (eth->type == bpf_htons(ETHERTYPE_ARP) && (ours || is_broadcast(eth->dst)))
-		f = find_arp((void *)(eth + 1), data_end);
-
+	if (is_link(eth->dst, config.link_head, config.link_tail))
+		f = find_unicast(ctx, eth, data_end);
+	else
+		f = find_asked(ctx, eth, data_end);
 	if (!f.owner)
 		return count(f.problem ? UNET_RX_PASS_TRUNCATED : UNET_RX_PASS, XDP_PASS);
 	if (f.problem)

@@ -58,13 +58,13 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usageError{errors.New("which benchmark? rtt, rate, oneway, memory or all")}
+			return usageError{errors.New("which benchmark? rtt, rate, oneway, memory, scale or all")}
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var c common
-	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newMemory(&c), newAll(&c)} {
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newMemory(&c), newScale(&c), newAll(&c)} {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}
@@ -85,6 +85,7 @@ func selectionFlags(cmd *cobra.Command, s *plan.Selection) {
 	f := cmd.Flags()
 	f.StringSliceVar(&s.Transports, "transport", s.Transports, "transports to measure")
 	f.StringSliceVar(&s.Attach, "attach", s.Attach, "how endpoints meet the mux: port, queue")
+	f.StringSliceVar(&s.Places, "place", s.Places, "where client and server are: pair (two hosts), crowd (two hosts with 255 other endpoints each), local (one host)")
 	f.StringSliceVar(&s.Wait, "wait", s.Wait, "how endpoints wait: spin, adaptive, block")
 	f.IntSliceVar(&s.Sizes, "size", s.Sizes, "message sizes, bytes of payload")
 	f.IntVar(&s.Rounds, "rounds", s.Rounds, "rounds of every combination")
@@ -98,6 +99,7 @@ func defaultSelection(b workload.Bench) plan.Selection {
 		Bench:      b,
 		Transports: transport.Names(),
 		Attach:     []string{"port", "queue"},
+		Places:     []string{plan.Pair},
 		Wait:       []string{"spin"},
 		Sizes:      []int{64},
 		Batches:    []int{1},
@@ -212,6 +214,41 @@ func newMemory(c *common) *cobra.Command {
 	return cmd
 }
 
+func newScale(c *common) *cobra.Command {
+	rounds, openings := 13, 51
+	cmd := &cobra.Command{
+		Use:   "scale",
+		Short: "Many endpoints, and endpoints as neighbours",
+		Long: `scale compares round trips of messages with one endpoint open on each host and
+with 256, over ports and over queues, and between two endpoints of one host and
+of two, in interleaved rounds. It also times the opening of an endpoint through unetd, on an empty host
+and on one with 255 endpoints.`,
+		Example: `  unetbench scale
+  unetbench scale --rounds 25 --openings 101 --json > scale.jsonl`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if openings < 1 {
+				return usageError{fmt.Errorf("--openings %d: want at least 1", openings)}
+			}
+			part, err := bench.NewPart(scaleSelection(rounds))
+			if err != nil {
+				return usageError{err}
+			}
+			return c.run(cmd, &bench.Run{Parts: []bench.Part{part}, Openings: openings})
+		},
+	}
+	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of every combination")
+	cmd.Flags().IntVar(&openings, "openings", openings, "endpoints to open on either host")
+	return cmd
+}
+
+func scaleSelection(rounds int) plan.Selection {
+	s := rttSelection()
+	s.Transports, s.Rounds = []string{transport.Message}, rounds
+	s.Places = []string{plan.Pair, plan.Crowd, plan.Local}
+	return s
+}
+
 func newAll(c *common) *cobra.Command {
 	rounds := 13
 	cmd := &cobra.Command{
@@ -219,7 +256,8 @@ func newAll(c *common) *cobra.Command {
 		Short: "Everything, and the speed table",
 		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
 modes, rates, oneway and memory, in about three minutes. It ends with the table
-of the speed and memory figures that unet is held to.`,
+of the speed and memory figures that unet is held to. (scale has a table of its
+own.)`,
 		Example: `  unetbench all
   unetbench all --json > all.jsonl`,
 		Args: noArguments,

@@ -77,6 +77,9 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"oneway", "--window", "1"},
 		{"memory", "--attach", "tape"},
 		{"all", "--rounds", "0"},
+		{"scale", "--rounds", "0"},
+		{"scale", "--openings", "0"},
+		{"rtt", "--place", "elsewhere"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,0"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,4095"},
@@ -293,6 +296,26 @@ func TestEveryTransport(t *testing.T) {
 	})
 	t.Run("oneway", func(t *testing.T) {
 		checkRun(t, combinations, "oneway", "--unetd", unetd, "--rounds", "1", "--n", "2000")
+	})
+	t.Run("on one host", func(t *testing.T) {
+		checkRun(t, 3+1, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,kernel-udp", "--place", "local", "--rounds", "1", "--n", "200")
+	})
+	t.Run("scale", func(t *testing.T) {
+		ownTempDir(t)
+		want := leftovers(t)
+		out, errs, err := execute(t.Context(), "scale", "--unetd", unetd, "--rounds", "1", "--openings", "2", "--json")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		if n := len(lines(t, out)); n != 2+5 { // openings, and ports at three places, queues at two
+			t.Errorf("%d lines:\n%s", n, out)
+		}
+		if strings.Contains(errs, "not measured") {
+			t.Errorf("figures are missing:\n%s", errs)
+		}
+		if left := leftovers(t); left != want {
+			t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+		}
 	})
 	t.Run("memory", func(t *testing.T) {
 		ownTempDir(t)

@@ -55,8 +55,9 @@ func (c *common) run(cmd *cobra.Command, r *bench.Run) (err error) {
 		lines := json.NewEncoder(out)
 		r.OnRecord = func(rec report.Record) { writing = errors.Join(writing, lines.Encode(rec)) }
 		r.OnWeight = func(w report.Weight) { writing = errors.Join(writing, lines.Encode(w)) }
+		r.OnOpening = func(o report.Opening) { writing = errors.Join(writing, lines.Encode(o)) }
 	} else {
-		r.OnRecord, r.OnWeight = func(report.Record) {}, func(report.Weight) {}
+		r.OnRecord, r.OnWeight, r.OnOpening = func(report.Record) {}, func(report.Weight) {}, func(report.Opening) {}
 	}
 	r.OnStep, r.OnNote = bar.step, bar.note
 
@@ -72,29 +73,39 @@ func (c *common) run(cmd *cobra.Command, r *bench.Run) (err error) {
 	res, err := r.Do(cmd.Context(), l)
 	bar.clear()
 	if err == nil || len(res.Records) > 0 {
-		printTables(tables, res, len(r.Parts) > 1)
+		printTables(tables, res)
 	}
 	return errors.Join(err, writing)
 }
 
 // printTables writes all tables for which there are figures. The goals are the
 // business of a run that measures all of them.
-func printTables(w io.Writer, res bench.Result, goals bool) {
+func printTables(w io.Writer, res bench.Result) {
 	s := report.Summarize(res.Planned, res.Records)
 	s.Print(w)
 	s.PrintMuxCost(w)
 	if len(res.Weights) > 0 {
 		report.PrintWeights(w, res.Weights)
 	}
-	if goals {
-		report.PrintGoals(w, s.Goals(res.Weights))
+	if len(res.Openings) > 0 {
+		report.PrintOpenings(w, res.Openings)
+	}
+	var goals []report.Goal
+	if len(res.Weights) > 0 && len(res.Records) > 0 {
+		goals = s.Goals(res.Weights)
+	}
+	if len(res.Openings) > 0 {
+		goals = append(goals, s.ScaleGoals(res.Openings)...)
+	}
+	if len(goals) > 0 {
+		report.PrintGoals(w, goals)
 	}
 }
 
 // labConfig checks what the machine and the command line offer.
 func (c *common) labConfig(r *bench.Run) (lab.Config, error) {
 	cfg := lab.Config{}
-	cfg.Muxed, cfg.Plain = r.Networks()
+	cfg.Muxed, cfg.Crowd, cfg.Plain = r.Networks()
 	cpus, err := netlab.Processors()
 	if err != nil {
 		return cfg, err
@@ -117,7 +128,7 @@ func (c *common) labConfig(r *bench.Run) (lab.Config, error) {
 	if os.Geteuid() != 0 {
 		return cfg, errors.New("needs root, to make network namespaces and to start unetd in them")
 	}
-	if cfg.Muxed {
+	if cfg.Muxed || cfg.Crowd {
 		if cfg.Unetd, err = c.findUnetd(); err != nil {
 			return cfg, err
 		}

@@ -3,13 +3,17 @@
 // on a unix socket. It is never on the data path.
 //
 //	unetd serve --interface eth0
+//	unetd check-config --user alice
+//	unetd list
 //
 // This package reads the command line. The life of the daemon is in
-// internal/daemon, the mux behind it in internal/uplink, and the protocol with
-// applications in package control.
+// internal/daemon, the mux behind it in internal/uplink, who may have what in
+// internal/policy and internal/quota, and the protocol with applications in
+// package control.
 //
-// Exit status: 0 after SIGINT or SIGTERM, 1 if it could not run or
-// lost its interface, 2 if the command line is wrong.
+// Exit status: 0 if all went well, which for serve is after SIGINT or SIGTERM;
+// 1 if it could not be done, the file is wrong or the interface was lost; 2 if
+// the command line is wrong.
 package main
 
 import (
@@ -34,7 +38,7 @@ type failure struct{ error }
 func run(args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
 	}
@@ -43,7 +47,7 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, "unetd:", line)
 		return exitFailure
 	}
-	fmt.Fprintln(os.Stderr, "unetd:", line+": see unetd serve --help")
+	fmt.Fprintln(os.Stderr, "unetd:", line+": see", cmd.CommandPath(), "--help")
 	return exitUsage
 }
 
@@ -51,6 +55,16 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "unetd",
 		Short: "Grant applications endpoints on a network interface",
+		Example: `  # Serve eth0 by the policy in /etc/unet/policy.yaml.
+  unetd serve --interface eth0 --socket-mode 0666
+
+  # Is the policy right, and what may alice have?
+  unetd check-config
+  unetd check-config --user alice --interface eth0
+
+  # What is there now?
+  unetd list
+  unetd counters`,
 		Long: `unetd attaches the unet multiplexer (XDP programs) to a network interface and
 grants endpoints to applications: an AF_XDP socket and a communication segment
 of their own. Frames that no application has claimed stay the kernel's.`,
@@ -60,6 +74,6 @@ of their own. Frames that no application has claimed stay the kernel's.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newVersion())
+	root.AddCommand(newServe(), newCheckConfig(), newList(), newCounters(), newCleanup(), newVersion())
 	return root
 }

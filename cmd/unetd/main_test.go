@@ -3,20 +3,16 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
-	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/control"
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
@@ -35,36 +31,10 @@ func TestMain(m *testing.M) {
 	case roleUnetd:
 		main()
 	case roleApp:
-		application(os.Args[1])
+		newApplication(os.Args[1]).run()
 	default:
 		os.Exit(m.Run())
 	}
-}
-
-// application opens an endpoint, says so, and keeps it until its input ends.
-func application(socket string) {
-	g, l, err := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(77)}})
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	// Through the open and through the lease alike.
-	reserved := endpoint.UDPTag(netip.MustParseAddrPort("10.0.0.1:53"))
-	_, claimErr := l.Claim(context.Background(), reserved)
-	_, _, openErr := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{reserved}})
-	for _, err := range []error{openErr, claimErr} {
-		if !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), "udp:10.0.0.1:53: ports below 1024 need uid 0") {
-			fmt.Println("port 53:", err)
-			os.Exit(1)
-		}
-	}
-	status, _ := os.ReadFile("/proc/self/status")
-	for line := range strings.Lines(string(status)) {
-		if strings.HasPrefix(line, "CapEff:") {
-			fmt.Print("granted ", g.Tags, " uid ", os.Getuid(), " ", line)
-		}
-	}
-	io.Copy(io.Discard, os.Stdin)
 }
 
 // command runs this binary in a role. The link survives a change of user that
@@ -97,21 +67,56 @@ func finish(t *testing.T, host *netlab.Host, cmd *exec.Cmd) (code int, stdout, s
 	return cmd.ProcessState.ExitCode(), o.String(), e.String()
 }
 
+// site is a host on which unetd runs again and again, with what it finds there.
+type site struct {
+	host          *netlab.Host
+	socket, bpffs string
+}
+
+func newSite(t *testing.T, host *netlab.Host) *site {
+	t.Helper()
+	return &site{host, socketPath(t), netlab.BPFFS(t)}
+}
+
+// command is a command of unetd with this site's places. Those of serve that are
+// given again in args win.
+func (s *site) command(name string, args ...string) *exec.Cmd {
+	places := map[string][]string{
+		"serve":    {"--interface", s.host.Interface, "--socket", s.socket, "--bpffs", s.bpffs},
+		"cleanup":  {"--socket", s.socket, "--bpffs", s.bpffs},
+		"list":     {"--socket", s.socket},
+		"counters": {"--socket", s.socket},
+	}
+	return command(roleUnetd, slices.Concat([]string{name}, places[name], args)...)
+}
+
+// run runs a command of unetd on the site's host and wants exit code 0 and
+// nothing on stderr.
+func (s *site) run(t *testing.T, name string, args ...string) (stdout string) {
+	t.Helper()
+	code, stdout, stderr := finish(t, s.host, s.command(name, args...))
+	if code != 0 || stderr != "" {
+		t.Errorf("unetd %s %v: exit %d, %s%s", name, args, code, stdout, stderr)
+	}
+	return stdout
+}
+
 // process is a running unetd that was ready.
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	socket string
 	stderr chan string // lines; closed at its end
+	last   []string    // of them, those that wait has read
 }
 
-// serve starts unetd on a host and waits until it is ready.
-func serve(t *testing.T, host *netlab.Host, socket string, args ...string) *process {
+// serve starts unetd and waits until it is ready.
+func (s *site) serve(t *testing.T, args ...string) *process {
 	t.Helper()
-	cmd := command(roleUnetd, append([]string{"serve", "--interface", host.Interface, "--socket", socket, "--ready-fd", "3"}, args...)...)
-	return serveCommand(t, host, socket, cmd)
+	return serveCommand(t, s.host, s.socket, s.command("serve", append([]string{"--ready-fd", "3"}, args...)...))
 }
 
+// serveCommand starts a unetd that has --ready-fd 3 and waits until it is ready.
 func serveCommand(t *testing.T, host *netlab.Host, socket string, cmd *exec.Cmd) *process {
 	t.Helper()
 	ready, w, err := os.Pipe()
@@ -128,7 +133,7 @@ func serveCommand(t *testing.T, host *netlab.Host, socket string, cmd *exec.Cmd)
 		t.Fatal(err)
 	}
 	w.Close()
-	d := &process{t, cmd, socket, make(chan string, 1000)}
+	d := &process{t: t, cmd: cmd, socket: socket, stderr: make(chan string, 1000)}
 	d.watch(stderr)
 	if err := ready.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
@@ -163,21 +168,23 @@ func (d *process) watch(stderr io.Reader) {
 func (d *process) awaitLine(parts ...string) {
 	d.t.Helper()
 	timeout := time.After(patience)
+	var others []string
 next:
 	for {
 		select {
 		case line, ok := <-d.stderr:
 			if !ok {
-				d.t.Fatalf("no line with %q", parts)
+				d.t.Fatalf("no line with %q, but:\n%s", parts, strings.Join(others, "\n"))
 			}
 			for _, p := range parts {
 				if !strings.Contains(line, p) {
+					others = append(others, line)
 					continue next
 				}
 			}
 			return
 		case <-timeout:
-			d.t.Fatalf("no line with %q", parts)
+			d.t.Fatalf("no line with %q, but:\n%s", parts, strings.Join(others, "\n"))
 		}
 	}
 }
@@ -189,18 +196,28 @@ func (d *process) stop(s os.Signal) {
 		d.t.Fatal(err)
 	}
 	if err := d.wait(); err != nil {
-		d.t.Errorf("unetd after %v: %v", s, err)
+		d.t.Errorf("unetd after %v: %v, and it said last:\n%s", s, err, strings.Join(d.last, "\n"))
 	}
 	if _, err := os.Lstat(d.socket); !errors.Is(err, os.ErrNotExist) {
 		d.t.Errorf("the socket: %v", err)
 	}
 }
 
+// kill ends it as a crash would.
+func (d *process) kill() {
+	d.t.Helper()
+	if err := d.cmd.Process.Kill(); err != nil {
+		d.t.Fatal(err)
+	}
+	_ = d.wait() // killed
+}
+
 // wait waits for the end. All of stderr is read first, as exec.Cmd wants it.
 func (d *process) wait() error {
 	kill := time.AfterFunc(patience, func() { d.cmd.Process.Kill() })
 	defer kill.Stop()
-	for range d.stderr {
+	for line := range d.stderr {
+		d.last = append(d.last, line)
 	}
 	return d.cmd.Wait()
 }
@@ -231,6 +248,22 @@ func TestCommandLine(t *testing.T) {
 		{"serve --help", 0, "unetd serve --interface eth0 --socket-group unet", ""},
 		{"version", 0, "control protocol 1, go1.", ""},
 		{"serve", 2, "", "unetd: no --interface given: see unetd serve --help"},
+		{"serve --help", 0, "SIGHUP reads it again", ""},
+		{"serve --help", 0, "--socket-mode 0666", ""},
+		{"serve --help", 0, "With --keep it leaves everything", ""},
+		{"serve --help", 0, "within --grace is reclaimed", ""},
+		{"check-config --help", 0, "unetd check-config ./policy.yaml --user alice", ""},
+		{"list --help", 0, "operator: true", ""},
+		{"counters --help", 0, "unetd counters --all --json", ""},
+		{"cleanup --help", 0, "unetd cleanup --force", ""},
+		{"check-config --interface eth0", 2, "", "--interface without --user: see unetd check-config --help"},
+		{"check-config one two", 2, "", "accepts at most 1 arg(s), received 2: see unetd check-config --help"},
+		{"list now", 2, "", `unknown command "now" for "unetd list": see unetd list --help`},
+		{"counters --some", 2, "", "unknown flag: --some: see unetd counters --help"},
+		{"cleanup --force=perhaps", 2, "", "invalid argument"},
+		{"serve --interface lo --grace 0s", 2, "", "--grace 0s: want more than 0"},
+		{"serve --interface lo --policy /no/such/policy", 1, "", "unetd: policy: open /no/such/policy: no such file or directory"},
+		{"serve --interface lo --allow-queue", 2, "", "unknown flag: --allow-queue"},
 		{"swerve", 2, "", `unknown command "swerve"`},
 		{"version now", 2, "", "unknown command"},
 		{"serve eth0", 2, "", "unknown command"},
@@ -247,9 +280,7 @@ func TestCommandLine(t *testing.T) {
 		{"serve --interface lo --ready-fd x", 2, "", "invalid argument"},
 		{"serve --interface lo --ready-fd 3", 2, "", "--ready-fd 3: bad file descriptor: pass an open descriptor"},
 		{"serve --interface lo --ready-fd 99", 2, "", "--ready-fd 99: bad file descriptor: pass an open descriptor"},
-		{"serve --help", 0, "they read and can starve it, and send unchecked; for trusted users only", ""},
 		{"serve --help", 0, "host's firewall (netfilter, tc) does not see", ""},
-		{"serve --interface lo --allow-queue=maybe", 2, "", "invalid argument"},
 	} {
 		code, stdout, stderr := finish(t, nil, command(roleUnetd, strings.Fields(c.args)...))
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) ||

@@ -11,11 +11,14 @@ import (
 	"os/signal"
 	"os/user"
 	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/daemon"
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 )
 
@@ -23,47 +26,73 @@ import (
 type serveFlags struct {
 	iface, mode                     string
 	socket, socketMode, socketGroup string
+	policy, bpffs                   string
+	grace                           time.Duration
+	keep                            bool
 	logLevel, logFormat             string
 	readyFD                         int
-	allowQueue                      bool
 }
 
-const serveExamples = `  # Serve eth0; only root can connect.
+const serveExamples = `  # Serve eth0 to root alone.
   unetd serve --interface eth0
 
-  # Members of the group unet can connect.
+  # Let everybody ask; the policy says who gets what.
+  unetd serve --interface eth0 --policy /etc/unet/policy.yaml --socket-mode 0666
+
+  # Members of the group unet can ask.
   unetd serve --interface eth0 --socket-group unet
 
-  # A socket of your own, and programs run by the driver or not at all.
-  unetd serve --interface eth0 --socket /run/lab/unetd.sock --mode native
+  # Read the policy again after a change.
+  unetd check-config && kill -HUP $(pidof unetd)
 
-  # Trusted users may own a whole queue of the interface.
-  unetd serve --interface eth0 --socket-group wheel --allow-queue`
+  # Restart without an interruption: endpoints go on while no unetd is there.
+  unetd serve --interface eth0 --keep
+
+  # A socket of your own, and programs run by the driver or not at all.
+  unetd serve --interface eth0 --socket /run/lab/unetd.sock --mode native`
+
+const serveLong = `Serve attaches the multiplexer to an interface, listens on a unix socket, and
+grants endpoints to whoever asks for them there and may have them by the policy.
+When a connection closes, its tags and its port are reclaimed; the memory and the
+network namespace of an endpoint live until the application closes its
+descriptors, and count against its user's limits until then.
+
+Policy: a file says who may claim which tags on which interface, how many
+endpoints and how much memory; the first rule that fits decides, and whom none
+fits gets nothing. Without --policy it is ` + policy.DefaultFile + ` if that exists;
+without any file only uid 0 gets endpoints. SIGHUP reads it again: what runs is not
+touched, and if the file is wrong the old policy stays. The socket's mode (0600 by
+default) decides who can ask at all: with a policy, --socket-mode 0666 or
+--socket-group lets others ask. See unetd check-config, and docs/policy.md.
+
+The host's firewall (netfilter, tc) does not see what endpoints send and
+receive: its rules do not apply to them. A rule with trusted: true lets a user
+attach to a queue of the interface itself: who owns a queue reads every frame that
+arrives there, can keep the others from getting any, and sends frames that nobody
+checks.
+
+Crashes: programs, tables and links are pinned in a BPF file system (--bpffs), so
+endpoints work on when unetd is killed. The next unetd of the interface takes them
+over, and applications come back to it by themselves; what nobody comes back for
+within --grace is reclaimed. A second unetd for the same interface is refused.
+
+SIGINT or SIGTERM ends all leases and tells their owners, detaches from the
+interface, unpins and removes the socket. With --keep it leaves everything
+working instead, for the next unetd. A second signal ends the process at once, as a
+crash would. If the interface is deleted or its link address changes, all leases end,
+and unetd ends with status 1.
+
+unetd needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK and CAP_SETUID (and
+CAP_NET_BIND_SERVICE if the policy permits ports below
+net.ipv4.ip_unprivileged_port_start), and to write to the BPF file system.
+NOTIFY_SOCKET is honoured (systemd Type=notify).`
 
 func newServe() *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{
-		Use:   "serve --interface NAME",
-		Short: "Attach to an interface and grant endpoints on it",
-		Long: `Serve attaches the multiplexer to an interface, listens on a unix socket, and
-grants endpoints to whoever may connect to it: access is governed by the
-socket's mode and group. UDP ports below net.ipv4.ip_unprivileged_port_start are
-for uid 0 only. When a connection closes, its tags and its port are reclaimed;
-the memory and the network namespace of an endpoint live until the application
-closes its descriptors.
-
-The host's firewall (netfilter, tc) does not see what endpoints send and
-receive: its rules do not apply to them.
-
-With --allow-queue, applications may also attach to a queue of the interface
-itself. The owner of a queue reads every frame that arrives there, can keep the
-others from getting any, and sends frames that nobody checks: allow it only
-where everybody who may connect is trusted.
-
-SIGINT or SIGTERM closes all leases, detaches from the interface and removes the
-socket; a second one ends the process at once. If the interface is deleted or
-its link address changes, unetd does the same by itself and ends with status 1.
-NOTIFY_SOCKET is honoured (systemd Type=notify).`,
+		Use:     "serve --interface NAME",
+		Short:   "Attach to an interface and grant endpoints on it",
+		Long:    serveLong,
 		Example: serveExamples,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -76,7 +105,10 @@ NOTIFY_SOCKET is honoured (systemd Type=notify).`,
 	flags.StringVar(&f.socket, "socket", daemon.DefaultSocket, "unix socket to listen on; its folder is made if missing")
 	flags.StringVar(&f.socketMode, "socket-mode", "", "permissions of the socket, octal (default 0600, or 0660 with --socket-group)")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "group of the socket, a name or a number")
-	flags.BoolVar(&f.allowQueue, "allow-queue", false, "let applications attach to a queue of the interface: they read and can starve it, and send unchecked; for trusted users only")
+	flags.StringVar(&f.policy, "policy", "", "file that says who may have what (default "+policy.DefaultFile+" if it exists, else only uid 0 may)")
+	flags.StringVar(&f.bpffs, "bpffs", uplink.DefaultBPFFS, "BPF file system for what outlives unetd; mounted if nothing is mounted there")
+	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long endpoints of a unetd that has died wait for their applications")
+	flags.BoolVar(&f.keep, "keep", false, "leave everything working at the end, for the next unetd")
 	flags.StringVar(&f.logLevel, "log-level", "info", "least severe level to log: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.IntVar(&f.readyFD, "ready-fd", 0, "write a line to this open file descriptor (3 or above) when ready")
@@ -88,6 +120,9 @@ NOTIFY_SOCKET is honoured (systemd Type=notify).`,
 func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 	if f.iface == "" {
 		return errors.New("no --interface given")
+	}
+	if f.grace <= 0 {
+		return fmt.Errorf("--grace %v: want more than 0", f.grace)
 	}
 	if f.readyFD < 0 || f.readyFD > 0 && f.readyFD < 3 {
 		return fmt.Errorf("--ready-fd %d: want 3 or above", f.readyFD)
@@ -112,22 +147,48 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
 	ctx = untilSignal(ctx, log)
+	source, err := policy.OpenSource(f.policy, policy.DefaultFile, policy.SystemNames(), log)
+	if err != nil {
+		return failure{err}
+	}
 	if err := uplink.Check(f.iface); err != nil {
 		return failure{err}
 	}
+	log.Info("policy", "policy", source.Policy(), "rules", len(source.Policy().Rules))
+	go reloadOn(reload, source, log)
 	err = daemon.Run(ctx, daemon.Config{
 		Socket: socket,
 		Ready:  ready,
+		Keep:   f.keep,
 		Log:    log,
-		Open: func() (daemon.Mux, error) {
-			return uplink.Open(uplink.Config{Interface: f.iface, Mode: mode, AllowQueue: f.allowQueue, Log: log})
+		Open: func(endpoints int64) (daemon.Mux, error) {
+			return uplink.Open(uplink.Config{
+				Interface: f.iface, Mode: mode, BPFFS: f.bpffs, Grace: f.grace, Policy: source, Endpoints: endpoints, Log: log,
+			})
 		},
 	})
 	if err != nil {
 		return failure{err}
 	}
 	return nil
+}
+
+// reloadOn reads the policy again at each signal. What is wrong with it has a
+// line each in the log.
+func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger) {
+	for range signals {
+		err := source.Reload()
+		if err == nil {
+			log.Info("policy reloaded", "policy", source.Policy(), "rules", len(source.Policy().Rules))
+			continue
+		}
+		for line := range strings.Lines(err.Error()) {
+			log.Error("policy not reloaded, the old one stays", "err", strings.TrimSpace(line))
+		}
+	}
 }
 
 // untilSignal ends with the first SIGINT or SIGTERM. The second ends the

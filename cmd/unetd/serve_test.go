@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -17,39 +15,18 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// attached says what unetd could have left on a host: the program on its
-// uplink, and ports.
-func attached(t *testing.T, h *netlab.Host) string {
-	t.Helper()
-	var all []string
-	err := h.Do(func() error {
-		links, err := netlink.LinkList()
-		for _, l := range links {
-			a := l.Attrs()
-			if a.Xdp != nil && a.Xdp.Attached {
-				all = append(all, fmt.Sprintf("%s:program", a.Name))
-			}
-			if a.Name != "lo" && a.Name != h.Interface {
-				all = append(all, a.Name)
-			}
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(all, " ")
-}
-
 func TestServe(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	socket := filepath.Join(socketPath(t), "..", "made", "s")
-	d := serve(t, pair.A, socket, "--allow-queue")
+	s := newSite(t, pair.A)
+	s.socket = filepath.Join(s.socket, "..", "made", "s")
+	socket := s.socket
+	d := s.serve(t)
 	d.awaitLine("msg=ready", "interface="+pair.A.Interface, "mode=generic", "socket="+filepath.Clean(socket))
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v", info, err)
@@ -128,9 +105,9 @@ func TestServe(t *testing.T) {
 
 func TestInterruptAndAgain(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	socket := socketPath(t)
+	s := newSite(t, pair.A)
 	for range 2 {
-		d := serve(t, pair.A, socket, "--log-format", "json", "--mode", "generic")
+		d := s.serve(t, "--log-format", "json", "--mode", "generic")
 		d.awaitLine(`"msg":"ready"`, `"mode":"generic"`)
 		d.stop(os.Interrupt)
 	}
@@ -143,8 +120,8 @@ func TestInterruptAndAgain(t *testing.T) {
 // waits for a service manager that does not read.
 func TestSecondSignal(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	socket := socketPath(t)
-	notify := socket + ".notify"
+	s := newSite(t, pair.A)
+	notify := s.socket + ".notify"
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +138,7 @@ func TestSecondSignal(t *testing.T) {
 	if err != unix.EAGAIN {
 		t.Fatal(err)
 	}
-	cmd := command(roleUnetd, "serve", "--interface", pair.A.Interface, "--socket", socket)
+	cmd := s.command("serve")
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+notify)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -170,7 +147,7 @@ func TestSecondSignal(t *testing.T) {
 	if err := pair.A.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
-	d := &process{t, cmd, socket, make(chan string, 1000)}
+	d := &process{t: t, cmd: cmd, socket: s.socket, stderr: make(chan string, 1000)}
 	d.watch(stderr)
 	d.awaitLine("msg=ready")
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -190,8 +167,15 @@ func TestSecondSignal(t *testing.T) {
 // ends, says so, and leaves nothing.
 func TestUplinkChanges(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	d := serve(t, pair.A, socketPath(t))
-	err := pair.A.Do(func() error {
+	s := newSite(t, pair.A)
+	d := s.serve(t)
+	g, l, err := control.Open(context.Background(), s.socket, endpoint.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	defer l.Close()
+	err = pair.A.Do(func() error {
 		l, err := netlink.LinkByName(pair.A.Interface)
 		if err != nil {
 			return err
@@ -200,6 +184,10 @@ func TestUplinkChanges(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	<-l.Done()
+	if err := l.Err(); !strings.Contains(err.Error(), "the uplink has changed") || !strings.Contains(err.Error(), "02:00:00:00:00:77") {
+		t.Errorf("the application was told: %v", err)
 	}
 	d.awaitLine("unetd: the uplink has changed", "02:00:00:00:00:77")
 	if err := d.wait(); d.cmd.ProcessState.ExitCode() != 1 {
@@ -210,42 +198,10 @@ func TestUplinkChanges(t *testing.T) {
 	}
 }
 
-// A queue is given out only where the operator said so, also to root.
-func TestQueueNeedsFlag(t *testing.T) {
-	pair := netlab.RequirePair(t, netlab.Config{})
-	socket := socketPath(t)
-	d := serve(t, pair.A, socket)
-	_, _, err := control.Open(context.Background(), socket, endpoint.Request{Attach: endpoint.AttachQueue})
-	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "--allow-queue") {
-		t.Errorf("queue attachment: %v", err)
-	}
-	d.stop(syscall.SIGTERM)
-}
-
-// What a kill leaves is a socket that the next unetd replaces.
-func TestKilled(t *testing.T) {
-	pair := netlab.RequirePair(t, netlab.Config{})
-	socket := socketPath(t)
-	d := serve(t, pair.A, socket)
-	g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	if err := d.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = d.wait()
-	<-l.Done()
-	if _, err := os.Lstat(socket); err != nil {
-		t.Fatal(err)
-	}
-	serve(t, pair.A, socket).stop(syscall.SIGTERM)
-}
-
 func TestCannotServe(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	socket := socketPath(t)
+	s := newSite(t, pair.A)
+	socket := s.socket
 	file := socket + ".txt"
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -258,7 +214,7 @@ func TestCannotServe(t *testing.T) {
 
 	fails := func(host *netlab.Host, want string, args ...string) {
 		t.Helper()
-		code, _, stderr := finish(t, host, command(roleUnetd, append([]string{"serve", "--log-level", "error"}, args...)...))
+		code, _, stderr := finish(t, host, command(roleUnetd, append([]string{"serve", "--log-level", "error", "--bpffs", s.bpffs}, args...)...))
 		if code != 1 || !strings.HasPrefix(stderr, "unetd: ") || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, want) {
 			t.Errorf("unetd %v: exit %d, %q; want %q", args, code, stderr, want)
 		}
@@ -272,10 +228,16 @@ func TestCannotServe(t *testing.T) {
 		t.Errorf("left behind: %s", left)
 	}
 
-	d := serve(t, pair.A, socket)
+	fails(pair.A, "make it (mkdir -p /no/such)", "--interface", pair.A.Interface, "--socket", socket, "--bpffs", "/no/such")
+
+	d := s.serve(t)
 	fails(pair.B, "socket path in use", "--interface", pair.B.Interface, "--socket", socket)
-	fails(pair.A, "already carries an XDP program: "+pair.A.Interface+" has program ", "--interface", pair.A.Interface, "--socket", socket+".2")
-	fails(pair.A, "detach it (ip link set dev "+pair.A.Interface+" xdpgeneric off, or end", "--interface", pair.A.Interface, "--socket", socket+".2")
+	// Another unetd for the interface: one that sees what the first has pinned, and one that does not.
+	fails(pair.A, "another process serves this interface", "--interface", pair.A.Interface, "--socket", socket+".2")
+	fails(pair.A, "stop the other unetd, or use another --interface", "--interface", pair.A.Interface, "--socket", socket+".2")
+	other2 := netlab.BPFFS(t)
+	fails(pair.A, "already carries an XDP program: "+pair.A.Interface+" has program ", "--interface", pair.A.Interface, "--socket", socket+".2", "--bpffs", other2)
+	fails(pair.A, "detach it (ip link set dev "+pair.A.Interface+" xdpgeneric off, or end", "--interface", pair.A.Interface, "--socket", socket+".2", "--bpffs", other2)
 	d.stop(syscall.SIGTERM)
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
 		t.Errorf("file: %q, %v", b, err)
@@ -285,86 +247,66 @@ func TestCannotServe(t *testing.T) {
 	}
 }
 
-// An application without any privilege, let in by the socket's group, gets
-// what it asks for, and loses it when it dies.
-func TestUnprivilegedApplication(t *testing.T) {
-	pair := netlab.RequirePair(t, netlab.Config{})
-	socket := socketPath(t)
-	d := serve(t, pair.A, socket, "--socket-group", fmt.Sprint(netlab.NobodyID))
-	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o660 {
-		t.Errorf("socket: %v, %v", info, err)
-	}
-	app := command(roleApp, socket)
-	app.SysProcAttr = netlab.Nobody()
-	stdin, err := app.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stdin.Close()
-	stdout, err := app.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := app.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if want := fmt.Sprintf("granted [msg:77] uid %d CapEff:\t%016x\n", netlab.NobodyID, 0); line != want {
-		t.Errorf("application: %q, %v, want %q", line, err, want)
-	}
-	d.awaitLine("lease granted", fmt.Sprintf("pid=%d", app.Process.Pid), fmt.Sprintf("uid=%d", netlab.NobodyID))
-	if err := app.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = app.Wait()
-	d.awaitLine("lease ended", fmt.Sprintf("pid=%d", app.Process.Pid))
-	g, l, err := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(77)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	g.Close()
-	d.stop(syscall.SIGTERM)
-
-	// With the default mode it is told why not.
-	d = serve(t, pair.A, socket)
-	app = command(roleApp, socket)
-	app.SysProcAttr = netlab.Nobody()
-	if code, stdout, _ := finish(t, nil, app); code != 1 || !strings.Contains(stdout, "mode 0600, owner root") {
-		t.Errorf("exit %d, %q", code, stdout)
-	}
-	d.stop(syscall.SIGTERM)
-}
-
 // unetd runs as nobody with the capabilities that it says it needs, and names
 // each of them that is missing.
 func TestCapabilities(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	needed := []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK}
-	names := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_IPC_LOCK"}
+	needed := []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK, unix.CAP_SETUID}
+	names := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_IPC_LOCK", "CAP_SETUID"}
 	socket := socketPath(t)
-	if err := os.Chown(filepath.Dir(socket), netlab.NobodyID, netlab.NobodyID); err != nil {
+	// /proc/PID/fd of this process is not for nobody, so it is mounted.
+	bpffs := filepath.Join(filepath.Dir(socket), "bpf")
+	if err := netlab.MountBPFFS(bpffs); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := netlab.UnmountBPFFS(bpffs); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, dir := range []string{filepath.Dir(socket), bpffs} {
+		if err := os.Chown(dir, netlab.NobodyID, netlab.NobodyID); err != nil {
+			t.Fatal(err)
+		}
+	}
 	as := func(capabilities []uintptr, args ...string) *exec.Cmd {
-		cmd := command(roleUnetd, append([]string{"serve", "--interface", pair.A.Interface, "--socket", socket}, args...)...)
+		cmd := command(roleUnetd, append([]string{"serve", "--interface", pair.A.Interface, "--socket", socket, "--bpffs", bpffs}, args...)...)
 		cmd.SysProcAttr = netlab.Nobody()
 		cmd.SysProcAttr.AmbientCaps = capabilities
 		return cmd
 	}
-	d := serveCommand(t, pair.A, socket, as(needed, "--ready-fd", "3"))
-	var leases []*control.Lease
-	for range 3 { // more than RLIMIT_MEMLOCK's default would allow
-		g, l, err := control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{
-			endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 0)), endpoint.MessageTag(0)}})
-		if err != nil {
-			t.Fatal(err)
+	d := serveCommand(t, pair.A, socket, as(needed, "--ready-fd", "3", "--policy", policyFile(t, `
+rules:
+  - {name: r, users: [root], tags: ["udp:*:*", "msg:*"], endpoints: 3, memory: unlimited}`)))
+	for range 2 { // it knows when all of the first are gone
+		var leases []*control.Lease
+		var grants []*endpoint.Grant
+		for range 3 { // more than RLIMIT_MEMLOCK's default would allow
+			var g *endpoint.Grant
+			var l *control.Lease
+			eventually(t, "the quota is free", func() bool {
+				var err error
+				g, l, err = control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{
+					endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 0)), endpoint.MessageTag(0)}})
+				if err != nil && !errors.Is(err, control.ErrBusy) {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			grants, leases = append(grants, g), append(leases, l)
 		}
-		defer g.Close()
-		leases = append(leases, l)
-	}
-	if _, err := leases[0].Resolve(context.Background(), pair.B.Addr.Addr()); err != nil {
-		t.Error(err)
+		if _, err := leases[0].Resolve(context.Background(), pair.B.Addr.Addr()); err != nil {
+			t.Error(err)
+		}
+		// Permitted, but not to this unetd.
+		reserved := endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 53))
+		if _, err := leases[0].Claim(context.Background(), reserved); policy.FirstUnprivileged() > 53 && (!errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE")) {
+			t.Errorf("port 53: %v", err)
+		}
+		for i := range grants {
+			leases[i].Close()
+			grants[i].Close()
+		}
 	}
 	d.stop(syscall.SIGTERM)
 	if left := attached(t, pair.A); left != "" {

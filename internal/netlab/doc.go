@@ -14,14 +14,16 @@
 // machine's own `ip link`.
 //
 // The cable is a veth pair with one queue on each side, because a redirect
-// into a veth of several queues picks one by CPU number. IPv6 is off, so no
-// router solicitation or listener report disturbs a measurement. ARP is left
+// into a veth of several queues picks one by CPU number. IPv6 is off unless it
+// is asked for, so no listener report disturbs a measurement. ARP is left
 // as the kernel does it, and so are the offloads: the kernel's stack on the
 // other side leaves checksums partial and sends super-frames, as it does
 // everywhere.
 //
 // [Host.Do] runs a function inside a host, [Host.Start] and [Host.StartOn]
-// start a process there, [Nobody] takes that process's privileges away.
+// start a process there, [Nobody] and [User] take that process's privileges away.
+// [Host.Listen], [Host.ListenUDP] and [Host.Dial] are sockets of a host's kernel,
+// [BPFFS] is a place to pin in.
 //
 // Tests and the benchmark use it; nothing else does.
 package netlab

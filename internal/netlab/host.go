@@ -24,6 +24,7 @@ type Host struct {
 	Name      string         // "a" or "b"
 	Interface string         // its end of the cable
 	Addr      netip.Prefix   // of Interface
+	Addr6     netip.Prefix   // of Interface; not valid unless asked for
 	LinkAddr  wire.LinkAddr  // of Interface
 	NS        netns.NsHandle // owned by the Pair; closed with it
 

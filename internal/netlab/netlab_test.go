@@ -56,6 +56,72 @@ func TestKernelUDPCrossesTheCable(t *testing.T) {
 	}
 }
 
+// TestSocketsOfTheHosts: the echo service of one host's kernel, asked by the
+// other's over IPv4 and IPv6.
+func TestSocketsOfTheHosts(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{IPv6: true})
+	for _, addr := range []netip.Addr{p.A.Addr.Addr(), p.A.Addr6.Addr()} {
+		at := netip.AddrPortFrom(addr, 7).String()
+		echo, err := p.A.ServeEcho(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { echo.Close() })
+		for _, network := range []string{"udp", "tcp"} {
+			c, err := p.B.Dial(network, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			buf := make([]byte, 64)
+			c.Write([]byte("is this " + network + "?"))
+			if n, err := c.Read(buf); err != nil || string(buf[:n]) != "is this "+network+"?" {
+				t.Errorf("%s %s: %q, %v", network, at, buf[:n], err)
+			}
+		}
+		if err := echo.Close(); err != nil {
+			t.Error(err)
+		}
+		if c, err := p.B.Dial("tcp", at); err == nil {
+			c.Close()
+			t.Errorf("%s answers after Close", at)
+		}
+	}
+}
+
+// TestBPFFS: what is pinned is found by a path, and is gone with the file system.
+func TestBPFFS(t *testing.T) {
+	netlab.RequireXDP(t)
+	dir, err := netlab.OpenBPFFS("0755")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(netlab.PathTo(dir), "some", "folder")
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil || st.Type != unix.BPF_FS_MAGIC {
+		t.Errorf("file system of type %#x, %v", st.Type, err)
+	}
+	if info, err := os.Stat(netlab.PathTo(dir)); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("root directory: %v, %v", info.Mode(), err)
+	}
+	other := exec.Command("test", "-d", path) // another process of root
+	if err := other.Run(); err != nil {
+		t.Errorf("seen from another process: %v", err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(mounts), path) {
+		t.Errorf("it is mounted: %v", err)
+	}
+	dir.Close()
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after close: %v", err)
+	}
+}
+
 func TestInterfaceIsAsConfigured(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{MTU: 9000})
 	for _, h := range []*netlab.Host{p.A, p.B} {

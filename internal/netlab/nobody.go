@@ -6,14 +6,18 @@ import "syscall"
 // distributions call nobody.
 const NobodyID = 65534
 
-// Nobody is how a process without any privilege is started: user and group
-// nobody, no supplementary groups, and, because a change of all user ids away
-// from root clears them (capabilities(7)), no capabilities. It leads a process
-// group of its own, so that an interrupt from the terminal reaches only its
-// parent, and it is killed when its parent dies.
-func Nobody() *syscall.SysProcAttr {
+// Nobody is how a process without any privilege is started: as [User] nobody.
+func Nobody() *syscall.SysProcAttr { return User(NobodyID) }
+
+// User is how a process of an ordinary user is started: this user and group, no
+// supplementary groups, and, because a change of all user ids away from root
+// clears them (capabilities(7)), no capabilities. The user need not be known to
+// the machine. The process leads a process group of its own, so that an interrupt
+// from the terminal reaches only its parent, and it is killed when its parent
+// dies.
+func User(id uint32) *syscall.SysProcAttr {
 	attr := Bound()
-	attr.Credential = &syscall.Credential{Uid: NobodyID, Gid: NobodyID}
+	attr.Credential = &syscall.Credential{Uid: id, Gid: id}
 	return attr
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
@@ -27,7 +28,8 @@ const operationalTimeout = 10 * time.Second
 
 // Config shapes a pair. Its zero value works.
 type Config struct {
-	MTU int // of both ends, bytes of IP packet; 1500 if zero
+	MTU  int  // of both ends, bytes of IP packet; 1500 if zero
+	IPv6 bool // give both ends an IPv6 address, too
 }
 
 // Pair is two hosts joined by a cable.
@@ -55,6 +57,10 @@ func NewPair(cfg Config) (*Pair, error) {
 			Addr:     netip.MustParsePrefix("10.0.0.2/24"),
 			LinkAddr: wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0b},
 		},
+	}
+	if cfg.IPv6 {
+		p.A.Addr6 = netip.MustParsePrefix("fd00::1/64")
+		p.B.Addr6 = netip.MustParsePrefix("fd00::2/64")
 	}
 	if err := p.build(cfg); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -122,11 +128,8 @@ func (h *Host) open() error {
 
 // configure brings lo and the cable's end up. It runs inside the host.
 func (h *Host) configure() error {
-	for _, knob := range []string{"all", "default", h.Interface} {
-		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+knob+"/disable_ipv6", []byte("1"), 0)
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without IPv6 suits as well
-			return err
-		}
+	if err := h.configureIPv6(); err != nil {
+		return err
 	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -139,14 +142,41 @@ func (h *Host) configure() error {
 	if err != nil {
 		return err
 	}
-	addr := &netlink.Addr{IPNet: &net.IPNet{
-		IP:   h.Addr.Addr().AsSlice(),
-		Mask: net.CIDRMask(h.Addr.Bits(), h.Addr.Addr().BitLen()),
-	}}
-	if err := netlink.AddrAdd(link, addr); err != nil {
-		return err
+	for _, prefix := range []netip.Prefix{h.Addr, h.Addr6} {
+		if !prefix.IsValid() {
+			continue
+		}
+		addr := &netlink.Addr{IPNet: &net.IPNet{
+			IP:   prefix.Addr().AsSlice(),
+			Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen()),
+		}}
+		if prefix.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD // usable at once
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return err
+		}
 	}
 	return netlink.LinkSetUp(link)
+}
+
+// configureIPv6 turns IPv6 off, or leaves of it only what is asked for: no
+// link-local address, no router solicitations, no duplicate address detection.
+func (h *Host) configureIPv6() error {
+	set := func(conf, knob, value string) error {
+		err := os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", conf, knob), []byte(value), 0)
+		if errors.Is(err, os.ErrNotExist) && !h.Addr6.IsValid() {
+			return nil // a kernel without IPv6 suits as well
+		}
+		return err
+	}
+	if !h.Addr6.IsValid() {
+		return errors.Join(set("all", "disable_ipv6", "1"), set("default", "disable_ipv6", "1"), set(h.Interface, "disable_ipv6", "1"))
+	}
+	return errors.Join(
+		set(h.Interface, "addr_gen_mode", "1"),
+		set(h.Interface, "accept_ra", "0"),
+		set(h.Interface, "dad_transmits", "0"))
 }
 
 // awaitOperational returns when the kernel says that the cable's end is up

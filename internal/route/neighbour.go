@@ -15,40 +15,46 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// discoveryTimeout is what the kernel takes to give up: three ARP requests, a
+// discoveryTimeout is what the kernel takes to give up: three requests, a
 // second apart (Documentation/networking/ip-sysctl.rst, mcast_solicit). It
 // then says so, and the margin lets that answer come first.
 const discoveryTimeout = 3*time.Second + 500*time.Millisecond
 
 // States in which the kernel itself would send to a neighbour, and those of
-// them that it does not doubt (NUD_*, linux/neighbour.h).
+// them that an administrator has decided (NUD_*, linux/neighbour.h).
 const (
-	nudUsable    = netlink.NUD_REACHABLE | netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE
-	nudConfirmed = netlink.NUD_REACHABLE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
+	nudUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | nudFixed
+	nudFixed  = netlink.NUD_PERMANENT | netlink.NUD_NOARP
 )
 
-var errNoAnswer = errors.New("no answer to ARP")
+// The kernel's verdict after its discovery, by ARP (RFC 826) or neighbour
+// discovery (RFC 4861).
+var (
+	errNoARP = errors.New("no answer to ARP")
+	errNoND  = errors.New("no answer to neighbour discovery")
+)
 
-// neighbour is the link address of a host on the uplink's own network.
-//
-// A stale entry is used at once, as the kernel does, and probed: waiting would
-// take the kernel's delay of five seconds, and if the host did move, its
-// ARP or the next Resolve corrects the entry.
-func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr) (wire.LinkAddr, error) {
+func noAnswer(hop netip.Addr) error {
+	if hop.Is4() {
+		return errNoARP
+	}
+	return errNoND
+}
+
+// neighbour is the link address of a host on the uplink's own network. What the
+// kernel has is used at once, as the kernel does, and verified behind the
+// caller's back: waiting would help nobody whose peer has not moved. from is who
+// asks.
+func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (wire.LinkAddr, error) {
 	n, known, err := r.lookup(hop)
 	if err != nil {
 		return wire.LinkAddr{}, err
 	}
 	if known && n.State&nudUsable != 0 {
-		if n.State&nudConfirmed == 0 {
-			if err := r.solicit(hop); err != nil {
-				return wire.LinkAddr{}, err
-			}
-		}
-		return linkAddr(n.HardwareAddr)
+		return r.take(n, hop, from)
 	}
 
-	ctx, cancel := context.WithTimeoutCause(ctx, discoveryTimeout, errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, discoveryTimeout, noAnswer(hop))
 	defer cancel()
 	me := r.watch.wait(hop)
 	defer r.watch.leave(me)
@@ -61,9 +67,10 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr) (wire.LinkAddr
 		case err != nil:
 			return wire.LinkAddr{}, err
 		case known && n.State&nudUsable != 0:
-			return linkAddr(n.HardwareAddr)
+			return r.take(n, hop, from)
 		case known && n.State&netlink.NUD_FAILED != 0: // after we asked
-			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, errNoAnswer)
+			r.watch.news.answered(hop, standing{failed: true})
+			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, noAnswer(hop))
 		}
 		if err := r.watch.failure(); err != nil {
 			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, err)
@@ -76,10 +83,37 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr) (wire.LinkAddr
 	}
 }
 
+// take answers with a usable entry of the kernel's, and has it verified unless
+// somebody has decided it.
+func (r *Resolver) take(n netlink.Neigh, hop netip.Addr, from sender) (wire.LinkAddr, error) {
+	at, err := linkAddr(n.HardwareAddr)
+	if err != nil {
+		return at, err
+	}
+	if !r.watch.news.answered(hop, standing{at: at}) {
+		// An event has overtaken us, or has yet to be read. Look once more: what
+		// is told from now on will be news to our caller, too.
+		again, known, err := r.lookup(hop)
+		if err != nil {
+			return at, err
+		}
+		if known && again.State&nudUsable != 0 {
+			if at, err = linkAddr(again.HardwareAddr); err != nil {
+				return at, err
+			}
+			n = again
+		}
+	}
+	if n.State&nudFixed == 0 {
+		err = r.verify(hop, n, from)
+	}
+	return at, err
+}
+
 // Neighbour is the link address at which the kernel knows a host on the
 // uplink's own network, if it does. It asks nobody else.
 func (r *Resolver) Neighbour(addr netip.Addr) (at wire.LinkAddr, known bool, err error) {
-	n, known, err := r.lookup(addr)
+	n, known, err := r.lookup(addr.Unmap())
 	if err != nil || !known || n.State&nudUsable == 0 {
 		return at, false, err
 	}
@@ -91,7 +125,7 @@ func (r *Resolver) Neighbour(addr netip.Addr) (at wire.LinkAddr, known bool, err
 func (r *Resolver) lookup(hop netip.Addr) (n netlink.Neigh, known bool, err error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: r.get}
-	req.AddData(&netlink.Ndmsg{Family: unix.AF_INET, Index: uint32(r.ifindex)})
+	req.AddData(&netlink.Ndmsg{Family: uint8(family(hop)), Index: uint32(r.ifindex)})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, hop.AsSlice()))
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	if errors.Is(err, unix.ENOENT) {
@@ -110,18 +144,36 @@ func (r *Resolver) lookup(hop netip.Addr) (n netlink.Neigh, known bool, err erro
 	return *found, true, nil
 }
 
-// solicit makes the kernel resolve or confirm a neighbour as if it had a
-// packet for it.
+// solicit makes the kernel treat a neighbour as if it had a packet for it: it
+// resolves one that it does not know, and one that it has not heard of for long
+// it will ask, and give up if nothing comes.
 func (r *Resolver) solicit(hop netip.Addr) error {
 	err := r.nl.NeighSet(&netlink.Neigh{
 		LinkIndex: r.ifindex,
-		Family:    unix.AF_INET,
+		Family:    family(hop),
 		State:     netlink.NUD_NONE,
 		Flags:     netlink.NTF_USE,
 		IP:        net.IP(hop.AsSlice()),
 	})
 	if err != nil {
-		return fmt.Errorf("start ARP for %v: %w", hop, err)
+		return fmt.Errorf("start discovery of %v: %w", hop, err)
 	}
 	return nil
+}
+
+// setFailed makes the kernel give a neighbour up.
+func (r *Resolver) setFailed(hop netip.Addr) error {
+	return r.nl.NeighSet(&netlink.Neigh{
+		LinkIndex: r.ifindex,
+		Family:    family(hop),
+		State:     netlink.NUD_FAILED,
+		IP:        net.IP(hop.AsSlice()),
+	})
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
 }

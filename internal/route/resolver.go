@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -22,6 +21,7 @@ type Resolver struct {
 	nl      *netlink.Handle
 	get     *nl.SocketHandle // for what the library has no call for
 	watch   *watch
+	probes  *prober
 	ifindex int
 }
 
@@ -46,6 +46,9 @@ func New(ns netns.NsHandle, ifindex int) (_ *Resolver, err error) {
 		return nil, fmt.Errorf("netlink of the resolver: %w", err)
 	}
 	r.get = &nl.SocketHandle{Socket: sock}
+	if r.probes, err = newProber(r.ns, ifindex); err != nil {
+		return nil, err
+	}
 	if r.watch, err = newWatch(r.ns, ifindex); err != nil {
 		return nil, err
 	}
@@ -53,7 +56,11 @@ func New(ns netns.NsHandle, ifindex int) (_ *Resolver, err error) {
 }
 
 // Close lets go of the namespace. It tolerates a resolver that is not complete.
+// Those who watch are not called any more when it returns.
 func (r *Resolver) Close() error {
+	if r.probes != nil {
+		r.probes.close()
+	}
 	if r.watch != nil {
 		r.watch.close()
 	}
@@ -66,134 +73,83 @@ func (r *Resolver) Close() error {
 	return r.ns.Close()
 }
 
-// Resolve asks the kernel for the way to dst, and waits for its neighbour
-// discovery, as long as ctx allows and three seconds at most. An address of
-// the uplink itself is answered with the uplink's link address: another
-// endpoint may hold a tag there, and the mux turns the frame round. What
+// Resolve asks the kernel for the way to dst, an IPv4 or IPv6 address, and waits
+// for its neighbour discovery, as long as ctx allows and three seconds at most.
+// An address of the uplink itself is answered with the uplink's link address:
+// another endpoint may hold a tag there, and the mux turns the frame round. What
 // cannot be reached over the uplink is endpoint.ErrUnreachable.
+//
+// A neighbour that the kernel has not heard of lately is asked whether it is
+// still there, after the answer. Whoever needs to know calls Watch.
 func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	dst = dst.Unmap()
-	if !dst.Is4() || dst.IsUnspecified() {
-		return endpoint.Route{}, unreachable(dst, errors.New("not an IPv4 address of a host"))
+	fail := func(err error) (endpoint.Route, error) {
+		return endpoint.Route{}, fmt.Errorf("%w: %v: %w", endpoint.ErrUnreachable, dst, err)
 	}
-	link, err := r.nl.LinkByIndex(r.ifindex)
-	if err != nil {
-		return endpoint.Route{}, unreachable(dst, fmt.Errorf("uplink: %w", err))
+	switch {
+	case !dst.IsValid() || dst.IsUnspecified():
+		return fail(errors.New("not the address of a host"))
+	case dst.Zone() != "":
+		return fail(errors.New("an address with a zone: leave it out, the uplink is meant"))
 	}
-	own, err := linkAddr(link.Attrs().HardwareAddr)
+	up, err := r.uplink()
 	if err != nil {
-		return endpoint.Route{}, unreachable(dst, fmt.Errorf("uplink: %w", err))
+		return fail(fmt.Errorf("uplink: %w", err))
 	}
 	kernel, err := r.route(dst)
 	if err != nil {
-		return endpoint.Route{}, err
+		return fail(err)
 	}
-	route := endpoint.Route{NextHop: dst, MTU: uint32(link.Attrs().MTU)}
+	route := endpoint.Route{Source: address(kernel.Src), NextHop: dst, MTU: up.mtu}
+	if dst.Is6() {
+		route.MTU = up.mtu6
+	}
 	if kernel.MTU > 0 {
 		route.MTU = min(route.MTU, uint32(kernel.MTU))
 	}
-	route.Source, _ = netip.AddrFromSlice(kernel.Src.To4())
 
 	switch kernel.Type {
 	case unix.RTN_LOCAL:
-		route.LinkAddr = own
-		if err := r.checkLocal(link, dst); err != nil {
-			return endpoint.Route{}, err
+		route.LinkAddr = up.link
+		if ours, err := r.isOurs(dst); err != nil {
+			return fail(err)
+		} else if !ours {
+			return fail(fmt.Errorf("an address of this host, but not of the uplink %s", up.name))
 		}
 		return route, nil
 	case unix.RTN_UNICAST, unix.RTN_BROADCAST, unix.RTN_MULTICAST:
 		if kernel.LinkIndex != r.ifindex {
-			return endpoint.Route{}, unreachable(dst, fmt.Errorf("the route leaves by %s, not by the uplink %s", r.name(kernel.LinkIndex), link.Attrs().Name))
+			return fail(fmt.Errorf("the route leaves by %s, not by the uplink %s", r.name(kernel.LinkIndex), up.name))
 		}
 	default:
-		return endpoint.Route{}, unreachable(dst, fmt.Errorf("the route is of type %d", kernel.Type))
+		return fail(fmt.Errorf("the route is of type %d", kernel.Type))
 	}
 	switch {
 	case kernel.Type == unix.RTN_BROADCAST:
 		route.LinkAddr = wire.Broadcast
 	case dst.IsMulticast():
-		a := dst.As4() // RFC 1112, 6.4
-		route.LinkAddr = wire.LinkAddr{0x01, 0x00, 0x5e, a[1] & 0x7f, a[2], a[3]}
+		route.LinkAddr = multicast(dst)
 	default:
-		if len(kernel.Gw) > 0 {
-			var ok bool
-			if route.NextHop, ok = netip.AddrFromSlice(kernel.Gw.To4()); !ok {
-				return endpoint.Route{}, unreachable(dst, fmt.Errorf("gateway %v is not an IPv4 address", kernel.Gw))
-			}
-		} else if kernel.Via != nil {
-			return endpoint.Route{}, unreachable(dst, fmt.Errorf("gateway %v is not an IPv4 address", kernel.Via))
+		if kernel.Via != nil {
+			return fail(fmt.Errorf("gateway %v is of another address family", kernel.Via))
 		}
-		if route.LinkAddr, err = r.neighbour(ctx, route.NextHop); err != nil {
-			return endpoint.Route{}, unreachable(dst, err)
+		if gw := address(kernel.Gw); gw.IsValid() {
+			route.NextHop = gw
+		}
+		if route.LinkAddr, err = r.neighbour(ctx, route.NextHop, sender{up.link, route.Source}); err != nil {
+			return fail(err)
 		}
 	}
 	return route, nil
 }
 
-// NextHops are the gateways of all routes, of every routing table.
-func (r *Resolver) NextHops() (map[netip.Addr]bool, error) {
-	routes, err := Dump(func() ([]netlink.Route, error) {
-		return r.nl.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
+// multicast is the link address of a group: RFC 1112, section 6.4, and RFC 2464,
+// section 7.
+func multicast(group netip.Addr) wire.LinkAddr {
+	if group.Is4() {
+		a := group.As4()
+		return wire.LinkAddr{0x01, 0x00, 0x5e, a[1] & 0x7f, a[2], a[3]}
 	}
-	hops := map[netip.Addr]bool{}
-	add := func(gw net.IP) {
-		if a, ok := netip.AddrFromSlice(gw.To4()); ok {
-			hops[a] = true
-		}
-	}
-	for i := range routes {
-		add(routes[i].Gw)
-		for _, path := range routes[i].MultiPath {
-			add(path.Gw)
-		}
-	}
-	return hops, nil
-}
-
-// route is the kernel's own choice for dst (`ip route get`).
-func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
-	routes, err := r.nl.RouteGet(net.IP(dst.AsSlice()))
-	if err != nil {
-		return netlink.Route{}, unreachable(dst, err)
-	}
-	if len(routes) == 0 {
-		return netlink.Route{}, unreachable(dst, errors.New("no route"))
-	}
-	return routes[0], nil
-}
-
-// checkLocal: an address of the host is reached through the mux only if it is
-// the uplink's.
-func (r *Resolver) checkLocal(link netlink.Link, dst netip.Addr) error {
-	addrs, err := Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(link, netlink.FAMILY_V4) })
-	if err != nil {
-		return unreachable(dst, err)
-	}
-	for _, a := range addrs {
-		if a.IP.Equal(net.IP(dst.AsSlice())) {
-			return nil
-		}
-	}
-	return unreachable(dst, fmt.Errorf("an address of this host, but not of the uplink %s", link.Attrs().Name))
-}
-
-func (r *Resolver) name(ifindex int) string {
-	if l, err := r.nl.LinkByIndex(ifindex); err == nil {
-		return l.Attrs().Name
-	}
-	return fmt.Sprintf("interface %d", ifindex)
-}
-
-func linkAddr(hw net.HardwareAddr) (wire.LinkAddr, error) {
-	if len(hw) != len(wire.LinkAddr{}) {
-		return wire.LinkAddr{}, fmt.Errorf("link address %q is not Ethernet's", hw)
-	}
-	return wire.LinkAddr(hw), nil
-}
-
-func unreachable(dst netip.Addr, why error) error {
-	return fmt.Errorf("%w: %v: %w", endpoint.ErrUnreachable, dst, why)
+	a := group.As16()
+	return wire.LinkAddr{0x33, 0x33, a[12], a[13], a[14], a[15]}
 }

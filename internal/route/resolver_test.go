@@ -9,11 +9,14 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
@@ -23,7 +26,51 @@ import (
 
 func resolver(t *testing.T) (*netlab.Pair, *route.Resolver, netlink.Link) {
 	t.Helper()
+	return resolverOn(t, netlab.RequirePair(t, netlab.Config{}))
+}
+
+// resolver6 is resolver for hosts that have IPv6, with the addresses fd00::1 and
+// fd00::2 beside their link-local ones.
+func resolver6(t *testing.T) (*netlab.Pair, *route.Resolver, netlink.Link) {
+	t.Helper()
 	p := netlab.RequirePair(t, netlab.Config{})
+	for i, h := range []*netlab.Host{p.A, p.B} {
+		do(t, h, func() error {
+			for _, knob := range [][2]string{{"accept_dad", "0"}, {"accept_ra", "0"}, {"disable_ipv6", "0"}} {
+				if err := setKnob("ipv6/conf/"+h.Interface, knob[0], knob[1]); err != nil {
+					return err
+				}
+			}
+			l, err := netlink.LinkByName(h.Interface)
+			if err != nil {
+				return err
+			}
+			addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(fmt.Sprintf("fd00::%d", i+1)), Mask: net.CIDRMask(64, 128)}}
+			if err := netlink.AddrAdd(l, addr); err != nil {
+				return err
+			}
+			for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+				all, err := netlink.AddrList(l, netlink.FAMILY_V6)
+				usable := !slices.ContainsFunc(all, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 })
+				if err != nil || usable && len(all) == 2 {
+					return err
+				}
+				if time.Now().After(deadline) {
+					return fmt.Errorf("addresses %v are never usable", all)
+				}
+			}
+		})
+	}
+	return resolverOn(t, p)
+}
+
+// setKnob sets a sysctl of the network of the calling thread's namespace.
+func setKnob(where, name, value string) error {
+	return os.WriteFile("/proc/sys/net/"+where+"/"+name, []byte(value), 0)
+}
+
+func resolverOn(t *testing.T, p *netlab.Pair) (*netlab.Pair, *route.Resolver, netlink.Link) {
+	t.Helper()
 	var uplink netlink.Link
 	err := p.A.Do(func() (err error) {
 		uplink, err = netlink.LinkByName(p.A.Interface)
@@ -90,8 +137,8 @@ func TestResolve(t *testing.T) {
 		{"203.0.113.9", "no route to host"},
 		{"8.8.8.8", "network is unreachable"},
 		{"127.0.0.1", "not of the uplink"},
-		{"0.0.0.0", "not an IPv4"},
-		{"2001:db8::1", "not an IPv4"},
+		{"0.0.0.0", "not the address of a host"},
+		{"2001:db8::1", "network is unreachable"},
 	} {
 		got, err := r.Resolve(t.Context(), addr(c.dst))
 		if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), c.says) {
@@ -125,7 +172,7 @@ func TestNobodyAnswers(t *testing.T) {
 	p, r, _ := resolver(t)
 	do(t, p.A, func() error { // the kernel gives up after one try of the shortest length it allows
 		for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
-			if err := os.WriteFile("/proc/sys/net/ipv4/neigh/"+p.A.Interface+"/"+name, []byte(v), 0); err != nil {
+			if err := setKnob("ipv4/neigh/"+p.A.Interface, name, v); err != nil {
 				return err
 			}
 		}
@@ -233,31 +280,39 @@ func TestWaitingCostsNoDescriptor(t *testing.T) {
 }
 
 func TestNextHopsAndNeighbours(t *testing.T) {
-	p, r, uplink := resolver(t)
+	p, r, uplink := resolver6(t)
 	ifindex := uplink.Attrs().Index
 	hw := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}
 	addr := netip.MustParseAddr
 	do(t, p.A, func() error {
 		_, many, _ := net.ParseCIDR("198.51.100.0/24")
 		_, other, _ := net.ParseCIDR("203.0.113.0/24")
+		_, via6, _ := net.ParseCIDR("192.0.3.0/24")
 		return errors.Join(
 			addRoute("192.0.2.0/24", "10.0.0.21", ifindex, 0),
 			netlink.RouteAdd(&netlink.Route{Dst: many, MultiPath: []*netlink.NexthopInfo{
 				{LinkIndex: ifindex, Gw: net.IPv4(10, 0, 0, 22)}, {LinkIndex: ifindex, Gw: net.IPv4(10, 0, 0, 23)}}}),
 			netlink.RouteAdd(&netlink.Route{Dst: other, LinkIndex: ifindex, Gw: net.IPv4(10, 0, 0, 24), Table: 77}),
+			addRoute("2001:db8:1::/48", "fd00::21", ifindex, 0),
+			addRoute("2001:db8:2::/48", "fe80::22", ifindex, 0),
+			netlink.RouteAdd(&netlink.Route{Dst: via6, LinkIndex: ifindex, Via: &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: net.ParseIP("fd00::23")}}),
 			netlink.NeighSet(&netlink.Neigh{LinkIndex: ifindex, State: netlink.NUD_STALE, IP: net.IPv4(10, 0, 0, 31), HardwareAddr: hw[:]}),
+			netlink.NeighSet(&netlink.Neigh{LinkIndex: ifindex, State: netlink.NUD_STALE, IP: net.ParseIP("fe80::31"), HardwareAddr: hw[:]}),
 			netlink.NeighSet(&netlink.Neigh{LinkIndex: ifindex, State: netlink.NUD_FAILED, IP: net.IPv4(10, 0, 0, 32)}),
 		)
 	})
 	hops, err := r.NextHops()
-	want := map[netip.Addr]bool{addr("10.0.0.21"): true, addr("10.0.0.22"): true, addr("10.0.0.23"): true, addr("10.0.0.24"): true}
+	want := map[netip.Addr]bool{addr("10.0.0.21"): true, addr("10.0.0.22"): true, addr("10.0.0.23"): true, addr("10.0.0.24"): true,
+		addr("fd00::21"): true, addr("fe80::22"): true, addr("fd00::23"): true}
 	if err != nil || !maps.Equal(hops, want) {
 		t.Errorf("next hops %v, %v", hops, err)
 	}
-	if at, known, err := r.Neighbour(addr("10.0.0.31")); err != nil || !known || at != hw {
-		t.Errorf("stale neighbour: %v, %v, %v", at, known, err)
+	for _, a := range []string{"10.0.0.31", "::ffff:10.0.0.31", "fe80::31"} {
+		if at, known, err := r.Neighbour(addr(a)); err != nil || !known || at != hw {
+			t.Errorf("stale neighbour %s: %v, %v, %v", a, at, known, err)
+		}
 	}
-	for _, a := range []string{"10.0.0.32", "10.0.0.33"} {
+	for _, a := range []string{"10.0.0.32", "10.0.0.33", "fe80::33"} {
 		if at, known, err := r.Neighbour(addr(a)); err != nil || known {
 			t.Errorf("%s: %v, %v, %v", a, at, known, err)
 		}

@@ -12,14 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch tells those who wait for neighbours that something has changed. All of
-// them share one netlink subscription: to wait costs no descriptor.
+// groups is what a resolver subscribes to: all that an answer is made of.
+var groups = []uint{
+	unix.RTNLGRP_NEIGH,
+	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_NEXTHOP,
+	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+}
+
+// watch is the one netlink subscription of a resolver. It wakes those who wait
+// for neighbours and tells news of what has changed: to wait costs no descriptor.
 //
-// It says no more than that. Whoever is woken asks the kernel, so nothing is
-// lost when the kernel had to drop events.
+// To those who wait it says no more than that something has changed. Whoever is
+// woken asks the kernel, so nothing is lost when the kernel had to drop events.
 type watch struct {
 	sock  *nl.NetlinkSocket
 	ended chan struct{} // closed by the goroutine that reads, its last act
+	news  *news
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
@@ -33,11 +42,12 @@ type waiter struct {
 }
 
 func newWatch(ns netns.NsHandle, ifindex int) (*watch, error) {
-	sock, err := nl.SubscribeAt(ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_NEIGH)
+	sock, err := nl.SubscribeAt(ns, netns.None(), unix.NETLINK_ROUTE, groups...)
 	if err != nil {
-		return nil, fmt.Errorf("subscribe to neighbours: %w", err)
+		return nil, fmt.Errorf("subscribe to neighbours and routes: %w", err)
 	}
-	w := &watch{sock: sock, ended: make(chan struct{}), waiters: map[*waiter]struct{}{}}
+	w := &watch{sock: sock, ended: make(chan struct{}), news: newNews(), waiters: map[*waiter]struct{}{}}
+	go w.news.run()
 	go w.read(ifindex)
 	return w, nil
 }
@@ -46,6 +56,7 @@ func newWatch(ns netns.NsHandle, ifindex int) (*watch, error) {
 func (w *watch) close() {
 	w.sock.Close()
 	<-w.ended
+	w.news.close()
 }
 
 // wait enters a waiter. The caller takes it out by leave.
@@ -89,29 +100,50 @@ func (w *watch) wake(hop netip.Addr) {
 func (w *watch) read(ifindex int) {
 	defer close(w.ended)
 	for {
-		msgs, _, err := w.sock.Receive()
+		msgs, from, err := w.sock.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // events were dropped
+			w.news.lost()
 			w.wake(netip.Addr{})
 			continue
 		case err != nil:
 			w.mu.Lock()
 			w.err = fmt.Errorf("netlink subscription ended: %w", err)
 			w.mu.Unlock()
+			w.news.lost()
 			w.wake(netip.Addr{})
 			return
+		case from.Pid != nl.PidKernel: // another program's invention
+			continue
 		}
 		for _, m := range msgs {
-			if m.Header.Type != unix.RTM_NEWNEIGH && m.Header.Type != unix.RTM_DELNEIGH {
-				continue
-			}
-			n, err := netlink.NeighDeserialize(m.Data)
-			if err != nil || n.LinkIndex != ifindex {
-				continue
-			}
-			if hop, ok := netip.AddrFromSlice(n.IP); ok {
-				w.wake(hop.Unmap())
+			switch m.Header.Type {
+			case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+				w.neighbour(m.Data, ifindex)
+			default:
+				w.news.all()
 			}
 		}
 	}
+}
+
+// neighbour takes an event about a neighbour.
+func (w *watch) neighbour(msg []byte, ifindex int) {
+	n, err := netlink.NeighDeserialize(msg)
+	if err != nil || n.LinkIndex != ifindex || n.Flags&netlink.NTF_PROXY != 0 ||
+		n.Family != unix.AF_INET && n.Family != unix.AF_INET6 { // a bridge's entries come in the same group
+		return
+	}
+	hop, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return
+	}
+	hop = hop.Unmap()
+	switch at, err := linkAddr(n.HardwareAddr); {
+	case n.State&nudUsable != 0 && err == nil:
+		w.news.neighbour(hop, standing{at: at})
+	case n.State&netlink.NUD_FAILED != 0:
+		w.news.neighbour(hop, standing{failed: true})
+	}
+	w.wake(hop)
 }

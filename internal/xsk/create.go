@@ -21,16 +21,15 @@ const (
 // descriptor holds the socket: nothing stays mapped here, and the caller may
 // close segment.
 //
+// With a Charge the calling goroutine must be locked to its thread.
+//
 // A queue that was just left by another socket can be busy for a moment, since
 // the kernel tears sockets down asynchronously, so EBUSY is tried again for up
 // to two seconds before it is [ErrQueueBusy].
 func Create(p Params, segment *os.File) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	fd, err := newSocket()
 	if err != nil {
-		if errors.Is(err, unix.EPERM) {
-			return nil, fmt.Errorf("socket AF_XDP: %w (CAP_NET_RAW is needed)", err)
-		}
-		return nil, unlessErrno("socket AF_XDP", err, unix.EAFNOSUPPORT, errNoAFXDP)
+		return nil, err
 	}
 	sock := os.NewFile(uintptr(fd), "xsk")
 	if err := configure(fd, &p, segment); err != nil {
@@ -44,6 +43,17 @@ func Create(p Params, segment *os.File) (*os.File, error) {
 	return sock, nil
 }
 
+func newSocket() (int, error) {
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EPERM) {
+		return -1, fmt.Errorf("socket AF_XDP: %w (CAP_NET_RAW is needed)", err)
+	}
+	if err != nil {
+		return -1, unlessErrno("socket AF_XDP", err, unix.EAFNOSUPPORT, errNoAFXDP)
+	}
+	return fd, nil
+}
+
 func configure(fd int, p *Params, segment *os.File) error {
 	memory := int(segment.Fd())
 	mem, err := unix.Mmap(memory, 0, p.segmentSize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -51,7 +61,7 @@ func configure(fd int, p *Params, segment *os.File) error {
 		return memoryError("mmap of the segment", err, hugePages(memory))
 	}
 	defer unix.Munmap(mem)
-	if err := registerUMEM(fd, mem, p.FrameSize); err != nil {
+	if err := p.Charge.do(func() error { return registerUMEM(fd, mem, p.FrameSize) }); err != nil {
 		return memoryError("register the segment", err, hugePages(memory))
 	}
 	for _, r := range []struct {

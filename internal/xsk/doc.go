@@ -9,6 +9,9 @@
 // maps the rings and drives them. The memory itself, a sealed memfd, is made by
 // [NewSegment] and mapped by [MapSegment].
 //
+// Whoever gave socket and memory away can recognise the socket ([Cookie]) and learn
+// whether the memory is still in use ([SegmentInUse]).
+//
 // A bound socket needs one system call on its data path, [Socket.Kick], which
 // tells the kernel to look at the TX ring. Receiving needs none, but for a
 // zero-copy driver that ran out of frames and says so ([Socket.KickReceive]).

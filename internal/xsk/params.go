@@ -31,6 +31,7 @@ type Params struct {
 	TxSize         uint32
 	Prefill        uint32 // frames 0 up to this one are put on the fill ring before bind
 
+	Charge     *Charge // whose memory the segment is; nil: this process's
 	Mode       Mode
 	SG         bool // packets may span several descriptors
 	NeedWakeup bool // the kernel says when it wants a kick

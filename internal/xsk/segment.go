@@ -11,6 +11,9 @@ import (
 // HugePageSize is the size of the huge pages that a segment may have, in bytes.
 const HugePageSize = 2 << 20
 
+// segmentName is what /proc shows of a segment.
+const segmentName = "unet-segment"
+
 // NewSegment makes the memory of a communication segment: size bytes in an
 // anonymous file that nobody can resize, because a UMEM whose file shrinks
 // would fault in whoever touches it. With huge set, its pages are of 2 MiB and
@@ -25,14 +28,20 @@ func NewSegment(size int64, huge bool) (*os.File, error) {
 	}
 	// Nobody needs to execute it, and where vm.memfd_noexec is 2 a file that
 	// does not say so is refused. Kernels before 6.3 do not know the flag.
-	fd, err := unix.MemfdCreate("unet-segment", flags|unix.MFD_NOEXEC_SEAL)
+	fd, err := unix.MemfdCreate(segmentName, flags|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
-		fd, err = unix.MemfdCreate("unet-segment", flags)
+		fd, err = unix.MemfdCreate(segmentName, flags)
 	}
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	f := os.NewFile(uintptr(fd), "unet-segment")
+	f := os.NewFile(uintptr(fd), segmentName)
+	// Whoever is given a descriptor shall not open the file anew through /proc:
+	// SegmentInUse goes by the descriptors that ShareSegment made.
+	if err := unix.Fchmod(fd, 0o600); err != nil {
+		f.Close()
+		return nil, os.NewSyscallError("fchmod of the segment", err)
+	}
 	if err := unix.Ftruncate(fd, size); err != nil {
 		f.Close()
 		return nil, os.NewSyscallError("ftruncate of the segment", err)
@@ -42,6 +51,52 @@ func NewSegment(size int64, huge bool) (*os.File, error) {
 		return nil, os.NewSyscallError("fcntl F_ADD_SEALS", err)
 	}
 	return f, nil
+}
+
+// ShareSegment opens a segment's file once more, to be given away. The kernel
+// counts who has a file open for writing, but not the descriptor that memfd_create
+// returned; so whoever keeps that one can learn by [SegmentInUse] whether the
+// other, and every copy and mapping of it, is gone.
+func ShareSegment(f *os.File) (*os.File, error) {
+	return reopen(f)
+}
+
+// SegmentInUse reports whether somebody still has a segment open or mapped by
+// what [ShareSegment] made. f is what [NewSegment] made.
+//
+// It asks for a write lease (fcntl F_SETLEASE), which the kernel grants to the
+// only one who has a file open, and gives it back.
+func SegmentInUse(f *os.File) (bool, error) {
+	asker, err := reopen(f)
+	if err != nil {
+		return false, err
+	}
+	defer asker.Close() // it gives the lease back
+	_, err = unix.FcntlInt(asker.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+	if errors.Is(err, unix.EAGAIN) {
+		return true, nil
+	}
+	return false, os.NewSyscallError("fcntl F_SETLEASE of the segment", err)
+}
+
+// FreeSegment gives the memory of a segment back that nobody uses: its pages
+// leave the file. A descriptor of it that the kernel does not count (O_PATH, or
+// read-only) can keep the file, but nothing that was paid for by somebody else.
+func FreeSegment(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return os.NewSyscallError("fstat of the segment", err)
+	}
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size)
+	return os.NewSyscallError("fallocate of the segment", err)
+}
+
+func reopen(f *os.File) (*os.File, error) {
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open the segment anew by /proc", err)
+	}
+	return os.NewFile(uintptr(fd), segmentName), nil
 }
 
 // MapSegment maps a segment of size bytes into this process. A file that is

@@ -2,10 +2,14 @@ package xsk
 
 import (
 	"errors"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/netlab"
 )
 
 // A segment cannot be resized, nor, where the kernel can promise that, be executed.
@@ -66,5 +70,62 @@ func TestMemoryErrors(t *testing.T) {
 		if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.says) || errors.Is(err, ErrHugePages) != (c.huge && c.err == unix.ENOMEM) {
 			t.Errorf("%v, huge %v: %v", c.err, c.huge, err)
 		}
+	}
+}
+
+// Whoever made a segment learns when the last descriptor and mapping of what he
+// gave away are gone.
+func TestSegmentInUse(t *testing.T) {
+	const size = 1 << 16
+	f, err := NewSegment(size, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	want := func(used bool, when string) {
+		t.Helper()
+		if got, err := SegmentInUse(f); err != nil || got != used {
+			t.Errorf("%s: in use %v, %v", when, got, err)
+		}
+	}
+	want(false, "at the beginning")
+	shared, err := ShareSegment(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(true, "shared")
+	want(true, "asked twice")
+	mem, err := MapSegment(shared, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem[0] = 1
+	shared.Close()
+	want(true, "mapped only")
+	if err := UnmapSegment(mem); err != nil {
+		t.Fatal(err)
+	}
+	want(false, "at the end")
+}
+
+// What was given away cannot be opened anew by a process that has the descriptor
+// and no privilege, which would escape the count.
+func TestSegmentIsNobodysToOpen(t *testing.T) {
+	netlab.RequireXDP(t) // root
+	f, err := NewSegment(4096, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	shared, err := ShareSegment(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shared.Close()
+	cmd := exec.Command("sh", "-c", "test -e /proc/self/fd/3 && ! cat </proc/self/fd/3")
+	cmd.ExtraFiles = []*os.File{shared}
+	cmd.SysProcAttr = netlab.Nobody()
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(strings.ToLower(string(out)), "permission denied") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -2,7 +2,6 @@ package xsk
 
 import (
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/unet-go/unet/queues"
@@ -28,12 +27,8 @@ type Socket struct {
 // flag of p as they were given to [Create]. It takes sock over when it succeeds. It needs no capability.
 func Attach(sock *os.File, p Params) (*Socket, error) {
 	s := &Socket{file: sock, fd: int(sock.Fd()), lazy: p.NeedWakeup}
-	domain, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	if err != nil {
-		return nil, os.NewSyscallError("getsockopt SO_DOMAIN", err)
-	}
-	if domain != unix.AF_XDP {
-		return nil, fmt.Errorf("descriptor is a socket of family %d, not AF_XDP", domain)
+	if err := isXSK(s.fd); err != nil {
+		return nil, err
 	}
 	off, err := sockOffsets(s.fd)
 	if err != nil {

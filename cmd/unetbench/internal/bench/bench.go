@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/lab"
 	"github.com/unet-go/unet/cmd/unetbench/internal/plan"
@@ -33,31 +34,42 @@ type Run struct {
 	// Weights asks for the resident memory of idle processes as well, with
 	// these attachments.
 	Weights []string
-	Seed    uint64
+	// Openings asks for the time that opening an endpoint takes, so many times
+	// on an empty host and in a crowd.
+	Openings int
+	Seed     uint64
 
-	OnRecord func(report.Record)
-	OnWeight func(report.Weight)
-	OnStep   func(done, total int, what string)
-	OnNote   func(string) // what the user should know, one line
+	OnRecord  func(report.Record)
+	OnWeight  func(report.Weight)
+	OnOpening func(report.Opening)
+	OnStep    func(done, total int, what string)
+	OnNote    func(string) // what the user should know, one line
 }
 
 // Result is what was measured, as far as it got.
 type Result struct {
-	Planned []report.Key
-	Records []report.Record
-	Weights []report.Weight
+	Planned  []report.Key
+	Records  []report.Record
+	Weights  []report.Weight
+	Openings []report.Opening
 }
 
-// Networks says on which of the two pairs something is measured.
-func (r *Run) Networks() (muxed, plain bool) {
-	muxed = len(r.Weights) > 0
+// Networks says on which of the pairs something is measured.
+func (r *Run) Networks() (muxed, crowd, plain bool) {
+	muxed, crowd = len(r.Weights) > 0 || r.Openings > 0, r.Openings > 0
 	for _, p := range r.Parts {
 		for _, c := range p.Combinations {
-			muxed = muxed || c.Transport.Network == transport.Muxed
-			plain = plain || c.Transport.Network == transport.Plain
+			switch {
+			case c.Transport.Network == transport.Plain:
+				plain = true
+			case c.Place == plan.Crowd:
+				crowd = true
+			default:
+				muxed = true
+			}
 		}
 	}
-	return muxed, plain
+	return muxed, crowd, plain
 }
 
 // weighed are the transports whose idle memory is of interest: an endpoint
@@ -67,7 +79,7 @@ var weighed = []string{transport.Message, transport.UDP}
 // Do measures. After an error the result holds what was measured before it.
 func (r *Run) Do(ctx context.Context, l *lab.Lab) (Result, error) {
 	var res Result
-	done, total := 0, len(r.Weights)*len(weighed)
+	done, total := 0, len(r.Weights)*len(weighed)+min(r.Openings, 1)
 	for _, p := range r.Parts {
 		total += len(p.Combinations) * (p.Selection.Rounds + 1) // and the counting pass
 		for _, c := range p.Combinations {
@@ -89,6 +101,16 @@ func (r *Run) Do(ctx context.Context, l *lab.Lab) (Result, error) {
 			r.OnWeight(w)
 		}
 	}
+	if r.Openings > 0 {
+		step("opening %d endpoints on an empty host and in a crowd", r.Openings)
+		var err error
+		if res.Openings, err = r.open(ctx, l); err != nil {
+			return res, err
+		}
+		for _, o := range res.Openings {
+			r.OnOpening(o)
+		}
+	}
 	for _, p := range r.Parts {
 		calls, err := r.count(ctx, l, p, step)
 		if err != nil {
@@ -99,7 +121,7 @@ func (r *Run) Do(ctx context.Context, l *lab.Lab) (Result, error) {
 				c := p.Combinations[i]
 				step("round %d of %d: %v", round, p.Selection.Rounds, c)
 				j := p.Selection.Job(c)
-				out, err := l.Measure(ctx, c.Transport, j, nil)
+				out, err := l.Measure(ctx, c.Transport, c.Place, j, nil)
 				if err != nil {
 					return res, err
 				}
@@ -110,6 +132,30 @@ func (r *Run) Do(ctx context.Context, l *lab.Lab) (Result, error) {
 		}
 	}
 	return res, nil
+}
+
+// open opens endpoints by turns on an empty host and in a crowd.
+func (r *Run) open(ctx context.Context, l *lab.Lab) ([]report.Opening, error) {
+	places := []string{plan.Pair, plan.Crowd}
+	took := make([][]time.Duration, len(places))
+	for round := range r.Openings {
+		for _, i := range plan.Order(len(places), r.Seed, round) {
+			d, err := l.OpenOnce(ctx, places[i])
+			if err != nil {
+				return nil, fmt.Errorf("open an endpoint: %w", err)
+			}
+			took[i] = append(took[i], d)
+		}
+	}
+	var all []report.Opening
+	for i, place := range places {
+		others := 0
+		if place == plan.Crowd {
+			others = lab.CrowdSize
+		}
+		all = append(all, report.NewOpening(others, took[i]))
+	}
+	return all, nil
 }
 
 // count is the counting pass: every combination once, briefly and untimed,
@@ -130,7 +176,7 @@ func (r *Run) count(ctx context.Context, l *lab.Lab, p Part, step func(string, .
 	defer func() { err = errors.Join(err, counter.Close()) }()
 	for i, c := range p.Combinations {
 		step("counting system calls: %v", c)
-		out, err := l.Measure(ctx, c.Transport, p.Selection.CountingJob(c), counter)
+		out, err := l.Measure(ctx, c.Transport, c.Place, p.Selection.CountingJob(c), counter)
 		if err != nil {
 			return nil, err
 		}

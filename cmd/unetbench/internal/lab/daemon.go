@@ -29,15 +29,14 @@ type daemon struct {
 }
 
 // startDaemon starts unetd inside h and returns when it says that it is ready.
-func startDaemon(ctx context.Context, h *netlab.Host, path, socket string) (*daemon, error) {
+func startDaemon(ctx context.Context, h *netlab.Host, path string, flags ...string) (*daemon, error) {
 	d := &daemon{host: h, ended: make(chan struct{})}
 	readyOut, readyIn, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer readyOut.Close()
-	d.cmd = exec.Command(path, "serve", "--interface", h.Interface,
-		"--socket", socket, "--socket-mode", "0666", "--allow-queue", "--ready-fd", "3")
+	d.cmd = exec.Command(path, append([]string{"serve", "--interface", h.Interface, "--socket-mode", "0666", "--ready-fd", "3"}, flags...)...)
 	d.cmd.ExtraFiles = []*os.File{readyIn} // becomes descriptor 3
 	d.cmd.SysProcAttr = netlab.Bound()
 	d.cmd.Stdout, d.cmd.Stderr = &d.output, &d.output

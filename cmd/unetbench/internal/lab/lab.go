@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/unet-go/unet/cmd/unetbench/internal/plan"
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
@@ -17,24 +18,26 @@ import (
 type Config struct {
 	Unetd     string // the daemon's executable
 	Muxed     bool   // make the muxed pair
+	Crowd     bool   // make the crowded pair
 	Plain     bool   // make the plain pair
 	ClientCPU int
 	ServerCPU int
 }
 
-// Lab is two pairs of hosts. It runs one measurement at a time.
+// Lab is up to three pairs of hosts. It runs one measurement at a time.
 type Lab struct {
-	cfg     Config
-	dir     string   // of the daemons' sockets
-	self    *os.File // this executable
-	pairs   map[transport.Network]*netlab.Pair
-	daemons []*daemon
-	serial  uint32 // of measurements
+	cfg    Config
+	dir    string   // of the daemons' sockets, policy and pins
+	self   *os.File // this executable
+	plain  *netlab.Pair
+	muxed  *site
+	crowd  *site
+	serial uint32 // of measurements
 }
 
 // Open makes the hosts and starts the daemons. The caller closes the lab.
 func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
-	l := &Lab{cfg: cfg, pairs: map[transport.Network]*netlab.Pair{}}
+	l := &Lab{cfg: cfg}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -46,69 +49,111 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 		return nil, err
 	}
 	if cfg.Plain {
-		if l.pairs[transport.Plain], err = netlab.NewPair(netlab.Config{}); err != nil {
+		if l.plain, err = netlab.NewPair(netlab.Config{}); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Muxed || cfg.Crowd {
+		if err := l.makeDir(); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.Muxed {
-		if err := l.openMuxed(ctx); err != nil {
+		if l.muxed, err = l.openSite(ctx, plan.Pair); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Crowd {
+		if l.crowd, err = l.openSite(ctx, plan.Crowd); err != nil {
+			return nil, err
+		}
+		if err := l.crowd.fill(ctx); err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
 }
 
-func (l *Lab) openMuxed(ctx context.Context) (err error) {
+// policy lets the children, who are nobody, have what they measure, and this
+// process a crowd.
+const policy = `# of unetbench
+rules:
+  - name: crowd
+    users: [0]
+    tags: ["msg:*"]
+    endpoints: 1000
+    memory: 16GiB
+  - name: benchmark
+    users: [%d]
+    tags: ["udp:*:*", "msg:*"]
+    endpoints: 8
+    memory: 1GiB
+    trusted: true
+`
+
+// makeDir makes the directory for what the daemons need.
+func (l *Lab) makeDir() (err error) {
 	if l.dir, err = os.MkdirTemp("", "unetbench-"); err != nil {
 		return err
 	}
 	if err := os.Chmod(l.dir, 0o711); err != nil { // the children pass through
 		return err
 	}
-	pair, err := netlab.NewPair(netlab.Config{})
-	if err != nil {
+	if err := os.WriteFile(l.policy(), fmt.Appendf(nil, policy, netlab.NobodyID), 0o600); err != nil {
 		return err
 	}
-	l.pairs[transport.Muxed] = pair
-	for _, h := range []*netlab.Host{pair.A, pair.B} {
-		d, err := startDaemon(ctx, h, l.cfg.Unetd, l.socket(h))
-		if err != nil {
-			return err
-		}
-		l.daemons = append(l.daemons, d)
-	}
-	return nil
+	return netlab.MountBPFFS(l.bpffs())
 }
 
-func (l *Lab) socket(h *netlab.Host) string { return filepath.Join(l.dir, h.Name+".sock") }
+func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
+func (l *Lab) bpffs() string  { return filepath.Join(l.dir, "bpf") }
 
 // Close stops the daemons and takes everything down.
 func (l *Lab) Close() error {
 	var errs []error
-	for _, d := range l.daemons {
-		errs = append(errs, d.stop())
-	}
-	for _, p := range l.pairs {
-		if p != nil {
-			errs = append(errs, p.Close())
+	for _, s := range []*site{l.muxed, l.crowd} {
+		if s != nil {
+			errs = append(errs, s.close())
 		}
+	}
+	if l.plain != nil {
+		errs = append(errs, l.plain.Close())
 	}
 	if l.self != nil {
 		errs = append(errs, l.self.Close())
 	}
 	if l.dir != "" {
-		errs = append(errs, os.RemoveAll(l.dir))
+		errs = append(errs, netlab.UnmountBPFFS(l.bpffs()), os.RemoveAll(l.dir))
 	}
-	l.daemons, l.pairs, l.self, l.dir = nil, nil, nil, ""
+	*l = Lab{}
 	return errors.Join(errs...)
 }
 
-// jobs makes the client's and the server's job of j. Ports and tags are new
-// ones each time: what the last measurement held may still be on its way back.
-func (l *Lab) jobs(t transport.Transport, j workload.Job) (client, server workload.Job, err error) {
-	pair := l.pairs[t.Network]
+// side is one process of a measurement: where it runs, and what it is to do.
+type side struct {
+	host *netlab.Host
+	job  workload.Job
+}
+
+// sides are client and server of j. Ports and tags are new ones each time:
+// what the last measurement held may still be on its way back.
+func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
+	pair, socket := l.plain, func(*netlab.Host) string { return "" }
+	if t.Network == transport.Muxed {
+		s := l.muxed
+		if place == plan.Crowd {
+			s = l.crowd
+		}
+		if s != nil {
+			pair, socket = s.pair, s.socket
+		}
+	}
 	if pair == nil {
-		return client, server, fmt.Errorf("BUG: no pair of hosts for %s", t.Name)
+		return client, server, fmt.Errorf("BUG: no hosts for %s %s", t.Name, place)
+	}
+	client.host, server.host = pair.A, pair.B
+	if place == plan.Local {
+		server.host = pair.A
 	}
 	const first, span = 20000, 10000 // of ports, below the kernel's ephemeral ones
 	l.serial++
@@ -120,10 +165,10 @@ func (l *Lab) jobs(t transport.Transport, j workload.Job) (client, server worklo
 			Tag:      n,
 		}
 	}
-	a, b := address(pair.A, number), address(pair.B, number+1)
+	a, b := address(client.host, number), address(server.host, number+1)
 	j.Transport = t.Name
-	client, server = j, j
-	client.Role, client.Local, client.Remote, client.Socket = workload.Client, a, b, l.socket(pair.A)
-	server.Role, server.Local, server.Remote, server.Socket = workload.Server, b, a, l.socket(pair.B)
+	client.job, server.job = j, j
+	client.job.Role, client.job.Local, client.job.Remote, client.job.Socket = workload.Client, a, b, socket(client.host)
+	server.job.Role, server.job.Local, server.job.Remote, server.job.Socket = workload.Server, b, a, socket(server.host)
 	return client, server, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/child"
+	"github.com/unet-go/unet/cmd/unetbench/internal/plan"
 	"github.com/unet-go/unet/cmd/unetbench/internal/syscount"
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
@@ -23,10 +24,10 @@ type Outcome struct {
 
 // Measure runs j once over t, in two new processes. With a counter it also
 // counts their system calls.
-func (l *Lab) Measure(ctx context.Context, t transport.Transport, j workload.Job, counter *syscount.Counter) (Outcome, error) {
+func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, j workload.Job, counter *syscount.Counter) (Outcome, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience+2*j.Limit, errors.New("took too long"))
 	defer cancel()
-	out, err := l.measure(ctx, t, j, counter)
+	out, err := l.measure(ctx, t, place, j, counter)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx) // why the processes were killed, not that they were
@@ -36,18 +37,17 @@ func (l *Lab) Measure(ctx context.Context, t transport.Transport, j workload.Job
 	return out, nil
 }
 
-func (l *Lab) measure(ctx context.Context, t transport.Transport, j workload.Job, counter *syscount.Counter) (out Outcome, err error) {
-	clientJob, serverJob, err := l.jobs(t, j)
+func (l *Lab) measure(ctx context.Context, t transport.Transport, place string, j workload.Job, counter *syscount.Counter) (out Outcome, err error) {
+	clientSide, serverSide, err := l.sides(t, place, j)
 	if err != nil {
 		return out, err
 	}
-	pair := l.pairs[t.Network]
-	server, err := l.spawn(ctx, pair.B, l.cfg.ServerCPU, workload.Server)
+	server, err := l.spawn(ctx, serverSide.host, l.cfg.ServerCPU, workload.Server)
 	if err != nil {
 		return out, err
 	}
 	defer func() { err = finish(server, err) }()
-	client, err := l.spawn(ctx, pair.A, l.cfg.ClientCPU, workload.Client)
+	client, err := l.spawn(ctx, clientSide.host, l.cfg.ClientCPU, workload.Client)
 	if err != nil {
 		return out, err
 	}
@@ -62,7 +62,7 @@ func (l *Lab) measure(ctx context.Context, t transport.Transport, j workload.Job
 			defer counter.Forget(pid)
 		}
 	}
-	if err := errors.Join(server.tell(serverJob), client.tell(clientJob)); err != nil {
+	if err := errors.Join(server.tell(serverSide.job), client.tell(clientSide.job)); err != nil {
 		return out, err
 	}
 	for _, p := range []*process{server, client} {
@@ -126,29 +126,29 @@ func finish(p *process, err error) error {
 // and of the same process without it.
 func (l *Lab) Weigh(ctx context.Context, t transport.Transport, attach string) (with, without int64, err error) {
 	j := workload.Job{Bench: workload.Memory, Attach: attach, Wait: t.Waits[0], Size: workload.MinSize, Batch: 1}
-	_, job, err := l.jobs(t, j)
+	_, s, err := l.sides(t, plan.Pair, j)
 	if err != nil {
 		return 0, 0, err
 	}
-	if with, err = l.weigh(ctx, t.Network, job); err != nil {
+	if with, err = l.weigh(ctx, s); err != nil {
 		return 0, 0, fmt.Errorf("memory of %s: %w", t.Name, err)
 	}
-	job.Transport = ""
-	if without, err = l.weigh(ctx, t.Network, job); err != nil {
+	s.job.Transport = ""
+	if without, err = l.weigh(ctx, s); err != nil {
 		return 0, 0, fmt.Errorf("memory of a bare process: %w", err)
 	}
 	return with, without, nil
 }
 
-func (l *Lab) weigh(ctx context.Context, n transport.Network, j workload.Job) (_ int64, err error) {
+func (l *Lab) weigh(ctx context.Context, s side) (_ int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errors.New("took too long"))
 	defer cancel()
-	p, err := l.spawn(ctx, l.pairs[n].B, l.cfg.ServerCPU, workload.Server)
+	p, err := l.spawn(ctx, s.host, l.cfg.ServerCPU, workload.Server)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = finish(p, err) }()
-	if err := p.tell(j); err != nil {
+	if err := p.tell(s.job); err != nil {
 		return 0, err
 	}
 	e, err := p.next(ctx)

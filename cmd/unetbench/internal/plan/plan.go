@@ -24,11 +24,19 @@ const (
 	MaxBatch = 256  // messages
 )
 
+// Places are where client and server stand.
+const (
+	Pair  = "pair"  // on two hosts
+	Crowd = "crowd" // on two hosts on which there are many other endpoints
+	Local = "local" // both on one host, as two endpoints of one mux
+)
+
 // Combination is one thing to measure.
 type Combination struct {
 	Bench     workload.Bench
 	Transport transport.Transport
 	Attach    string // port, queue or none
+	Place     string // pair, crowd or local
 	Wait      string // spin, adaptive or block
 	Size      int    // bytes of payload
 	Batch     int    // messages
@@ -43,6 +51,9 @@ func (c Combination) String() string {
 	if c.Batch > 1 {
 		s += fmt.Sprintf(" x%d", c.Batch)
 	}
+	if c.Place != Pair {
+		s += " " + c.Place
+	}
 	return s
 }
 
@@ -51,6 +62,7 @@ type Selection struct {
 	Bench      workload.Bench
 	Transports []string
 	Attach     []string
+	Places     []string
 	Wait       []string
 	Sizes      []int // bytes
 	Batches    []int // messages
@@ -65,8 +77,8 @@ type Selection struct {
 }
 
 // Combinations checks the selection and combines it. A transport without an
-// endpoint appears once for all attachments, one that waits in one way once
-// for all wait modes, and one without batches once for all batches.
+// endpoint appears once for all attachments and places, one that waits in one way
+// once for all wait modes, and one without batches once for all batches.
 func (s Selection) Combinations() ([]Combination, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -78,9 +90,9 @@ func (s Selection) Combinations() ([]Combination, error) {
 			if err != nil {
 				return nil, err
 			}
-			attach, wait, batches := []string{transport.None}, t.Waits, []int{1}
+			attach, places, wait, batches := []string{transport.None}, []string{Pair}, t.Waits, []int{1}
 			if t.Granted {
-				attach = s.Attach
+				attach, places = s.Attach, s.Places
 			}
 			if len(t.Waits) > 1 {
 				wait = s.Wait
@@ -88,14 +100,9 @@ func (s Selection) Combinations() ([]Combination, error) {
 			if t.Batches {
 				batches = s.Batches
 			}
-			for _, a := range attach {
-				for _, w := range wait {
-					for _, b := range batches {
-						c := Combination{s.Bench, t, a, w, size, b}
-						if !slices.ContainsFunc(all, c.same) { // asked for twice
-							all = append(all, c)
-						}
-					}
+			for _, c := range product(Combination{Bench: s.Bench, Transport: t, Size: size}, attach, places, wait, batches) {
+				if !slices.ContainsFunc(all, c.same) { // asked for twice
+					all = append(all, c)
 				}
 			}
 		}
@@ -103,14 +110,31 @@ func (s Selection) Combinations() ([]Combination, error) {
 	return all, nil
 }
 
+// product is every combination of the given values that can be measured.
+func product(c Combination, attach, places, wait []string, batches []int) (all []Combination) {
+	for _, c.Attach = range attach {
+		for _, c.Place = range places {
+			if c.Place == Local && c.Attach == endpoint.AttachQueue.String() {
+				continue // a queue is reached by the wire only
+			}
+			for _, c.Wait = range wait {
+				for _, c.Batch = range batches {
+					all = append(all, c)
+				}
+			}
+		}
+	}
+	return all
+}
+
 func (c Combination) same(d Combination) bool {
 	return c.Bench == d.Bench && c.Transport.Name == d.Transport.Name && c.Attach == d.Attach &&
-		c.Wait == d.Wait && c.Size == d.Size && c.Batch == d.Batch
+		c.Place == d.Place && c.Wait == d.Wait && c.Size == d.Size && c.Batch == d.Batch
 }
 
 func (s Selection) check() error {
 	for flag, n := range map[string]int{
-		"--transport": len(s.Transports), "--attach": len(s.Attach), "--wait": len(s.Wait),
+		"--transport": len(s.Transports), "--attach": len(s.Attach), "--place": len(s.Places), "--wait": len(s.Wait),
 		"--size": len(s.Sizes), "--batch": len(s.Batches),
 	} {
 		if n == 0 {
@@ -120,6 +144,11 @@ func (s Selection) check() error {
 	for _, a := range s.Attach {
 		if _, err := endpoint.ParseAttachment(a); err != nil {
 			return err
+		}
+	}
+	for _, p := range s.Places {
+		if p != Pair && p != Crowd && p != Local {
+			return fmt.Errorf("place %q: want %s, %s or %s", p, Pair, Crowd, Local)
 		}
 	}
 	for _, w := range s.Wait {

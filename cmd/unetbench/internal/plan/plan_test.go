@@ -12,7 +12,7 @@ import (
 func selection() Selection {
 	return Selection{
 		Bench: workload.OneWay, Transports: []string{"msg", "kernel-udp", "go-udp"},
-		Attach: []string{"port", "queue"}, Wait: []string{"spin", "block"}, Sizes: []int{64}, Batches: []int{1, 32},
+		Attach: []string{"port", "queue"}, Places: []string{Pair}, Wait: []string{"spin", "block"}, Sizes: []int{64}, Batches: []int{1, 32},
 		Rounds: 1, N: 10, Limit: time.Second, Window: 64, Credit: 16,
 	}
 }
@@ -50,6 +50,7 @@ func TestBadSelectionsNameTheirFlag(t *testing.T) {
 	for want, change := range map[string]func(*Selection){
 		"unknown transport": func(s *Selection) { s.Transports = []string{"carrier-pigeon"} },
 		"attachment":        func(s *Selection) { s.Attach = []string{"glue"} },
+		"place":             func(s *Selection) { s.Places = []string{"elsewhere"} },
 		"wait mode":         func(s *Selection) { s.Wait = []string{"sleep"} },
 		"--size 15":         func(s *Selection) { s.Sizes = []int{64, 15} },
 		"--size 1473":       func(s *Selection) { s.Sizes = []int{1473} },

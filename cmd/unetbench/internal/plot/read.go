@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/unet-go/unet/cmd/unetbench/internal/plan"
 	"github.com/unet-go/unet/cmd/unetbench/internal/report"
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
@@ -66,7 +67,7 @@ func Read(r io.Reader) (Figures, error) {
 			f.Silent++
 			continue
 		}
-		key := report.Key{Bench: rec.Bench, Transport: rec.Transport, Attach: rec.Attach, Wait: rec.Wait, Size: rec.Size, Batch: rec.Batch}
+		key := report.Key{Bench: rec.Bench, Transport: rec.Transport, Attach: rec.Attach, Place: rec.Place, Wait: rec.Wait, Size: rec.Size, Batch: rec.Batch}
 		if !slices.Contains(keys, key) {
 			keys = append(keys, key)
 		}
@@ -108,10 +109,13 @@ func parse(line []byte) (report.Record, error) {
 	}
 	switch rec.Bench {
 	case workload.RTT, workload.Rate, workload.OneWay:
-	case workload.Memory: // has fields of its own, and is not drawn
+	case workload.Memory, workload.Open: // have fields of their own, and are not drawn
 		return rec, nil
 	default:
 		return rec, fmt.Errorf("unknown bench %q", rec.Bench)
+	}
+	if rec.Place == "" { // written before there were places
+		rec.Place = plan.Pair
 	}
 	t, err := transport.ByName(rec.Transport)
 	if err != nil {
@@ -141,7 +145,7 @@ func parse(line []byte) (report.Record, error) {
 
 // drawn says whether the picture has a place for the record.
 func drawn(rec report.Record) bool {
-	return (rec.Bench == workload.RTT || rec.Bench == workload.OneWay) && rec.Batch == 1 &&
+	return (rec.Bench == workload.RTT || rec.Bench == workload.OneWay) && rec.Batch == 1 && rec.Place == plan.Pair &&
 		slices.ContainsFunc(lines, func(l line) bool { return l.transport == rec.Transport && l.wait == rec.Wait })
 }
 

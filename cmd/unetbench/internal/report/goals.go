@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/unet-go/unet/cmd/unetbench/internal/plan"
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
 )
@@ -57,7 +58,7 @@ func (s Summary) Goals(weights []Weight) []Goal {
 			return port
 		}
 		row := func(b workload.Bench, name string, batch int) (Row, bool) {
-			k := Key{b, name, attach, "spin", goalSize, batch}
+			k := Key{b, name, attach, plan.Pair, "spin", goalSize, batch}
 			if name == transport.KernelUDP {
 				k.Attach = transport.None
 			}
@@ -83,6 +84,34 @@ func (s Summary) Goals(weights []Weight) []Goal {
 		compare(fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", batch), transport.Message, transport.KernelUDP, workload.Rate, batch, pick(1.8, 1.3), false)
 		compare("oneway: msg / kernel-udp message rate", transport.Message, transport.KernelUDP, workload.OneWay, 1, pick(1.6, 1.2), false)
 		goals = append(goals, s.allocationGoal(attach), memoryGoal(attach, weights))
+	}
+	return goals
+}
+
+// ScaleGoals are the figures of many endpoints, and of endpoints as neighbours.
+func (s Summary) ScaleGoals(openings []Opening) []Goal {
+	msg := func(attach, place string) Key {
+		return Key{workload.RTT, transport.Message, attach, place, "spin", goalSize, 1}
+	}
+	compare := func(figure, attach string, bound float64, over, under Key) Goal {
+		g := Goal{Figure: figure, Attach: attach, Bound: bound, AtMost: true, format: "%.2f"}
+		o, ok1 := s.find(over)
+		u, ok2 := s.find(under)
+		if ok1 && ok2 {
+			g.Measured, g.Known = ratio(o.P50.Median, u.P50.Median)
+		}
+		return g
+	}
+	goals := []Goal{
+		compare("msg RTT with 256 endpoints open / with one", "port", 1.10, msg("port", plan.Crowd), msg("port", plan.Pair)),
+		compare("msg RTT over ports / over queues", "both", 1.25, msg("port", plan.Pair), msg("queue", plan.Pair)),
+		compare("msg RTT on one host / between two", "port", 1.0, msg("port", plan.Local), msg("port", plan.Pair)),
+	}
+	for _, o := range openings {
+		goals = append(goals, Goal{
+			Figure: fmt.Sprintf("ms to open an endpoint, median, with %d others open", o.Others),
+			Attach: "port", Bound: 30, AtMost: true, Measured: o.MedianMS, Known: true, format: "%.1f",
+		})
 	}
 	return goals
 }
@@ -125,7 +154,7 @@ func memoryGoal(attach string, weights []Weight) Goal {
 
 // PrintGoals writes the speed table.
 func PrintGoals(w io.Writer, goals []Goal) {
-	fmt.Fprintf(w, "\nSpeed and memory to reach (%d bytes, spinning, medians of interleaved rounds)\n", goalSize)
+	fmt.Fprintf(w, "\nFigures to reach (%d bytes, spinning, medians of interleaved rounds)\n", goalSize)
 	fmt.Fprintf(w, "Less than %v allocations a message, which are the runtime's own, count as none.\n", noAllocs)
 	g := grid{left: 2}
 	g.add("figure", "attach", "bound", "measured", "")

@@ -17,6 +17,7 @@ type Record struct {
 	Bench     workload.Bench `json:"bench"`
 	Transport string         `json:"transport"`
 	Attach    string         `json:"attach"` // port, queue, or none
+	Place     string         `json:"place"`  // pair, crowd or local
 	Wait      string         `json:"wait"`
 	Size      int            `json:"size"`  // bytes of payload
 	Batch     int            `json:"batch"` // messages sent together
@@ -46,7 +47,7 @@ type Record struct {
 // counted.
 func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, syscalls *float64) Record {
 	r := Record{
-		Bench: c.Bench, Transport: c.Transport.Name, Attach: c.Attach, Wait: c.Wait,
+		Bench: c.Bench, Transport: c.Transport.Name, Attach: c.Attach, Place: c.Place, Wait: c.Wait,
 		Size: c.Size, Batch: c.Batch, Round: round,
 		SyscallsPerMsg: syscalls,
 	}

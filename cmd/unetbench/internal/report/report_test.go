@@ -36,7 +36,7 @@ func combination(t *testing.T, b workload.Bench, name, attach string, batch int)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return plan.Combination{Bench: b, Transport: tr, Attach: attach, Wait: tr.Waits[0], Size: 64, Batch: batch}
+	return plan.Combination{Bench: b, Transport: tr, Attach: attach, Place: plan.Pair, Wait: tr.Waits[0], Size: 64, Batch: batch}
 }
 
 func TestRecordFigures(t *testing.T) {
@@ -107,7 +107,7 @@ func records(t *testing.T, b workload.Bench, name, attach string, batch int, fig
 	c := combination(t, b, name, attach, batch)
 	var rs []Record
 	for i, f := range figures {
-		r := Record{Bench: b, Transport: name, Attach: attach, Wait: c.Wait, Size: 64, Batch: batch, Round: i + 1, N: 100}
+		r := Record{Bench: b, Transport: name, Attach: attach, Place: plan.Pair, Wait: c.Wait, Size: 64, Batch: batch, Round: i + 1, N: 100}
 		if b == workload.RTT {
 			r.MeanUS, r.P50US, r.P99US, r.P999US = &f, &f, &f, &f
 		} else {

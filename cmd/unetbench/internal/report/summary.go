@@ -10,6 +10,7 @@ type Key struct {
 	Bench     workload.Bench
 	Transport string
 	Attach    string
+	Place     string
 	Wait      string
 	Size      int
 	Batch     int
@@ -17,10 +18,12 @@ type Key struct {
 
 // KeyOf is the key that the records of a combination have.
 func KeyOf(c plan.Combination) Key {
-	return Key{c.Bench, c.Transport.Name, c.Attach, c.Wait, c.Size, c.Batch}
+	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch}
 }
 
-func (r Record) key() Key { return Key{r.Bench, r.Transport, r.Attach, r.Wait, r.Size, r.Batch} }
+func (r Record) key() Key {
+	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch}
+}
 
 // Row is one combination over all its rounds.
 type Row struct {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/unet-go/unet/cmd/unetbench/internal/plan"
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
 )
@@ -77,12 +78,20 @@ func rounds(rows []Row) string {
 
 func (s Summary) rttCells(r Row) []string {
 	return []string{
-		r.Transport, r.Attach, r.Wait,
+		r.Transport, r.where(), r.Wait,
 		fmt.Sprintf("%.2f", r.P50.Median), fmt.Sprintf("(%.2f..%.2f)", r.P50.Min, r.P50.Max),
 		fmt.Sprintf("%.2f", r.Mean.Median), fmt.Sprintf("%.2f", r.P99.Median), fmt.Sprintf("%.2f", r.P999.Median),
 		fmt.Sprintf("%.2f", r.CPU.Median), perMessage(r.Syscalls), fmt.Sprintf("%.3f", r.Allocs.Median), fmt.Sprint(r.Lost),
 		times(s.overKernel(r)), bare(s.overFloor(r)),
 	}
+}
+
+// where is the attachment, and the place if it is not the usual one.
+func (r Row) where() string {
+	if r.Place == plan.Pair {
+		return r.Attach
+	}
+	return r.Attach + ", " + r.Place
 }
 
 func streamGrid() grid {
@@ -93,7 +102,7 @@ func streamGrid() grid {
 
 func (s Summary) streamCells(r Row) []string {
 	return []string{
-		r.Transport, r.Attach, r.Wait, fmt.Sprint(r.Batch),
+		r.Transport, r.where(), r.Wait, fmt.Sprint(r.Batch),
 		fmt.Sprintf("%.3f", r.MsgsPerS.Median/1e6), fmt.Sprintf("(%.3f..%.3f)", r.MsgsPerS.Min/1e6, r.MsgsPerS.Max/1e6),
 		fmt.Sprintf("%.2f", r.CPU.Median), perMessage(r.Syscalls), fmt.Sprintf("%.3f", r.Allocs.Median),
 		fmt.Sprint(r.Lost), fmt.Sprint(r.Duplicates), fmt.Sprint(r.Stalls),
@@ -126,7 +135,7 @@ func bare(v float64, ok bool) string {
 // the same batches: round trips so much shorter, or messages so many more.
 func (s Summary) overKernel(r Row) (float64, bool) {
 	k := r.Key
-	k.Transport, k.Attach, k.Wait = transport.KernelUDP, transport.None, "spin"
+	k.Transport, k.Attach, k.Place, k.Wait = transport.KernelUDP, transport.None, plan.Pair, "spin"
 	kernel, ok := s.find(k)
 	if !ok {
 		return 0, false

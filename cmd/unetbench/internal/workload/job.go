@@ -16,6 +16,7 @@ const (
 	Rate   Bench = "rate"
 	OneWay Bench = "oneway"
 	Memory Bench = "memory" // one process that opens an endpoint and waits
+	Open   Bench = "open"   // endpoints that are opened through unetd, one after the other
 )
 
 // Role is a process's side.

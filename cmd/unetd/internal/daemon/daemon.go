@@ -17,18 +17,22 @@ type Mux interface {
 	// Identity is that of the uplink; it names interface and mode.
 	Identity() endpoint.Identity
 	// Failed gets an error if the uplink is no longer one that endpoints can
-	// work on.
+	// work on. Every lease has ended then, and says why.
 	Failed() <-chan error
 	// Close detaches everything. Every lease is closed by then.
 	Close() error
+	// Abandon leaves everything as it is, for another daemon.
+	Abandon() error
 }
 
 // Config is how a daemon is run.
 type Config struct {
 	Socket Socket
 	Ready  *os.File // gets a line when the daemon is ready, and is closed; nil: none
+	Keep   bool     // leave everything working at the end
 	Log    *slog.Logger
-	Open   func() (Mux, error)
+	// Open opens the mux, which is to have no more than so many endpoints.
+	Open func(endpoints int64) (Mux, error)
 }
 
 // Run is the life of a daemon. It ends with ctx, which is no error, or when the
@@ -37,18 +41,23 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Ready != nil {
 		defer cfg.Ready.Close()
 	}
-	limits := limitsFor(raiseOpenFiles(cfg.Log))
+	limits, endpoints := limitsFor(raiseOpenFiles(cfg.Log))
 	ln, err := cfg.Socket.listen()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ln.remove()) }()
-	mux, err := cfg.Open()
+	mux, err := cfg.Open(endpoints)
 	if err != nil {
 		return err
 	}
+	keep := cfg.Keep
 	defer func() {
-		if cerr := mux.Close(); cerr != nil {
+		if keep {
+			if aerr := mux.Abandon(); aerr != nil {
+				err = errors.Join(err, fmt.Errorf("not everything was left as it was: %w", aerr))
+			}
+		} else if cerr := mux.Close(); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("not everything was detached: %w", cerr))
 		}
 	}()
@@ -57,7 +66,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := notifyReady(cfg.Ready); err != nil {
 		return err
 	}
-	server := control.Server{Provider: mux, Log: cfg.Log, Limits: limits}
+	server := control.Server{Provider: mux, Log: cfg.Log, Limits: limits, Keep: keep}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)
@@ -66,11 +75,12 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	select {
 	case failed = <-mux.Failed():
 		cfg.Log.Error("cannot go on", "interface", id.Interface, "err", failed)
+		keep = false // nothing could go on with it
 		cancel()
 		err = <-served
 	case err = <-served:
 	}
-	cfg.Log.Info("stopped", "interface", id.Interface)
+	cfg.Log.Info("stopped", "interface", id.Interface, "kept", keep)
 	return errors.Join(failed, err)
 }
 

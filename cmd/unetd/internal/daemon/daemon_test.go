@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -30,6 +31,7 @@ type fakeMux struct {
 
 	mu     sync.Mutex
 	events []string
+	leases []*fakeLease
 }
 
 func (m *fakeMux) did(what string) {
@@ -48,14 +50,42 @@ func (m *fakeMux) OpenEndpoint(_ context.Context, _ control.Peer, req endpoint.R
 		files[i] = os.NewFile(uintptr(fd), "fake")
 	}
 	m.did("open")
-	return &endpoint.Grant{XSK: files[0], Segment: files[1], ID: 1, Geometry: req.Geometry.WithDefaults()}, &fakeLease{mux: m}, nil
+	l := &fakeLease{mux: m, done: make(chan struct{})}
+	m.mu.Lock()
+	m.leases = append(m.leases, l)
+	m.mu.Unlock()
+	return &endpoint.Grant{XSK: files[0], Segment: files[1], ID: 1, Geometry: req.Geometry.WithDefaults()}, l, nil
 }
 
 func (m *fakeMux) Identity() endpoint.Identity {
 	return endpoint.Identity{Interface: "eth7", Mode: "generic"}
 }
 
+func (m *fakeMux) Present(context.Context, control.Peer, *os.File) (control.EndpointInfo, endpoint.Lease, error) {
+	return control.EndpointInfo{}, nil, control.ErrNotPresentable
+}
+
+func (m *fakeMux) Endpoints(control.Peer) ([]control.EndpointInfo, error) { return nil, nil }
+
+func (m *fakeMux) Counters(control.Peer) ([]control.Counter, error) { return nil, nil }
+
 func (m *fakeMux) Failed() <-chan error { return m.failed }
+
+// fail ends the leases and then says why, as a mux does.
+func (m *fakeMux) fail(reason error) {
+	defer func() { m.failed <- reason }()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.leases {
+		l.cause = fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, reason)
+		close(l.done)
+	}
+}
+
+func (m *fakeMux) Abandon() error {
+	m.did("abandon mux")
+	return m.closeErr
+}
 
 func (m *fakeMux) Close() error {
 	if m.closing != nil {
@@ -67,11 +97,17 @@ func (m *fakeMux) Close() error {
 }
 
 type fakeLease struct {
-	endpoint.Lease // nothing but Done and Close is called
+	endpoint.Lease // nothing but the methods below is called
 	mux            *fakeMux
+	done           chan struct{}
+	cause          error // set before done is closed
 }
 
-func (l *fakeLease) Done() <-chan struct{} { return nil }
+func (l *fakeLease) Done() <-chan struct{} { return l.done }
+
+func (l *fakeLease) Err() error { return l.cause }
+
+func (l *fakeLease) Watch(func(endpoint.Notice)) (stop func()) { return func() {} }
 
 func (l *fakeLease) Close() error {
 	l.mux.did("close lease")
@@ -82,6 +118,7 @@ func (l *fakeLease) Close() error {
 type running struct {
 	socket string
 	stop   func() error
+	ended  func() error // wait for its end
 	log    *lockedBuffer
 }
 
@@ -105,22 +142,27 @@ func (b *lockedBuffer) String() string {
 // run starts a daemon and waits for the line on its ready descriptor.
 func run(t *testing.T, s Socket, m *fakeMux) (*running, error) {
 	t.Helper()
+	return runWith(t, Config{Socket: s}, m)
+}
+
+func runWith(t *testing.T, cfg Config, m *fakeMux) (*running, error) {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	d := &running{socket: s.Path, log: &lockedBuffer{}}
+	d := &running{socket: cfg.Socket.Path, log: &lockedBuffer{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(ctx, Config{
-			Socket: s, Ready: w, Log: slog.New(slog.NewTextHandler(d.log, nil)),
-			Open: func() (Mux, error) { m.did("open mux"); return m, nil },
-		})
-	}()
-	d.stop = sync.OnceValue(func() error {
+	cfg.Ready, cfg.Log = w, slog.New(slog.NewTextHandler(d.log, nil))
+	cfg.Open = func(int64) (Mux, error) { m.did("open mux"); return m, nil }
+	go func() { ended <- Run(ctx, cfg) }()
+	d.stop = func() error {
 		cancel()
+		return d.ended()
+	}
+	d.ended = sync.OnceValue(func() error {
 		select {
 		case err := <-ended:
 			return err
@@ -170,6 +212,45 @@ func TestRunAndStop(t *testing.T) {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 	<-l.Done()
+	if err := l.Err(); !strings.Contains(err.Error(), "unetd was stopped") {
+		t.Errorf("the application was told %v", err)
+	}
+}
+
+// What is kept is not closed, and applications are not told that it is over.
+func TestKeep(t *testing.T) {
+	m := &fakeMux{failed: make(chan error, 1)}
+	s := ours(t)
+	d, err := runWith(t, Config{Socket: s, Keep: true}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if err := d.stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if got := strings.Join(m.events, ", "); got != "open mux, open, abandon mux" {
+		t.Errorf("order: %s", got)
+	}
+	if err := l.Err(); err != nil {
+		t.Errorf("the lease: %v", err)
+	}
+	l.Close()
+	if entries, err := os.ReadDir(filepath.Dir(s.Path)); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	// A daemon that cannot be ready leaves what it took over as it was, too.
+	m = &fakeMux{}
+	nowhere := os.NewFile(1<<20, "no descriptor")
+	log := slog.New(slog.DiscardHandler)
+	err = Run(context.Background(), Config{Socket: s, Keep: true, Log: log, Ready: nowhere, Open: func(int64) (Mux, error) { return m, nil }})
+	if !errors.Is(err, unix.EBADF) || strings.Join(m.events, " ") != "abandon mux" {
+		t.Errorf("%v, %v", err, m.events)
+	}
 }
 
 func TestNotifySocket(t *testing.T) {
@@ -199,7 +280,7 @@ func TestFailures(t *testing.T) {
 	s := ours(t)
 	log := slog.New(slog.DiscardHandler)
 	cause := errors.New("no such luck")
-	err := Run(context.Background(), Config{Socket: s, Log: log, Open: func() (Mux, error) { return nil, cause }})
+	err := Run(context.Background(), Config{Socket: s, Log: log, Open: func(int64) (Mux, error) { return nil, cause }})
 	if !errors.Is(err, cause) {
 		t.Errorf("%v", err)
 	}
@@ -208,14 +289,14 @@ func TestFailures(t *testing.T) {
 	}
 	m := &fakeMux{}
 	nowhere := os.NewFile(1<<20, "no descriptor")
-	err = Run(context.Background(), Config{Socket: s, Log: log, Ready: nowhere, Open: func() (Mux, error) { return m, nil }})
+	err = Run(context.Background(), Config{Socket: s, Log: log, Ready: nowhere, Open: func(int64) (Mux, error) { return m, nil }})
 	if !errors.Is(err, unix.EBADF) || strings.Join(m.events, " ") != "close mux" {
 		t.Errorf("%v, %v", err, m.events)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	m = &fakeMux{closeErr: cause}
-	if err = Run(ctx, Config{Socket: s, Log: log, Open: func() (Mux, error) { return m, nil }}); !errors.Is(err, cause) {
+	if err = Run(ctx, Config{Socket: s, Log: log, Open: func(int64) (Mux, error) { return m, nil }}); !errors.Is(err, cause) {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Lstat(s.Path); !errors.Is(err, os.ErrNotExist) {
@@ -240,40 +321,6 @@ func TestSocketInUse(t *testing.T) {
 	}
 	l.Close()
 	g.Close()
-}
-
-func TestOpenFiles(t *testing.T) {
-	var before, after unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
-	low := unix.Rlimit{Cur: 256, Max: before.Max}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
-	raised := raiseOpenFiles(slog.New(slog.DiscardHandler))
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &after); err != nil {
-		t.Fatal(err)
-	}
-	if after.Cur != raised || after.Cur != openFiles && after.Cur != before.Max {
-		t.Errorf("limit %+v after %+v", after, low)
-	}
-}
-
-// What applications may hold together leaves descriptors to spare, however few
-// there are.
-func TestLimitsLeaveHeadroom(t *testing.T) {
-	if l := limitsFor(openFiles); l != (control.Limits{}) {
-		t.Errorf("%+v", l)
-	}
-	for files := uint64(512); files < openFiles; files += 61 {
-		l := limitsFor(files)
-		// The account in openFiles.
-		if need := l.Tags + l.Connections*(1+2+10) + l.Resolves*2; uint64(need) > files*95/100 || l.Connections < 1 || l.TagsPerUID < 1 || l.Resolves < 1 {
-			t.Fatalf("%d open files: %+v needs %d", files, l, need)
-		}
-	}
 }
 
 // A successor does not begin before everything is detached.
@@ -327,42 +374,33 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// A mux that fails ends the daemon in good order, and the error is said.
+// A mux that fails ends the daemon in good order, also one that is to keep
+// everything, and the error is said: to the operator, and to applications.
 func TestMuxFails(t *testing.T) {
-	m := &fakeMux{failed: make(chan error, 1)}
-	s := ours(t)
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
+	for _, keep := range []bool{false, true} {
+		m := &fakeMux{failed: make(chan error, 1)}
+		s := ours(t)
+		d, err := runWith(t, Config{Socket: s, Keep: keep}, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		defer l.Close()
+		cause := errors.New("the interface is gone")
+		m.fail(cause)
+		<-l.Done()
+		if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.Contains(err.Error(), cause.Error()) {
+			t.Errorf("the lease: %v", err)
+		}
+		if err := d.ended(); !errors.Is(err, cause) || !strings.Contains(d.log.String(), cause.Error()) {
+			t.Errorf("%v, log %s", err, d.log.String())
+		}
+		if got := strings.Join(m.events, ", "); got != "open mux, open, close lease, close mux" {
+			t.Errorf("order: %s", got)
+		}
 	}
-	defer r.Close()
-	var log lockedBuffer
-	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(context.Background(), Config{Socket: s, Ready: w, Log: slog.New(slog.NewTextHandler(&log, nil)),
-			Open: func() (Mux, error) { return m, nil }})
-	}()
-	if _, err := bufio.NewReader(r).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	defer l.Close()
-	cause := errors.New("the interface is gone")
-	m.failed <- cause
-	select {
-	case err = <-ended:
-	case <-time.After(patience):
-		t.Fatal("the daemon does not end")
-	}
-	if !errors.Is(err, cause) || !strings.Contains(log.String(), cause.Error()) {
-		t.Errorf("%v, log %s", err, log.String())
-	}
-	if got := strings.Join(m.events, ", "); got != "open, close lease, close mux" {
-		t.Errorf("order: %s", got)
-	}
-	<-l.Done()
 }

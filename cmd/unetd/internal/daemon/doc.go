@@ -4,12 +4,17 @@
 //
 //	raise the limit of open files   and lower those on applications if that is not allowed
 //	take the socket                 locked, bound under a umask that lets nobody in, then opened as asked
-//	open the mux                    programs attached to the uplink
+//	open the mux                    programs attached to the uplink, or taken over from a daemon that has died
 //	ready                           log, sd_notify(3), --ready-fd
 //	serve                           package control, until the context ends or the uplink is lost
-//	close every lease               tags, ports and queues are reclaimed
+//	close every lease               its owner is told why; tags, ports and queues are reclaimed
 //	close the mux                   programs detached
 //	remove the socket               if it still is ours, and the lock on it
+//
+// A daemon that is to keep everything drops its connections instead of closing
+// leases, and abandons the mux instead of closing it. Nothing changes in the
+// kernel then; applications go on, and find the next daemon by themselves. A lost
+// uplink is not kept: nobody could go on with it.
 //
 // The memory of an endpoint, and the network namespace that a port's socket
 // belongs to, are not the daemon's to reclaim: they live until the application

@@ -8,12 +8,17 @@ import (
 	"github.com/unet-go/unet/control"
 )
 
-// openFiles is what a daemon needs that is as busy as package control allows:
-// a descriptor for each tag (the kernel's socket on a UDP port), for each
-// connection itself and a port's two programs, for each endpoint being opened
-// about ten more (socket, segment, namespaces, netlink), for each resolve
-// request two, and some of its own. That leaves a tenth of it as headroom.
-const openFiles = 32 << 10
+// openFiles is what a daemon needs that is as busy as its limits allow: a
+// descriptor for each tag (the kernel's socket on a port; a block counts as many
+// tags as it has ports), for each connection itself, for each endpoint being
+// opened about ten more (socket, segment, namespaces, netlink), for each
+// endpoint that is there its segment, for each resolve request two, and some of
+// its own (maps, programs, links, netlink). That leaves a tenth of it as headroom.
+const openFiles = 36 << 10
+
+// Endpoints that may be there at once, with those that were closed and are still
+// held open: as many as a mux has ports.
+const maxEndpoints = 4096
 
 // raiseOpenFiles raises RLIMIT_NOFILE as far as it is needed and allowed, and
 // returns what it is then.
@@ -43,14 +48,14 @@ func raiseOpenFiles(log *slog.Logger) uint64 {
 
 // limitsFor makes the daemon run into its own limits, which concern those who
 // ask for more, before it runs out of descriptors, which would concern all.
-func limitsFor(files uint64) control.Limits {
+func limitsFor(files uint64) (limits control.Limits, endpoints int64) {
 	if files >= openFiles {
-		return control.Limits{} // the defaults
+		return control.Limits{}, maxEndpoints // the defaults
 	}
 	share := func(of uint64) int { return int(max(1, of*files/openFiles)) }
 	return control.Limits{
 		Connections: share(1024), ConnectionsPerUID: share(256),
 		Tags: share(16 << 10), TagsPerUID: share(8 << 10),
 		Resolves: share(64), ResolvesPerUID: share(32),
-	}
+	}, int64(share(maxEndpoints))
 }

@@ -163,3 +163,32 @@ func (l *listener) remove() (err error) {
 	}
 	return os.Remove(l.path)
 }
+
+// CleanSocket removes the socket that a dead daemon has left at a path, and its
+// lock. What belongs to a living one stays, and so does what is not a daemon's.
+func CleanSocket(path string, report func(what string)) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	_, socketErr := os.Lstat(path)
+	_, lockErr := os.Lstat(path + ".lock")
+	if errors.Is(socketErr, fs.ErrNotExist) && errors.Is(lockErr, fs.ErrNotExist) {
+		return nil
+	}
+	lock, err := takeLock(path + ".lock")
+	if errors.Is(err, errLocked) {
+		report(path + ": kept, a unetd serves it")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	found, err := deadSocket(path)
+	if err == nil && found {
+		if err = os.Remove(path); err == nil {
+			report(path + ": removed, nobody serves it")
+		}
+	}
+	return errors.Join(err, lock.release())
+}

@@ -285,3 +285,43 @@ func TestOthersCannotLock(t *testing.T) {
 		}
 	}
 }
+
+// What a crash leaves at a path is removed, and nothing else.
+func TestCleanSocket(t *testing.T) {
+	dir := t.TempDir()
+	s := Socket{Path: filepath.Join(dir, "s"), Mode: 0o600, GID: -1}
+	var reports []string
+	clean := func() error {
+		reports = nil
+		return CleanSocket(s.Path, func(what string) { reports = append(reports, what) })
+	}
+	if err := clean(); err != nil || reports != nil {
+		t.Errorf("nothing there: %v, %v", reports, err)
+	}
+	l, err := s.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := clean(); err != nil || len(reports) != 1 || !strings.HasSuffix(reports[0], "kept, a unetd serves it") {
+		t.Errorf("one that serves: %v, %v", reports, err)
+	}
+	l.die()
+	if err := clean(); err != nil || len(reports) != 1 || !strings.HasSuffix(reports[0], "removed, nobody serves it") {
+		t.Errorf("a dead one: %v, %v", reports, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	if err := os.WriteFile(s.Path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := clean(); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		t.Errorf("a file: %v, %v", reports, err)
+	}
+	if b, err := os.ReadFile(s.Path); err != nil || string(b) != "precious" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := os.Lstat(s.Path + ".lock"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("lock: %v", err)
+	}
+}

@@ -21,6 +21,7 @@ var capabilities = []struct {
 	{"CAP_NET_RAW", unix.CAP_NET_RAW},     // AF_XDP sockets
 	{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN}, // a network namespace for each port; BPF programs and maps
 	{"CAP_IPC_LOCK", unix.CAP_IPC_LOCK},   // segments beyond RLIMIT_MEMLOCK
+	{"CAP_SETUID", unix.CAP_SETUID},       // segments in their owners' names
 }
 
 // Check says what will keep unetd from running on this kernel, with these

@@ -30,8 +30,8 @@ func TestKernelWithoutAFXDP(t *testing.T) {
 func TestCheckCapabilities(t *testing.T) {
 	for _, c := range []struct{ status, want string }{
 		{"Name:\tunetd\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n", ""},
-		{"CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n", "CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK missing"},
-		{fmt.Sprintf("CapEff:\t%016x\n", 1<<unix.CAP_NET_ADMIN|1<<unix.CAP_NET_RAW|1<<unix.CAP_IPC_LOCK), "permission denied: CAP_SYS_ADMIN missing"},
+		{"CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n", "CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK, CAP_SETUID missing"},
+		{fmt.Sprintf("CapEff:\t%016x\n", 1<<unix.CAP_NET_ADMIN|1<<unix.CAP_NET_RAW|1<<unix.CAP_IPC_LOCK|1<<unix.CAP_SETUID), "permission denied: CAP_SYS_ADMIN missing"},
 		{"CapEff:\tall\n", "invalid syntax"},
 		{"", "mount proc(5)"},
 	} {
@@ -57,6 +57,10 @@ func TestCheckInterface(t *testing.T) {
 // Errors keep what they are, and become what an application can tell apart.
 func TestForApplications(t *testing.T) {
 	for _, c := range []struct{ err, want error }{
+		{mux.ErrNotPresentable, control.ErrNotPresentable},
+		{mux.ErrLeased, control.ErrLeased},
+		{mux.ErrClosed, control.ErrBusy},
+		{mux.ErrTooManyPorts, control.ErrBusy},
 		{mux.ErrQueueBusy, control.ErrBusy},
 		{xsk.ErrQueueBusy, control.ErrBusy},
 		{mux.ErrNoQueue, errors.ErrUnsupported},
@@ -75,6 +79,17 @@ func TestForApplications(t *testing.T) {
 	}
 }
 
+// A port that unetd itself may not bind is not the application's mistake.
+func TestUnetdMayNotBind(t *testing.T) {
+	bind := os.NewSyscallError("bind", unix.EACCES)
+	if err := forApplications(bind); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
+		t.Errorf("%v", err)
+	}
+	if other := os.NewSyscallError("open", unix.EACCES); forApplications(other) != other {
+		t.Errorf("%v", forApplications(other))
+	}
+}
+
 func TestExplainOpen(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -82,6 +97,7 @@ func TestExplainOpen(t *testing.T) {
 	}{
 		{fmt.Errorf("%w: eth0 has program 7", mux.ErrForeignProgram), "eth0 has program 7: try again, or use another"}, // there is no such interface here
 		{mux.ErrNotEthernet, "another --interface"},
+		{mux.ErrInUse, "stop the other unetd, or use another --interface"},
 		{mux.ErrVLANOffload, "ethtool -K eth0 rxvlan off"},
 		{errors.Join(mux.ErrVLANOffload, unix.EPERM), "as root of the initial user namespace"},
 		{&xsk.UnsupportedError{Feature: "x", MinKernel: "9.9"}, "Linux 9.9 or newer is needed"},

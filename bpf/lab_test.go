@@ -1,0 +1,315 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/xsk"
+)
+
+// Verdicts of an XDP program (enum xdp_action).
+const (
+	drop     = 1
+	pass     = 2
+	redirect = 4
+)
+
+// verdicts of the counters of frames that are not dropped.
+var verdicts = map[Counter]uint32{
+	MuxUnetCounterUNET_RX_PASS:             pass,
+	MuxUnetCounterUNET_RX_PASS_TRUNCATED:   pass,
+	MuxUnetCounterUNET_RX_PASS_VLAN:        pass,
+	MuxUnetCounterUNET_RX_PASS_PORT_GONE:   pass,
+	MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE: pass,
+	MuxUnetCounterUNET_RX_PORT:             redirect,
+	MuxUnetCounterUNET_RX_QUEUE:            redirect,
+	MuxUnetCounterUNET_TX_UPLINK:           redirect,
+	MuxUnetCounterUNET_TX_LOCAL:            redirect,
+	MuxUnetCounterUNET_DELIVER_SOCKET:      redirect,
+}
+
+func verdictOf(c Counter) uint32 {
+	if v, ok := verdicts[c]; ok {
+		return v
+	}
+	return drop
+}
+
+// lab is the programs, loaded, on a host with two ports that are only names
+// for an ifindex: BPF_PROG_TEST_RUN redirects nothing.
+type lab struct {
+	t            *testing.T
+	objs         MuxObjects
+	uplink, a, b int // ifindexes
+	mac          net.HardwareAddr
+}
+
+const testMTU = 1500
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		var v *ebpf.VerifierError
+		if errors.As(err, &v) {
+			t.Fatalf("%+v", v)
+		}
+		t.Fatal(err)
+	}
+}
+
+// transmit sends a frame out of another host as it is.
+func transmit(t *testing.T, from *netlab.Host, frame []byte, n int) {
+	t.Helper()
+	must(t, from.Do(func() error {
+		dev, err := netlink.LinkByName(from.Interface)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		for range n {
+			if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: dev.Attrs().Index}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// eventually waits until what was sent has arrived.
+func eventually(t *testing.T, what string, arrived func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !arrived(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: nothing came", what)
+		}
+	}
+}
+
+// inLab runs f in a namespace of its own, with the programs loaded for a mode.
+func inLab(t *testing.T, generic bool, f func(l *lab)) {
+	t.Helper()
+	inLabWith(t, func(mac [6]byte, ifindex int) MuxUnetConfig { return Config(mac, ifindex, 0, testMTU, generic, false) }, f)
+}
+
+func inLabWith(t *testing.T, config func(mac [6]byte, ifindex int) MuxUnetConfig, f func(l *lab)) {
+	t.Helper()
+	pair := netlab.RequirePair(t, netlab.Config{})
+	must(t, pair.A.Do(func() error { f(openLab(t, netlab.Interface, config)); return nil }))
+}
+
+// openLab loads the programs for an uplink in the caller's namespace.
+func openLab(t *testing.T, device string, config func(mac [6]byte, ifindex int) MuxUnetConfig) *lab {
+	t.Helper()
+	must(t, rlimit.RemoveMemlock())
+	uplink, err := netlink.LinkByName(device)
+	must(t, err)
+	l := &lab{t: t, uplink: uplink.Attrs().Index, mac: uplink.Attrs().HardwareAddr}
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "port0"}, PeerName: "port1"}))
+	for i, ifindex := range []*int{&l.a, &l.b} {
+		port, err := netlink.LinkByName(fmt.Sprintf("port%d", i))
+		must(t, err)
+		*ifindex = port.Attrs().Index
+	}
+	spec, err := LoadMux()
+	must(t, err)
+	must(t, spec.Variables["config"].Set(config([6]byte(l.mac), l.uplink)))
+	must(t, spec.LoadAndAssign(&l.objs, nil))
+	t.Cleanup(func() { l.objs.Close() })
+	return l
+}
+
+// reach makes ifindexes the only devices a redirect can find, so that a frame on
+// its way to any other is counted as one whose port is gone. 0 is no device.
+func (l *lab) reach(ifindexes ...int) {
+	l.t.Helper()
+	for _, i := range []int{l.uplink, l.a, l.b} {
+		if err := l.objs.Devices.Delete(uint32(i)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			l.t.Fatal(err)
+		}
+	}
+	for _, i := range ifindexes {
+		if i != 0 {
+			must(l.t, l.objs.Devices.Put(uint32(i), uint32(i)))
+		}
+	}
+}
+
+func (l *lab) claim(tag Tag, owner Owner)   { l.t.Helper(); must(l.t, l.objs.Tags.Put(tag, owner)) }
+func (l *lab) claim6(tag Tag6, owner Owner) { l.t.Helper(); must(l.t, l.objs.Tags6.Put(tag, owner)) }
+
+func (l *lab) port(ifindex int) Owner { return Owner{Port: uint32(ifindex)} }
+
+// readCounters reads all in one call, since it is done twice a frame.
+func readCounters(t *testing.T, m *ebpf.Map) (c [NumCounters]uint64) {
+	t.Helper()
+	cpus, err := ebpf.PossibleCPU()
+	must(t, err)
+	keys, values := make([]uint32, NumCounters), make([]uint64, NumCounters*cpus)
+	n, err := m.BatchLookup(new(ebpf.MapBatchCursor), keys, values, nil)
+	if n != NumCounters || err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Fatalf("read %d counters: %v", n, err)
+	}
+	for i, key := range keys {
+		for _, v := range values[i*cpus : (i+1)*cpus] {
+			c[key] += v
+		}
+	}
+	return c
+}
+
+// xdpMD is struct xdp_md, linux/bpf.h.
+type xdpMD struct {
+	Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
+}
+
+// run runs p over frame, as if it came in at ifindex. linear, if not zero, is
+// the number of bytes in the first buffer.
+func run(p *ebpf.Program, frame []byte, ifindex, linear int) (verdict uint32, err error) {
+	if linear == 0 {
+		linear = len(frame)
+	}
+	return p.Run(&ebpf.RunOptions{
+		Data:    frame,
+		DataOut: make([]byte, len(frame)+256),
+		Context: xdpMD{DataEnd: uint32(linear), IngressIfindex: uint32(ifindex)},
+	})
+}
+
+// runShort runs p over a frame with no room for metadata in front of it.
+func runShort(p *ebpf.Program, frame []byte, ifindex int) (verdict uint32, err error) {
+	const taken = 216 // of 256 bytes, of which an xdp_frame takes the rest
+	return p.Run(&ebpf.RunOptions{
+		Data:    append(make([]byte, taken), frame...),
+		DataOut: make([]byte, taken+len(frame)+256),
+		Context: xdpMD{Data: taken, DataEnd: uint32(taken + len(frame)), IngressIfindex: uint32(ifindex)},
+	})
+}
+
+// counted runs f and checks that exactly one counter moved, by one, and that the
+// verdict belongs to it.
+func (l *lab) counted(f func() (verdict uint32, err error)) (Counter, error) {
+	l.t.Helper()
+	before := readCounters(l.t, l.objs.Counters)
+	verdict, err := f()
+	if err != nil {
+		return 0, err
+	}
+	after := readCounters(l.t, l.objs.Counters)
+	moved := Counter(NumCounters)
+	for i := range after {
+		switch after[i] - before[i] {
+		case 0:
+			continue
+		case 1:
+			if moved == Counter(NumCounters) {
+				moved = Counter(i)
+				continue
+			}
+		}
+		return 0, fmt.Errorf("%s moved by %d, and not alone", CounterName(Counter(i)), after[i]-before[i])
+	}
+	if moved == Counter(NumCounters) {
+		return 0, errors.New("no counter moved")
+	}
+	if verdict != verdictOf(moved) {
+		return moved, fmt.Errorf("verdict %d with counter %s", verdict, CounterName(moved))
+	}
+	return moved, nil
+}
+
+// want checks which counter a frame moves.
+func (l *lab) want(name string, p *ebpf.Program, frame []byte, ifindex, linear int, counter Counter) {
+	l.t.Helper()
+	got, err := l.counted(func() (uint32, error) { return run(p, frame, ifindex, linear) })
+	if err != nil {
+		l.t.Errorf("%s: %v", name, err)
+	} else if got != counter {
+		l.t.Errorf("%s: %s, want %s", name, CounterName(got), CounterName(counter))
+	}
+}
+
+// received is a row of the tables of frames from the wire.
+type received struct {
+	name    string
+	frame   []byte
+	reach   int // the device that must be chosen
+	counter Counter
+}
+
+func (l *lab) wantReceived(table []received) {
+	l.t.Helper()
+	for _, c := range table {
+		l.reach(c.reach)
+		l.want(c.name, l.objs.UnetUplink, c.frame, l.uplink, 0, c.counter)
+	}
+}
+
+// sent is a row of the tables of frames from endpoints.
+type sent struct {
+	name    string
+	frame   []byte
+	from    int
+	reach   int // the device that must be chosen
+	counter Counter
+}
+
+func (l *lab) wantSent(table []sent) {
+	l.t.Helper()
+	for _, c := range table {
+		l.reach(c.reach)
+		l.want(c.name, l.objs.UnetPort, c.frame, c.from, 0, c.counter)
+	}
+}
+
+// wantAll checks that the test has moved every counter of a group.
+func (l *lab) wantAll(first, last Counter) {
+	l.t.Helper()
+	all := readCounters(l.t, l.objs.Counters)
+	for c := first; c <= last; c++ {
+		if all[c] == 0 {
+			l.t.Errorf("no frame moved %s", CounterName(c))
+		}
+	}
+}
+
+// The geometry of the sockets here.
+const (
+	socketFrame  = 2048 // bytes
+	socketFrames = 64
+	socketBytes  = socketFrames * socketFrame
+	socketFill   = 2048 // entries of the fill ring
+
+	socketRoom = socketFrame - 256 - 6 // bytes that one buffer takes: see internal/xsk for the 6
+)
+
+// openSocket binds an XSK to queue 0 of a device, as a trusted owner's is bound.
+func openSocket(t *testing.T, ifindex int) *os.File {
+	t.Helper()
+	return bindSocket(t, ifindex, true)
+}
+
+func bindSocket(t *testing.T, ifindex int, sg bool) *os.File {
+	t.Helper()
+	segment, err := xsk.NewSegment(socketBytes, false)
+	must(t, err)
+	defer segment.Close()
+	sock, err := xsk.Create(xsk.Params{Ifindex: ifindex, FrameSize: socketFrame, FrameCount: socketFrames, FillSize: socketFill, CompletionSize: 32,
+		RxSize: 32, TxSize: 32, Prefill: socketFrames, Mode: xsk.ModeCopy, SG: sg, NeedWakeup: true}, segment)
+	must(t, err)
+	t.Cleanup(func() { sock.Close() })
+	return sock
+}

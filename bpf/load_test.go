@@ -1,0 +1,61 @@
+package bpf
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// Every program passes the verifier, in every configuration that the mux uses.
+func TestLoad(t *testing.T) {
+	netlab.RequireXDP(t)
+	for _, c := range []struct{ generic, notesVLAN bool }{{true, true}, {true, false}, {false, false}} {
+		spec, err := LoadMux()
+		must(t, err)
+		must(t, spec.Variables["config"].Set(Config([6]byte{2, 0, 0, 0, 0, 1}, 1, 0, testMTU, c.generic, c.notesVLAN)))
+		var objs MuxObjects
+		must(t, spec.LoadAndAssign(&objs, nil))
+		must(t, objs.Close())
+	}
+}
+
+// On a kernel that does not show how it keeps a socket's rings, frames are
+// delivered without the look at them.
+func TestLoadWithoutSocketTypes(t *testing.T) {
+	netlab.RequireXDP(t)
+	raw, err := os.ReadFile("/sys/kernel/btf/vmlinux")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, name := range []string{"xsk_buff_pool", "xdp_umem_ring", "xdp_desc", "_rx", "invalid_descs"} {
+		other := bytes.ReplaceAll(raw, []byte("\x00"+name+"\x00"), []byte("\x00"+string(bytes.Repeat([]byte("x"), len(name)))+"\x00"))
+		if bytes.Equal(other, raw) {
+			t.Logf("this kernel has no name %s", name)
+			continue
+		}
+		kernel, err := btf.LoadSpecFromReader(bytes.NewReader(other))
+		must(t, err)
+		spec, err := LoadMux()
+		must(t, err)
+		var objs MuxObjects
+		if err := spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{KernelTypes: kernel}}); err != nil {
+			t.Errorf("without %s: %v", name, err)
+			continue
+		}
+		must(t, objs.Close())
+	}
+}
+
+func TestObjectsHash(t *testing.T) {
+	object, err := os.ReadFile("mux_bpfel.o")
+	must(t, err)
+	if got := ObjectsHash(); got != sha256.Sum256(object) {
+		t.Errorf("hash %x is not that of the object", got)
+	}
+}

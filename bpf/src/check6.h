@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+
+/* What an endpoint may send: the checks of IPv6 and neighbour discovery. */
+#ifndef UNET_CHECK6_H
+#define UNET_CHECK6_H
+
+#include "check.h"
+
+/*
+ * check_nd: neighbour discovery is believed by everybody on the link, so what
+ * leaves a port must be what a host says of itself. nd is the whole payload, room
+ * bytes, of an unfragmented packet.
+ *
+ *   solicitation   from an own whole address, with or without its link address
+ *   the same of ::  for an own whole address: is it free? (RFC 4861, 7.1.1)
+ *   advertisement   of an own whole address, from one, not as a router
+ *
+ * Solicitations and advertisements of routers, and redirects, never.
+ */
+static __always_inline int check_nd(struct ipv6_header *ip, struct nd_message *nd, void *data_end, __u32 room, __u32 port)
+{
+	struct nd_link_option *option = (void *)(nd + 1);
+	bool solicits = nd->type == ND_SOLICITATION, probes = false, own;
+
+	if ((!solicits && nd->type != ND_ADVERTISEMENT) || ip->hop_limit != ND_HOP_LIMIT)
+		return UNET_TX_FORGED_ND;
+	if (room != sizeof(*nd) && room != sizeof(*nd) + sizeof(*option))
+		return UNET_TX_FORGED_ND;
+	if ((void *)(nd + 1) > data_end)
+		return UNET_TX_TRUNCATED;
+
+	if (!solicits) {
+		own = !(nd->flags & ND_ROUTER_FLAG) && held_by(addr_holder6(nd->target), port) &&
+		      held_by(addr_holder6(ip->src), port);
+	} else if (is_unspecified(ip->src)) {
+		probes = true;
+		own = is_solicited_node(ip->dst, nd->target) && held_by(addr_holder6(nd->target), port);
+	} else {
+		own = held_by(addr_holder6(ip->src), port);
+	}
+	if (!own)
+		return UNET_TX_FORGED_ND;
+
+	if (room == sizeof(*nd))
+		return ALLOWED;
+	if ((void *)(option + 1) > data_end)
+		return UNET_TX_TRUNCATED;
+	if (probes || option->type != (solicits ? ND_SOURCE_LINK : ND_TARGET_LINK) || option->length != 1 ||
+	    !is_link(option->link, config.link_head, config.link_tail))
+		return UNET_TX_FORGED_ND;
+	return ALLOWED;
+}
+
+/*
+ * check_icmp6 is check_icmp for ICMPv6: RFC 4443, 2.2 and 2.4. Errors are all types
+ * below 128 (2.1), and fit what every IPv6 link carries.
+ */
+static __always_inline int check_icmp6(struct ipv6_header *ip, struct icmp_header *icmp, void *data_end, __u32 room, bool fragment)
+{
+	struct ipv6_header *quoted = (void *)(icmp + 1);
+
+	if (icmp->type >= 128)
+		return ALLOWED;
+	if (fragment || room < sizeof(*icmp) + sizeof(*quoted))
+		return UNET_TX_FORGED_QUOTE;
+	if ((void *)(quoted + 1) > data_end)
+		return UNET_TX_TRUNCATED;
+	return is_ipv6(quoted) && same_addr(quoted->dst, ip->src) ? ALLOWED : UNET_TX_FORGED_QUOTE;
+}
+
+/*
+ * check_ipv6 is check_ipv4 for IPv6: room is the number of bytes from ip on, and
+ * fragments need the whole address. What a first fragment holds is checked like a
+ * packet, and neighbour discovery never comes in fragments (RFC 6980). Extension
+ * headers are dropped: they could hide any of this.
+ */
+static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __u32 room, __u32 port)
+{
+	void *l4 = ip + 1;
+	bool fragment = false;
+	__u8 next;
+	int problem;
+
+	if (l4 > data_end)
+		return UNET_TX_TRUNCATED;
+	if (!is_ipv6(ip))
+		return UNET_TX_BAD_HEADER;
+	if (!ip->payload_length || sizeof(*ip) + bpf_ntohs(ip->payload_length) > room)
+		return UNET_TX_BAD_LENGTH;
+	room = bpf_ntohs(ip->payload_length);
+	next = ip->next_header;
+
+	if (next == PROTOCOL_FRAGMENT) {
+		struct ipv6_fragment *f = l4;
+
+		l4 = f + 1;
+		if (l4 > data_end)
+			return UNET_TX_TRUNCATED;
+		if (room < sizeof(*f))
+			return UNET_TX_BAD_LENGTH;
+		if (f->offset & bpf_htons(IPV6_OFFSET))
+			return held_by(addr_holder6(ip->src), port) ? ALLOWED : UNET_TX_FORGED_ADDR;
+		fragment = true;
+		room -= sizeof(*f);
+		next = f->next_header;
+		if (next == PROTOCOL_FRAGMENT)
+			return UNET_TX_BAD_HEADER;
+	}
+	if (is_extension(next))
+		return UNET_TX_BAD_HEADER;
+
+	if (has_ports(next)) {
+		struct unet_owner *owner;
+
+		problem = check_ports(next, fragment, l4, data_end, room);
+		if (problem != ALLOWED)
+			return problem;
+		owner = port_holder6(next, ip->src, ((struct udp_header *)l4)->src);
+		if (owner && !held_by(owner, port))
+			return UNET_TX_FORGED_TAG;
+		if (owner && !fragment)
+			return ALLOWED;
+	} else if (next == PROTOCOL_ICMPV6) {
+		struct icmp_header *icmp = l4;
+
+		if ((void *)(icmp + 1) > data_end)
+			return UNET_TX_TRUNCATED;
+		if (room < sizeof(*icmp))
+			return UNET_TX_BAD_LENGTH;
+		if (is_nd(icmp->type))
+			return fragment ? UNET_TX_FORGED_ND : check_nd(ip, l4, data_end, room, port);
+		problem = check_icmp6(ip, icmp, data_end, room, fragment);
+		if (problem != ALLOWED)
+			return problem;
+	}
+	return held_by(addr_holder6(ip->src), port) ? ALLOWED : UNET_TX_FORGED_ADDR;
+}
+
+#endif

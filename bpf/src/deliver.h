@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+
+/*
+ * A deliver program stands on the inner end of a port, in the port's own network
+ * namespace. What reaches it has passed the mux and is the endpoint's.
+ *
+ * There are three, and whose port it is decides which. Where the kernel puts a frame
+ * that needs several buffers into a socket, it believes entries of the fill ring that
+ * the socket's owner can change under its hands (fill.h). So only an owner who is
+ * trusted with the machine anyway gets such frames. For the others the socket is
+ * bound without XDP_USE_SG, and a frame comes in one buffer or not at all.
+ *
+ *   unet_deliver         trusted owners
+ *   unet_deliver_linear  others, generic mode: no xdp.frags, so the kernel makes one
+ *                        buffer of the frame before it runs the program
+ *   unet_deliver_whole   others, native mode: a veth of a port's MTU takes only
+ *                        programs that say xdp.frags, and shows them fragments
+ */
+#ifndef UNET_DELIVER_H
+#define UNET_DELIVER_H
+
+#include "count.h"
+#include "fill.h"
+#include "meta.h"
+
+static __always_inline void raise_alarm(enum unet_alarm_kind kind, __u32 slot)
+{
+	struct unet_alarm alarm = { .kind = kind, .slot = slot };
+
+	/* When the ring is full, it holds alarms enough; the next frame raises it again. */
+	bpf_ringbuf_output(&alarms, &alarm, sizeof(alarm), 0);
+}
+
+static __always_inline int deliver(struct xdp_md *ctx, bool several_buffers)
+{
+	__u32 slot = ctx->ingress_ifindex - UNET_FIRST_IFINDEX;
+	struct xsk_buff_pool *pool = shown_pool(ctx);
+	bool whole = is_whole(ctx, pool);
+
+	if (!whole && !several_buffers)
+		return count(UNET_DELIVER_TOO_LONG, XDP_DROP);
+	if (!fill_is_sound(ctx, pool, whole)) {
+		raise_alarm(UNET_ALARM_FILL, slot);
+		return count(UNET_DELIVER_BAD_FILL, XDP_DROP);
+	}
+	if (!prepend_meta(ctx, config.generic))
+		return count(UNET_DELIVER_NO_METADATA, XDP_DROP);
+	if (bpf_redirect_map(&port_sockets, slot, XDP_DROP) != XDP_REDIRECT)
+		return count(UNET_DELIVER_NO_SOCKET, XDP_DROP);
+	return count(UNET_DELIVER_SOCKET, XDP_REDIRECT);
+}
+
+SEC("xdp.frags")
+int unet_deliver(struct xdp_md *ctx)
+{
+	return deliver(ctx, true);
+}
+
+SEC("xdp")
+int unet_deliver_linear(struct xdp_md *ctx)
+{
+	return deliver(ctx, false);
+}
+
+SEC("xdp.frags")
+int unet_deliver_whole(struct xdp_md *ctx)
+{
+	return deliver(ctx, false);
+}
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+
+/*
+ * The fill ring of a port's socket, before the kernel believes it.
+ *
+ * The ring is written by the socket's owner, and the kernel takes its producer
+ * index as it is: entries that are no frames are skipped one by one, in the softirq
+ * of whoever sent, up to the producer. One that points 100 million entries ahead
+ * costs the sender 135 ms, and one that goes on moving, for as long as it does. And
+ * for a frame that needs several buffers the kernel counts entries but does not look
+ * whether they are frames; when they are not, it runs into a NULL pointer
+ * (__xsk_rcv(), seen in 6.18).
+ *
+ * So a frame is not handed over unless the ring is sound: no more entries claimed
+ * than it has, and frames in the entries that the kernel takes next. An empty ring
+ * is sound: the kernel drops the frame and that is counted. (For a frame of several
+ * buffers entries are looked at that an honest owner may not have written yet. They
+ * are old ones or 0, which are frames too.) The producer is read each time, also
+ * while the kernel has entries left that it knows of: when these are no frames it
+ * reads the producer itself.
+ *
+ * This looks at memory that its owner can change at any time. Who wins the race
+ * between this look and the kernel's, some hundred nanoseconds, is found out at the
+ * next frame, by what the kernel has noted itself: entries it has seen claimed,
+ * entries it has skipped. With a frame of one buffer the prize is a processor's time,
+ * for as long as the owner keeps ahead of the kernel. With a frame of several it is
+ * the machine: only trusted owners get those (deliver.h), who make mistakes at most.
+ */
+#ifndef UNET_FILL_H
+#define UNET_FILL_H
+
+#include "kernel.h"
+#include "unet.h"
+
+/*
+ * Entries that the kernel has skipped since the socket was made. An honest owner has
+ * none, and the look stops one who makes a mistake, but for an entry that was written
+ * just behind it. So many cost 100 ns in all, which harms nobody. Who wins the race
+ * in order to do harm has more of them at once.
+ */
+#define FILL_INVALID_LIMIT 64
+#define FILL_MAX_BUFFERS 64   /* the longest frame, 64 KiB, in the smallest buffers takes 37 */
+#define XDP_FLAGS_HAS_FRAGS 1 /* include/net/xdp.h */
+
+/* pool_is_shown: this kernel has all that is looked at here. */
+static __always_inline bool pool_is_shown(void)
+{
+	return bpf_core_field_exists(struct net_device, _rx) && bpf_core_field_exists(struct netdev_rx_queue, pool) &&
+	       bpf_core_field_exists(struct xsk_buff_pool, fq) && bpf_core_field_exists(struct xsk_buff_pool, addrs_cnt) &&
+	       bpf_core_field_exists(struct xsk_buff_pool, frame_len) && bpf_core_field_exists(struct xsk_queue, ring_mask) &&
+	       bpf_core_field_exists(struct xsk_queue, nentries) && bpf_core_field_exists(struct xsk_queue, cached_prod) &&
+	       bpf_core_field_exists(struct xsk_queue, cached_cons) && bpf_core_field_exists(struct xsk_queue, ring) &&
+	       bpf_core_field_exists(struct xsk_queue, invalid_descs) && bpf_core_field_exists(struct xdp_ring, producer) &&
+	       bpf_core_field_exists(struct xdp_umem_ring, desc) && bpf_core_field_exists(struct xdp_desc, addr) &&
+	       bpf_core_field_exists(struct xdp_rxq_info, dev) && bpf_core_field_exists(struct xdp_buff, rxq);
+}
+
+/* shown_pool: the frames of the port's socket. NULL: there is no socket, or the kernel shows none. */
+static __always_inline struct xsk_buff_pool *shown_pool(struct xdp_md *ctx)
+{
+	struct xdp_buff *xdp = bpf_cast_to_kern_ctx(ctx);
+
+	if (!pool_is_shown())
+		return NULL;
+	return xdp->rxq->dev->_rx->pool; /* a port has one queue */
+}
+
+/* is_whole: the frame stands in one buffer and fits one frame of the pool. */
+static __always_inline bool is_whole(struct xdp_md *ctx, struct xsk_buff_pool *pool)
+{
+	struct xdp_buff *xdp = bpf_cast_to_kern_ctx(ctx);
+
+	return !(xdp->flags & XDP_FLAGS_HAS_FRAGS) && (!pool || ctx->data_end - ctx->data <= pool->frame_len);
+}
+
+/* entry_is_frame: the ring's entry number at is a frame, as long as it lies in the segment. */
+static __always_inline bool entry_is_frame(struct xsk_buff_pool *pool, struct xsk_queue *fq, __u32 at)
+{
+	__u64 offset = bpf_core_field_offset(struct xdp_umem_ring, desc) + (__u64)(at & fq->ring_mask) * sizeof(__u64);
+	/* An entry is the first member of a descriptor, which is a type that can be read. */
+	struct xdp_desc *entry = bpf_rdonly_cast((void *)fq->ring + offset, bpf_core_type_id_kernel(struct xdp_desc));
+
+	return entry->addr < pool->addrs_cnt;
+}
+
+/* fill_is_sound: also when there is no pool, for then nothing is taken from a ring. */
+static __always_inline bool fill_is_sound(struct xdp_md *ctx, struct xsk_buff_pool *pool, bool whole)
+{
+	__u32 i, n, cons, known, written;
+	struct xsk_queue *fq;
+
+	if (!pool)
+		return true;
+	fq = pool->fq;
+	if (!fq)
+		return true;
+	cons = fq->cached_cons;
+	known = fq->cached_prod - cons;
+	written = fq->ring->producer - cons;
+	if (known > fq->nentries || written > fq->nentries || fq->invalid_descs > FILL_INVALID_LIMIT)
+		return false;
+	if (whole)
+		return !(known | written) || entry_is_frame(pool, fq, cons);
+
+	n = (bpf_xdp_get_buff_len(ctx) - 1) / pool->frame_len + 1;
+	if (n > FILL_MAX_BUFFERS)
+		return false;
+	for (i = 0; i < FILL_MAX_BUFFERS && i < n; i++) {
+		if (!entry_is_frame(pool, fq, cons + i))
+			return false;
+	}
+	return true;
+}
+
+#endif

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+
+/*
+ * The one answer to "whose is this frame?". The uplink program asks it of every
+ * frame, the port program of frames to this host.
+ */
+#ifndef UNET_FIND_H
+#define UNET_FIND_H
+
+#include "tags.h"
+
+enum find_problem {
+	FIND_OK = 0,
+	FIND_TRUNCATED,  /* ended before a tag could be read; no owner */
+	FIND_BAD_LENGTH, /* there is an owner, and a length field that lies */
+};
+
+struct found {
+	struct unet_owner *owner; /* NULL: nobody */
+	enum find_problem problem;
+};
+
+/*
+ * holds reports whether the frame has n bytes from at on. Nearly every frame
+ * lies in one buffer, and then this is one comparison.
+ */
+static __always_inline bool holds(struct xdp_md *ctx, void *at, __u32 n)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+
+	if (n <= (__u64)(data_end - at))
+		return true;
+	return n <= bpf_xdp_get_buff_len(ctx) - (__u64)(at - data);
+}
+
+/* udp_problem: room is what the IP header leaves for the datagram, in bytes. */
+static __always_inline enum find_problem udp_problem(struct udp_header *udp, void *data_end, __u32 room)
+{
+	__u32 length;
+
+	if ((void *)(udp + 1) > data_end)
+		return FIND_TRUNCATED;
+	length = bpf_ntohs(udp->length);
+	return length < sizeof(*udp) || length > room ? FIND_BAD_LENGTH : FIND_OK;
+}
+
+static __always_inline enum find_problem tcp_problem(struct tcp_header *tcp, void *data_end, __u32 room)
+{
+	__u32 length;
+
+	if ((void *)(tcp + 1) > data_end)
+		return FIND_TRUNCATED;
+	length = (tcp->offset >> 4) * 4;
+	return length < sizeof(*tcp) || length > room ? FIND_BAD_LENGTH : FIND_OK;
+}
+
+/* ports_problem: unless the header is truncated, it can be read as struct udp_header afterwards. */
+static __always_inline enum find_problem ports_problem(__u8 protocol, void *l4, void *data_end, __u32 room)
+{
+	if (protocol == PROTOCOL_UDP)
+		return udp_problem(l4, data_end, room);
+	return tcp_problem(l4, data_end, room);
+}
+
+/* icmp_is_error: the types that quote the packet they are about (RFC 792; 4 is dead, RFC 6633). */
+static __always_inline bool icmp_is_error(__u8 type)
+{
+	return type == 3 || type == 11 || type == 12;
+}
+
+static __always_inline bool icmp6_is_error(__u8 type)
+{
+	return type >= 1 && type <= 4; /* RFC 4443 */
+}
+
+/*
+ * quoted_holder finds who sent the packet that an ICMP error quotes, if it had
+ * ports and came from addr, where the error is addressed to. The quotation must
+ * lie in the error's own room bytes.
+ */
+static __always_inline struct unet_owner *quoted_holder(struct icmp_header *icmp, void *data_end, __u32 room, __be32 addr)
+{
+	struct ipv4_header *quoted = (void *)(icmp + 1);
+	struct quoted_ports *ports;
+
+	if ((void *)(quoted + 1) > data_end || !icmp_is_error(icmp->type) || !is_ipv4(quoted))
+		return NULL;
+	if (!has_ports(quoted->protocol) || quoted->src != addr || quoted->fragment & bpf_htons(IPV4_OFFSET))
+		return NULL;
+	ports = (void *)quoted + header_len(quoted);
+	if ((void *)(ports + 1) > data_end || (void *)(ports + 1) - (void *)icmp > room)
+		return NULL;
+	return port_holder(quoted->protocol, addr, ports->src);
+}
+
+/* quoted_holder6 is quoted_holder for ICMPv6, where a quoted extension header hides the ports. */
+static __always_inline struct unet_owner *quoted_holder6(struct icmp_header *icmp, void *data_end, __u32 room, const __be32 *addr)
+{
+	struct ipv6_header *quoted = (void *)(icmp + 1);
+	struct quoted_ports *ports = (void *)(quoted + 1);
+
+	if ((void *)(ports + 1) > data_end || (void *)(ports + 1) - (void *)icmp > room)
+		return NULL;
+	if (!icmp6_is_error(icmp->type) || !is_ipv6(quoted) || !has_ports(quoted->next_header) || !same_addr(quoted->src, addr))
+		return NULL;
+	return port_holder6(quoted->next_header, addr, ports->src);
+}
+
+static __always_inline struct found find_ipv4(struct xdp_md *ctx, struct ipv4_header *ip, void *data_end)
+{
+	struct found f = {};
+	__u32 total, ihl, room;
+	void *l4;
+
+	if ((void *)(ip + 1) > data_end) {
+		f.problem = FIND_TRUNCATED;
+		return f;
+	}
+	if (!is_ipv4(ip))
+		return f;
+	ihl = header_len(ip);
+	total = bpf_ntohs(ip->total_length);
+	room = total > ihl ? total - ihl : 0;
+	l4 = (void *)ip + ihl;
+
+	if (has_ports(ip->protocol) && !is_fragment(ip)) {
+		f.problem = ports_problem(ip->protocol, l4, data_end, room);
+		if (f.problem != FIND_TRUNCATED)
+			f.owner = port_holder(ip->protocol, ip->dst, ((struct udp_header *)l4)->dst);
+	} else if (ip->protocol == PROTOCOL_ICMP && !is_fragment(ip)) {
+		f.owner = quoted_holder(l4, data_end, room, ip->dst);
+	}
+	if (!f.owner) {
+		f.owner = addr_holder(ip->dst);
+		/* Its owner judges what is inside its packets. */
+		if (f.owner || f.problem == FIND_BAD_LENGTH)
+			f.problem = FIND_OK;
+	}
+	if (f.owner && (total < ihl || !holds(ctx, ip, total)))
+		f.problem = FIND_BAD_LENGTH;
+	return f;
+}
+
+/* solicited_holder finds whose address a neighbour solicitation asks for. */
+static __always_inline struct unet_owner *solicited_holder(struct nd_message *nd, void *data_end, __u32 room)
+{
+	if ((void *)(nd + 1) > data_end || sizeof(*nd) > room || nd->type != ND_SOLICITATION)
+		return NULL;
+	return addr_holder6(nd->target);
+}
+
+/*
+ * ipv6_problem: the frame holds what the fixed header promises. A payload length
+ * of 0 is a jumbogram (RFC 2675), which is longer than any link here carries.
+ */
+static __always_inline enum find_problem ipv6_problem(struct xdp_md *ctx, struct ipv6_header *ip)
+{
+	__u32 payload = bpf_ntohs(ip->payload_length);
+
+	return payload && holds(ctx, ip, sizeof(*ip) + payload) ? FIND_OK : FIND_BAD_LENGTH;
+}
+
+/*
+ * find_ipv6 looks for ports right behind the fixed header only. What has
+ * extension headers, fragments among them, is a whole address's or the kernel's.
+ */
+static __always_inline struct found find_ipv6(struct xdp_md *ctx, struct ipv6_header *ip, void *data_end)
+{
+	struct found f = {};
+	void *l4 = ip + 1;
+	__u32 room;
+
+	if (l4 > data_end) {
+		f.problem = FIND_TRUNCATED;
+		return f;
+	}
+	if (!is_ipv6(ip))
+		return f;
+	room = bpf_ntohs(ip->payload_length);
+
+	if (has_ports(ip->next_header)) {
+		f.problem = ports_problem(ip->next_header, l4, data_end, room);
+		if (f.problem != FIND_TRUNCATED)
+			f.owner = port_holder6(ip->next_header, ip->dst, ((struct udp_header *)l4)->dst);
+	} else if (ip->next_header == PROTOCOL_ICMPV6) {
+		f.owner = quoted_holder6(l4, data_end, room, ip->dst);
+		if (!f.owner)
+			f.owner = solicited_holder(l4, data_end, room);
+	}
+	if (!f.owner) {
+		f.owner = addr_holder6(ip->dst);
+		if (f.owner || f.problem == FIND_BAD_LENGTH)
+			f.problem = FIND_OK;
+	}
+	if (f.owner && !f.problem)
+		f.problem = ipv6_problem(ctx, ip);
+	return f;
+}
+
+/* find_arp: ARP for a whole address is its owner's, all other ARP the kernel's. */
+static __always_inline struct found find_arp(struct arp_packet *arp, void *data_end)
+{
+	struct found f = {};
+
+	if ((void *)(arp + 1) > data_end)
+		f.problem = FIND_TRUNCATED;
+	else if (is_arp(arp))
+		f.owner = addr_holder(arp->target);
+	return f;
+}
+
+/*
+ * find_solicitation: a neighbour solicitation by the multicast address that
+ * belongs to its target is for the target's owner. All other multicast, and
+ * solicitations for a shared address, are the kernel's.
+ */
+static __always_inline struct found find_solicitation(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
+{
+	struct ipv6_header *ip = (void *)(eth + 1);
+	struct nd_message *nd = (void *)(ip + 1);
+	struct found f = {};
+
+	if ((void *)(ip + 1) > data_end) {
+		f.problem = FIND_TRUNCATED;
+		return f;
+	}
+	if (!is_ipv6(ip) || ip->next_header != PROTOCOL_ICMPV6 || bpf_ntohs(ip->payload_length) < sizeof(*nd) ||
+	    !is_group_of(eth->dst, ip->dst))
+		return f;
+	if ((void *)(nd + 1) > data_end) {
+		f.problem = FIND_TRUNCATED;
+		return f;
+	}
+	if (is_solicited_node(ip->dst, nd->target))
+		f.owner = solicited_holder(nd, data_end, bpf_ntohs(ip->payload_length));
+	if (f.owner)
+		f.problem = ipv6_problem(ctx, ip);
+	return f;
+}
+
+static __always_inline struct found find_message(struct xdp_md *ctx, struct message_header *m, void *data_end)
+{
+	struct found f = {};
+
+	if ((void *)(m + 1) > data_end) {
+		f.problem = FIND_TRUNCATED;
+		return f;
+	}
+	if (m->version != MESSAGE_VERSION)
+		return f;
+	f.owner = message_holder(m->dst);
+	if (f.owner && !holds(ctx, m, sizeof(*m) + bpf_ntohs(m->length)))
+		f.problem = FIND_BAD_LENGTH;
+	return f;
+}
+
+/* find_unicast: whose is a frame to the uplink's link address? */
+static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
+{
+	struct found nobody = {};
+
+	if (eth->type == bpf_htons(ETHERTYPE_IPV4))
+		return find_ipv4(ctx, (void *)(eth + 1), data_end);
+	if (eth->type == bpf_htons(ETHERTYPE_IPV6))
+		return find_ipv6(ctx, (void *)(eth + 1), data_end);
+	if (eth->type == bpf_htons(ETHERTYPE_UNET))
+		return find_message(ctx, (void *)(eth + 1), data_end);
+	if (eth->type == bpf_htons(ETHERTYPE_ARP))
+		return find_arp((void *)(eth + 1), data_end);
+	return nobody;
+}
+
+/* find_asked: who answers a frame that asks all of the link for a link address? */
+static __always_inline struct found find_asked(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
+{
+	struct found nobody = {};
+
+	if (eth->type == bpf_htons(ETHERTYPE_ARP) && is_broadcast(eth->dst))
+		return find_arp((void *)(eth + 1), data_end);
+	if (eth->type == bpf_htons(ETHERTYPE_IPV6) && is_group(eth->dst))
+		return find_solicitation(ctx, eth, data_end);
+	return nobody;
+}
+
+#endif

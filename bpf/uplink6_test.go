@@ -1,0 +1,179 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+)
+
+func TestUplink6(t *testing.T) { inLab(t, true, testUplink6) }
+
+func testUplink6(l *lab) {
+	l.claim6(Key6(TagUDP, shared6.As16(), 7000), l.port(l.a))
+	l.claim6(Key6(TagTCP, shared6.As16(), 7000), l.port(l.b))
+	l.claim6(Key6(TagUDPBlock, shared6.As16(), 7040), l.port(l.b))
+	l.claim6(Key6(TagTCPBlock, shared6.As16(), 32768), l.port(l.a))
+	l.claim6(Key6(TagAddr, whole6.As16(), 0), l.port(l.b))
+	l.claim6(Key6(TagUDP, whole6.As16(), 9), l.port(l.a))
+	l.claim6(Key6(TagTCPBlock, whole6.As16(), 128), l.port(l.a))
+	l.claim6(Key6(TagTCP, whole6.As16(), 130), l.port(l.b))
+	l.claim6(Key6(TagUDP, shared6.As16(), 7001), Owner{Queue: 0})
+	l.claim6(Key6(TagUDP, shared6.As16(), 7002), Owner{Queue: 5})
+
+	from := func(p uint16) netip.AddrPort { return netip.AddrPortFrom(peer6, p) }
+	to := func(a netip.Addr, p uint16) []byte {
+		return datagram(l.mac, peerMAC, from(5000), netip.AddrPortFrom(a, p), 64)
+	}
+	tcpTo := func(a netip.Addr, p uint16) []byte {
+		return segment(l.mac, peerMAC, from(5000), netip.AddrPortFrom(a, p), 64)
+	}
+	hit, tcpHit := to(shared6, 7000), tcpTo(shared6, 7000)
+	l.wantReceived([]received{
+		{"UDP hit", hit, l.a, rxPort},
+		{"UDP hit with Ethernet padding", padded(hit, 3), l.a, rxPort},
+		{"UDP hit with a traffic class and a flow label", edit(edit(hit, 14, 0x6f), 17, 7), l.a, rxPort},
+		{"UDP to a port nobody holds", to(shared6, 53), l.a, rxPass},
+		{"UDP to another address", to(peer6, 7000), l.a, rxPass},
+		{"UDP to an address that differs in its first byte", edit(hit, 38, 0xfc), l.a, rxPass},
+		{"UDP to an address that differs in its last byte", edit(hit, 53, 2), l.a, rxPass},
+		{"UDP hit, port gone", hit, 0, rxPortGone},
+		{"UDP hit for another link address", datagram(peerMAC, peerMAC, from(1), netip.AddrPortFrom(shared6, 7000), 64), l.a, rxPass},
+		{"UDP hit by Ethernet broadcast", datagram(bcast, peerMAC, from(1), netip.AddrPortFrom(shared6, 7000), 64), l.a, rxPass},
+		{"TCP hit, the port of another's UDP tag", tcpHit, l.b, rxPort},
+		{"UDP block, first port", to(shared6, 7040), l.b, rxPort},
+		{"UDP block, last port", to(shared6, 7103), l.b, rxPort},
+		{"port before a UDP block", to(shared6, 7039), l.b, rxPass},
+		{"port behind a UDP block", to(shared6, 7104), l.b, rxPass},
+		{"TCP to a port of a UDP block", tcpTo(shared6, 7040), l.b, rxPass},
+		{"TCP block", tcpTo(shared6, 32800), l.a, rxPort},
+		{"port behind a TCP block", tcpTo(shared6, 32832), l.a, rxPass},
+		{"whole address, UDP", to(whole6, 1234), l.b, rxPort},
+		{"whole address, TCP", tcpTo(whole6, 1), l.b, rxPort},
+		{"the exact tag before the whole address", to(whole6, 9), l.a, rxPort},
+		{"the block before the whole address", tcpTo(whole6, 129), l.a, rxPort},
+		{"the exact tag before the block", tcpTo(whole6, 130), l.b, rxPort},
+		{"whole address, ping", quote(l.mac, peerMAC, peer6, whole6, 128, nil), l.b, rxPort},
+		{"whole address, no next header", edit(to(whole6, 9), atNextHeader, 59), l.b, rxPort},
+		{"ping of the shared address", quote(l.mac, peerMAC, peer6, shared6, 128, nil), l.a, rxPass},
+		{"first fragment, UDP hit", fragment6(hit, 0, 32, true), l.a, rxPass},
+		{"later fragment, UDP hit", fragment6(hit, 32, 64, false), l.a, rxPass},
+		{"a fragment that is the whole packet, UDP hit", fragment6(hit, 0, 1000, false), l.a, rxPass},
+		{"first fragment, whole address", fragment6(to(whole6, 9), 0, 32, true), l.b, rxPort},
+		{"later fragment, whole address", fragment6(to(whole6, 9), 32, 64, false), l.b, rxPort},
+		{"destination options, UDP hit", extended6(hit, 60), l.a, rxPass},
+		{"destination options, whole address", extended6(to(whole6, 9), 60), l.b, rxPort},
+		{"hop-by-hop options, UDP hit", extended6(hit, 0), l.a, rxPass},
+		{"IP version 4 in an IPv6 frame", edit(hit, 14, 0x45), l.a, rxPass},
+		{"payload length beyond the frame", edit16(hit, atPayloadLength, 73), l.a, rxBadLength},
+		{"payload length less than the frame's", edit16(to(whole6, 1), atPayloadLength, 1), l.b, rxPort},
+		{"jumbogram", edit16(hit, atPayloadLength, 0), l.a, rxBadLength},
+		{"jumbogram, whole address", edit16(to(whole6, 1), atPayloadLength, 0), l.b, rxBadLength},
+		{"jumbogram, nobody's", edit16(to(shared6, 53), atPayloadLength, 0), l.b, rxPass},
+		{"UDP length beyond the packet", edit16(hit, atUDPLength6, 73), l.a, rxBadLength},
+		{"UDP length beyond the packet, in the padding", padded(edit16(hit, atUDPLength6, 73), 3), l.a, rxBadLength},
+		{"UDP length less than the header's", edit16(hit, atUDPLength6, 7), l.a, rxBadLength},
+		{"UDP jumbogram", edit16(hit, atUDPLength6, 0), l.a, rxBadLength},
+		{"UDP length, nobody's", edit16(to(shared6, 53), atUDPLength6, 7), l.a, rxPass},
+		{"UDP length, whole address: its owner judges", edit16(to(whole6, 1), atUDPLength6, 7), l.b, rxPort},
+		{"UDP header cut off", hit[:61], l.a, rxTruncated},
+		{"UDP header cut off, whole address", edit16(to(whole6, 1)[:61], atPayloadLength, 7), l.b, rxPort},
+		{"TCP data offset of 4 words", edit(tcpHit, atTCPOffset6, 0x40), l.b, rxBadLength},
+		{"TCP data offset beyond the packet", edit(edit16(tcpHit, atPayloadLength, 40), atTCPOffset6, 0xb0), l.b, rxBadLength},
+		{"TCP data offset up to the packet's end", edit(edit16(tcpHit, atPayloadLength, 40), atTCPOffset6, 0xa0), l.b, rxPort},
+		{"TCP header cut off", tcpHit[:73], l.b, rxTruncated},
+		{"IPv6 header cut off", hit[:53], l.a, rxTruncated},
+		{"802.1Q", build(eth(l.mac, peerMAC, layers.EthernetTypeDot1Q), vlan(100, layers.EthernetTypeIPv6),
+			ip6(peer6, shared6, layers.IPProtocolUDP), udp(1, 7000), gopacket.Payload("hello")), l.a, rxVLAN},
+		{"owner on another queue", to(shared6, 7002), l.a, rxOtherQueue},
+		{"owner on this queue, socket gone", to(shared6, 7001), l.a, rxQueueGone},
+	})
+	testUplinkICMP6(l)
+	testUplinkND(l)
+
+	l.reach(l.a)
+	long := datagram(l.mac, peerMAC, from(1), netip.AddrPortFrom(shared6, 7000), 9000)
+	if _, err := run(l.objs.UnetUplink, long, l.uplink, 100); err != nil {
+		l.t.Logf("this kernel's test runs cannot choose the first buffer: %v", err)
+		return
+	}
+	l.want("several buffers", l.objs.UnetUplink, long, l.uplink, 100, rxPort)
+	l.want("several buffers, still too short", l.objs.UnetUplink, edit16(long, atPayloadLength, 0xffff), l.uplink, 100, rxBadLength)
+}
+
+func testUplinkICMP6(l *lab) {
+	at := netip.AddrPortFrom
+	sent := func(src netip.Addr, port uint16) []byte { // a packet of ours, as an ICMPv6 error quotes it
+		return datagram(peerMAC, l.mac, at(src, port), at(peer6, 1), 64)[atIP:]
+	}
+	sentTCP := func(src netip.Addr, port uint16) []byte {
+		return segment(peerMAC, l.mac, at(src, port), at(peer6, 1), 64)[atIP:]
+	}
+	report := func(t uint8, to netip.Addr, packet []byte) []byte {
+		return quote(l.mac, peerMAC, peer6, to, t, packet)
+	}
+	unreachable := report(1, shared6, sent(shared6, 7000))
+	l.wantReceived([]received{
+		{"port unreachable for our datagram", unreachable, l.a, rxPort},
+		{"the same, only 8 bytes quoted", report(1, shared6, sent(shared6, 7000)[:48]), l.a, rxPort},
+		{"the same, less than 8 bytes quoted", report(1, shared6, sent(shared6, 7000)[:47]), l.a, rxPass},
+		{"the same, the quotation in the padding", edit16(unreachable, atPayloadLength, 8+47), l.a, rxPass},
+		{"payload length beyond the frame", edit(unreachable, atPayloadLength, 1), l.a, rxBadLength},
+		{"packet too big", report(2, shared6, sent(shared6, 7000)), l.a, rxPort},
+		{"time exceeded", report(3, shared6, sent(shared6, 7000)), l.a, rxPort},
+		{"parameter problem", report(4, shared6, sent(shared6, 7000)), l.a, rxPort},
+		{"type 0", report(0, shared6, sent(shared6, 7000)), l.a, rxPass},
+		{"an error of a type to come", report(5, shared6, sent(shared6, 7000)), l.a, rxPass},
+		{"echo that carries our datagram", report(128, shared6, sent(shared6, 7000)), l.a, rxPass},
+		{"a fragment of an error", fragment6(unreachable, 0, 64, true), l.a, rxPass},
+		{"unreachable for the kernel's datagram", report(1, shared6, sent(shared6, 53)), l.a, rxPass},
+		{"unreachable that quotes TCP", report(1, shared6, sentTCP(shared6, 7000)), l.b, rxPort},
+		{"unreachable that quotes 8 bytes of TCP", report(1, shared6, sentTCP(shared6, 7000)[:48]), l.b, rxPort},
+		{"unreachable that quotes a port of a block", report(1, shared6, sentTCP(shared6, 32800)), l.a, rxPort},
+		{"unreachable that quotes a fragment", report(1, shared6, fragment6(datagram(peerMAC, l.mac, at(shared6, 7000), at(peer6, 1), 64), 0, 64, true)[atIP:]), l.a, rxPass},
+		{"unreachable that quotes another protocol", report(1, shared6, edit(sent(shared6, 7000), 6, 132)), l.a, rxPass},
+		{"unreachable that quotes IPv4", report(1, shared6, edit(sent(shared6, 7000), 0, 0x45)), l.a, rxPass},
+		{"unreachable that quotes another's address", report(1, shared6, sent(whole6, 9)), l.a, rxPass},
+		{"unreachable for the whole address", report(1, whole6, sent(whole6, 5)), l.b, rxPort},
+		{"unreachable for a more specific tag of it", report(1, whole6, sent(whole6, 9)), l.a, rxPort},
+		{"unreachable for a block of it", report(1, whole6, sentTCP(whole6, 131)), l.a, rxPort},
+	})
+}
+
+func testUplinkND(l *lab) {
+	group, groupMAC := solicitedNode(whole6)
+	ours, oursMAC := solicitedNode(shared6)
+	source := linkOption(layers.ICMPv6OptSourceAddress, peerMAC)
+	asks := nd(groupMAC, peerMAC, peer6, group, 135, solicits(whole6, source))
+	l.wantReceived([]received{
+		{"solicitation for the whole address", asks, l.b, rxPort},
+		{"the same, port gone", asks, 0, rxPortGone},
+		{"the same, from nobody yet", nd(groupMAC, peerMAC, nobody6, group, 135, solicits(whole6, nil)), l.b, rxPort},
+		{"the same, by unicast", nd(l.mac, peerMAC, peer6, whole6, 135, solicits(whole6, source)), l.b, rxPort},
+		{"the same, by unicast to the shared address", nd(l.mac, peerMAC, peer6, shared6, 135, solicits(whole6, source)), l.b, rxPort},
+		{"by unicast to the whole address, for the shared one", nd(l.mac, peerMAC, peer6, whole6, 135, solicits(shared6, source)), l.b, rxPort},
+		{"for the whole address, to all nodes", nd(l.mac, peerMAC, peer6, nodes6, 135, solicits(whole6, source)), l.b, rxPort},
+		{"the same by multicast", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 135, solicits(whole6, source)), l.b, rxPass},
+		{"to another group's link address", edit(asks, 5, 0x78), l.b, rxPass},
+		{"to another group", edit(edit(asks, 53, 0x78), 5, 0x78), l.b, rxPass},
+		{"to a group of another scope", edit(asks, 39, 0x05), l.b, rxPass},
+		{"by broadcast", nd(bcast, peerMAC, peer6, group, 135, solicits(whole6, source)), l.b, rxPass},
+		{"to another host's link address", nd(peerMAC, peerMAC, peer6, group, 135, solicits(whole6, source)), l.b, rxPass},
+		{"for the shared address", nd(oursMAC, peerMAC, peer6, ours, 135, solicits(shared6, source)), l.b, rxPass},
+		{"for the shared address, by unicast", nd(l.mac, peerMAC, peer6, shared6, 135, solicits(shared6, source)), l.b, rxPass},
+		{"payload length beyond the frame", edit16(asks, atPayloadLength, 33), l.b, rxBadLength},
+		{"payload that ends before the target", edit16(asks, atPayloadLength, 23), l.b, rxPass},
+		{"in a fragment", fragment6(asks, 0, 1000, false), l.b, rxPass},
+		{"target cut off", asks[:77], l.b, rxTruncated},
+		{"header cut off", asks[:53], l.b, rxTruncated},
+		{"IP version 4", edit(asks, 14, 0x45), l.b, rxPass},
+		{"advertisement to the whole address", nd(l.mac, peerMAC, peer6, whole6, 136, advertises(peer6, 0x60, linkOption(layers.ICMPv6OptTargetAddress, peerMAC))), l.b, rxPort},
+		{"advertisement of the whole address by a stranger", nd(l.mac, peerMAC, peer6, shared6, 136, advertises(whole6, 0x60, nil)), l.b, rxPass},
+		{"advertisement to all nodes", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 136, advertises(peer6, 0x20, nil)), l.b, rxPass},
+		{"router advertisement to all nodes", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 134, &layers.ICMPv6RouterAdvertisement{}), l.b, rxPass},
+		{"router advertisement to the whole address", nd(l.mac, peerMAC, peer6, whole6, 134, &layers.ICMPv6RouterAdvertisement{}), l.b, rxPort},
+		{"a datagram to the group", datagram(groupMAC, peerMAC, netip.AddrPortFrom(peer6, 1), netip.AddrPortFrom(group, 9), 64), l.b, rxPass},
+		{"multicast DNS", datagram([]byte{0x33, 0x33, 0, 0, 0, 0xfb}, peerMAC, netip.AddrPortFrom(peer6, 5353), netip.MustParseAddrPort("[ff02::fb]:5353"), 64), l.b, rxPass},
+	})
+}

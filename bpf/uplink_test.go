@@ -1,0 +1,214 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+)
+
+// Counters of the uplink program, as the tables name them.
+const (
+	rxPass       = MuxUnetCounterUNET_RX_PASS
+	rxTruncated  = MuxUnetCounterUNET_RX_PASS_TRUNCATED
+	rxVLAN       = MuxUnetCounterUNET_RX_PASS_VLAN
+	rxPortGone   = MuxUnetCounterUNET_RX_PASS_PORT_GONE
+	rxOtherQueue = MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE
+	rxPort       = MuxUnetCounterUNET_RX_PORT
+	rxQueue      = MuxUnetCounterUNET_RX_QUEUE
+	rxBadLength  = MuxUnetCounterUNET_RX_BAD_LENGTH
+	rxQueueGone  = MuxUnetCounterUNET_RX_QUEUE_GONE
+	rxNoMetadata = MuxUnetCounterUNET_RX_NO_METADATA
+)
+
+func TestUplink(t *testing.T) {
+	for _, generic := range []bool{true, false} {
+		inLab(t, generic, testUplink)
+	}
+}
+
+func testUplink(l *lab) {
+	l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
+	l.claim(Key(TagTCP, shared.As4(), 7000), l.port(l.b)) // another protocol, another owner
+	l.claim(Key(TagUDPBlock, shared.As4(), 7040), l.port(l.b))
+	l.claim(Key(TagTCPBlock, shared.As4(), 32768), l.port(l.a))
+	l.claim(Key(TagAddr, whole.As4(), 0), l.port(l.b))
+	l.claim(Key(TagUDP, whole.As4(), 9), l.port(l.a)) // more specific than the address
+	l.claim(Key(TagTCPBlock, whole.As4(), 128), l.port(l.a))
+	l.claim(Key(TagTCP, whole.As4(), 130), l.port(l.b)) // more specific than the block
+	l.claim(MessageKey(7), l.port(l.a))
+	l.claim(Key(TagUDP, shared.As4(), 7001), Owner{Queue: 0})
+	l.claim(Key(TagUDP, shared.As4(), 7002), Owner{Queue: 5})
+
+	from := func(p uint16) netip.AddrPort { return netip.AddrPortFrom(peer, p) }
+	to := func(a netip.Addr, p uint16) []byte {
+		return datagram(l.mac, peerMAC, from(5000), netip.AddrPortFrom(a, p), 64)
+	}
+	tcpTo := func(a netip.Addr, p uint16) []byte {
+		return segment(l.mac, peerMAC, from(5000), netip.AddrPortFrom(a, p), 64)
+	}
+	hit, tcpHit := to(shared, 7000), tcpTo(shared, 7000)
+	opts := ip4(peer, shared, layers.IPProtocolUDP)
+	opts.Options = []layers.IPv4Option{{OptionType: 1}, {OptionType: 1}, {OptionType: 1}, {OptionType: 0}}
+	optioned := build(eth(l.mac, peerMAC, layers.EthernetTypeIPv4), opts, udp(1, 7000), gopacket.Payload("hello"))
+	l.wantReceived([]received{
+		{"UDP hit", hit, l.a, rxPort},
+		{"UDP hit behind IP options", optioned, l.a, rxPort},
+		{"UDP hit with Ethernet padding", padded(hit, 3), l.a, rxPort},
+		{"UDP to a port nobody holds", to(shared, 53), l.a, rxPass},
+		{"UDP to another address", to(peer, 7000), l.a, rxPass},
+		{"UDP hit, port gone", hit, 0, rxPortGone},
+		{"UDP hit for another link address", datagram(peerMAC, peerMAC, from(1), netip.AddrPortFrom(shared, 7000), 64), l.a, rxPass},
+		{"UDP hit by Ethernet broadcast", datagram(bcast, peerMAC, from(1), netip.AddrPortFrom(shared, 7000), 64), l.a, rxPass},
+		{"TCP hit, the port of another's UDP tag", tcpHit, l.b, rxPort},
+		{"TCP hit with Ethernet padding", padded(tcpHit, 3), l.b, rxPort},
+		{"TCP to a port that is held in UDP only", tcpTo(shared, 7001), l.b, rxPass},
+		{"UDP block, first port", to(shared, 7040), l.b, rxPort},
+		{"UDP block, last port", to(shared, 7103), l.b, rxPort},
+		{"port before a UDP block", to(shared, 7039), l.b, rxPass},
+		{"port behind a UDP block", to(shared, 7104), l.b, rxPass},
+		{"TCP to a port of a UDP block", tcpTo(shared, 7040), l.b, rxPass},
+		{"TCP block, first port", tcpTo(shared, 32768), l.a, rxPort},
+		{"TCP block, last port", tcpTo(shared, 32831), l.a, rxPort},
+		{"port behind a TCP block", tcpTo(shared, 32832), l.a, rxPass},
+		{"whole address, UDP", to(whole, 1234), l.b, rxPort},
+		{"whole address, TCP", tcpTo(whole, 1), l.b, rxPort},
+		{"the exact tag before the whole address", to(whole, 9), l.a, rxPort},
+		{"the block before the whole address", tcpTo(whole, 129), l.a, rxPort},
+		{"the exact tag before the block", tcpTo(whole, 130), l.b, rxPort},
+		{"whole address, ping", quote(l.mac, peerMAC, peer, whole, 8, nil), l.b, rxPort},
+		{"whole address, a protocol without ports", edit(to(whole, 9), atProtocol, 47), l.b, rxPort},
+		{"ping of the shared address", quote(l.mac, peerMAC, peer, shared, 8, nil), l.a, rxPass},
+		{"first fragment, UDP hit", edit(hit, atFragment, 0x20), l.a, rxPass},
+		{"later fragment, UDP hit", edit(hit, atFragment+1, 1), l.a, rxPass},
+		{"first fragment, TCP hit", edit(tcpHit, atFragment, 0x20), l.b, rxPass},
+		{"don't fragment is no fragment", edit(hit, atFragment, 0x40), l.a, rxPort},
+		{"first fragment, whole address", edit(to(whole, 9), atFragment, 0x20), l.b, rxPort},
+		{"later fragment, whole address", edit(to(whole, 9), atFragment+1, 1), l.b, rxPort},
+		{"IP version 6 in an IPv4 frame", edit(hit, atVersionIHL, 0x65), l.a, rxPass},
+		{"IHL of 4 words", edit(hit, atVersionIHL, 0x44), l.a, rxPass},
+		{"IHL beyond the frame", edit(hit[:46], atVersionIHL, 0x4f), l.a, rxTruncated},
+		{"total length beyond the frame", edit(hit, atTotalLength, 1), l.a, rxBadLength},
+		{"total length less than the header's", edit(to(whole, 1), atTotalLength+1, 19), l.b, rxBadLength},
+		{"UDP length beyond the packet", edit(hit, atUDPLength, 1), l.a, rxBadLength},
+		{"UDP length less than the header's", edit(hit, atUDPLength+1, 7), l.a, rxBadLength},
+		{"the same, nobody's", edit(to(shared, 53), atUDPLength+1, 7), l.a, rxPass},
+		{"the same, whole address: its owner judges", edit(to(whole, 1), atUDPLength+1, 7), l.b, rxPort},
+		{"UDP header behind the packet's end", edit(hit, atTotalLength+1, 27), l.a, rxBadLength},
+		{"UDP header cut off", hit[:41], l.a, rxTruncated},
+		{"UDP header cut off, whole address", edit16(to(whole, 1)[:41], atTotalLength, 27), l.b, rxPort},
+		{"TCP data offset of 4 words", edit(tcpHit, atTCPOffset, 0x40), l.b, rxBadLength},
+		{"TCP data offset beyond the packet", edit(edit16(tcpHit, atTotalLength, 60), atTCPOffset, 0xb0), l.b, rxBadLength},
+		{"TCP data offset up to the packet's end", edit(edit16(tcpHit, atTotalLength, 60), atTCPOffset, 0xa0), l.b, rxPort},
+		{"TCP data offset of 4 words, nobody's", edit(tcpTo(shared, 53), atTCPOffset, 0x40), l.b, rxPass},
+		{"TCP data offset of 4 words, whole address: its owner judges", edit(tcpTo(whole, 1), atTCPOffset, 0x40), l.b, rxPort},
+		{"TCP header cut off", tcpHit[:53], l.b, rxTruncated},
+		{"IP header cut off", hit[:33], l.a, rxTruncated},
+		{"only an Ethernet header", hit[:14], l.a, rxTruncated},
+		{"owner on another queue", to(shared, 7002), l.a, rxOtherQueue},
+		{"owner on this queue, socket gone", to(shared, 7001), l.a, rxQueueGone},
+	})
+	testUplinkICMP(l)
+	testUplinkARP(l)
+	testUplinkMessages(l)
+	testUplinkVLAN(l)
+
+	sock := openSocket(l.t, l.uplink)
+	must(l.t, l.objs.Sockets.Put(uint32(0), uint32(sock.Fd())))
+	l.want("owner on this queue", l.objs.UnetUplink, to(shared, 7001), l.uplink, 0, rxQueue)
+	got, err := l.counted(func() (uint32, error) { return runShort(l.objs.UnetUplink, to(shared, 7001), l.uplink) })
+	if err != nil || got != rxNoMetadata {
+		l.t.Errorf("owner on this queue, no room: %s, %v", CounterName(got), err)
+	}
+	l.wantAll(rxPass, rxNoMetadata)
+
+	l.reach(l.a)
+	long := datagram(l.mac, peerMAC, from(1), netip.AddrPortFrom(shared, 7000), 9000)
+	if _, err := run(l.objs.UnetUplink, long, l.uplink, 100); err != nil {
+		l.t.Logf("this kernel's test runs cannot choose the first buffer: %v", err)
+		return
+	}
+	l.want("several buffers", l.objs.UnetUplink, long, l.uplink, 100, rxPort)
+	l.want("several buffers, still too short", l.objs.UnetUplink, edit16(long, atTotalLength, 0xffff), l.uplink, 100, rxBadLength)
+}
+
+func testUplinkICMP(l *lab) {
+	at := netip.AddrPortFrom
+	sent := func(src netip.Addr, port uint16) []byte { // a packet of ours, as an ICMP error quotes it
+		return datagram(peerMAC, l.mac, at(src, port), at(peer, 1), 64)[atIP:]
+	}
+	sentTCP := func(src netip.Addr, port uint16) []byte {
+		return segment(peerMAC, l.mac, at(src, port), at(peer, 1), 64)[atIP:]
+	}
+	unreachable := func(to netip.Addr, packet []byte) []byte { return quote(l.mac, peerMAC, peer, to, 3, packet) }
+	whole9 := unreachable(shared, sent(shared, 7000))
+	l.wantReceived([]received{
+		{"port unreachable for our datagram", whole9, l.a, rxPort},
+		{"the same, only 8 bytes quoted", unreachable(shared, sent(shared, 7000)[:28]), l.a, rxPort},
+		{"the same, less than 8 bytes quoted", unreachable(shared, sent(shared, 7000)[:27]), l.a, rxPass},
+		{"the same, the quotation in the padding", edit16(whole9, atTotalLength, 20+8+27), l.a, rxPass},
+		{"the same, behind IP options", unreachable(shared, append([]byte{0x46}, append(sent(shared, 7000)[1:20], append([]byte{1, 1, 1, 0}, sent(shared, 7000)[20:]...)...)...)), l.a, rxPort},
+		{"the same, with a quoted header of 4 words", unreachable(shared, edit(sent(shared, 7000), 0, 0x44)), l.a, rxPass},
+		{"total length beyond the frame", edit(whole9, atTotalLength, 1), l.a, rxBadLength},
+		{"time exceeded", quote(l.mac, peerMAC, peer, shared, 11, sent(shared, 7000)), l.a, rxPort},
+		{"parameter problem", quote(l.mac, peerMAC, peer, shared, 12, sent(shared, 7000)), l.a, rxPort},
+		{"source quench", quote(l.mac, peerMAC, peer, shared, 4, sent(shared, 7000)), l.a, rxPass},
+		{"echo that carries our datagram", quote(l.mac, peerMAC, peer, shared, 8, sent(shared, 7000)), l.a, rxPass},
+		{"a fragment of an error", edit(whole9, atFragment, 0x20), l.a, rxPass},
+		{"unreachable for the kernel's datagram", unreachable(shared, sent(shared, 53)), l.a, rxPass},
+		{"unreachable that quotes a first fragment", unreachable(shared, edit(sent(shared, 7000), 6, 0x20)), l.a, rxPort},
+		{"unreachable that quotes a later fragment", unreachable(shared, edit(sent(shared, 7000), 7, 1)), l.a, rxPass},
+		{"unreachable that quotes TCP", unreachable(shared, sentTCP(shared, 7000)), l.b, rxPort},
+		{"unreachable that quotes 8 bytes of TCP", unreachable(shared, sentTCP(shared, 7000)[:28]), l.b, rxPort},
+		{"unreachable that quotes TCP of a UDP tag's port", unreachable(shared, sentTCP(shared, 7001)), l.b, rxPass},
+		{"unreachable that quotes a port of a block", unreachable(shared, sentTCP(shared, 32800)), l.a, rxPort},
+		{"unreachable that quotes another protocol", unreachable(shared, edit(sent(shared, 7000), 9, 132)), l.a, rxPass},
+		{"unreachable that quotes another's address", unreachable(shared, sent(whole, 9)), l.a, rxPass},
+		{"unreachable for the whole address", unreachable(whole, sent(whole, 5)), l.b, rxPort},
+		{"unreachable for a more specific tag of it", unreachable(whole, sent(whole, 9)), l.a, rxPort},
+		{"unreachable for a block of it", unreachable(whole, sentTCP(whole, 131)), l.a, rxPort},
+	})
+}
+
+func testUplinkARP(l *lab) {
+	l.wantReceived([]received{
+		{"ARP request for the whole address", arp(bcast, peerMAC, peerMAC, peer, whole, 1), l.b, rxPort},
+		{"ARP reply to the whole address", arp(l.mac, peerMAC, peerMAC, peer, whole, 2), l.b, rxPort},
+		{"ARP request for the shared address", arp(bcast, peerMAC, peerMAC, peer, shared, 1), l.a, rxPass},
+		{"ARP for the whole address to another host", arp(peerMAC, peerMAC, peerMAC, peer, whole, 2), l.b, rxPass},
+		{"ARP that is not for IPv4", edit(arp(bcast, peerMAC, peerMAC, peer, whole, 1), 16, 1), l.b, rxPass},
+		{"ARP cut off", arp(bcast, peerMAC, peerMAC, peer, whole, 1)[:41], l.b, rxTruncated},
+	})
+}
+
+func testUplinkMessages(l *lab) {
+	l.wantReceived([]received{
+		{"message hit", message(l.mac, peerMAC, 7, 1, 64, 64), l.a, rxPort},
+		{"message hit with padding", message(l.mac, peerMAC, 7, 1, 4, 64), l.a, rxPort},
+		{"message for a tag nobody holds", message(l.mac, peerMAC, 8, 1, 64, 64), l.a, rxPass},
+		{"message by broadcast", message(bcast, peerMAC, 7, 1, 64, 64), l.a, rxPass},
+		{"message of another version", edit(message(l.mac, peerMAC, 7, 1, 64, 64), 14, 2), l.a, rxPass},
+		{"message length beyond the frame", message(l.mac, peerMAC, 7, 1, 65, 64), l.a, rxBadLength},
+		{"message cut off", message(l.mac, peerMAC, 7, 1, 0, 0)[:25], l.a, rxTruncated},
+	})
+}
+
+func testUplinkVLAN(l *lab) {
+	inside := func(outer layers.EthernetType, tags ...gopacket.SerializableLayer) []byte {
+		ls := append([]gopacket.SerializableLayer{eth(l.mac, peerMAC, outer)}, tags...)
+		return build(append(ls, ip4(peer, shared, layers.IPProtocolUDP), udp(1, 7000), gopacket.Payload("hello"))...)
+	}
+	const q, ad, ip = layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ, layers.EthernetTypeIPv4
+	l.wantReceived([]received{
+		{"802.1Q", inside(q, vlan(100, ip)), l.a, rxVLAN},
+		{"802.1Q of priority only", inside(q, vlan(0, ip)), l.a, rxVLAN},
+		{"802.1ad", inside(ad, vlan(100, ip)), l.a, rxVLAN},
+		{"802.1Q in 802.1ad", inside(ad, vlan(100, q), vlan(200, ip)), l.a, rxVLAN},
+		{"802.1Q in 802.1Q", inside(q, vlan(100, q), vlan(200, ip)), l.a, rxVLAN},
+		{"802.1Q, ARP for the whole address", build(eth(bcast, peerMAC, q), vlan(100, layers.EthernetTypeARP),
+			gopacket.Payload(arp(bcast, peerMAC, peerMAC, peer, whole, 1)[14:])), l.b, rxVLAN},
+		{"802.1Q, nothing inside", inside(q, vlan(100, ip))[:14], l.a, rxVLAN},
+		{"an EtherType nobody knows", build(eth(l.mac, peerMAC, 0x9100), gopacket.Payload(make([]byte, 46))), l.a, rxPass},
+	})
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// application is a process that does with unetd what it is told by lines on its
+// input, and answers each by a line. It holds nothing that it was not told to.
+type application struct {
+	socket string
+	grants map[string]*endpoint.Grant
+	leases map[string]*control.Lease
+}
+
+func newApplication(socket string) *application {
+	return &application{socket, map[string]*endpoint.Grant{}, map[string]*control.Lease{}}
+}
+
+func (a *application) run() {
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		answer, err := a.do(strings.Fields(lines.Text()))
+		if err != nil {
+			answer = codeOf(err) + ": " + err.Error()
+		}
+		fmt.Println(strings.ReplaceAll(answer, "\n", "; "))
+	}
+}
+
+// codeOf names the sentinel of an error.
+func codeOf(err error) string {
+	for _, c := range []struct {
+		name     string
+		sentinel error
+	}{
+		{"tag-held", endpoint.ErrTagHeld}, {"tag-denied", endpoint.ErrTagDenied}, {"busy", control.ErrBusy},
+		{"closed", endpoint.ErrLeaseClosed}, {"permission", os.ErrPermission}, {"unsupported", errors.ErrUnsupported},
+	} {
+		if errors.Is(err, c.sentinel) {
+			return c.name
+		}
+	}
+	return "error"
+}
+
+// do is one line: what to do, the name of an endpoint, and arguments.
+func (a *application) do(words []string) (answer string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	name := words[1]
+	lease := a.leases[name]
+	switch words[0] {
+	case "open": // NAME [queue] [frames=N] TAG...
+		req, err := request(words[2:])
+		if err != nil {
+			return "", err
+		}
+		g, l, err := control.Open(ctx, a.socket, req)
+		if err != nil {
+			return "", err
+		}
+		a.grants[name], a.leases[name] = g, l
+		return fmt.Sprint(g.Tags), nil
+	case "claim", "unclaim": // NAME TAG
+		t, err := endpoint.ParseTag(words[2])
+		if err != nil {
+			return "", err
+		}
+		if words[0] == "unclaim" {
+			return "ok", lease.Unclaim(ctx, t)
+		}
+		t, err = lease.Claim(ctx, t)
+		return t.String(), err
+	case "close": // NAME: ends the lease and keeps the rest
+		return "ok", lease.Close()
+	case "drop": // NAME: closes the descriptors
+		return "ok", a.grants[name].Close()
+	case "drop-xsk":
+		return "ok", a.grants[name].XSK.Close()
+	case "ended": // NAME: waits for the end of the lease, and says why
+		select {
+		case <-lease.Done():
+			return lease.Err().Error(), nil
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	case "capabilities":
+		status, err := os.ReadFile("/proc/self/status")
+		for line := range strings.Lines(string(status)) {
+			if value, found := strings.CutPrefix(line, "CapEff:"); found {
+				return fmt.Sprint("uid ", os.Getuid(), " ", strings.TrimSpace(value)), nil
+			}
+		}
+		return "", err
+	}
+	return "", fmt.Errorf("what is %q?", words[0])
+}
+
+func request(words []string) (req endpoint.Request, err error) {
+	for _, w := range words {
+		number, isFrames := strings.CutPrefix(w, "frames=")
+		switch {
+		case w == "queue":
+			req.Attach = endpoint.AttachQueue
+		case isFrames:
+			n, err := strconv.Atoi(number)
+			if err != nil {
+				return req, err
+			}
+			req.Geometry = endpoint.Geometry{FrameCount: uint32(n), FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64}
+		default:
+			t, err := endpoint.ParseTag(w)
+			if err != nil {
+				return req, err
+			}
+			req.Tags = append(req.Tags, t)
+		}
+	}
+	return req, nil
+}
+
+// app is a running application.
+type app struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	lines *bufio.Scanner
+}
+
+// startApp starts an application of user nobody, with extra groups.
+func startApp(t *testing.T, socket string, groups ...uint32) *app {
+	t.Helper()
+	cmd := command(roleApp, socket)
+	cmd.SysProcAttr = netlab.Nobody()
+	cmd.SysProcAttr.Credential.Groups = groups
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{t, cmd, stdin, bufio.NewScanner(stdout)}
+	t.Cleanup(a.kill)
+	return a
+}
+
+func (a *app) kill() {
+	if a.cmd.ProcessState == nil {
+		a.cmd.Process.Kill()
+		a.cmd.Wait()
+	}
+}
+
+// says tells the application what to do and returns its answer.
+func (a *app) says(line string) string {
+	a.t.Helper()
+	fmt.Fprintln(a.stdin, line)
+	if !a.lines.Scan() {
+		a.t.Fatalf("%s: the application has ended: %v", line, a.lines.Err())
+	}
+	return a.lines.Text()
+}
+
+// wants is says with an answer that has to begin in a way.
+func (a *app) wants(line, want string) (answer string) {
+	a.t.Helper()
+	answer = a.says(line)
+	if !strings.HasPrefix(answer, want) {
+		a.t.Errorf("%s:\n got %s\nwant %s...", line, answer, want)
+	}
+	return answer
+}
+
+// eventually tries until f is true.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// What a running unetd has, for people and for programs, and for those only who
+// may know it.
+func TestListAndCounters(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	file := policyFile(t, nobodys)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
+	if out := s.run(t, "list"); out != "no endpoints\n" {
+		t.Errorf("%s", out)
+	}
+	if out := s.run(t, "list", "--json"); out != "[]\n" {
+		t.Errorf("%s", out)
+	}
+	a := startApp(t, s.socket)
+	a.wants("open a frames=64 udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831", "[")
+	a.wants("open b frames=128", "[]")
+	pid := strconv.Itoa(a.cmd.Process.Pid)
+	want := fmt.Sprintf(`
+ID  UID            %[2]s  ATTACH  DEVICE  SEGMENT  STATE   TAGS
+1   65534(nobody)  %[1]s  port    unet1   128KiB   leased  udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831
+2   65534(nobody)  %[1]s  port    unet2   256KiB   leased  -
+`[1:], fmt.Sprintf("%-3s", pid), fmt.Sprintf("%-*s", len(pid), "PID"))
+	if out := s.run(t, "list"); out != want {
+		t.Errorf("%s\nwant\n%s", out, want)
+	}
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(s.run(t, "list", "--json")), &list); err != nil || len(list) != 2 || list[0]["uid"] != 65534. ||
+		list[0]["segment_bytes"] != 131072. || list[0]["leased"] != true || fmt.Sprint(list[0]["tags"]) != "[udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831]" {
+		t.Errorf("%v, %v", list, err)
+	}
+
+	// A frame from the other host that is nobody's: the kernel's.
+	conn, err := pair.B.Dial("udp", pair.A.Addr.Addr().String()+":9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	var out string
+	eventually(t, "the frame is counted", func() bool {
+		out = s.run(t, "counters")
+		return strings.Contains(out, "  rx_pass  ")
+	})
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(strings.TrimSpace(line), "0 ") {
+			t.Errorf("a counter of 0: %s", line)
+		}
+	}
+	all := s.run(t, "counters", "--all")
+	if strings.Count(all, "\n") <= strings.Count(out, "\n") || !strings.Contains(all, "  tx_forged_link  ") {
+		t.Errorf("%s", all)
+	}
+	var counters []struct {
+		Name, Help string
+		Value      uint64
+	}
+	if err := json.Unmarshal([]byte(s.run(t, "counters", "--json", "--all")), &counters); err != nil || len(counters) != strings.Count(all, "\n") || counters[0].Name != "rx_pass" || counters[0].Help == "" || counters[0].Value == 0 {
+		t.Errorf("%+v, %v", counters, err)
+	}
+
+	// Not for everybody.
+	as := func(name string) (int, string, string) {
+		cmd := s.command(name)
+		cmd.SysProcAttr = netlab.Nobody()
+		return finish(t, nil, cmd)
+	}
+	for _, name := range []string{"list", "counters"} {
+		code, stdout, stderr := as(name)
+		if code != 1 || stdout != "" || stderr != "unetd: unetd at "+s.socket+": permission denied: uid 65534 may not list endpoints or read counters: ask root, or for operator: true in a rule\n" {
+			t.Errorf("%s: exit %d, %s, %s", name, code, stdout, stderr)
+		}
+	}
+	writePolicy(t, file, strings.Replace(nobodys, "endpoints: 3", "endpoints: 3\n    operator: true", 1))
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	d.awaitLine("policy reloaded")
+	if code, stdout, stderr := as("list"); code != 0 || stdout != s.run(t, "list") || stderr != "" {
+		t.Errorf("exit %d, %s, %s", code, stdout, stderr)
+	}
+	d.stop(syscall.SIGTERM)
+	code, _, stderr := finish(t, nil, s.command("list"))
+	if code != 1 || stderr != "unetd: unetd is not running at "+s.socket+": no such file or directory\n" {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+// unetd check-config with a file in a folder of its own.
+func TestCheckConfig(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "policy.yaml")
+	check := func(text string, args ...string) (code int, stdout, stderr string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, stdout, stderr = finish(t, nil, command(roleUnetd, append([]string{"check-config", file}, args...)...))
+		return code, strings.ReplaceAll(stdout, dir+"/", ""), strings.ReplaceAll(stderr, dir+"/", "")
+	}
+	for _, c := range []struct {
+		text, args     string
+		code           int
+		stdout, stderr string
+	}{
+		{nobodys, "", 0, `
+policy.yaml: OK, 2 rules
+
+RULE     USERS   GROUPS  INTERFACES  ENDPOINTS  MEMORY     ALSO     TAGS
+nobodys  nobody  -       *           3          1MiB       -        udp:10.0.0.1:7000-7099 udp:*:53 tcp:*:* addr:10.0.0.128/25 msg:1-9
+roots    root    -       *           unlimited  unlimited  trusted  msg:*
+`, ""},
+		{nobodys, "--user 65534 --interface eth0", 0, `
+user 65534 (uid 65534) on eth0: rule nobodys, line 3
+  endpoints       3
+  memory          1MiB
+  tags            udp:10.0.0.1:7000-7099
+                  udp:*:53
+                  tcp:*:* (ports from FIRST on)
+                  addr:10.0.0.128/25
+                  msg:1-9
+  queues          no
+  list, counters  no
+`, ""},
+		{nobodys, "--user 4242", 0, `
+user 4242 (uid 4242): no rule of policy.yaml applies: nothing is permitted
+`, ""},
+		{"rules: [{name: a, users: [root], interfaces: [eth0, eth1], endpoints: 0}, {name: b, users: [root], interfaces: [lo], operator: true}]", "--user root", 0, `
+user root (uid 0) on eth0, eth1: rule a, line 1
+  endpoints       0
+  memory          0
+  tags            none
+  queues          no
+  list, counters  yes
+else on lo: rule b, line 1
+  endpoints       0
+  memory          0
+  tags            none
+  queues          no
+  list, counters  yes
+else: no rule applies: nothing is permitted
+`, ""},
+		{"rules: []", "", 0, "\npolicy.yaml: OK, no rules: nobody is permitted anything\n", ""},
+		{"rules: [{name: a, users: [root], operator: true}]", "--user root --json", 0, `
+{
+  "file": "FILE",
+  "ok": true,
+  "rules": [
+    {
+      "name": "a",
+      "line": 1,
+      "users": [
+        "root"
+      ],
+      "groups": [],
+      "interfaces": [
+        "*"
+      ],
+      "tags": [],
+      "endpoints": 0,
+      "memory_bytes": 0,
+      "trusted": false,
+      "operator": true
+    }
+  ],
+  "user": "root",
+  "uid": 0,
+  "applies": [
+    {
+      "name": "a",
+      "line": 1,
+      "users": [
+        "root"
+      ],
+      "groups": [],
+      "interfaces": [
+        "*"
+      ],
+      "tags": [],
+      "endpoints": 0,
+      "memory_bytes": 0,
+      "trusted": false,
+      "operator": true
+    }
+  ]
+}
+`, ""},
+		{"rules:\n  - name: a\n    users: [no-such-user]\n    tags: [udp:*:0]\n", "", 1, "\n", `
+policy.yaml:3:13: there is no user "no-such-user" on this system: correct it, or write the number
+policy.yaml:4:12: tag "udp:*:0": port 0 stands for any free one in a claim and cannot be held: begin at 1, or write * for all
+unetd: policy.yaml has 2 mistakes
+`},
+		{"rules: 7\n", "--json", 1, `
+{
+  "file": "FILE",
+  "ok": false,
+  "errors": [
+    {
+      "line": 1,
+      "column": 8,
+      "message": "rules is a list, and this is a single value: write one rule after another, each beginning with -"
+    }
+  ]
+}
+`, "\nunetd: policy.yaml has a mistake\n"},
+		{"rules: []", "--user no-such-user", 1, "\n", "\nunetd: no user no-such-user on this system: write a name or a uid\n"},
+	} {
+		code, stdout, stderr := check(c.text, strings.Fields(c.args)...)
+		stdout = strings.ReplaceAll(stdout, `"policy.yaml"`, `"FILE"`)
+		stdout = strings.ReplaceAll(stdout, fmt.Sprintf("from %d on", policy.FirstUnprivileged()), "from FIRST on")
+		if code != c.code || "\n"+stdout != c.stdout || stderr != strings.TrimPrefix(c.stderr, "\n") {
+			t.Errorf("%s, %q: exit %d\n%s%s\nwant %d%s%s", c.text, c.args, code, stdout, stderr, c.code, c.stdout, c.stderr)
+		}
+	}
+	if err := os.Chmod(file, 0o602); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := check("rules: []"); code != 0 || !strings.HasPrefix(stdout, "policy.yaml: OK") || !strings.HasPrefix(stderr, "unetd: warning: everybody can write to policy.yaml") {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	code, _, stderr := finish(t, nil, command(roleUnetd, "check-config", file+".none"))
+	if code != 1 || !strings.HasPrefix(stderr, "unetd: policy: open ") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}

@@ -1,0 +1,124 @@
+package policy
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const valid = "rules:\n  - {name: one, users: [bob], operator: true}\n"
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is in force stays in force until there is something right to replace it.
+func TestReload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	log := slog.New(slog.DiscardHandler)
+	if _, err := OpenSource(file, "", lab(), log); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a named file that is not there: %v", err)
+	}
+	s, err := OpenSource("", file, lab(), log)
+	if err != nil || s.Policy().File != "" {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if err := s.Reload(); err != nil || s.Policy().File != "" {
+		t.Errorf("%v, %v", s.Policy(), err)
+	}
+	write(t, file, "rules: [\n")
+	if err := s.Reload(); err == nil || !strings.HasPrefix(err.Error(), file+":") || s.Policy().File != "" {
+		t.Errorf("%v, %v", s.Policy(), err)
+	}
+	write(t, file, valid)
+	if err := s.Reload(); err != nil || s.Policy().File != file || s.Policy().String() != file {
+		t.Fatalf("%v, %v", s.Policy(), err)
+	}
+	before := s.Policy()
+	write(t, file, "rules: [\n")
+	if err := s.Reload(); err == nil || s.Policy() != before {
+		t.Errorf("%v, %v", s.Policy(), err)
+	}
+	// Who removes the file did not say that root may do everything again.
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reload(); !errors.Is(err, fs.ErrNotExist) || s.Policy() != before {
+		t.Errorf("%v, %v", s.Policy(), err)
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	dir := t.TempDir()
+	if _, _, err := Load(dir, lab()); err == nil || !strings.Contains(err.Error(), "is a directory") {
+		t.Error(err)
+	}
+	file := filepath.Join(dir, "p")
+	write(t, file, "rules: []"+strings.Repeat("\n", maxFile))
+	if _, _, err := Load(file, lab()); err == nil || !strings.Contains(err.Error(), "too large") {
+		t.Error(err)
+	}
+	write(t, file, "rules: []"+strings.Repeat("\n", maxFile-9))
+	if _, _, err := Load(file, lab()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhoElseCanWrite(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p")
+	write(t, file, valid)
+	for _, c := range []struct {
+		mode     fs.FileMode
+		uid, gid int
+		want     string
+	}{
+		{0o644, 0, 0, ""},
+		{0o664, 0, 0, ""}, // group root
+		{0o646, 0, 0, "chmod o-w"},
+		{0o664, 0, 4242, "group 4242 can write"},
+		{0o644, 4242, 0, "uid 4242 owns"},
+	} {
+		if os.Geteuid() != 0 {
+			t.Skip("only root can give files away")
+		}
+		if err := errors.Join(os.Chown(file, c.uid, c.gid), os.Chmod(file, c.mode)); err != nil {
+			t.Fatal(err)
+		}
+		_, warning, err := Load(file, lab())
+		if err != nil || !strings.Contains(warning, c.want) || (c.want == "") != (warning == "") {
+			t.Errorf("%+v: %q, %v", c, warning, err)
+		}
+	}
+}
+
+func TestFirstUnprivileged(t *testing.T) {
+	for text, want := range map[string]uint16{"1024\n": 1024, "0\n": 1, "80\n": 80, "": 1024, "many": 1024, "65536": 65535} {
+		if got := firstUnprivileged([]byte(text), nil); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+	if got := firstUnprivileged(nil, fs.ErrNotExist); got != 1024 {
+		t.Errorf("unreadable: %d", got)
+	}
+	if Floor(0) != 1 || Floor(1) != FirstUnprivileged() {
+		t.Error("the floor is not root's own")
+	}
+}
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 1: "1", 1023: "1023", 1024: "1KiB", 1536: "1536", 3 << 19: "1536KiB", 8 << 20: "8MiB", 1 << 40: "1024GiB", Unlimited: "unlimited"} {
+		if got := Bytes(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+		if back, ok := bytesOf(want); n >= 1<<10 && n%1024 == 0 && (back != n || !ok) {
+			t.Errorf("%s is read as %d, %v", want, back, ok)
+		}
+	}
+}

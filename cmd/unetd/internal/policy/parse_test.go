@@ -1,0 +1,279 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// lab are the users and groups of the tests.
+func lab() Names {
+	find := func(ids map[string]uint32, unknown func(string) error) func(string) (uint32, error) {
+		return func(name string) (uint32, error) {
+			if id, ok := ids[name]; ok {
+				return id, nil
+			}
+			return 0, unknown(name)
+		}
+	}
+	return Names{
+		User: find(map[string]uint32{"root": 0, "alice": 1001, "bob": 1002, "nobody": 65534, "www-data": 33},
+			func(name string) error { return user.UnknownUserError(name) }),
+		Group: find(map[string]uint32{"staff": 50, "www-data": 33, "adm": 4},
+			func(name string) error { return user.UnknownGroupError(name) }),
+	}
+}
+
+func parse(t *testing.T, text string) *Policy {
+	t.Helper()
+	p, err := Parse("p", []byte(text), lab())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestParse(t *testing.T) {
+	p := parse(t, `
+# Comments are as everywhere.
+rules:
+  - name: web
+    users: [alice, 1007]
+    groups:
+      - www-data
+      - 4242
+    interfaces: [eth0, "ens*"]
+    tags:
+      - tcp:*:8080
+      - tcp:[fd00::1]:443
+      - msg:1-1000
+    endpoints: 16
+    memory: 256MiB
+    trusted: true
+  - {name: reader, users: [bob], operator: true}
+  - name: others
+    users: ["*"]
+    endpoints: 0
+`)
+	web := p.Rules[0]
+	if fmt.Sprint(web.Users, web.Groups, web.Interfaces, web.Tags) != "[{alice 1001} {1007 1007}] [{www-data 33} {4242 4242}] [eth0 ens*] [tcp:*:8080 tcp:[fd00::1]:443 msg:1-1000]" ||
+		web.Name != "web" || web.Line != 4 || web.Endpoints != 16 || web.Memory != 256<<20 || !web.Trusted || web.Operator {
+		t.Errorf("%+v", web)
+	}
+	reader := p.Rules[1]
+	if reader.Endpoints != 0 || reader.Memory != 0 || !reader.Operator || reader.Trusted || reader.Line != 17 || !reader.onAll() {
+		t.Errorf("%+v", reader)
+	}
+	if others := p.Rules[2]; others.Line != 18 || others.Endpoints != 0 || others.Users[0].Name != everybody {
+		t.Errorf("%+v", others)
+	}
+	if p := parse(t, "rules: []"); len(p.Rules) != 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]int64{
+		"1KiB": 1 << 10, "64 MiB": 64 << 20, "2GiB": 2 << 30, "1TiB": 1 << 40, "unlimited": Unlimited,
+	} {
+		p := parse(t, `rules: [{name: a, users: [bob], tags: ["msg:*"], endpoints: unlimited, memory: `+text+`}]`)
+		if got := p.Rules[0]; got.Memory != want || got.Endpoints != Unlimited {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+}
+
+// rule is a file of one rule with the given lines in it; they begin in line 4.
+func rule(lines ...string) string {
+	return "rules:\n  - name: a\n    users: [alice]\n    " + strings.Join(lines, "\n    ") + "\n"
+}
+
+const whole = "tags: [\"msg:*\"]\n    endpoints: 1\n    memory: 1MiB"
+
+// Every mistake is told with its place and what to write instead.
+func TestErrors(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"", "1:1: there is nothing in this file: write rules: and a list of rules (an empty list, [], permits nobody anything)"},
+		{"# nothing\n", "1:1: there is nothing in this file: write rules: and a list of rules (an empty list, [], permits nobody anything)"},
+		{"~", "1:1: a policy is a mapping (name: value), and this is nothing"},
+		{"- name: a\n", "1:1: a policy is a mapping (name: value), and this is a list"},
+		{"{}", "1:1: a policy without rules: write rules: and a list of them"},
+		{"rule: []\n", `1:1: a policy has no field "rule": want rules`},
+		{"rules:\n", "1:7: rules is a list, and this is nothing: write one rule after another, each beginning with -"},
+		{"rules: {name: a}\n", "1:8: rules is a list, and this is a mapping (name: value): write one rule after another, each beginning with -"},
+		{"rules: []\nrules: []\n", "2:1: rules is here a second time, after line 1: remove one of them"},
+		{"rules: []\n---\nrules: []\n", "2:1: a second document begins here: write all rules into one, and remove the ---"},
+		{"rules: []\n---\n[\n", "4:1: not YAML, here or in the lines around: did not find expected node content"},
+		{"rules: [alice]\n", "1:9: a rule is a mapping (name: value), and this is a single value"},
+		{"rules:\n  - users: [alice]\n    " + whole + "\n", "2:5: a rule without a name: write name: and one that messages can call it by"},
+		{"rules:\n  - name: a\n    " + whole + "\n", `2:5: rule a is for nobody: write users: or groups: (users: ["*"] for everybody)`},
+		{rule(), "2:5: rule a gives nothing: write endpoints: and how many (0 if it is there to refuse)"},
+		{rule("tags: [\"msg:1\"]"), "2:5: rule a gives tags, memory or trust, but no endpoints: write endpoints: and how many, or unlimited"},
+		{rule("endpoints: 0", "trusted: true"), "2:5: rule a gives tags, memory or trust, but no endpoints: write endpoints: and how many, or unlimited"},
+		{rule("endpoints: 1", "tags: [\"msg:1\"]"), "2:5: rule a gives endpoints, but no memory: write memory: and a size, or unlimited"},
+		{rule("endpoints: 1", "memory: 1MiB"), "2:5: rule a gives endpoints, but no tags to send and receive by: write tags: and a list"},
+		{rule("interfaces: []", whole), "4:17: rule a is about no interface: leave interfaces out if it is about all"},
+		{rule(whole, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, interfaces, tags, endpoints, memory, trusted, operator`},
+		{rule(whole, "users: [bob]"), "7:5: users is here a second time, after line 3: remove one of them"},
+		{rule(whole, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, interfaces, tags, endpoints, memory, trusted, operator`},
+		{rule(whole, "groups: staff"), "7:13: groups is a list, and this is a single value: write [staff, 1001]"},
+		{rule(whole, "groups: [staff, stuff]"), `7:21: there is no group "stuff" on this system: correct it, or write the number`},
+		{rule(whole, "groups: [4294967295]"), `7:14: there is no group "4294967295" on this system: correct it, or write the number`},
+		{rule(whole, "groups: [-1]"), `7:14: there is no group "-1" on this system: correct it, or write the number`},
+		{rule(whole, `groups: ["*"]`), `7:14: there is no group "*" on this system: correct it, or write the number`},
+		{rule(whole, `groups: [""]`), "7:14: a group is empty: write something, or leave it out"},
+		{"rules:\n  - name: a\n    users: [carol]\n    " + whole + "\n", `3:13: there is no user "carol" on this system: correct it, or write the number`},
+		{"rules:\n  - name: a\n    users: [*]\n    " + whole + "\n", `3:1: not YAML, here or in the lines around: did not find expected alphabetic or numeric character: write "*" in quotes`},
+		{"rules:\n  - name: a\n    users: [bob, ~]\n    " + whole + "\n", "3:18: a user is a single value, and this is nothing"},
+		{"rules:\n  - name: \"a\\nb\"\n    users: []\n    " + whole + "\n", `2:5: rule a b is for nobody: write users: or groups: (users: ["*"] for everybody)`},
+		{rule(whole, "interfaces: [eth 0]"), `7:18: "eth 0" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
+		{rule(whole, "interfaces: [a-name-of-16-byte]"), `7:18: "a-name-of-16-byte" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
+		{rule(whole, `interfaces: ["eth[01]"]`), `7:18: "eth[01]" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
+		{rule(whole, "trusted: yes"), `7:14: trusted: "yes": write true or false`},
+		{rule(whole, "operator: [true]"), "7:15: operator is a single value, and this is a list"},
+		{rule("endpoints: many"), `4:16: endpoints: "many": write a number such as 16, or unlimited`},
+		{rule("endpoints: -1"), `4:16: endpoints: "-1": write a number such as 16, or unlimited`},
+		{rule("memory: 64"), `4:13: memory: "64": write a size such as 64MiB, or unlimited`},
+		{rule("memory: 64MB"), `4:13: memory: "64MB": write a size such as 64MiB, or unlimited`},
+		{rule("memory: 8388608TiB"), `4:13: memory: "8388608TiB": write a size such as 64MiB, or unlimited`},
+		{rule("memory: 1.5GiB"), `4:13: memory: "1.5GiB": write a size such as 64MiB, or unlimited`},
+		{rule("tags: udp:*:*"), `4:11: tags is a list, and this is a single value: write ["udp:*:7000-7999"]`},
+		{rule("tags:", "  - udp:*:7", "  - addr:fd00::"), "6:9: a tag is a single value, and this is a mapping: put what has a colon at its end into quotes"},
+		{rule("tags: [sctp:*:7]"), `4:12: tag "sctp:*:7": "sctp" is no kind of tag: want udp, tcp, addr or msg`},
+		{rule("tags: [all]"), `4:12: tag "all": want udp:ADDR:PORT, tcp:ADDR:PORT, addr:ADDR or msg:NUMBER`},
+		{"rules:\n\t- name: a\n", "2:1: not YAML, here or in the lines around: found character that cannot start any token: indent by spaces, and put what begins with a special character into quotes"},
+		{"rules:\n  - name: a\n   users: [alice]\n", "2:1: not YAML, here or in the lines around: did not find expected '-' indicator"},
+		{"rules:\n  - name: a\n    users: [alice\n    tags: []\n", "3:1: not YAML, here or in the lines around: did not find expected ',' or ']'"},
+		{"rules: \x80\n", "1:1: not YAML, here or in the lines around: invalid leading UTF-8 octet"},
+		{
+			"rules:\n  - {name: a, users: [\"*\"], endpoints: 0}\n  - {name: b, users: [bob], endpoints: 0}\n",
+			"3:1: rule b is never looked at: rule a in line 2 is for everybody on every interface: move that one to the end",
+		},
+		{
+			"rules:\n  - {name: a, users: [alice], endpoints: 0}\n  - {name: a, users: [bob], endpoints: 0}\n",
+			"3:1: there is a rule a in line 2: choose another name",
+		},
+		{ // all of them, in order
+			"rules:\n  - {name: a, users: [carol, dave], endpoints: x}\n  - {name: b, groups: [none]}\n",
+			"2:23: there is no user \"carol\" on this system: correct it, or write the number\n" +
+				"2:30: there is no user \"dave\" on this system: correct it, or write the number\n" +
+				"2:48: endpoints: \"x\": write a number such as 16, or unlimited\n" +
+				"3:24: there is no group \"none\" on this system: correct it, or write the number",
+		},
+	} {
+		_, err := Parse("FILE", []byte(c.text), lab())
+		var all Errors
+		if !errors.As(err, &all) {
+			t.Errorf("%q: %v, want %s", c.text, err, c.want)
+			continue
+		}
+		if got := strings.ReplaceAll(all.Error(), "FILE:", ""); got != c.want {
+			t.Errorf("%q:\n got %s\nwant %s", c.text, got, c.want)
+		}
+	}
+}
+
+// A database that cannot be asked is told as such.
+func TestNamesUnreachable(t *testing.T) {
+	broken := Names{User: func(string) (uint32, error) { return 0, errors.New("no answer") }}
+	_, err := Parse("p", []byte(rule(whole)), broken)
+	if err == nil || err.Error() != `p:3:13: cannot look user "alice" up: no answer` {
+		t.Error(err)
+	}
+}
+
+// An alias is what it stands for, also where one stands for a mapping or list.
+func TestAliases(t *testing.T) {
+	p := parse(t, `
+rules:
+  - name: a
+    users: &who [alice]
+    tags: &what [&one "msg:1", "msg:3"]
+    endpoints: 1
+    memory: &size 1MiB
+  - name: b
+    groups: [staff]
+    users: *who
+    tags: [*one]
+    endpoints: 2
+    memory: *size
+`)
+	if b := p.Rules[1]; fmt.Sprint(b.Users, b.Tags, b.Memory) != "[{alice 1001}] [msg:1] 1048576" {
+		t.Errorf("%+v", b)
+	}
+}
+
+func TestSystemNames(t *testing.T) {
+	n := SystemNames()
+	if id, err := n.User("root"); id != 0 || err != nil {
+		t.Errorf("%d, %v", id, err)
+	}
+	var unknown user.UnknownUserError
+	if _, err := n.User("no-such-user-here"); !errors.As(err, &unknown) {
+		t.Errorf("%v", err)
+	}
+	if s, err := SubjectOf("root"); err != nil || s.UID != 0 || s.GID != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := SubjectOf("4000000000"); err != nil || s.UID != 4000000000 || s.GID != noGroup || s.Groups != nil {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := SubjectOf("no-such-user-here"); err == nil || !strings.Contains(err.Error(), "write a name or a uid") {
+		t.Error(err)
+	}
+}
+
+// FuzzParse: no file makes the parser panic, every error is one line with a
+// place in the file, and a policy that is accepted has rules that can be asked.
+func FuzzParse(f *testing.F) {
+	seeds, err := filepath.Glob(filepath.Join("..", "..", "..", "..", "docs", "policy.example.yaml"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range seeds {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	for _, text := range []string{
+		"rules: []", rule(whole), rule(whole, "trusted: true", "operator: true"), "rules:\n\t-", "rules: &a [*a]", "a: &a [*a, *a]\nrules: *a", "--- \n...\n--- x",
+		rule("tags: [\"udp:10.0.0.0/24:5000\", \"tcp:[fd00::1]:443\", \"addr:fd00::/64\", \"msg:1-4294967295\"]", "endpoints: 1", "memory: unlimited"),
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := Parse("file", text, lab())
+		var all Errors
+		switch {
+		case err == nil:
+			for _, r := range p.Rules {
+				if r.Name == "" || len(r.Users)+len(r.Groups) == 0 || len(r.Interfaces) == 0 || r.Endpoints < Unlimited || r.Memory < Unlimited {
+					t.Errorf("%+v", r)
+				}
+				for _, pattern := range r.Tags {
+					again, err := ParsePattern(pattern.String())
+					if err != nil || again != pattern {
+						t.Errorf("%+v becomes %+v, %v", pattern, again, err)
+					}
+				}
+			}
+		case p != nil || !errors.As(err, &all) || len(all) == 0:
+			t.Errorf("%v, %v", p, err)
+		}
+		lines := 1 + strings.Count(string(text), "\n") + strings.Count(string(text), "\r")
+		for _, other := range []string{"\u0085", "\u2028", "\u2029"} { // YAML's
+			lines += strings.Count(string(text), other)
+		}
+		for _, e := range all {
+			if e.Line < 1 || e.Column < 1 || e.Line > lines+1 || e.Message == "" || strings.ContainsAny(e.Message, "\n\r") {
+				t.Errorf("%+v of %q", e, text)
+			}
+		}
+	})
+}

@@ -1,0 +1,66 @@
+package policy
+
+import "fmt"
+
+// Policy is a list of rules.
+type Policy struct {
+	File  string // "": built in
+	Rules []*Rule
+}
+
+// BuiltIn is the policy where there is no file: uid 0 may do everything, and
+// nobody else anything.
+func BuiltIn() *Policy {
+	all := Rule{
+		Name:       "built-in",
+		Users:      []Principal{{Name: "0"}},
+		Interfaces: []string{"*"},
+		Endpoints:  Unlimited,
+		Memory:     Unlimited,
+		Trusted:    true,
+		Operator:   true,
+	}
+	for _, text := range []string{"udp:*:*", "tcp:*:*", "addr:*", "msg:*"} {
+		p, err := ParsePattern(text)
+		if err != nil {
+			panic(fmt.Sprintf("BUG: pattern %s: %v", text, err))
+		}
+		all.Tags = append(all.Tags, p)
+	}
+	return &Policy{Rules: []*Rule{&all}}
+}
+
+// String names the policy in messages.
+func (p *Policy) String() string {
+	if p.File == "" {
+		return "the built-in policy"
+	}
+	return p.File
+}
+
+// Match is the rule that decides about a subject on an interface; nil: there is
+// none, and so nothing is permitted.
+func (p *Policy) Match(s Subject, interfaceName string) *Rule {
+	for _, r := range p.Rules {
+		if r.isFor(s) && r.isOn(interfaceName) {
+			return r
+		}
+	}
+	return nil
+}
+
+// MatchAll are the rules that decide about a subject on some interface, in
+// order. One that is for all interfaces is the last.
+func (p *Policy) MatchAll(s Subject) []*Rule {
+	var all []*Rule
+	for _, r := range p.Rules {
+		if !r.isFor(s) {
+			continue
+		}
+		all = append(all, r)
+		if r.onAll() {
+			break
+		}
+	}
+	return all
+}

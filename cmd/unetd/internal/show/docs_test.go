@@ -1,0 +1,136 @@
+package show
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// The documentation has a user database of its own.
+var (
+	docUsers  = map[string]uint32{"root": 0, "games": 5, "www-data": 33, "alice": 1001, "bob": 1002, "nobody": 65534}
+	docGroups = map[string]uint32{"users": 100}
+)
+
+func docNames() policy.Names {
+	return policy.Names{
+		User: func(name string) (uint32, error) {
+			if id, ok := docUsers[name]; ok {
+				return id, nil
+			}
+			return 0, user.UnknownUserError(name)
+		},
+		Group: func(name string) (uint32, error) {
+			if id, ok := docGroups[name]; ok {
+				return id, nil
+			}
+			return 0, user.UnknownGroupError(name)
+		},
+	}
+}
+
+func doc(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// blocks are the fenced blocks of a kind.
+func blocks(text, kind string) (list []string) {
+	for _, part := range strings.Split(text, "\n```"+kind+"\n")[1:] {
+		block, _, _ := strings.Cut(part, "```")
+		list = append(list, block)
+	}
+	return list
+}
+
+// The example is the one in the text, and means what the table there says.
+func TestDocumentedExample(t *testing.T) {
+	text, example := doc(t, "policy.md"), doc(t, "policy.example.yaml")
+	if blocks(text, "yaml")[0] != example {
+		t.Error("docs/policy.md does not have docs/policy.example.yaml as it is")
+	}
+	p, err := policy.Parse("policy.yaml", []byte(example), docNames())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if len(cells) != 5 || cells[0] == "user" || strings.HasPrefix(cells[0], "---") {
+			continue
+		}
+		rows++
+		s := policy.Subject{UID: docUsers[cells[0]], GID: 4711}
+		if cells[1] != "" {
+			s.Groups = []uint32{docGroups[cells[1]]}
+		}
+		tag, err := endpoint.ParseTag(cells[3])
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+			continue
+		}
+		floor := uint16(1024)
+		if s.UID == 0 {
+			floor = 1
+		}
+		rule := p.Match(s, cells[2])
+		gets := rule != nil && rule.Endpoints != 0 && rule.Permits(tag, floor)
+		if says := strings.HasPrefix(cells[4], "yes"); says == strings.HasPrefix(cells[4], "no") || says != gets {
+			t.Errorf("%s: by rule %+v: %v", strings.TrimSpace(line), rule, gets)
+		}
+	}
+	if rows < 15 {
+		t.Errorf("%d rows in the table", rows)
+	}
+}
+
+// The output of check-config in the text is what it prints.
+func TestDocumentedOutput(t *testing.T) {
+	text := doc(t, "policy.md")
+	files := map[string]string{"policy.yaml": blocks(text, "yaml")[0], "broken.yaml": blocks(text, "yaml")[1]}
+	outputs := blocks(text, "console")
+	if len(outputs) != 4 {
+		t.Fatalf("%d blocks", len(outputs))
+	}
+	for _, block := range outputs {
+		prompt, want, _ := strings.Cut(block, "\n")
+		words := strings.Fields(prompt) // $ unetd check-config FILE [--user U [--interface I]]
+		file := words[3]
+		var got strings.Builder
+		p, err := policy.Parse(file, []byte(files[file]), docNames())
+		var mistakes policy.Errors
+		if errors.As(err, &mistakes) {
+			fmt.Fprintf(&got, "%v\nunetd: %s has %d mistakes\n", mistakes, file, len(mistakes))
+		} else {
+			r := PolicyReport{Policy: p}
+			if len(words) > 5 {
+				interfaceName := ""
+				if len(words) > 7 {
+					interfaceName = words[7]
+				}
+				r.Ask(policy.Subject{UID: docUsers[words[5]], GID: 4711}, words[5], interfaceName)
+			}
+			if err := r.Text(&got); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text := strings.ReplaceAll(got.String(), fmt.Sprintf("from %d on", policy.FirstUnprivileged()), "from 1024 on")
+		if text != want {
+			t.Errorf("%s:\n%s\nbut the documentation has\n%s", prompt, text, want)
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+)
+
+// PolicyReport is what can be said of a policy that is right: its rules, or what
+// it permits a user.
+type PolicyReport struct {
+	Policy *policy.Policy
+
+	asked   bool
+	subject policy.Subject
+	user    string // as the operator called it
+	iface   string // "": each
+	applies []*policy.Rule
+}
+
+// Ask makes the report one about a user, on one interface or on each.
+func (r *PolicyReport) Ask(s policy.Subject, user, interfaceName string) {
+	r.asked, r.subject, r.user, r.iface = true, s, user, interfaceName
+	if interfaceName == "" {
+		r.applies = r.Policy.MatchAll(s)
+	} else if rule := r.Policy.Match(s, interfaceName); rule != nil {
+		r.applies = []*policy.Rule{rule}
+	}
+}
+
+// Text writes the report for people.
+func (r *PolicyReport) Text(w io.Writer) error {
+	if !r.asked {
+		return r.summary(w)
+	}
+	who := fmt.Sprintf("user %s (uid %d)", r.user, r.subject.UID)
+	if r.iface != "" {
+		who += " on " + r.iface
+	}
+	if len(r.applies) == 0 {
+		_, err := fmt.Fprintf(w, "%s: no rule of %s applies: nothing is permitted\n", who, r.Policy)
+		return err
+	}
+	for i, rule := range r.applies {
+		line := who + ": "
+		if r.iface == "" {
+			line = fmt.Sprintf("%s on %s: ", who, strings.Join(rule.Interfaces, ", "))
+			if i > 0 {
+				line = fmt.Sprintf("else on %s: ", strings.Join(rule.Interfaces, ", "))
+			}
+		}
+		if err := r.rule(w, line, rule); err != nil {
+			return err
+		}
+	}
+	if last := r.applies[len(r.applies)-1]; r.iface == "" && !slices.Contains(last.Interfaces, "*") {
+		_, err := fmt.Fprintln(w, "else: no rule applies: nothing is permitted")
+		return err
+	}
+	return nil
+}
+
+// rule writes what a rule permits the user.
+func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error {
+	if rule.Line > 0 {
+		fmt.Fprintf(w, "%srule %s, line %d\n", intro, rule.Name, rule.Line)
+	} else {
+		fmt.Fprintf(w, "%s%s\n", intro, r.Policy)
+	}
+	t := Table(w)
+	fmt.Fprintf(t, "  endpoints\t%s\n", policy.Count(rule.Endpoints))
+	fmt.Fprintf(t, "  memory\t%s\n", policy.Bytes(rule.Memory))
+	name := "tags"
+	for _, p := range rule.Tags {
+		note := ""
+		if floor := policy.Floor(r.subject.UID); p.Open() && floor > 1 {
+			note = fmt.Sprintf(" (ports from %d on)", floor)
+		}
+		fmt.Fprintf(t, "  %s\t%s%s\n", name, p, note)
+		name = ""
+	}
+	if len(rule.Tags) == 0 {
+		fmt.Fprint(t, "  tags\tnone\n")
+	}
+	fmt.Fprintf(t, "  queues\t%s\n", yes(rule.Trusted))
+	fmt.Fprintf(t, "  list, counters\t%s\n", yes(rule.Operator || r.subject.UID == 0))
+	return t.Flush()
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// summary writes a line for each rule.
+func (r *PolicyReport) summary(w io.Writer) error {
+	switch n := len(r.Policy.Rules); {
+	case r.Policy.File == "":
+		fmt.Fprintf(w, "there is no %s: the built-in policy applies\n\n", policy.DefaultFile)
+	case n == 0:
+		_, err := fmt.Fprintf(w, "%s: OK, no rules: nobody is permitted anything\n", r.Policy)
+		return err
+	case n == 1:
+		fmt.Fprintf(w, "%s: OK, 1 rule\n\n", r.Policy)
+	default:
+		fmt.Fprintf(w, "%s: OK, %d rules\n\n", r.Policy, n)
+	}
+	t := Table(w)
+	fmt.Fprintln(t, "RULE\tUSERS\tGROUPS\tINTERFACES\tENDPOINTS\tMEMORY\tALSO\tTAGS")
+	for _, rule := range r.Policy.Rules {
+		tags := make([]string, len(rule.Tags))
+		for i, p := range rule.Tags {
+			tags[i] = p.String()
+		}
+		var also []string
+		if rule.Trusted {
+			also = append(also, "trusted")
+		}
+		if rule.Operator {
+			also = append(also, "operator")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", rule.Name, joined(names(rule.Users)), joined(names(rule.Groups)), joined(rule.Interfaces),
+			policy.Count(rule.Endpoints), policy.Bytes(rule.Memory), joined(also), joined(tags))
+	}
+	return t.Flush()
+}
+
+func names(list []policy.Principal) []string {
+	texts := make([]string, len(list))
+	for i, p := range list {
+		texts[i] = p.Name
+	}
+	return texts
+}
+
+func joined(list []string) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	return strings.Join(list, " ")
+}
+
+// ruleJSON is a rule for programs. A limit that is null is none.
+type ruleJSON struct {
+	Name       string           `json:"name"`
+	Line       int              `json:"line"`
+	Users      []string         `json:"users"`
+	Groups     []string         `json:"groups"`
+	Interfaces []string         `json:"interfaces"`
+	Tags       []policy.Pattern `json:"tags"`
+	Endpoints  *int64           `json:"endpoints"`
+	Memory     *int64           `json:"memory_bytes"`
+	Trusted    bool             `json:"trusted"`
+	Operator   bool             `json:"operator"`
+}
+
+func rulesJSON(rules []*policy.Rule) []ruleJSON {
+	limit := func(n int64) *int64 {
+		if n == policy.Unlimited {
+			return nil
+		}
+		return &n
+	}
+	list := []ruleJSON{}
+	for _, r := range rules {
+		list = append(list, ruleJSON{
+			Name: r.Name, Line: r.Line, Users: names(r.Users), Groups: names(r.Groups), Interfaces: r.Interfaces,
+			Tags: append([]policy.Pattern{}, r.Tags...), Endpoints: limit(r.Endpoints), Memory: limit(r.Memory),
+			Trusted: r.Trusted, Operator: r.Operator,
+		})
+	}
+	return list
+}
+
+// JSON writes the report for programs: all rules, and those that apply to the user in
+// the order in which they are looked at.
+func (r *PolicyReport) JSON(w io.Writer) error {
+	type subject struct {
+		User      string     `json:"user"`
+		UID       uint32     `json:"uid"`
+		Interface string     `json:"interface,omitempty"`
+		Applies   []ruleJSON `json:"applies"`
+	}
+	report := struct {
+		File  string     `json:"file"` // "": built in
+		OK    bool       `json:"ok"`
+		Rules []ruleJSON `json:"rules"`
+		*subject
+	}{File: r.Policy.File, OK: true, Rules: rulesJSON(r.Policy.Rules)}
+	if r.asked {
+		report.subject = &subject{r.user, r.subject.UID, r.iface, rulesJSON(r.applies)}
+	}
+	return JSON(w, report)
+}
+
+// Mistakes writes for programs what is wrong with a policy file.
+func Mistakes(w io.Writer, file string, list policy.Errors) error {
+	return JSON(w, struct {
+		File   string        `json:"file"`
+		OK     bool          `json:"ok"`
+		Errors policy.Errors `json:"errors"`
+	}{file, false, list})
+}

@@ -1,0 +1,124 @@
+// Package show asks a running unetd what it has, and writes that down for
+// people, or as JSON for programs.
+package show
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/user"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// List writes all endpoints of the unetd at socket.
+func List(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
+	all, err := control.List(ctx, socket)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return JSON(w, append([]control.EndpointInfo{}, all...))
+	}
+	return list(w, all, userName)
+}
+
+// list writes a line for each endpoint.
+func list(w io.Writer, all []control.EndpointInfo, nameOf func(uid uint32) string) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "no endpoints")
+		return err
+	}
+	t := Table(w)
+	fmt.Fprintln(t, "ID\tUID\tPID\tATTACH\tDEVICE\tSEGMENT\tSTATE\tTAGS")
+	for _, e := range all {
+		who := strconv.FormatUint(uint64(e.UID), 10)
+		if name := nameOf(e.UID); name != "" {
+			who += "(" + name + ")"
+		}
+		device := e.Device
+		if e.Attach == endpoint.AttachQueue {
+			device += "/" + strconv.FormatUint(uint64(e.Queue), 10)
+		}
+		state := "leased"
+		if !e.Leased {
+			state = "waiting"
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\n", e.ID, who, e.PID, e.Attach, device, policy.Bytes(e.SegmentBytes), state, tagsOf(e))
+	}
+	return t.Flush()
+}
+
+func tagsOf(e control.EndpointInfo) string {
+	if len(e.Tags) == 0 {
+		return "-"
+	}
+	texts := make([]string, len(e.Tags))
+	for i, t := range e.Tags {
+		texts[i] = t.String()
+	}
+	text := strings.Join(texts, " ")
+	if more := e.TagsTotal - len(e.Tags); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// userName is "" for a uid that has no name.
+func userName(uid uint32) string {
+	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+	if err != nil {
+		return ""
+	}
+	return u.Username
+}
+
+// Counters writes the counters of the unetd at socket, or those that are not 0.
+func Counters(ctx context.Context, socket string, w io.Writer, asJSON, zeros bool) error {
+	all, err := control.Counters(ctx, socket)
+	if err != nil {
+		return err
+	}
+	some := []control.Counter{}
+	for _, c := range all {
+		if zeros || c.Value != 0 {
+			some = append(some, c)
+		}
+	}
+	if asJSON {
+		return JSON(w, some)
+	}
+	return counters(w, some)
+}
+
+func counters(w io.Writer, list []control.Counter) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "all counters are 0")
+		return err
+	}
+	longest := 0
+	for _, c := range list {
+		longest = max(longest, len(strconv.FormatUint(c.Value, 10)))
+	}
+	t := Table(w)
+	for _, c := range list {
+		fmt.Fprintf(t, "%*d\t%s\t%s\n", longest, c.Value, c.Name, c.Help)
+	}
+	return t.Flush()
+}
+
+// Table aligns columns that are separated by tabs.
+func Table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
+
+// JSON writes one value.
+func JSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

@@ -1,0 +1,194 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// lease puts the policy and the errors for applications around the mux's own.
+type lease struct {
+	endpoint.Lease // the mux's; nil until there is one
+
+	u    *Uplink
+	peer control.Peer
+
+	// One claim or unclaim at a time, so that what held says stays true
+	// until the mux has done what was asked.
+	turn chan struct{}
+	held map[endpoint.Tag]bool
+}
+
+func newLease(u *Uplink, peer control.Peer) *lease {
+	return &lease{u: u, peer: peer, turn: make(chan struct{}, 1), held: map[endpoint.Tag]bool{}}
+}
+
+// hold makes l a lease with tags.
+func (l *lease) hold(ml endpoint.Lease, tags []endpoint.Tag) {
+	l.Lease = ml
+	for _, t := range tags {
+		l.held[t] = true
+	}
+}
+
+// holdsWhole reports whether the endpoint holds a whole address.
+func (l *lease) holdsWhole(a netip.Addr) bool { return l.held[endpoint.AddrTag(a)] }
+
+func (l *lease) take(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *lease) give() { <-l.turn }
+
+func (l *lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	if err := l.take(ctx); err != nil {
+		return t, err
+	}
+	defer l.give()
+	if err := l.allow(t); err != nil {
+		return t, err
+	}
+	claim := l.Lease.Claim
+	if wild(t) {
+		claim = l.choose
+	}
+	claimed, err := claim(ctx, t)
+	if err != nil {
+		return t, forApplications(err)
+	}
+	l.held[claimed] = true
+	return claimed, nil
+}
+
+func (l *lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	if err := l.take(ctx); err != nil {
+		return err
+	}
+	defer l.give()
+	if err := l.Lease.Unclaim(ctx, t); err != nil {
+		return forApplications(err)
+	}
+	t.Addr = t.Addr.Unmap()
+	delete(l.held, t)
+	return nil
+}
+
+func (l *lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+	r, err := l.Lease.Resolve(ctx, dst)
+	return r, forApplications(err)
+}
+
+// wild reports whether a tag leaves something to be chosen.
+func wild(t endpoint.Tag) bool {
+	switch t.Kind {
+	case endpoint.TagUDP, endpoint.TagTCP:
+		return t.Port == 0 || anyAddr(t)
+	case endpoint.TagMessage:
+		return t.Message == 0
+	}
+	return false
+}
+
+func anyAddr(t endpoint.Tag) bool { return !t.Addr.IsValid() || t.Addr.IsUnspecified() }
+
+// allow says what the policy has against a claim of t, together with others. One
+// with wildcards is allowed if something that it may become is.
+//
+// Who holds a whole address receives and sends by all of its ports, so these are
+// not asked about.
+func (l *lease) allow(t endpoint.Tag, with ...endpoint.Tag) error {
+	rule, of := l.u.rule(l.peer)
+	if rule == nil {
+		return refuseUserTag(t, l.u.name, of, l.peer)
+	}
+	floor := policy.Floor(l.peer.UID)
+	if hasPorts(t) && (l.holdsWhole(t.Addr) || slices.Contains(with, endpoint.AddrTag(t.Addr))) {
+		return nil
+	}
+	if wild(t) {
+		if rule.Choices(t, floor, policy.FirstUnprivileged()).Count() == 0 {
+			return refuseTag(t, rule, of, l.peer)
+		}
+		return nil
+	}
+	if !rule.Permits(t, floor) {
+		return refuseTag(t, rule, of, l.peer)
+	}
+	return nil
+}
+
+func hasPorts(t endpoint.Tag) bool { return t.Kind == endpoint.TagUDP || t.Kind == endpoint.TagTCP }
+
+// maxTries bounds how many tags are tried that turn out to be held by others.
+const maxTries = 256
+
+// choose claims something that t, which has a wildcard, may become within the rule.
+//
+// If the rule permits whatever there is to choose, the mux chooses, since it
+// knows what is free. Otherwise it is asked for one permitted tag after another,
+// beginning with a random one. An address that is a wildcard is always the mux's
+// to choose, so what it has claimed is compared with the rule, and given back if
+// it is not permitted; then the same is tried with that address by its name. The
+// application does not learn of such a claim.
+func (l *lease) choose(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	rule, of := l.u.rule(l.peer)
+	if rule == nil {
+		return t, refuseUserTag(t, l.u.name, of, l.peer)
+	}
+	if hasPorts(t) && l.holdsWhole(t.Addr) {
+		return l.Lease.Claim(ctx, t)
+	}
+	floor := policy.Floor(l.peer.UID)
+	choices := rule.Choices(t, floor, policy.FirstUnprivileged())
+	count := choices.Count()
+	candidates := choices.At
+	switch {
+	case count == 0:
+		return t, refuseTag(t, rule, of, l.peer)
+	case choices.Free:
+		count, candidates = 1, func(uint64) endpoint.Tag { return t }
+	}
+	held := fmt.Errorf("%w: %v: all that %s permits", endpoint.ErrTagHeld, t, nameRule(rule, of))
+	tries := 0
+	start := rand.Uint64N(count)
+	for i := range count {
+		candidate := candidates((start + i) % count)
+		if l.held[candidate] {
+			continue
+		}
+		if tries++; tries > maxTries {
+			return t, fmt.Errorf("%w: %v: %d that %s permits were tried", endpoint.ErrTagHeld, t, maxTries, nameRule(rule, of))
+		}
+		claimed, err := l.Lease.Claim(ctx, candidate)
+		if errors.Is(err, endpoint.ErrTagHeld) {
+			if count == 1 {
+				held = err
+			}
+			continue
+		}
+		if err != nil || rule.Permits(claimed, floor) {
+			return claimed, err
+		}
+		if err := l.Lease.Unclaim(ctx, claimed); err != nil {
+			return t, fmt.Errorf("%v is not permitted, and could not be given back: %w", claimed, err)
+		}
+		if !hasPorts(t) || !anyAddr(t) || anyAddr(claimed) {
+			return t, refuseTag(t, rule, of, l.peer)
+		}
+		t.Addr = claimed.Addr
+		return l.choose(ctx, t)
+	}
+	return t, held
+}

@@ -1,0 +1,119 @@
+package uplink
+
+import (
+	"log/slog"
+	"math"
+	"os"
+	"time"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/cmd/unetd/internal/quota"
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux"
+)
+
+// Uplink is a mux that applications are let to, as far as the policy goes. It is
+// a control.Provider.
+type Uplink struct {
+	mux    *mux.Mux
+	name   string // of the interface, as the operator calls it
+	policy *policy.Source
+	quota  quota.Table
+
+	maxCharge int64 // bytes; beyond it the kernel cannot be had to count for a user
+}
+
+// Config is what an operator decides.
+type Config struct {
+	Interface string
+	Mode      mux.Mode
+	BPFFS     string        // where state outlives this process
+	Grace     time.Duration // how long endpoints that were taken over wait for their owners
+	Policy    *policy.Source
+	Endpoints int64 // that all users may have at once
+	Log       *slog.Logger
+}
+
+// barredFor is how long a user gets no endpoint after one was revoked: who tries to
+// harm the host by luck gets few tries.
+const barredFor = time.Minute
+
+// ParseMode reads how the programs are to be attached: auto, native, generic.
+func ParseMode(s string) (mux.Mode, error) { return mux.ParseMode(s) }
+
+// Open attaches to an interface of this process's network namespace, or takes
+// over what another unetd has left there. Call [Check] first.
+func Open(cfg Config) (*Uplink, error) {
+	u := &Uplink{name: cfg.Interface, policy: cfg.Policy}
+	u.quota.Endpoints = cfg.Endpoints
+	if err := prepareBPFFS(cfg.BPFFS, cfg.Log); err != nil {
+		return nil, err
+	}
+	if err := u.findMaxCharge(cfg.Log); err != nil {
+		return nil, err
+	}
+	m, err := mux.Open(mux.Config{
+		Interface: cfg.Interface, Mode: cfg.Mode, Pin: cfg.BPFFS, Grace: cfg.Grace, Log: cfg.Log,
+		Freed:   func(e mux.EndpointInfo) { u.quota.Freed(e.ID) },
+		Revoked: func(e mux.EndpointInfo) { u.quota.Bar(e.Owner.UID, time.Now().Add(barredFor)) },
+	})
+	if err != nil {
+		return nil, explainOpen(cfg.Interface, err)
+	}
+	u.mux = m
+	// What is there counts, whether it still fits the policy or not.
+	u.quota.Adopt(func() (found []quota.Endpoint) {
+		for _, e := range m.Endpoints() {
+			found = append(found, quota.Endpoint{ID: e.ID, UID: e.Owner.UID, Bytes: e.SegmentBytes})
+		}
+		return found
+	})
+	return u, nil
+}
+
+// findMaxCharge asks how much the kernel can be had to count for a user.
+func (u *Uplink) findMaxCharge(log *slog.Logger) error {
+	limit, err := xsk.MaxCharge()
+	if err != nil {
+		return err
+	}
+	u.maxCharge = int64(min(limit, math.MaxInt64))
+	if u.maxCharge < math.MaxInt64 {
+		log.Warn("the kernel cannot count the memory of users whose rule allows more than this: one who may make user namespaces can keep segments of closed endpoints; raise RLIMIT_MEMLOCK of unetd, or give it CAP_SYS_RESOURCE",
+			"memory", policy.Bytes(u.maxCharge/registeredTimes))
+	}
+	return nil
+}
+
+// Identity is that of the interface.
+func (u *Uplink) Identity() endpoint.Identity { return u.mux.Identity() }
+
+// Failed gets an error if the interface is gone, or is another one now. All
+// leases have ended then, for that reason.
+func (u *Uplink) Failed() <-chan error { return u.mux.Failed() }
+
+// Close detaches everything.
+func (u *Uplink) Close() error { return u.mux.Close() }
+
+// Abandon leaves everything as it is, for the next unetd.
+func (u *Uplink) Abandon() error { return u.mux.Abandon() }
+
+// rule is the one that decides about a peer now, and the policy that it is of.
+func (u *Uplink) rule(peer control.Peer) (*policy.Rule, *policy.Policy) {
+	p := u.policy.Policy()
+	return p.Match(policy.Subject{UID: peer.UID, GID: peer.GID, Groups: peer.Groups}, u.name), p
+}
+
+// mayAsk reports whether a peer may see what others do: root, who runs unetd, and
+// whom the policy calls an operator.
+func (u *Uplink) mayAsk(peer control.Peer) error {
+	if peer.UID == 0 || int(peer.UID) == os.Geteuid() {
+		return nil
+	}
+	if rule, _ := u.rule(peer); rule != nil && rule.Operator {
+		return nil
+	}
+	return refuseOperator(peer)
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// policyFile is a policy in a file that user nobody can read, too.
+func policyFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(filepath.Dir(socketPath(t)), "policy.yaml")
+	writePolicy(t, file, text)
+	return file
+}
+
+func writePolicy(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// for nobody: what the tests let it have.
+const nobodys = `
+rules:
+  - name: nobodys
+    users: [nobody]
+    tags: ["udp:10.0.0.1:7000-7099", "udp:*:53", "tcp:*:*", "addr:10.0.0.128/25", "msg:1-9"]
+    endpoints: 3
+    memory: 1MiB
+  - name: roots
+    users: [root]
+    tags: ["msg:*"]
+    endpoints: unlimited
+    memory: unlimited
+    trusted: true
+`
+
+// What the policy permits is granted to a process without any privilege, and
+// what it does not is refused, through the open and through the lease.
+func TestPolicy(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
+	s := newSite(t, pair.A)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
+	d.awaitLine("msg=policy", "policy.yaml", "rules=2")
+	a := startApp(t, s.socket)
+	a.wants("capabilities -", fmt.Sprintf("uid %d %016x", netlab.NobodyID, 0))
+	a.wants("open a frames=64 udp:10.0.0.1:7000 msg:1", "[udp:10.0.0.1:7000 msg:1]")
+	for line, want := range map[string]string{
+		"claim a udp:10.0.0.1:7001":        "udp:10.0.0.1:7001",
+		"claim a udp:10.0.0.1:53":          "udp:10.0.0.1:53", // named
+		"claim a tcp:10.0.0.1:8080":        "tcp:10.0.0.1:8080",
+		"claim a tcp:10.0.0.1:32768-32831": "tcp:10.0.0.1:32768-32831",
+		"claim a msg:9":                    "msg:9",
+		"claim a addr:10.0.0.130":          "addr:10.0.0.130",
+		"claim a udp:10.0.0.1:8000":        "tag-denied: tag not allowed: udp:10.0.0.1:8000: rule nobodys of ",
+		"claim a udp:10.0.0.1:7040-7103":   "tag-denied: ", // not all of it
+		"claim a tcp:10.0.0.1:80":          "tag-denied: tag not allowed: tcp:10.0.0.1:80: rule nobodys of ",
+		"claim a msg:10":                   "tag-denied: ",
+		"claim a addr:10.0.0.100":          "tag-denied: ",
+		"open b frames=64 msg:2 msg:10":    "tag-denied: ",
+		"open b queue frames=64":           "permission: ",
+	} {
+		if got := a.wants(line, want); strings.HasPrefix(line, "claim a tcp:10.0.0.1:80 ") && !strings.Contains(got, "below 1024") {
+			t.Errorf("%s", got)
+		}
+	}
+	// On the address that it holds, any port.
+	a.wants("claim a udp:10.0.0.130:7", "udp:10.0.0.130:7")
+	// Wildcards stay within.
+	for range 5 {
+		a.wants("claim a udp:10.0.0.1:0", "udp:10.0.0.1:70")
+		a.wants("claim a udp:0.0.0.0:0", "udp:10.0.0.1:70")
+	}
+	a.wants("claim a tcp:0.0.0.0:0", "tcp:10.0.0.1:")
+	a.wants("claim a tcp:10.0.0.1:0-63", "tcp:10.0.0.1:")
+	a.wants("claim a udp:10.0.0.1:0-63", "tag-denied: ") // no block is whole
+	a.wants("claim a tcp:[fd00::1]:8080", "tcp:[fd00::1]:8080")
+	a.wants("claim a tcp:[::]:0-63", "tcp:[fd00::1]:")
+	a.wants("claim a udp:[::]:0", "tag-denied: ")
+	for range 7 {
+		a.wants("claim a msg:0", "msg:")
+	}
+	a.wants("claim a msg:0", "tag-held: ")
+	a.wants("open b frames=64 udp:10.0.0.1:0 msg:0", "tag-held: ") // all or none
+	a.wants("open b frames=64 udp:0.0.0.0:0 tcp:10.0.0.1:9999 udp:10.0.0.1:0", "[udp:10.0.0.1:70")
+
+	// Another user has another rule.
+	g, l, err := control.Open(context.Background(), s.socket, endpoint.Request{Attach: endpoint.AttachQueue})
+	if err != nil {
+		t.Errorf("queue attachment of a trusted user: %v", err)
+	} else {
+		l.Close()
+		g.Close()
+	}
+	_, _, err = control.Open(context.Background(), s.socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7050))}})
+	if !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), "rule roots of") {
+		t.Errorf("root: %v", err)
+	}
+	d.stop(syscall.SIGTERM)
+	a.wants("ended a", "lease closed: unetd was stopped")
+}
+
+// Without a policy file only root gets anything.
+func TestNoPolicy(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	if _, err := os.Stat("/etc/unet/policy.yaml"); err == nil {
+		t.Skip("this machine has a policy")
+	}
+	d := s.serve(t, "--socket-mode", "0666")
+	startApp(t, s.socket).wants("open a", "permission: unetd at "+s.socket+": permission denied: uid 65534 on uplink: without a policy file only uid 0 gets endpoints: ")
+	d.stop(syscall.SIGTERM)
+	// With the default mode it is told why it cannot even ask.
+	d = s.serve(t)
+	if got := startApp(t, s.socket).says("open a"); !strings.Contains(got, "mode 0600, owner root") {
+		t.Errorf("%s", got)
+	}
+	d.stop(syscall.SIGTERM)
+}
+
+// A group is as good as a name, also a supplementary one.
+func TestPolicyByGroup(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, `
+rules:
+  - {name: other, groups: [4242], interfaces: ["eth*"], tags: ["msg:*"], endpoints: 1, memory: unlimited}
+  - {name: lab, groups: [4242], interfaces: ["up*"], tags: ["msg:7"], endpoints: 1, memory: unlimited}`))
+	startApp(t, s.socket).wants("open a frames=64 msg:7", "permission: ")
+	startApp(t, s.socket, 17, 4242).wants("open a frames=64 msg:8", "tag-denied: ")
+	startApp(t, s.socket, 17, 4242).wants("open a frames=64 msg:7", "[msg:7]")
+	d.stop(syscall.SIGTERM)
+}
+
+// What a closed lease leaves open counts until the last of it is gone.
+func TestQuota(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
+	a := startApp(t, s.socket)
+	// 64 frames of 2048 bytes are 128 KiB.
+	for _, name := range []string{"a", "b", "c"} {
+		a.wants("open "+name+" frames=64", "[]")
+	}
+	full := "busy: unetd at " + s.socket + ": busy: uid 65534 has 3 of at most 3 endpoints (rule nobodys of "
+	a.wants("open d frames=64", full)
+	startApp(t, s.socket).wants("open d frames=64", full) // another process of the same user
+	a.wants("close a", "ok")
+	a.wants("open d frames=64", full)
+	a.wants("drop-xsk a", "ok") // the segment is still open
+	a.wants("open d frames=64", full)
+	freed := func(line string) {
+		t.Helper()
+		eventually(t, line, func() bool { return strings.HasPrefix(a.says(line), "[]") })
+	}
+	a.says("drop a")
+	freed("open d frames=64")
+	// Memory is counted by itself.
+	a.wants("close b", "ok")
+	a.wants("drop b", "ok")
+	eventually(t, "one is free", func() bool {
+		return strings.HasPrefix(a.says("open e frames=512"), "busy: unetd at "+s.socket+": busy: uid 65534 has 256KiB of at most 1MiB of memory in segments (rule nobodys of ")
+	})
+	a.wants("open e frames=384", "[]") // 768 KiB: just
+	// Whoever dies holds nothing.
+	a.kill()
+	a = startApp(t, s.socket)
+	freed("open a frames=512")
+	d.stop(syscall.SIGTERM)
+}
+
+// SIGHUP changes what may be done from now on, and nothing that is there.
+func TestReload(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	file := policyFile(t, nobodys)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
+	hup := func(parts ...string) {
+		t.Helper()
+		if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		d.awaitLine(parts...)
+	}
+	a := startApp(t, s.socket)
+	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.wants("open b frames=64", "[]")
+
+	writePolicy(t, file, strings.Replace(nobodys, "endpoints: 3", "endpoints: 1", 1)+"  - {name: broken, users: [no-such-user], endpoint: 1}\n")
+	hup("policy not reloaded, the old one stays", file+`:14:28: there is no user \"no-such-user\"`)
+	d.awaitLine("policy not reloaded, the old one stays", file+`:14:43: a rule has no field \"endpoint\"`)
+	a.wants("open c frames=64 msg:2", "[msg:2]")
+
+	writePolicy(t, file, strings.NewReplacer("endpoints: 3", "endpoints: 1", "msg:1-9", "msg:2-9").Replace(nobodys))
+	hup("policy reloaded", "rules=2")
+	a.wants("open d frames=64", "busy: unetd at "+s.socket+": busy: uid 65534 has 3 of at most 1 endpoints")
+	a.wants("claim a msg:3", "msg:3")
+	if list := s.run(t, "list"); strings.Count(list, " leased ") != 3 || !strings.Contains(list, "msg:1") {
+		t.Errorf("%s", list)
+	}
+	a.wants("unclaim a msg:1", "ok")
+	a.wants("claim a msg:1", "tag-denied: ")
+
+	writePolicy(t, file, "rules: []")
+	hup("policy reloaded", "rules=0")
+	a.wants("claim a msg:4", "tag-denied: tag not allowed: msg:4: no rule of "+file+" is for uid 65534 on uplink")
+	a.wants("unclaim a msg:3", "ok")
+	a.wants("open d", "permission: ")
+
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	hup("policy not reloaded, the old one stays", "no such file")
+	a.wants("open d", "permission: ")
+
+	if err := errors.Join(os.WriteFile(file, []byte(nobodys), 0o600), os.Chmod(file, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	hup("level=WARN", "everybody can write to "+file)
+	d.awaitLine("policy reloaded")
+	a.wants("close a", "ok")
+	a.wants("drop a", "ok")
+	eventually(t, "the old limit", func() bool { return a.says("open d frames=64 msg:5") == "[msg:5]" })
+	d.stop(syscall.SIGTERM)
+}

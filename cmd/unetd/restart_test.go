@@ -1,0 +1,260 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// attached says what unetd could have left on a host: the program on its
+// uplink, and ports.
+func attached(t *testing.T, h *netlab.Host) string {
+	t.Helper()
+	var all []string
+	forLinks(t, h, func(a *netlink.LinkAttrs) {
+		if a.Xdp != nil && a.Xdp.Attached {
+			all = append(all, fmt.Sprintf("%s:program", a.Name))
+		}
+		if a.Name != "lo" && a.Name != h.Interface {
+			all = append(all, a.Name)
+		}
+	})
+	return strings.Join(all, " ")
+}
+
+func forLinks(t *testing.T, h *netlab.Host, f func(*netlink.LinkAttrs)) {
+	t.Helper()
+	err := h.Do(func() error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			f(l.Attrs())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pins are the files that unetd keeps at a site.
+func (s *site) pins(t *testing.T) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir(s.bpffs+"/unet", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			names = append(names, path)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// untouched wants nothing of unetd's on the host or at the site.
+func (s *site) untouched(t *testing.T) {
+	t.Helper()
+	if left := attached(t, s.host); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+	if left := s.pins(t); len(left) > 0 {
+		t.Errorf("left pinned: %v", left)
+	}
+	if _, err := os.Lstat(s.socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket: %v", err)
+	}
+}
+
+// programs are the XDP programs on a host's devices.
+func programs(t *testing.T, h *netlab.Host) (ids []ebpf.ProgramID) {
+	t.Helper()
+	forLinks(t, h, func(a *netlink.LinkAttrs) {
+		if a.Xdp != nil && a.Xdp.Attached {
+			ids = append(ids, ebpf.ProgramID(a.Xdp.ProgId))
+		}
+	})
+	return ids
+}
+
+// SIGTERM takes everything down, and applications are told.
+func TestStopLeavesNothing(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
+	a := startApp(t, s.socket)
+	a.wants("open a frames=64 msg:1", "[msg:1]")
+	loaded := programs(t, pair.A)
+	if len(loaded) != 2 || len(s.pins(t)) == 0 {
+		t.Errorf("programs %v, pins %v: the uplink's and the port's should be there", loaded, s.pins(t))
+	}
+	d.stop(syscall.SIGTERM)
+	a.wants("ended a", "lease closed: unetd was stopped")
+	s.untouched(t)
+	for _, id := range loaded {
+		eventually(t, fmt.Sprint("program ", id, " is gone"), func() bool {
+			p, err := ebpf.NewProgramFromID(id)
+			if err == nil {
+				p.Close()
+			}
+			return errors.Is(err, fs.ErrNotExist)
+		})
+	}
+}
+
+// The endpoints of a unetd that was killed go on, and their leases with the next
+// one, which counts them.
+func TestKilledAndStartedAgain(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	serve := func() *process {
+		return s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys), "--grace", "20s")
+	}
+	d := serve()
+	a, b := startApp(t, s.socket), startApp(t, s.socket)
+	a.wants("open a frames=64 udp:10.0.0.1:7000 addr:10.0.0.130", "[udp:10.0.0.1:7000 addr:10.0.0.130]")
+	b.wants("open b frames=64 msg:1", "[msg:1]")
+	before := attached(t, pair.A)
+	d.kill()
+	if after := attached(t, pair.A); after != before || !strings.Contains(after, "uplink:program") {
+		t.Errorf("%q became %q", before, after)
+	}
+	if _, err := os.Lstat(s.socket); err != nil {
+		t.Error(err)
+	}
+	// One dies while there is no unetd. Its port goes a moment later.
+	b.kill()
+	eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == 2 })
+
+	d = serve()
+	d.awaitLine("lease presented", "endpoint=1", "uid=65534")
+	list := s.run(t, "list")
+	for _, want := range []string{" 65534(nobody) ", fmt.Sprint(" ", a.cmd.Process.Pid, " "), " 128KiB ", " leased ", "udp:10.0.0.1:7000", "addr:10.0.0.130"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("no %s in\n%s", want, list)
+		}
+	}
+	if strings.Count(list, "\n") != 2 {
+		t.Errorf("more than one endpoint:\n%s", list)
+	}
+	a.wants("claim a msg:1", "msg:1")            // b's, once
+	a.wants("claim a udp:10.0.0.130:9", "udp:")  // on the address that it brought with it
+	a.wants("open x frames=512", "busy: unetd ") // 128 KiB and 1 MiB
+	a.wants("open x frames=64", "[]")
+	a.wants("open y frames=64", "[]")
+	a.wants("open z frames=64", "busy: unetd at "+s.socket+": busy: uid 65534 has 3 of at most 3 endpoints")
+	// What it had from the unetd before is freed like the rest.
+	a.wants("close a", "ok")
+	a.wants("drop a", "ok")
+	eventually(t, "the adopted one is freed", func() bool { return a.says("open z frames=64") == "[]" })
+	d.stop(syscall.SIGTERM)
+	s.untouched(t)
+}
+
+// What nobody comes back for in time is reclaimed, and who comes late is told.
+func TestGrace(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	file := policyFile(t, nobodys)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
+	a := startApp(t, s.socket)
+	a.wants("open a frames=64 msg:1", "[msg:1]")
+	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	d.kill()
+	d = s.serve(t, "--socket-mode", "0666", "--policy", file, "--grace", "1s")
+	if list := s.run(t, "list"); !strings.Contains(list, " waiting ") {
+		t.Errorf("%s", list)
+	}
+	d.awaitLine("endpoint reclaimed", "not presented within 1s")
+	if list := s.run(t, "list"); list != "no endpoints\n" {
+		t.Errorf("%s", list)
+	}
+	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	a.wants("ended a", "lease closed: ")
+	a.wants("open b frames=64 msg:1", "[msg:1]")
+	d.stop(syscall.SIGTERM)
+	s.untouched(t)
+}
+
+// With --keep a unetd goes and another one comes, and applications see nothing of it.
+func TestKeep(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	file := policyFile(t, nobodys)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", file, "--keep")
+	a := startApp(t, s.socket)
+	a.wants("open a frames=64 msg:1", "[msg:1]")
+	before := attached(t, pair.A)
+	d.stop(syscall.SIGTERM)
+	if after := attached(t, pair.A); after != before || len(s.pins(t)) == 0 {
+		t.Errorf("%q became %q, pins %v", before, after, s.pins(t))
+	}
+	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
+	a.wants("claim a msg:2", "msg:2")
+	if list := s.run(t, "list"); !strings.Contains(list, " leased  msg:1 msg:2\n") {
+		t.Errorf("%s", list)
+	}
+	d.stop(syscall.SIGTERM)
+	a.wants("ended a", "lease closed: unetd was stopped")
+	s.untouched(t)
+}
+
+// Cleanup removes what is left when all have been killed, and leaves what is in use.
+func TestCleanup(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	file := policyFile(t, nobodys)
+	if out := s.run(t, "cleanup"); out != "nothing to clean up\n" {
+		t.Errorf("%s", out)
+	}
+	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
+	a := startApp(t, s.socket)
+	a.wants("open a frames=64 msg:1", "[msg:1]")
+	served := s.run(t, "cleanup", "--force")
+	if !strings.Contains(served, ": kept, a process serves it\n") || !strings.Contains(served, s.socket+": kept, a unetd serves it\n") {
+		t.Errorf("%s", served)
+	}
+	a.wants("claim a msg:2", "msg:2")
+
+	d.kill()
+	before := attached(t, pair.A)
+	used := s.run(t, "cleanup")
+	if !strings.Contains(used, ": kept, 1 of its endpoints are in use\n") || !strings.Contains(used, s.socket+": removed, nobody serves it\n") {
+		t.Errorf("%s", used)
+	}
+	if after := attached(t, pair.A); after != before {
+		t.Errorf("%q became %q", before, after)
+	}
+	a.kill()
+	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == "uplink:program" })
+	if out := s.run(t, "cleanup"); !strings.Contains(out, ": removed, nobody serves it\n") {
+		t.Errorf("%s", out)
+	}
+	s.untouched(t)
+	if out := s.run(t, "cleanup"); out != "nothing to clean up\n" {
+		t.Errorf("%s", out)
+	}
+
+	// By force also what is in use.
+	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
+	a = startApp(t, s.socket)
+	a.wants("open a frames=64 msg:1", "[msg:1]")
+	d.kill()
+	if out := s.run(t, "cleanup", "--force"); strings.Count(out, ": removed, ") != 2 {
+		t.Errorf("%s", out)
+	}
+	s.untouched(t)
+}

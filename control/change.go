@@ -1,0 +1,136 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// changeTags does a claim or an unclaim, one at a time. It is done in a goroutine
+// of its own, since a request goes on when its caller has left.
+func (l *Lease) changeTags(ctx context.Context, o operation) (endpoint.Tag, error) {
+	select {
+	case l.changing <- struct{}{}:
+	case <-l.done:
+		return endpoint.Tag{}, l.Err()
+	case <-ctx.Done():
+		return endpoint.Tag{}, context.Cause(ctx)
+	}
+	type result struct {
+		tag endpoint.Tag
+		err error
+	}
+	results, left := make(chan result), make(chan struct{})
+	go func() {
+		defer func() { <-l.changing }()
+		tag, err := l.change(ctx, o)
+		select {
+		case results <- result{tag, err}:
+		case <-left:
+			if err == nil && o.op == opClaim {
+				// It fails with the lease, and then the tag is gone too.
+				_, _ = l.change(context.Background(), operation{op: opUnclaim, tag: tag})
+			}
+		}
+	}()
+	select {
+	case r := <-results:
+		return r.tag, r.err
+	case <-ctx.Done():
+		close(left)
+		return endpoint.Tag{}, context.Cause(ctx)
+	}
+}
+
+// change does a claim or an unclaim, over as many connections as it takes. Once
+// it was sent, ctx ends no wait any more: what has become of it must be known
+// before the next change.
+//
+// If the connection ends before the answer, unetd has done it or has not. Nobody
+// else changes the endpoint's tags, so the tags that it has when it is presented
+// again tell.
+func (l *Lease) change(ctx context.Context, o operation) (endpoint.Tag, error) {
+	had := l.holds(o.tag)
+	for sent := false; ; {
+		wait := ctx
+		if sent {
+			wait = context.Background()
+		}
+		c, err := l.connection(wait)
+		if err != nil {
+			return endpoint.Tag{}, err
+		}
+		if sent {
+			if tag, ok := l.happened(o, had, c.tags); ok {
+				l.note(o.op, tag)
+				return tag, nil
+			}
+			sent = false
+		}
+		request, err := c.send(ctx, o)
+		if err == nil {
+			var a answer
+			if a, err = c.wait(context.Background(), request); err == nil {
+				tag := o.tag
+				if a.Tag != nil {
+					tag = *a.Tag
+				}
+				l.note(o.op, tag)
+				return tag, nil
+			}
+			sent = true
+		}
+		if !errors.Is(err, errGone) {
+			return endpoint.Tag{}, err
+		}
+	}
+}
+
+func (l *Lease) holds(t endpoint.Tag) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[t]
+}
+
+// note keeps up with what unetd has answered.
+func (l *Lease) note(op string, t endpoint.Tag) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if op == opClaim {
+		l.held[t] = true
+	} else {
+		delete(l.held, t)
+	}
+}
+
+// happened finds out from the tags that the endpoint has now whether a change
+// was made whose answer was lost; had is whether its tag was held before. A claim
+// of a tag that was held, and an unclaim of one that was not, change nothing and
+// are repeated for their error.
+func (l *Lease) happened(o operation, had bool, now []endpoint.Tag) (endpoint.Tag, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o.op == opUnclaim {
+		return o.tag, had && !slices.Contains(now, o.tag)
+	}
+	for _, t := range now {
+		if !l.held[t] && fits(t, o.tag) {
+			return t, true
+		}
+	}
+	return endpoint.Tag{}, false
+}
+
+// fits reports whether a claim of asked can have become t: where asked has a
+// wildcard, t has something.
+func fits(t, asked endpoint.Tag) bool {
+	if t.Kind != asked.Kind || t.Block != asked.Block {
+		return false
+	}
+	if t.Kind == endpoint.TagMessage {
+		return asked.Message == 0 || t.Message == asked.Message
+	}
+	return (asked.Addr.IsUnspecified() || t.Addr == asked.Addr.Unmap()) && (asked.Port == 0 || t.Port == asked.Port)
+}

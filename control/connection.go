@@ -1,0 +1,256 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// How long the application's end waits for unetd where no context bounds it.
+const (
+	requestTimeout = 5 * time.Second // to take a request off the socket
+	reclaimTimeout = 2 * time.Second // to reclaim what a closed lease held
+)
+
+// errGone: the connection ended before the answer to a request. unetd may have
+// done what was asked for, or not.
+var errGone = errors.New("unetd closed the connection")
+
+// connection is the application's end of one connection: requests go out, each
+// is answered, events come in. One goroutine reads, and hands answers to the
+// callers by identifier.
+type connection struct {
+	conn  *net.UnixConn
+	event func(incoming) // called by the reader
+
+	// A request takes a slot before it is sent and its answer gives it back,
+	// also when the caller no longer waits: unetd's limit is on its own work.
+	slots chan struct{}
+
+	writing sync.Mutex // held around writeRecord
+
+	mu    sync.Mutex
+	calls map[uint64]*call // requests not answered yet
+	last  uint64           // identifier given out last
+
+	done  chan struct{} // closed when the reader has ended
+	cause error         // why it has; set before done is closed
+	over  bool          // and so has the lease, for this reason; set before done is closed
+
+	tags []endpoint.Tag // what the endpoint had when it was presented on this connection
+}
+
+// call is a request on its way. Its answer is set before answered is closed.
+type call struct {
+	id       uint64
+	op       string
+	answered chan struct{}
+	answer   answer
+}
+
+// newConnection takes conn over.
+func newConnection(conn *net.UnixConn, event func(incoming)) *connection {
+	c := &connection{
+		conn:  conn,
+		event: event,
+		slots: make(chan struct{}, MaxRequests),
+		calls: make(map[uint64]*call),
+		done:  make(chan struct{}),
+	}
+	go c.read()
+	return c
+}
+
+// ask sends a request and waits for its answer.
+func (c *connection) ask(ctx context.Context, o operation) (answer, error) {
+	call, err := c.send(ctx, o)
+	if err != nil {
+		return answer{}, err
+	}
+	return c.wait(ctx, call)
+}
+
+// send puts a request on its way. With an error it was not sent, and unetd will
+// not act on it.
+func (c *connection) send(ctx context.Context, o operation) (*call, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case c.slots <- struct{}{}:
+	case <-c.done:
+		return nil, errGone
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	request := &call{op: o.op, answered: make(chan struct{})}
+	c.mu.Lock()
+	c.last++
+	request.id = c.last
+	c.calls[request.id] = request
+	c.mu.Unlock()
+
+	record, err := o.record(request.id)
+	if err == nil {
+		c.writing.Lock()
+		err = writeRecord(c.conn, record, requestTimeout, o.files()...)
+		c.writing.Unlock()
+	}
+	switch {
+	case err == nil:
+		return request, nil
+	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET), errors.Is(err, net.ErrClosed):
+		// The reader may still find the reason.
+		select {
+		case <-c.done:
+			err = errGone
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		// Not worth an endpoint, which works without unetd: it may be stopped,
+		// and go on.
+		err = busy("unetd has not taken a request for %v", requestTimeout)
+	}
+	c.forget(request)
+	return nil, err
+}
+
+// wait waits for the answer to a request, and makes its error one.
+func (c *connection) wait(ctx context.Context, request *call) (answer, error) {
+	select {
+	case <-request.answered:
+	case <-c.done:
+		if !isClosed(request.answered) {
+			return answer{}, errGone
+		}
+	case <-ctx.Done():
+		if !isClosed(request.answered) {
+			return answer{}, context.Cause(ctx)
+		}
+	}
+	if request.answer.Error != nil {
+		return answer{}, request.answer.Error
+	}
+	return request.answer, nil
+}
+
+// end closes the connection.
+func (c *connection) end() {
+	c.conn.Close()
+	<-c.done
+}
+
+// finish gives the lease back that the connection carries, and waits until unetd
+// has reclaimed what it held, or does not seem to: the end of the connection
+// will tell it in any case.
+func (c *connection) finish() {
+	if c.conn.CloseWrite() == nil {
+		select {
+		case <-c.done:
+		case <-time.After(reclaimTimeout):
+		}
+	}
+	c.end()
+}
+
+// forget takes a request back, or finishes it.
+func (c *connection) forget(request *call) {
+	c.mu.Lock()
+	delete(c.calls, request.id)
+	c.mu.Unlock()
+	<-c.slots
+}
+
+// read hands answers out until the connection ends.
+func (c *connection) read() {
+	defer close(c.done)
+	defer c.conn.Close()
+	for {
+		record, fds, err := readRecord(c.conn, grantDescriptors)
+		if err != nil {
+			closeAll(fds)
+		} else {
+			err = c.deliver(record, fds)
+		}
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, net.ErrClosed):
+			if !c.over {
+				c.cause = errGone
+			}
+		default:
+			c.cause, c.over = err, true
+		}
+		return
+	}
+}
+
+// deliver hands one record to whom it is for. It takes the descriptors over. An
+// error ends the connection, and the lease.
+func (c *connection) deliver(record []byte, fds []int) error {
+	a, err := parseIncoming(record, len(fds))
+	if err != nil {
+		closeAll(fds)
+		return err
+	}
+	switch {
+	case a.Event == eventClosed:
+		if a.Message == "" {
+			return errors.New("unetd has ended it")
+		}
+		return errors.New(a.Message)
+	case a.Event != "":
+		c.event(a)
+		return nil
+	case a.ID == 0:
+		if a.Error == nil { // a nil *Error would be an error that is not nil
+			closeAll(fds)
+			return violation("an answer to no request")
+		}
+		return a.Error
+	}
+	c.mu.Lock()
+	request := c.calls[a.ID]
+	c.mu.Unlock()
+	if request == nil || !a.answers(request.op) {
+		closeAll(fds)
+		return violation("an answer with id %d that answers no request", a.ID)
+	}
+	if a.Error != nil && errors.Is(a.Error, ErrProtocol) {
+		// unetd hangs up after this, and takes the endpoint back.
+		c.cause, c.over = a.Error, true
+	}
+	if a.Grant != nil {
+		a.Grant.XSK = os.NewFile(uintptr(fds[0]), "unet-xsk")
+		a.Grant.Segment = os.NewFile(uintptr(fds[1]), "unet-segment")
+	}
+	if before := request.answer.Lease; before != nil && a.Lease != nil {
+		a.Lease.Tags = append(before.Tags, a.Lease.Tags...)
+	}
+	request.answer = a.answer
+	if a.Lease != nil && a.Lease.More {
+		return nil
+	}
+	c.forget(request)
+	close(request.answered)
+	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

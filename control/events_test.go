@@ -1,0 +1,286 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+var (
+	allRoutes = endpoint.Notice{Kind: endpoint.NoticeRoute}
+	linkDown  = endpoint.Notice{Kind: endpoint.NoticeLinkDown}
+	linkUp    = endpoint.Notice{Kind: endpoint.NoticeLinkUp}
+)
+
+func routeTo(a netip.Addr) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: a}
+}
+
+// The records are the ones that doc.go promises.
+func TestEventRecords(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	a := connect(t, socket)
+	a.open()
+	l := p.newestLease()
+	for _, c := range []struct {
+		notice endpoint.Notice
+		event  string
+	}{
+		{routeTo(remoteAddr), `{"addrs":["10.0.0.2"],"event":"routes","v":1}`},
+		{routeTo(netip.MustParseAddr("fe80::1%eth0")), `{"addrs":["fe80::1%eth0"],"event":"routes","v":1}`},
+		{allRoutes, `{"event":"routes","v":1}`},
+		{linkDown, `{"event":"link","up":false,"v":1}`},
+		{linkUp, linkUpEvent},
+	} {
+		l.notify(c.notice)
+		a.want(c.event)
+	}
+	l.end(fmt.Errorf("%w: revoked: its fill ring ran away", endpoint.ErrLeaseClosed))
+	a.want(`{"event":"closed","message":"revoked: its fill ring ran away","v":1}`)
+	select { // told only when everything is free
+	case <-p.closed:
+	default:
+		t.Error("the application was told before the lease was closed")
+	}
+	a.wantEOF()
+	if l.watched() != 0 {
+		t.Error("the lease is still watched")
+	}
+}
+
+// A state that is not the usual one is told at once, after the grant.
+func TestLinkDownAtOpen(t *testing.T) {
+	p := newFakeProvider(t)
+	p.setLink(true)
+	socket, _ := start(t, &Server{Provider: p})
+	a := connect(t, socket)
+	a.open()
+	a.want(`{"event":"link","up":false,"v":1}`)
+	fd := endpointOf(t, p, 0)
+	b := connect(t, socket)
+	b.send(presentRecord, fd)
+	b.receive()
+	b.want(`{"event":"link","up":false,"v":1}`)
+}
+
+// Notices gather what a slow reader cannot be told at once, within bounds: each
+// destination counts once, too many become all, of the link the last state
+// counts.
+func TestNoticesAgainstModel(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		n := newNotices()
+		model := map[netip.Addr]bool{}
+		all, link := false, endpoint.NoticeKind(0)
+		for range rng.IntN(3 * maxNoticeAddrs) {
+			addr := netip.AddrFrom4([4]byte{10, 0, byte(rng.IntN(2)), byte(rng.IntN(256))})
+			switch r := rng.IntN(1000); {
+			case r == 0:
+				n.add(allRoutes)
+				all = true
+			case r < 10:
+				n.add(linkDown)
+				link = endpoint.NoticeLinkDown
+			case r < 20:
+				n.add(linkUp)
+				link = endpoint.NoticeLinkUp
+			case r < 30:
+				n.add(endpoint.Notice{Kind: 77})
+			default:
+				n.add(routeTo(addr))
+				model[addr] = true
+			}
+		}
+		all = all || len(model) > maxNoticeAddrs
+		var want []endpoint.Notice
+		if link != 0 {
+			want = append(want, endpoint.Notice{Kind: link})
+		}
+		if all {
+			want = append(want, allRoutes)
+		} else {
+			var addrs []netip.Addr
+			for a := range model {
+				addrs = append(addrs, a)
+			}
+			slices.SortFunc(addrs, netip.Addr.Compare)
+			for _, a := range addrs {
+				want = append(want, routeTo(a))
+			}
+		}
+		if got := n.take(); !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+		if got := n.take(); len(got) != 0 {
+			t.Fatalf("again %v", got)
+		}
+	}
+}
+
+// Who notifies never waits, not even for an application that does not read;
+// that one is given up, as one that does not read its answers is.
+func TestEventsNotRead(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{WriteTimeout: 20 * time.Millisecond}})
+	_, neighbour := mustOpen(t, socket, endpoint.Request{})
+	a := connect(t, socket)
+	a.open()
+	l := p.newestLease()
+	for i := uint32(0); ; i++ {
+		l.notify(routeTo(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})))
+		if isClosed(l.Done()) {
+			break
+		}
+		if i%64 == 0 {
+			time.Sleep(time.Millisecond) // so that not all of them become one event
+		}
+	}
+	if l := p.awaitClosed(); l.e.id != 2 {
+		t.Errorf("lease %d was closed", l.e.id)
+	}
+	if _, err := neighbour.Resolve(context.Background(), remoteAddr); err != nil {
+		t.Errorf("neighbour: %v", err)
+	}
+}
+
+// told collects what a watcher hears.
+type told struct {
+	mu   sync.Mutex
+	list []endpoint.Notice
+}
+
+func (w *told) add(n endpoint.Notice) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = append(w.list, n)
+}
+
+func (w *told) all() []endpoint.Notice {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.list)
+}
+
+func (w *told) await(t *testing.T, want ...endpoint.Notice) {
+	t.Helper()
+	until(t, fmt.Sprint(want), func() bool { return slices.Equal(w.all(), want) })
+}
+
+func TestWatch(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	var first, second, late told
+	stopFirst := l.Watch(first.add)
+	l.Watch(second.add)
+	lease := p.newestLease()
+	lease.notify(routeTo(remoteAddr))
+	first.await(t, routeTo(remoteAddr))
+	second.await(t, routeTo(remoteAddr))
+	stopFirst()
+	lease.notify(linkDown)
+	second.await(t, routeTo(remoteAddr), linkDown)
+	l.Watch(late.add)
+	late.await(t, linkDown)
+
+	// unetd comes back, with the link up: all may be different now.
+	d.kill()
+	d.start()
+	until(t, "the lease", func() bool { return p.newestLease() != lease })
+	lease = p.newestLease()
+	until(t, "notices", func() bool {
+		all := second.all()
+		return slices.Contains(all, linkUp) && slices.Contains(all, allRoutes)
+	})
+	lease.notify(linkUp) // known
+	lease.notify(routeTo(localAddr))
+	until(t, "one more", func() bool { return slices.Contains(second.all(), routeTo(localAddr)) })
+	if got := second.all(); len(got) != 5 {
+		t.Errorf("told of %v", got)
+	}
+	if got := first.all(); len(got) != 1 {
+		t.Errorf("after stop, told of %v", got)
+	}
+}
+
+// A watcher that blocks holds up other watchers, but no answer, and one may use
+// the lease and its own stop.
+func TestWatcherUsesLease(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	_, l := mustOpen(t, socket, endpoint.Request{})
+	resolved := make(chan error, 1)
+	var stop func()
+	ready := make(chan struct{})
+	stop = l.Watch(func(endpoint.Notice) {
+		<-ready
+		_, err := l.Resolve(context.Background(), remoteAddr)
+		stop()
+		l.Watch(func(endpoint.Notice) {})
+		resolved <- err
+	})
+	close(ready)
+	p.newestLease().notify(linkDown)
+	select {
+	case err := <-resolved:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("a watcher could not use the lease")
+	}
+}
+
+// A lease that ends at the provider's side ends at the application's, with the
+// reason, and nothing is presented again.
+func TestProviderEndsLease(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	p.hook(hooks{present: func(context.Context, Peer, *os.File) error {
+		t.Error("the endpoint was presented")
+		return nil
+	}})
+	socket, stop := start(t, &Server{Provider: p})
+	defer stop()
+	for _, c := range []struct {
+		err  error
+		says string
+	}{
+		{errors.New("the uplink is gone"), "lease closed: the uplink is gone"},
+		{fmt.Errorf("%w: revoked", endpoint.ErrLeaseClosed), "lease closed: revoked"},
+		{endpoint.ErrLeaseClosed, "lease closed: the endpoint was taken down"},
+		{errors.Join(errors.New("one"), errors.New("two")), "lease closed: one; two"},
+		{errors.New(strings.Repeat("long ", 500)), "lease closed: long long"},
+	} {
+		g, l := mustOpen(t, socket, endpoint.Request{})
+		if err := l.Err(); err != nil {
+			t.Errorf("Err of a lease that lives: %v", err)
+		}
+		p.newestLease().end(c.err)
+		await(t, "Done", l.Done())
+		p.awaitClosed()
+		if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.says) {
+			t.Errorf("Err: %v, want %s", err, c.says)
+		}
+		if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.says) {
+			t.Errorf("Claim: %v, want %s", err, c.says)
+		}
+		l.Watch(func(endpoint.Notice) {})()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		g.Close()
+		p.noCopies()
+	}
+}

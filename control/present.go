@@ -1,0 +1,72 @@
+package control
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// present leases the endpoint whose socket the application sent, and answers
+// with its tags. Every failure ends the session. It takes fd over.
+func (s *session) present(id uint64, fd int) {
+	var info EndpointInfo
+	var lease endpoint.Lease
+	sock, err := sealedFile(fd)
+	s.closeLater([]int{fd})
+	if err == nil {
+		info, lease, err = s.provider.Present(s.ctx, s.peer, sock)
+		s.disposal.Go(func() { _ = sock.Close() }) // of whatever it is
+	}
+	if err != nil {
+		s.log.Debug("present refused", "err", err)
+		s.finish(answer{ID: id, Error: newError(err)}, errOpenFailed)
+		return
+	}
+	s.adoptTags(tagCost(info.Tags...))
+	s.hold(lease, info.ID, true) // whatever becomes of the answer
+	// The application believes what the last unetd told it of the link, so it
+	// is told the state in any case.
+	s.notices.add(endpoint.Notice{Kind: endpoint.NoticeLinkUp})
+	stop := lease.Watch(s.notices.add)
+	s.log.Info("lease presented", "endpoint", info.ID, "attach", info.Attach, "tags", len(info.Tags))
+	for tags := info.Tags; ; tags = tags[maxPresented:] {
+		part := presented{ID: info.ID, Tags: tags, More: len(tags) > maxPresented}
+		if part.More {
+			part.Tags = tags[:maxPresented]
+			s.answer(answer{ID: id, Lease: &part}, nil)
+			continue
+		}
+		s.finish(answer{ID: id, Lease: &part}, nil)
+		break
+	}
+	s.work.Go(func() { s.follow(lease, stop) })
+}
+
+// sealedFile makes a file of a copy of a descriptor that a peer has sent,
+// without touching what is behind it. os.NewFile alone would not do: if the
+// peer has made it non-blocking, which it may do at any moment, the file is
+// added to the runtime's poller, the kernel asks its poll operation, and one on
+// a FUSE file system that does not answer stops all network traffic of this
+// process. So the file is made of something else, which the copy then replaces.
+func sealedFile(fd int) (*os.File, error) {
+	place, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, busy("no descriptor is left in unetd: %v", err)
+	}
+	file := os.NewFile(uintptr(place), "presented")
+	if err := unix.Dup3(fd, place, unix.O_CLOEXEC); err != nil {
+		file.Close()
+		return nil, os.NewSyscallError("dup3", err)
+	}
+	return file, nil
+}
+
+// closeLater closes descriptors that a peer has sent. Nobody waits for it, but
+// the place of the connection in its quota.
+func (s *session) closeLater(fds []int) {
+	if len(fds) > 0 {
+		s.disposal.Go(func() { closeAll(fds) })
+	}
+}

@@ -1,0 +1,270 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// The lease goes on with the next unetd: it is the same endpoint, with what it
+// held, and nothing is left of the connections between.
+func TestUnetdDies(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	ctx := context.Background()
+	g, l := mustOpen(t, d.socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
+	for i := range uint32(5) {
+		d.kill()
+		if isClosed(l.Done()) || l.Err() != nil {
+			t.Fatalf("the lease ended with unetd: %v", l.Err())
+		}
+		d.start()
+		if _, err := l.Claim(ctx, endpoint.MessageTag(100+i)); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := l.Resolve(ctx, remoteAddr); err != nil || r.NextHop != remoteAddr {
+			t.Fatalf("Resolve: %+v, %v", r, err)
+		}
+	}
+	want := map[endpoint.Tag]bool{endpoint.MessageTag(7): true}
+	for i := range uint32(5) {
+		want[endpoint.MessageTag(100+i)] = true
+	}
+	if got := p.tagsOf(1); !maps.Equal(got, want) {
+		t.Errorf("tags %v, want %v", got, want)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	p.awaitClosed()
+	if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || err.Error() != endpoint.ErrLeaseClosed.Error() {
+		t.Errorf("Err after Close: %v", err)
+	}
+	g.Close()
+	d.stop()
+	p.noCopies()
+}
+
+// Calls that are made or in progress while there is no unetd are completed by the
+// next, or end with their context.
+func TestCallsWaitForUnetd(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	inside := make(chan struct{}, 10)
+	p.hook(hooks{route: func(ctx context.Context, _ netip.Addr) (endpoint.Route, error) {
+		inside <- struct{}{}
+		<-ctx.Done()
+		return endpoint.Route{}, ctx.Err()
+	}})
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	var wg sync.WaitGroup
+	resolve := func() {
+		wg.Go(func() {
+			if r, err := l.Resolve(context.Background(), remoteAddr); err != nil || r.NextHop != remoteAddr {
+				t.Errorf("Resolve: %+v, %v", r, err)
+			}
+		})
+	}
+	for range 5 {
+		resolve()
+	}
+	for range 5 {
+		await(t, "requests", inside)
+	}
+	p.hook(hooks{})
+	d.kill()
+	resolve()
+	wg.Go(func() {
+		if tag, err := l.Claim(context.Background(), endpoint.MessageTag(3)); err != nil || tag != endpoint.MessageTag(3) {
+			t.Errorf("Claim: %v, %v", tag, err)
+		}
+	})
+	ctx, cancel := context.WithCancelCause(context.Background())
+	enough := errors.New("enough")
+	impatient := make(chan error)
+	go func() {
+		_, err := l.Resolve(ctx, remoteAddr)
+		impatient <- err
+	}()
+	go func() {
+		_, err := l.Claim(ctx, endpoint.MessageTag(4))
+		impatient <- err
+	}()
+	go func() { impatient <- l.Unclaim(ctx, endpoint.MessageTag(5)) }()
+	cancel(enough)
+	for range 3 {
+		if err := <-impatient; !errors.Is(err, enough) {
+			t.Errorf("%v", err)
+		}
+	}
+	d.start()
+	wg.Wait()
+	if got := p.tagsOf(1); !maps.Equal(got, map[endpoint.Tag]bool{endpoint.MessageTag(3): true}) {
+		t.Errorf("tags %v", got)
+	}
+}
+
+// Close needs no unetd.
+func TestCloseWithoutUnetd(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	g, l := mustOpen(t, d.socket, endpoint.Request{})
+	d.kill()
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := l.Resolve(context.Background(), remoteAddr)
+		waiting <- err
+	}()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-waiting; !errors.Is(err, endpoint.ErrLeaseClosed) {
+		t.Errorf("Resolve: %v", err)
+	}
+	if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) {
+		t.Errorf("Err: %v", err)
+	}
+	g.Close()
+	p.noCopies()
+}
+
+// Close while unetd is about to grant the lease again: either way the endpoint is
+// given back.
+func TestCloseWhilePresenting(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	d.kill()
+	inside := make(chan struct{})
+	p.hook(hooks{present: func(ctx context.Context, _ Peer, _ *os.File) error {
+		close(inside)
+		<-ctx.Done() // the application's end of the connection is closed
+		return nil   // and the provider was too far to stop
+	}})
+	d.start()
+	await(t, "present", inside)
+	l.Close()
+	p.awaitClosed()
+	if p.tagsOf(1) != nil {
+		t.Error("the endpoint is still there")
+	}
+}
+
+// An answer to present takes as long as it takes: to give up on it would be to
+// give the lease back.
+func TestPresentIsSlow(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	d.kill()
+	inside, release := make(chan struct{}), make(chan struct{})
+	p.hook(hooks{present: func(context.Context, Peer, *os.File) error {
+		close(inside)
+		<-release
+		return nil
+	}})
+	d.start()
+	await(t, "present", inside)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Resolve: %v", err)
+	}
+	close(release)
+	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+		t.Error(err)
+	}
+}
+
+// The socket is found again from another working directory.
+func TestRelativeSocket(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	t.Chdir(filepath.Dir(d.socket))
+	_, l := mustOpen(t, filepath.Base(d.socket), endpoint.Request{})
+	d.kill()
+	t.Chdir("/")
+	d.start()
+	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+		t.Error(err)
+	}
+	for socket, want := range map[string]string{
+		"":                       "",
+		"@unet":                  "@unet",
+		"/run/s":                 "/run/s",
+		"s":                      "/s",
+		strings.Repeat("s", 107): strings.Repeat("s", 107), // nothing longer fits
+	} {
+		if got := lasting(socket); got != want {
+			t.Errorf("lasting(%q) = %q, want %q", socket, got, want)
+		}
+	}
+}
+
+// A unetd that is stopped, not dead, costs no endpoint: calls end with their
+// context, and the lease goes on with it.
+func TestUnetdHangs(t *testing.T) {
+	app, unetd := socketPair(t)
+	_, w := pipe(t)
+	said := script(t, unetd, func() { sendAll(t, unetd, grantRecord, w, 2) })
+	g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	await(t, "script", said)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range 2 * MaxRequests {
+		wg.Go(func() {
+			if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
+				t.Errorf("Resolve: %v", err)
+			}
+		})
+	}
+	cancel()
+	wg.Wait()
+	if isClosed(l.Done()) {
+		t.Error("the lease has ended")
+	}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		answerAll(t, unetd)
+	}()
+	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+		t.Error(err)
+	}
+	l.Close()
+	await(t, "unetd", answered)
+}
+
+// answerAll answers resolves until the end of the stream.
+func answerAll(t *testing.T, c *net.UnixConn) {
+	for {
+		record, _, err := readRecord(c, 0)
+		if err != nil {
+			c.Close()
+			return
+		}
+		var r request
+		if err := json.Unmarshal(record, &r); err != nil {
+			t.Error(err)
+		}
+		sendAll(t, c, fmt.Sprintf(`{"v":1,"id":%d,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500}}`, r.ID), nil, 0)
+	}
+}

@@ -1,0 +1,168 @@
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// do works on an operation of an open lease, or of an operator.
+func (s *session) do(id uint64, o operation) answer {
+	a := answer{ID: id}
+	var err error
+	switch o.op {
+	case opClaim:
+		var tag endpoint.Tag
+		tag, err = s.claim(o.tag)
+		a.Tag = &tag
+	case opUnclaim:
+		if err = s.lease.Unclaim(s.ctx, o.tag); err == nil {
+			s.giveTags(tagCost(o.tag))
+		}
+	case opResolve:
+		var route endpoint.Route
+		route, err = s.resolve(o.addr)
+		a.Route = &route
+	case opList:
+		a.Endpoints, a.More, err = s.list(o.after)
+	case opCounters:
+		a.Counters, a.More, err = s.counters(o.after)
+	default:
+		panic("BUG: op " + o.op)
+	}
+	if err != nil {
+		return answer{ID: id, Error: newError(err)}
+	}
+	return a
+}
+
+func (s *session) claim(t endpoint.Tag) (endpoint.Tag, error) {
+	cost := tagCost(t)
+	if err := s.takeTags(cost); err != nil {
+		return t, err
+	}
+	t, err := s.lease.Claim(s.ctx, t)
+	if err != nil {
+		s.giveTags(cost)
+	}
+	return t, err
+}
+
+// resolve may take seconds and descriptors in the provider.
+func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
+	if err := s.quotas.resolves.take(s.peer.UID, 1); err != nil {
+		return endpoint.Route{}, err
+	}
+	defer s.quotas.resolves.give(s.peer.UID, 1)
+	return s.lease.Resolve(s.ctx, dst)
+}
+
+// takeTags makes room for n tags more, or none.
+func (s *session) takeTags(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n > s.limits.TagsPerLease-s.tags {
+		return busy("the endpoint has %d of at most %d tags (a block of ports is %d): give some back, or open another endpoint",
+			s.tags, s.limits.TagsPerLease, endpoint.BlockPorts)
+	}
+	if err := s.quotas.tags.take(s.peer.UID, n); err != nil {
+		return err
+	}
+	s.tags += n
+	return nil
+}
+
+func (s *session) giveTags(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tags -= n
+	s.quotas.tags.give(s.peer.UID, n)
+}
+
+// adoptTags counts tags that an endpoint had before this unetd knew it. It
+// keeps them also where that is more than may be: an endpoint shall not lose its
+// life to a quota because unetd was restarted, perhaps with smaller limits. Until
+// it is within them again it gets no tag more, and nobody else does at its
+// expense: they count like all others.
+func (s *session) adoptTags(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quotas.tags.force(s.peer.UID, n)
+	s.tags += n
+}
+
+// open makes the endpoint and sends the grant, unless there is a mistake in the
+// request. Every failure ends the session.
+func (s *session) open(id uint64, req endpoint.Request, mistake error) {
+	var grant *endpoint.Grant
+	var lease endpoint.Lease
+	err := mistake
+	cost := tagCost(req.Tags...)
+	if err == nil {
+		err = s.takeTags(cost)
+	}
+	if err == nil {
+		if grant, lease, err = s.provider.OpenEndpoint(s.ctx, s.peer, req); err != nil {
+			s.giveTags(cost)
+		}
+	}
+	if err != nil {
+		s.log.Debug("open refused", "err", err)
+		s.finish(answer{ID: id, Error: newError(err)}, errOpenFailed)
+		return
+	}
+	// unetd keeps neither the socket nor a way to the segment.
+	defer grant.Close()
+	s.hold(lease, grant.ID, false)
+	stop := lease.Watch(s.notices.add)
+	s.log.Info("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
+		"segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
+	if s.finish(answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment) {
+		s.hold(lease, grant.ID, true)
+	}
+	s.work.Go(func() { s.follow(lease, stop) })
+}
+
+// hold notes the lease. Shared means that the application can show it to another
+// unetd.
+func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lease, s.endpoint, s.shared = lease, id, shared
+}
+
+// finish answers a request in progress, which thereby is no longer.
+func (s *session) finish(a answer, end error, files ...*os.File) (sent bool) {
+	s.mu.Lock()
+	s.pending -= s.requests[a.ID]
+	delete(s.requests, a.ID)
+	s.mu.Unlock()
+	return s.answer(a, end, files...)
+}
+
+// answer sends a record; with end not nil it is the last one, and the session
+// ends for that reason. An application that cannot be answered is given up.
+func (s *session) answer(a answer, end error, files ...*os.File) (sent bool) {
+	a.Version = Version
+	record, err := json.Marshal(a)
+	if err != nil || len(record) > MaxRecord {
+		panic(fmt.Sprintf("BUG: the provider's answer makes no record (%d bytes, %v)", len(record), err))
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	if err := writeRecord(s.conn, record, s.limits.WriteTimeout, files...); err != nil {
+		s.log.Debug("answer not sent", "err", err)
+		s.cancel(errWrite)
+		return false
+	}
+	if end != nil {
+		s.cancel(end)
+	}
+	return true
+}

@@ -1,0 +1,275 @@
+package unet_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/wire"
+)
+
+// A peer, or the gateway to it, is given another link address and tells nobody. It
+// is reached again, though nobody here does anything but send.
+func TestPeerChangesItsLinkAddress(t *testing.T) {
+	for _, c := range []struct {
+		name, to string
+		settled  bool // the kernel's entry for it is not new
+	}{
+		{"peer", "10.0.0.2:7000", true},
+		{"new peer", "10.0.0.2:7000", false},
+		{"gateway", "192.0.2.1:7000", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := openLab(t)
+			l.openFar(t)
+			l.routeVia(t, "10.0.0.2")
+			client := l.dial(t, c.to)
+			client.untilAnswered("at first")
+			if c.settled {
+				l.talk(t, client, "10.0.0.2")
+			}
+			before := len(l.told)
+			to := wire.LinkAddr{2, 0, 0, 0, 0, 0xcc}
+			l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetHardwareAddr(link, to[:]) })
+			gap, err := client.untilAnswered("after the move")
+			if err != nil {
+				t.Errorf("meanwhile: %v", err)
+			}
+			t.Logf("reached again after %v, %d notices", gap.Round(time.Millisecond), len(l.told)-before)
+		})
+	}
+}
+
+// openFar makes another echo, at 192.0.2.1:7000, of which B is the gateway.
+func (l *lab) openFar(t *testing.T) {
+	t.Helper()
+	l.on(t, l.B, func(netlink.Link) error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(32, 32)}})
+	})
+	l.serveEcho(t, "192.0.2.1:7000")
+}
+
+// routeVia lets A reach 192.0.2.0/24 by a gateway.
+func (l *lab) routeVia(t *testing.T, gateway string) {
+	t.Helper()
+	_, net24, _ := net.ParseCIDR("192.0.2.0/24")
+	l.on(t, l.A, func(link netlink.Link) error {
+		return netlink.RouteReplace(&netlink.Route{Dst: net24, Gw: net.ParseIP(gateway), LinkIndex: link.Attrs().Index})
+	})
+}
+
+// The administrator changes routes, addresses and neighbours under traffic.
+func TestAdministratorChangesThings(t *testing.T) {
+	l := openLab(t)
+	l.openFar(t)
+	nowhere := wire.LinkAddr{2, 0, 0, 0, 0, 0x99}
+	l.on(t, l.A, func(link netlink.Link) error {
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.uplink, State: netlink.NUD_PERMANENT, IP: net.IPv4(10, 0, 0, 9), HardwareAddr: nowhere[:]})
+	})
+	l.routeVia(t, "10.0.0.9")
+	far := l.dial(t, "192.0.2.1:7000")
+	if ok, err := far.try(); ok || err != nil {
+		t.Fatalf("by a gateway that is not there: %v, %v", ok, err)
+	}
+	l.routeVia(t, "10.0.0.2")
+	gap, _ := far.untilAnswered("route replaced")
+	t.Logf("another gateway: reached after %v", gap.Round(time.Millisecond))
+
+	// What does not concern us costs no request its answer.
+	steady := func(what string, change func(link netlink.Link) error) {
+		t.Helper()
+		l.on(t, l.A, change)
+		for l.await(t, what, func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeRoute }); len(l.told) > 0; {
+			<-l.told
+		}
+		for range 20 {
+			if gap, err := far.untilAnswered(what); err != nil {
+				t.Errorf("%s: %v after %v", what, err, gap)
+			}
+		}
+	}
+	other := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 200), Mask: net.CIDRMask(24, 32)}}
+	steady("address added", func(link netlink.Link) error { return netlink.AddrAdd(link, other) })
+	steady("address removed", func(link netlink.Link) error { return netlink.AddrDel(link, other) })
+	steady("neighbour deleted", func(netlink.Link) error {
+		return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.uplink, IP: net.IPv4(10, 0, 0, 2), HardwareAddr: l.B.LinkAddr[:]})
+	})
+
+	// The route goes away, and comes back.
+	_, net24, _ := net.ParseCIDR("192.0.2.0/24")
+	l.on(t, l.A, func(link netlink.Link) error {
+		return netlink.RouteDel(&netlink.Route{Dst: net24, LinkIndex: link.Attrs().Index})
+	})
+	far.conn.SetDeadline(time.Now().Add(patience))
+	for {
+		_, err := far.conn.Write([]byte("x"))
+		if errors.Is(err, syscall.EHOSTUNREACH) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("route deleted: %v", err)
+		}
+	}
+	l.routeVia(t, "10.0.0.2")
+	far.untilAnswered("route added again")
+}
+
+// A host that does not answer, and one that does not any more: whoever sends or
+// waits is told.
+func TestUnresolvableHost(t *testing.T) {
+	l := openLab(t)
+	for name, v := range map[string]string{"mcast_solicit": "1", "ucast_solicit": "1", "retrans_time_ms": "10", "delay_first_probe_time": "0", "base_reachable_time_ms": "100"} {
+		l.setKnob(t, l.A, name, v)
+	}
+	absent := l.dial(t, "10.0.0.99:7000")
+	absent.conn.SetDeadline(time.Now().Add(patience))
+	if _, err := absent.conn.Write([]byte("x")); err != nil {
+		t.Errorf("before anybody can know: %v", err)
+	}
+	if _, err := absent.conn.Read(make([]byte, 1)); !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("read of a connected socket: %v", err)
+	}
+	if _, err := absent.conn.Write([]byte("x")); !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("write of a connected socket: %v", err)
+	}
+	server, err := l.host.ListenUDP(t.Context(), netip.AddrPort{})
+	must(t, err)
+	defer server.Close()
+	if _, err := server.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.99:7000")); !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("write of another socket: %v", err)
+	}
+
+	peer := l.dial(t, "10.0.0.2:7000")
+	peer.untilAnswered("at first")
+	l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetARPOff(link) }) // it answers nobody any more
+	server.SetDeadline(time.Now().Add(patience))
+	for err = nil; !errors.Is(err, syscall.EHOSTUNREACH); {
+		if _, err = server.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.2:9")); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
+			t.Fatal(err)
+		}
+	}
+	peer.conn.SetDeadline(time.Now().Add(patience))
+	if _, err := peer.conn.Write([]byte("x")); !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("a peer that has gone: %v", err)
+	}
+	l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetARPOn(link) })
+	peer.untilAnswered("back")
+}
+
+// The uplink goes down and up: sends fail, reads wait, and then it goes on.
+func TestUplinkGoesDown(t *testing.T) {
+	l := openLab(t)
+	c := l.dial(t, "10.0.0.2:7000")
+	c.untilAnswered("at first")
+	c.conn.SetDeadline(time.Time{})
+	read := make(chan error, 1)
+	go func() {
+		_, err := c.conn.Read(make([]byte, 64))
+		read <- err
+	}()
+	l.on(t, l.A, netlink.LinkSetDown)
+	l.await(t, "down", func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeLinkDown })
+	if _, err := c.conn.Write([]byte("x")); !errors.Is(err, syscall.ENETDOWN) {
+		t.Errorf("write while it is down: %v", err)
+	}
+	late := make(chan endpoint.Notice, 10)
+	l.host.Watch(func(n endpoint.Notice) { late <- n })()
+	if n := <-late; n.Kind != endpoint.NoticeLinkDown {
+		t.Errorf("who comes late is told %v", n)
+	}
+	l.on(t, l.A, netlink.LinkSetUp)
+	l.await(t, "up", func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeLinkUp })
+	for deadline := time.Now().Add(patience); len(read) == 0; {
+		if _, err := c.conn.Write([]byte("12345678")); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) || time.Now().After(deadline) {
+			t.Fatalf("write after it came up: %v", err)
+		}
+	}
+	if err := <-read; err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("a read that has waited all the time: %v", err)
+	}
+	c.untilAnswered("up again")
+}
+
+// The uplink is deleted: nobody hangs, and everybody is told why.
+func TestUplinkGoesAway(t *testing.T) {
+	l := openLab(t)
+	c := l.dial(t, "10.0.0.2:7000")
+	c.untilAnswered("at first")
+	c.conn.SetDeadline(time.Now().Add(patience))
+	read := make(chan error, 1)
+	go func() {
+		_, err := c.conn.Read(make([]byte, 64))
+		read <- err
+	}()
+	l.on(t, l.A, netlink.LinkDel)
+	if err := <-read; !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrUplinkChanged) {
+		t.Errorf("a read that waits: %v", err)
+	}
+	if _, err := c.conn.Write([]byte("x")); !errors.Is(err, endpoint.ErrLeaseClosed) {
+		t.Errorf("write: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := l.host.DialContext(ctx, "udp", "10.0.0.2:7000"); !errors.Is(err, net.ErrClosed) || !errors.Is(err, endpoint.ErrLeaseClosed) {
+		t.Errorf("dial: %v", err)
+	}
+}
+
+// Outgoing sockets share a block of ports, of which one can also be listened on.
+func TestDialsShareABlock(t *testing.T) {
+	l := openLab(t)
+	var ports []uint16
+	for range 2 * endpoint.BlockPorts {
+		c := l.dial(t, "10.0.0.2:7000")
+		c.untilAnswered("each has a port of its own")
+		ports = append(ports, c.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	}
+	if n := l.lease.claims.Load(); n != 2 {
+		t.Errorf("%d claims", n)
+	}
+	slices.Sort(ports)
+	if n := len(slices.Compact(ports)); n != 2*endpoint.BlockPorts {
+		t.Errorf("%d different ports", n)
+	}
+	at := netip.AddrPortFrom(l.host.Addr(), ports[5])
+	if _, err := l.host.ListenUDP(t.Context(), at); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a port in use: %v", err)
+	}
+	last := l.dial(t, "10.0.0.2:7000") // of a new block
+	first := last.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	other := first ^ 1
+	server, err := l.host.ListenUDP(t.Context(), netip.AddrPortFrom(l.host.Addr(), other))
+	must(t, err)
+	if n := l.lease.claims.Load(); n != 3 {
+		t.Errorf("%d claims", n)
+	}
+	kernel, err := l.B.Dial("udp", server.LocalAddr().String())
+	must(t, err)
+	defer kernel.Close()
+	_, err = kernel.Write([]byte("hello"))
+	must(t, err)
+	buf := make([]byte, 10)
+	server.SetDeadline(time.Now().Add(patience))
+	if n, err := server.Read(buf); err != nil || string(buf[:n]) != "hello" {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	must(t, server.Close())
+	if server, err = l.host.ListenUDP(t.Context(), server.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+		t.Errorf("after it was closed: %v", err)
+	} else {
+		must(t, server.Close())
+	}
+}

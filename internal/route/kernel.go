@@ -1,0 +1,147 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// uplink is the interface as it is now.
+type uplink struct {
+	name      string
+	link      wire.LinkAddr
+	mtu, mtu6 uint32 // bytes of IP packet; a router can have made IPv6's smaller
+}
+
+// uplink asks the kernel for the interface.
+func (r *Resolver) uplink() (u uplink, err error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: r.get}
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(r.ifindex)
+	req.AddData(msg)
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err == nil && (len(msgs) != 1 || len(msgs[0]) < unix.SizeofIfInfomsg) {
+		err = fmt.Errorf("%d answers", len(msgs))
+	}
+	if err != nil {
+		return u, err
+	}
+	attrs, err := nl.ParseRouteAttrAsMap(msgs[0][unix.SizeofIfInfomsg:])
+	if err != nil {
+		return u, err
+	}
+	u.name = unix.ByteSliceToString(attrs[unix.IFLA_IFNAME].Value)
+	if mtu := attrs[unix.IFLA_MTU].Value; len(mtu) == 4 {
+		u.mtu = nl.NativeEndian().Uint32(mtu)
+	}
+	u.mtu6 = u.mtu
+	if mtu := ipv6MTU(attrs[unix.IFLA_AF_SPEC].Value); mtu != 0 {
+		u.mtu6 = min(u.mtu, mtu)
+	}
+	u.link, err = linkAddr(attrs[unix.IFLA_ADDRESS].Value)
+	return u, err
+}
+
+// ipv6MTU finds the MTU for IPv6 in IFLA_AF_SPEC; 0: there is none.
+func ipv6MTU(spec []byte) uint32 {
+	const mtu6 = 2 // DEVCONF_MTU6, linux/ipv6.h: the index in an array of 32-bit numbers
+	families, err := nl.ParseRouteAttrAsMap(spec)
+	if err != nil {
+		return 0
+	}
+	of6, err := nl.ParseRouteAttrAsMap(families[unix.AF_INET6].Value)
+	if err != nil {
+		return 0
+	}
+	conf := of6[unix.IFLA_INET6_CONF].Value
+	if len(conf) < 4*(mtu6+1) {
+		return 0
+	}
+	return nl.NativeEndian().Uint32(conf[4*mtu6:])
+}
+
+// route is the kernel's own choice for dst (`ip route get`).
+func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
+	var o netlink.RouteGetOptions
+	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) { // it is on every link, and ours is meant
+		o.OifIndex = r.ifindex
+	}
+	routes, err := r.nl.RouteGetWithOptions(net.IP(dst.AsSlice()), &o)
+	if err != nil {
+		return netlink.Route{}, err
+	}
+	if len(routes) == 0 {
+		return netlink.Route{}, errors.New("no route")
+	}
+	return routes[0], nil
+}
+
+// isOurs reports whether the uplink has an address of this host.
+func (r *Resolver) isOurs(a netip.Addr) (bool, error) {
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(nil, family(a)) })
+	if err != nil {
+		return false, err
+	}
+	for i := range addrs {
+		if addrs[i].LinkIndex == r.ifindex && address(addrs[i].IP) == a {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// NextHops are the gateways of all routes, of every routing table.
+func (r *Resolver) NextHops() (map[netip.Addr]bool, error) {
+	hops := map[netip.Addr]bool{}
+	add := func(gw net.IP, via netlink.Destination) {
+		if v, ok := via.(*netlink.Via); ok {
+			gw = v.Addr
+		}
+		if a := address(gw); a.IsValid() {
+			hops[a] = true
+		}
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := Dump(func() ([]netlink.Route, error) {
+			return r.nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for i := range routes {
+			add(routes[i].Gw, routes[i].Via)
+			for _, path := range routes[i].MultiPath {
+				add(path.Gw, path.Via)
+			}
+		}
+	}
+	return hops, nil
+}
+
+func (r *Resolver) name(ifindex int) string {
+	if l, err := r.nl.LinkByIndex(ifindex); err == nil {
+		return l.Attrs().Name
+	}
+	return fmt.Sprintf("interface %d", ifindex)
+}
+
+// address reads what the netlink library found; not valid if it found nothing.
+func address(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+func linkAddr(hw net.HardwareAddr) (wire.LinkAddr, error) {
+	if len(hw) != len(wire.LinkAddr{}) {
+		return wire.LinkAddr{}, fmt.Errorf("link address %q is not Ethernet's", hw)
+	}
+	return wire.LinkAddr(hw), nil
+}

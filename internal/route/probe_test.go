@@ -1,0 +1,93 @@
+package route_test
+
+import (
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/wire"
+)
+
+// A neighbour that somebody has decided on is believed: it is not asked. One
+// beside it is.
+func TestFixedNeighbourIsNotAsked(t *testing.T) {
+	p, r, uplink := resolver(t)
+	ifindex := uplink.Attrs().Index
+	x := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}
+	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_PERMANENT, x)
+	setNeigh(t, p, ifindex, "10.0.0.78", netlink.NUD_STALE, x)
+	heard := sniffARP(t, p.B)
+	for _, a := range []string{"10.0.0.77", "10.0.0.78"} {
+		if got, err := r.Resolve(t.Context(), netip.MustParseAddr(a)); err != nil || got.LinkAddr != x {
+			t.Errorf("%s: %+v, %v", a, got, err)
+		}
+	}
+	// First it alone is asked, where it is not, and then everybody.
+	for _, want := range []wire.LinkAddr{x, wire.Broadcast} {
+		eth := heard()
+		arp, err := wire.ParseARP(eth.Payload())
+		if err != nil || eth.Dst() != want || arp.Op() != wire.ARPRequest || arp.TargetAddr() != [4]byte{10, 0, 0, 78} ||
+			arp.SenderAddr() != p.A.Addr.Addr().As4() || arp.SenderLink() != p.A.LinkAddr || eth.Src() != p.A.LinkAddr {
+			t.Errorf("asked %x, %v; want a question about 10.0.0.78 to %v", []byte(eth), err, want)
+		}
+	}
+}
+
+// Whoever asks often has the neighbour asked now and then.
+func TestQuestionsAreLimited(t *testing.T) {
+	p, r, uplink := resolver(t)
+	setNeigh(t, p, uplink.Attrs().Index, "10.0.0.78", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
+	heard := sniffARP(t, p.B)
+	for range 50 {
+		if _, err := r.Resolve(t.Context(), netip.MustParseAddr("10.0.0.78")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := r.Probes(); n != 1 {
+		t.Errorf("%d hops asked about", n)
+	}
+	if eth := heard(); eth.Dst().IsGroup() {
+		t.Errorf("everybody was asked first: %x", []byte(eth))
+	}
+	if eth := heard(); !eth.Dst().IsGroup() {
+		t.Errorf("it alone was asked again: %x", []byte(eth))
+	}
+}
+
+// sniffARP hears all ARP that reaches a host, also what is not for it.
+func sniffARP(t *testing.T, h *netlab.Host) (next func() wire.Ethernet) {
+	t.Helper()
+	var sock *os.File
+	do(t, h, func() error {
+		link, err := netlink.LinkByName(h.Interface)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		sock = os.NewFile(uintptr(fd), "arp")
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: unix.ETH_P_ARP>>8 | unix.ETH_P_ARP<<8&0xff00, Ifindex: link.Attrs().Index})
+	})
+	t.Cleanup(func() { sock.Close() })
+	return func() wire.Ethernet {
+		t.Helper()
+		buf := make([]byte, 128)
+		sock.SetReadDeadline(time.Now().Add(patience))
+		n, err := sock.Read(buf)
+		if err != nil {
+			t.Fatalf("no ARP: %v", err)
+		}
+		eth, err := wire.ParseEthernet(buf[:n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return eth
+	}
+}

@@ -1,0 +1,258 @@
+package route_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/wire"
+)
+
+const patience = 20 * time.Second // until a test gives up; nothing takes that long
+
+// changes watches a resolver until the end of the test.
+func changes(t *testing.T, r *route.Resolver) <-chan route.Change {
+	c := make(chan route.Change, 10000)
+	t.Cleanup(r.Watch(func(n route.Change) { c <- n }))
+	return c
+}
+
+// expectChange waits for the next change, which must be of hop; of everything if
+// that is not valid. The kernel changes addresses and routes of its own accord,
+// so a change of everything may come at any time.
+func expectChange(t *testing.T, c <-chan route.Change, hop netip.Addr, what string) {
+	t.Helper()
+	for timeout := time.After(patience); ; {
+		select {
+		case got := <-c:
+			if got.Hop.IsValid() && got.Hop != hop {
+				t.Errorf("%s: told of %v, want %v", what, got.Hop, hop)
+			}
+			if got.Hop == hop {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("%s: never told", what)
+		}
+	}
+}
+
+// expectNone fails the test if a hop is told that nothing has happened to.
+func expectNone(t *testing.T, c <-chan route.Change) {
+	t.Helper()
+	for len(c) > 0 {
+		if got := <-c; got.Hop.IsValid() {
+			t.Errorf("told of %v, to which nothing has happened", got.Hop)
+		}
+	}
+}
+
+// setMAC gives a host another link address, of which nobody is told.
+func setMAC(t *testing.T, h *netlab.Host, to wire.LinkAddr) {
+	t.Helper()
+	do(t, h, func() error {
+		l, err := netlink.LinkByName(h.Interface)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(l, to[:])
+	})
+}
+
+// setNeigh writes the neighbour table of host A.
+func setNeigh(t *testing.T, p *netlab.Pair, ifindex int, ip string, state int, at wire.LinkAddr) {
+	t.Helper()
+	do(t, p.A, func() error {
+		n := &netlink.Neigh{LinkIndex: ifindex, State: state, IP: net.ParseIP(ip)}
+		if at != (wire.LinkAddr{}) {
+			n.HardwareAddr = at[:]
+		}
+		return netlink.NeighSet(n)
+	})
+}
+
+// What a hop's change is, and what is none.
+func TestWatchNeighbours(t *testing.T) {
+	for _, addr := range []string{"10.0.0.77", "fd00::77"} {
+		t.Run(addr, func(t *testing.T) {
+			p, r, uplink := resolver6(t)
+			ifindex, hop := uplink.Attrs().Index, netip.MustParseAddr(addr)
+			x, y := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}, wire.LinkAddr{2, 0, 0, 0, 0, 0x78}
+			set := func(state int, at wire.LinkAddr) { setNeigh(t, p, ifindex, addr, state, at) }
+			told := changes(t, r)
+			set(netlink.NUD_STALE, x) // nobody has asked for it yet
+			got, err := r.Resolve(t.Context(), hop)
+			if err != nil || got.LinkAddr != x {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			for _, state := range []int{netlink.NUD_REACHABLE, netlink.NUD_STALE, netlink.NUD_DELAY, netlink.NUD_PERMANENT} {
+				set(state, x)
+			}
+			set(netlink.NUD_STALE, y)
+			expectChange(t, told, hop, "another link address")
+			set(netlink.NUD_FAILED, wire.LinkAddr{})
+			expectChange(t, told, hop, "failed")
+			set(netlink.NUD_REACHABLE, y)
+			expectChange(t, told, hop, "usable again")
+			do(t, p.A, func() error {
+				return netlink.NeighDel(&netlink.Neigh{LinkIndex: ifindex, IP: hop.AsSlice(), HardwareAddr: y[:]})
+			})
+			expectChange(t, told, hop, "deleted") // which the kernel does by declaring it failed
+			set(netlink.NUD_REACHABLE, x)
+			expectChange(t, told, hop, "back, elsewhere")
+			expectNone(t, told)
+		})
+	}
+}
+
+// Everything else is told as one change, however many there were.
+func TestWatchRoutes(t *testing.T) {
+	p, r, uplink := resolver6(t)
+	told := changes(t, r)
+	all := netip.Addr{}
+	ifindex := uplink.Attrs().Index
+	_, dst, _ := net.ParseCIDR("192.0.2.0/24")
+	_, dst6, _ := net.ParseCIDR("2001:db8::/32")
+	rule := netlink.NewRule()
+	rule.Priority, rule.Table, rule.Dst = 7, 77, dst
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 9), Mask: net.CIDRMask(24, 32)}}
+	for _, c := range []struct {
+		what string
+		do   func() error
+	}{
+		{"route added", func() error { return addRoute("192.0.2.0/24", "10.0.0.2", ifindex, 0) }},
+		{"route replaced", func() error {
+			return netlink.RouteReplace(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 3), LinkIndex: ifindex})
+		}},
+		{"route deleted", func() error { return netlink.RouteDel(&netlink.Route{Dst: dst, LinkIndex: ifindex}) }},
+		{"IPv6 route added", func() error { return netlink.RouteAdd(&netlink.Route{Dst: dst6, LinkIndex: ifindex}) }},
+		{"address added", func() error { return netlink.AddrAdd(uplink, addr) }},
+		{"address deleted", func() error { return netlink.AddrDel(uplink, addr) }},
+		{"rule added", func() error { return netlink.RuleAdd(rule) }},
+	} {
+		do(t, p.A, c.do)
+		expectChange(t, told, all, c.what)
+	}
+	start := time.Now()
+	const many = 500
+	do(t, p.A, func() error {
+		for i := range many {
+			if err := addRoute(fmt.Sprintf("172.16.%d.%d/32", i>>8, i&255), "10.0.0.2", ifindex, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	expectChange(t, told, all, "a burst")
+	for len(told) > 0 {
+		<-told
+	}
+	// A neighbour's change is not held up by any of it.
+	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
+	hop := netip.MustParseAddr("10.0.0.77")
+	if _, err := r.Resolve(t.Context(), hop); err != nil {
+		t.Fatal(err)
+	}
+	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x78})
+	n := 1
+	for c := range told {
+		if c.Hop == hop {
+			break
+		}
+		n++
+	}
+	if most := 2 + int(time.Since(start)/(250*time.Millisecond)); n > most {
+		t.Errorf("%d routes were told in %d changes, want %d at most", many, n, most)
+	}
+}
+
+// More events than the subscription can take: everything is told once more, and
+// whoever stops is told nothing.
+func TestWatchLosesEvents(t *testing.T) {
+	p, r, uplink := resolver(t)
+	told := make(chan route.Change, 10000)
+	release := make(chan struct{})
+	stop := r.Watch(func(c route.Change) { <-release; told <- c })
+	r.DropEvents()
+	close(release)
+	expectChange(t, told, netip.Addr{}, "events lost")
+	stop()
+	other := changes(t, r)
+	do(t, p.A, func() error { return addRoute("192.0.2.0/24", "10.0.0.2", uplink.Attrs().Index, 0) })
+	expectChange(t, other, netip.Addr{}, "route added")
+	if len(told) > 0 {
+		t.Errorf("told after stop: %v", <-told)
+	}
+}
+
+// A peer that changes its link address and tells nobody, while the kernel holds
+// its entry for good: whoever asks again now and then, as a stack does that hears
+// nothing, is told.
+func TestSilentMoveIsFound(t *testing.T) {
+	for _, c := range []struct {
+		name, addr string
+		settled    bool // the kernel's entry is older than the time for which it is locked
+	}{
+		{"IPv4", "10.0.0.2", true},
+		{"IPv4, new entry", "10.0.0.2", false},
+		{"IPv6", "fd00::2", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, r, uplink := resolver6(t)
+			peer := netip.MustParseAddr(c.addr)
+			if got, err := r.Resolve(t.Context(), peer); err != nil || got.LinkAddr != p.B.LinkAddr {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			if c.settled {
+				awaitAge(t, p, uplink.Attrs().Index, peer)
+			}
+			told := changes(t, r)
+			to := wire.LinkAddr{2, 0, 0, 0, 0, 0xcc}
+			setMAC(t, p.B, to)
+			start := time.Now()
+			ask := time.NewTicker(400 * time.Millisecond)
+			defer ask.Stop()
+			for moved := false; !moved; {
+				if time.Since(start) > patience {
+					t.Fatal("never found")
+				}
+				select {
+				case n := <-told:
+					moved = n.Hop == peer
+				case <-ask.C:
+					if _, err := r.Resolve(t.Context(), peer); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			t.Logf("found %v after the peer moved", time.Since(start).Round(time.Millisecond))
+			if got, err := r.Resolve(t.Context(), peer); err != nil || got.LinkAddr != to {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// awaitAge returns when the entry was last changed more than a second ago.
+func awaitAge(t *testing.T, p *netlab.Pair, ifindex int, peer netip.Addr) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		var list []netlink.Neigh
+		do(t, p.A, func() (err error) {
+			list, err = netlink.NeighList(ifindex, netlink.FAMILY_ALL)
+			return err
+		})
+		for _, n := range list {
+			if n.IP.Equal(peer.AsSlice()) && n.Updated > 110 {
+				return
+			}
+		}
+	}
+	t.Fatalf("no old entry for %v", peer)
+}

@@ -1,0 +1,199 @@
+package unet_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+const patience = 20 * time.Second // until a test gives up; nothing takes that long
+
+// countedLease counts what is claimed.
+type countedLease struct {
+	endpoint.Lease
+	claims atomic.Int32
+}
+
+func (l *countedLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	l.claims.Add(1)
+	return l.Lease.Claim(ctx, t)
+}
+
+// lab is a host of ours on a mux of this process on host A, and a kernel that
+// echoes at 10.0.0.2:7000 on host B.
+type lab struct {
+	*netlab.Pair
+	host   *unet.Host
+	lease  countedLease
+	told   chan endpoint.Notice
+	uplink int // its number, on A
+}
+
+func openLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{Pair: netlab.RequirePair(t, netlab.Config{}), told: make(chan endpoint.Notice, 10000)}
+	l.serveEcho(t, "10.0.0.2:7000")
+	var m *mux.Mux
+	l.on(t, l.A, func(link netlink.Link) (err error) {
+		l.uplink = link.Attrs().Index
+		m, err = mux.Open(mux.Config{Interface: l.A.Interface})
+		return err
+	})
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Errorf("close of the mux: %v", err)
+		}
+	})
+	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
+	must(t, err)
+	l.lease.Lease = lease
+	l.host, err = unet.New(t.Context(), grant, &l.lease, unet.Config{})
+	if err != nil {
+		must(t, errors.Join(err, grant.Close(), lease.Close()))
+	}
+	t.Cleanup(func() {
+		if err := l.host.Close(); err != nil {
+			t.Errorf("close of the host: %v", err)
+		}
+	})
+	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { l.told <- n }))
+	return l
+}
+
+func (l *lab) serveEcho(t *testing.T, at string) {
+	t.Helper()
+	echo, err := l.B.ServeEcho(at)
+	must(t, err)
+	t.Cleanup(func() { echo.Close() })
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// on runs f inside a host, with its end of the cable.
+func (l *lab) on(t *testing.T, h *netlab.Host, f func(netlink.Link) error) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		link, err := netlink.LinkByName(h.Interface)
+		if err != nil {
+			return err
+		}
+		return f(link)
+	}))
+}
+
+// setKnob sets a sysctl of the kernel's neighbour table on a host.
+func (l *lab) setKnob(t *testing.T, h *netlab.Host, name, value string) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/neigh/"+h.Interface+"/"+name, []byte(value), 0)
+	}))
+}
+
+// await returns when f is told a notice that satisfies it.
+func (l *lab) await(t *testing.T, what string, ok func(endpoint.Notice) bool) {
+	t.Helper()
+	for timeout := time.After(patience); ; {
+		select {
+		case n := <-l.told:
+			if ok(n) {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("never told: %s", what)
+		}
+	}
+}
+
+// client sends numbered requests and reads what comes back.
+type client struct {
+	t    *testing.T
+	conn net.Conn
+	n    uint64
+}
+
+func (l *lab) dial(t *testing.T, to string) *client {
+	t.Helper()
+	conn, err := l.host.Dial("udp", to)
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return &client{t: t, conn: conn}
+}
+
+// try sends one request and reports whether its answer has come within 20 ms, or
+// why it could not be sent.
+func (c *client) try() (bool, error) {
+	c.n++
+	buf := make([]byte, 64)
+	c.conn.SetDeadline(time.Now().Add(20 * time.Millisecond))
+	if _, err := c.conn.Write(binary.BigEndian.AppendUint64(nil, c.n)); err != nil {
+		return false, err
+	}
+	for {
+		n, err := c.conn.Read(buf)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false, nil
+		case err != nil:
+			return false, err
+		case n == 8 && binary.BigEndian.Uint64(buf) == c.n:
+			return true, nil
+		}
+	}
+}
+
+// untilAnswered tries until a request is answered, and says how long that took
+// and why the last one could not be sent.
+func (c *client) untilAnswered(what string) (time.Duration, error) {
+	c.t.Helper()
+	start := time.Now()
+	var last error
+	for time.Since(start) < patience {
+		ok, err := c.try()
+		if ok {
+			return time.Since(start), last
+		}
+		if err != nil {
+			last = err
+		}
+	}
+	c.t.Fatalf("%s: no answer any more (%v)", what, last)
+	return 0, nil
+}
+
+// talk exchanges requests with a peer until the kernel's entry for its hop is
+// older than the time for which that is locked (sysctl locktime), as with any peer
+// that is not new.
+func (l *lab) talk(t *testing.T, c *client, hop string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		c.untilAnswered("at first")
+		var list []netlink.Neigh
+		l.on(t, l.A, func(netlink.Link) (err error) {
+			list, err = netlink.NeighList(l.uplink, netlink.FAMILY_V4)
+			return err
+		})
+		for _, n := range list {
+			if n.IP.String() == hop && n.Updated > 110 {
+				return
+			}
+		}
+	}
+	t.Fatalf("no old entry for %v", hop)
+}

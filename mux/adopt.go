@@ -1,0 +1,310 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/route"
+)
+
+// A process that serves a mux may die and another one go on from what is
+// pinned. The kernel's tables are all there is to go by. Each of them is changed
+// in such an order that whatever instant the process died at, what they say can
+// be put right: an endpoint's entry is written when its port is complete and
+// before its first tag, and taken out after its last tag and its port. So a port
+// without an entry, an entry without a port, and a tag without an entry belong to
+// nobody.
+
+// defaultGrace is how long endpoints that were taken over wait for their owners.
+const defaultGrace = 10 * time.Second
+
+// errUnusable is wrapped by the reasons why pins cannot be gone on from.
+var errUnusable = errors.New("what is pinned cannot be used")
+
+func unusable(why string, args ...any) error {
+	return fmt.Errorf("%w: %s", errUnusable, fmt.Sprintf(why, args...))
+}
+
+// loadPinned opens what another process has pinned, if it is whole and what this
+// one would have made for the uplink as it is now.
+func loadPinned(keep *pins, u *uplink, want Mode) (_ *programs, state bpf.State, err error) {
+	p := &programs{pins: keep}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.release())
+		}
+	}()
+	spec, err := bpf.LoadMux()
+	if err != nil {
+		return nil, state, err
+	}
+	if state, err = readState(keep); err != nil {
+		return nil, state, err
+	}
+	p.mode, p.mtu = ModeNative, state.Mtu
+	if state.Generic != 0 {
+		p.mode = ModeGeneric
+	}
+	switch {
+	case state.Objects != bpf.ObjectsHash():
+		return nil, state, unusable("it was made by another version")
+	case state.Netns != u.netns || int(state.Ifindex) != u.ifindex:
+		return nil, state, unusable("it is of another interface")
+	case state.Link != u.addr:
+		return nil, state, unusable("the link address of %s was %x and is %v now", u.name, state.Link, u.addr)
+	case want != ModeAuto && want != p.mode:
+		return nil, state, unusable("it is attached in %v mode", p.mode)
+	}
+	there, err := keep.names()
+	if err != nil {
+		return nil, state, err
+	}
+	needed := append(mapNames(spec), pinUplink)
+	needed = slices.AppendSeq(needed, maps.Keys(p.ofPorts()))
+	for _, name := range traced(p.mode, u) {
+		needed = append(needed, pinTrace+name)
+	}
+	for _, name := range needed {
+		if !slices.Contains(there, name) {
+			return nil, state, unusable("%s is missing", name)
+		}
+	}
+	return p, state, p.load(spec, u)
+}
+
+// load opens pins that are whole.
+func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
+	if p.uplink, err = link.LoadPinnedLink(p.pins.at(pinUplink), nil); err != nil {
+		return fmt.Errorf("pinned link of the uplink: %w", err)
+	}
+	info, err := p.uplink.Info()
+	if err != nil {
+		return fmt.Errorf("pinned link of the uplink: %w", err)
+	}
+	if xdp := info.XDP(); xdp == nil || int(xdp.Ifindex) != u.ifindex {
+		return unusable("its link does not lead to %s", u.name)
+	}
+	for _, name := range traced(p.mode, u) {
+		l, err := link.LoadPinnedLink(p.pins.at(pinTrace+name), nil)
+		if err != nil {
+			return fmt.Errorf("pinned link of %s: %w", name, err)
+		}
+		p.tracing = append(p.tracing, l)
+	}
+	// The uplink may have had another number of queues.
+	queues, err := ebpf.LoadPinnedMap(p.pins.at(bpf.MuxMapSockets), nil)
+	if err != nil {
+		return fmt.Errorf("pinned map: %w", err)
+	}
+	spec.Maps[bpf.MuxMapSockets].MaxEntries = queues.MaxEntries()
+	queues.Close()
+	if err := spec.LoadAndAssign(&p.objs.MuxMaps, pinMaps(spec, p.pins)); err != nil {
+		return fmt.Errorf("pinned maps: %w", err)
+	}
+	for name, prog := range p.ofPorts() {
+		if *prog, err = ebpf.LoadPinnedProgram(p.pins.at(name), nil); err != nil {
+			return fmt.Errorf("pinned program: %w", err)
+		}
+	}
+	return nil
+}
+
+// readState reads the pinned state.
+func readState(keep *pins) (s bpf.State, err error) {
+	spec, err := bpf.LoadMux()
+	if err != nil {
+		return s, err
+	}
+	m, err := ebpf.LoadPinnedMap(keep.at(pinState), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return s, unusable("%s is missing", pinState)
+	}
+	if err != nil {
+		return s, fmt.Errorf("pinned state: %w", err)
+	}
+	defer m.Close()
+	if m.ValueSize() != spec.Maps[bpf.MuxMapState].ValueSize {
+		return s, unusable("it was made by another version")
+	}
+	if err := m.Lookup(uint32(0), &s); err != nil {
+		return s, fmt.Errorf("pinned state: %w", err)
+	}
+	return s, nil
+}
+
+// portsOf are the ports of a mux in the namespace of h, by ifindex: what carries
+// its program.
+func portsOf(h *netlink.Handle, prog *ebpf.Program) (map[uint32]string, error) {
+	id, err := programID(prog)
+	if err != nil {
+		return nil, err
+	}
+	links, err := route.Dump(h.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list ports: %w", err)
+	}
+	ports := map[uint32]string{}
+	for _, l := range links {
+		if a := l.Attrs(); l.Type() == "veth" && a.Xdp != nil && a.Xdp.Attached && a.Xdp.ProgId == id {
+			ports[uint32(a.Index)] = a.Name
+		}
+	}
+	return ports, nil
+}
+
+// adopt takes over the endpoints in the kernel's tables and puts right what the
+// death of the process before has left half done. The calling thread is in the
+// uplink's namespace.
+func (m *Mux) adopt() error {
+	ports, err := portsOf(m.nl, m.progs.objs.UnetPort)
+	if err != nil {
+		return err
+	}
+	endpoints, err := endpointsInKernel(&m.progs.objs)
+	if err != nil {
+		return err
+	}
+	tags, err := tagsInKernel(&m.progs.objs)
+	if err != nil {
+		return err
+	}
+	alive := map[bpf.Owner]*Lease{}
+	for owner, e := range endpoints {
+		m.lastID = max(m.lastID, e.Id)
+		name, there := ports[owner.Port]
+		if owner.Port == 0 {
+			name = m.up.name
+			if there, err = socketThere(m.progs.objs.Sockets, owner.Queue, m.unbound); err != nil {
+				return err
+			}
+		}
+		if there {
+			alive[owner] = m.adopted(owner, e, name)
+		}
+		delete(ports, owner.Port)
+	}
+	for t, owner := range tags {
+		if alive[owner] == nil {
+			if err := m.deleteTag(t); err != nil {
+				return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
+			}
+		}
+	}
+	for owner, e := range endpoints {
+		if alive[owner] == nil {
+			m.log.Info("endpoint reclaimed, its process has died", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
+			if err := m.forgetEndpoint(owner); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range ports {
+		m.log.Info("port removed that was not finished", "port", name)
+	}
+	if err := m.reaper.deleteAll(ports); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for t, owner := range tags {
+		if l := alive[owner]; l != nil {
+			if err := m.readmit(l, t); err != nil {
+				m.log.Warn("the kernel has given a claimed port to another program, which will receive nothing there", "tag", t, "endpoint", l.id, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// adopted is the lease of an endpoint that waits for its owner.
+func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
+	l := newLease(m)
+	l.id, l.cookie, l.segmentBytes = e.Id, e.Cookie, int64(e.SegmentBytes)
+	l.owner = Owner{PID: int(e.Pid), UID: e.Uid, GID: e.Gid}
+	l.at = &attachment{owner: owner, device: device}
+	l.granted = true
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if owner.Port != 0 {
+		l.attach = endpoint.AttachPort
+		l.at.slot, l.at.hasSlot, l.at.port = e.Slot, true, true
+		m.slots[e.Slot] = true
+	} else {
+		l.attach = endpoint.AttachQueue
+		l.queue, l.holdsQueue = owner.Queue, true
+		m.queues[owner.Queue] = true
+	}
+	m.leases[l.id] = l
+	return l
+}
+
+// reclaimAfterGrace takes back what nobody presents in time. It runs until then,
+// or until the mux is closed.
+func (m *Mux) reclaimAfterGrace(grace time.Duration) {
+	select {
+	case <-time.After(grace):
+	case <-m.ctx.Done():
+		return
+	}
+	for _, l := range m.unleased(func(*Lease) bool { return true }) {
+		m.reclaim(l, fmt.Sprintf("not presented within %v", grace))
+	}
+}
+
+// reclaimDead takes back what waits to be presented and has no port any more: its
+// process has died.
+func (m *Mux) reclaimDead() {
+	dead := m.unleased(func(l *Lease) bool {
+		if l.at.owner.Port == 0 {
+			return false
+		}
+		_, err := m.nl.LinkByIndex(int(l.at.owner.Port))
+		return isAbsent(err)
+	})
+	for _, l := range dead {
+		m.reclaim(l, "its process has died")
+	}
+}
+
+// waits reports whether the endpoint of a port waits to be presented.
+func (m *Mux) waits(port int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.leases {
+		if !l.leased && int(l.at.owner.Port) == port {
+			return true
+		}
+	}
+	return false
+}
+
+// unleased takes the endpoints that wait to be presented and fit, so that they
+// cannot be presented any more.
+func (m *Mux) unleased(fit func(*Lease) bool) []*Lease {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []*Lease
+	for _, l := range m.leases {
+		if !l.leased && fit(l) {
+			l.leased = true
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+func (m *Mux) reclaim(l *Lease, why string) {
+	o := l.ownedBy()
+	err := l.close(nil)
+	m.log.Info("endpoint reclaimed", "endpoint", l.id, "uid", o.UID, "pid", o.PID, "why", why, "error", err)
+}

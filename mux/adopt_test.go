@@ -1,0 +1,314 @@
+package mux_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket/layers"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux"
+)
+
+// pinLab is a lab whose muxes are pinned.
+type pinLab struct {
+	*lab
+	pin string
+}
+
+func newPinLab(t *testing.T) *pinLab {
+	t.Helper()
+	dir := bpffs(t)
+	return &pinLab{lab: &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}, pin: dir}
+}
+
+// serve has a child serve the mux.
+func (l *pinLab) serve(o order) *child {
+	l.t.Helper()
+	c := startChild(l.t, l.A)
+	o.Do, o.Interface, o.Pin = "open", l.A.Interface, l.pin
+	c.do(o)
+	return c
+}
+
+// openIn has a child make an endpoint, which this process uses.
+func (l *pinLab) openIn(c *child, req endpoint.Request) *app {
+	l.t.Helper()
+	if req.Geometry == (endpoint.Geometry{}) {
+		req.Geometry = small
+	}
+	return attach(l.t, c.do(order{Do: "endpoint", Request: req}).Grant)
+}
+
+// me is this process as the owner of an endpoint.
+var me = mux.Owner{PID: os.Getpid(), UID: 0, GID: 0}
+
+// present gives an endpoint that was taken over its lease.
+func (l *pinLab) present(a *app) mux.EndpointInfo {
+	l.t.Helper()
+	info, lease, err := l.mux.Present(l.t.Context(), me, a.grant.XSK)
+	must(l.t, err)
+	a.lease = lease
+	return info
+}
+
+// echo sends a datagram to an endpoint and has it send one back. Nothing may be lost.
+func (l *lab) echo(b *net.UDPConn, a *app, text string) {
+	l.t.Helper()
+	tag := a.grant.Tags[0]
+	to := fmt.Sprintf("%v:%d", tag.Addr, tag.Port)
+	sendTo(l.t, b, to, text)
+	p := packet(l.t, a.recv().frame)
+	if udp, ok := p.Layer(layers.LayerTypeUDP).(*layers.UDP); !ok || string(udp.Payload) != text {
+		l.t.Fatalf("received %v, want %q", p, text)
+	}
+	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, to, b.LocalAddr().String(), "re: "+text))
+	must(l.t, b.SetReadDeadline(time.Now().Add(5*time.Second)))
+	readFrom(l.t, b, "re: "+text)
+}
+
+// While its process is killed again and again and another takes over, traffic
+// goes on and nothing of it is lost.
+func TestTakenOverUnderTraffic(t *testing.T) {
+	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+		t.Run(mode.String(), func(t *testing.T) {
+			l := newPinLab(t)
+			if mode == mux.ModeNative {
+				listenGRO(t, l.B)
+			}
+			c := l.serve(order{Mode: mode})
+			a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
+			b := kernelUDP(t, l.B, "10.0.0.2:0")
+			done := make(chan error, 1)
+			go func() {
+				for range 5 {
+					c.kill()
+					next := startChild(t, l.A)
+					if r, died := next.try(order{Do: "open", Interface: l.A.Interface, Pin: l.pin}); died || r.Error != "" {
+						done <- fmt.Errorf("died %v, %s\n%s", died, r.Error, next.out)
+						return
+					}
+					if r, died := next.try(order{Do: "present"}, a.grant.XSK); died || r.Error != "" || r.Endpoints[0].ID != a.grant.ID {
+						done <- fmt.Errorf("died %v, %+v", died, r)
+						return
+					}
+					c = next
+				}
+				done <- nil
+			}()
+			n := 0
+			for running := true; running; n++ {
+				l.echo(b, a, fmt.Sprint("number ", n))
+				select {
+				case err := <-done:
+					must(t, err)
+					running = false
+				default:
+				}
+			}
+			c.do(order{Do: "abandon"})
+			l.openConfig(mux.Config{Pin: l.pin})
+			if l.mux.Mode() != mode {
+				t.Errorf("mode %v", l.mux.Mode())
+			}
+			l.present(a)
+			l.echo(b, a, "the last")
+			if got := l.count(); got["rx_port"] != uint64(n+1) || got["tx_uplink"] != uint64(n+1) {
+				t.Errorf("%d round trips, counters %v", n+1, got)
+			}
+			must(t, a.lease.Close())
+			passed := l.count()["rx_pass"]
+			sendTo(t, b, "10.0.0.1:7000", "too late")
+			l.await("rx_pass", passed+1)
+			must(t, l.mux.Close())
+			if left := pinnedIn(t, l.pin); len(left) != 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// Who presents a socket gets its endpoint, with all that it had, and nobody else does.
+func TestPresent(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	tags := []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.TCPTag(netip.MustParseAddrPort("10.0.0.1:7000")), udpTag("10.0.0.1:32768").AsBlock(), addrTag("10.0.0.77"), endpoint.MessageTag(7)}
+	a := l.openIn(c, endpoint.Request{Tags: tags})
+	q := l.openIn(c, endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{endpoint.MessageTag(8)}})
+	listed := c.do(order{Do: "list"}).Endpoints
+	c.kill()
+	l.openConfig(mux.Config{Pin: l.pin})
+
+	before := l.mux.Endpoints()
+	if len(before) != 2 || before[0].Leased || before[1].Leased {
+		t.Fatalf("taken over: %+v", before)
+	}
+	ctx := t.Context()
+	unbound, err := xsk.NewUnbound()
+	must(t, err)
+	defer unbound.Close()
+	udp, err := kernelUDP(t, l.B, "10.0.0.2:0").File()
+	must(t, err)
+	defer udp.Close()
+	for _, f := range []*os.File{unbound, udp, a.grant.Segment} {
+		if _, _, err := l.mux.Present(ctx, me, f); !errors.Is(err, mux.ErrNotPresentable) {
+			t.Errorf("present %s: %v", f.Name(), err)
+		}
+	}
+	if _, _, err := l.mux.Present(ctx, mux.Owner{PID: 1, UID: netlab.NobodyID}, a.grant.XSK); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("another user: %v", err)
+	}
+	info := l.present(a)
+	if _, _, err := l.mux.Present(ctx, me, a.grant.XSK); !errors.Is(err, mux.ErrLeased) {
+		t.Errorf("twice: %v", err)
+	}
+	l.present(q)
+	// All is as it was, but for the process that has it now.
+	after := l.mux.Endpoints()
+	for i := range listed {
+		if listed[i].Owner.PID != c.cmd.Process.Pid || after[i].Owner.PID != os.Getpid() {
+			t.Errorf("owner %+v, then %+v", listed[i].Owner, after[i].Owner)
+		}
+		listed[i].Owner.PID = os.Getpid()
+	}
+	if fmt.Sprint(after) != fmt.Sprint(listed) || fmt.Sprint(info) != fmt.Sprint(listed[0]) || len(info.Tags) != len(tags) || !info.Leased {
+		t.Errorf("endpoints %+v\nwere      %+v\npresented %+v", after, listed, info)
+	}
+
+	// The tags are held as they were: against others, and to be given back.
+	other := l.open()
+	for _, tag := range append(tags, udpTag("10.0.0.1:32770"), endpoint.MessageTag(8)) {
+		if _, err := other.lease.Claim(ctx, tag); !errors.Is(err, endpoint.ErrTagHeld) {
+			t.Errorf("claim %v: %v", tag, err)
+		}
+	}
+	for _, port := range []int{7000, 32800} {
+		must(t, l.A.Do(func() error {
+			if k, err := net.ListenUDP("udp4", &net.UDPAddr{Port: port}); err == nil {
+				k.Close()
+				t.Errorf("a kernel program got port %d", port)
+			}
+			return nil
+		}))
+	}
+	if a.grant.ID == other.grant.ID || other.grant.ID == q.grant.ID {
+		t.Errorf("endpoint numbers %d, %d, %d", a.grant.ID, q.grant.ID, other.grant.ID)
+	}
+	for _, tag := range tags {
+		must(t, a.lease.Unclaim(ctx, tag))
+	}
+	if _, err := other.lease.Claim(ctx, tags[0]); err != nil {
+		t.Error(err)
+	}
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	sendTo(t, b, "10.0.0.1:7000", "to its new owner")
+	other.recv()
+	sendRaw(t, l.B, messageFrame(l.A.LinkAddr, l.B.LinkAddr, 8, 1, "to the queue"))
+	q.recv()
+}
+
+// What nobody presents is reclaimed, though its process lives.
+func TestReclaimedAfterGrace(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	ask := endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
+	a := l.openIn(c, ask)
+	queue := endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{endpoint.MessageTag(8)}}
+	q := l.openIn(c, queue)
+	c.kill()
+	var log logBuffer
+	freed := make(chan mux.EndpointInfo, 10)
+	l.openConfig(mux.Config{Pin: l.pin, Grace: 300 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Freed: func(e mux.EndpointInfo) { freed <- e }})
+	if n := len(l.mux.Endpoints()); n != 2 {
+		t.Fatalf("%d endpoints were taken over", n)
+	}
+	eventually(t, "the endpoints are gone", func() bool { return len(l.mux.Endpoints()) == 0 })
+	eventually(t, "the log says so", func() bool { return strings.Count(log.String(), "not presented within 300ms") == 2 })
+	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK); !errors.Is(err, mux.ErrNotPresentable) {
+		t.Errorf("present what was reclaimed: %v", err)
+	}
+	l.openRequest(ask)
+	select {
+	case e := <-freed:
+		t.Errorf("freed while it is held: %+v", e)
+	default:
+	}
+	a.leave()
+	q.leave()
+	ids := []uint64{(<-freed).ID, (<-freed).ID}
+	slices.Sort(ids)
+	if !slices.Equal(ids, []uint64{a.grant.ID, q.grant.ID}) {
+		t.Errorf("freed %v", ids)
+	}
+	l.openRequest(queue)
+}
+
+// What died while no process served the mux is reclaimed by the next one at once.
+func TestDeadAreNotTakenOver(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	ask := []endpoint.Request{
+		{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}},
+		{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7001"), endpoint.MessageTag(8)}},
+	}
+	a, q := l.openIn(c, ask[0]), l.openIn(c, ask[1])
+	c.kill()
+	a.leave()
+	q.leave()
+	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) == 2 })
+	// Meanwhile its tags claim nothing.
+	heard := openSniff(t, l.A)
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	sendTo(t, b, "10.0.0.1:7000", "to the kernel")
+	heard.vlanOf("to the kernel")
+
+	l.openConfig(mux.Config{Pin: l.pin})
+	if list := l.mux.Endpoints(); len(list) != 0 {
+		t.Errorf("taken over: %+v", list)
+	}
+	for _, req := range ask {
+		l.openRequest(req)
+	}
+}
+
+// A process that dies while its endpoint waits to be presented is not waited for.
+func TestDeadWhileWaiting(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	a := l.openIn(c, endpoint.Request{})
+	c.kill()
+	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
+	if n := len(l.mux.Endpoints()); n != 1 {
+		t.Fatalf("%d endpoints were taken over", n)
+	}
+	a.leave()
+	eventually(t, "the endpoint is gone", func() bool { return len(l.mux.Endpoints()) == 0 })
+}
+
+// A port of the kernel's that another program got meanwhile is logged, and the
+// tag stays.
+func TestTakenPort(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	c.kill()
+	kernelUDP(t, l.A, "10.0.0.1:7000")
+	var log logBuffer
+	l.openConfig(mux.Config{Pin: l.pin, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	l.present(a)
+	if s := log.String(); !strings.Contains(s, "level=WARN") || !strings.Contains(s, "udp:10.0.0.1:7000") {
+		t.Errorf("log: %s", s)
+	}
+	l.echo(kernelUDP(t, l.B, "10.0.0.2:0"), a, "hello")
+	must(t, a.lease.Unclaim(t.Context(), udpTag("10.0.0.1:7000")))
+}

@@ -1,0 +1,67 @@
+package mux
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/unet-go/unet/bpf"
+)
+
+// followAlarms begins to read what the programs have to say, until the mux is
+// closed.
+func (m *Mux) followAlarms() error {
+	alarms, err := ringbuf.NewReader(m.progs.objs.Alarms)
+	if err != nil {
+		return fmt.Errorf("alarms: %w", err)
+	}
+	m.running.Go(func() { m.readAlarms(alarms) })
+	m.background.push(alarms.Close)
+	return nil
+}
+
+func (m *Mux) readAlarms(alarms *ringbuf.Reader) {
+	for {
+		record, err := alarms.Read()
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil {
+			m.log.Error("alarms can no longer be read", "error", err)
+			return
+		}
+		var a bpf.Alarm
+		if err := binary.Read(bytes.NewReader(record.RawSample), binary.NativeEndian, &a); err != nil {
+			m.log.Error("alarm", "error", err)
+			continue
+		}
+		m.alarm(a)
+	}
+}
+
+// alarm takes an endpoint back whose owner harms others. Its frames are dropped
+// already.
+func (m *Mux) alarm(a bpf.Alarm) {
+	if a.Kind != bpf.AlarmFill {
+		m.log.Error("alarm of an unknown kind", "kind", a.Kind, "slot", a.Slot)
+		return
+	}
+	for _, l := range m.all() {
+		if !l.at.hasSlot || l.at.slot != a.Slot {
+			continue
+		}
+		m.mu.Lock()
+		info := l.info()
+		m.mu.Unlock()
+		if m.revoked != nil {
+			m.revoked(info)
+		}
+		err := l.close(fmt.Errorf("%w: its fill ring had entries that are no frames of its segment", ErrRevoked))
+		m.log.Warn("endpoint revoked: its fill ring had entries that are no frames of its segment",
+			"endpoint", l.id, "uid", info.Owner.UID, "pid", info.Owner.PID, "error", err)
+	}
+}

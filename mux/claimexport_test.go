@@ -1,0 +1,42 @@
+package mux
+
+import "github.com/unet-go/unet/endpoint"
+
+// Claims are the tags that are held, by the claim table and by the kernel's,
+// with the number of descriptors that reserve their ports.
+func (m *Mux) Claims() (held, inKernel map[endpoint.Tag]bool, reserved int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	held, inKernel = map[endpoint.Tag]bool{}, map[endpoint.Tag]bool{}
+	for t, c := range m.tags.held {
+		held[t] = true
+		reserved += len(c.reserved)
+	}
+	kernel, err := tagsInKernel(&m.progs.objs)
+	for t := range kernel {
+		inKernel[t] = true
+	}
+	return held, inKernel, reserved, err
+}
+
+// CountedClaims is how many entries the indexes of the claim table have.
+func (m *Mux) CountedClaims() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.tags.byLease) + len(m.tags.inBlock) + len(m.tags.onAddr)
+}
+
+// ForgetClaims does to the claims what the death of the mux's process does: the
+// kernel's table stays.
+func (m *Mux) ForgetClaims() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tags.letGo()
+}
+
+// Readmit is readmit of one of the lease's tags.
+func (l *Lease) Readmit(t endpoint.Tag) error {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	return l.m.readmit(l, t)
+}

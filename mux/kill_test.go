@@ -1,0 +1,275 @@
+package mux_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// killer kills a process as kill -9 does, in the nth of its system calls that may
+// change something which outlives it.
+type killer struct {
+	t    *testing.T
+	plan *ebpf.Map // one killPlan
+}
+
+// killPlan is what the program is told, and tells.
+type killPlan struct {
+	Process uint64
+	Seen    uint64 // calls so far
+	At      uint64 // so many, and then it is killed
+}
+
+// The system calls that are counted, and of bpf(2) the commands (linux/bpf.h): MAP_UPDATE_ELEM,
+// MAP_DELETE_ELEM, OBJ_PIN, RAW_TRACEPOINT_OPEN, LINK_CREATE, LINK_DETACH.
+var (
+	killCalls    = []int32{unix.SYS_SENDTO, unix.SYS_UNLINKAT, unix.SYS_MKDIRAT, unix.SYS_IOCTL, unix.SYS_UNSHARE, unix.SYS_BIND}
+	killCommands = []int32{2, 3, 6, 17, 28, 34}
+)
+
+// firstArgument is where struct pt_regs has a system call's first argument.
+var firstArgument = map[string]int32{"amd64": 112, "arm64": 0}
+
+func newKiller(t *testing.T) *killer {
+	t.Helper()
+	at, known := firstArgument[runtime.GOARCH]
+	if !known {
+		t.Skipf("pt_regs of %s", runtime.GOARCH)
+	}
+	k := &killer{t: t}
+	var err error
+	k.plan, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 24, MaxEntries: 1})
+	must(t, err)
+	t.Cleanup(func() { k.plan.Close() })
+	var ns unix.Stat_t // the test may run in a container, where a process has several numbers
+	must(t, unix.Stat("/proc/self/ns/pid", &ns))
+
+	ins := asm.Instructions{
+		asm.LoadMem(asm.R7, asm.R1, 8, asm.DWord), // number of the call
+		asm.LoadMem(asm.R6, asm.R1, 0, asm.DWord), // its registers
+	}
+	for _, nr := range killCalls {
+		ins = append(ins, asm.JEq.Imm(asm.R7, nr, "counted"))
+	}
+	ins = append(ins,
+		asm.JNE.Imm(asm.R7, unix.SYS_BPF, "done"),
+		asm.Mov.Reg(asm.R1, asm.RFP), asm.Add.Imm(asm.R1, -8),
+		asm.Mov.Imm(asm.R2, 8),
+		asm.Mov.Reg(asm.R3, asm.R6), asm.Add.Imm(asm.R3, at),
+		asm.FnProbeReadKernel.Call(),
+		asm.LoadMem(asm.R7, asm.RFP, -8, asm.DWord),
+	)
+	for _, command := range killCommands {
+		ins = append(ins, asm.JEq.Imm(asm.R7, command, "counted"))
+	}
+	ins = append(ins,
+		asm.Ja.Label("done"),
+		asm.StoreImm(asm.RFP, -12, 0, asm.Word).WithSymbol("counted"),
+		asm.LoadMapPtr(asm.R1, k.plan.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -12),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "done"),
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.LoadImm(asm.R1, int64(ns.Dev), asm.DWord),
+		asm.LoadImm(asm.R2, int64(ns.Ino), asm.DWord),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -8),
+		asm.Mov.Imm(asm.R4, 8),
+		asm.FnGetNsCurrentPidTgid.Call(),
+		asm.JNE.Imm(asm.R0, 0, "done"),
+		asm.LoadMem(asm.R1, asm.RFP, -4, asm.Word), // the process
+		asm.LoadMem(asm.R2, asm.R7, 0, asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, "done"),
+		asm.Mov.Imm(asm.R3, 1),
+		asm.AddAtomic.Mem(asm.R7, asm.R3, asm.DWord, 8),
+		asm.LoadMem(asm.R3, asm.R7, 8, asm.DWord),
+		asm.LoadMem(asm.R2, asm.R7, 16, asm.DWord),
+		asm.JLE.Reg(asm.R3, asm.R2, "done"),
+		asm.Mov.Imm(asm.R1, int32(unix.SIGKILL)),
+		asm.FnSendSignal.Call(),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("done"),
+		asm.Return(),
+	)
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL", Instructions: ins})
+	must(t, err)
+	defer prog.Close()
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: prog})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	return k
+}
+
+// aim has a child killed in its nth call from now on, counted from 0.
+func (k *killer) aim(c *child, n uint64) {
+	k.t.Helper()
+	must(k.t, k.plan.Put(uint32(0), killPlan{Process: uint64(c.cmd.Process.Pid), At: n}))
+}
+
+// life is how far a child came in doing all that changes anything.
+type life struct {
+	mine    *app // an endpoint that it made, which this process has
+	ending  bool // the end of that one's lease was ordered
+	closing bool // that of the mux was
+	over    bool // it lived to the end
+}
+
+// live has a child open the mux, take over an endpoint if there is one, and do the rest.
+func (l *pinLab) live(c *child, before *app) (v life) {
+	l.t.Helper()
+	died := false
+	do := func(o order, files ...*os.File) (a answer) {
+		l.t.Helper()
+		if died {
+			return a
+		}
+		if a, died = c.try(o, files...); a.Error != "" {
+			l.t.Fatalf("%s: %s\n%s", o.Do, a.Error, c.out)
+		}
+		return a
+	}
+	do(order{Do: "open", Interface: l.A.Interface, Pin: l.pin})
+	if before != nil {
+		do(order{Do: "present"}, before.grant.XSK)
+	}
+	queue := do(order{Do: "endpoint", Request: endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: killTags[:1]}})
+	if queue.Grant != nil {
+		must(l.t, queue.Grant.Close()) // its process died, as far as the mux can see
+	}
+	mine := do(order{Do: "endpoint", Request: endpoint.Request{Geometry: small, Tags: killTags[1:]}})
+	if mine.Grant == nil {
+		return v
+	}
+	v.mine = attach(l.t, mine.Grant)
+	more := udpTag("10.0.0.1:7001")
+	do(order{Do: "claim", ID: mine.Grant.ID, Tag: &more})
+	do(order{Do: "unclaim", ID: mine.Grant.ID, Tag: &more})
+	if v.ending = !died && before == nil; v.ending {
+		do(order{Do: "end", ID: mine.Grant.ID})
+	}
+	if v.closing = !died; v.closing {
+		do(order{Do: "close"})
+	}
+	v.over = !died
+	return v
+}
+
+// killEvery thins out the steps, of which there are some 300 that take half a second
+// each. Every run begins at another one.
+var killEvery = flag.Uint64("kill-every", 12, "TestKilledAtAnyStep: kill at every nth step")
+
+// The first is the tag of an endpoint on a queue.
+var killTags = []endpoint.Tag{endpoint.MessageTag(8), udpTag("10.0.0.1:7000"), endpoint.MessageTag(7), udpTag("10.0.0.1:64000").AsBlock()}
+
+// Whatever instant the process that serves a mux is killed at: what its owners hold
+// goes on working, the next process takes that over and nothing else, and when it
+// is closed nothing is left.
+func TestKilledAtAnyStep(t *testing.T) {
+	for _, takenOver := range []bool{false, true} {
+		t.Run(fmt.Sprint("taken over ", takenOver), func(t *testing.T) {
+			netlab.RequireXDP(t)
+			k := newKiller(t)
+			l := newPinLab(t)
+			empty := look(t, l.A)
+			b := kernelUDP(t, l.B, "10.0.0.2:0")
+			first := rand.Uint64N(*killEvery)
+			for n, over := first, false; !over && !t.Failed(); n += *killEvery {
+				over = l.killAt(k, n, takenOver, b, empty)
+			}
+		})
+	}
+}
+
+// killAt is one life that ends at step n, and what comes of it. It reports whether there
+// is no such step.
+func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, empty traces) bool {
+	l.t.Helper()
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("killed at step %d", n)
+		}
+	}()
+	var before *app
+	if takenOver {
+		c := l.serve(order{})
+		before = l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7100")}})
+		c.kill()
+	}
+	c := startChild(l.t, l.A)
+	k.aim(c, n)
+	v := l.live(c, before)
+	c.kill()
+	if before != nil && !v.closing {
+		l.echo(b, before, "nothing has happened")
+	}
+	if v.mine != nil && !v.ending && !v.closing {
+		l.echo(b, v.mine, "nothing has happened")
+	}
+
+	m := openPinned(l.t, l.A, mux.Config{Pin: l.pin, Grace: time.Hour})
+	var mine []*app
+	for _, a := range []*app{before, v.mine} {
+		if a == nil {
+			continue
+		}
+		_, lease, err := m.Present(l.t.Context(), me, a.grant.XSK)
+		if ended := v.closing || v.ending && a == v.mine; err != nil && !(ended && errors.Is(err, mux.ErrNotPresentable)) {
+			l.t.Fatalf("present endpoint %d: %v", a.grant.ID, err)
+		}
+		if err == nil {
+			a.lease = lease
+			mine = append(mine, a)
+			if !v.closing && !(v.ending && a == v.mine) {
+				l.echo(b, a, "taken over")
+			}
+		}
+	}
+	eventually(l.t, "what nobody holds is gone", func() bool { return len(m.Endpoints()) == len(mine) && len(look(l.t, l.A).links) == 2+len(mine) })
+	for _, a := range mine {
+		must(l.t, a.lease.Close())
+	}
+	for _, a := range []*app{before, v.mine} {
+		if a != nil {
+			a.close()
+		}
+	}
+	g, lease, err := m.OpenEndpoint(l.t.Context(), endpoint.Request{Geometry: small, Tags: append(killTags, udpTag("10.0.0.1:7100"), udpTag("10.0.0.1:7001"))})
+	must(l.t, err)
+	must(l.t, errors.Join(lease.Close(), g.Close(), m.Close()))
+	if left := pinnedIn(l.t, l.pin); len(left) != 0 {
+		l.t.Errorf("pinned: %v", left)
+	}
+	if now := look(l.t, l.A); !slices.Equal(now.links, empty.links) || !slices.Equal(now.xdp, empty.xdp) {
+		l.t.Errorf("left behind: %+v, before: %+v", now, empty)
+	}
+	if s := run(l.t, l.A, "ethtool", "-k", l.A.Interface); !strings.Contains(s, "rx-vlan-offload: on") {
+		l.t.Error("receive VLAN offload stays off")
+	}
+	return v.over
+}
+
+// openPinned opens a mux that the caller closes.
+func openPinned(t *testing.T, h *netlab.Host, cfg mux.Config) (m *mux.Mux) {
+	t.Helper()
+	cfg.Interface = h.Interface
+	must(t, h.Do(func() (err error) {
+		m, err = mux.Open(cfg)
+		return err
+	}))
+	return m
+}

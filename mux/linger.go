@@ -1,0 +1,171 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/xsk"
+)
+
+// After the end of its lease an endpoint has no tag and no port, and yet there
+// may be much left of it: a process that keeps the socket keeps the namespace of
+// the port and the memory that is registered with the socket, and one that keeps
+// the segment open or mapped keeps its memory. Nothing can take that away from
+// it. So the mux goes on asking, and says when all is gone; whoever limits what a
+// user has counts it until then.
+
+// How long after one question the next is asked. Most processes let go at once.
+const (
+	lingerFirst = time.Millisecond
+	lingerMost  = 250 * time.Millisecond
+)
+
+// lingering is what may be left of an endpoint.
+type lingering struct {
+	info   EndpointInfo
+	at     *attachment
+	socket bool     // may be there
+	memory *os.File // what its segment is asked by; nil: it is gone, or was made by another process
+
+	pause time.Duration
+	next  time.Time // when it is asked
+}
+
+// linger begins to ask what is left of an endpoint whose lease has ended.
+func (m *Mux) linger(info EndpointInfo, at *attachment, memory *os.File) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lingering = append(m.lingering, &lingering{
+		info: info, at: at, socket: true, memory: memory,
+		pause: lingerFirst, next: time.Now(),
+	})
+	select {
+	case m.lingers <- struct{}{}:
+	default: // not seen yet
+	}
+}
+
+// followLingering asks, in a goroutine of its own, until the mux is closed.
+func (m *Mux) followLingering() {
+	for {
+		var due <-chan time.Time
+		if next := m.askLingering(); !next.IsZero() {
+			due = time.After(time.Until(next))
+		}
+		select {
+		case <-due:
+		case <-m.lingers:
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}
+
+// askLingering asks about all whose time has come and returns when the next is due; zero:
+// there are none.
+func (m *Mux) askLingering() (next time.Time) {
+	m.mu.Lock()
+	list := m.lingering
+	m.lingering = nil
+	m.mu.Unlock()
+	var left []*lingering
+	now := time.Now()
+	for _, e := range list {
+		if now.Before(e.next) {
+			left = append(left, e)
+			continue
+		}
+		if m.gone(e) {
+			m.freed(e)
+			continue
+		}
+		e.next = now.Add(e.pause)
+		e.pause = min(2*e.pause, lingerMost)
+		left = append(left, e)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lingering = append(m.lingering, left...)
+	for _, e := range m.lingering {
+		if next.IsZero() || e.next.Before(next) {
+			next = e.next
+		}
+	}
+	return next
+}
+
+// gone asks about one. What cannot be asked is taken for gone, for it would never be.
+func (m *Mux) gone(e *lingering) bool {
+	if e.at.port && m.takeAway(e.at) != nil {
+		return false
+	}
+	var err error
+	if e.socket {
+		if e.socket, err = m.socketLingers(e); err != nil {
+			m.log.Warn("cannot tell whether the socket of an endpoint is closed", "endpoint", e.info.ID, "error", err)
+		}
+	}
+	if e.memory != nil {
+		used, err := xsk.SegmentInUse(e.memory)
+		if err != nil {
+			m.log.Warn("cannot tell whether the segment of an endpoint is closed", "endpoint", e.info.ID, "error", err)
+		}
+		if !used {
+			if err := errors.Join(xsk.FreeSegment(e.memory), e.memory.Close()); err != nil {
+				m.log.Warn("segment of an endpoint", "endpoint", e.info.ID, "error", err)
+			}
+			e.memory = nil
+		}
+	}
+	return !e.socket && e.memory == nil
+}
+
+// socketLingers reports whether somebody still has the socket of an endpoint.
+// That of a port has its slot to itself. The queue of an uplink may have been
+// taken by another endpoint, which shows that it was free.
+func (m *Mux) socketLingers(e *lingering) (bool, error) {
+	if e.info.Attach == endpoint.AttachPort {
+		return socketThere(m.progs.objs.PortSockets, e.at.slot, m.unbound)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if bound, taken := m.queues[e.info.Queue]; taken {
+		return !bound, nil
+	}
+	return socketThere(m.progs.objs.Sockets, e.info.Queue, m.unbound)
+}
+
+// freed is the end of an endpoint.
+func (m *Mux) freed(e *lingering) {
+	if e.at.hasSlot {
+		m.giveSlot(e.at.slot)
+	}
+	m.log.Debug("endpoint freed", "endpoint", e.info.ID)
+	if m.tellFreed != nil {
+		m.tellFreed(e.info)
+	}
+}
+
+// letLinger ends the asking for good. What could not be deleted is tried once
+// more, if so wanted.
+func (m *Mux) letLinger(again bool) error {
+	m.mu.Lock()
+	list := m.lingering
+	m.lingering = nil
+	m.mu.Unlock()
+	var err error
+	for _, e := range list {
+		if again && e.at.port {
+			err = errors.Join(err, m.takeAway(e.at))
+		}
+		if e.memory != nil {
+			if cerr := e.memory.Close(); cerr != nil {
+				err = errors.Join(err, fmt.Errorf("segment of endpoint %d: %w", e.info.ID, cerr))
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,224 @@
+package mux_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
+)
+
+// heard is what a lease has told.
+type heard struct {
+	mu   sync.Mutex
+	list []endpoint.Notice
+}
+
+func hear(l *mux.Lease) (*heard, func()) {
+	h := &heard{}
+	stop := l.Watch(func(n endpoint.Notice) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.list = append(h.list, n)
+	})
+	return h, stop
+}
+
+func (h *heard) all() []endpoint.Notice {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.list)
+}
+
+func (h *heard) has(n endpoint.Notice) bool { return slices.Contains(h.all(), n) }
+
+// onUplink does something with the uplink of host A.
+func (l *lab) onUplink(fn func(up netlink.Link) error) {
+	l.t.Helper()
+	must(l.t, l.A.Do(func() error {
+		up, err := netlink.LinkByName(l.A.Interface)
+		if err != nil {
+			return err
+		}
+		return fn(up)
+	}))
+}
+
+var (
+	linkDown  = endpoint.Notice{Kind: endpoint.NoticeLinkDown}
+	linkUp    = endpoint.Notice{Kind: endpoint.NoticeLinkUp}
+	allRoutes = endpoint.Notice{Kind: endpoint.NoticeRoute}
+)
+
+func routeTo(s string) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: netip.MustParseAddr(s)}
+}
+
+// The uplink goes down, by itself and by its other end, and up again.
+func TestLinkNotices(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a, b := l.open(), l.open()
+	early, stop := hear(a.lease)
+	other, _ := hear(b.lease)
+	l.onUplink(netlink.LinkSetDown)
+	eventually(t, "told that the link is down", func() bool { return early.has(linkDown) && other.has(linkDown) })
+	late, _ := hear(a.lease)
+	if got := late.all(); !slices.Equal(got, []endpoint.Notice{linkDown}) {
+		t.Errorf("a late watcher was told %v", got)
+	}
+	fresh, _ := hear(l.open().lease)
+	if got := fresh.all(); !slices.Equal(got, []endpoint.Notice{linkDown}) {
+		t.Errorf("a watcher of a new endpoint was told %v", got)
+	}
+	stop()
+	before := early.all()
+	l.onUplink(netlink.LinkSetUp)
+	eventually(t, "told that the link is up", func() bool { return other.has(linkUp) && late.has(linkUp) && fresh.has(linkUp) })
+	if got := early.all(); !slices.Equal(got, before) {
+		t.Errorf("told after stop: %v", got)
+	}
+	run(t, l.B, "ip", "link", "set", l.B.Interface, "down")
+	eventually(t, "told that the carrier is lost", func() bool {
+		return slices.Equal(slices.DeleteFunc(other.all(), func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeRoute }), []endpoint.Notice{linkDown, linkUp, linkDown})
+	})
+}
+
+// Who has resolved a destination is told when its next hop changes, and others are not.
+func TestRouteNotices(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	l.onUplink(func(up netlink.Link) error {
+		_, dst, err := net.ParseCIDR("192.0.2.0/24")
+		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
+	})
+	a, b := l.open(), l.open()
+	for _, dst := range []string{"10.0.0.2", "192.0.2.1", "10.0.0.1"} {
+		_, err := a.lease.Resolve(t.Context(), netip.MustParseAddr(dst))
+		must(t, err)
+	}
+	told, _ := hear(a.lease)
+	others, _ := hear(b.lease)
+	run(t, l.B, "ip", "link", "set", l.B.Interface, "address", "02:00:00:00:00:99")
+	run(t, l.B, "ping", "-c", "1", "-W", "2", "10.0.0.1") // its ARP says so
+	eventually(t, "told of what is behind the peer", func() bool { return told.has(routeTo("10.0.0.2")) && told.has(routeTo("192.0.2.1")) })
+	if told.has(routeTo("10.0.0.1")) || told.has(allRoutes) {
+		t.Errorf("told %v", told.all())
+	}
+	if got := others.all(); len(got) != 0 {
+		t.Errorf("an endpoint that has resolved nothing was told %v", got)
+	}
+	r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("192.0.2.1"))
+	if err != nil || r.LinkAddr != [6]byte{2, 0, 0, 0, 0, 0x99} {
+		t.Errorf("resolved anew: %+v, %v", r, err)
+	}
+	l.onUplink(func(up netlink.Link) error {
+		_, dst, err := net.ParseCIDR("198.51.100.0/24")
+		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
+	})
+	eventually(t, "told of the routes", func() bool { return told.has(allRoutes) && others.has(allRoutes) })
+}
+
+// A destination that is a whole address of this host is reached otherwise when its
+// owner comes or goes.
+func TestNoticeOfAWholeAddress(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a, owner := l.open(), l.open(addrTag("10.0.0.77"))
+	r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.77"))
+	if err != nil || r.LinkAddr != l.A.LinkAddr {
+		t.Fatalf("resolved %+v, %v", r, err)
+	}
+	told, _ := hear(a.lease)
+	must(t, owner.lease.Unclaim(t.Context(), addrTag("10.0.0.77")))
+	eventually(t, "told that it went", func() bool { return told.has(routeTo("10.0.0.77")) })
+	again, _ := hear(a.lease)
+	_, err = owner.lease.Claim(t.Context(), addrTag("10.0.0.77"))
+	must(t, err)
+	eventually(t, "told that it came", func() bool { return again.has(routeTo("10.0.0.77")) })
+}
+
+// A lease that has resolved more than is kept is told of everything.
+func TestNoticesOfManyDestinations(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	l.onUplink(func(up netlink.Link) error {
+		_, dst, err := net.ParseCIDR("198.18.0.0/16")
+		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
+	})
+	a := l.open()
+	dst := netip.MustParseAddr("198.18.0.1")
+	for range mux.MaxResolved + 1 {
+		_, err := a.lease.Resolve(t.Context(), dst)
+		must(t, err)
+		dst = dst.Next()
+	}
+	told, _ := hear(a.lease)
+	run(t, l.B, "ip", "link", "set", l.B.Interface, "address", "02:00:00:00:00:99")
+	run(t, l.B, "ping", "-c", "1", "-W", "2", "10.0.0.1")
+	eventually(t, "told of all", func() bool { return told.has(allRoutes) })
+}
+
+// A new MTU is a change of every route.
+func TestMTUNotice(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open()
+	told, _ := hear(a.lease)
+	for _, c := range []struct{ set, want int }{{1400, 1400}, {1600, 1500}} { // the programs were loaded for 1500
+		before := len(told.all())
+		l.onUplink(func(up netlink.Link) error { return netlink.LinkSetMTU(up, c.set) })
+		eventually(t, "told of the MTU", func() bool { return slices.Contains(told.all()[before:], allRoutes) })
+		r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.2"))
+		if err != nil || r.MTU != uint32(c.want) {
+			t.Errorf("MTU %d: route %+v, %v", c.set, r, err)
+		}
+		if g := l.open().grant; g.Identity.MTU != uint32(c.want) {
+			t.Errorf("MTU %d: granted %+v", c.set, g.Identity)
+		}
+	}
+}
+
+// Leases end with the uplink, and say why.
+func TestLeasesEndWithTheUplink(t *testing.T) {
+	for what, change := range map[string]func(netlink.Link) error{
+		"deleted": netlink.LinkDel,
+		"link address": func(up netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(up, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
+		},
+	} {
+		l := openLab(t, mux.ModeGeneric)
+		a, b := l.open(), l.open()
+		if err := a.lease.Err(); err != nil {
+			t.Errorf("ended from the beginning: %v", err)
+		}
+		l.onUplink(change)
+		for _, x := range []*app{a, b} {
+			<-x.lease.Done()
+			if err := x.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrUplinkChanged) {
+				t.Errorf("%s: ended by %v", what, err)
+			}
+		}
+		if err := <-l.mux.Failed(); !errors.Is(err, mux.ErrUplinkChanged) {
+			t.Errorf("%s: failed by %v", what, err)
+		}
+		if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small}); !errors.Is(err, mux.ErrUplinkChanged) {
+			t.Errorf("%s: opened an endpoint: %v", what, err)
+		}
+	}
+}
+
+// What a lease says of its end when its owner closed it, or the mux.
+func TestLeaseErr(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a, b := l.open(), l.open()
+	must(t, a.lease.Close())
+	if err := a.lease.Err(); err != endpoint.ErrLeaseClosed {
+		t.Errorf("closed: %v", err)
+	}
+	must(t, l.mux.Close())
+	if err := b.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrClosed) {
+		t.Errorf("closed with the mux: %v", err)
+	}
+}

@@ -1,0 +1,304 @@
+package mux_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// bpffs mounts a bpffs for the length of a test.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	netlab.RequireXDP(t)
+	dir := t.TempDir()
+	must(t, unix.Mount("bpf", dir, "bpf", 0, "mode=0700"))
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+			unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
+	return dir
+}
+
+// pinnedIn lists the muxes that are pinned.
+func pinnedIn(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, "unet", "*"))
+	must(t, err)
+	return list
+}
+
+// onlyPins is the directory of the one mux that is pinned.
+func (l *pinLab) onlyPins() string {
+	l.t.Helper()
+	list := pinnedIn(l.t, l.pin)
+	if len(list) != 1 {
+		l.t.Fatalf("pinned: %v", list)
+	}
+	return list[0]
+}
+
+// A mux that is pinned has one process, and shares its interface with none.
+func TestInUse(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	st, err := os.Stat(l.onlyPins())
+	must(t, err)
+	if st.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v", st.Mode())
+	}
+	open := func(pin string, want error) {
+		t.Helper()
+		must(t, l.A.Do(func() error {
+			if m, err := mux.Open(mux.Config{Interface: l.A.Interface, Pin: pin}); !errors.Is(err, want) {
+				t.Errorf("open: %v, %v; want %v", m, err, want)
+			}
+			return nil
+		}))
+	}
+	open(l.pin, mux.ErrInUse)
+	open("", mux.ErrForeignProgram)
+	open(bpffs(t), mux.ErrForeignProgram)
+	c.kill()
+	l.openConfig(mux.Config{Pin: l.pin})
+	open(l.pin, mux.ErrInUse)
+	must(t, l.mux.Close())
+	if left := pinnedIn(t, l.pin); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	l.openMux(mux.ModeAuto)
+	open(l.pin, mux.ErrForeignProgram)
+	if left := pinnedIn(t, l.pin); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Only a bpffs can be pinned to.
+func TestPinToNoBPFFS(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	for _, dir := range []string{t.TempDir(), "/nonesuch"} {
+		must(t, p.A.Do(func() error {
+			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Pin: dir}); err == nil || !strings.Contains(err.Error(), dir) {
+				t.Errorf("pin to %s: %v", dir, err)
+			}
+			return nil
+		}))
+	}
+}
+
+// What is pinned and cannot be gone on from is taken down, and its endpoints end.
+func TestUnusablePins(t *testing.T) {
+	for _, c := range []struct {
+		what, says string
+		mode       mux.Mode
+		change     func(*pinLab, netlink.Link) error
+	}{
+		{"another mode is asked for", "generic mode", mux.ModeNative, nil},
+		{"another link address", "link address", mux.ModeAuto, func(_ *pinLab, up netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(up, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
+		}},
+		{"another version", "another version", mux.ModeAuto, func(l *pinLab, _ netlink.Link) error {
+			m, err := ebpf.LoadPinnedMap(filepath.Join(l.onlyPins(), "state"), nil)
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			var s bpf.State
+			return errors.Join(m.Lookup(uint32(0), &s), func() error { s.Objects[0]++; return m.Put(uint32(0), s) }())
+		}},
+		{"a version with another state", "another version", mux.ModeAuto, func(l *pinLab, _ netlink.Link) error {
+			path := filepath.Join(l.onlyPins(), "state")
+			m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			return errors.Join(os.Remove(path), m.Pin(path))
+		}},
+		{"the uplink's link is missing", "uplink is missing", mux.ModeAuto, func(l *pinLab, _ netlink.Link) error {
+			return os.Remove(filepath.Join(l.onlyPins(), "uplink"))
+		}},
+		{"a map is missing", "tags is missing", mux.ModeAuto, func(l *pinLab, _ netlink.Link) error {
+			return os.Remove(filepath.Join(l.onlyPins(), "tags"))
+		}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			l := newPinLab(t)
+			child := l.serve(order{})
+			a := l.openIn(child, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+			child.kill()
+			if c.change != nil {
+				must(t, l.A.Do(func() error {
+					up, err := netlink.LinkByName(l.A.Interface)
+					must(t, err)
+					return c.change(l, up)
+				}))
+			}
+			// A link that lost its pin goes in the kernel's own time.
+			eventually(t, "the program can be replaced", func() bool {
+				_, err := os.Stat(filepath.Join(l.onlyPins(), "uplink"))
+				return err == nil || len(look(t, l.A).xdp) == 1
+			})
+			var log logBuffer
+			l.openConfig(mux.Config{Pin: l.pin, Mode: c.mode, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if s := log.String(); !strings.Contains(s, "level=WARN") || !strings.Contains(s, c.says) {
+				t.Errorf("log: %s", s)
+			}
+			if list := l.mux.Endpoints(); len(list) != 0 {
+				t.Errorf("taken over: %+v", list)
+			}
+			if now := look(t, l.A); len(now.links) != 2 {
+				t.Errorf("ports are left: %v", now.links)
+			}
+			if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK); !errors.Is(err, mux.ErrNotPresentable) {
+				t.Errorf("present: %v", err)
+			}
+			l.open(udpTag("10.0.0.1:7000"))
+		})
+	}
+}
+
+// What happens to the uplink while no process serves the mux.
+func TestUplinkChangesMeanwhile(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	c.kill()
+	b := kernelUDP(t, l.B, "10.0.0.2:0")
+	change := func(fn func(netlink.Link) error) {
+		t.Helper()
+		must(t, l.A.Do(func() error {
+			up, err := netlink.LinkByName(l.A.Interface)
+			must(t, err)
+			return fn(up)
+		}))
+	}
+	change(func(up netlink.Link) error { return netlink.LinkSetMTU(up, 1400) })
+	c = l.serve(order{})
+	change(func(up netlink.Link) error { return netlink.LinkSetMTU(up, 1600) })
+	c.kill()
+	change(func(up netlink.Link) error {
+		return errors.Join(netlink.LinkSetDown(up), netlink.LinkSetName(up, "renamed"), netlink.LinkSetUp(up))
+	})
+	l.A.Interface = "renamed"
+	l.openConfig(mux.Config{Pin: l.pin})
+	l.present(a)
+	if id := l.mux.Identity(); id.MTU != 1500 || id.Interface != "renamed" { // what the programs let out
+		t.Errorf("identity %+v", id)
+	}
+	r, err := a.lease.Resolve(t.Context(), l.B.Addr.Addr())
+	must(t, err)
+	if r.MTU != 1500 {
+		t.Errorf("route %+v", r)
+	}
+	l.echo(b, a, "hello")
+}
+
+// The setting of the uplink is restored by whoever closes the mux.
+func TestVLANOffloadIsRestoredLater(t *testing.T) {
+	l := newPinLab(t)
+	offload := func() bool {
+		return strings.Contains(run(t, l.A, "ethtool", "-k", l.A.Interface), "rx-vlan-offload: on")
+	}
+	if !offload() {
+		t.Fatal("receive VLAN offload is off before")
+	}
+	l.serve(order{}).kill()
+	if offload() {
+		t.Error("on, and nobody serves the mux")
+	}
+	c := l.serve(order{})
+	run(t, l.A, "ethtool", "-K", l.A.Interface, "rxvlan", "on")
+	c.kill()
+	l.openConfig(mux.Config{Pin: l.pin})
+	if offload() {
+		t.Error("on, and the mux was opened")
+	}
+	must(t, l.mux.Close())
+	if !offload() {
+		t.Error("off, and the mux was closed")
+	}
+}
+
+// The pins of an uplink that is gone are removed when any mux is opened.
+func TestPinsOfADeletedUplink(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
+	c.kill()
+	gone := l.onlyPins()
+	must(t, l.A.Do(func() error {
+		up, err := netlink.LinkByName(l.A.Interface)
+		must(t, err)
+		return netlink.LinkDel(up)
+	}))
+	elsewhere := netlab.RequirePair(t, netlab.Config{}) // of another namespace
+	var m *mux.Mux
+	must(t, elsewhere.A.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: elsewhere.A.Interface, Pin: l.pin})
+		return err
+	}))
+	defer m.Close()
+	if list := pinnedIn(t, l.pin); len(list) != 1 || slices.Contains(list, gone) {
+		t.Errorf("pinned: %v, and %s is of an interface that is gone", list, gone)
+	}
+	a.leave()
+}
+
+// Abandon leaves everything working for the next, in this process as well.
+func TestAbandon(t *testing.T) {
+	netlab.RequireXDP(t)
+	warm(t)
+	l := newPinLab(t)
+	before := look(t, l.A)
+	l.openConfig(mux.Config{Pin: l.pin})
+	a := l.open(udpTag("10.0.0.1:7000"))
+	b := kernelUDP(t, l.B, "10.0.0.2:0")
+	b.SetReadDeadline(time.Time{})
+	l.echo(b, a, "before")
+	for n := range 3 {
+		must(t, l.mux.Abandon())
+		must(t, errors.Join(l.mux.Abandon(), l.mux.Close(), a.lease.Close(), a.lease.Close()))
+		select {
+		case <-a.lease.Done():
+		default:
+			t.Error("the lease goes on")
+		}
+		if err := a.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrClosed) {
+			t.Errorf("ended by %v", err)
+		}
+		if _, err := a.lease.Claim(t.Context(), endpoint.MessageTag(0)); !errors.Is(err, endpoint.ErrLeaseClosed) {
+			t.Errorf("claim: %v", err)
+		}
+		l.echo(b, a, fmt.Sprint("abandoned ", n))
+		l.openConfig(mux.Config{Pin: l.pin})
+		l.present(a)
+		l.echo(b, a, fmt.Sprint("taken over ", n))
+	}
+	must(t, l.mux.Close())
+	a.close()
+	b.Close()
+	wantTraces(t, l.A, before)
+	l.openMux(mux.ModeAuto)
+	if err := l.mux.Abandon(); err == nil {
+		t.Error("a mux that is not pinned was abandoned")
+	}
+	l.open()
+}

@@ -1,0 +1,104 @@
+package mux
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Requests to rtnetlink that the library has no call for, on sockets of our
+// own: each port would otherwise cost several sockets, and its inner end needs a
+// number and flags from the start.
+
+// portMTU is the largest a veth can have. A super-frame of the kernel's is up
+// to 64 KiB, and a device with a smaller MTU would lose it silently. What may
+// leave by the uplink is the port program's concern.
+const portMTU = 65535
+
+// innerName is the inner end's name in its own namespace.
+const innerName = "port"
+
+// openRoute opens an rtnetlink socket in a namespace. It keeps that alive.
+func openRoute(ns netns.NsHandle) (*nl.SocketHandle, error) {
+	sock, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("netlink: %w", err)
+	}
+	return &nl.SocketHandle{Socket: sock}, nil
+}
+
+func routeRequest(sock *nl.SocketHandle, kind, flags int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: sock}
+	return req
+}
+
+// addVeth makes a port's pair. The inner end is in the namespace of the socket,
+// with the number innerIndex, and up; the outer end is in that of outerNS, and
+// down. ARP is off on both: nothing but the endpoint speaks at the inner end.
+// It returns the number of the outer end.
+//
+// The kernel lets only the end be numbered in whose name the pair is made, so
+// that is the inner one.
+func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS netns.NsHandle) (outerIndex int, err error) {
+	req := routeRequest(inner, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK|unix.NLM_F_ECHO)
+	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	head.Index = int32(innerIndex)
+	head.Flags = unix.IFF_UP | unix.IFF_NOARP
+	head.Change = head.Flags
+	req.AddData(head)
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(innerName)))
+	one := nl.Uint32Attr(1) // with more queues the CPU would choose one
+	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(portMTU)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one))
+	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
+	peerHead := nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	peerHead.Flags = unix.IFF_NOARP
+	peerHead.Change = peerHead.Flags
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(outerName))
+	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(portMTU))
+	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, one)
+	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, one)
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(outerNS)))
+	req.AddData(info)
+	// The echo is what everybody is told of the new device (Linux 6.1).
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range msgs {
+		if len(m) < unix.SizeofIfInfomsg {
+			continue
+		}
+		attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
+		if err != nil {
+			return 0, err
+		}
+		for _, a := range attrs {
+			if a.Attr.Type == unix.IFLA_LINK && len(a.Value) == 4 { // the other end
+				return int(nl.NativeEndian().Uint32(a.Value)), nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("BUG: the kernel did not say what the other end of %s is", innerName)
+}
+
+// setXDP attaches a program to a device of the socket's namespace by its
+// descriptor. It stays until the device goes; -1 takes off what is there.
+func setXDP(sock *nl.SocketHandle, ifindex, program, flags int) error {
+	req := routeRequest(sock, unix.RTM_SETLINK, unix.NLM_F_ACK)
+	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	head.Index = int32(ifindex)
+	req.AddData(head)
+	xdp := nl.NewRtAttr(unix.IFLA_XDP|unix.NLA_F_NESTED, nil)
+	xdp.AddRtAttr(nl.IFLA_XDP_FD, nl.Uint32Attr(uint32(int32(program))))
+	xdp.AddRtAttr(nl.IFLA_XDP_FLAGS, nl.Uint32Attr(uint32(flags)))
+	req.AddData(xdp)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}

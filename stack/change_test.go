@@ -1,0 +1,400 @@
+package stack_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+	"github.com/unet-go/unet/wire"
+)
+
+// Packets go out and nothing comes back: the route service is asked again every
+// half second, and once for all who are behind one link address.
+func TestSilentLinkAddressIsDoubted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
+		s, l, w := newRouted(t, false, r)
+		defer s.Close()
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		const hosts = 20
+		send := func(d time.Duration, also func()) (asked int) {
+			before := r.count()
+			for ; d > 0; d -= 90 * time.Millisecond {
+				for i := range hosts {
+					u.SendTo([]byte("x"), manyHosts(i))
+				}
+				also()
+				time.Sleep(90 * time.Millisecond)
+			}
+			return r.count() - before
+		}
+		send(90*time.Millisecond, func() {})
+		if n := r.count(); n != hosts {
+			t.Fatalf("asked %d times at first", n)
+		}
+		// Others are heard, and one of theirs is in the same place of the table.
+		others := func() {
+			speak(l, linkC)
+			speak(l, wire.LinkAddr{2, 0, 0, 0, 0xf, 0xb ^ 0xf})
+		}
+		if n := send(4*time.Second, others); n < 7 || n > 14 {
+			t.Errorf("asked %d times in 4 s", n)
+		}
+		if got := counters(s)["routes_doubted"]; got < 7 {
+			t.Errorf("doubted %d times", got)
+		}
+		// It has moved, and is heard from there.
+		r.set(answerWith(stack.Route{LinkAddr: linkC}))
+		w.take()
+		send(time.Second, func() { speak(l, linkC) })
+		moved := 0
+		for _, line := range w.take() {
+			if line[:len(macA+" > "+macB)] != macA+" > "+macB {
+				moved++
+			}
+		}
+		if moved == 0 {
+			t.Error("nothing was sent where it is now")
+		}
+		asked := r.count()
+		s.Invalidate(netip.Addr{}) // as the route service says for the others behind that hop
+		synctest.Wait()
+		if n := r.count() - asked; n != hosts {
+			t.Errorf("asked %d times for what is invalid", n)
+		}
+		if n := send(4*time.Second, func() { speak(l, linkC) }); n != 0 {
+			t.Errorf("asked %d times in 4 s while it was heard", n)
+		}
+		// A single packet that is not answered, and then nothing.
+		time.Sleep(10 * time.Second)
+		asked = r.count()
+		u.SendTo(nil, manyHosts(0)) // used again after long
+		time.Sleep(10 * time.Second)
+		if n := r.count() - asked; n != 2 {
+			t.Errorf("asked %d times for one packet", n)
+		}
+	})
+}
+
+// What has been invalidated is asked for again, while the old answer is used.
+func TestInvalidate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{delay: 100 * time.Millisecond, answer: answerWith(stack.Route{LinkAddr: linkB})}
+		s, l, w := newRouted(t, false, r)
+		defer s.Close()
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		dst := netip.MustParseAddr("192.0.2.1")
+		send := func() {
+			t.Helper()
+			if err := u.SendTo([]byte("x"), netip.AddrPortFrom(dst, 9)); err != nil {
+				t.Error(err)
+			}
+			// After a while, wherever it is, it is heard, and not doubted.
+			time.AfterFunc(140*time.Millisecond, func() { speak(l, linkB); speak(l, linkC) })
+		}
+		settle := func(asked int, what string) {
+			t.Helper()
+			time.Sleep(150 * time.Millisecond)
+			synctest.Wait()
+			if n := r.count(); n != asked {
+				t.Errorf("%s: asked %d times in all, want %d", what, n, asked)
+			}
+		}
+		s.Invalidate(dst) // of which nobody knows
+		s.Invalidate(netip.MustParseAddr("fd00::1"))
+		settle(0, "unknown")
+
+		// While it is asked for: the answer may be from before, so it is asked again.
+		send()
+		time.Sleep(50 * time.Millisecond)
+		s.Invalidate(dst)
+		r.set(answerWith(stack.Route{LinkAddr: linkC}))
+		r.mu.Lock()
+		r.answer = func(netip.Addr) (stack.Route, error) {
+			if r.asked == 1 {
+				return stack.Route{LinkAddr: linkB}, nil
+			}
+			return stack.Route{LinkAddr: linkC}, nil
+		}
+		r.mu.Unlock()
+		time.Sleep(70 * time.Millisecond)
+		expect(t, w, macB)
+		settle(2, "invalidated while resolving")
+		send()
+		expect(t, w, "02:00:00:00:00:0c")
+
+		// In use: the old answer meanwhile.
+		r.set(answerWith(stack.Route{LinkAddr: linkB, MTU: 1000}))
+		s.Invalidate(netip.MustParseAddr("::ffff:192.0.2.1"))
+		s.Invalidate(dst)
+		send()
+		expect(t, w, "02:00:00:00:00:0c")
+		settle(4, "in use") // once more, since the second came while it was asked for
+		time.Sleep(100 * time.Millisecond)
+		send()
+		expect(t, w, macB)
+		if err := u.SendTo(make([]byte, 973), netip.AddrPortFrom(dst, 9)); err != syscall.EMSGSIZE {
+			t.Errorf("beyond the new MTU: %v", err)
+		}
+
+		// Nobody uses it: it is forgotten, and the next packet waits for the answer.
+		time.Sleep(2 * time.Second)
+		w.take()
+		asked := r.count()
+		s.Invalidate(netip.Addr{})
+		settle(asked, "unused")
+		if n := stack.Routes(s); n != 0 {
+			t.Errorf("%d routes are left", n)
+		}
+		send()
+		expect(t, w)
+		settle(asked+1, "used again")
+		expect(t, w, macB)
+
+		// A failure is forgotten.
+		dst = netip.MustParseAddr("192.0.2.2")
+		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, errNoRoute })
+		send()
+		settle(asked+2, "failure")
+		if err := u.SendTo(nil, netip.AddrPortFrom(dst, 9)); !errors.Is(err, syscall.EHOSTUNREACH) {
+			t.Errorf("remembered failure: %v", err)
+		}
+		s.Invalidate(dst)
+		r.set(answerWith(stack.Route{LinkAddr: linkB}))
+		send()
+		settle(asked+3, "after a failure")
+		expect(t, w, macB)
+		if n := counters(s)["routes_invalidated"]; n == 0 {
+			t.Error("not counted")
+		}
+	})
+}
+
+// The route service finds that there is no way any more: whoever sends is told,
+// also on a socket that has sent there before.
+func TestRouteThatEnds(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
+			s, _, _ := newRouted(t, false, r)
+			defer s.Close()
+			u := must(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.UDPOptions{}))
+			v := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+			u.Send(nil)
+			synctest.Wait() // for the answer
+			if err := u.Send(nil); err != nil {
+				t.Fatal(err)
+			}
+			r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, fmt.Errorf("%w: %w", errno, errNoRoute) })
+			s.Invalidate(netip.MustParseAddr("192.0.2.1"))
+			synctest.Wait()
+			b := must(u.Reserve())
+			for _, err := range []error{u.Send(nil), v.SendTo(nil, ap("192.0.2.1:9")), u.Commit(&b, 1, netip.AddrPort{})} {
+				if !errors.Is(err, syscall.EHOSTUNREACH) || !errors.Is(err, errNoRoute) {
+					t.Errorf("got %v", err)
+				}
+			}
+			u.Cancel(&b)
+			// There is one again.
+			r.set(answerWith(stack.Route{LinkAddr: linkB}))
+			s.Invalidate(netip.Addr{})
+			if err := u.Send(nil); err != nil {
+				t.Errorf("after it came back: %v", err)
+			}
+			synctest.Wait()
+		})
+	}
+}
+
+// The link goes down: nobody hangs, and nobody who reads is disturbed.
+func TestLinkDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
+		s, l, w := newRouted(t, false, r)
+		defer s.Close()
+		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+		v := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		u.Send([]byte("x"))
+		synctest.Wait()
+		w.take()
+
+		// What is held is given up, and its socket told.
+		r.setDelay(time.Second)
+		held := must(s.DialUDP(ap("10.0.0.1:9"), ap("192.0.2.1:9"), stack.UDPOptions{}))
+		held.Send([]byte("x"))
+		v.SendTo([]byte("x"), ap("192.0.2.2:9"))
+		// A reader and a sender that block.
+		read := make(chan error, 1)
+		go func() {
+			_, err := u.Recv(make([]byte, 10))
+			read <- err
+		}()
+		l.Stick(true)
+		sent := make(chan error, 1)
+		go func() {
+			for {
+				if err := v.SendTo([]byte("x"), ap("10.0.0.2:9")); err != nil {
+					sent <- err
+					return
+				}
+			}
+		}()
+		time.Sleep(10 * time.Millisecond)
+		select {
+		case err := <-sent:
+			t.Fatalf("a sender does not wait for the link: %v", err)
+		default:
+		}
+		start := time.Now()
+		s.SetLink(false)
+		s.SetLink(false)
+		if err := <-sent; err != syscall.ENETDOWN || time.Since(start) > time.Millisecond {
+			t.Errorf("blocked sender: %v after %v", err, time.Since(start))
+		}
+		l.Stick(false)
+		if _, err := held.Recv(nil); err != nil {
+			t.Errorf("a read of nothing: %v", err)
+		}
+		if _, err := held.Recv(make([]byte, 1)); err != syscall.ENETDOWN {
+			t.Errorf("what was held: %v", err)
+		}
+		if n := stack.Held(s); n != 0 {
+			t.Errorf("%d packets are still held", n)
+		}
+		b := must(u.Reserve())
+		n, batch := v.SendBatch([]stack.UDPMessage{{Buf: []byte("x"), Addr: ap("10.0.0.2:9")}})
+		for i, err := range []error{u.Send(nil), v.SendTo(nil, ap("10.0.0.2:9")), v.SendTo(nil, ap("192.0.2.7:9")), batch, u.Commit(&b, 1, netip.AddrPort{})} {
+			if err != syscall.ENETDOWN || n != 0 {
+				t.Errorf("send %d: %v, %d sent", i, err, n)
+			}
+		}
+		u.Cancel(&b)
+		// The stack's own sockets reach one another, and deadlines work.
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-read; err == syscall.ENETDOWN {
+			t.Error("a reader was told of the link")
+		}
+		x := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		if err := v.SendTo([]byte("x"), ap("10.0.0.1:7")); err != nil {
+			t.Errorf("to a socket of the same stack: %v", err)
+		}
+		must(x.Recv(make([]byte, 1)))
+		x.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := x.Recv(make([]byte, 1)); err != os.ErrDeadlineExceeded {
+			t.Errorf("deadline: %v", err)
+		}
+		// Nothing is asked all that time.
+		asked := r.count()
+		time.Sleep(time.Hour)
+		if _, ok := s.NextDeadline(); ok || r.count() != asked {
+			t.Errorf("asked %d times more, a timer is left: %v", r.count()-asked, ok)
+		}
+
+		// Up: asked anew, and a failure from before is not remembered.
+		r.setDelay(0)
+		s.SetLink(true)
+		s.SetLink(true)
+		x.SetReadDeadline(time.Time{})
+		w.take()
+		if err := v.SendTo([]byte("x"), ap("192.0.2.1:9")); err != nil {
+			t.Errorf("up: %v", err)
+		}
+		synctest.Wait()
+		lines := w.take() // what the link had not moved before is among it
+		if n := len(lines); n == 0 || !strings.Contains(lines[n-1], "192.0.2.1") {
+			t.Errorf("up: sent %q", lines)
+		}
+		l.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte("news"))})
+		buf := make([]byte, 10)
+		if n, err := x.Recv(buf); string(buf[:n]) != "news" || err != nil {
+			t.Errorf("up: %q %v", buf[:n], err)
+		}
+		if got := counters(s); got["link_downs"] != 1 || got["held_dropped"] != 2 {
+			t.Errorf("counters: %v", got)
+		}
+	})
+}
+
+// A stack that does its own ARP asks again after the link was down: it may be on
+// another network now.
+func TestLinkDownForgetsNeighbours(t *testing.T) {
+	s, l, c := newScripted(t, nil)
+	w := tap(t, l)
+	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u.Send([]byte("x"))
+	l.Inject(stack.Frame{Data: arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)})
+	s.Poll(c.now())
+	expect(t, w, askB, macB+" | ip")
+	v := must(s.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.3:9"), stack.UDPOptions{}))
+	v.Send([]byte("x"))
+	expect(t, w, "arp request")
+	s.SetLink(false)
+	if err := v.Send(nil); err != syscall.ENETDOWN { // what was held
+		t.Errorf("got %v", err)
+	}
+	if err := u.Send(nil); err != syscall.ENETDOWN {
+		t.Errorf("got %v", err)
+	}
+	s.Poll(c.advance(time.Minute))
+	expect(t, w)
+	if _, ok := s.NextDeadline(); ok {
+		t.Error("a timer is left")
+	}
+	s.SetLink(true)
+	u.Send([]byte("x"))
+	expect(t, w, askB)
+}
+
+// Changes, answers and sends in any order, from all sides: everything that was
+// taken is given back.
+func TestChangesWhileSending(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		l, _ := memlink.Pair(memlink.Config{})
+		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
+		cfg.LinkAddr, cfg.Addr, cfg.Resolver = linkA, prefixA, r
+		s := newStack(t, l, cfg)
+		stop := make(chan struct{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				switch i % 5 {
+				case 0:
+					s.Invalidate(netip.Addr{})
+				case 1:
+					s.Invalidate(manyHosts(i % 30).Addr())
+				case 2:
+					s.SetLink(i%3 == 0)
+				case 3:
+					r.set(answerWith(stack.Route{LinkAddr: linkC}))
+				case 4:
+					r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
+				}
+			}
+		}()
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		for i := range 20_000 {
+			err := u.SendTo([]byte("x"), manyHosts(i%40))
+			if err != nil && err != syscall.ENETDOWN && !errors.Is(err, syscall.EHOSTUNREACH) && err != syscall.ENOBUFS {
+				t.Fatal(err)
+			}
+		}
+		close(stop)
+		<-done
+	})
+}

@@ -1,0 +1,183 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// tally is what a receiver has got.
+type tally struct {
+	samples []sample // those that are for it
+
+	mu    sync.Mutex
+	got   uint64
+	last  uint64
+	wrong []string
+}
+
+// take judges a frame, or of a kernel socket a payload: it must be a sample for this
+// receiver, byte for byte, with a number above all before.
+func (y *tally) take(b []byte, payload bool) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, s := range y.samples {
+		at, want := numberAt(s.Frame), s.Frame
+		if payload {
+			want = want[at-markLen:]
+			at = markLen
+		}
+		if len(b) < len(want) || !bytes.Equal(b[:at], want[:at]) || !bytes.Equal(b[at+8:len(want)], want[at+8:]) {
+			continue
+		}
+		n := binary.BigEndian.Uint64(b[at:])
+		if n <= y.last {
+			y.note("number %d after %d", n, y.last)
+		}
+		y.last = n
+		y.got++
+		return
+	}
+	y.note("foreign: %s", hex.EncodeToString(b[:min(len(b), 96)]))
+}
+
+func (y *tally) note(format string, args ...any) {
+	if len(y.wrong) < 10 {
+		y.wrong = append(y.wrong, fmt.Sprintf(format, args...))
+	}
+}
+
+func (y *tally) look() (got uint64, wrong []string) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return y.got, y.wrong
+}
+
+// collector takes frames from endpoints of this process, as fast as it can.
+type collector struct {
+	eps     []*endpoint.Endpoint
+	tallies []*tally
+	stop    chan struct{}
+	done    chan struct{}
+}
+
+func collect(t testing.TB, eps []*endpoint.Endpoint, tallies []*tally) *collector {
+	c := &collector{eps, tallies, make(chan struct{}), make(chan struct{})}
+	go c.run()
+	t.Cleanup(c.end)
+	return c
+}
+
+func (c *collector) run() {
+	defer close(c.done)
+	descs := make([]endpoint.Desc, 256)
+	for {
+		idle := true
+		for i, ep := range c.eps {
+			n := ep.RecvFrames(descs, len(descs))
+			for _, d := range descs[:n] {
+				c.tallies[i].take(ep.Bytes(d), false)
+				ep.ReleaseFrame(d)
+			}
+			idle = idle && n == 0
+		}
+		if idle {
+			select {
+			case <-c.stop:
+				return
+			default:
+				runtime.Gosched()
+			}
+		}
+	}
+}
+
+// end takes what is there and stops.
+func (c *collector) end() {
+	select {
+	case <-c.done:
+	default:
+		close(c.stop)
+		<-c.done
+	}
+}
+
+// attach is an endpoint of this process, which is root's, through unetd.
+func attach(t testing.TB, socket string, req endpoint.Request) *endpoint.Endpoint {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), tripTimeout)
+	defer cancel()
+	grant, lease, err := control.Open(ctx, socket, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := endpoint.Attach(grant, endpoint.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(ep.Close(), lease.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return ep
+}
+
+// openSink opens a kernel socket and reads it until the test ends.
+func openSink(t testing.TB, h *netlab.Host, at netip.AddrPort, y *tally) *net.UDPConn {
+	t.Helper()
+	conn, err := h.ListenUDP(at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctlErr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20)
+	})
+	if err := errors.Join(ctlErr, err); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 2048)
+		for {
+			n, _, err := conn.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				y.take(buf[:n], true)
+			}
+		}
+	}()
+	t.Cleanup(func() { conn.Close(); <-done })
+	return conn
+}
+
+// sinkDrops is how many datagrams found no room in a kernel socket's buffer.
+func sinkDrops(conn *net.UDPConn) (drops uint64, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	ctlErr := raw.Control(func(fd uintptr) { drops, err = socketDrops(int(fd)) })
+	return drops, errors.Join(ctlErr, err)
+}

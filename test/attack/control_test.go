@@ -1,0 +1,240 @@
+package attack
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+const (
+	openRecord = `{"v":1,"id":1,"op":"open","open":{"geometry":{"frame_count":64,"fill_size":32,"rx_size":32,"tx_size":32,"completion_size":32}}}`
+	claimAny   = `{"v":1,"id":2,"op":"claim","tag":"udp:10.0.0.1:0"}`
+)
+
+// nonsense are first records that end a connection.
+func nonsense() (records []record) {
+	for _, text := range []string{
+		"x", "\x00", "{", "}", "[]", "null", "1", `""`, "{}", `{"v":1}`, `{"v":1,"id":1}`, openRecord + "{}", openRecord[:len(openRecord)-1],
+		strings.Repeat("[", 60000), strings.Repeat(`{"v":`, 10000), "\xff\xfe\xfd", `{"v":1,"id":1,"op":"\ud800"}`,
+		`{"v":2,"id":1,"op":"open","open":{}}`, `{"v":-1,"id":1,"op":"open","open":{}}`, `{"v":1e99,"id":1,"op":"open","open":{}}`, `{"v":"1","id":1,"op":"open","open":{}}`,
+		`{"v":1,"id":0,"op":"open","open":{}}`, `{"v":1,"id":-1,"op":"open","open":{}}`, `{"v":1,"id":18446744073709551616,"op":"open","open":{}}`,
+		`{"v":1,"id":1,"op":"open"}`, `{"v":1,"id":1,"op":"open","open":[]}`, `{"v":1,"id":1,"op":"open","open":{"attach":"root"}}`, `{"v":1,"id":1,"op":"open","open":{"uid":0}}`,
+		`{"v":1,"id":1,"op":"open","open":{},"tag":"msg:1"}`, `{"v":1,"id":1,"op":"open","open":{},"uid":0}`, `{"v":1,"v":1,"id":1,"op":"shut down"}`,
+		`{"v":1,"id":1,"op":"open","open":{"tags":[` + strings.TrimSuffix(strings.Repeat(`"msg:1",`, 4000), ",") + `]}}`,
+		`{"v":1,"id":1,"op":"claim","tag":"msg:1"}`, `{"v":1,"id":1,"op":"unclaim","tag":"msg:1"}`, `{"v":1,"id":1,"op":"resolve","addr":"10.0.0.2"}`,
+		`{"v":1,"id":1,"op":"present"}`, `{"v":1,"id":1,"op":"list","after":-1}`, `{"v":1,"id":1,"op":"close"}`, `{"v":1,"id":1,"op":"OPEN","open":{}}`,
+		`{"v":1,"event":"closed","message":"over"}`, `{"v":1,"id":1,"grant":{}}`, `{"v":1,"id":1,"error":{"code":"x","message":"y"}}`,
+	} {
+		records = append(records, record{Text: text})
+	}
+	return append(records, record{}, // of length 0, which is the end
+		record{Text: openRecord, Pad: 1 << 16}, record{Text: openRecord, Pad: 150_000}, record{Text: " ", Pad: 1 << 16})
+}
+
+// ended checks that unetd has ended each conversation, and notes how.
+func (s *scene) ended(what []string, all []talked) {
+	s.Helper()
+	said := map[string]int{}
+	for i, t := range all {
+		if !t.Ended {
+			s.Errorf("%s: the connection goes on, after %q", what[i], t.Answers)
+		}
+		last := "nothing"
+		if len(t.Answers) > 0 {
+			if last = codeOf(t.Answers[len(t.Answers)-1]); last == "an answer" && strings.Contains(t.Answers[len(t.Answers)-1], `"lease"`) {
+				s.Errorf("%s: %s", what[i], t.Answers)
+			}
+		}
+		if t.Errno != "" {
+			last = t.Errno
+		}
+		said[last]++
+	}
+	s.row.note("%d conversations ended by unetd; last words: %s", len(all), countsText(said))
+}
+
+// codeOf is the error code in an answer.
+func codeOf(answer string) string {
+	if _, rest, ok := strings.Cut(answer, `"code":"`); ok {
+		code, _, _ := strings.Cut(rest, `"`)
+		return code
+	}
+	return "an answer"
+}
+
+// conversations holds each on a connection of its own.
+func (s *scene) conversations(all map[string][]record) {
+	s.Helper()
+	a := cast(s, s.pair.A, attackerID)
+	var what []string
+	var outcomes []talked
+	for name, records := range all {
+		what = append(what, name)
+		outcomes = append(outcomes, talk.do(s, a, talkArg{Socket: s.unetd.Socket, Records: records}))
+	}
+	s.ended(what, outcomes)
+}
+
+func controlCases(loiter *loiterers) []attackCase {
+	return []attackCase{
+		{"malformed records", "first records that are not JSON, not a request, of another version, with unknown fields, too deep, too long, empty", func(s *scene) {
+			all := map[string][]record{}
+			for i, r := range nonsense() {
+				all[fmt.Sprintf("record %d: %.60q", i, r.Text)] = []record{r}
+			}
+			s.conversations(all)
+		}},
+		{"records out of order", "an open twice, requests before the open, identifiers used twice, operators' requests after an open, a present after an open", func(s *scene) {
+			open, granted := record{Text: openRecord}, record{Text: openRecord, Wait: true}
+			s.conversations(map[string][]record{
+				"open twice":         {granted, {Text: strings.Replace(openRecord, `"id":1`, `"id":2`, 1)}},
+				"open twice at once": {open, open},
+				"claim at once":      {open, {Text: claimAny}},
+				"claim before open":  {{Text: claimAny}, open},
+				"list after open":    {granted, {Text: `{"v":1,"id":2,"op":"list"}`}},
+				"counters after":     {granted, {Text: `{"v":1,"id":2,"op":"counters"}`}},
+				"present after open": {granted, {Text: `{"v":1,"id":2,"op":"present"}`}},
+				"garbage after open": {granted, {Text: "x"}},
+				"zero after open":    {granted, {}},
+			})
+		}},
+		{"descriptors that nobody asked for", "1, 2 and 253 of them on an open, a claim, a resolve, a list, on nonsense and on empty records", func(s *scene) {
+			before := descriptorsOf(s, s.unetd.PID())
+			all := map[string][]record{}
+			for _, n := range []int{1, 2, 253} {
+				files := make([]int, n)
+				for i := range files {
+					files[i] = anyFile
+				}
+				granted := record{Text: openRecord, Wait: true}
+				all[fmt.Sprintf("%d on open", n)] = []record{{Text: openRecord, Descriptors: files}}
+				all[fmt.Sprintf("%d on claim", n)] = []record{granted, {Text: claimAny, Descriptors: files}}
+				all[fmt.Sprintf("%d on resolve", n)] = []record{granted, {Text: `{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2"}`, Descriptors: files}}
+				all[fmt.Sprintf("%d on list", n)] = []record{{Text: `{"v":1,"id":1,"op":"list"}`, Descriptors: files}}
+				all[fmt.Sprintf("%d on nonsense", n)] = []record{{Text: "x", Descriptors: files}}
+				all[fmt.Sprintf("%d on a long record", n)] = []record{{Text: "x", Pad: 100_000, Descriptors: files}}
+				all[fmt.Sprintf("%d on an empty record", n)] = []record{{Descriptors: files}}
+				if n != 1 {
+					all[fmt.Sprintf("%d on present", n)] = []record{{Text: `{"v":1,"id":1,"op":"present"}`, Descriptors: files}}
+				}
+			}
+			s.conversations(all)
+			if !unetd.Eventually(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+8 }) { // the neighbour may be opening something
+				s.Errorf("unetd has %d descriptors, %d before", descriptorsOf(s, s.unetd.PID()), before)
+			}
+		}},
+		{"too many requests at once", "1,000 claims and resolves of addresses that nobody has, without waiting for answers", func(s *scene) {
+			records := []record{{Text: openRecord, Wait: true}}
+			for i := range 1000 {
+				text := fmt.Sprintf(`{"v":1,"id":%d,"op":"claim","tag":"udp:10.0.0.1:0"}`, i+2)
+				if i%2 == 0 {
+					text = fmt.Sprintf(`{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.%d"}`, i+2, 100+i%100)
+				}
+				records = append(records, record{Text: text})
+			}
+			a := cast(s, s.pair.A, attackerID)
+			t := talk.do(s, a, talkArg{Socket: s.unetd.Socket, Records: records})
+			said := map[string]int{}
+			for _, answer := range t.Answers {
+				said[codeOf(answer)]++
+			}
+			if said["busy"] == 0 {
+				s.Error("nothing was refused")
+			}
+			s.row.note("%s %s", countsText(said), t.Errno)
+		}},
+		{"loiterers", "connections that send nothing, half a request, or that never read their answers, since the suite began", func(s *scene) {
+			loiter.check(s)
+		}},
+	}
+}
+
+// loiterers are a user's connections that do nothing, or do not listen.
+type loiterers struct {
+	actor *actor
+	since time.Time
+}
+
+type loiterArg struct {
+	Socket     string
+	Idle, Deaf int
+}
+
+// loiter opens connections and leaves them: idle ones, and deaf ones, which open an
+// endpoint and ask for more than fits into the socket, and never read.
+var loiter = teach("loiter", func(a *agent, arg loiterArg) (nothing, error) {
+	for range arg.Idle {
+		conn, err := dialRaw(arg.Socket)
+		if err != nil {
+			return nothing{}, err
+		}
+		a.loitering = append(a.loitering, conn)
+	}
+	for range arg.Deaf {
+		conn, err := dialRaw(arg.Socket)
+		if err != nil {
+			return nothing{}, err
+		}
+		a.loitering = append(a.loitering, conn)
+		if _, err := conn.Write([]byte(openRecord)); err != nil {
+			return nothing{}, err
+		}
+		go func() {
+			for i := 2; ; i++ {
+				if _, err := fmt.Fprintf(conn, `{"v":1,"id":%d,"op":"unclaim","tag":"udp:10.0.0.1:%d"}`, i, 1+i%65535); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	return nothing{}, nil
+})
+
+// loitering is how many connections unetd has not ended yet.
+var loitering = teach("loitering", func(a *agent, _ nothing) (left int, err error) {
+	for _, conn := range a.loitering {
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			return 0, err
+		}
+		raw.Control(func(fd uintptr) {
+			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+			if n, _ := unix.Poll(p, 0); n == 0 || p[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) == 0 {
+				left++
+			}
+		})
+	}
+	return left, nil
+})
+
+func startLoiterers(t testing.TB, w *world) *loiterers {
+	l := &loiterers{cast(t, w.pair.A, loitererID), time.Now()}
+	loiter.do(t, l.actor, loiterArg{w.unetd.Socket, 20, 4})
+	return l
+}
+
+// check waits until unetd has ended them all.
+func (l *loiterers) check(s *scene) {
+	left := 0
+	if !unetd.Eventually(func() bool { left = loitering.do(s, l.actor, nothing{}); return left == 0 }) {
+		s.Errorf("unetd has not ended %d connections in %v", left, time.Since(l.since))
+	}
+	s.row.note("20 idle and 4 deaf connections ended by unetd")
+	l.actor.kill()
+}
+
+// descriptorsOf is how many a process has.
+func descriptorsOf(t testing.TB, pid int) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

@@ -1,0 +1,169 @@
+package attack
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/queues"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// pushArg is descriptors as they are.
+type pushArg struct {
+	Gun   int
+	Descs []queues.Desc
+	Place []byte // written to the first frame that is sent from, if any
+}
+
+// pushed is what became of descriptors.
+type pushed struct {
+	Taken, Refused uint64
+	Errno          string // of a kick
+}
+
+// push puts descriptors on the TX ring and kicks until the kernel has taken them
+// or says that it will not.
+var push = teach("push", func(a *agent, arg pushArg) (p pushed, err error) {
+	g := a.guns[arg.Gun]
+	copy(g.mem[firstFrame(g):], arg.Place)
+	before, err := statistics(g.fd)
+	if err != nil {
+		return p, err
+	}
+	for len(arg.Descs) > 0 && p.Errno == "" {
+		at, n := atomic.LoadUint32(g.tx.producer), min(uint32(len(arg.Descs)), g.tx.size())
+		for i, d := range arg.Descs[:n] {
+			*g.tx.at(at + uint32(i)) = d
+		}
+		arg.Descs = arg.Descs[n:]
+		atomic.StoreUint32(g.tx.producer, at+n)
+		err := g.flush()
+		p.Taken += uint64(n - g.tx.pending())
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			// It will not go on before it has another descriptor in that place.
+			p.Errno = unix.ErrnoName(errno)
+			for i := range g.tx.pending() {
+				*g.tx.at(atomic.LoadUint32(g.tx.consumer) + i) = queues.Desc{Addr: math.MaxUint64 - 1, Len: 60}
+			}
+			err = g.flush()
+		}
+		if err != nil {
+			return p, err
+		}
+	}
+	after, err := statistics(g.fd)
+	p.Refused = after.Tx_invalid_descs - before.Tx_invalid_descs
+	return p, err
+})
+
+// firstFrame is where the part of a segment begins that is sent from.
+func firstFrame(g *gun) uint64 {
+	return uint64(g.grant.Geometry.Prefilled()) * uint64(g.grant.Geometry.FrameSize)
+}
+
+func descriptorCases(armed *shooter) []attackCase {
+	return []attackCase{
+		{"descriptors outside the segment", "addresses behind its end and up to 2^64-1, frames that run over their chunk, lengths of 0 and up to 2^32-1", func(s *scene) {
+			geo := armed.Geometry
+			size, chunk := uint64(geo.SegmentSize()), uint64(geo.FrameSize)
+			var descs []queues.Desc
+			for _, addr := range []uint64{size, size + 1, size - 1, size - 59, 2 * size, 1 << 32, 1 << 47, 1 << 48, 1 << 63, math.MaxUint64 - 59, math.MaxUint64 - 60, math.MaxUint64} {
+				descs = append(descs, queues.Desc{Addr: addr, Len: 60})
+			}
+			for _, off := range []uint64{chunk - 59, chunk - 1} {
+				descs = append(descs, queues.Desc{Addr: chunk*uint64(geo.Prefilled()) + off, Len: 60})
+			}
+			for _, length := range []uint32{0, uint32(chunk) + 1, 1 << 16, 1<<31 - 1, 1 << 31, math.MaxUint32} {
+				descs = append(descs, queues.Desc{Addr: chunk * uint64(geo.Prefilled()), Len: length})
+			}
+			s.refused(armed, descs)
+		}},
+		{"reserved option bits", "each of the 31 bits of a descriptor's options that mean nothing here, alone and with others, TX metadata among them", func(s *scene) {
+			var descs []queues.Desc
+			addr := uint64(armed.Geometry.Prefilled()) * uint64(armed.Geometry.FrameSize)
+			for bit := 1; bit < 32; bit++ {
+				descs = append(descs, queues.Desc{Addr: addr, Len: 60, Options: 1 << bit}, queues.Desc{Addr: addr, Len: 60, Options: ^uint32(1) &^ (1 << bit)})
+			}
+			s.refused(armed, descs)
+		}},
+		{"overlapping and repeated descriptors", "the same lawful frame 4,096 times in one ring after another, and frames that begin inside each other", func(s *scene) {
+			v := s.allow()
+			frame := lawful(v.mark())[0].frame
+			addr := uint64(armed.Geometry.Prefilled()) * uint64(armed.Geometry.FrameSize)
+			descs := make([]queues.Desc, 4096)
+			for i := range descs {
+				descs[i] = queues.Desc{Addr: addr, Len: uint32(len(frame))}
+			}
+			p := push.do(s, armed.actor, pushArg{armed.Gun, descs, frame})
+			if !unetd.Eventually(func() bool { return s.ear.legalFrames(v.number) == len(descs) }) {
+				s.Errorf("%d of %d copies of a lawful frame arrived: %+v", s.ear.legalFrames(v.number), len(descs), p)
+			}
+			s.row.note("%d taken, %d arrived", p.Taken, s.ear.legalFrames(v.number))
+			// What begins in the middle of a frame is no lawful frame.
+			inside := make([]queues.Desc, 0, 60)
+			for i := 1; i < len(frame); i++ {
+				inside = append(inside, queues.Desc{Addr: addr + uint64(i), Len: uint32(len(frame) - i)})
+			}
+			before := s.counters(s)
+			p = push.do(s, armed.actor, pushArg{armed.Gun, inside, frame})
+			s.row.note("%d that begin inside it: %d refused, %s", len(inside), p.Refused, unusual(since(before, s.counters(s))))
+			drain.do(s, armed.actor, gunArg{armed.Gun})
+		}},
+		{"a packet without an end", "64 descriptors that all say that more is to come, then a lawful frame", func(s *scene) {
+			addr := uint64(armed.Geometry.Prefilled()) * uint64(armed.Geometry.FrameSize)
+			descs := make([]queues.Desc, 64)
+			for i := range descs {
+				descs[i] = queues.Desc{Addr: addr, Len: 100, Options: queues.Continued}
+			}
+			p := push.do(s, armed.actor, pushArg{armed.Gun, descs, make([]byte, 100)})
+			s.row.note("the kernel took %d and refused %d %s", p.Taken, p.Refused, p.Errno)
+			// It ends when the next descriptor says so. A frame after that is a frame again.
+			push.do(s, armed.actor, pushArg{armed.Gun, []queues.Desc{{Addr: addr, Len: 60}}, nil})
+			v := s.allow()
+			v.add(lawful(v.mark())[0].frame)
+			v.fire(armed)
+		}},
+		{"reading what is beyond a frame", "the attacker's own segment only: every address that the kernel accepts lies in it, and it holds nobody else's bytes", func(s *scene) {
+			found := secrets.do(s, armed.actor, gunArg{armed.Gun})
+			if found > 0 {
+				s.Errorf("%d places of the attacker's segment hold somebody else's traffic", found)
+			}
+		}},
+	}
+}
+
+// refused pushes descriptors of which the kernel has to refuse every one.
+func (s *scene) refused(by *shooter, descs []queues.Desc) {
+	s.Helper()
+	before := s.counters(s)
+	frame := lawful(mark(forged, s.volley()))[0].frame
+	said := map[string]int{}
+	for _, d := range descs {
+		p := push.do(s, by.actor, pushArg{by.Gun, []queues.Desc{d}, frame})
+		switch {
+		case p.Errno != "":
+			said[p.Errno]++
+		case p.Refused == 1:
+			said["refused"]++
+		default:
+			s.Errorf("descriptor %+v was not refused", d)
+		}
+	}
+	if counts := unusual(since(before, s.counters(s))); counts != "" {
+		s.Errorf("some of them became frames: %s", counts)
+	}
+	s.row.note("%d descriptors: %s", len(descs), countsText(said))
+}
+
+// secrets looks through an agent's segment for what bystanders send.
+var secrets = teach("secrets", func(a *agent, arg gunArg) (found int, err error) {
+	for _, name := range []string{"neighbour\x00", "message\x00"} {
+		found += bytes.Count(a.guns[arg.Gun].mem, []byte(name))
+	}
+	return found, nil
+})

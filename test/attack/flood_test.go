@@ -1,0 +1,179 @@
+package attack
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// barrageArg is a frame to send many times.
+type barrageArg struct {
+	Gun, Frames int
+	Frame       []byte
+}
+
+// barrage sends as fast as the kernel takes it.
+var barrage = teach("barrage", func(a *agent, arg barrageArg) (fired, error) {
+	return a.guns[arg.Gun].fire(func(yield func(shot) bool) {
+		for range arg.Frames {
+			if !yield(shot{Frame: arg.Frame}) {
+				return
+			}
+		}
+	})
+})
+
+// grabArg is a tag with a wildcard, and how often to claim it.
+type grabArg struct {
+	Gun, Times int
+	Tag        endpoint.Tag
+}
+
+// grabbed is how many claims were granted, and why the next was not.
+type grabbed struct {
+	Claims int
+	Why    string
+}
+
+// grab claims until it is refused.
+var grab = teach("grab", func(a *agent, arg grabArg) (g grabbed, err error) {
+	for ; g.Claims < arg.Times; g.Claims++ {
+		ctx, cancel := timeout()
+		_, err := a.guns[arg.Gun].lease.Claim(ctx, arg.Tag)
+		cancel()
+		if err != nil {
+			g.Why = err.Error()
+			break
+		}
+	}
+	return g, nil
+})
+
+// tease opens a segment by O_PATH, lets go of everything else, and then opens it anew
+// and lets it go, again and again: who asks for a lease of the file meanwhile
+// (F_SETLEASE), as unetd does, is told by a signal.
+var tease = teach("tease", func(a *agent, arg keepArg) (opens int, err error) {
+	g := a.guns[arg.Gun]
+	path, err := unix.Open(procFD(int(g.grant.Segment.Fd())), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(path)
+	if err := errors.Join(g.lease.Close(), g.letGo()); err != nil {
+		return 0, err
+	}
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); opens++ {
+		fd, err := unix.Open(procFD(path), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err == nil {
+			unix.Close(fd)
+		}
+	}
+	return opens, nil
+})
+
+func floodCases(armed *shooter) []attackCase {
+	to := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
+	return []attackCase{
+		{"flood of forged frames", "two processes send forged frames as fast as they can", func(s *scene) {
+			s.barrage(lengthOf(2_000_000, 300_000, 30_000), func(t *target, m []byte) []byte {
+				return to(typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(neighbourPort, discard, mark(forged, 0))))
+			})
+		}},
+		{"flood of lawful frames", "two processes send lawful frames to host B as fast as they can", func(s *scene) {
+			s.barrage(lengthOf(100_000, 50_000, 10_000), func(t *target, m []byte) []byte {
+				return to(typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(t.port, discard, m)))
+			})
+		}},
+		{"ICMP errors about others' traffic", "every ICMP type and code, quoting the neighbour's and the kernel's packets to host B: in host B's name, and in the attacker's own; and errors that it may send, about packets to itself", func(s *scene) {
+			forgeErrors(s, armed)
+		}},
+		{"blocks of ports", "all that the policy gives, until unetd refuses; each is 64 sockets in unetd", func(s *scene) {
+			t := s.target(endpoint.Request{})
+			block := endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)).AsBlock()
+			g := grab.do(s, t.actor, grabArg{t.Gun, lengthOf(2000, 100, 20), block})
+			s.row.note("%d blocks, then: %s; unetd has %d descriptors", g.Claims, g.Why, descriptorsOf(s, s.unetd.PID()))
+			// The neighbour's next requests show whether there is room for others.
+		}},
+		{"tease unetd with file leases", "a segment's memfd is opened and closed without end after the lease's end, while unetd asks whether somebody has it", func(s *scene) {
+			t := s.target(endpoint.Request{})
+			n := tease.do(s, t.actor, keepArg{Gun: t.Gun})
+			s.row.note("%d opens", n)
+		}},
+	}
+}
+
+// forgeErrors sends ICMP errors that would spoil others' connections, if somebody
+// believed them: a path MTU of 68, unreachable hosts and ports.
+func forgeErrors(s *scene, armed *shooter) {
+	others, own := s.forge("tx_forged_addr"), s.forge("tx_forged_quote", "tx_no_owner")
+	home := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
+	for _, quote := range [][]byte{
+		ipv4(hostA, hostB, protocolUDP, udp(neighbourPort, kernelPort, make([]byte, 64))),
+		ipv4(hostA, hostB, protocolTCP, tcp(kernelPort, 40000)),
+		ipv4(hostA, hostB, protocolUDP, udp(kernelPort, 40000)),
+	} {
+		for kind := range byte(19) {
+			for code := range byte(16) {
+				m := icmp4(kind, code, quote[:28])
+				others.add(home(typeIPv4, ipv4(hostB, hostA, protocolICMP, m, others.mark())))
+				own.add(home(typeIPv4, ipv4(attackerAddr, hostA, protocolICMP, m, own.mark())))
+			}
+		}
+	}
+	quote6 := ipv6(hostA6, hostB6, protocolUDP, udp(neighbourPort, kernelPort, make([]byte, 64)))
+	for kind := range byte(8) {
+		for code := range byte(8) {
+			m := icmp6(attackerAddr6, hostA6, kind, code, be32(1280), quote6)
+			own.add(home(typeIPv6, ipv6(attackerAddr6, hostA6, protocolICMPv6, m, own.mark())))
+		}
+	}
+	others.fire(armed)
+	own.fire(armed)
+
+	// A host may say that it did not want what was sent to it.
+	v := s.allow()
+	for kind, code := range map[byte]byte{3: 3, 11: 1, 12: 0} {
+		m := icmp4(kind, code, ipv4(hostB, attackerAddr, protocolUDP, udp(kernelPort, discard, v.mark())))
+		v.add(ether(linkB, linkA, typeIPv4, ipv4(attackerAddr, hostB, protocolICMP, m)))
+	}
+	m := icmp6(attackerAddr6, hostB6, 1, 4, be32(0), ipv6(hostB6, attackerAddr6, protocolUDP, udp(kernelPort, discard, v.mark())))
+	v.add(ether(linkB, linkA, typeIPv6, ipv6(attackerAddr6, hostB6, protocolICMPv6, m)))
+	v.fire(armed)
+}
+
+// icmp4 is a message with a true checksum, that tells an MTU of 68.
+func icmp4(kind, code byte, rest ...[]byte) []byte {
+	m := join([]byte{kind, code, 0, 0, 0, 0, 0, 68}, join(rest...))
+	binary.BigEndian.PutUint16(m[2:], ^sum(m))
+	return m
+}
+
+func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// barrage has two attackers send frames at once.
+func (s *scene) barrage(frames int, frame func(t *target, m []byte) []byte) {
+	s.Helper()
+	var sending sync.WaitGroup
+	var targets []*target
+	for range 2 {
+		targets = append(targets, s.target(endpoint.Request{}))
+	}
+	begin := time.Now()
+	for _, t := range targets {
+		m := mark(legal, s.volley())
+		sending.Go(func() {
+			if r, err := barrage.try(t.actor, barrageArg{t.Gun, frames, frame(t, m)}); err != nil || r.Errno != "" {
+				s.Errorf("barrage: %s, %v", r.Errno, err)
+			}
+		})
+	}
+	sending.Wait()
+	s.row.note("%d frames in %s", 2*frames, rounded(time.Since(begin)))
+}

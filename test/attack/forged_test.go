@@ -1,0 +1,264 @@
+package attack
+
+import (
+	"net/netip"
+
+	"github.com/unet-go/unet/wire"
+)
+
+const discard = 9 // the port that attackers send to
+
+var (
+	broadcast = wire.LinkAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	noLink    = wire.LinkAddr{}
+	liarLink  = wire.LinkAddr{0x02, 0, 0, 0, 0, 0x66}
+
+	// Solicited-node multicast of hostB6, and its link address.
+	solicitB6     = netip.MustParseAddr("ff02::1:ff00:2")
+	solicitB6Link = wire.LinkAddr{0x33, 0x33, 0xff, 0, 0, 2}
+	allNodes      = netip.MustParseAddr("ff02::1")
+	allNodesLink  = wire.LinkAddr{0x33, 0x33, 0, 0, 0, 1}
+)
+
+// kind is a frame that the arsenal permits, and how long its headers are.
+type kind struct {
+	name    string
+	frame   []byte
+	headers int // bytes that the mux has to read
+	source  int // offset of what names the sender: port, tag or address
+}
+
+// lawful is a frame of every kind, from each of the attacker's tags.
+func lawful(m []byte) []kind {
+	shared, shared6 := netAddr(hostA, hostB), netAddr(hostA6, hostB6)
+	own, own6 := netAddr(attackerAddr, hostB), netAddr(attackerAddr6, hostB6)
+	to := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
+	return []kind{
+		{"UDP", to(typeIPv4, shared.v4(protocolUDP, udp(attackerPort, discard, m))), atTransport4 + 8, atTransport4},
+		{"TCP", to(typeIPv4, shared.v4(protocolTCP, tcp(attackerPort, discard, m))), atTransport4 + 20, atTransport4},
+		{"UDP of a block", to(typeIPv4, shared.v4(protocolUDP, udp(attackerBlock+63, discard, m))), atTransport4 + 8, atTransport4},
+		{"TCP of a block", to(typeIPv4, shared.v4(protocolTCP, tcp(attackerBlock, discard, m))), atTransport4 + 20, atTransport4},
+		{"IPv4", to(typeIPv4, own.v4(89, m)), atTransport4, atNetwork + 12},
+		{"UDP of an own address", to(typeIPv4, own.v4(protocolUDP, udp(neighbourPort, discard, m))), atTransport4 + 8, atNetwork + 12},
+		{"UDP over IPv6", to(typeIPv6, shared6.v6(protocolUDP, udp(attackerPort, discard, m))), atTransport6 + 8, atTransport6},
+		{"TCP over IPv6", to(typeIPv6, shared6.v6(protocolTCP, tcp(attackerPort, discard, m))), atTransport6 + 20, atTransport6},
+		{"IPv6", to(typeIPv6, own6.v6(89, m)), atTransport6, atNetwork + 8},
+		{"neighbour solicitation", ether(solicitB6Link, linkA, typeIPv6,
+			discovery(attackerAddr6, solicitB6, neighbourSolicit, 0, hostB6, linkOption(1, linkA)), m), atTransport6 + 32, atNetwork + 8},
+		{"neighbour advertisement", to(typeIPv6,
+			discovery(attackerAddr6, hostB6, neighbourAdvert, 0x20, attackerAddr6, linkOption(2, linkA)), m), atTransport6 + 32, atTransport6 + 8},
+		{"ARP request", ether(broadcast, linkA, typeARP, arp(arpRequest, linkA, attackerAddr, noLink, hostB), m), atNetwork + 28, atNetwork + 14},
+		{"ARP reply", to(typeARP, arp(arpReply, linkA, attackerAddr, linkB, hostB), m), atNetwork + 28, atNetwork + 14},
+		{"message", to(typeMessage, message(discard, attackerTag, m)), atNetwork + 12, atNetwork + 8},
+	}
+}
+
+// path is a pair of addresses.
+type path struct{ src, dst netip.Addr }
+
+func netAddr(src, dst netip.Addr) path { return path{src, dst} }
+
+func (p path) v4(protocol byte, rest ...[]byte) []byte { return ipv4(p.src, p.dst, protocol, rest...) }
+func (p path) v6(next byte, rest ...[]byte) []byte     { return ipv6(p.src, p.dst, next, rest...) }
+
+// Sources that are nobody's, or somebody else's.
+var (
+	foreign4 = []netip.Addr{
+		hostB, neighbourAddr, netip.MustParseAddr("10.0.0.61"), netip.MustParseAddr("192.0.2.1"), netip.IPv4Unspecified(),
+		netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("10.0.0.255"), netip.MustParseAddr("224.0.0.1"),
+	}
+	foreign6 = []netip.Addr{
+		hostB6, neighbourAddr6, netip.MustParseAddr("fd00::61"), netip.MustParseAddr("2001:db8::1"), netip.IPv6Unspecified(), netip.IPv6Loopback(),
+		netip.MustParseAddr("fe80::ff:fe00:a"), allNodes, netip.MustParseAddr("::ffff:10.0.0.60"), netip.MustParseAddr("::10.0.0.60"),
+	}
+)
+
+func forgedCases(armed *shooter) []attackCase {
+	to := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
+	return []attackCase{
+		{"lawful frames", "one of each kind from each tag, to show that the forged ones below fail for their lies alone", func(s *scene) {
+			v := s.allow()
+			for _, k := range lawful(v.mark()) {
+				v.add(k.frame)
+			}
+			v.fire(armed)
+			s.row.note("%d frames left the uplink", len(v.shots))
+		}},
+		{"source link address", "lawful frames of every kind from every link address that differs by a bit, from host B's, the broadcast and the zero address", func(s *scene) {
+			v := s.forge("tx_forged_link")
+			for _, k := range lawful(v.mark()) {
+				for bit := range 48 {
+					v.add(edit(k.frame, 6+bit/8, k.frame[6+bit/8]^1<<(bit%8)))
+				}
+				for _, link := range []wire.LinkAddr{linkB, broadcast, noLink} {
+					v.add(edit(k.frame, 6, link[:]...))
+				}
+			}
+			v.fire(armed)
+		}},
+		{"source IPv4 address", "UDP, TCP, ICMP and other protocols from addresses of the neighbour, host B, nobody, and from the shared address itself", func(s *scene) {
+			v := s.forge("tx_forged_addr", "tx_forged_tag")
+			for _, src := range foreign4 {
+				for _, protocol := range []byte{0, protocolICMP, 2, protocolTCP, protocolUDP, 4, 41, 47, 50, 132, 136, 255} {
+					for _, port := range []int{attackerPort, attackerBlock + 1, neighbourPort} {
+						v.add(to(typeIPv4, ipv4(src, hostB, protocol, transport(protocol, port, v.mark()))))
+					}
+				}
+			}
+			for protocol := range 256 { // all that has no ports is the kernel's alone
+				if protocol != protocolTCP && protocol != protocolUDP {
+					v.add(to(typeIPv4, ipv4(hostA, hostB, byte(protocol), udp(attackerPort, discard, v.mark()))))
+				}
+			}
+			v.fire(armed)
+		}},
+		{"source IPv6 address", "the same for IPv6, with unspecified, loopback, link-local, multicast and IPv4-mapped sources", func(s *scene) {
+			v := s.forge("tx_forged_addr", "tx_forged_tag", "tx_bad_header", "tx_forged_nd")
+			for _, src := range foreign6 {
+				for _, next := range []byte{protocolTCP, protocolUDP, 4, 41, 47, 50, protocolICMPv6, 59, 89, 132, 136} {
+					for _, port := range []int{attackerPort, neighbourPort} {
+						v.add(to(typeIPv6, ipv6(src, hostB6, next, transport(next, port, v.mark()))))
+					}
+				}
+			}
+			for next := range 256 {
+				if next != protocolTCP && next != protocolUDP {
+					v.add(to(typeIPv6, ipv6(hostA6, hostB6, byte(next), udp(attackerPort, discard, v.mark()))))
+				}
+			}
+			v.fire(armed)
+		}},
+		{"source port", "all UDP and TCP ports of the shared addresses that are not the attacker's: the neighbour's, the kernel's, nobody's", func(s *scene) {
+			own, block := uint64(attackerPort), [2]uint64{attackerBlock, attackerBlock + 63}
+			legalPorts := [][2]uint64{{own, own}, block}
+			for _, protocol := range []byte{protocolUDP, protocolTCP} {
+				v := s.forge("tx_forged_addr", "tx_forged_tag")
+				v.sweep(armed, to(typeIPv4, ipv4(hostA, hostB, protocol, transport(protocol, 0, v.mark()))), atTransport4, 2, 0, 0xffff, legalPorts...)
+				v = s.forge("tx_forged_addr", "tx_forged_tag")
+				v.sweep(armed, to(typeIPv6, ipv6(hostA6, hostB6, protocol, transport(protocol, 0, v.mark()))), atTransport6, 2, 0, 0xffff, legalPorts[0])
+			}
+		}},
+		{"a port of the other protocol", "the attacker's UDP port as UDP-Lite, SCTP and DCCP, and the neighbour's TCP port as UDP and back", func(s *scene) {
+			v := s.forge("tx_forged_addr", "tx_forged_tag")
+			for _, protocol := range []byte{33, 132, 136} {
+				v.add(to(typeIPv4, ipv4(hostA, hostB, protocol, udp(attackerPort, discard, v.mark()))),
+					to(typeIPv6, ipv6(hostA6, hostB6, protocol, udp(attackerPort, discard, v.mark()))))
+			}
+			v.add(to(typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(neighbourPort, discard, v.mark()))),
+				to(typeIPv4, ipv4(hostA, hostB, protocolTCP, tcp(neighbourPort, discard, v.mark()))),
+				to(typeIPv6, ipv6(hostA6, hostB6, protocolTCP, tcp(neighbourPort, discard, v.mark()))))
+			v.fire(armed)
+		}},
+		{"message tag", "messages from the neighbour's tag, from tag 0, from tags that differ by a bit, and 4096 tags that the policy would give", func(s *scene) {
+			v := s.forge("tx_forged_tag")
+			for bit := range 32 {
+				v.add(to(typeMessage, message(peerTag, attackerTag^1<<bit, v.mark())))
+			}
+			for _, tag := range []uint32{0, neighbourTag, peerTag, ^uint32(0)} {
+				v.add(to(typeMessage, message(peerTag, tag, v.mark())))
+			}
+			v.fire(armed)
+			v = s.forge("tx_forged_tag")
+			v.sweep(armed, to(typeMessage, message(discard, 0, v.mark())), atNetwork+8, 4, attackerTag, attackerTag+0xfff, [2]uint64{attackerTag, attackerTag})
+		}},
+		{"ARP", "replies, requests, gratuitous ARP and probes for the kernel's, host B's and the neighbour's address; own ones with another link address; RARP", func(s *scene) {
+			v := s.forge("tx_forged_arp", "tx_bad_header")
+			forgeARP(v)
+			v.fire(armed)
+		}},
+		{"neighbour discovery", "advertisements and solicitations for others, with other link addresses, from other addresses; router advertisements, redirects", func(s *scene) {
+			v := s.forge("tx_forged_nd", "tx_forged_addr", "tx_bad_header")
+			forgeND(v)
+			v.fire(armed)
+		}},
+		{"to this host", "frames to the uplink's own link address for the kernel's services, and for tags that nobody holds: the kernel must not see them", func(s *scene) {
+			v := s.forge("tx_no_owner")
+			home := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
+			v.add(
+				home(typeIPv4, ipv4(attackerAddr, hostA, protocolUDP, udp(discard, kernelPort, v.mark()))),
+				home(typeIPv4, ipv4(attackerAddr, hostA, protocolTCP, tcp(discard, kernelPort, v.mark()))),
+				home(typeIPv4, ipv4(attackerAddr, hostA, protocolICMP, []byte{8, 0, 0, 0, 0, 1, 0, 1}, v.mark())),
+				home(typeIPv4, ipv4(hostA, hostA, protocolUDP, udp(attackerPort, nobodysPort, v.mark()))),
+				home(typeIPv6, ipv6(attackerAddr6, hostA6, protocolUDP, udp(discard, kernelPort, v.mark()))),
+				home(typeARP, arp(arpReply, linkA, attackerAddr, linkA, hostA), v.mark()),
+				home(typeMessage, message(nobodysPort, attackerTag, v.mark())))
+			v.fire(armed)
+		}},
+	}
+}
+
+// transport is a header for a protocol with ports, whatever it is.
+func transport(protocol byte, port int, payload []byte) []byte {
+	if protocol == protocolTCP {
+		return tcp(port, discard, payload)
+	}
+	return udp(port, discard, payload)
+}
+
+// forgeARP adds ARP that its sender may not send.
+func forgeARP(v *volley) {
+	for _, target := range []wire.LinkAddr{linkB, broadcast, linkA} {
+		packet := func(op int, senderLink wire.LinkAddr, sender netip.Addr, addr netip.Addr) {
+			v.add(ether(target, linkA, typeARP, arp(op, senderLink, sender, noLink, addr), v.mark()))
+		}
+		for _, addr := range []netip.Addr{hostA, hostB, neighbourAddr, netip.MustParseAddr("10.0.0.61"), netip.MustParseAddr("255.255.255.255")} {
+			packet(arpReply, linkA, addr, hostB)                     // I am he
+			packet(arpRequest, linkA, addr, hostB)                   // he asks
+			packet(arpRequest, linkA, addr, addr)                    // gratuitous
+			packet(arpReply, linkA, addr, addr)                      //
+			packet(arpRequest, linkA, netip.IPv4Unspecified(), addr) // is he there? (RFC 5227)
+			packet(arpReply, linkA, netip.IPv4Unspecified(), addr)   //
+		}
+		for _, link := range []wire.LinkAddr{linkB, liarLink, broadcast, noLink} {
+			packet(arpReply, link, attackerAddr, hostB)
+			packet(arpRequest, link, attackerAddr, hostB)
+		}
+		packet(arpReply, linkA, netip.IPv4Unspecified(), attackerAddr)
+		// RARP and InARP speak for others by another operation.
+		for op := range 16 {
+			packet(op, linkA, neighbourAddr, hostB)
+		}
+	}
+	good := ether(linkB, linkA, typeARP, arp(arpReply, linkA, attackerAddr, linkB, hostB), v.mark())
+	for _, at := range []int{0, 1, 2, 3, 4, 5} { // hardware and protocol types and lengths
+		v.add(edit(good, atNetwork+at, 0x5a))
+	}
+}
+
+// forgeND adds neighbour discovery that its sender may not send.
+func forgeND(v *volley) {
+	nd := func(dst netip.Addr, link wire.LinkAddr, packet []byte) {
+		v.add(ether(link, linkA, typeIPv6, packet, v.mark()))
+	}
+	for _, target := range []netip.Addr{hostA6, hostB6, neighbourAddr6, netip.MustParseAddr("fd00::61"), netip.MustParseAddr("fe80::1")} {
+		for _, src := range []netip.Addr{attackerAddr6, hostA6, target, netip.IPv6Unspecified()} {
+			nd(hostB6, linkB, discovery(src, hostB6, neighbourAdvert, 0x60, target, linkOption(2, linkA)))
+			nd(hostB6, linkB, discovery(src, hostB6, neighbourAdvert, 0x20, target))
+			nd(allNodes, allNodesLink, discovery(src, allNodes, neighbourAdvert, 0x20, target, linkOption(2, liarLink)))
+			if src != attackerAddr6 {
+				nd(solicitB6, solicitB6Link, discovery(src, solicitB6, neighbourSolicit, 0, target, linkOption(1, linkA)))
+				nd(solicitB6, solicitB6Link, discovery(src, solicitB6, neighbourSolicit, 0, target))
+			}
+		}
+	}
+	for _, link := range []wire.LinkAddr{linkB, liarLink, noLink, broadcast} {
+		nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0x60, attackerAddr6, linkOption(2, link)))
+		nd(solicitB6, solicitB6Link, discovery(attackerAddr6, solicitB6, neighbourSolicit, 0, hostB6, linkOption(1, link)))
+		// A second option behind a true one, and one in a wrong place.
+		nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0x60, attackerAddr6, linkOption(2, linkA), linkOption(2, link)))
+		nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0x60, attackerAddr6, []byte{14, 1, 0, 0, 0, 0, 0, 0}, linkOption(2, link)))
+		nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0x60, attackerAddr6, linkOption(1, link)))
+		nd(solicitB6, solicitB6Link, discovery(attackerAddr6, solicitB6, neighbourSolicit, 0, hostB6, linkOption(1, linkA), linkOption(1, link)))
+	}
+	// As a router.
+	nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0xe0, attackerAddr6, linkOption(2, linkA)))
+	for _, src := range []netip.Addr{attackerAddr6, hostA6, netip.MustParseAddr("fe80::1")} {
+		prefix := join([]byte{3, 4, 64, 0xc0}, be32(1800), be32(1800), be32(0), attackerAddr6.AsSlice())
+		advert := icmp6(src, allNodes, routerAdvertisement, 0, []byte{64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}, linkOption(1, linkA), prefix)
+		nd(allNodes, allNodesLink, ipv6(src, allNodes, protocolICMPv6, advert))
+		move := icmp6(src, hostB6, redirect, 0, make([]byte, 4), attackerAddr6.AsSlice(), hostA6.AsSlice())
+		nd(hostB6, linkB, ipv6(src, hostB6, protocolICMPv6, move))
+		ask := icmp6(src, allNodes, routerSolicitation, 0, make([]byte, 4), linkOption(1, linkA))
+		nd(allNodes, allNodesLink, ipv6(src, allNodes, protocolICMPv6, ask))
+	}
+}

@@ -1,0 +1,299 @@
+package attack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/queues"
+)
+
+// gun is an endpoint in the hands of an attacker: the descriptors that it was
+// granted, and its memory without anything in between.
+type gun struct {
+	grant *endpoint.Grant
+	lease *control.Lease
+	fd    int // of grant.XSK
+	mem   []byte
+	rings
+
+	next uint32 // frame of the segment to send from
+}
+
+// openArg asks for an endpoint through unetd's socket.
+type openArg struct {
+	Socket  string
+	Request endpoint.Request
+}
+
+// timeout is for what an agent asks of unetd.
+func timeout() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), tripTimeout)
+}
+
+// granted is what the test has to know of an endpoint that an agent got.
+type granted struct {
+	Gun      int // number of the endpoint in the agent
+	ID       uint64
+	Geometry endpoint.Geometry
+	Identity endpoint.Identity
+	Tags     []endpoint.Tag
+}
+
+var openGun = teach("open", func(a *agent, arg openArg) (granted, error) {
+	ctx, cancel := timeout()
+	defer cancel()
+	grant, lease, err := control.Open(ctx, arg.Socket, arg.Request)
+	if err != nil {
+		return granted{}, err
+	}
+	g := &gun{grant: grant, lease: lease, fd: int(grant.XSK.Fd())}
+	if g.rings, err = mapRings(g.fd, grant.Geometry); err != nil {
+		return granted{}, err
+	}
+	g.mem, err = unix.Mmap(int(grant.Segment.Fd()), 0, int(grant.Geometry.SegmentSize()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return granted{}, os.NewSyscallError("mmap of the segment", err)
+	}
+	g.next = grant.Geometry.Prefilled()
+	a.guns = append(a.guns, g)
+	return granted{len(a.guns) - 1, grant.ID, grant.Geometry, grant.Identity, grant.Tags}, nil
+})
+
+// shot is a frame, and where it is cut into descriptors.
+type shot struct {
+	Frame []byte `json:"f"`
+	Cuts  []int  `json:"c,omitempty"`
+}
+
+type fireArg struct {
+	Gun   int
+	Shots []shot
+}
+
+// fired is what became of frames, as their sender can see it.
+type fired struct {
+	Frames  uint64 // that the kernel took off the ring
+	Refused uint64 // descriptors that it found invalid
+	Errno   string // of a kick that failed
+}
+
+// frame is the memory of the next frame to send from, which was not in use for a
+// ring's length: those on the fill ring are left alone.
+func (g *gun) frame() (addr uint64, mem []byte) {
+	geo := g.grant.Geometry
+	addr = uint64(g.next) * uint64(geo.FrameSize)
+	if g.next++; g.next == geo.FrameCount {
+		g.next = geo.Prefilled()
+	}
+	return addr, g.mem[addr : addr+uint64(geo.FrameSize)]
+}
+
+// load puts a frame on the TX ring, cut as it is to be. It is not yet submitted.
+func (g *gun) load(at uint32, s shot) (descs uint32) {
+	from := 0
+	for i := range len(s.Cuts) + 1 {
+		to, options := len(s.Frame), uint32(0)
+		if i < len(s.Cuts) {
+			to, options = s.Cuts[i], queues.Continued
+		}
+		addr, mem := g.frame()
+		copy(mem, s.Frame[from:to])
+		*g.tx.at(at + descs) = queues.Desc{Addr: addr, Len: uint32(to - from), Options: options}
+		from = to
+		descs++
+	}
+	return descs
+}
+
+// stuck is how long the kernel may leave descriptors on the TX ring.
+const stuck = 10 * time.Second
+
+// flush kicks until the kernel has taken all that was submitted, and gives the
+// completed frames' places back.
+func (g *gun) flush() error {
+	for deadline := time.Now().Add(stuck); ; {
+		errno := kick(g.fd)
+		g.reap()
+		switch {
+		case errno != 0 && errno != unix.EAGAIN && errno != unix.EBUSY && errno != unix.ENOBUFS && errno != unix.EINTR:
+			return os.NewSyscallError("sendto", errno)
+		case g.tx.pending() == 0:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("the kernel leaves %d descriptors on the TX ring", g.tx.pending())
+		}
+	}
+}
+
+func (g *gun) reap() {
+	atomic.StoreUint32(g.completion.consumer, atomic.LoadUint32(g.completion.producer))
+}
+
+// fire sends frames, a ring at a time.
+var fire = teach("fire", func(a *agent, arg fireArg) (result fired, err error) {
+	return a.guns[arg.Gun].fire(func(yield func(shot) bool) {
+		for _, s := range arg.Shots {
+			if !yield(s) {
+				return
+			}
+		}
+	})
+})
+
+func (g *gun) fire(shots func(func(shot) bool)) (result fired, err error) {
+	before, err := statistics(g.fd)
+	if err != nil {
+		return result, err
+	}
+	at := atomic.LoadUint32(g.tx.producer)
+	loaded := uint32(0)
+	submit := func() error {
+		at += loaded
+		loaded = 0
+		atomic.StoreUint32(g.tx.producer, at)
+		return g.flush()
+	}
+	for s := range shots {
+		if loaded+uint32(len(s.Cuts))+1 > g.tx.size() {
+			if err = submit(); err != nil {
+				break
+			}
+		}
+		loaded += g.load(at+loaded, s)
+		result.Frames++
+	}
+	if err == nil {
+		err = submit()
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		result.Errno, err = unix.ErrnoName(errno), nil
+	}
+	after, statErr := statistics(g.fd)
+	result.Refused = after.Tx_invalid_descs - before.Tx_invalid_descs
+	return result, errors.Join(err, statErr)
+}
+
+// sweepArg is a frame in which a number, big-endian, takes all values of a range.
+type sweepArg struct {
+	Gun         int
+	Frame       []byte
+	At, Bytes   int
+	First, Last uint64
+	Legal       [][2]uint64 // the values with which the frame may leave
+}
+
+// sweep sends a frame once for each value.
+var sweep = teach("sweep", func(a *agent, arg sweepArg) (fired, error) {
+	return a.guns[arg.Gun].fire(func(yield func(shot) bool) {
+		for v := arg.First; v <= arg.Last; v++ {
+			for i := range arg.Bytes {
+				arg.Frame[arg.At+i] = byte(v >> (8 * (arg.Bytes - 1 - i)))
+			}
+			verdict := forged
+			for _, r := range arg.Legal {
+				if v >= r[0] && v <= r[1] {
+					verdict = legal
+				}
+			}
+			stamp(arg.Frame, verdict)
+			if !yield(shot{Frame: arg.Frame}) {
+				return
+			}
+		}
+	})
+})
+
+// received counts what a gun has received, by what it says.
+type received struct {
+	Frames int
+	Bytes  int
+}
+
+type gunArg struct{ Gun int }
+
+// drain takes all frames off the RX ring and gives their memory back.
+var drain = teach("drain", func(a *agent, arg gunArg) (received, error) {
+	return a.guns[arg.Gun].drain(), nil
+})
+
+func (g *gun) drain() (got received) {
+	size := uint64(g.grant.Geometry.FrameSize)
+	for g.rx.pending() > 0 {
+		at := atomic.LoadUint32(g.rx.consumer)
+		d := *g.rx.at(at)
+		atomic.StoreUint32(g.rx.consumer, at+1)
+		got.Frames++
+		got.Bytes += int(d.Len)
+		to := atomic.LoadUint32(g.fill.producer)
+		*g.fill.at(to) = d.Addr / size * size
+		atomic.StoreUint32(g.fill.producer, to+1)
+	}
+	return got
+}
+
+// dropGun closes a lease and lets go of all that was granted with it.
+var dropGun = teach("drop", func(a *agent, arg gunArg) (nothing, error) {
+	g := a.guns[arg.Gun]
+	return nothing{}, errors.Join(g.lease.Close(), g.letGo())
+})
+
+// letGo closes descriptors. The rings stay mapped and with them the socket, as
+// long as they are not unmapped, so they are.
+func (g *gun) letGo() error {
+	return errors.Join(g.unmapRings(), unix.Munmap(g.mem), g.grant.Close())
+}
+
+// hoardArg is a frame to send again and again.
+type hoardArg struct {
+	Gun   int
+	Frame []byte
+	Times int
+}
+
+// hoard sends without ever taking a completion, and returns how many frames were
+// completed. It stops when the kernel does.
+var hoard = teach("hoard", func(a *agent, arg hoardArg) (completed uint32, err error) {
+	g := a.guns[arg.Gun]
+	for still := 0; still < 100; still++ {
+		if arg.Times > 0 && g.tx.pending() < g.tx.size() {
+			at := atomic.LoadUint32(g.tx.producer)
+			g.load(at, shot{Frame: arg.Frame})
+			atomic.StoreUint32(g.tx.producer, at+1)
+			arg.Times--
+		}
+		before := g.tx.pending()
+		kick(g.fd)
+		if g.tx.pending() < before {
+			still = 0
+		}
+	}
+	return g.completion.pending(), nil
+})
+
+// flushGun takes completions and kicks until the TX ring is empty.
+var flushGun = teach("flush", func(a *agent, arg gunArg) (nothing, error) {
+	return nothing{}, a.guns[arg.Gun].flush()
+})
+
+// lost waits until a lease has ended and says why.
+var lost = teach("lost", func(a *agent, arg gunArg) (why string, err error) {
+	l := a.guns[arg.Gun].lease
+	select {
+	case <-l.Done():
+		if l.Err() == nil {
+			return "", errors.New("the lease has ended and does not say why")
+		}
+		return l.Err().Error(), nil
+	case <-time.After(30 * time.Second):
+		return "", errors.New("the lease goes on")
+	}
+})

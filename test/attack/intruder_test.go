@@ -1,0 +1,170 @@
+package attack
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// intrudeArg is a process to break into, and names of what it has.
+type intrudeArg struct{ PID int }
+
+// intrude tries to reach another process's descriptors and memory.
+var intrude = teach("intrude", func(a *agent, arg intrudeArg) (list []attempt, err error) {
+	proc := filepath.Join("/proc", strconv.Itoa(arg.PID))
+	_, err = os.ReadDir(proc + "/fd")
+	try(&list, "list descriptors", err)
+	for fd := range 64 {
+		for _, flags := range []int{unix.O_RDWR, unix.O_RDONLY, unix.O_PATH} {
+			got, err := unix.Open(fmt.Sprintf("%s/fd/%d", proc, fd), flags|unix.O_CLOEXEC, 0)
+			try(&list, fmt.Sprintf("open descriptor %d", fd), err)
+			if err == nil {
+				unix.Close(got)
+			}
+		}
+	}
+	for _, file := range []string{"maps", "mem", "environ", "map_files", "ns/net", "root", "cwd", "fdinfo", "auxv", "syscall"} {
+		f, err := os.Open(filepath.Join(proc, file))
+		if err == nil {
+			if _, err = f.Read(make([]byte, 1)); err == nil || file == "map_files" || file == "fdinfo" {
+				_, err = f.Readdirnames(1)
+			}
+			f.Close()
+		}
+		try(&list, "read "+file, err)
+	}
+	pidfd, err := unix.PidfdOpen(arg.PID, 0)
+	if err != nil {
+		return list, os.NewSyscallError("pidfd_open", err) // everybody may
+	}
+	defer unix.Close(pidfd)
+	for fd := range 64 {
+		_, err := unix.PidfdGetfd(pidfd, fd, 0)
+		try(&list, fmt.Sprintf("pidfd_getfd %d", fd), err)
+	}
+	try(&list, "setns by pidfd", unix.Setns(pidfd, unix.CLONE_NEWNET))
+	try(&list, "PTRACE_ATTACH", unix.PtraceAttach(arg.PID))
+	try(&list, "PTRACE_SEIZE", unix.PtraceSeize(arg.PID))
+	buf := make([]byte, 8)
+	_, err = unix.ProcessVMReadv(arg.PID, []unix.Iovec{{Base: &buf[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
+	try(&list, "process_vm_readv", err)
+	_, err = unix.ProcessVMWritev(arg.PID, []unix.Iovec{{Base: &buf[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
+	try(&list, "process_vm_writev", err)
+	for _, signal := range []unix.Signal{0, unix.SIGHUP, unix.SIGTERM, unix.SIGSTOP, unix.SIGKILL, unix.SIGIO} {
+		try(&list, "kill by "+unix.SignalName(signal), unix.Kill(arg.PID, signal))
+	}
+	return list, nil
+})
+
+// meddle tries to reach BPF objects: by their identifiers, and by the pins in a BPF
+// file system whose directory is the agent's descriptor 3.
+var meddle = teach("meddle", func(a *agent, _ nothing) (list []attempt, err error) {
+	byID := map[string]uintptr{"program": unix.BPF_PROG_GET_FD_BY_ID, "map": unix.BPF_MAP_GET_FD_BY_ID, "link": unix.BPF_LINK_GET_FD_BY_ID}
+	next := map[string]uintptr{"program": unix.BPF_PROG_GET_NEXT_ID, "map": unix.BPF_MAP_GET_NEXT_ID, "link": unix.BPF_LINK_GET_NEXT_ID}
+	for what := range byID {
+		_, err := bpf(next[what], &[16]uint64{})
+		try(&list, "walk the list of "+what+"s", err)
+		for id := range uint64(500) {
+			_, err := bpf(byID[what], &[16]uint64{id})
+			try(&list, fmt.Sprintf("%s %d", what, id), err)
+		}
+	}
+	_, err = bpf(unix.BPF_MAP_CREATE, &[16]uint64{unix.BPF_MAP_TYPE_HASH | 4<<32, 4 | 1<<32})
+	try(&list, "make a map", err)
+	const root = "/proc/self/fd/3"
+	_, err = os.ReadDir(root + "/unet")
+	try(&list, "list the pins", err)
+	for _, file := range []string{"/maps.debug", "/progs.debug"} {
+		_, err := os.ReadFile(root + file)
+		try(&list, "read "+file, err)
+	}
+	for _, dir := range []string{root, root + "/unet"} {
+		try(&list, "make a directory in "+dir, os.Mkdir(dir+"/mine", 0o777))
+		try(&list, "rename in "+dir, os.Rename(dir+"/unet", dir+"/theirs"))
+		try(&list, "remove "+dir, os.Remove(dir+"/unet"))
+		path := append([]byte(dir+"/tags"), 0)
+		_, err = bpf(unix.BPF_OBJ_GET, &[16]uint64{pathAddress(path)})
+		try(&list, "BPF_OBJ_GET of "+dir+"/tags", err)
+	}
+	return list, nil
+})
+
+func intruderCases() []attackCase {
+	return []attackCase{
+		{"the neighbour's process", "its descriptors by /proc and pidfd_getfd, its memory, ptrace, its namespaces, signals", func(s *scene) {
+			a := cast(s, s.pair.A, attackerID)
+			s.allRefused(intrude.do(s, a, intrudeArg{s.friend.pid()}))
+		}},
+		{"unetd's process", "the same, of unetd", func(s *scene) {
+			a := cast(s, s.pair.A, attackerID)
+			s.allRefused(intrude.do(s, a, intrudeArg{s.unetd.PID()}))
+		}},
+		{"BPF objects", "maps, programs and links by identifier; the pins of unetd, in a file system that everybody may enter", func(s *scene) {
+			a := cast(s, s.pair.A, attackerID, s.pins)
+			s.allRefused(meddle.do(s, a, nothing{}))
+		}},
+		{"what crosses with a grant", "all descriptors of a process that has been granted an endpoint: an XSK and a memfd, and nothing else of unetd's", func(s *scene) {
+			a := cast(s, s.pair.A, attackerID)
+			before := inventory.do(s, a, nothing{})
+			openGun.do(s, a, openArg{s.unetd.Socket, endpoint.Request{}})
+			after := inventory.do(s, a, nothing{})
+			for kind, n := range after {
+				switch extra := n - before[kind]; {
+				case kind == "bpf" && n > 0:
+					s.Errorf("it has %d BPF objects", n)
+				case kind == "memfd" && extra != 1:
+					s.Errorf("it has %d more memfds", extra)
+				}
+			}
+			s.row.note("before: %s; after: %s", countsText(before), countsText(after))
+		}},
+	}
+}
+
+// inventory is an agent's own descriptors, by kind.
+var inventory = teach("inventory", func(a *agent, _ nothing) (map[string]int, error) { return descriptorKinds(os.Getpid()) })
+
+// squat makes what unetd is about to make in a BPF file system that everybody may
+// write to, whose directory is the agent's descriptor 3.
+var squat = teach("squat", func(a *agent, how string) (nothing, error) {
+	const name = "/proc/self/fd/3/unet"
+	if how == "link" {
+		return nothing{}, os.Symlink("/tmp", name)
+	}
+	return nothing{}, os.Mkdir(name, 0o777)
+})
+
+// TestSquattedPins: where everybody may write to the BPF file system, somebody may have
+// made unetd's folder before it does. It must not keep anything there.
+func TestSquattedPins(t *testing.T) {
+	for _, how := range []string{"folder", "link"} {
+		t.Run(how, func(t *testing.T) {
+			row := results.add(t, "a "+how+" in place of unetd's pins", "made by nobody, in a BPF file system of mode 1777, before unetd starts")
+			pair := netlab.RequirePair(t, netlab.Config{})
+			dir, err := netlab.OpenBPFFS("1777")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			squat.do(t, cast(t, pair.A, attackerID, dir), how)
+			socket := filepath.Join(t.TempDir(), "unetd.sock")
+			p := unetd.Start(t, pair.A, netlab.Bound(), unetd.Command(t, "unetd"),
+				"serve", "--interface", pair.A.Interface, "--socket", socket, "--bpffs", netlab.PathTo(dir))
+			if err := p.End(t); err == nil || !strings.Contains(p.Output(), "--bpffs") {
+				t.Errorf("unetd ended with %v", err)
+			}
+			lines := strings.Split(p.Output(), "\n")
+			row.note("%s", lines[len(lines)-1])
+			unetd.Untouched(t, pair.A)
+		})
+	}
+}

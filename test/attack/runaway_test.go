@@ -1,0 +1,150 @@
+package attack
+
+import (
+	"math"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// flipArg is how far ahead the producer of a fill ring is put, again and again.
+type flipArg struct {
+	Gun   int
+	Ahead uint32
+}
+
+// flip puts the fill ring's producer far ahead and back, as fast as it can, so that
+// what looks at it sees one thing and the kernel another.
+var flip = teach("flip", func(a *agent, arg flipArg) (nothing, error) {
+	g := a.guns[arg.Gun]
+	sane := atomic.LoadUint32(g.fill.producer)
+	a.begin(func(stop <-chan struct{}) error {
+		for {
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+			for range 1000 {
+				atomic.StoreUint32(g.fill.producer, sane+arg.Ahead)
+				atomic.StoreUint32(g.fill.producer, sane)
+			}
+		}
+	})
+	return nothing{}, nil
+})
+
+// runawayCases are about the one attack that the kernel makes possible: docs/adr/0011.
+//
+// All frames to these endpoints are short and in one piece. A frame in several
+// buffers takes another way through the kernel, and a fill ring that changes at the
+// wrong moment makes that crash.
+func runawayCases() (cases []attackCase) {
+	for _, c := range []struct {
+		name  string
+		ahead uint32
+	}{{"1 thousand", 1000}, {"1 million", 1_000_000}, {"100 million", 100_000_000}, {"2^31", 1 << 31}, {"2^32-1", math.MaxUint32}} {
+		cases = append(cases, attackCase{"fill ring's producer " + c.name + " ahead", "with invalid addresses; host B sends to it, and the neighbours go on", func(s *scene) {
+			t := s.runaway()
+			poke.do(s, t.actor, pokeArg{t.Gun, "fill", "producer", c.ahead, true})
+			worst := t.flood(1)
+			s.revoked(t, func() { worst = max(worst, t.flood(1)) })
+			s.row.note("the longest send to it took %s", rounded(worst))
+		}})
+	}
+	cases = append(cases, attackCase{"revocation storm", "one endpoint after another, each with a runaway fill ring as soon as it is there", func(s *scene) {
+		storm := lengthOf(50, 5, 3)
+		for range storm {
+			t := s.runaway()
+			poke.do(s, t.actor, pokeArg{t.Gun, "fill", "producer", 1 << 20, true})
+			if !unetd.Eventually(func() bool { t.flood(1); return !s.leased(t.ID) }) {
+				s.Errorf("endpoint %d was not revoked", t.ID)
+			}
+			t.kill()
+		}
+		s.row.note("%d endpoints revoked", storm)
+	}})
+	for _, ahead := range []struct {
+		name  string
+		ahead uint32
+	}{{"1 million", 1_000_000}, {"100 million", 100_000_000}} {
+		cases = append(cases, attackCase{"fill ring's producer flipping by " + ahead.name, "between sane and insane, by a thread of its own, while host B sends as fast as it can: a race that the kernel can lose", func(s *scene) {
+			t := s.runaway()
+			flip.do(s, t.actor, flipArg{t.Gun, ahead.ahead})
+			begin, frames := time.Now(), 0
+			var worst time.Duration
+			s.revoked(t, func() {
+				frames += 200
+				worst = max(worst, t.flood(200))
+			})
+			s.row.note("%d frames until then, %s; the longest send to it took %s", frames, rounded(time.Since(begin)), rounded(worst))
+			rest.do(s, t.actor, nothing{})
+		}})
+	}
+	return append(cases, attackCase{"fill ring refilled while it is emptied", "the attacker sends one frame to itself, over a fill ring of 65,536 invalid addresses, and puts the producer ahead while the kernel looks for a valid one", func(s *scene) {
+		lasts := time.Duration(lengthOf(2000, 300, 300)) * time.Millisecond
+		for _, after := range []time.Duration{40 * time.Microsecond, 60 * time.Microsecond, 80 * time.Microsecond} {
+			t := s.target(endpoint.Request{Geometry: endpoint.Geometry{FillSize: 1 << 16}})
+			sender := openGun.do(s, t.actor, openArg{s.unetd.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)))})
+			t.flood(3000)
+			starve.do(s, t.actor, gunArg{t.Gun})
+			litter.do(s, t.actor, litterArg{Gun: t.Gun, Ring: "fill", Addr: math.MaxUint64 - 1})
+			frame := ether(linkA, linkA, typeIPv4, ipv4(hostA, hostA, protocolUDP, udp(int(sender.Tags[0].Port), t.port, []byte("x"))))
+			took := chase.do(s, t.actor, chaseArg{sender.Gun, t.Gun, frame, after, lasts})
+			s.row.note("put ahead %s after the frame, for %s: the frame kept a processor for %s", after, lasts, rounded(took))
+			s.revoked(t, func() { t.flood(1) })
+			t.kill()
+		}
+	}})
+}
+
+// chaseArg is a frame that one gun sends to another one, and when and for how long
+// the fill ring of that is refilled then.
+type chaseArg struct {
+	From, To     int
+	Frame        []byte
+	After, Lasts time.Duration
+}
+
+// chase sends a frame and then puts the fill ring's producer ahead, somewhat faster
+// than the kernel follows. It returns how long the kernel was busy.
+var chase = teach("chase", func(a *agent, arg chaseArg) (took time.Duration, err error) {
+	from, to := a.guns[arg.From], a.guns[arg.To]
+	full := atomic.LoadUint32(to.fill.consumer) + to.fill.size()
+	atomic.StoreUint32(to.fill.producer, full) // as many as there may be
+	var ready, sent atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ready.Store(true)
+		for !sent.Load() {
+		}
+		begin := time.Now()
+		for time.Since(begin) < arg.After {
+		}
+		for ahead := time.Duration(0); ahead < arg.Lasts; ahead = time.Since(begin) {
+			atomic.StoreUint32(to.fill.producer, full+uint32(ahead)) // an entry a nanosecond
+		}
+	}()
+	for !ready.Load() {
+	}
+	begin := time.Now()
+	sent.Store(true)
+	_, err = from.fire(func(yield func(shot) bool) { yield(shot{Frame: arg.Frame}) })
+	took = time.Since(begin)
+	<-done
+	return took, err
+})
+
+// runaway is an endpoint whose fill ring holds nothing but addresses that are none.
+func (s *scene) runaway() *target {
+	s.Helper()
+	t := s.target(endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32}})
+	t.flood(100)
+	starve.do(s, t.actor, gunArg{t.Gun})
+	litter.do(s, t.actor, litterArg{Gun: t.Gun, Ring: "fill", Addr: math.MaxUint64 - 1})
+	return t
+}

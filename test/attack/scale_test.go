@@ -1,0 +1,158 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// populateArg is how many endpoints to open, and their message tags.
+type populateArg struct {
+	Socket string
+	Count  int
+	First  uint32
+}
+
+// populate opens endpoints that answer every message, and says how long each took.
+var populate = teach("populate", func(a *agent, arg populateArg) (took []time.Duration, err error) {
+	for i := range uint32(arg.Count) {
+		ctx, cancel := timeout()
+		begin := time.Now()
+		grant, lease, err := control.Open(ctx, arg.Socket, endpoint.Request{
+			Geometry: endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32},
+			Tags:     []endpoint.Tag{endpoint.MessageTag(arg.First + i)},
+		})
+		cancel()
+		if err != nil {
+			return took, fmt.Errorf("endpoint %d: %w", i, err)
+		}
+		took = append(took, time.Since(begin))
+		ep, err := endpoint.Attach(grant, endpoint.Config{Wait: endpoint.WaitBlock, Lease: lease})
+		if err != nil {
+			return took, err
+		}
+		done := make(chan error, 1)
+		go func() { done <- answerMessages(ep) }()
+		a.hold(inhabitant{ep, lease, done})
+	}
+	return took, nil
+})
+
+// inhabitant is an endpoint that answers until it is closed.
+type inhabitant struct {
+	ep    *endpoint.Endpoint
+	lease endpoint.Lease
+	done  chan error
+}
+
+func (i inhabitant) Close() error {
+	err := i.lease.Close()
+	if answerErr := <-i.done; !errors.Is(answerErr, endpoint.ErrLeaseClosed) {
+		err = errors.Join(err, answerErr)
+	}
+	return errors.Join(err, i.ep.Close())
+}
+
+// depart closes all endpoints of an agent.
+var depart = teach("depart", func(a *agent, _ nothing) (nothing, error) {
+	var errs []error
+	for _, c := range a.held {
+		errs = append(errs, c.Close())
+	}
+	a.held = nil
+	return nothing{}, errors.Join(errs...)
+})
+
+// TestManyEndpoints has processes of several users open endpoints, up to 256 at once.
+// Each of them answers, and all go again, half of them because their processes are
+// killed.
+func TestManyEndpoints(t *testing.T) {
+	const users, firstUser = 4, 65500
+	each := lengthOf(64, 8, 4)
+	row := results.add(t, fmt.Sprintf("%d endpoints at once", users*each), fmt.Sprintf("of %d users; each answers a message of host B; two users close theirs, two are killed", users))
+
+	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
+	d := unetd.Serve(t, pair.A, unetd.Options{Policy: fmt.Sprintf(`
+rules:
+  - name: everybody
+    users: ["*"]
+    tags: ["msg:*"]
+    endpoints: %d
+    memory: 64MiB
+`, each)})
+	remote := unetd.Serve(t, pair.B, unetd.Options{})
+	w := &world{pair: pair, unetd: d, ear: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*unetd.Patience)
+	defer cancel()
+	grant, lease, err := control.Open(ctx, remote.Socket, tagged(endpoint.MessageTag(peerTag)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := endpoint.Attach(grant, endpoint.Config{Wait: endpoint.WaitBlock, Lease: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(ep.Close(), lease.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+
+	before, trips := stock(t, pair.A, d), w.look(t)
+	var crowd []*actor
+	var took []time.Duration
+	for u := range users {
+		a := cast(t, pair.A, uint32(firstUser+u))
+		took = append(took, populate.do(t, a, populateArg{d.Socket, each, attackerTag + uint32(u*each)})...)
+		crowd = append(crowd, a)
+	}
+	if n := len(list(t, d)); n != users*each {
+		t.Errorf("unetd lists %d endpoints of %d", n, users*each)
+	}
+	for i := range uint32(users * each) {
+		ch, err := ep.Channel(ctx, lease, hostA, attackerTag+i, peerTag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := question("many", uint64(i))
+		if err := errors.Join(ep.Write(&ch, q), ep.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		var m [1]endpoint.Message
+		for ep.Recv(m[:]) == 0 {
+			if err := ep.Wait(time.Now().Add(tripTimeout)); err != nil {
+				t.Fatalf("endpoint %d does not answer: %v", i, err)
+			}
+		}
+		if m[0].From().Tag != attackerTag+i || !bytes.Equal(m[0].Payload(), q) {
+			t.Errorf("endpoint %d answered %d bytes as %v", i, len(m[0].Payload()), m[0].From())
+		}
+		ep.Free(&m[0])
+	}
+	slices.Sort(took)
+	row.note("all answered; an open took %s in the median, %s at most", rounded(took[len(took)/2]), rounded(took[len(took)-1]))
+	for u, a := range crowd {
+		if u%2 == 0 {
+			depart.do(t, a, nothing{})
+			if err := a.leave(); err != nil {
+				t.Errorf("user %d: %v", a.uid, err)
+			}
+		} else {
+			a.kill()
+		}
+	}
+	if !unetd.Eventually(func() bool { return len(list(t, d)) == 0 }) {
+		t.Errorf("unetd still lists %d endpoints", len(list(t, d)))
+	}
+	backTo(t, row, before, pair.A, d)
+	w.unharmed(t, row, trips)
+}

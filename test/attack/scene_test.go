@@ -1,0 +1,184 @@
+package attack
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// attackCase is one attack: what it is called, what it does, and the doing.
+type attackCase struct {
+	name, did string
+	run       func(s *scene)
+}
+
+// scene is the world while a case runs.
+type scene struct {
+	*testing.T
+	*world
+	row *row
+}
+
+// play runs a case and then looks for what must not have happened.
+func (w *world) play(t *testing.T, c attackCase) {
+	s := &scene{t, w, results.add(t, c.name, c.did)}
+	begin, trips, counted := time.Now(), w.look(t), w.counters(t)
+	defer func() {
+		if counts := unusual(since(counted, w.counters(t))); counts != "" {
+			s.row.note("%s", counts)
+		}
+		s.row.note("it took %s", rounded(time.Since(begin)))
+		w.unharmed(t, s.row, trips)
+	}()
+	c.run(s)
+}
+
+// usual are the counters that count without any attack, too.
+var usual = []string{"rx_pass", "rx_port", "tx_uplink", "tx_local", "deliver_socket"}
+
+// unusual writes counters, without those of ordinary traffic.
+func unusual(counts map[string]uint64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		if !slices.Contains(usual, name) {
+			parts = append(parts, fmt.Sprintf("%s %d", name, counts[name]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// shooter is an agent with an endpoint.
+type shooter struct {
+	*actor
+	granted
+}
+
+// attacker starts an attacker's process and opens an endpoint in it.
+func (s *scene) attacker(req endpoint.Request) *shooter {
+	s.Helper()
+	a := cast(s, s.pair.A, attackerID)
+	return &shooter{a, openGun.do(s, a, openArg{s.unetd.Socket, req})}
+}
+
+// tagged is a request for an endpoint with tags.
+func tagged(tags ...endpoint.Tag) endpoint.Request { return endpoint.Request{Tags: tags} }
+
+// volley is a number of frames that are expected to end in the same way.
+type volley struct {
+	s      *scene
+	number uint32
+	legal  bool
+	want   []string // counters that may count them
+	shots  []shot
+}
+
+// Ends of a frame that are not counters.
+const (
+	inKernel = "kernel" // the kernel refuses it, or loses it before the mux sees it
+)
+
+// forge is a volley of frames that must not get through. Each of them is counted
+// by one of the named counters.
+func (s *scene) forge(want ...string) *volley {
+	return &volley{s: s, number: s.volley(), want: want}
+}
+
+// allow is a volley of frames that leave the uplink.
+func (s *scene) allow() *volley { return &volley{s: s, number: s.volley(), legal: true} }
+
+// mark is what the volley's frames carry.
+func (v *volley) mark() []byte {
+	if v.legal {
+		return mark(legal, v.number)
+	}
+	return mark(forged, v.number)
+}
+
+// add puts frames into the volley.
+func (v *volley) add(frames ...[]byte) {
+	for _, f := range frames {
+		v.shots = append(v.shots, shot{Frame: f})
+	}
+}
+
+// addCut puts a frame in several descriptors into the volley.
+func (v *volley) addCut(frame []byte, cuts ...int) {
+	v.shots = append(v.shots, shot{frame, cuts})
+}
+
+// fire sends the volley and checks what became of it.
+func (v *volley) fire(by *shooter) {
+	v.s.Helper()
+	before := v.s.counters(v.s)
+	result := fire.do(v.s, by.actor, fireArg{by.Gun, v.shots})
+	legalOnes := 0
+	if v.legal {
+		legalOnes = len(v.shots)
+	}
+	v.check(by, before, result, legalOnes)
+}
+
+// sweep sends a frame with all values of a number in it, of which some are legal.
+func (v *volley) sweep(by *shooter, frame []byte, at, size int, first, last uint64, legalRanges ...[2]uint64) {
+	v.s.Helper()
+	before := v.s.counters(v.s)
+	result := sweep.do(v.s, by.actor, sweepArg{by.Gun, frame, at, size, first, last, legalRanges})
+	legalOnes := 0
+	for _, r := range legalRanges {
+		legalOnes += int(r[1] - r[0] + 1)
+	}
+	v.check(by, before, result, legalOnes)
+}
+
+// check waits until all frames are accounted for.
+func (v *volley) check(by *shooter, before map[string]uint64, result fired, legalOnes int) {
+	v.s.Helper()
+	if result.Errno != "" {
+		v.s.Errorf("volley %d: kick: %s", v.number, result.Errno)
+	}
+	illegal := result.Frames - uint64(legalOnes)
+	var counts map[string]uint64
+	account := func() (wanted, others uint64) {
+		counts = since(before, v.s.counters(v.s))
+		for name, n := range counts {
+			switch {
+			case slices.Contains(v.want, name):
+				wanted += n
+			case isTransmitDrop(name):
+				others += n
+			}
+		}
+		return wanted, others
+	}
+	mayVanish := slices.Contains(v.want, inKernel)
+	done := func() bool {
+		wanted, _ := account()
+		return (wanted == illegal || mayVanish && wanted <= illegal) && v.s.ear.legalFrames(v.number) == legalOnes
+	}
+	wait := unetd.Eventually
+	if v.s.Failed() {
+		wait = func(holds func() bool) bool { return holds() }
+	}
+	ok := wait(done)
+	wanted, others := account()
+	if !ok || others != 0 {
+		v.s.Errorf("volley %d of %d frames, %d of them legal: %d counted as %v, %d legal ones at host B, %d descriptors refused; all counters: %v",
+			v.number, result.Frames, legalOnes, wanted, v.want, v.s.ear.legalFrames(v.number), result.Refused, counts)
+	}
+	if mayVanish && wanted != illegal {
+		v.s.row.note("%d of %d frames did not get past the kernel (%d refused as descriptors)", illegal-wanted, illegal, result.Refused)
+	}
+	drain.do(v.s, by.actor, gunArg{by.Gun})
+}
+
+// isTransmitDrop reports whether a counter is of frames of endpoints that were
+// dropped.
+func isTransmitDrop(name string) bool {
+	return strings.HasPrefix(name, "tx_") && name != "tx_uplink" && name != "tx_local"
+}

@@ -1,0 +1,194 @@
+package attack
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// The receivers of TestTenMillionFrames.
+const (
+	localPort, remotePort, sinkPort = 7500, 7600, 7700
+	localTag, remoteTag             = 0xd0000001, 0xd0000101
+)
+
+// field is where the ten million frames fly: unetd on both hosts, an endpoint on
+// each, a kernel socket on host B, and the attacker's port.
+type field struct {
+	*world
+	remote *unetd.Daemon // on host B
+
+	samples   []sample
+	tallies   map[string]*tally
+	collector *collector
+	sink      *net.UDPConn
+
+	attacker *shooter
+	port     string // outer end of the attacker's port
+}
+
+func newField(t testing.TB) *field {
+	t.Helper()
+	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
+	f := &field{
+		world:   &world{pair: pair, ear: startCapture(t, pair.B), unetd: unetd.Serve(t, pair.A, unetd.Options{Policy: policy})},
+		remote:  unetd.Serve(t, pair.B, unetd.Options{}),
+		samples: samples(localPort, remotePort, sinkPort, localTag, remoteTag),
+		tallies: map[string]*tally{"local": {}, "remote": {}, "kernel": {}},
+	}
+	f.kernel = startKernelTraffic(t, pair)
+	for _, s := range f.samples {
+		if s.To != "" {
+			f.tallies[s.To].samples = append(f.tallies[s.To].samples, s)
+		}
+	}
+	receiver := func(d *unetd.Daemon, addr, addr6 netip.Addr, port uint16, tags ...endpoint.Tag) *endpoint.Endpoint {
+		return attach(t, d.Socket, endpoint.Request{
+			Geometry: endpoint.Geometry{FrameCount: 1 << 15, FillSize: 1 << 14, RxSize: 1 << 14},
+			Tags:     append(tags, endpoint.UDPTag(netip.AddrPortFrom(addr, port)), endpoint.UDPTag(netip.AddrPortFrom(addr6, port))),
+		})
+	}
+	neighbours := endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)) // somebody has to hold it
+	f.collector = collect(t,
+		[]*endpoint.Endpoint{receiver(f.unetd, hostA, hostA6, localPort, endpoint.MessageTag(localTag), neighbours), receiver(f.remote, hostB, hostB6, remotePort, endpoint.MessageTag(remoteTag))},
+		[]*tally{f.tallies["local"], f.tallies["remote"]})
+	f.sink = openSink(t, pair.B, netip.AddrPortFrom(hostB, sinkPort), f.tallies["kernel"])
+
+	a := cast(t, pair.A, attackerID)
+	f.attacker = &shooter{a, openGun.do(t, a, openArg{f.unetd.Socket, tagged(arsenal()...)})}
+	for _, e := range list(t, f.unetd) {
+		if e.ID == f.attacker.ID {
+			f.port = e.Device
+		}
+	}
+	return f
+}
+
+// reading is all that counts frames.
+type reading struct {
+	a, b   map[string]uint64 // of the muxes
+	port   uint64            // dropped by the attacker's port before the mux saw them
+	uplink uint64            // dropped by host B's uplink before its mux saw them
+	sink   uint64            // dropped by the kernel socket
+}
+
+func (f *field) read(t testing.TB) reading {
+	t.Helper()
+	drops, err := sinkDrops(f.sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reading{countersOf(t, f.unetd), countersOf(t, f.remote),
+		deviceDrops(t, f.pair.A, f.port), deviceDrops(t, f.pair.B, f.pair.B.Interface), drops}
+}
+
+func (r reading) since(before reading) reading {
+	return reading{since(before.a, r.a), since(before.b, r.b), r.port - before.port, r.uplink - before.uplink, r.sink - before.sink}
+}
+
+// transmitted is the sum of all that the attacker's frames count as, and tells how it
+// is made up.
+func (r reading) transmitted() (sum uint64, parts string) {
+	some := map[string]int{}
+	for name, n := range r.a {
+		if strings.HasPrefix(name, "tx_") {
+			sum += n
+			some[name] = int(n)
+		}
+	}
+	return sum, countsText(some)
+}
+
+// TestTenMillionFrames has an attacker send lawful and forged frames, mixed at random,
+// as fast as it can. Each is counted once and for what it is, each lawful one goes to
+// whom it is for or is counted as lost, and no forged one goes anywhere.
+func TestTenMillionFrames(t *testing.T) {
+	const seed = 20261121
+	frames := lengthOf(10_000_000, 200_000, 50_000)
+	row := results.add(t, fmt.Sprintf("%d frames", frames), "lawful and forged ones, mixed at random, at full speed; every one accounted for")
+
+	f := newField(t)
+	trips, before, begin := f.look(t), f.read(t), time.Now()
+	result := mix.do(t, f.attacker.actor, mixArg{f.attacker.Gun, frames, seed, f.samples})
+	took := time.Since(begin)
+	counted, to := map[string]uint64{}, map[string]uint64{} // what was sent
+	for i, s := range f.samples {
+		counted[s.Want] += result.Sent[i]
+		to[s.To] += result.Sent[i]
+	}
+	if result.Fired.Frames != uint64(frames) || result.Fired.Errno != "" || result.Fired.Refused != 0 {
+		t.Fatalf("%+v", result.Fired)
+	}
+
+	var r reading
+	if !unetd.Eventually(func() bool {
+		r = f.read(t).since(before)
+		sum, _ := r.transmitted()
+		return sum+r.port >= uint64(frames)
+	}) {
+		t.Error("frames have disappeared")
+	}
+	f.collector.end() // takes what is there; receiving is done in the sender's time, so it is
+
+	// Each frame once, and for what it is.
+	sum, parts := r.transmitted()
+	row.note("%d in %s, %.2f million a second, seed %d", frames, rounded(took), float64(frames)/1e6/took.Seconds(), seed)
+	row.note("the counters add up to %d: %s", sum, parts)
+	if sum+r.port != uint64(frames) {
+		t.Errorf("the counters add up to %d, the port dropped %d: want %d", sum, r.port, frames)
+	}
+	for name, n := range r.a {
+		if missing := counted[name] - n; strings.HasPrefix(name, "tx_") && missing != 0 && (r.port == 0 || missing > r.port) {
+			t.Errorf("%s: %d, of which %d were sent", name, n, counted[name])
+		}
+	}
+	// To whom it is for, and to nobody else.
+	lost := map[string]uint64{
+		"local":  r.a["lost_deliver_redirect"] + r.a["lost_port_redirect"],
+		"remote": r.b["lost_deliver_redirect"] + r.b["lost_uplink_redirect"],
+		"kernel": r.sink,
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.tallies)) {
+		got, wrong := f.tallies[name].look()
+		row.note("%s receiver: %d sent to it, %d received, %d lost in its queues", name, to[name], got, lost[name])
+		for _, w := range wrong {
+			t.Errorf("%s receiver: %s", name, w)
+		}
+		if missing := to[name] - got - lost[name]; missing != 0 && missing > r.port+r.uplink {
+			t.Errorf("%s receiver: %d sent, %d received, %d lost", name, to[name], got, lost[name])
+		}
+	}
+	if r.port+r.uplink != 0 {
+		row.note("%d dropped by the attacker's port and %d by host B's uplink, before a mux saw them", r.port, r.uplink)
+	}
+	f.unharmed(t, row, trips)
+}
+
+// deviceDrops is how many received frames a device of a host has dropped.
+func deviceDrops(t testing.TB, h *netlab.Host, device string) uint64 {
+	t.Helper()
+	handle, err := netlink.NewHandleAt(h.NS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer handle.Close()
+	l, err := handle.LinkByName(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := l.Attrs().Statistics; s != nil {
+		return s.RxDropped
+	}
+	return 0
+}

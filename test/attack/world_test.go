@@ -1,0 +1,211 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// Users. The attacker is nobody.
+const (
+	attackerID  = netlab.NobodyID
+	neighbourID = 65533
+	loitererID  = 65532 // who connects to unetd and then does nothing
+	strangerID  = 65531 // whom the policy gives nothing
+)
+
+// What the policy lets the attacker have at once.
+const (
+	attackerEndpoints = 8
+	attackerMemory    = 128 << 20 // bytes
+)
+
+// policy gives everybody what is his.
+var policy = fmt.Sprintf(`
+rules:
+  - name: root
+    users: [0]
+    tags: ["udp:*:*", "tcp:*:*", "addr:*", "msg:*"]
+    endpoints: unlimited
+    memory: unlimited
+    trusted: true
+    operator: true
+  - name: attacker
+    users: [%d]
+    tags: ["udp:%v:7000-39999", "tcp:%[2]v:7000-39999", "udp:[%v]:*", "tcp:[%[3]v]:*", "addr:%v", "addr:%v", "msg:%d-%d"]
+    endpoints: %d
+    memory: %dMiB
+  - name: loiterer
+    users: [%[14]d]
+    tags: ["msg:%[15]d-%[16]d"]
+    endpoints: 8
+    memory: 64MiB
+  - name: neighbour
+    users: [%[10]d]
+    tags: ["udp:%[2]v:*", "tcp:%[2]v:*", "udp:[%[3]v]:*", "addr:%[11]v", "addr:%[12]v", "msg:%[13]d"]
+    endpoints: 8
+    memory: 128MiB
+`, attackerID, hostA, hostA6, attackerAddr, attackerAddr6, attackerTag, attackerTag+0xfff, attackerEndpoints, attackerMemory>>20,
+	neighbourID, neighbourAddr, neighbourAddr6, neighbourTag,
+	loitererID, attackerTag+0x1000, attackerTag+0x1fff)
+
+// world is the two hosts, unetd on host A, and the bystanders.
+type world struct {
+	pair   *netlab.Pair
+	unetd  *unetd.Daemon
+	ear    *capture
+	kernel []*bystander
+	friend *actor   // the neighbour
+	pins   *os.File // unetd's BPF file system
+
+	volleys uint32
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{pair: netlab.RequirePair(t, netlab.Config{IPv6: true})}
+	w.ear = startCapture(t, w.pair.B)
+	var err error
+	if w.pins, err = netlab.OpenBPFFS("0755"); err != nil { // more open than it should be
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.pins.Close() })
+	w.unetd = unetd.Serve(t, w.pair.A, unetd.Options{Policy: policy, BPFFS: netlab.PathTo(w.pins)})
+	w.kernel = startKernelTraffic(t, w.pair)
+	w.friend = cast(t, w.pair.A, neighbourID)
+	settle.do(t, w.friend, settleArg{w.unetd.Socket, netip.AddrPortFrom(hostB, kernelPort), true})
+	return w
+}
+
+// counters are the mux's, by name.
+func (w *world) counters(t testing.TB) map[string]uint64 {
+	t.Helper()
+	return countersOf(t, w.unetd)
+}
+
+func countersOf(t testing.TB, d *unetd.Daemon) map[string]uint64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)
+	defer cancel()
+	all, err := control.Counters(ctx, d.Socket)
+	if err != nil {
+		t.Fatalf("counters: %v", err)
+	}
+	byName := make(map[string]uint64)
+	for _, c := range all {
+		byName[c.Name] = c.Value
+	}
+	return byName
+}
+
+// list is the endpoints that unetd knows.
+func list(t testing.TB, d *unetd.Daemon) []control.EndpointInfo {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)
+	defer cancel()
+	all, err := control.List(ctx, d.Socket)
+	if err != nil {
+		t.Fatalf("list: %v", err)
+	}
+	return all
+}
+
+// since is what has been counted between two readings.
+func since(before, after map[string]uint64) map[string]uint64 {
+	diff := make(map[string]uint64)
+	for name, v := range after {
+		if v != before[name] {
+			diff[name] = v - before[name]
+		}
+	}
+	return diff
+}
+
+// look takes what has become of the requests of all bystanders.
+func (w *world) look(t testing.TB) (all []trips) {
+	t.Helper()
+	for _, b := range w.kernel {
+		all = append(all, b.look())
+	}
+	if w.friend != nil {
+		all = append(all, howIsIt.do(t, w.friend, nothing{})...)
+	}
+	return all
+}
+
+// harm waits until every bystander has had an answer to a request that it made
+// after now, and returns what has gone wrong since before. Worst is the longest
+// that anybody waited.
+func (w *world) harm(t testing.TB, before []trips) (harm []string, worst trips) {
+	t.Helper()
+	now := w.look(t)
+	last := now
+	unetd.Eventually(func() bool {
+		last = w.look(t)
+		for i := range last {
+			now[i].Worst = max(now[i].Worst, last[i].Worst)
+			if last[i].Done < now[i].Done+2 && last[i].Lost+last[i].Wrong == before[i].Lost+before[i].Wrong {
+				return false
+			}
+		}
+		return true
+	})
+	for i, b := range last {
+		if b.Lost != before[i].Lost || b.Wrong != before[i].Wrong {
+			harm = append(harm, fmt.Sprintf("%s: %d lost, %d wrong (%s)", b.Name, b.Lost-before[i].Lost, b.Wrong-before[i].Wrong, b.Why))
+		} else if b.Done < now[i].Done+2 {
+			harm = append(harm, fmt.Sprintf("%s gets no answers any more", b.Name))
+		}
+		// unetd's answers take a pause of their own.
+		if !strings.HasSuffix(b.Name, "unetd") && now[i].Worst > worst.Worst {
+			worst = now[i]
+		}
+	}
+	return harm, worst
+}
+
+// unharmed looks for what must not have happened, whatever was done, and notes it.
+func (w *world) unharmed(t testing.TB, r *row, before []trips) {
+	t.Helper()
+	select {
+	case <-w.unetd.Done:
+		t.Errorf("unetd has ended: %v", w.unetd.Err)
+		return
+	default:
+	}
+	harm, worst := w.harm(t, before)
+	for _, h := range harm {
+		t.Errorf("harm: %s", h)
+		r.note("HARM: %s", h)
+	}
+	for _, foul := range w.ear.foul() {
+		t.Errorf("left the uplink: %s", foul)
+		r.note("LEFT THE UPLINK: %s", foul)
+	}
+	if missed, err := w.ear.missed(); missed != 0 || err != nil {
+		t.Errorf("the capture missed %d frames, %v", missed, err)
+	}
+	r.note("longest answer beside it: %s, %s", worst.Name, rounded(worst.Worst))
+}
+
+// volley is a new number for a mark.
+func (w *world) volley() uint32 {
+	w.volleys++
+	return w.volleys
+}
+
+// rounded is a duration as people read it.
+func rounded(d time.Duration) string {
+	if d < time.Millisecond {
+		return d.Round(time.Microsecond).String()
+	}
+	return d.Round(100 * time.Microsecond).String()
+}
