@@ -88,8 +88,6 @@ type MuxUnetEndpoint struct {
 	Gid          uint32
 	Pid          uint32
 	Slot         uint32
-	Netnsid      uint32
-	Zero         uint32
 }
 
 type MuxUnetOwner struct {

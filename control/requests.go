@@ -121,7 +121,9 @@ func (s *session) open(id uint64, req endpoint.Request, mistake error) {
 	s.log.Info("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
 		"segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
 	if s.finish(answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment) {
-		s.hold(lease, grant.ID, true)
+		s.mu.Lock()
+		s.shared = true // the lease itself is read without the lock from now on
+		s.mu.Unlock()
 	}
 	s.work.Go(func() { s.follow(lease, stop) })
 }

@@ -245,7 +245,7 @@ func TestReclaimedAfterGrace(t *testing.T) {
 	}
 	a.leave()
 	q.leave()
-	ids := []uint64{(<-freed).ID, (<-freed).ID}
+	ids := []uint64{next(t, freed).ID, next(t, freed).ID}
 	slices.Sort(ids)
 	if !slices.Equal(ids, []uint64{a.grant.ID, q.grant.ID}) {
 		t.Errorf("freed %v", ids)

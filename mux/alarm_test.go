@@ -48,7 +48,7 @@ func TestRunawayFillRing(t *testing.T) {
 			before := bad.sock.Fill.InFlight()
 			bad.runAway(1_000_000)
 			sendTo(t, b, "10.0.0.1:7000", "the next frame")
-			<-bad.lease.Done()
+			eventually(t, "revoked", func() bool { return bad.lease.Err() != nil })
 			if err := bad.lease.Err(); !errors.Is(err, mux.ErrRevoked) || !errors.Is(err, endpoint.ErrLeaseClosed) {
 				t.Errorf("ended by %v", err)
 			}
@@ -67,7 +67,7 @@ func TestRunawayFillRing(t *testing.T) {
 				t.Errorf("claim what was revoked: %v", err)
 			}
 			bad.close()
-			if e := <-freed; e.ID != bad.grant.ID {
+			if e := next(t, freed); e.ID != bad.grant.ID {
 				t.Errorf("freed %+v", e)
 			}
 		})

@@ -22,6 +22,17 @@ func freedLab(t *testing.T) (*lab, chan mux.EndpointInfo) {
 	return l, freed
 }
 
+// next is what is freed next.
+func next(t *testing.T, freed <-chan mux.EndpointInfo) (e mux.EndpointInfo) {
+	t.Helper()
+	select {
+	case e = <-freed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing is freed")
+	}
+	return e
+}
+
 // An endpoint is freed when nobody has anything of it any more, in whatever order and form
 // that was kept, and not before.
 func TestFreed(t *testing.T) {
@@ -80,13 +91,9 @@ func TestFreed(t *testing.T) {
 					}
 					must(t, letGo())
 				}
-				select {
-				case e := <-freed:
-					if e.ID != a.grant.ID || e.Owner != before[0].Owner || e.SegmentBytes != small.WithDefaults().SegmentSize() || e.Attach != attach {
-						t.Errorf("freed %+v, was %+v", e, before[0])
-					}
-				case <-time.After(5 * time.Second):
-					t.Fatal("not freed")
+				e := next(t, freed)
+				if e.ID != a.grant.ID || e.Owner != before[0].Owner || e.SegmentBytes != small.WithDefaults().SegmentSize() || e.Attach != attach {
+					t.Errorf("freed %+v, was %+v", e, before[0])
 				}
 			})
 		}
@@ -102,7 +109,7 @@ func TestFreedWithoutAnOwner(t *testing.T) {
 	g, lease, err := l.mux.OpenEndpointFor(t.Context(), mux.Owner{PID: 42, UID: 1000, GID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
 	must(t, err)
 	must(t, errors.Join(lease.Close(), g.Close()))
-	if e := <-freed; e.ID != g.ID || e.Owner != (mux.Owner{PID: 42, UID: 1000, GID: 1000}) {
+	if e := next(t, freed); e.ID != g.ID || e.Owner != (mux.Owner{PID: 42, UID: 1000, GID: 1000}) {
 		t.Errorf("freed %+v", e)
 	}
 	for _, tags := range [][]endpoint.Tag{{endpoint.MessageTag(1), {Kind: 99}}, {{Kind: 99}}} {
@@ -113,7 +120,7 @@ func TestFreedWithoutAnOwner(t *testing.T) {
 	g, lease, err = l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
 	must(t, err)
 	must(t, errors.Join(g.Close(), lease.Close()))
-	if e := <-freed; e.ID != g.ID {
+	if e := next(t, freed); e.ID != g.ID {
 		t.Errorf("freed %+v, want endpoint %d", e, g.ID)
 	}
 }
@@ -130,7 +137,7 @@ func TestFreedQueue(t *testing.T) {
 	}
 	last := l.openRequest(ask)
 	for len(want) > 0 {
-		e := <-freed
+		e := next(t, freed)
 		if !want[e.ID] {
 			t.Fatalf("freed %+v, want %v", e, want)
 		}

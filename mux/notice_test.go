@@ -195,7 +195,7 @@ func TestLeasesEndWithTheUplink(t *testing.T) {
 		}
 		l.onUplink(change)
 		for _, x := range []*app{a, b} {
-			<-x.lease.Done()
+			eventually(t, "ended", func() bool { return x.lease.Err() != nil })
 			if err := x.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrUplinkChanged) {
 				t.Errorf("%s: ended by %v", what, err)
 			}

@@ -63,8 +63,6 @@ struct unet_endpoint {
 	__u32 gid;
 	__u32 pid;           /* of the process that opened it; 0: not known */
 	__u32 slot;          /* of its socket in port_sockets; ports only */
-	__u32 netnsid;       /* by which the uplink's namespace knows the port's; ports only */
-	__u32 zero;
 };
 
 /* What the control plane has to know of the mux itself, for the same reason. */

@@ -113,7 +113,7 @@ func forgedCases(armed *shooter) []attackCase {
 			v.fire(armed)
 		}},
 		{"source IPv6 address", "the same for IPv6, with unspecified, loopback, link-local, multicast and IPv4-mapped sources", func(s *scene) {
-			v := s.forge("tx_forged_addr", "tx_forged_tag", "tx_bad_header", "tx_forged_nd")
+			v := s.forge("tx_forged_addr", "tx_forged_tag", "tx_bad_header", "tx_forged_nd", "tx_forged_quote")
 			for _, src := range foreign6 {
 				for _, next := range []byte{protocolTCP, protocolUDP, 4, 41, 47, 50, protocolICMPv6, 59, 89, 132, 136} {
 					for _, port := range []int{attackerPort, neighbourPort} {

@@ -3,7 +3,7 @@ package attack
 import "slices"
 
 // drops are all counters of frames of endpoints that the mux drops for what they are.
-var drops = []string{"tx_truncated", "tx_bad_length", "tx_bad_header", "tx_bad_ethertype", "tx_forged_addr", "tx_forged_tag", "tx_forged_arp", "tx_forged_nd"}
+var drops = []string{"tx_truncated", "tx_bad_length", "tx_bad_header", "tx_bad_ethertype", "tx_forged_addr", "tx_forged_tag", "tx_forged_arp", "tx_forged_nd", "tx_forged_quote"}
 
 func malformedCases(armed *shooter) []attackCase {
 	to := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
@@ -83,14 +83,14 @@ func malformedCases(armed *shooter) []attackCase {
 			frame := to(typeIPv4, ipv4(attackerAddr, hostB, 89, v.mark()))
 			v.sweep(armed, frame, atEtherType, 2, 0, 0xffff, [2]uint64{typeIPv4, typeIPv4})
 		}},
-		{"every protocol", "all IPv4 protocols and IPv6 next headers from an own whole address, over zeros: no length of UDP or TCP is true then, extension headers lead on, the rest is lawful", func(s *scene) {
+		{"every protocol", "all IPv4 protocols and IPv6 next headers from an own whole address, over zeros: no length of UDP or TCP is true then, ICMPv6 is an error that quotes nothing, extension headers lead on, the rest is lawful", func(s *scene) {
 			v := s.forge("tx_bad_length", "tx_truncated")
 			// Where UDP has its length and TCP the length of its header, there are zeros.
 			zeros := make([]byte, 20)
 			v.sweep(armed, to(typeIPv4, ipv4(attackerAddr, hostB, 0, zeros, v.mark())), atProtocol, 1, 0, 255,
 				[2]uint64{0, 5}, [2]uint64{7, 16}, [2]uint64{18, 255})
-			v = s.forge("tx_bad_length", "tx_bad_header")
-			v.sweep(armed, to(typeIPv6, ipv6(attackerAddr6, hostB6, 0, zeros, v.mark())), atNextHeader, 1, 0, 255, notExtensions(protocolTCP, protocolUDP, 44)...)
+			v = s.forge("tx_bad_length", "tx_bad_header", "tx_forged_quote")
+			v.sweep(armed, to(typeIPv6, ipv6(attackerAddr6, hostB6, 0, zeros, v.mark())), atNextHeader, 1, 0, 255, notExtensions(protocolTCP, protocolUDP, protocolICMPv6, 44)...)
 		}},
 		{"lying lengths of IPv4", "all 65,536 total lengths, on a packet with 40 bytes of padding", func(s *scene) {
 			v := s.forge("tx_bad_length")

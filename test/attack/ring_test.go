@@ -27,8 +27,13 @@ type target struct {
 // target opens an endpoint with a UDP port of its own.
 func (s *scene) target(req endpoint.Request) *target {
 	s.Helper()
+	return s.targetOf(attackerID, req)
+}
+
+func (s *scene) targetOf(uid uint32, req endpoint.Request) *target {
+	s.Helper()
 	req.Tags = append(req.Tags, endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)))
-	a := cast(s, s.pair.A, attackerID)
+	a := cast(s, s.pair.A, uid)
 	for port := attackerPort + 1; ; port++ {
 		req.Tags[len(req.Tags)-1].Port = uint16(port)
 		g, err := openGun.try(a, openArg{s.unetd.Socket, req})
@@ -126,8 +131,8 @@ func ringCases() []attackCase {
 			feed.do(s, t.actor, gunArg{t.Gun})
 			t.answers(s)
 		}},
-		{"invalid frames on the fill ring", "a fill ring of 2,048 entries outside the segment, filled again and again: 65,536 of them are too many", func(s *scene) {
-			t := s.target(endpoint.Request{})
+		{"invalid frames on the fill ring", "a fill ring of 2,048 entries outside the segment, filled again and again: somebody who does that is up to something", func(s *scene) {
+			t := s.targetOf(s.outcast(), endpoint.Request{})
 			t.flood(3000)
 			starve.do(s, t.actor, gunArg{t.Gun})
 			litter.do(s, t.actor, litterArg{Gun: t.Gun, Ring: "fill", Addr: math.MaxUint64 - 1})
@@ -173,20 +178,26 @@ func (s *scene) leased(id uint64) bool {
 }
 
 // revoked waits until unetd has taken an endpoint away, and its owner has been
-// told. trigger sends it something: the mux looks at an endpoint when there is
-// something for it.
+// told.
 func (s *scene) revoked(t *target, trigger func()) {
 	s.Helper()
 	begin := time.Now()
-	if !unetd.Eventually(func() bool { trigger(); return !s.leased(t.ID) }) {
-		s.Errorf("endpoint %d was not revoked", t.ID)
-		return
-	}
-	why, err := lost.try(t.actor, gunArg{t.Gun})
-	switch {
-	case err != nil:
-		s.Errorf("the owner of the revoked endpoint was not told: %v", err)
-	default:
+	if why := s.isRevoked(t, trigger); why != "" {
 		s.row.note("revoked %s later: %s", rounded(time.Since(begin)), why)
 	}
+}
+
+// isRevoked says why an endpoint was taken away. trigger sends it something: the mux
+// looks at an endpoint when there is something for it.
+func (s *scene) isRevoked(t *target, trigger func()) (why string) {
+	s.Helper()
+	if !unetd.Eventually(func() bool { trigger(); return !s.leased(t.ID) }) {
+		s.Errorf("endpoint %d was not revoked", t.ID)
+		return ""
+	}
+	why, err := lost.try(t.actor, gunArg{t.Gun})
+	if err != nil {
+		s.Errorf("the owner of the revoked endpoint was not told: %v", err)
+	}
+	return why
 }

@@ -20,6 +20,11 @@ const (
 	neighbourID = 65533
 	loitererID  = 65532 // who connects to unetd and then does nothing
 	strangerID  = 65531 // whom the policy gives nothing
+
+	// Attackers who lose an endpoint and get no other for a while: each case has one
+	// of its own.
+	firstOutcast = 65000
+	outcasts     = 100
 )
 
 // What the policy lets the attacker have at once.
@@ -29,7 +34,7 @@ const (
 )
 
 // policy gives everybody what is his.
-var policy = fmt.Sprintf(`
+var policy = os.Expand(`
 rules:
   - name: root
     users: [0]
@@ -39,23 +44,56 @@ rules:
     trusted: true
     operator: true
   - name: attacker
-    users: [%d]
-    tags: ["udp:%v:7000-39999", "tcp:%[2]v:7000-39999", "udp:[%v]:*", "tcp:[%[3]v]:*", "addr:%v", "addr:%v", "msg:%d-%d"]
-    endpoints: %d
-    memory: %dMiB
+    users: [$attackers]
+    tags:
+      - udp:$host:7000-39999
+      - tcp:$host:7000-39999
+      - udp:[$host6]:7000-39999
+      - tcp:[$host6]:7000-39999
+      - addr:$attackerAddr
+      - addr:$attackerAddr6
+      - msg:$attackerTags
+    endpoints: $endpoints
+    memory: ${memory}MiB
   - name: loiterer
-    users: [%[14]d]
-    tags: ["msg:%[15]d-%[16]d"]
+    users: [$loiterer]
+    tags: ["msg:*"]
     endpoints: 8
     memory: 64MiB
   - name: neighbour
-    users: [%[10]d]
-    tags: ["udp:%[2]v:*", "tcp:%[2]v:*", "udp:[%[3]v]:*", "addr:%[11]v", "addr:%[12]v", "msg:%[13]d"]
+    users: [$neighbour]
+    tags:
+      - udp:$host:*
+      - tcp:$host:*
+      - udp:[$host6]:*
+      - addr:$neighbourAddr
+      - addr:$neighbourAddr6
+      - msg:$neighbourTag
     endpoints: 8
     memory: 128MiB
-`, attackerID, hostA, hostA6, attackerAddr, attackerAddr6, attackerTag, attackerTag+0xfff, attackerEndpoints, attackerMemory>>20,
-	neighbourID, neighbourAddr, neighbourAddr6, neighbourTag,
-	loitererID, attackerTag+0x1000, attackerTag+0x1fff)
+`, func(name string) string {
+	return fmt.Sprint(map[string]any{
+		"attackers": attackers(), "loiterer": loitererID, "neighbour": neighbourID,
+		"host": hostA, "host6": hostA6, "attackerAddr": attackerAddr, "attackerAddr6": attackerAddr6,
+		"attackerTags": fmt.Sprintf("%d-%d", attackerTag, attackerTag+0xfff), "endpoints": attackerEndpoints, "memory": attackerMemory >> 20,
+		"neighbourAddr": neighbourAddr, "neighbourAddr6": neighbourAddr6, "neighbourTag": neighbourTag,
+	}[name])
+})
+
+// attackers lists those users.
+func attackers() string {
+	list := []string{fmt.Sprint(attackerID)}
+	for i := range outcasts {
+		list = append(list, fmt.Sprint(firstOutcast+i))
+	}
+	return strings.Join(list, ", ")
+}
+
+// outcast is an attacker that nobody has been before.
+func (w *world) outcast() uint32 {
+	w.outcasts++
+	return firstOutcast + w.outcasts - 1
+}
 
 // world is the two hosts, unetd on host A, and the bystanders.
 type world struct {
@@ -66,7 +104,8 @@ type world struct {
 	friend *actor   // the neighbour
 	pins   *os.File // unetd's BPF file system
 
-	volleys uint32
+	volleys  uint32
+	outcasts uint32
 }
 
 func newWorld(t testing.TB) *world {
