@@ -14,8 +14,10 @@ import (
 // sender who does; there, in generic mode, unet_note_vlan sees it for XDP.
 
 // notesVLAN: unet_note_vlan is attached. It costs a little for each frame of every
-// device, so only where it is needed.
-func notesVLAN(u *uplink, m Mode) bool { return u.virtual && m == ModeGeneric }
+// device, so only where it is needed. What comes over a VLAN interface had a tag.
+func notesVLAN(u *uplink, m Mode) bool {
+	return u.virtual && m == ModeGeneric && u.kind != "vlan"
+}
 
 // hidesVLANTags reports whether receive VLAN offload is on. The calling thread is
 // in the uplink's namespace, as in the next function.

@@ -94,11 +94,19 @@ func floodCases(armed *shooter) []attackCase {
 		{"ICMP errors about others' traffic", "every ICMP type and code, quoting the neighbour's and the kernel's packets to host B: in host B's name, and in the attacker's own; and errors that it may send, about packets to itself", func(s *scene) {
 			forgeErrors(s, armed)
 		}},
-		{"blocks of ports", "all that the policy gives, until unetd refuses; each is 64 sockets in unetd", func(s *scene) {
-			t := s.target(endpoint.Request{})
-			block := endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)).AsBlock()
-			g := grab.do(s, t.actor, grabArg{t.Gun, lengthOf(2000, 100, 20), block})
-			s.row.note("%d blocks, then: %s; unetd has %d descriptors", g.Claims, g.Why, descriptorsOf(s, s.unetd.PID()))
+		{"blocks of ports", "claimed by all endpoints that a user may have, until unetd refuses; each is 64 sockets in unetd", func(s *scene) {
+			a := cast(s, s.pair.A, attackerID)
+			blocks, whys := 0, map[string]int{}
+			for range attackerEndpoints {
+				g, err := openGun.try(a, openArg{s.unetd.Socket, endpoint.Request{}})
+				if err != nil {
+					break // all that it may have
+				}
+				got := grab.do(s, a, grabArg{g.Gun, lengthOf(2000, 2000, 10), endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)).AsBlock()})
+				blocks += got.Claims
+				whys[got.Why]++
+			}
+			s.row.note("%d blocks, then %s; unetd has %d descriptors", blocks, countsText(whys), descriptorsOf(s, s.unetd.PID()))
 			// The neighbour's next requests show whether there is room for others.
 		}},
 		{"tease unetd with file leases", "a segment's memfd is opened and closed without end after the lease's end, while unetd asks whether somebody has it", func(s *scene) {
