@@ -188,7 +188,7 @@ type resolver struct{ lease endpoint.Lease }
 
 func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
 	e, err := r.lease.Resolve(ctx, dst)
-	if errors.Is(err, endpoint.ErrUnreachable) && ctx.Err() == nil { // or else nobody has had the time to find out
+	if errors.Is(err, endpoint.ErrUnreachable) { // a verdict; with any other error nobody could tell
 		err = &refusal{syscall.EHOSTUNREACH, err}
 	}
 	return stack.Route{Source: e.Source, NextHop: e.NextHop, LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err

@@ -20,6 +20,9 @@ const (
 	reclaimTimeout = 2 * time.Second // to reclaim what a closed lease held
 )
 
+// slotsForClaims of a connection's MaxRequests are not for resolves.
+const slotsForClaims = 4
+
 // errGone: the connection ended before the answer to a request. unetd may have
 // done what was asked for, or not.
 var errGone = errors.New("unetd closed the connection")
@@ -34,6 +37,9 @@ type connection struct {
 	// A request takes a slot before it is sent and its answer gives it back,
 	// also when the caller no longer waits: unetd's limit is on its own work.
 	slots chan struct{}
+	// A resolve takes one of these too, so that some slots are left for claims,
+	// which do not wait for neighbours that may not answer.
+	resolves chan struct{}
 
 	writing sync.Mutex // held around writeRecord
 
@@ -59,11 +65,12 @@ type call struct {
 // newConnection takes conn over.
 func newConnection(conn *net.UnixConn, event func(incoming)) *connection {
 	c := &connection{
-		conn:  conn,
-		event: event,
-		slots: make(chan struct{}, MaxRequests),
-		calls: make(map[uint64]*call),
-		done:  make(chan struct{}),
+		conn:     conn,
+		event:    event,
+		slots:    make(chan struct{}, MaxRequests),
+		resolves: make(chan struct{}, MaxRequests-slotsForClaims),
+		calls:    make(map[uint64]*call),
+		done:     make(chan struct{}),
 	}
 	go c.read()
 	return c
@@ -84,12 +91,8 @@ func (c *connection) send(ctx context.Context, o operation) (*call, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	select {
-	case c.slots <- struct{}{}:
-	case <-c.done:
-		return nil, errGone
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := c.reserve(ctx, o.op); err != nil {
+		return nil, err
 	}
 	request := &call{op: o.op, answered: make(chan struct{})}
 	c.mu.Lock()
@@ -122,6 +125,30 @@ func (c *connection) send(ctx context.Context, o operation) (*call, error) {
 	}
 	c.forget(request)
 	return nil, err
+}
+
+// reserve waits for a place for a request.
+func (c *connection) reserve(ctx context.Context, op string) error {
+	places := []chan struct{}{c.slots}
+	if op == opResolve {
+		places = []chan struct{}{c.resolves, c.slots}
+	}
+	for i, place := range places {
+		var err error
+		select {
+		case place <- struct{}{}:
+			continue
+		case <-c.done:
+			err = errGone
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		for _, taken := range places[:i] {
+			<-taken
+		}
+		return err
+	}
+	return nil
 }
 
 // wait waits for the answer to a request, and makes its error one.
@@ -168,6 +195,9 @@ func (c *connection) forget(request *call) {
 	delete(c.calls, request.id)
 	c.mu.Unlock()
 	<-c.slots
+	if request.op == opResolve {
+		<-c.resolves
+	}
 }
 
 // read hands answers out until the connection ends.

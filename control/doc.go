@@ -18,12 +18,15 @@
 // waits for the end of the stream (as [Lease.Close] does) knows when it reads
 // it that its tags are free again.
 //
-// The memory is not unetd's to reclaim. unetd closes its copies of the two
-// descriptors as soon as the grant is sent; from then on the segment, and the
-// network namespace that a port's socket belongs to, live until the
-// application has closed its descriptors and undone its mappings, or is dead.
-// The limits below count leases, so they do not bound what an application
-// keeps of leases that have ended; the provider may, as it knows what is left.
+// The memory is not unetd's to reclaim. unetd closes the two descriptors of the
+// grant as soon as it is sent; from then on the segment, and the network
+// namespace that a port's socket belongs to, live until the application has
+// closed its descriptors and undone its mappings, or is dead. Until the
+// endpoint's end the mux keeps one descriptor more of the segment's memfd, by
+// which it asks the kernel who else still has it open; it neither maps nor reads
+// the segment. The limits below count leases, so they do not bound what an
+// application keeps of leases that have ended. The provider may count what
+// lingers, as it knows what is left, and release its own quotas only then.
 //
 // # unetd dies, the endpoint does not
 //
@@ -234,4 +237,15 @@
 // user until it is done, and nobody waits for it: not who accepts connections,
 // not other sessions, not the end of unetd. The same goes for connections, which
 // may have descriptors in them that were never read.
+//
+// A thread that waits in the kernel for such a file is sent a signal, after 2 ms
+// and then again and again: this ends the wait for a TCP socket that lingers, and
+// the socket lingers on without unetd. Not all waits can be interrupted: the flush
+// of a file on FUSE cannot. Such a thread is given up until the file's owner
+// lets it go, and the user's place with it.
+//
+// Connections that are refused are answered and closed in the same way, 64 of one
+// user at once. The others of this user wait for those, so that they may be told
+// late; those of other users do not. Each that waits takes a descriptor of unetd's,
+// and how many a user can make wait is not bounded if no signal ends the closing.
 package control

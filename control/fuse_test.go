@@ -15,14 +15,21 @@ import (
 
 // Operations of a FUSE server, and its errors (linux/fuse.h).
 const (
-	fuseLookup  = 1
-	fuseGetattr = 3
-	fuseOpen    = 14
-	fuseFlush   = 25
-	fuseInit    = 26
+	fuseLookup    = 1
+	fuseGetattr   = 3
+	fuseOpen      = 14
+	fuseGetxattr  = 22
+	fuseFlush     = 25
+	fuseInit      = 26
+	fuseInterrupt = 36
 
-	fuseMinor    = 31
-	fuseDirectIO = 1 // FOPEN_DIRECT_IO
+	fuseMinor          = 31
+	fuseDirectIO       = 1       // FOPEN_DIRECT_IO
+	fuseWritebackCache = 1 << 16 // FUSE_WRITEBACK_CACHE
+
+	// fuseCached marks nodes whose files are written through the page cache, and
+	// whose flushes are answered. Their names begin with a 'w'.
+	fuseCached = 1 << 40
 )
 
 // fuse is a file system whose server answers what it takes to open a file, and
@@ -98,6 +105,9 @@ func serveFuse(dev int) {
 			os.Exit(0)
 		}
 		answer := answerFuse(b[:n])
+		if binary.LittleEndian.Uint32(b[4:]) == fuseInterrupt {
+			continue // of a request that stays unanswered
+		}
 		if answer == nil {
 			_, err = os.Stdout.Write(b[4:5])
 		} else {
@@ -126,16 +136,21 @@ func answerFuse(b []byte) []byte {
 		return a
 	}
 	var out []byte
+	var failure unix.Errno
 	switch opcode {
 	case fuseInit:
 		out = make([]byte, 64)
 		le.PutUint32(out[0:], 7)
 		le.PutUint32(out[4:], fuseMinor)
+		le.PutUint32(out[12:], fuseWritebackCache)
 		le.PutUint32(out[20:], 4096) // max_write
 	case fuseLookup: // every name is a file of its own
 		var id uint64 = 2
 		for _, c := range b[40:] {
-			id = id*31 + uint64(c)
+			id = (id*31 + uint64(c)) % fuseCached
+		}
+		if b[40] == 'w' {
+			id |= fuseCached
 		}
 		out = make([]byte, 40)
 		le.PutUint64(out[0:], id)
@@ -144,11 +159,20 @@ func answerFuse(b []byte) []byte {
 		out = append(make([]byte, 16), attr(node)...)
 	case fuseOpen:
 		out = make([]byte, 16)
-		le.PutUint32(out[8:], fuseDirectIO)
+		if node&fuseCached == 0 {
+			le.PutUint32(out[8:], fuseDirectIO)
+		}
+	case fuseGetxattr:
+		failure = unix.ENOSYS
+	case fuseFlush:
+		if node&fuseCached == 0 {
+			return nil
+		}
 	default:
 		return nil
 	}
 	head := make([]byte, 16)
+	le.PutUint32(head[4:], uint32(-int32(failure)))
 	le.PutUint32(head[0:], uint32(len(head)+len(out)))
 	le.PutUint64(head[8:], unique)
 	return append(head, out...)

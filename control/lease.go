@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,6 +54,13 @@ type Lease struct {
 }
 
 var _ endpoint.Lease = (*Lease)(nil)
+
+// Pauses before a resolve is repeated that unetd was too busy for. What it waits
+// for are the resolves of others, which take seconds at most.
+const (
+	shortestBusy = 50 * time.Millisecond
+	longestBusy  = 250 * time.Millisecond
+)
 
 // Open connects to the unetd that listens at socket, and opens an endpoint.
 // The context bounds the opening only. The grant's descriptors are the
@@ -161,23 +169,34 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	return err
 }
 
-// Resolve asks the route service; see [endpoint.Lease].
+// Resolve asks the route service; see [endpoint.Lease]. While unetd is busy it
+// asks again: that says nothing about the destination.
 func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	if !dst.IsValid() {
 		return endpoint.Route{}, fmt.Errorf("%w: no address given", endpoint.ErrUnreachable)
 	}
+	pause := shortestBusy
 	for {
 		c, err := l.connection(ctx)
 		if err != nil {
 			return endpoint.Route{}, err
 		}
 		a, err := c.ask(ctx, operation{op: opResolve, addr: dst})
-		if err == nil {
+		switch {
+		case err == nil:
 			return *a.Route, nil
-		}
-		if !errors.Is(err, errGone) { // which is to be asked again
+		case errors.Is(err, errGone): // and is to be asked again
+			continue
+		case !errors.Is(err, ErrBusy):
 			return endpoint.Route{}, err
 		}
+		select {
+		case <-time.After(pause):
+		case <-l.done:
+		case <-ctx.Done():
+			return endpoint.Route{}, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		pause = min(2*pause, longestBusy)
 	}
 }
 

@@ -239,7 +239,7 @@ func TestConcurrentRequests(t *testing.T) {
 			}
 		})
 	}
-	for range MaxRequests {
+	for range MaxRequests - slotsForClaims {
 		await(t, "requests to arrive", inside)
 	}
 	close(release)

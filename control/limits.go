@@ -14,6 +14,7 @@ import (
 type Limits struct {
 	Connections       int // served at once; 1024
 	ConnectionsPerUID int // of them, those of one user; 256
+	RefusalsPerUID    int // connections of one user that are being refused at once, the others wait; 64
 	Tags              int // held at once by all leases; 16,384
 	TagsPerUID        int // of them, those of one user; 8192
 	TagsPerLease      int // of them, those of one lease; MaxTags
@@ -30,7 +31,7 @@ func (l Limits) withDefaults() Limits {
 		field *int
 		value int
 	}{
-		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256},
+		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256}, {&l.RefusalsPerUID, 64},
 		{&l.Tags, 16 << 10}, {&l.TagsPerUID, 8 << 10}, {&l.TagsPerLease, MaxTags},
 		{&l.Resolves, 64}, {&l.ResolvesPerUID, MaxRequests},
 	} {

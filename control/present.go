@@ -17,7 +17,7 @@ func (s *session) present(id uint64, fd int) {
 	s.closeLater([]int{fd})
 	if err == nil {
 		info, lease, err = s.provider.Present(s.ctx, s.peer, sock)
-		s.disposal.Go(func() { _ = sock.Close() }) // of whatever it is
+		s.disposal.Go(func() { letGo(func() { _ = sock.Close() }) }) // of whatever it is
 	}
 	if err != nil {
 		s.log.Debug("present refused", "err", err)
@@ -67,6 +67,10 @@ func sealedFile(fd int) (*os.File, error) {
 // the place of the connection in its quota.
 func (s *session) closeLater(fds []int) {
 	if len(fds) > 0 {
-		s.disposal.Go(func() { closeAll(fds) })
+		s.disposal.Go(func() {
+			for _, fd := range fds {
+				letGo(func() { unix.Close(fd) })
+			}
+		})
 	}
 }

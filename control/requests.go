@@ -114,7 +114,8 @@ func (s *session) open(id uint64, req endpoint.Request, mistake error) {
 		s.finish(answer{ID: id, Error: newError(err)}, errOpenFailed)
 		return
 	}
-	// unetd keeps neither the socket nor a way to the segment.
+	// The server keeps neither the socket nor the segment. The provider may keep
+	// a descriptor of the segment, to learn when it is gone.
 	defer grant.Close()
 	s.hold(lease, grant.ID, false)
 	stop := lease.Watch(s.notices.add)

@@ -21,14 +21,19 @@ const (
 // are close-on-exec (net sets MSG_CMSG_CLOEXEC) and the caller's to close, also
 // those that come next to an error. The end of the stream is io.EOF. A
 // connection that waits here holds no buffer.
-//
-// What a hostile end sends along can hold this call up, as long as the kernel
-// needs to let go of a discarded file: it may be the last reference to it.
 func readRecord(c *net.UnixConn, maxDescriptors int) ([]byte, []int, error) {
 	size, err := nextRecord(c)
 	if err != nil {
 		return nil, nil, err
 	}
+	return takeRecord(c, size, maxDescriptors)
+}
+
+// takeRecord reads the record that nextRecord has found.
+//
+// What a hostile end sends along can hold this call up, as long as the kernel
+// needs to let go of a discarded file: it may be the last reference to it.
+func takeRecord(c *net.UnixConn, size, maxDescriptors int) ([]byte, []int, error) {
 	if size > MaxRecord {
 		return nil, nil, violation("a record of %d bytes: at most %d", size, MaxRecord)
 	}
@@ -143,27 +148,4 @@ func withDescriptors(files []*os.File, fds []int, f func([]int) error) error {
 		return ctlErr
 	}
 	return err
-}
-
-// hangUp closes a connection such that the other end reads all that was sent
-// to it and then the end of the stream. A unix socket that is closed with
-// records unread would give it ECONNRESET instead; no record can arrive once
-// the reading side is shut down, so what is there can be discarded first.
-func hangUp(c *net.UnixConn) {
-	defer c.Close()
-	if c.CloseRead() != nil {
-		return
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
-		for {
-			n, _, err := unix.Recvfrom(int(fd), nil, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
-			if err != unix.EINTR && (err != nil || n == 0) {
-				return
-			}
-		}
-	})
 }

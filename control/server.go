@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -67,8 +66,12 @@ var errStopped = errors.New("unetd was stopped")
 // of Serve. Closing a descriptor that a peer has sent can block in the kernel
 // (a file on a FUSE file system whose server does not answer, a TCP socket that
 // lingers), and so can closing a connection that has one unread. Each of these
-// happens in a goroutine that counts as one of the peer's connections until it
-// is done, and that nobody waits for longer than WriteTimeout.
+// happens in a goroutine whose wait in the kernel is interrupted, if signals can
+// do that (a TCP socket's they can), that nobody waits for longer than
+// WriteTimeout, and that is the peer's own loss until it is done: it counts as
+// one of the user's connections, or, for a connection that is refused, as one of
+// the RefusalsPerUID that the user can have in progress. Those beyond that wait
+// for them, open, each with its descriptor in unetd.
 func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	limits := s.Limits.withDefaults()
 	log := s.Log
@@ -93,7 +96,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	}()
 
 	quotas := newQuotas(limits)
-	refusing := make(chan struct{}, limits.Connections)
+	refusals := newRefusals(limits, &disposals)
 	starved := false
 	for {
 		conn, err := ln.AcceptUnix()
@@ -121,19 +124,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 		}
 		if err != nil {
 			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "err", err)
-			// As many are refused at once as are served. More would take as
-			// many peers that each hold up the closing of their connection.
-			select {
-			case refusing <- struct{}{}:
-			case <-ctx.Done(): // this is the last one
-			}
-			disposals.Go(func() {
-				refuse(conn, limits, err)
-				select {
-				case <-refusing:
-				default:
-				}
-			})
+			refusals.add(peer.UID, conn, err)
 			continue
 		}
 		session := newSession(ctx, conn, peer, s, limits, quotas, log)
@@ -160,16 +151,6 @@ func waitFor(wg *sync.WaitGroup, timeout time.Duration) {
 	case <-done:
 	case <-time.After(timeout):
 	}
-}
-
-// refuse tells a connection that is one too many so.
-func refuse(conn *net.UnixConn, limits Limits, why error) {
-	record, err := json.Marshal(answer{Version: Version, Error: newError(why)})
-	if err == nil {
-		// Nothing was sent on this connection before, so this fits its buffer.
-		_ = writeRecord(conn, record, limits.WriteTimeout)
-	}
-	hangUp(conn)
 }
 
 func outOfResources(err error) bool {

@@ -66,7 +66,11 @@ func newSession(ctx context.Context, conn *net.UnixConn, peer Peer, server *Serv
 // lease is closed, or the end of the stream, knows that its tags are free again.
 // The connection itself is left to disposal.
 func (s *session) run() {
-	s.disposal.Go(func() { s.cancel(s.read()) })
+	read := make(chan struct{}) // closed when nobody reads any more
+	s.disposal.Go(func() {
+		defer close(read)
+		s.cancel(s.read())
+	})
 	<-s.ctx.Done()
 	reason := context.Cause(s.ctx)
 	// Whatever ends the session ends the wait for the next record.
@@ -80,6 +84,7 @@ func (s *session) run() {
 		if farewell != "" {
 			s.tell(event{Event: eventClosed, Message: farewell})
 		}
+		<-read
 		hangUp(s.conn)
 	})
 }
@@ -133,7 +138,12 @@ func (s *session) read() error {
 		if s.ctx.Err() != nil { // if it ends from here on, so does the wait
 			return context.Cause(s.ctx)
 		}
-		record, fds, err := readRecord(s.conn, room)
+		var record []byte
+		var fds []int
+		size, err := nextRecord(s.conn)
+		if err == nil {
+			letGo(func() { record, fds, err = takeRecord(s.conn, size, room) })
+		}
 		if cause := context.Cause(s.ctx); cause != nil {
 			s.closeLater(fds)
 			return cause

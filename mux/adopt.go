@@ -21,9 +21,9 @@ import (
 // pinned. The kernel's tables are all there is to go by. Each of them is changed
 // in such an order that whatever instant the process died at, what they say can
 // be put right: an endpoint's entry is written when its port is complete and
-// before its first tag, and taken out after its last tag and its port. So a port
-// without an entry, an entry without a port, and a tag without an entry belong to
-// nobody.
+// before its first tag, and taken out after its last tag, its port, and its socket.
+// So a port without an entry and a tag without an entry belong to nobody, and an entry
+// without a port is of an endpoint that has ended, or whose process has died.
 
 // defaultGrace is how long endpoints that were taken over wait for their owners.
 const defaultGrace = 10 * time.Second
@@ -179,6 +179,7 @@ func (m *Mux) adopt() error {
 		return err
 	}
 	alive := map[bpf.Owner]*Lease{}
+	lingers := map[bpf.Owner]bool{}
 	for owner, e := range endpoints {
 		m.lastID = max(m.lastID, e.Id)
 		name, there := ports[owner.Port]
@@ -188,10 +189,16 @@ func (m *Mux) adopt() error {
 				return err
 			}
 		}
+		delete(ports, owner.Port)
 		if there {
 			alive[owner] = m.adopted(owner, e, name)
+			continue
 		}
-		delete(ports, owner.Port)
+		if owner.Port != 0 {
+			if lingers[owner], err = m.adoptRest(owner, e); err != nil {
+				return err
+			}
+		}
 	}
 	for t, owner := range tags {
 		if alive[owner] == nil {
@@ -201,8 +208,8 @@ func (m *Mux) adopt() error {
 		}
 	}
 	for owner, e := range endpoints {
-		if alive[owner] == nil {
-			m.log.Info("endpoint reclaimed, its process has died", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
+		if alive[owner] == nil && !lingers[owner] {
+			m.log.Info("endpoint reclaimed, its socket is closed", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
 			if err := m.forgetEndpoint(owner); err != nil {
 				return err
 			}
@@ -245,7 +252,34 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 		m.queues[owner.Queue] = true
 	}
 	m.leases[l.id] = l
+	if m.tellAdopted != nil {
+		m.tellAdopted(l.info())
+	}
 	return l
+}
+
+// adoptRest goes on asking for the socket of an endpoint that has no port any more, if
+// somebody has it. Nobody else gets the slot meanwhile.
+func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error) {
+	there, err = socketThere(m.progs.objs.PortSockets, e.Slot, m.unbound)
+	if !there || err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	m.slots[e.Slot] = true
+	m.mu.Unlock()
+	info := EndpointInfo{
+		ID:           e.Id,
+		Owner:        Owner{PID: int(e.Pid), UID: e.Uid, GID: e.Gid},
+		Attach:       endpoint.AttachPort,
+		SegmentBytes: int64(e.SegmentBytes),
+	}
+	m.log.Info("endpoint has ended, and its socket is held", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
+	if m.tellAdopted != nil {
+		m.tellAdopted(info)
+	}
+	m.linger(&lingering{info: info, at: &attachment{owner: owner, slot: e.Slot, hasSlot: true}, granted: true})
+	return true, nil
 }
 
 // reclaimAfterGrace takes back what nobody presents in time. It runs until then,
@@ -256,7 +290,7 @@ func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 	case <-m.ctx.Done():
 		return
 	}
-	for _, l := range m.unleased(func(*Lease) bool { return true }) {
+	for _, l := range m.unleased() {
 		m.reclaim(l, fmt.Sprintf("not presented within %v", grace))
 	}
 }
@@ -264,15 +298,13 @@ func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 // reclaimDead takes back what waits to be presented and has no port any more: its
 // process has died.
 func (m *Mux) reclaimDead() {
-	dead := m.unleased(func(l *Lease) bool {
+	for _, l := range m.unleased() {
 		if l.at.owner.Port == 0 {
-			return false
+			continue
 		}
-		_, err := m.nl.LinkByIndex(int(l.at.owner.Port))
-		return isAbsent(err)
-	})
-	for _, l := range dead {
-		m.reclaim(l, "its process has died")
+		if _, err := m.nl.LinkByIndex(int(l.at.owner.Port)); isAbsent(err) {
+			m.reclaim(l, "its process has died")
+		}
 	}
 }
 
@@ -288,23 +320,28 @@ func (m *Mux) waits(port int) bool {
 	return false
 }
 
-// unleased takes the endpoints that wait to be presented and fit, so that they
-// cannot be presented any more.
-func (m *Mux) unleased(fit func(*Lease) bool) []*Lease {
+// unleased lists the endpoints that wait to be presented.
+func (m *Mux) unleased() []*Lease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var list []*Lease
 	for _, l := range m.leases {
-		if !l.leased && fit(l) {
-			l.leased = true
+		if !l.leased {
 			list = append(list, l)
 		}
 	}
 	return list
 }
 
+// reclaim takes an endpoint back, unless it has been presented meanwhile.
 func (m *Mux) reclaim(l *Lease, why string) {
-	o := l.ownedBy()
+	m.mu.Lock()
+	o, presented := l.owner, l.leased
+	l.leased = true // it cannot be presented any more
+	m.mu.Unlock()
+	if presented {
+		return
+	}
 	err := l.close(nil)
 	m.log.Info("endpoint reclaimed", "endpoint", l.id, "uid", o.UID, "pid", o.PID, "why", why, "error", err)
 }

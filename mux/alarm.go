@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
 
@@ -13,14 +14,24 @@ import (
 )
 
 // followAlarms begins to read what the programs have to say, until the mux is
-// closed.
+// closed. An alarm names a slot, so what is left from before this process, perhaps of
+// an endpoint whose slot will be another's, is not acted on: if the endpoint lives, its
+// next frame raises the alarm again.
 func (m *Mux) followAlarms() error {
 	alarms, err := ringbuf.NewReader(m.progs.objs.Alarms)
 	if err != nil {
 		return fmt.Errorf("alarms: %w", err)
 	}
-	m.running.Go(func() { m.readAlarms(alarms) })
 	m.background.push(alarms.Close)
+	alarms.SetDeadline(time.Unix(1, 0)) // long past: Read does not wait
+	for err == nil {
+		_, err = alarms.Read()
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("old alarms: %w", err)
+	}
+	alarms.SetDeadline(time.Time{})
+	m.running.Go(func() { m.readAlarms(alarms) })
 	return nil
 }
 
@@ -31,7 +42,7 @@ func (m *Mux) readAlarms(alarms *ringbuf.Reader) {
 			return
 		}
 		if err != nil {
-			m.log.Error("alarms can no longer be read", "error", err)
+			m.fail(fmt.Errorf("alarms can no longer be read, and nobody is revoked: %w", err))
 			return
 		}
 		var a bpf.Alarm

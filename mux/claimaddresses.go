@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
 )
 
@@ -104,4 +105,23 @@ func (own *addresses) primary() netip.Prefix {
 		return own.uplink[0]
 	}
 	return netip.Prefix{}
+}
+
+// WildcardAddr is the address that a claim of ports gets for a wildcard now: the
+// unspecified address of either family, or one that is not valid, which stands for
+// either of them.
+func (m *Mux) WildcardAddr(wildcard netip.Addr) (netip.Addr, error) {
+	if err := m.enter(); err != nil {
+		return netip.Addr{}, err
+	}
+	defer m.leave()
+	own, err := m.addresses()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	a, ok := own.first(wildcard.Unmap())
+	if !ok {
+		return a, fmt.Errorf("%w: the uplink %s has no address that the wildcard could stand for", endpoint.ErrTagDenied, m.up.name)
+	}
+	return a, nil
 }

@@ -188,14 +188,12 @@ func (l *Lease) close(why error) error {
 			delete(l.m.queues, l.queue)
 			l.m.mu.Unlock()
 		}
-		if l.granted {
-			l.m.linger(info, l.at, l.memory)
+		if l.granted || l.at.port { // or its port could not be deleted
+			l.m.linger(&lingering{info: info, at: l.at, granted: l.granted, memory: l.memory})
 			l.m.log.Debug("endpoint closed", "endpoint", l.id, "error", l.err)
 			return
 		}
-		if l.at.hasSlot {
-			l.m.giveSlot(l.at.slot)
-		}
+		l.err = errors.Join(l.err, l.m.forgetPort(l.at))
 		if l.memory != nil {
 			l.err = errors.Join(l.err, l.memory.Close())
 		}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
 )
@@ -15,7 +17,10 @@ import (
 // the port and the memory that is registered with the socket, and one that keeps
 // the segment open or mapped keeps its memory. Nothing can take that away from
 // it. So the mux goes on asking, and says when all is gone; whoever limits what a
-// user has counts it until then.
+// user has counts it until then. The endpoint of a port stays in the kernel's table
+// until then too: a process that takes over from this one goes on with asking for its
+// socket. It cannot ask for a segment, which only the process that made it can, nor for
+// the socket of a queue, where another endpoint may be.
 
 // How long after one question the next is asked. Most processes let go at once.
 const (
@@ -25,23 +30,23 @@ const (
 
 // lingering is what may be left of an endpoint.
 type lingering struct {
-	info   EndpointInfo
-	at     *attachment
-	socket bool     // may be there
-	memory *os.File // what its segment is asked by; nil: it is gone, or was made by another process
+	info    EndpointInfo
+	at      *attachment
+	granted bool     // somebody is told when it is gone
+	socket  bool     // may be there
+	memory  *os.File // what its segment is asked by; nil: it is gone, or was made by another process
+	doubted bool     // it could not be asked, and the log says so
 
 	pause time.Duration
 	next  time.Time // when it is asked
 }
 
 // linger begins to ask what is left of an endpoint whose lease has ended.
-func (m *Mux) linger(info EndpointInfo, at *attachment, memory *os.File) {
+func (m *Mux) linger(e *lingering) {
+	e.socket, e.pause, e.next = true, lingerFirst, time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lingering = append(m.lingering, &lingering{
-		info: info, at: at, socket: true, memory: memory,
-		pause: lingerFirst, next: time.Now(),
-	})
+	m.lingering = append(m.lingering, e)
 	select {
 	case m.lingers <- struct{}{}:
 	default: // not seen yet
@@ -97,23 +102,18 @@ func (m *Mux) askLingering() (next time.Time) {
 	return next
 }
 
-// gone asks about one. What cannot be asked is taken for gone, for it would never be.
+// gone asks about one.
 func (m *Mux) gone(e *lingering) bool {
 	if e.at.port && m.takeAway(e.at) != nil {
 		return false
 	}
-	var err error
 	if e.socket {
-		if e.socket, err = m.socketLingers(e); err != nil {
-			m.log.Warn("cannot tell whether the socket of an endpoint is closed", "endpoint", e.info.ID, "error", err)
-		}
+		there, err := m.socketLingers(e)
+		e.socket = there || m.doubt(e, err)
 	}
 	if e.memory != nil {
 		used, err := xsk.SegmentInUse(e.memory)
-		if err != nil {
-			m.log.Warn("cannot tell whether the segment of an endpoint is closed", "endpoint", e.info.ID, "error", err)
-		}
-		if !used {
+		if !used && !m.doubt(e, err) {
 			if err := errors.Join(xsk.FreeSegment(e.memory), e.memory.Close()); err != nil {
 				m.log.Warn("segment of an endpoint", "endpoint", e.info.ID, "error", err)
 			}
@@ -121,6 +121,22 @@ func (m *Mux) gone(e *lingering) bool {
 		}
 	}
 	return !e.socket && e.memory == nil
+}
+
+// doubt reports whether the answer that err stands for is to be asked for again:
+// this process or the kernel has run out of something for now. What can never be asked
+// is taken for gone, for it would never be.
+func (m *Mux) doubt(e *lingering, err error) (again bool) {
+	if err == nil {
+		return false
+	}
+	again = errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) ||
+		errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)
+	if !again || !e.doubted {
+		e.doubted = true
+		m.log.Warn("cannot tell whether an endpoint's socket and segment are closed", "endpoint", e.info.ID, "ask_again", again, "error", err)
+	}
+	return again
 }
 
 // socketLingers reports whether somebody still has the socket of an endpoint.
@@ -140,11 +156,11 @@ func (m *Mux) socketLingers(e *lingering) (bool, error) {
 
 // freed is the end of an endpoint.
 func (m *Mux) freed(e *lingering) {
-	if e.at.hasSlot {
-		m.giveSlot(e.at.slot)
+	if err := m.forgetPort(e.at); err != nil {
+		m.log.Warn("endpoint freed", "endpoint", e.info.ID, "error", err)
 	}
 	m.log.Debug("endpoint freed", "endpoint", e.info.ID)
-	if m.tellFreed != nil {
+	if e.granted && m.tellFreed != nil {
 		m.tellFreed(e.info)
 	}
 }

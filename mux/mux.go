@@ -33,8 +33,12 @@ type Config struct {
 	// Grace is how long endpoints that were taken over from another process wait
 	// to be presented; 0: ten seconds.
 	Grace time.Duration
-	// Freed is called once for each endpoint that OpenEndpoint made or Endpoints
-	// listed, after the end of its lease, when nothing of it is left: no process
+	// Adopted is called by Open for each endpoint that it takes over from another
+	// process, also for one whose lease has ended and whose socket somebody holds,
+	// which Endpoints does not list. It must not call the mux.
+	Adopted func(EndpointInfo)
+	// Freed is called once for each endpoint that OpenEndpoint made or Adopted was
+	// told of, after the end of its lease, when nothing of it is left: no process
 	// holds its socket or segment any more. Calls come from one goroutine.
 	Freed func(EndpointInfo)
 	// Revoked is called once for each endpoint that is taken back from its owner
@@ -45,24 +49,25 @@ type Config struct {
 // Mux is an uplink with the programs on it. Its methods may be called from any
 // goroutine, whatever network namespace that is in.
 type Mux struct {
-	ns        netns.NsHandle // the uplink's namespace
-	nl        *netlink.Handle
-	rt        *nl.SocketHandle // for what the library has no call for
-	reaper    *reaper
-	unbound   *os.File // an AF_XDP socket, to ask maps of sockets by
-	up        uplink
-	pins      *pins // nil: nothing is pinned
-	progs     *programs
-	routes    *route.Resolver
-	identity  endpoint.Identity
-	present   atomic.Uint32 // the uplink's MTU
-	log       *slog.Logger
-	tellFreed func(EndpointInfo)
-	revoked   func(EndpointInfo)
-	failed    chan error    // of capacity 1
-	probes    chan struct{} // a slot for each probe on its way
-	lingers   chan struct{} // of capacity 1: something new lingers
-	moved     moved
+	ns          netns.NsHandle // the uplink's namespace
+	nl          *netlink.Handle
+	rt          *nl.SocketHandle // for what the library has no call for
+	reaper      *reaper
+	unbound     *os.File // an AF_XDP socket, to ask maps of sockets by
+	up          uplink
+	pins        *pins // nil: nothing is pinned
+	progs       *programs
+	routes      *route.Resolver
+	identity    endpoint.Identity
+	present     atomic.Uint32 // the uplink's MTU
+	log         *slog.Logger
+	tellAdopted func(EndpointInfo)
+	tellFreed   func(EndpointInfo)
+	revoked     func(EndpointInfo)
+	failed      chan error    // of capacity 1
+	probes      chan struct{} // a slot for each probe on its way
+	lingers     chan struct{} // of capacity 1: something new lingers
+	moved       moved
 
 	handles    undoStack      // lets go of what Open has opened, without effect on the kernel
 	background undoStack      // ends goroutines
@@ -107,8 +112,9 @@ func (m *Mux) mtu() uint32 { return min(m.present.Load(), m.progs.mtu) }
 
 // Failed gets an error if endpoints can no longer work and the mux should be
 // closed: the uplink was deleted, or its link address is another one, by which
-// endpoints cannot be reached and may not send. All leases have ended then. There
-// is at most one, and the channel is never closed.
+// endpoints cannot be reached and may not send, or what the programs have to say can
+// no longer be heard. All leases have ended then. There is at most one, and the channel
+// is never closed.
 func (m *Mux) Failed() <-chan error { return m.failed }
 
 // enter keeps the mux open until leave.
@@ -140,6 +146,7 @@ type Terms struct {
 	// sockets in all, in bytes, by the kernel's own count (xsk.Charge); 0: it is not
 	// counted. uid 0's never is.
 	Registered int64
+	Register   []string // the command that registers it (xsk.Charge); needed for Registered
 }
 
 // OpenEndpointFor makes an endpoint: segment, socket, port or queue, and its first
@@ -199,7 +206,7 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 		NeedWakeup:     true,
 	}
 	if l.terms.Registered > 0 {
-		params.Charge = &xsk.Charge{UID: l.owner.UID, Limit: uint64(l.terms.Registered)}
+		params.Charge = &xsk.Charge{UID: l.owner.UID, Limit: uint64(l.terms.Registered), Command: l.terms.Register}
 	}
 	switch req.Attach {
 	case endpoint.AttachPort:

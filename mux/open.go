@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -21,17 +22,19 @@ import (
 // nothing behind if it fails, and what it found as it was.
 func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
-		log:       cfg.Log,
-		tellFreed: cfg.Freed,
-		revoked:   cfg.Revoked,
-		failed:    make(chan error, 1),
-		probes:    make(chan struct{}, probesAtOnce),
-		lingers:   make(chan struct{}, 1),
-		moved:     moved{wake: make(chan struct{}, 1)},
-		aside:     map[netip.Addr]bool{},
-		queues:    map[uint32]bool{},
-		slots:     map[uint32]bool{},
-		leases:    map[uint64]*Lease{},
+		log:         cfg.Log,
+		tellAdopted: cfg.Adopted,
+		tellFreed:   cfg.Freed,
+		revoked:     cfg.Revoked,
+		failed:      make(chan error, 1),
+		probes:      make(chan struct{}, probesAtOnce),
+		lingers:     make(chan struct{}, 1),
+		moved:       moved{wake: make(chan struct{}, 1)},
+		aside:       map[netip.Addr]bool{},
+		queues:      map[uint32]bool{},
+		slots:       map[uint32]bool{},
+		nextSlot:    rand.Uint32N(bpf.MaxPorts),
+		leases:      map[uint64]*Lease{},
 	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
@@ -172,6 +175,9 @@ func (m *Mux) start(cfg Config) error {
 	m.present.Store(m.up.mtu)
 	m.identity = m.up.identity(own.primary(), m.progs.mode)
 	if err := m.holdPrograms(); err != nil {
+		return err
+	}
+	if err := m.warnOfFillRings(); err != nil {
 		return err
 	}
 	if err := m.followAlarms(); err != nil {

@@ -25,12 +25,14 @@ type attachment struct {
 	hasSlot bool
 }
 
-// takeAway undoes an attachment: a port's map entry, then the port, then what is
-// written down of the endpoint. A port that cannot be deleted keeps its program,
-// so that what its endpoint sends goes on being checked.
+// takeAway undoes an attachment: a port's map entry, then the port. A port that
+// cannot be deleted keeps its program, so that what its endpoint sends goes on
+// being checked.
 //
 // The entries of sockets stay: no frame comes to them any more, and as long as
-// they are there the sockets are.
+// they are there the sockets are. What is written down of a port's endpoint stays as
+// long, for a successor of this process, and forgetPort takes it out. That of a queue
+// goes here, for the next endpoint of the queue is written down in its place.
 func (m *Mux) takeAway(at *attachment) error {
 	var err error
 	if at.port {
@@ -40,10 +42,24 @@ func (m *Mux) takeAway(at *attachment) error {
 		}
 		at.port = false
 	}
-	if at.owner == (bpf.Owner{}) && at.device == "" { // it never came to anything
+	if at.owner.Port != 0 || at.device == "" { // a port, or it never came to anything
 		return err
 	}
 	return errors.Join(err, m.forgetEndpoint(at.owner))
+}
+
+// forgetPort is the end of a port of which nothing is left: what is written down of
+// its endpoint, then its slot, which is another's from now on.
+func (m *Mux) forgetPort(at *attachment) error {
+	if at.owner.Port != 0 {
+		if err := m.forgetEndpoint(at.owner); err != nil {
+			return err // a successor will look for a socket in the slot
+		}
+	}
+	if at.hasSlot {
+		m.giveSlot(at.slot)
+	}
+	return nil
 }
 
 // openPort makes a port and a socket on it, for l. The caller owns the socket,

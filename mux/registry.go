@@ -46,13 +46,6 @@ func (l *Lease) info() EndpointInfo {
 	}
 }
 
-// ownedBy is the owner at the moment.
-func (l *Lease) ownedBy() Owner {
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	return l.owner
-}
-
 // Endpoints lists all endpoints by ID.
 func (m *Mux) Endpoints() []EndpointInfo {
 	m.mu.Lock()
@@ -163,7 +156,7 @@ func (m *Mux) newID() (uint64, error) {
 }
 
 // takeSlot reserves a slot for the socket of a port. Slots are given out in turn,
-// so that one that was left is not another's for long.
+// from a random one on, so that one that was left is not another's for long.
 func (m *Mux) takeSlot() (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

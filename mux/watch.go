@@ -19,20 +19,30 @@ func (m *Mux) watchUplink() error {
 		return fmt.Errorf("subscribe to interfaces: %w", err)
 	}
 	m.running.Go(func() {
-		err := m.followUplink(sock)
-		if err == nil {
-			return
+		if err := m.followUplink(sock); err != nil {
+			m.fail(err)
 		}
-		m.mu.Lock()
-		m.ended = err
-		m.mu.Unlock()
-		if cerr := m.endLeases(err); cerr != nil {
-			m.log.Warn("endpoints of an uplink that has changed", "error", cerr)
-		}
-		m.failed <- err // its capacity is 1, and this is the only one
 	})
 	m.background.push(func() error { sock.Close(); return nil })
 	return nil
+}
+
+// fail ends all leases, and tells whoever serves the mux that it should be closed. The
+// first reason is the one that is told.
+func (m *Mux) fail(why error) {
+	m.mu.Lock()
+	first := m.ended == nil
+	if first {
+		m.ended = why
+	}
+	m.mu.Unlock()
+	if !first {
+		return
+	}
+	if err := m.endLeases(why); err != nil {
+		m.log.Warn("endpoints of a mux that has failed", "error", err)
+	}
+	m.failed <- why // its capacity is 1, and this is the only one
 }
 
 // followUplink returns why endpoints cannot go on, or nil when the mux is closed.

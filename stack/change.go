@@ -8,7 +8,7 @@ import (
 // Invalidate says that what the route service has answered for dst may be true
 // no longer; if dst is not valid, what it has answered for any destination. It is
 // asked again, behind the back of those who send: they use the old answer until
-// the new one is there. What nobody uses is forgotten.
+// the new one is there. What nobody uses is asked for with its next use.
 func (s *Stack) Invalidate(dst netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,7 +38,9 @@ func (s *Stack) invalidate(r *route) {
 	switch {
 	case r.asked:
 		r.again = true
-	case r.state == routeReady || r.state == routeUnresolved:
+	case r.state == routeStale:
+		r.wanted = true
+	case r.state != routeFailed:
 		s.askResolver(r)
 	default:
 		s.dropRoute(r)
@@ -46,9 +48,10 @@ func (s *Stack) invalidate(r *route) {
 }
 
 // SetLink says whether the link carries frames, which it does at first. While it
-// does not, sends fail with ENETDOWN, those that block already included, and so
-// does what is held for a route or a neighbour. Reads go on waiting. When it does
-// again, neighbours and routes are asked for anew.
+// does not, sends fail with ENETDOWN, those that block already included, unless they
+// are for another endpoint behind our own link address; and so does what is held
+// for a route or a neighbour. Reads go on waiting. When it does again, neighbours
+// and routes are asked for anew.
 func (s *Stack) SetLink(up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,7 +43,7 @@ func TestSilentLinkAddressIsDoubted(t *testing.T) {
 		// Others are heard, and one of theirs is in the same place of the table.
 		others := func() {
 			speak(l, linkC)
-			speak(l, wire.LinkAddr{2, 0, 0, 0, 0xf, 0xb ^ 0xf})
+			speak(l, stack.SamePlace(linkB))
 		}
 		if n := send(4*time.Second, others); n < 7 || n > 14 {
 			t.Errorf("asked %d times in 4 s", n)
@@ -145,23 +145,19 @@ func TestInvalidate(t *testing.T) {
 			t.Errorf("beyond the new MTU: %v", err)
 		}
 
-		// Nobody uses it: it is forgotten, and the next packet waits for the answer.
+		// Nobody uses it: it is asked for with its next use.
 		time.Sleep(2 * time.Second)
 		w.take()
 		asked := r.count()
 		s.Invalidate(netip.Addr{})
 		settle(asked, "unused")
-		if n := stack.Routes(s); n != 0 {
-			t.Errorf("%d routes are left", n)
-		}
 		send()
-		expect(t, w)
-		settle(asked+1, "used again")
 		expect(t, w, macB)
+		settle(asked+1, "used again")
 
 		// A failure is forgotten.
 		dst = netip.MustParseAddr("192.0.2.2")
-		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, errNoRoute })
+		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
 		send()
 		settle(asked+2, "failure")
 		if err := u.SendTo(nil, netip.AddrPortFrom(dst, 9)); !errors.Is(err, syscall.EHOSTUNREACH) {

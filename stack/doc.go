@@ -86,7 +86,9 @@
 // answered, packets are held, as kernels do: up to 16 a destination, some hundred
 // in all, the oldest gives way, and each one given up is counted. If the answer is
 // that there is no way, connected sockets get EHOSTUNREACH from their next call,
-// and so does, for a second, whoever sends there again.
+// and so does, for a second, whoever sends there again. While there is no answer at
+// all, because the route service is away or busy, it is asked again as long as
+// something is held, and routes that lead somewhere are used as they are.
 //
 // A route in use is verified behind the sender's back: every 5 seconds, after
 // 250 ms in which packets were sent and nothing came back from its link address

@@ -1,5 +1,25 @@
 package stack
 
+import (
+	"encoding/binary"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// SamePlace is another link address that has the place of a in a linkTimes.
+func SamePlace(a wire.LinkAddr) wire.LinkAddr {
+	of := func(a wire.LinkAddr) uint64 {
+		return place(binary.BigEndian.Uint64(append(a[:], 0, 0)))
+	}
+	b := a
+	for i := 1; ; i++ {
+		binary.BigEndian.PutUint32(b[2:], uint32(i))
+		if b != a && of(b) == of(a) {
+			return b
+		}
+	}
+}
+
 // Routes is the number of cached routes.
 func Routes(s *Stack) int {
 	s.mu.Lock()

@@ -11,11 +11,16 @@ import "encoding/binary"
 // noticed in twice that time at most.
 //
 // Traffic that is never answered thus costs two or three questions to the route
-// service a second, whatever the number of routes behind one link address. A frame
-// in costs one store.
+// service a second, whatever the number of routes behind one link address, and
+// doubtBurst a second whatever the number of link addresses. A frame in costs one
+// store.
 const (
 	lookInterval = 250 * second / 1000
 	doubtPause   = 300 * second / 1000 // between two doubts of one link address
+
+	// All doubts together: as ICMP errors, by tokens.
+	doubtInterval = second / doubtBurst
+	doubtBurst    = 32
 
 	// Times of link addresses are in ticks of a millisecond, modulo 2^16.
 	tickShift = 20
@@ -24,16 +29,22 @@ const (
 // linkTimes notes for link addresses when something was last the case. It is a
 // table with one place for many: an address that has lost its place counts as one
 // of which nothing is known, so it must only matter little to be wrong.
-type linkTimes [256]uint64 // the address in the upper 48 bits, the tick in the lower 16
+type linkTimes [1 << placeBits]uint64 // the address in the upper 48 bits, the tick in the lower 16
+
+const placeBits = 12
+
+// place is where a is in a linkTimes. The multiplier spreads addresses that differ
+// in a few bits only (Fibonacci hashing).
+func place(a uint64) uint64 { return (a >> 16) * 0x9e3779b97f4a7c15 >> (64 - placeBits) }
 
 // note notes an address, in the upper 48 bits, whatever the others are.
 func (t *linkTimes) note(a uint64, now uint16) {
-	t[uint8(a>>16^a>>24^a>>32)] = a&^0xffff | uint64(now)
+	t[place(a)] = a&^0xffff | uint64(now)
 }
 
 // since reports whether a was noted at the tick then or later.
 func (t *linkTimes) since(a uint64, then, now uint16) bool {
-	v := t[uint8(a>>16^a>>24^a>>32)]
+	v := t[place(a)]
 	return (v^a)>>16 == 0 && now-uint16(v) <= now-then
 }
 
@@ -62,9 +73,9 @@ func (s *Stack) lookAt(r *route) {
 	case !used:
 		r.state = routeStale
 		s.armRoute(r, s.now+staleTime)
-	case s.now-r.askedAt >= refreshInterval:
+	case r.wanted || s.now-r.askedAt >= refreshInterval:
 		s.askResolver(r)
-	case silent && r.neighbour == nil && !s.doubted.since(r.linkDst(), tick(s.now-doubtPause), s.tick):
+	case silent && r.neighbour == nil && !s.doubted.since(r.linkDst(), tick(s.now-doubtPause), s.tick) && s.mayDoubt():
 		s.count[routesDoubted]++
 		s.doubted.note(r.linkDst(), s.tick)
 		s.askResolver(r)
@@ -73,11 +84,24 @@ func (s *Stack) lookAt(r *route) {
 	}
 }
 
+// mayDoubt takes a token for a doubt, if there is one.
+func (s *Stack) mayDoubt() bool {
+	if back := int((s.now - s.doubtTokensAt) / doubtInterval); back > 0 {
+		s.doubtTokens = min(s.doubtTokens+min(back, doubtBurst), doubtBurst)
+		s.doubtTokensAt += instant(back) * doubtInterval
+	}
+	if s.doubtTokens == 0 {
+		return false
+	}
+	s.doubtTokens--
+	return true
+}
+
 // useAgain makes a stale route ready.
 func (s *Stack) useAgain(r *route) {
 	r.state = routeReady
 	r.lookedAt = s.readClock()
-	if s.now-r.askedAt >= refreshInterval {
+	if r.wanted || s.now-r.askedAt >= refreshInterval {
 		s.askResolver(r)
 	} else {
 		s.armLook(r)

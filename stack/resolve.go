@@ -15,7 +15,7 @@ import (
 // Resolver is the route service. Resolve may block until ctx ends; the stack
 // calls it from a goroutine of its own, never under its lock. An error that is
 // EHOSTUNREACH or ENETUNREACH says that there is no way to dst; any other, that
-// nobody can tell at the moment.
+// nobody can tell at the moment, and the stack asks again.
 type Resolver interface {
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
 }
@@ -32,8 +32,9 @@ type Route struct {
 
 const (
 	maxResolving   = 256 // new destinations that the route service is asked for at once
-	maxRefreshing  = 32  // and known ones
+	maxRefreshing  = 8   // and known ones; few, since others ask the same service
 	resolveTimeout = 5 * time.Second
+	retryInterval  = 250 * second / 1000 // after an answer that was no verdict
 )
 
 // askResolver asks the route service for r. Only so many refreshes are under way
@@ -44,14 +45,16 @@ func (s *Stack) askResolver(r *route) {
 	if r.asked {
 		return
 	}
-	r.asked, r.askedAt = true, s.now
+	r.asked, r.askedAt, r.wanted = true, s.now, false
 	s.armRoute(r, never)
 	switch {
 	case r.state == routeResolving:
-		if len(s.resolving) >= maxResolving {
-			s.giveRouteUp(s.resolving[0])
+		if r.giveUp == nil { // the first time
+			if len(s.resolving) >= maxResolving {
+				s.giveRouteUp(s.resolving[0])
+			}
+			s.resolving = append(s.resolving, r)
 		}
-		s.resolving = append(s.resolving, r)
 		ctx, cancel := context.WithTimeout(s.ctx, resolveTimeout)
 		r.giveUp = cancel
 		go s.resolveRoute(ctx, cancel, r)
@@ -94,14 +97,19 @@ func (s *Stack) resolveRoute(ctx context.Context, cancel context.CancelFunc, r *
 		return
 	}
 	s.readClock()
-	if r.state == routeResolving {
+	verdict := err == nil || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	if verdict && r.state == routeResolving {
 		s.stopResolving(r)
 	}
 	if err == nil {
 		err = s.setRoute(r, answer)
 	}
-	if err != nil {
-		s.routeError(r, err)
+	switch {
+	case err == nil:
+	case verdict:
+		s.failRoute(r, err)
+	default:
+		s.askLater(r)
 	}
 	if r.again && r.state != routeDead { // the answer may be from before the change
 		r.again = false
@@ -165,7 +173,6 @@ func (s *Stack) setRoute(r *route, a Route) error {
 		r.mtu = max(minMTU, min(a.MTU, s.mtu))
 	}
 	r.setMTU()
-	r.resolvedAt = s.now
 	switch {
 	case !arp:
 		r.leadThrough(nil)
@@ -180,21 +187,36 @@ func (s *Stack) setRoute(r *route, a Route) error {
 	return nil
 }
 
-// routeError takes the resolver's failure. A route that has led somewhere is
-// kept while nobody can tell whether it still does.
-func (s *Stack) routeError(r *route, err error) {
+// failRoute takes the verdict that there is no way to where r leads.
+func (s *Stack) failRoute(r *route, err error) {
 	s.count[routesFailed]++
-	verdict := errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	r.leadThrough(nil)
+	r.state = routeFailed
+	r.err = &UnreachableError{netip.AddrFrom4(r.dst), err}
+	s.armRoute(r, s.now+failureTime)
+	s.failAllHeld(&r.held, r.err)
+}
+
+// askLater is for when nobody can tell the way at the moment: the route service
+// is away or busy. A route that leads somewhere is kept until there is a verdict,
+// and asked for again when it is next looked at or used. One that is new is asked
+// for again as long as packets wait for it.
+func (s *Stack) askLater(r *route) {
+	s.count[routesFailed]++
+	r.wanted = true
 	switch {
-	case r.state == routeResolving || verdict:
-		r.leadThrough(nil)
-		r.state = routeFailed
-		r.err = &UnreachableError{netip.AddrFrom4(r.dst), err}
-		s.armRoute(r, s.now+failureTime)
-		s.failAllHeld(&r.held, r.err)
-	case s.now-r.resolvedAt >= keepTime:
-		s.dropRoute(r)
-	default:
+	case r.state != routeResolving:
 		s.armLook(r)
+	case r.held.n > 0:
+		s.armRoute(r, s.now+retryInterval)
+	default:
+		s.forgetResolving(r)
 	}
+}
+
+// forgetResolving ends asking about a new destination to which nothing is to be
+// sent any more.
+func (s *Stack) forgetResolving(r *route) {
+	s.stopResolving(r)
+	s.dropRoute(r)
 }

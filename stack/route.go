@@ -18,14 +18,13 @@ import (
 //
 // A route in use is looked at every 250 ms (heard.go), and the route service is
 // asked for it again behind the sender's back: every 5 s, and at once if it is
-// doubtful or has been invalidated. If nobody can tell, the old answer is good
-// for another while. Whoever sends meanwhile does not wait: packets are held
-// (held.go).
+// doubtful or has been invalidated. While nobody can tell, the old answer is good,
+// and the question is repeated. Whoever sends meanwhile does not wait: packets are
+// held (held.go).
 const (
 	maxRoutes       = 16384
 	maxLooks        = 64 // at routes that are in use, for one that is not
 	refreshInterval = 5 * second
-	keepTime        = 30 * second // without a successful refresh
 	staleTime       = 60 * second
 	pathMTUTime     = 600 * second // RFC 1191, section 6.3
 	minPathMTU      = 576          // bytes; less is not believed
@@ -46,6 +45,7 @@ type route struct {
 	state      routeState
 	asked      bool // an answer of the resolver is to come
 	again      bool // and it will have to be asked once more
+	wanted     bool // an answer is wanted with the next look or use
 	headers    headers
 	maxPayload int // of a UDP datagram, bytes
 	sent       uint64
@@ -65,7 +65,6 @@ type route struct {
 	due          instant // when the state changes by itself
 	timer        timer   // for the earlier of the two
 	askedAt      instant
-	resolvedAt   instant
 	lookedAt     instant
 	sentLooked   uint64 // sent, when it was looked at
 }
@@ -187,6 +186,10 @@ func (r *route) expired(s *Stack) {
 	switch {
 	case r.state == routeReady:
 		s.lookAt(r)
+	case r.state == routeResolving && r.held.n > 0:
+		s.askResolver(r)
+	case r.state == routeResolving:
+		s.forgetResolving(r)
 	case r.state == routeUnresolved && r.sent != r.sentLooked:
 		r.sentLooked = r.sent
 		s.askResolver(r)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -206,7 +207,7 @@ func TestRefreshesTakeTurns(t *testing.T) {
 		s.Invalidate(netip.Addr{})
 		time.Sleep(45 * time.Millisecond)
 		synctest.Wait()
-		if n := r.count(); n != 200 || r.most != 32 {
+		if n := r.count(); n != 140 || r.most != 8 {
 			t.Errorf("asked %d times, %d at once", n, r.most)
 		}
 	})
@@ -223,14 +224,33 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		}
 		synctest.Wait() // for the answer
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, errNoRoute })
-		var err error
-		start := time.Now()
-		for err == nil {
-			time.Sleep(time.Second)
-			err = u.Send(nil)
+		// Nobody can tell for long, in use and unused: it is kept.
+		for i := range 200 {
+			time.Sleep(time.Duration(i%20) * time.Second)
+			if err := u.Send(nil); err != nil {
+				t.Fatalf("send %d: %v", i, err)
+			}
 		}
-		if d := time.Since(start); d < 30*time.Second || d > 40*time.Second {
-			t.Errorf("the route was kept for %v", d)
+		if n := stack.Held(s); n != 0 {
+			t.Errorf("%d packets are held", n)
+		}
+		// The question is repeated, not only every 5 s.
+		asked := r.count()
+		for range 20 {
+			time.Sleep(100 * time.Millisecond)
+			u.Send(nil)
+		}
+		if n := r.count() - asked; n < 4 || n > 10 {
+			t.Errorf("asked %d times in 2 s", n)
+		}
+		// A verdict ends it.
+		r.set(func(netip.Addr) (stack.Route, error) {
+			return stack.Route{}, errors.Join(syscall.EHOSTUNREACH, errNoRoute)
+		})
+		var err error
+		for i := 0; i < 30 && err == nil; i++ {
+			time.Sleep(100 * time.Millisecond)
+			err = u.Send(nil)
 		}
 		var unreachable *stack.UnreachableError
 		if !errors.Is(err, syscall.EHOSTUNREACH) || !errors.Is(err, errNoRoute) || !errors.As(err, &unreachable) {
@@ -261,14 +281,19 @@ func TestRouteFailures(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second) // it is for a second
 		}
-		// A resolver that takes for ever is given 5 s.
+		// A resolver that takes for ever is given 5 s, and is asked again while
+		// something is held.
 		r.setDelay(time.Hour)
 		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.5:9"), stack.UDPOptions{}))
 		start := time.Now()
 		v.Send(nil)
-		_, err := v.Recv(make([]byte, 1))
-		if !errors.Is(err, syscall.EHOSTUNREACH) || time.Since(start) != 5*time.Second {
+		asked := r.count()
+		v.SetReadDeadline(start.Add(60 * time.Second))
+		if _, err := v.Recv(make([]byte, 1)); err != os.ErrDeadlineExceeded {
 			t.Errorf("resolver without end: %v after %v", err, time.Since(start))
+		}
+		if n := r.count() - asked; n < 11 || n > 12 || stack.Held(s) != 1 {
+			t.Errorf("asked %d times in a minute, %d held", n, stack.Held(s))
 		}
 		expect(t, w)
 		// What is held when the stack closes goes back to the link.
@@ -391,7 +416,7 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		if n := stack.Held(s); n != 0 {
 			t.Errorf("%d packets held in the end", n)
 		}
-		if got := counters(s); got["held_dropped"] != 302-2 || got["udp_sent"] != 2 {
+		if got := counters(s); got["held_dropped"]+got["udp_sent"] != 302 || got["udp_sent"] < 250 {
 			t.Errorf("counters: %v", got)
 		}
 	})

@@ -135,6 +135,9 @@ type Stack struct {
 	heard      *linkTimes // link addresses that have sent something to us
 	doubted    *linkTimes // and those that the route service was asked about because they had not
 
+	doubtTokens   int     // more such questions that may be asked
+	doubtTokensAt instant // when they were last refilled
+
 	// Waiting, wait.go.
 	waitMode       WaitMode
 	spinBudget     instant
@@ -201,6 +204,7 @@ func New(cfg Config) (*Stack, error) {
 		clock:          cfg.Now,
 		timerAt:        never,
 		errorTokens:    icmpErrorBurst,
+		doubtTokens:    doubtBurst,
 		neighbours:     make(map[[4]byte]*neighbour),
 		routes:         make(map[[4]byte]*route),
 		maxRoutes:      maxRoutes,

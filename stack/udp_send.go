@@ -192,7 +192,7 @@ func (c *UDPSocket) prepare(to udp.AddrPort) (*route, error) {
 	if c.isLoopBack(to) {
 		return nil, nil
 	}
-	if c.stack.down {
+	if c.stack.down && !c.stack.turnedRound(to.Addr) {
 		return nil, syscall.ENETDOWN
 	}
 	r, err := c.stack.usableRoute(to.Addr)
@@ -201,6 +201,17 @@ func (c *UDPSocket) prepare(to udp.AddrPort) (*route, error) {
 	}
 	c.route = r
 	return r, nil
+}
+
+// turnedRound reports whether packets to dst are known to go to our own link
+// address: another endpoint of this host is there, and they are never on the wire.
+func (s *Stack) turnedRound(dst [4]byte) bool {
+	if dst == s.addr {
+		return true
+	}
+	r := s.routes[dst]
+	return r != nil && (r.state == routeReady || r.state == routeStale) &&
+		wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
 }
 
 // findNextHop gives a route its neighbour, which may still have to answer.

@@ -36,11 +36,14 @@ static __always_inline int deliver(struct xdp_md *ctx, bool several_buffers)
 	__u32 slot = ctx->ingress_ifindex - UNET_FIRST_IFINDEX;
 	struct xsk_buff_pool *pool = shown_pool(ctx);
 	bool whole = is_whole(ctx, pool);
+	enum fill fill;
 
 	if (!whole && !several_buffers)
 		return count(UNET_DELIVER_TOO_LONG, XDP_DROP);
-	if (!fill_is_sound(ctx, pool, whole)) {
-		raise_alarm(UNET_ALARM_FILL, slot);
+	fill = look_at_fill(ctx, pool, whole);
+	if (fill != FILL_SOUND) {
+		if (fill == FILL_UNSOUND)
+			raise_alarm(UNET_ALARM_FILL, slot);
 		return count(UNET_DELIVER_BAD_FILL, XDP_DROP);
 	}
 	if (!prepend_meta(ctx, config.generic))

@@ -83,33 +83,45 @@ static __always_inline bool entry_is_frame(struct xsk_buff_pool *pool, struct xs
 	return entry->addr < pool->addrs_cnt;
 }
 
-/* fill_is_sound: also when there is no pool, for then nothing is taken from a ring. */
-static __always_inline bool fill_is_sound(struct xdp_md *ctx, struct xsk_buff_pool *pool, bool whole)
+enum fill {
+	FILL_SOUND,
+	FILL_MOVING,  /* another processor delivers here at the same time: nothing can be said */
+	FILL_UNSOUND, /* the owner's doing */
+};
+
+/* look_at_fill: also when there is no pool, for then nothing is taken from a ring. */
+static __always_inline enum fill look_at_fill(struct xdp_md *ctx, struct xsk_buff_pool *pool, bool whole)
 {
 	__u32 i, n, cons, known, written;
 	struct xsk_queue *fq;
 
 	if (!pool)
-		return true;
+		return FILL_SOUND;
 	fq = pool->fq;
 	if (!fq)
-		return true;
+		return FILL_SOUND;
+	if (fq->invalid_descs > FILL_INVALID_LIMIT)
+		return FILL_UNSOUND;
 	cons = fq->cached_cons;
+	barrier();
 	known = fq->cached_prod - cons;
 	written = fq->ring->producer - cons;
-	if (known > fq->nentries || written > fq->nentries || fq->invalid_descs > FILL_INVALID_LIMIT)
-		return false;
+	if (known > fq->nentries || written > fq->nentries) {
+		/* Of a full ring that was emptied and filled again since cons was read, too. */
+		barrier();
+		return fq->cached_cons == cons ? FILL_UNSOUND : FILL_MOVING;
+	}
 	if (whole)
-		return !(known | written) || entry_is_frame(pool, fq, cons);
+		return !(known | written) || entry_is_frame(pool, fq, cons) ? FILL_SOUND : FILL_UNSOUND;
 
 	n = (bpf_xdp_get_buff_len(ctx) - 1) / pool->frame_len + 1;
 	if (n > FILL_MAX_BUFFERS)
-		return false;
+		return FILL_UNSOUND;
 	for (i = 0; i < FILL_MAX_BUFFERS && i < n; i++) {
 		if (!entry_is_frame(pool, fq, cons + i))
-			return false;
+			return FILL_UNSOUND;
 	}
-	return true;
+	return FILL_SOUND;
 }
 
 #endif

@@ -70,8 +70,8 @@ struct {
 } state SEC(".maps");
 
 /*
- * What user space has to act on. An alarm names a slot, so whoever gives a slot to
- * another endpoint first reads what is left here of the one before.
+ * What user space has to act on. An alarm names a slot, so who takes over from a
+ * process that died empties this before it gives slots to new endpoints.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -53,7 +53,7 @@ struct unet_owner {
 /*
  * What the control plane has to know of an endpoint to take it over from a
  * process that died. It stands in the kernel beside the tags, so it is there
- * exactly as long as they are. No program reads it.
+ * as long as they are, and as the socket is. No program reads it.
  */
 struct unet_endpoint {
 	__u64 id;

@@ -80,6 +80,7 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"scale", "--rounds", "0"},
 		{"scale", "--openings", "0"},
 		{"rtt", "--place", "elsewhere"},
+		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,0"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,4095"},

@@ -74,6 +74,6 @@ of their own. Frames that no application has claimed stay the kernel's.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newCheckConfig(), newList(), newCounters(), newCleanup(), newVersion())
+	root.AddCommand(newServe(), newCheckConfig(), newList(), newCounters(), newCleanup(), newVersion(), newRegister())
 	return root
 }

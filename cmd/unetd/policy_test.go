@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
@@ -110,6 +113,48 @@ func TestPolicy(t *testing.T) {
 	}
 	d.stop(syscall.SIGTERM)
 	a.wants("ended a", "lease closed: unetd was stopped")
+}
+
+// The mux is not asked for the port of an address that the rule does not permit,
+// whatever an address that is a wildcard stands for: it would say that the port is
+// held, and if it were not, it would be by the application, until it is given back.
+func TestWildcardAddressWithinPolicy(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	first, second := pair.A.Addr.Addr(), netip.MustParseAddr("10.0.0.5")
+	err := pair.A.Do(func() error {
+		link, err := netlink.LinkByName(pair.A.Interface)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: second.AsSlice(), Mask: net.CIDRMask(24, 32)}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, pair.A)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, `
+rules:
+  - {name: second, users: [nobody], tags: ["udp:10.0.0.5:53", "tcp:10.0.0.5:7000-7001"], endpoints: 8, memory: 1MiB}
+  - {name: roots, users: [root], tags: ["udp:*:53", "tcp:*:7000-7001"], endpoints: 1, memory: unlimited}`))
+	held := []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(first, 53)), endpoint.TCPTag(netip.AddrPortFrom(first, 7000)), endpoint.TCPTag(netip.AddrPortFrom(first, 7001))}
+	g, l, err := control.Open(context.Background(), s.socket, endpoint.Request{Tags: held})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := startApp(t, s.socket)
+	a.wants("open a frames=64", "[]")
+	for wildcard, concrete := range map[string]string{"udp:0.0.0.0:53": "udp:10.0.0.1:53", "tcp:0.0.0.0:0": "tcp:10.0.0.1:0", "tcp:0.0.0.0:7001": "tcp:10.0.0.1:7001"} {
+		want := "tag-denied: tag not allowed: " + concrete + ": rule second of "
+		a.wants("claim a "+wildcard, want)
+		a.wants("open b frames=64 "+wildcard, "tag-denied: ")
+	}
+	if err := errors.Join(l.Close(), g.Close()); err != nil {
+		t.Error(err)
+	}
+	a.wants("claim a udp:0.0.0.0:53", "tag-denied: ")
+	a.wants("claim a udp:10.0.0.5:53", "udp:10.0.0.5:53")
+	a.wants("claim a tcp:10.0.0.5:0", "tcp:10.0.0.5:700")
+	d.stop(syscall.SIGTERM)
 }
 
 // Without a policy file only root gets anything.

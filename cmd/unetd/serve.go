@@ -166,7 +166,7 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		Log:    log,
 		Open: func(endpoints int64) (daemon.Mux, error) {
 			return uplink.Open(uplink.Config{
-				Interface: f.iface, Mode: mode, BPFFS: f.bpffs, Grace: f.grace, Policy: source, Endpoints: endpoints, Log: log,
+				Interface: f.iface, Mode: mode, BPFFS: f.bpffs, Grace: f.grace, Policy: source, Endpoints: endpoints, Register: registerCommand, Log: log,
 			})
 		},
 	})
@@ -192,7 +192,8 @@ func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger)
 }
 
 // untilSignal ends with the first SIGINT or SIGTERM. The second ends the
-// process at once; the kernel then detaches what hangs on its descriptors.
+// process at once: what is attached is pinned and stays, as if it had been killed,
+// until the next unetd or unetd cleanup.
 func untilSignal(ctx context.Context, log *slog.Logger) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)

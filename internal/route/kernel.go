@@ -68,6 +68,12 @@ func ipv6MTU(spec []byte) uint32 {
 	return nl.NativeEndian().Uint32(conf[4*mtu6:])
 }
 
+var errNoRoute = errors.New("no route")
+
+// routeVerdicts are the errors by which the kernel says that no route leads
+// somewhere: there is none, or it is of type unreachable, prohibit or blackhole.
+var routeVerdicts = []error{errNoRoute, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
+
 // route is the kernel's own choice for dst (`ip route get`).
 func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
 	var o netlink.RouteGetOptions
@@ -79,7 +85,7 @@ func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
 		return netlink.Route{}, err
 	}
 	if len(routes) == 0 {
-		return netlink.Route{}, errors.New("no route")
+		return netlink.Route{}, errNoRoute
 	}
 	return routes[0], nil
 }
@@ -139,9 +145,11 @@ func address(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
+var errNotEthernet = errors.New("not a link address of Ethernet")
+
 func linkAddr(hw net.HardwareAddr) (wire.LinkAddr, error) {
 	if len(hw) != len(wire.LinkAddr{}) {
-		return wire.LinkAddr{}, fmt.Errorf("link address %q is not Ethernet's", hw)
+		return wire.LinkAddr{}, fmt.Errorf("%q: %w", hw, errNotEthernet)
 	}
 	return wire.LinkAddr(hw), nil
 }

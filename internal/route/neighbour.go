@@ -20,11 +20,14 @@ import (
 // then says so, and the margin lets that answer come first.
 const discoveryTimeout = 3*time.Second + 500*time.Millisecond
 
-// States in which the kernel itself would send to a neighbour, and those of
-// them that an administrator has decided (NUD_*, linux/neighbour.h).
+// States in which the kernel itself would send to a neighbour, those of them that
+// an administrator has decided, and that of a discovery (NUD_*,
+// linux/neighbour.h).
 const (
 	nudUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | nudFixed
 	nudFixed  = netlink.NUD_PERMANENT | netlink.NUD_NOARP
+
+	nudLooking = netlink.NUD_INCOMPLETE
 )
 
 // The kernel's verdict after its discovery, by ARP (RFC 826) or neighbour
@@ -33,6 +36,9 @@ var (
 	errNoARP = errors.New("no answer to ARP")
 	errNoND  = errors.New("no answer to neighbour discovery")
 )
+
+// neighbourVerdicts are the errors by which a neighbour cannot be reached.
+var neighbourVerdicts = []error{errNoARP, errNoND, errNotEthernet}
 
 func noAnswer(hop netip.Addr) error {
 	if hop.Is4() {
@@ -43,8 +49,9 @@ func noAnswer(hop netip.Addr) error {
 
 // neighbour is the link address of a host on the uplink's own network. What the
 // kernel has is used at once, as the kernel does, and verified behind the
-// caller's back: waiting would help nobody whose peer has not moved. from is who
-// asks.
+// caller's back: waiting would help nobody whose peer has not moved. A neighbour
+// that has not answered within the last second is not looked for again: many may
+// ask for what is behind one gateway. from is who asks.
 func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (wire.LinkAddr, error) {
 	n, known, err := r.lookup(hop)
 	if err != nil {
@@ -52,6 +59,9 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (
 	}
 	if known && n.State&nudUsable != 0 {
 		return r.take(n, hop, from)
+	}
+	if (!known || n.State&nudLooking == 0) && r.dead.lately(hop) {
+		return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w a moment ago", hop, noAnswer(hop))
 	}
 
 	ctx, cancel := context.WithTimeoutCause(ctx, discoveryTimeout, noAnswer(hop))
@@ -70,6 +80,7 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (
 			return r.take(n, hop, from)
 		case known && n.State&netlink.NUD_FAILED != 0: // after we asked
 			r.watch.news.answered(hop, standing{failed: true})
+			r.dead.note(hop)
 			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, noAnswer(hop))
 		}
 		if err := r.watch.failure(); err != nil {
@@ -105,9 +116,9 @@ func (r *Resolver) take(n netlink.Neigh, hop netip.Addr, from sender) (wire.Link
 		}
 	}
 	if n.State&nudFixed == 0 {
-		err = r.verify(hop, n, from)
+		r.verify(hop, n, from)
 	}
-	return at, err
+	return at, nil
 }
 
 // Neighbour is the link address at which the kernel knows a host on the

@@ -115,20 +115,21 @@ func (p *prober) pause(d time.Duration) bool {
 
 // verify has a neighbour that is used asked whether it is still there, unless
 // the kernel has just heard of it. It does not wait for the answer.
-func (r *Resolver) verify(hop netip.Addr, n netlink.Neigh, from sender) error {
+func (r *Resolver) verify(hop netip.Addr, n netlink.Neigh, from sender) {
 	if n.State&netlink.NUD_REACHABLE != 0 && ticks(n.Confirmed) < trustTime || !r.probes.begin(hop) {
-		return nil
+		return
 	}
-	// A neighbour that is in use and does not answer is given up in the end.
-	if err := r.solicit(hop); err != nil {
+	// A neighbour that is in use and does not answer is given up in the end. If
+	// that cannot be begun now, it will be by the next who asks: what is known is
+	// no worse for it.
+	if r.solicit(hop) != nil {
 		r.probes.running.Done()
-		return err
+		return
 	}
 	go func() {
 		defer r.probes.running.Done()
 		r.probe(hop, n, from)
 	}()
-	return nil
 }
 
 // probe asks a neighbour in two steps: it alone, and everybody.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -22,6 +23,7 @@ type Resolver struct {
 	get     *nl.SocketHandle // for what the library has no call for
 	watch   *watch
 	probes  *prober
+	dead    deadHops
 	ifindex int
 }
 
@@ -77,27 +79,34 @@ func (r *Resolver) Close() error {
 // for its neighbour discovery, as long as ctx allows and three seconds at most.
 // An address of the uplink itself is answered with the uplink's link address:
 // another endpoint may hold a tag there, and the mux turns the frame round. What
-// cannot be reached over the uplink is endpoint.ErrUnreachable.
+// cannot be reached over the uplink is endpoint.ErrUnreachable. That is a verdict:
+// any other error says that nobody could tell, and asking again may help.
 //
 // A neighbour that the kernel has not heard of lately is asked whether it is
 // still there, after the answer. Whoever needs to know calls Watch.
 func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	dst = dst.Unmap()
 	fail := func(err error) (endpoint.Route, error) {
+		return endpoint.Route{}, fmt.Errorf("the way to %v: %w", dst, err)
+	}
+	unreachable := func(err error) (endpoint.Route, error) {
 		return endpoint.Route{}, fmt.Errorf("%w: %v: %w", endpoint.ErrUnreachable, dst, err)
 	}
 	switch {
 	case !dst.IsValid() || dst.IsUnspecified():
-		return fail(errors.New("not the address of a host"))
+		return unreachable(errors.New("not the address of a host"))
 	case dst.Zone() != "":
-		return fail(errors.New("an address with a zone: leave it out, the uplink is meant"))
+		return unreachable(errors.New("an address with a zone: leave it out, the uplink is meant"))
 	}
 	up, err := r.uplink()
 	if err != nil {
 		return fail(fmt.Errorf("uplink: %w", err))
 	}
 	kernel, err := r.route(dst)
-	if err != nil {
+	switch {
+	case isVerdict(err, routeVerdicts):
+		return unreachable(err)
+	case err != nil:
 		return fail(err)
 	}
 	route := endpoint.Route{Source: address(kernel.Src), NextHop: dst, MTU: up.mtu}
@@ -114,15 +123,15 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 		if ours, err := r.isOurs(dst); err != nil {
 			return fail(err)
 		} else if !ours {
-			return fail(fmt.Errorf("an address of this host, but not of the uplink %s", up.name))
+			return unreachable(fmt.Errorf("an address of this host, but not of the uplink %s", up.name))
 		}
 		return route, nil
 	case unix.RTN_UNICAST, unix.RTN_BROADCAST, unix.RTN_MULTICAST:
 		if kernel.LinkIndex != r.ifindex {
-			return fail(fmt.Errorf("the route leaves by %s, not by the uplink %s", r.name(kernel.LinkIndex), up.name))
+			return unreachable(fmt.Errorf("the route leaves by %s, not by the uplink %s", r.name(kernel.LinkIndex), up.name))
 		}
 	default:
-		return fail(fmt.Errorf("the route is of type %d", kernel.Type))
+		return unreachable(fmt.Errorf("the route is of type %d", kernel.Type))
 	}
 	switch {
 	case kernel.Type == unix.RTN_BROADCAST:
@@ -131,16 +140,24 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 		route.LinkAddr = multicast(dst)
 	default:
 		if kernel.Via != nil {
-			return fail(fmt.Errorf("gateway %v is of another address family", kernel.Via))
+			return unreachable(fmt.Errorf("gateway %v is of another address family", kernel.Via))
 		}
 		if gw := address(kernel.Gw); gw.IsValid() {
 			route.NextHop = gw
 		}
-		if route.LinkAddr, err = r.neighbour(ctx, route.NextHop, sender{up.link, route.Source}); err != nil {
+		route.LinkAddr, err = r.neighbour(ctx, route.NextHop, sender{up.link, route.Source})
+		switch {
+		case isVerdict(err, neighbourVerdicts):
+			return unreachable(err)
+		case err != nil:
 			return fail(err)
 		}
 	}
 	return route, nil
+}
+
+func isVerdict(err error, verdicts []error) bool {
+	return slices.ContainsFunc(verdicts, func(v error) bool { return errors.Is(err, v) })
 }
 
 // multicast is the link address of a group: RFC 1112, section 6.4, and RFC 2464,

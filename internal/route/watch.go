@@ -120,6 +120,14 @@ func (w *watch) read(ifindex int) {
 			switch m.Header.Type {
 			case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 				w.neighbour(m.Data, ifindex)
+			case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+				if !foreignAddress(m.Data, ifindex) {
+					w.news.all()
+				}
+			case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+				if !foreignLinkRoute(m.Data, ifindex) {
+					w.news.all()
+				}
 			default:
 				w.news.all()
 			}
@@ -146,4 +154,30 @@ func (w *watch) neighbour(msg []byte, ifindex int) {
 		w.news.neighbour(hop, standing{failed: true})
 	}
 	w.wake(hop)
+}
+
+// foreignAddress reports whether an event is of an address of another interface.
+// If that changes an answer, it does so by routes, the address's own in the local
+// table at least, and they have events of their own.
+func foreignAddress(msg []byte, ifindex int) bool {
+	return len(msg) >= unix.SizeofIfAddrmsg && int(nl.NativeEndian().Uint32(msg[4:8])) != ifindex
+}
+
+// foreignLinkRoute reports whether an event is of a route to link-local or
+// multicast addresses of IPv6 by another interface. Each interface has its own, and
+// each container that starts brings some. We ask for ours by interface.
+func foreignLinkRoute(msg []byte, ifindex int) bool {
+	if len(msg) < unix.SizeofRtMsg || msg[0] != unix.AF_INET6 {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttrAsMap(msg[unix.SizeofRtMsg:])
+	if err != nil {
+		return false
+	}
+	oif, bits := attrs[unix.RTA_OIF].Value, msg[1]
+	dst, ok := netip.AddrFromSlice(attrs[unix.RTA_DST].Value)
+	if !ok || len(oif) != 4 || int(nl.NativeEndian().Uint32(oif)) == ifindex {
+		return false
+	}
+	return dst.IsLinkLocalUnicast() && bits >= 10 || dst.IsMulticast() && bits >= 8
 }

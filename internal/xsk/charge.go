@@ -1,10 +1,17 @@
 package xsk
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"sync"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,19 +22,29 @@ import (
 // nobody else knows. The kernel counts them for the user who registered the UMEM
 // (the locked_vm of its user_struct), against RLIMIT_MEMLOCK, unless it is
 // somebody with CAP_IPC_LOCK. So a segment is registered in its owner's name.
+//
+// Another process does that, of which [RegisterMain] is the whole life. The kernel
+// counts by the real uid, and lets a user send signals to whatever has his real uid:
+// to a single thread, and SIGKILL to that ends its process. What the owner can
+// kill is a process that works for him alone.
 type Charge struct {
 	UID   uint32
 	Limit uint64 // bytes that the user may have registered in all
+
+	// Command starts a program that calls [RegisterMain] with the arguments behind
+	// these. It runs as the calling process does, with its environment.
+	Command []string
 }
 
 // ErrMemoryLimit: the user of a [Charge] has reached its limit.
 var ErrMemoryLimit = errors.New("the user's limit of registered memory is reached")
 
-// MaxCharge is the largest limit that a [Charge] can have in this process: its hard
-// RLIMIT_MEMLOCK, which is lifted first if that is allowed (CAP_SYS_RESOURCE).
+// MaxCharge is the largest limit that a [Charge] can have: this process's hard
+// RLIMIT_MEMLOCK, which a process started by it inherits. It is lifted first if that
+// is allowed (CAP_SYS_RESOURCE).
 func MaxCharge() (bytes uint64, err error) {
-	charging.Lock()
-	defer charging.Unlock()
+	lifting.Lock()
+	defer lifting.Unlock()
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		return 0, os.NewSyscallError("getrlimit RLIMIT_MEMLOCK", err)
@@ -38,73 +55,43 @@ func MaxCharge() (bytes uint64, err error) {
 	return limit.Max, nil
 }
 
-// charging is held around a change of the process's RLIMIT_MEMLOCK.
-var charging sync.Mutex
+// lifting is held around a change of the process's RLIMIT_MEMLOCK.
+var lifting sync.Mutex
 
-// do runs register, which the kernel charges to the user. The calling goroutine
-// is locked to its thread.
-//
-// Credentials are a thread's own in Linux, and package syscall would change those
-// of all threads; hence the raw calls. Only the real uid changes, by which the
-// kernel counts; the effective one, by which it permits, stays.
-func (c *Charge) do(register func() error) (err error) {
-	if c == nil || c.UID == 0 {
-		return register()
+// registerLimit is how long a registration may take. The owner can stop the
+// process that does it (SIGSTOP).
+const registerLimit = 5 * time.Second
+
+// register makes the segment the socket's UMEM, in the user's name. The calling
+// goroutine is locked to its thread, with whose end the other process is killed.
+func (c *Charge) register(sock, segment *os.File, p *Params) error {
+	if len(c.Command) == 0 {
+		return fmt.Errorf("register the segment for uid %d: no command is given that does it", c.UID)
 	}
-	charging.Lock()
-	defer charging.Unlock()
-	var before unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &before); err != nil {
-		return os.NewSyscallError("getrlimit RLIMIT_MEMLOCK", err)
+	ctx, cancel := context.WithTimeout(context.Background(), registerLimit)
+	defer cancel()
+	args := registerArgs{uid: uint64(c.UID), limit: c.Limit, size: p.segmentSize(), frameSize: uint64(p.FrameSize)}
+	cmd := exec.CommandContext(ctx, c.Command[0], slices.Concat(c.Command[1:], args.strings())...)
+	cmd.ExtraFiles = []*os.File{sock, segment} // registerSocket, registerMemory
+	// An interrupt from the terminal is for the calling process, which may finish.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	if err == nil {
+		return nil
 	}
-	if c.Limit > before.Max {
-		return fmt.Errorf("charge the segment to uid %d: RLIMIT_MEMLOCK of this process allows limits of %d bytes, not %d: start it with a higher one", c.UID, before.Max, c.Limit)
+	if ctx.Err() != nil {
+		return fmt.Errorf("register the segment for uid %d: not done within %v: the process that does it was stopped, or the system is overloaded", c.UID, registerLimit)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: c.Limit, Max: before.Max}); err != nil {
-		return os.NewSyscallError("setrlimit RLIMIT_MEMLOCK", err)
-	}
-	defer func() {
-		err = errors.Join(err, os.NewSyscallError("setrlimit RLIMIT_MEMLOCK", unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before)))
-	}()
-	self := uint32(unix.Getuid())
-	if self != c.UID {
-		if err := setRealUID(c.UID); err != nil {
-			return fmt.Errorf("charge the segment to uid %d: %w (CAP_SETUID is needed)", c.UID, err)
-		}
-		defer func() { err = errors.Join(err, setRealUID(self)) }()
-	}
-	giveBack, err := withoutIPCLock()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, giveBack()) }()
-	err = register()
-	if errors.Is(err, unix.ENOBUFS) {
+	switch cmd.ProcessState.ExitCode() { // -1 for none
+	case registerBeyondLimit:
 		return fmt.Errorf("%w: uid %d may have %d bytes: end an endpoint of it", ErrMemoryLimit, c.UID, c.Limit)
+	case registerNoHugePages:
+		return fmt.Errorf("register the segment for uid %d: %w", c.UID, ErrHugePages)
 	}
-	return err
-}
-
-// setRealUID changes the real uid of the calling thread.
-func setRealUID(uid uint32) error {
-	const unchanged = ^uintptr(0)
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), unchanged, unchanged); errno != 0 {
-		return os.NewSyscallError("setresuid", errno)
+	if line, _, _ := strings.Cut(stderr.String(), "\n"); line != "" {
+		err = fmt.Errorf("%w: %s", err, line)
 	}
-	return nil
-}
-
-// withoutIPCLock takes CAP_IPC_LOCK from the calling thread, for a while.
-func withoutIPCLock() (giveBack func() error, err error) {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var before [2]unix.CapUserData // 32 capabilities each
-	if err := unix.Capget(&header, &before[0]); err != nil {
-		return nil, os.NewSyscallError("capget", err)
-	}
-	less := before
-	less[unix.CAP_IPC_LOCK/32].Effective &^= 1 << (unix.CAP_IPC_LOCK % 32)
-	if err := unix.Capset(&header, &less[0]); err != nil {
-		return nil, os.NewSyscallError("capset", err)
-	}
-	return func() error { return os.NewSyscallError("capset", unix.Capset(&header, &before[0])) }, nil
+	return fmt.Errorf("register the segment for uid %d in a process of its own: %w", c.UID, err)
 }

@@ -3,7 +3,12 @@ package xsk
 import (
 	"errors"
 	"os"
-	"runtime"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,27 +17,57 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
+// This test binary is also the command of a charge, and one who wants to stop it.
+const (
+	registerName = "register-segment"
+	diesName     = "register-and-die"
+	stopsName    = "register-and-stop"
+	killerName   = "kill-threads" // of a process
+)
+
+var registerCommand = []string{"/proc/self/exe", registerName}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case registerName:
+			os.Exit(RegisterMain(os.Args[2:], os.Stderr))
+		case diesName:
+			RegisterMain(os.Args[2:], os.Stderr)
+			unix.Kill(os.Getpid(), unix.SIGKILL)
+		case stopsName:
+			unix.Kill(os.Getpid(), unix.SIGSTOP)
+		case killerName:
+			killThreads(os.Args[2])
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// configured makes a socket with everything but an address.
+func configured(h *netlab.Host, p Params, memory *os.File) (sock *os.File, err error) {
+	err = h.Do(func() error { // which locks the thread
+		fd, err := newSocket()
+		if err != nil {
+			return err
+		}
+		sock = os.NewFile(uintptr(fd), "xsk")
+		if err := configure(sock, &p, memory); err != nil {
+			return errors.Join(err, sock.Close())
+		}
+		return nil
+	})
+	return sock, err
+}
+
 // The kernel counts a segment for its user from the registration until the last
 // socket over it is closed, whatever happens to the descriptor of the memory.
 func TestSegmentsAreChargedToTheirUser(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	const uid = 64017 // nobody else's
 	p := testParams
-	p.Charge = &Charge{UID: uid, Limit: uint64(2 * p.segmentSize())}
-	create := func(p Params, memory *os.File) (sock *os.File, err error) {
-		err = pair.A.Do(func() error { // which locks the thread
-			fd, err := newSocket()
-			if err != nil {
-				return err
-			}
-			sock = os.NewFile(uintptr(fd), "xsk")
-			if err := configure(fd, &p, memory); err != nil {
-				return errors.Join(err, sock.Close())
-			}
-			return nil
-		})
-		return sock, err
-	}
+	p.Charge = &Charge{UID: uid, Limit: uint64(2 * p.segmentSize()), Command: registerCommand}
+	create := func(p Params, memory *os.File) (*os.File, error) { return configured(pair.A, p, memory) }
 	first, _ := newSegment(t, p)
 	var held []*os.File
 	for range 2 {
@@ -46,7 +81,7 @@ func TestSegmentsAreChargedToTheirUser(t *testing.T) {
 		t.Errorf("beyond the limit: %v", err)
 	}
 	other := p
-	other.Charge = &Charge{UID: uid + 1, Limit: uint64(p.segmentSize())}
+	other.Charge = &Charge{UID: uid + 1, Limit: uint64(p.segmentSize()), Command: registerCommand}
 	sock, err := create(other, first)
 	if err != nil {
 		t.Errorf("another user: %v", err)
@@ -77,32 +112,149 @@ func TestSegmentsAreChargedToTheirUser(t *testing.T) {
 	}
 }
 
-// A charge leaves the thread and the process as they were.
-func TestChargeLeavesNoTrace(t *testing.T) {
-	netlab.RequireXDP(t)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	look := func() (r, e, s int, caps [2]unix.CapUserData, limit unix.Rlimit) {
-		r, e, s = unix.Getresuid()
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		if err := errors.Join(unix.Capget(&header, &caps[0]), unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)); err != nil {
+// killThreads sends SIGKILL to all threads of a process, and to all other processes
+// that it may, until it is killed itself.
+func killThreads(pid string) {
+	process, err := strconv.Atoi(pid)
+	if err != nil {
+		panic(err)
+	}
+	for {
+		threads, err := os.ReadDir("/proc/" + pid + "/task")
+		if err != nil {
+			panic(err)
+		}
+		for _, thread := range threads {
+			if id, err := strconv.Atoi(thread.Name()); err == nil {
+				_ = unix.Tgkill(process, id, unix.SIGKILL) // EPERM is what should come of it
+			}
+		}
+		_ = unix.Kill(-1, unix.SIGKILL)
+	}
+}
+
+// A user may send signals to whatever has his real uid. The process that opens
+// endpoints must not have it in any thread, at any time: what a user kills is his
+// own registration.
+func TestChargeGivesNoThreadAway(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	const uid = 64019 // nobody else's: all its processes are killed
+	limit, err := MaxCharge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := testParams
+	p.Charge = &Charge{UID: uid, Limit: limit, Command: registerCommand}
+	memory, _ := newSegment(t, p)
+
+	killer := exec.Command("/proc/self/exe", killerName, strconv.Itoa(os.Getpid()))
+	killer.SysProcAttr = netlab.User(uid)
+	if err := killer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer killer.Wait()
+	defer killer.Process.Kill()
+	var done atomic.Bool
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer done.Store(true)
+	var looks atomic.Int64
+	watching.Go(func() {
+		for ; !done.Load(); looks.Add(1) {
+			files, err := filepath.Glob("/proc/self/task/*/status")
+			if err != nil {
+				t.Error(err)
+			}
+			for _, name := range files {
+				status, err := os.ReadFile(name)
+				if err != nil {
+					continue // the thread has ended
+				}
+				if strings.Contains(string(status), "\nUid:\t64019\t") {
+					t.Errorf("%s:\n%s", name, status)
+					return
+				}
+			}
+		}
+	})
+
+	var registered, killed int
+	for deadline := time.Now().Add(20 * time.Second); registered+killed < 50 || killed == 0 || looks.Load() < 50; {
+		sock, err := configured(pair.A, p, memory)
+		switch {
+		case err == nil:
+			registered++
+			sock.Close()
+		case strings.Contains(err.Error(), "signal: killed"):
+			killed++
+		default:
 			t.Fatal(err)
 		}
-		return r, e, s, caps, limit
-	}
-	r0, e0, s0, caps0, limit0 := look()
-	failure := errors.New("of the work")
-	err := (&Charge{UID: netlab.NobodyID, Limit: 4096}).do(func() error {
-		r, e, _, caps, limit := look()
-		if r != netlab.NobodyID || e != e0 || limit.Cur != 4096 || caps[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0 {
-			t.Errorf("meanwhile: real uid %d, effective %d, limit %d, capabilities %x", r, e, limit.Cur, caps[0].Effective)
+		if time.Now().After(deadline) {
+			t.Fatalf("%d registered, %d killed, %d looks", registered, killed, looks.Load())
 		}
-		return failure
-	})
-	if !errors.Is(err, failure) {
-		t.Error(err)
 	}
-	if r, e, s, caps, limit := look(); r != r0 || e != e0 || s != s0 || caps != caps0 || limit != limit0 {
-		t.Errorf("afterwards: %d %d %d, %v, %v", r, e, s, caps, limit)
+	t.Logf("%d registered, %d killed, %d looks", registered, killed, looks.Load())
+}
+
+// What goes wrong with a registration is an error of this one.
+func TestChargeFails(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	const uid = 64020
+	memory, _ := newSegment(t, testParams)
+	for _, c := range []struct {
+		name   string
+		charge Charge
+		want   string
+	}{
+		{"no command", Charge{UID: uid, Limit: 1 << 20}, "no command"},
+		{"command is missing", Charge{UID: uid, Limit: 1 << 20, Command: []string{"/proc/self/nothing"}}, "no such file"},
+		{"killed when it was done", Charge{UID: uid, Limit: 1 << 20, Command: []string{"/proc/self/exe", diesName}}, "signal: killed"},
+		{"stopped", Charge{UID: uid, Limit: 1 << 20, Command: []string{"/proc/self/exe", stopsName}}, "not done within"},
+		{"not a uid", Charge{UID: 1<<32 - 1, Limit: 1 << 20, Command: registerCommand}, "exit status 1: arguments"},
+	} {
+		p := testParams
+		p.Charge = &c.charge
+		sock, err := configured(pair.A, p, memory)
+		if err == nil {
+			sock.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	var children unix.Rusage
+	if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, &children); !errors.Is(err, unix.ECHILD) {
+		t.Errorf("a process is left: %d, %v", pid, err)
+	}
+}
+
+// BenchmarkRegister is what a charge adds to the opening of an endpoint.
+func BenchmarkRegister(b *testing.B) {
+	limit, err := MaxCharge()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, charge := range map[string]*Charge{
+		"here":    nil,
+		"process": {UID: 64021, Limit: limit, Command: registerCommand},
+	} {
+		b.Run(name, func(b *testing.B) {
+			pair := netlab.RequirePair(b, netlab.Config{})
+			p := testParams
+			p.Charge = charge
+			memory, err := NewSegment(int64(p.segmentSize()), false)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer memory.Close()
+			for b.Loop() {
+				sock, err := configured(pair.A, p, memory)
+				if err != nil {
+					b.Fatal(err)
+				}
+				sock.Close()
+			}
+		})
 	}
 }

@@ -32,7 +32,7 @@ func Create(p Params, segment *os.File) (*os.File, error) {
 		return nil, err
 	}
 	sock := os.NewFile(uintptr(fd), "xsk")
-	if err := configure(fd, &p, segment); err != nil {
+	if err := configure(sock, &p, segment); err != nil {
 		sock.Close()
 		return nil, err
 	}
@@ -54,15 +54,10 @@ func newSocket() (int, error) {
 	return fd, nil
 }
 
-func configure(fd int, p *Params, segment *os.File) error {
-	memory := int(segment.Fd())
-	mem, err := unix.Mmap(memory, 0, p.segmentSize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return memoryError("mmap of the segment", err, hugePages(memory))
-	}
-	defer unix.Munmap(mem)
-	if err := p.Charge.do(func() error { return registerUMEM(fd, mem, p.FrameSize) }); err != nil {
-		return memoryError("register the segment", err, hugePages(memory))
+func configure(sock *os.File, p *Params, segment *os.File) error {
+	fd := int(sock.Fd())
+	if err := p.register(sock, segment); err != nil {
+		return err
 	}
 	for _, r := range []struct {
 		name string
@@ -80,11 +75,31 @@ func configure(fd int, p *Params, segment *os.File) error {
 	}
 	// Since 6.17 one kick may move more than 32 frames. Older kernels know the
 	// option not, and move a batch in several kicks.
-	err = unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, int(p.TxSize))
+	err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, int(p.TxSize))
 	if err != nil && !errors.Is(err, unix.ENOPROTOOPT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EINVAL) {
 		return os.NewSyscallError("setsockopt XDP_MAX_TX_SKB_BUDGET", err)
 	}
 	return prefill(fd, p)
+}
+
+// register makes the segment the socket's UMEM, here or in its owner's name.
+func (p *Params) register(sock, segment *os.File) error {
+	if p.Charge != nil && p.Charge.UID != 0 {
+		return p.Charge.register(sock, segment, p)
+	}
+	return registerSegment(int(sock.Fd()), int(segment.Fd()), p.segmentSize(), p.FrameSize)
+}
+
+func registerSegment(fd, memory, size int, frameSize uint32) error {
+	mem, err := unix.Mmap(memory, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return memoryError("mmap of the segment", err, hugePages(memory))
+	}
+	defer unix.Munmap(mem)
+	if err := registerUMEM(fd, mem, frameSize); err != nil {
+		return memoryError("register the segment", err, hugePages(memory))
+	}
+	return nil
 }
 
 // prefill puts the first frames on the fill ring: a socket that enters the

@@ -51,11 +51,15 @@ func (s *site) socket(h *netlab.Host) string {
 	return filepath.Join(s.dir, s.name+"-"+h.Name+".sock")
 }
 
+// idle is the geometry of an endpoint in the crowd, 512 KiB: of what does nothing the
+// size does not matter, and five hundred of the default one take 4 GiB.
+var idle = endpoint.Geometry{FrameCount: 256, FillSize: 128, CompletionSize: 128, RxSize: 128, TxSize: 128}
+
 // fill opens the crowd.
 func (s *site) fill(ctx context.Context) error {
 	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
 		for range CrowdSize {
-			_, giveBack, err := s.open(ctx, h)
+			_, giveBack, err := s.open(ctx, h, idle)
 			if err != nil {
 				return fmt.Errorf("crowd on host %s: %w", h.Name, err)
 			}
@@ -65,11 +69,11 @@ func (s *site) fill(ctx context.Context) error {
 	return nil
 }
 
-// open opens a default endpoint with a message tag through the host's daemon,
-// as this process, and says how long that took.
-func (s *site) open(ctx context.Context, h *netlab.Host) (took time.Duration, giveBack func() error, err error) {
+// open opens an endpoint with a message tag through the host's daemon, as this
+// process, and says how long that took.
+func (s *site) open(ctx context.Context, h *netlab.Host, g endpoint.Geometry) (took time.Duration, giveBack func() error, err error) {
 	begin := time.Now()
-	grant, lease, err := control.Open(ctx, s.socket(h), endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(0)}})
+	grant, lease, err := control.Open(ctx, s.socket(h), endpoint.Request{Geometry: g, Tags: []endpoint.Tag{endpoint.MessageTag(0)}})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -90,14 +94,14 @@ func (s *site) close() error {
 	return errors.Join(errs...)
 }
 
-// OpenOnce opens an endpoint through unetd, alone or in the crowd, says how
+// OpenOnce opens a default endpoint through unetd, alone or in the crowd, says how
 // long that took, and closes it again.
 func (l *Lab) OpenOnce(ctx context.Context, place string) (time.Duration, error) {
 	s := l.muxed
 	if place == plan.Crowd {
 		s = l.crowd
 	}
-	took, giveBack, err := s.open(ctx, s.pair.A)
+	took, giveBack, err := s.open(ctx, s.pair.A, endpoint.Geometry{})
 	if err != nil {
 		return 0, err
 	}

@@ -107,6 +107,9 @@ func (s Selection) Combinations() ([]Combination, error) {
 			}
 		}
 	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("nothing to measure: a %s has no place %s", endpoint.AttachQueue, Local)
+	}
 	return all, nil
 }
 

@@ -57,5 +57,6 @@ func limitsFor(files uint64) (limits control.Limits, endpoints int64) {
 		Connections: share(1024), ConnectionsPerUID: share(256),
 		Tags: share(16 << 10), TagsPerUID: share(8 << 10),
 		Resolves: share(64), ResolvesPerUID: share(32),
+		RefusalsPerUID: share(64),
 	}, int64(share(maxEndpoints))
 }

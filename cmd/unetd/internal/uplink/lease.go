@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/control"
@@ -20,6 +21,9 @@ type lease struct {
 	u    *Uplink
 	peer control.Peer
 
+	// standsFor is the address that the mux means by a wildcard.
+	standsFor func(wildcard netip.Addr) (netip.Addr, error)
+
 	// One claim or unclaim at a time, so that what held says stays true
 	// until the mux has done what was asked.
 	turn chan struct{}
@@ -27,7 +31,7 @@ type lease struct {
 }
 
 func newLease(u *Uplink, peer control.Peer) *lease {
-	return &lease{u: u, peer: peer, turn: make(chan struct{}, 1), held: map[endpoint.Tag]bool{}}
+	return &lease{u: u, peer: peer, standsFor: u.mux.WildcardAddr, turn: make(chan struct{}, 1), held: map[endpoint.Tag]bool{}}
 }
 
 // hold makes l a lease with tags.
@@ -57,6 +61,10 @@ func (l *lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
 		return t, err
 	}
 	defer l.give()
+	t, err := l.named(t)
+	if err != nil {
+		return t, forApplications(err)
+	}
 	if err := l.allow(t); err != nil {
 		return t, err
 	}
@@ -101,7 +109,26 @@ func wild(t endpoint.Tag) bool {
 	return false
 }
 
-func anyAddr(t endpoint.Tag) bool { return !t.Addr.IsValid() || t.Addr.IsUnspecified() }
+func anyAddr(t endpoint.Tag) bool { return !t.Addr.IsValid() || t.Addr.Unmap().IsUnspecified() }
+
+// named is t with the address that it is about now, if it has a wildcard there.
+// The rule is asked about that one, and the mux gets no wildcard: what it entered
+// for one would receive before the rule could be asked.
+func (l *lease) named(t endpoint.Tag) (endpoint.Tag, error) {
+	if !hasPorts(t) {
+		return t, nil
+	}
+	t.Addr = t.Addr.Unmap()
+	if !anyAddr(t) {
+		return t, nil
+	}
+	a, err := l.standsFor(t.Addr)
+	if err != nil {
+		return t, fmt.Errorf("%v: %w", t, err)
+	}
+	t.Addr = a
+	return t, nil
+}
 
 // allow says what the policy has against a claim of t, together with others. One
 // with wildcards is allowed if something that it may become is.
@@ -134,14 +161,17 @@ func hasPorts(t endpoint.Tag) bool { return t.Kind == endpoint.TagUDP || t.Kind 
 // maxTries bounds how many tags are tried that turn out to be held by others.
 const maxTries = 256
 
-// choose claims something that t, which has a wildcard, may become within the rule.
+// firstBlock is the first port of the blocks among which the mux chooses. Unlike
+// the kernel, which chooses its ports, it does not look at which are kept for root.
+const firstBlock = 1 << 15
+
+// choose claims something that t, of which the port or the message tag is a
+// wildcard, may become within the rule.
 //
 // If the rule permits whatever there is to choose, the mux chooses, since it
 // knows what is free. Otherwise it is asked for one permitted tag after another,
-// beginning with a random one. An address that is a wildcard is always the mux's
-// to choose, so what it has claimed is compared with the rule, and given back if
-// it is not permitted; then the same is tried with that address by its name. The
-// application does not learn of such a claim.
+// beginning with a random one. Either way it enters nothing that the rule does not
+// permit: a tag is effective at once, and the application could guess it.
 func (l *lease) choose(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	rule, of := l.u.rule(l.peer)
 	if rule == nil {
@@ -150,21 +180,23 @@ func (l *lease) choose(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error
 	if hasPorts(t) && l.holdsWhole(t.Addr) {
 		return l.Lease.Claim(ctx, t)
 	}
-	floor := policy.Floor(l.peer.UID)
-	choices := rule.Choices(t, floor, policy.FirstUnprivileged())
+	floor, dynamic := policy.Floor(l.peer.UID), policy.FirstUnprivileged()
+	choices := rule.Choices(t, floor, dynamic)
 	count := choices.Count()
-	candidates := choices.At
 	switch {
 	case count == 0:
 		return t, refuseTag(t, rule, of, l.peer)
-	case choices.Free:
-		count, candidates = 1, func(uint64) endpoint.Tag { return t }
+	case choices.Free && (!t.Block || dynamic <= firstBlock):
+		claimed, err := l.Lease.Claim(ctx, t)
+		if err == nil && !rule.Permits(claimed, floor) {
+			return t, l.giveBack(ctx, claimed, refuseTag(t, rule, of, l.peer))
+		}
+		return claimed, err
 	}
-	held := fmt.Errorf("%w: %v: all that %s permits", endpoint.ErrTagHeld, t, nameRule(rule, of))
 	tries := 0
 	start := rand.Uint64N(count)
 	for i := range count {
-		candidate := candidates((start + i) % count)
+		candidate := choices.At((start + i) % count)
 		if l.held[candidate] {
 			continue
 		}
@@ -172,23 +204,24 @@ func (l *lease) choose(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error
 			return t, fmt.Errorf("%w: %v: %d that %s permits were tried", endpoint.ErrTagHeld, t, maxTries, nameRule(rule, of))
 		}
 		claimed, err := l.Lease.Claim(ctx, candidate)
-		if errors.Is(err, endpoint.ErrTagHeld) {
-			if count == 1 {
-				held = err
-			}
-			continue
-		}
-		if err != nil || rule.Permits(claimed, floor) {
+		if !errors.Is(err, endpoint.ErrTagHeld) {
 			return claimed, err
 		}
-		if err := l.Lease.Unclaim(ctx, claimed); err != nil {
-			return t, fmt.Errorf("%v is not permitted, and could not be given back: %w", claimed, err)
-		}
-		if !hasPorts(t) || !anyAddr(t) || anyAddr(claimed) {
-			return t, refuseTag(t, rule, of, l.peer)
-		}
-		t.Addr = claimed.Addr
-		return l.choose(ctx, t)
 	}
-	return t, held
+	return t, fmt.Errorf("%w: %v: all that %s permits", endpoint.ErrTagHeld, t, nameRule(rule, of))
+}
+
+// giveBackWithin bounds how long the mux may take to take a tag back.
+const giveBackWithin = 10 * time.Second
+
+// giveBack undoes a claim of the mux's choice that the rule does not permit after
+// all: meanwhile the system has got more ports that it does not keep for root. It
+// does so also when nobody waits for the claim any more.
+func (l *lease) giveBack(ctx context.Context, t endpoint.Tag, why error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackWithin)
+	defer cancel()
+	if err := l.Lease.Unclaim(ctx, t); err != nil {
+		return errors.Join(why, fmt.Errorf("%v could not be given back: %w", t, err))
+	}
+	return why
 }

@@ -117,7 +117,7 @@ const registeredTimes = 4
 func (u *Uplink) terms(r *policy.Rule) mux.Terms {
 	t := mux.Terms{Trusted: r.Trusted}
 	if r.Memory != policy.Unlimited && r.Memory <= u.maxCharge/registeredTimes {
-		t.Registered = registeredTimes * r.Memory
+		t.Registered, t.Register = registeredTimes*r.Memory, u.register
 	}
 	return t
 }

@@ -22,7 +22,8 @@ type Uplink struct {
 	policy *policy.Source
 	quota  quota.Table
 
-	maxCharge int64 // bytes; beyond it the kernel cannot be had to count for a user
+	register  []string // the command that makes the kernel count for a user
+	maxCharge int64    // bytes; beyond it the kernel cannot be had to count for a user
 }
 
 // Config is what an operator decides.
@@ -32,7 +33,8 @@ type Config struct {
 	BPFFS     string        // where state outlives this process
 	Grace     time.Duration // how long endpoints that were taken over wait for their owners
 	Policy    *policy.Source
-	Endpoints int64 // that all users may have at once
+	Endpoints int64    // that all users may have at once
+	Register  []string // the command that runs RegisterMain
 	Log       *slog.Logger
 }
 
@@ -46,7 +48,7 @@ func ParseMode(s string) (mux.Mode, error) { return mux.ParseMode(s) }
 // Open attaches to an interface of this process's network namespace, or takes
 // over what another unetd has left there. Call [Check] first.
 func Open(cfg Config) (*Uplink, error) {
-	u := &Uplink{name: cfg.Interface, policy: cfg.Policy}
+	u := &Uplink{name: cfg.Interface, policy: cfg.Policy, register: cfg.Register}
 	u.quota.Endpoints = cfg.Endpoints
 	if err := prepareBPFFS(cfg.BPFFS, cfg.Log); err != nil {
 		return nil, err
@@ -56,6 +58,12 @@ func Open(cfg Config) (*Uplink, error) {
 	}
 	m, err := mux.Open(mux.Config{
 		Interface: cfg.Interface, Mode: cfg.Mode, Pin: cfg.BPFFS, Grace: cfg.Grace, Log: cfg.Log,
+		// What is there counts, whether it still fits the policy or not.
+		Adopted: func(e mux.EndpointInfo) {
+			u.quota.Adopt(func() []quota.Endpoint {
+				return []quota.Endpoint{{ID: e.ID, UID: e.Owner.UID, Bytes: e.SegmentBytes}}
+			})
+		},
 		Freed:   func(e mux.EndpointInfo) { u.quota.Freed(e.ID) },
 		Revoked: func(e mux.EndpointInfo) { u.quota.Bar(e.Owner.UID, time.Now().Add(barredFor)) },
 	})
@@ -63,13 +71,6 @@ func Open(cfg Config) (*Uplink, error) {
 		return nil, explainOpen(cfg.Interface, err)
 	}
 	u.mux = m
-	// What is there counts, whether it still fits the policy or not.
-	u.quota.Adopt(func() (found []quota.Endpoint) {
-		for _, e := range m.Endpoints() {
-			found = append(found, quota.Endpoint{ID: e.ID, UID: e.Owner.UID, Bytes: e.SegmentBytes})
-		}
-		return found
-	})
 	return u, nil
 }
 

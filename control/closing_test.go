@@ -1,0 +1,213 @@
+package control
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// lingers makes descriptors whose last close takes an hour: TCP sockets with more
+// to send than their other ends, which read nothing until the test ends, take.
+func lingers(t *testing.T) func() (fd int) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var peers []net.Conn
+	t.Cleanup(func() {
+		ln.Close()
+		for _, c := range peers {
+			c.Close()
+		}
+	})
+	return func() int {
+		t.Helper()
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		peers = append(peers, peer)
+		if err := errors.Join(peer.(*net.TCPConn).SetReadBuffer(1<<12), c.(*net.TCPConn).SetWriteBuffer(1<<12)); err != nil {
+			t.Fatal(err)
+		}
+		file, err := c.(*net.TCPConn).File()
+		c.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.SetNonblock(fd, true); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = unix.Write(fd, make([]byte, 1<<16))
+		}
+		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}); err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+}
+
+// heldUp counts the threads that let something go.
+func heldUp() int {
+	stacks := make([]byte, 4<<20)
+	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("control.letGo("))
+}
+
+func TestLetGoInterrupts(t *testing.T) {
+	fd := lingers(t)()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		letGo(func() { unix.Close(fd) })
+	}()
+	await(t, "the close of a socket that lingers", done)
+}
+
+// A socket that lingers blocks whoever closes it last, also the kernel when it
+// discards one that was sent and not read. Neither holds others up, nor this
+// user for long.
+func TestSocketsThatLinger(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, ln := listen(t)
+	forAll(t, socket)
+	lingering := lingers(t)
+	// One that is read and closed; one too many, which the kernel discards;
+	// beyond the places, and never read. All are sent before anybody accepts, so
+	// that the last descriptors of them are the server's to close.
+	cases := []struct {
+		fds  int
+		id   float64
+		code string
+	}{{1, 1, "not-presentable"}, {2, 0, "protocol"}, {1, 0, "busy"}, {1, 0, "busy"}}
+	apps := make([]*application, len(cases))
+	for i, c := range cases {
+		var fds []int
+		for range c.fds {
+			fds = append(fds, lingering())
+		}
+		as(t, 1001, func() { apps[i] = connect(t, socket) })
+		apps[i].send(presentRecord, fds...)
+		closeAll(fds)
+	}
+	stop := serve(t, &Server{Provider: p, Limits: Limits{Connections: 8, ConnectionsPerUID: 2}}, ln)
+	for i, c := range cases {
+		if c.code == "busy" {
+			// Unless one of the first has given its place back already.
+			if m, _ := apps[i].receive(); m["error"] == nil {
+				t.Errorf("%v", m)
+			}
+		} else {
+			apps[i].wantError(c.id, c.code)
+		}
+		apps[i].wantEOF()
+		served(t, socket)
+	}
+	until(t, "the threads", func() bool { return heldUp() == 0 })
+	stop()
+}
+
+// A user with more connections to be refused than there can be, each with
+// sockets that linger, read and unread, stops nobody. What unetd spends on them
+// comes back.
+func TestRefusedSocketsThatLinger(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	socket, ln := listen(t)
+	forAll(t, socket)
+	lingering := lingers(t)
+	silent := func() (a *application) {
+		as(t, 1001, func() { a = connect(t, socket) })
+		return a
+	}
+	holder := silent() // has the user's only place
+	var apps []*application
+	for range 24 {
+		a := silent()
+		for range 3 {
+			fd := lingering()
+			a.send(presentRecord, fd)
+			unix.Close(fd)
+		}
+		apps = append(apps, a)
+	}
+	stop := serve(t, &Server{Provider: p, Limits: Limits{Connections: 4, ConnectionsPerUID: 1, RefusalsPerUID: 2}}, ln)
+	served(t, socket)
+	as(t, 1002, func() { served(t, socket) })
+	for _, a := range apps {
+		a.wantError(0, "busy")
+		a.wantEOF()
+		a.conn.Close()
+	}
+	holder.conn.Close()
+	until(t, "the threads", func() bool { return heldUp() == 0 })
+	until(t, "the user's place", func() bool {
+		a := silent()
+		defer a.conn.Close()
+		a.send(openRecord)
+		m, fds := a.receive()
+		closeAll(fds)
+		return m["grant"] != nil
+	})
+	stop()
+}
+
+// Refusals that no signal ends hold as many threads as one user's may, until the
+// file's owner lets go, and delay nobody else's. Here the release of the file
+// waits until the file system has written what is dirty.
+func TestRefusalsThatAreGivenUp(t *testing.T) {
+	f := newFuse(t)
+	p := newFakeProvider(t)
+	socket, ln := listen(t)
+	forAll(t, socket)
+	var holder *application
+	as(t, 1001, func() { holder = connect(t, socket) })
+	var apps []*application
+	for range 6 {
+		fd, err := unix.Openat(f.root, "w", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a *application
+		as(t, 1001, func() { a = connect(t, socket) })
+		a.send(presentRecord, fd)
+		unix.Close(fd)
+		apps = append(apps, a)
+	}
+	if _, err := unix.Write(f.open(t, "w", 0), []byte("dirty")); err != nil {
+		t.Fatal(err)
+	}
+	const threads = 2
+	stop := serve(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: 1, RefusalsPerUID: threads}}, ln)
+	for _, a := range apps[:threads] {
+		a.wantError(0, "busy")
+	}
+	until(t, "the threads that are held up", func() bool { return heldUp() == threads })
+	served(t, socket)
+	as(t, 1002, func() { served(t, socket) })
+	until(t, "those of others to be done", func() bool { return heldUp() == threads })
+	f.release()
+	for _, a := range apps[threads:] {
+		a.wantError(0, "busy")
+	}
+	for _, a := range apps {
+		a.wantEOF()
+	}
+	holder.conn.Close()
+	until(t, "the threads", func() bool { return heldUp() == 0 })
+	stop()
+}
