@@ -6,6 +6,9 @@ import "time"
 const (
 	firstPause = time.Millisecond     // also the grace after the application's last wait
 	lastPause  = 8 * time.Millisecond // while the application is busy
+	// lastPauseTCP is lastPause while there are connections: less than the time
+	// after which a peer like us sends again what has not been acknowledged.
+	lastPauseTCP = 2 * time.Millisecond
 )
 
 // caretaker holds the poll role while nobody in the application waits, so that
@@ -34,6 +37,10 @@ func (s *Stack) caretaker() {
 		}
 		s.mu.Lock()
 		pause = min(2*pause, lastPause)
+		if s.tcp.Len() > 0 {
+			pause = min(pause, lastPauseTCP)
+			s.careForTCP()
+		}
 		switch busy := s.roleMoves != seen; {
 		case s.closed:
 		case s.role == roleFree && !busy && s.parked.head == nil:

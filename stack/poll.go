@@ -59,6 +59,7 @@ func (s *Stack) advance(now instant) {
 func (s *Stack) runDue() {
 	if s.now >= s.timerAt {
 		s.runTimers()
+		s.settleTCP()
 		if s.unflushed {
 			s.flush()
 		}
@@ -75,6 +76,7 @@ func (s *Stack) input() int {
 		return 0
 	}
 	n := s.link.Recv(s.batch[:])
+	s.tcpFresh = false
 	for i := 0; i < n; {
 		f := &s.batch[i]
 		if f.More || f.GSOSize != 0 {
@@ -90,12 +92,16 @@ func (s *Stack) input() int {
 		return 0
 	}
 	s.count[framesReceived] += uint64(n)
+	if s.tcpFresh || s.tcp.NextReady() != nil {
+		s.settleTCP()
+	}
 	if s.unflushed {
 		s.flush()
 	}
 	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
 		s.batchesSeen = 0
 		s.setNow(s.look())
+		s.releaseAcks()
 		s.runDue()
 	}
 	return n

@@ -107,6 +107,7 @@ func (s *Stack) resolveRoute(ctx context.Context, cancel context.CancelFunc, r *
 		r.again = false
 		s.invalidate(r)
 	}
+	s.settleTCP()
 	if s.unflushed {
 		s.flush()
 	}
@@ -124,6 +125,7 @@ func (s *Stack) giveRouteUp(r *route) {
 	r.giveUp()
 	s.stopResolving(r)
 	s.failAllHeld(&r.held, syscall.ENOBUFS)
+	s.loseWaiting(r, nil)
 	s.dropRoute(r)
 }
 
@@ -192,6 +194,7 @@ func (s *Stack) routeError(r *route, err error) {
 		r.err = &UnreachableError{netip.AddrFrom4(r.dst), err}
 		s.armRoute(r, s.now+failureTime)
 		s.failAllHeld(&r.held, r.err)
+		s.loseWaiting(r, r.err)
 	case s.now-r.resolvedAt >= keepTime:
 		s.dropRoute(r)
 	default:

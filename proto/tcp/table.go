@@ -133,6 +133,13 @@ func (t *Table) remove(c *Conn) {
 	}
 }
 
+// Knows reports whether a segment from remote to local would meet somebody: a
+// connection, what is left of one in TIME-WAIT, or a listener.
+func (t *Table) Knows(local, remote AddrPort) bool {
+	id := makeTuple(local, remote)
+	return t.conns[id] != nil || t.waits.records[id] != nil || t.listenerFor(id) != nil
+}
+
 // lookup finds the connection of a tuple.
 func (t *Table) lookup(id tuple) *Conn {
 	if c := t.last; c != nil && c.id == id {
