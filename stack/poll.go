@@ -76,7 +76,6 @@ func (s *Stack) input() int {
 		return 0
 	}
 	n := s.link.Recv(s.batch[:])
-	s.tcpFresh = false
 	for i := 0; i < n; {
 		f := &s.batch[i]
 		if f.More || f.GSOSize != 0 {
@@ -92,7 +91,7 @@ func (s *Stack) input() int {
 		return 0
 	}
 	s.count[framesReceived] += uint64(n)
-	if s.tcpFresh || s.tcp.NextReady() != nil {
+	if s.tcpTouched {
 		s.settleTCP()
 	}
 	if s.unflushed {

@@ -158,7 +158,7 @@ type Stack struct {
 	caretakerDone  chan struct{}
 
 	// TCP, tcp_input.go and tcp_output.go.
-	tcpFresh   bool       // the clock has been read in this batch
+	tcpTouched bool       // there is something to settle
 	tcpBlocked bool       // the link takes no more
 	tcpTimer   tcpTimer   // for the engine's next deadline
 	acking     []*TCPConn // that hold an acknowledgment back

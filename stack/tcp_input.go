@@ -7,8 +7,8 @@ import (
 
 // inputTCP takes the segment in a packet. See inputEthernet for f and kept.
 func (s *Stack) inputTCP(eth wire.Ethernet, ip wire.IPv4, f *Frame) (kept bool) {
-	if !s.tcpFresh {
-		s.tcpFresh = true
+	if !s.tcpTouched { // the first of a batch
+		s.tcpTouched = true
 		s.readClock()
 	}
 	in := tcp.Inbound{Src: ip.Src(), Dst: ip.Dst(), Data: ip.Payload()}

@@ -41,6 +41,7 @@ func (s *Stack) finishTCP() {
 // settleTCP does what calls of the engine have left to do: wake, send, and set
 // the timer. mu is held, as in all of this file.
 func (s *Stack) settleTCP() {
+	s.tcpTouched = false
 	s.tellTCP()
 	if s.closed || s.broken != nil {
 		return
@@ -195,7 +196,8 @@ func (s *Stack) resumeWaiting(r *route) {
 	}
 	if len(r.waiting) > 0 {
 		r.waiting = nil
-		s.armTCP(s.now)
+		s.tcpTouched = true
+		s.armTCP(s.now) // in case that nobody is about to settle it
 	}
 }
 
