@@ -150,10 +150,14 @@ type Stack struct {
 	parked         waiterList // all goroutines that sleep on an event
 	offered        *waiter    // woken to take the role, not yet running
 	freeWaiters    *waiter
-	earliestWaiter instant // the earliest deadline of a parked goroutine
-	woken          int     // goroutines made runnable since the poller last yielded
-	recall         event   // the caretaker is to give the role up
-	caretakerIdle  bool    // sleeps until caretakerWake
+	earliestWaiter instant     // the earliest deadline of a parked goroutine
+	woken          int         // goroutines made runnable since the poller last yielded
+	recall         event       // the caretaker is to give the role up
+	caretakerIdle  bool        // sleeps until caretakerWake
+	lookTimer      *time.Timer // ends the caretaker's pause; nil: there is no caretaker
+	lookSoon       bool        // that timer has been set to look after connections
+	lookMoves      uint64      // roleMoves then
+	lookDelay      time.Duration
 	caretakerWake  chan struct{}
 	caretakerDone  chan struct{}
 

@@ -19,8 +19,11 @@ func (s *Stack) inputTCP(eth wire.Ethernet, ip wire.IPv4, f *Frame) (kept bool) 
 		in.Memory, in.Frame = tcp.MemoryFrame, f.ID
 	}
 	r := s.tcp.Process(tcp.Time(s.now), &in)
-	if r.Reply {
+	switch {
+	case r.Reply:
 		s.replyTCP(eth, ip)
+	case r.Opening != nil:
+		s.answerSYN(eth, ip, r.Opening)
 	}
 	if r.Kept {
 		s.lent++
@@ -38,6 +41,26 @@ func (s *Stack) replyTCP(eth wire.Ethernet, ip wire.IPv4) {
 		return
 	}
 	n := s.tcp.EmitReply(f.Data[headersLen:])
+	s.replyHeaders(f.Data, eth, ip, wire.ProtocolTCP, n)
+	f.Data = f.Data[:headersLen+n]
+	s.transmit(f)
+}
+
+// answerSYN sends the answer to a SYN back to where that came from. Whoever floods
+// us with SYNs of hosts that are not there thus makes nobody look for them.
+func (s *Stack) answerSYN(eth wire.Ethernet, ip wire.IPv4, conn *tcp.Conn) {
+	if eth.Src().IsGroup() {
+		return // outputTCP loses it
+	}
+	f, ok := s.reply(headersLen + wire.MaxTCPHeaderLen)
+	if !ok {
+		return
+	}
+	n := conn.Emit(tcp.Time(s.now), f.Data[headersLen:])
+	if n == 0 { // it has been answered already
+		s.link.Release(f)
+		return
+	}
 	s.replyHeaders(f.Data, eth, ip, wire.ProtocolTCP, n)
 	f.Data = f.Data[:headersLen+n]
 	s.transmit(f)

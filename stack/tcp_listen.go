@@ -45,8 +45,12 @@ func (l *TCPListener) adopt(conn *tcp.Conn) *TCPConn {
 	conn.Owner = c
 	c.connected = true
 	c.finished = conn.State() == tcp.Closed || conn.State() == tcp.TimeWait
-	c.loop = s.isLoopBackTCP(conn.Local(), conn.Remote())
 	s.tcpConns[c] = struct{}{}
+	if c.loop = s.isLoopBackTCP(conn.Local(), conn.Remote()); !c.loop {
+		// The route is looked for while the application reads the request. If
+		// there is none, who has something to send will find that out.
+		c.route, _ = s.usableRoute(conn.Remote().Addr)
+	}
 	return c
 }
 

@@ -107,6 +107,14 @@ func (s *Stack) wayTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err err
 	case s.down:
 		return nil, false, syscall.ENETDOWN
 	}
+	if c == nil && conn.State() == tcp.SynReceived {
+		// The answer to its SYN has gone (answerSYN). To send it again is only
+		// worth it if that costs nobody a question: the peer sends its SYN again.
+		if r = s.routes[conn.Remote().Addr]; r == nil || r.state != routeReady {
+			return nil, false, syscall.EHOSTUNREACH
+		}
+		return r, false, nil
+	}
 	r, err = s.usableRoute(conn.Remote().Addr)
 	if c != nil && err == nil {
 		c.route = r
@@ -248,13 +256,3 @@ func (s *Stack) releaseAcks() {
 	s.finishTCP()
 }
 
-// careForTCP does for connections, while the application computes or waits for
-// something else, what cannot wait for its next call.
-func (s *Stack) careForTCP() {
-	if s.closed || s.role != roleFree {
-		return
-	}
-	s.readClock()
-	s.releaseAcks()
-	s.runDue()
-}

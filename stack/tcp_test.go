@@ -582,3 +582,56 @@ func TestTCPLinger(t *testing.T) {
 	lb.Filter(nil)
 	server.Close()
 }
+
+// Small writes gather while text is in flight, and leave soon though nobody polls;
+// the first does not wait.
+func TestTCPCork(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	writeAll(t, client, make([]byte, 64))
+	if n := client.Info().InFlight; n != 64 {
+		t.Errorf("%d bytes in flight after the first write", n)
+	}
+	for range 10 {
+		writeAll(t, client, make([]byte, 64))
+	}
+	if n := client.Info().SegmentsSent; n > 5 {
+		t.Errorf("%d segments", n)
+	}
+	eventually(t, "the rest leaves", func() bool { return client.Info().Unsent == 0 })
+	if _, err := io.ReadFull(server, make([]byte, 11*64)); err != nil {
+		t.Error(err)
+	}
+	client.Close()
+	server.Close()
+}
+
+// An acknowledgment waits for the answer of a reader that it has woken, and does
+// not wait if there is none.
+func TestTCPAcksRideOnAnswers(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	go func() {
+		buf := make([]byte, 100)
+		for {
+			n, err := server.Read(buf)
+			if err != nil {
+				break
+			}
+			server.Write(buf[:n])
+		}
+		server.Close()
+	}()
+	buf := make([]byte, 100)
+	before := server.Info().SegmentsSent
+	for range 100 {
+		writeAll(t, client, []byte("ping"))
+		if _, err := client.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := server.Info().SegmentsSent - before; n > 120 {
+		t.Errorf("%d segments for 100 answers", n)
+	}
+	client.Close()
+}

@@ -71,4 +71,7 @@ func (s *Stack) lookAround() {
 	if s.now >= s.timerAt {
 		s.runDue()
 	}
+	if s.role == roleFree {
+		s.lookSoonForTCP()
+	}
 }

@@ -28,6 +28,7 @@ type Table struct {
 	segment segment
 	kept    bool
 	reply   reply
+	opening *Conn
 
 	portSteps [portSteps]uint32 // RFC 6056, see ports.go
 }
