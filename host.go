@@ -48,14 +48,17 @@ type Config struct {
 // interface goes away: then all calls of its sockets return an
 // [endpoint.ErrLeaseClosed] that says why. Close the host and open another.
 type Host struct {
-	lease   endpoint.Lease
-	ep      *endpoint.Endpoint
-	stack   *stack.Stack
-	addr    netip.Addr
-	whole   bool
-	ports   *ports // for outgoing sockets, unless whole
-	notices notices
-	unwatch func()
+	lease endpoint.Lease
+	ep    *endpoint.Endpoint
+	stack *stack.Stack
+	addr  netip.Addr
+	whole bool
+	// Ports, unless whole: for outgoing sockets, outgoing connections, and those
+	// that are listened on.
+	ports, tcpPorts *ports
+	listenPorts     listenPorts
+	notices         notices
+	unwatch         func()
 
 	closed chan struct{}
 	close  func() error
@@ -130,6 +133,9 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 		ports:   newPorts(lease, endpoint.UDPTag(netip.AddrPortFrom(addr.Addr(), 0))),
 		notices: notices{stack: s},
 		closed:  make(chan struct{}),
+
+		tcpPorts:    newPorts(lease, endpoint.TCPTag(netip.AddrPortFrom(addr.Addr(), 0))),
+		listenPorts: newListenPorts(),
 	}
 	h.close = sync.OnceValue(h.shut)
 	h.unwatch = lease.Watch(h.notices.take)
@@ -143,8 +149,9 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 	return h, nil
 }
 
-// Close closes the host's sockets and gives everything back. Blocked calls
-// return net.ErrClosed. Datagrams and buffers that the application still holds
+// Close closes the host's sockets and gives everything back. What was written to
+// connections that have been closed has up to a second to reach the peer, and
+// connections that have not get a RST. Blocked calls return net.ErrClosed. Datagrams and buffers that the application still holds
 // stay readable until they are returned.
 func (h *Host) Close() error { return h.close() }
 

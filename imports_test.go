@@ -18,7 +18,7 @@ const module = "github.com/unet-go/unet"
 // modules that reach below the standard library. A package that is missing is
 // an error: its place has to be decided.
 var layers = map[string]struct{ own, other []string }{
-	".":                      {own: []string{"stack", "endpoint", "control", "queues", "wire", "proto/udp"}},
+	".":                      {own: []string{"stack", "endpoint", "control", "queues", "wire", "proto/udp", "proto/tcp"}},
 	"wire":                   {},
 	"queues":                 {},
 	"segment":                {},

@@ -20,6 +20,9 @@ const unclaimTimeout = 2 * time.Second
 // ListenPacket is net.ListenPacket on this host, for "udp" and "udp4". An empty
 // or unspecified address is the host's; port 0 is a free one.
 func (h *Host) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
+	if network == "tcp" || network == "tcp4" {
+		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
+	}
 	local, err := resolve(ctx, network, address)
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
@@ -36,16 +39,24 @@ func (h *Host) ListenUDP(ctx context.Context, local netip.AddrPort) (*UDPConn, e
 	return h.openUDP(ctx, "listen", local, netip.AddrPort{})
 }
 
-// Dial is net.Dial on this host, for "udp" and "udp4".
+// Dial is net.Dial on this host, for "tcp", "tcp4", "udp" and "udp4".
 func (h *Host) Dial(network, address string) (net.Conn, error) {
 	return h.DialContext(context.Background(), network, address)
 }
 
-// DialContext is Dial with a context.
+// DialContext is Dial with a context. For TCP it bounds how long opening the
+// connection may take.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	remote, err := resolve(ctx, network, address)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	if network == "tcp" || network == "tcp4" {
+		c, err := h.DialTCP(ctx, netip.AddrPort{}, remote)
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
 	}
 	c, err := h.DialUDP(ctx, netip.AddrPort{}, remote)
 	if err != nil {
@@ -60,29 +71,22 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 // in so many asks unetd.
 func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPConn, error) {
 	if !remote.IsValid() || remote.Port() == 0 {
-		return nil, opError("dial", local, remote, syscall.EINVAL)
+		return nil, opError("udp", "dial", local, remote, syscall.EINVAL)
 	}
 	return h.openUDP(ctx, "dial", local, remote)
 }
 
 func (h *Host) openUDP(ctx context.Context, op string, local, remote netip.AddrPort) (*UDPConn, error) {
-	addr := local.Addr().Unmap()
-	if !addr.IsValid() || addr.IsUnspecified() {
-		addr = h.addr
-	}
-	local = netip.AddrPortFrom(addr, local.Port())
-	fail := func(err error) (*UDPConn, error) { return nil, opError(op, local, remote, err) }
-	if addr != h.addr {
-		return fail(syscall.EADDRNOTAVAIL)
-	}
-	if err := h.lease.Err(); err != nil {
-		return fail(claimError(err))
+	fail := func(err error) (*UDPConn, error) { return nil, opError("udp", op, local, remote, err) }
+	local, err := h.local(local)
+	if err != nil {
+		return fail(err)
 	}
 	port, unclaim, err := h.claimPort(ctx, local, remote.IsValid())
 	if err != nil {
 		return fail(claimError(err))
 	}
-	local = netip.AddrPortFrom(addr, port)
+	local = netip.AddrPortFrom(local.Addr(), port)
 	var sock *stack.UDPSocket
 	if remote.IsValid() {
 		sock, err = h.stack.DialUDP(local, remote, stack.UDPOptions{})
@@ -95,7 +99,23 @@ func (h *Host) openUDP(ctx context.Context, op string, local, remote netip.AddrP
 	return newUDPConn(sock, unclaim), nil
 }
 
-// claimPort makes a port the host's until unclaim is called; 0 is a free one, for
+// local fills in the host's address, and refuses another one.
+func (h *Host) local(local netip.AddrPort) (netip.AddrPort, error) {
+	addr := local.Addr().Unmap()
+	if !addr.IsValid() || addr.IsUnspecified() {
+		addr = h.addr
+	}
+	local = netip.AddrPortFrom(addr, local.Port())
+	if addr != h.addr {
+		return local, syscall.EADDRNOTAVAIL
+	}
+	if err := h.lease.Err(); err != nil {
+		return local, claimError(err)
+	}
+	return local, nil
+}
+
+// claimPort makes a UDP port the host's until unclaim is called; 0 is a free one, for
 // an outgoing socket one of a block.
 func (h *Host) claimPort(ctx context.Context, local netip.AddrPort, outgoing bool) (port uint16, unclaim func() error, err error) {
 	if h.whole {
@@ -145,7 +165,9 @@ func (h *Host) unclaim(tag endpoint.Tag) error {
 // resolve reads an address as package net does, names of hosts and ports
 // included.
 func resolve(ctx context.Context, network, address string) (netip.AddrPort, error) {
-	if network != "udp" && network != "udp4" {
+	switch network {
+	case "tcp", "tcp4", "udp", "udp4":
+	default:
 		return netip.AddrPort{}, net.UnknownNetworkError(network)
 	}
 	host, service, err := net.SplitHostPort(address)
@@ -191,15 +213,22 @@ func (r *refusal) Error() string   { return r.err.Error() }
 func (r *refusal) Unwrap() []error { return []error{r.as, r.err} }
 
 // opError dresses an error as package net would.
-func opError(op string, local, remote netip.AddrPort, err error) error {
-	e := &net.OpError{Op: op, Net: "udp", Err: err}
+func opError(network, op string, local, remote netip.AddrPort, err error) error {
+	e := &net.OpError{Op: op, Net: network, Err: err}
 	if local.IsValid() {
-		e.Source = net.UDPAddrFromAddrPort(local)
+		e.Source = netAddr(network, local)
 	}
 	if remote.IsValid() {
-		e.Addr = net.UDPAddrFromAddrPort(remote)
+		e.Addr = netAddr(network, remote)
 	} else {
 		e.Source, e.Addr = nil, e.Source
 	}
 	return e
+}
+
+func netAddr(network string, a netip.AddrPort) net.Addr {
+	if network == "tcp" {
+		return net.TCPAddrFromAddrPort(a)
+	}
+	return net.UDPAddrFromAddrPort(a)
 }

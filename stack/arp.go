@@ -175,6 +175,7 @@ func (s *Stack) confirm(n *neighbour, link wire.LinkAddr) {
 		r.headers.setLinkDst(link)
 		if r.state == routeUnresolved {
 			r.state = routeReady
+			s.resumeWaiting(r)
 		}
 	}
 	for h := s.takeHeld(&n.held); h != nil; h = s.takeHeld(&n.held) {
@@ -199,6 +200,9 @@ func (n *neighbour) expired(s *Stack) {
 			return
 		}
 		s.count[neighbourFailed]++
+		for r := range n.routes {
+			s.loseWaiting(r, syscall.EHOSTUNREACH)
+		}
 		n.unresolve()
 		n.state = neighbourDead
 		s.startTimer(&n.timer, s.now+failureTime)
@@ -224,6 +228,9 @@ func (n *neighbour) expired(s *Stack) {
 
 // forget removes n from the table. The next packet to it asks again.
 func (s *Stack) forget(n *neighbour) {
+	for r := range n.routes {
+		s.resumeWaiting(r)
+	}
 	n.unresolve()
 	s.stopTimer(&n.timer)
 	delete(s.neighbours, n.addr)

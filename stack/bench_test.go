@@ -171,3 +171,22 @@ func BenchmarkRoundTrip(b *testing.B) {
 		}
 	})
 }
+
+// A round trip of 64 bytes over a connection between two stacks on a memlink, all
+// in one goroutine: what TCP costs more than BenchmarkRoundTrip/stack.
+func BenchmarkTCPRoundTrip(b *testing.B) {
+	sa, sb, _, _ := newPair(b, stack.Config{Wait: stack.WaitSpin})
+	client, server := connect(b, sa, sb, stack.TCPOptions{})
+	client.SetDeadline(time.Time{})
+	server.SetDeadline(time.Time{})
+	p, buf := make([]byte, 64), make([]byte, 2048)
+	b.ReportAllocs()
+	for b.Loop() {
+		client.Write(p)
+		server.Read(buf)
+		server.Write(p)
+		client.Read(buf)
+	}
+	client.Close()
+	server.Close()
+}

@@ -63,6 +63,7 @@ func (s *Stack) SetLink(up bool) {
 		c.setSlow()
 	}
 	s.readClock()
+	defer s.settleTCP()
 	if up {
 		if s.resolver != nil {
 			s.invalidateAll()

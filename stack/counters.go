@@ -57,6 +57,8 @@ const (
 
 	replyNoFrame // a reply of the stack's own found no frame or no room to send
 	sendBlocked  // a send found no frame or no room and had to wait
+	acksHeld     // acknowledgments that waited for what a reader might answer
+	segmentsLost // segments that nobody could send: no route, no room, or the link is down
 	flushFailed
 	loopedBack // datagrams from a socket of this stack to another one
 
@@ -109,6 +111,8 @@ var reasonNames = [reasons]string{
 	quotaCopied:             "quota_copied",
 	replyNoFrame:            "reply_no_frame",
 	sendBlocked:             "send_blocked",
+	acksHeld:                "acks_held",
+	segmentsLost:            "segments_lost",
 	flushFailed:             "flush_failed",
 	loopedBack:              "looped_back",
 }
@@ -120,16 +124,17 @@ type Counter struct {
 }
 
 // Counters returns all counts, by reason, in a fixed order. Those of UDP count
-// datagrams, the others frames or packets.
+// datagrams and those of TCP segments, if they do not say otherwise, the others
+// frames or packets.
 func (s *Stack) Counters() []Counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]Counter, 0, int(reasons)+7)
+	out := make([]Counter, 0, int(reasons)+80)
 	for r, name := range reasonNames {
 		out = append(out, Counter{name, s.count[r]})
 	}
 	u := s.udp.Counters()
-	return append(out,
+	out = append(out,
 		Counter{"udp_received", u.Received},
 		Counter{"udp_sent", u.Sent},
 		Counter{"udp_no_socket", u.NoSocket},
@@ -138,4 +143,6 @@ func (s *Stack) Counters() []Counter {
 		Counter{"udp_checksum", u.BadChecksum},
 		Counter{"udp_errors", u.Errors},
 	)
+	s.tcp.EachCounter(func(name string, value uint64) { out = append(out, Counter{"tcp_" + name, value}) })
+	return out
 }

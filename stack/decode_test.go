@@ -44,6 +44,10 @@ func describe(frame []byte) (string, error) {
 			say("udp %d > %d %q", uint16(l.SrcPort), uint16(l.DstPort), l.Payload)
 			l.SetNetworkLayerForChecksum(ip)
 			out = append(out, l)
+		case *layers.TCP:
+			say("tcp %d > %d %s %d bytes", uint16(l.SrcPort), uint16(l.DstPort), tcpFlags(l), len(l.Payload))
+			l.SetNetworkLayerForChecksum(ip)
+			out = append(out, l)
 		case *layers.ICMPv4:
 			say("icmp %v id %d seq %d %d bytes", l.TypeCode, l.Id, l.Seq, len(l.Payload))
 			out = append(out, l)
@@ -54,6 +58,18 @@ func describe(frame []byte) (string, error) {
 		}
 	}
 	return strings.Join(line, " | "), rewritten(frame, out)
+}
+
+func tcpFlags(t *layers.TCP) (s string) {
+	for _, f := range []struct {
+		set    bool
+		letter string
+	}{{t.SYN, "S"}, {t.FIN, "F"}, {t.RST, "R"}, {t.PSH, "P"}, {t.ACK, "A"}} {
+		if f.set {
+			s += f.letter
+		}
+	}
+	return s
 }
 
 func dotted(b []byte) string { return fmt.Sprintf("%d.%d.%d.%d", b[0], b[1], b[2], b[3]) }

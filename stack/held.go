@@ -137,8 +137,14 @@ func (s *Stack) releaseHeld() {
 // where r now leads: the link, or the neighbour that must still answer.
 func (s *Stack) routeHeld(r *route) {
 	var err error
-	if r.state == routeUnresolved && r.held.n > 0 {
+	if r.state == routeUnresolved && (r.held.n > 0 || len(r.waiting) > 0) {
 		err = s.findNextHop(r)
+	}
+	switch {
+	case err != nil:
+		s.loseWaiting(r, err)
+	case r.state == routeReady:
+		s.resumeWaiting(r)
 	}
 	for h := s.takeHeld(&r.held); h != nil; h = s.takeHeld(&r.held) {
 		switch {

@@ -89,6 +89,10 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		s.count[icmpTruncated]++
 		return
 	}
+	if quoted.Src() == s.addr && quoted.Protocol() == wire.ProtocolTCP {
+		s.inputICMPErrorTCP(m, quoted)
+		return
+	}
 	if quoted.Src() != s.addr || quoted.Protocol() != wire.ProtocolUDP {
 		s.count[icmpUnmatched]++
 		return

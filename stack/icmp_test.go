@@ -67,7 +67,7 @@ func TestPortUnreachable(t *testing.T) {
 		{In: [][]byte{datagramFrame(9, 7, []byte("xyz"))}, Want: []string{port + "31 bytes"}},
 		{At: 1, In: [][]byte{datagramFrame(9, 7, make([]byte, 1000))}, Want: []string{port + "548 bytes"}},
 		{At: 2, In: [][]byte{bad, group}},
-		{At: 3, In: [][]byte{ipFrame(wire.IPv4Fields{Protocol: 6}, make([]byte, 20))}, Want: []string{"icmp DestinationUnreachable(Protocol) id 0 seq 0 40 bytes"}},
+		{At: 3, In: [][]byte{ipFrame(wire.IPv4Fields{Protocol: 132}, make([]byte, 20))}, Want: []string{"icmp DestinationUnreachable(Protocol) id 0 seq 0 40 bytes"}},
 	})
 
 	// No more than the bucket holds, and then one each 10 ms.

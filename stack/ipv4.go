@@ -37,10 +37,11 @@ func (s *Stack) inputIPv4(eth wire.Ethernet, f *Frame, gso uint16) (kept bool) {
 		s.count[ipv4Fragment]++
 		return false
 	}
-	// The protocols of the stack. TCP's place is beside UDP's.
 	switch ip.Protocol() {
 	case wire.ProtocolUDP:
 		return s.inputUDP(eth, ip, f, gso)
+	case wire.ProtocolTCP:
+		return s.inputTCP(eth, ip, f)
 	case wire.ProtocolICMP:
 		s.inputICMP(eth, ip)
 	default:
@@ -129,6 +130,23 @@ func (h *headers) put(b []byte, n int) {
 	*p = h.bytes
 	length := uint32(wire.IPv4HeaderLen + n)
 	sum := h.sum + length
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(p[16:18], uint16(length))
+	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum))
+}
+
+// protocolTCP is what the protocol of a packet adds to the sum of a template,
+// which is one of UDP, if it is TCP.
+const protocolTCP = 0xffff + uint32(wire.ProtocolTCP) - uint32(wire.ProtocolUDP)
+
+// putTCP is put for a packet of TCP.
+func (h *headers) putTCP(b []byte, n int) {
+	p := (*[headersLen]byte)(b)
+	*p = h.bytes
+	p[23] = wire.ProtocolTCP
+	length := uint32(wire.IPv4HeaderLen + n)
+	sum := h.sum + length + protocolTCP
+	sum = sum&0xffff + sum>>16
 	sum = sum&0xffff + sum>>16
 	binary.BigEndian.PutUint16(p[16:18], uint16(length))
 	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum))

@@ -59,6 +59,7 @@ func (s *Stack) advance(now instant) {
 func (s *Stack) runDue() {
 	if s.now >= s.timerAt {
 		s.runTimers()
+		s.settleTCP()
 		if s.unflushed {
 			s.flush()
 		}
@@ -90,12 +91,16 @@ func (s *Stack) input() int {
 		return 0
 	}
 	s.count[framesReceived] += uint64(n)
+	if s.tcpTouched {
+		s.settleTCP()
+	}
 	if s.unflushed {
 		s.flush()
 	}
 	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
 		s.batchesSeen = 0
 		s.setNow(s.look())
+		s.releaseAcks()
 		s.runDue()
 	}
 	return n

@@ -115,6 +115,7 @@ func (s *Stack) resolveRoute(ctx context.Context, cancel context.CancelFunc, r *
 		r.again = false
 		s.invalidate(r)
 	}
+	s.settleTCP()
 	if s.unflushed {
 		s.flush()
 	}
@@ -132,6 +133,7 @@ func (s *Stack) giveRouteUp(r *route) {
 	r.giveUp()
 	s.stopResolving(r)
 	s.failAllHeld(&r.held, syscall.ENOBUFS)
+	s.loseWaiting(r, nil)
 	s.dropRoute(r)
 }
 
@@ -195,6 +197,7 @@ func (s *Stack) failRoute(r *route, err error) {
 	r.err = &UnreachableError{netip.AddrFrom4(r.dst), err}
 	s.armRoute(r, s.now+failureTime)
 	s.failAllHeld(&r.held, r.err)
+	s.loseWaiting(r, r.err)
 }
 
 // askLater is for when nobody can tell the way at the moment: the route service
@@ -218,5 +221,6 @@ func (s *Stack) askLater(r *route) {
 // sent any more.
 func (s *Stack) forgetResolving(r *route) {
 	s.stopResolving(r)
+	s.loseWaiting(r, nil)
 	s.dropRoute(r)
 }

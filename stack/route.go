@@ -4,6 +4,7 @@ import (
 	"context"
 	"syscall"
 
+	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -48,11 +49,13 @@ type route struct {
 	wanted     bool // an answer is wanted with the next look or use
 	headers    headers
 	maxPayload int // of a UDP datagram, bytes
+	maxPacket  int // what the path takes, bytes of IP packet
 	sent       uint64
 
 	dst, nextHop [4]byte
 	neighbour    *neighbour // if link addresses come from ARP
 	held         heldQueue
+	waiting      []*tcp.Conn // that have something to send, tcp_output.go
 	err          error
 	giveUp       context.CancelFunc // of the resolver, while resolving
 
@@ -93,6 +96,7 @@ func (r *route) setMTU() {
 	if r.pathMTU != 0 {
 		mtu = min(mtu, r.pathMTU)
 	}
+	r.maxPacket = mtu
 	r.maxPayload = max(0, mtu-wire.IPv4HeaderLen-wire.UDPHeaderLen)
 }
 
@@ -163,6 +167,7 @@ func (s *Stack) victim() *route {
 // dropRoute removes r from the cache. Nothing is held on it any more.
 func (s *Stack) dropRoute(r *route) {
 	r.state = routeDead
+	s.resumeWaiting(r)
 	r.leadThrough(nil)
 	s.stopTimer(&r.timer)
 	delete(s.routes, r.dst)

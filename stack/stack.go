@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
 )
@@ -54,8 +55,8 @@ type Config struct {
 	// errors. Otherwise all of that is the kernel's.
 	WholeAddress bool
 	MTU          int // of the link, bytes of IP packet; the limit of every route
-	// PartialChecksums accepts UDP checksums of the pseudo-header only, as they
-	// are on a virtual link. On a real wire they are corruption.
+	// PartialChecksums accepts checksums of the pseudo-header only, as they are
+	// on a virtual link. On a real wire they are corruption.
 	PartialChecksums bool
 	// Resolver is the route service. nil: the subnet of Addr is on the link, and
 	// nothing else can be reached.
@@ -103,6 +104,7 @@ type Stack struct {
 	quota        int
 
 	udp   *udp.Table
+	tcp   *tcp.Table
 	count [reasons]uint64
 
 	// Input and output, poll.go.
@@ -151,20 +153,35 @@ type Stack struct {
 	parked         waiterList // all goroutines that sleep on an event
 	offered        *waiter    // woken to take the role, not yet running
 	freeWaiters    *waiter
-	earliestWaiter instant // the earliest deadline of a parked goroutine
-	woken          int     // goroutines made runnable since the poller last yielded
-	recall         event   // the caretaker is to give the role up
-	caretakerIdle  bool    // sleeps until caretakerWake
+	earliestWaiter instant     // the earliest deadline of a parked goroutine
+	woken          int         // goroutines made runnable since the poller last yielded
+	recall         event       // the caretaker is to give the role up
+	caretakerIdle  bool        // sleeps until caretakerWake
+	lookTimer      *time.Timer // ends the caretaker's pause; nil: there is no caretaker
+	lookSoon       bool        // that timer has been set to look after connections
+	lookMoves      uint64      // roleMoves then
+	lookDelay      time.Duration
 	caretakerWake  chan struct{}
 	caretakerDone  chan struct{}
 
-	sockets map[*UDPSocket]struct{}
-	closed  bool
-	down    bool          // the link carries nothing
-	broken  error         // the link is beyond use
-	left    chan struct{} // role or retrying has changed since closed was set
-	ctx     context.Context
-	cancel  context.CancelFunc
+	// TCP, tcp_input.go and tcp_output.go.
+	tcpTouched bool       // there is something to settle
+	tcpBlocked bool       // the link takes no more
+	tcpTimer   tcpTimer   // for the engine's next deadline
+	acking     []*TCPConn // that hold an acknowledgment back
+	scratch    []byte     // for segments that do not go to the link
+	drained    event      // a connection that was closed has come to its end
+
+	sockets      map[*UDPSocket]struct{}
+	tcpConns     map[*TCPConn]struct{}
+	tcpListeners map[*TCPListener]struct{}
+
+	closed bool
+	down   bool          // the link carries nothing
+	broken error         // the link is beyond use
+	left   chan struct{} // role or retrying has changed since closed was set
+	ctx    context.Context
+	cancel context.CancelFunc
 }
 
 var (
@@ -215,8 +232,14 @@ func New(cfg Config) (*Stack, error) {
 		earliestWaiter: never,
 		caretakerWake:  make(chan struct{}, 1),
 		sockets:        make(map[*UDPSocket]struct{}),
+		tcpConns:       make(map[*TCPConn]struct{}),
+		tcpListeners:   make(map[*TCPListener]struct{}),
 		left:           make(chan struct{}, 1),
 	}
+	s.tcp = tcp.NewTable(tcp.Config{
+		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: s.releaseFrame,
+	})
+	s.tcpTimer.owner = &s.tcpTimer
 	s.held.max = heldBound(s.quota)
 	s.broadcast4 = subnetBroadcast(s.prefix)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -245,6 +268,11 @@ func (s *Stack) Close() error {
 	}
 	for c := range s.sockets {
 		c.close()
+	}
+	s.closeTCP()
+	if s.closed { // by somebody else, while closeTCP has waited
+		s.mu.Unlock()
+		return nil
 	}
 	s.closed = true
 	s.cancel()

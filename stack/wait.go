@@ -276,6 +276,9 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 			}
 			continue
 		}
+		if len(s.acking) > 0 {
+			s.releaseAcks()
+		}
 		limit := min(deadline, s.timerAt, s.earliestWaiter)
 		if sleepAt < 0 || sleepAt > 0 && s.lastLook >= sleepAt {
 			s.away = sleeping
@@ -372,5 +375,12 @@ func (s *Stack) fail(err error) {
 	for c := range s.sockets {
 		c.setSlow()
 		s.broadcast(&c.readable)
+	}
+	for c := range s.tcpConns {
+		c.setSlow()
+		c.wakeAll()
+	}
+	for l := range s.tcpListeners {
+		s.broadcast(&l.acceptable)
 	}
 }

@@ -62,6 +62,7 @@ type Conn struct {
 	events               Events
 	onReady, onEvents    bool
 	inTable              bool
+	held                 bool // off the list of NextReady, see Hold
 
 	state       State
 	finQueued   bool // a FIN follows the last byte of send

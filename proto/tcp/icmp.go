@@ -32,15 +32,22 @@ func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
 		return nil
 	}
 	t.counts[IcmpErrors]++
-	errno := icmpError(m.Type(), m.Code())
-	switch {
-	case errno == 0:
-	case c.state == SynSent, c.state == SynReceived && !c.passive:
-		c.fail(errno)
-	default:
-		c.soft = errno
+	if errno := icmpError(m.Type(), m.Code()); errno != 0 {
+		c.Unreachable(errno)
 	}
 	return c
+}
+
+// Unreachable takes what the network says about the way to the peer, by ICMP or
+// by what the driver has learnt elsewhere: it ends a connection that is being
+// opened, and is noted as [Conn.SoftErr] by every other.
+func (c *Conn) Unreachable(err syscall.Errno) {
+	switch {
+	case c.state == SynSent, c.state == SynReceived && !c.passive:
+		c.fail(err)
+	default:
+		c.soft = err
+	}
 }
 
 // icmpError is the errno of an ICMP error (Linux: net/ipv4/icmp.c,

@@ -169,6 +169,7 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 	c := l.child(now, s, newer(t.isn(now, s.id)))
 	c.agree(now, s)
 	c.update(now)
+	t.opening = c
 	// Text and a FIN in the SYN are not acknowledged, so they come again.
 }
 

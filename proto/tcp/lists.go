@@ -65,7 +65,7 @@ func (t *Table) NextListener() *Listener {
 func (t *Table) NextReady() *Conn { return t.firstReady }
 
 func (t *Table) pushReady(c *Conn) {
-	if c.onReady {
+	if c.onReady || c.held {
 		return
 	}
 	c.onReady = true
@@ -93,6 +93,21 @@ func (t *Table) dropReady(c *Conn) {
 		c.readyNext.readyPrev = c.readyPrev
 	}
 	c.readyNext, c.readyPrev = nil, nil
+}
+
+// Hold keeps c off the list of NextReady, whatever it has to send, until Resume:
+// the driver does not know where to send it, or waits for what could go with it.
+func (c *Conn) Hold() {
+	c.held = true
+	c.table.dropReady(c)
+}
+
+// Resume ends what Hold has begun.
+func (c *Conn) Resume() {
+	c.held = false
+	if c.next.action != nothing {
+		c.table.pushReady(c)
+	}
 }
 
 // Postpone moves c to the end of the list of NextReady: it is the others' turn.

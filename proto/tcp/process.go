@@ -34,6 +34,10 @@ type Result struct {
 	// [Table.EmitReply] before the next call to Process. It is lost otherwise,
 	// as it might be on the wire.
 	Reply bool
+	// Opening is the connection in SYN-RECEIVED that the segment, a SYN, has made
+	// or is for; nil otherwise. The driver may emit its answer at once, to where
+	// the SYN came from: nobody knows yet whether there is a peer.
+	Opening *Conn
 }
 
 // segment is a received segment as the states look at it. SEG.LEN of the RFC,
@@ -113,14 +117,19 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	t.readOptions(s, h)
 
 	if c == nil {
+		t.opening = nil
 		t.noConnection(now, s)
-		return Result{t.kept, t.reply.pending}
+		return Result{t.kept, t.reply.pending, t.opening}
 	}
 	c.stat.segmentsIn++
 	c.process(now, s)
 	c.update(now)
 	s.text = nil
-	return Result{t.kept, t.reply.pending}
+	r := Result{Kept: t.kept, Reply: t.reply.pending}
+	if c.state == SynReceived && c.passive && s.has(wire.TCPSyn) {
+		r.Opening = c
+	}
+	return r
 }
 
 // readOptions finds the timestamps, and everything else if there is more or if

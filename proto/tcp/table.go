@@ -28,6 +28,7 @@ type Table struct {
 	segment segment
 	kept    bool
 	reply   reply
+	opening *Conn
 
 	portSteps [portSteps]uint32 // RFC 6056, see ports.go
 }
@@ -131,6 +132,13 @@ func (t *Table) remove(c *Conn) {
 	if t.last == c {
 		t.last = nil
 	}
+}
+
+// Knows reports whether a segment from remote to local would meet somebody: a
+// connection, what is left of one in TIME-WAIT, or a listener.
+func (t *Table) Knows(local, remote AddrPort) bool {
+	id := makeTuple(local, remote)
+	return t.conns[id] != nil || t.waits.records[id] != nil || t.listenerFor(id) != nil
 }
 
 // lookup finds the connection of a tuple.

@@ -85,7 +85,7 @@ rules:
     memory: 16GiB
   - name: benchmark
     users: [%d]
-    tags: ["udp:*:*", "msg:*"]
+    tags: ["udp:*:*", "tcp:*:*", "msg:*"]
     endpoints: 8
     memory: 1GiB
     trusted: true

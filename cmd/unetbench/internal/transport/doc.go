@@ -7,6 +7,9 @@
 //	kernel-udp      the kernel's UDP, spinning on non-blocking system calls
 //	kernel-udp-mux  the same, on interfaces that carry the mux
 //	go-udp          package net's UDP
+//	tcp             package unet's TCP connections
+//	kernel-tcp      the kernel's TCP, spinning on non-blocking system calls
+//	go-tcp          package net's TCP
 //
 // [All] is the table. A transport enters it with a name and an Open function;
 // the loops, the orchestration and the output then know it. One that has a

@@ -55,6 +55,25 @@ func (g *goUDP) RecvBatch(bs [][]byte) (int, error) { return recvOne(g, bs) }
 func (g *goUDP) Reply() error                       { return g.Send(g.last) }
 func (g *goUDP) SetDeadline(t time.Time) error      { return g.SetReadDeadline(t) }
 
+// openGoTCP is a TCP connection as Go programs use it.
+func openGoTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	if j.Role == workload.Server {
+		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(j.Local.UDP))
+		if err != nil {
+			return nil, err
+		}
+		return newStream(j, nil, func() (byteConn, error) { return l.AcceptTCP() }, l.Close), nil
+	}
+	var c net.Conn
+	if err := dialAgain(ctx, func() (err error) {
+		c, err = new(net.Dialer).DialContext(ctx, "tcp4", j.Remote.UDP.String())
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	return newStream(j, c, nil, func() error { return nil }), nil
+}
+
 // refused reports that an earlier message met a peer that was not there yet.
 // The call that was told so has done nothing, and the same call may work.
 func refused(err error) bool { return err != nil && errors.Is(err, syscall.ECONNREFUSED) }

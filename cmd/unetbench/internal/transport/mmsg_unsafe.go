@@ -19,6 +19,13 @@ func recv(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
+// sendStream is send on a stream, which may take a part.
+func sendStream(fd int, b []byte) (int, syscall.Errno) {
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), syscall.MSG_NOSIGNAL, 0, 0)
+	return int(n), errno
+}
+
 // mmsg is the memory of sendmmsg(2) and recvmmsg(2): one message per header.
 // It must not be copied once it is initialized, and everything it points to
 // stays referenced by it.

@@ -41,6 +41,8 @@ const (
 	Floor        = "floor"
 	Message      = "msg"
 	UDP          = "udp"
+	TCP          = "tcp"
+	KernelTCP    = "kernel-tcp"
 	KernelUDP    = "kernel-udp"
 	KernelUDPMux = "kernel-udp-mux"
 )
@@ -59,6 +61,9 @@ var All = []Transport{
 	{Name: KernelUDP, About: "kernel UDP, non-blocking and spinning; in batches sendmmsg and recvmmsg", Network: Plain, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: KernelUDPMux, About: "kernel-udp on interfaces that carry the mux", Network: Muxed, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: "go-udp", About: "package net, blocking", Network: Plain, Waits: block, Open: openGoUDP},
+	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openTCP},
+	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP},
+	{Name: "go-tcp", About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Open: openGoTCP},
 }
 
 // Names lists the table.

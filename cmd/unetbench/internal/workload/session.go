@@ -3,6 +3,7 @@ package workload
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync/atomic"
 	"time"
@@ -54,8 +55,11 @@ func Linger(c Conn, stop *atomic.Bool) error {
 		}
 		b, err := c.Recv()
 		if err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
+			switch {
+			case errors.Is(err, os.ErrDeadlineExceeded):
 				continue
+			case err == io.EOF: // the client of a stream has closed it, and so has all it wants
+				return nil
 			}
 			return err
 		}

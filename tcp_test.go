@@ -1,0 +1,442 @@
+package unet_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/net/nettest"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// openTwo makes a cable with a host of ours at either end.
+func openTwo(t *testing.T, cfg unet.Config) (a, b *unet.Host) {
+	t.Helper()
+	p := netlab.RequirePair(t, netlab.Config{})
+	return openHost(t, p.A, cfg), openHost(t, p.B, cfg)
+}
+
+// openHost makes a host of ours on a mux of its own in front of a kernel.
+func openHost(t *testing.T, at *netlab.Host, cfg unet.Config) *unet.Host {
+	t.Helper()
+	var m *mux.Mux
+	must(t, at.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: at.Interface})
+		return err
+	}))
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Errorf("close of the mux: %v", err)
+		}
+	})
+	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
+	must(t, err)
+	h, err := unet.New(t.Context(), grant, lease, cfg)
+	if err != nil {
+		must(t, errors.Join(err, grant.Close(), lease.Close()))
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Errorf("close of the host: %v", err)
+		}
+	})
+	return h
+}
+
+func TestTCPConformsToNetConn(t *testing.T) {
+	a, b := openTwo(t, unet.Config{})
+	l, err := a.Listen(t.Context(), "tcp", ":0")
+	must(t, err)
+	defer l.Close()
+	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+		accepted := make(chan error, 1)
+		go func() {
+			var err error
+			c2, err = l.Accept()
+			accepted <- err
+		}()
+		if c1, err = b.Dial("tcp", l.Addr().String()); err != nil {
+			return nil, nil, nil, err
+		}
+		if err = <-accepted; err != nil {
+			return nil, nil, nil, err
+		}
+		return c1, c2, func() { c1.Close(); c2.Close() }, nil
+	})
+}
+
+// net/http's server and client, unchanged, on ours.
+func TestHTTP(t *testing.T) {
+	a, b := openTwo(t, unet.Config{})
+	l, err := a.Listen(t.Context(), "tcp", ":80")
+	must(t, err)
+	body := make([]byte, 300_000)
+	rand.NewChaCha8([32]byte{4}).Read(body)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("X-Sum", fmt.Sprintf("%x", sha256.Sum256(sent)))
+		w.Write(body)
+	})}
+	served := make(chan error)
+	go func() { served <- server.Serve(l) }()
+	client := &http.Client{Transport: &http.Transport{DialContext: b.DialContext, MaxIdleConnsPerHost: 10}, Timeout: patience}
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			for k := range 10 {
+				question := bytes.Repeat([]byte{byte(i)}, k*1000)
+				resp, err := client.Post("http://"+l.Addr().String()+"/", "application/octet-stream", bytes.NewReader(question))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil || !bytes.Equal(got, body) || resp.Header.Get("X-Sum") != fmt.Sprintf("%x", sha256.Sum256(question)) {
+					t.Errorf("request %d.%d: %d bytes, %v", i, k, len(got), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	client.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	if err := <-served; err != http.ErrServerClosed {
+		t.Errorf("serve: %v", err)
+	}
+}
+
+// peers are the two ways to meet the Linux kernel: as a server and as a client.
+func peers(t *testing.T, l *lab, f func(t *testing.T, ours, kernel net.Conn)) {
+	for _, role := range []string{"dial", "accept"} {
+		t.Run(role, func(t *testing.T) {
+			ours, kernel := l.connect(t, role == "dial")
+			defer ours.Close()
+			defer kernel.Close()
+			f(t, ours, kernel)
+		})
+	}
+}
+
+// connect makes a connection between our host and the other's kernel.
+func (l *lab) connect(t *testing.T, dial bool) (ours *unet.TCPConn, kernel *net.TCPConn) {
+	t.Helper()
+	var dialled net.Conn
+	var listener net.Listener
+	var err error
+	if dial {
+		listener, err = l.B.Listen("tcp", "10.0.0.2:0")
+		must(t, err)
+		dialled, err = l.host.Dial("tcp", listener.Addr().String())
+	} else {
+		listener, err = l.host.Listen(t.Context(), "tcp", ":0")
+		must(t, err)
+		dialled, err = l.B.Dial("tcp", listener.Addr().String())
+	}
+	must(t, err)
+	accepted, err := listener.Accept()
+	must(t, err)
+	must(t, listener.Close())
+	for _, c := range []net.Conn{dialled, accepted} {
+		c.SetDeadline(time.Now().Add(patience))
+	}
+	if dial {
+		return dialled.(*unet.TCPConn), accepted.(*net.TCPConn)
+	}
+	return accepted.(*unet.TCPConn), dialled.(*net.TCPConn)
+}
+
+// Text of all sizes arrives byte for byte, both ways at once.
+func TestTCPTransferWithKernel(t *testing.T) {
+	l := openLab(t)
+	for _, size := range []int{1, 1448, 1449, 100_000, 20_000_000} {
+		text := make([]byte, size)
+		rand.NewChaCha8([32]byte{5}).Read(text)
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			peers(t, l, func(t *testing.T, ours, kernel net.Conn) {
+				var wg sync.WaitGroup
+				for _, d := range []struct{ from, to net.Conn }{{ours, kernel}, {kernel, ours}} {
+					wg.Go(func() {
+						if n, err := d.from.Write(text); n != size || err != nil {
+							t.Errorf("write: %d bytes, %v", n, err)
+						}
+						d.from.(interface{ CloseWrite() error }).CloseWrite()
+					})
+					wg.Go(func() {
+						if got, err := io.ReadAll(d.to); !bytes.Equal(got, text) || err != nil {
+							t.Errorf("read: %d bytes, %v", len(got), err)
+						}
+					})
+				}
+				wg.Wait()
+			})
+		})
+	}
+	for _, c := range l.host.Stack().Counters() {
+		switch c.Name {
+		case "tcp_bad_checksum", "tcp_bad_length", "tcp_bad_options", "tcp_overlap_mismatch", "ipv4_checksum":
+			if c.Value != 0 {
+				t.Errorf("%s: %d", c.Name, c.Value)
+			}
+		}
+	}
+}
+
+// Who closes first, and how.
+func TestTCPCloseOrdersWithKernel(t *testing.T) {
+	l := openLab(t)
+	eof := func(t *testing.T, c net.Conn) {
+		t.Helper()
+		if n, err := c.Read(make([]byte, 10)); n != 0 || err != io.EOF {
+			t.Errorf("read %d, %v, want EOF", n, err)
+		}
+	}
+	reset := func(t *testing.T, c net.Conn) {
+		t.Helper()
+		if _, err := c.Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read: %v, want ECONNRESET", err)
+		}
+	}
+	for name, f := range map[string]func(t *testing.T, ours, kernel net.Conn){
+		"we close":         func(t *testing.T, ours, kernel net.Conn) { ours.Close(); eof(t, kernel); kernel.Close() },
+		"the kernel":       func(t *testing.T, ours, kernel net.Conn) { kernel.Close(); eof(t, ours); ours.Close() },
+		"at the same time": func(t *testing.T, ours, kernel net.Conn) { go kernel.Close(); ours.Close() },
+		"half, we first": func(t *testing.T, ours, kernel net.Conn) {
+			ours.(*unet.TCPConn).CloseWrite()
+			eof(t, kernel)
+			kernel.Write([]byte("answer"))
+			kernel.Close()
+			if got, err := io.ReadAll(ours); string(got) != "answer" || err != nil {
+				t.Errorf("read %q, %v", got, err)
+			}
+		},
+		"half, the kernel first": func(t *testing.T, ours, kernel net.Conn) {
+			kernel.(*net.TCPConn).CloseWrite()
+			eof(t, ours)
+			ours.Write([]byte("answer"))
+			ours.Close()
+			if got, err := io.ReadAll(kernel); string(got) != "answer" || err != nil {
+				t.Errorf("read %q, %v", got, err)
+			}
+		},
+		"we reset": func(t *testing.T, ours, kernel net.Conn) {
+			ours.(*unet.TCPConn).SetLinger(0)
+			ours.Close()
+			reset(t, kernel)
+		},
+		"the kernel resets": func(t *testing.T, ours, kernel net.Conn) {
+			kernel.(*net.TCPConn).SetLinger(0)
+			kernel.Close()
+			reset(t, ours)
+			ours.Write([]byte("x"))
+			if _, err := ours.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+				t.Errorf("write: %v", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { peers(t, l, f) })
+	}
+}
+
+func TestTCPDialErrors(t *testing.T) {
+	l := openLab(t)
+	for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
+		l.setKnob(t, l.A, name, v)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for to, want := range map[string]error{"10.0.0.2:99": syscall.ECONNREFUSED, "10.0.0.99:80": syscall.EHOSTUNREACH} {
+		_, err := l.host.DialContext(ctx, "tcp", to)
+		var op *net.OpError
+		if !errors.Is(err, want) || !errors.As(err, &op) || op.Op != "dial" || op.Net != "tcp" || op.Addr.String() != to {
+			t.Errorf("dial of %s: %v, want %v", to, err, want)
+		}
+	}
+	// Whoever does not answer.
+	l.on(t, l.B, netlink.LinkSetARPOff)
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := l.host.DialContext(short, "tcp", "10.0.0.98:80")
+	var timeout net.Error
+	if !errors.As(err, &timeout) || !timeout.Timeout() || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("dial without an answer: %v", err)
+	}
+	if _, err := l.host.Listen(t.Context(), "udp", ":0"); err == nil {
+		t.Error("listen for udp")
+	}
+	if _, err := l.host.ListenPacket(t.Context(), "tcp", ":0"); err == nil {
+		t.Error("listen for packets of tcp")
+	}
+}
+
+// A port is the host's while anybody uses it: the listener, or a connection that
+// was accepted there.
+func TestTCPListenerPorts(t *testing.T) {
+	l := openLab(t)
+	at := netip.AddrPortFrom(l.host.Addr(), 8080)
+	listener, err := l.host.ListenTCP(t.Context(), at)
+	must(t, err)
+	if _, err := l.host.ListenTCP(t.Context(), at); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("listen twice: %v", err)
+	}
+	kernel, err := l.B.Dial("tcp", at.String())
+	must(t, err)
+	defer kernel.Close()
+	ours, err := listener.Accept()
+	must(t, err)
+	must(t, listener.Close())
+	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept after close: %v", err)
+	}
+	if _, err := l.B.Dial("tcp", at.String()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("dial after close: %v", err)
+	}
+	_, err = kernel.Write([]byte("still there"))
+	must(t, err)
+	buf := make([]byte, 20)
+	if n, err := ours.Read(buf); string(buf[:n]) != "still there" || err != nil {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	listener, err = l.host.ListenTCP(t.Context(), at) // again, at the port of a connection that lives
+	must(t, err)
+	must(t, listener.Close())
+	before := l.lease.claims.Load()
+	must(t, ours.Close())
+	must(t, kernel.Close())
+	// Once all are gone the port is free, and claimed anew.
+	for deadline := time.Now().Add(patience); l.lease.claims.Load() == before; {
+		if listener, err = l.host.ListenTCP(t.Context(), at); err != nil || time.Now().After(deadline) {
+			t.Fatalf("the port is never free: %v", err)
+		}
+		must(t, listener.Close())
+	}
+}
+
+// Outgoing connections share blocks of ports, one after the other the same ones.
+func TestTCPDialsShareABlock(t *testing.T) {
+	l := openLab(t)
+	server, err := l.B.Listen("tcp", "10.0.0.2:0")
+	must(t, err)
+	defer server.Close()
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				io.Copy(io.Discard, c)
+				c.Close()
+			}()
+		}
+	}()
+	for range 3 * endpoint.BlockPorts {
+		c, err := l.host.Dial("tcp", server.Addr().String())
+		must(t, err)
+		must(t, c.Close())
+	}
+	if n := l.lease.claims.Load(); n > 6 {
+		t.Errorf("%d claims", n)
+	}
+}
+
+// net/http on one side, and on the kernel on the other.
+func TestHTTPWithKernel(t *testing.T) {
+	l := openLab(t)
+	listener, err := l.host.Listen(t.Context(), "tcp", ":8000")
+	must(t, err)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "hello from unet\n")
+	})}
+	go server.Serve(listener)
+	defer server.Close()
+	client := &http.Client{Transport: &http.Transport{DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
+		return l.B.Dial(network, addr)
+	}}, Timeout: patience}
+	resp, err := client.Get("http://10.0.0.1:8000/")
+	must(t, err)
+	got, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if string(got) != "hello from unet\n" || err != nil {
+		t.Errorf("a client on the kernel: %q, %v", got, err)
+	}
+	client.CloseIdleConnections()
+
+	kernelListener, err := l.B.Listen("tcp", "10.0.0.2:8000")
+	must(t, err)
+	kernelServer := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "hello from the kernel\n")
+	})}
+	go kernelServer.Serve(kernelListener)
+	defer kernelServer.Close()
+	client = &http.Client{Transport: &http.Transport{DialContext: l.host.DialContext}, Timeout: patience}
+	resp, err = client.Get("http://10.0.0.2:8000/")
+	must(t, err)
+	got, err = io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if string(got) != "hello from the kernel\n" || err != nil {
+		t.Errorf("a server on the kernel: %q, %v", got, err)
+	}
+	client.CloseIdleConnections()
+}
+
+// Read and Write of a connection cost no allocation.
+func TestTCPNoAllocations(t *testing.T) {
+	a, b := openTwo(t, unet.Config{Wait: unet.WaitSpin})
+	l, err := a.Listen(t.Context(), "tcp", ":0")
+	must(t, err)
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		buf := make([]byte, 100)
+		for {
+			n, err := c.Read(buf)
+			if err != nil {
+				return
+			}
+			c.Write(buf[:n])
+		}
+	}()
+	c, err := b.Dial("tcp", l.Addr().String())
+	must(t, err)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	p, buf := make([]byte, 64), make([]byte, 100)
+	if n := testing.AllocsPerRun(200, func() {
+		if _, err := c.Write(p); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadFull(c, buf[:64]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
