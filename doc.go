@@ -11,11 +11,15 @@
 //	conn, err := host.ListenPacket(ctx, "udp", ":7000")
 //	n, from, err := conn.ReadFrom(buf)
 //
+//	listener, err := host.Listen(ctx, "tcp", ":80")
+//	err = http.Serve(listener, handler)
+//	client := http.Client{Transport: &http.Transport{DialContext: host.DialContext}}
+//
 // # Where the layers are
 //
 //   - endpoint: the process's handle into the network. Queues, segment, messages.
 //   - stack: IPv4, ARP, ICMP and the socket table; who polls, and who waits.
-//   - proto/udp: the UDP engine, a function of state and packet.
+//   - proto/udp, proto/tcp: the engines, functions of state, packet and time.
 //   - wire: headers as views over bytes, checksums.
 //   - mux: the XDP programs that deliver frames by tag, and make grants.
 //   - control: how a process without privilege gets a grant from unetd.
@@ -34,7 +38,8 @@
 // By default a host shares the address of the interface that unetd serves: each
 // socket claims its port there, and a port that a kernel program or another
 // host has is "address already in use". Outgoing sockets take theirs from blocks
-// of ports that the host claims as a whole. With [Config].Addr the host claims an
+// of ports that the host claims as a whole. A TCP port that is listened on stays the
+// host's until the last connection accepted there is over. With [Config].Addr the host claims an
 // address of its own, with all its ports, its ARP and its pings.
 //
 // # When the network changes
@@ -42,7 +47,7 @@
 // Routes, neighbours and the interface are the kernel's, and unetd tells of their
 // changes: a peer or a gateway that has another link address is reached there, a
 // host that cannot be reached is EHOSTUNREACH, and while the interface is down
-// sends are ENETDOWN and reads wait. [Host.Watch] tells the application, too.
+// sends are ENETDOWN and reads wait; TCP connections live through that. [Host.Watch] tells the application, too.
 // unetd itself may be restarted: see [Host].
 //
 // # Waiting

@@ -73,3 +73,46 @@ func TestNoAllocations(t *testing.T) {
 		t.Error("the quota was never reached")
 	}
 }
+
+// Nor does text on a connection that is established: by Read and Write, with
+// deadlines, queued before it is read, and borrowed.
+func TestTCPNoAllocations(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	p, large, buf := make([]byte, 64), make([]byte, 1400), make([]byte, 2048)
+	for name, roundTrip := range map[string]func(){
+		"round trip": func() {
+			client.Write(p)
+			server.Read(buf)
+			server.Write(p)
+			client.Read(buf)
+		},
+		"deadlines": func() {
+			client.SetWriteDeadline(time.Now().Add(time.Minute))
+			server.SetReadDeadline(time.Now().Add(time.Minute))
+			client.Write(p)
+			server.Read(buf)
+			server.Write(p)
+			client.Read(buf)
+		},
+		"queued": func() {
+			client.Write(large)
+			a.Poll(time.Now())
+			server.Read(buf)
+			b.Poll(time.Now())
+		},
+		"borrowed": func() {
+			client.Write(large)
+			a.Poll(time.Now())
+			text, _ := server.Borrow()
+			text.Return()
+			b.Poll(time.Now())
+		},
+	} {
+		if n := testing.AllocsPerRun(200, roundTrip); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+	client.Close()
+	server.Close()
+}

@@ -1,5 +1,5 @@
-// Package stack is a network stack for one process: IPv4, ARP, ICMP and UDP on
-// top of a [Link], with no goroutine between a frame and the application that
+// Package stack is a network stack for one process: IPv4, ARP, ICMP, UDP and TCP
+// on top of a [Link], with no goroutine between a frame and the application that
 // waits for it. A Link may be an AF_XDP endpoint, a pair in memory (package
 // memlink) or a test; the stack makes no system call and runs on any system.
 //
@@ -7,14 +7,15 @@
 //
 //	Link.Recv ─ input ─ inputEthernet ─ inputIPv4 ─┬─ inputUDP ── socket's queue ─ signal
 //	              │            │                   ├─ inputICMP ─ echo reply, or an error for a socket
-//	            parts        inputARP              └─ (TCP)
+//	            parts        inputARP              └─ inputTCP ── the engine ── settleTCP: events, output
 //	           (copied)
 //
 // Each header is parsed once and each frame has one owner: a handler either
 // keeps it (the queue of a UDP socket does, until the application has read) or
 // its caller releases it. What is wrong with a frame is a counter and nothing
 // else ([Stack.Counters]). A reply that the stack makes itself leaves with the
-// same batch.
+// same batch. What connections have to say after a batch leaves with it too
+// (tcp_output.go): the engine of proto/tcp writes each segment straight into a frame.
 //
 // # One message out
 //
@@ -24,14 +25,21 @@
 //
 // All of it under one lock and with one kick, or one for a batch.
 //
+//	Write ─ the engine's send buffer ─ settleTCP ─ route ready? ─ Link.Alloc ─ Emit, headers ─ Link.Send ─ Link.Flush
+//
+// The first small write on a connection leaves in the call that made it. One that
+// follows while the peer has not acknowledged the first may wait some tens of
+// microseconds for more to fill a segment with. A connection whose route is not
+// known waits on it, and needs no frame meanwhile.
+//
 // # The engine
 //
 // [Stack.Poll] takes in what has arrived, then runs what is due and sends what is
 // ready; [Stack.NextDeadline] says when time alone will make work. Neither
 // blocks, and between them and a frame there is no clock but the argument of
-// Poll (and Config.Now), so protocols are tested in a time of the test's own.
-// TCP's place is beside UDP: one more case in inputIPv4, its timers in
-// runTimers, and what is ready to be emitted in advance.
+// Poll (and Config.Now), so protocols are tested in a time of the test's own. TCP,
+// which measures time, has the clock read once for each batch with a segment and
+// once for each Write. Its connections have one timer of the stack together.
 //
 // # Who polls
 //
@@ -52,6 +60,11 @@
 // letting other goroutines run now and then; or it sleeps in Link.Sleep up to
 // the next timer or deadline. [WaitMode] says which.
 //
+// An acknowledgment of text that has woken a reader does not leave at once: the
+// reader is about to run, and what it writes will carry it. It leaves alone when
+// the reader calls Read again, or when whoever polls has let the woken run and has
+// nothing else to do.
+//
 // Deadlines need no timers of the runtime: the poller watches those of the
 // parked, too. A parked goroutine always has a poller, or the offer to be one.
 //
@@ -70,6 +83,11 @@
 // A process that spins or ping-pongs thus pays one look in 8 ms, which runs on
 // the spinner's own processor when it yields; an idle process pays nothing.
 //
+// While there are connections it looks every 2 ms, and then sends acknowledgments
+// that wait for an answer which does not come, and runs TCP's timers: less than the
+// 5 ms after which a peer like us would send again. A writer that leaves text
+// behind to be filled up has it look sooner.
+//
 // # Memory
 //
 // Datagrams wait in the frames they came in. The application, queues and borrowed
@@ -78,6 +96,12 @@
 // reader takes nothing from the fill queue and nothing from other sockets.
 // Packets in several frames, and UDP super-frames, which are split here into the
 // datagrams that were sent, are copied as well: they are rare.
+//
+// Received text that is worth a frame waits in it under the same quota, unless a
+// reader is there and has it copied straight to its own memory. Beyond the quota,
+// and if it is small, it is copied to the receive queue. A super-frame of TCP is
+// one segment. What is sent stays in the engine's own buffers until the peer has
+// acknowledged it: no frame is kept for it.
 //
 // # What a caller can count on
 //
@@ -94,6 +118,15 @@
 // 250 ms in which packets were sent and nothing came back from its link address
 // (heard.go), and when [Stack.Invalidate] says that something has changed. While
 // the link is down ([Stack.SetLink]) sends are ENETDOWN at once and reads wait.
+//
+// The SYN of a connection waits for the route as well, and an answer that there is
+// no way ends DialTCP. A connection that is established lives through that, and
+// through the link being down, as through any loss: it tries again until its user
+// timeout. SYNs of strangers are answered to the link address they came from and
+// ask nobody for a route.
+//
+// Close of a connection returns at once and leaves the rest to the engine; Close of
+// the stack gives what was written up to a second to arrive.
 //
 // ICMP errors are believed only if they quote what a socket here could have sent.
 // Nothing is fragmented and no fragment is reassembled: what exceeds the path's

@@ -255,4 +255,3 @@ func (s *Stack) releaseAcks() {
 	}
 	s.finishTCP()
 }
-

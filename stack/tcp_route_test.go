@@ -49,7 +49,7 @@ func TestTCPWaitsForRoute(t *testing.T) {
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
 		s.Invalidate(netip.Addr{})
 		wantError(t, "dial by a route that ends", <-dial(), syscall.EHOSTUNREACH)
-		w.take() // what went by it until then
+		w.take()                    // what went by it until then
 		time.Sleep(5 * time.Second) // the failure is forgotten
 		before := time.Now()
 		wantError(t, "dial of what has no route", <-dial(), syscall.EHOSTUNREACH)
