@@ -90,11 +90,16 @@ func (l *listenPorts) again(ctx context.Context, number uint16) (*listenPort, er
 	}
 }
 
-// share is for one more that uses the port.
-func (p *listenPort) share() {
+// share is for one more that uses the port. ok is false if it is not the host's any
+// more.
+func (p *listenPort) share() (ok bool) {
 	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if p.users == 0 {
+		return false
+	}
 	p.users++
-	p.of.mu.Unlock()
+	return true
 }
 
 // leave is for one less. last says that the caller is to give the port back.

@@ -336,6 +336,51 @@ func TestTCPListenerPorts(t *testing.T) {
 	}
 }
 
+// Connections come while the listener is closed, again and again: each is served
+// or reset, and the port is free in the end.
+func TestTCPListenerClosesUnderLoad(t *testing.T) {
+	l := openLab(t)
+	at := netip.AddrPortFrom(l.host.Addr(), 8080)
+	for range 10 {
+		listener, err := l.host.ListenTCP(t.Context(), at)
+		must(t, err)
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			for n := 0; ; n++ {
+				c, err := listener.Accept()
+				if err != nil {
+					if !errors.Is(err, net.ErrClosed) {
+						t.Errorf("accept: %v", err)
+					}
+					return
+				}
+				c.Close()
+				if n == 3 {
+					go listener.Close()
+				}
+			}
+		}()
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				c, err := l.B.Dial("tcp", at.String())
+				if err != nil {
+					return
+				}
+				c.SetDeadline(time.Now().Add(patience))
+				if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Error("a connection that nobody ends")
+				}
+				c.Close()
+			})
+		}
+		wg.Wait()
+		listener.Close()
+		<-served
+	}
+}
+
 // Outgoing connections share blocks of ports, one after the other the same ones.
 func TestTCPDialsShareABlock(t *testing.T) {
 	l := openLab(t)

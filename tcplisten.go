@@ -179,11 +179,16 @@ func (l *TCPListener) Accept() (net.Conn, error) {
 
 // AcceptTCP waits for a connection.
 func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
+	if !l.port.share() { // for the connection: it must not come to a port that has been given back
+		return nil, l.fail("accept", net.ErrClosed)
+	}
 	sock, err := l.listener.Accept()
 	if err != nil {
+		if l.port.leave() {
+			err = errors.Join(err, l.port.giveBack())
+		}
 		return nil, l.fail("accept", err)
 	}
-	l.port.share()
 	return newTCPConn(sock), nil
 }
 
@@ -195,7 +200,8 @@ func (l *TCPListener) released() {
 }
 
 // Close stops listening. Connections that have not been accepted get a RST, and
-// those that have live on.
+// those that have live on. The port is free again when these are over and blocked
+// calls of Accept have returned.
 func (l *TCPListener) Close() error {
 	err := l.listener.Close()
 	if err == nil && l.port.leave() {

@@ -284,8 +284,8 @@ func buildDaemon(t *testing.T) string {
 
 func TestEveryTransport(t *testing.T) {
 	unetd := buildDaemon(t)
-	// floor, msg and udp over both attachments, the others once.
-	const combinations = 3*2 + 3
+	// floor, msg, udp and tcp over both attachments, the others once.
+	const combinations = 4*2 + 5
 	t.Run("rtt", func(t *testing.T) {
 		checkRun(t, combinations, "rtt", "--unetd", unetd, "--rounds", "1", "--n", "200")
 	})
@@ -299,7 +299,7 @@ func TestEveryTransport(t *testing.T) {
 		checkRun(t, combinations, "oneway", "--unetd", unetd, "--rounds", "1", "--n", "2000")
 	})
 	t.Run("on one host", func(t *testing.T) {
-		checkRun(t, 3+1, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,kernel-udp", "--place", "local", "--rounds", "1", "--n", "200")
+		checkRun(t, 4+1, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,tcp,kernel-udp", "--place", "local", "--rounds", "1", "--n", "200")
 	})
 	t.Run("scale", func(t *testing.T) {
 		ownTempDir(t)

@@ -59,7 +59,7 @@ func (s Summary) Goals(weights []Weight) []Goal {
 		}
 		row := func(b workload.Bench, name string, batch int) (Row, bool) {
 			k := Key{b, name, attach, plan.Pair, "spin", goalSize, batch}
-			if name == transport.KernelUDP {
+			if name == transport.KernelUDP || name == transport.KernelTCP {
 				k.Attach = transport.None
 			}
 			return s.find(k)
@@ -80,9 +80,12 @@ func (s Summary) Goals(weights []Weight) []Goal {
 		batch := s.largestBatch(workload.Rate)
 		compare("msg RTT / floor RTT", transport.Message, transport.Floor, workload.RTT, 1, 1.15, true)
 		compare("udp RTT / floor RTT", transport.UDP, transport.Floor, workload.RTT, 1, 1.20, true)
+		compare("tcp RTT / floor RTT", transport.TCP, transport.Floor, workload.RTT, 1, 1.40, true)
+		compare("kernel-tcp RTT / tcp RTT", transport.KernelTCP, transport.TCP, workload.RTT, 1, pick(2.1, 1.85), false)
 		compare("kernel-udp RTT / udp RTT", transport.KernelUDP, transport.UDP, workload.RTT, 1, pick(1.55, 1.35), false)
 		compare(fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", batch), transport.Message, transport.KernelUDP, workload.Rate, batch, pick(1.8, 1.3), false)
 		compare("oneway: msg / kernel-udp message rate", transport.Message, transport.KernelUDP, workload.OneWay, 1, pick(1.6, 1.2), false)
+		compare("oneway: tcp / kernel-tcp message rate", transport.TCP, transport.KernelTCP, workload.OneWay, 1, 3, false)
 		goals = append(goals, s.allocationGoal(attach), memoryGoal(attach, weights))
 	}
 	return goals
@@ -128,9 +131,9 @@ func (s Summary) largestBatch(b workload.Bench) int {
 
 // allocationGoal is about the worst of unet's own paths.
 func (s Summary) allocationGoal(attach string) Goal {
-	g := Goal{Figure: "allocations per message, worst of msg and udp", Attach: attach, Bound: 0, AtMost: true, format: "%.3f"}
+	g := Goal{Figure: "allocations per message, worst of msg, udp and tcp", Attach: attach, Bound: 0, AtMost: true, format: "%.3f"}
 	for _, r := range s.Rows {
-		if r.Attach == attach && (r.Transport == transport.Message || r.Transport == transport.UDP) {
+		if r.Attach == attach && (r.Transport == transport.Message || r.Transport == transport.UDP || r.Transport == transport.TCP) {
 			g.Known = true
 			if r.Allocs.Median >= noAllocs {
 				g.Measured = max(g.Measured, r.Allocs.Median)

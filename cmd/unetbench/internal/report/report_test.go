@@ -124,10 +124,14 @@ func summaryFixture(t *testing.T) Summary {
 		rs = append(rs, records(t, workload.RTT, transport.Floor, attach, 1, 2.5, 2, 3)...)
 		rs = append(rs, records(t, workload.RTT, transport.Message, attach, 1, 2.6, 2.8, 2.75)...)
 		rs = append(rs, records(t, workload.RTT, transport.UDP, attach, 1, 5, 5, 5)...)
+		rs = append(rs, records(t, workload.RTT, transport.TCP, attach, 1, 3.5, 3, 3)...)
+		rs = append(rs, records(t, workload.OneWay, transport.TCP, attach, 1, 2e6, 2e6)...)
 		rs = append(rs, records(t, workload.Rate, transport.Message, attach, 32, 1.2e6, 1.2e6)...)
 		rs = append(rs, records(t, workload.OneWay, transport.Message, attach, 1, 1e6, 1e6)...)
 	}
 	rs = append(rs, records(t, workload.RTT, transport.KernelUDP, transport.None, 1, 4, 5, 6)...)
+	rs = append(rs, records(t, workload.RTT, transport.KernelTCP, transport.None, 1, 6, 6, 7)...)
+	rs = append(rs, records(t, workload.OneWay, transport.KernelTCP, transport.None, 1, 1e6, 1e6)...)
 	rs = append(rs, records(t, workload.RTT, transport.KernelUDPMux, transport.None, 1, 6, 6, 6)...)
 	rs = append(rs, records(t, workload.Rate, transport.KernelUDP, transport.None, 32, 6e5, 6e5)...)
 	rs = append(rs, records(t, workload.OneWay, transport.KernelUDP, transport.None, 1, 7e5, 7e5)...)
@@ -155,17 +159,19 @@ func TestGoalsCompareMedians(t *testing.T) {
 		"queue": {
 			"msg RTT / floor RTT": {1.1, true}, "udp RTT / floor RTT": {2, false}, "kernel-udp RTT / udp RTT": {1, false},
 			"msg rate x32 / kernel-udp rate with mmsg": {2, true}, "oneway: msg / kernel-udp message rate": {1e6 / 7e5, false},
-			"allocations per message, worst of msg and udp": {0, true}, "MiB resident of an idle endpoint's process over a bare one": {11, true},
+			"tcp RTT / floor RTT": {1.2, true}, "kernel-tcp RTT / tcp RTT": {2, false}, "oneway: tcp / kernel-tcp message rate": {2, false},
+			"allocations per message, worst of msg, udp and tcp": {0, true}, "MiB resident of an idle endpoint's process over a bare one": {11, true},
 		},
 		"port": {
 			"msg RTT / floor RTT": {1.1, true}, "udp RTT / floor RTT": {2, false}, "kernel-udp RTT / udp RTT": {1, false},
 			"msg rate x32 / kernel-udp rate with mmsg": {2, true}, "oneway: msg / kernel-udp message rate": {1e6 / 7e5, true},
-			"allocations per message, worst of msg and udp": {0, true}, "MiB resident of an idle endpoint's process over a bare one": {30, false},
+			"tcp RTT / floor RTT": {1.2, true}, "kernel-tcp RTT / tcp RTT": {2, true}, "oneway: tcp / kernel-tcp message rate": {2, false},
+			"allocations per message, worst of msg, udp and tcp": {0, true}, "MiB resident of an idle endpoint's process over a bare one": {30, false},
 		},
 	}
 	goals := s.Goals(weights)
-	if len(goals) != 14 {
-		t.Errorf("%d goals, want 14", len(goals))
+	if len(goals) != 20 {
+		t.Errorf("%d goals, want 20", len(goals))
 	}
 	for _, g := range goals {
 		w, ok := want[g.Attach][g.Figure]
@@ -195,8 +201,8 @@ func TestAllocationsAreNotRoundedAway(t *testing.T) {
 func TestWhatWasNotMeasuredIsSaidSo(t *testing.T) {
 	var out strings.Builder
 	PrintGoals(&out, Summary{}.Goals(nil))
-	if n := strings.Count(out.String(), "not measured"); n != 14 {
-		t.Errorf("%d goals are not measured, want 14:\n%s", n, &out)
+	if n := strings.Count(out.String(), "not measured"); n != 20 {
+		t.Errorf("%d goals are not measured, want 20:\n%s", n, &out)
 	}
 }
 

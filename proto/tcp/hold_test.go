@@ -1,0 +1,52 @@
+package tcp_test
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/proto/tcp"
+)
+
+// A connection that is held is not ready, whatever it has to send, until it is
+// resumed; and a peer that cannot be reached ends one that is being opened.
+func TestHoldAndUnreachable(t *testing.T) {
+	tab := tcp.NewTable(tcp.Config{})
+	now := tcp.Time(time.Second)
+	local, remote := tcp.AddrPort{Addr: [4]byte{10, 0, 0, 1}, Port: 7}, tcp.AddrPort{Addr: [4]byte{10, 0, 0, 2}, Port: 9}
+	if tab.Knows(local, remote) {
+		t.Error("knows a connection before there is one")
+	}
+	c, err := tab.Dial(now, local, remote, tcp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !tab.Knows(local, remote) || tab.Knows(remote, local) {
+		t.Error("does not know its connection, or another")
+	}
+	c.Hold()
+	if tab.NextReady() != nil {
+		t.Error("ready though it is held")
+	}
+	c.SetMTU(now, 1000) // which looks again at what there is to send
+	if tab.NextReady() != nil {
+		t.Error("ready though it is held, after a call")
+	}
+	c.Resume()
+	if tab.NextReady() != c {
+		t.Error("not ready after it was resumed")
+	}
+	b := make([]byte, 100)
+	if c.Emit(now, b) == 0 || tab.NextReady() != nil {
+		t.Error("no SYN, or more than that")
+	}
+	c.Hold()
+	c.Resume()
+	if tab.NextReady() != nil {
+		t.Error("ready with nothing to send")
+	}
+	c.Unreachable(syscall.EHOSTUNREACH)
+	if c.State() != tcp.Closed || c.Err() != syscall.EHOSTUNREACH {
+		t.Errorf("%v, %v", c.State(), c.Err())
+	}
+}
