@@ -136,18 +136,21 @@ func (h *Host) claimPort(ctx context.Context, local netip.AddrPort, outgoing boo
 		own = port != 0
 	}
 	if own {
-		return port, func() error {
-			if block, idle := h.ports.give(port); idle {
-				return h.unclaim(block)
-			}
-			return nil
-		}, nil
+		return port, func() error { return h.givePort(h.ports, port) }, nil
 	}
 	tag, err := h.lease.Claim(ctx, endpoint.UDPTag(local))
 	if err != nil {
 		return 0, nil, err
 	}
 	return tag.Port, func() error { return h.unclaim(tag) }, nil
+}
+
+// givePort gives a port of a block back, and the block if it is not wanted any more.
+func (h *Host) givePort(p *ports, port uint16) error {
+	if block, idle := p.give(port); idle {
+		return h.unclaim(block)
+	}
+	return nil
 }
 
 // unclaim gives a tag back, and waits a while for that to have happened.

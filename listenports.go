@@ -52,7 +52,7 @@ func (h *Host) claimListenPort(ctx context.Context, local netip.AddrPort) (*list
 		if !free {
 			return nil, syscall.EADDRINUSE
 		}
-		p.unclaim = func() error { return h.giveTCPPort(p.number) }
+		p.unclaim = func() error { return h.givePort(h.tcpPorts, p.number) }
 	} else {
 		tag, err := h.lease.Claim(ctx, endpoint.TCPTag(local))
 		if err != nil {

@@ -109,7 +109,7 @@ func (h *Host) claimTCPPort(ctx context.Context, local netip.AddrPort) (port uin
 			return 0, nil, err
 		}
 		if port != 0 {
-			return port, func() error { return h.giveTCPPort(port) }, nil
+			return port, func() error { return h.givePort(h.tcpPorts, port) }, nil
 		}
 	}
 	p, err := h.claimListenPort(ctx, local)
@@ -122,14 +122,6 @@ func (h *Host) claimTCPPort(ctx context.Context, local netip.AddrPort) (port uin
 		}
 		return nil
 	}, nil
-}
-
-// giveTCPPort gives a port of a block back.
-func (h *Host) giveTCPPort(port uint16) error {
-	if block, idle := h.tcpPorts.give(port); idle {
-		return h.unclaim(block)
-	}
-	return nil
 }
 
 // dialError is the error of a dial as package net has it.

@@ -27,18 +27,15 @@ type watcher struct{ f func(endpoint.Notice) }
 func (s *notices) take(n endpoint.Notice) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
-	switch n.Kind {
-	case endpoint.NoticeRoute:
+	up := n.Kind == endpoint.NoticeLinkUp
+	if n.Kind == endpoint.NoticeRoute {
 		s.stack.Invalidate(n.Addr)
-	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
-		s.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
+	} else {
+		s.stack.SetLink(up)
 	}
 	s.mu.Lock()
-	switch n.Kind {
-	case endpoint.NoticeLinkDown:
-		s.down = true
-	case endpoint.NoticeLinkUp:
-		s.down = false
+	if n.Kind != endpoint.NoticeRoute {
+		s.down = !up
 	}
 	watchers := s.watchers
 	s.mu.Unlock()

@@ -54,7 +54,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_DELIVER_SOCKET:      {"deliver_socket", "to an endpoint, put into its socket"},
 	MuxUnetCounterUNET_DELIVER_NO_SOCKET:   {"deliver_no_socket", "to an endpoint, its socket is gone: dropped"},
 	MuxUnetCounterUNET_DELIVER_NO_METADATA: {"deliver_no_metadata", "to an endpoint, no room for metadata: dropped"},
-	MuxUnetCounterUNET_DELIVER_BAD_FILL:    {"deliver_bad_fill", "to an endpoint, its fill ring claims more entries than it has, or entries that are no frames: dropped, and the endpoint is revoked"},
+	MuxUnetCounterUNET_DELIVER_BAD_FILL:    {"deliver_bad_fill", "to an endpoint, its fill ring claims more entries than it has, or entries that are no frames: dropped, and the endpoint is revoked (unless another processor delivered to it meanwhile)"},
 	MuxUnetCounterUNET_DELIVER_TOO_LONG:    {"deliver_too_long", "to an endpoint, longer than a frame of its segment: dropped"},
 
 	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT:  {"lost_uplink_redirect", "of rx_port and rx_queue, the device or socket did not take it"},

@@ -85,9 +85,9 @@ type MuxUnetEndpoint struct {
 	Cookie       uint64
 	SegmentBytes uint64
 	Uid          uint32
-	Gid          uint32
 	Pid          uint32
 	Slot         uint32
+	Zero         uint32
 }
 
 type MuxUnetOwner struct {
@@ -107,7 +107,6 @@ type MuxUnetState struct {
 	Generic     uint16
 	RestoreVlan uint32
 	Zero        uint32
-	Interface   [16]int8
 }
 
 type MuxUnetTag struct {

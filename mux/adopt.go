@@ -237,7 +237,7 @@ func (m *Mux) adopt() error {
 func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 	l := newLease(m)
 	l.id, l.cookie, l.segmentBytes = e.Id, e.Cookie, int64(e.SegmentBytes)
-	l.owner = Owner{PID: int(e.Pid), UID: e.Uid, GID: e.Gid}
+	l.owner = Owner{PID: int(e.Pid), UID: e.Uid}
 	l.at = &attachment{owner: owner, device: device}
 	l.granted = true
 	m.mu.Lock()
@@ -270,7 +270,7 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 	m.mu.Unlock()
 	info := EndpointInfo{
 		ID:           e.Id,
-		Owner:        Owner{PID: int(e.Pid), UID: e.Uid, GID: e.Gid},
+		Owner:        Owner{PID: int(e.Pid), UID: e.Uid},
 		Attach:       endpoint.AttachPort,
 		SegmentBytes: int64(e.SegmentBytes),
 	}

@@ -50,7 +50,7 @@ func (l *pinLab) openIn(c *child, req endpoint.Request) *app {
 }
 
 // me is this process as the owner of an endpoint.
-var me = mux.Owner{PID: os.Getpid(), UID: 0, GID: 0}
+var me = mux.Owner{PID: os.Getpid(), UID: 0}
 
 // present gives an endpoint that was taken over its lease.
 func (l *pinLab) present(a *app) mux.EndpointInfo {

@@ -106,10 +106,10 @@ func TestFreed(t *testing.T) {
 // Also what its owner never got is freed, and a request that fails is nobody's.
 func TestFreedWithoutAnOwner(t *testing.T) {
 	l, freed := freedLab(t)
-	g, lease, err := l.mux.OpenEndpointFor(t.Context(), mux.Owner{PID: 42, UID: 1000, GID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
+	g, lease, err := l.mux.OpenEndpointFor(t.Context(), mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
 	must(t, err)
 	must(t, errors.Join(lease.Close(), g.Close()))
-	if e := next(t, freed); e.ID != g.ID || e.Owner != (mux.Owner{PID: 42, UID: 1000, GID: 1000}) {
+	if e := next(t, freed); e.ID != g.ID || e.Owner != (mux.Owner{PID: 42, UID: 1000}) {
 		t.Errorf("freed %+v", e)
 	}
 	for _, tags := range [][]endpoint.Tag{{endpoint.MessageTag(1), {Kind: 99}}, {{Kind: 99}}} {

@@ -131,7 +131,7 @@ func (m *Mux) leave() { m.life.RUnlock() }
 
 // OpenEndpoint is [Mux.OpenEndpointFor] this process itself.
 func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
-	o := Owner{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	o := Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
 	return m.OpenEndpointFor(ctx, o, Terms{Trusted: true}, req)
 }
 

@@ -123,12 +123,11 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 		return false, errors.Join(err, m.pins.remove())
 	}
 	m.state = bpf.State{
-		Objects:   bpf.ObjectsHash(),
-		Netns:     m.up.netns,
-		NextId:    1,
-		Ifindex:   uint32(m.up.ifindex),
-		Link:      m.up.addr,
-		Interface: interfaceName(m.up.name),
+		Objects: bpf.ObjectsHash(),
+		Netns:   m.up.netns,
+		NextId:  1,
+		Ifindex: uint32(m.up.ifindex),
+		Link:    m.up.addr,
 	}
 	if hidden {
 		m.state.RestoreVlan = 1
@@ -200,12 +199,4 @@ func (m *Mux) start(cfg Config) error {
 	}
 	m.log.Info("mux attached", "interface", m.up.name, "mode", m.progs.mode, "link", m.up.addr, "mtu", m.up.mtu, "taken_over", waiting)
 	return nil
-}
-
-// interfaceName is a name as the kernel's table has it.
-func interfaceName(name string) (chars [16]int8) {
-	for i := range min(len(name), len(chars)-1) {
-		chars[i] = int8(name[i])
-	}
-	return chars
 }

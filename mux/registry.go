@@ -17,8 +17,8 @@ import (
 
 // Owner is the process that an endpoint is opened for.
 type Owner struct {
-	PID      int
-	UID, GID uint32
+	PID int
+	UID uint32
 }
 
 // EndpointInfo is what can be said of an endpoint from outside.
@@ -110,7 +110,6 @@ func (m *Mux) putEndpoint(l *Lease) error {
 		Cookie:       l.cookie,
 		SegmentBytes: uint64(l.segmentBytes),
 		Uid:          l.owner.UID,
-		Gid:          l.owner.GID,
 		Pid:          uint32(l.owner.PID),
 		Slot:         l.at.slot,
 	})

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/wire"
 )
 
 // newSecret is a key of the TCP engine.
@@ -24,7 +25,7 @@ func newSecret() (secret [16]byte) {
 // as an [UnreachableError], EADDRINUSE if the two ends have a connection already
 // or have had one a moment ago, ENETDOWN, and that of ctx.
 func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCPOptions) (*TCPConn, error) {
-	to, ok := tcp.FromNetip(remote)
+	to, ok := wire.AddrPortFrom(remote)
 	if !ok {
 		return nil, syscall.EAFNOSUPPORT
 	}
@@ -105,7 +106,7 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 
 // localTCP reads a local address, for connections to a remote one.
 func (s *Stack) localTCP(local netip.AddrPort, remote [4]byte) (tcp.AddrPort, error) {
-	l, ok := tcp.FromNetip(local)
+	l, ok := wire.AddrPortFrom(local)
 	switch {
 	case !ok:
 		return l, syscall.EAFNOSUPPORT

@@ -51,7 +51,7 @@ func (s *Stack) ListenUDP(local netip.AddrPort, o UDPOptions) (*UDPSocket, error
 
 // DialUDP makes a socket that talks to remote only.
 func (s *Stack) DialUDP(local, remote netip.AddrPort, o UDPOptions) (*UDPSocket, error) {
-	r, ok := udp.FromNetip(remote)
+	r, ok := wire.AddrPortFrom(remote)
 	if !ok {
 		return nil, syscall.EAFNOSUPPORT
 	}
@@ -68,7 +68,7 @@ func (s *Stack) DialUDP(local, remote netip.AddrPort, o UDPOptions) (*UDPSocket,
 var loopback = [4]byte{127, 0, 0, 1}
 
 func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions) (*UDPSocket, error) {
-	l, ok := udp.FromNetip(local)
+	l, ok := wire.AddrPortFrom(local)
 	if !ok {
 		return nil, syscall.EAFNOSUPPORT
 	}

@@ -80,7 +80,7 @@ func (s *Stack) flushAfter(err error) error {
 }
 
 func (c *UDPSocket) destination(to netip.AddrPort) (udp.AddrPort, error) {
-	dst, ok := udp.FromNetip(to)
+	dst, ok := wire.AddrPortFrom(to)
 	switch {
 	case c.udp.Connected():
 		return dst, syscall.EISCONN

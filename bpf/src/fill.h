@@ -89,7 +89,7 @@ enum fill {
 	FILL_UNSOUND, /* the owner's doing */
 };
 
-/* look_at_fill: also when there is no pool, for then nothing is taken from a ring. */
+/* look_at_fill: without a pool nothing is taken from a ring, so that is sound too. */
 static __always_inline enum fill look_at_fill(struct xdp_md *ctx, struct xsk_buff_pool *pool, bool whole)
 {
 	__u32 i, n, cons, known, written;

@@ -60,9 +60,9 @@ struct unet_endpoint {
 	__u64 cookie;        /* of its socket (SO_COOKIE) */
 	__u64 segment_bytes;
 	__u32 uid;           /* whose it is */
-	__u32 gid;
 	__u32 pid;           /* of the process that opened it; 0: not known */
 	__u32 slot;          /* of its socket in port_sockets; ports only */
+	__u32 zero;
 };
 
 /* What the control plane has to know of the mux itself, for the same reason. */
@@ -76,7 +76,6 @@ struct unet_state {
 	__u16 generic;      /* attach mode */
 	__u32 restore_vlan; /* 1: receive VLAN offload was turned off, and is to be turned on again */
 	__u32 zero;
-	char interface[16]; /* the uplink's name when the mux was attached */
 };
 
 /* Something that user space is told of, in the ring buffer alarms. */

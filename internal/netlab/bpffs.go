@@ -46,27 +46,3 @@ func BPFFS(t TB) string {
 	t.Cleanup(func() { dir.Close() })
 	return PathTo(dir)
 }
-
-// MountBPFFS makes a directory and mounts a BPF file system there, so that a
-// run pins its maps and links where nobody else does.
-func MountBPFFS(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
-		return fmt.Errorf("mount a BPF file system at %s: %w", dir, err)
-	}
-	return nil
-}
-
-// UnmountBPFFS undoes MountBPFFS, if it was done. What is still pinned there is
-// unpinned by that.
-func UnmountBPFFS(dir string) error {
-	if err := unix.Unmount(dir, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount %s: %w", dir, err)
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}

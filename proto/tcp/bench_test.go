@@ -31,7 +31,7 @@ func newPair(t testing.TB, cfg Config, o Options) *pair {
 }
 
 func (p *pair) dial(t testing.TB, l *Listener, o Options) {
-	c, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{hostB, 80}, o)
+	c, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestIdleMemory(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for range n {
-		c, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{hostB, 81}, Options{KeepAlive: KeepAlive{Enable: true}})
+		c, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 81}, Options{KeepAlive: KeepAlive{Enable: true}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func BenchmarkOpenClose(b *testing.B) {
 	}
 	for b.Loop() {
 		p.now += 10000
-		c, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{hostB, 81}, Options{})
+		c, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 81}, Options{})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -159,7 +159,7 @@ type connStats struct {
 
 // newConn makes a connection that is in no list yet.
 func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
-	local, remote := unpack(id.local), unpack(id.remote)
+	local, remote := wire.AddrPortOf(id.local), wire.AddrPortOf(id.remote)
 	c := &Conn{
 		pseudo: wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, 0),
 		Owner:  o.Owner, table: t, id: id, opts: o,
@@ -172,8 +172,8 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 }
 
 // Local and Remote are the ends of the connection.
-func (c *Conn) Local() AddrPort  { return unpack(c.id.local) }
-func (c *Conn) Remote() AddrPort { return unpack(c.id.remote) }
+func (c *Conn) Local() AddrPort  { return wire.AddrPortOf(c.id.local) }
+func (c *Conn) Remote() AddrPort { return wire.AddrPortOf(c.id.remote) }
 
 // State is the state that RFC 9293 gives the connection.
 func (c *Conn) State() State { return c.state }

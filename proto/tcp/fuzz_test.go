@@ -39,7 +39,7 @@ func FuzzSegments(f *testing.F) {
 			cfg.NoTimestamps, cfg.NoSACK = true, true
 		}
 		r.tab = NewTable(cfg)
-		r.id = makeTuple(AddrPort{hostA, localPort}, AddrPort{hostB, peerPort})
+		r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
 		if q.rcvWnd == 0 && q.state == Established {
 			r.opts.ReceiveBuffer = 2048
 		}

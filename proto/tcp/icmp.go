@@ -25,8 +25,8 @@ func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
 		return nil
 	}
 	c := t.conns[makeTuple(
-		AddrPort{quoted.Src(), binary.BigEndian.Uint16(b)},
-		AddrPort{quoted.Dst(), binary.BigEndian.Uint16(b[2:])})]
+		AddrPort{Addr: quoted.Src(), Port: binary.BigEndian.Uint16(b)},
+		AddrPort{Addr: quoted.Dst(), Port: binary.BigEndian.Uint16(b[2:])})]
 	if c == nil || !seq.New(binary.BigEndian.Uint32(b[4:])).InWindow(c.sndUna, c.sndMax.From(c.sndUna)) {
 		t.counts[IcmpUnmatched]++
 		return nil

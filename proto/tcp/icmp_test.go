@@ -12,7 +12,7 @@ import (
 // router or the peer sends it: the quote is the header and 8 bytes.
 func unreachable(t *testing.T, typ, code uint8, id tuple, number uint32) (wire.ICMPv4, wire.IPv4) {
 	t.Helper()
-	local, remote := unpack(id.local), unpack(id.remote)
+	local, remote := wire.AddrPortOf(id.local), wire.AddrPortOf(id.remote)
 	packet := make([]byte, 40)
 	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 40, TTL: 1, Protocol: wire.ProtocolTCP, Src: local.Addr, Dst: remote.Addr})
 	wire.PutTCP(packet[20:], &wire.TCPFields{SrcPort: local.Port, DstPort: remote.Port, Seq: number}, 20, 0)
@@ -54,7 +54,7 @@ func TestICMP(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tab := NewTable(Config{Secret: testSecret})
-			conn, err := tab.Dial(0, AddrPort{hostA, 1}, AddrPort{hostB, 2}, Options{})
+			conn, err := tab.Dial(0, AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 2}, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func TestICMP(t *testing.T) {
 // error is not fatal.
 func TestSoftErrorOfTheHandshake(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret, ConnectTimeout: time.Second})
-	conn, err := tab.Dial(0, AddrPort{hostA, 1}, AddrPort{hostB, 2}, Options{})
+	conn, err := tab.Dial(0, AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 2}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func (l *Listener) Addr() AddrPort { return l.local }
 func (t *Table) listenerFor(id tuple) *Listener {
 	var wildcard *Listener
 	for l := t.listeners[id.localPort()]; l != nil; l = l.next {
-		if l.local.word() == id.local {
+		if l.local.Word() == id.local {
 			return l
 		}
 		if l.local.Addr == [4]byte{} {

@@ -25,7 +25,7 @@ func TestLoopback(t *testing.T) {
 			now += 1000
 		}
 	}
-	c, err := tab.Dial(now, AddrPort{Addr: hostA}, AddrPort{hostA, 80}, Options{})
+	c, err := tab.Dial(now, AddrPort{Addr: hostA}, AddrPort{Addr: hostA, Port: 80}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestLoopback(t *testing.T) {
 	}
 
 	// Nobody listens: the refusal comes from the same table.
-	c, err = tab.Dial(now, AddrPort{Addr: hostA}, AddrPort{hostA, 81}, Options{})
+	c, err = tab.Dial(now, AddrPort{Addr: hostA}, AddrPort{Addr: hostA, Port: 81}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

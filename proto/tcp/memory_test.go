@@ -119,7 +119,7 @@ func TestOutOfOrderBound(t *testing.T) {
 
 func TestTimeWaitBound(t *testing.T) {
 	p := newPair(t, Config{MaxTimeWaits: 2}, Options{})
-	l := p.tabs[1].listenerFor(makeTuple(AddrPort{hostB, 80}, AddrPort{}))
+	l := p.tabs[1].listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
 	for i := range 5 {
 		p.conns[0].Close(p.now)
 		p.exchange()

@@ -289,7 +289,7 @@ func checkCase(t *testing.T, q situation, s incoming) {
 	cfg := noOptions
 	cfg.Secret = testSecret
 	r.tab = NewTable(cfg)
-	r.id = makeTuple(AddrPort{hostA, localPort}, AddrPort{hostB, peerPort})
+	r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
 	if q.rcvWnd == 0 && q.state == Established {
 		r.opts.ReceiveBuffer = 2048
 	}

@@ -11,14 +11,14 @@ const portSteps = 64
 // A pair in TIME-WAIT that could be replaced is taken only if there is no other.
 func (t *Table) ephemeralPort(now Time, local, remote AddrPort) (uint16, bool) {
 	n := t.portCount()
-	addr := AddrPort{Addr: local.Addr}.word()
-	offset := t.hash.sum(usePort, addr, remote.word()) % uint64(n)
-	step := &t.portSteps[t.hash.sum(usePortStep, addr, remote.word())%portSteps]
+	addr := AddrPort{Addr: local.Addr}.Word()
+	offset := t.hash.sum(usePort, addr, remote.Word()) % uint64(n)
+	step := &t.portSteps[t.hash.sum(usePortStep, addr, remote.Word())%portSteps]
 	fallback := uint16(0)
 	for range n {
 		p := t.portAt(uint32((offset + uint64(*step)) % uint64(n)))
 		*step++
-		id := makeTuple(AddrPort{local.Addr, p}, remote)
+		id := makeTuple(AddrPort{Addr: local.Addr, Port: p}, remote)
 		if t.conns[id] != nil || t.listenerFor(id) != nil || id.local == id.remote {
 			continue
 		}

@@ -244,7 +244,7 @@ func (t *Table) EmitReply(b []byte) int {
 	r.pending = false
 	n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &r.options)
 	n += wire.TCPHeaderLen
-	local, remote := unpack(r.id.local), unpack(r.id.remote)
+	local, remote := wire.AddrPortOf(r.id.local), wire.AddrPortOf(r.id.remote)
 	pseudo := wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, uint16(n))
 	wire.PutTCP(b, &r.fields, n, addSums(sum, pseudo))
 	t.counts[SegmentsSent]++

@@ -134,7 +134,7 @@ func (r *runner) call(w []string) {
 			r.fatalf("%s", got)
 		}
 	case "redial":
-		_, err := r.tab.Dial(r.now, AddrPort{hostA, localPort}, AddrPort{hostB, peerPort}, r.opts)
+		_, err := r.tab.Dial(r.now, AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort}, r.opts)
 		r.result([]string{"", "", "=", strings.Join(append(w, "none")[1:2], "")}, 0, err)
 	case "timer":
 		// The connection's next timer, from now. The table may be told earlier.

@@ -101,7 +101,7 @@ func runScript(t *testing.T, s script, text string) {
 	s.cfg.Secret = testSecret
 	s.cfg.ReleaseFrame = func(id uint64) { delete(r.frames, id) }
 	r.tab = NewTable(s.cfg)
-	r.id = makeTuple(AddrPort{hostA, localPort}, AddrPort{hostB, peerPort})
+	r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
 	for i, l := range strings.Split(text, "\n") {
 		r.line = i
 		if l, _, _ = strings.Cut(l, "#"); strings.TrimSpace(l) != "" {
@@ -186,7 +186,7 @@ func (r *runner) run(w []string) {
 		}
 		r.advance(r.now.add(d))
 	case w[0] == "dial":
-		c, err := r.tab.Dial(r.now, AddrPort{hostA, localPort}, AddrPort{hostB, peerPort}, r.opts)
+		c, err := r.tab.Dial(r.now, AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort}, r.opts)
 		r.must(err)
 		r.c, r.dialed = c, true
 	case w[0] == "listen":

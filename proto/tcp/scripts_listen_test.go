@@ -165,19 +165,19 @@ func TestListenConflicts(t *testing.T) {
 		}
 		return l
 	}
-	a := listen(AddrPort{hostA, 80})
-	b := listen(AddrPort{hostB, 80})
-	for _, at := range []AddrPort{{hostA, 80}, {hostB, 80}, {Port: 80}} {
+	a := listen(AddrPort{Addr: hostA, Port: 80})
+	b := listen(AddrPort{Addr: hostB, Port: 80})
+	for _, at := range []AddrPort{{Addr: hostA, Port: 80}, {Addr: hostB, Port: 80}, {Port: 80}} {
 		if _, err := tab.Listen(at, ListenOptions{}); err == nil {
 			t.Errorf("listens at %v twice", at)
 		}
 	}
-	if tab.listenerFor(makeTuple(AddrPort{hostB, 80}, AddrPort{})) != b || tab.listenerFor(makeTuple(AddrPort{hostA, 80}, AddrPort{})) != a {
+	if tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{})) != b || tab.listenerFor(makeTuple(AddrPort{Addr: hostA, Port: 80}, AddrPort{})) != a {
 		t.Error("the wrong listener")
 	}
 	a.Close()
 	a.Close()
-	if tab.listenerFor(makeTuple(AddrPort{hostA, 80}, AddrPort{})) != nil || tab.listenerFor(makeTuple(AddrPort{hostB, 80}, AddrPort{})) != b {
+	if tab.listenerFor(makeTuple(AddrPort{Addr: hostA, Port: 80}, AddrPort{})) != nil || tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{})) != b {
 		t.Error("closed the wrong one")
 	}
 	b.Close()

@@ -113,7 +113,7 @@ func wakeUps(t *testing.T, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{hostB, 80}, o[0]); err != nil {
+	if apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o[0]); err != nil {
 		t.Fatal(err)
 	}
 	start := w.now

@@ -147,7 +147,7 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 	var err error
 	if simultaneous {
 		for i := range apps {
-			apps[i].c, err = w.hosts[i].tab.Dial(w.now, AddrPort{w.hosts[i].addr, uint16(1000 + i)}, AddrPort{w.hosts[1-i].addr, uint16(1001 - i)}, o[i])
+			apps[i].c, err = w.hosts[i].tab.Dial(w.now, AddrPort{Addr: w.hosts[i].addr, Port: uint16(1000 + i)}, AddrPort{Addr: w.hosts[1-i].addr, Port: uint16(1001 - i)}, o[i])
 			if err != nil {
 				w.fatalf("%v", err)
 			}
@@ -157,7 +157,7 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 		if err != nil {
 			w.fatalf("%v", err)
 		}
-		apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{hostB, 80}, o[0])
+		apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o[0])
 		if err != nil {
 			w.fatalf("%v", err)
 		}

@@ -3,7 +3,6 @@ package tcp
 import (
 	"bytes"
 	"encoding/binary"
-	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -32,12 +31,12 @@ func TestSipHash(t *testing.T) {
 
 func TestISN(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret})
-	id := makeTuple(AddrPort{hostA, 1}, AddrPort{hostB, 2})
+	id := makeTuple(AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 2})
 	first := tab.isn(0, id)
 	if d := tab.isn(Time(time.Second), id).From(first); d != 250000 {
 		t.Errorf("%d numbers in a second, RFC 6528 has 250000", d)
 	}
-	other := tab.isn(0, makeTuple(AddrPort{hostA, 1}, AddrPort{hostB, 3}))
+	other := tab.isn(0, makeTuple(AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 3}))
 	secret := NewTable(Config{Secret: [16]byte{9}}).isn(0, id)
 	if other == first || secret == first {
 		t.Error("does not depend on the ends, or not on the secret")
@@ -50,11 +49,11 @@ func TestDialErrors(t *testing.T) {
 		local, remote AddrPort
 		want          error
 	}{
-		{AddrPort{}, AddrPort{hostB, 80}, syscall.EINVAL},
-		{AddrPort{Addr: hostA}, AddrPort{hostB, 0}, syscall.EINVAL},
-		{AddrPort{Addr: hostA}, AddrPort{[4]byte{224, 0, 0, 1}, 80}, syscall.EINVAL},
-		{AddrPort{Addr: hostA}, AddrPort{[4]byte{255, 255, 255, 255}, 80}, syscall.EINVAL},
-		{AddrPort{hostA, 80}, AddrPort{hostA, 80}, syscall.EADDRINUSE},
+		{AddrPort{}, AddrPort{Addr: hostB, Port: 80}, syscall.EINVAL},
+		{AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 0}, syscall.EINVAL},
+		{AddrPort{Addr: hostA}, AddrPort{Addr: [4]byte{224, 0, 0, 1}, Port: 80}, syscall.EINVAL},
+		{AddrPort{Addr: hostA}, AddrPort{Addr: [4]byte{255, 255, 255, 255}, Port: 80}, syscall.EINVAL},
+		{AddrPort{Addr: hostA, Port: 80}, AddrPort{Addr: hostA, Port: 80}, syscall.EADDRINUSE},
 	} {
 		if _, err := tab.Dial(0, c.local, c.remote, Options{}); err != c.want {
 			t.Errorf("%v to %v: %v, want %v", c.local, c.remote, err, c.want)
@@ -64,7 +63,7 @@ func TestDialErrors(t *testing.T) {
 	for _, port := range []uint16{80, 81} {
 		seen := map[uint16]bool{}
 		for range 3 {
-			c, err := tab.Dial(0, AddrPort{Addr: hostA}, AddrPort{hostB, port}, Options{})
+			c, err := tab.Dial(0, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: port}, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,10 +72,10 @@ func TestDialErrors(t *testing.T) {
 		if !seen[7000] || !seen[7001] || !seen[7010] {
 			t.Errorf("ports %v", seen)
 		}
-		if _, err := tab.Dial(0, AddrPort{Addr: hostA}, AddrPort{hostB, port}, Options{}); err != syscall.EADDRNOTAVAIL {
+		if _, err := tab.Dial(0, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: port}, Options{}); err != syscall.EADDRNOTAVAIL {
 			t.Errorf("a fourth: %v", err)
 		}
-		if _, err := tab.Dial(0, AddrPort{hostA, 7000}, AddrPort{hostB, port}, Options{}); err != syscall.EADDRINUSE {
+		if _, err := tab.Dial(0, AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: port}, Options{}); err != syscall.EADDRINUSE {
 			t.Errorf("the same again: %v", err)
 		}
 	}
@@ -88,7 +87,7 @@ func TestEphemeralPorts(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret})
 	starts := map[uint16]bool{}
 	for i := range 50 {
-		remote := AddrPort{[4]byte{10, 0, 1, byte(i)}, 80}
+		remote := AddrPort{Addr: [4]byte{10, 0, 1, byte(i)}, Port: 80}
 		p, ok := tab.ephemeralPort(0, AddrPort{Addr: hostA}, remote)
 		if !ok || p < firstEphemeral || p > lastEphemeral {
 			t.Fatalf("port %d", p)
@@ -100,7 +99,7 @@ func TestEphemeralPorts(t *testing.T) {
 	}
 	seen := map[uint16]bool{}
 	for range lastEphemeral - firstEphemeral + 1 {
-		p, ok := tab.ephemeralPort(0, AddrPort{Addr: hostA}, AddrPort{hostB, 80})
+		p, ok := tab.ephemeralPort(0, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80})
 		if !ok || seen[p] {
 			t.Fatalf("port %d again before all were used", p)
 		}
@@ -155,7 +154,7 @@ func TestPartialChecksums(t *testing.T) {
 // Connections that are always ready take turns.
 func TestPostpone(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
-	l := p.tabs[1].listenerFor(makeTuple(AddrPort{hostB, 80}, AddrPort{}))
+	l := p.tabs[1].listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
 	a := p.conns[0]
 	p.dial(t, l, Options{Cork: -1})
 	b := p.conns[0]
@@ -221,7 +220,7 @@ func TestGopacketReadsOurSegments(t *testing.T) {
 	if seg := check(b[:c.Emit(p.now, b)], hostA, hostB); !seg.RST {
 		t.Error("no RST")
 	}
-	syn, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{hostB, 81}, Options{})
+	syn, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 81}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,30 +252,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestAddrPort(t *testing.T) {
-	for _, c := range []struct {
-		in   string
-		want AddrPort
-		ok   bool
-	}{
-		{"10.0.0.1:80", AddrPort{hostA, 80}, true},
-		{"[::ffff:10.0.0.1]:80", AddrPort{hostA, 80}, true},
-		{"[::]:7", AddrPort{Port: 7}, true},
-		{"[::1]:7", AddrPort{}, false},
-	} {
-		got, ok := FromNetip(netip.MustParseAddrPort(c.in))
-		if got != c.want || ok != c.ok {
-			t.Errorf("%s: %v, %v", c.in, got, ok)
-		}
-		if ok && unpack(got.word()) != got {
-			t.Errorf("%v: packed and unpacked", got)
-		}
-	}
-	if (AddrPort{hostA, 80}).String() != "10.0.0.1:80" {
-		t.Error("text")
-	}
-}
-
 // Close leaves nothing behind but what has been received, and does so in the same
 // order every time.
 func TestTableClose(t *testing.T) {
@@ -284,7 +259,7 @@ func TestTableClose(t *testing.T) {
 	for i := range orders {
 		p := newPair(t, Config{}, Options{})
 		tab := p.tabs[1]
-		l := tab.listenerFor(makeTuple(AddrPort{hostB, 80}, AddrPort{}))
+		l := tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
 		kept := p.conns[1]
 		for range 10 {
 			p.conns[0].Write(p.now, make([]byte, 700))
@@ -294,7 +269,7 @@ func TestTableClose(t *testing.T) {
 		p.conns[1].Close(p.now)
 		p.conns[0].Close(p.now)
 		p.exchange()
-		waiting, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{hostB, 80}, Options{})
+		waiting, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

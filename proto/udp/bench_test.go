@@ -5,7 +5,7 @@ import (
 )
 
 func TestNoAllocations(t *testing.T) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	tab := NewTable(Config{})
 	bound, err := tab.Open(local, AddrPort{}, Options{Reuse: true})
 	if err != nil {
@@ -54,7 +54,7 @@ func TestNoAllocations(t *testing.T) {
 }
 
 func BenchmarkLookup(b *testing.B) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	for _, c := range []struct {
 		name  string
 		peers int
@@ -66,7 +66,7 @@ func BenchmarkLookup(b *testing.B) {
 				tab.Open(local, AddrPort{}, Options{Reuse: true})
 			}
 			for i := range c.peers {
-				tab.Open(local, AddrPort{hostB, uint16(1234 + i)}, Options{Reuse: true})
+				tab.Open(local, AddrPort{Addr: hostB, Port: uint16(1234 + i)}, Options{Reuse: true})
 			}
 			for b.Loop() {
 				if tab.Lookup(peer, local) == nil {
@@ -78,7 +78,7 @@ func BenchmarkLookup(b *testing.B) {
 }
 
 func BenchmarkProcessPop(b *testing.B) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	for _, connected := range []bool{false, true} {
 		name, remote := "bound", AddrPort{}
 		if connected {
@@ -103,7 +103,7 @@ func BenchmarkProcessPop(b *testing.B) {
 
 func BenchmarkEmit(b *testing.B) {
 	tab := NewTable(Config{})
-	s, err := tab.Open(AddrPort{hostA, 7000}, AddrPort{hostB, 1234}, Options{})
+	s, err := tab.Open(AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}, Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

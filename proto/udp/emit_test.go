@@ -12,10 +12,10 @@ import (
 )
 
 func TestEmit(t *testing.T) {
-	local, peer, other := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}, AddrPort{hostC, 9}
+	local, peer, other := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}, AddrPort{Addr: hostC, Port: 9}
 	tab := NewTable(Config{})
 	conn := mustOpen(t, tab, local, peer, Options{})
-	bound := mustOpen(t, tab, AddrPort{hostA, 7001}, AddrPort{}, Options{})
+	bound := mustOpen(t, tab, AddrPort{Addr: hostA, Port: 7001}, AddrPort{}, Options{})
 	b := make([]byte, 70000)
 
 	check := func(s *Socket, dst AddrPort, payload string) {
@@ -62,7 +62,7 @@ func TestEmit(t *testing.T) {
 		want    error
 	}{
 		{bound, AddrPort{}, 1, syscall.EDESTADDRREQ},
-		{bound, AddrPort{hostB, 0}, 1, syscall.EINVAL},
+		{bound, AddrPort{Addr: hostB, Port: 0}, 1, syscall.EINVAL},
 		{bound, other, wire.MaxUDPPayload + 1, syscall.EMSGSIZE},
 		{conn, AddrPort{}, wire.MaxUDPPayload + 1, syscall.EMSGSIZE},
 	} {

@@ -10,10 +10,10 @@ import (
 // each must end in exactly one counter, or for a super-frame in as many as it
 // has parts, and what is queued must be a part of the input.
 func FuzzProcess(f *testing.F) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	f.Add(datagram(peer, local, "payload"), uint16(0), true)
 	f.Add(datagram(peer, local, "aaaabbbbcc"), uint16(4), false)
-	f.Add(datagram(peer, AddrPort{hostA, 7001}, "x"), uint16(0), false)
+	f.Add(datagram(peer, AddrPort{Addr: hostA, Port: 7001}, "x"), uint16(0), false)
 	f.Add([]byte("\x04\xd2\x1b\x58\x00\x08\x00\x00"), uint16(1), false)
 	f.Add([]byte("\x04\xd2\x1b\x58\x00\x07\x00\x00"), uint16(0), true)
 	f.Add([]byte{}, uint16(9), true)
@@ -50,7 +50,7 @@ func FuzzProcess(f *testing.F) {
 }
 
 func FuzzProcessICMP(f *testing.F) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	packet := make([]byte, 28)
 	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 28, Protocol: 17, Src: hostA, Dst: hostB})
 	copy(packet[20:], datagram(local, peer, ""))

@@ -36,7 +36,7 @@ func unreachable(t *testing.T, typ, code uint8, proto uint8, src, dst AddrPort) 
 }
 
 func TestICMPErrors(t *testing.T) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	for _, c := range []struct {
 		name      string
 		remote    AddrPort // of the socket
@@ -54,8 +54,8 @@ func TestICMPErrors(t *testing.T) {
 		{"a route that flaps", peer, 3, 1, 17, peer, nil},
 		{"time exceeded", peer, 11, 0, 17, peer, nil},
 		{"about TCP", peer, 3, 3, 6, peer, nil},
-		{"about another peer", peer, 3, 3, 17, AddrPort{hostC, 1234}, nil},
-		{"about another port", peer, 3, 3, 17, AddrPort{hostB, 1235}, nil},
+		{"about another peer", peer, 3, 3, 17, AddrPort{Addr: hostC, Port: 1234}, nil},
+		{"about another port", peer, 3, 3, 17, AddrPort{Addr: hostB, Port: 1235}, nil},
 		{"not connected", AddrPort{}, 3, 3, 17, peer, nil},
 	} {
 		tab := NewTable(Config{})
@@ -79,7 +79,7 @@ func TestICMPErrors(t *testing.T) {
 
 // A quote too short for the ports, or of a later fragment, is nobody's.
 func TestICMPShortQuote(t *testing.T) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	tab := NewTable(Config{})
 	mustOpen(t, tab, local, peer, Options{})
 	m, q := unreachable(t, 3, 3, 17, local, peer)

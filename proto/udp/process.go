@@ -146,7 +146,7 @@ func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) *Socket {
 		return nil
 	}
 	// The quoted packet is ours: its source is our local end.
-	s := t.Lookup(AddrPort{quoted.Dst(), dstPort}, AddrPort{quoted.Src(), srcPort})
+	s := t.Lookup(AddrPort{Addr: quoted.Dst(), Port: dstPort}, AddrPort{Addr: quoted.Src(), Port: srcPort})
 	if s == nil || !s.Connected() {
 		return nil
 	}

@@ -128,13 +128,13 @@ func (t *Table) Close(s *Socket) {
 func (t *Table) EphemeralPort(addr [4]byte) (uint16, bool) {
 	const n = lastEphemeral - firstEphemeral + 1
 	for range 64 {
-		if p := firstEphemeral + uint16(t.cfg.Rand()%n); !t.overlaps(AddrPort{addr, p}) {
+		if p := firstEphemeral + uint16(t.cfg.Rand()%n); !t.overlaps(AddrPort{Addr: addr, Port: p}) {
 			return p, true
 		}
 	}
 	start := t.cfg.Rand() % n
 	for i := range uint32(n) {
-		if p := firstEphemeral + uint16((start+i)%n); !t.overlaps(AddrPort{addr, p}) {
+		if p := firstEphemeral + uint16((start+i)%n); !t.overlaps(AddrPort{Addr: addr, Port: p}) {
 			return p, true
 		}
 	}

@@ -8,8 +8,8 @@ import (
 
 // Which of several sockets a datagram is for.
 func TestLookupOrder(t *testing.T) {
-	peer, other := AddrPort{hostC, 9}, AddrPort{hostC, 10}
-	toA, toB := AddrPort{hostA, 53}, AddrPort{hostB, 53}
+	peer, other := AddrPort{Addr: hostC, Port: 9}, AddrPort{Addr: hostC, Port: 10}
+	toA, toB := AddrPort{Addr: hostA, Port: 53}, AddrPort{Addr: hostB, Port: 53}
 	wildcard := AddrPort{Port: 53}
 	for _, c := range []struct {
 		name          string
@@ -76,8 +76,8 @@ func TestLookupAgainstModel(t *testing.T) {
 		return points
 	}
 	for step := range 20000 {
-		local := AddrPort{addrs[random(3)], ports[random(len(ports))]}
-		remote := AddrPort{[4]byte{10, 1, 0, byte(1 + random(2))}, uint16(1 + random(2))}
+		local := AddrPort{Addr: addrs[random(3)], Port: ports[random(len(ports))]}
+		remote := AddrPort{Addr: [4]byte{10, 1, 0, byte(1 + random(2))}, Port: uint16(1 + random(2))}
 		switch random(3) {
 		case 0:
 			to := remote
@@ -103,7 +103,7 @@ func TestLookupAgainstModel(t *testing.T) {
 				open = append(open[:i], open[i+1:]...)
 			}
 		}
-		dst := AddrPort{addrs[1+random(2)], ports[random(len(ports))]}
+		dst := AddrPort{Addr: addrs[1+random(2)], Port: ports[random(len(ports))]}
 		var want *Socket
 		for _, s := range open {
 			if p := score(s, remote, dst); p > 0 && (want == nil || p > score(want, remote, dst)) {
@@ -128,8 +128,8 @@ func TestLookupAgainstModel(t *testing.T) {
 }
 
 func TestOpenConflicts(t *testing.T) {
-	peer, other := AddrPort{hostC, 9}, AddrPort{hostC, 10}
-	a, b, any := AddrPort{hostA, 80}, AddrPort{hostB, 80}, AddrPort{Port: 80}
+	peer, other := AddrPort{Addr: hostC, Port: 9}, AddrPort{Addr: hostC, Port: 10}
+	a, b, any := AddrPort{Addr: hostA, Port: 80}, AddrPort{Addr: hostB, Port: 80}, AddrPort{Port: 80}
 	for _, c := range []struct {
 		name           string
 		first, second  [2]AddrPort
@@ -148,7 +148,7 @@ func TestOpenConflicts(t *testing.T) {
 		{"connected next to bound, reused", [2]AddrPort{a}, [2]AddrPort{a, peer}, true, true, nil},
 		{"two peers, reused", [2]AddrPort{a, other}, [2]AddrPort{a, peer}, true, true, nil},
 		{"one peer twice, reused", [2]AddrPort{a, peer}, [2]AddrPort{a, peer}, true, true, syscall.EADDRINUSE},
-		{"half a remote", [2]AddrPort{a}, [2]AddrPort{b, {hostC, 0}}, false, false, syscall.EINVAL},
+		{"half a remote", [2]AddrPort{a}, [2]AddrPort{b, {Addr: hostC, Port: 0}}, false, false, syscall.EINVAL},
 		{"the other half", [2]AddrPort{a}, [2]AddrPort{b, {Port: 5}}, false, false, syscall.EINVAL},
 	} {
 		tab := NewTable(Config{})
@@ -199,7 +199,7 @@ func TestEphemeralPortsRunOut(t *testing.T) {
 	// most are opened by number.
 	for p := firstEphemeral; p <= lastEphemeral; p++ {
 		if p%1000 != 0 {
-			mustOpen(t, tab, AddrPort{hostA, uint16(p)}, AddrPort{}, Options{})
+			mustOpen(t, tab, AddrPort{Addr: hostA, Port: uint16(p)}, AddrPort{}, Options{})
 			seen[uint16(p)] = true
 		}
 	}

@@ -3,7 +3,6 @@ package udp
 import (
 	"bytes"
 	"encoding/binary"
-	"net/netip"
 	"testing"
 
 	"github.com/unet-go/unet/wire"
@@ -50,7 +49,7 @@ func mustPop(t *testing.T, s *Socket, payload string, from AddrPort, frame uint6
 func TestDeliver(t *testing.T) {
 	tab := NewTable(Config{})
 	owner := new(int)
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	s := mustOpen(t, tab, local, AddrPort{}, Options{Owner: owner})
 	for i, p := range []string{"one", "", "three"} {
 		got, n, v := send(tab, peer, local, p, uint64(i))
@@ -72,7 +71,7 @@ func TestDeliver(t *testing.T) {
 // The payload in the queue is the frame's own memory, without the padding.
 func TestDeliverBorrows(t *testing.T) {
 	tab := NewTable(Config{})
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	s := mustOpen(t, tab, local, AddrPort{}, Options{})
 	b := append(datagram(peer, local, "payload"), "padding"...)
 	if _, n, v := tab.Process(&Inbound{Src: peer.Addr, Dst: local.Addr, Data: b, Heap: true}); n != 1 || v != Queued {
@@ -86,7 +85,7 @@ func TestDeliverBorrows(t *testing.T) {
 }
 
 func TestDropReasons(t *testing.T) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	good := datagram(peer, local, "payload")
 	changed := func(f func(b []byte)) []byte { b := bytes.Clone(good); f(b); return b }
 	partial := changed(func(b []byte) {
@@ -109,7 +108,7 @@ func TestDropReasons(t *testing.T) {
 		{"short", good[:7], false, BadLength, func(c Counters) uint64 { return c.BadLength }},
 		{"cut", good[:len(good)-1], false, BadLength, func(c Counters) uint64 { return c.BadLength }},
 		{"length 7", changed(func(b []byte) { b[5] = 7 }), false, BadLength, func(c Counters) uint64 { return c.BadLength }},
-		{"another port", datagram(peer, AddrPort{hostA, 7001}, "x"), false, NoSocket, func(c Counters) uint64 { return c.NoSocket }},
+		{"another port", datagram(peer, AddrPort{Addr: hostA, Port: 7001}, "x"), false, NoSocket, func(c Counters) uint64 { return c.NoSocket }},
 	} {
 		tab := NewTable(Config{PartialChecksums: c.partial})
 		mustOpen(t, tab, local, AddrPort{}, Options{})
@@ -125,7 +124,7 @@ func TestDropReasons(t *testing.T) {
 }
 
 func TestQueueBounds(t *testing.T) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	tab := NewTable(Config{})
 	s := mustOpen(t, tab, local, AddrPort{}, Options{QueueDatagrams: 3, QueueBytes: 100})
 	fill := func(size int) Verdict {
@@ -165,7 +164,7 @@ func TestQueueBounds(t *testing.T) {
 }
 
 func TestSuperFrame(t *testing.T) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	for _, c := range []struct {
 		payload string
 		gso     uint16
@@ -211,7 +210,7 @@ func TestSuperFrame(t *testing.T) {
 }
 
 func TestCloseKeepsQueue(t *testing.T) {
-	local, peer := AddrPort{hostA, 7000}, AddrPort{hostB, 1234}
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	tab := NewTable(Config{})
 	s := mustOpen(t, tab, local, AddrPort{}, Options{})
 	send(tab, peer, local, "left", 42)
@@ -220,31 +219,6 @@ func TestCloseKeepsQueue(t *testing.T) {
 		t.Errorf("after Close: %v", v)
 	}
 	mustPop(t, s, "left", peer, 42)
-}
-
-func TestFromNetip(t *testing.T) {
-	for _, c := range []struct {
-		in   netip.AddrPort
-		want AddrPort
-		ok   bool
-	}{
-		{netip.MustParseAddrPort("10.0.0.1:7"), AddrPort{hostA, 7}, true},
-		{netip.MustParseAddrPort("[::ffff:10.0.0.1]:7"), AddrPort{hostA, 7}, true},
-		{netip.MustParseAddrPort("0.0.0.0:7"), AddrPort{Port: 7}, true},
-		{netip.MustParseAddrPort("[::]:7"), AddrPort{Port: 7}, true},
-		{netip.AddrPort{}, AddrPort{}, true},
-		{netip.AddrPortFrom(netip.Addr{}, 7), AddrPort{Port: 7}, true},
-		{netip.MustParseAddrPort("[2001:db8::1]:7"), AddrPort{}, false},
-	} {
-		got, ok := FromNetip(c.in)
-		if got != c.want || ok != c.ok {
-			t.Errorf("%v: %v, %v", c.in, got, ok)
-		}
-	}
-	a := AddrPort{hostA, 7}
-	if back, ok := FromNetip(a.Netip()); back != a || !ok || a.String() != "10.0.0.1:7" {
-		t.Errorf("%v", back)
-	}
 }
 
 func TestVerdictString(t *testing.T) {

@@ -27,7 +27,8 @@ type Config struct {
 // Lab is up to three pairs of hosts. It runs one measurement at a time.
 type Lab struct {
 	cfg    Config
-	dir    string   // of the daemons' sockets, policy and pins
+	dir    string   // of the daemons' sockets and policy
+	pins   *os.File // the BPF file system in which they pin, for as long as this is open
 	self   *os.File // this executable
 	plain  *netlab.Pair
 	muxed  *site
@@ -102,11 +103,11 @@ func (l *Lab) makeDir() (err error) {
 	if err := os.WriteFile(l.policy(), fmt.Appendf(nil, policy, netlab.NobodyID), 0o600); err != nil {
 		return err
 	}
-	return netlab.MountBPFFS(l.bpffs())
+	l.pins, err = netlab.OpenBPFFS("0700")
+	return err
 }
 
 func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
-func (l *Lab) bpffs() string  { return filepath.Join(l.dir, "bpf") }
 
 // Close stops the daemons and takes everything down.
 func (l *Lab) Close() error {
@@ -123,7 +124,10 @@ func (l *Lab) Close() error {
 		errs = append(errs, l.self.Close())
 	}
 	if l.dir != "" {
-		errs = append(errs, netlab.UnmountBPFFS(l.bpffs()), os.RemoveAll(l.dir))
+		errs = append(errs, os.RemoveAll(l.dir))
+	}
+	if l.pins != nil {
+		errs = append(errs, l.pins.Close())
 	}
 	*l = Lab{}
 	return errors.Join(errs...)

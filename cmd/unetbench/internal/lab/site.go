@@ -37,7 +37,7 @@ func (l *Lab) openSite(ctx context.Context, name string) (_ *site, err error) {
 		return nil, err
 	}
 	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
-		d, err := startDaemon(ctx, h, l.cfg.Unetd, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", l.bpffs())
+		d, err := startDaemon(ctx, h, l.cfg.Unetd, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins))
 		if err != nil {
 			return nil, err
 		}

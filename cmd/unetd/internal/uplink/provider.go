@@ -123,7 +123,7 @@ func (u *Uplink) terms(r *policy.Rule) mux.Terms {
 }
 
 func owner(peer control.Peer) mux.Owner {
-	return mux.Owner{PID: peer.PID, UID: peer.UID, GID: peer.GID}
+	return mux.Owner{PID: peer.PID, UID: peer.UID}
 }
 
 func infoOf(e mux.EndpointInfo) control.EndpointInfo {
