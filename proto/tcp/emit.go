@@ -40,6 +40,9 @@ func (c *Conn) makePlan() plan {
 		}
 	case FinWait2:
 	default:
+		if c.send.cursor == nil && !c.finQueued {
+			break // all has been sent
+		}
 		if p := c.planText(); p.text > 0 || p.fin {
 			p.action = sendText
 			return p

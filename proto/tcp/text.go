@@ -162,16 +162,14 @@ func (c *Conn) windowField() uint16 {
 	return uint16(field)
 }
 
-// mayUpdateWindow sends a window update when the application has read enough to
-// make one worth it.
-func (c *Conn) mayUpdateWindow() {
+// windowUpdateDue reports whether the application has read enough to make a
+// window update worth it.
+func (c *Conn) windowUpdateDue() bool {
 	if !c.state.synchronized() || c.gotFin || c.state == TimeWait {
-		return
+		return false
 	}
 	offered := int(c.rcvAdv.From(c.rcvNxt))
 	free := c.opts.ReceiveBuffer - c.recv.bytes
 	grow := min(free, 0xffff<<c.rcvScale) - offered
-	if grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4) {
-		c.ackNow = true
-	}
+	return grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4)
 }

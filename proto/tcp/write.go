@@ -202,6 +202,6 @@ func (c *Conn) SetBuffers(now Time, send, receive int) {
 	if receive > 0 {
 		c.opts.ReceiveBuffer = min(max(receive, minBuffer), maxBuffer)
 	}
-	c.mayUpdateWindow()
+	c.ackNow = c.ackNow || c.windowUpdateDue()
 	c.update(now)
 }
