@@ -170,9 +170,18 @@ func (l *lab) connect(t *testing.T, dial bool) (ours *unet.TCPConn, kernel *net.
 	return accepted.(*unet.TCPConn), dialled.(*net.TCPConn)
 }
 
-// Text of all sizes arrives byte for byte, both ways at once.
+// Text of all sizes arrives byte for byte, both ways at once: to one who is trusted in
+// the super-frames that the kernel peer sends, to another in what these are cut into.
 func TestTCPTransferWithKernel(t *testing.T) {
-	l := openLab(t)
+	for _, trusted := range []bool{true, false} {
+		t.Run(fmt.Sprint("trusted ", trusted), func(t *testing.T) {
+			l := openLabFor(t, mux.Terms{Trusted: trusted})
+			transferWithKernel(t, l)
+		})
+	}
+}
+
+func transferWithKernel(t *testing.T, l *lab) {
 	for _, size := range []int{1, 1448, 1449, 100_000, 20_000_000} {
 		text := make([]byte, size)
 		rand.NewChaCha8([32]byte{5}).Read(text)

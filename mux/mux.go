@@ -140,7 +140,8 @@ type Terms struct {
 	// Trusted owners may receive frames of several buffers on a port, as a kernel
 	// peer on a virtual link sends them (TSO). The kernel's way of receiving those
 	// relies on the owner's fill ring: one who changes it at the right moment brings
-	// the kernel down. Everybody else's longer frames are dropped (deliver_too_long).
+	// the kernel down. Everybody else's super-frames are cut on the way (rx_cut), and
+	// what is longer than a frame of the segment even so is dropped (deliver_too_long).
 	Trusted bool
 	// Registered is how much memory the owner's user may have registered with
 	// sockets in all, in bytes, by the kernel's own count (xsk.Charge); 0: it is not

@@ -225,21 +225,26 @@ func TestICMPErrorReachesTheSender(t *testing.T) {
 }
 
 // A super-frame (UDP_SEGMENT) arrives with the size to cut it by, through a
-// port and straight from a queue. In native mode the kernel has cut it.
+// port and straight from a queue. In native mode the kernel has cut it, and for an
+// owner who is not trusted it does so on the way to the port.
 func TestSuperFrame(t *testing.T) {
 	const size, total = 1000, 4500
 	text := strings.Repeat("abcdefghi ", total/10)
 	for _, c := range []struct {
-		mode   mux.Mode
-		attach endpoint.Attachment
+		mode    mux.Mode
+		attach  endpoint.Attachment
+		trusted bool
+		counter string
 	}{
-		{mux.ModeGeneric, endpoint.AttachPort},
-		{mux.ModeGeneric, endpoint.AttachQueue},
-		{mux.ModeNative, endpoint.AttachPort},
+		{mux.ModeGeneric, endpoint.AttachPort, true, "rx_port"},
+		{mux.ModeGeneric, endpoint.AttachPort, false, "rx_cut"},
+		{mux.ModeGeneric, endpoint.AttachQueue, true, "rx_queue"},
+		{mux.ModeNative, endpoint.AttachPort, true, "rx_port"},
+		{mux.ModeNative, endpoint.AttachPort, false, "rx_port"},
 	} {
-		t.Run(c.mode.String()+" "+c.attach.String(), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.mode, " ", c.attach, " trusted ", c.trusted), func(t *testing.T) {
 			l := openLab(t, c.mode)
-			a := l.openRequest(endpoint.Request{Attach: c.attach, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+			a := l.openFor(mux.Terms{Trusted: c.trusted}, endpoint.Request{Attach: c.attach, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 			b := kernelUDP(t, l.B, "10.0.0.2:9000")
 			raw, err := b.SyscallConn()
 			must(t, err)
@@ -247,7 +252,7 @@ func TestSuperFrame(t *testing.T) {
 			must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }))
 			must(t, opt)
 			sendTo(t, b, "10.0.0.1:7000", text)
-			if c.mode == mux.ModeNative {
+			if c.mode == mux.ModeNative || !c.trusted {
 				for rest := text; rest != ""; {
 					r := a.recv()
 					payload := string(packet(t, r.frame).Layer(layers.LayerTypeUDP).LayerPayload())
@@ -255,6 +260,9 @@ func TestSuperFrame(t *testing.T) {
 						t.Fatalf("datagram of %d bytes, gso size %d", len(payload), r.gsoSize)
 					}
 					rest = rest[len(payload):]
+				}
+				if l.count()[c.counter] == 0 {
+					t.Errorf("counters: %v", l.count())
 				}
 				return
 			}
@@ -347,4 +355,23 @@ func TestNativeLossIsCounted(t *testing.T) {
 	if c := l.count(); c["tx_uplink"] != 2 || c["lost_port_redirect"] != 1 {
 		t.Errorf("counters: %v", c)
 	}
+}
+
+// The parts of a super-frame can be longer than the uplink's network carries, if the
+// sender believes in another MTU. They are not cut again.
+func TestSuperFrameOfLongFrames(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	run(t, l.B, "ip", "link", "set", l.B.Interface, "mtu", "9000")
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	raw, err := b.SyscallConn()
+	must(t, err)
+	var opt error
+	must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
+	must(t, opt)
+	sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", 16000))
+	eventually(t, "each part has come back and ended", func() bool {
+		c := l.count()
+		return c["rx_cut"] == 1 && c["rx_port"] == 4 && c["deliver_too_long"] == 4
+	})
 }
