@@ -65,6 +65,15 @@ func (c *TCPConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// Lend is Write without the copy: b is sent from where it lies, and must not change
+// until Reclaim has returned. Large pieces gain by it, small ones do not.
+func (c *TCPConn) Lend(b []byte) error { return c.fail("write", c.sock.Lend(b)) }
+
+// Reclaim waits until all that was lent is the caller's again: the peer has it, or the
+// connection is over. It also works after Close. When it fails, by the write deadline
+// or because the link is broken, the memory is still lent.
+func (c *TCPConn) Reclaim() error { return c.fail("write", c.sock.Reclaim()) }
+
 // Borrow waits for text and lends its first piece where it lies, without a copy.
 // It must go back with [Text.Return], and may hold a frame of the segment until
 // then.

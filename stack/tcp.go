@@ -58,9 +58,10 @@ type TCPConn struct {
 	linger              time.Duration // negative: Close does not wait
 	released            func()
 
-	readable event
-	writable event // also: opened
-	turn     event // writing has become false
+	readable  event
+	writable  event // also: opened
+	turn      event // writing has become false
+	reclaimed event // memory that was lent has been returned
 }
 
 func (s *Stack) newTCPConn(o *TCPOptions) *TCPConn {
@@ -106,6 +107,7 @@ func (c *TCPConn) setDeadlines(t time.Time, read, write bool) error {
 			c.writeDeadline = at
 			c.stack.broadcast(&c.writable)
 			c.stack.broadcast(&c.turn)
+			c.stack.broadcast(&c.reclaimed)
 		}
 		c.setSlow()
 	})
@@ -170,6 +172,7 @@ func (c *TCPConn) wakeAll() {
 	s.broadcast(&c.readable)
 	s.broadcast(&c.writable)
 	s.broadcast(&c.turn)
+	s.broadcast(&c.reclaimed)
 }
 
 // readTrouble returns the reason why the connection is not read at all.
