@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
@@ -73,21 +71,12 @@ func who(c net.Conn) string {
 	return "the kernel"
 }
 
-// deaf makes the kernel's socket drop all that comes, until it is called back.
+// deaf makes the kernel's socket drop all that comes, or no more.
 func (m *meeting) deaf(t *testing.T, deaf bool) {
 	t.Helper()
 	raw, err := m.kernel.SyscallConn()
 	must(t, err)
-	var optErr error
-	must(t, raw.Control(func(fd uintptr) {
-		if !deaf {
-			optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
-			return
-		}
-		drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
-		optErr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
-	}))
-	must(t, optErr)
+	must(t, setDeaf(raw, deaf))
 }
 
 // closeOrders are all ways in which a connection ends, by who does what.

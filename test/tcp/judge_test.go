@@ -20,7 +20,7 @@ type judge struct {
 	kernelProbes         int // the kernel's
 	resets, kernelResets int
 	merged               int
-	sackBlocks           int
+	crossed              int // SYNs of both sides
 
 	// What there is to object to. A gap is none if the cable has lost something.
 	fouls, gaps         []string
@@ -32,6 +32,7 @@ type flow struct{ ours, kernel side }
 
 type side struct {
 	begun      bool
+	alone      bool       // its SYN had no ACK
 	first      seq.Number // its SYN
 	next       seq.Number // after all it has sent
 	acked      seq.Number // the last it has acknowledged
@@ -122,7 +123,7 @@ func (d *side) begin(s *segment) {
 	if d.begun && d.first == seq.New(s.seq) {
 		return // again
 	}
-	*d = side{begun: true, first: seq.New(s.seq), next: seq.New(s.seq), mss: 536, scale: s.scale, sack: s.sackPermitted, timestamps: s.timestamps, tsVal: s.tsVal}
+	*d = side{begun: true, alone: !s.ack_, first: seq.New(s.seq), next: seq.New(s.seq), mss: 536, scale: s.scale, sack: s.sackPermitted, timestamps: s.timestamps, tsVal: s.tsVal}
 	if s.mss != 0 {
 		d.mss = s.mss
 	}
@@ -205,7 +206,10 @@ func (j *judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 			foul("takes back %d bytes of the window", me.edge.From(ack.Add(me.window(s, peer))))
 		}
 	}
-	j.sackBlocks += s.sackBlocks
+	if s.syn && s.ack_ && me.alone { // it answers a SYN that crossed ours
+		j.crossed++
+		me.alone = false
+	}
 	switch both := me.timestamps && peer.timestamps && peer.begun; {
 	case s.syn:
 		if s.ack_ && (s.timestamps && !peer.timestamps || s.sackPermitted && !peer.sack || s.scale >= 0 && peer.scale < 0) {

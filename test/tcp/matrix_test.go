@@ -121,8 +121,4 @@ func TestCables(t *testing.T) {
 			}
 		}
 	}
-	t.Run("merged by the kernel", func(t *testing.T) {
-		s := openScene(t, config{gro: true})
-		exchangeSizes(t, s, choices{true, true, true}, 1500)
-	})
 }

@@ -25,13 +25,15 @@ var fields = []string{
 
 const aggregator = "|" // between several values of a field
 
+// missing is how tshark begins to tell of a gap.
+const missing = "Previous segment(s) not captured"
+
 // Objections of tshark that need not be our fault, by how they begin.
 var harmless = []string{
 	"Connection reset (RST)",
 	"TCP Zero Window segment",
 	"TCP window specified by the receiver is now completely full",
-	// Those that judge looks into itself.
-	"Previous segment(s) not captured",
+	missing, // which judge looks into itself: tshark takes no note of the octet of a probe
 	"This frame is a (suspected) out-of-order segment",
 }
 
@@ -92,6 +94,9 @@ func consultOracle(t *testing.T, c *capture, lossless bool) {
 		t.Logf("tshark remarks on our segments: %v", o.notes)
 	}
 	report(t, "tshark", o.judge, lossless)
+	if n := o.noted(missing); lossless && n > o.judge.probes {
+		t.Errorf("tshark misses %d segments of ours", n)
+	}
 	if got, want := o.judge.String(), c.judge.String(); got != want {
 		t.Errorf("tshark: %s; we saw %s", got, want)
 	}
@@ -200,6 +205,16 @@ func (o *oracle) objections(v map[string]string, merged bool) (out []string) {
 		}
 	}
 	return out
+}
+
+// noted is how many remarks on our segments begin so.
+func (o *oracle) noted(what string) (n int) {
+	for m, times := range o.notes {
+		if strings.HasPrefix(m, what) {
+			n += times
+		}
+	}
+	return n
 }
 
 func beginsWith(s string, any []string) bool {

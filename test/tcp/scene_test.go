@@ -33,7 +33,6 @@ type config struct {
 	attach    endpoint.Attachment
 	untrusted bool
 	offloads  *bool // of the kernel's interface: all on or all off; nil: as they are
-	gro       bool  // the kernel merges what we send, as it does behind hardware
 
 	check func(t *testing.T, j *judge) // what else is expected of the capture
 }
@@ -51,10 +50,6 @@ func openScene(t *testing.T, c config) *scene {
 	s := &scene{Pair: netlab.RequirePair(t, netlab.Config{MTU: c.mtu})}
 	if c.offloads != nil {
 		must(t, s.B.Do(func() error { return setOffloads(s.B.Interface, *c.offloads) }))
-	}
-	if c.gro { // a veth does that only for a peer that could not have sent it so itself
-		must(t, s.A.Do(func() error { return setOffloads(s.A.Interface, false) }))
-		must(t, s.B.Do(func() error { return setOffloads(s.B.Interface, true) }))
 	}
 	s.capture = startCapture(t, s)
 	var m *mux.Mux
@@ -91,9 +86,9 @@ func (s *scene) end(t *testing.T, c config) {
 			t.Errorf("we have counted %s: %d", name, counted[name])
 		}
 	}
-	for _, name := range []string{"InErrs", "InCsumErrors"} {
-		if n := s.kernelCount(t, "Tcp", name); n != 0 {
-			t.Errorf("the kernel has counted Tcp %s: %d", name, n)
+	for _, c := range [][2]string{{"Tcp", "InErrs"}, {"Tcp", "InCsumErrors"}, {"TcpExt", "PAWSEstab"}, {"TcpExt", "TCPSACKDiscard"}, {"TcpExt", "TCPSACKReneging"}} {
+		if n := s.kernelCount(t, c[0], c[1]); n != 0 {
+			t.Errorf("the kernel has counted %s %s: %d", c[0], c[1], n)
 		}
 	}
 	dropped := s.dropped(t)
