@@ -43,11 +43,6 @@ type lab struct {
 
 func openLab(t *testing.T) *lab {
 	t.Helper()
-	return openLabFor(t, mux.Terms{Trusted: true})
-}
-
-func openLabFor(t *testing.T, terms mux.Terms) *lab {
-	t.Helper()
 	l := &lab{Pair: netlab.RequirePair(t, netlab.Config{}), told: make(chan endpoint.Notice, 10000)}
 	l.serveEcho(t, "10.0.0.2:7000")
 	var m *mux.Mux
@@ -61,7 +56,7 @@ func openLabFor(t *testing.T, terms mux.Terms) *lab {
 			t.Errorf("close of the mux: %v", err)
 		}
 	})
-	grant, lease, err := m.OpenEndpointFor(t.Context(), mux.Owner{PID: os.Getpid()}, terms, endpoint.Request{})
+	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 	must(t, err)
 	l.lease.Lease = lease
 	l.host, err = unet.New(t.Context(), grant, &l.lease, unet.Config{})

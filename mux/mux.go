@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/wire"
 )
 
 // Config says where a mux works.
@@ -171,6 +172,9 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 	l := newLease(m)
 	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
 	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
+	if !terms.Trusted { // it receives nothing that needs a second frame
+		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)
+	}
 	err := m.build(ctx, l, grant, req)
 	if err == nil {
 		err = m.enlist(l)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -146,6 +147,37 @@ func TestSeveralDescriptors(t *testing.T) {
 	must(t, err)
 	if string(big[:n]) != text {
 		t.Error("a long datagram was not sent as it was written")
+	}
+}
+
+// An endpoint whose owner is not trusted is told an MTU that it does receive, and
+// not a byte more.
+func TestUntrustedMTU(t *testing.T) {
+	for _, c := range []struct{ uplink, frame, want int }{
+		{1500, 2048, 1500}, {9000, 2048, 1772}, {9000, 4096, 3820},
+	} {
+		t.Run(fmt.Sprint(c.uplink, " in frames of ", c.frame), func(t *testing.T) {
+			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: c.uplink})}
+			l.openMux(mux.ModeGeneric)
+			req := endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
+			req.Geometry.FrameSize = uint32(c.frame)
+			g, lease, err := l.mux.OpenEndpointFor(t.Context(), mux.Owner{PID: os.Getpid()}, mux.Terms{}, req)
+			must(t, err)
+			a := attach(t, g)
+			a.lease = lease
+			if g.Identity.MTU != uint32(c.want) {
+				t.Errorf("granted an MTU of %d, want %d", g.Identity.MTU, c.want)
+			}
+			b := kernelUDP(t, l.B, "10.0.0.2:9000")
+			sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", c.want-28))
+			if n := len(a.recv().frame); n != 14+c.want {
+				t.Errorf("received a frame of %d bytes", n)
+			}
+			if c.want < c.uplink {
+				sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", c.want-27))
+				l.await("deliver_too_long", 1)
+			}
+		})
 	}
 }
 

@@ -82,6 +82,20 @@ func (c *TCPConn) Info() tcp.Info {
 	return c.conn.Info()
 }
 
+// TCPUsage is what all TCP connections of a stack take at a moment.
+type TCPUsage struct {
+	Connections int // those in TIME-WAIT left out
+	TimeWaits   int
+	Memory      int // bytes of buffers
+}
+
+// TCPUsage returns it.
+func (s *Stack) TCPUsage() TCPUsage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return TCPUsage{s.tcp.Len(), s.tcp.TimeWaits(), s.tcp.MemoryInUse()}
+}
+
 // SetReadDeadline sets the time at which reads, also those that block already,
 // fail with os.ErrDeadlineExceeded. The zero time: never.
 func (c *TCPConn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, true, false) }
