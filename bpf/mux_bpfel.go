@@ -93,10 +93,10 @@ type MuxUnetEndpoint struct {
 }
 
 type MuxUnetOwner struct {
-	_      structs.HostLayout
-	Port   uint32
-	Queue  uint16
-	OneBuf uint16
+	_     structs.HostLayout
+	Port  uint32
+	Queue uint16
+	Room  uint16
 }
 
 type MuxUnetState struct {

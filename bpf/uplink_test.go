@@ -123,7 +123,7 @@ func testUplink(l *lab) {
 	}
 	l.wantAll(rxPass, rxNoMetadata)
 
-	l.claim(Key(TagUDP, shared.As4(), 7003), Owner{Port: uint32(l.a), OneBuf: 1})
+	l.claim(Key(TagUDP, shared.As4(), 7003), Owner{Port: uint32(l.a), Room: testMTU + 14})
 	longer := datagram(l.mac, peerMAC, from(1), netip.AddrPortFrom(shared, 7003), testMTU-28+1)
 	l.wantReceived([]received{
 		{"to a port that takes no super-frame", to(shared, 7003), l.a, rxPort},

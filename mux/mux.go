@@ -171,6 +171,7 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 	}
 	l := newLease(m)
 	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
+	l.frameSize = geometry.FrameSize
 	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
 	if !terms.Trusted { // it receives nothing that needs a second frame
 		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)

@@ -132,7 +132,7 @@ func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 		l.id = id
 		l.at.owner.Port, l.at.device, l.at.port = uint32(outer), name, true
 		if !l.terms.Trusted {
-			l.at.owner.OneBuf = 1
+			l.at.owner.Room = uint16(xsk.RxRoom(l.frameSize))
 		}
 		return nil
 	}

@@ -38,12 +38,12 @@
 #define CUT_NOTE 4 /* bytes of metadata */
 
 /*
- * is_super_frame: longer than anything that the uplink's network carries, and made of
- * parts. (A part that is as long itself is not cut again, and too long for the port.)
+ * is_super_frame: longer than what the port takes, and made of parts. (A part that is
+ * too long itself does not come here again.)
  */
-static __always_inline bool is_super_frame(struct xdp_md *ctx)
+static __always_inline bool is_super_frame(struct xdp_md *ctx, __u32 room)
 {
-	return config.cutter && bpf_xdp_get_buff_len(ctx) > config.max_frame && shared_info(ctx)->gso_size;
+	return config.cutter && bpf_xdp_get_buff_len(ctx) > room && shared_info(ctx)->gso_size;
 }
 
 /* leave_to_cut writes the metadata; false: no room. */

@@ -46,9 +46,9 @@ struct unet_tag6 {
 
 /* Who holds a tag: an endpoint behind a port, or one on an uplink queue. */
 struct unet_owner {
-	__u32 port;    /* ifindex of the port's outer end; 0: a queue attachment */
-	__u16 queue;   /* of the uplink, when port is 0 */
-	__u16 one_buf; /* 1: a port that takes no frame of several buffers (deliver.h) */
+	__u32 port;  /* ifindex of the port's outer end; 0: a queue attachment */
+	__u16 queue; /* of the uplink, when port is 0 */
+	__u16 room;  /* bytes of the longest frame that a port takes, in one buffer (deliver.h); 0: any */
 };
 
 /*

@@ -27,7 +27,7 @@ static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner
 	__u32 queue = ctx->rx_queue_index;
 
 	if (owner->port) {
-		if (owner->one_buf && is_super_frame(ctx))
+		if (owner->room && is_super_frame(ctx, owner->room))
 			return to_cut(ctx, owner->port);
 		/* A tag whose owner has died claims nothing. */
 		if (bpf_redirect_map(&devices, owner->port, XDP_PASS) != XDP_REDIRECT)
