@@ -263,6 +263,26 @@ func TestReceiving(t *testing.T) {
 			state CLOSE-WAIT
 			read 1000 = 150
 			read 1 = EOF`},
+		{name: "a FIN, and text that came before and lies behind it", cfg: noOptions, text: `
+			both:
+			< A 11:100 ack 1 badtext
+			> A 1:0 ack 1
+			< FA 1:10 ack 1
+			> A 1:0 ack 12
+			state CLOSE-WAIT
+			read 1000 = 10
+			read 1 = EOF`},
+		{name: "a FIN out of order, in the middle of such text", cfg: noOptions, text: `
+			both:
+			< A 11:100 ack 1
+			> A 1:0 ack 1
+			< FA 21:10 ack 1
+			> A 1:0 ack 1
+			< A 1:10 ack 1
+			> A 1:0 ack 32
+			state CLOSE-WAIT
+			read 1000 = 30
+			read 1 = EOF`},
 		{name: "duplicates are acknowledged", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1

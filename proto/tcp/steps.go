@@ -227,15 +227,20 @@ func (c *Conn) urgent(s *segment) {
 	}
 }
 
-// fin is the eighth step. A FIN counts when all text before it is there, so one
-// that came out of order is remembered.
-func (c *Conn) fin(now Time, s *segment) {
-	if c.state == Closed {
-		return
-	}
+// noteFin remembers where the text ends, before the seventh step takes any: what
+// came out of order and claims to follow must not be taken with it.
+func (c *Conn) noteFin(s *segment) {
 	if s.has(wire.TCPFin) && !c.hasPeerFin {
 		c.hasPeerFin = true
 		c.peerFin = s.seq.Add(uint32(len(s.text)))
+	}
+}
+
+// fin is the eighth step. A FIN counts when all text before it is there, so one
+// that came out of order waits.
+func (c *Conn) fin(now Time, s *segment) {
+	if c.state == Closed {
+		return
 	}
 	if !c.hasPeerFin || c.rcvNxt != c.peerFin || c.gotFin {
 		return

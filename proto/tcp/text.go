@@ -21,6 +21,7 @@ func (c *Conn) mayPlace(s *segment) bool {
 // text is the seventh step: take the text of a segment, which has been cut to
 // the window.
 func (c *Conn) text(now Time, s *segment) {
+	c.noteFin(s)
 	if len(s.text) == 0 || c.gotFin || c.state == Closed {
 		return
 	}
@@ -111,6 +112,9 @@ func (c *Conn) advance() (n int) {
 	for q.head != nil && q.head.seq.AtOrBefore(c.rcvNxt) {
 		b := q.pop()
 		old := c.rcvNxt.From(b.seq)
+		if c.hasPeerFin { // nothing follows it
+			b.data = b.data[:min(uint32(len(b.data)), c.peerFin.From(b.seq))]
+		}
 		if old >= uint32(len(b.data)) {
 			p.put(b)
 			continue
