@@ -67,8 +67,21 @@ func TestOptionsAgreed(t *testing.T) {
 			< A 1:100 ack 1		# and without one (3.2)
 			> nothing
 			count no_timestamp 1
+			< S 1:0			# nor is a new beginning, but that is answered
+			> A 1:0 ack 1 ts 0/501
+			< S 70000:0
+			> A 1:0 ack 1 ts 0/501
 			< R 1:0			# a RST needs none
 			state CLOSED`},
+		{name: "a RST has a timestamp", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1
+			< A 1:0 ack 1 ts 501/0
+			accept
+			+7ms
+			abort
+			> RA 1:0 ack 1 ts 7/501`},
 		{name: "which timestamp is echoed (RFC 7323, 4.3)", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
@@ -215,6 +228,17 @@ func TestTimeWaitReuse(t *testing.T) {
 		{name: "a SYN with an earlier one", cfg: ts, text: closedTS + `
 			+1s
 			< S 5000:0 ts 501
+			> A 2:0 ack 2`},
+		{name: "without the timestamp that was agreed on", cfg: ts, text: closedTS + `
+			+1s
+			< FA 1:0 ack 2
+			> nothing
+			< A 2:0 ack 2
+			> nothing
+			count no_timestamp 2
+			< S 1:0
+			> A 2:0 ack 2
+			< FA 1:0 ack 2 ts 502/0
 			> A 2:0 ack 2`},
 		{name: "a RST", cfg: noOptions, text: closed + `
 			+1s

@@ -54,6 +54,9 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 	if c.timestamps {
 		if !s.hasTimestamps {
 			t.counts[NoTimestamp]++
+			if s.has(wire.TCPSyn) { // of a peer that has begun anew (RFC 5961, section 4.2)
+				c.challenge(now)
+			}
 			return false // RFC 7323, section 3.2: drop it silently
 		}
 		if int32(s.tsVal-c.tsRecent) < 0 && !c.recentExpired(now) {

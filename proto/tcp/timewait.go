@@ -82,6 +82,10 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		}
 		return false
 	}
+	if w.timestamps && !s.hasTimestamps && !s.has(wire.TCPSyn) {
+		t.counts[NoTimestamp]++ // as in acceptable
+		return false
+	}
 	if w.timestamps && s.hasTimestamps && int32(s.tsVal-w.tsRecent) < 0 {
 		t.counts[PawsDropped]++
 		t.answerBare(now, w)
