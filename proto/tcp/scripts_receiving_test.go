@@ -253,6 +253,34 @@ func TestReceiving(t *testing.T) {
 			< A 1:50 ack 1
 			> A 1:0 ack 251
 			read 50 = 50`},
+		{name: "overlaps: the first wins, also over text in order", cfg: noOptions, text: `
+			both:
+			< A 101:100 ack 1
+			> A 1:0 ack 1
+			< A 301:100 ack 1
+			> A 1:0 ack 1
+			< A 1:500 ack 1
+			> A 1:0 ack 501
+			read 1000 = 500
+			count overlap_mismatch 0
+			< A 601:100 ack 1
+			> A 1:0 ack 501
+			< A 501:100 ack 1
+			> A 1:0 ack 701
+			read 1000 = 200
+			< A 711:10 ack 1
+			> A 1:0 ack 701
+			< A 701:10 ack 1
+			> A 1:0 ack 721
+			< A 701:40 ack 1 badtext	# 20 have been delivered
+			> A 1:0 ack 741
+			read 20 = 20
+			count overlap_mismatch 0
+			< A 751:10 ack 1
+			> A 1:0 ack 741
+			< A 741:20 ack 1 badtext
+			> A 1:0 ack 761
+			count overlap_mismatch 10`},
 		{name: "a FIN out of order", cfg: noOptions, text: `
 			both:
 			< FA 101:50 ack 1

@@ -47,6 +47,13 @@ func (c *Conn) text(now Time, s *segment) {
 		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.text)
 		return
 	}
+	if q := &c.outOfOrder; q.head != nil {
+		// What has come before stays, as in oooQueue.
+		if gap := q.head.seq.From(s.seq); gap < uint32(len(s.text)) {
+			q.insert(t, c.opts.ReceiveBuffer, q.head.seq, s.text[gap:])
+			s.text = s.text[:gap]
+		}
+	}
 	n := c.deliver(s)
 	c.rcvNxt = c.rcvNxt.Add(uint32(n))
 	if c.outOfOrder.head != nil {
