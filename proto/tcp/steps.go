@@ -165,6 +165,7 @@ func (c *Conn) trim(s *segment) {
 		s.placed = false
 		s.trimmed = true
 	} else if s.has(wire.TCPFin) && at+uint32(len(s.text)) == room {
+		c.table.counts[BeyondWindow]++
 		s.flags &^= wire.TCPFin
 		s.trimmed = true
 	}
@@ -246,6 +247,11 @@ func (c *Conn) fin(now Time, s *segment) {
 		return
 	}
 	if !c.hasPeerFin || c.rcvNxt != c.peerFin || c.gotFin {
+		if s.has(wire.TCPFin) && len(s.text) == 0 {
+			c.table.counts[OutOfOrder]++
+			c.stat.outOfOrder++
+			c.ackNow = true // as for text, RFC 5681, section 4.2
+		}
 		return
 	}
 	c.gotFin = true
@@ -263,3 +269,6 @@ func (c *Conn) fin(now Time, s *segment) {
 		c.enterTimeWait(now)
 	}
 }
+
+// afterFin counts what claims to follow the peer's FIN. It is ignored.
+func (t *Table) afterFin(s *segment) { t.counts[TextAfterFin] += uint64(s.length()) }

@@ -27,7 +27,9 @@ func (c *Conn) text(now Time, s *segment) {
 	}
 	t := c.table
 	if c.hasPeerFin { // nothing follows its FIN
-		s.text = s.text[:min(uint32(len(s.text)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))]
+		keep := min(uint32(len(s.text)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))
+		t.counts[TextAfterFin] += uint64(uint32(len(s.text)) - keep)
+		s.text = s.text[:keep]
 		if len(s.text) == 0 {
 			c.ackNow = true
 			return

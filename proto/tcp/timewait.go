@@ -116,7 +116,8 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		t.counts[NoAck]++
 		return false
 	}
-	if s.length() > 0 { // text after the FIN cannot be, but asks for an ACK
+	if s.length() > 0 { // nothing can follow the FIN, but it asks for an ACK
+		t.afterFin(s)
 		t.acknowledgeFrom(now, w)
 	}
 	return false
