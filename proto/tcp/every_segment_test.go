@@ -45,6 +45,8 @@ func everySegment(t *testing.T, q situation, stamp stamp) {
 	seqs := []int{q.rcvNxt - 1000, q.rcvNxt - 5, q.rcvNxt - 1, q.rcvNxt, q.rcvNxt + 1, q.rcvNxt + 500,
 		q.rcvNxt + q.rcvWnd - 1, q.rcvNxt + q.rcvWnd, q.rcvNxt + q.rcvWnd + 100}
 	acks := []int{q.una - maxWindow - 1, q.una - 1, q.una, q.una + 1, q.una + 5, q.nxt, q.nxt + 1, q.nxt + 100000}
+	cfg := noOptions
+	cfg.NoTimestamps = stamp == noneAgreed
 	for flags := range wire.TCPFlags(64) {
 		for _, n := range seqs {
 			for _, a := range acks {
@@ -56,7 +58,7 @@ func everySegment(t *testing.T, q situation, stamp stamp) {
 						continue
 					}
 					s := incoming{flags, n, a, text, stamp}
-					r := atSituation(t, q, stamp != noneAgreed)
+					r := atSituation(t, q, cfg, stamp != noneAgreed)
 					r.src = fmt.Sprintf("%v %d:%d ack %d", flags, n, text, a)
 					r.checkCase(q, s, r.build(s, nil))
 				}
@@ -65,10 +67,10 @@ func everySegment(t *testing.T, q situation, stamp stamp) {
 	}
 }
 
-// atSituation leads an engine there.
-func atSituation(t *testing.T, q situation, stamped bool) *runner {
-	cfg := noOptions
-	cfg.Secret, cfg.NoTimestamps = testSecret, !stamped
+// atSituation leads an engine there. A peer that is stamped offers timestamps, and
+// nobody offers anything else.
+func atSituation(t *testing.T, q situation, cfg Config, stamped bool) *runner {
+	cfg.Secret = testSecret
 	r := &runner{t: t, now: Time(1e9), frames: map[uint64]bool{}, stamped: stamped, src: q.name, tab: NewTable(cfg),
 		id: makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})}
 	if q.rcvWnd == 0 && q.state == Established {
