@@ -377,6 +377,16 @@ func TestReceiving(t *testing.T) {
 			go
 			> PA 1:10 ack 11
 			> nothing`},
+		{name: "all that has come is looked at before one ACK is sent", cfg: noOptions, text: `
+			both:
+			hold
+			< A 1:536 ack 1
+			< A 537:536 ack 1
+			< A 2145:536 ack 1
+			< A 1073:536 ack 1
+			go
+			> A 1:0 ack 1609
+			> nothing`},
 		{name: "after CloseRead it is thrown away", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
