@@ -156,6 +156,15 @@ func TestKeepAlive(t *testing.T) {
 			> RA 1:0 ack 1
 			err ETIMEDOUT
 			count keep_alives 3`},
+		{name: "turned off", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+10s
+			> A 0:0 ack 1
+			keepalive 0
+			timer never
+			+1h
+			state ESTABLISHED`},
 		{name: "answers the peer's", cfg: noOptions, text: `
 			both:
 			< A 0:0 ack 1

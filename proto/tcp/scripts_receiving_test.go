@@ -108,6 +108,47 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 1 win 1000
 			> PA 1:100 ack 1
 			count timeouts 0`},
+		{name: "a window that shrinks", cfg: noOptions, opts: Options{Cork: -1, UserTimeout: 25 * time.Millisecond}, text: `
+			both:
+			write 1608
+			> A 1:536 ack 1
+			> A 537:536 ack 1
+			> PA 1073:536 ack 1
+			write 10
+			> PA 1609:10 ack 1
+			< A 1:0 ack 537 win 600	# up to 1136
+			write 10
+			> nothing		# that would be new
+			+5ms
+			> A 537:536 ack 1	# what it still takes, again
+			< A 1:0 ack 1073 win 0
+			+10ms
+			> A 1073:1 ack 1	# what it takes no more is not lost, and may wait
+			< A 1:0 ack 1073 win 0
+			+20ms
+			> A 1073:1 ack 1
+			< A 1:0 ack 1073 win 0
+			+4ms			# more than the user timeout since it shrank
+			state ESTABLISHED
+			< A 1:0 ack 1073 win 5000
+			> A 1073:536 ack 1
+			> PA 1609:20 ack 1`},
+		{name: "a closed window does not keep what nobody has", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+			both:
+			< A 1:0 ack 1 win 0
+			write 100
+			close
+			+5ms
+			> A 1:1 ack 1
+			< A 1:0 ack 1 win 0
+			+10ms
+			> A 1:1 ack 1
+			< A 1:0 ack 1 win 0
+			+4ms
+			state FIN-WAIT-1
+			+1ms
+			> RA 2:0 ack 1
+			state CLOSED`},
 		{name: "a FIN waits for the window", cfg: noOptions, text: `
 			both:
 			< A 1:0 ack 1 win 0
@@ -136,6 +177,15 @@ func TestWindow(t *testing.T) {
 			> nothing
 			< A 1:0 ack 1 win 400
 			> PA 1073:228 ack 1`},
+		{name: "a window that the scale cannot say is rounded up", cfg: Config{NoTimestamps: true, NoSACK: true}, opts: Options{ReceiveBuffer: 1 << 20}, text: `
+			dial
+			> S 0:0 ws 5
+			< SA 0:0 ack 1 ws 2
+			> A 1:0 ack 1 win 32768
+			< A 1:1 ack 1
+			> A 1:0 ack 2 win 32768	# down, and the right edge would have moved left
+			< A 2:62 ack 1
+			> A 1:0 ack 64 win 32767`},
 		{name: "a scale above 14 is 14", cfg: Config{NoTimestamps: true, NoSACK: true}, text: `
 			dial
 			> S 0:0 ws 3
