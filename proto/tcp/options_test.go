@@ -69,8 +69,9 @@ func TestOptionsOfTheSYN(t *testing.T) {
 		{options: []byte{2, 4, 4, 0, 3, 1, 4, 2}, mss: 1024, bad: 1},                                               // of 1
 		{options: []byte{2, 4, 4, 0, 8, 10, 0, 0}, mss: 1024, bad: 1},                                              // beyond the header
 		{options: []byte{4, 2, 2, 3, 9, 3, 3, 5}, mss: defaultMSS, sack: true, scaling: true, sndScale: 5, bad: 1}, // of another kind
-		{options: []byte{2, 4, 0, 0, 0, 0, 0, 0}, mss: defaultMSS},                                                 // no MSS at all
-		{options: []byte{0, 2, 4, 4, 0, 0, 0, 0}, mss: defaultMSS},                                                 // behind the end
+		{options: []byte{2, 6, 4, 0, 0, 0, 4, 2}, mss: defaultMSS, sack: true, bad: 1},
+		{options: []byte{2, 4, 0, 0, 0, 0, 0, 0}, mss: defaultMSS}, // no MSS at all
+		{options: []byte{0, 2, 4, 4, 0, 0, 0, 0}, mss: defaultMSS}, // behind the end
 		{options: []byte{3, 3, 200, 0}, mss: defaultMSS, scaling: true, sndScale: 14},
 	} {
 		tab := NewTable(Config{Secret: testSecret})

@@ -86,6 +86,8 @@ func (r *runner) call(w []string) {
 		r.l.Close()
 	case "keepalive":
 		r.c.SetKeepAlive(r.now, KeepAlive{Enable: arg > 0, Idle: 10 * time.Second, Interval: time.Second, Count: arg})
+	case "buffers":
+		r.c.SetBuffers(r.now, 0, arg)
 	case "hold":
 		r.held = true
 	case "go":

@@ -3,6 +3,8 @@ package tcp
 import (
 	"testing"
 	"time"
+
+	"github.com/unet-go/unet/wire"
 )
 
 func TestOptionsAgreed(t *testing.T) {
@@ -270,6 +272,8 @@ func TestTimeWaitReuse(t *testing.T) {
 			> nothing
 			count acks_limited 1`},
 		{name: "we open it again", cfg: noOptions, text: closed + `
+			redial EADDRINUSE
+			+1500ms			# not even later: nothing tells the old segments from the new
 			redial EADDRINUSE`},
 		{name: "we open it again after a second, with timestamps", cfg: ts, text: closedTS + `
 			redial EADDRINUSE
@@ -278,4 +282,27 @@ func TestTimeWaitReuse(t *testing.T) {
 			> S 0:0 new yes
 			count time_wait_used 1`},
 	})
+}
+
+// The next incarnation of a pair begins above all that the last has sent, however
+// much that was: the clock of initial sequence numbers may not have come that far.
+func TestTimeWaitReuseRaisesISS(t *testing.T) {
+	for _, dial := range []bool{false, true} {
+		r := &runner{t: t, now: Time(time.Second), stamped: true, frames: map[uint64]bool{},
+			tab: NewTable(Config{Secret: testSecret, NoSACK: true, NoWindowScale: true}),
+			id:  makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})}
+		for _, l := range splitLines("listen\nestablished\nclosewrite\n> FA 1:0 ack 1\n< FA 1:0 ack 2\n> A 2:0 ack 2\nstate TIME-WAIT\n+1s") {
+			r.run(l)
+		}
+		last := r.iss + 2
+		r.tab.waits.records[r.id].sndNxt = r.tab.waits.records[r.id].sndNxt.Add(1 << 30) // as if it had sent that much
+		if dial {
+			r.run([]string{"redial"})
+		} else {
+			r.run([]string{"<", "S", "3:0"})
+		}
+		if ahead := int32(wire.TCP(r.out[0]).Seq() - last); ahead < 1<<30+1<<16 {
+			t.Errorf("dial %v: begins %d behind the last number but 2^30", dial, ahead)
+		}
+	}
 }
