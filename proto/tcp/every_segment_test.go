@@ -61,8 +61,11 @@ func everySegment(t *testing.T, q situation, stamp stamp, acks []int) {
 						continue
 					}
 					s := incoming{flags, n, a, text, stamp}
+					if text == 1 {
+						s.flags |= wire.TCPEce | wire.TCPCwr // which mean nothing
+					}
 					r := atSituation(t, q, cfg, stamp != noneAgreed)
-					r.src = fmt.Sprintf("%v %d:%d ack %d", flags, n, text, a)
+					r.src = fmt.Sprintf("%v %d:%d ack %d", s.flags, n, text, a)
 					r.checkCase(q, s, r.build(s, nil))
 				}
 			}
