@@ -125,6 +125,13 @@ func (c *TCPConn) SetNoDelay(noDelay bool) error { return c.fail("set", c.sock.S
 // Negative: not at all.
 func (c *TCPConn) SetCork(d time.Duration) error { return c.fail("set", c.sock.SetCork(d)) }
 
+// SetUserTimeout changes how long what was written may stay unacknowledged before
+// the connection fails with ETIMEDOUT, as TCP_USER_TIMEOUT does in the kernel.
+// Negative: for ever; 0: 5 minutes, as at first.
+func (c *TCPConn) SetUserTimeout(d time.Duration) error {
+	return c.fail("set", c.sock.SetUserTimeout(d))
+}
+
 // SetLinger says what Close does with what has not been acknowledged: negative,
 // it is sent in the background, as at first; 0, it is thrown away and the peer
 // gets a RST; else Close waits so many seconds for it, and does the same then.

@@ -161,6 +161,27 @@ func TestTCPDialErrors(t *testing.T) {
 	}
 }
 
+// A peer that is gone while something is on the way to it.
+func TestTCPUserTimeout(t *testing.T) {
+	l := openLab(t)
+	ours, kernel := l.connect(t, true)
+	defer ours.Close()
+	defer kernel.Close()
+	must(t, ours.SetUserTimeout(50*time.Millisecond))
+	l.on(t, l.B, func(link netlink.Link) error {
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+		for i := range addrs {
+			err = errors.Join(err, netlink.AddrDel(link, &addrs[i]))
+		}
+		return err
+	})
+	_, err := ours.Write([]byte("into the void"))
+	must(t, err)
+	if _, err := ours.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("read: %v, want ETIMEDOUT", err)
+	}
+}
+
 // A port is the host's while anybody uses it: the listener, or a connection that
 // was accepted there.
 func TestTCPListenerPorts(t *testing.T) {

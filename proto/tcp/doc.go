@@ -4,6 +4,8 @@
 // starts no goroutine and takes no lock; package stack drives it and holds a lock
 // around every call. The same calls give the same segments, always.
 //
+// What it does and does not, RFC by RFC and clause by clause, is in docs/tcp.md.
+//
 // # The driver's loop
 //
 //	frames in ── Table.Process ──┐                    ┌── NextEvent, NextListener: whom to wake
@@ -96,7 +98,8 @@
 // five or before. Acknowledgments, which move timers back, leave the heap alone.
 //
 // Retransmission timeouts are RFC 6298's, measured with the driver's clock in
-// nanoseconds, with a minimum of 5 ms instead of a second ([DefaultMinRTO]). After
+// nanoseconds, with a minimum of 5 ms instead of a second ([DefaultMinRTO]). A
+// timeout that was backed off stays so until something is timed again. After
 // one everything is sent again from SND.UNA on. That is all the recovery there
 // is: nothing is ever lost, but finding a loss sooner and sending only what is
 // missing has yet to come. Its place is retransmitExpired and checkAck, with the
