@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -17,7 +18,7 @@ import (
 )
 
 // get fetches url n times over at most c connections.
-func get(ctx context.Context, o options, url string, n, c int) error {
+func get(ctx context.Context, o options, url string, n, c int, output string) error {
 	network, err := openNetwork(ctx, o)
 	if err != nil {
 		return err
@@ -35,11 +36,7 @@ func get(ctx context.Context, o options, url string, n, c int) error {
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
 	if n == 1 {
-		r := fetch(ctx, client, url, os.Stdout)
-		if r.err == nil {
-			fmt.Fprintf(os.Stderr, "%s, %d bytes in %.2f ms, sha256 %x\n", r.status, r.bytes, milliseconds(r.took), r.sum.Sum(nil))
-		}
-		return r.err
+		return getOne(ctx, client, url, output)
 	}
 
 	results := make([]result, n)
@@ -59,6 +56,22 @@ func get(ctx context.Context, o options, url string, n, c int) error {
 	close(next)
 	wg.Wait()
 	return report(results, connections.Load(), time.Since(start))
+}
+
+func getOne(ctx context.Context, client *http.Client, url, output string) error {
+	to := os.Stdout
+	if output != "" {
+		var err error
+		if to, err = os.Create(output); err != nil {
+			return err
+		}
+	}
+	r := fetch(ctx, client, url, to)
+	if err := errors.Join(r.err, to.Close()); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "%s, %d bytes in %.2f ms, sha256 %x\n", r.status, r.bytes, milliseconds(r.took), r.sum.Sum(nil))
+	return nil
 }
 
 // result is what has come of one request.

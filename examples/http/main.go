@@ -23,7 +23,7 @@ import (
 
 const usage = `usage:
   http serve [flags] --listen ADDR:PORT
-  http get   [flags] [-n N] [-c N] URL
+  http get   [flags] [-n N] [-c N] [-o FILE] URL
 
 serve answers
   GET  /          hello, and what is known about the connection
@@ -67,6 +67,7 @@ func run(ctx context.Context, args []string) error {
 	listen := flags.String("listen", "", "serve: `address:port` to listen on")
 	n := flags.Int("n", 1, "get: `number` of requests; of more than one the bodies are not printed")
 	c := flags.Int("c", 1, "get: `number` of connections at most")
+	output := flags.String("o", "", "get: `file` for the body of one request (default standard output)")
 
 	var command string
 	if len(args) > 0 && args[0] != "" && args[0][0] != '-' {
@@ -84,8 +85,10 @@ func run(ctx context.Context, args []string) error {
 		return wrong("get: want one URL, after the flags")
 	case command == "get" && (*n < 1 || *c < 1):
 		return wrong("get: -n and -c are at least 1")
+	case command == "get" && *n > 1 && *output != "":
+		return wrong("get: -o is for one request")
 	case command == "get":
-		return get(ctx, o, flags.Arg(0), *n, *c)
+		return get(ctx, o, flags.Arg(0), *n, *c, *output)
 	case command == "":
 		return errors.New("want serve or get (see http --help)")
 	}
