@@ -124,7 +124,8 @@ func (s *site) counters(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	fmt.Fprintf(w, "%+v\n", st)
+	fmt.Fprintf(w, "%12d kicks (system calls to send)\n", st.Kicks)
+	fmt.Fprintf(w, "%12d frames dropped by the kernel for want of room\n", st.KernelRxDropped+st.KernelRxRingFull+st.KernelFillRingEmpty)
 	for _, c := range s.network.host.Stack().Counters() {
 		if c.Value != 0 {
 			fmt.Fprintf(w, "%12d %s\n", c.Value, c.Name)
