@@ -39,6 +39,7 @@ var layers = map[string]struct{ own, other []string }{
 	"cmd/unetbench":          {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},
 	"cmd/unetbench/internal": {own: []string{"*"}, other: []string{"github.com/spf13/cobra", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	"examples/echo":          {own: []string{".", "control", "endpoint"}},
+	"examples/http":          {own: []string{"."}},
 }
 
 // layerOf is the longest entry of layers that pkg lies in; folders named

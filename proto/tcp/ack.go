@@ -108,8 +108,11 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 func (c *Conn) noteSack(s *segment) {
 	c.table.counts[SackReceived]++
 	c.peerSacks = 0
-	for _, b := range s.options.SACK[:s.options.SACKBlocks] {
+	for i, b := range s.options.SACK[:s.options.SACKBlocks] {
 		l, r := seq.New(b.Left), seq.New(b.Right)
+		if i == 0 && l.Before(r) && r.AtOrBefore(s.ack) {
+			c.duplicate(l)
+		}
 		if l.Before(r) && l.AtOrAfter(s.ack) && r.AtOrBefore(c.sndMax) {
 			c.peerSack[c.peerSacks] = b
 			c.peerSacks++

@@ -99,12 +99,13 @@
 //
 // Retransmission timeouts are RFC 6298's, measured with the driver's clock in
 // nanoseconds, with a minimum of 5 ms instead of a second ([DefaultMinRTO]). A
-// timeout that was backed off stays so until something is timed again. After
-// one everything is sent again from SND.UNA on. That is all the recovery there
-// is: nothing is ever lost, but finding a loss sooner and sending only what is
-// missing has yet to come. Its place is retransmitExpired and checkAck, with the
-// SACK blocks that noteSack keeps; [Congestion] is the interface for what may be
-// in flight.
+// timeout that was backed off stays so until something is timed again, and a
+// connection whose peer turns out to delay its acknowledgments for longer gets a
+// longer minimum. After a timeout everything is sent again from SND.UNA on. That
+// is all the recovery there is: nothing is ever lost, but finding a loss sooner
+// and sending only what is missing has yet to come. Its place is retransmitExpired
+// and checkAck, with the SACK blocks that noteSack keeps; [Congestion] is the
+// interface for what may be in flight.
 //
 // # When text leaves, and when ACKs do
 //

@@ -3,6 +3,8 @@ package tcp
 import (
 	"syscall"
 	"time"
+
+	"github.com/unet-go/unet/proto/tcp/seq"
 )
 
 // clockGranularity is G of RFC 6298.
@@ -39,12 +41,30 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 		case int32(s.tsEcr-c.retransmitTS) >= 0:
 			c.sample(rtt)
 		default:
-			c.patience = max(c.patience, min(rtt, longestAckDelay)+clockGranularity)
-			c.rto = max(c.rto, c.patience)
+			c.bePatient(rtt)
 		}
 		return true
 	}
 	return false
+}
+
+// duplicate takes in a D-SACK: the peer has received the text from l on twice
+// (RFC 2883). A peer that delays an acknowledgment answers the retransmission
+// instead, at once and with its timestamp, as if that had been needed. The D-SACK
+// alone tells. If it is about what the timer was for, and not about what was sent
+// again behind it, the timer ran out too early. By how much nobody knows, so the
+// timeout doubles until it is long enough.
+func (c *Conn) duplicate(l seq.Number) {
+	if c.doubted && l == c.retransmitSeq {
+		c.bePatient(2 * c.rto)
+	}
+}
+
+// bePatient makes d the least timeout of this connection from now on.
+func (c *Conn) bePatient(d time.Duration) {
+	c.doubted = false
+	c.patience = max(c.patience, min(d, longestAckDelay)+clockGranularity)
+	c.rto = max(c.rto, c.patience)
 }
 
 // sample is RFC 6298, sections 2.2 to 2.5.
@@ -107,7 +127,7 @@ func (c *Conn) retransmitExpired(now Time) {
 		return
 	}
 	c.timing = false
-	c.retransmitTS = c.timestamp(now)
+	c.retransmitTS, c.retransmitSeq, c.doubted = c.timestamp(now), c.sndUna, true
 	if c.sndWnd == 0 && c.state.synchronized() {
 		// Not lost, but not wanted: the window has closed behind it.
 		c.persisting = true

@@ -315,6 +315,56 @@ func TestRetransmission(t *testing.T) {
 			write 1
 			> PA 3:1 ack 1
 			count bytes_retransmitted 3`},
+		{name: "so is one that answers what was too early", cfg: Config{NoWindowScale: true}, text: `
+			# As Linux does: it delays the acknowledgment by 40 ms, and answers text
+			# that it has already at once, with a D-SACK and the timestamp of that.
+			listen
+			< S 0:0 ts 500 sackok
+			> SA 0:0 ack 1 ts 0/500
+			< A 1:0 ack 1 ts 500/0
+			accept
+			write 100
+			> PA 1:100 ack 1
+			+5ms
+			> PA 1:100 ack 1 ts 5/500
+			< A 1:0 ack 101 ts 505/5 sack 1-101
+			write 100
+			> PA 101:100 ack 1
+			timer 11ms
+			+11ms
+			> PA 101:100 ack 1 ts 16/505
+			< A 1:0 ack 201 ts 516/16 sack 101-201
+			write 100
+			> PA 201:100 ack 1
+			timer 23ms
+			+23ms
+			> PA 201:100 ack 1 ts 39/516
+			< A 1:0 ack 301 ts 539/39 sack 201-301
+			write 100
+			> PA 301:100 ack 1
+			timer 47ms
+			+40ms
+			< A 1:0 ack 401 ts 579/39
+			write 100
+			> PA 401:100 ack 1
+			count timeouts 3`},
+		{name: "a loss that was one teaches no patience", cfg: Config{NoWindowScale: true}, opts: Options{Cork: -1}, text: `
+			listen
+			< S 0:0 ts 500 sackok
+			> SA 0:0 ack 1 ts 0/500
+			< A 1:0 ack 1 ts 500/0
+			accept
+			write 100
+			> PA 1:100 ack 1		# lost
+			write 100
+			> PA 101:100 ack 1
+			< A 1:0 ack 1 ts 500/0 sack 101-201
+			+5ms
+			> PA 1:200 ack 1 ts 5/500
+			< A 1:0 ack 201 ts 505/5 sack 101-201
+			write 100
+			> PA 201:100 ack 1
+			timer 5ms`},
 		{name: "the user timeout", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			write 1

@@ -25,7 +25,7 @@ func Command(t testing.TB, name string) string {
 			return
 		}
 		args := append([]string{"build", "-o", built.dir + "/"}, buildFlags...)
-		args = append(args, "github.com/unet-go/unet/cmd/unetd", "github.com/unet-go/unet/examples/echo")
+		args = append(args, "github.com/unet-go/unet/cmd/unetd", "github.com/unet-go/unet/examples/...")
 		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("go build: %w\n%s", err, out)
 			return

@@ -1,0 +1,106 @@
+package http_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	unetd.Clean()
+	os.Exit(code)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// toolsVariable, set to 1, turns the skips of a machine without the tools into
+// failures.
+const toolsVariable = "UNET_REQUIRE_TOOLS"
+
+// tool is the path of a program that is not ours.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+	case os.Getenv(toolsVariable) == "1":
+		t.Fatalf("%s=1, but %v", toolsVariable, err)
+	default:
+		t.Skipf("skipped: %v: install %s (%s=1 makes this a failure)", err, name, toolsVariable)
+	}
+	return path
+}
+
+// untrusted is [unetd.Everything] without trust: no frame that is longer than one
+// of the segment reaches the endpoint.
+var untrusted = strings.Replace(unetd.Everything, "trusted: true", "trusted: false", 1)
+
+// server is the example, which user nobody runs on host A.
+type server struct {
+	*unetd.Process
+	*netlab.Pair
+	url string // without a path
+}
+
+func startServer(t *testing.T, pair *netlab.Pair, policy string) *server {
+	t.Helper()
+	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy})
+	at := fmt.Sprintf("%v:8080", pair.A.Addr.Addr())
+	p := unetd.Start(t, pair.A, netlab.Nobody(), unetd.Command(t, "http"), "serve", "--socket", d.Socket, "--listen", at)
+	p.Await(t, "serving on")
+	return &server{p, pair, "http://" + at}
+}
+
+var answered = regexp.MustCompile(`answered (\d+) requests on (\d+) connections`)
+
+// stop ends the server in the way an operator does, and returns what it has
+// counted.
+func (s *server) stop(t *testing.T) (requests, connections int) {
+	t.Helper()
+	if err := s.Stop(t); err != nil {
+		t.Errorf("server on SIGTERM: %v", err)
+	}
+	m := answered.FindStringSubmatch(s.Output())
+	if m == nil {
+		t.Fatal("the server does not say what it has answered")
+	}
+	requests, _ = strconv.Atoi(m[1])
+	connections, _ = strconv.Atoi(m[2])
+	return requests, connections
+}
+
+// on runs a program on host B, whose sockets are the kernel's, and returns what
+// it prints.
+func (s *server) on(t *testing.T, program string, args ...string) (string, error) {
+	t.Helper()
+	p := unetd.Start(t, s.B, netlab.Bound(), tool(t, program), args...)
+	err := p.End(t)
+	return p.Output(), err
+}
+
+// text is the first n bytes of what the server has at /bytes: lines of 16 that
+// say where they begin.
+func text(n int) []byte { return allText()[:n] }
+
+var allText = sync.OnceValue(func() []byte {
+	const size = 50_000_000
+	b := make([]byte, 0, size)
+	for len(b) < size {
+		b = fmt.Appendf(b, "%015d\n", len(b))
+	}
+	return b
+})
