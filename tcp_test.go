@@ -164,9 +164,13 @@ func TestTCPDialErrors(t *testing.T) {
 // A peer that is gone while something is on the way to it.
 func TestTCPUserTimeout(t *testing.T) {
 	l := openLab(t)
-	ours, kernel := l.connect(t, true)
-	defer ours.Close()
-	defer kernel.Close()
+	listener, err := l.B.Listen("tcp", "10.0.0.2:0") // whose kernel accepts by itself
+	must(t, err)
+	defer listener.Close()
+	conn, err := l.host.Dial("tcp", listener.Addr().String())
+	must(t, err)
+	defer conn.Close()
+	ours := conn.(*unet.TCPConn)
 	must(t, ours.SetUserTimeout(50*time.Millisecond))
 	l.on(t, l.B, func(link netlink.Link) error {
 		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
@@ -175,7 +179,7 @@ func TestTCPUserTimeout(t *testing.T) {
 		}
 		return err
 	})
-	_, err := ours.Write([]byte("into the void"))
+	_, err = ours.Write([]byte("into the void"))
 	must(t, err)
 	if _, err := ours.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
 		t.Errorf("read: %v, want ETIMEDOUT", err)
