@@ -132,6 +132,12 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	return c.fail("set", c.sock.SetUserTimeout(d))
 }
 
+// SetAdaptiveAck lets acknowledgments wait for up to a millisecond: of text that has
+// been answered at once several times, for the next answer; in a stream of full
+// segments, for the second of two. At first they go out at once, or with an answer that
+// is written at once. On suits streams; off suits requests and replies.
+func (c *TCPConn) SetAdaptiveAck(on bool) error { return c.fail("set", c.sock.SetAdaptiveAck(on)) }
+
 // SetLinger says what Close does with what has not been acknowledged: negative,
 // it is sent in the background, as at first; 0, it is thrown away and the peer
 // gets a RST; else Close waits so many seconds for it, and does the same then.

@@ -138,6 +138,12 @@ func (c *TCPConn) SetCork(d time.Duration) error {
 	return c.set(func(now tcp.Time) { c.conn.SetCork(now, d) })
 }
 
+// SetAdaptiveAck lets acknowledgments wait for a millisecond where that has proved worth
+// it (on), or leaves them to go out at once, as they do at first.
+func (c *TCPConn) SetAdaptiveAck(on bool) error {
+	return c.set(func(tcp.Time) { c.conn.SetAdaptiveAck(on) })
+}
+
 // SetKeepAlive changes the keepalive.
 func (c *TCPConn) SetKeepAlive(k tcp.KeepAlive) error {
 	return c.set(func(now tcp.Time) { c.conn.SetKeepAlive(now, k) })
