@@ -156,6 +156,13 @@ var closeOrders = []struct {
 		must(t, m.ours.Close())
 		must(t, expect(m.kernel, newText(2, 200_000), 1000))
 	}},
+	{"the kernel closes with text to send", func(t *testing.T, m *meeting) {
+		must(t, m.ours.SetReadBuffer(4096))
+		must(t, m.kernel.SetWriteBuffer(200_000)) // which holds all
+		must(t, send(m.kernel, newText(2, 100_000), 100_000))
+		must(t, m.kernel.Close())
+		must(t, expect(m.ours, newText(2, 100_000), 1000))
+	}},
 	{"we linger", func(t *testing.T, m *meeting) {
 		m.ours.SetLinger(20)
 		m.ours.Write([]byte("text"))

@@ -112,6 +112,9 @@ func (s *scene) crowd(t *testing.T, dial bool) error {
 	if states := s.kernelSockets(t); len(errs) == 0 && states["ESTABLISHED"] != n {
 		errs <- fmt.Errorf("%d are open at once, of %d: %v", states["ESTABLISHED"], n, states)
 	}
+	if u := s.host.Stack().TCPUsage(); len(errs) == 0 && u.Connections != n {
+		errs <- fmt.Errorf("we have %d connections at once, of %d", u.Connections, n)
+	}
 	i := 0
 	for c := range dialled {
 		seed := byte(i)
