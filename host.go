@@ -36,7 +36,13 @@ type Config struct {
 
 	Wait       WaitMode      // how blocked calls wait; adaptive by default
 	SpinBudget time.Duration // how long adaptive waiting spins before it sleeps
+
+	TCP TCPConfig // of all connections; the zero value is right in a LAN
 }
+
+// TCPConfig is what can be changed about TCP as a whole: the least retransmission
+// timeout, how long TIME-WAIT lasts, and the memory of all connections.
+type TCPConfig = stack.TCPConfig
 
 // Host is an endpoint and the stack that runs on it. Its methods may be called
 // from any goroutine.
@@ -119,6 +125,7 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 		Wait:             cfg.Wait,
 		SpinBudget:       cfg.SpinBudget,
 		FrameQuota:       int(geo.FrameCount-geo.Prefilled()) / 2,
+		TCP:              cfg.TCP,
 	})
 	if err != nil {
 		// The grant stays the caller's, so its descriptors must survive.

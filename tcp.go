@@ -65,6 +65,15 @@ func (c *TCPConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// Lend is Write without the copy: b is sent from where it lies, and must not change
+// until Reclaim has returned. Large pieces gain by it, small ones do not.
+func (c *TCPConn) Lend(b []byte) error { return c.fail("write", c.sock.Lend(b)) }
+
+// Reclaim waits until all that was lent is the caller's again: the peer has it, or the
+// connection is over. It also works after Close. When it fails, by the write deadline
+// or because the link is broken, the memory is still lent.
+func (c *TCPConn) Reclaim() error { return c.fail("write", c.sock.Reclaim()) }
+
 // Borrow waits for text and lends its first piece where it lies, without a copy.
 // It must go back with [Text.Return], and may hold a frame of the segment until
 // then.
@@ -115,6 +124,19 @@ func (c *TCPConn) SetNoDelay(noDelay bool) error { return c.fail("set", c.sock.S
 // SetCork changes how long small writes gather while text is in flight.
 // Negative: not at all.
 func (c *TCPConn) SetCork(d time.Duration) error { return c.fail("set", c.sock.SetCork(d)) }
+
+// SetUserTimeout changes how long what was written may stay unacknowledged before
+// the connection fails with ETIMEDOUT, as TCP_USER_TIMEOUT does in the kernel.
+// Negative: for ever; 0: 5 minutes, as at first.
+func (c *TCPConn) SetUserTimeout(d time.Duration) error {
+	return c.fail("set", c.sock.SetUserTimeout(d))
+}
+
+// SetAdaptiveAck lets acknowledgments wait for up to a millisecond: of text that has
+// been answered at once several times, for the next answer; in a stream of full
+// segments, for the second of two. At first they go out at once, or with an answer that
+// is written at once. On suits streams; off suits requests and replies.
+func (c *TCPConn) SetAdaptiveAck(on bool) error { return c.fail("set", c.sock.SetAdaptiveAck(on)) }
 
 // SetLinger says what Close does with what has not been acknowledged: negative,
 // it is sent in the background, as at first; 0, it is thrown away and the peer

@@ -130,138 +130,6 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// peers are the two ways to meet the Linux kernel: as a server and as a client.
-func peers(t *testing.T, l *lab, f func(t *testing.T, ours, kernel net.Conn)) {
-	for _, role := range []string{"dial", "accept"} {
-		t.Run(role, func(t *testing.T) {
-			ours, kernel := l.connect(t, role == "dial")
-			defer ours.Close()
-			defer kernel.Close()
-			f(t, ours, kernel)
-		})
-	}
-}
-
-// connect makes a connection between our host and the other's kernel.
-func (l *lab) connect(t *testing.T, dial bool) (ours *unet.TCPConn, kernel *net.TCPConn) {
-	t.Helper()
-	var dialled net.Conn
-	var listener net.Listener
-	var err error
-	if dial {
-		listener, err = l.B.Listen("tcp", "10.0.0.2:0")
-		must(t, err)
-		dialled, err = l.host.Dial("tcp", listener.Addr().String())
-	} else {
-		listener, err = l.host.Listen(t.Context(), "tcp", ":0")
-		must(t, err)
-		dialled, err = l.B.Dial("tcp", listener.Addr().String())
-	}
-	must(t, err)
-	accepted, err := listener.Accept()
-	must(t, err)
-	must(t, listener.Close())
-	for _, c := range []net.Conn{dialled, accepted} {
-		c.SetDeadline(time.Now().Add(patience))
-	}
-	if dial {
-		return dialled.(*unet.TCPConn), accepted.(*net.TCPConn)
-	}
-	return accepted.(*unet.TCPConn), dialled.(*net.TCPConn)
-}
-
-// Text of all sizes arrives byte for byte, both ways at once.
-func TestTCPTransferWithKernel(t *testing.T) {
-	l := openLab(t)
-	for _, size := range []int{1, 1448, 1449, 100_000, 20_000_000} {
-		text := make([]byte, size)
-		rand.NewChaCha8([32]byte{5}).Read(text)
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			peers(t, l, func(t *testing.T, ours, kernel net.Conn) {
-				var wg sync.WaitGroup
-				for _, d := range []struct{ from, to net.Conn }{{ours, kernel}, {kernel, ours}} {
-					wg.Go(func() {
-						if n, err := d.from.Write(text); n != size || err != nil {
-							t.Errorf("write: %d bytes, %v", n, err)
-						}
-						d.from.(interface{ CloseWrite() error }).CloseWrite()
-					})
-					wg.Go(func() {
-						if got, err := io.ReadAll(d.to); !bytes.Equal(got, text) || err != nil {
-							t.Errorf("read: %d bytes, %v", len(got), err)
-						}
-					})
-				}
-				wg.Wait()
-			})
-		})
-	}
-	for _, c := range l.host.Stack().Counters() {
-		switch c.Name {
-		case "tcp_bad_checksum", "tcp_bad_length", "tcp_bad_options", "tcp_overlap_mismatch", "ipv4_checksum":
-			if c.Value != 0 {
-				t.Errorf("%s: %d", c.Name, c.Value)
-			}
-		}
-	}
-}
-
-// Who closes first, and how.
-func TestTCPCloseOrdersWithKernel(t *testing.T) {
-	l := openLab(t)
-	eof := func(t *testing.T, c net.Conn) {
-		t.Helper()
-		if n, err := c.Read(make([]byte, 10)); n != 0 || err != io.EOF {
-			t.Errorf("read %d, %v, want EOF", n, err)
-		}
-	}
-	reset := func(t *testing.T, c net.Conn) {
-		t.Helper()
-		if _, err := c.Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("read: %v, want ECONNRESET", err)
-		}
-	}
-	for name, f := range map[string]func(t *testing.T, ours, kernel net.Conn){
-		"we close":         func(t *testing.T, ours, kernel net.Conn) { ours.Close(); eof(t, kernel); kernel.Close() },
-		"the kernel":       func(t *testing.T, ours, kernel net.Conn) { kernel.Close(); eof(t, ours); ours.Close() },
-		"at the same time": func(t *testing.T, ours, kernel net.Conn) { go kernel.Close(); ours.Close() },
-		"half, we first": func(t *testing.T, ours, kernel net.Conn) {
-			ours.(*unet.TCPConn).CloseWrite()
-			eof(t, kernel)
-			kernel.Write([]byte("answer"))
-			kernel.Close()
-			if got, err := io.ReadAll(ours); string(got) != "answer" || err != nil {
-				t.Errorf("read %q, %v", got, err)
-			}
-		},
-		"half, the kernel first": func(t *testing.T, ours, kernel net.Conn) {
-			kernel.(*net.TCPConn).CloseWrite()
-			eof(t, ours)
-			ours.Write([]byte("answer"))
-			ours.Close()
-			if got, err := io.ReadAll(kernel); string(got) != "answer" || err != nil {
-				t.Errorf("read %q, %v", got, err)
-			}
-		},
-		"we reset": func(t *testing.T, ours, kernel net.Conn) {
-			ours.(*unet.TCPConn).SetLinger(0)
-			ours.Close()
-			reset(t, kernel)
-		},
-		"the kernel resets": func(t *testing.T, ours, kernel net.Conn) {
-			kernel.(*net.TCPConn).SetLinger(0)
-			kernel.Close()
-			reset(t, ours)
-			ours.Write([]byte("x"))
-			if _, err := ours.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
-				t.Errorf("write: %v", err)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) { peers(t, l, f) })
-	}
-}
-
 func TestTCPDialErrors(t *testing.T) {
 	l := openLab(t)
 	for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
@@ -290,6 +158,31 @@ func TestTCPDialErrors(t *testing.T) {
 	}
 	if _, err := l.host.ListenPacket(t.Context(), "tcp", ":0"); err == nil {
 		t.Error("listen for packets of tcp")
+	}
+}
+
+// A peer that is gone while something is on the way to it.
+func TestTCPUserTimeout(t *testing.T) {
+	l := openLab(t)
+	listener, err := l.B.Listen("tcp", "10.0.0.2:0") // whose kernel accepts by itself
+	must(t, err)
+	defer listener.Close()
+	conn, err := l.host.Dial("tcp", listener.Addr().String())
+	must(t, err)
+	defer conn.Close()
+	ours := conn.(*unet.TCPConn)
+	must(t, ours.SetUserTimeout(50*time.Millisecond))
+	l.on(t, l.B, func(link netlink.Link) error {
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+		for i := range addrs {
+			err = errors.Join(err, netlink.AddrDel(link, &addrs[i]))
+		}
+		return err
+	})
+	_, err = ours.Write([]byte("into the void"))
+	must(t, err)
+	if _, err := ours.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("read: %v, want ETIMEDOUT", err)
 	}
 }
 

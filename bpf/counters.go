@@ -32,6 +32,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_RX_BAD_LENGTH:       {"rx_bad_length", "from the wire, claimed, but a length field promises more than arrived: dropped"},
 	MuxUnetCounterUNET_RX_QUEUE_GONE:       {"rx_queue_gone", "from the wire, the owner's socket has left its queue: dropped"},
 	MuxUnetCounterUNET_RX_NO_METADATA:      {"rx_no_metadata", "from the wire, the driver leaves no room for metadata: dropped"},
+	MuxUnetCounterUNET_RX_CUT:              {"rx_cut", "from the wire, a super-frame to a port that takes single frames: the kernel cuts it, and its parts count again"},
 
 	MuxUnetCounterUNET_TX_UPLINK:        {"tx_uplink", "from an endpoint, sent out of the uplink"},
 	MuxUnetCounterUNET_TX_LOCAL:         {"tx_local", "from an endpoint, sent to another one of this host"},
@@ -57,6 +58,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_DELIVER_BAD_FILL:    {"deliver_bad_fill", "to an endpoint, its fill ring claims more entries than it has, or entries that are no frames: dropped, and the endpoint is revoked (unless another processor delivered to it meanwhile)"},
 	MuxUnetCounterUNET_DELIVER_TOO_LONG:    {"deliver_too_long", "to an endpoint, longer than a frame of its segment: dropped"},
 
+	MuxUnetCounterUNET_LOST_CUT:              {"lost_cut", "of rx_cut, its link header could not be put back"},
 	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT:  {"lost_uplink_redirect", "of rx_port and rx_queue, the device or socket did not take it"},
 	MuxUnetCounterUNET_LOST_PORT_REDIRECT:    {"lost_port_redirect", "of tx_uplink and tx_local, the device did not take it"},
 	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT: {"lost_deliver_redirect", "of deliver_socket, the endpoint's receive queue was full or its fill queue empty"},

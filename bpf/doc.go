@@ -19,6 +19,10 @@
 //     kernel's way of putting a frame into several can be led to a NULL pointer by
 //     the owner of the fill ring, and no look beforehand can rule that out.
 //
+// A super-frame (TSO, GRO) for such an owner is cut first: unet_cut, where packets enter
+// traffic control, takes it from unet_uplink and sends it round through a device that
+// makes the kernel do it (src/cut.h).
+//
 // Programs on tracepoints see what XDP cannot: unet_note_vlan notes VLAN tags that
 // stand beside a frame (src/vlan.h), the others count what the kernel dropped after
 // an XDP program had sent it on (src/trace.h).
@@ -54,5 +58,6 @@
 //	frames sent by endpoints  = sum of tx_*
 //	rx_port + tx_local        = sum of deliver_* + what was lost on the way to ports
 //
+// (The parts of a super-frame that was cut, rx_cut, come in at the uplink again.)
 // What a driver drops after it took a frame is in that device's own statistics.
 package bpf

@@ -34,7 +34,7 @@ type MuxUnetConfig struct {
 	MaxFrame  uint32
 	Netns     uint64
 	NotesVlan uint32
-	Zero      uint32
+	Cutter    uint32
 }
 
 type MuxUnetCounter uint32
@@ -50,33 +50,35 @@ const (
 	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 7
 	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 8
 	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 9
-	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 10
-	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 11
-	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 12
-	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 13
-	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 14
-	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 15
-	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 16
-	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 17
-	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 18
-	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 19
-	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 20
-	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 21
-	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 22
-	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 23
-	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 24
-	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 25
-	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 26
-	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 27
-	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 28
-	MuxUnetCounterUNET_DELIVER_NO_METADATA   MuxUnetCounter = 29
-	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 30
-	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 31
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 32
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 33
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 34
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 35
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 36
+	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 10
+	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 11
+	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 12
+	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 13
+	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 14
+	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 15
+	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 16
+	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 17
+	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 18
+	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 19
+	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 20
+	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 21
+	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 22
+	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 23
+	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 24
+	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 25
+	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 26
+	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 27
+	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 28
+	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 29
+	MuxUnetCounterUNET_DELIVER_NO_METADATA   MuxUnetCounter = 30
+	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 31
+	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 32
+	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 33
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 34
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 35
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 36
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 37
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 38
 )
 
 type MuxUnetEndpoint struct {
@@ -93,7 +95,8 @@ type MuxUnetEndpoint struct {
 type MuxUnetOwner struct {
 	_     structs.HostLayout
 	Port  uint32
-	Queue uint32
+	Queue uint16
+	Room  uint16
 }
 
 type MuxUnetState struct {
@@ -151,6 +154,7 @@ const (
 	MuxMapTags               = "tags"
 	MuxMapTags6              = "tags6"
 	MuxMapVlanNote           = "vlan_note"
+	MuxProgUnetCut           = "unet_cut"
 	MuxProgUnetDeliver       = "unet_deliver"
 	MuxProgUnetDeliverLinear = "unet_deliver_linear"
 	MuxProgUnetDeliverWhole  = "unet_deliver_whole"
@@ -205,6 +209,7 @@ type MuxSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MuxProgramSpecs struct {
+	UnetCut           *ebpf.ProgramSpec `ebpf:"unet_cut"`
 	UnetDeliver       *ebpf.ProgramSpec `ebpf:"unet_deliver"`
 	UnetDeliverLinear *ebpf.ProgramSpec `ebpf:"unet_deliver_linear"`
 	UnetDeliverWhole  *ebpf.ProgramSpec `ebpf:"unet_deliver_whole"`
@@ -300,6 +305,7 @@ type MuxVariables struct {
 //
 // It can be passed to LoadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MuxPrograms struct {
+	UnetCut           *ebpf.Program `ebpf:"unet_cut"`
 	UnetDeliver       *ebpf.Program `ebpf:"unet_deliver"`
 	UnetDeliverLinear *ebpf.Program `ebpf:"unet_deliver_linear"`
 	UnetDeliverWhole  *ebpf.Program `ebpf:"unet_deliver_whole"`
@@ -313,6 +319,7 @@ type MuxPrograms struct {
 
 func (p *MuxPrograms) Close() error {
 	return _MuxClose(
+		p.UnetCut,
 		p.UnetDeliver,
 		p.UnetDeliverLinear,
 		p.UnetDeliverWhole,

@@ -123,6 +123,15 @@ func testUplink(l *lab) {
 	}
 	l.wantAll(rxPass, rxNoMetadata)
 
+	l.claim(Key(TagUDP, shared.As4(), 7003), Owner{Port: uint32(l.a), Room: testMTU + 14})
+	longer := datagram(l.mac, peerMAC, from(1), netip.AddrPortFrom(shared, 7003), testMTU-28+1)
+	l.wantReceived([]received{
+		{"to a port that takes no super-frame", to(shared, 7003), l.a, rxPort},
+		{"the longest frame of the network", longer[:len(longer)-1], l.a, rxBadLength},
+		{"the same, true", datagram(l.mac, peerMAC, from(1), netip.AddrPortFrom(shared, 7003), testMTU-28), l.a, rxPort},
+		{"a longer one, which is no super-frame", longer, l.a, rxPort},
+	})
+
 	l.reach(l.a)
 	long := datagram(l.mac, peerMAC, from(1), netip.AddrPortFrom(shared, 7000), 9000)
 	if _, err := run(l.objs.UnetUplink, long, l.uplink, 100); err != nil {

@@ -160,7 +160,7 @@ type Identity struct {
 	Interface string        `json:"interface"` // name of the uplink
 	LinkAddr  wire.LinkAddr `json:"link_addr"` // the only source link address the mux lets out
 	Addr      netip.Prefix  `json:"addr"`      // primary address of the uplink and its subnet; zero if none
-	MTU       uint32        `json:"mtu"`       // of the uplink, bytes of IP packet
+	MTU       uint32        `json:"mtu"`       // bytes of IP packet: of the uplink, or less if what an untrusted owner receives must fit one frame
 	// PartialChecksums says that the uplink is a virtual link whose peer
 	// leaves transport checksums half done (pseudo-header only). On a real
 	// wire such a checksum is corruption.

@@ -37,8 +37,8 @@ func unusable(why string, args ...any) error {
 
 // loadPinned opens what another process has pinned, if it is whole and what this
 // one would have made for the uplink as it is now.
-func loadPinned(keep *pins, u *uplink, want Mode) (_ *programs, state bpf.State, err error) {
-	p := &programs{pins: keep}
+func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *programs, state bpf.State, err error) {
+	p := &programs{nl: h, ifindex: u.ifindex, pins: keep}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.release())
@@ -71,8 +71,8 @@ func loadPinned(keep *pins, u *uplink, want Mode) (_ *programs, state bpf.State,
 	}
 	needed := append(mapNames(spec), pinUplink)
 	needed = slices.AppendSeq(needed, maps.Keys(p.ofPorts()))
-	for _, name := range traced(p.mode, u) {
-		needed = append(needed, pinTrace+name)
+	for _, name := range aides(p.mode, u) {
+		needed = append(needed, pinLink+name)
 	}
 	for _, name := range needed {
 		if !slices.Contains(there, name) {
@@ -94,12 +94,12 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 	if xdp := info.XDP(); xdp == nil || int(xdp.Ifindex) != u.ifindex {
 		return unusable("its link does not lead to %s", u.name)
 	}
-	for _, name := range traced(p.mode, u) {
-		l, err := link.LoadPinnedLink(p.pins.at(pinTrace+name), nil)
+	for _, name := range aides(p.mode, u) {
+		l, err := link.LoadPinnedLink(p.pins.at(pinLink+name), nil)
 		if err != nil {
 			return fmt.Errorf("pinned link of %s: %w", name, err)
 		}
-		p.tracing = append(p.tracing, l)
+		p.aides = append(p.aides, l)
 	}
 	// The uplink may have had another number of queues.
 	queues, err := ebpf.LoadPinnedMap(p.pins.at(bpf.MuxMapSockets), nil)
@@ -185,7 +185,7 @@ func (m *Mux) adopt() error {
 		name, there := ports[owner.Port]
 		if owner.Port == 0 {
 			name = m.up.name
-			if there, err = socketThere(m.progs.objs.Sockets, owner.Queue, m.unbound); err != nil {
+			if there, err = socketThere(m.progs.objs.Sockets, uint32(owner.Queue), m.unbound); err != nil {
 				return err
 			}
 		}
@@ -248,8 +248,8 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 		m.slots[e.Slot] = true
 	} else {
 		l.attach = endpoint.AttachQueue
-		l.queue, l.holdsQueue = owner.Queue, true
-		m.queues[owner.Queue] = true
+		l.queue, l.holdsQueue = uint32(owner.Queue), true
+		m.queues[l.queue] = true
 	}
 	m.leases[l.id] = l
 	if m.tellAdopted != nil {

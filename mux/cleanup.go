@@ -168,7 +168,7 @@ func (c *cleaner) clean(p pinnedMux) error {
 		}
 	}
 	if p.netns == c.netns {
-		if err := takeDown(c.h, c.reaper, keep); err != nil {
+		if err := takeDown(c.h, c.reaper, p.ifindex, keep); err != nil {
 			return fmt.Errorf("%s: %w", p.path, err)
 		}
 	}
@@ -218,19 +218,22 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 }
 
 // takeDown takes a mux that nobody serves off the kernel: its program off the
-// uplink, its ports, the uplink's setting. The pins go last, for the next to try
+// uplink, its cutter, its ports, the uplink's setting. The pins go last, for the next to try
 // if this one dies on the way; the directory stays. The calling thread is in the
 // mux's namespace.
 //
 // The pins may be another version's, or not whole, so this relies on no more of
 // them than it must.
-func takeDown(h *netlink.Handle, r *reaper, keep *pins) error {
+func takeDown(h *netlink.Handle, r *reaper, ifindex int, keep *pins) error {
 	uplink, err := link.LoadPinnedLink(keep.at(pinUplink), nil)
 	if err == nil {
 		err = errors.Join(uplink.Detach(), uplink.Close())
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("pinned link: %w", err)
+	}
+	if err := deleteCutter(h, ifindex); err != nil {
+		return err
 	}
 	prog, err := ebpf.LoadPinnedProgram(keep.at(bpf.MuxProgUnetPort), nil)
 	if err == nil {

@@ -73,7 +73,7 @@ func TestCleanup(t *testing.T) {
 	wantReport(t, cleanup(t, l.A, l.pin, true), path, "removed")
 	eventually(t, "all is as before", func() bool {
 		now := look(t, l.A)
-		return slices.Equal(now.links, before.links) && slices.Equal(now.xdp, before.xdp)
+		return slices.Equal(now.links, before.links) && slices.Equal(now.cutters, before.cutters) && slices.Equal(now.xdp, before.xdp)
 	})
 	if s := run(t, l.A, "ethtool", "-k", l.A.Interface); !strings.Contains(s, "rx-vlan-offload: on") {
 		t.Error("receive VLAN offload stays off")

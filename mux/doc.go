@@ -118,6 +118,11 @@
 // and revokes the endpoint: its lease ends with [ErrRevoked], and [Config].Revoked is
 // told. What an owner is trusted with beyond that is in its [Terms].
 //
+// Who is not trusted receives nothing that needs several buffers. What a peer sends in
+// super-frames is cut for such an owner by the kernel, on the way through the cutter, an
+// ifb device that a mux in generic mode has beside its uplink (cutter.go, and cut.h of
+// package bpf).
+//
 // # What it cannot see
 //
 // An 802.1Q tag that stands beside the frame (in the skb) instead of in it is

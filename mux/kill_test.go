@@ -254,7 +254,7 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 	if left := pinnedIn(l.t, l.pin); len(left) != 0 {
 		l.t.Errorf("pinned: %v", left)
 	}
-	if now := look(l.t, l.A); !slices.Equal(now.links, empty.links) || !slices.Equal(now.xdp, empty.xdp) {
+	if now := look(l.t, l.A); !slices.Equal(now.links, empty.links) || !slices.Equal(now.cutters, empty.cutters) || !slices.Equal(now.xdp, empty.xdp) {
 		l.t.Errorf("left behind: %+v, before: %+v", now, empty)
 	}
 	if s := run(l.t, l.A, "ethtool", "-k", l.A.Interface); !strings.Contains(s, "rx-vlan-offload: on") {

@@ -89,10 +89,15 @@ func (l *lab) open(tags ...endpoint.Tag) *app {
 
 func (l *lab) openRequest(req endpoint.Request) *app {
 	l.t.Helper()
+	return l.openFor(mux.Terms{Trusted: true}, req)
+}
+
+func (l *lab) openFor(terms mux.Terms, req endpoint.Request) *app {
+	l.t.Helper()
 	if req.Geometry == (endpoint.Geometry{}) {
 		req.Geometry = small
 	}
-	g, lease, err := l.mux.OpenEndpoint(l.t.Context(), req)
+	g, lease, err := l.mux.OpenEndpointFor(l.t.Context(), mux.Owner{PID: os.Getpid()}, terms, req)
 	must(l.t, err)
 	a := attach(l.t, g)
 	a.lease = lease
@@ -341,6 +346,7 @@ func messageFrame(dst, src [6]byte, to, from uint32, payload string) []byte {
 // and maps live by descriptors alone: nothing is pinned.)
 type traces struct {
 	links      []string
+	cutters    []string // which are links too
 	xdp        []string
 	fds        int
 	namespaces []string
@@ -351,6 +357,10 @@ func look(t *testing.T, h *netlab.Host) (tr traces) {
 	must(t, h.Do(func() error {
 		links, err := netlink.LinkList()
 		for _, l := range links {
+			if l.Type() == "ifb" {
+				tr.cutters = append(tr.cutters, l.Attrs().Name)
+				continue
+			}
 			tr.links = append(tr.links, l.Attrs().Name)
 			if x := l.Attrs().Xdp; x != nil && x.Attached {
 				tr.xdp = append(tr.xdp, l.Attrs().Name)
@@ -381,7 +391,7 @@ func wantTraces(t *testing.T, h *netlab.Host, want traces) {
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
 		got = look(t, h)
 		more := slices.ContainsFunc(got.namespaces, func(id string) bool { return !slices.Contains(want.namespaces, id) })
-		if !more && got.fds <= want.fds && slices.Equal(got.links, want.links) && slices.Equal(got.xdp, want.xdp) {
+		if !more && got.fds <= want.fds && slices.Equal(got.links, want.links) && slices.Equal(got.cutters, want.cutters) && slices.Equal(got.xdp, want.xdp) {
 			return
 		}
 	}

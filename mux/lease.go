@@ -24,6 +24,7 @@ type Lease struct {
 	queue        uint32 // of the uplink, if holdsQueue
 	holdsQueue   bool
 	segmentBytes int64
+	frameSize    uint32   // known while it is opened
 	memory       *os.File // by which the mux asks for the segment; nil if another process made it
 	granted      bool     // it was complete once
 	leased       bool     // guarded by m.mu; false while it waits to be presented

@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/wire"
 )
 
 // Config says where a mux works.
@@ -140,7 +141,8 @@ type Terms struct {
 	// Trusted owners may receive frames of several buffers on a port, as a kernel
 	// peer on a virtual link sends them (TSO). The kernel's way of receiving those
 	// relies on the owner's fill ring: one who changes it at the right moment brings
-	// the kernel down. Everybody else's longer frames are dropped (deliver_too_long).
+	// the kernel down. Everybody else's super-frames are cut on the way (rx_cut), and
+	// what is longer than a frame of the segment even so is dropped (deliver_too_long).
 	Trusted bool
 	// Registered is how much memory the owner's user may have registered with
 	// sockets in all, in bytes, by the kernel's own count (xsk.Charge); 0: it is not
@@ -169,7 +171,11 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 	}
 	l := newLease(m)
 	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
+	l.frameSize = geometry.FrameSize
 	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
+	if !terms.Trusted { // it receives nothing that needs a second frame
+		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)
+	}
 	err := m.build(ctx, l, grant, req)
 	if err == nil {
 		err = m.enlist(l)

@@ -132,7 +132,7 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 	if hidden {
 		m.state.RestoreVlan = 1
 	}
-	m.progs, err = attachPrograms(m.ns, &m.up, cfg.Mode, m.state, m.pins, m.log)
+	m.progs, err = attachPrograms(m.nl, m.ns, &m.up, cfg.Mode, m.state, m.pins, m.log)
 	if err != nil {
 		return false, errors.Join(err, m.pins.remove())
 	}
@@ -147,10 +147,10 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	if err != nil || len(names) == 0 {
 		return false, err
 	}
-	m.progs, m.state, err = loadPinned(m.pins, &m.up, cfg.Mode)
+	m.progs, m.state, err = loadPinned(m.nl, m.pins, &m.up, cfg.Mode)
 	if errors.Is(err, errUnusable) {
 		m.log.Warn("what is pinned is taken down, and its endpoints with it", "interface", m.up.name, "why", err)
-		return false, takeDown(m.nl, m.reaper, m.pins)
+		return false, takeDown(m.nl, m.reaper, m.up.ifindex, m.pins)
 	}
 	if err != nil {
 		return false, err

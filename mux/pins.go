@@ -24,7 +24,7 @@ type pins struct {
 const (
 	pinUplink = "uplink" // the link that holds the uplink's program; there only if all else is
 	pinState  = "state"  // the map
-	pinTrace  = "trace_" // and the name of the program: a link
+	pinLink   = "link_"  // and the name of the program
 )
 
 // pinFolder is where the pins of all muxes of a bpffs are.

@@ -131,6 +131,9 @@ func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 		}
 		l.id = id
 		l.at.owner.Port, l.at.device, l.at.port = uint32(outer), name, true
+		if !l.terms.Trusted {
+			l.at.owner.Room = uint16(xsk.RxRoom(l.frameSize))
+		}
 		return nil
 	}
 }
@@ -180,7 +183,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	if err != nil {
 		return sock, err
 	}
-	l.at.owner.Queue, l.at.device = queue, m.up.name
+	l.at.owner.Queue, l.at.device = uint16(queue), m.up.name // the kernel has 16 bits for it
 	m.mu.Lock()
 	m.queues[queue] = true
 	m.mu.Unlock()

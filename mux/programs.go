@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -18,24 +19,26 @@ import (
 // the links that attach them. They are held by descriptors of this process, and
 // by pins if there are any.
 type programs struct {
-	mode    Mode   // never ModeAuto
-	mtu     uint32 // the uplink's when they were loaded, by which they measure what an endpoint sends
+	nl      *netlink.Handle // of the uplink's namespace
+	ifindex int             // of the uplink
+	mode    Mode            // never ModeAuto
+	mtu     uint32          // the uplink's when they were loaded, by which they measure what an endpoint sends
 	objs    bpf.MuxObjects
 	uplink  link.Link
-	tracing []link.Link
+	aides   []link.Link // of the programs that aides names
 	pins    *pins
 }
 
 // attachPrograms loads the programs and attaches them to the uplink in the mode that was
 // asked for, or the best that works. The calling thread is in the uplink's
 // namespace ns. state is what the mux is to be known by.
-func attachPrograms(ns netns.NsHandle, u *uplink, want Mode, state bpf.State, keep *pins, log *slog.Logger) (*programs, error) {
+func attachPrograms(h *netlink.Handle, ns netns.NsHandle, u *uplink, want Mode, state bpf.State, keep *pins, log *slog.Logger) (*programs, error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // does nothing since Linux 5.11
 		return nil, fmt.Errorf("memory lock limit: %w", err)
 	}
 	switch want {
 	case ModeGeneric, ModeNative:
-		p, err := attachIn(want, u, state, keep)
+		p, err := attachIn(h, want, u, state, keep, log)
 		if err != nil {
 			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.name, want, err)
 		}
@@ -45,7 +48,7 @@ func attachPrograms(ns netns.NsHandle, u *uplink, want Mode, state bpf.State, ke
 		return p, nil
 	}
 	if f, known := xdpFeatures(ns, u.ifindex); !u.virtual && known && f&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect {
-		p, err := attachIn(ModeNative, u, state, keep)
+		p, err := attachIn(h, ModeNative, u, state, keep, log)
 		if err == nil {
 			// Many drivers say only now that they can be redirected to.
 			if f, _ := xdpFeatures(ns, u.ifindex); f&xdpNdoXmit != 0 {
@@ -58,7 +61,7 @@ func attachPrograms(ns netns.NsHandle, u *uplink, want Mode, state bpf.State, ke
 		}
 		log.Info("native mode does not work, trying generic", "interface", u.name, "error", err)
 	}
-	p, err := attachIn(ModeGeneric, u, state, keep)
+	p, err := attachIn(h, ModeGeneric, u, state, keep, log)
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s in generic mode: %w", u.name, err)
 	}
@@ -67,8 +70,8 @@ func attachPrograms(ns netns.NsHandle, u *uplink, want Mode, state bpf.State, ke
 
 // attachIn does it in one mode. The uplink's link is pinned last, so that pins
 // with it are whole.
-func attachIn(m Mode, u *uplink, state bpf.State, keep *pins) (_ *programs, err error) {
-	p := &programs{mode: m, mtu: u.mtu, pins: keep}
+func attachIn(h *netlink.Handle, m Mode, u *uplink, state bpf.State, keep *pins, log *slog.Logger) (_ *programs, err error) {
+	p := &programs{mode: m, mtu: u.mtu, nl: h, ifindex: u.ifindex, pins: keep}
 	defer func() {
 		if err != nil {
 			err = errors.Join(unsupported(err), p.detach())
@@ -80,6 +83,16 @@ func attachIn(m Mode, u *uplink, state bpf.State, keep *pins) (_ *programs, err 
 	}
 	spec.Maps["sockets"].MaxEntries = u.queues
 	config := bpf.Config(u.addr, u.ifindex, state.Netns, u.mtu, m == ModeGeneric, notesVLAN(u, m))
+	if m == ModeGeneric {
+		cutter, err := makeCutter(h, u.ifindex)
+		switch {
+		case errors.Is(err, unix.EOPNOTSUPP):
+			log.Warn("super-frames to endpoints that are not trusted are dropped: this kernel has no ifb devices (modprobe ifb)", "interface", u.name)
+		case err != nil:
+			return nil, err
+		}
+		config.Cutter = uint32(cutter)
+	}
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
 	}
@@ -93,8 +106,8 @@ func attachIn(m Mode, u *uplink, state bpf.State, keep *pins) (_ *programs, err 
 	if err := p.putState(state); err != nil {
 		return nil, err
 	}
-	if err := p.trace(u); err != nil {
-		return nil, fmt.Errorf("tracepoints: %w", err)
+	if err := p.attachAides(u); err != nil {
+		return nil, err
 	}
 	if keep != nil {
 		for name, prog := range p.ofPorts() {
@@ -176,11 +189,14 @@ func (p *programs) attachFlag() int {
 	return unix.XDP_FLAGS_SKB_MODE
 }
 
-// traced are the programs that stand on tracepoints.
-func traced(m Mode, u *uplink) []string {
+// aides are the programs that do what XDP cannot: count what the kernel drops
+// after them, note VLAN tags before them, and send on what has to be cut.
+func aides(m Mode, u *uplink) []string {
 	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException}
 	if m == ModeNative {
 		names = append(names, bpf.MuxProgUnetDevmapXmit)
+	} else {
+		names = append(names, bpf.MuxProgUnetCut)
 	}
 	if notesVLAN(u, m) {
 		names = append(names, bpf.MuxProgUnetNoteVlan)
@@ -188,23 +204,29 @@ func traced(m Mode, u *uplink) []string {
 	return names
 }
 
-// trace starts counting what the kernel drops after the programs, and noting
-// VLAN tags before them.
-func (p *programs) trace(u *uplink) error {
+// attachAides attaches them: one to the uplink's entry to traffic control, the
+// others to tracepoints.
+func (p *programs) attachAides(u *uplink) error {
 	progs := map[string]*ebpf.Program{
 		bpf.MuxProgUnetRedirectErr: p.objs.UnetRedirectErr,
 		bpf.MuxProgUnetException:   p.objs.UnetException,
 		bpf.MuxProgUnetDevmapXmit:  p.objs.UnetDevmapXmit,
 		bpf.MuxProgUnetNoteVlan:    p.objs.UnetNoteVlan,
 	}
-	for _, name := range traced(p.mode, u) {
-		l, err := link.AttachTracing(link.TracingOptions{Program: progs[name]})
-		if err != nil {
-			return err
+	for _, name := range aides(p.mode, u) {
+		var l link.Link
+		var err error
+		if name == bpf.MuxProgUnetCut {
+			l, err = link.AttachTCX(link.TCXOptions{Program: p.objs.UnetCut, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex})
+		} else {
+			l, err = link.AttachTracing(link.TracingOptions{Program: progs[name]})
 		}
-		p.tracing = append(p.tracing, l)
+		if err != nil {
+			return fmt.Errorf("attach %s: %w", name, err)
+		}
+		p.aides = append(p.aides, l)
 		if p.pins != nil {
-			if err := l.Pin(p.pins.at(pinTrace + name)); err != nil {
+			if err := l.Pin(p.pins.at(pinLink + name)); err != nil {
 				return err
 			}
 		}
@@ -260,16 +282,15 @@ func (p *programs) detach() error {
 	return errors.Join(p.uncouple(), p.pins.clear(), p.release())
 }
 
-// uncouple takes the program off the uplink. It returns when that is done, which
-// the end of the last pin and descriptor would not be.
+// uncouple takes the program off the uplink, and then its cutter away. It returns
+// when that is done, which the end of the last pin and descriptor would not be.
 func (p *programs) uncouple() error {
-	if p.uplink == nil {
-		return nil
+	if p.uplink != nil {
+		if err := p.uplink.Detach(); err != nil {
+			return fmt.Errorf("detach from the uplink: %w", err)
+		}
 	}
-	if err := p.uplink.Detach(); err != nil {
-		return fmt.Errorf("detach from the uplink: %w", err)
-	}
-	return nil
+	return deleteCutter(p.nl, p.ifindex)
 }
 
 // release closes descriptors. What is pinned goes on working.
@@ -278,7 +299,7 @@ func (p *programs) release() error {
 	if p.uplink != nil {
 		err = p.uplink.Close()
 	}
-	for _, l := range p.tracing {
+	for _, l := range p.aides {
 		err = errors.Join(err, l.Close())
 	}
 	return errors.Join(err, p.objs.Close())

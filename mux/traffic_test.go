@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -149,6 +150,37 @@ func TestSeveralDescriptors(t *testing.T) {
 	}
 }
 
+// An endpoint whose owner is not trusted is told an MTU that it does receive, and
+// not a byte more.
+func TestUntrustedMTU(t *testing.T) {
+	for _, c := range []struct{ uplink, frame, want int }{
+		{1500, 2048, 1500}, {9000, 2048, 1772}, {9000, 4096, 3820},
+	} {
+		t.Run(fmt.Sprint(c.uplink, " in frames of ", c.frame), func(t *testing.T) {
+			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: c.uplink})}
+			l.openMux(mux.ModeGeneric)
+			req := endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
+			req.Geometry.FrameSize = uint32(c.frame)
+			g, lease, err := l.mux.OpenEndpointFor(t.Context(), mux.Owner{PID: os.Getpid()}, mux.Terms{}, req)
+			must(t, err)
+			a := attach(t, g)
+			a.lease = lease
+			if g.Identity.MTU != uint32(c.want) {
+				t.Errorf("granted an MTU of %d, want %d", g.Identity.MTU, c.want)
+			}
+			b := kernelUDP(t, l.B, "10.0.0.2:9000")
+			sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", c.want-28))
+			if n := len(a.recv().frame); n != 14+c.want {
+				t.Errorf("received a frame of %d bytes", n)
+			}
+			if c.want < c.uplink {
+				sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", c.want-27))
+				l.await("deliver_too_long", 1)
+			}
+		})
+	}
+}
+
 // Two endpoints of one host talk to one another without the wire.
 func TestLocalDelivery(t *testing.T) {
 	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
@@ -225,21 +257,26 @@ func TestICMPErrorReachesTheSender(t *testing.T) {
 }
 
 // A super-frame (UDP_SEGMENT) arrives with the size to cut it by, through a
-// port and straight from a queue. In native mode the kernel has cut it.
+// port and straight from a queue. In native mode the kernel has cut it, and for an
+// owner who is not trusted it does so on the way to the port.
 func TestSuperFrame(t *testing.T) {
 	const size, total = 1000, 4500
 	text := strings.Repeat("abcdefghi ", total/10)
 	for _, c := range []struct {
-		mode   mux.Mode
-		attach endpoint.Attachment
+		mode    mux.Mode
+		attach  endpoint.Attachment
+		trusted bool
+		counter string
 	}{
-		{mux.ModeGeneric, endpoint.AttachPort},
-		{mux.ModeGeneric, endpoint.AttachQueue},
-		{mux.ModeNative, endpoint.AttachPort},
+		{mux.ModeGeneric, endpoint.AttachPort, true, "rx_port"},
+		{mux.ModeGeneric, endpoint.AttachPort, false, "rx_cut"},
+		{mux.ModeGeneric, endpoint.AttachQueue, true, "rx_queue"},
+		{mux.ModeNative, endpoint.AttachPort, true, "rx_port"},
+		{mux.ModeNative, endpoint.AttachPort, false, "rx_port"},
 	} {
-		t.Run(c.mode.String()+" "+c.attach.String(), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.mode, " ", c.attach, " trusted ", c.trusted), func(t *testing.T) {
 			l := openLab(t, c.mode)
-			a := l.openRequest(endpoint.Request{Attach: c.attach, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+			a := l.openFor(mux.Terms{Trusted: c.trusted}, endpoint.Request{Attach: c.attach, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 			b := kernelUDP(t, l.B, "10.0.0.2:9000")
 			raw, err := b.SyscallConn()
 			must(t, err)
@@ -247,7 +284,7 @@ func TestSuperFrame(t *testing.T) {
 			must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }))
 			must(t, opt)
 			sendTo(t, b, "10.0.0.1:7000", text)
-			if c.mode == mux.ModeNative {
+			if c.mode == mux.ModeNative || !c.trusted {
 				for rest := text; rest != ""; {
 					r := a.recv()
 					payload := string(packet(t, r.frame).Layer(layers.LayerTypeUDP).LayerPayload())
@@ -255,6 +292,9 @@ func TestSuperFrame(t *testing.T) {
 						t.Fatalf("datagram of %d bytes, gso size %d", len(payload), r.gsoSize)
 					}
 					rest = rest[len(payload):]
+				}
+				if l.count()[c.counter] == 0 {
+					t.Errorf("counters: %v", l.count())
 				}
 				return
 			}
@@ -347,4 +387,23 @@ func TestNativeLossIsCounted(t *testing.T) {
 	if c := l.count(); c["tx_uplink"] != 2 || c["lost_port_redirect"] != 1 {
 		t.Errorf("counters: %v", c)
 	}
+}
+
+// The parts of a super-frame can be longer than the uplink's network carries, if the
+// sender believes in another MTU. They are not cut again.
+func TestSuperFrameOfLongFrames(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	run(t, l.B, "ip", "link", "set", l.B.Interface, "mtu", "9000")
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	raw, err := b.SyscallConn()
+	must(t, err)
+	var opt error
+	must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
+	must(t, opt)
+	sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", 16000))
+	eventually(t, "each part has come back and ended", func() bool {
+		c := l.count()
+		return c["rx_cut"] == 1 && c["rx_port"] == 4 && c["deliver_too_long"] == 4
+	})
 }

@@ -3,6 +3,8 @@ package stack
 import (
 	"net/netip"
 	"syscall"
+
+	"github.com/unet-go/unet/proto/tcp"
 )
 
 // Invalidate says that what the route service has answered for dst may be true
@@ -51,7 +53,7 @@ func (s *Stack) invalidate(r *route) {
 // does not, sends fail with ENETDOWN, those that block already included, unless they
 // are for another endpoint behind our own link address; and so does what is held
 // for a route or a neighbour. Reads go on waiting. When it does again, neighbours
-// and routes are asked for anew.
+// and routes are asked for anew, and what TCP has sent in vain is sent again.
 func (s *Stack) SetLink(up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,6 +70,7 @@ func (s *Stack) SetLink(up bool) {
 		if s.resolver != nil {
 			s.invalidateAll()
 		}
+		s.tcp.LinkUp(tcp.Time(s.now))
 		return
 	}
 	s.count[linkDowns]++

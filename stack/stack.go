@@ -68,11 +68,20 @@ type Config struct {
 	// socket queues or in its hands, all sockets together. Datagrams beyond it
 	// are copied into memory of their own.
 	FrameQuota int
+	TCP        TCPConfig
 
 	// Now replaces time.Now, and NoCaretaker leaves out the goroutine that
 	// polls while nobody waits, for tests and for programs that call Poll.
 	Now         func() time.Time
 	NoCaretaker bool
+}
+
+// TCPConfig is what can be changed about TCP as a whole. The zero value is right in a
+// LAN.
+type TCPConfig struct {
+	MinRTO   time.Duration // the least retransmission timeout; 0: [tcp.DefaultMinRTO]
+	TimeWait time.Duration // how long TIME-WAIT lasts; 0: [tcp.DefaultTimeWait]
+	Memory   int           // bytes that all connections may queue; 0: [tcp.DefaultMemory]
 }
 
 // instant is nanoseconds since the stack was made: a time that is compared and
@@ -238,6 +247,7 @@ func New(cfg Config) (*Stack, error) {
 	}
 	s.tcp = tcp.NewTable(tcp.Config{
 		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: s.releaseFrame,
+		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory,
 	})
 	s.tcpTimer.owner = &s.tcpTimer
 	s.held.max = heldBound(s.quota)

@@ -58,9 +58,10 @@ type TCPConn struct {
 	linger              time.Duration // negative: Close does not wait
 	released            func()
 
-	readable event
-	writable event // also: opened
-	turn     event // writing has become false
+	readable  event
+	writable  event // also: opened
+	turn      event // writing has become false
+	reclaimed event // memory that was lent has been returned
 }
 
 func (s *Stack) newTCPConn(o *TCPOptions) *TCPConn {
@@ -79,6 +80,20 @@ func (c *TCPConn) Info() tcp.Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c.conn.Info()
+}
+
+// TCPUsage is what all TCP connections of a stack take at a moment.
+type TCPUsage struct {
+	Connections int // those in TIME-WAIT left out
+	TimeWaits   int
+	Memory      int // bytes of buffers
+}
+
+// TCPUsage returns it.
+func (s *Stack) TCPUsage() TCPUsage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return TCPUsage{s.tcp.Len(), s.tcp.TimeWaits(), s.tcp.MemoryInUse()}
 }
 
 // SetReadDeadline sets the time at which reads, also those that block already,
@@ -106,6 +121,7 @@ func (c *TCPConn) setDeadlines(t time.Time, read, write bool) error {
 			c.writeDeadline = at
 			c.stack.broadcast(&c.writable)
 			c.stack.broadcast(&c.turn)
+			c.stack.broadcast(&c.reclaimed)
 		}
 		c.setSlow()
 	})
@@ -120,6 +136,12 @@ func (c *TCPConn) SetNoDelay(on bool) error {
 // [tcp.DefaultCork] at first. Negative: not at all.
 func (c *TCPConn) SetCork(d time.Duration) error {
 	return c.set(func(now tcp.Time) { c.conn.SetCork(now, d) })
+}
+
+// SetAdaptiveAck lets acknowledgments wait for a millisecond where that has proved worth
+// it (on), or leaves them to go out at once, as they do at first.
+func (c *TCPConn) SetAdaptiveAck(on bool) error {
+	return c.set(func(tcp.Time) { c.conn.SetAdaptiveAck(on) })
 }
 
 // SetKeepAlive changes the keepalive.
@@ -170,6 +192,7 @@ func (c *TCPConn) wakeAll() {
 	s.broadcast(&c.readable)
 	s.broadcast(&c.writable)
 	s.broadcast(&c.turn)
+	s.broadcast(&c.reclaimed)
 }
 
 // readTrouble returns the reason why the connection is not read at all.

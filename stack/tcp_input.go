@@ -112,6 +112,9 @@ func (c *TCPConn) happened(e tcp.Events) {
 	if e&(tcp.Writable|tcp.Connected) != 0 {
 		s.signal(&c.writable)
 	}
+	if e&tcp.Returned != 0 {
+		s.broadcast(&c.reclaimed)
+	}
 	if e&(tcp.Drained|tcp.Finished) != 0 {
 		c.drained = c.drained || e&tcp.Drained != 0
 		s.broadcast(&s.drained)

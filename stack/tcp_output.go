@@ -51,6 +51,9 @@ func (s *Stack) settleTCP() {
 		s.outputTCP()
 		s.tellTCP()
 	}
+	if s.unflushed { // what follows is not what a peer waits for
+		s.flush()
+	}
 	at := instant(s.tcp.NextDeadline())
 	if s.tcpBlocked {
 		at = min(at, s.now+instant(sendPause))

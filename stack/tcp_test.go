@@ -220,6 +220,10 @@ func TestTCPErrors(t *testing.T) {
 	wantError(t, "dial of a host that is not there", err, syscall.EHOSTUNREACH)
 	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("192.0.2.1:99"), stack.TCPOptions{})
 	wantError(t, "dial without a route", err, syscall.ENETUNREACH)
+	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("10.0.0.255:99"), stack.TCPOptions{})
+	wantError(t, "dial of the broadcast address", err, syscall.ENETUNREACH)
+	_, err = b.DialTCP(ctx, ap("10.0.0.9:0"), ap("10.0.0.1:99"), stack.TCPOptions{})
+	wantError(t, "dial from an address of somebody else", err, syscall.EADDRNOTAVAIL)
 
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	server.SetLinger(0)

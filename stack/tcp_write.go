@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"os"
+
 	"github.com/unet-go/unet/proto/tcp"
 )
 
@@ -28,10 +30,21 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 // writeRest writes p from n on, waiting for room, and for the turn if somebody
 // else has begun to.
 func (c *TCPConn) writeRest(p []byte, n int) (int, error) {
+	err := c.writeInTurn(func(now tcp.Time) (done bool, err error) {
+		k, err := c.conn.Write(now, p[n:])
+		n += k
+		return n == len(p), err
+	})
+	return n, err
+}
+
+// writeInTurn calls write until that is done, waiting for room in between, while
+// nobody else writes.
+func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) error {
 	s := c.stack
 	for c.writing {
 		if err := c.writeTrouble(); err != nil {
-			return n, err
+			return err
 		}
 		s.waitFor(&c.turn, c.writeDeadline)
 	}
@@ -42,17 +55,54 @@ func (c *TCPConn) writeRest(p []byte, n int) (int, error) {
 	}()
 	for {
 		if err := c.writeTrouble(); err != nil {
-			return n, err
+			return err
 		}
 		seq := c.writable.seq
-		k, err := c.conn.Write(tcp.Time(s.readClock()), p[n:])
-		n += k
+		done, err := write(tcp.Time(s.readClock()))
 		s.finishTCP()
-		if n == len(p) || err != nil {
-			return n, err
+		if done || err != nil {
+			return err
 		}
 		if c.writable.seq == seq { // or else finishTCP has made room, in a connection to ourselves
 			s.waitFor(&c.writable, c.writeDeadline)
+		}
+	}
+}
+
+// Lend queues p to be sent from where it lies, without a copy, and waits while there
+// is no room for it; there is for any length when nothing else is queued. p must not
+// change until Reclaim has returned. After an error nothing of p is queued.
+func (c *TCPConn) Lend(p []byte) error {
+	s := c.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.resumeAck()
+	return c.writeInTurn(func(now tcp.Time) (bool, error) { return c.conn.Lend(now, p) })
+}
+
+// Reclaim waits until all that was lent is the application's again: the peer has it,
+// or the connection is over. It works on a connection that has been closed, too. After
+// os.ErrDeadlineExceeded, or the error that broke the link, the memory is still lent.
+func (c *TCPConn) Reclaim() error {
+	s := c.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.resumeAck()
+	for {
+		lent, returned := c.conn.Lent()
+		switch {
+		case lent == returned:
+			return nil
+		case s.broken != nil:
+			return s.broken
+		case s.readClock() >= c.writeDeadline:
+			return os.ErrDeadlineExceeded
+		}
+		seq := c.reclaimed.seq
+		c.conn.Flush(tcp.Time(s.now))
+		s.finishTCP()
+		if c.reclaimed.seq == seq {
+			s.waitFor(&c.reclaimed, c.writeDeadline)
 		}
 	}
 }

@@ -17,14 +17,21 @@
 #define SKB_GSO_UDP_L4 (1u << 17)  /* include/linux/skbuff.h */
 #define SMP_CACHE_BYTES 64ul       /* amd64, arm64: what SKB_DATA_ALIGN rounds to */
 
-/* udp_gso_size is the gso_size of a UDP super-frame, 0 for any other frame. Generic mode only. */
-static __always_inline __u16 udp_gso_size(struct xdp_md *ctx)
+/* shared_info is where the kernel notes what an skb has beside its first buffer. Generic mode only. */
+static __always_inline struct skb_shared_info *shared_info(struct xdp_md *ctx)
 {
 	struct xdp_buff *xdp = bpf_cast_to_kern_ctx(ctx);
 	__u64 tail = (bpf_core_type_size(struct skb_shared_info) + SMP_CACHE_BYTES - 1) & ~(SMP_CACHE_BYTES - 1);
 	/* xdp_get_shared_info_from_buff(), include/net/xdp.h */
 	void *end = xdp->data_hard_start + xdp->frame_sz - tail;
-	struct skb_shared_info *shared = bpf_rdonly_cast(end, bpf_core_type_id_kernel(struct skb_shared_info));
+
+	return bpf_rdonly_cast(end, bpf_core_type_id_kernel(struct skb_shared_info));
+}
+
+/* udp_gso_size is the gso_size of a UDP super-frame, 0 for any other frame. Generic mode only. */
+static __always_inline __u16 udp_gso_size(struct xdp_md *ctx)
+{
+	struct skb_shared_info *shared = shared_info(ctx);
 
 	return shared->gso_type & SKB_GSO_UDP_L4 ? shared->gso_size : 0;
 }

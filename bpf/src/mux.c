@@ -17,7 +17,7 @@
  *        +-------------+                 +---------+     +---------+
  *          |         |
  *       kernel     queue attachments: sockets
- *      (no tag)
+ *      (no tag; unet_cut takes super-frames out, to be cut)
  */
 #include "unet.h"
 

@@ -47,7 +47,8 @@ struct unet_tag6 {
 /* Who holds a tag: an endpoint behind a port, or one on an uplink queue. */
 struct unet_owner {
 	__u32 port;  /* ifindex of the port's outer end; 0: a queue attachment */
-	__u32 queue; /* of the uplink, when port is 0 */
+	__u16 queue; /* of the uplink, when port is 0 */
+	__u16 room;  /* bytes of the longest frame that a port takes, in one buffer (deliver.h); 0: any */
 };
 
 /*
@@ -106,7 +107,7 @@ struct unet_config {
 	__u32 max_frame;  /* bytes that fit the uplink: its MTU and an Ethernet header */
 	__u64 netns;      /* cookie of the uplink's network namespace */
 	__u32 notes_vlan; /* 1: unet_note_vlan is attached; see vlan.h */
-	__u32 zero;
+	__u32 cutter;     /* ifindex of the device that cuts super-frames; 0: none; see cut.h */
 };
 
 /*
@@ -131,6 +132,7 @@ enum unet_counter {
 	UNET_RX_BAD_LENGTH,  /* a length field promises more than arrived */
 	UNET_RX_QUEUE_GONE,  /* the owner's socket is no longer on its queue */
 	UNET_RX_NO_METADATA, /* no room for the metadata */
+	UNET_RX_CUT,         /* not dropped: it comes back in parts, which count again; see cut.h */
 	/* port: sent on */
 	UNET_TX_UPLINK,
 	UNET_TX_LOCAL, /* to another endpoint of this host */
@@ -157,6 +159,7 @@ enum unet_counter {
 	UNET_DELIVER_BAD_FILL, /* the fill ring claims more entries than it has, or entries that are no frames */
 	UNET_DELIVER_TOO_LONG, /* only one frame of the segment may be filled, and it needs more, or stands in several buffers */
 	/* lost after a program had sent it on; see trace.h */
+	UNET_LOST_CUT,              /* rx_cut, but its link header could not be put back */
 	UNET_LOST_UPLINK_REDIRECT,  /* redirected by the uplink program */
 	UNET_LOST_PORT_REDIRECT,    /* redirected by a port program */
 	UNET_LOST_DELIVER_REDIRECT, /* receive or fill queue of the endpoint was full or empty */

@@ -8,15 +8,27 @@
 #define UNET_UPLINK_H
 
 #include "count.h"
+#include "cut.h"
 #include "find.h"
 #include "meta.h"
 #include "vlan.h"
+
+static __always_inline int to_cut(struct xdp_md *ctx, __u32 port)
+{
+	if (!bpf_map_lookup_elem(&devices, &port))
+		return count(UNET_RX_PASS_PORT_GONE, XDP_PASS);
+	if (!leave_to_cut(ctx))
+		return count(UNET_RX_NO_METADATA, XDP_DROP);
+	return count(UNET_RX_CUT, XDP_PASS);
+}
 
 static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner)
 {
 	__u32 queue = ctx->rx_queue_index;
 
 	if (owner->port) {
+		if (owner->room && is_super_frame(ctx, owner->room))
+			return to_cut(ctx, owner->port);
 		/* A tag whose owner has died claims nothing. */
 		if (bpf_redirect_map(&devices, owner->port, XDP_PASS) != XDP_REDIRECT)
 			return count(UNET_RX_PASS_PORT_GONE, XDP_PASS);

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,13 +59,13 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usageError{errors.New("which benchmark? rtt, rate, oneway, memory, scale or all")}
+			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, memory, scale or all")}
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var c common
-	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newMemory(&c), newScale(&c), newAll(&c)} {
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newMemory(&c), newScale(&c), newAll(&c)} {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}
@@ -192,13 +193,19 @@ Losses and duplicates are counted.`,
 	return cmd
 }
 
+// idleConnections are enough for the noise of a process's memory, some hundred KiB,
+// to be little for each.
+const idleConnections = 4096
+
 func newMemory(c *common) *cobra.Command {
-	attach := []string{"port", "queue"}
+	attach, idle := []string{"port", "queue"}, idleConnections
 	cmd := &cobra.Command{
 		Use:   "memory",
-		Short: "Resident memory of an idle endpoint's process",
+		Short: "Resident memory of an idle endpoint's process, and of an idle connection",
 		Long: `memory opens a default endpoint, alone (msg) and with a stack and a socket on it
-(udp), and compares the idle process with the same program that has none.`,
+(udp), and compares the idle process with the same program that has none. Then it
+opens connections of tcp, has one request answered on each, and divides by them
+what the processes at both ends have grown by.`,
 		Example: "  unetbench memory --attach port",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -207,10 +214,14 @@ func newMemory(c *common) *cobra.Command {
 					return usageError{err}
 				}
 			}
-			return c.run(cmd, &bench.Run{Weights: attach})
+			if idle < 1 || idle > plan.MaxConnects {
+				return usageError{fmt.Errorf("--idle %d: want 1 to %d", idle, plan.MaxConnects)}
+			}
+			return c.run(cmd, &bench.Run{Weights: attach, Idle: idle})
 		},
 	}
 	cmd.Flags().StringSliceVar(&attach, "attach", attach, "how endpoints meet the mux: port, queue")
+	cmd.Flags().IntVar(&idle, "idle", idle, "idle connections to find the memory of one from")
 	return cmd
 }
 
@@ -255,14 +266,14 @@ func newAll(c *common) *cobra.Command {
 		Use:   "all",
 		Short: "Everything, and the speed table",
 		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
-modes, rates, oneway and memory, in about three minutes. It ends with the table
+modes, rates, oneway, connect and memory, in about three minutes. It ends with the table
 of the speed and memory figures that unet is held to. (scale has a table of its
 own.)`,
 		Example: `  unetbench all
   unetbench all --json > all.jsonl`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			run := &bench.Run{Weights: []string{"port", "queue"}}
+			run := &bench.Run{Weights: []string{"port", "queue"}, Idle: idleConnections}
 			for _, s := range everything(rounds) {
 				part, err := bench.NewPart(s)
 				if err != nil {
@@ -282,6 +293,9 @@ own.)`,
 func everything(rounds int) []plan.Selection {
 	rtt := rttSelection()
 	rtt.Rounds = rounds
+	rtt.Transports = slices.DeleteFunc(rtt.Transports, func(name string) bool { return name == transport.GoTCP })
+	sleepers := rttSelection() // go-tcp among them, whose rounds are to be those of what it is compared with
+	sleepers.Transports, sleepers.Wait, sleepers.Rounds = []string{transport.TCP, transport.GoTCP}, []string{"adaptive"}, rounds
 	few := (rounds + 2) / 3
 	waits := rttSelection()
 	waits.Transports = []string{transport.Message, transport.UDP}
@@ -294,7 +308,9 @@ func everything(rounds int) []plan.Selection {
 	rate.N, rate.Rounds = 200_000, rounds
 	oneWay := oneWaySelection()
 	oneWay.Rounds = rounds
-	return []plan.Selection{rtt, waits, sizes, rate, oneWay}
+	connect := connectSelection()
+	connect.Rounds = rounds
+	return []plan.Selection{rtt, sleepers, waits, sizes, rate, oneWay, connect}
 }
 
 func newChild() *cobra.Command {

@@ -75,7 +75,13 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"rtt", "--limit", "0s"},
 		{"rate", "--batch", "0"},
 		{"oneway", "--window", "1"},
+		{"connect", "--transport", "udp"},
+		{"connect", "--connections", "0"},
+		{"connect", "--n", "20001"},
+		{"connect", "--address", "borrowed"},
+		{"connect", "--batch", "32"},
 		{"memory", "--attach", "tape"},
+		{"memory", "--idle", "0"},
 		{"all", "--rounds", "0"},
 		{"scale", "--rounds", "0"},
 		{"scale", "--openings", "0"},
@@ -213,20 +219,28 @@ func checkRun(t *testing.T, records int, args ...string) {
 		if args[0] != "rate" && r["lost"].(float64) != 0 {
 			t.Errorf("lost messages: %v", r)
 		}
-		if args[0] == "rtt" && !(r["p50_us"].(float64) > 0 && r["p50_us"].(float64) <= r["p99_us"].(float64) &&
+		if (args[0] == "rtt" || args[0] == "connect") && !(r["p50_us"].(float64) > 0 && r["p50_us"].(float64) <= r["p99_us"].(float64) &&
 			r["p99_us"].(float64) <= r["p999_us"].(float64) && r["mean_us"].(float64) > 0) {
 			t.Errorf("implausible: %v", r)
 		}
 		if v, ok := r["syscalls_per_msg"]; !ok || v != nil && v.(float64) <= 0 {
 			t.Errorf("implausible: %v", r)
 		}
-		// Blocked or spinning, a transport's two processes do not allocate: what
-		// the runtime allocates is little even to so few messages.
-		if r["allocs_per_msg"].(float64) >= 0.5 {
+		if args[0] == "connect" && (r["failed"].(float64) != 0 || r["server_failed"].(float64) != 0 || r["failure"] != nil) {
+			t.Errorf("connections failed: %v", r)
+		}
+		// Blocked or spinning, a transport's two processes do not allocate, unless
+		// they open connections: what the runtime allocates is little even to so few
+		// messages.
+		if r["allocs_per_msg"].(float64) >= 0.5 && args[0] != "connect" {
 			t.Errorf("allocates: %v", r)
 		}
 	}
-	for _, line := range []string{"transport", "kernel-udp"} {
+	kernel := "kernel-udp"
+	if args[0] == "connect" {
+		kernel = "kernel-tcp"
+	}
+	for _, line := range []string{"transport", kernel} {
 		if !strings.Contains(errs, line) {
 			t.Errorf("no %q in the table:\n%s", line, errs)
 		}
@@ -251,6 +265,13 @@ func TestRateOfTheKernel(t *testing.T) {
 func TestOneWayOfTheKernel(t *testing.T) {
 	netlab.RequireXDP(t)
 	checkRun(t, 6, "oneway", "--transport", kernelOnly, "--batch", "1,32", "--rounds", "2", "--n", "2000")
+}
+
+func TestConnectionsOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	for _, connections := range []string{"1", "8"} {
+		checkRun(t, 2, "connect", "--transport", "kernel-tcp,go-tcp", "--connections", connections, "--rounds", "1", "--n", "200", "--warm-up", "20")
+	}
 }
 
 func TestInterruptedRunCleansUp(t *testing.T) {
@@ -298,6 +319,15 @@ func TestEveryTransport(t *testing.T) {
 	t.Run("oneway", func(t *testing.T) {
 		checkRun(t, combinations, "oneway", "--unetd", unetd, "--rounds", "1", "--n", "2000")
 	})
+	t.Run("connect", func(t *testing.T) {
+		for _, more := range [][]string{nil, {"--address", "shared"}, {"--connections", "8"}, {"--place", "local"}} {
+			records := 2 + 2
+			if more != nil && more[0] == "--place" {
+				records-- // a queue is reached by the wire only
+			}
+			checkRun(t, records, append([]string{"connect", "--unetd", unetd, "--rounds", "1", "--n", "200", "--warm-up", "20"}, more...)...)
+		}
+	})
 	t.Run("on one host", func(t *testing.T) {
 		checkRun(t, 4+1, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,tcp,kernel-udp", "--place", "local", "--rounds", "1", "--n", "200")
 	})
@@ -321,11 +351,22 @@ func TestEveryTransport(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		ownTempDir(t)
 		want := leftovers(t)
-		out, errs, err := execute(t.Context(), "memory", "--unetd", unetd, "--json")
+		out, errs, err := execute(t.Context(), "memory", "--unetd", unetd, "--idle", "512", "--json")
 		if err != nil {
 			t.Fatalf("%v\n%s", err, errs)
 		}
-		for _, w := range lines(t, out) {
+		all := lines(t, out)
+		if len(all) != 3*2 { // two endpoints and connections, over both attachments
+			t.Errorf("%d lines:\n%s", len(all), out)
+		}
+		for _, w := range all {
+			if w["bench"] == "idle" {
+				// A connection is a few hundred bytes of state at least.
+				if c, s := w["client_bytes"].(float64), w["server_bytes"].(float64); c < 256 || c > 1<<16 || s < 256 || s > 1<<16 {
+					t.Errorf("implausible: %v", w)
+				}
+				continue
+			}
 			// The segment alone is 8 MiB.
 			if over := w["resident_bytes"].(float64) - w["bare_resident_bytes"].(float64); over < 8<<20 {
 				t.Errorf("implausible: %v", w)

@@ -55,9 +55,11 @@ func (c *common) run(cmd *cobra.Command, r *bench.Run) (err error) {
 		lines := json.NewEncoder(out)
 		r.OnRecord = func(rec report.Record) { writing = errors.Join(writing, lines.Encode(rec)) }
 		r.OnWeight = func(w report.Weight) { writing = errors.Join(writing, lines.Encode(w)) }
+		r.OnIdle = func(i report.Idle) { writing = errors.Join(writing, lines.Encode(i)) }
 		r.OnOpening = func(o report.Opening) { writing = errors.Join(writing, lines.Encode(o)) }
 	} else {
 		r.OnRecord, r.OnWeight, r.OnOpening = func(report.Record) {}, func(report.Weight) {}, func(report.Opening) {}
+		r.OnIdle = func(report.Idle) {}
 	}
 	r.OnStep, r.OnNote = bar.step, bar.note
 
@@ -87,12 +89,15 @@ func printTables(w io.Writer, res bench.Result) {
 	if len(res.Weights) > 0 {
 		report.PrintWeights(w, res.Weights)
 	}
+	if len(res.Idle) > 0 {
+		report.PrintIdle(w, res.Idle)
+	}
 	if len(res.Openings) > 0 {
 		report.PrintOpenings(w, res.Openings)
 	}
 	var goals []report.Goal
 	if len(res.Weights) > 0 && len(res.Records) > 0 {
-		goals = s.Goals(res.Weights)
+		goals = s.Goals(res.Weights, res.Idle)
 	}
 	if len(res.Openings) > 0 {
 		goals = append(goals, s.ScaleGoals(res.Openings)...)

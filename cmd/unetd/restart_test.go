@@ -17,7 +17,7 @@ import (
 )
 
 // attached says what unetd could have left on a host: the program on its
-// uplink, and ports.
+// uplink, its cutter, and ports.
 func attached(t *testing.T, h *netlab.Host) string {
 	t.Helper()
 	var all []string
@@ -239,7 +239,7 @@ func TestCleanup(t *testing.T) {
 		t.Errorf("%q became %q", before, after)
 	}
 	a.kill()
-	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == "uplink:program" })
+	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == "uplink:program unetcut2" })
 	if out := s.run(t, "cleanup"); !strings.Contains(out, ": removed, nobody serves it\n") {
 		t.Errorf("%s", out)
 	}

@@ -18,6 +18,13 @@ const (
 // Ethernet header.
 const rxHeadroom = 6
 
+// kernelHeadroom is XDP_PACKET_HEADROOM (linux/bpf.h).
+const kernelHeadroom = 256
+
+// RxRoom is how long a packet may be that is received into one frame of so many
+// bytes.
+func RxRoom(frameSize uint32) uint32 { return frameSize - kernelHeadroom - rxHeadroom }
+
 // Params describe a socket. Sizes must be valid; nothing is defaulted here.
 type Params struct {
 	Ifindex int    // device to bind to, in the network namespace of the caller's thread

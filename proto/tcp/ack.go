@@ -78,7 +78,9 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 	if c.sndNxt.Before(c.sndUna) {
 		c.sndNxt = c.sndUna
 	}
-	c.measure(now, s)
+	if c.measure(now, s) || !c.state.synchronized() {
+		c.backoff = 0
+	}
 	if n > 0 {
 		returned := c.send.returned
 		c.send.acknowledge(&t.pool, int(n))
@@ -93,7 +95,6 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 		}
 	}
 	c.progressAt = now
-	c.backoff = 0
 	// RFC 6298, sections 5.2 and 5.3.
 	if c.rtxAt = Never; c.sndUna != c.sndMax {
 		c.rtxAt = c.retransmitAt(now)

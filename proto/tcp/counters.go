@@ -25,6 +25,7 @@ const (
 	PawsDropped     // an old timestamp (RFC 7323, section 5.3)
 	NoTimestamp     // a timestamp was agreed on and is missing
 	NoAck           // without the ACK bit where each segment has it
+	NoSyn           // without the SYN bit in SYN-SENT
 	AckUnsent       // acknowledges what has not been sent
 	AckTooOld       // older than the largest window (RFC 5961, section 5)
 	SynInWindow     // SYN on a connection (RFC 5961, section 4)
@@ -33,8 +34,9 @@ const (
 	DuplicateAcks   // received
 	UrgentPointers  // received; the data is delivered in line
 	TextAfterClose  // text for a connection that the application has closed
+	TextAfterFin    // bytes that claim to follow the peer's FIN
 	TextDiscarded   // bytes after CloseRead
-	BeyondWindow    // bytes cut off at the right edge of the window
+	BeyondWindow    // bytes cut off at the right edge of the window, a FIN among them
 	DuplicateBytes  // bytes that had been received before
 	OutOfOrder      // segments that were queued out of order
 	OutOfOrderFull  // segments dropped because that queue was full
@@ -73,10 +75,10 @@ var counterNames = [numberOfCounts]string{
 	BadLength: "bad_length", BadChecksum: "bad_checksum", BadAddress: "bad_address", BadOptions: "bad_options",
 	NoConnection: "no_connection", ResetsSent: "resets_sent", ResetsReceived: "resets_received",
 	ResetsIgnored: "resets_ignored", OutOfWindow: "out_of_window", PawsDropped: "paws_dropped",
-	NoTimestamp: "no_timestamp", NoAck: "no_ack", AckUnsent: "ack_unsent", AckTooOld: "ack_too_old",
+	NoTimestamp: "no_timestamp", NoAck: "no_ack", NoSyn: "no_syn", AckUnsent: "ack_unsent", AckTooOld: "ack_too_old",
 	SynInWindow: "syn_in_window", ChallengeAcks: "challenge_acks", AcksLimited: "acks_limited",
 	DuplicateAcks: "duplicate_acks", UrgentPointers: "urgent_pointers", TextAfterClose: "text_after_close",
-	TextDiscarded: "text_discarded", BeyondWindow: "beyond_window", DuplicateBytes: "duplicate_bytes",
+	TextAfterFin: "text_after_fin", TextDiscarded: "text_discarded", BeyondWindow: "beyond_window", DuplicateBytes: "duplicate_bytes",
 	OutOfOrder: "out_of_order", OutOfOrderFull: "out_of_order_full", OverlapMismatch: "overlap_mismatch",
 	NoMemory: "no_memory", SynsReceived: "syns_received", SynDropped: "syn_dropped", CookiesSent: "cookies_sent",
 	CookiesAccepted: "cookies_accepted", CookiesBad: "cookies_bad", AcceptOverflows: "accept_overflows",

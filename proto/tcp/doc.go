@@ -4,6 +4,8 @@
 // starts no goroutine and takes no lock; package stack drives it and holds a lock
 // around every call. The same calls give the same segments, always.
 //
+// What it does and does not, RFC by RFC and clause by clause, is in docs/tcp.md.
+//
 // # The driver's loop
 //
 //	frames in ── Table.Process ──┐                    ┌── NextEvent, NextListener: whom to wake
@@ -97,6 +99,7 @@
 //
 // Retransmission timeouts are RFC 6298's, measured with the driver's clock in
 // nanoseconds, with a minimum of 5 ms instead of a second ([DefaultMinRTO]). A
+// timeout that was backed off stays so until something is timed again, and a
 // connection whose peer turns out to delay its acknowledgments for longer gets a
 // longer minimum. After a timeout everything is sent again from SND.UNA on. That
 // is all the recovery there is: nothing is ever lost, but finding a loss sooner

@@ -40,6 +40,9 @@ func (c *Conn) makePlan() plan {
 		}
 	case FinWait2:
 	default:
+		if c.send.cursor == nil && !c.finQueued {
+			break // all has been sent
+		}
 		if p := c.planText(); p.text > 0 || p.fin {
 			p.action = sendText
 			return p
@@ -143,7 +146,7 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	n := 0
 	switch c.next.action {
 	case sendReset:
-		n = c.emitReset(&h, b)
+		n = c.emitReset(now, &h, b)
 	case sendSyn:
 		n = c.emitSyn(now, &h, b)
 	case sendText:
@@ -211,13 +214,13 @@ func (c *Conn) emitBare(now Time, h *header, b []byte) int {
 }
 
 // emitReset writes the RST that is the end of the connection.
-func (c *Conn) emitReset(h *header, b []byte) int {
+func (c *Conn) emitReset(now Time, h *header, b []byte) int {
 	c.resetQueued = false
 	c.next = plan{}
 	c.table.counts[ResetsSent]++
 	c.table.dropReady(c)
 	h.fields.Flags = wire.TCPRst | wire.TCPAck
-	h.len = wire.TCPHeaderLen
+	c.putOptions(now, h, b) // RFC 7323, section 3.2
 	return c.putHeader(h, b, h.len)
 }
 

@@ -90,8 +90,8 @@ func floods(t *testing.T, cfg Config) {
 	if tab.Count(ResetsSent) != resets {
 		t.Error("strangers made us send a RST")
 	}
-	if limited := tab.Count(AcksLimited); !cfg.NoTimestamps && limited != 0 || cfg.NoTimestamps && limited == 0 {
-		t.Errorf("%d answers withheld", limited)
+	if tab.Count(AcksLimited) == 0 {
+		t.Error("everything was answered")
 	}
 	t.Logf("%d segments answered of %d", tab.Count(SegmentsSent)-sent, tab.Count(SegmentsReceived)-before)
 	works("after everything at the connection")

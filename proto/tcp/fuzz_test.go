@@ -150,6 +150,7 @@ func (r *runner) finish() {
 // FuzzListener feeds a listener with tiny queues segments from four peers.
 func FuzzListener(f *testing.F) {
 	f.Add([]byte{0, 2, 0, 0, 1, 2, 0, 0, 2, 2, 0, 0, 2, 16, 1, 1, 0xff})
+	f.Add([]byte("7B\t07\xd9\t\x01\xff00077\r0")) // accepted with text, and reset
 	f.Add([]byte{3, 2, 0, 0, 3, 4, 1, 0, 3, 16, 1, 1, 0xfe, 3, 17, 1, 1})
 	f.Fuzz(func(t *testing.T, program []byte) {
 		tab := NewTable(Config{Secret: testSecret})
@@ -158,6 +159,7 @@ func FuzzListener(f *testing.F) {
 			t.Fatal(err)
 		}
 		now := Time(1e9)
+		var accepted []*Conn
 		var iss [4]uint32
 		note := func(b []byte) {
 			if s := wire.TCP(b); s.Flags()&wire.TCPSyn != 0 {
@@ -169,7 +171,9 @@ func FuzzListener(f *testing.F) {
 			program = program[4:]
 			if peer >= 0xfe {
 				if peer == 0xff {
-					l.Accept()
+					if c := l.Accept(); c != nil {
+						accepted = append(accepted, c)
+					}
 				}
 				now = now.add(time.Duration(flags) * 1e9)
 				tab.Expire(now)
@@ -193,7 +197,7 @@ func FuzzListener(f *testing.F) {
 			}
 		}
 		l.Close()
-		for _, c := range tab.conns {
+		for _, c := range accepted {
 			c.Abort()
 		}
 		if tab.Len() != 0 || tab.MemoryInUse() != 0 || len(tab.timers) != 0 {

@@ -31,6 +31,8 @@ type Info struct {
 	Timeouts                       uint64
 	DuplicateAcks                  uint64
 	OutOfOrderSegments             uint64
+
+	SoftErr error // the last ICMP error that did not end the connection, a syscall.Errno; or nil
 }
 
 // Info returns the state of the connection.
@@ -46,6 +48,7 @@ func (c *Conn) Info() Info {
 		BytesReceived: c.stat.bytesIn, BytesAcked: c.stat.bytesOut,
 		BytesRetransmitted: c.stat.bytesRetransmitted, Retransmissions: c.stat.retransmitted,
 		Timeouts: c.stat.timeouts, DuplicateAcks: c.stat.duplicateAcks, OutOfOrderSegments: c.stat.outOfOrder,
+		SoftErr: c.SoftErr(),
 	}
 	if c.congestion != nil {
 		i.CongestionWindow = c.congestion.Window()

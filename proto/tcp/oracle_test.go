@@ -1,18 +1,11 @@
 package tcp
 
 import (
-	"fmt"
-	"testing"
-
 	"github.com/unet-go/unet/wire"
 )
 
-// TestEverySegmentInEveryState sends segments of every flag combination, with
-// numbers left of, at, in and right of the windows, with and without text, into
-// every state, and holds what happens against RFC 9293, section 3.10.7, as
-// written down in oracle: in plain signed arithmetic on numbers that begin at 0
-// for each side's SYN, and without a look at the engine.
-//
+// The oracle is RFC 9293, section 3.10.7, written down in plain signed arithmetic
+// on numbers that begin at 0 for each side's SYN, and without a look at the engine.
 // Where the engine is meant to differ from the letter the oracle says so.
 
 // situation is a state and its variables, as the script leads to it.
@@ -47,7 +40,18 @@ var situations = []situation{
 type incoming struct {
 	flags          wire.TCPFlags
 	seq, ack, text int
+	stamp          stamp
 }
+
+// stamp is what timestamp a segment has, if any were agreed on.
+type stamp uint8
+
+const (
+	noneAgreed stamp = iota
+	goodStamp
+	oldStamp
+	noStamp
+)
 
 // outcome is what must come of it. No reply: flags 0.
 type outcome struct {
@@ -57,6 +61,7 @@ type outcome struct {
 	absSeq0  bool // the RST has the number 0, not one relative to anything
 	newISS   bool // our SYN with a number of its own
 	read     int  // bytes that can be read
+	odd      bool // a counter must tell what was wrong
 }
 
 const maxWindow = 8000 // that the peer of the scripts has advertised
@@ -71,7 +76,7 @@ func oracle(q situation, s incoming) outcome {
 	if fin {
 		segLen++
 	}
-	same := outcome{state: q.state}
+	same := outcome{state: q.state, odd: true}
 	reset := func(o outcome) outcome { // <SEQ=SEG.ACK><CTL=RST>, or <SEQ=0><ACK=SEG.SEQ+SEG.LEN>
 		if ack {
 			o.flags, o.seq = wire.TCPRst, s.ack
@@ -156,6 +161,13 @@ func oracle(q situation, s incoming) outcome {
 		return same
 	}
 	// TIME-WAIT and a SYN: there is no listener here that could take it.
+	// Before the first, the timestamp (RFC 7323, section 5.3).
+	switch {
+	case s.stamp == oldStamp, s.stamp == noStamp && syn:
+		return ackOf(same, q.rcvNxt)
+	case s.stamp == noStamp:
+		return same
+	}
 	// First.
 	acceptable := false
 	switch {
@@ -206,7 +218,7 @@ func oracle(q situation, s incoming) outcome {
 	if !ack {
 		return same
 	}
-	o := same
+	o := outcome{state: q.state, odd: ackDue}
 	switch q.state {
 	case SynReceived:
 		if s.ack <= q.una || s.ack > q.nxt {
@@ -225,7 +237,6 @@ func oracle(q situation, s incoming) outcome {
 			o.state = FinWait2
 		case q.state == Closing:
 			o.state = TimeWait
-			return out(o, q.rcvNxt)
 		case q.state == LastAck:
 			o.state = Closed
 			return o
@@ -233,128 +244,31 @@ func oracle(q situation, s incoming) outcome {
 	}
 	// Seventh and eighth.
 	next := q.rcvNxt
+	switch q.state {
+	case CloseWait, Closing, LastAck: // "This should not occur", ignore it
+		o.odd = o.odd || s.text > 0 || fin
+		return out(o, next)
+	}
 	switch o.state {
 	case Established, FinWait1, FinWait2:
 		if s.text > 0 {
 			ackDue = true
+			o.odd = o.odd || s.seq != q.rcvNxt
 			if s.seq == q.rcvNxt {
 				o.read = s.text
 				next += s.text
 			}
 		}
+		ackDue = ackDue || fin
+		o.odd = o.odd || fin && s.seq != q.rcvNxt
 		if fin && s.seq == q.rcvNxt {
-			ackDue = true
 			next++
 			o.state = map[State]State{Established: CloseWait, FinWait1: Closing, FinWait2: TimeWait}[o.state]
 		}
 	case TimeWait:
 		if segLen > 0 { // acknowledge it, and restart the 2 MSL timeout
-			ackDue = true
+			ackDue, o.odd = true, true
 		}
 	}
 	return out(o, next)
-}
-
-func TestEverySegmentInEveryState(t *testing.T) {
-	cases := 0
-	for _, q := range situations {
-		t.Run(q.name, func(t *testing.T) {
-			seqs := []int{q.rcvNxt - 1000, q.rcvNxt - 5, q.rcvNxt - 1, q.rcvNxt, q.rcvNxt + 1, q.rcvNxt + 500,
-				q.rcvNxt + q.rcvWnd - 1, q.rcvNxt + q.rcvWnd, q.rcvNxt + q.rcvWnd + 100}
-			acks := []int{q.una - maxWindow - 1, q.una - 1, q.una, q.una + 1, q.una + 5, q.nxt, q.nxt + 1, q.nxt + 100000}
-			for flags := range wire.TCPFlags(64) {
-				for _, n := range seqs {
-					for _, a := range acks {
-						if flags&wire.TCPAck == 0 && a != acks[0] {
-							continue
-						}
-						for _, text := range []int{0, 1, 20} {
-							cases++
-							checkCase(t, q, incoming{flags, n, a, text})
-							if t.Failed() {
-								return
-							}
-						}
-					}
-				}
-			}
-		})
-	}
-	t.Logf("%d segments", cases)
-}
-
-func checkCase(t *testing.T, q situation, s incoming) {
-	t.Helper()
-	r := &runner{t: t, now: Time(1e9), frames: map[uint64]bool{}, src: fmt.Sprintf("%v %d:%d ack %d", s.flags, s.seq, s.text, s.ack)}
-	cfg := noOptions
-	cfg.Secret = testSecret
-	r.tab = NewTable(cfg)
-	r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
-	if q.rcvWnd == 0 && q.state == Established {
-		r.opts.ReceiveBuffer = 2048
-	}
-	for _, l := range splitLines(q.script) {
-		r.run(l)
-	}
-	before := r.gotten
-	if r.c != nil && q.rcvWnd > 0 {
-		before = r.c.Buffered()
-	}
-	b := r.build(s)
-	r.process(b)
-	r.drain()
-
-	want := oracle(q, s)
-	r.checkState(want.state)
-	if want.flags == 0 {
-		if len(r.out) > 0 {
-			r.fatalf("sent %s, want nothing", r.describe(r.out[0]))
-		}
-	} else {
-		if len(r.out) != 1 {
-			r.fatalf("%d segments sent, want %+v", len(r.out), want)
-		}
-		got := wire.TCP(r.out[0])
-		wantSeq := r.iss + uint32(want.seq)
-		if want.absSeq0 {
-			wantSeq = 0
-		}
-		if got.Flags()&^wire.TCPPsh != want.flags || !want.newISS && got.Seq() != wantSeq ||
-			want.flags&wire.TCPAck != 0 && got.Ack() != peerISN+uint32(want.ack) {
-			r.fatalf("sent %s, want %+v", r.describe(r.out[0]), want)
-		}
-	}
-	if r.c != nil && q.rcvWnd > 0 {
-		if got := r.c.Buffered() - before; got != want.read {
-			r.fatalf("%d bytes to read, want %d", got, want.read)
-		}
-	}
-}
-
-// checkState compares with the state of the pair, or of the listener.
-func (r *runner) checkState(want State) {
-	got := Closed
-	switch c := r.tab.conns[r.id]; {
-	case c != nil:
-		got = c.state
-	case r.tab.waits.records[r.id] != nil:
-		got = TimeWait
-	case r.l != nil:
-		got = Listen
-	}
-	if got != want {
-		r.fatalf("state %v, want %v", got, want)
-	}
-}
-
-// build makes the segment with the numbers of this run.
-func (r *runner) build(s incoming) []byte {
-	f := wire.TCPFields{SrcPort: peerPort, DstPort: localPort, Flags: s.flags, Window: maxWindow,
-		Seq: peerISN + uint32(s.seq), Ack: r.iss + uint32(s.ack), Urgent: 3}
-	b := make([]byte, 20+s.text)
-	for i := range s.text {
-		b[20+i] = pattern(1, s.seq+i-1)
-	}
-	wire.PutTCP(b, &f, 20, wire.Sum(b[20:], wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(len(b)))))
-	return b
 }

@@ -44,7 +44,8 @@ func (c *Conn) readError(want int) error {
 
 // hasRead is called when there is more room in the receive queue.
 func (c *Conn) hasRead(now Time) {
-	if c.mayUpdateWindow(); c.ackNow {
+	if !c.ackNow && c.windowUpdateDue() { // an ACK that is due tells the window anyway
+		c.ackNow = true
 		c.update(now)
 	}
 }

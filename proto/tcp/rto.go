@@ -22,22 +22,30 @@ const longestAckDelay = 200 * time.Millisecond
 // its acknowledgments, or acknowledgments were lost; nothing tells which, and it
 // is no round-trip time in either case. But from now on this connection's
 // timeout leaves the peer that much time.
-func (c *Conn) measure(now Time, s *segment) {
+//
+// It reports whether it has learnt anything. As long as it has not, a timeout
+// that has been backed off stays so: without timestamps nothing else would ever
+// reach what a peer that delays its acknowledgments needs.
+func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 	switch {
 	case c.timing && s.ack.AtOrAfter(c.timedSeq):
 		c.timing = false
 		c.sample(time.Duration(now - c.timedAt))
+		return true
 	case c.backoff > 0 && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
 		ms := int32(c.timestamp(now) - s.tsEcr)
 		rtt := time.Duration(ms) * time.Millisecond
 		switch {
 		case ms < 0: // not a timestamp of ours
+			return false
 		case int32(s.tsEcr-c.retransmitTS) >= 0:
 			c.sample(rtt)
 		default:
 			c.bePatient(rtt)
 		}
+		return true
 	}
+	return false
 }
 
 // duplicate takes in a D-SACK: the peer has received the text from l on twice

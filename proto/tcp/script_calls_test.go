@@ -85,7 +85,9 @@ func (r *runner) call(w []string) {
 	case "unlisten":
 		r.l.Close()
 	case "keepalive":
-		r.c.SetKeepAlive(r.now, KeepAlive{Enable: true, Idle: 10 * time.Second, Interval: time.Second, Count: arg})
+		r.c.SetKeepAlive(r.now, KeepAlive{Enable: arg > 0, Idle: 10 * time.Second, Interval: time.Second, Count: arg})
+	case "buffers":
+		r.c.SetBuffers(r.now, 0, arg)
 	case "hold":
 		r.held = true
 	case "go":

@@ -71,6 +71,8 @@ func (r *runner) inject(w []string) {
 		} else if ecr != "" {
 			o.TSEcr = uint32(r.number(ecr)) + 1000 + r.tab.timestampOffset(r.id)
 		}
+	} else if r.stamped {
+		o.HasTimestamps, o.TSVal = true, 500
 	}
 	if v, ok := s.has["sack"]; ok {
 		for _, b := range strings.Split(v, ",") {

@@ -76,6 +76,7 @@ type runner struct {
 	frameID  uint64
 	lastTS   uint32 // of the last segment that was expected
 	otherISS uint32
+	stamped  bool // the peer sends timestamps of 500
 }
 
 func runScripts(t *testing.T, scripts []script) {

@@ -93,6 +93,7 @@ func TestClosing(t *testing.T) {
 			state FIN-WAIT-2
 			+1s
 			state CLOSED
+			err none
 			> nothing
 			< FA 1:0 ack 2
 			> R 2:0`},

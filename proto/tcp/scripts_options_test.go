@@ -3,6 +3,8 @@ package tcp
 import (
 	"testing"
 	"time"
+
+	"github.com/unet-go/unet/wire"
 )
 
 func TestOptionsAgreed(t *testing.T) {
@@ -67,8 +69,21 @@ func TestOptionsAgreed(t *testing.T) {
 			< A 1:100 ack 1		# and without one (3.2)
 			> nothing
 			count no_timestamp 1
+			< S 1:0			# nor is a new beginning, but that is answered
+			> A 1:0 ack 1 ts 0/501
+			< S 70000:0
+			> A 1:0 ack 1 ts 0/501
 			< R 1:0			# a RST needs none
 			state CLOSED`},
+		{name: "a RST has a timestamp", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1
+			< A 1:0 ack 1 ts 501/0
+			accept
+			+7ms
+			abort
+			> RA 1:0 ack 1 ts 7/501`},
 		{name: "which timestamp is echoed (RFC 7323, 4.3)", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
@@ -143,6 +158,15 @@ func TestKeepAlive(t *testing.T) {
 			> RA 1:0 ack 1
 			err ETIMEDOUT
 			count keep_alives 3`},
+		{name: "turned off", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+10s
+			> A 0:0 ack 1
+			keepalive 0
+			timer never
+			+1h
+			state ESTABLISHED`},
 		{name: "answers the peer's", cfg: noOptions, text: `
 			both:
 			< A 0:0 ack 1
@@ -216,6 +240,17 @@ func TestTimeWaitReuse(t *testing.T) {
 			+1s
 			< S 5000:0 ts 501
 			> A 2:0 ack 2`},
+		{name: "without the timestamp that was agreed on", cfg: ts, text: closedTS + `
+			+1s
+			< FA 1:0 ack 2
+			> nothing
+			< A 2:0 ack 2
+			> nothing
+			count no_timestamp 2
+			< S 1:0
+			> A 2:0 ack 2
+			< FA 1:0 ack 2 ts 502/0
+			> A 2:0 ack 2`},
 		{name: "a RST", cfg: noOptions, text: closed + `
 			+1s
 			< R 3:0			# in the window
@@ -237,6 +272,8 @@ func TestTimeWaitReuse(t *testing.T) {
 			> nothing
 			count acks_limited 1`},
 		{name: "we open it again", cfg: noOptions, text: closed + `
+			redial EADDRINUSE
+			+1500ms			# not even later: nothing tells the old segments from the new
 			redial EADDRINUSE`},
 		{name: "we open it again after a second, with timestamps", cfg: ts, text: closedTS + `
 			redial EADDRINUSE
@@ -245,4 +282,27 @@ func TestTimeWaitReuse(t *testing.T) {
 			> S 0:0 new yes
 			count time_wait_used 1`},
 	})
+}
+
+// The next incarnation of a pair begins above all that the last has sent, however
+// much that was: the clock of initial sequence numbers may not have come that far.
+func TestTimeWaitReuseRaisesISS(t *testing.T) {
+	for _, dial := range []bool{false, true} {
+		r := &runner{t: t, now: Time(time.Second), stamped: true, frames: map[uint64]bool{},
+			tab: NewTable(Config{Secret: testSecret, NoSACK: true, NoWindowScale: true}),
+			id:  makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})}
+		for _, l := range splitLines("listen\nestablished\nclosewrite\n> FA 1:0 ack 1\n< FA 1:0 ack 2\n> A 2:0 ack 2\nstate TIME-WAIT\n+1s") {
+			r.run(l)
+		}
+		last := r.iss + 2
+		r.tab.waits.records[r.id].sndNxt = r.tab.waits.records[r.id].sndNxt.Add(1 << 30) // as if it had sent that much
+		if dial {
+			r.run([]string{"redial"})
+		} else {
+			r.run([]string{"<", "S", "3:0"})
+		}
+		if ahead := int32(wire.TCP(r.out[0]).Seq() - last); ahead < 1<<30+1<<16 {
+			t.Errorf("dial %v: begins %d behind the last number but 2^30", dial, ahead)
+		}
+	}
 }

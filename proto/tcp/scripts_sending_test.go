@@ -153,7 +153,7 @@ func TestRetransmission(t *testing.T) {
 			timer 20ms
 			< A 1:0 ack 537
 			> PA 537:64 ack 1
-			timer 5ms
+			timer 20ms		# until something is timed again
 			< A 1:0 ack 601
 			timer never
 			count timeouts 2
@@ -248,7 +248,34 @@ func TestRetransmission(t *testing.T) {
 			< A 1:0 ack 2
 			write 1
 			> PA 2:1 ack 1
+			timer 10ms		# and the timeout stays backed off
+			< A 1:0 ack 3
+			write 1
+			> PA 3:1 ack 1
 			timer 5ms`},
+		{name: "Karn: a peer that delays its acknowledgments is left the time in the end", cfg: noOptions, text: `
+			both:
+			write 1
+			> PA 1:1 ack 1
+			+5ms
+			> PA 1:1 ack 1
+			+10ms
+			> PA 1:1 ack 1
+			+20ms
+			> PA 1:1 ack 1
+			+5ms
+			< A 1:0 ack 2		# of which?
+			write 1
+			> PA 2:1 ack 1
+			timer 40ms
+			+39ms
+			< A 1:0 ack 3		# it was sent once: srtt 4.875 ms, rttvar 9.75 ms
+			write 1
+			> PA 3:1 ack 1
+			timer 43.875ms
+			+39ms
+			< A 1:0 ack 4
+			count bytes_retransmitted 3`},
 		{name: "with timestamps it is", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500

@@ -33,6 +33,7 @@ func (c *Conn) synSent(now Time, s *segment) {
 	}
 	// Fourth, check the SYN bit.
 	if !s.has(wire.TCPSyn) {
+		t.counts[NoSyn]++
 		return // fifth: neither SYN nor RST, drop
 	}
 	c.heardAt = now
@@ -177,7 +178,9 @@ func (c *Conn) closeWait(now Time, s *segment) {
 	if !c.checkHead(now, s) {
 		return
 	}
-	c.checkAck(now, s)
+	if c.checkAck(now, s) {
+		c.table.afterFin(s)
+	}
 }
 
 // closing is the state CLOSING: both have closed at once, and the peer has not
@@ -189,6 +192,7 @@ func (c *Conn) closing(now Time, s *segment) {
 	if !c.checkAck(now, s) {
 		return
 	}
+	c.table.afterFin(s)
 	if c.finAcked {
 		c.enterTimeWait(now)
 	}
@@ -203,6 +207,7 @@ func (c *Conn) lastAck(now Time, s *segment) {
 	if !c.checkAck(now, s) {
 		return
 	}
+	c.table.afterFin(s)
 	if c.finAcked {
 		c.finish(Closed)
 	}

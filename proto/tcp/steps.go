@@ -54,6 +54,9 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 	if c.timestamps {
 		if !s.hasTimestamps {
 			t.counts[NoTimestamp]++
+			if s.has(wire.TCPSyn) { // of a peer that has begun anew (RFC 5961, section 4.2)
+				c.challenge(now)
+			}
 			return false // RFC 7323, section 3.2: drop it silently
 		}
 		if int32(s.tsVal-c.tsRecent) < 0 && !c.recentExpired(now) {
@@ -162,6 +165,7 @@ func (c *Conn) trim(s *segment) {
 		s.placed = false
 		s.trimmed = true
 	} else if s.has(wire.TCPFin) && at+uint32(len(s.text)) == room {
+		c.table.counts[BeyondWindow]++
 		s.flags &^= wire.TCPFin
 		s.trimmed = true
 	}
@@ -227,17 +231,27 @@ func (c *Conn) urgent(s *segment) {
 	}
 }
 
-// fin is the eighth step. A FIN counts when all text before it is there, so one
-// that came out of order is remembered.
-func (c *Conn) fin(now Time, s *segment) {
-	if c.state == Closed {
-		return
-	}
+// noteFin remembers where the text ends, before the seventh step takes any: what
+// came out of order and claims to follow must not be taken with it.
+func (c *Conn) noteFin(s *segment) {
 	if s.has(wire.TCPFin) && !c.hasPeerFin {
 		c.hasPeerFin = true
 		c.peerFin = s.seq.Add(uint32(len(s.text)))
 	}
+}
+
+// fin is the eighth step. A FIN counts when all text before it is there, so one
+// that came out of order waits.
+func (c *Conn) fin(now Time, s *segment) {
+	if c.state == Closed {
+		return
+	}
 	if !c.hasPeerFin || c.rcvNxt != c.peerFin || c.gotFin {
+		if s.has(wire.TCPFin) && len(s.text) == 0 {
+			c.table.counts[OutOfOrder]++
+			c.stat.outOfOrder++
+			c.ackNow = true // as for text, RFC 5681, section 4.2
+		}
 		return
 	}
 	c.gotFin = true
@@ -255,3 +269,6 @@ func (c *Conn) fin(now Time, s *segment) {
 		c.enterTimeWait(now)
 	}
 }
+
+// afterFin counts what claims to follow the peer's FIN. It is ignored.
+func (t *Table) afterFin(s *segment) { t.counts[TextAfterFin] += uint64(s.length()) }

@@ -21,12 +21,15 @@ func (c *Conn) mayPlace(s *segment) bool {
 // text is the seventh step: take the text of a segment, which has been cut to
 // the window.
 func (c *Conn) text(now Time, s *segment) {
+	c.noteFin(s)
 	if len(s.text) == 0 || c.gotFin || c.state == Closed {
 		return
 	}
 	t := c.table
 	if c.hasPeerFin { // nothing follows its FIN
-		s.text = s.text[:min(uint32(len(s.text)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))]
+		keep := min(uint32(len(s.text)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))
+		t.counts[TextAfterFin] += uint64(uint32(len(s.text)) - keep)
+		s.text = s.text[:keep]
 		if len(s.text) == 0 {
 			c.ackNow = true
 			return
@@ -45,6 +48,13 @@ func (c *Conn) text(now Time, s *segment) {
 		c.ackNow = true // RFC 5681, section 4.2
 		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.text)
 		return
+	}
+	if q := &c.outOfOrder; q.head != nil {
+		// What has come before stays, as in oooQueue.
+		if gap := q.head.seq.From(s.seq); gap < uint32(len(s.text)) {
+			q.insert(t, c.opts.ReceiveBuffer, q.head.seq, s.text[gap:])
+			s.text = s.text[:gap]
+		}
 	}
 	n := c.deliver(s)
 	c.rcvNxt = c.rcvNxt.Add(uint32(n))
@@ -111,6 +121,9 @@ func (c *Conn) advance() (n int) {
 	for q.head != nil && q.head.seq.AtOrBefore(c.rcvNxt) {
 		b := q.pop()
 		old := c.rcvNxt.From(b.seq)
+		if c.hasPeerFin { // nothing follows it
+			b.data = b.data[:min(uint32(len(b.data)), c.peerFin.From(b.seq))]
+		}
 		if old >= uint32(len(b.data)) {
 			p.put(b)
 			continue
@@ -162,16 +175,14 @@ func (c *Conn) windowField() uint16 {
 	return uint16(field)
 }
 
-// mayUpdateWindow sends a window update when the application has read enough to
-// make one worth it.
-func (c *Conn) mayUpdateWindow() {
+// windowUpdateDue reports whether the application has read enough to make a
+// window update worth it.
+func (c *Conn) windowUpdateDue() bool {
 	if !c.state.synchronized() || c.gotFin || c.state == TimeWait {
-		return
+		return false
 	}
 	offered := int(c.rcvAdv.From(c.rcvNxt))
 	free := c.opts.ReceiveBuffer - c.recv.bytes
 	grow := min(free, 0xffff<<c.rcvScale) - offered
-	if grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4) {
-		c.ackNow = true
-	}
+	return grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4)
 }

@@ -1,6 +1,9 @@
 package tcp
 
-import "syscall"
+import (
+	"slices"
+	"syscall"
+)
 
 // The timers of a connection are instants in its struct. The table keeps one
 // entry a connection in a heap, at the earliest of them or before: a timer that
@@ -118,6 +121,20 @@ func (t *Table) Expire(now Time) {
 		}
 	}
 	t.waits.expire(now)
+}
+
+// LinkUp ends the waiting of the retransmission timers that have backed off: what was
+// lost while the link was down is sent again now, and the next timeout is as short as
+// the first. (RFC 9293 leaves the timers to what the network is known to do.)
+func (t *Table) LinkUp(now Time) {
+	for _, c := range slices.Clone(t.timers) {
+		if c := c.conn; c.backoff > 0 && c.rtxAt != Never && c.rtxAt > now {
+			c.backoff = 0
+			c.rtxAt = now
+			t.timers.schedule(c)
+		}
+	}
+	t.Expire(now)
 }
 
 // expire runs the timers of a connection that are due.

@@ -82,6 +82,10 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		}
 		return false
 	}
+	if w.timestamps && !s.hasTimestamps && !s.has(wire.TCPSyn) {
+		t.counts[NoTimestamp]++ // as in acceptable
+		return false
+	}
 	if w.timestamps && s.hasTimestamps && int32(s.tsVal-w.tsRecent) < 0 {
 		t.counts[PawsDropped]++
 		t.answerBare(now, w)
@@ -112,7 +116,8 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		t.counts[NoAck]++
 		return false
 	}
-	if s.length() > 0 { // text after the FIN cannot be, but asks for an ACK
+	if s.length() > 0 { // nothing can follow the FIN, but it asks for an ACK
+		t.afterFin(s)
 		t.acknowledgeFrom(now, w)
 	}
 	return false

@@ -173,6 +173,10 @@ func (c *Conn) SetNagle(now Time, on bool) {
 	c.update(now)
 }
 
+// SetAdaptiveAck turns adaptive acknowledgments, see ack.go, on or off. One that waits
+// goes on waiting.
+func (c *Conn) SetAdaptiveAck(on bool) { c.opts.AdaptiveAck = on }
+
 // SetCork changes how long small writes gather while text is in flight. Negative:
 // not at all.
 func (c *Conn) SetCork(now Time, d time.Duration) {
@@ -202,6 +206,6 @@ func (c *Conn) SetBuffers(now Time, send, receive int) {
 	if receive > 0 {
 		c.opts.ReceiveBuffer = min(max(receive, minBuffer), maxBuffer)
 	}
-	c.mayUpdateWindow()
+	c.ackNow = c.ackNow || c.windowUpdateDue()
 	c.update(now)
 }

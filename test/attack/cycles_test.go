@@ -79,7 +79,7 @@ func TestCycles(t *testing.T) {
 			d.Kill(t)
 			begin := time.Now()
 			a.kill()
-			if !unetd.Eventually(func() bool { return len(unetd.Links(t, pair.A)) == 2 }) {
+			if !unetd.Eventually(func() bool { return len(unetd.Links(t, pair.A)) == 3 }) {
 				t.Fatalf("devices after the kill: %v", unetd.Links(t, pair.A))
 			}
 			worst = max(worst, time.Since(begin))
@@ -148,7 +148,7 @@ func killLoaded(t testing.TB, w *world) time.Duration {
 	}
 	begin := time.Now()
 	a.kill()
-	if !unetd.Eventually(func() bool { return len(unetd.Links(t, w.pair.A)) == 2 && len(list(t, w.unetd)) == 0 }) {
+	if !unetd.Eventually(func() bool { return len(unetd.Links(t, w.pair.A)) == 3 && len(list(t, w.unetd)) == 0 }) {
 		t.Fatalf("after the kill there are devices %v and endpoints %+v", unetd.Links(t, w.pair.A), list(t, w.unetd))
 	}
 	return time.Since(begin)

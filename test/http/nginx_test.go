@@ -57,7 +57,7 @@ func startNginx(t *testing.T) *nginx {
 	t.Helper()
 	tool(t, "nginx")
 	n := &nginx{Pair: netlab.RequirePair(t, netlab.Config{}), prefix: t.TempDir(), url: "http://10.0.0.2"}
-	n.socket = unetd.Serve(t, n.A, unetd.Options{}).Socket
+	n.socket = unetd.Serve(t, n.A, unetd.Options{Policy: untrusted}).Socket
 	must(t, os.Mkdir(filepath.Join(n.prefix, "files"), 0o755))
 	must(t, os.WriteFile(filepath.Join(n.prefix, "nginx.conf"), []byte(nginxConf), 0o644))
 	n.start(t)

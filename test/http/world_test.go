@@ -45,8 +45,8 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// untrusted is [unetd.Everything] without trust: no frame that is longer than one
-// of the segment reaches the endpoint.
+// untrusted is [unetd.Everything] without trust: no frame that is longer than one of
+// the segment reaches the endpoint.
 var untrusted = strings.Replace(unetd.Everything, "trusted: true", "trusted: false", 1)
 
 // server is the example, which user nobody runs on host A.

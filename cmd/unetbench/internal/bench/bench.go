@@ -34,6 +34,9 @@ type Run struct {
 	// Weights asks for the resident memory of idle processes as well, with
 	// these attachments.
 	Weights []string
+	// Idle asks for the memory of so many idle connections as well, with the
+	// attachments of Weights; 0: not.
+	Idle int
 	// Openings asks for the time that opening an endpoint takes, so many times
 	// on an empty host and in a crowd.
 	Openings int
@@ -41,6 +44,7 @@ type Run struct {
 
 	OnRecord  func(report.Record)
 	OnWeight  func(report.Weight)
+	OnIdle    func(report.Idle)
 	OnOpening func(report.Opening)
 	OnStep    func(done, total int, what string)
 	OnNote    func(string) // what the user should know, one line
@@ -51,6 +55,7 @@ type Result struct {
 	Planned  []report.Key
 	Records  []report.Record
 	Weights  []report.Weight
+	Idle     []report.Idle
 	Openings []report.Opening
 }
 
@@ -79,7 +84,7 @@ var weighed = []string{transport.Message, transport.UDP}
 // Do measures. After an error the result holds what was measured before it.
 func (r *Run) Do(ctx context.Context, l *lab.Lab) (Result, error) {
 	var res Result
-	done, total := 0, len(r.Weights)*len(weighed)+min(r.Openings, 1)
+	done, total := 0, len(r.Weights)*(len(weighed)+min(r.Idle, 1))+min(r.Openings, 1)
 	for _, p := range r.Parts {
 		total += len(p.Combinations) * (p.Selection.Rounds + 1) // and the counting pass
 		for _, c := range p.Combinations {
@@ -100,6 +105,16 @@ func (r *Run) Do(ctx context.Context, l *lab.Lab) (Result, error) {
 			res.Weights = append(res.Weights, w)
 			r.OnWeight(w)
 		}
+		if r.Idle == 0 {
+			continue
+		}
+		step("memory of %d connections %s %s", r.Idle, transport.TCP, attach)
+		i, err := idle(ctx, l, attach, r.Idle)
+		if err != nil {
+			return res, err
+		}
+		res.Idle = append(res.Idle, i)
+		r.OnIdle(i)
 	}
 	if r.Openings > 0 {
 		step("opening %d endpoints on an empty host and in a crowd", r.Openings)
@@ -184,6 +199,15 @@ func (r *Run) count(ctx context.Context, l *lab.Lab, p Part, step func(string, .
 		calls[i] = &v
 	}
 	return calls, nil
+}
+
+func idle(ctx context.Context, l *lab.Lab, attach string, n int) (report.Idle, error) {
+	t, err := transport.ByName(transport.TCP)
+	if err != nil {
+		return report.Idle{}, err
+	}
+	client, server, err := l.Connections(ctx, t, attach, n)
+	return report.Idle{Bench: workload.Idle, Transport: t.Name, Attach: attach, N: n, Client: client, Server: server}, err
 }
 
 func weigh(ctx context.Context, l *lab.Lab, name, attach string) (report.Weight, error) {

@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
@@ -59,8 +58,11 @@ func run(in *bufio.Reader, events *json.Encoder) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), openPatience)
 	defer cancel()
-	if j.Bench == workload.Memory {
+	switch j.Bench {
+	case workload.Memory:
 		return weigh(ctx, j, in, events)
+	case workload.Connect, workload.Idle:
+		return connections(ctx, j, in, events)
 	}
 	t, err := transport.ByName(j.Transport)
 	if err != nil {
@@ -71,11 +73,8 @@ func run(in *bufio.Reader, events *json.Encoder) (err error) {
 		return fmt.Errorf("open %s: %w", t.Name, err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	if err := events.Encode(Event{Ready: true}); err != nil {
+	if err := ready(in, events); err != nil {
 		return err
-	}
-	if _, err := in.ReadBytes('\n'); err != nil {
-		return fmt.Errorf("told to end before the job began: %w", err)
 	}
 	report, err := workload.Run(conn, j)
 	if err != nil {
@@ -88,12 +87,7 @@ func run(in *bufio.Reader, events *json.Encoder) (err error) {
 		awaitEnd(in)
 		return nil
 	}
-	var stop atomic.Bool
-	go func() {
-		awaitEnd(in)
-		stop.Store(true)
-	}()
-	return workload.Linger(conn, &stop)
+	return workload.Linger(conn, ending(in))
 }
 
 // awaitEnd returns when the parent closes the pipe, or is gone.

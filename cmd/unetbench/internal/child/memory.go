@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
@@ -31,9 +29,7 @@ func weigh(ctx context.Context, j workload.Job, in *bufio.Reader, events *json.E
 		}
 		defer func() { err = errors.Join(err, conn.Close()) }()
 	}
-	runtime.GC()
-	debug.FreeOSMemory()
-	size, err := resident()
+	size, err := settled()
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ rules:
     memory: 16GiB
   - name: benchmark
     users: [%d]
-    tags: ["udp:*:*", "tcp:*:*", "msg:*"]
+    tags: ["udp:*:*", "tcp:*:*", "addr:*", "msg:*"]
     endpoints: 8
     memory: 1GiB
     trusted: true
@@ -139,6 +139,13 @@ type side struct {
 	job  workload.Job
 }
 
+// own is an address in the subnet of a host that nobody has.
+func own(h *netlab.Host) netip.Addr {
+	a := h.Addr.Addr().As4()
+	a[3] += 100
+	return netip.AddrFrom4(a)
+}
+
 // sides are client and server of j. Ports and tags are new ones each time:
 // what the last measurement held may still be on its way back.
 func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
@@ -172,6 +179,9 @@ func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client
 	a, b := address(client.host, number), address(server.host, number+1)
 	j.Transport = t.Name
 	client.job, server.job = j, j
+	if j.Own {
+		a.Own = own(client.host)
+	}
 	client.job.Role, client.job.Local, client.job.Remote, client.job.Socket = workload.Client, a, b, socket(client.host)
 	server.job.Role, server.job.Local, server.job.Remote, server.job.Socket = workload.Server, b, a, socket(server.host)
 	return client, server, nil

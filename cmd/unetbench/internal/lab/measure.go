@@ -122,6 +122,20 @@ func finish(p *process, err error) error {
 	return p.end()
 }
 
+// Connections is the memory in bytes that an idle connection of t takes, on the
+// client's side and on the server's, found from so many of them.
+func (l *Lab) Connections(ctx context.Context, t transport.Transport, attach string, n int) (client, server float64, err error) {
+	out, err := l.Measure(ctx, t, plan.Pair, workload.Job{
+		Bench: workload.Idle, Attach: attach, Wait: t.Waits[0], Size: workload.MinSize, Batch: 1,
+		WarmUp: n / 16, N: n, Patience: idlePatience, Own: true,
+	}, nil)
+	each := func(r workload.Report) float64 { return float64(r.Resident) / float64(n) }
+	return each(out.Client), each(out.Server), err
+}
+
+// idlePatience is time to collect garbage.
+const idlePatience = 5 * time.Second
+
 // Weigh is the resident memory in bytes of an idle process that has opened t,
 // and of the same process without it.
 func (l *Lab) Weigh(ctx context.Context, t transport.Transport, attach string) (with, without int64, err error) {

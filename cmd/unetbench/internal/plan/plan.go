@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
@@ -22,6 +23,11 @@ import (
 const (
 	MaxSize  = 1472 // bytes: one UDP datagram at an MTU of 1500
 	MaxBatch = 256  // messages
+
+	MaxConnections = 256 // connections at a time
+	// MaxConnects bounds the connections of one round. Each leaves a pair of ports
+	// in TIME-WAIT, and the kernel has 28,232 for one destination.
+	MaxConnects = 20_000
 )
 
 // Places are where client and server stand.
@@ -29,6 +35,12 @@ const (
 	Pair  = "pair"  // on two hosts
 	Crowd = "crowd" // on two hosts on which there are many other endpoints
 	Local = "local" // both on one host, as two endpoints of one mux
+)
+
+// Addresses that the client's host of connect can have.
+const (
+	Own    = "own"    // one of its own, with all ports
+	Shared = "shared" // the interface's, with ports from blocks
 )
 
 // Combination is one thing to measure.
@@ -74,6 +86,9 @@ type Selection struct {
 	Patience time.Duration // after which a message is lost
 	Window   int           // oneway: messages without credit
 	Credit   int           // oneway: messages a credit
+
+	Connections int    // connect: connections at a time
+	Address     string // connect: what the client's host has, Own or Shared
 }
 
 // Combinations checks the selection and combines it. A transport without an
@@ -89,6 +104,9 @@ func (s Selection) Combinations() ([]Combination, error) {
 			t, err := transport.ByName(name)
 			if err != nil {
 				return nil, err
+			}
+			if s.Bench == workload.Connect && t.Dial == nil {
+				return nil, fmt.Errorf("transport %s does not open and close connections: %s do", name, strings.Join(transport.Connecting(), ", "))
 			}
 			attach, places, wait, batches := []string{transport.None}, []string{Pair}, t.Waits, []int{1}
 			if t.Granted {
@@ -179,6 +197,16 @@ func (s Selection) check() error {
 	case s.Limit < 0 || s.Limit == 0 && s.Bench != workload.OneWay:
 		return fmt.Errorf("--limit %v: want more than 0", s.Limit)
 	}
+	if s.Bench == workload.Connect {
+		switch {
+		case s.Connections < 1 || s.Connections > MaxConnections:
+			return fmt.Errorf("--connections %d: want 1 to %d", s.Connections, MaxConnections)
+		case s.Address != Own && s.Address != Shared:
+			return fmt.Errorf("--address %q: want %s or %s", s.Address, Own, Shared)
+		case s.N+s.WarmUp > MaxConnects:
+			return fmt.Errorf("--n %d and --warm-up %d: want at most %d together, for each takes a port", s.N, s.WarmUp, MaxConnects)
+		}
+	}
 	if s.Bench == workload.OneWay && (s.Credit < 1 || s.Window < s.Credit || s.Window < slices.Max(s.Batches)) {
 		return fmt.Errorf("--window %d: want at least a batch and a credit (%d), which is at least 1",
 			s.Window, s.Credit)
@@ -195,7 +223,7 @@ func (s Selection) Job(c Combination) workload.Job {
 	return workload.Job{
 		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
 		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Patience: s.Patience,
-		Window: s.Window, Credit: s.Credit,
+		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
 	}
 }
 
@@ -203,8 +231,11 @@ func (s Selection) Job(c Combination) workload.Job {
 // counted.
 func (s Selection) CountingJob(c Combination) workload.Job {
 	j := s.Job(c)
+	if j.WarmUp = min(j.WarmUp, 1_000); j.Bench == workload.Connect {
+		j.N = min(j.N, 500)
+		return j
+	}
 	j.N = min(j.N, 20_000)
-	j.WarmUp = min(j.WarmUp, 1_000)
 	if j.Limit > 0 {
 		j.Limit = min(j.Limit, 100*time.Millisecond)
 	}

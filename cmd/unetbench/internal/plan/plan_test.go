@@ -72,6 +72,35 @@ func TestBadSelectionsNameTheirFlag(t *testing.T) {
 	}
 }
 
+func TestConnectingIsForTransportsOfTCP(t *testing.T) {
+	good := selection()
+	good.Bench, good.Transports, good.Batches = workload.Connect, []string{"tcp", "kernel-tcp", "go-tcp"}, []int{1}
+	good.Connections, good.Address, good.N, good.WarmUp = 4, Own, 2000, 100
+	all, err := good.Combinations()
+	if err != nil || len(all) != 2*2+2 { // tcp: attach x wait
+		t.Fatalf("%d combinations, %v", len(all), err)
+	}
+	if j := good.Job(all[0]); j.Connections != 4 || !j.Own {
+		t.Errorf("job %+v", j)
+	}
+	if j := good.CountingJob(all[0]); j.Limit != good.Limit || j.N >= good.N {
+		t.Errorf("counting job %+v", j)
+	}
+	for want, change := range map[string]func(*Selection){
+		"tcp, kernel-tcp, go-tcp": func(s *Selection) { s.Transports = []string{"tcp", "udp"} },
+		"--connections 0":         func(s *Selection) { s.Connections = 0 },
+		"--connections 257":       func(s *Selection) { s.Connections = 257 },
+		"--n 19901":               func(s *Selection) { s.N = 19_901 },
+		"--address":               func(s *Selection) { s.Address = "borrowed" },
+	} {
+		s := good
+		change(&s)
+		if _, err := s.Combinations(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
 func TestOrderIsAShuffleThatTheSeedRepeats(t *testing.T) {
 	a, b := Order(20, 1, 1), Order(20, 1, 1)
 	if !slices.Equal(a, b) {

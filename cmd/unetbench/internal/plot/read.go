@@ -109,7 +109,7 @@ func parse(line []byte) (report.Record, error) {
 	}
 	switch rec.Bench {
 	case workload.RTT, workload.Rate, workload.OneWay:
-	case workload.Memory, workload.Open: // have fields of their own, and are not drawn
+	case workload.Memory, workload.Open, workload.Idle, workload.Connect: // have fields of their own, and are not drawn
 		return rec, nil
 	default:
 		return rec, fmt.Errorf("unknown bench %q", rec.Bench)

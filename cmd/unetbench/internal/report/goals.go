@@ -48,7 +48,7 @@ const noAllocs = 0.0005
 const mebibyte = 1 << 20
 
 // Goals are the speed and memory figures that unet is held to.
-func (s Summary) Goals(weights []Weight) []Goal {
+func (s Summary) Goals(weights []Weight, idle []Idle) []Goal {
 	var goals []Goal
 	for _, attach := range []string{"queue", "port"} {
 		pick := func(queue, port float64) float64 {
@@ -86,7 +86,8 @@ func (s Summary) Goals(weights []Weight) []Goal {
 		compare(fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", batch), transport.Message, transport.KernelUDP, workload.Rate, batch, pick(1.8, 1.3), false)
 		compare("oneway: msg / kernel-udp message rate", transport.Message, transport.KernelUDP, workload.OneWay, 1, pick(1.6, 1.2), false)
 		compare("oneway: tcp / kernel-tcp message rate", transport.TCP, transport.KernelTCP, workload.OneWay, 1, 3, false)
-		goals = append(goals, s.allocationGoal(attach), memoryGoal(attach, weights))
+		compare("connect: tcp / kernel-tcp connections a second", transport.TCP, transport.KernelTCP, workload.Connect, 1, 1, false)
+		goals = append(goals, s.sleeperGoal(attach), s.allocationGoal(attach), memoryGoal(attach, weights), idleGoal(attach, idle))
 	}
 	return goals
 }
@@ -129,11 +130,24 @@ func (s Summary) largestBatch(b workload.Bench) int {
 	return n
 }
 
-// allocationGoal is about the worst of unet's own paths.
+// sleeperGoal is about connections as programs use them, by processes that need
+// not spin for ever.
+func (s Summary) sleeperGoal(attach string) Goal {
+	g := Goal{Figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", Attach: attach, Bound: 10, format: "%.2f"}
+	over, ok1 := s.find(Key{workload.RTT, transport.GoTCP, transport.None, plan.Pair, "block", goalSize, 1})
+	under, ok2 := s.find(Key{workload.RTT, transport.TCP, attach, plan.Pair, "adaptive", goalSize, 1})
+	if ok1 && ok2 {
+		g.Measured, g.Known = ratio(over.Mean.Median, under.Mean.Median)
+	}
+	return g
+}
+
+// allocationGoal is about the worst of unet's own paths. A connection that is
+// opened is not one of them.
 func (s Summary) allocationGoal(attach string) Goal {
 	g := Goal{Figure: "allocations per message, worst of msg, udp and tcp", Attach: attach, Bound: 0, AtMost: true, format: "%.3f"}
 	for _, r := range s.Rows {
-		if r.Attach == attach && (r.Transport == transport.Message || r.Transport == transport.UDP || r.Transport == transport.TCP) {
+		if r.Attach == attach && r.Bench != workload.Connect && (r.Transport == transport.Message || r.Transport == transport.UDP || r.Transport == transport.TCP) {
 			g.Known = true
 			if r.Allocs.Median >= noAllocs {
 				g.Measured = max(g.Measured, r.Allocs.Median)
@@ -157,7 +171,7 @@ func memoryGoal(attach string, weights []Weight) Goal {
 
 // PrintGoals writes the speed table.
 func PrintGoals(w io.Writer, goals []Goal) {
-	fmt.Fprintf(w, "\nFigures to reach (%d bytes, spinning, medians of interleaved rounds)\n", goalSize)
+	fmt.Fprintf(w, "\nFigures to reach (%d bytes, spinning unless it says otherwise, medians of interleaved rounds)\n", goalSize)
 	fmt.Fprintf(w, "Less than %v allocations a message, which are the runtime's own, count as none.\n", noAllocs)
 	g := grid{left: 2}
 	g.add("figure", "attach", "bound", "measured", "")

@@ -12,7 +12,8 @@ import (
 // benchmark has no figure for is null; the keys after allocs_per_msg are
 // there only where they mean something.
 //
-// A message of rtt is a round trip: one message out and one back.
+// A message of rtt is a round trip: one message out and one back. A message of
+// connect is a connection, from dialling to its end.
 type Record struct {
 	Bench     workload.Bench `json:"bench"`
 	Transport string         `json:"transport"`
@@ -22,10 +23,10 @@ type Record struct {
 	Size      int            `json:"size"`  // bytes of payload
 	Batch     int            `json:"batch"` // messages sent together
 	Round     int            `json:"round"` // from 1
-	N         int            `json:"n"`     // round trips completed, or different messages received
+	N         int            `json:"n"`     // round trips or connections completed, or different messages received
 	Lost      int            `json:"lost"`
 
-	MeanUS *float64 `json:"mean_us"` // round-trip time; rtt only, as the next three
+	MeanUS *float64 `json:"mean_us"` // round-trip time, or of connect the time of one connection; the next three too
 	P50US  *float64 `json:"p50_us"`
 	P99US  *float64 `json:"p99_us"`
 	P999US *float64 `json:"p999_us"`
@@ -41,6 +42,11 @@ type Record struct {
 	CreditWindow int  `json:"credit_window,omitempty"` // messages; oneway
 	CreditEvery  int  `json:"credit_every,omitempty"`  // messages; oneway
 	Stalls       *int `json:"stalls,omitempty"`        // oneway: credits that did not come in time
+
+	Connections  int    `json:"connections,omitempty"`   // connect: at a time
+	Failed       *int   `json:"failed,omitempty"`        // connect: connections that the client saw end with an error
+	ServerFailed *int   `json:"server_failed,omitempty"` // connect: the same of the server
+	Failure      string `json:"failure,omitempty"`       // connect: the first thing that went wrong
 }
 
 // NewRecord makes the record of one round. syscalls is nil if they were not
@@ -51,12 +57,20 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 		Size: c.Size, Batch: c.Batch, Round: round,
 		SyscallsPerMsg: syscalls,
 	}
-	if c.Bench == workload.RTT {
+	switch c.Bench {
+	case workload.RTT, workload.Connect:
 		r.N, r.Lost = out.Client.N, out.Client.Lost
 		r.MsgsPerS = rate(r.N, out.Client.Elapsed)
 		l := out.Client.Latency
 		r.MeanUS, r.P50US, r.P99US, r.P999US = us(l.Mean), us(l.P50), us(l.P99), us(l.P999)
-	} else {
+		if c.Bench == workload.Connect {
+			failed, serverFailed := out.Client.Failed, out.Server.Failed
+			r.Connections, r.Failed, r.ServerFailed = j.Connections, &failed, &serverFailed
+			if r.Failure = out.Client.Failure; r.Failure == "" && out.Server.Failure != "" {
+				r.Failure = "server: " + out.Server.Failure
+			}
+		}
+	default:
 		duplicates := out.Server.Duplicates
 		r.N, r.Lost, r.Duplicates = out.Server.N, out.Client.Sent-out.Server.N, &duplicates
 		if c.Bench == workload.Rate {
@@ -75,7 +89,7 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 // PerMessage divides by the messages that arrived.
 func PerMessage(total float64, out lab.Outcome, b workload.Bench) float64 {
 	n := out.Server.N
-	if b == workload.RTT {
+	if b == workload.RTT || b == workload.Connect {
 		n = out.Client.N
 	}
 	if n == 0 {

@@ -29,7 +29,7 @@ func (r Record) key() Key {
 type Row struct {
 	Key
 	Rounds                    int
-	Mean, P50, P99, P999      Spread // microseconds; rtt
+	Mean, P50, P99, P999      Spread // microseconds; rtt and connect
 	MsgsPerS                  Spread
 	CPU                       Spread // microseconds a message
 	Allocs                    Spread // a message
@@ -37,6 +37,10 @@ type Row struct {
 	N, Lost, Duplicates       int // of all rounds
 	Stalls                    int // of all rounds; oneway
 	CreditWindow, CreditEvery int
+
+	Connections          int    // connect: at a time
+	Failed, ServerFailed int    // of all rounds; connect
+	Failure              string // the first
 }
 
 // Summary is all rows that have been measured, in the order of the plan.
@@ -84,6 +88,7 @@ func summarize(k Key, records []Record) Row {
 		Allocs:       over(func(r Record) float64 { return r.AllocsPerMsg }),
 		Syscalls:     records[0].SyscallsPerMsg,
 		CreditWindow: records[0].CreditWindow, CreditEvery: records[0].CreditEvery,
+		Connections: records[0].Connections,
 	}
 	for _, r := range records {
 		row.N += r.N
@@ -93,6 +98,15 @@ func summarize(k Key, records []Record) Row {
 		}
 		if r.Duplicates != nil {
 			row.Duplicates += *r.Duplicates
+		}
+		if r.Failed != nil {
+			row.Failed += *r.Failed
+		}
+		if r.ServerFailed != nil {
+			row.ServerFailed += *r.ServerFailed
+		}
+		if row.Failure == "" {
+			row.Failure = r.Failure
 		}
 	}
 	return row

@@ -12,7 +12,7 @@ import (
 
 // Print writes the tables of all benchmarks that were run.
 func (s Summary) Print(w io.Writer) {
-	for _, b := range []workload.Bench{workload.RTT, workload.Rate, workload.OneWay} {
+	for _, b := range []workload.Bench{workload.RTT, workload.Rate, workload.OneWay, workload.Connect} {
 		var sizes []int
 		for _, r := range s.Rows {
 			if r.Bench == b && !slices.Contains(sizes, r.Size) {
@@ -50,15 +50,50 @@ func (s Summary) printGroup(w io.Writer, b workload.Bench, size int) {
 		fmt.Fprintf(w, "At most %d messages are on their way; the receiver gives credit every %d. Timed from the first send until the\n", first.CreditWindow, first.CreditEvery)
 		fmt.Fprintln(w, "receiver's word that it has all is back; nothing is subtracted. A stall is a credit that did not come in time.")
 		g = streamGrid()
+	case workload.Connect:
+		fmt.Fprintf(w, "\nConnections opened and closed a second, %s, medians over %s\n", atATime(first.Connections), over)
+		fmt.Fprintf(w, "One is: dial, %d bytes, %d bytes in answer, half-close, the peer's end of file, close. p50 and p99 are of one.\n", size, size)
+		fmt.Fprintln(w, "cpu, syscalls and allocs are of both processes, a connection; late (not done in time) and failed are of all rounds.")
+		g = grid{left: 3}
+		g.add("transport", "attach", "wait", "k conn/s", "", "p50 us", "p99 us", "cpu us", "syscalls", "allocs", "late", "failed", "vs kernel-tcp")
 	}
 	for _, r := range rows {
-		if b == workload.RTT {
+		switch b {
+		case workload.RTT:
 			g.add(s.rttCells(r)...)
-		} else {
+		case workload.Connect:
+			g.add(s.connectCells(r)...)
+		default:
 			g.add(s.streamCells(r)...)
 		}
 	}
 	g.print(w)
+	for _, r := range rows {
+		if r.Failure != "" {
+			fmt.Fprintf(w, "%s %s: %s\n", r.Transport, r.where(), r.Failure)
+		}
+	}
+}
+
+func atATime(n int) string {
+	if n == 1 {
+		return "one at a time"
+	}
+	return fmt.Sprintf("%d at a time", n)
+}
+
+func (s Summary) connectCells(r Row) []string {
+	failed := fmt.Sprint(r.Failed)
+	if r.ServerFailed > 0 {
+		failed += fmt.Sprintf(", server %d", r.ServerFailed)
+	}
+	return []string{
+		r.Transport, r.where(), r.Wait,
+		fmt.Sprintf("%.2f", r.MsgsPerS.Median/1e3), fmt.Sprintf("(%.2f..%.2f)", r.MsgsPerS.Min/1e3, r.MsgsPerS.Max/1e3),
+		fmt.Sprintf("%.2f", r.P50.Median), fmt.Sprintf("%.2f", r.P99.Median),
+		fmt.Sprintf("%.2f", r.CPU.Median), perMessage(r.Syscalls), fmt.Sprintf("%.1f", r.Allocs.Median),
+		fmt.Sprint(r.Lost), failed, times(s.overKernel(r)),
+	}
 }
 
 // rounds says how many rounds the rows are about.
@@ -136,6 +171,9 @@ func bare(v float64, ok bool) string {
 func (s Summary) overKernel(r Row) (float64, bool) {
 	k := r.Key
 	k.Transport, k.Attach, k.Place, k.Wait = transport.KernelUDP, transport.None, plan.Pair, "spin"
+	if r.Bench == workload.Connect {
+		k.Transport = transport.KernelTCP
+	}
 	kernel, ok := s.find(k)
 	if !ok {
 		return 0, false

@@ -13,5 +13,7 @@
 //
 // [All] is the table. A transport enters it with a name and an Open function;
 // the loops, the orchestration and the output then know it. One that has a
-// stream below frames its messages in its [workload.Conn].
+// stream below frames its messages in its [workload.Conn]. One that opens and
+// closes connections has a Dial and a Listen function too; its connections are
+// [workload.Stream]s.
 package transport

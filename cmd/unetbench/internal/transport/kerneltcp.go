@@ -17,6 +17,7 @@ import (
 type kernelTCP struct {
 	fd       int
 	deadline time.Time
+	share    bool // the processor, with other goroutines that spin
 }
 
 func openKernelTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
@@ -28,14 +29,9 @@ func openKernelTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 		}
 		return newStream(j, k, nil, func() error { return nil }), nil
 	}
-	fd, err := socketTCP()
+	fd, err := listenKernelTCP(j, 1)
 	if err != nil {
 		return nil, err
-	}
-	err = errors.Join(syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(fd, sockaddr(j.Local.UDP)), syscall.Listen(fd, 1))
-	if err != nil {
-		syscall.Close(fd)
-		return nil, fmt.Errorf("listen at %v: %w", j.Local.UDP, err)
 	}
 	return newStream(j, nil, func() (byteConn, error) {
 		conn, _, err := syscall.Accept4(fd, syscall.SOCK_CLOEXEC)
@@ -99,8 +95,16 @@ func (k *kernelTCP) Read(b []byte) (int, error) {
 		if looks%looksPerClock == 0 && expired(k.deadline) {
 			return 0, os.ErrDeadlineExceeded
 		}
+		k.pause()
 	}
 }
 
 func (k *kernelTCP) SetReadDeadline(t time.Time) error { k.deadline = t; return nil }
-func (k *kernelTCP) Close() error                      { return os.NewSyscallError("close", syscall.Close(k.fd)) }
+
+// Close is a raw system call too: it does not wait for anything.
+func (k *kernelTCP) Close() error {
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(k.fd), 0, 0); errno != 0 {
+		return os.NewSyscallError("close", errno)
+	}
+	return nil
+}

@@ -26,6 +26,12 @@ func sendStream(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
+// connect begins to connect a non-blocking socket, or says how far that is.
+func connect(fd int, to *syscall.RawSockaddrInet4) syscall.Errno {
+	_, _, errno := syscall.RawSyscall(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to))
+	return errno
+}
+
 // mmsg is the memory of sendmmsg(2) and recvmmsg(2): one message per header.
 // It must not be copied once it is initialized, and everything it points to
 // stays referenced by it.

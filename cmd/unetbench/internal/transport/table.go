@@ -34,6 +34,9 @@ type Transport struct {
 	// as many single messages.
 	Batches bool
 	Open    func(ctx context.Context, j workload.Job) (workload.Conn, error)
+	// Dial and Listen are there if it opens and closes connections.
+	Dial   func(ctx context.Context, j workload.Job) (workload.Dialer, error)
+	Listen func(ctx context.Context, j workload.Job) (workload.Listener, error)
 }
 
 // Names of transports that the output compares others with.
@@ -43,6 +46,7 @@ const (
 	UDP          = "udp"
 	TCP          = "tcp"
 	KernelTCP    = "kernel-tcp"
+	GoTCP        = "go-tcp"
 	KernelUDP    = "kernel-udp"
 	KernelUDPMux = "kernel-udp-mux"
 )
@@ -61,9 +65,9 @@ var All = []Transport{
 	{Name: KernelUDP, About: "kernel UDP, non-blocking and spinning; in batches sendmmsg and recvmmsg", Network: Plain, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: KernelUDPMux, About: "kernel-udp on interfaces that carry the mux", Network: Muxed, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: "go-udp", About: "package net, blocking", Network: Plain, Waits: block, Open: openGoUDP},
-	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openTCP},
-	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP},
-	{Name: "go-tcp", About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Open: openGoTCP},
+	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openTCP, Dial: dialTCP, Listen: listenTCP},
+	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP, Dial: dialManyKernelTCP, Listen: listenManyKernelTCP},
+	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Open: openGoTCP, Dial: dialGoTCP, Listen: listenGoTCP},
 }
 
 // Names lists the table.
@@ -71,6 +75,16 @@ func Names() []string {
 	names := make([]string, len(All))
 	for i, t := range All {
 		names[i] = t.Name
+	}
+	return names
+}
+
+// Connecting lists those that open and close connections.
+func Connecting() (names []string) {
+	for _, t := range All {
+		if t.Dial != nil {
+			names = append(names, t.Name)
+		}
 	}
 	return names
 }

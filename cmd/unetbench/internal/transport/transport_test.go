@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +27,9 @@ func TestTheTableIsSound(t *testing.T) {
 		seen[tr.Name] = true
 		if got, err := ByName(tr.Name); err != nil || got.Name != tr.Name {
 			t.Errorf("%s is not found: %v", tr.Name, err)
+		}
+		if (tr.Dial == nil) != (tr.Listen == nil) {
+			t.Errorf("%s has one side that opens connections", tr.Name)
 		}
 		if tr.Granted && tr.Network != Muxed {
 			t.Errorf("%s wants an endpoint where there is no mux", tr.Name)
@@ -66,7 +72,89 @@ func TestKernelTransportsCarryMessages(t *testing.T) {
 }
 
 // streams are the transports whose messages all have the size of the job.
-var streams = map[string]struct{}{KernelTCP: {}, "go-tcp": {}}
+var streams = map[string]struct{}{KernelTCP: {}, GoTCP: {}}
+
+func TestKernelTransportsOpenAndCloseConnections(t *testing.T) {
+	for _, name := range []string{KernelTCP, GoTCP} {
+		tr, err := ByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, connections := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s, %d at a time", name, connections), func(t *testing.T) {
+				pair := netlab.RequirePair(t, netlab.Config{})
+				job := workload.Job{Connections: connections, Size: 64, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000)}}
+				job.Remote = job.Local
+				var l workload.Listener
+				if err := pair.B.Do(func() (err error) { l, err = tr.Listen(t.Context(), job); return err }); err != nil {
+					t.Fatal(err)
+				}
+				// All of a dial happens in the namespace of the thread that makes it.
+				err := pair.A.Do(func() error {
+					d, err := tr.Dial(t.Context(), job)
+					if err != nil {
+						return err
+					}
+					checkDialer(t, d, l)
+					return d.Close()
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// checkDialer holds a transport that opens connections to the contract of
+// workload.Dialer and Listener. It closes l.
+func checkDialer(t *testing.T, d workload.Dialer, l workload.Listener) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(l.SetDeadline(time.Now().Add(20 * time.Millisecond)))
+	if c, err := l.Accept(); c != nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("nobody dials: %v, %v", c, err)
+	}
+	check(l.SetDeadline(time.Time{}))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 3 {
+		a, err := d.Dial(ctx)
+		check(err)
+		b, err := l.Accept()
+		check(err)
+		until := time.Now().Add(10 * time.Second)
+		check(errors.Join(a.SetReadDeadline(until), b.SetReadDeadline(until)))
+		_, err = a.Write([]byte("question"))
+		check(err)
+		in := make([]byte, 16)
+		n, err := b.Read(in)
+		check(err)
+		check(a.CloseWrite())
+		if k, err := b.Read(in[n:]); k != 0 || err != io.EOF {
+			t.Errorf("after a half-close: %d, %v", k, err)
+		}
+		_, err = b.Write(in[:n])
+		check(err)
+		if n, err := a.Read(in); string(in[:n]) != "question" || err != nil {
+			t.Errorf("the other half: %q, %v", in[:n], err)
+		}
+		check(a.SetReadDeadline(time.Now().Add(20 * time.Millisecond)))
+		if n, err := a.Read(in); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("nothing to read: %d, %v", n, err)
+		}
+		check(errors.Join(b.Close(), a.Close()))
+	}
+	check(l.Close())
+	if c, err := d.Dial(ctx); c != nil || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("nobody listens: %v, %v", c, err)
+	}
+}
 
 // checkConn holds two ends of a transport to the contract of workload.Conn. size is
 // that of all messages; 0: they may differ.

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/unet-go/unet"
@@ -12,17 +11,9 @@ import (
 
 // openTCP is a TCP connection of package unet.
 func openTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	wait, ok := stackWait[j.Wait]
-	if !ok {
-		return nil, fmt.Errorf("BUG: wait mode %q", j.Wait)
-	}
-	g, lease, err := openGrant(ctx, j)
+	host, err := openHost(ctx, j)
 	if err != nil {
 		return nil, err
-	}
-	host, err := unet.New(ctx, g, lease, unet.Config{Wait: wait})
-	if err != nil {
-		return nil, errors.Join(err, g.Close(), lease.Close())
 	}
 	if j.Role == workload.Server {
 		l, err := host.ListenTCP(ctx, j.Local.UDP)

@@ -28,7 +28,9 @@ var stackWait = map[string]stack.WaitMode{
 	"block":    stack.WaitBlock,
 }
 
-func openUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+// openHost is a host of package unet on an endpoint of this host's unetd. It shares
+// the interface's address, unless the job gives it one of its own.
+func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
 	wait, ok := stackWait[j.Wait]
 	if !ok {
 		return nil, fmt.Errorf("BUG: wait mode %q", j.Wait)
@@ -37,9 +39,17 @@ func openUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, err := unet.New(ctx, g, lease, unet.Config{Wait: wait})
+	host, err := unet.New(ctx, g, lease, unet.Config{Wait: wait, Addr: j.Local.Own})
 	if err != nil {
 		return nil, errors.Join(err, g.Close(), lease.Close())
+	}
+	return host, nil
+}
+
+func openUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	host, err := openHost(ctx, j)
+	if err != nil {
+		return nil, err
 	}
 	conn, err := host.DialUDP(ctx, j.Local.UDP, j.Remote.UDP)
 	if err != nil {

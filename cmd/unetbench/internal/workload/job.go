@@ -12,11 +12,13 @@ import (
 type Bench string
 
 const (
-	RTT    Bench = "rtt"
-	Rate   Bench = "rate"
-	OneWay Bench = "oneway"
-	Memory Bench = "memory" // one process that opens an endpoint and waits
-	Open   Bench = "open"   // endpoints that are opened through unetd, one after the other
+	RTT     Bench = "rtt"
+	Rate    Bench = "rate"
+	OneWay  Bench = "oneway"
+	Connect Bench = "connect"
+	Memory  Bench = "memory" // one process that opens an endpoint and waits
+	Idle    Bench = "idle"   // connections that are opened and stay
+	Open    Bench = "open"   // endpoints that are opened through unetd, one after the other
 )
 
 // Role is a process's side.
@@ -40,11 +42,14 @@ type Job struct {
 	Batch    int           `json:"batch"` // messages a SendBatch; 1 uses Send
 	N        int           `json:"n"`     // measured messages or round trips, at most
 	WarmUp   int           `json:"warm_up"`
-	Limit    time.Duration `json:"limit_ns"`    // of the measured section (rtt, rate); reached first, it ends it
+	Limit    time.Duration `json:"limit_ns"`    // of the measured section (not oneway); reached first, it ends it
 	Patience time.Duration `json:"patience_ns"` // after which a message counts as lost
 
 	Window int `json:"window,omitempty"` // oneway: messages sent without credit, at most
 	Credit int `json:"credit,omitempty"` // oneway: messages a credit
+
+	Connections int  `json:"connections,omitempty"` // connect: at a time
+	Own         bool `json:"own,omitempty"`         // connect: the client owns an address, where it has an endpoint
 
 	Local, Remote Address
 	Socket        string `json:"socket,omitempty"` // of this host's unetd
@@ -55,6 +60,8 @@ type Address struct {
 	UDP      netip.AddrPort `json:"udp"`
 	LinkAddr wire.LinkAddr  `json:"link_addr"`
 	Tag      uint32         `json:"tag"` // U-Net message tag
+	// Own is an address that the side may own as a whole; the zero value: none.
+	Own netip.Addr `json:"own,omitzero"`
 }
 
 // Check reports a job that cannot be done.
@@ -64,6 +71,8 @@ func (j Job) Check() error {
 		return fmt.Errorf("messages of %d bytes: want at least %d", j.Size, MinSize)
 	case j.N < 1 || j.Batch < 1 || j.Patience <= 0:
 		return fmt.Errorf("job without messages, batch or patience: %+v", j)
+	case j.Bench == Connect && j.Connections < 1:
+		return fmt.Errorf("%d connections at a time: want at least 1", j.Connections)
 	case j.Bench == OneWay && (j.Credit < 1 || j.Window < j.Credit || j.Window < j.Batch):
 		return fmt.Errorf("credit window of %d messages, credit every %d, batches of %d: want credit and batch within the window",
 			j.Window, j.Credit, j.Batch)
@@ -73,21 +82,23 @@ func (j Job) Check() error {
 
 // Report is what one process measured.
 type Report struct {
-	N          int           `json:"n"`                    // rtt: round trips; else messages received (server)
+	N          int           `json:"n"`                    // rtt: round trips; connect: connections; else messages received (server)
 	Sent       int           `json:"sent,omitempty"`       // rate and oneway, client
-	Lost       int           `json:"lost,omitempty"`       // rtt, client
+	Lost       int           `json:"lost,omitempty"`       // rtt and connect, client: not done in time
+	Failed     int           `json:"failed,omitempty"`     // connect: ended with an error
+	Failure    string        `json:"failure,omitempty"`    // connect: the first of what went wrong
 	Duplicates int           `json:"duplicates,omitempty"` // received more than once
 	Stalls     int           `json:"stalls,omitempty"`     // oneway, client: credits that did not come in time
-	Elapsed    time.Duration `json:"elapsed_ns,omitempty"` // rtt, oneway: of the client; rate: the server's window
+	Elapsed    time.Duration `json:"elapsed_ns,omitempty"` // rate: the server's window; else of the client
 	InWindow   int           `json:"in_window,omitempty"`  // rate: messages received in Elapsed
-	Latency    Latency       `json:"latency,omitzero"`     // rtt, client
+	Latency    Latency       `json:"latency,omitzero"`     // rtt and connect, client
 
 	CPU      time.Duration `json:"cpu_ns"`   // user and system time in the measured section
 	Mallocs  uint64        `json:"mallocs"`  // heap objects allocated in the measured section
-	Resident int64         `json:"resident"` // memory: bytes
+	Resident int64         `json:"resident"` // memory, idle: bytes
 }
 
-// Latency is the exact distribution of round trips.
+// Latency is the exact distribution of round trips, or of the lives of connections.
 type Latency struct {
 	Mean time.Duration `json:"mean_ns"`
 	P50  time.Duration `json:"p50_ns"`

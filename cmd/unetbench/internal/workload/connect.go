@@ -1,0 +1,381 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Stream is one of many connections that two processes have with each other.
+type Stream interface {
+	Read(b []byte) (int, error)
+	Write(b []byte) (int, error)
+	CloseWrite() error
+	// SetReadDeadline is when Read gives up, with os.ErrDeadlineExceeded.
+	SetReadDeadline(t time.Time) error
+	Close() error
+}
+
+// Dialer is the client's side of a transport that opens connections. It may be
+// called by as many goroutines as the job has connections at a time.
+type Dialer interface {
+	// Dial opens a connection to the server. It gives up when ctx ends, with an
+	// error that is os.ErrDeadlineExceeded or context.DeadlineExceeded.
+	Dial(ctx context.Context) (Stream, error)
+	Close() error
+}
+
+// Listener is the server's side.
+type Listener interface {
+	Accept() (Stream, error)
+	// SetDeadline is when Accept, also one that waits already, gives up, with
+	// os.ErrDeadlineExceeded.
+	SetDeadline(t time.Time) error
+	Close() error
+}
+
+// caller is one goroutine of the client of connect, and does one cycle after the
+// other.
+type caller struct {
+	dialer  Dialer
+	job     Job
+	out, in []byte
+
+	// What is called is given between half and all of the patience, as in
+	// session.keep.
+	extended time.Duration
+	deadline time.Time
+	ctx      context.Context
+	cancel   context.CancelFunc
+
+	samples []time.Duration
+	lost    int // cycles that were not done in time
+	failed  int // cycles that ended with an error
+	failure error
+}
+
+func newCaller(d Dialer, j Job) *caller {
+	c := &caller{dialer: d, job: j, out: make([]byte, j.Size), in: make([]byte, j.Size), cancel: func() {}}
+	c.extend()
+	return c
+}
+
+func (c *caller) extend() {
+	c.cancel()
+	c.extended = clock()
+	c.deadline = time.Now().Add(c.job.Patience)
+	c.ctx, c.cancel = context.WithDeadline(context.Background(), c.deadline)
+}
+
+func (c *caller) keep(now time.Duration) {
+	if now-c.extended >= c.job.Patience/2 {
+		c.extend()
+	}
+}
+
+// cycle opens a connection, has a request answered, and closes it.
+func (c *caller) cycle(k Kind, seq uint64) error {
+	conn, err := c.ask(k, seq)
+	if err == nil {
+		err = c.finish(conn)
+	}
+	if conn == nil {
+		return err
+	}
+	if e := conn.Close(); err == nil && e != nil {
+		err = fmt.Errorf("close: %w", e)
+	}
+	return err
+}
+
+// ask opens a connection and has a request answered.
+func (c *caller) ask(k Kind, seq uint64) (Stream, error) {
+	conn, err := c.dialer.Dial(c.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	if err := conn.SetReadDeadline(c.deadline); err != nil {
+		return conn, err
+	}
+	Put(c.out, k, seq)
+	if _, err := conn.Write(c.out); err != nil {
+		return conn, fmt.Errorf("request: %w", err)
+	}
+	if _, err := io.ReadFull(conn, c.in); err != nil {
+		return conn, fmt.Errorf("answer: %w", err)
+	}
+	if gotKind, gotSeq := Header(c.in); gotKind != k || gotSeq != seq {
+		return conn, errors.New("answer: belongs to another request")
+	}
+	return conn, nil
+}
+
+// finish closes the connection in both directions.
+func (c *caller) finish(conn Stream) error {
+	if err := conn.CloseWrite(); err != nil {
+		return fmt.Errorf("half-close: %w", err)
+	}
+	return awaitEOF(conn, c.in)
+}
+
+func awaitEOF(conn Stream, b []byte) error {
+	switch n, err := conn.Read(b[:1]); {
+	case n > 0:
+		return errors.New("end: there is more text")
+	case err != io.EOF:
+		return fmt.Errorf("end: %w", err)
+	}
+	return nil
+}
+
+// settle does cycles until the server has answered k.
+func (c *caller) settle(k Kind) (err error) {
+	for range controlTries {
+		c.extend()
+		if err = c.cycle(k, 0); err == nil {
+			return nil
+		}
+		if !late(err) {
+			<-c.ctx.Done() // what is refused at once is not asked for again at once
+		}
+	}
+	return fmt.Errorf("the server did not answer %d times in %v: %w", controlTries, c.job.Patience*controlTries, err)
+}
+
+// late reports that something was not done in time.
+func late(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// call does cycles as long as take gives it numbers.
+func (c *caller) call(k Kind, take func() (seq uint64, ok bool), until time.Duration) {
+	for before := clock(); before < until; {
+		seq, ok := take()
+		if !ok {
+			return
+		}
+		c.keep(before)
+		err := c.cycle(k, seq)
+		now := clock() // the end of this cycle and the begin of the next
+		switch {
+		case err == nil:
+			c.samples = append(c.samples, now-before)
+		case late(err):
+			c.lost++
+		default:
+			c.failed++
+		}
+		if err != nil && c.failure == nil {
+			c.failure = err
+		}
+		before = now
+	}
+}
+
+// Call is the client of connect.
+func Call(d Dialer, j Job) (r Report, err error) {
+	if err := j.Check(); err != nil {
+		return r, err
+	}
+	callers := make([]*caller, j.Connections)
+	for i := range callers {
+		callers[i] = newCaller(d, j)
+	}
+	defer func() {
+		for _, c := range callers {
+			c.cancel()
+		}
+	}()
+	// phase has all callers do n cycles together.
+	phase := func(k Kind, n int, limit time.Duration) {
+		var taken atomic.Int64
+		take := func() (uint64, bool) { i := taken.Add(1); return uint64(i), i <= int64(n) }
+		until := clock() + limit
+		if len(callers) == 1 {
+			callers[0].call(k, take, until)
+			return
+		}
+		var all sync.WaitGroup
+		for _, c := range callers {
+			all.Go(func() { c.call(k, take, until) })
+		}
+		all.Wait()
+	}
+	phase(Warm, j.WarmUp, max(j.Limit, j.Patience))
+	for _, c := range callers {
+		if c.samples, c.lost, c.failed = make([]time.Duration, j.N), 0, 0; c.failure != nil {
+			r.Failure, c.failure = "while warming up: "+c.failure.Error(), nil
+		}
+		clear(c.samples) // touched now: no page faults while measuring
+		c.samples = c.samples[:0]
+	}
+	if err := callers[0].settle(Mark); err != nil {
+		return r, err
+	}
+	var m meter
+	if err := m.start(); err != nil {
+		return r, err
+	}
+	begin := clock()
+	phase(Data, j.N, j.Limit)
+	r.Elapsed = clock() - begin
+	if err := m.stop(&r); err != nil {
+		return r, err
+	}
+	var samples []time.Duration
+	for _, c := range callers {
+		samples = append(samples, c.samples...)
+		r.Lost += c.lost
+		r.Failed += c.failed
+		if r.Failure == "" && c.failure != nil {
+			r.Failure = c.failure.Error()
+		}
+	}
+	r.N, r.Latency = len(samples), Summarize(samples)
+	return r, callers[0].settle(End)
+}
+
+// answerer is the server of connect.
+type answerer struct {
+	listener Listener
+	job      Job
+
+	mu      sync.Mutex
+	meter   meter
+	report  Report
+	ended   bool
+	failure error
+}
+
+// Answer is the server of connect. It comes back when the client has ended the
+// measured section, and is called again with linger, until stop, in case the
+// client has not learnt that.
+func Answer(l Listener, j Job, linger *atomic.Bool) (Report, error) {
+	if err := j.Check(); err != nil {
+		return Report{}, err
+	}
+	s := &answerer{listener: l, job: j}
+	err := s.answerAll(linger)
+	if s.failure != nil {
+		s.report.Failure = s.failure.Error()
+	}
+	return s.report, err
+}
+
+func (s *answerer) answerAll(linger *atomic.Bool) error {
+	if err := s.listener.SetDeadline(time.Time{}); err != nil { // its client decides
+		return err
+	}
+	var (
+		others   sync.WaitGroup
+		memory   = make([]byte, s.job.Size)
+		extended time.Duration
+		deadline time.Time
+	)
+	defer others.Wait()
+	for {
+		if linger != nil {
+			if linger.Load() {
+				return nil
+			}
+			if err := s.listener.SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+				return err
+			}
+		}
+		conn, err := s.listener.Accept()
+		if err != nil {
+			switch {
+			case !late(err):
+				return fmt.Errorf("accept: %w", err)
+			case linger != nil:
+				continue
+			case s.over():
+				return nil
+			}
+			return err
+		}
+		if now := clock(); deadline.IsZero() || now-extended >= s.job.Patience/2 {
+			extended, deadline = now, time.Now().Add(2*s.job.Patience)
+		}
+		if s.job.Connections == 1 {
+			s.answer(conn, memory, deadline)
+			if s.over() && linger == nil {
+				return nil
+			}
+			continue
+		}
+		others.Go(func() {
+			s.answer(conn, make([]byte, s.job.Size), deadline)
+			if s.over() {
+				s.listener.SetDeadline(time.Now())
+			}
+		})
+	}
+}
+
+// over reports whether the measured section is.
+func (s *answerer) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+// answer serves one connection, to its end.
+func (s *answerer) answer(conn Stream, b []byte, deadline time.Time) {
+	k, err := s.exchange(conn, b, deadline)
+	if err == nil {
+		err = awaitEOF(conn, b)
+	}
+	if e := conn.Close(); err == nil && e != nil {
+		err = fmt.Errorf("close: %w", e)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.report.Failed++
+		if s.failure == nil {
+			s.failure = err
+		}
+	}
+	s.ended = s.ended || k == End
+}
+
+func (s *answerer) exchange(conn Stream, b []byte, deadline time.Time) (k Kind, err error) {
+	if err := conn.SetReadDeadline(deadline); err != nil {
+		return 0, err
+	}
+	if _, err := io.ReadFull(conn, b); err != nil {
+		return 0, fmt.Errorf("request: %w", err)
+	}
+	k, _ = Header(b)
+	if err := s.note(k); err != nil {
+		return 0, err
+	}
+	if _, err := conn.Write(b); err != nil {
+		return k, fmt.Errorf("answer: %w", err)
+	}
+	return k, nil
+}
+
+// note counts a request, and takes the readings.
+func (s *answerer) note(k Kind) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch k {
+	case Mark:
+		s.report, s.failure = Report{}, nil
+		return s.meter.start()
+	case Data:
+		s.report.N++
+	case End:
+		if !s.ended {
+			return s.meter.stop(&s.report)
+		}
+	}
+	return nil
+}

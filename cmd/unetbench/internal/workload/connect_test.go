@@ -1,0 +1,255 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// half is one end of a stream in memory: a pipe for each direction, so that one
+// can be closed alone.
+type half struct {
+	r, w net.Conn
+	deaf bool // half-closes fail
+}
+
+func newStreamPair() (a, b *half) {
+	ar, bw := net.Pipe()
+	br, aw := net.Pipe()
+	return &half{r: ar, w: aw}, &half{r: br, w: bw}
+}
+
+func (h *half) Read(b []byte) (int, error)  { return h.r.Read(b) }
+func (h *half) Write(b []byte) (int, error) { return h.w.Write(b) }
+func (h *half) Close() error                { return errors.Join(h.r.Close(), h.w.Close()) }
+
+func (h *half) SetReadDeadline(t time.Time) error {
+	return errors.Join(h.r.SetReadDeadline(t), h.w.SetWriteDeadline(t)) // a pipe's writer waits for its reader
+}
+
+func (h *half) CloseWrite() error {
+	if h.deaf {
+		return errors.New("deaf")
+	}
+	return h.w.Close()
+}
+
+// switchboard is where dialled connections become accepted ones. It is a Dialer and
+// a Listener.
+type switchboard struct {
+	calls    chan *half
+	fate     func(dial int) fate // of the n-th connection that is dialled
+	dials    atomic.Int64
+	deadline atomic.Pointer[time.Time]
+}
+
+type fate int
+
+const (
+	goesWell fate = iota
+	isRefused
+	isIgnored // nobody accepts it
+	isDeaf    // the server has it, and the client cannot half-close it
+)
+
+var errRefused = errors.New("refused")
+
+func newSwitchboard(f func(int) fate) *switchboard {
+	if f == nil {
+		f = func(int) fate { return goesWell }
+	}
+	return &switchboard{calls: make(chan *half, 64), fate: f}
+}
+
+func (x *switchboard) Dial(ctx context.Context) (Stream, error) {
+	client, server := newStreamPair()
+	switch x.fate(int(x.dials.Add(1)) - 1) {
+	case isRefused:
+		return nil, errRefused
+	case isIgnored:
+		return client, nil
+	case isDeaf:
+		client.deaf = true
+	}
+	select {
+	case x.calls <- server:
+		return client, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (x *switchboard) Accept() (Stream, error) {
+	for {
+		select {
+		case h := <-x.calls:
+			return h, nil
+		case <-time.After(time.Millisecond):
+		}
+		if t := x.deadline.Load(); t != nil && !t.IsZero() && time.Now().After(*t) {
+			return nil, os.ErrDeadlineExceeded
+		}
+	}
+}
+
+func (x *switchboard) SetDeadline(t time.Time) error { x.deadline.Store(&t); return nil }
+func (x *switchboard) Close() error                  { return nil }
+
+func connectJob(connections int) Job {
+	j := testJob(Connect)
+	j.Connections, j.N, j.WarmUp, j.Patience = connections, 200, 10, time.Minute
+	return j
+}
+
+// callAndAnswer does a job on both sides, and lingers as a child does.
+func callAndAnswer(t *testing.T, j Job, f func(int) fate) (client, server Report) {
+	t.Helper()
+	x := newSwitchboard(f)
+	done := make(chan error, 1)
+	var stop atomic.Bool
+	go func() {
+		var err error
+		server, err = Answer(x, j, nil)
+		done <- err
+		if err == nil {
+			_, err = Answer(x, j, &stop)
+		}
+		done <- err
+	}()
+	client, err := Call(x, j)
+	if err != nil {
+		t.Fatal("client:", err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal("server:", err)
+	}
+	stop.Store(true)
+	if err := <-done; err != nil {
+		t.Fatal("lingering server:", err)
+	}
+	return client, server
+}
+
+func TestConnectionsAreAllMeasured(t *testing.T) {
+	for _, connections := range []int{1, 7} {
+		client, server := callAndAnswer(t, connectJob(connections), nil)
+		if client.N != 200 || server.N != 200 || client.Lost+client.Failed+server.Failed != 0 || client.Failure+server.Failure != "" {
+			t.Errorf("%d at a time: client %+v, server %+v", connections, client, server)
+		}
+		if l := client.Latency; l.P50 <= 0 || l.P50 > l.P99 || client.Elapsed <= 0 {
+			t.Errorf("%d at a time: implausible: %+v in %v", connections, l, client.Elapsed)
+		}
+	}
+}
+
+func TestConnectionsThatFailAreCountedAndNotSampled(t *testing.T) {
+	j := connectJob(1)
+	j.WarmUp, j.Patience = 0, 100*time.Millisecond
+	// The first that is dialled carries the mark.
+	client, server := callAndAnswer(t, j, func(dial int) fate {
+		switch dial {
+		case 5, 6:
+			return isRefused
+		case 9:
+			return isIgnored
+		}
+		return goesWell
+	})
+	// A machine that is very busy may be late with others too.
+	if client.Failed != 2 || client.Lost < 1 || client.N+client.Lost != 198 || server.N < client.N {
+		t.Errorf("client %+v, server %+v; want 2 failed, 1 late, 197 measured", client, server)
+	}
+	if client.Failure != "dial: refused" {
+		t.Errorf("failure %q", client.Failure)
+	}
+	if client.Latency.P999 > j.Patience {
+		t.Errorf("a late connection is in the samples: %+v", client.Latency)
+	}
+}
+
+func TestMarksOfConnectionsAreSentAgain(t *testing.T) {
+	for what, bad := range map[string]fate{"refused": isRefused, "not heard of to their end": isDeaf} {
+		j := connectJob(1)
+		j.WarmUp, j.N, j.Patience = 0, 5, 100*time.Millisecond
+		client, server := callAndAnswer(t, j, func(dial int) fate {
+			if dial < 2 || dial >= 2+1+5 && dial < 2+1+5+2 { // two marks and two ends
+				return bad
+			}
+			return goesWell
+		})
+		if client.N+client.Lost != 5 || client.Failed != 0 || server.N < client.N {
+			t.Errorf("%s: client %+v, server %+v", what, client, server)
+		}
+	}
+}
+
+func TestAServerThatIsGoneEndsTheRound(t *testing.T) {
+	j := connectJob(1)
+	j.N, j.Patience = 5, time.Millisecond
+	_, err := Call(newSwitchboard(func(int) fate { return isRefused }), j)
+	if !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "did not answer") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestConnectEndsAtItsLimit(t *testing.T) {
+	j := connectJob(1)
+	j.N, j.Limit = 1_000_000, time.Nanosecond
+	if client, server := callAndAnswer(t, j, nil); client.N > 1 || server.N != client.N {
+		t.Errorf("client %+v, server %+v", client, server)
+	}
+}
+
+func TestConnectNeedsConnections(t *testing.T) {
+	j := connectJob(0)
+	if _, err := Call(newSwitchboard(nil), j); err == nil {
+		t.Error("the client accepts")
+	}
+	if _, err := Answer(newSwitchboard(nil), j, nil); err == nil {
+		t.Error("the server accepts")
+	}
+}
+
+func TestIdleConnectionsAreHeldAndWeighed(t *testing.T) {
+	j := testJob(Idle)
+	j.WarmUp, j.N, j.Patience = 4, 32, time.Minute
+	// A side weighs 1000, and then what its connections take.
+	scales := func(each int64) Weigher {
+		readings := []int64{1000, 1000 + each*int64(j.N)}
+		return func() (int64, error) { r := readings[0]; readings = readings[1:]; return r, nil }
+	}
+	x := newSwitchboard(nil)
+	type result struct {
+		report Report
+		held   []io.Closer
+		err    error
+	}
+	kept := make(chan result, 1)
+	go func() {
+		r, held, err := Keep(x, j, scales(70))
+		kept <- result{r, held, err}
+	}()
+	r, held, err := Hold(x, j, scales(50))
+	server := <-kept
+	if err != nil || server.err != nil {
+		t.Fatal(err, server.err)
+	}
+	if r.N != 32 || r.Resident != 32*50 || server.report.N != 32 || server.report.Resident != 32*70 {
+		t.Errorf("client %+v, server %+v", r, server.report)
+	}
+	if len(held) != 36 || len(server.held) != 36 {
+		t.Errorf("%d and %d connections are held, want 36", len(held), len(server.held))
+	}
+	for _, c := range append(held, server.held...) {
+		if err := c.(*half).r.SetReadDeadline(time.Time{}); err != nil {
+			t.Errorf("a connection is not open: %v", err)
+			break
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package tcp
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/google/gopacket/pcapgo"
+	"golang.org/x/sys/unix"
+)
+
+// capture writes all frames on host B's end of the cable to a file, and shows them
+// to a judge.
+type capture struct {
+	conn     *os.File
+	raw      syscall.RawConn
+	done     chan struct{}
+	err      error
+	linkOurs net.HardwareAddr
+
+	path    string
+	file    *os.File
+	buffer  *bufio.Writer
+	pcap    *pcapgo.Writer
+	written int
+	frames  int
+	decoder *decoder
+	judge   *judge
+}
+
+const (
+	captureBuffer = 512 << 20 // bytes; a burst waits there, no frame may be missed
+	captureWhole  = 48 << 20  // bytes; after so many only headers are written
+	captureHeader = 14 + 60 + 60
+)
+
+func startCapture(t *testing.T, s *scene) *capture {
+	t.Helper()
+	c := &capture{
+		done: make(chan struct{}), linkOurs: s.A.LinkAddr[:], path: filepath.Join(t.TempDir(), "capture.pcap"),
+		judge: newJudge(s.A.Addr.Addr()),
+	}
+	must(t, s.B.Do(func() error {
+		i, err := net.InterfaceByName(s.B.Interface)
+		if err != nil {
+			return err
+		}
+		c.decoder = newDecoder(i.MTU)
+		c.conn, err = packetSocket(i.Index)
+		return err
+	}))
+	t.Cleanup(func() { c.conn.Close() })
+	var err error
+	c.raw, err = c.conn.SyscallConn()
+	must(t, err)
+	c.file, err = os.Create(c.path)
+	must(t, err)
+	t.Cleanup(func() { c.file.Close() })
+	c.buffer = bufio.NewWriterSize(c.file, 1<<20)
+	c.pcap = pcapgo.NewWriterNanos(c.buffer)
+	must(t, c.pcap.WriteFileHeader(1<<18, layers.LinkTypeEthernet))
+	go func() {
+		defer close(c.done)
+		c.err = c.run()
+	}()
+	return c
+}
+
+// packetSocket hears all that comes in and goes out on an interface.
+func packetSocket(index int) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket AF_PACKET", err)
+	}
+	f := os.NewFile(uintptr(fd), "capture")
+	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}))
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("packet socket: %w", err)
+	}
+	return f, nil
+}
+
+// run takes frames until the deadline that ends the capture, and then what is
+// still there.
+func (c *capture) run() error {
+	frame, oob := make([]byte, 128<<10), make([]byte, 128)
+	for more := true; more; {
+		var n, oobn int
+		var recvErr error
+		recv := func(fd uintptr) {
+			n, oobn, _, _, recvErr = unix.Recvmsg(int(fd), frame, oob, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		}
+		err := c.raw.Read(func(fd uintptr) bool { recv(fd); return recvErr != unix.EAGAIN })
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if err = c.raw.Control(recv); recvErr == unix.EAGAIN {
+				return c.buffer.Flush()
+			}
+		}
+		if err = errors.Join(err, recvErr); err == nil && n > len(frame) {
+			err = fmt.Errorf("a frame of %d bytes", n)
+		}
+		if err == nil {
+			err = c.take(frame[:n], timestamp(oob[:oobn]))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// timestamp is when the kernel saw a frame.
+func timestamp(oob []byte) time.Time {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(messages) == 0 || len(messages[0].Data) < 16 {
+		return time.Time{}
+	}
+	d := messages[0].Data
+	return time.Unix(int64(binary.NativeEndian.Uint64(d)), int64(binary.NativeEndian.Uint64(d[8:])))
+}
+
+func (c *capture) take(frame []byte, at time.Time) error {
+	c.frames++
+	ours := len(frame) >= 12 && string(frame[6:12]) == string(c.linkOurs)
+	if s, ok := c.decoder.decode(frame, ours); ok {
+		s.frame = c.frames
+		c.judge.take(&s)
+	}
+	length := len(frame)
+	if c.written += length; c.written > captureWhole {
+		frame = frame[:min(length, captureHeader)]
+	}
+	return c.pcap.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(frame), Length: length}, frame)
+}
+
+// verdict ends the capture and reports what there is to object to. counted is what
+// our stack has counted.
+func (c *capture) verdict(t *testing.T, counted map[string]uint64, lossless bool) {
+	t.Helper()
+	must(t, c.conn.SetReadDeadline(time.Now()))
+	<-c.done
+	must(t, c.err)
+	var missed uint32
+	var optErr error
+	must(t, c.raw.Control(func(fd uintptr) {
+		var st *unix.TpacketStats
+		if st, optErr = unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); optErr == nil {
+			missed = st.Drops
+		}
+	}))
+	must(t, optErr)
+	if missed > 0 {
+		t.Errorf("the capture has missed %d frames", missed)
+		return
+	}
+	if c.judge.segments == 0 {
+		t.Error("the capture has no segment of ours")
+	}
+	t.Logf("%d frames: %v", c.frames, c.judge)
+	report(t, "judge", c.judge, lossless)
+	explain(t, c.judge, counted)
+	consultOracle(t, c, lossless)
+}
+
+func report(t *testing.T, who string, j *judge, lossless bool) {
+	t.Helper()
+	if j.foulCount > 0 {
+		t.Errorf("%s: %d objections to our segments", who, j.foulCount)
+	}
+	for _, f := range j.fouls {
+		t.Errorf("%s: %s", who, f)
+	}
+	if !lossless || j.gapCount == 0 {
+		return
+	}
+	t.Errorf("%s: %d gaps between our segments", who, j.gapCount)
+	for _, g := range j.gaps {
+		t.Errorf("%s: %s", who, g)
+	}
+}
+
+// explain looks for the reason of what we have sent again: there is nothing but the
+// retransmission timer and the persist timer. (The former runs out without a loss
+// where the kernel delays an acknowledgment for longer, and where a busy machine
+// lets us wait.)
+func explain(t *testing.T, j *judge, counted map[string]uint64) {
+	t.Helper()
+	timeouts, probes, again := counted["tcp_timeouts"], counted["tcp_window_probes"], counted["tcp_bytes_retransmitted"]
+	t.Logf("counted by us: %d timeouts, %d probes, %d bytes sent again", timeouts, probes, again)
+	if uint64(j.againBytes) > again+probes {
+		t.Errorf("%d bytes were sent again, we have counted %d and %d probes", j.againBytes, again, probes)
+	}
+	if j.again > 0 && timeouts+probes == 0 {
+		t.Errorf("%d segments were sent again, but no timer has run out", j.again)
+	}
+}

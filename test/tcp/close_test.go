@@ -1,0 +1,301 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// meeting is a connection with the kernel, and what can be expected of it.
+type meeting struct {
+	*scene
+	ours   *unet.TCPConn
+	kernel *net.TCPConn
+}
+
+func (m *meeting) wantRead(t *testing.T, c net.Conn, want error) {
+	t.Helper()
+	if n, err := c.Read(make([]byte, 10)); n != 0 || !errors.Is(err, want) {
+		t.Errorf("read by %s: %d bytes, %v, want %v", who(c), n, err, want)
+	}
+}
+
+func (m *meeting) wantWrite(t *testing.T, c net.Conn, want error) {
+	t.Helper()
+	if _, err := c.Write([]byte("text")); !errors.Is(err, want) {
+		t.Errorf("write by %s: %v, want %v", who(c), err, want)
+	}
+}
+
+// wantReset expects that the connection was reset by the peer. The kernel says so
+// to one call, then it is the end for reads and a broken pipe for writes. Ours
+// say so to every read, so that nobody takes a reset for the end, and to one write.
+func (m *meeting) wantReset(t *testing.T, c net.Conn) {
+	t.Helper()
+	m.wantRead(t, c, syscall.ECONNRESET)
+	if c == net.Conn(m.kernel) {
+		m.wantRead(t, c, io.EOF)
+	} else {
+		m.wantRead(t, c, syscall.ECONNRESET)
+		m.wantWrite(t, c, syscall.ECONNRESET)
+	}
+	m.wantWrite(t, c, syscall.EPIPE)
+}
+
+// wantAll expects a text of the other side, and its end.
+func (m *meeting) wantAll(t *testing.T, c net.Conn, want string) {
+	t.Helper()
+	if got, err := io.ReadAll(c); string(got) != want || err != nil {
+		t.Errorf("read by %s: %q, %v, want %q", who(c), got, err, want)
+	}
+}
+
+// wantState expects that the kernel's side comes to a state.
+func (m *meeting) wantState(t *testing.T, state string) {
+	t.Helper()
+	eventually(t, "the kernel in "+state, func() bool { return m.kernelSockets(t)[state] > 0 })
+}
+
+func who(c net.Conn) string {
+	if _, ok := c.(*unet.TCPConn); ok {
+		return "us"
+	}
+	return "the kernel"
+}
+
+// deaf makes the kernel's socket drop all that comes, or no more.
+func (m *meeting) deaf(t *testing.T, deaf bool) {
+	t.Helper()
+	raw, err := m.kernel.SyscallConn()
+	must(t, err)
+	must(t, setDeaf(raw, deaf))
+}
+
+// closeOrders are all ways in which a connection ends, by who does what.
+var closeOrders = []struct {
+	name string
+	f    func(t *testing.T, m *meeting)
+}{
+	{"we close", func(t *testing.T, m *meeting) {
+		m.ours.Close()
+		m.wantRead(t, m.kernel, io.EOF)
+		m.wantState(t, "CLOSE-WAIT")
+		waits := m.host.Stack().TCPUsage().TimeWaits
+		m.kernel.Close()
+		eventually(t, "we are in TIME-WAIT", func() bool { return m.host.Stack().TCPUsage().TimeWaits > waits })
+	}},
+	{"the kernel closes", func(t *testing.T, m *meeting) {
+		m.kernel.Close()
+		m.wantRead(t, m.ours, io.EOF)
+		m.wantRead(t, m.ours, io.EOF)
+		m.wantState(t, "FIN-WAIT-2")
+		m.ours.Close()
+		m.wantState(t, "TIME-WAIT")
+	}},
+	{"both, and the FINs cross", func(t *testing.T, m *meeting) {
+		m.deaf(t, true)
+		must(t, m.ours.CloseWrite())
+		must(t, m.kernel.CloseWrite()) // its FIN acknowledges nothing
+		m.wantRead(t, m.ours, io.EOF)
+		if s := m.ours.Info().State.String(); s != "CLOSING" {
+			t.Errorf("we are in %s", s)
+		}
+		m.deaf(t, false)
+		m.wantRead(t, m.kernel, io.EOF)
+		m.wantState(t, "TIME-WAIT")
+	}},
+	{"both, at the same time", func(t *testing.T, m *meeting) {
+		closed := make(chan error)
+		go func() { closed <- m.kernel.Close() }()
+		must(t, m.ours.Close())
+		must(t, <-closed)
+	}},
+	{"we half, then the kernel", func(t *testing.T, m *meeting) {
+		m.ours.Write([]byte("question"))
+		m.ours.CloseWrite()
+		m.wantAll(t, m.kernel, "question")
+		m.wantWrite(t, m.ours, syscall.EPIPE)
+		m.kernel.Write([]byte("answer"))
+		m.kernel.Close()
+		m.wantAll(t, m.ours, "answer")
+	}},
+	{"the kernel half, then we", func(t *testing.T, m *meeting) {
+		m.kernel.Write([]byte("question"))
+		m.kernel.CloseWrite()
+		m.wantAll(t, m.ours, "question")
+		m.ours.Write([]byte("answer"))
+		m.ours.Close()
+		m.wantAll(t, m.kernel, "answer")
+	}},
+	{"we read no more", func(t *testing.T, m *meeting) {
+		must(t, m.ours.CloseRead())
+		m.wantRead(t, m.ours, io.EOF)
+		must(t, send(m.kernel, newText(1, 1<<20), 1<<20)) // goes nowhere
+		m.ours.Write([]byte("enough"))
+		m.ours.Close()
+		m.wantAll(t, m.kernel, "enough")
+	}},
+	{"the kernel reads no more", func(t *testing.T, m *meeting) {
+		must(t, m.kernel.CloseRead())
+		m.ours.Write([]byte("text"))
+		m.kernel.Write([]byte("enough"))
+		m.kernel.CloseWrite()
+		m.wantAll(t, m.ours, "enough")
+	}},
+	{"we close with text to send", func(t *testing.T, m *meeting) {
+		must(t, m.kernel.SetReadBuffer(4096))
+		must(t, send(m.ours, newText(2, 200_000), 200_000))
+		must(t, m.ours.Close())
+		must(t, expect(m.kernel, newText(2, 200_000), 1000))
+	}},
+	{"the kernel closes with text to send", func(t *testing.T, m *meeting) {
+		must(t, m.ours.SetReadBuffer(4096))
+		must(t, m.kernel.SetWriteBuffer(200_000)) // which holds all
+		must(t, send(m.kernel, newText(2, 100_000), 100_000))
+		must(t, m.kernel.Close())
+		must(t, expect(m.ours, newText(2, 100_000), 1000))
+	}},
+	{"we linger", func(t *testing.T, m *meeting) {
+		m.ours.SetLinger(20)
+		m.ours.Write([]byte("text"))
+		must(t, m.ours.Close())
+		if s := m.kernelSockets(t); s["CLOSE-WAIT"] != 1 { // at once: that is what we waited for
+			t.Errorf("the kernel's sockets: %v", s)
+		}
+		m.wantAll(t, m.kernel, "text")
+	}},
+	{"we close with unread text", func(t *testing.T, m *meeting) {
+		m.kernel.Write([]byte("unread"))
+		eventually(t, "text arrives", func() bool { return m.ours.Info().Buffered > 0 })
+		m.ours.Close()
+		m.wantReset(t, m.kernel)
+	}},
+	{"the kernel closes with unread text", func(t *testing.T, m *meeting) {
+		m.ours.Write([]byte("unread"))
+		eventually(t, "text arrives", func() bool { return m.ours.Info().InFlight == 0 })
+		m.kernel.Close()
+		m.wantReset(t, m.ours)
+	}},
+	{"we close and the kernel writes", func(t *testing.T, m *meeting) {
+		m.ours.Close()
+		m.wantRead(t, m.kernel, io.EOF)
+		m.kernel.Write([]byte("too late"))
+		eventually(t, "the kernel hears", func() bool { return m.kernelSockets(t)["CLOSE-WAIT"] == 0 })
+		m.wantWrite(t, m.kernel, syscall.EPIPE)
+		m.wantRead(t, m.kernel, io.EOF)
+	}},
+	{"the kernel closes and we write", func(t *testing.T, m *meeting) {
+		m.kernel.Close()
+		m.wantRead(t, m.ours, io.EOF)
+		m.ours.Write([]byte("too late"))
+		eventually(t, "we hear", func() bool { return m.host.Stack().TCPUsage().Connections == 0 })
+		m.wantWrite(t, m.ours, syscall.ECONNRESET) // where the kernel has EPIPE
+		m.wantWrite(t, m.ours, syscall.EPIPE)
+		m.wantRead(t, m.ours, io.EOF)
+	}},
+	{"we reset", func(t *testing.T, m *meeting) {
+		m.ours.SetLinger(0)
+		m.ours.Close()
+		m.wantReset(t, m.kernel)
+	}},
+	{"the kernel resets", func(t *testing.T, m *meeting) {
+		m.kernel.SetLinger(0)
+		m.kernel.Close()
+		m.wantReset(t, m.ours)
+	}},
+	{"we reset after the kernel's FIN", func(t *testing.T, m *meeting) {
+		m.kernel.CloseWrite()
+		m.wantRead(t, m.ours, io.EOF)
+		m.ours.SetLinger(0)
+		m.ours.Close()
+		m.wantRead(t, m.kernel, syscall.ECONNRESET)
+	}},
+	{"the kernel resets after our FIN", func(t *testing.T, m *meeting) {
+		m.ours.CloseWrite()
+		m.wantRead(t, m.kernel, io.EOF)
+		m.kernel.SetLinger(0)
+		m.kernel.Close()
+		m.wantRead(t, m.ours, syscall.ECONNRESET)
+	}},
+	{"both reset", func(t *testing.T, m *meeting) {
+		m.ours.SetLinger(0)
+		m.kernel.SetLinger(0)
+		closed := make(chan error)
+		go func() { closed <- m.kernel.Close() }()
+		must(t, m.ours.Close())
+		must(t, <-closed)
+	}},
+}
+
+func TestCloseOrders(t *testing.T) {
+	s := openScene(t, config{})
+	for _, order := range closeOrders {
+		t.Run(order.name, func(t *testing.T) {
+			s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
+				order.f(t, &meeting{s, ours, kernel})
+				ours.Close()
+				kernel.Close()
+				eventually(t, "nothing is left", func() bool { return s.idle(t) })
+			})
+		})
+	}
+}
+
+// The process on the other side is killed, and its kernel ends the connection.
+func TestKernelProcessDies(t *testing.T) {
+	s := openScene(t, config{})
+	exe, err := os.Executable()
+	must(t, err)
+	for i, c := range []struct {
+		name        string
+		write, read int // how much we write and it reads
+		want        error
+	}{
+		{"idle", 5, 5, io.EOF},
+		{"with unread text", 5, 4, syscall.ECONNRESET},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			at := fmt.Sprintf("%v:%d", s.B.Addr.Addr(), 7000+i)
+			p := unetd.Start(t, s.B, nil, exe, holderArg, at, strconv.Itoa(c.read))
+			p.Await(t, "listening")
+			conn, err := s.host.Dial("tcp", at)
+			must(t, err)
+			defer conn.Close()
+			m := &meeting{scene: s}
+			_, err = conn.Write(make([]byte, c.write))
+			must(t, err)
+			p.Await(t, "holding")
+			eventually(t, "all is acknowledged", func() bool { return conn.(*unet.TCPConn).Info().InFlight == 0 })
+			p.Kill(t)
+			m.wantRead(t, conn, c.want)
+			m.wantRead(t, conn, c.want)
+			conn.Close()
+			eventually(t, "nothing is left", func() bool { return s.idle(t) })
+		})
+	}
+	t.Run("in the middle of a transfer", func(t *testing.T) {
+		at := fmt.Sprintf("%v:7010", s.B.Addr.Addr())
+		p := unetd.Start(t, s.B, nil, exe, holderArg, at, "1000")
+		p.Await(t, "listening")
+		conn, err := s.host.Dial("tcp", at)
+		must(t, err)
+		defer conn.Close()
+		failed := make(chan error)
+		go func() { failed <- send(conn, newText(1, 1<<30), 100_000) }()
+		p.Await(t, "holding")
+		p.Kill(t)
+		if err := <-failed; !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("write: %v", err)
+		}
+		conn.Close()
+		eventually(t, "nothing is left", func() bool { return s.idle(t) })
+	})
+}

@@ -1,0 +1,231 @@
+package tcp
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/unet-go/unet/proto/tcp/seq"
+)
+
+// judge holds our segments against what the kernel has said, in the order of the
+// capture: the kernel's segments are seen before they come to us, ours when they
+// come to the kernel. So what ours may assume has been seen.
+type judge struct {
+	ours  netip.Addr
+	flows map[[2]netip.AddrPort]*flow
+
+	segments, kernels    int // ours and the kernel's
+	again, againBytes    int // segments of ours with bytes that had been sent, and those bytes
+	probes               int // of ours, of windows that are closed
+	kernelProbes         int // the kernel's
+	resets, kernelResets int
+	merged               int
+	crossed              int // SYNs of both sides
+
+	// What there is to object to. A gap is none if the cable has lost something.
+	fouls, gaps         []string
+	foulCount, gapCount int
+}
+
+// flow is a connection; side, what one end of it has said.
+type flow struct{ ours, kernel side }
+
+type side struct {
+	begun      bool
+	alone      bool       // its SYN had no ACK
+	first      seq.Number // its SYN
+	next       seq.Number // after all it has sent
+	acked      seq.Number // the last it has acknowledged
+	acks       bool
+	edge       seq.Number // of the window that it has offered
+	closed     bool       // the last window was 0
+	finished   bool
+	end        seq.Number // after its FIN
+	mss, scale int
+	sack       bool
+	timestamps bool
+	tsVal      uint32
+}
+
+func newJudge(ours netip.Addr) *judge {
+	return &judge{ours: ours, flows: make(map[[2]netip.AddrPort]*flow)}
+}
+
+const maxFouls = 10 // that are kept
+
+func (j *judge) take(s *segment) {
+	mine := s.src.Addr() == j.ours || s.dst.Addr() != j.ours // one without addresses is malformed
+	if mine {
+		j.segments++
+	} else {
+		j.kernels++
+	}
+	foul := func(format string, args ...any) {
+		if !mine {
+			return
+		}
+		if j.foulCount++; len(j.fouls) < maxFouls {
+			j.fouls = append(j.fouls, fmt.Sprintf("%v: %s", s, fmt.Sprintf(format, args...)))
+		}
+	}
+	for _, f := range s.fouls {
+		foul("%s", f)
+	}
+	if !s.src.IsValid() {
+		return
+	}
+	id := [2]netip.AddrPort{s.src, s.dst}
+	if !mine {
+		id = [2]netip.AddrPort{s.dst, s.src}
+	}
+	f := j.flows[id]
+	from := func() (me, peer *side) {
+		if mine {
+			return &f.ours, &f.kernel
+		}
+		return &f.kernel, &f.ours
+	}
+	if f != nil && s.syn && !s.ack_ {
+		if me, _ := from(); me.begun && me.first != seq.New(s.seq) {
+			f = nil // a new connection of the same ports
+		}
+	}
+	if f == nil {
+		f = new(flow)
+		j.flows[id] = f
+	}
+	me, peer := from()
+	if s.rst {
+		if mine {
+			j.resets++
+		} else {
+			j.kernelResets++
+		}
+	}
+	if s.syn {
+		me.begin(s)
+	}
+	if !me.begun {
+		if !s.rst {
+			foul("a segment of no connection")
+		}
+		return
+	}
+	if mine {
+		j.judge(s, me, peer, foul)
+	} else if peer.closed && s.text == 0 && !s.rst && seq.New(s.seq).Before(me.next) {
+		j.kernelProbes++ // with an old number, as Linux does
+	}
+	me.note(s, peer)
+}
+
+func (d *side) begin(s *segment) {
+	if d.begun && d.first == seq.New(s.seq) {
+		return // again
+	}
+	*d = side{begun: true, alone: !s.ack_, first: seq.New(s.seq), next: seq.New(s.seq), mss: 536, scale: s.scale, sack: s.sackPermitted, timestamps: s.timestamps, tsVal: s.tsVal}
+	if s.mss != 0 {
+		d.mss = s.mss
+	}
+}
+
+// note remembers what a segment has said.
+func (d *side) note(s *segment, peer *side) {
+	if end := seq.New(s.seq).Add(s.length()); end.After(d.next) {
+		d.next = end
+	}
+	if s.fin {
+		d.finished, d.end = true, seq.New(s.seq).Add(s.length())
+	}
+	if s.timestamps {
+		d.tsVal = s.tsVal
+	}
+	if !s.ack_ || s.rst {
+		return
+	}
+	ack := seq.New(s.ack)
+	if !d.acks || ack.AtOrAfter(d.acked) {
+		if edge := ack.Add(d.window(s, peer)); !d.acks || edge.After(d.edge) {
+			d.edge = edge
+		}
+		d.acked, d.acks = ack, true
+		d.closed = s.window == 0
+	}
+}
+
+// window is what a segment of d offers, in bytes.
+func (d *side) window(s *segment, peer *side) uint32 {
+	if s.syn || d.scale < 0 || peer.begun && peer.scale < 0 {
+		return uint32(s.window)
+	}
+	return uint32(s.window) << d.scale
+}
+
+// judge objects to a segment of ours.
+func (j *judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
+	first := seq.New(s.seq)
+	end := first.Add(s.length())
+	if s.merged {
+		j.merged++
+	}
+	if s.text > 0 && peer.acks {
+		switch textEnd := first.Add(uint32(s.text)); {
+		case !textEnd.After(peer.edge):
+		case s.text == 1 && peer.closed && first == peer.edge:
+			j.probes++
+		default:
+			foul("%d bytes beyond the window that was offered", textEnd.From(peer.edge))
+		}
+		if options := s.header - 20; !s.merged && s.text+options > peer.mss {
+			foul("more than the MSS of %d bytes (RFC 6691)", peer.mss)
+		}
+	}
+	if first.After(me.next) && !s.rst {
+		if j.gapCount++; len(j.gaps) < maxFouls {
+			j.gaps = append(j.gaps, fmt.Sprintf("%v: %d bytes before it are missing", s, first.From(me.next)))
+		}
+	}
+	if s.text > 0 && first.Before(me.next) {
+		j.again++
+		j.againBytes += int(min(uint32(s.text), me.next.From(first)))
+	}
+	if me.finished && end.After(me.end) {
+		foul("something after the FIN")
+	}
+	if s.rst {
+		return
+	}
+	if s.ack_ {
+		ack := seq.New(s.ack)
+		switch {
+		case ack.After(peer.next):
+			foul("acknowledges %d bytes that were never sent", ack.From(peer.next))
+		case me.acks && ack.Before(me.acked):
+			foul("takes back an acknowledgment of %d bytes", me.acked.From(ack))
+		case me.acks && ack.Add(me.window(s, peer)).Before(me.edge) && !s.syn:
+			foul("takes back %d bytes of the window", me.edge.From(ack.Add(me.window(s, peer))))
+		}
+	}
+	if s.syn && s.ack_ && me.alone { // it answers a SYN that crossed ours
+		j.crossed++
+		me.alone = false
+	}
+	switch both := me.timestamps && peer.timestamps && peer.begun; {
+	case s.syn:
+		if s.ack_ && (s.timestamps && !peer.timestamps || s.sackPermitted && !peer.sack || s.scale >= 0 && peer.scale < 0) {
+			foul("an option that was not offered")
+		}
+	case s.timestamps != both:
+		foul("timestamps: %t, agreed on: %t", s.timestamps, both)
+	case s.timestamps && int32(s.tsVal-me.tsVal) < 0:
+		foul("a timestamp that goes back")
+	case s.sackBlocks > 0 && !(me.sack && peer.sack):
+		foul("SACK blocks without an agreement")
+	}
+}
+
+// String says what was seen, the same whatever decoder it came from.
+func (j *judge) String() string {
+	return fmt.Sprintf("%d segments of ours on %d connections (%d of the kernel's); %d sent again (%d bytes), %d probes (%d of the kernel's), %d RSTs (%d of the kernel's), %d merged by GRO",
+		j.segments, len(j.flows), j.kernels, j.again, j.againBytes, j.probes, j.kernelProbes, j.resets, j.kernelResets, j.merged)
+}

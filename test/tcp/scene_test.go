@@ -1,0 +1,204 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+const patience = unetd.Patience
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == holderArg {
+		holder()
+	}
+	os.Exit(m.Run())
+}
+
+// config shapes a scene. The zero value is the usual one.
+type config struct {
+	mtu       int
+	attach    endpoint.Attachment
+	untrusted bool
+	offloads  *bool // of the kernel's interface: all on or all off; nil: as they are
+
+	check func(t *testing.T, j *judge) // what else is expected of the capture
+}
+
+// scene is a host of ours on a mux of this process on host A, the kernel of host
+// B, and a capture of what goes between them.
+type scene struct {
+	*netlab.Pair
+	host    *unet.Host
+	capture *capture
+}
+
+func openScene(t *testing.T, c config) *scene {
+	t.Helper()
+	s := &scene{Pair: netlab.RequirePair(t, netlab.Config{MTU: c.mtu})}
+	if c.offloads != nil {
+		must(t, s.B.Do(func() error { return setOffloads(s.B.Interface, *c.offloads) }))
+	}
+	s.capture = startCapture(t, s)
+	var m *mux.Mux
+	must(t, s.A.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: s.A.Interface})
+		return err
+	}))
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Errorf("close of the mux: %v", err)
+		}
+	})
+	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
+	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, mux.Terms{Trusted: !c.untrusted},
+		endpoint.Request{Attach: c.attach})
+	must(t, err)
+	s.host, err = unet.New(t.Context(), grant, lease, unet.Config{})
+	if err != nil {
+		must(t, errors.Join(err, grant.Close(), lease.Close()))
+	}
+	t.Cleanup(func() { s.end(t, c) })
+	return s
+}
+
+// end judges what has happened and closes the host.
+func (s *scene) end(t *testing.T, c config) {
+	t.Helper()
+	if err := s.host.Close(); err != nil {
+		t.Errorf("close of the host: %v", err)
+	}
+	counted := s.counters()
+	for _, name := range []string{"tcp_bad_checksum", "tcp_bad_length", "tcp_bad_options", "tcp_overlap_mismatch", "ipv4_checksum", "ipv4_length"} {
+		if counted[name] != 0 {
+			t.Errorf("we have counted %s: %d", name, counted[name])
+		}
+	}
+	for _, c := range [][2]string{{"Tcp", "InErrs"}, {"Tcp", "InCsumErrors"}, {"TcpExt", "PAWSEstab"}, {"TcpExt", "TCPSACKDiscard"}, {"TcpExt", "TCPSACKReneging"}} {
+		if n := s.kernelCount(t, c[0], c[1]); n != 0 {
+			t.Errorf("the kernel has counted %s %s: %d", c[0], c[1], n)
+		}
+	}
+	dropped := s.dropped(t)
+	if dropped > 0 {
+		t.Logf("the cable has lost %d frames: gaps are no fault", dropped)
+	}
+	s.capture.verdict(t, counted, dropped == 0)
+	if c.check != nil {
+		c.check(t, s.capture.judge)
+	}
+}
+
+// dropped is how many frames the kernel has dropped on the way, on any interface
+// of the two hosts.
+func (s *scene) dropped(t *testing.T) (n uint64) {
+	t.Helper()
+	for _, h := range []*netlab.Host{s.A, s.B} {
+		must(t, h.Do(func() error {
+			links, err := netlink.LinkList()
+			for _, l := range links {
+				if st := l.Attrs().Statistics; st != nil {
+					n += st.RxDropped + st.TxDropped
+				}
+			}
+			return err
+		}))
+	}
+	return n
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counters are those of our stack.
+func (s *scene) counters() map[string]uint64 {
+	out := make(map[string]uint64)
+	for _, c := range s.host.Stack().Counters() {
+		out[c.Name] = c.Value
+	}
+	return out
+}
+
+// sysctl sets a variable of net.ipv4 on the kernel's host.
+func (s *scene) sysctl(t *testing.T, name, value string) {
+	t.Helper()
+	must(t, s.B.Do(func() error {
+		return os.WriteFile(filepath.Join("/proc/sys/net/ipv4", name), []byte(value), 0)
+	}))
+}
+
+// roles are the two ways to meet the kernel: as its client and as its server.
+func (s *scene) roles(t *testing.T, f func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn)) {
+	for _, role := range []string{"dial", "accept"} {
+		t.Run(role, func(t *testing.T) {
+			ours, kernel := s.connect(t, role == "dial")
+			defer ours.Close()
+			defer kernel.Close()
+			f(t, ours, kernel)
+		})
+	}
+}
+
+// connect makes a connection between our host and the kernel.
+func (s *scene) connect(t *testing.T, dial bool) (ours *unet.TCPConn, kernel *net.TCPConn) {
+	t.Helper()
+	listener := s.listen(t, !dial)
+	defer listener.Close()
+	dialled, err := s.dial(dial, listener.Addr().String())
+	must(t, err)
+	accepted, err := listener.Accept()
+	must(t, err)
+	if !dial {
+		dialled, accepted = accepted, dialled
+	}
+	for _, c := range []net.Conn{dialled, accepted} {
+		c.SetDeadline(time.Now().Add(patience))
+	}
+	return dialled.(*unet.TCPConn), accepted.(*net.TCPConn)
+}
+
+// listen listens at a free port, on our host or in the kernel.
+func (s *scene) listen(t *testing.T, ours bool) net.Listener {
+	t.Helper()
+	var l net.Listener
+	var err error
+	if ours {
+		l, err = s.host.Listen(t.Context(), "tcp", ":0")
+	} else {
+		l, err = s.B.Listen("tcp", fmt.Sprint(s.B.Addr.Addr(), ":0"))
+	}
+	must(t, err)
+	return l
+}
+
+// dial connects from our host or from the kernel.
+func (s *scene) dial(ours bool, to string) (net.Conn, error) {
+	if ours {
+		return s.host.Dial("tcp", to)
+	}
+	return s.B.Dial("tcp", to)
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	if !unetd.Eventually(holds) {
+		t.Errorf("never: %s", what)
+	}
+}
