@@ -5,7 +5,7 @@ import "time"
 // Defaults of [Config] and [Options].
 const (
 	// DefaultBuffer bounds what a connection has queued in one direction.
-	DefaultBuffer = 256 << 10 // bytes
+	DefaultBuffer = 1 << 20 // bytes
 	// DefaultMemory bounds the buffers of all connections of a table.
 	DefaultMemory = 256 << 20 // bytes
 	// DefaultMTU is Ethernet's.
