@@ -96,8 +96,27 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, state bpf.State, keep *pins,
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
 	}
-	if err := spec.LoadAndAssign(&p.objs, pinMaps(spec, keep)); err != nil {
+	opts := pinMaps(spec, keep)
+	var note link.Link // of another mux
+	if notesVLAN(u, m) {
+		var notes *ebpf.Map
+		if note, notes, err = sharedNote(); err != nil {
+			return nil, err
+		}
+		if note != nil {
+			p.aides = append(p.aides, note) // to be closed, whatever happens
+			defer notes.Close()
+			spec.Maps[bpf.MuxMapVlanNote].Pinning = ebpf.PinNone
+			opts.MapReplacements = map[string]*ebpf.Map{bpf.MuxMapVlanNote: notes}
+		}
+	}
+	if err := spec.LoadAndAssign(&p.objs, opts); err != nil {
 		return nil, err
+	}
+	if note != nil && keep != nil {
+		if err := errors.Join(note.Pin(keep.at(pinLink+bpf.MuxProgUnetNoteVlan)), p.objs.VlanNote.Pin(keep.at(bpf.MuxMapVlanNote))); err != nil {
+			return nil, err
+		}
 	}
 	state.Mtu = u.mtu
 	if m == ModeGeneric {
@@ -106,7 +125,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, state bpf.State, keep *pins,
 	if err := p.putState(state); err != nil {
 		return nil, err
 	}
-	if err := p.attachAides(u); err != nil {
+	if err := p.attachAides(u, note != nil); err != nil {
 		return nil, err
 	}
 	if keep != nil {
@@ -137,7 +156,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, state bpf.State, keep *pins,
 // where they are pinned.
 func pinMaps(spec *ebpf.CollectionSpec, keep *pins) *ebpf.CollectionOptions {
 	if keep == nil {
-		return nil
+		return &ebpf.CollectionOptions{}
 	}
 	for _, name := range mapNames(spec) {
 		spec.Maps[name].Pinning = ebpf.PinByName
@@ -205,8 +224,8 @@ func aides(m Mode, u *uplink) []string {
 }
 
 // attachAides attaches them: one to the uplink's entry to traffic control, the
-// others to tracepoints.
-func (p *programs) attachAides(u *uplink) error {
+// others to tracepoints. noted: unet_note_vlan is attached already.
+func (p *programs) attachAides(u *uplink, noted bool) error {
 	progs := map[string]*ebpf.Program{
 		bpf.MuxProgUnetRedirectErr: p.objs.UnetRedirectErr,
 		bpf.MuxProgUnetException:   p.objs.UnetException,
@@ -214,6 +233,9 @@ func (p *programs) attachAides(u *uplink) error {
 		bpf.MuxProgUnetNoteVlan:    p.objs.UnetNoteVlan,
 	}
 	for _, name := range aides(p.mode, u) {
+		if name == bpf.MuxProgUnetNoteVlan && noted {
+			continue
+		}
 		var l link.Link
 		var err error
 		if name == bpf.MuxProgUnetCut {
