@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
 )
@@ -33,7 +34,9 @@ func sharedNote() (link.Link, *ebpf.Map, error) {
 			return it.Take(), notes, nil
 		}
 	}
-	if err := it.Err(); err != nil {
+	// EAGAIN: somebody is attaching something at this moment. That is not worth a wait:
+	// two notes do no harm.
+	if err := it.Err(); err != nil && !errors.Is(err, unix.EAGAIN) {
 		return nil, nil, fmt.Errorf("list links: %w", err)
 	}
 	return nil, nil, nil

@@ -92,11 +92,14 @@ func TestLinkNotices(t *testing.T) {
 // Who has resolved a destination is told when its next hop changes, and others are not.
 func TestRouteNotices(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
+	a, b := l.open(), l.open()
+	before, stop := hear(a.lease)
 	l.onUplink(func(up netlink.Link) error {
 		_, dst, err := net.ParseCIDR("192.0.2.0/24")
 		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
 	})
-	a, b := l.open(), l.open()
+	eventually(t, "told of the route", func() bool { return before.has(allRoutes) })
+	stop()
 	for _, dst := range []string{"10.0.0.2", "192.0.2.1", "10.0.0.1"} {
 		_, err := a.lease.Resolve(t.Context(), netip.MustParseAddr(dst))
 		must(t, err)

@@ -104,7 +104,7 @@ func stock(t testing.TB, h *netlab.Host, d *unetd.Daemon) (s holdings) {
 	unetd.Eventually(func() bool {
 		last := s
 		s = takeStock(t, h, d)
-		return len(s.more(last)) == 0 && len(last.more(s)) == 0 && s["devices"] == 2
+		return len(s.more(last)) == 0 && len(last.more(s)) == 0 && s["devices"] == 3 // lo, uplink, its cutter
 	})
 	return s
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,6 +55,12 @@ func TestSimultaneousOpen(t *testing.T) {
 		dialled <- s.B.Do(func() (err error) { kernel, err = dialer.Dial("tcp", us.String()); return err })
 	}()
 	<-deaf
+	eventually(t, "the kernel has dialled", func() bool {
+		var i *unix.TCPInfo
+		var optErr error
+		err := raw.Control(func(fd uintptr) { i, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+		return err == nil && optErr == nil && i.State == netlink.TCP_SYN_SENT
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	opened := make(chan error, 1)
