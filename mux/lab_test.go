@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/queues"
@@ -355,7 +356,7 @@ type traces struct {
 func look(t *testing.T, h *netlab.Host) (tr traces) {
 	t.Helper()
 	must(t, h.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := route.Dump(netlink.LinkList)
 		for _, l := range links {
 			if l.Type() == "ifb" {
 				tr.cutters = append(tr.cutters, l.Attrs().Name)

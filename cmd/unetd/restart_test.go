@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/route"
 )
 
 // attached says what unetd could have left on a host: the program on its
@@ -35,7 +36,7 @@ func attached(t *testing.T, h *netlab.Host) string {
 func forLinks(t *testing.T, h *netlab.Host, f func(*netlink.LinkAttrs)) {
 	t.Helper()
 	err := h.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := route.Dump(netlink.LinkList)
 		for _, l := range links {
 			f(l.Attrs())
 		}

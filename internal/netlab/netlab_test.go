@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/route"
 )
 
 func listenUDP(t *testing.T, h *netlab.Host) *net.UDPConn {
@@ -126,7 +127,7 @@ func TestInterfaceIsAsConfigured(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{MTU: 9000})
 	for _, h := range []*netlab.Host{p.A, p.B} {
 		err := h.Do(func() error {
-			links, err := netlink.LinkList()
+			links, err := route.Dump(netlink.LinkList)
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
@@ -107,7 +108,7 @@ func (s *scene) dropped(t *testing.T) (n uint64) {
 	t.Helper()
 	for _, h := range []*netlab.Host{s.A, s.B} {
 		must(t, h.Do(func() error {
-			links, err := netlink.LinkList()
+			links, err := route.Dump(netlink.LinkList)
 			for _, l := range links {
 				if st := l.Attrs().Statistics; st != nil {
 					n += st.RxDropped + st.TxDropped

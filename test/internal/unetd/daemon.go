@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/route"
 )
 
 // Everything is a policy by which root and user nobody may have what they want.
@@ -96,7 +97,7 @@ func links(t testing.TB, h *netlab.Host) []netlink.Link {
 		t.Fatal(err)
 	}
 	defer handle.Close()
-	all, err := handle.LinkList()
+	all, err := route.Dump(handle.LinkList)
 	if err != nil {
 		t.Fatal(err)
 	}
