@@ -13,8 +13,8 @@ import (
 )
 
 // unet_note_vlan meets every frame of the machine, whichever mux it is for, and each
-// such program costs each frame its 50 ns. So the muxes of a machine share one: the
-// first attaches it, the others hold its link and read its map.
+// such program costs each of them some 60 ns (ADR 7). So the muxes of a machine share
+// one: the first attaches it, the others hold its link and read its map.
 
 // sharedNote is the link of a unet_note_vlan that is attached, and the map that it
 // writes; nil if there is none.
@@ -23,7 +23,7 @@ func sharedNote() (link.Link, *ebpf.Map, error) {
 	defer it.Close()
 	for it.Next() {
 		info, err := it.Link.Info()
-		if err != nil || info.Type != link.RawTracepointType {
+		if err != nil || info.Type != link.RawTracepointType { // of a kind that the library does not know: not ours
 			continue
 		}
 		notes, err := notesOf(info.Program)
