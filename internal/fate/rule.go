@@ -1,0 +1,92 @@
+package fate
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Rule says what one direction of a link does. The zero value passes everything on
+// at once.
+type Rule struct {
+	Loss      float64 // probability that a frame is lost, each by itself
+	Burst     Burst   // losses in a row
+	Duplicate float64 // probability that a frame arrives twice
+	Corrupt   float64 // probability that one bit of a copy is flipped
+
+	Delay    time.Duration // until a frame arrives, after it has left the line
+	Jitter   time.Duration // as much as that longer, evenly distributed; keeps the order
+	Reorder  float64       // probability that a copy is held back and may be overtaken
+	HoldBack time.Duration // by how much at most, evenly distributed
+
+	Rate      int64 // of the line, bits a second; 0: there is no limit and no queue
+	Queue     int   // bytes that may wait for the line, with the frame on it; 0: DefaultQueue
+	MarkAbove int   // bytes in the queue above which frames are marked (ECN CE); 0: none is
+
+	Blackout Blackout // when the link loses everything
+}
+
+// DefaultQueue is the queue of a rule that says nothing about it: some hundred
+// full frames of an Ethernet.
+const DefaultQueue = 150_000
+
+// Burst is the model of Gilbert and Elliott: the link is in a good state, in which
+// only Rule.Loss counts, or in a bad one. The zero value stays in the good state.
+// On average a share of Enter/(Enter+Leave) of the frames finds the bad state, in
+// runs of 1/Leave.
+type Burst struct {
+	Enter float64 // probability that the bad state begins with a frame
+	Leave float64 // probability that it ends with a frame
+	Keep  float64 // share of the frames that survive the bad state
+}
+
+// Blackout is a time in which the link loses everything. It is counted from the
+// moment in which the rule was set. What was under way before arrives.
+type Blackout struct {
+	After  time.Duration // until it begins
+	Length time.Duration // 0: there is none
+	Every  time.Duration // until it begins again; 0: it comes once
+}
+
+// Down is a blackout without an end.
+var Down = Blackout{Length: math.MaxInt64}
+
+// at says whether the link is down, so long after the rule was set.
+func (b Blackout) at(t time.Duration) bool {
+	if t -= b.After; t < 0 {
+		return false
+	}
+	if b.Every > 0 {
+		t %= b.Every
+	}
+	return t < b.Length
+}
+
+// Validate says what is wrong with a rule.
+func (r Rule) Validate() error {
+	for _, p := range []struct {
+		name  string
+		value float64
+	}{{"Loss", r.Loss}, {"Burst.Enter", r.Burst.Enter}, {"Burst.Leave", r.Burst.Leave}, {"Burst.Keep", r.Burst.Keep},
+		{"Duplicate", r.Duplicate}, {"Corrupt", r.Corrupt}, {"Reorder", r.Reorder}} {
+		if !(p.value >= 0 && p.value <= 1) {
+			return fmt.Errorf("%s is %v, not a probability", p.name, p.value)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value int64
+	}{{"Delay", int64(r.Delay)}, {"Jitter", int64(r.Jitter)}, {"HoldBack", int64(r.HoldBack)}, {"Rate", r.Rate}, {"Queue", int64(r.Queue)},
+		{"MarkAbove", int64(r.MarkAbove)}, {"Blackout.After", int64(r.Blackout.After)}, {"Blackout.Length", int64(r.Blackout.Length)}, {"Blackout.Every", int64(r.Blackout.Every)}} {
+		if d.value < 0 {
+			return fmt.Errorf("%s is negative", d.name)
+		}
+	}
+	switch {
+	case r.Reorder > 0 && r.HoldBack == 0:
+		return fmt.Errorf("Reorder without HoldBack changes no order")
+	case r.Rate == 0 && (r.Queue > 0 || r.MarkAbove > 0):
+		return fmt.Errorf("Queue and MarkAbove need a Rate")
+	}
+	return nil
+}
