@@ -1,6 +1,7 @@
 package fate
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -84,9 +85,9 @@ func (r Rule) Validate() error {
 	}
 	switch {
 	case r.Reorder > 0 && r.HoldBack == 0:
-		return fmt.Errorf("Reorder without HoldBack changes no order")
+		return errors.New("without HoldBack, Reorder changes no order")
 	case r.Rate == 0 && (r.Queue > 0 || r.MarkAbove > 0):
-		return fmt.Errorf("Queue and MarkAbove need a Rate")
+		return errors.New("without Rate there is no queue for Queue and MarkAbove")
 	}
 	return nil
 }

@@ -20,6 +20,10 @@
 // other side leaves checksums partial and sends super-frames, as it does
 // everywhere.
 //
+// A cable that is cut ([Config].Cut) ends in a third namespace, with one end of
+// either half. Package impair joins them there with a link that is as bad as a
+// test wants it.
+//
 // [Host.Do] runs a function inside a host, [Host.Start] and [Host.StartOn]
 // start a process there, [Nobody] and [User] take that process's privileges away.
 // [Host.Listen], [Host.ListenUDP] and [Host.Dial] are sockets of a host's kernel,

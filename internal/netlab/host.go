@@ -18,10 +18,10 @@ import (
 // AnyCPU as the processor of [Host.StartOn] leaves a process unpinned.
 const AnyCPU = -1
 
-// Host is one of the two ends of a [Pair]. Its methods may be called from any
-// goroutine.
+// Host is one of the two ends of a [Pair], or the middle of its cable, which has
+// only Name and NS. Its methods may be called from any goroutine.
 type Host struct {
-	Name      string         // "a" or "b"
+	Name      string         // "a", "b" or "middle"
 	Interface string         // its end of the cable
 	Addr      netip.Prefix   // of Interface
 	Addr6     netip.Prefix   // of Interface; not valid unless asked for

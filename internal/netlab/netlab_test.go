@@ -202,8 +202,14 @@ func interfaces(t *testing.T) []string {
 
 func TestNothingIsLeftBehind(t *testing.T) {
 	netlab.RequireXDP(t)
+	for _, cut := range []bool{false, true} {
+		nothingIsLeftBehind(t, netlab.Config{Cut: cut})
+	}
+}
+
+func nothingIsLeftBehind(t *testing.T, cfg netlab.Config) {
 	round := func() {
-		p, err := netlab.NewPair(netlab.Config{})
+		p, err := netlab.NewPair(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -358,6 +364,37 @@ func TestStartOnRefusesAProcessorThatIsNotThere(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	if err := p.A.StartOn(exec.Command("true"), 1000); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("got %v, want EINVAL", err)
+	}
+}
+
+// TestNothingCrossesACutCable: its ends are there and up, and nobody speaks on them.
+func TestNothingCrossesACutCable(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{Cut: true, MTU: 2000, IPv6: true})
+	a, b := listenUDP(t, p.A), listenUDP(t, p.B)
+	if _, err := a.WriteToUDPAddrPort([]byte("lost"), b.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+		t.Fatal(err)
+	}
+	err := p.Middle.Do(func() error {
+		for _, name := range []string{netlab.MiddleA, netlab.MiddleB} {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			at := l.Attrs()
+			if at.MTU != 2000 || at.Flags&net.FlagUp == 0 || at.NumTxQueues != 1 {
+				t.Errorf("%s: %+v", name, at)
+			}
+			if at.Statistics.TxPackets != 0 {
+				t.Errorf("%s has sent %d frames", name, at.Statistics.TxPackets)
+			}
+			if name == netlab.MiddleA && at.Statistics.RxPackets == 0 {
+				t.Errorf("%s has heard nothing", name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

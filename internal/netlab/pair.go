@@ -30,11 +30,19 @@ const operationalTimeout = 10 * time.Second
 type Config struct {
 	MTU  int  // of both ends, bytes of IP packet; 1500 if zero
 	IPv6 bool // give both ends an IPv6 address, too
+	Cut  bool // the cable in two: what one half brings to the middle is lost unless somebody carries it over (package impair)
 }
+
+// The ends of a cut cable, in the middle: of the half that leads to A, and to B.
+const (
+	MiddleA = "to-a"
+	MiddleB = "to-b"
+)
 
 // Pair is two hosts joined by a cable.
 type Pair struct {
-	A, B *Host
+	A, B   *Host
+	Middle *Host // where the ends of a cut cable are, MiddleA and MiddleB; nil if it is whole
 
 	closing sync.Once
 	err     error
@@ -62,6 +70,9 @@ func NewPair(cfg Config) (*Pair, error) {
 		p.A.Addr6 = netip.MustParsePrefix("fd00::1/64")
 		p.B.Addr6 = netip.MustParsePrefix("fd00::2/64")
 	}
+	if cfg.Cut {
+		p.Middle = &Host{Name: "middle", NS: netns.None()}
+	}
 	if err := p.build(cfg); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -69,12 +80,12 @@ func NewPair(cfg Config) (*Pair, error) {
 }
 
 func (p *Pair) build(cfg Config) error {
-	for _, h := range []*Host{p.A, p.B} {
+	for _, h := range p.hosts() {
 		if err := h.open(); err != nil {
 			return fmt.Errorf("namespace of host %s: %w", h.Name, err)
 		}
 	}
-	if err := p.A.Do(func() error { return p.plug(cfg) }); err != nil {
+	if err := p.plugAll(cfg); err != nil {
 		return fmt.Errorf("veth pair: %w", err)
 	}
 	for _, h := range []*Host{p.A, p.B} {
@@ -82,34 +93,79 @@ func (p *Pair) build(cfg Config) error {
 			return fmt.Errorf("interface %s of host %s: %w", h.Interface, h.Name, err)
 		}
 	}
-	// B came up with its carrier there, so its transmit queue works. A came up
-	// before it had a peer; the kernel activates its queue from a work item, and
-	// says so by its operational state. (That of B follows up to a second later,
-	// because such reports are rate limited. Nothing depends on it.)
-	if err := p.A.awaitOperational(); err != nil {
-		return fmt.Errorf("interface %s of host a: %w", Interface, err)
+	if p.Middle != nil {
+		if err := p.Middle.Do(configureMiddle); err != nil {
+			return fmt.Errorf("middle of the cable: %w", err)
+		}
+	}
+	// An end that came up with its carrier there has a transmit queue that works:
+	// B, or those in the middle. One that came up before it had a peer does not; the
+	// kernel activates its queue from a work item, and says so by its operational
+	// state. (That of the others follows up to a second later, because such reports
+	// are rate limited. Nothing depends on it.)
+	early := []*Host{p.A}
+	if p.Middle != nil {
+		early = []*Host{p.A, p.B}
+	}
+	for _, h := range early {
+		if err := h.awaitOperational(); err != nil {
+			return fmt.Errorf("interface %s of host %s: %w", Interface, h.Name, err)
+		}
 	}
 	return nil
 }
 
-// plug makes the cable. It runs inside host A.
-func (p *Pair) plug(cfg Config) error {
+// hosts are those that there are.
+func (p *Pair) hosts() []*Host {
+	if p.Middle == nil {
+		return []*Host{p.A, p.B}
+	}
+	return []*Host{p.A, p.B, p.Middle}
+}
+
+// plugAll makes the cable, or both halves of it.
+func (p *Pair) plugAll(cfg Config) error {
+	b := end{p.B.Interface, p.B.LinkAddr}
+	if p.Middle == nil {
+		return p.A.Do(func() error { return plug(cfg.MTU, end{p.A.Interface, p.A.LinkAddr}, b, p.B) })
+	}
+	return errors.Join(
+		p.A.Do(func() error {
+			return plug(cfg.MTU, end{p.A.Interface, p.A.LinkAddr}, end{MiddleA, wire.LinkAddr{0x02, 0, 0, 0, 1, 0x0a}}, p.Middle)
+		}),
+		p.Middle.Do(func() error {
+			return plug(cfg.MTU, end{MiddleB, wire.LinkAddr{0x02, 0, 0, 0, 1, 0x0b}}, b, p.B)
+		}))
+}
+
+// end is one end of a veth pair.
+type end struct {
+	name string
+	addr wire.LinkAddr
+}
+
+// plug makes a veth pair from the calling thread's namespace to a host.
+func plug(mtu int, here, there end, host *Host) error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = p.A.Interface
-	attrs.MTU = cfg.MTU
+	attrs.Name = here.name
+	attrs.MTU = mtu
 	attrs.NumTxQueues, attrs.NumRxQueues = 1, 1
-	attrs.HardwareAddr = net.HardwareAddr(p.A.LinkAddr[:])
+	attrs.HardwareAddr = net.HardwareAddr(here.addr[:])
 	cable := netlink.NewVeth(attrs)
-	cable.PeerName = p.B.Interface
-	cable.PeerNamespace = netlink.NsFd(p.B.NS)
-	cable.PeerHardwareAddr = net.HardwareAddr(p.B.LinkAddr[:])
+	cable.PeerName = there.name
+	cable.PeerNamespace = netlink.NsFd(host.NS)
+	cable.PeerHardwareAddr = net.HardwareAddr(there.addr[:])
 	return netlink.LinkAdd(cable)
 }
 
 // Close kills the processes started on the hosts and lets go of the
 // namespaces; the kernel removes the rest. It may be called again.
 func (p *Pair) Close() error {
-	p.closing.Do(func() { p.err = errors.Join(p.A.close(), p.B.close()) })
+	p.closing.Do(func() {
+		for _, h := range p.hosts() {
+			p.err = errors.Join(p.err, h.close())
+		}
+	})
 	return p.err
 }
 
@@ -177,6 +233,25 @@ func (h *Host) configureIPv6() error {
 		set(h.Interface, "addr_gen_mode", "1"),
 		set(h.Interface, "accept_ra", "0"),
 		set(h.Interface, "dad_transmits", "0"))
+}
+
+// configureMiddle brings both ends of a cut cable up. They have no addresses, so
+// the kernel there answers nothing and says nothing.
+func configureMiddle() error {
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{MiddleA, MiddleB} {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(netlink.LinkSetARPOff(link), netlink.LinkSetUp(link)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitOperational returns when the kernel says that the cable's end is up

@@ -50,7 +50,7 @@ func openScene(t *testing.T, c config) *scene {
 	t.Helper()
 	s := &scene{Pair: netlab.RequirePair(t, netlab.Config{MTU: c.mtu})}
 	if c.offloads != nil {
-		must(t, s.B.Do(func() error { return setOffloads(s.B.Interface, *c.offloads) }))
+		must(t, s.B.Do(func() error { return netlab.SetOffloads(s.B.Interface, *c.offloads) }))
 	}
 	s.capture = startCapture(t, s)
 	var m *mux.Mux

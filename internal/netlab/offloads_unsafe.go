@@ -1,4 +1,4 @@
-package tcp
+package netlab
 
 import (
 	"fmt"
@@ -12,9 +12,10 @@ import (
 // Commands of SIOCETHTOOL that switch an offload (linux/ethtool.h).
 var offloadCommands = map[string]uint32{"rx": 0x15, "tx": 0x17, "sg": 0x19, "tso": 0x1f, "gso": 0x24, "gro": 0x2c}
 
-// setOffloads switches all offloads of an interface, in the namespace of the
-// calling thread, on or off.
-func setOffloads(iface string, on bool) error {
+// SetOffloads switches all offloads of an interface, in the namespace of the
+// calling thread, on or off. Without them the kernel's stack puts frames on the
+// cable that are as long as its MTU at most, with their checksums.
+func SetOffloads(iface string, on bool) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
