@@ -35,6 +35,7 @@ var layers = map[string]struct{ own, other []string }{
 	"stack/memlink":          {own: []string{"stack", "wire"}},
 	"internal/netlab":        {own: []string{"wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/fate":          {},
+	"internal/netlab/impair": {own: []string{"internal/netlab", "internal/fate"}, other: []string{"golang.org/x/sys/unix"}},
 	"cmd/unetd":              {own: []string{"cmd/unetd/internal"}, other: []string{"github.com/spf13/cobra"}},
 	"cmd/unetd/internal":     {own: []string{"mux", "control", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"golang.org/x/sys/unix", "github.com/spf13/cobra", "go.yaml.in/yaml/v3"}},
 	"cmd/unetbench":          {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},

@@ -1,0 +1,296 @@
+package impair_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/netlab/impair"
+)
+
+const ms = time.Millisecond
+
+// expected are the frames that the model lets through, in order.
+func expected(m *fate.Model, frames [][]byte) (out [][]byte) {
+	for _, f := range frames {
+		x := m.Next(0, fate.Frame{Size: len(f)})
+		for _, c := range x.Copy[:x.Copies] {
+			g := bytes.Clone(f)
+			if c.Flip >= 0 {
+				g[c.Flip/8] ^= 1 << (c.Flip % 8)
+			}
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// batch is as many frames as no buffer on the way is too small for.
+const batch = 500
+
+// TestFramesHaveTheirFate sends the same frames over the link and past a model of
+// the same seed: what arrives is the same, byte for byte, in both directions at once.
+func TestFramesHaveTheirFate(t *testing.T) {
+	n := 8 * batch
+	if testing.Short() {
+		n = 2 * batch
+	}
+	for _, c := range []struct {
+		name string
+		rule impair.Rule
+	}{
+		{"whole", impair.Rule{}},
+		{"loss 1 %", impair.Rule{Loss: 0.01}},
+		{"loss 30 %", impair.Rule{Loss: 0.3}},
+		{"bursts", impair.Rule{Burst: fate.Burst{Enter: 0.02, Leave: 0.2, Keep: 0.1}}},
+		{"doubled", impair.Rule{Duplicate: 0.1}},
+		{"damaged", impair.Rule{Corrupt: 0.2}},
+		{"all, later", impair.Rule{Loss: 0.05, Burst: fate.Burst{Enter: 0.01, Leave: 0.3}, Duplicate: 0.1, Corrupt: 0.1, Delay: 2 * ms, Jitter: 3 * ms}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := open(t, netlab.Config{}, impair.Config{AtoB: c.rule, BtoA: c.rule})
+			for d := range impair.Direction(2) {
+				from, to := l.hosts(d)
+				frames := make([][]byte, n)
+				for i := range frames {
+					frames[i] = numbered(from, to, i, 18+i*37%1497)
+				}
+				want := expected(fate.New(seed+uint64(d), c.rule), frames)
+				out, in := l.packetSocket(t, from), l.packetSocket(t, to)
+				t.Run([]string{"A to B", "B to A"}[d], func(t *testing.T) {
+					t.Parallel()
+					for i, f := range frames {
+						out.send(f)
+						if i%batch == batch-1 {
+							l.settle(t, d, i+1)
+						}
+					}
+					for i, w := range want {
+						if got := in.receive(); !bytes.Equal(got, w) {
+							t.Fatalf("frame %d of %d that arrive:\n%x, want\n%x", i, len(want), got, w)
+						}
+					}
+					x := l.settle(t, d, n)
+					if !in.empty() || x.Passed != uint64(len(want)) {
+						t.Errorf("more than %d frames have arrived: %+v", len(want), x)
+					}
+					if b := c.rule.Burst; b == (fate.Burst{}) {
+						plausible(t, "lost", x.LostByChance, x.Frames, c.rule.Loss)
+					}
+					plausible(t, "doubled", x.Duplicated, x.Frames-x.Lost(), c.rule.Duplicate)
+					plausible(t, "damaged", x.Corrupted, x.Copies(), c.rule.Corrupt)
+				})
+			}
+		})
+	}
+}
+
+func plausible(t *testing.T, what string, k, n uint64, p float64) {
+	t.Helper()
+	if !fate.Plausible(k, n, p) {
+		t.Errorf("%s: %d of %d, with probability %v", what, k, n, p)
+	}
+}
+
+// TestChangesWhileRunning: what has been sent before a change is under the old rule,
+// and the other direction has its own.
+func TestChangesWhileRunning(t *testing.T) {
+	l := open(t, netlab.Config{}, impair.Config{})
+	out, in, back, here := l.packetSocket(t, l.A), l.packetSocket(t, l.B), l.packetSocket(t, l.B), l.packetSocket(t, l.A)
+	m := fate.New(seed, fate.Rule{})
+	sent := 0
+	for _, r := range []impair.Rule{{Loss: 0.5}, {Blackout: fate.Down}, {Duplicate: 0.5}, {Corrupt: 1}, {}, {Loss: 1}, {Delay: 20 * ms}, {Loss: 0.1}} {
+		l.Set(impair.AtoB, r)
+		m.Set(0, r)
+		if got := l.Rule(impair.AtoB); got.Loss != r.Loss || got.Delay != r.Delay {
+			t.Errorf("the rule is %+v, was set to %+v", got, r)
+		}
+		frames := make([][]byte, 100)
+		for i := range frames {
+			frames[i] = numbered(l.A, l.B, sent, 60)
+			sent++
+			out.send(frames[i])
+			back.send(numbered(l.B, l.A, i, 60))
+		}
+		for i, w := range expected(m, frames) {
+			if got := in.receive(); !bytes.Equal(got, w) {
+				t.Fatalf("%+v: frame %d:\n%x, want\n%x", r, i, got, w)
+			}
+		}
+		for i := range frames {
+			if got := here.receive(); !bytes.Equal(got, numbered(l.B, l.A, i, 60)) {
+				t.Fatalf("%+v: frame %d the other way: %x", r, i, got)
+			}
+		}
+	}
+	l.settle(t, impair.AtoB, sent)
+	if !in.empty() {
+		t.Error("more frames have arrived")
+	}
+	if c := l.Counters(impair.BtoA); c.Lost()+c.Duplicated+c.Corrupted != 0 {
+		t.Errorf("the other way: %+v", c)
+	}
+}
+
+// TestSetIsAtOnce: without a word from the receiver, each frame is under the rule of
+// the moment in which it was sent.
+func TestSetIsAtOnce(t *testing.T) {
+	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Delay: 5 * ms}})
+	out := l.packetSocket(t, l.A)
+	for i := range 200 {
+		l.Set(impair.AtoB, impair.Rule{Delay: 5 * ms})
+		out.send(numbered(l.A, l.B, i, 60))
+		l.Set(impair.AtoB, impair.Rule{Blackout: fate.Down})
+		out.send(numbered(l.A, l.B, i, 60))
+	}
+	if c := l.settle(t, impair.AtoB, 400); c.LostInBlackouts != 200 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestOvertaking: who is held back is overtaken by others, who keep their order.
+func TestOvertaking(t *testing.T) {
+	r := impair.Rule{Delay: ms, Reorder: 0.2, HoldBack: 30 * ms}
+	l := open(t, netlab.Config{}, impair.Config{AtoB: r})
+	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
+	m := fate.New(seed, r)
+	const n = 400
+	held := make([]bool, n)
+	for i := range n {
+		held[i] = m.Next(0, fate.Frame{Size: 60}).Copy[0].At != ms
+		out.send(numbered(l.A, l.B, i, 60))
+	}
+	last, overtaken := -1, uint64(0)
+	seen := make([]bool, n)
+	for range n {
+		i := int(binary.BigEndian.Uint32(in.receive()[14:]))
+		switch {
+		case seen[i]:
+			t.Fatalf("frame %d arrives twice", i)
+		case held[i] && i < last:
+			overtaken++
+		case !held[i] && i < last:
+			t.Errorf("frame %d after %d, and was not held back", i, last)
+		}
+		seen[i] = true
+		if !held[i] {
+			last = i
+		}
+	}
+	if c := l.settle(t, impair.AtoB, n); c.HeldBack != m.Counters().HeldBack || overtaken == 0 || overtaken > c.HeldBack {
+		t.Errorf("%d overtaken, %+v", overtaken, c)
+	}
+}
+
+// TestTime: nothing arrives before its time. (How late it may be is the machine's.)
+func TestTime(t *testing.T) {
+	l := open(t, netlab.Config{}, impair.Config{})
+	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
+	for i, delay := range []time.Duration{100 * time.Microsecond, ms, 20 * ms, 50 * ms} {
+		l.Set(impair.AtoB, impair.Rule{Delay: delay, Jitter: delay})
+		for k := range 10 {
+			start := time.Now()
+			out.send(numbered(l.A, l.B, i*10+k, 60))
+			in.receive()
+			if took := time.Since(start); took < delay {
+				t.Errorf("a delay of %v took %v", delay, took)
+			}
+		}
+	}
+	const n = 100
+	l.Set(impair.AtoB, impair.Rule{Rate: 10e6, Queue: n * 1000})
+	start := time.Now()
+	for i := range n {
+		out.send(numbered(l.A, l.B, i, 1000))
+	}
+	for i := range n {
+		if got := in.receive(); binary.BigEndian.Uint32(got[14:]) != uint32(i) {
+			t.Fatalf("frame %d is %x", i, got)
+		}
+	}
+	if took := time.Since(start); took < n*1000*8*time.Second/10e6 {
+		t.Errorf("%d bytes at 10 Mb/s have taken %v", n*1000, took)
+	}
+}
+
+// TestDropTail: a queue holds what it holds, and what leaves meanwhile.
+func TestDropTail(t *testing.T) {
+	const size, perFrame = 1000, 8 * ms // at 1 Mb/s
+	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Rate: 1e6, Queue: 10 * size}})
+	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
+	const n = 200
+	start := time.Now()
+	for i := range n {
+		out.send(numbered(l.A, l.B, i, size))
+	}
+	left := int(time.Since(start) / perFrame)
+	c := l.settle(t, impair.AtoB, n)
+	if passed := int(c.Passed); passed < 10 || passed > 11+left || c.LostInQueue != uint64(n-passed) {
+		t.Errorf("%d frames could leave the queue meanwhile: %+v", left, c)
+	}
+	for i := range 10 {
+		if got := in.receive(); !bytes.Equal(got, numbered(l.A, l.B, i, size)) {
+			t.Errorf("frame %d: %x", i, got)
+		}
+	}
+}
+
+// TestBlackout: for its length nothing arrives, then all does, without a word.
+func TestBlackout(t *testing.T) {
+	const length = 100 * ms
+	l := open(t, netlab.Config{}, impair.Config{})
+	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
+	before := time.Now()
+	l.Set(impair.AtoB, impair.Rule{Blackout: fate.Blackout{Length: length}})
+	set := time.Now()
+	n := 0
+	for time.Since(set) < length {
+		out.send(numbered(l.A, l.B, n, 60))
+		n++
+		time.Sleep(ms)
+	}
+	out.send(numbered(l.A, l.B, n, 60))
+	first := int(binary.BigEndian.Uint32(in.receive()[14:]))
+	if took := time.Since(before); took < length {
+		t.Errorf("a frame arrives %v after the blackout has begun", took)
+	}
+	c := l.settle(t, impair.AtoB, n+1)
+	if c.LostInBlackouts == 0 || c.LostInBlackouts != uint64(first) || c.Lost() != c.LostInBlackouts {
+		t.Errorf("frame %d is the first to arrive: %+v", first, c)
+	}
+}
+
+// TestAnyFrame: short and long ones, with a tag and two, on cables of all lengths.
+func TestAnyFrame(t *testing.T) {
+	for _, mtu := range []int{576, 1500, 9000} {
+		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
+			l := open(t, netlab.Config{MTU: mtu}, impair.Config{BtoA: impair.Rule{Delay: ms}})
+			for d := range impair.Direction(2) {
+				from, to := l.hosts(d)
+				out, in := l.packetSocket(t, from), l.packetSocket(t, to)
+				for _, size := range []int{14, 15, 16, 60, mtu, mtu + 14} {
+					f := numbered(from, to, 1, max(size, 18))[:size]
+					tag := append(append(append([]byte{}, f[:12]...), 0x81, 0, 0x20, 5), f[12:]...)
+					service := append(append(append([]byte{}, f[:12]...), 0x88, 0xa8, 0, 9), tag[12:]...)
+					frames := [][]byte{f}
+					if size >= 16 { // the kernel drops a tag with nothing behind it
+						frames = append(frames, tag)
+					}
+					if size >= 16 && size <= mtu {
+						frames = append(frames, service)
+					}
+					for _, f := range frames {
+						out.send(f)
+						if got := in.receive(); !bytes.Equal(got, f) {
+							t.Errorf("sent %x, received %x", f, got)
+						}
+					}
+				}
+			}
+		})
+	}
+}
