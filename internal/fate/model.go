@@ -76,7 +76,8 @@ func New(seed uint64, r Rule) *Model {
 	return m
 }
 
-// Set changes the rule from now on. What is under way is not touched.
+// Set changes the rule from now on. What is under way is not touched. A burst goes on
+// under a rule that has bursts, too.
 func (m *Model) Set(now time.Duration, r Rule) {
 	if err := r.Validate(); err != nil {
 		panic("BUG: rule of a link: " + err.Error())
@@ -85,6 +86,7 @@ func (m *Model) Set(now time.Duration, r Rule) {
 		r.Queue = DefaultQueue
 	}
 	m.rule, m.since = r, now
+	m.bad = m.bad && r.Burst != (Burst{}) // nothing would end it
 }
 
 // Rule is the rule that holds.

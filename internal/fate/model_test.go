@@ -140,6 +140,16 @@ func TestBursts(t *testing.T) {
 	plausible(t, "bursts begun", entered, good, b.Enter)
 	plausible(t, "bursts ended", left, bad, b.Leave)
 
+	// A rule without bursts ends the one that there is.
+	m := fate.New(seed, fate.Rule{Burst: fate.Burst{Enter: 1}})
+	if f := m.Next(0, full); f.Lost != fate.ByBurst {
+		t.Errorf("%+v", f)
+	}
+	m.Set(0, fate.Rule{})
+	if f := m.Next(0, full); f.Lost != fate.Arrives {
+		t.Errorf("after the change: %+v", f)
+	}
+
 	b.Keep = 0.3
 	whole, kept := fates(fate.Rule{Burst: fate.Burst{Enter: b.Enter, Leave: b.Leave}}, 300_000), fates(fate.Rule{Burst: b}, 300_000)
 	var in, survived uint64

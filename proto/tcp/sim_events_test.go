@@ -148,7 +148,7 @@ func wakeUps(t *testing.T, seed uint64) {
 		if !alive && (!apps[0].closed || !apps[1].closed) {
 			w.fatalf("nobody has anything to do, and it is not done")
 		}
-		if len(w.wire) == 0 && w.hosts[0].tab.NextReady() == nil && w.hosts[1].tab.NextReady() == nil &&
+		if w.underWay() == 0 && w.hosts[0].tab.NextReady() == nil && w.hosts[1].tab.NextReady() == nil &&
 			w.hosts[0].tab.NextDeadline() == Never && w.hosts[1].tab.NextDeadline() == Never && (!apps[0].closed || !apps[1].closed) {
 			w.fatalf("a wake-up is missing: %+v %+v", apps[0].app, apps[1].app)
 		}

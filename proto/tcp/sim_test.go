@@ -6,10 +6,12 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/unet-go/unet/internal/fate"
 )
 
 // The simulation: two tables in virtual time, a network between them that loses,
-// duplicates, delays and reorders, and applications that do everything in random
+// duplicates, damages, delays and reorders, and applications that do everything in random
 // order. After every step the invariants are checked, at the end that every byte
 // has arrived once and that nothing is left.
 
@@ -174,10 +176,13 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 		if apps[1].c == nil {
 			apps[1].c = listener.Accept()
 		}
+		if w.restless && w.rand.IntN(1000) == 0 {
+			w.impair(w.rand.IntN(2), simLinks[w.rand.IntN(len(simLinks))])
+		}
 		if w.rand.IntN(3) > 0 {
 			w.step(w.now.add(time.Duration(1 + w.rand.IntN(1<<uint(w.rand.IntN(30))))))
 		}
-		if len(w.wire) == 0 && w.rand.IntN(20) == 0 {
+		if w.underWay() == 0 && w.rand.IntN(20) == 0 {
 			w.now = w.now.add(time.Duration(w.rand.IntN(int(time.Millisecond))))
 			for _, h := range w.hosts {
 				if h.tab.NextDeadline() < w.now {
@@ -224,6 +229,18 @@ func (w *world) quiesce(l *Listener) {
 	}
 }
 
+// simLinks are what may happen to one direction.
+var simLinks = []fate.Rule{
+	{Delay: 20 * time.Microsecond},
+	{Loss: 0.05, Duplicate: 0.02, Delay: 100 * time.Microsecond, Reorder: 1, HoldBack: 300 * time.Microsecond},
+	{Loss: 0.2, Duplicate: 0.1, Delay: time.Millisecond, Reorder: 1, HoldBack: 5 * time.Millisecond},
+	{Duplicate: 0.3, Delay: 10 * time.Microsecond, Reorder: 1, HoldBack: 50 * time.Microsecond},
+	{Burst: fate.Burst{Enter: 0.02, Leave: 0.5, Keep: 0.5}, Delay: time.Millisecond, Jitter: 3 * time.Millisecond},
+	{Corrupt: 0.1, Duplicate: 0.05, Delay: 100 * time.Microsecond, Reorder: 0.05, HoldBack: time.Millisecond},
+	{Rate: 10e6, Queue: 20_000, Delay: 5 * time.Millisecond},
+	{Blackout: fate.Blackout{After: 5 * time.Millisecond, Length: time.Second, Every: 3300 * time.Millisecond}, Delay: time.Millisecond}, // no multiple of which is a minute, the longest timeout
+}
+
 func TestSimulation(t *testing.T) {
 	seeds := 400
 	if testing.Short() {
@@ -249,15 +266,10 @@ func TestSimulation(t *testing.T) {
 		}
 		w := newWorld(t, uint64(seed), cfg)
 		w.hosts[0].memory, w.hosts[1].memory = Memory(r.IntN(3)), Memory(r.IntN(3))
-		switch r.IntN(4) {
-		case 0: // clean
-		case 1:
-			w.link = linkModel{loss: 0.05, dup: 0.02, delay: 100 * time.Microsecond, jitter: 300 * time.Microsecond}
-		case 2:
-			w.link = linkModel{loss: 0.2, dup: 0.1, delay: time.Millisecond, jitter: 5 * time.Millisecond}
-		case 3:
-			w.link = linkModel{dup: 0.3, delay: 10 * time.Microsecond, jitter: 50 * time.Microsecond}
+		for i := range w.hosts {
+			w.impair(i, simLinks[r.IntN(len(simLinks))])
 		}
+		w.restless = r.IntN(4) == 0
 		totals := [2]int{r.IntN(1 << uint(r.IntN(18))), r.IntN(1 << uint(r.IntN(18)))}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w.t = t

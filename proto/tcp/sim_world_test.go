@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/fate"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -21,24 +22,45 @@ var testSecret = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 // world is virtual time and the wire.
 type world struct {
 	t     testing.TB
+	seed  uint64
 	rand  *rand.Rand
 	now   Time
 	hosts [2]*simHost
-	wire  []packet // in no order
-	link  linkModel
+	lines [2]*fate.Line[[]byte] // by who sends
+	link  linkModel             // what both lines are made with, unless impair has been called
 	trace []string
+
+	restless bool // the lines change while they are used
 }
 
+// linkModel is a link as most simulations want it: what is delayed by jitter may
+// overtake.
 type linkModel struct {
 	loss, dup     float64
 	delay, jitter time.Duration
 }
 
-type packet struct {
-	at   Time
-	to   int
-	data []byte
+func (l linkModel) rule() fate.Rule {
+	r := fate.Rule{Loss: l.loss, Duplicate: l.dup, Delay: l.delay}
+	if l.jitter > 0 {
+		r.Reorder, r.HoldBack = 1, l.jitter
+	}
+	return r
 }
+
+// impair says what happens from now on to what a host sends.
+func (w *world) impair(from int, r fate.Rule) { w.line(from).Set(time.Duration(w.now), r) }
+
+// line is where a host's segments go.
+func (w *world) line(from int) *fate.Line[[]byte] {
+	if w.lines[from] == nil {
+		w.lines[from] = fate.NewLine[[]byte](w.seed+uint64(from)<<32, w.link.rule())
+	}
+	return w.lines[from]
+}
+
+// underWay is how many segments are.
+func (w *world) underWay() int { return w.line(0).UnderWay() + w.line(1).UnderWay() }
 
 // simHost is one table and the frames that it holds.
 type simHost struct {
@@ -52,7 +74,7 @@ type simHost struct {
 }
 
 func newWorld(t testing.TB, seed uint64, cfg [2]Config) *world {
-	w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
+	w := &world{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
 	w.link = linkModel{delay: 20 * time.Microsecond}
 	for i := range w.hosts {
 		h := &simHost{w: w, index: i, addr: [][4]byte{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
@@ -95,19 +117,8 @@ func (w *world) send(from int, b []byte) {
 		w.t.Fatalf("host %d: emitted %x: %v", from, b, err)
 	}
 	w.note("%d > %s", from, describe(b))
-	copies := 1
-	switch x := w.rand.Float64(); {
-	case x < w.link.loss:
-		copies = 0
-	case x < w.link.loss+w.link.dup:
-		copies = 2
-	}
-	for range copies {
-		at := w.now.add(w.link.delay)
-		if w.link.jitter > 0 {
-			at = at.add(time.Duration(w.rand.Int64N(int64(w.link.jitter))))
-		}
-		w.wire = append(w.wire, packet{at, 1 - from, bytes.Clone(b)})
+	if f := w.line(from).Send(time.Duration(w.now), fate.Frame{Size: len(b)}, bytes.Clone(b)); f.Lost != fate.Arrives {
+		w.note("%d > lost", from)
 	}
 }
 
@@ -169,10 +180,11 @@ func (w *world) step(limit Time) bool {
 	for _, h := range w.hosts {
 		h.drain()
 	}
-	next, k := limit, -1
-	for i, p := range w.wire {
-		if p.at < next {
-			next, k = p.at, i
+	const nothing, timer = -1, -2
+	next, k := limit, nothing // k may be whose segment arrives
+	for i := range w.lines {
+		if at, ok := w.line(i).Next(); ok && Time(at) < next {
+			next, k = Time(at), i
 		}
 	}
 	for _, h := range w.hosts {
@@ -180,10 +192,10 @@ func (w *world) step(limit Time) bool {
 			if at < w.now {
 				w.fatalf("host %d: deadline %v in the past", h.index, at)
 			}
-			next, k = at, -2
+			next, k = at, timer
 		}
 	}
-	if k == -1 {
+	if k == nothing {
 		if limit != Never {
 			w.now = limit
 		}
@@ -191,11 +203,13 @@ func (w *world) step(limit Time) bool {
 	}
 	w.now = max(w.now, next)
 	if k >= 0 {
-		p := w.wire[k]
-		w.wire[k] = w.wire[len(w.wire)-1]
-		w.wire = w.wire[:len(w.wire)-1]
-		w.note("%d < %s", p.to, describe(p.data))
-		w.hosts[p.to].receive(p.data)
+		a, _ := w.lines[k].Receive(time.Duration(next))
+		b := bytes.Clone(a.Item) // another copy may be under way
+		if a.Flip >= 0 {
+			b[a.Flip/8] ^= 1 << (a.Flip % 8)
+		}
+		w.note("%d < %s", 1-k, describe(b))
+		w.hosts[1-k].receive(b)
 	} else {
 		for _, h := range w.hosts {
 			h.tab.Expire(w.now)
