@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -15,27 +14,10 @@ import (
 
 // kernelCount is a counter of the kernel's host, as in /proc/net/snmp and
 // /proc/net/netstat.
-func (s *scene) kernelCount(t *testing.T, group, name string) (n uint64) {
+func (s *scene) kernelCount(t *testing.T, group, name string) uint64 {
 	t.Helper()
-	must(t, s.B.Do(func() error {
-		for _, file := range []string{"snmp", "netstat"} {
-			text, err := os.ReadFile("/proc/thread-self/net/" + file)
-			if err != nil {
-				return err
-			}
-			lines := strings.Split(string(text), "\n")
-			for i := 0; i+1 < len(lines); i += 2 { // names, then values
-				names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
-				for k := range names {
-					if names[0] == group+":" && names[k] == name {
-						n, err = strconv.ParseUint(values[k], 10, 64)
-						return err
-					}
-				}
-			}
-		}
-		return fmt.Errorf("the kernel does not count %s %s", group, name)
-	}))
+	n, err := s.B.Counted(group + name)
+	must(t, err)
 	return n
 }
 

@@ -46,7 +46,7 @@ func openPort(name string, longest int) (*port, error) {
 		p.slot *= 2
 	}
 	block := max(p.slot, 64<<10)
-	size := max(8<<20, 256*p.slot)
+	size := max(8<<20, 512*p.slot) // what the relay is not yet awake for waits here
 	req := unix.TpacketReq{Block_size: uint32(block), Block_nr: uint32(size / block), Frame_size: uint32(p.slot), Frame_nr: uint32(size / p.slot)}
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	err = errors.Join(
