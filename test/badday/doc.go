@@ -6,6 +6,10 @@
 // test is one kind of bad day. Both sides send at once, so each direction carries
 // text and acknowledgments.
 //
+// What we send is captured before the link, what the kernel sends behind it, so that
+// the capture holds what our stack has said and what it has heard. Package wiretap
+// judges it, and so does tshark.
+//
 // The seeds are fixed, so frame n of a direction always has the same fate. What is in
 // it depends on the timing of both sides, so no two runs are the same.
 package badday

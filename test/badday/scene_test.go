@@ -13,6 +13,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
 	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
 // patience is until a transfer gives up. None takes half of it.
@@ -26,7 +27,8 @@ func must(t testing.TB, err error) {
 }
 
 // scene is a host of ours on a mux of this process on host A, the kernel of host B,
-// and the link between them.
+// and the link between them. What we send is captured before anything happens to it,
+// what the kernel sends afterwards.
 type scene struct {
 	*netlab.Pair
 	link *impair.Link
@@ -38,6 +40,7 @@ func openScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{Pair: netlab.RequirePair(t, netlab.Config{Cut: true})}
 	s.link = impair.RequireLink(t, s.Pair, impair.Config{Seed: 1, Spare: impair.ARP})
+	capture := wiretap.Start(t, wiretap.Config{Host: s.Middle, Interface: netlab.MiddleA, Ours: s.A, Impaired: true})
 	var m *mux.Mux
 	must(t, s.A.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: s.A.Interface})
@@ -59,6 +62,7 @@ func openScene(t *testing.T) *scene {
 		if err := s.host.Close(); err != nil {
 			t.Errorf("close of the host: %v", err)
 		}
+		capture.Verdict(t, s.counters(), true)
 	})
 	// The kernel waits 200 ms for an acknowledgment, we wait 5; let it be no slower.
 	must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))

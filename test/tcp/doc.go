@@ -2,13 +2,9 @@
 // judges every segment that unet sends.
 //
 // A scene is two hosts on a cable: one of ours on host A, the kernel on host B.
-// All frames are captured on B's end of the cable. Each of ours is decoded and
-// checked at once (judge_test.go): checksums, the window and the segment size
-// that the kernel has offered, no gap, no byte sent again without a reason, no
-// window taken back, options as they were agreed on. At the end of the scene
-// tshark reads the capture, and what it makes of the segments is judged in the
-// same way, with its own objections (oracle_test.go). The kernel's opinion is
-// asked, too: it counts the segments that it could not make sense of.
+// All frames are captured on B's end of the cable and judged by package wiretap, and
+// by tshark. The kernel's opinion is asked, too: it counts the segments that it could
+// not make sense of.
 //
 // The tests need root and AF_XDP, and are skipped without unless
 // UNET_REQUIRE_XDP=1. Where there is no tshark only its part is left out, unless

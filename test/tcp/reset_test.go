@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
 // Where nobody listens.
 func TestRefused(t *testing.T) {
-	s := openScene(t, config{check: func(t *testing.T, j *judge) {
-		if j.resets != 2 || j.kernelResets != 1 {
+	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
+		if j.Resets != 2 || j.KernelResets != 1 {
 			t.Errorf("%v", j)
 		}
 	}})

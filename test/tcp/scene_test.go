@@ -17,6 +17,7 @@ import (
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
 const patience = unetd.Patience
@@ -35,7 +36,7 @@ type config struct {
 	untrusted bool
 	offloads  *bool // of the kernel's interface: all on or all off; nil: as they are
 
-	check func(t *testing.T, j *judge) // what else is expected of the capture
+	check func(t *testing.T, j *wiretap.Judge) // what else is expected of the capture
 }
 
 // scene is a host of ours on a mux of this process on host A, the kernel of host
@@ -43,7 +44,7 @@ type config struct {
 type scene struct {
 	*netlab.Pair
 	host    *unet.Host
-	capture *capture
+	capture *wiretap.Capture
 }
 
 func openScene(t *testing.T, c config) *scene {
@@ -52,7 +53,7 @@ func openScene(t *testing.T, c config) *scene {
 	if c.offloads != nil {
 		must(t, s.B.Do(func() error { return netlab.SetOffloads(s.B.Interface, *c.offloads) }))
 	}
-	s.capture = startCapture(t, s)
+	s.capture = wiretap.Start(t, wiretap.Config{Host: s.B, Interface: s.B.Interface, Ours: s.A})
 	var m *mux.Mux
 	must(t, s.A.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: s.A.Interface})
@@ -96,9 +97,9 @@ func (s *scene) end(t *testing.T, c config) {
 	if dropped > 0 {
 		t.Logf("the cable has lost %d frames: gaps are no fault", dropped)
 	}
-	s.capture.verdict(t, counted, dropped == 0)
+	s.capture.Verdict(t, counted, dropped == 0)
 	if c.check != nil {
-		c.check(t, s.capture.judge)
+		c.check(t, s.capture.Judge)
 	}
 }
 

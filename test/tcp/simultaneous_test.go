@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
 // dropAll is a socket filter that takes nothing.
@@ -32,8 +34,8 @@ func setDeaf(raw syscall.RawConn, deaf bool) error {
 // Both dial, and their SYNs cross (RFC 9293, figure 7). The kernel's socket is deaf
 // until we have its SYN, so that ours has not come before.
 func TestSimultaneousOpen(t *testing.T) {
-	s := openScene(t, config{check: func(t *testing.T, j *judge) {
-		if j.crossed == 0 {
+	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
+		if j.Crossed == 0 {
 			t.Error("the SYNs did not cross")
 		}
 	}})

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
 // stallProbes is how many probes a stalled connection waits for: so many persist
@@ -59,9 +60,9 @@ func (x *stalled) resume(t *testing.T) {
 
 // The kernel stops reading: we probe its window, and lose nothing.
 func TestKernelStalls(t *testing.T) {
-	s := openScene(t, config{check: func(t *testing.T, j *judge) {
-		if j.probes < 2*stallProbes {
-			t.Errorf("%d probes in the capture", j.probes)
+	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
+		if j.Probes < 2*stallProbes {
+			t.Errorf("%d probes in the capture", j.Probes)
 		}
 	}})
 	for _, role := range []string{"dial", "accept"} {
@@ -81,9 +82,9 @@ func TestKernelStalls(t *testing.T) {
 // We stop reading: the kernel probes our window. Its intervals are long, so both
 // roles wait together.
 func TestWeStall(t *testing.T) {
-	s := openScene(t, config{check: func(t *testing.T, j *judge) {
-		if j.kernelProbes < 2*stallProbes {
-			t.Errorf("%d probes of the kernel's in the capture", j.kernelProbes)
+	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
+		if j.KernelProbes < 2*stallProbes {
+			t.Errorf("%d probes of the kernel's in the capture", j.KernelProbes)
 		}
 	}})
 	both := []*stalled{s.stall(t, true, false), s.stall(t, false, false)}

@@ -1,4 +1,4 @@
-package tcp
+package wiretap
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package tcp
+package wiretap
 
 import (
 	"fmt"
@@ -7,20 +7,21 @@ import (
 	"github.com/unet-go/unet/proto/tcp/seq"
 )
 
-// judge holds our segments against what the kernel has said, in the order of the
+// Judge holds our segments against what the kernel has said, in the order of the
 // capture: the kernel's segments are seen before they come to us, ours when they
 // come to the kernel. So what ours may assume has been seen.
-type judge struct {
+type Judge struct {
 	ours  netip.Addr
 	flows map[[2]netip.AddrPort]*flow
 
 	segments, kernels    int // ours and the kernel's
 	again, againBytes    int // segments of ours with bytes that had been sent, and those bytes
-	probes               int // of ours, of windows that are closed
-	kernelProbes         int // the kernel's
-	resets, kernelResets int
+	Probes               int // of ours, of windows that are closed
+	KernelProbes         int // the kernel's
+	Resets, KernelResets int
 	merged               int
-	crossed              int // SYNs of both sides
+	impaired             bool // text comes to us in another order than it was sent
+	Crossed              int  // SYNs of both sides
 
 	// What there is to object to. A gap is none if the cable has lost something.
 	fouls, gaps         []string
@@ -38,6 +39,7 @@ type side struct {
 	acked      seq.Number // the last it has acknowledged
 	acks       bool
 	edge       seq.Number // of the window that it has offered
+	offered    uint32     // the last window, of what was not sent again
 	closed     bool       // the last window was 0
 	finished   bool
 	end        seq.Number // after its FIN
@@ -47,13 +49,13 @@ type side struct {
 	tsVal      uint32
 }
 
-func newJudge(ours netip.Addr) *judge {
-	return &judge{ours: ours, flows: make(map[[2]netip.AddrPort]*flow)}
+func newJudge(ours netip.Addr) *Judge {
+	return &Judge{ours: ours, flows: make(map[[2]netip.AddrPort]*flow)}
 }
 
 const maxFouls = 10 // that are kept
 
-func (j *judge) take(s *segment) {
+func (j *Judge) take(s *segment) {
 	mine := s.src.Addr() == j.ours || s.dst.Addr() != j.ours // one without addresses is malformed
 	if mine {
 		j.segments++
@@ -97,9 +99,9 @@ func (j *judge) take(s *segment) {
 	me, peer := from()
 	if s.rst {
 		if mine {
-			j.resets++
+			j.Resets++
 		} else {
-			j.kernelResets++
+			j.KernelResets++
 		}
 	}
 	if s.syn {
@@ -114,9 +116,9 @@ func (j *judge) take(s *segment) {
 	if mine {
 		j.judge(s, me, peer, foul)
 	} else if peer.closed && s.text == 0 && !s.rst && seq.New(s.seq).Before(me.next) {
-		j.kernelProbes++ // with an old number, as Linux does
+		j.KernelProbes++ // with an old number, as Linux does
 	}
-	me.note(s, peer)
+	me.note(s, peer, j.impaired && !mine)
 }
 
 func (d *side) begin(s *segment) {
@@ -130,7 +132,8 @@ func (d *side) begin(s *segment) {
 }
 
 // note remembers what a segment has said.
-func (d *side) note(s *segment, peer *side) {
+func (d *side) note(s *segment, peer *side, impaired bool) {
+	old := d.begun && seq.New(s.seq).Before(d.next)
 	if end := seq.New(s.seq).Add(s.length()); end.After(d.next) {
 		d.next = end
 	}
@@ -148,6 +151,13 @@ func (d *side) note(s *segment, peer *side) {
 		if edge := ack.Add(d.window(s, peer)); !d.acks || edge.After(d.edge) {
 			d.edge = edge
 		}
+		// RFC 9293, section 3.10.7.4, takes the acknowledgment of a segment that is older than
+		// another, but not its window: the last one then counts from there.
+		if !old {
+			d.offered = d.window(s, peer)
+		} else if edge := ack.Add(d.offered); impaired && edge.After(d.edge) {
+			d.edge = edge
+		}
 		d.acked, d.acks = ack, true
 		d.closed = s.window == 0
 	}
@@ -162,7 +172,7 @@ func (d *side) window(s *segment, peer *side) uint32 {
 }
 
 // judge objects to a segment of ours.
-func (j *judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
+func (j *Judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 	first := seq.New(s.seq)
 	end := first.Add(s.length())
 	if s.merged {
@@ -172,7 +182,7 @@ func (j *judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 		switch textEnd := first.Add(uint32(s.text)); {
 		case !textEnd.After(peer.edge):
 		case s.text == 1 && peer.closed && first == peer.edge:
-			j.probes++
+			j.Probes++
 		default:
 			foul("%d bytes beyond the window that was offered", textEnd.From(peer.edge))
 		}
@@ -207,7 +217,7 @@ func (j *judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 		}
 	}
 	if s.syn && s.ack_ && me.alone { // it answers a SYN that crossed ours
-		j.crossed++
+		j.Crossed++
 		me.alone = false
 	}
 	switch both := me.timestamps && peer.timestamps && peer.begun; {
@@ -225,7 +235,7 @@ func (j *judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 }
 
 // String says what was seen, the same whatever decoder it came from.
-func (j *judge) String() string {
+func (j *Judge) String() string {
 	return fmt.Sprintf("%d segments of ours on %d connections (%d of the kernel's); %d sent again (%d bytes), %d probes (%d of the kernel's), %d RSTs (%d of the kernel's), %d merged by GRO",
-		j.segments, len(j.flows), j.kernels, j.again, j.againBytes, j.probes, j.kernelProbes, j.resets, j.kernelResets, j.merged)
+		j.segments, len(j.flows), j.kernels, j.again, j.againBytes, j.Probes, j.KernelProbes, j.Resets, j.KernelResets, j.merged)
 }

@@ -1,4 +1,4 @@
-package tcp
+package wiretap
 
 import (
 	"bufio"
@@ -16,16 +16,31 @@ import (
 	"github.com/google/gopacket/layers"
 	"github.com/google/gopacket/pcapgo"
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/netlab"
 )
 
-// capture writes all frames on host B's end of the cable to a file, and shows them
-// to a judge.
-type capture struct {
+// Config says where a capture listens, and to whom.
+type Config struct {
+	Host      *netlab.Host // where it listens
+	Interface string       // on what
+	Ours      *netlab.Host // whose address our stack has
+
+	// Impaired is set where the capture lies on our side of an impaired link: what comes
+	// to us may be damaged, and is left out if it is.
+	Impaired bool
+}
+
+// Capture writes all frames that go by to a file, and shows them to a judge.
+type Capture struct {
+	Judge *Judge
+
 	conn     *os.File
 	raw      syscall.RawConn
 	done     chan struct{}
 	err      error
 	linkOurs net.HardwareAddr
+	impaired bool
 
 	path    string
 	file    *os.File
@@ -34,7 +49,6 @@ type capture struct {
 	written int
 	frames  int
 	decoder *decoder
-	judge   *judge
 }
 
 const (
@@ -43,14 +57,16 @@ const (
 	captureHeader = 14 + 60 + 60
 )
 
-func startCapture(t *testing.T, s *scene) *capture {
+// Start begins a capture, which [Capture.Verdict] ends.
+func Start(t *testing.T, cfg Config) *Capture {
 	t.Helper()
-	c := &capture{
-		done: make(chan struct{}), linkOurs: s.A.LinkAddr[:], path: filepath.Join(t.TempDir(), "capture.pcap"),
-		judge: newJudge(s.A.Addr.Addr()),
+	c := &Capture{
+		done: make(chan struct{}), linkOurs: cfg.Ours.LinkAddr[:], path: filepath.Join(t.TempDir(), "capture.pcap"),
+		Judge: newJudge(cfg.Ours.Addr.Addr()), impaired: cfg.Impaired,
 	}
-	must(t, s.B.Do(func() error {
-		i, err := net.InterfaceByName(s.B.Interface)
+	c.Judge.impaired = cfg.Impaired
+	must(t, cfg.Host.Do(func() error {
+		i, err := net.InterfaceByName(cfg.Interface)
 		if err != nil {
 			return err
 		}
@@ -96,13 +112,14 @@ func packetSocket(index int) (*os.File, error) {
 
 // run takes frames until the deadline that ends the capture, and then what is
 // still there.
-func (c *capture) run() error {
+func (c *Capture) run() error {
 	frame, oob := make([]byte, 128<<10), make([]byte, 128)
 	for more := true; more; {
 		var n, oobn int
+		var from unix.Sockaddr
 		var recvErr error
 		recv := func(fd uintptr) {
-			n, oobn, _, _, recvErr = unix.Recvmsg(int(fd), frame, oob, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+			n, oobn, _, from, recvErr = unix.Recvmsg(int(fd), frame, oob, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		}
 		err := c.raw.Read(func(fd uintptr) bool { recv(fd); return recvErr != unix.EAGAIN })
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -114,7 +131,8 @@ func (c *capture) run() error {
 			err = fmt.Errorf("a frame of %d bytes", n)
 		}
 		if err == nil {
-			err = c.take(frame[:n], timestamp(oob[:oobn]))
+			out, _ := from.(*unix.SockaddrLinklayer)
+			err = c.take(frame[:n], timestamp(oob[:oobn]), out != nil && out.Pkttype == unix.PACKET_OUTGOING)
 		}
 		if err != nil {
 			return err
@@ -133,12 +151,18 @@ func timestamp(oob []byte) time.Time {
 	return time.Unix(int64(binary.NativeEndian.Uint64(d)), int64(binary.NativeEndian.Uint64(d[8:])))
 }
 
-func (c *capture) take(frame []byte, at time.Time) error {
-	c.frames++
+// take takes a frame that comes in at the interface, or goes out there.
+func (c *Capture) take(frame []byte, at time.Time, out bool) error {
 	ours := len(frame) >= 12 && string(frame[6:12]) == string(c.linkOurs)
-	if s, ok := c.decoder.decode(frame, ours); ok {
+	checksums := ours || c.impaired
+	s, ok := c.decoder.decode(frame, checksums)
+	if c.impaired && out && (ours || !ok || len(s.fouls) > 0) {
+		return nil // damaged, or nothing to judge
+	}
+	c.frames++
+	if ok {
 		s.frame = c.frames
-		c.judge.take(&s)
+		c.Judge.take(&s)
 	}
 	length := len(frame)
 	if c.written += length; c.written > captureWhole {
@@ -147,9 +171,9 @@ func (c *capture) take(frame []byte, at time.Time) error {
 	return c.pcap.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(frame), Length: length}, frame)
 }
 
-// verdict ends the capture and reports what there is to object to. counted is what
-// our stack has counted.
-func (c *capture) verdict(t *testing.T, counted map[string]uint64, lossless bool) {
+// Verdict ends the capture and reports what there is to object to. counted is what
+// our stack has counted; lossless, that no frame of ours was lost before the capture.
+func (c *Capture) Verdict(t *testing.T, counted map[string]uint64, lossless bool) {
 	t.Helper()
 	must(t, c.conn.SetReadDeadline(time.Now()))
 	<-c.done
@@ -167,16 +191,16 @@ func (c *capture) verdict(t *testing.T, counted map[string]uint64, lossless bool
 		t.Errorf("the capture has missed %d frames", missed)
 		return
 	}
-	if c.judge.segments == 0 {
+	if c.Judge.segments == 0 {
 		t.Error("the capture has no segment of ours")
 	}
-	t.Logf("%d frames: %v", c.frames, c.judge)
-	report(t, "judge", c.judge, lossless)
-	explain(t, c.judge, counted)
+	t.Logf("%d frames: %v", c.frames, c.Judge)
+	report(t, "judge", c.Judge, lossless)
+	c.explain(t, counted)
 	consultOracle(t, c, lossless)
 }
 
-func report(t *testing.T, who string, j *judge, lossless bool) {
+func report(t *testing.T, who string, j *Judge, lossless bool) {
 	t.Helper()
 	if j.foulCount > 0 {
 		t.Errorf("%s: %d objections to our segments", who, j.foulCount)
@@ -197,14 +221,22 @@ func report(t *testing.T, who string, j *judge, lossless bool) {
 // retransmission timer and the persist timer. (The former runs out without a loss
 // where the kernel delays an acknowledgment for longer, and where a busy machine
 // lets us wait.)
-func explain(t *testing.T, j *judge, counted map[string]uint64) {
+func (c *Capture) explain(t *testing.T, counted map[string]uint64) {
 	t.Helper()
+	j := c.Judge
 	timeouts, probes, again := counted["tcp_timeouts"], counted["tcp_window_probes"], counted["tcp_bytes_retransmitted"]
 	t.Logf("counted by us: %d timeouts, %d probes, %d bytes sent again", timeouts, probes, again)
 	if uint64(j.againBytes) > again+probes {
 		t.Errorf("%d bytes were sent again, we have counted %d and %d probes", j.againBytes, again, probes)
 	}
-	if j.again > 0 && timeouts+probes == 0 {
+	if j.again > 0 && timeouts+probes == 0 && !c.impaired {
 		t.Errorf("%d segments were sent again, but no timer has run out", j.again)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
