@@ -78,6 +78,7 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 	if c.sndNxt.Before(c.sndUna) {
 		c.sndNxt = c.sndUna
 	}
+	timing := c.timing
 	if c.measure(now, s) || !c.state.synchronized() {
 		c.backoff = 0
 	}
@@ -88,7 +89,8 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 		if c.send.returned != returned {
 			c.notify(Returned)
 		}
-		c.congestion.Acked(now, int(n), int(inFlight))
+		c.congestion.Acked(now, Acked{Bytes: int(n), InFlight: int(inFlight), Round: timing && !c.timing})
+		c.window = c.congestion.Window()
 		if c.wantsWrite && c.writable() {
 			c.wantsWrite = false
 			c.notify(Writable)

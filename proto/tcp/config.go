@@ -97,8 +97,8 @@ type Config struct {
 	// say no.
 	NoTimestamps, NoWindowScale, NoSACK bool
 
-	// NewCongestion makes the congestion control of a connection; nil: slow
-	// start as RFC 5681 has it, see [Congestion].
+	// NewCongestion makes the congestion control of a connection; nil: CUBIC, as
+	// [NewCubic] does.
 	NewCongestion func(mss int) Congestion
 }
 

@@ -1,45 +1,117 @@
 package tcp
 
+import "time"
+
 // Congestion decides how much may be in flight. The engine calls it at the
-// moments named here and sends no more than Window. Detecting a loss other than
-// by timeout, and what to send again after one, is to come; it will call this
-// interface too.
+// moments named here and, but for the few segments that recovery allows itself,
+// has no more than Window in flight. What was lost, and what is sent again, is
+// none of its business; while recovery lasts the window is its target and is left
+// alone.
 type Congestion interface {
 	// Window is the congestion window in bytes.
 	Window() int
-	// Acked: n bytes have been acknowledged, of inFlight that were not.
-	Acked(now Time, n, inFlight int)
-	// TimedOut: the retransmission timer has run out with inFlight bytes not
-	// acknowledged, and all of them will be sent again.
-	TimedOut(now Time, inFlight int)
+	// Acked: an acknowledgment has come, and nothing is being recovered, or what is
+	// being recovered is so after a timeout.
+	Acked(now Time, a Acked)
+	// Reduce: the network is congested. It is called once for all that was lost of
+	// one window, with what was in flight.
+	Reduce(now Time, inFlight int)
+	// Collapse: the retransmission timer has run out, so that nothing is known of
+	// the network any more. If that is news, Reduce has been called before.
+	Collapse()
+	// Undo: what caused the last Reduce, and each Collapse since, was a mistake.
+	Undo()
+	// Idle: for minutes nothing was sent.
+	Idle()
+	// SetMSS changes the size of a full segment.
+	SetMSS(mss int)
 }
 
-// initialWindow is RFC 6928's, in segments.
-const initialWindow = 10
+// Acked is what an acknowledgment tells congestion control.
+type Acked struct {
+	Bytes    int           // that it acknowledges
+	InFlight int           // bytes that were not acknowledged before it
+	RTT      time.Duration // of the text that was sent last of these bytes; 0 if not known
+	Round    bool          // a round trip has ended since the last that had Round
+}
 
-// slowStart is RFC 5681, sections 3.1, without fast retransmit: slow start up to
-// a threshold, then a segment each round trip.
-type slowStart struct {
+// NewReno and NewCubic make what Config.NewCongestion may return.
+func NewReno(mss int) Congestion  { r := newReno(mss); return &r }
+func NewCubic(mss int) Congestion { c := newCubic(mss); return &c }
+
+const (
+	initialSegments = 10 // RFC 6928
+	abcLimit        = 2  // segments that one acknowledgment adds in slow start (RFC 3465)
+	// longUnused is how long a window that was not used remains one that may be
+	// used (RFC 7661, section 4.2).
+	longUnused = 5 * time.Minute
+)
+
+// initialWindow is RFC 6928's.
+func initialWindow(mss int) int { return min(initialSegments*mss, max(2*mss, 14600)) }
+
+// flow is what congestion controls have in common: RFC 5681 but for the size of the
+// steps.
+type flow struct {
 	mss, window, threshold int
 }
 
-func newSlowStart(mss int) slowStart {
-	return slowStart{mss: mss, window: min(initialWindow*mss, max(2*mss, 14600)), threshold: maxBuffer}
+func newFlow(mss int) flow {
+	return flow{mss: mss, window: initialWindow(mss), threshold: maxBuffer}
 }
 
-func (s *slowStart) Window() int { return s.window }
+// Window is the congestion window in bytes.
+func (f *flow) Window() int { return f.window }
 
-func (s *slowStart) Acked(_ Time, n, inFlight int) {
+// unused reports whether something other than the window held the sender back, so
+// that nobody knows whether the network would take more (RFC 7661, section 4.3).
+func (f *flow) unused(a Acked) bool { return a.InFlight < f.window/2 }
+
+func (f *flow) grow(n int) { f.window = min(f.window+n, maxBuffer) }
+
+// Idle takes half back, which is RFC 7661, section 4.4.3.
+func (f *flow) Idle() {
+	f.threshold = max(f.threshold, f.window/4*3)
+	f.window = max(f.window/2, min(f.window, initialWindow(f.mss)))
+}
+
+// Collapse is the loss window of RFC 5681, section 3.1.
+func (f *flow) Collapse() { f.window = f.mss }
+
+// reno is RFC 5681, with the byte counting of RFC 3465.
+type reno struct {
+	flow
+	counted int  // bytes acknowledged since congestion avoidance last added a segment
+	before  flow // the last Reduce
+}
+
+func newReno(mss int) reno { return reno{flow: newFlow(mss)} }
+
+func (r *reno) Acked(_ Time, a Acked) {
 	switch {
-	case inFlight < s.window/2: // the window was not what held us back (RFC 7661)
-	case s.window < s.threshold:
-		s.window = min(s.window+n, maxBuffer)
+	case r.unused(a):
+	case r.window < r.threshold:
+		r.grow(min(a.Bytes, abcLimit*r.mss))
 	default:
-		s.window = min(s.window+max(1, s.mss*s.mss/s.window), maxBuffer)
+		if r.counted += a.Bytes; r.counted >= r.window {
+			r.counted -= r.window
+			r.grow(r.mss)
+		}
 	}
 }
 
-func (s *slowStart) TimedOut(_ Time, inFlight int) {
-	s.threshold = max(inFlight/2, 2*s.mss)
-	s.window = s.mss
+func (r *reno) Reduce(_ Time, inFlight int) {
+	r.before = r.flow
+	r.threshold = max(min(inFlight, r.window)/2, 2*r.mss)
+	r.window, r.counted = r.threshold, 0
+}
+
+func (r *reno) Undo() {
+	r.window = max(r.window, r.before.window)
+	r.threshold = max(r.threshold, r.before.threshold)
+}
+
+func (r *reno) SetMSS(mss int) {
+	r.mss = mss
+	r.window = max(r.window, mss)
 }

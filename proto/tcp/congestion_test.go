@@ -1,57 +1,290 @@
 package tcp
 
-import "testing"
+import (
+	"math"
+	"testing"
+	"time"
+)
 
 // Slow start, congestion avoidance and the fall after a timeout (RFC 5681, section
 // 3.1), from the initial window of RFC 6928.
-func TestSlowStart(t *testing.T) {
+func TestReno(t *testing.T) {
 	for mss, want := range map[int]int{100: 1000, 536: 5360, 1460: 14600, 1448: 14480, 2000: 14600, 8960: 17920} {
-		if s := newSlowStart(mss); s.Window() != want {
-			t.Errorf("MSS %d: initial window %d, want %d", mss, s.Window(), want)
+		if r := newReno(mss); r.Window() != want {
+			t.Errorf("MSS %d: initial window %d, want %d", mss, r.Window(), want)
 		}
 	}
-	s := newSlowStart(1000)
-	// roundTrip acknowledges n segments.
-	roundTrip := func(n int) {
-		for inFlight := n * 1000; inFlight > 0; inFlight -= 1000 {
-			s.Acked(0, 1000, inFlight)
+	r := newReno(1000)
+	acked := func(bytes, inFlight int) { r.Acked(0, Acked{Bytes: bytes, InFlight: inFlight}) }
+	is := func(window, threshold int, what string) {
+		t.Helper()
+		if r.Window() != window || r.threshold != threshold {
+			t.Errorf("%s: window %d, threshold %d, want %d and %d", what, r.Window(), r.threshold, window, threshold)
 		}
 	}
-	s.Acked(0, 1000, 1000)
-	if s.Window() != 10000 {
-		t.Errorf("%d, though one segment of ten was in flight", s.Window())
+	acked(1000, 1000)
+	is(10000, maxBuffer, "one segment of ten was in flight")
+	for range 10 {
+		acked(1000, r.Window())
+	}
+	is(20000, maxBuffer, "a round trip of slow start")
+	acked(20000, 20000)
+	is(22000, maxBuffer, "an ACK of all counts for two segments")
+	r.Reduce(0, 20000)
+	is(10000, 10000, "loss")
+	r.Collapse()
+	is(1000, 10000, "and a timeout")
+	r.Collapse()
+	is(1000, 10000, "and another")
+	acked(1000, 1000)
+	acked(1000, 2000)
+	acked(1000, 2000)
+	is(4000, 10000, "two round trips later")
+	for r.Window() < 10000 {
+		acked(1000, r.Window())
+	}
+	for range 10 { // a round trip above the threshold is one segment
+		is(10000, 10000, "congestion avoidance")
+		acked(1000, r.Window())
+	}
+	is(11000, 10000, "a round trip of congestion avoidance")
+	r.Reduce(0, 1000)
+	is(2000, 2000, "two segments at least")
+	r.Undo()
+	is(11000, 10000, "undone")
+	r.Reduce(0, 50000)
+	is(5500, 5500, "what is in flight beyond the window does not count")
+	r.SetMSS(9000)
+	is(9000, 5500, "a segment at least")
+}
+
+// A window that is not used does not grow, and loses half every five minutes, down
+// to the initial one (RFC 7661).
+func TestWindowNotUsed(t *testing.T) {
+	for name, c := range map[string]Congestion{"reno": NewReno(1000), "cubic": NewCubic(1000)} {
+		for range 50 {
+			c.Acked(1, Acked{Bytes: 1000, InFlight: c.Window()})
+		}
+		for range 50 {
+			c.Acked(1, Acked{Bytes: 1000, InFlight: 20000})
+		}
+		if c.Window() != 60000 {
+			t.Errorf("%s: %d", name, c.Window())
+		}
+		for _, want := range []int{30000, 15000, 10000, 10000} {
+			if c.Idle(); c.Window() != want {
+				t.Errorf("%s: %d after idling, want %d", name, c.Window(), want)
+			}
+		}
+		c.Reduce(1, 4000)
+		if c.Collapse(); c.Window() != 1000 {
+			t.Errorf("%s: %d", name, c.Window())
+		}
+		if c.Idle(); c.Window() != 1000 {
+			t.Errorf("%s: idling makes %d of one segment", name, c.Window())
+		}
+	}
+}
+
+// cubicModel is RFC 9438, section 4, written down for a sender that always uses its
+// window and gets an acknowledgment for each segment: plain floats, in segments and
+// seconds, from the moment at which a window of w0 has met its first congestion
+// event. wMaxBefore is W_max before that.
+type cubicModel struct {
+	wMax, prior, cwnd, est, k float64
+}
+
+func newCubicModel(w0, wMaxBefore float64) *cubicModel {
+	m := &cubicModel{wMax: w0, prior: w0, cwnd: 0.7 * w0}
+	if w0 < wMaxBefore {
+		m.wMax = w0 * (1 + 0.7) / 2
+	}
+	m.est = m.cwnd
+	m.k = math.Pow((m.wMax-m.cwnd)/0.4, 1./3)
+	return m
+}
+
+func (m *cubicModel) w(t float64) float64 { return 0.4*math.Pow(t-m.k, 3) + m.wMax }
+
+func (m *cubicModel) ack(t, rtt float64) {
+	alpha := 3 * (1 - 0.7) / (1 + 0.7)
+	if m.est >= m.prior {
+		alpha = 1
+	}
+	m.est += alpha / m.cwnd
+	if m.w(t) < m.est {
+		m.cwnd = math.Max(m.cwnd, m.est)
+		return
+	}
+	target := math.Min(math.Max(m.w(t+rtt), m.cwnd), 1.5*m.cwnd)
+	m.cwnd += (target - m.cwnd) / m.cwnd
+}
+
+// CUBIC against the model: concave up to W_max, convex after it, on a short path no
+// slower than Reno, fast convergence; and points that were computed by hand.
+func TestCubic(t *testing.T) {
+	const mss = 1000
+	for _, path := range []struct {
+		name       string
+		w0         int
+		wMaxBefore float64
+		rtt        time.Duration
+		after      []time.Duration
+		golden     []float64 // 0: only the model
+	}{
+		// K = cbrt(1000*0.3/0.4) = 9.086 s: W(K) = W_max, W(2K) = W_max + 300.
+		{"long", 1000, 0, 100 * time.Millisecond, []time.Duration{time.Second, 4500 * time.Millisecond, 9086 * time.Millisecond, 18172 * time.Millisecond}, []float64{788.5, 961.4, 1000, 1300}},
+		// Reno needs a round trip of 1 ms for 0.53 of a segment: after 57 round
+		// trips 7 + 30 segments, when the cubic function has hardly begun.
+		{"short", 10, 0, time.Millisecond, []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond}, []float64{0, 0, 0}},
+		// W_max is 850, K = cbrt(150/0.4) = 7.211 s.
+		{"fast convergence", 1000, 2000, 100 * time.Millisecond, []time.Duration{7211 * time.Millisecond}, []float64{850}},
+	} {
+		c := newCubic(mss)
+		c.window, c.wMax = path.w0*mss, path.wMaxBefore
+		c.Reduce(0, c.window)
+		m := newCubicModel(float64(path.w0), path.wMaxBefore)
+		start := Time(time.Second)
+		now := start
+		for i, after := range path.after {
+			for now < start.add(after) {
+				// A round trip, its acknowledgments spread over it.
+				n := c.Window() / mss
+				for range n {
+					c.Acked(now, Acked{Bytes: mss, InFlight: c.Window(), RTT: path.rtt})
+					m.ack(time.Duration(now-start).Seconds(), path.rtt.Seconds())
+					now += Time(path.rtt) / Time(n)
+				}
+			}
+			got := float64(c.Window()) / mss
+			if math.Abs(got-m.cwnd) > 0.01+m.cwnd/1000 {
+				t.Errorf("%s: %.3f segments after %v, the model has %.3f", path.name, got, after, m.cwnd)
+			}
+			if want := path.golden[i]; want != 0 && math.Abs(got-want) > want/100 {
+				t.Errorf("%s: %.1f segments after %v, want %.1f", path.name, got, after, want)
+			}
+		}
+	}
+}
+
+// On a short path CUBIC is at least as fast as Reno would be with the same losses
+// (RFC 9438, section 4.3): between two losses, with beta 0.7, 0.53 segments a round
+// trip, and one once it is where it was.
+func TestCubicRenoFriendly(t *testing.T) {
+	c := newCubic(1000)
+	c.window = 100000
+	c.Reduce(0, c.window)
+	now := Time(time.Second)
+	round := func() {
+		for range c.Window() / 1000 {
+			now += 1000
+			c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window(), RTT: 100 * time.Microsecond})
+		}
+	}
+	for range 20 {
+		round()
+	}
+	if w := c.Window(); w < 70000+20*510 || w > 70000+20*540 {
+		t.Errorf("%d after 20 round trips", w)
+	}
+	for c.Window() < 101000 {
+		round()
+	}
+	w := c.Window()
+	for range 20 {
+		round()
+	}
+	if d := c.Window() - w; d < 19000 || d > 21000 {
+		t.Errorf("%d more after 20 round trips above where it was", d)
+	}
+}
+
+func TestCubicEvents(t *testing.T) {
+	c := newCubic(1000)
+	now := Time(time.Second)
+	is := func(window, threshold int, what string) {
+		t.Helper()
+		if c.Window() != window || c.threshold != threshold {
+			t.Errorf("%s: window %d, threshold %d, want %d and %d", what, c.Window(), c.threshold, window, threshold)
+		}
 	}
 	for range 10 {
-		s.Acked(0, 1000, s.Window())
+		c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window()})
 	}
-	if s.Window() != 20000 {
-		t.Errorf("%d after a round trip, want twice the 10000", s.Window())
+	is(20000, maxBuffer, "slow start")
+	c.Acked(now, Acked{Bytes: 20000, InFlight: 20000})
+	is(28000, maxBuffer, "an ACK of all counts for eight segments")
+	c.Reduce(now, 28000)
+	is(19600, 19600, "loss")
+	c.Undo()
+	is(28000, maxBuffer, "undone")
+	c.Reduce(now, 20000)
+	c.Collapse()
+	is(1000, 14000, "a timeout with 20 in flight")
+	c.Collapse()
+	c.Undo()
+	is(28000, maxBuffer, "undone")
+	// The first congestion avoidance after a timeout begins at the bottom of the
+	// cubic function: K is 0.
+	c.Reduce(now, 28000)
+	c.Collapse()
+	for c.Window() < c.threshold {
+		c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window()})
 	}
-	s.TimedOut(0, 20000)
-	if s.Window() != 1000 || s.threshold != 10000 {
-		t.Errorf("after a timeout %d, threshold %d", s.Window(), s.threshold)
+	c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window()})
+	if c.k != 0 || c.wMax != 20 {
+		t.Errorf("K %.2f, W_max %.1f", c.k, c.wMax)
 	}
-	s.TimedOut(0, 20000)
-	if s.threshold != 10000 {
-		t.Errorf("threshold %d after the same was lost again", s.threshold)
+	w := c.Window()
+	now = now.add(time.Hour) // in which the window was not used
+	c.Acked(now, Acked{Bytes: 1000, InFlight: 1000})
+	c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window()})
+	if d := c.Window() - w; d > 100 {
+		t.Errorf("an idle hour has made the window %d larger", d)
 	}
-	roundTrip(1)
-	s.Acked(0, 1000, 2000)
-	s.Acked(0, 1000, 2000)
-	if s.Window() != 4000 {
-		t.Errorf("%d after two round trips from one segment", s.Window())
+	c.SetMSS(100)
+	c.SetMSS(2000)
+	c.Acked(now, Acked{Bytes: 2000, InFlight: c.Window()})
+	if d := c.Window() - w; d < 0 || d > 2000 || math.Abs(c.wMax-10) > 1 {
+		t.Errorf("with twice the segments %d more, W_max %.1f", d, c.wMax)
 	}
-	for s.Window() < 10000 {
-		s.Acked(0, 1000, s.Window())
-	}
-	for range 10 { // a round trip above the threshold: one segment, or a little less
-		s.Acked(0, 1000, s.Window())
-	}
-	if w := s.Window(); w < 10900 || w > 11000 {
-		t.Errorf("%d a round trip after the threshold of 10000", w)
-	}
-	s.TimedOut(0, 1000)
-	if s.threshold != 2000 {
-		t.Errorf("threshold %d, want two segments at least", s.threshold)
+}
+
+// HyStart++ (RFC 9406, section 4.2): round trips that become longer by an eighth, 4 to
+// 16 ms, slow growth down to a quarter, and after five rounds end slow start; if they
+// become shorter again it goes on.
+func TestHyStart(t *testing.T) {
+	const ms = time.Millisecond
+	for _, s := range []struct {
+		name   string
+		rounds []time.Duration // the least round-trip time of each
+		end    int             // the round in whose beginning slow start ends; 0: never
+	}{
+		{"constant", []time.Duration{50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms}, 0},
+		{"a queue", []time.Duration{50 * ms, 60 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms}, 6},
+		{"less than the least", []time.Duration{ms, 4 * ms, 7 * ms, 10 * ms, 13 * ms, 16 * ms, 19 * ms, 22 * ms}, 0},
+		{"it was jitter", []time.Duration{50 * ms, 60 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms}, 0},
+		{"long", []time.Duration{300 * ms, 315 * ms, 330 * ms, 345 * ms, 360 * ms, 375 * ms, 390 * ms}, 0},
+		{"long, a queue", []time.Duration{300 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms}, 6},
+	} {
+		c := newCubic(1000)
+		end := 0
+		for i, rtt := range s.rounds {
+			slow := c.slow.baseline != 0
+			before := c.Window()
+			for k := range 10 {
+				c.Acked(1, Acked{Bytes: 1000, InFlight: c.Window(), RTT: rtt, Round: k == 0})
+			}
+			if c.threshold != maxBuffer {
+				end = i
+				break
+			}
+			if slow && c.slow.baseline != 0 && c.Window()-before != 2500 {
+				t.Errorf("%s: %d more in round %d, want a quarter of 10000", s.name, c.Window()-before, i)
+			}
+		}
+		if end != s.end {
+			t.Errorf("%s: slow start ended in round %d, want %d", s.name, end, s.end)
+		}
 	}
 }

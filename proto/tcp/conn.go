@@ -102,8 +102,9 @@ type Conn struct {
 	timedSeq       seq.Number
 	send           sendQueue
 	mss            int // most text in a segment, bytes, after the timestamps
+	window         int // bytes that may be in flight
 	congestion     Congestion
-	slow           slowStart
+	cubic          cubic // is congestion, unless Config.NewCongestion says otherwise
 
 	// Receive sequence space. RCV.WND is rcvAdv - RCV.NXT.
 	rcvNxt      seq.Number
@@ -242,6 +243,10 @@ func (c *Conn) setMSS() {
 		mss -= wire.TCPTimestampsLen
 	}
 	c.mss = max(mss, 1)
+	if c.congestion != nil {
+		c.congestion.SetMSS(c.mss)
+		c.window = c.congestion.Window()
+	}
 }
 
 // SetMTU tells the connection the path's MTU in bytes of IP packet.
@@ -265,11 +270,13 @@ func (c *Conn) becomeEstablished(now Time) {
 	if c.synRetries > 0 && !c.sampled {
 		c.rto = max(c.rto, 3*time.Second) // RFC 6298, section 5.7
 	}
-	if c.congestion = &c.slow; t.cfg.NewCongestion != nil {
+	if t.cfg.NewCongestion != nil {
 		c.congestion = t.cfg.NewCongestion(c.mss)
 	} else {
-		c.slow = newSlowStart(c.mss)
+		c.cubic = newCubic(c.mss)
+		c.congestion = &c.cubic
 	}
+	c.window = c.congestion.Window()
 	c.state = Established
 	if c.finQueued {
 		c.state = FinWait1

@@ -104,8 +104,8 @@
 // longer minimum. After a timeout everything is sent again from SND.UNA on. That
 // is all the recovery there is: nothing is ever lost, but finding a loss sooner
 // and sending only what is missing has yet to come. Its place is retransmitExpired
-// and checkAck, with the SACK blocks that noteSack keeps; [Congestion] is the
-// interface for what may be in flight.
+// and checkAck, with the SACK blocks that noteSack keeps. What may be in flight is
+// for [Congestion] to decide: CUBIC, or Reno.
 //
 // # When text leaves, and when ACKs do
 //
@@ -122,7 +122,8 @@
 //	ack.go        acknowledging and being acknowledged
 //	text.go       text that is received, the window; outoforder.go, what comes too early
 //	emit.go       what is sent next, and writing it
-//	rto.go        retransmission, persist and keepalive; congestion.go
+//	rto.go        retransmission, persist and keepalive
+//	congestion.go what may be in flight; cubic.go
 //	write.go      the application's side; read.go
 //	conn.go       the connection; table.go, all of them; lists.go, timers.go
 //	pool.go       memory; sendqueue.go

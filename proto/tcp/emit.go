@@ -72,7 +72,7 @@ func (c *Conn) planText() plan {
 	if unsent <= 0 && !finDue {
 		return plan{}
 	}
-	window := min(int(c.sndWnd), c.congestion.Window()) - inFlight
+	window := min(int(c.sndWnd), c.window) - inFlight
 	n := max(0, min(unsent, c.mss, window))
 	p := plan{text: n, fin: finDue && n == unsent && window > n}
 	switch {
@@ -289,6 +289,10 @@ func (c *Conn) timestampsLen() int {
 func (c *Conn) sent(now Time, n int, fin bool) {
 	t := c.table
 	if c.sndUna == c.sndMax {
+		if now-c.progressAt > Time(longUnused) {
+			c.congestion.Idle()
+			c.window = c.congestion.Window()
+		}
 		c.progressAt = now
 	}
 	next := c.sndNxt.Add(uint32(n))

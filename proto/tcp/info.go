@@ -43,15 +43,12 @@ func (c *Conn) Info() Info {
 		SendScale: c.sndScale, ReceiveScale: c.rcvScale, SendMSS: c.mss, ReceiveMSS: c.rcvMSS(),
 		RTT: c.srtt, RTTVar: c.rttvar, RTO: c.rto, Backoff: int(c.backoff),
 		SendWindow: c.sndWnd, ReceiveWindow: c.rcvAdv.From(c.rcvNxt),
-		Buffered: c.recv.bytes, PeerSACK: int(c.peerSacks),
+		CongestionWindow: c.window, Buffered: c.recv.bytes, PeerSACK: int(c.peerSacks),
 		SegmentsReceived: c.stat.segmentsIn, SegmentsSent: c.stat.segmentsOut,
 		BytesReceived: c.stat.bytesIn, BytesAcked: c.stat.bytesOut,
 		BytesRetransmitted: c.stat.bytesRetransmitted, Retransmissions: c.stat.retransmitted,
 		Timeouts: c.stat.timeouts, DuplicateAcks: c.stat.duplicateAcks, OutOfOrderSegments: c.stat.outOfOrder,
 		SoftErr: c.SoftErr(),
-	}
-	if c.congestion != nil {
-		i.CongestionWindow = c.congestion.Window()
 	}
 	if c.state != Closed && c.state != TimeWait {
 		i.InFlight = int(c.sndMax.From(c.sndUna))

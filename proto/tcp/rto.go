@@ -148,7 +148,11 @@ func (c *Conn) retransmitExpired(now Time) {
 		c.rtxAt = c.retransmitAt(now)
 		return
 	}
-	c.congestion.TimedOut(now, int(c.sndMax.From(c.sndUna)))
+	if c.backoff == 1 {
+		c.congestion.Reduce(now, int(c.sndMax.From(c.sndUna)))
+	}
+	c.congestion.Collapse()
+	c.window = c.congestion.Window()
 	c.sndNxt = c.sndUna
 	c.send.rewind()
 	c.rtxAt = c.retransmitAt(now)
