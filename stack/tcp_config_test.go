@@ -11,8 +11,8 @@ import (
 func TestTCPConfig(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{TCP: stack.TCPConfig{MinRTO: 300 * time.Millisecond, TimeWait: time.Hour}})
 	client, server := connect(t, a, b, stack.TCPOptions{})
-	if rto := client.Info().RTO; rto != 300*time.Millisecond {
-		t.Errorf("RTO %v", rto)
+	if i := client.Info(); i.RTO != i.RTT+max(300*time.Millisecond, 4*i.RTTVar) {
+		t.Errorf("RTO %v with a round trip of %v", i.RTO, i.RTT)
 	}
 	client.CloseWrite()
 	server.CloseWrite()

@@ -1,7 +1,8 @@
 package tcp
 
 import (
-	"github.com/unet-go/unet/proto/tcp/seq"
+	"time"
+
 	"github.com/unet-go/unet/wire"
 )
 
@@ -74,6 +75,7 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 		c.finAcked = true
 		c.notify(Drained)
 	}
+	c.acknowledgeSpans(now, s, s.ack)
 	c.sndUna = s.ack
 	if c.sndNxt.Before(c.sndUna) {
 		c.sndNxt = c.sndUna
@@ -89,8 +91,10 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 		if c.send.returned != returned {
 			c.notify(Returned)
 		}
-		c.congestion.Acked(now, Acked{Bytes: int(n), InFlight: int(inFlight), Round: timing && !c.timing})
-		c.window = c.congestion.Window()
+		if c.phase != recovering {
+			c.congestion.Acked(now, Acked{int(n), int(inFlight), time.Duration(c.rack.rtt), timing && !c.timing})
+			c.window = c.congestion.Window()
+		}
 		if c.wantsWrite && c.writable() {
 			c.wantsWrite = false
 			c.notify(Writable)
@@ -99,25 +103,9 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 	c.progressAt = now
 	// RFC 6298, sections 5.2 and 5.3.
 	if c.rtxAt = Never; c.sndUna != c.sndMax {
-		c.rtxAt = c.retransmitAt(now)
+		c.startRetransmit(now)
 	}
 	if c.persisting {
 		c.stopPersist(now)
-	}
-}
-
-// noteSack keeps what the peer says it has, for whoever recovers from loss.
-func (c *Conn) noteSack(s *segment) {
-	c.table.counts[SackReceived]++
-	c.peerSacks = 0
-	for i, b := range s.options.SACK[:s.options.SACKBlocks] {
-		l, r := seq.New(b.Left), seq.New(b.Right)
-		if i == 0 && l.Before(r) && r.AtOrBefore(s.ack) {
-			c.duplicate(l)
-		}
-		if l.Before(r) && l.AtOrAfter(s.ack) && r.AtOrBefore(c.sndMax) {
-			c.peerSack[c.peerSacks] = b
-			c.peerSacks++
-		}
 	}
 }

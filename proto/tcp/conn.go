@@ -79,6 +79,7 @@ type Conn struct {
 	timing      bool // a segment is timed
 	sampled     bool // srtt means something
 	persisting  bool // the retransmission timer is the persist timer
+	rtxFor      rtxPurpose
 	probeDue    bool // a window probe is to be sent
 	keepDue     bool // a keepalive probe is to be sent
 	flushed     bool // corked bytes may leave
@@ -101,10 +102,12 @@ type Conn struct {
 	maxSndWnd      uint32 // the largest that sndWnd has been
 	timedSeq       seq.Number
 	send           sendQueue
-	mss            int // most text in a segment, bytes, after the timestamps
-	window         int // bytes that may be in flight
-	congestion     Congestion
-	cubic          cubic // is congestion, unless Config.NewCongestion says otherwise
+	board          scoreboard
+	recovery
+	mss        int // most text in a segment, bytes, after the timestamps
+	window     int // bytes that may be in flight
+	congestion Congestion
+	cubic      cubic // is congestion, unless Config.NewCongestion says otherwise
 
 	// Receive sequence space. RCV.WND is rcvAdv - RCV.NXT.
 	rcvNxt      seq.Number
@@ -125,6 +128,9 @@ type Conn struct {
 
 	// Retransmission, rto.go.
 	srtt, rttvar, rto time.Duration
+	minRTT            time.Duration // of the last ten seconds or so
+	minRTTAt          Time
+	rack              rack
 	patience          time.Duration // a minimum of rto that the peer has taught us
 	timedAt           Time
 	progressAt        Time // when SND.UNA last moved, or something was first in flight
@@ -142,9 +148,7 @@ type Conn struct {
 	listNext, listPrev *Conn      // on a list of its listener
 	passive            bool       // began in LISTEN
 	synRetries         uint8
-	peerMSS            uint16                             // as offered
-	peerSack           [wire.MaxSACKBlocks]wire.SACKBlock // of the last acknowledgment
-	peerSacks          uint8
+	peerMSS            uint16 // as offered
 	challengeTokens    uint8
 	errTaken           bool          // Write has returned err
 	err                syscall.Errno // why the connection is over
@@ -157,6 +161,7 @@ type connStats struct {
 	bytesIn, bytesOut                 uint64
 	bytesRetransmitted, retransmitted uint64
 	timeouts, duplicateAcks           uint64
+	recoveries                        uint64
 	outOfOrder                        uint64
 }
 
@@ -245,7 +250,9 @@ func (c *Conn) setMSS() {
 	c.mss = max(mss, 1)
 	if c.congestion != nil {
 		c.congestion.SetMSS(c.mss)
-		c.window = c.congestion.Window()
+		if c.phase != recovering {
+			c.window = c.congestion.Window()
+		}
 	}
 }
 
@@ -277,6 +284,8 @@ func (c *Conn) becomeEstablished(now Time) {
 		c.congestion = &c.cubic
 	}
 	c.window = c.congestion.Window()
+	c.recoverSeq = c.iss
+	c.rack.end, c.rack.fack, c.rack.patience = c.sndUna, c.sndUna, 1
 	c.state = Established
 	if c.finQueued {
 		c.state = FinWait1
@@ -319,6 +328,7 @@ func (c *Conn) finish(state State) {
 	c.state = state
 	t.remove(c)
 	c.send.clear(&t.pool)
+	c.board.clear(&t.spans)
 	c.outOfOrder.clear(&t.pool)
 	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt = Never, Never, Never, Never, Never
 	c.ackNow, c.keepDue, c.probeDue = false, false, false

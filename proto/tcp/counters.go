@@ -58,15 +58,19 @@ const (
 	TimeWaitGone // of those, given up early because there were too many
 	TimeWaitUsed // of those, replaced by a new connection (RFC 6191)
 
-	Timeouts       // of the retransmission timer
-	WindowProbes   // sent to a closed window
-	KeepAlives     // probes sent
-	Copied         // segments whose text was copied because their frame could not be kept
-	Placed         // segments whose text went straight into the reader's memory
-	IcmpErrors     // that were about a segment in flight
-	IcmpUnmatched  // that were about nothing that a connection has sent
-	SackReceived   // segments with SACK blocks
-	numberOfCounts // not a counter
+	Timeouts         // of the retransmission timer
+	FastRecoveries   // losses that were found before that
+	RecoveriesUndone // after either, because nothing was lost
+	DuplicateSacks   // D-SACKs: the peer has received something twice
+	SackIgnored      // SACK blocks that would have torn a connection's scoreboard into too many pieces
+	WindowProbes     // sent to a closed window
+	KeepAlives       // probes sent
+	Copied           // segments whose text was copied because their frame could not be kept
+	Placed           // segments whose text went straight into the reader's memory
+	IcmpErrors       // that were about a segment in flight
+	IcmpUnmatched    // that were about nothing that a connection has sent
+	SackReceived     // segments with SACK blocks
+	numberOfCounts   // not a counter
 )
 
 var counterNames = [numberOfCounts]string{
@@ -84,7 +88,9 @@ var counterNames = [numberOfCounts]string{
 	CookiesAccepted: "cookies_accepted", CookiesBad: "cookies_bad", AcceptOverflows: "accept_overflows",
 	ActiveOpens: "active_opens", PassiveOpens: "passive_opens", Handshakes: "handshakes", Failed: "failed",
 	TimeWaits: "time_waits", TimeWaitGone: "time_wait_gone", TimeWaitUsed: "time_wait_used",
-	Timeouts: "timeouts", WindowProbes: "window_probes", KeepAlives: "keep_alives", Copied: "copied",
+	Timeouts: "timeouts", FastRecoveries: "fast_recoveries", RecoveriesUndone: "recoveries_undone",
+	DuplicateSacks: "duplicate_sacks", SackIgnored: "sack_ignored",
+	WindowProbes: "window_probes", KeepAlives: "keep_alives", Copied: "copied",
 	Placed: "placed", IcmpErrors: "icmp_errors", IcmpUnmatched: "icmp_unmatched", SackReceived: "sack_received",
 }
 

@@ -78,13 +78,15 @@
 //
 // Queues are made of chunks of 4 KiB out of one pool for the table. A queue that
 // is empty has none, so an idle connection is its struct and its place in the
-// table: under a kilobyte.
+// table: a little over a kilobyte. Spans of the scoreboard are there while something is
+// in flight; a request that is answered makes none.
 //
 // # Bounds
 //
 // SendBuffer and ReceiveBuffer bound the queues of a connection, Config.Memory
 // all of them; beyond it text is dropped and comes again. Text out of order has
-// at most twice the chunks that a window of it needs. A listener has at most
+// at most twice the chunks that a window of it needs. A scoreboard has at most some
+// thousand spans, whatever SACK blocks come. A listener has at most
 // SynQueue connections in SYN-RECEIVED; beyond, it answers with SYN cookies and
 // remembers nothing. When AcceptQueue are waiting, SYNs are dropped and handshakes
 // held back, as Linux does by default, so that the peer tries again. Records in
@@ -101,11 +103,35 @@
 // nanoseconds, with a minimum of 5 ms instead of a second ([DefaultMinRTO]). A
 // timeout that was backed off stays so until something is timed again, and a
 // connection whose peer turns out to delay its acknowledgments for longer gets a
-// longer minimum. After a timeout everything is sent again from SND.UNA on. That
-// is all the recovery there is: nothing is ever lost, but finding a loss sooner
-// and sending only what is missing has yet to come. Its place is retransmitExpired
-// and checkAck, with the SACK blocks that noteSack keeps. What may be in flight is
-// for [Congestion] to decide: CUBIC, or Reno.
+// longer minimum. After a timeout everything is taken for lost, also what the peer has
+// said it has, and is sent again from SND.UNA on.
+//
+// # Loss
+//
+//	ACK, SACK ──▶ scoreboard ──▶ what is lost? ──▶ phase ──▶ window ──▶ planAgain
+//	              what was sent,  rack.go: time;    open,      PRR, or    first what is
+//	              when, and its   without SACK      recovering, congestion lost, then
+//	              fate            duplicates        collapsed  control    what is new
+//
+// A loss is found before the timer runs out. The scoreboard has what is in flight, in
+// spans that were sent at about the same time. Something that was sent a round trip
+// before what has arrived, and a quarter of one for reordering, is lost (RACK, RFC
+// 8985); with three segments above it there is no such patience, until something has
+// turned out to be only late. So retransmissions that are lost again are found too. A
+// peer without SACK has three duplicate ACKs and partial ones to tell it by (NewReno,
+// RFC 6582).
+//
+// The first loss of a window begins a recovery. Congestion control is told once and
+// names a target; proportional rate reduction (RFC 9937) lets so much go with each ACK
+// that at the end this is what is in flight. A timeout begins one too, from a
+// window of one segment. Both end when what was in flight at their beginning is
+// acknowledged.
+//
+// A recovery that was a mistake is undone: the timestamp of an ACK says that the
+// first transmission has arrived (RFC 3522), or D-SACKs have told of all that was sent
+// again. The window is then what it was before.
+//
+// What may be in flight is for [Congestion] to decide: CUBIC (RFC 9438), or Reno.
 //
 // # When text leaves, and when ACKs do
 //
@@ -122,7 +148,8 @@
 //	ack.go        acknowledging and being acknowledged
 //	text.go       text that is received, the window; outoforder.go, what comes too early
 //	emit.go       what is sent next, and writing it
-//	rto.go        retransmission, persist and keepalive
+//	rto.go        the timers of retransmission, persist and keepalive
+//	scoreboard.go what is in flight; rack.go, what of it is lost; recovery.go
 //	congestion.go what may be in flight; cubic.go
 //	write.go      the application's side; read.go
 //	conn.go       the connection; table.go, all of them; lists.go, timers.go

@@ -11,7 +11,8 @@ const (
 	nothing action = iota
 	sendReset
 	sendSyn
-	sendText // perhaps with a FIN, perhaps only that
+	sendText  // perhaps with a FIN, perhaps only that
+	sendAgain // likewise, the first that was lost
 	sendProbe
 	sendAck
 	sendKeepAlive
@@ -40,6 +41,12 @@ func (c *Conn) makePlan() plan {
 		}
 	case FinWait2:
 	default:
+		if c.board.lost > 0 {
+			if p := c.planAgain(); p.action != nothing {
+				return p
+			}
+			break
+		}
 		if c.send.cursor == nil && !c.finQueued {
 			break // all has been sent
 		}
@@ -72,7 +79,7 @@ func (c *Conn) planText() plan {
 	if unsent <= 0 && !finDue {
 		return plan{}
 	}
-	window := min(int(c.sndWnd), c.window) - inFlight
+	window := min(int(c.sndWnd)-inFlight, c.window-c.pipe())
 	n := max(0, min(unsent, c.mss, window))
 	p := plan{text: n, fin: finDue && n == unsent && window > n}
 	switch {
@@ -151,6 +158,8 @@ func (c *Conn) Emit(now Time, b []byte) int {
 		n = c.emitSyn(now, &h, b)
 	case sendText:
 		n = c.emitText(now, &h, b, c.next.text, c.next.fin)
+	case sendAgain:
+		n = c.emitAgain(now, &h, b, c.next.text, c.next.fin)
 	case sendProbe:
 		n = c.emitProbe(now, &h, b)
 	case sendAck:
@@ -256,9 +265,7 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
 // emitText writes n bytes of text, and a FIN if that follows.
 func (c *Conn) emitText(now Time, h *header, b []byte, n int, fin bool) int {
 	c.putOptions(now, h, b)
-	// SACK blocks, and a frame that is short, take room from the text.
-	room := min(len(b), c.mss+wire.TCPHeaderLen+c.timestampsLen()) - h.len
-	if n > room {
+	if room := c.room(h, b); n > room {
 		n, fin = room, false
 	}
 	h.fields.Seq = c.sndNxt.Uint32()
@@ -276,6 +283,12 @@ func (c *Conn) emitText(now Time, h *header, b []byte, n int, fin bool) int {
 	c.acked()
 	c.probeDue = false
 	return c.putHeader(h, b, h.len+n)
+}
+
+// room is for how much text there is in b. SACK blocks, and a frame that is short,
+// take from it.
+func (c *Conn) room(h *header, b []byte) int {
+	return min(len(b), c.mss+wire.TCPHeaderLen+c.timestampsLen()) - h.len
 }
 
 func (c *Conn) timestampsLen() int {
@@ -307,7 +320,9 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 		c.stat.retransmitted++
 	}
 	t.counts[BytesSent] += uint64(n - again)
+	c.noteSent(now)
 	c.sndNxt = next
+	c.prrOut += n
 	if next.After(c.sndMax) {
 		c.sndMax = next
 		if again == 0 {
@@ -319,7 +334,7 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 		c.persisting, c.backoff, c.rtxAt = false, 0, Never
 	}
 	if c.rtxAt == Never { // RFC 6298, section 5.1
-		c.rtxAt = c.retransmitAt(now)
+		c.startRetransmit(now)
 	}
 }
 

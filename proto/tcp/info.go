@@ -22,13 +22,15 @@ type Info struct {
 	Unsent           int // written, not yet sent
 	Buffered         int // received, not yet read
 	OutOfOrder       int // received out of order
-	PeerSACK         int // blocks in the last acknowledgment that had any
+	Sacked           int // of InFlight, what the peer has out of order
+	Lost             int // of InFlight, what is to be sent again
 
 	SegmentsReceived, SegmentsSent uint64
 	BytesReceived, BytesAcked      uint64
 	BytesRetransmitted             uint64
 	Retransmissions                uint64 // segments
 	Timeouts                       uint64
+	Recoveries                     uint64 // fast ones
 	DuplicateAcks                  uint64
 	OutOfOrderSegments             uint64
 
@@ -43,11 +45,11 @@ func (c *Conn) Info() Info {
 		SendScale: c.sndScale, ReceiveScale: c.rcvScale, SendMSS: c.mss, ReceiveMSS: c.rcvMSS(),
 		RTT: c.srtt, RTTVar: c.rttvar, RTO: c.rto, Backoff: int(c.backoff),
 		SendWindow: c.sndWnd, ReceiveWindow: c.rcvAdv.From(c.rcvNxt),
-		CongestionWindow: c.window, Buffered: c.recv.bytes, PeerSACK: int(c.peerSacks),
+		CongestionWindow: c.window, Buffered: c.recv.bytes, Sacked: c.board.sacked, Lost: c.board.lost,
 		SegmentsReceived: c.stat.segmentsIn, SegmentsSent: c.stat.segmentsOut,
 		BytesReceived: c.stat.bytesIn, BytesAcked: c.stat.bytesOut,
 		BytesRetransmitted: c.stat.bytesRetransmitted, Retransmissions: c.stat.retransmitted,
-		Timeouts: c.stat.timeouts, DuplicateAcks: c.stat.duplicateAcks, OutOfOrderSegments: c.stat.outOfOrder,
+		Timeouts: c.stat.timeouts, Recoveries: c.stat.recoveries, DuplicateAcks: c.stat.duplicateAcks, OutOfOrderSegments: c.stat.outOfOrder,
 		SoftErr: c.SoftErr(),
 	}
 	if c.state != Closed && c.state != TimeWait {

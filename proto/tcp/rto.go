@@ -30,7 +30,7 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 	switch {
 	case c.timing && s.ack.AtOrAfter(c.timedSeq):
 		c.timing = false
-		c.sample(time.Duration(now - c.timedAt))
+		c.sample(now, time.Duration(now-c.timedAt))
 		return true
 	case c.backoff > 0 && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
 		ms := int32(c.timestamp(now) - s.tsEcr)
@@ -39,7 +39,7 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 		case ms < 0: // not a timestamp of ours
 			return false
 		case int32(s.tsEcr-c.retransmitTS) >= 0:
-			c.sample(rtt)
+			c.sample(now, rtt)
 		default:
 			c.bePatient(rtt)
 		}
@@ -67,8 +67,13 @@ func (c *Conn) bePatient(d time.Duration) {
 	c.rto = max(c.rto, c.patience)
 }
 
-// sample is RFC 6298, sections 2.2 to 2.5.
-func (c *Conn) sample(r time.Duration) {
+// sample is RFC 6298, sections 2.2 to 2.5, but that the minimum is what the timeout
+// leaves beyond the round trip, as in Linux: on a long path that does not vary, what is
+// lost should be found by what follows it, and that may take a little longer.
+func (c *Conn) sample(now Time, r time.Duration) {
+	if r <= c.minRTT || !c.sampled || now-c.minRTTAt > minRTTWindow {
+		c.minRTT, c.minRTTAt = r, now
+	}
 	if !c.sampled {
 		c.sampled = true
 		c.srtt, c.rttvar = r, r/2
@@ -77,7 +82,7 @@ func (c *Conn) sample(r time.Duration) {
 		c.srtt += (r - c.srtt) / 8
 	}
 	cfg := &c.table.cfg
-	c.rto = min(max(c.srtt+max(clockGranularity, 4*c.rttvar), cfg.MinRTO, c.patience), cfg.MaxRTO)
+	c.rto = min(max(c.srtt+max(clockGranularity, 4*c.rttvar, cfg.MinRTO), c.patience), cfg.MaxRTO)
 }
 
 // startTiming times the segment that ends at SND.NXT, if none is timed.
@@ -91,6 +96,19 @@ func (c *Conn) startTiming(now Time) {
 // 5.5).
 func (c *Conn) timeout() time.Duration {
 	return min(c.rto<<min(c.backoff, 20), c.table.cfg.MaxRTO)
+}
+
+// rtxPurpose is what the retransmission timer is for. It is the persist timer too.
+type rtxPurpose uint8
+
+const (
+	forTimeout    rtxPurpose = iota
+	forReordering            // to look for losses again, rack.go
+)
+
+// startRetransmit starts the retransmission timer from now.
+func (c *Conn) startRetransmit(now Time) {
+	c.rtxAt, c.rtxFor = c.retransmitAt(now), forTimeout
 }
 
 // retransmitAt is when the retransmission timer, started now, runs out: not after
@@ -118,8 +136,8 @@ func (c *Conn) giveUpAt() Time {
 }
 
 // retransmitExpired is the end of the retransmission timer: everything that is
-// not acknowledged is to be sent again, beginning with the first (RFC 6298,
-// section 5.4 and following). This is where a cleverer recovery has its place.
+// not acknowledged is lost, and is sent again beginning with the first (RFC 6298,
+// section 5.4 and following).
 func (c *Conn) retransmitExpired(now Time) {
 	t := c.table
 	if now >= c.giveUpAt() {
@@ -131,8 +149,7 @@ func (c *Conn) retransmitExpired(now Time) {
 	if c.sndWnd == 0 && c.state.synchronized() {
 		// Not lost, but not wanted: the window has closed behind it.
 		c.persisting = true
-		c.sndNxt = c.sndUna
-		c.send.rewind()
+		c.sendAll()
 		c.persistExpired(now)
 		return
 	}
@@ -148,14 +165,28 @@ func (c *Conn) retransmitExpired(now Time) {
 		c.rtxAt = c.retransmitAt(now)
 		return
 	}
-	if c.backoff == 1 {
+	// A timeout in fast recovery, or after one with nothing acknowledged since, is not
+	// another sign of congestion.
+	if c.phase == open || c.phase == collapsed && c.backoff == 1 {
 		c.congestion.Reduce(now, int(c.sndMax.From(c.sndUna)))
+		c.leaveOpen(collapsed)
 	}
+	c.phase, c.recoverSeq = collapsed, c.sndNxt
 	c.congestion.Collapse()
+	c.window = c.congestion.Window()
+	c.dupAcks = 0
+	c.complete()
+	c.board.forget(&t.spans, c.sndUna) // RFC 2018, section 8: the peer may have, too
+	c.rtxAt = c.retransmitAt(now)
+}
+
+// sendAll makes what is in flight something that was never sent.
+func (c *Conn) sendAll() {
+	c.board.clear(&c.table.spans)
+	c.phase, c.undoable = open, false
 	c.window = c.congestion.Window()
 	c.sndNxt = c.sndUna
 	c.send.rewind()
-	c.rtxAt = c.retransmitAt(now)
 }
 
 // The persist timer (RFC 9293, section 3.8.6.1) is the retransmission timer
@@ -168,7 +199,7 @@ func (c *Conn) startPersist(now Time) {
 		c.persisting = true
 		c.backoff = 0
 		c.progressAt = now
-		c.rtxAt = c.retransmitAt(now)
+		c.startRetransmit(now)
 	}
 }
 
@@ -176,7 +207,7 @@ func (c *Conn) stopPersist(now Time) {
 	c.persisting, c.probeDue = false, false
 	c.backoff = 0
 	if c.rtxAt = Never; c.sndUna != c.sndMax {
-		c.rtxAt = c.retransmitAt(now)
+		c.startRetransmit(now)
 	}
 }
 

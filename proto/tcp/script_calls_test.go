@@ -120,9 +120,17 @@ func (r *runner) call(w []string) {
 		r.accepts = 0
 	case "err":
 		r.result([]string{"", "", "=", w[1]}, 0, r.c.Err())
-	case "peersack":
-		if int(r.c.peerSacks) != arg {
-			r.fatalf("%d blocks", r.c.peerSacks)
+	case "sacked":
+		if got := r.c.Info().Sacked; got != arg {
+			r.fatalf("%d", got)
+		}
+	case "lost":
+		if got := r.c.Info().Lost; got != arg {
+			r.fatalf("%d", got)
+		}
+	case "window":
+		if got := r.c.Info().CongestionWindow; got != arg {
+			r.fatalf("%d", got)
 		}
 	case "other":
 		r.other(w[1])

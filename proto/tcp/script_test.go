@@ -21,6 +21,7 @@ import (
 //	read 100 = 50 | EOF | none | ECONNRESET
 //	state ESTABLISHED         the engine's state; TIME-WAIT also if only a record is left
 //	count resets_sent 1       a counter
+//	window 7000               the congestion window; sacked, lost: what the scoreboard knows
 //	events readable connected what NextEvent has told since the last such line
 //	hold, go                  what is ready is not emitted, or is again
 //	timer 5ms                 the connection's next timer, from now
@@ -174,7 +175,9 @@ func (r *runner) run(w []string) {
 		r.expect(w[1:])
 		return
 	}
-	if w[0] != "state" && w[0] != "count" && w[0] != "events" && w[0] != "established" && w[0] != "state-of-pair" {
+	switch w[0] {
+	case "state", "count", "events", "established", "state-of-pair", "window", "sacked", "lost":
+	default:
 		r.nothingElse()
 	}
 	switch {

@@ -111,15 +111,17 @@ func TestOptionsAgreed(t *testing.T) {
 			listen
 			< S 0:0 sackok
 			> SA 0:0 ack 1
+			+1ms
 			< A 1:0 ack 1
 			accept
 			write 100
 			> PA 1:100 ack 1
 			write 100
 			> PA 101:100 ack 1
+			+1ms
 			< A 1:0 ack 1 sack 101-201,150-900,300-200
 			count sack_received 1
-			peersack 1`},
+			sacked 100`},
 	})
 }
 

@@ -52,10 +52,27 @@ func (q *sendQueue) lend(p *pool, data []byte) {
 // copyOut copies the next len(dst) bytes to dst, advances the cursor past them,
 // and returns their unfolded sum. They must be there.
 func (q *sendQueue) copyOut(dst []byte) (sum uint64) {
+	sum, q.cursor, q.offset = copyBlocks(dst, q.cursor, q.offset)
+	return sum
+}
+
+// copyAt copies the len(dst) bytes that begin at the byte at and returns their unfolded
+// sum. They must be there.
+func (q *sendQueue) copyAt(dst []byte, at int) (sum uint64) {
+	b := q.head
+	for b != nil && at >= len(b.data) {
+		at -= len(b.data)
+		b = b.next
+	}
+	sum, _, _ = copyBlocks(dst, b, at)
+	return sum
+}
+
+// copyBlocks copies what begins at offset in b, and returns where it ends.
+func copyBlocks(dst []byte, b *block, offset int) (sum uint64, end *block, at int) {
 	odd := false
 	for len(dst) > 0 {
-		b := q.cursor
-		src := b.data[q.offset:]
+		src := b.data[offset:]
 		if len(src) > len(dst) {
 			src = src[:len(dst)]
 		}
@@ -66,11 +83,11 @@ func (q *sendQueue) copyOut(dst []byte) (sum uint64) {
 		}
 		odd = odd != (len(src)%2 == 1)
 		dst = dst[len(src):]
-		if q.offset += len(src); q.offset == len(b.data) {
-			q.cursor, q.offset = b.next, 0
+		if offset += len(src); offset == len(b.data) {
+			b, offset = b.next, 0
 		}
 	}
-	return sum
+	return sum, b, offset
 }
 
 // rewind sets the cursor back to the first byte.

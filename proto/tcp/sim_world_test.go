@@ -28,6 +28,7 @@ type world struct {
 	hosts [2]*simHost
 	lines [2]*fate.Line[[]byte] // by who sends
 	link  linkModel             // what both lines are made with, unless impair has been called
+	lost  uint64                // segments with text that the link has lost
 	trace []string
 
 	restless bool // the lines change while they are used
@@ -119,6 +120,9 @@ func (w *world) send(from int, b []byte) {
 	w.note("%d > %s", from, describe(b))
 	if f := w.line(from).Send(time.Duration(w.now), fate.Frame{Size: len(b)}, bytes.Clone(b)); f.Lost != fate.Arrives {
 		w.note("%d > lost", from)
+		if len(wire.TCP(b).Payload()) > 0 {
+			w.lost++
+		}
 	}
 }
 
@@ -282,6 +286,8 @@ func (c *Conn) invariant() string {
 		return "in the table in " + c.state.String()
 	case c.state.synchronized() && c.inTable && c.sndUna != c.sndMax && c.rtxAt == Never:
 		return "something in flight and no timer"
+	case c.state.synchronized() && c.inTable && c.sndUna == c.sndMax && c.rtxAt != Never && !c.persisting:
+		return "nothing in flight and a timer"
 	case c.inTable && c.queuedAt > c.earliestTimer():
 		return "a timer before the heap's entry"
 	case c.inTable && c.next != c.makePlan() || c.onReady != (c.next.action != nothing):
@@ -300,6 +306,9 @@ func (c *Conn) invariant() string {
 			return fmt.Sprintf("cursor at %d, SND.NXT at %d", off, in)
 		}
 	}
+	if msg := c.scoreboardInvariant(); msg != "" {
+		return msg
+	}
 	end := c.rcvNxt
 	chunks := 0
 	for b := c.outOfOrder.head; b != nil; b = b.next {
@@ -314,6 +323,48 @@ func (c *Conn) invariant() string {
 	}
 	if end.After(c.rcvAdv) || chunks != c.outOfOrder.chunks {
 		return "out-of-order queue beyond the window"
+	}
+	return ""
+}
+
+// scoreboardInvariant says what is wrong with the scoreboard.
+func (c *Conn) scoreboardInvariant() string {
+	b := &c.board
+	if b.head == nil {
+		if b.tail != nil || b.spans != 0 || b.sacked != 0 || b.lost != 0 {
+			return "an empty scoreboard that is not"
+		}
+		return ""
+	}
+	spans, nSacked, nLost := 0, 0, 0
+	start := c.sndUna
+	for s := b.head; s != nil; start, s = s.end, s.next {
+		n := int(s.end.From(start))
+		switch {
+		case !start.Before(s.end):
+			return "an empty span"
+		case s.marks&(sacked|lost) == sacked|lost:
+			return "a span is both lost and not"
+		case s.marks&sacked != 0:
+			nSacked += n
+		case s.marks&lost != 0:
+			nLost += n
+		}
+		if spans++; s.next == nil && (s != b.tail || s.end.After(c.sndNxt)) {
+			return "the end of the scoreboard"
+		}
+	}
+	switch {
+	case spans != b.spans || spans > 2*maxSpans:
+		return fmt.Sprintf("%d spans, counted %d", spans, b.spans)
+	case nSacked != b.sacked || nLost != b.lost:
+		return fmt.Sprintf("%d sacked and %d lost, counted %d and %d", nSacked, nLost, b.sacked, b.lost)
+	case b.guessed < 0 || b.guessed > 0 && c.sack:
+		return fmt.Sprintf("%d guessed", b.guessed)
+	case c.phase == open && b.lost > 0:
+		return "lost, and nothing is recovered"
+	case c.phase != open && c.isRecovered():
+		return "recovered, and it goes on"
 	}
 	return ""
 }

@@ -192,14 +192,22 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 	if s.trimmed {
 		c.ackNow = true
 	}
-	if s.options.SACKBlocks > 0 && c.sack {
-		c.noteSack(s)
-	}
+	before := c.sndUna
+	c.board.delivered = 0
 	if s.ack.After(c.sndUna) {
 		c.acknowledged(now, s)
 	} else if s.ack == c.sndUna && len(s.text) == 0 && c.sndUna != c.sndMax && s.window<<c.sndScale == c.sndWnd {
 		t.counts[DuplicateAcks]++ // RFC 5681, section 2, but for the FIN
 		c.stat.duplicateAcks++
+		if !c.sack {
+			c.duplicateAck()
+		}
+	}
+	if s.options.SACKBlocks > 0 && c.sack {
+		c.noteSack(now, s)
+	}
+	if c.board.sacked > 0 || c.dupAcks > 0 || c.phase != open {
+		c.recover(now, s, before)
 	}
 	if s.ack.AtOrAfter(c.sndUna) && (c.sndWL1.Before(s.seq) || c.sndWL1 == s.seq && c.sndWL2.AtOrBefore(s.ack)) {
 		c.setSendWindow(now, s.window<<c.sndScale)

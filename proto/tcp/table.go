@@ -17,6 +17,7 @@ type Table struct {
 	listeners map[uint16]*Listener
 	waits     timeWaits
 	pool      pool
+	spans     spanPool
 	timers    timerHeap
 	counts    [numberOfCounts]uint64
 

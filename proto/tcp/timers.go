@@ -130,7 +130,7 @@ func (t *Table) LinkUp(now Time) {
 	for _, c := range slices.Clone(t.timers) {
 		if c := c.conn; c.backoff > 0 && c.rtxAt != Never && c.rtxAt > now {
 			c.backoff = 0
-			c.rtxAt = now
+			c.rtxAt, c.rtxFor = now, forTimeout
 			t.timers.schedule(c)
 		}
 	}
@@ -150,9 +150,12 @@ func (c *Conn) expire(now Time) {
 		c.flushed = true
 	}
 	if now >= c.rtxAt {
-		if c.persisting {
+		switch {
+		case c.persisting:
 			c.persistExpired(now)
-		} else {
+		case c.rtxFor == forReordering:
+			c.reorderExpired(now)
+		default:
 			c.retransmitExpired(now)
 		}
 	}

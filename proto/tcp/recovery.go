@@ -1,0 +1,298 @@
+package tcp
+
+import (
+	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
+)
+
+// Recovery from loss. What is lost is found by rack.go or, if the peer has no SACK, by
+// three duplicate ACKs (RFC 5681, RFC 6582); the scoreboard knows it, and planText sends
+// it again before anything new. Here is what follows from that: how much may be sent
+// meanwhile, when it is over, and what if it was a mistake.
+
+// phase says what becomes of a loss.
+type phase uint8
+
+const (
+	open       phase = iota // nothing is lost
+	recovering              // fast recovery, until recoverSeq is acknowledged
+	collapsed               // after a timeout, likewise
+)
+
+// recovery is the state of one.
+type recovery struct {
+	phase      phase
+	dupAcks    uint8      // in a row: with SACK, ACKs that told of something new
+	undoable   bool       // nobody has shown yet that it was needed
+	resent     bool       // something has been sent again since it began
+	recoverSeq seq.Number // SND.NXT when it began
+	undoSeq    seq.Number // SND.UNA when it began
+	undoTS     uint32     // our timestamp when something was first sent again
+	unproved   int        // numbers that were sent again and that no D-SACK has told of
+
+	// Proportional rate reduction (RFC 9937).
+	prrDelivered, prrOut, prrFlight int
+}
+
+// leaveOpen is the way out of the phase open. flight is what was not acknowledged.
+func (c *Conn) leaveOpen(p phase) {
+	c.phase = p
+	c.recoverSeq, c.undoSeq = c.sndNxt, c.sndUna
+	c.undoable, c.resent, c.unproved = true, false, 0
+}
+
+// enterRecovery begins fast recovery: the ACK in hand has shown a loss.
+func (c *Conn) enterRecovery(now Time) {
+	b := &c.board
+	flight := int(c.sndNxt.From(c.sndUna))
+	c.leaveOpen(recovering)
+	c.table.counts[FastRecoveries]++
+	c.stat.recoveries++
+	c.congestion.Reduce(now, flight)
+	c.prrDelivered, c.prrOut = 0, 0
+	c.prrFlight = max(flight-b.sacked+b.delivered, 1)
+}
+
+// reduceRate is RFC 9937, section 6.2: the window that an ACK of that much makes,
+// so that at the end what is in flight is the target of congestion control. safe
+// says that the ACK has advanced SND.UNA and shown no further loss.
+func (c *Conn) reduceRate(delivered int, safe bool) {
+	target, pipe := c.congestion.Window(), c.pipe()
+	c.prrDelivered += delivered
+	n := 0
+	if pipe > target {
+		n = (c.prrDelivered*target+c.prrFlight-1)/c.prrFlight - c.prrOut
+	} else {
+		n = max(c.prrDelivered-c.prrOut, delivered)
+		if safe {
+			n += c.mss
+		}
+		n = min(n, target-pipe)
+	}
+	if c.prrOut == 0 { // fast retransmit
+		n = max(n, c.mss)
+	}
+	c.window = pipe + max(n, 0)
+}
+
+// recover is called for each ACK while something is not as it should be, once the
+// scoreboard knows all that the ACK says. before was SND.UNA.
+func (c *Conn) recover(now Time, g *segment, before seq.Number) {
+	b := &c.board
+	advanced := c.sndUna != before
+	if advanced {
+		c.dupAcks = 0
+		if c.undoable && c.resent && c.timestamps && int32(g.tsEcr-c.undoTS) < 0 {
+			c.undo() // the first transmission has arrived (RFC 3522)
+		}
+		if c.phase != open && c.isRecovered() {
+			c.endRecovery()
+		}
+	}
+	c.complete()
+	wait, lostBefore := Time(0), b.lost
+	if c.sack {
+		if b.delivered > 0 {
+			b.merge(&c.table.spans)
+			wait = c.detectLost(now)
+		}
+	} else {
+		c.detectWithoutSack(advanced)
+	}
+	if b.lost > 0 && c.phase == open {
+		c.enterRecovery(now)
+	}
+	if c.phase == recovering {
+		c.reduceRate(b.delivered, advanced && b.lost <= lostBefore)
+	}
+	c.waitForReordering(now, wait)
+}
+
+// waitForReordering starts the timer that looks for losses once more, in place of the
+// retransmission timer: that would run out later.
+func (c *Conn) waitForReordering(now, wait Time) {
+	if wait > 0 {
+		c.rtxAt, c.rtxFor = now+wait, forReordering
+	} else if c.rtxFor == forReordering && c.rtxAt != Never {
+		c.startRetransmit(now)
+	}
+}
+
+// reorderExpired is the end of that timer.
+func (c *Conn) reorderExpired(now Time) {
+	c.startRetransmit(now)
+	c.board.delivered = 0
+	c.complete()
+	wait := c.detectLost(now)
+	if c.board.lost > 0 && c.phase == open {
+		c.enterRecovery(now)
+	}
+	if c.phase == recovering {
+		c.reduceRate(0, false)
+	}
+	c.waitForReordering(now, wait)
+}
+
+// isRecovered reports whether all is acknowledged that was in flight when it began.
+func (c *Conn) isRecovered() bool { return c.sndUna.AtOrAfter(c.recoverSeq) }
+
+func (c *Conn) endRecovery() {
+	c.phase = open
+	c.dupAcks, c.board.guessed = 0, 0
+	c.rack.recovered()
+	c.window = c.congestion.Window()
+}
+
+// undo takes everything back: nothing was lost (RFC 4015, RFC 9438 section 4.9).
+func (c *Conn) undo() {
+	c.undoable = false
+	c.table.counts[RecoveriesUndone]++
+	c.congestion.Undo()
+	c.board.find()
+	c.rack.reordered = true
+	c.endRecovery()
+}
+
+// duplicateAck takes in a duplicate ACK of a peer without SACK: somewhere it has a
+// segment more.
+func (c *Conn) duplicateAck() {
+	b := &c.board
+	c.dupAcks = min(c.dupAcks+1, 250)
+	flight := int(c.sndNxt.From(c.sndUna))
+	b.guessed = max(0, min(b.guessed+c.mss, flight-b.lost-c.mss))
+	b.delivered = c.mss
+}
+
+// detectWithoutSack is fast retransmit, and NewReno's partial acknowledgments.
+func (c *Conn) detectWithoutSack(advanced bool) {
+	b := &c.board
+	if advanced { // of what it has only one segment can have been missing
+		known := min(b.guessed, max(0, b.delivered-c.mss))
+		b.guessed -= known
+		b.delivered -= known
+		if c.phase == open {
+			b.guessed = 0
+		}
+	}
+	// Right behind a recovery duplicates may be of what was sent again (RFC 6582,
+	// section 4.1).
+	fast := c.phase == open && c.dupAcks >= dupThresh && c.sndUna != c.recoverSeq
+	if s := b.head; s != nil && s.marks&lost == 0 && (fast || c.phase == recovering && advanced) {
+		if at := c.sndUna.Add(uint32(c.mss)); at.Before(s.end) {
+			b.split(&c.table.spans, s, at)
+		}
+		s.marks |= lost
+		b.lost += int(s.end.From(c.sndUna))
+		b.guessed = min(b.guessed, int(c.sndNxt.From(c.sndUna))-b.lost)
+	}
+}
+
+// noteSack takes in the SACK blocks of an ACK: what the peer has, and perhaps first
+// what has come twice (RFC 2883).
+func (c *Conn) noteSack(now Time, g *segment) {
+	c.table.counts[SackReceived]++
+	c.complete()
+	for i, k := range g.options.SACK[:g.options.SACKBlocks] {
+		l, r := seq.New(k.Left), seq.New(k.Right)
+		if !l.Before(r) {
+			continue
+		}
+		if i == 0 && r.AtOrBefore(g.ack) || i == 0 && g.options.SACKBlocks > 1 && within(g.options.SACK[1].Left, k.Left, k.Right, g.options.SACK[1].Right) {
+			c.duplicate(l)
+			c.twice(l, r)
+			continue
+		}
+		if l.AtOrAfter(c.sndUna) && r.AtOrBefore(c.sndNxt) {
+			c.sackSpans(now, g, l, r)
+		}
+	}
+	if c.board.delivered > 0 {
+		c.dupAcks = min(c.dupAcks+1, 250)
+	}
+}
+
+// within reports whether the four follow each other.
+func within(a, b, c, d uint32) bool {
+	return seq.New(a).AtOrBefore(seq.New(b)) && seq.New(c).AtOrBefore(seq.New(d))
+}
+
+// twice takes in that the peer has received a range twice. Once it has told so of all
+// that was sent again, nothing was lost.
+func (c *Conn) twice(l, r seq.Number) {
+	c.table.counts[DuplicateSacks]++
+	c.sackedTwice()
+	if !c.undoable || !c.resent || l.Before(c.undoSeq) || r.After(c.recoverSeq) {
+		return
+	}
+	if c.unproved -= int(r.From(l)); c.unproved <= 0 {
+		c.undo()
+	}
+}
+
+// planAgain is what is sent again next.
+func (c *Conn) planAgain() plan {
+	s, start := c.board.firstLost(c.sndUna)
+	at, length := int(start.From(c.sndUna)), int(s.end.From(start))
+	fin := at+length > c.send.bytes
+	if fin {
+		length--
+	}
+	n := min(length, c.mss)
+	if pipe := c.pipe(); pipe > 0 && pipe+n > c.window {
+		return plan{}
+	}
+	if n = min(n, int(c.sndWnd)-at); n < 0 || n == 0 && length > 0 {
+		return plan{}
+	}
+	return plan{action: sendAgain, text: n, fin: fin && n == length}
+}
+
+// emitAgain writes the first n bytes that were lost, and the FIN if that follows.
+func (c *Conn) emitAgain(now Time, h *header, b []byte, n int, fin bool) int {
+	c.putOptions(now, h, b)
+	if room := c.room(h, b); n > room {
+		n, fin = room, false
+	}
+	_, start := c.board.firstLost(c.sndUna)
+	at := int(start.From(c.sndUna))
+	h.fields.Seq = start.Uint32()
+	h.sum = addSums(h.sum, c.send.copyAt(b[h.len:h.len+n], at))
+	h.fields.Window = c.windowField()
+	if n > 0 && at+n == c.send.bytes {
+		h.fields.Flags |= wire.TCPPsh
+	}
+	length := n
+	if fin {
+		h.fields.Flags |= wire.TCPFin
+		length++
+	}
+	c.sentAgain(now, length, n)
+	c.acked()
+	return c.putHeader(h, b, h.len+n)
+}
+
+// sentAgain notes that the first n lost numbers have been sent again.
+func (c *Conn) sentAgain(now Time, n, text int) {
+	t, b := c.table, &c.board
+	s, start := b.firstLost(c.sndUna)
+	if end := start.Add(uint32(n)); end.Before(s.end) {
+		b.split(&t.spans, s, end)
+	}
+	s.marks, s.at = again, now
+	b.lost -= n
+	if b.spans > maxSpans/2 {
+		b.merge(&t.spans)
+	}
+	t.counts[BytesRetransmitted] += uint64(text)
+	c.stat.bytesRetransmitted += uint64(text)
+	c.stat.retransmitted++
+	c.timing = false // Karn
+	if !c.resent {
+		c.resent, c.undoTS = true, c.timestamp(now)
+	}
+	c.unproved += n
+	c.prrOut += n
+	if c.phase == recovering { // RFC 6675, section 6
+		c.startRetransmit(now)
+	}
+}

@@ -1,0 +1,250 @@
+package tcp
+
+import "github.com/unet-go/unet/proto/tcp/seq"
+
+// scoreboard is what has been sent and not acknowledged, from SND.UNA to SND.NXT, in
+// order: spans of sequence numbers that were sent at about the same time and share
+// their marks. What was sent last, at the time at, is not among the spans until
+// something later is sent or somebody looks at all of them, so that a request that is
+// answered makes none. What a peer can make of it by SACK blocks is bounded by maxSpans.
+type scoreboard struct {
+	head, tail *span
+	at         Time
+	spans      int
+	sacked     int // numbers that the peer has
+	lost       int // numbers that are to be sent again
+	guessed    int // numbers that the peer has by its duplicate ACKs, without SACK
+	delivered  int // numbers that the ACK in hand says the peer has, each once
+}
+
+// span begins where the one before ends, or at SND.UNA.
+type span struct {
+	next  *span
+	at    Time // when it was last sent
+	end   seq.Number
+	marks marks
+}
+
+type marks uint8
+
+const (
+	sacked marks = 1 << iota // the peer has it
+	lost                     // it is to be sent again
+	again                    // it has been sent again
+)
+
+// sentGrain is how finely times of sending are told apart: 2^-6 of a round trip, which
+// is a sixteenth of the least patience with reordering.
+const sentGrain = 6
+
+// maxSpans bounds a scoreboard: SACK blocks that would need more are ignored.
+const maxSpans = 1024
+
+// spanPool is the spans that a table does not use, a few for each connection that
+// has something in flight.
+type spanPool struct {
+	free *span
+	n    int
+}
+
+const maxFreeSpans = 4096
+
+func (p *spanPool) get() *span {
+	s := p.free
+	if s == nil {
+		return new(span)
+	}
+	p.free = s.next
+	p.n--
+	return s
+}
+
+func (p *spanPool) put(s *span) {
+	if p.n < maxFreeSpans {
+		s.next = p.free
+		p.free = s
+		p.n++
+	}
+}
+
+// noteSent notes that what begins at SND.NXT is being sent for the first time. What is
+// sent within 2^-sentGrain of a round trip counts as sent at once.
+func (c *Conn) noteSent(now Time) {
+	b := &c.board
+	if b.end(c.sndUna) != c.sndNxt {
+		if now-b.at <= Time(c.srtt>>sentGrain) {
+			return
+		}
+		b.append(&c.table.spans, b.at, c.sndNxt)
+	}
+	b.at = now
+}
+
+// end is where the spans end, and what was sent at the time b.at begins.
+func (b *scoreboard) end(una seq.Number) seq.Number {
+	if b.tail == nil {
+		return una
+	}
+	return b.tail.end
+}
+
+// complete makes what was sent last a span too, for whoever looks at all of them.
+func (c *Conn) complete() {
+	if b := &c.board; b.end(c.sndUna) != c.sndNxt {
+		b.append(&c.table.spans, b.at, c.sndNxt)
+	}
+}
+
+// append adds a span up to end.
+func (b *scoreboard) append(p *spanPool, at Time, end seq.Number) {
+	if s := b.tail; s != nil && s.marks == 0 && b.spans >= maxSpans {
+		s.end, s.at = end, at
+		return
+	}
+	s := p.get()
+	s.next, s.at, s.end, s.marks = nil, at, end, 0
+	if b.tail == nil {
+		b.head = s
+	} else {
+		b.tail.next = s
+	}
+	b.tail = s
+	b.spans++
+}
+
+// drop takes the head off.
+func (b *scoreboard) drop(p *spanPool) {
+	s := b.head
+	if b.head = s.next; b.head == nil {
+		b.tail = nil
+	}
+	b.spans--
+	p.put(s)
+}
+
+func (b *scoreboard) clear(p *spanPool) {
+	for b.head != nil {
+		b.drop(p)
+	}
+	b.sacked, b.lost, b.guessed = 0, 0, 0
+}
+
+// split makes s end at the number at, and what is left of it the next span.
+func (b *scoreboard) split(p *spanPool, s *span, at seq.Number) {
+	r := p.get()
+	*r = *s
+	s.next, s.end = r, at
+	if b.tail == s {
+		b.tail = r
+	}
+	b.spans++
+}
+
+// merge joins neighbours of which only the marks matter, and those that were sent
+// again at once.
+func (b *scoreboard) merge(p *spanPool) {
+	for s := b.head; s != nil && s.next != nil; {
+		n := s.next
+		if s.marks != n.marks || s.marks&(sacked|lost) == 0 && (s.marks != again || s.at != n.at) {
+			s = n
+			continue
+		}
+		s.end, s.at, s.next = n.end, max(s.at, n.at), n.next
+		if b.tail == n {
+			b.tail = s
+		}
+		b.spans--
+		p.put(n)
+	}
+}
+
+// forget makes everything lost, also what the peer has said it has.
+func (b *scoreboard) forget(p *spanPool, una seq.Number) {
+	b.sacked, b.lost, b.guessed = 0, 0, 0
+	for s := b.head; s != nil; s = s.next {
+		s.marks = s.marks&again | lost
+	}
+	if b.tail != nil {
+		b.lost = int(b.tail.end.From(una))
+	}
+	b.merge(p)
+}
+
+// find makes nothing lost.
+func (b *scoreboard) find() {
+	b.lost = 0
+	for s := b.head; s != nil; s = s.next {
+		s.marks &^= lost
+	}
+}
+
+// firstLost is the first span that is lost, and where it begins. There must be one.
+func (b *scoreboard) firstLost(una seq.Number) (s *span, start seq.Number) {
+	start = una
+	for s = b.head; s.marks&lost == 0; s = s.next {
+		start = s.end
+	}
+	return s, start
+}
+
+// pipe is how many numbers are in the network (RFC 6675, section 4).
+func (c *Conn) pipe() int {
+	b := &c.board
+	return max(0, int(c.sndNxt.From(c.sndUna))-b.sacked-b.lost-b.guessed)
+}
+
+// acknowledgeSpans drops what lies before una, which the peer has. SND.UNA is still what
+// it was.
+func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
+	b, r := &c.board, &c.rack
+	start := c.sndUna
+	for s := b.head; s != nil; s = b.head {
+		end := s.end
+		if end.After(una) {
+			end = una
+		}
+		if s.marks&sacked != 0 {
+			b.sacked -= int(end.From(start))
+		} else {
+			c.delivered(now, g, s, start, end)
+		}
+		start = end
+		if end != s.end {
+			return
+		}
+		b.drop(&c.table.spans)
+		if end == una {
+			return
+		}
+	}
+	b.delivered += int(una.From(start))
+	r.fack = una
+	if b.at >= r.at {
+		r.at, r.end, r.rtt = b.at, una, now-b.at
+	}
+}
+
+// sackSpans notes that the peer has what lies from left to right.
+func (c *Conn) sackSpans(now Time, g *segment, left, right seq.Number) {
+	b, p := &c.board, &c.table.spans
+	start := c.sndUna
+	for s := b.head; s != nil && start.Before(right); start, s = s.end, s.next {
+		if s.marks&sacked != 0 || s.end.AtOrBefore(left) {
+			continue
+		}
+		if (start.Before(left) || s.end.After(right)) && b.spans >= maxSpans {
+			c.table.counts[SackIgnored]++
+			continue
+		}
+		if start.Before(left) {
+			b.split(p, s, left)
+			continue // with the part that begins at left
+		}
+		if s.end.After(right) {
+			b.split(p, s, right)
+		}
+		c.delivered(now, g, s, start, s.end)
+		b.sacked += int(s.end.From(start))
+		s.marks = sacked
+	}
+}

@@ -1,0 +1,234 @@
+package tcp
+
+import "testing"
+
+// withSack is a configuration in which segments are bare but for SACK blocks.
+var withSack = Config{NoTimestamps: true, NoWindowScale: true}
+
+// tenSegments opens a connection over a path with a round trip of 10 ms and sends the
+// initial window: ten segments of 1000 bytes, and more waits. The retransmission
+// timeout is 30 ms then, and what is reordered has 2.5 ms to arrive.
+const tenSegments = `
+			dial
+			> S 0:0
+			+10ms
+			< SA 0:0 ack 1 win 60000 mss 1000 sackok
+			> A 1:0 ack 1
+			write 30000
+			> A 1:1000 ack 1
+			> A 1001:1000 ack 1
+			> A 2001:1000 ack 1
+			> A 3001:1000 ack 1
+			> A 4001:1000 ack 1
+			> A 5001:1000 ack 1
+			> A 6001:1000 ack 1
+			> A 7001:1000 ack 1
+			> A 8001:1000 ack 1
+			> A 9001:1000 ack 1
+			> nothing
+			+10ms
+			`
+
+func TestRecovery(t *testing.T) {
+	runScripts(t, []script{
+		{name: "the first is lost: the third SACK sends it again, then the window is 7", cfg: withSack, text: tenSegments + `
+			< A 1:0 ack 1 win 60000 sack 1001-2001
+			> A 10001:1000 ack 1	# limited transmit (RFC 3042)
+			< A 1:0 ack 1 win 60000 sack 1001-3001
+			> A 11001:1000 ack 1
+			count fast_recoveries 0
+			< A 1:0 ack 1 win 60000 sack 1001-4001
+			> A 1:1000 ack 1
+			count fast_recoveries 1
+			lost 0
+			sacked 3000
+			# Proportional rate reduction: 8 segments are in the network, and are to be 7.
+			< A 1:0 ack 1 win 60000 sack 1001-5001
+			< A 1:0 ack 1 win 60000 sack 1001-6001
+			< A 1:0 ack 1 win 60000 sack 1001-7001
+			> A 12001:1000 ack 1
+			< A 1:0 ack 1 win 60000 sack 1001-8001
+			> A 13001:1000 ack 1
+			< A 1:0 ack 1 win 60000 sack 1001-9001
+			> A 14001:1000 ack 1
+			< A 1:0 ack 1 win 60000 sack 1001-10001
+			> A 15001:1000 ack 1
+			+10ms
+			< A 1:0 ack 12001 win 60000	# all that was in flight then
+			window 7000
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			count timeouts 0
+			count bytes_retransmitted 1000`},
+		{name: "two lost of ten, in one round trip", cfg: withSack, text: tenSegments + `
+			< A 1:0 ack 1001 win 60000
+			> A 10001:1000 ack 1	# slow start
+			> A 11001:1000 ack 1
+			< A 1:0 ack 1001 win 60000 sack 2001-3001
+			> A 12001:1000 ack 1
+			< A 1:0 ack 1001 win 60000 sack 4001-5001,2001-3001
+			> A 13001:1000 ack 1
+			< A 1:0 ack 1001 win 60000 sack 4001-6001,2001-3001
+			> A 1001:1000 ack 1	# both are lost, PRR lets one go
+			lost 1000
+			< A 1:0 ack 1001 win 60000 sack 4001-7001,2001-3001
+			< A 1:0 ack 1001 win 60000 sack 4001-8001,2001-3001
+			< A 1:0 ack 1001 win 60000 sack 4001-9001,2001-3001
+			> A 3001:1000 ack 1
+			lost 0
+			+10ms
+			< A 1:0 ack 3001 win 60000 sack 4001-14001
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			> A 19001:1000 ack 1
+			< A 1:0 ack 14001 win 60000
+			> A 20001:1000 ack 1
+			window 7700
+			count timeouts 0
+			count bytes_retransmitted 2000`},
+		{name: "reordering within a quarter of a round trip is none of our business", cfg: withSack, text: tenSegments + `
+			< A 1:0 ack 1 win 60000 sack 1001-2001
+			> A 10001:1000 ack 1
+			< A 1:0 ack 1 win 60000 sack 1001-3001
+			> A 11001:1000 ack 1
+			timer 2.5ms
+			+2ms
+			> nothing
+			< A 1:0 ack 3001 win 60000
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			count fast_recoveries 0
+			# From now on three segments above a hole prove nothing.
+			< A 1:0 ack 3001 win 60000 sack 4001-9001
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			> A 19001:1000 ack 1
+			> A 20001:1000 ack 1
+			count fast_recoveries 0
+			timer 2.5ms
+			+2500us
+			> A 3001:1000 ack 1
+			count fast_recoveries 1`},
+		{name: "what is later than that is lost, until a D-SACK says no", cfg: withSack, text: tenSegments + `
+			< A 1:0 ack 1 win 60000 sack 1001-2001
+			> A 10001:1000 ack 1
+			+2500us
+			> A 1:1000 ack 1
+			count fast_recoveries 1
+			< A 1:0 ack 2001 win 60000		# the first or the second?
+			< A 1:0 ack 10001 win 60000 sack 1-1001
+			count recoveries_undone 1
+			count duplicate_sacks 1
+			window 10000
+			> A 11001:1000 ack 1
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			> A 19001:1000 ack 1`},
+		{name: "a retransmission is lost again: RACK sees it", cfg: withSack, text: tenSegments + `
+			< A 1:0 ack 1 win 60000 sack 1001-4001
+			> A 1:1000 ack 1
+			+1ms
+			< A 1:0 ack 1 win 60000 sack 1001-9001
+			> A 10001:1000 ack 1
+			> A 11001:1000 ack 1
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			+10ms
+			< A 1:0 ack 1 win 60000 sack 1001-15001
+			> A 1:1000 ack 1
+			> A 15001:1000 ack 1
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			> A 19001:1000 ack 1
+			> A 20001:1000 ack 1
+			count timeouts 0
+			count bytes_retransmitted 2000`},
+		{name: "ACKs are lost", cfg: withSack, text: tenSegments + `
+			< A 1:0 ack 1 win 60000 sack 5001-10001	# the first of five
+			> A 1:1000 ack 1
+			> A 1001:1000 ack 1
+			> A 2001:1000 ack 1
+			> A 3001:1000 ack 1
+			> A 4001:1000 ack 1
+			+10ms
+			< A 1:0 ack 10001 win 60000
+			window 7000
+			> A 10001:1000 ack 1
+			> A 11001:1000 ack 1
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			> A 16001:1000 ack 1
+			count timeouts 0`},
+		{name: "the peer takes back what it has sacked: a timeout sends all of it", cfg: withSack, text: tenSegments + `
+			< A 1:0 ack 1 win 60000 sack 1001-10001
+			> A 1:1000 ack 1
+			> A 10001:1000 ack 1
+			> A 11001:1000 ack 1
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			+10ms
+			< A 1:0 ack 1001 win 60000	# but not what it said it had
+			sacked 9000
+			> A 16001:1000 ack 1
+			+30ms
+			> A 1001:1000 ack 1
+			sacked 0
+			lost 15000
+			< A 1:0 ack 2001 win 60000
+			> A 2001:1000 ack 1
+			> A 3001:1000 ack 1
+			count timeouts 1`},
+		{name: "without SACK: three duplicates, NewReno", cfg: noOptions, text: tenSegments + `
+			< A 1:0 ack 1 win 60000
+			> A 10001:1000 ack 1
+			< A 1:0 ack 1 win 60000
+			> A 11001:1000 ack 1
+			< A 1:0 ack 1 win 60000
+			> A 1:1000 ack 1
+			count fast_recoveries 1
+			< A 1:0 ack 1 win 60000
+			< A 1:0 ack 1 win 60000
+			< A 1:0 ack 1 win 60000
+			> A 12001:1000 ack 1
+			< A 1:0 ack 1 win 60000
+			> A 13001:1000 ack 1
+			< A 1:0 ack 1 win 60000
+			> A 14001:1000 ack 1
+			+10ms
+			< A 1:0 ack 5001 win 60000	# a partial acknowledgment: 5001 is lost too
+			> A 5001:1000 ack 1
+			> A 15001:1000 ack 1
+			+10ms
+			< A 1:0 ack 12001 win 60000
+			window 7000
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			< A 1:0 ack 12001 win 60000	# duplicates of what was sent again, perhaps
+			> A 19001:1000 ack 1
+			< A 1:0 ack 12001 win 60000
+			> A 20001:1000 ack 1
+			< A 1:0 ack 12001 win 60000
+			> A 21001:1000 ack 1
+			count timeouts 0
+			count fast_recoveries 1`},
+	})
+}
