@@ -54,6 +54,9 @@ func initialWindow(mss int) int { return min(initialSegments*mss, max(2*mss, 146
 // steps.
 type flow struct {
 	mss, window, threshold int
+	// The most that was in flight in this round trip and in the last: what the network
+	// has shown to take (RFC 7661, pipeACK).
+	peak, lastPeak int
 }
 
 func newFlow(mss int) flow {
@@ -65,7 +68,20 @@ func (f *flow) Window() int { return f.window }
 
 // unused reports whether something other than the window held the sender back, so
 // that nobody knows whether the network would take more (RFC 7661, section 4.3).
-func (f *flow) unused(a Acked) bool { return a.InFlight < f.window/2 }
+func (f *flow) unused(a Acked) bool {
+	if a.Round {
+		f.peak, f.lastPeak = 0, f.peak
+	}
+	f.peak = max(f.peak, a.InFlight)
+	return a.InFlight < f.window/2
+}
+
+// congested is what is in flight, or was lately, but for limited transmit: what a
+// multiplicative decrease is of. Little may be left when the last segments of an
+// answer turn out to be lost.
+func (f *flow) congested(inFlight int) int {
+	return min(max(inFlight, f.peak, f.lastPeak), f.window)
+}
 
 func (f *flow) grow(n int) { f.window = min(f.window+n, maxBuffer) }
 
@@ -102,7 +118,7 @@ func (r *reno) Acked(_ Time, a Acked) {
 
 func (r *reno) Reduce(_ Time, inFlight int) {
 	r.before = r.flow
-	r.threshold = max(min(inFlight, r.window)/2, 2*r.mss)
+	r.threshold = max(r.congested(inFlight)/2, 2*r.mss)
 	r.window, r.counted = r.threshold, 0
 }
 

@@ -48,6 +48,14 @@ func TestReno(t *testing.T) {
 		acked(1000, r.Window())
 	}
 	is(11000, 10000, "a round trip of congestion avoidance")
+	quiet := func() { // two round trips with next to nothing in flight
+		r.Acked(0, Acked{InFlight: 1000, Round: true})
+		r.Acked(0, Acked{InFlight: 1000, Round: true})
+	}
+	r.Reduce(0, 1000)
+	is(5500, 5500, "half of what was in flight lately")
+	r.Undo()
+	quiet()
 	r.Reduce(0, 1000)
 	is(2000, 2000, "two segments at least")
 	r.Undo()
@@ -218,6 +226,9 @@ func TestCubicEvents(t *testing.T) {
 	is(19600, 19600, "loss")
 	c.Undo()
 	is(28000, maxBuffer, "undone")
+	for range 2 {
+		c.Acked(now, Acked{InFlight: 1000, Round: true})
+	}
 	c.Reduce(now, 20000)
 	c.Collapse()
 	is(1000, 14000, "a timeout with 20 in flight")

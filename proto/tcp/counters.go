@@ -59,6 +59,7 @@ const (
 	TimeWaitUsed // of those, replaced by a new connection (RFC 6191)
 
 	Timeouts         // of the retransmission timer
+	LossProbes       // sent before that, see probe.go
 	FastRecoveries   // losses that were found before that
 	RecoveriesUndone // after either, because nothing was lost
 	DuplicateSacks   // D-SACKs: the peer has received something twice
@@ -88,7 +89,7 @@ var counterNames = [numberOfCounts]string{
 	CookiesAccepted: "cookies_accepted", CookiesBad: "cookies_bad", AcceptOverflows: "accept_overflows",
 	ActiveOpens: "active_opens", PassiveOpens: "passive_opens", Handshakes: "handshakes", Failed: "failed",
 	TimeWaits: "time_waits", TimeWaitGone: "time_wait_gone", TimeWaitUsed: "time_wait_used",
-	Timeouts: "timeouts", FastRecoveries: "fast_recoveries", RecoveriesUndone: "recoveries_undone",
+	Timeouts: "timeouts", LossProbes: "loss_probes", FastRecoveries: "fast_recoveries", RecoveriesUndone: "recoveries_undone",
 	DuplicateSacks: "duplicate_sacks", SackIgnored: "sack_ignored",
 	WindowProbes: "window_probes", KeepAlives: "keep_alives", Copied: "copied",
 	Placed: "placed", IcmpErrors: "icmp_errors", IcmpUnmatched: "icmp_unmatched", SackReceived: "sack_received",

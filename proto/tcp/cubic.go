@@ -96,7 +96,7 @@ func (c *cubic) Reduce(_ Time, inFlight int) {
 	} else {
 		c.wMax = w
 	}
-	c.threshold = max(int(float64(min(inFlight, c.window))*cubicBeta+0.5), 2*c.mss)
+	c.threshold = max(int(float64(c.congested(inFlight))*cubicBeta+0.5), 2*c.mss)
 	c.window, c.rest, c.epoch = c.threshold, 0, 0
 }
 

@@ -121,6 +121,10 @@
 // peer without SACK has three duplicate ACKs and partial ones to tell it by (NewReno,
 // RFC 6582).
 //
+// What nothing follows has nobody to tell of its loss. So the first time the
+// retransmission timer runs out, which is after two round trips if there is enough in
+// flight, it is for a probe: something new, or the last segment once more (TLP).
+//
 // The first loss of a window begins a recovery. Congestion control is told once and
 // names a target; proportional rate reduction (RFC 9937) lets so much go with each ACK
 // that at the end this is what is in flight. A timeout begins one too, from a
@@ -149,7 +153,7 @@
 //	text.go       text that is received, the window; outoforder.go, what comes too early
 //	emit.go       what is sent next, and writing it
 //	rto.go        the timers of retransmission, persist and keepalive
-//	scoreboard.go what is in flight; rack.go, what of it is lost; recovery.go
+//	scoreboard.go what is in flight; rack.go, what of it is lost; probe.go; recovery.go
 //	congestion.go what may be in flight; cubic.go
 //	write.go      the application's side; read.go
 //	conn.go       the connection; table.go, all of them; lists.go, timers.go

@@ -13,6 +13,7 @@ const (
 	sendSyn
 	sendText  // perhaps with a FIN, perhaps only that
 	sendAgain // likewise, the first that was lost
+	sendTail  // likewise, the last that was sent, once more
 	sendProbe
 	sendAck
 	sendKeepAlive
@@ -64,6 +65,9 @@ func (c *Conn) makePlan() plan {
 	}
 	if c.ackNow {
 		return plan{action: sendAck}
+	}
+	if c.tailDue {
+		return c.planTail()
 	}
 	if c.keepDue {
 		return plan{action: sendKeepAlive}
@@ -160,6 +164,8 @@ func (c *Conn) Emit(now Time, b []byte) int {
 		n = c.emitText(now, &h, b, c.next.text, c.next.fin)
 	case sendAgain:
 		n = c.emitAgain(now, &h, b, c.next.text, c.next.fin)
+	case sendTail:
+		n = c.emitTail(now, &h, b, c.next.text, c.next.fin)
 	case sendProbe:
 		n = c.emitProbe(now, &h, b)
 	case sendAck:
@@ -335,6 +341,8 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 	}
 	if c.rtxAt == Never { // RFC 6298, section 5.1
 		c.startRetransmit(now)
+	} else if c.rtxFor == forTimeout && next.From(c.sndUna) >= uint32(2*c.mss) {
+		c.probeSooner(now)
 	}
 }
 

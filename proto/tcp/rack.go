@@ -69,7 +69,7 @@ func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 // reorderWindow is the patience (step 4).
 func (c *Conn) reorderWindow() Time {
 	r := &c.rack
-	if !r.reordered && (c.phase != open || c.dupAcks >= dupThresh || c.board.sacked > (dupThresh-1)*c.mss) {
+	if !r.reordered && (c.phase > probing || c.dupAcks >= dupThresh || c.board.sacked > (dupThresh-1)*c.mss) {
 		return 0
 	}
 	if !c.sampled {

@@ -15,6 +15,7 @@ type phase uint8
 
 const (
 	open       phase = iota // nothing is lost
+	probing                 // perhaps, and a probe was sent to know, until recoverSeq is acknowledged
 	recovering              // fast recovery, until recoverSeq is acknowledged
 	collapsed               // after a timeout, likewise
 )
@@ -22,6 +23,9 @@ const (
 // recovery is the state of one.
 type recovery struct {
 	phase      phase
+	tailAgain  bool       // the probe was the last segment again
+	tailDue    bool       // and is still to be sent
+	wasTwice   bool       // the ACK in hand has a D-SACK
 	dupAcks    uint8      // in a row: with SACK, ACKs that told of something new
 	undoable   bool       // nobody has shown yet that it was needed
 	resent     bool       // something has been sent again since it began
@@ -39,6 +43,7 @@ func (c *Conn) leaveOpen(p phase) {
 	c.phase = p
 	c.recoverSeq, c.undoSeq = c.sndNxt, c.sndUna
 	c.undoable, c.resent, c.unproved = true, false, 0
+	c.tailDue = false
 }
 
 // enterRecovery begins fast recovery: the ACK in hand has shown a loss.
@@ -80,14 +85,20 @@ func (c *Conn) reduceRate(delivered int, safe bool) {
 func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	b := &c.board
 	advanced := c.sndUna != before
+	if g.options.SACKBlocks == 0 {
+		c.wasTwice = false
+	}
 	if advanced {
 		c.dupAcks = 0
 		if c.undoable && c.resent && c.timestamps && int32(g.tsEcr-c.undoTS) < 0 {
 			c.undo() // the first transmission has arrived (RFC 3522)
 		}
-		if c.phase != open && c.isRecovered() {
+		if c.phase > probing && c.isRecovered() {
 			c.endRecovery()
 		}
+	}
+	if c.phase == probing {
+		c.probeAnswered(now, advanced, c.wasTwice)
 	}
 	c.complete()
 	wait, lostBefore := Time(0), b.lost
@@ -99,7 +110,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	} else {
 		c.detectWithoutSack(advanced)
 	}
-	if b.lost > 0 && c.phase == open {
+	if b.lost > 0 && c.phase <= probing {
 		c.enterRecovery(now)
 	}
 	if c.phase == recovering {
@@ -124,7 +135,7 @@ func (c *Conn) reorderExpired(now Time) {
 	c.board.delivered = 0
 	c.complete()
 	wait := c.detectLost(now)
-	if c.board.lost > 0 && c.phase == open {
+	if c.board.lost > 0 && c.phase <= probing {
 		c.enterRecovery(now)
 	}
 	if c.phase == recovering {
@@ -191,6 +202,7 @@ func (c *Conn) detectWithoutSack(advanced bool) {
 // what has come twice (RFC 2883).
 func (c *Conn) noteSack(now Time, g *segment) {
 	c.table.counts[SackReceived]++
+	c.wasTwice = false
 	c.complete()
 	for i, k := range g.options.SACK[:g.options.SACKBlocks] {
 		l, r := seq.New(k.Left), seq.New(k.Right)
@@ -220,6 +232,10 @@ func within(a, b, c, d uint32) bool {
 // that was sent again, nothing was lost.
 func (c *Conn) twice(l, r seq.Number) {
 	c.table.counts[DuplicateSacks]++
+	c.wasTwice = true
+	if c.phase == probing && c.tailAgain {
+		return // the probe, which says nothing about reordering
+	}
 	c.sackedTwice()
 	if !c.undoable || !c.resent || l.Before(c.undoSeq) || r.After(c.recoverSeq) {
 		return
@@ -253,7 +269,24 @@ func (c *Conn) emitAgain(now Time, h *header, b []byte, n int, fin bool) int {
 	if room := c.room(h, b); n > room {
 		n, fin = room, false
 	}
-	_, start := c.board.firstLost(c.sndUna)
+	s, start := c.board.firstLost(c.sndUna)
+	length := n
+	if fin {
+		length++
+	}
+	if end := start.Add(uint32(length)); end.Before(s.end) {
+		c.board.split(&c.table.spans, s, end)
+	}
+	s.marks, s.at = again, now
+	c.board.lost -= length
+	if c.board.spans > maxSpans/2 {
+		c.board.merge(&c.table.spans)
+	}
+	return c.writeAgain(now, h, b, start, n, fin)
+}
+
+// writeAgain writes a segment that begins at start, for another time.
+func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int, fin bool) int {
 	at := int(start.From(c.sndUna))
 	h.fields.Seq = start.Uint32()
 	h.sum = addSums(h.sum, c.send.copyAt(b[h.len:h.len+n], at))
@@ -271,27 +304,21 @@ func (c *Conn) emitAgain(now Time, h *header, b []byte, n int, fin bool) int {
 	return c.putHeader(h, b, h.len+n)
 }
 
-// sentAgain notes that the first n lost numbers have been sent again.
-func (c *Conn) sentAgain(now Time, n, text int) {
-	t, b := c.table, &c.board
-	s, start := b.firstLost(c.sndUna)
-	if end := start.Add(uint32(n)); end.Before(s.end) {
-		b.split(&t.spans, s, end)
-	}
-	s.marks, s.at = again, now
-	b.lost -= n
-	if b.spans > maxSpans/2 {
-		b.merge(&t.spans)
-	}
+// sentAgain notes that length numbers have been sent again, text of them bytes.
+func (c *Conn) sentAgain(now Time, length, text int) {
+	t := c.table
 	t.counts[BytesRetransmitted] += uint64(text)
 	c.stat.bytesRetransmitted += uint64(text)
 	c.stat.retransmitted++
 	c.timing = false // Karn
+	if c.phase == probing {
+		return
+	}
 	if !c.resent {
 		c.resent, c.undoTS = true, c.timestamp(now)
 	}
-	c.unproved += n
-	c.prrOut += n
+	c.unproved += length
+	c.prrOut += length
 	if c.phase == recovering { // RFC 6675, section 6
 		c.startRetransmit(now)
 	}

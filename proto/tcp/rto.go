@@ -32,7 +32,7 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 		c.timing = false
 		c.sample(now, time.Duration(now-c.timedAt))
 		return true
-	case c.backoff > 0 && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
+	case (c.backoff > 0 || c.phase == probing) && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
 		ms := int32(c.timestamp(now) - s.tsEcr)
 		rtt := time.Duration(ms) * time.Millisecond
 		switch {
@@ -103,12 +103,16 @@ type rtxPurpose uint8
 
 const (
 	forTimeout    rtxPurpose = iota
+	forProbe                 // likewise, sooner
 	forReordering            // to look for losses again, rack.go
 )
 
 // startRetransmit starts the retransmission timer from now.
 func (c *Conn) startRetransmit(now Time) {
 	c.rtxAt, c.rtxFor = c.retransmitAt(now), forTimeout
+	if c.sndNxt.From(c.sndUna) >= uint32(2*c.mss) {
+		c.probeSooner(now)
+	}
 }
 
 // retransmitAt is when the retransmission timer, started now, runs out: not after
@@ -167,7 +171,7 @@ func (c *Conn) retransmitExpired(now Time) {
 	}
 	// A timeout in fast recovery, or after one with nothing acknowledged since, is not
 	// another sign of congestion.
-	if c.phase == open || c.phase == collapsed && c.backoff == 1 {
+	if c.phase <= probing || c.phase == collapsed && c.backoff == 1 {
 		c.congestion.Reduce(now, int(c.sndMax.From(c.sndUna)))
 		c.leaveOpen(collapsed)
 	}
@@ -183,7 +187,7 @@ func (c *Conn) retransmitExpired(now Time) {
 // sendAll makes what is in flight something that was never sent.
 func (c *Conn) sendAll() {
 	c.board.clear(&c.table.spans)
-	c.phase, c.undoable = open, false
+	c.phase, c.undoable, c.tailDue = open, false, false
 	c.window = c.congestion.Window()
 	c.sndNxt = c.sndUna
 	c.send.rewind()

@@ -1,6 +1,9 @@
 package tcp
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // withSack is a configuration in which segments are bare but for SACK blocks.
 var withSack = Config{NoTimestamps: true, NoWindowScale: true}
@@ -230,5 +233,91 @@ func TestRecovery(t *testing.T) {
 			> A 21001:1000 ack 1
 			count timeouts 0
 			count fast_recoveries 1`},
+	})
+}
+
+func TestLossProbe(t *testing.T) {
+	// No more than the ten segments.
+	onlyTen := strings.NewReplacer("write 30000", "write 10000", "> A 9001", "> PA 9001").Replace(tenSegments)
+	runScripts(t, []script{
+		{name: "two of the last are lost: the answer to the probe tells", cfg: withSack, text: onlyTen + `
+			< A 1:0 ack 8001 win 60000
+			timer 20ms			# two round trips
+			+20ms
+			> PA 9001:1000 ack 1
+			count loss_probes 1
+			+10ms
+			< A 1:0 ack 8001 win 60000 sack 9001-10001
+			> A 8001:1000 ack 1
+			count fast_recoveries 1
+			count timeouts 0
+			+10ms
+			< A 1:0 ack 10001 win 60000
+			timer never`},
+		{name: "the last is lost, and the probe is the answer to that", cfg: withSack, text: onlyTen + `
+			< A 1:0 ack 9001 win 60000
+			timer 25ms			# the retransmission timer's
+			+25ms
+			> PA 9001:1000 ack 1
+			+10ms
+			< A 1:0 ack 10001 win 60000	# of the first or the second?
+			timer never
+			window 18000
+			write 1000
+			> PA 10001:1000 ack 1
+			+10ms
+			< A 1:0 ack 11001 win 60000	# no D-SACK: it was lost
+			window 7000
+			count timeouts 0`},
+		{name: "it was only late", cfg: withSack, text: onlyTen + `
+			< A 1:0 ack 9001 win 60000
+			+25ms
+			> PA 9001:1000 ack 1
+			< A 1:0 ack 10001 win 60000
+			+10ms
+			< A 1:0 ack 10001 win 60000 sack 9001-10001
+			count duplicate_sacks 1
+			write 1000
+			> PA 10001:1000 ack 1
+			timer 51ms			# the peer is left more time
+			< A 1:0 ack 11001 win 60000
+			window 18000`},
+		{name: "something new is a better probe", cfg: withSack, text: tenSegments + `
+			timer 10ms
+			+10ms
+			> A 10001:1000 ack 1
+			count loss_probes 1
+			timer 30ms
+			+30ms
+			> A 1:1000 ack 1
+			count timeouts 1
+			window 1000
+			timer 60ms`},
+		{name: "a FIN is the last, and so is sent again", cfg: withSack, text: `
+			dial
+			> S 0:0
+			+10ms
+			< SA 0:0 ack 1 win 60000 mss 1000 sackok
+			> A 1:0 ack 1
+			write 2500
+			> A 1:1000 ack 1
+			> A 1001:1000 ack 1
+			closewrite
+			> PFA 2001:500 ack 1
+			+10ms
+			< A 1:0 ack 1001 win 60000
+			+25ms
+			> PFA 1501:1000 ack 1
+			+10ms
+			< A 1:0 ack 1001 win 60000 sack 1501-2502
+			> A 1001:500 ack 1
+			< A 1:0 ack 2502 win 60000
+			state FIN-WAIT-2`},
+		{name: "without SACK there is none", cfg: noOptions, text: onlyTen + `
+			< A 1:0 ack 9001 win 60000
+			+25ms
+			> PA 9001:1000 ack 1
+			count loss_probes 0
+			count timeouts 1`},
 	})
 }

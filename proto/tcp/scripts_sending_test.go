@@ -347,7 +347,8 @@ func TestRetransmission(t *testing.T) {
 			< A 1:0 ack 401 ts 579/39
 			write 100
 			> PA 401:100 ack 1
-			count timeouts 3`},
+			count timeouts 0
+			count loss_probes 3`},
 		{name: "a loss that was one teaches no patience", cfg: Config{NoWindowScale: true}, opts: Options{Cork: -1}, text: `
 			listen
 			< S 0:0 ts 500 sackok

@@ -83,7 +83,7 @@ func TestLossWithoutTimeouts(t *testing.T) {
 		{"1%, LAN", linkModel{loss: 0.01, delay: 20 * time.Microsecond}, Config{}, 0},
 		{"1%, 1 ms", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{}, 0},
 		{"0.1%, 20 ms", linkModel{loss: 0.001, delay: 10 * time.Millisecond}, Config{}, 0},
-		{"5%, 20 ms", linkModel{loss: 0.05, delay: 10 * time.Millisecond}, Config{}, 3},
+		{"5%, 20 ms", linkModel{loss: 0.05, delay: 10 * time.Millisecond}, Config{}, 6},
 		{"1%, no timestamps", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NoTimestamps: true}, 0},
 		{"1%, no SACK", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NoSACK: true}, 1},
 		{"Reno", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NewCongestion: NewReno}, 0},

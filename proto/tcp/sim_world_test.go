@@ -361,9 +361,9 @@ func (c *Conn) scoreboardInvariant() string {
 		return fmt.Sprintf("%d sacked and %d lost, counted %d and %d", nSacked, nLost, b.sacked, b.lost)
 	case b.guessed < 0 || b.guessed > 0 && c.sack:
 		return fmt.Sprintf("%d guessed", b.guessed)
-	case c.phase == open && b.lost > 0:
+	case c.phase <= probing && b.lost > 0:
 		return "lost, and nothing is recovered"
-	case c.phase != open && c.isRecovered():
+	case c.phase > probing && c.isRecovered():
 		return "recovered, and it goes on"
 	}
 	return ""

@@ -155,6 +155,8 @@ func (c *Conn) expire(now Time) {
 			c.persistExpired(now)
 		case c.rtxFor == forReordering:
 			c.reorderExpired(now)
+		case c.mayProbe() && now < c.giveUpAt():
+			c.probeExpired(now)
 		default:
 			c.retransmitExpired(now)
 		}
