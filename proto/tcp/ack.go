@@ -3,6 +3,7 @@ package tcp
 import (
 	"time"
 
+	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -53,6 +54,13 @@ func (c *Conn) ackExpired() {
 	c.ackAt = Never
 	c.interactive = 0
 	c.ackNow = true
+}
+
+// noteTwice notes that text has come twice, for the next ACK to tell (D-SACK, RFC 2883).
+func (c *Conn) noteTwice(at, end seq.Number) {
+	if c.sack && at != end {
+		c.again = wire.SACKBlock{Left: at.Uint32(), Right: end.Uint32()}
+	}
 }
 
 // acked is called when a segment that acknowledges RCV.NXT has been written.

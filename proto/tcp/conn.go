@@ -140,13 +140,14 @@ type Conn struct {
 	opts       Options
 
 	iss, irs           seq.Number
-	peerFin            seq.Number // where the peer's FIN stands
-	retransmitTS       uint32     // our timestamp when the retransmission timer last ran out
-	retransmitSeq      seq.Number // SND.UNA at that time
-	doubted            bool       // whether that was too early is not known yet
-	listener           *Listener  // that made it, until it is accepted
-	listNext, listPrev *Conn      // on a list of its listener
-	passive            bool       // began in LISTEN
+	peerFin            seq.Number     // where the peer's FIN stands
+	again              wire.SACKBlock // text that has come twice, not yet told of: D-SACK
+	retransmitTS       uint32         // our timestamp when the retransmission timer last ran out
+	retransmitSeq      seq.Number     // SND.UNA at that time
+	doubted            bool           // whether that was too early is not known yet
+	listener           *Listener      // that made it, until it is accepted
+	listNext, listPrev *Conn          // on a list of its listener
+	passive            bool           // began in LISTEN
 	synRetries         uint8
 	peerMSS            uint16 // as offered
 	challengeTokens    uint8

@@ -200,12 +200,16 @@ func (c *Conn) putHeader(h *header, b []byte, n int) int {
 // putOptions writes the options of a segment that is not a SYN.
 func (c *Conn) putOptions(now Time, h *header, b []byte) {
 	h.len = wire.TCPHeaderLen
-	if c.outOfOrder.head != nil && c.sack {
+	if c.sack && (c.outOfOrder.head != nil || c.again != (wire.SACKBlock{})) {
 		limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment is to have room for text too
 		if c.timestamps {
 			limit = min(limit, wire.MaxSACKBlocks-1)
 		}
 		o := wire.TCPOptions{HasTimestamps: c.timestamps, TSVal: c.timestamp(now), TSEcr: c.tsRecent}
+		if c.again != (wire.SACKBlock{}) && limit > 0 {
+			o.SACK[0], o.SACKBlocks = c.again, 1
+			c.again = wire.SACKBlock{}
+		}
 		c.outOfOrder.sackBlocks(&o, limit)
 		n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &o)
 		h.len, h.sum = h.len+n, sum

@@ -96,3 +96,41 @@ func floods(t *testing.T, cfg Config) {
 	t.Logf("%d segments answered of %d", tab.Count(SegmentsSent)-sent, tab.Count(SegmentsReceived)-before)
 	works("after everything at the connection")
 }
+
+// A peer that SACKs every second byte does not make the scoreboard larger than its
+// bound, and what is ignored is only sent again.
+func TestSackStorm(t *testing.T) {
+	p := newPair(t, Config{}, Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20})
+	c, peer := p.conns[0], p.conns[1]
+	c.Write(p.now, make([]byte, 10000))
+	for p.tabs[0].NextReady() != nil {
+		c.Emit(p.now, p.buf)
+	}
+	una := c.sndUna
+	for i := 1; i+8 < 10000; i += 8 {
+		p.now += 1000
+		b := make([]byte, 80)
+		o := wire.TCPOptions{HasTimestamps: true, TSVal: peer.timestamp(p.now), SACKBlocks: 3}
+		for k := range 3 {
+			at := una.Add(uint32(i + 2*k)).Uint32()
+			o.SACK[k] = wire.SACKBlock{Left: at, Right: at + 1}
+		}
+		n, sum := wire.PutTCPOptions(b[20:], &o)
+		f := wire.TCPFields{SrcPort: 80, DstPort: c.Local().Port, Seq: peer.sndNxt.Uint32(), Ack: una.Uint32(), Flags: wire.TCPAck, Window: 60000}
+		wire.PutTCP(b, &f, 20+n, addSums(sum, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(20+n))))
+		p.tabs[0].Process(p.now, &Inbound{Src: hostB, Dst: hostA, Data: b[:20+n]})
+		for k := 0; p.tabs[0].NextReady() != nil && k < 5; k++ {
+			c.Emit(p.now, p.buf)
+		}
+		if msg := c.invariant(); msg != "" {
+			t.Fatal(msg)
+		}
+	}
+	if c.board.spans < maxSpans || c.board.spans > maxSpans+maxSpans/4 || p.tabs[0].Count(SackIgnored) == 0 {
+		t.Errorf("%d spans, %d blocks ignored", c.board.spans, p.tabs[0].Count(SackIgnored))
+	}
+	c.Abort()
+	if c.board.head != nil || p.tabs[0].spans.n < maxSpans {
+		t.Error("spans left")
+	}
+}

@@ -151,23 +151,29 @@ func (q *oooQueue) noteRecent(at, end seq.Number) {
 	q.recents = uint8(k + 1)
 }
 
-// sackBlocks fills in the blocks of a SACK option, at most limit of them: the
-// range that was added to last, then others that were added to before.
+// sackBlocks adds blocks to a SACK option, up to limit of them: the range that was
+// added to last, then others that were added to before.
 func (q *oooQueue) sackBlocks(o *wire.TCPOptions, limit int) {
-	o.SACKBlocks = 0
+	first := o.SACKBlocks
 	for _, at := range q.recent[:q.recents] {
-		if int(o.SACKBlocks) == limit {
+		if int(o.SACKBlocks) >= limit {
 			return
 		}
-		if b, ok := q.rangeAt(at); ok && !reported(o, b) {
+		if b, ok := q.rangeAt(at); ok && !reported(o.SACK[first:o.SACKBlocks], b) {
 			o.SACK[o.SACKBlocks] = b
 			o.SACKBlocks++
 		}
 	}
 }
 
-func reported(o *wire.TCPOptions, b wire.SACKBlock) bool {
-	for _, r := range o.SACK[:o.SACKBlocks] {
+// has reports whether all from at to end has come before.
+func (q *oooQueue) has(at, end seq.Number) bool {
+	b, ok := q.rangeAt(at)
+	return ok && end.AtOrBefore(seq.New(b.Right))
+}
+
+func reported(blocks []wire.SACKBlock, b wire.SACKBlock) bool {
+	for _, r := range blocks {
 		if r == b {
 			return true
 		}

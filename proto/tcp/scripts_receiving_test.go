@@ -213,3 +213,54 @@ func TestReceiving(t *testing.T) {
 			> PA 1:5 ack 401`},
 	})
 }
+
+// Section 4 of RFC 2883: its figures, with 1 for 3000.
+func TestDuplicatesAreToldOf(t *testing.T) {
+	const open = `
+			listen
+			< S 0:0 sackok
+			> SA 0:0 ack 1
+			< A 1:0 ack 1
+			accept
+			`
+	runScripts(t, []script{
+		{name: "4.1.1, a duplicate segment", cfg: withSack, text: open + `
+			< A 1:500 ack 1
+			> A 1:0 ack 501 sack -
+			< A 501:500 ack 1
+			> A 1:0 ack 1001
+			< A 1:500 ack 1
+			> A 1:0 ack 1001 sack 1-501
+			< A 1001:1 ack 1
+			> A 1:0 ack 1002 sack -		# once`},
+		{name: "4.1.2, an out-of-order segment and a duplicate segment", cfg: withSack, text: open + `
+			< A 1:500 ack 1
+			> A 1:0 ack 501
+			< A 501:500 ack 1
+			> A 1:0 ack 1001
+			< A 1501:500 ack 1
+			> A 1:0 ack 1001 sack 1501-2001
+			< A 1:500 ack 1
+			> A 1:0 ack 1001 sack 1-501,1501-2001`},
+		{name: "4.1.3, a duplicate of an out-of-order segment", cfg: withSack, text: open + `
+			< A 1001:500 ack 1
+			> A 1:0 ack 1 sack 1001-1501
+			< A 1501:500 ack 1
+			> A 1:0 ack 1 sack 1001-2001
+			< A 1501:500 ack 1
+			> A 1:0 ack 1 sack 1501-2001,1001-2001
+			< A 2001:500 ack 1
+			> A 1:0 ack 1 sack 1001-2501`},
+		{name: "4.2.1, part of a segment", cfg: withSack, text: open + `
+			< A 1:500 ack 1
+			> A 1:0 ack 501
+			< A 1:1000 ack 1
+			> A 1:0 ack 1001 sack 1-501`},
+		{name: "not without SACK", cfg: noOptions, text: `
+			both:
+			< A 1:500 ack 1
+			> A 1:0 ack 501
+			< A 1:500 ack 1
+			> A 1:0 ack 501 sack -`},
+	})
+}

@@ -78,6 +78,9 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 	}
 	if !ok {
 		t.counts[OutOfWindow]++
+		if end := s.end(); !s.has(wire.TCPSyn) && end.AtOrBefore(c.rcvNxt) {
+			c.noteTwice(s.seq, end)
+		}
 		c.challengeUnlessText(now, s)
 		return false
 	}
@@ -144,6 +147,7 @@ func (c *Conn) trim(s *segment) {
 		dup := c.rcvNxt.From(s.seq)
 		cut := min(dup, uint32(len(s.text)))
 		c.table.counts[DuplicateBytes] += uint64(cut)
+		c.noteTwice(s.seq, s.seq.Add(cut))
 		s.text = s.text[cut:]
 		if cut < dup {
 			s.flags &^= wire.TCPFin

@@ -46,6 +46,9 @@ func (c *Conn) text(now Time, s *segment) {
 		t.counts[OutOfOrder]++
 		c.stat.outOfOrder++
 		c.ackNow = true // RFC 5681, section 4.2
+		if end := s.seq.Add(uint32(len(s.text))); c.outOfOrder.has(s.seq, end) {
+			c.noteTwice(s.seq, end)
+		}
 		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.text)
 		return
 	}

@@ -35,6 +35,7 @@ var harmless = []string{
 	"TCP window specified by the receiver is now completely full",
 	missing, // which judge looks into itself: tshark takes no note of the octet of a probe
 	"This frame is a (suspected) out-of-order segment",
+	"D-SACK Sequence", // the kernel has sent something twice, and we say so
 }
 
 // unseen is how tshark tells of an acknowledgment of text that it has not seen. It
