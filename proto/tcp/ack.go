@@ -83,7 +83,11 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 		c.finAcked = true
 		c.notify(Drained)
 	}
-	c.acknowledgeSpans(now, s, s.ack)
+	if c.board.head == nil {
+		c.rack.inOrder(now, c.board.at, s.ack)
+	} else {
+		c.acknowledgeSpans(now, s, s.ack)
+	}
 	c.sndUna = s.ack
 	if c.sndNxt.Before(c.sndUna) {
 		c.sndNxt = c.sndUna

@@ -330,7 +330,13 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 		c.stat.retransmitted++
 	}
 	t.counts[BytesSent] += uint64(n - again)
-	c.noteSent(now)
+	// What is sent within 2^-sentGrain of a round trip counts as sent at once.
+	if b := &c.board; b.end(c.sndUna) == c.sndNxt {
+		b.at = now
+	} else if now-b.at > Time(c.srtt>>sentGrain) {
+		b.append(&t.spans, b.at, c.sndNxt)
+		b.at = now
+	}
 	c.sndNxt = next
 	c.prrOut += n
 	if next.After(c.sndMax) {

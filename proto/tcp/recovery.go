@@ -124,7 +124,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 func (c *Conn) waitForReordering(now, wait Time) {
 	if wait > 0 {
 		c.rtxAt, c.rtxFor = now+wait, forReordering
-	} else if c.rtxFor == forReordering && c.rtxAt != Never {
+	} else if c.rtxFor == forReordering && c.rtxAt != Never || c.rtxFor == forProbe && !c.mayProbe() && c.rtxAt != Never {
 		c.startRetransmit(now)
 	}
 }

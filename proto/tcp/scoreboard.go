@@ -67,19 +67,6 @@ func (p *spanPool) put(s *span) {
 	}
 }
 
-// noteSent notes that what begins at SND.NXT is being sent for the first time. What is
-// sent within 2^-sentGrain of a round trip counts as sent at once.
-func (c *Conn) noteSent(now Time) {
-	b := &c.board
-	if b.end(c.sndUna) != c.sndNxt {
-		if now-b.at <= Time(c.srtt>>sentGrain) {
-			return
-		}
-		b.append(&c.table.spans, b.at, c.sndNxt)
-	}
-	b.at = now
-}
-
 // end is where the spans end, and what was sent at the time b.at begins.
 func (b *scoreboard) end(una seq.Number) seq.Number {
 	if b.tail == nil {
@@ -196,7 +183,7 @@ func (c *Conn) pipe() int {
 // acknowledgeSpans drops what lies before una, which the peer has. SND.UNA is still what
 // it was.
 func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
-	b, r := &c.board, &c.rack
+	b := &c.board
 	start := c.sndUna
 	for s := b.head; s != nil; s = b.head {
 		end := s.end
@@ -218,9 +205,14 @@ func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
 		}
 	}
 	b.delivered += int(una.From(start))
+	c.rack.inOrder(now, b.at, una)
+}
+
+// inOrder notes that everything up to una has arrived, of which the last was sent at at.
+func (r *rack) inOrder(now, at Time, una seq.Number) {
 	r.fack = una
-	if b.at >= r.at {
-		r.at, r.end, r.rtt = b.at, una, now-b.at
+	if at >= r.at {
+		r.at, r.end, r.rtt = at, una, now-at
 	}
 }
 

@@ -157,6 +157,8 @@ func (c *Conn) expire(now Time) {
 			c.reorderExpired(now)
 		case c.mayProbe() && now < c.giveUpAt():
 			c.probeExpired(now)
+		case c.rtxFor == forProbe && now < c.giveUpAt():
+			c.startRetransmit(now) // a probe would tell nothing any more
 		default:
 			c.retransmitExpired(now)
 		}
