@@ -13,7 +13,7 @@ const (
 
 	BadLength   // truncated, or an impossible data offset
 	BadChecksum // wrong, or partial on a link that has no such checksums
-	BadAddress  // from or to an address that no single host has
+	BadAddress  // from or to an address that no single host has, or from an end to itself
 	BadOptions  // an impossible length among the options; the segment itself counts
 
 	// Segments that the state, the window or the acknowledgment forbids.

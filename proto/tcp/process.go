@@ -53,6 +53,7 @@ type segment struct {
 	memory   Memory
 	placed   bool // the text stands in the reader's memory already
 	trimmed  bool // something lay outside the window
+	echo     bool // its timestamp is to be echoed, if its acknowledgment is good
 
 	hasTimestamps bool
 	tsVal, tsEcr  uint32
@@ -89,15 +90,15 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	s.id.local = uint64(binary.BigEndian.Uint32(in.Dst[:]))<<16 | uint64(h.DstPort())
 	s.id.remote = uint64(binary.BigEndian.Uint32(in.Src[:]))<<16 | uint64(h.SrcPort())
 	c := t.lookup(s.id)
-	if c == nil && (!usable(in.Src) || !usable(in.Dst) || h.SrcPort() == 0 || h.DstPort() == 0) {
-		t.counts[BadAddress]++ // a connection's ends are beyond doubt
+	if c == nil && (!usable(in.Src) || !usable(in.Dst) || h.SrcPort() == 0 || h.DstPort() == 0 || s.id.local == s.id.remote) {
+		t.counts[BadAddress]++ // a connection's ends are beyond doubt; nobody is connected with itself
 		return Result{}
 	}
 
 	s.seq, s.ack = seq.New(h.Seq()), seq.New(h.Ack())
 	s.flags = h.Flags()
 	s.text = h.Payload()
-	s.placed, s.trimmed = false, false
+	s.placed, s.trimmed, s.echo = false, false, false
 	switch {
 	case t.cfg.PartialChecksums && h.AcceptPartial(in.Src, in.Dst):
 	case c != nil && c.mayPlace(s):

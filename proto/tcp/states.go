@@ -116,6 +116,7 @@ func (c *Conn) synReceived(now Time, s *segment) {
 		return
 	}
 	c.heardAt = now
+	c.noteTimestamp(now, s)
 	c.ackNow = c.ackNow || s.trimmed
 	c.acknowledged(now, s)
 	c.sndWnd = s.window << c.sndScale

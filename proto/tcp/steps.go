@@ -84,13 +84,20 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 		c.challengeUnlessText(now, s)
 		return false
 	}
-	if c.timestamps && s.seq.AtOrBefore(c.lastAckSent) {
-		c.tsRecent, c.tsRecentAt = s.tsVal, now // RFC 7323, section 4.3
-	}
+	s.echo = c.timestamps && s.seq.AtOrBefore(c.lastAckSent)
 	if !s.has(wire.TCPSyn) {
 		c.trim(s)
 	}
 	return true
+}
+
+// noteTimestamp takes the timestamp of a segment for the one to be echoed (RFC 7323,
+// section 4.3). Its acknowledgment has been found good: a stranger who has guessed a
+// number in the window could else make everything that the peer sends look old.
+func (c *Conn) noteTimestamp(now Time, s *segment) {
+	if s.echo {
+		c.tsRecent, c.tsRecentAt = s.tsVal, now
+	}
 }
 
 // recentExpired reports whether the peer's timestamp is too old to be compared
@@ -193,6 +200,7 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 		c.challenge(now)
 		return false
 	}
+	c.noteTimestamp(now, s)
 	if s.trimmed {
 		c.ackNow = true
 	}
