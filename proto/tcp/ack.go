@@ -33,7 +33,7 @@ func (c *Conn) acknowledgeText(now Time, n int) {
 	switch {
 	case !c.opts.AdaptiveAck,
 		int(c.ackPending) >= 2*full,
-		c.outOfOrder.head != nil, // RFC 5681, section 4.2
+		!c.outOfOrder.empty(), // RFC 5681, section 4.2
 		n < full && c.interactive < answersForInteractive:
 		c.ackNow = true
 	case c.ackAt == Never:

@@ -330,7 +330,7 @@ func (c *Conn) finish(state State) {
 	t.remove(c)
 	c.send.clear(&t.pool)
 	c.board.clear(&t.spans)
-	c.outOfOrder.clear(&t.pool)
+	c.outOfOrder.clear(t)
 	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt = Never, Never, Never, Never, Never
 	c.ackNow, c.keepDue, c.probeDue = false, false, false
 	t.timers.stop(c)

@@ -200,7 +200,7 @@ func (c *Conn) putHeader(h *header, b []byte, n int) int {
 // putOptions writes the options of a segment that is not a SYN.
 func (c *Conn) putOptions(now Time, h *header, b []byte) {
 	h.len = wire.TCPHeaderLen
-	if c.sack && (c.outOfOrder.head != nil || c.again != (wire.SACKBlock{})) {
+	if c.sack && (!c.outOfOrder.empty() || c.again != (wire.SACKBlock{})) {
 		limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment is to have room for text too
 		if c.timestamps {
 			limit = min(limit, wire.MaxSACKBlocks-1)

@@ -56,8 +56,8 @@ func (c *Conn) Info() Info {
 		i.InFlight = int(c.sndMax.From(c.sndUna))
 		i.Unsent = max(0, c.send.bytes-int(c.sndNxt.From(c.sndUna)))
 	}
-	for b := c.outOfOrder.head; b != nil; b = b.next {
-		i.OutOfOrder += len(b.data)
+	for _, r := range c.outOfOrder.runs {
+		i.OutOfOrder += int(r.right.From(r.left))
 	}
 	return i
 }

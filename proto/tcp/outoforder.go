@@ -1,77 +1,172 @@
 package tcp
 
 import (
+	"slices"
+	"sort"
+
 	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
 
-// oooQueue is the text that has come before what precedes it: chunks in order of
-// their sequence numbers, which do not overlap. Nothing lies beyond the window,
-// so its bytes are bounded by it; its chunks are bounded by oooChunks, or one
-// byte in each would take a whole one.
+// oooQueue is the text that has come before what precedes it: runs without a hole, in
+// order, of which no two touch. A place among them is found by halving, and text is
+// only ever added at the end of a run or between two, so that no segment costs more
+// than a few dozen steps and one move of at most maxRuns runs, whatever came before
+// (CVE-2018-5390).
+//
+// Nothing lies beyond the window, so its bytes are bounded by it. Its chunks are
+// bounded by oooChunks, or one byte in each would take a whole one.
 type oooQueue struct {
-	head, tail *block
-	chunks     int
-	// recent are places in the ranges that were added to last, the latest
-	// first: SACK reports them in that order (RFC 2018, section 4).
+	runs   []run
+	chunks int
+	moved  uint64 // runs that were moved, and blocks that were looked at, for tests
+	// recent are places in the runs that were added to last, the latest first: SACK
+	// reports them in that order (RFC 2018, section 4).
 	recent  [wire.MaxSACKBlocks]seq.Number
 	recents uint8
-	lastEnd seq.Number // where the text added last ends
 }
+
+// run is text from left to right, in blocks.
+type run struct {
+	left, right seq.Number
+	head, tail  *block
+}
+
+const (
+	// maxRuns is enough for what a window of 6 MiB leaves if every fifth segment is lost.
+	maxRuns = 1024
+	// comparedBlocks is how far into a run text that comes twice is compared.
+	comparedBlocks = 16
+)
 
 // oooChunks is how many chunks a queue may have for a window: twice what its bytes
 // need, and some for small segments.
 func oooChunks(window int) int { return window/ChunkSize*2 + 16 }
 
+func (q *oooQueue) empty() bool { return len(q.runs) == 0 }
+
+// first is where the first run begins. There must be one.
+func (q *oooQueue) first() seq.Number { return q.runs[0].left }
+
+// search is the first run that ends at or after at.
+func (q *oooQueue) search(at seq.Number) int {
+	if n := len(q.runs); n > 0 && q.runs[n-1].right.Before(at) {
+		return n
+	}
+	return sort.Search(len(q.runs), func(i int) bool { return q.runs[i].right.AtOrAfter(at) })
+}
+
 // insert adds text that begins at the number at. Where text has come before, it
 // stays (first data wins), and bytes that differ from it are counted.
 func (q *oooQueue) insert(t *Table, window int, at seq.Number, text []byte) {
 	limit := oooChunks(window)
-	defer q.noteRecent(at, at.Add(uint32(len(text))))
-	// prev is the last block that begins at or before at.
-	var prev *block
-	if q.tail != nil && q.tail.seq.AtOrBefore(at) {
-		prev = q.tail
-	} else {
-		for b := q.head; b != nil && b.seq.AtOrBefore(at); b = b.next {
-			prev = b
-		}
+	i := q.search(at)
+	j := i // what is before j is in r
+	r := run{left: at, right: at}
+	switch {
+	case i < len(q.runs) && q.runs[i].left.AtOrBefore(at):
+		r = q.runs[i]
+		j++
+		text = q.skip(t, &r, at, text)
+	case len(q.runs) >= maxRuns && (i == len(q.runs) || at.Add(uint32(len(text))).Before(q.runs[i].left)):
+		t.counts[OutOfOrderFull]++
+		return
 	}
 	for len(text) > 0 {
-		// What of the text is there already.
-		if prev != nil && prev.end().After(at) {
-			have := prev.data[at.From(prev.seq):]
-			n := min(len(have), len(text))
-			t.countMismatch(have[:n], text[:n])
-			at, text = at.Add(uint32(n)), text[n:]
-			continue
-		}
-		next := q.head
-		if prev != nil {
-			next = prev.next
-		}
-		if next != nil && next.seq == at {
-			prev = next
-			continue
-		}
-		// A gap: up to the next block.
 		n := len(text)
-		if next != nil {
-			n = min(n, int(next.seq.From(at)))
+		if j < len(q.runs) {
+			n = min(n, int(q.runs[j].left.From(r.right)))
 		}
-		if prev == nil || prev.end() != at || prev.room() == 0 {
-			b := q.chunk(t, limit)
-			if b == nil {
-				return
-			}
-			b.seq = at
-			q.link(prev, b)
-			prev = b
+		k := q.extend(t, &r, text[:n], limit)
+		text = text[k:]
+		if k < n {
+			break
 		}
-		n = min(n, prev.room())
-		prev.data = append(prev.data, text[:n]...)
-		at, text = at.Add(uint32(n)), text[n:]
+		if j < len(q.runs) && q.runs[j].left == r.right {
+			next := &q.runs[j]
+			text = q.skip(t, next, next.left, text)
+			q.join(&t.pool, &r, next)
+			j++
+		}
 	}
+	switch {
+	case r.head == nil:
+		return
+	case i == j && len(q.runs) >= maxRuns: // it does not reach the next after all
+		t.counts[OutOfOrderFull]++
+		q.free(&t.pool, &r)
+		return
+	case q.runs == nil:
+		q.runs, t.spareRuns = t.spareRuns, nil
+	}
+	if i+1 == j {
+		q.runs[i] = r
+	} else {
+		q.moved += uint64(len(q.runs) - i)
+		q.runs = slices.Replace(q.runs, i, j, r)
+	}
+	q.noteRecent(at)
+}
+
+// skip leaves out what of the text, which begins at the number at, r has.
+func (q *oooQueue) skip(t *Table, r *run, at seq.Number, text []byte) []byte {
+	n := min(len(text), int(r.right.From(at)))
+	got, offset := text[:n], int(at.From(r.left))
+	b := r.head
+	for k := 0; len(got) > 0 && b != nil && k < comparedBlocks; k++ {
+		q.moved++
+		if offset < len(b.data) {
+			have := b.data[offset:]
+			m := min(len(have), len(got))
+			t.countMismatch(have[:m], got[:m])
+			got, offset = got[m:], 0
+		} else {
+			offset -= len(b.data)
+		}
+		b = b.next
+	}
+	return text[n:]
+}
+
+// extend adds text at the end of r and returns how much of it there was room for.
+func (q *oooQueue) extend(t *Table, r *run, text []byte, limit int) (n int) {
+	for n < len(text) {
+		b := r.tail
+		if b == nil || b.room() == 0 {
+			if b = q.chunk(t, limit); b == nil {
+				break
+			}
+			if r.tail == nil {
+				r.head = b
+			} else {
+				r.tail.next = b
+			}
+			r.tail = b
+		}
+		k := min(b.room(), len(text)-n)
+		b.data = append(b.data, text[n:n+k]...)
+		n += k
+	}
+	r.right = r.right.Add(uint32(n))
+	return n
+}
+
+// join puts next, which begins where r ends, behind it.
+func (q *oooQueue) join(p *pool, r, next *run) {
+	head := next.head
+	if n := len(head.data); n <= r.tail.room() { // so that small pieces do not keep a chunk each
+		r.tail.data = append(r.tail.data, head.data...)
+		if head == next.tail {
+			next.tail = r.tail
+		}
+		r.tail.next = head.next
+		head.next = nil
+		q.chunks--
+		p.put(head)
+	} else {
+		r.tail.next = head
+	}
+	r.tail, r.right = next.tail, next.right
 }
 
 // chunk returns a block, or nil and counts why not.
@@ -89,33 +184,46 @@ func (q *oooQueue) chunk(t *Table, limit int) *block {
 	return b
 }
 
-// link puts b after prev, or first if that is nil.
-func (q *oooQueue) link(prev, b *block) {
-	if prev == nil {
-		b.next, q.head = q.head, b
-	} else {
-		b.next, prev.next = prev.next, b
+// pop takes the first run off. Its chunks are the caller's.
+func (q *oooQueue) pop(t *Table) run {
+	r := q.runs[0]
+	q.moved += uint64(len(q.runs))
+	q.runs = slices.Delete(q.runs, 0, 1)
+	for b := r.head; b != nil; b = b.next {
+		q.chunks--
 	}
-	if b.next == nil {
-		q.tail = b
+	q.emptied(t)
+	return r
+}
+
+func (q *oooQueue) free(p *pool, r *run) {
+	for b := r.head; b != nil; {
+		next := b.next
+		b.next = nil
+		p.put(b)
+		q.chunks--
+		b = next
 	}
 }
 
-func (q *oooQueue) pop() *block {
-	b := q.head
-	if q.head = b.next; q.head == nil {
-		q.tail = nil
-		q.recents = 0
+func (q *oooQueue) clear(t *Table) {
+	for i := range q.runs {
+		q.free(&t.pool, &q.runs[i])
 	}
-	b.next = nil
-	q.chunks--
-	return b
+	clear(q.runs)
+	q.runs = q.runs[:0]
+	q.emptied(t)
 }
 
-func (q *oooQueue) clear(p *pool) {
-	for q.head != nil {
-		p.put(q.pop())
+// emptied leaves the memory of no runs to the next queue that has some.
+func (q *oooQueue) emptied(t *Table) {
+	if len(q.runs) > 0 {
+		return
 	}
+	if cap(q.runs) > cap(t.spareRuns) {
+		t.spareRuns = q.runs
+	}
+	q.runs, q.recents = nil, 0
 }
 
 func (t *Table) countMismatch(have, got []byte) {
@@ -126,22 +234,20 @@ func (t *Table) countMismatch(have, got []byte) {
 	}
 }
 
-// noteRecent makes the range that text from at to end has been added to the
-// latest.
-func (q *oooQueue) noteRecent(at, end seq.Number) {
-	goesOn := q.recents > 0 && q.lastEnd == at
-	q.lastEnd = end
-	if goesOn {
-		return
-	}
-	r, ok := q.rangeAt(at)
+// noteRecent makes the run that has been added to at the number at the latest.
+func (q *oooQueue) noteRecent(at seq.Number) {
+	r, ok := q.runAt(at)
 	if !ok {
 		return
 	}
-	// Others in the same range give way, then the oldest.
+	in := func(n seq.Number) bool { return n.InWindow(r.left, r.right.From(r.left)) }
+	if q.recents > 0 && in(q.recent[0]) {
+		return
+	}
+	// Others in the same run give way, then the oldest.
 	kept := q.recent[:0]
 	for _, n := range q.recent[:q.recents] {
-		if !n.InWindow(seq.New(r.Left), r.Right-r.Left) {
+		if !in(n) {
 			kept = append(kept, n)
 		}
 	}
@@ -151,7 +257,7 @@ func (q *oooQueue) noteRecent(at, end seq.Number) {
 	q.recents = uint8(k + 1)
 }
 
-// sackBlocks adds blocks to a SACK option, up to limit of them: the range that was
+// sackBlocks adds blocks to a SACK option, up to limit of them: the run that was
 // added to last, then others that were added to before.
 func (q *oooQueue) sackBlocks(o *wire.TCPOptions, limit int) {
 	first := o.SACKBlocks
@@ -159,7 +265,9 @@ func (q *oooQueue) sackBlocks(o *wire.TCPOptions, limit int) {
 		if int(o.SACKBlocks) >= limit {
 			return
 		}
-		if b, ok := q.rangeAt(at); ok && !reported(o.SACK[first:o.SACKBlocks], b) {
+		r, ok := q.runAt(at)
+		b := wire.SACKBlock{Left: r.left.Uint32(), Right: r.right.Uint32()}
+		if ok && !slices.Contains(o.SACK[first:o.SACKBlocks], b) {
 			o.SACK[o.SACKBlocks] = b
 			o.SACKBlocks++
 		}
@@ -168,29 +276,15 @@ func (q *oooQueue) sackBlocks(o *wire.TCPOptions, limit int) {
 
 // has reports whether all from at to end has come before.
 func (q *oooQueue) has(at, end seq.Number) bool {
-	b, ok := q.rangeAt(at)
-	return ok && end.AtOrBefore(seq.New(b.Right))
+	r, ok := q.runAt(at)
+	return ok && end.AtOrBefore(r.right)
 }
 
-func reported(blocks []wire.SACKBlock, b wire.SACKBlock) bool {
-	for _, r := range blocks {
-		if r == b {
-			return true
-		}
+// runAt is the run that contains at.
+func (q *oooQueue) runAt(at seq.Number) (run, bool) {
+	i := q.search(at.Add(1))
+	if i == len(q.runs) || q.runs[i].left.After(at) {
+		return run{}, false
 	}
-	return false
-}
-
-// rangeAt is the largest range without a hole that contains at.
-func (q *oooQueue) rangeAt(at seq.Number) (wire.SACKBlock, bool) {
-	for b := q.head; b != nil; {
-		left, right := b.seq, b.end()
-		for b = b.next; b != nil && b.seq == right; b = b.next {
-			right = b.end()
-		}
-		if at.AtOrAfter(left) && at.Before(right) {
-			return wire.SACKBlock{Left: left.Uint32(), Right: right.Uint32()}, true
-		}
-	}
-	return wire.SACKBlock{}, false
+	return q.runs[i], true
 }

@@ -1,7 +1,5 @@
 package tcp
 
-import "github.com/unet-go/unet/proto/tcp/seq"
-
 // Queued bytes lie in blocks. A block either owns a chunk of the table's memory
 // or refers to bytes of somebody else: a received frame, which goes back to the
 // link when the block is done with, or memory that the application has lent. A
@@ -25,14 +23,11 @@ const (
 
 type block struct {
 	next  *block
-	data  []byte     // what is still to be used; the rest of its capacity is free
-	seq   seq.Number // of data[0], in the out-of-order queue
+	data  []byte // what is still to be used; the rest of its capacity is free
 	kind  blockKind
 	frame uint64
 	mem   *[ChunkSize]byte
 }
-
-func (b *block) end() seq.Number { return b.seq.Add(uint32(len(b.data))) }
 
 // room is how many bytes can still be appended.
 func (b *block) room() int { return cap(b.data) - len(b.data) }

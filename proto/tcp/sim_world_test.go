@@ -248,8 +248,12 @@ func (w *world) check() {
 }
 
 func (c *Conn) chunksHeld() (n int) {
-	for _, q := range []*block{c.send.head, c.recv.head, c.outOfOrder.head} {
-		for b := q; b != nil; b = b.next {
+	lists := []*block{c.send.head, c.recv.head}
+	for _, r := range c.outOfOrder.runs {
+		lists = append(lists, r.head)
+	}
+	for _, b := range lists {
+		for ; b != nil; b = b.next {
 			if b.kind == chunkBlock {
 				n++
 			}
@@ -309,22 +313,7 @@ func (c *Conn) invariant() string {
 	if msg := c.scoreboardInvariant(); msg != "" {
 		return msg
 	}
-	end := c.rcvNxt
-	chunks := 0
-	for b := c.outOfOrder.head; b != nil; b = b.next {
-		if b.seq.Before(end) || len(b.data) == 0 {
-			return "out-of-order queue overlaps"
-		}
-		end = b.end()
-		chunks++
-		if b.next == nil && b != c.outOfOrder.tail {
-			return "tail of the out-of-order queue"
-		}
-	}
-	if end.After(c.rcvAdv) || chunks != c.outOfOrder.chunks {
-		return "out-of-order queue beyond the window"
-	}
-	return ""
+	return c.outOfOrderInvariant()
 }
 
 // scoreboardInvariant says what is wrong with the scoreboard.

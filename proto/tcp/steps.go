@@ -277,7 +277,7 @@ func (c *Conn) fin(now Time, s *segment) {
 	c.gotFin = true
 	c.rcvNxt = c.rcvNxt.Add(1)
 	c.rcvAdv = seq.Max(c.rcvAdv, c.rcvNxt)
-	c.outOfOrder.clear(&c.table.pool)
+	c.outOfOrder.clear(c.table)
 	c.ackNow = true
 	c.notify(Readable)
 	switch c.state {

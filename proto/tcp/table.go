@@ -18,6 +18,7 @@ type Table struct {
 	waits     timeWaits
 	pool      pool
 	spans     spanPool
+	spareRuns []run // empty, for the next out-of-order queue
 	timers    timerHeap
 	counts    [numberOfCounts]uint64
 

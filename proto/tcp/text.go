@@ -52,16 +52,16 @@ func (c *Conn) text(now Time, s *segment) {
 		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.text)
 		return
 	}
-	if q := &c.outOfOrder; q.head != nil {
+	if q := &c.outOfOrder; !q.empty() {
 		// What has come before stays, as in oooQueue.
-		if gap := q.head.seq.From(s.seq); gap < uint32(len(s.text)) {
-			q.insert(t, c.opts.ReceiveBuffer, q.head.seq, s.text[gap:])
+		if gap := q.first().From(s.seq); gap < uint32(len(s.text)) {
+			q.insert(t, c.opts.ReceiveBuffer, q.first(), s.text[gap:])
 			s.text = s.text[:gap]
 		}
 	}
 	n := c.deliver(s)
 	c.rcvNxt = c.rcvNxt.Add(uint32(n))
-	if c.outOfOrder.head != nil {
+	if !c.outOfOrder.empty() {
 		n += c.advance()
 		c.ackNow = true
 	}
@@ -119,33 +119,43 @@ func (c *Conn) deliver(s *segment) int {
 // advance moves to the receive queue what lies at RCV.NXT out of order, and
 // returns how many bytes that were.
 func (c *Conn) advance() (n int) {
-	p := &c.table.pool
 	q := &c.outOfOrder
-	for q.head != nil && q.head.seq.AtOrBefore(c.rcvNxt) {
-		b := q.pop()
-		old := c.rcvNxt.From(b.seq)
-		if c.hasPeerFin { // nothing follows it
-			b.data = b.data[:min(uint32(len(b.data)), c.peerFin.From(b.seq))]
+	for !q.empty() && q.first().AtOrBefore(c.rcvNxt) {
+		r := q.pop(c.table)
+		at := r.left
+		for b := r.head; b != nil; {
+			next, end := b.next, at.Add(uint32(len(b.data)))
+			b.next = nil
+			if c.hasPeerFin { // nothing follows it
+				end = seq.Min(end, c.peerFin)
+			}
+			if end.After(c.rcvNxt) {
+				n += c.receive(b, b.data[c.rcvNxt.From(at):end.From(at)])
+			} else {
+				c.table.pool.put(b)
+			}
+			b, at = next, end
 		}
-		if old >= uint32(len(b.data)) {
-			p.put(b)
-			continue
-		}
-		b.data = b.data[old:]
-		n += len(b.data)
-		c.rcvNxt = c.rcvNxt.Add(uint32(len(b.data)))
-		switch {
-		case c.readClosed:
-			c.table.counts[TextDiscarded] += uint64(len(b.data))
-			p.put(b)
-		case c.recv.tail != nil && c.recv.tail.kind == chunkBlock && c.recv.tail.room() >= len(b.data):
-			tail := c.recv.tail
-			tail.data = append(tail.data, b.data...)
-			c.recv.bytes += len(b.data)
-			p.put(b)
-		default:
-			c.recv.push(b)
-		}
+	}
+	return n
+}
+
+// receive puts text, which lies in the block b, at the end of the receive queue.
+func (c *Conn) receive(b *block, text []byte) int {
+	p := &c.table.pool
+	n := len(text)
+	c.rcvNxt = c.rcvNxt.Add(uint32(n))
+	b.data = text
+	switch tail := c.recv.tail; {
+	case c.readClosed:
+		c.table.counts[TextDiscarded] += uint64(n)
+		p.put(b)
+	case tail != nil && tail.kind == chunkBlock && tail.room() >= n:
+		tail.data = append(tail.data, text...)
+		c.recv.bytes += n
+		p.put(b)
+	default:
+		c.recv.push(b)
 	}
 	return n
 }
