@@ -387,3 +387,22 @@ func TestValidate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRestart: what has happened before leaves no trace in the fates.
+func TestRestart(t *testing.T) {
+	r := fate.Rule{Loss: 0.1, Burst: fate.Burst{Enter: 0.1, Leave: 0.1}, Duplicate: 0.1, Corrupt: 0.1}
+	fresh, used := fate.New(seed, r), fate.New(seed+1, fate.Rule{Burst: fate.Burst{Enter: 1}})
+	for range 100 {
+		used.Next(0, full)
+	}
+	used.Restart(0, seed, r)
+	for i := range 10_000 {
+		now := time.Duration(i) * time.Microsecond
+		if got, want := used.Next(now, full), fresh.Next(now, full); got != want {
+			t.Fatalf("frame %d: %+v, want %+v", i, got, want)
+		}
+	}
+	if c := used.Counters(); c.Frames != 10_100 {
+		t.Errorf("%d frames counted", c.Frames)
+	}
+}

@@ -160,6 +160,18 @@ func (l *Link) Set(d Direction, r Rule) {
 	l.directions[d].line.Set(l.now(), r)
 }
 
+// Restart sets both rules, and has the frames from now on meet the fates that those of
+// a new link with this seed meet. Counters go on.
+func (l *Link) Restart(seed uint64, aToB, bToA Rule) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closing && l.takeIn() {
+	}
+	for i, r := range []Rule{aToB, bToA} {
+		l.directions[i].line.Restart(l.now(), seed+uint64(i), r)
+	}
+}
+
 // Rule is the rule of a direction.
 func (l *Link) Rule(d Direction) Rule {
 	l.mu.Lock()
