@@ -39,7 +39,7 @@ var layers = map[string]struct{ own, other []string }{
 	"cmd/unetd":              {own: []string{"cmd/unetd/internal"}, other: []string{"github.com/spf13/cobra"}},
 	"cmd/unetd/internal":     {own: []string{"mux", "control", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"golang.org/x/sys/unix", "github.com/spf13/cobra", "go.yaml.in/yaml/v3"}},
 	"cmd/unetbench":          {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},
-	"cmd/unetbench/internal": {own: []string{"*"}, other: []string{"github.com/spf13/cobra", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
+	"cmd/unetbench/internal": {own: []string{"*"}, other: []string{"golang.org/x/sys/unix", "github.com/spf13/cobra", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	"examples/echo":          {own: []string{".", "control", "endpoint"}},
 	"examples/http":          {own: []string{"."}},
 }

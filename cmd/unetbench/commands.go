@@ -59,13 +59,13 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, memory, scale or all")}
+			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, goodput, memory, scale or all")}
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var c common
-	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newMemory(&c), newScale(&c), newAll(&c)} {
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newGoodput(&c), newMemory(&c), newScale(&c), newAll(&c)} {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}

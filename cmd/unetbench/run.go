@@ -38,7 +38,9 @@ func (c *common) flags(cmd *cobra.Command) {
 // run measures and prints.
 func (c *common) run(cmd *cobra.Command, r *bench.Run) (err error) {
 	out, errs := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	cfg, err := c.labConfig(r)
+	cfg := lab.Config{}
+	cfg.Muxed, cfg.Crowd, cfg.Plain = r.Networks()
+	cfg, err = c.labConfig(cfg)
 	if err != nil {
 		return err
 	}
@@ -107,10 +109,9 @@ func printTables(w io.Writer, res bench.Result) {
 	}
 }
 
-// labConfig checks what the machine and the command line offer.
-func (c *common) labConfig(r *bench.Run) (lab.Config, error) {
-	cfg := lab.Config{}
-	cfg.Muxed, cfg.Crowd, cfg.Plain = r.Networks()
+// labConfig checks what the machine and the command line offer for the pairs that cfg
+// asks for, and completes it.
+func (c *common) labConfig(cfg lab.Config) (lab.Config, error) {
 	cpus, err := netlab.Processors()
 	if err != nil {
 		return cfg, err

@@ -63,6 +63,8 @@ func run(in *bufio.Reader, events *json.Encoder) (err error) {
 		return weigh(ctx, j, in, events)
 	case workload.Connect, workload.Idle:
 		return connections(ctx, j, in, events)
+	case workload.Goodput:
+		return goodput(ctx, j, in, events)
 	}
 	t, err := transport.ByName(j.Transport)
 	if err != nil {

@@ -11,7 +11,8 @@
 // but that, so that baselines of the kernel are not slowed by what they are
 // compared with.
 //
-// On the muxed pair two endpoints of host a can be measured as well.
+// On the muxed pair two endpoints of host a can be measured as well. For goodput both
+// pairs have an impaired link in the middle (package impair).
 //
 // Each measurement runs in two fresh processes of uid nobody, without
 // capabilities, pinned to one processor each (package child).

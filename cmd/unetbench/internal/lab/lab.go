@@ -12,6 +12,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
 // Config says what a lab needs. Pairs that nothing is measured on are not made.
@@ -20,6 +21,7 @@ type Config struct {
 	Muxed     bool   // make the muxed pair
 	Crowd     bool   // make the crowded pair
 	Plain     bool   // make the plain pair
+	Impaired  bool   // with impaired links between the hosts, see Goodput
 	ClientCPU int
 	ServerCPU int
 }
@@ -34,6 +36,8 @@ type Lab struct {
 	muxed  *site
 	crowd  *site
 	serial uint32 // of measurements
+
+	plainLink *impair.Link // of plain, if it is impaired
 }
 
 // Open makes the hosts and starts the daemons. The caller closes the lab.
@@ -50,7 +54,7 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 		return nil, err
 	}
 	if cfg.Plain {
-		if l.plain, err = netlab.NewPair(netlab.Config{}); err != nil {
+		if l.plain, l.plainLink, err = l.cable(); err != nil {
 			return nil, err
 		}
 	}
@@ -116,6 +120,9 @@ func (l *Lab) Close() error {
 		if s != nil {
 			errs = append(errs, s.close())
 		}
+	}
+	if l.plainLink != nil {
+		errs = append(errs, l.plainLink.Close())
 	}
 	if l.plain != nil {
 		errs = append(errs, l.plain.Close())

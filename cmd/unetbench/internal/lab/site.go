@@ -11,6 +11,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
 // CrowdSize is the number of endpoints that idle on each host of the crowded
@@ -22,6 +23,7 @@ type site struct {
 	name    string
 	dir     string
 	pair    *netlab.Pair
+	link    *impair.Link // if it is impaired
 	daemons []*daemon
 	idle    []func() error // gives an endpoint of the crowd back
 }
@@ -33,7 +35,7 @@ func (l *Lab) openSite(ctx context.Context, name string) (_ *site, err error) {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if s.pair, err = netlab.NewPair(netlab.Config{}); err != nil {
+	if s.pair, s.link, err = l.cable(); err != nil {
 		return nil, err
 	}
 	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
@@ -87,6 +89,9 @@ func (s *site) close() error {
 	}
 	for _, d := range s.daemons {
 		errs = append(errs, d.stop())
+	}
+	if s.link != nil {
+		errs = append(errs, s.link.Close())
 	}
 	if s.pair != nil {
 		errs = append(errs, s.pair.Close())

@@ -173,8 +173,21 @@ func memoryGoal(attach string, weights []Weight) Goal {
 func PrintGoals(w io.Writer, goals []Goal) {
 	fmt.Fprintf(w, "\nFigures to reach (%d bytes, spinning unless it says otherwise, medians of interleaved rounds)\n", goalSize)
 	fmt.Fprintf(w, "Less than %v allocations a message, which are the runtime's own, count as none.\n", noAllocs)
+	printGoals(w, goals, true)
+}
+
+func printGoals(w io.Writer, goals []Goal, attached bool) {
 	g := grid{left: 2}
-	g.add("figure", "attach", "bound", "measured", "")
+	add := func(figure, attach string, cells ...string) {
+		if attached {
+			cells = append([]string{attach}, cells...)
+		}
+		g.add(append([]string{figure}, cells...)...)
+	}
+	if !attached {
+		g.left = 1
+	}
+	add("figure", "attach", "bound", "measured", "")
 	for _, goal := range goals {
 		sign, verdict, measured := ">=", "ok", fmt.Sprintf(goal.format, goal.Measured)
 		if goal.AtMost {
@@ -186,7 +199,7 @@ func PrintGoals(w io.Writer, goals []Goal) {
 		case !goal.Met():
 			verdict = "short"
 		}
-		g.add(goal.Figure, goal.Attach, fmt.Sprintf("%s "+goal.format, sign, goal.Bound), measured, verdict)
+		add(goal.Figure, goal.Attach, fmt.Sprintf("%s "+goal.format, sign, goal.Bound), measured, verdict)
 	}
 	g.print(w)
 }

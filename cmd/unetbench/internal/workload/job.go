@@ -16,9 +16,11 @@ const (
 	Rate    Bench = "rate"
 	OneWay  Bench = "oneway"
 	Connect Bench = "connect"
-	Memory  Bench = "memory" // one process that opens an endpoint and waits
-	Idle    Bench = "idle"   // connections that are opened and stay
-	Open    Bench = "open"   // endpoints that are opened through unetd, one after the other
+	Memory  Bench = "memory"  // one process that opens an endpoint and waits
+	Idle    Bench = "idle"    // connections that are opened and stay
+	Open    Bench = "open"    // endpoints that are opened through unetd, one after the other
+	Goodput Bench = "goodput" // one connection over a bad link
+	Share   Bench = "share"   // two of them over one
 )
 
 // Role is a process's side.
@@ -92,6 +94,10 @@ type Report struct {
 	Elapsed    time.Duration `json:"elapsed_ns,omitempty"` // rate: the server's window; else of the client
 	InWindow   int           `json:"in_window,omitempty"`  // rate: messages received in Elapsed
 	Latency    Latency       `json:"latency,omitzero"`     // rtt and connect, client
+
+	Bytes         int64 `json:"bytes,omitempty"`         // goodput: received (server), taken by the transport (client)
+	Retransmitted int64 `json:"retransmitted,omitempty"` // goodput, client: bytes
+	Timeouts      int64 `json:"timeouts,omitempty"`      // goodput, client: of the retransmission timer
 
 	CPU      time.Duration `json:"cpu_ns"`   // user and system time in the measured section
 	Mallocs  uint64        `json:"mallocs"`  // heap objects allocated in the measured section
