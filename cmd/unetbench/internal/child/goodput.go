@@ -41,9 +41,7 @@ func goodput(ctx context.Context, j workload.Job, in *bufio.Reader, events *json
 	if err := events.Encode(Event{Report: &report}); err != nil {
 		return err
 	}
-	if err := workload.Discard(conn); err != nil {
-		return err
-	}
+	go workload.Discard(conn) // ends with the connection
 	awaitEnd(in)
 	return nil
 }
