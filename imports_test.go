@@ -42,6 +42,7 @@ var layers = map[string]struct{ own, other []string }{
 	"cmd/unetbench/internal": {own: []string{"*"}, other: []string{"golang.org/x/sys/unix", "github.com/spf13/cobra", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	"examples/echo":          {own: []string{".", "control", "endpoint"}},
 	"examples/http":          {own: []string{"."}},
+	"examples/resp":          {own: []string{"."}},
 }
 
 // layerOf is the longest entry of layers that pkg lies in; folders named

@@ -1,0 +1,72 @@
+// Resp is a server in memory that speaks RESP2, the protocol of Redis, on unet's
+// TCP: strings, lists, sets and hashes, enough for redis-cli and redis-benchmark.
+//
+//	resp --listen 10.0.0.1:6379
+//
+// It needs a running unetd and no privilege. What is unet's about it is in
+// listen.go; all the rest is what it would be with package net, which it is with
+// --kernel.
+//
+// The files, in the order a command takes: serve.go accepts connections, each has
+// one goroutine (session.go). It reads a request (request.go, inline.go), runs it
+// (commands.go, strings.go, collections.go), and writes what there is to say
+// before it waits for more input.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/unet-go/unet"
+)
+
+const usage = `usage:
+  resp [flags] --listen ADDR:PORT
+
+answers the commands of RESP2 that COMMAND lists, until SIGTERM or an interrupt.
+Nothing is kept on disk.
+
+examples:
+  resp --listen 10.0.0.1:6379
+  resp --listen 10.0.0.1:6379 --kernel    the same on the kernel's sockets
+
+flags:
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "resp:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("resp", flag.ExitOnError)
+	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
+	var o options
+	flags.StringVar(&o.socket, "socket", unet.DefaultSocket, "`path` of unetd's socket")
+	flags.BoolVar(&o.kernel, "kernel", false, "use the kernel's sockets instead of unet's")
+	flags.Func("wait", "how blocked calls wait on unet: `mode` spin, adaptive (default) or block", func(s string) (err error) {
+		o.wait, err = unet.ParseWaitMode(s)
+		return err
+	})
+	listen := flags.String("listen", "", "`address:port` to listen on")
+	keepAlive := flags.Duration("keepalive", 300*time.Second, "`time` after which a silent client is probed, three times at most; 0 never does")
+	flags.Parse(args)
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("%q is too much (see resp --help)", flags.Arg(0))
+	case *listen == "":
+		return fmt.Errorf("--listen is missing (see resp --help)")
+	case *keepAlive < 0:
+		return fmt.Errorf("--keepalive is negative (see resp --help)")
+	}
+	return serve(ctx, o, *listen, *keepAlive)
+}
