@@ -27,7 +27,7 @@ func (s *server) curl(t *testing.T, args ...string) string {
 }
 
 func TestCurl(t *testing.T) {
-	tool(t, "curl")
+	unetd.Tool(t, "curl")
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}), unetd.Everything)
 
 	t.Run("get", func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestCurl(t *testing.T) {
 // TestCurlUntrusted: the same bytes for an endpoint that is not trusted, for which the
 // peer's super-frames are cut on the way.
 func TestCurlUntrusted(t *testing.T) {
-	tool(t, "curl")
+	unetd.Tool(t, "curl")
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := startServer(t, pair, untrusted)
 	s.download(t, 10_000_000)
@@ -126,7 +126,7 @@ func (s *server) aborted(t *testing.T) {
 	endless := s.url + "/bytes/1000000000000"
 	for range 3 {
 		file := filepath.Join(t.TempDir(), "killed")
-		p := unetd.Start(t, s.B, netlab.Bound(), tool(t, "curl"), "--silent", "--output", file, endless)
+		p := unetd.Start(t, s.B, netlab.Bound(), unetd.Tool(t, "curl"), "--silent", "--output", file, endless)
 		if !unetd.Eventually(func() bool { st, err := os.Stat(file); return err == nil && st.Size() > 1_000_000 }) {
 			t.Fatal("the download does not begin")
 		}

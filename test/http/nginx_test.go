@@ -55,7 +55,7 @@ type nginx struct {
 
 func startNginx(t *testing.T) *nginx {
 	t.Helper()
-	tool(t, "nginx")
+	unetd.Tool(t, "nginx")
 	n := &nginx{Pair: netlab.RequirePair(t, netlab.Config{}), prefix: t.TempDir(), url: "http://10.0.0.2"}
 	n.socket = unetd.Serve(t, n.A, unetd.Options{Policy: untrusted}).Socket
 	must(t, os.Mkdir(filepath.Join(n.prefix, "files"), 0o755))
@@ -67,7 +67,7 @@ func startNginx(t *testing.T) *nginx {
 // start starts nginx, and returns when it listens.
 func (n *nginx) start(t *testing.T) {
 	t.Helper()
-	n.Process = unetd.Start(t, n.B, netlab.Bound(), tool(t, "nginx"), "-p", n.prefix, "-c", "nginx.conf")
+	n.Process = unetd.Start(t, n.B, netlab.Bound(), unetd.Tool(t, "nginx"), "-p", n.prefix, "-c", "nginx.conf")
 	if !unetd.Eventually(func() bool {
 		c, err := n.B.Dial("tcp", "10.0.0.2:80")
 		if err == nil {

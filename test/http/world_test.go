@@ -3,7 +3,6 @@ package http_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -25,24 +24,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// toolsVariable, set to 1, turns the skips of a machine without the tools into
-// failures.
-const toolsVariable = "UNET_REQUIRE_TOOLS"
-
-// tool is the path of a program that is not ours.
-func tool(t *testing.T, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	switch {
-	case err == nil:
-	case os.Getenv(toolsVariable) == "1":
-		t.Fatalf("%s=1, but %v", toolsVariable, err)
-	default:
-		t.Skipf("skipped: %v: install %s (%s=1 makes this a failure)", err, name, toolsVariable)
-	}
-	return path
 }
 
 // untrusted is [unetd.Everything] without trust: no frame that is longer than one of
@@ -87,7 +68,7 @@ func (s *server) stop(t *testing.T) (requests, connections int) {
 // it prints.
 func (s *server) on(t *testing.T, program string, args ...string) (string, error) {
 	t.Helper()
-	p := unetd.Start(t, s.B, netlab.Bound(), tool(t, program), args...)
+	p := unetd.Start(t, s.B, netlab.Bound(), unetd.Tool(t, program), args...)
 	err := p.End(t)
 	return p.Output(), err
 }

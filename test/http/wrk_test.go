@@ -16,7 +16,7 @@ var wrkRequests = regexp.MustCompile(`(\d+) requests in`)
 // counted the same.
 func TestWrk(t *testing.T) {
 	const connections = 64
-	tool(t, "wrk")
+	unetd.Tool(t, "wrk")
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}), unetd.Everything)
 	out, err := s.on(t, "wrk", "--threads", "2", "--connections", strconv.Itoa(connections), "--duration", "2s", "--latency", s.url+"/bytes/100")
 	if err != nil {

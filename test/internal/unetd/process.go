@@ -35,7 +35,16 @@ type Process struct {
 // what it printed is logged if the test has failed.
 func Start(t testing.TB, h *netlab.Host, attr *syscall.SysProcAttr, path string, args ...string) *Process {
 	t.Helper()
-	p, err := start(h, attr, path, args...)
+	cmd := exec.Command(path, args...)
+	cmd.SysProcAttr = attr
+	return StartCommand(t, h, cmd)
+}
+
+// StartCommand is Start for a command that has a standard input, for one. Its output is
+// the Process's.
+func StartCommand(t testing.TB, h *netlab.Host, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p, err := start(h, cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +52,9 @@ func Start(t testing.TB, h *netlab.Host, attr *syscall.SysProcAttr, path string,
 	return p
 }
 
-func start(h *netlab.Host, attr *syscall.SysProcAttr, path string, args ...string) (*Process, error) {
-	p := &Process{Cmd: exec.Command(path, args...), Name: filepath.Base(path), Done: make(chan struct{})}
+func start(h *netlab.Host, cmd *exec.Cmd) (*Process, error) {
+	p := &Process{Cmd: cmd, Name: filepath.Base(cmd.Path), Done: make(chan struct{})}
 	p.more = sync.NewCond(&p.mu)
-	p.Cmd.SysProcAttr = attr
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
