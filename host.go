@@ -41,7 +41,8 @@ type Config struct {
 }
 
 // TCPConfig is what can be changed about TCP as a whole: the least retransmission
-// timeout, how long TIME-WAIT lasts, and the memory of all connections.
+// timeout, how long TIME-WAIT lasts, the memory of all connections, and how far the
+// buffers of one grow.
 type TCPConfig = stack.TCPConfig
 
 // Host is an endpoint and the stack that runs on it. Its methods may be called

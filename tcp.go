@@ -145,10 +145,12 @@ func (c *TCPConn) SetLinger(sec int) error {
 	return c.fail("set", c.sock.SetLinger(time.Duration(sec)*time.Second))
 }
 
-// SetReadBuffer bounds what has been received and not read, in bytes.
+// SetReadBuffer bounds what has been received and not read, in bytes. At first the bound
+// grows with what the path holds.
 func (c *TCPConn) SetReadBuffer(bytes int) error { return c.fail("set", c.sock.SetBuffers(0, bytes)) }
 
-// SetWriteBuffer bounds what has been written and not acknowledged, in bytes.
+// SetWriteBuffer bounds what has been written and not acknowledged, in bytes. At first the
+// bound grows with what may be in flight.
 func (c *TCPConn) SetWriteBuffer(bytes int) error { return c.fail("set", c.sock.SetBuffers(bytes, 0)) }
 
 // SetKeepAlive turns the keepalive on, as it is at first, or off.

@@ -82,6 +82,9 @@ type TCPConfig struct {
 	MinRTO   time.Duration // the least retransmission timeout; 0: [tcp.DefaultMinRTO]
 	TimeWait time.Duration // how long TIME-WAIT lasts; 0: [tcp.DefaultTimeWait]
 	Memory   int           // bytes that all connections may queue; 0: [tcp.DefaultMemory]
+	// The buffers of connections grow up to these with what a path holds, unless they
+	// have been set; 0: [tcp.DefaultMaxSendBuffer], [tcp.DefaultMaxReceiveBuffer].
+	MaxSendBuffer, MaxReceiveBuffer int // bytes
 }
 
 // instant is nanoseconds since the stack was made: a time that is compared and
@@ -248,6 +251,7 @@ func New(cfg Config) (*Stack, error) {
 	s.tcp = tcp.NewTable(tcp.Config{
 		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: s.releaseFrame,
 		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory,
+		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
 	})
 	s.tcpTimer.owner = &s.tcpTimer
 	s.held.max = heldBound(s.quota)

@@ -13,8 +13,8 @@ import (
 // TCPOptions of a connection, or of all that a listener accepts. The zero value
 // works.
 type TCPOptions struct {
-	SendBuffer    int // bytes; 0: [tcp.DefaultBuffer]
-	ReceiveBuffer int // bytes; 0: [tcp.DefaultBuffer]
+	SendBuffer    int // bytes; 0: it grows with what the path holds
+	ReceiveBuffer int // bytes; 0: likewise
 	KeepAlive     tcp.KeepAlive
 
 	// Released is called once when the local port of a connection is free again:
@@ -155,7 +155,8 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	return c.set(func(tcp.Time) { c.conn.SetUserTimeout(d) })
 }
 
-// SetBuffers changes the bounds of the queues, in bytes; 0 leaves one as it is.
+// SetBuffers changes the bounds of the queues, in bytes; 0 leaves one as it is. One that
+// is set does not grow any more.
 func (c *TCPConn) SetBuffers(send, receive int) error {
 	return c.set(func(now tcp.Time) { c.conn.SetBuffers(now, send, receive) })
 }

@@ -107,9 +107,11 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 			c.congestion.Acked(now, Acked{int(n), int(inFlight), time.Duration(c.rack.rtt), timing && !c.timing})
 			c.window = c.congestion.Window()
 		}
-		if c.wantsWrite && c.writable() {
-			c.wantsWrite = false
-			c.notify(Writable)
+		if c.wantsWrite {
+			if c.growSend(); c.writable() {
+				c.wantsWrite = false
+				c.notify(Writable)
+			}
 		}
 	}
 	c.progressAt = now

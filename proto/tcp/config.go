@@ -4,8 +4,12 @@ import "time"
 
 // Defaults of [Config] and [Options].
 const (
-	// DefaultBuffer bounds what a connection has queued in one direction.
-	DefaultBuffer = 1 << 20 // bytes
+	// DefaultBuffer is what the buffers of a connection grow to where a round trip
+	// takes less than a millisecond, and DefaultMaxSendBuffer and
+	// DefaultMaxReceiveBuffer where it takes longer.
+	DefaultBuffer           = 1 << 20 // bytes
+	DefaultMaxSendBuffer    = 4 << 20
+	DefaultMaxReceiveBuffer = 6 << 20
 	// DefaultMemory bounds the buffers of all connections of a table.
 	DefaultMemory = 256 << 20 // bytes
 	// DefaultMTU is Ethernet's.
@@ -84,10 +88,13 @@ type Config struct {
 	// Inbound.Memory is ever [MemoryFrame].
 	ReleaseFrame func(frame uint64)
 
-	Memory       int         // bytes of buffers for all connections
-	MaxTimeWaits int         // connections in TIME-WAIT; the oldest gives way
-	Ports        []PortRange // ephemeral; nil: the kernel's default, 32768 to 60999
-	InPlace      int         // bytes, see DefaultInPlace
+	Memory int // bytes of buffers for all connections
+	// MaxSendBuffer and MaxReceiveBuffer are what the buffers of connections that do not
+	// say how large these are to be grow to.
+	MaxSendBuffer, MaxReceiveBuffer int         // bytes
+	MaxTimeWaits                    int         // connections in TIME-WAIT; the oldest gives way
+	Ports                           []PortRange // ephemeral; nil: the kernel's default, 32768 to 60999
+	InPlace                         int         // bytes, see DefaultInPlace
 
 	MinRTO, MaxRTO, InitialRTO time.Duration
 	TimeWait, FinWait          time.Duration
@@ -112,6 +119,8 @@ func or[T comparable](v, otherwise T) T {
 
 func (c Config) withDefaults() Config {
 	c.Memory = or(c.Memory, DefaultMemory)
+	c.MaxSendBuffer = min(max(or(c.MaxSendBuffer, DefaultMaxSendBuffer), minBuffer), maxBuffer)
+	c.MaxReceiveBuffer = min(max(or(c.MaxReceiveBuffer, DefaultMaxReceiveBuffer), minBuffer), maxBuffer)
 	c.MaxTimeWaits = max(or(c.MaxTimeWaits, maxTimeWaits), 1)
 	if len(c.Ports) == 0 {
 		c.Ports = []PortRange{{firstEphemeral, lastEphemeral}}
@@ -148,8 +157,10 @@ type Options struct {
 	Owner any // see [Conn.Owner]
 
 	MTU           int // of the path, bytes of IP packet
-	SendBuffer    int // bytes
-	ReceiveBuffer int // bytes
+	SendBuffer    int // bytes; 0: it grows with what the path holds, see window.go
+	ReceiveBuffer int // bytes; 0: likewise
+
+	growSend, growReceive bool // they were 0
 
 	Nagle       bool          // RFC 9293, section 3.7.4
 	Cork        time.Duration // see DefaultCork; negative: small writes never wait
@@ -159,10 +170,11 @@ type Options struct {
 	KeepAlive   KeepAlive
 }
 
-func (o Options) withDefaults() Options {
+func (o Options) withDefaults(cfg *Config) Options {
 	o.MTU = min(max(or(o.MTU, DefaultMTU), 68), 0xffff)
-	o.SendBuffer = min(max(or(o.SendBuffer, DefaultBuffer), minBuffer), maxBuffer)
-	o.ReceiveBuffer = min(max(or(o.ReceiveBuffer, DefaultBuffer), minBuffer), maxBuffer)
+	o.growSend, o.growReceive = o.SendBuffer == 0, o.ReceiveBuffer == 0
+	o.SendBuffer = min(max(or(o.SendBuffer, min(initialSendBuffer, cfg.MaxSendBuffer)), minBuffer), maxBuffer)
+	o.ReceiveBuffer = min(max(or(o.ReceiveBuffer, min(initialReceiveBuffer, cfg.MaxReceiveBuffer)), minBuffer), maxBuffer)
 	o.Cork = or(o.Cork, DefaultCork)
 	o.AckDelay = or(o.AckDelay, DefaultAckDelay)
 	o.UserTimeout = or(o.UserTimeout, DefaultUserTimeout)

@@ -120,6 +120,7 @@ type Conn struct {
 	recv        queue
 	post        []byte // where a reader that waits wants its text
 	posted      int    // bytes of it that are filled
+	growth      growth // of the receive buffer
 	textAt      Time   // when text came last
 	heardAt     Time   // when a segment last came
 
@@ -172,8 +173,9 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 	c := &Conn{
 		pseudo: wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, 0),
 		Owner:  o.Owner, table: t, id: id, opts: o,
-		rto:   t.cfg.InitialRTO,
-		rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, queuedAt: Never,
+		rto:    t.cfg.InitialRTO,
+		growth: growth{nextAt: Never},
+		rtxAt:  Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, queuedAt: Never,
 		tsOffset: t.timestampOffset(id), peerMSS: defaultMSS,
 		progressAt: now, heardAt: now, challengeTokens: challengeBurst, challengeAt: now,
 	}
@@ -210,7 +212,7 @@ func (c *Conn) SoftErr() error {
 // begin chooses the initial sequence number and what is offered in the SYN.
 func (c *Conn) begin(iss seq.Number) {
 	c.iss, c.sndUna, c.sndNxt, c.sndMax = iss, iss, iss, iss
-	c.rcvScale = scaleFor(c.opts.ReceiveBuffer)
+	c.rcvScale = scaleFor(c.table.mostReceive(&c.opts))
 }
 
 // scaleFor is the least shift with which the window field can say n.
@@ -292,6 +294,7 @@ func (c *Conn) becomeEstablished(now Time) {
 		c.state = FinWait1
 	}
 	c.startKeepAlive(now)
+	c.startGrowth(now)
 	if l := c.listener; l != nil {
 		l.established(c)
 		return

@@ -56,7 +56,7 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 	bits := uint32(cookieScaleMask)
 	if s.options.HasWindowScale && !t.cfg.NoWindowScale {
 		bits = uint32(min(s.options.WindowScale, 14))
-		r.HasWindowScale, r.WindowScale = true, scaleFor(o.ReceiveBuffer)
+		r.HasWindowScale, r.WindowScale = true, scaleFor(t.mostReceive(o))
 	}
 	if s.options.SACKPermitted && !t.cfg.NoSACK {
 		bits |= cookieSACK

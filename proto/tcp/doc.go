@@ -84,8 +84,10 @@
 // # Bounds
 //
 // SendBuffer and ReceiveBuffer bound the queues of a connection, Config.Memory
-// all of them; beyond it text is dropped and comes again. Text out of order has
-// at most twice the chunks that a window of it needs. A scoreboard has at most some
+// all of them; beyond it text is dropped and comes again. A connection that names no
+// sizes begins with a few hundred kilobytes, and its buffers grow with what the
+// path holds and the reader reads (window.go). Text out of order has
+// at most twice the chunks that a window of it needs, in maxRuns pieces. A scoreboard has at most some
 // thousand spans, whatever SACK blocks come. A listener has at most
 // SynQueue connections in SYN-RECEIVED; beyond, it answers with SYN cookies and
 // remembers nothing. When AcceptQueue are waiting, SYNs are dropped and handshakes
@@ -150,7 +152,7 @@
 //	states.go     the states, one function each; steps.go, the steps they share
 //	listener.go   LISTEN; cookie.go, SYN cookies; timewait.go, TIME-WAIT
 //	ack.go        acknowledging and being acknowledged
-//	text.go       text that is received, the window; outoforder.go, what comes too early
+//	text.go       text that is received; outoforder.go, what comes too early; window.go
 //	emit.go       what is sent next, and writing it
 //	rto.go        the timers of retransmission, persist and keepalive
 //	scoreboard.go what is in flight; rack.go, what of it is lost; probe.go; recovery.go

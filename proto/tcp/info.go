@@ -17,6 +17,8 @@ type Info struct {
 
 	SendWindow       uint32 // the peer's
 	ReceiveWindow    uint32 // ours, as advertised
+	SendBuffer       int    // bound of what is written and not acknowledged
+	ReceiveBuffer    int    // of what is received and not read
 	CongestionWindow int
 	InFlight         int
 	Unsent           int // written, not yet sent
@@ -45,6 +47,7 @@ func (c *Conn) Info() Info {
 		SendScale: c.sndScale, ReceiveScale: c.rcvScale, SendMSS: c.mss, ReceiveMSS: c.rcvMSS(),
 		RTT: c.srtt, RTTVar: c.rttvar, RTO: c.rto, Backoff: int(c.backoff),
 		SendWindow: c.sndWnd, ReceiveWindow: c.rcvAdv.From(c.rcvNxt),
+		SendBuffer: c.opts.SendBuffer, ReceiveBuffer: c.opts.ReceiveBuffer,
 		CongestionWindow: c.window, Buffered: c.recv.bytes, Sacked: c.board.sacked, Lost: c.board.lost,
 		SegmentsReceived: c.stat.segmentsIn, SegmentsSent: c.stat.segmentsOut,
 		BytesReceived: c.stat.bytesIn, BytesAcked: c.stat.bytesOut,

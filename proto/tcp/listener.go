@@ -55,7 +55,7 @@ func (t *Table) Listen(local AddrPort, o ListenOptions) (*Listener, error) {
 			return nil, syscall.EADDRINUSE
 		}
 	}
-	o.Options = o.Options.withDefaults()
+	o.Options = o.Options.withDefaults(&t.cfg)
 	o.SynQueue = or(o.SynQueue, DefaultSynQueue)
 	o.AcceptQueue = or(o.AcceptQueue, DefaultAcceptQueue)
 	l := &Listener{Owner: o.Owner, table: t, local: local, opts: o, next: t.listeners[local.Port]}

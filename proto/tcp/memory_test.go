@@ -89,7 +89,7 @@ func TestNoMemory(t *testing.T) {
 // The out-of-order queue takes no more chunks than its bound, whatever the
 // segments, and SACK reports nothing that is not there.
 func TestOutOfOrderBound(t *testing.T) {
-	p := newPair(t, Config{}, Options{})
+	p := newPair(t, Config{}, Options{ReceiveBuffer: DefaultBuffer})
 	c := p.conns[1]
 	number := p.conns[0].sndNxt
 	for i := range 3000 {

@@ -60,6 +60,9 @@ func (p *pool) chunk() *block {
 	return b
 }
 
+// pressed reports whether so much is handed out that nobody should get used to more.
+func (p *pool) pressed() bool { return p.used > p.limit/4*3 }
+
 // refer returns a block for bytes that lie elsewhere.
 func (p *pool) refer(data []byte, kind blockKind, frame uint64) *block {
 	b := p.bare

@@ -44,6 +44,9 @@ func (c *Conn) readError(want int) error {
 
 // hasRead is called when there is more room in the receive queue.
 func (c *Conn) hasRead(now Time) {
+	if now >= c.growth.nextAt {
+		c.growReceive(now)
+	}
 	if !c.ackNow && c.windowUpdateDue() { // an ACK that is due tells the window anyway
 		c.ackNow = true
 		c.update(now)

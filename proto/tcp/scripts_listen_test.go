@@ -31,7 +31,7 @@ func TestListenerQueues(t *testing.T) {
 			listen
 			other S
 			< S 0:0 mss 1400 ws 5 sackok ts 500
-			> SA 0:0 ack 1 mss 1460 ws 5 sackok
+			> SA 0:0 ack 1 mss 1460 ws 7 sackok
 			count cookies_sent 1
 			state LISTEN
 			+30ms

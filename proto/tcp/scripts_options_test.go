@@ -11,7 +11,7 @@ func TestOptionsAgreed(t *testing.T) {
 	runScripts(t, []script{
 		{name: "all offered, all taken", text: `
 			dial
-			> S 0:0 mss 1460 ws 5 sackok ts 0/0
+			> S 0:0 mss 1460 ws 7 sackok ts 0/0
 			+3ms
 			< SA 0:0 ack 1 mss 1400 ws 7 sackok ts 77/0
 			> A 1:0 ack 1 ts 3/77
@@ -20,7 +20,7 @@ func TestOptionsAgreed(t *testing.T) {
 			> PA 1389:1388 ack 1 ts 3/77`},
 		{name: "none taken", text: `
 			dial
-			> S 0:0 mss 1460 ws 5 sackok ts 0/0
+			> S 0:0 mss 1460 ws 7 sackok ts 0/0
 			< SA 0:0 ack 1
 			> A 1:0 ack 1 ts - ws -
 			write 5000
@@ -38,7 +38,7 @@ func TestOptionsAgreed(t *testing.T) {
 		{name: "a listener takes what is offered", text: `
 			listen
 			< S 0:0 mss 1000 ws 2 ts 5
-			> SA 0:0 ack 1 mss 1460 ws 5 ts 0/5
+			> SA 0:0 ack 1 mss 1460 ws 7 ts 0/5
 			< A 1:0 ack 1 ts 6/0
 			accept
 			state ESTABLISHED

@@ -195,7 +195,7 @@ func TestWindow(t *testing.T) {
 			> A 1:0 ack 64 win 32767`},
 		{name: "a scale above 14 is 14", cfg: Config{NoTimestamps: true, NoSACK: true}, text: `
 			dial
-			> S 0:0 ws 5
+			> S 0:0 ws 7
 			< SA 0:0 ack 1 ws 200 win 0
 			> A 1:0 ack 1
 			< A 1:0 ack 1 win 1

@@ -28,6 +28,7 @@ type world struct {
 	hosts [2]*simHost
 	lines [2]*fate.Line[[]byte] // by who sends
 	link  linkModel             // what both lines are made with, unless impair has been called
+	edges edges                 // of the windows
 	lost  uint64                // segments with text that the link has lost
 	trace []string
 
@@ -76,7 +77,7 @@ type simHost struct {
 
 func newWorld(t testing.TB, seed uint64, cfg [2]Config) *world {
 	w := &world{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
-	w.link = linkModel{delay: 20 * time.Microsecond}
+	w.link, w.edges = linkModel{delay: 20 * time.Microsecond}, edges{}
 	for i := range w.hosts {
 		h := &simHost{w: w, index: i, addr: [][4]byte{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
 		cfg[i].Secret = testSecret
@@ -118,6 +119,9 @@ func (w *world) send(from int, b []byte) {
 		w.t.Fatalf("host %d: emitted %x: %v", from, b, err)
 	}
 	w.note("%d > %s", from, describe(b))
+	if w.edges.note(w.hosts[from].addr, w.hosts[1-from].addr, b) {
+		w.fatalf("host %d: the window has shrunk", from)
+	}
 	if f := w.line(from).Send(time.Duration(w.now), fate.Frame{Size: len(b)}, bytes.Clone(b)); f.Lost != fate.Arrives {
 		w.note("%d > lost", from)
 		if len(wire.TCP(b).Payload()) > 0 {

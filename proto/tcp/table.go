@@ -88,7 +88,7 @@ func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error)
 		t.counts[TimeWaitUsed]++
 		t.waits.remove(w)
 	}
-	c := t.newConn(now, id, o.withDefaults())
+	c := t.newConn(now, id, o.withDefaults(&t.cfg))
 	c.begin(iss)
 	c.state = SynSent
 	c.waitAt = now.add(t.cfg.ConnectTimeout)

@@ -301,7 +301,7 @@ func TestTableClose(t *testing.T) {
 func TestSetters(t *testing.T) {
 	p := newPair(t, noOptions, Options{})
 	c := p.conns[0]
-	if c.Room() != DefaultBuffer {
+	if c.Room() != initialSendBuffer {
 		t.Errorf("room for %d", c.Room())
 	}
 	c.SetBuffers(p.now, 5000, 0)

@@ -2,7 +2,7 @@ package tcp
 
 import "github.com/unet-go/unet/proto/tcp/seq"
 
-// Text that is received, and the window that asks for it.
+// Text that is received.
 //
 // In order, it goes straight to a reader that waits (Post), summed on the way;
 // or it stays in the frame it came in, if that is worth a frame; or it is copied
@@ -70,6 +70,9 @@ func (c *Conn) text(now Time, s *segment) {
 	}
 	if n == 0 {
 		return
+	}
+	if c.opts.growReceive {
+		c.measureRound(now, s)
 	}
 	t.counts[BytesReceived] += uint64(n)
 	c.stat.bytesIn += uint64(n)
@@ -158,44 +161,4 @@ func (c *Conn) receive(b *block, text []byte) int {
 		c.recv.push(b)
 	}
 	return n
-}
-
-// synWindow is the window of a SYN, which is never scaled.
-func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xffff)) }
-
-// receiveWindow is the window to advertise, in bytes. It never takes back what has
-// been advertised (RFC 9293, section 3.8.6), and grows only by what is worth
-// sending (section 3.8.6.2.2).
-func (c *Conn) receiveWindow() uint32 {
-	offered := c.rcvAdv.From(c.rcvNxt)
-	free := max(0, c.opts.ReceiveBuffer-c.recv.bytes)
-	if free < int(offered)+min(c.opts.ReceiveBuffer/2, c.rcvMSS()) {
-		return offered
-	}
-	return uint32(free)
-}
-
-// windowField advertises the window: it moves the right edge and returns what
-// the header says.
-func (c *Conn) windowField() uint16 {
-	wnd := c.receiveWindow()
-	// A window that is not a multiple of the scale is rounded up, or the edge
-	// would move left (RFC 7323, section 2.4).
-	field := min((wnd+1<<c.rcvScale-1)>>c.rcvScale, 0xffff)
-	if edge := c.rcvNxt.Add(field << c.rcvScale); edge.After(c.rcvAdv) {
-		c.rcvAdv = edge
-	}
-	return uint16(field)
-}
-
-// windowUpdateDue reports whether the application has read enough to make a
-// window update worth it.
-func (c *Conn) windowUpdateDue() bool {
-	if !c.state.synchronized() || c.gotFin || c.state == TimeWait {
-		return false
-	}
-	offered := int(c.rcvAdv.From(c.rcvNxt))
-	free := c.opts.ReceiveBuffer - c.recv.bytes
-	grow := min(free, 0xffff<<c.rcvScale) - offered
-	return grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4)
 }

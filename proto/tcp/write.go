@@ -195,15 +195,18 @@ func (c *Conn) SetKeepAlive(now Time, k KeepAlive) {
 	c.update(now)
 }
 
-// SetBuffers changes the bounds of the queues, in bytes; 0 leaves one as it is. A
+// SetBuffers changes the bounds of the queues, in bytes; 0 leaves one as it is. One
+// that is set does not grow any more. A
 // receive buffer beyond what the scale of the window can say, which the
 // handshake has fixed, is not used in full. A window that has been advertised is
 // not taken back.
 func (c *Conn) SetBuffers(now Time, send, receive int) {
 	if send > 0 {
+		c.opts.growSend = false
 		c.opts.SendBuffer = min(max(send, minBuffer), maxBuffer)
 	}
 	if receive > 0 {
+		c.opts.growReceive, c.growth.nextAt = false, Never
 		c.opts.ReceiveBuffer = min(max(receive, minBuffer), maxBuffer)
 	}
 	c.ackNow = c.ackNow || c.windowUpdateDue()

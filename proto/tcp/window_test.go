@@ -1,0 +1,217 @@
+package tcp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
+)
+
+// rightEdge is where the windows of one connection's segments have ended.
+type rightEdge struct {
+	scale   uint8
+	scaled  bool // both SYNs had the option
+	edge    seq.Number
+	known   bool
+	offered bool
+}
+
+// edges watches what every connection of a world advertises, by the ends.
+type edges map[[2]AddrPort]*rightEdge
+
+// note takes in a segment and reports whether its window ends to the left of one before
+// (RFC 9293, SHLD-14).
+func (e edges) note(from, to [4]byte, b []byte) (shrunk bool) {
+	h := wire.TCP(b)
+	here, there := AddrPort{Addr: from, Port: h.SrcPort()}, AddrPort{Addr: to, Port: h.DstPort()}
+	w := e[[2]AddrPort{here, there}]
+	if w == nil {
+		w = &rightEdge{}
+		e[[2]AddrPort{here, there}] = w
+	}
+	var o wire.TCPOptions
+	switch f := h.Flags(); {
+	case f&wire.TCPSyn != 0:
+		h.ReadOptions(&o)
+		w.scale, w.offered = o.WindowScale, o.HasWindowScale
+		if peer := e[[2]AddrPort{there, here}]; f&wire.TCPAck != 0 || peer != nil {
+			w.scaled = w.offered && peer != nil && peer.offered
+			if peer != nil {
+				peer.scaled = w.scaled
+			}
+		}
+		if w.known = f&wire.TCPAck != 0; w.known {
+			w.edge = seq.New(h.Ack()).Add(uint32(h.Window()))
+		}
+		return false
+	case f&wire.TCPRst != 0, f&wire.TCPAck == 0:
+		return false
+	}
+	wnd := uint32(h.Window())
+	if w.scaled {
+		wnd <<= w.scale
+	}
+	edge := seq.New(h.Ack()).Add(wnd)
+	shrunk = w.known && edge.Before(w.edge)
+	if !w.known || !shrunk {
+		w.edge, w.known = edge, true
+	}
+	return shrunk
+}
+
+// longPath is a bulk transfer over a fast link, and who reads it.
+type longPath struct {
+	delay  time.Duration
+	rate   int64
+	length time.Duration
+	opts   [2]Options
+	cfg    Config
+	read   func(w *world, c *Conn, to []byte) int // nil: at once
+}
+
+// run returns both connections at the end, and how many bytes were read.
+func (l *longPath) run(t *testing.T) (w *world, conns [2]*Conn, got int) {
+	w = newWorld(t, 7, [2]Config{l.cfg, l.cfg})
+	for i := range w.hosts {
+		w.impair(i, fate.Rule{Delay: l.delay, Rate: l.rate, Queue: 4 << 20})
+	}
+	listener, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: l.opts[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, l.opts[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b *Conn
+	for b == nil {
+		w.step(Never)
+		b = listener.Accept()
+	}
+	text, to := make([]byte, 64<<10), make([]byte, 1<<20)
+	for end := w.now.add(l.length); w.now < end; {
+		for {
+			if n, err := a.Write(w.now, text); err != nil {
+				w.fatalf("%v", err)
+			} else if n < len(text) {
+				break
+			}
+		}
+		w.step(end)
+		if l.read != nil {
+			got += l.read(w, b, to)
+			continue
+		}
+		for {
+			n, _ := b.Read(w.now, to)
+			if got += n; n == 0 {
+				break
+			}
+		}
+	}
+	return w, [2]*Conn{a, b}, got
+}
+
+// The buffers of both sides grow to what the path holds, and a transfer is as fast as
+// the path; with fixed buffers of a megabyte it is not.
+func TestBuffersGrow(t *testing.T) {
+	for _, timestamps := range []bool{true, false} {
+		l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: 600 * time.Millisecond}
+		l.cfg.NoTimestamps = !timestamps
+		w, c, got := l.run(t)
+		const bdp = 1e9 / 8 / 50
+		if n := c[1].Info().ReceiveBuffer; n < 2*bdp/10*9 || n > DefaultMaxReceiveBuffer {
+			t.Errorf("timestamps %v: a receive buffer of %d bytes, the path holds %d", timestamps, n, int(bdp))
+		}
+		if n := c[0].Info().SendBuffer; n != DefaultMaxSendBuffer {
+			t.Errorf("timestamps %v: a send buffer of %d bytes", timestamps, n)
+		}
+		if float64(got) < 0.6*l.length.Seconds()*1e9/8 {
+			t.Errorf("timestamps %v: %d bytes in %v", timestamps, got, l.length)
+		}
+		if n := w.hosts[1].tab.MemoryInUse(); n > 64<<10 {
+			t.Errorf("timestamps %v: the receiver holds %d bytes for a reader that reads", timestamps, n)
+		}
+	}
+	l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: 300 * time.Millisecond,
+		opts: [2]Options{{SendBuffer: DefaultBuffer, ReceiveBuffer: DefaultBuffer}, {SendBuffer: DefaultBuffer, ReceiveBuffer: DefaultBuffer}}}
+	if _, c, got := l.run(t); got > 300/20*DefaultBuffer || c[1].Info().ReceiveBuffer != DefaultBuffer || c[0].Info().SendBuffer != DefaultBuffer {
+		t.Errorf("a fixed buffer: %d bytes", got)
+	}
+}
+
+// In a LAN DefaultBuffer is enough, and a buffer does not grow beyond.
+func TestBuffersInALAN(t *testing.T) {
+	l := longPath{delay: 20 * time.Microsecond, rate: 10e9, length: 20 * time.Millisecond}
+	_, c, got := l.run(t)
+	if r, s := c[1].Info().ReceiveBuffer, c[0].Info().SendBuffer; r > DefaultBuffer || s > DefaultBuffer {
+		t.Errorf("buffers of %d and %d bytes", s, r)
+	}
+	if float64(got) < 0.7*l.length.Seconds()*10e9/8 {
+		t.Errorf("%d bytes in %v", got, l.length)
+	}
+}
+
+// A reader that is slow has no use for a larger buffer: one that reads a little now and
+// then, one that reads much but seldom, one that reads nothing.
+func TestSlowReaders(t *testing.T) {
+	for name, c := range map[string]struct {
+		n     int
+		every time.Duration
+	}{
+		"a little":     {2000, 10 * time.Millisecond},
+		"seldom":       {1 << 20, time.Second},
+		"nothing":      {0, time.Second},
+		"byte by byte": {1, time.Millisecond},
+	} {
+		next := Time(0)
+		l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: 5 * time.Second}
+		l.read = func(w *world, conn *Conn, to []byte) (n int) {
+			if w.now >= next {
+				next = w.now.add(c.every)
+				n, _ = conn.Read(w.now, to[:c.n])
+			}
+			return n
+		}
+		w, conns, got := l.run(t)
+		if n := conns[1].Info().ReceiveBuffer; n > initialReceiveBuffer {
+			t.Errorf("%s: a receive buffer of %d bytes", name, n)
+		}
+		if n := conns[0].Info().SendBuffer; n > 2*initialSendBuffer {
+			t.Errorf("%s: a send buffer of %d bytes", name, n)
+		}
+		if n := w.hosts[1].tab.MemoryInUse(); n > initialReceiveBuffer+2*ChunkSize {
+			t.Errorf("%s: the receiver holds %d bytes", name, n)
+		}
+		if got == 0 && c.n > 0 {
+			t.Errorf("%s: nothing was read", name)
+		}
+	}
+}
+
+// Memory that is used up stops growth, and the application's word does.
+func TestWhatStopsGrowth(t *testing.T) {
+	l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second, cfg: Config{Memory: 1 << 20}}
+	w, c, _ := l.run(t)
+	if n := c[0].Info().SendBuffer; n > 1<<20 {
+		t.Errorf("a send buffer of %d bytes in a table with 1 MiB", n)
+	}
+	if n := w.hosts[0].tab.MemoryInUse(); n > 1<<20 {
+		t.Errorf("%d bytes in use", n)
+	}
+	set := false
+	l = longPath{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second}
+	l.read = func(w *world, conn *Conn, to []byte) int {
+		if !set {
+			conn.SetBuffers(w.now, 0, 200_000)
+			set = true
+		}
+		n, _ := conn.Read(w.now, to)
+		return n
+	}
+	if _, c, _ := l.run(t); c[1].Info().ReceiveBuffer != 200_000 {
+		t.Errorf("a receive buffer of %d bytes, which the application has set", c[1].Info().ReceiveBuffer)
+	}
+}
