@@ -87,6 +87,10 @@ func (l *Listener) acceptCookie(now Time, s *segment) bool {
 		t.counts[CookiesBad]++
 		return false
 	}
+	if t.pool.exhausted() {
+		t.counts[NotOpened]++
+		return true
+	}
 	if l.full() {
 		t.counts[AcceptOverflows]++
 		return true

@@ -42,6 +42,8 @@ const (
 	OutOfOrderFull  // segments dropped because that queue was full
 	OverlapMismatch // bytes that differ from what was received first for their place
 	NoMemory        // segments dropped because the table's memory is used up
+	Reneged         // bytes given up that had come out of order, because memory was needed
+	NotOpened       // connections not made because the table's memory is used up
 
 	SynsReceived    // for a listener
 	SynDropped      // because the accept queue was full, or no cookie could be sent
@@ -85,7 +87,7 @@ var counterNames = [numberOfCounts]string{
 	DuplicateAcks: "duplicate_acks", UrgentPointers: "urgent_pointers", TextAfterClose: "text_after_close",
 	TextAfterFin: "text_after_fin", TextDiscarded: "text_discarded", BeyondWindow: "beyond_window", DuplicateBytes: "duplicate_bytes",
 	OutOfOrder: "out_of_order", OutOfOrderFull: "out_of_order_full", OverlapMismatch: "overlap_mismatch",
-	NoMemory: "no_memory", SynsReceived: "syns_received", SynDropped: "syn_dropped", CookiesSent: "cookies_sent",
+	NoMemory: "no_memory", Reneged: "reneged", NotOpened: "not_opened", SynsReceived: "syns_received", SynDropped: "syn_dropped", CookiesSent: "cookies_sent",
 	CookiesAccepted: "cookies_accepted", CookiesBad: "cookies_bad", AcceptOverflows: "accept_overflows",
 	ActiveOpens: "active_opens", PassiveOpens: "passive_opens", Handshakes: "handshakes", Failed: "failed",
 	TimeWaits: "time_waits", TimeWaitGone: "time_wait_gone", TimeWaitUsed: "time_wait_used",

@@ -87,7 +87,13 @@
 // all of them; beyond it text is dropped and comes again. A connection that names no
 // sizes begins with a few hundred kilobytes, and its buffers grow with what the
 // path holds and the reader reads (window.go). Text out of order has
-// at most twice the chunks that a window of it needs, in maxRuns pieces. A scoreboard has at most some
+// at most twice the chunks that a window of it needs, in maxRuns pieces.
+//
+// Of Config.Memory half at most is kept back for queues with less than 16 KiB, so that a
+// connection which has little goes on whatever others have. As what is left runs out,
+// buffers grow no more and windows shrink to that size as they are used up; text in
+// order takes memory from text out of order; in the end nobody new gets in. Text
+// that stays in frames is bounded by the driver, and what is lent by the lender. A scoreboard has at most some
 // thousand spans, whatever SACK blocks come. A listener has at most
 // SynQueue connections in SYN-RECEIVED; beyond, it answers with SYN cookies and
 // remembers nothing. When AcceptQueue are waiting, SYNs are dropped and handshakes

@@ -152,6 +152,10 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 		return
 	}
 	t.counts[SynsReceived]++
+	if t.pool.exhausted() {
+		t.counts[NotOpened]++
+		return
+	}
 	if l.full() {
 		// As Linux does without tcp_abort_on_overflow: the peer tries again
 		// while the application catches up.

@@ -24,6 +24,9 @@ type oooQueue struct {
 	// reports them in that order (RFC 2018, section 4).
 	recent  [wire.MaxSACKBlocks]seq.Number
 	recents uint8
+
+	listed             bool
+	listNext, listPrev *oooQueue // of those that are not empty, the oldest first
 }
 
 // run is text from left to right, in blocks.
@@ -98,6 +101,7 @@ func (q *oooQueue) insert(t *Table, window int, at seq.Number, text []byte) {
 		return
 	case q.runs == nil:
 		q.runs, t.spareRuns = t.spareRuns, nil
+		t.outOfOrder.push(q)
 	}
 	if i+1 == j {
 		q.runs[i] = r
@@ -175,7 +179,7 @@ func (q *oooQueue) chunk(t *Table, limit int) *block {
 		t.counts[OutOfOrderFull]++
 		return nil
 	}
-	b := t.pool.chunk()
+	b := t.pool.chunk(guaranteed)
 	if b == nil {
 		t.counts[NoMemory]++
 		return nil
@@ -224,6 +228,59 @@ func (q *oooQueue) emptied(t *Table) {
 		t.spareRuns = q.runs
 	}
 	q.runs, q.recents = nil, 0
+	t.outOfOrder.remove(q)
+}
+
+// oooList is the out-of-order queues that are not empty.
+type oooList struct{ first, last *oooQueue }
+
+func (l *oooList) push(q *oooQueue) {
+	q.listed = true
+	q.listNext, q.listPrev = nil, l.last
+	if l.last == nil {
+		l.first = q
+	} else {
+		l.last.listNext = q
+	}
+	l.last = q
+}
+
+func (l *oooList) remove(q *oooQueue) {
+	if !q.listed {
+		return
+	}
+	q.listed = false
+	if q.listPrev == nil {
+		l.first = q.listNext
+	} else {
+		q.listPrev.listNext = q.listNext
+	}
+	if q.listNext == nil {
+		l.last = q.listPrev
+	} else {
+		q.listNext.listPrev = q.listPrev
+	}
+	q.listNext, q.listPrev = nil, nil
+}
+
+// reclaim gives up text out of order for a queue that has held and needs memory: the
+// last run of its own connection, own, or else, if it has little, of the connection that
+// waits longest for what is missing. The peer has been told that we have it, and sends
+// it again all the same (RFC 2018, section 8). It reports whether there was any.
+func (t *Table) reclaim(own *oooQueue, held int) bool {
+	q := own
+	if q.empty() {
+		if q = t.outOfOrder.first; q == nil || held >= guaranteed {
+			return false
+		}
+	}
+	r := &q.runs[len(q.runs)-1]
+	t.counts[Reneged] += uint64(r.right.From(r.left))
+	q.free(&t.pool, r)
+	*r = run{}
+	q.runs = q.runs[:len(q.runs)-1]
+	q.emptied(t)
+	return true
 }
 
 func (t *Table) countMismatch(have, got []byte) {

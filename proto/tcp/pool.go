@@ -8,9 +8,16 @@ package tcp
 // ChunkSize is the unit in which a table hands out memory, in bytes.
 const ChunkSize = 4096
 
-// maxFreeChunks bounds what a table keeps for the next to ask. The rest is the
-// garbage collector's.
-const maxFreeChunks = 256
+// maxFreeChunks bounds what a table keeps for the next to ask, maxFreeBare the blocks
+// without a chunk. The rest is the garbage collector's.
+const (
+	maxFreeChunks = 256
+	maxFreeBare   = 4096
+)
+
+// guaranteed is what a queue may have of the memory that is kept back for those that
+// have little: that much for both queues of each connection, and no more than half of all.
+const guaranteed = 4 * ChunkSize
 
 type blockKind uint8
 
@@ -26,6 +33,7 @@ type block struct {
 	data  []byte // what is still to be used; the rest of its capacity is free
 	kind  blockKind
 	frame uint64
+	cost  int // bytes of the table's memory, but for a chunk
 	mem   *[ChunkSize]byte
 }
 
@@ -36,18 +44,40 @@ func (b *block) room() int { return cap(b.data) - len(b.data) }
 // kept apart.
 type pool struct {
 	chunks, bare *block
-	free         int // chunks on the list
+	free, bares  int // on the lists
 	used, limit  int // bytes handed out, and how many may be
+	conns        int // among which it is divided
 	release      func(frame uint64)
 }
 
-// chunk returns a block with ChunkSize bytes of room, or nil if the memory is
-// used up.
-func (p *pool) chunk() *block {
-	if p.used+ChunkSize > p.limit {
+// take hands n bytes out to a queue that has held, if there are as many.
+func (p *pool) take(n, held int) bool {
+	limit := p.limit
+	if held+n > guaranteed {
+		limit = p.shared()
+	}
+	if p.used+n > limit {
+		return false
+	}
+	p.used += n
+	return true
+}
+
+// shared is how much may be handed out to those that have more than a little.
+func (p *pool) shared() int { return p.limit - min(p.conns*2*guaranteed, p.limit/2) }
+
+// pressed reports whether so much is handed out that nobody should get used to more.
+func (p *pool) pressed() bool { return p.used > p.shared()/4*3 }
+
+// exhausted reports whether there is no sense in another connection.
+func (p *pool) exhausted() bool { return p.used > p.limit-p.limit/16 }
+
+// chunk returns a block with ChunkSize bytes of room to a queue that has held, or nil
+// if the memory is used up.
+func (p *pool) chunk(held int) *block {
+	if !p.take(ChunkSize, held) {
 		return nil
 	}
-	p.used += ChunkSize
 	b := p.chunks
 	if b == nil {
 		b = &block{mem: new([ChunkSize]byte)}
@@ -60,9 +90,6 @@ func (p *pool) chunk() *block {
 	return b
 }
 
-// pressed reports whether so much is handed out that nobody should get used to more.
-func (p *pool) pressed() bool { return p.used > p.limit/4*3 }
-
 // refer returns a block for bytes that lie elsewhere.
 func (p *pool) refer(data []byte, kind blockKind, frame uint64) *block {
 	b := p.bare
@@ -70,6 +97,7 @@ func (p *pool) refer(data []byte, kind blockKind, frame uint64) *block {
 		b = new(block)
 	} else {
 		p.bare = b.next
+		p.bares--
 		b.next = nil
 	}
 	b.data, b.kind, b.frame = data[:len(data):len(data)], kind, frame
@@ -90,8 +118,12 @@ func (p *pool) put(b *block) {
 	if b.kind == frameBlock {
 		p.release(b.frame)
 	}
-	b.data, b.frame = nil, 0
-	b.next, p.bare = p.bare, b
+	p.used -= b.cost
+	b.data, b.frame, b.cost = nil, 0, 0
+	if p.bares < maxFreeBare {
+		p.bares++
+		b.next, p.bare = p.bare, b
+	}
 }
 
 // queue is blocks in order.
@@ -116,7 +148,7 @@ func (q *queue) write(p *pool, data []byte) (n int) {
 	for n < len(data) {
 		b := q.tail
 		if b == nil || b.kind != chunkBlock || b.room() == 0 {
-			if b = p.chunk(); b == nil {
+			if b = p.chunk(q.bytes + n); b == nil {
 				break
 			}
 			q.push(b)

@@ -10,17 +10,18 @@ import (
 // Table is all the connections and listeners of one stack. Its methods, and
 // those of its connections and listeners, are not safe for concurrent use.
 type Table struct {
-	cfg       Config
-	hash      sipHash
-	conns     map[tuple]*Conn
-	last      *Conn // that the last segment was for; nil: none
-	listeners map[uint16]*Listener
-	waits     timeWaits
-	pool      pool
-	spans     spanPool
-	spareRuns []run // empty, for the next out-of-order queue
-	timers    timerHeap
-	counts    [numberOfCounts]uint64
+	cfg        Config
+	hash       sipHash
+	conns      map[tuple]*Conn
+	last       *Conn // that the last segment was for; nil: none
+	listeners  map[uint16]*Listener
+	waits      timeWaits
+	pool       pool
+	spans      spanPool
+	outOfOrder oooList
+	spareRuns  []run // empty, for the next out-of-order queue
+	timers     timerHeap
+	counts     [numberOfCounts]uint64
 
 	firstEvent, lastEvent *Conn
 	firstReady, lastReady *Conn
@@ -55,7 +56,7 @@ func (t *Table) Len() int { return len(t.conns) }
 func (t *Table) TimeWaits() int { return len(t.waits.records) }
 
 // MemoryInUse is how many bytes of Config.Memory connections have queued
-// something in.
+// something in: chunks, and text in memory of the heap.
 func (t *Table) MemoryInUse() int { return t.pool.used }
 
 // Dial begins a connection from local to remote: the SYN is ready to be
@@ -63,7 +64,7 @@ func (t *Table) MemoryInUse() int { return t.pool.used }
 //
 // Errors: EADDRINUSE if the two ends have a connection already, or nobody may
 // have that port; EADDRNOTAVAIL if no ephemeral port is free; EINVAL for an
-// address that no host has.
+// address that no host has; ENOBUFS if the table's memory is used up.
 func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error) {
 	if !usable(local.Addr) || !usable(remote.Addr) || remote.Port == 0 {
 		return nil, syscall.EINVAL
@@ -78,6 +79,10 @@ func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error)
 	id := makeTuple(local, remote)
 	if t.conns[id] != nil || id.local == id.remote {
 		return nil, syscall.EADDRINUSE
+	}
+	if t.pool.exhausted() {
+		t.counts[NotOpened]++
+		return nil, syscall.ENOBUFS
 	}
 	iss := t.isn(now, id)
 	if w := t.waits.records[id]; w != nil {
@@ -123,6 +128,7 @@ func (t *Table) Close() {
 func (t *Table) insert(c *Conn) {
 	t.conns[c.id] = c
 	c.inTable = true
+	t.pool.conns++
 }
 
 func (t *Table) remove(c *Conn) {
@@ -130,6 +136,7 @@ func (t *Table) remove(c *Conn) {
 		return
 	}
 	c.inTable = false
+	t.pool.conns--
 	delete(t.conns, c.id)
 	if t.last == c {
 		t.last = nil

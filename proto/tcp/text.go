@@ -106,17 +106,26 @@ func (c *Conn) deliver(s *segment) int {
 			return len(s.text)
 		}
 	}
+	held := c.recv.bytes
 	switch {
-	case s.memory == MemoryHeap:
-		c.recv.push(t.pool.refer(rest, heapBlock, 0))
+	case len(rest) < t.cfg.InPlace:
+	case s.memory == MemoryHeap && cap(rest) <= 2*len(rest) && t.pool.take(cap(rest), held):
+		cost := cap(rest)
+		b := t.pool.refer(rest, heapBlock, 0)
+		b.cost = cost
+		c.recv.push(b)
 		return len(s.text)
-	case s.memory == MemoryFrame && len(rest) >= t.cfg.InPlace:
+	case s.memory == MemoryFrame:
 		c.recv.push(t.pool.refer(rest, frameBlock, s.frame))
 		t.kept = true
 		return len(s.text)
 	}
 	t.counts[Copied]++
-	return len(s.text) - len(rest) + c.recv.write(&t.pool, rest)
+	n := c.recv.write(&t.pool, rest)
+	for n < len(rest) && t.reclaim(&c.outOfOrder, c.recv.bytes) {
+		n += c.recv.write(&t.pool, rest[n:])
+	}
+	return len(s.text) - len(rest) + n
 }
 
 // advance moves to the receive queue what lies at RCV.NXT out of order, and

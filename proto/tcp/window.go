@@ -146,11 +146,21 @@ func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xff
 // sending (section 3.8.6.2.2).
 func (c *Conn) receiveWindow() uint32 {
 	offered := c.rcvAdv.From(c.rcvNxt)
-	free := max(0, c.opts.ReceiveBuffer-c.recv.bytes)
+	free := c.freeReceive()
 	if free < int(offered)+min(c.opts.ReceiveBuffer/2, c.rcvMSS()) {
 		return offered
 	}
 	return uint32(free)
+}
+
+// freeReceive is how much more may be received. When the table's memory runs out a
+// connection asks for no more than it will have room for in any case.
+func (c *Conn) freeReceive() int {
+	size := c.opts.ReceiveBuffer
+	if c.table.pool.pressed() {
+		size = min(size, max(guaranteed, 4*c.rcvMSS()))
+	}
+	return max(0, size-c.recv.bytes)
 }
 
 // windowField advertises the window: it moves the right edge and returns what
@@ -173,7 +183,6 @@ func (c *Conn) windowUpdateDue() bool {
 		return false
 	}
 	offered := int(c.rcvAdv.From(c.rcvNxt))
-	free := c.opts.ReceiveBuffer - c.recv.bytes
-	grow := min(free, 0xffff<<c.rcvScale) - offered
+	grow := min(c.freeReceive(), 0xffff<<c.rcvScale) - offered
 	return grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4)
 }

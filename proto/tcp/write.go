@@ -22,7 +22,12 @@ func (c *Conn) Write(now Time, p []byte) (int, error) {
 	room := c.opts.SendBuffer - c.send.bytes
 	n := 0
 	if room > 0 {
-		n = c.send.write(&c.table.pool, p[:min(room, len(p))])
+		t := c.table
+		p := p[:min(room, len(p))]
+		n = c.send.write(&t.pool, p)
+		for n < len(p) && c.send.bytes < guaranteed && t.reclaim(&c.outOfOrder, c.send.bytes) {
+			n += c.send.write(&t.pool, p[n:])
+		}
 	}
 	if n == 0 && len(p) > 0 && c.send.bytes == 0 {
 		return 0, syscall.ENOBUFS
