@@ -158,33 +158,44 @@ func (c *TCPConn) SetKeepAlive(on bool) error {
 	return c.changeKeepAlive(func(k *tcp.KeepAlive) { k.Enable = on })
 }
 
-// SetKeepAlivePeriod changes how long the peer may be silent before it is probed.
+// SetKeepAlivePeriod changes how long the peer may be silent before it is probed. As in
+// package net, 0 is the default, and what is negative changes nothing.
 func (c *TCPConn) SetKeepAlivePeriod(d time.Duration) error {
-	return c.changeKeepAlive(func(k *tcp.KeepAlive) { k.Idle = d })
+	return c.changeKeepAlive(func(k *tcp.KeepAlive) { k.Idle = unlessNegative(d, k.Idle) })
 }
 
 // SetKeepAliveConfig changes all of the keepalive. As in package net, what is 0 is
-// the default, and what is negative stays as it is.
+// the default, and what is negative stays as it is. Times are not rounded to seconds.
 func (c *TCPConn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	return c.changeKeepAlive(func(k *tcp.KeepAlive) {
 		k.Enable = config.Enable
-		if config.Idle >= 0 {
-			k.Idle = config.Idle
-		}
-		if config.Interval >= 0 {
-			k.Interval = config.Interval
-		}
-		if config.Count >= 0 {
-			k.Count = config.Count
-		}
+		k.Idle = unlessNegative(config.Idle, k.Idle)
+		k.Interval = unlessNegative(config.Interval, k.Interval)
+		k.Count = unlessNegative(config.Count, k.Count)
 	})
 }
+
+func unlessNegative[T time.Duration | int](v, otherwise T) T {
+	if v < 0 {
+		return otherwise
+	}
+	return v
+}
+
+// What Linux takes at most (tcp(7)).
+const (
+	maxKeepAliveTime  = 32767 * time.Second
+	maxKeepAliveCount = 127
+)
 
 func (c *TCPConn) changeKeepAlive(f func(*tcp.KeepAlive)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.keepAlive
 	f(&k)
+	if max(k.Idle, k.Interval) > maxKeepAliveTime || k.Count > maxKeepAliveCount {
+		return c.fail("set", sysError("setsockopt", syscall.EINVAL))
+	}
 	if err := c.sock.SetKeepAlive(k); err != nil {
 		return c.fail("set", err)
 	}

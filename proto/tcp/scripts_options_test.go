@@ -160,6 +160,45 @@ func TestKeepAlive(t *testing.T) {
 			> RA 1:0 ack 1
 			err ETIMEDOUT
 			count keep_alives 3`},
+		{name: "answered late: the probes are counted anew", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+10s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			< A 1:0 ack 1
+			+10s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			+1s
+			> RA 1:0 ack 1
+			err ETIMEDOUT`},
+		{name: "the peer knows nothing of the connection", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+10s
+			> A 0:0 ack 1
+			< R 1:0
+			err ECONNRESET
+			> nothing`},
+		{name: "what is in flight is for the user timeout", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond, KeepAlive: KeepAlive{Enable: true, Idle: 10 * time.Millisecond, Interval: time.Millisecond, Count: 1}}, text: `
+			both:
+			write 1
+			> PA 1:1 ack 1
+			+5ms
+			> PA 1:1 ack 1
+			+10ms
+			> PA 1:1 ack 1
+			+5ms
+			> RA 2:0 ack 1
+			err ETIMEDOUT
+			count keep_alives 0`},
 		{name: "turned off", cfg: noOptions, text: `
 			both:
 			keepalive 3

@@ -15,8 +15,9 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// keepAlive has a silent client probed so soon that a test need not wait long.
-var keepAlive = []string{"--keepalive", "90ms"}
+// keepAlive has a silent client probed so soon that a test need not wait long, and as
+// seldom as Linux answers: twice a second at most (tcp_invalid_ratelimit).
+var keepAlive = []string{"--keepalive", "600ms"}
 
 var down = impair.Rule{Blackout: fate.Down}
 
@@ -67,7 +68,7 @@ func TestClientCutOff(t *testing.T) {
 // TestIdle: redis-cli is idle on its connection for many keepalives, and then goes on
 // there. A cable that is down for less than the keepalive's patience is nothing.
 func TestIdle(t *testing.T) {
-	s, link := startOnLink(t, "--keepalive", "300ms")
+	s, link := startOnLink(t, keepAlive...)
 	watcher := s.dial(t)
 	cmd := exec.Command(unetd.Tool(t, "redis-cli"), "-h", s.A.Addr.Addr().String(), "-p", port)
 	cmd.SysProcAttr = netlab.Bound()

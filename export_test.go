@@ -1,0 +1,10 @@
+package unet
+
+import "github.com/unet-go/unet/proto/tcp"
+
+// KeepAlive is what has been set; 0 stands for a default.
+func (c *TCPConn) KeepAlive() tcp.KeepAlive {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keepAlive
+}
