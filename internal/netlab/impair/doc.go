@@ -40,7 +40,7 @@
 // One thread takes frames from both ends (packet sockets with rings), asks the
 // model, and sends what is due. It reads the time of arrival from the ring, so being
 // late itself does not add to the delay. It sleeps until shortly before the next
-// frame is due and waits the rest with the processor. The thread runs before all
+// frame is due and waits the rest with the processor (not with [Config.Doze]). The thread runs before all
 // others of the machine (SCHED_FIFO), and it keeps one of the runtime's processors
 // for itself; so there is one more of them while the link is open. docs/adr/0021 has
 // what was measured, and why it is not done by the kernel.

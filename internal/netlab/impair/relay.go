@@ -145,12 +145,12 @@ func (l *Link) await(until time.Duration, timed bool) {
 	var timeout *unix.Timespec
 	if timed {
 		left := until - l.now()
-		if left <= spin {
+		if left <= l.spin {
 			for l.now() < until && !a.pending() && !b.pending() {
 			}
 			return
 		}
-		ts := unix.NsecToTimespec(int64(left - spin))
+		ts := unix.NsecToTimespec(int64(left - l.spin))
 		timeout = &ts
 	}
 	sleep(fds[:], timeout)

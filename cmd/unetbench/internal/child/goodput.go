@@ -68,7 +68,7 @@ func pour(ctx context.Context, t transport.Transport, j workload.Job, in *bufio.
 	if err != nil {
 		return err
 	}
-	if report.Retransmitted, report.Timeouts, err = transport.Retransmitted(conn); err != nil {
+	if err := transport.Tell(conn, &report); err != nil {
 		return err
 	}
 	if err := events.Encode(Event{Report: &report}); err != nil {

@@ -20,7 +20,7 @@ func (l *Lab) cable() (*netlab.Pair, *impair.Link, error) {
 	if err != nil || !l.cfg.Impaired {
 		return p, nil, err
 	}
-	link, err := impair.NewLink(p, impair.Config{Spare: impair.ARP})
+	link, err := impair.NewLink(p, impair.Config{Spare: impair.ARP, Doze: true})
 	if err != nil {
 		return nil, nil, errors.Join(err, p.Close())
 	}

@@ -32,6 +32,7 @@ type Flow struct {
 	MbitPerS      float64 `json:"mbit_per_s"`
 	Retransmitted int64   `json:"retransmitted_bytes"`
 	Timeouts      int64   `json:"timeouts"`
+	RTTMS         float64 `json:"rtt_ms"` // smoothed, of the sender at the end
 	// Processor time of both processes, user and system, for a megabyte received. What the
 	// kernels do when the link hands them frames is not in it.
 	CPUMSPerMB float64 `json:"cpu_ms_per_mb"`
@@ -51,7 +52,7 @@ func NewFlows(run plan.Run, j workload.Job, round int, seed uint64, out []lab.Ou
 			Bench: workload.Goodput, Road: run.Road.Name, Loss: rule.Loss, DelayMS: rule.Delay.Seconds() * 1e3, RateMbit: float64(rule.Rate) / 1e6,
 			From: f.From.Name, To: f.To.Name, Attach: j.Attach, Wait: j.Wait, Round: round, Seed: seed,
 			Bytes: o.Server.Bytes, Seconds: o.Server.Elapsed.Seconds(),
-			Retransmitted: o.Client.Retransmitted, Timeouts: o.Client.Timeouts,
+			Retransmitted: o.Client.Retransmitted, Timeouts: o.Client.Timeouts, RTTMS: o.Client.RTT.Seconds() * 1e3,
 		}
 		if mb > 0 {
 			x.MbitPerS = 8 * mb / x.Seconds
@@ -76,6 +77,7 @@ type FlowRow struct {
 	Share    Spread  // percent
 	Again    Spread  // retransmitted bytes, percent of those received
 	CPU      Spread  // milliseconds a megabyte
+	RTT      Spread  // milliseconds
 	Timeouts float64 // a round
 }
 
@@ -104,6 +106,7 @@ func SummarizeFlows(runs []plan.Run, flows [][][]Flow) (rows []FlowRow) {
 				Share:    over(func(f Flow) float64 { return 100 * f.Share }),
 				Again:    over(func(f Flow) float64 { return 100 * float64(f.Retransmitted) / float64(max(f.Bytes, 1)) }),
 				CPU:      over(func(f Flow) float64 { return f.CPUMSPerMB }),
+				RTT:      over(func(f Flow) float64 { return f.RTTMS }),
 			}
 			for _, f := range of {
 				row.Timeouts += float64(f.Timeouts) / float64(len(of))
@@ -134,7 +137,7 @@ func PrintFlows(w io.Writer, rows []FlowRow) {
 		if !shared {
 			fmt.Fprintf(w, "\nGoodput over an impaired link, from the first byte on: medians over %d rounds (lowest..highest)\n", of[0].Rounds)
 			fmt.Fprintln(w, "Loss and delay are each way. The frames of a round have the same fates for all. again is what was sent again, of what was received;")
-			fmt.Fprintln(w, "timeouts are a round's; cpu is of both processes, without what the kernels do in the link's own system calls.")
+			fmt.Fprintln(w, "timeouts are a round's; rtt is the smoothed one at the end; cpu is of both processes, without what the kernels do in the link's own system calls.")
 		} else {
 			fmt.Fprintf(w, "\nShares of a bottleneck, of two connections over the same time: medians over %d rounds (lowest..highest)\n", of[0].Rounds)
 		}
@@ -145,7 +148,7 @@ func PrintFlows(w io.Writer, rows []FlowRow) {
 		} else {
 			head = append(head, "vs kernel")
 		}
-		g.add(append(head, "again %", "timeouts", "cpu ms/MB")...)
+		g.add(append(head, "again %", "timeouts", "rtt ms", "cpu ms/MB")...)
 		for _, r := range of {
 			cells := []string{r.Run.Road.Name, r.name(), fmt.Sprintf("%.2f", r.MbitPerS.Median), fmt.Sprintf("(%.2f..%.2f)", r.MbitPerS.Min, r.MbitPerS.Max)}
 			if shared {
@@ -153,7 +156,7 @@ func PrintFlows(w io.Writer, rows []FlowRow) {
 			} else {
 				cells = append(cells, times(ratio(r.MbitPerS.Median, baseline(rows, r.Run.Road.Name))))
 			}
-			g.add(append(cells, fmt.Sprintf("%.2f", r.Again.Median), fmt.Sprintf("%.1f", r.Timeouts), fmt.Sprintf("%.2f", r.CPU.Median))...)
+			g.add(append(cells, fmt.Sprintf("%.2f", r.Again.Median), fmt.Sprintf("%.1f", r.Timeouts), fmt.Sprintf("%.2f", r.RTT.Median), fmt.Sprintf("%.2f", r.CPU.Median))...)
 		}
 		g.print(w)
 	}

@@ -95,9 +95,10 @@ type Report struct {
 	InWindow   int           `json:"in_window,omitempty"`  // rate: messages received in Elapsed
 	Latency    Latency       `json:"latency,omitzero"`     // rtt and connect, client
 
-	Bytes         int64 `json:"bytes,omitempty"`         // goodput: received (server), taken by the transport (client)
-	Retransmitted int64 `json:"retransmitted,omitempty"` // goodput, client: bytes
-	Timeouts      int64 `json:"timeouts,omitempty"`      // goodput, client: of the retransmission timer
+	Bytes         int64         `json:"bytes,omitempty"`         // goodput: received (server), taken by the transport (client)
+	Retransmitted int64         `json:"retransmitted,omitempty"` // goodput, client: bytes
+	RTT           time.Duration `json:"rtt_ns,omitempty"`        // goodput, client: smoothed, at the end
+	Timeouts      int64         `json:"timeouts,omitempty"`      // goodput, client: of the retransmission timer
 
 	CPU      time.Duration `json:"cpu_ns"`   // user and system time in the measured section
 	Mallocs  uint64        `json:"mallocs"`  // heap objects allocated in the measured section
