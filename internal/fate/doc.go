@@ -8,9 +8,9 @@
 //
 // A [Model] is one direction. A frame goes through its parts in this order:
 //
-//	down? ── loss, bursts ── queue ── line at Rate ── doubled ── damaged ── Delay, Jitter, HoldBack
-//	  │           │            │                        (each copy has the rest for itself)
-//	  └───────────┴────────────┴── lost
+//	down? ── too large? ── loss, bursts ── queue ── line at Rate ── doubled ── damaged ── Delay, Jitter, HoldBack
+//	  │           │             │            │                        (each copy has the rest for itself)
+//	  └───────────┴─────────────┴────────────┴── lost
 //
 // Losses at random come before the queue, so a frame that is lost takes no part of
 // the rate. The queue is drop-tail: what finds less than its size free is lost.

@@ -15,6 +15,7 @@ const (
 	ByBurst
 	ByQueue // it was full
 	ByBlackout
+	BySize // it was larger than the path takes
 )
 
 // Frame is what the model has to know of a frame.
@@ -41,7 +42,7 @@ type Copy struct {
 type Counters struct {
 	Frames, Bytes uint64 // that came
 
-	LostByChance, LostInBursts, LostInQueue, LostInBlackouts uint64
+	LostByChance, LostInBursts, LostInQueue, LostInBlackouts, LostForSize uint64
 
 	Marked     uint64 // frames
 	Duplicated uint64 // frames
@@ -51,7 +52,7 @@ type Counters struct {
 
 // Lost is how many frames were lost, for whatever reason.
 func (c Counters) Lost() uint64 {
-	return c.LostByChance + c.LostInBursts + c.LostInQueue + c.LostInBlackouts
+	return c.LostByChance + c.LostInBursts + c.LostInQueue + c.LostInBlackouts + c.LostForSize
 }
 
 // Copies is how many copies of frames arrive.
@@ -136,6 +137,9 @@ func (m *Model) Next(now time.Duration, f Frame) (fate Fate) {
 	case r.Blackout.at(now - m.since):
 		c.LostInBlackouts++
 		return Fate{Lost: ByBlackout}
+	case r.MaxSize > 0 && f.Size > r.MaxSize:
+		c.LostForSize++
+		return Fate{Lost: BySize}
 	case m.bad && d.keep >= r.Burst.Keep:
 		c.LostInBursts++
 		return Fate{Lost: ByBurst}

@@ -213,6 +213,20 @@ func TestFateDependsOnSeedAndNumber(t *testing.T) {
 			t.Fatalf("frame %d: %+v with a blackout before, %+v without", i, f, want[i])
 		}
 	}
+	// What is too large is lost, and the fate of all others stays as it was.
+	narrow := r
+	narrow.MaxSize = full.Size
+	m = fate.New(seed, narrow)
+	for i := range n / 2 {
+		at := time.Duration(i) * time.Microsecond
+		f := m.Next(at, fate.Frame{Size: full.Size + i%2})
+		if i%2 == 1 && f.Lost != fate.BySize || i%2 == 0 && (f.Lost != want[i].Lost || f.Copies != want[i].Copies) {
+			t.Fatalf("frame %d of %d bytes: %+v", i, full.Size+i%2, f)
+		}
+	}
+	if c := m.Counters(); c.LostForSize != uint64(n/4) {
+		t.Errorf("%d were too large", c.LostForSize)
+	}
 	if a, b := fate.New(1, r), fate.New(2, r); func() bool {
 		for i := range 1000 {
 			if a.Next(time.Duration(i), full).Lost != b.Next(time.Duration(i), full).Lost {

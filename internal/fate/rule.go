@@ -24,6 +24,8 @@ type Rule struct {
 	Queue     int   // bytes that may wait for the line, with the frame on it; 0: DefaultQueue
 	MarkAbove int   // bytes in the queue above which frames are marked (ECN CE); 0: none is
 
+	MaxSize int // bytes; what is larger is lost without a word; 0: nothing is too large
+
 	Blackout Blackout // when the link loses everything
 }
 
@@ -78,7 +80,7 @@ func (r Rule) Validate() error {
 		name  string
 		value int64
 	}{{"Delay", int64(r.Delay)}, {"Jitter", int64(r.Jitter)}, {"HoldBack", int64(r.HoldBack)}, {"Rate", r.Rate}, {"Queue", int64(r.Queue)},
-		{"MarkAbove", int64(r.MarkAbove)}, {"Blackout.After", int64(r.Blackout.After)}, {"Blackout.Length", int64(r.Blackout.Length)}, {"Blackout.Every", int64(r.Blackout.Every)}} {
+		{"MarkAbove", int64(r.MarkAbove)}, {"MaxSize", int64(r.MaxSize)}, {"Blackout.After", int64(r.Blackout.After)}, {"Blackout.Length", int64(r.Blackout.Length)}, {"Blackout.Every", int64(r.Blackout.Every)}} {
 		if d.value < 0 {
 			return fmt.Errorf("%s is negative", d.name)
 		}
