@@ -50,6 +50,7 @@ const (
 	routesInvalidated // asked for again, or forgotten, because something has changed
 	linkDowns
 	pathMTULowered
+	pathMTUIgnored
 
 	multiPart   // packets that came in several frames and were copied together
 	superFrames // UDP super-frames, split
@@ -106,6 +107,7 @@ var reasonNames = [reasons]string{
 	routesInvalidated:       "routes_invalidated",
 	linkDowns:               "link_downs",
 	pathMTULowered:          "path_mtu_lowered",
+	pathMTUIgnored:          "path_mtu_ignored",
 	multiPart:               "multi_part",
 	superFrames:             "super_frames",
 	quotaCopied:             "quota_copied",

@@ -170,11 +170,15 @@ func (s *Stack) setRoute(r *route, a Route) error {
 	if !first {
 		s.count[routesRefreshed]++
 	}
+	before := r.mtu
 	r.mtu = s.mtu
 	if a.MTU != 0 {
 		r.mtu = max(minMTU, min(a.MTU, s.mtu))
 	}
 	r.setMTU()
+	if !first && r.mtu < before {
+		s.narrowTCP(r)
+	}
 	switch {
 	case !arp:
 		r.leadThrough(nil)

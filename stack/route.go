@@ -28,7 +28,7 @@ const (
 	refreshInterval = 5 * second
 	staleTime       = 60 * second
 	pathMTUTime     = 600 * second // RFC 1191, section 6.3
-	minPathMTU      = 576          // bytes; less is not believed
+	minPathMTU      = 576          // bytes; less is not believed, as in TCP
 )
 
 type routeState uint8
@@ -49,7 +49,7 @@ type route struct {
 	wanted     bool // an answer is wanted with the next look or use
 	headers    headers
 	maxPayload int // of a UDP datagram, bytes
-	maxPacket  int // what the path takes, bytes of IP packet
+	maxPacket  int // of TCP, bytes of IP packet
 	sent       uint64
 
 	dst, nextHop [4]byte
@@ -62,9 +62,11 @@ type route struct {
 	slot       int    // in the cache's clock
 	sentAtHand uint64 // sent, when the clock's hand last passed
 
-	mtu          int     // without what ICMP has reported
-	pathMTU      int     // reported by ICMP; 0: nothing
-	pathMTUUntil instant // when that is forgotten
+	mtu          int     // without what has been learnt of the path
+	pathMTU      int     // reported by ICMP about datagrams; 0: nothing
+	tcpMTU       int     // found out by a connection, pathmtu.go; 0: nothing
+	tcpSearched  bool    // by probes, and not from a router
+	pathMTUUntil instant // when both are forgotten
 	due          instant // when the state changes by itself
 	timer        timer   // for the earlier of the two
 	askedAt      instant
@@ -75,7 +77,7 @@ type route struct {
 func (s *Stack) armRoute(r *route, due instant) {
 	r.due = due
 	at := due
-	if r.pathMTU != 0 {
+	if r.pathMTU != 0 || r.tcpMTU != 0 {
 		at = min(at, r.pathMTUUntil)
 	}
 	s.startTimer(&r.timer, at)
@@ -92,11 +94,14 @@ func (r *route) leadThrough(n *neighbour) {
 }
 
 func (r *route) setMTU() {
-	mtu := r.mtu
+	r.maxPacket = r.mtu
+	if r.tcpMTU != 0 {
+		r.maxPacket = min(r.maxPacket, r.tcpMTU)
+	}
+	mtu := r.maxPacket
 	if r.pathMTU != 0 {
 		mtu = min(mtu, r.pathMTU)
 	}
-	r.maxPacket = mtu
 	r.maxPayload = max(0, mtu-wire.IPv4HeaderLen-wire.UDPHeaderLen)
 }
 
@@ -180,8 +185,8 @@ func (s *Stack) dropRoute(r *route) {
 
 // expired runs when r's timer does.
 func (r *route) expired(s *Stack) {
-	if r.pathMTU != 0 && s.now >= r.pathMTUUntil {
-		r.pathMTU = 0
+	if (r.pathMTU != 0 || r.tcpMTU != 0) && s.now >= r.pathMTUUntil {
+		r.pathMTU, r.tcpMTU = 0, 0
 		r.setMTU()
 	}
 	if s.now < r.due {
@@ -201,35 +206,4 @@ func (r *route) expired(s *Stack) {
 	default:
 		s.dropRoute(r)
 	}
-}
-
-// RFC 1191, section 7.1: MTUs that links have, for a router that tells none.
-var mtuPlateaus = [...]int{32000, 17914, 8166, 4352, 2002, 1492, 1006, minPathMTU}
-
-// lowerPathMTU takes what a router says about a packet of ours that was too
-// large for its next hop.
-func (s *Stack) lowerPathMTU(quoted wire.IPv4, mtu int) {
-	r := s.routes[quoted.Dst()]
-	if r == nil || r.mtu == 0 {
-		return
-	}
-	size := quoted.TotalLen()
-	if mtu == 0 {
-		for _, mtu = range mtuPlateaus {
-			if mtu < size {
-				break
-			}
-		}
-	}
-	if mtu >= size { // then that packet would have passed
-		return
-	}
-	mtu = max(mtu, minPathMTU)
-	if mtu >= r.mtu || r.pathMTU != 0 && mtu >= r.pathMTU {
-		return
-	}
-	s.count[pathMTULowered]++
-	r.pathMTU, r.pathMTUUntil = mtu, s.now+pathMTUTime
-	r.setMTU()
-	s.armRoute(r, r.due)
 }

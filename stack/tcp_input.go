@@ -82,15 +82,15 @@ func (s *Stack) inputICMPErrorTCP(m wire.ICMPv4, quoted wire.IPv4) {
 		return
 	}
 	s.count[icmpErrors]++
-	if m.Type() == wire.ICMPUnreachable && m.Code() == wire.ICMPFragmentationNeeded {
-		s.lowerPathMTU(quoted, m.NextHopMTU())
-	}
 	s.settleTCP()
 }
 
 // tellTCP wakes those who wait for what the engine has done.
 func (s *Stack) tellTCP() {
 	for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
+		if e&tcp.PathChanged != 0 {
+			s.learnPathMTU(conn)
+		}
 		if c, ok := conn.Owner.(*TCPConn); ok {
 			c.happened(e)
 		}

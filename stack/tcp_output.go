@@ -131,11 +131,11 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 	now := tcp.Time(s.now)
 	if c == nil {
 		if r.maxPacket != s.mtu {
-			conn.SetMTU(now, r.maxPacket)
+			r.tellPathMTU(now, conn)
 		}
 	} else if c.mtu != r.maxPacket {
 		c.mtu = r.maxPacket
-		conn.SetMTU(now, c.mtu)
+		r.tellPathMTU(now, conn)
 	}
 	for turn := 0; s.tcp.NextReady() == conn; turn++ {
 		if turn == segmentsInTurn {

@@ -114,6 +114,9 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 			}
 		}
 	}
+	if p := &c.path; p.watched|p.claim != 0 || now >= p.searchAt {
+		c.pathAcked(now)
+	}
 	c.progressAt = now
 	// RFC 6298, sections 5.2 and 5.3.
 	if c.rtxAt = Never; c.sndUna != c.sndMax {

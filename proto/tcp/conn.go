@@ -108,6 +108,7 @@ type Conn struct {
 	window     int // bytes that may be in flight
 	congestion Congestion
 	cubic      cubic // is congestion, unless Config.NewCongestion says otherwise
+	path       pathMTU
 
 	// Receive sequence space. RCV.WND is rcvAdv - RCV.NXT.
 	rcvNxt      seq.Number
@@ -176,7 +177,7 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 		rto:    t.cfg.InitialRTO,
 		growth: growth{nextAt: Never},
 		rtxAt:  Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, queuedAt: Never,
-		tsOffset: t.timestampOffset(id), peerMSS: defaultMSS,
+		tsOffset: t.timestampOffset(id), peerMSS: defaultMSS, path: pathMTU{mtu: o.MTU, search: search{searchAt: Never}},
 		progressAt: now, heardAt: now, challengeTokens: challengeBurst, challengeAt: now,
 	}
 	return c
@@ -239,34 +240,11 @@ func (c *Conn) agree(now Time, s *segment) {
 	if c.timestamps {
 		c.tsRecent, c.tsRecentAt = o.TSVal, now
 	}
+	c.path.mtu = min(c.path.mtu, c.ceiling())
 	c.setMSS()
 }
 
-// setMSS is what RFC 9293, section 3.7.1, calls Eff.snd.MSS: the least of what
-// the peer takes and the path does, without the options of every segment (RFC
-// 6691).
-func (c *Conn) setMSS() {
-	mss := min(max(int(c.peerMSS), minMSS), c.opts.MTU-ipAndTCPHeaders)
-	if c.timestamps {
-		mss -= wire.TCPTimestampsLen
-	}
-	c.mss = max(mss, 1)
-	if c.congestion != nil {
-		c.congestion.SetMSS(c.mss)
-		if c.phase != recovering {
-			c.window = c.congestion.Window()
-		}
-	}
-}
-
-// SetMTU tells the connection the path's MTU in bytes of IP packet.
-func (c *Conn) SetMTU(now Time, mtu int) {
-	c.opts.MTU = min(max(mtu, 68), 0xffff)
-	c.setMSS()
-	c.update(now)
-}
-
-// rcvMSS is what we offer: what the path does, without regard to options (RFC
+// rcvMSS is what we offer: what the link takes, without regard to options (RFC
 // 6691, section 2).
 func (c *Conn) rcvMSS() int { return c.opts.MTU - ipAndTCPHeaders }
 

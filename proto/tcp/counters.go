@@ -72,8 +72,20 @@ const (
 	Placed           // segments whose text went straight into the reader's memory
 	IcmpErrors       // that were about a segment in flight
 	IcmpUnmatched    // that were about nothing that a connection has sent
+	IcmpIgnored      // of IcmpErrors, those that say nothing, as source quench does
 	SackReceived     // segments with SACK blocks
-	numberOfCounts   // not a counter
+
+	// Reports of ICMP that a segment in flight was too large for the path.
+	MTUReportsAccepted // acted upon
+	MTUReportsHeld     // against what was acknowledged before: until the segment is lost, or acknowledged
+	MTUReportsRefuted  // of those, the segment was acknowledged
+	MTUReportsBad      // the segment was never that large, or would have passed
+	MTUReportsLate     // known already
+	BlackHoles         // segments were made smaller because full ones were lost again and again
+	MTUProbes          // sent, mtuprobe.go
+	MTUProbesLost      // of those
+
+	numberOfCounts // not a counter
 )
 
 var counterNames = [numberOfCounts]string{
@@ -94,7 +106,10 @@ var counterNames = [numberOfCounts]string{
 	Timeouts: "timeouts", LossProbes: "loss_probes", FastRecoveries: "fast_recoveries", RecoveriesUndone: "recoveries_undone",
 	DuplicateSacks: "duplicate_sacks", SackIgnored: "sack_ignored",
 	WindowProbes: "window_probes", KeepAlives: "keep_alives", Copied: "copied",
-	Placed: "placed", IcmpErrors: "icmp_errors", IcmpUnmatched: "icmp_unmatched", SackReceived: "sack_received",
+	Placed: "placed", IcmpErrors: "icmp_errors", IcmpUnmatched: "icmp_unmatched", SackReceived: "sack_received", IcmpIgnored: "icmp_ignored",
+	MTUReportsAccepted: "mtu_reports_accepted", MTUReportsHeld: "mtu_reports_held", MTUReportsRefuted: "mtu_reports_refuted",
+	MTUReportsBad: "mtu_reports_bad", MTUReportsLate: "mtu_reports_late", BlackHoles: "black_holes",
+	MTUProbes: "mtu_probes", MTUProbesLost: "mtu_probes_lost",
 }
 
 func (c Counter) String() string {

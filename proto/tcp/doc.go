@@ -145,6 +145,14 @@
 //
 // What may be in flight is for [Congestion] to decide: CUBIC (RFC 9438), or Reno.
 //
+// # Segments that the path does not take
+//
+// What a router says of the path's MTU is a claim: anybody could have said it. It counts at
+// once only against what has never been seen to pass, and else when the segment that it
+// quotes is lost. A path that says nothing is found out by timeouts. Larger segments are
+// then tried again, by probes among the others. What was lost for its size is sent again
+// at once and is no congestion.
+//
 // # When text leaves, and when ACKs do
 //
 // A small write leaves at once if nothing is in flight. While something is, small
@@ -168,5 +176,6 @@
 //	pool.go       memory; sendqueue.go
 //	isn.go        what must not be guessed; siphash.go, ports.go
 //	icmp.go       errors from the network
+//	pathmtu.go    what size of segments the path takes; mtuprobe.go, finding out
 //	info.go       what can be known; counters.go
 package tcp

@@ -83,6 +83,11 @@ func (c *Conn) planText() plan {
 	if unsent <= 0 && !finDue {
 		return plan{}
 	}
+	if c.path.probe != 0 && !c.path.probing(c.mss) {
+		if p, wait := c.planProbe(unsent, inFlight); p.text > 0 || wait {
+			return p
+		}
+	}
 	window := min(int(c.sndWnd)-inFlight, c.window-c.pipe())
 	n := max(0, min(unsent, c.mss, window))
 	p := plan{text: n, fin: finDue && n == unsent && window > n}
@@ -276,6 +281,9 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
 func (c *Conn) emitText(now Time, h *header, b []byte, n int, fin bool) int {
 	c.putOptions(now, h, b)
 	if room := c.room(h, b); n > room {
+		if n > c.mss {
+			room = c.probeRoom(now, h, b, room)
+		}
 		n, fin = room, false
 	}
 	h.fields.Seq = c.sndNxt.Uint32()
@@ -339,6 +347,9 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 	}
 	c.sndNxt = next
 	c.prrOut += n
+	if n > c.path.proven {
+		c.watch(n)
+	}
 	if next.After(c.sndMax) {
 		c.sndMax = next
 		if again == 0 {

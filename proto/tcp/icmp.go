@@ -16,8 +16,9 @@ import (
 // While a connection is being opened any unreachable ends it, hard or soft: a
 // user would rather know than wait (RFC 5461, section 4.1, and Linux). Once it
 // is established none does, for anybody could have sent it (RFC 5927, section
-// 5.2): the error is noted as [Conn.SoftErr]. A fragmentation needed message is
-// for the caller's routes, and for [Conn.SetMTU].
+// 5.2): the error is noted as [Conn.SoftErr]. A fragmentation needed message may make
+// segments smaller, at once or later, see pathmtu.go; source quench does nothing (RFC
+// 6633).
 func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
 	b := quoted.Payload()
 	if quoted.Protocol() != wire.ProtocolTCP || quoted.FragmentOffset() != 0 || len(b) < 8 {
@@ -32,10 +33,92 @@ func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
 		return nil
 	}
 	t.counts[IcmpErrors]++
-	if errno := icmpError(m.Type(), m.Code()); errno != 0 {
+	if m.Type() == wire.ICMPUnreachable && m.Code() == wire.ICMPFragmentationNeeded {
+		c.reportMTU(now, seq.New(binary.BigEndian.Uint32(b[4:])), quoted.TotalLen(), m.NextHopMTU())
+	} else if errno := icmpError(m.Type(), m.Code()); errno != 0 {
 		c.Unreachable(errno)
+	} else {
+		t.counts[IcmpIgnored]++
 	}
 	return c
+}
+
+// mtuPlateaus are MTUs that links have, for a router that tells none (RFC 1191, section
+// 7.1).
+var mtuPlateaus = [...]int{32000, 17914, 8166, 4352, 2002, 1492, 1006, leastPathMTU}
+
+// PlateauBelow is what a router means that says nothing but that a packet of that size
+// was too large.
+func PlateauBelow(size int) int {
+	for _, mtu := range mtuPlateaus {
+		if mtu < size {
+			return mtu
+		}
+	}
+	return leastPathMTU
+}
+
+// reportMTU takes in what a router says: that the segment with this number, of a packet
+// of size bytes, is too large for its next hop.
+func (c *Conn) reportMTU(now Time, number seq.Number, size, mtu int) {
+	p, counts := &c.path, &c.table.counts
+	if mtu == 0 {
+		mtu = PlateauBelow(size)
+	}
+	mtu = max(mtu, leastPathMTU)
+	probed := p.probing(c.mss) && number.InWindow(p.start, uint32(p.watched))
+	largest := p.mtu
+	if probed {
+		largest = p.probe
+	}
+	switch {
+	case mtu >= size || size > c.opts.MTU || !c.state.synchronized():
+		counts[MTUReportsBad]++
+	case mtu >= p.mtu && !probed || size > largest:
+		counts[MTUReportsLate]++
+	case !probed && c.textOf(mtu) >= p.proven:
+		p.claim, p.claimSeq = mtu, number
+		c.acceptClaim(now)
+		c.update(now)
+	case p.claim == 0:
+		p.claim, p.claimSeq = mtu, number
+		counts[MTUReportsHeld]++
+	default:
+		counts[MTUReportsLate]++
+	}
+}
+
+// claimHeld reports whether there is a claim that would make segments smaller.
+func (c *Conn) claimHeld() bool { return c.path.claim != 0 && c.path.claim < c.path.mtu }
+
+// claimLost reports whether the segment that such a claim quotes is known to be lost.
+func (c *Conn) claimLost() bool {
+	if !c.claimHeld() {
+		return false
+	}
+	for s := c.board.head; s != nil; s = s.next {
+		if s.end.After(c.path.claimSeq) {
+			return s.marks&lost != 0
+		}
+	}
+	return false
+}
+
+// claimExpired is the end of the retransmission timer while there is such a claim: the
+// segment that it quotes is not acknowledged in time, which shows that it is true.
+func (c *Conn) claimExpired(now Time) {
+	c.acceptClaim(now)
+	if c.rtxAt <= now { // nothing in flight was larger
+		c.retransmitExpired(now)
+	}
+}
+
+// acceptClaim acts upon it.
+func (c *Conn) acceptClaim(now Time) {
+	c.table.counts[MTUReportsAccepted]++
+	c.lowerMTU(now, c.path.claim)
+	c.searchAfter(now, false)
+	c.notify(PathChanged)
 }
 
 // Unreachable takes what the network says about the way to the peer, by ICMP or

@@ -4,12 +4,13 @@ package tcp
 type Events uint8
 
 const (
-	Readable  Events = 1 << iota // text, its end, or an error; only after a Read that found nothing, or a Post
-	Writable                     // there is room again; only after a Write that found too little
-	Connected                    // the connection is established
-	Returned                     // memory that was lent is the application's again
-	Drained                      // all that was written, and the FIN after it, has been acknowledged: what SO_LINGER waits for
-	Finished                     // the engine is done with the connection: CLOSED or TIME-WAIT
+	Readable    Events = 1 << iota // text, its end, or an error; only after a Read that found nothing, or a Post
+	Writable                       // there is room again; only after a Write that found too little
+	Connected                      // the connection is established
+	Returned                       // memory that was lent is the application's again
+	Drained                        // all that was written, and the FIN after it, has been acknowledged: what SO_LINGER waits for
+	PathChanged                    // the connection has learnt what PathMTU says
+	Finished                       // the engine is done with the connection: CLOSED or TIME-WAIT
 )
 
 // notify queues c for NextEvent. A connection that nobody has accepted has

@@ -29,6 +29,7 @@ type recovery struct {
 	dupAcks    uint8      // in a row: with SACK, ACKs that told of something new
 	undoable   bool       // nobody has shown yet that it was needed
 	resent     bool       // something has been sent again since it began
+	repairing  bool       // what is being recovered was lost for its size: pathmtu.go
 	recoverSeq seq.Number // SND.NXT when it began
 	undoSeq    seq.Number // SND.UNA when it began
 	undoTS     uint32     // our timestamp when something was first sent again
@@ -43,6 +44,7 @@ func (c *Conn) leaveOpen(p phase) {
 	c.phase = p
 	c.recoverSeq, c.undoSeq = c.sndNxt, c.sndUna
 	c.undoable, c.resent, c.unproved = true, false, 0
+	c.repairing = false
 	c.tailDue = false
 }
 
@@ -110,10 +112,10 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	} else {
 		c.detectWithoutSack(advanced)
 	}
-	if b.lost > 0 && c.phase <= probing {
-		c.enterRecovery(now)
+	if b.lost > lostBefore || b.lost > 0 && c.phase <= probing {
+		c.foundLost(now)
 	}
-	if c.phase == recovering {
+	if c.phase == recovering && !c.repairing {
 		c.reduceRate(b.delivered, advanced && b.lost <= lostBefore)
 	}
 	c.waitForReordering(now, wait)
@@ -134,11 +136,12 @@ func (c *Conn) reorderExpired(now Time) {
 	c.startRetransmit(now)
 	c.board.delivered = 0
 	c.complete()
+	lostBefore := c.board.lost
 	wait := c.detectLost(now)
-	if c.board.lost > 0 && c.phase <= probing {
-		c.enterRecovery(now)
+	if c.board.lost > lostBefore || c.board.lost > 0 && c.phase <= probing {
+		c.foundLost(now)
 	}
-	if c.phase == recovering {
+	if c.phase == recovering && !c.repairing {
 		c.reduceRate(0, false)
 	}
 	c.waitForReordering(now, wait)
@@ -188,8 +191,12 @@ func (c *Conn) detectWithoutSack(advanced bool) {
 	// Right behind a recovery duplicates may be of what was sent again (RFC 6582,
 	// section 4.1).
 	fast := c.phase == open && c.dupAcks >= dupThresh && c.sndUna != c.recoverSeq
-	if s := b.head; s != nil && s.marks&lost == 0 && (fast || c.phase == recovering && advanced) {
-		if at := c.sndUna.Add(uint32(c.mss)); at.Before(s.end) {
+	if s := b.head; s != nil && s.marks&lost == 0 && (fast || c.phase == recovering && advanced && !c.repairing) {
+		n := c.mss
+		if c.path.probing(n) && c.path.start == c.sndUna {
+			n = c.path.watched
+		}
+		if at := c.sndUna.Add(uint32(n)); at.Before(s.end) {
 			b.split(&c.table.spans, s, at)
 		}
 		s.marks |= lost
@@ -311,6 +318,7 @@ func (c *Conn) sentAgain(now Time, length, text int) {
 	c.stat.bytesRetransmitted += uint64(text)
 	c.stat.retransmitted++
 	c.timing = false // Karn
+	c.path.watched = 0
 	if c.phase == probing {
 		return
 	}

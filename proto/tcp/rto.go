@@ -171,7 +171,7 @@ func (c *Conn) retransmitExpired(now Time) {
 	}
 	// A timeout in fast recovery, or after one with nothing acknowledged since, is not
 	// another sign of congestion.
-	if c.phase <= probing || c.phase == collapsed && c.backoff == 1 {
+	if c.phase <= probing || c.repairing || c.phase == collapsed && c.backoff == 1 {
 		c.congestion.Reduce(now, int(c.sndMax.From(c.sndUna)))
 		c.leaveOpen(collapsed)
 	}
@@ -181,6 +181,7 @@ func (c *Conn) retransmitExpired(now Time) {
 	c.dupAcks = 0
 	c.complete()
 	c.board.forget(&t.spans, c.sndUna) // RFC 2018, section 8: the peer may have, too
+	c.blackHole(now)
 	c.rtxAt = c.retransmitAt(now)
 }
 

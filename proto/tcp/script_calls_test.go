@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/unet-go/unet/wire"
 )
 
 // result compares what a call has returned with what follows "=".
@@ -132,6 +135,20 @@ func (r *runner) call(w []string) {
 		if got := r.c.Info().CongestionWindow; got != arg {
 			r.fatalf("%d", got)
 		}
+	case "mtu": // what the link takes
+		r.c.SetMTU(r.now, arg)
+	case "suggest": // what another connection has learnt
+		r.c.SuggestMTU(r.now, arg, false)
+	case "toolarge": // ICMP: a segment, as "first:bytes of packet", and the MTU that is said to pass
+		first, size, _ := strings.Cut(w[1], ":")
+		m, q := unreachable(r.t, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, r.id, r.iss+uint32(r.number(first)))
+		binary.BigEndian.PutUint16(q[2:], uint16(r.number(size)))
+		binary.BigEndian.PutUint16(m[6:], uint16(r.number(w[2])))
+		r.tab.ProcessICMP(r.now, m, q)
+	case "path":
+		if got, _ := r.c.PathMTU(); got != arg {
+			r.fatalf("%d", got)
+		}
 	case "other":
 		r.other(w[1])
 	case "state-of-pair":
@@ -159,7 +176,7 @@ func (r *runner) call(w []string) {
 
 func eventString(e Events) string {
 	var s []string
-	for i, n := range []string{"readable", "writable", "connected", "returned", "drained", "finished"} {
+	for i, n := range []string{"readable", "writable", "connected", "returned", "drained", "path", "finished"} {
 		if e&(1<<i) != 0 {
 			s = append(s, n)
 		}

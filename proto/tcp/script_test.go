@@ -23,6 +23,8 @@ import (
 //	count resets_sent 1       a counter
 //	window 7000               the congestion window; sacked, lost: what the scoreboard knows
 //	events readable connected what NextEvent has told since the last such line
+//	toolarge 1:1500 1400      ICMP: the packet of 1500 bytes with number 1; 1400 would pass
+//	mtu 1400, suggest 1400    SetMTU, SuggestMTU; path: PathMTU
 //	hold, go                  what is ready is not emitted, or is again
 //	timer 5ms                 the connection's next timer, from now
 //	other S | other A         a second peer sends its SYN, or completes its handshake
@@ -176,7 +178,7 @@ func (r *runner) run(w []string) {
 		return
 	}
 	switch w[0] {
-	case "state", "count", "events", "established", "state-of-pair", "window", "sacked", "lost":
+	case "state", "count", "events", "established", "state-of-pair", "window", "sacked", "lost", "path":
 	default:
 		r.nothingElse()
 	}

@@ -32,6 +32,9 @@ type world struct {
 	lost  uint64                // segments with text that the link has lost
 	trace []string
 
+	tooLarge func(from int, b []byte) // told of what was lost for its size
+	sent     func(from int, b []byte) // told of everything
+
 	restless bool // the lines change while they are used
 }
 
@@ -127,6 +130,12 @@ func (w *world) send(from int, b []byte) {
 		if len(wire.TCP(b).Payload()) > 0 {
 			w.lost++
 		}
+		if f.Lost == fate.BySize && w.tooLarge != nil {
+			w.tooLarge(from, b)
+		}
+	}
+	if w.sent != nil {
+		w.sent(from, b)
 	}
 }
 

@@ -155,6 +155,8 @@ func (c *Conn) expire(now Time) {
 			c.persistExpired(now)
 		case c.rtxFor == forReordering:
 			c.reorderExpired(now)
+		case c.claimHeld() && now < c.giveUpAt() && c.sndWnd > 0:
+			c.claimExpired(now)
 		case c.mayProbe() && now < c.giveUpAt():
 			c.probeExpired(now)
 		case c.rtxFor == forProbe && now < c.giveUpAt():

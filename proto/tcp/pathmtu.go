@@ -1,0 +1,247 @@
+package tcp
+
+import (
+	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
+)
+
+// The MTU of the path. Nothing is fragmented, so a segment that is too large for a hop
+// is lost. A connection believes only what it sees itself: that a segment of some size
+// has been acknowledged. What an ICMP error, or another connection, says of the path is a
+// claim. It is acted upon at once if nothing larger has ever been acknowledged, and else
+// when the segment that it quotes turns out to be lost (RFC 5927, section 7.2). Whatever
+// was believed is put to the test again later, by a probe (mtuprobe.go).
+//
+//	            segments of mtu lost, and a claim, or timeouts in a row
+//	         ┌───────────────────────────────────────────────────────┐
+//	┌────────┴─┐                                                 ┌───▼───────┐
+//	│ mtu good │◀── nothing between what passes and what does ───┤ searching ├─┐ a probe is acknowledged:
+//	└────────┬─┘    not that is worth a probe                    └───▲───▲───┘ │ mtu is its size
+//	         └───────────────────────────────────────────────────────┘   └─────┘
+//	                              after ten minutes
+
+const (
+	// leastPathMTU is the least that is believed: what every host takes (RFC 9293,
+	// section 3.7.1). A lie cannot make segments smaller.
+	leastPathMTU = 576
+	// basePathMTU passes nearly everywhere (RFC 4821, section 7.2).
+	basePathMTU = 1024
+	// Timeouts in a row after which a path that says nothing is taken for too narrow: if
+	// no segment of that size was ever acknowledged, and if one was.
+	blackHoleTimeouts       = 2
+	blackHoleTimeoutsProven = 4
+)
+
+// pathMTU is what a connection knows. Sizes are bytes of IP packet, unless they are of
+// text.
+type pathMTU struct {
+	mtu    int // what segments are made for; Options.MTU at most
+	proven int // text of the largest segment that was acknowledged, mss at most
+
+	// One segment is watched until it is acknowledged, or anything is sent again: one with
+	// more text than proven, or, with more than mss, a probe.
+	watched    int // its text; 0: none is
+	start, end seq.Number
+
+	claim    int // by ICMP, of the MTU; 0: none
+	claimSeq seq.Number
+
+	timeouts uint8 // in a row, without a change of mtu
+	search
+}
+
+// ceiling is the largest packet that may ever be sent.
+func (c *Conn) ceiling() int {
+	return min(c.opts.MTU, max(int(c.peerMSS), minMSS)+ipAndTCPHeaders)
+}
+
+// textOf is how much text a packet has room for.
+func (c *Conn) textOf(mtu int) int { return mtu - ipAndTCPHeaders - c.timestampsLen() }
+
+// SetMTU tells the connection what the link, and what else there is between it and the
+// path, takes at most, in bytes of IP packet. If that becomes less, what has been sent in
+// larger segments is sent again.
+func (c *Conn) SetMTU(now Time, mtu int) {
+	mtu = min(max(mtu, 68), 0xffff)
+	if mtu == c.opts.MTU {
+		return
+	}
+	p := &c.path
+	whole := p.mtu == c.opts.MTU || c.state.synchronized() && p.mtu == c.ceiling()
+	c.opts.MTU = mtu
+	if c.state.synchronized() {
+		mtu = c.ceiling()
+	}
+	switch {
+	case mtu < p.mtu:
+		c.lowerMTU(now, mtu)
+		c.stopSearch()
+	case whole:
+		p.mtu = mtu
+		c.setMSS()
+	default:
+		p.searchAt = now
+	}
+	c.update(now)
+}
+
+// SuggestMTU tells the connection what another one has learnt of the path. One that has
+// seen larger segments arrive knows better. searched says that it was found by probes, and
+// is not the word of a router.
+func (c *Conn) SuggestMTU(now Time, mtu int, searched bool) {
+	if mtu = max(mtu, leastPathMTU); mtu >= c.path.mtu || c.textOf(mtu) < c.path.proven {
+		return
+	}
+	c.lowerMTU(now, mtu)
+	c.searchAfter(now, searched)
+	c.update(now)
+}
+
+// PathMTU is the path's MTU as far as is known, and whether it was found by probes.
+func (c *Conn) PathMTU() (mtu int, searched bool) { return c.path.mtu, c.path.searched }
+
+// MaxMTU is the most that PathMTU can become: what the link and the peer take.
+func (c *Conn) MaxMTU() int { return c.ceiling() }
+
+// setMSS is what RFC 9293, section 3.7.1, calls Eff.snd.MSS: the least of what
+// the peer takes and the path does, without the options of every segment (RFC
+// 6691).
+func (c *Conn) setMSS() {
+	mss := min(max(int(c.peerMSS), minMSS), c.path.mtu-ipAndTCPHeaders)
+	if c.timestamps {
+		mss -= wire.TCPTimestampsLen
+	}
+	c.mss = max(mss, 1)
+	if c.congestion != nil {
+		c.congestion.SetMSS(c.mss)
+		if c.phase != recovering {
+			c.window = c.congestion.Window()
+		}
+	}
+}
+
+// lowerMTU makes segments smaller, and has what is in flight in larger ones sent again.
+func (c *Conn) lowerMTU(now Time, mtu int) {
+	p := &c.path
+	p.mtu = mtu
+	p.watched, p.claim, p.timeouts, p.searched = 0, 0, 0, false
+	c.setMSS()
+	p.proven = min(p.proven, c.mss)
+	if c.state.synchronized() && !c.persisting {
+		c.loseLarge(now)
+	}
+}
+
+// loseLarge takes what is in flight in segments that are too large now for lost. The
+// scoreboard does not know how long segments were: only a span that is one small segment is
+// known to have none.
+func (c *Conn) loseLarge(now Time) {
+	c.complete()
+	b := &c.board
+	before := b.lost
+	start := c.sndUna
+	for s := b.head; s != nil; start, s = s.end, s.next {
+		if n := int(s.end.From(start)); n > c.mss && s.marks&(sacked|lost) == 0 {
+			s.marks |= lost
+			b.lost += n
+		}
+	}
+	if b.lost == before {
+		return
+	}
+	b.guessed = 0
+	b.merge(&c.table.spans)
+	c.timing = false
+	c.repair(now)
+}
+
+// repair begins a recovery from a loss that was no congestion (RFC 1191, section 6.5):
+// the congestion window stays, and what was lost goes at once.
+func (c *Conn) repair(now Time) {
+	if c.phase <= probing {
+		c.leaveOpen(recovering)
+		c.repairing = true
+		c.window = c.congestion.Window()
+	}
+	c.undoable = false
+	c.startRetransmit(now)
+}
+
+// foundLost is called when the segment in hand, or the timer, has shown that something
+// more is lost than was known.
+func (c *Conn) foundLost(now Time) {
+	switch {
+	case c.claimLost():
+		c.acceptClaim(now)
+		c.repair(now)
+	case c.probeLost(now):
+	case c.phase <= probing || c.repairing:
+		c.enterRecovery(now)
+	}
+}
+
+// watch notes a segment of n bytes of text that has just been sent.
+func (c *Conn) watch(n int) {
+	if p := &c.path; p.watched == 0 || n > c.mss {
+		p.watched, p.start, p.end = n, c.sndNxt.Back(uint32(n)), c.sndNxt
+		if n > c.mss {
+			c.complete()
+		}
+	}
+}
+
+// pathAcked is called when something has been acknowledged that tells of the path.
+func (c *Conn) pathAcked(now Time) {
+	p := &c.path
+	if p.claim != 0 && c.sndUna.After(p.claimSeq) {
+		p.claim = 0
+		c.table.counts[MTUReportsRefuted]++
+	}
+	if n := p.watched; n != 0 && c.sndUna.AtOrAfter(p.end) {
+		p.watched = 0
+		if n > c.mss {
+			c.probePassed(now)
+		}
+		p.proven = max(p.proven, n)
+	}
+	if now >= p.searchAt && c.state.synchronized() {
+		c.startSearch(now)
+	}
+}
+
+// blackHole is called after each timeout. If full segments are lost again and again, and
+// nobody says why, the path may have become too narrow (RFC 4821, section 7.7).
+func (c *Conn) blackHole(now Time) {
+	p := &c.path
+	if p.watched > c.mss {
+		c.probeFailed(now, 0)
+	}
+	p.watched, p.claim = 0, 0
+	if c.backoff == 1 {
+		p.timeouts = 0
+	}
+	p.timeouts = min(p.timeouts+1, 250)
+	need := uint8(blackHoleTimeouts)
+	if p.proven >= c.mss {
+		need = blackHoleTimeoutsProven
+	}
+	if p.timeouts < need || p.mtu <= leastPathMTU || int(c.sndNxt.From(c.sndUna)) < c.mss {
+		return
+	}
+	mtu := leastPathMTU
+	if p.mtu > basePathMTU {
+		mtu = basePathMTU
+	}
+	c.table.counts[BlackHoles]++
+	c.lowerMTU(now, mtu)
+	p.searchAt = now // that is, with the next acknowledgment
+}
+
+// SetMTU calls [Conn.SetMTU] of each connection with that host.
+func (t *Table) SetMTU(now Time, remote [4]byte, mtu int) {
+	for _, c := range t.conns {
+		if c.Remote().Addr == remote {
+			c.SetMTU(now, mtu)
+		}
+	}
+}
