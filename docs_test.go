@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,45 +14,65 @@ import (
 	"testing"
 )
 
-// names are what a folder's Go files declare, their string literals, and the files.
+// names are what Go files declare, their string literals, and the files.
 type names struct{ declared, literals, files map[string]bool }
 
-func namesIn(t *testing.T, folder string) names {
+// namesOfAll is what all packages have, by name: the path in the repository, the last
+// part of it, and "unet".
+func namesOfAll(t *testing.T) map[string]names {
 	t.Helper()
-	n := names{map[string]bool{}, map[string]bool{}, map[string]bool{}}
-	paths, err := filepath.Glob(filepath.Join(folder, "*.go"))
-	must(t, err)
-	for _, path := range paths {
-		n.files[filepath.Base(path)] = true
+	all := map[string]names{}
+	must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		must(t, err)
-		ast.Inspect(file, func(node ast.Node) bool {
-			switch d := node.(type) {
-			case *ast.FuncDecl:
-				n.declared[d.Name.Name] = true
-			case *ast.TypeSpec:
-				n.declared[d.Name.Name] = true
-			case *ast.ValueSpec:
-				for _, name := range d.Names {
-					n.declared[name.Name] = true
-				}
-			case *ast.Field:
-				for _, name := range d.Names {
-					n.declared[name.Name] = true
-				}
-			case *ast.BasicLit:
-				if s, err := strconv.Unquote(d.Value); err == nil && d.Kind == token.STRING {
-					n.literals[s] = true
-				}
+		if err != nil {
+			return err
+		}
+		folder := filepath.ToSlash(filepath.Dir(path))
+		for _, name := range []string{folder, filepath.Base(folder)} {
+			if name == "." {
+				name = "unet"
 			}
-			return true
-		})
-	}
-	return n
+			if _, ok := all[name]; !ok {
+				all[name] = names{map[string]bool{}, map[string]bool{}, map[string]bool{}}
+			}
+			all[name].add(filepath.Base(path), file)
+		}
+		return nil
+	}))
+	return all
+}
+
+// add takes in what a file declares.
+func (n names) add(name string, file *ast.File) {
+	n.files[name] = true
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch d := node.(type) {
+		case *ast.FuncDecl:
+			n.declared[d.Name.Name] = true
+		case *ast.TypeSpec:
+			n.declared[d.Name.Name] = true
+		case *ast.ValueSpec:
+			for _, name := range d.Names {
+				n.declared[name.Name] = true
+			}
+		case *ast.Field:
+			for _, name := range d.Names {
+				n.declared[name.Name] = true
+			}
+		case *ast.BasicLit:
+			if s, err := strconv.Unquote(d.Value); err == nil && d.Kind == token.STRING {
+				n.literals[s] = true
+			}
+		}
+		return true
+	})
 }
 
 var (
-	testName   = regexp.MustCompile("(?:`([a-z]+)` )?\\b((?:Test|Fuzz)[A-Z]\\w*)")
+	testName   = regexp.MustCompile("(?:`([a-z/]+)` )?\\b((?:Test|Fuzz)[A-Z]\\w*)")
 	scriptName = regexp.MustCompile(`/\*([^*]+)\*`)
 	codeName   = regexp.MustCompile("`([^`]+)`")
 )
@@ -61,9 +82,14 @@ var (
 func TestTCPDocument(t *testing.T) {
 	text, err := os.ReadFile("docs/tcp.md")
 	must(t, err)
-	folders := map[string]names{
-		"tcp": namesIn(t, "proto/tcp"), "seq": namesIn(t, "proto/tcp/seq"), "stack": namesIn(t, "stack"), "wire": namesIn(t, "wire"),
-		"unet": namesIn(t, "."), "badday": namesIn(t, "test/badday"),
+	folders := namesOfAll(t)
+	anywhere := func(name string) bool {
+		for _, f := range folders {
+			if f.declared[name] {
+				return true
+			}
+		}
+		return false
 	}
 	tests, scripts, places := 0, 0, 0
 	where, test := -1, -1 // columns, while a table is being read
@@ -74,7 +100,7 @@ func TestTCPDocument(t *testing.T) {
 		if !strings.HasPrefix(line, "|") {
 			where, test = -1, -1
 			for _, m := range testName.FindAllStringSubmatch(line, -1) { // outside of tables any place will do
-				if !slices.ContainsFunc([]string{"tcp", "seq", "stack", "wire", "unet", "badday"}, func(f string) bool { return folders[f].declared[m[2]] }) {
+				if !anywhere(m[2]) {
 					complain("there is no %s", m[2])
 				}
 			}
@@ -119,15 +145,15 @@ func TestTCPDocument(t *testing.T) {
 			places++
 			folder, name := "tcp", m[1]
 			switch {
-			case strings.HasPrefix(name, "stack/"):
-				folder, name = "stack", strings.TrimPrefix(name, "stack/")
 			case strings.HasSuffix(name, ".go"):
+				if i := strings.LastIndexByte(name, '/'); i >= 0 {
+					folder, name = name[:i], name[i+1:]
+				}
 			default:
 				if first, rest, ok := strings.Cut(name, "."); ok {
-					if _, is := folders[first]; is {
-						folder, name = first, rest
-					} else {
-						name = rest // Conn.sndWnd
+					name = rest // Conn.sndWnd
+					if _, is := folders[first]; is && !folders["tcp"].declared[first] {
+						folder = first // stack.ttl
 					}
 				}
 			}
