@@ -179,7 +179,7 @@ func (q *oooQueue) chunk(t *Table, limit int) *block {
 		t.counts[OutOfOrderFull]++
 		return nil
 	}
-	b := t.pool.chunk(guaranteed)
+	b := t.pool.spareChunk()
 	if b == nil {
 		t.counts[NoMemory]++
 		return nil

@@ -90,6 +90,15 @@ func (p *pool) chunk(held int) *block {
 	return b
 }
 
+// spareChunk is chunk for what may be dropped again. Half of what is shared is enough: it
+// must not make windows small.
+func (p *pool) spareChunk() *block {
+	if p.used+ChunkSize > p.shared()/2 {
+		return nil
+	}
+	return p.chunk(guaranteed)
+}
+
 // refer returns a block for bytes that lie elsewhere.
 func (p *pool) refer(data []byte, kind blockKind, frame uint64) *block {
 	b := p.bare
