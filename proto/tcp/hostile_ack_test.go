@@ -161,3 +161,35 @@ func TestSackLies(t *testing.T) {
 		p.settles(t, total)
 	}
 }
+
+// BenchmarkSackStorm is an ACK at its dearest: each of its blocks lies at the end of a
+// scoreboard that is full, and the last makes losses to be looked for.
+func BenchmarkSackStorm(b *testing.B) {
+	p := newPair(b, Config{}, Options{SendBuffer: 1 << 20})
+	p.conns[1].Write(p.now, make([]byte, 1<<20))
+	c, tab := p.conns[1], p.tabs[1]
+	for tab.NextReady() != nil {
+		c.Emit(p.now, p.buf)
+	}
+	flight := int(c.sndMax.From(c.sndUna))
+	for i := 1; i < flight && c.board.spans < maxSpans; i += 2 {
+		f := p.ackUpTo(0)
+		f.opts.SACKBlocks = 1
+		at := c.sndUna.Add(uint32(i))
+		f.opts.SACK[0] = wire.SACKBlock{Left: at.Uint32(), Right: at.Add(1).Uint32()}
+		p.attack(f)
+	}
+	var buf [100]byte
+	f := p.ackUpTo(0)
+	f.opts.SACKBlocks = 3
+	for k := range 3 { // the last byte of all, and two that would need another span
+		at := c.sndUna.Add(uint32(flight - 1 - 2*k))
+		f.opts.SACK[k] = wire.SACKBlock{Left: at.Uint32(), Right: at.Add(1).Uint32()}
+	}
+	f.fields.DstPort = 80
+	in := &Inbound{Src: f.from.Addr, Dst: hostB, Data: f.put(buf[:])}
+	b.ReportMetric(float64(c.board.spans), "spans")
+	for b.Loop() {
+		tab.Process(p.now, in)
+	}
+}

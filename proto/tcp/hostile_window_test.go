@@ -91,8 +91,8 @@ func TestWindowClosedForEver(t *testing.T) {
 	}
 }
 
-// Text for connections that nobody accepts: each holds no more than a window without a
-// scale, and the listener no more than its queue of them.
+// Text for connections that nobody accepts: each holds no more than what
+// its buffer begins with, and the listener no more than its queue of them.
 func TestAcceptQueueFlood(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab := p.tabs[1]
@@ -112,7 +112,7 @@ func TestAcceptQueueFlood(t *testing.T) {
 	if l.Len() != 16 || tab.Count(AcceptOverflows)+tab.Count(SynDropped) == 0 {
 		t.Errorf("%d wait to be accepted", l.Len())
 	}
-	if n, most := tab.MemoryInUse(), 16*(0x10000+ChunkSize); n > most || n < most/2 {
+	if n, most := tab.MemoryInUse(), 16*(initialReceiveBuffer+ChunkSize); n > most || n < most/2 {
 		t.Errorf("%d bytes in use, at most %d expected", n, most)
 	}
 	p.works(t)

@@ -95,7 +95,7 @@ func wakeUps(t *testing.T, seed uint64) {
 	for i := range o {
 		o[i] = Options{
 			MTU:           []int{576, 1500, 9000}[r.IntN(3)],
-			ReceiveBuffer: []int{2048, 10000, 65536, 1 << 20}[r.IntN(4)],
+			ReceiveBuffer: []int{2048, 10000, 65536, 0}[r.IntN(4)],
 			SendBuffer:    []int{2048, 30000, 1 << 20}[r.IntN(3)],
 			Nagle:         r.IntN(4) == 0,
 			AdaptiveAck:   r.IntN(2) == 0,

@@ -256,7 +256,7 @@ func TestSimulation(t *testing.T) {
 			cfg[i].NoWindowScale = r.IntN(4) == 0
 			cfg[i].InPlace = []int{1, 512, 3000}[r.IntN(3)]
 			o[i].MTU = []int{576, 1500, 9000}[r.IntN(3)]
-			o[i].ReceiveBuffer = []int{2048, 10000, 65536, 1 << 20}[r.IntN(4)]
+			o[i].ReceiveBuffer = []int{2048, 10000, 65536, 0}[r.IntN(4)]
 			o[i].SendBuffer = []int{2048, 30000, 1 << 20}[r.IntN(3)]
 			o[i].Nagle = r.IntN(4) == 0
 			o[i].AdaptiveAck = r.IntN(2) == 0

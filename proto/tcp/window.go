@@ -157,9 +157,6 @@ func (c *Conn) receiveWindow() uint32 {
 // connection asks for no more than it will have room for in any case.
 func (c *Conn) freeReceive() int {
 	size := c.opts.ReceiveBuffer
-	if c.listener != nil { // nobody may ever read it
-		size = min(size, 0xffff)
-	}
 	if c.table.pool.pressed() {
 		size = min(size, max(guaranteed, 4*c.rcvMSS()))
 	}
