@@ -162,7 +162,7 @@ func TestMemoryPressure(t *testing.T) {
 	const limit = 2 << 20
 	p := newPair(t, Config{}, Options{})
 	tab := p.tabs[1]
-	tab.pool.limit = limit
+	tab.pool.divide(limit, 0)
 	l := tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
 	first := p.conns
 	p.dial(t, l, Options{})
@@ -211,7 +211,7 @@ func TestMemoryPressure(t *testing.T) {
 	tab.pool.used = int(lost)
 	p.now = p.now.add(2 * time.Second)
 	p.tabs[0].Expire(p.now)
-	tab.pool.limit *= 2 // memory is there again
+	tab.pool.divide(2*limit, 0) // memory is there again
 	p.exchange()
 	if tab.Len() != n+1 {
 		t.Error("the SYN that came again has made no connection")

@@ -47,6 +47,8 @@ type pool struct {
 	free, bares  int // on the lists
 	used, limit  int // bytes handed out, and how many may be
 	conns        int // among which it is divided
+	shared       int // bytes of it for those that have more than a little
+	tight        int // bytes of it in use from which nobody should get used to more
 	release      func(frame uint64)
 }
 
@@ -54,7 +56,7 @@ type pool struct {
 func (p *pool) take(n, held int) bool {
 	limit := p.limit
 	if held+n > guaranteed {
-		limit = p.shared()
+		limit = p.shared
 	}
 	if p.used+n > limit {
 		return false
@@ -63,11 +65,16 @@ func (p *pool) take(n, held int) bool {
 	return true
 }
 
-// shared is how much may be handed out to those that have more than a little.
-func (p *pool) shared() int { return p.limit - min(p.conns*2*guaranteed, p.limit/2) }
+// divide is called when there is another limit, or n connections more.
+func (p *pool) divide(limit, n int) {
+	p.limit = limit
+	p.conns += n
+	p.shared = limit - min(p.conns*2*guaranteed, limit/2)
+	p.tight = p.shared / 4 * 3
+}
 
-// pressed reports whether so much is handed out that nobody should get used to more.
-func (p *pool) pressed() bool { return p.used > p.shared()/4*3 }
+// pressed reports whether memory runs out.
+func (p *pool) pressed() bool { return p.used > p.tight }
 
 // exhausted reports whether there is no sense in another connection.
 func (p *pool) exhausted() bool { return p.used > p.limit-p.limit/16 }
@@ -93,7 +100,7 @@ func (p *pool) chunk(held int) *block {
 // spareChunk is chunk for what may be dropped again. Half of what is shared is enough: it
 // must not make windows small.
 func (p *pool) spareChunk() *block {
-	if p.used+ChunkSize > p.shared()/2 {
+	if p.used+ChunkSize > p.shared/2 {
 		return nil
 	}
 	return p.chunk(guaranteed)

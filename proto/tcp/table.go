@@ -44,7 +44,8 @@ func NewTable(cfg Config) *Table {
 		conns:     make(map[tuple]*Conn),
 		listeners: make(map[uint16]*Listener),
 	}
-	t.pool.limit, t.pool.release = t.cfg.Memory, t.cfg.ReleaseFrame
+	t.pool.divide(t.cfg.Memory, 0)
+	t.pool.release = t.cfg.ReleaseFrame
 	t.waits.records = make(map[tuple]*timeWait)
 	return t
 }
@@ -128,7 +129,7 @@ func (t *Table) Close() {
 func (t *Table) insert(c *Conn) {
 	t.conns[c.id] = c
 	c.inTable = true
-	t.pool.conns++
+	t.pool.divide(t.pool.limit, 1)
 }
 
 func (t *Table) remove(c *Conn) {
@@ -136,7 +137,7 @@ func (t *Table) remove(c *Conn) {
 		return
 	}
 	c.inTable = false
-	t.pool.conns--
+	t.pool.divide(t.pool.limit, -1)
 	delete(t.conns, c.id)
 	if t.last == c {
 		t.last = nil

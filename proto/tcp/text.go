@@ -71,7 +71,7 @@ func (c *Conn) text(now Time, s *segment) {
 	if n == 0 {
 		return
 	}
-	if c.opts.growReceive {
+	if g := &c.growth; c.opts.growReceive && (s.tsEcr != g.echoed || c.rcvNxt.After(g.until)) {
 		c.measureRound(now, s)
 	}
 	t.counts[BytesReceived] += uint64(n)
