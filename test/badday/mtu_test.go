@@ -1,0 +1,124 @@
+package badday
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/wire"
+)
+
+// TestBlackHole: the path to the kernel loses what is larger than it takes, and nobody
+// says so. That is found out, and the next connection knows it.
+func TestBlackHole(t *testing.T) {
+	for _, mtu := range []int{1400, 1492} {
+		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
+			s := openScene(t)
+			s.impair(impair.Rule{MaxSize: wire.EthernetHeaderLen + mtu}, impair.Rule{})
+			for i, dial := range []bool{true, false, true} {
+				before := s.link.Counters(impair.AtoB).LostForSize
+				ours, kernel := s.connect(t, dial)
+				if err := exchange(ours, kernel, 6*mb); err != nil {
+					t.Errorf("dialled by us: %t: %v", dial, err)
+				}
+				switch lost := s.link.Counters(impair.AtoB).LostForSize - before; {
+				case i == 0 && lost == 0:
+					t.Error("nothing was too large")
+				case i > 0 && lost > 0:
+					t.Errorf("connection %d: %d more were too large", i, lost)
+				}
+			}
+			if c := s.counters(); c["tcp_black_holes"] != 1 || c["tcp_mtu_probes"] == 0 || c["path_mtu_lowered"] != 1 {
+				t.Errorf("black holes %d, probes %d, of them lost %d, learnt %d times", c["tcp_black_holes"], c["tcp_mtu_probes"], c["tcp_mtu_probes_lost"], c["path_mtu_lowered"])
+			}
+		})
+	}
+}
+
+// TestRouter: between us and the kernel is a router whose next hop takes less than our
+// links. It says so, or its word does not reach us.
+func TestRouter(t *testing.T) {
+	for _, c := range []struct {
+		link, path int
+		silent     bool
+	}{{1500, 1400, false}, {1500, 1400, true}, {9000, 1500, false}, {9000, 1500, true}} {
+		t.Run(fmt.Sprintf("%d over %d, silent %t", c.link, c.path, c.silent), func(t *testing.T) {
+			s := &scene{Pair: netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link})}
+			must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
+			var m *mux.Mux
+			must(t, s.A.Do(func() (err error) {
+				m, err = mux.Open(mux.Config{Interface: s.A.Interface})
+				return err
+			}))
+			t.Cleanup(func() {
+				if err := m.Close(); err != nil {
+					t.Errorf("close of the mux: %v", err)
+				}
+			})
+			owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
+			grant, lease, err := m.OpenEndpointFor(t.Context(), owner, mux.Terms{Trusted: true}, endpoint.Request{})
+			must(t, err)
+			if s.host, err = unet.New(t.Context(), grant, lease, unet.Config{}); err != nil {
+				must(t, errors.Join(err, grant.Close(), lease.Close()))
+			}
+			t.Cleanup(func() {
+				if err := s.host.Close(); err != nil {
+					t.Errorf("close of the host: %v", err)
+				}
+			})
+			for _, dial := range []bool{true, false} {
+				ours, kernel := s.connect(t, dial)
+				if err := exchange(ours, kernel, 4*mb); err != nil {
+					t.Errorf("dialled by us: %t: %v", dial, err)
+				}
+			}
+			n := s.counters()
+			if holes := n["tcp_black_holes"]; (holes > 0) != c.silent || (n["tcp_mtu_reports_accepted"] > 0) == c.silent {
+				t.Errorf("%d black holes, %d reports accepted, %d held, %d late, %d bad, unmatched %d", holes, n["tcp_mtu_reports_accepted"], n["tcp_mtu_reports_held"],
+					n["tcp_mtu_reports_late"], n["tcp_mtu_reports_bad"], n["icmp_unmatched"])
+			}
+		})
+	}
+}
+
+// forward makes a router of the middle: it answers ARP for either side, and what it
+// forwards to B may have mtu bytes. If it is silent, no ICMP leaves it.
+func (s *scene) forward(mtu int, silent bool) error {
+	set := func(path, value string) error { return os.WriteFile("/proc/sys/net/ipv4/"+path, []byte(value), 0) }
+	err := set("ip_forward", "1")
+	for _, side := range []struct {
+		name string
+		host *netlab.Host
+		mtu  int
+	}{{netlab.MiddleA, s.A, 0}, {netlab.MiddleB, s.B, mtu}} {
+		link, e := netlink.LinkByName(side.name)
+		if e != nil {
+			return errors.Join(err, e)
+		}
+		err = errors.Join(err, netlink.LinkSetARPOn(link),
+			set("conf/"+side.name+"/proxy_arp", "1"), set("conf/"+side.name+"/rp_filter", "0"), set("neigh/"+side.name+"/proxy_delay", "0"),
+			netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: side.mtu,
+				Dst: &net.IPNet{IP: side.host.Addr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}}))
+		if side.mtu == 0 {
+			err = errors.Join(err, netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 1, 1), Mask: net.CIDRMask(32, 32)}}))
+		}
+	}
+	if silent {
+		const table = 100
+		rule := netlink.NewRule()
+		rule.Family, rule.IPProto, rule.Table, rule.Priority = unix.AF_INET, unix.IPPROTO_ICMP, table, 10
+		err = errors.Join(err, netlink.RuleAdd(rule),
+			netlink.RouteAdd(&netlink.Route{Table: table, Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}}))
+	}
+	return err
+}
