@@ -31,10 +31,10 @@ var commonMTUs = [...]int{9000, 8900, 4352, commonEthernetMTU, 1492, 1400, 1280}
 // search is the state of one.
 type search struct {
 	probe    int   // the size of the next probe, or of the one in flight; 0: no search
+	searchAt Time  // when one is to begin
 	high     int   // no packet larger than this passes
 	tries    uint8 // probes of this size that were lost
 	searched bool  // mtu was found by a search
-	searchAt Time  // when one is to begin
 }
 
 // startSearch begins one, if there is anything to be found.

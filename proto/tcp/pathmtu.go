@@ -35,19 +35,17 @@ const (
 // pathMTU is what a connection knows. Sizes are bytes of IP packet, unless they are of
 // text.
 type pathMTU struct {
-	mtu    int // what segments are made for; Options.MTU at most
+	search
 	proven int // text of the largest segment that was acknowledged, mss at most
-
 	// One segment is watched until it is acknowledged, or anything is sent again: one with
 	// more text than proven, or, with more than mss, a probe.
-	watched    int // its text; 0: none is
-	start, end seq.Number
+	watched int // its text; 0: none is
+	claim   int // by ICMP, of the MTU; 0: none
+	mtu     int // what segments are made for; Options.MTU at most
 
-	claim    int // by ICMP, of the MTU; 0: none
-	claimSeq seq.Number
-
-	timeouts uint8 // in a row, without a change of mtu
-	search
+	start, end seq.Number // of what is watched
+	claimSeq   seq.Number
+	timeouts   uint8 // in a row, without a change of mtu
 }
 
 // ceiling is the largest packet that may ever be sent.
