@@ -56,6 +56,9 @@ func (s *Stack) answerSYN(eth wire.Ethernet, ip wire.IPv4, conn *tcp.Conn) {
 	if !ok {
 		return
 	}
+	if r := s.routes[ip.Src()]; r != nil && r.state == routeReady {
+		conn.SetMTU(tcp.Time(s.now), r.mtu)
+	}
 	n := conn.Emit(tcp.Time(s.now), f.Data[headersLen:])
 	if n == 0 { // it has been answered already
 		s.link.Release(f)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -88,6 +89,54 @@ func TestRouter(t *testing.T) {
 					n["tcp_mtu_reports_late"], n["tcp_mtu_reports_bad"], n["icmp_unmatched"])
 			}
 		})
+	}
+}
+
+// TestNarrowerRoute: the kernel's route to the peer takes less from now on, while text is
+// under way. Connections are told at once, and nothing that is too large leaves any more.
+func TestNarrowerRoute(t *testing.T) {
+	const narrow = 1200
+	s := openScene(t)
+	s.impair(impair.Rule{Rate: 100e6}, impair.Rule{})
+	ours, kernel := s.connect(t, true)
+	done := make(chan error, 1)
+	go func() { done <- exchange(ours, kernel, 6*mb) }()
+	passed := func(n uint64) {
+		for n += s.link.Counters(impair.AtoB).Bytes; s.link.Counters(impair.AtoB).Bytes < n; time.Sleep(ms) {
+			if len(done) > 0 {
+				t.Fatal(<-done)
+			}
+		}
+	}
+	passed(mb)
+	must(t, s.A.Do(func() error {
+		link, err := netlink.LinkByName(s.A.Interface)
+		if err != nil {
+			return err
+		}
+		return netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: narrow,
+			Dst: &net.IPNet{IP: s.B.Addr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}})
+	}))
+	conn := ours.(*unet.TCPConn)
+	for end := time.Now().Add(patience); conn.Info().PathMTU != narrow; time.Sleep(ms) {
+		if time.Now().After(end) {
+			t.Fatalf("MTU %d", conn.Info().PathMTU)
+		}
+	}
+	passed(2 * mb) // what was sent before
+	s.impair(impair.Rule{Rate: 100e6, MaxSize: wire.EthernetHeaderLen + narrow}, impair.Rule{})
+	must(t, <-done)
+	if c := s.link.Counters(impair.AtoB); c.LostForSize > 0 {
+		t.Errorf("%d were too large", c.LostForSize)
+	}
+	// What we offer to a kernel that dials is what the route takes, too.
+	_, kernel = s.connect(t, false)
+	raw, err := kernel.(*net.TCPConn).SyscallConn()
+	must(t, err)
+	mss := 0
+	must(t, errors.Join(raw.Control(func(fd uintptr) { mss, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) }), err))
+	if mss != narrow-40-12 {
+		t.Errorf("the kernel sends segments of %d bytes", mss)
 	}
 }
 
