@@ -57,7 +57,7 @@ itself. Between the hosts is an impaired link (--on):
 frames have the same fates for all: frame n of a direction is lost, or not, by the
 round's seed. Nothing is lost while connections are opened.
 
-The link is carried by a thread of this program that shares the two processors with
+The link is carried by a thread of this program that shares the processors with
 the rest, so --rate bounds the speed to what leaves them time. Offloads are off, so
 that a frame is a segment. The kernel has CUBIC and its usual buffers
 (net.ipv4.tcp_rmem, tcp_wmem), and does not remember earlier connections

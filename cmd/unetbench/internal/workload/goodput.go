@@ -29,10 +29,10 @@ const (
 func Pour(p Pipe, j Job) (r Report, err error) {
 	b := make([]byte, pourSize)
 	var m meter
+	begin := clock() // before the deadline is set, so that Elapsed is not less than Limit
 	if err := errors.Join(m.start(), p.SetLinger(0), p.SetWriteDeadline(time.Now().Add(j.Limit))); err != nil {
 		return r, err
 	}
-	begin := clock()
 	for r.Elapsed < j.Limit {
 		n, err := p.Write(b)
 		r.Bytes += int64(n)
