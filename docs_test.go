@@ -78,7 +78,7 @@ var (
 )
 
 // TestTCPDocument holds the tables of docs/tcp.md against the code: every test, script,
-// function and file that they name exists.
+// function, file and counter that they name exists.
 func TestTCPDocument(t *testing.T) {
 	text, err := os.ReadFile("docs/tcp.md")
 	must(t, err)
@@ -92,13 +92,13 @@ func TestTCPDocument(t *testing.T) {
 		return false
 	}
 	tests, scripts, places := 0, 0, 0
-	where, test := -1, -1 // columns, while a table is being read
+	where, counter, test := -1, -1, -1 // columns, while a table is being read
 	for i, line := range strings.Split(string(text), "\n") {
 		complain := func(format string, args ...any) {
 			t.Errorf("docs/tcp.md:%d: "+format, append([]any{i + 1}, args...)...)
 		}
 		if !strings.HasPrefix(line, "|") {
-			where, test = -1, -1
+			where, counter, test = -1, -1, -1
 			for _, m := range testName.FindAllStringSubmatch(line, -1) { // outside of tables any place will do
 				if !anywhere(m[2]) {
 					complain("there is no %s", m[2])
@@ -111,7 +111,7 @@ func TestTCPDocument(t *testing.T) {
 			cells[c] = strings.TrimSpace(cells[c])
 		}
 		if test < 0 {
-			where, test = slices.Index(cells, "where"), slices.Index(cells, "test")
+			where, counter, test = slices.Index(cells, "where"), slices.Index(cells, "counter"), slices.Index(cells, "test")
 			if test < 0 {
 				test = len(cells) // a table without tests
 			}
@@ -140,6 +140,16 @@ func TestTCPDocument(t *testing.T) {
 			if !known {
 				complain("there is no script %q", m[1])
 			}
+		}
+		if counter >= 0 {
+			for _, m := range codeName.FindAllStringSubmatch(cells[counter], -1) {
+				if !folders["tcp"].literals[m[1]] {
+					complain("there is no counter %s", m[1])
+				}
+			}
+		}
+		if where < 0 {
+			continue
 		}
 		for _, m := range codeName.FindAllStringSubmatch(cells[where], -1) {
 			places++
