@@ -52,6 +52,7 @@ func (s *Stack) answerSYN(eth wire.Ethernet, ip wire.IPv4, conn *tcp.Conn) {
 	if eth.Src().IsGroup() {
 		return // outputTCP loses it
 	}
+	conn.Owner = eth.Src() // for wayTCP, until somebody accepts the connection
 	f, ok := s.reply(headersLen + wire.MaxTCPHeaderLen)
 	if !ok {
 		return

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/wire"
 )
 
 // What connections have to send goes out when a batch of frames has been taken
@@ -111,18 +112,30 @@ func (s *Stack) wayTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err err
 		return nil, false, syscall.ENETDOWN
 	}
 	if c == nil && conn.State() == tcp.SynReceived {
-		// The answer to its SYN has gone (answerSYN). To send it again is only
-		// worth it if that costs nobody a question: the peer sends its SYN again.
-		if r = s.routes[conn.Remote().Addr]; r == nil || r.state != routeReady {
+		// The answer to its SYN has gone (answerSYN), and goes the same way again: a host
+		// that nobody has heard of is not worth a question.
+		if r = s.routes[conn.Remote().Addr]; r != nil && r.state == routeReady {
+			return r, false, nil
+		}
+		from, ok := conn.Owner.(wire.LinkAddr)
+		if !ok {
 			return nil, false, syscall.EHOSTUNREACH
 		}
-		return r, false, nil
+		return s.wayBack(from, conn), false, nil
 	}
 	r, err = s.usableRoute(conn.Remote().Addr)
 	if c != nil && err == nil {
 		c.route = r
 	}
 	return r, false, err
+}
+
+// wayBack is a route for one segment, to where the peer's SYN has come from.
+func (s *Stack) wayBack(from wire.LinkAddr, conn *tcp.Conn) *route {
+	return &route{
+		state: routeReady, maxPacket: s.mtu,
+		headers: makeHeaders(s.linkAddr, from, conn.Local().Addr, conn.Remote().Addr, wire.ProtocolUDP), // putTCP makes it TCP
+	}
 }
 
 // emitTCP sends what one connection has to send. It returns false if the link
