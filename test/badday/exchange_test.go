@@ -7,16 +7,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
-
-	"github.com/unet-go/unet"
 )
+
+// ends are the two ends of a connection: on host A, where we are, and on host B.
+type ends struct{ ours, peers net.Conn }
 
 // transfer sends a text one way, and its end, and expects both.
 func transfer(from, to net.Conn, seed byte, size int) error {
-	who := "from the kernel"
-	if _, ok := from.(*unet.TCPConn); ok {
-		who = "from us"
-	}
 	text := make([]byte, size)
 	rand.NewChaCha8([32]byte{seed}).Read(text)
 	sent := make(chan error, 1)
@@ -33,17 +30,22 @@ func transfer(from, to net.Conn, seed byte, size int) error {
 	}
 	if err != nil {
 		from.Close()
-		return fmt.Errorf("%s: %d bytes of %d: %w (write: %v)", who, len(got), size, err, <-sent)
+		return fmt.Errorf("%v > %v: %d bytes of %d: %w (write: %v)", from.LocalAddr(), to.LocalAddr(), len(got), size, err, <-sent)
 	}
 	return <-sent
 }
 
-// exchange sends a text of its own each way at once, and closes both.
-func exchange(ours, kernel net.Conn, size int) error {
+// exchange sends a text of its own each way at once on each connection, and closes them.
+func exchange(size int, connections ...ends) error {
 	var wg sync.WaitGroup
-	var errs [2]error
-	wg.Go(func() { errs[0] = transfer(ours, kernel, 1, size) })
-	wg.Go(func() { errs[1] = transfer(kernel, ours, 2, size) })
+	errs := make([]error, 2*len(connections))
+	for i, c := range connections {
+		wg.Go(func() { errs[2*i] = transfer(c.ours, c.peers, byte(2*i), size) })
+		wg.Go(func() { errs[2*i+1] = transfer(c.peers, c.ours, byte(2*i+1), size) })
+	}
 	wg.Wait()
-	return errors.Join(errs[0], errs[1], ours.Close(), kernel.Close())
+	for _, c := range connections {
+		errs = append(errs, c.ours.Close(), c.peers.Close())
+	}
+	return errors.Join(errs...)
 }

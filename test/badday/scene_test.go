@@ -1,7 +1,9 @@
 package badday
 
 import (
+	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -19,6 +21,15 @@ import (
 // patience is until a transfer gives up. None takes half of it.
 const patience = 60 * time.Second
 
+// TestMain has more scenes at a time than processors: mostly they wait for the link.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -26,24 +37,57 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// scene is a host of ours on a mux of this process on host A, the kernel of host B,
-// and the link between them. What we send is captured before anything happens to it,
-// what the kernel sends afterwards.
+// peer is who is on host B.
+type peer string
+
+const (
+	kernel peer = "kernel"
+	unets  peer = "unet"
+)
+
+var peers = []peer{kernel, unets}
+
+// scene is a host of ours on a mux of this process on host A, on host B the kernel or
+// another of ours, and the link between them. What we send is captured before anything
+// happens to it, what the peer sends afterwards.
 type scene struct {
 	*netlab.Pair
 	link *impair.Link
 	host *unet.Host
+	peer *unet.Host // nil: the kernel
 }
 
-// openScene makes a scene. The link is whole until a test sets its rules.
-func openScene(t *testing.T) *scene {
+// openScene makes a scene, which others may be beside. The link is whole until a test
+// sets its rules.
+func openScene(t *testing.T, who peer, cfg netlab.Config) *scene {
 	t.Helper()
-	s := &scene{Pair: netlab.RequirePair(t, netlab.Config{Cut: true})}
-	s.link = impair.RequireLink(t, s.Pair, impair.Config{Seed: 1, Spare: impair.ARP})
+	t.Parallel()
+	cfg.Cut = true
+	s := &scene{Pair: netlab.RequirePair(t, cfg)}
+	s.link = impair.RequireLink(t, s.Pair, impair.Config{Seed: 1, Spare: impair.ARP, Doze: true})
 	capture := wiretap.Start(t, wiretap.Config{Host: s.Middle, Interface: netlab.MiddleA, Ours: s.A, Impaired: true})
+	var stop func()
+	s.host, stop = openHost(t, s.A)
+	t.Cleanup(func() {
+		stop()
+		capture.Verdict(t, counters(s.host), true)
+	})
+	if who == unets {
+		s.peer, stop = openHost(t, s.B)
+		t.Cleanup(stop)
+		return s
+	}
+	// The kernel waits 200 ms for an acknowledgment, we wait 5; let it be no slower.
+	must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))
+	return s
+}
+
+// openHost opens a host of ours on a mux, which ends with the test.
+func openHost(t *testing.T, on *netlab.Host) (_ *unet.Host, stop func()) {
+	t.Helper()
 	var m *mux.Mux
-	must(t, s.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: s.A.Interface})
+	must(t, on.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: on.Interface})
 		return err
 	}))
 	t.Cleanup(func() {
@@ -54,19 +98,15 @@ func openScene(t *testing.T) *scene {
 	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
 	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, mux.Terms{Trusted: true}, endpoint.Request{})
 	must(t, err)
-	s.host, err = unet.New(t.Context(), grant, lease, unet.Config{})
+	host, err := unet.New(t.Context(), grant, lease, unet.Config{})
 	if err != nil {
 		must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
-	t.Cleanup(func() {
-		if err := s.host.Close(); err != nil {
+	return host, func() {
+		if err := host.Close(); err != nil {
 			t.Errorf("close of the host: %v", err)
 		}
-		capture.Verdict(t, s.counters(), true)
-	})
-	// The kernel waits 200 ms for an acknowledgment, we wait 5; let it be no slower.
-	must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))
-	return s
+	}
 }
 
 // impair sets the rules of both directions.
@@ -75,51 +115,68 @@ func (s *scene) impair(aToB, bToA impair.Rule) {
 	s.link.Set(impair.BtoA, bToA)
 }
 
-// connect makes a connection between our host and the kernel, dialled by either.
-func (s *scene) connect(t *testing.T, dial bool) (ours, kernel net.Conn) {
-	t.Helper()
-	var listener net.Listener
-	var err error
-	if dial {
-		listener, err = s.B.Listen("tcp", fmt.Sprint(s.B.Addr.Addr(), ":0"))
-	} else {
-		listener, err = s.host.Listen(t.Context(), "tcp", ":0")
+// stack is how either side listens and dials.
+type stack struct {
+	listen func() (net.Listener, error)
+	dial   func(addr string) (net.Conn, error)
+}
+
+func stackOf(ctx context.Context, h *unet.Host, on *netlab.Host) stack {
+	if h == nil {
+		return stack{
+			func() (net.Listener, error) { return on.Listen("tcp", fmt.Sprint(on.Addr.Addr(), ":0")) },
+			func(addr string) (net.Conn, error) { return on.Dial("tcp", addr) },
+		}
 	}
+	return stack{
+		func() (net.Listener, error) { return h.Listen(ctx, "tcp", ":0") },
+		func(addr string) (net.Conn, error) { return h.Dial("tcp", addr) },
+	}
+}
+
+// connect makes a connection between our host and its peer, dialled by us or by it.
+func (s *scene) connect(t *testing.T, dial bool) (c ends) {
+	t.Helper()
+	ours, peers := stackOf(t.Context(), s.host, s.A), stackOf(t.Context(), s.peer, s.B)
+	from, to := ours, peers
+	if !dial {
+		from, to = peers, ours
+	}
+	listener, err := to.listen()
 	must(t, err)
 	defer listener.Close()
-	if dial {
-		ours, err = s.host.Dial("tcp", listener.Addr().String())
-	} else {
-		kernel, err = s.B.Dial("tcp", listener.Addr().String())
-	}
+	must(t, listener.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(patience)))
+	dialled, err := from.dial(listener.Addr().String())
 	must(t, err)
 	accepted, err := listener.Accept()
 	must(t, err)
-	if dial {
-		kernel = accepted
-	} else {
-		ours = accepted
+	if c = (ends{dialled, accepted}); !dial {
+		c = ends{accepted, dialled}
 	}
-	for _, c := range []net.Conn{ours, kernel} {
+	for _, c := range []net.Conn{c.ours, c.peers} {
 		t.Cleanup(func() { c.Close() })
 		c.SetDeadline(time.Now().Add(patience))
 	}
-	return ours, kernel
+	return c
 }
 
-// counters are those of our stack.
-func (s *scene) counters() map[string]uint64 {
+// counters are those of a stack of ours.
+func counters(h *unet.Host) map[string]uint64 {
 	out := make(map[string]uint64)
-	for _, c := range s.host.Stack().Counters() {
+	for _, c := range h.Stack().Counters() {
 		out[c.Name] = c.Value
 	}
 	return out
 }
 
-// kernelFound is in how many segments the kernel has found damage.
-func (s *scene) kernelFound(t *testing.T) uint64 {
+// found is in how many segments each side has found damage.
+func (s *scene) found(t *testing.T) (ours, peers uint64) {
 	t.Helper()
-	n, err := s.B.Counted("TcpInCsumErrors")
+	ours = counters(s.host)["tcp_bad_checksum"]
+	if s.peer != nil {
+		return ours, counters(s.peer)["tcp_bad_checksum"]
+	}
+	peers, err := s.B.Counted("TcpInCsumErrors")
 	must(t, err)
-	return n
+	return ours, peers
 }
