@@ -12,10 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet"
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
-	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -24,12 +22,11 @@ import (
 func TestBlackHole(t *testing.T) {
 	for _, mtu := range []int{1400, 1492} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
-			s := openScene(t)
+			s := openScene(t, kernel, netlab.Config{})
 			s.impair(impair.Rule{MaxSize: wire.EthernetHeaderLen + mtu}, impair.Rule{})
 			for i, dial := range []bool{true, false, true} {
 				before := s.link.Counters(impair.AtoB).LostForSize
-				ours, kernel := s.connect(t, dial)
-				if err := exchange(ours, kernel, 6*mb); err != nil {
+				if err := exchange(6*mb, s.connect(t, dial)); err != nil {
 					t.Errorf("dialled by us: %t: %v", dial, err)
 				}
 				switch lost := s.link.Counters(impair.AtoB).LostForSize - before; {
@@ -39,7 +36,7 @@ func TestBlackHole(t *testing.T) {
 					t.Errorf("connection %d: %d more were too large", i, lost)
 				}
 			}
-			if c := s.counters(); c["tcp_black_holes"] != 1 || c["tcp_mtu_probes"] == 0 || c["path_mtu_lowered"] != 1 {
+			if c := counters(s.host); c["tcp_black_holes"] != 1 || c["tcp_mtu_probes"] == 0 || c["path_mtu_lowered"] != 1 {
 				t.Errorf("black holes %d, probes %d, of them lost %d, learnt %d times", c["tcp_black_holes"], c["tcp_mtu_probes"], c["tcp_mtu_probes_lost"], c["path_mtu_lowered"])
 			}
 		})
@@ -54,36 +51,18 @@ func TestRouter(t *testing.T) {
 		silent     bool
 	}{{1500, 1400, false}, {1500, 1400, true}, {9000, 1500, false}, {9000, 1500, true}} {
 		t.Run(fmt.Sprintf("%d over %d, silent %t", c.link, c.path, c.silent), func(t *testing.T) {
+			t.Parallel()
 			s := &scene{Pair: netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link})}
 			must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
-			var m *mux.Mux
-			must(t, s.A.Do(func() (err error) {
-				m, err = mux.Open(mux.Config{Interface: s.A.Interface})
-				return err
-			}))
-			t.Cleanup(func() {
-				if err := m.Close(); err != nil {
-					t.Errorf("close of the mux: %v", err)
-				}
-			})
-			owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
-			grant, lease, err := m.OpenEndpointFor(t.Context(), owner, mux.Terms{Trusted: true}, endpoint.Request{})
-			must(t, err)
-			if s.host, err = unet.New(t.Context(), grant, lease, unet.Config{}); err != nil {
-				must(t, errors.Join(err, grant.Close(), lease.Close()))
-			}
-			t.Cleanup(func() {
-				if err := s.host.Close(); err != nil {
-					t.Errorf("close of the host: %v", err)
-				}
-			})
+			var stop func()
+			s.host, stop = openHost(t, s.A)
+			t.Cleanup(stop)
 			for _, dial := range []bool{true, false} {
-				ours, kernel := s.connect(t, dial)
-				if err := exchange(ours, kernel, 4*mb); err != nil {
+				if err := exchange(4*mb, s.connect(t, dial)); err != nil {
 					t.Errorf("dialled by us: %t: %v", dial, err)
 				}
 			}
-			n := s.counters()
+			n := counters(s.host)
 			if holes := n["tcp_black_holes"]; (holes > 0) != c.silent || (n["tcp_mtu_reports_accepted"] > 0) == c.silent {
 				t.Errorf("%d black holes, %d reports accepted, %d held, %d late, %d bad, unmatched %d", holes, n["tcp_mtu_reports_accepted"], n["tcp_mtu_reports_held"],
 					n["tcp_mtu_reports_late"], n["tcp_mtu_reports_bad"], n["icmp_unmatched"])
@@ -96,11 +75,11 @@ func TestRouter(t *testing.T) {
 // under way. Connections are told at once, and nothing that is too large leaves any more.
 func TestNarrowerRoute(t *testing.T) {
 	const narrow = 1200
-	s := openScene(t)
+	s := openScene(t, kernel, netlab.Config{})
 	s.impair(impair.Rule{Rate: 100e6}, impair.Rule{})
-	ours, kernel := s.connect(t, true)
+	x := s.connect(t, true)
 	done := make(chan error, 1)
-	go func() { done <- exchange(ours, kernel, 6*mb) }()
+	go func() { done <- exchange(6*mb, x) }()
 	passed := func(n uint64) {
 		for n += s.link.Counters(impair.AtoB).Bytes; s.link.Counters(impair.AtoB).Bytes < n; time.Sleep(ms) {
 			if len(done) > 0 {
@@ -117,7 +96,7 @@ func TestNarrowerRoute(t *testing.T) {
 		return netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: narrow,
 			Dst: &net.IPNet{IP: s.B.Addr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}})
 	}))
-	conn := ours.(*unet.TCPConn)
+	conn := x.ours.(*unet.TCPConn)
 	for end := time.Now().Add(patience); conn.Info().PathMTU != narrow; time.Sleep(ms) {
 		if time.Now().After(end) {
 			t.Fatalf("MTU %d", conn.Info().PathMTU)
@@ -130,8 +109,7 @@ func TestNarrowerRoute(t *testing.T) {
 		t.Errorf("%d were too large", c.LostForSize)
 	}
 	// What we offer to a kernel that dials is what the route takes, too.
-	_, kernel = s.connect(t, false)
-	raw, err := kernel.(*net.TCPConn).SyscallConn()
+	raw, err := s.connect(t, false).peers.(*net.TCPConn).SyscallConn()
 	must(t, err)
 	mss := 0
 	must(t, errors.Join(raw.Control(func(fd uintptr) { mss, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) }), err))
