@@ -129,6 +129,7 @@
 // the stack gives what was written up to a second to arrive.
 //
 // ICMP errors are believed only if they quote what a socket here could have sent.
+// What is known of a path's MTU is kept with the route, see pathmtu.go.
 // Nothing is fragmented and no fragment is reassembled: what exceeds the path's
 // MTU is EMSGSIZE.
 package stack

@@ -12,7 +12,10 @@ import (
 // here could have sent. Such a quote is not hard to guess, so TCP does not use what comes
 // of it, and connections cannot be slowed down, nor sockets be found, that way. A connection
 // believes what it finds out by itself (package tcp), and tells others: new ones begin with
-// it, and those that know better go on.
+// it, and those that know better go on. What it has from a router, and no probe has verified
+// yet, is for half a minute only, so that who has deceived one connection does not harm the
+// next ones for long.
+const unverifiedMTUTime = 30 * second
 
 // lowerPathMTU takes what a router says about a datagram of ours that was too large for
 // its next hop.
@@ -53,9 +56,24 @@ func (s *Stack) learnPathMTU(conn *tcp.Conn) {
 	case r.tcpMTU == 0 || mtu < r.tcpMTU:
 		s.count[pathMTULowered]++
 	}
-	r.tcpMTU, r.tcpSearched, r.pathMTUUntil = mtu, searched, s.now+pathMTUTime
+	r.tcpMTU, r.tcpSearched, r.tcpMTUUntil = mtu, searched, s.now+unverifiedMTUTime
+	if searched {
+		r.tcpMTUUntil = s.now + pathMTUTime
+	}
 	r.setMTU()
 	s.armRoute(r, r.due)
+}
+
+// forgetPathMTU forgets what is too old.
+func (s *Stack) forgetPathMTU(r *route) {
+	if r.pathMTU != 0 && s.now >= r.pathMTUUntil {
+		r.pathMTU = 0
+		r.setMTU()
+	}
+	if r.tcpMTU != 0 && s.now >= r.tcpMTUUntil {
+		r.tcpMTU = 0
+		r.setMTU()
+	}
 }
 
 // tellPathMTU takes what is known of the path to a connection that is about to send.

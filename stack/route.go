@@ -64,9 +64,10 @@ type route struct {
 
 	mtu          int     // without what has been learnt of the path
 	pathMTU      int     // reported by ICMP about datagrams; 0: nothing
+	pathMTUUntil instant // when that is forgotten
 	tcpMTU       int     // found out by a connection, pathmtu.go; 0: nothing
 	tcpSearched  bool    // by probes, and not from a router
-	pathMTUUntil instant // when both are forgotten
+	tcpMTUUntil  instant // when that is forgotten
 	due          instant // when the state changes by itself
 	timer        timer   // for the earlier of the two
 	askedAt      instant
@@ -77,8 +78,11 @@ type route struct {
 func (s *Stack) armRoute(r *route, due instant) {
 	r.due = due
 	at := due
-	if r.pathMTU != 0 || r.tcpMTU != 0 {
+	if r.pathMTU != 0 {
 		at = min(at, r.pathMTUUntil)
+	}
+	if r.tcpMTU != 0 {
+		at = min(at, r.tcpMTUUntil)
 	}
 	s.startTimer(&r.timer, at)
 }
@@ -185,10 +189,7 @@ func (s *Stack) dropRoute(r *route) {
 
 // expired runs when r's timer does.
 func (r *route) expired(s *Stack) {
-	if (r.pathMTU != 0 || r.tcpMTU != 0) && s.now >= r.pathMTUUntil {
-		r.pathMTU, r.tcpMTU = 0, 0
-		r.setMTU()
-	}
+	s.forgetPathMTU(r)
 	if s.now < r.due {
 		s.armRoute(r, r.due)
 		return

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -140,5 +139,5 @@ func TestTinyMSS(t *testing.T) {
 	if most := 2*size/36 + 3*received; sent > most {
 		t.Errorf("%d segments sent for %d bytes and %d of the peer's", sent, size, received)
 	}
-	t.Log(fmt.Sprintf("%d segments for %d bytes, %d of the peer's, %d blocks ignored", sent, size, received, h.tab.Count(SackIgnored)))
+	t.Logf("%d segments for %d bytes, %d of the peer's, %d blocks ignored", sent, size, received, h.tab.Count(SackIgnored))
 }
