@@ -145,3 +145,29 @@ func TestTextAfterFin(t *testing.T) {
 		t.Errorf("%v, %d bytes to read, %d counted", c.State(), c.Buffered(), p.tabs[1].Count(TextAfterFin))
 	}
 }
+
+// A packet in parts, whose memory is the heap's, may be much larger than the text that
+// it says it has: that is copied out of it, and what is kept is charged in full.
+func TestPaddedPackets(t *testing.T) {
+	p := newPair(t, Config{}, Options{})
+	tab, c := p.tabs[1], p.conns[1]
+	deliver := func(text, size int) {
+		p.conns[0].Write(p.now, make([]byte, text))
+		b := make([]byte, size)
+		n := p.conns[0].Emit(p.now, b)
+		tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b[:n], Memory: MemoryHeap})
+		p.exchange()
+	}
+	deliver(1000, 60000)
+	if n := tab.MemoryInUse(); n != ChunkSize {
+		t.Errorf("%d bytes in use for 1000 in a packet of 60000", n)
+	}
+	c.Read(p.now, make([]byte, 1000))
+	deliver(1000, 1500)
+	if n := tab.MemoryInUse(); n < 1000 || n > 1500 {
+		t.Errorf("%d bytes in use for 1000 in a packet of 1500", n)
+	}
+	if n, _ := c.Read(p.now, make([]byte, 2000)); n != 1000 || tab.MemoryInUse() != 0 {
+		t.Errorf("%d bytes in use when all is read", tab.MemoryInUse())
+	}
+}
