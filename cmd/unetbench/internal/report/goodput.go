@@ -170,6 +170,10 @@ func (r FlowRow) name() string {
 	return s
 }
 
+// fullLine is the bound where nothing is lost by chance: the line is full either way, and
+// the kernel's goodput cannot be reached in every run.
+const fullLine = 0.98
+
 // Shares are to be within these bounds, in percent.
 const (
 	leastShare = 40
@@ -193,7 +197,9 @@ func FlowGoals(rows []FlowRow) (goals []Goal) {
 			continue
 		}
 		g.Figure += " / go-tcp > go-tcp"
-		g.Bound = 1
+		if g.Bound = 1; r.Run.Road.Rule.Loss == 0 {
+			g.Bound = fullLine
+		}
 		g.Measured, g.Known = ratio(r.MbitPerS.Median, baseline(rows, r.Run.Road.Name))
 		goals = append(goals, g)
 	}
