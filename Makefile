@@ -3,12 +3,14 @@
 GO          ?= go
 STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 10s
+SOAK        ?= 30m
+SEED        ?= 0
 BENCHFLAGS  ?=
 
 # Namespaces, XDP programs and AF_XDP sockets are root's to make.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build test check bench attack fuzz generate clean
+.PHONY: help build test check bench attack soak fuzz generate clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +36,9 @@ bench: build ## measure small-message latency and rate against kernel sockets
 
 attack: build ## the attack suite in full: every case, 10 million frames, 1,000 cycles, 20 restarts
 	$(SUDO) $(GO) test -p 1 -count=1 -v -timeout 60m ./test/attack -attack.long
+
+soak: ## simulate TCP over bad networks for SOAK (30m), with seeds from SEED on (0: new ones)
+	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./proto/tcp -soak $(SOAK) -seed $(SEED)
 
 fuzz: ## fuzz every parser, FUZZTIME (10s) each
 	@for pkg in $$($(GO) list ./...); do \

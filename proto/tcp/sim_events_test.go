@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"testing"
@@ -77,16 +76,7 @@ func (a *blockingApp) run() {
 }
 
 func TestWakeUps(t *testing.T) {
-	seeds := 300
-	if testing.Short() {
-		seeds = 30
-	}
-	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { wakeUps(t, uint64(seed)) })
-		if t.Failed() {
-			return
-		}
-	}
+	eachSeed(t, 300, wakeUps)
 }
 
 func wakeUps(t *testing.T, seed uint64) {

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"testing"
@@ -173,7 +172,21 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 			apps[w.rand.IntN(2)].act()
 			w.check()
 		}
-		if apps[1].c == nil {
+		if w.gaveUp() {
+			for _, h := range w.hosts {
+				for _, c := range h.tab.conns {
+					c.Abort()
+				}
+			}
+			for _, a := range apps {
+				for i := range a.loans {
+					a.h.tab.Return(&a.loans[i])
+				}
+			}
+			w.quiesce(listener)
+			return
+		}
+		if listener != nil && apps[1].c == nil {
 			apps[1].c = listener.Accept()
 		}
 		if w.restless && w.rand.IntN(1000) == 0 {
@@ -242,12 +255,8 @@ var simLinks = []fate.Rule{
 }
 
 func TestSimulation(t *testing.T) {
-	seeds := 400
-	if testing.Short() {
-		seeds = 20
-	}
-	for seed := range seeds {
-		r := rand.New(rand.NewPCG(uint64(seed), 77))
+	eachSeed(t, 400, func(t *testing.T, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 77))
 		cfg := [2]Config{}
 		o := [2]Options{}
 		for i := range cfg {
@@ -264,19 +273,13 @@ func TestSimulation(t *testing.T) {
 				o[i].Cork = -1
 			}
 		}
-		w := newWorld(t, uint64(seed), cfg)
+		w := newWorld(t, seed, cfg)
 		w.hosts[0].memory, w.hosts[1].memory = Memory(r.IntN(3)), Memory(r.IntN(3))
 		for i := range w.hosts {
 			w.impair(i, simLinks[r.IntN(len(simLinks))])
 		}
 		w.restless = r.IntN(4) == 0
 		totals := [2]int{r.IntN(1 << uint(r.IntN(18))), r.IntN(1 << uint(r.IntN(18)))}
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w.t = t
-			runPair(w, o, totals, r.IntN(5) == 0)
-		})
-		if t.Failed() {
-			return
-		}
-	}
+		runPair(w, o, totals, r.IntN(5) == 0)
+	})
 }

@@ -31,6 +31,7 @@ type world struct {
 	edges edges                 // of the windows
 	lost  uint64                // segments with text that the link has lost
 	trace []string
+	heard [2]bool // a host has received an ACK, undamaged and without a RST
 
 	tooLarge func(from int, b []byte) // told of what was lost for its size
 	sent     func(from int, b []byte) // told of everything
@@ -226,6 +227,9 @@ func (w *world) step(limit Time) bool {
 			b[a.Flip/8] ^= 1 << (a.Flip % 8)
 		}
 		w.note("%d < %s", 1-k, describe(b))
+		if f := wire.TCP(b).Flags(); a.Flip < 0 && f&wire.TCPAck != 0 && f&wire.TCPRst == 0 {
+			w.heard[1-k] = true
+		}
 		w.hosts[1-k].receive(b)
 	} else {
 		for _, h := range w.hosts {
@@ -237,6 +241,26 @@ func (w *world) step(limit Time) bool {
 	}
 	w.check()
 	return true
+}
+
+// gaveUp reports whether a host has given up a handshake, which it may after a minute,
+// or three if it has begun it, in which no acknowledgment has arrived. The other host
+// may think the connection open, and has nobody to talk to.
+func (w *world) gaveUp() bool {
+	for i, h := range w.hosts {
+		if h.tab.Count(Failed) == 0 || h.tab.Count(Handshakes) > 0 {
+			continue
+		}
+		patience := 63 * time.Second
+		if h.tab.Count(ActiveOpens) > 0 {
+			patience = DefaultConnectTimeout
+		}
+		if w.heard[i] || w.now < Time(time.Second).add(patience) {
+			w.fatalf("host %d has given up a handshake", i)
+		}
+		return true
+	}
+	return false
 }
 
 // check holds the invariants of every connection.
