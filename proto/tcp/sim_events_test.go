@@ -16,6 +16,15 @@ type blockingApp struct {
 	readWait         bool
 	writeWait        bool
 	lendMode, poster bool
+	turn             int // at most so far may what is sent be ahead of what was received; 0: as far as it wants
+}
+
+// limit is how much may have been sent by now.
+func (a *blockingApp) limit() int {
+	if a.turn == 0 {
+		return a.total
+	}
+	return min(a.total, a.got/a.turn*a.turn+(1-a.h.index)*a.turn)
 }
 
 func (a *blockingApp) run() {
@@ -23,6 +32,19 @@ func (a *blockingApp) run() {
 	if c == nil || a.closed || !a.connected {
 		return
 	}
+	for moved := -1; moved != a.sent+a.got && !a.closed; { // what was read may be an answer's turn
+		moved = a.sent + a.got
+		a.write()
+		a.read()
+	}
+	if a.eof && a.shut {
+		a.closed = true
+		c.Close(w.now)
+	}
+}
+
+func (a *blockingApp) write() {
+	w, c := a.h.w, a.c
 	for !a.writeWait && !a.shut {
 		if a.sent == a.total {
 			if err := c.CloseWrite(w.now); err != nil {
@@ -31,7 +53,10 @@ func (a *blockingApp) run() {
 			a.shut = true
 			break
 		}
-		p := a.make(min(a.total-a.sent, 1+w.rand.IntN([]int{64, 4000, 100000}[w.rand.IntN(3)])))
+		if a.sent >= a.limit() {
+			break
+		}
+		p := a.make(min(a.limit()-a.sent, 1+w.rand.IntN([]int{64, 4000, 100000}[w.rand.IntN(3)])))
 		if a.lendMode {
 			ok, err := c.Lend(w.now, p)
 			a.fail(err)
@@ -47,6 +72,10 @@ func (a *blockingApp) run() {
 		a.sent += n
 		a.writeWait = n < len(p)
 	}
+}
+
+func (a *blockingApp) read() {
+	w, c := a.h.w, a.c
 	for !a.readWait && !a.eof {
 		if a.posted != nil {
 			n := c.Unpost(w.now)
@@ -68,10 +97,6 @@ func (a *blockingApp) run() {
 			}
 			c.Flush(w.now) // the goroutine waits
 		}
-	}
-	if a.eof && a.shut {
-		a.closed = true
-		c.Close(w.now)
 	}
 }
 
@@ -99,16 +124,25 @@ func wakeUps(t *testing.T, seed uint64) {
 	for i := range apps {
 		apps[i] = &blockingApp{app: app{h: w.hosts[i], total: r.IntN(1 << uint(r.IntN(20)))}, lendMode: r.IntN(3) == 0, poster: r.IntN(2) == 0}
 	}
+	runBlocking(w, apps, o)
+}
+
+// runBlocking lets two applications that sleep talk until both are done.
+func runBlocking(w *world, apps [2]*blockingApp, o [2]Options) {
 	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o[1]})
 	if err != nil {
-		t.Fatal(err)
+		w.fatalf("%v", err)
 	}
 	if apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o[0]); err != nil {
-		t.Fatal(err)
+		w.fatalf("%v", err)
 	}
 	start := w.now
 	for alive := true; alive; {
 		alive = w.step(Never)
+		if w.gaveUp() {
+			w.abandon(l)
+			return
+		}
 		for i, h := range w.hosts {
 			for h.tab.NextListener() != nil {
 				apps[i].c = l.Accept()
@@ -131,7 +165,7 @@ func wakeUps(t *testing.T, seed uint64) {
 				alive = true
 				w.check()
 			}
-			if w.now > start.add(30*time.Minute) {
+			if w.now > start.add(6*time.Hour) {
 				w.fatalf("stuck")
 			}
 		}

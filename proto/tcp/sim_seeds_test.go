@@ -22,7 +22,7 @@ var (
 )
 
 // seeded are the tests that use eachSeed.
-var seeded = []string{"TestSimulation", "TestWakeUps"}
+var seeded = []string{"TestSimulation", "TestTransfers", "TestWakeUps"}
 
 // eachSeed runs f for n seeds, or for those that the flags say, until one fails.
 func eachSeed(t *testing.T, n uint64, f func(t *testing.T, seed uint64)) {

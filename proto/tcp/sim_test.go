@@ -173,17 +173,12 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 			w.check()
 		}
 		if w.gaveUp() {
-			for _, h := range w.hosts {
-				for _, c := range h.tab.conns {
-					c.Abort()
-				}
-			}
 			for _, a := range apps {
 				for i := range a.loans {
 					a.h.tab.Return(&a.loans[i])
 				}
 			}
-			w.quiesce(listener)
+			w.abandon(listener)
 			return
 		}
 		if listener != nil && apps[1].c == nil {
@@ -216,6 +211,16 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 			w.fatalf("host %d: lent %d, %d returned", i, lent, returned)
 		}
 	}
+}
+
+// abandon ends what has become hopeless.
+func (w *world) abandon(l *Listener) {
+	for _, h := range w.hosts {
+		for _, c := range h.tab.conns {
+			c.Abort()
+		}
+	}
+	w.quiesce(l)
 }
 
 // quiesce runs until nothing is left to happen, and checks that nothing is left

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -77,13 +78,14 @@ type simHost struct {
 	frames  map[uint64]bool // kept by the table
 	frameID uint64
 	memory  Memory
+	edges   map[*Conn]seq.Number // where the windows end that were advertised
 }
 
 func newWorld(t testing.TB, seed uint64, cfg [2]Config) *world {
 	w := &world{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
 	w.link, w.edges = linkModel{delay: 20 * time.Microsecond}, edges{}
 	for i := range w.hosts {
-		h := &simHost{w: w, index: i, addr: [][4]byte{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
+		h := &simHost{w: w, index: i, addr: [][4]byte{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame, edges: map[*Conn]seq.Number{}}
 		cfg[i].Secret = testSecret
 		cfg[i].Secret[0] = byte(i)
 		cfg[i].ReleaseFrame = func(id uint64) {
@@ -109,10 +111,12 @@ func (h *simHost) drain() {
 			h.w.t.Fatalf("host %d: always ready: %+v", h.index, c.Info())
 		}
 		b := make([]byte, 9000)
+		was, sndMax := c.next.action, c.sndMax
 		n := c.Emit(h.w.now, b)
 		if n == 0 {
 			h.w.t.Fatalf("host %d: ready with nothing to send in %v", h.index, c.State())
 		}
+		h.checkSegment(c, was, sndMax, b[:n])
 		h.w.send(h.index, b[:n])
 		h.tab.Postpone(c)
 	}
@@ -273,8 +277,10 @@ func (w *world) check() {
 		}
 		used := 0
 		for _, c := range h.tab.conns {
-			if msg := c.invariant(); msg != "" {
-				w.fatalf("host %d: %s: %+v", i, msg, c.Info())
+			for _, msg := range []string{c.invariant(), c.timerInvariant(), c.checkBelief(w.peerOf(i, c))} {
+				if msg != "" {
+					w.fatalf("host %d: %s: %+v", i, msg, c.Info())
+				}
 			}
 			used += c.chunksHeld() * ChunkSize
 		}
