@@ -18,18 +18,6 @@ func (h *simHost) checkSegment(c *Conn, was action, sndMax seq.Number, b []byte)
 	if flags&wire.TCPRst != 0 || c.state == Closed {
 		return
 	}
-	// A window is never taken back (RFC 9293, section 3.8.6.2.2).
-	if flags&wire.TCPAck != 0 {
-		window := uint32(s.Window())
-		if flags&wire.TCPSyn == 0 {
-			window <<= c.rcvScale
-		}
-		edge := seq.New(s.Ack()).Add(window)
-		if last, ok := h.edges[c]; ok && edge.Before(last) {
-			h.w.fatalf("host %d: the window's right edge moves from %d to %d", h.index, last.Uint32(), edge.Uint32())
-		}
-		h.edges[c] = edge
-	}
 	if was != sendText || c.sndMax == sndMax {
 		return
 	}
@@ -105,9 +93,9 @@ func (c *Conn) checkBelief(peer *Conn) string {
 			continue
 		}
 		at := seq.Max(start, peer.rcvNxt)
-		for b := peer.outOfOrder.head; b != nil && at.Before(s.end); b = b.next {
-			if b.seq.AtOrBefore(at) && b.end().After(at) {
-				at = b.end()
+		for _, r := range peer.outOfOrder.runs {
+			if r.left.AtOrBefore(at) && r.right.After(at) {
+				at = r.right
 			}
 		}
 		if at.Before(s.end) {
