@@ -63,13 +63,13 @@ func (c *Conn) tail() (length int, fin bool) {
 	return min(flight, c.mss), false
 }
 
-// planTail is the last segment, once more.
+// planTail is the last segment, once more, unless the peer has told of something by now.
 func (c *Conn) planTail() plan {
 	n, fin := c.tail()
 	if fin {
 		n--
 	}
-	if !c.tailDue || c.phase != probing || n == 0 && !fin || int(c.sndWnd) < int(c.sndNxt.From(c.sndUna)) {
+	if !c.tailDue || c.phase != probing || c.board.sacked > 0 || n == 0 && !fin || int(c.sndWnd) < int(c.sndNxt.From(c.sndUna)) {
 		return plan{}
 	}
 	return plan{action: sendTail, text: n, fin: fin}

@@ -254,6 +254,19 @@ func TestLossProbe(t *testing.T) {
 			+10ms
 			< A 1:0 ack 10001 win 60000
 			timer never`},
+		{name: "the last arrives before the probe has left", cfg: withSack, text: onlyTen + `
+			< A 1:0 ack 8001 win 60000
+			hold
+			+20ms				# the probe is due
+			< A 1:0 ack 8001 win 60000 sack 9001-10001
+			go
+			> nothing
+			sacked 1000
+			+3ms				# a quarter of a round trip of patience
+			> A 8001:1000 ack 1
+			+10ms
+			< A 1:0 ack 10001 win 60000
+			timer never`},
 		{name: "the last is lost, and the probe is the answer to that", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 9001 win 60000
 			timer 25ms			# the retransmission timer's
