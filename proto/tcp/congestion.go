@@ -21,8 +21,8 @@ type Congestion interface {
 	Collapse()
 	// Undo: what caused the last Reduce, and each Collapse since, was a mistake.
 	Undo()
-	// Idle: for minutes nothing was sent.
-	Idle()
+	// Idle: nothing was sent for minutes, until now.
+	Idle(now Time)
 	// SetMSS changes the size of a full segment.
 	SetMSS(mss int)
 }
@@ -57,6 +57,7 @@ type flow struct {
 	// The most that was in flight in this round trip and in the last: what the network
 	// has shown to take (RFC 7661, pipeACK).
 	peak, lastPeak int
+	usedAt         Time // when half the window was last in flight
 }
 
 func newFlow(mss int) flow {
@@ -68,12 +69,17 @@ func (f *flow) Window() int { return f.window }
 
 // unused reports whether something other than the window held the sender back, so
 // that nobody knows whether the network would take more (RFC 7661, section 4.3).
-func (f *flow) unused(a Acked) bool {
+func (f *flow) unused(now Time, a Acked) bool {
 	if a.Round {
 		f.peak, f.lastPeak = 0, f.peak
 	}
 	f.peak = max(f.peak, a.InFlight)
-	return a.InFlight < f.window/2
+	if a.InFlight >= f.window/2 {
+		f.usedAt = now
+		return false
+	}
+	f.Idle(now)
+	return true
 }
 
 // congested is what is in flight, or was lately, but for limited transmit: what a
@@ -85,10 +91,16 @@ func (f *flow) congested(inFlight int) int {
 
 func (f *flow) grow(n int) { f.window = min(f.window+n, maxBuffer) }
 
-// Idle takes half back, which is RFC 7661, section 4.4.3.
-func (f *flow) Idle() {
-	f.threshold = max(f.threshold, f.window/4*3)
-	f.window = max(f.window/2, min(f.window, initialWindow(f.mss)))
+// Idle takes half back for each five minutes in which the window was not used, by
+// silence or by sending little (RFC 7661, section 4.4.3).
+func (f *flow) Idle(now Time) {
+	if f.usedAt == 0 {
+		f.usedAt = now
+	}
+	for least := initialWindow(f.mss); f.window > least && now-f.usedAt >= Time(longUnused); f.usedAt += Time(longUnused) {
+		f.threshold = max(f.threshold, f.window/4*3)
+		f.window = max(f.window/2, least)
+	}
 }
 
 // Collapse is the loss window of RFC 5681, section 3.1.
@@ -103,9 +115,9 @@ type reno struct {
 
 func newReno(mss int) reno { return reno{flow: newFlow(mss)} }
 
-func (r *reno) Acked(_ Time, a Acked) {
+func (r *reno) Acked(now Time, a Acked) {
 	switch {
-	case r.unused(a):
+	case r.unused(now, a):
 	case r.window < r.threshold:
 		r.grow(min(a.Bytes, abcLimit*r.mss))
 	default:

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/unet-go/unet/internal/fate"
 )
 
 // Slow start, congestion avoidance and the fall after a timeout (RFC 5681, section
@@ -67,30 +69,76 @@ func TestReno(t *testing.T) {
 }
 
 // A window that is not used does not grow, and loses half every five minutes, down
-// to the initial one (RFC 7661).
+// to the initial one, be it that nothing is sent or only little (RFC 7661).
 func TestWindowNotUsed(t *testing.T) {
+	const minute = Time(time.Minute)
 	for name, c := range map[string]Congestion{"reno": NewReno(1000), "cubic": NewCubic(1000)} {
-		for range 50 {
-			c.Acked(1, Acked{Bytes: 1000, InFlight: c.Window()})
-		}
-		for range 50 {
-			c.Acked(1, Acked{Bytes: 1000, InFlight: 20000})
-		}
-		if c.Window() != 60000 {
-			t.Errorf("%s: %d", name, c.Window())
-		}
-		for _, want := range []int{30000, 15000, 10000, 10000} {
-			if c.Idle(); c.Window() != want {
-				t.Errorf("%s: %d after idling, want %d", name, c.Window(), want)
+		now := 100 * minute
+		acked := func(n, inFlight int) {
+			for range n {
+				c.Acked(now, Acked{Bytes: 1000, InFlight: inFlight})
 			}
 		}
-		c.Reduce(1, 4000)
-		if c.Collapse(); c.Window() != 1000 {
-			t.Errorf("%s: %d", name, c.Window())
+		is := func(want int, what string) {
+			t.Helper()
+			if c.Window() != want {
+				t.Errorf("%s: %d %s, want %d", name, c.Window(), what, want)
+			}
 		}
-		if c.Idle(); c.Window() != 1000 {
-			t.Errorf("%s: idling makes %d of one segment", name, c.Window())
+		for range 190 {
+			acked(1, c.Window())
 		}
+		is(200000, "after slow start")
+		acked(50, 20000)
+		is(200000, "with a tenth in flight")
+		now += 5*minute - 1
+		c.Idle(now)
+		is(200000, "before five minutes have passed")
+		now++
+		c.Idle(now)
+		is(100000, "after idling")
+		now += 4 * minute
+		acked(1, 1000)
+		is(100000, "four minutes later")
+		now += minute
+		acked(1, 1000)
+		is(50000, "after sending little")
+		now += 10 * minute
+		c.Idle(now)
+		is(12500, "after idling twice as long")
+		now += 100 * minute
+		acked(1, 1000)
+		is(10000, "which is the initial window")
+		c.Reduce(now, 4000)
+		c.Collapse()
+		is(1000, "after a timeout")
+		now += 100 * minute
+		c.Idle(now)
+		is(1000, "after idling with one segment")
+	}
+}
+
+// A handshake that took more than one repetition is congestion enough to begin with one
+// segment (RFC 6928, section 2).
+func TestInitialWindowAfterLostSYNs(t *testing.T) {
+	for lost, want := range []int{14480, 14480, 1448, 1448} {
+		w := newWorld(t, 1, [2]Config{})
+		w.impair(0, fate.Rule{Blackout: fate.Blackout{Length: max(0, time.Duration(1<<lost-1)*time.Second-1)}}) // the SYN goes out after 0, 1, 3, 7 seconds
+		l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for c.State() != Established {
+			w.step(Never)
+		}
+		if got := c.Info().CongestionWindow; got != want {
+			t.Errorf("%d SYNs lost: window %d, want %d", lost, got, want)
+		}
+		l.Close()
 	}
 }
 
@@ -247,11 +295,11 @@ func TestCubicEvents(t *testing.T) {
 		t.Errorf("K %.2f, W_max %.1f", c.k, c.wMax)
 	}
 	w := c.Window()
-	now = now.add(time.Hour) // in which the window was not used
+	now = now.add(4 * time.Minute) // in which the window was not used
 	c.Acked(now, Acked{Bytes: 1000, InFlight: 1000})
 	c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window()})
 	if d := c.Window() - w; d > 100 {
-		t.Errorf("an idle hour has made the window %d larger", d)
+		t.Errorf("four idle minutes have made the window %d larger", d)
 	}
 	c.SetMSS(100)
 	c.SetMSS(2000)

@@ -264,6 +264,9 @@ func (c *Conn) becomeEstablished(now Time) {
 		c.cubic = newCubic(c.mss)
 		c.congestion = &c.cubic
 	}
+	if c.synRetries > 1 { // RFC 6928, section 2
+		c.congestion.Collapse()
+	}
 	c.window = c.congestion.Window()
 	c.recoverSeq = c.iss
 	c.rack.end, c.rack.fack, c.rack.patience = c.sndUna, c.sndUna, 1

@@ -38,7 +38,7 @@ func newCubic(mss int) cubic { return cubic{cubicState: cubicState{flow: newFlow
 
 func (c *cubic) Acked(now Time, a Acked) {
 	switch {
-	case c.unused(a):
+	case c.unused(now, a):
 		if c.epoch != 0 { // time that was not used does not count (section 5.8)
 			c.epoch += now - c.ackedAt
 			c.ackedAt = now

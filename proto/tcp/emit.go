@@ -321,7 +321,7 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 	t := c.table
 	if c.sndUna == c.sndMax {
 		if now-c.progressAt > Time(longUnused) {
-			c.congestion.Idle()
+			c.congestion.Idle(now)
 			c.window = c.congestion.Window()
 		}
 		c.progressAt = now
