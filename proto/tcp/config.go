@@ -107,6 +107,8 @@ type Config struct {
 	// NewCongestion makes the congestion control of a connection; nil: CUBIC, as
 	// [NewCubic] does.
 	NewCongestion func(mss int) Congestion
+
+	noPacing bool // for tests
 }
 
 func or[T comparable](v, otherwise T) T {

@@ -1,6 +1,9 @@
 package tcp
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Congestion decides how much may be in flight. The engine calls it at the
 // moments named here and, but for the few segments that recovery allows itself,
@@ -10,6 +13,8 @@ import "time"
 type Congestion interface {
 	// Window is the congestion window in bytes.
 	Window() int
+	// SlowStart: the window is to double in a round trip. Pacing leaves it room.
+	SlowStart() bool
 	// Acked: an acknowledgment has come, and nothing is being recovered, or what is
 	// being recovered is so after a timeout.
 	Acked(now Time, a Acked)
@@ -39,6 +44,18 @@ type Acked struct {
 func NewReno(mss int) Congestion  { r := newReno(mss); return &r }
 func NewCubic(mss int) Congestion { c := newCubic(mss); return &c }
 
+// CongestionNamed is what Config.NewCongestion is for the congestion control of that
+// name, as Linux calls it: "cubic", "reno", or "" for the default.
+func CongestionNamed(name string) (func(mss int) Congestion, error) {
+	switch name {
+	case "", "cubic":
+		return nil, nil
+	case "reno":
+		return NewReno, nil
+	}
+	return nil, fmt.Errorf("no congestion control is called %q; there are cubic and reno", name)
+}
+
 const (
 	initialSegments = 10 // RFC 6928
 	abcLimit        = 2  // segments that one acknowledgment adds in slow start (RFC 3465)
@@ -66,6 +83,9 @@ func newFlow(mss int) flow {
 
 // Window is the congestion window in bytes.
 func (f *flow) Window() int { return f.window }
+
+// SlowStart is RFC 5681, section 3.1.
+func (f *flow) SlowStart() bool { return f.window < f.threshold }
 
 // unused reports whether something other than the window held the sender back, so
 // that nobody knows whether the network would take more (RFC 7661, section 4.3).
@@ -118,7 +138,7 @@ func newReno(mss int) reno { return reno{flow: newFlow(mss)} }
 func (r *reno) Acked(now Time, a Acked) {
 	switch {
 	case r.unused(now, a):
-	case r.window < r.threshold:
+	case r.SlowStart():
 		r.grow(min(a.Bytes, abcLimit*r.mss))
 	default:
 		if r.counted += a.Bytes; r.counted >= r.window {

@@ -347,3 +347,19 @@ func TestHyStart(t *testing.T) {
 		}
 	}
 }
+
+func TestCongestionNamed(t *testing.T) {
+	if c, err := CongestionNamed("reno"); err != nil {
+		t.Error(err)
+	} else if _, ok := c(1000).(*reno); !ok {
+		t.Errorf("%T", c(1000))
+	}
+	for _, name := range []string{"", "cubic"} {
+		if c, err := CongestionNamed(name); c != nil || err != nil { // which is CUBIC, in the connection's own memory
+			t.Error(name, err)
+		}
+	}
+	if _, err := CongestionNamed("CUBIC"); err == nil {
+		t.Error("CUBIC is not cubic")
+	}
+}

@@ -83,6 +83,7 @@ type Conn struct {
 	probeDue    bool // a window probe is to be sent
 	keepDue     bool // a keepalive probe is to be sent
 	flushed     bool // corked bytes may leave
+	paced       bool // new text waits for paceAt
 
 	// Options that both sides agreed on.
 	scaling, timestamps, sack bool
@@ -126,7 +127,8 @@ type Conn struct {
 	heardAt     Time   // when a segment last came
 
 	// Timers, timers.go. Never: not running.
-	rtxAt, ackAt, corkAt, keepAt, waitAt Time
+	rtxAt, ackAt, corkAt, keepAt, waitAt, paceAt Time
+	paceNext                                     Time // when what was sent is what the rate allows, pace.go
 
 	// Retransmission, rto.go.
 	srtt, rttvar, rto time.Duration
@@ -176,7 +178,7 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 		Owner:  o.Owner, table: t, id: id, opts: o,
 		rto:    t.cfg.InitialRTO,
 		growth: growth{nextAt: Never},
-		rtxAt:  Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, queuedAt: Never,
+		rtxAt:  Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, queuedAt: Never,
 		tsOffset: t.timestampOffset(id), peerMSS: defaultMSS, path: pathMTU{mtu: o.MTU, search: search{searchAt: Never}},
 		progressAt: now, heardAt: now, challengeTokens: challengeBurst, challengeAt: now,
 	}
@@ -315,7 +317,7 @@ func (c *Conn) finish(state State) {
 	c.send.clear(&t.pool)
 	c.board.clear(&t.spans)
 	c.outOfOrder.clear(t)
-	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt = Never, Never, Never, Never, Never
+	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt = Never, Never, Never, Never, Never, Never
 	c.ackNow, c.keepDue, c.probeDue = false, false, false
 	t.timers.stop(c)
 	if c.closed {

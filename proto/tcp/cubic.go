@@ -43,7 +43,7 @@ func (c *cubic) Acked(now Time, a Acked) {
 			c.epoch += now - c.ackedAt
 			c.ackedAt = now
 		}
-	case c.window < c.threshold:
+	case c.SlowStart():
 		if c.threshold == maxBuffer && c.slow.acked(a) {
 			c.threshold = c.window
 			break

@@ -102,10 +102,10 @@
 //
 // # Timers
 //
-// A connection has five instants: retransmission (or persist, never both), delayed
-// acknowledgment, cork, keepalive, and the end of patience with a handshake or an
-// orphan. A heap in the table holds each connection once, at the earliest of its
-// five or before. Acknowledgments, which move timers back, leave the heap alone.
+// A connection has six instants: retransmission (or persist, never both), delayed
+// acknowledgment, cork, pacing, keepalive, and the end of patience with a handshake or
+// an orphan. A heap in the table holds each connection once, at the earliest of its
+// six or before. Acknowledgments, which move timers back, leave the heap alone.
 //
 // Retransmission timeouts are RFC 6298's, measured with the driver's clock in
 // nanoseconds, with a minimum of 5 ms instead of a second ([DefaultMinRTO]). A
@@ -143,7 +143,8 @@
 // first transmission has arrived (RFC 3522), or D-SACKs have told of all that was sent
 // again. The window is then what it was before.
 //
-// What may be in flight is for [Congestion] to decide: CUBIC (RFC 9438), or Reno.
+// What may be in flight is for [Congestion] to decide: CUBIC (RFC 9438), or Reno. Where
+// the round trip is longer than a millisecond, new text goes out over it, pace.go.
 //
 // # Segments that the path does not take
 //
@@ -170,7 +171,7 @@
 //	emit.go       what is sent next, and writing it
 //	rto.go        the timers of retransmission, persist and keepalive
 //	scoreboard.go what is in flight; rack.go, what of it is lost; probe.go; recovery.go
-//	congestion.go what may be in flight; cubic.go
+//	congestion.go what may be in flight; cubic.go; pace.go, not all of it at once
 //	write.go      the application's side; read.go
 //	conn.go       the connection; table.go, all of them; lists.go, timers.go
 //	pool.go       memory; sendqueue.go

@@ -48,8 +48,8 @@ func (c *Conn) makePlan() plan {
 			}
 			break
 		}
-		if c.send.cursor == nil && !c.finQueued {
-			break // all has been sent
+		if c.send.cursor == nil && !c.finQueued || c.paced {
+			break // all has been sent, or the rest is for later
 		}
 		if p := c.planText(); p.text > 0 || p.fin {
 			p.action = sendText
@@ -129,7 +129,9 @@ func (c *Conn) update(now Time) {
 	} else {
 		t.dropReady(c)
 		if c.sndUna == c.sndMax && c.state != FinWait2 && c.state.synchronized() {
-			if c.send.bytes > 0 || c.finQueued && !c.finAcked {
+			if c.paced {
+				// It will go out.
+			} else if c.send.bytes > 0 || c.finQueued && !c.finAcked {
 				c.startPersist(now)
 			} else if c.persisting {
 				c.stopPersist(now)
@@ -349,6 +351,9 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 	c.prrOut += n
 	if n > c.path.proven {
 		c.watch(n)
+	}
+	if c.srtt > paceCredit {
+		c.pace(now, n)
 	}
 	if next.After(c.sndMax) {
 		c.sndMax = next

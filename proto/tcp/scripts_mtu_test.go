@@ -203,8 +203,11 @@ const blackHole = fresh + `
 			< A 1:0 ack 13141 win 60000	# it had the rest
 			`
 
-// A path that drops full segments and says nothing.
+// A path that drops full segments and says nothing. What is sent when is not paced, for it
+// is not the subject.
 func TestBlackHole(t *testing.T) {
+	withSack := withSack
+	withSack.noPacing = true
 	runScripts(t, []script{
 		{name: "two timeouts, a segment that passes, and a probe that does", cfg: withSack, text: blackHole + `
 			write 20000

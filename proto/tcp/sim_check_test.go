@@ -61,8 +61,10 @@ func (c *Conn) timerInvariant() string {
 		return "text that will not be acknowledged"
 	case c.next.corked != (c.corkAt != Never):
 		return "the cork"
-	case c.next.action == nothing && !c.next.corked && c.rtxAt == Never && (unsent > 0 || c.finQueued && unsent == 0):
+	case c.next.action == nothing && !c.next.corked && c.rtxAt == Never && c.paceAt == Never && (unsent > 0 || c.finQueued && unsent == 0):
 		return "something to send that will not be"
+	case c.paced != (c.paceAt != Never):
+		return "pacing without a timer"
 	case c.phase > probing && c.rtxAt == Never:
 		return "recovery without a timer"
 	case c.opts.KeepAlive.Enable && !c.closed && c.keepAt == Never:
@@ -73,7 +75,7 @@ func (c *Conn) timerInvariant() string {
 
 // checkBelief holds what a connection believes of its peer against what the peer has:
 // what is acknowledged it has received, and what is marked as received out of order it
-// has, in order or not. peer is nil if it is gone.
+// has, in order or not, unless it has given some up. peer is nil if it is gone.
 func (c *Conn) checkBelief(peer *Conn) string {
 	if peer == nil || peer.state < Established || c.state < Established {
 		return ""
@@ -89,7 +91,7 @@ func (c *Conn) checkBelief(peer *Conn) string {
 	}
 	start := c.sndUna
 	for s := c.board.head; s != nil; start, s = s.end, s.next {
-		if s.marks&sacked == 0 {
+		if s.marks&sacked == 0 || peer.table.counts[Reneged] > 0 {
 			continue
 		}
 		at := seq.Max(start, peer.rcvNxt)

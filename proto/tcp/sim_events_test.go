@@ -101,7 +101,7 @@ func (a *blockingApp) read() {
 }
 
 func TestWakeUps(t *testing.T) {
-	eachSeed(t, 300, wakeUps)
+	eachSeed(t, 200, wakeUps)
 }
 
 func wakeUps(t *testing.T, seed uint64) {
@@ -139,7 +139,7 @@ func runBlocking(w *world, apps [2]*blockingApp, o [2]Options) {
 	start := w.now
 	for alive := true; alive; {
 		alive = w.step(Never)
-		if w.gaveUp() {
+		if w.gaveUp() || w.orphanGaveUp(&apps[0].app) || w.orphanGaveUp(&apps[1].app) {
 			w.abandon(l)
 			return
 		}

@@ -31,7 +31,7 @@ func TestFairness(t *testing.T) {
 			last := [2]int{b.flows[0].acked(), b.flows[1].acked()}
 			var total [2]float64
 			converged := time.Duration(0)
-			for i := range 100 {
+			for i := range 60 {
 				b.run(interval, 2)
 				var got [2]float64
 				for k, f := range b.flows {
@@ -48,7 +48,7 @@ func TestFairness(t *testing.T) {
 			}
 			sum := total[0] + total[1]
 			share := total[1] / sum
-			use := sum * 8 / (80 * interval.Seconds()) / float64(c.rule.Rate)
+			use := sum * 8 / (40 * interval.Seconds()) / float64(c.rule.Rate)
 			t.Logf("40 %% after %v, then %.0f %%, Jain's index %.3f, %.0f %% of the line used", converged, share*100, sum*sum/2/(total[0]*total[0]+total[1]*total[1]), use*100)
 			if share < c.from || share > c.to || use < 0.85 {
 				t.Errorf("the second flow has %.0f %% of %.0f %% of the line", share*100, use*100)

@@ -172,7 +172,7 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 			apps[w.rand.IntN(2)].act()
 			w.check()
 		}
-		if w.gaveUp() {
+		if w.gaveUp() || w.orphanGaveUp(apps[0]) || w.orphanGaveUp(apps[1]) {
 			for _, a := range apps {
 				for i := range a.loans {
 					a.h.tab.Return(&a.loans[i])
@@ -260,7 +260,7 @@ var simLinks = []fate.Rule{
 }
 
 func TestSimulation(t *testing.T) {
-	eachSeed(t, 400, func(t *testing.T, seed uint64) {
+	eachSeed(t, 250, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		cfg := [2]Config{}
 		o := [2]Options{}

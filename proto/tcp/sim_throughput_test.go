@@ -36,11 +36,14 @@ type flowUnderTest struct {
 // turn. The handshakes find a link that only delays.
 func newBulk(t testing.TB, seed uint64, rule, back fate.Rule, n int, congestion ...func(int) Congestion) *bulk {
 	made := 0
-	cfg := Config{NewCongestion: func(mss int) Congestion {
+	return newBulkWith(t, Config{NewCongestion: func(mss int) Congestion {
 		c := congestion[made%len(congestion)]
 		made++
 		return c(mss)
-	}}
+	}}, seed, rule, back, n)
+}
+
+func newBulkWith(t testing.TB, cfg Config, seed uint64, rule, back fate.Rule, n int) *bulk {
 	b := &bulk{w: newWorld(t, seed, [2]Config{cfg, {}}), buf: make([]byte, 256<<10)}
 	w := b.w
 	w.quiet = true

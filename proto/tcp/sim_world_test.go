@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"testing"
 	"time"
 
@@ -276,6 +277,18 @@ func (w *world) gaveUp() bool {
 		return true
 	}
 	return false
+}
+
+// orphanGaveUp reports whether a connection that the application has closed was given up
+// with text or a FIN that nobody has acknowledged for five minutes, which it may.
+func (w *world) orphanGaveUp(a *app) bool {
+	if a.c == nil || !a.closed || a.c.Err() != syscall.ETIMEDOUT {
+		return false
+	}
+	if w.now < a.c.progressAt.add(DefaultUserTimeout) || a.c.stat.timeouts < 5 {
+		w.fatalf("host %d has given up what it has closed", a.h.index)
+	}
+	return true
 }
 
 // check holds the invariants of every connection.

@@ -21,7 +21,7 @@ type timerEntry struct {
 }
 
 func (c *Conn) earliestTimer() Time {
-	return min(c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt)
+	return min(c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt)
 }
 
 // schedule sees that the heap's entry is not later than the earliest timer.
@@ -144,6 +144,9 @@ func (c *Conn) expire(now Time) {
 	}
 	if now >= c.ackAt {
 		c.ackExpired()
+	}
+	if now >= c.paceAt {
+		c.paceExpired()
 	}
 	if now >= c.corkAt {
 		c.corkAt = Never

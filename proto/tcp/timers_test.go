@@ -13,7 +13,7 @@ func TestTimerHeap(t *testing.T) {
 	var h timerHeap
 	conns := make([]*Conn, 50)
 	for i := range conns {
-		conns[i] = &Conn{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, queuedAt: Never}
+		conns[i] = &Conn{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, queuedAt: Never}
 	}
 	earliest := func() Time {
 		at := Never
