@@ -42,7 +42,7 @@ type Config struct {
 
 // TCPConfig is what can be changed about TCP as a whole: the least retransmission
 // timeout, how long TIME-WAIT lasts, the memory of all connections, and how far the
-// buffers of one grow.
+// buffers of one grow, and what limits what is in flight.
 type TCPConfig = stack.TCPConfig
 
 // Host is an endpoint and the stack that runs on it. Its methods may be called

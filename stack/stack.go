@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"sync"
@@ -85,6 +86,9 @@ type TCPConfig struct {
 	// The buffers of connections grow up to these with what a path holds, unless they
 	// have been set; 0: [tcp.DefaultMaxSendBuffer], [tcp.DefaultMaxReceiveBuffer].
 	MaxSendBuffer, MaxReceiveBuffer int // bytes
+	// Congestion is the name of the congestion control of all connections: "cubic", the
+	// default, or "reno".
+	Congestion string
 }
 
 // instant is nanoseconds since the stack was made: a time that is compared and
@@ -211,6 +215,10 @@ func New(cfg Config) (*Stack, error) {
 	if !addr.Is4() || !cfg.Addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
 		return nil, errAddr
 	}
+	congestion, err := tcp.CongestionNamed(cfg.TCP.Congestion)
+	if err != nil {
+		return nil, fmt.Errorf("stack: %w", err)
+	}
 	if cfg.MTU == 0 {
 		cfg.MTU = DefaultMTU
 	}
@@ -252,6 +260,7 @@ func New(cfg Config) (*Stack, error) {
 		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: s.releaseFrame,
 		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory,
 		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
+		NewCongestion: congestion,
 	})
 	s.tcpTimer.owner = &s.tcpTimer
 	s.held.max = heldBound(s.quota)

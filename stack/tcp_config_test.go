@@ -6,7 +6,25 @@ import (
 
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
 )
+
+// The congestion control has a name, and none but those that there are.
+func TestTCPCongestion(t *testing.T) {
+	for name, want := range map[string]string{"": "", "cubic": "", "reno": "", "bbr": `stack: no congestion control is called "bbr"; there are cubic and reno`} {
+		l, _ := memlink.Pair(memlink.Config{})
+		s, err := stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, NoCaretaker: true, TCP: stack.TCPConfig{Congestion: name}})
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			s.Close()
+		}
+		if got != want {
+			t.Errorf("%q: %s", name, got)
+		}
+	}
+}
 
 func TestTCPConfig(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{TCP: stack.TCPConfig{MinRTO: 300 * time.Millisecond, TimeWait: time.Hour}})
