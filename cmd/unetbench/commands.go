@@ -59,13 +59,13 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, goodput, memory, scale or all")}
+			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, memory, scale or all")}
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var c common
-	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newGoodput(&c), newMemory(&c), newScale(&c), newAll(&c)} {
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newMemory(&c), newScale(&c), newAll(&c)} {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}
@@ -273,7 +273,8 @@ func newAll(c *common) *cobra.Command {
 		Use:   "all",
 		Short: "Everything, and the speed table",
 		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
-modes, rates, oneway, connect and memory, in about nine minutes. It ends with the
+modes, rates, oneway, connect, bandwidth with writes of 64 KiB, and memory, in about
+eleven minutes. It ends with the
 table of the speed and memory figures that unet is held to. (scale has a table of
 its own.)`,
 		Example: `  unetbench all
@@ -322,7 +323,9 @@ func everything(rounds int) []plan.Selection {
 	oneWay.Rounds = rounds
 	connect := connectSelection()
 	connect.Rounds = rounds
-	return []plan.Selection{rtt, sleepers, waits, sizes, rate, streams, oneWay, connect}
+	bandwidth := bandwidthSelection()
+	bandwidth.Sizes, bandwidth.Rounds = []int{64 << 10}, rounds
+	return []plan.Selection{rtt, sleepers, waits, sizes, rate, streams, oneWay, connect, bandwidth}
 }
 
 func newChild() *cobra.Command {

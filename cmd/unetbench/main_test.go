@@ -84,6 +84,11 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"goodput", "--loss", "100"},
 		{"goodput", "--on", "loss", "--loss", ""},
 		{"goodput", "--rate", "-1"},
+		{"bandwidth", "--transport", "udp"},
+		{"bandwidth", "--mtu", "99"},
+		{"bandwidth", "--mtu", "9001"},
+		{"bandwidth", "--size", "0"},
+		{"bandwidth", "--limit", "0s"},
 		{"memory", "--attach", "tape"},
 		{"memory", "--idle", "0"},
 		{"all", "--rounds", "0"},
@@ -220,7 +225,7 @@ func checkRun(t *testing.T, records int, args ...string) {
 		if r["bench"] != args[0] || r["n"].(float64) <= 0 || r["msgs_per_s"].(float64) <= 0 || r["cpu_us_per_msg"].(float64) <= 0 {
 			t.Errorf("implausible: %v", r)
 		}
-		if args[0] != "rate" && r["lost"].(float64) != 0 {
+		if args[0] != "rate" && r["transport"] != "floor" && r["lost"].(float64) != 0 {
 			t.Errorf("lost messages: %v", r)
 		}
 		if (args[0] == "rtt" || args[0] == "connect") && !(r["p50_us"].(float64) > 0 && r["p50_us"].(float64) <= r["p99_us"].(float64) &&
@@ -236,12 +241,12 @@ func checkRun(t *testing.T, records int, args ...string) {
 		// Blocked or spinning, a transport's two processes do not allocate, unless
 		// they open connections: what the runtime allocates is little even to so few
 		// messages.
-		if r["allocs_per_msg"].(float64) >= 0.5 && args[0] != "connect" {
+		if r["allocs_per_msg"].(float64) >= 0.5 && args[0] != "connect" && args[0] != "bandwidth" {
 			t.Errorf("allocates: %v", r)
 		}
 	}
 	kernel := "kernel-udp"
-	if args[0] == "connect" {
+	if args[0] == "connect" || args[0] == "bandwidth" {
 		kernel = "kernel-tcp"
 	}
 	for _, line := range []string{"transport", kernel} {
@@ -276,6 +281,11 @@ func TestConnectionsOfTheKernel(t *testing.T) {
 	for _, connections := range []string{"1", "8"} {
 		checkRun(t, 2, "connect", "--transport", "kernel-tcp,go-tcp", "--connections", connections, "--rounds", "1", "--n", "200", "--warm-up", "20")
 	}
+}
+
+func TestBandwidthOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	checkRun(t, 4, "bandwidth", "--transport", "kernel-tcp,kernel-tcp-nogso", "--mtu", "1500", "--size", "512,65536", "--rounds", "1", "--limit", "20ms")
 }
 
 func TestInterruptedRunCleansUp(t *testing.T) {
@@ -331,6 +341,10 @@ func TestEveryTransport(t *testing.T) {
 			}
 			checkRun(t, records, append([]string{"connect", "--unetd", unetd, "--rounds", "1", "--n", "200", "--warm-up", "20"}, more...)...)
 		}
+	})
+	t.Run("bandwidth", func(t *testing.T) {
+		// Two of the kernel alone, four over both attachments; a flood has one size.
+		checkRun(t, 2+4*2, "bandwidth", "--unetd", unetd, "--mtu", "9000", "--size", "65536", "--rounds", "1", "--limit", "20ms")
 	})
 	t.Run("on one host", func(t *testing.T) {
 		checkRun(t, 4+1, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,tcp,kernel-udp", "--place", "local", "--rounds", "1", "--n", "200")

@@ -40,6 +40,7 @@ func (c *common) run(cmd *cobra.Command, r *bench.Run) (err error) {
 	out, errs := cmd.OutOrStdout(), cmd.ErrOrStderr()
 	cfg := lab.Config{}
 	cfg.Muxed, cfg.Crowd, cfg.Plain = r.Networks()
+	cfg.Bulk = r.Bulk()
 	cfg, err = c.labConfig(cfg)
 	if err != nil {
 		return err
@@ -88,6 +89,7 @@ func printTables(w io.Writer, res bench.Result) {
 	s := report.Summarize(res.Planned, res.Records)
 	s.Print(w)
 	s.PrintMuxCost(w)
+	s.PrintBandwidth(w)
 	if len(res.Weights) > 0 {
 		report.PrintWeights(w, res.Weights)
 	}
@@ -107,6 +109,7 @@ func printTables(w io.Writer, res bench.Result) {
 	if len(goals) > 0 {
 		report.PrintGoals(w, goals)
 	}
+	s.PrintBandwidthGoals(w)
 }
 
 // labConfig checks what the machine and the command line offer for the pairs that cfg
@@ -134,7 +137,7 @@ func (c *common) labConfig(cfg lab.Config) (lab.Config, error) {
 	if os.Geteuid() != 0 {
 		return cfg, errors.New("needs root, to make network namespaces and to start unetd in them")
 	}
-	if cfg.Muxed || cfg.Crowd {
+	if cfg.Daemons() {
 		if cfg.Unetd, err = c.findUnetd(); err != nil {
 			return cfg, err
 		}

@@ -16,15 +16,25 @@ var offloadCommands = map[string]uint32{"rx": 0x15, "tx": 0x17, "sg": 0x19, "tso
 // calling thread, on or off. Without them the kernel's stack puts frames on the
 // cable that are as long as its MTU at most, with their checksums.
 func SetOffloads(iface string, on bool) error {
+	order := []string{"rx", "tx", "sg", "tso", "gso", "gro"} // what others need comes first
+	if !on {
+		order = []string{"gro", "gso", "tso", "sg", "tx", "rx"}
+	}
+	return setOffloads(iface, on, order)
+}
+
+// SetSegmentation switches the offloads of segmentation only, both ways. Without
+// them frames are as long as the MTU at most; checksums stay the device's business.
+func SetSegmentation(iface string, on bool) error {
+	return setOffloads(iface, on, []string{"tso", "gso", "gro"})
+}
+
+func setOffloads(iface string, on bool, order []string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	order := []string{"rx", "tx", "sg", "tso", "gso", "gro"} // what others need comes first
-	if !on {
-		order = []string{"gro", "gso", "tso", "sg", "tx", "rx"}
-	}
 	for _, name := range order {
 		v := struct{ cmd, data uint32 }{cmd: offloadCommands[name]} // struct ethtool_value
 		if on {

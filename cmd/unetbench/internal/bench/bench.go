@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/lab"
@@ -65,6 +66,7 @@ func (r *Run) Networks() (muxed, crowd, plain bool) {
 	for _, p := range r.Parts {
 		for _, c := range p.Combinations {
 			switch {
+			case c.MTU > 0: // see Bulk
 			case c.Transport.Network == transport.Plain:
 				plain = true
 			case c.Place == plan.Crowd:
@@ -75,6 +77,18 @@ func (r *Run) Networks() (muxed, crowd, plain bool) {
 		}
 	}
 	return muxed, crowd, plain
+}
+
+// Bulk says which pairs bandwidth needs.
+func (r *Run) Bulk() (nets []lab.Net) {
+	for _, p := range r.Parts {
+		for _, c := range p.Combinations {
+			if n := (lab.Net{Network: c.Transport.Network, MTU: c.MTU}); c.MTU > 0 && !slices.Contains(nets, n) {
+				nets = append(nets, n)
+			}
+		}
+	}
+	return nets
 }
 
 // weighed are the transports whose idle memory is of interest: an endpoint

@@ -65,11 +65,18 @@ func run(in *bufio.Reader, events *json.Encoder) (err error) {
 		return connections(ctx, j, in, events)
 	case workload.Goodput:
 		return goodput(ctx, j, in, events)
+	case workload.Bandwidth:
+		return stream(ctx, j, in, events)
 	}
 	t, err := transport.ByName(j.Transport)
 	if err != nil {
 		return err
 	}
+	return messages(ctx, t, j, in, events)
+}
+
+// messages is the life of a child that sends or receives messages.
+func messages(ctx context.Context, t transport.Transport, j workload.Job, in *bufio.Reader, events *json.Encoder) (err error) {
 	conn, err := t.Open(ctx, j)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", t.Name, err)
@@ -81,6 +88,9 @@ func run(in *bufio.Reader, events *json.Encoder) (err error) {
 	report, err := workload.Run(conn, j)
 	if err != nil {
 		return err
+	}
+	if j.Bench == workload.Bandwidth { // in bytes
+		report.N, report.Sent, report.InWindow = report.N*j.Size, report.Sent*j.Size, report.InWindow*j.Size
 	}
 	if err := events.Encode(Event{Report: &report}); err != nil {
 		return err

@@ -15,8 +15,9 @@ import (
 )
 
 // cable makes a pair of hosts, on a whole cable or on one with an impaired link in it.
-func (l *Lab) cable() (*netlab.Pair, *impair.Link, error) {
-	p, err := netlab.NewPair(netlab.Config{Cut: l.cfg.Impaired})
+func (l *Lab) cable(cfg netlab.Config) (*netlab.Pair, *impair.Link, error) {
+	cfg.Cut = l.cfg.Impaired
+	p, err := netlab.NewPair(cfg)
 	if err != nil || !l.cfg.Impaired {
 		return p, nil, err
 	}

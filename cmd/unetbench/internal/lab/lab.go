@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/plan"
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
@@ -22,8 +23,14 @@ type Config struct {
 	Crowd     bool   // make the crowded pair
 	Plain     bool   // make the plain pair
 	Impaired  bool   // with impaired links between the hosts, see Goodput
+	Bulk      []Net  // make a pair for each
 	ClientCPU int
 	ServerCPU int
+}
+
+// Daemons reports whether the lab starts unetd.
+func (c Config) Daemons() bool {
+	return c.Muxed || c.Crowd || slices.ContainsFunc(c.Bulk, Net.muxed)
 }
 
 // Lab is up to three pairs of hosts. It runs one measurement at a time.
@@ -35,6 +42,7 @@ type Lab struct {
 	plain  *netlab.Pair
 	muxed  *site
 	crowd  *site
+	bulk   map[Net]*site
 	serial uint32 // of measurements
 
 	plainLink *impair.Link // of plain, if it is impaired
@@ -54,25 +62,30 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 		return nil, err
 	}
 	if cfg.Plain {
-		if l.plain, l.plainLink, err = l.cable(); err != nil {
+		if l.plain, l.plainLink, err = l.cable(netlab.Config{}); err != nil {
 			return nil, err
 		}
 	}
-	if cfg.Muxed || cfg.Crowd {
+	if cfg.Daemons() {
 		if err := l.makeDir(); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.Muxed {
-		if l.muxed, err = l.openSite(ctx, plan.Pair); err != nil {
+		if l.muxed, err = l.openSite(ctx, plan.Pair, netlab.Config{}); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.Crowd {
-		if l.crowd, err = l.openSite(ctx, plan.Crowd); err != nil {
+		if l.crowd, err = l.openSite(ctx, plan.Crowd, netlab.Config{}); err != nil {
 			return nil, err
 		}
 		if err := l.crowd.fill(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, n := range cfg.Bulk {
+		if err := l.openBulk(ctx, n); err != nil {
 			return nil, err
 		}
 	}
@@ -124,6 +137,9 @@ func (l *Lab) Close() error {
 	if l.plainLink != nil {
 		errs = append(errs, l.plainLink.Close())
 	}
+	for _, s := range l.bulk {
+		errs = append(errs, s.close())
+	}
 	if l.plain != nil {
 		errs = append(errs, l.plain.Close())
 	}
@@ -157,7 +173,11 @@ func own(h *netlab.Host) netip.Addr {
 // what the last measurement held may still be on its way back.
 func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
 	pair, socket := l.plain, func(*netlab.Host) string { return "" }
-	if t.Network == transport.Muxed {
+	if j.MTU > 0 {
+		if s := l.bulk[Net{t.Network, j.MTU}]; s != nil {
+			pair, socket = s.pair, s.socket
+		}
+	} else if t.Network == transport.Muxed {
 		s := l.muxed
 		if place == plan.Crowd {
 			s = l.crowd

@@ -28,14 +28,14 @@ type site struct {
 	idle    []func() error // gives an endpoint of the crowd back
 }
 
-func (l *Lab) openSite(ctx context.Context, name string) (_ *site, err error) {
+func (l *Lab) openSite(ctx context.Context, name string, cfg netlab.Config) (_ *site, err error) {
 	s := &site{name: name, dir: l.dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if s.pair, s.link, err = l.cable(); err != nil {
+	if s.pair, s.link, err = l.cable(cfg); err != nil {
 		return nil, err
 	}
 	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {

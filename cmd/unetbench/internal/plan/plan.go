@@ -21,8 +21,9 @@ import (
 
 // Bounds of what can be asked for.
 const (
-	MaxSize  = 1472 // bytes: one UDP datagram at an MTU of 1500
-	MaxBatch = 256  // messages
+	MaxSize  = 1472    // bytes: one UDP datagram at an MTU of 1500
+	MaxBatch = 256     // messages
+	MaxWrite = 4 << 20 // bytes; bandwidth
 
 	MaxConnections = 256 // connections at a time
 	// MaxConnects bounds the connections of one round. Each leaves a pair of ports
@@ -52,6 +53,7 @@ type Combination struct {
 	Wait      string // spin, adaptive or block
 	Size      int    // bytes of payload
 	Batch     int    // messages
+	MTU       int    // bandwidth: of the network; else 0: 1500
 }
 
 func (c Combination) String() string {
@@ -60,7 +62,9 @@ func (c Combination) String() string {
 		s += fmt.Sprintf(" %s %s", c.Attach, c.Wait)
 	}
 	s += fmt.Sprintf(" %d B", c.Size)
-	if c.Batch > 1 {
+	if c.MTU > 0 {
+		s += fmt.Sprintf(" MTU %d", c.MTU)
+	} else if c.Batch > 1 {
 		s += fmt.Sprintf(" x%d", c.Batch)
 	}
 	if c.Place != Pair {
@@ -78,6 +82,7 @@ type Selection struct {
 	Wait       []string
 	Sizes      []int // bytes
 	Batches    []int // messages
+	MTUs       []int // bandwidth; else empty
 
 	Rounds   int
 	N        int           // messages or round trips a round
@@ -97,6 +102,9 @@ type Selection struct {
 func (s Selection) Combinations() ([]Combination, error) {
 	if err := s.check(); err != nil {
 		return nil, err
+	}
+	if s.Bench == workload.Bandwidth {
+		return s.bulk()
 	}
 	var all []Combination
 	for _, size := range s.Sizes {
@@ -150,7 +158,7 @@ func product(c Combination, attach, places, wait []string, batches []int) (all [
 
 func (c Combination) same(d Combination) bool {
 	return c.Bench == d.Bench && c.Transport.Name == d.Transport.Name && c.Attach == d.Attach &&
-		c.Place == d.Place && c.Wait == d.Wait && c.Size == d.Size && c.Batch == d.Batch
+		c.Place == d.Place && c.Wait == d.Wait && c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU
 }
 
 func (s Selection) check() error {
@@ -178,7 +186,11 @@ func (s Selection) check() error {
 		}
 	}
 	for _, n := range s.Sizes {
-		if n < workload.MinSize || n > MaxSize {
+		if s.Bench == workload.Bandwidth {
+			if n < 1 || n > MaxWrite {
+				return fmt.Errorf("--size %d: want 1 to %d bytes", n, MaxWrite)
+			}
+		} else if n < workload.MinSize || n > MaxSize {
 			return fmt.Errorf("--size %d: want %d to %d bytes", n, workload.MinSize, MaxSize)
 		}
 	}
@@ -224,6 +236,7 @@ func (s Selection) Job(c Combination) workload.Job {
 		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
 		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Patience: s.Patience,
 		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
+		MTU: c.MTU,
 	}
 }
 
@@ -231,6 +244,9 @@ func (s Selection) Job(c Combination) workload.Job {
 // counted.
 func (s Selection) CountingJob(c Combination) workload.Job {
 	j := s.Job(c)
+	if j.Bench == workload.Bandwidth {
+		j.Checked, j.Limit = true, min(j.Limit, 50*time.Millisecond)
+	}
 	if j.WarmUp = min(j.WarmUp, 1_000); j.Bench == workload.Connect {
 		j.N = min(j.N, 500)
 		return j

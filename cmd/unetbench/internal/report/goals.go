@@ -58,7 +58,7 @@ func (s Summary) Goals(weights []Weight, idle []Idle) []Goal {
 			return port
 		}
 		row := func(b workload.Bench, name string, batch int) (Row, bool) {
-			k := Key{b, name, attach, plan.Pair, "spin", goalSize, batch}
+			k := Key{b, name, attach, plan.Pair, "spin", goalSize, batch, 0}
 			if name == transport.KernelUDP || name == transport.KernelTCP {
 				k.Attach = transport.None
 			}
@@ -95,7 +95,7 @@ func (s Summary) Goals(weights []Weight, idle []Idle) []Goal {
 // ScaleGoals are the figures of many endpoints, and of endpoints as neighbours.
 func (s Summary) ScaleGoals(openings []Opening) []Goal {
 	msg := func(attach, place string) Key {
-		return Key{workload.RTT, transport.Message, attach, place, "spin", goalSize, 1}
+		return Key{workload.RTT, transport.Message, attach, place, "spin", goalSize, 1, 0}
 	}
 	compare := func(figure, attach string, bound float64, over, under Key) Goal {
 		g := Goal{Figure: figure, Attach: attach, Bound: bound, AtMost: true, format: "%.2f"}
@@ -134,8 +134,8 @@ func (s Summary) largestBatch(b workload.Bench) int {
 // not spin for ever.
 func (s Summary) sleeperGoal(attach string) Goal {
 	g := Goal{Figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", Attach: attach, Bound: 10, format: "%.2f"}
-	over, ok1 := s.find(Key{workload.RTT, transport.GoTCP, transport.None, plan.Pair, "block", goalSize, 1})
-	under, ok2 := s.find(Key{workload.RTT, transport.TCP, attach, plan.Pair, "adaptive", goalSize, 1})
+	over, ok1 := s.find(Key{workload.RTT, transport.GoTCP, transport.None, plan.Pair, "block", goalSize, 1, 0})
+	under, ok2 := s.find(Key{workload.RTT, transport.TCP, attach, plan.Pair, "adaptive", goalSize, 1, 0})
 	if ok1 && ok2 {
 		g.Measured, g.Known = ratio(over.Mean.Median, under.Mean.Median)
 	}

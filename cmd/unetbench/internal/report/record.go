@@ -47,6 +47,10 @@ type Record struct {
 	Failed       *int   `json:"failed,omitempty"`        // connect: connections that the client saw end with an error
 	ServerFailed *int   `json:"server_failed,omitempty"` // connect: the same of the server
 	Failure      string `json:"failure,omitempty"`       // connect: the first thing that went wrong
+
+	MTU       int     `json:"mtu,omitempty"`          // bandwidth: of the network; n and lost are bytes then, and a message is a write
+	GbPerS    float64 `json:"gb_per_s,omitempty"`     // bandwidth: 10^9 bits of payload received a second
+	CPUSPerGB float64 `json:"cpu_s_per_gb,omitempty"` // bandwidth: of both processes, for 10^9 bytes
 }
 
 // NewRecord makes the record of one round. syscalls is nil if they were not
@@ -70,6 +74,9 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 				r.Failure = "server: " + out.Server.Failure
 			}
 		}
+	case workload.Bandwidth:
+		r.bandwidth(c, out)
+		return r
 	default:
 		duplicates := out.Server.Duplicates
 		r.N, r.Lost, r.Duplicates = out.Server.N, out.Client.Sent-out.Server.N, &duplicates

@@ -14,15 +14,16 @@ type Key struct {
 	Wait      string
 	Size      int
 	Batch     int
+	MTU       int // bandwidth
 }
 
 // KeyOf is the key that the records of a combination have.
 func KeyOf(c plan.Combination) Key {
-	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch}
+	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU}
 }
 
 func (r Record) key() Key {
-	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch}
+	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU}
 }
 
 // Row is one combination over all its rounds.
@@ -32,6 +33,8 @@ type Row struct {
 	Mean, P50, P99, P999      Spread // microseconds; rtt and connect
 	MsgsPerS                  Spread
 	CPU                       Spread // microseconds a message
+	GbPerS                    Spread // bandwidth
+	CPUPerGB                  Spread // seconds; bandwidth
 	Allocs                    Spread // a message
 	Syscalls                  *float64
 	N, Lost, Duplicates       int // of all rounds
@@ -85,6 +88,8 @@ func summarize(k Key, records []Record) Row {
 		P999:         over(func(r Record) float64 { return value(r.P999US) }),
 		MsgsPerS:     over(func(r Record) float64 { return r.MsgsPerS }),
 		CPU:          over(func(r Record) float64 { return r.CPUUSPerMsg }),
+		GbPerS:       over(func(r Record) float64 { return r.GbPerS }),
+		CPUPerGB:     over(func(r Record) float64 { return r.CPUSPerGB }),
 		Allocs:       over(func(r Record) float64 { return r.AllocsPerMsg }),
 		Syscalls:     records[0].SyscallsPerMsg,
 		CreditWindow: records[0].CreditWindow, CreditEvery: records[0].CreditEvery,

@@ -8,12 +8,14 @@ import (
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
 )
 
-// Network is which of the two pairs of hosts a transport is measured on.
+// Network is which of the pairs of hosts a transport is measured on.
 type Network uint8
 
 const (
 	Plain Network = iota // carries no XDP program
 	Muxed                // unetd runs on both hosts
+	// Unsegmented is Plain with the offloads of segmentation switched off.
+	Unsegmented
 )
 
 // None is the attachment of a transport that has no endpoint.

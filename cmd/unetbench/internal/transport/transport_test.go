@@ -45,6 +45,20 @@ func TestTheTableIsSound(t *testing.T) {
 	}
 }
 
+func TestTheTableOfBulkIsSound(t *testing.T) {
+	for _, tr := range Bulk {
+		if tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || (tr.Dial == nil) != (tr.Listen == nil) || (tr.Dial == nil) == (tr.Open == nil) {
+			t.Errorf("row %+v", tr)
+		}
+		if got, err := BulkByName(tr.Name); err != nil || got.Name != tr.Name {
+			t.Errorf("%s is not found: %v", tr.Name, err)
+		}
+	}
+	if _, err := BulkByName(UDP); err == nil {
+		t.Error("found a transport that is not there")
+	}
+}
+
 func TestKernelTransportsCarryMessages(t *testing.T) {
 	for _, tr := range All {
 		if tr.Granted {

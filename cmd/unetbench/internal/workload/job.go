@@ -12,15 +12,16 @@ import (
 type Bench string
 
 const (
-	RTT     Bench = "rtt"
-	Rate    Bench = "rate"
-	OneWay  Bench = "oneway"
-	Connect Bench = "connect"
-	Memory  Bench = "memory"  // one process that opens an endpoint and waits
-	Idle    Bench = "idle"    // connections that are opened and stay
-	Open    Bench = "open"    // endpoints that are opened through unetd, one after the other
-	Goodput Bench = "goodput" // one connection over a bad link
-	Share   Bench = "share"   // two of them over one
+	RTT       Bench = "rtt"
+	Rate      Bench = "rate"
+	OneWay    Bench = "oneway"
+	Connect   Bench = "connect"
+	Memory    Bench = "memory"    // one process that opens an endpoint and waits
+	Idle      Bench = "idle"      // connections that are opened and stay
+	Open      Bench = "open"      // endpoints that are opened through unetd, one after the other
+	Goodput   Bench = "goodput"   // one connection over a bad link
+	Share     Bench = "share"     // two of them over one
+	Bandwidth Bench = "bandwidth" // bytes over one connection
 )
 
 // Role is a process's side.
@@ -50,6 +51,9 @@ type Job struct {
 	Window int `json:"window,omitempty"` // oneway: messages sent without credit, at most
 	Credit int `json:"credit,omitempty"` // oneway: messages a credit
 
+	MTU     int  `json:"mtu,omitempty"`     // bandwidth: of the network
+	Checked bool `json:"checked,omitempty"` // bandwidth: the receiver looks at every byte
+
 	Connections int  `json:"connections,omitempty"` // connect: at a time
 	Own         bool `json:"own,omitempty"`         // connect: the client owns an address, where it has an endpoint
 
@@ -69,7 +73,9 @@ type Address struct {
 // Check reports a job that cannot be done.
 func (j Job) Check() error {
 	switch {
-	case j.Size < MinSize:
+	case j.Bench == Bandwidth && (j.Size < 1 || j.Limit <= 0):
+		return fmt.Errorf("writes of %d bytes for %v: want more than 0", j.Size, j.Limit)
+	case j.Size < MinSize && j.Bench != Bandwidth:
 		return fmt.Errorf("messages of %d bytes: want at least %d", j.Size, MinSize)
 	case j.N < 1 || j.Batch < 1 || j.Patience <= 0:
 		return fmt.Errorf("job without messages, batch or patience: %+v", j)
@@ -84,15 +90,15 @@ func (j Job) Check() error {
 
 // Report is what one process measured.
 type Report struct {
-	N          int           `json:"n"`                    // rtt: round trips; connect: connections; else messages received (server)
-	Sent       int           `json:"sent,omitempty"`       // rate and oneway, client
+	N          int           `json:"n"`                    // rtt: round trips; connect: connections; bandwidth: bytes received; else messages received (server)
+	Sent       int           `json:"sent,omitempty"`       // rate and oneway, client; bandwidth: bytes
 	Lost       int           `json:"lost,omitempty"`       // rtt and connect, client: not done in time
 	Failed     int           `json:"failed,omitempty"`     // connect: ended with an error
 	Failure    string        `json:"failure,omitempty"`    // connect: the first of what went wrong
 	Duplicates int           `json:"duplicates,omitempty"` // received more than once
 	Stalls     int           `json:"stalls,omitempty"`     // oneway, client: credits that did not come in time
 	Elapsed    time.Duration `json:"elapsed_ns,omitempty"` // rate: the server's window; else of the client
-	InWindow   int           `json:"in_window,omitempty"`  // rate: messages received in Elapsed
+	InWindow   int           `json:"in_window,omitempty"`  // rate: messages received in Elapsed; bandwidth: bytes
 	Latency    Latency       `json:"latency,omitzero"`     // rtt and connect, client
 
 	Bytes         int64         `json:"bytes,omitempty"`         // goodput: received (server), taken by the transport (client)

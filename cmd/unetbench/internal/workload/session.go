@@ -31,13 +31,13 @@ func Run(c Conn, j Job) (Report, error) {
 	switch {
 	case j.Role == Client && j.Bench == RTT:
 		run = s.ping
-	case j.Role == Client && j.Bench == Rate:
+	case j.Role == Client && (j.Bench == Rate || j.Bench == Bandwidth):
 		run = s.flood
 	case j.Role == Client && j.Bench == OneWay:
 		run = s.push
 	case j.Role == Server && j.Bench == RTT:
 		run = s.echo
-	case j.Role == Server && (j.Bench == Rate || j.Bench == OneWay):
+	case j.Role == Server && (j.Bench == Rate || j.Bench == OneWay || j.Bench == Bandwidth):
 		run = s.collect
 	default:
 		return Report{}, fmt.Errorf("no benchmark %q for a %q", j.Bench, j.Role)
