@@ -116,7 +116,7 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 	}
 	geo := ep.Geometry()
 	s, err := stack.New(stack.Config{
-		Link:             &link{ep: ep},
+		Link:             newLink(ep),
 		LinkAddr:         grant.Identity.LinkAddr,
 		Addr:             addr,
 		WholeAddress:     whole,

@@ -13,8 +13,16 @@ import (
 // link is how a stack meets its endpoint: a stack.Link over an
 // endpoint.Endpoint. A frame's ID is the address its bytes start at.
 type link struct {
-	ep *endpoint.Endpoint
-	ds [64]endpoint.Desc // of the batch being received
+	ep   *endpoint.Endpoint
+	room int               // of a frame, bytes
+	long int               // of a packet of several frames; 0: there are none
+	ds   [64]endpoint.Desc // of the batch being received
+}
+
+var _ stack.LongLink = (*link)(nil)
+
+func newLink(ep *endpoint.Endpoint) *link {
+	return &link{ep: ep, room: int(ep.Geometry().FrameSize), long: ep.PrepareLong()}
 }
 
 func (l *link) Recv(frames []stack.Frame) int {
@@ -35,7 +43,13 @@ func (l *link) Recv(frames []stack.Frame) int {
 	return n
 }
 
-func (l *link) Release(f stack.Frame) { l.ep.ReleaseFrame(endpoint.Desc{Addr: f.ID}) }
+func (l *link) Release(f stack.Frame) {
+	if l.long > 0 && l.ep.IsLong(f.ID) {
+		l.ep.ReleaseLong(endpoint.Desc{Addr: f.ID})
+		return
+	}
+	l.ep.ReleaseFrame(endpoint.Desc{Addr: f.ID})
+}
 
 func (l *link) Alloc() (stack.Frame, bool) {
 	d, ok := l.ep.AllocFrame()
@@ -45,7 +59,20 @@ func (l *link) Alloc() (stack.Frame, bool) {
 	return stack.Frame{Data: l.ep.Bytes(d), ID: d.Addr}, true
 }
 
+func (l *link) Rooms() (frame, long int) { return l.room, l.long }
+
+func (l *link) AllocLong() (stack.Frame, bool) {
+	d, ok := l.ep.AllocLong()
+	if !ok {
+		return stack.Frame{}, false
+	}
+	return stack.Frame{Data: l.ep.LongBytes(d), ID: d.Addr}, true
+}
+
 func (l *link) Send(f stack.Frame) bool {
+	if l.long > 0 && l.ep.IsLong(f.ID) {
+		return l.ep.SendLong(endpoint.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
+	}
 	return l.ep.SendFrame(endpoint.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
 }
 

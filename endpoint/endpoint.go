@@ -36,6 +36,7 @@ type Endpoint struct {
 	publishAt   uint32 // taken RX entries at which their slots are handed back
 	outstanding uint32 // frames on the TX ring or not yet taken from the completion ring
 	reclaimAt   uint32 // outstanding at which completions are taken
+	longRoom    int    // of a packet of several frames, bytes; 0: there are none
 
 	waiter  waiter
 	upcalls [2]func(*Endpoint) // by Event

@@ -36,6 +36,7 @@ type Segment struct {
 	shift uint // log2 of the frame size
 	owner []Owner
 	pools [2]stack // by side
+	runs  runs
 }
 
 // stack is a part of the pool: the frame freed last is the warmest and goes
@@ -86,6 +87,7 @@ func New(mem []byte, frameSize uint32, received int) (*Segment, error) {
 	for i := range s.pools {
 		s.pools[i] = make(stack, 0, n)
 	}
+	s.runs.from = uint32(n)
 	for i := range received {
 		s.owner[i] = KernelReceive
 	}
@@ -104,7 +106,7 @@ func (s *Segment) Frames() int { return len(s.owner) }
 // FrameSize is the size of a frame in bytes.
 func (s *Segment) FrameSize() uint32 { return 1 << s.shift }
 
-// Available is the number of frames in the pool.
+// Available is the number of frames in the pool, without those of runs.
 func (s *Segment) Available() int { return len(s.pools[receiveSide]) + len(s.pools[sendSide]) }
 
 // Bytes are the n bytes from addr on. They must lie in one frame.
@@ -141,6 +143,10 @@ func (s *Segment) Free(addr uint64, from Owner) {
 	frame := s.move(addr, from, Pool)
 	if poisoning {
 		s.poison(frame)
+	}
+	if frame >= s.runs.from {
+		s.runs.free(frame)
+		return
 	}
 	side := sideOf(from)
 	s.pools[side] = append(s.pools[side], frame)
@@ -186,8 +192,8 @@ func (s *Segment) Audit() Audit {
 	for _, o := range s.owner {
 		a[o]++
 	}
-	if a[Pool] != s.Available() {
-		panic(fmt.Sprintf("BUG: %d frames are the pool's, %d are on its lists", a[Pool], s.Available()))
+	if have := s.Available() + s.runs.home(); a[Pool] != have {
+		panic(fmt.Sprintf("BUG: %d frames are the pool's, %d are on its lists", a[Pool], have))
 	}
 	for _, p := range s.pools {
 		for _, f := range p {

@@ -56,3 +56,24 @@ type Link interface {
 	// Wake ends a Sleep, or the next one.
 	Wake()
 }
+
+// LongLink is a Link that sends packets of several frames, which it lends as one piece
+// of memory.
+type LongLink interface {
+	Link
+	// Rooms are how many bytes Alloc and AllocLong lend; long is 0 if AllocLong never
+	// lends any. They do not change.
+	Rooms() (frame, long int)
+	// AllocLong is Alloc for a packet that a frame has no room for. What it hands over
+	// is one Frame to the stack: Release and Send take it like any other, and Send
+	// queues all of it or nothing.
+	AllocLong() (Frame, bool)
+}
+
+// alloc hands over memory to send n bytes in, or what the link has for so long a packet.
+func (s *Stack) alloc(n int) (Frame, bool) {
+	if n > s.frameRoom {
+		return s.long.AllocLong()
+	}
+	return s.link.Alloc()
+}

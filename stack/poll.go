@@ -107,8 +107,10 @@ func (s *Stack) input() int {
 }
 
 // inputParts takes a packet of several frames, or a super-frame, which stand at
-// the start of frames, and returns how many frames that were. It is the rare
-// path: the bytes are copied together and the frames given back at once.
+// the start of frames, and returns how many frames that were. The bytes are copied
+// together and the frames given back at once: those of TCP to memory that the next
+// packet will have, for from there they go on to a reader or to a queue, all others,
+// which are rare, to memory of their own.
 func (s *Stack) inputParts(frames []Frame) int {
 	n, size := 0, 0
 	for {
@@ -124,19 +126,42 @@ func (s *Stack) inputParts(frames []Frame) int {
 		}
 	}
 	gso := frames[0].GSOSize
-	whole := make([]byte, 0, size)
-	for _, f := range frames[:n] {
-		whole = append(whole, f.Data...)
-	}
-	s.releaseAll(frames[:n])
 	if n > 1 {
 		s.count[multiPart]++
 	}
 	if gso != 0 {
 		s.count[superFrames]++
 	}
-	s.inputEthernet(whole, nil, gso)
+	if gso == 0 && isTCP(frames[0].Data) {
+		if s.gathered == nil {
+			s.gathered = make([]byte, 0, maxGathered)
+		}
+		if size <= maxGathered {
+			s.inputEthernet(s.gather(s.gathered, frames[:n]), &s.borrowed, 0)
+			return n
+		}
+	}
+	s.inputEthernet(s.gather(make([]byte, 0, size), frames[:n]), nil, gso)
 	return n
+}
+
+// isTCP reports whether what begins a packet says that it is TCP over IPv4, untagged.
+func isTCP(b []byte) bool {
+	const protocol = 9 // in the IPv4 header
+	eth, err := wire.ParseEthernet(b)
+	return err == nil && eth.Type() == wire.EtherTypeIPv4 && len(b) >= headersLen && b[wire.EthernetHeaderLen+protocol] == wire.ProtocolTCP
+}
+
+// maxGathered is the longest packet there is, with its link header, in bytes.
+const maxGathered = 1<<16 + wire.EthernetHeaderLen + 4
+
+// gather appends what frames hold to b and gives them back.
+func (s *Stack) gather(b []byte, frames []Frame) []byte {
+	for _, f := range frames {
+		b = append(b, f.Data...)
+	}
+	s.releaseAll(frames)
+	return b
 }
 
 func (s *Stack) releaseAll(frames []Frame) {

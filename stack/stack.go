@@ -110,6 +110,8 @@ type Stack struct {
 	mu sync.Mutex // guards all that follows, and the link
 
 	link         Link
+	long         LongLink // link, if it sends packets of several frames
+	frameRoom    int      // bytes above which alloc goes to long
 	linkAddr     wire.LinkAddr
 	addr         [4]byte
 	prefix       netip.Prefix
@@ -128,6 +130,8 @@ type Stack struct {
 	lent      int    // frames with sockets or the application
 	copies    copies // buffers for datagrams beyond the quota
 	unflushed bool   // frames were sent since the last kick
+	gathered  []byte // for a segment that came in several frames
+	borrowed  Frame  // stands for gathered
 
 	// Time, poll.go.
 	clock         func() time.Time // nil: the real one
@@ -230,6 +234,7 @@ func New(cfg Config) (*Stack, error) {
 	}
 	s := &Stack{
 		link:           cfg.Link,
+		frameRoom:      math.MaxInt,
 		linkAddr:       cfg.LinkAddr,
 		addr:           addr.As4(),
 		prefix:         cfg.Addr.Masked(),
@@ -255,6 +260,11 @@ func New(cfg Config) (*Stack, error) {
 		tcpConns:       make(map[*TCPConn]struct{}),
 		tcpListeners:   make(map[*TCPListener]struct{}),
 		left:           make(chan struct{}, 1),
+	}
+	if long, ok := cfg.Link.(LongLink); ok {
+		if frame, most := long.Rooms(); most > 0 {
+			s.long, s.frameRoom = long, frame
+		}
 	}
 	s.tcp = tcp.NewTable(tcp.Config{
 		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: s.releaseFrame,

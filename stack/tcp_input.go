@@ -13,6 +13,8 @@ func (s *Stack) inputTCP(eth wire.Ethernet, ip wire.IPv4, f *Frame) (kept bool) 
 	}
 	in := tcp.Inbound{Src: ip.Src(), Dst: ip.Dst(), Data: ip.Payload()}
 	switch {
+	case f == &s.borrowed:
+		in.Memory = tcp.MemoryBorrowed
 	case f == nil:
 		in.Memory = tcp.MemoryHeap
 	case s.lent < s.quota:

@@ -155,11 +155,14 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 			s.tcp.Postpone(conn)
 			return true
 		}
-		f, ok := s.link.Alloc()
+		room := headersLen + conn.EmitRoom()
+		f, ok := s.alloc(room)
 		if !ok {
 			s.flush()
-			if f, ok = s.link.Alloc(); !ok {
-				return false
+			if f, ok = s.alloc(room); !ok {
+				if f, ok = s.link.Alloc(); !ok { // then in shorter segments
+					return false
+				}
 			}
 		}
 		n := conn.Emit(now, f.Data[headersLen:])

@@ -38,7 +38,7 @@ func (c *UDPSocket) Reserve() (UDPBuffer, error) {
 	f, ok := s.link.Alloc()
 	if !ok {
 		var err error
-		if f, err = c.allocWait(); err != nil {
+		if f, err = c.allocWait(0); err != nil {
 			s.mu.Unlock()
 			return UDPBuffer{}, err
 		}

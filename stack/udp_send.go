@@ -111,10 +111,10 @@ func (c *UDPSocket) send(b []byte, to udp.AddrPort) error {
 	if len(b) > r.maxPayload {
 		return syscall.EMSGSIZE
 	}
-	f, ok := s.link.Alloc()
+	f, ok := s.alloc(payloadOffset + len(b))
 	if !ok {
 		var err error
-		if f, err = c.allocWait(); err != nil {
+		if f, err = c.allocWait(payloadOffset + len(b)); err != nil {
 			return err
 		}
 	}
@@ -250,14 +250,14 @@ const (
 
 // allocWait gets a frame when there is none at first. If the link has none to
 // give back, those who wait for a route give way.
-func (c *UDPSocket) allocWait() (f Frame, err error) {
+func (c *UDPSocket) allocWait(n int) (f Frame, err error) {
 	s := c.stack
 	tries := 0
 	err = c.retry(func() (ok bool) {
-		f, ok = s.link.Alloc()
+		f, ok = s.alloc(n)
 		if tries++; !ok && tries > yieldsBeforeSleep && s.held.n > 0 {
 			s.dropHeld(s.takeHeld(s.held.oldest.queue))
-			f, ok = s.link.Alloc()
+			f, ok = s.alloc(n)
 		}
 		return ok
 	})

@@ -147,6 +147,10 @@ func (c *Conn) update(now Time) {
 // DefaultAckDelay.
 func (c *Conn) OnlyAck() bool { return c.next.action == sendAck }
 
+// EmitRoom is how much room the next segment can take, in bytes. Emit makes do with
+// less.
+func (c *Conn) EmitRoom() int { return wire.MaxTCPHeaderLen + c.next.text }
+
 // Emit writes the next segment that is ready to the start of b, with its
 // checksum, and returns its length; 0 if none is. It carries less text if b has
 // less room, which is to be a hundred bytes at least. After the last one the
