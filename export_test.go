@@ -8,3 +8,9 @@ func (c *TCPConn) KeepAlive() tcp.KeepAlive {
 	defer c.mu.Unlock()
 	return c.keepAlive
 }
+
+// Audit says how many frames of the segment each owner has.
+func (h *Host) Audit() (a string) {
+	h.stack.Do(func() { a = h.ep.Audit().String() })
+	return a
+}

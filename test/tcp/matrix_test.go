@@ -9,6 +9,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
 // choices are the kernel's options for TCP.
@@ -105,12 +106,17 @@ func TestCables(t *testing.T) {
 			for _, offloads := range []*bool{&on, &off} {
 				t.Run(fmt.Sprintf("%s/mtu=%d,offloads=%t", a.name, mtu, *offloads), func(t *testing.T) {
 					c := a.config
-					c.mtu, c.offloads = mtu, offloads
-					s := openScene(t, c)
 					path := mtu
 					if a.untrusted {
 						path = min(mtu, frameMTU)
 					}
+					c.mtu, c.offloads = mtu, offloads
+					c.check = func(t *testing.T, j *wiretap.Judge) {
+						if j.Longest != path-40 { // also of more frames than one
+							t.Errorf("the longest segment of ours has %d bytes of text, want %d", j.Longest, path-40)
+						}
+					}
+					s := openScene(t, c)
 					for _, c := range []choices{{}, {true, true, true}} {
 						t.Run(c.String(), func(t *testing.T) { exchangeSizes(t, s, c, path) })
 					}

@@ -22,6 +22,7 @@ type Judge struct {
 	merged               int
 	impaired             bool // text comes to us in another order than it was sent
 	Crossed              int  // SYNs of both sides
+	Longest              int  // bytes of text in a segment of ours
 
 	// What there is to object to. A gap is none if the cable has lost something.
 	fouls, gaps         []string
@@ -59,6 +60,7 @@ func (j *Judge) take(s *segment) {
 	mine := s.src.Addr() == j.ours || s.dst.Addr() != j.ours // one without addresses is malformed
 	if mine {
 		j.segments++
+		j.Longest = max(j.Longest, s.text)
 	} else {
 		j.kernels++
 	}

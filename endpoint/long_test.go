@@ -1,0 +1,146 @@
+package endpoint
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/unet-go/unet/queues"
+	"github.com/unet-go/unet/segment"
+)
+
+// longLoop is a loop of MTU 9000.
+func longLoop(t *testing.T, geo Geometry) *loop {
+	t.Helper()
+	l := newLoop(t, geo)
+	l.grant.Identity.MTU = 9000
+	if room := l.PrepareLong(); room != 9014 {
+		t.Fatalf("room of %d bytes", room)
+	}
+	return l
+}
+
+// TestLongPackets: what is composed in one piece leaves in parts that make it up, and
+// all frames come back.
+func TestLongPackets(t *testing.T) {
+	for _, size := range []uint32{2048, 4096} {
+		l := longLoop(t, Geometry{FrameSize: size, FrameCount: 256})
+		r := rand.New(rand.NewPCG(7, uint64(size)))
+		for _, n := range []int{1, 14, int(size), int(size) + 1, 2 * int(size), 2*int(size) + 1, 9013, 9014} {
+			d, ok := l.AllocLong()
+			if !ok {
+				t.Fatal("no memory")
+			}
+			b := l.LongBytes(d)
+			if len(b) != 9014 || !l.IsLong(d.Addr) {
+				t.Fatalf("%d bytes, long %v", len(b), l.IsLong(d.Addr))
+			}
+			for i := range b[:n] {
+				b[i] = byte(r.Uint32())
+			}
+			want := bytes.Clone(b[:n])
+			d.Len = uint32(n)
+			if !l.SendLong(d) {
+				t.Fatalf("%d bytes are not taken", n)
+			}
+			l.sock.TX.Submit(l.sock.TX.Reserved())
+			var got []byte
+			parts := l.tx.Peek(64)
+			for i := range parts {
+				part := *l.tx.At(i)
+				got = append(got, l.mem[part.Addr:part.Addr+uint64(part.Len)]...)
+				if more := part.Options&queues.Continued != 0; more != (i < parts-1) {
+					t.Errorf("%d bytes: part %d of %d says that it goes on: %v", n, i, parts, more)
+				}
+				if part.Addr/uint64(size) != (part.Addr+uint64(part.Len)-1)/uint64(size) {
+					t.Errorf("%d bytes: part %d leaves its frame", n, i)
+				}
+				l.completion.Push(part.Addr)
+			}
+			if want := (n + int(size) - 1) / int(size); int(parts) != want {
+				t.Errorf("%d bytes in %d parts, want %d", n, parts, want)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%d bytes: others are sent than were composed", n)
+			}
+			if a := l.Audit(); a.Of(segment.KernelTransmit) != int(parts) || a.Of(segment.Stack) != 0 {
+				t.Errorf("%d bytes: %v", n, a)
+			}
+			l.tx.Release(parts)
+			l.completion.Submit(l.completion.Reserved())
+			l.tidy()
+			if a := l.Audit(); a.Of(segment.Pool) != 128 {
+				t.Errorf("%d bytes: frames are missing: %v", n, a)
+			}
+		}
+	}
+}
+
+// TestLongPacketsAreSentWholeOrNotAtAll: where there is no room for all parts none is
+// staged, and the packet stays its owner's.
+func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
+	for _, geo := range []Geometry{
+		{FrameCount: 128, TxSize: 16, CompletionSize: 64},
+		{FrameCount: 128, TxSize: 64, CompletionSize: 16},
+	} {
+		l := longLoop(t, geo)
+		for range 12 { // of 16: there is room for four parts, and a packet has five
+			if d, ok := l.AllocFrame(); !ok || !l.SendFrame(Desc{Addr: d.Addr, Len: 60}) {
+				t.Fatal("no room for a frame")
+			}
+		}
+		d, ok := l.AllocLong()
+		if !ok {
+			t.Fatal("no memory")
+		}
+		before := l.Audit()
+		if l.SendLong(d) {
+			t.Fatalf("%+v: five parts where there is room for four", geo)
+		}
+		if staged, after := l.sock.TX.Reserved(), l.Audit(); staged != 12 || after != before {
+			t.Errorf("%+v: %d parts are staged of a packet that was not taken: %v", geo, staged-12, after)
+		}
+		l.sock.TX.Submit(l.sock.TX.Reserved())
+		l.tx.Peek(1)
+		l.completion.Push(l.tx.At(0).Addr) // the kernel has sent one frame: there is room for five
+		l.completion.Submit(1)
+		l.tx.Release(1)
+		if !l.SendLong(d) {
+			t.Fatalf("%+v: five parts are not taken where there is room", geo)
+		}
+		released, ok := l.AllocLong()
+		if !ok {
+			t.Fatal("no memory")
+		}
+		l.ReleaseLong(released)
+		if a := l.Audit(); a.Of(segment.Stack) != 0 || a.Of(segment.KernelTransmit) != 11+5 {
+			t.Errorf("%+v: %v", geo, a)
+		}
+	}
+}
+
+// TestNothingIsLongWhereAllFits: an endpoint that is told an MTU of one frame sets
+// nothing aside, nor does one whose segment is too small.
+func TestNothingIsLongWhereAllFits(t *testing.T) {
+	for _, c := range []struct {
+		mtu uint32
+		geo Geometry
+	}{
+		{1500, Geometry{}},
+		{2034, Geometry{}},
+		{4082, Geometry{FrameSize: 4096}},
+		{9000, Geometry{FrameCount: 16}},
+		{9000, Geometry{TxSize: 4}},
+		{65535, Geometry{}}, // in more parts than the kernel takes
+	} {
+		l := newLoop(t, c.geo)
+		l.grant.Identity.MTU = c.mtu
+		before := l.Audit()
+		if room := l.PrepareLong(); room != 0 || l.Audit() != before {
+			t.Errorf("MTU %d, %+v: room of %d bytes", c.mtu, c.geo, room)
+		}
+		if _, ok := l.AllocLong(); ok {
+			t.Errorf("MTU %d, %+v: memory that was not set aside", c.mtu, c.geo)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package unet_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// openJumbo is openTwo on a cable of MTU 9000.
+func openJumbo(t *testing.T) (a, b *unet.Host) {
+	t.Helper()
+	p := netlab.RequirePair(t, netlab.Config{MTU: 9000})
+	a, b = openHost(t, p.A, unet.Config{}), openHost(t, p.B, unet.Config{})
+	t.Cleanup(func() { // before they are closed
+		for _, h := range []*unet.Host{a, b} {
+			got := h.Audit() // what waits for a peer that is looked for is given up in the end
+			for until := time.Now().Add(patience); !strings.Contains(got, "stack 0, application 0") && time.Now().Before(until); got = h.Audit() {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if !strings.Contains(got, "stack 0, application 0") {
+				t.Errorf("frames are kept: %s", got)
+			}
+		}
+	})
+	return a, b
+}
+
+// TestJumboStreams sends text both ways in segments of several frames.
+func TestJumboStreams(t *testing.T) {
+	a, b := openJumbo(t)
+	l, err := b.Listen(t.Context(), "tcp", ":0")
+	must(t, err)
+	defer l.Close()
+	const size = 8 << 20
+	text := make([]byte, size)
+	rand.NewChaCha8([32]byte{9}).Read(text)
+	want := sha256.Sum256(text)
+	end := func(c net.Conn) {
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		var both sync.WaitGroup
+		both.Go(func() {
+			if _, err := c.Write(text); err != nil {
+				t.Errorf("write: %v", err)
+			}
+			if err := c.(*unet.TCPConn).CloseWrite(); err != nil {
+				t.Errorf("half-close: %v", err)
+			}
+		})
+		both.Go(func() {
+			sum := sha256.New()
+			if n, err := io.Copy(sum, c); n != size || err != nil || [32]byte(sum.Sum(nil)) != want {
+				t.Errorf("%d bytes, which are as sent: %v, %v", n, [32]byte(sum.Sum(nil)) == want, err)
+			}
+		})
+		both.Wait()
+	}
+	var ends sync.WaitGroup
+	ends.Go(func() {
+		c, err := l.Accept()
+		if err != nil {
+			t.Errorf("accept: %v", err)
+			return
+		}
+		end(c)
+	})
+	c, err := a.Dial("tcp", l.Addr().String())
+	must(t, err)
+	if mss := c.(*unet.TCPConn).Info().SendMSS; mss != 9000-40-12 {
+		t.Errorf("%d bytes in a segment", mss)
+	}
+	end(c)
+	ends.Wait()
+	// Each way in about 940 segments of 8,948 bytes, not in 4,400 of a frame.
+	for _, h := range []*unet.Host{a, b} {
+		for _, c := range h.Stack().Counters() {
+			if c.Name == "tcp_segments_sent" && c.Value > 4400 {
+				t.Errorf("%d segments for %d bytes", c.Value, size)
+			}
+		}
+	}
+}
+
+// TestJumboDatagrams sends datagrams of several frames, also while the way to the peer
+// is not known yet, and to nobody.
+func TestJumboDatagrams(t *testing.T) {
+	a, b := openJumbo(t)
+	server, err := b.ListenPacket(t.Context(), "udp", ":0")
+	must(t, err)
+	defer server.Close()
+	c, err := a.Dial("udp", server.LocalAddr().String())
+	must(t, err)
+	defer c.Close()
+	server.SetDeadline(time.Now().Add(patience))
+	text := make([]byte, 9000)
+	rand.NewChaCha8([32]byte{10}).Read(text)
+	buf := make([]byte, 10_000)
+	for _, size := range []int{8972, 1, 2006, 2007, 4000, 8971, 8972} {
+		if _, err := c.Write(text[:size]); err != nil {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		n, _, err := server.ReadFrom(buf)
+		if err != nil || !bytes.Equal(buf[:n], text[:size]) {
+			t.Fatalf("%d bytes: %d came, %v", size, n, err)
+		}
+	}
+	if _, err := c.Write(text[:8973]); err == nil {
+		t.Error("more was sent than the MTU takes")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	nobody, err := a.DialContext(ctx, "udp", "10.0.0.77:9")
+	must(t, err)
+	nobody.SetDeadline(time.Now().Add(patience))
+	for range 200 { // until it is known that nobody is there
+		if _, err := nobody.Write(text[:8000]); err != nil {
+			break
+		}
+	}
+	must(t, nobody.Close())
+}
