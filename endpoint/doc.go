@@ -56,7 +56,8 @@
 // in its [Config]: then Wait returns [ErrLeaseClosed].
 //
 // Below messages there are frames (SendFrame, RecvFrames): what a protocol
-// stack that brings its own headers works with.
+// stack that brings its own headers works with. Packets that are longer than a frame
+// (SendLong) leave in several descriptors.
 //
 // # Who may call
 //

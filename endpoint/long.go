@@ -14,8 +14,8 @@ const (
 	// longShare is what long packets may take of the pool: a quarter.
 	longShare = 4
 	maxLong   = 128 // packets
-	// maxParts is how many descriptors the kernel takes for one packet: the first
-	// becomes the linear part of an skb, the others its fragments (MAX_SKB_FRAGS, 17).
+	// maxParts is how many descriptors the kernel is sure to take for one packet: they
+	// become fragments of an skb (MAX_SKB_FRAGS, 17).
 	maxParts = 17
 )
 

@@ -25,6 +25,11 @@
 // add up to the whole, and a test that ends with frames in the stack's hands
 // has found a leak.
 //
+// A packet that is longer than a frame is sent from a run: frames that lie side by side,
+// so that whoever composes it sees one piece of memory. Runs are set aside once
+// ([Segment.MakeRuns]). Each of their frames has its owner and moves like any other;
+// only the pool keeps them apart.
+//
 // Built with -tags unetdebug, a frame that goes back to the pool is filled with
 // a pattern, and the pattern is checked when the frame is taken out again: who
 // writes to a frame after giving it away is found at the next allocation.

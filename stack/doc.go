@@ -94,8 +94,14 @@
 // payloads together, holds Config.FrameQuota of them; a datagram beyond that is
 // copied to a buffer of the heap and its frame goes straight back, so a slow
 // reader takes nothing from the fill queue and nothing from other sockets.
-// Packets in several frames, and UDP super-frames, which are split here into the
+// Datagrams in several frames, and UDP super-frames, which are split here into the
 // datagrams that were sent, are copied as well: they are rare.
+//
+// A TCP segment that came in several frames, as a super-frame does and everything that
+// is longer than a frame, is copied together in memory that the next one uses again, and
+// from there to the reader or to the receive queue: it costs one copy, no allocation,
+// and holds no frame. What is sent and longer than a frame, a segment or a datagram at
+// MTU 9000, is composed in one piece and leaves in several frames ([LongLink]).
 //
 // Received text that is worth a frame waits in it under the same quota, unless a
 // reader is there and has it copied straight to its own memory. Beyond the quota,
