@@ -172,6 +172,20 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 1 win 1000
 			write 10
 			> nothing`},
+		{name: "but one that acknowledges something new brings its window", cfg: noOptions, opts: Options{Cork: -1}, text: `
+			both:
+			write 1072
+			> A 1:536 ack 1
+			> PA 537:536 ack 1
+			< A 101:100 ack 1 win 3000
+			> A 1073:0 ack 1
+			< A 1:100 ack 1073 win 1000	# sent again, so it stands before that one
+			> A 1073:0 ack 201
+			write 2000
+			> A 1073:536 ack 201
+			> nothing			# 464 more, and no further, is silly
+			+5ms
+			> A 1073:536 ack 201`},
 		{name: "window scale", cfg: Config{NoTimestamps: true, NoSACK: true}, opts: Options{ReceiveBuffer: 1 << 20, Cork: -1}, text: `
 			dial
 			> S 0:0 ws 5 win 65535

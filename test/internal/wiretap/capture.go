@@ -64,7 +64,6 @@ func Start(t *testing.T, cfg Config) *Capture {
 		done: make(chan struct{}), linkOurs: cfg.Ours.LinkAddr[:], path: filepath.Join(t.TempDir(), "capture.pcap"),
 		Judge: newJudge(cfg.Ours.Addr.Addr()), impaired: cfg.Impaired,
 	}
-	c.Judge.impaired = cfg.Impaired
 	must(t, cfg.Host.Do(func() error {
 		i, err := net.InterfaceByName(cfg.Interface)
 		if err != nil {

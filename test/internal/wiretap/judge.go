@@ -20,9 +20,8 @@ type Judge struct {
 	KernelProbes         int // the kernel's
 	Resets, KernelResets int
 	merged               int
-	impaired             bool // text comes to us in another order than it was sent
-	Crossed              int  // SYNs of both sides
-	Longest              int  // bytes of text in a segment of ours
+	Crossed              int // SYNs of both sides
+	Longest              int // bytes of text in a segment of ours
 
 	// What there is to object to. A gap is none if the cable has lost something.
 	fouls, gaps         []string
@@ -40,7 +39,6 @@ type side struct {
 	acked      seq.Number // the last it has acknowledged
 	acks       bool
 	edge       seq.Number // of the window that it has offered
-	offered    uint32     // the last window, of what was not sent again
 	closed     bool       // the last window was 0
 	finished   bool
 	end        seq.Number // after its FIN
@@ -120,7 +118,7 @@ func (j *Judge) take(s *segment) {
 	} else if peer.closed && s.text == 0 && !s.rst && seq.New(s.seq).Before(me.next) {
 		j.KernelProbes++ // with an old number, as Linux does
 	}
-	me.note(s, peer, j.impaired && !mine)
+	me.note(s, peer)
 }
 
 func (d *side) begin(s *segment) {
@@ -134,8 +132,7 @@ func (d *side) begin(s *segment) {
 }
 
 // note remembers what a segment has said.
-func (d *side) note(s *segment, peer *side, impaired bool) {
-	old := d.begun && seq.New(s.seq).Before(d.next)
+func (d *side) note(s *segment, peer *side) {
 	if end := seq.New(s.seq).Add(s.length()); end.After(d.next) {
 		d.next = end
 	}
@@ -151,13 +148,6 @@ func (d *side) note(s *segment, peer *side, impaired bool) {
 	ack := seq.New(s.ack)
 	if !d.acks || ack.AtOrAfter(d.acked) {
 		if edge := ack.Add(d.window(s, peer)); !d.acks || edge.After(d.edge) {
-			d.edge = edge
-		}
-		// RFC 9293, section 3.10.7.4, takes the acknowledgment of a segment that is older than
-		// another, but not its window: the last one then counts from there.
-		if !old {
-			d.offered = d.window(s, peer)
-		} else if edge := ack.Add(d.offered); impaired && edge.After(d.edge) {
 			d.edge = edge
 		}
 		d.acked, d.acks = ack, true

@@ -78,7 +78,6 @@ func consultOracle(t *testing.T, c *Capture, lossless bool) {
 	must(t, err)
 	must(t, cmd.Start())
 	o := &oracle{judge: newJudge(c.Judge.ours), link: c.linkOurs.String(), mtu: c.decoder.mtu, impaired: c.impaired}
-	o.judge.impaired = c.impaired
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
