@@ -271,10 +271,10 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
 	}
 	h.fields.Window = uint16(c.synWindow())
 	c.sndNxt = c.iss.Add(1)
-	c.sndMax = c.sndNxt
-	if c.synRetries == 0 {
+	if c.sndMax == c.iss { // Karn: the first time only
 		c.startTiming(now)
 	}
+	c.sndMax = c.sndNxt
 	if c.rtxAt == Never {
 		c.rtxAt = c.retransmitAt(now)
 	}

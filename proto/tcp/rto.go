@@ -23,6 +23,10 @@ const longestAckDelay = 200 * time.Millisecond
 // is no round-trip time in either case. But from now on this connection's
 // timeout leaves the peer that much time.
 //
+// Nobody delays the answer to a SYN. There, a peer that has lost its SYN and ACK sends
+// it again after a timeout of its own, and echoes what it was first sent for: an echo as
+// old as that is no round-trip time either.
+//
 // It reports whether it has learnt anything. As long as it has not, a timeout
 // that has been backed off stays so: without timestamps nothing else would ever
 // reach what a peer that delays its acknowledgments needs.
@@ -35,10 +39,12 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 	case (c.backoff > 0 || c.phase == probing) && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
 		ms := int32(c.timestamp(now) - s.tsEcr)
 		rtt := time.Duration(ms) * time.Millisecond
-		switch {
+		switch last := int32(s.tsEcr-c.retransmitTS) >= 0; {
 		case ms < 0: // not a timestamp of ours
 			return false
-		case int32(s.tsEcr-c.retransmitTS) >= 0:
+		case !c.state.synchronized() && (!last || rtt >= c.table.cfg.InitialRTO):
+			return false
+		case last:
 			c.sample(now, rtt)
 		default:
 			c.bePatient(rtt)

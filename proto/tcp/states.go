@@ -48,6 +48,7 @@ func (c *Conn) synSent(now Time, s *segment) {
 		// Simultaneous open: both SYNs are under way (figure 7).
 		c.state = SynReceived
 		c.sndNxt = c.iss // to be sent again, now with an ACK
+		c.timing = false
 		return
 	}
 	c.acknowledged(now, s)
@@ -67,10 +68,14 @@ func (c *Conn) synReceived(now Time, s *segment) {
 	t := c.table
 	// A SYN that is the one we have seen asks for our answer again. By the
 	// letter it would get an ACK, for it lies left of the window, and wait for
-	// our timer.
+	// our timer. It is the later one that the answer echoes, or the peer would take its
+	// own timeout for a round trip.
 	if s.flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn && s.seq == c.irs {
 		c.sndNxt = c.iss
 		c.timing = false
+		if c.timestamps && s.hasTimestamps && int32(s.tsVal-c.tsRecent) > 0 {
+			c.tsRecent, c.tsRecentAt = s.tsVal, now
+		}
 		return
 	}
 	// The SYN and ACK of a peer that opened when we did (figure 7, line 6) lies
