@@ -111,8 +111,9 @@
 // nanoseconds, with a minimum of 5 ms instead of a second ([DefaultMinRTO]). A
 // timeout that was backed off stays so until something is timed again, and a
 // connection whose peer turns out to delay its acknowledgments for longer gets a
-// longer minimum. After a timeout everything is taken for lost, also what the peer has
-// said it has, and is sent again from SND.UNA on.
+// longer minimum. After a timeout everything is taken for lost that the peer has not said
+// it has, and is sent again from SND.UNA on, unless the next two ACKs tell that the peer
+// was only slow (F-RTO, RFC 5682).
 //
 // # Loss
 //
@@ -170,7 +171,7 @@
 //	text.go       text that is received; outoforder.go, what comes too early; window.go
 //	emit.go       what is sent next, and writing it
 //	rto.go        the timers of retransmission, persist and keepalive
-//	scoreboard.go what is in flight; rack.go, what of it is lost; probe.go; recovery.go
+//	scoreboard.go what is in flight; rack.go, what of it is lost; probe.go; recovery.go; frto.go
 //	congestion.go what may be in flight; cubic.go; pace.go, not all of it at once
 //	write.go      the application's side; read.go
 //	conn.go       the connection; table.go, all of them; lists.go, timers.go

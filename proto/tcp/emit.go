@@ -42,7 +42,7 @@ func (c *Conn) makePlan() plan {
 		}
 	case FinWait2:
 	default:
-		if c.board.lost > 0 {
+		if c.board.lost > 0 && c.forward != secondAck {
 			if p := c.planAgain(); p.action != nothing {
 				return p
 			}

@@ -45,6 +45,7 @@ func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 	n := int(end.From(start))
 	b.delivered += n
 	rtt := now - s.at
+	c.early = c.early || s.marks&again == 0 && end.AtOrBefore(c.recoverSeq)
 	if s.marks != 0 {
 		if s.marks&lost != 0 {
 			b.lost -= n

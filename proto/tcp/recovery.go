@@ -35,6 +35,9 @@ type recovery struct {
 	undoTS     uint32     // our timestamp when something was first sent again
 	unproved   int        // numbers that were sent again and that no D-SACK has told of
 
+	forward forward // see frto.go
+	early   bool    // an ACK has told of text that was sent before recovery began, and not again
+
 	// Proportional rate reduction (RFC 9937).
 	prrDelivered, prrOut, prrFlight int
 }
@@ -46,6 +49,7 @@ func (c *Conn) leaveOpen(p phase) {
 	c.undoable, c.resent, c.unproved = true, false, 0
 	c.repairing = false
 	c.tailDue = false
+	c.forward = notForward
 }
 
 // enterRecovery begins fast recovery: the ACK in hand has shown a loss.
@@ -99,6 +103,9 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 			c.endRecovery()
 		}
 	}
+	if c.forward != notForward {
+		c.goForward(advanced)
+	}
 	if c.phase == probing {
 		c.probeAnswered(now, advanced, c.wasTwice)
 	}
@@ -151,7 +158,7 @@ func (c *Conn) reorderExpired(now Time) {
 func (c *Conn) isRecovered() bool { return c.sndUna.AtOrAfter(c.recoverSeq) }
 
 func (c *Conn) endRecovery() {
-	c.phase = open
+	c.phase, c.forward = open, notForward
 	c.dupAcks, c.board.guessed = 0, 0
 	c.rack.recovered()
 	c.window = c.congestion.Window()
@@ -163,7 +170,7 @@ func (c *Conn) undo() {
 	c.table.counts[RecoveriesUndone]++
 	c.congestion.Undo()
 	c.board.find()
-	c.rack.reordered = true
+	c.rack.reordered = c.rack.reordered || c.phase == recovering
 	c.endRecovery()
 }
 

@@ -145,9 +145,9 @@ func (c *Conn) giveUpAt() Time {
 	return Never
 }
 
-// retransmitExpired is the end of the retransmission timer: everything that is
-// not acknowledged is lost, and is sent again beginning with the first (RFC 6298,
-// section 5.4 and following).
+// retransmitExpired is the end of the retransmission timer: everything is lost that is
+// not acknowledged, and that the peer has not said it has. It is sent again beginning
+// with the first (RFC 6298, section 5.4 and following).
 func (c *Conn) retransmitExpired(now Time) {
 	t := c.table
 	if now >= c.giveUpAt() {
@@ -177,16 +177,18 @@ func (c *Conn) retransmitExpired(now Time) {
 	}
 	// A timeout in fast recovery, or after one with nothing acknowledged since, is not
 	// another sign of congestion.
-	if c.phase <= probing || c.repairing || c.phase == collapsed && c.backoff == 1 {
+	first := c.phase <= probing
+	if first || c.repairing || c.phase == collapsed && c.backoff == 1 {
 		c.congestion.Reduce(now, int(c.sndMax.From(c.sndUna)))
 		c.leaveOpen(collapsed)
 	}
+	c.tryForward(first)
 	c.phase, c.recoverSeq = collapsed, c.sndNxt
 	c.congestion.Collapse()
 	c.window = c.congestion.Window()
 	c.dupAcks = 0
 	c.complete()
-	c.board.forget(&t.spans, c.sndUna) // RFC 2018, section 8: the peer may have, too
+	c.board.lose(&t.spans, c.sndUna)
 	c.blackHole(now)
 	c.rtxAt = c.retransmitAt(now)
 }

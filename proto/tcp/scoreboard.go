@@ -145,14 +145,20 @@ func (b *scoreboard) merge(p *spanPool) {
 	}
 }
 
-// forget makes everything lost, also what the peer has said it has.
-func (b *scoreboard) forget(p *spanPool, una seq.Number) {
-	b.sacked, b.lost, b.guessed = 0, 0, 0
-	for s := b.head; s != nil; s = s.next {
-		s.marks = s.marks&again | lost
+// lose makes everything lost that the peer has not said it has. If it has said so of
+// what is to be acknowledged next, it has taken that back (RFC 2018, section 8), and
+// nothing of what it has said counts any more.
+func (b *scoreboard) lose(p *spanPool, una seq.Number) {
+	keep := sacked
+	if b.head != nil && b.head.marks&sacked != 0 {
+		keep, b.sacked = 0, 0
 	}
-	if b.tail != nil {
-		b.lost = int(b.tail.end.From(una))
+	b.lost, b.guessed = 0, 0
+	for s, start := b.head, una; s != nil; start, s = s.end, s.next {
+		if s.marks&keep == 0 {
+			s.marks = s.marks&again | lost
+			b.lost += int(s.end.From(start))
+		}
 	}
 	b.merge(p)
 }

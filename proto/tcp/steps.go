@@ -218,15 +218,15 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 	if s.options.SACKBlocks > 0 && c.sack {
 		c.noteSack(now, s)
 	}
-	if c.board.sacked > 0 || c.dupAcks > 0 || c.phase != open {
-		c.recover(now, s, before)
-	}
 	// What acknowledges something new is the peer's last word on the window, also if its
 	// text was sent before other text that has come: without its window, SND.UNA would take
 	// the old one along, further than the peer has ever offered.
 	if s.ack.After(before) || s.ack == c.sndUna && (c.sndWL1.Before(s.seq) || c.sndWL1 == s.seq && c.sndWL2.AtOrBefore(s.ack)) {
 		c.setSendWindow(now, s.window<<c.sndScale)
 		c.sndWL1, c.sndWL2 = s.seq, s.ack
+	}
+	if c.board.sacked > 0 || c.dupAcks > 0 || c.phase != open {
+		c.recover(now, s, before)
 	}
 	return true
 }
