@@ -41,8 +41,8 @@ type Config struct {
 }
 
 // TCPConfig is what can be changed about TCP as a whole: the least retransmission
-// timeout, how long TIME-WAIT lasts, the memory of all connections, and how far the
-// buffers of one grow, and what limits what is in flight.
+// timeout, how long TIME-WAIT lasts, the memory of all connections, how far the
+// buffers of one grow, ECN, and what limits what is in flight.
 type TCPConfig = stack.TCPConfig
 
 // Host is an endpoint and the stack that runs on it. Its methods may be called

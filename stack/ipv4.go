@@ -152,6 +152,14 @@ func (h *headers) putTCP(b []byte, n int) {
 	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum))
 }
 
+// setECNCapable changes the header of a packet to ECT(0), and its checksum (RFC 1624).
+func setECNCapable(b []byte) {
+	p := (*[headersLen]byte)(b)
+	p[15] |= wire.ECNCapable
+	sum := uint32(^binary.BigEndian.Uint16(p[24:26])) + wire.ECNCapable
+	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum+sum>>16))
+}
+
 // replyHeaders answers the sender of a received packet: back to the link
 // address that it came from, without a route.
 func (s *Stack) replyHeaders(b []byte, eth wire.Ethernet, ip wire.IPv4, protocol uint8, n int) {

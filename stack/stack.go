@@ -83,6 +83,7 @@ type TCPConfig struct {
 	MinRTO   time.Duration // the least retransmission timeout; 0: [tcp.DefaultMinRTO]
 	TimeWait time.Duration // how long TIME-WAIT lasts; 0: [tcp.DefaultTimeWait]
 	Memory   int           // bytes that all connections may queue; 0: [tcp.DefaultMemory]
+	ECN      tcp.ECN       // explicit congestion notification; 0: if the peer asks for it
 	// The buffers of connections grow up to these with what a path holds, unless they
 	// have been set; 0: [tcp.DefaultMaxSendBuffer], [tcp.DefaultMaxReceiveBuffer].
 	MaxSendBuffer, MaxReceiveBuffer int // bytes
@@ -268,7 +269,7 @@ func New(cfg Config) (*Stack, error) {
 	}
 	s.tcp = tcp.NewTable(tcp.Config{
 		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: s.releaseFrame,
-		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory,
+		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory, ECN: cfg.TCP.ECN,
 		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
 		NewCongestion: congestion,
 	})

@@ -11,7 +11,7 @@ func (s *Stack) inputTCP(eth wire.Ethernet, ip wire.IPv4, f *Frame) (kept bool) 
 		s.tcpTouched = true
 		s.readClock()
 	}
-	in := tcp.Inbound{Src: ip.Src(), Dst: ip.Dst(), Data: ip.Payload()}
+	in := tcp.Inbound{Src: ip.Src(), Dst: ip.Dst(), Data: ip.Payload(), ECN: ip.TOS() & wire.ECNMask}
 	switch {
 	case f == &s.borrowed:
 		in.Memory = tcp.MemoryBorrowed

@@ -168,6 +168,9 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 		n := conn.Emit(now, f.Data[headersLen:])
 		f.Data = f.Data[:headersLen+n]
 		r.headers.putTCP(f.Data, n)
+		if conn.ECT() {
+			setECNCapable(f.Data)
+		}
 		r.sent++
 		if !s.link.Send(f) {
 			s.flush()

@@ -13,6 +13,13 @@ const (
 	ProtocolUDP  uint8 = 17
 )
 
+// ECN in the type of service (RFC 3168, section 5).
+const (
+	ECNMask    = 3
+	ECNCapable = 2 // ECT(0)
+	ECNMarked  = 3 // CE
+)
+
 // IPv4HeaderLen is the length of a header without options in bytes.
 const IPv4HeaderLen = 20
 

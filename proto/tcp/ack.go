@@ -103,7 +103,7 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 		if c.send.returned != returned {
 			c.notify(Returned)
 		}
-		if c.phase != recovering {
+		if c.phase != recovering && !(c.ecn && s.has(wire.TCPEce)) {
 			c.congestion.Acked(now, Acked{int(n), int(inFlight), time.Duration(c.rack.rtt), timing && !c.timing})
 			c.window = c.congestion.Window()
 		}

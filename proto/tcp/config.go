@@ -104,6 +104,9 @@ type Config struct {
 	// say no.
 	NoTimestamps, NoWindowScale, NoSACK bool
 
+	// ECN says what becomes of explicit congestion notification.
+	ECN ECN
+
 	// NewCongestion makes the congestion control of a connection; nil: CUBIC, as
 	// [NewCubic] does.
 	NewCongestion func(mss int) Congestion

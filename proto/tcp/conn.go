@@ -105,6 +105,7 @@ type Conn struct {
 	send           sendQueue
 	board          scoreboard
 	recovery
+	explicit
 	mss        int // most text in a segment, bytes, after the timestamps
 	window     int // bytes that may be in flight
 	congestion Congestion
@@ -242,6 +243,7 @@ func (c *Conn) agree(now Time, s *segment) {
 	if c.timestamps {
 		c.tsRecent, c.tsRecentAt = o.TSVal, now
 	}
+	c.agreeECN(s)
 	c.path.mtu = min(c.path.mtu, c.ceiling())
 	c.setMSS()
 }

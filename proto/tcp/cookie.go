@@ -23,6 +23,7 @@ const (
 
 	cookieScaleMask = 0x0f // no window scale: all ones
 	cookieSACK      = 0x10
+	cookieECN       = 0x20
 	cookieBits      = 6
 )
 
@@ -61,6 +62,10 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 	if s.options.SACKPermitted && !t.cfg.NoSACK {
 		bits |= cookieSACK
 		r.SACKPermitted = true
+	}
+	if t.cfg.ECN != ECNOff && s.flags&ecnSetup == ecnSetup && s.ecn == 0 {
+		bits |= cookieECN
+		t.reply.fields.Flags |= wire.TCPEce
 	}
 	// The clock may go back by 63 ms for it, but never forward: what we send
 	// next must not look older.
@@ -105,6 +110,9 @@ func (l *Listener) acceptCookie(now Time, s *segment) bool {
 		syn.options.SACKPermitted = bits&cookieSACK != 0
 		if scale := bits & cookieScaleMask; scale != cookieScaleMask {
 			syn.options.HasWindowScale, syn.options.WindowScale = true, uint8(scale)
+		}
+		if bits&cookieECN != 0 {
+			syn.flags = ecnSetup
 		}
 	}
 	c := l.child(now, &syn, iss)

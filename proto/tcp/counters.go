@@ -66,6 +66,8 @@ const (
 	RecoveriesUndone // after either, because nothing was lost
 	DuplicateSacks   // D-SACKs: the peer has received something twice
 	SackIgnored      // SACK blocks that would have torn a connection's scoreboard into too many pieces
+	CongestionMarks  // segments with text that a router has marked (RFC 3168)
+	CongestionEchoes // of the peer, that there is congestion, one a window
 	WindowProbes     // sent to a closed window
 	KeepAlives       // probes sent
 	Copied           // segments whose text was copied because their frame could not be kept
@@ -105,6 +107,7 @@ var counterNames = [numberOfCounts]string{
 	TimeWaits: "time_waits", TimeWaitGone: "time_wait_gone", TimeWaitUsed: "time_wait_used",
 	Timeouts: "timeouts", LossProbes: "loss_probes", FastRecoveries: "fast_recoveries", RecoveriesUndone: "recoveries_undone",
 	DuplicateSacks: "duplicate_sacks", SackIgnored: "sack_ignored",
+	CongestionMarks: "congestion_marks", CongestionEchoes: "congestion_echoes",
 	WindowProbes: "window_probes", KeepAlives: "keep_alives", Copied: "copied",
 	Placed: "placed", IcmpErrors: "icmp_errors", IcmpUnmatched: "icmp_unmatched", SackReceived: "sack_received", IcmpIgnored: "icmp_ignored",
 	MTUReportsAccepted: "mtu_reports_accepted", MTUReportsHeld: "mtu_reports_held", MTUReportsRefuted: "mtu_reports_refuted",

@@ -144,6 +144,9 @@
 // first transmission has arrived (RFC 3522), or D-SACKs have told of all that was sent
 // again. The window is then what it was before.
 //
+// Where routers mark packets instead of losing them, a mark does to the window what a loss
+// does (ECN, RFC 3168).
+//
 // What may be in flight is for [Congestion] to decide: CUBIC (RFC 9438), or Reno. Where
 // the round trip is longer than a millisecond, new text goes out over it, pace.go.
 //
@@ -172,7 +175,7 @@
 //	emit.go       what is sent next, and writing it
 //	rto.go        the timers of retransmission, persist and keepalive
 //	scoreboard.go what is in flight; rack.go, what of it is lost; probe.go; recovery.go; frto.go
-//	congestion.go what may be in flight; cubic.go; pace.go, not all of it at once
+//	congestion.go what may be in flight; cubic.go; ecn.go; pace.go, not all of it at once
 //	write.go      the application's side; read.go
 //	conn.go       the connection; table.go, all of them; lists.go, timers.go
 //	pool.go       memory; sendqueue.go

@@ -164,7 +164,8 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	var h header
 	h.fields.SrcPort, h.fields.DstPort = uint16(c.id.local), uint16(c.id.remote)
 	h.fields.Seq, h.fields.Ack = c.sndMax.Uint32(), c.rcvNxt.Uint32()
-	h.fields.Flags = wire.TCPAck
+	h.fields.Flags = wire.TCPAck | c.echo
+	c.ect = false
 	n := 0
 	switch c.next.action {
 	case sendReset:
@@ -269,6 +270,7 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
 		h.fields.Ack = 0
 		o.HasWindowScale, o.SACKPermitted, o.HasTimestamps = !cfg.NoWindowScale, !cfg.NoSACK, !cfg.NoTimestamps
 	}
+	h.fields.Flags |= c.synECN()
 	h.fields.Window = uint16(c.synWindow())
 	c.sndNxt = c.iss.Add(1)
 	if c.sndMax == c.iss { // Karn: the first time only
@@ -300,6 +302,9 @@ func (c *Conn) emitText(now Time, h *header, b []byte, n int, fin bool) int {
 		c.flushed = false
 	}
 	h.fields.Window = c.windowField()
+	if c.ecn && n > 0 && c.sndNxt == c.sndMax {
+		c.markNew(h)
+	}
 	c.sent(now, n, fin)
 	if fin {
 		h.fields.Flags |= wire.TCPFin

@@ -8,10 +8,10 @@ type Info struct {
 	State         State
 	Local, Remote AddrPort
 
-	Timestamps, WindowScale, SACK bool // agreed on
-	SendScale, ReceiveScale       uint8
-	SendMSS, ReceiveMSS           int
-	PathMTU                       int // of what is sent, bytes of IP packet
+	Timestamps, WindowScale, SACK, ECN bool // agreed on
+	SendScale, ReceiveScale            uint8
+	SendMSS, ReceiveMSS                int
+	PathMTU                            int // of what is sent, bytes of IP packet
 
 	RTT, RTTVar, RTO time.Duration // RTT is smoothed; 0: not measured yet
 	Backoff          int           // how often the retransmission timer has run out in a row
@@ -44,7 +44,7 @@ type Info struct {
 func (c *Conn) Info() Info {
 	i := Info{
 		State: c.state, Local: c.Local(), Remote: c.Remote(),
-		Timestamps: c.timestamps, WindowScale: c.scaling, SACK: c.sack,
+		Timestamps: c.timestamps, WindowScale: c.scaling, SACK: c.sack, ECN: c.ecn,
 		SendScale: c.sndScale, ReceiveScale: c.rcvScale, SendMSS: c.mss, ReceiveMSS: c.rcvMSS(), PathMTU: c.path.mtu,
 		RTT: c.srtt, RTTVar: c.rttvar, RTO: c.rto, Backoff: int(c.backoff),
 		SendWindow: c.sndWnd, ReceiveWindow: c.rcvAdv.From(c.rcvNxt),

@@ -85,6 +85,10 @@ func oracle(q situation, s incoming) outcome {
 		}
 		return o
 	}
+	synAck := wire.TCPSyn | wire.TCPAck
+	if s.flags&ecnSetup == ecnSetup { // RFC 3168, section 6.1.1
+		synAck |= wire.TCPEce
+	}
 	ackOf := func(o outcome, rcvNxt int) outcome { // <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>
 		o.flags, o.seq, o.ack = wire.TCPAck, q.nxt, rcvNxt
 		return o
@@ -103,7 +107,7 @@ func oracle(q situation, s incoming) outcome {
 		case ack:
 			return reset(same)
 		case syn:
-			return outcome{state: SynReceived, flags: wire.TCPSyn | wire.TCPAck, newISS: true, ack: s.seq + 1}
+			return outcome{state: SynReceived, flags: synAck, newISS: true, ack: s.seq + 1}
 		}
 		return same
 	case SynSent: // 3.10.7.3
@@ -123,7 +127,7 @@ func oracle(q situation, s incoming) outcome {
 			return same
 		}
 		if !ack {
-			return outcome{state: SynReceived, flags: wire.TCPSyn | wire.TCPAck, seq: 0, ack: s.seq + 1}
+			return outcome{state: SynReceived, flags: synAck, seq: 0, ack: s.seq + 1}
 		}
 		o := outcome{state: Established, read: s.text}
 		next := s.seq + 1 + s.text
@@ -139,7 +143,7 @@ func oracle(q situation, s incoming) outcome {
 	// the ACK that it carries (figure 7, line 6).
 	if q.state == SynReceived && syn && !rst && s.seq == 0 {
 		if !ack {
-			return outcome{state: SynReceived, flags: wire.TCPSyn | wire.TCPAck, seq: 0, ack: 1}
+			return outcome{state: SynReceived, flags: synAck, seq: 0, ack: 1}
 		}
 		if !q.passive {
 			syn, segLen, s.seq = false, segLen-1, 1

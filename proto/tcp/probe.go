@@ -112,7 +112,7 @@ func (c *Conn) probeAnswered(now Time, advanced, twice bool) {
 	case !c.tailAgain, c.tailDue, twice: // the first transmission has arrived
 	case c.sndUna.After(end):
 		// What was lost, the probe has repaired. It was a loss all the same.
-		c.congestion.Reduce(now, int(c.sndNxt.From(c.sndUna)))
+		c.reduce(now, int(c.sndNxt.From(c.sndUna)))
 	case advanced:
 		return // which of the two was it?
 	}

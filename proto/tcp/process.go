@@ -23,6 +23,7 @@ type Inbound struct {
 	Data     []byte  // the segment, all of it
 	Frame    uint64  // handle for the memory of Data
 	Memory   Memory
+	ECN      uint8 // of the IP header: the last two bits of its type of service
 }
 
 // Result is what Process leaves to its caller.
@@ -51,6 +52,7 @@ type segment struct {
 	text     []byte
 	frame    uint64
 	memory   Memory
+	ecn      uint8
 	placed   bool // the text stands in the reader's memory already
 	trimmed  bool // something lay outside the window
 	echo     bool // its timestamp is to be echoed, if its acknowledgment is good
@@ -114,7 +116,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 		return Result{}
 	}
 	s.window, s.urgent = uint32(h.Window()), h.Urgent()
-	s.frame, s.memory = in.Frame, in.Memory
+	s.frame, s.memory, s.ecn = in.Frame, in.Memory, in.ECN
 	t.readOptions(s, h)
 
 	if c == nil {

@@ -59,7 +59,7 @@ func (c *Conn) enterRecovery(now Time) {
 	c.leaveOpen(recovering)
 	c.table.counts[FastRecoveries]++
 	c.stat.recoveries++
-	c.congestion.Reduce(now, flight)
+	c.reduce(now, flight)
 	c.prrDelivered, c.prrOut = 0, 0
 	c.prrFlight = max(flight-b.sacked+b.delivered, 1)
 }
@@ -169,6 +169,7 @@ func (c *Conn) undo() {
 	c.undoable = false
 	c.table.counts[RecoveriesUndone]++
 	c.congestion.Undo()
+	c.reducing, c.cwrDue = false, false
 	c.board.find()
 	c.rack.reordered = c.rack.reordered || c.phase == recovering
 	c.endRecovery()

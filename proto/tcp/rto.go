@@ -179,8 +179,8 @@ func (c *Conn) retransmitExpired(now Time) {
 	// another sign of congestion.
 	first := c.phase <= probing
 	if first || c.repairing || c.phase == collapsed && c.backoff == 1 {
-		c.congestion.Reduce(now, int(c.sndMax.From(c.sndUna)))
 		c.leaveOpen(collapsed)
+		c.reduce(now, int(c.sndMax.From(c.sndUna)))
 	}
 	c.tryForward(first)
 	c.phase, c.recoverSeq = collapsed, c.sndNxt

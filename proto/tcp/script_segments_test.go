@@ -30,7 +30,7 @@ func (r *runner) parse(w []string) (s spec) {
 	s.win = 8000
 	for i := 2; i < len(w); i++ {
 		switch w[i] {
-		case "sackok", "badtext", "badsum":
+		case "sackok", "badtext", "badsum", "ect", "ce":
 			s.has[w[i]] = ""
 		default:
 			s.has[w[i]] = w[i+1]
@@ -100,12 +100,17 @@ func (r *runner) inject(w []string) {
 	if _, bad := s.has["badsum"]; bad {
 		b[16] ^= 0x40
 	}
+	_, r.marked = s.has["ce"]
 	r.process(b)
 }
 
 func (r *runner) process(b []byte) {
 	r.frameID++
-	res := r.tab.Process(r.now, &Inbound{Src: hostB, Dst: hostA, Data: b, Frame: r.frameID, Memory: MemoryFrame})
+	in := Inbound{Src: hostB, Dst: hostA, Data: b, Frame: r.frameID, Memory: MemoryFrame}
+	if r.marked {
+		in.ECN, r.marked = wire.ECNMarked, false
+	}
+	res := r.tab.Process(r.now, &in)
 	if res.Kept {
 		r.frames[r.frameID] = true
 	}
@@ -159,6 +164,9 @@ func (r *runner) expect(w []string) {
 	}
 	if _, ok := want.has["win"]; ok && int(s.Window()) != want.win {
 		r.fatalf("sent %s", r.describe(b))
+	}
+	if _, ect := want.has["ect"]; ect != r.ect[&b[0]] {
+		r.fatalf("may be marked: %t", !ect)
 	}
 	var o wire.TCPOptions
 	if !s.ReadOptions(&o) {

@@ -35,7 +35,7 @@ import (
 //
 // Numbers are relative: our SYN has number 0, and so has the peer's. Options of a
 // segment follow as mss 1460, ws 7, sackok, ts VAL/ECR (ours in milliseconds
-// since the script began), sack L-R,L-R. An expectation names what it cares about
+// since the script began), sack L-R,L-R; ect: it may be marked, ce: it is. An expectation names what it cares about
 // of these and of win. Text is the pattern of its place, and is checked.
 type script struct {
 	name string
@@ -67,6 +67,7 @@ type runner struct {
 	iss      uint32
 	issKnown bool
 	out      [][]byte
+	ect      map[*byte]bool // which of out may be marked, by their first bytes
 	written  int
 	gotten   int
 	events   Events
@@ -79,6 +80,7 @@ type runner struct {
 	frameID  uint64
 	lastTS   uint32 // of the last segment that was expected
 	otherISS uint32
+	marked   bool // the segment that comes next is
 	stamped  bool // the peer sends timestamps of 500
 }
 
@@ -145,6 +147,12 @@ func (r *runner) drain() {
 			continue // to the other peer
 		}
 		r.out = append(r.out, b[:n])
+		if c.ECT() {
+			if r.ect == nil {
+				r.ect = make(map[*byte]bool)
+			}
+			r.ect[&b[0]] = true
+		}
 		if len(r.out) > 10000 {
 			r.fatalf("emits for ever")
 		}

@@ -118,20 +118,23 @@ func (h *simHost) drain() {
 			h.w.t.Fatalf("host %d: ready with nothing to send in %v", h.index, c.State())
 		}
 		h.checkSegment(c, was, sndMax, b[:n])
-		h.w.send(h.index, b[:n])
+		h.w.send(h.index, b[:n], c.ECT())
 		h.tab.Postpone(c)
 	}
 }
 
-func (w *world) send(from int, b []byte) {
+func (w *world) send(from int, b []byte, ect bool) {
 	if s, err := wire.ParseTCP(b); err != nil || s.Checksum(w.hosts[from].addr, w.hosts[1-from].addr) != wire.ChecksumGood {
 		w.t.Fatalf("host %d: emitted %x: %v", from, b, err)
+	}
+	if ect && len(wire.TCP(b).Payload()) == 0 {
+		w.fatalf("host %d: %s may be marked", from, describe(b))
 	}
 	w.noteSegment("%d > %s", from, b)
 	if w.edges.note(w.hosts[from].addr, w.hosts[1-from].addr, b) {
 		w.fatalf("host %d: the window has shrunk", from)
 	}
-	if f := w.line(from).Send(time.Duration(w.now), fate.Frame{Size: len(b)}, bytes.Clone(b)); f.Lost != fate.Arrives {
+	if f := w.line(from).Send(time.Duration(w.now), fate.Frame{Size: len(b), ECT: ect}, bytes.Clone(b)); f.Lost != fate.Arrives {
 		w.note("%d > lost", from)
 		if len(wire.TCP(b).Payload()) > 0 {
 			w.lost++
@@ -184,9 +187,12 @@ func describe(b []byte) string {
 }
 
 // receive takes a packet to its host.
-func (h *simHost) receive(b []byte) {
+func (h *simHost) receive(b []byte, marked bool) {
 	h.frameID++
 	in := Inbound{Src: h.w.hosts[1-h.index].addr, Dst: h.addr, Data: b, Frame: h.frameID, Memory: h.memory}
+	if marked {
+		in.ECN = wire.ECNMarked
+	}
 	r := h.tab.Process(h.w.now, &in)
 	if r.Kept {
 		if h.memory != MemoryFrame {
@@ -202,7 +208,7 @@ func (h *simHost) receive(b []byte) {
 	if r.Reply {
 		out := make([]byte, 60)
 		n := h.tab.EmitReply(out)
-		h.w.send(h.index, out[:n])
+		h.w.send(h.index, out[:n], false)
 	}
 }
 
@@ -244,7 +250,7 @@ func (w *world) step(limit Time) bool {
 		if f := wire.TCP(b).Flags(); a.Flip < 0 && f&wire.TCPAck != 0 && f&wire.TCPRst == 0 {
 			w.heard[1-k] = true
 		}
-		w.hosts[1-k].receive(b)
+		w.hosts[1-k].receive(b, a.Mark)
 	} else {
 		for _, h := range w.hosts {
 			h.tab.Expire(w.now)

@@ -76,6 +76,7 @@ func (c *Conn) synReceived(now Time, s *segment) {
 		if c.timestamps && s.hasTimestamps && int32(s.tsVal-c.tsRecent) > 0 {
 			c.tsRecent, c.tsRecentAt = s.tsVal, now
 		}
+		c.agreeECN(s) // it may not ask any more
 		return
 	}
 	// The SYN and ACK of a peer that opened when we did (figure 7, line 6) lies
@@ -128,6 +129,9 @@ func (c *Conn) synReceived(now Time, s *segment) {
 	c.maxSndWnd = max(c.maxSndWnd, c.sndWnd)
 	c.sndWL1, c.sndWL2 = s.seq, s.ack
 	c.becomeEstablished(now)
+	if c.ecn {
+		c.noteECN(now, s)
+	}
 	c.urgent(s)
 	c.text(now, s)
 	c.fin(now, s)

@@ -204,6 +204,9 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 	if s.trimmed {
 		c.ackNow = true
 	}
+	if c.ecn {
+		c.noteECN(now, s)
+	}
 	before := c.sndUna
 	c.board.delivered = 0
 	if s.ack.After(c.sndUna) {

@@ -59,7 +59,7 @@ type scene struct {
 
 // openScene makes a scene, which others may be beside. The link is whole until a test
 // sets its rules.
-func openScene(t *testing.T, who peer, cfg netlab.Config) *scene {
+func openScene(t *testing.T, who peer, cfg netlab.Config, tcp ...unet.TCPConfig) *scene {
 	t.Helper()
 	t.Parallel()
 	cfg.Cut = true
@@ -67,7 +67,7 @@ func openScene(t *testing.T, who peer, cfg netlab.Config) *scene {
 	s.link = impair.RequireLink(t, s.Pair, impair.Config{Seed: 1, Spare: impair.ARP, Doze: true})
 	capture := wiretap.Start(t, wiretap.Config{Host: s.Middle, Interface: netlab.MiddleA, Ours: s.A, Impaired: true})
 	var stop func()
-	s.host, stop = openHost(t, s.A)
+	s.host, stop = openHost(t, s.A, tcp...)
 	t.Cleanup(func() {
 		stop()
 		capture.Verdict(t, counters(s.host), true)
@@ -83,7 +83,7 @@ func openScene(t *testing.T, who peer, cfg netlab.Config) *scene {
 }
 
 // openHost opens a host of ours on a mux, which ends with the test.
-func openHost(t *testing.T, on *netlab.Host) (_ *unet.Host, stop func()) {
+func openHost(t *testing.T, on *netlab.Host, tcp ...unet.TCPConfig) (_ *unet.Host, stop func()) {
 	t.Helper()
 	var m *mux.Mux
 	must(t, on.Do(func() (err error) {
@@ -98,7 +98,11 @@ func openHost(t *testing.T, on *netlab.Host) (_ *unet.Host, stop func()) {
 	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
 	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, mux.Terms{Trusted: true}, endpoint.Request{})
 	must(t, err)
-	host, err := unet.New(t.Context(), grant, lease, unet.Config{})
+	cfg := unet.Config{}
+	if len(tcp) > 0 {
+		cfg.TCP = tcp[0]
+	}
+	host, err := unet.New(t.Context(), grant, lease, cfg)
 	if err != nil {
 		must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}

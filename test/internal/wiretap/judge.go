@@ -45,6 +45,7 @@ type side struct {
 	mss, scale int
 	sack       bool
 	timestamps bool
+	ecn        bool
 	tsVal      uint32
 }
 
@@ -125,7 +126,7 @@ func (d *side) begin(s *segment) {
 	if d.begun && d.first == seq.New(s.seq) {
 		return // again
 	}
-	*d = side{begun: true, alone: !s.ack_, first: seq.New(s.seq), next: seq.New(s.seq), mss: 536, scale: s.scale, sack: s.sackPermitted, timestamps: s.timestamps, tsVal: s.tsVal}
+	*d = side{begun: true, alone: !s.ack_, first: seq.New(s.seq), next: seq.New(s.seq), mss: 536, scale: s.scale, sack: s.sackPermitted, timestamps: s.timestamps, tsVal: s.tsVal, ecn: s.ece && s.cwr != s.ack_}
 	if s.mss != 0 {
 		d.mss = s.mss
 	}
@@ -207,6 +208,13 @@ func (j *Judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 		case me.acks && ack.Add(me.window(s, peer)).Before(me.edge) && !s.syn:
 			foul("takes back %d bytes of the window", me.edge.From(ack.Add(me.window(s, peer))))
 		}
+	}
+	switch {
+	case s.syn && !s.ack_ && s.ece != s.cwr, s.syn && s.ack_ && (s.cwr || s.ece && !peer.ecn),
+		!s.syn && (s.ece || s.cwr || s.ect) && !(me.ecn && peer.ecn):
+		foul("ECN that was not asked for")
+	case s.ect && (s.text == 0 || first.Before(me.next)):
+		foul("it must not be marked")
 	}
 	if s.syn && s.ack_ && me.alone { // it answers a SYN that crossed ours
 		j.Crossed++

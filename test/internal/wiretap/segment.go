@@ -22,6 +22,8 @@ type segment struct {
 	mss           int // that it offers; 0: nothing
 	scale         int // that it offers; -1: nothing
 	sackPermitted bool
+	ece, cwr      bool
+	ect           bool // it may be marked, or is
 	sackBlocks    int
 	timestamps    bool
 	tsVal         uint32
@@ -96,7 +98,8 @@ func (d *decoder) decode(frame []byte, checksums bool) (s segment, ok bool) {
 	s.header, s.text = int(t.DataOffset)*4, len(t.Payload)
 	s.options(t.Options, foul)
 	s.merged = int(d.ip.Length) > d.mtu
-	if t.URG || t.ECE || t.CWR || t.NS || t.Urgent != 0 {
+	s.ece, s.cwr, s.ect = t.ECE, t.CWR, d.ip.TOS&3 != 0
+	if t.URG || t.NS || t.Urgent != 0 {
 		foul("a flag that was not asked for")
 	}
 	if int(d.ip.Length) != len(frame)-14 {

@@ -1,0 +1,302 @@
+package tcp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/fate"
+)
+
+func TestECN(t *testing.T) {
+	bare := Config{NoTimestamps: true, NoSACK: true, NoWindowScale: true}
+	on, off := bare, bare
+	on.ECN, off.ECN = ECNOn, ECNOff
+	runScripts(t, []script{
+		{name: "asked for, and agreed on", cfg: on, opts: Options{Cork: -1}, text: `
+			dial
+			> SEC 0:0
+			< SAE 0:0 ack 1 mss 1000
+			> A 1:0 ack 1
+			write 1500
+			> A 1:1000 ack 1 ect
+			> PA 1001:500 ack 1 ect`},
+		{name: "asked for, and not answered", cfg: on, text: `
+			dial
+			> SEC 0:0
+			< SA 0:0 ack 1 mss 1000
+			> A 1:0 ack 1
+			write 1000
+			> PA 1:1000 ack 1
+			< AE 1:100 ack 1001 ce
+			> A 1001:0 ack 101
+			count congestion_marks 0
+			count congestion_echoes 0`},
+		{name: "an answer that only mirrors the flags is none", cfg: on, text: `
+			dial
+			> SEC 0:0
+			< SAEC 0:0 ack 1 mss 1000
+			> A 1:0 ack 1
+			write 1000
+			> PA 1:1000 ack 1`},
+		{name: "a SYN that comes again does not ask, but its answer may come to the first", cfg: on, text: `
+			dial
+			> SEC 0:0
+			+1s
+			> S 0:0
+			< SAE 0:0 ack 1 mss 1000
+			> A 1:0 ack 1
+			write 1000
+			> PA 1:1000 ack 1
+			< A 1:100 ack 1001 ce
+			> AE 1001:0 ack 101`},
+		{name: "not asked for, agreed on", cfg: bare, text: `
+			listen
+			< SEC 0:0 mss 1000
+			> SAE 0:0 ack 1
+			< A 1:0 ack 1
+			accept
+			write 1000
+			> PA 1:1000 ack 1 ect`},
+		{name: "nor asked for by the peer", cfg: on, text: `
+			listen
+			< S 0:0 mss 1000
+			> SA 0:0 ack 1
+			< A 1:0 ack 1
+			accept
+			write 1000
+			> PA 1:1000 ack 1`},
+		{name: "a SYN with one of the flags does not ask", cfg: on, text: `
+			listen
+			< SE 0:0 mss 1000
+			> SA 0:0 ack 1`},
+		{name: "nor one that is marked", cfg: on, text: `
+			listen
+			< SEC 0:0 mss 1000 ce
+			> SA 0:0 ack 1`},
+		{name: "the peer asks no more", cfg: bare, text: `
+			listen
+			< SEC 0:0 mss 1000
+			> SAE 0:0 ack 1
+			< S 0:0 mss 1000
+			> SA 0:0 ack 1
+			< A 1:0 ack 1
+			accept
+			write 1000
+			> PA 1:1000 ack 1`},
+		{name: "off", cfg: off, text: `
+			listen
+			< SEC 0:0 mss 1000
+			> SA 0:0 ack 1
+			< A 1:0 ack 1
+			accept
+			write 1000
+			> PA 1:1000 ack 1`},
+		{name: "not offered unless it is on", cfg: bare, text: `
+			dial
+			> S 0:0`},
+		{name: "a cookie remembers it", cfg: Config{}, lopt: ListenOptions{SynQueue: 1}, text: `
+			listen
+			other S
+			< SEC 0:0 mss 1460 ts 500
+			> SAE 0:0 ack 1
+			< A 1:0 ack 1 ts 501/ECHO
+			accept
+			write 1000
+			> PA 1:1000 ack 1 ect`},
+		{name: "text that is marked is echoed until the sender has answered", cfg: bare, text: `
+			listen
+			< SEC 0:0 mss 1000
+			> SAE 0:0 ack 1
+			< A 1:0 ack 1
+			accept
+			< A 1:100 ack 1 ce
+			> AE 1:0 ack 101
+			< A 101:100 ack 1
+			> AE 1:0 ack 201
+			write 10
+			> PAE 1:10 ack 201 ect
+			< A 201:0 ack 11 ce		# not of text
+			< AC 201:100 ack 11
+			> A 11:0 ack 301
+			count congestion_marks 1
+			< AC 301:100 ack 11 ce		# it answers the last, and is the next
+			> AE 11:0 ack 401
+			< A 9001:100 ack 11 ce
+			> AE 11:0 ack 401
+			count congestion_marks 3`},
+		{name: "an echo reduces the window, once for a window of text", cfg: on, text: `
+			dial
+			> SEC 0:0
+			+10ms
+			< SAE 0:0 ack 1 win 60000 mss 1000
+			> A 1:0 ack 1
+			write 30000
+			> A 1:1000 ack 1 ect
+			> A 1001:1000 ack 1 ect
+			> A 2001:1000 ack 1 ect
+			> A 3001:1000 ack 1 ect
+			> A 4001:1000 ack 1 ect
+			> A 5001:1000 ack 1 ect
+			> A 6001:1000 ack 1 ect
+			> A 7001:1000 ack 1 ect
+			> A 8001:1000 ack 1 ect
+			> A 9001:1000 ack 1 ect
+			+10ms
+			< AE 1:0 ack 1001 win 60000
+			window 7000
+			count congestion_echoes 1
+			< AE 1:0 ack 2001 win 60000
+			< AE 1:0 ack 4001 win 60000
+			> AC 10001:1000 ack 1 ect
+			< AE 1:0 ack 10001 win 60000	# it has not seen that
+			window 7000
+			> A 11001:1000 ack 1 ect
+			> A 12001:1000 ack 1 ect
+			> A 13001:1000 ack 1 ect
+			> A 14001:1000 ack 1 ect
+			> A 15001:1000 ack 1 ect
+			> A 16001:1000 ack 1 ect
+			count congestion_echoes 1
+			+10ms
+			< AE 1:0 ack 12001 win 60000	# this is another
+			count congestion_echoes 2
+			window 4900`},
+		{name: "what is sent again is not to be marked, nor a probe, a FIN, an ACK", cfg: on, text: `
+			dial
+			> SEC 0:0
+			< SAE 0:0 ack 1 win 60000 mss 1000
+			> A 1:0 ack 1
+			write 1000
+			> PA 1:1000 ack 1 ect
+			+5ms
+			> PA 1:1000 ack 1
+			< A 1:0 ack 1001 win 0
+			write 100
+			+10ms
+			> A 1001:1 ack 1
+			< A 1:0 ack 1001 win 1000
+			> PA 1001:100 ack 1		# the probe had its first byte
+			< A 1:10 ack 1101 win 1000
+			> A 1101:0 ack 11
+			write 100
+			> PAC 1101:100 ack 11 ect	# the timeout has reduced the window
+			closewrite
+			> FA 1201:0 ack 11`},
+	})
+}
+
+// A loss after an echo of the same window is not another sign of congestion, and a
+// recovery in which there was an echo is not undone.
+func TestECNAndLoss(t *testing.T) {
+	cfg := withSack
+	cfg.ECN = ECNOn
+	ten := `
+			dial
+			> SEC 0:0
+			+10ms
+			< SAE 0:0 ack 1 win 60000 mss 1000 sackok
+			> A 1:0 ack 1
+			write 30000
+			> A 1:1000 ack 1 ect
+			> A 1001:1000 ack 1 ect
+			> A 2001:1000 ack 1 ect
+			> A 3001:1000 ack 1 ect
+			> A 4001:1000 ack 1 ect
+			> A 5001:1000 ack 1 ect
+			> A 6001:1000 ack 1 ect
+			> A 7001:1000 ack 1 ect
+			> A 8001:1000 ack 1 ect
+			> A 9001:1000 ack 1 ect
+			+10ms
+			`
+	runScripts(t, []script{
+		{name: "an echo, then a loss", cfg: cfg, text: ten + `
+			< AE 1:0 ack 1001 win 60000
+			window 7000
+			< AE 1:0 ack 1001 win 60000 sack 2001-5001
+			> A 1001:1000 ack 1
+			> AC 10001:1000 ack 1 ect
+			count fast_recoveries 1
+			+10ms
+			< AE 1:0 ack 10001 win 60000
+			window 7000
+			> A 11001:1000 ack 1 ect
+			> A 12001:1000 ack 1 ect
+			> A 13001:1000 ack 1 ect
+			> A 14001:1000 ack 1 ect
+			> A 15001:1000 ack 1 ect
+			> A 16001:1000 ack 1 ect`},
+		{name: "a loss, then an echo", cfg: cfg, text: ten + `
+			< A 1:0 ack 1 win 60000 sack 1001-4001
+			> A 1:1000 ack 1
+			count fast_recoveries 1
+			< AE 1:0 ack 10001 win 60000 sack 1-1001
+			count recoveries_undone 0
+			count congestion_echoes 0
+			window 7000
+			> AC 10001:1000 ack 1 ect
+			> A 11001:1000 ack 1 ect
+			> A 12001:1000 ack 1 ect
+			> A 13001:1000 ack 1 ect
+			> A 14001:1000 ack 1 ect
+			> A 15001:1000 ack 1 ect
+			> A 16001:1000 ack 1 ect`},
+	})
+}
+
+// Over a line whose queue marks, a stream fills the line and nothing of it is lost.
+func TestECNKeepsAQueueShort(t *testing.T) {
+	link := fate.Rule{Delay: 5 * time.Millisecond, Rate: 50e6, Queue: 120_000, MarkAbove: 30_000}
+	for _, asked := range []bool{true, false} {
+		var cfg [2]Config
+		if asked {
+			cfg[0].ECN = ECNOn
+		}
+		w := newWorld(t, 1, cfg)
+		for i := range w.hosts {
+			w.impair(i, link)
+		}
+		o := Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20}
+		l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b *Conn
+		for b == nil {
+			w.step(Never)
+			b = l.Accept()
+		}
+		const n = 20 << 20
+		buf := make([]byte, 256<<10)
+		start := w.now
+		for sent, got := 0, 0; got < n; {
+			k, err := a.Write(w.now, buf[:min(len(buf), n-sent)])
+			if err != nil {
+				w.fatalf("%v", err)
+			}
+			sent += k
+			w.step(Never)
+			k, _ = b.Read(w.now, buf)
+			got += k
+		}
+		tab, marked := w.hosts[0].tab, w.line(0).Counters().Marked
+		lost := w.line(0).Counters().Lost()
+		share := float64(n) * 8 / time.Duration(w.now-start).Seconds() / float64(link.Rate)
+		t.Logf("asked for: %t: %.2f of the line, %d lost, %d marked, %d echoes, %d sent again", asked, share, lost, marked, tab.Count(CongestionEchoes), tab.Count(BytesRetransmitted))
+		switch {
+		case a.Info().ECN != asked || b.Info().ECN != asked:
+			t.Errorf("asked for: %t, agreed on: %t and %t", asked, a.Info().ECN, b.Info().ECN)
+		case asked && (lost > 0 || marked == 0 || tab.Count(CongestionEchoes) == 0 || tab.Count(BytesRetransmitted) > 0 || share < 0.8):
+			t.Error("ECN does not do its work")
+		case !asked && (lost == 0 || marked > 0):
+			t.Error("without ECN something is lost, and nothing marked")
+		}
+		if marks := w.hosts[1].tab.Count(CongestionMarks); marks != marked {
+			t.Errorf("%d marks of %d were seen", marks, marked)
+		}
+	}
+}
