@@ -189,7 +189,10 @@ func (c *Conn) retransmitExpired(now Time) {
 	c.dupAcks = 0
 	c.complete()
 	c.board.lose(&t.spans, c.sndUna)
-	c.blackHole(now)
+	mss := c.mss
+	if c.blackHole(now); c.mss != mss {
+		c.forward = notForward // it is the path, not the time
+	}
 	c.rtxAt = c.retransmitAt(now)
 }
 

@@ -187,7 +187,9 @@ func describe(b []byte) string {
 }
 
 // receive takes a packet to its host.
-func (h *simHost) receive(b []byte, marked bool) {
+func (h *simHost) receive(b []byte) { h.receiveMarked(b, false) }
+
+func (h *simHost) receiveMarked(b []byte, marked bool) {
 	h.frameID++
 	in := Inbound{Src: h.w.hosts[1-h.index].addr, Dst: h.addr, Data: b, Frame: h.frameID, Memory: h.memory}
 	if marked {
@@ -250,7 +252,7 @@ func (w *world) step(limit Time) bool {
 		if f := wire.TCP(b).Flags(); a.Flip < 0 && f&wire.TCPAck != 0 && f&wire.TCPRst == 0 {
 			w.heard[1-k] = true
 		}
-		w.hosts[1-k].receive(b, a.Mark)
+		w.hosts[1-k].receiveMarked(b, a.Mark)
 	} else {
 		for _, h := range w.hosts {
 			h.tab.Expire(w.now)
