@@ -33,6 +33,7 @@ type recovery struct {
 	recoverSeq seq.Number // SND.NXT when it began
 	undoSeq    seq.Number // SND.UNA when it began
 	undoTS     uint32     // our timestamp when something was first sent again
+	undoByTS   bool       // that was at SND.UNA: what advances it echoes the transmission that arrived
 	unproved   int        // numbers that were sent again and that no D-SACK has told of
 
 	forward forward // see frto.go
@@ -46,7 +47,7 @@ type recovery struct {
 func (c *Conn) leaveOpen(p phase) {
 	c.phase = p
 	c.recoverSeq, c.undoSeq = c.sndNxt, c.sndUna
-	c.undoable, c.resent, c.unproved = true, false, 0
+	c.undoable, c.resent, c.undoByTS, c.unproved = true, false, false, 0
 	c.repairing = false
 	c.tailDue = false
 	c.forward = notForward
@@ -96,7 +97,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	}
 	if advanced {
 		c.dupAcks = 0
-		if c.undoable && c.resent && c.timestamps && int32(g.tsEcr-c.undoTS) < 0 {
+		if c.undoable && c.undoByTS && c.timestamps && int32(g.tsEcr-c.undoTS) < 0 {
 			c.undo() // the first transmission has arrived (RFC 3522)
 		}
 		if c.phase > probing && c.isRecovered() {
@@ -314,13 +315,14 @@ func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int
 		h.fields.Flags |= wire.TCPFin
 		length++
 	}
-	c.sentAgain(now, length, n)
+	c.sentAgain(now, start, length, n)
 	c.acked()
 	return c.putHeader(h, b, h.len+n)
 }
 
-// sentAgain notes that length numbers have been sent again, text of them bytes.
-func (c *Conn) sentAgain(now Time, length, text int) {
+// sentAgain notes that length numbers from start on have been sent again, text of them
+// bytes.
+func (c *Conn) sentAgain(now Time, start seq.Number, length, text int) {
 	t := c.table
 	t.counts[BytesRetransmitted] += uint64(text)
 	c.stat.bytesRetransmitted += uint64(text)
@@ -331,7 +333,8 @@ func (c *Conn) sentAgain(now Time, length, text int) {
 		return
 	}
 	if !c.resent {
-		c.resent, c.undoTS = true, c.timestamp(now)
+		// Behind a hole the first answer may be to what an earlier recovery has sent again.
+		c.resent, c.undoTS, c.undoByTS = true, c.timestamp(now), start == c.sndUna
 	}
 	c.unproved += length
 	c.prrOut += length

@@ -3,6 +3,8 @@ package tcp
 import (
 	"testing"
 	"time"
+
+	"github.com/unet-go/unet/internal/fate"
 )
 
 // transfer is bulk one way over a link that loses, and what came of it.
@@ -89,7 +91,7 @@ func TestLossWithoutTimeouts(t *testing.T) {
 		{"Reno", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NewCongestion: NewReno}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for seed := range uint64(8) {
+			for seed := range uint64(20) {
 				r := runTransfer(t, seed, c.cfg, c.link, n)
 				if r.timeouts > c.timeouts || r.retransmitted > (r.lost+4+r.lost/20)*1460 || r.lost > 4 && r.fast == 0 {
 					t.Errorf("seed %d: %+v", seed, r)
@@ -111,6 +113,21 @@ func TestReorderingIsNotLoss(t *testing.T) {
 			if r.timeouts > 0 || r.fast > c.fast || r.undone+1 < r.fast {
 				t.Errorf("jitter %v, seed %d: %+v", c.jitter, seed, r)
 			}
+		}
+	}
+}
+
+// TestNothingIsUndoneInVain: where segments are lost and neither late nor doubled, and
+// acknowledgments arrive, each recovery was needed, also one that begins while what the
+// one before has sent again is on its way.
+func TestNothingIsUndoneInVain(t *testing.T) {
+	for seed := range uint64(20) {
+		rule := fate.Rule{Delay: 20 * time.Millisecond, Rate: 300e6, Loss: 0.01}
+		b := newBulk(t, seed, rule, fate.Rule{Delay: rule.Delay}, 1, NewCubic)
+		b.run(5*time.Second, 1)
+		tab := b.w.hosts[0].tab
+		if tab.Count(FastRecoveries) == 0 || tab.Count(RecoveriesUndone) != 0 {
+			t.Errorf("seed %d: %d of %d recoveries were undone", seed, tab.Count(RecoveriesUndone), tab.Count(FastRecoveries))
 		}
 	}
 }
