@@ -52,7 +52,24 @@ func (q *sendQueue) lend(p *pool, data []byte) {
 // copyOut copies the next len(dst) bytes to dst, advances the cursor past them,
 // and returns their unfolded sum. They must be there.
 func (q *sendQueue) copyOut(dst []byte) (sum uint64) {
-	sum, q.cursor, q.offset = copyBlocks(dst, q.cursor, q.offset)
+	odd := false
+	for len(dst) > 0 {
+		b := q.cursor
+		src := b.data[q.offset:]
+		if len(src) > len(dst) {
+			src = src[:len(dst)]
+		}
+		if odd {
+			sum = wire.SumOdd(sum, wire.SumCopy(dst, src, 0))
+		} else {
+			sum = wire.SumCopy(dst, src, sum)
+		}
+		odd = odd != (len(src)%2 == 1)
+		dst = dst[len(src):]
+		if q.offset += len(src); q.offset == len(b.data) {
+			q.cursor, q.offset = b.next, 0
+		}
+	}
 	return sum
 }
 
@@ -64,30 +81,8 @@ func (q *sendQueue) copyAt(dst []byte, at int) (sum uint64) {
 		at -= len(b.data)
 		b = b.next
 	}
-	sum, _, _ = copyBlocks(dst, b, at)
-	return sum
-}
-
-// copyBlocks copies what begins at offset in b, and returns where it ends.
-func copyBlocks(dst []byte, b *block, offset int) (sum uint64, end *block, at int) {
-	odd := false
-	for len(dst) > 0 {
-		src := b.data[offset:]
-		if len(src) > len(dst) {
-			src = src[:len(dst)]
-		}
-		if odd {
-			sum = wire.SumOdd(sum, wire.SumCopy(dst, src, 0))
-		} else {
-			sum = wire.SumCopy(dst, src, sum)
-		}
-		odd = odd != (len(src)%2 == 1)
-		dst = dst[len(src):]
-		if offset += len(src); offset == len(b.data) {
-			b, offset = b.next, 0
-		}
-	}
-	return sum, b, offset
+	from := sendQueue{cursor: b, offset: at}
+	return from.copyOut(dst)
 }
 
 // rewind sets the cursor back to the first byte.
