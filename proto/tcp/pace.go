@@ -23,10 +23,10 @@ const (
 // pace takes in that n bytes of text have been sent, and holds what follows back if they
 // were ahead of the rate.
 func (c *Conn) pace(now Time, n int) {
-	if c.phase > probing || c.table.cfg.noPacing {
+	round, window := Time(c.srtt), Time(max(c.window, 1))
+	if round <= Time(paceCredit) || c.phase > probing || c.table.cfg.noPacing {
 		return
 	}
-	round, window := Time(c.srtt), Time(max(c.window, 1))
 	if c.congestion.SlowStart() {
 		round /= 2
 	} else {
