@@ -109,6 +109,7 @@ func TestChallengesAreNotShared(t *testing.T) {
 // that never open. It loses nothing and takes no longer. Only time that passes in the
 // network counts here; what an attack costs the processor is bounded elsewhere.
 func TestNeighbours(t *testing.T) {
+	oneGoroutine(t)
 	const limit, total = 8 << 20, 2 << 20
 	elapsed := map[bool]time.Duration{}
 	for _, attacked := range []bool{false, true} {

@@ -23,6 +23,7 @@ func (c *Conn) memoryHeld() int {
 // what the connections hold and what is borrowed, and never more than there is; in the
 // end it is nothing.
 func TestMemoryModel(t *testing.T) {
+	oneGoroutine(t)
 	seeds := uint64(12)
 	if testing.Short() {
 		seeds = 4

@@ -54,6 +54,7 @@ func talk(t *testing.T, cfg Config, o Options, link fate.Rule, rounds, n int) fu
 // an acknowledgment wait for less than that, not on long paths, not where round trips
 // vary, and not where a queue grows.
 func TestNoSpuriousTimeouts(t *testing.T) {
+	oneGoroutine(t)
 	links := []fate.Rule{
 		{Delay: 10 * time.Microsecond},
 		{Delay: 100 * time.Microsecond, Jitter: 3 * time.Millisecond},

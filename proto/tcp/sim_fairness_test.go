@@ -11,6 +11,7 @@ import (
 // has all of it. It logs how long the second takes to get 40 %, what it has then, and
 // Jain's index.
 func TestFairness(t *testing.T) {
+	oneGoroutine(t)
 	for _, c := range []struct {
 		name     string
 		rule     fate.Rule

@@ -75,6 +75,7 @@ func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) t
 // Loss in the middle of a stream is found and repaired without a timeout, and little
 // is sent again that had arrived.
 func TestLossWithoutTimeouts(t *testing.T) {
+	oneGoroutine(t)
 	const n = 2 << 20
 	for _, c := range []struct {
 		name     string
@@ -104,6 +105,7 @@ func TestLossWithoutTimeouts(t *testing.T) {
 // Reordering of less than a quarter of a round trip costs next to nothing, and what is
 // taken for loss is taken back.
 func TestReorderingIsNotLoss(t *testing.T) {
+	oneGoroutine(t)
 	for _, c := range []struct {
 		jitter time.Duration
 		fast   uint64

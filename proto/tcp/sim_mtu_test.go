@@ -123,6 +123,7 @@ func (n *narrowPath) counts() string {
 // not, and whatever else the path does: text flows, and segments become as large as the
 // path takes, or nearly.
 func TestNarrowPath(t *testing.T) {
+	oneGoroutine(t)
 	lan := linkModel{delay: 20 * time.Microsecond}
 	for _, c := range []struct {
 		name  string

@@ -24,12 +24,15 @@ var (
 // seeded are the tests that use eachSeed.
 var seeded = []string{"TestSimulation", "TestTransfers", "TestWakeUps"}
 
-// eachSeed runs f for n seeds, or for those that the flags say, until one fails.
+// eachSeed runs f for n seeds, or for those that the flags say, until one fails. There
+// is one goroutine, so the race detector only makes it slow: a tenth is enough for it.
 func eachSeed(t *testing.T, n uint64, f func(t *testing.T, seed uint64)) {
 	if *seedCount > 0 {
 		n = *seedCount
 	} else if testing.Short() {
 		n = max(n/20, 1)
+	} else if underRace {
+		n = max(n/10, 1)
 	}
 	for seed := *firstSeed; seed < *firstSeed+n && !t.Failed(); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { f(t, seed) })

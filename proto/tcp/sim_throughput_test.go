@@ -113,6 +113,7 @@ func (f *flowUnderTest) acked() int { return int(f.from.Info().BytesAcked) }
 //
 //	go test ./proto/tcp -run TestThroughput -update
 func TestThroughput(t *testing.T) {
+	oneGoroutine(t)
 	if runtime.GOARCH != "amd64" {
 		t.Skip("another processor may round CUBIC's floats otherwise")
 	}

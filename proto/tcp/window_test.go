@@ -117,6 +117,7 @@ func (l *longPath) run(t *testing.T) (w *world, conns [2]*Conn, got int) {
 // The buffers of both sides grow to what the path holds, and a transfer is as fast as
 // the path; with fixed buffers of a megabyte it is not.
 func TestBuffersGrow(t *testing.T) {
+	oneGoroutine(t)
 	for _, timestamps := range []bool{true, false} {
 		l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: 600 * time.Millisecond}
 		l.cfg.NoTimestamps = !timestamps

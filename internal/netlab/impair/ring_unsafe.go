@@ -18,8 +18,8 @@ import (
 type port struct {
 	fd   int
 	ring []byte
-	slot int // bytes
-	next int // the slot that comes next
+	slot int          // bytes
+	next atomic.Int64 // the slot that comes next; a relay that spins looks at it without a lock
 }
 
 // vnetHeader is the length of the struct virtio_net_hdr before each frame, by which
@@ -76,7 +76,7 @@ func (p *port) close() error {
 }
 
 func (p *port) header() *unix.Tpacket2Hdr {
-	return (*unix.Tpacket2Hdr)(unsafe.Pointer(&p.ring[p.next*p.slot]))
+	return (*unix.Tpacket2Hdr)(unsafe.Pointer(&p.ring[int(p.next.Load())*p.slot]))
 }
 
 // pending says whether a frame waits in the ring.
@@ -97,7 +97,7 @@ type received struct {
 // to be one.
 func (p *port) peek() (r received) {
 	h := p.header()
-	start := p.next*p.slot + int(h.Mac)
+	start := int(p.next.Load())*p.slot + int(h.Mac)
 	r.data = p.ring[start-vnetHeader : start+int(h.Snaplen)]
 	r.cut = h.Snaplen < h.Len
 	r.at = int64(h.Sec)*1e9 + int64(h.Nsec)
@@ -113,7 +113,7 @@ func (p *port) peek() (r received) {
 // release gives the slot of the frame that peek has returned back to the kernel.
 func (p *port) release() {
 	atomic.StoreUint32(&p.header().Status, unix.TP_STATUS_KERNEL)
-	p.next = (p.next + 1) % (len(p.ring) / p.slot)
+	p.next.Store((p.next.Load() + 1) % int64(len(p.ring)/p.slot))
 }
 
 // missed is how many frames found the ring full since it was asked last.

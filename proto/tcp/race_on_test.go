@@ -1,0 +1,14 @@
+//go:build race
+
+package tcp
+
+import "testing"
+
+const underRace = true
+
+// oneGoroutine skips a long test of one goroutine, in which the race detector has
+// nothing to look for.
+func oneGoroutine(t *testing.T) {
+	t.Helper()
+	t.Skip("one goroutine")
+}
