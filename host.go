@@ -50,17 +50,26 @@ type TCPConfig = stack.TCPConfig
 //
 // unetd may end and be started again: sockets go on, and find it again by
 // themselves. What needs it waits meanwhile: to open a socket on a port that is
-// not the host's yet, to give one back, and to learn the way to a new
-// destination. What ends a host is its lease, if unetd takes it back, or the
-// interface goes away: then all calls of its sockets return an
-// [endpoint.ErrLeaseClosed] that says why. Close the host and open another.
+// not the host's yet, and to learn the way to a new destination. Closing a socket does
+// not wait. A host ends with its lease, if unetd takes that back or the
+// interface goes away: then all calls of the host and its sockets return an
+// [endpoint.ErrLeaseClosed] that says why, and is a net.ErrClosed too. Close the host
+// and open another.
+//
+// Close the host before the process ends. Without it, at os.Exit, a panic or a signal,
+// what was written and not acknowledged is lost, where the kernel would still send it,
+// and unetd sends the peers of all connections a RST: they read ECONNRESET, not io.EOF.
+// If there is no unetd at that moment, a peer on a shared address gets its RST when it
+// next sends something, and one of a host with [Config.Addr] when its keepalive or its
+// user timeout gives up. The same goes for a host of [New].
 type Host struct {
-	lease endpoint.Lease
+	lease *givingLease
 	ep    *endpoint.Endpoint
+	table *endpoint.Connections // nil: connections are not published
 	stack *stack.Stack
 	addr  netip.Addr
 	whole bool
-	// Ports, unless whole: for outgoing sockets, outgoing connections, and those
+	// Ports, unless whole: for outgoing UDP sockets, outgoing connections, and those
 	// that are listened on.
 	ports, tcpPorts *ports
 	listenPorts     listenPorts
@@ -83,20 +92,35 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Addr.IsValid() {
 		req.Tags = []endpoint.Tag{endpoint.AddrTag(cfg.Addr)}
 	}
-	grant, lease, err := control.Open(ctx, cfg.Socket, req)
+	table, err := endpoint.NewConnections()
 	if err != nil {
 		return nil, err
 	}
-	h, err := New(ctx, grant, lease, cfg)
+	req.Connections = table.File()
+	grant, lease, err := control.Open(ctx, cfg.Socket, req)
 	if err != nil {
-		return nil, errors.Join(err, grant.Close(), lease.Close())
+		return nil, errors.Join(err, table.Close())
+	}
+	h, err := start(ctx, grant, lease, cfg, table)
+	if err != nil {
+		return nil, errors.Join(err, grant.Close(), lease.Close(), table.Close())
 	}
 	return h, nil
 }
 
 // New starts a host on a grant, and takes grant and lease over when it
-// succeeds. ctx bounds the claim of cfg.Addr, if the grant does not hold it yet.
+// succeeds. ctx bounds the claim of cfg.Addr, if the grant does not hold it yet. Nobody
+// else knows of the host's connections: if this process dies, their peers are not told.
 func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
+	return start(ctx, grant, lease, cfg, nil)
+}
+
+// start is New with a table to publish connections in; nil: they are not published.
+func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config, table *endpoint.Connections) (*Host, error) {
+	var records []wire.Connection
+	if table != nil {
+		records = table.Records()
+	}
 	addr, whole := grant.Identity.Addr, cfg.Addr.IsValid()
 	if whole {
 		tag := endpoint.AddrTag(cfg.Addr)
@@ -114,6 +138,12 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 	if err != nil {
 		return nil, err
 	}
+	giving := newGivingLease(lease)
+	tcpPorts := newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr.Addr(), 0)))
+	var chosen stack.TCPPorts // of a whole address the stack has all
+	if !whole {
+		chosen = tcpPorts
+	}
 	geo := ep.Geometry()
 	s, err := stack.New(stack.Config{
 		Link:             newLink(ep),
@@ -122,27 +152,30 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 		WholeAddress:     whole,
 		MTU:              int(grant.Identity.MTU),
 		PartialChecksums: grant.Identity.PartialChecksums,
+		TCPPorts:         chosen,
 		Resolver:         resolver{lease},
 		Wait:             cfg.Wait,
 		SpinBudget:       cfg.SpinBudget,
 		FrameQuota:       int(geo.FrameCount-geo.Prefilled()) / 2,
 		TCP:              cfg.TCP,
+		Connections:      records,
 	})
 	if err != nil {
 		// The grant stays the caller's, so its descriptors must survive.
 		return nil, errors.Join(err, ep.Detach())
 	}
 	h := &Host{
-		lease:   lease,
+		lease:   giving,
 		ep:      ep,
+		table:   table,
 		stack:   s,
 		addr:    addr.Addr(),
 		whole:   whole,
-		ports:   newPorts(lease, endpoint.UDPTag(netip.AddrPortFrom(addr.Addr(), 0))),
-		notices: notices{stack: s},
+		ports:   newPorts(giving, endpoint.UDPTag(netip.AddrPortFrom(addr.Addr(), 0))),
+		notices: notices{stack: s, addr: addr.Addr()},
 		closed:  make(chan struct{}),
 
-		tcpPorts:    newPorts(lease, endpoint.TCPTag(netip.AddrPortFrom(addr.Addr(), 0))),
+		tcpPorts:    tcpPorts,
 		listenPorts: newListenPorts(),
 	}
 	h.close = sync.OnceValue(h.shut)
@@ -150,16 +183,17 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 	go func() {
 		select {
 		case <-lease.Done():
-			s.Fail(lease.Err())
+			s.Fail(&leaseError{lease.Err()})
 		case <-h.closed:
 		}
 	}()
 	return h, nil
 }
 
-// Close closes the host's sockets and gives everything back. What was written to
-// connections that have been closed has up to a second to reach the peer, and
-// connections that have not get a RST. Blocked calls return net.ErrClosed. Datagrams and buffers that the application still holds
+// Close closes the host's sockets and gives everything back. Connections are closed as
+// by [TCPConn.Close]: what was written has up to a second to reach the peers, each of
+// which then gets a FIN. What they have not acknowledged by then is lost, and they get a
+// RST. Blocked calls return net.ErrClosed. Datagrams and buffers that the application still holds
 // stay readable until they are returned.
 func (h *Host) Close() error { return h.close() }
 
@@ -171,7 +205,11 @@ func (h *Host) shut() error {
 	if h.stack.Lent() > 0 {
 		closeEndpoint = h.ep.CloseLater
 	}
-	return errors.Join(err, closeEndpoint(), h.lease.Close())
+	err = errors.Join(err, closeEndpoint(), h.lease.Close())
+	if h.table != nil {
+		err = errors.Join(err, h.table.Close())
+	}
+	return err
 }
 
 // Stats are the counters of the host's endpoint, those of the kernel's side of
@@ -204,7 +242,12 @@ type resolver struct{ lease endpoint.Lease }
 func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
 	e, err := r.lease.Resolve(ctx, dst)
 	if errors.Is(err, endpoint.ErrUnreachable) { // a verdict; with any other error nobody could tell
-		err = &refusal{syscall.EHOSTUNREACH, err}
+		err = &unreachable{err}
 	}
 	return stack.Route{Source: e.Source, NextHop: e.NextHop, LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
 }
+
+// unreachable is an EHOSTUNREACH with the reason.
+type unreachable struct{ error }
+
+func (u *unreachable) Unwrap() []error { return []error{syscall.EHOSTUNREACH, u.error} }

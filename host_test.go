@@ -203,6 +203,46 @@ func TestUplinkGoesDown(t *testing.T) {
 	c.untilAnswered("up again")
 }
 
+// The machine loses the host's address, and has it again: sends fail, reads wait, and then
+// it goes on.
+func TestAddressIsLost(t *testing.T) {
+	l := openLab(t)
+	c := l.dial(t, "10.0.0.2:7000")
+	c.untilAnswered("at first")
+	c.conn.SetDeadline(time.Time{})
+	read := make(chan error, 1)
+	go func() {
+		_, err := c.conn.Read(make([]byte, 64))
+		read <- err
+	}()
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: l.A.Addr.Addr().AsSlice(), Mask: net.CIDRMask(24, 32)}}
+	l.on(t, l.A, func(link netlink.Link) error { return netlink.AddrDel(link, addr) })
+	gone := endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: l.host.Addr()}
+	l.await(t, "gone", func(n endpoint.Notice) bool { return n == gone })
+	if _, err := c.conn.Write([]byte("x")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("write while it is gone: %v", err)
+	}
+	if _, err := l.host.Dial("tcp", "10.0.0.2:7000"); !errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, endpoint.ErrTagDenied) {
+		t.Errorf("dial while it is gone: %v", err) // not for want of a port: none is claimed
+	}
+	late := make(chan endpoint.Notice, 10)
+	l.host.Watch(func(n endpoint.Notice) { late <- n })()
+	if n := <-late; n != gone {
+		t.Errorf("who comes late is told %v", n)
+	}
+	l.on(t, l.A, func(link netlink.Link) error { return netlink.AddrAdd(link, addr) })
+	l.await(t, "back", func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeAddrBack })
+	for deadline := time.Now().Add(patience); len(read) == 0; {
+		if _, err := c.conn.Write([]byte("12345678")); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) || time.Now().After(deadline) {
+			t.Fatalf("write when it is back: %v", err)
+		}
+	}
+	if err := <-read; err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("a read that has waited all the time: %v", err)
+	}
+	c.untilAnswered("back again")
+}
+
 // The uplink is deleted: nobody hangs, and everybody is told why.
 func TestUplinkGoesAway(t *testing.T) {
 	l := openLab(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync/atomic"
@@ -24,10 +25,21 @@ const patience = 20 * time.Second // until a test gives up; nothing takes that l
 type countedLease struct {
 	endpoint.Lease
 	claims atomic.Int32
+	few    atomic.Bool
+	blocks atomic.Int32 // of TCP, that are left if there are few
+}
+
+// fewBlocks lets the host have so many blocks of TCP ports more, and no single port.
+func (l *countedLease) fewBlocks(n int32) {
+	l.blocks.Store(n)
+	l.few.Store(true)
 }
 
 func (l *countedLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	l.claims.Add(1)
+	if l.few.Load() && t.Kind == endpoint.TagTCP && t.Port == 0 && (!t.Block || l.blocks.Add(-1) < 0) {
+		return t, fmt.Errorf("%w: no more than that", endpoint.ErrTagHeld)
+	}
 	return l.Lease.Claim(ctx, t)
 }
 
@@ -36,6 +48,7 @@ func (l *countedLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag,
 type lab struct {
 	*netlab.Pair
 	host   *unet.Host
+	mux    *mux.Mux
 	lease  countedLease
 	told   chan endpoint.Notice
 	uplink int // its number, on A
@@ -56,6 +69,7 @@ func openLab(t *testing.T) *lab {
 			t.Errorf("close of the mux: %v", err)
 		}
 	})
+	l.mux = m
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 	must(t, err)
 	l.lease.Lease = lease

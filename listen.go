@@ -2,20 +2,14 @@ package unet
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/stack"
 )
-
-// unclaimTimeout bounds how long closing a socket waits for its tag to be
-// given back. If unetd does not answer, that is done when it is there again.
-const unclaimTimeout = 2 * time.Second
 
 // ListenPacket is net.ListenPacket on this host, for "udp" and "udp4". An empty
 // or unspecified address is the host's; port 0 is a free one.
@@ -71,20 +65,22 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 // in so many asks unetd.
 func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPConn, error) {
 	if !remote.IsValid() || remote.Port() == 0 {
-		return nil, opError("udp", "dial", local, remote, syscall.EINVAL)
+		return nil, opError("udp", "dial", local, remote, sysError("connect", syscall.EINVAL))
 	}
 	return h.openUDP(ctx, "dial", local, remote)
 }
 
-func (h *Host) openUDP(ctx context.Context, op string, local, remote netip.AddrPort) (*UDPConn, error) {
-	fail := func(err error) (*UDPConn, error) { return nil, opError("udp", op, local, remote, err) }
-	local, err := h.local(local)
+func (h *Host) openUDP(ctx context.Context, op string, asked, remote netip.AddrPort) (*UDPConn, error) {
+	fail := func(err error) (*UDPConn, error) {
+		return nil, opError("udp", op, asked, remote, h.openError(ctx, "bind", err))
+	}
+	local, err := h.local(asked)
 	if err != nil {
 		return fail(err)
 	}
 	port, unclaim, err := h.claimPort(ctx, local, remote.IsValid())
 	if err != nil {
-		return fail(claimError(err))
+		return fail(err)
 	}
 	local = netip.AddrPortFrom(local.Addr(), port)
 	var sock *stack.UDPSocket
@@ -94,7 +90,8 @@ func (h *Host) openUDP(ctx context.Context, op string, local, remote netip.AddrP
 		sock, err = h.stack.ListenUDP(local, stack.UDPOptions{})
 	}
 	if err != nil {
-		return fail(errors.Join(err, unclaim()))
+		unclaim()
+		return fail(err)
 	}
 	return newUDPConn(sock, unclaim), nil
 }
@@ -109,17 +106,14 @@ func (h *Host) local(local netip.AddrPort) (netip.AddrPort, error) {
 	if addr != h.addr {
 		return local, syscall.EADDRNOTAVAIL
 	}
-	if err := h.lease.Err(); err != nil {
-		return local, claimError(err)
-	}
-	return local, nil
+	return local, h.lease.Err()
 }
 
 // claimPort makes a UDP port the host's until unclaim is called; 0 is a free one, for
 // an outgoing socket one of a block.
-func (h *Host) claimPort(ctx context.Context, local netip.AddrPort, outgoing bool) (port uint16, unclaim func() error, err error) {
+func (h *Host) claimPort(ctx context.Context, local netip.AddrPort, outgoing bool) (port uint16, unclaim func(), err error) {
 	if h.whole {
-		return local.Port(), func() error { return nil }, nil
+		return local.Port(), func() {}, nil
 	}
 	port = local.Port()
 	var own bool
@@ -133,37 +127,27 @@ func (h *Host) claimPort(ctx context.Context, local netip.AddrPort, outgoing boo
 		if port, err = h.ports.take(ctx); err != nil {
 			return 0, nil, err
 		}
-		own = port != 0
+		own = true
 	}
 	if own {
-		return port, func() error { return h.givePort(h.ports, port) }, nil
+		return port, func() { h.givePort(h.ports, port) }, nil
 	}
 	tag, err := h.lease.Claim(ctx, endpoint.UDPTag(local))
 	if err != nil {
 		return 0, nil, err
 	}
-	return tag.Port, func() error { return h.unclaim(tag) }, nil
+	return tag.Port, func() { h.unclaim(tag) }, nil
 }
 
 // givePort gives a port of a block back, and the block if it is not wanted any more.
-func (h *Host) givePort(p *ports, port uint16) error {
+func (h *Host) givePort(p *ports, port uint16) {
 	if block, idle := p.give(port); idle {
-		return h.unclaim(block)
+		h.unclaim(block)
 	}
-	return nil
 }
 
-// unclaim gives a tag back, and waits a while for that to have happened.
-func (h *Host) unclaim(tag endpoint.Tag) error {
-	done := make(chan error, 1)
-	go func() { done <- h.lease.Unclaim(context.Background(), tag) }() // which ends with the lease
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(unclaimTimeout):
-		return nil
-	}
-}
+// unclaim gives a tag back. It returns at once.
+func (h *Host) unclaim(tag endpoint.Tag) { h.lease.Unclaim(context.Background(), tag) }
 
 // resolve reads an address as package net does, names of hosts and ports
 // included.
@@ -194,44 +178,4 @@ func resolve(ctx context.Context, network, address string) (netip.AddrPort, erro
 		return netip.AddrPort{}, &net.AddrError{Err: "no IPv4 address", Addr: net.JoinHostPort(host, strconv.Itoa(port))}
 	}
 	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(port)), nil
-}
-
-// claimError adds to a refused claim the errno that users of package net test
-// for.
-func claimError(err error) error {
-	switch {
-	case errors.Is(err, endpoint.ErrTagHeld):
-		return &refusal{syscall.EADDRINUSE, err}
-	case errors.Is(err, endpoint.ErrTagDenied):
-		return &refusal{syscall.EACCES, err}
-	case errors.Is(err, endpoint.ErrLeaseClosed):
-		return &refusal{net.ErrClosed, err}
-	}
-	return err
-}
-
-type refusal struct{ as, err error }
-
-func (r *refusal) Error() string   { return r.err.Error() }
-func (r *refusal) Unwrap() []error { return []error{r.as, r.err} }
-
-// opError dresses an error as package net would.
-func opError(network, op string, local, remote netip.AddrPort, err error) error {
-	e := &net.OpError{Op: op, Net: network, Err: err}
-	if local.IsValid() {
-		e.Source = netAddr(network, local)
-	}
-	if remote.IsValid() {
-		e.Addr = netAddr(network, remote)
-	} else {
-		e.Source, e.Addr = nil, e.Source
-	}
-	return e
-}
-
-func netAddr(network string, a netip.AddrPort) net.Addr {
-	if network == "tcp" {
-		return net.TCPAddrFromAddrPort(a)
-	}
-	return net.UDPAddrFromAddrPort(a)
 }

@@ -13,81 +13,86 @@ import (
 // long as its listener is open or a connection that was accepted there lives: a
 // listener may come and go meanwhile.
 type listenPorts struct {
-	claiming chan struct{} // of capacity 1: one port is claimed at a time
-
 	mu   sync.Mutex
 	held map[uint16]*listenPort
 }
 
-// listenPort is one of them.
+// listenPort is one of them, or one that is being claimed.
 type listenPort struct {
-	of      *listenPorts
-	number  uint16
-	users   int
-	unclaim func() error
-	gone    chan struct{} // closed when it has been given back
+	of       *listenPorts
+	number   uint16
+	users    int
+	giveBack func()
+	claimed  chan struct{} // closed when it is the host's, or will not be
 }
 
 func newListenPorts() listenPorts {
-	return listenPorts{claiming: make(chan struct{}, 1), held: make(map[uint16]*listenPort)}
+	return listenPorts{held: make(map[uint16]*listenPort)}
 }
 
-// claimListenPort makes a TCP port the host's; 0 is a free one.
+// claimListenPort makes a TCP port the host's; 0 is a free one. It waits for no claim
+// of another port.
 func (h *Host) claimListenPort(ctx context.Context, local netip.AddrPort) (*listenPort, error) {
 	l := &h.listenPorts
+	fresh := &listenPort{of: l, number: local.Port(), users: 1, claimed: make(chan struct{})}
 	if h.whole {
-		return &listenPort{of: l, number: local.Port(), users: 1, unclaim: func() error { return nil }}, nil
+		fresh.giveBack = func() {}
+		return fresh, nil
 	}
-	select {
-	case l.claiming <- struct{}{}:
-		defer func() { <-l.claiming }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	if p, err := l.again(ctx, local.Port()); p != nil || err != nil {
-		return p, err
-	}
-	p := &listenPort{of: l, number: local.Port(), users: 1, gone: make(chan struct{})}
-	if own, free := h.tcpPorts.takeThis(p.number); own {
-		if !free {
-			return nil, syscall.EADDRINUSE
+	for {
+		l.mu.Lock()
+		p := l.held[fresh.number]
+		switch {
+		case p == nil:
+			if fresh.number != 0 {
+				l.held[fresh.number] = fresh
+			}
+			l.mu.Unlock()
+			if err := h.claimFresh(ctx, local, fresh); err != nil {
+				return nil, err
+			}
+			return fresh, nil
+		case p.giveBack != nil:
+			p.users++
+			l.mu.Unlock()
+			return p, nil
 		}
-		p.unclaim = func() error { return h.givePort(h.tcpPorts, p.number) }
-	} else {
-		tag, err := h.lease.Claim(ctx, endpoint.TCPTag(local))
-		if err != nil {
-			return nil, err
+		l.mu.Unlock()
+		select {
+		case <-p.claimed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
-		p.number = tag.Port
-		p.unclaim = func() error { return h.unclaim(tag) }
 	}
-	l.mu.Lock()
-	l.held[p.number] = p
-	l.mu.Unlock()
-	return p, nil
 }
 
-// again finds a port that the host has still. One that is about to be given back
-// is waited for.
-func (l *listenPorts) again(ctx context.Context, number uint16) (*listenPort, error) {
+// claimFresh claims a port, and tells those who wait for it.
+func (h *Host) claimFresh(ctx context.Context, local netip.AddrPort, p *listenPort) error {
+	number := p.number
+	var giveBack func()
+	var err error
+	if own, free := h.tcpPorts.takeThis(number); own {
+		if giveBack = func() { h.givePort(h.tcpPorts, number) }; !free {
+			err = syscall.EADDRINUSE
+		}
+	} else {
+		var tag endpoint.Tag
+		tag, err = h.lease.Claim(ctx, endpoint.TCPTag(local))
+		number, giveBack = tag.Port, func() { h.unclaim(tag) }
+	}
+	l := p.of
 	l.mu.Lock()
-	p := l.held[number]
-	if p == nil {
-		l.mu.Unlock()
-		return nil, nil
+	defer l.mu.Unlock()
+	defer close(p.claimed)
+	if err != nil {
+		if l.held[p.number] == p {
+			delete(l.held, p.number)
+		}
+		return err
 	}
-	if p.users > 0 {
-		p.users++
-		l.mu.Unlock()
-		return p, nil
-	}
-	l.mu.Unlock()
-	select {
-	case <-p.gone:
-		return nil, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	p.number, p.giveBack = number, giveBack
+	l.held[number] = p
+	return nil
 }
 
 // share is for one more that uses the port. ok is false if it is not the host's any
@@ -102,21 +107,15 @@ func (p *listenPort) share() (ok bool) {
 	return true
 }
 
-// leave is for one less. last says that the caller is to give the port back.
-func (p *listenPort) leave() (last bool) {
+// leave is for one less. The last gives the port back.
+func (p *listenPort) leave() {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
-	p.users--
-	return p.users == 0
-}
-
-func (p *listenPort) giveBack() error {
-	err := p.unclaim()
-	if p.gone != nil {
-		p.of.mu.Lock()
-		delete(p.of.held, p.number)
-		p.of.mu.Unlock()
-		close(p.gone)
+	if p.users--; p.users > 0 {
+		return
 	}
-	return err
+	if p.of.held[p.number] == p {
+		delete(p.of.held, p.number)
+	}
+	p.giveBack()
 }

@@ -4,26 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 
+	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/proto/tcp"
 )
 
-// blocksLease gives blocks away, one after another, and nothing else.
-type blocksLease struct {
+// portsLease gives blocks and ports away, one after another, and nothing else.
+type portsLease struct {
 	endpoint.Lease
-	mu      sync.Mutex
-	refuse  error
-	claims  int
-	held    []endpoint.Tag
-	next    uint16
-	blocked chan struct{} // if set, a claim waits for it
+	mu            sync.Mutex
+	blocks, ports error // why a block, or a single port, is refused
+	claims        int
+	held          []endpoint.Tag
+	nextBlock     uint16
+	nextPort      uint16
+	blocked       chan struct{} // if set, a claim waits for it
 }
 
-func (l *blocksLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+func (l *portsLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	if l.blocked != nil {
 		select {
 		case <-l.blocked:
@@ -34,19 +40,25 @@ func (l *blocksLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.claims++
-	if l.refuse != nil {
-		return t, l.refuse
+	switch {
+	case t.Port != 0:
+		return t, fmt.Errorf("%v is not any port", t)
+	case t.Block && l.blocks != nil:
+		return t, l.blocks
+	case t.Block:
+		t.Port = 32768 + l.nextBlock
+		l.nextBlock += endpoint.BlockPorts
+	case l.ports != nil:
+		return t, l.ports
+	default:
+		t.Port = 50000 + l.nextPort
+		l.nextPort++
 	}
-	if !t.Block || t.Port != 0 {
-		return t, fmt.Errorf("%v is not any block", t)
-	}
-	t.Port = 32768 + l.next
-	l.next += endpoint.BlockPorts
 	l.held = append(l.held, t)
 	return t, nil
 }
 
-func (l *blocksLease) Unclaim(_ context.Context, t endpoint.Tag) error {
+func (l *portsLease) Unclaim(_ context.Context, t endpoint.Tag) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.Index(l.held, t)
@@ -57,11 +69,17 @@ func (l *blocksLease) Unclaim(_ context.Context, t endpoint.Tag) error {
 	return nil
 }
 
+func (l *portsLease) count() (claims, held int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.claims, len(l.held)
+}
+
 func anyPort() endpoint.Tag { return endpoint.UDPTag(netip.MustParseAddrPort("10.0.0.1:0")) }
 
 func TestPortsOfBlocks(t *testing.T) {
 	ctx := t.Context()
-	l := &blocksLease{}
+	l := &portsLease{}
 	p := newPorts(l, anyPort())
 	used := map[uint16]bool{}
 	take := func() uint16 {
@@ -134,31 +152,83 @@ func TestPortsOfBlocks(t *testing.T) {
 	}
 }
 
+// Where no block is to be had single ports are claimed, and given back when their last
+// socket has gone. The true end is EADDRNOTAVAIL.
 func TestPortsWithoutBlocks(t *testing.T) {
 	ctx := t.Context()
 	for _, c := range []struct {
-		refuse, want error
-		claims       int // by two takes
+		blocks, ports error
+		want          error
+		claims        int // by two takes, the first of which gets a port if there are any
 	}{
-		{endpoint.ErrTagDenied, nil, 1},
-		{endpoint.ErrTagHeld, nil, 2},
-		{errors.New("busy"), nil, 2},
-		{endpoint.ErrLeaseClosed, endpoint.ErrLeaseClosed, 2},
+		{endpoint.ErrTagDenied, nil, nil, 3},
+		{endpoint.ErrTagHeld, nil, nil, 4},
+		{control.ErrBusy, nil, nil, 4},
+		{endpoint.ErrTagDenied, endpoint.ErrTagDenied, endpoint.ErrTagDenied, 4},
+		{endpoint.ErrTagHeld, endpoint.ErrTagHeld, syscall.EADDRNOTAVAIL, 4},
+		{control.ErrBusy, control.ErrBusy, syscall.EADDRNOTAVAIL, 4},
+		{endpoint.ErrLeaseClosed, nil, endpoint.ErrLeaseClosed, 2},
 	} {
-		l := &blocksLease{refuse: c.refuse}
+		l := &portsLease{blocks: c.blocks, ports: c.ports}
 		p := newPorts(l, anyPort())
 		for range 2 {
-			if port, err := p.take(ctx); port != 0 || !errors.Is(err, c.want) {
-				t.Errorf("%v: %d, %v", c.refuse, port, err)
+			port, err := p.take(ctx)
+			if !errors.Is(err, c.want) || (port != 0) != (c.want == nil) {
+				t.Errorf("%v, %v: %d, %v", c.blocks, c.ports, port, err)
+			}
+			if c.want == syscall.EADDRNOTAVAIL && (errors.Is(new(Host).openError(ctx, "bind", err), syscall.EADDRINUSE) || !errors.Is(err, c.ports)) {
+				t.Errorf("%v, %v: %v", c.blocks, c.ports, err)
 			}
 		}
 		if l.claims != c.claims {
-			t.Errorf("%v: %d claims", c.refuse, l.claims)
+			t.Errorf("%v, %v: %d claims", c.blocks, c.ports, l.claims)
+		}
+		for _, tag := range slices.Clone(l.held) {
+			if got, idle := p.give(tag.Port); got != tag || !idle {
+				t.Errorf("%v given back: %v, %v", tag, got, idle)
+			}
+		}
+		if len(p.blocks) != 0 || len(p.free) != 0 {
+			t.Errorf("%v, %v: left %v", c.blocks, c.ports, p.free)
 		}
 	}
-	// unetd is away: whoever needs a block waits as long as they like.
-	p := newPorts(&blocksLease{blocked: make(chan struct{})}, anyPort())
-	ended, cancel := context.WithCancel(ctx)
+	// What is denied now that there are ports is only their end.
+	l := &portsLease{blocks: endpoint.ErrTagDenied}
+	p := newPorts(l, anyPort())
+	if _, err := p.take(ctx); err != nil {
+		t.Fatal(err)
+	}
+	l.ports = endpoint.ErrTagDenied
+	if _, err := p.take(ctx); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("the end: %v", err)
+	}
+	// While the host has lost its address, ports are denied, too. Then there are blocks again.
+	l = &portsLease{blocks: endpoint.ErrTagDenied, ports: endpoint.ErrTagDenied}
+	p = newPorts(l, anyPort())
+	if _, err := p.take(ctx); !errors.Is(err, endpoint.ErrTagDenied) {
+		t.Errorf("without the address: %v", err)
+	}
+	l.blocks, l.ports = nil, nil
+	if _, err := p.take(ctx); err != nil || !l.held[0].Block {
+		t.Errorf("with the address again: %v, held %v", err, l.held)
+	}
+}
+
+// unetd is away: who needs a port waits until a socket is closed, as long as they like,
+// and who needs none does not wait.
+func TestPortsWhileNobodyAnswers(t *testing.T) {
+	l := &portsLease{}
+	p := newPorts(l, anyPort())
+	var ports []uint16
+	for range endpoint.BlockPorts {
+		port, err := p.take(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, port)
+	}
+	l.blocked = make(chan struct{})
+	ended, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
@@ -169,10 +239,41 @@ func TestPortsWithoutBlocks(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
+	got := make(chan uint16)
+	go func() {
+		port, err := p.take(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- port
+	}()
+	p.give(ports[5])
+	if port := <-got; port != ports[5] {
+		t.Errorf("took %d when %d was free", port, ports[5])
+	}
+	// One that is given back after a look, and before the wait.
+	_, seen := p.takeFree()
+	p.give(ports[6])
+	if err := p.more(ended, seen); err != nil {
+		t.Errorf("a port has been given back: %v", err)
+	}
+	if port, _ := p.takeFree(); port != ports[6] {
+		t.Errorf("took %d when %d was free", port, ports[6])
+	}
+	if own, free := p.takeThis(ports[7]); !own || free {
+		t.Errorf("port %d: %v, %v", ports[7], own, free)
+	}
+	close(l.blocked)
+	if port, err := p.take(t.Context()); err != nil || port < 32768+endpoint.BlockPorts {
+		t.Errorf("took %d, %v", port, err)
+	}
+	if claims, _ := l.count(); claims != 2 {
+		t.Errorf("%d claims, one of which everybody waited for", claims)
+	}
 }
 
 func TestPortsAtOnce(t *testing.T) {
-	l := &blocksLease{}
+	l := &portsLease{}
 	p := newPorts(l, anyPort())
 	const takers = 10 * endpoint.BlockPorts
 	var mu sync.Mutex
@@ -199,7 +300,7 @@ func TestPortsAtOnce(t *testing.T) {
 func TestPortsAreRandom(t *testing.T) {
 	seen := map[uint16]bool{}
 	for range 2000 {
-		port, err := newPorts(&blocksLease{}, anyPort()).take(t.Context())
+		port, err := newPorts(&portsLease{}, anyPort()).take(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,5 +308,120 @@ func TestPortsAreRandom(t *testing.T) {
 	}
 	if len(seen) != endpoint.BlockPorts {
 		t.Errorf("%d different ports", len(seen))
+	}
+}
+
+// In any order of connections that share ports, sockets that have one alone, and blocks
+// and single ports that are claimed and given back, what may be chosen is what is
+// claimed and nobody's alone; and what has been left is given back.
+func TestPortsAgainstModel(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	l := &portsLease{}
+	p := newPorts(l, anyPort())
+	var sharing, alone []uint16
+	remove := func(list *[]uint16) uint16 {
+		i := random.IntN(len(*list))
+		port := (*list)[i]
+		*list = slices.Delete(*list, i, i+1)
+		return port
+	}
+	check := func() {
+		want := map[uint16]bool{} // what may be chosen
+		for _, tag := range l.held {
+			for port := int(tag.Port); port <= int(tag.LastPort()); port++ {
+				want[uint16(port)] = true
+			}
+		}
+		for _, port := range alone {
+			if !want[port] {
+				t.Fatalf("port %d is in use and not claimed", port)
+			}
+			delete(want, port)
+		}
+		for _, port := range sharing {
+			if !want[port] {
+				t.Fatalf("port %d is shared and not claimed, or somebody's alone", port)
+			}
+		}
+		n := 0
+		for i, b := range p.free {
+			n += bits.OnesCount64(b.Ports)
+			if p.blocks[b.First].at != i {
+				t.Fatalf("block %d is not at %d", b.First, i)
+			}
+			for i := range uint16(endpoint.BlockPorts) {
+				if b.Ports>>i&1 == 1 && !want[b.First+i] {
+					t.Fatalf("port %d may be chosen", b.First+i)
+				}
+			}
+		}
+		if n != len(want) {
+			t.Fatalf("%d ports may be chosen, want %d", n, len(want))
+		}
+	}
+	unclaim := func(tag endpoint.Tag, idle bool) {
+		if idle {
+			if err := l.Unclaim(t.Context(), tag); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	any := func(from []tcp.PortBlock) uint16 {
+		for _, i := range random.Perm(len(from)) {
+			if from[i].Ports != 0 {
+				return from[i].First + uint16(bits.TrailingZeros64(from[i].Ports))
+			}
+		}
+		return 0
+	}
+	for i := range 20000 {
+		if i%4000 == 0 {
+			l.blocks = []error{nil, endpoint.ErrTagHeld}[i/4000%2]
+		}
+		grow, n := i%2000 < 1000, random.IntN(10)
+		switch {
+		case n < 6 && grow || n == 0:
+			if random.IntN(100) == 0 || len(p.free) == 0 {
+				if err := p.more(t.Context(), p.count()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if port := p.Choose(any); port != 0 {
+				sharing = append(sharing, port)
+			}
+		case n < 9 && grow || n == 1:
+			port := any(p.free)
+			if port == 0 {
+				continue
+			}
+			own, free := p.takeThis(port)
+			if !own || free == slices.Contains(sharing, port) {
+				t.Fatalf("port %d: %v, %v", port, own, free)
+			}
+			if free {
+				alone = append(alone, port)
+			}
+		case n%2 == 0 && len(alone) > 0:
+			unclaim(p.give(remove(&alone)))
+		case len(sharing) > 0:
+			// As Release, which leaves the request to others.
+			port := remove(&sharing)
+			p.mu.Lock()
+			b, _ := p.find(port)
+			b.sharing[port%endpoint.BlockPorts]--
+			tag, idle := p.left(b, port)
+			p.mu.Unlock()
+			unclaim(tag, idle)
+		}
+		check()
+	}
+	for len(sharing) > 0 {
+		p.Release(remove(&sharing))
+	}
+	for len(alone) > 0 {
+		p.give(remove(&alone))
+	}
+	if len(p.blocks) > 1 {
+		t.Errorf("%d blocks are left", len(p.blocks))
 	}
 }

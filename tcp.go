@@ -47,6 +47,14 @@ func (c *TCPConn) fail(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: sysError(op, err)}
 }
 
+// failToSet is fail for what package net sets without naming the peer.
+func (c *TCPConn) failToSet(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &net.OpError{Op: "set", Net: "tcp", Addr: c.local, Err: err}
+}
+
 // Read receives text.
 func (c *TCPConn) Read(b []byte) (int, error) {
 	n, err := c.sock.Read(b)
@@ -87,16 +95,13 @@ func (c *TCPConn) Borrow() (Text, error) {
 func (c *TCPConn) Close() error { return c.fail("close", c.sock.Close()) }
 
 // CloseRead says that nothing more will be read.
-func (c *TCPConn) CloseRead() error { return c.fail("close", shutdownError(c.sock.CloseRead())) }
+func (c *TCPConn) CloseRead() error {
+	return c.fail("close", sysError("shutdown", c.sock.CloseRead()))
+}
 
 // CloseWrite says that nothing more will be written: the peer reads io.EOF.
-func (c *TCPConn) CloseWrite() error { return c.fail("close", shutdownError(c.sock.CloseWrite())) }
-
-func shutdownError(err error) error {
-	if errno, ok := err.(syscall.Errno); ok {
-		return sysError("shutdown", errno)
-	}
-	return err
+func (c *TCPConn) CloseWrite() error {
+	return c.fail("close", sysError("shutdown", c.sock.CloseWrite()))
 }
 
 // LocalAddr is the address and port on this side, a *net.TCPAddr.
@@ -106,16 +111,16 @@ func (c *TCPConn) LocalAddr() net.Addr { return c.local }
 func (c *TCPConn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline sets the read and the write deadline.
-func (c *TCPConn) SetDeadline(t time.Time) error { return c.fail("set", c.sock.SetDeadline(t)) }
+func (c *TCPConn) SetDeadline(t time.Time) error { return c.failToSet(c.sock.SetDeadline(t)) }
 
 // SetReadDeadline sets when reads, also blocked ones, fail with
 // os.ErrDeadlineExceeded. Zero is never.
-func (c *TCPConn) SetReadDeadline(t time.Time) error { return c.fail("set", c.sock.SetReadDeadline(t)) }
+func (c *TCPConn) SetReadDeadline(t time.Time) error { return c.failToSet(c.sock.SetReadDeadline(t)) }
 
 // SetWriteDeadline sets the same for writes, which block while the send buffer is
 // full.
 func (c *TCPConn) SetWriteDeadline(t time.Time) error {
-	return c.fail("set", c.sock.SetWriteDeadline(t))
+	return c.failToSet(c.sock.SetWriteDeadline(t))
 }
 
 // SetNoDelay turns Nagle's algorithm off, as it is at first, or on.
@@ -126,7 +131,8 @@ func (c *TCPConn) SetNoDelay(noDelay bool) error { return c.fail("set", c.sock.S
 func (c *TCPConn) SetCork(d time.Duration) error { return c.fail("set", c.sock.SetCork(d)) }
 
 // SetUserTimeout changes how long what was written may stay unacknowledged before
-// the connection fails with ETIMEDOUT, as TCP_USER_TIMEOUT does in the kernel.
+// the connection fails with ETIMEDOUT, or with what an ICMP error has said meanwhile, as
+// TCP_USER_TIMEOUT does in the kernel.
 // Negative: for ever; 0: 5 minutes, as at first.
 func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	return c.fail("set", c.sock.SetUserTimeout(d))
@@ -147,11 +153,11 @@ func (c *TCPConn) SetLinger(sec int) error {
 
 // SetReadBuffer bounds what has been received and not read, in bytes. At first the bound
 // grows with what the path holds.
-func (c *TCPConn) SetReadBuffer(bytes int) error { return c.fail("set", c.sock.SetBuffers(0, bytes)) }
+func (c *TCPConn) SetReadBuffer(bytes int) error { return c.failToSet(c.sock.SetBuffers(0, bytes)) }
 
 // SetWriteBuffer bounds what has been written and not acknowledged, in bytes. At first the
 // bound grows with what may be in flight.
-func (c *TCPConn) SetWriteBuffer(bytes int) error { return c.fail("set", c.sock.SetBuffers(bytes, 0)) }
+func (c *TCPConn) SetWriteBuffer(bytes int) error { return c.failToSet(c.sock.SetBuffers(bytes, 0)) }
 
 // SetKeepAlive turns the keepalive on, as it is at first, or off.
 func (c *TCPConn) SetKeepAlive(on bool) error {

@@ -146,6 +146,7 @@ func TestTCPDialErrors(t *testing.T) {
 	}
 	// Whoever does not answer.
 	l.on(t, l.B, netlink.LinkSetARPOff)
+	l.setKnob(t, l.A, "retrans_time_ms", "60000") // or that is EHOSTUNREACH after 10 ms
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err := l.host.DialContext(short, "tcp", "10.0.0.98:80")

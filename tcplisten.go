@@ -2,14 +2,11 @@ package unet
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 )
@@ -35,119 +32,81 @@ func (h *Host) Listen(ctx context.Context, network, address string) (net.Listene
 var keepAlive = tcp.KeepAlive{Enable: true}
 
 // ListenTCP is Listen for an address in numbers.
-func (h *Host) ListenTCP(ctx context.Context, local netip.AddrPort) (*TCPListener, error) {
+func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListener, error) {
 	fail := func(err error) (*TCPListener, error) {
-		return nil, opError("tcp", "listen", local, netip.AddrPort{}, sysError("bind", err))
+		return nil, opError("tcp", "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
 	}
-	local, err := h.local(local)
+	local, err := h.local(asked)
 	if err != nil {
 		return fail(err)
 	}
 	port, err := h.claimListenPort(ctx, local)
 	if err != nil {
-		return fail(claimError(err))
+		return fail(err)
 	}
 	l := &TCPListener{port: port}
 	l.listener, err = h.stack.ListenTCP(netip.AddrPortFrom(local.Addr(), port.number), stack.TCPListenOptions{
-		TCPOptions: stack.TCPOptions{KeepAlive: keepAlive, Released: l.released},
+		TCPOptions: stack.TCPOptions{KeepAlive: keepAlive, Released: port.leave},
 	})
 	if err != nil {
-		if port.leave() {
-			err = errors.Join(err, port.giveBack())
-		}
+		port.leave()
 		return fail(err)
 	}
 	l.addr = net.TCPAddrFromAddrPort(l.listener.Addr())
 	return l, nil
 }
 
-// DialTCP opens a connection to remote. A zero local address is the host's, with
-// a free port, of which it has blocks as for UDP: see [Host.DialUDP].
-func (h *Host) DialTCP(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
-	fail := func(err error) (*TCPConn, error) {
-		return nil, opError("tcp", "dial", netip.AddrPort{}, remote, sysError("connect", dialError(ctx, err)))
+// DialTCP opens a connection to remote. A zero local address is the host's, and a zero
+// port one from which there is no connection to remote: connections to different
+// destinations share ports. If the host shares its address such ports come from blocks
+// of [endpoint.BlockPorts] that it claims as a whole, if it may, when it has none left
+// for a destination. EADDRNOTAVAIL: it gets no more.
+func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPConn, error) {
+	fail := func(call string, err error) (*TCPConn, error) {
+		return nil, opError("tcp", "dial", asked, remote, h.openError(ctx, call, err))
 	}
 	if !remote.IsValid() || remote.Port() == 0 {
-		return fail(syscall.EINVAL)
+		return fail("connect", syscall.EINVAL)
 	}
-	local, err := h.local(local)
+	local, err := h.local(asked)
 	if err != nil {
-		return fail(err)
+		return fail("bind", err)
 	}
-	for try := 0; ; try++ {
-		port, release, err := h.claimTCPPort(ctx, local)
+	options := stack.TCPOptions{KeepAlive: keepAlive}
+	if h.whole || local.Port() == 0 {
+		sock, err := h.dialFromAny(ctx, local, remote, options)
 		if err != nil {
-			return fail(claimError(err))
+			return fail("connect", err)
 		}
-		sock, err := h.stack.DialTCP(ctx, netip.AddrPortFrom(local.Addr(), port), remote, stack.TCPOptions{
-			KeepAlive: keepAlive, Released: func() { go release() }, // whose error says that the lease is over
-		})
-		if err == nil {
-			return newTCPConn(sock), nil
-		}
-		if local.Port() == 0 && errors.Is(err, syscall.EADDRINUSE) && try < maxPortTries {
-			// We have closed a connection from there to the same peer a moment
-			// ago. The port stays taken while we look for another.
-			defer release()
-			continue
-		}
-		return fail(errors.Join(err, release()))
+		return newTCPConn(sock), nil
 	}
-}
-
-// maxPortTries is how many ports a dial tries.
-const maxPortTries = 4 * endpoint.BlockPorts
-
-// claimTCPPort makes a TCP port the host's until release is called; 0 is a free
-// one.
-func (h *Host) claimTCPPort(ctx context.Context, local netip.AddrPort) (port uint16, release func() error, err error) {
-	switch {
-	case h.whole:
-		return local.Port(), func() error { return nil }, nil
-	case local.Port() == 0:
-		if port, err = h.tcpPorts.take(ctx); err != nil {
-			return 0, nil, err
-		}
-		if port != 0 {
-			return port, func() error { return h.givePort(h.tcpPorts, port) }, nil
-		}
-	}
-	p, err := h.claimListenPort(ctx, local)
+	port, err := h.claimListenPort(ctx, local)
 	if err != nil {
-		return 0, nil, err
+		return fail("bind", err)
 	}
-	return p.number, func() error {
-		if p.leave() {
-			return p.giveBack()
+	options.Released = port.leave
+	sock, err := h.stack.DialTCP(ctx, local, remote, options)
+	if err != nil {
+		port.leave()
+		return fail("connect", err)
+	}
+	return newTCPConn(sock), nil
+}
+
+// dialFromAny opens a connection from a port that the stack chooses, or from any port
+// of an address that is the host's as a whole. If the host shares its address and has a
+// connection to remote from each of its ports, it gets more of them first.
+func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o stack.TCPOptions) (*stack.TCPConn, error) {
+	for {
+		seen := h.tcpPorts.count()
+		sock, err := h.stack.DialTCP(ctx, local, remote, o)
+		if err != stack.ErrNoPort {
+			return sock, err
 		}
-		return nil
-	}, nil
-}
-
-// dialError is the error of a dial as package net has it.
-func dialError(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
-		return timeout{}
+		if err := h.tcpPorts.more(ctx, seen); err != nil {
+			return nil, err
+		}
 	}
-	return err
-}
-
-// timeout is the error of a dial whose context has run out.
-type timeout struct{}
-
-func (timeout) Error() string   { return "i/o timeout" }
-func (timeout) Timeout() bool   { return true }
-func (timeout) Temporary() bool { return true }
-func (timeout) Is(target error) bool {
-	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
-}
-
-// sysError names the system call that package net would have made.
-func sysError(call string, err error) error {
-	if errno, ok := err.(syscall.Errno); ok {
-		return os.NewSyscallError(call, errno)
-	}
-	return err
 }
 
 // TCPListener is a net.Listener in this process. Its methods may be called from
@@ -176,32 +135,21 @@ func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
 	}
 	sock, err := l.listener.Accept()
 	if err != nil {
-		if l.port.leave() {
-			err = errors.Join(err, l.port.giveBack())
-		}
+		l.port.leave()
 		return nil, l.fail("accept", err)
 	}
 	return newTCPConn(sock), nil
 }
 
-// released is called for each connection that has come to its end.
-func (l *TCPListener) released() {
-	if l.port.leave() {
-		go l.port.giveBack() // its error says that the lease is over
-	}
-}
-
 // Close stops listening. Connections that have not been accepted get a RST, and
 // those that have live on. The port is free again when these are over and blocked
-// calls of Accept have returned.
+// calls of Accept have returned; for other processes a moment later, when unetd has
+// heard of it.
 func (l *TCPListener) Close() error {
-	err := l.listener.Close()
-	if err == nil && l.port.leave() {
-		err = l.port.giveBack()
-	}
-	if err != nil {
+	if err := l.listener.Close(); err != nil {
 		return l.fail("close", err)
 	}
+	l.port.leave()
 	return nil
 }
 

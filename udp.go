@@ -3,7 +3,6 @@ package unet
 import (
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -41,7 +40,7 @@ type Datagram = stack.UDPDatagram
 // Buffer is a frame to compose a datagram in.
 type Buffer = stack.UDPBuffer
 
-func newUDPConn(sock *stack.UDPSocket, unclaim func() error) *UDPConn {
+func newUDPConn(sock *stack.UDPSocket, unclaim func()) *UDPConn {
 	c := &UDPConn{sock: sock, local: net.UDPAddrFromAddrPort(sock.LocalAddr())}
 	if r := sock.RemoteAddr(); r.IsValid() {
 		c.remote = net.UDPAddrFromAddrPort(r)
@@ -51,7 +50,7 @@ func newUDPConn(sock *stack.UDPSocket, unclaim func() error) *UDPConn {
 		err := net.ErrClosed
 		once.Do(func() {
 			if err = sock.Close(); err == nil {
-				err = unclaim()
+				unclaim()
 			}
 		})
 		return err
@@ -59,26 +58,20 @@ func newUDPConn(sock *stack.UDPSocket, unclaim func() error) *UDPConn {
 	return c
 }
 
-// fail dresses an error of the socket as package net does.
-func (c *UDPConn) fail(op string, err error) error { return c.failTo(op, c.remote, err) }
+// fail dresses an error of the socket as package net does; call is the system call
+// that it would have made.
+func (c *UDPConn) fail(op, call string, err error) error { return c.failTo(op, call, c.remote, err) }
 
 // failTo is fail for a send to an address.
-func (c *UDPConn) failTo(op string, to net.Addr, err error) error {
-	if errno, ok := err.(syscall.Errno); ok {
-		err = os.NewSyscallError(op, errno)
-	}
-	e := &net.OpError{Op: op, Net: "udp", Source: c.local, Addr: to, Err: err}
-	if to == nil {
-		e.Source, e.Addr = nil, c.local
-	}
-	return e
+func (c *UDPConn) failTo(op, call string, to net.Addr, err error) error {
+	return &net.OpError{Op: op, Net: "udp", Source: c.local, Addr: to, Err: sysError(call, err)}
 }
 
 // Read receives a datagram. What does not fit into b is lost.
 func (c *UDPConn) Read(b []byte) (int, error) {
 	n, err := c.sock.Recv(b)
 	if err != nil {
-		return 0, c.fail("read", err)
+		return 0, c.fail("read", "read", err)
 	}
 	return n, nil
 }
@@ -86,7 +79,7 @@ func (c *UDPConn) Read(b []byte) (int, error) {
 // Write sends a datagram to the address that was dialled.
 func (c *UDPConn) Write(b []byte) (int, error) {
 	if err := c.sock.Send(b); err != nil {
-		return 0, c.fail("write", err)
+		return 0, c.fail("write", "write", err)
 	}
 	return len(b), nil
 }
@@ -95,7 +88,7 @@ func (c *UDPConn) Write(b []byte) (int, error) {
 func (c *UDPConn) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 	n, from, err := c.sock.RecvFrom(b)
 	if err != nil {
-		return 0, netip.AddrPort{}, c.fail("read", err)
+		return 0, netip.AddrPort{}, c.fail("read", "recvfrom", err)
 	}
 	return n, from, nil
 }
@@ -109,7 +102,7 @@ func (c *UDPConn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	case err == syscall.EISCONN:
 		err = net.ErrWriteToConnected
 	}
-	return 0, c.failTo("write", net.UDPAddrFromAddrPort(to), err)
+	return 0, c.failTo("write", "sendto", net.UDPAddrFromAddrPort(to), err)
 }
 
 // ReadFrom is ReadFromUDPAddrPort for net.PacketConn; the address is a
@@ -126,7 +119,7 @@ func (c *UDPConn) ReadFrom(b []byte) (int, net.Addr, error) {
 func (c *UDPConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 	a, ok := addr.(*net.UDPAddr)
 	if !ok {
-		return 0, c.failTo("write", addr, syscall.EINVAL)
+		return 0, &net.OpError{Op: "write", Net: "udp", Source: c.local, Addr: addr, Err: syscall.EINVAL}
 	}
 	return c.WriteToUDPAddrPort(b, a.AddrPort())
 }
@@ -136,7 +129,7 @@ func (c *UDPConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 func (c *UDPConn) ReadBatch(msgs []Message) (int, error) {
 	n, err := c.sock.RecvBatch(msgs)
 	if err != nil {
-		return n, c.fail("read", err)
+		return n, c.fail("read", "read", err)
 	}
 	return n, nil
 }
@@ -146,7 +139,7 @@ func (c *UDPConn) ReadBatch(msgs []Message) (int, error) {
 func (c *UDPConn) WriteBatch(msgs []Message) (int, error) {
 	n, err := c.sock.SendBatch(msgs)
 	if err != nil {
-		return n, c.fail("write", err)
+		return n, c.fail("write", "write", err)
 	}
 	return n, nil
 }
@@ -156,7 +149,7 @@ func (c *UDPConn) WriteBatch(msgs []Message) (int, error) {
 func (c *UDPConn) Borrow() (Datagram, error) {
 	d, err := c.sock.Borrow()
 	if err != nil {
-		return d, c.fail("read", err)
+		return d, c.fail("read", "read", err)
 	}
 	return d, nil
 }
@@ -169,7 +162,7 @@ func (c *UDPConn) Return(d *Datagram) { c.sock.Return(d) }
 func (c *UDPConn) Reserve() (Buffer, error) {
 	b, err := c.sock.Reserve()
 	if err != nil {
-		return b, c.fail("write", err)
+		return b, c.fail("write", "write", err)
 	}
 	return b, nil
 }
@@ -179,7 +172,7 @@ func (c *UDPConn) Reserve() (Buffer, error) {
 // caller's.
 func (c *UDPConn) Commit(b *Buffer, n int, to netip.AddrPort) error {
 	if err := c.sock.Commit(b, n, to); err != nil {
-		return c.fail("write", err)
+		return c.fail("write", "write", err)
 	}
 	return nil
 }
@@ -187,11 +180,11 @@ func (c *UDPConn) Commit(b *Buffer, n int, to netip.AddrPort) error {
 // Cancel gives a reserved buffer back unsent.
 func (c *UDPConn) Cancel(b *Buffer) { c.sock.Cancel(b) }
 
-// Close ends the socket and gives its port back. Blocked calls return
-// net.ErrClosed.
+// Close ends the socket and gives its port back, which other processes may have a moment
+// later, when unetd has heard of it. Blocked calls return net.ErrClosed.
 func (c *UDPConn) Close() error {
 	if err := c.close(); err != nil {
-		return c.fail("close", err)
+		return c.fail("close", "close", err)
 	}
 	return nil
 }
@@ -215,7 +208,7 @@ func (c *UDPConn) SetWriteDeadline(t time.Time) error { return c.set(c.sock.SetW
 
 func (c *UDPConn) set(err error) error {
 	if err != nil {
-		return c.fail("set", err)
+		return &net.OpError{Op: "set", Net: "udp", Addr: c.local, Err: err}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package unet
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -12,12 +13,14 @@ import (
 // those who watch the host.
 type notices struct {
 	stack *stack.Stack
+	addr  netip.Addr // the host's
 
 	telling sync.Mutex // held around the calls of watchers, so that there is one at a time
 
 	mu       sync.Mutex
 	watchers []*watcher
 	down     bool // the link is
+	gone     bool // the address is
 }
 
 // watcher is one function that is told.
@@ -27,15 +30,23 @@ type watcher struct{ f func(endpoint.Notice) }
 func (s *notices) take(n endpoint.Notice) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
-	up := n.Kind == endpoint.NoticeLinkUp
-	if n.Kind == endpoint.NoticeRoute {
+	switch n.Kind {
+	case endpoint.NoticeRoute:
 		s.stack.Invalidate(n.Addr)
-	} else {
-		s.stack.SetLink(up)
+	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
+		s.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
+	case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
+		if n.Addr != s.addr {
+			return
+		}
+		s.stack.SetAddress(n.Kind == endpoint.NoticeAddrBack)
 	}
 	s.mu.Lock()
-	if n.Kind != endpoint.NoticeRoute {
-		s.down = !up
+	switch n.Kind {
+	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
+		s.down = n.Kind == endpoint.NoticeLinkDown
+	case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
+		s.gone = n.Kind == endpoint.NoticeAddrGone
 	}
 	watchers := s.watchers
 	s.mu.Unlock()
@@ -45,11 +56,12 @@ func (s *notices) take(n endpoint.Notice) {
 }
 
 // Watch calls f with each notice about the network around the host until stop is
-// called: routes that have changed, the link going down and coming up. The host
-// itself has heard it by then: it asks for the routes again, and its sends fail
-// with ENETDOWN while the link is down. f is called by one goroutine at a time,
+// called: routes that have changed, the link going down and coming up, the machine losing
+// the host's address and having it again. The host itself has heard it by then: it asks for
+// the routes again, and its sends fail with ENETDOWN while the link is down, and with
+// EADDRNOTAVAIL while the address is gone. f is called by one goroutine at a time,
 // possibly before Watch returns, and must neither block nor call Watch. That the
-// link is down already is told at once.
+// link is down already, or the address gone, is told at once.
 func (h *Host) Watch(f func(endpoint.Notice)) (stop func()) {
 	s := &h.notices
 	w := &watcher{f}
@@ -57,10 +69,13 @@ func (h *Host) Watch(f func(endpoint.Notice)) (stop func()) {
 	defer s.telling.Unlock()
 	s.mu.Lock()
 	s.watchers = append(s.watchers, w)
-	down := s.down
+	down, gone := s.down, s.gone
 	s.mu.Unlock()
 	if down {
 		f(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
+	}
+	if gone {
+		f(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: s.addr})
 	}
 	return func() {
 		s.mu.Lock()

@@ -7,7 +7,7 @@
 //
 //   - unet_uplink meets every frame that comes in from the wire, finds the
 //     tag that claims it and sends it to the tag's owner. What no tag claims is
-//     the kernel's, and so is everything of a VLAN.
+//     the kernel's, and so is everything of a VLAN but VLAN 0, which is a priority only.
 //   - unet_port meets every frame that an endpoint sends, at the outer end of
 //     the endpoint's port, and lets out only what carries a source tag of that
 //     endpoint, lengths that are true, and no ICMP error about packets of others.
@@ -38,7 +38,8 @@
 // three lookups at most, however many endpoints there are. An ICMP error belongs
 // to the owner of the tag in the packet it quotes, ARP and neighbour discovery for a
 // whole address to its owner. Fragments, and what stands behind IPv6 extension
-// headers, belong to a whole address or to the kernel.
+// headers, belong to a whole address or to the kernel; if they are for a port that
+// somebody holds, to nobody, for the kernel would answer in the holder's name.
 //
 // # State
 //
@@ -56,8 +57,9 @@
 //
 //	frames in at the uplink   = sum of rx_*
 //	frames sent by endpoints  = sum of tx_*
-//	rx_port + tx_local        = sum of deliver_* + what was lost on the way to ports
+//	rx_port + tx_local        = sum of deliver_* + lost_deliver_backlog + what was lost on the way to ports
 //
-// (The parts of a super-frame that was cut, rx_cut, come in at the uplink again.)
+// (The parts of a super-frame that was cut, rx_cut, come in at the uplink again. What
+// lost_uplink_backlog and lost_port_backlog count is in the sums of neither.)
 // What a driver drops after it took a frame is in that device's own statistics.
 package bpf

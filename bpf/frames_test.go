@@ -90,6 +90,13 @@ func vlan(id uint16, inner layers.EthernetType) *layers.Dot1Q {
 	return &layers.Dot1Q{VLANIdentifier: id, Type: inner}
 }
 
+// tagged puts a tag of a VLAN into a frame, with four bits of priority.
+func tagged(frame []byte, t layers.EthernetType, id uint16, priority byte) []byte {
+	tag := binary.BigEndian.AppendUint16(nil, uint16(t))
+	tag = binary.BigEndian.AppendUint16(tag, uint16(priority)<<12|id)
+	return slices.Concat(frame[:12], tag, frame[12:])
+}
+
 func arp(dstMAC, srcMAC, sender net.HardwareAddr, senderIP, target netip.Addr, op uint16) []byte {
 	return build(eth(dstMAC, srcMAC, layers.EthernetTypeARP), &layers.ARP{
 		AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: op,
@@ -168,6 +175,9 @@ func fragment4(frame []byte, offset, n int, more bool) []byte {
 	return edit16(edit16(f, atTotalLength, uint16(20+len(part))), atFragment, field)
 }
 
+// fragmentID tells the fragments of one IPv6 packet from those of another.
+var fragmentID byte = 9
+
 // fragment6 is fragment4 for IPv6, with a fragment header.
 func fragment6(frame []byte, offset, n int, more bool) []byte {
 	payload := frame[atIPv6Payload:]
@@ -177,7 +187,7 @@ func fragment6(frame []byte, offset, n int, more bool) []byte {
 		field |= 1
 	}
 	header := binary.BigEndian.AppendUint16([]byte{frame[atNextHeader], 0}, field)
-	f := append(slices.Clone(frame[:atIPv6Payload]), append(append(header, 0, 0, 0, 9), part...)...)
+	f := append(slices.Clone(frame[:atIPv6Payload]), append(append(header, 0, 0, 0, fragmentID), part...)...)
 	return edit(edit16(f, atPayloadLength, uint16(8+len(part))), atNextHeader, 44)
 }
 
@@ -186,6 +196,29 @@ func extended6(frame []byte, kind byte) []byte {
 	f := append(slices.Clone(frame[:atIPv6Payload]), frame[atNextHeader], 0, 1, 4, 0, 0, 0, 0)
 	f = append(f, frame[atIPv6Payload:]...)
 	return edit(edit16(f, atPayloadLength, uint16(len(f)-atIPv6Payload)), atNextHeader, kind)
+}
+
+// extendedBy puts n destination options headers there, of 8 bytes and 8*more.
+func extendedBy(frame []byte, n int, more byte) []byte {
+	f := slices.Clone(frame[:atIPv6Payload])
+	for i := range n {
+		next := byte(60)
+		if i == n-1 {
+			next = frame[atNextHeader]
+		}
+		option := 4 + 8*int(more) // of padding, which fills the header
+		f = append(f, next, more, 1, byte(option))
+		f = append(f, make([]byte, option)...)
+	}
+	f = append(f, frame[atIPv6Payload:]...)
+	return edit(edit16(f, atPayloadLength, uint16(len(f)-atIPv6Payload)), atNextHeader, 60)
+}
+
+// authenticated6 puts an authentication header of 24 bytes there (RFC 4302).
+func authenticated6(frame []byte) []byte {
+	f := append(slices.Clone(frame[:atIPv6Payload]), frame[atNextHeader], 4)
+	f = append(append(f, make([]byte, 22)...), frame[atIPv6Payload:]...)
+	return edit(edit16(f, atPayloadLength, uint16(len(f)-atIPv6Payload)), atNextHeader, 51)
 }
 
 // Offsets into a frame with a plain IPv4 or IPv6 header.

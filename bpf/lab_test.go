@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -57,6 +58,19 @@ type lab struct {
 
 const testMTU = 1500
 
+// partSecret is what the parts of super-frames are known by, in generic mode.
+var partSecret = [5]byte{0x0e, 1, 2, 3, 4}
+
+// partMAC is what stands for the uplink's link address in a part for an owner.
+func partMAC(ifindex int, place byte) net.HardwareAddr {
+	mac := net.HardwareAddr{partSecret[0], place, 0, 0, 0, 0}
+	binary.NativeEndian.PutUint32(mac[2:], uint32(ifindex))
+	for i := range 4 {
+		mac[2+i] ^= partSecret[1+i]
+	}
+	return mac
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -106,7 +120,7 @@ func inLab(t *testing.T, generic bool, f func(l *lab)) {
 	inLabWith(t, func(mac [6]byte, ifindex int) MuxUnetConfig {
 		c := Config(mac, ifindex, 0, testMTU, generic, false)
 		if generic {
-			c.Cutter = 1 // no frame gets there: test runs have no super-frames
+			c.CutBy(1, partSecret) // no frame gets there: test runs have no super-frames
 		}
 		return c
 	}, f)

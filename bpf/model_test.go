@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 )
 
 // A model of the mux in plain Go, written from the rules that doc.go sums up and
@@ -29,10 +30,12 @@ type book struct {
 	blocks  map[flow]who // by their first port
 	whole   map[netip.Addr]who
 	message map[uint32]who
+
+	infrastructure map[who]bool // who may send what only that of a network sends
 }
 
 func newBook(link []byte) *book {
-	return &book{[6]byte(link), testMTU, map[flow]who{}, map[flow]who{}, map[netip.Addr]who{}, map[uint32]who{}}
+	return &book{[6]byte(link), testMTU, map[flow]who{}, map[flow]who{}, map[netip.Addr]who{}, map[uint32]who{}, map[who]bool{}}
 }
 
 func (b *book) holdsPort(tcp bool, a netip.Addr, port uint16) who {
@@ -129,11 +132,43 @@ func (b *book) receives(f []byte) (who, Counter) {
 	if len(f) < 14 {
 		return nobody, rxTruncated
 	}
-	p := f[14:]
-	ours, all := bytes.Equal(f[:6], b.link[:]), bytes.Equal(f[:6], bcast)
-	switch t := be16(f, 12); {
-	case t == 0x8100 || t == 0x88a8:
+	if t := be16(f, 12); t == 0x8100 || t == 0x88a8 {
+		return b.receivesTagged(f)
+	}
+	part := f[0] == partSecret[0]
+	w, c := b.receivesWhole(f, part || bytes.Equal(f[:6], b.link[:]))
+	if w != nobody && part && !bytes.Equal(f[2:6], partMAC(int(w), 0)[2:]) {
+		return nobody, rxStalePart
+	}
+	return w, c
+}
+
+// receivesTagged is for a frame with a tag of 802.1Q: VLAN 0 is the untagged network.
+func (b *book) receivesTagged(f []byte) (who, Counter) {
+	if len(f) < 18 {
+		return nobody, rxTruncated
+	}
+	if be16(f, 14)&0xfff != 0 {
 		return nobody, rxVLAN
+	}
+	if t := be16(f, 16); t == 0x8100 || t == 0x88a8 {
+		switch {
+		case len(f) < 20:
+			return nobody, rxTruncated
+		case be16(f, 18)&0xfff != 0:
+			return nobody, rxVLAN
+		}
+		return nobody, rxTaggedTwice
+	}
+	return b.receivesWhole(slices.Concat(f[:12], f[16:]), bytes.Equal(f[:6], b.link[:]))
+}
+
+// receivesWhole is receives for what is no part of a super-frame. ours: it is for this
+// host by its link address.
+func (b *book) receivesWhole(f []byte, ours bool) (who, Counter) {
+	p := f[14:]
+	all := bytes.Equal(f[:6], bcast)
+	switch t := be16(f, 12); {
 	case t == 0x0800 && ours:
 		return b.receivesIP(p, 4)
 	case t == 0x86dd && ours:
@@ -199,7 +234,53 @@ func (b *book) receivesIP(p []byte, version int) (who, Counter) {
 	if truncated {
 		return nobody, rxTruncated
 	}
+	if h.fragment && version == 4 && h.first && (h.inner == 6 || h.inner == 17) && len(p) >= h.head+8 &&
+		b.holdsPort(h.inner == 6, h.dst, uint16(be16(p, h.head+2))) != nobody {
+		return nobody, rxFragment
+	}
+	if version == 6 {
+		return nobody, b.mayConcern(p[40:], h.protocol, h.dst, false, 0)
+	}
 	return nobody, rxPass
+}
+
+// mayConcern says what becomes of an IPv6 packet that nobody gets. rest is what stands
+// behind depth extension headers, next its kind.
+func (b *book) mayConcern(rest []byte, next byte, dst netip.Addr, fragment bool, depth int) Counter {
+	if depth == 16 {
+		return rxExtension
+	}
+	if len(rest) < 8 {
+		return rxPass
+	}
+	length := 0
+	switch next {
+	case 6, 17:
+		switch {
+		case depth == 0 || b.holdsPort(next == 6, dst, uint16(be16(rest, 2))) == nobody:
+			return rxPass
+		case fragment:
+			return rxFragment
+		}
+		return rxExtension
+	case 44:
+		if be16(rest, 2)>>3 != 0 {
+			return rxPass
+		}
+		fragment, length = true, 8
+	case 51:
+		length = 8 + 4*int(rest[1])
+	case 43:
+		if rest[3] != 0 {
+			return rxPass
+		}
+		length = 8 + 8*int(rest[1])
+	case 0, 60, 135, 139, 140, 253, 254:
+		length = 8 + 8*int(rest[1])
+	default:
+		return rxPass
+	}
+	return b.mayConcern(rest[min(length, len(rest)):], rest[0], dst, fragment, depth+1)
 }
 
 // concerns finds whom an ICMP message is about: who sent what an error quotes, or

@@ -52,6 +52,12 @@ func (b *book) sends(from who, frame []byte) (f faults) {
 	return f
 }
 
+// plainPort: not those of servers of DHCP (67, 547) and routers (RIP: 520, 521), and
+// not to clients of DHCP (68, 546).
+func plainPort(src, dst uint16) bool {
+	return src != 67 && src != 547 && src != 520 && src != 521 && dst != 68 && dst != 546
+}
+
 func (b *book) sendsIP(f *faults, from who, p []byte, version int) {
 	h, ok := takeApart(p, version)
 	if f.when(h.cutOff, txTruncated) {
@@ -75,6 +81,9 @@ func (b *book) sendsIP(f *faults, from who, p []byte, version int) {
 			f.when(true, txForgedQuote)
 		case 3, 11, 12:
 			f.sendsError(p, h, 4)
+		case 0, 8: // echo
+		default:
+			f.when(!b.infrastructure[from], txInfrastructure)
 		}
 	}
 	if version == 6 && h.first {
@@ -94,19 +103,29 @@ func (b *book) sendsIP(f *faults, from who, p []byte, version int) {
 			if t < 128 {
 				f.sendsError(p, h, 6)
 			}
+			f.when(t > 129 && !b.infrastructure[from], txInfrastructure)
 		}
 	}
+	icmp := byte(1)
+	if version == 6 {
+		icmp = 58
+	}
+	if h.inner != 17 && h.inner != 6 && h.inner != icmp && (h.first || version == 4) { // of IPv6, what a later fragment says does not count
+		f.when(!b.infrastructure[from], txInfrastructure)
+	}
 	if h.first && (h.inner == 17 || h.inner == 6) {
-		port, _, cut, lies := transport(p, h)
+		port, to, cut, lies := transport(p, h)
 		if f.when(cut, txTruncated) {
 			return
 		}
 		f.when(lies, txBadLength)
 		holder := b.holdsPort(h.inner == 6, h.src, port)
 		f.when(holder != nobody && holder != from, txForgedTag)
-		if holder == from && !h.fragment && !h.options {
+		plain := h.inner != 17 || plainPort(port, to)
+		if holder == from && !h.fragment && !h.options && (plain || b.holdsAddr(h.src) == nobody) {
 			return
 		}
+		f.when(!plain && !b.infrastructure[from], txInfrastructure)
 	}
 	f.when(b.holdsAddr(h.src) != from, txForgedAddr)
 }

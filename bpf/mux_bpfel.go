@@ -13,6 +13,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type MuxCutLine struct {
+	_    structs.HostLayout
+	Sent uint32
+	Done uint32
+	Last uint64
+}
+
 type MuxUnetAlarm struct {
 	_    structs.HostLayout
 	Kind MuxUnetAlarmKind
@@ -35,6 +42,9 @@ type MuxUnetConfig struct {
 	Netns     uint64
 	NotesVlan uint32
 	Cutter    uint32
+	PartTail  uint32
+	PartHead  uint8
+	Zero      [3]uint8
 }
 
 type MuxUnetCounter uint32
@@ -48,37 +58,47 @@ const (
 	MuxUnetCounterUNET_RX_PORT               MuxUnetCounter = 5
 	MuxUnetCounterUNET_RX_QUEUE              MuxUnetCounter = 6
 	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 7
-	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 8
-	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 9
-	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 10
-	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 11
-	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 12
-	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 13
-	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 14
-	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 15
-	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 16
-	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 17
-	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 18
-	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 19
-	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 20
-	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 21
-	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 22
-	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 23
-	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 24
-	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 25
-	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 26
-	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 27
-	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 28
-	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 29
-	MuxUnetCounterUNET_DELIVER_NO_METADATA   MuxUnetCounter = 30
-	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 31
-	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 32
-	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 33
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 34
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 35
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 36
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 37
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 38
+	MuxUnetCounterUNET_RX_TAGGED_TWICE       MuxUnetCounter = 8
+	MuxUnetCounterUNET_RX_FRAGMENT           MuxUnetCounter = 9
+	MuxUnetCounterUNET_RX_EXTENSION          MuxUnetCounter = 10
+	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 11
+	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 12
+	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 13
+	MuxUnetCounterUNET_RX_MANY_PARTS         MuxUnetCounter = 14
+	MuxUnetCounterUNET_RX_CUTTER_BUSY        MuxUnetCounter = 15
+	MuxUnetCounterUNET_RX_STALE_PART         MuxUnetCounter = 16
+	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 17
+	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 18
+	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 19
+	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 20
+	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 21
+	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 22
+	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 23
+	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 24
+	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 25
+	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 26
+	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 27
+	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 28
+	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 29
+	MuxUnetCounterUNET_TX_INFRASTRUCTURE     MuxUnetCounter = 30
+	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 31
+	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 32
+	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 33
+	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 34
+	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 35
+	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 36
+	MuxUnetCounterUNET_DELIVER_NO_METADATA   MuxUnetCounter = 37
+	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 38
+	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 39
+	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 40
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 41
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 42
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 43
+	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 44
+	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 45
+	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 46
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 47
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 48
 )
 
 type MuxUnetEndpoint struct {
@@ -89,7 +109,7 @@ type MuxUnetEndpoint struct {
 	Uid          uint32
 	Pid          uint32
 	Slot         uint32
-	Zero         uint32
+	FillSize     uint32
 }
 
 type MuxUnetOwner struct {
@@ -147,6 +167,7 @@ const (
 	MuxMapCounters           = "counters"
 	MuxMapDevices            = "devices"
 	MuxMapEndpoints          = "endpoints"
+	MuxMapLines              = "lines"
 	MuxMapLosses             = "losses"
 	MuxMapPortSockets        = "port_sockets"
 	MuxMapSockets            = "sockets"
@@ -154,6 +175,7 @@ const (
 	MuxMapTags               = "tags"
 	MuxMapTags6              = "tags6"
 	MuxMapVlanNote           = "vlan_note"
+	MuxProgUnetBacklogFull   = "unet_backlog_full"
 	MuxProgUnetCut           = "unet_cut"
 	MuxProgUnetDeliver       = "unet_deliver"
 	MuxProgUnetDeliverLinear = "unet_deliver_linear"
@@ -209,6 +231,7 @@ type MuxSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MuxProgramSpecs struct {
+	UnetBacklogFull   *ebpf.ProgramSpec `ebpf:"unet_backlog_full"`
 	UnetCut           *ebpf.ProgramSpec `ebpf:"unet_cut"`
 	UnetDeliver       *ebpf.ProgramSpec `ebpf:"unet_deliver"`
 	UnetDeliverLinear *ebpf.ProgramSpec `ebpf:"unet_deliver_linear"`
@@ -229,6 +252,7 @@ type MuxMapSpecs struct {
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	Devices     *ebpf.MapSpec `ebpf:"devices"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
+	Lines       *ebpf.MapSpec `ebpf:"lines"`
 	Losses      *ebpf.MapSpec `ebpf:"losses"`
 	PortSockets *ebpf.MapSpec `ebpf:"port_sockets"`
 	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
@@ -269,6 +293,7 @@ type MuxMaps struct {
 	Counters    *ebpf.Map `ebpf:"counters"`
 	Devices     *ebpf.Map `ebpf:"devices"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
+	Lines       *ebpf.Map `ebpf:"lines"`
 	Losses      *ebpf.Map `ebpf:"losses"`
 	PortSockets *ebpf.Map `ebpf:"port_sockets"`
 	Sockets     *ebpf.Map `ebpf:"sockets"`
@@ -284,6 +309,7 @@ func (m *MuxMaps) Close() error {
 		m.Counters,
 		m.Devices,
 		m.Endpoints,
+		m.Lines,
 		m.Losses,
 		m.PortSockets,
 		m.Sockets,
@@ -305,6 +331,7 @@ type MuxVariables struct {
 //
 // It can be passed to LoadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MuxPrograms struct {
+	UnetBacklogFull   *ebpf.Program `ebpf:"unet_backlog_full"`
 	UnetCut           *ebpf.Program `ebpf:"unet_cut"`
 	UnetDeliver       *ebpf.Program `ebpf:"unet_deliver"`
 	UnetDeliverLinear *ebpf.Program `ebpf:"unet_deliver_linear"`
@@ -319,6 +346,7 @@ type MuxPrograms struct {
 
 func (p *MuxPrograms) Close() error {
 	return _MuxClose(
+		p.UnetBacklogFull,
 		p.UnetCut,
 		p.UnetDeliver,
 		p.UnetDeliverLinear,

@@ -39,7 +39,7 @@ func testPort6(l *lab) {
 		{"TCP from the whole address, another's UDP port", mineTCP, l.b, l.uplink, txUplink},
 		{"ping from a UDP tag's address", ping(shared6), l.a, l.uplink, txForgedAddr},
 		{"ping from the whole address", ping(whole6), l.b, l.uplink, txUplink},
-		{"no next header, from the whole address", edit(mine, atNextHeader, 59), l.b, l.uplink, txUplink},
+		{"no next header, from the whole address", edit(mine, atNextHeader, 59), l.b, l.uplink, txInfrastructure},
 		{"no next header, from a UDP tag's address", edit(good, atNextHeader, 59), l.a, l.uplink, txForgedAddr},
 
 		{"IP version 4 in an IPv6 frame", edit(good, 14, 0x45), l.a, l.uplink, txBadHeader},

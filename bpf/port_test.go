@@ -10,23 +10,24 @@ import (
 
 // Counters of the port program, as the tables name them.
 const (
-	txUplink      = MuxUnetCounterUNET_TX_UPLINK
-	txLocal       = MuxUnetCounterUNET_TX_LOCAL
-	txTruncated   = MuxUnetCounterUNET_TX_TRUNCATED
-	txBadLength   = MuxUnetCounterUNET_TX_BAD_LENGTH
-	txBadHeader   = MuxUnetCounterUNET_TX_BAD_HEADER
-	txOversize    = MuxUnetCounterUNET_TX_OVERSIZE
-	txBadType     = MuxUnetCounterUNET_TX_BAD_ETHERTYPE
-	txForgedLink  = MuxUnetCounterUNET_TX_FORGED_LINK
-	txForgedAddr  = MuxUnetCounterUNET_TX_FORGED_ADDR
-	txForgedTag   = MuxUnetCounterUNET_TX_FORGED_TAG
-	txForgedARP   = MuxUnetCounterUNET_TX_FORGED_ARP
-	txForgedND    = MuxUnetCounterUNET_TX_FORGED_ND
-	txForgedQuote = MuxUnetCounterUNET_TX_FORGED_QUOTE
-	txNoOwner     = MuxUnetCounterUNET_TX_NO_OWNER
-	txToQueue     = MuxUnetCounterUNET_TX_TO_QUEUE
-	txPortGone    = MuxUnetCounterUNET_TX_PORT_GONE
-	txUplinkGone  = MuxUnetCounterUNET_TX_UPLINK_GONE
+	txUplink         = MuxUnetCounterUNET_TX_UPLINK
+	txLocal          = MuxUnetCounterUNET_TX_LOCAL
+	txTruncated      = MuxUnetCounterUNET_TX_TRUNCATED
+	txBadLength      = MuxUnetCounterUNET_TX_BAD_LENGTH
+	txBadHeader      = MuxUnetCounterUNET_TX_BAD_HEADER
+	txOversize       = MuxUnetCounterUNET_TX_OVERSIZE
+	txBadType        = MuxUnetCounterUNET_TX_BAD_ETHERTYPE
+	txForgedLink     = MuxUnetCounterUNET_TX_FORGED_LINK
+	txForgedAddr     = MuxUnetCounterUNET_TX_FORGED_ADDR
+	txForgedTag      = MuxUnetCounterUNET_TX_FORGED_TAG
+	txForgedARP      = MuxUnetCounterUNET_TX_FORGED_ARP
+	txForgedND       = MuxUnetCounterUNET_TX_FORGED_ND
+	txForgedQuote    = MuxUnetCounterUNET_TX_FORGED_QUOTE
+	txInfrastructure = MuxUnetCounterUNET_TX_INFRASTRUCTURE
+	txNoOwner        = MuxUnetCounterUNET_TX_NO_OWNER
+	txToQueue        = MuxUnetCounterUNET_TX_TO_QUEUE
+	txPortGone       = MuxUnetCounterUNET_TX_PORT_GONE
+	txUplinkGone     = MuxUnetCounterUNET_TX_UPLINK_GONE
 )
 
 func TestPort(t *testing.T) {
@@ -43,6 +44,7 @@ func TestPort(t *testing.T) {
 		testPortErrors(l)
 		testPortErrors6(l)
 		testPortLocal6(l)
+		testPortInfrastructure(l)
 		l.wantAll(txUplink, txUplinkGone)
 		testPortBuffers(l)
 	})

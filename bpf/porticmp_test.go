@@ -22,7 +22,7 @@ func testPortErrors(l *lab) {
 		{"echo request", says(8, nil), l.b, l.uplink, txUplink},
 		{"echo reply", says(0, nil), l.b, l.uplink, txUplink},
 		{"echo request that could be a quotation of others", says(8, sentTo(peer)), l.b, l.uplink, txUplink},
-		{"timestamp", says(13, make([]byte, 12)), l.b, l.uplink, txUplink},
+		{"timestamp", says(13, make([]byte, 12)), l.b, l.uplink, txInfrastructure},
 		{"echo request in a fragment", fragment4(says(8, toMe), 0, 8, true), l.b, l.uplink, txUplink},
 		{"header cut off", edit16(says(8, nil)[:41], atTotalLength, 27), l.b, l.uplink, txTruncated},
 		{"header behind the packet's end", edit16(says(8, nil), atTotalLength, 27), l.b, l.uplink, txBadLength},

@@ -23,11 +23,19 @@ func random() *rand.Rand { return rand.New(rand.NewPCG(1995, 12)) }
 // them into a book.
 func (l *lab) crowd() *book {
 	b := newBook(l.mac)
+	b.infrastructure[who(l.a)] = true
+	owner := func(w int) Owner {
+		o := l.port(w)
+		if b.infrastructure[who(w)] {
+			o.Queue = Infrastructure
+		}
+		return o
+	}
 	addr := func(a netip.Addr, kind TagKind, port uint16, w int) {
 		if a.Is4() {
-			l.claim(Key(kind, a.As4(), port), l.port(w))
+			l.claim(Key(kind, a.As4(), port), owner(w))
 		} else {
-			l.claim6(Key6(kind, a.As16(), port), l.port(w))
+			l.claim6(Key6(kind, a.As16(), port), owner(w))
 		}
 		at := netip.AddrPortFrom(a, port)
 		switch kind {
@@ -54,7 +62,7 @@ func (l *lab) crowd() *book {
 		addr(own.whole2, TagAddr, 0, l.a)
 	}
 	for tag, w := range map[uint32]int{7: l.a, 8: l.b} {
-		l.claim(MessageKey(tag), l.port(w))
+		l.claim(MessageKey(tag), owner(w))
 		b.message[tag] = who(w)
 	}
 	return b
@@ -72,8 +80,12 @@ func (l *lab) frame(r *rand.Rand) []byte {
 		}
 		return pick(r, shared, whole, netip.MustParseAddr("10.0.0.78"), peer)
 	}
-	port := func() uint16 { return pick[uint16](r, 7000, 128, 130, 191, 192, 9, 53) }
-	mac := func() net.HardwareAddr { return pick(r, l.mac, l.mac, l.mac, l.mac, peerMAC, bcast) }
+	port := func() uint16 {
+		return pick[uint16](r, 7000, 128, 130, 191, 192, 9, 53, pick[uint16](r, 67, 68, 520, 521, 546, 547))
+	}
+	mac := func() net.HardwareAddr {
+		return pick(r, l.mac, l.mac, l.mac, l.mac, l.mac, l.mac, peerMAC, bcast, partMAC(l.a, 0), partMAC(l.b, 7))
+	}
 	src := l.mac
 	if r.IntN(16) == 0 {
 		src = peerMAC
@@ -100,9 +112,9 @@ func (l *lab) frame(r *rand.Rand) []byte {
 		return ip(mac(), from, to)
 	case 4: // an error about a packet of one of ours, perhaps
 		quoted := ip(peerMAC, pick(r, to, to, addr()), pick(r, from, from, addr()))[atIP:]
-		t := pick[uint8](r, 3, 11, 12, 8, 3, 11, 12, 8, 4, 5, 9, 10)
+		t := pick[uint8](r, 3, 11, 12, 8, 3, 11, 12, 8, 4, 5, 9, 10, 0, 13, 17)
 		if six {
-			t = pick[uint8](r, 1, 2, 3, 4, 128, 1, 2, 3, 4, 128, 0, 100, 127)
+			t = pick[uint8](r, 1, 2, 3, 4, 128, 1, 2, 3, 4, 128, 0, 100, 127, 129, 130, 143)
 		}
 		f := quote(mac(), src, from, to, t, quoted[:min(len(quoted), pick(r, 19, 20, 27, 28, 39, 40, 47, 48, 200))])
 		switch {
@@ -120,15 +132,30 @@ func (l *lab) frame(r *rand.Rand) []byte {
 	case 7:
 		return message(mac(), src, byte(6+r.IntN(4)), byte(6+r.IntN(4)), pick(r, len(payload), len(payload), len(payload)+r.IntN(60)), len(payload))
 	case 8:
-		return build(eth(mac(), src, pick(r, layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ)), vlan(uint16(r.IntN(2)), layers.EthernetTypeIPv4),
-			gopacket.Payload(ip(mac(), from, to)[atIP:]))
+		f := ip(mac(), from, to)
+		for range pick(r, 1, 1, 1, 2) {
+			f = tagged(f, pick(r, layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ), pick[uint16](r, 0, 0, 0, 100), byte(r.IntN(16)))
+		}
+		return f
 	}
 	if six {
 		f := ip(mac(), from, to)
-		return extended6(f, pick[byte](r, 0, 43, 44, 51, 60, 135))
+		for range 1 + r.IntN(3) {
+			f = extended6(f, pick[byte](r, 0, 43, 44, 51, 60, 135))
+			if r.IntN(4) == 0 {
+				f = fragment6(f, pick(r, 0, 0, 8), pick(r, 8, 24, 200), r.IntN(2) == 0)
+			}
+			if r.IntN(2) == 0 && f[atNextHeader] == 43 {
+				f[atIPv6Payload+3] = 0 // segments left
+			}
+		}
+		return f
 	}
 	opts := ip4(from, to, layers.IPProtocolUDP)
 	opts.Options = []layers.IPv4Option{{OptionType: 131, OptionLength: 7, OptionData: []byte{4, 10, 0, 0, 9}}, {OptionType: 0}}
+	if r.IntN(2) == 0 {
+		opts.Protocol = pick(r, layers.IPProtocolIGMP, layers.IPProtocolVRRP, layers.IPProtocolOSPF, layers.IPProtocolGRE)
+	}
 	return build(eth(mac(), src, layers.EthernetTypeIPv4), opts, udp(port(), port()), gopacket.Payload(payload))
 }
 
@@ -200,7 +227,7 @@ func TestUplinkAgainstModel(t *testing.T) {
 				return
 			}
 		}
-		for _, c := range []Counter{rxPass, rxTruncated, rxVLAN, rxPort, rxBadLength} {
+		for _, c := range []Counter{rxPass, rxTruncated, rxVLAN, rxPort, rxBadLength, rxStalePart, rxFragment, rxExtension, rxTaggedTwice} {
 			l.wantAll(c, c)
 		}
 	})
@@ -231,14 +258,15 @@ func TestPortAgainstModel(t *testing.T) {
 		}
 		l.wantAll(txTruncated, txBadHeader)
 		l.wantAll(txBadType, txForgedQuote)
+		l.wantAll(txInfrastructure, txInfrastructure)
 	})
 }
 
 // wantSentOn checks where a frame goes that may go.
 func (l *lab) wantSentOn(name string, b *book, f []byte, from int) {
 	l.t.Helper()
-	owner, _ := b.receives(f)
 	ours := net.HardwareAddr(f[:6]).String() == l.mac.String()
+	owner, _ := b.receivesWhole(f, ours)
 	switch {
 	case ours && owner == nobody:
 		l.reach(l.uplink, l.a, l.b)

@@ -25,8 +25,31 @@ const (
 	TagMessage  = MuxUnetTagKindUNET_TAG_MESSAGE
 )
 
+// suspended is a bit in the port of a tag's owner. No interface has such a number: the
+// kernel counts them from 1 to 2^31-1. So for the programs the owner of a suspended tag
+// is a port that is not there. unet_uplink passes its frames to the kernel
+// (rx_pass_port_gone), and unet_port drops them as forged (tx_forged_tag).
+const suspended = 1 << 31
+
+// WithEffect is o as the owner of a tag that is in effect, or of one that is not:
+// the endpoint keeps the tag, and neither receives nor sends under it.
+func (o MuxUnetOwner) WithEffect(effective bool) MuxUnetOwner {
+	o.Port &^= suspended
+	if !effective {
+		o.Port |= suspended
+	}
+	return o
+}
+
+// Suspended reports whether o is the owner of a tag that is not in effect.
+func (o MuxUnetOwner) Suspended() bool { return o.Port&suspended != 0 }
+
 // AlarmFill is the kind of an Alarm: a fill ring is not what a frame may be put into.
 const AlarmFill = MuxUnetAlarmKindUNET_ALARM_FILL
+
+// Infrastructure, as the Queue of a port's Owner, lets it send what only the
+// infrastructure of a network sends: see check.h.
+const Infrastructure = 1 // UNET_INFRASTRUCTURE
 
 // Sizes of the tables.
 const (
@@ -105,6 +128,19 @@ func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, gener
 		c.NotesVlan = 1
 	}
 	return c
+}
+
+// CutBy tells the programs of the device that cuts super-frames. secret is random, and
+// has nothing to do with addresses that are in use.
+func (c *MuxUnetConfig) CutBy(ifindex int, secret [5]byte) {
+	c.Cutter = uint32(ifindex)
+	c.PartHead = secret[0]&^3 | 2 // locally administered, unicast
+	var own [4]byte
+	binary.NativeEndian.PutUint32(own[:], c.LinkHead)
+	if c.PartHead == own[0] {
+		c.PartHead ^= 4
+	}
+	c.PartTail = binary.NativeEndian.Uint32(secret[1:])
 }
 
 const ethernetHeaderLen = 14

@@ -10,16 +10,19 @@ import (
 
 // Counters of the uplink program, as the tables name them.
 const (
-	rxPass       = MuxUnetCounterUNET_RX_PASS
-	rxTruncated  = MuxUnetCounterUNET_RX_PASS_TRUNCATED
-	rxVLAN       = MuxUnetCounterUNET_RX_PASS_VLAN
-	rxPortGone   = MuxUnetCounterUNET_RX_PASS_PORT_GONE
-	rxOtherQueue = MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE
-	rxPort       = MuxUnetCounterUNET_RX_PORT
-	rxQueue      = MuxUnetCounterUNET_RX_QUEUE
-	rxBadLength  = MuxUnetCounterUNET_RX_BAD_LENGTH
-	rxQueueGone  = MuxUnetCounterUNET_RX_QUEUE_GONE
-	rxNoMetadata = MuxUnetCounterUNET_RX_NO_METADATA
+	rxPass        = MuxUnetCounterUNET_RX_PASS
+	rxTruncated   = MuxUnetCounterUNET_RX_PASS_TRUNCATED
+	rxVLAN        = MuxUnetCounterUNET_RX_PASS_VLAN
+	rxPortGone    = MuxUnetCounterUNET_RX_PASS_PORT_GONE
+	rxOtherQueue  = MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE
+	rxPort        = MuxUnetCounterUNET_RX_PORT
+	rxQueue       = MuxUnetCounterUNET_RX_QUEUE
+	rxTaggedTwice = MuxUnetCounterUNET_RX_TAGGED_TWICE
+	rxFragment    = MuxUnetCounterUNET_RX_FRAGMENT
+	rxExtension   = MuxUnetCounterUNET_RX_EXTENSION
+	rxBadLength   = MuxUnetCounterUNET_RX_BAD_LENGTH
+	rxQueueGone   = MuxUnetCounterUNET_RX_QUEUE_GONE
+	rxNoMetadata  = MuxUnetCounterUNET_RX_NO_METADATA
 )
 
 func TestUplink(t *testing.T) {
@@ -80,9 +83,15 @@ func testUplink(l *lab) {
 		{"whole address, ping", quote(l.mac, peerMAC, peer, whole, 8, nil), l.b, rxPort},
 		{"whole address, a protocol without ports", edit(to(whole, 9), atProtocol, 47), l.b, rxPort},
 		{"ping of the shared address", quote(l.mac, peerMAC, peer, shared, 8, nil), l.a, rxPass},
-		{"first fragment, UDP hit", edit(hit, atFragment, 0x20), l.a, rxPass},
+		{"first fragment, UDP hit", edit(hit, atFragment, 0x20), l.a, rxFragment},
 		{"later fragment, UDP hit", edit(hit, atFragment+1, 1), l.a, rxPass},
-		{"first fragment, TCP hit", edit(tcpHit, atFragment, 0x20), l.b, rxPass},
+		{"first fragment, TCP hit", edit(tcpHit, atFragment, 0x20), l.b, rxFragment},
+		{"first fragment of 8 bytes, TCP hit", fragment4(tcpHit, 0, 8, true), l.b, rxFragment},
+		{"first fragment of 7 bytes, TCP hit", fragment4(tcpHit, 0, 7, true), l.b, rxPass},
+		{"first fragment, port of a block", fragment4(to(shared, 7099), 0, 16, true), l.b, rxFragment},
+		{"first fragment behind IP options, UDP hit", edit(optioned, atFragment, 0x20), l.a, rxFragment},
+		{"first fragment to a port nobody holds", fragment4(to(shared, 53), 0, 16, true), l.a, rxPass},
+		{"first fragment of another protocol", edit(fragment4(hit, 0, 16, true), atProtocol, 132), l.a, rxPass},
 		{"don't fragment is no fragment", edit(hit, atFragment, 0x40), l.a, rxPort},
 		{"first fragment, whole address", edit(to(whole, 9), atFragment, 0x20), l.b, rxPort},
 		{"later fragment, whole address", edit(to(whole, 9), atFragment+1, 1), l.b, rxPort},
@@ -113,6 +122,9 @@ func testUplink(l *lab) {
 	testUplinkARP(l)
 	testUplinkMessages(l)
 	testUplinkVLAN(l)
+	l.claim6(Key6(TagUDP, shared6.As16(), 7000), l.port(l.a))
+	l.wantReceived([]received{{"behind IPv6 extension headers",
+		extended6(datagram(l.mac, peerMAC, netip.AddrPortFrom(peer6, 1), netip.AddrPortFrom(shared6, 7000), 8), 60), l.a, rxExtension}})
 
 	sock := openSocket(l.t, l.uplink)
 	must(l.t, l.objs.Sockets.Put(uint32(0), uint32(sock.Fd())))
@@ -211,13 +223,24 @@ func testUplinkVLAN(l *lab) {
 	const q, ad, ip = layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ, layers.EthernetTypeIPv4
 	l.wantReceived([]received{
 		{"802.1Q", inside(q, vlan(100, ip)), l.a, rxVLAN},
-		{"802.1Q of priority only", inside(q, vlan(0, ip)), l.a, rxVLAN},
+		{"802.1Q of priority only", inside(q, vlan(0, ip)), l.a, rxPort},
+		{"802.1ad of priority only", inside(ad, vlan(0, ip)), l.a, rxPort},
+		{"priority 7", tagged(inside(ip), q, 0, 15), l.a, rxPort},
+		{"priority only, ARP for the whole address", tagged(arp(bcast, peerMAC, peerMAC, peer, whole, 1), q, 0, 3), l.b, rxPort},
+		{"priority only, nobody's", tagged(datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, 53), 9), q, 0, 3), l.a, rxPass},
+		{"priority only, a first fragment", tagged(fragment4(inside(ip), 0, 8, true), q, 0, 3), l.a, rxFragment},
+		{"priority only, another's link address", tagged(edit(inside(ip), 0, 0x0a), q, 0, 3), l.a, rxPass},
+		{"priority only, a length that lies", tagged(edit(inside(ip), atUDPLength, 1), q, 0, 3), l.a, rxBadLength},
+		{"priority only, cut off", inside(q, vlan(0, ip))[:17], l.a, rxTruncated},
+		{"priority only, twice", inside(q, vlan(0, q), vlan(0, ip)), l.a, rxTaggedTwice},
+		{"priority only, then a VLAN", inside(q, vlan(0, q), vlan(200, ip)), l.a, rxVLAN},
+		{"a VLAN, then priority only", inside(q, vlan(200, q), vlan(0, ip)), l.a, rxVLAN},
 		{"802.1ad", inside(ad, vlan(100, ip)), l.a, rxVLAN},
 		{"802.1Q in 802.1ad", inside(ad, vlan(100, q), vlan(200, ip)), l.a, rxVLAN},
 		{"802.1Q in 802.1Q", inside(q, vlan(100, q), vlan(200, ip)), l.a, rxVLAN},
 		{"802.1Q, ARP for the whole address", build(eth(bcast, peerMAC, q), vlan(100, layers.EthernetTypeARP),
 			gopacket.Payload(arp(bcast, peerMAC, peerMAC, peer, whole, 1)[14:])), l.b, rxVLAN},
-		{"802.1Q, nothing inside", inside(q, vlan(100, ip))[:14], l.a, rxVLAN},
+		{"802.1Q, nothing inside", inside(q, vlan(100, ip))[:14], l.a, rxTruncated},
 		{"an EtherType nobody knows", build(eth(l.mac, peerMAC, 0x9100), gopacket.Payload(make([]byte, 46))), l.a, rxPass},
 	})
 }

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -8,7 +9,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 
@@ -79,6 +79,13 @@ func testVLANBesideTheFrame(t *testing.T, device string, notes bool) {
 		}
 		return nil
 	}))
+	for _, id := range []uint16{100, 0} {
+		t.Run(fmt.Sprint("VLAN ", id), func(t *testing.T) { l.t = t; l.testVLAN(pair.B, id, device, notes) })
+	}
+}
+
+// testVLAN sends frames of a VLAN. VLAN 0 is the untagged network, wherever the tag stands.
+func (l *lab) testVLAN(from *netlab.Host, id uint16, device string, notes bool) {
 	hidden := rxVLAN // where no program sees the tag
 	if !notes {
 		hidden = rxPort
@@ -87,21 +94,35 @@ func testVLANBesideTheFrame(t *testing.T, device string, notes bool) {
 	if device != netlab.Interface {
 		inside = hidden // the kernel takes it out before it hands the frame up
 	}
-	const ip = layers.EthernetTypeIPv4
+	if id == 0 {
+		hidden, inside = rxPort, rxPort
+	}
 	hit := datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, 7000), 64)
-	tagged := func(t layers.EthernetType) []byte {
-		return build(eth(l.mac, peerMAC, t), vlan(100, ip), gopacket.Payload(hit[14:]))
-	}
-	l.arrives(pair.B, "untagged", hit, rxPort)
-	l.arrives(pair.B, "802.1Q in the frame", tagged(layers.EthernetTypeDot1Q), inside)
-	l.arrives(pair.B, "untagged", hit, rxPort)
-	l.arrives(pair.B, "802.1ad in the frame", tagged(layers.EthernetTypeQinQ), inside)
+	in := func(t layers.EthernetType) []byte { return tagged(hit, t, id, 3) }
+	l.arrives(from, "untagged", hit, rxPort)
+	l.arrives(from, "802.1Q in the frame", in(layers.EthernetTypeDot1Q), inside)
+	l.arrives(from, "untagged", hit, rxPort)
+	l.arrives(from, "802.1ad in the frame", in(layers.EthernetTypeQinQ), inside)
 	for _, protocol := range []int32{0x0081, 0xa888} { // the same two, in network byte order
-		undo := pushVLANs(t, pair.B, protocol)
-		l.arrives(pair.B, fmt.Sprintf("%#x beside the frame", protocol), hit, hidden)
+		undo := pushVLANs(l.t, from, protocol, id)
+		l.arrives(from, fmt.Sprintf("%#x beside the frame", protocol), hit, hidden)
+		within := rxVLAN
+		if id == 0 {
+			within = rxPort
+		}
+		l.arrives(from, "priority in the frame, and a tag beside it", tagged(hit, layers.EthernetTypeDot1Q, 0, 3), orSeen(within, notes))
+		l.arrives(from, "a VLAN in the frame, and a tag beside it", tagged(hit, layers.EthernetTypeDot1Q, 7, 3), rxVLAN)
 		undo()
-		l.arrives(pair.B, "untagged again", hit, rxPort)
+		l.arrives(from, "untagged again", hit, rxPort)
 	}
+}
+
+// orSeen is what a frame counts as whose tag beside it only notes show.
+func orSeen(c Counter, notes bool) Counter {
+	if notes {
+		return c
+	}
+	return rxPort
 }
 
 func addMacvlan(name string) error {
@@ -116,15 +137,15 @@ func addMacvlan(name string) error {
 	return netlink.LinkSetUp(dev)
 }
 
-// pushVLANs makes every frame that leaves a host one of VLAN 100. The tag goes
-// beside the frame.
-func pushVLANs(t *testing.T, host *netlab.Host, protocol int32) (undo func()) {
+// pushVLANs makes every frame that leaves a host one of a VLAN, with a priority. The tag
+// goes beside the frame.
+func pushVLANs(t *testing.T, host *netlab.Host, protocol int32, id uint16) (undo func()) {
 	t.Helper()
 	must(t, host.Do(func() error {
 		dev, err := netlink.LinkByName(host.Interface)
 		must(t, err)
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-			asm.Mov.Imm(asm.R2, protocol), asm.Mov.Imm(asm.R3, 100), asm.FnSkbVlanPush.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return(),
+			asm.Mov.Imm(asm.R2, protocol), asm.Mov.Imm(asm.R3, 5<<13|int32(id)), asm.FnSkbVlanPush.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return(),
 		}})
 		must(t, err)
 		tcx, err := link.AttachTCX(link.TCXOptions{Interface: dev.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXEgress})
@@ -151,5 +172,32 @@ func (l *lab) arrives(from *netlab.Host, name string, frame []byte, counter Coun
 	})
 	if moved[counter] != n {
 		l.t.Errorf("%s: %s moved by %d, %s by %d; want %d of %s", name, CounterName(rxPort), moved[rxPort], CounterName(rxVLAN), moved[rxVLAN], n, CounterName(counter))
+	}
+}
+
+// A frame with a priority is delivered without its tag, and left to the kernel as it is.
+func TestPriorityIsTakenOut(t *testing.T) {
+	for _, generic := range []bool{true, false} {
+		inLab(t, generic, func(l *lab) {
+			l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
+			l.reach(l.a)
+			plain := func(port uint16) []byte {
+				return datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, port), 64)
+			}
+			sent := func(port uint16) []byte { return tagged(plain(port), layers.EthernetTypeDot1Q, 0, 5) }
+			for _, c := range []struct {
+				frame, want []byte
+				counter     Counter
+			}{
+				{sent(7000), plain(7000), rxPort},
+				{sent(53), sent(53), rxPass},
+			} {
+				options := &ebpf.RunOptions{Data: c.frame, DataOut: make([]byte, 256), Context: xdpMD{DataEnd: uint32(len(c.frame)), IngressIfindex: uint32(l.uplink)}}
+				got, err := l.counted(func() (uint32, error) { return l.objs.UnetUplink.Run(options) })
+				if err != nil || got != c.counter || !bytes.Equal(options.DataOut, c.want) {
+					t.Errorf("generic %v: %s, %v: %x, want %x", generic, CounterName(got), err, options.DataOut, c.want)
+				}
+			}
+		})
 	}
 }

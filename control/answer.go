@@ -3,15 +3,17 @@ package control
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 
 	"github.com/unet-go/unet/endpoint"
 )
 
 // Events.
 const (
-	eventRoutes = "routes"
-	eventLink   = "link"
-	eventClosed = "closed"
+	eventRoutes  = "routes"
+	eventLink    = "link"
+	eventAddress = "address"
+	eventClosed  = "closed"
 )
 
 // answer is a record from unetd that answers a request.
@@ -44,8 +46,8 @@ const maxPresented = 512
 type event struct {
 	Version int          `json:"v"`
 	Event   string       `json:"event"`
-	Addrs   []netip.Addr `json:"addrs,omitempty"`   // routes; none: all destinations
-	Up      *bool        `json:"up,omitempty"`      // link
+	Addrs   []netip.Addr `json:"addrs,omitempty"`   // routes: destinations; address: the endpoint's own; none: all
+	Up      *bool        `json:"up,omitempty"`      // link; address: the host has them
 	Message string       `json:"message,omitempty"` // closed
 }
 
@@ -79,8 +81,10 @@ func parseIncoming(record []byte, descriptors int) (incoming, error) {
 		return a, violation("a record that is %d answers, event %q", results, a.Event)
 	case a.ID == 0 && a.Error == nil && a.Event == "":
 		return a, violation("a record that is neither an answer to a request, nor an error, nor an event")
-	case a.Event == eventLink && a.Up == nil:
-		return a, violation("an event link that does not say which state")
+	case (a.Event == eventLink || a.Event == eventAddress) && a.Up == nil:
+		return a, violation("an event %s that does not say which state", a.Event)
+	case a.Event == eventAddress && !*a.Up && (len(a.Addrs) == 0 || slices.Contains(a.Addrs, netip.Addr{})):
+		return a, violation("an event address that does not say which is gone")
 	case a.Grant == nil && descriptors != 0:
 		return a, violation("%d descriptors came with a record that is no grant", descriptors)
 	case a.Grant != nil && descriptors != grantDescriptors:

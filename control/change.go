@@ -82,6 +82,12 @@ func (l *Lease) change(ctx context.Context, o operation) (endpoint.Tag, error) {
 			}
 			sent = true
 		}
+		if errors.Is(err, endpoint.ErrLeaseClosed) {
+			// unetd is about to end the connection. What follows says whether it has
+			// ended the lease, and why, or only itself.
+			<-c.done
+			continue
+		}
 		if !errors.Is(err, errGone) {
 			return endpoint.Tag{}, err
 		}

@@ -73,30 +73,50 @@ func hangUp(c *net.UnixConn) {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
-		for more := true; more; {
-			letGo(func() {
-				n, _, err := unix.Recvfrom(int(fd), nil, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
-				more = err == unix.EINTR || err == nil && n != 0
-			})
+		for discard(int(fd)) {
 		}
 	})
+}
+
+// discard takes one record off a connection, if there is one. Only one that has
+// descriptors with it can block.
+func discard(fd int) (more bool) {
+	take := func() {
+		n, _, err := unix.Recvfrom(fd, nil, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
+		more = err == unix.EINTR || err == nil && n != 0
+	}
+	_, _, flags, _, err := unix.Recvmsg(fd, nil, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	if err == nil && flags&unix.MSG_CTRUNC == 0 {
+		take()
+	} else {
+		letGo(take)
+	}
+	return more
 }
 
 // refusals answers connections that are one too many, and closes them. It does so
 // in goroutines of its own, since closing can block for as long as the peer likes.
 // Each user has a few of them, and what is more waits in the user's own line: a
 // user who makes them block delays his own refusals.
+//
+// When a line is full the listener takes no descriptors any more, and then closing
+// a new connection cannot block: it is refused at once. So a line
+// is not longer than WaitingPerUID and the listener's backlog together (before Linux
+// 6.16: it has no bound). Sessions take descriptors all the same.
 type refusals struct {
 	limits Limits
+	ln     *net.UnixListener
 	work   *sync.WaitGroup // the goroutines
 
 	mu    sync.Mutex
 	busy  int                      // goroutines, of all lines
+	full  int                      // lines
 	lines map[uint32]*refusalsLine // users with none have no entry
 }
 
 type refusalsLine struct {
 	busy    int
+	full    bool // until half of them are gone
 	waiting []refused
 }
 
@@ -105,8 +125,8 @@ type refused struct {
 	why  error
 }
 
-func newRefusals(l Limits, work *sync.WaitGroup) *refusals {
-	return &refusals{limits: l, work: work, lines: make(map[uint32]*refusalsLine)}
+func newRefusals(l Limits, ln *net.UnixListener, work *sync.WaitGroup) *refusals {
+	return &refusals{limits: l, ln: ln, work: work, lines: make(map[uint32]*refusalsLine)}
 }
 
 // add takes a connection over. It does not block.
@@ -118,6 +138,14 @@ func (r *refusals) add(uid uint32, conn *net.UnixConn, why error) {
 		l = new(refusalsLine)
 		r.lines[uid] = l
 	}
+	if len(l.waiting) >= r.limits.WaitingPerUID {
+		r.setFull(l, true)
+		if !passesRights(conn) {
+			r.tell(refused{conn, why})
+			_ = conn.Close()
+			return
+		}
+	}
 	l.waiting = append(l.waiting, refused{conn, why})
 	// The first is everybody's due, whatever the others take.
 	if l.busy == 0 || l.busy < r.limits.RefusalsPerUID && r.busy < r.limits.Connections {
@@ -127,10 +155,29 @@ func (r *refusals) add(uid uint32, conn *net.UnixConn, why error) {
 	}
 }
 
+// setFull notes whether a line is full. r.mu is held.
+func (r *refusals) setFull(l *refusalsLine, full bool) {
+	if l.full == full {
+		return
+	}
+	before := r.full
+	if l.full = full; full {
+		r.full++
+	} else {
+		r.full--
+	}
+	if before == 0 || r.full == 0 {
+		passRights(r.ln, r.full == 0)
+	}
+}
+
 // serve works a line off.
 func (r *refusals) serve(uid uint32, l *refusalsLine) {
 	for {
 		r.mu.Lock()
+		if len(l.waiting) <= r.limits.WaitingPerUID/2 {
+			r.setFull(l, false)
+		}
 		if len(l.waiting) == 0 {
 			r.busy--
 			if l.busy--; l.busy == 0 {
@@ -142,11 +189,15 @@ func (r *refusals) serve(uid uint32, l *refusalsLine) {
 		next := l.waiting[0]
 		l.waiting = l.waiting[1:]
 		r.mu.Unlock()
-		record, err := json.Marshal(answer{Version: Version, Error: newError(next.why)})
-		if err == nil {
-			// Nothing was sent on this connection before, so this fits its buffer.
-			_ = writeRecord(next.conn, record, r.limits.WriteTimeout)
-		}
+		r.tell(next)
 		hangUp(next.conn)
+	}
+}
+
+func (r *refusals) tell(c refused) {
+	record, err := json.Marshal(answer{Version: Version, Error: newError(c.why)})
+	if err == nil {
+		// Nothing was sent on this connection before, so this fits its buffer.
+		_ = writeRecord(c.conn, record, r.limits.WriteTimeout)
 	}
 }

@@ -2,12 +2,16 @@ package control
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
+	"os"
 	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
 )
 
 // lingers makes descriptors whose last close takes an hour: TCP sockets with more
@@ -93,7 +97,7 @@ func TestSocketsThatLinger(t *testing.T) {
 		fds  int
 		id   float64
 		code string
-	}{{1, 1, "not-presentable"}, {2, 0, "protocol"}, {1, 0, "busy"}, {1, 0, "busy"}}
+	}{{1, 1, "not-presentable"}, {3, 0, "protocol"}, {1, 0, "busy"}, {1, 0, "busy"}}
 	apps := make([]*application, len(cases))
 	for i, c := range cases {
 		var fds []int
@@ -210,4 +214,73 @@ func TestRefusalsThatAreGivenUp(t *testing.T) {
 	holder.conn.Close()
 	until(t, "the threads", func() bool { return heldUp() == 0 })
 	stop()
+}
+
+// A user whose connections cannot be closed makes few of them wait. Then nobody can
+// send descriptors to unetd before he has a place, and so more of them are refused at
+// once, whatever becomes of the first.
+func TestFewConnectionsWait(t *testing.T) {
+	f := newFuse(t)
+	p := newFakeProvider(t)
+	socket, ln := listen(t)
+	if passRights(ln, false); passesRights(ln) {
+		t.Skip("this kernel lets descriptors come always (before Linux 6.16)")
+	}
+	passRights(ln, true)
+	forAll(t, socket)
+	silent := func() (a *application) {
+		as(t, 1001, func() { a = connect(t, socket) })
+		return a
+	}
+	holder := silent()
+	const threads, waiting, more = 2, 4, 50
+	// The last references to a file that cannot be closed are in connections that
+	// nobody has accepted yet.
+	for range threads + waiting + 1 {
+		fd, err := unix.Openat(f.root, "w", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent().send(presentRecord, fd)
+		unix.Close(fd)
+	}
+	if _, err := unix.Write(f.open(t, "w", 0), []byte("dirty")); err != nil {
+		t.Fatal(err)
+	}
+	stop := serve(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: 1, RefusalsPerUID: threads, WaitingPerUID: waiting}}, ln)
+	until(t, "the listener to take no descriptors any more", func() bool { return !passesRights(ln) })
+	before := len(openDescriptors(t))
+	for range more {
+		a := silent()
+		a.wantError(0, "busy")
+		a.wantEOF()
+		a.conn.Close()
+	}
+	if after := len(openDescriptors(t)); after > before {
+		t.Errorf("%d descriptors, before %d", after, before)
+	}
+	as(t, 1002, func() { served(t, socket) })
+	f.release()
+	holder.conn.Close()
+	until(t, "the listener to take descriptors again", func() bool { return passesRights(ln) })
+	until(t, "the threads", func() bool { return heldUp() == 0 })
+	stop()
+}
+
+// An application whose descriptors unetd does not take for too long is told that unetd
+// is busy, and not what the kernel says (EPERM), which would mean that it may not.
+func TestDescriptorsAreNotTaken(t *testing.T) {
+	socket, ln := listen(t)
+	if passRights(ln, false); passesRights(ln) {
+		t.Skip("this kernel lets descriptors come always (before Linux 6.16)")
+	}
+	table, err := endpoint.NewConnections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	_, _, err = Open(context.Background(), socket, endpoint.Request{Connections: table.File()}) // nobody accepts
+	if !errors.Is(err, ErrBusy) || errors.Is(err, os.ErrPermission) {
+		t.Errorf("Open: %v, want that unetd is busy", err)
+	}
 }

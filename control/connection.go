@@ -104,7 +104,18 @@ func (c *connection) send(ctx context.Context, o operation) (*call, error) {
 	record, err := o.record(request.id)
 	if err == nil {
 		c.writing.Lock()
-		err = writeRecord(c.conn, record, requestTimeout, o.files()...)
+		err = writeRecord(c.conn, record, requestTimeout, o.files...)
+		// unetd may take descriptors only on connections that it has accepted.
+		for end := time.Now().Add(requestTimeout); len(o.files) > 0 && errors.Is(err, unix.EPERM) && time.Now().Before(end); {
+			select {
+			case <-time.After(rightsPause):
+				err = writeRecord(c.conn, record, requestTimeout, o.files...)
+			case <-c.done:
+				err = net.ErrClosed
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
 		c.writing.Unlock()
 	}
 	switch {
@@ -122,6 +133,8 @@ func (c *connection) send(ctx context.Context, o operation) (*call, error) {
 		// Not worth an endpoint, which works without unetd: it may be stopped,
 		// and go on.
 		err = busy("unetd has not taken a request for %v", requestTimeout)
+	case len(o.files) > 0 && errors.Is(err, unix.EPERM):
+		err = busy("unetd has not taken a request with a descriptor for %v", requestTimeout)
 	}
 	c.forget(request)
 	return nil, err

@@ -36,7 +36,7 @@
 // connection that ends without a word means that unetd is gone. The application
 // then connects to the same path again and again, until there is a unetd, and
 // presents its endpoint: the XSK itself rides on the request, of which a [Lease]
-// keeps a descriptor. The new unetd knows the socket by a number that the kernel
+// keeps a descriptor, and the table of its connections, if it has one. The new unetd knows the socket by a number that the kernel
 // gave it (SO_COOKIE), and the application by its uid, and answers with the tags
 // that the endpoint has. From these the application sees what became of a claim
 // or an unclaim whose answer it did not get. Nothing else needs to be
@@ -90,8 +90,12 @@
 // The argument of open is an [endpoint.Request]: attach ("port" or "queue"),
 // queue, geometry, tags, huge; what is left out takes its default. Tags have
 // the text form of [endpoint.ParseTag]. At most 1,024 of them come with an
-// open, and all are claimed or none. The record with present carries exactly
-// one descriptor (SCM_RIGHTS), the XSK. No other request carries any.
+// open, and all are claimed or none.
+//
+// The record with open may carry one descriptor (SCM_RIGHTS), that of the table in
+// which the application publishes its TCP connections ([endpoint.Connections]): a file
+// in memory, sealed against resizing, of at most 4 MiB. The record with present carries
+// the XSK, and the table after it, if there is one. No other request carries any.
 //
 // Each request is answered by one record that repeats its identifier. Answers
 // come in the order in which the work gets done, not in that of the requests:
@@ -130,18 +134,22 @@
 //	{"v":1,"event":"routes","addrs":["10.0.0.2"]}
 //	{"v":1,"event":"routes"}
 //	{"v":1,"event":"link","up":false}
+//	{"v":1,"event":"address","addrs":["10.0.0.1"],"up":false}
+//	{"v":1,"event":"address","up":true}
 //	{"v":1,"event":"closed","message":"the uplink is gone"}
 //
 // routes: what was resolved for these destinations may be true no longer, or,
 // without addresses, for none. unetd tells of destinations that this lease has
 // asked it for. link: the uplink went down or came up; of a fresh lease it is up
 // unless this is said, and a lease that was presented is told the state after
-// the answer in any case. closed: the lease is over, its tags are free already,
+// the answer in any case. address: the host has lost (false) or has again (true) an
+// address that the endpoint has tags on, which are suspended meanwhile; without addresses,
+// which comes after the answer to present, all are there that no later event names. closed: the lease is over, its tags are free already,
 // and there is nothing to present; it is the last record of the stream.
 //
 // Events come when they can be sent. Until then unetd keeps, for each lease, at
-// most 256 addresses, beyond which it says all, and the link's last state: it
-// never waits for an application to read. Applications skip events that they do
+// most 256 destinations, beyond which it says all, and the last state of the link and
+// of each address: it never waits for an application to read. Applications skip events that they do
 // not know.
 //
 // # Errors
@@ -210,14 +218,22 @@
 //
 //	             one lease   one uid   all
 //	connections  1           256       1,024     leases, operators' and silent ones alike
-//	tags         1,024       8,192     16,384    a block of 64 ports counts as 64
+//	tags                     8,192     131,072   a block of 64 ports counts as 64
 //	resolves     32          32        64        in progress: each may wait seconds for a neighbour
 //
-// ([Limits] has the numbers, and a unetd with few descriptors has smaller
-// ones.) The column of one uid does not bind root. What exceeds a limit is
+// ([Limits] has the numbers, but for the tags of one uid, which the provider says,
+// and unetd's policy for each rule. A unetd with few descriptors has smaller ones:
+// each tag may take one.) The column of one uid does not bind root. What exceeds a limit is
 // answered with code "busy", a connection with a "busy" answer of identifier 0.
 // Users are kept apart only as far as they have uids of their own, and no
 // further than the column of one uid is smaller than that of all.
+//
+// Requests take turns. unetd works on one request of a user at a time, or on one end of
+// a lease of this user; of requests with a whole address, for which it asks the network,
+// on four; resolves have the column above. The other requests of this user wait, first
+// come first served, and those of other users do not: a user's requests are as fast
+// beside thousands of another's as beside a few. A request that has its turn never waits
+// for a peer to read.
 //
 // The tags of an endpoint that is presented count too, but are not refused for
 // being too many: an endpoint shall not lose its life because unetd was started
@@ -228,12 +244,14 @@
 // A descriptor can be anything: a file on a FUSE file system whose server is the
 // attacker, a socket that lingers, another connection to unetd. Asking such a
 // file whether it is ready, reading it and even closing it can block for as long
-// as its owner likes. So the server has room for one descriptor in the first
+// as its owner likes. So the server has room for two descriptors in the first
 // record and for none in all others, which makes the kernel discard what else
 // there is before it takes a place in unetd's descriptor table. What it receives
 // never comes into the runtime's poller, is shown to the provider, which only
-// asks the kernel for its cookie (getsockopt(2), which fails for all but sockets),
-// and is closed by a goroutine of its own. That one counts as a connection of the
+// asks the kernel for the cookie of the XSK (getsockopt(2), which fails for all but
+// sockets) and for the seals of the table (fcntl(2), which fails for all but files in
+// memory), and is closed by a goroutine of its own. Of a table that is one the provider
+// keeps a descriptor of its own until the lease has ended. That one counts as a connection of the
 // user until it is done, and nobody waits for it: not who accepts connections,
 // not other sessions, not the end of unetd. The same goes for connections, which
 // may have descriptors in them that were never read.
@@ -244,8 +262,13 @@
 // of a file on FUSE cannot. Such a thread is given up until the file's owner
 // lets it go, and the user's place with it.
 //
-// Connections that are refused are answered and closed in the same way, 64 of one
-// user at once. The others of this user wait for those, so that they may be told
-// late; those of other users do not. Each that waits takes a descriptor of unetd's,
-// and how many a user can make wait is not bounded if no signal ends the closing.
+// Connections that are refused are answered and closed in the same way, four of one
+// user at once, and so are a user's sessions at their end. The others of this user wait
+// for those, so that they may be told late; those of other users do not. Each that waits
+// takes a descriptor of unetd's. When 256 of one user wait to be refused, the listener
+// takes no descriptors any more (SO_PASSRIGHTS, Linux 6.16) until half of them are gone:
+// a connection that was made meanwhile cannot block and is closed at once. An application
+// that sends a descriptor then gets EPERM, and sends it again until unetd has accepted
+// the connection.
+// Before Linux 6.16 there is no such bound.
 package control

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -26,6 +27,14 @@ func routeTo(a netip.Addr) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: a}
 }
 
+func addrGone(a netip.Addr) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a}
+}
+
+func addrBack(a netip.Addr) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: a}
+}
+
 // The records are the ones that doc.go promises.
 func TestEventRecords(t *testing.T) {
 	p := newFakeProvider(t)
@@ -42,6 +51,9 @@ func TestEventRecords(t *testing.T) {
 		{allRoutes, `{"event":"routes","v":1}`},
 		{linkDown, `{"event":"link","up":false,"v":1}`},
 		{linkUp, linkUpEvent},
+		{addrGone(localAddr), `{"addrs":["10.0.0.1"],"event":"address","up":false,"v":1}`},
+		{addrBack(localAddr), `{"addrs":["10.0.0.1"],"event":"address","up":true,"v":1}`},
+		{addrBack(netip.Addr{}), addrsBackEvent},
 	} {
 		l.notify(c.notice)
 		a.want(c.event)
@@ -75,14 +87,15 @@ func TestLinkDownAtOpen(t *testing.T) {
 }
 
 // Notices gather what a slow reader cannot be told at once, within bounds: each
-// destination counts once, too many become all, of the link the last state
-// counts.
+// destination counts once, too many become all, of the link and of an address the last
+// state counts.
 func TestNoticesAgainstModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		n := newNotices()
 		model := map[netip.Addr]bool{}
-		all, link := false, endpoint.NoticeKind(0)
+		all, link, back := false, endpoint.NoticeKind(0), false
+		gone := map[netip.Addr]bool{}
 		for range rng.IntN(3 * maxNoticeAddrs) {
 			addr := netip.AddrFrom4([4]byte{10, 0, byte(rng.IntN(2)), byte(rng.IntN(256))})
 			switch r := rng.IntN(1000); {
@@ -97,6 +110,16 @@ func TestNoticesAgainstModel(t *testing.T) {
 				link = endpoint.NoticeLinkUp
 			case r < 30:
 				n.add(endpoint.Notice{Kind: 77})
+			case r < 32:
+				n.add(addrBack(netip.Addr{}))
+				back = true
+				clear(gone)
+			case r < 50:
+				n.add(addrGone(addr))
+				gone[addr] = true
+			case r < 60:
+				n.add(addrBack(addr))
+				gone[addr] = false
 			default:
 				n.add(routeTo(addr))
 				model[addr] = true
@@ -106,6 +129,16 @@ func TestNoticesAgainstModel(t *testing.T) {
 		var want []endpoint.Notice
 		if link != 0 {
 			want = append(want, endpoint.Notice{Kind: link})
+		}
+		if back {
+			want = append(want, addrBack(netip.Addr{}))
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(gone), netip.Addr.Compare) {
+			if gone[a] {
+				want = append(want, addrGone(a))
+			} else {
+				want = append(want, addrBack(a))
+			}
 		}
 		if all {
 			want = append(want, allRoutes)
@@ -211,6 +244,38 @@ func TestWatch(t *testing.T) {
 	}
 	if got := first.all(); len(got) != 1 {
 		t.Errorf("after stop, told of %v", got)
+	}
+}
+
+// Watchers are told once that an address is gone and once that it is back, whatever
+// unetd says again; who comes late is told what is gone. The next unetd says all
+// anew, so what came back while there was none is told too.
+func TestWatchAddresses(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	var first, late told
+	l.Watch(first.add)
+	lease := p.newestLease()
+	lease.notify(addrGone(localAddr))
+	lease.notify(addrGone(remoteAddr))
+	until(t, "gone", func() bool { return len(first.all()) == 2 })
+	lease.notify(addrGone(remoteAddr))
+	lease.notify(addrBack(remoteAddr))
+	first.await(t, addrGone(localAddr), addrGone(remoteAddr), addrBack(remoteAddr))
+	l.Watch(late.add)
+	late.await(t, addrGone(localAddr))
+
+	d.kill()
+	d.start()
+	until(t, "the lease", func() bool { return p.newestLease() != lease })
+	until(t, "back", func() bool { return slices.Contains(late.all(), addrBack(localAddr)) })
+	lease = p.newestLease()
+	lease.notify(addrBack(localAddr)) // known
+	lease.notify(addrGone(remoteAddr))
+	until(t, "gone again", func() bool { return late.all()[len(late.all())-1] == addrGone(remoteAddr) })
+	if got := late.all(); len(got) != 4 { // and once allRoutes
+		t.Errorf("told of %v", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -40,8 +41,10 @@ type fakeProvider struct {
 	newest    *fakeLease
 	endpoints map[uint64]*fakeEndpoint
 	counters  []Counter
-	down      bool       // the link, for those who begin to watch
-	others    []*os.File // other ends of the sockets, at end of file once no copy of a grant is left
+	tables    []uint64       // inodes of the tables of connections that came, in order
+	down      bool           // the link, for those who begin to watch
+	others    []*os.File     // other ends of the sockets, at end of file once no copy of a grant is left
+	tags      map[uint32]int // by uid, how many; others: 8192
 }
 
 // fakeEndpoint is guarded by its provider's mu.
@@ -95,7 +98,42 @@ func cookieOf(f *os.File) (cookie uint64, err error) {
 	return cookie, errors.Join(ctlErr, err)
 }
 
+// keepTable does with what an application sends as a table of connections what the mux
+// does: it asks the kernel what it is, and keeps a descriptor of its own.
+func (p *fakeProvider) keepTable(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inode unix.Stat_t
+	ctlErr := raw.Control(func(fd uintptr) {
+		if _, err = unix.FcntlInt(fd, unix.F_GET_SEALS, 0); err == nil {
+			err = unix.Fstat(int(fd), &inode)
+		}
+	})
+	if err = errors.Join(ctlErr, err); err != nil {
+		return fmt.Errorf("%w: not a table: %w", ErrProtocol, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tables = append(p.tables, inode.Ino)
+	return nil
+}
+
+func (p *fakeProvider) Tags(peer Peer) int {
+	if n, ok := p.tags[peer.UID]; ok {
+		return n
+	}
+	return 8 << 10
+}
+
 func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	if err := p.keepTable(req.Connections); err != nil {
+		return nil, nil, err
+	}
 	if open := p.current().open; open != nil {
 		if err := open(ctx, peer, req); err != nil {
 			return nil, nil, err
@@ -152,7 +190,10 @@ func (p *fakeProvider) lease(e *fakeEndpoint) *fakeLease {
 	return e.lease
 }
 
-func (p *fakeProvider) Present(ctx context.Context, peer Peer, sock *os.File) (EndpointInfo, endpoint.Lease, error) {
+func (p *fakeProvider) Present(ctx context.Context, peer Peer, sock, connections *os.File) (EndpointInfo, endpoint.Lease, error) {
+	if err := p.keepTable(connections); err != nil {
+		return EndpointInfo{}, nil, err
+	}
 	if present := p.current().present; present != nil {
 		if err := present(ctx, peer, sock); err != nil {
 			return EndpointInfo{}, nil, err

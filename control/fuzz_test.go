@@ -146,7 +146,8 @@ func FuzzClientRecord(f *testing.F) {
 		`{"v":1,"id":2,"tag":"msg:1"}`, `{"v":1,"id":1}`, `{"v":2,"id":1}`, `{}`, `null`, `[`,
 		strings.Replace(grantRecord, `"id":1`, `"id":0`, 1), `{"v":1,"tag":"msg:1"}`,
 		`{"v":1,"event":"routes"}`, `{"v":1,"event":"routes","addrs":["10.0.0.2","fe80::1%eth0"]}`, `{"v":1,"event":"routes","addrs":["x"]}`,
-		`{"v":1,"event":"link","up":false}`, `{"v":1,"event":"link"}`, `{"v":1,"event":"closed","message":"why"}`, `{"v":1,"event":"closed"}`,
+		`{"v":1,"event":"link","up":false}`, `{"v":1,"event":"link"}`,
+		`{"v":1,"event":"address","addrs":["10.0.0.1"],"up":false}`, `{"v":1,"event":"address","up":true}`, `{"v":1,"event":"closed","message":"why"}`, `{"v":1,"event":"closed"}`,
 		`{"v":1,"id":1,"lease":{"id":7,"tags":["msg:7"]}}`, `{"v":1,"id":1,"lease":{"id":7,"tags":["msg:7"],"more":true}}`, `{"v":1,"id":1,"lease":{}}`,
 		`{"v":1,"id":1,"lease":{"tags":[null]}}`, `{"v":1,"id":1,"error":{"code":"busy"}}`, `{"v":1,"id":1,"error":{"code":"leased","message":"m"}}`,
 	} {
@@ -275,6 +276,7 @@ func FuzzRequest(f *testing.F) {
 // FuzzIncoming holds what unetd may say against what it is taken for.
 func FuzzIncoming(f *testing.F) {
 	for _, s := range []string{grantRecord, `{"v":1,"event":"routes","addrs":["10.0.0.2","fd00::1"]}`, `{"v":1,"event":"link","up":true}`,
+		`{"v":1,"event":"address","addrs":["10.0.0.1","fd00::1"],"up":false}`, `{"v":1,"event":"address","addrs":[""],"up":true}`, `{"v":1,"event":"address","addrs":[""],"up":false}`,
 		`{"v":1,"id":1,"endpoints":[],"more":true}`, `{"v":1,"id":1,"counters":[{"name":"n","help":"h","value":18446744073709551615}]}`,
 		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`} {
 		f.Add([]byte(s), uint8(0))

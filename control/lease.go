@@ -29,8 +29,8 @@ import (
 // know the endpoint. It does not end because there is no unetd: the endpoint goes
 // on sending and receiving.
 type Lease struct {
-	socket string   // to connect to again
-	xsk    *os.File // to present; closed with the lease
+	socket string     // to connect to again
+	files  []*os.File // to present: the XSK, and the table of connections if there is one; closed with the lease
 
 	ctx    context.Context // ends when the lease is being closed, or has ended
 	cancel context.CancelFunc
@@ -92,11 +92,12 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 	l.conn = newConnection(conn, l.event)
 	grant, err := l.conn.open(ctx, req)
 	if err == nil {
-		if l.xsk, err = duplicate(grant.XSK); err != nil {
+		if err = l.keepToPresent(grant.XSK, req.Connections); err != nil {
 			grant.Close()
 		}
 	}
 	if err != nil {
+		closeFiles(l.files)
 		l.cancel()
 		l.conn.end()
 		return nil, nil, err
@@ -111,7 +112,11 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 // open asks for an endpoint. A grant that comes just after ctx has ended is
 // closed.
 func (c *connection) open(ctx context.Context, req endpoint.Request) (*endpoint.Grant, error) {
-	request, err := c.send(ctx, operation{op: opOpen, open: req})
+	o := operation{op: opOpen, open: req}
+	if req.Connections != nil {
+		o.files = []*os.File{req.Connections}
+	}
+	request, err := c.send(ctx, o)
 	if err == nil {
 		var a answer
 		if a, err = c.wait(ctx, request); err == nil {
@@ -140,6 +145,28 @@ func lasting(socket string) string {
 		return abs
 	}
 	return socket
+}
+
+// keepToPresent keeps descriptors of files, of which those that are nil are left out.
+func (l *Lease) keepToPresent(files ...*os.File) error {
+	for _, f := range files {
+		if f == nil {
+			continue
+		}
+		own, err := duplicate(f)
+		if err != nil {
+			return err
+		}
+		l.files = append(l.files, own)
+	}
+	return nil
+}
+
+func closeFiles(files []*os.File) (err error) {
+	for _, f := range files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
 }
 
 // duplicate gives another descriptor of a file, for no child of this process.
@@ -186,6 +213,12 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 		case err == nil:
 			return *a.Route, nil
 		case errors.Is(err, errGone): // and is to be asked again
+			continue
+		case errors.Is(err, endpoint.ErrLeaseClosed): // likewise: what follows says whether it has
+			select {
+			case <-c.done:
+			case <-ctx.Done():
+			}
 			continue
 		case !errors.Is(err, ErrBusy):
 			return endpoint.Route{}, err

@@ -128,10 +128,12 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 		endpoint.ErrLeaseClosed, ErrHugePages, ErrBusy, os.ErrPermission, errors.ErrUnsupported, ErrNotPresentable, ErrLeased,
 	} {
 		sent := fmt.Errorf("claim: %w: because", sentinel)
-		p.hook(hooks{claim: func(context.Context, endpoint.Tag) (endpoint.Tag, error) { return endpoint.Tag{}, sent }})
-		_, err := l.Claim(context.Background(), endpoint.MessageTag(1))
-		if !errors.Is(err, sentinel) || err.Error() != sent.Error() {
-			t.Errorf("sent %v, got %v", sent, err)
+		if sentinel != endpoint.ErrLeaseClosed { // see TestRequestMeetsEndOfLease
+			p.hook(hooks{claim: func(context.Context, endpoint.Tag) (endpoint.Tag, error) { return endpoint.Tag{}, sent }})
+			_, err := l.Claim(context.Background(), endpoint.MessageTag(1))
+			if !errors.Is(err, sentinel) || err.Error() != sent.Error() {
+				t.Errorf("sent %v, got %v", sent, err)
+			}
 		}
 		p.hook(hooks{open: func(context.Context, Peer, endpoint.Request) error { return sent }})
 		if _, _, err := Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, sentinel) ||

@@ -14,10 +14,13 @@ import (
 type Limits struct {
 	Connections       int // served at once; 1024
 	ConnectionsPerUID int // of them, those of one user; 256
-	RefusalsPerUID    int // connections of one user that are being refused at once, the others wait; 64
-	Tags              int // held at once by all leases; 16,384
-	TagsPerUID        int // of them, those of one user; 8192
-	TagsPerLease      int // of them, those of one lease; MaxTags
+	RefusalsPerUID    int // connections of one user that are being refused at once, the others wait; 4
+	WaitingPerUID     int // connections of one user that wait to be refused; 256
+	WorkPerUID        int // of one user, being worked on at once: requests, ends of leases; 1
+	ProbesPerUID      int // the same, of requests with a whole address, for which the network is asked; 4
+	Tags              int // held at once by all leases; 131,072
+	TagsPerUID        int // of them, those of one user, where the provider would give more; Tags
+	TagsPerLease      int // of them, those of one lease; Tags
 	Resolves          int // in progress at once; 64
 	ResolvesPerUID    int // of them, those of one user; 32
 
@@ -31,12 +34,17 @@ func (l Limits) withDefaults() Limits {
 		field *int
 		value int
 	}{
-		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256}, {&l.RefusalsPerUID, 64},
-		{&l.Tags, 16 << 10}, {&l.TagsPerUID, 8 << 10}, {&l.TagsPerLease, MaxTags},
+		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256}, {&l.RefusalsPerUID, 4}, {&l.WaitingPerUID, 256}, {&l.WorkPerUID, 1}, {&l.ProbesPerUID, 4},
+		{&l.Tags, 128 << 10},
 		{&l.Resolves, 64}, {&l.ResolvesPerUID, MaxRequests},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value
+		}
+	}
+	for _, field := range []*int{&l.TagsPerUID, &l.TagsPerLease} {
+		if *field == 0 {
+			*field = l.Tags
 		}
 	}
 	for _, d := range []struct {
@@ -65,13 +73,17 @@ func newQuota(what string, total, perUID int) *quota {
 }
 
 // take reserves n, or none and returns an error that is ErrBusy.
-func (q *quota) take(uid uint32, n int) error {
+func (q *quota) take(uid uint32, n int) error { return q.takeOf(uid, n, q.perUID) }
+
+// takeOf is take for a user who may have so many.
+func (q *quota) takeOf(uid uint32, n, most int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	most = min(most, q.perUID)
 	switch {
 	case n == 0:
-	case uid != 0 && n > q.perUID-q.byUID[uid]:
-		return busy("uid %d has %d of at most %d %s: give some back, or try later", uid, q.byUID[uid], q.perUID, q.what)
+	case uid != 0 && n > most-q.byUID[uid]:
+		return busy("uid %d has %d of at most %d %s: give some back, or try later", uid, q.byUID[uid], most, q.what)
 	case n > q.total-q.used:
 		return busy("all applications have %d of at most %d %s: try later", q.used, q.total, q.what)
 	default:
@@ -116,9 +128,11 @@ func tagCost(tags ...endpoint.Tag) int {
 	return n
 }
 
-// quotas are those of a server.
+// quotas are those of a server: what may be there, and what may be done, at once.
 type quotas struct {
 	connections, tags, resolves *quota
+	reading, work, probes       *turns
+	closing                     *turns // connections; it can block
 }
 
 func newQuotas(l Limits) *quotas {
@@ -126,5 +140,9 @@ func newQuotas(l Limits) *quotas {
 		connections: newQuota("connections", l.Connections, l.ConnectionsPerUID),
 		tags:        newQuota("tags", l.Tags, l.TagsPerUID),
 		resolves:    newQuota("resolve requests in progress", l.Resolves, l.ResolvesPerUID),
+		reading:     newTurns(1),
+		work:        newTurns(l.WorkPerUID),
+		probes:      newTurns(l.ProbesPerUID),
+		closing:     newTurns(l.RefusalsPerUID),
 	}
 }

@@ -239,6 +239,34 @@ func TestPresentsCountAsConnections(t *testing.T) {
 	b.wantEOF()
 }
 
+// The provider says how many tags a user may have.
+func TestTagsThatTheProviderGives(t *testing.T) {
+	p := newFakeProvider(t)
+	p.tags = map[uint32]int{1001: 2}
+	socket, _ := start(t, &Server{Provider: p})
+	forAll(t, socket)
+	openAs(t, 1001, socket) // one tag each
+	openAs(t, 1001, socket)
+	as(t, 1001, func() {
+		_, _, err := Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(1)}})
+		if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "uid 1001 has 2 of at most 2 tags") {
+			t.Errorf("third tag of a user: %v", err)
+		}
+	})
+	for range 3 {
+		openAs(t, 1002, socket)
+	}
+	// More than a thousand of one lease, if they may be.
+	as(t, 1002, func() {
+		_, l := mustOpen(t, socket, endpoint.Request{})
+		for i := range 100 {
+			if _, err := l.Claim(context.Background(), endpoint.UDPTag(netip.AddrPortFrom(localAddr, uint16(64+64*i))).AsBlock()); err != nil {
+				t.Fatalf("block %d: %v", i, err)
+			}
+		}
+	})
+}
+
 func TestTagsOfAUser(t *testing.T) {
 	socket, _ := start(t, &Server{Provider: newFakeProvider(t), Limits: Limits{TagsPerUID: 2}})
 	forAll(t, socket)
@@ -302,7 +330,7 @@ func TestResolvesAtOnce(t *testing.T) {
 func TestLogIsShort(t *testing.T) {
 	var log strings.Builder
 	p := newFakeProvider(t)
-	socket, stop := start(t, &Server{Provider: p, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	socket, stop := start(t, &Server{Provider: p, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	var tags []endpoint.Tag
 	for i := range uint32(MaxTags) {
 		tags = append(tags, endpoint.MessageTag(1000000+i))

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -9,15 +10,23 @@ import (
 )
 
 // present leases the endpoint whose socket the application sent, and answers
-// with its tags. Every failure ends the session. It takes fd over.
-func (s *session) present(id uint64, fd int) {
+// with its tags. Every failure ends the session. It takes fds over.
+func (s *session) present(id uint64, fds []int) {
 	var info EndpointInfo
 	var lease endpoint.Lease
-	sock, err := sealedFile(fd)
-	s.closeLater([]int{fd})
+	files, err := s.sent(fds)
+	defer s.dispose(files)
 	if err == nil {
-		info, lease, err = s.provider.Present(s.ctx, s.peer, sock)
-		s.disposal.Go(func() { letGo(func() { _ = sock.Close() }) }) // of whatever it is
+		var connections *os.File
+		if len(files) > 1 {
+			connections = files[1]
+		}
+		if s.quotas.work.take(s.ctx, s.peer.UID) {
+			info, lease, err = s.provider.Present(s.ctx, s.peer, files[0], connections)
+			s.quotas.work.give(s.peer.UID)
+		} else {
+			err = context.Cause(s.ctx)
+		}
 	}
 	if err != nil {
 		s.log.Debug("present refused", "err", err)
@@ -26,11 +35,12 @@ func (s *session) present(id uint64, fd int) {
 	}
 	s.adoptTags(tagCost(info.Tags...))
 	s.hold(lease, info.ID, true) // whatever becomes of the answer
-	// The application believes what the last unetd told it of the link, so it
-	// is told the state in any case.
+	// The application believes what the last unetd told it of the link and of its
+	// addresses, so it is told the state in any case.
 	s.notices.add(endpoint.Notice{Kind: endpoint.NoticeLinkUp})
+	s.notices.add(endpoint.Notice{Kind: endpoint.NoticeAddrBack})
 	stop := lease.Watch(s.notices.add)
-	s.log.Info("lease presented", "endpoint", info.ID, "attach", info.Attach, "tags", len(info.Tags))
+	s.log.Debug("lease presented", "endpoint", info.ID, "attach", info.Attach, "tags", len(info.Tags))
 	for tags := info.Tags; ; tags = tags[maxPresented:] {
 		part := presented{ID: info.ID, Tags: tags, More: len(tags) > maxPresented}
 		if part.More {
@@ -42,6 +52,27 @@ func (s *session) present(id uint64, fd int) {
 		break
 	}
 	s.work.Go(func() { s.follow(lease, stop) })
+}
+
+// sent makes files of descriptors that a peer has sent, which are whatever the peer
+// likes, and takes them over. The files, also those next to an error, go to dispose.
+func (s *session) sent(fds []int) (files []*os.File, err error) {
+	defer s.closeLater(fds)
+	for _, fd := range fds {
+		f, err := sealedFile(fd)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// dispose closes what sent has made. Nobody waits for it.
+func (s *session) dispose(files []*os.File) {
+	for _, f := range files {
+		s.disposal.Go(func() { letGo(func() { _ = f.Close() }) })
+	}
 }
 
 // sealedFile makes a file of a copy of a descriptor that a peer has sent,

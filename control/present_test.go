@@ -40,7 +40,19 @@ func (a *application) want(answer string) {
 	}
 }
 
-const linkUpEvent = `{"event":"link","up":true,"v":1}`
+// present presents an endpoint, and takes the answer and the two events that follow.
+func (a *application) present(fd int) {
+	a.t.Helper()
+	a.send(presentRecord, fd)
+	a.receive()
+	a.want(linkUpEvent)
+	a.want(addrsBackEvent)
+}
+
+const (
+	linkUpEvent    = `{"event":"link","up":true,"v":1}`
+	addrsBackEvent = `{"event":"address","up":true,"v":1}`
+)
 
 // The records are the ones that doc.go promises.
 func TestPresentRecords(t *testing.T) {
@@ -53,6 +65,7 @@ func TestPresentRecords(t *testing.T) {
 	a.send(presentRecord, fd)
 	a.want(`{"id":1,"lease":{"id":1,"tags":["msg:7","msg:9"]},"v":1}`)
 	a.want(linkUpEvent)
+	a.want(addrsBackEvent)
 	a.send(`{"v":1,"id":2,"op":"unclaim","tag":"msg:7"}`)
 	a.want(`{"id":2,"v":1}`)
 	a.conn.Close()
@@ -78,7 +91,8 @@ func TestPresentViolations(t *testing.T) {
 		id     float64
 	}{
 		{name: "no descriptor", record: presentRecord, id: 1},
-		{name: "two descriptors", record: presentRecord, fds: 2},
+		{name: "a second descriptor that is no table", record: presentRecord, fds: 2, id: 1},
+		{name: "three descriptors", record: presentRecord, fds: 3},
 		{name: "many descriptors", record: presentRecord, fds: 253},
 		{name: "with an argument", record: `{"v":1,"id":1,"op":"present","tag":"msg:1"}`, fds: 1, id: 1},
 		{name: "with after", record: `{"v":1,"id":1,"op":"present","after":1}`, fds: 1, id: 1},
@@ -113,9 +127,7 @@ func TestPresentViolations(t *testing.T) {
 	}{{openRecord, nil, 1}, {`{"v":1,"id":2,"op":"present"}`, []int{fd}, 0}} {
 		fd := endpointOf(t, p, 0)
 		a := connect(t, socket)
-		a.send(presentRecord, fd)
-		a.receive()
-		a.receive()
+		a.present(fd)
 		a.send(c.record, c.fds...)
 		a.wantError(c.id, "protocol")
 		a.wantEOF()
@@ -131,9 +143,7 @@ func TestPresentRefused(t *testing.T) {
 	defer stop()
 	mine, others := endpointOf(t, p, 0), endpointOf(t, p, 4711)
 	holder := connect(t, socket)
-	holder.send(presentRecord, mine)
-	holder.receive()
-	holder.receive()
+	holder.present(mine)
 
 	folder := t.TempDir()
 	path, err := unix.Open(folder, unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -206,6 +216,7 @@ func TestPresentRefused(t *testing.T) {
 func TestPresentManyTags(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
+	d.limits = Limits{TagsPerLease: MaxTags}
 	var tags []endpoint.Tag
 	for i := range uint32(3 * maxPresented) {
 		tags = append(tags, endpoint.MessageTag(4_000_000_000+i))
@@ -243,9 +254,7 @@ func TestStop(t *testing.T) {
 			socket, stop := start(t, &Server{Provider: p, Keep: keep})
 			granted, presented, silent := connect(t, socket), connect(t, socket), connect(t, socket)
 			fd := endpointOf(t, p, 0, endpoint.MessageTag(1))
-			presented.send(presentRecord, fd)
-			presented.receive()
-			presented.receive()
+			presented.present(fd)
 			granted.open()
 			stop()
 			if keep {

@@ -44,7 +44,7 @@ func (l *Lease) keep() {
 // end is the end of the lease. Without a cause it is being closed.
 func (l *Lease) end(cause error) {
 	l.cancel()
-	l.cause = errors.Join(cause, l.xsk.Close())
+	l.cause = errors.Join(cause, closeFiles(l.files))
 	close(l.done)
 }
 
@@ -127,7 +127,7 @@ func (l *Lease) present() (*connection, error) {
 		return nil, err
 	}
 	c := newConnection(conn, l.event)
-	a, err := c.ask(l.ctx, operation{op: opPresent, xsk: l.xsk})
+	a, err := c.ask(l.ctx, operation{op: opPresent, files: l.files})
 	if err == nil {
 		c.tags = a.Lease.Tags
 		return c, nil

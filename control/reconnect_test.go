@@ -10,8 +10,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,6 +55,44 @@ func TestUnetdDies(t *testing.T) {
 	if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || err.Error() != endpoint.ErrLeaseClosed.Error() {
 		t.Errorf("Err after Close: %v", err)
 	}
+	g.Close()
+	d.stop()
+	p.noCopies()
+}
+
+// The table of connections goes to the unetd that opens the endpoint, and to each that
+// it is presented to. The application's own descriptor may be closed meanwhile.
+func TestTableIsPresented(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	table, err := endpoint.NewConnections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file syscall.Stat_t
+	if err := syscall.Fstat(int(table.File().Fd()), &file); err != nil {
+		t.Fatal(err)
+	}
+	g, l := mustOpen(t, d.socket, endpoint.Request{Connections: table.File()})
+	if err := table.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		d.kill()
+		d.start()
+		if _, err := l.Resolve(context.Background(), remoteAddr); err != nil { // it has been presented
+			t.Fatal(err)
+		}
+	}
+	p.mu.Lock()
+	got := slices.Clone(p.tables)
+	p.mu.Unlock()
+	if want := slices.Repeat([]uint64{file.Ino}, 3); !slices.Equal(got, want) {
+		t.Errorf("tables %v have come, want %v", got, want)
+	}
+	l.Close()
+	p.awaitClosed()
 	g.Close()
 	d.stop()
 	p.noCopies()

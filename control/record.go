@@ -20,7 +20,7 @@ const DefaultSocket = "/run/unet/unetd.sock"
 const (
 	MaxRecord   = 64 << 10  // bytes of one record
 	MaxRequests = 32        // requests in progress on one connection
-	MaxTags     = 1024      // tags claimed with an open; of a lease at any time, by default
+	MaxTags     = 1024      // tags claimed with an open
 	maxPending  = 128 << 10 // bytes of requests in progress on one connection
 )
 
@@ -53,8 +53,8 @@ type operation struct {
 	open  endpoint.Request
 	tag   endpoint.Tag
 	addr  netip.Addr
-	after *uint64  // list, counters; nil: from the start
-	xsk   *os.File // present: rides on the record
+	after *uint64    // list, counters; nil: from the start
+	files []*os.File // open, present: they ride on the record, which does not keep them
 }
 
 // operators reports whether op is one of those that concern no lease.
@@ -176,12 +176,4 @@ func (o operation) record(id uint64) ([]byte, error) {
 		err = violation("a request of %d bytes: at most %d", len(record), MaxRecord)
 	}
 	return record, err
-}
-
-// files are what rides on the record.
-func (o operation) files() []*os.File {
-	if o.xsk == nil {
-		return nil
-	}
-	return []*os.File{o.xsk}
 }

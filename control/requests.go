@@ -1,10 +1,12 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/unet-go/unet/endpoint"
 )
@@ -12,6 +14,13 @@ import (
 // do works on an operation of an open lease, or of an operator.
 func (s *session) do(id uint64, o operation) answer {
 	a := answer{ID: id}
+	if o.op != opResolve { // resolves wait for neighbours, and have a quota
+		turns := s.turnsOf(o.tag)
+		if !turns.take(s.ctx, s.peer.UID) {
+			return a // nobody is answered any more
+		}
+		defer turns.give(s.peer.UID)
+	}
 	var err error
 	switch o.op {
 	case opClaim:
@@ -37,6 +46,14 @@ func (s *session) do(id uint64, o operation) answer {
 		return answer{ID: id, Error: newError(err)}
 	}
 	return a
+}
+
+// turnsOf is whose turn a request takes that concerns tags.
+func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
+	if slices.ContainsFunc(tags, func(t endpoint.Tag) bool { return t.Kind == endpoint.TagAddr }) {
+		return s.quotas.probes
+	}
+	return s.quotas.work
 }
 
 func (s *session) claim(t endpoint.Tag) (endpoint.Tag, error) {
@@ -68,7 +85,7 @@ func (s *session) takeTags(n int) error {
 		return busy("the endpoint has %d of at most %d tags (a block of ports is %d): give some back, or open another endpoint",
 			s.tags, s.limits.TagsPerLease, endpoint.BlockPorts)
 	}
-	if err := s.quotas.tags.take(s.peer.UID, n); err != nil {
+	if err := s.quotas.tags.takeOf(s.peer.UID, n, s.provider.Tags(s.peer)); err != nil {
 		return err
 	}
 	s.tags += n
@@ -95,17 +112,31 @@ func (s *session) adoptTags(n int) {
 }
 
 // open makes the endpoint and sends the grant, unless there is a mistake in the
-// request. Every failure ends the session.
-func (s *session) open(id uint64, req endpoint.Request, mistake error) {
+// request. Every failure ends the session. It takes fds over.
+func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error) {
 	var grant *endpoint.Grant
 	var lease endpoint.Lease
-	err := mistake
+	files, err := s.sent(fds)
+	defer s.dispose(files)
+	if len(files) > 0 {
+		req.Connections = files[0]
+	}
+	if mistake != nil {
+		err = mistake
+	}
 	cost := tagCost(req.Tags...)
 	if err == nil {
 		err = s.takeTags(cost)
 	}
 	if err == nil {
-		if grant, lease, err = s.provider.OpenEndpoint(s.ctx, s.peer, req); err != nil {
+		turns := s.turnsOf(req.Tags...)
+		if turns.take(s.ctx, s.peer.UID) {
+			grant, lease, err = s.provider.OpenEndpoint(s.ctx, s.peer, req)
+			turns.give(s.peer.UID)
+		} else {
+			err = context.Cause(s.ctx)
+		}
+		if err != nil {
 			s.giveTags(cost)
 		}
 	}
@@ -119,7 +150,7 @@ func (s *session) open(id uint64, req endpoint.Request, mistake error) {
 	defer grant.Close()
 	s.hold(lease, grant.ID, false)
 	stop := lease.Watch(s.notices.add)
-	s.log.Info("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
+	s.log.Debug("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
 		"segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
 	if s.finish(answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment) {
 		s.mu.Lock()

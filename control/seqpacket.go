@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +14,39 @@ import (
 // How many descriptors ride on a record.
 const (
 	grantDescriptors   = 2 // the XSK, then the segment
-	presentDescriptors = 1 // the XSK
+	requestDescriptors = 1 // the table of connections, which may be missing
+	presentDescriptors = 2 // the XSK, then the table of connections, which may be missing
 )
+
+// rightsPause is how long the application's end waits before it sends a descriptor
+// again that unetd does not take yet.
+const rightsPause = time.Millisecond
+
+// passRights lets descriptors come on a connection, or not: whoever sends one gets
+// EPERM then, and nothing of it waits to be read and closed. A connection has what its
+// listener had when it was made. Kernels before 6.16 do not know this, and let
+// descriptors come always.
+func passRights(c syscall.Conn, on bool) {
+	value := 0
+	if on {
+		value = 1
+	}
+	raw, err := c.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, value) })
+	}
+}
+
+// passesRights reports whether descriptors may come on a connection.
+func passesRights(c syscall.Conn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	value := 1
+	ctlErr := raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS) })
+	return ctlErr != nil || err != nil || value != 0
+}
 
 // readRecord waits for the next record. It takes at most maxDescriptors
 // descriptors from the kernel, which discards the others, and then fails. They

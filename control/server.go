@@ -28,10 +28,15 @@ type Provider interface {
 	// has sent: the provider asks the kernel what it is (getsockopt) and does
 	// nothing else with it, since reading, writing, polling or even closing a
 	// file of the peer's making can block for as long as the peer likes. It
-	// stays the server's. The tags in the answer are all that the endpoint has.
+	// stays the server's. The same goes for connections, which may be nil, until
+	// the kernel has said that it is a file in memory (xsk.AcceptTable), and for
+	// that of an [endpoint.Request]. The tags in the answer are all that the endpoint has.
 	// Errors are ErrNotPresentable, os.ErrPermission, ErrLeased, or ErrBusy for
 	// what may succeed later.
-	Present(ctx context.Context, peer Peer, sock *os.File) (EndpointInfo, endpoint.Lease, error)
+	Present(ctx context.Context, peer Peer, sock, connections *os.File) (EndpointInfo, endpoint.Lease, error)
+	// Tags is how many tags all leases of the peer's user may hold at once; a block of
+	// ports counts as endpoint.BlockPorts. It does not bind uid 0.
+	Tags(peer Peer) int
 	// Endpoints lists all endpoints for an operator, Counters all counters. They
 	// say os.ErrPermission to a peer that is none.
 	Endpoints(peer Peer) ([]EndpointInfo, error)
@@ -40,8 +45,8 @@ type Provider interface {
 
 // Server is unetd's end of the protocol.
 //
-// What applications do wrong is logged at level debug only: a line for each
-// would let any of them fill the disk.
+// What applications do, right or wrong, is logged at level debug only: a line for
+// each would let any of them fill the disk.
 type Server struct {
 	Provider Provider
 	Log      *slog.Logger // nil: no log
@@ -71,7 +76,7 @@ var errStopped = errors.New("unetd was stopped")
 // WriteTimeout, and that is the peer's own loss until it is done: it counts as
 // one of the user's connections, or, for a connection that is refused, as one of
 // the RefusalsPerUID that the user can have in progress. Those beyond that wait
-// for them, open, each with its descriptor in unetd.
+// for them, up to WaitingPerUID, open, each with its descriptor in unetd.
 func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	limits := s.Limits.withDefaults()
 	log := s.Log
@@ -96,7 +101,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	}()
 
 	quotas := newQuotas(limits)
-	refusals := newRefusals(limits, &disposals)
+	refusals := newRefusals(limits, ln, &disposals)
 	starved := false
 	for {
 		conn, err := ln.AcceptUnix()
@@ -127,6 +132,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 			refusals.add(peer.UID, conn, err)
 			continue
 		}
+		passRights(conn, true) // whatever the listener is set to just now
 		session := newSession(ctx, conn, peer, s, limits, quotas, log)
 		disposals.Add(1)
 		sessions.Go(func() {

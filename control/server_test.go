@@ -193,8 +193,9 @@ func TestViolations(t *testing.T) {
 		{name: "claim before open", record: `{"v":1,"id":7,"op":"claim","tag":"msg:1"}`, id: 7},
 		{name: "resolve before open", record: `{"v":1,"id":7,"op":"resolve","addr":"10.0.0.2"}`, id: 7},
 		{name: "second open", opened: true, record: `{"v":1,"id":7,"op":"open","open":{}}`, id: 7},
-		{name: "descriptor with open", record: openRecord, fds: manyDescriptors[:1], id: 1},
-		{name: "two descriptors with open", record: openRecord, fds: manyDescriptors[:2]},
+		{name: "descriptor with open that is no table", record: openRecord, fds: manyDescriptors[:1], id: 1},
+		{name: "two descriptors with open", record: openRecord, fds: manyDescriptors[:2], id: 1},
+		{name: "three descriptors with open", record: openRecord, fds: manyDescriptors[:3]},
 		{name: "descriptors with claim", opened: true, record: `{"v":1,"id":7,"op":"claim","tag":"msg:1"}`, fds: manyDescriptors[:2]},
 		{name: "many descriptors", record: openRecord, fds: manyDescriptors},
 	} {

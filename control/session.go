@@ -85,6 +85,8 @@ func (s *session) run() {
 			s.tell(event{Event: eventClosed, Message: farewell})
 		}
 		<-read
+		_ = s.quotas.closing.take(context.Background(), s.peer.UID)
+		defer s.quotas.closing.give(s.peer.UID)
 		hangUp(s.conn)
 	})
 }
@@ -112,13 +114,17 @@ func (s *session) endLease(reason error) (farewell string) {
 	case errors.Is(reason, errStopped):
 		farewell = reason.Error()
 	}
+	if !errors.Is(reason, errStopped) { // then all end together
+		_ = s.quotas.work.take(context.Background(), s.peer.UID)
+		defer s.quotas.work.give(s.peer.UID)
+	}
 	if err := s.lease.Close(); err != nil {
 		s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "err", err)
 	}
 	if over {
-		s.log.Info("lease ended", "endpoint", s.endpoint, "reason", farewell)
+		s.log.Debug("lease ended", "endpoint", s.endpoint, "reason", farewell)
 	} else {
-		s.log.Info("lease ended", "endpoint", s.endpoint, "reason", reason)
+		s.log.Debug("lease ended", "endpoint", s.endpoint, "reason", reason)
 	}
 	return farewell
 }
@@ -155,15 +161,24 @@ func (s *session) read() error {
 				err = violation("no request within %v", s.limits.OpenTimeout)
 			}
 		}
-		if err == nil {
-			id, err = s.handle(record, fds)
-		} else {
+		switch {
+		case err != nil:
 			s.closeLater(fds)
+		case s.quotas.reading.take(s.ctx, s.peer.UID):
+			id, err = s.handle(record, fds)
+			s.quotas.reading.give(s.peer.UID)
+		default:
+			s.closeLater(fds)
+			return context.Cause(s.ctx)
 		}
-		if err != nil {
-			if errors.Is(err, ErrProtocol) {
-				s.answer(answer{ID: id, Error: newError(err)}, err)
-			}
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrBusy):
+			s.answer(answer{ID: id, Error: newError(err)}, nil)
+		case errors.Is(err, ErrProtocol):
+			s.answer(answer{ID: id, Error: newError(err)}, err)
+			return err
+		default:
 			return err
 		}
 	}
@@ -180,8 +195,9 @@ func (s *session) deadline() time.Time {
 	return time.Time{} // a lease may be silent
 }
 
-// handle starts the work for one record, and takes the descriptors over. An
-// error ends the session; id is what to answer it to.
+// handle starts the work for one record, and takes the descriptors over. It does not
+// wait for anything. An error other than ErrBusy ends the session; id is what to
+// answer it to.
 func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 	defer func() { s.closeLater(fds) }()
 	r, err := parseRequest(record)
@@ -189,10 +205,12 @@ func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 		return r.ID, err
 	}
 	switch {
-	case r.Op != opPresent && len(fds) != 0:
+	case r.Op == opOpen && len(fds) > requestDescriptors:
+		return r.ID, violation("op open takes %d descriptor at most", requestDescriptors)
+	case r.Op == opPresent && s.first == "" && (len(fds) == 0 || len(fds) > presentDescriptors):
+		return r.ID, violation("op present takes 1 or %d descriptors", presentDescriptors)
+	case r.Op != opOpen && r.Op != opPresent && len(fds) != 0:
 		return r.ID, violation("op %s does not take a descriptor", r.Op)
-	case r.Op == opPresent && s.first == "" && len(fds) != presentDescriptors:
-		return r.ID, violation("op present takes %d descriptor", presentDescriptors)
 	}
 	s.mu.Lock()
 	_, duplicate := s.requests[r.ID]
@@ -210,9 +228,7 @@ func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 	case !opening && !operators(r.Op) && !granted:
 		return r.ID, violation("%s before the answer to open or present", r.Op)
 	case full:
-		s.answer(answer{ID: r.ID, Error: newError(
-			busy("at most %d requests and %d bytes may be in progress on a connection", MaxRequests, maxPending))}, nil)
-		return r.ID, nil
+		return r.ID, busy("at most %d requests and %d bytes may be in progress on a connection", MaxRequests, maxPending)
 	}
 	o, mistake := r.operation()
 	if errors.Is(mistake, ErrProtocol) {
@@ -221,24 +237,21 @@ func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 	if s.first == "" {
 		s.first = r.Op
 	}
-	var fd int
-	if o.op == opPresent {
-		fd = fds[0]
-	}
+	files := fds
 	begun := s.begin(r.ID, len(record), func() {
 		switch {
 		case o.op == opOpen:
-			s.open(r.ID, o.open, mistake)
+			s.open(r.ID, o.open, files, mistake)
 		case o.op == opPresent:
-			s.present(r.ID, fd)
+			s.present(r.ID, files)
 		case mistake != nil:
 			s.finish(answer{ID: r.ID, Error: newError(mistake)}, nil)
 		default:
 			s.finish(s.do(r.ID, o), nil)
 		}
 	})
-	if begun && o.op == opPresent {
-		fds = nil // present has taken it
+	if begun {
+		fds = nil // open or present has taken them
 	}
 	return r.ID, nil
 }

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -16,8 +18,9 @@ type watchers struct {
 
 	mu   sync.Mutex
 	list []*watcher
-	down bool // the last that unetd said of the link
-	runs bool // the goroutine that tells
+	down bool                // the last that unetd said of the link
+	gone map[netip.Addr]bool // and of the endpoint's own addresses; false is not there
+	runs bool                // the goroutine that tells
 }
 
 type watcher struct {
@@ -30,7 +33,8 @@ func (w *watchers) init(done <-chan struct{}) {
 	w.wake = make(chan struct{}, 1)
 }
 
-// add makes f a watcher until stop is called. If the link is down f hears of it.
+// add makes f a watcher until stop is called. If the link is down, or an address gone, f
+// hears of it.
 func (w *watchers) add(f func(endpoint.Notice)) (stop func()) {
 	one := &watcher{f: f, notices: newNotices()}
 	w.mu.Lock()
@@ -38,8 +42,11 @@ func (w *watchers) add(f func(endpoint.Notice)) (stop func()) {
 	w.list = append(w.list, one)
 	if w.down {
 		one.notices.add(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
-		w.nudge()
 	}
+	for a := range w.gone {
+		one.notices.add(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a})
+	}
+	w.nudge()
 	if !w.runs {
 		w.runs = true
 		go w.run()
@@ -51,21 +58,48 @@ func (w *watchers) add(f func(endpoint.Notice)) (stop func()) {
 	}
 }
 
-// tell gives a notice to all. A state of the link that is known already is none.
+// tell gives a notice to all. A state of the link or of an address that is known
+// already is none.
 func (w *watchers) tell(n endpoint.Notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n.Kind != endpoint.NoticeRoute {
-		down := n.Kind == endpoint.NoticeLinkDown
-		if down == w.down {
-			return
+	for _, n := range w.news(n) {
+		for _, one := range w.list {
+			one.notices.add(n)
 		}
-		w.down = down
-	}
-	for _, one := range w.list {
-		one.notices.add(n)
 	}
 	w.nudge()
+}
+
+// news notes a state, and returns what those who watch do not know yet. w.mu is held.
+func (w *watchers) news(n endpoint.Notice) []endpoint.Notice {
+	switch n.Kind {
+	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
+		down := n.Kind == endpoint.NoticeLinkDown
+		if down == w.down {
+			return nil
+		}
+		w.down = down
+	case endpoint.NoticeAddrGone:
+		if w.gone[n.Addr] {
+			return nil
+		}
+		if w.gone == nil {
+			w.gone = make(map[netip.Addr]bool)
+		}
+		w.gone[n.Addr] = true
+	case endpoint.NoticeAddrBack:
+		if !n.Addr.IsValid() {
+			list := noticesOf(endpoint.NoticeAddrBack, slices.SortedFunc(maps.Keys(w.gone), netip.Addr.Compare))
+			clear(w.gone)
+			return list
+		}
+		if !w.gone[n.Addr] {
+			return nil
+		}
+		delete(w.gone, n.Addr)
+	}
+	return []endpoint.Notice{n}
 }
 
 func (w *watchers) nudge() {

@@ -20,7 +20,7 @@ type Desc = queues.Desc
 type Config struct {
 	Wait       WaitMode      // how Wait waits; WaitAdaptive by default
 	SpinBudget time.Duration // how long WaitAdaptive spins before it sleeps; 50 us by default
-	// Lease, if it is set, is watched: when it ends, Wait returns
+	// Lease, if it is set, is watched: when it ends, Wait returns its Err, an
 	// [ErrLeaseClosed]. Without it, an endpoint whose grantor has died waits on.
 	Lease Lease
 }
@@ -46,6 +46,7 @@ type Endpoint struct {
 
 	unfinished atomic.Bool // a kick or a refill is to be tried again soon
 	ended      atomic.Bool // the lease has ended
+	lease      Lease       // that of the Config
 	closed     chan struct{}
 
 	grant Grant // its descriptors are the endpoint's now
@@ -93,6 +94,7 @@ func Attach(g *Grant, cfg Config) (*Endpoint, error) {
 		sock:   sock,
 		grant:  *g,
 		closed: make(chan struct{}),
+		lease:  cfg.Lease,
 	}
 	e.setThresholds()
 	if err := e.open(cfg); err != nil {

@@ -127,6 +127,10 @@ type Request struct {
 	Geometry Geometry   `json:"geometry"`
 	Tags     []Tag      `json:"tags,omitempty"` // claimed with the endpoint, all or none
 	Huge     bool       `json:"huge,omitempty"` // back the segment with huge pages
+
+	// Connections is [Connections.File]; nil: the peers of the process's connections are
+	// not told when it dies. It stays the caller's.
+	Connections *os.File `json:"-"`
 }
 
 // Grant is the one way into the network: a bound AF_XDP socket, the memory of
@@ -199,12 +203,19 @@ const (
 	NoticeLinkDown
 	// NoticeLinkUp: the uplink is up again.
 	NoticeLinkUp
+	// NoticeAddrGone: the host does not have the address any more, or not yet. The endpoint's
+	// tags on it are suspended: it keeps them, and neither receives nor sends under them.
+	NoticeAddrGone
+	// NoticeAddrBack: the host has the address again, and the tags are in effect.
+	NoticeAddrBack
 )
 
 // Notice is something that has happened to the network around an endpoint.
 type Notice struct {
 	Kind NoticeKind
-	Addr netip.Addr // NoticeRoute: the destination; not valid: every destination
+	// Addr is the destination (NoticeRoute), or the address that is gone or back. One that
+	// is not valid stands for every destination, or for all addresses that were gone.
+	Addr netip.Addr
 }
 
 // Lease is an endpoint's standing with whoever granted it. It lives as long
@@ -225,10 +236,11 @@ type Lease interface {
 	// Watch calls f with each notice until stop is called. f is called by one
 	// goroutine at a time, possibly before Watch returns, and must not block.
 	// Notices of destinations come for those that this lease has resolved. A state
-	// other than that at the start (the link up) is told at once.
+	// other than that at the start (the link up, all addresses there) is told at once.
 	Watch(f func(Notice)) (stop func())
 	// Done is closed when the lease has ended: it was closed, or its grantor took
-	// it back. Tags and port are gone then, and the endpoint is deaf and dumb.
+	// it back. Tags and port are gone then, and the endpoint can neither send nor
+	// receive.
 	Done() <-chan struct{}
 	// Err is why Done is closed, an ErrLeaseClosed; nil before.
 	Err() error

@@ -170,7 +170,7 @@ func (e *Endpoint) Sleep(deadline time.Time) error {
 func (e *Endpoint) wokenBy() error {
 	if e.ended.Load() {
 		e.waiter.woken.Store(true) // for every Wait to come
-		return ErrLeaseClosed
+		return e.lease.Err()
 	}
 	return ErrWoken
 }

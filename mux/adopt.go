@@ -201,7 +201,7 @@ func (m *Mux) adopt() error {
 		}
 	}
 	for t, owner := range tags {
-		if alive[owner] == nil {
+		if alive[owner.WithEffect(true)] == nil {
 			if err := m.deleteTag(t); err != nil {
 				return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
 			}
@@ -223,9 +223,13 @@ func (m *Mux) adopt() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for t, owner := range tags {
-		if l := alive[owner]; l != nil {
-			if err := m.readmit(l, t); err != nil {
+	for _, whole := range []bool{true, false} {
+		for t, owner := range tags {
+			l := alive[owner.WithEffect(true)]
+			if l == nil || whole != (t.Kind == endpoint.TagAddr) {
+				continue
+			}
+			if err := m.readmit(l, t, owner.Suspended()); err != nil {
 				m.log.Warn("the kernel has given a claimed port to another program, which will receive nothing there", "tag", t, "endpoint", l.id, "error", err)
 			}
 		}
@@ -237,6 +241,7 @@ func (m *Mux) adopt() error {
 func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 	l := newLease(m)
 	l.id, l.cookie, l.segmentBytes = e.Id, e.Cookie, int64(e.SegmentBytes)
+	l.fillSize = e.FillSize
 	l.owner = Owner{PID: int(e.Pid), UID: e.Uid}
 	l.at = &attachment{owner: owner, device: device}
 	l.granted = true
@@ -293,31 +298,6 @@ func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 	for _, l := range m.unleased() {
 		m.reclaim(l, fmt.Sprintf("not presented within %v", grace))
 	}
-}
-
-// reclaimDead takes back what waits to be presented and has no port any more: its
-// process has died.
-func (m *Mux) reclaimDead() {
-	for _, l := range m.unleased() {
-		if l.at.owner.Port == 0 {
-			continue
-		}
-		if _, err := m.nl.LinkByIndex(int(l.at.owner.Port)); isAbsent(err) {
-			m.reclaim(l, "its process has died")
-		}
-	}
-}
-
-// waits reports whether the endpoint of a port waits to be presented.
-func (m *Mux) waits(port int) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, l := range m.leases {
-		if !l.leased && int(l.at.owner.Port) == port {
-			return true
-		}
-	}
-	return false
 }
 
 // unleased lists the endpoints that wait to be presented.

@@ -55,7 +55,7 @@ var me = mux.Owner{PID: os.Getpid(), UID: 0}
 // present gives an endpoint that was taken over its lease.
 func (l *pinLab) present(a *app) mux.EndpointInfo {
 	l.t.Helper()
-	info, lease, err := l.mux.Present(l.t.Context(), me, a.grant.XSK)
+	info, lease, err := l.mux.Present(l.t.Context(), me, a.grant.XSK, nil)
 	must(l.t, err)
 	a.lease = lease
 	return info
@@ -160,15 +160,15 @@ func TestPresent(t *testing.T) {
 	must(t, err)
 	defer udp.Close()
 	for _, f := range []*os.File{unbound, udp, a.grant.Segment} {
-		if _, _, err := l.mux.Present(ctx, me, f); !errors.Is(err, mux.ErrNotPresentable) {
+		if _, _, err := l.mux.Present(ctx, me, f, nil); !errors.Is(err, mux.ErrNotPresentable) {
 			t.Errorf("present %s: %v", f.Name(), err)
 		}
 	}
-	if _, _, err := l.mux.Present(ctx, mux.Owner{PID: 1, UID: netlab.NobodyID}, a.grant.XSK); !errors.Is(err, os.ErrPermission) {
+	if _, _, err := l.mux.Present(ctx, mux.Owner{PID: 1, UID: netlab.NobodyID}, a.grant.XSK, nil); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("another user: %v", err)
 	}
 	info := l.present(a)
-	if _, _, err := l.mux.Present(ctx, me, a.grant.XSK); !errors.Is(err, mux.ErrLeased) {
+	if _, _, err := l.mux.Present(ctx, me, a.grant.XSK, nil); !errors.Is(err, mux.ErrLeased) {
 		t.Errorf("twice: %v", err)
 	}
 	l.present(q)
@@ -234,7 +234,7 @@ func TestReclaimedAfterGrace(t *testing.T) {
 	}
 	eventually(t, "the endpoints are gone", func() bool { return len(l.mux.Endpoints()) == 0 })
 	eventually(t, "the log says so", func() bool { return strings.Count(log.String(), "not presented within 300ms") == 2 })
-	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK); !errors.Is(err, mux.ErrNotPresentable) {
+	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, mux.ErrNotPresentable) {
 		t.Errorf("present what was reclaimed: %v", err)
 	}
 	l.openRequest(ask)

@@ -65,14 +65,6 @@ func (m *Mux) alarm(a bpf.Alarm) {
 		if !l.at.hasSlot || l.at.slot != a.Slot {
 			continue
 		}
-		m.mu.Lock()
-		info := l.info()
-		m.mu.Unlock()
-		if m.revoked != nil {
-			m.revoked(info)
-		}
-		err := l.close(fmt.Errorf("%w: its fill ring had entries that are no frames of its segment", ErrRevoked))
-		m.log.Warn("endpoint revoked: its fill ring had entries that are no frames of its segment",
-			"endpoint", l.id, "uid", info.Owner.UID, "pid", info.Owner.PID, "error", err)
+		m.revoke(l, unsoundFill)
 	}
 }

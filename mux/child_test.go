@@ -148,7 +148,7 @@ func (s *childServer) do(o order, files []*os.File, a *answer) (err error) {
 	case "unclaim":
 		return s.leases[o.ID].Unclaim(ctx, *o.Tag)
 	case "present":
-		info, l, err := s.mux.Present(ctx, mux.Owner{PID: os.Getppid()}, files[0])
+		info, l, err := s.mux.Present(ctx, mux.Owner{PID: os.Getppid()}, files[0], nil)
 		if err == nil {
 			s.leases[info.ID] = l
 			a.Endpoints = []mux.EndpointInfo{info}

@@ -21,7 +21,8 @@ func (m *Mux) claimTags(ctx context.Context, l *Lease, tags []endpoint.Tag) (cla
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	var own addresses
-	if slices.ContainsFunc(tags, func(t endpoint.Tag) bool { return hasPorts(t) || t.Kind == endpoint.TagAddr }) {
+	addressed := slices.ContainsFunc(tags, func(t endpoint.Tag) bool { return hasPorts(t) || t.Kind == endpoint.TagAddr })
+	if addressed {
 		if own, err = m.addresses(); err != nil {
 			return nil, err
 		}
@@ -31,6 +32,11 @@ func (m *Mux) claimTags(ctx context.Context, l *Lease, tags []endpoint.Tag) (cla
 		return nil, err
 	}
 	defer m.putBack(whole)
+	if addressed {
+		if own.nat, err = m.translation(own, whole); err != nil {
+			return nil, err
+		}
+	}
 	if err := m.vacant(ctx, whole, own); err != nil {
 		return nil, err
 	}
@@ -40,10 +46,30 @@ func (m *Mux) claimTags(ctx context.Context, l *Lease, tags []endpoint.Tag) (cla
 		if l.closed {
 			return endpoint.ErrLeaseClosed
 		}
-		claimed, err = m.claimAll(l, tags, own)
-		return err
+		if claimed, err = m.claimAll(l, tags, own); err != nil || !addressed {
+			return err
+		}
+		// The addresses may have changed since they were looked up.
+		if err := m.stillTrue(claimed); err != nil {
+			return errors.Join(err, m.releaseAll(l, claimed))
+		}
+		return nil
 	})
-	return claimed, err
+	if err != nil {
+		return nil, err
+	}
+	return claimed, nil
+}
+
+// releaseAll takes tags back that have been entered for l, the last one first.
+func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
+	var err error
+	for _, t := range slices.Backward(tags) {
+		if c := m.tags.get(t); c != nil && c.by == l { // it has not been closed meanwhile
+			err = errors.Join(err, m.release(t))
+		}
+	}
+	return err
 }
 
 // claimAll enters tags that are free as far as whole addresses go. m.mu is held
@@ -53,6 +79,7 @@ func (m *Mux) claimAll(l *Lease, tags []endpoint.Tag, own addresses) (_ []endpoi
 	if err != nil {
 		return nil, err
 	}
+	r.nat = own.nat
 	defer func() { err = errors.Join(err, r.close()) }()
 	// Whole addresses first: other tags may stand on them.
 	order := make([]int, 0, len(tags))
@@ -64,17 +91,14 @@ func (m *Mux) claimAll(l *Lease, tags []endpoint.Tag, own addresses) (_ []endpoi
 		}
 	}
 	claimed := make([]endpoint.Tag, len(tags))
-	for n, i := range order {
+	var entered []endpoint.Tag
+	for _, i := range order {
 		t, err := m.claim(l, tags[i], own, r)
 		if err != nil {
-			for _, j := range slices.Backward(order[:n]) {
-				if c := m.tags.get(claimed[j]); c != nil && c.by == l { // it has not been closed meanwhile
-					err = errors.Join(err, m.release(claimed[j]))
-				}
-			}
-			return nil, err
+			return nil, errors.Join(err, m.releaseAll(l, entered))
 		}
 		claimed[i] = t
+		entered = append(entered, t)
 	}
 	return claimed, nil
 }
@@ -119,15 +143,16 @@ func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
 // mux was opened, and reserves in the kernel what its claim had reserved. While
 // no mux was there nobody kept the ports, so that a program of the kernel's
 // network stack may have got one. That is the error then; the claim stands all
-// the same, and so do the other ports of a block. m.mu is held.
-func (m *Mux) readmit(l *Lease, t endpoint.Tag) error {
-	c := &claim{by: l}
+// the same, and so do the other ports of a block. Tags that stand on a whole address
+// come after it. m.mu is held.
+func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
+	c := &claim{by: l, suspended: suspended}
 	err := within(m.ns, func() error {
 		r, err := m.newReserver()
 		if err != nil {
 			return err
 		}
-		c.reserved, err = r.again(t)
+		c.reserved, err = r.again(t, m.tags.get(endpoint.AddrTag(t.Addr)) != nil)
 		return errors.Join(err, r.close())
 	})
 	m.tags.add(t, c)

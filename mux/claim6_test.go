@@ -90,7 +90,7 @@ func TestIPv6AddressesOfTheUplink(t *testing.T) {
 		t.Errorf("an IPv4 address in IPv6 form: %v, %v", got, err)
 	}
 
-	del := func(addr string) { run(t, l.A, "ip", "addr", "del", addr, "dev", l.A.Interface) }
+	del := func(addr string) { onDevice(t, l.A, l.A.Interface, deleteAddress(addr)) }
 	del("fd00::1/64")
 	wildcard("2001:db8::1")
 	del("2001:db8::1/64")
@@ -213,8 +213,10 @@ func TestWholeIPv6Addresses(t *testing.T) {
 		t.Errorf("unclaim an address on which a port is held: %v", err)
 	}
 	// A refusal leaves nothing: the address is free when its host is gone.
-	run(t, l.B, "ip", "addr", "del", "fd00::2/64", "dev", l.B.Interface)
-	run(t, l.A, "ip", "neigh", "flush", "dev", l.A.Interface)
+	onDevice(t, l.B, l.B.Interface, deleteAddress("fd00::2/64"))
+	for _, n := range neighbours(t, l.A) {
+		onDevice(t, l.A, l.A.Interface, func(netlink.Link) error { return netlink.NeighDel(&n) })
+	}
 	if _, err := b.lease.Claim(t.Context(), addrTag("fd00::2")); err != nil {
 		t.Errorf("when host B has gone: %v", err)
 	}

@@ -95,6 +95,9 @@ func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bo
 	case a.Is6() && p.Bits() < 127 && a == p.Masked().Addr(): // RFC 4291, 2.6.1, and RFC 6164
 		return denied(t, "the anycast address of the routers of %v", p.Masked())
 	}
+	if !own.nat[a].Empty() {
+		return fmt.Errorf("%w: %v: network address translation of this host uses it (nft list ruleset, conntrack -L)", endpoint.ErrTagHeld, t)
+	}
 	if hops[a] {
 		return denied(t, "a route of this host has it as next hop (ip route show table all via %v)", a)
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
 )
 
@@ -19,7 +20,8 @@ type addresses struct {
 	// uplink are those of the uplink on which ports can be claimed, and their
 	// subnets, in the order in which a wildcard prefers them.
 	uplink []netip.Prefix
-	unfit  map[netip.Addr]string // the uplink's others, and why
+	unfit  map[netip.Addr]string     // the uplink's others, and why
+	nat    map[netip.Addr]*nat.Ports // what translation does with those of uplink; not asked by addresses
 }
 
 // addresses asks the kernel.

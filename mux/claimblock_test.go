@@ -1,10 +1,12 @@
 package mux_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,6 +126,28 @@ func TestAnyBlock(t *testing.T) {
 	}
 }
 
+// A part of the ports from 32768 on, where the kernel's programs get theirs, is left to
+// them: when endpoints have many ports of a protocol, blocks of it are chosen below.
+func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open(tcpTag("10.0.0.1:7000"))
+	claim := func(tag endpoint.Tag, low bool) {
+		t.Helper()
+		got, err := a.lease.Claim(t.Context(), tag)
+		if err != nil || !got.Block || got.Port < 1024 || (got.Port < 32768) != low {
+			t.Errorf("any block: %v, %v; want one below 32768: %v", got, err, low)
+		}
+	}
+	l.mux.CountAsShared(endpoint.TagTCP, mux.MostHigh-2)
+	claim(tcpBlock("10.0.0.1:0"), false)
+	for range 20 {
+		claim(tcpBlock("10.0.0.1:0"), true)
+	}
+	claim(udpBlock("10.0.0.1:0"), false)
+	l.mux.CountAsShared(endpoint.TagTCP, -mux.MostHigh)
+	claim(tcpBlock("10.0.0.1:0"), false)
+}
+
 // A whole address has its ports for itself: 512 blocks from 32768 on, in no
 // order that could be guessed.
 func TestAnyBlockOfAWholeAddress(t *testing.T) {
@@ -174,7 +198,10 @@ func TestReadmit(t *testing.T) {
 	for _, at := range []string{"10.0.0.1:40001", "10.0.0.1:40062"} {
 		program{network: "tcp4", at: at, listen: true}.keep(t, l.A)
 	}
-	for _, tag := range tags {
+	// Whole addresses come first, as in adopt.
+	order := slices.Clone(tags)
+	slices.SortStableFunc(order, func(a, b endpoint.Tag) int { return cmp.Compare(int(b.Kind), int(a.Kind)) })
+	for _, tag := range order {
 		err := a.lease.Readmit(tag)
 		if tag != tcpBlock("10.0.0.1:40000") {
 			must(t, err)

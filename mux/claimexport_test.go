@@ -1,6 +1,10 @@
 package mux
 
-import "github.com/unet-go/unet/endpoint"
+import (
+	"net/netip"
+
+	"github.com/unet-go/unet/endpoint"
+)
 
 // Claims are the tags that are held, by the claim table and by the kernel's,
 // with the number of descriptors that reserve their ports.
@@ -38,5 +42,41 @@ func (m *Mux) ForgetClaims() error {
 func (l *Lease) Readmit(t endpoint.Tag) error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	return l.m.readmit(l, t)
+	return l.m.readmit(l, t, false)
 }
+
+// Suspended are the tags that are not in effect by the claim table, and by the kernel's.
+func (m *Mux) Suspended() (held, inKernel map[endpoint.Tag]bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	held, inKernel = map[endpoint.Tag]bool{}, map[endpoint.Tag]bool{}
+	for t, c := range m.tags.held {
+		if c.suspended {
+			held[t] = true
+		}
+	}
+	kernel, err := tagsInKernel(&m.progs.objs)
+	for t, o := range kernel {
+		if o.Suspended() {
+			inKernel[t] = true
+		}
+	}
+	return held, inKernel, err
+}
+
+// SetAside reports whether a whole address is being claimed.
+func (m *Mux) SetAside(a netip.Addr) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.aside[a]
+}
+
+// CountAsShared makes the claim table count n ports of a kind more than there are.
+func (m *Mux) CountAsShared(k endpoint.TagKind, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tags.shared[k] += n
+}
+
+// MostHigh is how many ports endpoints may have before blocks are chosen below 32768.
+const MostHigh = mostHigh

@@ -163,7 +163,7 @@ func netFile(t *testing.T, h *netlab.Host, name string) (text string) {
 // eventually waits until ok, and reports what it is about otherwise.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("still not: %s", what)
 		}

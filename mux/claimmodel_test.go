@@ -235,7 +235,7 @@ func (m *claimModel) compare() {
 func TestClaimsAgainstAModel(t *testing.T) {
 	for seed := range uint64(4) {
 		l := openLab6(t)
-		run(t, l.A, "ip", "addr", "add", "10.0.0.9/24", "dev", l.A.Interface)
+		onDevice(t, l.A, l.A.Interface, addAddress("10.0.0.9/24"))
 		m := &claimModel{lab: l, rng: rand.New(rand.NewPCG(seed, 1)), tags: map[endpoint.Tag]*app{}, programs: map[int]program{}}
 		m.leases = []*app{l.open(), l.open(addrTag(modelWhole[0]), addrTag(modelWhole[1])), l.open()}
 		m.give(m.leases[1], addrTag(modelWhole[0]))

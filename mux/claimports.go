@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +22,12 @@ const (
 	anyPort  = 49152 // RFC 6335, dynamic ports
 	anyBlock = 32768
 	ports    = 1 << 16
+
+	// mostHigh is how many ports of UDP, or of TCP, endpoints may have before blocks are
+	// looked for below anyBlock instead. The kernel's programs need ports too: where all
+	// of ip_local_port_range is bound, on whatever address, connect fails.
+	mostHigh = (ports - anyBlock) / 4 * 3
+	lowBlock = 1024 // RFC 6335, user ports
 )
 
 // claimPorts claims a port or a block.
@@ -70,6 +74,9 @@ func (m *Mux) claimPorts(l *Lease, t endpoint.Tag, own addresses, r *reserver) (
 
 // claimShared claims a port or a block of an address of the uplink.
 func (m *Mux) claimShared(l *Lease, t endpoint.Tag, r *reserver) error {
+	if err := r.translated(t); err != nil {
+		return err
+	}
 	fds, err := r.ports(t)
 	if err != nil {
 		return err
@@ -77,25 +84,33 @@ func (m *Mux) claimShared(l *Lease, t endpoint.Tag, r *reserver) error {
 	return m.enterTag(l, t, fds)
 }
 
+// maxTaken bounds how many ports of the kernel's choice are tried that cannot be had.
+const maxTaken = 256
+
 // claimAnyPort claims a port of the kernel's choice.
 func (m *Mux) claimAnyPort(l *Lease, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
 	var taken []int
 	for {
+		if len(taken) == maxTaken {
+			return t, errors.Join(fmt.Errorf("%w: %v: %d ports of the kernel's choice are held, or in use by network address translation", endpoint.ErrTagHeld, t, maxTaken), r.giveUp(taken))
+		}
 		fd, port, err := r.port(t, 0)
 		if err != nil {
 			return t, errors.Join(err, r.giveUp(taken))
 		}
 		t.Port = port
-		if m.tags.free(l, t) == nil {
+		if m.tags.free(l, t) == nil && r.translated(t) == nil {
 			return t, errors.Join(m.enterTag(l, t, []int{fd}), r.giveUp(taken))
 		}
-		// Held, and yet not reserved: see readmit. Nor shall it be chosen again.
+		// Held, and yet not reserved: see readmit. Or the kernel does not know that it is
+		// in use. Nor shall it be chosen again.
 		taken = append(taken, fd)
 	}
 }
 
 // claimAnyBlock claims a block that is free here and in the kernel, and in which
-// the administrator has kept no port out of automatic choice. Where most blocks
+// the administrator has kept no port out of automatic choice: from anyBlock on, or
+// if endpoints have mostHigh ports already, below. Where most blocks
 // have a port in use it takes long (0.3 s if all have), so it lets others in
 // between.
 func (m *Mux) claimAnyBlock(l *Lease, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
@@ -103,7 +118,11 @@ func (m *Mux) claimAnyBlock(l *Lease, t endpoint.Tag, r *reserver) (endpoint.Tag
 	if err != nil {
 		return t, err
 	}
-	for t.Port = range anyOrder(anyBlock, endpoint.BlockPorts) {
+	first, end := anyBlock, ports
+	if m.tags.shared[t.Kind] >= mostHigh {
+		first, end = lowBlock, anyBlock
+	}
+	for t.Port = range anyOrder(first, end, endpoint.BlockPorts) {
 		if kept.in(t) || m.tags.free(l, t) != nil {
 			continue
 		}
@@ -118,13 +137,13 @@ func (m *Mux) claimAnyBlock(l *Lease, t endpoint.Tag, r *reserver) (endpoint.Tag
 		}
 	}
 	t.Port = 0
-	return t, fmt.Errorf("%w: %v: in every block from %d on there is a port in use", endpoint.ErrTagHeld, t, anyBlock)
+	return t, fmt.Errorf("%w: %v: in every block from %d to %d there is a port in use", endpoint.ErrTagHeld, t, first, end-1)
 }
 
 // claimAnyOfWhole claims a port or block, from first on and size ports long, of a
 // whole address that l holds.
 func (m *Mux) claimAnyOfWhole(l *Lease, t endpoint.Tag, first, size int) (endpoint.Tag, error) {
-	for t.Port = range anyOrder(first, size) {
+	for t.Port = range anyOrder(first, ports, size) {
 		if m.tags.free(l, t) == nil {
 			return t, m.enterTag(l, t, nil)
 		}
@@ -133,9 +152,10 @@ func (m *Mux) claimAnyOfWhole(l *Lease, t endpoint.Tag, first, size int) (endpoi
 	return t, fmt.Errorf("%w: %v: all from %d on are held", endpoint.ErrTagHeld, t, first)
 }
 
-// anyOrder is every size-th port from first on, once, beginning with a random one.
-func anyOrder(first, size int) func(yield func(uint16) bool) {
-	n := (ports - first) / size
+// anyOrder is every size-th port from first to before end, once, beginning with a random
+// one.
+func anyOrder(first, end, size int) func(yield func(uint16) bool) {
+	n := (end - first) / size
 	start := rand.N(n)
 	return func(yield func(uint16) bool) {
 		for i := range n {
@@ -149,7 +169,7 @@ func anyOrder(first, size int) func(yield func(uint16) bool) {
 // mayShare says what keeps the ports of t's address from being claimed, if the
 // address is nobody's as a whole.
 func (own *addresses) mayShare(t endpoint.Tag, uplink string) error {
-	if slices.ContainsFunc(own.uplink, func(p netip.Prefix) bool { return p.Addr() == t.Addr }) {
+	if own.has(t.Addr) {
 		return nil
 	}
 	if why := own.unfit[t.Addr]; why != "" {

@@ -110,7 +110,7 @@ func TestPortsOfTheKernelAreNotClaimed(t *testing.T) {
 // The same port of another protocol, family or address is another tag.
 func TestPortsAreNotConfused(t *testing.T) {
 	l := openLab6(t)
-	run(t, l.A, "ip", "addr", "add", "10.0.0.9/24", "dev", l.A.Interface)
+	onDevice(t, l.A, l.A.Interface, addAddress("10.0.0.9/24"))
 	tags := append(sharedTags, udpTag("10.0.0.9:7000"), tcpBlock("10.0.0.9:40000"))
 	l.open(tags[:3]...)
 	a := l.open(tags[3:]...)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/nat"
 )
 
 // reserver makes the kernel's network stack keep ports for endpoints: it binds
@@ -27,10 +28,12 @@ import (
 //
 // Its methods run in the uplink's namespace.
 type reserver struct {
-	ifindex int           // of the uplink
-	room    int           // sockets that it may still make
-	limit   int           // sockets that all claims may have
-	refuse  *ebpf.Program // one for all sockets; nil until there is a UDP socket
+	ifindex int                       // of the uplink
+	room    int                       // sockets that it may still make
+	limit   int                       // sockets that all claims may have
+	nat     map[netip.Addr]*nat.Ports // by address; nil: not asked
+	free    bool                      // an address that the host does not have will do
+	refuse  *ebpf.Program             // one for all sockets; nil until there is a UDP socket
 }
 
 // newReserver leaves a quarter of this process's descriptors to all else that it
@@ -93,28 +96,31 @@ func showSockets(k endpoint.TagKind) string {
 	return "ss -uanp"
 }
 
-// again reserves what of t can be reserved. An address that the host does not
-// have is held as a whole, or lost: nobody can bind to it, and that is no error.
-func (r *reserver) again(t endpoint.Tag) (fds []int, err error) {
+// again reserves what of t can be reserved. whole says that t stands on a whole address,
+// so the host does not have it. Otherwise it is an address of the uplink, or was one: the
+// port is kept until the address is back (IP_FREEBIND, ip(7)).
+func (r *reserver) again(t endpoint.Tag, whole bool) (fds []int, err error) {
 	switch {
-	case hasPorts(t):
-		refused := 0
-		for port := int(t.Port); port <= int(t.LastPort()); port++ {
-			fd, _, e := r.bind(t.Kind, netip.AddrPortFrom(t.Addr, uint16(port)))
-			switch {
-			case e == nil:
-				fds = append(fds, fd)
-			case !errors.Is(e, unix.EADDRNOTAVAIL):
-				if refused++; refused == 1 {
-					err = fmt.Errorf("port %d: %w", port, e)
-				}
-			}
-		}
-		if refused > 1 {
-			err = fmt.Errorf("%d ports, of which the first is %w", refused, err)
-		}
 	case t.Kind == endpoint.TagAddr:
 		return r.hear(t.Addr)
+	case !hasPorts(t) || whole:
+		return nil, nil
+	}
+	r.free = true
+	defer func() { r.free = false }()
+	refused := 0
+	for port := int(t.Port); port <= int(t.LastPort()); port++ {
+		fd, _, e := r.bind(t.Kind, netip.AddrPortFrom(t.Addr, uint16(port)))
+		if e == nil {
+			fds = append(fds, fd)
+			continue
+		}
+		if refused++; refused == 1 {
+			err = fmt.Errorf("port %d: %w", port, e)
+		}
+	}
+	if refused > 1 {
+		err = fmt.Errorf("%d ports, of which the first is %w", refused, err)
 	}
 	return fds, err
 }
@@ -153,6 +159,11 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 			return fd, 0, os.NewSyscallError("setsockopt IPV6_V6ONLY", err)
 		}
 	}
+	if r.free {
+		if err := freeBind(fd, domain); err != nil {
+			return fd, 0, err
+		}
+	}
 	if err := unix.Bind(fd, r.sockaddr(ap)); err != nil {
 		return fd, 0, os.NewSyscallError("bind", err)
 	}
@@ -167,6 +178,14 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 		port = uint16(name.Port)
 	}
 	return fd, port, os.NewSyscallError("getsockname", err)
+}
+
+// freeBind lets a socket be bound to an address that the host does not have.
+func freeBind(fd, domain int) error {
+	if domain == unix.AF_INET6 {
+		return os.NewSyscallError("setsockopt IPV6_FREEBIND", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1))
+	}
+	return os.NewSyscallError("setsockopt IP_FREEBIND", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1))
 }
 
 // sockaddr is ap for the kernel. Of a link-local address it wants to know the link.

@@ -21,6 +21,9 @@ type claim struct {
 	// address. A message tag, a whole IPv4 address, and what stands on a whole
 	// address have none.
 	reserved []int
+	// suspended: the uplink does not have the tag's address at present, so the tag is
+	// not in effect (addresschange.go).
+	suspended bool
 }
 
 // letGo gives the kernel back what was reserved.
@@ -44,13 +47,37 @@ func closeAll(fds []int) error {
 type claimTable struct {
 	held    map[endpoint.Tag]*claim
 	byLease map[*Lease]map[endpoint.Tag]struct{}
-	inBlock map[endpoint.Tag]int // by block: single ports of it that are held
-	onAddr  map[netip.Addr]int   // by address: ports and blocks of it that are held
-	sockets int                  // what all claims have reserved
+	inBlock map[endpoint.Tag]int     // by block: single ports of it that are held
+	onAddr  map[netip.Addr]int       // by address: ports and blocks of it that are held
+	sockets int                      // what all claims have reserved
+	shared  map[endpoint.TagKind]int // of them, those of each kind
 }
 
 // get is who holds exactly t, or nil.
 func (ct *claimTable) get(t endpoint.Tag) *claim { return ct.held[t] }
+
+// ofTCP is who has a TCP port: by itself, in a block, or with its whole address. nil:
+// nobody on unet.
+func (ct *claimTable) ofTCP(ap netip.AddrPort) *claim {
+	port := endpoint.TCPTag(ap)
+	for _, t := range [...]endpoint.Tag{port, port.AsBlock(), endpoint.AddrTag(ap.Addr())} {
+		if c := ct.held[t]; c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// inEffect is the set of a lease's tags that it can send under now.
+func (ct *claimTable) inEffect(l *Lease) map[endpoint.Tag]bool {
+	set := map[endpoint.Tag]bool{}
+	for t := range ct.byLease[l] {
+		if !ct.held[t].suspended {
+			set[t] = true
+		}
+	}
+	return set
+}
 
 // of lists the tags of a lease in order.
 func (ct *claimTable) of(l *Lease) []endpoint.Tag {
@@ -69,6 +96,7 @@ func (ct *claimTable) add(t endpoint.Tag, c *claim) {
 			byLease: map[*Lease]map[endpoint.Tag]struct{}{},
 			inBlock: map[endpoint.Tag]int{},
 			onAddr:  map[netip.Addr]int{},
+			shared:  map[endpoint.TagKind]int{},
 		}
 	}
 	ct.held[t] = c
@@ -77,6 +105,7 @@ func (ct *claimTable) add(t endpoint.Tag, c *claim) {
 	}
 	ct.byLease[c.by][t] = struct{}{}
 	ct.sockets += len(c.reserved)
+	ct.shared[t.Kind] += len(c.reserved)
 	ct.count(t, +1)
 }
 
@@ -89,6 +118,7 @@ func (ct *claimTable) remove(t endpoint.Tag) *claim {
 		delete(ct.byLease, c.by)
 	}
 	ct.sockets -= len(c.reserved)
+	ct.shared[t.Kind] -= len(c.reserved)
 	ct.count(t, -1)
 	return c
 }

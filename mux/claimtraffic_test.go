@@ -16,8 +16,8 @@ import (
 // it, alone or in a block, on a shared address or on its own, and nowhere else.
 func TestClaimedPortsGetTheirFrames(t *testing.T) {
 	l := openLab6(t)
-	run(t, l.B, "ip", "neigh", "replace", "10.0.0.77", "lladdr", l.A.LinkAddr.String(), "dev", l.B.Interface)
-	run(t, l.B, "ip", "neigh", "replace", "fd00::77", "lladdr", l.A.LinkAddr.String(), "dev", l.B.Interface)
+	setNeighbour(t, l.B, "10.0.0.77", l.A.LinkAddr)
+	setNeighbour(t, l.B, "fd00::77", l.A.LinkAddr)
 	whole, whole6 := addrTag("10.0.0.77"), addrTag("fd00::77")
 	other := l.open(udpTag("10.0.0.1:7001"), tcpTag("[fd00::1]:7001"), udpBlock("10.0.0.1:40064"), tcpBlock("[fd00::1]:40064"))
 	a := l.open(append(sharedTags, whole, whole6,
@@ -59,8 +59,8 @@ func TestClaimedPortsGetTheirFrames(t *testing.T) {
 	}
 	other.nothing("for another endpoint's ports")
 	// What nobody has claimed is the kernel's.
-	run(t, l.B, "ping", "-c", "1", "-W", "5", "10.0.0.1")
-	run(t, l.B, "ping", "-6", "-c", "1", "-W", "5", "fd00::1")
+	ping(t, l.B, "10.0.0.1")
+	ping(t, l.B, "fd00::1")
 	service, err := l.A.Listen("tcp6", "[fd00::1]:80")
 	must(t, err)
 	defer service.Close()
@@ -132,6 +132,7 @@ func TestSolicitationsReachTheOwner(t *testing.T) {
 	if udp := p.Layer(layers.LayerTypeUDP); udp == nil || string(udp.LayerPayload()) != "hello" {
 		t.Fatalf("received %v, want the datagram", p)
 	}
-	run(t, l.B, "ping", "-6", "-c", "2", "-i", "0.01", "-W", "5", "fd00::1")
+	ping(t, l.B, "fd00::1")
+	ping(t, l.B, "fd00::1")
 	a.nothing("solicitations and ping of the shared address")
 }

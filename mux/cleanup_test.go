@@ -64,7 +64,7 @@ func TestCleanup(t *testing.T) {
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "1 of its endpoints are in use")
 	q.leave()
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "removed")
-	run(t, l.A, "ip", "link", "del", "unet9") // it is still there
+	onDevice(t, l.A, "unet9", netlink.LinkDel) // it is still there
 
 	// By force also what is used.
 	c = l.serve(order{})
@@ -75,7 +75,7 @@ func TestCleanup(t *testing.T) {
 		now := look(t, l.A)
 		return slices.Equal(now.links, before.links) && slices.Equal(now.cutters, before.cutters) && slices.Equal(now.xdp, before.xdp)
 	})
-	if s := run(t, l.A, "ethtool", "-k", l.A.Interface); !strings.Contains(s, "rx-vlan-offload: on") {
+	if !offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload stays off")
 	}
 	// What is left of a process that died while it opened the mux.

@@ -72,6 +72,9 @@
 // socket that is never read: the kernel then refuses the port to other
 // programs and the mux refuses ports that are the kernel's.
 //
+// Network address translation takes ports without asking anybody (nat.go): those that it
+// uses are refused, and [Mux.Translation] says which it may use.
+//
 // Whoever holds a whole address answers ARP or neighbour discovery for it, so it
 // must be nobody else's: the mux refuses addresses of the host, next hops of its
 // routes, and neighbours that the kernel knows, and then asks the network before it
@@ -102,6 +105,14 @@
 // not answer, routes or addresses of the host have changed, a whole address of this
 // host has come or gone. It tells when the uplink goes down and up.
 //
+// Tags follow the addresses of the host (addresschange.go). Ports on an address that the
+// uplink loses are suspended until it has the address again: they are held, and nothing
+// is sent or received under them. An endpoint with a whole address that the host takes
+// ends, with [ErrAddrTaken] as the cause.
+//
+// If somebody deletes the port of an endpoint, its lease ends, with [ErrPortDeleted] as
+// the cause.
+//
 // Endpoints were told the uplink's link address, and the programs check by it. When
 // the uplink is deleted or has another one, all leases end, with [ErrUplinkChanged] as
 // the cause, and [Mux.Failed] says so. The MTU may change: leases are told that
@@ -121,7 +132,7 @@
 // Who is not trusted receives nothing that needs several buffers. What a peer sends in
 // super-frames is cut for such an owner by the kernel, on the way through the cutter, an
 // ifb device that a mux in generic mode has beside its uplink (cutter.go, and cut.h of
-// package bpf).
+// package bpf). How much a peer can have cut at a time is bounded for each owner.
 //
 // # What it cannot see
 //
@@ -131,7 +142,8 @@
 // and Close restores it. On a link made in software it is the sender who puts it there;
 // in generic mode a program on a tracepoint sees it for the mux, and the frame is the
 // kernel's. In native mode nothing does: there the other end has to turn transmit VLAN offload
-// off (ethtool -K IF txvlan off), and Open says so in the log.
+// off (ethtool -K IF txvlan off), and Open says so in the log. VLAN 0 is no VLAN but a
+// priority: such frames are of the untagged network, and endpoints get them without the tag.
 //
 // Programs of this host that send to the uplink's own addresses go over lo,
 // past the mux, and do not reach endpoints.

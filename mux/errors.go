@@ -38,12 +38,21 @@ var (
 	ErrLeased = errors.New("the endpoint has a lease already")
 	// ErrRevoked is why a lease was taken back from an owner who harms others.
 	ErrRevoked = errors.New("endpoint revoked")
+	// ErrAddrTaken is why a lease has ended whose whole address the host has taken.
+	ErrAddrTaken = errors.New("address taken by the host")
+	// ErrPortDeleted is why a lease has ended whose port somebody else has deleted.
+	ErrPortDeleted = errors.New("the port of the endpoint was deleted by an operator")
+	// ErrFillRings: an owner who is not trusted gets no port, since the programs
+	// cannot check fill rings on this kernel (Config.UncheckedFillRings).
+	ErrFillRings = errors.New("fill rings cannot be checked on this kernel, and only trusted users get endpoints")
 	// ErrUplinkChanged: the uplink is no longer what endpoints were told; see
 	// [Mux.Failed].
 	ErrUplinkChanged = errors.New("the uplink has changed")
 	// ErrClosed: the mux was closed.
 	ErrClosed = errors.New("mux is closed")
 )
+
+var errFillRings = fmt.Errorf("%w: %w", xsk.ErrNotSupported, ErrFillRings)
 
 // unsupported turns what the eBPF library says about a missing feature into
 // the project's own error. 6.6 is the version that has everything.

@@ -1,6 +1,11 @@
 package mux
 
-import "github.com/vishvananda/netlink"
+import (
+	"errors"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+)
 
 // LosePortProgram takes the program off a port's outer end.
 func (l *Lease) LosePortProgram() error {
@@ -22,6 +27,22 @@ func (m *Mux) HoldProbes() (release func()) {
 			<-m.probes
 		}
 	}
+}
+
+// HideFillRings has muxes that are opened find that the kernel does not show fill
+// rings, until restore.
+func HideFillRings() (restore func()) {
+	before := fillFields
+	fillFields = append(slices.Clip(fillFields), "xsk_queue.none")
+	return func() { fillFields = before }
+}
+
+// LeaveFillRings ends the look at the fill rings of all endpoints that are there.
+func (m *Mux) LeaveFillRings() (err error) {
+	for _, l := range m.all() {
+		err = errors.Join(err, m.fills.remove(l))
+	}
+	return err
 }
 
 // FailDeletions lets no port be deleted until restore.

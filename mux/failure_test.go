@@ -72,7 +72,7 @@ func TestUplinkChanges(t *testing.T) {
 			if !errors.Is(err, mux.ErrUplinkChanged) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%s: %v", c.what, err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Errorf("%s: nothing was said", c.what)
 		}
 		must(t, l.mux.Close())
@@ -98,7 +98,7 @@ func TestUplinkMTUChanges(t *testing.T) {
 		}
 		return errors.Join(netlink.LinkAdd(other), netlink.LinkSetMTU(other, 1300), netlink.LinkDel(other), netlink.LinkSetMTU(uplink, 1400))
 	}))
-	for deadline := time.Now().Add(5 * time.Second); !strings.Contains(log.String(), "MTU"); {
+	for deadline := time.Now().Add(patience); !strings.Contains(log.String(), "MTU"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("log: %s", log.String())
 		}

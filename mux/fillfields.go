@@ -17,16 +17,24 @@ var fillFields = []string{
 	"xdp_ring.producer", "xdp_umem_ring.desc", "xdp_desc.addr", "xdp_rxq_info.dev", "xdp_buff.rxq",
 }
 
-// warnOfFillRings tells if the programs cannot look at fill rings on this kernel.
-func (m *Mux) warnOfFillRings() error {
+// checkFillFields finds out whether the programs can look at fill rings on this
+// kernel. Where they cannot, an owner who is not trusted gets no port, unless
+// permitted.
+func (m *Mux) checkFillFields(permitted bool) error {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
 		return fmt.Errorf("types of the kernel: %w", err)
 	}
-	if missing := missingFields(kernel, fillFields); len(missing) > 0 {
-		m.log.Warn("this kernel does not show fill rings: one who writes there what is no frame is not found out, and can take the processor's time of whoever sends to it (of a trusted owner: end the kernel)",
-			"missing", missing)
+	missing := missingFields(kernel, fillFields)
+	if len(missing) == 0 {
+		return nil
 	}
+	m.trustedOnly = !permitted
+	consequence := "only trusted users get endpoints"
+	if permitted {
+		consequence = "an endpoint's owner can take the processor time of those who send to it, 50 ms at a time"
+	}
+	m.log.Warn("the mux cannot check fill rings on this kernel: "+consequence, "missing", missing)
 	return nil
 }
 

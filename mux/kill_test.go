@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -227,7 +226,7 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 		if a == nil {
 			continue
 		}
-		_, lease, err := m.Present(l.t.Context(), me, a.grant.XSK)
+		_, lease, err := m.Present(l.t.Context(), me, a.grant.XSK, nil)
 		if ended := v.closing || v.ending && a == v.mine; err != nil && !(ended && errors.Is(err, mux.ErrNotPresentable)) {
 			l.t.Fatalf("present endpoint %d: %v", a.grant.ID, err)
 		}
@@ -257,7 +256,7 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 	if now := look(l.t, l.A); !slices.Equal(now.links, empty.links) || !slices.Equal(now.cutters, empty.cutters) || !slices.Equal(now.xdp, empty.xdp) {
 		l.t.Errorf("left behind: %+v, before: %+v", now, empty)
 	}
-	if s := run(l.t, l.A, "ethtool", "-k", l.A.Interface); !strings.Contains(s, "rx-vlan-offload: on") {
+	if !offload(l.t, l.A, "rxvlan") {
 		l.t.Error("receive VLAN offload stays off")
 	}
 	return v.over

@@ -174,7 +174,7 @@ type received struct {
 // recv waits for the next frame.
 func (a *app) recv() received {
 	a.t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		if r, ok := a.poll(); ok {
 			return r
@@ -235,7 +235,7 @@ func (l *lab) count() map[string]uint64 {
 // await waits until a counter has a value that traffic already sent will give it.
 func (l *lab) await(name string, value uint64) {
 	l.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		got := l.count()
 		if got[name] == value {
 			return
@@ -389,7 +389,7 @@ func look(t *testing.T, h *netlab.Host) (tr traces) {
 func wantTraces(t *testing.T, h *netlab.Host, want traces) {
 	t.Helper()
 	var got traces
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		got = look(t, h)
 		more := slices.ContainsFunc(got.namespaces, func(id string) bool { return !slices.Contains(want.namespaces, id) })
 		if !more && got.fds <= want.fds && slices.Equal(got.links, want.links) && slices.Equal(got.cutters, want.cutters) && slices.Equal(got.xdp, want.xdp) {

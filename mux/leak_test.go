@@ -1,88 +1,82 @@
 package mux_test
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/mux"
 )
 
-// bpfObject is a map, program or link by the kernel's number.
-type bpfObject struct {
-	kind string
-	id   uint32
-}
-
-func (o bpfObject) exists() bool {
+// find looks whether an object is there, and whether it is of a unet_note_vlan, which
+// all muxes of a machine share: that may stay while somebody else's mux is open.
+func find(o netlab.BPFObject) (exists, shared bool) {
 	var err error
-	switch o.kind {
+	switch o.Kind {
 	case "map":
 		var m *ebpf.Map
-		if m, err = ebpf.NewMapFromID(ebpf.MapID(o.id)); err == nil {
-			m.Close()
+		if m, err = ebpf.NewMapFromID(ebpf.MapID(o.ID)); err == nil {
+			defer m.Close()
+			info, infoErr := m.Info()
+			shared = infoErr == nil && info.Name == bpf.MuxMapVlanNote
 		}
 	case "prog":
-		var p *ebpf.Program
-		if p, err = ebpf.NewProgramFromID(ebpf.ProgramID(o.id)); err == nil {
-			p.Close()
-		}
+		shared, err = isNote(ebpf.ProgramID(o.ID))
 	case "link":
 		var l link.Link
-		if l, err = link.NewFromID(link.ID(o.id)); err == nil {
-			l.Close()
+		if l, err = link.NewFromID(link.ID(o.ID)); err == nil {
+			defer l.Close()
+			if info, infoErr := l.Info(); infoErr == nil {
+				shared, _ = isNote(info.Program) // an error: it is going, and is looked at again
+			}
 		}
 	}
-	return !errors.Is(err, os.ErrNotExist)
+	return !errors.Is(err, os.ErrNotExist), shared
+}
+
+func isNote(id ebpf.ProgramID) (bool, error) {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return false, err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	return err == nil && info.Name == bpf.MuxProgUnetNoteVlan, nil
 }
 
 // bpfObjects are what a process holds by descriptors. (Other tests may run on this machine, so
 // numbers of all there are say nothing.)
-func bpfObjects(t *testing.T, pid int) map[bpfObject]bool {
+func bpfObjects(t *testing.T, pid int) map[netlab.BPFObject]bool {
 	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	held, err := netlab.HeldBPF(pid)
 	must(t, err)
-	objects := map[bpfObject]bool{}
-	for _, name := range files {
-		f, err := os.Open(name)
-		if err != nil {
-			continue // a descriptor of the moment
-		}
-		for lines := bufio.NewScanner(f); lines.Scan(); {
-			key, value, _ := strings.Cut(lines.Text(), ":")
-			if kind, ok := strings.CutSuffix(key, "_id"); ok && (kind == "map" || kind == "prog" || kind == "link") {
-				id, err := strconv.ParseUint(strings.TrimSpace(value), 10, 32)
-				must(t, err)
-				objects[bpfObject{kind, uint32(id)}] = true
-			}
-		}
-		f.Close()
-	}
-	return objects
+	return held
 }
 
 // namespaces counts the network namespaces that a host knows, which are its peer's and those
 // of ports.
 func namespaces(t *testing.T, h *netlab.Host) int {
 	t.Helper()
-	return strings.Count(run(t, h, "ip", "netns", "list-id"), "nsid")
+	n, err := h.KnownNamespaces()
+	must(t, err)
+	return n
 }
 
-// After many endpoints and some processes that died, nothing has piled up.
+// After many endpoints and some processes that died, nothing has piled up, whatever
+// others do on the machine: a stranger has a mux of his own all the time.
 func TestNothingPilesUp(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
+	stranger := newPinLab(t)
+	stranger.serve(order{})
 	l := newPinLab(t)
 	empty, emptySpaces := look(t, l.A), namespaces(t, l.A)
 	l.openConfig(mux.Config{Pin: l.pin})
@@ -123,6 +117,9 @@ func TestNothingPilesUp(t *testing.T) {
 	wantTraces(t, l.A, empty)
 	eventually(t, "no namespace is left", func() bool { return namespaces(t, l.A) == emptySpaces })
 	for object := range objects {
-		eventually(t, fmt.Sprintf("%v is gone", object), func() bool { return !object.exists() })
+		eventually(t, fmt.Sprintf("%v is gone", object), func() bool {
+			exists, shared := find(object)
+			return !exists || shared && !bpfObjects(t, os.Getpid())[object]
+		})
 	}
 }

@@ -25,7 +25,9 @@ type Lease struct {
 	holdsQueue   bool
 	segmentBytes int64
 	frameSize    uint32   // known while it is opened
+	fillSize     uint32   // entries; known of ports
 	memory       *os.File // by which the mux asks for the segment; nil if another process made it
+	connections  *os.File // what the owner publishes of its connections; nil: nothing. Guarded by m.mu
 	granted      bool     // it was complete once
 	leased       bool     // guarded by m.mu; false while it waits to be presented
 
@@ -34,11 +36,12 @@ type Lease struct {
 
 	notices notices
 
-	closing sync.Once
-	closed  bool          // guarded by m.mu
-	cause   error         // why it has ended, set before done is closed
-	err     error         // of close
-	done    chan struct{} // closed when close has ended
+	revoking sync.Once
+	closing  sync.Once
+	closed   bool          // guarded by m.mu
+	cause    error         // why it has ended, set before done is closed
+	err      error         // of close
+	done     chan struct{} // closed when close has ended
 }
 
 func newLease(m *Mux) *Lease {
@@ -162,10 +165,11 @@ func (l *Lease) Err() error {
 }
 
 // Close gives everything back: the tags first, so that nothing more is
-// delivered, then the map entries, then port or queue. The socket and the
-// segment are whoever's descriptors they are; of a port, the socket has no
-// device any more, and of a queue it can still send until it is closed. Close
-// may be called again, and answers the same. After [Mux.Abandon] it has no effect.
+// delivered, then the map entries, then port or queue; meanwhile the peers of the owner's
+// connections get a RST. The socket and the segment are whoever's descriptors they are;
+// of a port, the socket has no device any more, and of a queue it can still send until it
+// is closed. Close may be called again, and answers the same. After [Mux.Abandon] it has
+// no effect.
 func (l *Lease) Close() error {
 	l.m.life.RLock()
 	defer l.m.life.RUnlock()
@@ -180,10 +184,21 @@ func (l *Lease) close(why error) error {
 		l.m.mu.Lock()
 		info := l.info()
 		l.closed = true
+		tags := l.m.tags.inEffect(l)
 		l.err = l.m.unclaimAll(l)
 		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
-		l.err = errors.Join(l.err, l.m.takeAway(l.at))
+		// Resets can take seconds (resetTime). The port does not wait for them: a revoked
+		// owner's fill ring is written without a pause as long as the port is there.
+		var resets sync.WaitGroup
+		if l.connections != nil {
+			resets.Go(func() { l.m.resetConnections(l.connections, tags) })
+		}
+		l.err = errors.Join(l.err, l.m.takeAway(l.at), l.m.fills.remove(l))
+		resets.Wait()
+		if l.connections != nil {
+			l.err = errors.Join(l.err, l.connections.Close())
+		}
 		if l.holdsQueue {
 			l.m.mu.Lock()
 			delete(l.m.queues, l.queue)
@@ -210,8 +225,11 @@ func (l *Lease) abandon() {
 		l.closed = true
 		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
-		if l.memory != nil {
-			l.err = l.memory.Close()
+		l.err = l.m.fills.remove(l)
+		for _, f := range []*os.File{l.memory, l.connections} {
+			if f != nil {
+				l.err = errors.Join(l.err, f.Close())
+			}
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -139,7 +140,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 				t.Errorf("endpoint number %d", g.ID)
 			}
 			must(t, errors.Join(lease.Close(), g.Close()))
-			run(t, p.A, "ip", "link", "del", "unet1")
+			onDevice(t, p.A, "unet1", netlink.LinkDel)
 		},
 	} {
 		fn()
@@ -157,7 +158,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// When its owner dies, the kernel removes the port, and what comes for it is counted.
+// When its owner dies while no mux looks at its fill ring, as after the mux's own
+// death, the kernel removes the port, and what comes for it is counted.
 func TestPortDiesWithItsSocket(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
@@ -165,15 +167,9 @@ func TestPortDiesWithItsSocket(t *testing.T) {
 	before := look(t, l.A)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	must(t, l.mux.LeaveFillRings())
 	a.leave()
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		if now := look(t, l.A); len(now.links) == len(before.links) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the port is still there")
-		}
-	}
+	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) == len(before.links) })
 	l.moved("for a dead endpoint", "rx_port", func() {
 		sendTo(t, b, "10.0.0.1:7000", "hello")
 		l.await("rx_pass_port_gone", 1)
@@ -211,7 +207,7 @@ func TestQueueIsHeldByItsLease(t *testing.T) {
 	}
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	q.leave()
-	for deadline := time.Now().Add(5 * time.Second); l.count()["rx_queue_gone"] == 0; {
+	for deadline := time.Now().Add(patience); l.count()["rx_queue_gone"] == 0; {
 		sendTo(t, b, "10.0.0.1:7000", "hello") // the kernel takes the socket off asynchronously
 		if time.Now().After(deadline) {
 			t.Fatalf("counters: %v", l.count())
@@ -375,7 +371,9 @@ func TestConcurrentUse(t *testing.T) {
 func TestCloseEndsResolve(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	asked := func(addr string) bool { // the kernel was, and waits for an answer
-		return strings.Contains(run(t, l.A, "ip", "neigh", "show", addr, "nud", "incomplete"), addr)
+		return slices.ContainsFunc(neighbours(t, l.A), func(n netlink.Neigh) bool {
+			return n.IP.String() == addr && n.State == netlink.NUD_INCOMPLETE
+		})
 	}
 	for _, c := range []struct {
 		addr string

@@ -27,7 +27,7 @@ func next(t *testing.T, freed <-chan mux.EndpointInfo) (e mux.EndpointInfo) {
 	t.Helper()
 	select {
 	case e = <-freed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("nothing is freed")
 	}
 	return e

@@ -1,12 +1,14 @@
 package mux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/wire"
@@ -34,6 +37,9 @@ type Config struct {
 	// Grace is how long endpoints that were taken over from another process wait
 	// to be presented; 0: ten seconds.
 	Grace time.Duration
+	// UncheckedFillRings permits ports to owners who are not trusted also where the
+	// kernel's types do not let the programs check fill rings (ErrFillRings).
+	UncheckedFillRings bool
 	// Adopted is called by Open for each endpoint that it takes over from another
 	// process, also for one whose lease has ended and whose socket somebody holds,
 	// which Endpoints does not list. It must not call the mux.
@@ -55,12 +61,15 @@ type Mux struct {
 	rt          *nl.SocketHandle // for what the library has no call for
 	reaper      *reaper
 	unbound     *os.File // an AF_XDP socket, to ask maps of sockets by
+	sender      int      // a packet socket that only sends
 	up          uplink
 	pins        *pins // nil: nothing is pinned
 	progs       *programs
 	routes      *route.Resolver
+	nat         *nat.Reader
 	identity    endpoint.Identity
-	present     atomic.Uint32 // the uplink's MTU
+	present     atomic.Uint32                // the uplink's MTU
+	primary     atomic.Pointer[netip.Prefix] // the uplink's primary IPv4 address
 	log         *slog.Logger
 	tellAdopted func(EndpointInfo)
 	tellFreed   func(EndpointInfo)
@@ -69,6 +78,8 @@ type Mux struct {
 	probes      chan struct{} // a slot for each probe on its way
 	lingers     chan struct{} // of capacity 1: something new lingers
 	moved       moved
+	fills       fillGuard
+	trustedOnly bool // ports for others cannot be made safe on this kernel
 
 	handles    undoStack      // lets go of what Open has opened, without effect on the kernel
 	background undoStack      // ends goroutines
@@ -99,11 +110,12 @@ type Mux struct {
 // Mode is how the mux is attached: ModeGeneric or ModeNative.
 func (m *Mux) Mode() Mode { return m.progs.mode }
 
-// Identity is what all endpoints of this mux are on the wire, with the MTU as it is
-// now.
+// Identity is what all endpoints of this mux are on the wire, with the MTU and the
+// address as they are now.
 func (m *Mux) Identity() endpoint.Identity {
 	id := m.identity
 	id.MTU = m.mtu()
+	id.Addr = *m.primary.Load()
 	return id
 }
 
@@ -133,7 +145,7 @@ func (m *Mux) leave() { m.life.RUnlock() }
 // OpenEndpoint is [Mux.OpenEndpointFor] this process itself.
 func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	o := Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
-	return m.OpenEndpointFor(ctx, o, Terms{Trusted: true}, req)
+	return m.OpenEndpointFor(ctx, o, Terms{Trusted: true, Infrastructure: true}, req)
 }
 
 // Terms are what an endpoint's owner is trusted with.
@@ -144,6 +156,10 @@ type Terms struct {
 	// the kernel down. Everybody else's super-frames are cut on the way (rx_cut), and
 	// what is longer than a frame of the segment even so is dropped (deliver_too_long).
 	Trusted bool
+	// Infrastructure owners may send from their whole addresses what only the
+	// infrastructure of a network sends: any IP protocol, and UDP as servers of DHCP and
+	// as routers (RIP). Others may send UDP, TCP, and echo and errors of ICMP.
+	Infrastructure bool
 	// Registered is how much memory the owner's user may have registered with
 	// sockets in all, in bytes, by the kernel's own count (xsk.Charge); 0: it is not
 	// counted. uid 0's never is.
@@ -169,9 +185,12 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 	if err := m.failure(); err != nil {
 		return nil, nil, err
 	}
+	if m.trustedOnly && !terms.Trusted {
+		return nil, nil, errFillRings
+	}
 	l := newLease(m)
 	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
-	l.frameSize = geometry.FrameSize
+	l.frameSize, l.fillSize = geometry.FrameSize, geometry.FillSize
 	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
 	if !terms.Trusted { // it receives nothing that needs a second frame
 		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)
@@ -181,7 +200,11 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 		err = m.enlist(l)
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, l.close(nil), grant.Close())
+		cerr := l.close(nil)
+		if errors.Is(err, endpoint.ErrLeaseClosed) {
+			err = l.Err() // it has the reason
+		}
+		return nil, nil, errors.Join(err, cerr, grant.Close())
 	}
 	m.log.Debug("endpoint opened", "endpoint", grant.ID, "attach", grant.Attach, "tags", grant.Tags)
 	return grant, l, nil
@@ -192,6 +215,11 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request) (err error) {
 	if req.Huge && l.segmentBytes%xsk.HugePageSize != 0 {
 		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
+	}
+	if req.Connections != nil {
+		if l.connections, err = xsk.AcceptTable(req.Connections); err != nil {
+			return err
+		}
 	}
 	if l.memory, err = xsk.NewSegment(l.segmentBytes, req.Huge); err != nil {
 		return err
@@ -250,6 +278,9 @@ func (m *Mux) enlist(l *Lease) error {
 	if m.ended != nil {
 		return m.ended
 	}
+	if l.closed { // the host has taken its address meanwhile
+		return endpoint.ErrLeaseClosed
+	}
 	l.granted = true
 	l.notices.down = m.down
 	m.leases[l.id] = l
@@ -274,7 +305,8 @@ type Counter struct {
 	Value uint64 // frames
 }
 
-// Counters reads all counters, in the order of package bpf.
+// Counters reads all counters, in the order of package bpf, and behind them what the
+// backlog had no room for by endpoint, of those that have a port now and lost something.
 func (m *Mux) Counters() ([]Counter, error) {
 	if err := m.enter(); err != nil {
 		return nil, err
@@ -289,6 +321,41 @@ func (m *Mux) Counters() ([]Counter, error) {
 		list[i].Name, list[i].Help = bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i))
 		for _, v := range perCPU {
 			list[i].Value += v
+		}
+	}
+	lost, err := cutterLost(m.nl, m.up.ifindex)
+	if err != nil {
+		return nil, err
+	}
+	list[bpf.LostCut].Value += lost
+	if list[bpf.LostDeliverBacklog].Value == 0 {
+		return list, nil
+	}
+	byPort, err := m.lostByPort()
+	return append(list, byPort...), err
+}
+
+// lostByPort is what the outer ends of ports had to drop because the backlog of the inner
+// ends was full, by endpoint.
+func (m *Mux) lostByPort() ([]Counter, error) {
+	links, err := route.Dump(m.nl.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("counters of ports: %w", err)
+	}
+	dropped := map[uint32]uint64{}
+	for _, l := range links {
+		dropped[uint32(l.Attrs().Index)] = l.Attrs().Statistics.TxDropped
+	}
+	leases := m.all()
+	slices.SortFunc(leases, func(a, b *Lease) int { return cmp.Compare(a.id, b.id) })
+	var list []Counter
+	for _, l := range leases {
+		if n := dropped[l.at.owner.Port]; n > 0 && l.at.owner.Port != 0 {
+			list = append(list, Counter{
+				Name:  fmt.Sprintf("%s.%d", bpf.CounterName(bpf.LostDeliverBacklog), l.id),
+				Help:  fmt.Sprintf("of these, to endpoint %d", l.id),
+				Value: n,
+			})
 		}
 	}
 	return list, nil

@@ -1,7 +1,9 @@
 package mux
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -17,6 +19,7 @@ type notices struct {
 	mu       sync.Mutex
 	watchers map[*watcher]struct{}
 	down     bool                      // the uplink is
+	gone     map[netip.Addr]struct{}   // addresses whose tags are suspended
 	hops     map[netip.Addr]netip.Addr // by destination that was resolved, the next hop
 	overflow bool                      // there were too many of them
 }
@@ -46,10 +49,13 @@ func (s *notices) watch(f func(endpoint.Notice)) (stop func()) {
 		s.watchers = map[*watcher]struct{}{}
 	}
 	s.watchers[w] = struct{}{}
-	down := s.down
+	down, gone := s.down, slices.SortedFunc(maps.Keys(s.gone), netip.Addr.Compare)
 	s.mu.Unlock()
 	if down {
 		f(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
+	}
+	for _, a := range gone {
+		f(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a})
 	}
 	return func() {
 		w.stopped.Store(true)
@@ -85,6 +91,31 @@ func (s *notices) linkIs(down bool) {
 	case changed:
 		s.tell(endpoint.Notice{Kind: endpoint.NoticeLinkUp})
 	}
+}
+
+// addresses notes the addresses whose tags are suspended, and tells which are new. One
+// that was noted before is back if has says so, even if no tag is on it any more.
+func (s *notices) addresses(gone map[netip.Addr]struct{}, has func(netip.Addr) bool) {
+	var news []endpoint.Notice
+	s.mu.Lock()
+	for a := range s.gone {
+		if has(a) {
+			delete(s.gone, a)
+			news = append(news, endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: a})
+		}
+	}
+	for a := range gone {
+		if _, known := s.gone[a]; known {
+			continue
+		}
+		if s.gone == nil {
+			s.gone = map[netip.Addr]struct{}{}
+		}
+		s.gone[a] = struct{}{}
+		news = append(news, endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a})
+	}
+	s.mu.Unlock()
+	s.tell(news...)
 }
 
 // resolving notes a destination whose hop is not known yet: any change may be one

@@ -41,13 +41,7 @@ func (h *heard) has(n endpoint.Notice) bool { return slices.Contains(h.all(), n)
 // onUplink does something with the uplink of host A.
 func (l *lab) onUplink(fn func(up netlink.Link) error) {
 	l.t.Helper()
-	must(l.t, l.A.Do(func() error {
-		up, err := netlink.LinkByName(l.A.Interface)
-		if err != nil {
-			return err
-		}
-		return fn(up)
-	}))
+	onDevice(l.t, l.A, l.A.Interface, fn)
 }
 
 var (
@@ -83,7 +77,7 @@ func TestLinkNotices(t *testing.T) {
 	if got := early.all(); !slices.Equal(got, before) {
 		t.Errorf("told after stop: %v", got)
 	}
-	run(t, l.B, "ip", "link", "set", l.B.Interface, "down")
+	onDevice(t, l.B, l.B.Interface, netlink.LinkSetDown)
 	eventually(t, "told that the carrier is lost", func() bool {
 		return slices.Equal(slices.DeleteFunc(other.all(), func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeRoute }), []endpoint.Notice{linkDown, linkUp, linkDown})
 	})
@@ -106,8 +100,8 @@ func TestRouteNotices(t *testing.T) {
 	}
 	told, _ := hear(a.lease)
 	others, _ := hear(b.lease)
-	run(t, l.B, "ip", "link", "set", l.B.Interface, "address", "02:00:00:00:00:99")
-	run(t, l.B, "ping", "-c", "1", "-W", "2", "10.0.0.1") // its ARP says so
+	onDevice(t, l.B, l.B.Interface, linkAddress("02:00:00:00:00:99"))
+	ping(t, l.B, "10.0.0.1") // its ARP says so
 	eventually(t, "told of what is behind the peer", func() bool { return told.has(routeTo("10.0.0.2")) && told.has(routeTo("192.0.2.1")) })
 	if told.has(routeTo("10.0.0.1")) || told.has(allRoutes) {
 		t.Errorf("told %v", told.all())
@@ -159,8 +153,8 @@ func TestNoticesOfManyDestinations(t *testing.T) {
 		dst = dst.Next()
 	}
 	told, _ := hear(a.lease)
-	run(t, l.B, "ip", "link", "set", l.B.Interface, "address", "02:00:00:00:00:99")
-	run(t, l.B, "ping", "-c", "1", "-W", "2", "10.0.0.1")
+	onDevice(t, l.B, l.B.Interface, linkAddress("02:00:00:00:00:99"))
+	ping(t, l.B, "10.0.0.1")
 	eventually(t, "told of all", func() bool { return told.has(allRoutes) })
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 )
@@ -30,6 +31,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		probes:      make(chan struct{}, probesAtOnce),
 		lingers:     make(chan struct{}, 1),
 		moved:       moved{wake: make(chan struct{}, 1)},
+		fills:       newFillGuard(),
 		aside:       map[netip.Addr]bool{},
 		queues:      map[uint32]bool{},
 		slots:       map[uint32]bool{},
@@ -92,10 +94,16 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return err
 	}
 	m.handles.push(m.unbound.Close)
+	// Without a protocol it receives nothing.
+	if m.sender, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("packet socket to end connections by: %w", err)
+	}
+	m.handles.push(func() error { return unix.Close(m.sender) })
 	if m.routes, err = route.New(m.ns, m.up.ifindex); err != nil {
 		return err
 	}
 	m.handles.push(m.routes.Close)
+	m.nat = nat.NewReader(nat.Link{Name: m.up.name, Index: m.up.ifindex})
 	return nil
 }
 
@@ -167,22 +175,19 @@ func (m *Mux) start(cfg Config) error {
 	if err := m.showVLANTags(); err != nil {
 		return err
 	}
-	own, err := m.addresses()
-	if err != nil {
-		return err
-	}
 	m.present.Store(m.up.mtu)
-	m.identity = m.up.identity(own.primary(), m.progs.mode)
+	m.identity = m.up.identity(m.progs.mode)
 	if err := m.holdPrograms(); err != nil {
 		return err
 	}
-	if err := m.warnOfFillRings(); err != nil {
+	if err := m.checkFillFields(cfg.UncheckedFillRings); err != nil {
 		return err
 	}
 	if err := m.followAlarms(); err != nil {
 		return err
 	}
 	m.running.Go(m.followLingering)
+	m.running.Go(m.guardFillRings)
 	m.running.Go(m.followMoved)
 	stop := m.routes.Watch(func(c route.Change) { m.hopChanged(c.Hop) })
 	m.background.push(func() error { stop(); return nil })
@@ -197,6 +202,6 @@ func (m *Mux) start(cfg Config) error {
 		}
 		m.running.Go(func() { m.reclaimAfterGrace(grace) })
 	}
-	m.log.Info("mux attached", "interface", m.up.name, "mode", m.progs.mode, "link", m.up.addr, "mtu", m.up.mtu, "taken_over", waiting)
+	m.log.Info("mux attached", "interface", m.up.name, "mode", m.progs.mode.String(), "link", m.up.addr, "mtu", m.up.mtu, "taken_over", waiting)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,20 +37,32 @@ func pinPath(bpffs string, netns uint64, ifindex int) string {
 	return filepath.Join(bpffs, pinFolder, fmt.Sprintf("%d-%d", netns, ifindex))
 }
 
+// How long to wait for the lock of a process that was killed: the kernel lets go of it
+// some time after kill(2) has returned.
+const (
+	dyingTries = 50
+	dyingPause = 20 * time.Millisecond
+)
+
 // makePins makes the directory of a mux, if it is not there, and locks it. ErrInUse
-// says that another process has.
+// says that another process has, for a second now.
 func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
 	}
 	path := pinPath(bpffs, netns, ifindex)
-	for {
+	for try := 0; ; {
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			return nil, fmt.Errorf("directory for pins: %w", err)
 		}
 		p, err := lockPins(path)
-		if errors.Is(err, os.ErrNotExist) {
+		switch {
+		case errors.Is(err, os.ErrNotExist):
 			continue // whoever had it has just removed it
+		case errors.Is(err, ErrInUse) && try < dyingTries:
+			try++
+			time.Sleep(dyingPause)
+			continue
 		}
 		return p, err
 	}

@@ -167,7 +167,7 @@ func TestUnusablePins(t *testing.T) {
 			if now := look(t, l.A); len(now.links) != 2 {
 				t.Errorf("ports are left: %v", now.links)
 			}
-			if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK); !errors.Is(err, mux.ErrNotPresentable) {
+			if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, mux.ErrNotPresentable) {
 				t.Errorf("present: %v", err)
 			}
 			l.open(udpTag("10.0.0.1:7000"))
@@ -211,28 +211,56 @@ func TestUplinkChangesMeanwhile(t *testing.T) {
 	l.echo(b, a, "hello")
 }
 
+// Open waits for the lock of a process that is about to die.
+func TestDyingServerIsWaitedFor(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	opens, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	must(t, err)
+	events := os.NewFile(uintptr(opens), "inotify")
+	defer events.Close()
+	_, err = unix.InotifyAddWatch(opens, l.onlyPins(), unix.IN_OPEN)
+	must(t, err)
+	opened := make(chan error, 1)
+	go func() {
+		opened <- l.A.Do(func() error {
+			m, err := mux.Open(mux.Config{Interface: l.A.Interface, Pin: l.pin})
+			if err != nil {
+				return err
+			}
+			return m.Close()
+		})
+		events.Close() // an end of the watch, also if it did not wait
+	}()
+	for range 2 { // it tried again
+		_, err := events.Read(make([]byte, unix.SizeofInotifyEvent+unix.NAME_MAX+1))
+		if err != nil {
+			t.Fatalf("it did not wait: %v", <-opened)
+		}
+	}
+	c.kill()
+	must(t, <-opened)
+}
+
 // The setting of the uplink is restored by whoever closes the mux.
 func TestVLANOffloadIsRestoredLater(t *testing.T) {
 	l := newPinLab(t)
-	offload := func() bool {
-		return strings.Contains(run(t, l.A, "ethtool", "-k", l.A.Interface), "rx-vlan-offload: on")
-	}
-	if !offload() {
+	if !offload(t, l.A, "rxvlan") {
 		t.Fatal("receive VLAN offload is off before")
 	}
 	l.serve(order{}).kill()
-	if offload() {
+	if offload(t, l.A, "rxvlan") {
 		t.Error("on, and nobody serves the mux")
 	}
 	c := l.serve(order{})
-	run(t, l.A, "ethtool", "-K", l.A.Interface, "rxvlan", "on")
+	setOffload(t, l.A, "rxvlan", true)
 	c.kill()
 	l.openConfig(mux.Config{Pin: l.pin})
-	if offload() {
+	if offload(t, l.A, "rxvlan") {
 		t.Error("on, and the mux was opened")
 	}
 	must(t, l.mux.Close())
-	if !offload() {
+	if !offload(t, l.A, "rxvlan") {
 		t.Error("off, and the mux was closed")
 	}
 }

@@ -85,6 +85,9 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 		if err := m.progs.objs.PortSockets.Put(at.slot, uint32(sock.Fd())); err != nil {
 			return fmt.Errorf("socket into the map of ports: %w", err)
 		}
+		if err := m.fills.add(l, sock); err != nil {
+			return err
+		}
 		return within(m.ns, func() error { return m.openOuter(l, sock) })
 	})
 	if err != nil {
@@ -131,6 +134,9 @@ func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 		}
 		l.id = id
 		l.at.owner.Port, l.at.device, l.at.port = uint32(outer), name, true
+		if l.terms.Infrastructure {
+			l.at.owner.Queue = bpf.Infrastructure
+		}
 		if !l.terms.Trusted {
 			l.at.owner.Room = uint16(xsk.RxRoom(l.frameSize))
 		}

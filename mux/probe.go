@@ -114,32 +114,43 @@ func (m *Mux) probeBy(ctx context.Context, p *prober, addrs []netip.Addr) (err e
 // and may send it.
 func (m *Mux) openProbe(p *prober, addrs []netip.Addr) (sock *os.File, stop func() error, err error) {
 	stop = func() error { return nil }
+	if sock, err = m.listenPacket(p.name, p.etherType, p.filter); err != nil || p.listen == nil {
+		return sock, stop, err
+	}
+	err = within(m.ns, func() (err error) {
+		stop, err = p.listen(m.up.ifindex, addrs)
+		return err
+	})
+	if err != nil {
+		sock.Close()
+	}
+	return sock, stop, err
+}
+
+// listenPacket makes a packet socket that hears on the uplink what the filter lets
+// through of an EtherType.
+func (m *Mux) listenPacket(name string, of wire.EtherType, filter []unix.SockFilter) (sock *os.File, err error) {
 	err = within(m.ns, func() error {
 		// Without a protocol it hears nothing until it is bound.
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return os.NewSyscallError("socket AF_PACKET", err)
 		}
-		sock = os.NewFile(uintptr(fd), p.name)
-		fprog := unix.SockFprog{Len: uint16(len(p.filter)), Filter: &p.filter[0]}
+		sock = os.NewFile(uintptr(fd), name)
+		fprog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog); err != nil {
 			return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
 		}
 		var protocol [2]byte // network byte order, and the kernel reads a number
-		binary.BigEndian.PutUint16(protocol[:], uint16(p.etherType))
+		binary.BigEndian.PutUint16(protocol[:], uint16(of))
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(protocol[:]), Ifindex: m.up.ifindex})
-		if err != nil {
-			return os.NewSyscallError("bind", err)
-		}
-		if p.listen != nil {
-			stop, err = p.listen(m.up.ifindex, addrs)
-		}
-		return err
+		return os.NewSyscallError("bind", err)
 	})
 	if err != nil && sock != nil {
 		sock.Close()
+		sock = nil
 	}
-	return sock, stop, err
+	return sock, err
 }
 
 // probeOnce sends one probe for each address and listens for probeInterval. ctx

@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -91,7 +92,9 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, state bpf.State, keep *pins,
 		case err != nil:
 			return nil, err
 		}
-		config.Cutter = uint32(cutter)
+		var secret [5]byte
+		rand.Read(secret[:])
+		config.CutBy(cutter, secret)
 	}
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
@@ -215,7 +218,7 @@ func aides(m Mode, u *uplink) []string {
 	if m == ModeNative {
 		names = append(names, bpf.MuxProgUnetDevmapXmit)
 	} else {
-		names = append(names, bpf.MuxProgUnetCut)
+		names = append(names, bpf.MuxProgUnetCut, bpf.MuxProgUnetBacklogFull)
 	}
 	if notesVLAN(u, m) {
 		names = append(names, bpf.MuxProgUnetNoteVlan)
@@ -231,6 +234,7 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 		bpf.MuxProgUnetException:   p.objs.UnetException,
 		bpf.MuxProgUnetDevmapXmit:  p.objs.UnetDevmapXmit,
 		bpf.MuxProgUnetNoteVlan:    p.objs.UnetNoteVlan,
+		bpf.MuxProgUnetBacklogFull: p.objs.UnetBacklogFull,
 	}
 	for _, name := range aides(p.mode, u) {
 		if name == bpf.MuxProgUnetNoteVlan && noted {

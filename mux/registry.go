@@ -61,10 +61,10 @@ func (m *Mux) Endpoints() []EndpointInfo {
 }
 
 // Present gives the lease of an endpoint that was taken over to its owner, who
-// proves to be that by its socket. The caller keeps sock. ErrNotPresentable says
-// that there is no such endpoint, ErrLeased that it has an owner who has not let
-// go; another user's is os.ErrPermission.
-func (m *Mux) Present(ctx context.Context, o Owner, sock *os.File) (EndpointInfo, *Lease, error) {
+// proves to be that by its socket. connections is as in [endpoint.Request]; the caller
+// keeps both. ErrNotPresentable says that there is no such endpoint, ErrLeased that it
+// has a lease already; another user's is os.ErrPermission.
+func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) (_ EndpointInfo, _ *Lease, err error) {
 	if err := m.enter(); err != nil {
 		return EndpointInfo{}, nil, err
 	}
@@ -75,6 +75,17 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock *os.File) (EndpointInfo
 	cookie, err := xsk.Cookie(sock)
 	if err != nil {
 		return EndpointInfo{}, nil, fmt.Errorf("%w: %w", ErrNotPresentable, err)
+	}
+	var table *os.File
+	if connections != nil {
+		if table, err = xsk.AcceptTable(connections); err != nil {
+			return EndpointInfo{}, nil, err
+		}
+		defer func() {
+			if err != nil {
+				table.Close()
+			}
+		}()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +105,12 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock *os.File) (EndpointInfo
 			l.owner = before
 			return EndpointInfo{}, nil, err
 		}
-		l.leased = true
+		if l.at.owner.Port != 0 {
+			if err := m.fills.add(l, sock); err != nil {
+				return EndpointInfo{}, nil, err
+			}
+		}
+		l.leased, l.connections = true, table
 		m.log.Info("endpoint presented", "endpoint", l.id, "uid", o.UID, "pid", o.PID)
 		info := l.info()
 		info.Tags = m.tags.of(l)
@@ -112,6 +128,7 @@ func (m *Mux) putEndpoint(l *Lease) error {
 		Uid:          l.owner.UID,
 		Pid:          uint32(l.owner.PID),
 		Slot:         l.at.slot,
+		FillSize:     l.fillSize,
 	})
 	if err != nil {
 		return fmt.Errorf("endpoint into the table: %w", err)

@@ -55,7 +55,7 @@ func TestEndedIsTakenOver(t *testing.T) {
 		if list := l.mux.Endpoints(); len(list) != 0 {
 			t.Errorf("listed: %+v", list)
 		}
-		if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK); !errors.Is(err, mux.ErrNotPresentable) {
+		if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, mux.ErrNotPresentable) {
 			t.Errorf("present what has ended: %v", err)
 		}
 		wantNotFreed(t, freed)
@@ -100,7 +100,7 @@ func TestOldAlarm(t *testing.T) {
 	b := kernelUDP(t, l.B, "10.0.0.2:0")
 	l.echo(b, a, "while it behaves")
 	c.kill()
-	a.runAway(1_000_000)
+	restore := a.runAway(1_000_000)
 	sendTo(t, b, "10.0.0.1:7000", "an alarm that nobody reads")
 	counters, err := ebpf.LoadPinnedMap(filepath.Join(l.onlyPins(), bpf.MuxMapCounters), nil)
 	must(t, err)
@@ -110,6 +110,7 @@ func TestOldAlarm(t *testing.T) {
 		must(t, counters.Lookup(uint32(bpf.MuxUnetCounterUNET_DELIVER_BAD_FILL), &perCPU))
 		return slices.Max(perCPU) == 1
 	})
+	restore()
 	l.openConfig(mux.Config{Pin: l.pin})
 	l.present(a)
 	select {
@@ -117,6 +118,7 @@ func TestOldAlarm(t *testing.T) {
 		t.Errorf("ended: %v", a.lease.Err())
 	case <-time.After(100 * time.Millisecond):
 	}
+	a.runAway(1_000_000)
 	sendTo(t, b, "10.0.0.1:7000", "the next frame")
 	eventually(t, "revoked", func() bool { return errors.Is(a.lease.Err(), mux.ErrRevoked) })
 }

@@ -28,6 +28,13 @@ func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
 	return err
 }
 
+// setEffect suspends a tag that stands in the table, or puts it into effect. Either is one
+// write, so a process that dies meanwhile leaves the one or the other.
+func (m *Mux) setEffect(t endpoint.Tag, o bpf.Owner, effective bool) error {
+	key, table := m.tableOf(t)
+	return table.Update(key, o.WithEffect(effective), ebpf.UpdateExist)
+}
+
 // deleteTag takes a tag out. One that is not there is no error.
 func (m *Mux) deleteTag(t endpoint.Tag) error {
 	key, table := m.tableOf(t)
@@ -82,7 +89,8 @@ func tagOf(kind bpf.TagKind, addr netip.Addr, port uint16) endpoint.Tag {
 	return endpoint.AddrTag(addr)
 }
 
-// tagsInKernel reads the whole table. Nobody may change it meanwhile.
+// tagsInKernel reads the whole table, suspended tags included. Nobody may change it
+// meanwhile.
 func tagsInKernel(objs *bpf.MuxObjects) (map[endpoint.Tag]bpf.Owner, error) {
 	list := map[endpoint.Tag]bpf.Owner{}
 	var key bpf.Tag

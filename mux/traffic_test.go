@@ -6,12 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
@@ -23,19 +23,7 @@ import (
 // native XDP program sends to a veth.
 func listenGRO(t *testing.T, h *netlab.Host) {
 	t.Helper()
-	run(t, h, "ethtool", "-K", h.Interface, "gro", "on")
-}
-
-func run(t *testing.T, h *netlab.Host, name string, args ...string) string {
-	t.Helper()
-	cmd := exec.Command(name, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	must(t, h.Start(cmd))
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out.Bytes())
-	}
-	return out.String()
+	setOffload(t, h, "gro", true)
 }
 
 // A datagram of the peer's kernel reaches the endpoint, and its answer the
@@ -75,7 +63,8 @@ func TestTrafficThroughAPort(t *testing.T) {
 			sendTo(t, b, "10.0.0.1:53", "query")
 			sendTo(t, k, readFrom(t, k, "query").String(), "answer")
 			readFrom(t, b, "answer")
-			run(t, l.B, "ping", "-c", "2", "-i", "0.01", "-W", "2", "10.0.0.1")
+			ping(t, l.B, "10.0.0.1")
+			ping(t, l.B, "10.0.0.1")
 
 			c := l.count()
 			if c["rx_port"] != 5 || c["tx_uplink"] != 5 || c["deliver_socket"] != 5 || c["rx_pass"] < 4 {
@@ -231,7 +220,7 @@ func TestWholeAddress(t *testing.T) {
 	if udp := p.Layer(layers.LayerTypeUDP); udp == nil || string(udp.LayerPayload()) != "hello" {
 		t.Fatalf("received %v, want the datagram", p)
 	}
-	run(t, l.B, "ping", "-c", "1", "-W", "2", "10.0.0.1")
+	ping(t, l.B, "10.0.0.1")
 	// Another endpoint of this host finds it behind the uplink's link address.
 	other := l.open(udpTag("10.0.0.1:7000"))
 	r, err := other.lease.Resolve(t.Context(), whole)
@@ -336,7 +325,7 @@ func TestQueue(t *testing.T) {
 	if c := l.count(); c["rx_queue"] != 1 || c["rx_port"] != 1 {
 		t.Errorf("counters: %v", c)
 	}
-	run(t, l.B, "ping", "-c", "1", "-W", "2", "10.0.0.1")
+	ping(t, l.B, "10.0.0.1")
 }
 
 // What the kernel drops after a program has sent it on is counted too, so that
@@ -363,12 +352,12 @@ func TestCountersAddUp(t *testing.T) {
 		t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
 	}
 	// A port that is down loses what is redirected to it.
-	run(t, l.A, "ip", "link", "set", fmt.Sprintf("unet%d", a.grant.ID), "down")
+	onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetDown)
 	sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
 	l.await("lost_uplink_redirect", 1)
 	// And an uplink that is down what endpoints send.
-	run(t, l.A, "ip", "link", "set", fmt.Sprintf("unet%d", a.grant.ID), "up")
-	run(t, l.A, "ip", "link", "set", l.A.Interface, "down")
+	onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetUp)
+	onDevice(t, l.A, l.A.Interface, netlink.LinkSetDown)
 	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "hello"))
 	l.await("lost_port_redirect", 1)
 }
@@ -381,7 +370,7 @@ func TestNativeLossIsCounted(t *testing.T) {
 	a.send(frame)
 	l.await("lost_port_redirect", 1)
 	listenGRO(t, l.B)
-	run(t, l.B, "ip", "link", "set", l.B.Interface, "mtu", "1000") // less than the frame
+	onDevice(t, l.B, l.B.Interface, mtu(1000)) // less than the frame
 	a.send(frame)
 	l.await("lost_device_full", 1)
 	if c := l.count(); c["tx_uplink"] != 2 || c["lost_port_redirect"] != 1 {
@@ -393,7 +382,7 @@ func TestNativeLossIsCounted(t *testing.T) {
 // sender believes in another MTU. They are not cut again.
 func TestSuperFrameOfLongFrames(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
-	run(t, l.B, "ip", "link", "set", l.B.Interface, "mtu", "9000")
+	onDevice(t, l.B, l.B.Interface, mtu(9000))
 	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	raw, err := b.SyscallConn()

@@ -3,7 +3,6 @@ package mux
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -156,11 +155,11 @@ func xdpFeatures(ns netns.NsHandle, ifindex int) (features uint64, known bool) {
 	return 0, false
 }
 
-func (u *uplink) identity(addr netip.Prefix, m Mode) endpoint.Identity {
+// identity leaves the address to Mux.Identity.
+func (u *uplink) identity(m Mode) endpoint.Identity {
 	return endpoint.Identity{
 		Interface:        u.name,
 		LinkAddr:         u.addr,
-		Addr:             addr,
 		MTU:              u.mtu,
 		PartialChecksums: u.partialChecksums(m),
 		Mode:             m.String(),

@@ -3,6 +3,7 @@ package mux_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -20,23 +21,15 @@ import (
 // Open turns receive VLAN offload off, and Close on again.
 func TestVLANOffload(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
-	offload := func() string {
-		for line := range strings.Lines(run(t, p.A, "ethtool", "-k", p.A.Interface)) {
-			if v, ok := strings.CutPrefix(line, "rx-vlan-offload: "); ok {
-				return strings.TrimSpace(v)
-			}
-		}
-		return "unknown"
-	}
-	for _, before := range []string{"on", "off"} {
-		run(t, p.A, "ethtool", "-K", p.A.Interface, "rxvlan", before)
+	for _, before := range []bool{true, false} {
+		setOffload(t, p.A, "rxvlan", before)
 		m := openMux(t, p.A)
-		if offload() != "off" {
-			t.Errorf("receive VLAN offload is %s with a mux", offload())
+		if offload(t, p.A, "rxvlan") {
+			t.Error("receive VLAN offload is on with a mux")
 		}
 		must(t, m.Close())
-		if offload() != before {
-			t.Errorf("receive VLAN offload is %s afterwards, and was %s before", offload(), before)
+		if now := offload(t, p.A, "rxvlan"); now != before {
+			t.Errorf("receive VLAN offload is on %v afterwards, and was on %v before", now, before)
 		}
 	}
 }
@@ -116,15 +109,15 @@ func (s *sniff) vlanOf(payload string) uint16 {
 func TestFramesOfAVLAN(t *testing.T) {
 	for _, c := range []struct {
 		mode   mux.Mode
-		txvlan string // of the sender: on, the tag stands beside the frame
+		txvlan bool // of the sender: on, the tag stands beside the frame
 	}{
-		{mux.ModeGeneric, "on"},
-		{mux.ModeGeneric, "off"},
-		{mux.ModeNative, "off"},
+		{mux.ModeGeneric, true},
+		{mux.ModeGeneric, false},
+		{mux.ModeNative, false},
 	} {
-		t.Run(c.mode.String()+" txvlan "+c.txvlan, func(t *testing.T) {
+		t.Run(fmt.Sprint(c.mode, " txvlan ", c.txvlan), func(t *testing.T) {
 			l := openLab(t, c.mode)
-			run(t, l.B, "ethtool", "-K", l.B.Interface, "txvlan", c.txvlan)
+			setOffload(t, l.B, "txvlan", c.txvlan)
 			a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 			b := kernelUDP(t, l.B, "10.0.0.2:9000")
 			must(t, l.B.Do(func() error { // ARP would be of the VLAN too

@@ -12,11 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchUplink begins to watch the uplink until the mux is closed.
+// watchUplink begins to watch the uplink, and the addresses of the host, until the mux
+// is closed.
 func (m *Mux) watchUplink() error {
-	sock, err := nl.SubscribeAt(m.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	sock, err := nl.SubscribeAt(m.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
-		return fmt.Errorf("subscribe to interfaces: %w", err)
+		return fmt.Errorf("subscribe to interfaces and addresses: %w", err)
+	}
+	// What changed before the subscription is seen now, before anybody is served.
+	if err := m.addressesAre(); err != nil {
+		sock.Close()
+		return err
 	}
 	m.running.Go(func() {
 		if err := m.followUplink(sock); err != nil {
@@ -50,7 +56,9 @@ func (m *Mux) followUplink(sock *nl.NetlinkSocket) error {
 	for {
 		// Whatever the event, it is the present that counts; what changed before
 		// the subscription is seen here too.
-		m.reclaimDead()
+		if err := m.lookForPorts(); err != nil {
+			m.log.Error("cannot tell which ports are gone", "error", err)
+		}
 		l, err := m.nl.LinkByIndex(m.up.ifindex)
 		switch {
 		case isAbsent(err):
@@ -61,6 +69,9 @@ func (m *Mux) followUplink(sock *nl.NetlinkSocket) error {
 			if err := m.uplinkIs(l.Attrs()); err != nil {
 				return err
 			}
+		}
+		if err := m.addressesAre(); err != nil {
+			m.log.Error("tags do not follow the addresses of the host", "error", err)
 		}
 		if err := m.awaitEvent(sock); err != nil {
 			if m.ctx.Err() != nil { // closed
@@ -101,9 +112,9 @@ func (m *Mux) uplinkIs(a *netlink.LinkAttrs) error {
 	return nil
 }
 
-// awaitEvent returns when the kernel says something about the uplink, or that a
-// port is gone whose endpoint waits to be presented, or that it had to leave
-// something unsaid.
+// awaitEvent returns when the kernel says something about the uplink or about an
+// address, or that it had to leave something unsaid. Ports that are gone it deals with
+// itself.
 func (m *Mux) awaitEvent(sock *nl.NetlinkSocket) error {
 	for {
 		msgs, _, err := sock.Receive()
@@ -114,12 +125,18 @@ func (m *Mux) awaitEvent(sock *nl.NetlinkSocket) error {
 			return err
 		}
 		for _, e := range msgs {
+			if e.Header.Type == unix.RTM_NEWADDR || e.Header.Type == unix.RTM_DELADDR {
+				return nil
+			}
 			if e.Header.Type != unix.RTM_NEWLINK && e.Header.Type != unix.RTM_DELLINK || len(e.Data) < unix.SizeofIfInfomsg {
 				continue
 			}
 			index := int(nl.DeserializeIfInfomsg(e.Data).Index)
-			if index == m.up.ifindex || e.Header.Type == unix.RTM_DELLINK && m.waits(index) {
+			if index == m.up.ifindex {
 				return nil
+			}
+			if e.Header.Type == unix.RTM_DELLINK {
+				m.portsGone(m.all(), func(port int) bool { return port == index })
 			}
 		}
 	}

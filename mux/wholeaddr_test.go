@@ -57,7 +57,7 @@ func TestWholeAddressOfAnotherHost(t *testing.T) {
 		}
 	}
 	// A refusal leaves nothing: the address is free when its host is gone.
-	run(t, l.B, "ip", "addr", "del", "10.0.0.2/24", "dev", l.B.Interface)
+	onDevice(t, l.B, l.B.Interface, deleteAddress("10.0.0.2/24"))
 	if _, err := a.lease.Claim(t.Context(), addrTag("10.0.0.2")); err != nil {
 		t.Errorf("when host B has gone: %v", err)
 	}

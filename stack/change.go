@@ -57,27 +57,66 @@ func (s *Stack) invalidate(r *route) {
 func (s *Stack) SetLink(up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.down != up {
+	if s.closed || s.linkDown != up {
 		return
 	}
-	s.down = !up
+	s.linkDown = !up
+	if !up {
+		s.count[linkDowns]++
+	}
+	s.linkOrAddressChanged()
+}
+
+// SetAddress says whether our address is the endpoint's to send from, which it is at
+// first. While it is not, because the host has lost it, sends fail with EADDRNOTAVAIL
+// and all else is as while the link is down.
+func (s *Stack) SetAddress(here bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.addrGone != here {
+		return
+	}
+	s.addrGone = !here
+	s.linkOrAddressChanged()
+}
+
+// linkOrAddressChanged has sends fail, or go out again.
+func (s *Stack) linkOrAddressChanged() {
+	before := s.down
+	switch {
+	case s.addrGone:
+		s.down = syscall.EADDRNOTAVAIL
+	case s.linkDown:
+		s.down = syscall.ENETDOWN
+	default:
+		s.down = 0
+	}
 	for c := range s.sockets {
 		c.setSlow()
 	}
 	s.readClock()
 	defer s.settleTCP()
-	if up {
+	switch {
+	case s.down == 0:
 		if s.resolver != nil {
 			s.invalidateAll()
 		}
 		s.tcp.LinkUp(tcp.Time(s.now))
-		return
+	case before == 0:
+		for s.held.n > 0 {
+			s.failHeld(s.takeHeld(s.held.oldest.queue), s.down)
+		}
+		for _, n := range s.neighbours {
+			s.forget(n)
+		}
 	}
-	s.count[linkDowns]++
-	for s.held.n > 0 {
-		s.failHeld(s.takeHeld(s.held.oldest.queue), syscall.ENETDOWN)
+}
+
+// unsendable is why nothing can be sent to dst: the address is gone, or the link is down
+// and dst is not behind our own link address.
+func (s *Stack) unsendable(dst [4]byte) error {
+	if s.down == 0 || !s.addrGone && s.turnedRound(dst) {
+		return nil
 	}
-	for _, n := range s.neighbours {
-		s.forget(n)
-	}
+	return s.down
 }

@@ -351,6 +351,43 @@ func TestLinkDownForgetsNeighbours(t *testing.T) {
 	expect(t, w, askB)
 }
 
+// While the host does not have our address nothing is sent, to ourselves behind our own
+// link address neither, whatever the link does meanwhile.
+func TestAddressIsGone(t *testing.T) {
+	l, _ := memlink.Pair(memlink.Config{})
+	w := tap(t, l)
+	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{answer: answerWith(stack.Route{LinkAddr: linkA})}})
+	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	defer u.Close()
+	sends := func(what string, want error) {
+		t.Helper()
+		if err := u.Send([]byte("x")); err != want {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+		if _, err := s.DialTCP(t.Context(), ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.TCPOptions{}); want != nil && err != want {
+			t.Errorf("%s: dial %v, want %v", what, err, want)
+		}
+	}
+	s.SetAddress(true) // known
+	if err := u.Send([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the route is known", func() bool { return len(w.take()) > 0 })
+	s.SetAddress(false)
+	sends("gone", syscall.EADDRNOTAVAIL)
+	s.SetLink(false)
+	sends("gone, and the link is down", syscall.EADDRNOTAVAIL)
+	s.SetAddress(true)
+	sends("to ourselves while the link is down", nil)
+	s.SetAddress(false)
+	s.SetLink(true)
+	sends("gone, with the link up", syscall.EADDRNOTAVAIL)
+	s.SetAddress(true)
+	if err := u.Send([]byte("x")); err != nil {
+		t.Errorf("back: %v", err)
+	}
+}
+
 // Changes, answers and sends in any order, from all sides: everything that was
 // taken is given back.
 func TestChangesWhileSending(t *testing.T) {
@@ -393,4 +430,27 @@ func TestChangesWhileSending(t *testing.T) {
 		close(stop)
 		<-done
 	})
+}
+
+// A connection lives through a link that is down and an address that is gone. If that
+// lasts, its user timeout ends it as if the peer were away.
+func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
+	for name, down := range map[string]func(*stack.Stack){
+		"link":    func(s *stack.Stack) { s.SetLink(false) },
+		"address": func(s *stack.Stack) { s.SetAddress(false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+				l := must(b.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
+				c := must(a.DialTCP(t.Context(), netip.AddrPort{}, l.Addr(), stack.TCPOptions{}))
+				c.SetUserTimeout(3 * time.Second)
+				down(a)
+				must(c.Write([]byte("into the buffer")))
+				if _, err := c.Read(make([]byte, 1)); err != syscall.ETIMEDOUT {
+					t.Errorf("read: %v", err)
+				}
+			})
+		})
+	}
 }

@@ -65,6 +65,11 @@
 // the reader calls Read again, or when whoever polls has let the woken run and has
 // nothing else to do.
 //
+// A socket's signal wakes one reader for each datagram or connection. The text of a TCP
+// connection wakes all its readers: part of it may lie in the memory of one of them.
+// That nobody sleeps while what it waits for is there is tried in all schedules of a
+// few goroutines (TestAllSchedules, with -tags unetdebug).
+//
 // Deadlines need no timers of the runtime: the poller watches those of the
 // parked, too. A parked goroutine always has a poller, or the offer to be one.
 //
@@ -123,7 +128,8 @@
 // A route in use is verified behind the sender's back: every 5 seconds, after
 // 250 ms in which packets were sent and nothing came back from its link address
 // (heard.go), and when [Stack.Invalidate] says that something has changed. While
-// the link is down ([Stack.SetLink]) sends are ENETDOWN at once and reads wait.
+// the link is down ([Stack.SetLink]) sends are ENETDOWN at once and reads wait; while
+// the host has lost our address ([Stack.SetAddress]) they are EADDRNOTAVAIL.
 //
 // The SYN of a connection waits for the route as well, and an answer that there is
 // no way ends DialTCP. A connection that is established lives through that, and

@@ -17,6 +17,7 @@ func FuzzPoll(f *testing.F) {
 	f.Add(arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA), echoFrame("ping"), uint16(3), uint8(1))
 	f.Add(errorFrame(wire.ICMPFragmentationNeeded, 1000, 1500, wire.UDPFlow{Src: addrA, Dst: addrB, SrcPort: 7, DstPort: 9}),
 		datagramFrame(9, 7, make([]byte, 5000)), uint16(1400), uint8(3))
+	f.Add(tagged(datagramFrame(9, 7, []byte("x")), wire.ProtocolTCP), tagged(datagramFrame(9, 7, make([]byte, 1000)), wire.ProtocolTCP), uint16(0), uint8(8))
 	f.Fuzz(func(t *testing.T, first, second []byte, gso uint16, cut uint8) {
 		clk := newClock()
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 128})

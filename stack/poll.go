@@ -69,9 +69,32 @@ func (s *Stack) runDue() {
 	}
 }
 
-// input takes one batch of frames from the link through the protocols and
-// returns how many there were.
+// input takes one batch of frames from the link through the protocols, sends what
+// that makes ready, and returns how many there were.
 func (s *Stack) input() int {
+	n := s.receive()
+	if n == 0 {
+		return 0
+	}
+	if s.tcpTouched {
+		s.settleTCP()
+	}
+	if s.unflushed {
+		s.flush()
+	}
+	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
+		s.batchesSeen = 0
+		s.setNow(s.look())
+		s.releaseAcks()
+		s.runDue()
+	}
+	return n
+}
+
+// receive takes one batch of frames from the link through the protocols and returns
+// how many there were. What that makes ready is for the caller to send, with settleTCP
+// and flush.
+func (s *Stack) receive() int {
 	if s.closed {
 		return 0
 	}
@@ -87,22 +110,7 @@ func (s *Stack) input() int {
 		}
 		i++
 	}
-	if n == 0 {
-		return 0
-	}
 	s.count[framesReceived] += uint64(n)
-	if s.tcpTouched {
-		s.settleTCP()
-	}
-	if s.unflushed {
-		s.flush()
-	}
-	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
-		s.batchesSeen = 0
-		s.setNow(s.look())
-		s.releaseAcks()
-		s.runDue()
-	}
 	return n
 }
 
@@ -145,11 +153,15 @@ func (s *Stack) inputParts(frames []Frame) int {
 	return n
 }
 
-// isTCP reports whether what begins a packet says that it is TCP over IPv4, untagged.
+// isTCP reports whether what begins a packet says that it is TCP over IPv4.
 func isTCP(b []byte) bool {
 	const protocol = 9 // in the IPv4 header
 	eth, err := wire.ParseEthernet(b)
-	return err == nil && eth.Type() == wire.EtherTypeIPv4 && len(b) >= headersLen && b[wire.EthernetHeaderLen+protocol] == wire.ProtocolTCP
+	if err != nil || eth.Type() != wire.EtherTypeIPv4 {
+		return false
+	}
+	ip := eth.Payload()
+	return len(ip) > protocol && ip[protocol] == wire.ProtocolTCP
 }
 
 // maxGathered is the longest packet there is, with its link header, in bytes.
@@ -235,12 +247,20 @@ func (s *Stack) transmit(f Frame) bool {
 	return true
 }
 
-// flush kicks the link. What was queued stays queued if that fails.
+// flush kicks the link. If that fails, the queued frames stay queued and leave with the
+// next kick that succeeds: so their sends have not failed. Until then each send tries the
+// kick again first, and returns its error (kickErr).
 func (s *Stack) flush() error {
 	s.unflushed = false
-	if err := s.link.Flush(); err != nil {
+	err := s.link.Flush()
+	if err != nil {
 		s.count[flushFailed]++
-		return err
 	}
-	return nil
+	if err != nil || s.kickErr != nil {
+		s.kickErr = err
+		for c := range s.sockets {
+			c.setSlow()
+		}
+	}
+	return err
 }

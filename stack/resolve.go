@@ -144,7 +144,9 @@ type UnreachableError struct {
 	Err error // the resolver's
 }
 
-func (e *UnreachableError) Error() string   { return fmt.Sprintf("no route to %v: %v", e.Dst, e.Err) }
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("%v: %v: %v", syscall.EHOSTUNREACH, e.Dst, e.Err)
+}
 func (e *UnreachableError) Unwrap() []error { return []error{syscall.EHOSTUNREACH, e.Err} }
 
 var (

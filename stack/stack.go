@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
@@ -59,6 +59,9 @@ type Config struct {
 	// PartialChecksums accepts checksums of the pseudo-header only, as they are
 	// on a virtual link. On a real wire they are corruption.
 	PartialChecksums bool
+	// TCPPorts are where connections that are dialled from port 0 get their local port.
+	// nil: all ports from 1024 on, see [tcp.Config].
+	TCPPorts TCPPorts
 	// Resolver is the route service. nil: the subnet of Addr is on the link, and
 	// nothing else can be reached.
 	Resolver Resolver
@@ -70,6 +73,9 @@ type Config struct {
 	// are copied into memory of their own.
 	FrameQuota int
 	TCP        TCPConfig
+	// Connections is memory in which TCP connections are published; see [tcp.Config].
+	// It is not touched any more when Close has returned.
+	Connections []wire.Connection
 
 	// Now replaces time.Now, and NoCaretaker leaves out the goroutine that
 	// polls while nobody waits, for tests and for programs that call Poll.
@@ -108,7 +114,7 @@ type Stack struct {
 	attention atomic.Bool
 	_         [63]byte // keep the spinner's cache line apart from the lock's
 
-	mu sync.Mutex // guards all that follows, and the link
+	mu mutex // guards all that follows, and the link
 
 	link         Link
 	long         LongLink // link, if it sends packets of several frames
@@ -124,6 +130,7 @@ type Stack struct {
 
 	udp   *udp.Table
 	tcp   *tcp.Table
+	ports TCPPorts
 	count [reasons]uint64
 
 	// Input and output, poll.go.
@@ -197,12 +204,17 @@ type Stack struct {
 	tcpConns     map[*TCPConn]struct{}
 	tcpListeners map[*TCPListener]struct{}
 
-	closed bool
-	down   bool          // the link carries nothing
-	broken error         // the link is beyond use
-	left   chan struct{} // role or retrying has changed since closed was set
-	ctx    context.Context
-	cancel context.CancelFunc
+	closing  bool // Close has been called: nothing is opened any more
+	closed   bool
+	gone     chan struct{} // closed when Close has done its work
+	linkDown bool          // the link carries nothing
+	addrGone bool          // our address is not ours at present
+	down     syscall.Errno // what sends fail with for one of these; 0: they do not
+	broken   error         // the link is beyond use
+	kickErr  error         // of the last kick
+	left     chan struct{} // role or retrying has changed since closed was set
+	ctx      context.Context
+	cancel   context.CancelFunc
 }
 
 var (
@@ -244,6 +256,7 @@ func New(cfg Config) (*Stack, error) {
 		resolver:       cfg.Resolver,
 		quota:          cfg.FrameQuota,
 		udp:            udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
+		ports:          cfg.TCPPorts,
 		clock:          cfg.Now,
 		timerAt:        never,
 		errorTokens:    icmpErrorBurst,
@@ -261,6 +274,7 @@ func New(cfg Config) (*Stack, error) {
 		tcpConns:       make(map[*TCPConn]struct{}),
 		tcpListeners:   make(map[*TCPListener]struct{}),
 		left:           make(chan struct{}, 1),
+		gone:           make(chan struct{}),
 	}
 	if long, ok := cfg.Link.(LongLink); ok {
 		if frame, most := long.Rooms(); most > 0 {
@@ -271,7 +285,7 @@ func New(cfg Config) (*Stack, error) {
 		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: s.releaseFrame,
 		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory, ECN: cfg.TCP.ECN,
 		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
-		NewCongestion: congestion,
+		NewCongestion: congestion, Connections: cfg.Connections,
 	})
 	s.tcpTimer.owner = &s.tcpTimer
 	s.held.max = heldBound(s.quota)
@@ -293,21 +307,22 @@ func (s *Stack) Addr() netip.Addr { return netip.AddrFrom4(s.addr) }
 // Close closes all sockets, gives all frames back to the link except those that
 // the application has borrowed or reserved, and returns when nothing uses the
 // link any more. Payloads still borrowed are valid as long as the link's
-// memory is.
+// memory is. A second Close, also one at the same time, returns when the first has
+// done all that.
 func (s *Stack) Close() error {
 	s.mu.Lock()
-	if s.closed {
+	again := s.closing
+	s.closing = true
+	if again {
 		s.mu.Unlock()
+		<-s.gone
 		return nil
 	}
+	defer close(s.gone)
 	for c := range s.sockets {
 		c.close()
 	}
 	s.closeTCP()
-	if s.closed { // by somebody else, while closeTCP has waited
-		s.mu.Unlock()
-		return nil
-	}
 	s.closed = true
 	s.cancel()
 	s.releaseHeld()

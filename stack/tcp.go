@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -21,6 +22,22 @@ type TCPOptions struct {
 	// when both its owner and the engine are done with it. It must be quick and
 	// must not call the stack.
 	Released func()
+}
+
+// ErrNoPort is the error of [Stack.DialTCP] if Config.TCPPorts have no port from which
+// there is no connection to the remote address. It is an EADDRNOTAVAIL.
+var ErrNoPort = fmt.Errorf("%w: each local port has a connection to the remote address", syscall.EADDRNOTAVAIL)
+
+// TCPPorts are the local ports that a stack which shares its address may open
+// connections from. Its methods are called under the stack's lock: they must be quick
+// and must not call the stack.
+type TCPPorts interface {
+	// Choose calls pick with the ports that there are, and notes that a connection
+	// uses the port that it returns, and that Choose returns too; 0: none.
+	Choose(pick func(from []tcp.PortBlock) uint16) uint16
+	// Release is called once for each port that Choose has returned, when both the
+	// connection's owner and the engine are done with it.
+	Release(port uint16)
 }
 
 func (o *TCPOptions) engine(s *Stack, owner any) tcp.Options {
@@ -50,6 +67,7 @@ type TCPConn struct {
 	connected           bool
 	drained             bool // the peer has all, and our FIN
 	finished            bool // the engine is done with it
+	chosen              bool // its local port is of Config.TCPPorts
 	readers             int  // that wait
 	ackSlot             int  // in Stack.acking
 	readDeadline        instant
@@ -296,32 +314,32 @@ func (c *TCPConn) release() {
 	if c.released != nil {
 		c.released()
 	}
+	if c.chosen {
+		s.ports.Release(c.conn.Local().Port)
+	}
 }
 
-// closeTCP ends everything, when the stack closes. What was written before its
-// connection was closed has a moment to reach the peer; all other connections end
-// with a RST.
+// closeTCP ends everything, when the stack closes. Every connection is closed as by
+// Close, and what was written has a moment to reach its peer. What has not ended then
+// ends with a RST.
 func (s *Stack) closeTCP() {
-	s.resetAll()
+	s.closeAll()
 	for until := s.readClock() + closePatience; s.draining() && s.now < until; {
 		s.waitFor(&s.drained, until)
-		if s.closed {
-			return
-		}
 	}
-	s.resetAll()
+	s.closeAll() // what has come meanwhile
 	s.tcp.Close()
 	s.finishTCP()
 }
 
-// resetAll ends all that has not been closed.
-func (s *Stack) resetAll() {
+// closeAll closes all that has not been closed.
+func (s *Stack) closeAll() {
 	for l := range s.tcpListeners {
 		l.close()
 	}
 	for c := range s.tcpConns {
 		if !c.closed {
-			c.close(0)
+			c.close(c.linger)
 		}
 	}
 }
@@ -332,7 +350,7 @@ const closePatience = second
 // draining reports whether a connection that was closed has something to send
 // that the peer does not have.
 func (s *Stack) draining() bool {
-	if s.broken != nil || s.down || s.clock != nil { // time that does not pass by itself
+	if s.broken != nil || s.down != 0 || s.clock != nil { // time that does not pass by itself
 		return false
 	}
 	for c := range s.tcpConns {

@@ -110,7 +110,9 @@ func (c *TCPConn) happened(e tcp.Events) {
 	s := c.stack
 	if e&tcp.Readable != 0 {
 		c.answering = c.readers > 0
-		s.signal(&c.readable)
+		// All of them: the engine tells once, and part of the text may lie in the memory
+		// of one reader, which is not the one that has waited longest.
+		s.broadcast(&c.readable)
 	}
 	if e&tcp.Connected != 0 {
 		c.connected = true

@@ -19,11 +19,13 @@ func newSecret() (secret [16]byte) {
 
 // DialTCP opens a connection to remote and waits until it is established, or ctx
 // is done. The address in local is the stack's, or unspecified; port 0 asks for a
-// free one.
+// free one: free as far as remote goes, see [tcp.Table.ChoosePort].
 //
 // Errors: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH and ENETUNREACH, which may come
-// as an [UnreachableError], EADDRINUSE if the two ends have a connection already
-// or have had one a moment ago, ENETDOWN, and that of ctx.
+// as an [UnreachableError], EADDRINUSE if the two ends have a connection already,
+// EADDRNOTAVAIL if there is one to remote from every port that may be chosen (of
+// Config.TCPPorts an [ErrNoPort]) or the host has lost our address, ENETDOWN, and that
+// of ctx.
 func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCPOptions) (*TCPConn, error) {
 	to, ok := wire.AddrPortFrom(remote)
 	if !ok {
@@ -48,6 +50,7 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.newTCPConn(&o)
+	c.released = nil // a port that was never used is the caller's
 	if err := c.open(from, to, &o); err != nil {
 		return nil, err
 	}
@@ -56,6 +59,9 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 		s.broadcast(&c.writable)
 		s.mu.Unlock()
 	})()
+	if !c.loop {
+		err = s.kickErr // the SYN goes nowhere
+	}
 	for !c.connected && !c.finished && err == nil {
 		s.waitFor(&c.writable, never)
 		if err = ctx.Err(); err == nil {
@@ -64,13 +70,13 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 	}
 	switch {
 	case c.connected && !c.closed:
+		c.released = o.Released
 		return c, nil
 	case c.closed: // by Stack.Close
 		err = net.ErrClosed
 	case c.conn.Err() != nil:
 		err = c.conn.Err()
 	}
-	c.released = nil // a port that was never used is the caller's
 	c.close(0)
 	return nil, err
 }
@@ -79,7 +85,7 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 	s := c.stack
 	switch {
-	case s.closed:
+	case s.closing:
 		return net.ErrClosed
 	case s.broken != nil:
 		return s.broken
@@ -87,8 +93,10 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 	now := s.readClock()
 	if c.loop = s.isLoopBackTCP(from, to); !c.loop {
 		switch {
-		case s.down:
-			return syscall.ENETDOWN
+		case s.down != 0:
+			return s.down
+		case s.kickErr != nil && s.flush() != nil:
+			return s.kickErr
 		case to.Addr[0] == 127:
 			return syscall.ECONNREFUSED // nobody of ours
 		}
@@ -96,7 +104,17 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 			return err
 		}
 	}
+	if from.Port == 0 && s.ports != nil {
+		pick := func(blocks []tcp.PortBlock) uint16 { return s.tcp.ChoosePort(from.Addr, to, blocks) }
+		if from.Port = s.ports.Choose(pick); from.Port == 0 {
+			return ErrNoPort
+		}
+		c.chosen = true
+	}
 	if c.conn, err = s.tcp.Dial(tcp.Time(now), from, to, o.engine(s, c)); err != nil {
+		if c.chosen {
+			s.ports.Release(from.Port)
+		}
 		return err
 	}
 	s.tcpConns[c] = struct{}{}
@@ -155,7 +173,7 @@ func (s *Stack) ListenTCP(local netip.AddrPort, o TCPListenOptions) (*TCPListene
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.closed:
+	case s.closing:
 		return nil, net.ErrClosed
 	case s.broken != nil:
 		return nil, s.broken

@@ -72,6 +72,9 @@ func (s *Stack) armTCP(at instant) {
 
 // outputTCP sends what connections have to send, as far as the link takes it.
 func (s *Stack) outputTCP() {
+	if s.kickErr != nil {
+		s.flush() // it may be over
+	}
 	for conn := s.tcp.NextReady(); conn != nil; conn = s.tcp.NextReady() {
 		c, _ := conn.Owner.(*TCPConn) // nil: nobody has accepted it
 		if c != nil && c.answering && conn.OnlyAck() {
@@ -98,7 +101,7 @@ func (s *Stack) outputTCP() {
 // wayTCP finds the way to the peer.
 func (s *Stack) wayTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err error) {
 	if c != nil {
-		if r = c.route; r != nil && r.state == routeReady && !s.down {
+		if r = c.route; r != nil && r.state == routeReady && s.down == 0 && s.kickErr == nil {
 			return r, false, nil
 		}
 		loop = c.loop
@@ -108,8 +111,10 @@ func (s *Stack) wayTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err err
 	switch {
 	case loop:
 		return nil, true, nil
-	case s.down:
-		return nil, false, syscall.ENETDOWN
+	case s.down != 0:
+		return nil, false, s.down
+	case s.kickErr != nil:
+		return nil, false, s.kickErr
 	}
 	if c == nil && conn.State() == tcp.SynReceived {
 		// The answer to its SYN has gone (answerSYN), and goes the same way again: a host
@@ -187,11 +192,13 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 }
 
 // loseTCP takes from a connection what it has to send and cannot send. It is for
-// the connection to try again.
+// the connection to try again. That our own link is down, or our address gone, says
+// nothing about the peer: it ends only a connection that is being opened. An established
+// one ends with ETIMEDOUT if that lasts, as in the kernel.
 func (s *Stack) loseTCP(conn *tcp.Conn, err error) {
-	if errno := syscall.EHOSTUNREACH; err != nil {
+	if errno := syscall.EHOSTUNREACH; err != nil && (s.down == 0 || conn.State() == tcp.SynSent) {
 		errors.As(err, &errno)
-		conn.Unreachable(errno)
+		conn.Unreachable(tcp.Time(s.now), errno)
 	}
 	for conn.Emit(tcp.Time(s.now), s.scratchTCP()) > 0 {
 		s.count[segmentsLost]++

@@ -62,9 +62,7 @@ func (c *TCPConn) readWait(p []byte) (n int, err error) {
 			}
 		}
 	}
-	if c.readers--; c.readers > 0 && !c.closed && c.conn.Readable() {
-		s.signal(&c.readable) // for this goroutine, that leaves without it, or with a part
-	}
+	c.readers--
 	return n, err
 }
 

@@ -15,6 +15,10 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 	now := s.readClock()
 	c.resumeAck()
 	if !c.writeSlow && !c.writing {
+		if s.link.Pending() { // perhaps the window has closed, or the connection is over
+			s.receive()
+			now = s.now
+		}
 		n, err = c.conn.Write(tcp.Time(now), p)
 		s.finishTCP()
 	}
@@ -58,7 +62,11 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 			return err
 		}
 		seq := c.writable.seq
-		done, err := write(tcp.Time(s.readClock()))
+		s.readClock()
+		if s.link.Pending() {
+			s.receive()
+		}
+		done, err := write(tcp.Time(s.now))
 		s.finishTCP()
 		if done || err != nil {
 			return err

@@ -86,7 +86,7 @@ func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closing {
 		return nil, net.ErrClosed
 	}
 	var err error
@@ -190,7 +190,7 @@ func (c *UDPSocket) setDeadline(d *instant, t time.Time) error {
 func (c *UDPSocket) setSlow() {
 	trouble := c.closed || c.pending != nil || c.udp.HasError()
 	c.recvSlow = trouble || c.readDeadline != never
-	c.sendSlow = trouble || c.writeDeadline != never || c.stack.down || c.stack.broken != nil
+	c.sendSlow = trouble || c.writeDeadline != never || c.stack.down != 0 || c.stack.broken != nil || c.stack.kickErr != nil
 }
 
 // noteError makes the next call look for the pending error.

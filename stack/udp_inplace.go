@@ -57,7 +57,7 @@ func (c *UDPSocket) Commit(b *UDPBuffer, n int, to netip.AddrPort) error {
 	s.mu.Lock()
 	err := c.commit(b, n, to)
 	if s.unflushed {
-		err = s.flushAfter(err)
+		s.flush()
 	}
 	s.mu.Unlock()
 	return err

@@ -17,13 +17,15 @@ const payloadOffset = headersLen + wire.UDPHeaderLen
 // Send sends b to the peer of a connected socket. It waits while the link takes
 // no more, until the write deadline, and returns ENOBUFS if that lasts for long.
 // It does not wait to learn where the peer is: the datagram is held meanwhile,
-// and if the peer cannot be found the next call returns EHOSTUNREACH.
+// and if the peer cannot be found the next call returns EHOSTUNREACH. A datagram that
+// the link has queued is sent, or will be: if the link takes it no further, that is the
+// error of the next send, of which nothing is queued.
 func (c *UDPSocket) Send(b []byte) error {
 	s := c.stack
 	s.mu.Lock()
 	err := c.send(b, c.udp.Remote())
 	if s.unflushed {
-		err = s.flushAfter(err)
+		s.flush()
 	}
 	s.mu.Unlock()
 	return err
@@ -41,7 +43,7 @@ func (c *UDPSocket) SendTo(b []byte, to netip.AddrPort) error {
 	s.mu.Lock()
 	err = c.send(b, dst)
 	if s.unflushed {
-		err = s.flushAfter(err)
+		s.flush()
 	}
 	s.mu.Unlock()
 	return err
@@ -65,18 +67,10 @@ func (c *UDPSocket) SendBatch(msgs []UDPMessage) (n int, err error) {
 		}
 	}
 	if s.unflushed {
-		err = s.flushAfter(err)
+		s.flush()
 	}
 	s.mu.Unlock()
 	return n, err
-}
-
-// flushAfter kicks the link and returns err, or else why the kick failed.
-func (s *Stack) flushAfter(err error) error {
-	if e := s.flush(); err == nil {
-		err = e
-	}
-	return err
 }
 
 func (c *UDPSocket) destination(to netip.AddrPort) (udp.AddrPort, error) {
@@ -192,8 +186,13 @@ func (c *UDPSocket) prepare(to udp.AddrPort) (*route, error) {
 	if c.isLoopBack(to) {
 		return nil, nil
 	}
-	if c.stack.down && !c.stack.turnedRound(to.Addr) {
-		return nil, syscall.ENETDOWN
+	if err := c.stack.unsendable(to.Addr); err != nil {
+		return nil, err
+	}
+	if c.stack.kickErr != nil {
+		if err := c.stack.flush(); err != nil {
+			return nil, err
+		}
 	}
 	r, err := c.stack.usableRoute(to.Addr)
 	if err != nil {
@@ -307,8 +306,8 @@ func (c *UDPSocket) retryUntil(giveUp instant, try func() bool) error {
 		if err := c.sendTrouble(); err != nil {
 			return err
 		}
-		if s.down {
-			return syscall.ENETDOWN
+		if s.down != 0 {
+			return s.down
 		}
 	}
 }

@@ -278,6 +278,7 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 		}
 		if len(s.acking) > 0 {
 			s.releaseAcks()
+			continue // in a connection to ourselves that may be what e waits for
 		}
 		limit := min(deadline, s.timerAt, s.earliestWaiter)
 		if sleepAt < 0 || sleepAt > 0 && s.lastLook >= sleepAt {

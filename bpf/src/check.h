@@ -7,8 +7,12 @@
  *
  * The tag decides what a frame may say of its sender. A port is the right to
  * complete UDP or TCP packets from that port, as the kernel gives it to a program
- * by bind(2). A whole address is the right to be a host: any protocol, options,
- * fragments, ARP and neighbour discovery for itself. Nothing says whom a frame may
+ * by bind(2). A whole address is the right to be a host: UDP, TCP, echo and errors of
+ * ICMP, options, fragments, ARP and neighbour discovery for itself. What hosts believe
+ * of the infrastructure of their network, such as DHCP servers and routers, takes a
+ * right more (UNET_INFRASTRUCTURE), as the kernel lets only the privileged send it:
+ * all other IP protocols, and some UDP ports. Who holds a whole address may claim any
+ * port of it, so a port of one is no way around that. Nothing says whom a frame may
  * go to: a program may send to everybody too, and to broadcast and multicast.
  */
 #ifndef UNET_CHECK_H
@@ -21,6 +25,29 @@
 static __always_inline bool held_by(struct unet_owner *owner, __u32 port)
 {
 	return owner && owner->port == port;
+}
+
+/*
+ * check_whole: the last word about a packet from a whole address, or from somebody who
+ * must hold one for it. plain: any host may send it.
+ */
+static __always_inline int check_whole(struct unet_owner *owner, __u32 port, bool plain)
+{
+	if (!held_by(owner, port))
+		return UNET_TX_FORGED_ADDR;
+	return plain || owner->queue & UNET_INFRASTRUCTURE ? ALLOWED : UNET_TX_INFRASTRUCTURE;
+}
+
+/*
+ * is_plain_udp: not from the servers of DHCP (RFC 2131) and DHCPv6 (RFC 8415) or RIP
+ * (RFC 2453, RFC 2080), and not to clients of DHCP, many of which do not look where an
+ * offer comes from.
+ */
+static __always_inline bool is_plain_udp(struct udp_header *udp)
+{
+	return udp->src != bpf_htons(67) && udp->src != bpf_htons(547) &&
+	       udp->src != bpf_htons(520) && udp->src != bpf_htons(521) &&
+	       udp->dst != bpf_htons(68) && udp->dst != bpf_htons(546);
 }
 
 /*
@@ -90,7 +117,7 @@ static __always_inline int check_icmp(struct ipv4_header *ip, struct icmp_header
 static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __u32 room, __u32 port)
 {
 	__u32 total, ihl;
-	bool first;
+	bool first, plain;
 	void *l4;
 	int problem;
 
@@ -104,7 +131,8 @@ static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __
 		return UNET_TX_BAD_LENGTH;
 
 	l4 = (void *)ip + ihl;
-	first = !(ip->fragment & bpf_htons(IPV4_OFFSET));
+	first = is_first(ip);
+	plain = has_ports(ip->protocol) || ip->protocol == PROTOCOL_ICMP;
 
 	if (first && has_ports(ip->protocol)) {
 		struct unet_owner *owner;
@@ -116,14 +144,19 @@ static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __
 		owner = port_holder(ip->protocol, ip->src, ((struct udp_header *)l4)->src);
 		if (owner && !held_by(owner, port))
 			return UNET_TX_FORGED_TAG;
-		if (owner && !is_fragment(ip) && ihl == sizeof(*ip))
+		plain = ip->protocol == PROTOCOL_TCP || is_plain_udp(l4);
+		if (owner && !is_fragment(ip) && ihl == sizeof(*ip) && (plain || !addr_holder(ip->src)))
 			return ALLOWED;
 	} else if (first && ip->protocol == PROTOCOL_ICMP) {
+		__u8 type;
+
 		problem = check_icmp(ip, l4, data_end, total - ihl);
 		if (problem != ALLOWED)
 			return problem;
+		type = ((struct icmp_header *)l4)->type;
+		plain = type == 0 || type == 8 || icmp_is_error(type); /* echo */
 	}
-	return held_by(addr_holder(ip->src), port) ? ALLOWED : UNET_TX_FORGED_ADDR;
+	return check_whole(addr_holder(ip->src), port, plain);
 }
 
 /*

@@ -77,7 +77,7 @@ static __always_inline int check_icmp6(struct ipv6_header *ip, struct icmp_heade
 static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __u32 room, __u32 port)
 {
 	void *l4 = ip + 1;
-	bool fragment = false;
+	bool fragment = false, plain = false;
 	__u8 next;
 	int problem;
 
@@ -98,8 +98,8 @@ static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __
 			return UNET_TX_TRUNCATED;
 		if (room < sizeof(*f))
 			return UNET_TX_BAD_LENGTH;
-		if (f->offset & bpf_htons(IPV6_OFFSET))
-			return held_by(addr_holder6(ip->src), port) ? ALLOWED : UNET_TX_FORGED_ADDR;
+		if (f->offset & bpf_htons(IPV6_OFFSET)) /* only the first fragment's next header counts (RFC 8200, 4.5) */
+			return check_whole(addr_holder6(ip->src), port, true);
 		fragment = true;
 		room -= sizeof(*f);
 		next = f->next_header;
@@ -118,7 +118,8 @@ static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __
 		owner = port_holder6(next, ip->src, ((struct udp_header *)l4)->src);
 		if (owner && !held_by(owner, port))
 			return UNET_TX_FORGED_TAG;
-		if (owner && !fragment)
+		plain = next == PROTOCOL_TCP || is_plain_udp(l4);
+		if (owner && !fragment && (plain || !addr_holder6(ip->src)))
 			return ALLOWED;
 	} else if (next == PROTOCOL_ICMPV6) {
 		struct icmp_header *icmp = l4;
@@ -132,8 +133,9 @@ static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __
 		problem = check_icmp6(ip, icmp, data_end, room, fragment);
 		if (problem != ALLOWED)
 			return problem;
+		plain = icmp->type <= 129; /* errors and echo; not multicast listener discovery (RFC 3810), for one */
 	}
-	return held_by(addr_holder6(ip->src), port) ? ALLOWED : UNET_TX_FORGED_ADDR;
+	return check_whole(addr_holder6(ip->src), port, plain);
 }
 
 #endif

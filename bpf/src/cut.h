@@ -12,12 +12,30 @@
  *   uplink --> unet_uplink: too long --> unet_cut --> cutter: cut, and back to the
  *   uplink --> unet_uplink: each part as if it had just come in --> port
  *
- * The cutter is an ifb device of the mux, made with room for one segment (gso_max_segs):
- * what is sent there comes in again by the device that it came in by first. unet_uplink
- * lets the super-frame pass with metadata of XDP in front of it, which the kernel keeps
- * beside the skb; by that unet_cut, which stands where packets enter traffic control,
- * knows it from the kernel's own. Nobody else can write metadata: it is no part of the
- * packet.
+ * The cutter is an ifb device of the mux, made for packets of one segment: what is sent
+ * there comes in again by the device that it came in by first. unet_uplink lets the
+ * super-frame pass with metadata of XDP in front of it, which the kernel keeps beside
+ * the skb; by that unet_cut, which stands where packets enter traffic control, knows it
+ * from the kernel's own. Nobody else can write metadata: it is no part of the packet.
+ *
+ * The work is bounded. A peer says how long the parts are, and one frame of 60 kB can be
+ * 60,000 of them. So a frame of more than CUT_MAX_PARTS is dropped, and so is one for an
+ * owner who would have more than CUT_LINE parts on their way. No owner waits for
+ * more than that of each other one, and the kernel's backlog, through which all frames
+ * get to the ports, has room for others. The device has no queue in front of it that
+ * could fill; it drops nothing.
+ *
+ * Parts carry the owner's port: from unet_uplink on a super-frame and its parts have
+ * another destination link address (it was the uplink's), until unet_deliver_linear puts
+ * that back:
+ *
+ *   byte 0      part_head
+ *   byte 1      the frame's place among all of its owner's, in units of CUT_PLACE parts
+ *   bytes 2..5  the port's ifindex, xor part_tail
+ *
+ * A part whose tag has another holder by now is dropped, and when one of nobody's gets
+ * to the kernel, that takes it for a frame to another host. The two secrets keep hosts
+ * on the wire from making parts up. They could tell lies about places by that.
  *
  * (To redirect to the port at once would cut as well, but the kernel runs no generic
  * XDP on what traffic control has redirected, so no deliver program. An ifb takes that
@@ -38,18 +56,131 @@
 #define CUT_NOTE 4 /* bytes of metadata */
 
 /*
- * is_super_frame: longer than what the port takes, and made of parts. (A part that is
- * too long itself does not come here again.)
+ * CUT_MAX_PARTS lets 64 KiB pass in segments of 536 bytes, 24 of options among them, which
+ * is what TCP sends when nobody has told it an MSS (RFC 9293, 3.7.1); and as many datagrams
+ * as Linux takes with UDP_SEGMENT.
  */
-static __always_inline bool is_super_frame(struct xdp_md *ctx, __u32 room)
+#define CUT_MAX_PARTS 128
+#define CUT_LINE 512             /* parts; the backlog of a processor holds 1,000 (net.core.netdev_max_backlog) */
+#define CUT_PLACE 16             /* parts; 256 of these units are far more than CUT_LINE */
+#define CUT_LOST_NS 100000000ull /* what has not arrived by then does not arrive */
+
+/* A line is what is on its way to an owner. */
+struct cut_line {
+	__u32 sent; /* parts of all super-frames so far */
+	__u32 done; /* of these, those that are known to have arrived or to be lost */
+	__u64 last; /* when the last super-frame was sent, in ns */
+};
+
+/* The lines by ifindex of the owner's port. One that is forgotten begins anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, UNET_MAX_PORTS);
+	__type(key, __u32);
+	__type(value, struct cut_line);
+} lines SEC(".maps");
+
+#define CUT_HEADERS (sizeof(struct eth_header) + sizeof(struct ipv4_header) + sizeof(struct udp_header)) /* at least */
+
+/*
+ * super_frame_parts is how many parts a frame has that is longer than what the port
+ * takes; 0: it is no super-frame. Longer headers are counted with the parts. room is that
+ * of a frame of the segment, so it is more than headers.
+ */
+static __always_inline __u32 super_frame_parts(struct xdp_md *ctx, __u32 room)
 {
-	return config.cutter && bpf_xdp_get_buff_len(ctx) > room && shared_info(ctx)->gso_size;
+	__u32 len = bpf_xdp_get_buff_len(ctx), size;
+
+	if (len <= room || !config.cutter)
+		return 0;
+	size = shared_info(ctx)->gso_size;
+	return size ? (len - CUT_HEADERS - 1) / size + 1 : 0;
 }
 
-/* leave_to_cut writes the metadata; false: no room. */
-static __always_inline bool leave_to_cut(struct xdp_md *ctx)
+/*
+ * enter_line lets a super-frame into the cutter. It answers the frame's place, or -1 if
+ * there is no room in the owner's line.
+ */
+static __always_inline int enter_line(__u32 port, __u32 parts)
 {
-	return !bpf_xdp_adjust_meta(ctx, -CUT_NOTE);
+	struct cut_line *line = bpf_map_lookup_elem(&lines, &port), fresh = {};
+	__u64 now = bpf_ktime_get_ns();
+	__u32 sent;
+
+	if (!line) {
+		bpf_map_update_elem(&lines, &port, &fresh, BPF_NOEXIST);
+		line = bpf_map_lookup_elem(&lines, &port);
+		if (!line)
+			return -1;
+	}
+	if (now - line->last > CUT_LOST_NS)
+		line->done = line->sent;
+	if (line->sent - line->done + parts > CUT_LINE)
+		return -1;
+	sent = line->sent;
+	__sync_fetch_and_add(&line->sent, parts);
+	line->last = now;
+	return sent / CUT_PLACE & 0xff;
+}
+
+/* leave_line: a part has arrived, so nothing of the frames before its own is on its way. */
+static __always_inline void leave_line(__u32 port, __u8 place)
+{
+	struct cut_line *line = bpf_map_lookup_elem(&lines, &port);
+	__u32 units, done;
+
+	if (!line)
+		return;
+	units = line->sent / CUT_PLACE;
+	done = (units - (__u8)(units - place)) * CUT_PLACE;
+	if ((__s32)(done - line->done) > 0)
+		line->done = done;
+}
+
+/*
+ * is_part: the frame has come out of the cutter, or is to another host's link address
+ * that begins alike. The uplink's does not.
+ */
+static __always_inline bool is_part(const struct eth_header *eth)
+{
+	return config.cutter && eth->dst[0] == config.part_head;
+}
+
+/* part_of: it is a part for the owner of that port. */
+static __always_inline bool part_of(const struct eth_header *eth, __u32 port)
+{
+	return *(const __u32 *)(eth->dst + 2) == (port ^ config.part_tail);
+}
+
+/* mark_parts makes a super-frame one whose parts will be known; false: there is no room for metadata. */
+static __always_inline bool mark_parts(struct xdp_md *ctx, __u32 port, __u8 place)
+{
+	struct eth_header *eth;
+
+	if (bpf_xdp_adjust_meta(ctx, -CUT_NOTE))
+		return false;
+	eth = (void *)(long)ctx->data;
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return false;
+	eth->dst[0] = config.part_head;
+	eth->dst[1] = place;
+	*(__u32 *)(eth->dst + 2) = port ^ config.part_tail;
+	return true;
+}
+
+/*
+ * end_part gives a part the link address that its super-frame came with. Of what gets to
+ * a port nothing else has such an address.
+ */
+static __always_inline void end_part(struct xdp_md *ctx)
+{
+	struct eth_header *eth = (void *)(long)ctx->data;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end || !is_part(eth))
+		return;
+	leave_line(*(__u32 *)(eth->dst + 2) ^ config.part_tail, eth->dst[1]);
+	*(__u32 *)eth->dst = config.link_head;
+	*(__u16 *)(eth->dst + 4) = config.link_tail;
 }
 
 /*
@@ -66,7 +197,7 @@ static __always_inline int put_link_header(struct __sk_buff *skb)
 	if (err)
 		return err;
 	err = bpf_skb_load_bytes(skb, 0, &first, sizeof(first));
-	if (err || (is_link(first.dst, config.link_head, config.link_tail) && first.type == eth.type))
+	if (err || (first.dst[0] == config.part_head && first.type == eth.type))
 		return err;
 	err = bpf_skb_change_head(skb, sizeof(eth), 0);
 	if (err)

@@ -12,7 +12,8 @@
  *
  *   unet_deliver         trusted owners
  *   unet_deliver_linear  others, generic mode: no xdp.frags, so the kernel makes one
- *                        buffer of the frame before it runs the program
+ *                        buffer of the frame before it runs the program. Among
+ *                        its frames are parts of super-frames (cut.h)
  *   unet_deliver_whole   others, native mode: a veth of a port's MTU takes only
  *                        programs that say xdp.frags, and shows them fragments
  */
@@ -20,6 +21,7 @@
 #define UNET_DELIVER_H
 
 #include "count.h"
+#include "cut.h"
 #include "fill.h"
 #include "meta.h"
 
@@ -62,6 +64,7 @@ int unet_deliver(struct xdp_md *ctx)
 SEC("xdp")
 int unet_deliver_linear(struct xdp_md *ctx)
 {
+	end_part(ctx);
 	return deliver(ctx, false);
 }
 

@@ -13,6 +13,8 @@ enum find_problem {
 	FIND_OK = 0,
 	FIND_TRUNCATED,  /* ended before a tag could be read; no owner */
 	FIND_BAD_LENGTH, /* there is an owner, and a length field that lies */
+	FIND_FRAGMENT,   /* no owner, but it is the first fragment of a packet to a port that is held */
+	FIND_EXTENSION,  /* no owner, but behind IPv6 extension headers there is a port that is held, or may be */
 };
 
 struct found {
@@ -106,6 +108,23 @@ static __always_inline struct unet_owner *quoted_holder6(struct icmp_header *icm
 	return port_holder6(quoted->next_header, addr, ports->src);
 }
 
+/*
+ * fragment_problem is about the first fragment of an IPv4 packet. Whoever holds a port
+ * gets no fragments, since only the first names the port. But the kernel must not get
+ * this one either: it would put the packet together and say that nobody has the port.
+ * Without it the kernel says nothing at all, not even that the rest has not come (RFC
+ * 1122, 3.3.2). One that is too short for ports completes nothing: fragments are
+ * of 8 bytes at least, and Linux lets none overlap.
+ */
+static __always_inline enum find_problem fragment_problem(struct ipv4_header *ip, void *l4, void *data_end)
+{
+	struct quoted_ports *ports = l4;
+
+	if ((void *)(ports + 1) > data_end)
+		return FIND_OK;
+	return port_holder(ip->protocol, ip->dst, ports->dst) ? FIND_FRAGMENT : FIND_OK;
+}
+
 static __always_inline struct found find_ipv4(struct xdp_md *ctx, struct ipv4_header *ip, void *data_end)
 {
 	struct found f = {};
@@ -129,6 +148,8 @@ static __always_inline struct found find_ipv4(struct xdp_md *ctx, struct ipv4_he
 			f.owner = port_holder(ip->protocol, ip->dst, ((struct udp_header *)l4)->dst);
 	} else if (ip->protocol == PROTOCOL_ICMP && !is_fragment(ip)) {
 		f.owner = quoted_holder(l4, data_end, room, ip->dst);
+	} else if (has_ports(ip->protocol) && is_first(ip)) {
+		f.problem = fragment_problem(ip, l4, data_end);
 	}
 	if (!f.owner) {
 		f.owner = addr_holder(ip->dst);
@@ -161,8 +182,55 @@ static __always_inline enum find_problem ipv6_problem(struct xdp_md *ctx, struct
 }
 
 /*
- * find_ipv6 looks for ports right behind the fixed header only. What has
- * extension headers, fragments among them, is a whole address's or the kernel's.
+ * extension_problem walks through the extension headers of an IPv6 packet, which begins
+ * at bytes behind the frame's beginning. A port's holder gets nothing that has them, as
+ * nothing that has them is sent from a port (check6.h). But the kernel must not get
+ * it either, since it would answer in the holder's name.
+ *
+ * What comes to its end elsewhere (segments left in a routing header), later fragments,
+ * and what stands behind headers that nobody can skip are the kernel's. A packet with
+ * EXTENSIONS_MAX headers or more is not: each of those that RFC 8200, 4.1 lists occurs
+ * once there, and one of them twice.
+ */
+static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 at)
+{
+	struct ipv6_extension h;
+	bool fragment = false;
+	struct ipv6_header ip;
+	__u8 next;
+	int i;
+
+	if (bpf_xdp_load_bytes(ctx, at, &ip, sizeof(ip)))
+		return FIND_OK;
+	next = ip.next_header;
+	at += sizeof(ip);
+	for (i = 0; i < EXTENSIONS_MAX; i++) {
+		/* 8 bytes are the least that an extension header, or a fragment's share of a packet, has. */
+		if (bpf_xdp_load_bytes(ctx, at, &h, sizeof(h)))
+			return FIND_OK;
+		if (has_ports(next)) {
+			if (!port_holder6(next, ip.dst, ((struct quoted_ports *)&h)->dst))
+				return FIND_OK;
+			return fragment ? FIND_FRAGMENT : FIND_EXTENSION;
+		}
+		if (next == PROTOCOL_FRAGMENT) {
+			if (((struct ipv6_fragment *)&h)->offset & bpf_htons(IPV6_OFFSET))
+				return FIND_OK;
+			fragment = true;
+			at += sizeof(struct ipv6_fragment);
+		} else if (!is_extension(next) || (next == PROTOCOL_ROUTING && h.segments_left)) {
+			return FIND_OK;
+		} else {
+			at += next == PROTOCOL_AH ? (h.length + 2) * 4 : (h.length + 1) * 8;
+		}
+		next = h.next_header;
+	}
+	return FIND_EXTENSION;
+}
+
+/*
+ * find_ipv6 looks for ports right behind the fixed header only. What has extension
+ * headers, fragments among them, is a whole address's, the kernel's or nobody's.
  */
 static __always_inline struct found find_ipv6(struct xdp_md *ctx, struct ipv6_header *ip, void *data_end)
 {
@@ -191,6 +259,8 @@ static __always_inline struct found find_ipv6(struct xdp_md *ctx, struct ipv6_he
 		f.owner = addr_holder6(ip->dst);
 		if (f.owner || f.problem == FIND_BAD_LENGTH)
 			f.problem = FIND_OK;
+		else if (ip->next_header == PROTOCOL_FRAGMENT || is_extension(ip->next_header))
+			f.problem = extension_problem(ctx, (void *)ip - (void *)(long)ctx->data);
 	}
 	if (f.owner && !f.problem)
 		f.problem = ipv6_problem(ctx, ip);
@@ -214,7 +284,7 @@ static __always_inline struct found find_arp(struct arp_packet *arp, void *data_
  * belongs to its target is for the target's owner. All other multicast, and
  * solicitations for a shared address, are the kernel's.
  */
-static __always_inline struct found find_solicitation(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
+static __always_inline struct found find_solicitation(struct xdp_md *ctx, const __u8 *dst, struct eth_header *eth, void *data_end)
 {
 	struct ipv6_header *ip = (void *)(eth + 1);
 	struct nd_message *nd = (void *)(ip + 1);
@@ -225,7 +295,7 @@ static __always_inline struct found find_solicitation(struct xdp_md *ctx, struct
 		return f;
 	}
 	if (!is_ipv6(ip) || ip->next_header != PROTOCOL_ICMPV6 || bpf_ntohs(ip->payload_length) < sizeof(*nd) ||
-	    !is_group_of(eth->dst, ip->dst))
+	    !is_group_of(dst, ip->dst))
 		return f;
 	if ((void *)(nd + 1) > data_end) {
 		f.problem = FIND_TRUNCATED;
@@ -254,7 +324,7 @@ static __always_inline struct found find_message(struct xdp_md *ctx, struct mess
 	return f;
 }
 
-/* find_unicast: whose is a frame to the uplink's link address? */
+/* find_unicast: whose is a frame to the uplink's link address? Of eth only the type counts, and what follows. */
 static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
 {
 	struct found nobody = {};
@@ -270,15 +340,18 @@ static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_
 	return nobody;
 }
 
-/* find_asked: who answers a frame that asks all of the link for a link address? */
-static __always_inline struct found find_asked(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
+/*
+ * find_asked: who answers a frame that asks all of the link for a link address? dst is
+ * what the frame is sent to; of eth only the type counts, and what follows.
+ */
+static __always_inline struct found find_asked(struct xdp_md *ctx, const __u8 *dst, struct eth_header *eth, void *data_end)
 {
 	struct found nobody = {};
 
-	if (eth->type == bpf_htons(ETHERTYPE_ARP) && is_broadcast(eth->dst))
+	if (eth->type == bpf_htons(ETHERTYPE_ARP) && is_broadcast(dst))
 		return find_arp((void *)(eth + 1), data_end);
-	if (eth->type == bpf_htons(ETHERTYPE_IPV6) && is_group(eth->dst))
-		return find_solicitation(ctx, eth, data_end);
+	if (eth->type == bpf_htons(ETHERTYPE_IPV6) && is_group(dst))
+		return find_solicitation(ctx, dst, eth, data_end);
 	return nobody;
 }
 

@@ -12,6 +12,11 @@ struct eth_header {
 	__be16 type;
 };
 
+struct vlan_tag { /* IEEE 802.1Q, behind the link addresses */
+	__be16 type;
+	__be16 control; /* priority, drop eligibility, 12 bits of VLAN */
+};
+
 struct ipv4_header { /* RFC 791 */
 	__u8 version_ihl;
 	__u8 tos;
@@ -39,6 +44,14 @@ struct ipv6_fragment { /* RFC 8200, 4.5 */
 	__u8 reserved;
 	__be16 offset; /* 13 bits of offset, 2 reserved, M */
 	__be32 id;
+};
+
+struct ipv6_extension { /* RFC 8200, 4 and RFC 6564; of AH (RFC 4302) the first two members */
+	__u8 next_header;
+	__u8 length; /* in units of 8 bytes behind the first 8; of AH in units of 4 behind the first 8 */
+	__u8 type;   /* of a routing header, as is the next */
+	__u8 segments_left;
+	__be32 rest;
 };
 
 struct udp_header { /* RFC 768 */
@@ -109,9 +122,11 @@ struct message_header { /* docs/message-format.md */
 	__be32 src;
 };
 
+#define VLAN_ID 0x0fff
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_OFFSET 0x1fff
 #define IPV6_OFFSET 0xfff8
+#define EXTENSIONS_MAX 16
 #define PROTOCOL_HOP_BY_HOP 0
 #define PROTOCOL_ICMP 1
 #define PROTOCOL_TCP 6
@@ -140,6 +155,12 @@ struct message_header { /* docs/message-format.md */
 static __always_inline bool is_fragment(const struct ipv4_header *ip)
 {
 	return ip->fragment & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET);
+}
+
+/* is_first: it has the beginning of what the packet carries. */
+static __always_inline bool is_first(const struct ipv4_header *ip)
+{
+	return !(ip->fragment & bpf_htons(IPV4_OFFSET));
 }
 
 static __always_inline __u32 header_len(const struct ipv4_header *ip)

@@ -59,6 +59,7 @@ struct netdev_rx_queue {
 
 struct net_device {
 	int ifindex;
+	struct bpf_prog *xdp_prog; /* in generic mode */
 	possible_net_t nd_net;
 	struct netdev_rx_queue *_rx;
 };
@@ -80,8 +81,15 @@ struct skb_shared_info {
 };
 
 struct sk_buff {
-	__u32 vlan_all; /* protocol and tag of a VLAN, both 0: none */
+	struct net_device *dev;
+	__u32 vlan_all;  /* protocol and tag of a VLAN, both 0: none */
+	__u16 vlan_tci;  /* the tag, in host byte order */
 	__be16 protocol;
+	unsigned char *data;
+};
+
+enum skb_drop_reason { /* include/net/dropreason-core.h; the kernel's own numbers are found by the names */
+	SKB_DROP_REASON_CPU_BACKLOG = 1,
 };
 
 #pragma clang attribute pop

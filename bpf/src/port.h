@@ -64,7 +64,7 @@ int unet_port(struct xdp_md *ctx)
 			return count(UNET_TX_NO_OWNER, XDP_DROP);
 		return send_local(f.owner);
 	}
-	f = find_asked(ctx, eth, data_end);
+	f = find_asked(ctx, eth->dst, eth, data_end);
 	/* Its own address is announced to the wire, and asked of it (RFC 5227, RFC 4862). */
 	if (f.owner && f.owner->port != port)
 		return send_local(f.owner);

@@ -8,10 +8,14 @@
  *   xdp_redirect_err   the move failed: frame longer than the device's MTU, device
  *                      down or without ndo_xdp_xmit, socket's queue full
  *   xdp_exception      generic mode: the device's transmit queue was stopped
+ *   kfree_skb          generic mode: what comes out of a veth waits in the backlog of
+ *                      the processor for the program of that end, and there was no
+ *                      room (net.core.netdev_max_backlog)
  *   xdp_devmap_xmit    native mode: the device did not take all of a bulk
  *
- * The first two are silent while nothing fails and cost nothing. The third
- * speaks of every bulk, so it is attached in native mode only.
+ * All but the last are silent while nothing fails and cost nothing; kfree_skb speaks of
+ * every packet that the machine drops. The last speaks of every bulk, so it is attached in
+ * native mode only.
  *
  * Tracepoints report the whole system; programs are known by their id.
  */
@@ -22,7 +26,7 @@
 #include "kernel.h"
 #include <bpf/bpf_tracing.h>
 
-/* XDP program id to the counter of its losses. */
+/* XDP program id to the counter of what it redirected in vain. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -51,6 +55,20 @@ SEC("tp_btf/xdp_exception")
 int BPF_PROG(unet_exception, const struct net_device *dev, const struct bpf_prog *xdp)
 {
 	count_loss(xdp);
+	return 0;
+}
+
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(unet_backlog_full, struct sk_buff *skb, void *location, enum skb_drop_reason reason)
+{
+	__u32 id, *counter;
+
+	if (reason != bpf_core_enum_value(enum skb_drop_reason, SKB_DROP_REASON_CPU_BACKLOG))
+		return 0;
+	id = skb->dev->xdp_prog->aux->id; /* 0 if there is none */
+	counter = bpf_map_lookup_elem(&losses, &id);
+	if (counter)
+		add(*counter + UNET_LOST_UPLINK_BACKLOG - UNET_LOST_UPLINK_REDIRECT, 1);
 	return 0;
 }
 

@@ -44,10 +44,16 @@ struct unet_tag6 {
 	__be32 addr[4];
 };
 
+/*
+ * In an owner: it may send what only the infrastructure of a network sends, from a
+ * whole address (check.h).
+ */
+#define UNET_INFRASTRUCTURE 1
+
 /* Who holds a tag: an endpoint behind a port, or one on an uplink queue. */
 struct unet_owner {
 	__u32 port;  /* ifindex of the port's outer end; 0: a queue attachment */
-	__u16 queue; /* of the uplink, when port is 0 */
+	__u16 queue; /* of the uplink, when port is 0; else UNET_INFRASTRUCTURE, or 0 */
 	__u16 room;  /* bytes of the longest frame that a port takes, in one buffer (deliver.h); 0: any */
 };
 
@@ -63,7 +69,7 @@ struct unet_endpoint {
 	__u32 uid;           /* whose it is */
 	__u32 pid;           /* of the process that opened it; 0: not known */
 	__u32 slot;          /* of its socket in port_sockets; ports only */
-	__u32 zero;
+	__u32 fill_size;     /* entries of its fill ring */
 };
 
 /* What the control plane has to know of the mux itself, for the same reason. */
@@ -108,13 +114,17 @@ struct unet_config {
 	__u64 netns;      /* cookie of the uplink's network namespace */
 	__u32 notes_vlan; /* 1: unet_note_vlan is attached; see vlan.h */
 	__u32 cutter;     /* ifindex of the device that cuts super-frames; 0: none; see cut.h */
+	__u32 part_tail;  /* secrets by which parts of super-frames are known; see cut.h */
+	__u8 part_head;   /* first byte of a link address, not of the uplink's: unicast, locally administered */
+	__u8 zero[3];
 };
 
 /*
  * Counters. Every frame that meets the uplink program counts once as rx_*, at
  * the port program once as tx_*, at a deliver program once as deliver_*. The
  * lost_* counters are frames that were counted as on their way before and
- * were then dropped by the kernel where no program could see it.
+ * were then dropped by the kernel where no program could see it; or, by an endpoint or
+ * the wire, were on their way to their first program.
  *
  * package bpf has the same list with its names (counters.go); a test compares.
  */
@@ -122,7 +132,7 @@ enum unet_counter {
 	/* uplink: left to the kernel */
 	UNET_RX_PASS,             /* no tag claims it */
 	UNET_RX_PASS_TRUNCATED,   /* headers end too early to read a tag */
-	UNET_RX_PASS_VLAN,        /* it is of a VLAN, by a tag in the frame or beside it */
+	UNET_RX_PASS_VLAN,        /* it is of a VLAN other than 0, by a tag in the frame or beside it */
 	UNET_RX_PASS_PORT_GONE,   /* the owner's port no longer exists: its process has died */
 	UNET_RX_PASS_OTHER_QUEUE, /* its owner is bound to another queue of the uplink */
 	/* uplink: delivered */
@@ -130,9 +140,15 @@ enum unet_counter {
 	UNET_RX_QUEUE,
 	/* uplink: a tag claims it, dropped */
 	UNET_RX_BAD_LENGTH,  /* a length field promises more than arrived */
+	UNET_RX_TAGGED_TWICE, /* two tags of VLAN 0, whatever is behind */
+	UNET_RX_FRAGMENT,    /* the first fragment of a packet to a port: ports are for whole packets */
+	UNET_RX_EXTENSION,   /* to a port behind IPv6 extension headers, or behind so many that nobody looks */
 	UNET_RX_QUEUE_GONE,  /* the owner's socket is no longer on its queue */
 	UNET_RX_NO_METADATA, /* no room for the metadata */
 	UNET_RX_CUT,         /* not dropped: it comes back in parts, which count again; see cut.h */
+	UNET_RX_MANY_PARTS,  /* a super-frame of more parts than are cut */
+	UNET_RX_CUTTER_BUSY, /* a super-frame, and too many parts are on their way to its owner already */
+	UNET_RX_STALE_PART,  /* a part of a super-frame, and its tag is another owner's now */
 	/* port: sent on */
 	UNET_TX_UPLINK,
 	UNET_TX_LOCAL, /* to another endpoint of this host */
@@ -148,6 +164,7 @@ enum unet_counter {
 	UNET_TX_FORGED_ARP,    /* ARP that speaks for another address */
 	UNET_TX_FORGED_ND,     /* neighbour discovery that speaks for another, or for a router */
 	UNET_TX_FORGED_QUOTE,  /* ICMP error about a packet that was not sent to its sender, or ICMP of a router */
+	UNET_TX_INFRASTRUCTURE, /* what only the infrastructure of a network sends, and the sender may not */
 	UNET_TX_NO_OWNER,      /* addressed to this host, and no endpoint holds the tag */
 	UNET_TX_TO_QUEUE,      /* the owner is on a queue: only the uplink's frames reach it */
 	UNET_TX_PORT_GONE,     /* the local owner's port no longer exists */
@@ -159,10 +176,14 @@ enum unet_counter {
 	UNET_DELIVER_BAD_FILL, /* the fill ring claims more entries than it has, or entries that are no frames */
 	UNET_DELIVER_TOO_LONG, /* only one frame of the segment may be filled, and it needs more, or stands in several buffers */
 	/* lost after a program had sent it on; see trace.h */
-	UNET_LOST_CUT,              /* rx_cut, but its link header could not be put back */
+	UNET_LOST_CUT,              /* rx_cut, but it could not be cut */
 	UNET_LOST_UPLINK_REDIRECT,  /* redirected by the uplink program */
 	UNET_LOST_PORT_REDIRECT,    /* redirected by a port program */
 	UNET_LOST_DELIVER_REDIRECT, /* receive or fill queue of the endpoint was full or empty */
+	/* dropped before a program saw it, in the same order */
+	UNET_LOST_UPLINK_BACKLOG,
+	UNET_LOST_PORT_BACKLOG,
+	UNET_LOST_DELIVER_BACKLOG,
 	UNET_LOST_DEVICE_FULL,      /* native mode: the device did not take it */
 	UNET_COUNTERS,
 };

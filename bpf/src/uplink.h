@@ -13,13 +13,36 @@
 #include "meta.h"
 #include "vlan.h"
 
-static __always_inline int to_cut(struct xdp_md *ctx, __u32 port)
+/* to_port: a tag whose owner has died claims nothing. */
+static __always_inline int to_port(__u32 port)
 {
+	if (bpf_redirect_map(&devices, port, XDP_PASS) != XDP_REDIRECT)
+		return count(UNET_RX_PASS_PORT_GONE, XDP_PASS);
+	return count(UNET_RX_PORT, XDP_REDIRECT);
+}
+
+static __always_inline int to_cut(struct xdp_md *ctx, __u32 port, __u32 parts)
+{
+	int place;
+
 	if (!bpf_map_lookup_elem(&devices, &port))
 		return count(UNET_RX_PASS_PORT_GONE, XDP_PASS);
-	if (!leave_to_cut(ctx))
+	if (parts > CUT_MAX_PARTS)
+		return count(UNET_RX_MANY_PARTS, XDP_DROP);
+	place = enter_line(port, parts);
+	if (place < 0)
+		return count(UNET_RX_CUTTER_BUSY, XDP_DROP);
+	if (!mark_parts(ctx, port, place))
 		return count(UNET_RX_NO_METADATA, XDP_DROP);
 	return count(UNET_RX_CUT, XDP_PASS);
+}
+
+/* part_to_owner: what is too long even now is not cut again. */
+static __always_inline int part_to_owner(struct eth_header *eth, struct unet_owner *owner)
+{
+	if (!part_of(eth, owner->port))
+		return count(UNET_RX_STALE_PART, XDP_DROP);
+	return to_port(owner->port);
 }
 
 static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner)
@@ -27,12 +50,11 @@ static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner
 	__u32 queue = ctx->rx_queue_index;
 
 	if (owner->port) {
-		if (owner->room && is_super_frame(ctx, owner->room))
-			return to_cut(ctx, owner->port);
-		/* A tag whose owner has died claims nothing. */
-		if (bpf_redirect_map(&devices, owner->port, XDP_PASS) != XDP_REDIRECT)
-			return count(UNET_RX_PASS_PORT_GONE, XDP_PASS);
-		return count(UNET_RX_PORT, XDP_REDIRECT);
+		__u32 parts = owner->room ? super_frame_parts(ctx, owner->room) : 0;
+
+		if (parts)
+			return to_cut(ctx, owner->port, parts);
+		return to_port(owner->port);
 	}
 	/* A frame can be redirected only to a socket bound to the queue it came in on. */
 	if (owner->queue != queue)
@@ -44,27 +66,57 @@ static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner
 	return count(UNET_RX_QUEUE, XDP_REDIRECT);
 }
 
+/* of_nobody: the kernel's, unless it would answer for the holder of a port. */
+static __always_inline int of_nobody(enum find_problem problem)
+{
+	if (!problem)
+		return count(UNET_RX_PASS, XDP_PASS);
+	if (problem == FIND_FRAGMENT)
+		return count(UNET_RX_FRAGMENT, XDP_DROP);
+	if (problem == FIND_EXTENSION)
+		return count(UNET_RX_EXTENSION, XDP_DROP);
+	return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
+}
+
 SEC("xdp.frags")
 int unet_uplink(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
-	struct eth_header *eth = data;
+	struct eth_header *eth = data, *counts = eth; /* whose type counts, and what follows */
+	bool part, tagged = false;
 	struct found f;
 
 	if ((void *)(eth + 1) > data_end)
 		return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
-	/* Tags are about the untagged network. */
-	if (is_vlan(eth->type) || (config.notes_vlan && vlan_was_noted()))
+	/* Tags of ours are about the untagged network. */
+	if (config.notes_vlan && vlan_was_noted())
 		return count(UNET_RX_PASS_VLAN, XDP_PASS);
+	if (is_vlan(eth->type)) {
+		enum tagged t = look_at_tag(eth, data_end);
 
-	if (is_link(eth->dst, config.link_head, config.link_tail))
-		f = find_unicast(ctx, eth, data_end);
+		if (t == TAGGED_VLAN)
+			return count(UNET_RX_PASS_VLAN, XDP_PASS);
+		if (t == TAGGED_TWICE)
+			return count(UNET_RX_TAGGED_TWICE, XDP_DROP);
+		counts = data + sizeof(struct vlan_tag);
+		if (t == TAGGED_TRUNCATED || (void *)(counts + 1) > data_end)
+			return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
+		tagged = true;
+	}
+
+	part = !tagged && is_part(eth);
+	if (is_link(eth->dst, config.link_head, config.link_tail) || part)
+		f = find_unicast(ctx, counts, data_end);
 	else
-		f = find_asked(ctx, eth, data_end);
+		f = find_asked(ctx, eth->dst, counts, data_end);
 	if (!f.owner)
-		return count(f.problem ? UNET_RX_PASS_TRUNCATED : UNET_RX_PASS, XDP_PASS);
+		return of_nobody(f.problem);
 	if (f.problem)
 		return count(UNET_RX_BAD_LENGTH, XDP_DROP);
+	if (part)
+		return part_to_owner(eth, f.owner);
+	if (tagged && !take_tag_out(ctx))
+		return count(UNET_RX_NO_METADATA, XDP_DROP);
 	return to_owner(ctx, f.owner);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * VLAN tags that stand beside the frame. A driver may take the tag out of the
+ * VLAN tags, and those that stand beside the frame. A driver may take the tag out of the
  * frame and note it in the skb, and the sender at the other end of a veth never
  * puts it in. Generic XDP is shown the frame without it: a frame of VLAN 100 looks
  * like an untagged one, and a tag of ours would claim it.
@@ -29,14 +29,29 @@ struct {
 	__type(value, __u32);
 } vlan_note SEC(".maps");
 
+/* vlan_of: the VLAN of a frame that has a tag, beside it or in it; 0: a priority only. */
+static __always_inline __u16 vlan_of(struct sk_buff *skb)
+{
+	__be16 control = 0;
+
+	if (skb->vlan_all)
+		return skb->vlan_tci & VLAN_ID;
+	bpf_probe_read_kernel(&control, sizeof(control), skb->data); /* behind the type */
+	return bpf_ntohs(control) & VLAN_ID;
+}
+
 /* It meets every frame of the machine, so it asks nothing about it that it could do without. */
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(unet_note_vlan, struct sk_buff *skb)
 {
 	__u32 zero = 0, *note = bpf_map_lookup_elem(&vlan_note, &zero);
 
-	if (note)
-		*note = skb->vlan_all || is_vlan(skb->protocol);
+	if (!note)
+		return 0;
+	if (skb->vlan_all || is_vlan(skb->protocol))
+		*note = vlan_of(skb);
+	else
+		*note = 0;
 	return 0;
 }
 
@@ -45,6 +60,53 @@ static __always_inline bool vlan_was_noted(void)
 	__u32 zero = 0, *note = bpf_map_lookup_elem(&vlan_note, &zero);
 
 	return note && *note;
+}
+
+/*
+ * A tag of VLAN 0 is a priority only: its frame belongs to the untagged network (IEEE
+ * 802.1Q), where the kernel takes it to be, and so do we. What counts in the frame begins
+ * behind the tag then, and that is taken out for who gets the frame. Two such tags
+ * the kernel takes out too, but nobody sends them.
+ */
+enum tagged {
+	TAGGED_PRIORITY,
+	TAGGED_TRUNCATED,
+	TAGGED_VLAN,
+	TAGGED_TWICE,
+};
+
+static __always_inline bool is_of_vlan(const struct vlan_tag *tag)
+{
+	return tag->control & bpf_htons(VLAN_ID);
+}
+
+/* look_at_tag is about a frame whose type is that of a tag. */
+static __always_inline enum tagged look_at_tag(struct eth_header *eth, void *data_end)
+{
+	struct vlan_tag *tag = (void *)&eth->type, *second = tag + 1;
+
+	if ((void *)&second->type + sizeof(second->type) > data_end)
+		return TAGGED_TRUNCATED;
+	if (is_of_vlan(tag))
+		return TAGGED_VLAN;
+	if (!is_vlan(second->type))
+		return TAGGED_PRIORITY;
+	if ((void *)(second + 1) > data_end)
+		return TAGGED_TRUNCATED;
+	return is_of_vlan(second) ? TAGGED_VLAN : TAGGED_TWICE;
+}
+
+/* take_tag_out moves the link addresses to where the tag was; false: the kernel could not. */
+static __always_inline bool take_tag_out(struct xdp_md *ctx)
+{
+	__u32 *words = (void *)(long)ctx->data; /* three of addresses, and the tag */
+
+	if ((void *)(words + 4) > (void *)(long)ctx->data_end)
+		return false;
+	words[3] = words[2];
+	words[2] = words[1];
+	words[1] = words[0];
+	return !bpf_xdp_adjust_head(ctx, sizeof(struct vlan_tag));
 }
 
 #endif

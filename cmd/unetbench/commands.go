@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/version"
 )
 
 // usageError is an error of whoever wrote the command line.
@@ -54,6 +55,7 @@ func newCommand() *cobra.Command {
   sudo bin/unetbench rate --batch 1,64
   sudo bin/unetbench all --json > all.jsonl
   bin/unetbench plot all.jsonl > rtt.svg`,
+		Version:       version.Line("unetbench"),
 		Args:          noArguments,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -69,6 +71,7 @@ func newCommand() *cobra.Command {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newPlot(), newChild())
 	return root
 }

@@ -34,8 +34,8 @@ the next one is opened.
 
 unet's client has an address of its own, as the kernel has, and so all of its
 ports. With --address shared it has the interface's, and claims ports from unetd,
-64 at a time; it may hold no more than 1,024. kernel-tcp makes raw non-blocking
-system calls and spins. go-tcp is package net's Dialer and Listener.
+64 at a time. kernel-tcp makes raw non-blocking system calls and spins. go-tcp is
+package net's Dialer and Listener.
 
 With --connections above 1 so many goroutines of the client do this at once, and
 the server has a goroutine for each connection. Those of kernel-tcp take turns to

@@ -39,7 +39,8 @@ func newCounters() *cobra.Command {
 		Short: "Show the counters of a running unetd",
 		Long: `Counters writes what the programs of the unetd at the socket have counted, in
 frames: what came in (rx), was sent (tx) and delivered, and what was dropped and
-why. Those that are 0 are left out, unless --all is given.
+why; and the leases that unetd has granted and refused. Those that are 0 are left
+out, unless --all is given.
 ` + whoMayAsk,
 		Example: `  unetd counters
   unetd counters --all --json`,

@@ -123,14 +123,15 @@ func TestCheckConfig(t *testing.T) {
 		{nobodys, "", 0, `
 policy.yaml: OK, 2 rules
 
-RULE     USERS   GROUPS  INTERFACES  ENDPOINTS  MEMORY     ALSO     TAGS
-nobodys  nobody  -       *           3          1MiB       -        udp:10.0.0.1:7000-7099 udp:*:53 tcp:*:* addr:10.0.0.128/25 msg:1-9
-roots    root    -       *           unlimited  unlimited  trusted  msg:*
+RULE     USERS   GROUPS  INTERFACES  ENDPOINTS  MEMORY     PORTS  ALSO     TAGS
+nobodys  nobody  -       *           3          1MiB       8192   -        udp:10.0.0.1:7000-7099 udp:*:53 tcp:*:* addr:10.0.0.128/25 msg:1-9
+roots    root    -       *           unlimited  unlimited  8192   trusted  msg:*
 `, ""},
 		{nobodys, "--user 65534 --interface eth0", 0, `
 user 65534 (uid 65534) on eth0: rule nobodys, line 3
   endpoints       3
   memory          1MiB
+  ports           8192
   tags            udp:10.0.0.1:7000-7099
                   udp:*:53
                   tcp:*:* (ports from FIRST on)
@@ -138,6 +139,7 @@ user 65534 (uid 65534) on eth0: rule nobodys, line 3
                   msg:1-9
   queues          no
   list, counters  no
+  nat             refuse
 `, ""},
 		{nobodys, "--user 4242", 0, `
 user 4242 (uid 4242): no rule of policy.yaml applies: nothing is permitted
@@ -146,15 +148,19 @@ user 4242 (uid 4242): no rule of policy.yaml applies: nothing is permitted
 user root (uid 0) on eth0, eth1: rule a, line 1
   endpoints       0
   memory          0
+  ports           8192
   tags            none
   queues          no
   list, counters  yes
+  nat             refuse
 else on lo: rule b, line 1
   endpoints       0
   memory          0
+  ports           8192
   tags            none
   queues          no
   list, counters  yes
+  nat             refuse
 else: no rule applies: nothing is permitted
 `, ""},
 		{"rules: []", "", 0, "\npolicy.yaml: OK, no rules: nobody is permitted anything\n", ""},
@@ -176,8 +182,11 @@ else: no rule applies: nothing is permitted
       "tags": [],
       "endpoints": 0,
       "memory_bytes": 0,
+      "ports": 8192,
       "trusted": false,
-      "operator": true
+      "operator": true,
+      "infrastructure": false,
+      "nat": "refuse"
     }
   ],
   "user": "root",
@@ -196,8 +205,11 @@ else: no rule applies: nothing is permitted
       "tags": [],
       "endpoints": 0,
       "memory_bytes": 0,
+      "ports": 8192,
       "trusted": false,
-      "operator": true
+      "operator": true,
+      "infrastructure": false,
+      "nat": "refuse"
     }
   ]
 }

@@ -36,7 +36,9 @@ func main() { os.Exit(run(os.Args[1:])) }
 type failure struct{ error }
 
 func run(args []string) int {
-	root := newRoot()
+	stderr := newLogWriter(os.Stderr)
+	defer stderr.flush()
+	root := newRoot(stderr)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteC()
 	if err == nil {
@@ -44,14 +46,15 @@ func run(args []string) int {
 	}
 	line := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if errors.As(err, &failure{}) {
-		fmt.Fprintln(os.Stderr, "unetd:", line)
+		fmt.Fprintln(stderr, "unetd:", line)
 		return exitFailure
 	}
-	fmt.Fprintln(os.Stderr, "unetd:", line+": see", cmd.CommandPath(), "--help")
+	fmt.Fprintln(stderr, "unetd:", line+": see", cmd.CommandPath(), "--help")
 	return exitUsage
 }
 
-func newRoot() *cobra.Command {
+// newRoot is the whole command line. stderr is for the log of serve.
+func newRoot(stderr *logWriter) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "unetd",
 		Short: "Grant applications endpoints on a network interface",
@@ -68,12 +71,14 @@ func newRoot() *cobra.Command {
 		Long: `unetd attaches the unet multiplexer (XDP programs) to a network interface and
 grants endpoints to applications: an AF_XDP socket and a communication segment
 of their own. Frames that no application has claimed stay the kernel's.`,
+		Version:       versionLine(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newCheckConfig(), newList(), newCounters(), newCleanup(), newVersion(), newRegister())
+	root.AddCommand(newServe(stderr), newCheckConfig(), newList(), newCounters(), newCleanup(), newVersion(), newRegister())
 	return root
 }

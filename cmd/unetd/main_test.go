@@ -247,6 +247,7 @@ func TestCommandLine(t *testing.T) {
 		{"--help", 0, "serve", ""},
 		{"serve --help", 0, "unetd serve --interface eth0 --socket-group unet", ""},
 		{"version", 0, "control protocol 1, go1.", ""},
+		{"--version", 0, "control protocol 1, go1.", ""},
 		{"serve", 2, "", "unetd: no --interface given: see unetd serve --help"},
 		{"serve --help", 0, "SIGHUP reads it again", ""},
 		{"serve --help", 0, "--socket-mode 0666", ""},

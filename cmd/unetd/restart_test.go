@@ -137,7 +137,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == 2 })
 
 	d = serve()
-	d.awaitLine("lease presented", "endpoint=1", "uid=65534")
+	d.awaitLine("endpoint presented", "endpoint=1", "uid=65534")
 	list := s.run(t, "list")
 	for _, want := range []string{" 65534(nobody) ", fmt.Sprint(" ", a.cmd.Process.Pid, " "), " 128KiB ", " leased ", "udp:10.0.0.1:7000", "addr:10.0.0.130"} {
 		if !strings.Contains(list, want) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -29,6 +28,7 @@ type serveFlags struct {
 	policy, bpffs                   string
 	grace                           time.Duration
 	keep                            bool
+	uncheckedFills                  bool
 	logLevel, logFormat             string
 	readyFD                         int
 }
@@ -43,7 +43,7 @@ const serveExamples = `  # Serve eth0 to root alone.
   unetd serve --interface eth0 --socket-group unet
 
   # Read the policy again after a change.
-  unetd check-config && kill -HUP $(pidof unetd)
+  unetd check-config && systemctl reload unetd
 
   # Restart without an interruption: endpoints go on while no unetd is there.
   unetd serve --interface eth0 --keep
@@ -71,6 +71,10 @@ attach to a queue of the interface itself: who owns a queue reads every frame th
 arrives there, can keep the others from getting any, and sends frames that nobody
 checks.
 
+Network address translation: a port that a translated flow uses, or that a rule
+forwards, is refused as one in use. A port that masquerading may use later is refused too,
+unless the user's rule says nat: warn. See docs/policy.md.
+
 Crashes: programs, tables and links are pinned in a BPF file system (--bpffs), so
 endpoints work on when unetd is killed. The next unetd of the interface takes them
 over, and applications come back to it by themselves; what nobody comes back for
@@ -78,8 +82,9 @@ within --grace is reclaimed. A second unetd for the same interface is refused.
 
 SIGINT or SIGTERM ends all leases and tells their owners, detaches from the
 interface, unpins and removes the socket. With --keep it leaves everything
-working instead, for the next unetd. A second signal ends the process at once, as a
-crash would. If the interface is deleted or its link address changes, all leases end,
+working instead, for the next unetd. More of these signals do not disturb that; one
+that comes more than five seconds after the first ends the process at once, as a crash
+would, for when unetd hangs, and unetd says how to remove what is left. If the interface is deleted or its link address changes, all leases end,
 and unetd ends with status 1.
 
 unetd needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK and CAP_SETUID (and
@@ -87,7 +92,8 @@ CAP_NET_BIND_SERVICE if the policy permits ports below
 net.ipv4.ip_unprivileged_port_start), and to write to the BPF file system.
 NOTIFY_SOCKET is honoured (systemd Type=notify).`
 
-func newServe() *cobra.Command {
+// newServe is the command. stderr is for the log.
+func newServe(stderr *logWriter) *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{
 		Use:     "serve --interface NAME",
@@ -96,7 +102,7 @@ func newServe() *cobra.Command {
 		Example: serveExamples,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.run(cmd.Context(), cmd.ErrOrStderr())
+			return f.run(cmd.Context(), stderr)
 		},
 	}
 	flags := cmd.Flags()
@@ -109,6 +115,7 @@ func newServe() *cobra.Command {
 	flags.StringVar(&f.bpffs, "bpffs", uplink.DefaultBPFFS, "BPF file system for what outlives unetd; mounted if nothing is mounted there")
 	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long endpoints of a unetd that has died wait for their applications")
 	flags.BoolVar(&f.keep, "keep", false, "leave everything working at the end, for the next unetd")
+	flags.BoolVar(&f.uncheckedFills, "unchecked-fill-rings", false, "grant endpoints to users who are not trusted also on a kernel on which their fill rings cannot be checked")
 	flags.StringVar(&f.logLevel, "log-level", "info", "least severe level to log: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.IntVar(&f.readyFD, "ready-fd", 0, "write a line to this open file descriptor (3 or above) when ready")
@@ -117,7 +124,7 @@ func newServe() *cobra.Command {
 
 // run reads the flags, then serves. Errors that are not a failure are about
 // the flags.
-func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
+func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	if f.iface == "" {
 		return errors.New("no --interface given")
 	}
@@ -147,9 +154,11 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 
+	// The reader of the log may go away, and Go's runtime would end the process then.
+	signal.Ignore(syscall.SIGPIPE)
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)
-	ctx = untilSignal(ctx, log)
+	ctx = f.untilSignal(ctx, log, stderr)
 	source, err := policy.OpenSource(f.policy, policy.DefaultFile, policy.SystemNames(), log)
 	if err != nil {
 		return failure{err}
@@ -157,7 +166,7 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 	if err := uplink.Check(f.iface); err != nil {
 		return failure{err}
 	}
-	log.Info("policy", "policy", source.Policy(), "rules", len(source.Policy().Rules))
+	log.Info("policy", "policy", source.Policy().String(), "rules", len(source.Policy().Rules))
 	go reloadOn(reload, source, log)
 	err = daemon.Run(ctx, daemon.Config{
 		Socket: socket,
@@ -167,6 +176,7 @@ func (f serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		Open: func(endpoints int64) (daemon.Mux, error) {
 			return uplink.Open(uplink.Config{
 				Interface: f.iface, Mode: mode, BPFFS: f.bpffs, Grace: f.grace, Policy: source, Endpoints: endpoints, Register: registerCommand, Log: log,
+				UncheckedFillRings: f.uncheckedFills,
 			})
 		},
 	})
@@ -182,7 +192,7 @@ func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger)
 	for range signals {
 		err := source.Reload()
 		if err == nil {
-			log.Info("policy reloaded", "policy", source.Policy(), "rules", len(source.Policy().Rules))
+			log.Info("policy reloaded", "policy", source.Policy().String(), "rules", len(source.Policy().Rules))
 			continue
 		}
 		for line := range strings.Lines(err.Error()) {
@@ -191,20 +201,32 @@ func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger)
 	}
 }
 
-// untilSignal ends with the first SIGINT or SIGTERM. The second ends the
-// process at once: what is attached is pinned and stays, as if it had been killed,
-// until the next unetd or unetd cleanup.
-func untilSignal(ctx context.Context, log *slog.Logger) context.Context {
+// endWithin is how long the end of unetd is not disturbed by another signal.
+const endWithin = 5 * time.Second
+
+// untilSignal ends with the first SIGINT or SIGTERM. Others change nothing while
+// unetd ends, which takes less than a second mostly: whoever sends two wants it to end,
+// not to leave everything attached. One that comes when endWithin is over ends the
+// process at once: what is attached is pinned and stays, as if it had been killed, until
+// the next unetd or unetd cleanup.
+func (f serveFlags) untilSignal(ctx context.Context, log *slog.Logger, stderr *logWriter) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
 		s := <-signals
-		log.Info("stopping", "signal", s)
+		begin := time.Now()
+		log.Info("stopping", "signal", s.String())
 		cancel()
-		s = <-signals
-		fmt.Fprintf(os.Stderr, "unetd: second signal (%v): ended without cleaning up\n", s)
-		os.Exit(exitFailure)
+		for s := range signals {
+			if time.Since(begin) > endWithin {
+				fmt.Fprintf(stderr, "unetd: %v again, after %v: ended before everything was detached from %s: its programs, ports and pins and %s may be left: remove them (unetd cleanup --bpffs %s --socket %s), or start unetd again\n",
+					s, time.Since(begin).Round(time.Second), f.iface, f.socket, f.bpffs, f.socket)
+				stderr.flush()
+				os.Exit(exitFailure)
+			}
+			log.Warn("still stopping; if unetd hangs, another signal ends it at once", "signal", s.String(), "from", endWithin.String())
+		}
 	}()
 	return ctx
 }
@@ -242,22 +264,4 @@ func (f serveFlags) parseSocket() (daemon.Socket, error) {
 		s.Mode = fs.FileMode(mode)
 	}
 	return s, nil
-}
-
-func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	levels := map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
-	}
-	least, ok := levels[level]
-	if !ok {
-		return nil, fmt.Errorf("--log-level %s: want debug, info, warn or error", level)
-	}
-	options := &slog.HandlerOptions{Level: least}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
-	}
-	return nil, fmt.Errorf("--log-format %s: want text or json", format)
 }

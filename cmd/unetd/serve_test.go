@@ -3,15 +3,21 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -116,9 +122,29 @@ func TestInterruptAndAgain(t *testing.T) {
 	}
 }
 
-// The second signal does not wait for what the first one began. Here unetd
-// waits for a service manager that does not read.
-func TestSecondSignal(t *testing.T) {
+// Two signals at once are one: everything is detached.
+func TestTwoSignals(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
+	a := startApp(t, s.socket)
+	a.wants("open a frames=64 msg:1", "[msg:1]")
+	// While it is stopped it gets neither, and then both: of one kind there would be one.
+	for _, signal := range []os.Signal{syscall.SIGSTOP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCONT} {
+		if err := d.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.wait(); err != nil {
+		t.Errorf("ended with %v, and said last:\n%s", err, strings.Join(d.last, "\n"))
+	}
+	a.wants("ended a", "lease closed: unetd was stopped")
+	s.untouched(t)
+}
+
+// A unetd that hangs can be ended by a signal, but not by one that comes together with
+// the first. Here it waits for a service manager that does not read.
+func TestSignalsWhileItHangs(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	notify := s.socket + ".notify"
@@ -157,7 +183,20 @@ func TestSecondSignal(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	d.awaitLine("unetd: second signal")
+	d.awaitLine("level=WARN", "still stopping")
+	again := make(chan struct{})
+	defer close(again)
+	go func() {
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
+			select {
+			case <-tick.C:
+				cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended
+			case <-again:
+				return
+			}
+		}
+	}()
+	d.awaitLine("unetd: terminated again, after ", "unetd cleanup --bpffs "+s.bpffs+" --socket "+s.socket)
 	if err := d.wait(); cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
 	}
@@ -237,7 +276,7 @@ func TestCannotServe(t *testing.T) {
 	fails(pair.A, "stop the other unetd, or use another --interface", "--interface", pair.A.Interface, "--socket", socket+".2")
 	other2 := netlab.BPFFS(t)
 	fails(pair.A, "already carries an XDP program: "+pair.A.Interface+" has program ", "--interface", pair.A.Interface, "--socket", socket+".2", "--bpffs", other2)
-	fails(pair.A, "detach it (ip link set dev "+pair.A.Interface+" xdpgeneric off, or end", "--interface", pair.A.Interface, "--socket", socket+".2", "--bpffs", other2)
+	fails(pair.A, "or stop the process that holds the link: pid "+strconv.Itoa(d.cmd.Process.Pid)+" ", "--interface", pair.A.Interface, "--socket", socket+".2", "--bpffs", other2)
 	d.stop(syscall.SIGTERM)
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
 		t.Errorf("file: %q, %v", b, err)
@@ -245,6 +284,64 @@ func TestCannotServe(t *testing.T) {
 	if entries, err := os.ReadDir(filepath.Dir(socket)); err != nil || len(entries) != 2 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
+}
+
+// What unetd says of a foreign program takes it off: of one that netlink has attached,
+// and of one that a link holds, where the kernel refuses netlink.
+func TestDetachAdvice(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	uplink := func() (l netlink.Link) {
+		t.Helper()
+		if err := pair.A.Do(func() (err error) { l, err = netlink.LinkByName(pair.A.Interface); return err }); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	set := func(fd int) error {
+		return pair.A.Do(func() error { return netlink.LinkSetXdpFdWithFlags(uplink(), fd, unix.XDP_FLAGS_SKB_MODE) })
+	}
+	refused := func(want string) {
+		t.Helper()
+		code, _, stderr := finish(t, pair.A, s.command("serve", "--log-level", "error"))
+		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("exit %d, %q, want %q", code, stderr, want)
+		}
+	}
+	if err := set(prog.FD()); err != nil {
+		t.Fatal(err)
+	}
+	refused("detach it (ip link set dev " + pair.A.Interface + " xdpgeneric off), or use another")
+	if err := set(-1); err != nil {
+		t.Error(err)
+	}
+
+	var held link.Link
+	if err := pair.A.Do(func() (err error) {
+		held, err = link.AttachXDP(link.XDPOptions{Program: prog, Interface: uplink().Attrs().Index, Flags: link.XDPGenericMode})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	info, err := held.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := set(-1); err == nil {
+		t.Error("netlink took off what a link holds")
+	}
+	refused(fmt.Sprintf("detach it (bpftool link detach id %d, or stop the process that holds the link: pid %d ", info.ID, os.Getpid()))
+	if err := held.Detach(); err != nil { // BPF_LINK_DETACH, as bpftool does
+		t.Error(err)
+	}
+	s.serve(t).stop(syscall.SIGTERM)
+	s.untouched(t)
 }
 
 // unetd runs as nobody with the capabilities that it says it needs, and names

@@ -9,8 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Commands of SIOCETHTOOL that switch an offload (linux/ethtool.h).
-var offloadCommands = map[string]uint32{"rx": 0x15, "tx": 0x17, "sg": 0x19, "tso": 0x1f, "gso": 0x24, "gro": 0x2c}
+// An offload is a bit of a value that two commands of SIOCETHTOOL read and write
+// (linux/ethtool.h).
+type offload struct{ get, set, bit uint32 }
+
+var offloads = map[string]offload{
+	"rx": {0x14, 0x15, 1}, "tx": {0x16, 0x17, 1}, "sg": {0x18, 0x19, 1},
+	"tso": {0x1e, 0x1f, 1}, "gso": {0x23, 0x24, 1}, "gro": {0x2b, 0x2c, 1},
+	"txvlan": {0x25, 0x26, 1 << 7}, "rxvlan": {0x25, 0x26, 1 << 8}, // ETHTOOL_GFLAGS, ETHTOOL_SFLAGS
+}
 
 // SetOffloads switches all offloads of an interface, in the namespace of the
 // calling thread, on or off. Without them the kernel's stack puts frames on the
@@ -30,27 +37,58 @@ func SetSegmentation(iface string, on bool) error {
 }
 
 func setOffloads(iface string, on bool, order []string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	defer unix.Close(fd)
 	for _, name := range order {
-		v := struct{ cmd, data uint32 }{cmd: offloadCommands[name]} // struct ethtool_value
-		if on {
-			v.data = 1
-		}
-		req := struct { // struct ifreq
-			name [unix.IFNAMSIZ]byte
-			data unsafe.Pointer
-			_    [16]byte
-		}{data: unsafe.Pointer(&v)}
-		copy(req.name[:len(req.name)-1], iface)
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
-		runtime.KeepAlive(&v)
-		if errno != 0 {
-			return fmt.Errorf("offload %s of %s: %w", name, iface, errno)
+		if err := SetOffload(iface, name, on); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// SetOffload switches one offload of an interface, in the namespace of the calling
+// thread. name is that of ethtool -K: rx, tx, sg, tso, gso, gro, rxvlan or txvlan.
+func SetOffload(iface, name string, on bool) error {
+	o := offloads[name]
+	v, err := ethtool(iface, o.get, 0)
+	if err == nil {
+		if v &^= o.bit; on {
+			v |= o.bit
+		}
+		_, err = ethtool(iface, o.set, v)
+	}
+	if err != nil {
+		return fmt.Errorf("offload %s of %s: %w", name, iface, err)
+	}
+	return nil
+}
+
+// Offload reports whether an offload of an interface is on.
+func Offload(iface, name string) (bool, error) {
+	v, err := ethtool(iface, offloads[name].get, 0)
+	if err != nil {
+		return false, fmt.Errorf("offload %s of %s: %w", name, iface, err)
+	}
+	return v&offloads[name].bit != 0, nil
+}
+
+// ethtool is SIOCETHTOOL with struct ethtool_value.
+func ethtool(iface string, cmd, data uint32) (uint32, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	v := struct{ cmd, data uint32 }{cmd, data}
+	req := struct { // struct ifreq
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&v)}
+	copy(req.name[:len(req.name)-1], iface)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
+	runtime.KeepAlive(&v)
+	if errno != 0 {
+		return 0, errno
+	}
+	return v.data, nil
 }

@@ -15,6 +15,11 @@ const (
 	busyLimit = 2 * time.Second
 )
 
+// kickBudget is how many frames one system call of a kick moves at most: the largest
+// batch that package stack takes in or sends at once, so that this is one call. It bounds
+// how long the thread is out of the garbage collector's reach (docs/adr/0030).
+const kickBudget = 64
+
 // Create makes a socket whose UMEM is segment and binds it to a queue of a
 // device, both as p says. It must run in the device's network namespace, and
 // the socket then keeps that namespace alive. Afterwards only the returned
@@ -73,9 +78,8 @@ func configure(sock *os.File, p *Params, segment *os.File) error {
 			return fmt.Errorf("setsockopt %s to %d entries: %w", r.name, r.size, err)
 		}
 	}
-	// Since 6.17 one kick may move more than 32 frames. Older kernels know the
-	// option not, and move a batch in several kicks.
-	err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, int(p.TxSize))
+	// Since 6.17. Older kernels do not know the option, and move 32 frames a kick.
+	err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, int(min(kickBudget, p.TxSize)))
 	if err != nil && !errors.Is(err, unix.ENOPROTOOPT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EINVAL) {
 		return os.NewSyscallError("setsockopt XDP_MAX_TX_SKB_BUDGET", err)
 	}

@@ -19,32 +19,38 @@ const segmentName = "unet-segment"
 // would fault in whoever touches it. With huge set, its pages are of 2 MiB and
 // size must be a multiple of that.
 func NewSegment(size int64, huge bool) (*os.File, error) {
-	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	flags := 0
 	if huge {
 		if size%HugePageSize != 0 {
 			return nil, fmt.Errorf("segment of %d bytes is not a multiple of the huge page size, %d", size, HugePageSize)
 		}
-		flags |= unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
+		flags = unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
 	}
+	return newMemory(segmentName, size, flags)
+}
+
+// newMemory makes an anonymous file of size bytes that nobody can resize.
+func newMemory(name string, size int64, flags int) (*os.File, error) {
+	flags |= unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	// Nobody needs to execute it, and where vm.memfd_noexec is 2 a file that
 	// does not say so is refused. Kernels before 6.3 do not know the flag.
-	fd, err := unix.MemfdCreate(segmentName, flags|unix.MFD_NOEXEC_SEAL)
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
-		fd, err = unix.MemfdCreate(segmentName, flags)
+		fd, err = unix.MemfdCreate(name, flags)
 	}
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	f := os.NewFile(uintptr(fd), segmentName)
+	f := os.NewFile(uintptr(fd), name)
 	// Whoever is given a descriptor shall not open the file anew through /proc:
 	// SegmentInUse goes by the descriptors that ShareSegment made.
 	if err := unix.Fchmod(fd, 0o600); err != nil {
 		f.Close()
-		return nil, os.NewSyscallError("fchmod of the segment", err)
+		return nil, os.NewSyscallError("fchmod of "+name, err)
 	}
 	if err := unix.Ftruncate(fd, size); err != nil {
 		f.Close()
-		return nil, os.NewSyscallError("ftruncate of the segment", err)
+		return nil, os.NewSyscallError("ftruncate of "+name, err)
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		f.Close()

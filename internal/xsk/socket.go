@@ -76,10 +76,11 @@ func (s *Socket) Close() error { return errors.Join(s.Detach(), s.file.Close()) 
 // Kicks is the number of system calls that Kick and KickReceive have made.
 func (s *Socket) Kicks() uint64 { return s.kicks }
 
-// Kick makes the kernel take what was submitted to the TX ring. One call moves
-// a bounded batch and may find the device or the completion ring full, so it
-// is repeated while the ring drains; what then is left stays queued and the
-// next Kick moves it. Any other answer is an error: ENETDOWN and ENXIO say that
+// Kick makes the kernel take what was submitted to the TX ring. One system call
+// moves a bounded batch, 64 frames or on kernels before 6.17 32, and may find the
+// device or the completion ring full, so it is repeated while the ring drains; the
+// garbage collector may stop the world in between. Frames that are left then stay queued
+// and the next Kick moves them. Any other answer is an error: ENETDOWN and ENXIO say that
 // the device is down or gone. If the kernel says that it is looking anyway, as a
 // driver that polls does, there is no call at all.
 func (s *Socket) Kick() error {

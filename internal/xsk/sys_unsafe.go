@@ -90,6 +90,12 @@ func recvfromKick(fd int) unix.Errno {
 
 // sendtoKick is sendto(fd, NULL, 0, MSG_DONTWAIT, NULL, 0). It does not sleep, so
 // it is a raw system call: telling the scheduler would cost more than it takes.
+//
+// The call of this function is where the garbage collector may stop a goroutine between
+// two kicks. Inlined there would be no such place: a signal that comes during a system
+// call finds the thread in assembly, where it is not preempted.
+//
+//go:noinline
 func sendtoKick(fd int) unix.Errno {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	return errno

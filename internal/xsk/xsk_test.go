@@ -22,7 +22,7 @@ var testParams = Params{
 	Mode: ModeCopy, NeedWakeup: true,
 }
 
-func newSegment(t *testing.T, p Params) (*os.File, []byte) {
+func newSegment(t testing.TB, p Params) (*os.File, []byte) {
 	t.Helper()
 	f, err := NewSegment(int64(p.segmentSize()), false)
 	if err != nil {
@@ -40,7 +40,7 @@ func newSegment(t *testing.T, p Params) (*os.File, []byte) {
 	return f, mem
 }
 
-func ifindex(t *testing.T, h *netlab.Host) (index int) {
+func ifindex(t testing.TB, h *netlab.Host) (index int) {
 	t.Helper()
 	if err := h.Do(func() error {
 		i, err := net.InterfaceByName(h.Interface)
@@ -55,7 +55,7 @@ func ifindex(t *testing.T, h *netlab.Host) (index int) {
 }
 
 // open makes and attaches a socket on h's uplink.
-func open(t *testing.T, h *netlab.Host, p Params) (*Socket, []byte) {
+func open(t testing.TB, h *netlab.Host, p Params) (*Socket, []byte) {
 	t.Helper()
 	segment, mem := newSegment(t, p)
 	p.Ifindex = ifindex(t, h)

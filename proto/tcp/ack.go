@@ -56,11 +56,21 @@ func (c *Conn) ackExpired() {
 	c.ackNow = true
 }
 
-// noteTwice notes that text has come twice, for the next ACK to tell (D-SACK, RFC 2883).
+// noteTwice notes that text has come twice, for the next ACK to tell (D-SACK, RFC 2883,
+// section 4): of a segment the first part of which that is so, and of several segments
+// that one ACK answers the first, with what follows it without a hole.
 func (c *Conn) noteTwice(at, end seq.Number) {
-	if c.sack && at != end {
-		c.again = wire.SACKBlock{Left: at.Uint32(), Right: end.Uint32()}
+	if !c.sack || at == end {
+		return
 	}
+	if c.again != (wire.SACKBlock{}) {
+		left, right := seq.New(c.again.Left), seq.New(c.again.Right)
+		if at.After(right) || end.Before(left) {
+			return
+		}
+		at, end = seq.Min(left, at), seq.Max(right, end)
+	}
+	c.again = wire.SACKBlock{Left: at.Uint32(), Right: end.Uint32()}
 }
 
 // acked is called when a segment that acknowledges RCV.NXT has been written.
@@ -108,10 +118,8 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 			c.window = c.congestion.Window()
 		}
 		if c.wantsWrite {
-			if c.growSend(); c.writable() {
-				c.wantsWrite = false
-				c.notify(Writable)
-			}
+			c.growSend()
+			c.tellWriter()
 		}
 	}
 	if p := &c.path; p.watched|p.claim != 0 || now >= p.searchAt {

@@ -1,6 +1,10 @@
 package tcp
 
-import "time"
+import (
+	"time"
+
+	"github.com/unet-go/unet/wire"
+)
 
 // Defaults of [Config] and [Options].
 const (
@@ -65,7 +69,8 @@ const (
 	maxTimeWaits    = 1 << 16
 	synAckRetries   = 5 // as Linux: 63 s with an initial timeout of 1 s
 	defaultMSS      = 536
-	minMSS          = 48 // what is left of a tiny offer (Linux: TCP_MIN_SND_MSS)
+	minMSS          = 48   // what is left of a tiny offer (Linux: TCP_MIN_SND_MSS)
+	firstUser       = 1024 // RFC 6335, section 6
 	firstEphemeral  = 32768
 	lastEphemeral   = 60999
 	ipAndTCPHeaders = 40
@@ -87,14 +92,21 @@ type Config struct {
 	// called at most once for each, from any method. It is needed if
 	// Inbound.Memory is ever [MemoryFrame].
 	ReleaseFrame func(frame uint64)
+	// Connections is memory in which each connection of the table is published, as
+	// long as there are records, for whoever ends them if this process dies. They are
+	// empty at first. nil: nothing is published.
+	Connections []wire.Connection
 
 	Memory int // bytes of buffers for all connections
 	// MaxSendBuffer and MaxReceiveBuffer are what the buffers of connections that do not
 	// say how large these are to be grow to.
-	MaxSendBuffer, MaxReceiveBuffer int         // bytes
-	MaxTimeWaits                    int         // connections in TIME-WAIT; the oldest gives way
-	Ports                           []PortRange // ephemeral; nil: the kernel's default, 32768 to 60999
-	InPlace                         int         // bytes, see DefaultInPlace
+	MaxSendBuffer, MaxReceiveBuffer int // bytes
+	MaxTimeWaits                    int // connections in TIME-WAIT; the oldest gives way
+	// Ports are the ephemeral ports, in order of preference: from a range one is taken
+	// when those before have none left for the destination. nil: the kernel's default,
+	// 32768 to 60999, and then all others from 1024 on (RFC 6056, section 3.2).
+	Ports   []PortRange
+	InPlace int // bytes, see DefaultInPlace
 
 	MinRTO, MaxRTO, InitialRTO time.Duration
 	TimeWait, FinWait          time.Duration
@@ -128,7 +140,7 @@ func (c Config) withDefaults() Config {
 	c.MaxReceiveBuffer = min(max(or(c.MaxReceiveBuffer, DefaultMaxReceiveBuffer), minBuffer), maxBuffer)
 	c.MaxTimeWaits = max(or(c.MaxTimeWaits, maxTimeWaits), 1)
 	if len(c.Ports) == 0 {
-		c.Ports = []PortRange{{firstEphemeral, lastEphemeral}}
+		c.Ports = []PortRange{{firstEphemeral, lastEphemeral}, {firstUser, firstEphemeral - 1}, {lastEphemeral + 1, 1<<16 - 1}}
 	}
 	c.InPlace = or(c.InPlace, DefaultInPlace)
 	c.MinRTO = or(c.MinRTO, DefaultMinRTO)

@@ -62,7 +62,8 @@ type Conn struct {
 	events               Events
 	onReady, onEvents    bool
 	inTable              bool
-	held                 bool // off the list of NextReady, see Hold
+	pair                 *pairUse // of the table's pairs; nil: it came to a listener
+	held                 bool     // off the list of NextReady, see Hold
 
 	state       State
 	finQueued   bool // a FIN follows the last byte of send
@@ -102,6 +103,7 @@ type Conn struct {
 	sndWnd         uint32 // bytes, scaled
 	maxSndWnd      uint32 // the largest that sndWnd has been
 	timedSeq       seq.Number
+	record         *wire.Connection // what is published, never nil; Next is sndMax
 	send           sendQueue
 	board          scoreboard
 	recovery
@@ -155,11 +157,11 @@ type Conn struct {
 	passive            bool           // began in LISTEN
 	synRetries         uint8
 	peerMSS            uint16 // as offered
-	challengeTokens    uint8
-	errTaken           bool          // Write has returned err
+	challenges         challenges
+	errTaken           bool          // Read or Write has returned err
 	err                syscall.Errno // why the connection is over
 	soft               syscall.Errno // the last ICMP error
-	challengeAt        Time
+	softAt             Time          // when it came
 }
 
 type connStats struct {
@@ -177,11 +179,12 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 	c := &Conn{
 		pseudo: wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, 0),
 		Owner:  o.Owner, table: t, id: id, opts: o,
+		record: &t.published.none,
 		rto:    t.cfg.InitialRTO,
 		growth: growth{nextAt: Never},
 		rtxAt:  Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, queuedAt: Never,
 		tsOffset: t.timestampOffset(id), peerMSS: defaultMSS, path: pathMTU{mtu: o.MTU, search: search{searchAt: Never}},
-		progressAt: now, heardAt: now, challengeTokens: challengeBurst, challengeAt: now,
+		progressAt: now, heardAt: now, challenges: newChallenges(now),
 	}
 	return c
 }
@@ -194,9 +197,9 @@ func (c *Conn) Remote() AddrPort { return wire.AddrPortOf(c.id.remote) }
 func (c *Conn) State() State { return c.state }
 
 // Err is why the connection is over, a syscall.Errno: ECONNREFUSED, ECONNRESET,
-// ETIMEDOUT, EHOSTUNREACH and others that an ICMP error stands for,
-// ECONNABORTED after Abort. It is nil while the connection lives and after an
-// orderly end.
+// ECONNABORTED after Abort; of a peer that does not answer ETIMEDOUT, or EHOSTUNREACH
+// and what else an ICMP error stands for that has come meanwhile. It is nil while the
+// connection lives and after an orderly end.
 func (c *Conn) Err() error {
 	if c.err == 0 {
 		return nil
@@ -257,6 +260,7 @@ func (c *Conn) rcvMSS() int { return c.opts.MTU - ipAndTCPHeaders }
 func (c *Conn) becomeEstablished(now Time) {
 	t := c.table
 	t.counts[Handshakes]++
+	c.publish()
 	c.waitAt = Never
 	c.progressAt = now
 	if c.synRetries > 0 && !c.sampled {
@@ -316,6 +320,7 @@ func (c *Conn) finish(state State) {
 	}
 	c.state = state
 	t.remove(c)
+	c.unpublish()
 	c.send.clear(&t.pool)
 	c.board.clear(&t.spans)
 	c.outOfOrder.clear(t)

@@ -140,8 +140,9 @@
 // window of one segment. Both end when what was in flight at their beginning is
 // acknowledged.
 //
-// A recovery that was a mistake is undone: the timestamp of an ACK says that the
-// first transmission has arrived (RFC 3522), or D-SACKs have told of all that was sent
+// A recovery that was a mistake is undone: all that seemed lost has arrived before anything
+// was sent again, as in one batch of frames; or the timestamp of an ACK says that the
+// first transmission has arrived (RFC 3522); or D-SACKs have told of all that was sent
 // again. The window is then what it was before.
 //
 // Where routers mark packets instead of losing them, a mark does to the window what a loss

@@ -366,6 +366,7 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 	}
 	if next.After(c.sndMax) {
 		c.sndMax = next
+		c.record.Next = next.Uint32()
 		if again == 0 {
 			c.startTiming(now)
 			c.answered(now)
@@ -400,6 +401,7 @@ func (c *Conn) emitProbe(now Time, h *header, b []byte) int {
 	}
 	if next := c.sndUna.Add(1); next.After(c.sndMax) {
 		c.sndMax = next
+		c.record.Next = next.Uint32()
 	}
 	h.fields.Window = c.windowField()
 	c.acked()

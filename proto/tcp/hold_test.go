@@ -45,7 +45,7 @@ func TestHoldAndUnreachable(t *testing.T) {
 	if tab.NextReady() != nil {
 		t.Error("ready with nothing to send")
 	}
-	c.Unreachable(syscall.EHOSTUNREACH)
+	c.Unreachable(0, syscall.EHOSTUNREACH)
 	if c.State() != tcp.Closed || c.Err() != syscall.EHOSTUNREACH {
 		t.Errorf("%v, %v", c.State(), c.Err())
 	}

@@ -16,7 +16,8 @@ import (
 // While a connection is being opened any unreachable ends it, hard or soft: a
 // user would rather know than wait (RFC 5461, section 4.1, and Linux). Once it
 // is established none does, for anybody could have sent it (RFC 5927, section
-// 5.2): the error is noted as [Conn.SoftErr]. A fragmentation needed message may make
+// 5.2): the error is noted as [Conn.SoftErr], and is what the connection ends with if
+// the peer does not answer in time. A fragmentation needed message may make
 // segments smaller, at once or later, see pathmtu.go; source quench does nothing (RFC
 // 6633).
 func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
@@ -35,8 +36,8 @@ func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
 	t.counts[IcmpErrors]++
 	if m.Type() == wire.ICMPUnreachable && m.Code() == wire.ICMPFragmentationNeeded {
 		c.reportMTU(now, seq.New(binary.BigEndian.Uint32(b[4:])), quoted.TotalLen(), m.NextHopMTU())
-	} else if errno := icmpError(m.Type(), m.Code()); errno != 0 {
-		c.Unreachable(errno)
+	} else if errno, _ := m.Errno(); errno != 0 {
+		c.Unreachable(now, errno)
 	} else {
 		t.counts[IcmpIgnored]++
 	}
@@ -124,35 +125,21 @@ func (c *Conn) acceptClaim(now Time) {
 // Unreachable takes what the network says about the way to the peer, by ICMP or
 // by what the driver has learnt elsewhere: it ends a connection that is being
 // opened, and is noted as [Conn.SoftErr] by every other.
-func (c *Conn) Unreachable(err syscall.Errno) {
+func (c *Conn) Unreachable(now Time, err syscall.Errno) {
 	switch {
 	case c.state == SynSent, c.state == SynReceived && !c.passive:
 		c.fail(err)
 	default:
-		c.soft = err
+		c.soft, c.softAt = err, now
 	}
 }
 
-// icmpError is the errno of an ICMP error (Linux: net/ipv4/icmp.c,
-// icmp_err_convert). 0: it says nothing about the connection.
-func icmpError(typ, code uint8) syscall.Errno {
-	switch typ {
-	case wire.ICMPParameterProblem:
-		return syscall.EPROTO
-	case wire.ICMPTimeExceeded:
-		return syscall.EHOSTUNREACH
-	case wire.ICMPUnreachable:
-		switch code {
-		case wire.ICMPNetUnreachable, 6, 9, 11: // network: unknown, prohibited, not for this service
-			return syscall.ENETUNREACH
-		case wire.ICMPProtocolUnreachable:
-			return syscall.ENOPROTOOPT
-		case wire.ICMPPortUnreachable:
-			return syscall.ECONNREFUSED
-		case wire.ICMPFragmentationNeeded:
-			return 0
-		}
-		return syscall.EHOSTUNREACH
+// timeoutError is why a connection ends whose peer has not answered in time: what the
+// network has said since the peer was last heard, or ETIMEDOUT (RFC 1122, section
+// 4.2.3.9, and Linux).
+func (c *Conn) timeoutError() syscall.Errno {
+	if c.soft != 0 && c.softAt >= c.heardAt {
+		return c.soft
 	}
-	return 0
+	return syscall.ETIMEDOUT
 }

@@ -44,11 +44,9 @@ type Listener struct {
 // no ephemeral port is free.
 func (t *Table) Listen(local AddrPort, o ListenOptions) (*Listener, error) {
 	if local.Port == 0 {
-		p, ok := t.listenerPort()
-		if !ok {
+		if local.Port = t.listenerPort(); local.Port == 0 {
 			return nil, syscall.EADDRINUSE
 		}
-		local.Port = p
 	}
 	for l := t.listeners[local.Port]; l != nil; l = l.next {
 		if l.local.Addr == local.Addr || l.local.Addr == [4]byte{} || local.Addr == [4]byte{} {

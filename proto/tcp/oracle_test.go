@@ -270,9 +270,10 @@ func oracle(q situation, s incoming) outcome {
 			o.state = map[State]State{Established: CloseWait, FinWait1: Closing, FinWait2: TimeWait}[o.state]
 		}
 	case TimeWait:
-		if segLen > 0 { // acknowledge it, and restart the 2 MSL timeout
-			ackDue, o.odd = true, true
-		}
+		// Acknowledge it, and restart the 2 MSL timeout. Not by the letter: the ACK of a
+		// peer in TIME-WAIT is not answered, or both would answer each other for ever.
+		ackDue = ackDue || segLen > 0 || s.seq != q.rcvNxt || s.ack != q.nxt
+		o.odd = o.odd || segLen > 0 || s.ack > q.nxt
 	}
 	return out(o, next)
 }

@@ -331,10 +331,14 @@ func (q *oooQueue) sackBlocks(o *wire.TCPOptions, limit int) {
 	}
 }
 
-// has reports whether all from at to end has come before.
-func (q *oooQueue) has(at, end seq.Number) bool {
-	r, ok := q.runAt(at)
-	return ok && end.AtOrBefore(r.right)
+// overlap is the first part of what lies from at to end that has come before; of length
+// 0 if there is none.
+func (q *oooQueue) overlap(at, end seq.Number) (left, right seq.Number) {
+	i := q.search(at.Add(1))
+	if i == len(q.runs) || q.runs[i].left.AtOrAfter(end) {
+		return at, at
+	}
+	return seq.Max(at, q.runs[i].left), seq.Min(end, q.runs[i].right)
 }
 
 // runAt is the run that contains at.

@@ -112,3 +112,81 @@ func overlaps(t *testing.T, seed uint64) {
 		t.Errorf("%d bytes in use", tab.MemoryInUse())
 	}
 }
+
+// TestDuplicatesModel holds the SACK option against RFC 2883, section 4, and a model of
+// what has come: the first block is the first part of the segment that had come before,
+// if there is one, and the next is the run around it unless that is acknowledged. Every
+// other block is a run.
+func TestDuplicatesModel(t *testing.T) {
+	for seed := range uint64(100) {
+		rnd := rand.New(rand.NewPCG(seed, 11))
+		p := newPair(t, withSack, Options{})
+		tab, c, peer := p.tabs[1], p.conns[1], p.conns[0]
+		first := peer.sndNxt
+		var known [1 << 16]bool
+		run := func(n int) (left, right int) { // that n lies in
+			for left = n; left > 0 && known[left-1]; left-- {
+			}
+			for right = n; known[right]; right++ {
+			}
+			return left, right
+		}
+		next := 0
+		for range 200 {
+			at := max(0, next-300+rnd.IntN(900))
+			n := 1 + rnd.IntN(500)
+			b := make([]byte, 20+n)
+			f := wire.TCPFields{SrcPort: peer.Local().Port, DstPort: 80, Flags: wire.TCPAck, Window: 9000,
+				Seq: first.Add(uint32(at)).Uint32(), Ack: peer.rcvNxt.Uint32()}
+			wire.PutTCP(b, &f, 20, wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
+			tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b})
+			left, right := 0, 0
+			for i := at; i < at+n; i++ {
+				if known[i] && (right == 0 || right == i) {
+					if right == 0 {
+						left = i
+					}
+					right = i + 1
+				}
+			}
+			for i := at; i < at+n; i++ {
+				known[i] = true
+			}
+			for known[next] {
+				next++
+			}
+			if tab.NextReady() != c {
+				t.Fatalf("seed %d: no ACK", seed)
+			}
+			ack := make([]byte, 100)
+			s := wire.TCP(ack[:c.Emit(p.now, ack)])
+			var o wire.TCPOptions
+			s.ReadOptions(&o)
+			if got := int(s.Ack() - first.Uint32()); got != next {
+				t.Fatalf("seed %d: acknowledges %d, want %d", seed, got, next)
+			}
+			for i, b := range o.SACK[:o.SACKBlocks] {
+				l, r := int(b.Left-first.Uint32()), int(b.Right-first.Uint32())
+				wantL, wantR := run(l)
+				switch {
+				case i == 0 && right > 0:
+					wantL, wantR = left, right
+				case i == 1 && right > next:
+					wantL, wantR = run(left)
+				case r <= next:
+					t.Fatalf("seed %d: block %d is %d to %d, and %d is acknowledged", seed, i, l, r, next)
+				}
+				if l != wantL || r != wantR {
+					t.Fatalf("seed %d: block %d is %d to %d, want %d to %d", seed, i, l, r, wantL, wantR)
+				}
+			}
+			if right > 0 && o.SACKBlocks == 0 || right > next && o.SACKBlocks < 2 {
+				t.Fatalf("seed %d: %d blocks, and %d to %d came twice", seed, o.SACKBlocks, left, right)
+			}
+			for c.recv.bytes > 0 {
+				c.Read(p.now, make([]byte, 4096))
+			}
+		}
+		c.Abort()
+	}
+}

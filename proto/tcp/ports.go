@@ -1,72 +1,198 @@
 package tcp
 
+import "math/bits"
+
+// blockPorts is how many ports a [PortBlock] is about.
+const blockPorts = 64
+
+// PortBlock is some of the 64 ports that begin at a multiple of 64.
+type PortBlock struct {
+	First uint16 // a multiple of 64
+	Ports uint64 // a bit for each of the 64 ports that may be chosen, the lowest for First
+}
+
 // portSteps is the size of the table of RFC 6056, section 3.3.4.
 const portSteps = 64
 
-// ephemeralPort picks a local port for a connection to remote by the double-hash
-// algorithm of RFC 6056, section 3.3.4: for one destination the ports follow one
-// another, so that a pair of ends is not used again soon, from a start that
-// nobody else knows; and what happens to one destination says little of others.
+// pairUse says which of 64 local ports are in use towards one destination, by
+// connections that were opened here and by what is left of them in TIME-WAIT. It is
+// derived from these: the part of them that the choice of a port needs, 64 at a look.
+type pairUse struct{ conns, waits uint64 }
+
+// fullBlocks says which blocks of local ports are in use up to the last port, by
+// connections that were opened here to one destination: a bit for each block.
+type fullBlocks [1 << 16 / blockPorts / 64]uint64
+
+func (f *fullBlocks) bit(port uint64) (word *uint64, bit uint64) {
+	block := uint16(port) / blockPorts
+	return &f[block/64], 1 << (block % 64)
+}
+
+// destination is the key of a fullBlocks: id without the local port.
+func destination(id tuple) tuple { return tuple{id.local &^ 0xffff, id.remote} }
+
+// pairBlock is the key of a pairUse, and the bit of id in it.
+func pairBlock(id tuple) (key tuple, bit uint64) {
+	i := id.local % blockPorts
+	return tuple{id.local - i, id.remote}, 1 << i
+}
+
+// usePair notes that a connection that was opened here uses id.
+func (t *Table) usePair(id tuple) *pairUse {
+	key, bit := pairBlock(id)
+	u := t.pairs[key]
+	if u == nil {
+		u = &pairUse{}
+		t.pairs[key] = u
+	}
+	if u.conns |= bit; u.conns == ^uint64(0) {
+		f := t.full[destination(id)]
+		if f == nil {
+			f = &fullBlocks{}
+			t.full[destination(id)] = f
+		}
+		word, bit := f.bit(id.local)
+		*word |= bit
+	}
+	return u
+}
+
+// leavePair notes that id is not used any more, by a connection or by a record of
+// TIME-WAIT. u is what usePair returned, or nil for what was not opened here.
+func (t *Table) leavePair(u *pairUse, id tuple, waits bool) {
+	if u == nil {
+		return
+	}
+	key, bit := pairBlock(id)
+	if waits {
+		u.waits &^= bit
+	} else {
+		if u.conns == ^uint64(0) {
+			f := t.full[destination(id)]
+			word, bit := f.bit(id.local)
+			if *word &^= bit; *f == (fullBlocks{}) {
+				delete(t.full, destination(id))
+			}
+		}
+		u.conns &^= bit
+	}
+	if *u == (pairUse{}) {
+		delete(t.pairs, key)
+	}
+}
+
+// freshBlocks is in how many blocks a pair that is not in TIME-WAIT is looked for once
+// one that is has been found.
+const freshBlocks = 8
+
+// ChoosePort picks a local port for a connection to remote from blocks: one from
+// which there is no connection to remote, whatever other destinations it is
+// connected to, and on which nobody listens. A pair of ends in TIME-WAIT is taken
+// if there is no other, or none in the blocks that are looked at first. The port is 0
+// if every pair has a connection.
 //
-// A pair in TIME-WAIT that could be replaced is taken only if there is no other.
-func (t *Table) ephemeralPort(now Time, local, remote AddrPort) (uint16, bool) {
-	n := t.portCount()
-	addr := AddrPort{Addr: local.Addr}.Word()
-	offset := t.hash.sum(usePort, addr, remote.Word()) % uint64(n)
-	step := &t.portSteps[t.hash.sum(usePortStep, addr, remote.Word())%portSteps]
-	fallback := uint16(0)
-	for range n {
-		p := t.portAt(uint32((offset + uint64(*step)) % uint64(n)))
-		*step++
-		id := makeTuple(AddrPort{Addr: local.Addr, Port: p}, remote)
-		if t.conns[id] != nil || t.listenerFor(id) != nil || id.local == id.remote {
-			continue
-		}
-		w := t.waits.records[id]
-		if w == nil {
-			return p, true
-		}
-		if fallback == 0 && w.reusable(now) {
-			fallback = p
-		}
-	}
-	return fallback, fallback != 0
-}
-
-// listenerPort picks a port that no listener has.
-func (t *Table) listenerPort() (uint16, bool) {
-	n := t.portCount()
-	start := t.hash.sum(usePort, uint64(len(t.listeners)))
-	for i := range n {
-		if p := t.portAt(uint32((start + uint64(i)) % uint64(n))); t.listeners[p] == nil {
-			return p, true
-		}
-	}
-	return 0, false
-}
-
-// portCount is how many ports the ranges have.
-func (t *Table) portCount() (n uint32) {
-	for _, r := range t.cfg.Ports {
-		n += r.size()
-	}
-	return n
-}
-
-// portAt is the i-th port of the ranges.
-func (t *Table) portAt(i uint32) uint16 {
-	for _, r := range t.cfg.Ports {
-		if i < r.size() {
-			return r.First + uint16(i)
-		}
-		i -= r.size()
-	}
-	panic("BUG: tcp: no such port")
-}
-
-func (r PortRange) size() uint32 {
-	if r.Last < r.First {
+// It is the double-hash algorithm of RFC 6056, section 3.3.4: for one destination the
+// ports follow one another, so that a pair of ends is not used again soon, from a
+// start that nobody else knows; and what happens to one destination says little of
+// others. So the pair in TIME-WAIT that is found first is one of the oldest. Blocks in which
+// every port has a connection to remote are passed over, 64 ports at a step.
+func (t *Table) ChoosePort(local [4]byte, remote AddrPort, blocks []PortBlock) uint16 {
+	if len(blocks) == 0 {
 		return 0
 	}
-	return uint32(r.Last-r.First) + 1
+	addr, to := AddrPort{Addr: local}.Word(), remote.Word()
+	n := uint64(len(blocks)) * blockPorts
+	step := &t.portSteps[t.hash.sum(usePortStep, addr, to)%portSteps]
+	start := (t.hash.sum(usePort, addr, to)%n + uint64(*step)) % n
+	full := t.full[tuple{addr, to}]
+	// The block of start comes twice: what is behind start first, the rest last.
+	behind := ^uint64(0) << (start % blockPorts)
+	var old tuple // in TIME-WAIT
+	for i := range len(blocks) + 1 {
+		at := (start/blockPorts + uint64(i)) % uint64(len(blocks))
+		b := &blocks[at]
+		if full != nil {
+			if word, bit := full.bit(uint64(b.First)); *word&bit != 0 {
+				continue
+			}
+		}
+		if old.local != 0 && i >= freshBlocks {
+			break
+		}
+		id := tuple{addr + uint64(b.First), to}
+		var u pairUse
+		if p := t.pairs[id]; p != nil {
+			u = *p
+		}
+		ports := b.Ports &^ u.conns
+		switch i {
+		case 0:
+			ports &= behind
+		case len(blocks):
+			ports &^= behind
+		}
+		for free := ports &^ u.waits; free != 0; free &= free - 1 {
+			bit := uint64(bits.TrailingZeros64(free))
+			id.local = addr + uint64(b.First) + bit
+			if t.conns[id] == nil && t.waits.records[id] == nil && t.mayDialFrom(id) {
+				*step += uint32((at*blockPorts+bit+n-start)%n) + 1
+				return id.localPort()
+			}
+		}
+		for waits := ports & u.waits; waits != 0 && old.local == 0; waits &= waits - 1 {
+			id.local = addr + uint64(b.First) + uint64(bits.TrailingZeros64(waits))
+			if t.mayDialFrom(id) {
+				old = id
+			}
+		}
+	}
+	if old.local == 0 {
+		return 0
+	}
+	*step++
+	return old.localPort()
+}
+
+// mayDialFrom reports whether the local end of id is neither a listener's nor the
+// remote end.
+func (t *Table) mayDialFrom(id tuple) bool { return id.local != id.remote && t.listenerFor(id) == nil }
+
+// ephemeralPort picks a local port from the ranges of the table, the first range
+// that has one.
+func (t *Table) ephemeralPort(local [4]byte, remote AddrPort) uint16 {
+	for _, blocks := range t.ports {
+		if p := t.ChoosePort(local, remote, blocks); p != 0 {
+			return p
+		}
+	}
+	return 0
+}
+
+// listenerPort picks a port that no listener has, from the first range that has one;
+// 0 if there is none.
+func (t *Table) listenerPort() uint16 {
+	for _, blocks := range t.ports {
+		n := uint64(len(blocks)) * blockPorts
+		start := t.hash.sum(usePort, uint64(len(t.listeners)))
+		for i := range n {
+			at := (start%n + i) % n
+			b, bit := &blocks[at/blockPorts], at%blockPorts
+			if p := b.First + uint16(bit); b.Ports&(1<<bit) != 0 && t.listeners[p] == nil {
+				return p
+			}
+		}
+	}
+	return 0
+}
+
+// blocks is a range of ports as blocks.
+func (r PortRange) blocks() (list []PortBlock) {
+	for port := int(r.First); port <= int(r.Last); port++ {
+		first := uint16(port - port%blockPorts)
+		if len(list) == 0 || list[len(list)-1].First != first {
+			list = append(list, PortBlock{First: first})
+		}
+		list[len(list)-1].Ports |= 1 << (port % blockPorts)
+	}
+	return list
 }

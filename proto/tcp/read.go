@@ -33,10 +33,11 @@ func (c *Conn) Read(now Time, p []byte) (int, error) {
 // readError is the answer of a read that finds nothing to room for want bytes.
 func (c *Conn) readError(want int) error {
 	if !c.atEnd() {
-		c.wantsRead = want > 0
+		c.wantsRead = c.wantsRead || want > 0 // another reader may wait
 		return nil
 	}
 	if c.err != 0 && !c.gotFin && !c.readClosed {
+		c.errTaken = true // a write is EPIPE from now on, as in the kernel
 		return c.err
 	}
 	return io.EOF

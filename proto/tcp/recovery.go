@@ -97,7 +97,11 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	}
 	if advanced {
 		c.dupAcks = 0
-		if c.undoable && c.undoByTS && c.timestamps && int32(g.tsEcr-c.undoTS) < 0 {
+		switch {
+		case !c.undoable:
+		case c.phase > probing && !c.resent && b.lost == 0: // all that seemed lost has arrived, and nothing was sent again
+			c.undo()
+		case c.undoByTS && c.timestamps && int32(g.tsEcr-c.undoTS) < 0:
 			c.undo() // the first transmission has arrived (RFC 3522)
 		}
 		if c.phase > probing && c.isRecovered() {

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"syscall"
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp/seq"
@@ -151,7 +150,7 @@ func (c *Conn) giveUpAt() Time {
 func (c *Conn) retransmitExpired(now Time) {
 	t := c.table
 	if now >= c.giveUpAt() {
-		c.abort(syscall.ETIMEDOUT)
+		c.abort(c.timeoutError())
 		return
 	}
 	c.timing = false
@@ -168,7 +167,7 @@ func (c *Conn) retransmitExpired(now Time) {
 	c.backoff = min(c.backoff+1, 30)
 	if !c.state.synchronized() {
 		if c.synRetries++; c.passive && c.synRetries > synAckRetries {
-			c.fail(syscall.ETIMEDOUT)
+			c.fail(c.timeoutError())
 			return
 		}
 		c.sndNxt = c.iss
@@ -229,7 +228,7 @@ func (c *Conn) stopPersist(now Time) {
 
 func (c *Conn) persistExpired(now Time) {
 	if now >= c.giveUpAt() {
-		c.abort(syscall.ETIMEDOUT)
+		c.abort(c.timeoutError())
 		return
 	}
 	c.probeDue = true
@@ -261,7 +260,7 @@ func (c *Conn) keepAliveExpired(now Time) {
 		return
 	}
 	if int(c.keepProbes) >= k.Count {
-		c.abort(syscall.ETIMEDOUT)
+		c.abort(c.timeoutError())
 		return
 	}
 	c.keepProbes++

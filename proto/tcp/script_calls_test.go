@@ -44,7 +44,7 @@ func (r *runner) result(w []string, n int, err error) {
 var errnoNames = map[syscall.Errno]string{
 	syscall.ECONNREFUSED: "ECONNREFUSED", syscall.ECONNRESET: "ECONNRESET", syscall.ETIMEDOUT: "ETIMEDOUT",
 	syscall.EPIPE: "EPIPE", syscall.ECONNABORTED: "ECONNABORTED", syscall.EHOSTUNREACH: "EHOSTUNREACH",
-	syscall.ENOTCONN: "ENOTCONN", syscall.EADDRINUSE: "EADDRINUSE",
+	syscall.ENETUNREACH: "ENETUNREACH", syscall.ENOTCONN: "ENOTCONN", syscall.EADDRINUSE: "EADDRINUSE",
 }
 
 func (r *runner) call(w []string) {
@@ -144,6 +144,9 @@ func (r *runner) call(w []string) {
 		m, q := unreachable(r.t, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, r.id, r.iss+uint32(r.number(first)))
 		binary.BigEndian.PutUint16(q[2:], uint16(r.number(size)))
 		binary.BigEndian.PutUint16(m[6:], uint16(r.number(w[2])))
+		r.tab.ProcessICMP(r.now, m, q)
+	case "icmp": // destination unreachable, with this code, of the segment with that number
+		m, q := unreachable(r.t, wire.ICMPUnreachable, uint8(arg), r.id, r.iss+uint32(r.number(w[2])))
 		r.tab.ProcessICMP(r.now, m, q)
 	case "path":
 		if got, _ := r.c.PathMTU(); got != arg {

@@ -24,6 +24,7 @@ import (
 //	window 7000               the congestion window; sacked, lost: what the scoreboard knows
 //	events readable connected what NextEvent has told since the last such line
 //	toolarge 1:1500 1400      ICMP: the packet of 1500 bytes with number 1; 1400 would pass
+//	icmp 1 11                 ICMP: destination unreachable, code 1, of the segment with number 11
 //	mtu 1400, suggest 1400    SetMTU, SuggestMTU; path: PathMTU
 //	hold, go                  what is ready is not emitted, or is again
 //	timer 5ms                 the connection's next timer, from now

@@ -200,7 +200,6 @@ func TestResets(t *testing.T) {
 			events readable writable finished
 			read 1000 = 100
 			read 1 = ECONNRESET
-			write 1 = ECONNRESET
 			write 1 = EPIPE`},
 		{name: "in the window: a challenge", cfg: noOptions, text: `
 			both:

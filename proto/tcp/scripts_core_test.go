@@ -74,8 +74,12 @@ func TestFigures(t *testing.T) {
 			< A 300:0 ack 100	# B, still established, answers the SYN
 			> R 100:0
 			state SYN-SENT
-			+1s			# and the SYN is sent again
+			+5ms			# and the SYN is sent again
 			> S 0:0
+			< A 300:0 ack 100	# but not each time
+			> R 100:0
+			+5ms
+			> nothing
 			< SA 0:0 ack 1
 			> A 1:0 ack 1`},
 		{name: "9, half-open discovery, B", cfg: noOptions, text: `

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -303,25 +304,65 @@ func TestTimeWaitReuse(t *testing.T) {
 			+1ms
 			< A 2:0 ack 2
 			> R 2:0`},
-		{name: "bare segments are answered now and then only", cfg: noOptions, text: closed + `
-			+1s
-			< A 1:0 ack 2
+		{name: "an ACK that is not the last one", cfg: noOptions, text: closed + `
+			< A 2:0 ack 2		# of a peer in TIME-WAIT
+			> nothing
+			< A 3:0 ack 2		# in the window
 			> A 2:0 ack 2
+			< A 2:0 ack 3		# of what was not sent
+			> A 2:0 ack 2
+			count ack_unsent 1
+			< A 2:0 ack 1
+			> A 2:0 ack 2
+			< A 1:0 ack 2		# left of the window
+			> A 2:0 ack 2
+			count challenge_acks 4`},
+		{name: "bare segments are answered ten times, then ten times a second", cfg: noOptions, text: closed +
+			strings.Repeat("< A 3:0 ack 2\n> A 2:0 ack 2\n", 10) + `
+			< A 3:0 ack 2
+			> nothing
 			< A 1:0 ack 2
 			> nothing
-			< A 2:0 ack 2		# as it should be
-			> nothing
-			count acks_limited 1`},
+			count acks_limited 2
+			+100ms
+			< A 3:0 ack 2
+			> A 2:0 ack 2
+			< A 3:0 ack 2
+			> nothing`},
 		{name: "we open it again", cfg: noOptions, text: closed + `
-			redial EADDRINUSE
-			+1500ms			# not even later: nothing tells the old segments from the new
-			redial EADDRINUSE`},
-		{name: "we open it again after a second, with timestamps", cfg: ts, text: closedTS + `
-			redial EADDRINUSE
-			+1s
 			redial
 			> S 0:0 new yes
 			count time_wait_used 1`},
+		{name: "we open it again, with timestamps", cfg: ts, text: closedTS + `
+			redial
+			> S 0:0 new yes
+			count time_wait_used 1`},
+		{name: "we open it again after a connection that we opened", cfg: noOptions, text: `
+			dial
+			established
+			closewrite
+			> FA 1:0 ack 1
+			< FA 1:0 ack 2
+			> A 2:0 ack 2
+			state TIME-WAIT
+			redial
+			> S 0:0 new yes
+			count time_wait_used 1`},
+		{name: "we open it again, but our last ACK was lost", cfg: noOptions, text: closed + `
+			redial
+			> S 0:0 new yes
+			< A 2:0 ack -65536	# the peer is in LAST-ACK
+			> R -65536:0
+			+5ms			# now it is in CLOSED
+			> S 0:0
+			< SA 70000:0 ack 1
+			> A 1:0 ack 70001`},
+		{name: "we open it again, and the peer is in TIME-WAIT too", cfg: ts, text: closedTS + `
+			redial			# in the same millisecond: the number is higher
+			> S 0:0 new yes ts 0/0
+			+1ms
+			< SA -500:0 ack 1 ts 503/ECHO
+			> A 1:0 ack -499`},
 	})
 }
 

@@ -43,7 +43,7 @@ func TestReceiving(t *testing.T) {
 			< A 201:100 ack 1
 			> A 11:0 ack 601 sack 901-1001,701-801
 			< A 601:400 ack 1
-			> A 11:0 ack 1001 sack -
+			> A 11:0 ack 1001 sack 701-801	# of what has come twice the first part (RFC 2883)
 			read 2000 = 1000
 			count overlap_mismatch 0`},
 		{name: "no SACK without agreement", cfg: noOptions, text: `
@@ -254,8 +254,66 @@ func TestDuplicatesAreToldOf(t *testing.T) {
 		{name: "4.2.1, part of a segment", cfg: withSack, text: open + `
 			< A 1:500 ack 1
 			> A 1:0 ack 501
-			< A 1:1000 ack 1
-			> A 1:0 ack 1001 sack 1-501`},
+			< A 1501:500 ack 1
+			> A 1:0 ack 501 sack 1501-2001
+			< A 501:500 ack 1
+			> A 1:0 ack 1001 sack 1501-2001
+			< A 501:1000 ack 1
+			> A 1:0 ack 2001 sack 501-1001`},
+		{name: "4.2.2, two parts of a segment, below the acknowledgment", cfg: withSack, text: open + `
+			< A 1:500 ack 1
+			> A 1:0 ack 501
+			< A 2501:500 ack 1
+			> A 1:0 ack 501 sack 2501-3001
+			< A 501:500 ack 1
+			> A 1:0 ack 1001 sack 2501-3001
+			< A 1501:500 ack 1
+			> A 1:0 ack 1001 sack 1501-2001,2501-3001
+			< A 501:1500 ack 1
+			> A 1:0 ack 2001 sack 501-1001,2501-3001`},
+		{name: "4.2.3, two parts of a segment, above the acknowledgment", cfg: withSack, text: open + `
+			< A 1:500 ack 1
+			> A 1:0 ack 501
+			< A 3001:500 ack 1
+			> A 1:0 ack 501 sack 3001-3501
+			< A 1001:500 ack 1
+			> A 1:0 ack 501 sack 1001-1501,3001-3501
+			< A 2001:500 ack 1
+			> A 1:0 ack 501 sack 2001-2501,1001-1501,3001-3501
+			< A 1001:1500 ack 1
+			> A 1:0 ack 501 sack 1001-1501,1001-2501,3001-3501`},
+		{name: "it begins inside of one run and ends inside of the next", cfg: withSack, text: open + `
+			< A 200:100 ack 1
+			> A 1:0 ack 1 sack 200-300
+			< A 400:100 ack 1
+			> A 1:0 ack 1 sack 400-500,200-300
+			< A 600:100 ack 1
+			> A 1:0 ack 1 sack 600-700,400-500,200-300
+			< A 250:225 ack 1
+			> A 1:0 ack 1 sack 250-300,200-500,600-700`},
+		{name: "it begins in a hole, or fills the first and ends in one", cfg: withSack, text: open + `
+			< A 201:100 ack 1
+			> A 1:0 ack 1 sack 201-301
+			< A 401:100 ack 1
+			> A 1:0 ack 1 sack 401-501,201-301
+			< A 151:100 ack 1
+			> A 1:0 ack 1 sack 201-251,151-301,401-501
+			< A 1:350 ack 1
+			> A 1:0 ack 351 sack 151-301,401-501
+			< A 351:100 ack 1
+			> A 1:0 ack 501 sack 401-451
+			read 500
+			write 5
+			> PA 1:5 ack 501 sack -`},
+		{name: "one ACK for several segments: the first, and what joins it", cfg: withSack, text: open + `
+			< A 1:1500 ack 1
+			> A 1:0 ack 1501
+			hold
+			< A 1:500 ack 1
+			< A 501:500 ack 1
+			< A 1201:100 ack 1
+			go
+			> A 1:0 ack 1501 sack 1-1001`},
 		{name: "not without SACK", cfg: noOptions, text: `
 			both:
 			< A 1:500 ack 1

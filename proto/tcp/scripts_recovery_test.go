@@ -139,6 +139,102 @@ func TestRecovery(t *testing.T) {
 			> A 17001:1000 ack 1
 			> A 18001:1000 ack 1
 			> A 19001:1000 ack 1`},
+		// As in one batch of frames, so that nothing leaves in between.
+		{name: "what seemed lost arrives before anything was sent again: undone", cfg: withSack, text: tenSegments + `
+			hold
+			< A 1:0 ack 1 win 60000 sack 1001-2001
+			< A 1:0 ack 1 win 60000 sack 1001-3001
+			< A 1:0 ack 1 win 60000 sack 1001-4001
+			count fast_recoveries 1
+			lost 1000
+			< A 1:0 ack 10001 win 60000
+			count recoveries_undone 1
+			window 10000
+			go
+			> A 10001:1000 ack 1
+			> A 11001:1000 ack 1
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			> A 19001:1000 ack 1
+			count bytes_retransmitted 0`},
+		{name: "the same, and not all is acknowledged", cfg: withSack, text: tenSegments + `
+			hold
+			< A 1:0 ack 1 win 60000 sack 1001-4001
+			lost 1000
+			< A 1:0 ack 4001 win 60000
+			count recoveries_undone 1
+			go
+			window 10000
+			> A 10001:1000 ack 1
+			> A 11001:1000 ack 1
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1`},
+		{name: "the same without SACK", cfg: noOptions, text: tenSegments + `
+			hold
+			< A 1:0 ack 1 win 60000
+			< A 1:0 ack 1 win 60000
+			< A 1:0 ack 1 win 60000
+			lost 1000
+			< A 1:0 ack 10001 win 60000
+			count recoveries_undone 1
+			go
+			window 10000
+			> A 10001:1000 ack 1
+			> A 11001:1000 ack 1
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			> A 19001:1000 ack 1`},
+		{name: "one of two that seemed lost arrives: the other may be lost", cfg: withSack, text: tenSegments + `
+			hold
+			< A 1:0 ack 1 win 60000 sack 1001-2001,3001-6001
+			lost 2000
+			< A 1:0 ack 2001 win 60000 sack 3001-6001
+			lost 1000
+			count recoveries_undone 0
+			go
+			> A 2001:1000 ack 1
+			> A 10001:1000 ack 1
+			> A 11001:1000 ack 1
+			+10ms
+			< A 1:0 ack 10001 win 60000
+			window 7000
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			> A 16001:1000 ack 1
+			count recoveries_undone 0`},
+		{name: "a timeout whose answer comes before it has sent anything: undone", cfg: withSack, text: tenSegments + `
+			+10ms
+			> A 10001:1000 ack 1		# a probe
+			hold
+			+30ms
+			count timeouts 1
+			window 1000
+			< A 1:0 ack 11001 win 60000
+			count recoveries_undone 1
+			window 10000
+			go
+			> A 11001:1000 ack 1
+			> A 12001:1000 ack 1
+			> A 13001:1000 ack 1
+			> A 14001:1000 ack 1
+			> A 15001:1000 ack 1
+			> A 16001:1000 ack 1
+			> A 17001:1000 ack 1
+			> A 18001:1000 ack 1
+			> A 19001:1000 ack 1
+			> A 20001:1000 ack 1`},
 		{name: "a retransmission is lost again: RACK sees it", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-4001
 			> A 1:1000 ack 1

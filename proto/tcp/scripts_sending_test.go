@@ -379,5 +379,47 @@ func TestRetransmission(t *testing.T) {
 			> RA 2:0 ack 1
 			read 1 = ETIMEDOUT
 			state CLOSED`},
+		{name: "the user timeout, and the network has said why", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+			both:
+			write 1
+			> PA 1:1 ack 1
+			+5ms
+			> PA 1:1 ack 1
+			icmp 1 1
+			+10ms
+			> PA 1:1 ack 1
+			state ESTABLISHED
+			+5ms
+			> RA 2:0 ack 1
+			read 1 = EHOSTUNREACH
+			write 1 = EPIPE`},
+		{name: "the user timeout, and the peer was heard after that", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+			both:
+			write 1
+			> PA 1:1 ack 1
+			icmp 1 1
+			+1ms
+			< A 1:0 ack 2
+			write 1
+			> PA 2:1 ack 1
+			+6ms
+			> PA 2:1 ack 1
+			+12ms
+			> PA 2:1 ack 1
+			+2ms
+			> RA 3:0 ack 1
+			read 1 = ETIMEDOUT`},
+		{name: "window probes that nobody answers, and the network has said why", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+			both:
+			< A 1:0 ack 1 win 0
+			write 100
+			+5ms
+			> A 1:1 ack 1
+			icmp 0 1
+			+10ms
+			> A 1:1 ack 1
+			+5ms
+			> RA 2:0 ack 1
+			read 1 = ENETUNREACH`},
 	})
 }

@@ -18,6 +18,11 @@ func (c *Conn) synSent(now Time, s *segment) {
 	if s.has(wire.TCPAck) && (s.ack.AtOrBefore(c.iss) || s.ack.After(c.sndMax)) {
 		t.counts[AckUnsent]++
 		t.refuse(s)
+		if c.synRetries == 0 && !s.has(wire.TCPRst) {
+			// The peer has an old connection, which our RST ends (figures 10 and 11).
+			// The SYN need not wait for its timer then, as in Linux; but only once.
+			c.rtxAt = min(c.rtxAt, now.add(t.cfg.MinRTO))
+		}
 		return
 	}
 	// Second, check the RST bit. One that acknowledges nothing could come from

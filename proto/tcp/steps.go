@@ -18,6 +18,29 @@ const (
 	challengeInterval = 100 * time.Millisecond // one comes back
 )
 
+// challenges is how many a connection may send yet.
+type challenges struct {
+	at     Time // when one last came back
+	tokens uint8
+}
+
+func newChallenges(now Time) challenges { return challenges{now, challengeBurst} }
+
+// take reports whether one may be sent now, and counts which.
+func (l *challenges) take(t *Table, now Time) bool {
+	if back := int((now - l.at) / Time(challengeInterval)); back > 0 {
+		l.tokens = uint8(min(int(l.tokens)+min(back, challengeBurst), challengeBurst))
+		l.at += Time(back) * Time(challengeInterval)
+	}
+	if l.tokens == 0 {
+		t.counts[AcksLimited]++
+		return false
+	}
+	l.tokens--
+	t.counts[ChallengeAcks]++
+	return true
+}
+
 // checkHead is the first to the fourth step in the synchronized states. It
 // reports whether there is more to do.
 func (c *Conn) checkHead(now Time, s *segment) bool {
@@ -121,17 +144,7 @@ func (c *Conn) challengeUnlessText(now Time, s *segment) {
 // challenge sends an ACK that makes a peer which has lost track answer with a
 // RST we can believe (RFC 5961).
 func (c *Conn) challenge(now Time) {
-	if back := int((now - c.challengeAt) / Time(challengeInterval)); back > 0 {
-		c.challengeTokens = uint8(min(int(c.challengeTokens)+min(back, challengeBurst), challengeBurst))
-		c.challengeAt += Time(back) * Time(challengeInterval)
-	}
-	if c.challengeTokens == 0 {
-		c.table.counts[AcksLimited]++
-		return
-	}
-	c.challengeTokens--
-	c.table.counts[ChallengeAcks]++
-	c.ackNow = true
+	c.ackNow = c.challenges.take(c.table, now) || c.ackNow
 }
 
 // reset is the second step: only a RST with exactly the next sequence number

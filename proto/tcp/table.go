@@ -18,6 +18,7 @@ type Table struct {
 	waits      timeWaits
 	pool       pool
 	spans      spanPool
+	published  published
 	outOfOrder oooList
 	spareRuns  []run // empty, for the next out-of-order queue
 	timers     timerHeap
@@ -33,7 +34,10 @@ type Table struct {
 	reply   reply
 	opening *Conn
 
-	portSteps [portSteps]uint32 // RFC 6056, see ports.go
+	ports     [][]PortBlock         // Config.Ports
+	portSteps [portSteps]uint32     // RFC 6056, see ports.go
+	pairs     map[tuple]*pairUse    // what ChoosePort looks at: by destination and local block
+	full      map[tuple]*fullBlocks // and by destination, if there are any
 }
 
 // NewTable makes an empty table.
@@ -43,9 +47,17 @@ func NewTable(cfg Config) *Table {
 		hash:      newSipHash(cfg.Secret),
 		conns:     make(map[tuple]*Conn),
 		listeners: make(map[uint16]*Listener),
+		pairs:     make(map[tuple]*pairUse),
+		full:      make(map[tuple]*fullBlocks),
+	}
+	for _, r := range t.cfg.Ports {
+		if blocks := r.blocks(); blocks != nil {
+			t.ports = append(t.ports, blocks)
+		}
 	}
 	t.pool.divide(t.cfg.Memory, 0)
 	t.pool.release = t.cfg.ReleaseFrame
+	t.published.unused = t.cfg.Connections
 	t.waits.records = make(map[tuple]*timeWait)
 	return t
 }
@@ -61,21 +73,24 @@ func (t *Table) TimeWaits() int { return len(t.waits.records) }
 func (t *Table) MemoryInUse() int { return t.pool.used }
 
 // Dial begins a connection from local to remote: the SYN is ready to be
-// emitted. Port 0 in local asks for an ephemeral one.
+// emitted. Port 0 in local asks for an ephemeral one, see [Table.ChoosePort].
 //
-// Errors: EADDRINUSE if the two ends have a connection already, or nobody may
-// have that port; EADDRNOTAVAIL if no ephemeral port is free; EINVAL for an
-// address that no host has; ENOBUFS if the table's memory is used up.
+// If what the two ends had before is in TIME-WAIT, the new connection takes its place
+// at once. The peer, if it remembers anything, can tell it from the old one: its initial
+// sequence number is higher than any that the old one had, and its timestamps are not
+// lower (RFC 6191, section 2, RFC 1122, section 4.2.2.13).
+//
+// Errors: EADDRINUSE if the two ends have a connection already, or are one and the
+// same; EADDRNOTAVAIL if there is a connection to remote from every ephemeral port;
+// EINVAL for an address that no host has; ENOBUFS if the table's memory is used up.
 func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error) {
 	if !usable(local.Addr) || !usable(remote.Addr) || remote.Port == 0 {
 		return nil, syscall.EINVAL
 	}
 	if local.Port == 0 {
-		p, ok := t.ephemeralPort(now, local, remote)
-		if !ok {
+		if local.Port = t.ephemeralPort(local.Addr, remote); local.Port == 0 {
 			return nil, syscall.EADDRNOTAVAIL
 		}
-		local.Port = p
 	}
 	id := makeTuple(local, remote)
 	if t.conns[id] != nil || id.local == id.remote {
@@ -87,12 +102,9 @@ func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error)
 	}
 	iss := t.isn(now, id)
 	if w := t.waits.records[id]; w != nil {
-		if !w.reusable(now) {
-			return nil, syscall.EADDRINUSE
-		}
 		iss = w.newer(iss)
 		t.counts[TimeWaitUsed]++
-		t.waits.remove(w)
+		t.removeWait(w)
 	}
 	c := t.newConn(now, id, o.withDefaults(&t.cfg))
 	c.begin(iss)
@@ -121,7 +133,7 @@ func (t *Table) Close() {
 		}
 	}
 	for t.waits.oldest != nil {
-		t.waits.remove(t.waits.oldest)
+		t.removeWait(t.waits.oldest)
 	}
 }
 
@@ -129,6 +141,9 @@ func (t *Table) Close() {
 func (t *Table) insert(c *Conn) {
 	t.conns[c.id] = c
 	c.inTable = true
+	if !c.passive {
+		c.pair = t.usePair(c.id)
+	}
 	t.pool.divide(t.pool.limit, 1)
 }
 
@@ -139,6 +154,7 @@ func (t *Table) remove(c *Conn) {
 	c.inTable = false
 	t.pool.divide(t.pool.limit, -1)
 	delete(t.conns, c.id)
+	t.leavePair(c.pair, c.id, false)
 	if t.last == c {
 		t.last = nil
 	}

@@ -42,13 +42,13 @@ func (c *Conn) text(now Time, s *segment) {
 		c.abort(0)
 		return
 	}
+	if !c.outOfOrder.empty() {
+		c.noteTwice(c.outOfOrder.overlap(s.seq, s.seq.Add(uint32(len(s.text)))))
+	}
 	if s.seq != c.rcvNxt {
 		t.counts[OutOfOrder]++
 		c.stat.outOfOrder++
 		c.ackNow = true // RFC 5681, section 4.2
-		if end := s.seq.Add(uint32(len(s.text))); c.outOfOrder.has(s.seq, end) {
-			c.noteTwice(s.seq, end)
-		}
 		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.text)
 		return
 	}

@@ -1,9 +1,6 @@
 package tcp
 
-import (
-	"slices"
-	"syscall"
-)
+import "slices"
 
 // The timers of a connection are instants in its struct. The table keeps one
 // entry a connection in a heap, at the earliest of them or before: a timer that
@@ -120,7 +117,7 @@ func (t *Table) Expire(now Time) {
 			t.timers.move(int(c.slot), timerEntry{c.queuedAt, c})
 		}
 	}
-	t.waits.expire(now)
+	t.expireWaits(now)
 }
 
 // LinkUp ends the waiting of the retransmission timers that have backed off: what was
@@ -181,9 +178,5 @@ func (c *Conn) waitExpired() {
 		c.finish(Closed)
 		return
 	}
-	err := syscall.ETIMEDOUT
-	if c.soft != 0 {
-		err = c.soft
-	}
-	c.fail(err)
+	c.fail(c.timeoutError())
 }

@@ -1,8 +1,6 @@
 package tcp
 
 import (
-	"time"
-
 	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
@@ -17,10 +15,10 @@ type timeWait struct {
 	tsRecent   uint32
 	tsOffset   uint32
 	timestamps bool
+	pair       *pairUse // of the table's pairs; nil: it came to a listener
 	scale      uint8
-	since      Time // when the peer's FIN came
 	expiresAt  Time
-	answeredAt Time // when a bare segment was last answered
+	challenges challenges
 	next, prev *timeWait
 }
 
@@ -31,10 +29,6 @@ type timeWaits struct {
 	oldest, newest *timeWait
 }
 
-// timeWaitReuse is how long after its end a connection must not be replaced by
-// one that we open: then our timestamps are later than any we sent on it.
-const timeWaitReuse = time.Second
-
 // enterTimeWait turns the connection into a record. What it has received can
 // still be read from it.
 func (c *Conn) enterTimeWait(now Time) {
@@ -42,14 +36,18 @@ func (c *Conn) enterTimeWait(now Time) {
 	t.counts[TimeWaits]++
 	if len(t.waits.records) >= t.cfg.MaxTimeWaits {
 		t.counts[TimeWaitGone]++
-		t.waits.remove(t.waits.oldest)
+		t.removeWait(t.waits.oldest)
 	}
 	w := &timeWait{
 		id: c.id, sndNxt: c.sndMax, rcvNxt: c.rcvNxt, window: uint32(c.windowField()) << c.rcvScale, scale: c.rcvScale,
 		tsRecent: c.tsRecent, tsOffset: c.tsOffset, timestamps: c.timestamps,
-		since: now, answeredAt: now, expiresAt: now.add(t.cfg.TimeWait),
+		pair: c.pair, challenges: newChallenges(now), expiresAt: now.add(t.cfg.TimeWait),
 	}
 	t.waits.add(w)
+	if w.pair != nil {
+		_, bit := pairBlock(w.id)
+		w.pair.waits |= bit
+	}
 	if c.ackNow {
 		t.acknowledgeFrom(now, w)
 	}
@@ -65,7 +63,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 	// 1122 section 4.2.2.13).
 	if s.flags&(wire.TCPSyn|wire.TCPAck|wire.TCPRst) == wire.TCPSyn && w.isNewer(s) && t.listenerFor(s.id) != nil {
 		t.counts[TimeWaitUsed]++
-		t.waits.remove(w)
+		t.removeWait(w)
 		return true
 	}
 	inWindow := s.seq.InWindow(w.rcvNxt, w.window)
@@ -73,7 +71,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		switch {
 		case s.seq == w.rcvNxt:
 			t.counts[ResetsReceived]++
-			t.waits.remove(w)
+			t.removeWait(w)
 		case inWindow:
 			t.counts[ResetsIgnored]++
 			t.answerBare(now, w)
@@ -116,10 +114,18 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		t.counts[NoAck]++
 		return false
 	}
-	if s.length() > 0 { // nothing can follow the FIN, but it asks for an ACK
+	switch {
+	case s.length() > 0: // nothing can follow the FIN, but it asks for an ACK
 		t.afterFin(s)
 		t.acknowledgeFrom(now, w)
+	case s.ack.After(w.sndNxt):
+		t.counts[AckUnsent]++
+		t.answerBare(now, w)
+	case s.seq != w.rcvNxt || s.ack != w.sndNxt:
+		t.answerBare(now, w)
 	}
+	// What is left is the ACK that a peer in TIME-WAIT sends. To answer it would bring the
+	// next one.
 	return false
 }
 
@@ -135,20 +141,11 @@ func (w *timeWait) isNewer(s *segment) bool {
 // newer is a first sequence number for the next incarnation of the pair.
 func (w *timeWait) newer(n seq.Number) seq.Number { return seq.Max(n, w.sndNxt.Add(1<<16)) }
 
-// reusable reports whether we may open a new connection in place of w.
-func (w *timeWait) reusable(now Time) bool {
-	return w.timestamps && now-w.since >= Time(timeWaitReuse)
-}
-
 // answerBare is a challenge ACK, but not one for every segment.
 func (t *Table) answerBare(now Time, w *timeWait) {
-	if now-w.answeredAt < Time(challengeInterval) {
-		t.counts[AcksLimited]++
-		return
+	if w.challenges.take(t, now) {
+		t.acknowledgeFrom(now, w)
 	}
-	w.answeredAt = now
-	t.counts[ChallengeAcks]++
-	t.acknowledgeFrom(now, w)
 }
 
 func (t *Table) acknowledgeFrom(now Time, w *timeWait) {
@@ -192,8 +189,15 @@ func (l *timeWaits) nextDeadline() Time {
 	return l.oldest.expiresAt
 }
 
-func (l *timeWaits) expire(now Time) {
-	for l.oldest != nil && l.oldest.expiresAt <= now {
-		l.remove(l.oldest)
+// expireWaits removes the records whose time is over.
+func (t *Table) expireWaits(now Time) {
+	for w := t.waits.oldest; w != nil && w.expiresAt <= now; w = t.waits.oldest {
+		t.removeWait(w)
 	}
+}
+
+// removeWait takes a record out for good.
+func (t *Table) removeWait(w *timeWait) {
+	t.waits.remove(w)
+	t.leavePair(w.pair, w.id, true)
 }

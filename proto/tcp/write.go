@@ -68,6 +68,14 @@ func (c *Conn) writable() bool {
 	return c.send.bytes <= c.opts.SendBuffer-c.opts.SendBuffer/4
 }
 
+// tellWriter tells a writer that has waited, if there is room for it now.
+func (c *Conn) tellWriter() {
+	if c.wantsWrite && c.writable() {
+		c.wantsWrite = false
+		c.notify(Writable)
+	}
+}
+
 func (c *Conn) writeError() error {
 	switch {
 	case c.err != 0:
@@ -209,6 +217,7 @@ func (c *Conn) SetBuffers(now Time, send, receive int) {
 	if send > 0 {
 		c.opts.growSend = false
 		c.opts.SendBuffer = min(max(send, minBuffer), maxBuffer)
+		c.tellWriter()
 	}
 	if receive > 0 {
 		c.opts.growReceive, c.growth.nextAt = false, Never

@@ -141,8 +141,8 @@ func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) *Socket {
 	if !ok {
 		return nil
 	}
-	errno := icmpError(m.Type(), m.Code())
-	if errno == 0 {
+	errno, hard := m.Errno()
+	if !hard && errno != syscall.EMSGSIZE {
 		return nil
 	}
 	// The quoted packet is ours: its source is our local end.
@@ -153,29 +153,4 @@ func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) *Socket {
 	s.err = errno
 	t.count.Errors++
 	return s
-}
-
-// icmpError is the errno for the ICMP errors that Linux reports to a connected
-// UDP socket (net/ipv4/icmp.c, icmp_err_convert, those marked fatal; and
-// net/ipv4/udp.c, __udp4_lib_err). 0: not reported.
-func icmpError(typ, code uint8) syscall.Errno {
-	switch typ {
-	case wire.ICMPParameterProblem:
-		return syscall.EPROTO
-	case wire.ICMPUnreachable:
-		switch code {
-		case wire.ICMPProtocolUnreachable:
-			return syscall.ENOPROTOOPT
-		case wire.ICMPPortUnreachable:
-			return syscall.ECONNREFUSED
-		case wire.ICMPFragmentationNeeded:
-			return syscall.EMSGSIZE
-		case 6, 9: // network unknown, network administratively prohibited
-			return syscall.ENETUNREACH
-		case 7, 8, // host unknown (Linux: EHOSTDOWN), host isolated (Linux: ENONET)
-			10, wire.ICMPAdminProhibited, 14, 15: // prohibited, precedence
-			return syscall.EHOSTUNREACH
-		}
-	}
-	return 0
 }

@@ -79,6 +79,7 @@ type Link struct {
 	filter func(frame []byte) bool
 	lost   uint64
 	broken error
+	kick   error
 }
 
 // Pair makes two links that are each other's peer.
@@ -206,6 +207,9 @@ func (l *Link) Flush() error {
 	if l.broken != nil {
 		return l.broken
 	}
+	if l.kick != nil {
+		return l.kick
+	}
 	if l.stuck {
 		return nil
 	}
@@ -317,6 +321,14 @@ func (l *Link) Break(err error) {
 	l.broken = err
 	l.mu.Unlock()
 	l.Wake()
+}
+
+// BreakKicks lets Flush fail with err, and leave what was sent where it is, until it
+// is called with nil.
+func (l *Link) BreakKicks(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kick = err
 }
 
 // Lost is the number of frames that a filter of l lost, or that came when no

@@ -16,7 +16,7 @@ func TestAttacks(t *testing.T) {
 	cases := slices.Concat(
 		forgedCases(armed), malformedCases(armed), hiddenCases(armed), descriptorCases(armed),
 		ringCases(), memoryCases(), socketCases(), leftoverCases(), intruderCases(), policyCases(),
-		controlCases(loiter), presentCases(), crowdCases(), floodCases(armed), runawayCases())
+		controlCases(loiter), presentCases(), unreadCases(), crowdCases(), floodCases(armed), superCases(armed), runawayCases())
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { w.play(t, c) })
 		select {

@@ -120,7 +120,7 @@ func floodCases(armed *shooter) []attackCase {
 // forgeErrors sends ICMP errors that would spoil others' connections, if somebody
 // believed them: a path MTU of 68, unreachable hosts and ports.
 func forgeErrors(s *scene, armed *shooter) {
-	others, own := s.forge("tx_forged_addr", "tx_forged_quote"), s.forge("tx_forged_quote", "tx_no_owner")
+	others, own := s.forge("tx_forged_addr", "tx_forged_quote"), s.forge("tx_forged_quote", "tx_no_owner", "tx_infrastructure")
 	home := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
 	for _, quote := range [][]byte{
 		ipv4(hostA, hostB, protocolUDP, udp(neighbourPort, kernelPort, make([]byte, 64))),

@@ -38,11 +38,11 @@ func lawful(m []byte) []kind {
 		{"TCP", to(typeIPv4, shared.v4(protocolTCP, tcp(attackerPort, discard, m))), atTransport4 + 20, atTransport4},
 		{"UDP of a block", to(typeIPv4, shared.v4(protocolUDP, udp(attackerBlock+63, discard, m))), atTransport4 + 8, atTransport4},
 		{"TCP of a block", to(typeIPv4, shared.v4(protocolTCP, tcp(attackerBlock, discard, m))), atTransport4 + 20, atTransport4},
-		{"IPv4", to(typeIPv4, own.v4(89, m)), atTransport4, atNetwork + 12},
+		{"IPv4", to(typeIPv4, own.v4(protocolTCP, tcp(neighbourPort, discard, m))), atTransport4 + 20, atNetwork + 12},
 		{"UDP of an own address", to(typeIPv4, own.v4(protocolUDP, udp(neighbourPort, discard, m))), atTransport4 + 8, atNetwork + 12},
 		{"UDP over IPv6", to(typeIPv6, shared6.v6(protocolUDP, udp(attackerPort, discard, m))), atTransport6 + 8, atTransport6},
 		{"TCP over IPv6", to(typeIPv6, shared6.v6(protocolTCP, tcp(attackerPort, discard, m))), atTransport6 + 20, atTransport6},
-		{"IPv6", to(typeIPv6, own6.v6(89, m)), atTransport6, atNetwork + 8},
+		{"IPv6", to(typeIPv6, own6.v6(protocolTCP, tcp(discard, discard, m))), atTransport6 + 20, atNetwork + 8},
 		{"neighbour solicitation", ether(solicitB6Link, linkA, typeIPv6,
 			discovery(attackerAddr6, solicitB6, neighbourSolicit, 0, hostB6, linkOption(1, linkA)), m), atTransport6 + 32, atNetwork + 8},
 		{"neighbour advertisement", to(typeIPv6,
@@ -169,6 +169,21 @@ func forgedCases(armed *shooter) []attackCase {
 		{"neighbour discovery", "advertisements and solicitations for others, with other link addresses, from other addresses; router advertisements, redirects", func(s *scene) {
 			v := s.forge("tx_forged_nd", "tx_forged_addr", "tx_bad_header")
 			forgeND(v)
+			v.fire(armed)
+		}},
+		{"infrastructure", "DHCP offers, RIP, IGMP and MLD queries, VRRP, OSPF and GRE from own whole addresses", func(s *scene) {
+			v := s.forge("tx_infrastructure")
+			for _, link := range []wire.LinkAddr{linkB, broadcast} {
+				for _, ports := range [][2]int{{67, 68}, {neighbourPort, 68}, {547, 546}, {neighbourPort, 546}, {520, 520}, {521, 521}} {
+					v.add(ether(link, linkA, typeIPv4, ipv4(attackerAddr, hostB, protocolUDP, udp(ports[0], ports[1], v.mark()))),
+						ether(link, linkA, typeIPv6, ipv6(attackerAddr6, hostB6, protocolUDP, udp(ports[0], ports[1], v.mark()))))
+				}
+				for _, protocol := range []byte{2, 47, 88, 89, 103, 112} { // IGMP, GRE, EIGRP, OSPF, PIM, VRRP
+					v.add(ether(link, linkA, typeIPv4, ipv4(attackerAddr, hostB, protocol, []byte{0x11, 0, 0, 0, 0, 0, 0, 0}, v.mark())),
+						ether(link, linkA, typeIPv6, ipv6(attackerAddr6, hostB6, protocol, []byte{0x11, 0, 0, 0, 0, 0, 0, 0}, v.mark())))
+				}
+			}
+			v.add(to(typeIPv6, ipv6(attackerAddr6, allNodes, protocolICMPv6, icmp6(attackerAddr6, allNodes, 130, 0, make([]byte, 20), v.mark()))))
 			v.fire(armed)
 		}},
 		{"to this host", "frames to the uplink's own link address for the kernel's services, and for tags that nobody holds: the kernel must not see them", func(s *scene) {

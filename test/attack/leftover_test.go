@@ -162,18 +162,21 @@ func (s *scene) holdOn(by string) {
 			return
 		}
 	}
-	if kept == tries {
-		held := 0
-		if by == ownSocket && !kernelCounts(s) {
-			s.row.note("%d MiB are held: the kernel counts what is registered against RLIMIT_MEMLOCK, whose hard limit is lower here and may not be raised", (heldMemory(s)-before)>>10)
-		} else if !unetd.Eventually(func() bool { held = heldMemory(s) - before; return held <= attackerMemory>>10 }) {
-			s.Errorf("%d KiB are held by %s; %d are allowed", held, by, attackerMemory>>10)
-			s.row.note("NOT COUNTED: %d KiB are held of %d allowed", held, attackerMemory>>10)
-		} else {
-			s.row.note("%d are not counted: nothing is left of their memory", kept)
-		}
-	}
+	held, limit := 0, attackerMemory>>10
+	counts := by != ownSocket || kernelCounts(s)
+	over := kept == tries && counts && !unetd.Eventually(func() bool { held = heldMemory(s) - before; return held <= limit })
+	full := heldMemory(s)
 	a.kill()
+	switch {
+	case kept < tries:
+	case !counts:
+		s.row.note("%d MiB are held: the kernel counts what is registered against RLIMIT_MEMLOCK, whose hard limit is lower here and may not be raised", (full-before)>>10)
+	case over && unetd.Eventually(func() bool { return full-heldMemory(s) > limit }): // it was the attacker's, not somebody else's on this machine
+		s.Errorf("%d KiB are held by %s; %d are allowed", held, by, limit)
+		s.row.note("NOT COUNTED: %d KiB are held of %d allowed", held, limit)
+	default:
+		s.row.note("%d are not counted: nothing is left of their memory", kept)
+	}
 	if other := cast(s, s.pair.A, attackerID); !unetd.Eventually(func() bool {
 		_, err := openGun.try(other, openArg{s.unetd.Socket, endpoint.Request{}})
 		return err == nil

@@ -3,17 +3,19 @@ package attack
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	objects "github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
@@ -61,70 +63,77 @@ func memoryOf(file, field string) (int, error) {
 	return 0, fmt.Errorf("no %s in %s", field, file)
 }
 
-// bpfObjects counts what there is in the kernel, of everybody.
-func bpfObjects(t testing.TB) map[string]int {
+// bpfObjects counts the BPF objects of unetd: what it has descriptors of, the programs
+// that use one of its maps, wherever they are attached, and the links of those. The
+// map of unet_note_vlan does not count as its own here: all muxes of the machine use it.
+func bpfObjects(t testing.TB, pid int) map[string]int {
 	t.Helper()
-	count := func(next func() error) (n int) {
-		for {
-			err := next()
-			if errors.Is(err, os.ErrNotExist) {
-				return n
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			n++
-		}
-	}
-	var program ebpf.ProgramID
-	var object ebpf.MapID
-	links, err := countLinks()
-	for errors.Is(err, unix.EAGAIN) { // somebody is attaching something
-		links, err = countLinks()
-	}
+	own, err := netlab.HeldBPF(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return map[string]int{
-		"programs": count(func() (err error) { program, err = ebpf.ProgramGetNextID(program); return err }),
-		"maps":     count(func() (err error) { object, err = ebpf.MapGetNextID(object); return err }),
-		"links":    links,
+	if err := addUsers(own); err != nil {
+		t.Fatal(err)
 	}
+	if err := addLinks(own); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for o := range own {
+		counts[map[string]string{"map": "maps", "prog": "programs", "link": "links"}[o.Kind]]++
+	}
+	return counts
 }
 
-func countLinks() (n int, err error) {
+// addUsers adds the programs that use a map of own, and their other maps.
+func addUsers(own map[netlab.BPFObject]bool) error {
+	var shared ebpf.MapID
+	uses := map[ebpf.ProgramID][]ebpf.MapID{}
+	for id, err := ebpf.ProgramGetNextID(0); !errors.Is(err, os.ErrNotExist); id, err = ebpf.ProgramGetNextID(id) {
+		if err != nil {
+			return err
+		}
+		p, err := ebpf.NewProgramFromID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // somebody's, and gone
+		}
+		if err != nil {
+			return err
+		}
+		info, err := p.Info()
+		p.Close()
+		if err != nil {
+			return err
+		}
+		uses[id], _ = info.MapIDs()
+		if info.Name == objects.MuxProgUnetNoteVlan && len(uses[id]) == 1 && own[netlab.BPFObject{Kind: "map", ID: uint32(uses[id][0])}] {
+			shared = uses[id][0]
+		}
+	}
+	held := maps.Clone(own)
+	for id, used := range uses {
+		if !slices.ContainsFunc(used, func(m ebpf.MapID) bool { return m != shared && held[netlab.BPFObject{Kind: "map", ID: uint32(m)}] }) {
+			continue
+		}
+		own[netlab.BPFObject{Kind: "prog", ID: uint32(id)}] = true
+		for _, m := range used {
+			own[netlab.BPFObject{Kind: "map", ID: uint32(m)}] = true
+		}
+	}
+	return nil
+}
+
+// addLinks adds the links of the programs of own.
+func addLinks(own map[netlab.BPFObject]bool) error {
 	all := new(link.Iterator)
 	defer all.Close()
 	for all.Next() {
-		n++
-	}
-	return n, all.Err()
-}
-
-// knownNamespaces is how many others a host's network namespace has numbers for, as
-// it has for those in which the other ends of its veth pairs are.
-func knownNamespaces(h *netlab.Host) (n int, err error) {
-	err = h.Do(func() error {
-		req := nl.NewNetlinkRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP)
-		req.AddData(nl.NewRtGenMsg())
-		msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNSID)
-		n = len(msgs)
-		return err
-	})
-	return n, err
-}
-
-// slabObjects is how many objects of a kind the kernel has. The count is exact to a
-// few slabs.
-func slabObjects(kind string) (int, error) {
-	text, err := os.ReadFile("/proc/slabinfo")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == kind {
-			return strconv.Atoi(fields[1])
+		if info, err := all.Link.Info(); err == nil && own[netlab.BPFObject{Kind: "prog", ID: uint32(info.Program)}] {
+			own[netlab.BPFObject{Kind: "link", ID: uint32(all.ID)}] = true
 		}
 	}
-	return 0, nil // it shares a slab with others: there is nothing to compare
+	if err := all.Err(); !errors.Is(err, unix.EAGAIN) { // somebody is attaching something
+		return err
+	}
+	return addLinks(own)
 }

@@ -91,7 +91,7 @@ func runawayCases() (cases []attackCase) {
 		}})
 	}
 	return append(cases, attackCase{"fill ring refilled while it is emptied", "an attacker sends one frame to itself, over a fill ring of 65,536 addresses that are none but for the next, which a thread flips; then that puts the producer ahead of the kernel. Each try is another user's", func(s *scene) {
-		tries, lasts := lengthOf(20, 5, 3), time.Duration(lengthOf(2000, 300, 300))*time.Millisecond
+		tries, lasts := lengthOf(20, 5, 3), 2*time.Second
 		won := 0
 		var worst time.Duration
 		for range tries {
@@ -102,13 +102,16 @@ func runawayCases() (cases []attackCase) {
 			litter.do(s, t.actor, litterArg{Gun: t.Gun, Ring: "fill", Addr: math.MaxUint64 - 1})
 			frame := ether(linkA, linkA, typeIPv4, ipv4(hostA, hostA, protocolUDP, udp(int(sender.Tags[0].Port), t.port, []byte("x"))))
 			took := chase.do(s, t.actor, chaseArg{sender.Gun, t.Gun, frame, 60 * time.Microsecond, lasts})
-			if worst = max(worst, took); took > lasts/2 {
+			if worst = max(worst, took); took > time.Millisecond {
 				won++
+			}
+			if took > lasts {
+				s.Errorf("the kernel was busy for %s, as long as the attacker went on", rounded(took))
 			}
 			s.isRevoked(t, func() { t.flood(1) })
 			t.kill()
 		}
-		s.row.note("%d of %d tries kept a processor in the kernel, the longest for %s; the attackers went on for %s", won, tries, rounded(worst), lasts)
+		s.row.note("%d of %d tries kept a processor in the kernel for more than a millisecond, the longest for %s; the attackers went on for %s", won, tries, rounded(worst), lasts)
 	}})
 }
 

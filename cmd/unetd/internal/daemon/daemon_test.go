@@ -40,6 +40,8 @@ func (m *fakeMux) did(what string) {
 	m.events = append(m.events, what)
 }
 
+func (m *fakeMux) Tags(control.Peer) int { return 8 << 10 }
+
 func (m *fakeMux) OpenEndpoint(_ context.Context, _ control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
 	var files [2]*os.File
 	for i := range files {
@@ -61,7 +63,7 @@ func (m *fakeMux) Identity() endpoint.Identity {
 	return endpoint.Identity{Interface: "eth7", Mode: "generic"}
 }
 
-func (m *fakeMux) Present(context.Context, control.Peer, *os.File) (control.EndpointInfo, endpoint.Lease, error) {
+func (m *fakeMux) Present(context.Context, control.Peer, *os.File, *os.File) (control.EndpointInfo, endpoint.Lease, error) {
 	return control.EndpointInfo{}, nil, control.ErrNotPresentable
 }
 

@@ -10,10 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long to wait for another unetd at the same path to be up, or gone.
+// How long to wait for another unetd at the same path to be up, or gone. One that was
+// killed still has its lock and its socket until the kernel has closed its descriptors:
+// dyingTries are for that.
 const (
-	lockTries = 250
-	lockPause = 20 * time.Millisecond
+	lockTries  = 250
+	dyingTries = 50
+	lockPause  = 20 * time.Millisecond
 )
 
 // lock is the right to the socket's path, and to the uplink behind it: a

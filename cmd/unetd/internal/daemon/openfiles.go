@@ -12,9 +12,19 @@ import (
 // descriptor for each tag (the kernel's socket on a port; a block counts as many
 // tags as it has ports), for each connection itself, for each endpoint being
 // opened about ten more (socket, segment, namespaces, netlink), for each
-// endpoint that is there its segment, for each resolve request two, and some of
-// its own (maps, programs, links, netlink). That leaves a tenth of it as headroom.
-const openFiles = 36 << 10
+// endpoint that is there its segment, for each lease its table of connections (a lease
+// has a connection of its own), for each resolve request two, and some of its own (maps,
+// programs, links, netlink). That leaves a tenth of it as headroom, from which come those
+// of the connections that wait to be refused.
+//
+// With baseFiles there are fewer tags, and all else is as it should be.
+const (
+	openFiles = 176 << 10
+	baseFiles = 36 << 10
+
+	allTags  = 128 << 10
+	baseTags = 16 << 10
+)
 
 // Endpoints that may be there at once, with those that were closed and are still
 // held open: as many as a mux has ports.
@@ -49,14 +59,14 @@ func raiseOpenFiles(log *slog.Logger) uint64 {
 // limitsFor makes the daemon run into its own limits, which concern those who
 // ask for more, before it runs out of descriptors, which would concern all.
 func limitsFor(files uint64) (limits control.Limits, endpoints int64) {
-	if files >= openFiles {
-		return control.Limits{}, maxEndpoints // the defaults
+	if files >= baseFiles { // the defaults, and what is more is for tags
+		return control.Limits{Tags: int(min(allTags, baseTags+(files-baseFiles)*4/5, files/4*3))}, maxEndpoints
 	}
-	share := func(of uint64) int { return int(max(1, of*files/openFiles)) }
+	share := func(of uint64) int { return int(max(1, of*files/baseFiles)) }
 	return control.Limits{
 		Connections: share(1024), ConnectionsPerUID: share(256),
-		Tags: share(16 << 10), TagsPerUID: share(8 << 10),
+		Tags: share(baseTags), TagsPerUID: share(baseTags / 2),
 		Resolves: share(64), ResolvesPerUID: share(32),
-		RefusalsPerUID: share(64),
+		RefusalsPerUID: share(4), WaitingPerUID: share(256),
 	}, int64(share(maxEndpoints))
 }

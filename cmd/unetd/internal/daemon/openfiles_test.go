@@ -31,17 +31,28 @@ func TestOpenFiles(t *testing.T) {
 // What applications may hold together leaves descriptors to spare, however few
 // there are.
 func TestLimitsLeaveHeadroom(t *testing.T) {
-	if l, endpoints := limitsFor(openFiles); l != (control.Limits{}) || endpoints != maxEndpoints {
+	if l, endpoints := limitsFor(openFiles); l != (control.Limits{Tags: allTags}) || endpoints != maxEndpoints {
 		t.Errorf("%+v, %d", l, endpoints)
 	}
 	const own = 100
-	if need := 16<<10 + 1024*(1+10) + maxEndpoints + 64*2 + own; need > openFiles*95/100 {
-		t.Errorf("%d of %d needed with all limits at their defaults", need, openFiles)
-	}
-	for files := uint64(2048); files < openFiles; files += 61 {
+	last := 0
+	for files := uint64(2048); files <= openFiles; files += 61 {
 		l, endpoints := limitsFor(files)
+		if l.Tags < last {
+			t.Fatalf("%d open files: %d tags, fewer than with less", files, l.Tags)
+		}
+		last = l.Tags
+		if files >= baseFiles { // the defaults, see control.Limits
+			l.Connections, l.Resolves, l.TagsPerUID = 1024, 64, l.Tags
+			l.RefusalsPerUID, l.WaitingPerUID = 4, 256
+		}
+		// mux leaves a quarter of the descriptors to others than ports.
+		if uint64(l.Tags) > files/4*3 {
+			t.Fatalf("%d open files: %d tags", files, l.Tags)
+		}
 		// The account in openFiles.
-		if need := l.Tags + l.Connections*(1+10) + int(endpoints) + l.Resolves*2 + own; uint64(need) > files*95/100 || l.Connections < 1 || l.TagsPerUID < 1 || l.Resolves < 1 || endpoints < 1 {
+		if need := l.Tags + l.Connections*(1+1+10) + int(endpoints) + l.Resolves*2 + l.RefusalsPerUID + l.WaitingPerUID + own; uint64(need) > files*95/100 || l.Connections < 1 || l.TagsPerUID < 1 || l.Resolves < 1 || endpoints < 1 ||
+			l.RefusalsPerUID < 1 || l.RefusalsPerUID > 4 || l.WaitingPerUID < 1 || l.WaitingPerUID > 256 {
 			t.Fatalf("%d open files: %+v, %d endpoints need %d", files, l, endpoints, need)
 		}
 	}

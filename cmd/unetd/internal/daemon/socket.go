@@ -32,7 +32,7 @@ type listener struct {
 
 // listen takes the path, until remove. A socket whose daemon is dead is
 // replaced; one that is served, or a file that is no socket, is an error and
-// stays. For a daemon that is about to serve, or about to end, it waits.
+// stays. For a daemon that is about to serve, or about to end or to die, it waits.
 func (s Socket) listen() (_ *listener, err error) {
 	path, err := filepath.Abs(s.Path)
 	if err != nil {
@@ -95,25 +95,32 @@ func bind(path string) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// lockPath waits for the lock on a path while its holder does not serve there.
+// lockPath waits for the lock on a path: a second, and longer while its holder does not
+// serve there.
 func lockPath(path string) (*lock, error) {
-	for range lockTries {
+	for try := range lockTries {
 		l, err := takeLock(path + ".lock")
 		if !errors.Is(err, errLocked) {
 			return l, err
 		}
-		if _, err := deadSocket(path); err != nil {
-			return nil, err
+		if try >= dyingTries {
+			if _, err := deadSocket(path); err != nil {
+				return nil, err
+			}
 		}
 		time.Sleep(lockPause)
 	}
 	return nil, fmt.Errorf("socket path in use: another unetd has locked %s.lock and neither serves nor ends: stop it, or choose another --socket", path)
 }
 
-// clearPath removes the socket of a dead daemon. The path is locked: between
-// bind and listen a living one looks dead.
+// clearPath removes the socket of a dead daemon, or of one that is dead within a second.
+// The path is locked: between bind and listen a living one looks dead.
 func clearPath(path string) error {
 	found, err := deadSocket(path)
+	for try := 0; try < dyingTries && errors.Is(err, errServed); try++ {
+		time.Sleep(lockPause)
+		found, err = deadSocket(path)
+	}
 	if err != nil || !found {
 		return err
 	}
@@ -122,6 +129,9 @@ func clearPath(path string) error {
 	}
 	return nil
 }
+
+// errServed: somebody answers at the socket's path.
+var errServed = errors.New("socket path in use: somebody serves")
 
 // deadSocket reports whether a socket that nobody serves is at a path. It is
 // an error if anything else is.
@@ -145,7 +155,7 @@ func deadSocket(path string) (bool, error) {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return true, nil
 	}
-	return false, fmt.Errorf("socket path in use: somebody serves %s: stop that process, or choose another --socket", path)
+	return false, fmt.Errorf("%w %s: stop that process, or choose another --socket", errServed, path)
 }
 
 // remove takes the socket out of the file system, unless somebody has replaced

@@ -191,6 +191,74 @@ func (l *listener) die() {
 	l.lock.file.Close()
 }
 
+// A daemon that was killed has its lock and its socket until the kernel has closed its
+// descriptors, one after the other. The next one waits for that.
+func TestDyingDaemonIsWaitedFor(t *testing.T) {
+	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
+	type result struct {
+		l   *listener
+		err error
+	}
+	next := func(tried func() error, die func() error) {
+		t.Helper()
+		done := make(chan result, 1)
+		go func() {
+			l, err := s.listen()
+			done <- result{l, err}
+		}()
+		asked := make(chan error, 1)
+		go func() { asked <- errors.Join(tried(), tried()) }() // the second time, it did not give up at the first
+		select {
+		case err := <-asked:
+			if err := errors.Join(err, die()); err != nil {
+				t.Fatal(err)
+			}
+		case r := <-done:
+			t.Fatalf("it did not wait: %v", r.err)
+		}
+		r := <-done
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if err := r.l.remove(); err != nil {
+			t.Error(err)
+		}
+	}
+
+	dying, err := s.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	opens, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := os.NewFile(uintptr(opens), "inotify")
+	defer events.Close()
+	if _, err := unix.InotifyAddWatch(opens, s.Path+".lock", unix.IN_OPEN); err != nil {
+		t.Fatal(err)
+	}
+	next(func() error {
+		_, err := events.Read(make([]byte, unix.SizeofInotifyEvent)) // one event
+		return err
+	}, func() error { dying.die(); return nil })
+
+	// The lock is gone already, the socket is not.
+	if dying, err = s.listen(); err != nil {
+		t.Fatal(err)
+	}
+	if err := dying.lock.release(); err != nil {
+		t.Fatal(err)
+	}
+	next(func() error {
+		c, err := dying.Accept()
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}, dying.Close)
+}
+
 // While one daemon has the lock another one does not start, also when there is
 // nothing at the socket's path; and the lock leaves nothing behind.
 func TestLock(t *testing.T) {

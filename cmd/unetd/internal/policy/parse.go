@@ -202,7 +202,7 @@ func (p *parser) policy(root *yaml.Node) []*Rule {
 }
 
 func (p *parser) rule(n *yaml.Node) *Rule {
-	r := &Rule{Line: n.Line, Interfaces: []string{"*"}}
+	r := &Rule{Line: n.Line, Interfaces: []string{"*"}, Ports: DefaultPorts}
 	before := len(p.errs)
 	given := map[string]*yaml.Node{}
 	fields := []field{
@@ -220,10 +220,13 @@ func (p *parser) rule(n *yaml.Node) *Rule {
 		{"tags", func(n *yaml.Node) {
 			p.list(n, "tags", `["udp:*:7000-7999"]`, func(n *yaml.Node) { r.Tags = append(r.Tags, p.pattern(n)) })
 		}},
-		{"endpoints", func(n *yaml.Node) { r.Endpoints = p.limit(n, "endpoints", "a number such as 16", endpoints) }},
+		{"endpoints", func(n *yaml.Node) { r.Endpoints = p.limit(n, "endpoints", "a number such as 16", count) }},
 		{"memory", func(n *yaml.Node) { r.Memory = p.limit(n, "memory", "a size such as 64MiB", bytesOf) }},
+		{"ports", func(n *yaml.Node) { r.Ports = p.limit(n, "ports", "a number such as 8192", count) }},
 		{"trusted", func(n *yaml.Node) { r.Trusted = p.truth(n, "trusted") }},
+		{"infrastructure", func(n *yaml.Node) { r.Infrastructure = p.truth(n, "infrastructure") }},
 		{"operator", func(n *yaml.Node) { r.Operator = p.truth(n, "operator") }},
+		{"nat", func(n *yaml.Node) { r.NATWarn = p.nat(n) }},
 	}
 	for i, f := range fields {
 		fields[i].read = func(n *yaml.Node) { given[f.name] = n; f.read(n) }
@@ -246,6 +249,8 @@ func (p *parser) complete(n *yaml.Node, r *Rule, given map[string]*yaml.Node) {
 		p.fail(n, `rule %s is for nobody: write users: or groups: (users: ["*"] for everybody)`, r.Name)
 	case len(r.Interfaces) == 0:
 		p.fail(given["interfaces"], "rule %s is about no interface: leave interfaces out if it is about all", r.Name)
+	case given["ports"] != nil && r.Ports == 0:
+		p.fail(given["ports"], "ports: 0: write how many, or leave tags out")
 	case r.Endpoints == 0 && gives:
 		p.fail(n, "rule %s gives tags, memory or trust, but no endpoints: write endpoints: and how many, or unlimited", r.Name)
 	case r.Endpoints == 0 && !r.Operator && given["endpoints"] == nil:
@@ -331,6 +336,15 @@ func (p *parser) truth(n *yaml.Node, what string) bool {
 	return text == "true"
 }
 
+// nat reads what becomes of ports that network address translation may use.
+func (p *parser) nat(n *yaml.Node) (warn bool) {
+	text, ok := p.scalar(n, "nat")
+	if ok && text != "refuse" && text != "warn" {
+		p.fail(n, "nat: %q: write refuse or warn", text)
+	}
+	return text == "warn"
+}
+
 // limit reads a number, or unlimited.
 func (p *parser) limit(n *yaml.Node, what, want string, read func(string) (int64, bool)) int64 {
 	text, ok := p.scalar(n, what)
@@ -344,7 +358,7 @@ func (p *parser) limit(n *yaml.Node, what, want string, read func(string) (int64
 	return v
 }
 
-func endpoints(text string) (int64, bool) {
+func count(text string) (int64, bool) {
 	n, err := strconv.ParseUint(text, 10, 31)
 	return int64(n), err == nil
 }

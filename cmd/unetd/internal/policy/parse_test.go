@@ -54,6 +54,7 @@ rules:
     endpoints: 16
     memory: 256MiB
     trusted: true
+    infrastructure: true
   - {name: reader, users: [bob], operator: true}
   - name: others
     users: ["*"]
@@ -61,14 +62,14 @@ rules:
 `)
 	web := p.Rules[0]
 	if fmt.Sprint(web.Users, web.Groups, web.Interfaces, web.Tags) != "[{alice 1001} {1007 1007}] [{www-data 33} {4242 4242}] [eth0 ens*] [tcp:*:8080 tcp:[fd00::1]:443 msg:1-1000]" ||
-		web.Name != "web" || web.Line != 4 || web.Endpoints != 16 || web.Memory != 256<<20 || !web.Trusted || web.Operator {
+		web.Name != "web" || web.Line != 4 || web.Endpoints != 16 || web.Memory != 256<<20 || !web.Trusted || !web.Infrastructure || web.Operator {
 		t.Errorf("%+v", web)
 	}
 	reader := p.Rules[1]
-	if reader.Endpoints != 0 || reader.Memory != 0 || !reader.Operator || reader.Trusted || reader.Line != 17 || !reader.onAll() {
+	if reader.Endpoints != 0 || reader.Memory != 0 || !reader.Operator || reader.Trusted || reader.Infrastructure || reader.Line != 18 || !reader.onAll() {
 		t.Errorf("%+v", reader)
 	}
-	if others := p.Rules[2]; others.Line != 18 || others.Endpoints != 0 || others.Users[0].Name != everybody {
+	if others := p.Rules[2]; others.Line != 19 || others.Endpoints != 0 || others.Users[0].Name != everybody {
 		t.Errorf("%+v", others)
 	}
 	if p := parse(t, "rules: []"); len(p.Rules) != 0 {
@@ -117,9 +118,9 @@ func TestErrors(t *testing.T) {
 		{rule("endpoints: 1", "tags: [\"msg:1\"]"), "2:5: rule a gives endpoints, but no memory: write memory: and a size, or unlimited"},
 		{rule("endpoints: 1", "memory: 1MiB"), "2:5: rule a gives endpoints, but no tags to send and receive by: write tags: and a list"},
 		{rule("interfaces: []", whole), "4:17: rule a is about no interface: leave interfaces out if it is about all"},
-		{rule(whole, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, interfaces, tags, endpoints, memory, trusted, operator`},
+		{rule(whole, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, infrastructure, operator, nat`},
 		{rule(whole, "users: [bob]"), "7:5: users is here a second time, after line 3: remove one of them"},
-		{rule(whole, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, interfaces, tags, endpoints, memory, trusted, operator`},
+		{rule(whole, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, infrastructure, operator, nat`},
 		{rule(whole, "groups: staff"), "7:13: groups is a list, and this is a single value: write [staff, 1001]"},
 		{rule(whole, "groups: [staff, stuff]"), `7:21: there is no group "stuff" on this system: correct it, or write the number`},
 		{rule(whole, "groups: [4294967295]"), `7:14: there is no group "4294967295" on this system: correct it, or write the number`},
@@ -133,10 +134,14 @@ func TestErrors(t *testing.T) {
 		{rule(whole, "interfaces: [eth 0]"), `7:18: "eth 0" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
 		{rule(whole, "interfaces: [a-name-of-16-byte]"), `7:18: "a-name-of-16-byte" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
 		{rule(whole, `interfaces: ["eth[01]"]`), `7:18: "eth[01]" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
+		{rule(whole, "infrastructure: vrrp"), `7:21: infrastructure: "vrrp": write true or false`},
 		{rule(whole, "trusted: yes"), `7:14: trusted: "yes": write true or false`},
+		{rule(whole, "nat: allow"), `7:10: nat: "allow": write refuse or warn`},
+		{rule(whole, "nat: [warn]"), "7:10: nat is a single value, and this is a list"},
 		{rule(whole, "operator: [true]"), "7:15: operator is a single value, and this is a list"},
 		{rule("endpoints: many"), `4:16: endpoints: "many": write a number such as 16, or unlimited`},
 		{rule("endpoints: -1"), `4:16: endpoints: "-1": write a number such as 16, or unlimited`},
+		{rule("ports: -1"), `4:12: ports: "-1": write a number such as 8192, or unlimited`},
 		{rule("memory: 64"), `4:13: memory: "64": write a size such as 64MiB, or unlimited`},
 		{rule("memory: 64MB"), `4:13: memory: "64MB": write a size such as 64MiB, or unlimited`},
 		{rule("memory: 8388608TiB"), `4:13: memory: "8388608TiB": write a size such as 64MiB, or unlimited`},
@@ -242,7 +247,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(text)
 	}
 	for _, text := range []string{
-		"rules: []", rule(whole), rule(whole, "trusted: true", "operator: true"), "rules:\n\t-", "rules: &a [*a]", "a: &a [*a, *a]\nrules: *a", "--- \n...\n--- x",
+		"rules: []", rule(whole), rule(whole, "trusted: true", "operator: true", "nat: warn"), rule(whole, "infrastructure: true"), "rules:\n\t-", "rules: &a [*a]", "a: &a [*a, *a]\nrules: *a", "--- \n...\n--- x",
 		rule("tags: [\"udp:10.0.0.0/24:5000\", \"tcp:[fd00::1]:443\", \"addr:fd00::/64\", \"msg:1-4294967295\"]", "endpoints: 1", "memory: unlimited"),
 	} {
 		f.Add([]byte(text))
@@ -276,4 +281,18 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// How many ports a user may have has a default, and is no lower than one.
+func TestPortsOfARule(t *testing.T) {
+	for text, want := range map[string]int64{"": DefaultPorts, ", ports: 1": 1, ", ports: 64512": 64512, ", ports: unlimited": Unlimited} {
+		p := parse(t, `rules: [{name: a, users: [bob], tags: ["msg:*"], endpoints: 1, memory: 1MiB`+text+`}]`)
+		if got := p.Rules[0].Ports; got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+	_, err := Parse("f", []byte(`rules: [{name: a, users: ["1"], tags: ["msg:*"], endpoints: 1, memory: 1MiB, ports: 0}]`), Names{})
+	if err == nil || !strings.Contains(err.Error(), "ports: 0: write how many, or leave tags out") {
+		t.Errorf("no ports: %v", err)
+	}
 }

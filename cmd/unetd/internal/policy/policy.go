@@ -17,8 +17,12 @@ func BuiltIn() *Policy {
 		Interfaces: []string{"*"},
 		Endpoints:  Unlimited,
 		Memory:     Unlimited,
+		Ports:      Unlimited,
 		Trusted:    true,
 		Operator:   true,
+
+		Infrastructure: true,
+		NATWarn:        true,
 	}
 	for _, text := range []string{"udp:*:*", "tcp:*:*", "addr:*", "msg:*"} {
 		p, err := ParsePattern(text)

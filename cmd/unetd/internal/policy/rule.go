@@ -12,6 +12,9 @@ import (
 // Unlimited as a limit of a rule is none.
 const Unlimited = -1
 
+// DefaultPorts is Rule.Ports where a rule does not say it.
+const DefaultPorts = 8192
+
 // Principal is a user or a group of a rule.
 type Principal struct {
 	Name string // as written; * is everybody
@@ -30,8 +33,16 @@ type Rule struct {
 	Tags       []Pattern
 	Endpoints  int64 // at once, of one uid
 	Memory     int64 // bytes of segments at once, of one uid
+	Ports      int64 // ports and other tags at once, of one uid
 	Trusted    bool  // may attach to queues of the interface
 	Operator   bool  // may list endpoints and read counters
+
+	// From their whole addresses they may send any IP protocol, and UDP as servers of
+	// DHCP and as routers do.
+	Infrastructure bool
+	// NATWarn says that a port which network address translation may use for others is
+	// permitted, with a warning in the log; otherwise it is refused.
+	NATWarn bool
 }
 
 // Subject is who asks.
@@ -150,12 +161,34 @@ func (r *Rule) Choices(t endpoint.Tag, floor, dynamic uint16) Choices {
 	return c
 }
 
+// Without leaves out the ports, or the blocks, that avoid says are to be kept clear of.
+func (c Choices) Without(avoid func(endpoint.Tag) bool) Choices {
+	var list []span
+	clear := true
+	for _, in := range c.numbers {
+		for n := uint64(in.first); n <= uint64(in.last); n++ {
+			t := c.like
+			if t.Port == 0 {
+				t = c.tag(uint32(n))
+			}
+			if avoid(t) {
+				clear = false
+				continue
+			}
+			list = append(list, span{uint32(n), uint32(n)})
+		}
+	}
+	return Choices{like: c.like, numbers: merge(list), Free: c.Free && clear}
+}
+
 // Count is how many there are.
 func (c Choices) Count() uint64 { return c.numbers.count() }
 
 // At is the i-th of them.
-func (c Choices) At(i uint64) endpoint.Tag {
-	t, n := c.like, c.numbers.at(i)
+func (c Choices) At(i uint64) endpoint.Tag { return c.tag(c.numbers.at(i)) }
+
+func (c Choices) tag(n uint32) endpoint.Tag {
+	t := c.like
 	switch {
 	case t.Kind == endpoint.TagMessage:
 		t.Message = n

@@ -31,9 +31,10 @@ type held struct {
 // goroutine.
 type Table struct {
 	Endpoints int64 // that all users may have at once; 0: no limit
+	Bytes     int64 // the same, of their segments
 
 	mu    sync.Mutex
-	all   int64          // endpoints
+	all   use
 	byUID map[uint32]use // users with nothing have no entry
 	byID  map[uint64]held
 	bars  map[uint32]time.Time // users who get nothing until then
@@ -68,8 +69,11 @@ func (t *Table) Reserve(uid uint32, bytes int64, limit Limit, rule string) (*Res
 	case limit.Bytes != policy.Unlimited && bytes > limit.Bytes-has.bytes:
 		return nil, fmt.Errorf("%w: uid %d has %s of at most %s of memory in segments (%s) and asks for %s; that of an endpoint that was closed counts until it is unmapped: end one, ask for less, or ask an operator for more",
 			control.ErrBusy, uid, policy.Bytes(has.bytes), policy.Bytes(limit.Bytes), rule, policy.Bytes(bytes))
-	case t.Endpoints != 0 && t.all >= t.Endpoints:
-		return nil, fmt.Errorf("%w: all users have %d of at most %d endpoints: try later", control.ErrBusy, t.all, t.Endpoints)
+	case t.Endpoints != 0 && t.all.endpoints >= t.Endpoints:
+		return nil, fmt.Errorf("%w: all users have %d of at most %d endpoints: try later", control.ErrBusy, t.all.endpoints, t.Endpoints)
+	case t.Bytes != 0 && bytes > t.Bytes-t.all.bytes:
+		return nil, fmt.Errorf("%w: all users have %s of at most %s of memory in segments, which is what the memory cgroup of unetd allows: try later, or ask an operator to raise its limit (MemoryMax)",
+			control.ErrBusy, policy.Bytes(t.all.bytes), policy.Bytes(t.Bytes))
 	}
 	h := held{uid, bytes}
 	t.add(h)
@@ -94,13 +98,13 @@ func (t *Table) add(h held) {
 	if t.byUID == nil {
 		t.byUID = map[uint32]use{}
 	}
-	t.all++
+	t.all = use{t.all.endpoints + 1, t.all.bytes + h.bytes}
 	u := t.byUID[h.uid]
 	t.byUID[h.uid] = use{u.endpoints + 1, u.bytes + h.bytes}
 }
 
 func (t *Table) remove(h held) {
-	t.all--
+	t.all = use{t.all.endpoints - 1, t.all.bytes - h.bytes}
 	u := t.byUID[h.uid]
 	u = use{u.endpoints - 1, u.bytes - h.bytes}
 	if u.endpoints < 0 || u.bytes < 0 {

@@ -59,7 +59,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	q.Freed(2)
-	if len(q.byUID)+len(q.byID)+len(q.early) != 0 || q.opening != 0 || q.all != 0 {
+	if len(q.byUID)+len(q.byID)+len(q.early) != 0 || q.opening != 0 || q.all != (use{}) {
 		t.Errorf("%+v", &q)
 	}
 }
@@ -172,5 +172,26 @@ func TestAgainstModel(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// All users together have a bound of bytes too, which takes in what was adopted.
+func TestBytesOfAll(t *testing.T) {
+	q := Table{Bytes: 100}
+	unlimited := Limit{policy.Unlimited, policy.Unlimited}
+	q.Adopt(func() []Endpoint { return []Endpoint{{ID: 7, UID: 3, Bytes: 30}} })
+	first, err := q.Reserve(1, 60, unlimited, "rule a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Reserve(0, 11, unlimited, "rule b"); !errors.Is(err, control.ErrBusy) || !strings.Contains(err.Error(), "memory cgroup") {
+		t.Errorf("%v", err)
+	}
+	if _, err := q.Reserve(2, 10, unlimited, "rule b"); err != nil {
+		t.Error(err)
+	}
+	first.Cancel()
+	if _, err := q.Reserve(0, 60, unlimited, "rule b"); err != nil {
+		t.Error(err)
 	}
 }

@@ -73,6 +73,7 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 	t := Table(w)
 	fmt.Fprintf(t, "  endpoints\t%s\n", policy.Count(rule.Endpoints))
 	fmt.Fprintf(t, "  memory\t%s\n", policy.Bytes(rule.Memory))
+	fmt.Fprintf(t, "  ports\t%s\n", policy.Count(rule.Ports))
 	name := "tags"
 	for _, p := range rule.Tags {
 		note := ""
@@ -86,8 +87,19 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 		fmt.Fprint(t, "  tags\tnone\n")
 	}
 	fmt.Fprintf(t, "  queues\t%s\n", yes(rule.Trusted))
+	if rule.Infrastructure {
+		fmt.Fprint(t, "  infrastructure\tyes\n")
+	}
 	fmt.Fprintf(t, "  list, counters\t%s\n", yes(rule.Operator || r.subject.UID == 0))
+	fmt.Fprintf(t, "  nat\t%s\n", nat(rule))
 	return t.Flush()
+}
+
+func nat(r *policy.Rule) string {
+	if r.NATWarn {
+		return "warn"
+	}
+	return "refuse"
 }
 
 func yes(b bool) string {
@@ -111,7 +123,7 @@ func (r *PolicyReport) summary(w io.Writer) error {
 		fmt.Fprintf(w, "%s: OK, %d rules\n\n", r.Policy, n)
 	}
 	t := Table(w)
-	fmt.Fprintln(t, "RULE\tUSERS\tGROUPS\tINTERFACES\tENDPOINTS\tMEMORY\tALSO\tTAGS")
+	fmt.Fprintln(t, "RULE\tUSERS\tGROUPS\tINTERFACES\tENDPOINTS\tMEMORY\tPORTS\tALSO\tTAGS")
 	for _, rule := range r.Policy.Rules {
 		tags := make([]string, len(rule.Tags))
 		for i, p := range rule.Tags {
@@ -121,11 +133,17 @@ func (r *PolicyReport) summary(w io.Writer) error {
 		if rule.Trusted {
 			also = append(also, "trusted")
 		}
+		if rule.Infrastructure {
+			also = append(also, "infrastructure")
+		}
 		if rule.Operator {
 			also = append(also, "operator")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", rule.Name, joined(names(rule.Users)), joined(names(rule.Groups)), joined(rule.Interfaces),
-			policy.Count(rule.Endpoints), policy.Bytes(rule.Memory), joined(also), joined(tags))
+		if rule.NATWarn {
+			also = append(also, "nat:warn")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", rule.Name, joined(names(rule.Users)), joined(names(rule.Groups)), joined(rule.Interfaces),
+			policy.Count(rule.Endpoints), policy.Bytes(rule.Memory), policy.Count(rule.Ports), joined(also), joined(tags))
 	}
 	return t.Flush()
 }
@@ -155,8 +173,12 @@ type ruleJSON struct {
 	Tags       []policy.Pattern `json:"tags"`
 	Endpoints  *int64           `json:"endpoints"`
 	Memory     *int64           `json:"memory_bytes"`
+	Ports      *int64           `json:"ports"`
 	Trusted    bool             `json:"trusted"`
 	Operator   bool             `json:"operator"`
+
+	Infrastructure bool   `json:"infrastructure"`
+	NAT            string `json:"nat"`
 }
 
 func rulesJSON(rules []*policy.Rule) []ruleJSON {
@@ -170,8 +192,8 @@ func rulesJSON(rules []*policy.Rule) []ruleJSON {
 	for _, r := range rules {
 		list = append(list, ruleJSON{
 			Name: r.Name, Line: r.Line, Users: names(r.Users), Groups: names(r.Groups), Interfaces: r.Interfaces,
-			Tags: append([]policy.Pattern{}, r.Tags...), Endpoints: limit(r.Endpoints), Memory: limit(r.Memory),
-			Trusted: r.Trusted, Operator: r.Operator,
+			Tags: append([]policy.Pattern{}, r.Tags...), Endpoints: limit(r.Endpoints), Memory: limit(r.Memory), Ports: limit(r.Ports),
+			Trusted: r.Trusted, Operator: r.Operator, Infrastructure: r.Infrastructure, NAT: nat(r),
 		})
 	}
 	return list

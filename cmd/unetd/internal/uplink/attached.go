@@ -1,10 +1,17 @@
 package uplink
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/unet-go/unet/mux"
 )
 
 // Attributes of a link that say how XDP programs are attached to it, from
@@ -17,34 +24,73 @@ const (
 	nlaTypeMask       = 1<<14 - 1
 )
 
-// detachAdvice says how to take a foreign program off an interface. The plain
-// "xdp off" is about the driver's only where the driver can run programs, so the
-// way that the program is attached must be named.
-func detachAdvice(interfaceName string) string {
-	var commands []string
-	for _, mode := range attachedModes(interfaceName) {
-		commands = append(commands, "ip link set dev "+interfaceName+" "+mode+" off")
-	}
-	if commands == nil { // gone meanwhile
-		return "try again"
-	}
-	return "detach it (" + strings.Join(commands, " and ") + ", or end the program that holds its link)"
+// attached is one XDP program of an interface.
+type attached struct {
+	mode string // how it is attached, as ip-link(8) calls it
+	id   uint32 // of the program
 }
 
-// attachedModes are the ways in which programs are attached to an interface, as
-// ip-link(8) calls them; none if that cannot be found out.
-func attachedModes(interfaceName string) []string {
+// detachAdvice says how to take a foreign program off an interface. One that a BPF link
+// holds there is refused to netlink: the link has to be detached, or whoever holds it
+// has to end. Of others the way that they are attached must be named: the plain "xdp
+// off" is about the driver's only where the driver can run programs.
+func detachAdvice(interfaceName string) string {
+	index, programs := attachedTo(interfaceName)
+	var advice []string
+	for _, p := range programs {
+		links, err := mux.XDPLinks(p.id, index)
+		if err != nil || len(links) == 0 {
+			advice = append(advice, "ip link set dev "+interfaceName+" "+p.mode+" off")
+		}
+		for _, id := range links {
+			advice = append(advice, fmt.Sprintf("bpftool link detach id %d%s", id, orStop(id)))
+		}
+	}
+	if advice == nil { // gone meanwhile
+		return "try again"
+	}
+	return "detach it (" + strings.Join(advice, " and ") + ")"
+}
+
+// orStop names the processes that hold a link, as far as this one may see them.
+func orStop(link uint32) string {
+	files, err := filepath.Glob("/proc/[0-9]*/fdinfo/*")
+	if err != nil {
+		return ""
+	}
+	want := []byte(fmt.Sprintf("\nlink_id:\t%d\n", link)) // proc_pid_fdinfo(5)
+	var holders []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(text, want) {
+			continue
+		}
+		process := filepath.Dir(filepath.Dir(file))
+		name, _ := os.ReadFile(process + "/comm") // without it the number will do
+		if h := "pid " + filepath.Base(process) + " " + strings.TrimSpace(string(name)); !slices.Contains(holders, h) {
+			holders = append(holders, h)
+		}
+	}
+	if holders == nil {
+		return ", or end what holds the link, a process or a pin"
+	}
+	return ", or stop the process that holds the link: " + strings.Join(holders, ", ")
+}
+
+// attachedTo are the number of an interface and its programs; none if that cannot be
+// found out.
+func attachedTo(interfaceName string) (index int, programs []attached) {
 	link, err := net.InterfaceByName(interfaceName)
 	if err != nil {
-		return nil
+		return 0, nil
 	}
 	dump, err := syscall.NetlinkRIB(syscall.RTM_GETLINK, syscall.AF_UNSPEC)
 	if err != nil {
-		return nil
+		return 0, nil
 	}
 	messages, err := syscall.ParseNetlinkMessage(dump)
 	if err != nil {
-		return nil
+		return 0, nil
 	}
 	for _, m := range messages {
 		if m.Header.Type != syscall.RTM_NEWLINK || len(m.Data) < syscall.SizeofIfInfomsg ||
@@ -53,33 +99,29 @@ func attachedModes(interfaceName string) []string {
 		}
 		attrs, err := syscall.ParseNetlinkRouteAttr(&m)
 		if err != nil {
-			return nil
+			return 0, nil
 		}
 		for _, a := range attrs {
 			if a.Attr.Type&nlaTypeMask == iflaXDP {
-				return xdpModes(a.Value)
+				return link.Index, xdpPrograms(a.Value)
 			}
 		}
 	}
-	return nil
+	return 0, nil
 }
 
-// xdpModes reads the nested attributes of IFLA_XDP.
-func xdpModes(nested []byte) (modes []string) {
+// xdpPrograms reads the nested attributes of IFLA_XDP.
+func xdpPrograms(nested []byte) (programs []attached) {
+	modes := map[uint16]string{iflaXDPDriverProg: "xdpdrv", iflaXDPSKBProg: "xdpgeneric", iflaXDPHWProg: "xdpoffload"}
 	for len(nested) >= syscall.SizeofRtAttr {
 		size, kind := int(binary.NativeEndian.Uint16(nested)), binary.NativeEndian.Uint16(nested[2:])&nlaTypeMask
 		if size < syscall.SizeofRtAttr || size > len(nested) {
-			return modes
+			return programs
 		}
-		switch kind {
-		case iflaXDPDriverProg:
-			modes = append(modes, "xdpdrv")
-		case iflaXDPSKBProg:
-			modes = append(modes, "xdpgeneric")
-		case iflaXDPHWProg:
-			modes = append(modes, "xdpoffload")
+		if mode, ok := modes[kind]; ok && size >= syscall.SizeofRtAttr+4 {
+			programs = append(programs, attached{mode, binary.NativeEndian.Uint32(nested[4:])})
 		}
 		nested = nested[min(len(nested), (size+3)&^3):]
 	}
-	return modes
+	return programs
 }

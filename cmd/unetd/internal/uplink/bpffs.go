@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,9 +29,10 @@ func prepareBPFFS(dir string, log *slog.Logger) error {
 			return err
 		}
 		log.Info("BPF file system mounted", "bpffs", dir)
-		if private() {
-			log.Warn("unetd is in a mount namespace of its own, so what it keeps for the next unetd ends with that: mount a BPF file system outside (mount -t bpf bpf "+dir+")", "bpffs", dir)
-		}
+	}
+	if private(dir) {
+		log.Warn("the BPF file system is in a mount namespace of its own and goes with that: if this unetd is killed, all endpoints end, and the next unetd takes nothing over: "+
+			"start unetd by nsenter --net=/run/netns/NAME instead of ip netns exec NAME, or mount one outside (mount -t bpf bpf DIR) and name it by --bpffs", "bpffs", dir)
 	}
 	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 		return fmt.Errorf("--bpffs %s: uid %d cannot keep anything there: %w: give it the folder (chown), or name another", dir, os.Geteuid(), err)
@@ -70,10 +72,32 @@ func mountBPFFS(dir string) error {
 	return nil
 }
 
-// private reports whether this process is known to see other mounts than the
-// system's first one does.
-func private() bool {
-	own, err := os.Readlink("/proc/self/ns/mnt")
-	first, firstErr := os.Readlink("/proc/1/ns/mnt")
-	return err == nil && firstErr == nil && own != first
+// private reports whether the BPF file system at dir is known to go with this process's
+// mount namespace: it is mounted here, and not where the system's first process could
+// see it. `ip netns exec` and unshare(1) make such a namespace. Without /proc/1 nothing
+// is known.
+func private(dir string) bool {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return false
+	}
+	device := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
+	here, err := mounts("/proc/thread-self/mountinfo", device)
+	first, firstErr := mounts("/proc/1/mountinfo", device)
+	return err == nil && firstErr == nil && here && !first
+}
+
+// mounts reports whether a file system is in a list of mounts (proc_pid_mountinfo(5),
+// whose third field is the device). One that is mounted twice has one device.
+func mounts(list, device string) (bool, error) {
+	text, err := os.ReadFile(list)
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == device {
+			return true, nil
+		}
+	}
+	return false, nil
 }

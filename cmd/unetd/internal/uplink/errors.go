@@ -15,6 +15,9 @@ import (
 // forApplications gives errors of the mux the sentinels that package control
 // has codes for. nil stays nil.
 func forApplications(err error) error {
+	if errors.Is(err, mux.ErrFillRings) {
+		return fmt.Errorf("%w: %w: ask an operator for trusted: true, or to start unetd with --unchecked-fill-rings", errors.ErrUnsupported, err)
+	}
 	for _, e := range []struct{ is, as error }{
 		{mux.ErrNotPresentable, control.ErrNotPresentable},
 		{mux.ErrLeased, control.ErrLeased},
@@ -27,6 +30,7 @@ func forApplications(err error) error {
 		{unix.EMFILE, control.ErrBusy}, // unetd's descriptors, or those of
 		{unix.ENFILE, control.ErrBusy}, // the whole system, are used up
 		{xsk.ErrHugePages, control.ErrHugePages},
+		{xsk.ErrTable, control.ErrProtocol},
 		{mux.ErrNoQueue, errors.ErrUnsupported},
 		{xsk.ErrNotSupported, errors.ErrUnsupported},
 	} {

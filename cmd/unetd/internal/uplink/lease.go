@@ -12,6 +12,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/nat"
 )
 
 // lease puts the policy and the errors for applications around the mux's own.
@@ -23,6 +24,8 @@ type lease struct {
 
 	// standsFor is the address that the mux means by a wildcard.
 	standsFor func(wildcard netip.Addr) (netip.Addr, error)
+	// translation is what network address translation does with an address's ports.
+	translation func(netip.Addr) (*nat.Ports, error)
 
 	// One claim or unclaim at a time, so that what held says stays true
 	// until the mux has done what was asked.
@@ -31,7 +34,7 @@ type lease struct {
 }
 
 func newLease(u *Uplink, peer control.Peer) *lease {
-	return &lease{u: u, peer: peer, standsFor: u.mux.WildcardAddr, turn: make(chan struct{}, 1), held: map[endpoint.Tag]bool{}}
+	return &lease{u: u, peer: peer, standsFor: u.mux.WildcardAddr, translation: u.mux.Translation, turn: make(chan struct{}, 1), held: map[endpoint.Tag]bool{}}
 }
 
 // hold makes l a lease with tags.
@@ -153,6 +156,25 @@ func (l *lease) allow(t endpoint.Tag, with ...endpoint.Tag) error {
 	if !rule.Permits(t, floor) {
 		return refuseTag(t, rule, of, l.peer)
 	}
+	if !hasPorts(t) {
+		return nil
+	}
+	ports, err := l.translation(t.Addr)
+	if err != nil {
+		return forApplications(err)
+	}
+	if ports.MayUse(t) {
+		return l.exposed(t, rule, of, ports)
+	}
+	return nil
+}
+
+// exposed is about a claim of ports that network address translation may use for others.
+func (l *lease) exposed(t endpoint.Tag, rule *policy.Rule, of *policy.Policy, ports *nat.Ports) error {
+	if !rule.NATWarn {
+		return refuseNAT(t, rule, of, ports)
+	}
+	l.u.warnOfNAT(t, rule, ports, l.peer)
 	return nil
 }
 
@@ -182,11 +204,23 @@ func (l *lease) choose(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error
 	}
 	floor, dynamic := policy.Floor(l.peer.UID), policy.FirstUnprivileged()
 	choices := rule.Choices(t, floor, dynamic)
-	count := choices.Count()
-	switch {
-	case count == 0:
+	if choices.Count() == 0 {
 		return t, refuseTag(t, rule, of, l.peer)
-	case choices.Free && (!t.Block || dynamic <= firstBlock):
+	}
+	if hasPorts(t) {
+		ports, err := l.translation(t.Addr)
+		if err != nil {
+			return t, err
+		}
+		if ports.MayUseBy() != "" {
+			if clear := choices.Without(ports.MayUse); clear.Count() > 0 {
+				choices = clear
+			} else if err := l.exposed(t, rule, of, ports); err != nil {
+				return t, err
+			}
+		}
+	}
+	if choices.Free && (!t.Block || dynamic <= firstBlock) {
 		claimed, err := l.Lease.Claim(ctx, t)
 		if err == nil && !rule.Permits(claimed, floor) {
 			return t, l.giveBack(ctx, claimed, refuseTag(t, rule, of, l.peer))
@@ -194,6 +228,7 @@ func (l *lease) choose(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error
 		return claimed, err
 	}
 	tries := 0
+	count := choices.Count()
 	start := rand.Uint64N(count)
 	for i := range count {
 		candidate := choices.At((start + i) % count)

@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -86,7 +87,7 @@ func leased(t *testing.T, patterns string) (*lease, *fakeMux) {
 	u := under(t, "rules: [{name: r, users: [1001], endpoints: 1, memory: 1MiB, tags: ["+patterns+"]}]")
 	f := &fakeMux{held: map[endpoint.Tag]bool{}, addr: netip.MustParseAddr("10.0.0.1"), port: 40000}
 	l := newLease(u, control.Peer{UID: 1001, GID: 77})
-	l.standsFor = f.standsFor
+	l.standsFor, l.translation = f.standsFor, func(netip.Addr) (*nat.Ports, error) { return nil, nil }
 	l.hold(f, nil)
 	return l, f
 }

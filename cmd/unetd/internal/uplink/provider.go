@@ -3,7 +3,9 @@ package uplink
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
+	"sync/atomic"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/quota"
@@ -14,6 +16,20 @@ import (
 
 // OpenEndpoint makes an endpoint for an application, within the rule that is for it.
 func (u *Uplink) OpenEndpoint(ctx context.Context, peer control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	grant, l, err := u.open(ctx, peer, req)
+	count(&u.granted, &u.refused, err)
+	return grant, l, err
+}
+
+// count counts a request for a lease.
+func count(done, refused *atomic.Uint64, err error) {
+	if err != nil {
+		done = refused
+	}
+	done.Add(1)
+}
+
+func (u *Uplink) open(ctx context.Context, peer control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
 	rule, of := u.rule(peer)
 	switch {
 	case rule == nil:
@@ -69,10 +85,23 @@ func (u *Uplink) OpenEndpoint(ctx context.Context, peer control.Peer, req endpoi
 	return grant, l, nil
 }
 
+// Tags is how many tags the rule that is for an application permits its user.
+func (u *Uplink) Tags(peer control.Peer) int {
+	switch rule, _ := u.rule(peer); {
+	case rule == nil:
+		return policy.DefaultPorts // what is refused is the claim itself
+	case rule.Ports == policy.Unlimited:
+		return math.MaxInt
+	default:
+		return int(rule.Ports)
+	}
+}
+
 // Present gives an application the lease of an endpoint that it had from another
 // unetd. The policy is not asked: what it granted stays granted.
-func (u *Uplink) Present(ctx context.Context, peer control.Peer, sock *os.File) (control.EndpointInfo, endpoint.Lease, error) {
-	e, ml, err := u.mux.Present(ctx, owner(peer), sock)
+func (u *Uplink) Present(ctx context.Context, peer control.Peer, sock, connections *os.File) (control.EndpointInfo, endpoint.Lease, error) {
+	e, ml, err := u.mux.Present(ctx, owner(peer), sock, connections)
+	count(&u.presented, &u.refused, err)
 	if err != nil {
 		return control.EndpointInfo{}, nil, forApplications(err)
 	}
@@ -93,7 +122,7 @@ func (u *Uplink) Endpoints(peer control.Peer) ([]control.EndpointInfo, error) {
 	return list, nil
 }
 
-// Counters reads all counters.
+// Counters reads all counters: the programs', then those of leases.
 func (u *Uplink) Counters(peer control.Peer) ([]control.Counter, error) {
 	if err := u.mayAsk(peer); err != nil {
 		return nil, err
@@ -106,7 +135,11 @@ func (u *Uplink) Counters(peer control.Peer) ([]control.Counter, error) {
 	for i, c := range all {
 		list[i] = control.Counter{Name: c.Name, Help: c.Help, Value: c.Value}
 	}
-	return list, nil
+	return append(list,
+		control.Counter{Name: "lease_granted", Help: "endpoints opened since unetd was started", Value: u.granted.Load()},
+		control.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd whose applications have come to this one", Value: u.presented.Load()},
+		control.Counter{Name: "lease_refused", Help: "requests of these two kinds that were answered by an error", Value: u.refused.Load()},
+	), nil
 }
 
 // registeredTimes is how many times a rule's memory the kernel may count for a user.
@@ -115,7 +148,7 @@ func (u *Uplink) Counters(peer control.Peer) ([]control.Counter, error) {
 const registeredTimes = 4
 
 func (u *Uplink) terms(r *policy.Rule) mux.Terms {
-	t := mux.Terms{Trusted: r.Trusted}
+	t := mux.Terms{Trusted: r.Trusted, Infrastructure: r.Infrastructure}
 	if r.Memory != policy.Unlimited && r.Memory <= u.maxCharge/registeredTimes {
 		t.Registered, t.Register = registeredTimes*r.Memory, u.register
 	}

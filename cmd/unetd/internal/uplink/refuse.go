@@ -7,6 +7,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/nat"
 )
 
 // What an application is told when the policy is against it. Its user reads
@@ -52,6 +53,20 @@ func refuseTag(t endpoint.Tag, r *policy.Rule, of *policy.Policy, peer control.P
 		why = fmt.Sprintf("its port * does not stand for ports below %d: ask an operator to name the port in the rule", policy.Floor(peer.UID))
 	}
 	return fmt.Errorf("%w: %v: %s does not permit it to uid %d: %s", endpoint.ErrTagDenied, t, nameRule(r, of), peer.UID, why)
+}
+
+// refuseNAT is for ports that network address translation may give to flows of others,
+// whose answers the endpoint would get.
+func refuseNAT(t endpoint.Tag, r *policy.Rule, of *policy.Policy, ports *nat.Ports) error {
+	what := "this port"
+	switch {
+	case t.Block:
+		what = "ports of this block"
+	case t.Port == 0:
+		what = "every port that the rule permits"
+	}
+	return fmt.Errorf("%w: %v: network address translation on this host may use %s for others (%s): ask an operator to keep it to a range of ports (masquerade to :40000-65535), or for nat: warn in %s",
+		endpoint.ErrTagDenied, t, what, ports.MayUseBy(), nameRule(r, of))
 }
 
 func refuseOperator(peer control.Peer) error {

@@ -1,0 +1,107 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+)
+
+// testPortInfrastructure sends what hosts believe of the infrastructure of their
+// network, from a whole address, without and with the right to it.
+func testPortInfrastructure(l *lab) {
+	at := netip.AddrPortFrom
+	var frames []sent
+	for _, own := range []struct{ whole, peer netip.Addr }{{whole, peer}, {whole6, peer6}} {
+		name := "IPv4, "
+		if own.whole.Is6() {
+			name = "IPv6, "
+		}
+		add := func(what string, f []byte) {
+			frames = append(frames, sent{name + what, f, l.b, l.uplink, txInfrastructure})
+		}
+		for _, ports := range []struct {
+			what     string
+			src, dst uint16
+		}{
+			{"DHCP offer", 67, 68}, {"DHCP offer from another port", 4000, 68}, {"DHCP relay", 67, 67},
+			{"DHCPv6 advertisement", 547, 546}, {"DHCPv6 from another port", 4000, 546}, {"DHCPv6 relay", 547, 547},
+			{"RIP", 520, 520}, {"RIPng", 521, 521},
+		} {
+			f := datagram(peerMAC, l.mac, at(own.whole, ports.src), at(own.peer, ports.dst), 300)
+			add(ports.what, f)
+			if own.whole.Is4() {
+				add(ports.what+", first fragment", fragment4(f, 0, 64, true))
+			} else {
+				add(ports.what+", first fragment", fragment6(f, 0, 64, true))
+			}
+		}
+		for _, p := range []layers.IPProtocol{layers.IPProtocolIGMP, layers.IPProtocolVRRP, layers.IPProtocolOSPF, layers.IPProtocolGRE, layers.IPProtocolSCTP} {
+			add(p.String(), packet(peerMAC, l.mac, own.whole, own.peer, p, gopacket.Payload(make([]byte, 32))))
+		}
+		// What any host sends.
+		for _, ports := range [][2]uint16{{68, 67}, {546, 547}, {5353, 5353}, {66, 69}} {
+			frames = append(frames, sent{name + "UDP of a client", datagram(peerMAC, l.mac, at(own.whole, ports[0]), at(own.peer, ports[1]), 300), l.b, l.uplink, txUplink})
+		}
+		frames = append(frames, sent{name + "TCP from port 67", segment(peerMAC, l.mac, at(own.whole, 67), at(own.peer, 68), 8), l.b, l.uplink, txUplink})
+	}
+	for _, t := range []uint8{13, 15, 17, 18} { // timestamp, information, address masks
+		frames = append(frames, sent{"ICMP", quote(peerMAC, l.mac, whole, peer, t, make([]byte, 12)), l.b, l.uplink, txInfrastructure})
+	}
+	igmp := packet(peerMAC, l.mac, whole, peer, layers.IPProtocolIGMP, gopacket.Payload(make([]byte, 64)))
+	frames = append(frames, sent{"IGMP in a later fragment", fragment4(igmp, 8, 16, false), l.b, l.uplink, txInfrastructure})
+	for _, t := range []uint8{130, 131, 132, 138, 139, 143, 151} { // multicast listeners and routers, renumbering, node information
+		frames = append(frames, sent{"ICMPv6", quote(peerMAC, l.mac, whole6, peer6, t, make([]byte, 20)), l.b, l.uplink, txInfrastructure})
+	}
+	l.wantSent(frames)
+
+	// Who holds a whole address may claim any port of it: that gives no right more. A
+	// port of the host's address is as a program of the kernel's.
+	ports := []Tag{Key(TagUDP, whole.As4(), 67), Key(TagUDPBlock, whole.As4(), 4000&^63), Key(TagUDP, shared.As4(), 67), Key(TagUDPBlock, shared.As4(), 4000&^63)}
+	ports6 := []Tag6{Key6(TagUDP, whole6.As16(), 547), Key6(TagUDPBlock, whole6.As16(), 4000&^63)}
+	for _, k := range ports {
+		l.claim(k, l.port(l.b))
+	}
+	for _, k := range ports6 {
+		must(l.t, l.objs.Tags6.Put(k, l.port(l.b)))
+	}
+	l.wantSent(frames)
+	l.wantSent([]sent{
+		{"own port of a whole address", datagram(peerMAC, l.mac, at(whole, 4000), at(peer, 67), 300), l.b, l.uplink, txUplink},
+		{"DHCP offer from a port of the host's address", datagram(peerMAC, l.mac, at(shared, 67), at(peer, 68), 300), l.b, l.uplink, txUplink},
+		{"DHCP offer from a block of the host's address", datagram(peerMAC, l.mac, at(shared, 4000), at(peer, 68), 300), l.b, l.uplink, txUplink},
+	})
+	for _, k := range ports {
+		must(l.t, l.objs.Tags.Delete(k))
+	}
+	for _, k := range ports6 {
+		must(l.t, l.objs.Tags6.Delete(k))
+	}
+
+	// With the right they all go.
+	right := l.port(l.b)
+	right.Queue = Infrastructure
+	must(l.t, l.objs.Tags.Put(Key(TagAddr, whole.As4(), 0), right))
+	must(l.t, l.objs.Tags6.Put(Key6(TagAddr, whole6.As16(), 0), right))
+	for i := range frames {
+		frames[i].counter = txUplink
+	}
+	l.wantSent(frames)
+	must(l.t, l.objs.Tags.Put(Key(TagAddr, whole.As4(), 0), l.port(l.b)))
+	must(l.t, l.objs.Tags6.Put(Key6(TagAddr, whole6.As16(), 0), l.port(l.b)))
+}
+
+// The right is one to whole addresses that are held, and to nothing else.
+func TestInfrastructureForgesNothing(t *testing.T) {
+	inLab(t, true, func(l *lab) {
+		claimForPorts(l)
+		right := l.port(l.a)
+		right.Queue = Infrastructure
+		must(l.t, l.objs.Tags.Put(Key(TagUDP, shared.As4(), 7000), right))
+		l.wantSent([]sent{
+			{"VRRP from a UDP tag's address", packet(peerMAC, l.mac, shared, peer, layers.IPProtocolVRRP, gopacket.Payload(make([]byte, 32))), l.a, l.uplink, txForgedAddr},
+			{"VRRP from another's address", packet(peerMAC, l.mac, whole, peer, layers.IPProtocolVRRP, gopacket.Payload(make([]byte, 32))), l.a, l.uplink, txForgedAddr},
+		})
+	})
+}

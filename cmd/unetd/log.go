@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	maxUnwritten = 256 << 10   // bytes of log that wait to be written
+	flushWithin  = time.Second // at the end of the process
+)
+
+// logWriter passes lines on to out, in a goroutine of its own: Write does not wait for a
+// pipe that nobody reads, and a full disk or a reader that has gone is no error of it. Lines
+// for which there is no room, or that out does not take, are dropped and counted,
+// and once out takes lines again one line says how many. There is always room for it.
+type logWriter struct {
+	out io.Writer
+
+	mu      sync.Mutex
+	changed sync.Cond
+	waiting []byte // whole lines
+	writing bool
+	dropped uint64
+	report  func(dropped uint64) []byte // makes that line, and must not call Write; nil: there is none
+}
+
+func newLogWriter(out io.Writer) *logWriter {
+	w := &logWriter{out: out}
+	w.changed.L = &w.mu
+	go w.run()
+	return w
+}
+
+// Write takes whole lines. It does not block and never fails.
+func (w *logWriter) Write(lines []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waiting)+len(lines) > maxUnwritten {
+		w.dropped += countLines(lines)
+	} else {
+		w.waiting = append(w.waiting, lines...)
+		w.changed.Broadcast()
+	}
+	return len(lines), nil
+}
+
+func (w *logWriter) run() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		for len(w.waiting) == 0 {
+			w.changed.Wait()
+		}
+		lines := w.waiting
+		w.waiting, w.writing = nil, true
+		w.mu.Unlock()
+		n, err := w.out.Write(lines)
+		w.mu.Lock()
+		if err != nil {
+			w.dropped += countLines(lines[n:])
+		} else if w.dropped > 0 && w.report != nil {
+			w.waiting = append(w.waiting, w.report(w.dropped)...)
+			w.dropped = 0
+		}
+		w.writing = false
+		w.changed.Broadcast()
+	}
+}
+
+// flush waits until everything is written, but not for longer than flushWithin.
+func (w *logWriter) flush() {
+	late := false
+	timer := time.AfterFunc(flushWithin, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		late = true
+		w.changed.Broadcast()
+	})
+	defer timer.Stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !late && (w.writing || len(w.waiting) > 0) {
+		w.changed.Wait()
+	}
+}
+
+func countLines(b []byte) uint64 { return uint64(bytes.Count(b, []byte{'\n'})) }
+
+// newLogger makes the log, and has it say how many of its lines were dropped.
+func newLogger(w *logWriter, level, format string) (*slog.Logger, error) {
+	levels := map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
+	}
+	least, ok := levels[level]
+	if !ok {
+		return nil, fmt.Errorf("--log-level %s: want debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: least}
+	to := func(out io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(out, options)) }
+	switch format {
+	case "text":
+	case "json":
+		to = func(out io.Writer) *slog.Logger { return slog.New(slog.NewJSONHandler(out, options)) }
+	default:
+		return nil, fmt.Errorf("--log-format %s: want text or json", format)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report = func(dropped uint64) []byte {
+		var line bytes.Buffer
+		to(&line).Error("lines of this log were dropped: they could not be written in time", "lines", dropped)
+		return line.Bytes()
+	}
+	return to(w), nil
+}

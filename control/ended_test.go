@@ -1,0 +1,91 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// unetd answers a request by saying that the lease is over. Why, it says next, and
+// that is what the caller is told; or it hangs up, because only unetd itself ends,
+// and then the next one is asked.
+func TestRequestMeetsEndOfLease(t *testing.T) {
+	const over = `{"v":1,"id":2,"error":{"code":"closed","message":"lease closed"}}`
+	requests := map[string]func(ctx context.Context, l *Lease) error{
+		"claim":   func(ctx context.Context, l *Lease) error { _, err := l.Claim(ctx, endpoint.MessageTag(9)); return err },
+		"unclaim": func(ctx context.Context, l *Lease) error { return l.Unclaim(ctx, endpoint.MessageTag(7)) },
+		"resolve": func(ctx context.Context, l *Lease) error { _, err := l.Resolve(ctx, remoteAddr); return err },
+	}
+	again := map[string]string{
+		"claim":   `{"v":1,"id":2,"tag":"msg:9"}`,
+		"unclaim": `{"v":1,"id":2}`,
+		"resolve": `{"v":1,"id":2,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500}}`,
+	}
+	for name, ask := range requests {
+		t.Run(name+", revoked", func(t *testing.T) {
+			app, unetd := socketPair(t)
+			_, w := pipe(t)
+			said := script(t, unetd,
+				func() { sendAll(t, unetd, grantRecord, w, 2) },
+				func() {
+					sendAll(t, unetd, over, nil, 0)
+					sendAll(t, unetd, `{"v":1,"event":"closed","message":"revoked"}`, nil, 0)
+					hangUp(unetd)
+				})
+			g, l, err := open(t.Context(), app, nowhere, endpoint.Request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			if err := ask(t.Context(), l); !errors.Is(err, endpoint.ErrLeaseClosed) || err.Error() != "lease closed: revoked" {
+				t.Errorf("got %v, want the reason", err)
+			}
+			await(t, "script", said)
+			l.Close()
+		})
+		t.Run(name+", another unetd", func(t *testing.T) {
+			socket, ln := listen(t)
+			app, unetd := socketPair(t)
+			_, w := pipe(t)
+			said := script(t, unetd,
+				func() { sendAll(t, unetd, grantRecord, w, 2) },
+				func() {
+					sendAll(t, unetd, over, nil, 0)
+					hangUp(unetd)
+				})
+			g, l, err := open(t.Context(), app, socket, endpoint.Request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			ln.SetDeadline(time.Now().Add(patience))
+			answer := make(chan error, 1)
+			go func() { answer <- ask(t.Context(), l) }()
+			await(t, "script", said)
+			conn, err := ln.AcceptUnix()
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.SetDeadline(time.Now().Add(patience))
+			_, fds, err := readRecord(conn, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeAll(fds)
+			sendAll(t, conn, `{"v":1,"id":1,"lease":{"id":5,"tags":["msg:7"]}}`, nil, 0)
+			if _, err := conn.Read(make([]byte, MaxRecord)); err != nil {
+				t.Fatal(err)
+			}
+			sendAll(t, conn, again[name], nil, 0)
+			if err := <-answer; err != nil {
+				t.Errorf("got %v, want the next unetd's answer", err)
+			}
+			hangUp(conn)
+			ln.Close()
+			l.Close()
+		})
+	}
+}

@@ -1,0 +1,288 @@
+package unet_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// kernelServer accepts connections in the kernel of host B. One that closes first
+// leaves its end in TIME-WAIT; the other waits for the peer.
+func (l *lab) kernelServer(t *testing.T, at string, first bool) {
+	t.Helper()
+	server, err := l.B.Listen("tcp", at)
+	must(t, err)
+	t.Cleanup(func() { server.Close() })
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				if !first {
+					io.Copy(io.Discard, c)
+				}
+			}()
+		}
+	}()
+}
+
+// Connections that come and go to one destination never want for a port, as they never do
+// in the kernel: not one after another, from the 64 ports of one block, nor many at a
+// time, from 1,024, for many wait for their last acknowledgment at times. It does not
+// matter which end closes first and has the pair in TIME-WAIT then, nor whether there are
+// timestamps.
+func TestTCPChurn(t *testing.T) {
+	const dials = 10_000
+	for _, timestamps := range []string{"1", "0"} {
+		l := openLab(t)
+		must(t, l.B.Do(func() error {
+			return os.WriteFile("/proc/sys/net/ipv4/tcp_timestamps", []byte(timestamps), 0)
+		}))
+		at := func(first bool) netip.AddrPort {
+			port := map[bool]uint16{false: 80, true: 81}[first]
+			return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), port)
+		}
+		for _, first := range []bool{false, true} {
+			l.kernelServer(t, at(first).String(), first)
+		}
+		for _, goroutines := range []int{1, 50} {
+			l.lease.fewBlocks(1)
+			if goroutines > 1 {
+				l.lease.fewBlocks(15) // more
+			}
+			for _, first := range []bool{false, true} {
+				t.Run(fmt.Sprintf("timestamps %s/kernel first %v/%d at a time", timestamps, first, goroutines), func(t *testing.T) {
+					var left, failed atomic.Int32
+					left.Store(dials)
+					var wg sync.WaitGroup
+					for range goroutines {
+						wg.Go(func() {
+							for left.Add(-1) >= 0 {
+								if err := churn(t.Context(), l.host, at(first), first); err != nil && failed.Add(1) == 1 {
+									t.Error(err)
+								}
+							}
+						})
+					}
+					wg.Wait()
+					if n := failed.Load(); n != 0 {
+						t.Errorf("%d of %d failed", n, dials)
+					}
+				})
+			}
+		}
+	}
+}
+
+// churn opens a connection and closes it, before the peer does or after.
+func churn(ctx context.Context, host *unet.Host, to netip.AddrPort, after bool) error {
+	c, err := host.DialTCP(ctx, netip.AddrPort{}, to)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	if !after {
+		if err := c.CloseWrite(); err != nil {
+			return err
+		}
+	}
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		return fmt.Errorf("read: %w", err)
+	}
+	return c.Close()
+}
+
+// dialAll opens n connections to each destination, several at a time, and keeps them.
+func (l *lab) dialAll(t *testing.T, host *unet.Host, n int, to ...netip.AddrPort) (conns []*unet.TCPConn) {
+	t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var left atomic.Int32
+	left.Store(int32(n * len(to)))
+	for range 16 {
+		wg.Go(func() {
+			for i := left.Add(-1); i >= 0; i = left.Add(-1) {
+				c, err := host.DialTCP(t.Context(), netip.AddrPort{}, to[int(i)%len(to)])
+				if err != nil {
+					t.Errorf("with %d to go: %v", i, err)
+					return
+				}
+				mu.Lock()
+				conns = append(conns, c)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return conns
+}
+
+// Connections to different destinations share the ports of one block. At the true end
+// the error is that of package net; and a connection that ends makes room for one to
+// its destination.
+func TestTCPDialsShareAPort(t *testing.T) {
+	l := openLab(t)
+	l.lease.fewBlocks(1)
+	var to []netip.AddrPort
+	for i := range uint16(5) {
+		at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), 80+i)
+		l.kernelServer(t, at.String(), false)
+		to = append(to, at)
+	}
+	conns := l.dialAll(t, l.host, endpoint.BlockPorts, to...)
+	pairs, ports := map[[2]string]bool{}, map[int]bool{}
+	for _, c := range conns {
+		pairs[[2]string{c.LocalAddr().String(), c.RemoteAddr().String()}] = true
+		ports[c.LocalAddr().(*net.TCPAddr).Port] = true
+	}
+	if len(conns) != endpoint.BlockPorts*len(to) || len(pairs) != len(conns) || len(ports) != endpoint.BlockPorts {
+		t.Fatalf("%d connections, %d pairs, %d ports", len(conns), len(pairs), len(ports))
+	}
+	_, err := l.host.Dial("tcp", to[3].String())
+	var op *net.OpError
+	var call *os.SyscallError
+	if !errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EADDRINUSE) || !errors.As(err, &op) || op.Op != "dial" || op.Addr.String() != to[3].String() ||
+		!errors.As(err, &call) || call.Syscall != "connect" || !strings.Contains(err.Error(), "connect: cannot assign requested address") {
+		t.Errorf("no pair is left: %v", err)
+	}
+	// A port that connections share is nobody's alone.
+	if _, err := l.host.Listen(t.Context(), "tcp", conns[0].LocalAddr().String()); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("listen on a port in use: %v", err)
+	}
+	// To another destination there is room.
+	other := netip.MustParseAddrPort("10.0.0.2:99")
+	if _, err := l.host.Dial("tcp", other.String()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("dial of %v: %v", other, err)
+	}
+	for _, c := range conns {
+		if c.RemoteAddr().String() == to[3].String() {
+			must(t, c.CloseWrite())
+			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+				t.Fatal(err)
+			}
+			must(t, c.Close())
+			break
+		}
+	}
+	last, err := l.host.Dial("tcp", to[3].String()) // the pair in TIME-WAIT
+	must(t, err)
+	for _, c := range append(conns, last.(*unet.TCPConn)) {
+		c.SetLinger(0)
+		c.Close()
+	}
+	// A port on which somebody listens is not chosen.
+	port := uint16(last.LocalAddr().(*net.TCPAddr).Port)
+	listener, err := l.host.Listen(t.Context(), "tcp", fmt.Sprint(":", port))
+	must(t, err)
+	defer listener.Close()
+	conns = l.dialAll(t, l.host, endpoint.BlockPorts-1, to[0])
+	if _, err := l.host.Dial("tcp", to[0].String()); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("from the port of a listener: %v", err)
+	}
+	for _, c := range conns {
+		c.SetLinger(0)
+		c.Close()
+	}
+}
+
+var long = flag.Bool("ports.long", false, "TestTCPWholeAddress opens 64,000 connections to each destination")
+
+// From a whole address there are more connections than the kernel's range has ports, to
+// one destination, and as many to the next. The kernel holds them all, and takes no
+// descriptor for one that nobody accepts.
+func TestTCPWholeAddress(t *testing.T) {
+	n := 1500
+	if *long {
+		n = 64_000
+	}
+	l := openLab(t)
+	host := l.wholeHost(t, "10.0.0.77")
+	must(t, l.B.Do(func() error {
+		return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("100000"), 0)
+	}))
+	var to []netip.AddrPort
+	for i := range uint16(2) {
+		at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), 80+i)
+		server, err := l.B.Listen("tcp", at.String())
+		must(t, err)
+		t.Cleanup(func() { server.Close() })
+		raw, err := server.(*net.TCPListener).SyscallConn()
+		must(t, err)
+		must(t, raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), 100000) }))
+		must(t, err)
+		to = append(to, at)
+	}
+	begun := time.Now()
+	conns := l.dialAll(t, host, n, to...)
+	t.Logf("%d connections in %v", len(conns), time.Since(begun))
+	if u := host.Stack().TCPUsage(); u.Connections != n*len(to) {
+		t.Errorf("we have %+v", u)
+	}
+	// The kernel counts one when it has our last ACK, which it may have put off.
+	begun = time.Now()
+	for {
+		got, err := l.B.Counted("TcpCurrEstab")
+		must(t, err)
+		if got == uint64(n*len(to)) {
+			break
+		} else if time.Since(begun) > patience {
+			t.Errorf("the kernel has %d connections, want %d", got, n*len(to))
+			break
+		}
+	}
+}
+
+// wholeHost is another host of ours on the mux, with an address of its own.
+func (l *lab) wholeHost(t *testing.T, addr string) *unet.Host {
+	t.Helper()
+	grant, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{})
+	must(t, err)
+	host, err := unet.New(t.Context(), grant, lease, unet.Config{Addr: netip.MustParseAddr(addr)})
+	if err != nil {
+		must(t, errors.Join(err, grant.Close(), lease.Close()))
+	}
+	t.Cleanup(func() {
+		if err := host.Close(); err != nil {
+			t.Errorf("close of the host: %v", err)
+		}
+	})
+	return host
+}
+
+// UDP sockets that are dialled have their ports alone, as in the kernel, and never want
+// for one while there are any.
+func TestUDPChurn(t *testing.T) {
+	l := openLab(t)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for range 100 {
+				c, err := l.host.Dial("udp", "10.0.0.2:7000")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c.Close()
+			}
+		})
+	}
+	wg.Wait()
+}

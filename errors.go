@@ -1,0 +1,105 @@
+package unet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// The errors of a host's calls are those of package net: a *net.OpError around an
+// *os.SyscallError with the name of the system call that package net would have
+// made, or around net.ErrClosed, os.ErrDeadlineExceeded or what has become of a
+// context. What unetd said follows the errno.
+
+// openError is the error of a listen or a dial, of the step that package net makes
+// by this system call.
+func (h *Host) openError(ctx context.Context, call string, err error) error {
+	switch {
+	case errors.Is(err, endpoint.ErrLeaseClosed):
+		return h.leaseEnded(ctx, err)
+	case ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))):
+		if ctx.Err() == context.Canceled {
+			return canceled{}
+		}
+		return timeout{}
+	case errors.Is(err, syscall.EADDRNOTAVAIL): // see ports.more
+	case errors.Is(err, endpoint.ErrTagHeld):
+		err = fmt.Errorf("%w: %w", syscall.EADDRINUSE, err)
+	case errors.Is(err, endpoint.ErrTagDenied):
+		err = fmt.Errorf("%w: %w", syscall.EACCES, err)
+	}
+	return sysError(call, err)
+}
+
+// sysError names the system call that package net would have made, if err is an
+// errno that has no name of one yet.
+func sysError(call string, err error) error {
+	var errno syscall.Errno
+	var named *os.SyscallError
+	if !errors.As(err, &errno) || errors.As(err, &named) {
+		return err
+	}
+	return os.NewSyscallError(call, err)
+}
+
+// leaseEnded is the error of every call after the lease has ended: what the lease
+// gives as the reason, if it does so before ctx ends.
+func (h *Host) leaseEnded(ctx context.Context, err error) error {
+	select {
+	case <-h.lease.Done():
+		err = h.lease.Err()
+	case <-ctx.Done():
+	}
+	return &leaseError{err}
+}
+
+// leaseError is an [endpoint.ErrLeaseClosed] that is a net.ErrClosed too: for a user
+// of package net, the socket has been closed.
+type leaseError struct{ why error }
+
+func (e *leaseError) Error() string   { return e.why.Error() }
+func (e *leaseError) Unwrap() []error { return []error{net.ErrClosed, e.why} }
+
+// timeout is the error of a call whose context has run out.
+type timeout struct{}
+
+func (timeout) Error() string   { return "i/o timeout" }
+func (timeout) Timeout() bool   { return true }
+func (timeout) Temporary() bool { return true }
+func (timeout) Is(target error) bool {
+	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
+}
+
+// canceled is the error of a call whose context was cancelled.
+type canceled struct{}
+
+func (canceled) Error() string        { return "operation was canceled" }
+func (canceled) Is(target error) bool { return target == context.Canceled }
+
+// opError is an error of a listen or a dial as package net has it. The local address
+// of a dial is told only if the caller has chosen it.
+func opError(network, op string, local, remote netip.AddrPort, err error) error {
+	e := &net.OpError{Op: op, Net: network, Err: err}
+	if local.IsValid() {
+		e.Source = netAddr(network, local)
+	}
+	if op == "dial" {
+		e.Addr = netAddr(network, remote)
+	} else {
+		e.Source, e.Addr = nil, e.Source
+	}
+	return e
+}
+
+func netAddr(network string, a netip.AddrPort) net.Addr {
+	if network == "tcp" {
+		return net.TCPAddrFromAddrPort(a)
+	}
+	return net.UDPAddrFromAddrPort(a)
+}

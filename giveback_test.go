@@ -1,0 +1,246 @@
+package unet
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// slowLease is a lease whose grantor answers when it is told to.
+type slowLease struct {
+	endpoint.Lease
+	claims, unclaims chan request
+	done             chan struct{}
+}
+
+type request struct {
+	tag    endpoint.Tag
+	answer chan error
+}
+
+func newSlowLease() *slowLease {
+	return &slowLease{claims: make(chan request), unclaims: make(chan request), done: make(chan struct{})}
+}
+
+func (l *slowLease) ask(ctx context.Context, to chan request, t endpoint.Tag) (endpoint.Tag, error) {
+	r := request{t, make(chan error, 1)}
+	select {
+	case to <- r:
+	case <-l.done:
+		return t, endpoint.ErrLeaseClosed
+	case <-ctx.Done():
+		return t, context.Cause(ctx)
+	}
+	select {
+	case err := <-r.answer:
+		return t, err
+	case <-l.done:
+		return t, endpoint.ErrLeaseClosed
+	case <-ctx.Done():
+		return t, context.Cause(ctx)
+	}
+}
+
+func (l *slowLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	return l.ask(ctx, l.claims, t)
+}
+
+func (l *slowLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	_, err := l.ask(ctx, l.unclaims, t)
+	return err
+}
+
+func (l *slowLease) Err() error { return nil }
+
+// newSlowHost is as much of a host as claiming ports takes.
+func newSlowHost() (*Host, *slowLease) {
+	l := newSlowLease()
+	giving := newGivingLease(l)
+	addr := netip.MustParseAddr("10.0.0.1")
+	return &Host{
+		lease: giving, addr: addr, listenPorts: newListenPorts(),
+		ports: newPorts(giving, anyPort()), tcpPorts: newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0))),
+	}, l
+}
+
+func (h *Host) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(h.addr, port) }
+
+// While unetd does not answer, closing sockets waits for nothing, all that is to be
+// given back takes one goroutine, and a port that was not given back yet is had again
+// without asking.
+func TestGivingBackWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, l := newSlowHost()
+		ctx := t.Context()
+		const sockets = 20
+		var give []func()
+		for i := range uint16(sockets) {
+			var port uint16
+			var unclaim func()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				var err error
+				if i%2 == 0 {
+					port, unclaim, err = h.claimPort(ctx, h.at(7000+i), false)
+				} else {
+					var p *listenPort
+					if p, err = h.claimListenPort(ctx, h.at(7000+i)); err == nil {
+						port, unclaim = p.number, p.leave
+					}
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}()
+			(<-l.claims).answer <- nil
+			<-done
+			if port != 7000+i {
+				t.Fatalf("port %d, want %d", port, 7000+i)
+			}
+			give = append(give, unclaim)
+		}
+		before, start := runtime.NumGoroutine(), time.Now()
+		for _, f := range give {
+			f()
+		}
+		if d := time.Since(start); d != 0 {
+			t.Errorf("waited %v", d)
+		}
+		if n := runtime.NumGoroutine() - before; n > 1 {
+			t.Errorf("%d goroutines more", n)
+		}
+		// The last one is wanted again, and nobody is asked.
+		p, err := h.claimListenPort(ctx, h.at(7000+sockets-1))
+		if err != nil || p.number != 7000+sockets-1 {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		// The first is on its way: it is waited for, as long as one likes.
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if _, _, err := h.claimPort(short, h.at(7000), false); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a port that is being given back: %v", err)
+		}
+		got := make(chan error)
+		go func() {
+			_, _, err := h.claimPort(ctx, h.at(7000), false)
+			got <- err
+		}()
+		synctest.Wait()
+		first := <-l.unclaims
+		if first.tag.Port != 7000 {
+			t.Errorf("given back first: %v", first.tag)
+		}
+		first.answer <- nil
+		(<-l.claims).answer <- nil
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		for i := range uint16(sockets - 2) { // all but the first and the one that is used again
+			r := <-l.unclaims
+			if r.tag.Port != 7001+i {
+				t.Errorf("given back %v, want port %d", r.tag, 7001+i)
+			}
+			r.answer <- nil
+		}
+		// What is left when the lease ends is given back with it.
+		p.leave()
+		close(l.done)
+		synctest.Wait()
+		if n := len(h.lease.giving); n != 0 {
+			t.Errorf("%d tags are still to be given back", n)
+		}
+	})
+}
+
+// With as many tags as it may have, a host gets another when one has been given back.
+func TestClaimWaitsForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, l := newSlowHost()
+		h.unclaim(endpoint.UDPTag(h.at(1)))
+		got := make(chan error, 1)
+		go func() {
+			_, err := h.lease.Claim(t.Context(), endpoint.UDPTag(h.at(2)))
+			got <- err
+		}()
+		(<-l.claims).answer <- control.ErrBusy
+		synctest.Wait()
+		if len(got) > 0 {
+			t.Fatalf("not waited: %v", <-got)
+		}
+		(<-l.unclaims).answer <- nil
+		(<-l.claims).answer <- nil
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		go func() {
+			_, err := h.lease.Claim(t.Context(), endpoint.UDPTag(h.at(3)))
+			got <- err
+		}()
+		(<-l.claims).answer <- control.ErrBusy
+		if err := <-got; err != control.ErrBusy {
+			t.Errorf("with nothing to give back: %v", err)
+		}
+	})
+}
+
+// A listen whose claim gets no answer keeps only those who want the same port, and
+// ends with its context.
+func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, l := newSlowHost()
+		type result struct {
+			p   *listenPort
+			err error
+		}
+		listen := func(ctx context.Context, port uint16) chan result {
+			got := make(chan result, 1)
+			go func() {
+				p, err := h.claimListenPort(ctx, h.at(port))
+				got <- result{p, err}
+			}()
+			synctest.Wait()
+			return got
+		}
+		impatient, cancel := context.WithCancel(t.Context())
+		first := listen(impatient, 80)
+		stuck := <-l.claims
+		second, third := listen(t.Context(), 80), listen(t.Context(), 80)
+		other := listen(t.Context(), 81)
+		select {
+		case r := <-l.claims:
+			if r.tag.Port != 81 {
+				t.Fatalf("claimed %v", r.tag)
+			}
+			r.answer <- nil
+		case <-time.After(time.Hour):
+			t.Fatal("the claim of another port waits")
+		}
+		if r := <-other; r.err != nil || r.p.number != 81 {
+			t.Errorf("port 81: %+v", r)
+		}
+		short, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if r := <-listen(short, 80); !errors.Is(r.err, context.DeadlineExceeded) {
+			t.Errorf("its context has ended: %v", r.err)
+		}
+		cancel()
+		if r := <-first; !errors.Is(r.err, context.Canceled) {
+			t.Errorf("its context was cancelled: %v", r.err)
+		}
+		stuck.answer <- nil // too late
+		(<-l.claims).answer <- nil
+		a, b := <-second, <-third
+		if a.err != nil || a.p != b.p || a.p.users != 2 {
+			t.Errorf("%+v, %+v", a, b)
+		}
+		close(l.done)
+	})
+}

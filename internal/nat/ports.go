@@ -1,0 +1,179 @@
+package nat
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// Link is the interface over which the frames come that are in question.
+type Link struct {
+	Name  string
+	Index int
+}
+
+// Ports are the ports of one address that translation uses, or may use.
+type Ports struct {
+	inUse, may [protocols]set
+	mayBy      string // the first rule found that may use some
+}
+
+// The protocols with ports, as indexes.
+const (
+	udp = iota
+	tcp
+	protocols
+)
+
+func protocol(t endpoint.Tag) int {
+	if t.Kind == endpoint.TagTCP {
+		return tcp
+	}
+	return udp
+}
+
+// set is a set of ports.
+type set [1 << 16 / 64]uint64
+
+func (s *set) add(first, last uint16) {
+	for port := int(first); port <= int(last); port++ {
+		s[port/64] |= 1 << (port % 64)
+	}
+}
+
+func (s *set) any(first, last uint16) bool {
+	for port := int(first); port <= int(last); port++ {
+		if s[port/64]&(1<<(port%64)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// InUse reports whether translation uses a port of t, a tag of a port or a block. That may
+// end: flows do.
+func (p *Ports) InUse(t endpoint.Tag) bool {
+	return p != nil && p.inUse[protocol(t)].any(t.Port, t.LastPort())
+}
+
+// MayUse reports whether translation may use a port of t later, without asking anybody.
+func (p *Ports) MayUse(t endpoint.Tag) bool {
+	return p != nil && p.may[protocol(t)].any(t.Port, t.LastPort())
+}
+
+// MayUseBy names a rule by which translation may use ports later; "": there is none.
+func (p *Ports) MayUseBy() string {
+	if p == nil {
+		return ""
+	}
+	return p.mayBy
+}
+
+// Empty reports whether translation uses none of the address's ports, and will not.
+func (p *Ports) Empty() bool { return p == nil || *p == Ports{} }
+
+func (p *Ports) addMay(by string, which [protocols]bool, first, last uint16) {
+	if p.mayBy == "" {
+		p.mayBy = by
+	}
+	for i, is := range which {
+		if is {
+			p.may[i].add(first, last)
+		}
+	}
+}
+
+// fresh is how long an answer is used again. Any answer can be wrong a moment later, since
+// the next flow may begin then, so one that is a second old serves as well. And a thousand
+// claims do not read a large table a thousand times.
+const fresh = time.Second
+
+// Reader asks about the ports of one interface.
+type Reader struct {
+	link Link
+
+	mu    sync.Mutex // held while the kernel is asked
+	asked time.Time
+	known map[netip.Addr]*Ports // of shared addresses
+}
+
+// NewReader makes a reader.
+func NewReader(link Link) *Reader { return &Reader{link: link} }
+
+// Look returns the ports of the interface's addresses, shared, and of addresses that are not
+// the host's, whole. The answer for shared addresses is at most a second old. The
+// calling thread is in the interface's namespace.
+func (r *Reader) Look(shared, whole []netip.Addr) (map[netip.Addr]*Ports, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(whole) == 0 && time.Since(r.asked) < fresh && r.knows(shared) {
+		return r.known, nil
+	}
+	found := map[netip.Addr]*Ports{}
+	for _, a := range shared {
+		found[a] = &Ports{}
+	}
+	for _, a := range whole {
+		found[a] = &Ports{}
+	}
+	if err := r.ask(found, shared, whole); err != nil {
+		return nil, err
+	}
+	r.known, r.asked = found, time.Now()
+	return found, nil
+}
+
+func (r *Reader) knows(addrs []netip.Addr) bool {
+	for _, a := range addrs {
+		if r.known[a] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Reader) ask(found map[netip.Addr]*Ports, shared, whole []netip.Addr) error {
+	if err := readFlows(found); err != nil {
+		return err
+	}
+	rules, err := readRules()
+	if err != nil {
+		return err
+	}
+	for _, a := range shared {
+		rules.apply(found[a], r.link, a, true)
+	}
+	for _, a := range whole {
+		rules.apply(found[a], r.link, a, false)
+	}
+	return r.legacy(found, shared)
+}
+
+// legacy finds a nat table of iptables-legacy. The kernel makes it for a namespace when
+// somebody first asks for it there.
+func (r *Reader) legacy(found map[netip.Addr]*Ports, shared []netip.Addr) error {
+	for _, a := range shared {
+		file := "ip_tables_names"
+		if a.Is6() {
+			file = "ip6_tables_names"
+		}
+		names, err := os.ReadFile("/proc/thread-self/net/" + file)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // it is root's
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for name := range strings.FieldsSeq(string(names)) {
+			if name == "nat" {
+				found[a].addMay("the nat table of "+strings.TrimSuffix(file, "_names")+" (iptables-legacy), which cannot be read", [protocols]bool{true, true}, 0, 1<<16-1)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package nat
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// rules are the chains of nftables that translate, and others that they lead to, which are
+// read as they are needed. linux/netfilter/nf_tables.h has the messages.
+type rules struct {
+	bases []base
+	read  map[chain][][]expression
+	sets  map[chain]*elementSet // by table and name, too
+	err   error                 // the first failure to read a chain
+}
+
+// chain names a chain, or a set.
+type chain struct {
+	family      byte // NFPROTO_IPV4, NFPROTO_IPV6 or NFPROTO_INET
+	table, name string
+}
+
+func (c chain) String() string {
+	family := map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet"}[c.family]
+	return fmt.Sprintf("chain %s of table %s %s", c.name, family, c.table)
+}
+
+// base is a chain that translates flows which come from the wire or leave by it.
+type base struct {
+	chain
+	arrives bool // prerouting; false: postrouting
+}
+
+// expression is one step of a rule.
+type expression struct {
+	name  string
+	attrs map[uint16][]byte
+}
+
+// number is an attribute that is a number; 0 if it is not there.
+func (e expression) number(attr uint16) uint32 { return number(e.attrs[attr]) }
+
+func number(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// data is an attribute that is a value of a register; nil if it is not there, or a verdict.
+func (e expression) data(attr uint16) []byte { return nested(e.attrs[attr], unix.NFTA_DATA_VALUE) }
+
+// nested is one of the attributes in b; nil if it is not there.
+func nested(b []byte, attr uint16) []byte {
+	attrs, err := attributes(b)
+	if err != nil {
+		return nil
+	}
+	return attrs[attr]
+}
+
+func text(b []byte) string { return unix.ByteSliceToString(b) }
+
+// element is one of a set or map.
+type element struct {
+	key     []byte // nil: every one
+	last    []byte // of an interval of concatenations, which begins with key; nil: it is none
+	end     bool   // of an interval, and not in it
+	verdict []byte // attributes; nil if it has none
+}
+
+// elementSet is a set or map; nil if it cannot be read.
+type elementSet struct{ elements []element }
+
+// dump asks nftables for a list. f gets the attributes of each message.
+func dump(message int, family byte, attrs []*nl.RtAttr, f func(family byte, attrs map[uint16][]byte) error) error {
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|message, unix.NLM_F_DUMP)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	for _, a := range attrs {
+		req.AddData(a)
+	}
+	const tries = 10 // the kernel says when rules have changed meanwhile
+	for i := 0; ; i++ {
+		var malformed error
+		err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
+			if len(msg) < nl.SizeofNfgenmsg {
+				malformed = errors.New("short message")
+				return false
+			}
+			attrs, err := attributes(msg[nl.SizeofNfgenmsg:])
+			if err == nil {
+				err = f(msg[0], attrs)
+			}
+			malformed = err
+			return err == nil
+		})
+		if i < tries && (errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EINTR)) {
+			continue
+		}
+		return errors.Join(err, malformed)
+	}
+}
+
+// readRules lists the chains. A kernel without nftables has none.
+func readRules() (*rules, error) {
+	r := &rules{read: map[chain][][]expression{}, sets: map[chain]*elementSet{}}
+	err := dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(family byte, attrs map[uint16][]byte) error {
+		hook := nested(attrs[unix.NFTA_CHAIN_HOOK], unix.NFTA_HOOK_HOOKNUM)
+		if text(attrs[unix.NFTA_CHAIN_TYPE]) != "nat" || hook == nil {
+			return nil
+		}
+		switch number(hook) {
+		case unix.NF_INET_PRE_ROUTING, unix.NF_INET_POST_ROUTING:
+			r.add(base{chain{family, text(attrs[unix.NFTA_CHAIN_TABLE]), text(attrs[unix.NFTA_CHAIN_NAME])}, number(hook) == unix.NF_INET_PRE_ROUTING})
+		}
+		return nil
+	})
+	if err != nil && !missing(err) {
+		return nil, fmt.Errorf("chains of nftables: %w", err)
+	}
+	return r, nil
+}
+
+// add adds a chain once: a dump that was interrupted began again.
+func (r *rules) add(b base) {
+	for _, known := range r.bases {
+		if known == b {
+			return
+		}
+	}
+	r.bases = append(r.bases, b)
+}
+
+// of lists the rules of a chain.
+func (r *rules) of(c chain) [][]expression {
+	list, known := r.read[c]
+	if !known {
+		attrs := []*nl.RtAttr{nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(c.table)), nl.NewRtAttr(unix.NFTA_RULE_CHAIN, nl.ZeroTerminated(c.name))}
+		err := dump(unix.NFT_MSG_GETRULE, c.family, attrs, func(_ byte, attrs map[uint16][]byte) error {
+			rule, err := expressions(attrs[unix.NFTA_RULE_EXPRESSIONS])
+			list = append(list, rule)
+			return err
+		})
+		if err != nil && r.err == nil {
+			r.err = fmt.Errorf("rules of %v: %w", c, err)
+		}
+		r.read[c] = list
+	}
+	return list
+}
+
+func expressions(b []byte) (list []expression, err error) {
+	elements, err := nl.ParseRouteAttr(b)
+	for _, el := range elements {
+		attrs, err := attributes(el.Value)
+		if err != nil {
+			return nil, err
+		}
+		data, err := attributes(attrs[unix.NFTA_EXPR_DATA])
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, expression{text(attrs[unix.NFTA_EXPR_NAME]), data})
+	}
+	return list, err
+}
+
+const keyEnd = 10 // NFTA_SET_ELEM_KEY_END
+
+// elements lists what is in a set or map. ok is false if it cannot be read.
+func (r *rules) elements(c chain) (list []element, ok bool) {
+	s, known := r.sets[c]
+	if !known {
+		s = &elementSet{}
+		attrs := []*nl.RtAttr{nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(c.table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(c.name))}
+		err := dump(unix.NFT_MSG_GETSETELEM, c.family, attrs, func(_ byte, attrs map[uint16][]byte) error {
+			elements, err := nl.ParseRouteAttr(attrs[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
+			if err != nil {
+				return err
+			}
+			for _, el := range elements {
+				attrs, err := attributes(el.Value)
+				if err != nil {
+					return err
+				}
+				s.elements = append(s.elements, element{
+					key:     nested(attrs[unix.NFTA_SET_ELEM_KEY], unix.NFTA_DATA_VALUE),
+					last:    nested(attrs[keyEnd], unix.NFTA_DATA_VALUE),
+					end:     number(attrs[unix.NFTA_SET_ELEM_FLAGS])&unix.NFT_SET_ELEM_INTERVAL_END != 0,
+					verdict: nested(attrs[unix.NFTA_SET_ELEM_DATA], unix.NFTA_DATA_VERDICT),
+				})
+			}
+			return nil
+		})
+		if err != nil {
+			s = nil
+		}
+		r.sets[c] = s
+	}
+	if s == nil {
+		return nil, false
+	}
+	return s.elements, true
+}
+
+// maxSteps bounds the rules that are looked at for one address. Chains that lead to one another can make
+// a long way of a few rules.
+const maxSteps = 100_000
+
+// apply adds the ports of an address that rules use or may use. shared says that it is an
+// address of the interface; any other one is used only by rules that name it.
+func (r *rules) apply(p *Ports, link Link, a netip.Addr, shared bool) {
+	all := [protocols]bool{true, true}
+	for _, b := range r.bases {
+		if a.Is4() && b.family == unix.NFPROTO_IPV6 || a.Is6() && b.family == unix.NFPROTO_IPV4 {
+			continue
+		}
+		w := walk{rules: r, ports: p, link: link, addr: a, shared: shared, steps: maxSteps, arrives: b.arrives}
+		w.chain(b.chain, state{protocols: all, ports: everyPort}, 0)
+		switch {
+		case !shared:
+		case r.err != nil:
+			p.addMay(fmt.Sprintf("%v, which cannot be read (%v)", b.chain, r.err), all, 0, 1<<16-1)
+		case w.steps <= 0:
+			p.addMay(fmt.Sprintf("%v, which leads to more rules than can be looked at", b.chain), all, 0, 1<<16-1)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+package nat
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// walk looks at the rules that a packet may meet, for the sake of one address.
+type walk struct {
+	rules   *rules
+	ports   *Ports
+	link    Link
+	addr    netip.Addr
+	shared  bool
+	arrives bool // from the wire, for the address (prerouting); false: it leaves (postrouting)
+	steps   int  // rules that may still be looked at
+}
+
+// state is what the conditions so far have left of the packets in question.
+type state struct {
+	protocols [protocols]bool
+	ports     spans // destination ports of what arrives
+	named     bool  // the address stands in a condition
+}
+
+// value is what a register of the rule's machine holds. Its zero value is something that is not
+// understood.
+type value struct {
+	meta    uint32 // the key of it, plus 1
+	payload *field
+	data    []byte // a constant
+}
+
+// field is a part of a packet.
+type field struct {
+	base, offset, length uint32
+	mask                 []byte // nil: all of it
+}
+
+// chain follows a chain. A verdict such as accept ends a rule and not the chain, since the
+// rule may not have matched.
+func (w *walk) chain(c chain, s state, depth int) {
+	const deepest = 16 // NFT_JUMP_STACK_SIZE, net/netfilter/nf_tables.h
+	if depth > deepest {
+		return
+	}
+	for _, rule := range w.rules.of(c) {
+		if w.steps--; w.steps < 0 {
+			return
+		}
+		s, registers := s, map[uint32]value{}
+		for _, e := range rule {
+			if !w.step(c, e, &s, registers, depth) {
+				break
+			}
+		}
+	}
+}
+
+// step takes one expression of a rule. It returns false if none of the packets in question
+// comes further.
+func (w *walk) step(c chain, e expression, s *state, registers map[uint32]value, depth int) bool {
+	switch e.name {
+	case "meta":
+		if to := e.number(unix.NFTA_META_DREG); to != 0 {
+			registers[to] = value{meta: e.number(unix.NFTA_META_KEY) + 1}
+		}
+	case "payload":
+		if to := e.number(unix.NFTA_PAYLOAD_DREG); to != 0 {
+			registers[to] = value{payload: &field{e.number(unix.NFTA_PAYLOAD_BASE), e.number(unix.NFTA_PAYLOAD_OFFSET), e.number(unix.NFTA_PAYLOAD_LEN), nil}}
+		}
+	case "immediate":
+		if to := e.number(unix.NFTA_IMMEDIATE_DREG); to != unix.NFT_REG_VERDICT {
+			registers[to] = value{data: e.data(unix.NFTA_IMMEDIATE_DATA)}
+			break
+		}
+		w.verdict(c, nested(e.attrs[unix.NFTA_IMMEDIATE_DATA], unix.NFTA_DATA_VERDICT), *s, depth)
+		return false
+	case "bitwise":
+		registers[e.number(unix.NFTA_BITWISE_DREG)] = masked(e, registers[e.number(unix.NFTA_BITWISE_SREG)])
+	case "cmp":
+		return w.compare(s, registers[e.number(unix.NFTA_CMP_SREG)], e.number(unix.NFTA_CMP_OP), e.data(unix.NFTA_CMP_DATA))
+	case "range":
+		first, last := e.data(unix.NFTA_RANGE_FROM_DATA), e.data(unix.NFTA_RANGE_TO_DATA)
+		if w.isDestinationPort(registers[e.number(unix.NFTA_RANGE_SREG)]) && len(first) == 2 && len(last) == 2 {
+			return s.narrow(spans{{binary.BigEndian.Uint16(first), binary.BigEndian.Uint16(last)}}, e.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ)
+		}
+	case "lookup":
+		return w.lookup(c, s, e, registers, depth)
+	case "match":
+		return w.match(s, e)
+	case "masq", "nat", "redir", "target":
+		w.translation(c, e, *s, registers)
+		return false
+	case "counter", "limit", "quota", "log", "objref", "last", "connlimit":
+	default: // it may have written a register
+		clear(registers)
+	}
+	return true
+}
+
+func (w *walk) verdict(c chain, attrs []byte, s state, depth int) {
+	switch int32(number(nested(attrs, unix.NFTA_VERDICT_CODE))) {
+	case unix.NFT_JUMP, unix.NFT_GOTO:
+		w.chain(chain{c.family, c.table, text(nested(attrs, unix.NFTA_VERDICT_CHAIN))}, s, depth+1)
+	}
+}
+
+// masked is v under the mask of a bitwise expression.
+func masked(e expression, v value) value {
+	mask, xor := e.data(unix.NFTA_BITWISE_MASK), e.data(unix.NFTA_BITWISE_XOR)
+	if v.payload == nil || v.payload.mask != nil || mask == nil || len(bytes.Trim(xor, "\x00")) > 0 {
+		return value{} // shifts have no mask
+	}
+	f := *v.payload
+	f.mask = mask
+	return value{payload: &f}
+}
+
+// compare narrows s to the packets of which v is (or is not) data.
+func (w *walk) compare(s *state, v value, op uint32, data []byte) bool {
+	if w.isDestinationPort(v) && len(data) == 2 {
+		return s.comparePort(op, binary.BigEndian.Uint16(data))
+	}
+	equal := op == unix.NFT_CMP_EQ
+	if !equal && op != unix.NFT_CMP_NEQ {
+		return true
+	}
+	if v.meta > 0 {
+		return w.compareMeta(s, v.meta-1, data, equal)
+	}
+	if f := v.payload; f != nil && f.base == unix.NFT_PAYLOAD_NETWORK_HEADER && int(f.length) == len(data) {
+		switch {
+		case f.offset == w.protocolOffset() && f.length == 1 && f.mask == nil:
+			return s.restrict(data[0], equal)
+		case f.offset == w.destinationOffset() && w.arrives:
+			return w.compareAddr(s, f.mask, data, equal)
+		}
+	}
+	return true
+}
+
+func (w *walk) compareMeta(s *state, key uint32, data []byte, equal bool) bool {
+	name, index := uint32(unix.NFT_META_OIFNAME), uint32(unix.NFT_META_OIF)
+	if w.arrives {
+		name, index = unix.NFT_META_IIFNAME, unix.NFT_META_IIF
+	}
+	switch {
+	case key == name:
+		return w.isName(data) == equal
+	case key == index && len(data) == 4:
+		return (int(binary.NativeEndian.Uint32(data)) == w.link.Index) == equal
+	case key == unix.NFT_META_L4PROTO && len(data) == 1:
+		return s.restrict(data[0], equal)
+	case key == unix.NFT_META_NFPROTO && len(data) == 1:
+		return ((data[0] == unix.NFPROTO_IPV6) == w.addr.Is6()) == equal
+	}
+	return true
+}
+
+// isName compares the interface's name as the kernel does: data is the beginning of a
+// name, unless it ends with a NUL.
+func (w *walk) isName(data []byte) bool {
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		return string(data[:i]) == w.link.Name
+	}
+	return strings.HasPrefix(w.link.Name, string(data))
+}
+
+func (w *walk) protocolOffset() uint32 {
+	if w.addr.Is6() {
+		return 6
+	}
+	return 9
+}
+
+func (w *walk) destinationOffset() uint32 {
+	if w.addr.Is6() {
+		return 24
+	}
+	return 16
+}
+
+// isDestinationPort reports whether v is the destination port of a packet that arrives. Of
+// one that leaves it says nothing about the port that it will get.
+func (w *walk) isDestinationPort(v value) bool {
+	return w.arrives && v.payload != nil && v.payload.mask == nil && v.payload.base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && v.payload.offset == 2 && v.payload.length == 2
+}
+
+// compareAddr compares the beginning of the address, under a mask, with data.
+func (w *walk) compareAddr(s *state, mask, data []byte, equal bool) bool {
+	own := w.addr.AsSlice()
+	if len(data) > len(own) || mask != nil && len(mask) != len(data) {
+		return true
+	}
+	own = slices.Clone(own[:len(data)])
+	for i := range mask {
+		own[i] &= mask[i]
+	}
+	same := bytes.Equal(own, data)
+	if same && equal {
+		s.named = true
+	}
+	return same == equal
+}
+
+// restrict narrows s to a protocol, or to all others.
+func (s *state) restrict(protocol byte, equal bool) bool {
+	s.protocols[udp] = s.protocols[udp] && (protocol == unix.IPPROTO_UDP) == equal
+	s.protocols[tcp] = s.protocols[tcp] && (protocol == unix.IPPROTO_TCP) == equal
+	return s.protocols[udp] || s.protocols[tcp]
+}
+
+func (s *state) comparePort(op uint32, port uint16) bool {
+	at := spans{{port, port}}
+	switch op {
+	case unix.NFT_CMP_EQ:
+		return s.narrow(at, false)
+	case unix.NFT_CMP_NEQ:
+		return s.narrow(at, true)
+	case unix.NFT_CMP_LT:
+		return s.narrow(spans{{0, port}}, false) && s.narrow(at, true)
+	case unix.NFT_CMP_LTE:
+		return s.narrow(spans{{0, port}}, false)
+	case unix.NFT_CMP_GT:
+		return s.narrow(spans{{port, 1<<16 - 1}}, false) && s.narrow(at, true)
+	case unix.NFT_CMP_GTE:
+		return s.narrow(spans{{port, 1<<16 - 1}}, false)
+	}
+	return true
+}
+
+// narrow narrows s to ports, or to all others.
+func (s *state) narrow(ports spans, invert bool) bool {
+	if invert {
+		ports = ports.others()
+	}
+	s.ports = s.ports.and(ports)
+	return len(s.ports) > 0
+}
+
+// lookup takes a set, in which a packet has to be (or not), or a map.
+func (w *walk) lookup(c chain, s *state, e expression, registers map[uint32]value, depth int) bool {
+	v := registers[e.number(unix.NFTA_LOOKUP_SREG)]
+	byPort, byProtocol := w.isDestinationPort(v), v.meta == unix.NFT_META_L4PROTO+1
+	_, isMap := e.attrs[unix.NFTA_LOOKUP_DREG]
+	to := e.number(unix.NFTA_LOOKUP_DREG)
+	if isMap {
+		delete(registers, to)
+	}
+	verdicts := isMap && to == unix.NFT_REG_VERDICT
+	if !byPort && !byProtocol && !verdicts {
+		return true
+	}
+	elements, ok := w.rules.elements(chain{c.family, c.table, text(e.attrs[unix.NFTA_LOOKUP_SET])})
+	if !ok {
+		if verdicts && w.rules.err == nil { // it may lead to any chain
+			w.rules.err = fmt.Errorf("map %s of %v", text(e.attrs[unix.NFTA_LOOKUP_SET]), c)
+		}
+		return true
+	}
+	if verdicts { // whichever of them it is
+		for i, el := range elements {
+			s := *s
+			if in, ok := portsOf(elements[i : i+1]); byPort && ok && !hasIntervals(elements) && !s.narrow(in, false) {
+				continue
+			}
+			w.verdict(c, el.verdict, s, depth)
+		}
+		return true // it may be none
+	}
+	invert := e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0
+	if byProtocol {
+		return s.restrictTo(elements, invert)
+	}
+	if in, ok := portsOf(elements); ok {
+		return s.narrow(in, invert)
+	}
+	return true
+}
+
+// restrictTo narrows s to the protocols in a set, or to all others.
+func (s *state) restrictTo(list []element, invert bool) bool {
+	if hasIntervals(list) || slices.ContainsFunc(list, func(e element) bool { return len(e.key) == 0 || e.last != nil }) {
+		return true
+	}
+	for i, number := range [protocols]byte{udp: unix.IPPROTO_UDP, tcp: unix.IPPROTO_TCP} {
+		in := slices.ContainsFunc(list, func(e element) bool { return len(e.key) > 0 && e.key[0] == number })
+		s.protocols[i] = s.protocols[i] && in != invert
+	}
+	return s.protocols[udp] || s.protocols[tcp]
+}
+
+func hasIntervals(list []element) bool {
+	return slices.ContainsFunc(list, func(e element) bool { return e.end })
+}
+
+// portsOf are the ports in a set. An interval is two elements, its first port and, marked
+// as an end, the one behind its last.
+func portsOf(list []element) (in spans, ok bool) {
+	for _, e := range list {
+		if len(e.key) < 2 || e.last != nil || len(bytes.Trim(e.key[2:], "\x00")) > 0 {
+			return nil, false
+		}
+	}
+	port := func(e element) uint16 { return binary.BigEndian.Uint16(e.key) }
+	intervals := hasIntervals(list)
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b element) int {
+		if port(a) == port(b) && a.end != b.end { // one interval ends where the next begins
+			if a.end {
+				return -1
+			}
+			return 1
+		}
+		return int(port(a)) - int(port(b))
+	})
+	for i, e := range list {
+		switch {
+		case e.end:
+		case !intervals:
+			in = append(in, span{port(e), port(e)})
+		case i+1 < len(list):
+			in = append(in, span{port(e), port(list[i+1]) - 1})
+		default:
+			in = append(in, span{port(e), 1<<16 - 1})
+		}
+	}
+	return in, true
+}
+
+// match takes a condition of iptables that has no expression of nftables: struct xt_tcp
+// and xt_udp begin with the first and last source and destination port, in this host's
+// order. Flags say which of them are inverted.
+func (w *walk) match(s *state, e expression) bool {
+	const inverted = 2 // XT_TCP_INV_DSTPT, XT_UDP_INV_DSTPT
+	info := e.attrs[unix.NFTA_MATCH_INFO]
+	var flags byte
+	switch name := text(e.attrs[unix.NFTA_MATCH_NAME]); {
+	case name == "tcp" && len(info) >= 12:
+		if !s.restrict(unix.IPPROTO_TCP, true) {
+			return false
+		}
+		flags = info[11]
+	case name == "udp" && len(info) >= 9:
+		if !s.restrict(unix.IPPROTO_UDP, true) {
+			return false
+		}
+		flags = info[8]
+	default:
+		return true
+	}
+	ports := spans{{binary.NativeEndian.Uint16(info[4:]), binary.NativeEndian.Uint16(info[6:])}}
+	return !w.arrives || s.narrow(ports, flags&inverted != 0)
+}

@@ -1,0 +1,60 @@
+// Package version says from which version of the module a command was built.
+package version
+
+import (
+	"runtime"
+	"runtime/debug"
+	"strings"
+)
+
+const module = "github.com/unet-go/unet"
+
+// Line is what a command prints for --version: its name, the module's version, what
+// else the command has to say, and with what it was built.
+func Line(command string, also ...string) string {
+	version := "devel"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version = of(info)
+	}
+	parts := append([]string{command + " " + version}, also...)
+	return strings.Join(append(parts, runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH), ", ")
+}
+
+// of is the version of this module: its tag, or what go build makes of the commit
+// (https://go.dev/ref/mod#pseudo-versions), with +dirty if files had been changed. It
+// is "devel" and the commit, if that is known, where go build was told no version, as
+// for tests.
+func of(info *debug.BuildInfo) string {
+	version := info.Main.Version
+	if info.Main.Path != module { // built as a tool of another module
+		version = ""
+		for _, m := range info.Deps {
+			if m.Path == module {
+				if m.Replace != nil {
+					m = m.Replace
+				}
+				version = m.Version
+			}
+		}
+		if version == "" {
+			return "devel" // the commit would be the other module's
+		}
+		return version
+	}
+	if version != "" && version != "(devel)" {
+		return version
+	}
+	var revision, dirty string
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = " " + s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+dirty"
+		}
+	}
+	if revision == "" {
+		dirty = ""
+	}
+	return "devel" + revision + dirty
+}

@@ -1,0 +1,105 @@
+package xsk
+
+import (
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/queues"
+)
+
+// A ring is sound for whatever an honest owner does with it, also where indices
+// wrap, and not for what none does.
+func TestSoundFillRing(t *testing.T) {
+	const size, segment = 64, 64 * 2048
+	for _, c := range []struct {
+		name               string
+		consumer, producer uint32
+		taken              uint32 // since a look a second ago
+		entry              uint64 // each of them
+		sound              bool
+	}{
+		{"empty", 7, 7, 0, 0, true},
+		{"empty, and its entries are no frames", 7, 7, 0, segment, false},
+		{"full", 7, 7 + size, 0, segment - 2048, true},
+		{"full, wrapping", math.MaxUint32 - 2, size - 3, 0, 0, true},
+		{"an address inside of a frame", 7, 8, 0, segment - 1, true},
+		{"one more than it has", 7, 8 + size, 0, 0, false},
+		{"far ahead", 7, 6, 0, 0, false},
+		{"far ahead, wrapping", math.MaxUint32 - 2, size - 2, 0, 0, false},
+		{"an address behind the segment", 7, 8, 0, segment, false},
+		{"addresses behind the segment, wrapping", math.MaxUint32 - 2, size - 3, 0, math.MaxUint64, false},
+		{"ten million a second", 7, 8, 10e6, 0, true},
+		{"500 million a second", 7, 8, 500e6, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			entries := make([]uint64, size)
+			for i := range entries {
+				entries[i] = c.entry
+			}
+			r := FillRing{ring: queues.Shared[uint64]{Producer: &c.producer, Consumer: &c.consumer, Entries: entries}, segment: segment}
+			now := time.Now()
+			r.last, r.lastAt = c.consumer-c.taken, now.Add(-time.Second)
+			if sound := r.Sound(now); sound != c.sound {
+				t.Errorf("sound %v, want %v", sound, c.sound)
+			}
+		})
+	}
+}
+
+// The kernel skips the entries of a fill ring that is far ahead, for seconds, and
+// stops when one is a frame: the frame that waited is received.
+func TestStopEndsTheWalk(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	victim, _ := open(t, p.A, testParams)
+	redirect(t, p.A, victim.fd)
+	sender, memory := open(t, p.B, testParams)
+	ring, err := MapFillRing(victim.file, testParams.FillSize, int64(testParams.segmentSize()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := ring.Unmap(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if !ring.Sound(time.Now()) {
+		t.Fatal("a ring that nobody has touched is not sound")
+	}
+	for i := range ring.ring.Entries {
+		atomic.StoreUint64(&ring.ring.Entries[i], math.MaxUint64)
+	}
+	atomic.StoreUint32(ring.ring.Producer, atomic.LoadUint32(ring.ring.Consumer)-1) // 2^32-1 entries, 8 s
+	if ring.Sound(time.Now()) {
+		t.Error("a ring that is far ahead is sound")
+	}
+
+	copy(memory, frameFor(p.A, 1))
+	sender.TX.Reserve(1)
+	*sender.TX.At(0) = queues.Desc{Len: 64}
+	sender.TX.Submit(1)
+	sent := make(chan error, 1)
+	go func() { sent <- sender.Kick() }() // the sender's system call does it
+	// Nothing shows that the kernel has begun (XDP_STATISTICS counts no entries of
+	// this ring). If it has not after this time, it finds a frame at once.
+	select {
+	case err := <-sent:
+		t.Fatalf("the kernel went through 2^32-1 entries: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	// The kernel has read the producer index, so its owner can put it back.
+	atomic.StoreUint32(ring.ring.Producer, atomic.LoadUint32(ring.ring.Consumer))
+	if ring.Sound(time.Now()) {
+		t.Error("a ring of entries that are no frames is sound if it looks empty")
+	}
+	atomic.StoreUint32(ring.ring.Producer, atomic.LoadUint32(ring.ring.Consumer)-1) // if it has not begun after all
+	ring.Stop()
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	if n := victim.RX.Pending(); n != 1 {
+		t.Errorf("%d frames received, want the one that was sent", n)
+	}
+}

@@ -1,0 +1,281 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/wire"
+)
+
+// The kernel closes the connections of a process that dies. Those of an endpoint are
+// the process's own, so the mux does it: when a lease has ended and its tags are free,
+// each peer gets a RST (RFC 9293, section 3.10.7.4) by what the process has published of
+// its connections (ADR 26).
+//
+// A published record may be anything. A RST goes out only if the lease itself could have
+// sent it: from an address and port that it held and that nobody else has claimed since,
+// to where a route leads, once for each record.
+//
+// A RST whose sequence number is in the peer's window, but not the one it expects,
+// because something was lost, is answered with an ACK that says which one it expects
+// (RFC 5961, section 3.2). No tag claims this ACK. On an address of the host it gets its
+// RST from the kernel. A whole address is not the kernel's, so the mux answers there, for
+// a while.
+
+const (
+	resetTime     = 3 * time.Second       // at most, for all connections of a lease
+	hopTime       = 50 * time.Millisecond // to look for a neighbour that is not known
+	maxSilentHops = 32                    // so many that are not found, and no other is looked for
+	answerTime    = time.Second           // in which ACKs to a whole address are answered
+	resetPause    = time.Millisecond      // until the uplink takes frames again
+)
+
+// tablePart is how much of a table is read at once, in bytes.
+const tablePart = 4096 * wire.ConnectionLen
+
+// flow is the two ends of a connection.
+type flow struct{ local, remote netip.AddrPort }
+
+// resetter ends the connections of one lease.
+type resetter struct {
+	m      *Mux
+	until  time.Time // no longer
+	held   map[endpoint.Tag]bool
+	hops   map[netip.Addr]wire.LinkAddr // by destination; zero: there is no way
+	silent int                          // neighbours that were not found
+	sent   int
+
+	answers  map[flow]bool // connections on whole addresses whose peers are answered
+	answerer *os.File      // receives frames for these addresses; nil: there are none
+}
+
+// resetConnections sends a RST to the peer of each connection in a table, whose lease
+// held tags, in effect, and holds them no more.
+func (m *Mux) resetConnections(table *os.File, held map[endpoint.Tag]bool) {
+	r := &resetter{
+		m: m, until: time.Now().Add(resetTime),
+		held: held, hops: map[netip.Addr]wire.LinkAddr{}, answers: map[flow]bool{},
+	}
+	err := readConnections(table, r.reset)
+	if r.sent > 0 || err != nil {
+		m.log.Debug("connections reset", "sent", r.sent, "error", err)
+	}
+	if r.answerer != nil {
+		m.running.Go(r.answer)
+	}
+}
+
+// readConnections calls f with every record of a table that is not empty, until one is
+// an error.
+func readConnections(table *os.File, f func(wire.Connection) error) error {
+	part := make([]byte, tablePart)
+	for at := int64(0); ; {
+		// Most of a table was never written to. A process that shares the file can move its position.
+		data, err := table.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		at = max(at, data-data%wire.ConnectionLen)
+		n, err := table.ReadAt(part, at)
+		for b := part[:n]; len(b) >= wire.ConnectionLen; b = b[wire.ConnectionLen:] {
+			if c := wire.ParseConnection(b); c.RemotePort != 0 {
+				if err := f(c); err != nil {
+					return err
+				}
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		at += int64(n)
+	}
+}
+
+// reset sends one RST, if the lease could have sent it. An error says that no other
+// will be sent either.
+func (r *resetter) reset(c wire.Connection) error {
+	f := flow{
+		netip.AddrPortFrom(netip.AddrFrom4(c.Local), c.LocalPort),
+		netip.AddrPortFrom(netip.AddrFrom4(c.Remote), c.RemotePort),
+	}
+	whole := r.held[endpoint.AddrTag(f.local.Addr())]
+	if c.LocalPort == 0 || !whole && !r.held[endpoint.TCPTag(f.local)] && !r.held[endpoint.TCPTag(f.local).AsBlock()] {
+		return nil
+	}
+	if time.Now().After(r.until) {
+		return os.ErrDeadlineExceeded
+	}
+	to, ifindex, ok := r.way(f)
+	if !ok {
+		return nil
+	}
+	if whole {
+		if err := r.hear(); err != nil {
+			return err
+		}
+		r.answers[f] = true
+	}
+	return r.send(ifindex, to, f, wire.TCPFields{Seq: c.Next, Flags: wire.TCPRst})
+}
+
+// way is where a RST goes: out of the uplink, or to the port of an endpoint of this
+// host. One that has a queue instead cannot be reached from here.
+func (r *resetter) way(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
+	m := r.m
+	m.mu.Lock()
+	claimed, peer := m.tags.ofTCP(f.local), m.tags.ofTCP(f.remote)
+	m.mu.Unlock()
+	switch {
+	case claimed != nil:
+		return to, 0, false
+	case peer != nil && !peer.suspended:
+		port := peer.by.at.owner.Port
+		return m.up.addr, int(port), port != 0
+	}
+	dst := f.remote.Addr()
+	to, known := r.hops[dst]
+	if !known {
+		to = r.resolve(dst)
+		r.hops[dst] = to
+	}
+	return to, m.up.ifindex, to != wire.LinkAddr{}
+}
+
+// resolve is the link address on the way to a host; zero: there is none.
+func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
+	if r.silent >= maxSilentHops {
+		to, _, _ = r.m.routes.Neighbour(dst)
+		return to
+	}
+	// If the mux is being closed, only known neighbours are found.
+	ctx, cancel := context.WithTimeout(r.m.ctx, hopTime)
+	defer cancel()
+	route, err := r.m.routes.Resolve(ctx, dst)
+	if err != nil {
+		r.silent++
+		return to
+	}
+	if route.LinkAddr.IsGroup() || route.LinkAddr == r.m.up.addr {
+		return to
+	}
+	return route.LinkAddr
+}
+
+// send sends a segment that has no text, and waits while the uplink takes none.
+func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields) error {
+	const ip, tcp = wire.EthernetHeaderLen, wire.EthernetHeaderLen + wire.IPv4HeaderLen
+	var frame [tcp + wire.TCPHeaderLen]byte
+	src, dst := f.local.Addr().As4(), f.remote.Addr().As4()
+	h.SrcPort, h.DstPort = f.local.Port(), f.remote.Port()
+	wire.PutEthernet(frame[:], to, r.m.up.addr, wire.EtherTypeIPv4)
+	wire.PutIPv4(frame[ip:], wire.IPv4Fields{
+		TTL: 64, Protocol: wire.ProtocolTCP, DontFragment: true, TotalLen: uint16(len(frame) - ip), Src: src, Dst: dst,
+	})
+	wire.PutTCP(frame[tcp:], &h, wire.TCPHeaderLen, wire.PseudoHeader4(src, dst, wire.ProtocolTCP, wire.TCPHeaderLen))
+	for {
+		err := unix.Sendto(r.m.sender, frame[:], unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: ifindex})
+		if err != unix.EAGAIN && err != unix.ENOBUFS {
+			if err == nil {
+				r.sent++
+			}
+			return nil // a device that is down or gone concerns this peer only
+		}
+		if time.Now().After(r.until) {
+			return os.ErrDeadlineExceeded
+		}
+		time.Sleep(resetPause)
+	}
+}
+
+// hear begins to listen for what is sent to the whole addresses that the lease held.
+func (r *resetter) hear() (err error) {
+	if r.answerer != nil {
+		return nil
+	}
+	const protocol, dst = wire.EthernetHeaderLen + 9, wire.EthernetHeaderLen + 16 // in a frame
+	ret := func(bytes uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: bytes} }
+	unless := func(k uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: 1}
+	}
+	when := func(k uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: 1}
+	}
+	filter := notOthers(
+		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: protocol}, when(uint32(wire.ProtocolTCP)), ret(0),
+		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: dst},
+	)
+	for t := range r.held {
+		if t.Kind == endpoint.TagAddr && t.Addr.Is4() {
+			a := t.Addr.As4()
+			filter = append(filter, unless(uint32(a[0])<<24|uint32(a[1])<<16|uint32(a[2])<<8|uint32(a[3])), ret(maxHeard))
+		}
+	}
+	r.answerer, err = r.m.listenPacket("answers", wire.EtherTypeIPv4, append(filter, ret(0)))
+	return err
+}
+
+// maxHeard is the longest frame that is answered, in bytes: one with a super-frame's.
+const maxHeard = 1<<16 + wire.EthernetHeaderLen
+
+// answer answers what peers still send to connections that are over, as a host does
+// that has no such connection (RFC 9293, section 3.10.7.1).
+func (r *resetter) answer() {
+	defer r.answerer.Close()
+	r.until = time.Now().Add(answerTime)
+	if r.answerer.SetDeadline(r.until) != nil {
+		return
+	}
+	defer context.AfterFunc(r.m.ctx, func() { r.answerer.SetDeadline(time.Unix(1, 0)) })()
+	for frame := make([]byte, maxHeard); ; {
+		n, err := r.answerer.Read(frame)
+		if err != nil {
+			return
+		}
+		to, f, h, ok := answerTo(frame[:n])
+		if ok && r.answers[f] {
+			if r.send(r.m.up.ifindex, to, f, h) != nil {
+				return
+			}
+		}
+	}
+}
+
+// answerTo is the RST for a segment that belongs to no connection.
+func answerTo(frame []byte) (to wire.LinkAddr, f flow, h wire.TCPFields, ok bool) {
+	eth, err := wire.ParseEthernet(frame)
+	if err != nil || eth.Type() != wire.EtherTypeIPv4 {
+		return to, f, h, false
+	}
+	ip, err := wire.ParseIPv4(eth.Payload())
+	if err != nil || ip.Protocol() != wire.ProtocolTCP || ip.IsFragment() {
+		return to, f, h, false
+	}
+	s, err := wire.ParseTCP(ip.Payload())
+	if err != nil || s.Flags()&wire.TCPRst != 0 {
+		return to, f, h, false
+	}
+	f = flow{netip.AddrPortFrom(ip.DstAddr(), s.DstPort()), netip.AddrPortFrom(ip.SrcAddr(), s.SrcPort())}
+	if s.Flags()&wire.TCPAck != 0 {
+		return eth.Src(), f, wire.TCPFields{Seq: s.Ack(), Flags: wire.TCPRst}, true
+	}
+	length := uint32(len(s.Payload()))
+	for _, flag := range []wire.TCPFlags{wire.TCPSyn, wire.TCPFin} {
+		if s.Flags()&flag != 0 {
+			length++
+		}
+	}
+	return eth.Src(), f, wire.TCPFields{Ack: s.Seq() + length, Flags: wire.TCPRst | wire.TCPAck}, true
+}

@@ -1,0 +1,220 @@
+package mux_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/wire"
+)
+
+// record publishes a connection between two ends.
+func record(local, remote string, next uint32) wire.Connection {
+	l, r := netip.MustParseAddrPort(local), netip.MustParseAddrPort(remote)
+	return wire.Connection{Local: l.Addr().As4(), Remote: r.Addr().As4(), LocalPort: l.Port(), RemotePort: r.Port(), Next: next}
+}
+
+// rst is what a RST says, by an independent decoder. ok: the frame is TCP.
+func rst(t *testing.T, frame []byte) (text string, ok bool) {
+	t.Helper()
+	p := packet(t, frame)
+	ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+	s, _ := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
+	if s == nil {
+		return "", false
+	}
+	sum := s.Checksum
+	if err := s.SetNetworkLayerForChecksum(ip); err != nil {
+		t.Fatal(err)
+	}
+	want := build(&layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: layers.EthernetTypeIPv4}, ip, s)
+	if again := packet(t, want).Layer(layers.LayerTypeTCP).(*layers.TCP); again.Checksum != sum {
+		t.Errorf("checksum %#x, want %#x: %v", sum, again.Checksum, p)
+	}
+	if !s.RST || s.SYN || s.FIN || len(s.Payload) > 0 {
+		t.Errorf("not a bare RST: %v", p)
+	}
+	return fmt.Sprintf("%v:%d %v:%d %#x", ip.SrcIP, s.SrcPort, ip.DstIP, s.DstPort, s.Seq), true
+}
+
+// A table that lies makes the mux send what its owner itself could have sent, and
+// nothing else.
+func TestResetsOfALyingTable(t *testing.T) {
+	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+		t.Run(mode.String(), func(t *testing.T) {
+			l := openLab(t, mode)
+			addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
+			table, err := endpoint.NewConnections()
+			must(t, err)
+			defer table.Close()
+			liar := l.openRequest(endpoint.Request{
+				Tags:        []endpoint.Tag{tcpTag("10.0.0.1:7000"), tcpTag("10.0.0.1:49984").AsBlock(), udpTag("10.0.0.1:7001"), endpoint.AddrTag(netip.MustParseAddr("10.0.0.50")), tcpTag("10.0.0.4:7000")},
+				Connections: table.File(),
+			})
+			neighbour := l.open(tcpTag("10.0.0.1:8000"))
+			takeFrom(t, l.A, l.A.Interface, "10.0.0.4/24") // another host may have it now
+			eventually(t, "the tag is suspended", func() bool { held, _, err := l.mux.Suspended(); must(t, err); return len(held) == 1 })
+			sniff := openSniff(t, l.B)
+
+			records := table.Records()
+			random := rand.New(rand.NewPCG(1, 2))
+			for i := range records {
+				a, b := random.Uint64(), random.Uint64()
+				records[i] = wire.Connection{
+					Local: [4]byte{byte(a), byte(a >> 8), byte(a >> 16), byte(a >> 24)}, Remote: [4]byte{10, 0, 0, 2},
+					LocalPort: uint16(b), RemotePort: uint16(b >> 16), Next: uint32(b >> 32),
+				}
+			}
+			const b = "10.0.0.2:5000"
+			true1, true2 := record("10.0.0.1:7000", b, 1), record("10.0.0.1:50000", b, 0xffffffff)
+			local, last := record("10.0.0.1:7000", "10.0.0.1:8000", 2), record("10.0.0.50:1", "10.0.0.2:1", 3)
+			empty := true1
+			empty.RemotePort = 0
+			copy(records, []wire.Connection{
+				record("10.0.0.1:8000", b, 0), record("10.0.0.1:22", b, 0), record("10.0.0.1:7001", b, 0), // the neighbour's, the kernel's, and of UDP
+				record("10.0.0.1:49983", b, 0), record("10.0.0.1:50048", b, 0), // beside the block
+				record("10.0.0.2:7000", b, 0), record("10.0.0.51:7000", b, 0), record("10.0.0.4:7000", b, 0), record("127.0.0.1:7000", b, 0),
+				record("10.0.0.1:0", b, 0), record("10.0.0.50:0", b, 0), empty,
+				record("10.0.0.1:7000", "0.0.0.0:1", 0), record("10.0.0.1:7000", "127.0.0.1:1", 0), record("10.0.0.1:7000", "224.0.0.1:1", 0),
+				record("10.0.0.1:7000", "255.255.255.255:1", 0), record("10.0.0.1:7000", "10.0.0.255:1", 0), record("10.0.0.1:7000", "10.0.0.1:1", 0),
+				true1, true2, local,
+			})
+			records[len(records)-1] = last
+			must(t, liar.lease.Close())
+
+			want := []string{
+				"10.0.0.1:7000 10.0.0.2:5000 0x1", "10.0.0.1:50000 10.0.0.2:5000 0xffffffff", "10.0.0.50:1 10.0.0.2:1 0x3",
+			}
+			if got := sniff.resets(l.A.LinkAddr, want[2]); !slices.Equal(got, want) {
+				t.Errorf("on the wire:\n%q\nwant\n%q", got, want)
+			}
+			if got, _ := rst(t, neighbour.recv().frame); got != "10.0.0.1:7000 10.0.0.1:8000 0x2" {
+				t.Errorf("to the neighbour: %s", got)
+			}
+			if r, more := neighbour.poll(); more {
+				t.Errorf("more to the neighbour: %x", r.frame)
+			}
+		})
+	}
+}
+
+// resets are the RSTs that come from a link address, up to the last.
+func (s *sniff) resets(from wire.LinkAddr, last string) (all []string) {
+	s.t.Helper()
+	s.each(func(frame []byte) (done bool) {
+		if [6]byte(frame[6:]) != from {
+			return false
+		}
+		text, ok := rst(s.t, frame)
+		if ok {
+			all = append(all, text)
+		}
+		return text == last
+	})
+	return all
+}
+
+// each calls f with what is heard until it has enough, or nothing comes any more.
+func (s *sniff) each(f func(frame []byte) (done bool)) {
+	s.t.Helper()
+	for frame := make([]byte, 2048); ; {
+		n, _, err := unix.Recvfrom(s.fd, frame, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			s.t.Errorf("hear: %v", err)
+			return
+		}
+		if f(frame[:n]) {
+			return
+		}
+	}
+}
+
+// Who has died cannot have all the world asked for: after some neighbours that are not
+// there, only those that the kernel knows get their RST.
+func TestResetsAskFewNeighbours(t *testing.T) {
+	const most = 32
+	l := openLab(t, mux.ModeGeneric)
+	table, err := endpoint.NewConnections()
+	must(t, err)
+	defer table.Close()
+	a := l.openRequest(endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: table.File()})
+	echo, err := l.B.ServeEcho("10.0.0.2:9")
+	must(t, err)
+	defer echo.Close()
+	c, err := l.A.Dial("tcp", "10.0.0.2:9") // host A's kernel knows B now
+	must(t, err)
+	defer c.Close()
+	for i := range 200 {
+		table.Records()[i] = record("10.0.0.1:7000", fmt.Sprintf("10.0.0.%d:1", 3+i), 0)
+	}
+	table.Records()[200] = record("10.0.0.1:7000", "10.0.0.2:1", 4)
+	sniff := openSniff(t, l.B)
+	must(t, a.lease.Close())
+	asked := map[string]bool{}
+	sniff.each(func(frame []byte) bool {
+		p := packet(t, frame)
+		if arp, ok := p.Layer(layers.LayerTypeARP).(*layers.ARP); ok {
+			asked[fmt.Sprint(arp.DstProtAddress)] = true
+		}
+		s, ok := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
+		return ok && s.RST && s.Seq == 4
+	})
+	if len(asked) == 0 || len(asked) > most+2 { // and the two hosts may ask for each other
+		t.Errorf("%d neighbours were asked for, want at most %d", len(asked), most)
+	}
+}
+
+// A file that could make its reader wait, or that could grow, is no table.
+func TestRefusedTables(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	memfd := func(size int64, seals int) *os.File {
+		fd, err := unix.MemfdCreate("table", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		must(t, err)
+		f := os.NewFile(uintptr(fd), "table")
+		t.Cleanup(func() { f.Close() })
+		must(t, f.Truncate(size))
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+		must(t, err)
+		return f
+	}
+	disk, err := os.CreateTemp(t.TempDir(), "")
+	must(t, err)
+	defer disk.Close()
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer r.Close()
+	defer w.Close()
+	const fixed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	for name, f := range map[string]*os.File{
+		"a file on a disk": disk, "a pipe": r, "not sealed": memfd(1<<20, 0),
+		"may shrink": memfd(1<<20, unix.F_SEAL_GROW), "may grow": memfd(1<<20, unix.F_SEAL_SHRINK),
+		"2^20 records": memfd(wire.ConnectionLen<<20, fixed),
+	} {
+		_, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Connections: f})
+		if !errors.Is(err, xsk.ErrTable) {
+			t.Errorf("%s: %v, want %v", name, err, xsk.ErrTable)
+		}
+	}
+	// Records that are cut off, or none at all, are no harm.
+	for _, size := range []int64{0, 1, wire.ConnectionLen + 3} {
+		f := memfd(size, fixed)
+		if size > 0 {
+			_, err := f.WriteAt(make([]byte, size), 0)
+			must(t, err)
+		}
+		must(t, l.openRequest(endpoint.Request{Connections: f}).lease.Close())
+	}
+}

@@ -1,0 +1,19 @@
+//go:build unetdebug
+
+package stack
+
+import "sync"
+
+// mutex is the stack's lock. A test that tries all schedules decides who takes it next.
+type mutex struct{ sync.Mutex }
+
+// beforeLock is called before the lock of a stack is taken. It may be set only while
+// there is no stack.
+var beforeLock func()
+
+func (m *mutex) Lock() {
+	if beforeLock != nil {
+		beforeLock()
+	}
+	m.Mutex.Lock()
+}

@@ -1,0 +1,156 @@
+package death
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+const applicationArg = "be-an-application"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == applicationArg {
+		if err := application(os.Args[2], os.Args[3]); err != nil {
+			fmt.Println("application:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	code := m.Run()
+	unetd.Clean()
+	os.Exit(code)
+}
+
+const port = "7000"
+
+// application is a host on an address of its own, or on that of the interface if whole is
+// empty. It does what the lines of its input say, and prints a line for each.
+func application(socket, whole string) error {
+	var cfg unet.Config
+	cfg.Socket = socket
+	if whole != "" {
+		cfg.Addr = netip.MustParseAddr(whole)
+	}
+	host, err := unet.Open(context.Background(), cfg)
+	if err != nil {
+		return err
+	}
+	l, err := host.Listen(context.Background(), "tcp", ":"+port)
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	conns := map[string]*unet.TCPConn{}
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		name := words[len(words)-1]
+		switch words[0] {
+		case "accept", "dial": // accept NAME, dial ADDR NAME
+			var c net.Conn
+			if words[0] == "accept" {
+				c, err = l.Accept()
+			} else {
+				c, err = host.Dial("tcp", words[1])
+			}
+			if err != nil {
+				return err
+			}
+			conns[name] = c.(*unet.TCPConn)
+			if err := conns[name].SetKeepAlive(false); err != nil {
+				return err
+			}
+		case "stream": // stream NAME: writes without end
+			c := conns[name]
+			go io.Copy(c, endless{})
+		case "write": // write BYTES NAME
+			n, err := strconv.Atoi(words[1])
+			if err != nil {
+				return err
+			}
+			if _, err := conns[name].Write(make([]byte, n)); err != nil {
+				return err
+			}
+		case "read": // read NAME: to its end
+			c := conns[name]
+			go func() {
+				if _, err := io.CopyN(io.Discard, c, 1<<20); err == nil {
+					fmt.Println("megabyte", name)
+				}
+				_, err := io.Copy(io.Discard, c)
+				fmt.Println("ended", name, errors.Is(err, syscall.ECONNRESET), err)
+			}()
+		case "close": // the host
+			if err := host.Close(); err != nil {
+				return err
+			}
+		case "exit":
+			os.Exit(3)
+		case "panic":
+			panic("an application's own")
+		}
+		fmt.Println("done", lines.Text())
+	}
+	return nil
+}
+
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
+// app is a running application.
+type app struct {
+	*unetd.Process
+	stdin io.Writer
+	at    string // where it listens
+}
+
+// start starts an application on host A.
+func start(t *testing.T, pair *netlab.Pair, socket, whole string) *app {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", applicationArg, socket, whole)
+	cmd.SysProcAttr = netlab.Nobody()
+	stdin, err := cmd.StdinPipe()
+	must(t, err)
+	a := &app{unetd.StartCommand(t, pair.A, cmd), stdin, net.JoinHostPort(pair.A.Addr.Addr().String(), port)}
+	if whole != "" {
+		a.at = net.JoinHostPort(whole, port)
+	}
+	a.Await(t, "listening")
+	return a
+}
+
+// tell gives the application a line, and returns before it has done it.
+func (a *app) tell(t *testing.T, format string, args ...any) string {
+	t.Helper()
+	line := fmt.Sprintf(format, args...)
+	_, err := fmt.Fprintln(a.stdin, line)
+	must(t, err)
+	return line
+}
+
+// do returns when the application has done a line, which must be unlike all before.
+func (a *app) do(t *testing.T, format string, args ...any) {
+	t.Helper()
+	a.Await(t, "done "+a.tell(t, format, args...))
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

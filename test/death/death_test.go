@@ -1,0 +1,267 @@
+package death
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+const wholeAddr = "10.0.0.77"
+
+// ends are the ways in which an application ends without closing anything.
+var ends = map[string]func(t *testing.T, a *app){
+	"SIGKILL": func(t *testing.T, a *app) { a.Kill(t) },
+	"os.Exit": func(t *testing.T, a *app) { a.tell(t, "exit"); a.End(t) },
+	"panic":   func(t *testing.T, a *app) { a.tell(t, "panic"); a.End(t) },
+}
+
+// addresses are what an application listens on.
+var addresses = map[string]string{"shared address": "", "whole address": wholeAddr}
+
+// kernelDials makes a connection from host B's kernel to an application, which calls it
+// name. Neither side sends keepalives: nothing but the end tells of the end.
+func kernelDials(t *testing.T, pair *netlab.Pair, a *app, name string) *net.TCPConn {
+	t.Helper()
+	c, err := pair.B.Dial("tcp", a.at)
+	must(t, err)
+	a.do(t, "accept %s", name)
+	return quiet(t, c)
+}
+
+// kernelAccepts makes one to host B's kernel.
+func kernelAccepts(t *testing.T, pair *netlab.Pair, a *app, name string) *net.TCPConn {
+	t.Helper()
+	l, err := pair.B.Listen("tcp", pair.B.Addr.Addr().String()+":0")
+	must(t, err)
+	defer l.Close()
+	a.do(t, "dial %v %s", l.Addr(), name)
+	c, err := l.Accept()
+	must(t, err)
+	return quiet(t, c)
+}
+
+func quiet(t *testing.T, c net.Conn) *net.TCPConn {
+	t.Helper()
+	t.Cleanup(func() { c.Close() })
+	tcp := c.(*net.TCPConn)
+	must(t, tcp.SetKeepAlive(false))
+	must(t, tcp.SetDeadline(time.Now().Add(unetd.Patience)))
+	return tcp
+}
+
+// wantReset reads to the end, which has to be a RST.
+func wantReset(t *testing.T, what string, c net.Conn) {
+	t.Helper()
+	if n, err := io.Copy(io.Discard, c); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("%s: %d bytes, then %v: want ECONNRESET", what, n, err)
+	}
+}
+
+// busy are connections in all states that matter: idle, in the middle of what they
+// receive, and sending to an application that does not read.
+type busy struct {
+	idle        []*net.TCPConn
+	read, wrote chan error // the end of each that receives, and that sends
+}
+
+func connectAll(t *testing.T, pair *netlab.Pair, a *app) *busy {
+	t.Helper()
+	b := &busy{read: make(chan error, 2), wrote: make(chan error, 2)}
+	for role, connect := range map[string]func(*testing.T, *netlab.Pair, *app, string) *net.TCPConn{"client": kernelDials, "server": kernelAccepts} {
+		for i := range 3 {
+			b.idle = append(b.idle, connect(t, pair, a, fmt.Sprint(role, "-idle-", i)))
+		}
+		name := role + "-stream"
+		c := connect(t, pair, a, name)
+		a.do(t, "stream %s", name)
+		if _, err := io.CopyN(io.Discard, c, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, err := io.Copy(io.Discard, c)
+			b.read <- err
+		}()
+		sink := connect(t, pair, a, role+"-sink")
+		go func() {
+			_, err := io.Copy(sink, endless{})
+			b.wrote <- err
+		}()
+	}
+	return b
+}
+
+// wantResets reads to the end of all.
+func (b *busy) wantResets(t *testing.T) {
+	t.Helper()
+	for _, c := range b.idle {
+		wantReset(t, "an idle connection", c)
+	}
+	for range cap(b.read) {
+		if err := <-b.read; !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a connection that receives: %v, want ECONNRESET", err)
+		}
+		if err := <-b.wrote; !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("a connection that sends: %v, want ECONNRESET", err)
+		}
+	}
+}
+
+// However an application ends, its peers learn it.
+func TestPeersLearn(t *testing.T) {
+	for how, end := range ends {
+		for where, whole := range addresses {
+			t.Run(how+"/"+where, func(t *testing.T) {
+				pair := netlab.RequirePair(t, netlab.Config{})
+				d := unetd.Serve(t, pair.A, unetd.Options{})
+				a := start(t, pair, d.Socket, whole)
+				all := connectAll(t, pair, a)
+				end(t, a)
+				all.wantResets(t)
+			})
+		}
+	}
+}
+
+// A unetd that was started anew knows the connections too: the table comes with the
+// endpoint.
+func TestAfterRestart(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	d := unetd.Serve(t, pair.A, unetd.Options{})
+	a := start(t, pair, d.Socket, wholeAddr)
+	before := kernelDials(t, pair, a, "before")
+	d.Kill(t)
+	d.Start(t)
+	d.Await(t, "endpoint presented")
+	after := kernelDials(t, pair, a, "after")
+	a.Kill(t)
+	wantReset(t, "a connection from before", before)
+	wantReset(t, "a connection from after", after)
+}
+
+// unetd takes its endpoints down when it is stopped, and with them their connections.
+func TestUnetdStopped(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	d := unetd.Serve(t, pair.A, unetd.Options{})
+	a := start(t, pair, d.Socket, wholeAddr)
+	c := kernelDials(t, pair, a, "c")
+	must(t, d.Stop(t))
+	wantReset(t, "a connection", c)
+}
+
+var dropAll = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+
+// setDeaf makes a socket of the kernel's lose all that comes, or no more.
+func setDeaf(t *testing.T, c *net.TCPConn, deaf bool) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	must(t, err)
+	var optErr error
+	err = raw.Control(func(fd uintptr) {
+		if deaf {
+			optErr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(dropAll)), Filter: &dropAll[0]})
+		} else {
+			optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+		}
+	})
+	must(t, errors.Join(err, optErr))
+}
+
+// What the application sent last was lost, so the RST is not the one that the peer
+// expects. The peer asks, and gets it.
+func TestPeerWithGap(t *testing.T) {
+	for where, whole := range addresses {
+		t.Run(where, func(t *testing.T) {
+			pair := netlab.RequirePair(t, netlab.Config{})
+			d := unetd.Serve(t, pair.A, unetd.Options{})
+			a := start(t, pair, d.Socket, whole)
+			c := kernelDials(t, pair, a, "c")
+			a.do(t, "write 1000 c")
+			if _, err := io.CopyN(io.Discard, c, 1000); err != nil {
+				t.Fatal(err)
+			}
+			setDeaf(t, c, true)
+			a.do(t, "write 5000 c")
+			// It is stopped, so that it cannot send again what was lost.
+			must(t, a.Cmd.Process.Signal(syscall.SIGSTOP))
+			if !unetd.Eventually(func() bool { return stopped(t, a.PID()) }) {
+				t.Fatal("the application is not stopped")
+			}
+			setDeaf(t, c, false)
+			a.Kill(t)
+			wantReset(t, "a connection", c)
+		})
+	}
+}
+
+// stopped reports whether all threads of a process are.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	must(t, err)
+	for _, task := range tasks {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, task.Name()))
+		must(t, err)
+		if _, state, _ := strings.Cut(string(stat), ") "); state[0] != 'T' {
+			return false
+		}
+	}
+	return true
+}
+
+// The peer is another endpoint on the same host, which no frame from the wire reaches.
+func TestPeerOnTheHost(t *testing.T) {
+	for where, whole := range addresses {
+		t.Run(where, func(t *testing.T) {
+			pair := netlab.RequirePair(t, netlab.Config{})
+			d := unetd.Serve(t, pair.A, unetd.Options{})
+			a := start(t, pair, d.Socket, whole)
+			b := start(t, pair, d.Socket, "10.0.0.88")
+			b.do(t, "dial %s to", a.at)
+			a.do(t, "accept from-b")
+			a.do(t, "dial %s back", b.at)
+			b.do(t, "accept from-a")
+			for _, c := range []string{"to", "from-a"} {
+				b.do(t, "read %s", c)
+			}
+			a.do(t, "stream from-b")
+			b.Await(t, "megabyte to")
+			a.Kill(t)
+			// The other connection may have a gap at that moment, and is not promised a RST then.
+			b.Await(t, "ended from-a true")
+		})
+	}
+}
+
+// Host.Close sends what was written, and a FIN.
+func TestCloseFlushes(t *testing.T) {
+	for where, whole := range addresses {
+		t.Run(where, func(t *testing.T) {
+			pair := netlab.RequirePair(t, netlab.Config{})
+			d := unetd.Serve(t, pair.A, unetd.Options{})
+			a := start(t, pair, d.Socket, whole)
+			idle, c := kernelDials(t, pair, a, "idle"), kernelDials(t, pair, a, "c")
+			const size = 1 << 20
+			a.tell(t, "write %d c", size)
+			a.tell(t, "close")
+			a.tell(t, "exit")
+			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
+				t.Errorf("%d bytes, then %v: want %d, then the end", n, err, size)
+			}
+			if n, err := io.Copy(io.Discard, idle); n != 0 || err != nil {
+				t.Errorf("an idle connection: %d bytes, %v: want the end", n, err)
+			}
+			a.End(t)
+		})
+	}
+}

@@ -1,0 +1,5 @@
+package wire
+
+import "syscall"
+
+const errNoNet = syscall.ENONET
