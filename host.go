@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
@@ -64,8 +65,8 @@ type TCPConfig = stack.TCPConfig
 // user timeout gives up. The same goes for a host of [New].
 type Host struct {
 	lease *givingLease
-	ep    *endpoint.Endpoint
-	table *endpoint.Connections // nil: connections are not published
+	ep    *datapath.Endpoint
+	table *datapath.Connections // nil: connections are not published
 	stack *stack.Stack
 	addr  netip.Addr
 	whole bool
@@ -92,7 +93,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Addr.IsValid() {
 		req.Tags = []endpoint.Tag{endpoint.AddrTag(cfg.Addr)}
 	}
-	table, err := endpoint.NewConnections()
+	table, err := datapath.NewConnections()
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 }
 
 // start is New with a table to publish connections in; nil: they are not published.
-func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config, table *endpoint.Connections) (*Host, error) {
+func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config, table *datapath.Connections) (*Host, error) {
 	var records []wire.Connection
 	if table != nil {
 		records = table.Records()
@@ -134,7 +135,7 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	if !addr.IsValid() {
 		return nil, fmt.Errorf("interface %s has no IPv4 address to share: give it one, or set Config.Addr", grant.Identity.Interface)
 	}
-	ep, err := endpoint.Attach(grant, endpoint.Config{})
+	ep, err := datapath.Attach(grant, datapath.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +216,7 @@ func (h *Host) shut() error {
 // Stats are the counters of the host's endpoint, those of the kernel's side of
 // its queues included: frames that found a queue full are counted there. What
 // the protocols counted is in Stack().Counters. After Close it is net.ErrClosed.
-func (h *Host) Stats() (st endpoint.Stats, err error) {
+func (h *Host) Stats() (st datapath.Stats, err error) {
 	h.stack.Do(func() {
 		select {
 		case <-h.closed:

@@ -18,12 +18,13 @@ const module = "github.com/unet-go/unet"
 // modules that reach below the standard library. A package that is missing is
 // an error: its place has to be decided.
 var layers = map[string]struct{ own, other []string }{
-	".":                      {own: []string{"stack", "endpoint", "control", "queues", "wire", "proto/udp", "proto/tcp"}},
+	".":                      {own: []string{"stack", "datapath", "endpoint", "control", "queues", "wire", "proto/udp", "proto/tcp"}},
 	"wire":                   {},
 	"queues":                 {},
 	"segment":                {},
 	"internal/xsk":           {own: []string{"queues", "segment"}, other: []string{"golang.org/x/sys/unix"}},
-	"endpoint":               {own: []string{"queues", "segment", "internal/xsk", "wire"}},
+	"endpoint":               {own: []string{"wire"}},
+	"datapath":               {own: []string{"endpoint", "queues", "segment", "internal/xsk", "wire"}},
 	"bpf":                    {other: []string{"github.com/cilium/ebpf"}},
 	"internal/route":         {own: []string{"endpoint", "wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/nat":           {own: []string{"endpoint"}, other: []string{"github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
@@ -43,7 +44,7 @@ var layers = map[string]struct{ own, other []string }{
 	"cmd/unetd/internal":     {own: []string{"mux", "control", "endpoint", "internal/xsk", "internal/nat", "cmd/unetd/internal"}, other: []string{"golang.org/x/sys/unix", "github.com/spf13/cobra", "go.yaml.in/yaml/v3"}},
 	"cmd/unetbench":          {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},
 	"cmd/unetbench/internal": {own: []string{"*"}, other: []string{"golang.org/x/sys/unix", "github.com/spf13/cobra", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
-	"examples/echo":          {own: []string{".", "control", "endpoint"}},
+	"examples/echo":          {own: []string{".", "control", "datapath", "endpoint"}},
 	"examples/http":          {own: []string{"."}},
 	"examples/resp":          {own: []string{"."}},
 }

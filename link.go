@@ -5,23 +5,23 @@ import (
 	"os"
 	"time"
 
-	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/stack"
 )
 
 // link is how a stack meets its endpoint: a stack.Link over an
-// endpoint.Endpoint. A frame's ID is the address its bytes start at.
+// datapath.Endpoint. A frame's ID is the address its bytes start at.
 type link struct {
-	ep   *endpoint.Endpoint
+	ep   *datapath.Endpoint
 	room int               // of a frame, bytes
 	long int               // of a packet of several frames; 0: there are none
-	ds   [64]endpoint.Desc // of the batch being received
+	ds   [64]datapath.Desc // of the batch being received
 }
 
 var _ stack.LongLink = (*link)(nil)
 
-func newLink(ep *endpoint.Endpoint) *link {
+func newLink(ep *datapath.Endpoint) *link {
 	return &link{ep: ep, room: int(ep.Geometry().FrameSize), long: ep.PrepareLong()}
 }
 
@@ -45,10 +45,10 @@ func (l *link) Recv(frames []stack.Frame) int {
 
 func (l *link) Release(f stack.Frame) {
 	if l.long > 0 && l.ep.IsLong(f.ID) {
-		l.ep.ReleaseLong(endpoint.Desc{Addr: f.ID})
+		l.ep.ReleaseLong(datapath.Desc{Addr: f.ID})
 		return
 	}
-	l.ep.ReleaseFrame(endpoint.Desc{Addr: f.ID})
+	l.ep.ReleaseFrame(datapath.Desc{Addr: f.ID})
 }
 
 func (l *link) Alloc() (stack.Frame, bool) {
@@ -71,9 +71,9 @@ func (l *link) AllocLong() (stack.Frame, bool) {
 
 func (l *link) Send(f stack.Frame) bool {
 	if l.long > 0 && l.ep.IsLong(f.ID) {
-		return l.ep.SendLong(endpoint.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
+		return l.ep.SendLong(datapath.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
 	}
-	return l.ep.SendFrame(endpoint.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
+	return l.ep.SendFrame(datapath.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
 }
 
 func (l *link) Flush() error  { return l.ep.Flush() }
@@ -82,7 +82,7 @@ func (l *link) Wake()         { l.ep.Wake() }
 
 func (l *link) Sleep(until time.Time) error {
 	err := l.ep.Sleep(until)
-	if errors.Is(err, endpoint.ErrWoken) || errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, datapath.ErrWoken) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
 	return err

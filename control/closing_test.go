@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -274,7 +275,7 @@ func TestDescriptorsAreNotTaken(t *testing.T) {
 	if passRights(ln, false); passesRights(ln) {
 		t.Skip("this kernel lets descriptors come always (before Linux 6.16)")
 	}
-	table, err := endpoint.NewConnections()
+	table, err := datapath.NewConnections()
 	if err != nil {
 		t.Fatal(err)
 	}

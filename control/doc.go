@@ -93,7 +93,7 @@
 // open, and all are claimed or none.
 //
 // The record with open may carry one descriptor (SCM_RIGHTS), that of the table in
-// which the application publishes its TCP connections ([endpoint.Connections]): a file
+// which the application publishes its TCP connections ([datapath.Connections]): a file
 // in memory, sealed against resizing, of at most 4 MiB. The record with present carries
 // the XSK, and the table after it, if there is one. No other request carries any.
 //

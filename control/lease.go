@@ -64,7 +64,7 @@ const (
 
 // Open connects to the unetd that listens at socket, and opens an endpoint.
 // The context bounds the opening only. The grant's descriptors are the
-// caller's to close, or to hand to [endpoint.Attach]; the lease lives until
+// caller's to close, or to hand to [datapath.Attach]; the lease lives until
 // [Lease.Close], the end of this process, or until unetd takes it back.
 func Open(ctx context.Context, socket string, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	conn, err := dial(ctx, socket)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -66,7 +67,7 @@ func TestTableIsPresented(t *testing.T) {
 	descriptorLeaks(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
-	table, err := endpoint.NewConnections()
+	table, err := datapath.NewConnections()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,14 +128,14 @@ type Request struct {
 	Tags     []Tag      `json:"tags,omitempty"` // claimed with the endpoint, all or none
 	Huge     bool       `json:"huge,omitempty"` // back the segment with huge pages
 
-	// Connections is [Connections.File]; nil: the peers of the process's connections are
-	// not told when it dies. It stays the caller's.
+	// Connections is a table of the process's TCP connections (datapath.Connections); nil:
+	// their peers are not told when it dies. It stays the caller's.
 	Connections *os.File `json:"-"`
 }
 
 // Grant is the one way into the network: a bound AF_XDP socket, the memory of
 // its communication segment, and what their owner needs to know about them.
-// Package mux makes it, package control carries it, [Attach] takes it.
+// Package mux makes it, package control carries it, datapath.Attach takes it.
 type Grant struct {
 	XSK     *os.File `json:"-"` // bound AF_XDP socket
 	Segment *os.File `json:"-"` // sealed memfd that backs the UMEM
@@ -147,7 +147,7 @@ type Grant struct {
 	Tags     []Tag      `json:"tags,omitempty"` // claimed so far, wildcards resolved
 }
 
-// Close closes the descriptors. [Attach] takes them over when it succeeds.
+// Close closes the descriptors. datapath.Attach takes them over when it succeeds.
 func (g *Grant) Close() error {
 	var err error
 	if g.XSK != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
@@ -54,7 +55,7 @@ func TestResetsOfALyingTable(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := openLab(t, mode)
 			addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
-			table, err := endpoint.NewConnections()
+			table, err := datapath.NewConnections()
 			must(t, err)
 			defer table.Close()
 			liar := l.openRequest(endpoint.Request{
@@ -147,7 +148,7 @@ func (s *sniff) each(f func(frame []byte) (done bool)) {
 func TestResetsAskFewNeighbours(t *testing.T) {
 	const most = 32
 	l := openLab(t, mux.ModeGeneric)
-	table, err := endpoint.NewConnections()
+	table, err := datapath.NewConnections()
 	must(t, err)
 	defer table.Close()
 	a := l.openRequest(endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: table.File()})

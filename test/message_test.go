@@ -15,6 +15,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/segment"
@@ -22,7 +23,7 @@ import (
 )
 
 // attach is an endpoint of this process with one message tag, through unetd.
-func attach(t *testing.T, socket string, req endpoint.Request, cfg endpoint.Config) (*endpoint.Endpoint, endpoint.Lease) {
+func attach(t *testing.T, socket string, req endpoint.Request, cfg datapath.Config) (*datapath.Endpoint, endpoint.Lease) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -30,7 +31,7 @@ func attach(t *testing.T, socket string, req endpoint.Request, cfg endpoint.Conf
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := endpoint.Attach(grant, cfg)
+	ep, err := datapath.Attach(grant, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,9 +48,9 @@ func tagged(n uint32, a endpoint.Attachment) endpoint.Request {
 }
 
 // recvOne waits for one message.
-func recvOne(t *testing.T, ep *endpoint.Endpoint) endpoint.Message {
+func recvOne(t *testing.T, ep *datapath.Endpoint) datapath.Message {
 	t.Helper()
-	var m [1]endpoint.Message
+	var m [1]datapath.Message
 	for deadline := time.Now().Add(patience); ep.Recv(m[:]) == 0; {
 		if err := ep.Wait(deadline); err != nil {
 			t.Fatal(err)
@@ -59,7 +60,7 @@ func recvOne(t *testing.T, ep *endpoint.Endpoint) endpoint.Message {
 }
 
 // quiet checks that every frame is where it belongs when nothing is under way.
-func quiet(t *testing.T, ep *endpoint.Endpoint) {
+func quiet(t *testing.T, ep *datapath.Endpoint) {
 	t.Helper()
 	if a := ep.Audit(); a.Of(segment.Stack) != 0 || a.Of(segment.Application) != 0 {
 		t.Errorf("frames left: %v", a)
@@ -68,13 +69,13 @@ func quiet(t *testing.T, ep *endpoint.Endpoint) {
 
 func TestMessages(t *testing.T) {
 	for _, a := range attachments {
-		for _, wait := range []endpoint.WaitMode{endpoint.WaitSpin, endpoint.WaitAdaptive, endpoint.WaitBlock} {
+		for _, wait := range []datapath.WaitMode{datapath.WaitSpin, datapath.WaitAdaptive, datapath.WaitBlock} {
 			t.Run(fmt.Sprintf("%v/%v", a, wait), func(t *testing.T) {
 				pair := netlab.RequirePair(t, netlab.Config{})
 				_, socketA := daemon(t, pair.A)
 				_, socketB := daemon(t, pair.B)
-				epA, lease := attach(t, socketA, tagged(1, a), endpoint.Config{Wait: wait})
-				epB, _ := attach(t, socketB, tagged(2, a), endpoint.Config{Wait: wait})
+				epA, lease := attach(t, socketA, tagged(1, a), datapath.Config{Wait: wait})
+				epB, _ := attach(t, socketB, tagged(2, a), datapath.Config{Wait: wait})
 				ch, err := epA.Channel(t.Context(), lease, pair.B.Addr.Addr(), 2, 1)
 				if err != nil {
 					t.Fatal(err)
@@ -87,7 +88,7 @@ func TestMessages(t *testing.T) {
 					if size%2 == 0 {
 						err = epA.Write(&ch, payload)
 					} else {
-						var buf endpoint.Buffer
+						var buf datapath.Buffer
 						if buf, err = epA.Alloc(); err == nil {
 							err = epA.Send(&ch, buf, copy(buf.Payload(), payload))
 						}
@@ -97,7 +98,7 @@ func TestMessages(t *testing.T) {
 					}
 					m := recvOne(t, epB)
 					if !bytes.Equal(m.Payload(), payload) || m.Tag() != 2 ||
-						m.From() != (endpoint.Source{LinkAddr: pair.A.LinkAddr, Tag: 1}) {
+						m.From() != (datapath.Source{LinkAddr: pair.A.LinkAddr, Tag: 1}) {
 						t.Fatalf("%d bytes arrived as %d for tag %d from %v", size, len(m.Payload()), m.Tag(), m.From())
 					}
 					reply := epB.ReplyChannel(&m)
@@ -112,14 +113,14 @@ func TestMessages(t *testing.T) {
 					}
 					epA.Free(&m)
 				}
-				if err := epA.Write(&ch, make([]byte, ch.MaxPayload()+1)); !errors.Is(err, endpoint.ErrMessageTooLong) {
+				if err := epA.Write(&ch, make([]byte, ch.MaxPayload()+1)); !errors.Is(err, datapath.ErrMessageTooLong) {
 					t.Errorf("too long a message: %v", err)
 				}
 				if err := epA.Wait(time.Now().Add(time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("wait with nothing to come: %v", err)
 				}
 				epA.Wake()
-				if err := epA.Wait(time.Time{}); !errors.Is(err, endpoint.ErrWoken) {
+				if err := epA.Wait(time.Time{}); !errors.Is(err, datapath.ErrWoken) {
 					t.Errorf("wait after Wake: %v", err)
 				}
 				quiet(t, epA)
@@ -137,8 +138,8 @@ func TestMessageBackPressure(t *testing.T) {
 	_, socketB := daemon(t, pair.B)
 	small := tagged(1, endpoint.AttachPort)
 	small.Geometry = endpoint.Geometry{FrameCount: 256, FillSize: 64, RxSize: 64, TxSize: 32, CompletionSize: 32}
-	epA, lease := attach(t, socketA, small, endpoint.Config{})
-	epB, _ := attach(t, socketB, tagged(2, endpoint.AttachPort), endpoint.Config{})
+	epA, lease := attach(t, socketA, small, datapath.Config{})
+	epB, _ := attach(t, socketB, tagged(2, endpoint.AttachPort), datapath.Config{})
 	ch, err := epA.Channel(t.Context(), lease, pair.B.Addr.Addr(), 2, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func TestMessageBackPressure(t *testing.T) {
 		for {
 			binary.BigEndian.PutUint64(payload, next)
 			err := epA.Write(&ch, payload)
-			if errors.Is(err, endpoint.ErrQueueFull) {
+			if errors.Is(err, datapath.ErrQueueFull) {
 				break
 			}
 			if err != nil {
@@ -187,31 +188,31 @@ func TestMessageQuota(t *testing.T) {
 	_, socketA := daemon(t, pair.A)
 	req := tagged(1, endpoint.AttachPort)
 	req.Geometry = endpoint.Geometry{FrameCount: 128, FillSize: 64, RxSize: 64, TxSize: 64, CompletionSize: 64}
-	hoarder, _ := attach(t, socketA, req, endpoint.Config{})
-	sender, lease := attach(t, socketA, tagged(2, endpoint.AttachPort), endpoint.Config{})
+	hoarder, _ := attach(t, socketA, req, datapath.Config{})
+	sender, lease := attach(t, socketA, tagged(2, endpoint.AttachPort), datapath.Config{})
 	ch, err := sender.Channel(t.Context(), lease, pair.A.Addr.Addr(), 1, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var held []endpoint.Message
+	var held []datapath.Message
 	for {
 		if err := errors.Join(sender.Write(&ch, []byte("take this")), sender.Flush()); err != nil {
 			t.Fatal(err)
 		}
 		err := hoarder.Wait(time.Now().Add(patience))
-		if errors.Is(err, endpoint.ErrNoBuffers) {
+		if errors.Is(err, datapath.ErrNoBuffers) {
 			break
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		var m [8]endpoint.Message
+		var m [8]datapath.Message
 		held = append(held, m[:hoarder.Recv(m[:])]...)
 	}
 	if got, want := len(held), 128-64-16; got != want {
 		t.Errorf("the application could hold %d messages, want %d", got, want)
 	}
-	if n := hoarder.Recv(make([]endpoint.Message, 8)); n != 0 {
+	if n := hoarder.Recv(make([]datapath.Message, 8)); n != 0 {
 		t.Errorf("%d more messages beyond the quota", n)
 	}
 	if got := hoarder.Audit().Of(segment.KernelReceive); got < 48 {
@@ -229,28 +230,28 @@ func TestUpcalls(t *testing.T) {
 	_, socketA := daemon(t, pair.A)
 	req := tagged(1, endpoint.AttachPort)
 	req.Geometry = endpoint.Geometry{RxSize: 64}
-	ep, _ := attach(t, socketA, req, endpoint.Config{})
-	sender, lease := attach(t, socketA, tagged(2, endpoint.AttachPort), endpoint.Config{})
+	ep, _ := attach(t, socketA, req, datapath.Config{})
+	sender, lease := attach(t, socketA, tagged(2, endpoint.AttachPort), datapath.Config{})
 	ch, err := sender.Channel(t.Context(), lease, pair.A.Addr.Addr(), 1, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ep.Serve(t.Context()); !errors.Is(err, endpoint.ErrNoUpcall) {
+	if err := ep.Serve(t.Context()); !errors.Is(err, datapath.ErrNoUpcall) {
 		t.Errorf("Serve without an upcall: %v", err)
 	}
-	for event, count := range map[endpoint.Event]int{endpoint.NonEmpty: 1, endpoint.AlmostFull: 48} {
+	for event, count := range map[datapath.Event]int{datapath.NonEmpty: 1, datapath.AlmostFull: 48} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		var calls [2]int
-		drain := func(ev endpoint.Event) func(*endpoint.Endpoint) {
-			return func(ep *endpoint.Endpoint) {
+		drain := func(ev datapath.Event) func(*datapath.Endpoint) {
+			return func(ep *datapath.Endpoint) {
 				calls[ev]++
-				var m [64]endpoint.Message
+				var m [64]datapath.Message
 				ep.FreeBatch(m[:ep.Recv(m[:])])
 				cancel()
 			}
 		}
-		ep.Upcall(endpoint.NonEmpty, drain(endpoint.NonEmpty))
-		ep.Upcall(endpoint.AlmostFull, drain(endpoint.AlmostFull))
+		ep.Upcall(datapath.NonEmpty, drain(datapath.NonEmpty))
+		ep.Upcall(datapath.AlmostFull, drain(datapath.AlmostFull))
 		for range count {
 			if err := sender.Write(&ch, []byte("ring")); err != nil {
 				t.Fatal(err)
@@ -277,15 +278,15 @@ func TestUpcalls(t *testing.T) {
 func TestMessageAllocs(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)
-	epA, lease := attach(t, socket, tagged(1, endpoint.AttachPort), endpoint.Config{Wait: endpoint.WaitSpin})
-	epB, _ := attach(t, socket, tagged(2, endpoint.AttachPort), endpoint.Config{Wait: endpoint.WaitSpin})
+	epA, lease := attach(t, socket, tagged(1, endpoint.AttachPort), datapath.Config{Wait: datapath.WaitSpin})
+	epB, _ := attach(t, socket, tagged(2, endpoint.AttachPort), datapath.Config{Wait: datapath.WaitSpin})
 	ch, err := epA.Channel(t.Context(), lease, pair.A.Addr.Addr(), 2, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	payload := make([]byte, 64)
-	msgs := make([]endpoint.Message, 8)
-	recv := func(ep *endpoint.Endpoint) {
+	msgs := make([]datapath.Message, 8)
+	recv := func(ep *datapath.Endpoint) {
 		for ep.Recv(msgs[:1]) == 0 {
 			if err := ep.Wait(time.Time{}); err != nil {
 				t.Fatal(err)
@@ -314,7 +315,7 @@ func TestMessageAllocs(t *testing.T) {
 func TestIndependentPeer(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A, "--mode", "native")
-	ep, _ := attach(t, socket, tagged(0xfeedbeef, endpoint.AttachPort), endpoint.Config{})
+	ep, _ := attach(t, socket, tagged(0xfeedbeef, endpoint.AttachPort), datapath.Config{})
 	peer := rawPeer(t, pair.B)
 	for seq := range 100 {
 		payload := fmt.Appendf(nil, "message number %d", seq)
@@ -330,7 +331,7 @@ func TestIndependentPeer(t *testing.T) {
 
 		m := recvOne(t, ep)
 		if !bytes.Equal(m.Payload(), payload) || m.Tag() != 0xfeedbeef ||
-			m.From() != (endpoint.Source{LinkAddr: pair.B.LinkAddr, Tag: 0x01020304}) {
+			m.From() != (datapath.Source{LinkAddr: pair.B.LinkAddr, Tag: 0x01020304}) {
 			t.Fatalf("message %d arrived as %q from %v", seq, m.Payload(), m.From())
 		}
 		ch := ep.ReplyChannel(&m)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -19,7 +20,7 @@ func openMessage(ctx context.Context, socket string, to netip.AddrPort) (exchang
 	if err != nil {
 		return nil, nil, err
 	}
-	ep, err := endpoint.Attach(grant, endpoint.Config{Lease: lease})
+	ep, err := datapath.Attach(grant, datapath.Config{Lease: lease})
 	if err != nil {
 		return nil, nil, errors.Join(err, grant.Close(), lease.Close())
 	}
@@ -38,7 +39,7 @@ func openMessage(ctx context.Context, socket string, to netip.AddrPort) (exchang
 			if err := ep.Wait(deadline); err != nil { // flushes what was written
 				return err
 			}
-			var m [1]endpoint.Message
+			var m [1]datapath.Message
 			if ep.Recv(m[:]) == 0 {
 				continue
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -28,7 +29,7 @@ func serve(ctx context.Context, socket string, addr netip.AddrPort) error {
 		return err
 	}
 	defer lease.Close()
-	ep, err := endpoint.Attach(grant, endpoint.Config{Lease: lease})
+	ep, err := datapath.Attach(grant, datapath.Config{Lease: lease})
 	if err != nil {
 		return errors.Join(err, grant.Close())
 	}
@@ -40,7 +41,7 @@ func serve(ctx context.Context, socket string, addr netip.AddrPort) error {
 	messages := make(chan error, 1)
 	go func() {
 		defer cancel()
-		ep.Upcall(endpoint.NonEmpty, echoMessages)
+		ep.Upcall(datapath.NonEmpty, echoMessages)
 		messages <- errors.Join(ep.Serve(ctx), ep.Close())
 	}()
 	err = echoDatagrams(conn)
@@ -64,8 +65,8 @@ func echoDatagrams(conn *unet.UDPConn) error {
 
 // echoMessages is the upcall: it drains the receive queue and answers in
 // batches, each with one kick.
-func echoMessages(ep *endpoint.Endpoint) {
-	var msgs [32]endpoint.Message
+func echoMessages(ep *datapath.Endpoint) {
+	var msgs [32]datapath.Message
 	for n := ep.Recv(msgs[:]); n > 0; n = ep.Recv(msgs[:]) {
 		for i := range msgs[:n] {
 			ch := ep.ReplyChannel(&msgs[i])

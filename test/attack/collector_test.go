@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 )
@@ -69,13 +70,13 @@ func (y *tally) look() (got uint64, wrong []string) {
 
 // collector takes frames from endpoints of this process, as fast as it can.
 type collector struct {
-	eps     []*endpoint.Endpoint
+	eps     []*datapath.Endpoint
 	tallies []*tally
 	stop    chan struct{}
 	done    chan struct{}
 }
 
-func collect(t testing.TB, eps []*endpoint.Endpoint, tallies []*tally) *collector {
+func collect(t testing.TB, eps []*datapath.Endpoint, tallies []*tally) *collector {
 	c := &collector{eps, tallies, make(chan struct{}), make(chan struct{})}
 	go c.run()
 	t.Cleanup(c.end)
@@ -84,7 +85,7 @@ func collect(t testing.TB, eps []*endpoint.Endpoint, tallies []*tally) *collecto
 
 func (c *collector) run() {
 	defer close(c.done)
-	descs := make([]endpoint.Desc, 256)
+	descs := make([]datapath.Desc, 256)
 	for {
 		idle := true
 		for i, ep := range c.eps {
@@ -117,7 +118,7 @@ func (c *collector) end() {
 }
 
 // attach is an endpoint of this process, which is root's, through unetd.
-func attach(t testing.TB, socket string, req endpoint.Request) *endpoint.Endpoint {
+func attach(t testing.TB, socket string, req endpoint.Request) *datapath.Endpoint {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), tripTimeout)
 	defer cancel()
@@ -125,7 +126,7 @@ func attach(t testing.TB, socket string, req endpoint.Request) *endpoint.Endpoin
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := endpoint.Attach(grant, endpoint.Config{})
+	ep, err := datapath.Attach(grant, datapath.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -34,7 +35,7 @@ func TestCycles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ep, err := endpoint.Attach(grant, endpoint.Config{})
+			ep, err := datapath.Attach(grant, datapath.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

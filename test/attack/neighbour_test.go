@@ -9,6 +9,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/stack"
 )
@@ -18,9 +19,9 @@ import (
 type neighbour struct {
 	host  *unet.Host
 	conn  *unet.UDPConn
-	ep    *endpoint.Endpoint
+	ep    *datapath.Endpoint
 	lease endpoint.Lease
-	ch    endpoint.Channel
+	ch    datapath.Channel
 	peer  netip.AddrPort
 
 	all []*bystander
@@ -62,7 +63,7 @@ var settle = teach("settle", func(a *agent, arg settleArg) (nothing, error) {
 		return nothing{}, err
 	}
 	n.lease = lease
-	if n.ep, err = endpoint.Attach(grant, endpoint.Config{Wait: endpoint.WaitBlock, Lease: lease}); err != nil {
+	if n.ep, err = datapath.Attach(grant, datapath.Config{Wait: datapath.WaitBlock, Lease: lease}); err != nil {
 		return nothing{}, err
 	}
 	if n.ch, err = n.ep.Channel(ctx, lease, hostB, peerTag, neighbourTag); err != nil {
@@ -108,14 +109,14 @@ func (n *neighbour) askMessage(i uint64) error {
 		return err
 	}
 	deadline := time.Now().Add(tripTimeout)
-	var m [1]endpoint.Message
+	var m [1]datapath.Message
 	for n.ep.Recv(m[:]) == 0 {
 		if err := n.ep.Wait(deadline); err != nil {
 			return err
 		}
 	}
 	defer n.ep.Free(&m[0])
-	if want := (endpoint.Source{LinkAddr: linkB, Tag: peerTag}); m[0].From() != want || !bytes.Equal(m[0].Payload(), q) {
+	if want := (datapath.Source{LinkAddr: linkB, Tag: peerTag}); m[0].From() != want || !bytes.Equal(m[0].Payload(), q) {
 		return fmt.Errorf("%w: %d bytes from %v", errWrong, len(m[0].Payload()), m[0].From())
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -34,7 +35,7 @@ func startPeers(t testing.TB, d *unetd.Daemon, port uint16) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := endpoint.Attach(grant, endpoint.Config{Wait: endpoint.WaitBlock, Lease: lease})
+	ep, err := datapath.Attach(grant, datapath.Config{Wait: datapath.WaitBlock, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +69,10 @@ func startPeers(t testing.TB, d *unetd.Daemon, port uint16) {
 		}
 	})
 }
-func answerMessages(ep *endpoint.Endpoint) error {
-	msgs := make([]endpoint.Message, 32)
+func answerMessages(ep *datapath.Endpoint) error {
+	msgs := make([]datapath.Message, 32)
 	for {
-		if err := ep.Wait(time.Time{}); err != nil && !errors.Is(err, endpoint.ErrWoken) {
+		if err := ep.Wait(time.Time{}); err != nil && !errors.Is(err, datapath.ErrWoken) {
 			return err
 		}
 		n := ep.Recv(msgs)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -36,7 +37,7 @@ var populate = teach("populate", func(a *agent, arg populateArg) (took []time.Du
 			return took, fmt.Errorf("endpoint %d: %w", i, err)
 		}
 		took = append(took, time.Since(begin))
-		ep, err := endpoint.Attach(grant, endpoint.Config{Wait: endpoint.WaitBlock, Lease: lease})
+		ep, err := datapath.Attach(grant, datapath.Config{Wait: datapath.WaitBlock, Lease: lease})
 		if err != nil {
 			return took, err
 		}
@@ -49,7 +50,7 @@ var populate = teach("populate", func(a *agent, arg populateArg) (took []time.Du
 
 // inhabitant is an endpoint that answers until it is closed.
 type inhabitant struct {
-	ep    *endpoint.Endpoint
+	ep    *datapath.Endpoint
 	lease endpoint.Lease
 	done  chan error
 }
@@ -97,7 +98,7 @@ rules:
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := endpoint.Attach(grant, endpoint.Config{Wait: endpoint.WaitBlock, Lease: lease})
+	ep, err := datapath.Attach(grant, datapath.Config{Wait: datapath.WaitBlock, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ rules:
 		if err := errors.Join(ep.Write(&ch, q), ep.Flush()); err != nil {
 			t.Fatal(err)
 		}
-		var m [1]endpoint.Message
+		var m [1]datapath.Message
 		for ep.Recv(m[:]) == 0 {
 			if err := ep.Wait(time.Now().Add(tripTimeout)); err != nil {
 				t.Fatalf("endpoint %d does not answer: %v", i, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -53,7 +54,7 @@ func newField(t testing.TB) *field {
 			f.tallies[s.To].samples = append(f.tallies[s.To].samples, s)
 		}
 	}
-	receiver := func(d *unetd.Daemon, addr, addr6 netip.Addr, port uint16, tags ...endpoint.Tag) *endpoint.Endpoint {
+	receiver := func(d *unetd.Daemon, addr, addr6 netip.Addr, port uint16, tags ...endpoint.Tag) *datapath.Endpoint {
 		return attach(t, d.Socket, endpoint.Request{
 			Geometry: endpoint.Geometry{FrameCount: 1 << 15, FillSize: 1 << 14, RxSize: 1 << 14},
 			Tags:     append(tags, endpoint.UDPTag(netip.AddrPortFrom(addr, port)), endpoint.UDPTag(netip.AddrPortFrom(addr6, port))),
@@ -61,7 +62,7 @@ func newField(t testing.TB) *field {
 	}
 	neighbours := endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)) // somebody has to hold it
 	f.collector = collect(t,
-		[]*endpoint.Endpoint{receiver(f.unetd, hostA, hostA6, localPort, endpoint.MessageTag(localTag), neighbours), receiver(f.remote, hostB, hostB6, remotePort, endpoint.MessageTag(remoteTag))},
+		[]*datapath.Endpoint{receiver(f.unetd, hostA, hostA6, localPort, endpoint.MessageTag(localTag), neighbours), receiver(f.remote, hostB, hostB6, remotePort, endpoint.MessageTag(remoteTag))},
 		[]*tally{f.tallies["local"], f.tallies["remote"]})
 	f.sink = openSink(t, pair.B, netip.AddrPortFrom(hostB, sinkPort), f.tallies["kernel"])
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
@@ -117,7 +118,7 @@ func (g Goodput) check() error {
 	if _, err := endpoint.ParseAttachment(g.Attach); err != nil {
 		return err
 	}
-	if _, err := endpoint.ParseWaitMode(g.Wait); err != nil {
+	if _, err := datapath.ParseWaitMode(g.Wait); err != nil {
 		return err
 	}
 	switch {

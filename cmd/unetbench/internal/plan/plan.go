@@ -16,6 +16,7 @@ import (
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/transport"
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -181,7 +182,7 @@ func (s Selection) check() error {
 		}
 	}
 	for _, w := range s.Wait {
-		if _, err := endpoint.ParseWaitMode(w); err != nil {
+		if _, err := datapath.ParseWaitMode(w); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,7 @@
 // processes can exchange messages here, behind one interface.
 //
 //	floor           raw AF_XDP rings, no stack: what the attachment itself costs
-//	msg             package endpoint's messages
+//	msg             package datapath's messages
 //	udp             package unet's UDP sockets
 //	kernel-udp      the kernel's UDP, spinning on non-blocking system calls
 //	kernel-udp-mux  the same, on interfaces that carry the mux

@@ -6,22 +6,23 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/cmd/unetbench/internal/workload"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 )
 
 // messages is an endpoint and a channel to the other one, used as an
 // application would: payloads are written (one copy), and read in place.
 type messages struct {
-	ep       *endpoint.Endpoint
-	ch       endpoint.Channel
+	ep       *datapath.Endpoint
+	ch       datapath.Channel
 	lease    endpoint.Lease
 	deadline time.Time
-	lent     [workload.RecvBatchSize]endpoint.Message
+	lent     [workload.RecvBatchSize]datapath.Message
 	held     int // of lent
 }
 
 func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	wait, err := endpoint.ParseWaitMode(j.Wait)
+	wait, err := datapath.ParseWaitMode(j.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +30,7 @@ func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	ep, err := endpoint.Attach(g, endpoint.Config{Wait: wait})
+	ep, err := datapath.Attach(g, datapath.Config{Wait: wait})
 	if err != nil {
 		return nil, errors.Join(err, g.Close(), lease.Close())
 	}
@@ -52,7 +53,7 @@ func (m *messages) release() {
 func (m *messages) write(b []byte) error {
 	for {
 		err := m.ep.Write(&m.ch, b)
-		if !errors.Is(err, endpoint.ErrQueueFull) && !errors.Is(err, endpoint.ErrNoBuffers) {
+		if !errors.Is(err, datapath.ErrQueueFull) && !errors.Is(err, datapath.ErrNoBuffers) {
 			return err
 		}
 		if err := m.ep.Flush(); err != nil {

@@ -1,4 +1,4 @@
-package endpoint
+package datapath
 
 import (
 	"github.com/unet-go/unet/queues"

@@ -1,4 +1,4 @@
-package endpoint
+package datapath
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 )
 
 // Connections is the memory in which a process publishes its TCP connections. It goes
-// to unetd with the request for an endpoint ([Request].Connections). When the lease has
+// to unetd with the request for an endpoint ([endpoint.Request].Connections). When the lease has
 // ended, unetd sends each peer a RST, as the kernel closes the connections of a process
 // that has died. Nothing else depends on it.
 type Connections struct {

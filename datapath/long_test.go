@@ -1,16 +1,17 @@
-package endpoint
+package datapath
 
 import (
 	"bytes"
 	"math/rand/v2"
 	"testing"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
 )
 
 // longLoop is a loop of MTU 9000.
-func longLoop(t *testing.T, geo Geometry) *loop {
+func longLoop(t *testing.T, geo endpoint.Geometry) *loop {
 	t.Helper()
 	l := newLoop(t, geo)
 	l.grant.Identity.MTU = 9000
@@ -24,7 +25,7 @@ func longLoop(t *testing.T, geo Geometry) *loop {
 // all frames come back.
 func TestLongPackets(t *testing.T) {
 	for _, size := range []uint32{2048, 4096} {
-		l := longLoop(t, Geometry{FrameSize: size, FrameCount: 256})
+		l := longLoop(t, endpoint.Geometry{FrameSize: size, FrameCount: 256})
 		r := rand.New(rand.NewPCG(7, uint64(size)))
 		for _, n := range []int{1, 14, int(size), int(size) + 1, 2 * int(size), 2*int(size) + 1, 9013, 9014} {
 			d, ok := l.AllocLong()
@@ -79,7 +80,7 @@ func TestLongPackets(t *testing.T) {
 // TestLongPacketsAreSentWholeOrNotAtAll: where there is no room for all parts none is
 // staged, and the packet stays its owner's.
 func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
-	for _, geo := range []Geometry{
+	for _, geo := range []endpoint.Geometry{
 		{FrameCount: 128, TxSize: 16, CompletionSize: 64},
 		{FrameCount: 128, TxSize: 64, CompletionSize: 16},
 	} {
@@ -124,14 +125,14 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 func TestNothingIsLongWhereAllFits(t *testing.T) {
 	for _, c := range []struct {
 		mtu uint32
-		geo Geometry
+		geo endpoint.Geometry
 	}{
-		{1500, Geometry{}},
-		{2034, Geometry{}},
-		{4082, Geometry{FrameSize: 4096}},
-		{9000, Geometry{FrameCount: 16}},
-		{9000, Geometry{TxSize: 4}},
-		{65535, Geometry{}}, // in more parts than the kernel takes
+		{1500, endpoint.Geometry{}},
+		{2034, endpoint.Geometry{}},
+		{4082, endpoint.Geometry{FrameSize: 4096}},
+		{9000, endpoint.Geometry{FrameCount: 16}},
+		{9000, endpoint.Geometry{TxSize: 4}},
+		{65535, endpoint.Geometry{}}, // in more parts than the kernel takes
 	} {
 		l := newLoop(t, c.geo)
 		l.grant.Identity.MTU = c.mtu

@@ -1,4 +1,4 @@
-package endpoint
+package datapath
 
 // counters are the endpoint's own; plain words, because one goroutine has it.
 type counters struct {

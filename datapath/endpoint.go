@@ -1,4 +1,4 @@
-package endpoint
+package datapath
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
@@ -21,8 +22,8 @@ type Config struct {
 	Wait       WaitMode      // how Wait waits; WaitAdaptive by default
 	SpinBudget time.Duration // how long WaitAdaptive spins before it sleeps; 50 us by default
 	// Lease, if it is set, is watched: when it ends, Wait returns its Err, an
-	// [ErrLeaseClosed]. Without it, an endpoint whose grantor has died waits on.
-	Lease Lease
+	// [endpoint.ErrLeaseClosed]. Without it, an endpoint whose grantor has died waits on.
+	Lease endpoint.Lease
 }
 
 // Endpoint is an attached grant. See the package's doc for who may call it.
@@ -44,12 +45,12 @@ type Endpoint struct {
 	scratch [recvBatch]Desc
 	held    uint32 // messages the application holds
 
-	unfinished atomic.Bool // a kick or a refill is to be tried again soon
-	ended      atomic.Bool // the lease has ended
-	lease      Lease       // that of the Config
+	unfinished atomic.Bool    // a kick or a refill is to be tried again soon
+	ended      atomic.Bool    // the lease has ended
+	lease      endpoint.Lease // that of the Config
 	closed     chan struct{}
 
-	grant Grant // its descriptors are the endpoint's now
+	grant endpoint.Grant // its descriptors are the endpoint's now
 }
 
 const (
@@ -73,7 +74,7 @@ var (
 // Attach maps the segment and the rings of a grant. It takes the grant's
 // descriptors over when it succeeds, and leaves them alone when it fails. It
 // needs no capability.
-func Attach(g *Grant, cfg Config) (*Endpoint, error) {
+func Attach(g *endpoint.Grant, cfg Config) (*Endpoint, error) {
 	geo := g.Geometry
 	if err := geo.Validate(); err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
@@ -178,17 +179,17 @@ func (e *Endpoint) Detach() error {
 }
 
 // Identity is who the endpoint is on the wire.
-func (e *Endpoint) Identity() Identity { return e.grant.Identity }
+func (e *Endpoint) Identity() endpoint.Identity { return e.grant.Identity }
 
 // Geometry is the shape of the segment and the queues.
-func (e *Endpoint) Geometry() Geometry { return e.grant.Geometry }
+func (e *Endpoint) Geometry() endpoint.Geometry { return e.grant.Geometry }
 
 // ZeroCopy reports whether the device reads and writes the segment itself, or
 // else the kernel copies.
 func (e *Endpoint) ZeroCopy() (bool, error) { return e.sock.ZeroCopy() }
 
 // Tags are the tags that came with the grant.
-func (e *Endpoint) Tags() []Tag { return e.grant.Tags }
+func (e *Endpoint) Tags() []endpoint.Tag { return e.grant.Tags }
 
 // Audit counts the segment's frames by owner.
 func (e *Endpoint) Audit() segment.Audit { return e.seg.Audit() }

@@ -1,15 +1,16 @@
-package endpoint
+package datapath
 
 import (
 	"testing"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/wire"
 )
 
 // BenchmarkMessage is one 64-byte message written and one received and freed:
 // all of unet's work on it, and the pretended kernel's.
 func BenchmarkMessage(b *testing.B) {
-	l := newLoop(b, Geometry{})
+	l := newLoop(b, endpoint.Geometry{})
 	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
 	payload := make([]byte, 64)
 	var m [8]Message
@@ -28,7 +29,7 @@ func BenchmarkMessage(b *testing.B) {
 
 // BenchmarkPretendedKernel is what of BenchmarkMessage is not unet's.
 func BenchmarkPretendedKernel(b *testing.B) {
-	l := newLoop(b, Geometry{})
+	l := newLoop(b, endpoint.Geometry{})
 	for b.Loop() {
 		l.sock.TX.Push(Desc{Len: 90})
 		l.kernel()

@@ -1,10 +1,11 @@
-package endpoint
+package datapath
 
 import (
 	"context"
 	"fmt"
 	"net/netip"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -37,15 +38,15 @@ func (e *Endpoint) NewChannel(dst wire.LinkAddr, remoteTag, localTag, mtu uint32
 }
 
 // Channel resolves host through the lease's route service and makes a channel
-// to its endpoint with remoteTag. Errors are those of [Lease.Resolve].
-func (e *Endpoint) Channel(ctx context.Context, lease Lease, host netip.Addr, remoteTag, localTag uint32) (Channel, error) {
+// to its endpoint with remoteTag. Errors are those of [endpoint.Lease.Resolve].
+func (e *Endpoint) Channel(ctx context.Context, lease endpoint.Lease, host netip.Addr, remoteTag, localTag uint32) (Channel, error) {
 	r, err := lease.Resolve(ctx, host)
 	if err != nil {
 		return Channel{}, fmt.Errorf("channel to %v tag %d: %w", host, remoteTag, err)
 	}
 	if r.NextHop != host.Unmap() {
 		return Channel{}, fmt.Errorf("channel to %v tag %d: %w: it is behind the gateway %v, and messages stay on their link",
-			host, remoteTag, ErrUnreachable, r.NextHop)
+			host, remoteTag, endpoint.ErrUnreachable, r.NextHop)
 	}
 	return e.NewChannel(r.LinkAddr, remoteTag, localTag, r.MTU), nil
 }

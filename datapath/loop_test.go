@@ -1,8 +1,9 @@
-package endpoint
+package datapath
 
 import (
 	"testing"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
@@ -22,7 +23,7 @@ func sharedRing[T queues.Entry](n uint32) queues.Shared[T] {
 	return queues.Shared[T]{Producer: new(uint32), Consumer: new(uint32), Entries: make([]T, n)}
 }
 
-func newLoop(tb testing.TB, geo Geometry) *loop {
+func newLoop(tb testing.TB, geo endpoint.Geometry) *loop {
 	geo = geo.WithDefaults()
 	fill, completion := sharedRing[uint64](geo.FillSize), sharedRing[uint64](geo.CompletionSize)
 	rx, tx := sharedRing[Desc](geo.RxSize), sharedRing[Desc](geo.TxSize)
@@ -38,7 +39,7 @@ func newLoop(tb testing.TB, geo Geometry) *loop {
 				RX: queues.NewConsumer(rx), TX: queues.NewProducer(tx),
 			},
 			closed: make(chan struct{}),
-			grant:  Grant{Geometry: geo, Identity: Identity{MTU: 1500, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 1}}},
+			grant:  endpoint.Grant{Geometry: geo, Identity: endpoint.Identity{MTU: 1500, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 1}}},
 		},
 		fill: queues.NewConsumer(fill), completion: queues.NewProducer(completion),
 		rx: queues.NewProducer(rx), tx: queues.NewConsumer(tx),

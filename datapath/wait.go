@@ -1,4 +1,4 @@
-package endpoint
+package datapath
 
 import (
 	"errors"
@@ -75,7 +75,7 @@ func (w *waiter) close() error { return w.poller.Close() }
 // Wait flushes what is staged and returns nil as soon as the receive queue is
 // not empty. It returns os.ErrDeadlineExceeded when deadline passes first (zero
 // is never), [ErrWoken] after Wake, [ErrNoBuffers] when the application holds
-// its whole quota of messages, [ErrLeaseClosed] when the lease that was given to
+// its whole quota of messages, [endpoint.ErrLeaseClosed] when the lease that was given to
 // Attach has ended, and what Flush returns if that fails.
 func (e *Endpoint) Wait(deadline time.Time) error {
 	if err := e.Flush(); err != nil {
