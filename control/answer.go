@@ -18,16 +18,16 @@ const (
 
 // answer is a record from unetd that answers a request.
 type answer struct {
-	Version   int             `json:"v"`
-	ID        uint64          `json:"id"`
-	Grant     *endpoint.Grant `json:"grant,omitempty"`
-	Lease     *presented      `json:"lease,omitempty"`
-	Tag       *endpoint.Tag   `json:"tag,omitempty"`
-	Route     *endpoint.Route `json:"route,omitempty"`
-	Endpoints *[]EndpointInfo `json:"endpoints,omitempty"`
-	Counters  *[]Counter      `json:"counters,omitempty"`
-	More      bool            `json:"more,omitempty"` // of Endpoints or Counters: ask with after
-	Error     *Error          `json:"error,omitempty"`
+	Version   int                 `json:"v"`
+	ID        uint64              `json:"id"`
+	Grant     *endpoint.Grant     `json:"grant,omitempty"`
+	Lease     *presented          `json:"lease,omitempty"`
+	Tag       *endpoint.Tag       `json:"tag,omitempty"`
+	Route     *endpoint.Route     `json:"route,omitempty"`
+	Endpoints *[]endpoint.Info    `json:"endpoints,omitempty"`
+	Counters  *[]endpoint.Counter `json:"counters,omitempty"`
+	More      bool                `json:"more,omitempty"` // of Endpoints or Counters: ask with after
+	Error     *Error              `json:"error,omitempty"`
 }
 
 // presented is the answer to present. One with More is continued by another

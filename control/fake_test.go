@@ -40,7 +40,7 @@ type fakeProvider struct {
 	last      uint64
 	newest    *fakeLease
 	endpoints map[uint64]*fakeEndpoint
-	counters  []Counter
+	counters  []endpoint.Counter
 	tables    []uint64       // inodes of the tables of connections that came, in order
 	down      bool           // the link, for those who begin to watch
 	others    []*os.File     // other ends of the sockets, at end of file once no copy of a grant is left
@@ -190,18 +190,18 @@ func (p *fakeProvider) lease(e *fakeEndpoint) *fakeLease {
 	return e.lease
 }
 
-func (p *fakeProvider) Present(ctx context.Context, peer Peer, sock, connections *os.File) (EndpointInfo, endpoint.Lease, error) {
+func (p *fakeProvider) Present(ctx context.Context, peer Peer, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
 	if err := p.keepTable(connections); err != nil {
-		return EndpointInfo{}, nil, err
+		return endpoint.Info{}, nil, err
 	}
 	if present := p.current().present; present != nil {
 		if err := present(ctx, peer, sock); err != nil {
-			return EndpointInfo{}, nil, err
+			return endpoint.Info{}, nil, err
 		}
 	}
 	cookie, err := cookieOf(sock)
 	if err != nil {
-		return EndpointInfo{}, nil, errors.Join(ErrNotPresentable, err)
+		return endpoint.Info{}, nil, errors.Join(ErrNotPresentable, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,41 +209,41 @@ func (p *fakeProvider) Present(ctx context.Context, peer Peer, sock, connections
 		switch {
 		case e.cookie != cookie:
 		case e.peer.UID != peer.UID:
-			return EndpointInfo{}, nil, os.ErrPermission
+			return endpoint.Info{}, nil, os.ErrPermission
 		case e.lease != nil:
-			return EndpointInfo{}, nil, ErrLeased
+			return endpoint.Info{}, nil, ErrLeased
 		default:
 			lease := p.lease(e)
 			return e.info(), lease, nil
 		}
 	}
-	return EndpointInfo{}, nil, ErrNotPresentable
+	return endpoint.Info{}, nil, ErrNotPresentable
 }
 
 // info describes e; its provider's mu is held.
-func (e *fakeEndpoint) info() EndpointInfo {
+func (e *fakeEndpoint) info() endpoint.Info {
 	tags := slices.Collect(maps.Keys(e.tags))
 	slices.SortFunc(tags, func(a, b endpoint.Tag) int {
 		return slices.Compare([]byte(a.String()), []byte(b.String()))
 	})
-	return EndpointInfo{ID: e.id, UID: e.peer.UID, PID: e.peer.PID, Device: "port", SegmentBytes: 8 << 20,
+	return endpoint.Info{ID: e.id, UID: e.peer.UID, PID: e.peer.PID, Device: "port", SegmentBytes: 8 << 20,
 		Tags: tags, TagsTotal: len(tags), Leased: e.lease != nil}
 }
 
-func (p *fakeProvider) Endpoints(peer Peer) ([]EndpointInfo, error) {
+func (p *fakeProvider) Endpoints(peer Peer) ([]endpoint.Info, error) {
 	if peer.UID != 0 {
 		return nil, os.ErrPermission
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all []EndpointInfo
+	var all []endpoint.Info
 	for _, e := range p.endpoints {
 		all = append(all, e.info())
 	}
 	return all, nil
 }
 
-func (p *fakeProvider) Counters(peer Peer) ([]Counter, error) {
+func (p *fakeProvider) Counters(peer Peer) ([]endpoint.Counter, error) {
 	if peer.UID != 0 {
 		return nil, os.ErrPermission
 	}

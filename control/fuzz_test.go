@@ -55,7 +55,7 @@ func FuzzServerRecord(f *testing.F) {
 			return
 		}
 		p := newFakeProvider(t)
-		p.counters = []Counter{{"rx_frames", "Frames received.", 1}, {"tx_frames", "Frames sent.", 2}}
+		p.counters = []endpoint.Counter{{Name: "rx_frames", Help: "Frames received.", Value: 1}, {Name: "tx_frames", Help: "Frames sent.", Value: 2}}
 		grant, _, err := p.OpenEndpoint(context.Background(), Peer{}, endpoint.Request{})
 		if err != nil {
 			t.Fatal(err)

@@ -11,27 +11,6 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// EndpointInfo is an endpoint as an operator sees it.
-type EndpointInfo struct {
-	ID           uint64              `json:"id"`
-	UID          uint32              `json:"uid"`    // of the process that opened it
-	PID          int                 `json:"pid"`    // of the same, in unetd's PID namespace
-	Attach       endpoint.Attachment `json:"attach"` //
-	Device       string              `json:"device"` // outer end of the port, or the uplink
-	Queue        uint32              `json:"queue"`  // of the uplink, of an endpoint attached to one
-	SegmentBytes int64               `json:"segment_bytes"`
-	Tags         []endpoint.Tag      `json:"tags"`       // at most 256 of them in a list
-	TagsTotal    int                 `json:"tags_total"` // how many it has
-	Leased       bool                `json:"leased"`     // false: not presented yet to a unetd that was started anew
-}
-
-// Counter is one number that unetd counts.
-type Counter struct {
-	Name  string `json:"name"`
-	Help  string `json:"help"` // what it counts, in one line
-	Value uint64 `json:"value"`
-}
-
 // How much of a list goes into one record.
 const (
 	maxListTags = 256      // of an endpoint
@@ -39,15 +18,15 @@ const (
 )
 
 // list gives the endpoints with identifiers after one, as many as fit.
-func (s *session) list(after *uint64) (*[]EndpointInfo, bool, error) {
+func (s *session) list(after *uint64) (*[]endpoint.Info, bool, error) {
 	all, err := s.provider.Endpoints(s.peer)
 	if err != nil {
 		return nil, false, err
 	}
-	all = append([]EndpointInfo{}, all...) // none: [], not null
-	slices.SortFunc(all, func(a, b EndpointInfo) int { return cmp.Compare(a.ID, b.ID) })
+	all = append([]endpoint.Info{}, all...) // none: [], not null
+	slices.SortFunc(all, func(a, b endpoint.Info) int { return cmp.Compare(a.ID, b.ID) })
 	if after != nil {
-		n, found := slices.BinarySearchFunc(all, *after, func(e EndpointInfo, id uint64) int { return cmp.Compare(e.ID, id) })
+		n, found := slices.BinarySearchFunc(all, *after, func(e endpoint.Info, id uint64) int { return cmp.Compare(e.ID, id) })
 		if found {
 			n++
 		}
@@ -64,7 +43,7 @@ func (s *session) list(after *uint64) (*[]EndpointInfo, bool, error) {
 }
 
 // counters gives the counters but the first after ones, as many as fit.
-func (s *session) counters(after *uint64) (*[]Counter, bool, error) {
+func (s *session) counters(after *uint64) (*[]endpoint.Counter, bool, error) {
 	all, err := s.provider.Counters(s.peer)
 	if err != nil {
 		return nil, false, err
@@ -73,7 +52,7 @@ func (s *session) counters(after *uint64) (*[]Counter, bool, error) {
 		all = all[min(*after, uint64(len(all))):]
 	}
 	n := pageOf(all)
-	page := append([]Counter{}, all[:n]...)
+	page := append([]endpoint.Counter{}, all[:n]...)
 	return &page, n < len(all), nil
 }
 
@@ -96,8 +75,8 @@ func pageOf[T any](entries []T) int {
 
 // List asks the unetd that listens at socket for all its endpoints, by
 // identifier. It is for operators: others get os.ErrPermission.
-func List(ctx context.Context, socket string) ([]EndpointInfo, error) {
-	var all []EndpointInfo
+func List(ctx context.Context, socket string) ([]endpoint.Info, error) {
+	var all []endpoint.Info
 	err := askAll(ctx, socket, opList, func(a answer) (*uint64, error) {
 		for _, e := range *a.Endpoints {
 			if n := len(all); n > 0 && e.ID <= all[n-1].ID {
@@ -115,8 +94,8 @@ func List(ctx context.Context, socket string) ([]EndpointInfo, error) {
 
 // Counters asks the unetd that listens at socket for all its counters. It is
 // for operators: others get os.ErrPermission.
-func Counters(ctx context.Context, socket string) ([]Counter, error) {
-	var all []Counter
+func Counters(ctx context.Context, socket string) ([]endpoint.Counter, error) {
+	var all []endpoint.Counter
 	err := askAll(ctx, socket, opCounters, func(a answer) (*uint64, error) {
 		all = append(all, *a.Counters...)
 		if !a.More || len(*a.Counters) == 0 {

@@ -16,7 +16,7 @@ import (
 // The records are the ones that doc.go promises.
 func TestOperatorRecords(t *testing.T) {
 	p := newFakeProvider(t)
-	p.counters = []Counter{{"rx_frames", "Frames received.", 12}, {"tx_frames", "Frames sent.", 1 << 53}}
+	p.counters = []endpoint.Counter{{Name: "rx_frames", Help: "Frames received.", Value: 12}, {Name: "tx_frames", Help: "Frames sent.", Value: 1 << 53}}
 	socket, _ := start(t, &Server{Provider: p})
 	a := connect(t, socket)
 	a.send(`{"v":1,"id":1,"op":"list"}`)
@@ -66,7 +66,7 @@ func TestListAndCounters(t *testing.T) {
 		p.endpoints[e.id] = e
 	}
 	for i := range 3000 {
-		p.counters = append(p.counters, Counter{fmt.Sprintf("counter_%d", i), strings.Repeat("help ", 40), uint64(i)})
+		p.counters = append(p.counters, endpoint.Counter{Name: fmt.Sprintf("counter_%d", i), Help: strings.Repeat("help ", 40), Value: uint64(i)})
 	}
 	p.mu.Unlock()
 	list, err := List(ctx, socket)

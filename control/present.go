@@ -12,7 +12,7 @@ import (
 // present leases the endpoint whose socket the application sent, and answers
 // with its tags. Every failure ends the session. It takes fds over.
 func (s *session) present(id uint64, fds []int) {
-	var info EndpointInfo
+	var info endpoint.Info
 	var lease endpoint.Lease
 	files, err := s.sent(fds)
 	defer s.dispose(files)

@@ -33,14 +33,14 @@ type Provider interface {
 	// that of an [endpoint.Request]. The tags in the answer are all that the endpoint has.
 	// Errors are ErrNotPresentable, os.ErrPermission, ErrLeased, or ErrBusy for
 	// what may succeed later.
-	Present(ctx context.Context, peer Peer, sock, connections *os.File) (EndpointInfo, endpoint.Lease, error)
+	Present(ctx context.Context, peer Peer, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error)
 	// Tags is how many tags all leases of the peer's user may hold at once; a block of
 	// ports counts as endpoint.BlockPorts. It does not bind uid 0.
 	Tags(peer Peer) int
 	// Endpoints lists all endpoints for an operator, Counters all counters. They
 	// say os.ErrPermission to a peer that is none.
-	Endpoints(peer Peer) ([]EndpointInfo, error)
-	Counters(peer Peer) ([]Counter, error)
+	Endpoints(peer Peer) ([]endpoint.Info, error)
+	Counters(peer Peer) ([]endpoint.Counter, error)
 }
 
 // Server is unetd's end of the protocol.

@@ -172,6 +172,27 @@ type Identity struct {
 	Mode             string `json:"mode"` // "generic" or "native": how the mux is attached
 }
 
+// Info is an endpoint as its mux and an operator see it.
+type Info struct {
+	ID           uint64     `json:"id"`
+	UID          uint32     `json:"uid"` // of the process that opened it, or presented it last
+	PID          int        `json:"pid"` // of the same, in the PID namespace of the mux's process
+	Attach       Attachment `json:"attach"`
+	Device       string     `json:"device"` // outer end of the port, or the uplink
+	Queue        uint32     `json:"queue"`  // of the uplink, for AttachQueue
+	SegmentBytes int64      `json:"segment_bytes"`
+	Tags         []Tag      `json:"tags"`       // a list that unetd sends has at most 256 of them
+	TagsTotal    int        `json:"tags_total"` // how many it has
+	Leased       bool       `json:"leased"`     // false: taken over from another process, and not presented yet
+}
+
+// Counter is one number that a mux or unetd counts.
+type Counter struct {
+	Name  string `json:"name"`
+	Help  string `json:"help"` // what it counts, in one line
+	Value uint64 `json:"value"`
+}
+
 // Route is how a destination is reached.
 type Route struct {
 	Source   netip.Addr    `json:"source"`    // source address to use

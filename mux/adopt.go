@@ -273,9 +273,10 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 	m.mu.Lock()
 	m.slots[e.Slot] = true
 	m.mu.Unlock()
-	info := EndpointInfo{
+	info := endpoint.Info{
 		ID:           e.Id,
-		Owner:        Owner{PID: int(e.Pid), UID: e.Uid},
+		UID:          e.Uid,
+		PID:          int(e.Pid),
 		Attach:       endpoint.AttachPort,
 		SegmentBytes: int64(e.SegmentBytes),
 	}

@@ -53,7 +53,7 @@ func (l *pinLab) openIn(c *child, req endpoint.Request) *app {
 var me = mux.Owner{PID: os.Getpid(), UID: 0}
 
 // present gives an endpoint that was taken over its lease.
-func (l *pinLab) present(a *app) mux.EndpointInfo {
+func (l *pinLab) present(a *app) endpoint.Info {
 	l.t.Helper()
 	info, lease, err := l.mux.Present(l.t.Context(), me, a.grant.XSK, nil)
 	must(l.t, err)
@@ -175,10 +175,10 @@ func TestPresent(t *testing.T) {
 	// All is as it was, but for the process that has it now.
 	after := l.mux.Endpoints()
 	for i := range listed {
-		if listed[i].Owner.PID != c.cmd.Process.Pid || after[i].Owner.PID != os.Getpid() {
-			t.Errorf("owner %+v, then %+v", listed[i].Owner, after[i].Owner)
+		if listed[i].PID != c.cmd.Process.Pid || after[i].PID != os.Getpid() {
+			t.Errorf("process %d, then %d", listed[i].PID, after[i].PID)
 		}
-		listed[i].Owner.PID = os.Getpid()
+		listed[i].PID = os.Getpid()
 	}
 	if fmt.Sprint(after) != fmt.Sprint(listed) || fmt.Sprint(info) != fmt.Sprint(listed[0]) || len(info.Tags) != len(tags) || !info.Leased {
 		t.Errorf("endpoints %+v\nwere      %+v\npresented %+v", after, listed, info)
@@ -226,9 +226,9 @@ func TestReclaimedAfterGrace(t *testing.T) {
 	q := l.openIn(c, queue)
 	c.kill()
 	var log logBuffer
-	freed := make(chan mux.EndpointInfo, 10)
+	freed := make(chan endpoint.Info, 10)
 	l.openConfig(mux.Config{Pin: l.pin, Grace: 300 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
-		Freed: func(e mux.EndpointInfo) { freed <- e }})
+		Freed: func(e endpoint.Info) { freed <- e }})
 	if n := len(l.mux.Endpoints()); n != 2 {
 		t.Fatalf("%d endpoints were taken over", n)
 	}

@@ -47,8 +47,8 @@ func TestRunawayFillRing(t *testing.T) {
 				listenGRO(t, l.B)
 			}
 			var log logBuffer
-			freed := make(chan mux.EndpointInfo, 2)
-			l.openConfig(mux.Config{Mode: mode, Log: slog.New(slog.NewTextHandler(&log, nil)), Freed: func(e mux.EndpointInfo) { freed <- e }})
+			freed := make(chan endpoint.Info, 2)
+			l.openConfig(mux.Config{Mode: mode, Log: slog.New(slog.NewTextHandler(&log, nil)), Freed: func(e endpoint.Info) { freed <- e }})
 			good := l.open(udpTag("10.0.0.1:7001"))
 			bad := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 			b := kernelUDP(t, l.B, "10.0.0.2:0")

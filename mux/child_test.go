@@ -49,10 +49,10 @@ type order struct {
 }
 
 type answer struct {
-	Error     string             `json:",omitempty"`
-	Grant     *endpoint.Grant    `json:",omitempty"`
-	Endpoints []mux.EndpointInfo `json:",omitempty"`
-	Tag       *endpoint.Tag      `json:",omitempty"`
+	Error     string          `json:",omitempty"`
+	Grant     *endpoint.Grant `json:",omitempty"`
+	Endpoints []endpoint.Info `json:",omitempty"`
+	Tag       *endpoint.Tag   `json:",omitempty"`
 }
 
 // serveChild is the life of a child.
@@ -151,7 +151,7 @@ func (s *childServer) do(o order, files []*os.File, a *answer) (err error) {
 		info, l, err := s.mux.Present(ctx, mux.Owner{PID: os.Getppid()}, files[0], nil)
 		if err == nil {
 			s.leases[info.ID] = l
-			a.Endpoints = []mux.EndpointInfo{info}
+			a.Endpoints = []endpoint.Info{info}
 		}
 		return err
 	case "list":

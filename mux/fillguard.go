@@ -121,6 +121,6 @@ func (m *Mux) revoke(l *Lease, why string) {
 			m.revoked(info)
 		}
 		err := l.close(fmt.Errorf("%w: %s", ErrRevoked, why))
-		m.log.Warn("endpoint revoked: "+why, "endpoint", l.id, "uid", info.Owner.UID, "pid", info.Owner.PID, "error", err)
+		m.log.Warn("endpoint revoked: "+why, "endpoint", l.id, "uid", info.UID, "pid", info.PID, "error", err)
 	})
 }

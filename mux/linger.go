@@ -30,7 +30,7 @@ const (
 
 // lingering is what may be left of an endpoint.
 type lingering struct {
-	info    EndpointInfo
+	info    endpoint.Info
 	at      *attachment
 	granted bool     // somebody is told when it is gone
 	socket  bool     // may be there

@@ -14,16 +14,16 @@ import (
 )
 
 // freedLab is a lab whose mux tells what is freed.
-func freedLab(t *testing.T) (*lab, chan mux.EndpointInfo) {
+func freedLab(t *testing.T) (*lab, chan endpoint.Info) {
 	t.Helper()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
-	freed := make(chan mux.EndpointInfo, 100)
-	l.openConfig(mux.Config{Freed: func(e mux.EndpointInfo) { freed <- e }})
+	freed := make(chan endpoint.Info, 100)
+	l.openConfig(mux.Config{Freed: func(e endpoint.Info) { freed <- e }})
 	return l, freed
 }
 
 // next is what is freed next.
-func next(t *testing.T, freed <-chan mux.EndpointInfo) (e mux.EndpointInfo) {
+func next(t *testing.T, freed <-chan endpoint.Info) (e endpoint.Info) {
 	t.Helper()
 	select {
 	case e = <-freed:
@@ -92,7 +92,7 @@ func TestFreed(t *testing.T) {
 					must(t, letGo())
 				}
 				e := next(t, freed)
-				if e.ID != a.grant.ID || e.Owner != before[0].Owner || e.SegmentBytes != small.WithDefaults().SegmentSize() || e.Attach != attach {
+				if e.ID != a.grant.ID || e.PID != before[0].PID || e.UID != before[0].UID || e.SegmentBytes != small.WithDefaults().SegmentSize() || e.Attach != attach {
 					t.Errorf("freed %+v, was %+v", e, before[0])
 				}
 			})
@@ -109,7 +109,7 @@ func TestFreedWithoutAnOwner(t *testing.T) {
 	g, lease, err := l.mux.OpenEndpointFor(t.Context(), mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
 	must(t, err)
 	must(t, errors.Join(lease.Close(), g.Close()))
-	if e := next(t, freed); e.ID != g.ID || e.Owner != (mux.Owner{PID: 42, UID: 1000}) {
+	if e := next(t, freed); e.ID != g.ID || e.PID != 42 || e.UID != 1000 {
 		t.Errorf("freed %+v", e)
 	}
 	for _, tags := range [][]endpoint.Tag{{endpoint.MessageTag(1), {Kind: 99}}, {{Kind: 99}}} {

@@ -43,14 +43,14 @@ type Config struct {
 	// Adopted is called by Open for each endpoint that it takes over from another
 	// process, also for one whose lease has ended and whose socket somebody holds,
 	// which Endpoints does not list. It must not call the mux.
-	Adopted func(EndpointInfo)
+	Adopted func(endpoint.Info)
 	// Freed is called once for each endpoint that OpenEndpoint made or Adopted was
 	// told of, after the end of its lease, when nothing of it is left: no process
 	// holds its socket or segment any more. Calls come from one goroutine.
-	Freed func(EndpointInfo)
+	Freed func(endpoint.Info)
 	// Revoked is called once for each endpoint that is taken back from its owner
 	// (ErrRevoked), before its lease ends.
-	Revoked func(EndpointInfo)
+	Revoked func(endpoint.Info)
 }
 
 // Mux is an uplink with the programs on it. Its methods may be called from any
@@ -71,9 +71,9 @@ type Mux struct {
 	present     atomic.Uint32                // the uplink's MTU
 	primary     atomic.Pointer[netip.Prefix] // the uplink's primary IPv4 address
 	log         *slog.Logger
-	tellAdopted func(EndpointInfo)
-	tellFreed   func(EndpointInfo)
-	revoked     func(EndpointInfo)
+	tellAdopted func(endpoint.Info)
+	tellFreed   func(endpoint.Info)
+	revoked     func(endpoint.Info)
 	failed      chan error    // of capacity 1
 	probes      chan struct{} // a slot for each probe on its way
 	lingers     chan struct{} // of capacity 1: something new lingers
@@ -298,21 +298,14 @@ func (m *Mux) all() []*Lease {
 	return list
 }
 
-// Counter is one of the programs' counters, summed over processors.
-type Counter struct {
-	Name  string
-	Help  string // what it counts
-	Value uint64 // frames
-}
-
-// Counters reads all counters, in the order of package bpf, and behind them what the
+// Counters reads all counters of frames, summed over processors, in the order of package bpf, and behind them what the
 // backlog had no room for by endpoint, of those that have a port now and lost something.
-func (m *Mux) Counters() ([]Counter, error) {
+func (m *Mux) Counters() ([]endpoint.Counter, error) {
 	if err := m.enter(); err != nil {
 		return nil, err
 	}
 	defer m.leave()
-	list := make([]Counter, bpf.NumCounters)
+	list := make([]endpoint.Counter, bpf.NumCounters)
 	var perCPU []uint64
 	for i := range list {
 		if err := m.progs.objs.Counters.Lookup(uint32(i), &perCPU); err != nil {
@@ -337,7 +330,7 @@ func (m *Mux) Counters() ([]Counter, error) {
 
 // lostByPort is what the outer ends of ports had to drop because the backlog of the inner
 // ends was full, by endpoint.
-func (m *Mux) lostByPort() ([]Counter, error) {
+func (m *Mux) lostByPort() ([]endpoint.Counter, error) {
 	links, err := route.Dump(m.nl.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("counters of ports: %w", err)
@@ -348,10 +341,10 @@ func (m *Mux) lostByPort() ([]Counter, error) {
 	}
 	leases := m.all()
 	slices.SortFunc(leases, func(a, b *Lease) int { return cmp.Compare(a.id, b.id) })
-	var list []Counter
+	var list []endpoint.Counter
 	for _, l := range leases {
 		if n := dropped[l.at.owner.Port]; n > 0 && l.at.owner.Port != 0 {
-			list = append(list, Counter{
+			list = append(list, endpoint.Counter{
 				Name:  fmt.Sprintf("%s.%d", bpf.CounterName(bpf.LostDeliverBacklog), l.id),
 				Help:  fmt.Sprintf("of these, to endpoint %d", l.id),
 				Value: n,

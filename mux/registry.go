@@ -21,23 +21,12 @@ type Owner struct {
 	UID uint32
 }
 
-// EndpointInfo is what can be said of an endpoint from outside.
-type EndpointInfo struct {
-	ID           uint64
-	Owner        Owner
-	Attach       endpoint.Attachment
-	Device       string // the port's outer end, or the uplink
-	Queue        uint32 // of the uplink, for a queue attachment
-	SegmentBytes int64
-	Tags         []endpoint.Tag
-	Leased       bool // false: taken over from another process and not presented yet
-}
-
 // info is the lease's endpoint, without its tags. m.mu is held.
-func (l *Lease) info() EndpointInfo {
-	return EndpointInfo{
+func (l *Lease) info() endpoint.Info {
+	return endpoint.Info{
 		ID:           l.id,
-		Owner:        l.owner,
+		UID:          l.owner.UID,
+		PID:          l.owner.PID,
 		Attach:       l.attach,
 		Device:       l.at.device,
 		Queue:        l.queue,
@@ -46,17 +35,23 @@ func (l *Lease) info() EndpointInfo {
 	}
 }
 
+// infoWithTags is info with the tags. m.mu is held.
+func (m *Mux) infoWithTags(l *Lease) endpoint.Info {
+	info := l.info()
+	info.Tags = m.tags.of(l)
+	info.TagsTotal = len(info.Tags)
+	return info
+}
+
 // Endpoints lists all endpoints by ID.
-func (m *Mux) Endpoints() []EndpointInfo {
+func (m *Mux) Endpoints() []endpoint.Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]EndpointInfo, 0, len(m.leases))
+	list := make([]endpoint.Info, 0, len(m.leases))
 	for _, l := range m.leases {
-		info := l.info()
-		info.Tags = m.tags.of(l)
-		list = append(list, info)
+		list = append(list, m.infoWithTags(l))
 	}
-	slices.SortFunc(list, func(a, b EndpointInfo) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(list, func(a, b endpoint.Info) int { return cmp.Compare(a.ID, b.ID) })
 	return list
 }
 
@@ -64,22 +59,22 @@ func (m *Mux) Endpoints() []EndpointInfo {
 // proves to be that by its socket. connections is as in [endpoint.Request]; the caller
 // keeps both. ErrNotPresentable says that there is no such endpoint, ErrLeased that it
 // has a lease already; another user's is os.ErrPermission.
-func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) (_ EndpointInfo, _ *Lease, err error) {
+func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) (_ endpoint.Info, _ *Lease, err error) {
 	if err := m.enter(); err != nil {
-		return EndpointInfo{}, nil, err
+		return endpoint.Info{}, nil, err
 	}
 	defer m.leave()
 	if err := ctx.Err(); err != nil {
-		return EndpointInfo{}, nil, err
+		return endpoint.Info{}, nil, err
 	}
 	cookie, err := xsk.Cookie(sock)
 	if err != nil {
-		return EndpointInfo{}, nil, fmt.Errorf("%w: %w", ErrNotPresentable, err)
+		return endpoint.Info{}, nil, fmt.Errorf("%w: %w", ErrNotPresentable, err)
 	}
 	var table *os.File
 	if connections != nil {
 		if table, err = xsk.AcceptTable(connections); err != nil {
-			return EndpointInfo{}, nil, err
+			return endpoint.Info{}, nil, err
 		}
 		defer func() {
 			if err != nil {
@@ -95,28 +90,26 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 		}
 		switch {
 		case l.owner.UID != o.UID:
-			return EndpointInfo{}, nil, fmt.Errorf("endpoint %d: %w: it is of another user", l.id, os.ErrPermission)
+			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w: it is of another user", l.id, os.ErrPermission)
 		case l.leased:
-			return EndpointInfo{}, nil, fmt.Errorf("endpoint %d: %w", l.id, ErrLeased)
+			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, ErrLeased)
 		}
 		before := l.owner
 		l.owner = o
 		if err := m.putEndpoint(l); err != nil {
 			l.owner = before
-			return EndpointInfo{}, nil, err
+			return endpoint.Info{}, nil, err
 		}
 		if l.at.owner.Port != 0 {
 			if err := m.fills.add(l, sock); err != nil {
-				return EndpointInfo{}, nil, err
+				return endpoint.Info{}, nil, err
 			}
 		}
 		l.leased, l.connections = true, table
 		m.log.Info("endpoint presented", "endpoint", l.id, "uid", o.UID, "pid", o.PID)
-		info := l.info()
-		info.Tags = m.tags.of(l)
-		return info, l, nil
+		return m.infoWithTags(l), l, nil
 	}
-	return EndpointInfo{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", ErrNotPresentable)
+	return endpoint.Info{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", ErrNotPresentable)
 }
 
 // putEndpoint writes an endpoint down for a successor of this process.

@@ -20,7 +20,7 @@ import (
 )
 
 // wantNotFreed waits for longer than the mux waits between questions.
-func wantNotFreed(t *testing.T, freed <-chan mux.EndpointInfo) {
+func wantNotFreed(t *testing.T, freed <-chan endpoint.Info) {
 	t.Helper()
 	select {
 	case e := <-freed:
@@ -39,17 +39,17 @@ func TestEndedIsTakenOver(t *testing.T) {
 	c.do(order{Do: "end", ID: a.grant.ID})
 	c.kill()
 
-	var adopted []mux.EndpointInfo
-	freed := make(chan mux.EndpointInfo, 10)
+	var adopted []endpoint.Info
+	freed := make(chan endpoint.Info, 10)
 	takeOver := func() {
 		t.Helper()
 		adopted = nil
-		l.openConfig(mux.Config{Pin: l.pin, Adopted: func(e mux.EndpointInfo) { adopted = append(adopted, e) },
-			Freed: func(e mux.EndpointInfo) { freed <- e }})
+		l.openConfig(mux.Config{Pin: l.pin, Adopted: func(e endpoint.Info) { adopted = append(adopted, e) },
+			Freed: func(e endpoint.Info) { freed <- e }})
 	}
 	for range 2 {
 		takeOver()
-		if len(adopted) != 1 || adopted[0].ID != a.grant.ID || adopted[0].Owner != was.Owner || adopted[0].SegmentBytes != was.SegmentBytes {
+		if len(adopted) != 1 || adopted[0].ID != a.grant.ID || adopted[0].PID != was.PID || adopted[0].UID != was.UID || adopted[0].SegmentBytes != was.SegmentBytes {
 			t.Fatalf("taken over %+v, was %+v", adopted, was)
 		}
 		if list := l.mux.Endpoints(); len(list) != 0 {

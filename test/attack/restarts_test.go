@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -111,8 +110,8 @@ func (w *world) goOn(t testing.TB, except ...string) {
 }
 
 // allLeased reports whether all that were known are there, with their owners.
-func allLeased(now, known []control.EndpointInfo) bool {
-	byID := make(map[uint64]control.EndpointInfo)
+func allLeased(now, known []endpoint.Info) bool {
+	byID := make(map[uint64]endpoint.Info)
 	for _, e := range now {
 		byID[e.ID] = e
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
@@ -149,7 +150,7 @@ func countersOf(t testing.TB, d *unetd.Daemon) map[string]uint64 {
 }
 
 // list is the endpoints that unetd knows.
-func list(t testing.TB, d *unetd.Daemon) []control.EndpointInfo {
+func list(t testing.TB, d *unetd.Daemon) []endpoint.Info {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)
 	defer cancel()

@@ -63,13 +63,13 @@ func (m *fakeMux) Identity() endpoint.Identity {
 	return endpoint.Identity{Interface: "eth7", Mode: "generic"}
 }
 
-func (m *fakeMux) Present(context.Context, control.Peer, *os.File, *os.File) (control.EndpointInfo, endpoint.Lease, error) {
-	return control.EndpointInfo{}, nil, control.ErrNotPresentable
+func (m *fakeMux) Present(context.Context, control.Peer, *os.File, *os.File) (endpoint.Info, endpoint.Lease, error) {
+	return endpoint.Info{}, nil, control.ErrNotPresentable
 }
 
-func (m *fakeMux) Endpoints(control.Peer) ([]control.EndpointInfo, error) { return nil, nil }
+func (m *fakeMux) Endpoints(control.Peer) ([]endpoint.Info, error) { return nil, nil }
 
-func (m *fakeMux) Counters(control.Peer) ([]control.Counter, error) { return nil, nil }
+func (m *fakeMux) Counters(control.Peer) ([]endpoint.Counter, error) { return nil, nil }
 
 func (m *fakeMux) Failed() <-chan error { return m.failed }
 

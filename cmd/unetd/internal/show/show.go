@@ -24,13 +24,13 @@ func List(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		return JSON(w, append([]control.EndpointInfo{}, all...))
+		return JSON(w, append([]endpoint.Info{}, all...))
 	}
 	return list(w, all, userName)
 }
 
 // list writes a line for each endpoint.
-func list(w io.Writer, all []control.EndpointInfo, nameOf func(uid uint32) string) error {
+func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "no endpoints")
 		return err
@@ -55,7 +55,7 @@ func list(w io.Writer, all []control.EndpointInfo, nameOf func(uid uint32) strin
 	return t.Flush()
 }
 
-func tagsOf(e control.EndpointInfo) string {
+func tagsOf(e endpoint.Info) string {
 	if len(e.Tags) == 0 {
 		return "-"
 	}
@@ -85,7 +85,7 @@ func Counters(ctx context.Context, socket string, w io.Writer, asJSON, zeros boo
 	if err != nil {
 		return err
 	}
-	some := []control.Counter{}
+	some := []endpoint.Counter{}
 	for _, c := range all {
 		if zeros || c.Value != 0 {
 			some = append(some, c)
@@ -97,7 +97,7 @@ func Counters(ctx context.Context, socket string, w io.Writer, asJSON, zeros boo
 	return counters(w, some)
 }
 
-func counters(w io.Writer, list []control.Counter) error {
+func counters(w io.Writer, list []endpoint.Counter) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(w, "all counters are 0")
 		return err

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -23,7 +22,7 @@ func tags(t *testing.T, texts ...string) (list []endpoint.Tag) {
 
 func TestList(t *testing.T) {
 	var b strings.Builder
-	err := list(&b, []control.EndpointInfo{
+	err := list(&b, []endpoint.Info{
 		{ID: 1, UID: 65534, PID: 4711, Device: "unet1", SegmentBytes: 8 << 20, Tags: tags(t, "udp:10.0.0.1:7000", "msg:9"), TagsTotal: 2, Leased: true},
 		{ID: 12, UID: 4000000000, PID: 3, Device: "unet12", SegmentBytes: 1 << 30, Tags: tags(t, "tcp:[fd00::1]:32768-32831"), TagsTotal: 300},
 		{ID: 13, PID: 5, Attach: endpoint.AttachQueue, Device: "eth0", Queue: 2, SegmentBytes: 32 << 10, Leased: true},
@@ -48,7 +47,7 @@ ID  UID            PID   ATTACH  DEVICE  SEGMENT  STATE    TAGS
 
 func TestCounters(t *testing.T) {
 	var b strings.Builder
-	err := counters(&b, []control.Counter{{Name: "rx_port", Help: "delivered to a port", Value: 12345}, {Name: "tx_forged_link", Help: "not sent", Value: 7}})
+	err := counters(&b, []endpoint.Counter{{Name: "rx_port", Help: "delivered to a port", Value: 12345}, {Name: "tx_forged_link", Help: "not sent", Value: 7}})
 	want := "12345  rx_port         delivered to a port\n    7  tx_forged_link  not sent\n"
 	if err != nil || b.String() != want {
 		t.Errorf("%v\n%s", err, b.String())
@@ -62,14 +61,14 @@ func TestCounters(t *testing.T) {
 // What is empty is a list all the same.
 func TestJSON(t *testing.T) {
 	var b strings.Builder
-	if err := JSON(&b, append([]control.EndpointInfo{}, nil...)); err != nil || b.String() != "[]\n" {
+	if err := JSON(&b, append([]endpoint.Info{}, nil...)); err != nil || b.String() != "[]\n" {
 		t.Errorf("%v, %q", err, b.String())
 	}
 	b.Reset()
-	if err := JSON(&b, []control.Counter{{Name: "a", Help: "<b>", Value: 1<<64 - 1}}); err != nil {
+	if err := JSON(&b, []endpoint.Counter{{Name: "a", Help: "<b>", Value: 1<<64 - 1}}); err != nil {
 		t.Fatal(err)
 	}
-	var back []control.Counter
+	var back []endpoint.Counter
 	if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back[0].Value != 1<<64-1 {
 		t.Errorf("%v, %+v", err, back)
 	}

@@ -99,31 +99,27 @@ func (u *Uplink) Tags(peer control.Peer) int {
 
 // Present gives an application the lease of an endpoint that it had from another
 // unetd. The policy is not asked: what it granted stays granted.
-func (u *Uplink) Present(ctx context.Context, peer control.Peer, sock, connections *os.File) (control.EndpointInfo, endpoint.Lease, error) {
+func (u *Uplink) Present(ctx context.Context, peer control.Peer, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
 	e, ml, err := u.mux.Present(ctx, owner(peer), sock, connections)
 	count(&u.presented, &u.refused, err)
 	if err != nil {
-		return control.EndpointInfo{}, nil, forApplications(err)
+		return endpoint.Info{}, nil, forApplications(err)
 	}
 	l := newLease(u, peer)
 	l.hold(ml, e.Tags)
-	return infoOf(e), l, nil
+	return e, l, nil
 }
 
 // Endpoints lists all endpoints.
-func (u *Uplink) Endpoints(peer control.Peer) ([]control.EndpointInfo, error) {
+func (u *Uplink) Endpoints(peer control.Peer) ([]endpoint.Info, error) {
 	if err := u.mayAsk(peer); err != nil {
 		return nil, err
 	}
-	var list []control.EndpointInfo
-	for _, e := range u.mux.Endpoints() {
-		list = append(list, infoOf(e))
-	}
-	return list, nil
+	return u.mux.Endpoints(), nil
 }
 
 // Counters reads all counters: the programs', then those of leases.
-func (u *Uplink) Counters(peer control.Peer) ([]control.Counter, error) {
+func (u *Uplink) Counters(peer control.Peer) ([]endpoint.Counter, error) {
 	if err := u.mayAsk(peer); err != nil {
 		return nil, err
 	}
@@ -131,14 +127,10 @@ func (u *Uplink) Counters(peer control.Peer) ([]control.Counter, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := make([]control.Counter, len(all))
-	for i, c := range all {
-		list[i] = control.Counter{Name: c.Name, Help: c.Help, Value: c.Value}
-	}
-	return append(list,
-		control.Counter{Name: "lease_granted", Help: "endpoints opened since unetd was started", Value: u.granted.Load()},
-		control.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd whose applications have come to this one", Value: u.presented.Load()},
-		control.Counter{Name: "lease_refused", Help: "requests of these two kinds that were answered by an error", Value: u.refused.Load()},
+	return append(all,
+		endpoint.Counter{Name: "lease_granted", Help: "endpoints opened since unetd was started", Value: u.granted.Load()},
+		endpoint.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd whose applications have come to this one", Value: u.presented.Load()},
+		endpoint.Counter{Name: "lease_refused", Help: "requests of these two kinds that were answered by an error", Value: u.refused.Load()},
 	), nil
 }
 
@@ -157,11 +149,4 @@ func (u *Uplink) terms(r *policy.Rule) mux.Terms {
 
 func owner(peer control.Peer) mux.Owner {
 	return mux.Owner{PID: peer.PID, UID: peer.UID}
-}
-
-func infoOf(e mux.EndpointInfo) control.EndpointInfo {
-	return control.EndpointInfo{
-		ID: e.ID, UID: e.Owner.UID, PID: e.Owner.PID, Attach: e.Attach, Device: e.Device, Queue: e.Queue,
-		SegmentBytes: e.SegmentBytes, Tags: e.Tags, TagsTotal: len(e.Tags), Leased: e.Leased,
-	}
 }

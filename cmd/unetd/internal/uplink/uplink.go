@@ -70,13 +70,13 @@ func Open(cfg Config) (*Uplink, error) {
 	m, err := mux.Open(mux.Config{
 		Interface: cfg.Interface, Mode: cfg.Mode, Pin: cfg.BPFFS, Grace: cfg.Grace, Log: cfg.Log, UncheckedFillRings: cfg.UncheckedFillRings,
 		// What is there counts, whether it still fits the policy or not.
-		Adopted: func(e mux.EndpointInfo) {
+		Adopted: func(e endpoint.Info) {
 			u.quota.Adopt(func() []quota.Endpoint {
-				return []quota.Endpoint{{ID: e.ID, UID: e.Owner.UID, Bytes: e.SegmentBytes}}
+				return []quota.Endpoint{{ID: e.ID, UID: e.UID, Bytes: e.SegmentBytes}}
 			})
 		},
-		Freed:   func(e mux.EndpointInfo) { u.quota.Freed(e.ID) },
-		Revoked: func(e mux.EndpointInfo) { u.quota.Bar(e.Owner.UID, time.Now().Add(barredFor)) },
+		Freed:   func(e endpoint.Info) { u.quota.Freed(e.ID) },
+		Revoked: func(e endpoint.Info) { u.quota.Bar(e.UID, time.Now().Add(barredFor)) },
 	})
 	if err != nil {
 		return nil, explainOpen(cfg.Interface, err)
