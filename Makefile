@@ -1,4 +1,5 @@
-# unet. `make help` lists the targets.
+# unet. `make help` lists the targets. There are two modules: the root, and bench/, which
+# the root must not need.
 
 GO          ?= go
 STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -17,20 +18,23 @@ help: ## show this list
 
 build: ## build all commands into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/... ./examples/...
+	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench
 
 test: build ## run every test, as root, in network namespaces of its own
 	$(SUDO) $(GO) test -p 1 -count=1 -tags unetdebug ./...
+	$(SUDO) $(GO) test -C bench -p 1 -count=1 -tags unetdebug ./...
 ifeq ($(shell $(GO) env CGO_ENABLED),1)
 	$(SUDO) $(GO) test -p 1 -count=1 -race ./...
+	$(SUDO) $(GO) test -C bench -p 1 -count=1 -race ./...
 else
 	@echo "make test: left out the second pass, under the race detector: it needs a C compiler (apt install gcc libc6-dev)"
 endif
 
 check: ## format, vet, lint, import rules, stale BPF objects
 	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }
-	$(GO) vet ./...
-	$(GO) vet -tags unetdebug ./...
-	$(GO) run $(STATICCHECK) ./...
+	for module in . bench; do \
+		$(GO) vet -C $$module ./... && $(GO) vet -C $$module -tags unetdebug ./... && $(GO) run -C $$module $(STATICCHECK) ./... || exit 1; \
+	done
 	$(GO) test -count=1 -run 'TestImportDirections' .
 	$(GO) test -count=1 -run 'TestObjectsAreCurrent' ./bpf
 
@@ -45,13 +49,13 @@ soak: ## simulate TCP over bad networks for SOAK (30m), with seeds from SEED on 
 	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./proto/tcp -soak $(SOAK) -seed $(SEED)
 
 fuzz: ## fuzz every parser, FUZZTIME (10s) each
-	@for pkg in $$($(GO) list ./...); do \
-		targets=$$($(GO) test -list '^Fuzz' $$pkg) || exit 1; \
+	@for module in . bench; do for pkg in $$($(GO) list -C $$module ./...); do \
+		targets=$$($(GO) test -C $$module -list '^Fuzz' $$pkg) || exit 1; \
 		for target in $$(echo "$$targets" | grep '^Fuzz'); do \
 			echo "$$pkg $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+			$(GO) test -C $$module -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
-	done
+	done; done
 
 generate: ## compile the BPF programs anew (needs clang, llvm-strip, libbpf-dev)
 	@command -v clang >/dev/null && test -e /usr/include/bpf/bpf_helpers.h || \

@@ -20,13 +20,13 @@ func Line(command string, also ...string) string {
 	return strings.Join(append(parts, runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH), ", ")
 }
 
-// of is the version of this module: its tag, or what go build makes of the commit
-// (https://go.dev/ref/mod#pseudo-versions), with +dirty if files had been changed. It
-// is "devel" and the commit, if that is known, where go build was told no version, as
-// for tests.
+// of is the version of this module, or of the repository's module bench: its tag, or
+// what go build makes of the commit (https://go.dev/ref/mod#pseudo-versions), with
+// +dirty if files had been changed. It is "devel" and the commit, if that is known,
+// where go build was told no version, as for tests.
 func of(info *debug.BuildInfo) string {
 	version := info.Main.Version
-	if info.Main.Path != module { // built as a tool of another module
+	if info.Main.Path != module && !strings.HasPrefix(info.Main.Path, module+"/") { // built as a tool of another module
 		version = ""
 		for _, m := range info.Deps {
 			if m.Path == module {

@@ -30,6 +30,8 @@ func TestOf(t *testing.T) {
 		{"the same, changed", debug.BuildInfo{Main: ours("(devel)"), Settings: settings("vcs.modified", "true", "vcs.revision", commit)}, "devel 0123456789ab+dirty"},
 		{"no version control", debug.BuildInfo{Main: ours("(devel)")}, "devel"},
 		{"a test", debug.BuildInfo{Main: ours("")}, "devel"},
+		{"a command of the module beside this one", debug.BuildInfo{Main: debug.Module{Path: module + "/bench", Version: "v0.0.0-20261122183306-0123456789ab"},
+			Deps: []*debug.Module{{Path: module, Version: "v0.0.0", Replace: &debug.Module{Path: "../"}}}}, "v0.0.0-20261122183306-0123456789ab"},
 		{"a tool of another module", debug.BuildInfo{Main: other, Deps: []*debug.Module{{Path: "example.com/x", Version: "v9.0.0"}, {Path: module, Version: "v0.3.0"}},
 			Settings: settings("vcs.revision", commit)}, "v0.3.0"},
 		{"replaced by a folder", debug.BuildInfo{Main: other, Deps: []*debug.Module{{Path: module, Version: "v0.3.0", Replace: &debug.Module{Path: "../unet"}}},

@@ -1,0 +1,71 @@
+package child
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/unet-go/unet/bench/internal/workload"
+)
+
+// events runs a child on some input and decodes what it says.
+func events(t *testing.T, in string) ([]Event, error) {
+	t.Helper()
+	var out strings.Builder
+	err := Run(strings.NewReader(in), &out)
+	var all []Event
+	for d := json.NewDecoder(strings.NewReader(out.String())); d.More(); {
+		var e Event
+		if err := d.Decode(&e); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	return all, err
+}
+
+func TestBadJobsAreReportedToTheParent(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                       "job",
+		"no job\n":               "job",
+		`{"bench":"rtt"}`:        "job", // the line does not end
+		`{"bench":"rtt"}` + "\n": "unknown transport",
+		`{"bench":"rtt","transport":"msg","wait":"nap"}` + "\n":                    "wait mode",
+		`{"bench":"rtt","transport":"msg","wait":"spin","attach":"tape"}` + "\n":   "attachment",
+		`{"bench":"memory","transport":"msg","wait":"spin","attach":"no"}` + "\n":  "attachment",
+		`{"bench":"rtt","transport":"udp","wait":"spin","attach":"port"}` + "\n":   "open udp",
+		`{"bench":"rtt","transport":"floor","wait":"spin","attach":"port"}` + "\n": "open floor",
+	} {
+		said, err := events(t, in)
+		if err == nil || len(said) != 1 || !strings.Contains(said[0].Error, want) {
+			t.Errorf("%q: said %+v, returned %v; want one error about %q", in, said, err, want)
+		}
+	}
+}
+
+func TestABareProcessWeighsItselfAndWaits(t *testing.T) {
+	said, err := events(t, `{"bench":"memory"}`+"\n")
+	if err != nil || len(said) != 1 || !said[0].Ready || said[0].Report == nil {
+		t.Fatalf("said %+v, returned %v", said, err)
+	}
+	// A Go process has a few megabytes, and less than the machine has.
+	if n := said[0].Report.Resident; n < 1<<20 || n > 1<<40 || n%int64(os.Getpagesize()) != 0 {
+		t.Errorf("%d bytes resident", n)
+	}
+}
+
+func TestEventsCrossAsJSON(t *testing.T) {
+	want := workload.Report{N: 3, Sent: 4, Lost: 1, Duplicates: 2, Elapsed: 5, Latency: workload.Latency{Mean: 1, P50: 2, P99: 3, P999: 4}, CPU: 6, Mallocs: 7}
+	b, err := json.Marshal(Event{Report: &want})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Event
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	if *got.Report != want || got.Ready || got.Error != "" {
+		t.Errorf("got %+v, want %+v", got.Report, want)
+	}
+}

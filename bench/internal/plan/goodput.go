@@ -1,0 +1,138 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/datapath"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab/impair"
+)
+
+// Road is what frames meet on their way, the same in each direction.
+type Road struct {
+	Name string
+	Rule impair.Rule
+}
+
+// Opening is the rule while connections are opened: as long and as wide, but nothing
+// happens on it.
+func (r Road) Opening() impair.Rule {
+	return impair.Rule{Delay: r.Rule.Delay, Rate: r.Rule.Rate, Queue: r.Rule.Queue}
+}
+
+// Flow is one connection, from the host that sends to the one that receives.
+type Flow struct{ From, To transport.Transport }
+
+func (f Flow) String() string { return f.From.Name + " > " + f.To.Name }
+
+// Kernel says that no end of it is ours.
+func (f Flow) Kernel() bool { return !f.From.Granted && !f.To.Granted }
+
+// Run is what is measured at a time: one flow, or some that share a road.
+type Run struct {
+	Road  Road
+	Flows []Flow
+}
+
+func (r Run) String() string {
+	s := r.Road.Name + ": " + r.Flows[0].String()
+	for _, f := range r.Flows[1:] {
+		s += " beside " + f.String()
+	}
+	return s
+}
+
+// Shared says that several flows share the road.
+func (r Run) Shared() bool { return len(r.Flows) > 1 }
+
+// Goodput is what to measure over bad roads, and how.
+type Goodput struct {
+	Loss      []float64       // percent of frames
+	Delay     []time.Duration // of a frame
+	Rate      int64           // of the link with losses, bits a second
+	Others    []Road          // beside every loss with every delay
+	Shares    []Road          // that two flows share
+	Attach    string
+	Wait      string
+	Rounds    int
+	Time      time.Duration // of one flow
+	ShareTime time.Duration // of flows that share
+}
+
+// bottleneck is a line with a queue of one bandwidth-delay product, 250 kB.
+var bottleneck = impair.Rule{Rate: 100e6, Delay: 10 * time.Millisecond, Queue: 250_000}
+
+// Bottleneck and Reordering are roads of their own.
+func Bottleneck() Road { return Road{"bottleneck", bottleneck} }
+
+func Reordering() Road {
+	r := bottleneck
+	r.Reorder, r.HoldBack = 0.02, 4*time.Millisecond
+	return Road{"reordering", r}
+}
+
+// Runs checks the selection and lists what is to be measured in each round.
+func (g Goodput) Runs() (runs []Run, err error) {
+	if err := g.check(); err != nil {
+		return nil, err
+	}
+	ours, err := transport.ByName(transport.TCP)
+	if err != nil {
+		return nil, err
+	}
+	kernel, err := transport.ByName(transport.GoTCP)
+	if err != nil {
+		return nil, err
+	}
+	var roads []Road
+	for _, d := range g.Delay {
+		for _, p := range g.Loss {
+			rule := impair.Rule{Loss: p / 100, Delay: d, Rate: g.Rate}
+			roads = append(roads, Road{fmt.Sprintf("loss %v %%, delay %v", p, d), rule})
+		}
+	}
+	for _, road := range append(roads, g.Others...) {
+		for _, f := range []Flow{{kernel, kernel}, {ours, ours}, {ours, kernel}, {kernel, ours}} {
+			runs = append(runs, Run{road, []Flow{f}})
+		}
+	}
+	for _, road := range g.Shares {
+		for _, f := range [][]Flow{{{kernel, kernel}, {kernel, kernel}}, {{ours, ours}, {ours, ours}}, {{ours, ours}, {kernel, kernel}}} {
+			runs = append(runs, Run{road, f})
+		}
+	}
+	if len(runs) == 0 {
+		return nil, fmt.Errorf("nothing to measure: no --loss, and nothing else")
+	}
+	for _, r := range runs {
+		if err := r.Road.Rule.Validate(); err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Road.Name, err)
+		}
+	}
+	return runs, nil
+}
+
+func (g Goodput) check() error {
+	if _, err := endpoint.ParseAttachment(g.Attach); err != nil {
+		return err
+	}
+	if _, err := datapath.ParseWaitMode(g.Wait); err != nil {
+		return err
+	}
+	switch {
+	case g.Rounds < 1:
+		return fmt.Errorf("--rounds %d: want at least 1", g.Rounds)
+	case g.Time <= 0 || g.ShareTime <= 0:
+		return fmt.Errorf("--time %v and --share-time %v: want more than 0", g.Time, g.ShareTime)
+	case len(g.Loss) > 0 && len(g.Delay) == 0:
+		return fmt.Errorf("--delay is empty")
+	}
+	for _, p := range g.Loss {
+		if !(p >= 0 && p < 100) {
+			return fmt.Errorf("--loss %v: want a percentage below 100", p)
+		}
+	}
+	return nil
+}

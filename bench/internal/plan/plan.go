@@ -1,0 +1,266 @@
+// Package plan turns what was asked for on the command line into the
+// combinations to measure, and the order to measure them in.
+//
+// A round measures every combination once. Rounds are interleaved: the machine
+// that a transport meets (its clock, its temperature, its other work) is
+// the one that all the others of the round meet. Within each round the order
+// is shuffled, so that none always follows the same neighbour.
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
+	"github.com/unet-go/unet/datapath"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// Bounds of what can be asked for.
+const (
+	MaxSize  = 1472    // bytes: one UDP datagram at an MTU of 1500
+	MaxBatch = 256     // messages
+	MaxWrite = 4 << 20 // bytes; bandwidth
+
+	MaxConnections = 256 // connections at a time
+	// MaxConnects bounds the connections of one round. Each leaves a pair of ports
+	// in TIME-WAIT, and the kernel has 28,232 for one destination.
+	MaxConnects = 20_000
+)
+
+// Places are where client and server stand.
+const (
+	Pair  = "pair"  // on two hosts
+	Crowd = "crowd" // on two hosts on which there are many other endpoints
+	Local = "local" // both on one host, as two endpoints of one mux
+)
+
+// Addresses that the client's host of connect can have.
+const (
+	Own    = "own"    // one of its own, with all ports
+	Shared = "shared" // the interface's, with ports from blocks
+)
+
+// Combination is one thing to measure.
+type Combination struct {
+	Bench     workload.Bench
+	Transport transport.Transport
+	Attach    string // port, queue or none
+	Place     string // pair, crowd or local
+	Wait      string // spin, adaptive or block
+	Size      int    // bytes of payload
+	Batch     int    // messages
+	MTU       int    // bandwidth: of the network; else 0: 1500
+}
+
+func (c Combination) String() string {
+	s := fmt.Sprintf("%s %s", c.Bench, c.Transport.Name)
+	if c.Transport.Granted {
+		s += fmt.Sprintf(" %s %s", c.Attach, c.Wait)
+	}
+	s += fmt.Sprintf(" %d B", c.Size)
+	if c.MTU > 0 {
+		s += fmt.Sprintf(" MTU %d", c.MTU)
+	} else if c.Batch > 1 {
+		s += fmt.Sprintf(" x%d", c.Batch)
+	}
+	if c.Place != Pair {
+		s += " " + c.Place
+	}
+	return s
+}
+
+// Selection is what to combine, and how long to measure.
+type Selection struct {
+	Bench      workload.Bench
+	Transports []string
+	Attach     []string
+	Places     []string
+	Wait       []string
+	Sizes      []int // bytes
+	Batches    []int // messages
+	MTUs       []int // bandwidth; else empty
+
+	Rounds   int
+	N        int           // messages or round trips a round
+	WarmUp   int           // messages before them
+	Limit    time.Duration // of a round's measured section; 0: none
+	Patience time.Duration // after which a message is lost
+	Window   int           // oneway: messages without credit
+	Credit   int           // oneway: messages a credit
+
+	Connections int    // connect: connections at a time
+	Address     string // connect: what the client's host has, Own or Shared
+}
+
+// Combinations checks the selection and combines it. A transport without an
+// endpoint appears once for all attachments and places, one that waits in one way
+// once for all wait modes, and one without batches once for all batches.
+func (s Selection) Combinations() ([]Combination, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if s.Bench == workload.Bandwidth {
+		return s.bulk()
+	}
+	var all []Combination
+	for _, size := range s.Sizes {
+		for _, name := range s.Transports {
+			t, err := transport.ByName(name)
+			if err != nil {
+				return nil, err
+			}
+			if s.Bench == workload.Connect && t.Dial == nil {
+				return nil, fmt.Errorf("transport %s does not open and close connections: %s do", name, strings.Join(transport.Connecting(), ", "))
+			}
+			attach, places, wait, batches := []string{transport.None}, []string{Pair}, t.Waits, []int{1}
+			if t.Granted {
+				attach, places = s.Attach, s.Places
+			}
+			if len(t.Waits) > 1 {
+				wait = s.Wait
+			}
+			if t.Batches {
+				batches = s.Batches
+			}
+			for _, c := range product(Combination{Bench: s.Bench, Transport: t, Size: size}, attach, places, wait, batches) {
+				if !slices.ContainsFunc(all, c.same) { // asked for twice
+					all = append(all, c)
+				}
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("nothing to measure: a %s has no place %s", endpoint.AttachQueue, Local)
+	}
+	return all, nil
+}
+
+// product is every combination of the given values that can be measured.
+func product(c Combination, attach, places, wait []string, batches []int) (all []Combination) {
+	for _, c.Attach = range attach {
+		for _, c.Place = range places {
+			if c.Place == Local && c.Attach == endpoint.AttachQueue.String() {
+				continue // a queue is reached by the wire only
+			}
+			for _, c.Wait = range wait {
+				for _, c.Batch = range batches {
+					all = append(all, c)
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (c Combination) same(d Combination) bool {
+	return c.Bench == d.Bench && c.Transport.Name == d.Transport.Name && c.Attach == d.Attach &&
+		c.Place == d.Place && c.Wait == d.Wait && c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU
+}
+
+func (s Selection) check() error {
+	for flag, n := range map[string]int{
+		"--transport": len(s.Transports), "--attach": len(s.Attach), "--place": len(s.Places), "--wait": len(s.Wait),
+		"--size": len(s.Sizes), "--batch": len(s.Batches),
+	} {
+		if n == 0 {
+			return fmt.Errorf("%s is empty", flag)
+		}
+	}
+	for _, a := range s.Attach {
+		if _, err := endpoint.ParseAttachment(a); err != nil {
+			return err
+		}
+	}
+	for _, p := range s.Places {
+		if p != Pair && p != Crowd && p != Local {
+			return fmt.Errorf("place %q: want %s, %s or %s", p, Pair, Crowd, Local)
+		}
+	}
+	for _, w := range s.Wait {
+		if _, err := datapath.ParseWaitMode(w); err != nil {
+			return err
+		}
+	}
+	for _, n := range s.Sizes {
+		if s.Bench == workload.Bandwidth {
+			if n < 1 || n > MaxWrite {
+				return fmt.Errorf("--size %d: want 1 to %d bytes", n, MaxWrite)
+			}
+		} else if n < workload.MinSize || n > MaxSize {
+			return fmt.Errorf("--size %d: want %d to %d bytes", n, workload.MinSize, MaxSize)
+		}
+	}
+	for _, n := range s.Batches {
+		if n < 1 || n > MaxBatch {
+			return fmt.Errorf("--batch %d: want 1 to %d messages", n, MaxBatch)
+		}
+	}
+	switch {
+	case s.Rounds < 1:
+		return fmt.Errorf("--rounds %d: want at least 1", s.Rounds)
+	case s.N < 1 || s.N > maxN:
+		return fmt.Errorf("--n %d: want 1 to %d", s.N, maxN)
+	case s.WarmUp < 0:
+		return fmt.Errorf("--warm-up %d: want 0 or more", s.WarmUp)
+	case s.Limit < 0 || s.Limit == 0 && s.Bench != workload.OneWay:
+		return fmt.Errorf("--limit %v: want more than 0", s.Limit)
+	}
+	if s.Bench == workload.Connect {
+		switch {
+		case s.Connections < 1 || s.Connections > MaxConnections:
+			return fmt.Errorf("--connections %d: want 1 to %d", s.Connections, MaxConnections)
+		case s.Address != Own && s.Address != Shared:
+			return fmt.Errorf("--address %q: want %s or %s", s.Address, Own, Shared)
+		case s.N+s.WarmUp > MaxConnects:
+			return fmt.Errorf("--n %d and --warm-up %d: want at most %d together, for each takes a port", s.N, s.WarmUp, MaxConnects)
+		}
+	}
+	if s.Bench == workload.OneWay && (s.Credit < 1 || s.Window < s.Credit || s.Window < slices.Max(s.Batches)) {
+		return fmt.Errorf("--window %d: want at least a batch and a credit (%d), which is at least 1",
+			s.Window, s.Credit)
+	}
+	return nil
+}
+
+// maxN keeps the receiver's book of sequence numbers and the client's samples
+// within some hundred megabytes.
+const maxN = 20_000_000
+
+// Job is the job of one combination.
+func (s Selection) Job(c Combination) workload.Job {
+	return workload.Job{
+		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
+		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Patience: s.Patience,
+		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
+		MTU: c.MTU,
+	}
+}
+
+// CountingJob is the short job in which the system calls of a combination are
+// counted.
+func (s Selection) CountingJob(c Combination) workload.Job {
+	j := s.Job(c)
+	if j.Bench == workload.Bandwidth {
+		j.Checked, j.Limit = true, min(j.Limit, 50*time.Millisecond)
+	}
+	if j.WarmUp = min(j.WarmUp, 1_000); j.Bench == workload.Connect {
+		j.N = min(j.N, 500)
+		return j
+	}
+	j.N = min(j.N, 20_000)
+	if j.Limit > 0 {
+		j.Limit = min(j.Limit, 100*time.Millisecond)
+	}
+	return j
+}
+
+// Order is the order of a round: a permutation of n that depends on the seed
+// and the round only.
+func Order(n int, seed uint64, round int) []int {
+	return rand.New(rand.NewPCG(seed, uint64(round))).Perm(n)
+}

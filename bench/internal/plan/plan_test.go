@@ -1,0 +1,131 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/bench/internal/workload"
+)
+
+func selection() Selection {
+	return Selection{
+		Bench: workload.OneWay, Transports: []string{"msg", "kernel-udp", "go-udp"},
+		Attach: []string{"port", "queue"}, Places: []string{Pair}, Wait: []string{"spin", "block"}, Sizes: []int{64}, Batches: []int{1, 32},
+		Rounds: 1, N: 10, Limit: time.Second, Window: 64, Credit: 16,
+	}
+}
+
+func TestWhatDoesNotApplyIsNotMultiplied(t *testing.T) {
+	s := selection()
+	s.Transports = append(s.Transports, "kernel-udp", "floor")
+	all, err := s.Combinations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, c := range all {
+		count[c.Transport.Name]++
+		if (c.Attach == "none") == c.Transport.Granted {
+			t.Errorf("%v: attachment %q", c, c.Attach)
+		}
+		if !slices.Contains(c.Transport.Waits, c.Wait) {
+			t.Errorf("%v: waits by %q", c, c.Wait)
+		}
+		if c.Batch != 1 && !c.Transport.Batches {
+			t.Errorf("%v: in batches", c)
+		}
+	}
+	// msg: attach x wait x batch; floor spins; the kernel has no attachment;
+	// go-udp has no batches either.
+	for name, want := range map[string]int{"msg": 8, "floor": 4, "kernel-udp": 2, "go-udp": 1} {
+		if count[name] != want {
+			t.Errorf("%s: %d combinations, want %d", name, count[name], want)
+		}
+	}
+}
+
+func TestBadSelectionsNameTheirFlag(t *testing.T) {
+	for want, change := range map[string]func(*Selection){
+		"unknown transport": func(s *Selection) { s.Transports = []string{"carrier-pigeon"} },
+		"attachment":        func(s *Selection) { s.Attach = []string{"glue"} },
+		"place":             func(s *Selection) { s.Places = []string{"elsewhere"} },
+		"wait mode":         func(s *Selection) { s.Wait = []string{"sleep"} },
+		"--size 15":         func(s *Selection) { s.Sizes = []int{64, 15} },
+		"--size 1473":       func(s *Selection) { s.Sizes = []int{1473} },
+		"--batch 0":         func(s *Selection) { s.Batches = []int{0} },
+		"--batch 257":       func(s *Selection) { s.Batches = []int{257} },
+		"--rounds":          func(s *Selection) { s.Rounds = 0 },
+		"--n":               func(s *Selection) { s.N = 0 },
+		"--warm-up":         func(s *Selection) { s.WarmUp = -1 },
+		"--limit":           func(s *Selection) { s.Limit = -1 },
+		"--transport":       func(s *Selection) { s.Transports = nil },
+		"--window":          func(s *Selection) { s.Window = 8 },
+		"--window ":         func(s *Selection) { s.Batches = []int{128} },
+	} {
+		s := selection()
+		change(&s)
+		if _, err := s.Combinations(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+func TestConnectingIsForTransportsOfTCP(t *testing.T) {
+	good := selection()
+	good.Bench, good.Transports, good.Batches = workload.Connect, []string{"tcp", "kernel-tcp", "go-tcp"}, []int{1}
+	good.Connections, good.Address, good.N, good.WarmUp = 4, Own, 2000, 100
+	all, err := good.Combinations()
+	if err != nil || len(all) != 2*2+2 { // tcp: attach x wait
+		t.Fatalf("%d combinations, %v", len(all), err)
+	}
+	if j := good.Job(all[0]); j.Connections != 4 || !j.Own {
+		t.Errorf("job %+v", j)
+	}
+	if j := good.CountingJob(all[0]); j.Limit != good.Limit || j.N >= good.N {
+		t.Errorf("counting job %+v", j)
+	}
+	for want, change := range map[string]func(*Selection){
+		"tcp, kernel-tcp, go-tcp": func(s *Selection) { s.Transports = []string{"tcp", "udp"} },
+		"--connections 0":         func(s *Selection) { s.Connections = 0 },
+		"--connections 257":       func(s *Selection) { s.Connections = 257 },
+		"--n 19901":               func(s *Selection) { s.N = 19_901 },
+		"--address":               func(s *Selection) { s.Address = "borrowed" },
+	} {
+		s := good
+		change(&s)
+		if _, err := s.Combinations(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+func TestOrderIsAShuffleThatTheSeedRepeats(t *testing.T) {
+	a, b := Order(20, 1, 1), Order(20, 1, 1)
+	if !slices.Equal(a, b) {
+		t.Error("the same seed and round gave two orders")
+	}
+	if slices.Equal(a, Order(20, 1, 2)) || slices.Equal(a, Order(20, 2, 1)) {
+		t.Error("another round or seed gave the same order")
+	}
+	slices.Sort(a)
+	for i, v := range a {
+		if i != v {
+			t.Fatalf("not a permutation: %v", a)
+		}
+	}
+}
+
+func TestCountingIsShorterThanMeasuring(t *testing.T) {
+	s := selection()
+	s.N, s.Limit, s.WarmUp = 1_000_000, 5*time.Second, 10_000
+	all, err := s.Combinations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, c := s.Job(all[0]), s.CountingJob(all[0])
+	if j.N != s.N || c.N >= j.N || c.Limit >= j.Limit || c.WarmUp >= j.WarmUp {
+		t.Errorf("job %+v, counting job %+v", j, c)
+	}
+}

@@ -1,0 +1,282 @@
+package report
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/bench/internal/lab"
+	"github.com/unet-go/unet/bench/internal/plan"
+	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
+)
+
+func TestSpread(t *testing.T) {
+	for _, c := range []struct {
+		in   []float64
+		want Spread
+	}{
+		{nil, Spread{}},
+		{[]float64{7}, Spread{7, 7, 7}},
+		{[]float64{9, 1, 4}, Spread{4, 1, 9}},
+		{[]float64{9, 1, 4, 5}, Spread{4.5, 1, 9}},
+	} {
+		in := slices.Clone(c.in)
+		if got := spread(in); got != c.want || !slices.Equal(in, c.in) {
+			t.Errorf("%v: got %v, left %v", c.in, got, in)
+		}
+	}
+}
+
+func combination(t *testing.T, b workload.Bench, name, attach string, batch int) plan.Combination {
+	t.Helper()
+	tr, err := transport.ByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.Combination{Bench: b, Transport: tr, Attach: attach, Place: plan.Pair, Wait: tr.Waits[0], Size: 64, Batch: batch}
+}
+
+func TestRecordFigures(t *testing.T) {
+	out := lab.Outcome{
+		Client: workload.Report{
+			N: 1000, Sent: 1010, Lost: 2, Elapsed: 10 * time.Millisecond, CPU: 3 * time.Millisecond, Mallocs: 4,
+			Latency: workload.Latency{Mean: 2500, P50: 2000, P99: 3000, P999: 4000},
+			Stalls:  1, Failed: 3, Failure: "dial: refused",
+		},
+		Server: workload.Report{
+			N: 1000, Duplicates: 5, Failed: 1, Failure: "request: reset", Elapsed: 5 * time.Millisecond, InWindow: 900, CPU: 2 * time.Millisecond, Mallocs: 6,
+		},
+	}
+	calls := 2.5
+	job := workload.Job{Window: 128, Credit: 32, Connections: 4}
+	required := []string{"bench", "transport", "attach", "wait", "size", "round", "n", "lost", "mean_us", "p50_us", "p99_us",
+		"p999_us", "msgs_per_s", "cpu_us_per_msg", "syscalls_per_msg", "allocs_per_msg"}
+	for _, c := range []struct {
+		bench workload.Bench
+		want  map[string]any
+		also  []string
+	}{
+		{workload.RTT, map[string]any{"n": 1000.0, "lost": 2.0, "mean_us": 2.5, "p50_us": 2.0, "p99_us": 3.0, "p999_us": 4.0,
+			"msgs_per_s": 100_000.0, "cpu_us_per_msg": 5.0, "syscalls_per_msg": 2.5, "allocs_per_msg": 0.01}, nil},
+		{workload.Rate, map[string]any{"n": 1000.0, "lost": 10.0, "duplicates": 5.0, "mean_us": nil,
+			"msgs_per_s": 180_000.0, "cpu_us_per_msg": 5.0}, []string{"duplicates"}},
+		{workload.Connect, map[string]any{"n": 1000.0, "lost": 2.0, "p50_us": 2.0, "p99_us": 3.0, "msgs_per_s": 100_000.0, "cpu_us_per_msg": 5.0,
+			"syscalls_per_msg": 2.5, "allocs_per_msg": 0.01, "connections": 4.0, "failed": 3.0, "server_failed": 1.0, "failure": "dial: refused"}, nil},
+		{workload.OneWay, map[string]any{"n": 1000.0, "lost": 10.0, "credit_window": 128.0, "credit_every": 32.0, "stalls": 1.0,
+			"msgs_per_s": 100_000.0}, []string{"duplicates", "credit_window"}},
+	} {
+		b, err := json.Marshal(NewRecord(combination(t, c.bench, transport.Message, "port", 1), job, 3, out, &calls))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := json.Unmarshal(b, &got); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range append(required, c.also...) {
+			if _, ok := got[key]; !ok {
+				t.Errorf("%s: no key %s in %s", c.bench, key, b)
+			}
+		}
+		for key, want := range c.want {
+			if got[key] != want {
+				t.Errorf("%s: %s is %v, want %v", c.bench, key, got[key], want)
+			}
+		}
+	}
+	r := NewRecord(combination(t, workload.RTT, transport.KernelUDP, transport.None, 1), job, 1, out, nil)
+	if b, _ := json.Marshal(r); !strings.Contains(string(b), `"syscalls_per_msg":null`) {
+		t.Errorf("calls that were not counted: %s", b)
+	}
+}
+
+func TestNothingReceivedIsNotAnInfiniteFigure(t *testing.T) {
+	for _, b := range []workload.Bench{workload.RTT, workload.Rate, workload.OneWay, workload.Connect} {
+		r := NewRecord(combination(t, b, transport.Message, "port", 1), workload.Job{}, 1,
+			lab.Outcome{Client: workload.Report{Sent: 5, Mallocs: 1, CPU: 1}}, nil)
+		if _, err := json.Marshal(r); err != nil {
+			t.Errorf("%s: %v", b, err)
+		}
+	}
+}
+
+// records are three rounds of a figure: p50 in rtt, else messages a second.
+func records(t *testing.T, b workload.Bench, name, attach string, batch int, figures ...float64) []Record {
+	t.Helper()
+	c := combination(t, b, name, attach, batch)
+	var rs []Record
+	for i, f := range figures {
+		r := Record{Bench: b, Transport: name, Attach: attach, Place: plan.Pair, Wait: c.Wait, Size: 64, Batch: batch, Round: i + 1, N: 100}
+		if b == workload.RTT {
+			r.MeanUS, r.P50US, r.P99US, r.P999US = &f, &f, &f, &f
+		} else {
+			r.MsgsPerS = f
+		}
+		rs = append(rs, r)
+	}
+	return rs
+}
+
+func summaryFixture(t *testing.T) Summary {
+	var rs []Record
+	for _, attach := range []string{"queue", "port"} {
+		rs = append(rs, records(t, workload.RTT, transport.Floor, attach, 1, 2.5, 2, 3)...)
+		rs = append(rs, records(t, workload.RTT, transport.Message, attach, 1, 2.6, 2.8, 2.75)...)
+		rs = append(rs, records(t, workload.RTT, transport.UDP, attach, 1, 5, 5, 5)...)
+		rs = append(rs, records(t, workload.RTT, transport.TCP, attach, 1, 3.5, 3, 3)...)
+		rs = append(rs, records(t, workload.OneWay, transport.TCP, attach, 1, 2e6, 2e6)...)
+		rs = append(rs, records(t, workload.Connect, transport.TCP, attach, 1, 30e3, 27e3, 20e3)...)
+		sleeping := records(t, workload.RTT, transport.TCP, attach, 1, 3, 4, 5)
+		for i := range sleeping {
+			sleeping[i].Wait = "adaptive"
+		}
+		rs = append(rs, sleeping...)
+		rs = append(rs, records(t, workload.Rate, transport.Message, attach, 32, 1.2e6, 1.2e6)...)
+		rs = append(rs, records(t, workload.OneWay, transport.Message, attach, 1, 1e6, 1e6)...)
+	}
+	rs = append(rs, records(t, workload.RTT, transport.KernelUDP, transport.None, 1, 4, 5, 6)...)
+	rs = append(rs, records(t, workload.RTT, transport.KernelTCP, transport.None, 1, 6, 6, 7)...)
+	rs = append(rs, records(t, workload.OneWay, transport.KernelTCP, transport.None, 1, 1e6, 1e6)...)
+	rs = append(rs, records(t, workload.RTT, transport.GoTCP, transport.None, 1, 30, 36, 60)...)
+	connects := records(t, workload.Connect, transport.KernelTCP, transport.None, 1, 30e3, 18e3, 12e3)
+	for i := range connects {
+		p50, p99 := 40.0, 50.0
+		failed, serverFailed := i, 0
+		connects[i].P50US, connects[i].P99US, connects[i].AllocsPerMsg, connects[i].Connections = &p50, &p99, 2, 1
+		connects[i].Failed, connects[i].ServerFailed, connects[i].Lost = &failed, &serverFailed, 1
+		if failed > 0 {
+			connects[i].Failure = "dial: refused"
+		}
+	}
+	rs = append(rs, connects...)
+	rs = append(rs, records(t, workload.RTT, transport.KernelUDPMux, transport.None, 1, 6, 6, 6)...)
+	rs = append(rs, records(t, workload.Rate, transport.KernelUDP, transport.None, 32, 6e5, 6e5)...)
+	rs = append(rs, records(t, workload.OneWay, transport.KernelUDP, transport.None, 1, 7e5, 7e5)...)
+	var planned []Key
+	for _, r := range rs {
+		if !slices.Contains(planned, r.key()) {
+			planned = append(planned, r.key())
+		}
+	}
+	slices.Reverse(rs) // rounds are measured in any order
+	return Summarize(planned, rs)
+}
+
+func TestGoalsCompareMedians(t *testing.T) {
+	s := summaryFixture(t)
+	weights := []Weight{
+		{Attach: "queue", With: 20 << 20, Without: 10 << 20}, {Attach: "queue", With: 21 << 20, Without: 10 << 20},
+		{Attach: "port", With: 40 << 20, Without: 10 << 20},
+	}
+	type verdict struct {
+		measured float64
+		met      bool
+	}
+	want := map[string]map[string]verdict{
+		"queue": {
+			"msg RTT / floor RTT": {1.1, true}, "udp RTT / floor RTT": {2, false}, "kernel-udp RTT / udp RTT": {1, false},
+			"msg rate x32 / kernel-udp rate with mmsg": {2, true}, "oneway: msg / kernel-udp message rate": {1e6 / 7e5, false},
+			"tcp RTT / floor RTT": {1.2, true}, "kernel-tcp RTT / tcp RTT": {2, false}, "oneway: tcp / kernel-tcp message rate": {2, false},
+			"allocations per message, worst of msg, udp and tcp": {0, true}, "MiB resident of an idle endpoint's process over a bare one": {11, true},
+			"connect: tcp / kernel-tcp connections a second": {1.5, true}, "go-tcp RTT / tcp RTT, means, tcp waits adaptively": {9, false},
+			"KiB resident of an idle tcp connection": {2, true},
+		},
+		"port": {
+			"msg RTT / floor RTT": {1.1, true}, "udp RTT / floor RTT": {2, false}, "kernel-udp RTT / udp RTT": {1, false},
+			"msg rate x32 / kernel-udp rate with mmsg": {2, true}, "oneway: msg / kernel-udp message rate": {1e6 / 7e5, true},
+			"tcp RTT / floor RTT": {1.2, true}, "kernel-tcp RTT / tcp RTT": {2, true}, "oneway: tcp / kernel-tcp message rate": {2, false},
+			"allocations per message, worst of msg, udp and tcp": {0, true}, "MiB resident of an idle endpoint's process over a bare one": {30, false},
+			"connect: tcp / kernel-tcp connections a second": {1.5, true}, "go-tcp RTT / tcp RTT, means, tcp waits adaptively": {9, false},
+			"KiB resident of an idle tcp connection": {5, false},
+		},
+	}
+	idle := []Idle{{Attach: "queue", Client: 1024, Server: 2048}, {Attach: "port", Client: 5 << 10, Server: 2 << 10}}
+	goals := s.Goals(weights, idle)
+	if len(goals) != 26 {
+		t.Errorf("%d goals, want 26", len(goals))
+	}
+	for _, g := range goals {
+		w, ok := want[g.Attach][g.Figure]
+		if !ok {
+			t.Errorf("unexpected goal %s, %s", g.Figure, g.Attach)
+			continue
+		}
+		if diff := g.Measured - w.measured; diff > 1e-9 || diff < -1e-9 || !g.Known || g.Met() != w.met {
+			t.Errorf("%s, %s: measured %v, met %v; want %v", g.Figure, g.Attach, g.Measured, g.Met(), w)
+		}
+	}
+}
+
+func TestAllocationsAreNotRoundedAway(t *testing.T) {
+	rs := records(t, workload.RTT, transport.UDP, "port", 1, 3, 3, 3)
+	for i := range rs {
+		rs[i].AllocsPerMsg = 0.25
+	}
+	opened := records(t, workload.Connect, transport.TCP, "port", 1, 3, 3, 3) // opening allocates
+	for i := range opened {
+		opened[i].AllocsPerMsg = 20
+	}
+	s := Summarize([]Key{rs[0].key(), opened[0].key()}, append(rs, opened...))
+	for _, g := range s.Goals(nil, nil) {
+		if g.Known && (g.Measured != 0.25 || g.Met()) {
+			t.Errorf("%s: %v, met %v", g.Figure, g.Measured, g.Met())
+		}
+	}
+}
+
+func TestWhatWasNotMeasuredIsSaidSo(t *testing.T) {
+	var out strings.Builder
+	PrintGoals(&out, Summary{}.Goals(nil, nil))
+	if n := strings.Count(out.String(), "not measured"); n != 26 {
+		t.Errorf("%d goals are not measured, want 26:\n%s", n, &out)
+	}
+}
+
+// columns splits a table's line at runs of at least two spaces.
+func columns(line string) []string {
+	return strings.FieldsFunc(strings.ReplaceAll(line, "  ", "\t"), func(r rune) bool { return r == '\t' })
+}
+
+func TestTablesShowMediansAndRatios(t *testing.T) {
+	var out strings.Builder
+	s := summaryFixture(t)
+	s.Print(&out)
+	s.PrintMuxCost(&out)
+	text := out.String()
+	for _, want := range [][]string{
+		{"floor", "queue", "spin", "2.50", "(2.00..3.00)", "2.50", "2.50", "2.50", "0.00", "unknown", "0.000", "0", "2.00x", "1.00"},
+		{"kernel-udp", "none", "spin", "5.00", "(4.00..6.00)", "5.00", "5.00", "5.00", "0.00", "unknown", "0.000", "0", "1.00x", "-"},
+		{"msg", "port", "spin", "32", "1.200", "(1.200..1.200)", "0.00", "unknown", "0.000", "0", "0", "0", "2.00x", "-"},
+		{"kernel-tcp", "none", "spin", "18.00", "(12.00..30.00)", "40.00", "50.00", "0.00", "unknown", "2.0", "3", "3", "1.00x"},
+		{"kernel-tcp none: dial: refused"},
+	} {
+		found := false
+		for line := range strings.Lines(text) {
+			cells := columns(strings.TrimSpace(line))
+			for i := range cells {
+				cells[i] = strings.TrimSpace(cells[i])
+			}
+			found = found || slices.Equal(cells, want)
+		}
+		if !found {
+			t.Errorf("no line %q in\n%s", want, text)
+		}
+	}
+	if !strings.Contains(text, "1.20 times as long") {
+		t.Errorf("no word on what the mux costs in\n%s", text)
+	}
+}
+
+func TestGridAligns(t *testing.T) {
+	g := grid{left: 1}
+	g.add("a", "b", "c")
+	g.add("wide µ", "22", "")
+	var out strings.Builder
+	g.print(&out)
+	if want := "a        b  c\nwide µ  22\n"; out.String() != want {
+		t.Errorf("got\n%q, want\n%q", out.String(), want)
+	}
+}

@@ -1,0 +1,253 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/unet-go/unet/bench/internal/workload"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/queues"
+	"github.com/unet-go/unet/wire"
+)
+
+// floor is AF_XDP with nothing on it: the four rings of a granted socket, and
+// frames whose headers were written before the measurement began. It checks
+// nothing that it receives, has no owner book-keeping and no wait mode. What
+// it costs is what any stack over the same attachment starts from.
+//
+// The first half of the frames receives, the second half sends; frames never
+// change sides.
+type floor struct {
+	sock     *xsk.Socket
+	segment  []byte
+	grant    *endpoint.Grant
+	lease    endpoint.Lease
+	deadline time.Time
+
+	frameMask uint64   // clears the offset within a frame
+	free      []uint64 // send frames that are not on their way
+	flying    int      // frames on the TX ring or not yet completed
+	returning []uint64 // receive frames to put on the fill ring
+	last      queues.Desc
+}
+
+const (
+	floorHeader  = wire.EthernetHeaderLen + wire.MessageHeaderLen
+	floorRefill  = 64 // frames that go back to the fill ring at once
+	floorReclaim = 32 // frames on their way at which completions are taken
+)
+
+func openFloor(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	g, lease, err := openGrant(ctx, j, endpoint.MessageTag(j.Local.Tag))
+	if err != nil {
+		return nil, err
+	}
+	geo := g.Geometry
+	sock, err := xsk.Attach(g.XSK, xsk.Params{
+		FrameSize:      geo.FrameSize,
+		FrameCount:     geo.FrameCount,
+		FillSize:       geo.FillSize,
+		CompletionSize: geo.CompletionSize,
+		RxSize:         geo.RxSize,
+		TxSize:         geo.TxSize,
+	})
+	if err != nil {
+		return nil, errors.Join(err, g.Close(), lease.Close())
+	}
+	segment, err := xsk.MapSegment(g.Segment, int(geo.SegmentSize()))
+	if err != nil {
+		return nil, errors.Join(err, sock.Close(), g.Segment.Close(), lease.Close())
+	}
+	f := &floor{
+		sock: sock, segment: segment, grant: g, lease: lease,
+		frameMask: ^uint64(geo.FrameSize - 1),
+		returning: make([]uint64, 0, geo.FrameCount),
+	}
+	for i := geo.Prefilled(); i < geo.FrameCount; i++ {
+		addr := uint64(i) * uint64(geo.FrameSize)
+		frame := f.frame(addr, floorHeader)
+		wire.PutEthernet(frame, j.Remote.LinkAddr, j.Local.LinkAddr, wire.EtherTypeUNet)
+		wire.PutMessage(frame[wire.EthernetHeaderLen:], j.Remote.Tag, j.Local.Tag, j.Size)
+		f.free = append(f.free, addr)
+	}
+	return f, nil
+}
+
+func (f *floor) frame(addr uint64, n int) []byte { return f.segment[addr : addr+uint64(n)] }
+
+// reclaim takes completed frames back.
+func (f *floor) reclaim() {
+	cq := f.sock.Completion
+	n := cq.Peek(cq.Size())
+	for i := range n {
+		f.giveBack(*cq.At(i))
+	}
+	cq.Release(n)
+	f.flying -= int(n)
+}
+
+// giveBack sorts a frame that the kernel has transmitted: Reply sends frames
+// of the receiving half.
+func (f *floor) giveBack(addr uint64) {
+	addr &= f.frameMask
+	if addr < uint64(f.grant.Geometry.Prefilled())*uint64(f.grant.Geometry.FrameSize) {
+		f.returning = append(f.returning, addr)
+	} else {
+		f.free = append(f.free, addr)
+	}
+}
+
+// refill gives receive frames to the kernel, many at once.
+func (f *floor) refill() {
+	if len(f.returning) < floorRefill {
+		return
+	}
+	fill := f.sock.Fill
+	n := fill.Reserve(uint32(len(f.returning)))
+	for i := range n {
+		*fill.At(i) = f.returning[i]
+	}
+	fill.Submit(n)
+	f.returning = f.returning[:copy(f.returning, f.returning[n:])]
+}
+
+// push puts one frame on the TX ring, unkicked.
+func (f *floor) push(d queues.Desc) error {
+	for f.flying >= int(f.sock.Completion.Size()) || !f.sock.TX.Push(d) {
+		if err := f.kick(); err != nil {
+			return err
+		}
+		f.reclaim()
+	}
+	f.flying++
+	return nil
+}
+
+func (f *floor) kick() error {
+	f.sock.TX.Submit(f.sock.TX.Reserved())
+	return f.sock.Kick()
+}
+
+// stage copies one message behind the headers of a free frame.
+func (f *floor) stage(b []byte) error {
+	if f.flying >= floorReclaim {
+		f.reclaim()
+	}
+	for len(f.free) == 0 {
+		if err := f.kick(); err != nil {
+			return err
+		}
+		f.reclaim()
+	}
+	addr := f.free[len(f.free)-1]
+	f.free = f.free[:len(f.free)-1]
+	copy(f.segment[addr+floorHeader:], b)
+	return f.push(queues.Desc{Addr: addr, Len: uint32(floorHeader + len(b))})
+}
+
+func (f *floor) Send(b []byte) error {
+	if err := f.stage(b); err != nil {
+		return err
+	}
+	return f.kick()
+}
+
+func (f *floor) SendBatch(bs [][]byte) error {
+	for _, b := range bs {
+		if err := f.stage(b); err != nil {
+			return err
+		}
+	}
+	return f.kick()
+}
+
+// takeBack returns what Recv lent, unless Reply has sent it.
+func (f *floor) takeBack() {
+	if f.last.Len != 0 {
+		f.returning = append(f.returning, f.last.Addr&f.frameMask)
+		f.last = queues.Desc{}
+	}
+	f.sock.RX.Publish() // here, where there is time for it: the next frame is still to come
+	f.refill()
+}
+
+// look spins until a frame is there.
+func (f *floor) look(limit uint32) (uint32, error) {
+	for looks := 1; ; looks++ {
+		if n := f.sock.RX.Peek(limit); n > 0 {
+			return n, nil
+		}
+		if looks%looksPerClock == 0 && expired(f.deadline) {
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+}
+
+func (f *floor) Recv() ([]byte, error) {
+	f.takeBack()
+	if _, err := f.look(1); err != nil {
+		return nil, err
+	}
+	f.last = *f.sock.RX.At(0)
+	f.sock.RX.Take(1)
+	return f.payload(f.last), nil
+}
+
+func (f *floor) RecvBatch(bs [][]byte) (int, error) {
+	f.takeBack()
+	n, err := f.look(uint32(len(bs)))
+	if err != nil {
+		return 0, err
+	}
+	for i := range n {
+		d := *f.sock.RX.At(i)
+		bs[i] = f.payload(d)
+		// Lent until the next call, and refill runs only there.
+		f.returning = append(f.returning, d.Addr&f.frameMask)
+	}
+	f.sock.RX.Take(n)
+	return int(n), nil
+}
+
+// payload is the message in a received frame.
+func (f *floor) payload(d queues.Desc) []byte {
+	if d.Len < floorHeader {
+		return nil
+	}
+	return f.segment[d.Addr+floorHeader : d.Addr+uint64(d.Len)]
+}
+
+// Reply turns the received frame round in place.
+func (f *floor) Reply() error {
+	d := f.last
+	f.last = queues.Desc{}
+	frame := f.segment[d.Addr : d.Addr+uint64(d.Len)]
+	turn(frame)
+	if f.flying >= floorReclaim {
+		f.reclaim()
+	}
+	if err := f.push(d); err != nil {
+		return err
+	}
+	return f.kick()
+}
+
+// turn exchanges source and destination: two link addresses and two tags.
+func turn(frame []byte) {
+	src := [6]byte(frame[6:12])
+	copy(frame[6:12], frame[0:6])
+	copy(frame[0:6], src[:])
+	tags := frame[wire.EthernetHeaderLen+4 : floorHeader]
+	both := binary.BigEndian.Uint64(tags)
+	binary.BigEndian.PutUint64(tags, both<<32|both>>32)
+}
+
+func (f *floor) SetDeadline(t time.Time) error { f.deadline = t; return nil }
+
+func (f *floor) Close() error {
+	return errors.Join(f.sock.Close(), xsk.UnmapSegment(f.segment), f.grant.Segment.Close(), f.lease.Close())
+}

@@ -1,0 +1,255 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/bench/internal/workload"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/wire"
+)
+
+func TestTheTableIsSound(t *testing.T) {
+	seen := map[string]bool{}
+	for _, tr := range All {
+		if seen[tr.Name] || tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || tr.Open == nil {
+			t.Errorf("row %+v", tr)
+		}
+		seen[tr.Name] = true
+		if got, err := ByName(tr.Name); err != nil || got.Name != tr.Name {
+			t.Errorf("%s is not found: %v", tr.Name, err)
+		}
+		if (tr.Dial == nil) != (tr.Listen == nil) {
+			t.Errorf("%s has one side that opens connections", tr.Name)
+		}
+		if tr.Granted && tr.Network != Muxed {
+			t.Errorf("%s wants an endpoint where there is no mux", tr.Name)
+		}
+	}
+	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux} {
+		if !seen[name] {
+			t.Errorf("%s is not in the table", name)
+		}
+	}
+	if _, err := ByName("none"); err == nil {
+		t.Error("found a transport that is not there")
+	}
+}
+
+func TestTheTableOfBulkIsSound(t *testing.T) {
+	for _, tr := range Bulk {
+		if tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || (tr.Dial == nil) != (tr.Listen == nil) || (tr.Dial == nil) == (tr.Open == nil) {
+			t.Errorf("row %+v", tr)
+		}
+		if got, err := BulkByName(tr.Name); err != nil || got.Name != tr.Name {
+			t.Errorf("%s is not found: %v", tr.Name, err)
+		}
+	}
+	if _, err := BulkByName(UDP); err == nil {
+		t.Error("found a transport that is not there")
+	}
+}
+
+func TestKernelTransportsCarryMessages(t *testing.T) {
+	for _, tr := range All {
+		if tr.Granted {
+			continue
+		}
+		t.Run(tr.Name, func(t *testing.T) {
+			pair := netlab.RequirePair(t, netlab.Config{})
+			a, b := netip.AddrPortFrom(pair.A.Addr.Addr(), 21000), netip.AddrPortFrom(pair.B.Addr.Addr(), 21001)
+			size := 0 // any
+			if _, stream := streams[tr.Name]; stream {
+				size = 100
+			}
+			open := func(h *netlab.Host, role workload.Role, local, remote netip.AddrPort) (c workload.Conn) {
+				job := workload.Job{Role: role, Batch: 8, Size: size, Local: workload.Address{UDP: local}, Remote: workload.Address{UDP: remote}}
+				if err := h.Do(func() (err error) { c, err = tr.Open(context.Background(), job); return err }); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { c.Close() })
+				return c
+			}
+			server := open(pair.B, workload.Server, b, a)
+			checkConn(t, open(pair.A, workload.Client, a, b), server, size)
+		})
+	}
+}
+
+// streams are the transports whose messages all have the size of the job.
+var streams = map[string]struct{}{KernelTCP: {}, GoTCP: {}}
+
+func TestKernelTransportsOpenAndCloseConnections(t *testing.T) {
+	for _, name := range []string{KernelTCP, GoTCP} {
+		tr, err := ByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, connections := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s, %d at a time", name, connections), func(t *testing.T) {
+				pair := netlab.RequirePair(t, netlab.Config{})
+				job := workload.Job{Connections: connections, Size: 64, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000)}}
+				job.Remote = job.Local
+				var l workload.Listener
+				if err := pair.B.Do(func() (err error) { l, err = tr.Listen(t.Context(), job); return err }); err != nil {
+					t.Fatal(err)
+				}
+				// All of a dial happens in the namespace of the thread that makes it.
+				err := pair.A.Do(func() error {
+					d, err := tr.Dial(t.Context(), job)
+					if err != nil {
+						return err
+					}
+					checkDialer(t, d, l)
+					return d.Close()
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// checkDialer holds a transport that opens connections to the contract of
+// workload.Dialer and Listener. It closes l.
+func checkDialer(t *testing.T, d workload.Dialer, l workload.Listener) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(l.SetDeadline(time.Now().Add(20 * time.Millisecond)))
+	if c, err := l.Accept(); c != nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("nobody dials: %v, %v", c, err)
+	}
+	check(l.SetDeadline(time.Time{}))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 3 {
+		a, err := d.Dial(ctx)
+		check(err)
+		b, err := l.Accept()
+		check(err)
+		until := time.Now().Add(10 * time.Second)
+		check(errors.Join(a.SetReadDeadline(until), b.SetReadDeadline(until)))
+		_, err = a.Write([]byte("question"))
+		check(err)
+		in := make([]byte, 16)
+		n, err := b.Read(in)
+		check(err)
+		check(a.CloseWrite())
+		if k, err := b.Read(in[n:]); k != 0 || err != io.EOF {
+			t.Errorf("after a half-close: %d, %v", k, err)
+		}
+		_, err = b.Write(in[:n])
+		check(err)
+		if n, err := a.Read(in); string(in[:n]) != "question" || err != nil {
+			t.Errorf("the other half: %q, %v", in[:n], err)
+		}
+		check(a.SetReadDeadline(time.Now().Add(20 * time.Millisecond)))
+		if n, err := a.Read(in); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("nothing to read: %d, %v", n, err)
+		}
+		check(errors.Join(b.Close(), a.Close()))
+	}
+	check(l.Close())
+	if c, err := d.Dial(ctx); c != nil || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("nobody listens: %v, %v", c, err)
+	}
+}
+
+// checkConn holds two ends of a transport to the contract of workload.Conn. size is
+// that of all messages; 0: they may differ.
+func checkConn(t *testing.T, a, b workload.Conn, size int) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	extend := func() {
+		check(errors.Join(a.SetDeadline(time.Now().Add(10*time.Second)), b.SetDeadline(time.Now().Add(10*time.Second))))
+	}
+	extend()
+
+	one := bytes.Repeat([]byte{0xa5}, 100)
+	check(a.Send(one))
+	got, err := b.Recv()
+	check(err)
+	if !bytes.Equal(got, one) {
+		t.Errorf("one message: got % x", got)
+	}
+	check(b.Reply())
+	got, err = a.Recv()
+	check(err)
+	if !bytes.Equal(got, one) {
+		t.Errorf("its reply: got % x", got)
+	}
+
+	var batch [][]byte
+	for i := range 8 {
+		n := size
+		if n == 0 {
+			n = 16 + 100*i
+		}
+		batch = append(batch, bytes.Repeat([]byte{byte(i)}, n))
+	}
+	for range 3 { // buffers are used again
+		check(a.SendBatch(batch))
+		var received [][]byte
+		in := make([][]byte, workload.RecvBatchSize)
+		for len(received) < len(batch) {
+			n, err := b.RecvBatch(in)
+			check(err)
+			for _, m := range in[:n] {
+				received = append(received, slices.Clone(m))
+			}
+		}
+		if !slices.EqualFunc(received, batch, bytes.Equal) {
+			t.Errorf("a batch of %d came as %d messages, or changed", len(batch), len(received))
+		}
+	}
+
+	for _, c := range []workload.Conn{a, b} {
+		check(c.SetDeadline(time.Now().Add(20 * time.Millisecond)))
+		if m, err := c.Recv(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("nothing to receive: %q, %v", m, err)
+		}
+		check(c.SetDeadline(time.Now().Add(20 * time.Millisecond)))
+		if n, err := c.RecvBatch(make([][]byte, 4)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("no batch to receive: %d, %v", n, err)
+		}
+	}
+	extend()
+	check(a.Send(one))
+	if _, err := b.Recv(); err != nil {
+		t.Errorf("after a deadline: %v", err)
+	}
+}
+
+func TestTurnExchangesSourceAndDestination(t *testing.T) {
+	here, there := wire.LinkAddr{2, 0, 0, 0, 0, 1}, wire.LinkAddr{2, 0, 0, 0, 0, 2}
+	frame := make([]byte, floorHeader+3)
+	wire.PutEthernet(frame, there, here, wire.EtherTypeUNet)
+	wire.PutMessage(frame[wire.EthernetHeaderLen:], 0x01020304, 0xa0b0c0d0, 3)
+	copy(frame[floorHeader:], "abc")
+	want := slices.Clone(frame)
+	wire.PutEthernet(want, here, there, wire.EtherTypeUNet)
+	wire.PutMessage(want[wire.EthernetHeaderLen:], 0xa0b0c0d0, 0x01020304, 3)
+	if turn(frame); !bytes.Equal(frame, want) {
+		t.Errorf("got  % x\nwant % x", frame, want)
+	}
+}

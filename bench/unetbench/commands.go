@@ -1,0 +1,357 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unet-go/unet/bench/internal/bench"
+	"github.com/unet-go/unet/bench/internal/child"
+	"github.com/unet-go/unet/bench/internal/plan"
+	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/version"
+)
+
+// usageError is an error of whoever wrote the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func isUsage(err error) bool {
+	var u usageError
+	return errors.As(err, &u)
+}
+
+// errReported: a child has told its parent what was wrong.
+var errReported = errors.New("reported")
+
+const description = `unetbench measures unet against the kernel's own sockets.
+
+It makes two hosts (network namespaces joined by a veth pair), starts unetd on
+each, and runs client and server as separate processes of uid nobody, pinned to
+a processor each. Kernel baselines run on an identical pair of hosts without any
+XDP program. Rounds of all transports are interleaved. It needs root, and leaves
+nothing behind.
+
+Transports:
+`
+
+func newCommand() *cobra.Command {
+	long := description
+	for _, t := range transport.All {
+		long += fmt.Sprintf("  %-15s %s\n", t.Name, t.About)
+	}
+	root := &cobra.Command{
+		Use:   "unetbench",
+		Short: "Measure unet against the kernel's own sockets",
+		Long:  long,
+		Example: `  sudo bin/unetbench rtt --transport msg,udp,kernel-udp --attach port
+  sudo bin/unetbench rate --batch 1,64
+  sudo bin/unetbench all --json > all.jsonl
+  bin/unetbench plot all.jsonl > rtt.svg`,
+		Version:       version.Line("unetbench"),
+		Args:          noArguments,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help()
+			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, memory, scale or all")}
+		},
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	var c common
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newMemory(&c), newScale(&c), newAll(&c)} {
+		c.flags(benchmark)
+		root.AddCommand(benchmark)
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddCommand(newPlot(), newChild())
+	return root
+}
+
+// noArguments is cobra.NoArgs with our exit code.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("%s does not take %q: see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())}
+	}
+	return nil
+}
+
+// selectionFlags are the flags that choose what is combined.
+func selectionFlags(cmd *cobra.Command, s *plan.Selection) {
+	f := cmd.Flags()
+	f.StringSliceVar(&s.Transports, "transport", s.Transports, "transports to measure")
+	f.StringSliceVar(&s.Attach, "attach", s.Attach, "how endpoints meet the mux: port, queue")
+	f.StringSliceVar(&s.Places, "place", s.Places, "where client and server are: pair (two hosts), crowd (two hosts with 255 other endpoints each), local (one host)")
+	f.StringSliceVar(&s.Wait, "wait", s.Wait, "how endpoints wait: spin, adaptive, block")
+	f.IntSliceVar(&s.Sizes, "size", s.Sizes, "message sizes, bytes of payload")
+	f.IntVar(&s.Rounds, "rounds", s.Rounds, "rounds of every combination")
+	f.IntVar(&s.N, "n", s.N, "messages (rtt: round trips) a round, at most")
+	f.IntVar(&s.WarmUp, "warm-up", s.WarmUp, "messages before the measured ones")
+}
+
+// defaultSelection is what the benchmarks have in common.
+func defaultSelection(b workload.Bench) plan.Selection {
+	return plan.Selection{
+		Bench:      b,
+		Transports: transport.Names(),
+		Attach:     []string{"port", "queue"},
+		Places:     []string{plan.Pair},
+		Wait:       []string{"spin"},
+		Sizes:      []int{64},
+		Batches:    []int{1},
+		Rounds:     5,
+		WarmUp:     2000,
+		Patience:   250 * time.Millisecond,
+	}
+}
+
+func rttSelection() plan.Selection {
+	s := defaultSelection(workload.RTT)
+	s.N, s.Limit = 20_000, 300*time.Millisecond
+	return s
+}
+
+func newRTT(c *common) *cobra.Command {
+	s := rttSelection()
+	cmd := &cobra.Command{
+		Use:   "rtt",
+		Short: "Round-trip times",
+		Long: `rtt sends one message at a time and waits until it is back. The clock is read
+once a round trip; percentiles are exact. A message that is not back in time is
+counted as lost, and the next one is sent.`,
+		Example: `  unetbench rtt
+  unetbench rtt --transport floor,msg,udp,kernel-udp --size 16,64,256,1024,1400
+  unetbench rtt --transport msg,udp --attach port --wait spin,adaptive,block
+  unetbench rtt --rounds 10 --n 50000 --json > rtt.jsonl`,
+		Args: noArguments,
+	}
+	selectionFlags(cmd, &s)
+	cmd.Flags().DurationVar(&s.Limit, "limit", s.Limit, "end a round after this time, with fewer round trips")
+	cmd.RunE = c.measure(&s)
+	return cmd
+}
+
+func rateSelection() plan.Selection {
+	s := defaultSelection(workload.Rate)
+	s.Batches = []int{1, 32}
+	s.N, s.Limit = 500_000, time.Second
+	s.WarmUp = 20_000 // more than buffers hold: they have grown then
+	return s
+}
+
+func newRate(c *common) *cobra.Command {
+	s := rateSelection()
+	cmd := &cobra.Command{
+		Use:   "rate",
+		Short: "Messages a second, one way",
+		Long: `rate sends as fast as the transport takes messages. What counts is what arrives:
+different messages a second, from the first to the last. Messages that do not
+arrive are lost, and counted. With a batch of 1 messages are sent and received
+one at a time; in larger batches kernel-udp uses sendmmsg and recvmmsg.
+
+Over TCP a batch is one write. Written one at a time, messages share segments in
+tcp, which lets small writes gather while others are in flight, and have a segment
+each in kernel-tcp, which has TCP_NODELAY. Window and acknowledgments are the
+business of the receiving process in tcp, and of the kernel in kernel-tcp: where
+the two processes do not run at the same time, tcp suffers more.`,
+		Example: `  unetbench rate
+  unetbench rate --transport msg,kernel-udp --batch 1,32,64
+  unetbench rate --size 1400 --limit 2s --n 5000000`,
+		Args: noArguments,
+	}
+	selectionFlags(cmd, &s)
+	cmd.Flags().IntSliceVar(&s.Batches, "batch", s.Batches, "messages sent together")
+	cmd.Flags().DurationVar(&s.Limit, "limit", s.Limit, "end a round after this time, with fewer messages")
+	cmd.RunE = c.measure(&s)
+	return cmd
+}
+
+func oneWaySelection() plan.Selection {
+	s := defaultSelection(workload.OneWay)
+	s.N, s.Window, s.Credit = 100_000, 128, 32
+	return s
+}
+
+func newOneWay(c *common) *cobra.Command {
+	s := oneWaySelection()
+	cmd := &cobra.Command{
+		Use:   "oneway",
+		Short: "A number of messages one way, until all have arrived",
+		Long: `oneway sends 100,000 messages and times from the first send until the receiver
+has them all, and has said so. A sender sees only its own queue, not the
+receiver's, so the workload carries a credit window: the receiver returns a
+credit every so many messages, and no more than the window are on their way.
+Losses and duplicates are counted.`,
+		Example: `  unetbench oneway
+  unetbench oneway --transport msg,kernel-udp --window 512 --credit 128
+  unetbench oneway --batch 1,32`,
+		Args: noArguments,
+	}
+	selectionFlags(cmd, &s)
+	cmd.Flags().IntSliceVar(&s.Batches, "batch", s.Batches, "messages sent together")
+	cmd.Flags().IntVar(&s.Window, "window", s.Window, "messages on their way without credit, at most")
+	cmd.Flags().IntVar(&s.Credit, "credit", s.Credit, "messages a credit")
+	cmd.RunE = c.measure(&s)
+	return cmd
+}
+
+// idleConnections are enough for the noise of a process's memory, some hundred KiB,
+// to be little for each.
+const idleConnections = 4096
+
+func newMemory(c *common) *cobra.Command {
+	attach, idle := []string{"port", "queue"}, idleConnections
+	cmd := &cobra.Command{
+		Use:   "memory",
+		Short: "Resident memory of an idle endpoint's process, and of an idle connection",
+		Long: `memory opens a default endpoint, alone (msg) and with a stack and a socket on it
+(udp), and compares the idle process with the same program that has none. Then it
+opens connections of tcp, has one request answered on each, and divides by them
+what the processes at both ends have grown by.`,
+		Example: "  unetbench memory --attach port",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, a := range attach {
+				if _, err := endpoint.ParseAttachment(a); err != nil {
+					return usageError{err}
+				}
+			}
+			if idle < 1 || idle > plan.MaxConnects {
+				return usageError{fmt.Errorf("--idle %d: want 1 to %d", idle, plan.MaxConnects)}
+			}
+			return c.run(cmd, &bench.Run{Weights: attach, Idle: idle})
+		},
+	}
+	cmd.Flags().StringSliceVar(&attach, "attach", attach, "how endpoints meet the mux: port, queue")
+	cmd.Flags().IntVar(&idle, "idle", idle, "idle connections to find the memory of one from")
+	return cmd
+}
+
+func newScale(c *common) *cobra.Command {
+	rounds, openings := 13, 51
+	cmd := &cobra.Command{
+		Use:   "scale",
+		Short: "Many endpoints, and endpoints as neighbours",
+		Long: `scale compares round trips of messages with one endpoint open on each host and
+with 256, over ports and over queues, and between two endpoints of one host and
+of two, in interleaved rounds. It also times the opening of an endpoint through unetd, on an empty host
+and on one with 255 endpoints.`,
+		Example: `  unetbench scale
+  unetbench scale --rounds 25 --openings 101 --json > scale.jsonl`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if openings < 1 {
+				return usageError{fmt.Errorf("--openings %d: want at least 1", openings)}
+			}
+			part, err := bench.NewPart(scaleSelection(rounds))
+			if err != nil {
+				return usageError{err}
+			}
+			return c.run(cmd, &bench.Run{Parts: []bench.Part{part}, Openings: openings})
+		},
+	}
+	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of every combination")
+	cmd.Flags().IntVar(&openings, "openings", openings, "endpoints to open on either host")
+	return cmd
+}
+
+func scaleSelection(rounds int) plan.Selection {
+	s := rttSelection()
+	s.Transports, s.Rounds = []string{transport.Message}, rounds
+	s.Places = []string{plan.Pair, plan.Crowd, plan.Local}
+	return s
+}
+
+func newAll(c *common) *cobra.Command {
+	rounds := 13
+	cmd := &cobra.Command{
+		Use:   "all",
+		Short: "Everything, and the speed table",
+		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
+modes, rates, oneway, connect, bandwidth with writes of 64 KiB, and memory, in about
+eleven minutes. It ends with the
+table of the speed and memory figures that unet is held to. (scale has a table of
+its own.)`,
+		Example: `  unetbench all
+  unetbench all --json > all.jsonl`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			run := &bench.Run{Weights: []string{"port", "queue"}, Idle: idleConnections}
+			for _, s := range everything(rounds) {
+				part, err := bench.NewPart(s)
+				if err != nil {
+					return usageError{err}
+				}
+				run.Parts = append(run.Parts, part)
+			}
+			return c.run(cmd, run)
+		},
+	}
+	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of what the speed table is about")
+	return cmd
+}
+
+// everything is the plan of all. What the speed table compares has more rounds
+// than the rest.
+func everything(rounds int) []plan.Selection {
+	rtt := rttSelection()
+	rtt.Rounds = rounds
+	rtt.Transports = slices.DeleteFunc(rtt.Transports, func(name string) bool { return name == transport.GoTCP })
+	sleepers := rttSelection() // go-tcp among them, whose rounds are to be those of what it is compared with
+	sleepers.Transports, sleepers.Wait, sleepers.Rounds = []string{transport.TCP, transport.GoTCP}, []string{"adaptive"}, rounds
+	few := (rounds + 2) / 3
+	waits := rttSelection()
+	waits.Transports = []string{transport.Message, transport.UDP}
+	waits.Attach, waits.Wait = []string{"port"}, []string{"adaptive", "block"}
+	waits.Rounds = few
+	sizes := rttSelection()
+	sizes.Sizes = []int{16, 256, 1024, 1400}
+	sizes.Rounds = few
+	rate := rateSelection()
+	rate.N, rate.Rounds = 200_000, rounds
+	// The buffers of a connection grow once, by some hundred objects. What counts
+	// is what is allocated after that, so there are more messages.
+	streams := rateSelection()
+	streams.Transports, streams.Rounds = transport.Connecting(), rounds
+	rate.Transports = slices.DeleteFunc(rate.Transports, func(name string) bool { return slices.Contains(streams.Transports, name) })
+	oneWay := oneWaySelection()
+	oneWay.Rounds = rounds
+	connect := connectSelection()
+	connect.Rounds = rounds
+	bandwidth := bandwidthSelection()
+	bandwidth.Sizes, bandwidth.Rounds = []int{64 << 10}, rounds
+	return []plan.Selection{rtt, sleepers, waits, sizes, rate, streams, oneWay, connect, bandwidth}
+}
+
+func newChild() *cobra.Command {
+	return &cobra.Command{
+		Use:    "child",
+		Hidden: true,
+		Args:   noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if child.Run(os.Stdin, os.Stdout) != nil {
+				return errReported
+			}
+			return nil
+		},
+	}
+}
+
+// measure is the RunE of a command that measures one selection.
+func (c *common) measure(s *plan.Selection) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		part, err := bench.NewPart(*s)
+		if err != nil {
+			return usageError{err}
+		}
+		return c.run(cmd, &bench.Run{Parts: []bench.Part{part}})
+	}
+}

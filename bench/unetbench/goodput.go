@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unet-go/unet/bench/internal/bench"
+	"github.com/unet-go/unet/bench/internal/lab"
+	"github.com/unet-go/unet/bench/internal/plan"
+	"github.com/unet-go/unet/bench/internal/report"
+)
+
+func goodputPlan() plan.Goodput {
+	return plan.Goodput{
+		Loss:   []float64{0.1, 1, 5},
+		Delay:  []time.Duration{time.Millisecond, 20 * time.Millisecond},
+		Rate:   300e6,
+		Attach: "port", Wait: "adaptive",
+		Rounds: 5, Time: 4 * time.Second, ShareTime: 20 * time.Second,
+	}
+}
+
+// Kinds of links that goodput knows.
+const (
+	lossy      = "loss"
+	reordering = "reordering"
+	narrow     = "bottleneck"
+	shared     = "share"
+)
+
+var kinds = []string{lossy, reordering, narrow, shared}
+
+func newGoodput(c *common) *cobra.Command {
+	p := goodputPlan()
+	on, rate := slices.Clone(kinds), p.Rate/1e6
+	cmd := &cobra.Command{
+		Use:   "goodput",
+		Short: "Bulk over bad links, and shares of a bottleneck, against the kernel's CUBIC",
+		Long: `goodput sends as much as it can over one TCP connection for some seconds and counts
+what the receiving application gets, from the first byte on: unet to unet, unet to
+the kernel, the kernel to unet, and, what these are compared with, the kernel to
+itself. Between the hosts is an impaired link (--on):
+
+  loss        frames are lost at random, each way; --loss and --delay are combined
+  bottleneck  100 Mb/s, 10 ms each way, a queue of 250 kB that drops what it has no room for
+  reordering  the same, and 2 % of the frames are held back by up to 4 ms
+  share       the bottleneck, for two connections at a time: of the kernel, of unet, and
+              one of each
+
+--delay is that of a frame, so a round trip takes twice as long. In each round the
+frames have the same fates for all: frame n of a direction is lost, or not, by the
+round's seed. Nothing is lost while connections are opened.
+
+The link is carried by a thread of this program that shares the processors with
+the rest, so --rate bounds the speed to what leaves them time. Offloads are off, so
+that a frame is a segment. The kernel has CUBIC and its usual buffers
+(net.ipv4.tcp_rmem, tcp_wmem), and does not remember earlier connections
+(tcp_no_metrics_save). Its processes are those of go-tcp: package net, blocking.`,
+		Example: `  unetbench goodput
+  unetbench goodput --on loss --loss 1 --delay 20ms --rounds 9 --time 10s
+  unetbench goodput --on share --json > share.jsonl`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p.Rate = rate * 1e6
+			for _, k := range on {
+				if !slices.Contains(kinds, k) {
+					return usageError{fmt.Errorf("--on %s: there are %v", k, kinds)}
+				}
+			}
+			if !slices.Contains(on, lossy) {
+				p.Loss = nil
+			}
+			if slices.Contains(on, narrow) {
+				p.Others = append(p.Others, plan.Bottleneck())
+			}
+			if slices.Contains(on, reordering) {
+				p.Others = append(p.Others, plan.Reordering())
+			}
+			if slices.Contains(on, shared) {
+				p.Shares = append(p.Shares, plan.Bottleneck())
+			}
+			g, err := bench.NewGoodput(p)
+			if err != nil {
+				return usageError{err}
+			}
+			return c.goodput(cmd, g)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&on, "on", on, "links: loss, reordering, bottleneck, share")
+	f.Float64SliceVar(&p.Loss, "loss", p.Loss, "percent of the frames that are lost, each way")
+	f.DurationSliceVar(&p.Delay, "delay", p.Delay, "how long a frame takes, each way")
+	f.Int64Var(&rate, "rate", rate, "of the link with losses, Mb/s")
+	f.StringVar(&p.Attach, "attach", p.Attach, "how endpoints meet the mux: port, queue")
+	f.StringVar(&p.Wait, "wait", p.Wait, "how endpoints wait: spin, adaptive, block")
+	f.IntVar(&p.Rounds, "rounds", p.Rounds, "rounds of everything")
+	f.DurationVar(&p.Time, "time", p.Time, "how long a connection is measured")
+	f.DurationVar(&p.ShareTime, "share-time", p.ShareTime, "how long two that share are measured")
+	return cmd
+}
+
+// goodput measures and prints.
+func (c *common) goodput(cmd *cobra.Command, g *bench.Goodput) (err error) {
+	out, errs := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	cfg, err := c.labConfig(lab.Config{Muxed: true, Plain: true, Impaired: true})
+	if err != nil {
+		return err
+	}
+	if g.Seed = c.seed; !cmd.Flags().Changed("seed") {
+		g.Seed = uint64(rand.Uint32())
+	}
+	bar := newProgress(errs)
+	defer bar.clear()
+	tables := out
+	var writing error
+	g.OnFlow = func(report.Flow) {}
+	if c.json {
+		tables = errs
+		lines := json.NewEncoder(out)
+		g.OnFlow = func(f report.Flow) { writing = errors.Join(writing, lines.Encode(f)) }
+	}
+	g.OnStep = bar.step
+	bar.note(fmt.Sprintf("senders on processor %d, receivers on %d, fates and order of rounds from --seed %d", cfg.ClientCPU, cfg.ServerCPU, g.Seed))
+	l, err := lab.Open(cmd.Context(), cfg)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		bar.clear()
+		err = errors.Join(err, l.Close())
+	}()
+	rows, err := g.Do(cmd.Context(), l)
+	bar.clear()
+	if len(rows) > 0 {
+		report.PrintFlows(tables, rows)
+		report.PrintFlowGoals(tables, report.FlowGoals(rows))
+	}
+	return errors.Join(err, writing)
+}

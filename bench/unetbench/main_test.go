@@ -1,0 +1,409 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/version"
+)
+
+// TestMain lets the test binary be its own children: the lab starts whatever
+// executable it is part of.
+func TestMain(m *testing.M) {
+	if slices.Equal(os.Args[1:], []string{"child"}) {
+		main()
+		return
+	}
+	// A process under the race detector would sleep for a second before it exits.
+	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
+	os.Exit(m.Run())
+}
+
+// execute runs a command line.
+func execute(ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	var out, errs lockedBuffer
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	err = cmd.ExecuteContext(ctx)
+	return out.String(), errs.String(), err
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
+	for _, args := range [][]string{
+		{},
+		{"latency"},
+		{"rtt", "now"},
+		{"rtt", "--speed"},
+		{"rtt", "--transport", "udp,smoke"},
+		{"rtt", "--attach", "tape"},
+		{"rtt", "--wait", "impatiently"},
+		{"rtt", "--size", "1"},
+		{"rtt", "--size", "large"},
+		{"rtt", "--n", "0"},
+		{"rtt", "--rounds", "-1"},
+		{"rtt", "--limit", "0s"},
+		{"rate", "--batch", "0"},
+		{"oneway", "--window", "1"},
+		{"connect", "--transport", "udp"},
+		{"connect", "--connections", "0"},
+		{"connect", "--n", "20001"},
+		{"connect", "--address", "borrowed"},
+		{"connect", "--batch", "32"},
+		{"goodput", "--on", "fire"},
+		{"goodput", "--loss", "100"},
+		{"goodput", "--on", "loss", "--loss", ""},
+		{"goodput", "--rate", "-1"},
+		{"bandwidth", "--transport", "udp"},
+		{"bandwidth", "--mtu", "99"},
+		{"bandwidth", "--mtu", "9001"},
+		{"bandwidth", "--size", "0"},
+		{"bandwidth", "--limit", "0s"},
+		{"memory", "--attach", "tape"},
+		{"memory", "--idle", "0"},
+		{"all", "--rounds", "0"},
+		{"scale", "--rounds", "0"},
+		{"scale", "--openings", "0"},
+		{"rtt", "--place", "elsewhere"},
+		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
+		{"rtt", "--transport", "kernel-udp", "--cpus", "0"},
+		{"rtt", "--transport", "kernel-udp", "--cpus", "0,0"},
+		{"rtt", "--transport", "kernel-udp", "--cpus", "0,4095"},
+	} {
+		_, _, err := execute(context.Background(), args...)
+		if !isUsage(err) {
+			t.Errorf("%q: %v, want a usage error", args, err)
+		} else if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: more than a line: %v", args, err)
+		}
+	}
+}
+
+func TestMissingDaemonIsOneLine(t *testing.T) {
+	netlab.RequireXDP(t)
+	for _, path := range []string{filepath.Join(t.TempDir(), "unetd"), t.TempDir()} {
+		_, _, err := execute(context.Background(), "rtt", "--transport", "msg", "--unetd", path)
+		if err == nil || isUsage(err) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("--unetd %s: %v", path, err)
+		}
+	}
+}
+
+func TestBrokenDaemonIsReported(t *testing.T) {
+	netlab.RequireXDP(t)
+	ownTempDir(t)
+	want := leftovers(t)
+	path := filepath.Join(t.TempDir(), "unetd")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho out of order >&2\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := execute(context.Background(), "rtt", "--transport", "msg", "--unetd", path)
+	if err == nil || !strings.Contains(err.Error(), "out of order") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("got %v", err)
+	}
+	if got := leftovers(t); got != want {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", got, want)
+	}
+}
+
+// ownTempDir gives the test a directory for temporary files that nobody else
+// uses, and that uid nobody can pass through.
+func ownTempDir(t *testing.T) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", dir)
+}
+
+// leftovers is what a run must not change: a lab's interfaces, descriptors,
+// files, children.
+func leftovers(t *testing.T) string {
+	t.Helper()
+	var all []string
+	ifs, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range ifs {
+		if slices.Contains([]string{netlab.Interface, netlab.MiddleA, netlab.MiddleB}, i.Name) { // others come and go on a machine
+			all = append(all, "interface "+i.Name)
+		}
+	}
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), "unetbench-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, dirs...)
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, _ := os.Readlink("/proc/self/fd/" + fd.Name())
+		if strings.HasPrefix(to, "net:") || strings.HasPrefix(to, "socket:") || strings.HasPrefix(to, "pipe:") ||
+			strings.HasSuffix(to, "bpf-map") || strings.HasSuffix(to, "bpf-prog") {
+			all = append(all, "descriptor of "+strings.SplitN(to, ":", 2)[0])
+		}
+	}
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		if pids, err := os.ReadFile(task); err == nil {
+			for _, pid := range strings.Fields(string(pids)) {
+				all = append(all, "child "+pid)
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// lines decodes JSON lines.
+func lines(t *testing.T, out string) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	for s := bufio.NewScanner(strings.NewReader(out)); s.Scan(); {
+		var m map[string]any
+		if err := json.Unmarshal(s.Bytes(), &m); err != nil {
+			t.Fatalf("%v: %s", err, s.Text())
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// checkRun runs a small benchmark and checks what every one must keep.
+func checkRun(t *testing.T, records int, args ...string) {
+	t.Helper()
+	ownTempDir(t)
+	want := leftovers(t)
+	out, errs, err := execute(t.Context(), append(args, "--json")...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+	got := lines(t, out)
+	if len(got) != records {
+		t.Errorf("%d records, want %d:\n%s", len(got), records, out)
+	}
+	for _, r := range got {
+		if r["bench"] != args[0] || r["n"].(float64) <= 0 || r["msgs_per_s"].(float64) <= 0 || r["cpu_us_per_msg"].(float64) <= 0 {
+			t.Errorf("implausible: %v", r)
+		}
+		if args[0] != "rate" && r["transport"] != "floor" && r["lost"].(float64) != 0 {
+			t.Errorf("lost messages: %v", r)
+		}
+		if (args[0] == "rtt" || args[0] == "connect") && !(r["p50_us"].(float64) > 0 && r["p50_us"].(float64) <= r["p99_us"].(float64) &&
+			r["p99_us"].(float64) <= r["p999_us"].(float64) && r["mean_us"].(float64) > 0) {
+			t.Errorf("implausible: %v", r)
+		}
+		if v, ok := r["syscalls_per_msg"]; !ok || v != nil && v.(float64) <= 0 {
+			t.Errorf("implausible: %v", r)
+		}
+		if args[0] == "connect" && (r["failed"].(float64) != 0 || r["server_failed"].(float64) != 0 || r["failure"] != nil) {
+			t.Errorf("connections failed: %v", r)
+		}
+		// Blocked or spinning, a transport's two processes do not allocate, unless
+		// they open connections: what the runtime allocates is little even to so few
+		// messages.
+		if r["allocs_per_msg"].(float64) >= 0.5 && args[0] != "connect" && args[0] != "bandwidth" {
+			t.Errorf("allocates: %v", r)
+		}
+	}
+	kernel := "kernel-udp"
+	if args[0] == "connect" || args[0] == "bandwidth" {
+		kernel = "kernel-tcp"
+	}
+	for _, line := range []string{"transport", kernel} {
+		if !strings.Contains(errs, line) {
+			t.Errorf("no %q in the table:\n%s", line, errs)
+		}
+	}
+	if left := leftovers(t); left != want {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+	}
+}
+
+const kernelOnly = "kernel-udp,go-udp"
+
+func TestRTTOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	checkRun(t, 4, "rtt", "--transport", kernelOnly, "--size", "16,1472", "--rounds", "1", "--n", "200")
+}
+
+func TestRateOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	checkRun(t, 3, "rate", "--transport", kernelOnly, "--batch", "1,32", "--rounds", "1", "--n", "2000")
+}
+
+func TestOneWayOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	checkRun(t, 6, "oneway", "--transport", kernelOnly, "--batch", "1,32", "--rounds", "2", "--n", "2000")
+}
+
+func TestConnectionsOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	for _, connections := range []string{"1", "8"} {
+		checkRun(t, 2, "connect", "--transport", "kernel-tcp,go-tcp", "--connections", connections, "--rounds", "1", "--n", "200", "--warm-up", "20")
+	}
+}
+
+func TestBandwidthOfTheKernel(t *testing.T) {
+	netlab.RequireXDP(t)
+	checkRun(t, 4, "bandwidth", "--transport", "kernel-tcp,kernel-tcp-nogso", "--mtu", "1500", "--size", "512,65536", "--rounds", "1", "--limit", "20ms")
+}
+
+func TestInterruptedRunCleansUp(t *testing.T) {
+	netlab.RequireXDP(t)
+	ownTempDir(t)
+	want := leftovers(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	_, _, err := execute(ctx, "rtt", "--transport", kernelOnly, "--rounds", "100000")
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if left := leftovers(t); left != want {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+	}
+}
+
+// buildDaemon builds unetd for the test.
+func buildDaemon(t *testing.T) string {
+	t.Helper()
+	netlab.RequireXDP(t)
+	if testing.Short() {
+		t.Skip("builds unetd")
+	}
+	path := filepath.Join(t.TempDir(), "unetd")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/unetd")
+	cmd.Dir = "../.." // the root module
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+func TestEveryTransport(t *testing.T) {
+	unetd := buildDaemon(t)
+	// floor, msg, udp and tcp over both attachments, the others once.
+	const combinations = 4*2 + 5
+	t.Run("rtt", func(t *testing.T) {
+		checkRun(t, combinations, "rtt", "--unetd", unetd, "--rounds", "1", "--n", "200")
+	})
+	t.Run("rtt, waiting otherwise", func(t *testing.T) {
+		checkRun(t, 2*2*2+1, "rtt", "--unetd", unetd, "--transport", "msg,udp,kernel-udp", "--wait", "adaptive,block", "--rounds", "1", "--n", "200")
+	})
+	t.Run("rate", func(t *testing.T) {
+		checkRun(t, 2*combinations-1, "rate", "--unetd", unetd, "--rounds", "1", "--n", "2000")
+	})
+	t.Run("oneway", func(t *testing.T) {
+		checkRun(t, combinations, "oneway", "--unetd", unetd, "--rounds", "1", "--n", "2000")
+	})
+	t.Run("connect", func(t *testing.T) {
+		for _, more := range [][]string{nil, {"--address", "shared"}, {"--connections", "8"}, {"--place", "local"}} {
+			records := 2 + 2
+			if more != nil && more[0] == "--place" {
+				records-- // a queue is reached by the wire only
+			}
+			checkRun(t, records, append([]string{"connect", "--unetd", unetd, "--rounds", "1", "--n", "200", "--warm-up", "20"}, more...)...)
+		}
+	})
+	t.Run("bandwidth", func(t *testing.T) {
+		// Two of the kernel alone, four over both attachments; a flood has one size.
+		checkRun(t, 2+4*2, "bandwidth", "--unetd", unetd, "--mtu", "9000", "--size", "65536", "--rounds", "1", "--limit", "20ms")
+	})
+	t.Run("on one host", func(t *testing.T) {
+		checkRun(t, 4+1, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,tcp,kernel-udp", "--place", "local", "--rounds", "1", "--n", "200")
+	})
+	t.Run("scale", func(t *testing.T) {
+		ownTempDir(t)
+		want := leftovers(t)
+		out, errs, err := execute(t.Context(), "scale", "--unetd", unetd, "--rounds", "1", "--openings", "2", "--json")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		if n := len(lines(t, out)); n != 2+5 { // openings, and ports at three places, queues at two
+			t.Errorf("%d lines:\n%s", n, out)
+		}
+		if strings.Contains(errs, "not measured") {
+			t.Errorf("figures are missing:\n%s", errs)
+		}
+		if left := leftovers(t); left != want {
+			t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+		}
+	})
+	t.Run("memory", func(t *testing.T) {
+		ownTempDir(t)
+		want := leftovers(t)
+		out, errs, err := execute(t.Context(), "memory", "--unetd", unetd, "--idle", "512", "--json")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		all := lines(t, out)
+		if len(all) != 3*2 { // two endpoints and connections, over both attachments
+			t.Errorf("%d lines:\n%s", len(all), out)
+		}
+		for _, w := range all {
+			if w["bench"] == "idle" {
+				// A connection is a few hundred bytes of state at least.
+				if c, s := w["client_bytes"].(float64), w["server_bytes"].(float64); c < 256 || c > 1<<16 || s < 256 || s > 1<<16 {
+					t.Errorf("implausible: %v", w)
+				}
+				continue
+			}
+			// The segment alone is 8 MiB.
+			if over := w["resident_bytes"].(float64) - w["bare_resident_bytes"].(float64); over < 8<<20 {
+				t.Errorf("implausible: %v", w)
+			}
+		}
+		if left := leftovers(t); left != want {
+			t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+		}
+	})
+}
+
+func TestVersion(t *testing.T) {
+	out, _, err := execute(t.Context(), "--version")
+	if err != nil || out != version.Line("unetbench")+"\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}

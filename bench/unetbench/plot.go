@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unet-go/unet/bench/internal/plot"
+)
+
+func newPlot() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "plot [FILE.jsonl]",
+		Short: "Draw the round trips and one way rates of a --json run as SVG",
+		Long: `plot reads the JSON lines of a run with --json, from a file or from standard
+input, and writes one SVG that stands by itself: round-trip times by message size,
+and messages a second one way. It draws rounds of rtt and oneway in spin mode, of
+messages sent one at a time; other records are passed over. It needs no root.`,
+		Example: `  unetbench plot all.jsonl > rtt.svg
+  sudo unetbench all --json | unetbench plot -o rtt.svg`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usageError{fmt.Errorf("%s takes one file, not %d", cmd.CommandPath(), len(args))}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in, name := cmd.InOrStdin(), "standard input"
+			if len(args) == 1 {
+				file, err := os.Open(args[0])
+				if err != nil {
+					return usageError{err}
+				}
+				defer file.Close()
+				in, name = file, args[0]
+			}
+			picture, err := draw(in, name)
+			if err != nil {
+				return err
+			}
+			if output != "" {
+				return os.WriteFile(output, picture, 0o666)
+			}
+			_, err = cmd.OutOrStdout().Write(picture)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "write the SVG to this file (default: standard output)")
+	return cmd
+}
+
+// draw is the picture of what in holds; nothing is written before all of it is
+// known to be good.
+func draw(in io.Reader, name string) ([]byte, error) {
+	figures, err := plot.Read(in)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+		var bad *plot.InputError
+		if errors.As(err, &bad) {
+			err = usageError{err}
+		}
+		return nil, err
+	}
+	var picture bytes.Buffer
+	err = plot.Draw(&picture, figures)
+	return picture.Bytes(), err
+}
