@@ -245,7 +245,7 @@ func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, err
 	if errors.Is(err, endpoint.ErrUnreachable) { // a verdict; with any other error nobody could tell
 		err = &unreachable{err}
 	}
-	return stack.Route{Source: e.Source, NextHop: e.NextHop, LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
+	return stack.Route{LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
 }
 
 // unreachable is an EHOSTUNREACH with the reason.

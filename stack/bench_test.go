@@ -1,6 +1,7 @@
 package stack_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -52,11 +53,10 @@ func arpFrame(op uint16, from, to wire.LinkAddr, sender, target [4]byte) []byte 
 
 func newFed(b testing.TB) (*feed, *stack.Stack) {
 	l := &feed{}
-	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, NoCaretaker: true, Wait: stack.WaitSpin}))
+	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: stack.WaitSpin}))
 	b.Cleanup(func() { s.Close() })
-	l.frame = arpFrame(wire.ARPRequest, linkB, linkA, addrB, addrA)
-	l.waits = 1
-	s.Poll(time.Now())
+	must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})).Send(nil)
+	stack.Settle(s) // the route is known
 	return l, s
 }
 
@@ -140,11 +140,11 @@ func BenchmarkRoundTrip(b *testing.B) {
 		sa, sb, _, _ := newPair(b, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
 		ca := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		cb := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
-		ca.Send([]byte("resolve"))
-		sb.Poll(time.Now())
-		sa.Poll(time.Now())
 		buf, p := make([]byte, 2048), make([]byte, 64)
+		ca.Send(nil) // and back: the routes are known then
 		must(cb.Recv(buf))
+		cb.Send(nil)
+		must(ca.Recv(buf))
 		b.ReportAllocs()
 		for b.Loop() {
 			ca.Send(p)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
-	"github.com/unet-go/unet/wire"
 )
 
 // Packets go out and nothing comes back: the route service is asked again every
@@ -319,36 +318,6 @@ func TestLinkDown(t *testing.T) {
 			t.Errorf("counters: %v", got)
 		}
 	})
-}
-
-// A stack that does its own ARP asks again after the link was down: it may be on
-// another network now.
-func TestLinkDownForgetsNeighbours(t *testing.T) {
-	s, l, c := newScripted(t, nil)
-	w := tap(t, l)
-	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
-	u.Send([]byte("x"))
-	l.Inject(stack.Frame{Data: arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)})
-	s.Poll(c.now())
-	expect(t, w, askB, macB+" | ip")
-	v := must(s.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.3:9"), stack.UDPOptions{}))
-	v.Send([]byte("x"))
-	expect(t, w, "arp request")
-	s.SetLink(false)
-	if err := v.Send(nil); err != syscall.ENETDOWN { // what was held
-		t.Errorf("got %v", err)
-	}
-	if err := u.Send(nil); err != syscall.ENETDOWN {
-		t.Errorf("got %v", err)
-	}
-	s.Poll(c.advance(time.Minute))
-	expect(t, w)
-	if _, ok := s.NextDeadline(); ok {
-		t.Error("a timer is left")
-	}
-	s.SetLink(true)
-	u.Send([]byte("x"))
-	expect(t, w, askB)
 }
 
 // While the host does not have our address nothing is sent, to ourselves behind our own

@@ -27,9 +27,8 @@ const (
 
 	arpMalformed
 	arpBogus    // a sender that cannot be, or an unknown operation
-	arpNotOurs  // about another address, or nothing here does ARP
+	arpNotOurs  // no request for our address, or that is shared
 	arpConflict // somebody else claims our address
-	arpRequestsSent
 	arpRepliesSent
 
 	icmpTruncated
@@ -41,12 +40,11 @@ const (
 	icmpUnreachablesSent
 	icmpUnreachablesLimited // not sent because of the rate limit
 
-	neighbourFailed // nobody answered
-	heldDropped     // packets given up that waited for a route or a neighbour
+	heldDropped // packets given up that waited for a route
 	routesFailed
 	routesGivenUp // not yet answered when too many others were asked for
 	routesRefreshed
-	routesDoubted     // asked for again because nothing came back
+	routesDoubted     // asked for again because they were silent
 	routesInvalidated // asked for again, or forgotten, because something has changed
 	linkDowns
 	pathMTULowered
@@ -88,7 +86,6 @@ var reasonNames = [reasons]string{
 	arpBogus:                "arp_bogus",
 	arpNotOurs:              "arp_not_ours",
 	arpConflict:             "arp_conflict",
-	arpRequestsSent:         "arp_requests_sent",
 	arpRepliesSent:          "arp_replies_sent",
 	icmpTruncated:           "icmp_truncated",
 	icmpChecksum:            "icmp_checksum",
@@ -98,7 +95,6 @@ var reasonNames = [reasons]string{
 	icmpEchoRepliesSent:     "icmp_echo_replies_sent",
 	icmpUnreachablesSent:    "icmp_unreachables_sent",
 	icmpUnreachablesLimited: "icmp_unreachables_limited",
-	neighbourFailed:         "neighbour_failed",
 	heldDropped:             "held_dropped",
 	routesFailed:            "routes_failed",
 	routesGivenUp:           "routes_given_up",

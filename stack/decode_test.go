@@ -139,27 +139,30 @@ type step struct {
 func runScript(t *testing.T, s *stack.Stack, l *memlink.Link, c *clock, steps []step) {
 	t.Helper()
 	w := tap(t, l)
-	start := c.t
+	start := c.now()
 	for i, st := range steps {
 		for {
 			at, ok := s.NextDeadline()
 			if !ok || !at.Before(start.Add(st.At)) {
 				break
 			}
-			c.t = at
+			c.set(at)
 			s.Poll(at)
+			stack.Settle(s)
 		}
 		if got := w.take(); len(got) > 0 {
-			t.Fatalf("before step %d, by %v: sent %q", i, c.t.Sub(start), got)
+			t.Fatalf("before step %d, by %v: sent %q", i, c.now().Sub(start), got)
 		}
-		c.t = start.Add(st.At)
+		c.set(start.Add(st.At))
 		if st.Do != nil {
 			st.Do()
+			stack.Settle(s)
 		}
 		for _, f := range st.In {
 			l.Inject(stack.Frame{Data: f})
 		}
-		s.Poll(c.t)
+		s.Poll(c.now())
+		stack.Settle(s)
 		got := w.take()
 		if len(got) != len(st.Want) {
 			t.Fatalf("step %d at %v: sent\n%s\nwant\n%s", i, st.At, strings.Join(got, "\n"), strings.Join(st.Want, "\n"))

@@ -21,7 +21,7 @@
 //
 //	Send ─ send ─ route cached? ─ Link.Alloc ─ headers from the route's template,
 //	         │                                 payload copied and summed ─ Link.Send ─ Link.Flush
-//	       prepare: errors, deadline, route; held for the route service or ARP
+//	       prepare: errors, deadline, route; held for the route service
 //
 // All of it under one lock and with one kick, or one for a batch.
 //
@@ -117,7 +117,7 @@
 // # What a caller can count on
 //
 // Sends block while the link takes no more (until the write deadline, Close, or
-// a second: ENOBUFS), and for nothing else. While the route service or ARP has not
+// a second: ENOBUFS), and for nothing else. While the route service has not
 // answered, packets are held, as kernels do: up to 16 a destination, some hundred
 // in all, the oldest gives way, and each one given up is counted. If the answer is
 // that there is no way, connected sockets get EHOSTUNREACH from their next call,
@@ -127,7 +127,7 @@
 //
 // A route in use is verified behind the sender's back: every 5 seconds, after
 // 250 ms in which packets were sent and nothing came back from its link address
-// (heard.go), and when [Stack.Invalidate] says that something has changed. While
+// (route.go), and when [Stack.Invalidate] says that something has changed. While
 // the link is down ([Stack.SetLink]) sends are ENETDOWN at once and reads wait; while
 // the host has lost our address ([Stack.SetAddress]) they are EADDRNOTAVAIL.
 //
@@ -141,7 +141,7 @@
 // the stack gives what was written up to a second to arrive.
 //
 // ICMP errors are believed only if they quote what a socket here could have sent.
-// What is known of a path's MTU is kept with the route, see pathmtu.go.
+// What is known of a path's MTU is kept with the route, see route.go.
 // Nothing is fragmented and no fragment is reassembled: what exceeds the path's
 // MTU is EMSGSIZE.
 package stack

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"encoding/binary"
+	"runtime"
 
 	"github.com/unet-go/unet/wire"
 )
@@ -20,6 +21,22 @@ func SamePlace(a wire.LinkAddr) wire.LinkAddr {
 	}
 }
 
+// Settle waits until the route service has answered all that it was asked.
+func Settle(s *Stack) {
+	for {
+		s.mu.Lock()
+		asked := s.refreshing > 0
+		for _, r := range s.routes {
+			asked = asked || r.asked
+		}
+		s.mu.Unlock()
+		if !asked {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
 // Routes is the number of cached routes.
 func Routes(s *Stack) int {
 	s.mu.Lock()
@@ -34,11 +51,11 @@ func LimitRoutes(s *Stack, n int) {
 	s.maxRoutes = n
 }
 
-// Held is the number of packets that wait for a route or a neighbour.
+// Held is the number of packets that wait for a route.
 func Held(s *Stack) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held.n
+	return len(s.held)
 }
 
 // CaretakerPolls reports whether the caretaker holds the poll role and sleeps.

@@ -22,7 +22,7 @@ func FuzzPoll(f *testing.F) {
 		clk := newClock()
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 128})
 		s, err := stack.New(stack.Config{
-			Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, PartialChecksums: true,
+			Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, PartialChecksums: true, Resolver: neighbours{},
 			NoCaretaker: true, Now: clk.now, FrameQuota: 2,
 		})
 		if err != nil {
@@ -51,7 +51,7 @@ func FuzzPoll(f *testing.F) {
 		for range 5 {
 			s.Poll(clk.advance(500 * time.Millisecond))
 		}
-		u.SetReadDeadline(clk.t)
+		u.SetReadDeadline(clk.now())
 		u.Recv(make([]byte, 100))
 		u.SendTo([]byte("answer"), netip.AddrPortFrom(netip.AddrFrom4(addrB), 9))
 		s.Close()

@@ -1,7 +1,10 @@
 package stack_test
 
 import (
+	"context"
 	"net/netip"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,11 +51,27 @@ func newStack(t testing.TB, l *memlink.Link, cfg stack.Config) *stack.Stack {
 	return s
 }
 
+// neighbours is a route service that knows the hosts A and B, and that there is no route
+// to any other.
+type neighbours struct{}
+
+func (neighbours) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error) {
+	switch {
+	case dst == prefixA.Addr():
+		return stack.Route{LinkAddr: linkA}, nil
+	case dst == prefixB.Addr():
+		return stack.Route{LinkAddr: linkB}, nil
+	case prefixA.Contains(dst):
+		return stack.Route{}, syscall.EHOSTUNREACH
+	}
+	return stack.Route{}, syscall.ENETUNREACH
+}
+
 // newPair makes two stacks with whole addresses, back to back. cfg is for both.
 func newPair(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink.Link) {
 	t.Helper()
 	la, lb = memlink.Pair(memlink.Config{})
-	cfg.WholeAddress = true
+	cfg.WholeAddress, cfg.Resolver = true, neighbours{}
 	cfg.LinkAddr, cfg.Addr = linkA, prefixA
 	a = newStack(t, la, cfg)
 	cfg.LinkAddr, cfg.Addr = linkB, prefixB
@@ -72,13 +91,24 @@ func counters(s *stack.Stack) map[string]uint64 {
 }
 
 // clock is a time that only a test moves.
-type clock struct{ t time.Time }
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
+}
 
-func newClock() *clock { return &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)} }
+func newClock() *clock { return &clock{t: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)} }
 
-func (c *clock) now() time.Time { return c.t }
-
-func (c *clock) advance(d time.Duration) time.Time {
-	c.t = c.t.Add(d)
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.t
 }
+
+func (c *clock) set(t time.Time) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.t = t
+	return t
+}
+
+func (c *clock) advance(d time.Duration) time.Time { return c.set(c.now().Add(d)) }

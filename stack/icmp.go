@@ -59,11 +59,7 @@ func (s *Stack) sendUnreachable(eth wire.Ethernet, ip wire.IPv4, code uint8) {
 	if !s.wholeAddress || eth.Src().IsGroup() {
 		return
 	}
-	if back := int((s.now - s.errorTokensAt) / icmpErrorInterval); back > 0 {
-		s.errorTokens = min(s.errorTokens+min(back, icmpErrorBurst), icmpErrorBurst)
-		s.errorTokensAt += instant(back) * icmpErrorInterval
-	}
-	if s.errorTokens == 0 {
+	if !s.errorTokens.take(s.now, icmpErrorInterval, icmpErrorBurst) {
 		s.count[icmpUnreachablesLimited]++
 		return
 	}
@@ -75,7 +71,6 @@ func (s *Stack) sendUnreachable(eth wire.Ethernet, ip wire.IPv4, code uint8) {
 	s.replyHeaders(f.Data, eth, ip, wire.ProtocolICMP, n)
 	wire.PutUnreachable(f.Data[headersLen:], code, 0, ip)
 	if s.transmit(f) {
-		s.errorTokens--
 		s.count[icmpUnreachablesSent]++
 	}
 }

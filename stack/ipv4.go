@@ -78,14 +78,6 @@ func (s *Stack) possibleSource(a [4]byte) bool {
 	return true
 }
 
-// inSubnet reports whether a is a host on our link.
-func (s *Stack) inSubnet(a [4]byte) bool {
-	mask := ^uint32(0) << (32 - s.prefix.Bits())
-	network := s.prefix.Addr().As4()
-	host := binary.BigEndian.Uint32(a[:])
-	return host&mask == binary.BigEndian.Uint32(network[:])
-}
-
 // limitedBroadcast is the address of all hosts on the link (RFC 919).
 var limitedBroadcast = [4]byte{255, 255, 255, 255}
 
@@ -105,47 +97,29 @@ func subnetBroadcast(p netip.Prefix) [4]byte {
 func (s *Stack) isBroadcast(a [4]byte) bool { return a == s.broadcast4 || a == limitedBroadcast }
 
 // headers is a template of what stands before the transport header: Ethernet,
-// and IPv4 with DF set and ID 0 (RFC 6864, section 4.1), of which only the total
-// length and the checksum differ between packets.
+// and IPv4 with DF set and ID 0 (RFC 6864, section 4.1). Protocol, total length and
+// checksum are filled in for each packet.
 type headers struct {
 	bytes [headersLen]byte
-	sum   uint32 // ones-complement sum of the IPv4 header, its length and checksum taken as 0
+	sum   uint32 // ones-complement sum of the IPv4 header, those three taken as 0
 }
 
-func makeHeaders(src, dst wire.LinkAddr, from, to [4]byte, protocol uint8) (h headers) {
+func makeHeaders(src, dst wire.LinkAddr, from, to [4]byte) (h headers) {
 	wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv4)
 	ip := h.bytes[wire.EthernetHeaderLen:]
-	wire.PutIPv4(ip, wire.IPv4Fields{TTL: ttl, Protocol: protocol, DontFragment: true, Src: from, Dst: to})
+	wire.PutIPv4(ip, wire.IPv4Fields{TTL: ttl, DontFragment: true, Src: from, Dst: to})
 	h.sum = uint32(^binary.BigEndian.Uint16(ip[10:]))
 	return h
 }
 
-// setLinkDst changes the destination of the frames.
-func (h *headers) setLinkDst(a wire.LinkAddr) { copy(h.bytes[:6], a[:]) }
-
 // put writes the headers of a packet with n bytes after the IPv4 header to the
-// start of b. The checksum is the template's plus the length (RFC 1624).
-func (h *headers) put(b []byte, n int) {
+// start of b. The checksum is the template's plus protocol and length (RFC 1624).
+func (h *headers) put(b []byte, protocol uint8, n int) {
 	p := (*[headersLen]byte)(b)
 	*p = h.bytes
+	p[23] = protocol
 	length := uint32(wire.IPv4HeaderLen + n)
-	sum := h.sum + length
-	sum = sum&0xffff + sum>>16
-	binary.BigEndian.PutUint16(p[16:18], uint16(length))
-	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum))
-}
-
-// protocolTCP is what the protocol of a packet adds to the sum of a template,
-// which is one of UDP, if it is TCP.
-const protocolTCP = 0xffff + uint32(wire.ProtocolTCP) - uint32(wire.ProtocolUDP)
-
-// putTCP is put for a packet of TCP.
-func (h *headers) putTCP(b []byte, n int) {
-	p := (*[headersLen]byte)(b)
-	*p = h.bytes
-	p[23] = wire.ProtocolTCP
-	length := uint32(wire.IPv4HeaderLen + n)
-	sum := h.sum + length + protocolTCP
+	sum := h.sum + length + uint32(protocol)
 	sum = sum&0xffff + sum>>16
 	sum = sum&0xffff + sum>>16
 	binary.BigEndian.PutUint16(p[16:18], uint16(length))

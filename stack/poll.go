@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/unet-go/unet/wire"
@@ -203,7 +204,7 @@ func (s *Stack) inputEthernet(data []byte, f *Frame, gso uint16) (kept bool) {
 		s.count[frameDestination]++
 		return false
 	}
-	s.heard.note(source(data), s.tick)
+	s.heard.note(binary.BigEndian.Uint64(data[6:14]), s.tick)
 	switch eth.Type() {
 	case wire.EtherTypeIPv4:
 		return s.inputIPv4(eth, f, gso)

@@ -2,116 +2,131 @@ package stack
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/wire"
 )
 
-// A route to one destination, cached with the headers that lead there.
-//
-//	             answer            unused for 250 ms          60 s
-//	resolving ──────────▶ ready ───────────────────▶ stale ──────────▶ dead
-//	    │                 │  ▲ ▲                       │
-//	    │ error     idle  │  │ └──────── used ─────────┘
-//	    ▼           neigh-▼  │ answer to ARP
-//	 failed ─1 s─▶  dead  unresolved
-//
-// A route in use is looked at every 250 ms (heard.go), and the route service is
-// asked for it again behind the sender's back: every 5 s, and at once if it is
-// doubtful or has been invalidated. While nobody can tell, the old answer is good,
-// and the question is repeated. Whoever sends meanwhile does not wait: packets are
-// held (held.go).
+// Resolver is the route service. Resolve may block until ctx ends; the stack
+// calls it from a goroutine of its own, never under its lock. An error that is
+// EHOSTUNREACH or ENETUNREACH is a verdict: dst cannot be reached. Any other
+// error says that the service cannot tell now, and the stack asks again.
+type Resolver interface {
+	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
+}
+
+// Route is how a destination is reached.
+type Route struct {
+	LinkAddr wire.LinkAddr // of the next hop
+	MTU      int           // bytes of IP packet; 0: that of the link
+}
+
+// UnreachableError is the error of a send to a destination for which the
+// resolver has no route. It is syscall.EHOSTUNREACH and what the resolver said.
+type UnreachableError struct {
+	Dst netip.Addr
+	Err error // the resolver's
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("%v: %v: %v", syscall.EHOSTUNREACH, e.Dst, e.Err)
+}
+func (e *UnreachableError) Unwrap() []error { return []error{syscall.EHOSTUNREACH, e.Err} }
+
+var errAnswerLinkAddr = errors.New("the route service answered with no usable link address")
+
 const (
 	maxRoutes       = 16384
 	maxLooks        = 64 // at routes that are in use, for one that is not
+	maxResolving    = 256
+	maxRefreshing   = 8 // few, since other processes ask the same service
+	resolveTimeout  = 5 * time.Second
+	retryInterval   = 250 * second / 1000 // after an answer that was no verdict
+	lookInterval    = 250 * second / 1000
 	refreshInterval = 5 * second
 	staleTime       = 60 * second
+	failureTime     = second       // how long a failure is remembered
 	pathMTUTime     = 600 * second // RFC 1191, section 6.3
 	minPathMTU      = 576          // bytes; less is not believed, as in TCP
+	// unverifiedMTUTime is pathMTUTime for what a connection has from a router and has
+	// not verified with probes.
+	unverifiedMTUTime = 30 * second
+
+	// A route that is silent is asked for once in silencePause, and all of them
+	// together by tokens, as ICMP errors are sent.
+	silencePause    = 300 * second / 1000
+	silenceBurst    = 32
+	silenceInterval = second / silenceBurst
+
+	// Packets held for routes. For one destination RFC 1122, section 2.3.2.2, wants
+	// at least one.
+	maxHeld      = 16  // for one destination
+	maxHeldStack = 256 // for all
 )
 
 type routeState uint8
 
 const (
-	routeResolving  routeState = iota // the resolver is asked; packets are held here
-	routeReady                        // headers are complete
-	routeStale                        // complete, and nobody uses it
-	routeUnresolved                   // headers lack the link address of the next hop; packets are held there
-	routeFailed                       // err says why
-	routeDead                         // no longer in the table; sockets may still point here
+	routeResolving routeState = iota // the resolver is asked; packets are held
+	routeReady                       // headers are complete
+	routeStale                       // complete, and unused
+	routeFailed                      // err says why
+	routeDead                        // no longer in the table; sockets may still point here
 )
 
+// route is the cached route to one destination, with the headers of packets to it.
+//
+//	             answer            unused for 250 ms          60 s
+//	resolving ──────────▶ ready ───────────────────▶ stale ──────────▶ dead
+//	    │                   ▲                           │
+//	    │ verdict           └───────── used ────────────┘
+//	    ▼
+//	 failed ── 1 s ──▶ dead
+//
+// The resolver is asked again for a route in use every 5 s, and at once if the route is
+// silent (lookAt) or was invalidated. Until it has answered, and if it cannot tell, the old
+// answer is used. Nobody who sends waits for the resolver: packets are held.
 type route struct {
 	state      routeState
-	asked      bool // an answer of the resolver is to come
-	again      bool // and it will have to be asked once more
-	wanted     bool // an answer is wanted with the next look or use
+	asked      bool // the resolver has been asked and has not answered
+	again      bool // ask once more when it has
+	wanted     bool // ask with the next look or use
 	headers    headers
 	maxPayload int // of a UDP datagram, bytes
 	maxPacket  int // of TCP, bytes of IP packet
 	sent       uint64
 
-	dst, nextHop [4]byte
-	neighbour    *neighbour // if link addresses come from ARP
-	held         heldQueue
-	waiting      []*tcp.Conn // that have something to send, tcp_output.go
-	err          error
-	giveUp       context.CancelFunc // of the resolver, while resolving
+	dst     [4]byte
+	held    int         // packets in Stack.held
+	waiting []*tcp.Conn // that have something to send
+	err     error
+	giveUp  context.CancelFunc // of the first question, while resolving
 
-	slot       int    // in the cache's clock
+	slot       int    // in Stack.routeClock
 	sentAtHand uint64 // sent, when the clock's hand last passed
 
-	mtu          int     // without what has been learnt of the path
-	pathMTU      int     // reported by ICMP about datagrams; 0: nothing
+	mtu          int     // as the resolver has it
+	pathMTU      int     // reported by ICMP about datagrams; 0: none
 	pathMTUUntil instant // when that is forgotten
-	tcpMTU       int     // found out by a connection, pathmtu.go; 0: nothing
+	tcpMTU       int     // found by a connection; 0: none
 	tcpSearched  bool    // by probes, and not from a router
 	tcpMTUUntil  instant // when that is forgotten
 	due          instant // when the state changes by itself
-	timer        timer   // for the earlier of the two
+	timer        timer   // for the earliest of the three
 	askedAt      instant
 	lookedAt     instant
 	sentLooked   uint64 // sent, when it was looked at
 }
 
-func (s *Stack) armRoute(r *route, due instant) {
-	r.due = due
-	at := due
-	if r.pathMTU != 0 {
-		at = min(at, r.pathMTUUntil)
-	}
-	if r.tcpMTU != 0 {
-		at = min(at, r.tcpMTUUntil)
-	}
-	s.startTimer(&r.timer, at)
-}
-
-// leadThrough changes the neighbour; nil: none.
-func (r *route) leadThrough(n *neighbour) {
-	if r.neighbour != nil {
-		delete(r.neighbour.routes, r)
-	}
-	if r.neighbour = n; n != nil {
-		n.routes[r] = struct{}{}
-	}
-}
-
-func (r *route) setMTU() {
-	r.maxPacket = r.mtu
-	if r.tcpMTU != 0 {
-		r.maxPacket = min(r.maxPacket, r.tcpMTU)
-	}
-	mtu := r.maxPacket
-	if r.pathMTU != 0 {
-		mtu = min(mtu, r.pathMTU)
-	}
-	r.maxPayload = max(0, mtu-wire.IPv4HeaderLen-wire.UDPHeaderLen)
-}
-
-// usableRoute returns a route on which a packet to dst can be sent, if it is
-// ready, or else be held: on itself while it is resolving, and on its neighbour
-// while it is unresolved.
+// usableRoute returns a route that is ready, or resolving: then packets to dst are to be
+// held. mu is held, as in all of this file.
 func (s *Stack) usableRoute(dst [4]byte) (*route, error) {
 	r := s.routes[dst]
 	if r == nil {
@@ -122,10 +137,12 @@ func (s *Stack) usableRoute(dst [4]byte) (*route, error) {
 	}
 	switch r.state {
 	case routeStale:
-		s.useAgain(r)
-	case routeUnresolved:
-		if err := s.findNextHop(r); err != nil {
-			return nil, err
+		r.state = routeReady
+		r.lookedAt = s.readClock()
+		if r.wanted || s.now-r.askedAt >= refreshInterval {
+			s.askResolver(r)
+		} else {
+			s.armRoute(r, s.now+lookInterval)
 		}
 	case routeFailed:
 		return nil, r.err
@@ -134,31 +151,26 @@ func (s *Stack) usableRoute(dst [4]byte) (*route, error) {
 }
 
 func (s *Stack) newRoute(dst [4]byte) (*route, error) {
-	if dst[0] == 0 || dst[0] >= 224 || s.isBroadcast(dst) || s.resolver == nil && !(s.wholeAddress && s.inSubnet(dst)) {
+	if dst[0] == 0 || dst[0] >= 224 || s.isBroadcast(dst) {
 		return nil, syscall.ENETUNREACH
 	}
 	if len(s.routes) >= s.maxRoutes {
 		s.dropRoute(s.victim())
 	}
-	r := &route{dst: dst, nextHop: dst, mtu: s.mtu, due: never, slot: len(s.routeClock), sentAtHand: 1}
+	r := &route{dst: dst, mtu: s.mtu, due: never, slot: len(s.routeClock), sentAtHand: 1}
 	r.timer.owner = r
-	r.headers = makeHeaders(s.linkAddr, wire.LinkAddr{}, s.addr, dst, wire.ProtocolUDP)
+	r.headers = makeHeaders(s.linkAddr, wire.LinkAddr{}, s.addr, dst)
 	r.setMTU()
 	s.routes[dst] = r
 	s.routeClock = append(s.routeClock, r)
-	if s.resolver != nil {
-		r.lookedAt = s.readClock()
-		s.askResolver(r)
-	} else {
-		r.state = routeUnresolved
-	}
+	r.lookedAt = s.readClock()
+	s.askResolver(r)
 	return r, nil
 }
 
 // victim picks the route that gives way to a new one: the first that has sent
 // nothing since the clock's hand last passed it (second chance), or nothing but
-// the packet it was made for, as those of a scan or a flood. It is looked for in
-// a bounded number; beyond that all are about as good.
+// the packet it was made for, as those of a scan or a flood. The search is bounded.
 func (s *Stack) victim() *route {
 	for looks := 0; ; looks++ {
 		s.routeHand = (s.routeHand + 1) % len(s.routeClock)
@@ -173,11 +185,10 @@ func (s *Stack) victim() *route {
 	}
 }
 
-// dropRoute removes r from the cache. Nothing is held on it any more.
+// dropRoute removes r from the cache. Nothing is held for it any more.
 func (s *Stack) dropRoute(r *route) {
 	r.state = routeDead
 	s.resumeWaiting(r)
-	r.leadThrough(nil)
 	s.stopTimer(&r.timer)
 	delete(s.routes, r.dst)
 	last := len(s.routeClock) - 1
@@ -187,24 +198,473 @@ func (s *Stack) dropRoute(r *route) {
 	s.routeClock = s.routeClock[:last]
 }
 
+// armRoute sets the time at which the state of r changes by itself.
+func (s *Stack) armRoute(r *route, due instant) {
+	r.due = due
+	at := due
+	if r.pathMTU != 0 {
+		at = min(at, r.pathMTUUntil)
+	}
+	if r.tcpMTU != 0 {
+		at = min(at, r.tcpMTUUntil)
+	}
+	s.startTimer(&r.timer, at)
+}
+
 // expired runs when r's timer does.
 func (r *route) expired(s *Stack) {
-	s.forgetPathMTU(r)
-	if s.now < r.due {
-		s.armRoute(r, r.due)
-		return
+	if s.now >= r.pathMTUUntil {
+		r.pathMTU = 0
 	}
+	if s.now >= r.tcpMTUUntil {
+		r.tcpMTU = 0
+	}
+	r.setMTU()
 	switch {
+	case s.now < r.due:
+		s.armRoute(r, r.due)
 	case r.state == routeReady:
 		s.lookAt(r)
-	case r.state == routeResolving && r.held.n > 0:
+	case r.state == routeResolving && r.held > 0:
 		s.askResolver(r)
 	case r.state == routeResolving:
 		s.forgetResolving(r)
-	case r.state == routeUnresolved && r.sent != r.sentLooked:
-		r.sentLooked = r.sent
+	default:
+		s.dropRoute(r)
+	}
+}
+
+// askResolver asks the route service for r. A new destination never waits: beyond
+// maxResolving the one that was asked for first gives way. Of the others maxRefreshing
+// are asked for at once.
+func (s *Stack) askResolver(r *route) {
+	if r.asked {
+		return
+	}
+	r.asked, r.askedAt, r.wanted = true, s.now, false
+	s.armRoute(r, never)
+	switch {
+	case r.state == routeResolving:
+		if r.giveUp == nil { // the first time
+			if len(s.resolving) >= maxResolving {
+				s.count[routesGivenUp]++
+				first := s.resolving[0]
+				first.giveUp()
+				s.settleHeld(first, syscall.ENOBUFS)
+				s.forgetResolving(first)
+			}
+			s.resolving = append(s.resolving, r)
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, resolveTimeout)
+		r.giveUp = cancel
+		go s.resolve(ctx, cancel, r)
+	case s.refreshing < maxRefreshing:
+		s.refreshing++
+		go s.refresh(r)
+	default:
+		s.toRefresh = append(s.toRefresh, r)
+	}
+}
+
+// refresh asks for r, and then for others as long as some wait to be asked for. It runs in
+// a goroutine of its own, without the lock.
+func (s *Stack) refresh(r *route) {
+	for r != nil {
+		ctx, cancel := context.WithTimeout(s.ctx, resolveTimeout)
+		s.resolve(ctx, cancel, r)
+		r = s.nextRefresh()
+	}
+}
+
+func (s *Stack) nextRefresh() *route {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.toRefresh) > 0 && !s.closed {
+		r := s.toRefresh[0]
+		s.toRefresh[0] = nil
+		s.toRefresh = s.toRefresh[1:]
+		if r.state != routeDead {
+			return r
+		}
+	}
+	s.refreshing--
+	return nil
+}
+
+// resolve asks the route service for r and takes its answer. It is called without the lock.
+func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route) {
+	answer, err := s.resolver.Resolve(ctx, netip.AddrFrom4(r.dst))
+	cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.asked = false
+	if s.closed || r.state == routeDead {
+		return
+	}
+	s.readClock()
+	verdict := err == nil || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	if err == nil && (answer.LinkAddr == wire.LinkAddr{} || answer.LinkAddr.IsGroup()) {
+		err = errAnswerLinkAddr
+	}
+	switch {
+	case err == nil:
+		s.setRoute(r, answer)
+	case verdict:
+		s.failRoute(r, err)
+	default:
+		s.askLater(r)
+	}
+	if r.again && r.state != routeDead { // the answer may be from before the change
+		r.again = false
+		s.invalidate(r)
+	}
+	s.finishTCP()
+}
+
+// setRoute takes the resolver's answer.
+func (s *Stack) setRoute(r *route, a Route) {
+	before := r.mtu
+	r.mtu = s.mtu
+	if a.MTU != 0 {
+		r.mtu = max(minMTU, min(a.MTU, s.mtu))
+	}
+	r.setMTU()
+	if r.state == routeResolving {
+		s.stopResolving(r)
+	} else {
+		s.count[routesRefreshed]++
+		if r.mtu < before { // larger segments in flight are lost
+			s.tcp.SetMTU(tcp.Time(s.now), r.dst, r.mtu)
+		}
+	}
+	r.state = routeReady
+	copy(r.headers.bytes[:6], a.LinkAddr[:])
+	s.armRoute(r, s.now+lookInterval)
+	s.resumeWaiting(r)
+	s.settleHeld(r, nil)
+}
+
+// failRoute takes the verdict that r leads nowhere.
+func (s *Stack) failRoute(r *route, err error) {
+	s.count[routesFailed]++
+	s.stopResolving(r)
+	r.state = routeFailed
+	r.err = &UnreachableError{netip.AddrFrom4(r.dst), err}
+	s.armRoute(r, s.now+failureTime)
+	s.settleHeld(r, r.err)
+	s.loseWaiting(r, r.err)
+}
+
+// askLater is for when the route service cannot tell: it is away or busy. A route that is
+// ready is kept, and asked for with its next look or use. One that is new is asked for
+// again as long as packets are held for it.
+func (s *Stack) askLater(r *route) {
+	s.count[routesFailed]++
+	r.wanted = true
+	switch {
+	case r.state != routeResolving:
+		s.armRoute(r, s.now+lookInterval)
+	case r.held > 0:
+		s.armRoute(r, s.now+retryInterval)
+	default:
+		s.forgetResolving(r)
+	}
+}
+
+// stopResolving takes r off the list of new destinations.
+func (s *Stack) stopResolving(r *route) {
+	if i := slices.Index(s.resolving, r); i >= 0 {
+		s.resolving = slices.Delete(s.resolving, i, i+1)
+	}
+	r.giveUp = nil
+}
+
+// forgetResolving drops a new destination to which nothing is to be sent any more.
+func (s *Stack) forgetResolving(r *route) {
+	s.stopResolving(r)
+	s.loseWaiting(r, nil)
+	s.dropRoute(r)
+}
+
+// lookAt looks at a ready route of which a lookInterval has passed. If packets were sent
+// and no frame has come from its link address meanwhile, the route is silent: the next hop
+// may have another link address, which the kernel cannot tell, since it does not see our
+// traffic. Then the route service is asked, and has the neighbour probed. Traffic that is
+// never answered thus costs some three questions a second for one link address, and
+// silenceBurst a second for all.
+func (s *Stack) lookAt(r *route) {
+	used := r.sent != r.sentLooked
+	to := binary.BigEndian.Uint64(r.headers.bytes[:8])
+	silent := used && !s.heard.since(to, tick(r.lookedAt), s.tick)
+	r.sentLooked, r.lookedAt = r.sent, s.now
+	switch {
+	case !used:
+		r.state = routeStale
+		s.armRoute(r, s.now+staleTime)
+	case r.wanted || s.now-r.askedAt >= refreshInterval:
+		s.askResolver(r)
+	case silent && !s.silent.since(to, tick(s.now-silencePause), s.tick) && s.silenceTokens.take(s.now, silenceInterval, silenceBurst):
+		s.count[routesDoubted]++
+		s.silent.note(to, s.tick)
+		s.askResolver(r)
+	default:
+		s.armRoute(r, s.now+lookInterval)
+	}
+}
+
+// linkTimes notes for link addresses when something was last the case. It is a
+// table with one place for many: an address that has lost its place counts as one
+// of which nothing is known.
+type linkTimes [1 << placeBits]uint64 // the address in the upper 48 bits, the tick in the lower 16
+
+const placeBits = 12
+
+// place is where a is in a linkTimes. The multiplier spreads addresses that differ
+// in a few bits only (Fibonacci hashing).
+func place(a uint64) uint64 { return (a >> 16) * 0x9e3779b97f4a7c15 >> (64 - placeBits) }
+
+// note notes an address, in the upper 48 bits, whatever the others are.
+func (t *linkTimes) note(a uint64, now uint16) {
+	t[place(a)] = a&^0xffff | uint64(now)
+}
+
+// since reports whether a was noted at the tick then or later.
+func (t *linkTimes) since(a uint64, then, now uint16) bool {
+	v := t[place(a)]
+	return (v^a)>>16 == 0 && now-uint16(v) <= now-then
+}
+
+// tick is an instant in units of 2^20 ns, modulo 2^16.
+func tick(i instant) uint16 { return uint16(i >> 20) }
+
+// heldPacket waits for its route. It is complete but for the destination link address.
+type heldPacket struct {
+	frame Frame
+	conn  *UDPSocket
+	route *route
+}
+
+// hold keeps f until there is an answer for r. Beyond maxHeld for r, and Stack.maxHeld for
+// all, the oldest gives way.
+func (s *Stack) hold(r *route, f Frame, c *UDPSocket) {
+	if r.held >= maxHeld {
+		s.dropHeld(slices.IndexFunc(s.held, func(h heldPacket) bool { return h.route == r }))
+	} else if len(s.held) >= s.maxHeld {
+		s.dropHeld(0)
+	}
+	s.held = append(s.held, heldPacket{f, c, r})
+	r.held++
+}
+
+// dropHeld gives up the held packet i.
+func (s *Stack) dropHeld(i int) {
+	s.count[heldDropped]++
+	s.held[i].route.held--
+	s.link.Release(s.held[i].frame)
+	s.held = slices.Delete(s.held, i, i+1)
+}
+
+// settleHeld sends what is held for r, in order, or gives it up because of err. r is nil for all
+// routes. Sockets that are connected are told the error; others get it from their next send
+// to that destination, so that the error of one peer fails no read of a server.
+func (s *Stack) settleHeld(r *route, err error) {
+	for i := 0; i < len(s.held); {
+		h := s.held[i]
+		if r != nil && h.route != r {
+			i++
+			continue
+		}
+		why := err
+		if why == nil && len(h.frame.Data)-payloadOffset > h.route.maxPayload {
+			why = syscall.EMSGSIZE
+		}
+		if why != nil {
+			s.dropHeld(i)
+			if h.conn.udp.Connected() {
+				h.conn.setError(why)
+			}
+			continue
+		}
+		s.held = slices.Delete(s.held, i, i+1)
+		h.route.held--
+		copy(h.frame.Data, h.route.headers.bytes[:6])
+		if s.transmit(h.frame) {
+			h.conn.udp.CountSent()
+		}
+	}
+}
+
+// setMTU derives what may be sent from what is known of the path.
+func (r *route) setMTU() {
+	r.maxPacket = r.mtu
+	if r.tcpMTU != 0 {
+		r.maxPacket = min(r.maxPacket, r.tcpMTU)
+	}
+	mtu := r.maxPacket
+	if r.pathMTU != 0 {
+		mtu = min(mtu, r.pathMTU)
+	}
+	r.maxPayload = max(0, mtu-wire.IPv4HeaderLen-wire.UDPHeaderLen)
+}
+
+// lowerPathMTU takes what a router says about a datagram of ours that was too large for
+// its next hop. It is believed if it quotes what a socket here could have sent. Such a quote
+// is not hard to guess, so TCP does not use it.
+func (s *Stack) lowerPathMTU(quoted wire.IPv4, mtu int) {
+	r := s.routes[quoted.Dst()]
+	if r == nil {
+		return
+	}
+	size := quoted.TotalLen()
+	if mtu == 0 {
+		mtu = tcp.PlateauBelow(size)
+	}
+	low := max(mtu, minPathMTU)
+	if mtu >= size || low >= r.mtu || r.pathMTU != 0 && low >= r.pathMTU { // that packet would have passed, or it is known
+		s.count[pathMTUIgnored]++
+		return
+	}
+	s.count[pathMTULowered]++
+	r.pathMTU, r.pathMTUUntil = low, s.now+pathMTUTime
+	r.setMTU()
+	s.armRoute(r, r.due)
+}
+
+// learnPathMTU takes what a connection has found out about its path: new connections begin
+// with it. What it has from a router, and no probe has verified, is kept for a short time.
+func (s *Stack) learnPathMTU(conn *tcp.Conn) {
+	r := s.routes[conn.Remote().Addr]
+	if r == nil {
+		return
+	}
+	mtu, searched := conn.PathMTU()
+	switch {
+	case mtu >= conn.MaxMTU(): // it has no limit of its own
+		mtu = 0
+	case r.tcpMTU == 0 || mtu < r.tcpMTU:
+		s.count[pathMTULowered]++
+	}
+	r.tcpMTU, r.tcpSearched, r.tcpMTUUntil = mtu, searched, s.now+unverifiedMTUTime
+	if searched {
+		r.tcpMTUUntil = s.now + pathMTUTime
+	}
+	r.setMTU()
+	s.armRoute(r, r.due)
+}
+
+// tellPathMTU tells a connection that is about to send what is known of its path.
+func (r *route) tellPathMTU(now tcp.Time, conn *tcp.Conn) {
+	conn.SetMTU(now, r.mtu)
+	if r.tcpMTU != 0 {
+		conn.SuggestMTU(now, r.tcpMTU, r.tcpSearched)
+	}
+}
+
+// Invalidate says that what the route service has answered for dst may have changed; an
+// invalid dst stands for all. Routes in use are asked for again, and used as they are
+// until the answer comes. Others are asked for with their next use.
+func (s *Stack) Invalidate(dst netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.readClock()
+	if !dst.IsValid() {
+		s.invalidateAll()
+	} else if dst = dst.Unmap(); dst.Is4() {
+		if r := s.routes[dst.As4()]; r != nil {
+			s.invalidate(r)
+		}
+	}
+}
+
+func (s *Stack) invalidateAll() {
+	for _, r := range s.routes {
+		s.invalidate(r)
+	}
+}
+
+func (s *Stack) invalidate(r *route) {
+	s.count[routesInvalidated]++
+	switch {
+	case r.asked:
+		r.again = true
+	case r.state == routeStale:
+		r.wanted = true
+	case r.state != routeFailed:
 		s.askResolver(r)
 	default:
 		s.dropRoute(r)
 	}
+}
+
+// SetLink says whether the link carries frames, which it does at first. While it
+// does not, sends fail with ENETDOWN, also those that block already and what is held for a
+// route, unless they are for another endpoint behind our own link address. Reads go on
+// waiting. When it does again, routes are asked for anew, and TCP sends again what it has
+// sent in vain.
+func (s *Stack) SetLink(up bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.linkDown != up {
+		return
+	}
+	s.linkDown = !up
+	if !up {
+		s.count[linkDowns]++
+	}
+	s.linkOrAddressChanged()
+}
+
+// SetAddress says whether our address is the endpoint's to send from, which it is at
+// first. While it is not, because the host has lost it, sends fail with EADDRNOTAVAIL
+// and all else is as while the link is down.
+func (s *Stack) SetAddress(here bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.addrGone != here {
+		return
+	}
+	s.addrGone = !here
+	s.linkOrAddressChanged()
+}
+
+// linkOrAddressChanged makes sends fail, or work again.
+func (s *Stack) linkOrAddressChanged() {
+	before := s.down
+	switch {
+	case s.addrGone:
+		s.down = syscall.EADDRNOTAVAIL
+	case s.linkDown:
+		s.down = syscall.ENETDOWN
+	default:
+		s.down = 0
+	}
+	for c := range s.sockets {
+		c.setSlow()
+	}
+	s.readClock()
+	switch {
+	case s.down == 0:
+		s.invalidateAll()
+		s.tcp.LinkUp(tcp.Time(s.now))
+	case before == 0:
+		s.settleHeld(nil, s.down)
+	}
+	s.settleTCP()
+}
+
+// unsendable is why nothing can be sent to dst: the address is gone, or the link is down
+// and dst is not behind our own link address, where another endpoint of this host is.
+func (s *Stack) unsendable(dst [4]byte) error {
+	if s.down == 0 {
+		return nil
+	}
+	r := s.routes[dst]
+	ours := dst == s.addr || r != nil && (r.state == routeReady || r.state == routeStale) && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
+	if ours && !s.addrGone {
+		return nil
+	}
+	return s.down
 }

@@ -265,9 +265,8 @@ func TestRouteFailures(t *testing.T) {
 		s, _, w := newRouted(t, false, r)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for _, bad := range []stack.Route{
-			{},                         // no link address, and we cannot ask for it
+			{},                         // no link address
 			{LinkAddr: wire.Broadcast}, // not a station
-			{LinkAddr: linkB, NextHop: netip.MustParseAddr("fe80::1")},
 		} {
 			r.set(answerWith(bad))
 			if err := u.SendTo(nil, ap("192.0.2.1:9")); err != nil {
@@ -300,30 +299,6 @@ func TestRouteFailures(t *testing.T) {
 		u.SendTo(nil, ap("192.0.2.6:9"))
 		s.Close()
 		expect(t, w)
-	})
-}
-
-// With a whole address and a route service that knows gateways but no link
-// addresses, the stack asks for the gateway's itself.
-func TestRouteThroughAGateway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &routes{answer: answerWith(stack.Route{NextHop: netip.MustParseAddr("10.0.0.2")})}
-		s, l, w := newRouted(t, true, r)
-		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		u.SendTo([]byte("x"), ap("192.0.2.1:9"))
-		synctest.Wait() // for the answer
-		u.SendTo([]byte("x"), ap("192.0.2.2:9"))
-		synctest.Wait()
-		expect(t, w, askB)
-		l.Inject(stack.Frame{Data: arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)})
-		time.Sleep(time.Second)
-		expect(t, w, macB+" | ip 10.0.0.1 > 192.0.2.1", macB+" | ip 10.0.0.1 > 192.0.2.2")
-		// The refresh leaves the neighbour as it is.
-		u.SendTo([]byte("x"), ap("192.0.2.1:9"))
-		time.Sleep(8 * time.Second)
-		u.SendTo([]byte("x"), ap("192.0.2.1:9"))
-		expect(t, w, macB+" | ip 10.0.0.1 > 192.0.2.1", macB+" | ip 10.0.0.1 > 192.0.2.1")
 	})
 }
 
@@ -486,38 +461,41 @@ func TestHeldLeavesFramesToSend(t *testing.T) {
 	})
 }
 
-// What is held learns of the answer: its MTU, and a next hop that is dead.
+// What is held learns of the answer: its MTU, and that there is no route.
 func TestHeldMeetsTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &routes{delay: time.Second, answer: answerWith(stack.Route{NextHop: netip.MustParseAddr("10.0.0.2"), MTU: 1000})}
-		s, l, w := newRouted(t, true, r)
+		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1000})}
+		s, _, w := newRouted(t, true, r)
 		defer s.Close()
 		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.UDPOptions{}))
 		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.2:9"), stack.UDPOptions{}))
+		other := must(s.ListenUDP(ap("10.0.0.1:9"), stack.UDPOptions{}))
 		buf := make([]byte, 1)
 		u.Send(make([]byte, 972))
 		u.Send(make([]byte, 973))
 		if _, err := u.Recv(buf); err != syscall.EMSGSIZE {
 			t.Errorf("too large for the route: %v", err)
 		}
-		expect(t, w, askB)
-		l.Inject(stack.Frame{Data: arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)})
-		time.Sleep(20 * time.Millisecond) // the caretaker's pause
 		expect(t, w, macB+" | ip 10.0.0.1 > 192.0.2.1")
-		// The answer names a gateway that does not answer.
-		r.set(answerWith(stack.Route{NextHop: netip.MustParseAddr("10.0.0.9")}))
+		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
 		v.Send(nil)
+		other.SendTo(nil, ap("192.0.2.2:9"))
 		start := time.Now()
-		if _, err := v.Recv(buf); err != syscall.EHOSTUNREACH || time.Since(start) != 4*time.Second {
-			t.Errorf("dead gateway: %v after %v", err, time.Since(start))
+		if _, err := v.Recv(buf); !errors.Is(err, syscall.EHOSTUNREACH) || time.Since(start) != r.delay {
+			t.Errorf("no route: %v after %v", err, time.Since(start))
 		}
-		// And while that is remembered, so with what comes by another route.
-		x := must(s.DialUDP(ap("10.0.0.1:9"), ap("192.0.2.3:9"), stack.UDPOptions{}))
-		r.setDelay(time.Millisecond)
-		x.Send(nil)
-		if _, err := x.Recv(buf); err != syscall.EHOSTUNREACH {
-			t.Errorf("gateway known to be dead: %v", err)
+		v.SetReadDeadline(start)
+		if _, err := v.Recv(buf); err != os.ErrDeadlineExceeded {
+			t.Errorf("told twice: %v", err)
 		}
+		other.SetReadDeadline(start)
+		if _, err := other.Recv(buf); err != os.ErrDeadlineExceeded {
+			t.Errorf("a socket that is not connected was told: %v", err)
+		}
+		if got := counters(s)["held_dropped"]; got != 3 {
+			t.Errorf("%d dropped", got)
+		}
+		expect(t, w)
 	})
 }
 

@@ -3,7 +3,9 @@
 package stack
 
 import (
+	"context"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,7 +73,7 @@ func ok[T any](v T, err error) T {
 
 func (sc *scene) open(caretaker bool) *quietLink {
 	l := &quietLink{wake: make(chan struct{}, 1)}
-	sc.s = ok(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), WholeAddress: true,
+	sc.s = ok(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), WholeAddress: true, Resolver: noRoutes{},
 		Wait: WaitBlock, NoCaretaker: !caretaker}))
 	return l
 }
@@ -93,6 +95,12 @@ func (sc *scene) connected() (a, b *TCPConn) {
 	l.Close()
 	sc.conns = append(sc.conns, a, b)
 	return a, b
+}
+
+type noRoutes struct{}
+
+func (noRoutes) Resolve(context.Context, netip.Addr) (Route, error) {
+	return Route{}, syscall.EHOSTUNREACH
 }
 
 // noContext never ends, and starts no goroutine.

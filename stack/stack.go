@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
@@ -45,15 +46,14 @@ const (
 	minMTU = 68 // RFC 791
 )
 
-// Config of a [Stack]. Link, LinkAddr and Addr are needed.
+// Config of a [Stack]. Link, LinkAddr, Addr and Resolver are needed.
 type Config struct {
 	Link     Link
 	LinkAddr wire.LinkAddr // the source of every frame
 	// Addr is the stack's address and the subnet that is on its link.
 	Addr netip.Prefix
 	// WholeAddress says that the address is the stack's alone. Then it answers
-	// ARP requests and pings, resolves neighbours itself, and may send ICMP
-	// errors. Otherwise all of that is the kernel's.
+	// ARP requests and pings, and may send ICMP errors. Otherwise the kernel does.
 	WholeAddress bool
 	MTU          int // of the link, bytes of IP packet; the limit of every route
 	// PartialChecksums accepts checksums of the pseudo-header only, as they are
@@ -62,9 +62,7 @@ type Config struct {
 	// TCPPorts are where connections that are dialled from port 0 get their local port.
 	// nil: all ports from 1024 on, see [tcp.Config].
 	TCPPorts TCPPorts
-	// Resolver is the route service. nil: the subnet of Addr is on the link, and
-	// nothing else can be reached.
-	Resolver Resolver
+	Resolver Resolver // the route service
 
 	Wait       WaitMode
 	SpinBudget time.Duration // of WaitAdaptive
@@ -121,7 +119,6 @@ type Stack struct {
 	frameRoom    int      // bytes above which alloc goes to long
 	linkAddr     wire.LinkAddr
 	addr         [4]byte
-	prefix       netip.Prefix
 	broadcast4   [4]byte // of the subnet; the limited one if it has none
 	wholeAddress bool
 	mtu          int
@@ -142,31 +139,30 @@ type Stack struct {
 	borrowed  Frame  // stands for gathered
 
 	// Time, poll.go.
-	clock         func() time.Time // nil: the real one
-	epoch         time.Time        // instant 0
-	now           instant          // as last read, never goes back
-	tick          uint16           // of now, heard.go
-	timers        timerHeap
-	timerAt       instant // when the first is due
-	batchesSeen   uint32  // since the clock was read
-	errorTokens   int     // ICMP errors that may be sent
-	errorTokensAt instant // when they were last refilled
+	clock       func() time.Time // nil: the real one
+	epoch       time.Time        // instant 0
+	now         instant          // as last read, never goes back
+	tick        uint16           // of now, route.go
+	timers      timerHeap
+	timerAt     instant // when the first is due
+	batchesSeen uint32  // since the clock was read
+	errorTokens tokens  // for ICMP errors
 
-	// Neighbours and routes.
-	neighbours map[[4]byte]*neighbour
+	// Routes, route.go.
 	routes     map[[4]byte]*route
 	routeClock []*route // the same, for choosing what gives way
 	routeHand  int
 	maxRoutes  int
-	resolving  []*route // those of which the route service is asked for the first time, in that order
-	refreshing int      // those of which it is asked again
-	toRefresh  []*route // those of which it is to be asked again
-	held       heldPackets
-	heard      *linkTimes // link addresses that have sent something to us
-	doubted    *linkTimes // and those that the route service was asked about because they had not
+	resolving  []*route // asked for the first time, in that order
+	refreshing int      // number asked for again
+	toRefresh  []*route // to be asked for again
 
-	doubtTokens   int     // more such questions that may be asked
-	doubtTokensAt instant // when they were last refilled
+	held    []heldPacket // the oldest first
+	maxHeld int
+
+	heard         *linkTimes // link addresses that have sent us something
+	silent        *linkTimes // link addresses that routes were asked for because of silence
+	silenceTokens tokens     // for such questions
 
 	// Waiting, wait.go.
 	waitMode       WaitMode
@@ -218,8 +214,9 @@ type Stack struct {
 }
 
 var (
-	errNoLink = errors.New("stack: no link")
-	errAddr   = errors.New("stack: the address must be an IPv4 address with its subnet")
+	errNoLink     = errors.New("stack: no link")
+	errNoResolver = errors.New("stack: no resolver")
+	errAddr       = errors.New("stack: the address must be an IPv4 address with its subnet")
 )
 
 // New makes a stack that is ready to use. It does not own the link: close the
@@ -227,6 +224,9 @@ var (
 func New(cfg Config) (*Stack, error) {
 	if cfg.Link == nil {
 		return nil, errNoLink
+	}
+	if cfg.Resolver == nil {
+		return nil, errNoResolver
 	}
 	addr := cfg.Addr.Addr()
 	if !addr.Is4() || !cfg.Addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
@@ -250,7 +250,6 @@ func New(cfg Config) (*Stack, error) {
 		frameRoom:      math.MaxInt,
 		linkAddr:       cfg.LinkAddr,
 		addr:           addr.As4(),
-		prefix:         cfg.Addr.Masked(),
 		wholeAddress:   cfg.WholeAddress,
 		mtu:            min(max(cfg.MTU, minMTU), math.MaxUint16),
 		resolver:       cfg.Resolver,
@@ -259,13 +258,10 @@ func New(cfg Config) (*Stack, error) {
 		ports:          cfg.TCPPorts,
 		clock:          cfg.Now,
 		timerAt:        never,
-		errorTokens:    icmpErrorBurst,
-		doubtTokens:    doubtBurst,
-		neighbours:     make(map[[4]byte]*neighbour),
 		routes:         make(map[[4]byte]*route),
 		maxRoutes:      maxRoutes,
 		heard:          new(linkTimes),
-		doubted:        new(linkTimes),
+		silent:         new(linkTimes),
 		waitMode:       cfg.Wait,
 		spinBudget:     instant(cfg.SpinBudget),
 		earliestWaiter: never,
@@ -288,8 +284,9 @@ func New(cfg Config) (*Stack, error) {
 		NewCongestion: congestion, Connections: cfg.Connections,
 	})
 	s.tcpTimer.owner = &s.tcpTimer
-	s.held.max = heldBound(s.quota)
-	s.broadcast4 = subnetBroadcast(s.prefix)
+	// Few enough that frames are left to send with.
+	s.maxHeld = min(max(s.quota/4, min(s.quota, maxHeld)), maxHeldStack)
+	s.broadcast4 = subnetBroadcast(cfg.Addr)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if s.epoch = time.Now(); s.clock != nil {
 		s.epoch = s.clock()
@@ -325,7 +322,7 @@ func (s *Stack) Close() error {
 	s.closeTCP()
 	s.closed = true
 	s.cancel()
-	s.releaseHeld()
+	s.settleHeld(nil, net.ErrClosed)
 	s.signal(&s.recall)
 	s.wakeCaretaker()
 	for s.role != roleFree || s.retrying > 0 {

@@ -29,12 +29,12 @@ func TestTaggedParts(t *testing.T) {
 	for _, id := range []uint8{0, wire.ProtocolTCP, wire.ProtocolUDP} {
 		s, l, c := newScripted(t, nil)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		u.SetReadDeadline(c.t.Add(1))
+		u.SetReadDeadline(c.now().Add(1))
 		for _, p := range [][]byte{payload, payload[:10]} {
 			for range 3 {
 				l.Inject(parts(tagged(datagramFrame(9, 7, p), id), 0)...)
 			}
-			s.Poll(c.t)
+			s.Poll(c.now())
 			for range 3 {
 				d, err := u.Borrow()
 				if err != nil || !bytes.Equal(d.Payload, p) {

@@ -141,7 +141,7 @@ func (s *Stack) isLoopBackTCP(from, to tcp.AddrPort) bool {
 	switch {
 	case to.Addr[0] != 127 && to.Addr != s.addr:
 		return false
-	case to.Addr == s.addr && (s.wholeAddress || s.resolver == nil):
+	case to.Addr == s.addr && s.wholeAddress:
 		return true
 	}
 	return s.tcp.Knows(to, from)

@@ -139,7 +139,7 @@ func (s *Stack) wayTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err err
 func (s *Stack) wayBack(from wire.LinkAddr, conn *tcp.Conn) *route {
 	return &route{
 		state: routeReady, maxPacket: s.mtu,
-		headers: makeHeaders(s.linkAddr, from, conn.Local().Addr, conn.Remote().Addr, wire.ProtocolUDP), // putTCP makes it TCP
+		headers: makeHeaders(s.linkAddr, from, conn.Local().Addr, conn.Remote().Addr),
 	}
 }
 
@@ -172,7 +172,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 		}
 		n := conn.Emit(now, f.Data[headersLen:])
 		f.Data = f.Data[:headersLen+n]
-		r.headers.putTCP(f.Data, n)
+		r.headers.put(f.Data, wire.ProtocolTCP, n)
 		if conn.ECT() {
 			setECNCapable(f.Data)
 		}

@@ -50,6 +50,7 @@ func connect(t testing.TB, a, b *stack.Stack, o stack.TCPOptions) (client, serve
 	for _, c := range []*stack.TCPConn{client, server} {
 		c.SetDeadline(time.Now().Add(patience))
 	}
+	stack.Settle(a) // the accepted connection has asked for its route
 	return client, server
 }
 
@@ -219,7 +220,7 @@ func TestTCPErrors(t *testing.T) {
 	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("10.0.0.77:99"), stack.TCPOptions{})
 	wantError(t, "dial of a host that is not there", err, syscall.EHOSTUNREACH)
 	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("192.0.2.1:99"), stack.TCPOptions{})
-	wantError(t, "dial without a route", err, syscall.ENETUNREACH)
+	wantError(t, "dial without a route", err, syscall.EHOSTUNREACH)
 	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("10.0.0.255:99"), stack.TCPOptions{})
 	wantError(t, "dial of the broadcast address", err, syscall.ENETUNREACH)
 	_, err = b.DialTCP(ctx, ap("10.0.0.9:0"), ap("10.0.0.1:99"), stack.TCPOptions{})
@@ -549,8 +550,8 @@ func TestTCPLinkDown(t *testing.T) {
 // A link that loses frames, and has few: nothing is lost, and nothing stays out.
 func TestTCPLossAndFewFrames(t *testing.T) {
 	la, lb := memlink.Pair(memlink.Config{FrameCount: 32, TxSize: 4})
-	a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, WholeAddress: true, FrameQuota: 4})
-	b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addr: prefixB, WholeAddress: true, FrameQuota: 4})
+	a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, FrameQuota: 4})
+	b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addr: prefixB, WholeAddress: true, Resolver: neighbours{}, FrameQuota: 4})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	var n atomic.Uint32
 	lb.Filter(func([]byte) bool { return n.Add(1)%50 != 0 })

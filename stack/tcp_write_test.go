@@ -13,7 +13,6 @@ import (
 func TestWriteTakesInWhatWaits(t *testing.T) {
 	for _, lend := range []bool{false, true} {
 		s, link, c := newScripted(t, nil)
-		link.Inject(stack.Frame{Data: arpFrame(wire.ARPRequest, linkB, linkA, addrB, addrA)}) // so that B is known
 		l := must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 		var sent []wire.TCP
 		link.Filter(func(frame []byte) bool {
@@ -27,13 +26,13 @@ func TestWriteTakesInWhatWaits(t *testing.T) {
 			link.Inject(stack.Frame{Data: segmentFrame(addrB, f)})
 		}
 		peer(wire.TCPFields{Seq: 1, Flags: wire.TCPSyn, Window: 8000})
-		s.Poll(c.t)
+		s.Poll(c.now())
 		if len(sent) != 1 {
 			t.Fatalf("%d segments", len(sent))
 		}
 		una := sent[0].Seq() + 1
 		peer(wire.TCPFields{Seq: 2, Ack: una, Flags: wire.TCPAck, Window: 8000})
-		s.Poll(c.t)
+		s.Poll(c.now())
 		conn := must(l.Accept())
 		conn.SetCork(-1) // each write sends
 		write := func() error {
@@ -43,6 +42,7 @@ func TestWriteTakesInWhatWaits(t *testing.T) {
 			_, err := conn.Write(make([]byte, 100))
 			return err
 		}
+		stack.Settle(s) // the route is known
 		sent = nil
 		if err := write(); err != nil || len(sent) != 1 {
 			t.Fatalf("write: %v, %d segments", err, len(sent))

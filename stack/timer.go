@@ -63,6 +63,26 @@ func (s *Stack) startTimer(t *timer, at instant) {
 
 func (s *Stack) stopTimer(t *timer) { s.startTimer(t, never) }
 
+// tokens is a bucket of tokens that is full at first.
+type tokens struct {
+	taken int
+	at    instant // when some came back last
+}
+
+// take takes a token if there is one. One comes back each interval, until the bucket
+// has burst of them.
+func (t *tokens) take(now, interval instant, burst int) bool {
+	if back := (now - t.at) / interval; back > 0 {
+		t.taken = max(0, t.taken-int(min(back, instant(burst))))
+		t.at += back * interval
+	}
+	if t.taken == burst {
+		return false
+	}
+	t.taken++
+	return true
+}
+
 // runTimers runs what is due.
 func (s *Stack) runTimers() {
 	for s.now >= s.timerAt {

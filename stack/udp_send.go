@@ -136,7 +136,7 @@ func (c *UDPSocket) sendFrame(r *route, f Frame) error {
 	if r.state != routeReady {
 		return c.sendUnready(r.dst, f)
 	}
-	r.headers.put(f.Data, len(f.Data)-headersLen)
+	r.headers.put(f.Data, wire.ProtocolUDP, len(f.Data)-headersLen)
 	r.sent++
 	if !s.link.Send(f) {
 		if err := c.sendWait(f); err != nil {
@@ -163,13 +163,9 @@ func (c *UDPSocket) sendUnready(dst [4]byte, f Frame) error {
 	if r.state == routeReady {
 		return c.sendFrame(r, f)
 	}
-	r.headers.put(f.Data, len(f.Data)-headersLen)
+	r.headers.put(f.Data, wire.ProtocolUDP, len(f.Data)-headersLen)
 	r.sent++
-	q := &r.held
-	if r.state == routeUnresolved {
-		q = &r.neighbour.held
-	}
-	s.hold(q, &heldPacket{frame: f, socket: c})
+	s.hold(r, f, c)
 	return nil
 }
 
@@ -202,31 +198,6 @@ func (c *UDPSocket) prepare(to udp.AddrPort) (*route, error) {
 	return r, nil
 }
 
-// turnedRound reports whether packets to dst are known to go to our own link
-// address: another endpoint of this host is there, and they are never on the wire.
-func (s *Stack) turnedRound(dst [4]byte) bool {
-	if dst == s.addr {
-		return true
-	}
-	r := s.routes[dst]
-	return r != nil && (r.state == routeReady || r.state == routeStale) &&
-		wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
-}
-
-// findNextHop gives a route its neighbour, which may still have to answer.
-func (s *Stack) findNextHop(r *route) error {
-	n, err := s.resolve(r.nextHop)
-	if err != nil {
-		return err
-	}
-	r.leadThrough(n)
-	if n.state != neighbourIncomplete {
-		r.headers.setLinkDst(n.linkAddr)
-		r.state = routeReady
-	}
-	return nil
-}
-
 func (c *UDPSocket) sendTrouble() error {
 	if err := c.trouble(); err != nil {
 		return err
@@ -254,8 +225,8 @@ func (c *UDPSocket) allocWait(n int) (f Frame, err error) {
 	tries := 0
 	err = c.retry(func() (ok bool) {
 		f, ok = s.alloc(n)
-		if tries++; !ok && tries > yieldsBeforeSleep && s.held.n > 0 {
-			s.dropHeld(s.takeHeld(s.held.oldest.queue))
+		if tries++; !ok && tries > yieldsBeforeSleep && len(s.held) > 0 {
+			s.dropHeld(0)
 			f, ok = s.alloc(n)
 		}
 		return ok
@@ -320,7 +291,7 @@ func (c *UDPSocket) isLoopBack(to udp.AddrPort) bool {
 		return true
 	}
 	return to.Addr == s.addr &&
-		(s.wholeAddress || s.resolver == nil || s.udp.Lookup(c.loopBackSource(to), to) != nil)
+		(s.wholeAddress || s.udp.Lookup(c.loopBackSource(to), to) != nil)
 }
 
 // loopBackSource is whom a datagram to an address of our own comes from: from

@@ -79,7 +79,7 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		const readers, writers, each = 4, 3, 200
 		prime := must(sb.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
-		prime.SendTo(nil, u.LocalAddr()) // few packets are held for an unknown neighbour
+		prime.SendTo(nil, u.LocalAddr()) // few packets are held for a new route
 		must(u.Recv(make([]byte, 1)))
 		var seen [writers * each]atomic.Int32
 		var total atomic.Int32
@@ -369,7 +369,7 @@ func TestConcurrentUse(t *testing.T) {
 func TestFlood(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		l := &feed{frame: datagramFrame(9, 99, nil), waits: 1 << 62}
-		cfg.Link, cfg.LinkAddr, cfg.Addr = l, linkA, prefixA
+		cfg.Link, cfg.LinkAddr, cfg.Addr, cfg.Resolver = l, linkA, prefixA, neighbours{}
 		s := must(stack.New(cfg))
 		defer s.Close()
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
