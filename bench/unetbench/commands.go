@@ -9,8 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet/bench/internal/bench"
-	"github.com/unet-go/unet/bench/internal/child"
+	"github.com/unet-go/unet/bench/internal/lab"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -141,7 +140,7 @@ counted as lost, and the next one is sent.`,
 
 func rateSelection() plan.Selection {
 	s := defaultSelection(workload.Rate)
-	s.Batches = []int{1, 32}
+	s.Batches = []int{1, plan.RateBatch}
 	s.N, s.Limit = 500_000, time.Second
 	s.WarmUp = 20_000 // more than buffers hold: they have grown then
 	return s
@@ -227,7 +226,7 @@ what the processes at both ends have grown by.`,
 			if idle < 1 || idle > plan.MaxConnects {
 				return usageError{fmt.Errorf("--idle %d: want 1 to %d", idle, plan.MaxConnects)}
 			}
-			return c.run(cmd, &bench.Run{Weights: attach, Idle: idle})
+			return c.messages(cmd, &messages{memory: attach, idle: idle})
 		},
 	}
 	cmd.Flags().StringSliceVar(&attach, "attach", attach, "how endpoints meet the mux: port, queue")
@@ -251,11 +250,7 @@ and on one with 255 endpoints.`,
 			if openings < 1 {
 				return usageError{fmt.Errorf("--openings %d: want at least 1", openings)}
 			}
-			part, err := bench.NewPart(scaleSelection(rounds))
-			if err != nil {
-				return usageError{err}
-			}
-			return c.run(cmd, &bench.Run{Parts: []bench.Part{part}, Openings: openings})
+			return c.messages(cmd, &messages{openings: openings}, scaleSelection(rounds))
 		},
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of every combination")
@@ -284,15 +279,7 @@ its own.)`,
   unetbench all --json > all.jsonl`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			run := &bench.Run{Weights: []string{"port", "queue"}, Idle: idleConnections}
-			for _, s := range everything(rounds) {
-				part, err := bench.NewPart(s)
-				if err != nil {
-					return usageError{err}
-				}
-				run.Parts = append(run.Parts, part)
-			}
-			return c.run(cmd, run)
+			return c.messages(cmd, &messages{memory: []string{"port", "queue"}, idle: idleConnections}, everything(rounds)...)
 		},
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of what the speed table is about")
@@ -337,7 +324,7 @@ func newChild() *cobra.Command {
 		Hidden: true,
 		Args:   noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if child.Run(os.Stdin, os.Stdout) != nil {
+			if lab.RunChild(os.Stdin, os.Stdout) != nil {
 				return errReported
 			}
 			return nil
@@ -348,10 +335,121 @@ func newChild() *cobra.Command {
 // measure is the RunE of a command that measures one selection.
 func (c *common) measure(s *plan.Selection) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
-		part, err := bench.NewPart(*s)
-		if err != nil {
-			return usageError{err}
-		}
-		return c.run(cmd, &bench.Run{Parts: []bench.Part{part}})
+		return c.messages(cmd, &messages{}, *s)
 	}
+}
+
+// messages adds selections to m and runs it.
+func (c *common) messages(cmd *cobra.Command, m *messages, selections ...plan.Selection) error {
+	for _, s := range selections {
+		if err := m.add(s); err != nil {
+			return err
+		}
+	}
+	return c.run(cmd, m.lab(), m)
+}
+
+func connectSelection() plan.Selection {
+	s := defaultSelection(workload.Connect)
+	s.Transports = transport.Connecting()
+	s.N, s.WarmUp, s.Limit, s.Connections = 2_000, 200, time.Second, 1
+	s.Address = plan.Own
+	s.Patience = 2 * time.Second // a SYN that is lost comes again after one
+	return s
+}
+
+func newConnect(c *common) *cobra.Command {
+	s := connectSelection()
+	cmd := &cobra.Command{
+		Use:   "connect",
+		Short: "Connections opened and closed a second",
+		Long: `connect opens and closes connections of TCP, one after the other. One is: the
+client dials, sends 64 bytes, reads 64 bytes in answer, closes its side, reads the
+end of file with which the server closes the other, and closes the connection. The
+server accepts, reads, answers, reads the end of file, closes, and accepts again.
+The clock is read once a connection; percentiles are exact. A connection that is
+not done in time is counted as late, one that ends with an error as failed, and
+the next one is opened.
+
+unet's client has an address of its own, as the kernel has, and so all of its
+ports. With --address shared it has the interface's, and claims ports from unetd,
+64 at a time. kernel-tcp makes raw non-blocking system calls and spins. go-tcp is
+package net's Dialer and Listener.
+
+With --connections above 1 so many goroutines of the client do this at once, and
+the server has a goroutine for each connection. Those of kernel-tcp take turns to
+spin, which costs it system calls in vain.
+
+Each connection leaves its pair of ports in TIME-WAIT at the client: for a minute
+in the kernel, for two seconds in unet. So rounds are short, and each has a server
+port of its own: with up to 20,000 connections none runs out of the 28,232 local
+ports that both choose from.`,
+		Example: `  unetbench connect
+  unetbench connect --transport tcp,kernel-tcp --connections 16
+  unetbench connect --n 10000 --limit 5s --rounds 3 --attach port`,
+		Args: noArguments,
+	}
+	selectionFlags(cmd, &s)
+	f := cmd.Flags()
+	f.IntVar(&s.Connections, "connections", s.Connections, "connections at a time")
+	f.StringVar(&s.Address, "address", s.Address, "what unet's client has: own (an address), shared (the interface's, with ports from blocks)")
+	f.DurationVar(&s.Limit, "limit", s.Limit, "end a round after this time, with fewer connections")
+	for flag, usage := range map[string]string{
+		"transport": "transports to measure: those of TCP",
+		"size":      "sizes of request and answer, bytes",
+		"n":         "connections a round, at most",
+		"warm-up":   "connections before the measured ones",
+	} {
+		f.Lookup(flag).Usage = usage
+	}
+	cmd.RunE = c.measure(&s)
+	return cmd
+}
+
+func bandwidthSelection() plan.Selection {
+	s := defaultSelection(workload.Bandwidth)
+	s.Transports = transport.BulkNames()
+	s.MTUs = []int{1500, 9000}
+	s.Sizes = []int{64, 512, 4 << 10, 16 << 10, 64 << 10, 1 << 20}
+	s.N, s.Limit = 20_000_000, 200*time.Millisecond
+	s.Patience = 5 * time.Second
+	return s
+}
+
+func newBandwidth(c *common) *cobra.Command {
+	s := bandwidthSelection()
+	long := `bandwidth writes to one connection for some time, as fast as it takes writes of a
+size, and counts what the other side reads. What counts is the payload received in
+the measured time, which begins when a quarter of it has passed: windows have grown
+then. Both processes spin.
+
+The receiver compares the first and the last bytes of each read with what was
+written there, and in a short round that is not measured every byte. What was sent
+and has not arrived is counted. It ends with the figures that unet is held to if
+writes of 64 KiB are among those measured.
+
+Transports:
+`
+	for _, t := range transport.Bulk {
+		long += fmt.Sprintf("  %-17s %s\n", t.Name, t.About)
+	}
+	cmd := &cobra.Command{
+		Use:   "bandwidth",
+		Short: "Bytes a second over one connection, by size of the writes",
+		Long:  long,
+		Example: `  unetbench bandwidth
+  unetbench bandwidth --size 65536 --rounds 13
+  unetbench bandwidth --transport tcp,kernel-tcp --attach queue --mtu 9000`,
+		Args: noArguments,
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&s.Transports, "transport", s.Transports, "transports to measure")
+	f.StringSliceVar(&s.Attach, "attach", s.Attach, "how endpoints meet the mux: port, queue")
+	f.StringSliceVar(&s.Wait, "wait", s.Wait, "how endpoints wait: spin, adaptive, block")
+	f.IntSliceVar(&s.Sizes, "size", s.Sizes, "sizes of the writes, bytes, growing")
+	f.IntSliceVar(&s.MTUs, "mtu", s.MTUs, "MTUs of the network, bytes")
+	f.IntVar(&s.Rounds, "rounds", s.Rounds, "rounds of every combination")
+	f.DurationVar(&s.Limit, "limit", s.Limit, "measured time of a round")
+	cmd.RunE = c.measure(&s)
+	return cmd
 }

@@ -1,19 +1,18 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
+	"context"
 	"fmt"
-	"math/rand/v2"
+	"io"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet/bench/internal/bench"
 	"github.com/unet-go/unet/bench/internal/lab"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
+	"github.com/unet-go/unet/bench/internal/workload"
 )
 
 func goodputPlan() plan.Goodput {
@@ -85,11 +84,12 @@ that a frame is a segment. The kernel has CUBIC and its usual buffers
 			if slices.Contains(on, shared) {
 				p.Shares = append(p.Shares, plan.Bottleneck())
 			}
-			g, err := bench.NewGoodput(p)
+			runs, err := p.Runs()
 			if err != nil {
 				return usageError{err}
 			}
-			return c.goodput(cmd, g)
+			g := &goodput{plan: p, runs: runs, flows: make([][][]report.Flow, len(runs))}
+			return c.run(cmd, lab.Config{Muxed: true, Plain: true, Impaired: true}, g)
 		},
 	}
 	f := cmd.Flags()
@@ -105,41 +105,44 @@ that a frame is a segment. The kernel has CUBIC and its usual buffers
 	return cmd
 }
 
-// goodput measures and prints.
-func (c *common) goodput(cmd *cobra.Command, g *bench.Goodput) (err error) {
-	out, errs := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	cfg, err := c.labConfig(lab.Config{Muxed: true, Plain: true, Impaired: true})
-	if err != nil {
-		return err
+// goodput measures bulk over impaired links.
+type goodput struct {
+	plan  plan.Goodput
+	runs  []plan.Run
+	flows [][][]report.Flow // of each run, of each round
+}
+
+// firstByte is how long the first byte may take.
+const firstByte = 10 * time.Second
+
+func (g *goodput) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) error {
+	out.total = len(g.runs) * g.plan.Rounds
+	for round := 1; round <= g.plan.Rounds; round++ {
+		for _, i := range plan.Order(len(g.runs), seed, round) {
+			run := g.runs[i]
+			out.step("round %d of %d: %v", round, g.plan.Rounds, run)
+			j := workload.Job{Bench: workload.Goodput, Attach: g.plan.Attach, Wait: g.plan.Wait, Limit: g.plan.Time, Patience: firstByte}
+			if run.Shared() {
+				j.Limit = g.plan.ShareTime
+			}
+			linkSeed := 2 * (seed + uint64(round)) // each direction has one
+			got, err := l.Goodput(ctx, run, j, linkSeed)
+			if err != nil {
+				return err
+			}
+			flows := report.NewFlows(run, j, round, linkSeed, got)
+			g.flows[i] = append(g.flows[i], flows)
+			for _, f := range flows {
+				out.line(f)
+			}
+		}
 	}
-	if g.Seed = c.seed; !cmd.Flags().Changed("seed") {
-		g.Seed = uint64(rand.Uint32())
+	return nil
+}
+
+func (g *goodput) print(w io.Writer) {
+	if rows := report.SummarizeFlows(g.runs, g.flows); len(rows) > 0 {
+		report.PrintFlows(w, rows)
+		report.PrintGoals(w, report.FlowGoalsTitle, report.FlowGoals(rows))
 	}
-	bar := newProgress(errs)
-	defer bar.clear()
-	tables := out
-	var writing error
-	g.OnFlow = func(report.Flow) {}
-	if c.json {
-		tables = errs
-		lines := json.NewEncoder(out)
-		g.OnFlow = func(f report.Flow) { writing = errors.Join(writing, lines.Encode(f)) }
-	}
-	g.OnStep = bar.step
-	bar.note(fmt.Sprintf("senders on processor %d, receivers on %d, fates and order of rounds from --seed %d", cfg.ClientCPU, cfg.ServerCPU, g.Seed))
-	l, err := lab.Open(cmd.Context(), cfg)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		bar.clear()
-		err = errors.Join(err, l.Close())
-	}()
-	rows, err := g.Do(cmd.Context(), l)
-	bar.clear()
-	if len(rows) > 0 {
-		report.PrintFlows(tables, rows)
-		report.PrintFlowGoals(tables, report.FlowGoals(rows))
-	}
-	return errors.Join(err, writing)
 }

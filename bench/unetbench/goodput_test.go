@@ -16,7 +16,7 @@ func TestGoodput(t *testing.T) {
 	}
 	flows := map[string]int{}
 	for _, f := range lines(t, out) {
-		flows[f["road"].(string)+" "+f["bench"].(string)]++
+		flows[f["link"].(string)+" "+f["bench"].(string)]++
 		if !(f["bytes"].(float64) > 0 && f["seconds"].(float64) >= 0.1 && f["mbit_per_s"].(float64) > 0 && f["cpu_ms_per_mb"].(float64) > 0) {
 			t.Errorf("implausible: %v", f)
 		}

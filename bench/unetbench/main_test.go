@@ -97,6 +97,7 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"scale", "--openings", "0"},
 		{"rtt", "--place", "elsewhere"},
 		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
+		{"rtt", "--json", "--benchfmt"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,0"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,4095"},

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,106 +10,72 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet/bench/internal/bench"
 	"github.com/unet-go/unet/bench/internal/lab"
+	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
+	"github.com/unet-go/unet/bench/internal/syscount"
+	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
 // common are the flags that every benchmark has.
 type common struct {
-	json  bool
-	unetd string
-	cpus  []int
-	seed  uint64
+	json     bool
+	benchfmt bool
+	unetd    string
+	cpus     []int
+	seed     uint64
 }
 
 func (c *common) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&c.json, "json", false, "write one JSON object a line to standard output, and the tables to standard error")
+	f.BoolVar(&c.benchfmt, "benchfmt", false, "the same in Go's benchmark format, which benchstat reads")
 	f.StringVar(&c.unetd, "unetd", "", "the daemon's executable (default: unetd beside unetbench)")
 	f.IntSliceVar(&c.cpus, "cpus", nil, "processors of client and server (default: the first two)")
 	f.Uint64Var(&c.seed, "seed", 0, "of the order within rounds (default: a new one, which is printed)")
 }
 
-// run measures and prints.
-func (c *common) run(cmd *cobra.Command, r *bench.Run) (err error) {
-	out, errs := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	cfg := lab.Config{}
-	cfg.Muxed, cfg.Crowd, cfg.Plain = r.Networks()
-	cfg.Bulk = r.Bulk()
-	cfg, err = c.labConfig(cfg)
-	if err != nil {
+// measurement is what a command measures, in a lab.
+type measurement interface {
+	// do measures. It hands on each line as soon as it is there.
+	do(ctx context.Context, l *lab.Lab, seed uint64, out *output) error
+	// print writes the tables of what was measured, also after an error of do.
+	print(w io.Writer)
+}
+
+// run makes the lab, measures and prints.
+func (c *common) run(cmd *cobra.Command, cfg lab.Config, m measurement) (err error) {
+	if c.json && c.benchfmt {
+		return usageError{errors.New("--json and --benchfmt: want one of them")}
+	}
+	if cfg, err = c.labConfig(cfg); err != nil {
 		return err
 	}
-	if r.Seed = c.seed; !cmd.Flags().Changed("seed") {
-		r.Seed = uint64(rand.Uint32()) // short enough to type again
+	seed := c.seed
+	if !cmd.Flags().Changed("seed") {
+		seed = uint64(rand.Uint32()) // short enough to type again
 	}
-
-	bar := newProgress(errs)
-	defer bar.clear()
-	tables := out
-	var writing error
-	if c.json {
-		tables = errs
-		lines := json.NewEncoder(out)
-		r.OnRecord = func(rec report.Record) { writing = errors.Join(writing, lines.Encode(rec)) }
-		r.OnWeight = func(w report.Weight) { writing = errors.Join(writing, lines.Encode(w)) }
-		r.OnIdle = func(i report.Idle) { writing = errors.Join(writing, lines.Encode(i)) }
-		r.OnOpening = func(o report.Opening) { writing = errors.Join(writing, lines.Encode(o)) }
-	} else {
-		r.OnRecord, r.OnWeight, r.OnOpening = func(report.Record) {}, func(report.Weight) {}, func(report.Opening) {}
-		r.OnIdle = func(report.Idle) {}
-	}
-	r.OnStep, r.OnNote = bar.step, bar.note
-
-	bar.note(fmt.Sprintf("client on processor %d, server on %d, order of rounds from --seed %d", cfg.ClientCPU, cfg.ServerCPU, r.Seed))
+	out := newOutput(cmd.OutOrStdout(), cmd.ErrOrStderr(), c)
+	defer out.clear()
+	out.note(fmt.Sprintf("client on processor %d, server on %d, order of rounds from --seed %d", cfg.ClientCPU, cfg.ServerCPU, seed))
 	l, err := lab.Open(cmd.Context(), cfg)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		bar.clear()
+		out.clear()
 		err = errors.Join(err, l.Close())
 	}()
-	res, err := r.Do(cmd.Context(), l)
-	bar.clear()
-	if err == nil || len(res.Records) > 0 {
-		printTables(tables, res)
-	}
-	return errors.Join(err, writing)
-}
-
-// printTables writes all tables for which there are figures. The goals are the
-// business of a run that measures all of them.
-func printTables(w io.Writer, res bench.Result) {
-	s := report.Summarize(res.Planned, res.Records)
-	s.Print(w)
-	s.PrintMuxCost(w)
-	s.PrintBandwidth(w)
-	if len(res.Weights) > 0 {
-		report.PrintWeights(w, res.Weights)
-	}
-	if len(res.Idle) > 0 {
-		report.PrintIdle(w, res.Idle)
-	}
-	if len(res.Openings) > 0 {
-		report.PrintOpenings(w, res.Openings)
-	}
-	var goals []report.Goal
-	if len(res.Weights) > 0 && len(res.Records) > 0 {
-		goals = s.Goals(res.Weights, res.Idle)
-	}
-	if len(res.Openings) > 0 {
-		goals = append(goals, s.ScaleGoals(res.Openings)...)
-	}
-	if len(goals) > 0 {
-		report.PrintGoals(w, goals)
-	}
-	s.PrintBandwidthGoals(w)
+	err = m.do(cmd.Context(), l, seed, out)
+	out.clear()
+	m.print(out.tables)
+	return errors.Join(err, out.err)
 }
 
 // labConfig checks what the machine and the command line offer for the pairs that cfg
@@ -165,4 +131,201 @@ func (c *common) findUnetd() (string, error) {
 		return "", fmt.Errorf("unetd at %s is not an executable file", path)
 	}
 	return path, nil
+}
+
+// part is one selection and the combinations it asks for.
+type part struct {
+	plan.Selection
+	combinations []plan.Combination
+}
+
+// messages measures everything but goodput.
+type messages struct {
+	parts []part
+	// memory asks for the resident memory of idle processes and of idle connections, with
+	// these attachments.
+	memory []string
+	idle   int // connections
+	// openings asks for the time that opening an endpoint takes, so many times on an
+	// empty host and on a crowded one.
+	openings int
+
+	planned   []report.Key
+	records   []report.Record
+	memories  []report.Memory
+	idleConns []report.Idle
+	opened    []report.Opening
+}
+
+// add checks a selection and adds it.
+func (m *messages) add(s plan.Selection) error {
+	all, err := s.Combinations()
+	if err != nil {
+		return usageError{err}
+	}
+	m.parts = append(m.parts, part{s, all})
+	for _, c := range all {
+		m.planned = append(m.planned, report.KeyOf(c))
+	}
+	return nil
+}
+
+// lab is which pairs of hosts the measurement needs.
+func (m *messages) lab() (cfg lab.Config) {
+	cfg.Muxed, cfg.Crowd = len(m.memory) > 0 || m.openings > 0, m.openings > 0
+	for _, p := range m.parts {
+		for _, c := range p.combinations {
+			bulk := lab.Net{Network: c.Transport.Network, MTU: c.MTU}
+			switch {
+			case c.MTU > 0:
+				if !slices.Contains(cfg.Bulk, bulk) {
+					cfg.Bulk = append(cfg.Bulk, bulk)
+				}
+			case c.Transport.Network == transport.Plain:
+				cfg.Plain = true
+			case c.Place == plan.Crowd:
+				cfg.Crowd = true
+			default:
+				cfg.Muxed = true
+			}
+		}
+	}
+	return cfg
+}
+
+// withMemory are the transports whose idle memory is measured: an endpoint alone, and one
+// with a stack.
+var withMemory = []string{transport.Message, transport.UDP}
+
+func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) error {
+	out.total = len(m.memory)*(len(withMemory)+1) + min(m.openings, 1)
+	for _, p := range m.parts {
+		out.total += len(p.combinations) * (p.Rounds + 1) // and the counting pass
+	}
+	for _, attach := range m.memory {
+		if err := m.measureMemory(ctx, l, attach, out); err != nil {
+			return err
+		}
+	}
+	if m.openings > 0 {
+		out.step("opening %d endpoints on an empty host and on a crowded one", m.openings)
+		if err := m.open(ctx, l, seed, out); err != nil {
+			return err
+		}
+	}
+	for _, p := range m.parts {
+		calls, err := p.countCalls(ctx, l, out)
+		if err != nil {
+			return err
+		}
+		for round := 1; round <= p.Rounds; round++ {
+			for _, i := range plan.Order(len(p.combinations), seed, round) {
+				c := p.combinations[i]
+				out.step("round %d of %d: %v", round, p.Rounds, c)
+				j := p.Job(c)
+				got, err := l.Measure(ctx, c.Transport, c.Place, j, nil)
+				if err != nil {
+					return err
+				}
+				r := report.NewRecord(c, j, round, got, calls[i])
+				m.records = append(m.records, r)
+				out.line(r)
+			}
+		}
+	}
+	return nil
+}
+
+func (m *messages) measureMemory(ctx context.Context, l *lab.Lab, attach string, out *output) error {
+	for _, name := range withMemory {
+		out.step("memory %s %s", name, attach)
+		t, err := transport.ByName(name)
+		if err != nil {
+			return err
+		}
+		r := report.Memory{Bench: workload.Memory, Transport: name, Attach: attach}
+		if r.With, r.Without, err = l.Memory(ctx, t, attach); err != nil {
+			return err
+		}
+		m.memories = append(m.memories, r)
+		out.line(r)
+	}
+	out.step("memory of %d connections %s %s", m.idle, transport.TCP, attach)
+	t, err := transport.ByName(transport.TCP)
+	if err != nil {
+		return err
+	}
+	r := report.Idle{Bench: workload.Idle, Transport: t.Name, Attach: attach, N: m.idle}
+	if r.Client, r.Server, err = l.IdleConnections(ctx, t, attach, m.idle); err != nil {
+		return err
+	}
+	m.idleConns = append(m.idleConns, r)
+	out.line(r)
+	return nil
+}
+
+// open opens endpoints by turns on an empty host and on a crowded one.
+func (m *messages) open(ctx context.Context, l *lab.Lab, seed uint64, out *output) error {
+	places := []string{plan.Pair, plan.Crowd}
+	took := make([][]time.Duration, len(places))
+	for round := range m.openings {
+		for _, i := range plan.Order(len(places), seed, round) {
+			d, err := l.OpenOnce(ctx, places[i])
+			if err != nil {
+				return fmt.Errorf("open an endpoint: %w", err)
+			}
+			took[i] = append(took[i], d)
+		}
+	}
+	for i, others := range []int{0, lab.CrowdSize} {
+		o := report.NewOpening(others, took[i])
+		m.opened = append(m.opened, o)
+		out.line(o)
+	}
+	return nil
+}
+
+// countCalls is the counting pass: every combination once, briefly and untimed, with the
+// counter of system calls attached. Without a counter all counts are nil.
+func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*float64, err error) {
+	calls := make([]*float64, len(p.combinations))
+	counter, err := syscount.Open()
+	if errors.Is(err, syscount.ErrUnavailable) {
+		out.note(fmt.Sprintf("syscalls_per_msg is null: %v", err))
+		out.done += len(p.combinations)
+		return calls, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, counter.Close()) }()
+	for i, c := range p.combinations {
+		out.step("counting system calls: %v", c)
+		got, err := l.Measure(ctx, c.Transport, c.Place, p.CountingJob(c), counter)
+		if err != nil {
+			return nil, err
+		}
+		v := report.PerMessage(float64(got.SystemCalls), got, c.Bench)
+		calls[i] = &v
+	}
+	return calls, nil
+}
+
+// print writes the tables of what there is. The goals are for a run that has measured
+// all of them.
+func (m *messages) print(w io.Writer) {
+	s := report.Summarize(m.planned, m.records)
+	s.Print(w)
+	s.PrintMuxCost(w)
+	s.PrintBandwidth(w)
+	report.PrintMemory(w, m.memories)
+	report.PrintIdle(w, m.idleConns)
+	report.PrintOpenings(w, m.opened)
+	if len(m.memories) > 0 && len(m.records) > 0 {
+		report.PrintGoals(w, report.SpeedGoals, s.Goals(m.memories, m.idleConns))
+	}
+	if len(m.opened) > 0 {
+		report.PrintGoals(w, report.SpeedGoals, s.ScaleGoals(m.opened))
+	}
+	s.PrintBandwidthGoals(w)
 }

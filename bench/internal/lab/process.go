@@ -10,9 +10,9 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/unet-go/unet/bench/internal/child"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
 )
@@ -25,14 +25,14 @@ type process struct {
 	role   workload.Role
 	cmd    *exec.Cmd
 	in     io.WriteCloser
-	events chan child.Event // closed when the child has closed its output
-	output tail             // its standard error
+	events chan event // closed when the child has closed its output
+	output tail       // its standard error
 }
 
 // spawn starts a child inside h, pinned to cpu, as uid nobody. It is killed
 // when ctx ends.
 func (l *Lab) spawn(ctx context.Context, h *netlab.Host, cpu int, role workload.Role) (*process, error) {
-	p := &process{role: role, events: make(chan child.Event, 4)}
+	p := &process{role: role, events: make(chan event, 4)}
 	p.cmd = exec.CommandContext(ctx, "/proc/self/fd/3", "child")
 	p.cmd.Args[0] = os.Args[0]
 	p.cmd.ExtraFiles = []*os.File{l.self} // becomes descriptor 3
@@ -54,7 +54,7 @@ func (l *Lab) spawn(ctx context.Context, h *netlab.Host, cpu int, role workload.
 	go func() {
 		defer close(p.events)
 		for events := json.NewDecoder(out); ; {
-			var e child.Event
+			var e event
 			if events.Decode(&e) != nil {
 				return
 			}
@@ -79,7 +79,7 @@ func (p *process) tell(line any) error {
 }
 
 // next is the child's next word. An error is its own, or that it has none.
-func (p *process) next(ctx context.Context) (child.Event, error) {
+func (p *process) next(ctx context.Context) (event, error) {
 	select {
 	case e, ok := <-p.events:
 		switch {
@@ -90,7 +90,7 @@ func (p *process) next(ctx context.Context) (child.Event, error) {
 		}
 		return e, nil
 	case <-ctx.Done():
-		return child.Event{}, p.failed(context.Cause(ctx).Error())
+		return event{}, p.failed(context.Cause(ctx).Error())
 	}
 }
 
@@ -146,4 +146,99 @@ func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.b)
+}
+
+// How long a daemon may take to be ready, and to end.
+const (
+	readyPatience = 15 * time.Second
+	stopPatience  = 10 * time.Second
+)
+
+// daemon is unetd on one host.
+type daemon struct {
+	host   *netlab.Host
+	cmd    *exec.Cmd
+	output tail
+	ended  chan struct{} // closed when err is set
+	err    error
+}
+
+// startDaemon starts unetd inside h and returns when it says that it is ready.
+func startDaemon(ctx context.Context, h *netlab.Host, path string, flags ...string) (*daemon, error) {
+	d := &daemon{host: h, ended: make(chan struct{})}
+	readyOut, readyIn, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer readyOut.Close()
+	d.cmd = exec.Command(path, append([]string{"serve", "--interface", h.Interface, "--socket-mode", "0666", "--ready-fd", "3"}, flags...)...)
+	d.cmd.ExtraFiles = []*os.File{readyIn} // becomes descriptor 3
+	d.cmd.SysProcAttr = netlab.Bound()
+	d.cmd.Stdout, d.cmd.Stderr = &d.output, &d.output
+	err = h.Start(d.cmd)
+	if err := errors.Join(err, readyIn.Close()); err != nil {
+		return nil, fmt.Errorf("start unetd: %w", err)
+	}
+	go func() {
+		d.err = d.cmd.Wait()
+		close(d.ended)
+	}()
+	ready := make(chan error, 1)
+	go func() {
+		_, err := readyOut.Read(make([]byte, 64)) // ends when the pipe is closed, too
+		ready <- err
+	}()
+	select {
+	case err = <-ready:
+		if err == nil {
+			return d, nil
+		}
+		<-d.ended // the pipe has no other writer
+		return nil, d.failed("is not ready")
+	case <-time.After(readyPatience):
+		return nil, errors.Join(d.failed(fmt.Sprintf("is not ready within %v", readyPatience)), d.stop())
+	case <-ctx.Done():
+		return nil, errors.Join(context.Cause(ctx), d.stop())
+	}
+}
+
+// stop asks the daemon to end, and waits until it has.
+func (d *daemon) stop() error {
+	select {
+	case <-d.ended:
+		return d.failed("ended early")
+	default:
+	}
+	// An error means that it has ended just now.
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-d.ended:
+		if d.err != nil {
+			return d.failed("did not end well")
+		}
+		return nil
+	case <-time.After(stopPatience):
+		err := d.cmd.Process.Kill()
+		if errors.Is(err, os.ErrProcessDone) {
+			err = nil
+		}
+		<-d.ended
+		return errors.Join(d.failed(fmt.Sprintf("did not end within %v", stopPatience)), err)
+	}
+}
+
+// failed describes what became of the daemon.
+func (d *daemon) failed(what string) error {
+	text := "unetd on host " + d.host.Name + " " + what
+	select {
+	case <-d.ended:
+		if d.err != nil {
+			text += " (" + d.err.Error() + ")"
+		}
+	default:
+	}
+	if out := strings.TrimSpace(d.output.String()); out != "" {
+		text += ": " + out
+	}
+	return errors.New(text)
 }

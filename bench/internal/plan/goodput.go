@@ -10,15 +10,15 @@ import (
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
-// Road is what frames meet on their way, the same in each direction.
-type Road struct {
+// Link is what frames meet on their way, the same in each direction.
+type Link struct {
 	Name string
 	Rule impair.Rule
 }
 
 // Opening is the rule while connections are opened: as long and as wide, but nothing
 // happens on it.
-func (r Road) Opening() impair.Rule {
+func (r Link) Opening() impair.Rule {
 	return impair.Rule{Delay: r.Rule.Delay, Rate: r.Rule.Rate, Queue: r.Rule.Queue}
 }
 
@@ -30,30 +30,30 @@ func (f Flow) String() string { return f.From.Name + " > " + f.To.Name }
 // Kernel says that no end of it is ours.
 func (f Flow) Kernel() bool { return !f.From.Granted && !f.To.Granted }
 
-// Run is what is measured at a time: one flow, or some that share a road.
+// Run is what is measured at a time: one flow, or some that share a link.
 type Run struct {
-	Road  Road
+	Link  Link
 	Flows []Flow
 }
 
 func (r Run) String() string {
-	s := r.Road.Name + ": " + r.Flows[0].String()
+	s := r.Link.Name + ": " + r.Flows[0].String()
 	for _, f := range r.Flows[1:] {
 		s += " beside " + f.String()
 	}
 	return s
 }
 
-// Shared says that several flows share the road.
+// Shared says that several flows share the link.
 func (r Run) Shared() bool { return len(r.Flows) > 1 }
 
-// Goodput is what to measure over bad roads, and how.
+// Goodput is what to measure over bad links, and how.
 type Goodput struct {
 	Loss      []float64       // percent of frames
 	Delay     []time.Duration // of a frame
 	Rate      int64           // of the link with losses, bits a second
-	Others    []Road          // beside every loss with every delay
-	Shares    []Road          // that two flows share
+	Others    []Link          // beside every loss with every delay
+	Shares    []Link          // that two flows share
 	Attach    string
 	Wait      string
 	Rounds    int
@@ -64,13 +64,13 @@ type Goodput struct {
 // bottleneck is a line with a queue of one bandwidth-delay product, 250 kB.
 var bottleneck = impair.Rule{Rate: 100e6, Delay: 10 * time.Millisecond, Queue: 250_000}
 
-// Bottleneck and Reordering are roads of their own.
-func Bottleneck() Road { return Road{"bottleneck", bottleneck} }
+// Bottleneck and Reordering are links of their own.
+func Bottleneck() Link { return Link{"bottleneck", bottleneck} }
 
-func Reordering() Road {
+func Reordering() Link {
 	r := bottleneck
 	r.Reorder, r.HoldBack = 0.02, 4*time.Millisecond
-	return Road{"reordering", r}
+	return Link{"reordering", r}
 }
 
 // Runs checks the selection and lists what is to be measured in each round.
@@ -86,29 +86,29 @@ func (g Goodput) Runs() (runs []Run, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var roads []Road
+	var links []Link
 	for _, d := range g.Delay {
 		for _, p := range g.Loss {
 			rule := impair.Rule{Loss: p / 100, Delay: d, Rate: g.Rate}
-			roads = append(roads, Road{fmt.Sprintf("loss %v %%, delay %v", p, d), rule})
+			links = append(links, Link{fmt.Sprintf("loss %v %%, delay %v", p, d), rule})
 		}
 	}
-	for _, road := range append(roads, g.Others...) {
+	for _, link := range append(links, g.Others...) {
 		for _, f := range []Flow{{kernel, kernel}, {ours, ours}, {ours, kernel}, {kernel, ours}} {
-			runs = append(runs, Run{road, []Flow{f}})
+			runs = append(runs, Run{link, []Flow{f}})
 		}
 	}
-	for _, road := range g.Shares {
+	for _, link := range g.Shares {
 		for _, f := range [][]Flow{{{kernel, kernel}, {kernel, kernel}}, {{ours, ours}, {ours, ours}}, {{ours, ours}, {kernel, kernel}}} {
-			runs = append(runs, Run{road, f})
+			runs = append(runs, Run{link, f})
 		}
 	}
 	if len(runs) == 0 {
 		return nil, fmt.Errorf("nothing to measure: no --loss, and nothing else")
 	}
 	for _, r := range runs {
-		if err := r.Road.Rule.Validate(); err != nil {
-			return nil, fmt.Errorf("%s: %w", r.Road.Name, err)
+		if err := r.Link.Rule.Validate(); err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Link.Name, err)
 		}
 	}
 	return runs, nil

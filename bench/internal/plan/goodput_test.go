@@ -8,7 +8,7 @@ import (
 func testGoodput() Goodput {
 	return Goodput{
 		Loss: []float64{0.1, 5}, Delay: []time.Duration{time.Millisecond, 20 * time.Millisecond}, Rate: 1e8,
-		Others: []Road{Bottleneck(), Reordering()}, Shares: []Road{Bottleneck()},
+		Others: []Link{Bottleneck(), Reordering()}, Shares: []Link{Bottleneck()},
 		Attach: "port", Wait: "spin", Rounds: 1, Time: time.Second, ShareTime: time.Second,
 	}
 }
@@ -25,20 +25,20 @@ func TestEveryRoadHasItsBaseline(t *testing.T) {
 			shared++
 			continue
 		}
-		flows[r.Road.Name]++
+		flows[r.Link.Name]++
 		if r.Flows[0].Kernel() {
-			kernels[r.Road.Name]++
+			kernels[r.Link.Name]++
 		}
-		if o := r.Road.Opening(); o.Loss != 0 || o.Reorder != 0 || o.Delay != r.Road.Rule.Delay || o.Rate != r.Road.Rule.Rate {
-			t.Errorf("%s is opened under %+v", r.Road.Name, o)
+		if o := r.Link.Opening(); o.Loss != 0 || o.Reorder != 0 || o.Delay != r.Link.Rule.Delay || o.Rate != r.Link.Rule.Rate {
+			t.Errorf("%s is opened under %+v", r.Link.Name, o)
 		}
 	}
 	if len(flows) != 6 || shared != 3 {
-		t.Errorf("%d roads and %d shared ones: %v", len(flows), shared, flows)
+		t.Errorf("%d links and %d shared ones: %v", len(flows), shared, flows)
 	}
-	for road, n := range flows {
-		if n != 4 || kernels[road] != 1 {
-			t.Errorf("%s: %d flows, %d of the kernel", road, n, kernels[road])
+	for link, n := range flows {
+		if n != 4 || kernels[link] != 1 {
+			t.Errorf("%s: %d flows, %d of the kernel", link, n, kernels[link])
 		}
 	}
 }

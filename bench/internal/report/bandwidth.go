@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 
 	"github.com/unet-go/unet/bench/internal/lab"
 	"github.com/unet-go/unet/bench/internal/plan"
-	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
@@ -31,9 +29,6 @@ func (r *Record) bandwidth(c plan.Combination, out lab.Outcome) {
 	r.CPUSPerGB, r.CPUUSPerMsg = cpu/float64(bytes)*1e9, cpu*1e6/writes
 	r.AllocsPerMsg = float64(out.Client.Mallocs+s.Mallocs) / writes
 }
-
-// bulkSize is the write size that the goals are about.
-const bulkSize = 64 << 10 // bytes
 
 // PrintBandwidth writes a table for each MTU.
 func (s Summary) PrintBandwidth(w io.Writer) {
@@ -105,50 +100,4 @@ func halfPower(rows []Row) string {
 		return fmt.Sprintf("%.0f", float64(low.Size)*math.Pow(float64(r.Size)/float64(low.Size), share))
 	}
 	return ""
-}
-
-// PrintBandwidthGoals writes the speed table of bulk transfer, if anything in it was
-// measured.
-func (s Summary) PrintBandwidthGoals(w io.Writer) {
-	goals := s.bandwidthGoals()
-	if slices.ContainsFunc(goals, func(g Goal) bool { return g.Known }) {
-		fmt.Fprintf(w, "\nFigures of bandwidth to reach (writes of %d bytes, spinning, medians of interleaved rounds)\n", bulkSize)
-		printGoals(w, goals, true)
-	}
-}
-
-func (s Summary) bandwidthGoals() []Goal {
-	var goals []Goal
-	for _, attach := range []string{"queue", "port"} {
-		row := func(name string, mtu int) (Row, bool) {
-			k := Key{workload.Bandwidth, name, attach, plan.Pair, "spin", bulkSize, 1, mtu}
-			switch name {
-			case transport.KernelTCP, transport.KernelTCPUnsegmented:
-				k.Attach = transport.None
-			case transport.Floor:
-				k.Size, k.Batch = transport.FloodPayload(mtu), plan.FloodBatch
-			}
-			return s.find(k)
-		}
-		for _, c := range []struct {
-			figure      string
-			over, under string
-			mtu         int
-			bound       float64
-		}{
-			{"tcp / kernel-tcp without segmentation offload", transport.TCP, transport.KernelTCPUnsegmented, 1500, 1.1},
-			{"tcp / raw AF_XDP flood of full frames", transport.TCP, transport.Floor, 1500, 0.7},
-			{"from kernel-tcp to tcp / kernel-tcp, with its offloads", transport.KernelToTCP, transport.KernelTCP, 1500, 0.8},
-			{"tcp / kernel-tcp, with its offloads", transport.TCP, transport.KernelTCP, 9000, 1.0},
-		} {
-			g := Goal{Figure: fmt.Sprintf("MTU %d: %s", c.mtu, c.figure), Attach: attach, Bound: c.bound, format: "%.2f"}
-			o, ok1 := row(c.over, c.mtu)
-			u, ok2 := row(c.under, c.mtu)
-			if ok1 && ok2 {
-				g.Measured, g.Known = ratio(o.GbPerS.Median, u.GbPerS.Median)
-			}
-			goals = append(goals, g)
-		}
-	}
-	return goals
 }

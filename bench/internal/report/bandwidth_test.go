@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
-func bulk(name, attach string, mtu, size int, gb ...float64) (rs []Record) {
+func bulkRecords(name, attach string, mtu, size int, gb ...float64) (rs []Record) {
 	batch := 1
 	if name == transport.Floor {
 		batch = plan.FloodBatch
@@ -48,36 +48,6 @@ func TestBandwidthRecord(t *testing.T) {
 	}
 }
 
-func TestBandwidthGoals(t *testing.T) {
-	s := summary(
-		bulk(transport.TCP, "queue", 1500, bulkSize, 1, 11, 12),
-		bulk(transport.TCP, "queue", 9000, bulkSize, 19),
-		bulk(transport.KernelTCP, transport.None, 1500, bulkSize, 20),
-		bulk(transport.KernelTCP, transport.None, 9000, bulkSize, 20),
-		bulk(transport.KernelTCPUnsegmented, transport.None, 1500, bulkSize, 10),
-		bulk(transport.KernelToTCP, "queue", 1500, bulkSize, 16),
-		bulk(transport.Floor, "queue", 1500, transport.FloodPayload(1500), 22),
-	)
-	var out strings.Builder
-	s.PrintBandwidthGoals(&out)
-	got := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{
-		"without segmentation offload queue >= 1.10 1.10 ok",
-		"flood of full frames queue >= 0.70 0.50 short",
-		"from kernel-tcp to tcp / kernel-tcp, with its offloads queue >= 0.80 0.80 ok",
-		"MTU 9000: tcp / kernel-tcp, with its offloads queue >= 1.00 0.95 short",
-		"flood of full frames port >= 0.70 - not measured",
-	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in\n%s", want, out.String())
-		}
-	}
-	out.Reset()
-	if summary(bulk(transport.TCP, "queue", 1500, 64, 1)).PrintBandwidthGoals(&out); out.Len() > 0 {
-		t.Errorf("figures of nothing: %s", out.String())
-	}
-}
-
 func TestHalfPowerIsBetweenTwoSizes(t *testing.T) {
 	for _, c := range []struct {
 		gb   []float64
@@ -100,7 +70,7 @@ func TestHalfPowerIsBetweenTwoSizes(t *testing.T) {
 
 func TestBandwidthTable(t *testing.T) {
 	var out strings.Builder
-	summary(bulk(transport.TCP, "port", 9000, 64, 1, 1, 3), bulk(transport.TCP, "port", 9000, 256, 4)).PrintBandwidth(&out)
+	summary(bulkRecords(transport.TCP, "port", 9000, 64, 1, 1, 3), bulkRecords(transport.TCP, "port", 9000, 256, 4)).PrintBandwidth(&out)
 	got := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{"MTU 9000", "tcp port spin 64 1.00 (1.00..3.00)", "tcp port spin 256 4.00 (4.00..4.00)", " 128 "} {
 		if !strings.Contains(got, want) {

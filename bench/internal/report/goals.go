@@ -3,16 +3,17 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
-// Goal is one line of the speed table: a figure and the bound it has to keep.
+// Goal is a figure and the bound that it has to keep.
 type Goal struct {
 	Figure   string
-	Attach   string
+	Attach   string // "": the goal has none
 	Bound    float64
 	AtMost   bool // else at least
 	Measured float64
@@ -28,124 +29,165 @@ func (g Goal) Met() bool {
 	return g.Measured >= g.Bound
 }
 
-// Weight is the resident memory of an idle process, in bytes.
-type Weight struct {
-	Bench     workload.Bench `json:"bench"`
-	Transport string         `json:"transport"`
-	Attach    string         `json:"attach"`
-	With      int64          `json:"resident_bytes"`      // with an endpoint
-	Without   int64          `json:"bare_resident_bytes"` // the same program without one
+// comparison is a goal on a ratio: a figure of one row over that of another one. A key
+// without an attachment has that of the goal.
+type comparison struct {
+	figure      string
+	over, under Key
+	of          func(Row) Spread
+	bound       map[string]float64 // by attachment
+	atMost      bool
 }
 
-// The bounds hold for messages of this size, sent one at a time or in batches
-// of the largest size measured, by processes that spin.
+func p50(r Row) Spread      { return r.P50 }
+func mean(r Row) Spread     { return r.Mean }
+func msgsPerS(r Row) Spread { return r.MsgsPerS }
+func gbPerS(r Row) Spread   { return r.GbPerS }
+
+// goalSize is the size of the messages that the goals are about.
 const goalSize = 64 // bytes
 
-// noAllocs is the number of allocations a message below which there are none:
-// the runtime's own, now and then, are not a message's.
-const noAllocs = 0.0005
+// goalWrite is the size of the writes that the goals of bandwidth are about.
+const goalWrite = 64 << 10 // bytes
 
-const mebibyte = 1 << 20
+// message is the key of a benchmark of messages: spinning, one at a time, of goalSize.
+func message(b workload.Bench, name string) Key {
+	k := Key{Bench: b, Transport: name, Place: plan.Pair, Wait: "spin", Size: goalSize, Batch: 1}
+	if t, err := transport.ByName(name); err != nil {
+		panic("BUG: " + err.Error())
+	} else if !t.Granted {
+		k.Attach = transport.None
+	}
+	return k
+}
 
-// Goals are the speed and memory figures that unet is held to.
-func (s Summary) Goals(weights []Weight, idle []Idle) []Goal {
-	var goals []Goal
-	for _, attach := range []string{"queue", "port"} {
-		pick := func(queue, port float64) float64 {
-			if attach == "queue" {
-				return queue
-			}
-			return port
+func (k Key) waiting(wait string) Key          { k.Wait = wait; return k }
+func (k Key) batched(n int) Key                { k.Batch = n; return k }
+func (k Key) attached(attach string) Key       { k.Attach = attach; return k }
+func (k Key) at(place string) Key              { k.Place = place; return k }
+func both(bound float64) map[string]float64    { return split(bound, bound) }
+func split(q, port float64) map[string]float64 { return map[string]float64{"queue": q, "port": port} }
+func port(bound float64) map[string]float64    { return map[string]float64{"port": bound} }
+
+// speed are the goals of small messages.
+var speed = []comparison{
+	{"msg RTT / floor RTT", message(workload.RTT, transport.Message), message(workload.RTT, transport.Floor), p50, both(1.15), true},
+	{"udp RTT / floor RTT", message(workload.RTT, transport.UDP), message(workload.RTT, transport.Floor), p50, both(1.20), true},
+	{"tcp RTT / floor RTT", message(workload.RTT, transport.TCP), message(workload.RTT, transport.Floor), p50, both(1.40), true},
+	{"kernel-tcp RTT / tcp RTT", message(workload.RTT, transport.KernelTCP), message(workload.RTT, transport.TCP), p50, split(2.1, 1.85), false},
+	{"kernel-udp RTT / udp RTT", message(workload.RTT, transport.KernelUDP), message(workload.RTT, transport.UDP), p50, split(1.55, 1.35), false},
+	{fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", plan.RateBatch), message(workload.Rate, transport.Message).batched(plan.RateBatch),
+		message(workload.Rate, transport.KernelUDP).batched(plan.RateBatch), msgsPerS, split(1.8, 1.3), false},
+	{"oneway: msg / kernel-udp message rate", message(workload.OneWay, transport.Message), message(workload.OneWay, transport.KernelUDP), msgsPerS, split(1.6, 1.2), false},
+	{"oneway: tcp / kernel-tcp message rate", message(workload.OneWay, transport.TCP), message(workload.OneWay, transport.KernelTCP), msgsPerS, both(3), false},
+	{"connect: tcp / kernel-tcp connections a second", message(workload.Connect, transport.TCP), message(workload.Connect, transport.KernelTCP), msgsPerS, both(1), false},
+	{"go-tcp RTT / tcp RTT, means, tcp waits adaptively", message(workload.RTT, transport.GoTCP).waiting("block"),
+		message(workload.RTT, transport.TCP).waiting("adaptive"), mean, both(10), false},
+}
+
+// scale are the goals of many endpoints, and of two on one host.
+var scale = []comparison{
+	{"msg RTT with 256 endpoints open / with one", message(workload.RTT, transport.Message).at(plan.Crowd), message(workload.RTT, transport.Message), p50, port(1.10), true},
+	{"msg RTT over ports / over queues", message(workload.RTT, transport.Message), message(workload.RTT, transport.Message).attached("queue"), p50, port(1.25), true},
+	{"msg RTT on one host / between two", message(workload.RTT, transport.Message).at(plan.Local), message(workload.RTT, transport.Message), p50, port(1.0), true},
+}
+
+// bulk is the key of a transport of bandwidth.
+func bulk(name string, mtu int) Key {
+	k := Key{Bench: workload.Bandwidth, Transport: name, Place: plan.Pair, Wait: "spin", Size: goalWrite, Batch: 1, MTU: mtu}
+	if t, err := transport.BulkByName(name); err != nil {
+		panic("BUG: " + err.Error())
+	} else if !t.Granted {
+		k.Attach = transport.None
+	}
+	if name == transport.Floor {
+		k.Size, k.Batch = transport.FloodPayload(mtu), plan.FloodBatch
+	}
+	return k
+}
+
+// bandwidth are the goals of bulk.
+var bandwidth = []comparison{
+	{"MTU 1500: tcp / kernel-tcp without segmentation offload", bulk(transport.TCP, 1500), bulk(transport.KernelTCPUnsegmented, 1500), gbPerS, both(1.1), false},
+	{"MTU 1500: tcp / raw AF_XDP flood of full frames", bulk(transport.TCP, 1500), bulk(transport.Floor, 1500), gbPerS, both(0.7), false},
+	{"MTU 1500: from kernel-tcp to tcp / kernel-tcp, with its offloads", bulk(transport.KernelToTCP, 1500), bulk(transport.KernelTCP, 1500), gbPerS, both(0.8), false},
+	{"MTU 9000: tcp / kernel-tcp, with its offloads", bulk(transport.TCP, 9000), bulk(transport.KernelTCP, 9000), gbPerS, both(1.0), false},
+}
+
+// compare evaluates the goals of an attachment.
+func (s Summary) compare(table []comparison, attach string) (goals []Goal) {
+	for _, c := range table {
+		bound, ok := c.bound[attach]
+		if !ok {
+			continue
 		}
-		row := func(b workload.Bench, name string, batch int) (Row, bool) {
-			k := Key{b, name, attach, plan.Pair, "spin", goalSize, batch, 0}
-			if name == transport.KernelUDP || name == transport.KernelTCP {
-				k.Attach = transport.None
+		g := Goal{Figure: c.figure, Attach: attach, Bound: bound, AtMost: c.atMost, format: "%.2f"}
+		for _, k := range []*Key{&c.over, &c.under} {
+			if k.Attach == "" {
+				k.Attach = attach
 			}
-			return s.find(k)
 		}
-		compare := func(figure string, over, under string, b workload.Bench, batch int, bound float64, atMost bool) {
-			g := Goal{Figure: figure, Attach: attach, Bound: bound, AtMost: atMost, format: "%.2f"}
-			o, ok1 := row(b, over, batch)
-			u, ok2 := row(b, under, batch)
-			if ok1 && ok2 {
-				if b == workload.RTT {
-					g.Measured, g.Known = ratio(o.P50.Median, u.P50.Median)
-				} else {
-					g.Measured, g.Known = ratio(o.MsgsPerS.Median, u.MsgsPerS.Median)
-				}
-			}
-			goals = append(goals, g)
+		over, ok1 := s.find(c.over)
+		under, ok2 := s.find(c.under)
+		if ok1 && ok2 {
+			g.Measured, g.Known = ratio(c.of(over).Median, c.of(under).Median)
 		}
-		batch := s.largestBatch(workload.Rate)
-		compare("msg RTT / floor RTT", transport.Message, transport.Floor, workload.RTT, 1, 1.15, true)
-		compare("udp RTT / floor RTT", transport.UDP, transport.Floor, workload.RTT, 1, 1.20, true)
-		compare("tcp RTT / floor RTT", transport.TCP, transport.Floor, workload.RTT, 1, 1.40, true)
-		compare("kernel-tcp RTT / tcp RTT", transport.KernelTCP, transport.TCP, workload.RTT, 1, pick(2.1, 1.85), false)
-		compare("kernel-udp RTT / udp RTT", transport.KernelUDP, transport.UDP, workload.RTT, 1, pick(1.55, 1.35), false)
-		compare(fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", batch), transport.Message, transport.KernelUDP, workload.Rate, batch, pick(1.8, 1.3), false)
-		compare("oneway: msg / kernel-udp message rate", transport.Message, transport.KernelUDP, workload.OneWay, 1, pick(1.6, 1.2), false)
-		compare("oneway: tcp / kernel-tcp message rate", transport.TCP, transport.KernelTCP, workload.OneWay, 1, 3, false)
-		compare("connect: tcp / kernel-tcp connections a second", transport.TCP, transport.KernelTCP, workload.Connect, 1, 1, false)
-		goals = append(goals, s.sleeperGoal(attach), s.allocationGoal(attach), memoryGoal(attach, weights), idleGoal(attach, idle))
+		goals = append(goals, g)
 	}
 	return goals
 }
 
-// ScaleGoals are the figures of many endpoints, and of endpoints as neighbours.
+// Bounds of the goals that are no ratios.
+const (
+	mostAllocs = 0  // a message
+	mostMiB    = 16 // of an idle endpoint's process over a bare one
+	mostKiB    = 4  // of an idle connection
+	mostOpenMS = 30 // to open an endpoint
+)
+
+// noAllocs is the number of allocations a message below which there are none: the
+// runtime allocates now and then.
+const noAllocs = 0.0005
+
+// attachments are those that goals are measured for, in the order of the tables.
+var attachments = []string{"queue", "port"}
+
+// Goals are the speed and memory goals.
+func (s Summary) Goals(memory []Memory, idle []Idle) (goals []Goal) {
+	for _, attach := range attachments {
+		goals = append(goals, s.compare(speed, attach)...)
+		goals = append(goals, s.allocationGoal(attach), memoryGoal(attach, memory), idleGoal(attach, idle))
+	}
+	return goals
+}
+
+// ScaleGoals are the goals of many endpoints.
 func (s Summary) ScaleGoals(openings []Opening) []Goal {
-	msg := func(attach, place string) Key {
-		return Key{workload.RTT, transport.Message, attach, place, "spin", goalSize, 1, 0}
-	}
-	compare := func(figure, attach string, bound float64, over, under Key) Goal {
-		g := Goal{Figure: figure, Attach: attach, Bound: bound, AtMost: true, format: "%.2f"}
-		o, ok1 := s.find(over)
-		u, ok2 := s.find(under)
-		if ok1 && ok2 {
-			g.Measured, g.Known = ratio(o.P50.Median, u.P50.Median)
-		}
-		return g
-	}
-	goals := []Goal{
-		compare("msg RTT with 256 endpoints open / with one", "port", 1.10, msg("port", plan.Crowd), msg("port", plan.Pair)),
-		compare("msg RTT over ports / over queues", "both", 1.25, msg("port", plan.Pair), msg("queue", plan.Pair)),
-		compare("msg RTT on one host / between two", "port", 1.0, msg("port", plan.Local), msg("port", plan.Pair)),
-	}
+	goals := s.compare(scale, "port")
 	for _, o := range openings {
 		goals = append(goals, Goal{
 			Figure: fmt.Sprintf("ms to open an endpoint, median, with %d others open", o.Others),
-			Attach: "port", Bound: 30, AtMost: true, Measured: o.MedianMS, Known: true, format: "%.1f",
+			Attach: "port", Bound: mostOpenMS, AtMost: true, Measured: o.MedianMS, Known: true, format: "%.1f",
 		})
 	}
 	return goals
 }
 
-func (s Summary) largestBatch(b workload.Bench) int {
-	n := 1
-	for _, r := range s.Rows {
-		if r.Bench == b {
-			n = max(n, r.Batch)
-		}
+// PrintBandwidthGoals writes the goals of bulk, if any of their figures was measured.
+func (s Summary) PrintBandwidthGoals(w io.Writer) {
+	var goals []Goal
+	for _, attach := range attachments {
+		goals = append(goals, s.compare(bandwidth, attach)...)
 	}
-	return n
+	if slices.ContainsFunc(goals, func(g Goal) bool { return g.Known }) {
+		PrintGoals(w, fmt.Sprintf("Figures of bandwidth to reach (writes of %d bytes, spinning, medians of interleaved rounds)", goalWrite), goals)
+	}
 }
 
-// sleeperGoal is about connections as programs use them, by processes that need
-// not spin for ever.
-func (s Summary) sleeperGoal(attach string) Goal {
-	g := Goal{Figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", Attach: attach, Bound: 10, format: "%.2f"}
-	over, ok1 := s.find(Key{workload.RTT, transport.GoTCP, transport.None, plan.Pair, "block", goalSize, 1, 0})
-	under, ok2 := s.find(Key{workload.RTT, transport.TCP, attach, plan.Pair, "adaptive", goalSize, 1, 0})
-	if ok1 && ok2 {
-		g.Measured, g.Known = ratio(over.Mean.Median, under.Mean.Median)
-	}
-	return g
-}
-
-// allocationGoal is about the worst of unet's own paths. A connection that is
-// opened is not one of them.
+// allocationGoal is about the worst of unet's own transports. Opening a connection
+// allocates, so connect is left out.
 func (s Summary) allocationGoal(attach string) Goal {
-	g := Goal{Figure: "allocations per message, worst of msg, udp and tcp", Attach: attach, Bound: 0, AtMost: true, format: "%.3f"}
+	g := Goal{Figure: "allocations per message, worst of msg, udp and tcp", Attach: attach, Bound: mostAllocs, AtMost: true, format: "%.3f"}
 	for _, r := range s.Rows {
 		if r.Attach == attach && r.Bench != workload.Connect && (r.Transport == transport.Message || r.Transport == transport.UDP || r.Transport == transport.TCP) {
 			g.Known = true
@@ -157,80 +199,64 @@ func (s Summary) allocationGoal(attach string) Goal {
 	return g
 }
 
-// memoryGoal is about the heavier of an endpoint alone and one with a stack.
-func memoryGoal(attach string, weights []Weight) Goal {
-	g := Goal{Figure: "MiB resident of an idle endpoint's process over a bare one", Attach: attach, Bound: 16, AtMost: true, format: "%.1f"}
-	for _, w := range weights {
-		if w.Attach == attach {
+// memoryGoal is about the larger of an endpoint alone and one with a stack.
+func memoryGoal(attach string, memory []Memory) Goal {
+	g := Goal{Figure: "MiB resident of an idle endpoint's process over a bare one", Attach: attach, Bound: mostMiB, AtMost: true, format: "%.1f"}
+	for _, m := range memory {
+		if m.Attach == attach {
 			g.Known = true
-			g.Measured = max(g.Measured, float64(w.With-w.Without)/mebibyte)
+			g.Measured = max(g.Measured, float64(m.With-m.Without)/mebibyte)
 		}
 	}
 	return g
 }
 
-// PrintGoals writes the speed table.
-func PrintGoals(w io.Writer, goals []Goal) {
-	fmt.Fprintf(w, "\nFigures to reach (%d bytes, spinning unless it says otherwise, medians of interleaved rounds)\n", goalSize)
-	fmt.Fprintf(w, "Less than %v allocations a message, which are the runtime's own, count as none.\n", noAllocs)
-	printGoals(w, goals, true)
+// idleGoal is about the larger of the two sides.
+func idleGoal(attach string, idle []Idle) Goal {
+	g := Goal{Figure: "KiB resident of an idle tcp connection", Attach: attach, Bound: mostKiB, AtMost: true, format: "%.2f"}
+	for _, x := range idle {
+		if x.Attach == attach {
+			g.Known = true
+			g.Measured = max(g.Measured, x.Client/kibibyte, x.Server/kibibyte)
+		}
+	}
+	return g
 }
 
-func printGoals(w io.Writer, goals []Goal, attached bool) {
+// SpeedGoals is the title of the goals of small messages.
+var SpeedGoals = fmt.Sprintf(`Figures to reach (%d bytes, spinning unless it says otherwise, medians of interleaved rounds)
+Less than %v allocations a message, which are the runtime's own, count as none.`, goalSize, noAllocs)
+
+// PrintGoals writes a table of goals, with a column for the attachment if they have one.
+func PrintGoals(w io.Writer, title string, goals []Goal) {
+	fmt.Fprintf(w, "\n%s\n", title)
 	g := grid{left: 2}
-	add := func(figure, attach string, cells ...string) {
-		if attached {
-			cells = append([]string{attach}, cells...)
-		}
-		g.add(append([]string{figure}, cells...)...)
-	}
-	if !attached {
+	if goals[0].Attach == "" {
 		g.left = 1
+	}
+	add := func(cells ...string) {
+		if goals[0].Attach == "" {
+			cells = slices.Delete(cells, 1, 2)
+		}
+		g.add(cells...)
 	}
 	add("figure", "attach", "bound", "measured", "")
 	for _, goal := range goals {
-		sign, verdict, measured := ">=", "ok", fmt.Sprintf(goal.format, goal.Measured)
-		if goal.AtMost {
-			sign = "<="
-		}
-		switch {
-		case !goal.Known:
-			verdict, measured = "not measured", "-"
-		case !goal.Met():
-			verdict = "short"
-		}
-		add(goal.Figure, goal.Attach, fmt.Sprintf("%s "+goal.format, sign, goal.Bound), measured, verdict)
+		add(goal.cells()...)
 	}
 	g.print(w)
 }
 
-// PrintWeights writes the memory table.
-func PrintWeights(w io.Writer, weights []Weight) {
-	fmt.Fprintln(w, "\nResident memory of an idle process (VmRSS; the segment's shared pages are in it), MiB")
-	fmt.Fprintln(w, "The bare process is the same program without an endpoint.")
-	g := grid{left: 2}
-	g.add("endpoint of", "attach", "with", "bare", "over bare")
-	mib := func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/mebibyte) }
-	for _, x := range weights {
-		g.add(x.Transport, x.Attach, mib(x.With), mib(x.Without), mib(x.With-x.Without))
+func (g Goal) cells() []string {
+	sign, verdict, measured := ">=", "ok", fmt.Sprintf(g.format, g.Measured)
+	if g.AtMost {
+		sign = "<="
 	}
-	g.print(w)
-}
-
-// PrintMuxCost writes what the attached mux costs the kernel's own traffic.
-func (s Summary) PrintMuxCost(w io.Writer) {
-	separator := "\n"
-	for _, r := range s.Rows {
-		if r.Transport != transport.KernelUDPMux || r.Bench != workload.RTT {
-			continue
-		}
-		k := r.Key
-		k.Transport = transport.KernelUDP
-		if without, ok := s.find(k); ok {
-			if v, ok := ratio(r.P50.Median, without.P50.Median); ok {
-				fmt.Fprintf(w, "%sThe kernel's own round trips of %d bytes take %.2f times as long on an interface that carries the mux.\n", separator, r.Size, v)
-				separator = ""
-			}
-		}
+	switch {
+	case !g.Known:
+		verdict, measured = "not measured", "-"
+	case !g.Met():
+		verdict = "short"
 	}
+	return []string{g.Figure, g.Attach, fmt.Sprintf("%s "+g.format, sign, g.Bound), measured, verdict}
 }

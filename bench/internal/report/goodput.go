@@ -14,7 +14,7 @@ import (
 // Flow is one round of one connection over an impaired link, and one line of JSON.
 type Flow struct {
 	Bench    workload.Bench `json:"bench"` // goodput, or share of two that share the link
-	Road     string         `json:"road"`
+	Link     string         `json:"link"`
 	Loss     float64        `json:"loss"` // probability, each way, as all of the link
 	DelayMS  float64        `json:"delay_ms"`
 	RateMbit float64        `json:"rate_mbit"`
@@ -46,10 +46,10 @@ func NewFlows(run plan.Run, j workload.Job, round int, seed uint64, out []lab.Ou
 		total += o.Server.Bytes
 	}
 	for i, o := range out {
-		f, rule := run.Flows[i], run.Road.Rule
+		f, rule := run.Flows[i], run.Link.Rule
 		mb := float64(o.Server.Bytes) / 1e6
 		x := Flow{
-			Bench: workload.Goodput, Road: run.Road.Name, Loss: rule.Loss, DelayMS: rule.Delay.Seconds() * 1e3, RateMbit: float64(rule.Rate) / 1e6,
+			Bench: workload.Goodput, Link: run.Link.Name, Loss: rule.Loss, DelayMS: rule.Delay.Seconds() * 1e3, RateMbit: float64(rule.Rate) / 1e6,
 			From: f.From.Name, To: f.To.Name, Attach: j.Attach, Wait: j.Wait, Round: round, Seed: seed,
 			Bytes: o.Server.Bytes, Seconds: o.Server.Elapsed.Seconds(),
 			Retransmitted: o.Client.Retransmitted, Timeouts: o.Client.Timeouts, RTTMS: o.Client.RTT.Seconds() * 1e3,
@@ -117,10 +117,10 @@ func SummarizeFlows(runs []plan.Run, flows [][][]Flow) (rows []FlowRow) {
 	return rows
 }
 
-// baseline is the goodput of the kernel on the same road.
-func baseline(rows []FlowRow, road string) float64 {
+// baseline is the goodput of the kernel on the same link.
+func baseline(rows []FlowRow, link string) float64 {
 	for _, r := range rows {
-		if !r.Run.Shared() && r.Run.Road.Name == road && r.Run.Flows[0].Kernel() {
+		if !r.Run.Shared() && r.Run.Link.Name == link && r.Run.Flows[0].Kernel() {
 			return r.MbitPerS.Median
 		}
 	}
@@ -150,11 +150,11 @@ func PrintFlows(w io.Writer, rows []FlowRow) {
 		}
 		g.add(append(head, "again %", "timeouts", "rtt ms", "cpu ms/MB")...)
 		for _, r := range of {
-			cells := []string{r.Run.Road.Name, r.name(), fmt.Sprintf("%.2f", r.MbitPerS.Median), fmt.Sprintf("(%.2f..%.2f)", r.MbitPerS.Min, r.MbitPerS.Max)}
+			cells := []string{r.Run.Link.Name, r.name(), fmt.Sprintf("%.2f", r.MbitPerS.Median), fmt.Sprintf("(%.2f..%.2f)", r.MbitPerS.Min, r.MbitPerS.Max)}
 			if shared {
 				cells = append(cells, fmt.Sprintf("%.1f", r.Share.Median), fmt.Sprintf("(%.1f..%.1f)", r.Share.Min, r.Share.Max))
 			} else {
-				cells = append(cells, times(ratio(r.MbitPerS.Median, baseline(rows, r.Run.Road.Name))))
+				cells = append(cells, times(ratio(r.MbitPerS.Median, baseline(rows, r.Run.Link.Name))))
 			}
 			g.add(append(cells, fmt.Sprintf("%.2f", r.Again.Median), fmt.Sprintf("%.1f", r.Timeouts), fmt.Sprintf("%.2f", r.RTT.Median), fmt.Sprintf("%.2f", r.CPU.Median))...)
 		}
@@ -180,6 +180,9 @@ const (
 	mostShare  = 60
 )
 
+// FlowGoalsTitle is the title of FlowGoals.
+const FlowGoalsTitle = "Figures to reach (goodput, medians of interleaved rounds)"
+
 // FlowGoals are the figures that flows are held to. The kernel's own are not.
 func FlowGoals(rows []FlowRow) (goals []Goal) {
 	for _, r := range rows {
@@ -187,7 +190,7 @@ func FlowGoals(rows []FlowRow) (goals []Goal) {
 		if f.Kernel() {
 			continue
 		}
-		g := Goal{Figure: r.Run.Road.Name + ": " + r.name(), format: "%.2f"}
+		g := Goal{Figure: r.Run.Link.Name + ": " + r.name(), format: "%.2f"}
 		if r.Run.Shared() {
 			g.Figure += ", share %"
 			g.Measured, g.Known, g.format = r.Share.Median, true, "%.1f"
@@ -197,17 +200,11 @@ func FlowGoals(rows []FlowRow) (goals []Goal) {
 			continue
 		}
 		g.Figure += " / go-tcp > go-tcp"
-		if g.Bound = 1; r.Run.Road.Rule.Loss == 0 {
+		if g.Bound = 1; r.Run.Link.Rule.Loss == 0 {
 			g.Bound = fullLine
 		}
-		g.Measured, g.Known = ratio(r.MbitPerS.Median, baseline(rows, r.Run.Road.Name))
+		g.Measured, g.Known = ratio(r.MbitPerS.Median, baseline(rows, r.Run.Link.Name))
 		goals = append(goals, g)
 	}
 	return goals
-}
-
-// PrintFlowGoals writes them.
-func PrintFlowGoals(w io.Writer, goals []Goal) {
-	fmt.Fprintln(w, "\nFigures to reach (goodput, medians of interleaved rounds)")
-	printGoals(w, goals, false)
 }

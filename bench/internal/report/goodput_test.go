@@ -12,17 +12,17 @@ import (
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
-// TestFlowGoals: goodput is held against the kernel's on the same road, and a share
+// TestFlowGoals: goodput is held against the kernel's on the same link, and a share
 // against both bounds.
 func TestFlowGoals(t *testing.T) {
 	ours, _ := transport.ByName(transport.TCP)
 	kernel, _ := transport.ByName(transport.GoTCP)
-	slow, fast := plan.Road{Name: "slow"}, plan.Road{Name: "fast", Rule: impair.Rule{Loss: 0.1}}
+	slow, fast := plan.Link{Name: "slow"}, plan.Link{Name: "fast", Rule: impair.Rule{Loss: 0.1}}
 	runs := []plan.Run{
-		{Road: slow, Flows: []plan.Flow{{From: kernel, To: kernel}}},
-		{Road: slow, Flows: []plan.Flow{{From: ours, To: kernel}}},
-		{Road: fast, Flows: []plan.Flow{{From: ours, To: kernel}}},
-		{Road: slow, Flows: []plan.Flow{{From: ours, To: ours}, {From: kernel, To: kernel}}},
+		{Link: slow, Flows: []plan.Flow{{From: kernel, To: kernel}}},
+		{Link: slow, Flows: []plan.Flow{{From: ours, To: kernel}}},
+		{Link: fast, Flows: []plan.Flow{{From: ours, To: kernel}}},
+		{Link: slow, Flows: []plan.Flow{{From: ours, To: ours}, {From: kernel, To: kernel}}},
 	}
 	flows := make([][][]Flow, len(runs))
 	for round, mb := range [][]int64{{10, 8, 99, 65, 35}, {20, 24, 99, 50, 50}, {30, 99, 99, 70, 30}} {
@@ -47,7 +47,7 @@ func TestFlowGoals(t *testing.T) {
 	want := []struct {
 		bound, measured float64
 		known, met      bool
-	}{{0.98, 1.2, true, true}, {1, 0, false, false}, {40, 65, true, true}, {60, 65, true, false}}
+	}{{fullLine, 1.2, true, true}, {1, 0, false, false}, {leastShare, 65, true, true}, {mostShare, 65, true, false}}
 	goals := FlowGoals(rows)
 	if len(goals) != len(want) {
 		t.Fatalf("%+v", goals)
@@ -59,7 +59,7 @@ func TestFlowGoals(t *testing.T) {
 	}
 	var b strings.Builder
 	PrintFlows(&b, rows)
-	PrintFlowGoals(&b, goals)
+	PrintGoals(&b, FlowGoalsTitle, goals)
 	for _, s := range []string{"1.20x", "65.0", "(50.0..70.0)", "not measured", "short", "tcp > tcp beside go-tcp"} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("no %q in:\n%s", s, &b)

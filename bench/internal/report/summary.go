@@ -1,6 +1,8 @@
 package report
 
 import (
+	"slices"
+
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
@@ -133,4 +135,24 @@ func ratio(a, b float64) (float64, bool) {
 		return 0, false
 	}
 	return a / b, true
+}
+
+// Spread is the median of a figure over the rounds, and its extremes.
+type Spread struct {
+	Median, Min, Max float64
+}
+
+// spread summarizes; an even number of values has the mean of the middle two
+// as its median.
+func spread(v []float64) Spread {
+	if len(v) == 0 {
+		return Spread{}
+	}
+	v = slices.Sorted(slices.Values(v))
+	mid := len(v) / 2
+	s := Spread{Median: v[mid], Min: v[0], Max: v[len(v)-1]}
+	if len(v)%2 == 0 {
+		s.Median = (v[mid-1] + v[mid]) / 2
+	}
+	return s
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
@@ -196,4 +198,57 @@ func (s Summary) overFloor(r Row) (float64, bool) {
 		return ratio(r.P50.Median, floor.P50.Median)
 	}
 	return ratio(r.MsgsPerS.Median, floor.MsgsPerS.Median)
+}
+
+// grid is text in columns. Columns are as wide as their widest cell.
+type grid struct {
+	left int // so many columns, from the first, are aligned to the left
+	rows [][]string
+}
+
+func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
+
+func (g *grid) print(w io.Writer) {
+	var widths []int
+	for _, row := range g.rows {
+		for i, c := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(c))
+		}
+	}
+	for _, row := range g.rows {
+		var line strings.Builder
+		for i, c := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c))
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			if i < g.left {
+				line.WriteString(c + pad)
+			} else {
+				line.WriteString(pad + c)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
+	}
+}
+
+// PrintMuxCost writes what the attached mux costs the kernel's own traffic.
+func (s Summary) PrintMuxCost(w io.Writer) {
+	separator := "\n"
+	for _, r := range s.Rows {
+		if r.Transport != transport.KernelUDPMux || r.Bench != workload.RTT {
+			continue
+		}
+		k := r.Key
+		k.Transport = transport.KernelUDP
+		if without, ok := s.find(k); ok {
+			if v, ok := ratio(r.P50.Median, without.P50.Median); ok {
+				fmt.Fprintf(w, "%sThe kernel's own round trips of %d bytes take %.2f times as long on an interface that carries the mux.\n", separator, r.Size, v)
+				separator = ""
+			}
+		}
+	}
 }

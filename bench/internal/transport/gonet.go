@@ -97,3 +97,41 @@ func recvOne(c workload.Conn, bs [][]byte) (int, error) {
 	bs[0] = b
 	return 1, nil
 }
+
+// goDialer and goListener are package net's.
+type goDialer struct {
+	net.Dialer
+	remote string
+}
+
+func dialGoTCP(_ context.Context, j workload.Job) (workload.Dialer, error) {
+	return &goDialer{remote: j.Remote.UDP.String()}, nil
+}
+
+func (d *goDialer) Dial(ctx context.Context) (workload.Stream, error) {
+	c, err := d.DialContext(ctx, "tcp4", d.remote)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+func (d *goDialer) Close() error { return nil }
+
+type goListener struct{ *net.TCPListener }
+
+func listenGoTCP(_ context.Context, j workload.Job) (workload.Listener, error) {
+	l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(j.Local.UDP))
+	if err != nil {
+		return nil, err
+	}
+	return goListener{l}, nil
+}
+
+func (l goListener) Accept() (workload.Stream, error) {
+	c, err := l.AcceptTCP()
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}

@@ -115,14 +115,14 @@ func callAndAnswer(t *testing.T, j Job, f func(int) fate) (client, server Report
 	var stop atomic.Bool
 	go func() {
 		var err error
-		server, err = Answer(x, j, nil)
+		server, err = ConnectServer(x, j, nil)
 		done <- err
 		if err == nil {
-			_, err = Answer(x, j, &stop)
+			_, err = ConnectServer(x, j, &stop)
 		}
 		done <- err
 	}()
-	client, err := Call(x, j)
+	client, err := ConnectClient(x, j)
 	if err != nil {
 		t.Fatal("client:", err)
 	}
@@ -192,7 +192,7 @@ func TestMarksOfConnectionsAreSentAgain(t *testing.T) {
 func TestAServerThatIsGoneEndsTheRound(t *testing.T) {
 	j := connectJob(1)
 	j.N, j.Patience = 5, time.Millisecond
-	_, err := Call(newSwitchboard(func(int) fate { return isRefused }), j)
+	_, err := ConnectClient(newSwitchboard(func(int) fate { return isRefused }), j)
 	if !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "did not answer") {
 		t.Errorf("got %v", err)
 	}
@@ -208,10 +208,10 @@ func TestConnectEndsAtItsLimit(t *testing.T) {
 
 func TestConnectNeedsConnections(t *testing.T) {
 	j := connectJob(0)
-	if _, err := Call(newSwitchboard(nil), j); err == nil {
+	if _, err := ConnectClient(newSwitchboard(nil), j); err == nil {
 		t.Error("the client accepts")
 	}
-	if _, err := Answer(newSwitchboard(nil), j, nil); err == nil {
+	if _, err := ConnectServer(newSwitchboard(nil), j, nil); err == nil {
 		t.Error("the server accepts")
 	}
 }
@@ -220,7 +220,7 @@ func TestIdleConnectionsAreHeldAndWeighed(t *testing.T) {
 	j := testJob(Idle)
 	j.WarmUp, j.N, j.Patience = 4, 32, time.Minute
 	// A side weighs 1000, and then what its connections take.
-	scales := func(each int64) Weigher {
+	scales := func(each int64) MemoryReader {
 		readings := []int64{1000, 1000 + each*int64(j.N)}
 		return func() (int64, error) { r := readings[0]; readings = readings[1:]; return r, nil }
 	}
@@ -232,10 +232,10 @@ func TestIdleConnectionsAreHeldAndWeighed(t *testing.T) {
 	}
 	kept := make(chan result, 1)
 	go func() {
-		r, held, err := Keep(x, j, scales(70))
+		r, held, err := IdleServer(x, j, scales(70))
 		kept <- result{r, held, err}
 	}()
-	r, held, err := Hold(x, j, scales(50))
+	r, held, err := IdleClient(x, j, scales(50))
 	server := <-kept
 	if err != nil || server.err != nil {
 		t.Fatal(err, server.err)

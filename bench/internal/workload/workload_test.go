@@ -105,7 +105,7 @@ func runBoth(t *testing.T, j Job, fate func(Kind, uint64) int, look ...func(serv
 		server, err = Run(s, serverJob)
 		done <- err
 		if err == nil {
-			err = Linger(s, &stop)
+			err = RepeatEnd(s, &stop)
 		}
 		done <- err
 	}()

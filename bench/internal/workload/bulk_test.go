@@ -49,8 +49,8 @@ func transfer(t *testing.T, size int, checked bool, spoil func([]byte) []byte) (
 	p := &loop{l, spoil}
 	j := Job{Bench: Bandwidth, Size: size, Batch: 1, N: 1, Limit: 10 * time.Millisecond, Patience: 10 * time.Second, Checked: checked}
 	var both sync.WaitGroup
-	both.Go(func() { server, serverErr = DrainBulk(p, j) })
-	client, clientErr = PourBulk(p, j)
+	both.Go(func() { server, serverErr = BandwidthServer(p, j) })
+	client, clientErr = BandwidthClient(p, j)
 	both.Wait()
 	return client, server, clientErr, serverErr
 }
@@ -107,3 +107,58 @@ func TestBandwidthCountsAWriteThatIsMissing(t *testing.T) {
 		t.Errorf("client %+v, server %+v, %v, %v", c, s, err1, err2)
 	}
 }
+
+// TestPourAndDrain: the server has counted no more than was written, over no less time
+// than it was to, and what it leaves unread does not hold the client.
+func TestPourAndDrain(t *testing.T) {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.DialTCP("tcp4", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	j := testJob(Goodput)
+	j.Limit, j.Patience = 20*time.Millisecond, time.Minute
+	var drained Report
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		drained, err = GoodputServer(s, j)
+		done <- err
+	}()
+	poured, err := GoodputClient(c, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	c.Close() // with a reset
+	Discard(s)
+	if drained.Bytes <= 0 || drained.Bytes > poured.Bytes || drained.Elapsed < j.Limit || poured.Elapsed < j.Limit {
+		t.Errorf("poured %+v, drained %+v", poured, drained)
+	}
+}
+
+func TestDrainWaitsForTheFirstByteOnlySoLong(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	j := testJob(Goodput)
+	j.Patience = time.Millisecond
+	if _, err := GoodputServer(streamOfPipe{b}, j); !late(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+type streamOfPipe struct{ net.Conn }
+
+func (streamOfPipe) CloseWrite() error { return nil }

@@ -1,4 +1,4 @@
-package child
+package lab
 
 import (
 	"encoding/json"
@@ -10,13 +10,13 @@ import (
 )
 
 // events runs a child on some input and decodes what it says.
-func events(t *testing.T, in string) ([]Event, error) {
+func events(t *testing.T, in string) ([]event, error) {
 	t.Helper()
 	var out strings.Builder
-	err := Run(strings.NewReader(in), &out)
-	var all []Event
+	err := RunChild(strings.NewReader(in), &out)
+	var all []event
 	for d := json.NewDecoder(strings.NewReader(out.String())); d.More(); {
-		var e Event
+		var e event
 		if err := d.Decode(&e); err != nil {
 			t.Fatal(err)
 		}
@@ -57,11 +57,11 @@ func TestABareProcessWeighsItselfAndWaits(t *testing.T) {
 
 func TestEventsCrossAsJSON(t *testing.T) {
 	want := workload.Report{N: 3, Sent: 4, Lost: 1, Duplicates: 2, Elapsed: 5, Latency: workload.Latency{Mean: 1, P50: 2, P99: 3, P999: 4}, CPU: 6, Mallocs: 7}
-	b, err := json.Marshal(Event{Report: &want})
+	b, err := json.Marshal(event{Report: &want})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got Event
+	var got event
 	if err := json.Unmarshal(b, &got); err != nil {
 		t.Fatal(err)
 	}

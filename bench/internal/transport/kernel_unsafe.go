@@ -3,6 +3,8 @@ package transport
 import (
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // send and recv are sendto and recvfrom on a connected, non-blocking socket.
@@ -77,7 +79,7 @@ func (m *mmsg) point(bs [][]byte) {
 
 // send sends messages from up to to, and returns how many it could.
 func (m *mmsg) send(fd, from, to int) (int, syscall.Errno) {
-	n, _, errno := syscall.RawSyscall6(sysSendmmsg, uintptr(fd),
+	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd),
 		uintptr(unsafe.Pointer(&m.headers[from])), uintptr(to-from), 0, 0, 0)
 	if errno != 0 {
 		return 0, errno

@@ -1,0 +1,160 @@
+package report
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
+)
+
+// threeRounds are records whose median is v, and whose mean is not.
+func threeRounds(k Key, v float64) (rs []Record) {
+	for i, v := range []float64{9 * v, v, v / 2} {
+		us := v
+		rs = append(rs, Record{Bench: k.Bench, Transport: k.Transport, Attach: k.Attach, Place: k.Place, Wait: k.Wait, Size: k.Size, Batch: k.Batch, MTU: k.MTU,
+			Round: i + 1, N: 100, P50US: &us, MeanUS: &us, MsgsPerS: v, GbPerS: v})
+	}
+	return rs
+}
+
+// TestComparisons: every ratio is that of the medians of its two rows, the bound itself
+// is met and what is worse is short, and without one of the rows nothing is measured.
+func TestComparisons(t *testing.T) {
+	for _, table := range [][]comparison{speed, scale, bandwidth} {
+		for _, c := range table {
+			for attach, bound := range c.bound {
+				over, under := c.over, c.under
+				for _, k := range []*Key{&over, &under} {
+					if k.Attach == "" {
+						k.Attach = attach
+					}
+				}
+				goal := func(ratio float64, keys ...Key) Goal {
+					records := append(threeRounds(over, 8*ratio), threeRounds(under, 8)...) // 8: no rounding
+					return Summarize(keys, records).compare([]comparison{c}, attach)[0]
+				}
+				worse := bound * 0.99
+				if c.atMost {
+					worse = bound * 1.01
+				}
+				if g := goal(bound, over, under); !g.Known || !g.Met() || g.Measured != bound || g.Attach != attach {
+					t.Errorf("%s, %s: at its bound: %+v", c.figure, attach, g)
+				}
+				if g := goal(worse, over, under); !g.Known || g.Met() {
+					t.Errorf("%s, %s: beyond its bound: %+v", c.figure, attach, g)
+				}
+				for _, k := range []Key{over, under} {
+					if g := goal(bound, k); g.Known {
+						t.Errorf("%s, %s: with %v alone: %+v", c.figure, attach, k, g)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestSpeedGoalsAreOfBothAttachments: each has a bound for a queue and for a port.
+func TestSpeedGoalsAreOfBothAttachments(t *testing.T) {
+	count := map[string]int{}
+	for _, g := range (Summary{}).Goals(nil, nil) {
+		count[g.Figure]++
+		if g.Known {
+			t.Errorf("measured without records: %+v", g)
+		}
+	}
+	for figure, n := range count {
+		if n != len(attachments) {
+			t.Errorf("%s: %d goals", figure, n)
+		}
+	}
+}
+
+func TestAllocationGoal(t *testing.T) {
+	k := message(workload.RTT, transport.UDP).attached("port")
+	opened := message(workload.Connect, transport.TCP).attached("port") // opening allocates
+	for _, c := range []struct {
+		allocs, want float64
+	}{{0.25, 0.25}, {noAllocs / 2, 0}} {
+		records := append(threeRounds(k, 1), threeRounds(opened, 1)...)
+		for i := range records {
+			if records[i].AllocsPerMsg = c.allocs; records[i].Bench == workload.Connect {
+				records[i].AllocsPerMsg = 20
+			}
+		}
+		g := Summarize([]Key{k, opened}, records).allocationGoal("port")
+		if !g.Known || g.Measured != c.want || g.Met() != (c.want <= mostAllocs) {
+			t.Errorf("%v allocations: %+v", c.allocs, g)
+		}
+	}
+}
+
+// TestMemoryGoals: the larger of two figures counts, of the goal's attachment.
+func TestMemoryGoals(t *testing.T) {
+	const bare = 10 * mebibyte
+	memory := []Memory{
+		{Attach: "queue", With: bare + mebibyte, Without: bare}, {Attach: "queue", With: bare + mostMiB*mebibyte, Without: bare},
+		{Attach: "port", With: bare + mostMiB*mebibyte + 1<<18, Without: bare},
+	}
+	idle := []Idle{{Attach: "queue", Client: kibibyte, Server: mostKiB * kibibyte}, {Attach: "port", Client: mostKiB*kibibyte + 1, Server: kibibyte}}
+	for _, g := range []Goal{memoryGoal("queue", memory), idleGoal("queue", idle)} {
+		if !g.Known || !g.Met() || g.Measured != g.Bound {
+			t.Errorf("at its bound: %+v", g)
+		}
+	}
+	for _, g := range []Goal{memoryGoal("port", memory), idleGoal("port", idle)} {
+		if !g.Known || g.Met() {
+			t.Errorf("beyond its bound: %+v", g)
+		}
+	}
+}
+
+func TestGoalsTable(t *testing.T) {
+	var out strings.Builder
+	PrintGoals(&out, "title", []Goal{
+		{Figure: "a", Attach: "port", Bound: 2, Measured: 2.5, Known: true, format: "%.2f"},
+		{Figure: "b", Attach: "queue", Bound: 2, AtMost: true, Measured: 2.5, Known: true, format: "%.1f"},
+		{Figure: "c", Attach: "queue", Bound: 2, format: "%.1f"},
+	})
+	want := "\ntitle\nfigure  attach    bound  measured\na       port    >= 2.00      2.50            ok\nb       queue    <= 2.0       2.5         short\nc       queue    >= 2.0         -  not measured\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	if PrintGoals(&out, "title", []Goal{{Figure: "a", format: "%.1f"}}); strings.Contains(out.String(), "attach") {
+		t.Errorf("goals without attachment:\n%s", out.String())
+	}
+}
+
+// TestDocumentShowsTheGoals: the run in docs/figures.md was held to the goals of this table.
+func TestDocumentShowsTheGoals(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/figures.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	document := strings.Join(lines, "\n")
+	for _, g := range (Summary{}).Goals(nil, nil) {
+		if line := strings.Join(g.cells()[:3], " "); !strings.Contains(document, "\n"+line+" ") {
+			t.Errorf("docs/figures.md has no line of %q", line)
+		}
+	}
+}
+
+func TestBandwidthGoalsArePrintedIfMeasured(t *testing.T) {
+	over, under := bandwidth[0].over.attached("queue"), bandwidth[0].under
+	records := append(threeRounds(over, 1), threeRounds(under, 1)...)
+	var out strings.Builder
+	Summarize([]Key{over, under}, records).PrintBandwidthGoals(&out)
+	if n, want := strings.Count(out.String(), "not measured"), 2*len(bandwidth)-1; n != want {
+		t.Errorf("%d figures are not measured, want %d:\n%s", n, want, &out)
+	}
+	out.Reset()
+	if Summarize([]Key{over}, records).PrintBandwidthGoals(&out); out.Len() > 0 {
+		t.Errorf("figures of nothing:\n%s", &out)
+	}
+}

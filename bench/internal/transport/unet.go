@@ -1,0 +1,336 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/bench/internal/workload"
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/stack"
+)
+
+// rebindPatience is how long a queue that the last round's endpoint has just
+// left may take to become free: the kernel unbinds it asynchronously.
+const rebindPatience = 5 * time.Second
+
+// openGrant gets an endpoint from this host's unetd.
+func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endpoint.Grant, *control.Lease, error) {
+	attach, err := endpoint.ParseAttachment(j.Attach)
+	if err != nil {
+		return nil, nil, err
+	}
+	req := endpoint.Request{Attach: attach, Tags: tags}
+	retry := time.NewTicker(20 * time.Millisecond)
+	defer retry.Stop()
+	for until := time.Now().Add(rebindPatience); ; {
+		g, l, err := control.Open(ctx, j.Socket, req)
+		if !errors.Is(err, control.ErrBusy) || expired(until) {
+			return g, l, err
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return nil, nil, err
+		}
+	}
+}
+
+// messages is an endpoint and a channel to the other one, used as an
+// application would: payloads are written (one copy), and read in place.
+type messages struct {
+	ep       *datapath.Endpoint
+	ch       datapath.Channel
+	lease    endpoint.Lease
+	deadline time.Time
+	lent     [workload.RecvBatchSize]datapath.Message
+	held     int // of lent
+}
+
+func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	wait, err := datapath.ParseWaitMode(j.Wait)
+	if err != nil {
+		return nil, err
+	}
+	g, lease, err := openGrant(ctx, j, endpoint.MessageTag(j.Local.Tag))
+	if err != nil {
+		return nil, err
+	}
+	ep, err := datapath.Attach(g, datapath.Config{Wait: wait})
+	if err != nil {
+		return nil, errors.Join(err, g.Close(), lease.Close())
+	}
+	ch, err := ep.Channel(ctx, lease, j.Remote.UDP.Addr(), j.Remote.Tag, j.Local.Tag)
+	if err != nil {
+		return nil, errors.Join(err, ep.Close(), lease.Close())
+	}
+	return &messages{ep: ep, ch: ch, lease: lease}, nil
+}
+
+// release ends the loan of what was received.
+func (m *messages) release() {
+	for i := range m.lent[:m.held] {
+		m.ep.Free(&m.lent[i])
+	}
+	m.held = 0
+}
+
+// write stages one message, and waits while there is no room.
+func (m *messages) write(b []byte) error {
+	for {
+		err := m.ep.Write(&m.ch, b)
+		if !errors.Is(err, datapath.ErrQueueFull) && !errors.Is(err, datapath.ErrNoBuffers) {
+			return err
+		}
+		if err := m.ep.Flush(); err != nil {
+			return err
+		}
+	}
+}
+
+func (m *messages) Send(b []byte) error {
+	if err := m.write(b); err != nil {
+		return err
+	}
+	return m.ep.Flush()
+}
+
+func (m *messages) SendBatch(bs [][]byte) error {
+	for _, b := range bs {
+		if err := m.write(b); err != nil {
+			return err
+		}
+	}
+	return m.ep.Flush()
+}
+
+func (m *messages) Recv() ([]byte, error) {
+	if err := m.receive(1); err != nil {
+		return nil, err
+	}
+	return m.lent[0].Payload(), nil
+}
+
+func (m *messages) RecvBatch(bs [][]byte) (int, error) {
+	if err := m.receive(min(len(bs), len(m.lent))); err != nil {
+		return 0, err
+	}
+	for i := range m.held {
+		bs[i] = m.lent[i].Payload()
+	}
+	return m.held, nil
+}
+
+// receive waits for at least one message and takes up to limit.
+func (m *messages) receive(limit int) error {
+	m.release()
+	for m.held == 0 {
+		if err := m.ep.Wait(m.deadline); err != nil {
+			return err
+		}
+		m.held = m.ep.Recv(m.lent[:limit])
+	}
+	return nil
+}
+
+func (m *messages) Reply() error                  { return m.Send(m.lent[0].Payload()) }
+func (m *messages) SetDeadline(t time.Time) error { m.deadline = t; return nil }
+
+func (m *messages) Close() error {
+	m.release()
+	return errors.Join(m.ep.Close(), m.lease.Close())
+}
+
+// unetUDP is a connected UDP socket of package unet, used as one of package
+// net would be.
+type unetUDP struct {
+	host *unet.Host
+	conn *unet.UDPConn
+	buf  []byte
+	last []byte
+	out  []unet.Message
+	in   []unet.Message
+}
+
+var stackWait = map[string]stack.WaitMode{
+	"spin":     stack.WaitSpin,
+	"adaptive": stack.WaitAdaptive,
+	"block":    stack.WaitBlock,
+}
+
+// openHost is a host of package unet on an endpoint of this host's unetd. It shares
+// the interface's address, unless the job gives it one of its own.
+func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
+	wait, ok := stackWait[j.Wait]
+	if !ok {
+		return nil, fmt.Errorf("BUG: wait mode %q", j.Wait)
+	}
+	g, lease, err := openGrant(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	host, err := unet.New(ctx, g, lease, unet.Config{Wait: wait, Addr: j.Local.Own})
+	if err != nil {
+		return nil, errors.Join(err, g.Close(), lease.Close())
+	}
+	return host, nil
+}
+
+func openUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	host, err := openHost(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := host.DialUDP(ctx, j.Local.UDP, j.Remote.UDP)
+	if err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	u := &unetUDP{
+		host: host, conn: conn,
+		buf: make([]byte, maxMessage),
+		out: make([]unet.Message, j.Batch),
+		in:  make([]unet.Message, workload.RecvBatchSize),
+	}
+	for i := range u.in {
+		u.in[i].Buf = make([]byte, maxMessage)
+	}
+	return u, nil
+}
+
+func (u *unetUDP) Send(b []byte) error {
+	for {
+		_, err := u.conn.Write(b)
+		if !refused(err) {
+			return err
+		}
+	}
+}
+
+func (u *unetUDP) SendBatch(bs [][]byte) error {
+	for i, b := range bs {
+		u.out[i].Buf = b
+	}
+	for from := 0; from < len(bs); {
+		n, err := u.conn.WriteBatch(u.out[from:len(bs)])
+		if err != nil && !refused(err) {
+			return err
+		}
+		from += n
+	}
+	return nil
+}
+
+func (u *unetUDP) Recv() ([]byte, error) {
+	for {
+		n, err := u.conn.Read(u.buf)
+		if err == nil {
+			u.last = u.buf[:n]
+			return u.last, nil
+		}
+		if !refused(err) {
+			return nil, err
+		}
+	}
+}
+
+func (u *unetUDP) RecvBatch(bs [][]byte) (int, error) {
+	for {
+		n, err := u.conn.ReadBatch(u.in[:min(len(bs), len(u.in))])
+		if err == nil {
+			for i := range n {
+				bs[i] = u.in[i].Buf[:u.in[i].N]
+			}
+			return n, nil
+		}
+		if !refused(err) {
+			return 0, err
+		}
+	}
+}
+
+func (u *unetUDP) Reply() error                  { return u.Send(u.last) }
+func (u *unetUDP) SetDeadline(t time.Time) error { return u.conn.SetReadDeadline(t) }
+func (u *unetUDP) Close() error                  { return errors.Join(u.conn.Close(), u.host.Close()) }
+
+// openTCP is a TCP connection of package unet.
+func openTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	host, err := openHost(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	if j.Role == workload.Server {
+		l, err := host.ListenTCP(ctx, j.Local.UDP)
+		if err != nil {
+			return nil, errors.Join(err, host.Close())
+		}
+		return newStream(j, nil, func() (byteConn, error) {
+			c, err := l.AcceptTCP()
+			return c, errors.Join(err, l.Close())
+		}, host.Close), nil
+	}
+	var c *unet.TCPConn
+	if err := dialAgain(ctx, func() (err error) {
+		c, err = host.DialTCP(ctx, netip.AddrPort{}, j.Remote.UDP)
+		return err
+	}); err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	return newStream(j, c, nil, host.Close), nil
+}
+
+// unetDialer dials from a host of package unet, which chooses the ports.
+type unetDialer struct {
+	host   *unet.Host
+	remote netip.AddrPort
+}
+
+func dialTCP(ctx context.Context, j workload.Job) (workload.Dialer, error) {
+	host, err := openHost(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	return unetDialer{host, j.Remote.UDP}, nil
+}
+
+func (d unetDialer) Dial(ctx context.Context) (workload.Stream, error) {
+	c, err := d.host.DialTCP(ctx, netip.AddrPort{}, d.remote)
+	if err != nil {
+		return nil, err // a bare nil, not one in an interface
+	}
+	return c, nil
+}
+
+func (d unetDialer) Close() error { return d.host.Close() }
+
+// unetListener listens on a host of package unet.
+type unetListener struct {
+	*unet.TCPListener
+	host *unet.Host
+}
+
+func listenTCP(ctx context.Context, j workload.Job) (workload.Listener, error) {
+	host, err := openHost(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	l, err := host.ListenTCP(ctx, j.Local.UDP)
+	if err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	return unetListener{l, host}, nil
+}
+
+func (l unetListener) Accept() (workload.Stream, error) {
+	c, err := l.AcceptTCP()
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (l unetListener) Close() error { return errors.Join(l.TCPListener.Close(), l.host.Close()) }

@@ -1,0 +1,339 @@
+package workload
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// Conn is a transport between exactly two processes. It keeps message
+// boundaries. A Conn belongs to one goroutine.
+//
+// Messages are at least [MinSize] bytes long.
+type Conn interface {
+	// Send sends one message. It is on its way when Send returns; a full queue
+	// is waited for.
+	Send(b []byte) error
+	// SendBatch sends all of bs, with as few system calls as the transport can.
+	SendBatch(bs [][]byte) error
+	// Recv waits for a message and lends it until the next call of the Conn.
+	Recv() ([]byte, error)
+	// RecvBatch waits for at least one message and takes what else is there,
+	// up to len(bs). They are lent until the next call of the Conn.
+	RecvBatch(bs [][]byte) (int, error)
+	// Reply sends the message that Recv lent last back to where it came from.
+	Reply() error
+	// SetDeadline is when waiting calls give up, with os.ErrDeadlineExceeded.
+	// They may notice up to some milliseconds late.
+	SetDeadline(t time.Time) error
+	Close() error
+}
+
+// Kind is a message's phase or purpose.
+type Kind uint8
+
+const (
+	Warm   Kind = iota + 1
+	Mark        // begin of the measured section; returned
+	Data        // measured
+	End         // end of the measured section; returned
+	Credit      // oneway, from the server: it has seen the messages below Seq
+	Done        // oneway, from the server: it has all
+)
+
+// MinSize is the smallest message: the header that [Put] writes.
+const MinSize = 16
+
+// RecvBatchSize is how many messages the receiving side asks for at once, when
+// messages are sent in batches.
+const RecvBatchSize = 64
+
+// Put writes a message's header.
+func Put(b []byte, k Kind, seq uint64) {
+	binary.LittleEndian.PutUint64(b, seq)
+	b[8] = byte(k)
+	b[9] = magic
+}
+
+// Header reads what Put wrote. Kind 0 is not a message of ours.
+func Header(b []byte) (Kind, uint64) {
+	if len(b) < MinSize || b[9] != magic {
+		return 0, 0
+	}
+	return Kind(b[8]), binary.LittleEndian.Uint64(b)
+}
+
+const magic = 0xb5
+
+// controlTries is how often a mark or an end is sent before the other side is
+// given up.
+const controlTries = 40
+
+// Run does the job over c and returns what it measured. A server comes back
+// when the client has ended the measured section, and then still has to [RepeatEnd].
+func Run(c Conn, j Job) (Report, error) {
+	if err := j.Check(); err != nil {
+		return Report{}, err
+	}
+	s := &session{conn: c, job: j, out: make([]byte, j.Size)}
+	if j.Role == Client {
+		if err := s.extend(); err != nil {
+			return Report{}, err
+		}
+	} else if err := c.SetDeadline(time.Time{}); err != nil { // its client decides
+		return Report{}, err
+	}
+	var run func() error
+	switch {
+	case j.Role == Client && j.Bench == RTT:
+		run = s.ping
+	case j.Role == Client && (j.Bench == Rate || j.Bench == Bandwidth):
+		run = s.flood
+	case j.Role == Client && j.Bench == OneWay:
+		run = s.push
+	case j.Role == Server && j.Bench == RTT:
+		run = s.echo
+	case j.Role == Server && (j.Bench == Rate || j.Bench == OneWay || j.Bench == Bandwidth):
+		run = s.collect
+	default:
+		return Report{}, fmt.Errorf("no benchmark %q for a %q", j.Bench, j.Role)
+	}
+	err := run()
+	return s.report, err
+}
+
+// Linger answers ends that are sent again, because the first answer was lost,
+// until stop.
+func RepeatEnd(c Conn, stop *atomic.Bool) error {
+	for !stop.Load() {
+		if err := c.SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+			return err
+		}
+		b, err := c.Recv()
+		if err != nil {
+			switch {
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				continue
+			case err == io.EOF: // the client of a stream has closed it, and so has all it wants
+				return nil
+			}
+			return err
+		}
+		if k, _ := Header(b); k == End {
+			if err := c.Reply(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// session is one job under way.
+type session struct {
+	conn   Conn
+	job    Job
+	out    []byte // of Size bytes: the message to send
+	meter  meter
+	report Report
+
+	extended time.Duration // when the deadline was last moved
+}
+
+// extend moves the deadline to one patience from now.
+func (s *session) extend() error {
+	s.extended = clock()
+	return s.conn.SetDeadline(time.Now().Add(s.job.Patience))
+}
+
+// keep moves the deadline if a good part of it has gone. A deadline is not
+// moved for every message, because to some transports that costs more than a
+// message; so a message is given between half and all of the patience.
+func (s *session) keep(now time.Duration) error {
+	if now-s.extended < s.job.Patience/2 {
+		return nil
+	}
+	return s.extend()
+}
+
+// send sends one message of the job's size.
+func (s *session) send(k Kind, seq uint64) error {
+	Put(s.out, k, seq)
+	return s.conn.Send(s.out)
+}
+
+// await receives until the message (k, seq) comes. Others are answers to
+// messages that were given up. It is false when the deadline passes.
+func (s *session) await(k Kind, seq uint64) (bool, error) {
+	for {
+		b, err := s.conn.Recv()
+		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return false, nil
+			}
+			return false, err
+		}
+		gotKind, gotSeq := Header(b)
+		if gotKind == k && gotSeq == seq {
+			return true, nil
+		}
+		if gotKind == Data {
+			s.report.Duplicates++
+		}
+	}
+}
+
+// settle sends a mark or an end until the server returns it.
+func (s *session) settle(k Kind) error {
+	for range controlTries {
+		if err := s.extend(); err != nil {
+			return err
+		}
+		if err := s.send(k, 0); err != nil {
+			return err
+		}
+		ok, err := s.await(k, 0)
+		if ok || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the server did not answer %d times in %v", controlTries, s.job.Patience*controlTries)
+}
+
+// serve is the servers' view of a message that is not data: it takes the
+// readings and says whether the measured section is over. Marks that come
+// again restart it, as they do on the client's side.
+func (s *session) serve(k Kind) (ended bool, err error) {
+	switch k {
+	case Mark:
+		return false, s.meter.start()
+	case End:
+		return true, s.meter.stop(&s.report)
+	}
+	return false, nil
+}
+
+// ping is the client of rtt.
+func (s *session) ping() error {
+	for seq := range s.job.WarmUp {
+		if err := s.keep(clock()); err != nil {
+			return err
+		}
+		if _, err := s.exchange(Warm, uint64(seq)); err != nil {
+			return err
+		}
+	}
+	samples := make([]time.Duration, s.job.N)
+	clear(samples) // touched now: no page faults while measuring
+	if err := s.settle(Mark); err != nil {
+		return err
+	}
+	if err := s.extend(); err != nil {
+		return err
+	}
+	if err := s.meter.start(); err != nil {
+		return err
+	}
+
+	n, lost := 0, 0
+	begin := clock()
+	before := begin
+	for n+lost < s.job.N {
+		ok, err := s.exchange(Data, uint64(n+lost))
+		if err != nil {
+			return err
+		}
+		now := clock() // the end of this round trip and the begin of the next
+		if ok {
+			samples[n] = now - before
+			n++
+		} else {
+			lost++
+		}
+		if err := s.keep(now); err != nil {
+			return err
+		}
+		if !ok {
+			now = clock()
+		}
+		before = now
+		if now-begin > s.job.Limit {
+			break
+		}
+	}
+
+	s.report.Elapsed = before - begin
+	if err := s.meter.stop(&s.report); err != nil {
+		return err
+	}
+	s.report.N, s.report.Lost = n, lost
+	s.report.Latency = Summarize(samples[:n])
+	return s.settle(End)
+}
+
+// exchange is one round trip. It is false when the deadline passed first.
+func (s *session) exchange(k Kind, seq uint64) (bool, error) {
+	if err := s.send(k, seq); err != nil {
+		return false, err
+	}
+	return s.await(k, seq)
+}
+
+// echo is the server of rtt.
+func (s *session) echo() error {
+	for {
+		b, err := s.conn.Recv()
+		if err != nil {
+			return err
+		}
+		k, _ := Header(b)
+		if k == Data {
+			s.report.N++
+			if err := s.conn.Reply(); err != nil {
+				return err
+			}
+			continue
+		}
+		ended, err := s.serve(k)
+		if err != nil {
+			return err
+		}
+		if err := s.conn.Reply(); err != nil || ended {
+			return err
+		}
+	}
+}
+
+// ledger accounts for numbered messages: which have arrived, and which more
+// than once.
+type ledger struct {
+	seen       []uint64 // bit seq%64 of word seq/64
+	limit      uint64   // of sequence numbers
+	distinct   int
+	duplicates int
+	next       uint64 // one above the highest number seen
+}
+
+func newLedger(n int) *ledger {
+	return &ledger{seen: make([]uint64, (n+63)/64), limit: uint64(n)}
+}
+
+// note takes one arrival. Numbers that were never to be sent are ignored.
+func (l *ledger) note(seq uint64) {
+	if seq >= l.limit {
+		return
+	}
+	word, bit := &l.seen[seq/64], uint64(1)<<(seq%64)
+	if *word&bit != 0 {
+		l.duplicates++
+		return
+	}
+	*word |= bit
+	l.distinct++
+	if seq >= l.next {
+		l.next = seq + 1
+	}
+}
