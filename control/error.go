@@ -13,17 +13,11 @@ var (
 	// ErrProtocol: the other end broke the rules of the protocol, or says
 	// that this one did.
 	ErrProtocol = errors.New("control protocol violation")
-	// ErrBusy: a limit of unetd, or a queue that somebody holds. Trying again
-	// later may help.
-	ErrBusy = errors.New("busy")
-	// ErrNotPresentable: what was presented is not the socket of an endpoint
-	// that unetd knows. It never was one, or its endpoint is over: nobody
-	// presented it in time, or the unetd that had it took it down.
-	ErrNotPresentable = errors.New("not an endpoint of this unetd")
-	// ErrLeased: the endpoint that was presented has a lease already.
-	ErrLeased = errors.New("endpoint already leased")
-	// ErrHugePages: the system has too few huge pages set aside for the segment.
-	ErrHugePages = errors.New("huge pages")
+	// ErrBusy, ErrNotPresentable, ErrLeased and ErrHugePages are those of package endpoint.
+	ErrBusy           = endpoint.ErrBusy
+	ErrNotPresentable = endpoint.ErrNotPresentable
+	ErrLeased         = endpoint.ErrLeased
+	ErrHugePages      = endpoint.ErrHugePages
 )
 
 // codes pairs the codes of errors on the socket with the errors they stand

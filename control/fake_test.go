@@ -41,10 +41,9 @@ type fakeProvider struct {
 	newest    *fakeLease
 	endpoints map[uint64]*fakeEndpoint
 	counters  []endpoint.Counter
-	tables    []uint64       // inodes of the tables of connections that came, in order
-	down      bool           // the link, for those who begin to watch
-	others    []*os.File     // other ends of the sockets, at end of file once no copy of a grant is left
-	tags      map[uint32]int // by uid, how many; others: 8192
+	tables    []uint64   // inodes of the tables of connections that came, in order
+	down      bool       // the link, for those who begin to watch
+	others    []*os.File // other ends of the sockets, at end of file once no copy of a grant is left
 }
 
 // fakeEndpoint is guarded by its provider's mu.
@@ -121,13 +120,6 @@ func (p *fakeProvider) keepTable(f *os.File) error {
 	defer p.mu.Unlock()
 	p.tables = append(p.tables, inode.Ino)
 	return nil
-}
-
-func (p *fakeProvider) Tags(peer Peer) int {
-	if n, ok := p.tags[peer.UID]; ok {
-		return n
-	}
-	return 8 << 10
 }
 
 func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {

@@ -3,14 +3,11 @@ package control
 import (
 	"sync"
 	"time"
-
-	"github.com/unet-go/unet/endpoint"
 )
 
 // Limits protect unetd from applications, and them from one another. The zero
 // value of a field stands for its default. A limit per uid does not bind uid 0,
-// which could lift it; the others do. A tag that is a block of ports counts as
-// endpoint.BlockPorts tags: unetd holds a descriptor for each port.
+// which could lift it; the others do.
 type Limits struct {
 	Connections       int // served at once; 1024
 	ConnectionsPerUID int // of them, those of one user; 256
@@ -18,9 +15,6 @@ type Limits struct {
 	WaitingPerUID     int // connections of one user that wait to be refused; 256
 	WorkPerUID        int // of one user, being worked on at once: requests, ends of leases; 1
 	ProbesPerUID      int // the same, of requests with a whole address, for which the network is asked; 4
-	Tags              int // held at once by all leases; 131,072
-	TagsPerUID        int // of them, those of one user, where the provider would give more; Tags
-	TagsPerLease      int // of them, those of one lease; Tags
 	Resolves          int // in progress at once; 64
 	ResolvesPerUID    int // of them, those of one user; 32
 
@@ -35,16 +29,10 @@ func (l Limits) withDefaults() Limits {
 		value int
 	}{
 		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256}, {&l.RefusalsPerUID, 4}, {&l.WaitingPerUID, 256}, {&l.WorkPerUID, 1}, {&l.ProbesPerUID, 4},
-		{&l.Tags, 128 << 10},
 		{&l.Resolves, 64}, {&l.ResolvesPerUID, MaxRequests},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value
-		}
-	}
-	for _, field := range []*int{&l.TagsPerUID, &l.TagsPerLease} {
-		if *field == 0 {
-			*field = l.Tags
 		}
 	}
 	for _, d := range []struct {
@@ -72,73 +60,44 @@ func newQuota(what string, total, perUID int) *quota {
 	return &quota{what: what, total: total, perUID: perUID, byUID: make(map[uint32]int)}
 }
 
-// take reserves n, or none and returns an error that is ErrBusy.
-func (q *quota) take(uid uint32, n int) error { return q.takeOf(uid, n, q.perUID) }
-
-// takeOf is take for a user who may have so many.
-func (q *quota) takeOf(uid uint32, n, most int) error {
+// take reserves one, or returns an error that is ErrBusy.
+func (q *quota) take(uid uint32) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	most = min(most, q.perUID)
 	switch {
-	case n == 0:
-	case uid != 0 && n > most-q.byUID[uid]:
-		return busy("uid %d has %d of at most %d %s: give some back, or try later", uid, q.byUID[uid], most, q.what)
-	case n > q.total-q.used:
+	case uid != 0 && q.byUID[uid] >= q.perUID:
+		return busy("uid %d has %d of at most %d %s: give some back, or try later", uid, q.byUID[uid], q.perUID, q.what)
+	case q.used >= q.total:
 		return busy("all applications have %d of at most %d %s: try later", q.used, q.total, q.what)
-	default:
-		q.used += n
-		q.byUID[uid] += n
 	}
+	q.used++
+	q.byUID[uid]++
 	return nil
 }
 
-// force takes n also where that is more than there may be: nobody else gets any
-// until enough were given back.
-func (q *quota) force(uid uint32, n int) {
+// give returns one that was taken.
+func (q *quota) give(uid uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if n > 0 {
-		q.used += n
-		q.byUID[uid] += n
-	}
-}
-
-// give returns n that were taken.
-func (q *quota) give(uid uint32, n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if n > q.byUID[uid] {
+	if q.byUID[uid] == 0 {
 		panic("BUG: more " + q.what + " given back than taken")
 	}
-	q.used -= n
-	if q.byUID[uid] -= n; q.byUID[uid] == 0 {
+	q.used--
+	if q.byUID[uid]--; q.byUID[uid] == 0 {
 		delete(q.byUID, uid)
 	}
 }
 
-// tagCost is what tags count against the quotas of tags.
-func tagCost(tags ...endpoint.Tag) int {
-	n := len(tags)
-	for _, t := range tags {
-		if t.Block {
-			n += endpoint.BlockPorts - 1
-		}
-	}
-	return n
-}
-
 // quotas are those of a server: what may be there, and what may be done, at once.
 type quotas struct {
-	connections, tags, resolves *quota
-	reading, work, probes       *turns
-	closing                     *turns // connections; it can block
+	connections, resolves *quota
+	reading, work, probes *turns
+	closing               *turns // connections; it can block
 }
 
 func newQuotas(l Limits) *quotas {
 	return &quotas{
 		connections: newQuota("connections", l.Connections, l.ConnectionsPerUID),
-		tags:        newQuota("tags", l.Tags, l.TagsPerUID),
 		resolves:    newQuota("resolve requests in progress", l.Resolves, l.ResolvesPerUID),
 		reading:     newTurns(1),
 		work:        newTurns(l.WorkPerUID),

@@ -33,7 +33,6 @@ func (s *session) present(id uint64, fds []int) {
 		s.finish(answer{ID: id, Error: newError(err)}, errOpenFailed)
 		return
 	}
-	s.adoptTags(tagCost(info.Tags...))
 	s.hold(lease, info.ID, true) // whatever becomes of the answer
 	// The application believes what the last unetd told it of the link and of its
 	// addresses, so it is told the state in any case.

@@ -25,12 +25,10 @@ func (s *session) do(id uint64, o operation) answer {
 	switch o.op {
 	case opClaim:
 		var tag endpoint.Tag
-		tag, err = s.claim(o.tag)
+		tag, err = s.lease.Claim(s.ctx, o.tag)
 		a.Tag = &tag
 	case opUnclaim:
-		if err = s.lease.Unclaim(s.ctx, o.tag); err == nil {
-			s.giveTags(tagCost(o.tag))
-		}
+		err = s.lease.Unclaim(s.ctx, o.tag)
 	case opResolve:
 		var route endpoint.Route
 		route, err = s.resolve(o.addr)
@@ -56,59 +54,13 @@ func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
 	return s.quotas.work
 }
 
-func (s *session) claim(t endpoint.Tag) (endpoint.Tag, error) {
-	cost := tagCost(t)
-	if err := s.takeTags(cost); err != nil {
-		return t, err
-	}
-	t, err := s.lease.Claim(s.ctx, t)
-	if err != nil {
-		s.giveTags(cost)
-	}
-	return t, err
-}
-
 // resolve may take seconds and descriptors in the provider.
 func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
-	if err := s.quotas.resolves.take(s.peer.UID, 1); err != nil {
+	if err := s.quotas.resolves.take(s.peer.UID); err != nil {
 		return endpoint.Route{}, err
 	}
-	defer s.quotas.resolves.give(s.peer.UID, 1)
+	defer s.quotas.resolves.give(s.peer.UID)
 	return s.lease.Resolve(s.ctx, dst)
-}
-
-// takeTags makes room for n tags more, or none.
-func (s *session) takeTags(n int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n > s.limits.TagsPerLease-s.tags {
-		return busy("the endpoint has %d of at most %d tags (a block of ports is %d): give some back, or open another endpoint",
-			s.tags, s.limits.TagsPerLease, endpoint.BlockPorts)
-	}
-	if err := s.quotas.tags.takeOf(s.peer.UID, n, s.provider.Tags(s.peer)); err != nil {
-		return err
-	}
-	s.tags += n
-	return nil
-}
-
-func (s *session) giveTags(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tags -= n
-	s.quotas.tags.give(s.peer.UID, n)
-}
-
-// adoptTags counts tags that an endpoint had before this unetd knew it. It
-// keeps them also where that is more than may be: an endpoint shall not lose its
-// life to a quota because unetd was restarted, perhaps with smaller limits. Until
-// it is within them again it gets no tag more, and nobody else does at its
-// expense: they count like all others.
-func (s *session) adoptTags(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.quotas.tags.force(s.peer.UID, n)
-	s.tags += n
 }
 
 // open makes the endpoint and sends the grant, unless there is a mistake in the
@@ -124,10 +76,6 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 	if mistake != nil {
 		err = mistake
 	}
-	cost := tagCost(req.Tags...)
-	if err == nil {
-		err = s.takeTags(cost)
-	}
 	if err == nil {
 		turns := s.turnsOf(req.Tags...)
 		if turns.take(s.ctx, s.peer.UID) {
@@ -135,9 +83,6 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 			turns.give(s.peer.UID)
 		} else {
 			err = context.Cause(s.ctx)
-		}
-		if err != nil {
-			s.giveTags(cost)
 		}
 	}
 	if err != nil {

@@ -34,9 +34,6 @@ type Provider interface {
 	// Errors are ErrNotPresentable, os.ErrPermission, ErrLeased, or ErrBusy for
 	// what may succeed later.
 	Present(ctx context.Context, peer Peer, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error)
-	// Tags is how many tags all leases of the peer's user may hold at once; a block of
-	// ports counts as endpoint.BlockPorts. It does not bind uid 0.
-	Tags(peer Peer) int
 	// Endpoints lists all endpoints for an operator, Counters all counters. They
 	// say os.ErrPermission to a peer that is none.
 	Endpoints(peer Peer) ([]endpoint.Info, error)
@@ -125,7 +122,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 		starved = false
 		peer, err := peerOf(conn)
 		if err == nil {
-			err = quotas.connections.take(peer.UID, 1)
+			err = quotas.connections.take(peer.UID)
 		}
 		if err != nil {
 			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "err", err)
@@ -140,7 +137,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 			go func() {
 				defer disposals.Done()
 				session.disposal.Wait()
-				quotas.connections.give(peer.UID, 1)
+				quotas.connections.give(peer.UID)
 			}()
 		})
 	}

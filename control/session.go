@@ -43,7 +43,6 @@ type session struct {
 	lease    endpoint.Lease // set before the grant is sent
 	endpoint uint64         // what it is the lease of
 	shared   bool           // the peer has the means to present the endpoint again
-	tags     int            // taken from the quota: held, or being claimed
 }
 
 // Reasons for a session to end that are nobody's violation.
@@ -94,7 +93,6 @@ func (s *session) run() {
 // endLease closes the lease, if there is one and it is not to be kept. It
 // returns what the application is to be told that it does not know.
 func (s *session) endLease(reason error) (farewell string) {
-	defer s.giveTags(s.tags) // when the lease has let go of them
 	if s.lease == nil {
 		s.log.Debug("connection closed", "reason", reason)
 		return ""

@@ -211,6 +211,17 @@ var (
 	ErrUnreachable = errors.New("host unreachable")
 	// ErrLeaseClosed: the lease was closed or its grantor went away.
 	ErrLeaseClosed = errors.New("lease closed")
+	// ErrBusy: a limit is reached, or somebody holds what was asked for. Trying again
+	// later may help.
+	ErrBusy = errors.New("busy")
+	// ErrNotPresentable: what was presented is not the socket of an endpoint that the
+	// mux knows. It never was one, or its endpoint has ended: nobody presented it in
+	// time, or the unetd that had it took it down.
+	ErrNotPresentable = errors.New("not an endpoint of this unetd")
+	// ErrLeased: the endpoint that was presented has a lease already.
+	ErrLeased = errors.New("endpoint already leased")
+	// ErrHugePages: the system has too few huge pages set aside for the segment.
+	ErrHugePages = errors.New("huge pages")
 )
 
 // NoticeKind says what has happened to the network around an endpoint.

@@ -204,7 +204,7 @@ func TestLostAddressWithoutAMux(t *testing.T) {
 	if s := log.String(); !strings.Contains(s, "10.0.0.4") || !strings.Contains(s, "10.0.0.77") || strings.Contains(s, "another program") {
 		t.Errorf("log: %s", s)
 	}
-	if _, _, err := l.mux.Present(t.Context(), me, w.grant.XSK, nil); !errors.Is(err, mux.ErrNotPresentable) {
+	if _, _, err := l.mux.Present(t.Context(), me, w.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
 		t.Errorf("the endpoint whose address the host has taken: %v", err)
 	}
 	l.present(a)

@@ -257,9 +257,7 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 		m.queues[l.queue] = true
 	}
 	m.leases[l.id] = l
-	if m.tellAdopted != nil {
-		m.tellAdopted(l.info())
-	}
+	m.users.count(e.Uid, use{endpoints: 1, bytes: l.segmentBytes})
 	return l
 }
 
@@ -272,6 +270,7 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 	}
 	m.mu.Lock()
 	m.slots[e.Slot] = true
+	m.users.count(e.Uid, use{endpoints: 1, bytes: int64(e.SegmentBytes)})
 	m.mu.Unlock()
 	info := endpoint.Info{
 		ID:           e.Id,
@@ -281,9 +280,6 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 		SegmentBytes: int64(e.SegmentBytes),
 	}
 	m.log.Info("endpoint has ended, and its socket is held", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
-	if m.tellAdopted != nil {
-		m.tellAdopted(info)
-	}
 	m.linger(&lingering{info: info, at: &attachment{owner: owner, slot: e.Slot, hasSlot: true}, granted: true})
 	return true, nil
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -160,7 +159,7 @@ func TestPresent(t *testing.T) {
 	must(t, err)
 	defer udp.Close()
 	for _, f := range []*os.File{unbound, udp, a.grant.Segment} {
-		if _, _, err := l.mux.Present(ctx, me, f, nil); !errors.Is(err, mux.ErrNotPresentable) {
+		if _, _, err := l.mux.Present(ctx, me, f, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
 			t.Errorf("present %s: %v", f.Name(), err)
 		}
 	}
@@ -168,7 +167,7 @@ func TestPresent(t *testing.T) {
 		t.Errorf("another user: %v", err)
 	}
 	info := l.present(a)
-	if _, _, err := l.mux.Present(ctx, me, a.grant.XSK, nil); !errors.Is(err, mux.ErrLeased) {
+	if _, _, err := l.mux.Present(ctx, me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrLeased) {
 		t.Errorf("twice: %v", err)
 	}
 	l.present(q)
@@ -226,30 +225,20 @@ func TestReclaimedAfterGrace(t *testing.T) {
 	q := l.openIn(c, queue)
 	c.kill()
 	var log logBuffer
-	freed := make(chan endpoint.Info, 10)
-	l.openConfig(mux.Config{Pin: l.pin, Grace: 300 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
-		Freed: func(e endpoint.Info) { freed <- e }})
+	l.openConfig(mux.Config{Pin: l.pin, Grace: 300 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if n := len(l.mux.Endpoints()); n != 2 {
 		t.Fatalf("%d endpoints were taken over", n)
 	}
 	eventually(t, "the endpoints are gone", func() bool { return len(l.mux.Endpoints()) == 0 })
 	eventually(t, "the log says so", func() bool { return strings.Count(log.String(), "not presented within 300ms") == 2 })
-	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, mux.ErrNotPresentable) {
+	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
 		t.Errorf("present what was reclaimed: %v", err)
 	}
 	l.openRequest(ask)
-	select {
-	case e := <-freed:
-		t.Errorf("freed while it is held: %+v", e)
-	default:
-	}
+	l.wantStillCounted(3)
 	a.leave()
 	q.leave()
-	ids := []uint64{next(t, freed).ID, next(t, freed).ID}
-	slices.Sort(ids)
-	if !slices.Equal(ids, []uint64{a.grant.ID, q.grant.ID}) {
-		t.Errorf("freed %v", ids)
-	}
+	l.wantCounted(0, 1)
 	l.openRequest(queue)
 }
 

@@ -23,11 +23,18 @@ func (m *Mux) Claims() (held, inKernel map[endpoint.Tag]bool, reserved int, err 
 	return held, inKernel, reserved, err
 }
 
-// CountedClaims is how many entries the indexes of the claim table have.
+// CountedClaims is what the indexes of the claim table and the ledger count of claims.
 func (m *Mux) CountedClaims() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.tags.byLease) + len(m.tags.inBlock) + len(m.tags.onAddr)
+	n := len(m.tags.onAddr) + m.tags.sockets()
+	for _, l := range m.leases {
+		n += len(l.tags) + int(l.tagCost)
+	}
+	for _, u := range m.users.byUID {
+		n += int(u.tags)
+	}
+	return n
 }
 
 // ForgetClaims does to the claims what the death of the mux's process does: the
@@ -75,8 +82,17 @@ func (m *Mux) SetAside(a netip.Addr) bool {
 func (m *Mux) CountAsShared(k endpoint.TagKind, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tags.shared[k] += n
+	m.tags.reserved[k] += n
+	m.tags.reserved[endpoint.TagMessage] -= n // the sum stays
 }
 
 // MostHigh is how many ports endpoints may have before blocks are chosen below 32768.
 const MostHigh = mostHigh
+
+// Counted is how many endpoints and bytes of segments a user has by the ledger.
+func (m *Mux) Counted(uid uint32) (endpoints, bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := m.users.byUID[uid]
+	return u.endpoints, u.bytes
+}

@@ -14,7 +14,7 @@ import (
 // keptPorts says of each block whether it has ports that an administrator has
 // kept out of automatic choice, or for privileged programs
 // (Documentation/networking/ip-sysctl.rst).
-type keptPorts [ports / endpoint.BlockPorts]bool
+type keptPorts [allPorts / endpoint.BlockPorts]bool
 
 func (k *keptPorts) in(block endpoint.Tag) bool { return k[block.Port/endpoint.BlockPorts] }
 
@@ -70,7 +70,7 @@ func readSetting(path string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	b := make([]byte, ports/2*len("65535,"))
+	b := make([]byte, allPorts/2*len("65535,"))
 	n, err := f.Read(b)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", err

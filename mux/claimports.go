@@ -3,11 +3,13 @@ package mux
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/nat"
 )
 
 // Ports are claimed on an address of the uplink, which endpoints and the kernel
@@ -21,61 +23,56 @@ import (
 const (
 	anyPort  = 49152 // RFC 6335, dynamic ports
 	anyBlock = 32768
-	ports    = 1 << 16
+	allPorts = 1 << 16
 
 	// mostHigh is how many ports of UDP, or of TCP, endpoints may have before blocks are
 	// looked for below anyBlock instead. The kernel's programs need ports too: where all
 	// of ip_local_port_range is bound, on whatever address, connect fails.
-	mostHigh = (ports - anyBlock) / 4 * 3
+	mostHigh = (allPorts - anyBlock) / 4 * 3
 	lowBlock = 1024 // RFC 6335, user ports
+
+	// maxTaken bounds how many ports of the kernel's choice are tried that cannot be had.
+	maxTaken = 256
 )
 
 // claimPorts claims a port or a block.
-func (m *Mux) claimPorts(l *Lease, t endpoint.Tag, own addresses, r *reserver) (endpoint.Tag, error) {
-	t = endpoint.Tag{Kind: t.Kind, Addr: t.Addr.Unmap(), Port: t.Port, Block: t.Block}
-	if t.Block && t.Port%endpoint.BlockPorts != 0 {
-		return t, denied(t, "a block begins at a multiple of %d", endpoint.BlockPorts)
-	}
-	if !t.Addr.IsValid() || t.Addr.IsUnspecified() {
-		a, ok := own.first(t.Addr)
-		if !ok {
-			return t, denied(t, "the uplink %s has no address that this could stand for", m.up.name)
-		}
-		t.Addr = a
-	}
-	whole := m.tags.get(endpoint.AddrTag(t.Addr))
-	if whole == nil {
-		if err := own.mayShare(t, m.up.name); err != nil {
+func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
+	switch whole := m.tags.get(endpoint.AddrTag(t.Addr)); {
+	case whole != nil && whole.by != c.l:
+		return t, held(t, "another endpoint holds the whole address: choose another, or end that one")
+	case whole != nil: // the kernel does not have it, so there is nothing to reserve, nor to permit
+		r = nil
+	default:
+		if err := c.own.mayShare(t, m.up.name); err != nil {
 			return t, err
 		}
-	} else if whole.by != l {
-		return t, fmt.Errorf("%w: %v: another endpoint holds the whole address: choose another, or end that one", endpoint.ErrTagHeld, t)
-	}
-	if t.Port != 0 {
-		if err := m.tags.free(l, t); err != nil {
+		if err := m.permits(c, t); err != nil { // the lease may have held the whole address when it was asked
 			return t, err
 		}
 	}
-	// The kernel does not have a whole address, so there is nothing to reserve.
-	switch {
-	case t.Port != 0 && whole != nil:
-		return t, m.enterTag(l, t, nil)
-	case t.Port != 0:
-		return t, m.claimShared(l, t, r)
-	case t.Block && whole != nil:
-		return m.claimAnyOfWhole(l, t, anyBlock, endpoint.BlockPorts)
-	case t.Block:
-		return m.claimAnyBlock(l, t, r)
-	case whole != nil:
-		return m.claimAnyOfWhole(l, t, anyPort, 1)
+	ports := c.own.nat[t.Addr]
+	if t.Port == 0 {
+		return m.choose(c, t, r, ports)
 	}
-	return m.claimAnyPort(l, t, r)
+	if err := m.tags.free(c.l, t); err != nil {
+		return t, err
+	}
+	if r != nil && ports.MayUse(t) {
+		if err := c.rule.Translated(t, ports.MayUseBy()); err != nil {
+			return t, err
+		}
+	}
+	return t, m.enterPorts(c.l, t, r, ports)
 }
 
-// claimShared claims a port or a block of an address of the uplink.
-func (m *Mux) claimShared(l *Lease, t endpoint.Tag, r *reserver) error {
-	if err := r.translated(t); err != nil {
-		return err
+// enterPorts enters a port or a block that is free among endpoints. r is nil if it is of
+// a whole address. An error that wraps EADDRINUSE says that the kernel uses a port of it.
+func (m *Mux) enterPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.Ports) error {
+	if r == nil {
+		return m.enterTag(l, t, nil)
+	}
+	if translated.InUse(t) { // the kernel would say the same of a port in use
+		return held(t, "network address translation of this host uses it for others (nft list ruleset, conntrack -L): choose another: %w", unix.EADDRINUSE)
 	}
 	fds, err := r.ports(t)
 	if err != nil {
@@ -84,96 +81,134 @@ func (m *Mux) claimShared(l *Lease, t endpoint.Tag, r *reserver) error {
 	return m.enterTag(l, t, fds)
 }
 
-// maxTaken bounds how many ports of the kernel's choice are tried that cannot be had.
-const maxTaken = 256
-
-// claimAnyPort claims a port of the kernel's choice.
-func (m *Mux) claimAnyPort(l *Lease, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
-	var taken []int
-	for {
-		if len(taken) == maxTaken {
-			return t, errors.Join(fmt.Errorf("%w: %v: %d ports of the kernel's choice are held, or in use by network address translation", endpoint.ErrTagHeld, t, maxTaken), r.giveUp(taken))
-		}
-		fd, port, err := r.port(t, 0)
-		if err != nil {
-			return t, errors.Join(err, r.giveUp(taken))
-		}
-		t.Port = port
-		if m.tags.free(l, t) == nil && r.translated(t) == nil {
-			return t, errors.Join(m.enterTag(l, t, []int{fd}), r.giveUp(taken))
-		}
-		// Held, and yet not reserved: see readmit. Or the kernel does not know that it is
-		// in use. Nor shall it be chosen again.
-		taken = append(taken, fd)
-	}
-}
-
-// claimAnyBlock claims a block that is free here and in the kernel, and in which
-// the administrator has kept no port out of automatic choice: from anyBlock on, or
-// if endpoints have mostHigh ports already, below. Where most blocks
-// have a port in use it takes long (0.3 s if all have), so it lets others in
-// between.
-func (m *Mux) claimAnyBlock(l *Lease, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
-	kept, err := readKeptPorts()
+// choose claims a port, a block or a message tag that is free and that the rule permits.
+// It enters nothing else, for a tag is effective at once. r is nil if the kernel does not
+// have the address. It lets others in between, where many are in use.
+func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (endpoint.Tag, error) {
+	list, none, err := m.candidates(c, t, r, ports)
 	if err != nil {
 		return t, err
 	}
-	first, end := anyBlock, ports
-	if m.tags.shared[t.Kind] >= mostHigh {
-		first, end = lowBlock, anyBlock
+	if list == nil {
+		return m.kernelsChoice(c, t, r, ports)
 	}
-	for t.Port = range anyOrder(first, end, endpoint.BlockPorts) {
-		if kept.in(t) || m.tags.free(l, t) != nil {
+	for candidate := range list {
+		if m.tags.free(c.l, candidate) != nil {
 			continue
 		}
-		err := m.claimShared(l, t, r)
+		if !hasPorts(t) {
+			return candidate, m.enterTag(c.l, candidate, nil)
+		}
+		err := m.enterPorts(c.l, candidate, r, ports)
 		if !errors.Is(err, unix.EADDRINUSE) {
-			return t, err
+			return candidate, err
 		}
 		m.mu.Unlock()
 		m.mu.Lock()
-		if l.closed {
+		if c.l.closed {
 			return t, endpoint.ErrLeaseClosed
 		}
 	}
-	t.Port = 0
-	return t, fmt.Errorf("%w: %v: in every block from %d to %d there is a port in use", endpoint.ErrTagHeld, t, first, end-1)
+	return t, held(t, "%s", none)
 }
 
-// claimAnyOfWhole claims a port or block, from first on and size ports long, of a
-// whole address that l holds.
-func (m *Mux) claimAnyOfWhole(l *Lease, t endpoint.Tag, first, size int) (endpoint.Tag, error) {
-	for t.Port = range anyOrder(first, ports, size) {
-		if m.tags.free(l, t) == nil {
-			return t, m.enterTag(l, t, nil)
+// candidates are the tags that t may become, and what is to be said if none is free. nil:
+// whatever the kernel chooses.
+func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (list iter.Seq[endpoint.Tag], none string, err error) {
+	if hasPorts(t) && r == nil {
+		first, size := anyPort, 1
+		if t.Block {
+			first, size = anyBlock, endpoint.BlockPorts
+		}
+		return anyOf(t, first, allPorts, size), fmt.Sprintf("all from %d on are held", first), nil
+	}
+	list, free, err := c.rule.Choices(t)
+	if err != nil {
+		return nil, "", err
+	}
+	none = fmt.Sprintf("all that %v permits", c.rule)
+	if !hasPorts(t) {
+		return list, none, nil
+	}
+	if ports.MayUseBy() != "" {
+		spared, all := 0, 0
+		for candidate := range list {
+			all++
+			if !ports.MayUse(candidate) {
+				spared++
+			}
+		}
+		switch {
+		case spared > 0 && spared == all:
+		case spared > 0:
+			return without(list, ports.MayUse), none, nil
+		default:
+			if err := c.rule.Translated(t, ports.MayUseBy()); err != nil {
+				return nil, "", err
+			}
 		}
 	}
-	t.Port = 0
-	return t, fmt.Errorf("%w: %v: all from %d on are held", endpoint.ErrTagHeld, t, first)
+	if !free {
+		return list, none, nil
+	}
+	if !t.Block {
+		return nil, "", nil
+	}
+	// Blocks in which the administrator has kept no port out of automatic choice: from
+	// anyBlock on, or if endpoints have mostHigh ports already, below.
+	kept, err := readKeptPorts()
+	if err != nil {
+		return nil, "", err
+	}
+	first, end := anyBlock, allPorts
+	if m.tags.reserved[t.Kind] >= mostHigh {
+		first, end = lowBlock, anyBlock
+	}
+	return without(anyOf(t, first, end, endpoint.BlockPorts), kept.in), fmt.Sprintf("in every block from %d to %d there is a port in use", first, end-1), nil
 }
 
-// anyOrder is every size-th port from first to before end, once, beginning with a random
-// one.
-func anyOrder(first, end, size int) func(yield func(uint16) bool) {
+// anyOf is t with every size-th port from first to before end, once, beginning with a
+// random one.
+func anyOf(t endpoint.Tag, first, end, size int) iter.Seq[endpoint.Tag] {
 	n := (end - first) / size
 	start := rand.N(n)
-	return func(yield func(uint16) bool) {
+	return func(yield func(endpoint.Tag) bool) {
 		for i := range n {
-			if !yield(uint16(first + (start+i)%n*size)) {
+			t.Port = uint16(first + (start+i)%n*size)
+			if !yield(t) {
 				return
 			}
 		}
 	}
 }
 
-// mayShare says what keeps the ports of t's address from being claimed, if the
-// address is nobody's as a whole.
-func (own *addresses) mayShare(t endpoint.Tag, uplink string) error {
-	if own.has(t.Addr) {
-		return nil
+// without leaves out what avoid names.
+func without(list iter.Seq[endpoint.Tag], avoid func(endpoint.Tag) bool) iter.Seq[endpoint.Tag] {
+	return func(yield func(endpoint.Tag) bool) {
+		for t := range list {
+			if !avoid(t) && !yield(t) {
+				return
+			}
+		}
 	}
-	if why := own.unfit[t.Addr]; why != "" {
-		return denied(t, "%s", why)
+}
+
+// kernelsChoice claims a port that the kernel chooses, as it does for its own programs.
+func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (endpoint.Tag, error) {
+	var taken []int // bound, so that the kernel does not choose them again
+	for len(taken) < maxTaken {
+		fd, port, err := r.port(t, 0)
+		if err != nil {
+			return t, errors.Join(err, r.giveUp(taken))
+		}
+		chosen := t
+		chosen.Port = port
+		// It may be held, and yet not reserved: see readmit. Translation may use it, which
+		// the kernel does not look at. The system may have changed what is kept for root.
+		if m.tags.free(c.l, chosen) == nil && !ports.InUse(chosen) && c.rule.Permits(chosen) == nil {
+			return chosen, errors.Join(m.enterTag(c.l, chosen, []int{fd}), r.giveUp(taken))
+		}
+		taken = append(taken, fd)
 	}
-	return denied(t, "the uplink %s does not have this address", uplink)
+	return t, errors.Join(held(t, "%d ports of the kernel's choice are held, in use by network address translation, or not permitted", maxTaken), r.giveUp(taken))
 }

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/internal/nat"
 )
 
 // reserver makes the kernel's network stack keep ports for endpoints: it binds
@@ -28,12 +27,11 @@ import (
 //
 // Its methods run in the uplink's namespace.
 type reserver struct {
-	ifindex int                       // of the uplink
-	room    int                       // sockets that it may still make
-	limit   int                       // sockets that all claims may have
-	nat     map[netip.Addr]*nat.Ports // by address; nil: not asked
-	free    bool                      // an address that the host does not have will do
-	refuse  *ebpf.Program             // one for all sockets; nil until there is a UDP socket
+	ifindex int           // of the uplink
+	room    int           // sockets that it may still make
+	limit   int           // sockets that all claims may have
+	free    bool          // an address that the host does not have will do
+	refuse  *ebpf.Program // one for all sockets; nil until there is a UDP socket
 }
 
 // newReserver leaves a quarter of this process's descriptors to all else that it
@@ -44,7 +42,7 @@ func (m *Mux) newReserver() (*reserver, error) {
 		return nil, os.NewSyscallError("getrlimit RLIMIT_NOFILE", err)
 	}
 	limit := int(min(files.Cur, 1<<30)) / 4 * 3
-	return &reserver{ifindex: m.up.ifindex, room: limit - m.tags.sockets, limit: limit}, nil
+	return &reserver{ifindex: m.up.ifindex, room: limit - m.tags.sockets(), limit: limit}, nil
 }
 
 func (r *reserver) close() error {
@@ -77,12 +75,13 @@ func (r *reserver) port(t endpoint.Tag, port uint16) (fd int, bound uint16, err 
 	fd, bound, err = r.bind(t.Kind, netip.AddrPortFrom(t.Addr, port))
 	switch {
 	case errors.Is(err, unix.EADDRINUSE) && port == 0:
-		err = fmt.Errorf("%w: %v: no port of net.ipv4.ip_local_port_range is free: %w", endpoint.ErrTagHeld, t, err)
+		err = held(t, "no port of net.ipv4.ip_local_port_range is free: %w", err)
 	case errors.Is(err, unix.EADDRINUSE):
-		err = fmt.Errorf("%w: %v: the kernel's network stack uses port %d (%s shows for what): choose another, or end that: %w",
-			endpoint.ErrTagHeld, t, port, showSockets(t.Kind), err)
+		err = held(t, "the kernel's network stack uses port %d (%s shows for what): choose another, or end that: %w", port, showSockets(t.Kind), err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		err = denied(t, "the uplink has lost this address just now")
+	case errors.Is(err, unix.EACCES):
+		err = fmt.Errorf("reserve %v: %w: unetd itself lacks CAP_NET_BIND_SERVICE for this port: ask an operator", t, err)
 	case err != nil:
 		err = fmt.Errorf("reserve %v: %w", t, err)
 	}

@@ -3,7 +3,6 @@ package mux
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -22,7 +21,7 @@ type claim struct {
 	// address have none.
 	reserved []int
 	// suspended: the uplink does not have the tag's address at present, so the tag is
-	// not in effect (addresschange.go).
+	// not in effect (addresses.go).
 	suspended bool
 }
 
@@ -41,16 +40,12 @@ func closeAll(fds []int) error {
 	return err
 }
 
-// claimTable is all tags that are held, counted by what a claim has to be
-// compared with: nothing here is searched, however many tags there are. It is
-// ready for use when it is zero.
+// claimTable is all tags that are held. What a claim is compared with is found in
+// constant time, however many there are. It is ready for use when it is zero.
 type claimTable struct {
-	held    map[endpoint.Tag]*claim
-	byLease map[*Lease]map[endpoint.Tag]struct{}
-	inBlock map[endpoint.Tag]int     // by block: single ports of it that are held
-	onAddr  map[netip.Addr]int       // by address: ports and blocks of it that are held
-	sockets int                      // what all claims have reserved
-	shared  map[endpoint.TagKind]int // of them, those of each kind
+	held     map[endpoint.Tag]*claim
+	onAddr   map[netip.Addr]int       // by address: ports and blocks of it that are held
+	reserved map[endpoint.TagKind]int // sockets of the kernel's, by the kind of tag
 }
 
 // get is who holds exactly t, or nil.
@@ -71,7 +66,7 @@ func (ct *claimTable) ofTCP(ap netip.AddrPort) *claim {
 // inEffect is the set of a lease's tags that it can send under now.
 func (ct *claimTable) inEffect(l *Lease) map[endpoint.Tag]bool {
 	set := map[endpoint.Tag]bool{}
-	for t := range ct.byLease[l] {
+	for t := range l.tags {
 		if !ct.held[t].suspended {
 			set[t] = true
 		}
@@ -79,81 +74,80 @@ func (ct *claimTable) inEffect(l *Lease) map[endpoint.Tag]bool {
 	return set
 }
 
-// of lists the tags of a lease in order.
-func (ct *claimTable) of(l *Lease) []endpoint.Tag {
-	return slices.SortedFunc(maps.Keys(ct.byLease[l]), func(a, b endpoint.Tag) int {
+// sorted lists tags in order.
+func sorted(tags map[endpoint.Tag]struct{}) []endpoint.Tag {
+	return slices.SortedFunc(maps.Keys(tags), func(a, b endpoint.Tag) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Message, b.Message))
 	})
 }
 
-func hasPorts(t endpoint.Tag) bool { return t.Kind == endpoint.TagUDP || t.Kind == endpoint.TagTCP }
+// sockets is how many the kernel has reserved for all tags.
+func (ct *claimTable) sockets() (n int) {
+	for _, of := range ct.reserved {
+		n += of
+	}
+	return n
+}
 
 // add enters a tag that does not stand here yet.
 func (ct *claimTable) add(t endpoint.Tag, c *claim) {
 	if ct.held == nil {
-		*ct = claimTable{
-			held:    map[endpoint.Tag]*claim{},
-			byLease: map[*Lease]map[endpoint.Tag]struct{}{},
-			inBlock: map[endpoint.Tag]int{},
-			onAddr:  map[netip.Addr]int{},
-			shared:  map[endpoint.TagKind]int{},
-		}
+		*ct = claimTable{held: map[endpoint.Tag]*claim{}, onAddr: map[netip.Addr]int{}, reserved: map[endpoint.TagKind]int{}}
 	}
 	ct.held[t] = c
-	if ct.byLease[c.by] == nil {
-		ct.byLease[c.by] = map[endpoint.Tag]struct{}{}
+	c.by.tags[t] = struct{}{}
+	ct.reserved[t.Kind] += len(c.reserved)
+	if hasPorts(t) {
+		ct.onAddr[t.Addr]++
 	}
-	ct.byLease[c.by][t] = struct{}{}
-	ct.sockets += len(c.reserved)
-	ct.shared[t.Kind] += len(c.reserved)
-	ct.count(t, +1)
 }
 
 // remove takes a tag out that stands here.
 func (ct *claimTable) remove(t endpoint.Tag) *claim {
 	c := ct.held[t]
 	delete(ct.held, t)
-	delete(ct.byLease[c.by], t)
-	if len(ct.byLease[c.by]) == 0 {
-		delete(ct.byLease, c.by)
+	delete(c.by.tags, t)
+	ct.reserved[t.Kind] -= len(c.reserved)
+	if hasPorts(t) {
+		if ct.onAddr[t.Addr]--; ct.onAddr[t.Addr] == 0 {
+			delete(ct.onAddr, t.Addr)
+		}
 	}
-	ct.sockets -= len(c.reserved)
-	ct.shared[t.Kind] -= len(c.reserved)
-	ct.count(t, -1)
 	return c
-}
-
-func (ct *claimTable) count(t endpoint.Tag, by int) {
-	if !hasPorts(t) {
-		return
-	}
-	countBy(ct.onAddr, t.Addr, by)
-	if !t.Block {
-		countBy(ct.inBlock, t.AsBlock(), by)
-	}
-}
-
-func countBy[K comparable](m map[K]int, k K, by int) {
-	if m[k] += by; m[k] == 0 {
-		delete(m, k)
-	}
 }
 
 // free says what keeps l from claiming t, which has no wildcards left: the tag
 // itself is held, or one that claims some of the same ports. The address is
 // another question.
 func (ct *claimTable) free(l *Lease, t endpoint.Tag) error {
-	if c := ct.held[t]; c != nil {
-		return heldBy(c, l, t)
+	if c := ct.held[t]; c != nil && c.by == l {
+		return held(t, "this endpoint holds it already")
+	} else if c != nil {
+		return held(t, "another endpoint holds it: choose another, or end that one")
 	}
 	switch {
 	case !hasPorts(t):
-	case t.Block && ct.inBlock[t] > 0:
-		return fmt.Errorf("%w: %v: of its ports %d are held one by one: choose another block", endpoint.ErrTagHeld, t, ct.inBlock[t])
-	case !t.Block && ct.held[t.AsBlock()] != nil:
-		return fmt.Errorf("%w: %v: it lies in the block %v, which is held: choose another port", endpoint.ErrTagHeld, t, t.AsBlock())
+	case t.Block:
+		if n := ct.inBlock(t); n > 0 {
+			return held(t, "of its ports %d are held one by one: choose another block", n)
+		}
+	case ct.held[t.AsBlock()] != nil:
+		return held(t, "it lies in the block %v, which is held: choose another port", t.AsBlock())
 	}
 	return nil
+}
+
+// inBlock is how many ports of a block are held one by one.
+func (ct *claimTable) inBlock(block endpoint.Tag) (n int) {
+	t := block
+	t.Block = false
+	for range endpoint.BlockPorts {
+		if ct.held[t] != nil {
+			n++
+		}
+		t.Port++
+	}
+	return n
 }
 
 // letGo forgets all tags and gives the kernel its ports back. The kernel's tag
@@ -161,6 +155,7 @@ func (ct *claimTable) free(l *Lease, t endpoint.Tag) error {
 func (ct *claimTable) letGo() error {
 	var err error
 	for _, c := range ct.held {
+		clear(c.by.tags)
 		err = errors.Join(err, c.letGo())
 	}
 	*ct = claimTable{}

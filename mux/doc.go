@@ -60,8 +60,8 @@
 // # After the lease
 //
 // A process may keep the socket and the segment for as long as it likes; no frame comes
-// to them or leaves them, and they hold memory. [Config].Freed is told when they are
-// gone, which the mux learns by asking: a BPF map of sockets refuses an entry while the
+// to them or leaves them, and they hold memory. The endpoint counts for its user until they
+// are gone, which the mux learns by asking: a BPF map of sockets refuses an entry while the
 // old one lives, and the kernel refuses a write lease on a file that somebody else
 // has open or mapped (linger.go). A process that takes over can ask for sockets only.
 //
@@ -73,7 +73,7 @@
 // programs and the mux refuses ports that are the kernel's.
 //
 // Network address translation takes ports without asking anybody (nat.go): those that it
-// uses are refused, and [Mux.Translation] says which it may use.
+// uses are refused, and the policy is asked about those that it may use.
 //
 // Whoever holds a whole address answers ARP or neighbour discovery for it, so it
 // must be nobody else's: the mux refuses addresses of the host, next hops of its
@@ -105,7 +105,7 @@
 // not answer, routes or addresses of the host have changed, a whole address of this
 // host has come or gone. It tells when the uplink goes down and up.
 //
-// Tags follow the addresses of the host (addresschange.go). Ports on an address that the
+// Tags follow the addresses of the host (addresses.go). Ports on an address that the
 // uplink loses are suspended until it has the address again: they are held, and nothing
 // is sent or received under them. An endpoint with a whole address that the host takes
 // ends, with [ErrAddrTaken] as the cause.
@@ -126,8 +126,8 @@
 // The kernel believes what the owner of a socket says is on its fill ring, and goes
 // through it in the name of whoever sends to that socket. unet_deliver looks before and
 // drops a frame for a ring that does not hold what it claims; the mux hears of it
-// and revokes the endpoint: its lease ends with [ErrRevoked], and [Config].Revoked is
-// told. What an owner is trusted with beyond that is in its [Terms].
+// and revokes the endpoint: its lease ends with [ErrRevoked], and its user gets none for a
+// minute. What an owner is trusted with beyond that is in its [Terms].
 //
 // Who is not trusted receives nothing that needs several buffers. What a peer sends in
 // super-frames is cut for such an owner by the kernel, on the way through the cutter, an

@@ -7,12 +7,14 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
 )
 
 // Errors of [Open] and [Mux.OpenEndpoint], wrapped. Missing privileges are
-// os.ErrPermission, missing kernel features xsk.ErrNotSupported, and claims
-// fail with endpoint.ErrTagHeld or endpoint.ErrTagDenied.
+// os.ErrPermission, missing kernel features errors.ErrUnsupported, and claims
+// fail with endpoint.ErrTagHeld or endpoint.ErrTagDenied. What may succeed later is
+// endpoint.ErrBusy.
 var (
 	// ErrNoInterface: there is no interface of that name in the namespace.
 	ErrNoInterface = errors.New("no such interface")
@@ -23,19 +25,15 @@ var (
 	// ErrVLANOffload: the driver hides VLAN tags from XDP and cannot be told not to.
 	ErrVLANOffload = errors.New("receive VLAN offload cannot be turned off")
 	// ErrQueueBusy: the queue of the uplink has another endpoint.
-	ErrQueueBusy = errors.New("queue already has an endpoint")
+	ErrQueueBusy = busy("queue already has an endpoint")
 	// ErrNoQueue: the uplink has no queue of that number.
-	ErrNoQueue = errors.New("no such queue")
+	ErrNoQueue = fmt.Errorf("%w: no such queue", errors.ErrUnsupported)
 	// ErrTooManyPorts: there are as many ports as a mux can have.
-	ErrTooManyPorts = errors.New("the mux has all the ports it can have")
+	ErrTooManyPorts = busy("the mux has all the ports it can have")
 	// ErrTableFull: no more tags can be claimed until some are given back.
-	ErrTableFull = errors.New("the tag table is full")
+	ErrTableFull = busy("the tag table is full")
 	// ErrInUse: another process serves the interface.
 	ErrInUse = errors.New("another process serves this interface")
-	// ErrNotPresentable: what was presented is no socket of an endpoint of this mux.
-	ErrNotPresentable = errors.New("not the socket of an endpoint of this mux")
-	// ErrLeased: the endpoint that was presented has an owner who has not let go.
-	ErrLeased = errors.New("the endpoint has a lease already")
 	// ErrRevoked is why a lease was taken back from an owner who harms others.
 	ErrRevoked = errors.New("endpoint revoked")
 	// ErrAddrTaken is why a lease has ended whose whole address the host has taken.
@@ -44,7 +42,7 @@ var (
 	ErrPortDeleted = errors.New("the port of the endpoint was deleted by an operator")
 	// ErrFillRings: an owner who is not trusted gets no port, since the programs
 	// cannot check fill rings on this kernel (Config.UncheckedFillRings).
-	ErrFillRings = errors.New("fill rings cannot be checked on this kernel, and only trusted users get endpoints")
+	ErrFillRings = fmt.Errorf("%w: fill rings cannot be checked, and only trusted users get endpoints", xsk.ErrNotSupported)
 	// ErrUplinkChanged: the uplink is no longer what endpoints were told; see
 	// [Mux.Failed].
 	ErrUplinkChanged = errors.New("the uplink has changed")
@@ -52,7 +50,24 @@ var (
 	ErrClosed = errors.New("mux is closed")
 )
 
-var errFillRings = fmt.Errorf("%w: %w", xsk.ErrNotSupported, ErrFillRings)
+func busy(why string) error { return fmt.Errorf("%w: %s", endpoint.ErrBusy, why) }
+
+// known gives an error the word that package endpoint has for it, or package errors.
+func known(err error) error {
+	for _, e := range []struct{ is, as error }{
+		{ErrClosed, endpoint.ErrBusy}, // another may follow
+		{xsk.ErrMemoryLimit, endpoint.ErrBusy},
+		{unix.EMFILE, endpoint.ErrBusy}, // descriptors of this process, or those of
+		{unix.ENFILE, endpoint.ErrBusy}, // the whole system, are used up
+		{xsk.ErrHugePages, endpoint.ErrHugePages},
+		{xsk.ErrNotSupported, errors.ErrUnsupported},
+	} {
+		if errors.Is(err, e.is) && !errors.Is(err, e.as) {
+			return fmt.Errorf("%w: %w", e.as, err)
+		}
+	}
+	return err
+}
 
 // unsupported turns what the eBPF library says about a missing feature into
 // the project's own error. 6.6 is the version that has everything.

@@ -115,12 +115,10 @@ func (m *Mux) guardFillRings() {
 func (m *Mux) revoke(l *Lease, why string) {
 	l.revoking.Do(func() {
 		m.mu.Lock()
-		info := l.info()
+		o := l.owner
+		m.users.bar(o.UID, time.Now().Add(barredFor))
 		m.mu.Unlock()
-		if m.revoked != nil {
-			m.revoked(info)
-		}
 		err := l.close(fmt.Errorf("%w: %s", ErrRevoked, why))
-		m.log.Warn("endpoint revoked: "+why, "endpoint", l.id, "uid", info.UID, "pid", info.PID, "error", err)
+		m.log.Warn("endpoint revoked: "+why, "endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", err)
 	})
 }

@@ -55,7 +55,7 @@ func TestFillRingOfAPresentedEndpoint(t *testing.T) {
 func TestFillRingsThatAreNotShown(t *testing.T) {
 	defer mux.HideFillRings()()
 	untrusted := func(l *lab) error {
-		g, lease, err := l.mux.OpenEndpointFor(t.Context(), me, mux.Terms{}, endpoint.Request{Geometry: small})
+		g, lease, err := l.openAs(me, mux.Terms{}, endpoint.Request{Geometry: small})
 		if err == nil {
 			must(t, errors.Join(g.Close(), lease.Close()))
 		}

@@ -227,7 +227,7 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 			continue
 		}
 		_, lease, err := m.Present(l.t.Context(), me, a.grant.XSK, nil)
-		if ended := v.closing || v.ending && a == v.mine; err != nil && !(ended && errors.Is(err, mux.ErrNotPresentable)) {
+		if ended := v.closing || v.ending && a == v.mine; err != nil && !(ended && errors.Is(err, endpoint.ErrNotPresentable)) {
 			l.t.Fatalf("present endpoint %d: %v", a.grant.ID, err)
 		}
 		if err == nil {

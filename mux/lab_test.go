@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,7 +41,60 @@ func must(t *testing.T, err error) {
 type lab struct {
 	t *testing.T
 	*netlab.Pair
-	mux *mux.Mux
+	mux    *mux.Mux
+	policy testPolicy // unless a config has another
+}
+
+// testPolicy lets everybody claim what a rule permits, on its terms.
+type testPolicy struct {
+	opening sync.Mutex // held while its terms are other than usual
+	mu      sync.Mutex
+	other   *mux.Terms // nil: the usual ones
+	claims  mux.Claims // nil: everything
+	tags    int64      // so many, then; 0: any number
+}
+
+func (p *testPolicy) terms() mux.Terms {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.other != nil {
+		return *p.other
+	}
+	return mux.Terms{Trusted: true, Infrastructure: true}
+}
+
+func (p *testPolicy) Open(mux.Owner, endpoint.Request) (mux.Terms, error) { return p.terms(), nil }
+
+func (p *testPolicy) Claims(o mux.Owner) (mux.Claims, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.claims != nil {
+		return p.claims, nil
+	}
+	all, err := mux.Permit(mux.Terms{}).Claims(o)
+	return few{all, p.tags}, err
+}
+
+// few permits so many tags.
+type few struct {
+	mux.Claims
+	tags int64
+}
+
+func (f few) Tags() int64 { return f.tags }
+
+// on calls f while endpoints are opened on these terms.
+func (p *testPolicy) on(t mux.Terms, f func()) {
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	set := func(t *mux.Terms) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.other = t
+	}
+	set(&t)
+	defer set(nil)
+	f()
 }
 
 func openLab(t *testing.T, mode mux.Mode) *lab {
@@ -56,6 +110,9 @@ func (l *lab) openMux(mode mux.Mode) { l.openConfig(mux.Config{Mode: mode}) }
 func (l *lab) openConfig(cfg mux.Config) {
 	l.t.Helper()
 	cfg.Interface = l.A.Interface
+	if cfg.Policy == nil {
+		cfg.Policy = &l.policy
+	}
 	var m *mux.Mux
 	must(l.t, l.A.Do(func() (err error) {
 		m, err = mux.Open(cfg)
@@ -98,11 +155,16 @@ func (l *lab) openFor(terms mux.Terms, req endpoint.Request) *app {
 	if req.Geometry == (endpoint.Geometry{}) {
 		req.Geometry = small
 	}
-	g, lease, err := l.mux.OpenEndpointFor(l.t.Context(), mux.Owner{PID: os.Getpid()}, terms, req)
+	g, lease, err := l.openAs(mux.Owner{PID: os.Getpid()}, terms, req)
 	must(l.t, err)
 	a := attach(l.t, g)
 	a.lease = lease
 	return a
+}
+
+func (l *lab) openAs(o mux.Owner, terms mux.Terms, req endpoint.Request) (g *endpoint.Grant, lease *mux.Lease, err error) {
+	l.policy.on(terms, func() { g, lease, err = l.mux.OpenEndpointFor(l.t.Context(), o, req) })
+	return g, lease, err
 }
 
 // attach maps what a grant holds.

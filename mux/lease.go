@@ -31,6 +31,9 @@ type Lease struct {
 	granted      bool     // it was complete once
 	leased       bool     // guarded by m.mu; false while it waits to be presented
 
+	tags    map[endpoint.Tag]struct{} // that it holds; guarded by m.mu
+	tagCost int64                     // of tags; guarded by m.mu
+
 	ctx    context.Context // ends when close begins, or the mux's
 	cancel context.CancelFunc
 
@@ -45,7 +48,7 @@ type Lease struct {
 }
 
 func newLease(m *Mux) *Lease {
-	l := &Lease{m: m, at: &attachment{}, done: make(chan struct{})}
+	l := &Lease{m: m, at: &attachment{}, tags: map[endpoint.Tag]struct{}{}, done: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(m.ctx)
 	return l
 }
@@ -64,18 +67,22 @@ func (l *Lease) enter() error {
 // whether a host has it.
 func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	if err := l.enter(); err != nil {
-		return endpoint.Tag{}, err
+		return endpoint.Tag{}, known(err)
 	}
 	defer l.m.leave()
 	if err := ctx.Err(); err != nil {
-		return endpoint.Tag{}, err
+		return endpoint.Tag{}, context.Cause(ctx)
 	}
-	claimed, err := l.m.claimTags(ctx, l, []endpoint.Tag{t})
+	var claimed []endpoint.Tag
+	c, err := l.m.ask(l, []endpoint.Tag{t})
+	if err == nil {
+		claimed, err = l.m.claimTags(ctx, c)
+	}
 	if err != nil {
 		if l.ctx.Err() != nil {
 			err = errors.Join(endpoint.ErrLeaseClosed, err)
 		}
-		return endpoint.Tag{}, err
+		return endpoint.Tag{}, known(err)
 	}
 	return claimed[0], nil
 }
@@ -83,7 +90,7 @@ func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
 // Unclaim gives a tag back. A whole address is given back after the tags on it.
 func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	if err := l.enter(); err != nil {
-		return err
+		return known(err)
 	}
 	defer l.m.leave()
 	if err := ctx.Err(); err != nil {
@@ -102,7 +109,7 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 // uplink's own link address.
 func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	if err := l.enter(); err != nil {
-		return endpoint.Route{}, err
+		return endpoint.Route{}, known(err)
 	}
 	defer l.m.leave()
 	dst = dst.Unmap()
@@ -124,7 +131,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	defer context.AfterFunc(l.ctx, cancel)()
 	r, err := l.m.routes.Resolve(ctx, dst)
 	if err != nil {
-		return endpoint.Route{}, err
+		return endpoint.Route{}, known(err)
 	}
 	l.notices.resolved(dst, r.NextHop)
 	r.MTU = min(r.MTU, l.m.progs.mtu)

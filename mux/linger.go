@@ -16,8 +16,7 @@ import (
 // may be much left of it: a process that keeps the socket keeps the namespace of
 // the port and the memory that is registered with the socket, and one that keeps
 // the segment open or mapped keeps its memory. Nothing can take that away from
-// it. So the mux goes on asking, and says when all is gone; whoever limits what a
-// user has counts it until then. The endpoint of a port stays in the kernel's table
+// it. So the mux goes on asking, and counts the endpoint for its user until all is gone. The endpoint of a port stays in the kernel's table
 // until then too: a process that takes over from this one goes on with asking for its
 // socket. It cannot ask for a segment, which only the process that made it can, nor for
 // the socket of a queue, where another endpoint may be.
@@ -32,7 +31,7 @@ const (
 type lingering struct {
 	info    endpoint.Info
 	at      *attachment
-	granted bool     // somebody is told when it is gone
+	granted bool     // it counts until it is gone
 	socket  bool     // may be there
 	memory  *os.File // what its segment is asked by; nil: it is gone, or was made by another process
 	doubted bool     // it could not be asked, and the log says so
@@ -160,8 +159,10 @@ func (m *Mux) freed(e *lingering) {
 		m.log.Warn("endpoint freed", "endpoint", e.info.ID, "error", err)
 	}
 	m.log.Debug("endpoint freed", "endpoint", e.info.ID)
-	if e.granted && m.tellFreed != nil {
-		m.tellFreed(e.info)
+	if e.granted {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.users.uncount(e.info.UID, use{endpoints: 1, bytes: e.info.SegmentBytes})
 	}
 }
 

@@ -8,35 +8,40 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
 
-// freedLab is a lab whose mux tells what is freed.
-func freedLab(t *testing.T) (*lab, chan endpoint.Info) {
-	t.Helper()
-	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
-	freed := make(chan endpoint.Info, 100)
-	l.openConfig(mux.Config{Freed: func(e endpoint.Info) { freed <- e }})
-	return l, freed
-}
-
-// next is what is freed next.
-func next(t *testing.T, freed <-chan endpoint.Info) (e endpoint.Info) {
-	t.Helper()
-	select {
-	case e = <-freed:
-	case <-time.After(patience):
-		t.Fatal("nothing is freed")
+// wantCounted waits until the mux counts n endpoints of a user, and their segments.
+func (l *lab) wantCounted(uid uint32, n int64) {
+	l.t.Helper()
+	var endpoints, bytes int64
+	for deadline := time.Now().Add(patience); ; {
+		endpoints, bytes = l.mux.Counted(uid)
+		if endpoints == n && bytes == n*small.WithDefaults().SegmentSize() {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("of uid %d %d endpoints and %d bytes are counted, want %d endpoints", uid, endpoints, bytes, n)
+		}
 	}
-	return e
 }
 
-// An endpoint is freed when nobody has anything of it any more, in whatever order and form
-// that was kept, and not before.
+// wantStillCounted waits for longer than the mux waits between questions.
+func (l *lab) wantStillCounted(n int64) {
+	l.t.Helper()
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if endpoints, _ := l.mux.Counted(0); endpoints != n {
+			l.t.Errorf("%d endpoints are counted, want %d", endpoints, n)
+			return
+		}
+	}
+}
+
+// An endpoint counts until nobody has anything of it any more, in whatever order and form
+// that was kept.
 func TestFreed(t *testing.T) {
-	l, freed := freedLab(t)
+	l := openLab(t, mux.ModeGeneric)
 	for name, keep := range map[string]func(a *app) (letGo func() error){
 		"nothing": func(a *app) func() error {
 			must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
@@ -74,80 +79,52 @@ func TestFreed(t *testing.T) {
 				}
 				letGo := keep(a)
 				a.sock = nil
-				select {
-				case e := <-freed:
-					t.Errorf("freed with its lease: %+v", e)
-				default:
-				}
+				l.wantCounted(0, 1)
 				must(t, a.lease.Close())
 				if list := l.mux.Endpoints(); len(list) != 0 {
 					t.Errorf("still listed: %+v", list)
 				}
 				if letGo != nil {
-					select {
-					case e := <-freed:
-						t.Errorf("freed, and somebody holds it: %+v", e)
-					case <-time.After(300 * time.Millisecond): // for longer than the mux waits between questions
-					}
+					l.wantStillCounted(1)
 					must(t, letGo())
 				}
-				e := next(t, freed)
-				if e.ID != a.grant.ID || e.PID != before[0].PID || e.UID != before[0].UID || e.SegmentBytes != small.WithDefaults().SegmentSize() || e.Attach != attach {
-					t.Errorf("freed %+v, was %+v", e, before[0])
-				}
+				l.wantCounted(0, 0)
 			})
 		}
 	}
-	if len(freed) != 0 {
-		t.Errorf("freed again: %+v", <-freed)
-	}
 }
 
-// Also what its owner never got is freed, and a request that fails is nobody's.
+// What its owner never got counts no more either, nor does a request that failed.
 func TestFreedWithoutAnOwner(t *testing.T) {
-	l, freed := freedLab(t)
-	g, lease, err := l.mux.OpenEndpointFor(t.Context(), mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
+	l := openLab(t, mux.ModeGeneric)
+	g, lease, err := l.openAs(mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
 	must(t, err)
+	l.wantCounted(1000, 1)
 	must(t, errors.Join(lease.Close(), g.Close()))
-	if e := next(t, freed); e.ID != g.ID || e.PID != 42 || e.UID != 1000 {
-		t.Errorf("freed %+v", e)
-	}
-	for _, tags := range [][]endpoint.Tag{{endpoint.MessageTag(1), {Kind: 99}}, {{Kind: 99}}} {
+	l.wantCounted(1000, 0)
+	l.open(endpoint.MessageTag(7))
+	for _, tags := range [][]endpoint.Tag{{endpoint.MessageTag(1), {Kind: 99}}, {{Kind: 99}}, {endpoint.MessageTag(1), endpoint.MessageTag(7)}} {
 		if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: tags}); err == nil {
 			t.Error("a request that cannot succeed did")
 		}
+		l.wantCounted(0, 1)
 	}
 	g, lease, err = l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
 	must(t, err)
 	must(t, errors.Join(g.Close(), lease.Close()))
-	if e := next(t, freed); e.ID != g.ID {
-		t.Errorf("freed %+v, want endpoint %d", e, g.ID)
-	}
+	l.wantCounted(0, 1)
 }
 
 // A queue that another endpoint got is free of the one before.
 func TestFreedQueue(t *testing.T) {
-	l, freed := freedLab(t)
+	l := openLab(t, mux.ModeGeneric)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue}
-	want := map[uint64]bool{}
 	for range 5 {
-		a := l.openRequest(ask)
-		want[a.grant.ID] = true
-		a.close()
+		l.openRequest(ask).close()
 	}
 	last := l.openRequest(ask)
-	for len(want) > 0 {
-		e := next(t, freed)
-		if !want[e.ID] {
-			t.Fatalf("freed %+v, want %v", e, want)
-		}
-		delete(want, e.ID)
-	}
-	select {
-	case e := <-freed:
-		t.Errorf("freed %+v", e)
-	case <-time.After(100 * time.Millisecond):
-	}
+	l.wantCounted(0, 1)
+	l.wantStillCounted(1)
 	sendRaw(t, l.B, messageFrame(l.A.LinkAddr, l.B.LinkAddr, 9, 1, "to nobody"))
 	_, err := last.lease.Claim(t.Context(), endpoint.MessageTag(9))
 	must(t, err)

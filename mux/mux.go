@@ -40,17 +40,9 @@ type Config struct {
 	// UncheckedFillRings permits ports to owners who are not trusted also where the
 	// kernel's types do not let the programs check fill rings (ErrFillRings).
 	UncheckedFillRings bool
-	// Adopted is called by Open for each endpoint that it takes over from another
-	// process, also for one whose lease has ended and whose socket somebody holds,
-	// which Endpoints does not list. It must not call the mux.
-	Adopted func(endpoint.Info)
-	// Freed is called once for each endpoint that OpenEndpoint made or Adopted was
-	// told of, after the end of its lease, when nothing of it is left: no process
-	// holds its socket or segment any more. Calls come from one goroutine.
-	Freed func(endpoint.Info)
-	// Revoked is called once for each endpoint that is taken back from its owner
-	// (ErrRevoked), before its lease ends.
-	Revoked func(endpoint.Info)
+	// Policy says who may have what; nil: everybody everything, as trusted owners.
+	Policy Policy
+	Limits Limits
 }
 
 // Mux is an uplink with the programs on it. Its methods may be called from any
@@ -71,9 +63,7 @@ type Mux struct {
 	present     atomic.Uint32                // the uplink's MTU
 	primary     atomic.Pointer[netip.Prefix] // the uplink's primary IPv4 address
 	log         *slog.Logger
-	tellAdopted func(endpoint.Info)
-	tellFreed   func(endpoint.Info)
-	revoked     func(endpoint.Info)
+	policy      Policy
 	failed      chan error    // of capacity 1
 	probes      chan struct{} // a slot for each probe on its way
 	lingers     chan struct{} // of capacity 1: something new lingers
@@ -95,6 +85,7 @@ type Mux struct {
 
 	mu        sync.Mutex // guards what follows, and the kernel's tables
 	tags      claimTable
+	users     ledger
 	aside     map[netip.Addr]bool // whole addresses that are being claimed
 	queues    map[uint32]bool     // of the uplink, that are a lease's; true: its socket is bound
 	slots     map[uint32]bool     // of ports' sockets: taken
@@ -144,37 +135,26 @@ func (m *Mux) leave() { m.life.RUnlock() }
 
 // OpenEndpoint is [Mux.OpenEndpointFor] this process itself.
 func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
-	o := Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
-	return m.OpenEndpointFor(ctx, o, Terms{Trusted: true, Infrastructure: true}, req)
+	return m.OpenEndpointFor(ctx, Owner{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, req)
 }
 
-// Terms are what an endpoint's owner is trusted with.
-type Terms struct {
-	// Trusted owners may receive frames of several buffers on a port, as a kernel
-	// peer on a virtual link sends them (TSO). The kernel's way of receiving those
-	// relies on the owner's fill ring: one who changes it at the right moment brings
-	// the kernel down. Everybody else's super-frames are cut on the way (rx_cut), and
-	// what is longer than a frame of the segment even so is dropped (deliver_too_long).
-	Trusted bool
-	// Infrastructure owners may send from their whole addresses what only the
-	// infrastructure of a network sends: any IP protocol, and UDP as servers of DHCP and
-	// as routers (RIP). Others may send UDP, TCP, and echo and errors of ICMP.
-	Infrastructure bool
-	// Registered is how much memory the owner's user may have registered with
-	// sockets in all, in bytes, by the kernel's own count (xsk.Charge); 0: it is not
-	// counted. uid 0's never is.
-	Registered int64
-	Register   []string // the command that registers it (xsk.Charge); needed for Registered
+// OpenEndpointFor makes an endpoint, if the policy permits it: segment, socket, port or
+// queue, and its first tags, all or nothing. The grant's files belong to the caller, who
+// closes them; the lease holds the rest.
+func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
+	g, l, err := m.open(ctx, o, req)
+	return g, l, known(err)
 }
 
-// OpenEndpointFor makes an endpoint: segment, socket, port or queue, and its first
-// tags, all or nothing. The grant's files belong to the caller, who closes
-// them; the lease holds the rest.
-func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
+func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	if err := m.enter(); err != nil {
 		return nil, nil, err
 	}
 	defer m.leave()
+	terms, err := m.policy.Open(o, req)
+	if err != nil {
+		return nil, nil, err
+	}
 	geometry := req.Geometry.WithDefaults()
 	if err := geometry.Validate(); err != nil {
 		return nil, nil, err
@@ -186,7 +166,7 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 		return nil, nil, err
 	}
 	if m.trustedOnly && !terms.Trusted {
-		return nil, nil, errFillRings
+		return nil, nil, ErrFillRings
 	}
 	l := newLease(m)
 	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
@@ -195,7 +175,19 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 	if !terms.Trusted { // it receives nothing that needs a second frame
 		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)
 	}
-	err := m.build(ctx, l, grant, req)
+	tags, err := m.ask(l, req.Tags)
+	if err == nil {
+		m.mu.Lock()
+		err = m.users.open(o.UID, l.segmentBytes, terms)
+		m.mu.Unlock()
+	}
+	if err != nil {
+		l.cancel()
+		return nil, nil, err
+	}
+	if err = m.build(ctx, l, grant, req); err == nil {
+		grant.Tags, err = m.claimTags(ctx, tags)
+	}
 	if err == nil {
 		err = m.enlist(l)
 	}
@@ -204,6 +196,9 @@ func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, terms Terms, req end
 		if errors.Is(err, endpoint.ErrLeaseClosed) {
 			err = l.Err() // it has the reason
 		}
+		m.mu.Lock()
+		m.users.uncount(o.UID, use{endpoints: 1, bytes: l.segmentBytes})
+		m.mu.Unlock()
 		return nil, nil, errors.Join(err, cerr, grant.Close())
 	}
 	m.log.Debug("endpoint opened", "endpoint", grant.ID, "attach", grant.Attach, "tags", grant.Tags)
@@ -257,11 +252,7 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 		return err
 	}
 	g.ID = l.id
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	g.Tags, err = m.claimTags(ctx, l, req.Tags)
-	return err
+	return ctx.Err()
 }
 
 // failure is why no endpoint can work any more.

@@ -4,15 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/nat"
 )
 
 // Network address translation gives ports of the host's addresses to flows of others, and
-// bind does not see it (ADR 27). A claim keeps clear of ports that it uses at the time. Those that it may
-// use later are for whoever decides about claims to ask about (Translation).
+// bind does not see it (ADR 27). A claim keeps clear of ports that it uses at the time. About those that it may
+// use later the policy is asked ([Claims].Translated).
 
 // translation asks what translation does with the ports of the uplink's addresses, and of
 // addresses that are being claimed whole.
@@ -31,29 +28,24 @@ func (m *Mux) translation(own addresses, whole []netip.Addr) (ports map[netip.Ad
 	return ports, nil
 }
 
-// Translation is what network address translation does with the ports of an address of the
-// uplink, as far as it can be seen; nil if a is none. A claim of a port that is in use
-// by it is refused. To refuse one that it may use is for the caller of OpenEndpointFor and
-// Claim.
-func (m *Mux) Translation(a netip.Addr) (*nat.Ports, error) {
-	if err := m.enter(); err != nil {
-		return nil, err
-	}
-	defer m.leave()
+// showTranslation logs that network address translation may use ports of the uplink's
+// address, if so, and there is a policy to say what that means. Claims look again.
+func (m *Mux) showTranslation() error {
 	own, err := m.addresses()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ports, err := m.translation(own, nil)
-	return ports[a], err
-}
-
-// translated says that a port of t is in use by translation. The kernel would say of
-// a port in use what this error says.
-func (r *reserver) translated(t endpoint.Tag) error {
-	if !r.nat[t.Addr].InUse(t) {
+	a, found := own.first(netip.Addr{})
+	if !found {
 		return nil
 	}
-	return fmt.Errorf("%w: %v: network address translation of this host uses it for others (nft list ruleset, conntrack -L): choose another: %w",
-		endpoint.ErrTagHeld, t, unix.EADDRINUSE)
+	ports, err := m.translation(own, nil)
+	switch {
+	case err != nil:
+		m.log.Error("cannot ask what network address translation does, and ports cannot be claimed", "interface", m.up.name, "error", err)
+	case ports[a].MayUseBy() != "":
+		m.log.Warn("network address translation on this host may use ports for others: claims of these ports are refused, unless the user's rule says nat: warn",
+			"interface", m.up.name, "addr", a, "by", ports[a].MayUseBy())
+	}
+	return nil
 }

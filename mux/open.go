@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -23,23 +24,25 @@ import (
 // nothing behind if it fails, and what it found as it was.
 func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
-		log:         cfg.Log,
-		tellAdopted: cfg.Adopted,
-		tellFreed:   cfg.Freed,
-		revoked:     cfg.Revoked,
-		failed:      make(chan error, 1),
-		probes:      make(chan struct{}, probesAtOnce),
-		lingers:     make(chan struct{}, 1),
-		moved:       moved{wake: make(chan struct{}, 1)},
-		fills:       newFillGuard(),
-		aside:       map[netip.Addr]bool{},
-		queues:      map[uint32]bool{},
-		slots:       map[uint32]bool{},
-		nextSlot:    rand.Uint32N(bpf.MaxPorts),
-		leases:      map[uint64]*Lease{},
+		log:      cfg.Log,
+		policy:   cfg.Policy,
+		users:    ledger{limits: cfg.Limits, byUID: map[uint32]use{}, bars: map[uint32]time.Time{}},
+		failed:   make(chan error, 1),
+		probes:   make(chan struct{}, probesAtOnce),
+		lingers:  make(chan struct{}, 1),
+		moved:    moved{wake: make(chan struct{}, 1)},
+		fills:    newFillGuard(),
+		aside:    map[netip.Addr]bool{},
+		queues:   map[uint32]bool{},
+		slots:    map[uint32]bool{},
+		nextSlot: rand.Uint32N(bpf.MaxPorts),
+		leases:   map[uint64]*Lease{},
 	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
+	}
+	if m.policy == nil {
+		m.policy = Permit(Terms{Trusted: true, Infrastructure: true})
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var made bool // by this call, and not taken over
@@ -193,6 +196,11 @@ func (m *Mux) start(cfg Config) error {
 	m.background.push(func() error { stop(); return nil })
 	if err := m.watchUplink(); err != nil {
 		return err
+	}
+	if cfg.Policy != nil && m.log.Enabled(m.ctx, slog.LevelWarn) {
+		if err := m.showTranslation(); err != nil {
+			return err
+		}
 	}
 	waiting := len(m.all())
 	if waiting > 0 {

@@ -167,7 +167,7 @@ func TestUnusablePins(t *testing.T) {
 			if now := look(t, l.A); len(now.links) != 2 {
 				t.Errorf("ports are left: %v", now.links)
 			}
-			if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, mux.ErrNotPresentable) {
+			if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
 				t.Errorf("present: %v", err)
 			}
 			l.open(udpTag("10.0.0.1:7000"))

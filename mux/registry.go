@@ -15,12 +15,6 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// Owner is the process that an endpoint is opened for.
-type Owner struct {
-	PID int
-	UID uint32
-}
-
 // info is the lease's endpoint, without its tags. m.mu is held.
 func (l *Lease) info() endpoint.Info {
 	return endpoint.Info{
@@ -36,9 +30,9 @@ func (l *Lease) info() endpoint.Info {
 }
 
 // infoWithTags is info with the tags. m.mu is held.
-func (m *Mux) infoWithTags(l *Lease) endpoint.Info {
+func (l *Lease) infoWithTags() endpoint.Info {
 	info := l.info()
-	info.Tags = m.tags.of(l)
+	info.Tags = sorted(l.tags)
 	info.TagsTotal = len(info.Tags)
 	return info
 }
@@ -49,7 +43,7 @@ func (m *Mux) Endpoints() []endpoint.Info {
 	defer m.mu.Unlock()
 	list := make([]endpoint.Info, 0, len(m.leases))
 	for _, l := range m.leases {
-		list = append(list, m.infoWithTags(l))
+		list = append(list, l.infoWithTags())
 	}
 	slices.SortFunc(list, func(a, b endpoint.Info) int { return cmp.Compare(a.ID, b.ID) })
 	return list
@@ -57,11 +51,11 @@ func (m *Mux) Endpoints() []endpoint.Info {
 
 // Present gives the lease of an endpoint that was taken over to its owner, who
 // proves to be that by its socket. connections is as in [endpoint.Request]; the caller
-// keeps both. ErrNotPresentable says that there is no such endpoint, ErrLeased that it
+// keeps both. endpoint.ErrNotPresentable says that there is no such endpoint, endpoint.ErrLeased that it
 // has a lease already; another user's is os.ErrPermission.
 func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) (_ endpoint.Info, _ *Lease, err error) {
 	if err := m.enter(); err != nil {
-		return endpoint.Info{}, nil, err
+		return endpoint.Info{}, nil, known(err)
 	}
 	defer m.leave()
 	if err := ctx.Err(); err != nil {
@@ -69,7 +63,7 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 	}
 	cookie, err := xsk.Cookie(sock)
 	if err != nil {
-		return endpoint.Info{}, nil, fmt.Errorf("%w: %w", ErrNotPresentable, err)
+		return endpoint.Info{}, nil, fmt.Errorf("%w: %w", endpoint.ErrNotPresentable, err)
 	}
 	var table *os.File
 	if connections != nil {
@@ -92,7 +86,7 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 		case l.owner.UID != o.UID:
 			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w: it is of another user", l.id, os.ErrPermission)
 		case l.leased:
-			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, ErrLeased)
+			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, endpoint.ErrLeased)
 		}
 		before := l.owner
 		l.owner = o
@@ -107,9 +101,9 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 		}
 		l.leased, l.connections = true, table
 		m.log.Info("endpoint presented", "endpoint", l.id, "uid", o.UID, "pid", o.PID)
-		return m.infoWithTags(l), l, nil
+		return l.infoWithTags(), l, nil
 	}
-	return endpoint.Info{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", ErrNotPresentable)
+	return endpoint.Info{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", endpoint.ErrNotPresentable)
 }
 
 // putEndpoint writes an endpoint down for a successor of this process.

@@ -150,7 +150,7 @@ func TestUntrustedMTU(t *testing.T) {
 			l.openMux(mux.ModeGeneric)
 			req := endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
 			req.Geometry.FrameSize = uint32(c.frame)
-			g, lease, err := l.mux.OpenEndpointFor(t.Context(), mux.Owner{PID: os.Getpid()}, mux.Terms{}, req)
+			g, lease, err := l.openAs(mux.Owner{PID: os.Getpid()}, mux.Terms{}, req)
 			must(t, err)
 			a := attach(t, g)
 			a.lease = lease

@@ -8,8 +8,7 @@
 //
 // This package reads the command line. The life of the daemon is in
 // internal/daemon, the mux behind it in internal/uplink, who may have what in
-// internal/policy and internal/quota, and the protocol with applications in
-// package control.
+// internal/policy, and the protocol with applications in package control.
 //
 // Exit status: 0 if all went well, which for serve is after SIGINT or SIGTERM;
 // 1 if it could not be done, the file is wrong or the interface was lost; 2 if

@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/daemon"
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
+	"github.com/unet-go/unet/mux"
 )
 
 // serveFlags are the flags of unetd serve, as text.
@@ -141,7 +142,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 			return fmt.Errorf("--ready-fd %d: %w", f.readyFD, err)
 		}
 	}
-	mode, err := uplink.ParseMode(f.mode)
+	mode, err := mux.ParseMode(f.mode)
 	if err != nil {
 		return fmt.Errorf("--mode: %w", err)
 	}
@@ -173,9 +174,9 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		Ready:  ready,
 		Keep:   f.keep,
 		Log:    log,
-		Open: func(endpoints int64) (daemon.Mux, error) {
+		Open: func(limits mux.Limits) (daemon.Mux, error) {
 			return uplink.Open(uplink.Config{
-				Interface: f.iface, Mode: mode, BPFFS: f.bpffs, Grace: f.grace, Policy: source, Endpoints: endpoints, Register: registerCommand, Log: log,
+				Interface: f.iface, Mode: mode, BPFFS: f.bpffs, Grace: f.grace, Policy: source, Limits: limits, Register: registerCommand, Log: log,
 				UncheckedFillRings: f.uncheckedFills,
 			})
 		},

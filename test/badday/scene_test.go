@@ -87,7 +87,7 @@ func openHost(t *testing.T, on *netlab.Host, tcp ...unet.TCPConfig) (_ *unet.Hos
 	t.Helper()
 	var m *mux.Mux
 	must(t, on.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: on.Interface})
+		m, err = mux.Open(mux.Config{Interface: on.Interface, Policy: mux.Permit(mux.Terms{Trusted: true})})
 		return err
 	}))
 	t.Cleanup(func() {
@@ -96,7 +96,7 @@ func openHost(t *testing.T, on *netlab.Host, tcp ...unet.TCPConfig) (_ *unet.Hos
 		}
 	})
 	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
-	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, mux.Terms{Trusted: true}, endpoint.Request{})
+	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{})
 	must(t, err)
 	cfg := unet.Config{}
 	if len(tcp) > 0 {

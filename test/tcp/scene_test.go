@@ -56,7 +56,7 @@ func openScene(t *testing.T, c config) *scene {
 	s.capture = wiretap.Start(t, wiretap.Config{Host: s.B, Interface: s.B.Interface, Ours: s.A})
 	var m *mux.Mux
 	must(t, s.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: s.A.Interface})
+		m, err = mux.Open(mux.Config{Interface: s.A.Interface, Policy: mux.Permit(mux.Terms{Trusted: !c.untrusted})})
 		return err
 	}))
 	t.Cleanup(func() {
@@ -65,8 +65,7 @@ func openScene(t *testing.T, c config) *scene {
 		}
 	})
 	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
-	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, mux.Terms{Trusted: !c.untrusted},
-		endpoint.Request{Attach: c.attach})
+	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{Attach: c.attach})
 	must(t, err)
 	s.host, err = unet.New(t.Context(), grant, lease, unet.Config{})
 	if err != nil {

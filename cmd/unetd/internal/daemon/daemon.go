@@ -9,6 +9,7 @@ import (
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 // Mux is the mux as the daemon sees it.
@@ -31,8 +32,8 @@ type Config struct {
 	Ready  *os.File // gets a line when the daemon is ready, and is closed; nil: none
 	Keep   bool     // leave everything working at the end
 	Log    *slog.Logger
-	// Open opens the mux, which is to have no more than so many endpoints.
-	Open func(endpoints int64) (Mux, error)
+	// Open opens the mux, within these limits.
+	Open func(limits mux.Limits) (Mux, error)
 }
 
 // Run is the life of a daemon. It ends with ctx, which is no error, or when the
@@ -41,39 +42,39 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Ready != nil {
 		defer cfg.Ready.Close()
 	}
-	limits, endpoints := limitsFor(raiseOpenFiles(cfg.Log))
+	limits, muxLimits := limitsFor(raiseOpenFiles(cfg.Log))
 	ln, err := cfg.Socket.listen()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ln.remove()) }()
-	mux, err := cfg.Open(endpoints)
+	m, err := cfg.Open(muxLimits)
 	if err != nil {
 		return err
 	}
 	keep := cfg.Keep
 	defer func() {
 		if keep {
-			if aerr := mux.Abandon(); aerr != nil {
+			if aerr := m.Abandon(); aerr != nil {
 				err = errors.Join(err, fmt.Errorf("not everything was left as it was: %w", aerr))
 			}
-		} else if cerr := mux.Close(); cerr != nil {
+		} else if cerr := m.Close(); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("not everything was detached: %w", cerr))
 		}
 	}()
-	id := mux.Identity()
+	id := m.Identity()
 	cfg.Log.Info("ready", "interface", id.Interface, "mode", id.Mode, "socket", ln.path)
 	if err := notifyReady(cfg.Ready); err != nil {
 		return err
 	}
-	server := control.Server{Provider: mux, Log: cfg.Log, Limits: limits, Keep: keep}
+	server := control.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: keep}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, ln.UnixListener) }()
 	var failed error
 	select {
-	case failed = <-mux.Failed():
+	case failed = <-m.Failed():
 		cfg.Log.Error("cannot go on", "interface", id.Interface, "err", failed)
 		keep = false // nothing could go on with it
 		cancel()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 const patience = 20 * time.Second
@@ -39,8 +40,6 @@ func (m *fakeMux) did(what string) {
 	defer m.mu.Unlock()
 	m.events = append(m.events, what)
 }
-
-func (m *fakeMux) Tags(control.Peer) int { return 8 << 10 }
 
 func (m *fakeMux) OpenEndpoint(_ context.Context, _ control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
 	var files [2]*os.File
@@ -158,7 +157,7 @@ func runWith(t *testing.T, cfg Config, m *fakeMux) (*running, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	cfg.Ready, cfg.Log = w, slog.New(slog.NewTextHandler(d.log, nil))
-	cfg.Open = func(int64) (Mux, error) { m.did("open mux"); return m, nil }
+	cfg.Open = func(mux.Limits) (Mux, error) { m.did("open mux"); return m, nil }
 	go func() { ended <- Run(ctx, cfg) }()
 	d.stop = func() error {
 		cancel()
@@ -249,7 +248,7 @@ func TestKeep(t *testing.T) {
 	m = &fakeMux{}
 	nowhere := os.NewFile(1<<20, "no descriptor")
 	log := slog.New(slog.DiscardHandler)
-	err = Run(context.Background(), Config{Socket: s, Keep: true, Log: log, Ready: nowhere, Open: func(int64) (Mux, error) { return m, nil }})
+	err = Run(context.Background(), Config{Socket: s, Keep: true, Log: log, Ready: nowhere, Open: func(mux.Limits) (Mux, error) { return m, nil }})
 	if !errors.Is(err, unix.EBADF) || strings.Join(m.events, " ") != "abandon mux" {
 		t.Errorf("%v, %v", err, m.events)
 	}
@@ -282,7 +281,7 @@ func TestFailures(t *testing.T) {
 	s := ours(t)
 	log := slog.New(slog.DiscardHandler)
 	cause := errors.New("no such luck")
-	err := Run(context.Background(), Config{Socket: s, Log: log, Open: func(int64) (Mux, error) { return nil, cause }})
+	err := Run(context.Background(), Config{Socket: s, Log: log, Open: func(mux.Limits) (Mux, error) { return nil, cause }})
 	if !errors.Is(err, cause) {
 		t.Errorf("%v", err)
 	}
@@ -291,14 +290,14 @@ func TestFailures(t *testing.T) {
 	}
 	m := &fakeMux{}
 	nowhere := os.NewFile(1<<20, "no descriptor")
-	err = Run(context.Background(), Config{Socket: s, Log: log, Ready: nowhere, Open: func(int64) (Mux, error) { return m, nil }})
+	err = Run(context.Background(), Config{Socket: s, Log: log, Ready: nowhere, Open: func(mux.Limits) (Mux, error) { return m, nil }})
 	if !errors.Is(err, unix.EBADF) || strings.Join(m.events, " ") != "close mux" {
 		t.Errorf("%v, %v", err, m.events)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	m = &fakeMux{closeErr: cause}
-	if err = Run(ctx, Config{Socket: s, Log: log, Open: func(int64) (Mux, error) { return m, nil }}); !errors.Is(err, cause) {
+	if err = Run(ctx, Config{Socket: s, Log: log, Open: func(mux.Limits) (Mux, error) { return m, nil }}); !errors.Is(err, cause) {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Lstat(s.Path); !errors.Is(err, os.ErrNotExist) {

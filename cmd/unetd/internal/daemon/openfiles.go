@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/mux"
 )
 
 // openFiles is what a daemon needs that is as busy as its limits allow: a
@@ -58,15 +59,14 @@ func raiseOpenFiles(log *slog.Logger) uint64 {
 
 // limitsFor makes the daemon run into its own limits, which concern those who
 // ask for more, before it runs out of descriptors, which would concern all.
-func limitsFor(files uint64) (limits control.Limits, endpoints int64) {
+func limitsFor(files uint64) (control.Limits, mux.Limits) {
 	if files >= baseFiles { // the defaults, and what is more is for tags
-		return control.Limits{Tags: int(min(allTags, baseTags+(files-baseFiles)*4/5, files/4*3))}, maxEndpoints
+		return control.Limits{}, mux.Limits{Endpoints: maxEndpoints, Tags: int64(min(allTags, baseTags+(files-baseFiles)*4/5, files/4*3))}
 	}
 	share := func(of uint64) int { return int(max(1, of*files/baseFiles)) }
 	return control.Limits{
 		Connections: share(1024), ConnectionsPerUID: share(256),
-		Tags: share(baseTags), TagsPerUID: share(baseTags / 2),
 		Resolves: share(64), ResolvesPerUID: share(32),
 		RefusalsPerUID: share(4), WaitingPerUID: share(256),
-	}, int64(share(maxEndpoints))
+	}, mux.Limits{Endpoints: int64(share(maxEndpoints)), Tags: int64(share(baseTags)), TagsPerUID: int64(share(baseTags / 2))}
 }

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/mux"
 )
 
 func TestOpenFiles(t *testing.T) {
@@ -31,29 +32,29 @@ func TestOpenFiles(t *testing.T) {
 // What applications may hold together leaves descriptors to spare, however few
 // there are.
 func TestLimitsLeaveHeadroom(t *testing.T) {
-	if l, endpoints := limitsFor(openFiles); l != (control.Limits{Tags: allTags}) || endpoints != maxEndpoints {
-		t.Errorf("%+v, %d", l, endpoints)
+	if l, m := limitsFor(openFiles); l != (control.Limits{}) || m != (mux.Limits{Tags: allTags, Endpoints: maxEndpoints}) {
+		t.Errorf("%+v, %+v", l, m)
 	}
 	const own = 100
-	last := 0
+	last := int64(0)
 	for files := uint64(2048); files <= openFiles; files += 61 {
-		l, endpoints := limitsFor(files)
-		if l.Tags < last {
-			t.Fatalf("%d open files: %d tags, fewer than with less", files, l.Tags)
+		l, m := limitsFor(files)
+		if m.Tags < last {
+			t.Fatalf("%d open files: %d tags, fewer than with less", files, m.Tags)
 		}
-		last = l.Tags
+		last = m.Tags
 		if files >= baseFiles { // the defaults, see control.Limits
-			l.Connections, l.Resolves, l.TagsPerUID = 1024, 64, l.Tags
+			l.Connections, l.Resolves, m.TagsPerUID = 1024, 64, m.Tags
 			l.RefusalsPerUID, l.WaitingPerUID = 4, 256
 		}
 		// mux leaves a quarter of the descriptors to others than ports.
-		if uint64(l.Tags) > files/4*3 {
-			t.Fatalf("%d open files: %d tags", files, l.Tags)
+		if uint64(m.Tags) > files/4*3 {
+			t.Fatalf("%d open files: %d tags", files, m.Tags)
 		}
 		// The account in openFiles.
-		if need := l.Tags + l.Connections*(1+1+10) + int(endpoints) + l.Resolves*2 + l.RefusalsPerUID + l.WaitingPerUID + own; uint64(need) > files*95/100 || l.Connections < 1 || l.TagsPerUID < 1 || l.Resolves < 1 || endpoints < 1 ||
+		if need := int(m.Tags) + l.Connections*(1+1+10) + int(m.Endpoints) + l.Resolves*2 + l.RefusalsPerUID + l.WaitingPerUID + own; uint64(need) > files*95/100 || l.Connections < 1 || m.TagsPerUID < 1 || l.Resolves < 1 || m.Endpoints < 1 ||
 			l.RefusalsPerUID < 1 || l.RefusalsPerUID > 4 || l.WaitingPerUID < 1 || l.WaitingPerUID > 256 {
-			t.Fatalf("%d open files: %+v, %d endpoints need %d", files, l, endpoints, need)
+			t.Fatalf("%d open files: %+v, %+v need %d", files, l, m, need)
 		}
 	}
 }

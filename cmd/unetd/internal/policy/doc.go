@@ -1,5 +1,5 @@
 // Package policy reads the file that says who may have which endpoints, and
-// answers questions about it. It knows nothing of sockets or of the mux.
+// answers questions about it. [Authority] is the policy in force as a mux asks it.
 //
 // The file is a list of rules in YAML. The first rule that is for a user and an
 // interface decides, and no other is looked at, as in PostgreSQL's pg_hba.conf:
@@ -14,7 +14,7 @@
 //
 // # Wildcards
 //
-// A claim may leave a port or a message tag to others to choose. [Rule.Permits]
+// A claim may leave a port or a message tag to be chosen. [Rule.Permits]
 // is about tags without such wildcards; [Rule.Choices] says what a tag with one
-// may become, so that whoever chooses can choose within the rule.
+// may become.
 package policy

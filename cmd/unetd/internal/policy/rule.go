@@ -161,26 +161,6 @@ func (r *Rule) Choices(t endpoint.Tag, floor, dynamic uint16) Choices {
 	return c
 }
 
-// Without leaves out the ports, or the blocks, that avoid says are to be kept clear of.
-func (c Choices) Without(avoid func(endpoint.Tag) bool) Choices {
-	var list []span
-	clear := true
-	for _, in := range c.numbers {
-		for n := uint64(in.first); n <= uint64(in.last); n++ {
-			t := c.like
-			if t.Port == 0 {
-				t = c.tag(uint32(n))
-			}
-			if avoid(t) {
-				clear = false
-				continue
-			}
-			list = append(list, span{uint32(n), uint32(n)})
-		}
-	}
-	return Choices{like: c.like, numbers: merge(list), Free: c.Free && clear}
-}
-
 // Count is how many there are.
 func (c Choices) Count() uint64 { return c.numbers.count() }
 

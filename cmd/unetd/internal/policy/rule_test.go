@@ -273,37 +273,3 @@ func TestBuiltIn(t *testing.T) {
 		t.Errorf("group 0 got %+v", r)
 	}
 }
-
-// What is to be kept clear of is left out, and no more than that.
-func TestChoicesWithout(t *testing.T) {
-	odd := func(t endpoint.Tag) bool { // has an odd port below 2048 in it
-		return t.Block && t.Port < 2048 || !t.Block && t.Port < 2048 && t.Port%2 == 1
-	}
-	for _, c := range []struct {
-		patterns, wildcard string
-		count              uint64
-		free               bool
-	}{
-		{"udp:*:*", "udp:10.0.0.1:0", 64512 - 512, false},
-		{"udp:*:2048-65535", "udp:10.0.0.1:0", 63488, false},
-		{"udp:*:*", "udp:10.0.0.1:0-63", 1008 - 16, false},
-		{"udp:*:1025", "udp:10.0.0.1:0", 0, false},
-		{"udp:*:1026", "udp:10.0.0.1:0", 1, false},
-		{"udp:*:*", "udp:0.0.0.0:1025", 0, false},
-		{"udp:*:*", "udp:0.0.0.0:1026", 1, false},
-	} {
-		got := permitting(t, c.patterns).Choices(tag(t, c.wildcard), 1024, 1024).Without(odd)
-		if got.Count() != c.count || got.Free != c.free {
-			t.Errorf("%s, %s: %d choices, free %v", c.patterns, c.wildcard, got.Count(), got.Free)
-		}
-		for i := range got.Count() {
-			if chosen := got.At(i); odd(chosen) {
-				t.Fatalf("%s, %s: chosen %v", c.patterns, c.wildcard, chosen)
-			}
-		}
-	}
-	all := permitting(t, "udp:*:*").Choices(tag(t, "udp:10.0.0.1:0"), 1024, 1024).Without(func(endpoint.Tag) bool { return false })
-	if all.Count() != 64512 || !all.Free {
-		t.Errorf("%d of all, free %v", all.Count(), all.Free)
-	}
-}

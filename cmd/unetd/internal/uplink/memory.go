@@ -23,15 +23,16 @@ import (
 // it, if that is less.
 const ownMemory = 128 << 20
 
-// boundMemory limits the segments of all users together.
-func (u *Uplink) boundMemory(log *slog.Logger) error {
+// memoryBound is how many bytes the segments of all users may have together; 0: any
+// number.
+func memoryBound(log *slog.Logger) (int64, error) {
 	limit, err := memoryLimit("/proc/self")
 	if err != nil || limit == policy.Unlimited {
-		return err
+		return 0, err
 	}
-	u.quota.Bytes = max(limit-ownMemory, limit/2)
-	log.Info("the segments of all users together are bounded by the memory cgroup that unetd is in", "limit", policy.Bytes(limit), "segments", policy.Bytes(u.quota.Bytes))
-	return nil
+	bound := max(limit-ownMemory, limit/2)
+	log.Info("the segments of all users together are bounded by the memory cgroup that unetd is in", "limit", policy.Bytes(limit), "segments", policy.Bytes(bound))
+	return bound, nil
 }
 
 // memoryLimit is the least limit of a process's memory cgroup and those above it, as

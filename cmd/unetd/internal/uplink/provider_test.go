@@ -4,42 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
-
-// under is an uplink eth0 without a mux, and with a policy; "" is the built-in one.
-func under(t *testing.T, text string) *Uplink {
-	t.Helper()
-	file := ""
-	if text != "" {
-		file = filepath.Join(t.TempDir(), "policy.yaml")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s, err := policy.OpenSource(file, filepath.Join(t.TempDir(), "none"), policy.SystemNames(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &Uplink{name: "eth0", policy: s}
-}
-
-func tag(t *testing.T, text string) endpoint.Tag {
-	t.Helper()
-	parsed, err := endpoint.ParseTag(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed
-}
 
 const users = `
 rules:
@@ -53,11 +26,10 @@ rules:
   - {name: elsewhere, users: [1003], interfaces: [eth1], tags: ["msg:*"], endpoints: 1, memory: 1MiB}
 `
 
-// What the policy is against is refused before the mux is asked (there is none),
-// and the answer says by which rule and what to do.
+// What the policy is against is refused, and the answer says by which rule and what to do.
 func TestRefusals(t *testing.T) {
 	u, builtIn := under(t, users), under(t, "")
-	file := u.policy.Policy().File
+	file := u.authority.Source.Policy().File
 	first := policy.FirstUnprivileged()
 	for _, c := range []struct {
 		u    *Uplink
@@ -94,7 +66,7 @@ func TestRefusals(t *testing.T) {
 func TestWhoMayAsk(t *testing.T) {
 	u := under(t, users)
 	for uid, may := range map[uint32]bool{0: true, uint32(os.Geteuid()): true, 1001: false, 1002: true, 1003: false} {
-		err := u.mayAsk(control.Peer{UID: uid, GID: 77})
+		err := u.authority.MayAsk(mux.Owner{UID: uid, GID: 77})
 		if (err == nil) != may || err != nil && !errors.Is(err, os.ErrPermission) {
 			t.Errorf("uid %d: %v", uid, err)
 		}

@@ -9,8 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/control"
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
@@ -51,42 +49,6 @@ func TestCheckInterface(t *testing.T) {
 	}
 	if err := checkInterface("no-such-if"); err == nil || !strings.Contains(err.Error(), `no interface "no-such-if": choose one of lo`) {
 		t.Errorf("%v", err)
-	}
-}
-
-// Errors keep what they are, and become what an application can tell apart.
-func TestForApplications(t *testing.T) {
-	for _, c := range []struct{ err, want error }{
-		{mux.ErrNotPresentable, control.ErrNotPresentable},
-		{mux.ErrLeased, control.ErrLeased},
-		{mux.ErrClosed, control.ErrBusy},
-		{mux.ErrTooManyPorts, control.ErrBusy},
-		{mux.ErrQueueBusy, control.ErrBusy},
-		{xsk.ErrQueueBusy, control.ErrBusy},
-		{mux.ErrNoQueue, errors.ErrUnsupported},
-		{&xsk.UnsupportedError{Feature: "x", MinKernel: "9.9"}, errors.ErrUnsupported},
-		{mux.ErrTableFull, control.ErrBusy},
-		{unix.EMFILE, control.ErrBusy},
-		{unix.ENFILE, control.ErrBusy},
-		{xsk.ErrHugePages, control.ErrHugePages},
-		{endpoint.ErrTagHeld, endpoint.ErrTagHeld},
-		{unix.ENOMEM, unix.ENOMEM},
-	} {
-		err := forApplications(fmt.Errorf("open: %w", c.err))
-		if !errors.Is(err, c.err) || !errors.Is(err, c.want) {
-			t.Errorf("%v became %v", c.err, err)
-		}
-	}
-}
-
-// A port that unetd itself may not bind is not the application's mistake.
-func TestUnetdMayNotBind(t *testing.T) {
-	bind := os.NewSyscallError("bind", unix.EACCES)
-	if err := forApplications(bind); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
-		t.Errorf("%v", err)
-	}
-	if other := os.NewSyscallError("open", unix.EACCES); forApplications(other) != other {
-		t.Errorf("%v", forApplications(other))
 	}
 }
 

@@ -1,0 +1,164 @@
+package policy
+
+import (
+	"fmt"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
+)
+
+// Authority is the policy in force for one interface, as a mux asks it ([mux.Policy]).
+// Its errors are for the application's user, who passes them on to whoever can change
+// the policy.
+type Authority struct {
+	Source    *Source
+	Interface string
+	Log       *slog.Logger
+
+	// Register is the command that has the kernel count memory for a user (mux.Terms).
+	// It cannot count more than MaxCharge bytes.
+	Register  []string
+	MaxCharge int64
+
+	natWarned sync.Map // of natWarning
+}
+
+// RegisteredTimes is how many times a rule's memory the kernel may count for a user. The
+// kernel counts what the mux cannot see, but for all interfaces together, and gives back
+// a moment after the mux does.
+const RegisteredTimes = 4
+
+// natWarning is what is warned of once.
+type natWarning struct{ rule, by string }
+
+// rule is the one that decides about an owner now, and the policy that it is of.
+func (a *Authority) rule(o mux.Owner) (*Rule, *Policy) {
+	p := a.Source.Policy()
+	return p.Match(Subject{UID: o.UID, GID: o.GID, Groups: o.Groups}, a.Interface), p
+}
+
+// noRule is the reason where no rule is for a user.
+func (a *Authority) noRule(of *Policy, o mux.Owner) error {
+	if of.File == "" {
+		return fmt.Errorf("uid %d on %s: without a policy file only uid 0 gets endpoints: ask an operator to write %s and to reload unetd", o.UID, a.Interface, DefaultFile)
+	}
+	return fmt.Errorf("no rule of %s is for uid %d on %s: ask an operator to add one and to reload unetd", of, o.UID, a.Interface)
+}
+
+// Open is the method of mux.Policy.
+func (a *Authority) Open(o mux.Owner, req endpoint.Request) (mux.Terms, error) {
+	r, of := a.rule(o)
+	switch {
+	case r == nil:
+		return mux.Terms{}, fmt.Errorf("%w: %w", os.ErrPermission, a.noRule(of, o))
+	case r.Endpoints == 0:
+		return mux.Terms{}, fmt.Errorf("%w: %s gives uid %d no endpoints on %s", os.ErrPermission, r.nameIn(of), o.UID, a.Interface)
+	case req.Attach == endpoint.AttachQueue && !r.Trusted:
+		return mux.Terms{}, fmt.Errorf("%w: %s gives uid %d no queues of %s: attach to a port, or ask an operator for trusted: true",
+			os.ErrPermission, r.nameIn(of), o.UID, a.Interface)
+	}
+	t := mux.Terms{Rule: r.nameIn(of), Endpoints: max(r.Endpoints, 0), Memory: max(r.Memory, 0), Trusted: r.Trusted, Infrastructure: r.Infrastructure}
+	if r.Memory != Unlimited && r.Memory <= a.MaxCharge/RegisteredTimes {
+		t.Registered, t.Register = RegisteredTimes*r.Memory, a.Register
+	}
+	return t, nil
+}
+
+// Claims is the method of mux.Policy.
+func (a *Authority) Claims(o mux.Owner) (mux.Claims, error) {
+	r, of := a.rule(o)
+	if r == nil {
+		return nil, a.noRule(of, o)
+	}
+	return &claims{a, r, of, o.UID}, nil
+}
+
+// MayAsk says whether an owner may see what others do: root, who runs unetd, and whom
+// the policy calls an operator.
+func (a *Authority) MayAsk(o mux.Owner) error {
+	if o.UID == 0 || int(o.UID) == os.Geteuid() {
+		return nil
+	}
+	if r, _ := a.rule(o); r != nil && r.Operator {
+		return nil
+	}
+	return fmt.Errorf("%w: uid %d may not list endpoints or read counters: ask root, or for operator: true in a rule", os.ErrPermission, o.UID)
+}
+
+// claims is what a rule permits one user.
+type claims struct {
+	a   *Authority
+	r   *Rule
+	of  *Policy
+	uid uint32
+}
+
+func (c *claims) String() string { return c.r.nameIn(c.of) }
+
+func (c *claims) Tags() int64 { return max(c.r.Ports, 0) }
+
+func (c *claims) Permits(t endpoint.Tag) error {
+	if !c.r.Permits(t, Floor(c.uid)) {
+		return c.refuse(t)
+	}
+	return nil
+}
+
+func (c *claims) Choices(t endpoint.Tag) (iter.Seq[endpoint.Tag], bool, error) {
+	choices := c.r.Choices(t, Floor(c.uid), FirstUnprivileged())
+	count := choices.Count()
+	if count == 0 {
+		return nil, false, c.refuse(t)
+	}
+	start := rand.Uint64N(count)
+	return func(yield func(endpoint.Tag) bool) {
+		for i := range count {
+			if !yield(choices.At((start + i) % count)) {
+				return
+			}
+		}
+	}, choices.Free, nil
+}
+
+func (c *claims) refuse(t endpoint.Tag) error {
+	why := "ask an operator to add it to the tags of the rule"
+	if t.Port != 0 && c.r.Choices(t, 1, 1).Count() > 0 {
+		why = fmt.Sprintf("its port * does not stand for ports below %d: ask an operator to name the port in the rule", Floor(c.uid))
+	}
+	return fmt.Errorf("%w: %v: %v does not permit it to uid %d: %s", endpoint.ErrTagDenied, t, c, c.uid, why)
+}
+
+// Translated permits ports that network address translation may give to flows of others,
+// whose answers the endpoint would get, if the rule says so. That is logged once for each
+// rule and what translates.
+func (c *claims) Translated(t endpoint.Tag, by string) error {
+	if c.r.NATWarn {
+		if _, warned := c.a.natWarned.LoadOrStore(natWarning{c.r.Name, by}, true); !warned {
+			c.a.Log.Warn("ports are claimed that network address translation may use for others, whose traffic can reach the endpoint then; this is said once",
+				"interface", c.a.Interface, "tag", t, "uid", c.uid, "rule", c.r.Name, "by", by)
+		}
+		return nil
+	}
+	what := "this port"
+	switch {
+	case t.Block:
+		what = "ports of this block"
+	case t.Port == 0:
+		what = "every port that the rule permits"
+	}
+	return fmt.Errorf("%w: %v: network address translation on this host may use %s for others (%s): ask an operator to keep it to a range of ports (masquerade to :40000-65535), or for nat: warn in %v",
+		endpoint.ErrTagDenied, t, what, by, c)
+}
+
+// nameIn names a rule in errors.
+func (r *Rule) nameIn(p *Policy) string {
+	if p.File == "" {
+		return p.String()
+	}
+	return fmt.Sprintf("rule %s of %s", r.Name, p)
+}

@@ -1,0 +1,241 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// under is an uplink with a policy, which calls it eth0; "" is the built-in one. Its
+// address is 10.0.0.1.
+func under(t *testing.T, text string) *Uplink {
+	t.Helper()
+	pair := netlab.RequirePair(t, netlab.Config{})
+	file := ""
+	if text != "" {
+		file = filepath.Join(t.TempDir(), "policy.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := slog.New(slog.DiscardHandler)
+	s, err := policy.OpenSource(file, filepath.Join(t.TempDir(), "none"), policy.SystemNames(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &Uplink{authority: &policy.Authority{Source: s, Interface: "eth0", Log: log}}
+	err = pair.A.Do(func() (err error) {
+		u.Mux, err = mux.Open(mux.Config{Interface: pair.A.Interface, Policy: u.authority})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return u
+}
+
+func tag(t *testing.T, text string) endpoint.Tag {
+	t.Helper()
+	parsed, err := endpoint.ParseTag(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
+var geometry = endpoint.Geometry{FrameCount: 64, FillSize: 32, CompletionSize: 32, RxSize: 32, TxSize: 32}
+
+// leased is a lease of a user.
+func leased(t *testing.T, u *Uplink, uid uint32, tags ...endpoint.Tag) endpoint.Lease {
+	t.Helper()
+	g, l, err := u.OpenEndpoint(t.Context(), control.Peer{UID: uid, GID: 77}, endpoint.Request{Geometry: geometry, Tags: tags})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(l.Close(), g.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// ofUser is a lease of uid 1001 under a rule with these tags. uid 1002 may claim all.
+func ofUser(t *testing.T, patterns string) (*Uplink, endpoint.Lease) {
+	t.Helper()
+	u := under(t, "rules: [{name: r, users: [1001], endpoints: 4, memory: 1MiB, tags: ["+patterns+`]},
+		{name: all, users: [1002], endpoints: 4, memory: 1MiB, tags: ["udp:*:1-65535", "tcp:*:1-65535", "msg:*"]}]`)
+	return u, leased(t, u, 1001)
+}
+
+// Whatever is to be chosen, what the rule permits is chosen, each once, until nothing is
+// free.
+func TestChoose(t *testing.T) {
+	ctx := context.Background()
+	_, l := ofUser(t, `"udp:*:*", "msg:*"`)
+	if got, err := l.Claim(ctx, tag(t, "udp:10.0.0.1:0")); err != nil || got.Port < 32768 { // as the kernel chooses
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := l.Claim(ctx, tag(t, "msg:0")); err != nil || got.Message == 0 {
+		t.Errorf("%v, %v", got, err)
+	}
+
+	u, l := ofUser(t, `"udp:*:7000-7003", "msg:5-7", "tcp:*:6400-6600"`)
+	for n := range 4 {
+		if got, err := l.Claim(ctx, tag(t, "udp:10.0.0.1:0")); err != nil || got.Port < 7000 || got.Port > 7003 {
+			t.Errorf("claim %d: %v, %v", n, got, err)
+		}
+	}
+	_, err := l.Claim(ctx, tag(t, "udp:10.0.0.1:0"))
+	if !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), "udp:10.0.0.1:0: all that rule r of ") {
+		t.Errorf("when all are held: %v", err)
+	}
+	leased(t, u, 1002, tag(t, "msg:5"), tag(t, "msg:7"))
+	if got, err := l.Claim(ctx, tag(t, "msg:0")); err != nil || got.Message != 6 {
+		t.Errorf("%v, %v", got, err)
+	}
+	var blocks []string
+	for range 3 {
+		got, err := l.Claim(ctx, tag(t, "tcp:10.0.0.1:0-63"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks = append(blocks, got.String())
+	}
+	slices.Sort(blocks)
+	if fmt.Sprint(blocks) != "[tcp:10.0.0.1:6400-6463 tcp:10.0.0.1:6464-6527 tcp:10.0.0.1:6528-6591]" {
+		t.Errorf("%v", blocks)
+	}
+}
+
+// The rule is asked about the address that a wildcard stands for, however that is
+// written, and what it does not permit is never held, not even for a moment.
+func TestWildcardNeverEntersForbidden(t *testing.T) {
+	ctx := context.Background()
+	u, l := ofUser(t, `"udp:10.0.0.1:7000", "udp:10.0.0.5:53", "udp:10.0.0.5:*", "tcp:10.0.0.4/30:7000-7003"`)
+	if got, err := l.Claim(ctx, tag(t, "udp:0.0.0.0:0")); err != nil || got.String() != "udp:10.0.0.1:7000" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := l.Claim(ctx, tag(t, "udp:[::]:7000")); !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), "udp:[::]:7000: ") {
+		t.Errorf("where there is no such address: %v", err)
+	}
+	// Another user, who may claim these, always can.
+	other := leased(t, u, 1002)
+	done := make(chan error)
+	stop := make(chan struct{})
+	go func() {
+		forbidden := []endpoint.Tag{endpoint.UDPTag(netip.MustParseAddrPort("10.0.0.1:53")), endpoint.TCPTag(netip.MustParseAddrPort("10.0.0.1:7000"))}
+		for {
+			for _, t := range forbidden {
+				_, err := other.Claim(ctx, t)
+				if err == nil {
+					err = other.Unclaim(ctx, t)
+				}
+				if err != nil {
+					done <- err
+					return
+				}
+			}
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+		}
+	}()
+	mapped := netip.AddrFrom16(netip.IPv4Unspecified().As16())
+	for range 50 {
+		for _, wildcard := range []endpoint.Tag{
+			tag(t, "udp:0.0.0.0:53"), tag(t, "udp:0.0.0.0:0-63"), tag(t, "udp:0.0.0.0:6400-6463"),
+			tag(t, "tcp:0.0.0.0:7000"), tag(t, "tcp:0.0.0.0:0"),
+			{Kind: endpoint.TagUDP, Port: 53}, {Kind: endpoint.TagTCP},
+			{Kind: endpoint.TagUDP, Addr: mapped, Port: 53}, {Kind: endpoint.TagTCP, Addr: mapped},
+		} {
+			_, err := l.Claim(ctx, wildcard)
+			if !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), ":10.0.0.1:") || !strings.Contains(err.Error(), "rule r of ") {
+				t.Fatalf("%v: %v", wildcard, err)
+			}
+		}
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Errorf("the other user: %v", err)
+	}
+	if e := u.Mux.Endpoints()[0]; fmt.Sprint(e.Tags) != "[udp:10.0.0.1:7000]" {
+		t.Errorf("%v is held", e.Tags)
+	}
+}
+
+// Who holds a whole address has all of its ports, as long as it does.
+func TestPortsOfWholeAddress(t *testing.T) {
+	ctx := context.Background()
+	u, l := ofUser(t, `"addr:10.0.0.128/25", "udp:10.0.0.1:7000"`)
+	port, anyPort := tag(t, "tcp:10.0.0.130:80"), tag(t, "udp:10.0.0.130:0")
+	for _, p := range []endpoint.Tag{port, anyPort} {
+		if _, err := l.Claim(ctx, p); !errors.Is(err, endpoint.ErrTagDenied) {
+			t.Errorf("%v without the address: %v", p, err)
+		}
+	}
+	whole := tag(t, "addr:10.0.0.130")
+	if _, err := l.Claim(ctx, whole); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []endpoint.Tag{port, anyPort} {
+		got, err := l.Claim(ctx, p)
+		if err != nil {
+			t.Errorf("%v on the address: %v", p, err)
+		}
+		if err := l.Unclaim(ctx, got); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := l.Unclaim(ctx, whole); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Claim(ctx, port); !errors.Is(err, endpoint.ErrTagDenied) {
+		t.Errorf("after the address was given back: %v", err)
+	}
+	leased(t, u, 1001, port, whole) // in one request
+}
+
+// A rule that is gone since the endpoint was opened permits no more tags, and
+// takes none away.
+func TestClaimAfterReload(t *testing.T) {
+	u, l := ofUser(t, `"msg:*"`)
+	one := tag(t, "msg:1")
+	if _, err := l.Claim(context.Background(), one); err != nil {
+		t.Fatal(err)
+	}
+	source := u.authority.Source
+	if err := os.WriteFile(source.Policy().File, []byte("rules: []"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := source.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Claim(context.Background(), tag(t, "msg:2")); !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), "msg:2: no rule of ") {
+		t.Errorf("%v", err)
+	}
+	if err := l.Unclaim(context.Background(), one); err != nil {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,346 @@
+package mux
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/nat"
+	"github.com/unet-go/unet/internal/route"
+)
+
+// addresses are the IPv4 and IPv6 addresses of a host.
+type addresses struct {
+	host []netip.Addr // all of them
+	// uplink are those of the uplink on which ports can be claimed, and their
+	// subnets, in the order in which a wildcard prefers them.
+	uplink []netip.Prefix
+	unfit  map[netip.Addr]string     // the uplink's others, and why
+	nat    map[netip.Addr]*nat.Ports // what translation does with those of uplink; not asked by addresses
+}
+
+// addresses asks the kernel.
+func (m *Mux) addresses() (addresses, error) {
+	list, err := route.Dump(func() ([]netlink.Addr, error) { return m.nl.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return addresses{}, fmt.Errorf("addresses of the host: %w", err)
+	}
+	found := addresses{unfit: map[netip.Addr]string{}}
+	rank := map[netip.Addr]int{}
+	for _, a := range list {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		ip = ip.Unmap()
+		found.host = append(found.host, ip)
+		if a.LinkIndex != m.up.ifindex {
+			continue
+		}
+		if why := unfit(ip, a.Flags); why != "" {
+			found.unfit[ip] = why
+			continue
+		}
+		rank[ip] = rankOf(ip, a.Flags)
+		bits, _ := a.Mask.Size()
+		found.uplink = append(found.uplink, netip.PrefixFrom(ip, bits))
+	}
+	slices.SortStableFunc(found.uplink, func(a, b netip.Prefix) int { return cmp.Compare(rank[a.Addr()], rank[b.Addr()]) })
+	return found, nil
+}
+
+// unfit says why no ports can be claimed on an IPv6 address of the uplink: the
+// host itself may not use it yet, or will not for long. A claim outlives its
+// address, and a temporary one is replaced every day (RFC 8981), to leave no
+// trace; a claim would be one.
+func unfit(ip netip.Addr, flags int) string {
+	switch {
+	case ip.Is4():
+	case flags&unix.IFA_F_DADFAILED != 0:
+		return "another host has this address too (duplicate address detection failed)"
+	case flags&unix.IFA_F_TEMPORARY != 0:
+		return "the host changes this address by itself (RFC 8981): choose one that stays"
+	case flags&unix.IFA_F_TENTATIVE != 0:
+		return "the host does not know yet whether it is alone with this address: try again in a second"
+	}
+	return ""
+}
+
+// rankOf orders addresses for a wildcard: IPv4 before IPv6, primary addresses
+// before secondary ones, and of IPv6, those in use before those that
+// are being retired (deprecated) and those that are heard on this link only. Of
+// equals the kernel's order decides.
+func rankOf(ip netip.Addr, flags int) int {
+	switch {
+	case ip.Is4() && flags&unix.IFA_F_SECONDARY == 0:
+		return 0
+	case ip.Is4():
+		return 1
+	case ip.IsLinkLocalUnicast():
+		return 4
+	case flags&unix.IFA_F_DEPRECATED != 0:
+		return 3
+	}
+	return 2
+}
+
+// first is the address of the uplink that a wildcard stands for. One that is
+// not valid stands for either family.
+func (own *addresses) first(wildcard netip.Addr) (netip.Addr, bool) {
+	for _, p := range own.uplink {
+		if !wildcard.IsValid() || wildcard.Is4() == p.Addr().Is4() {
+			return p.Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// primary is the first IPv4 address of the uplink and its subnet; not valid if
+// there is none.
+func (own *addresses) primary() netip.Prefix {
+	if len(own.uplink) > 0 && own.uplink[0].Addr().Is4() {
+		return own.uplink[0]
+	}
+	return netip.Prefix{}
+}
+
+// Tags follow the addresses of the host (ADR 28). A port on an address of the uplink is in
+// effect as long as the uplink has the address: when it does not, another host may.
+// Until the address is back its tags are suspended. A whole address is the
+// endpoint's as long as the host does not have it: when it does, the endpoint ends.
+
+// addressesAre compares the tags with the addresses that the host has now. One goroutine
+// calls it, after the kernel has told of a change, or may have failed to.
+//
+// The addresses are asked for while nobody can enter a tag, so a claim is compared with
+// a change at least once: here, or by its own second look (claimTags).
+func (m *Mux) addressesAre() error {
+	m.mu.Lock()
+	own, err := m.addresses()
+	if err != nil {
+		m.mu.Unlock()
+		return err
+	}
+	primary := own.primary()
+	m.primary.Store(&primary)
+	gone, taken, err := m.follow(own)
+	for _, l := range m.leases {
+		if gone[l] == nil {
+			gone[l] = nil // to be told what is back
+		}
+	}
+	m.mu.Unlock()
+
+	for l, addrs := range gone {
+		l.notices.addresses(addrs, own.has)
+	}
+	for l, a := range taken {
+		m.mu.Lock()
+		o := l.owner
+		m.mu.Unlock()
+		cerr := l.close(fmt.Errorf("%w: the host has taken %v, which the endpoint held as a whole", ErrAddrTaken, a))
+		m.log.Warn("endpoint ended: the host has taken the address that it held as a whole", "addr", a, "endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", cerr)
+	}
+	return err
+}
+
+// follow puts tags into effect or suspends them. It returns the addresses of the
+// leases' suspended tags, and the leases whose whole address the host has. m.mu is held.
+func (m *Mux) follow(own addresses) (gone map[*Lease]map[netip.Addr]struct{}, taken map[*Lease]netip.Addr, err error) {
+	gone, taken = map[*Lease]map[netip.Addr]struct{}{}, map[*Lease]netip.Addr{}
+	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // tags
+	for t, c := range m.tags.held {
+		if t.Kind == endpoint.TagAddr && slices.Contains(own.host, t.Addr) {
+			taken[c.by] = t.Addr
+		}
+		if !hasPorts(t) || m.tags.get(endpoint.AddrTag(t.Addr)) != nil {
+			continue
+		}
+		here := own.has(t.Addr)
+		if here == c.suspended {
+			if serr := m.setEffect(t, c.by.at.owner, here); serr != nil {
+				err = errors.Join(err, fmt.Errorf("suspend %v, or end that: %w", t, serr))
+				continue
+			}
+			if c.suspended = !here; here {
+				back[t.Addr]++
+			} else {
+				lost[t.Addr]++
+			}
+		}
+		if c.suspended {
+			if gone[c.by] == nil {
+				gone[c.by] = map[netip.Addr]struct{}{}
+			}
+			gone[c.by][t.Addr] = struct{}{}
+		}
+	}
+	for a, n := range lost {
+		m.log.Warn("the uplink has lost an address: endpoints' tags on it are suspended until it is back", "interface", m.up.name, "addr", a, "tags", n)
+	}
+	for a, n := range back {
+		m.log.Info("the uplink has an address again: endpoints' tags on it are in effect", "interface", m.up.name, "addr", a, "tags", n)
+	}
+	return gone, taken, err
+}
+
+// has reports whether ports can be claimed on an address of the uplink.
+func (own *addresses) has(a netip.Addr) bool {
+	return slices.ContainsFunc(own.uplink, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// stillTrue says which of tags, which have been entered for l just now, do not fit the
+// addresses that the host has by now. m.mu is held.
+func (m *Mux) stillTrue(tags []endpoint.Tag) error {
+	own, err := m.addresses()
+	if err != nil {
+		return err
+	}
+	for _, t := range tags {
+		switch {
+		case t.Kind == endpoint.TagAddr:
+			if slices.Contains(own.host, t.Addr) {
+				return denied(t, "the host has taken this address just now")
+			}
+		case hasPorts(t) && m.tags.get(endpoint.AddrTag(t.Addr)) == nil:
+			if err := own.mayShare(t, m.up.name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A whole address is one of the uplink's network that nobody else has: not the
+// host, no neighbour, no router. Whoever holds it answers ARP or neighbour
+// solicitations for it, and what other endpoints send there is turned round in
+// this host, so a claim of somebody else's address would take that host's
+// traffic.
+
+// setAside keeps the whole addresses of a request for it, all or none, until putBack.
+func (m *Mux) setAside(c *claiming) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.l.closed {
+		return endpoint.ErrLeaseClosed
+	}
+	for i, a := range c.whole {
+		t := endpoint.AddrTag(a)
+		err := m.tags.free(c.l, t)
+		switch {
+		case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
+			err = denied(t, "not the address of a host")
+		case err == nil && m.aside[a]:
+			err = held(t, "it is being claimed just now")
+		}
+		if err != nil {
+			m.forget(c.whole[:i])
+			return err
+		}
+		m.aside[a] = true
+	}
+	return nil
+}
+
+// putBack ends setAside, whether the addresses were claimed or not.
+func (m *Mux) putBack(c *claiming) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forget(c.whole)
+}
+
+func (m *Mux) forget(whole []netip.Addr) {
+	for _, a := range whole {
+		delete(m.aside, a)
+	}
+}
+
+// vacant checks that the whole addresses of a request are of the uplink's network and
+// nobody's: by what the kernel knows, then by asking the network.
+func (m *Mux) vacant(ctx context.Context, c *claiming) error {
+	if len(c.whole) == 0 {
+		return nil
+	}
+	hops, err := m.routes.NextHops()
+	if err != nil {
+		return err
+	}
+	for _, a := range c.whole {
+		if err := m.vacantToKernel(a, c.own, hops); err != nil {
+			return err
+		}
+	}
+	return m.probe(ctx, c.whole)
+}
+
+func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bool) error {
+	t := endpoint.AddrTag(a)
+	if slices.Contains(own.host, a) {
+		return denied(t, "the host has this address itself")
+	}
+	i := slices.IndexFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(a) })
+	if i < 0 {
+		return denied(t, "not in a subnet of the uplink %s", m.up.name)
+	}
+	switch p := own.uplink[i]; {
+	case a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || a == broadcast(p)):
+		return denied(t, "the network's or broadcast address of %v", p.Masked())
+	case a.Is6() && p.Bits() < 127 && a == p.Masked().Addr(): // RFC 4291, 2.6.1, and RFC 6164
+		return denied(t, "the anycast address of the routers of %v", p.Masked())
+	}
+	if !own.nat[a].Empty() {
+		return held(t, "network address translation of this host uses it (nft list ruleset, conntrack -L)")
+	}
+	if hops[a] {
+		return denied(t, "a route of this host has it as next hop (ip route show table all via %v)", a)
+	}
+	at, known, err := m.routes.Neighbour(a)
+	if err != nil {
+		return err
+	}
+	if known && at != m.up.addr {
+		return held(t, "it is the neighbour at %v (if that host is gone: ip neigh del %v dev %s)", at, a, m.up.name)
+	}
+	return nil
+}
+
+// claimAddr enters a whole address that was set aside and found vacant. m.mu is
+// held and the calling thread is in the uplink's namespace.
+func (m *Mux) claimAddr(l *Lease, t endpoint.Tag, r *reserver) error {
+	if n := m.tags.onAddr[t.Addr]; n > 0 { // the host has lost it meanwhile
+		return held(t, "%d tags of its ports are held", n)
+	}
+	fds, err := r.hear(t.Addr)
+	if err != nil {
+		return fmt.Errorf("claim %v: %w", t, err)
+	}
+	return m.enterTag(l, t, fds)
+}
+
+// broadcast is the last address of an IPv4 subnet.
+func broadcast(p netip.Prefix) netip.Addr {
+	a := p.Addr().As4()
+	for bit := p.Bits(); bit < 32; bit++ {
+		a[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return netip.AddrFrom4(a)
+}
+
+// mayShare says what keeps the ports of t's address from being claimed, if the
+// address is nobody's as a whole.
+func (own *addresses) mayShare(t endpoint.Tag, uplink string) error {
+	if own.has(t.Addr) {
+		return nil
+	}
+	if why := own.unfit[t.Addr]; why != "" {
+		return denied(t, "%s", why)
+	}
+	return denied(t, "the uplink %s does not have this address", uplink)
+}

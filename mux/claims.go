@@ -1,0 +1,295 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// claiming is a request for tags, all of which its lease gets, or none.
+type claiming struct {
+	l     *Lease
+	tags  []endpoint.Tag // as [Mux.named] gives them
+	rule  Claims
+	whole []netip.Addr        // the addresses among them
+	set   map[netip.Addr]bool // of whole
+	own   addresses           // of the host, if a tag has an address
+}
+
+// ask begins a request: it gives the tags their addresses, and asks the policy about them
+// and whether there is room.
+func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
+	c := &claiming{l: l, set: map[netip.Addr]bool{}}
+	if len(tags) == 0 {
+		return c, nil
+	}
+	m.mu.Lock()
+	o := l.owner
+	m.mu.Unlock()
+	var err error
+	if c.rule, err = m.policy.Claims(o); err != nil {
+		return nil, fmt.Errorf("%w: %v: %w", endpoint.ErrTagDenied, tags[0], err)
+	}
+	if slices.ContainsFunc(tags, addressed) {
+		if c.own, err = m.addresses(); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range tags {
+		if t, err = m.named(t, c.own); err != nil {
+			return nil, err
+		}
+		c.tags = append(c.tags, t)
+		if t.Kind == endpoint.TagAddr {
+			c.whole, c.set[t.Addr] = append(c.whole, t.Addr), true
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range c.tags {
+		if err := m.permits(c, t); err != nil {
+			return nil, err
+		}
+	}
+	return c, m.room(c)
+}
+
+func hasPorts(t endpoint.Tag) bool { return t.Kind == endpoint.TagUDP || t.Kind == endpoint.TagTCP }
+
+func addressed(t endpoint.Tag) bool { return hasPorts(t) || t.Kind == endpoint.TagAddr }
+
+// named is t without what does not belong to its kind, and with the address that a
+// wildcard stands for now.
+func (m *Mux) named(t endpoint.Tag, own addresses) (endpoint.Tag, error) {
+	switch t.Kind {
+	case endpoint.TagUDP, endpoint.TagTCP:
+		named := endpoint.Tag{Kind: t.Kind, Addr: t.Addr.Unmap(), Port: t.Port, Block: t.Block}
+		if t.Block && t.Port%endpoint.BlockPorts != 0 {
+			return t, denied(t, "a block begins at a multiple of %d", endpoint.BlockPorts)
+		}
+		if named.Addr.IsValid() && !named.Addr.IsUnspecified() {
+			return named, nil
+		}
+		var found bool
+		if named.Addr, found = own.first(named.Addr); !found {
+			return t, denied(t, "the uplink %s has no address that this could stand for", m.up.name)
+		}
+		return named, nil
+	case endpoint.TagAddr:
+		return endpoint.AddrTag(t.Addr), nil
+	case endpoint.TagMessage:
+		return endpoint.MessageTag(t.Message), nil
+	}
+	return t, denied(t, "unknown kind")
+}
+
+// wild reports whether something of a named tag is to be chosen.
+func wild(t endpoint.Tag) bool {
+	return hasPorts(t) && t.Port == 0 || t.Kind == endpoint.TagMessage && t.Message == 0
+}
+
+// permits asks the rule about a tag. It is not asked about ports of a whole address that
+// the lease holds or claims: they come with it. m.mu is held.
+func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
+	if hasPorts(t) {
+		if whole := m.tags.get(endpoint.AddrTag(t.Addr)); c.set[t.Addr] || whole != nil && whole.by == c.l {
+			return nil
+		}
+	}
+	if wild(t) {
+		_, _, err := c.rule.Choices(t)
+		return err
+	}
+	return c.rule.Permits(t)
+}
+
+// room says whether the tags are too many. m.mu is held.
+func (m *Mux) room(c *claiming) error {
+	return m.users.room(c.l.owner.UID, c.l.tagCost, costOf(c.tags...), c.rule.Tags())
+}
+
+// claimTags claims the tags of a request and returns them in their order, with nothing
+// left to be chosen.
+//
+// The kernel and the network are asked first, while m.mu is free for others. Whole
+// addresses are set aside meanwhile, so that nobody else is told that they are free.
+func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Tag, err error) {
+	if len(c.tags) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.l.ctx, cancel)()
+	if err := m.setAside(c); err != nil {
+		return nil, err
+	}
+	defer m.putBack(c)
+	if slices.ContainsFunc(c.tags, addressed) {
+		if c.own.nat, err = m.translation(c.own, c.whole); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.vacant(ctx, c); err != nil {
+		return nil, err
+	}
+	err = within(m.ns, func() (err error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if c.l.closed {
+			return endpoint.ErrLeaseClosed
+		}
+		if err := m.room(c); err != nil {
+			return err
+		}
+		if claimed, err = m.claimAll(c); err != nil {
+			return err
+		}
+		// The addresses may have changed since they were looked up.
+		if err := m.stillTrue(claimed); err != nil {
+			return errors.Join(err, m.releaseAll(c.l, claimed))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return claimed, nil
+}
+
+// releaseAll takes tags back that have been entered for l, the last one first.
+func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
+	var err error
+	for _, t := range slices.Backward(tags) {
+		if c := m.tags.get(t); c != nil && c.by == l { // it has not been closed meanwhile
+			err = errors.Join(err, m.release(t))
+		}
+	}
+	return err
+}
+
+// claimAll enters tags, of which the whole addresses have been found free. m.mu is held
+// and the calling thread is in the uplink's namespace.
+func (m *Mux) claimAll(c *claiming) (_ []endpoint.Tag, err error) {
+	r, err := m.newReserver()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	// Whole addresses first: other tags may stand on them.
+	claimed := make([]endpoint.Tag, len(c.tags))
+	var entered []endpoint.Tag
+	for _, whole := range []bool{true, false} {
+		for i, t := range c.tags {
+			if whole != (t.Kind == endpoint.TagAddr) {
+				continue
+			}
+			if claimed[i], err = m.claim(c, t, r); err != nil {
+				return nil, errors.Join(err, m.releaseAll(c.l, entered))
+			}
+			entered = append(entered, claimed[i])
+		}
+	}
+	return claimed, nil
+}
+
+// claim chooses what is to be chosen of a tag, checks it, reserves it in the kernel and
+// enters it. m.mu is held and the calling thread is in the uplink's namespace.
+func (m *Mux) claim(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
+	switch {
+	case hasPorts(t):
+		return m.claimPorts(c, t, r)
+	case t.Kind == endpoint.TagAddr:
+		return t, m.claimAddr(c.l, t, r)
+	case wild(t):
+		return m.choose(c, t, r, nil)
+	}
+	if err := m.tags.free(c.l, t); err != nil {
+		return t, err
+	}
+	return t, m.enterTag(c.l, t, nil)
+}
+
+// enterTag puts a tag into effect. It owns reserved from now on, also when it fails.
+func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
+	if err := m.putTag(t, l.at.owner); err != nil {
+		return errors.Join(fmt.Errorf("claim %v: %w", t, err), closeAll(reserved))
+	}
+	m.hold(t, &claim{by: l, reserved: reserved})
+	return nil
+}
+
+// hold enters a tag that stands in the kernel's table.
+func (m *Mux) hold(t endpoint.Tag, c *claim) {
+	m.tags.add(t, c)
+	c.by.tagCost += costOf(t)
+	m.users.count(c.by.owner.UID, use{tags: costOf(t)})
+}
+
+// readmit takes up a tag that stands in the kernel's table since before this
+// mux was opened, and reserves in the kernel what its claim had reserved. While
+// no mux was there nobody kept the ports, so that a program of the kernel's
+// network stack may have got one. That is the error then; the claim stands all
+// the same, and so do the other ports of a block. Tags that stand on a whole address
+// come after it. m.mu is held.
+func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
+	c := &claim{by: l, suspended: suspended}
+	err := within(m.ns, func() error {
+		r, err := m.newReserver()
+		if err != nil {
+			return err
+		}
+		c.reserved, err = r.again(t, m.tags.get(endpoint.AddrTag(t.Addr)) != nil)
+		return errors.Join(err, r.close())
+	})
+	m.hold(t, c)
+	if err != nil {
+		return fmt.Errorf("reserve %v again: %w", t, err)
+	}
+	return nil
+}
+
+// unclaim gives back one tag of l. m.mu is held.
+func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
+	t.Addr = t.Addr.Unmap()
+	if c := m.tags.get(t); c == nil || c.by != l {
+		return denied(t, "not held by this endpoint")
+	}
+	if n := m.tags.onAddr[t.Addr]; t.Kind == endpoint.TagAddr && n > 0 {
+		return denied(t, "%d tags stand on it: give them back first", n)
+	}
+	return m.release(t)
+}
+
+// unclaimAll gives back all tags of l. m.mu is held.
+func (m *Mux) unclaimAll(l *Lease) error {
+	var err error
+	for t := range l.tags {
+		err = errors.Join(err, m.release(t))
+	}
+	return err
+}
+
+// release takes a tag out: first of the table, then the kernel may have the
+// port again. A tag that stays in the table stays claimed, for nobody else could
+// be given it.
+func (m *Mux) release(t endpoint.Tag) error {
+	if err := m.deleteTag(t); err != nil {
+		return fmt.Errorf("give %v back: %w", t, err)
+	}
+	c := m.tags.remove(t)
+	c.by.tagCost -= costOf(t)
+	m.users.uncount(c.by.owner.UID, use{tags: costOf(t)})
+	return c.letGo()
+}
+
+func denied(t endpoint.Tag, why string, args ...any) error {
+	return fmt.Errorf("%w: %v: "+why, append([]any{endpoint.ErrTagDenied, t}, args...)...)
+}
+
+func held(t endpoint.Tag, why string, args ...any) error {
+	return fmt.Errorf("%w: %v: "+why, append([]any{endpoint.ErrTagHeld, t}, args...)...)
+}

@@ -1,0 +1,252 @@
+package mux_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// rule permits the tags of a list.
+type rule struct {
+	list  []endpoint.Tag
+	free  bool // as it says
+	tags  int64
+	asked int // for choices
+}
+
+func (r *rule) String() string { return "rule r" }
+func (r *rule) Tags() int64    { return r.tags }
+
+func (r *rule) Permits(t endpoint.Tag) error {
+	if !slices.Contains(r.list, t) {
+		return fmt.Errorf("%w: %v", endpoint.ErrTagDenied, t)
+	}
+	return nil
+}
+
+func (r *rule) Choices(t endpoint.Tag) (iter.Seq[endpoint.Tag], bool, error) {
+	return func(yield func(endpoint.Tag) bool) {
+		for _, one := range r.list {
+			if one.Kind != t.Kind || one.Block != t.Block {
+				continue
+			}
+			if r.asked++; !yield(one) {
+				return
+			}
+		}
+	}, r.free, nil
+}
+
+func (r *rule) Translated(endpoint.Tag, string) error { return nil }
+
+func messages(from, n uint32) (list []endpoint.Tag) {
+	for i := range n {
+		list = append(list, endpoint.MessageTag(from+i))
+	}
+	return list
+}
+
+// What others hold is passed over, and any error but that ends the search.
+func TestChooseWithinRule(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a, other := l.open(), l.open(messages(1, 499)...)
+	r := &rule{list: messages(1, 500)}
+	l.policy.claims = r
+	if got, err := a.lease.Claim(t.Context(), endpoint.MessageTag(0)); err != nil || got != endpoint.MessageTag(500) {
+		t.Errorf("the last that is free: %v, %v", got, err)
+	}
+	if _, err := a.lease.Claim(t.Context(), endpoint.MessageTag(0)); !errors.Is(err, endpoint.ErrTagHeld) || !strings.HasSuffix(err.Error(), "msg:0: all that rule r permits") {
+		t.Errorf("when none is free: %v", err)
+	}
+	// A port that a program has is passed over too.
+	r.list = nil
+	for port := range uint16(10) {
+		at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), 7000+port)
+		r.list = append(r.list, endpoint.UDPTag(at))
+		if port < 9 {
+			kernelUDP(t, l.A, at.String())
+		}
+	}
+	if got, err := a.lease.Claim(t.Context(), udpTag("0.0.0.0:0")); err != nil || got != udpTag("10.0.0.1:7009") {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:0")); !errors.Is(err, endpoint.ErrTagHeld) {
+		t.Errorf("%v", err)
+	}
+	must(t, other.lease.Close())
+	must(t, a.lease.Close())
+	b := l.open()
+	must(t, l.mux.CloseTags())
+	r.list, r.asked = messages(1, 500), 0
+	if _, err := b.lease.Claim(t.Context(), endpoint.MessageTag(0)); err == nil || errors.Is(err, endpoint.ErrTagHeld) || r.asked != 1 {
+		t.Errorf("%v after %d", err, r.asked)
+	}
+}
+
+// A port of the kernel's choice that the rule does not permit after all is not entered.
+func TestKernelsChoiceOutsideRule(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open()
+	before := look(t, l.A)
+	l.policy.claims = &rule{list: []endpoint.Tag{udpTag("10.0.0.1:1")}, free: true}
+	if got, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:0")); !errors.Is(err, endpoint.ErrTagHeld) {
+		t.Errorf("%v, %v", got, err)
+	}
+	l.wantClaims(0)
+	wantTraces(t, l.A, before)
+}
+
+// The tags of the open and those claimed later count together; what is given
+// back, refused or ended with its lease counts no more.
+func TestTagsOfALease(t *testing.T) {
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+	l.openConfig(mux.Config{Limits: mux.Limits{Tags: 6, TagsPerLease: 4}})
+	ctx, busy := t.Context(), endpoint.ErrBusy
+	open := func(tags []endpoint.Tag) error {
+		g, lease, err := l.mux.OpenEndpoint(ctx, endpoint.Request{Geometry: small, Tags: tags})
+		if err == nil {
+			err = errors.Join(lease.Close(), g.Close())
+		}
+		return err
+	}
+	if err := open(messages(1, 5)); !errors.Is(err, busy) {
+		t.Errorf("open with 5 tags: %v", err)
+	}
+	a, other := l.open(messages(1, 3)...), l.open()
+	for range 5 { // refused: counts only meanwhile
+		if _, err := other.lease.Claim(ctx, endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrTagHeld) {
+			t.Fatalf("Claim: %v", err)
+		}
+	}
+	claim := func(n uint32) error {
+		_, err := a.lease.Claim(ctx, endpoint.MessageTag(n))
+		return err
+	}
+	must(t, claim(4))
+	if err := claim(5); !errors.Is(err, busy) || !strings.Contains(err.Error(), "4 of at most 4 tags") {
+		t.Errorf("fifth tag: %v", err)
+	}
+	if err := a.lease.Unclaim(ctx, endpoint.MessageTag(9)); err == nil {
+		t.Error("a tag was given back that is not held")
+	}
+	if err := claim(5); !errors.Is(err, busy) {
+		t.Errorf("after that: %v", err)
+	}
+	must(t, a.lease.Unclaim(ctx, endpoint.MessageTag(4)))
+	if err := claim(5); err != nil {
+		t.Errorf("fifth tag in the fourth's place: %v", err)
+	}
+	// Six are for all.
+	if err := open(messages(20, 3)); !errors.Is(err, busy) {
+		t.Errorf("open beyond the tags of all: %v", err)
+	}
+	must(t, open(messages(20, 2)))
+	must(t, a.lease.Close())
+	if err := open([]endpoint.Tag{endpoint.MessageTag(1), endpoint.MessageTag(2), addrTag("10.0.0.2")}); !errors.Is(err, endpoint.ErrTagHeld) {
+		t.Errorf("%v", err)
+	}
+	must(t, open(messages(1, 4)))
+	if n := l.mux.CountedClaims(); n != 0 {
+		t.Errorf("%d are counted", n)
+	}
+}
+
+// A block of ports counts as its ports do, and the rule says how many a user may have.
+func TestBlocksCountTheirPorts(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	l.policy.tags = 2*endpoint.BlockPorts + 1
+	ctx := t.Context()
+	as := func(uid uint32, tags ...endpoint.Tag) (*endpoint.Grant, *mux.Lease, error) {
+		return l.openAs(mux.Owner{UID: uid}, mux.Terms{}, endpoint.Request{Geometry: small, Tags: tags})
+	}
+	block := func(port uint16) endpoint.Tag { return udpBlock(fmt.Sprintf("10.0.0.1:%d", port)) }
+	if _, _, err := as(1001, block(6400), block(6464), block(6528)); !errors.Is(err, endpoint.ErrBusy) {
+		t.Errorf("open with three blocks: %v", err)
+	}
+	g, a, err := as(1001, block(6400))
+	must(t, err)
+	any, err := a.Claim(ctx, block(0))
+	must(t, err)
+	g2, b, err := as(1001)
+	must(t, err)
+	if _, err := b.Claim(ctx, block(0)); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "uid 1001 has 128 of at most 129 tags") {
+		t.Errorf("third block, of another lease: %v", err)
+	}
+	for _, uid := range []uint32{1002, 0} { // the limit of another user, and of root, who has none
+		g, l, err := as(uid, block(7040), block(7104))
+		must(t, err)
+		_, err = l.Claim(ctx, block(0))
+		if (err == nil) != (uid == 0) {
+			t.Errorf("third block of uid %d: %v", uid, err)
+		}
+		must(t, errors.Join(l.Close(), g.Close()))
+	}
+	if _, err := b.Claim(ctx, endpoint.MessageTag(1)); err != nil {
+		t.Errorf("one tag: %v", err)
+	}
+	must(t, a.Unclaim(ctx, any))
+	for i := range uint32(endpoint.BlockPorts) {
+		if _, err := a.Claim(ctx, endpoint.MessageTag(10+i)); err != nil {
+			t.Fatalf("tag %d in a block's place: %v", i, err)
+		}
+	}
+	if _, err := b.Claim(ctx, endpoint.MessageTag(2)); !errors.Is(err, endpoint.ErrBusy) {
+		t.Errorf("one more: %v", err)
+	}
+	must(t, errors.Join(a.Close(), b.Close(), g.Close(), g2.Close()))
+}
+
+// An endpoint that is taken over keeps its tags, whatever the limits are now, and they
+// count: until it has given enough back there are no others.
+func TestAdoptedTagsCount(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	tags := messages(1, 10)
+	a := l.openIn(c, endpoint.Request{Tags: tags})
+	c.kill()
+	l.openConfig(mux.Config{Pin: l.pin, Limits: mux.Limits{Tags: 9, TagsPerLease: 9}})
+	l.present(a)
+	ctx := t.Context()
+	if _, err := a.lease.Claim(ctx, endpoint.MessageTag(11)); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "10 of at most 9 tags") {
+		t.Errorf("Claim: %v", err)
+	}
+	b := l.open() // which needs none
+	if _, err := b.lease.Claim(ctx, endpoint.MessageTag(11)); !errors.Is(err, endpoint.ErrBusy) {
+		t.Errorf("another's tag: %v", err)
+	}
+	for _, tag := range tags[:2] {
+		must(t, a.lease.Unclaim(ctx, tag))
+	}
+	if _, err := a.lease.Claim(ctx, endpoint.MessageTag(11)); err != nil {
+		t.Errorf("Claim: %v", err)
+	}
+	if _, err := a.lease.Claim(ctx, endpoint.MessageTag(12)); !errors.Is(err, endpoint.ErrBusy) {
+		t.Errorf("Claim: %v", err)
+	}
+	must(t, a.lease.Close())
+	l.open(tags[:9]...)
+}
+
+// Claim and Unclaim end with their context.
+func TestClaimEndsWithItsContext(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open(endpoint.MessageTag(2))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.lease.Claim(ended, endpoint.MessageTag(1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Claim: %v", err)
+	}
+	if err := a.lease.Unclaim(ended, endpoint.MessageTag(2)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Unclaim: %v", err)
+	}
+	l.wantClaims(0, endpoint.MessageTag(2))
+}
