@@ -18,13 +18,14 @@ const module = "github.com/unet-go/unet"
 // modules that reach below the standard library. A package that is missing is
 // an error: its place has to be decided.
 var layers = map[string]struct{ own, other []string }{
-	".":                      {own: []string{"stack", "datapath", "endpoint", "control", "queues", "wire", "proto/udp", "proto/tcp"}},
+	".":                      {own: []string{"stack", "datapath", "endpoint", "control", "internal/wait", "queues", "wire", "proto/udp", "proto/tcp"}},
 	"wire":                   {},
 	"queues":                 {},
+	"internal/wait":          {},
 	"segment":                {},
 	"internal/xsk":           {own: []string{"queues", "segment"}, other: []string{"golang.org/x/sys/unix"}},
 	"endpoint":               {own: []string{"wire"}},
-	"datapath":               {own: []string{"endpoint", "queues", "segment", "internal/xsk", "wire"}},
+	"datapath":               {own: []string{"endpoint", "queues", "segment", "internal/xsk", "internal/wait", "wire"}},
 	"bpf":                    {other: []string{"github.com/cilium/ebpf"}},
 	"internal/route":         {own: []string{"endpoint", "wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/nat":           {own: []string{"endpoint"}, other: []string{"github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
@@ -34,7 +35,7 @@ var layers = map[string]struct{ own, other []string }{
 	"proto/udp":              {own: []string{"wire"}},
 	"proto/tcp/seq":          {},
 	"proto/tcp":              {own: []string{"wire", "proto/tcp/seq"}},
-	"stack":                  {own: []string{"wire", "proto"}},
+	"stack":                  {own: []string{"wire", "proto", "internal/wait"}},
 	"stack/memlink":          {own: []string{"stack", "wire"}},
 	"internal/netlab":        {own: []string{"wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/fate":          {},

@@ -1,26 +1,15 @@
 package unet
 
-import (
-	"fmt"
-
-	"github.com/unet-go/unet/stack"
-)
+import "github.com/unet-go/unet/internal/wait"
 
 // WaitMode is how blocked calls wait.
-type WaitMode = stack.WaitMode
+type WaitMode = wait.Mode
 
 const (
-	WaitAdaptive = stack.WaitAdaptive // spin for a budget, then sleep; the default
-	WaitSpin     = stack.WaitSpin     // never sleep: lowest latency, a core of its own
-	WaitBlock    = stack.WaitBlock    // sleep at once
+	WaitAdaptive = wait.Adaptive // spin for a budget, then sleep; the default
+	WaitSpin     = wait.Spin     // never sleep: the lowest latency, and a processor of its own
+	WaitBlock    = wait.Block    // sleep at once
 )
 
 // ParseWaitMode reads what [WaitMode] prints: spin, adaptive or block.
-func ParseWaitMode(s string) (WaitMode, error) {
-	for _, m := range []WaitMode{WaitAdaptive, WaitSpin, WaitBlock} {
-		if s == m.String() {
-			return m, nil
-		}
-	}
-	return 0, fmt.Errorf("wait mode %q: want spin, adaptive or block", s)
-}
+func ParseWaitMode(s string) (WaitMode, error) { return wait.Parse(s) }

@@ -2,70 +2,39 @@ package datapath
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"time"
 
+	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/internal/xsk"
 )
 
 // WaitMode is how an endpoint waits for something to receive.
-type WaitMode uint8
+type WaitMode = wait.Mode
 
 const (
-	// WaitAdaptive spins for a budget, then sleeps.
-	WaitAdaptive WaitMode = iota
-	// WaitSpin never sleeps. It has the lowest latency and takes a whole core.
-	WaitSpin
-	// WaitBlock sleeps at once. A wake-up costs tens of microseconds.
-	WaitBlock
+	WaitAdaptive = wait.Adaptive // spin for a budget, then sleep; the default
+	WaitSpin     = wait.Spin     // never sleep: the lowest latency, and a processor of its own
+	WaitBlock    = wait.Block    // sleep at once
 )
-
-var waitModes = []string{"adaptive", "spin", "block"}
-
-func (m WaitMode) String() string {
-	if int(m) < len(waitModes) {
-		return waitModes[m]
-	}
-	return fmt.Sprintf("WaitMode(%d)", uint8(m))
-}
-
-// ParseWaitMode is the inverse of [WaitMode.String].
-func ParseWaitMode(s string) (WaitMode, error) {
-	for i, name := range waitModes {
-		if s == name {
-			return WaitMode(i), nil
-		}
-	}
-	return 0, fmt.Errorf("wait mode %q: want spin, adaptive or block", s)
-}
 
 // ErrWoken: Wake was called.
 var ErrWoken = errors.New("woken")
 
-const (
-	defaultSpinBudget = 50 * time.Microsecond
-	// A spinning waiter looks at the ring this often before it looks at the
-	// clock, about a microsecond, and at the clock this often before it lets
-	// other goroutines run.
-	looksPerCheck  = 1024
-	checksPerYield = 16
-)
-
 type waiter struct {
-	mode   WaitMode
-	budget time.Duration
-	woken  atomic.Bool
-	poller *xsk.Poller
+	spinner wait.Spinner // as each Wait begins
+	begun   time.Time    // the spinner's clock counts from here
+	woken   atomic.Bool
+	poller  *xsk.Poller
 }
 
 func (w *waiter) open(s *xsk.Socket, cfg Config) (err error) {
-	w.mode, w.budget = cfg.Wait, cfg.SpinBudget
-	if w.budget == 0 {
-		w.budget = defaultSpinBudget
+	w.spinner = wait.Spinner{Mode: cfg.Wait, Budget: cfg.SpinBudget}
+	if w.spinner.Budget == 0 {
+		w.spinner.Budget = wait.DefaultBudget
 	}
+	w.begun = time.Now()
 	w.poller, err = xsk.NewPoller(s)
 	return err
 }
@@ -84,58 +53,40 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 	if int(e.held) >= e.quota() {
 		return ErrNoBuffers
 	}
-	if e.sock.RX.Peek(1) > 0 {
-		return nil
-	}
-	e.tidy()
-	if e.waiter.mode != WaitBlock {
-		if done, err := e.spin(deadline); done {
-			return err
-		}
-	}
+	spinner := e.waiter.spinner
 	for {
-		if err := e.Sleep(deadline); err != nil {
-			return err
-		}
 		if e.sock.RX.Peek(1) > 0 {
 			return nil
 		}
 		e.tidy()
+		var err error
+		if spinner.On() {
+			err = e.spin(&spinner, deadline)
+		} else {
+			err = e.Sleep(deadline)
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 
-// spin looks at the receive queue. It is not done when the budget of adaptive
-// waiting is used up.
-func (e *Endpoint) spin(deadline time.Time) (done bool, err error) {
-	w := &e.waiter
-	var spinUntil time.Time
-	for check := 1; ; check++ {
-		for range looksPerCheck {
-			if e.sock.RX.Peek(1) > 0 {
-				return true, nil
-			}
-		}
-		if w.woken.Load() && w.woken.Swap(false) {
-			return true, e.wokenBy()
-		}
-		if e.unfinished.Load() {
-			e.tidy()
-		}
-		if w.mode == WaitAdaptive || !deadline.IsZero() {
-			now := time.Now()
-			if !deadline.IsZero() && now.After(deadline) {
-				return true, os.ErrDeadlineExceeded
-			}
-			if spinUntil.IsZero() {
-				spinUntil = now.Add(w.budget)
-			} else if w.mode == WaitAdaptive && now.After(spinUntil) {
-				return false, nil
-			}
-		}
-		if check%checksPerYield == 0 {
-			runtime.Gosched()
+// spin looks at the receive queue for a round, or until it is not empty.
+func (e *Endpoint) spin(spinner *wait.Spinner, deadline time.Time) error {
+	for range wait.Looks {
+		if e.sock.RX.Peek(1) > 0 {
+			return nil
 		}
 	}
+	if e.waiter.woken.Load() && e.waiter.woken.Swap(false) {
+		return e.wokenBy()
+	}
+	now := time.Now()
+	if !deadline.IsZero() && now.After(deadline) {
+		return os.ErrDeadlineExceeded
+	}
+	spinner.Round(now.Sub(e.waiter.begun))
+	return nil
 }
 
 // retryInterval is how long a sleep lasts while a kick or a refill is to be

@@ -11,37 +11,25 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
 )
 
-// WaitMode says how a goroutine waits while it holds the poll role.
-type WaitMode uint8
+// WaitMode is how the goroutine that holds the poll role waits.
+type WaitMode = wait.Mode
 
 const (
-	WaitAdaptive WaitMode = iota // spin for a budget, then sleep
-	WaitSpin                     // spin always: the lowest latency, and a processor of its own
-	WaitBlock                    // sleep at once
+	WaitAdaptive = wait.Adaptive // spin for a budget, then sleep; the default
+	WaitSpin     = wait.Spin     // never sleep: the lowest latency, and a processor of its own
+	WaitBlock    = wait.Block    // sleep at once
 )
-
-func (m WaitMode) String() string {
-	switch m {
-	case WaitAdaptive:
-		return "adaptive"
-	case WaitSpin:
-		return "spin"
-	case WaitBlock:
-		return "block"
-	}
-	return "invalid wait mode"
-}
 
 // Defaults of a [Config].
 const (
-	DefaultMTU        = 1500                  // bytes of IP packet
-	DefaultSpinBudget = 50 * time.Microsecond // about what a wake-up costs
-	DefaultFrameQuota = 1024                  // frames
+	DefaultMTU        = 1500 // bytes of IP packet
+	DefaultFrameQuota = 1024 // frames
 
 	minMTU = 68 // RFC 791
 )
@@ -65,7 +53,7 @@ type Config struct {
 	Resolver Resolver // the route service
 
 	Wait       WaitMode
-	SpinBudget time.Duration // of WaitAdaptive
+	SpinBudget time.Duration // of WaitAdaptive; 50 us by default
 	// FrameQuota is the number of frames that the application may hold, in
 	// socket queues or in its hands, all sockets together. Datagrams beyond it
 	// are copied into memory of their own.
@@ -166,7 +154,7 @@ type Stack struct {
 
 	// Waiting, wait.go.
 	waitMode       WaitMode
-	spinBudget     instant
+	spinBudget     time.Duration
 	role           pollRole
 	roleMoves      uint64 // how often the application took the role or left it
 	away           awayKind
@@ -240,7 +228,7 @@ func New(cfg Config) (*Stack, error) {
 		cfg.MTU = DefaultMTU
 	}
 	if cfg.SpinBudget == 0 {
-		cfg.SpinBudget = DefaultSpinBudget
+		cfg.SpinBudget = wait.DefaultBudget
 	}
 	if cfg.FrameQuota == 0 {
 		cfg.FrameQuota = DefaultFrameQuota
@@ -263,7 +251,7 @@ func New(cfg Config) (*Stack, error) {
 		heard:          new(linkTimes),
 		silent:         new(linkTimes),
 		waitMode:       cfg.Wait,
-		spinBudget:     instant(cfg.SpinBudget),
+		spinBudget:     cfg.SpinBudget,
 		earliestWaiter: never,
 		caretakerWake:  make(chan struct{}, 1),
 		sockets:        make(map[*UDPSocket]struct{}),

@@ -1,6 +1,11 @@
 package stack
 
-import "runtime"
+import (
+	"runtime"
+	"time"
+
+	"github.com/unet-go/unet/internal/wait"
+)
 
 // The goroutine that waits polls. See the package's doc.go for the idea; this
 // file holds the role, its hand-over, and the two ways of waiting without it:
@@ -27,16 +32,8 @@ const (
 	sleeping          // in Link.Sleep: Link.Wake calls it back
 )
 
-const (
-	// looksPerClock is how often Pending is asked between two looks at the
-	// clock, some microseconds.
-	looksPerClock = 1024
-	// clocksPerYield is how many such rounds pass until the spinner lets other
-	// goroutines of its processor run.
-	clocksPerYield = 8
-	// guestPolls bounds how long a goroutine polls as a guest before it parks.
-	guestPolls = 256
-)
+// guestPolls bounds how long a goroutine polls as a guest before it parks.
+const guestPolls = 256
 
 // event is something that goroutines wait for. Its zero value is ready.
 type event struct {
@@ -247,13 +244,7 @@ func (s *Stack) wakeExpired() {
 // time is read while nothing arrives, and after every so many batches.
 func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode) {
 	s.pollerEvent, s.pollerSeq = e, seq
-	sleepAt := instant(0) // when the budget for spinning ends; 0: not begun
-	switch mode {
-	case WaitSpin:
-		sleepAt = never
-	case WaitBlock:
-		sleepAt = -1
-	}
+	spinner := wait.Spinner{Mode: mode, Budget: s.spinBudget}
 	for {
 		got := s.input()
 		if e.seq != seq || s.now >= deadline || s.closed || s.broken != nil {
@@ -271,9 +262,7 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 			}
 			s.mu.Lock()
 			s.returned()
-			if mode == WaitAdaptive {
-				sleepAt = 0
-			}
+			spinner.Restart()
 			continue
 		}
 		if len(s.acking) > 0 {
@@ -281,7 +270,7 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 			continue // in a connection to ourselves that may be what e waits for
 		}
 		limit := min(deadline, s.timerAt, s.earliestWaiter)
-		if sleepAt < 0 || sleepAt > 0 && s.lastLook >= sleepAt {
+		if !spinner.On() {
 			s.away = sleeping
 			s.mu.Unlock()
 			err := s.link.Sleep(s.time(limit))
@@ -295,7 +284,7 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 		} else {
 			s.away = spinning
 			s.mu.Unlock()
-			sleepAt = s.spin(limit, sleepAt)
+			s.spin(&spinner, limit)
 			s.mu.Lock()
 			s.returned()
 			s.advance(s.lastLook)
@@ -313,23 +302,18 @@ func (s *Stack) returned() {
 
 // spin looks at the link, without the lock, until a frame waits, somebody calls
 // for attention, or the clock, which is left in s.lastLook, has reached limit or
-// sleepAt. It fills sleepAt in if it is 0.
-func (s *Stack) spin(limit, sleepAt instant) instant {
-	for round := 1; ; round++ {
-		for range looksPerClock {
+// the end of the budget.
+func (s *Stack) spin(spinner *wait.Spinner, limit instant) {
+	for spinner.On() {
+		for range wait.Looks {
 			if s.link.Pending() || s.attention.Load() {
-				return sleepAt
+				return
 			}
 		}
 		s.lastLook = s.look()
-		if sleepAt == 0 {
-			sleepAt = s.lastLook + s.spinBudget
-		}
-		if s.lastLook >= limit || s.lastLook >= sleepAt {
-			return sleepAt
-		}
-		if round%clocksPerYield == 0 {
-			runtime.Gosched()
+		spinner.Round(time.Duration(s.lastLook))
+		if s.lastLook >= limit {
+			return
 		}
 	}
 }

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/bench/internal/transport"
-	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
@@ -118,7 +118,7 @@ func (g Goodput) check() error {
 	if _, err := endpoint.ParseAttachment(g.Attach); err != nil {
 		return err
 	}
-	if _, err := datapath.ParseWaitMode(g.Wait); err != nil {
+	if _, err := unet.ParseWaitMode(g.Wait); err != nil {
 		return err
 	}
 	switch {

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
-	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -182,7 +182,7 @@ func (s Selection) check() error {
 		}
 	}
 	for _, w := range s.Wait {
-		if _, err := datapath.ParseWaitMode(w); err != nil {
+		if _, err := unet.ParseWaitMode(w); err != nil {
 			return err
 		}
 	}

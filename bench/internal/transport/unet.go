@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/stack"
 )
 
 // rebindPatience is how long a queue that the last round's endpoint has just
@@ -53,7 +51,7 @@ type messages struct {
 }
 
 func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	wait, err := datapath.ParseWaitMode(j.Wait)
+	wait, err := unet.ParseWaitMode(j.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -157,18 +155,12 @@ type unetUDP struct {
 	in   []unet.Message
 }
 
-var stackWait = map[string]stack.WaitMode{
-	"spin":     stack.WaitSpin,
-	"adaptive": stack.WaitAdaptive,
-	"block":    stack.WaitBlock,
-}
-
 // openHost is a host of package unet on an endpoint of this host's unetd. It shares
 // the interface's address, unless the job gives it one of its own.
 func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
-	wait, ok := stackWait[j.Wait]
-	if !ok {
-		return nil, fmt.Errorf("BUG: wait mode %q", j.Wait)
+	wait, err := unet.ParseWaitMode(j.Wait)
+	if err != nil {
+		return nil, err
 	}
 	g, lease, err := openGrant(ctx, j)
 	if err != nil {

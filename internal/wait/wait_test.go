@@ -1,0 +1,42 @@
+package wait_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/wait"
+)
+
+func TestModeText(t *testing.T) {
+	for _, m := range []wait.Mode{wait.Adaptive, wait.Spin, wait.Block} {
+		if got, err := wait.Parse(m.String()); err != nil || got != m {
+			t.Errorf("%v read back as %v, %v", m, got, err)
+		}
+	}
+	for _, s := range []string{"", "Spin", "poll", wait.Mode(3).String()} {
+		if m, err := wait.Parse(s); err == nil {
+			t.Errorf("Parse(%q) = %v", s, m)
+		}
+	}
+}
+
+// TestSpinner counts the rounds of 10 us until each mode sleeps, with a budget of
+// 50 us that begins when the first round ends, and after a restart.
+func TestSpinner(t *testing.T) {
+	const most = 100
+	for mode, want := range map[wait.Mode]int{wait.Adaptive: 6, wait.Spin: most, wait.Block: 0} {
+		now := time.Hour
+		s := wait.Spinner{Mode: mode, Budget: wait.DefaultBudget}
+		for turn := range 2 {
+			rounds := 0
+			for ; s.On() && rounds < most; rounds++ {
+				now += 10 * time.Microsecond
+				s.Round(now)
+			}
+			if rounds != want {
+				t.Errorf("%v, turn %d: sleeps after %d rounds, want %d", mode, turn, rounds, want)
+			}
+			s.Restart()
+		}
+	}
+}
