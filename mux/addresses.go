@@ -277,7 +277,35 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 			return err
 		}
 	}
-	return m.probe(ctx, c.whole)
+	select {
+	case m.probes <- struct{}{}:
+		defer func() { <-m.probes }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	err = m.routes.Vacant(ctx, m.up.addr, c.whole)
+	var used *route.InUse
+	if errors.As(err, &used) {
+		return held(endpoint.AddrTag(used.Addr), "the host at link address %v has it", used.At)
+	}
+	return err
+}
+
+// probesAtOnce bounds the requests of all leases for which the network is asked: each has
+// a socket.
+const probesAtOnce = 16
+
+// hear keeps the uplink a member of the group by which others ask for an IPv6
+// address. For an IPv4 address they broadcast.
+func (r *reserver) hear(a netip.Addr) (fds []int, err error) {
+	if a.Is4() {
+		return nil, nil
+	}
+	fd, err := route.JoinSolicited(r.ifindex, a)
+	if err != nil {
+		return nil, err
+	}
+	return []int{fd}, nil
 }
 
 func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bool) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/gopacket/layers"
+
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/xsk"

@@ -5,15 +5,194 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
 )
+
+func addrTag(s string) endpoint.Tag  { return endpoint.AddrTag(netip.MustParseAddr(s)) }
+func tcpTag(s string) endpoint.Tag   { return endpoint.TCPTag(netip.MustParseAddrPort(s)) }
+func udpBlock(s string) endpoint.Tag { return udpTag(s).AsBlock() }
+func tcpBlock(s string) endpoint.Tag { return tcpTag(s).AsBlock() }
+
+// openLab6 is a lab whose hosts have IPv6 too. The kernel receives that only on
+// an interface of which it has noticed that it works.
+func openLab6(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{IPv6: true})}
+	eventually(t, "host B operational", func() (up bool) {
+		must(t, l.B.Do(func() error {
+			link, err := netlink.LinkByName(l.B.Interface)
+			up = err == nil && link.Attrs().OperState == netlink.OperUp
+			return err
+		}))
+		return up
+	})
+	l.openMux(mux.ModeGeneric)
+	return l
+}
+
+// program is what a program of the kernel's network stack does with a port.
+type program struct {
+	network   string // udp, udp4, udp6, tcp, tcp4, tcp6; without a number: a socket of both families
+	at        string
+	reuseAddr bool
+	reusePort bool
+	listen    bool
+	connects  bool // the port will be chosen when it connects (IP_BIND_ADDRESS_NO_PORT)
+}
+
+func (p program) String() string {
+	s := p.network + " " + p.at
+	for _, o := range []struct {
+		set  bool
+		name string
+	}{{p.reuseAddr, "SO_REUSEADDR"}, {p.reusePort, "SO_REUSEPORT"}, {p.listen, "listening"}, {p.connects, "IP_BIND_ADDRESS_NO_PORT"}} {
+		if o.set {
+			s += " " + o.name
+		}
+	}
+	return s
+}
+
+// start binds a socket of host h's kernel. The caller closes it.
+func (p program) start(h *netlab.Host) (fd int, err error) {
+	at, family := sockaddr(p.at)
+	kind := unix.SOCK_DGRAM
+	if strings.HasPrefix(p.network, "tcp") {
+		kind = unix.SOCK_STREAM
+	}
+	err = h.Do(func() error {
+		if fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+			return err
+		}
+		set := func(on bool, level, opt int) error {
+			if !on {
+				return nil
+			}
+			return unix.SetsockoptInt(fd, level, opt, 1)
+		}
+		err := errors.Join(
+			set(p.reuseAddr, unix.SOL_SOCKET, unix.SO_REUSEADDR),
+			set(p.reusePort, unix.SOL_SOCKET, unix.SO_REUSEPORT),
+			set(p.connects, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT),
+			set(strings.HasSuffix(p.network, "6"), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY),
+		)
+		if err == nil {
+			err = unix.Bind(fd, at)
+		}
+		if err == nil && p.listen {
+			err = unix.Listen(fd, 1)
+		}
+		if err != nil {
+			unix.Close(fd)
+		}
+		return err
+	})
+	return fd, err
+}
+
+// keep is start for the length of the test.
+func (p program) keep(t *testing.T, h *netlab.Host) (fd int) {
+	t.Helper()
+	fd, err := p.start(h)
+	if err != nil {
+		t.Fatalf("%v: %v", p, err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+// boundTo is the port of a kernel's socket.
+func boundTo(t *testing.T, fd int) uint16 {
+	t.Helper()
+	name, err := unix.Getsockname(fd)
+	must(t, err)
+	switch name := name.(type) {
+	case *unix.SockaddrInet4:
+		return uint16(name.Port)
+	case *unix.SockaddrInet6:
+		return uint16(name.Port)
+	}
+	t.Fatalf("socket name %T", name)
+	return 0
+}
+
+// connect begins to connect a kernel's socket and waits for nothing.
+func connect(fd int, to string) error {
+	at, _ := sockaddr(to)
+	if err := unix.Connect(fd, at); !errors.Is(err, unix.EINPROGRESS) {
+		return err
+	}
+	return nil
+}
+
+func sockaddr(s string) (at unix.Sockaddr, family int) {
+	ap := netip.MustParseAddrPort(s)
+	if ap.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: ap.Addr().As4(), Port: int(ap.Port())}, unix.AF_INET
+	}
+	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port())}, unix.AF_INET6
+}
+
+// sysctl changes a setting of a host.
+func sysctl(t *testing.T, h *netlab.Host, name, value string) {
+	t.Helper()
+	must(t, h.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) }))
+}
+
+// netFile reads a file of /proc/net on a host.
+func netFile(t *testing.T, h *netlab.Host, name string) (text string) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/" + name)
+		text = string(b)
+		return err
+	}))
+	return text
+}
+
+// eventually waits until ok, and reports what it is about otherwise.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}
+
+// wantClaims checks that tables and descriptors are those of tags, and no others.
+func (l *lab) wantClaims(reserved int, tags ...endpoint.Tag) {
+	l.t.Helper()
+	held, inKernel, n, err := l.mux.Claims()
+	must(l.t, err)
+	want := map[endpoint.Tag]bool{}
+	for _, t := range tags {
+		want[t] = true
+	}
+	if fmt.Sprint(held) != fmt.Sprint(want) || fmt.Sprint(inKernel) != fmt.Sprint(want) || n != reserved {
+		l.t.Errorf("held %v, in the kernel %v, with %d descriptors; want %v with %d", held, inKernel, n, want, reserved)
+	}
+}
+
+func parseMAC(s string) net.HardwareAddr {
+	hw, err := net.ParseMAC(s)
+	if err != nil {
+		panic(err)
+	}
+	return hw
+}
 
 // addAddr gives a host's end an address with flags (IFA_F_*), of which the
 // kernel keeps those that it knows from outside.
@@ -245,4 +424,129 @@ func TestSolicitedNodeGroups(t *testing.T) {
 	want("one is left in the group", true, true, false, false)
 	must(t, a.lease.Unclaim(t.Context(), addrTag("fd00::1:2:77")))
 	want("none", false, false, false, false)
+}
+
+// What the kernel of another host sends to a claimed port arrives at who claimed
+// it, alone or in a block, on a shared address or on its own, and nowhere else.
+func TestClaimedPortsGetTheirFrames(t *testing.T) {
+	l := openLab6(t)
+	setNeighbour(t, l.B, "10.0.0.77", l.A.LinkAddr)
+	setNeighbour(t, l.B, "fd00::77", l.A.LinkAddr)
+	whole, whole6 := addrTag("10.0.0.77"), addrTag("fd00::77")
+	other := l.open(udpTag("10.0.0.1:7001"), tcpTag("[fd00::1]:7001"), udpBlock("10.0.0.1:40064"), tcpBlock("[fd00::1]:40064"))
+	a := l.open(append(sharedTags, whole, whole6,
+		tcpTag("10.0.0.77:80"), udpBlock("10.0.0.77:40000"), udpTag("[fd00::77]:80"), tcpBlock("[fd00::77]:40000"))...)
+	for _, tag := range a.grant.Tags {
+		if tag.Kind == endpoint.TagAddr {
+			continue
+		}
+		for _, port := range []uint16{tag.Port, tag.LastPort()} {
+			to := netip.AddrPortFrom(tag.Addr, port)
+			p := program{network: "udp4", at: "10.0.0.2:0"}
+			if tag.Addr.Is6() {
+				p = program{network: "udp6", at: "[fd00::2]:0"}
+			}
+			if tag.Kind == endpoint.TagTCP {
+				p.network = "tcp" + p.network[3:]
+			}
+			fd := p.keep(t, l.B)
+			must(t, connect(fd, to.String())) // TCP: a SYN
+			if tag.Kind == endpoint.TagUDP {
+				_, err := unix.Write(fd, []byte("hello"))
+				must(t, err)
+			}
+			ours := func(p gopacket.Packet) bool {
+				switch l := p.TransportLayer().(type) {
+				case *layers.UDP:
+					return tag.Kind == endpoint.TagUDP && uint16(l.DstPort) == port && string(l.Payload) == "hello"
+				case *layers.TCP:
+					return tag.Kind == endpoint.TagTCP && uint16(l.DstPort) == port && l.SYN && !l.ACK
+				}
+				return false
+			}
+			p2 := packet(t, a.recv().frame)
+			if !ours(p2) || !net.IP(p2.NetworkLayer().NetworkFlow().Dst().Raw()).Equal(tag.Addr.AsSlice()) {
+				t.Errorf("sent to %v %v, received %v", p.network, to, p2)
+			}
+			unix.Close(fd) // no SYN again
+		}
+	}
+	other.nothing("for another endpoint's ports")
+	// What nobody has claimed is the kernel's.
+	ping(t, l.B, "10.0.0.1")
+	ping(t, l.B, "fd00::1")
+	service, err := l.A.Listen("tcp6", "[fd00::1]:80")
+	must(t, err)
+	defer service.Close()
+	c, err := l.B.Dial("tcp6", "[fd00::1]:80")
+	must(t, err)
+	must(t, c.Close())
+	a.nothing("of the kernel's traffic")
+}
+
+// datagram6 is datagram over IPv6.
+func datagram6(dst, src [6]byte, from, to string, payload string) []byte {
+	f, d := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
+	ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP, SrcIP: f.Addr().AsSlice(), DstIP: d.Addr().AsSlice()}
+	udp := &layers.UDP{SrcPort: layers.UDPPort(f.Port()), DstPort: layers.UDPPort(d.Port())}
+	must0(udp.SetNetworkLayerForChecksum(ip))
+	buf := gopacket.NewSerializeBuffer()
+	must0(gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv6}, ip, udp, gopacket.Payload(payload)))
+	return buf.Bytes()
+}
+
+// The other host's errors about what was sent from a port of a block come to the
+// block's owner, and so do the resets of its TCP.
+func TestErrorsReachTheOwnerOfTheBlock(t *testing.T) {
+	l := openLab6(t)
+	a := l.open(udpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"), tcpBlock("10.0.0.1:40000"))
+	b := l.open(udpBlock("10.0.0.1:40064"), udpBlock("[fd00::1]:40064"), udpTag("10.0.0.1:9"))
+	A, B := l.A.LinkAddr, l.B.LinkAddr
+	a.send(datagram(B, A, "10.0.0.1:40063", "10.0.0.2:9", "anybody?"))
+	p := packet(t, a.recv().frame)
+	if icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4); !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
+		t.Errorf("received %v", p)
+	}
+	a.send(datagram6(B, A, "[fd00::1]:40063", "[fd00::2]:9", "anybody?"))
+	p = packet(t, a.recv().frame)
+	if icmp, ok := p.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6); !ok || icmp.TypeCode != layers.CreateICMPv6TypeCode(1, 4) {
+		t.Errorf("received %v", p)
+	}
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4(10, 0, 0, 1), DstIP: net.IPv4(10, 0, 0, 2)}
+	syn := &layers.TCP{SrcPort: 40001, DstPort: 9, SYN: true, Window: 1000}
+	must0(syn.SetNetworkLayerForChecksum(ip))
+	a.send(build(&layers.Ethernet{DstMAC: B[:], SrcMAC: A[:], EthernetType: layers.EthernetTypeIPv4}, ip, syn))
+	p = packet(t, a.recv().frame)
+	if tcp, ok := p.Layer(layers.LayerTypeTCP).(*layers.TCP); !ok || !tcp.RST || tcp.DstPort != 40001 {
+		t.Errorf("received %v", p)
+	}
+	b.nothing("errors about another's datagrams")
+}
+
+// Solicitations for a whole IPv6 address reach its owner, which answers for
+// itself; those for the shared address stay the kernel's.
+func TestSolicitationsReachTheOwner(t *testing.T) {
+	l := openLab6(t)
+	a := l.open(addrTag("fd00::77"))
+	fd := program{network: "udp6", at: "[fd00::2]:9000"}.keep(t, l.B)
+	must(t, connect(fd, "[fd00::77]:5"))
+	_, err := unix.Write(fd, []byte("hello")) // the kernel asks for the link address first
+	must(t, err)
+	frame := a.recv().frame
+	ns, ok := packet(t, frame).Layer(layers.LayerTypeICMPv6NeighborSolicitation).(*layers.ICMPv6NeighborSolicitation)
+	if !ok || !ns.TargetAddress.Equal(net.ParseIP("fd00::77")) {
+		t.Fatalf("received %x, want a solicitation", frame)
+	}
+	A, B := net.HardwareAddr(l.A.LinkAddr[:]), net.HardwareAddr(l.B.LinkAddr[:])
+	const solicitedOverride = 0x60
+	advertisement := append([]byte{136, 0, 0, 0, solicitedOverride, 0, 0, 0}, net.ParseIP("fd00::77")...)
+	a.send(ndWith(A, B, "fd00::77", "fd00::2", 255, append(append(advertisement, 2, 1), A...)))
+	p := packet(t, a.recv().frame)
+	if udp := p.Layer(layers.LayerTypeUDP); udp == nil || string(udp.LayerPayload()) != "hello" {
+		t.Fatalf("received %v, want the datagram", p)
+	}
+	ping(t, l.B, "fd00::1")
+	ping(t, l.B, "fd00::1")
+	a.nothing("solicitations and ping of the shared address")
 }

@@ -1,15 +1,19 @@
 package mux_test
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 // reuses are the ways in which a program may ask for a port that is in use.
@@ -230,5 +234,319 @@ func TestAnyPort(t *testing.T) {
 		}
 	}
 	must(t, a.lease.Close())
+	l.wantClaims(0)
+}
+
+// A port is one endpoint's, alone or in a block, and of one tag only.
+func TestBlocksDoNotOverlap(t *testing.T) {
+	l := openLab6(t)
+	whole, whole6 := addrTag("10.0.0.77"), addrTag("fd00::77")
+	a := l.open(whole, whole6)
+	b := l.open()
+	held, denied := endpoint.ErrTagHeld, endpoint.ErrTagDenied
+	for _, at := range []string{"10.0.0.1", "[fd00::1]", "10.0.0.77", "[fd00::77]"} {
+		for _, tag := range []func(string) endpoint.Tag{udpTag, tcpTag} {
+			other := b
+			if strings.Contains(at, "77") {
+				other = a
+			}
+			single, block := tag(at+":40010"), tag(at+":40000").AsBlock()
+			claim := func(by *app, tag endpoint.Tag, want error) {
+				t.Helper()
+				if got, err := by.lease.Claim(t.Context(), tag); !errors.Is(err, want) || err == nil && got != tag {
+					t.Errorf("claim %v: %v, %v; want %v", tag, got, err, want)
+				}
+			}
+			unclaim := func(tag endpoint.Tag) {
+				t.Helper()
+				must(t, a.lease.Unclaim(t.Context(), tag))
+			}
+			claim(a, single, nil)
+			claim(a, block, held) // its own port is another tag's
+			claim(other, block, held)
+			claim(a, tag(at+":40064").AsBlock(), nil) // the next one
+			claim(a, tag(at+":40063"), nil)
+			unclaim(single)
+			claim(a, block, held) // there is one left
+			unclaim(tag(at + ":40063"))
+			claim(a, block, nil)
+			claim(a, block, held)
+			claim(other, block, held)
+			claim(a, single, held)
+			claim(other, single, held)
+			claim(other, tag(at+":40000"), held)
+			claim(other, tag(at+":40063"), held)
+			claim(other, tag(at+":40128"), nil)
+			if err := a.lease.Unclaim(t.Context(), single); !errors.Is(err, denied) {
+				t.Errorf("unclaim a port of a block: %v", err)
+			}
+			unclaim(block)
+			claim(other, single, nil)
+
+			odd := block
+			odd.Port++
+			claim(a, odd, denied)
+		}
+	}
+	for _, tag := range []endpoint.Tag{udpBlock("10.0.0.77:40000"), tcpBlock("[fd00::77]:40000")} {
+		if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, held) || !strings.Contains(err.Error(), "whole address") {
+			t.Errorf("claim %v of another's address: %v", tag, err)
+		}
+	}
+	for _, tag := range []endpoint.Tag{udpBlock("10.0.0.2:40000"), tcpBlock("[::1]:40000"), tcpBlock("[fd00::2]:0")} {
+		if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, denied) {
+			t.Errorf("claim %v: %v", tag, err)
+		}
+	}
+	must(t, a.lease.Close())
+	must(t, b.lease.Close())
+	l.wantClaims(0)
+	if n := l.mux.CountedClaims(); n != 0 {
+		t.Errorf("%d entries of the indexes are left", n)
+	}
+}
+
+// Any block is one that is free here and in the kernel, and that the
+// administrator leaves to automatic choice.
+func TestAnyBlock(t *testing.T) {
+	l := openLab6(t)
+	a := l.open()
+	const free, unfree = 50048, 50112
+	sysctl(t, l.A, "ipv4/ip_local_reserved_ports", fmt.Sprintf("80,32768-%d,%d,%d-65535", free-1, unfree+64, unfree+65))
+	program{network: "udp", at: fmt.Sprintf("[::]:%d", unfree+63)}.keep(t, l.A)
+	program{network: "tcp", at: fmt.Sprintf("[::]:%d", unfree), listen: true}.keep(t, l.A)
+	for _, c := range []struct{ tag, want endpoint.Tag }{
+		{udpBlock("10.0.0.1:0"), udpBlock("10.0.0.1:50048")},
+		{tcpBlock("0.0.0.0:0"), tcpBlock("10.0.0.1:50048")},
+		{udpBlock("[fd00::1]:0"), udpBlock("[fd00::1]:50048")},
+		{endpoint.Tag{Kind: endpoint.TagTCP, Addr: netip.IPv6Unspecified(), Block: true}, tcpBlock("[fd00::1]:50048")},
+	} {
+		if got, err := a.lease.Claim(t.Context(), c.tag); err != nil || got != c.want {
+			t.Errorf("claim %v: %v, %v; want %v", c.tag, got, err, c.want)
+		}
+		before := look(t, l.A)
+		if got, err := a.lease.Claim(t.Context(), c.tag); !errors.Is(err, endpoint.ErrTagHeld) {
+			t.Errorf("claim %v when none is left: %v, %v", c.tag, got, err)
+		}
+		wantTraces(t, l.A, before)
+		must(t, a.lease.Unclaim(t.Context(), c.want))
+	}
+	// A port of a block that is held singly makes it unfree, too.
+	if _, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:50050")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := a.lease.Claim(t.Context(), udpBlock("10.0.0.1:0")); !errors.Is(err, endpoint.ErrTagHeld) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	// Where programs need a privilege, an administrator wants no endpoints either.
+	sysctl(t, l.A, "ipv4/ip_local_reserved_ports", "\n")
+	sysctl(t, l.A, "ipv4/ip_local_port_range", "65500 65535")
+	sysctl(t, l.A, "ipv4/ip_unprivileged_port_start", "65472")
+	if got, err := a.lease.Claim(t.Context(), udpBlock("10.0.0.1:0")); err != nil || got.Port != 65472 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// A part of the ports from 32768 on, where the kernel's programs get theirs, is left to
+// them: when endpoints have many ports of a protocol, blocks of it are chosen below.
+func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open(tcpTag("10.0.0.1:7000"))
+	claim := func(tag endpoint.Tag, low bool) {
+		t.Helper()
+		got, err := a.lease.Claim(t.Context(), tag)
+		if err != nil || !got.Block || got.Port < 1024 || (got.Port < 32768) != low {
+			t.Errorf("any block: %v, %v; want one below 32768: %v", got, err, low)
+		}
+	}
+	l.mux.CountAsShared(endpoint.TagTCP, mux.MostHigh-2)
+	claim(tcpBlock("10.0.0.1:0"), false)
+	for range 20 {
+		claim(tcpBlock("10.0.0.1:0"), true)
+	}
+	claim(udpBlock("10.0.0.1:0"), false)
+	l.mux.CountAsShared(endpoint.TagTCP, -mux.MostHigh)
+	claim(tcpBlock("10.0.0.1:0"), false)
+}
+
+// A whole address has its ports for itself: 512 blocks from 32768 on, in no
+// order that could be guessed.
+func TestAnyBlockOfAWholeAddress(t *testing.T) {
+	l := openLab6(t)
+	a := l.open(addrTag("fd00::77"))
+	seen := map[uint16]bool{}
+	ordered := true
+	var last uint16
+	for i := range 512 {
+		tag, err := a.lease.Claim(t.Context(), tcpBlock("[fd00::77]:0"))
+		must(t, err)
+		if tag.Port < 32768 || tag.Port%64 != 0 || seen[tag.Port] || !tag.Block || tag.Addr != netip.MustParseAddr("fd00::77") {
+			t.Fatalf("got %v", tag)
+		}
+		seen[tag.Port] = true
+		ordered = ordered && (i == 0 || tag.Port == last+64)
+		last = tag.Port
+	}
+	if ordered {
+		t.Error("one after the other")
+	}
+	for _, tag := range []endpoint.Tag{tcpBlock("[fd00::77]:0"), tcpTag("[fd00::77]:0")} {
+		if got, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) {
+			t.Errorf("claim %v: %v, %v", tag, got, err)
+		}
+	}
+	if got, err := a.lease.Claim(t.Context(), udpTag("[fd00::77]:0")); err != nil || got.Port < 49152 {
+		t.Errorf("got %v, %v", got, err)
+	}
+	must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::77]:65472")))
+	if got, err := a.lease.Claim(t.Context(), tcpTag("[fd00::77]:0")); err != nil || got.Port < 65472 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// What a mux that died had reserved is reserved again, but for what a program
+// has got meanwhile; the claims stand in any case.
+func TestReadmit(t *testing.T) {
+	l := openLab6(t)
+	tags := []endpoint.Tag{
+		udpTag("10.0.0.77:9"), addrTag("10.0.0.77"), tcpBlock("[fd00::77]:40000"), addrTag("fd00::77"), endpoint.MessageTag(7),
+		udpTag("10.0.0.1:7000"), tcpTag("[fd00::1]:7000"), tcpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"),
+	}
+	a := l.open(tags...)
+	before := look(t, l.A)
+	l.wantClaims(1+1+1+64+64, tags...)
+	must(t, l.mux.ForgetClaims())
+	for _, at := range []string{"10.0.0.1:40001", "10.0.0.1:40062"} {
+		program{network: "tcp4", at: at, listen: true}.keep(t, l.A)
+	}
+	// Whole addresses come first, as in adopt.
+	order := slices.Clone(tags)
+	slices.SortStableFunc(order, func(a, b endpoint.Tag) int { return cmp.Compare(int(b.Kind), int(a.Kind)) })
+	for _, tag := range order {
+		err := a.lease.Readmit(tag)
+		if tag != tcpBlock("10.0.0.1:40000") {
+			must(t, err)
+		} else if err == nil || !strings.Contains(err.Error(), "2 ports") || !strings.Contains(err.Error(), "port 40001") {
+			t.Errorf("readmit %v: %v", tag, err)
+		}
+	}
+	l.wantClaims(1+1+1+62+64, tags...)
+	wantTraces(t, l.A, before) // two for the programs, two less reserved
+	for _, c := range []struct {
+		tag  endpoint.Tag
+		port uint16
+	}{{udpTag("10.0.0.1:7000"), 7000}, {tcpTag("[fd00::1]:7000"), 7000}, {tcpBlock("10.0.0.1:40000"), 40000}, {udpBlock("[fd00::1]:40000"), 40063}} {
+		for _, p := range programsAt(c.tag, c.port) {
+			if _, err := p.start(l.A); err == nil {
+				t.Errorf("%v after readmit of %v: no error", p, c.tag)
+			}
+		}
+	}
+	// A wildcard does not choose what is held and could not be reserved.
+	b := l.open()
+	if _, err := b.lease.Claim(t.Context(), tcpTag("10.0.0.1:40001")); !errors.Is(err, endpoint.ErrTagHeld) {
+		t.Errorf("got %v", err)
+	}
+	for _, tag := range tags {
+		if tag.Kind != endpoint.TagAddr {
+			must(t, a.lease.Unclaim(t.Context(), tag))
+		}
+	}
+	must(t, a.lease.Close())
+	l.wantClaims(0)
+}
+
+// Reserved ports leave this process the descriptors that it needs for all else.
+func TestDescriptorsForPorts(t *testing.T) {
+	l := openLab6(t)
+	a := l.open()
+	var usual unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
+	defer func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &usual)) }()
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 400, Max: usual.Max}))
+	var tags []endpoint.Tag
+	for range 300 / 64 {
+		tag, err := a.lease.Claim(t.Context(), tcpBlock("10.0.0.1:0"))
+		must(t, err)
+		tags = append(tags, tag)
+	}
+	if _, err := a.lease.Claim(t.Context(), udpBlock("[fd00::1]:40000")); !errors.Is(err, mux.ErrTableFull) {
+		t.Errorf("a block too many: %v", err)
+	}
+	for range 300 % 64 {
+		tag, err := a.lease.Claim(t.Context(), udpTag("[fd00::1]:0"))
+		must(t, err)
+		tags = append(tags, tag)
+	}
+	if _, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); !errors.Is(err, mux.ErrTableFull) {
+		t.Errorf("a port too many: %v", err)
+	}
+	l.wantClaims(300, tags...)
+	must(t, l.mux.ForgetClaims())
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 396, Max: usual.Max}))
+	refused := 0
+	for _, tag := range tags {
+		if err := a.lease.Readmit(tag); errors.Is(err, mux.ErrTableFull) {
+			refused++
+		} else {
+			must(t, err)
+		}
+	}
+	if refused == 0 {
+		t.Error("readmitted with more descriptors than there may be")
+	}
+	l.wantClaims(297, tags...)
+	must(t, a.lease.Close())
+	l.wantClaims(0)
+}
+
+// A search for a block through a host on which every one has a port in use holds
+// nobody up, and ends with its lease.
+func TestSearchForABlock(t *testing.T) {
+	l := openLab6(t)
+	for first := 32768; first < 65536; first += 64 {
+		program{network: "udp4", at: fmt.Sprintf("0.0.0.0:%d", first+63)}.keep(t, l.A)
+	}
+	a, b := l.open(), l.open()
+	const rounds = 3
+	searched := make(chan error)
+	go func() {
+		for range rounds {
+			_, err := a.lease.Claim(context.Background(), udpBlock("10.0.0.1:0"))
+			searched <- err
+		}
+		close(searched)
+	}()
+	done, meanwhile := 0, 0
+	for done < rounds {
+		select {
+		case err := <-searched:
+			done++
+			if !errors.Is(err, endpoint.ErrTagHeld) {
+				t.Errorf("got %v", err)
+			}
+		default:
+			tag, err := b.lease.Claim(t.Context(), endpoint.MessageTag(0))
+			must(t, err)
+			must(t, b.lease.Unclaim(t.Context(), tag))
+			meanwhile++
+		}
+	}
+	if meanwhile <= 2*rounds { // one before and one after each
+		t.Errorf("%d claims of another endpoint meanwhile", meanwhile)
+	}
+	// The lease ends in one of many searches.
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if _, err := a.lease.Claim(context.Background(), udpBlock("10.0.0.1:0")); errors.Is(err, endpoint.ErrLeaseClosed) {
+				return
+			}
+		}
+	}()
+	must(t, a.lease.Close())
+	<-ended
+	must(t, b.lease.Close())
 	l.wantClaims(0)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/route"
 )
 
 // claiming is a request for tags, all of which its lease gets, or none.
@@ -136,7 +137,7 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 	if err := m.vacant(ctx, c); err != nil {
 		return nil, err
 	}
-	err = within(m.ns, func() (err error) {
+	err = route.Within(m.ns, func() (err error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if c.l.closed {
@@ -237,7 +238,7 @@ func (m *Mux) hold(t endpoint.Tag, c *claim) {
 // come after it. m.mu is held.
 func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 	c := &claim{by: l, suspended: suspended}
-	err := within(m.ns, func() error {
+	err := route.Within(m.ns, func() error {
 		r, err := m.newReserver()
 		if err != nil {
 			return err

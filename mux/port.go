@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 )
 
@@ -73,7 +74,7 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 		return nil, err
 	}
 	at.hasSlot = true
-	err = withinNew(func(inner netns.NsHandle) error {
+	err = route.WithinNew(func(inner netns.NsHandle) error {
 		if err := m.openInner(l, inner); err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 		if err := m.fills.add(l, sock); err != nil {
 			return err
 		}
-		return within(m.ns, func() error { return m.openOuter(l, sock) })
+		return route.Within(m.ns, func() error { return m.openOuter(l, sock) })
 	})
 	if err != nil {
 		err = fmt.Errorf("port: %w", err)
@@ -179,7 +180,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 		return nil, err
 	}
 	params.Ifindex, params.Queue = m.up.ifindex, queue
-	err = within(m.ns, func() (err error) {
+	err = route.Within(m.ns, func() (err error) {
 		sock, err = xsk.Create(params, l.memory)
 		return err
 	})
@@ -231,4 +232,138 @@ func absentIsFine(err error) error {
 		return nil
 	}
 	return err
+}
+
+// The kernel calls XDP programs by a jump that it makes anew when the first device gets
+// a program and when the last one loses it, and then waits until no processor can be
+// in the old one (bpf_dispatcher_change_prog): 10 to 15 ms for each program of a port,
+// which the first endpoint and the last would pay for, and so would all that come and go one
+// by one. So there are devices that have the programs as long as the mux is open: the lo of
+// namespaces of their own, where nobody sends anything.
+
+// holdPrograms makes those.
+func (m *Mux) holdPrograms() error {
+	for _, prog := range []*ebpf.Program{m.progs.objs.UnetPort, m.progs.deliver(Terms{Trusted: true}), m.progs.deliver(Terms{})} {
+		idle, err := idleWith(prog)
+		if err != nil {
+			return fmt.Errorf("idle device: %w", err)
+		}
+		m.handles.push(func() error { return idle.Close() })
+	}
+	return nil
+}
+
+// idleWith makes a namespace whose lo has a program. The handle is all that holds it.
+func idleWith(prog *ebpf.Program) (idle netns.NsHandle, err error) {
+	err = route.WithinNew(func(inner netns.NsHandle) error {
+		sock, err := openRoute(inner)
+		if err != nil {
+			return err
+		}
+		defer sock.Close()
+		const lo = 1
+		if err := setXDP(sock, lo, prog.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+			return fmt.Errorf("attach: %w", err)
+		}
+		fd, err := unix.FcntlInt(uintptr(inner), unix.F_DUPFD_CLOEXEC, 0)
+		idle = netns.NsHandle(fd)
+		return err
+	})
+	return idle, err
+}
+
+// lookForPorts looks which endpoints have lost their port.
+func (m *Mux) lookForPorts() error {
+	leases := m.all() // before the ports are listed: those of later ones may not be in the list
+	links, err := route.Dump(m.nl.LinkList)
+	if err != nil {
+		return fmt.Errorf("list ports: %w", err)
+	}
+	there := map[int]bool{}
+	for _, l := range links {
+		there[l.Attrs().Index] = true
+	}
+	m.portsGone(leases, func(port int) bool { return !there[port] })
+	return nil
+}
+
+// portsGone ends the endpoints whose ports have gone, as is says of an ifindex.
+func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
+	for _, l := range leases {
+		if l.at.owner.Port != 0 && is(int(l.at.owner.Port)) {
+			m.portGone(l)
+		}
+	}
+}
+
+// portGone ends an endpoint whose port is no more. If its socket is still there somebody
+// has deleted the port. Otherwise the kernel has, because the socket was closed: that is
+// the end of an endpoint that waits to be presented, and any other is its owner's to
+// close.
+func (m *Mux) portGone(l *Lease) {
+	m.mu.Lock()
+	o, leased := l.owner, l.leased
+	held := false
+	var err error
+	if !l.closed { // after that, its slot is asked for elsewhere
+		held, err = socketThere(m.progs.objs.PortSockets, l.at.slot, m.unbound)
+	}
+	m.mu.Unlock()
+	switch {
+	case err != nil:
+		m.log.Error("cannot tell why a port is gone", "endpoint", l.id, "error", err)
+		return
+	case !leased && held:
+		m.reclaim(l, "its port was deleted, not by unetd (ip link del?)")
+		return
+	case !leased:
+		m.reclaim(l, "its process has died")
+		return
+	case !held:
+		return
+	}
+	err = l.close(fmt.Errorf("%w: %s; open another endpoint", ErrPortDeleted, l.at.device))
+	m.log.Warn("the port of an endpoint was deleted, not by unetd (ip link del?): the endpoint has ended", "port", l.at.device,
+		"endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", err)
+}
+
+// netnsCookie is the kernel's lasting number of the calling thread's namespace.
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return cookie, os.NewSyscallError("getsockopt SO_NETNS_COOKIE", err)
+}
+
+// disableIPv6 keeps the kernel from sending router solicitations and listener
+// reports on an interface of the calling thread's namespace; conf may also be
+// "default", for interfaces to come.
+func disableIPv6(conf string) error {
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // a kernel without IPv6
+	}
+	return err
+}
+
+// distrust makes the kernel itself refuse IPv4 from an outer end, which it
+// never sees while the port program is there. If somebody takes the program off
+// (ip link set dev PORT xdp off), the application could otherwise talk to the host
+// as if from a network of its own.
+func distrust(iface string) error {
+	return setIPv4(iface, map[string]string{"rp_filter": "1", "drop_unicast_in_l2_multicast": "1", "forwarding": "0"})
+}
+
+// setIPv4 sets an interface's settings in the calling thread's namespace
+// (Documentation/networking/ip-sysctl.rst).
+func setIPv4(iface string, settings map[string]string) error {
+	for name, value := range settings {
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+iface+"/"+name, []byte(value), 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }

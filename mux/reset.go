@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -213,17 +214,17 @@ func (r *resetter) hear() (err error) {
 	when := func(k uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: 1}
 	}
-	filter := notOthers(
-		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: protocol}, when(uint32(wire.ProtocolTCP)), ret(0),
-		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: dst},
-	)
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: protocol}, when(uint32(wire.ProtocolTCP)), ret(0),
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: dst},
+	}
 	for t := range r.held {
 		if t.Kind == endpoint.TagAddr && t.Addr.Is4() {
 			a := t.Addr.As4()
 			filter = append(filter, unless(uint32(a[0])<<24|uint32(a[1])<<16|uint32(a[2])<<8|uint32(a[3])), ret(maxHeard))
 		}
 	}
-	r.answerer, err = r.m.listenPacket("answers", wire.EtherTypeIPv4, append(filter, ret(0)))
+	r.answerer, err = route.Listen(r.m.ns, r.m.up.ifindex, "answers", wire.EtherTypeIPv4, append(filter, ret(0)))
 	return err
 }
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
+	"github.com/unet-go/unet/internal/xsk"
 )
 
 const registerName = "register-segment"
@@ -22,6 +22,6 @@ func newRegister() *cobra.Command {
 		Short:              "Register a segment in a user's name (called by unetd itself)",
 		Hidden:             true,
 		DisableFlagParsing: true,
-		Run:                func(cmd *cobra.Command, args []string) { os.Exit(uplink.RegisterMain(args, cmd.ErrOrStderr())) },
+		Run:                func(cmd *cobra.Command, args []string) { os.Exit(xsk.RegisterMain(args, cmd.ErrOrStderr())) },
 	}
 }

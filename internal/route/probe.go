@@ -2,7 +2,6 @@ package route
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -24,9 +23,9 @@ import (
 // silent, everybody. The answer goes to the kernel, which takes it as one to a
 // question of its own, and so it reaches everyone.
 const (
-	trustTime     = 300 * time.Millisecond // a neighbour heard of since needs no question
-	probeInterval = 350 * time.Millisecond // between two questions about one hop
-	probePatience = 50 * time.Millisecond  // from asking the hop alone to asking everybody
+	trustTime   = 300 * time.Millisecond // a neighbour heard of since needs no question
+	askInterval = 350 * time.Millisecond // between two questions about one hop
+	aloneTime   = 50 * time.Millisecond  // from asking the hop alone to asking everybody
 	// For a second after a change the kernel ignores an ARP answer with another
 	// link address (sysctl locktime), unless it looks for the neighbour itself.
 	lockTime = time.Second + 2*clockTick
@@ -57,7 +56,7 @@ type prober struct {
 
 func newProber(ns netns.NsHandle, ifindex int) (*prober, error) {
 	fd := -1
-	err := within(ns, func() (err error) {
+	err := Within(ns, func() (err error) {
 		// Without a protocol it receives nothing.
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		return err
@@ -85,12 +84,12 @@ func (p *prober) begin(hop netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	if now.Sub(p.probed[hop]) < probeInterval || p.closed {
+	if now.Sub(p.probed[hop]) < askInterval || p.closed {
 		return false
 	}
 	if len(p.probed) >= maxProbed {
 		for other, at := range p.probed {
-			if now.Sub(at) >= probeInterval {
+			if now.Sub(at) >= askInterval {
 				delete(p.probed, other)
 			}
 		}
@@ -136,12 +135,12 @@ func (r *Resolver) verify(hop netip.Addr, n netlink.Neigh, from sender) {
 func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 	p := r.probes
 	at, err := linkAddr(n.HardwareAddr)
-	if err != nil || !p.ask(hop, at, from) || !p.pause(probePatience) {
+	if err != nil || !p.ask(hop, at, from) || !p.pause(aloneTime) {
 		return
 	}
 	n, known, err := r.lookup(hop)
 	switch {
-	case err != nil, !known, n.State&nudUsable == 0, n.State&nudFixed != 0, ticks(n.Confirmed) < probePatience+clockTick:
+	case err != nil, !known, n.State&nudUsable == 0, n.State&nudFixed != 0, ticks(n.Confirmed) < aloneTime+clockTick:
 		return
 	case hop.Is4() && ticks(n.Updated) < lockTime:
 		// The kernel forgets where it was and asks everybody. What it has to send
@@ -157,62 +156,11 @@ func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 func ticks(n uint32) time.Duration { return time.Duration(n) * clockTick }
 
 // ask sends one question about hop to a link address. It reports whether that
-// could be sent; if not, the uplink is down or its queue is full, and who asks
-// next will try again.
+// could be sent; if not, from has no address to ask by, the uplink is down or its queue is
+// full, and who asks next will try again.
 func (p *prober) ask(hop netip.Addr, to wire.LinkAddr, from sender) bool {
-	frame := solicitation(hop, to, from)
-	return frame != nil && unix.Sendto(p.fd, frame, unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: p.ifindex}) == nil
-}
-
-// groupOf is the link address by which the host with an address is asked for
-// that is not known to be anywhere: all hosts, or those of the solicited-node
-// group (RFC 4291, section 2.7.1).
-func groupOf(a netip.Addr) wire.LinkAddr {
-	if a.Is4() {
-		return wire.Broadcast
+	if hop.Is6() && !from.addr.Is6() {
+		return false
 	}
-	b := a.As16()
-	return wire.LinkAddr{0x33, 0x33, 0xff, b[13], b[14], b[15]}
-}
-
-// solicitation is an ARP request, or a neighbour solicitation (RFC 4861, section
-// 4.3), in its frame. nil: from cannot ask for that.
-func solicitation(hop netip.Addr, to wire.LinkAddr, from sender) []byte {
-	if hop.Is4() {
-		frame := make([]byte, wire.EthernetHeaderLen+wire.ARPLen)
-		wire.PutEthernet(frame, to, from.link, wire.EtherTypeARP)
-		fields := wire.ARPFields{Op: wire.ARPRequest, SenderLink: from.link, TargetAddr: hop.As4()}
-		if from.addr.Is4() { // or else it asks without claiming an address (RFC 5227)
-			fields.SenderAddr = from.addr.As4()
-		}
-		wire.PutARP(frame[wire.EthernetHeaderLen:], fields)
-		return frame
-	}
-	if !from.addr.Is6() {
-		return nil
-	}
-	const (
-		icmpLen = 4 + 4 + 16 + 8 // header, reserved, target, source link-layer address option
-		ip      = wire.EthernetHeaderLen
-		icmp    = ip + 40
-	)
-	src, target := from.addr.As16(), hop.As16()
-	dst := target
-	if to.IsGroup() {
-		dst = [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: target[13], 14: target[14], 15: target[15]}
-	}
-	b := make([]byte, icmp+icmpLen)
-	wire.PutEthernet(b, to, from.link, wire.EtherTypeIPv6)
-	b[ip] = 6 << 4
-	b[ip+5], b[ip+6], b[ip+7] = icmpLen, unix.IPPROTO_ICMPV6, 255
-	copy(b[ip+8:], src[:])
-	copy(b[ip+24:], dst[:])
-	b[icmp] = 135
-	copy(b[icmp+8:], target[:])
-	b[icmp+24], b[icmp+25] = 1, 1 // source link-layer address, one unit of 8 bytes
-	copy(b[icmp+26:], from.link[:])
-	pseudo := [8]byte{3: icmpLen, 7: unix.IPPROTO_ICMPV6} // after the addresses (RFC 8200, section 8.1)
-	sum := wire.Sum(b[icmp:], wire.Sum(pseudo[:], wire.Sum(b[ip+8:icmp], 0)))
-	binary.BigEndian.PutUint16(b[icmp+2:], ^wire.Fold(sum))
-	return b
+	return unix.Sendto(p.fd, solicitation(hop, to, from), unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: p.ifindex}) == nil
 }

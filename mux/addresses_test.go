@@ -1,0 +1,468 @@
+package mux_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/mux"
+)
+
+// addrOn gives an interface of a host an address, and takeFrom takes it away.
+func addrOn(t *testing.T, h *netlab.Host, iface, prefix string) {
+	t.Helper()
+	changeAddr(t, h, iface, prefix, netlink.AddrAdd)
+}
+
+func takeFrom(t *testing.T, h *netlab.Host, iface, prefix string) {
+	t.Helper()
+	changeAddr(t, h, iface, prefix, netlink.AddrDel)
+}
+
+func changeAddr(t *testing.T, h *netlab.Host, iface, prefix string, change func(netlink.Link, *netlink.Addr) error) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		link, err := netlink.LinkByName(iface)
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(prefix)
+		if err != nil {
+			return err
+		}
+		addr.Flags = unix.IFA_F_NODAD
+		return change(link, addr)
+	}))
+}
+
+func gone(a string) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: netip.MustParseAddr(a)}
+}
+
+func back(a string) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: netip.MustParseAddr(a)}
+}
+
+// send puts a frame on the cable.
+func (s *sniff) send(frame []byte) {
+	s.t.Helper()
+	must(s.t, unix.Send(s.fd, frame, 0))
+}
+
+// first waits for a frame that has one of the texts in it.
+func (s *sniff) first(texts ...string) string {
+	s.t.Helper()
+	frame := make([]byte, 2048)
+	for {
+		n, _, err := unix.Recvfrom(s.fd, frame, 0)
+		must(s.t, err)
+		for _, text := range texts {
+			if strings.Contains(string(frame[:n]), text) {
+				return text
+			}
+		}
+	}
+}
+
+// wantSuspended checks that these tags and no others are suspended.
+func (l *lab) wantSuspended(tags ...endpoint.Tag) {
+	l.t.Helper()
+	want := map[endpoint.Tag]bool{}
+	for _, t := range tags {
+		want[t] = true
+	}
+	held, inKernel, err := l.mux.Suspended()
+	must(l.t, err)
+	if fmt.Sprint(held) != fmt.Sprint(want) || fmt.Sprint(inKernel) != fmt.Sprint(want) {
+		l.t.Errorf("suspended %v, in the kernel %v; want %v", held, inKernel, want)
+	}
+}
+
+// The host gives an address up, and another host takes it. The endpoint sends nothing from
+// it any more and nothing comes to it, nobody else gets its tags, and all is as before
+// when the address is back.
+func TestTagsOfALostAddress(t *testing.T) {
+	for _, c := range []struct{ addr, prefix, other string }{
+		{"10.0.0.3", "10.0.0.3/24", "10.0.0.2:9000"},
+		{"fd00::3", "fd00::3/64", "[fd00::2]:9000"},
+	} {
+		t.Run(c.addr, func(t *testing.T) {
+			l := openLab6(t)
+			ap := netip.AddrPortFrom(netip.MustParseAddr(c.addr), 7000).String()
+			block := netip.AddrPortFrom(netip.MustParseAddr(c.addr), 40000).String()
+			addrOn(t, l.A, l.A.Interface, c.prefix)
+			tags := []endpoint.Tag{udpTag(ap), tcpTag(ap), udpBlock(block)}
+			a := l.open(append([]endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}, tags...)...)
+			b := l.open()
+			told, _ := hear(a.lease)
+			others, _ := hear(b.lease)
+			program{network: "udp", at: c.other}.keep(t, l.B) // so that its kernel answers no errors
+			datagram := datagram
+			if netip.MustParseAddr(c.addr).Is6() {
+				datagram = datagram6
+			}
+			frame := datagram(l.B.LinkAddr, l.A.LinkAddr, ap, c.other, "from the lost address")
+			in := datagram(l.A.LinkAddr, l.B.LinkAddr, c.other, ap, "to the lost address")
+			wire := openSniff(t, l.B)
+			send := func(what string, counter string) {
+				t.Helper()
+				l.moved(what, "tx_", func() { a.send(frame) }, counter)
+			}
+			receive := func(what string, counter string) {
+				t.Helper()
+				before := l.count()[counter]
+				wire.send(in)
+				l.await(counter, before+1)
+			}
+			send("while it is there", "tx_uplink")
+			receive("while it is there", "rx_port")
+			a.recv()
+
+			takeFrom(t, l.A, l.A.Interface, c.prefix)
+			eventually(t, "told that it is gone", func() bool { return told.has(gone(c.addr)) })
+			addrOn(t, l.B, l.B.Interface, c.prefix)
+			l.wantSuspended(tags...)
+			send("while it is gone", "tx_forged_tag")
+			receive("while it is gone", "rx_pass_port_gone")
+			a.nothing("for an address that is gone")
+			late, _ := hear(a.lease)
+			if !late.has(gone(c.addr)) {
+				t.Error("who watches late is not told")
+			}
+			for _, tag := range append(tags, addrTag(c.addr)) {
+				if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, endpoint.ErrTagDenied) {
+					t.Errorf("another claims %v: %v", tag, err)
+				}
+			}
+			// On another interface it is the host's, but not an address of the uplink.
+			addrOn(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
+			takeFrom(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
+			l.wantSuspended(tags...)
+			must(t, a.lease.Unclaim(t.Context(), tags[1]))
+
+			takeFrom(t, l.B, l.B.Interface, c.prefix)
+			addrOn(t, l.A, l.A.Interface, c.prefix)
+			eventually(t, "told that it is back", func() bool { return told.has(back(c.addr)) })
+			l.wantSuspended()
+			send("when it is back", "tx_uplink")
+			receive("when it is back", "rx_port")
+			a.recv()
+			if _, err := (program{network: "udp", at: ap}).start(l.A); !errors.Is(err, unix.EADDRINUSE) {
+				t.Errorf("a program binds the port: %v", err)
+			}
+			if others.has(gone(c.addr)) || others.has(back(c.addr)) {
+				t.Error("an endpoint without tags on the address was told")
+			}
+			must(t, a.lease.Close())
+			l.wantClaims(0)
+		})
+	}
+}
+
+// What is suspended stays so over the death of the mux's process, what happened while there
+// was none is seen by the next one, and the ports are kept for when the address is back.
+func TestLostAddressWithoutAMux(t *testing.T) {
+	l := newPinLab(t)
+	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
+	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
+	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
+	c := l.serve(order{})
+	early, later, whole := udpTag("10.0.0.3:7000"), udpTag("10.0.0.4:7000"), addrTag("10.0.0.77")
+	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{early, later, udpTag("10.0.0.5:7000")}})
+	w := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{whole, udpTag("10.0.0.77:7000")}})
+	takeFrom(t, l.A, l.A.Interface, "10.0.0.5/24")
+	takeFrom(t, l.A, l.A.Interface, "10.0.0.3/24") // and when its tag is suspended, so is the other
+	from3 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.3:7000", "10.0.0.2:9000", "from 10.0.0.3")
+	from4 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.4:7000", "10.0.0.2:9000", "from 10.0.0.4")
+	frames := openSniff(t, l.B)
+	eventually(t, "nothing is sent from 10.0.0.3", func() bool {
+		a.send(from3)
+		a.send(from4)
+		if frames.first("from 10.0.0.3", "from 10.0.0.4") == "from 10.0.0.4" {
+			return true
+		}
+		frames.first("from 10.0.0.4")
+		return false
+	})
+	c.kill()
+	takeFrom(t, l.A, l.A.Interface, "10.0.0.4/24")
+	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
+	addrOn(t, l.A, "lo", "10.0.0.77/32")
+
+	var log logBuffer
+	l.openConfig(mux.Config{Pin: l.pin, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	l.wantSuspended(early, later)
+	if s := log.String(); !strings.Contains(s, "10.0.0.4") || !strings.Contains(s, "10.0.0.77") || strings.Contains(s, "another program") {
+		t.Errorf("log: %s", s)
+	}
+	if _, _, err := l.mux.Present(t.Context(), me, w.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
+		t.Errorf("the endpoint whose address the host has taken: %v", err)
+	}
+	l.present(a)
+	told, _ := hear(a.lease)
+	if !told.has(gone("10.0.0.3")) || !told.has(gone("10.0.0.4")) {
+		t.Errorf("told %v", told.all())
+	}
+	l.moved("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_forged_tag")
+	l.moved("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_forged_tag")
+	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
+	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
+	eventually(t, "told that they are back", func() bool { return told.has(back("10.0.0.3")) && told.has(back("10.0.0.4")) })
+	l.moved("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_uplink")
+	l.moved("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_uplink")
+	for _, at := range []string{"10.0.0.3:7000", "10.0.0.4:7000"} {
+		if _, err := (program{network: "udp4", at: at}).start(l.A); !errors.Is(err, unix.EADDRINUSE) {
+			t.Errorf("a program binds %s: %v", at, err)
+		}
+	}
+}
+
+// The host takes an address that an endpoint holds whole, on whatever interface: the
+// endpoint ends and says why, and the host's service is reached there.
+func TestHostTakesAWholeAddress(t *testing.T) {
+	l := openLab6(t)
+	for _, c := range []struct{ addr, prefix, iface string }{
+		{"10.0.0.77", "10.0.0.77/24", l.A.Interface},
+		{"10.0.0.78", "10.0.0.78/32", "lo"},
+		{"fd00::77", "fd00::77/64", l.A.Interface},
+	} {
+		a := l.open(addrTag(c.addr), endpoint.MessageTag(7))
+		addrOn(t, l.A, c.iface, c.prefix)
+		eventually(t, "the endpoint has ended", func() bool { return a.lease.Err() != nil })
+		if err := a.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrAddrTaken) || !strings.Contains(err.Error(), c.addr) {
+			t.Errorf("%s: ended by %v", c.addr, err)
+		}
+		at := netip.AddrPortFrom(netip.MustParseAddr(c.addr), 80).String()
+		ln, err := l.A.Listen("tcp", at)
+		must(t, err)
+		conn, err := l.B.Dial("tcp", at)
+		must(t, err)
+		must(t, errors.Join(conn.Close(), ln.Close()))
+		if _, err := l.open().lease.Claim(t.Context(), addrTag(c.addr)); !errors.Is(err, endpoint.ErrTagDenied) {
+			t.Errorf("%s: claimed while the host has it: %v", c.addr, err)
+		}
+	}
+	l.wantClaims(0)
+}
+
+// The host takes an address while it is being claimed, when the claim has looked at
+// the host's addresses already.
+func TestHostTakesAnAddressThatIsBeingClaimed(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	for _, how := range []string{"claim", "open"} {
+		claimed := make(chan error, 1)
+		var lease *mux.Lease
+		tag := addrTag("10.0.0.77")
+		go func() {
+			var err error
+			if how == "claim" {
+				lease = l.open().lease
+				_, err = lease.Claim(t.Context(), tag)
+			} else {
+				var g *endpoint.Grant
+				if g, lease, err = l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{tag}}); err == nil {
+					g.Close()
+				}
+			}
+			claimed <- err
+		}()
+		eventually(t, "it is being claimed", func() bool { return l.mux.SetAside(tag.Addr) })
+		addrOn(t, l.A, l.A.Interface, "10.0.0.77/24")
+		if err := <-claimed; err == nil { // the address came too late for it
+			eventually(t, "the endpoint has ended", func() bool { return lease.Err() != nil })
+		} else if !errors.Is(err, endpoint.ErrTagDenied) && !errors.Is(err, mux.ErrAddrTaken) {
+			t.Errorf("%s: %v", how, err)
+		}
+		l.wantClaims(0)
+		takeFrom(t, l.A, l.A.Interface, "10.0.0.77/24")
+	}
+}
+
+// While addresses come and go claims do too, and afterwards every tag is in effect if and
+// only if its address is there.
+func TestClaimsWhileAddressesChange(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	a := l.open(udpTag("10.0.0.1:6999"))
+	go func() {
+		defer close(done)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			tag := udpTag(fmt.Sprintf("10.0.0.3:%d", 7000+i%50))
+			if _, err := a.lease.Claim(t.Context(), tag); err == nil && i%3 == 0 {
+				must0(a.lease.Unclaim(t.Context(), tag))
+			}
+		}
+	}()
+	for range 50 {
+		addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
+		time.Sleep(time.Millisecond) // for some claims; nothing depends on it
+		takeFrom(t, l.A, l.A.Interface, "10.0.0.3/24")
+	}
+	close(stop)
+	<-done
+	held := func() (tags []endpoint.Tag) {
+		all, _, _, err := l.mux.Claims()
+		must(t, err)
+		for tag := range all {
+			if tag.Addr == netip.MustParseAddr("10.0.0.3") {
+				tags = append(tags, tag)
+			}
+		}
+		return tags
+	}
+	eventually(t, "all are suspended", func() bool {
+		s, _, err := l.mux.Suspended()
+		must(t, err)
+		return len(s) == len(held())
+	})
+	l.wantSuspended(held()...)
+	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
+	eventually(t, "none is suspended", func() bool {
+		s, _, err := l.mux.Suspended()
+		must(t, err)
+		return len(s) == 0
+	})
+	l.wantSuspended()
+}
+
+// A new endpoint is told the address that the uplink has now.
+func TestIdentityFollowsTheAddress(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	takeFrom(t, l.A, l.A.Interface, "10.0.0.1/24")
+	eventually(t, "no address", func() bool { return !l.mux.Identity().Addr.IsValid() })
+	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
+	eventually(t, "another address", func() bool { return l.mux.Identity().Addr == netip.MustParsePrefix("10.0.0.5/24") })
+	if g := l.open().grant; g.Identity.Addr != netip.MustParsePrefix("10.0.0.5/24") {
+		t.Errorf("a new endpoint is told %v", g.Identity.Addr)
+	}
+}
+
+// Events about addresses make the mux look which ports are there. One that is being made
+// meanwhile is not taken for one that is gone.
+func TestOpeningWhileAddressesChange(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				addrOn(t, l.A, "lo", "192.0.2.1/32")
+				takeFrom(t, l.A, "lo", "192.0.2.1/32")
+			}
+		}
+	}()
+	var apps []*app
+	for range 100 {
+		apps = append(apps, l.open())
+	}
+	close(stop)
+	<-done
+	for _, a := range apps {
+		if err := a.lease.Err(); err != nil {
+			t.Errorf("ended: %v", err)
+		}
+	}
+}
+
+// patience is how long to wait for what must come. The kernel removes the namespaces of
+// a whole machine one after another.
+const patience = 30 * time.Second
+
+// onDevice does something with a network device of a host.
+func onDevice(t *testing.T, h *netlab.Host, name string, fn func(netlink.Link) error) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		device, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return fn(device)
+	}))
+}
+
+func mtu(n int) func(netlink.Link) error {
+	return func(device netlink.Link) error { return netlink.LinkSetMTU(device, n) }
+}
+
+func linkAddress(addr string) func(netlink.Link) error {
+	return func(device netlink.Link) error {
+		mac, err := net.ParseMAC(addr)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(device, mac)
+	}
+}
+
+// addAddress and deleteAddress change the addresses of a device, given with their
+// prefix lengths.
+func addAddress(prefix string) func(netlink.Link) error {
+	return func(device netlink.Link) error { return changeAddress(device, prefix, netlink.AddrAdd) }
+}
+
+func deleteAddress(prefix string) func(netlink.Link) error {
+	return func(device netlink.Link) error { return changeAddress(device, prefix, netlink.AddrDel) }
+}
+
+func changeAddress(device netlink.Link, prefix string, change func(netlink.Link, *netlink.Addr) error) error {
+	addr, err := netlink.ParseAddr(prefix)
+	if err != nil {
+		return err
+	}
+	return change(device, addr)
+}
+
+// neighbours lists what a host's kernel knows of the others behind its interface.
+func neighbours(t *testing.T, h *netlab.Host) (all []netlink.Neigh) {
+	t.Helper()
+	onDevice(t, h, h.Interface, func(device netlink.Link) (err error) {
+		all, err = route.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(device.Attrs().Index, netlink.FAMILY_ALL) })
+		return err
+	})
+	return all
+}
+
+// setNeighbour tells a host where an address is.
+func setNeighbour(t *testing.T, h *netlab.Host, addr string, at [6]byte) {
+	t.Helper()
+	onDevice(t, h, h.Interface, func(device netlink.Link) error {
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: device.Attrs().Index, State: netlink.NUD_PERMANENT,
+			IP: net.ParseIP(addr), HardwareAddr: at[:]})
+	})
+}
+
+func setOffload(t *testing.T, h *netlab.Host, name string, on bool) {
+	t.Helper()
+	must(t, h.Do(func() error { return netlab.SetOffload(h.Interface, name, on) }))
+}
+
+func offload(t *testing.T, h *netlab.Host, name string) (on bool) {
+	t.Helper()
+	must(t, h.Do(func() (err error) { on, err = netlab.Offload(h.Interface, name); return err }))
+	return on
+}
+
+func ping(t *testing.T, from *netlab.Host, to string) {
+	t.Helper()
+	must(t, from.Ping(netip.MustParseAddr(to)))
+}

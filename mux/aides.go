@@ -1,0 +1,263 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/internal/route"
+)
+
+// unet_note_vlan meets every frame of the machine, whichever mux it is for, and each
+// such program costs each of them some 60 ns (ADR 7). So the muxes of a machine share
+// one: the first attaches it, the others hold its link and read its map.
+
+// sharedNote is the link of a unet_note_vlan that is attached, and the map that it
+// writes; nil if there is none.
+func sharedNote() (link.Link, *ebpf.Map, error) {
+	it := new(link.Iterator)
+	defer it.Close()
+	for it.Next() {
+		info, err := it.Link.Info()
+		if err != nil || info.Type != link.RawTracepointType { // of a kind that the library does not know: not ours
+			continue
+		}
+		notes, err := notesOf(info.Program)
+		if err != nil {
+			return nil, nil, fmt.Errorf("program %d: %w", info.Program, err)
+		}
+		if notes != nil {
+			return it.Take(), notes, nil
+		}
+	}
+	// EAGAIN: somebody is attaching something at this moment. That is not worth a wait:
+	// two notes do no harm.
+	if err := it.Err(); err != nil && !errors.Is(err, unix.EAGAIN) {
+		return nil, nil, fmt.Errorf("list links: %w", err)
+	}
+	return nil, nil, nil
+}
+
+// notesOf is the map of a program, if that is unet_note_vlan of this layout; else nil.
+func notesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
+	prog, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // it has gone
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer prog.Close()
+	info, err := prog.Info()
+	if err != nil {
+		return nil, err
+	}
+	maps, _ := info.MapIDs()
+	if uid, known := info.CreatedByUID(); info.Name != bpf.MuxProgUnetNoteVlan || len(maps) != 1 || !known || uid != 0 {
+		return nil, nil
+	}
+	m, err := ebpf.NewMapFromID(maps[0])
+	if err != nil {
+		return nil, err
+	}
+	if m.Type() != ebpf.PerCPUArray || m.KeySize() != 4 || m.ValueSize() != 4 || m.MaxEntries() != 1 {
+		return nil, m.Close()
+	}
+	return m, nil
+}
+
+// The cutter of an uplink in generic mode is a device through which the kernel cuts
+// super-frames, see bpf/src/cut.h. It is known by its name: whoever finds one that
+// nobody serves may delete it.
+
+const cutterKind = "ifb"
+
+// cutterRoom is how many parts may wait in the device; more would stop it. It is what
+// all ports may have there (CUT_LINE in cut.h).
+const cutterRoom = bpf.MaxPorts * 1024
+
+func cutterName(uplink int) string { return fmt.Sprintf("unetcut%d", uplink) }
+
+// makeCutter makes the cutter of an uplink and returns its ifindex. The calling thread
+// is in the uplink's namespace, which is h's.
+func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
+	if err := deleteCutter(h, uplink); err != nil { // of a process that died
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("device %s, which cuts super-frames: %w", cutterName(uplink), err)
+		}
+	}()
+	a := netlink.NewLinkAttrs()
+	a.Name = cutterName(uplink)
+	a.MTU = portMTU
+	a.NumTxQueues, a.NumRxQueues = 1, 1
+	a.GSOMaxSegs, a.GSOMaxSize, a.GSOIPv4MaxSize = 1, 1024, 1024 // so that packets sent there are cut: by either measure
+	a.TxQLen = cutterRoom
+	if err := h.LinkAdd(&netlink.Ifb{LinkAttrs: a}); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, deleteCutter(h, uplink))
+		}
+	}()
+	l, err := h.LinkByName(a.Name)
+	if err != nil {
+		return 0, err
+	}
+	if err := errors.Join(disableIPv6(a.Name), distrust(a.Name)); err != nil {
+		return 0, err
+	}
+	// Without a queue in front of it packets are cut at once. cut.h bounds how many wait.
+	none := &netlink.GenericQdisc{QdiscType: "noqueue", QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_ROOT}}
+	if err := h.QdiscReplace(none); err != nil {
+		return 0, fmt.Errorf("no queue: %w", err)
+	}
+	return l.Attrs().Index, h.LinkSetUp(l)
+}
+
+// cutterLost is how many super-frames the cutter of an uplink has dropped: because the
+// kernel could not cut them, or somebody has shut the device down.
+func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
+	l, err := h.LinkByName(cutterName(uplink))
+	var absent netlink.LinkNotFoundError
+	if errors.As(err, &absent) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("counters of %s: %w", cutterName(uplink), err)
+	}
+	s := l.Attrs().Statistics
+	return s.RxDropped + s.TxDropped, nil
+}
+
+// deleteCutter deletes the cutter of an uplink, if there is one.
+func deleteCutter(h *netlink.Handle, uplink int) error {
+	l, err := h.LinkByName(cutterName(uplink))
+	var absent netlink.LinkNotFoundError
+	if errors.As(err, &absent) {
+		return nil
+	}
+	if err == nil && l.Type() != cutterKind {
+		return nil // somebody else's
+	}
+	if err == nil {
+		err = h.LinkDel(l)
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete %s: %w", cutterName(uplink), err)
+	}
+	return nil
+}
+
+// An 802.1Q tag that stands beside the frame is invisible to XDP, and the frame
+// would match a tag of untagged traffic. A driver puts it there when receive VLAN
+// offload is on, so that is turned off. On a link made in software it is the
+// sender who does; there, in generic mode, unet_note_vlan sees it for XDP.
+
+// notesVLAN: unet_note_vlan is attached. It costs a little for each frame of every
+// device, so only where it is needed. What comes over a VLAN interface had a tag.
+func notesVLAN(u *uplink, m Mode) bool {
+	return u.virtual && m == ModeGeneric && u.kind != "vlan"
+}
+
+// hidesVLANTags reports whether receive VLAN offload is on. The calling thread is
+// in the uplink's namespace, as in the next function.
+func (u *uplink) hidesVLANTags() (bool, error) {
+	flags, err := ethtoolFlags(u.name, ethtoolGetFlags, 0)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return false, nil // no such offload
+	}
+	if err != nil {
+		return false, fmt.Errorf("offloads of %s: %w", u.name, err)
+	}
+	return flags&flagRxVLAN != 0, nil
+}
+
+// showVLANTags turns receive VLAN offload off. That it was on is written down
+// before.
+func (m *Mux) showVLANTags() error {
+	hidden, err := m.up.hidesVLANTags()
+	if err != nil {
+		return err
+	}
+	if m.up.virtual && m.progs.mode == ModeNative {
+		m.log.Info("in native mode on a virtual link the other end decides whether XDP sees VLAN tags: if VLANs are used there, turn its txvlan offload off", "interface", m.up.name)
+	}
+	if !hidden {
+		return nil
+	}
+	if m.state.RestoreVlan == 0 { // turned on since
+		m.state.RestoreVlan = 1
+		if err := m.progs.putState(m.state); err != nil {
+			return err
+		}
+	}
+	flags, err := ethtoolFlags(m.up.name, ethtoolGetFlags, 0)
+	if err != nil {
+		return fmt.Errorf("offloads of %s: %w", m.up.name, err)
+	}
+	_, setErr := ethtoolFlags(m.up.name, ethtoolSetFlags, flags&^flagRxVLAN)
+	if hidden, err = m.up.hidesVLANTags(); err != nil {
+		return err
+	}
+	if hidden {
+		return errors.Join(fmt.Errorf("%w on %s: frames of a VLAN would be taken for untagged ones", ErrVLANOffload, m.up.name), setErr)
+	}
+	m.log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", m.up.name)
+	return nil
+}
+
+// restoreVLANTags undoes showVLANTags.
+func (m *Mux) restoreVLANTags() error {
+	if m.state.RestoreVlan == 0 {
+		return nil
+	}
+	return route.Within(m.ns, func() error { return restoreRxVLAN(m.up.ifindex) })
+}
+
+// restoreRxVLAN turns receive VLAN offload on again, if the interface still
+// exists in the calling thread's namespace.
+func restoreRxVLAN(ifindex int) error {
+	l, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return nil // it went away, and its offloads with it
+	}
+	now, err := ethtoolFlags(l.Attrs().Name, ethtoolGetFlags, 0)
+	if err != nil {
+		return fmt.Errorf("restore receive VLAN offload: %w", err)
+	}
+	if _, err = ethtoolFlags(l.Attrs().Name, ethtoolSetFlags, now|flagRxVLAN); err != nil {
+		return fmt.Errorf("restore receive VLAN offload: %w", err)
+	}
+	return nil
+}
+
+// XDPLinks are the ids of the BPF links that attach a program to an interface. There is
+// none if the program was attached by netlink (ip link), which can then detach it; by
+// whatever holds a link, only that can, or BPF_LINK_DETACH.
+func XDPLinks(program uint32, ifindex int) (ids []uint32, err error) {
+	all := new(link.Iterator)
+	defer all.Close()
+	for all.Next() {
+		info, err := all.Link.Info()
+		if err != nil || info.Program != ebpf.ProgramID(program) { // of a kind that the library does not know, or another's
+			continue
+		}
+		if xdp := info.XDP(); xdp != nil && int(xdp.Ifindex) == ifindex {
+			ids = append(ids, uint32(all.ID))
+		}
+	}
+	if err := all.Err(); !errors.Is(err, unix.EAGAIN) { // somebody is attaching something
+		return ids, err
+	}
+	return ids, nil
+}

@@ -1,0 +1,411 @@
+package mux_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// The muxes of a machine have one program that notes VLAN tags between them, and it
+// stays when the one that has attached it is closed.
+func TestMuxesShareTheNote(t *testing.T) {
+	note := func(l *pinLab) link.ID {
+		t.Helper()
+		n, err := link.LoadPinnedLink(filepath.Join(l.onlyPins(), "link_unet_note_vlan"), nil)
+		must(t, err)
+		defer n.Close()
+		info, err := n.Info()
+		must(t, err)
+		return info.ID
+	}
+	first, second := newPinLab(t), newPinLab(t)
+	first.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: first.pin})
+	second.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: second.pin})
+	if a, b := note(first), note(second); a != b {
+		t.Errorf("links %d and %d", a, b)
+	}
+	must(t, first.mux.Close())
+	must(t, second.mux.Abandon()) // and for its successor too
+	second.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: second.pin})
+	a := second.open(udpTag("10.0.0.1:7000"))
+	b := kernelUDP(t, second.B, "10.0.0.2:9000")
+	sendTo(t, b, "10.0.0.1:7000", "of no VLAN")
+	a.recv()
+	must(t, second.B.Do(func() error { // ARP would be of the VLAN too
+		device, err := netlink.LinkByName(second.B.Interface)
+		must(t, err)
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: device.Attrs().Index, State: netlink.NUD_PERMANENT,
+			IP: second.A.Addr.Addr().AsSlice(), HardwareAddr: second.A.LinkAddr[:]})
+	}))
+	tagEgress(t, second.B)
+	passed := second.count()["rx_pass_vlan"]
+	sendTo(t, b, "10.0.0.1:7000", "of a VLAN")
+	second.await("rx_pass_vlan", passed+1)
+	a.nothing("from a VLAN")
+}
+
+// A cutter that a process has left behind is replaced; a device of that name that is
+// none is not touched.
+func TestCutterIsThereAlready(t *testing.T) {
+	for _, ours := range []bool{true, false} {
+		t.Run(fmt.Sprint("ours ", ours), func(t *testing.T) {
+			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+			must(t, l.A.Do(func() error {
+				up, err := netlink.LinkByName(l.A.Interface)
+				must(t, err)
+				a := netlink.NewLinkAttrs()
+				a.Name = fmt.Sprintf("unetcut%d", up.Attrs().Index)
+				if ours {
+					return netlink.LinkAdd(&netlink.Ifb{LinkAttrs: a})
+				}
+				return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: a})
+			}))
+			before := look(t, l.A)
+			if ours {
+				l.openMux(mux.ModeGeneric)
+				if now := look(t, l.A); !slices.Equal(now.cutters, before.cutters) {
+					t.Errorf("cutters %v, were %v", now.cutters, before.cutters)
+				}
+				must(t, l.mux.Close())
+				if now := look(t, l.A); len(now.cutters) != 0 {
+					t.Errorf("left behind: %v", now.cutters)
+				}
+				return
+			}
+			must(t, l.A.Do(func() error {
+				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Mode: mux.ModeGeneric})
+				if err == nil {
+					return errors.Join(errors.New("opened beside somebody else's device"), m.Close())
+				}
+				if !strings.Contains(err.Error(), "device unetcut") || !errors.Is(err, unix.EEXIST) {
+					t.Errorf("opened: %v", err)
+				}
+				return nil
+			}))
+			if now := look(t, l.A); !slices.Equal(now.links, before.links) || len(now.xdp) != 0 {
+				t.Errorf("devices %v with programs on %v, were %v", now.links, now.xdp, before.links)
+			}
+		})
+	}
+}
+
+func openSuper(t *testing.T, h *netlab.Host) *netlab.SuperSocket {
+	t.Helper()
+	s, err := h.OpenSuper()
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// segment is a TCP frame.
+func segment(dst, src [6]byte, from, to string, payload string) []byte {
+	f, d := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
+	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv4},
+		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: f.Addr().AsSlice(), DstIP: d.Addr().AsSlice()},
+		&layers.TCP{SrcPort: layers.TCPPort(f.Port()), DstPort: layers.TCPPort(d.Port()), ACK: true, Seq: 1, Ack: 1}, gopacket.Payload(payload))
+}
+
+// A peer says how many parts a super-frame has. One of very many is dropped and
+// counted; one of short segments, as a peer may send that was told no MSS, is cut.
+func TestSuperFrameOfManyParts(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
+	peer := openSuper(t, l.B)
+	long := segment(l.A.LinkAddr, l.B.LinkAddr, "10.0.0.2:9000", "10.0.0.1:7000", strings.Repeat("x", 60000))
+	const hostile = 100
+	for range hostile {
+		must(t, peer.Send(long, 1))
+	}
+	must(t, peer.Send(long, 512))
+	const parts = (60000 + 511) / 512
+	eventually(t, "each frame is counted, and each part", func() bool {
+		c := l.count()
+		return c["rx_many_parts"] == hostile && c["rx_cut"] == 1 && c["rx_port"] == parts && c["deliver_socket"] == parts
+	})
+	if c := l.count(); c["lost_deliver_redirect"] != 0 {
+		t.Errorf("counters: %v", c)
+	}
+}
+
+// An owner's super-frames wait in a line of their own, which takes no more than so
+// many parts. What never comes back out of the cutter does not fill it for good.
+func TestCutterIsBusy(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7001")}})
+	const size, parts = 100, 100
+	frame := func(to string) []byte {
+		return datagram(l.A.LinkAddr, l.B.LinkAddr, "10.0.0.2:9000", to, strings.Repeat("x", parts*size))
+	}
+	peer := openSuper(t, l.B)
+	cutter := look(t, l.A).cutters[0]
+	onDevice(t, l.A, cutter, netlink.LinkSetDown)
+	sent := uint64(0)
+	eventually(t, "a line is full", func() bool {
+		must(t, peer.Send(frame("10.0.0.1:7000"), size))
+		sent++
+		return l.count()["rx_cutter_busy"] > 0
+	})
+	l.await("rx_cut", sent-l.count()["rx_cutter_busy"])
+	must(t, peer.Send(frame("10.0.0.1:7001"), size))
+	l.await("rx_cut", sent-l.count()["rx_cutter_busy"]+1) // the other owner's line is empty
+	l.await("lost_cut", l.count()["rx_cut"])
+	if c := l.count(); c["rx_port"] != 0 {
+		t.Errorf("%d sent, counters: %v", sent+1, c)
+	}
+	onDevice(t, l.A, cutter, netlink.LinkSetUp)
+	eventually(t, "the line has been emptied", func() bool {
+		must(t, peer.Send(frame("10.0.0.1:7000"), size))
+		return l.count()["rx_port"] > 0
+	})
+	for range parts {
+		p := packet(t, a.recv().frame)
+		eth := p.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)
+		if n := len(p.Layer(layers.LayerTypeUDP).LayerPayload()); n != size || !bytes.Equal(eth.DstMAC, l.A.LinkAddr[:]) {
+			t.Fatalf("received %d bytes to %v", n, eth.DstMAC)
+		}
+	}
+}
+
+// Open turns receive VLAN offload off, and Close on again.
+func TestVLANOffload(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	for _, before := range []bool{true, false} {
+		setOffload(t, p.A, "rxvlan", before)
+		m := openMux(t, p.A)
+		if offload(t, p.A, "rxvlan") {
+			t.Error("receive VLAN offload is on with a mux")
+		}
+		must(t, m.Close())
+		if now := offload(t, p.A, "rxvlan"); now != before {
+			t.Errorf("receive VLAN offload is on %v afterwards, and was on %v before", now, before)
+		}
+	}
+}
+
+// tagEgress puts every frame that leaves a host into VLAN 100. Where the tag stands is
+// the device's affair (txvlan).
+func tagEgress(t *testing.T, h *netlab.Host) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		tag, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R2, 0x0081), asm.Mov.Imm(asm.R3, 100), asm.FnSkbVlanPush.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+		must(t, err)
+		defer tag.Close()
+		device, err := netlink.LinkByName(h.Interface)
+		must(t, err)
+		egress, err := link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: tag, Attach: ebpf.AttachTCXEgress})
+		must(t, err)
+		t.Cleanup(func() { egress.Close() })
+		return nil
+	}))
+}
+
+// sniff hears what reaches a host's kernel, with the VLAN that stands beside a frame.
+type sniff struct {
+	t  *testing.T
+	fd int
+}
+
+func openSniff(t *testing.T, h *netlab.Host) *sniff {
+	t.Helper()
+	s := &sniff{t: t, fd: -1}
+	must(t, h.Do(func() (err error) {
+		device, err := netlink.LinkByName(h.Interface)
+		must(t, err)
+		if s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
+		return errors.Join(
+			unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
+			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}),
+			unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: device.Attrs().Index}))
+	}))
+	t.Cleanup(func() { unix.Close(s.fd) })
+	return s
+}
+
+// vlanOf waits for a frame with a payload, and returns its VLAN, beside it or inside; 0: none.
+func (s *sniff) vlanOf(payload string) uint16 {
+	s.t.Helper()
+	frame, aux := make([]byte, 2048), make([]byte, 256)
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(s.fd, frame, aux, 0)
+		if err != nil {
+			s.t.Fatalf("the kernel did not get %q: %v", payload, err)
+		}
+		if !strings.Contains(string(frame[:n]), payload) { // it may be padded
+			continue
+		}
+		if frame[12] == 0x81 && frame[13] == 0 {
+			return binary.BigEndian.Uint16(frame[14:]) & 0xfff
+		}
+		msgs, err := unix.ParseSocketControlMessage(aux[:oobn])
+		must(s.t, err)
+		for _, m := range msgs {
+			// struct tpacket_auxdata, linux/if_packet.h: status, ..., tp_vlan_tci
+			if m.Header.Type == unix.PACKET_AUXDATA && binary.NativeEndian.Uint32(m.Data)&unix.TP_STATUS_VLAN_VALID != 0 {
+				return binary.NativeEndian.Uint16(m.Data[16:]) & 0xfff
+			}
+		}
+		return 0
+	}
+}
+
+// A frame of a VLAN is never an endpoint's, wherever its tag stands: it is the
+// kernel's, with its tag.
+func TestFramesOfAVLAN(t *testing.T) {
+	for _, c := range []struct {
+		mode   mux.Mode
+		txvlan bool // of the sender: on, the tag stands beside the frame
+	}{
+		{mux.ModeGeneric, true},
+		{mux.ModeGeneric, false},
+		{mux.ModeNative, false},
+	} {
+		t.Run(fmt.Sprint(c.mode, " txvlan ", c.txvlan), func(t *testing.T) {
+			l := openLab(t, c.mode)
+			setOffload(t, l.B, "txvlan", c.txvlan)
+			a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
+			b := kernelUDP(t, l.B, "10.0.0.2:9000")
+			must(t, l.B.Do(func() error { // ARP would be of the VLAN too
+				device, err := netlink.LinkByName(l.B.Interface)
+				must(t, err)
+				return netlink.NeighSet(&netlink.Neigh{LinkIndex: device.Attrs().Index, State: netlink.NUD_PERMANENT,
+					IP: l.A.Addr.Addr().AsSlice(), HardwareAddr: l.A.LinkAddr[:]})
+			}))
+			sendTo(t, b, "10.0.0.1:7000", "of no VLAN")
+			a.recv()
+			heard := openSniff(t, l.A)
+			tagEgress(t, l.B)
+			passed := l.count()["rx_pass_vlan"]
+			sendTo(t, b, "10.0.0.1:7000", "of VLAN 100")
+			if v := heard.vlanOf("of VLAN 100"); v != 100 {
+				t.Errorf("the kernel got it with VLAN %d", v)
+			}
+			message := messageFrame(l.A.LinkAddr, l.B.LinkAddr, 7, 9, "message of VLAN 100")
+			sendRaw(t, l.B, message)
+			if v := heard.vlanOf("message of VLAN 100"); v != 100 {
+				t.Errorf("the kernel got the message with VLAN %d", v)
+			}
+			l.await("rx_pass_vlan", passed+2)
+			a.nothing("from a VLAN")
+		})
+	}
+}
+
+// sendRaw sends a frame as it is.
+func sendRaw(t *testing.T, h *netlab.Host, frame []byte) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		device, err := netlink.LinkByName(h.Interface)
+		must(t, err)
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		defer unix.Close(fd)
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: device.Attrs().Index})
+	}))
+}
+
+// multiply has each frame that comes in at a host's interface sent out of a device of
+// the host n times, all before the first of them is received.
+func multiply(t *testing.T, h *netlab.Host, device string, n int) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		in, err := netlink.LinkByName(h.Interface)
+		must(t, err)
+		out, err := netlink.LinkByName(device)
+		must(t, err)
+		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.R1),
+			asm.Mov.Imm(asm.R7, int32(n)),
+			asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("again"),
+			asm.Mov.Imm(asm.R2, int32(out.Attrs().Index)),
+			asm.Mov.Imm(asm.R3, 0),
+			asm.FnCloneRedirect.Call(),
+			asm.Sub.Imm(asm.R7, 1),
+			asm.JNE.Imm(asm.R7, 0, "again"),
+			asm.Mov.Imm(asm.R0, 0),
+			asm.Return(),
+		}})
+		must(t, err)
+		defer prog.Close()
+		ingress, err := link.AttachTCX(link.TCXOptions{Interface: in.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXIngress})
+		must(t, err)
+		t.Cleanup(func() { ingress.Close() })
+		return nil
+	}))
+}
+
+// droppedBy is how many frames a device could not hand to its other end.
+func droppedBy(t *testing.T, h *netlab.Host, device string) (n uint64) {
+	t.Helper()
+	must(t, h.Do(func() error {
+		l, err := netlink.LinkByName(device)
+		must(t, err)
+		n = l.Attrs().Statistics.TxDropped
+		return nil
+	}))
+	return n
+}
+
+// What the kernel's backlog has no room for is counted, in all and by endpoint.
+func TestFullBacklogIsCounted(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/net/core/netdev_max_backlog")
+	must(t, err)
+	backlog, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	must(t, err)
+	const more = 300
+	unknown := func(to, from *netlab.Host) []byte { // which nobody answers
+		return build(&layers.Ethernet{DstMAC: to.LinkAddr[:], SrcMAC: from.LinkAddr[:], EthernetType: 0x9999}, gopacket.Payload(make([]byte, 46)))
+	}
+	t.Run("of a port", func(t *testing.T) {
+		l := openLab(t, mux.ModeGeneric)
+		l.open(udpTag("10.0.0.1:7001"))
+		a := l.open(udpTag("10.0.0.1:7000"))
+		device := fmt.Sprint("unet", a.grant.ID)
+		multiply(t, l.A, device, backlog+more)
+		sendRaw(t, l.B, unknown(l.A, l.B))
+		name := fmt.Sprint("lost_deliver_backlog.", a.grant.ID)
+		eventually(t, "they are counted", func() bool { return l.count()["lost_deliver_backlog"] >= more-1 })
+		c := l.count()
+		if n := droppedBy(t, l.A, device); c["lost_deliver_backlog"] != n || c[name] != n {
+			t.Errorf("the device dropped %d, counters: %v", n, c)
+		}
+		for other := range c {
+			if strings.HasPrefix(other, "lost") && other != name && other != "lost_deliver_backlog" {
+				t.Errorf("counters: %v", c)
+			}
+		}
+	})
+	t.Run("of the uplink", func(t *testing.T) {
+		l := openLab(t, mux.ModeGeneric)
+		multiply(t, l.B, l.B.Interface, backlog+more)
+		sendRaw(t, l.A, unknown(l.B, l.A))
+		eventually(t, "they are counted", func() bool { return l.count()["lost_uplink_backlog"] >= more-1 })
+		if n, c := droppedBy(t, l.B, l.B.Interface), l.count(); c["lost_uplink_backlog"] != n {
+			t.Errorf("the device dropped %d, counters: %v", n, c)
+		}
+	})
+}

@@ -1,0 +1,338 @@
+package mux
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/wire"
+)
+
+// OpenEndpoint is [Mux.OpenEndpointFor] this process itself.
+func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
+	return m.OpenEndpointFor(ctx, Owner{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, req)
+}
+
+// OpenEndpointFor makes an endpoint, if the policy permits it: segment, socket, port or
+// queue, and its first tags, all or nothing. The grant's files belong to the caller, who
+// closes them; the lease holds the rest.
+func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
+	g, l, err := m.open(ctx, o, req)
+	return g, l, known(err)
+}
+
+func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
+	if err := m.enter(); err != nil {
+		return nil, nil, err
+	}
+	defer m.leave()
+	terms, err := m.policy.Open(o, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	geometry := req.Geometry.WithDefaults()
+	if err := geometry.Validate(); err != nil {
+		return nil, nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if err := m.failure(); err != nil {
+		return nil, nil, err
+	}
+	if m.trustedOnly && !terms.Trusted {
+		return nil, nil, ErrFillRings
+	}
+	l := newLease(m)
+	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
+	l.frameSize, l.fillSize = geometry.FrameSize, geometry.FillSize
+	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
+	if !terms.Trusted { // it receives nothing that needs a second frame
+		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)
+	}
+	tags, err := m.ask(l, req.Tags)
+	if err == nil {
+		m.mu.Lock()
+		err = m.users.open(o.UID, l.segmentBytes, terms)
+		m.mu.Unlock()
+	}
+	if err != nil {
+		l.cancel()
+		return nil, nil, err
+	}
+	if err = m.build(ctx, l, grant, req); err == nil {
+		grant.Tags, err = m.claimTags(ctx, tags)
+	}
+	if err == nil {
+		err = m.enlist(l)
+	}
+	if err != nil {
+		cerr := l.close(nil)
+		if errors.Is(err, endpoint.ErrLeaseClosed) {
+			err = l.Err() // it has the reason
+		}
+		m.mu.Lock()
+		m.users.uncount(o.UID, use{endpoints: 1, bytes: l.segmentBytes})
+		m.mu.Unlock()
+		return nil, nil, errors.Join(err, cerr, grant.Close())
+	}
+	m.log.Debug("endpoint opened", "endpoint", grant.ID, "attach", grant.Attach, "tags", grant.Tags)
+	return grant, l, nil
+}
+
+// build fills lease and grant as far as it gets; the caller takes them back
+// after an error.
+func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request) (err error) {
+	if req.Huge && l.segmentBytes%xsk.HugePageSize != 0 {
+		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
+	}
+	if req.Connections != nil {
+		if l.connections, err = xsk.AcceptTable(req.Connections); err != nil {
+			return err
+		}
+	}
+	if l.memory, err = xsk.NewSegment(l.segmentBytes, req.Huge); err != nil {
+		return err
+	}
+	if g.Segment, err = xsk.ShareSegment(l.memory); err != nil {
+		return err
+	}
+	params := xsk.Params{
+		FrameSize:      g.Geometry.FrameSize,
+		FrameCount:     g.Geometry.FrameCount,
+		FillSize:       g.Geometry.FillSize,
+		CompletionSize: g.Geometry.CompletionSize,
+		RxSize:         g.Geometry.RxSize,
+		TxSize:         g.Geometry.TxSize,
+		Prefill:        g.Geometry.Prefilled(),
+		Mode:           xsk.ModeCopy,
+		SG:             l.terms.Trusted,
+		NeedWakeup:     true,
+	}
+	if l.terms.Registered > 0 {
+		params.Charge = &xsk.Charge{UID: l.owner.UID, Limit: uint64(l.terms.Registered), Command: l.terms.Register}
+	}
+	switch req.Attach {
+	case endpoint.AttachPort:
+		g.XSK, err = m.openPort(l, params)
+	case endpoint.AttachQueue:
+		if m.progs.mode == ModeNative {
+			params.Mode = xsk.ModeAny
+		}
+		g.XSK, err = m.openQueue(l, req.Queue, params)
+	default:
+		return fmt.Errorf("unknown attachment %d", req.Attach)
+	}
+	if err != nil {
+		return err
+	}
+	g.ID = l.id
+	return ctx.Err()
+}
+
+// enlist makes a lease that is complete one of the mux's.
+func (m *Mux) enlist(l *Lease) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended != nil {
+		return m.ended
+	}
+	if l.closed { // the host has taken its address meanwhile
+		return endpoint.ErrLeaseClosed
+	}
+	l.granted = true
+	l.notices.down = m.down
+	m.leases[l.id] = l
+	return nil
+}
+
+// info is the lease's endpoint, without its tags. m.mu is held.
+func (l *Lease) info() endpoint.Info {
+	return endpoint.Info{
+		ID:           l.id,
+		UID:          l.owner.UID,
+		PID:          l.owner.PID,
+		Attach:       l.attach,
+		Device:       l.at.device,
+		Queue:        l.queue,
+		SegmentBytes: l.segmentBytes,
+		Leased:       l.leased,
+	}
+}
+
+// infoWithTags is info with the tags. m.mu is held.
+func (l *Lease) infoWithTags() endpoint.Info {
+	info := l.info()
+	info.Tags = sorted(l.tags)
+	info.TagsTotal = len(info.Tags)
+	return info
+}
+
+// Endpoints lists all endpoints by ID.
+func (m *Mux) Endpoints() []endpoint.Info {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]endpoint.Info, 0, len(m.leases))
+	for _, l := range m.leases {
+		list = append(list, l.infoWithTags())
+	}
+	slices.SortFunc(list, func(a, b endpoint.Info) int { return cmp.Compare(a.ID, b.ID) })
+	return list
+}
+
+// Present gives the lease of an endpoint that was taken over to its owner, who
+// proves to be that by its socket. connections is as in [endpoint.Request]; the caller
+// keeps both. endpoint.ErrNotPresentable says that there is no such endpoint, endpoint.ErrLeased that it
+// has a lease already; another user's is os.ErrPermission.
+func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) (_ endpoint.Info, _ *Lease, err error) {
+	if err := m.enter(); err != nil {
+		return endpoint.Info{}, nil, known(err)
+	}
+	defer m.leave()
+	if err := ctx.Err(); err != nil {
+		return endpoint.Info{}, nil, err
+	}
+	cookie, err := xsk.Cookie(sock)
+	if err != nil {
+		return endpoint.Info{}, nil, fmt.Errorf("%w: %w", endpoint.ErrNotPresentable, err)
+	}
+	var table *os.File
+	if connections != nil {
+		if table, err = xsk.AcceptTable(connections); err != nil {
+			return endpoint.Info{}, nil, err
+		}
+		defer func() {
+			if err != nil {
+				table.Close()
+			}
+		}()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.leases {
+		if l.cookie != cookie {
+			continue
+		}
+		switch {
+		case l.owner.UID != o.UID:
+			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w: it is of another user", l.id, os.ErrPermission)
+		case l.leased:
+			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, endpoint.ErrLeased)
+		}
+		before := l.owner
+		l.owner = o
+		if err := m.putEndpoint(l); err != nil {
+			l.owner = before
+			return endpoint.Info{}, nil, err
+		}
+		if l.at.owner.Port != 0 {
+			if err := m.fills.add(l, sock); err != nil {
+				return endpoint.Info{}, nil, err
+			}
+		}
+		l.leased, l.connections = true, table
+		m.log.Info("endpoint presented", "endpoint", l.id, "uid", o.UID, "pid", o.PID)
+		return l.infoWithTags(), l, nil
+	}
+	return endpoint.Info{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", endpoint.ErrNotPresentable)
+}
+
+// putEndpoint writes an endpoint down for a successor of this process.
+func (m *Mux) putEndpoint(l *Lease) error {
+	err := m.progs.objs.Endpoints.Put(l.at.owner, bpf.Endpoint{
+		Id:           l.id,
+		Cookie:       l.cookie,
+		SegmentBytes: uint64(l.segmentBytes),
+		Uid:          l.owner.UID,
+		Pid:          uint32(l.owner.PID),
+		Slot:         l.at.slot,
+		FillSize:     l.fillSize,
+	})
+	if err != nil {
+		return fmt.Errorf("endpoint into the table: %w", err)
+	}
+	return nil
+}
+
+// forgetEndpoint is the inverse.
+func (m *Mux) forgetEndpoint(owner bpf.Owner) error {
+	if err := absentIsFine(m.progs.objs.Endpoints.Delete(owner)); err != nil {
+		return fmt.Errorf("endpoint out of the table: %w", err)
+	}
+	return nil
+}
+
+// endpointsInKernel reads the whole table. Nobody may change it meanwhile.
+func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error) {
+	list := map[bpf.Owner]bpf.Endpoint{}
+	var owner bpf.Owner
+	var e bpf.Endpoint
+	entries := objs.Endpoints.Iterate()
+	for entries.Next(&owner, &e) {
+		list[owner] = e
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("read the table of endpoints: %w", err)
+	}
+	return list, nil
+}
+
+// newID gives out the number of an endpoint. A successor goes on after it.
+func (m *Mux) newID() (uint64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.NextId = m.lastID + 2
+	if err := m.progs.putState(m.state); err != nil {
+		return 0, err
+	}
+	m.lastID++
+	return m.lastID, nil
+}
+
+// takeSlot reserves a slot for the socket of a port. Slots are given out in turn,
+// from a random one on, so that one that was left is not another's for long.
+func (m *Mux) takeSlot() (uint32, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for range bpf.MaxPorts {
+		slot := m.nextSlot
+		m.nextSlot = (slot + 1) % bpf.MaxPorts
+		if !m.slots[slot] {
+			m.slots[slot] = true
+			return slot, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: %d", ErrTooManyPorts, bpf.MaxPorts)
+}
+
+func (m *Mux) giveSlot(slot uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.slots, slot)
+}
+
+// socketThere reports whether a map of sockets has one at key. Such a map cannot
+// be read, but it refuses another socket where there is one; the kernel takes a
+// socket out when its last descriptor and mapping are gone. other is any socket.
+// Nobody else may use the key meanwhile.
+func socketThere(sockets *ebpf.Map, key uint32, other *os.File) (bool, error) {
+	err := sockets.Update(key, uint32(other.Fd()), ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return true, nil
+	}
+	if err == nil {
+		err = absentIsFine(sockets.Delete(key))
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask for a socket: %w", err)
+	}
+	return false, nil
+}

@@ -1,0 +1,311 @@
+package mux
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/wire"
+)
+
+// Lists of ports as the kernel writes them, and as it does not.
+func FuzzKeptPorts(f *testing.F) {
+	for _, s := range []string{"", "8080", "80,8080-8090,65535", "0-65535", "1-", "-", "70000", "9-8", ",,", "1-2-3", " 1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		var k keptPorts
+		if err := k.addList(s); err != nil || s == "" {
+			return
+		}
+	})
+}
+
+func TestKeptPorts(t *testing.T) {
+	var k keptPorts
+	if err := k.addList("63,128-129,65535"); err != nil {
+		t.Fatal(err)
+	}
+	for b, kept := range k {
+		if want := b == 0 || b == 2 || b == 1023; kept != want {
+			t.Errorf("block %d: %v", b, kept)
+		}
+	}
+}
+
+// The fields that are asked for are those that the program asks for, and those that
+// a kernel lacks are found.
+func TestFillFields(t *testing.T) {
+	source, err := os.ReadFile("../bpf/src/fill.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	for _, m := range regexp.MustCompile(`bpf_core_field_exists\(struct (\w+), (\w+)\)`).FindAllSubmatch(source, -1) {
+		asked = append(asked, string(m[1])+"."+string(m[2]))
+	}
+	ours := slices.Sorted(slices.Values(fillFields))
+	if slices.Sort(asked); !slices.Equal(asked, ours) {
+		t.Errorf("the program asks for %v\nthe mux for %v", asked, ours)
+	}
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The second is in a union without a name.
+	if missing := missingFields(kernel, []string{"xdp_buff.rxq", "sk_buff.dev", "xdp_buff.none", "unet_none.rxq"}); !slices.Equal(missing, []string{"xdp_buff.none", "unet_none.rxq"}) {
+		t.Errorf("missing %v", missing)
+	}
+}
+
+// Errors keep what they are, and become what an application can tell apart.
+func TestKnownErrors(t *testing.T) {
+	for _, c := range []struct{ err, want error }{
+		{ErrClosed, endpoint.ErrBusy},
+		{ErrTooManyPorts, endpoint.ErrBusy},
+		{ErrQueueBusy, endpoint.ErrBusy},
+		{ErrNoQueue, errors.ErrUnsupported},
+		{ErrFillRings, errors.ErrUnsupported},
+		{&xsk.UnsupportedError{Feature: "x", MinKernel: "9.9"}, errors.ErrUnsupported},
+		{ErrTableFull, endpoint.ErrBusy},
+		{xsk.ErrMemoryLimit, endpoint.ErrBusy},
+		{unix.EMFILE, endpoint.ErrBusy},
+		{unix.ENFILE, endpoint.ErrBusy},
+		{xsk.ErrHugePages, endpoint.ErrHugePages},
+		{endpoint.ErrTagHeld, endpoint.ErrTagHeld},
+		{unix.ENOMEM, unix.ENOMEM},
+	} {
+		err := known(fmt.Errorf("open: %w", c.err))
+		if !errors.Is(err, c.err) || !errors.Is(err, c.want) {
+			t.Errorf("%v became %v", c.err, err)
+		}
+	}
+	if known(nil) != nil {
+		t.Error("an error of nothing")
+	}
+}
+
+// What is published is read as its author has laid it out, whatever is missing of it.
+func FuzzConnections(f *testing.F) {
+	one := []byte{10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8}
+	f.Add([]byte{}, uint16(0))
+	f.Add(one, uint16(0))
+	f.Add(append(make([]byte, 16), one...), uint16(2))
+	f.Add(append(bytes.Repeat(one, 300), 1, 2, 3), uint16(5000))
+	f.Fuzz(func(t *testing.T, content []byte, hole uint16) {
+		path := filepath.Join(t.TempDir(), "table")
+		file, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		start := int64(hole) * wire.ConnectionLen
+		if _, err := file.WriteAt(content, start); err != nil {
+			t.Fatal(err)
+		}
+		var got, want []wire.Connection
+		if err := readConnections(file, func(c wire.Connection) error { got = append(got, c); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		for b := range slices.Chunk(content, wire.ConnectionLen) {
+			var c wire.Connection
+			if n, err := binary.Decode(b, binary.NativeEndian, &c); err != nil || n != wire.ConnectionLen || c.RemotePort == 0 {
+				continue
+			}
+			want = append(want, c)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	})
+}
+
+// Whatever comes, it is answered to whom it came from, and never if it is a RST (RFC
+// 9293, section 3.10.7.1). The independent decoder agrees.
+func FuzzAnswers(f *testing.F) {
+	segment := func(s layers.TCP, payload string) []byte {
+		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: []byte{10, 0, 0, 2}, DstIP: []byte{10, 0, 0, 77}}
+		s.SrcPort, s.DstPort = 1, 2
+		s.SetNetworkLayerForChecksum(ip)
+		buf := gopacket.NewSerializeBuffer()
+		err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+			&layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, 2}, DstMAC: []byte{2, 0, 0, 0, 0, 1}, EthernetType: layers.EthernetTypeIPv4}, ip, &s, gopacket.Payload(payload))
+		if err != nil {
+			f.Fatal(err)
+		}
+		return bytes.Clone(buf.Bytes())
+	}
+	f.Add(segment(layers.TCP{ACK: true, Seq: 5, Ack: 7}, "text"))
+	f.Add(segment(layers.TCP{FIN: true, Seq: 0xffffffff}, "text"))
+	f.Add(segment(layers.TCP{SYN: true, Seq: 1}, ""))
+	f.Add(segment(layers.TCP{RST: true, Seq: 1}, ""))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		to, fl, h, ok := answerTo(frame)
+		if !ok {
+			return
+		}
+		p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
+		ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+		s, _ := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
+		if ip == nil || s == nil {
+			return // it is stricter about options, which are not looked at here
+		}
+		addr := func(b []byte) netip.Addr { a, _ := netip.AddrFromSlice(b); return a }
+		want := flow{netip.AddrPortFrom(addr(ip.DstIP), uint16(s.DstPort)), netip.AddrPortFrom(addr(ip.SrcIP), uint16(s.SrcPort))}
+		if fl != want || !bytes.Equal(to[:], frame[6:12]) || s.RST || h.Flags&wire.TCPRst == 0 {
+			t.Errorf("%v to %v, %+v: want %v", fl, to, h, want)
+		}
+		length := uint32(len(s.Payload))
+		if s.SYN {
+			length++
+		}
+		if s.FIN {
+			length++
+		}
+		if s.ACK && (h.Seq != s.Ack || h.Flags != wire.TCPRst) ||
+			!s.ACK && (h.Seq != 0 || h.Ack != s.Seq+length || h.Flags != wire.TCPRst|wire.TCPAck) {
+			t.Errorf("%+v is answered by %+v", s, h)
+		}
+	})
+}
+
+// What the kernel says of a driver is read rightly: a veth can run XDP and
+// redirect, and can be redirected to while its other end receives in NAPI.
+func TestXDPFeatures(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	err := p.A.Do(func() error {
+		l, err := netlink.LinkByName(p.A.Interface)
+		if err != nil {
+			return err
+		}
+		f, known := xdpFeatures(p.A.NS, l.Attrs().Index)
+		if !known || f&(xdpBasic|xdpRedirect) != xdpBasic|xdpRedirect || f&xdpNdoXmit != 0 {
+			t.Errorf("features %#x, known %v", f, known)
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if f, known := xdpFeatures(p.A.NS, lo.Attrs().Index); !known || f&xdpBasic != 0 {
+			t.Errorf("features of lo %#x, known %v", f, known)
+		}
+		if _, known := xdpFeatures(p.A.NS, 9999); known {
+			t.Error("features of no interface are known")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Which links leave checksums to their receiver.
+func TestPartialChecksums(t *testing.T) {
+	for _, c := range []struct {
+		up   uplink
+		mode Mode
+		want bool
+	}{
+		{uplink{unfinished: true}, ModeGeneric, true},
+		{uplink{unfinished: true}, ModeNative, true},
+		{uplink{}, ModeGeneric, false},
+		{uplink{}, ModeNative, false},
+		{uplink{virtual: true, kind: "bond"}, ModeGeneric, false},
+		{uplink{virtio: true}, ModeGeneric, true},
+		{uplink{virtio: true}, ModeNative, false},
+	} {
+		if got := c.up.partialChecksums(c.mode); got != c.want {
+			t.Errorf("%+v in %v mode: %v", c.up, c.mode, got)
+		}
+	}
+}
+
+// A link that stands on others is as they are: on real hardware checksums are
+// finished, whatever is built on it.
+func TestUnfinished(t *testing.T) {
+	attrs := func(index, parent, master int) netlink.LinkAttrs {
+		a := netlink.NewLinkAttrs()
+		a.Index, a.ParentIndex, a.MasterIndex = index, parent, master
+		return a
+	}
+	elsewhere := attrs(14, 2, 0) // its parent is interface 2 of another namespace
+	elsewhere.NetNsID = 0
+	all := []netlink.Link{
+		&netlink.Device{LinkAttrs: attrs(1, 0, 3)}, // hardware, in the bond
+		&netlink.Veth{LinkAttrs: attrs(2, 99, 0)},
+		&netlink.Bond{LinkAttrs: attrs(3, 0, 0)},
+		&netlink.Vlan{LinkAttrs: attrs(4, 3, 0)}, // of the bond
+		&netlink.Macvlan{LinkAttrs: attrs(5, 1, 0)},
+		&netlink.Vlan{LinkAttrs: attrs(6, 2, 0)}, // of the veth
+		&netlink.Macvlan{LinkAttrs: attrs(7, 6, 0)},
+		&netlink.Bond{LinkAttrs: attrs(8, 0, 0)},
+		&netlink.Veth{LinkAttrs: attrs(9, 98, 8)}, // in the second bond
+		&netlink.Bridge{LinkAttrs: attrs(10, 0, 0)},
+		&netlink.Tuntap{LinkAttrs: attrs(11, 0, 0)},
+		&netlink.Vxlan{LinkAttrs: attrs(12, 2, 0)},
+		&netlink.Dummy{LinkAttrs: attrs(13, 0, 0)},
+		&netlink.Macvlan{LinkAttrs: elsewhere},
+	}
+	want := map[int]bool{2: true, 6: true, 7: true, 8: true, 9: true, 10: true, 11: true, 13: true}
+	for _, l := range all {
+		if i := l.Attrs().Index; unfinished(l, all) != want[i] {
+			t.Errorf("%s %d: %v", l.Type(), i, !want[i])
+		}
+	}
+}
+
+// So is what the kernel says of such links.
+func TestUnfinishedByTheKernel(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	err := p.A.Do(func() error {
+		up, err := netlink.LinkByName(p.A.Interface)
+		if err != nil {
+			return err
+		}
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		bond := netlink.NewLinkBond(netlink.LinkAttrs{Name: "empty"})
+		for _, l := range []netlink.Link{
+			&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "tagged", ParentIndex: up.Attrs().Index}, VlanId: 100},
+			bond,
+		} {
+			if err := h.LinkAdd(l); errors.Is(err, unix.EOPNOTSUPP) {
+				t.Logf("this kernel has no %s", l.Type())
+				continue
+			} else if err != nil {
+				return err
+			}
+			u, err := findUplink(h, l.Attrs().Name)
+			if err != nil || u.unfinished != (l.Type() == "vlan") {
+				t.Errorf("%s: %+v, %v", l.Type(), u, err)
+			}
+		}
+		u, err := findUplink(h, p.A.Interface)
+		if err != nil || !u.unfinished {
+			t.Errorf("veth: %+v, %v", u, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,431 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/xsk"
+)
+
+// Lease is an endpoint's standing with its mux; see [endpoint.Lease].
+type Lease struct {
+	m            *Mux
+	id           uint64
+	owner        Owner  // guarded by m.mu
+	terms        Terms  // at the opening
+	cookie       uint64 // of its socket
+	attach       endpoint.Attachment
+	at           *attachment
+	queue        uint32 // of the uplink, if holdsQueue
+	holdsQueue   bool
+	segmentBytes int64
+	frameSize    uint32   // known while it is opened
+	fillSize     uint32   // entries; known of ports
+	memory       *os.File // by which the mux asks for the segment; nil if another process made it
+	connections  *os.File // what the owner publishes of its connections; nil: nothing. Guarded by m.mu
+	granted      bool     // it was complete once
+	leased       bool     // guarded by m.mu; false while it waits to be presented
+
+	tags    map[endpoint.Tag]struct{} // that it holds; guarded by m.mu
+	tagCost int64                     // of tags; guarded by m.mu
+
+	ctx    context.Context // ends when close begins, or the mux's
+	cancel context.CancelFunc
+
+	notices notices
+
+	revoking sync.Once
+	closing  sync.Once
+	closed   bool          // guarded by m.mu
+	cause    error         // why it has ended, set before done is closed
+	err      error         // of close
+	done     chan struct{} // closed when close has ended
+}
+
+func newLease(m *Mux) *Lease {
+	l := &Lease{m: m, at: &attachment{}, tags: map[endpoint.Tag]struct{}{}, done: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancel(m.ctx)
+	return l
+}
+
+var _ endpoint.Lease = (*Lease)(nil)
+
+// enter keeps lease and mux open until m.leave.
+func (l *Lease) enter() error {
+	if err := l.m.enter(); err != nil {
+		return errors.Join(endpoint.ErrLeaseClosed, err)
+	}
+	return nil
+}
+
+// Claim adds a tag. A whole address takes half a second: the network is asked
+// whether a host has it.
+func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	if err := l.enter(); err != nil {
+		return endpoint.Tag{}, known(err)
+	}
+	defer l.m.leave()
+	if err := ctx.Err(); err != nil {
+		return endpoint.Tag{}, context.Cause(ctx)
+	}
+	var claimed []endpoint.Tag
+	c, err := l.m.ask(l, []endpoint.Tag{t})
+	if err == nil {
+		claimed, err = l.m.claimTags(ctx, c)
+	}
+	if err != nil {
+		if l.ctx.Err() != nil {
+			err = errors.Join(endpoint.ErrLeaseClosed, err)
+		}
+		return endpoint.Tag{}, known(err)
+	}
+	return claimed[0], nil
+}
+
+// Unclaim gives a tag back. A whole address is given back after the tags on it.
+func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	if err := l.enter(); err != nil {
+		return known(err)
+	}
+	defer l.m.leave()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if l.closed {
+		return endpoint.ErrLeaseClosed
+	}
+	return l.m.unclaim(l, t)
+}
+
+// Resolve answers from the kernel's routes and neighbours. What this host
+// holds itself, on the uplink's address or as a whole address, is behind the
+// uplink's own link address.
+func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+	if err := l.enter(); err != nil {
+		return endpoint.Route{}, known(err)
+	}
+	defer l.m.leave()
+	dst = dst.Unmap()
+	// Before the answer is looked up, so that no change of it is missed.
+	l.notices.resolving(dst)
+	l.m.mu.Lock()
+	closed := l.closed
+	whole := l.m.tags.get(endpoint.AddrTag(dst)) != nil
+	l.m.mu.Unlock()
+	if closed {
+		return endpoint.Route{}, endpoint.ErrLeaseClosed
+	}
+	if whole {
+		l.notices.resolved(dst, dst)
+		return l.m.routeToWhole(dst)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	r, err := l.m.routes.Resolve(ctx, dst)
+	if err != nil {
+		return endpoint.Route{}, known(err)
+	}
+	l.notices.resolved(dst, r.NextHop)
+	r.MTU = min(r.MTU, l.m.progs.mtu)
+	return r, nil
+}
+
+// routeToWhole is how a whole address of this host is reached: the mux turns the
+// frame round.
+func (m *Mux) routeToWhole(dst netip.Addr) (endpoint.Route, error) {
+	own, err := m.addresses()
+	if err != nil {
+		return endpoint.Route{}, err
+	}
+	r := endpoint.Route{NextHop: dst, LinkAddr: m.up.addr, MTU: m.mtu()}
+	// It was claimed as one of a subnet of the uplink.
+	if i := slices.IndexFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(dst) }); i >= 0 {
+		r.Source = own.uplink[i].Addr()
+	}
+	return r, nil
+}
+
+// Watch calls f with each notice; see [endpoint.Lease]. It tells of the uplink
+// going down and up, and of destinations whose next hop has changed.
+func (l *Lease) Watch(f func(endpoint.Notice)) (stop func()) { return l.notices.watch(f) }
+
+// Done is closed when the lease has been closed, or the mux.
+func (l *Lease) Done() <-chan struct{} { return l.done }
+
+// Err is why the lease has ended: endpoint.ErrLeaseClosed, joined with what made
+// the mux end it.
+func (l *Lease) Err() error {
+	select {
+	case <-l.done:
+		return l.cause
+	default:
+		return nil
+	}
+}
+
+// Close gives everything back: the tags first, so that nothing more is
+// delivered, then the map entries, then port or queue; meanwhile the peers of the owner's
+// connections get a RST. The socket and the segment are whoever's descriptors they are;
+// of a port, the socket has no device any more, and of a queue it can still send until it
+// is closed. Close may be called again, and answers the same. After [Mux.Abandon] it has
+// no effect.
+func (l *Lease) Close() error {
+	l.m.life.RLock()
+	defer l.m.life.RUnlock()
+	return l.close(nil)
+}
+
+// close is Close for callers that hold m.life, and for the mux's own goroutines.
+// why is nil if the lease's owner wanted it so.
+func (l *Lease) close(why error) error {
+	l.closing.Do(func() {
+		defer l.over(why)
+		l.m.mu.Lock()
+		info := l.info()
+		l.closed = true
+		tags := l.m.tags.inEffect(l)
+		l.err = l.m.unclaimAll(l)
+		delete(l.m.leases, l.id)
+		l.m.mu.Unlock()
+		// Resets can take seconds (resetTime). The port does not wait for them: a revoked
+		// owner's fill ring is written without a pause as long as the port is there.
+		var resets sync.WaitGroup
+		if l.connections != nil {
+			resets.Go(func() { l.m.resetConnections(l.connections, tags) })
+		}
+		l.err = errors.Join(l.err, l.m.takeAway(l.at), l.m.fills.remove(l))
+		resets.Wait()
+		if l.connections != nil {
+			l.err = errors.Join(l.err, l.connections.Close())
+		}
+		if l.holdsQueue {
+			l.m.mu.Lock()
+			delete(l.m.queues, l.queue)
+			l.m.mu.Unlock()
+		}
+		if l.granted || l.at.port { // or its port could not be deleted
+			l.m.linger(&lingering{info: info, at: l.at, granted: l.granted, memory: l.memory})
+			l.m.log.Debug("endpoint closed", "endpoint", l.id, "error", l.err)
+			return
+		}
+		l.err = errors.Join(l.err, l.m.forgetPort(l.at))
+		if l.memory != nil {
+			l.err = errors.Join(l.err, l.memory.Close())
+		}
+	})
+	return l.err
+}
+
+// abandon ends the lease here and leaves the endpoint as it is.
+func (l *Lease) abandon() {
+	l.closing.Do(func() {
+		defer l.over(ErrClosed)
+		l.m.mu.Lock()
+		l.closed = true
+		delete(l.m.leases, l.id)
+		l.m.mu.Unlock()
+		l.err = l.m.fills.remove(l)
+		for _, f := range []*os.File{l.memory, l.connections} {
+			if f != nil {
+				l.err = errors.Join(l.err, f.Close())
+			}
+		}
+	})
+}
+
+// over tells that the lease has ended, and why.
+func (l *Lease) over(why error) {
+	l.cancel()
+	l.cause = endpoint.ErrLeaseClosed
+	if why != nil {
+		l.cause = fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, why)
+	}
+	close(l.done)
+}
+
+// After the end of its lease an endpoint has no tag and no port, and yet there
+// may be much left of it: a process that keeps the socket keeps the namespace of
+// the port and the memory that is registered with the socket, and one that keeps
+// the segment open or mapped keeps its memory. Nothing can take that away from
+// it. So the mux goes on asking, and counts the endpoint for its user until all is gone. The endpoint of a port stays in the kernel's table
+// until then too: a process that takes over from this one goes on with asking for its
+// socket. It cannot ask for a segment, which only the process that made it can, nor for
+// the socket of a queue, where another endpoint may be.
+
+// How long after one question the next is asked. Most processes let go at once.
+const (
+	lingerFirst = time.Millisecond
+	lingerMost  = 250 * time.Millisecond
+)
+
+// lingering is what may be left of an endpoint.
+type lingering struct {
+	info    endpoint.Info
+	at      *attachment
+	granted bool     // it counts until it is gone
+	socket  bool     // may be there
+	memory  *os.File // what its segment is asked by; nil: it is gone, or was made by another process
+	doubted bool     // it could not be asked, and the log says so
+
+	pause time.Duration
+	next  time.Time // when it is asked
+}
+
+// linger begins to ask what is left of an endpoint whose lease has ended.
+func (m *Mux) linger(e *lingering) {
+	e.socket, e.pause, e.next = true, lingerFirst, time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lingering = append(m.lingering, e)
+	select {
+	case m.lingers <- struct{}{}:
+	default: // not seen yet
+	}
+}
+
+// followLingering asks, in a goroutine of its own, until the mux is closed.
+func (m *Mux) followLingering() {
+	for {
+		var due <-chan time.Time
+		if next := m.askLingering(); !next.IsZero() {
+			due = time.After(time.Until(next))
+		}
+		select {
+		case <-due:
+		case <-m.lingers:
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}
+
+// askLingering asks about all whose time has come and returns when the next is due; zero:
+// there are none.
+func (m *Mux) askLingering() (next time.Time) {
+	m.mu.Lock()
+	list := m.lingering
+	m.lingering = nil
+	m.mu.Unlock()
+	var left []*lingering
+	now := time.Now()
+	for _, e := range list {
+		if now.Before(e.next) {
+			left = append(left, e)
+			continue
+		}
+		if m.gone(e) {
+			m.freed(e)
+			continue
+		}
+		e.next = now.Add(e.pause)
+		e.pause = min(2*e.pause, lingerMost)
+		left = append(left, e)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lingering = append(m.lingering, left...)
+	for _, e := range m.lingering {
+		if next.IsZero() || e.next.Before(next) {
+			next = e.next
+		}
+	}
+	return next
+}
+
+// gone asks about one.
+func (m *Mux) gone(e *lingering) bool {
+	if e.at.port && m.takeAway(e.at) != nil {
+		return false
+	}
+	if e.socket {
+		there, err := m.socketLingers(e)
+		e.socket = there || m.doubt(e, err)
+	}
+	if e.memory != nil {
+		used, err := xsk.SegmentInUse(e.memory)
+		if !used && !m.doubt(e, err) {
+			if err := errors.Join(xsk.FreeSegment(e.memory), e.memory.Close()); err != nil {
+				m.log.Warn("segment of an endpoint", "endpoint", e.info.ID, "error", err)
+			}
+			e.memory = nil
+		}
+	}
+	return !e.socket && e.memory == nil
+}
+
+// doubt reports whether the answer that err stands for is to be asked for again:
+// this process or the kernel has run out of something for now. What can never be asked
+// is taken for gone, for it would never be.
+func (m *Mux) doubt(e *lingering, err error) (again bool) {
+	if err == nil {
+		return false
+	}
+	again = errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) ||
+		errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)
+	if !again || !e.doubted {
+		e.doubted = true
+		m.log.Warn("cannot tell whether an endpoint's socket and segment are closed", "endpoint", e.info.ID, "ask_again", again, "error", err)
+	}
+	return again
+}
+
+// socketLingers reports whether somebody still has the socket of an endpoint.
+// That of a port has its slot to itself. The queue of an uplink may have been
+// taken by another endpoint, which shows that it was free.
+func (m *Mux) socketLingers(e *lingering) (bool, error) {
+	if e.info.Attach == endpoint.AttachPort {
+		return socketThere(m.progs.objs.PortSockets, e.at.slot, m.unbound)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if bound, taken := m.queues[e.info.Queue]; taken {
+		return !bound, nil
+	}
+	return socketThere(m.progs.objs.Sockets, e.info.Queue, m.unbound)
+}
+
+// freed is the end of an endpoint.
+func (m *Mux) freed(e *lingering) {
+	if err := m.forgetPort(e.at); err != nil {
+		m.log.Warn("endpoint freed", "endpoint", e.info.ID, "error", err)
+	}
+	m.log.Debug("endpoint freed", "endpoint", e.info.ID)
+	if e.granted {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.users.uncount(e.info.UID, use{endpoints: 1, bytes: e.info.SegmentBytes})
+	}
+}
+
+// letLinger ends the asking for good. What could not be deleted is tried once
+// more, if so wanted.
+func (m *Mux) letLinger(again bool) error {
+	m.mu.Lock()
+	list := m.lingering
+	m.lingering = nil
+	m.mu.Unlock()
+	var err error
+	for _, e := range list {
+		if again && e.at.port {
+			err = errors.Join(err, m.takeAway(e.at))
+		}
+		if e.memory != nil {
+			if cerr := e.memory.Close(); cerr != nil {
+				err = errors.Join(err, fmt.Errorf("segment of endpoint %d: %w", e.info.ID, cerr))
+			}
+		}
+	}
+	return err
+}

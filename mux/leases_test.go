@@ -1,0 +1,395 @@
+package mux_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux"
+)
+
+// A whole address of this host is behind the uplink, from an address of its own
+// family.
+func TestResolveWholeAddresses(t *testing.T) {
+	l := openLab6(t)
+	v4, v6 := netip.MustParseAddr("10.0.0.77"), netip.MustParseAddr("fd00::77")
+	l.open(endpoint.AddrTag(v4), endpoint.AddrTag(v6))
+	a := l.open()
+	for dst, source := range map[netip.Addr]string{v4: "10.0.0.1", v6: "fd00::1"} {
+		r, err := a.lease.Resolve(t.Context(), dst)
+		if want := (endpoint.Route{Source: netip.MustParseAddr(source), NextHop: dst, LinkAddr: l.A.LinkAddr, MTU: 1500}); err != nil || r != want {
+			t.Errorf("%v: %+v, %v", dst, r, err)
+		}
+	}
+}
+
+// wantCounted waits until the mux counts n endpoints of a user, and their segments.
+func (l *lab) wantCounted(uid uint32, n int64) {
+	l.t.Helper()
+	var endpoints, bytes int64
+	for deadline := time.Now().Add(patience); ; {
+		endpoints, bytes = l.mux.Counted(uid)
+		if endpoints == n && bytes == n*small.WithDefaults().SegmentSize() {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("of uid %d %d endpoints and %d bytes are counted, want %d endpoints", uid, endpoints, bytes, n)
+		}
+	}
+}
+
+// wantStillCounted waits for longer than the mux waits between questions.
+func (l *lab) wantStillCounted(n int64) {
+	l.t.Helper()
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if endpoints, _ := l.mux.Counted(0); endpoints != n {
+			l.t.Errorf("%d endpoints are counted, want %d", endpoints, n)
+			return
+		}
+	}
+}
+
+// An endpoint counts until nobody has anything of it any more, in whatever order and form
+// that was kept.
+func TestFreed(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	for name, keep := range map[string]func(a *app) (letGo func() error){
+		"nothing": func(a *app) func() error {
+			must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			return nil
+		},
+		"the socket": func(a *app) func() error {
+			fd, err := unix.FcntlInt(a.grant.XSK.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+			must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			return func() error { return unix.Close(fd) }
+		},
+		"a ring": func(a *app) func() error {
+			must(t, errors.Join(a.grant.XSK.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			return a.sock.Detach
+		},
+		"the segment": func(a *app) func() error {
+			must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem)))
+			return a.grant.Segment.Close
+		},
+		"a mapping of the segment": func(a *app) func() error {
+			must(t, errors.Join(a.sock.Close(), a.grant.Segment.Close()))
+			return func() error { return xsk.UnmapSegment(a.mem) }
+		},
+		"a page of it, to read": func(a *app) func() error {
+			page, err := unix.Mmap(int(a.grant.Segment.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+			must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			return func() error { return unix.Munmap(page) }
+		},
+	} {
+		for _, attach := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
+			t.Run(name+", "+attach.String(), func(t *testing.T) {
+				a := l.openRequest(endpoint.Request{Attach: attach, Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
+				before := l.mux.Endpoints()
+				if len(before) != 1 {
+					t.Fatalf("endpoints %+v", before)
+				}
+				letGo := keep(a)
+				a.sock = nil
+				l.wantCounted(0, 1)
+				must(t, a.lease.Close())
+				if list := l.mux.Endpoints(); len(list) != 0 {
+					t.Errorf("still listed: %+v", list)
+				}
+				if letGo != nil {
+					l.wantStillCounted(1)
+					must(t, letGo())
+				}
+				l.wantCounted(0, 0)
+			})
+		}
+	}
+}
+
+// What its owner never got counts no more either, nor does a request that failed.
+func TestFreedWithoutAnOwner(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	g, lease, err := l.openAs(mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
+	must(t, err)
+	l.wantCounted(1000, 1)
+	must(t, errors.Join(lease.Close(), g.Close()))
+	l.wantCounted(1000, 0)
+	l.open(endpoint.MessageTag(7))
+	for _, tags := range [][]endpoint.Tag{{endpoint.MessageTag(1), {Kind: 99}}, {{Kind: 99}}, {endpoint.MessageTag(1), endpoint.MessageTag(7)}} {
+		if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: tags}); err == nil {
+			t.Error("a request that cannot succeed did")
+		}
+		l.wantCounted(0, 1)
+	}
+	g, lease, err = l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
+	must(t, err)
+	must(t, errors.Join(g.Close(), lease.Close()))
+	l.wantCounted(0, 1)
+}
+
+// A queue that another endpoint got is free of the one before.
+func TestFreedQueue(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	ask := endpoint.Request{Attach: endpoint.AttachQueue}
+	for range 5 {
+		l.openRequest(ask).close()
+	}
+	last := l.openRequest(ask)
+	l.wantCounted(0, 1)
+	l.wantStillCounted(1)
+	sendRaw(t, l.B, messageFrame(l.A.LinkAddr, l.B.LinkAddr, 9, 1, "to nobody"))
+	_, err := last.lease.Claim(t.Context(), endpoint.MessageTag(9))
+	must(t, err)
+	sendRaw(t, l.B, messageFrame(l.A.LinkAddr, l.B.LinkAddr, 9, 1, "to the last"))
+	last.recv() // its entry was not touched by the questions about the others
+}
+
+// An endpoint whose lease has ended and whose socket somebody holds is known to every
+// process that takes over, until the socket is closed.
+func TestEndedIsTakenOver(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	c.do(order{Do: "end", ID: a.grant.ID})
+	c.kill()
+
+	takeOver := func() {
+		t.Helper()
+		l.openConfig(mux.Config{Pin: l.pin})
+	}
+	for range 2 {
+		takeOver()
+		l.wantCounted(0, 1)
+		if list := l.mux.Endpoints(); len(list) != 0 {
+			t.Errorf("listed: %+v", list)
+		}
+		if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
+			t.Errorf("present what has ended: %v", err)
+		}
+		l.wantStillCounted(1)
+		must(t, l.mux.Abandon())
+	}
+	takeOver()
+	a.leave()
+	l.wantCounted(0, 0)
+	must(t, l.mux.Abandon())
+	takeOver()
+	l.wantCounted(0, 0)
+}
+
+// A mux that cannot ask because it has no descriptor left asks again.
+func TestNotFreedWhenItCannotBeAsked(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a := l.open()
+	must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.lease.Close()))
+	a.sock = nil
+	var usual unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
+	restore := func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &usual)) }
+	defer restore()
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: usual.Max}))
+	l.wantStillCounted(1)
+	restore()
+	l.wantStillCounted(1)
+	must(t, a.grant.Segment.Close())
+	l.wantCounted(0, 0)
+}
+
+// An alarm that no process has read is not for whoever gets its slot: the next process
+// does not act on it, and the next frame raises it again.
+func TestOldAlarm(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	b := kernelUDP(t, l.B, "10.0.0.2:0")
+	l.echo(b, a, "while it behaves")
+	c.kill()
+	restore := a.runAway(1_000_000)
+	sendTo(t, b, "10.0.0.1:7000", "an alarm that nobody reads")
+	counters, err := ebpf.LoadPinnedMap(filepath.Join(l.onlyPins(), bpf.MuxMapCounters), nil)
+	must(t, err)
+	defer counters.Close()
+	eventually(t, "the frame is dropped", func() bool {
+		var perCPU []uint64
+		must(t, counters.Lookup(uint32(bpf.MuxUnetCounterUNET_DELIVER_BAD_FILL), &perCPU))
+		return slices.Max(perCPU) == 1
+	})
+	restore()
+	l.openConfig(mux.Config{Pin: l.pin})
+	l.present(a)
+	select {
+	case <-a.lease.Done():
+		t.Errorf("ended: %v", a.lease.Err())
+	case <-time.After(100 * time.Millisecond):
+	}
+	a.runAway(1_000_000)
+	sendTo(t, b, "10.0.0.1:7000", "the next frame")
+	eventually(t, "revoked", func() bool { return errors.Is(a.lease.Err(), mux.ErrRevoked) })
+}
+
+// A port of a request that failed is deleted as soon as it can be, and does not count.
+func TestPortOfAFailedRequest(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	l.open(endpoint.MessageTag(7))
+	before := look(t, l.A)
+	restore := l.mux.FailDeletions(unix.EPERM)
+	_, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
+	if !errors.Is(err, unix.EPERM) || !errors.Is(err, endpoint.ErrTagHeld) {
+		t.Errorf("got %v", err)
+	}
+	if now := look(t, l.A); len(now.links) != len(before.links)+1 {
+		t.Errorf("links %v, were %v", now.links, before.links)
+	}
+	restore()
+	eventually(t, "the port is gone", func() bool { return slices.Equal(look(t, l.A).links, before.links) })
+	l.wantCounted(0, 1)
+}
+
+// A wildcard of a family stands for the first address of it.
+func TestWildcardAddr(t *testing.T) {
+	l := openLab6(t)
+	a := l.open()
+	for wildcard, want := range map[netip.Addr]string{netip.IPv4Unspecified(): "10.0.0.1", netip.IPv6Unspecified(): "fd00::1", {}: "10.0.0.1"} {
+		got, err := a.lease.Claim(t.Context(), endpoint.Tag{Kind: endpoint.TagUDP, Addr: wildcard})
+		must(t, err)
+		if got.Addr != netip.MustParseAddr(want) {
+			t.Errorf("%v became %v, want %s", wildcard, got, want)
+		}
+	}
+	l = openLab(t, mux.ModeGeneric)
+	if got, err := l.open().lease.Claim(t.Context(), udpTag("[::]:0")); !errors.Is(err, endpoint.ErrTagDenied) {
+		t.Errorf("without IPv6: %v, %v", got, err)
+	}
+}
+
+// On this kernel fill rings are looked at, and nobody is warned.
+func TestFillRingsAreLookedAt(t *testing.T) {
+	l := newPinLab(t)
+	var log logBuffer
+	l.openConfig(mux.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if s := log.String(); strings.Contains(s, "fill ring") {
+		t.Errorf("log: %s", s)
+	}
+}
+
+// find looks whether an object is there, and whether it is of a unet_note_vlan, which
+// all muxes of a machine share: that may stay while somebody else's mux is open.
+func find(o netlab.BPFObject) (exists, shared bool) {
+	var err error
+	switch o.Kind {
+	case "map":
+		var m *ebpf.Map
+		if m, err = ebpf.NewMapFromID(ebpf.MapID(o.ID)); err == nil {
+			defer m.Close()
+			info, infoErr := m.Info()
+			shared = infoErr == nil && info.Name == bpf.MuxMapVlanNote
+		}
+	case "prog":
+		shared, err = isNote(ebpf.ProgramID(o.ID))
+	case "link":
+		var l link.Link
+		if l, err = link.NewFromID(link.ID(o.ID)); err == nil {
+			defer l.Close()
+			if info, infoErr := l.Info(); infoErr == nil {
+				shared, _ = isNote(info.Program) // an error: it is going, and is looked at again
+			}
+		}
+	}
+	return !errors.Is(err, os.ErrNotExist), shared
+}
+
+func isNote(id ebpf.ProgramID) (bool, error) {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return false, err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	return err == nil && info.Name == bpf.MuxProgUnetNoteVlan, nil
+}
+
+// bpfObjects are what a process holds by descriptors. (Other tests may run on this machine, so
+// numbers of all there are say nothing.)
+func bpfObjects(t *testing.T, pid int) map[netlab.BPFObject]bool {
+	t.Helper()
+	held, err := netlab.HeldBPF(pid)
+	must(t, err)
+	return held
+}
+
+// namespaces counts the network namespaces that a host knows, which are its peer's and those
+// of ports.
+func namespaces(t *testing.T, h *netlab.Host) int {
+	t.Helper()
+	n, err := h.KnownNamespaces()
+	must(t, err)
+	return n
+}
+
+// After many endpoints and some processes that died, nothing has piled up, whatever
+// others do on the machine: a stranger has a mux of his own all the time.
+func TestNothingPilesUp(t *testing.T) {
+	netlab.RequireXDP(t)
+	warm(t)
+	stranger := newPinLab(t)
+	stranger.serve(order{})
+	l := newPinLab(t)
+	empty, emptySpaces := look(t, l.A), namespaces(t, l.A)
+	l.openConfig(mux.Config{Pin: l.pin})
+	objects := bpfObjects(t, os.Getpid())
+	if len(objects) < 10 {
+		t.Fatalf("objects of a mux: %v", objects)
+	}
+	attached := look(t, l.A)
+	tags := []endpoint.Tag{udpTag("10.0.0.1:0"), endpoint.TCPTag(netip.MustParseAddrPort("10.0.0.1:0")).AsBlock(), endpoint.MessageTag(0)}
+	for i := range 100 {
+		req := endpoint.Request{Geometry: small, Tags: tags}
+		if i%10 == 0 {
+			req.Attach = endpoint.AttachQueue
+		}
+		g, lease, err := l.mux.OpenEndpoint(t.Context(), req)
+		must(t, err)
+		if i%2 == 0 {
+			must(t, errors.Join(g.Close(), lease.Close()))
+		} else {
+			must(t, errors.Join(lease.Close(), g.Close()))
+		}
+	}
+	wantTraces(t, l.A, attached)
+	must(t, l.mux.Abandon())
+	for range 4 {
+		c := l.serve(order{})
+		for object := range bpfObjects(t, c.cmd.Process.Pid) {
+			objects[object] = true
+		}
+		l.openIn(c, endpoint.Request{Tags: tags}).leave()
+		c.do(order{Do: "endpoint", Request: endpoint.Request{Geometry: small, Tags: tags}}).Grant.Close()
+		a := l.openIn(c, endpoint.Request{Tags: tags})
+		c.kill()
+		a.leave()
+	}
+	l.openConfig(mux.Config{Pin: l.pin})
+	must(t, l.mux.Close())
+	wantTraces(t, l.A, empty)
+	eventually(t, "no namespace is left", func() bool { return namespaces(t, l.A) == emptySpaces })
+	for object := range objects {
+		eventually(t, fmt.Sprintf("%v is gone", object), func() bool {
+			exists, shared := find(object)
+			return !exists || shared && !bpfObjects(t, os.Getpid())[object]
+		})
+	}
+}

@@ -1,0 +1,305 @@
+package mux_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// Ports that are deleted together go, and no other device does.
+func TestPortsAreDeletedTogether(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	must(t, l.A.Do(func() error {
+		other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other", Group: 5}, PeerName: "end"}
+		return errors.Join(netlink.LinkAdd(other), netlink.LinkSetGroup(other, 5))
+	}))
+	before := look(t, l.A)
+	open := func() (leases []*mux.Lease) {
+		for range 12 {
+			g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
+			must(t, err)
+			t.Cleanup(func() { g.Close() })
+			leases = append(leases, lease)
+		}
+		return leases
+	}
+	stays := l.open(udpTag("10.0.0.1:7000"))
+	var all sync.WaitGroup
+	for _, lease := range open() {
+		all.Go(func() {
+			if err := lease.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if now := look(t, l.A); len(now.links) != len(before.links)+1 {
+		t.Errorf("left: %v, before: %v", now.links, before.links)
+	}
+	b := kernelUDP(t, l.B, "10.0.0.2:0")
+	l.echo(b, stays, "still there")
+	open()
+	must(t, l.mux.Close())
+	if now := look(t, l.A); !slices.Equal(now.links, before.links) {
+		t.Errorf("left: %v, before: %v", now.links, before.links)
+	}
+}
+
+// Somebody deletes the port of an endpoint, or moves it away: its lease ends and says
+// why, the log names it, and the tag is free.
+func TestPortIsDeleted(t *testing.T) {
+	l := newPinLab(t)
+	var log logBuffer
+	l.openConfig(mux.Config{Pin: l.pin, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	other := l.open(endpoint.MessageTag(8))
+	for _, remove := range []func(netlink.Link) error{
+		netlink.LinkDel,
+		func(port netlink.Link) error { return netlink.LinkSetNsFd(port, int(l.B.NS)) },
+	} {
+		a := l.open(udpTag("10.0.0.1:7000"))
+		port := fmt.Sprintf("unet%d", a.grant.ID)
+		onDevice(t, l.A, port, remove)
+		eventually(t, "its lease has ended", func() bool { return a.lease.Err() != nil })
+		if err := a.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrPortDeleted) || !strings.Contains(err.Error(), port) {
+			t.Errorf("ended by %v", err)
+		}
+		eventually(t, "the log says so", func() bool {
+			return strings.Contains(log.String(), fmt.Sprintf("port=%s endpoint=%d uid=0", port, a.grant.ID))
+		})
+		a.close()
+	}
+	// Who closes the socket and keeps the lease has done it himself.
+	warned := strings.Count(log.String(), "level=WARN")
+	b := l.open(udpTag("10.0.0.1:7000"))
+	links := len(look(t, l.A).links)
+	lease := b.lease
+	must(t, l.mux.LeaveFillRings())
+	b.leave()
+	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) < links })
+	// Events come in order, so after one that the mux answers this one was seen.
+	onDevice(t, l.A, fmt.Sprintf("unet%d", other.grant.ID), netlink.LinkDel)
+	eventually(t, "the other lease has ended", func() bool { return other.lease.Err() != nil })
+	if err := lease.Err(); err != nil {
+		t.Errorf("ended by %v", err)
+	}
+	must(t, lease.Close())
+	eventually(t, "the log says so", func() bool { return strings.Count(log.String(), "level=WARN") > warned })
+	if n := strings.Count(log.String(), "level=WARN"); n != warned+1 {
+		t.Errorf("%d more warnings:\n%s", n-warned, log.String())
+	}
+}
+
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// An uplink that is no longer what endpoints were told ends the mux.
+func TestUplinkChanges(t *testing.T) {
+	for _, c := range []struct {
+		what, says string
+		change     func(netlink.Link) error
+	}{
+		{"deleted", "uplink was deleted", netlink.LinkDel},
+		{"moved", "moved to another network namespace", func(l netlink.Link) error {
+			p, err := netlab.NewPair(netlab.Config{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "elsewhere"), netlink.LinkSetNsFd(l, int(p.B.NS)))
+		}},
+		{"another link address", "is 02:00:00:00:00:99 now", func(l netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
+		}},
+	} {
+		l := openLab(t, mux.ModeGeneric)
+		l.open(endpoint.MessageTag(7))
+		must(t, l.A.Do(func() error {
+			uplink, err := netlink.LinkByName(l.A.Interface)
+			if err != nil {
+				return err
+			}
+			return c.change(uplink)
+		}))
+		select {
+		case err := <-l.mux.Failed():
+			if !errors.Is(err, mux.ErrUplinkChanged) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v", c.what, err)
+			}
+		case <-time.After(patience):
+			t.Errorf("%s: nothing was said", c.what)
+		}
+		must(t, l.mux.Close())
+	}
+}
+
+// A new MTU is logged, and what endpoints are from now on. Nothing that happens to other
+// interfaces is.
+func TestUplinkMTUChanges(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	var log logBuffer
+	var m *mux.Mux
+	must(t, p.A.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: p.A.Interface, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		return err
+	}))
+	defer m.Close()
+	must(t, p.A.Do(func() error {
+		other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other"}, PeerName: "end"}
+		uplink, err := netlink.LinkByName(p.A.Interface)
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkAdd(other), netlink.LinkSetMTU(other, 1300), netlink.LinkDel(other), netlink.LinkSetMTU(uplink, 1400))
+	}))
+	for deadline := time.Now().Add(patience); !strings.Contains(log.String(), "MTU"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("log: %s", log.String())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if s := log.String(); !strings.Contains(s, "level=WARN") || !strings.Contains(s, "mtu=1400 loaded=1500") || strings.Contains(s, "1300") {
+		t.Errorf("log: %s", s)
+	}
+	if id := m.Identity(); id.MTU != 1400 {
+		t.Errorf("identity %+v", id)
+	}
+	select {
+	case err := <-m.Failed():
+		t.Errorf("failed: %v", err)
+	default:
+	}
+}
+
+// Done tells of every way in which a lease can end.
+func TestLeaseDone(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	a, b := l.open(), l.open()
+	for _, x := range []*app{a, b} {
+		select {
+		case <-x.lease.Done():
+			t.Fatal("done from the beginning")
+		default:
+		}
+	}
+	must(t, a.lease.Close())
+	select {
+	case <-b.lease.Done():
+		t.Error("another lease is done")
+	default:
+	}
+	must(t, l.mux.Close())
+	for _, x := range []*app{a, b} {
+		select {
+		case <-x.lease.Done():
+		default:
+			t.Error("closed, and not done")
+		}
+	}
+}
+
+// A full table is an error of its own.
+func TestTagTableIsFull(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	tags := make([]endpoint.Tag, l.mux.TagTableSize())
+	for i := range tags {
+		tags[i] = endpoint.MessageTag(uint32(i + 1))
+	}
+	a := l.open(tags[1:]...)
+	b := l.open(tags[0])
+	one := endpoint.MessageTag(1 << 31)
+	if _, err := b.lease.Claim(t.Context(), one); !errors.Is(err, mux.ErrTableFull) {
+		t.Errorf("got %v", err)
+	}
+	must(t, a.lease.Unclaim(t.Context(), tags[1]))
+	if _, err := b.lease.Claim(t.Context(), one); err != nil {
+		t.Errorf("when a tag was given back: %v", err)
+	}
+}
+
+// A tag that the kernel did not let go of is not given to anybody else.
+func TestReleaseThatFails(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	must(t, err)
+	defer g.Close()
+	b := l.open()
+	must(t, l.mux.CloseTags())
+	if err := lease.Unclaim(t.Context(), udpTag("10.0.0.1:7000")); err == nil {
+		t.Error("unclaim: no error")
+	}
+	if err := lease.Close(); err == nil {
+		t.Error("close: no error")
+	}
+	if _, err := b.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), "another endpoint") {
+		t.Errorf("claim what was not given back: %v", err)
+	}
+	bind := func() error {
+		return l.A.Do(func() error {
+			c, err := net.ListenUDP("udp4", &net.UDPAddr{Port: 7000})
+			if err == nil {
+				c.Close()
+			}
+			return err
+		})
+	}
+	if bind() == nil {
+		t.Error("a kernel program got a port that is still in the table")
+	}
+	must(t, l.mux.Close())
+	must(t, bind()) // the table is gone
+}
+
+// A port that cannot be deleted keeps its programs, so that what its endpoint
+// sends goes on being checked, until Close tries again.
+func TestPortThatStays(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
+	must(t, err)
+	defer g.Close() // it holds the port
+	outer := fmt.Sprintf("unet%d", g.ID)
+	restore := l.mux.FailDeletions(unix.EPERM)
+	if err := lease.Close(); !errors.Is(err, unix.EPERM) {
+		t.Errorf("close: %v", err)
+	}
+	lease = nil
+	runtime.GC() // descriptors that nobody knows of are closed by their finalizers
+	runtime.GC()
+	if now := look(t, l.A); !slices.Contains(now.links, outer) || !slices.Contains(now.xdp, outer) {
+		t.Errorf("%s without its program: %+v", outer, now)
+	}
+	restore()
+	must(t, l.mux.Close())
+	if now := look(t, l.A); slices.Contains(now.links, outer) {
+		t.Errorf("%s is still there: %+v", outer, now)
+	}
+}

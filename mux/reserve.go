@@ -1,0 +1,288 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// reserver makes the kernel's network stack keep ports for endpoints: it binds
+// an ordinary socket to each and leaves it there. The kernel then gives the port
+// to no other program, neither when it asks for it, whatever options it has set
+// (the socket has neither SO_REUSEADDR nor SO_REUSEPORT, and both sides would
+// have to), nor when it connects and the kernel chooses. And it refuses a port
+// that is in use already, by a TCP connection too, be it in TIME-WAIT.
+//
+// What still comes for the port, over lo or in another queue than its owner's,
+// is not for anybody. A UDP socket would gather it, so it gets a filter that
+// accepts nothing. A TCP socket that does not listen receives nothing: to
+// whoever connects the kernel says that the connection is refused.
+//
+// Its methods run in the uplink's namespace.
+type reserver struct {
+	ifindex int           // of the uplink
+	room    int           // sockets that it may still make
+	limit   int           // sockets that all claims may have
+	free    bool          // an address that the host does not have will do
+	refuse  *ebpf.Program // one for all sockets; nil until there is a UDP socket
+}
+
+// newReserver leaves a quarter of this process's descriptors to all else that it
+// has to do. m.mu is held.
+func (m *Mux) newReserver() (*reserver, error) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return nil, os.NewSyscallError("getrlimit RLIMIT_NOFILE", err)
+	}
+	limit := int(min(files.Cur, 1<<30)) / 4 * 3
+	return &reserver{ifindex: m.up.ifindex, room: limit - m.tags.sockets(), limit: limit}, nil
+}
+
+func (r *reserver) close() error {
+	if r.refuse == nil {
+		return nil
+	}
+	return r.refuse.Close() // the sockets hold it
+}
+
+// ports reserves all ports of t, or none.
+func (r *reserver) ports(t endpoint.Tag) (fds []int, err error) {
+	for port := int(t.Port); port <= int(t.LastPort()); port++ {
+		fd, _, err := r.port(t, uint16(port))
+		if err != nil {
+			return nil, errors.Join(err, r.giveUp(fds))
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+// giveUp closes sockets that are not needed after all.
+func (r *reserver) giveUp(fds []int) error {
+	r.room += len(fds)
+	return closeAll(fds)
+}
+
+// port reserves one port of t, or with 0 one of the kernel's choice.
+func (r *reserver) port(t endpoint.Tag, port uint16) (fd int, bound uint16, err error) {
+	fd, bound, err = r.bind(t.Kind, netip.AddrPortFrom(t.Addr, port))
+	switch {
+	case errors.Is(err, unix.EADDRINUSE) && port == 0:
+		err = held(t, "no port of net.ipv4.ip_local_port_range is free: %w", err)
+	case errors.Is(err, unix.EADDRINUSE):
+		err = held(t, "the kernel's network stack uses port %d (%s shows for what): choose another, or end that: %w", port, showSockets(t.Kind), err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		err = denied(t, "the uplink has lost this address just now")
+	case errors.Is(err, unix.EACCES):
+		err = fmt.Errorf("reserve %v: %w: unetd itself lacks CAP_NET_BIND_SERVICE for this port: ask an operator", t, err)
+	case err != nil:
+		err = fmt.Errorf("reserve %v: %w", t, err)
+	}
+	return fd, bound, err
+}
+
+func showSockets(k endpoint.TagKind) string {
+	if k == endpoint.TagTCP {
+		return "ss -tanp"
+	}
+	return "ss -uanp"
+}
+
+// again reserves what of t can be reserved. whole says that t stands on a whole address,
+// so the host does not have it. Otherwise it is an address of the uplink, or was one: the
+// port is kept until the address is back (IP_FREEBIND, ip(7)).
+func (r *reserver) again(t endpoint.Tag, whole bool) (fds []int, err error) {
+	switch {
+	case t.Kind == endpoint.TagAddr:
+		return r.hear(t.Addr)
+	case !hasPorts(t) || whole:
+		return nil, nil
+	}
+	r.free = true
+	defer func() { r.free = false }()
+	refused := 0
+	for port := int(t.Port); port <= int(t.LastPort()); port++ {
+		fd, _, e := r.bind(t.Kind, netip.AddrPortFrom(t.Addr, uint16(port)))
+		if e == nil {
+			fds = append(fds, fd)
+			continue
+		}
+		if refused++; refused == 1 {
+			err = fmt.Errorf("port %d: %w", port, e)
+		}
+	}
+	if refused > 1 {
+		err = fmt.Errorf("%d ports, of which the first is %w", refused, err)
+	}
+	return fds, err
+}
+
+// bind makes a socket that is bound and nothing else. Errors are the kernel's,
+// or ErrTableFull.
+func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uint16, err error) {
+	if r.room <= 0 {
+		return -1, 0, fmt.Errorf("%w: each port takes a descriptor, and %d reserve ports already: raise the limit (ulimit -n, LimitNOFILE)", ErrTableFull, r.limit)
+	}
+	domain, kind := unix.AF_INET, unix.SOCK_DGRAM
+	if ap.Addr().Is6() {
+		domain = unix.AF_INET6
+	}
+	if k == endpoint.TagTCP {
+		kind = unix.SOCK_STREAM
+	}
+	if fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, 0, os.NewSyscallError("socket", err)
+	}
+	r.room--
+	defer func() {
+		if err != nil {
+			r.giveUp([]int{fd})
+			fd = -1
+		}
+	}()
+	if k == endpoint.TagUDP {
+		if err := r.refuseAll(fd); err != nil {
+			return fd, 0, err
+		}
+	}
+	if domain == unix.AF_INET6 {
+		// The same port of an IPv4 address is another tag.
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return fd, 0, os.NewSyscallError("setsockopt IPV6_V6ONLY", err)
+		}
+	}
+	if r.free {
+		if err := freeBind(fd, domain); err != nil {
+			return fd, 0, err
+		}
+	}
+	if err := unix.Bind(fd, r.sockaddr(ap)); err != nil {
+		return fd, 0, os.NewSyscallError("bind", err)
+	}
+	if ap.Port() != 0 {
+		return fd, ap.Port(), nil
+	}
+	name, err := unix.Getsockname(fd)
+	switch name := name.(type) {
+	case *unix.SockaddrInet4:
+		port = uint16(name.Port)
+	case *unix.SockaddrInet6:
+		port = uint16(name.Port)
+	}
+	return fd, port, os.NewSyscallError("getsockname", err)
+}
+
+// freeBind lets a socket be bound to an address that the host does not have.
+func freeBind(fd, domain int) error {
+	if domain == unix.AF_INET6 {
+		return os.NewSyscallError("setsockopt IPV6_FREEBIND", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1))
+	}
+	return os.NewSyscallError("setsockopt IP_FREEBIND", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1))
+}
+
+// sockaddr is ap for the kernel. Of a link-local address it wants to know the link.
+func (r *reserver) sockaddr(ap netip.AddrPort) unix.Sockaddr {
+	if ap.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(ap.Port()), Addr: ap.Addr().As4()}
+	}
+	sa := &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ap.Addr().As16()}
+	if ap.Addr().IsLinkLocalUnicast() {
+		sa.ZoneId = uint32(r.ifindex)
+	}
+	return sa
+}
+
+// refuseAll lets nothing into a socket. Filters of the older kind are copied for
+// each socket and take a page of memory each; this one all sockets share.
+func (r *reserver) refuseAll(fd int) error {
+	if r.refuse == nil {
+		refuse, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name:         "unet_refuse",
+			Type:         ebpf.SocketFilter,
+			License:      "Apache-2.0",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+		})
+		if err != nil {
+			return fmt.Errorf("socket filter: %w", err)
+		}
+		r.refuse = refuse
+	}
+	return os.NewSyscallError("setsockopt SO_ATTACH_BPF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.refuse.FD()))
+}
+
+// keptPorts says of each block whether it has ports that an administrator has
+// kept out of automatic choice, or for privileged programs
+// (Documentation/networking/ip-sysctl.rst).
+type keptPorts [allPorts / endpoint.BlockPorts]bool
+
+func (k *keptPorts) in(block endpoint.Tag) bool { return k[block.Port/endpoint.BlockPorts] }
+
+func (k *keptPorts) add(first, last int) {
+	for port := first; port <= last; port++ {
+		k[port/endpoint.BlockPorts] = true
+	}
+}
+
+// readKeptPorts asks the calling thread's namespace. The settings are those of
+// IPv6 too.
+func readKeptPorts() (*keptPorts, error) {
+	const folder = "/proc/sys/net/ipv4/"
+	reserved, err := readSetting(folder + "ip_local_reserved_ports")
+	if err != nil {
+		return nil, err
+	}
+	start, err := readSetting(folder + "ip_unprivileged_port_start")
+	if err != nil {
+		return nil, err
+	}
+	unprivileged, err := strconv.Atoi(start)
+	if err != nil {
+		return nil, fmt.Errorf("ip_unprivileged_port_start: %w", err)
+	}
+	kept := &keptPorts{}
+	kept.add(0, unprivileged-1)
+	return kept, kept.addList(reserved)
+}
+
+// addList adds ports and ranges as the kernel writes them: 8080,40000-40010.
+func (k *keptPorts) addList(list string) error {
+	for item := range strings.FieldsFuncSeq(list, func(c rune) bool { return c == ',' }) {
+		first, last, isRange := strings.Cut(item, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, errTo := strconv.ParseUint(last, 10, 16)
+		if err = errors.Join(err, errTo); err != nil {
+			return fmt.Errorf("ip_local_reserved_ports: %w", err)
+		}
+		k.add(int(from), int(to))
+	}
+	return nil
+}
+
+// readSetting reads a setting of the kernel's. It comes in one piece, or it is
+// cut off, so there is room for the longest list of ports: every other one.
+func readSetting(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b := make([]byte, allPorts/2*len("65535,"))
+	n, err := f.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	return strings.TrimSpace(string(b[:n])), nil
+}
