@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/stack"
 )
 
 // The errors of a host's calls are those of package net: a *net.OpError around an
@@ -34,18 +35,7 @@ func (h *Host) openError(ctx context.Context, call string, err error) error {
 	case errors.Is(err, endpoint.ErrTagDenied):
 		err = fmt.Errorf("%w: %w", syscall.EACCES, err)
 	}
-	return sysError(call, err)
-}
-
-// sysError names the system call that package net would have made, if err is an
-// errno that has no name of one yet.
-func sysError(call string, err error) error {
-	var errno syscall.Errno
-	var named *os.SyscallError
-	if !errors.As(err, &errno) || errors.As(err, &named) {
-		return err
-	}
-	return os.NewSyscallError(call, err)
+	return stack.SysError(call, err)
 }
 
 // leaseEnded is the error of every call after the lease has ended: what the lease

@@ -4,33 +4,55 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 )
+
+// Sockets, as the stack has them.
+type (
+	TCPConn     = stack.TCPConn     // a net.Conn
+	TCPListener = stack.TCPListener // a net.Listener
+	UDPConn     = stack.UDPConn     // a net.PacketConn, and a net.Conn if it was dialled
+	Text        = stack.TCPText     // received data of a connection, in the memory it came in
+	Message     = stack.UDPMessage  // a datagram of a batch
+	Datagram    = stack.UDPDatagram // a received datagram, in the memory it came in
+	Buffer      = stack.UDPBuffer   // a frame to compose a datagram in
+)
+
+// keepAlive is what connections begin with, as in package net.
+var keepAlive = tcp.KeepAlive{Enable: true}
+
+// Listen is net.Listen on this host, for "tcp" and "tcp4". An empty or
+// unspecified address is the host's; port 0 is a free one.
+func (h *Host) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	local, err := resolve(ctx, network, address, "tcp", "tcp4")
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+	}
+	l, err := h.ListenTCP(ctx, local)
+	if err != nil {
+		return nil, err // a bare nil, not one in an interface
+	}
+	return l, nil
+}
 
 // ListenPacket is net.ListenPacket on this host, for "udp" and "udp4". An empty
 // or unspecified address is the host's; port 0 is a free one.
 func (h *Host) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
-	if network == "tcp" || network == "tcp4" {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
-	}
-	local, err := resolve(ctx, network, address)
+	local, err := resolve(ctx, network, address, "udp", "udp4")
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
 	}
 	c, err := h.ListenUDP(ctx, local)
 	if err != nil {
-		return nil, err // a bare nil, not one in an interface
+		return nil, err
 	}
 	return c, nil
-}
-
-// ListenUDP is ListenPacket for an address in numbers.
-func (h *Host) ListenUDP(ctx context.Context, local netip.AddrPort) (*UDPConn, error) {
-	return h.openUDP(ctx, "listen", local, netip.AddrPort{})
 }
 
 // Dial is net.Dial on this host, for "tcp", "tcp4", "udp" and "udp4".
@@ -41,7 +63,7 @@ func (h *Host) Dial(network, address string) (net.Conn, error) {
 // DialContext is Dial with a context. For TCP it bounds how long opening the
 // connection may take.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	remote, err := resolve(ctx, network, address)
+	remote, err := resolve(ctx, network, address, "tcp", "tcp4", "udp", "udp4")
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
@@ -59,13 +81,97 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return c, nil
 }
 
+// ListenTCP is Listen for an address in numbers. The port is free again when the listener
+// is closed and the connections accepted there are over; for other processes a moment
+// later, when unetd has been told.
+func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListener, error) {
+	fail := func(err error) (*TCPListener, error) {
+		return nil, opError("tcp", "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
+	}
+	local, err := h.local(asked)
+	if err != nil {
+		return fail(err)
+	}
+	port, err := h.claimListenPort(ctx, local)
+	if err != nil {
+		return fail(err)
+	}
+	l, err := h.stack.ListenTCP(netip.AddrPortFrom(local.Addr(), port.number), stack.TCPListenOptions{
+		TCPOptions: stack.TCPOptions{KeepAlive: keepAlive, Released: port.leave},
+	})
+	if err != nil {
+		port.leave()
+		return fail(err)
+	}
+	return l, nil
+}
+
+// DialTCP opens a connection to remote. A zero local address is the host's, and a zero
+// port one from which there is no connection to remote: connections to different
+// destinations share ports. If the host shares its address such ports come from blocks
+// of [endpoint.BlockPorts] that it claims as a whole, if it may, when it has none left
+// for a destination. EADDRNOTAVAIL: it gets no more.
+func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPConn, error) {
+	fail := func(call string, err error) (*TCPConn, error) {
+		return nil, opError("tcp", "dial", asked, remote, h.openError(ctx, call, err))
+	}
+	if !remote.IsValid() || remote.Port() == 0 {
+		return fail("connect", syscall.EINVAL)
+	}
+	local, err := h.local(asked)
+	if err != nil {
+		return fail("bind", err)
+	}
+	options := stack.TCPOptions{KeepAlive: keepAlive}
+	if h.whole || local.Port() == 0 {
+		c, err := h.dialFromAny(ctx, local, remote, options)
+		if err != nil {
+			return fail("connect", err)
+		}
+		return c, nil
+	}
+	port, err := h.claimListenPort(ctx, local)
+	if err != nil {
+		return fail("bind", err)
+	}
+	options.Released = port.leave
+	c, err := h.stack.DialTCP(ctx, local, remote, options)
+	if err != nil {
+		port.leave()
+		return fail("connect", err)
+	}
+	return c, nil
+}
+
+// dialFromAny opens a connection from a port that the stack chooses, or from any port
+// of an address that is the host's as a whole. If the host shares its address and has a
+// connection to remote from each of its ports, it gets more of them first.
+func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
+	for {
+		seen := h.tcpPorts.count()
+		c, err := h.stack.DialTCP(ctx, local, remote, o)
+		if err != stack.ErrNoPort {
+			return c, err
+		}
+		if err := h.tcpPorts.more(ctx, seen); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ListenUDP is ListenPacket for an address in numbers. Close gives the port back, which
+// other processes may have a moment later, when unetd has been told.
+func (h *Host) ListenUDP(ctx context.Context, local netip.AddrPort) (*UDPConn, error) {
+	return h.openUDP(ctx, "listen", local, netip.AddrPort{})
+}
+
 // DialUDP connects a socket to remote, so that it talks to nobody else. A zero
 // local address is the host's, with a free port. Such ports come from blocks of
 // [endpoint.BlockPorts] that the host claims as a whole, if it may: only one dial
 // in so many asks unetd.
 func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPConn, error) {
 	if !remote.IsValid() || remote.Port() == 0 {
-		return nil, opError("udp", "dial", local, remote, sysError("connect", syscall.EINVAL))
+		return nil, opError("udp", "dial", local, remote, stack.SysError("connect", syscall.EINVAL))
 	}
 	return h.openUDP(ctx, "dial", local, remote)
 }
@@ -83,17 +189,17 @@ func (h *Host) openUDP(ctx context.Context, op string, asked, remote netip.AddrP
 		return fail(err)
 	}
 	local = netip.AddrPortFrom(local.Addr(), port)
-	var sock *stack.UDPSocket
+	var c *UDPConn
 	if remote.IsValid() {
-		sock, err = h.stack.DialUDP(local, remote, stack.UDPOptions{})
+		c, err = h.stack.DialUDP(local, remote, stack.UDPOptions{Released: unclaim})
 	} else {
-		sock, err = h.stack.ListenUDP(local, stack.UDPOptions{})
+		c, err = h.stack.ListenUDP(local, stack.UDPOptions{Released: unclaim})
 	}
 	if err != nil {
 		unclaim()
 		return fail(err)
 	}
-	return newUDPConn(sock, unclaim), nil
+	return c, nil
 }
 
 // local fills in the host's address, and refuses another one.
@@ -150,11 +256,9 @@ func (h *Host) givePort(p *ports, port uint16) {
 func (h *Host) unclaim(tag endpoint.Tag) { h.lease.Unclaim(context.Background(), tag) }
 
 // resolve reads an address as package net does, names of hosts and ports
-// included.
-func resolve(ctx context.Context, network, address string) (netip.AddrPort, error) {
-	switch network {
-	case "tcp", "tcp4", "udp", "udp4":
-	default:
+// included, for one of some networks.
+func resolve(ctx context.Context, network, address string, networks ...string) (netip.AddrPort, error) {
+	if !slices.Contains(networks, network) {
 		return netip.AddrPort{}, net.UnknownNetworkError(network)
 	}
 	host, service, err := net.SplitHostPort(address)

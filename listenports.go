@@ -95,19 +95,7 @@ func (h *Host) claimFresh(ctx context.Context, local netip.AddrPort, p *listenPo
 	return nil
 }
 
-// share is for one more that uses the port. ok is false if it is not the host's any
-// more.
-func (p *listenPort) share() (ok bool) {
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	if p.users == 0 {
-		return false
-	}
-	p.users++
-	return true
-}
-
-// leave is for one less. The last gives the port back.
+// leave is for one user less. The last gives the port back.
 func (p *listenPort) leave() {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()

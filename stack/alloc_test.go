@@ -16,29 +16,29 @@ func TestNoAllocations(t *testing.T) {
 	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
 	peer := ap("10.0.0.1:7")
 	p, buf := make([]byte, 64), make([]byte, 2048)
-	u.Send(p)
-	must(v.Recv(buf))
-	v.SendTo(p, peer) // routes are known from here on
-	must(u.Recv(buf))
+	udpSend(u, p)
+	must(udpRecv(v, buf))
+	udpSendTo(v, p, peer) // routes are known from here on
+	must(udpRecv(u, buf))
 	out := []stack.UDPMessage{{Buf: p}, {Buf: p}, {Buf: p}}
 	in := []stack.UDPMessage{{Buf: buf[:64]}, {Buf: buf[:64]}, {Buf: buf[:64]}}
 	for name, roundTrip := range map[string]func(){
 		"single": func() {
-			u.Send(p)
-			v.RecvFrom(buf)
-			v.SendTo(p, peer)
-			u.Recv(buf)
+			udpSend(u, p)
+			udpRecvFrom(v, buf)
+			udpSendTo(v, p, peer)
+			udpRecv(u, buf)
 		},
 		"deadline": func() {
 			u.SetWriteDeadline(time.Now().Add(time.Minute))
 			v.SetReadDeadline(time.Now().Add(time.Minute))
-			u.Send(p)
-			v.Recv(buf)
+			udpSend(u, p)
+			udpRecv(v, buf)
 		},
 		"batch": func() {
-			u.SendBatch(out)
+			udpSendBatch(u, out)
 			for n := 0; n < 3; {
-				k, _ := v.RecvBatch(in)
+				k, _ := udpRecvBatch(v, in)
 				n += k
 			}
 		},
@@ -64,7 +64,7 @@ func TestNoAllocations(t *testing.T) {
 		l.Inject(f)
 		l.Inject(f)
 		for range 3 {
-			c.Recv(buf)
+			udpRecv(c, buf)
 		}
 	}); n > 0 {
 		t.Errorf("beyond the quota: %v allocations", n)

@@ -64,7 +64,7 @@ func TestInputBeforeTimers(t *testing.T) {
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.Resolver = r })
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	for range 8 {
-		u.Send([]byte("x"))
+		udpSend(u, []byte("x"))
 		stack.Settle(s)
 		at, ok := s.NextDeadline()
 		if !ok {

@@ -55,7 +55,7 @@ func newFed(b testing.TB) (*feed, *stack.Stack) {
 	l := &feed{}
 	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: stack.WaitSpin}))
 	b.Cleanup(func() { s.Close() })
-	must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})).Send(nil)
+	udpSend(must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})), nil)
 	stack.Settle(s) // the route is known
 	return l, s
 }
@@ -75,12 +75,12 @@ func BenchmarkReceive(b *testing.B) {
 				for b.Loop() {
 					l.waits = 1
 					s.Poll(now)
-					c.Recv(buf)
+					udpRecv(c, buf)
 				}
 			case "wait": // as a ping-pong does it: Recv itself takes the frame in
 				for b.Loop() {
 					l.waits = 1
-					c.Recv(buf)
+					udpRecv(c, buf)
 				}
 			case "batch32":
 				msgs := make([]stack.UDPMessage, 32)
@@ -90,7 +90,7 @@ func BenchmarkReceive(b *testing.B) {
 				for n := 0; b.Loop(); n++ {
 					if n%32 == 0 {
 						l.waits = 32
-						c.RecvBatch(msgs)
+						udpRecvBatch(c, msgs)
 					}
 				}
 			}
@@ -109,13 +109,13 @@ func BenchmarkSend(b *testing.B) {
 			case "connected":
 				c := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 				for b.Loop() {
-					c.Send(p)
+					udpSend(c, p)
 				}
 			case "to":
 				c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 				to := ap("10.0.0.2:9")
 				for b.Loop() {
-					c.SendTo(p, to)
+					udpSendTo(c, p, to)
 				}
 			case "batch32":
 				c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -125,7 +125,7 @@ func BenchmarkSend(b *testing.B) {
 				}
 				for n := 0; b.Loop(); n++ {
 					if n%32 == 0 {
-						c.SendBatch(msgs)
+						udpSendBatch(c, msgs)
 					}
 				}
 			}
@@ -141,16 +141,16 @@ func BenchmarkRoundTrip(b *testing.B) {
 		ca := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		cb := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		buf, p := make([]byte, 2048), make([]byte, 64)
-		ca.Send(nil) // and back: the routes are known then
-		must(cb.Recv(buf))
-		cb.Send(nil)
-		must(ca.Recv(buf))
+		udpSend(ca, nil) // and back: the routes are known then
+		must(udpRecv(cb, buf))
+		udpSend(cb, nil)
+		must(udpRecv(ca, buf))
 		b.ReportAllocs()
 		for b.Loop() {
-			ca.Send(p)
-			cb.Recv(buf)
-			cb.Send(p)
-			ca.Recv(buf)
+			udpSend(ca, p)
+			udpRecv(cb, buf)
+			udpSend(cb, p)
+			udpRecv(ca, buf)
 		}
 	})
 	b.Run("floor", func(b *testing.B) {

@@ -61,7 +61,7 @@ func TestCloseWhileClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 		l := must(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
-		c := must(sa.DialTCP(t.Context(), netip.AddrPort{}, l.Addr(), stack.TCPOptions{}))
+		c := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		la.Filter(func([]byte) bool { return false })
 		must(c.Write([]byte("on its way")))
 		if err := c.Close(); err != nil {
@@ -82,7 +82,7 @@ func TestCloseWhileClosing(t *testing.T) {
 		if _, err := sa.ListenTCP(netip.AddrPort{}, stack.TCPListenOptions{}); err != net.ErrClosed {
 			t.Errorf("listen for TCP while the stack closes: %v", err)
 		}
-		if _, err := sa.DialTCP(t.Context(), netip.AddrPort{}, l.Addr(), stack.TCPOptions{}); err != net.ErrClosed {
+		if _, err := sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}); err != net.ErrClosed {
 			t.Errorf("dial while the stack closes: %v", err)
 		}
 		if a, b := <-done, <-done; a != b || a < time.Second {

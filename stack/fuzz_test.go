@@ -35,7 +35,7 @@ func FuzzPoll(f *testing.F) {
 			return true
 		})
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		must(s.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{})).Send([]byte("out"))
+		udpSend(must(s.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{})), []byte("out"))
 		first = first[:min(len(first), 2048)]
 		l.Inject(stack.Frame{Data: first})
 		rest := second[:min(len(second), 40000)]
@@ -52,8 +52,8 @@ func FuzzPoll(f *testing.F) {
 			s.Poll(clk.advance(500 * time.Millisecond))
 		}
 		u.SetReadDeadline(clk.now())
-		u.Recv(make([]byte, 100))
-		u.SendTo([]byte("answer"), netip.AddrPortFrom(netip.AddrFrom4(addrB), 9))
+		udpRecv(u, make([]byte, 100))
+		udpSendTo(u, []byte("answer"), netip.AddrPortFrom(netip.AddrFrom4(addrB), 9))
 		s.Close()
 		if err := l.Audit(); err != nil {
 			t.Error(err)

@@ -2,7 +2,10 @@ package stack_test
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -77,6 +80,59 @@ func newPair(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink
 	cfg.LinkAddr, cfg.Addr = linkB, prefixB
 	b = newStack(t, lb, cfg)
 	return a, b, la, lb
+}
+
+// bare is what the *net.OpError that a socket's call returns wraps.
+func bare(err error) error {
+	if err == nil {
+		return nil
+	}
+	op, ok := err.(*net.OpError)
+	if !ok {
+		panic(fmt.Sprintf("%T instead of a *net.OpError: %v", err, err))
+	}
+	if call, ok := op.Err.(*os.SyscallError); ok {
+		return call.Err
+	}
+	return op.Err
+}
+
+func udpSend(c *stack.UDPConn, b []byte) error {
+	_, err := c.Write(b)
+	return bare(err)
+}
+
+func udpSendTo(c *stack.UDPConn, b []byte, to netip.AddrPort) error {
+	_, err := c.WriteToUDPAddrPort(b, to)
+	return bare(err)
+}
+
+func udpSendBatch(c *stack.UDPConn, msgs []stack.UDPMessage) (int, error) {
+	n, err := c.WriteBatch(msgs)
+	return n, bare(err)
+}
+
+func udpRecv(c *stack.UDPConn, b []byte) (int, error) {
+	n, err := c.Read(b)
+	return n, bare(err)
+}
+
+func udpRecvFrom(c *stack.UDPConn, b []byte) (int, netip.AddrPort, error) {
+	n, from, err := c.ReadFromUDPAddrPort(b)
+	return n, from, bare(err)
+}
+
+func udpRecvBatch(c *stack.UDPConn, msgs []stack.UDPMessage) (int, error) {
+	n, err := c.ReadBatch(msgs)
+	return n, bare(err)
+}
+
+// addrPort is an address of package net in numbers.
+func addrPort(a net.Addr) netip.AddrPort {
+	if a == nil {
+		return netip.AddrPort{}
+	}
+	return a.(interface{ AddrPort() netip.AddrPort }).AddrPort()
 }
 
 // counters is the counts that are not zero.

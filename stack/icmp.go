@@ -3,6 +3,7 @@ package stack
 import (
 	"syscall"
 
+	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
 )
@@ -85,7 +86,12 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		return
 	}
 	if quoted.Src() == s.addr && quoted.Protocol() == wire.ProtocolTCP {
-		s.inputICMPErrorTCP(m, quoted)
+		if s.tcp.ProcessICMP(tcp.Time(s.readClock()), m, quoted) == nil {
+			s.count[icmpUnmatched]++
+		} else {
+			s.count[icmpErrors]++
+			s.settleTCP()
+		}
 		return
 	}
 	if quoted.Src() != s.addr || quoted.Protocol() != wire.ProtocolUDP {
@@ -110,7 +116,7 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 	if !sock.Connected() {
 		return
 	}
-	c := sock.Owner.(*UDPSocket)
+	c := sock.Owner.(*UDPConn)
 	if s.udp.ProcessICMP(m, quoted) != nil {
 		c.noteError()
 		return

@@ -116,14 +116,14 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 			stack.Frame{Data: errorFrame(tt.code, 0, 100, flow)},
 		)
 		s.Poll(c.now())
-		if _, err := u.Recv(make([]byte, 1)); err != tt.want {
+		if _, err := udpRecv(u, make([]byte, 1)); err != tt.want {
 			t.Errorf("code %d: %v, want %v", tt.code, err, tt.want)
 		}
 		buf := make([]byte, 10)
-		if n, err := u.Recv(buf); err != nil || string(buf[:n]) != "before" {
+		if n, err := udpRecv(u, buf); err != nil || string(buf[:n]) != "before" {
 			t.Errorf("code %d: after the error: %q %v", tt.code, buf[:n], err)
 		}
-		if _, _, err := listening.RecvFrom(nil); err == tt.want {
+		if _, _, err := udpRecvFrom(listening, nil); err == tt.want {
 			t.Errorf("code %d: a socket without a peer was told", tt.code)
 		}
 		if got := counters(s); got["icmp_unmatched"] != 2 || got["icmp_errors"] != 2 {
@@ -136,12 +136,12 @@ func TestPathMTU(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	flow := wire.UDPFlow{Src: addrA, Dst: addrB, SrcPort: 7, DstPort: 9}
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
-	u.Send(nil)
+	udpSend(u, nil)
 	stack.Settle(s)
 	// largest finds the largest payload that can be sent.
 	largest := func() int {
 		for n := 1500; n > 0; n-- {
-			if u.Send(make([]byte, n)) != syscall.EMSGSIZE {
+			if udpSend(u, make([]byte, n)) != syscall.EMSGSIZE {
 				return n
 			}
 		}
@@ -159,29 +159,29 @@ func TestPathMTU(t *testing.T) {
 	}
 	check("at first", 1500)
 	report(1400, 1500, flow)
-	if _, err := u.Recv(make([]byte, 1)); err != syscall.EMSGSIZE {
+	if _, err := udpRecv(u, make([]byte, 1)); err != syscall.EMSGSIZE {
 		t.Errorf("read after fragmentation needed: %v", err)
 	}
 	check("1400", 1400)
 	report(1450, 1500, flow)
-	u.Recv(make([]byte, 1))
+	udpRecv(u, make([]byte, 1))
 	check("raised by a second report", 1400)
 	other := flow
 	other.SrcPort = 70
 	report(600, 1500, other)
 	check("a packet that nobody sent", 1400)
 	report(1300, 1200, flow)
-	u.Recv(make([]byte, 1))
+	udpRecv(u, make([]byte, 1))
 	check("a packet that would have passed", 1400)
 	report(0, 1400, flow)
-	u.Recv(make([]byte, 1))
+	udpRecv(u, make([]byte, 1))
 	check("an old router", 1006)
 	report(68, 1006, flow)
-	u.Recv(make([]byte, 1))
+	udpRecv(u, make([]byte, 1))
 	check("the floor", 576)
 	pass := func(d time.Duration) { // with the route in use
 		for end := c.now().Add(d); c.now().Before(end); {
-			u.Send(nil)
+			udpSend(u, nil)
 			s.Poll(c.advance(50 * time.Second))
 			stack.Settle(s)
 		}
@@ -296,7 +296,7 @@ func TestMalformed(t *testing.T) {
 			continue
 		}
 		u.SetReadDeadline(time.Time{})
-		if n, from, err := u.RecvFrom(buf); err != nil || string(buf[:n]) != "0123456789" || from != ap("10.0.0.2:9") {
+		if n, from, err := udpRecvFrom(u, buf); err != nil || string(buf[:n]) != "0123456789" || from != ap("10.0.0.2:9") {
 			t.Errorf("%s: %q from %v, %v", name, buf[:n], from, err)
 		}
 	}

@@ -14,8 +14,8 @@ const (
 	headersLen = wire.EthernetHeaderLen + wire.IPv4HeaderLen
 )
 
-// inputIPv4 takes the packet in a frame. See inputEthernet for f and kept.
-func (s *Stack) inputIPv4(eth wire.Ethernet, f *Frame, gso uint16) (kept bool) {
+// inputIPv4 takes the IPv4 packet in p, and reports whether the frame is kept.
+func (s *Stack) inputIPv4(eth wire.Ethernet, p *packet) (kept bool) {
 	ip, err := wire.ParseIPv4(eth.Payload())
 	if err != nil {
 		s.countIPv4(err)
@@ -39,9 +39,9 @@ func (s *Stack) inputIPv4(eth wire.Ethernet, f *Frame, gso uint16) (kept bool) {
 	}
 	switch ip.Protocol() {
 	case wire.ProtocolUDP:
-		return s.inputUDP(eth, ip, f, gso)
+		return s.inputUDP(eth, ip, p)
 	case wire.ProtocolTCP:
-		return s.inputTCP(eth, ip, f)
+		return s.inputTCP(eth, ip, p)
 	case wire.ProtocolICMP:
 		s.inputICMP(eth, ip)
 	default:

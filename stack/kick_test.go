@@ -18,7 +18,7 @@ import (
 func newKicked(t *testing.T) (*stack.Stack, *memlink.Link, *wiretap) {
 	s, l, w := newRouted(t, false, &routes{answer: answerWith(stack.Route{LinkAddr: linkB})})
 	u := must(s.ListenUDP(ap("10.0.0.1:6"), stack.UDPOptions{}))
-	if err := u.SendTo(nil, ap("10.0.0.2:9")); err != nil {
+	if err := udpSendTo(u, nil, ap("10.0.0.2:9")); err != nil {
 		t.Fatal(err)
 	}
 	u.Close()
@@ -41,10 +41,10 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 		must(s.ListenUDP(ap("10.0.0.1:5"), stack.UDPOptions{}))
 		b := must(u.Reserve())
 		sends := map[string]func() error{
-			"send":    func() error { return u.Send([]byte("x")) },
-			"send to": func() error { return v.SendTo([]byte("x"), to) },
+			"send":    func() error { return udpSend(u, []byte("x")) },
+			"send to": func() error { return udpSendTo(v, []byte("x"), to) },
 			"batch": func() error {
-				n, err := v.SendBatch([]stack.UDPMessage{{Buf: []byte("x"), Addr: to}})
+				n, err := udpSendBatch(v, []stack.UDPMessage{{Buf: []byte("x"), Addr: to}})
 				if (n == 1) != (err == nil) {
 					t.Errorf("batch: %d sent, %v", n, err)
 				}
@@ -64,11 +64,11 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 					}
 				}
 			}
-			if err := v.SendTo([]byte("x"), ap("10.0.0.1:5")); err != nil {
+			if err := udpSendTo(v, []byte("x"), ap("10.0.0.1:5")); err != nil {
 				t.Errorf("to a socket of the same stack: %v", err)
 			}
 			l.BreakKicks(nil)
-			if err := u.Send([]byte("y")); err != nil {
+			if err := udpSend(u, []byte("y")); err != nil {
 				t.Errorf("after the kick succeeded: %v", err)
 			}
 			synctest.Wait()
@@ -92,7 +92,7 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 		l := must(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
-		c := must(sa.DialTCP(t.Context(), netip.AddrPort{}, l.Addr(), stack.TCPOptions{}))
+		c := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		c.SetUserTimeout(3 * time.Second)
 		u := must(sa.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{}))
 		la.BreakKicks(kickFailed)
@@ -101,7 +101,7 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 		}
 		start := time.Now()
 		for range 2 { // the first one's SYN is queued, the second one's is not
-			if _, err := sa.DialTCP(t.Context(), netip.AddrPort{}, l.Addr(), stack.TCPOptions{}); !errors.Is(err, syscall.ENETDOWN) {
+			if _, err := sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}); !errors.Is(err, syscall.ENETDOWN) {
 				t.Errorf("dial: %v", err)
 			}
 		}
@@ -112,10 +112,10 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 			t.Errorf("read: %v", err)
 		}
 		la.BreakKicks(nil)
-		if err := u.Send(nil); err != nil {
+		if err := udpSend(u, nil); err != nil {
 			t.Errorf("after the kick succeeded: %v", err)
 		}
-		d := must(sa.DialTCP(t.Context(), netip.AddrPort{}, l.Addr(), stack.TCPOptions{}))
+		d := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		d.Close()
 	})
 }

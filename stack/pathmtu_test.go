@@ -65,7 +65,7 @@ func TestPathMTUIsShared(t *testing.T) {
 	}
 	u := must(b.DialUDP(ap("10.0.0.2:7"), ap("10.0.0.1:9"), stack.UDPOptions{}))
 	defer u.Close()
-	if err := u.Send(make([]byte, 1000-28+1)); err != syscall.EMSGSIZE {
+	if err := udpSend(u, make([]byte, 1000-28+1)); err != syscall.EMSGSIZE {
 		t.Errorf("a datagram that is too large: %v", err)
 	}
 	flow := wire.UDPFlow{Src: addrB, Dst: addrA, SrcPort: 7, DstPort: 9}
@@ -74,8 +74,8 @@ func TestPathMTUIsShared(t *testing.T) {
 	wire.PutIPv4(datagram, wire.IPv4Fields{TotalLen: 1000, TTL: 9, Protocol: wire.ProtocolUDP, Src: addrB, Dst: addrA})
 	lb.Inject(report(600, datagram))
 	eventually(t, "the report is taken in", func() bool { return counters(b)["path_mtu_lowered"] == 2 })
-	u.Recv(make([]byte, 1))
-	if err := u.Send(make([]byte, 600-28+1)); err != syscall.EMSGSIZE {
+	udpRecv(u, make([]byte, 1))
+	if err := udpSend(u, make([]byte, 600-28+1)); err != syscall.EMSGSIZE {
 		t.Errorf("a datagram that is larger than was reported: %v", err)
 	}
 	transfer()

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -106,7 +107,7 @@ func (s *Stack) receive() int {
 			i += s.inputParts(s.batch[i:n])
 			continue
 		}
-		if !s.inputEthernet(f.Data, f, 0) {
+		if !s.inputEthernet(&packet{data: f.Data, memory: tcp.MemoryFrame, frame: f.ID}) {
 			s.link.Release(*f)
 		}
 		i++
@@ -134,23 +135,26 @@ func (s *Stack) inputParts(frames []Frame) int {
 			return n
 		}
 	}
-	gso := frames[0].GSOSize
+	p := packet{memory: tcp.MemoryHeap, gso: frames[0].GSOSize}
 	if n > 1 {
 		s.count[multiPart]++
 	}
-	if gso != 0 {
+	if p.gso != 0 {
 		s.count[superFrames]++
 	}
-	if gso == 0 && isTCP(frames[0].Data) {
+	if p.gso == 0 && size <= maxGathered && isTCP(frames[0].Data) {
 		if s.gathered == nil {
 			s.gathered = make([]byte, 0, maxGathered)
 		}
-		if size <= maxGathered {
-			s.inputEthernet(s.gather(s.gathered, frames[:n]), &s.borrowed, 0)
-			return n
-		}
+		p.data, p.memory = s.gathered, tcp.MemoryBorrowed
+	} else {
+		p.data = make([]byte, 0, size)
 	}
-	s.inputEthernet(s.gather(make([]byte, 0, size), frames[:n]), nil, gso)
+	for _, f := range frames[:n] {
+		p.data = append(p.data, f.Data...)
+	}
+	s.releaseAll(frames[:n])
+	s.inputEthernet(&p)
 	return n
 }
 
@@ -168,26 +172,24 @@ func isTCP(b []byte) bool {
 // maxGathered is the longest packet there is, with its link header, in bytes.
 const maxGathered = 1<<16 + wire.EthernetHeaderLen + 4
 
-// gather appends what frames hold to b and gives them back.
-func (s *Stack) gather(b []byte, frames []Frame) []byte {
-	for _, f := range frames {
-		b = append(b, f.Data...)
-	}
-	s.releaseAll(frames)
-	return b
-}
-
 func (s *Stack) releaseAll(frames []Frame) {
 	for _, f := range frames {
 		s.link.Release(f)
 	}
 }
 
-// inputEthernet takes one packet from its Ethernet header on. f is the frame
-// that data lies in, or nil if that is memory of the heap. It reports whether
-// somebody keeps the frame; otherwise it is still the caller's.
-func (s *Stack) inputEthernet(data []byte, f *Frame, gso uint16) (kept bool) {
-	eth, err := wire.ParseEthernet(data)
+// packet is a received packet, from its Ethernet header on.
+type packet struct {
+	data   []byte
+	memory tcp.Memory // what may become of data
+	frame  uint64     // that data lies in, with tcp.MemoryFrame
+	gso    uint16     // see Frame.GSOSize
+}
+
+// inputEthernet takes one packet. It reports whether somebody keeps the frame; otherwise it
+// is still the caller's.
+func (s *Stack) inputEthernet(p *packet) (kept bool) {
+	eth, err := wire.ParseEthernet(p.data)
 	if err != nil {
 		if err == wire.ErrNestedVLAN {
 			s.count[frameNestedVLAN]++
@@ -204,10 +206,10 @@ func (s *Stack) inputEthernet(data []byte, f *Frame, gso uint16) (kept bool) {
 		s.count[frameDestination]++
 		return false
 	}
-	s.heard.note(binary.BigEndian.Uint64(data[6:14]), s.tick)
+	s.heard.note(binary.BigEndian.Uint64(eth[6:14]), s.tick)
 	switch eth.Type() {
 	case wire.EtherTypeIPv4:
-		return s.inputIPv4(eth, f, gso)
+		return s.inputIPv4(eth, p)
 	case wire.EtherTypeARP:
 		s.inputARP(eth)
 	default:

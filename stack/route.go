@@ -318,7 +318,7 @@ func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route
 		r.again = false
 		s.invalidate(r)
 	}
-	s.finishTCP()
+	s.settleTCP()
 }
 
 // setRoute takes the resolver's answer.
@@ -440,13 +440,13 @@ func tick(i instant) uint16 { return uint16(i >> 20) }
 // heldPacket waits for its route. It is complete but for the destination link address.
 type heldPacket struct {
 	frame Frame
-	conn  *UDPSocket
+	conn  *UDPConn
 	route *route
 }
 
 // hold keeps f until there is an answer for r. Beyond maxHeld for r, and Stack.maxHeld for
 // all, the oldest gives way.
-func (s *Stack) hold(r *route, f Frame, c *UDPSocket) {
+func (s *Stack) hold(r *route, f Frame, c *UDPConn) {
 	if r.held >= maxHeld {
 		s.dropHeld(slices.IndexFunc(s.held, func(h heldPacket) bool { return h.route == r }))
 	} else if len(s.held) >= s.maxHeld {

@@ -102,7 +102,7 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 		defer s.Close()
 		start := time.Now()
 		for range 3 {
-			if err := u.SendTo([]byte("x"), ap("192.0.2.9:9")); err != nil {
+			if err := udpSendTo(u, []byte("x"), ap("192.0.2.9:9")); err != nil {
 				t.Error(err)
 			}
 		}
@@ -118,7 +118,7 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 		}
 		to := macA + " > " + macB + " | ip 10.0.0.1 > 192.0.2.9 ttl 64 DF | udp 7 > 9"
 		expect(t, w, to, to, to)
-		if err := u.SendTo(make([]byte, 973), ap("192.0.2.9:9")); err != syscall.EMSGSIZE {
+		if err := udpSendTo(u, make([]byte, 973), ap("192.0.2.9:9")); err != syscall.EMSGSIZE {
 			t.Errorf("beyond the MTU of the route: %v", err)
 		}
 		// In use, it is refreshed every 5 s, and no sender waits.
@@ -132,7 +132,7 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 			t.Errorf("asked %d times after 5 s", n)
 		}
 		w.take()
-		u.SendTo([]byte("x"), ap("192.0.2.9:9"))
+		udpSendTo(u, []byte("x"), ap("192.0.2.9:9"))
 		expect(t, w, macA+" > 02:00:00:00:00:0c | ip")
 		chat(u, l, 11*time.Second)
 		if n := r.count(); n != 4 {
@@ -172,10 +172,10 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 
 // chat sends something now and then for a while, and something comes back, from
 // wherever it was sent to.
-func chat(u *stack.UDPSocket, l *memlink.Link, d time.Duration) {
+func chat(u *stack.UDPConn, l *memlink.Link, d time.Duration) {
 	const pause = 90 * time.Millisecond
 	for ; d > 0; d -= pause {
-		u.SendTo([]byte("x"), ap("192.0.2.9:9"))
+		udpSendTo(u, []byte("x"), ap("192.0.2.9:9"))
 		speak(l, linkB)
 		speak(l, linkC)
 		time.Sleep(pause)
@@ -197,7 +197,7 @@ func TestRefreshesTakeTurns(t *testing.T) {
 		defer s.Close()
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for i := range 100 {
-			u.SendTo(nil, manyHosts(i))
+			udpSendTo(u, nil, manyHosts(i))
 			synctest.Wait()
 		}
 		if r.most != 1 {
@@ -219,7 +219,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		s, _, _ := newRouted(t, false, r)
 		defer s.Close()
 		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.9:9"), stack.UDPOptions{}))
-		if err := u.Send(nil); err != nil {
+		if err := udpSend(u, nil); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait() // for the answer
@@ -227,7 +227,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		// Nobody can tell for long, in use and unused: it is kept.
 		for i := range 200 {
 			time.Sleep(time.Duration(i%20) * time.Second)
-			if err := u.Send(nil); err != nil {
+			if err := udpSend(u, nil); err != nil {
 				t.Fatalf("send %d: %v", i, err)
 			}
 		}
@@ -238,7 +238,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		asked := r.count()
 		for range 20 {
 			time.Sleep(100 * time.Millisecond)
-			u.Send(nil)
+			udpSend(u, nil)
 		}
 		if n := r.count() - asked; n < 4 || n > 10 {
 			t.Errorf("asked %d times in 2 s", n)
@@ -250,7 +250,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		var err error
 		for i := 0; i < 30 && err == nil; i++ {
 			time.Sleep(100 * time.Millisecond)
-			err = u.Send(nil)
+			err = udpSend(u, nil)
 		}
 		var unreachable *stack.UnreachableError
 		if !errors.Is(err, syscall.EHOSTUNREACH) || !errors.Is(err, errNoRoute) || !errors.As(err, &unreachable) {
@@ -269,13 +269,13 @@ func TestRouteFailures(t *testing.T) {
 			{LinkAddr: wire.Broadcast}, // not a station
 		} {
 			r.set(answerWith(bad))
-			if err := u.SendTo(nil, ap("192.0.2.1:9")); err != nil {
+			if err := udpSendTo(u, nil, ap("192.0.2.1:9")); err != nil {
 				t.Errorf("%v: before anybody can know: %v", bad, err)
 			}
 			time.Sleep(r.delay)
 			synctest.Wait()
 			asked := r.count()
-			if err := u.SendTo(nil, ap("192.0.2.1:9")); !errors.Is(err, syscall.EHOSTUNREACH) || r.count() != asked {
+			if err := udpSendTo(u, nil, ap("192.0.2.1:9")); !errors.Is(err, syscall.EHOSTUNREACH) || r.count() != asked {
 				t.Errorf("the failure is not remembered: %v", err)
 			}
 			time.Sleep(2 * time.Second) // it is for a second
@@ -285,10 +285,10 @@ func TestRouteFailures(t *testing.T) {
 		r.setDelay(time.Hour)
 		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.5:9"), stack.UDPOptions{}))
 		start := time.Now()
-		v.Send(nil)
+		udpSend(v, nil)
 		asked := r.count()
 		v.SetReadDeadline(start.Add(60 * time.Second))
-		if _, err := v.Recv(make([]byte, 1)); err != os.ErrDeadlineExceeded {
+		if _, err := udpRecv(v, make([]byte, 1)); err != os.ErrDeadlineExceeded {
 			t.Errorf("resolver without end: %v after %v", err, time.Since(start))
 		}
 		if n := r.count() - asked; n < 11 || n > 12 || stack.Held(s) != 1 {
@@ -296,7 +296,7 @@ func TestRouteFailures(t *testing.T) {
 		}
 		expect(t, w)
 		// What is held when the stack closes goes back to the link.
-		u.SendTo(nil, ap("192.0.2.6:9"))
+		udpSendTo(u, nil, ap("192.0.2.6:9"))
 		s.Close()
 		expect(t, w)
 	})
@@ -315,7 +315,7 @@ func TestRouteCacheGivesSecondChances(t *testing.T) {
 		defer s.Close()
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		send := func(i int) {
-			if err := u.SendTo(nil, manyHosts(i)); err != nil {
+			if err := udpSendTo(u, nil, manyHosts(i)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -350,7 +350,7 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		start := time.Now()
 		for i := range 300 {
-			if err := u.SendTo([]byte("x"), manyHosts(i)); err != nil {
+			if err := udpSendTo(u, []byte("x"), manyHosts(i)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -369,10 +369,10 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		// for anew.
 		r.setDelay(time.Millisecond)
 		r.set(answerWith(stack.Route{LinkAddr: linkB}))
-		if err := u.SendTo([]byte("here"), ap("192.0.2.9:9")); err != nil {
+		if err := udpSendTo(u, []byte("here"), ap("192.0.2.9:9")); err != nil {
 			t.Error(err)
 		}
-		if err := u.SendTo([]byte("late"), manyHosts(0)); err != nil {
+		if err := udpSendTo(u, []byte("late"), manyHosts(0)); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Millisecond)
@@ -385,7 +385,7 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		l.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte("news"))})
 		time.Sleep(10 * time.Second)
 		buf := make([]byte, 10)
-		if n, err := u.Recv(buf); string(buf[:n]) != "news" || err != nil {
+		if n, err := udpRecv(u, buf); string(buf[:n]) != "news" || err != nil {
 			t.Errorf("reader: %q %v", buf[:n], err)
 		}
 		if n := stack.Held(s); n != 0 {
@@ -407,10 +407,10 @@ func TestHeldForARouteIsBounded(t *testing.T) {
 		w := tap(t, l)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for i := range 18 {
-			u.SendTo([]byte{'a' + byte(i)}, ap("192.0.2.1:9")) // c to r are held
+			udpSendTo(u, []byte{'a' + byte(i)}, ap("192.0.2.1:9")) // c to r are held
 		}
 		for i := range 6 {
-			u.SendTo([]byte{'A' + byte(i)}, ap("192.0.2.2:9")) // 20 in all: c and d give way
+			udpSendTo(u, []byte{'A' + byte(i)}, ap("192.0.2.2:9")) // 20 in all: c and d give way
 		}
 		if n := stack.Held(s); n != 20 {
 			t.Errorf("%d held", n)
@@ -448,7 +448,7 @@ func TestHeldLeavesFramesToSend(t *testing.T) {
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		start := time.Now()
 		for i := range 40 {
-			if err := u.SendTo(nil, manyHosts(i)); err != nil {
+			if err := udpSendTo(u, nil, manyHosts(i)); err != nil {
 				t.Fatalf("send %d: %v", i, err)
 			}
 		}
@@ -471,25 +471,25 @@ func TestHeldMeetsTheAnswer(t *testing.T) {
 		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.2:9"), stack.UDPOptions{}))
 		other := must(s.ListenUDP(ap("10.0.0.1:9"), stack.UDPOptions{}))
 		buf := make([]byte, 1)
-		u.Send(make([]byte, 972))
-		u.Send(make([]byte, 973))
-		if _, err := u.Recv(buf); err != syscall.EMSGSIZE {
+		udpSend(u, make([]byte, 972))
+		udpSend(u, make([]byte, 973))
+		if _, err := udpRecv(u, buf); err != syscall.EMSGSIZE {
 			t.Errorf("too large for the route: %v", err)
 		}
 		expect(t, w, macB+" | ip 10.0.0.1 > 192.0.2.1")
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
-		v.Send(nil)
-		other.SendTo(nil, ap("192.0.2.2:9"))
+		udpSend(v, nil)
+		udpSendTo(other, nil, ap("192.0.2.2:9"))
 		start := time.Now()
-		if _, err := v.Recv(buf); !errors.Is(err, syscall.EHOSTUNREACH) || time.Since(start) != r.delay {
+		if _, err := udpRecv(v, buf); !errors.Is(err, syscall.EHOSTUNREACH) || time.Since(start) != r.delay {
 			t.Errorf("no route: %v after %v", err, time.Since(start))
 		}
 		v.SetReadDeadline(start)
-		if _, err := v.Recv(buf); err != os.ErrDeadlineExceeded {
+		if _, err := udpRecv(v, buf); err != os.ErrDeadlineExceeded {
 			t.Errorf("told twice: %v", err)
 		}
 		other.SetReadDeadline(start)
-		if _, err := other.Recv(buf); err != os.ErrDeadlineExceeded {
+		if _, err := udpRecv(other, buf); err != os.ErrDeadlineExceeded {
 			t.Errorf("a socket that is not connected was told: %v", err)
 		}
 		if got := counters(s)["held_dropped"]; got != 3 {
@@ -507,12 +507,12 @@ func TestBatchDoesNotWaitForRoutes(t *testing.T) {
 		s, _, w := newRouted(t, false, r)
 		defer s.Close()
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		u.SendTo(nil, ap("192.0.2.1:9"))
+		udpSendTo(u, nil, ap("192.0.2.1:9"))
 		synctest.Wait()
 		w.take()
 		r.setDelay(700 * time.Millisecond)
 		start := time.Now()
-		n, err := u.SendBatch([]stack.UDPMessage{{Buf: []byte("x"), Addr: ap("192.0.2.1:9")}, {Buf: []byte("y"), Addr: ap("192.0.2.2:9")}})
+		n, err := udpSendBatch(u, []stack.UDPMessage{{Buf: []byte("x"), Addr: ap("192.0.2.1:9")}, {Buf: []byte("y"), Addr: ap("192.0.2.2:9")}})
 		if n != 2 || err != nil || time.Since(start) != 0 {
 			t.Errorf("%d %v after %v", n, err, time.Since(start))
 		}

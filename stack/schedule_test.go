@@ -45,7 +45,7 @@ type scene struct {
 	actors []*actor
 	events map[*event]string
 	conns  []*TCPConn
-	socks  []*UDPSocket
+	socks  []*UDPConn
 	lists  []*TCPListener
 	bufs   map[string][]byte // memory that readers may post
 	ticks  int               // how often time may move on

@@ -81,7 +81,7 @@ func (sc *scene) open(caretaker bool) *quietLink {
 // afterwards lets the caretaker take the role, before the actors begin.
 func (sc *scene) afterwards() { time.Sleep(20 * time.Millisecond) }
 
-func (sc *scene) udp(n uint16) *UDPSocket {
+func (sc *scene) udp(n uint16) *UDPConn {
 	u := ok(sc.s.ListenUDP(port(n), UDPOptions{}))
 	sc.socks = append(sc.socks, u)
 	return u
@@ -91,7 +91,7 @@ func (sc *scene) udp(n uint16) *UDPSocket {
 func (sc *scene) connected() (a, b *TCPConn) {
 	l := ok(sc.s.ListenTCP(port(80), TCPListenOptions{}))
 	a = ok(sc.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}))
-	b = ok(l.Accept())
+	b = ok(l.AcceptTCP())
 	l.Close()
 	sc.conns = append(sc.conns, a, b)
 	return a, b
@@ -111,13 +111,13 @@ func (noContext) Done() <-chan struct{}            { return nil }
 func (noContext) Err() error                       { return nil }
 func (noContext) Value(any) any                    { return nil }
 
-func (sc *scene) receive(u *UDPSocket) call {
+func (sc *scene) receive(u *UDPConn) call {
 	buf := make([]byte, 10)
-	return call{func() { u.RecvFrom(buf) }, func() bool { return u.udp.Len() > 0 || u.closed || sc.s.look() >= u.readDeadline }}
+	return call{func() { u.ReadFromUDPAddrPort(buf) }, func() bool { return u.udp.Len() > 0 || u.closed || sc.s.look() >= u.readDeadline }}
 }
 
-func (sc *scene) send(u *UDPSocket, to uint16) call {
-	return call{func() { u.SendTo([]byte("x"), port(to)) }, nil}
+func (sc *scene) send(u *UDPConn, to uint16) call {
+	return call{func() { u.WriteToUDPAddrPort([]byte("x"), port(to)) }, nil}
 }
 
 func (sc *scene) read(name string, c *TCPConn, n int) call {
@@ -220,8 +220,8 @@ func TestAllSchedules(t *testing.T) {
 		"writers": func(sc *scene) {
 			sc.open(false)
 			a, b := sc.connected()
-			a.SetBuffers(4096, 0)
-			b.SetBuffers(0, 4096)
+			a.SetWriteBuffer(4096)
+			b.SetReadBuffer(4096)
 			sc.actor("writer 1", sc.write(a, 9000))
 			sc.actor("writer 2", sc.write(a, 9000))
 			sc.actor("reader", sc.drain(b))
@@ -230,19 +230,19 @@ func TestAllSchedules(t *testing.T) {
 		"writers, and a larger buffer": func(sc *scene) {
 			sc.open(false)
 			a, b := sc.connected()
-			a.SetBuffers(4096, 0)
-			b.SetBuffers(0, 4096)
+			a.SetWriteBuffer(4096)
+			b.SetReadBuffer(4096)
 			sc.actor("writer 1", sc.write(a, 120_000))
 			sc.actor("writer 2", sc.write(a, 100))
-			sc.actor("setter", call{func() { a.SetBuffers(1<<20, 0) }, nil})
+			sc.actor("setter", call{func() { a.SetWriteBuffer(1 << 20) }, nil})
 			sc.actor("poller", sc.receive(sc.udp(1)))
 		},
 		"writers with a deadline, and Close": func(sc *scene) {
 			sc.open(false)
 			sc.ticks = 2
 			a, b := sc.connected()
-			a.SetBuffers(4096, 0)
-			b.SetBuffers(0, 4096)
+			a.SetWriteBuffer(4096)
+			b.SetReadBuffer(4096)
 			sc.actor("writer 1", sc.write(a, 120_000))
 			sc.actor("writer 2", sc.write(a, 120_000))
 			sc.actor("deadline", call{func() { a.SetWriteDeadline(time.Now().Add(time.Millisecond)) }, nil})

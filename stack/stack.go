@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -124,7 +125,6 @@ type Stack struct {
 	copies    copies // buffers for datagrams beyond the quota
 	unflushed bool   // frames were sent since the last kick
 	gathered  []byte // for a segment that came in several frames
-	borrowed  Frame  // stands for gathered
 
 	// Time, poll.go.
 	clock       func() time.Time // nil: the real one
@@ -184,7 +184,7 @@ type Stack struct {
 	scratch    []byte     // for segments that do not go to the link
 	drained    event      // a connection that was closed has come to its end
 
-	sockets      map[*UDPSocket]struct{}
+	sockets      map[*UDPConn]struct{}
 	tcpConns     map[*TCPConn]struct{}
 	tcpListeners map[*TCPListener]struct{}
 
@@ -254,7 +254,7 @@ func New(cfg Config) (*Stack, error) {
 		spinBudget:     cfg.SpinBudget,
 		earliestWaiter: never,
 		caretakerWake:  make(chan struct{}, 1),
-		sockets:        make(map[*UDPSocket]struct{}),
+		sockets:        make(map[*UDPConn]struct{}),
 		tcpConns:       make(map[*TCPConn]struct{}),
 		tcpListeners:   make(map[*TCPListener]struct{}),
 		left:           make(chan struct{}, 1),
@@ -365,6 +365,29 @@ func (s *Stack) setNow(now instant) {
 }
 
 func (s *Stack) instant(t time.Time) instant { return instant(t.Sub(s.epoch)) }
+
+// deadline is the instant of a deadline; the zero time is never.
+func (s *Stack) deadline(t time.Time) instant {
+	if t.IsZero() {
+		return never
+	}
+	return min(s.instant(t), never-1)
+}
+
+// pastDeadline returns os.ErrDeadlineExceeded if a reader's deadline has passed. The clock
+// is read once in readsPerClock calls: whoever waits reads it anyway.
+func (s *Stack) pastDeadline(at instant, reads *uint32) error {
+	if at == never {
+		return nil
+	}
+	if *reads++; *reads%readsPerClock == 0 {
+		s.readClock()
+	}
+	if s.now >= at {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
 
 // time is the inverse of instant; never is the zero time.
 func (s *Stack) time(i instant) time.Time {

@@ -27,7 +27,7 @@ func TestTCPUnderAttack(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		port := client.LocalAddr().Port()
+		port := addrPort(client.LocalAddr()).Port()
 		for i := uint32(0); ; i++ {
 			select {
 			case <-stop:
@@ -41,8 +41,8 @@ func TestTCPUnderAttack(t *testing.T) {
 			}{
 				{stranger, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: i, Flags: wire.TCPSyn, Window: 1000}},
 				{stranger, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: i, Ack: i, Flags: wire.TCPAck}},
-				{addrB, wire.TCPFields{SrcPort: port, DstPort: server.LocalAddr().Port(), Seq: i << 12, Flags: wire.TCPRst}},
-				{addrB, wire.TCPFields{SrcPort: port, DstPort: server.LocalAddr().Port(), Seq: i << 12, Flags: wire.TCPSyn}},
+				{addrB, wire.TCPFields{SrcPort: port, DstPort: addrPort(server.LocalAddr()).Port(), Seq: i << 12, Flags: wire.TCPRst}},
+				{addrB, wire.TCPFields{SrcPort: port, DstPort: addrPort(server.LocalAddr()).Port(), Seq: i << 12, Flags: wire.TCPSyn}},
 				{addrA, wire.TCPFields{SrcPort: 80, DstPort: 80, Seq: i, Flags: wire.TCPSyn}},
 			} {
 				la.Inject(stack.Frame{Data: segmentFrame(f.src, f.fields)})

@@ -39,11 +39,11 @@ func TestManyReaders(t *testing.T) {
 			wg.Go(func() {
 				buf := make([]byte, 8)
 				for {
-					n, from, err := u.RecvFrom(buf)
+					n, from, err := udpRecvFrom(u, buf)
 					if err != nil {
 						return
 					}
-					u.SendTo(buf[:n], from)
+					udpSendTo(u, buf[:n], from)
 				}
 			})
 			defer u.Close()
@@ -55,10 +55,10 @@ func TestManyReaders(t *testing.T) {
 				buf := make([]byte, 8)
 				for k := range uint64(each) {
 					binary.BigEndian.PutUint64(buf, k)
-					if err := v.Send(buf); err != nil {
+					if err := udpSend(v, buf); err != nil {
 						t.Error(err)
 					}
-					if n, err := v.Recv(buf); n != 8 || err != nil || binary.BigEndian.Uint64(buf) != k {
+					if n, err := udpRecv(v, buf); n != 8 || err != nil || binary.BigEndian.Uint64(buf) != k {
 						t.Errorf("client %d, message %d: %d %v", i, k, n, err)
 						return
 					}
@@ -79,8 +79,8 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		const readers, writers, each = 4, 3, 200
 		prime := must(sb.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
-		prime.SendTo(nil, u.LocalAddr()) // few packets are held for a new route
-		must(u.Recv(make([]byte, 1)))
+		udpSendTo(prime, nil, addrPort(u.LocalAddr())) // few packets are held for a new route
+		must(udpRecv(u, make([]byte, 1)))
 		var seen [writers * each]atomic.Int32
 		var total atomic.Int32
 		var wg sync.WaitGroup
@@ -89,7 +89,7 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 			wg.Go(func() {
 				buf := make([]byte, 8)
 				for {
-					n, err := u.Recv(buf)
+					n, err := udpRecv(u, buf)
 					if err != nil {
 						if err != net.ErrClosed {
 							t.Error(err)
@@ -111,7 +111,7 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 				for i := range each {
 					credit <- struct{}{}
 					binary.BigEndian.PutUint32(b[:], uint32(w*each+i))
-					if err := v.Send(b[:]); err != nil {
+					if err := udpSend(v, b[:]); err != nil {
 						t.Error(err)
 					}
 				}
@@ -133,18 +133,18 @@ func TestDeadlines(t *testing.T) {
 		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 
 		// Passed already: even with data there.
-		v.Send([]byte("there"))
+		udpSend(v, []byte("there"))
 		d := must(u.Borrow())
 		u.Return(&d)
-		v.Send([]byte("there"))
+		udpSend(v, []byte("there"))
 		u.SetReadDeadline(time.Unix(1, 0))
 		for range 3 {
-			if _, err := u.Recv(make([]byte, 1)); err != os.ErrDeadlineExceeded {
+			if _, err := udpRecv(u, make([]byte, 1)); err != os.ErrDeadlineExceeded {
 				t.Fatalf("deadline long past: %v", err)
 			}
 		}
 		u.SetReadDeadline(time.Time{})
-		must(u.Recv(make([]byte, 1)))
+		must(udpRecv(u, make([]byte, 1)))
 
 		// To come, by the poller itself and by those that are parked.
 		var wg sync.WaitGroup
@@ -153,7 +153,7 @@ func TestDeadlines(t *testing.T) {
 			w.SetReadDeadline(time.Now().Add(time.Duration(4-i) * 3 * time.Millisecond))
 			wg.Go(func() {
 				start := time.Now()
-				if _, err := w.Recv(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				if _, err := udpRecv(w, make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("reader %d: %v after %v", i, err, time.Since(start))
 				}
 			})
@@ -161,19 +161,19 @@ func TestDeadlines(t *testing.T) {
 		wg.Wait()
 
 		// Set, and drawn nearer, while readers block; likewise Close.
-		for _, end := range []func(*stack.UDPSocket){
-			func(u *stack.UDPSocket) { u.SetReadDeadline(time.Now()) },
-			func(u *stack.UDPSocket) {
+		for _, end := range []func(*stack.UDPConn){
+			func(u *stack.UDPConn) { u.SetReadDeadline(time.Now()) },
+			func(u *stack.UDPConn) {
 				u.SetReadDeadline(time.Now().Add(time.Hour))
 				u.SetReadDeadline(time.Now().Add(time.Millisecond))
 			},
-			func(u *stack.UDPSocket) { u.Close() },
+			func(u *stack.UDPConn) { u.Close() },
 		} {
 			w := must(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
 			before := stack.Parked(sa)
 			for range 3 {
 				wg.Go(func() {
-					if _, err := w.Recv(make([]byte, 1)); err != os.ErrDeadlineExceeded && err != net.ErrClosed {
+					if _, err := udpRecv(w, make([]byte, 1)); err != os.ErrDeadlineExceeded && err != net.ErrClosed {
 						t.Errorf("blocked reader: %v", err)
 					}
 				})
@@ -187,11 +187,11 @@ func TestDeadlines(t *testing.T) {
 
 		// A reader that always finds data hears of its deadline all the same.
 		u.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
-		self := u.LocalAddr()
+		self := addrPort(u.LocalAddr())
 		var err error
 		for i := 0; err == nil && i < 1_000_000; i++ {
-			u.SendTo([]byte("x"), self)
-			_, err = u.Recv(make([]byte, 1))
+			udpSendTo(u, []byte("x"), self)
+			_, err = udpRecv(u, make([]byte, 1))
 		}
 		if err != os.ErrDeadlineExceeded {
 			t.Errorf("reader with data at hand: %v", err)
@@ -232,10 +232,10 @@ func TestCaretaker(t *testing.T) {
 		until("both caretakers asleep in the link", func() bool { return stack.CaretakerPolls(sa) && stack.CaretakerPolls(sb) })
 		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for range 3 {
-			if err := v.Send([]byte("x")); err != nil {
+			if err := udpSend(v, []byte("x")); err != nil {
 				t.Fatal(err)
 			}
-			must(u.Recv(make([]byte, 1)))
+			must(udpRecv(u, make([]byte, 1)))
 		}
 		lb.Inject(stack.Frame{Data: ping})
 		answers(reply)
@@ -249,13 +249,13 @@ func TestCaretakerDoesNotDisturb(t *testing.T) {
 		sa, sb, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
-		v.Send(nil) // the two get to know each other
-		must(u.Recv(make([]byte, 1)))
+		udpSend(v, nil) // the two get to know each other
+		must(udpRecv(u, make([]byte, 1)))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			for {
-				if _, err := u.Recv(make([]byte, 1)); err != nil {
+				if _, err := udpRecv(u, make([]byte, 1)); err != nil {
 					return
 				}
 				time.Sleep(500 * time.Microsecond) // it computes
@@ -266,7 +266,7 @@ func TestCaretakerDoesNotDisturb(t *testing.T) {
 		}()
 		for range 50 {
 			time.Sleep(time.Millisecond)
-			v.Send([]byte("x"))
+			udpSend(v, []byte("x"))
 		}
 		u.Close()
 		<-done
@@ -290,13 +290,13 @@ func TestPollerIsCalledBack(t *testing.T) {
 		got := make(chan error)
 		for i := range 20 {
 			go func() {
-				_, err := u.Recv(make([]byte, 1))
+				_, err := udpRecv(u, make([]byte, 1))
 				got <- err
 			}()
 			if i%2 == 0 {
 				time.Sleep(time.Duration(i) * 20 * time.Microsecond)
 			}
-			if err := v.SendTo([]byte("x"), ap("10.0.0.1:7")); err != nil {
+			if err := udpSendTo(v, []byte("x"), ap("10.0.0.1:7")); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-got; err != nil {
@@ -334,11 +334,11 @@ func TestConcurrentUse(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					v := must(sb.DialUDP(netip.AddrPort{}, u.LocalAddr(), stack.UDPOptions{}))
+					v := must(sb.DialUDP(netip.AddrPort{}, addrPort(u.LocalAddr()), stack.UDPOptions{}))
 					u.SetDeadline(time.Now().Add(10 * time.Second))
 					v.SetDeadline(time.Now().Add(10 * time.Second))
 					msg := fmt.Appendf(nil, "%d %d", i, k)
-					if err := v.Send(msg); err != nil {
+					if err := udpSend(v, msg); err != nil {
 						t.Errorf("send: %v", err)
 					}
 					d, err := u.Borrow()
@@ -350,7 +350,7 @@ func TestConcurrentUse(t *testing.T) {
 					u.Commit(&b, copy(b.Payload, d.Payload), d.From)
 					u.Return(&d)
 					buf := make([]byte, 100)
-					if n, err := v.Recv(buf); err != nil || string(buf[:n]) != string(msg) {
+					if n, err := udpRecv(v, buf); err != nil || string(buf[:n]) != string(msg) {
 						t.Errorf("%q %v", buf[:n], err)
 					}
 					u.Close()
@@ -376,7 +376,7 @@ func TestFlood(t *testing.T) {
 		u.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		done := make(chan error)
 		go func() {
-			_, err := u.Recv(make([]byte, 1))
+			_, err := udpRecv(u, make([]byte, 1))
 			done <- err
 		}()
 		for range 10 {

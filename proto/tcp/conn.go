@@ -45,6 +45,9 @@ type Conn struct {
 	// when [Table.NextEvent] or [Table.NextReady] returns this one. The engine
 	// never reads it.
 	Owner any
+	// PeerLink is for the driver, too: where the SYN of a connection that has come to a
+	// listener came from.
+	PeerLink wire.LinkAddr
 
 	// What nearly every segment touches stands together, what few do at the end:
 	// a server with many connections reads each from memory.

@@ -18,15 +18,6 @@ const (
 	BadChecksum                // wrong, or partial on a link that has no such checksums
 )
 
-var verdictNames = [...]string{"queued", "no socket", "queue full", "bad length", "bad checksum"}
-
-func (v Verdict) String() string {
-	if int(v) < len(verdictNames) {
-		return verdictNames[v]
-	}
-	return "invalid verdict"
-}
-
 // Counters count datagrams, except where they say otherwise. Every datagram of
 // every call to [Table.Process] is in one of the first five; a payload that is
 // not recognisable as a datagram counts as one.

@@ -1,10 +1,6 @@
 package udp
 
-import (
-	"syscall"
-
-	"github.com/unet-go/unet/wire"
-)
+import "syscall"
 
 // Defaults of [Options].
 const (
@@ -95,54 +91,9 @@ func (s *Socket) TakeError() error {
 // HasError reports whether an error is pending.
 func (s *Socket) HasError() bool { return s.err != 0 }
 
-// Emit writes a datagram with a copy of payload to the start of b and returns
-// its length. src is the source address, which the wildcard leaves to the route.
-// to is the destination; zero means the one that the socket is connected to.
-//
-// Errors: EDESTADDRREQ without a destination, EINVAL for port 0, EMSGSIZE for
-// more than UDP can carry. b must be long enough.
-func (s *Socket) Emit(b []byte, src [4]byte, to AddrPort, payload []byte) (int, error) {
-	var f wire.UDPFlow
-	if err := s.flow(&f, src, to, len(payload)); err != nil {
-		return 0, err
-	}
-	return wire.PutUDPCopy(b, &f, payload), nil
-}
-
-// EmitInPlace is Emit for a payload that already stands at
-// b[wire.UDPHeaderLen:]. The datagram is all of b.
-func (s *Socket) EmitInPlace(b []byte, src [4]byte, to AddrPort) error {
-	var f wire.UDPFlow
-	if err := s.flow(&f, src, to, len(b)-wire.UDPHeaderLen); err != nil {
-		return err
-	}
-	wire.PutUDPInPlace(b, &f)
-	return nil
-}
-
-// CountSent counts a datagram that was emitted and has been handed over: to a
-// link, or to another socket of the table. Only the caller knows that it was.
+// CountSent counts a datagram that the caller has handed over: to a link, or to another
+// socket of the table.
 func (s *Socket) CountSent() {
 	s.count.Sent++
 	s.table.count.Sent++
-}
-
-// flow fills in f for a datagram that may be sent.
-func (s *Socket) flow(f *wire.UDPFlow, src [4]byte, to AddrPort, payload int) error {
-	if to.Port == 0 {
-		if to.Addr != [4]byte{} {
-			return syscall.EINVAL
-		}
-		if !s.Connected() {
-			return syscall.EDESTADDRREQ
-		}
-		f.Dst, f.DstPort = s.remote.Addr, s.remote.Port
-	} else {
-		f.Dst, f.DstPort = to.Addr, to.Port
-	}
-	if payload > wire.MaxUDPPayload {
-		return syscall.EMSGSIZE
-	}
-	f.Src, f.SrcPort = src, s.local.Port
-	return nil
 }

@@ -4,7 +4,15 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"syscall"
+
+	"github.com/unet-go/unet/wire"
 )
+
+// AddrPort is an IPv4 address and port.
+type AddrPort = wire.AddrPort
+
+// key packs an address and port into one word, for the map of a port.
+func key(addr *[4]byte, port uint16) uint64 { return AddrPort{Addr: *addr, Port: port}.Word() }
 
 // The range ephemeral ports come from: the kernel's default
 // (ip_local_port_range). RFC 6056 wants it large; below it services live.

@@ -221,11 +221,15 @@ func TestCloseKeepsQueue(t *testing.T) {
 	mustPop(t, s, "left", peer, 42)
 }
 
-func TestVerdictString(t *testing.T) {
-	for v, want := range map[Verdict]string{Queued: "queued", NoSocket: "no socket", QueueFull: "queue full",
-		BadLength: "bad length", BadChecksum: "bad checksum", 99: "invalid verdict"} {
-		if v.String() != want {
-			t.Errorf("%d: %s", v, v)
-		}
+// What was sent is counted by socket and in all.
+func TestCountSent(t *testing.T) {
+	tab := NewTable(Config{})
+	a := mustOpen(t, tab, AddrPort{Addr: hostA, Port: 1}, AddrPort{}, Options{})
+	b := mustOpen(t, tab, AddrPort{Addr: hostA, Port: 2}, AddrPort{}, Options{})
+	for _, s := range []*Socket{a, b, b, a, b} {
+		s.CountSent()
+	}
+	if a.Counters().Sent != 2 || b.Counters().Sent != 3 || tab.Counters().Sent != 5 {
+		t.Errorf("counted %d, %d, %d", a.Counters().Sent, b.Counters().Sent, tab.Counters().Sent)
 	}
 }

@@ -10,12 +10,11 @@ import (
 
 // What connections have to send goes out when a batch of frames has been taken
 // in, when timers have run, and at the end of a call of the application that made
-// it. Each segment is written by the engine straight into a frame.
+// it (settleTCP). Each segment is written by the engine straight into a frame.
 //
-// Two things keep a connection back (tcp.Conn.Hold). Until the route to its peer
-// is known it waits on the route: SYN or text, it needs no frame meanwhile. And if
-// all it has is an acknowledgment of text that has just woken a reader, it waits
-// for what the reader writes, until the reader comes again, or whoever polls has
+// A connection is held (tcp.Conn.Hold) for two reasons: the route to its peer is not known
+// yet; or all it has to send is an acknowledgment of data that has just woken a reader, and
+// waits for what the reader writes, until the reader calls again, or whoever polls has
 // let it run and has nothing else to do.
 
 // segmentsInTurn is how many segments one connection sends before the others have
@@ -31,35 +30,90 @@ func (t *tcpTimer) expired(s *Stack) {
 	s.settleTCP()
 }
 
-// finishTCP is what a call of the application ends with.
-func (s *Stack) finishTCP() {
-	s.settleTCP()
-	if s.unflushed {
-		s.flush()
+// inputTCP takes the segment in a packet, and reports whether the frame is kept. mu is held,
+// as in all of this file.
+func (s *Stack) inputTCP(eth wire.Ethernet, ip wire.IPv4, p *packet) (kept bool) {
+	if !s.tcpTouched { // the first of a batch
+		s.tcpTouched = true
+		s.readClock()
+	}
+	in := tcp.Inbound{Src: ip.Src(), Dst: ip.Dst(), Data: ip.Payload(), Frame: p.frame, Memory: p.memory, ECN: ip.TOS() & wire.ECNMask}
+	if p.memory == tcp.MemoryFrame && s.lent >= s.quota {
+		in.Memory = tcp.MemoryBorrowed
+	}
+	r := s.tcp.Process(tcp.Time(s.now), &in)
+	if r.Reply || r.Opening != nil {
+		s.replyTCP(eth, ip, r.Opening)
+	}
+	if r.Kept {
+		s.lent++
+	}
+	return r.Kept
+}
+
+// replyTCP answers a segment to where it came from: with what no connection gives, or, if
+// opening is not nil, with the answer to a SYN. Who floods us with SYNs of hosts that do not
+// exist thus makes nobody look for them.
+func (s *Stack) replyTCP(eth wire.Ethernet, ip wire.IPv4, opening *tcp.Conn) {
+	if eth.Src().IsGroup() {
+		return
+	}
+	if opening != nil {
+		opening.PeerLink = eth.Src()
+		if r := s.routes[ip.Src()]; r != nil && r.state == routeReady {
+			opening.SetMTU(tcp.Time(s.now), r.mtu)
+		}
+	}
+	f, ok := s.reply(headersLen + wire.MaxTCPHeaderLen)
+	if !ok {
+		return
+	}
+	n := 0
+	if opening == nil {
+		n = s.tcp.EmitReply(f.Data[headersLen:])
+	} else if n = opening.Emit(tcp.Time(s.now), f.Data[headersLen:]); n == 0 { // it has been answered already
+		s.link.Release(f)
+		return
+	}
+	s.replyHeaders(f.Data, eth, ip, wire.ProtocolTCP, n)
+	f.Data = f.Data[:headersLen+n]
+	s.transmit(f)
+}
+
+// releaseFrame takes a frame back that a socket or the engine has kept.
+func (s *Stack) releaseFrame(id uint64) {
+	s.lent--
+	if !s.closed {
+		s.link.Release(Frame{ID: id})
 	}
 }
 
 // settleTCP does what calls of the engine have left to do: wake, send, and set
-// the timer. mu is held, as in all of this file.
+// the timer.
 func (s *Stack) settleTCP() {
-	s.tcpTouched = false
-	s.tellTCP()
-	if s.closed || s.broken != nil {
-		return
-	}
-	s.tcpBlocked = false
-	for s.tcp.NextReady() != nil && !s.tcpBlocked {
+	s.tcpTouched, s.tcpBlocked = false, false
+	for {
+		for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
+			conn.Owner.(*TCPConn).happened(e)
+		}
+		for l := s.tcp.NextListener(); l != nil; l = s.tcp.NextListener() {
+			s.signal(&l.Owner.(*TCPListener).acceptable)
+		}
+		if s.closed || s.broken != nil || s.tcpBlocked || s.tcp.NextReady() == nil {
+			break
+		}
 		s.outputTCP()
-		s.tellTCP()
 	}
-	if s.unflushed { // what follows is not what a peer waits for
+	if s.unflushed { // before the timer, which no peer waits for
 		s.flush()
 	}
 	at := instant(s.tcp.NextDeadline())
 	if s.tcpBlocked {
 		at = min(at, s.now+instant(sendPause))
 	}
-	s.armTCP(at)
+	if !s.closed && s.broken == nil {
+		s.armTCP(at)
+	}
 }
 
 // armTCP sees that the timer does not run out later than at. It may run out
@@ -67,6 +121,38 @@ func (s *Stack) settleTCP() {
 func (s *Stack) armTCP(at instant) {
 	if t := &s.tcpTimer; at < never && (t.slot == 0 || at < t.at) {
 		s.startTimer(&t.timer, at)
+	}
+}
+
+// happened wakes those who wait for what the engine has done.
+func (c *TCPConn) happened(e tcp.Events) {
+	s := c.stack
+	if e&tcp.PathChanged != 0 {
+		s.learnPathMTU(c.conn)
+	}
+	if e&tcp.Readable != 0 {
+		c.answering = c.readers > 0
+		// All of them: the engine tells once, and part of the data may lie in the memory
+		// of one reader, which is not the one that has waited longest.
+		s.broadcast(&c.readable)
+	}
+	if e&tcp.Connected != 0 {
+		c.connected = true
+	}
+	if e&(tcp.Writable|tcp.Connected) != 0 {
+		s.signal(&c.writable)
+	}
+	if e&tcp.Returned != 0 {
+		s.broadcast(&c.reclaimed)
+	}
+	if e&(tcp.Drained|tcp.Finished) != 0 {
+		c.drained = c.drained || e&tcp.Drained != 0
+		s.broadcast(&s.drained)
+	}
+	if e&tcp.Finished != 0 {
+		c.finished = true
+		c.wakeAll()
+		c.release()
 	}
 }
 
@@ -81,16 +167,27 @@ func (s *Stack) outputTCP() {
 			c.holdAck()
 			continue
 		}
-		r, loop, err := s.wayTCP(conn, c)
-		switch {
-		case err != nil:
-			s.loseTCP(conn, err)
-		case loop:
-			s.loopTCP(conn)
-		case r.state != routeReady:
-			conn.Hold()
-			r.waiting = append(r.waiting, conn)
-		case !s.emitTCP(conn, c, r):
+		var r *route
+		if c != nil {
+			r = c.route
+		}
+		if r == nil || r.state != routeReady || s.down != 0 || s.kickErr != nil {
+			loop, err := false, error(nil)
+			if r, loop, err = s.findRouteTCP(conn, c); err != nil {
+				s.loseTCP(conn, err)
+				continue
+			}
+			if loop {
+				s.loopTCP(conn)
+				continue
+			}
+			if r.state != routeReady {
+				conn.Hold()
+				r.waiting = append(r.waiting, conn)
+				continue
+			}
+		}
+		if !s.emitTCP(conn, c, r) {
 			s.count[sendBlocked]++
 			s.tcpBlocked = true
 			return
@@ -98,12 +195,10 @@ func (s *Stack) outputTCP() {
 	}
 }
 
-// wayTCP finds the way to the peer.
-func (s *Stack) wayTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err error) {
+// findRouteTCP finds the route to the peer of a connection; c is nil if nobody has accepted
+// it. loop: the peer is in this stack.
+func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err error) {
 	if c != nil {
-		if r = c.route; r != nil && r.state == routeReady && s.down == 0 && s.kickErr == nil {
-			return r, false, nil
-		}
 		loop = c.loop
 	} else {
 		loop = s.isLoopBackTCP(conn.Local(), conn.Remote())
@@ -117,30 +212,24 @@ func (s *Stack) wayTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err err
 		return nil, false, s.kickErr
 	}
 	if c == nil && conn.State() == tcp.SynReceived {
-		// The answer to its SYN has gone (answerSYN), and goes the same way again: a host
-		// that nobody has heard of is not worth a question.
+		// The answer to its SYN has been sent (replyTCP), and goes to the same link address
+		// again: an unknown host is not worth a question.
 		if r = s.routes[conn.Remote().Addr]; r != nil && r.state == routeReady {
 			return r, false, nil
 		}
-		from, ok := conn.Owner.(wire.LinkAddr)
-		if !ok {
+		if conn.PeerLink == (wire.LinkAddr{}) {
 			return nil, false, syscall.EHOSTUNREACH
 		}
-		return s.wayBack(from, conn), false, nil
+		return &route{
+			state: routeReady, maxPacket: s.mtu,
+			headers: makeHeaders(s.linkAddr, conn.PeerLink, conn.Local().Addr, conn.Remote().Addr),
+		}, false, nil
 	}
 	r, err = s.usableRoute(conn.Remote().Addr)
 	if c != nil && err == nil {
 		c.route = r
 	}
 	return r, false, err
-}
-
-// wayBack is a route for one segment, to where the peer's SYN has come from.
-func (s *Stack) wayBack(from wire.LinkAddr, conn *tcp.Conn) *route {
-	return &route{
-		state: routeReady, maxPacket: s.mtu,
-		headers: makeHeaders(s.linkAddr, from, conn.Local().Addr, conn.Remote().Addr),
-	}
 }
 
 // emitTCP sends what one connection has to send. It returns false if the link
@@ -191,8 +280,8 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 	return true
 }
 
-// loseTCP takes from a connection what it has to send and cannot send. It is for
-// the connection to try again. That our own link is down, or our address gone, says
+// loseTCP takes from a connection what it has to send and cannot send. The connection
+// tries again. That our own link is down, or our address gone, says
 // nothing about the peer: it ends only a connection that is being opened. An established
 // one ends with ETIMEDOUT if that lasts, as in the kernel.
 func (s *Stack) loseTCP(conn *tcp.Conn, err error) {
@@ -238,8 +327,8 @@ func (s *Stack) resumeWaiting(r *route) {
 	}
 }
 
-// loseWaiting tells the connections that have waited for r that there is no way;
-// nil: or that it is not known.
+// loseWaiting tells the connections that have waited for r that it leads nowhere; err is nil
+// if that is not known.
 func (s *Stack) loseWaiting(r *route, err error) {
 	waiting := r.waiting
 	s.resumeWaiting(r)
@@ -248,7 +337,7 @@ func (s *Stack) loseWaiting(r *route, err error) {
 	}
 }
 
-// holdAck keeps an acknowledgment back.
+// holdAck holds an acknowledgment.
 func (c *TCPConn) holdAck() {
 	s := c.stack
 	c.conn.Hold()
@@ -258,7 +347,7 @@ func (c *TCPConn) holdAck() {
 	s.count[acksHeld]++
 }
 
-// resumeAck is called when the reader has come again.
+// resumeAck is called when the reader has called again.
 func (c *TCPConn) resumeAck() {
 	c.answering = false
 	if !c.ackHeld {
@@ -274,7 +363,7 @@ func (c *TCPConn) resumeAck() {
 	c.conn.Resume()
 }
 
-// releaseAcks sends all that was kept back.
+// releaseAcks sends all that was held.
 func (s *Stack) releaseAcks() {
 	if len(s.acking) == 0 {
 		return
@@ -282,5 +371,5 @@ func (s *Stack) releaseAcks() {
 	for len(s.acking) > 0 {
 		s.acking[len(s.acking)-1].resumeAck()
 	}
-	s.finishTCP()
+	s.settleTCP()
 }
