@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet/bench/internal/plot"
+	"github.com/unet-go/unet/bench/internal/chart"
 )
 
 func newPlot() *cobra.Command {
@@ -57,16 +57,16 @@ messages sent one at a time; other records are passed over. It needs no root.`,
 // draw is the picture of what in holds; nothing is written before all of it is
 // known to be good.
 func draw(in io.Reader, name string) ([]byte, error) {
-	figures, err := plot.Read(in)
+	figures, err := chart.Read(in)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
-		var bad *plot.InputError
+		var bad *chart.InputError
 		if errors.As(err, &bad) {
 			err = usageError{err}
 		}
 		return nil, err
 	}
 	var picture bytes.Buffer
-	err = plot.Draw(&picture, figures)
+	err = chart.Draw(&picture, figures)
 	return picture.Bytes(), err
 }

@@ -27,7 +27,7 @@ func summary(groups ...[]Record) Summary {
 	var planned []Key
 	var all []Record
 	for _, g := range groups {
-		planned = append(planned, g[0].key())
+		planned = append(planned, g[0].Key())
 		all = append(all, g...)
 	}
 	return Summarize(planned, all)

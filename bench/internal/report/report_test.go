@@ -157,8 +157,8 @@ func summaryFixture(t *testing.T) Summary {
 	rs = append(rs, records(t, workload.OneWay, transport.KernelUDP, transport.None, 1, 7e5, 7e5)...)
 	var planned []Key
 	for _, r := range rs {
-		if !slices.Contains(planned, r.key()) {
-			planned = append(planned, r.key())
+		if !slices.Contains(planned, r.Key()) {
+			planned = append(planned, r.Key())
 		}
 	}
 	slices.Reverse(rs) // rounds are measured in any order

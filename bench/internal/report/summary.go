@@ -24,7 +24,8 @@ func KeyOf(c plan.Combination) Key {
 	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU}
 }
 
-func (r Record) key() Key {
+// Key is what the record has in common with those of other rounds.
+func (r Record) Key() Key {
 	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU}
 }
 
@@ -57,7 +58,7 @@ type Summary struct {
 func Summarize(planned []Key, records []Record) Summary {
 	groups := map[Key][]Record{}
 	for _, r := range records {
-		groups[r.key()] = append(groups[r.key()], r)
+		groups[r.Key()] = append(groups[r.Key()], r)
 	}
 	var s Summary
 	for _, k := range planned {

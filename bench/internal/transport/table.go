@@ -51,6 +51,7 @@ const (
 	GoTCP        = "go-tcp"
 	KernelUDP    = "kernel-udp"
 	KernelUDPMux = "kernel-udp-mux"
+	GoUDP        = "go-udp"
 )
 
 var (
@@ -66,7 +67,7 @@ var All = []Transport{
 	{Name: UDP, About: "UDP of package unet", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openUDP},
 	{Name: KernelUDP, About: "kernel UDP, non-blocking and spinning; in batches sendmmsg and recvmmsg", Network: Plain, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: KernelUDPMux, About: "kernel-udp on interfaces that carry the mux", Network: Muxed, Waits: spin, Batches: true, Open: openKernelUDP},
-	{Name: "go-udp", About: "package net, blocking", Network: Plain, Waits: block, Open: openGoUDP},
+	{Name: GoUDP, About: "package net, blocking", Network: Plain, Waits: block, Open: openGoUDP},
 	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openTCP, Dial: dialTCP, Listen: listenTCP},
 	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP, Dial: dialManyKernelTCP, Listen: listenManyKernelTCP},
 	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Open: openGoTCP, Dial: dialGoTCP, Listen: listenGoTCP},
