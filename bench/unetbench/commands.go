@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/internal/version"
 )
 
-// usageError is an error of whoever wrote the command line.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -27,7 +27,7 @@ func isUsage(err error) bool {
 	return errors.As(err, &u)
 }
 
-// errReported: a child has told its parent what was wrong.
+// errReported: a child has sent its error to its parent.
 var errReported = errors.New("reported")
 
 const description = `unetbench measures unet against the kernel's own sockets.
@@ -83,18 +83,21 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// selectionFlags are the flags that choose what is combined.
+// selectionFlags are the flags of what is combined.
 func selectionFlags(cmd *cobra.Command, s *plan.Selection) {
 	f := cmd.Flags()
 	f.StringSliceVar(&s.Transports, "transport", s.Transports, "transports to measure")
-	f.StringSliceVar(&s.Attach, "attach", s.Attach, "how endpoints meet the mux: port, queue")
+	f.StringSliceVar(&s.Attach, "attach", s.Attach, "attachment of endpoints: port, queue")
 	f.StringSliceVar(&s.Places, "place", s.Places, "where client and server are: pair (two hosts), crowd (two hosts with 255 other endpoints each), local (one host)")
-	f.StringSliceVar(&s.Wait, "wait", s.Wait, "how endpoints wait: spin, adaptive, block")
+	f.StringSliceVar(&s.Wait, "wait", s.Wait, "wait mode of endpoints: spin, adaptive, block")
 	f.IntSliceVar(&s.Sizes, "size", s.Sizes, "message sizes, bytes of payload")
 	f.IntVar(&s.Rounds, "rounds", s.Rounds, "rounds of every combination")
 	f.IntVar(&s.N, "n", s.N, "messages (rtt: round trips) a round, at most")
 	f.IntVar(&s.WarmUp, "warm-up", s.WarmUp, "messages before the measured ones")
 }
+
+// messageTimeout is the time after which a message counts as lost. Tests have a longer one.
+var messageTimeout = 250 * time.Millisecond
 
 // defaultSelection is what the benchmarks have in common.
 func defaultSelection(b workload.Bench) plan.Selection {
@@ -108,7 +111,7 @@ func defaultSelection(b workload.Bench) plan.Selection {
 		Batches:    []int{1},
 		Rounds:     5,
 		WarmUp:     2000,
-		Patience:   250 * time.Millisecond,
+		Timeout:    messageTimeout,
 	}
 }
 
@@ -142,7 +145,7 @@ func rateSelection() plan.Selection {
 	s := defaultSelection(workload.Rate)
 	s.Batches = []int{1, plan.RateBatch}
 	s.N, s.Limit = 500_000, time.Second
-	s.WarmUp = 20_000 // more than buffers hold: they have grown then
+	s.WarmUp = 20_000 // more than buffers hold, so that they have grown
 	return s
 }
 
@@ -158,9 +161,9 @@ one at a time; in larger batches kernel-udp uses sendmmsg and recvmmsg.
 
 Over TCP a batch is one write. Written one at a time, messages share segments in
 tcp, which lets small writes gather while others are in flight, and have a segment
-each in kernel-tcp, which has TCP_NODELAY. Window and acknowledgments are the
-business of the receiving process in tcp, and of the kernel in kernel-tcp: where
-the two processes do not run at the same time, tcp suffers more.`,
+each in kernel-tcp, which has TCP_NODELAY. Window and acknowledgments are sent by
+the receiving process in tcp, and by the kernel in kernel-tcp: where the two
+processes do not run at the same time, tcp becomes slower than kernel-tcp does.`,
 		Example: `  unetbench rate
   unetbench rate --transport msg,kernel-udp --batch 1,32,64
   unetbench rate --size 1400 --limit 2s --n 5000000`,
@@ -186,8 +189,8 @@ func newOneWay(c *common) *cobra.Command {
 		Short: "A number of messages one way, until all have arrived",
 		Long: `oneway sends 100,000 messages and times from the first send until the receiver
 has them all, and has said so. A sender sees only its own queue, not the
-receiver's, so the workload carries a credit window: the receiver returns a
-credit every so many messages, and no more than the window are on their way.
+receiver's, so the workload has a credit window: the receiver returns a credit
+every so many messages, and no more than the window are in flight.
 Losses and duplicates are counted.`,
 		Example: `  unetbench oneway
   unetbench oneway --transport msg,kernel-udp --window 512 --credit 128
@@ -196,14 +199,14 @@ Losses and duplicates are counted.`,
 	}
 	selectionFlags(cmd, &s)
 	cmd.Flags().IntSliceVar(&s.Batches, "batch", s.Batches, "messages sent together")
-	cmd.Flags().IntVar(&s.Window, "window", s.Window, "messages on their way without credit, at most")
+	cmd.Flags().IntVar(&s.Window, "window", s.Window, "messages in flight without credit, at most")
 	cmd.Flags().IntVar(&s.Credit, "credit", s.Credit, "messages a credit")
 	cmd.RunE = c.measure(&s)
 	return cmd
 }
 
-// idleConnections are enough for the noise of a process's memory, some hundred KiB,
-// to be little for each.
+// idleConnections: memory of a process varies by some hundred KiB, which is little for each
+// of so many.
 const idleConnections = 4096
 
 func newMemory(c *common) *cobra.Command {
@@ -229,7 +232,7 @@ what the processes at both ends have grown by.`,
 			return c.messages(cmd, &messages{memory: attach, idle: idle})
 		},
 	}
-	cmd.Flags().StringSliceVar(&attach, "attach", attach, "how endpoints meet the mux: port, queue")
+	cmd.Flags().StringSliceVar(&attach, "attach", attach, "attachment of endpoints: port, queue")
 	cmd.Flags().IntVar(&idle, "idle", idle, "idle connections to find the memory of one from")
 	return cmd
 }
@@ -254,7 +257,7 @@ and on one with 255 endpoints.`,
 		},
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of every combination")
-	cmd.Flags().IntVar(&openings, "openings", openings, "endpoints to open on either host")
+	cmd.Flags().IntVar(&openings, "openings", openings, "endpoints to open on each host")
 	return cmd
 }
 
@@ -269,12 +272,11 @@ func newAll(c *common) *cobra.Command {
 	rounds := 13
 	cmd := &cobra.Command{
 		Use:   "all",
-		Short: "Everything, and the speed table",
+		Short: "Everything, and the table of goals",
 		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
-modes, rates, oneway, connect, bandwidth with writes of 64 KiB, and memory, in about
-eleven minutes. It ends with the
-table of the speed and memory figures that unet is held to. (scale has a table of
-its own.)`,
+modes, rates, oneway, connect, bandwidth with writes of 64 KiB, and memory, in about eleven
+minutes. It ends with the table of goals for speed and memory. (scale has a table
+of its own.)`,
 		Example: `  unetbench all
   unetbench all --json > all.jsonl`,
 		Args: noArguments,
@@ -282,18 +284,17 @@ its own.)`,
 			return c.messages(cmd, &messages{memory: []string{"port", "queue"}, idle: idleConnections}, everything(rounds)...)
 		},
 	}
-	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of what the speed table is about")
+	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of what the goals compare")
 	return cmd
 }
 
-// everything is the plan of all. What the speed table compares has more rounds
-// than the rest.
+// everything is the plan of all. What the goals compare has more rounds than the rest.
 func everything(rounds int) []plan.Selection {
 	rtt := rttSelection()
 	rtt.Rounds = rounds
 	rtt.Transports = slices.DeleteFunc(rtt.Transports, func(name string) bool { return name == transport.GoTCP })
-	sleepers := rttSelection() // go-tcp among them, whose rounds are to be those of what it is compared with
-	sleepers.Transports, sleepers.Wait, sleepers.Rounds = []string{transport.TCP, transport.GoTCP}, []string{"adaptive"}, rounds
+	adaptive := rttSelection() // with go-tcp, which is compared with them and so has the same rounds
+	adaptive.Transports, adaptive.Wait, adaptive.Rounds = []string{transport.TCP, transport.GoTCP}, []string{"adaptive"}, rounds
 	few := (rounds + 2) / 3
 	waits := rttSelection()
 	waits.Transports = []string{transport.Message, transport.UDP}
@@ -304,8 +305,8 @@ func everything(rounds int) []plan.Selection {
 	sizes.Rounds = few
 	rate := rateSelection()
 	rate.N, rate.Rounds = 200_000, rounds
-	// The buffers of a connection grow once, by some hundred objects. What counts
-	// is what is allocated after that, so there are more messages.
+	// Growing buffers allocate some hundred objects once. More messages make them few for
+	// each.
 	streams := rateSelection()
 	streams.Transports, streams.Rounds = transport.Connecting(), rounds
 	rate.Transports = slices.DeleteFunc(rate.Transports, func(name string) bool { return slices.Contains(streams.Transports, name) })
@@ -315,7 +316,7 @@ func everything(rounds int) []plan.Selection {
 	connect.Rounds = rounds
 	bandwidth := bandwidthSelection()
 	bandwidth.Sizes, bandwidth.Rounds = []int{64 << 10}, rounds
-	return []plan.Selection{rtt, sleepers, waits, sizes, rate, streams, oneWay, connect, bandwidth}
+	return []plan.Selection{rtt, adaptive, waits, sizes, rate, streams, oneWay, connect, bandwidth}
 }
 
 func newChild() *cobra.Command {
@@ -354,7 +355,7 @@ func connectSelection() plan.Selection {
 	s.Transports = transport.Connecting()
 	s.N, s.WarmUp, s.Limit, s.Connections = 2_000, 200, time.Second, 1
 	s.Address = plan.Own
-	s.Patience = 2 * time.Second // a SYN that is lost comes again after one
+	s.Timeout = max(messageTimeout, 2*time.Second) // a SYN that is lost is sent again after one
 	return s
 }
 
@@ -378,7 +379,7 @@ package net's Dialer and Listener.
 
 With --connections above 1 so many goroutines of the client do this at once, and
 the server has a goroutine for each connection. Those of kernel-tcp take turns to
-spin, which costs it system calls in vain.
+spin, which costs it system calls that find nothing.
 
 Each connection leaves its pair of ports in TIME-WAIT at the client: for a minute
 in the kernel, for two seconds in unet. So rounds are short, and each has a server
@@ -392,7 +393,7 @@ ports that both choose from.`,
 	selectionFlags(cmd, &s)
 	f := cmd.Flags()
 	f.IntVar(&s.Connections, "connections", s.Connections, "connections at a time")
-	f.StringVar(&s.Address, "address", s.Address, "what unet's client has: own (an address), shared (the interface's, with ports from blocks)")
+	f.StringVar(&s.Address, "address", s.Address, "address of unet's client: own (one of its own), shared (the interface's, with ports from blocks)")
 	f.DurationVar(&s.Limit, "limit", s.Limit, "end a round after this time, with fewer connections")
 	for flag, usage := range map[string]string{
 		"transport": "transports to measure: those of TCP",
@@ -412,7 +413,7 @@ func bandwidthSelection() plan.Selection {
 	s.MTUs = []int{1500, 9000}
 	s.Sizes = []int{64, 512, 4 << 10, 16 << 10, 64 << 10, 1 << 20}
 	s.N, s.Limit = 20_000_000, 200*time.Millisecond
-	s.Patience = 5 * time.Second
+	s.Timeout = 5 * time.Second
 	return s
 }
 
@@ -420,13 +421,11 @@ func newBandwidth(c *common) *cobra.Command {
 	s := bandwidthSelection()
 	long := `bandwidth writes to one connection for some time, as fast as it takes writes of a
 size, and counts what the other side reads. What counts is the payload received in
-the measured time, which begins when a quarter of it has passed: windows have grown
-then. Both processes spin.
+the measured time, which begins after a quarter of --limit, when windows have grown. Both processes spin.
 
 The receiver compares the first and the last bytes of each read with what was
-written there, and in a short round that is not measured every byte. What was sent
-and has not arrived is counted. It ends with the figures that unet is held to if
-writes of 64 KiB are among those measured.
+written there, and in a short round that is not measured every byte. Bytes that have not
+arrived are counted as lost. With writes of 64 KiB it ends with the table of goals.
 
 Transports:
 `
@@ -444,8 +443,8 @@ Transports:
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&s.Transports, "transport", s.Transports, "transports to measure")
-	f.StringSliceVar(&s.Attach, "attach", s.Attach, "how endpoints meet the mux: port, queue")
-	f.StringSliceVar(&s.Wait, "wait", s.Wait, "how endpoints wait: spin, adaptive, block")
+	f.StringSliceVar(&s.Attach, "attach", s.Attach, "attachment of endpoints: port, queue")
+	f.StringSliceVar(&s.Wait, "wait", s.Wait, "wait mode of endpoints: spin, adaptive, block")
 	f.IntSliceVar(&s.Sizes, "size", s.Sizes, "sizes of the writes, bytes, growing")
 	f.IntSliceVar(&s.MTUs, "mtu", s.MTUs, "MTUs of the network, bytes")
 	f.IntVar(&s.Rounds, "rounds", s.Rounds, "rounds of every combination")

@@ -25,7 +25,7 @@ func goodputPlan() plan.Goodput {
 	}
 }
 
-// Kinds of links that goodput knows.
+// Links of --on.
 const (
 	lossy      = "loss"
 	reordering = "reordering"
@@ -40,26 +40,24 @@ func newGoodput(c *common) *cobra.Command {
 	on, rate := slices.Clone(kinds), p.Rate/1e6
 	cmd := &cobra.Command{
 		Use:   "goodput",
-		Short: "Bulk over bad links, and shares of a bottleneck, against the kernel's CUBIC",
+		Short: "Bulk over impaired links, and shares of a bottleneck, beside the kernel's CUBIC",
 		Long: `goodput sends as much as it can over one TCP connection for some seconds and counts
-what the receiving application gets, from the first byte on: unet to unet, unet to
-the kernel, the kernel to unet, and, what these are compared with, the kernel to
-itself. Between the hosts is an impaired link (--on):
+what the receiving application reads, from the first byte on: unet to unet, unet to
+the kernel, the kernel to unet, and, for comparison, the kernel to the kernel. Between the hosts is an impaired link (--on):
 
   loss        frames are lost at random, each way; --loss and --delay are combined
-  bottleneck  100 Mb/s, 10 ms each way, a queue of 250 kB that drops what it has no room for
+  bottleneck  100 Mb/s, 10 ms each way, a queue of 250 kB that drops when it is full
   reordering  the same, and 2 % of the frames are held back by up to 4 ms
   share       the bottleneck, for two connections at a time: of the kernel, of unet, and
               one of each
 
---delay is that of a frame, so a round trip takes twice as long. In each round the
-frames have the same fates for all: frame n of a direction is lost, or not, by the
-round's seed. Nothing is lost while connections are opened.
+--delay is that of a frame, so a round trip takes twice as long. In each round
+frame n of a direction is lost or not by the round's seed, so all flows lose the
+same frames. Nothing is lost while connections are opened.
 
-The link is carried by a thread of this program that shares the processors with
-the rest, so --rate bounds the speed to what leaves them time. Offloads are off, so
-that a frame is a segment. The kernel has CUBIC and its usual buffers
-(net.ipv4.tcp_rmem, tcp_wmem), and does not remember earlier connections
+A thread of this program carries the frames, on the same processors, so --rate
+bounds the load. Offloads are off, so that a frame is a segment. The kernel has CUBIC and its usual buffers
+(net.ipv4.tcp_rmem, tcp_wmem), and does not use metrics of earlier connections
 (tcp_no_metrics_save). Its processes are those of go-tcp: package net, blocking.`,
 		Example: `  unetbench goodput
   unetbench goodput --on loss --loss 1 --delay 20ms --rounds 9 --time 10s
@@ -97,8 +95,8 @@ that a frame is a segment. The kernel has CUBIC and its usual buffers
 	f.Float64SliceVar(&p.Loss, "loss", p.Loss, "percent of the frames that are lost, each way")
 	f.DurationSliceVar(&p.Delay, "delay", p.Delay, "how long a frame takes, each way")
 	f.Int64Var(&rate, "rate", rate, "of the link with losses, Mb/s")
-	f.StringVar(&p.Attach, "attach", p.Attach, "how endpoints meet the mux: port, queue")
-	f.StringVar(&p.Wait, "wait", p.Wait, "how endpoints wait: spin, adaptive, block")
+	f.StringVar(&p.Attach, "attach", p.Attach, "attachment of endpoints: port, queue")
+	f.StringVar(&p.Wait, "wait", p.Wait, "wait mode of endpoints: spin, adaptive, block")
 	f.IntVar(&p.Rounds, "rounds", p.Rounds, "rounds of everything")
 	f.DurationVar(&p.Time, "time", p.Time, "how long a connection is measured")
 	f.DurationVar(&p.ShareTime, "share-time", p.ShareTime, "how long two that share are measured")
@@ -121,7 +119,7 @@ func (g *goodput) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) 
 		for _, i := range plan.Order(len(g.runs), seed, round) {
 			run := g.runs[i]
 			out.step("round %d of %d: %v", round, g.plan.Rounds, run)
-			j := workload.Job{Bench: workload.Goodput, Attach: g.plan.Attach, Wait: g.plan.Wait, Limit: g.plan.Time, Patience: firstByte}
+			j := workload.Job{Bench: workload.Goodput, Attach: g.plan.Attach, Wait: g.plan.Wait, Limit: g.plan.Time, Timeout: firstByte}
 			if run.Shared() {
 				j.Limit = g.plan.ShareTime
 			}

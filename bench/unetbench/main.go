@@ -1,6 +1,5 @@
-// Command unetbench measures unet against the kernel's own sockets, on a
-// network that it makes for the purpose. See unetbench --help, and
-// internal/lab for what that network is.
+// Command unetbench measures unet against the kernel's own sockets, on a network that it
+// makes (package lab). See unetbench --help.
 package main
 
 import (
@@ -15,7 +14,7 @@ import (
 // Exit codes.
 const (
 	exitFailure = 1 // something could not be measured
-	exitUsage   = 2 // what was asked for makes no sense
+	exitUsage   = 2 // an error in the command line
 )
 
 func main() {

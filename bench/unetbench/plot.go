@@ -18,9 +18,9 @@ func newPlot() *cobra.Command {
 		Use:   "plot [FILE.jsonl]",
 		Short: "Draw the round trips and one way rates of a --json run as SVG",
 		Long: `plot reads the JSON lines of a run with --json, from a file or from standard
-input, and writes one SVG that stands by itself: round-trip times by message size,
-and messages a second one way. It draws rounds of rtt and oneway in spin mode, of
-messages sent one at a time; other records are passed over. It needs no root.`,
+input, and writes one SVG: round-trip times by message size, and messages a second
+one way. It draws rounds of rtt and oneway in spin mode, of messages sent one at a
+time, and ignores other records. It needs no root.`,
 		Example: `  unetbench plot all.jsonl > rtt.svg
   sudo unetbench all --json | unetbench plot -o rtt.svg`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -54,8 +54,7 @@ messages sent one at a time; other records are passed over. It needs no root.`,
 	return cmd
 }
 
-// draw is the picture of what in holds; nothing is written before all of it is
-// known to be good.
+// draw is the SVG of the records in in.
 func draw(in io.Reader, name string) ([]byte, error) {
 	figures, err := chart.Read(in)
 	if err != nil {

@@ -43,7 +43,7 @@ func (c *common) flags(cmd *cobra.Command) {
 
 // measurement is what a command measures, in a lab.
 type measurement interface {
-	// do measures. It hands on each line as soon as it is there.
+	// do measures, and writes each line when it has it.
 	do(ctx context.Context, l *lab.Lab, seed uint64, out *output) error
 	// print writes the tables of what was measured, also after an error of do.
 	print(w io.Writer)
@@ -78,8 +78,7 @@ func (c *common) run(cmd *cobra.Command, cfg lab.Config, m measurement) (err err
 	return errors.Join(err, out.err)
 }
 
-// labConfig checks what the machine and the command line offer for the pairs that cfg
-// asks for, and completes it.
+// labConfig completes cfg with processors and unetd, and checks the machine.
 func (c *common) labConfig(cfg lab.Config) (lab.Config, error) {
 	cpus, err := netlab.Processors()
 	if err != nil {
@@ -142,12 +141,12 @@ type part struct {
 // messages measures everything but goodput.
 type messages struct {
 	parts []part
-	// memory asks for the resident memory of idle processes and of idle connections, with
-	// these attachments.
+	// memory lists attachments to measure the resident memory of idle processes and of
+	// idle connections with.
 	memory []string
 	idle   int // connections
-	// openings asks for the time that opening an endpoint takes, so many times on an
-	// empty host and on a crowded one.
+	// openings is how often to time the opening of an endpoint, on an empty host and on a
+	// crowded one.
 	openings int
 
 	planned   []report.Key
@@ -311,8 +310,7 @@ func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*flo
 	return calls, nil
 }
 
-// print writes the tables of what there is. The goals are for a run that has measured
-// all of them.
+// print writes the tables of what was measured. The goals need a run of all.
 func (m *messages) print(w io.Writer) {
 	s := report.Summarize(m.planned, m.records)
 	s.Print(w)

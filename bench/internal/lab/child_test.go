@@ -25,7 +25,7 @@ func events(t *testing.T, in string) ([]event, error) {
 	return all, err
 }
 
-func TestBadJobsAreReportedToTheParent(t *testing.T) {
+func TestErrorsOfJobsAreReported(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                       "job",
 		"no job\n":               "job",
@@ -44,7 +44,7 @@ func TestBadJobsAreReportedToTheParent(t *testing.T) {
 	}
 }
 
-func TestABareProcessWeighsItselfAndWaits(t *testing.T) {
+func TestBareProcessReportsItsMemory(t *testing.T) {
 	said, err := events(t, `{"bench":"memory"}`+"\n")
 	if err != nil || len(said) != 1 || !said[0].Ready || said[0].Report == nil {
 		t.Fatalf("said %+v, returned %v", said, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
-// Config says what a lab needs. Pairs that nothing is measured on are not made.
+// Config is what a lab needs.
 type Config struct {
 	Unetd     string // the daemon's executable
 	Muxed     bool   // make the muxed pair
@@ -40,7 +40,7 @@ func (c Config) Daemons() bool {
 type Lab struct {
 	cfg    Config
 	dir    string   // of the daemons' sockets and policy
-	pins   *os.File // the BPF file system in which they pin, for as long as this is open
+	pins   *os.File // the BPF file system in which the daemons pin, while this is open
 	self   *os.File // this executable
 	plain  *netlab.Pair
 	muxed  *site
@@ -59,13 +59,12 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}()
-	// Children execute the open file: uid nobody need not be able to reach
-	// the directory that it lies in.
+	// Children execute the open file: uid nobody may not have access to its directory.
 	if l.self, err = os.Open("/proc/self/exe"); err != nil {
 		return nil, err
 	}
 	if cfg.Plain {
-		if l.plain, l.plainLink, err = l.cable(netlab.Config{}); err != nil {
+		if l.plain, l.plainLink, err = l.newPair(netlab.Config{}); err != nil {
 			return nil, err
 		}
 	}
@@ -95,8 +94,8 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	return l, nil
 }
 
-// policy lets the children, who are nobody, have what they measure, and this
-// process a crowd.
+// policy permits the children, of uid nobody, what they measure, and this process the
+// endpoints of a crowd.
 const policy = `# of unetbench
 rules:
   - name: crowd
@@ -112,12 +111,12 @@ rules:
     trusted: true
 `
 
-// makeDir makes the directory for what the daemons need.
+// makeDir makes the directory of the daemons' sockets and policy.
 func (l *Lab) makeDir() (err error) {
 	if l.dir, err = os.MkdirTemp("", "unetbench-"); err != nil {
 		return err
 	}
-	if err := os.Chmod(l.dir, 0o711); err != nil { // the children pass through
+	if err := os.Chmod(l.dir, 0o711); err != nil { // the children have to reach the sockets
 		return err
 	}
 	if err := os.WriteFile(l.policy(), fmt.Appendf(nil, policy, netlab.NobodyID), 0o600); err != nil {
@@ -129,7 +128,7 @@ func (l *Lab) makeDir() (err error) {
 
 func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
 
-// Close stops the daemons and takes everything down.
+// Close stops the daemons and removes everything.
 func (l *Lab) Close() error {
 	var errs []error
 	for _, s := range []*site{l.muxed, l.crowd} {
@@ -159,21 +158,21 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// side is one process of a measurement: where it runs, and what it is to do.
+// side is one process of a measurement: its host and its job.
 type side struct {
 	host *netlab.Host
 	job  workload.Job
 }
 
-// own is an address in the subnet of a host that nobody has.
-func own(h *netlab.Host) netip.Addr {
+// ownAddr is an unused address in the subnet of a host.
+func ownAddr(h *netlab.Host) netip.Addr {
 	a := h.Addr.Addr().As4()
 	a[3] += 100
 	return netip.AddrFrom4(a)
 }
 
-// sides are client and server of j. Ports and tags are new ones each time:
-// what the last measurement held may still be on its way back.
+// sides are client and server of j. Ports and tags are new ones each time: unetd may still
+// be reclaiming those of the last measurement.
 func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
 	pair, socket := l.plain, func(*netlab.Host) string { return "" }
 	if j.MTU > 0 {
@@ -210,15 +209,15 @@ func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client
 	j.Transport = t.Name
 	client.job, server.job = j, j
 	if j.Own {
-		a.Own = own(client.host)
+		a.Own = ownAddr(client.host)
 	}
 	client.job.Role, client.job.Local, client.job.Remote, client.job.Socket = workload.Client, a, b, socket(client.host)
 	server.job.Role, server.job.Local, server.job.Remote, server.job.Socket = workload.Server, b, a, socket(server.host)
 	return client, server, nil
 }
 
-// CrowdSize is the number of endpoints that idle on each host of the crowded
-// pair. With the one that is measured there are 256.
+// CrowdSize is the number of idle endpoints on each host of the crowded pair. With the one
+// that is measured there are 256.
 const CrowdSize = 255
 
 // site is a pair of hosts with a daemon each.
@@ -228,7 +227,7 @@ type site struct {
 	pair    *netlab.Pair
 	link    *impair.Link // if it is impaired
 	daemons []*daemon
-	idle    []func() error // gives an endpoint of the crowd back
+	idle    []func() error // closes an endpoint of the crowd
 }
 
 func (l *Lab) openSite(ctx context.Context, name string, cfg netlab.Config) (_ *site, err error) {
@@ -238,7 +237,7 @@ func (l *Lab) openSite(ctx context.Context, name string, cfg netlab.Config) (_ *
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if s.pair, s.link, err = l.cable(cfg); err != nil {
+	if s.pair, s.link, err = l.newPair(cfg); err != nil {
 		return nil, err
 	}
 	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
@@ -256,27 +255,27 @@ func (s *site) socket(h *netlab.Host) string {
 	return filepath.Join(s.dir, s.name+"-"+h.Name+".sock")
 }
 
-// idle is the geometry of an endpoint in the crowd, 512 KiB: of what does nothing the
-// size does not matter, and five hundred of the default one take 4 GiB.
+// idle is the geometry of an endpoint in the crowd, 512 KiB: the size of an idle endpoint
+// does not matter, and five hundred of the default size take 4 GiB.
 var idle = endpoint.Geometry{FrameCount: 256, FillSize: 128, CompletionSize: 128, RxSize: 128, TxSize: 128}
 
 // fill opens the crowd.
 func (s *site) fill(ctx context.Context) error {
 	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
 		for range CrowdSize {
-			_, giveBack, err := s.open(ctx, h, idle)
+			_, closeEndpoint, err := s.open(ctx, h, idle)
 			if err != nil {
 				return fmt.Errorf("crowd on host %s: %w", h.Name, err)
 			}
-			s.idle = append(s.idle, giveBack)
+			s.idle = append(s.idle, closeEndpoint)
 		}
 	}
 	return nil
 }
 
-// open opens an endpoint with a message tag through the host's daemon, as this
-// process, and says how long that took.
-func (s *site) open(ctx context.Context, h *netlab.Host, g endpoint.Geometry) (took time.Duration, giveBack func() error, err error) {
+// open opens an endpoint with a message tag through the host's daemon, in this process,
+// and measures how long that takes.
+func (s *site) open(ctx context.Context, h *netlab.Host, g endpoint.Geometry) (took time.Duration, closeEndpoint func() error, err error) {
 	begin := time.Now()
 	grant, lease, err := control.Open(ctx, s.socket(h), endpoint.Request{Geometry: g, Tags: []endpoint.Tag{endpoint.MessageTag(0)}})
 	if err != nil {
@@ -287,8 +286,8 @@ func (s *site) open(ctx context.Context, h *netlab.Host, g endpoint.Geometry) (t
 
 func (s *site) close() error {
 	var errs []error
-	for _, giveBack := range s.idle {
-		errs = append(errs, giveBack())
+	for _, closeEndpoint := range s.idle {
+		errs = append(errs, closeEndpoint())
 	}
 	for _, d := range s.daemons {
 		errs = append(errs, d.stop())
@@ -302,21 +301,21 @@ func (s *site) close() error {
 	return errors.Join(errs...)
 }
 
-// OpenOnce opens a default endpoint through unetd, alone or in the crowd, says how
-// long that took, and closes it again.
+// OpenOnce measures how long it takes to open a default endpoint through unetd, alone or in
+// the crowd, and closes it.
 func (l *Lab) OpenOnce(ctx context.Context, place string) (time.Duration, error) {
 	s := l.muxed
 	if place == plan.Crowd {
 		s = l.crowd
 	}
-	took, giveBack, err := s.open(ctx, s.pair.A, endpoint.Geometry{})
+	took, closeEndpoint, err := s.open(ctx, s.pair.A, endpoint.Geometry{})
 	if err != nil {
 		return 0, err
 	}
-	return took, giveBack()
+	return took, closeEndpoint()
 }
 
-// Net is what bandwidth asks of a pair.
+// Net is a pair of hosts for bandwidth.
 type Net struct {
 	Network transport.Network
 	MTU     int

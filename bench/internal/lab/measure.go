@@ -15,8 +15,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
-// startPatience bounds everything of a measurement but the measured section.
-const startPatience = 60 * time.Second
+// startTimeout bounds a measurement without its measured section.
+const startTimeout = 60 * time.Second
 
 // Outcome is what the two processes of a measurement reported.
 type Outcome struct {
@@ -27,12 +27,12 @@ type Outcome struct {
 // Measure runs j once over t, in two new processes. With a counter it also
 // counts their system calls.
 func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, j workload.Job, counter *syscount.Counter) (Outcome, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience+2*j.Limit, errors.New("took too long"))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout+2*j.Limit, errors.New("took too long"))
 	defer cancel()
 	out, err := l.measure(ctx, t, place, j, counter)
 	if err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // why the processes were killed, not that they were
+			err = context.Cause(ctx) // not that the processes were killed, but why
 		}
 		return out, fmt.Errorf("%s over %s: %w", j.Bench, t.Name, err)
 	}
@@ -64,18 +64,18 @@ func (l *Lab) measure(ctx context.Context, t transport.Transport, place string, 
 			defer counter.Forget(pid)
 		}
 	}
-	if err := errors.Join(server.tell(serverSide.job), client.tell(clientSide.job)); err != nil {
+	if err := errors.Join(server.send(serverSide.job), client.send(clientSide.job)); err != nil {
 		return out, err
 	}
 	for _, p := range []*process{server, client} {
 		if _, err := p.next(ctx); err != nil { // ready
 			return out, err
 		}
-		if err := p.tell("go"); err != nil {
+		if err := p.send("go"); err != nil {
 			return out, err
 		}
 	}
-	// A failed server leaves its client without answers, so both are listened to.
+	// If the server fails its client gets no answers, so both are read.
 	var clientReport, serverReport *workload.Report
 	for clientReport == nil || serverReport == nil {
 		var e event
@@ -84,12 +84,12 @@ func (l *Lab) measure(ctx context.Context, t transport.Transport, place string, 
 		case e, ok = <-client.events:
 			clientReport = e.Report
 			if !ok || e.Report == nil {
-				return out, client.failed(said(e))
+				return out, client.failed(errorOf(e))
 			}
 		case e, ok = <-server.events:
 			serverReport = e.Report
 			if !ok || e.Report == nil {
-				return out, server.failed(said(e))
+				return out, server.failed(errorOf(e))
 			}
 		case <-ctx.Done():
 			return out, context.Cause(ctx)
@@ -108,14 +108,14 @@ func (l *Lab) measure(ctx context.Context, t transport.Transport, place string, 
 	return out, nil
 }
 
-func said(e event) string {
+func errorOf(e event) string {
 	if e.Error != "" {
 		return e.Error
 	}
 	return "ended without a report"
 }
 
-// finish ends a child: gently, unless something has failed.
+// finish ends a child, by SIGKILL if the measurement has failed.
 func finish(p *process, err error) error {
 	if err != nil {
 		p.kill()
@@ -124,19 +124,19 @@ func finish(p *process, err error) error {
 	return p.end()
 }
 
-// IdleConnections is the memory in bytes that an idle connection of t takes, on the
-// client's side and on the server's, found from so many of them.
+// IdleConnections is the memory in bytes of an idle connection of t, of the client and of
+// the server, as the mean of n.
 func (l *Lab) IdleConnections(ctx context.Context, t transport.Transport, attach string, n int) (client, server float64, err error) {
 	out, err := l.Measure(ctx, t, plan.Pair, workload.Job{
 		Bench: workload.Idle, Attach: attach, Wait: t.Waits[0], Size: workload.MinSize, Batch: 1,
-		WarmUp: n / 16, N: n, Patience: idlePatience, Own: true,
+		WarmUp: n / 16, N: n, Timeout: idleTimeout, Own: true,
 	}, nil)
 	each := func(r workload.Report) float64 { return float64(r.Resident) / float64(n) }
 	return each(out.Client), each(out.Server), err
 }
 
-// idlePatience is time to collect garbage.
-const idlePatience = 5 * time.Second
+// idleTimeout includes a garbage collection.
+const idleTimeout = 5 * time.Second
 
 // Memory is the resident memory in bytes of an idle process that has opened t,
 // and of the same process without it.
@@ -157,14 +157,14 @@ func (l *Lab) Memory(ctx context.Context, t transport.Transport, attach string) 
 }
 
 func (l *Lab) residentOf(ctx context.Context, s side) (_ int64, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errors.New("took too long"))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("took too long"))
 	defer cancel()
 	p, err := l.spawn(ctx, s.host, l.cfg.ServerCPU, workload.Server)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = finish(p, err) }()
-	if err := p.tell(s.job); err != nil {
+	if err := p.send(s.job); err != nil {
 		return 0, err
 	}
 	e, err := p.next(ctx)
@@ -177,8 +177,8 @@ func (l *Lab) residentOf(ctx context.Context, s side) (_ int64, err error) {
 	return e.Report.Resident, nil
 }
 
-// cable makes a pair of hosts, on a whole cable or on one with an impaired link in it.
-func (l *Lab) cable(cfg netlab.Config) (*netlab.Pair, *impair.Link, error) {
+// newPair makes a pair of hosts, with an impaired link between them if the lab has these.
+func (l *Lab) newPair(cfg netlab.Config) (*netlab.Pair, *impair.Link, error) {
 	cfg.Cut = l.cfg.Impaired
 	p, err := netlab.NewPair(cfg)
 	if err != nil || !l.cfg.Impaired {
@@ -189,23 +189,23 @@ func (l *Lab) cable(cfg netlab.Config) (*netlab.Pair, *impair.Link, error) {
 		return nil, nil, errors.Join(err, p.Close())
 	}
 	for _, h := range []*netlab.Host{p.A, p.B} {
-		if err := errors.Join(h.UseCongestion("cubic"), h.Do(forgetful)); err != nil {
+		if err := errors.Join(h.UseCongestion("cubic"), h.Do(noMetricsSave)); err != nil {
 			return nil, nil, errors.Join(err, link.Close(), p.Close())
 		}
 	}
 	return p, link, nil
 }
 
-// forgetful has the kernel forget of a connection what it would have the next begin
-// with. It runs inside the host.
-func forgetful() error {
+// noMetricsSave keeps the kernel from starting a connection with metrics of an earlier one.
+// It runs inside the host.
+func noMetricsSave() error {
 	return os.WriteFile("/proc/sys/net/ipv4/tcp_no_metrics_save", []byte("1"), 0)
 }
 
-// Goodput measures the flows of a run at the same time, from host A to host B, over a
-// link on which the frames have the fates of that seed.
+// Goodput measures the flows of a run at the same time, from host A to host B. seed decides
+// which frames the link loses and delays.
 func (l *Lab) Goodput(ctx context.Context, run plan.Run, j workload.Job, seed uint64) ([]Outcome, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience+2*j.Limit, errors.New("took too long"))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout+2*j.Limit, errors.New("took too long"))
 	defer cancel()
 	out, err := l.goodput(ctx, run, j, seed)
 	if err != nil {
@@ -220,14 +220,14 @@ func (l *Lab) Goodput(ctx context.Context, run plan.Run, j workload.Job, seed ui
 func (l *Lab) goodput(ctx context.Context, run plan.Run, j workload.Job, seed uint64) (out []Outcome, err error) {
 	link, network := l.plainLink, transport.Plain
 	for _, f := range run.Flows {
-		if !f.Kernel() { // so is what is beside it
+		if !f.Kernel() { // a kernel flow beside it has the same hosts
 			link, network = l.muxed.link, transport.Muxed
 		}
 	}
 	missed := missedOn(link)
 	open := run.Link.Opening()
 	link.Restart(seed, open, open)
-	// Children end on a link that is whole.
+	// Children close their connections over a perfect link.
 	var clients, servers []*process
 	defer func() {
 		link.Restart(seed, impair.Rule{}, impair.Rule{})
@@ -249,7 +249,7 @@ func (l *Lab) goodput(ctx context.Context, run plan.Run, j workload.Job, seed ui
 		if err != nil {
 			return nil, err
 		}
-		if err := server.tell("go"); err != nil {
+		if err := server.send("go"); err != nil {
 			return nil, err
 		}
 		client, err := l.prepare(ctx, clientSide, l.cfg.ClientCPU)
@@ -262,7 +262,7 @@ func (l *Lab) goodput(ctx context.Context, run plan.Run, j workload.Job, seed ui
 	}
 	link.Restart(seed, run.Link.Rule, run.Link.Rule)
 	for _, c := range clients {
-		if err := c.tell("go"); err != nil {
+		if err := c.send("go"); err != nil {
 			return nil, err
 		}
 	}
@@ -291,19 +291,19 @@ func (l *Lab) prepare(ctx context.Context, s side, cpu int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.tell(s.job); err != nil {
+	if err := p.send(s.job); err != nil {
 		return p, err
 	}
 	_, err = p.next(ctx)
 	return p, err
 }
 
-// report is a child's.
+// report is the report of a child.
 func report(ctx context.Context, p *process) (workload.Report, error) {
 	var e event
 	e, err := p.next(ctx)
 	if err == nil && e.Report == nil {
-		err = p.failed(said(e))
+		err = p.failed(errorOf(e))
 	}
 	if err != nil {
 		return workload.Report{}, err

@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// exitPatience is how long a child may take to give its transport back.
-const exitPatience = 10 * time.Second
+// exitTimeout is how long a child may take to close its transport.
+const exitTimeout = 10 * time.Second
 
 // process is one child.
 type process struct {
@@ -66,8 +66,8 @@ func (l *Lab) spawn(ctx context.Context, h *netlab.Host, cpu int, role workload.
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// tell writes one line to the child.
-func (p *process) tell(line any) error {
+// send writes one line to the child.
+func (p *process) send(line any) error {
 	b, err := json.Marshal(line)
 	if err != nil {
 		return err
@@ -78,13 +78,13 @@ func (p *process) tell(line any) error {
 	return nil
 }
 
-// next is the child's next word. An error is its own, or that it has none.
+// next is the child's next event. It is an error if that is one, or if there is none.
 func (p *process) next(ctx context.Context) (event, error) {
 	select {
 	case e, ok := <-p.events:
 		switch {
 		case !ok:
-			return e, p.failed("ended without a word")
+			return e, p.failed("ended without a report")
 		case e.Error != "":
 			return e, p.failed(e.Error)
 		}
@@ -102,11 +102,11 @@ func (p *process) failed(what string) error {
 	return errors.New(text)
 }
 
-// end lets the child close its transport, and waits until it is gone.
+// end has the child close its transport, and waits until it has exited.
 func (p *process) end() error {
 	err := p.in.Close()
-	hurry := time.AfterFunc(exitPatience, func() { p.cmd.Process.Kill() })
-	defer hurry.Stop()
+	timer := time.AfterFunc(exitTimeout, func() { p.cmd.Process.Kill() })
+	defer timer.Stop()
 	for range p.events { // Wait closes the pipe, so it is read to its end first
 	}
 	if waitErr := p.cmd.Wait(); waitErr != nil {
@@ -150,8 +150,8 @@ func (t *tail) String() string {
 
 // How long a daemon may take to be ready, and to end.
 const (
-	readyPatience = 15 * time.Second
-	stopPatience  = 10 * time.Second
+	readyTimeout = 15 * time.Second
+	stopTimeout  = 10 * time.Second
 )
 
 // daemon is unetd on one host.
@@ -163,7 +163,7 @@ type daemon struct {
 	err    error
 }
 
-// startDaemon starts unetd inside h and returns when it says that it is ready.
+// startDaemon starts unetd inside h and returns when it is ready.
 func startDaemon(ctx context.Context, h *netlab.Host, path string, flags ...string) (*daemon, error) {
 	d := &daemon{host: h, ended: make(chan struct{})}
 	readyOut, readyIn, err := os.Pipe()
@@ -195,8 +195,8 @@ func startDaemon(ctx context.Context, h *netlab.Host, path string, flags ...stri
 		}
 		<-d.ended // the pipe has no other writer
 		return nil, d.failed("is not ready")
-	case <-time.After(readyPatience):
-		return nil, errors.Join(d.failed(fmt.Sprintf("is not ready within %v", readyPatience)), d.stop())
+	case <-time.After(readyTimeout):
+		return nil, errors.Join(d.failed(fmt.Sprintf("is not ready within %v", readyTimeout)), d.stop())
 	case <-ctx.Done():
 		return nil, errors.Join(context.Cause(ctx), d.stop())
 	}
@@ -209,25 +209,25 @@ func (d *daemon) stop() error {
 		return d.failed("ended early")
 	default:
 	}
-	// An error means that it has ended just now.
+	// An error means that it has exited.
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-d.ended:
 		if d.err != nil {
-			return d.failed("did not end well")
+			return d.failed("failed")
 		}
 		return nil
-	case <-time.After(stopPatience):
+	case <-time.After(stopTimeout):
 		err := d.cmd.Process.Kill()
 		if errors.Is(err, os.ErrProcessDone) {
 			err = nil
 		}
 		<-d.ended
-		return errors.Join(d.failed(fmt.Sprintf("did not end within %v", stopPatience)), err)
+		return errors.Join(d.failed(fmt.Sprintf("did not end within %v", stopTimeout)), err)
 	}
 }
 
-// failed describes what became of the daemon.
+// failed is an error with the exit status and the output of the daemon.
 func (d *daemon) failed(what string) error {
 	text := "unetd on host " + d.host.Name + " " + what
 	select {

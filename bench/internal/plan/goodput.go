@@ -10,14 +10,14 @@ import (
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
-// Link is what frames meet on their way, the same in each direction.
+// Link is an impaired link, the same in each direction.
 type Link struct {
 	Name string
 	Rule impair.Rule
 }
 
-// Opening is the rule while connections are opened: as long and as wide, but nothing
-// happens on it.
+// Opening is the rule while connections are opened: the same delay, rate and queue, and no
+// loss or reordering.
 func (r Link) Opening() impair.Rule {
 	return impair.Rule{Delay: r.Rule.Delay, Rate: r.Rule.Rate, Queue: r.Rule.Queue}
 }
@@ -27,10 +27,10 @@ type Flow struct{ From, To transport.Transport }
 
 func (f Flow) String() string { return f.From.Name + " > " + f.To.Name }
 
-// Kernel says that no end of it is ours.
+// Kernel reports whether both ends are the kernel's.
 func (f Flow) Kernel() bool { return !f.From.Granted && !f.To.Granted }
 
-// Run is what is measured at a time: one flow, or some that share a link.
+// Run is what is measured at a time: one flow, or two that share a link.
 type Run struct {
 	Link  Link
 	Flows []Flow
@@ -44,10 +44,10 @@ func (r Run) String() string {
 	return s
 }
 
-// Shared says that several flows share the link.
+// Shared reports whether flows share the link.
 func (r Run) Shared() bool { return len(r.Flows) > 1 }
 
-// Goodput is what to measure over bad links, and how.
+// Goodput is what to measure over impaired links, and how.
 type Goodput struct {
 	Loss      []float64       // percent of frames
 	Delay     []time.Duration // of a frame
@@ -61,10 +61,10 @@ type Goodput struct {
 	ShareTime time.Duration // of flows that share
 }
 
-// bottleneck is a line with a queue of one bandwidth-delay product, 250 kB.
+// bottleneck is a link with a queue of one bandwidth-delay product, 250 kB.
 var bottleneck = impair.Rule{Rate: 100e6, Delay: 10 * time.Millisecond, Queue: 250_000}
 
-// Bottleneck and Reordering are links of their own.
+// Bottleneck and Reordering are the links without random loss.
 func Bottleneck() Link { return Link{"bottleneck", bottleneck} }
 
 func Reordering() Link {

@@ -1,10 +1,8 @@
-// Package plan turns what was asked for on the command line into the
-// combinations to measure, and the order to measure them in.
+// Package plan turns the command line into the combinations to measure, and their order.
 //
-// A round measures every combination once. Rounds are interleaved: the machine
-// that a transport meets (its clock, its temperature, its other work) is
-// the one that all the others of the round meet. Within each round the order
-// is shuffled, so that none always follows the same neighbour.
+// A round measures every combination once. Rounds are interleaved, so that changes of the
+// machine (its clock, its temperature, its other work) affect all transports alike. Within
+// each round the order is shuffled, so that none always follows the same other one.
 package plan
 
 import (
@@ -32,10 +30,22 @@ const (
 	MaxConnects = 20_000
 )
 
-// Places are where client and server stand.
+// MTUs of the network that bandwidth can ask for.
+const (
+	minMTU = 576
+	maxMTU = 9000
+)
+
+// FloodBatch is how many frames a flood hands over at once.
+const FloodBatch = 64
+
+// RateBatch is how many messages rate sends together, beside one at a time.
+const RateBatch = 32
+
+// Places of client and server.
 const (
 	Pair  = "pair"  // on two hosts
-	Crowd = "crowd" // on two hosts on which there are many other endpoints
+	Crowd = "crowd" // on two hosts with many other endpoints
 	Local = "local" // both on one host, as two endpoints of one mux
 )
 
@@ -85,13 +95,13 @@ type Selection struct {
 	Batches    []int // messages
 	MTUs       []int // bandwidth; else empty
 
-	Rounds   int
-	N        int           // messages or round trips a round
-	WarmUp   int           // messages before them
-	Limit    time.Duration // of a round's measured section; 0: none
-	Patience time.Duration // after which a message is lost
-	Window   int           // oneway: messages without credit
-	Credit   int           // oneway: messages a credit
+	Rounds  int
+	N       int           // messages or round trips a round
+	WarmUp  int           // messages before them
+	Limit   time.Duration // of a round's measured section; 0: none
+	Timeout time.Duration // after which a message counts as lost
+	Window  int           // oneway: messages without credit
+	Credit  int           // oneway: messages a credit
 
 	Connections int    // connect: connections at a time
 	Address     string // connect: what the client's host has, Own or Shared
@@ -227,15 +237,15 @@ func (s Selection) check() error {
 	return nil
 }
 
-// maxN keeps the receiver's book of sequence numbers and the client's samples
-// within some hundred megabytes.
+// maxN bounds the memory of the receiver's sequence numbers and of the client's samples to
+// some hundred megabytes.
 const maxN = 20_000_000
 
 // Job is the job of one combination.
 func (s Selection) Job(c Combination) workload.Job {
 	return workload.Job{
 		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
-		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Patience: s.Patience,
+		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Timeout: s.Timeout,
 		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
 		MTU: c.MTU,
 	}
@@ -264,18 +274,6 @@ func (s Selection) CountingJob(c Combination) workload.Job {
 func Order(n int, seed uint64, round int) []int {
 	return rand.New(rand.NewPCG(seed, uint64(round))).Perm(n)
 }
-
-// MTUs of the network that bandwidth can ask for.
-const (
-	minMTU = 576
-	maxMTU = 9000
-)
-
-// FloodBatch is how many frames a flood hands over at once.
-const FloodBatch = 64
-
-// RateBatch is how many messages rate sends together, beside one at a time.
-const RateBatch = 32
 
 // bulk is Combinations for bandwidth: each transport with each write size on a network
 // of each MTU. A flood has one size, that of full frames.

@@ -18,7 +18,7 @@ func selection() Selection {
 	}
 }
 
-func TestWhatDoesNotApplyIsNotMultiplied(t *testing.T) {
+func TestFlagsThatDoNotApplyAreNotCombined(t *testing.T) {
 	s := selection()
 	s.Transports = append(s.Transports, "kernel-udp", "floor")
 	all, err := s.Combinations()
@@ -102,7 +102,7 @@ func TestConnectingIsForTransportsOfTCP(t *testing.T) {
 	}
 }
 
-func TestOrderIsAShuffleThatTheSeedRepeats(t *testing.T) {
+func TestOrderIsARepeatableShuffle(t *testing.T) {
 	a, b := Order(20, 1, 1), Order(20, 1, 1)
 	if !slices.Equal(a, b) {
 		t.Error("the same seed and round gave two orders")

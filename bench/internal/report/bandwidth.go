@@ -10,8 +10,7 @@ import (
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
-// bandwidth fills in what bandwidth has measured. A flood has no connection that
-// would tell what is lost: it is what was sent and has not arrived.
+// bandwidth fills in the figures of bandwidth.
 func (r *Record) bandwidth(c plan.Combination, out lab.Outcome) {
 	s := out.Server
 	r.MTU, r.N, r.Lost = c.MTU, s.N, out.Client.Sent-s.N

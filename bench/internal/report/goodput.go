@@ -81,8 +81,7 @@ type FlowRow struct {
 	Timeouts float64 // a round
 }
 
-// SummarizeFlows gathers the records of each run, of which flows has those of a round
-// for each.
+// SummarizeFlows gathers the records of each run: flows[i] has those of runs[i], by round.
 func SummarizeFlows(runs []plan.Run, flows [][][]Flow) (rows []FlowRow) {
 	for i, run := range runs {
 		for k := range run.Flows {
@@ -170,8 +169,8 @@ func (r FlowRow) name() string {
 	return s
 }
 
-// fullLine is the bound where nothing is lost by chance: the line is full either way, and
-// the kernel's goodput cannot be reached in every run.
+// fullLine is the bound where nothing is lost at random: both fill the link, and their
+// difference is noise.
 const fullLine = 0.98
 
 // Shares are to be within these bounds, in percent.

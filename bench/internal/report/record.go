@@ -8,12 +8,11 @@ import (
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
-// Record is one round of one combination, and one line of JSON. What a
-// benchmark has no figure for is null; the keys after allocs_per_msg are
-// there only where they mean something.
+// Record is one round of one combination, and one line of JSON. Figures that a benchmark
+// does not have are null, or missing if they come after allocs_per_msg.
 //
-// A message of rtt is a round trip: one message out and one back. A message of
-// connect is a connection, from dialling to its end.
+// A message of rtt is a round trip, one message out and one back. A message of connect is
+// a connection, from dialling to its end.
 type Record struct {
 	Bench     workload.Bench `json:"bench"`
 	Transport string         `json:"transport"`
@@ -32,10 +31,10 @@ type Record struct {
 	P999US *float64 `json:"p999_us"`
 
 	MsgsPerS float64 `json:"msgs_per_s"`
-	// Processor time of both processes, user and system. What the kernel does in
-	// the sender's system call, on veth all of the receive path, is in it.
+	// Processor time of both processes, user and system. On veth the sender's system call
+	// includes the kernel's receive path.
 	CPUUSPerMsg    float64  `json:"cpu_us_per_msg"`
-	SyscallsPerMsg *float64 `json:"syscalls_per_msg"` // both processes, from the counting pass; null: could not be counted
+	SyscallsPerMsg *float64 `json:"syscalls_per_msg"` // both processes, from the counting pass; null: not counted
 	AllocsPerMsg   float64  `json:"allocs_per_msg"`   // heap objects, both processes
 
 	Duplicates   *int `json:"duplicates,omitempty"`
@@ -44,9 +43,9 @@ type Record struct {
 	Stalls       *int `json:"stalls,omitempty"`        // oneway: credits that did not come in time
 
 	Connections  int    `json:"connections,omitempty"`   // connect: at a time
-	Failed       *int   `json:"failed,omitempty"`        // connect: connections that the client saw end with an error
-	ServerFailed *int   `json:"server_failed,omitempty"` // connect: the same of the server
-	Failure      string `json:"failure,omitempty"`       // connect: the first thing that went wrong
+	Failed       *int   `json:"failed,omitempty"`        // connect: ended with an error at the client
+	ServerFailed *int   `json:"server_failed,omitempty"` // connect: ended with an error at the server
+	Failure      string `json:"failure,omitempty"`       // connect: the first error
 
 	MTU       int     `json:"mtu,omitempty"`          // bandwidth: of the network; n and lost are bytes then, and a message is a write
 	GbPerS    float64 `json:"gb_per_s,omitempty"`     // bandwidth: 10^9 bits of payload received a second

@@ -49,8 +49,8 @@ func (s Summary) printGroup(w io.Writer, b workload.Bench, size int) {
 		g = streamGrid()
 	case workload.OneWay:
 		fmt.Fprintf(w, "\n%d messages of %d bytes one way, medians over %s\n", (first.N+first.Lost)/first.Rounds, size, over)
-		fmt.Fprintf(w, "At most %d messages are on their way; the receiver gives credit every %d. Timed from the first send until the\n", first.CreditWindow, first.CreditEvery)
-		fmt.Fprintln(w, "receiver's word that it has all is back; nothing is subtracted. A stall is a credit that did not come in time.")
+		fmt.Fprintf(w, "At most %d messages are in flight; the receiver gives credit every %d. Timed from the first send until the\n", first.CreditWindow, first.CreditEvery)
+		fmt.Fprintln(w, "receiver's acknowledgment of all of them; nothing is subtracted. A stall is a credit that did not arrive in time.")
 		g = streamGrid()
 	case workload.Connect:
 		fmt.Fprintf(w, "\nConnections opened and closed a second, %s, medians over %s\n", atATime(first.Connections), over)
@@ -168,8 +168,8 @@ func bare(v float64, ok bool) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// overKernel is how many times better r is than the kernel at its best, sent in
-// the same batches: round trips so much shorter, or messages so many more.
+// overKernel is the ratio of r to the spinning kernel sockets, in the same batches: of the
+// kernel's round trip to r's, or of r's rate to the kernel's.
 func (s Summary) overKernel(r Row) (float64, bool) {
 	k := r.Key
 	k.Transport, k.Attach, k.Place, k.Wait = transport.KernelUDP, transport.None, plan.Pair, "spin"

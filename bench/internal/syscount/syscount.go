@@ -1,11 +1,9 @@
-// Package syscount counts the system calls that a process makes, from the
-// outside: a BPF program on the kernel's sys_enter tracepoint. It slows every
-// system call of the machine a little, so it is loaded for counting passes and
-// never while something is timed.
+// Package syscount counts the system calls of another process, by a BPF program on the
+// kernel's sys_enter tracepoint. The program slows every system call of the machine, so it
+// is loaded for counting passes and never while something is timed.
 //
-// A counted process brackets the section of interest by two calls of
-// getrusage(2), which it makes for its own purposes (package workload), and
-// nowhere else. The count is that of the calls between the last two.
+// A counted process calls getrusage(2) at the begin and at the end of its measured section
+// and nowhere else (package workload). The count is that of the calls between the last two.
 package syscount
 
 import (
@@ -19,8 +17,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// ErrUnavailable: this kernel, or this process's privileges, do not let system
-// calls be counted.
+// ErrUnavailable: the kernel does not have, or does not permit, what counting needs.
 var ErrUnavailable = errors.New("system calls cannot be counted here")
 
 // maxProcesses is how many processes can be followed at once.

@@ -14,10 +14,10 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// floor is AF_XDP with nothing on it: the four rings of a granted socket, and
-// frames whose headers were written before the measurement began. It checks
-// nothing that it receives, has no owner book-keeping and no wait mode. What
-// it costs is what any stack over the same attachment starts from.
+// floor is AF_XDP without a stack: the four rings of a granted socket, and frames whose
+// headers were written before the measurement began. It checks nothing that it receives,
+// does not track who owns a frame, and always spins. No stack over the same attachment can
+// be faster.
 //
 // The first half of the frames receives, the second half sends; frames never
 // change sides.
@@ -29,8 +29,8 @@ type floor struct {
 	deadline time.Time
 
 	frameMask uint64   // clears the offset within a frame
-	free      []uint64 // send frames that are not on their way
-	flying    int      // frames on the TX ring or not yet completed
+	free      []uint64 // send frames that are not in flight
+	inFlight  int      // frames on the TX ring or not yet completed
 	returning []uint64 // receive frames to put on the fill ring
 	last      queues.Desc
 }
@@ -38,7 +38,7 @@ type floor struct {
 const (
 	floorHeader  = wire.EthernetHeaderLen + wire.MessageHeaderLen
 	floorRefill  = 64 // frames that go back to the fill ring at once
-	floorReclaim = 32 // frames on their way at which completions are taken
+	floorReclaim = 32 // frames in flight at which completions are taken
 )
 
 func openFloor(ctx context.Context, j workload.Job) (workload.Conn, error) {
@@ -84,15 +84,15 @@ func (f *floor) reclaim() {
 	cq := f.sock.Completion
 	n := cq.Peek(cq.Size())
 	for i := range n {
-		f.giveBack(*cq.At(i))
+		f.reclaimFrame(*cq.At(i))
 	}
 	cq.Release(n)
-	f.flying -= int(n)
+	f.inFlight -= int(n)
 }
 
-// giveBack sorts a frame that the kernel has transmitted: Reply sends frames
-// of the receiving half.
-func (f *floor) giveBack(addr uint64) {
+// reclaimFrame returns a frame that the kernel has transmitted to its half: Reply sends
+// frames of the receiving half.
+func (f *floor) reclaimFrame(addr uint64) {
 	addr &= f.frameMask
 	if addr < uint64(f.grant.Geometry.Prefilled())*uint64(f.grant.Geometry.FrameSize) {
 		f.returning = append(f.returning, addr)
@@ -115,15 +115,15 @@ func (f *floor) refill() {
 	f.returning = f.returning[:copy(f.returning, f.returning[n:])]
 }
 
-// push puts one frame on the TX ring, unkicked.
+// push puts one frame on the TX ring, without a kick.
 func (f *floor) push(d queues.Desc) error {
-	for f.flying >= int(f.sock.Completion.Size()) || !f.sock.TX.Push(d) {
+	for f.inFlight >= int(f.sock.Completion.Size()) || !f.sock.TX.Push(d) {
 		if err := f.kick(); err != nil {
 			return err
 		}
 		f.reclaim()
 	}
-	f.flying++
+	f.inFlight++
 	return nil
 }
 
@@ -134,7 +134,7 @@ func (f *floor) kick() error {
 
 // stage copies one message behind the headers of a free frame.
 func (f *floor) stage(b []byte) error {
-	if f.flying >= floorReclaim {
+	if f.inFlight >= floorReclaim {
 		f.reclaim()
 	}
 	for len(f.free) == 0 {
@@ -165,31 +165,31 @@ func (f *floor) SendBatch(bs [][]byte) error {
 	return f.kick()
 }
 
-// takeBack returns what Recv lent, unless Reply has sent it.
-func (f *floor) takeBack() {
+// returnFrames takes back what Recv lent, unless Reply has sent it.
+func (f *floor) returnFrames() {
 	if f.last.Len != 0 {
 		f.returning = append(f.returning, f.last.Addr&f.frameMask)
 		f.last = queues.Desc{}
 	}
-	f.sock.RX.Publish() // here, where there is time for it: the next frame is still to come
+	f.sock.RX.Publish() // here, because the next frame has not arrived yet
 	f.refill()
 }
 
-// look spins until a frame is there.
-func (f *floor) look(limit uint32) (uint32, error) {
-	for looks := 1; ; looks++ {
+// poll spins until a frame has arrived.
+func (f *floor) poll(limit uint32) (uint32, error) {
+	for polls := 1; ; polls++ {
 		if n := f.sock.RX.Peek(limit); n > 0 {
 			return n, nil
 		}
-		if looks%looksPerClock == 0 && expired(f.deadline) {
+		if polls%pollsPerClock == 0 && expired(f.deadline) {
 			return 0, os.ErrDeadlineExceeded
 		}
 	}
 }
 
 func (f *floor) Recv() ([]byte, error) {
-	f.takeBack()
-	if _, err := f.look(1); err != nil {
+	f.returnFrames()
+	if _, err := f.poll(1); err != nil {
 		return nil, err
 	}
 	f.last = *f.sock.RX.At(0)
@@ -198,8 +198,8 @@ func (f *floor) Recv() ([]byte, error) {
 }
 
 func (f *floor) RecvBatch(bs [][]byte) (int, error) {
-	f.takeBack()
-	n, err := f.look(uint32(len(bs)))
+	f.returnFrames()
+	n, err := f.poll(uint32(len(bs)))
 	if err != nil {
 		return 0, err
 	}
@@ -221,13 +221,13 @@ func (f *floor) payload(d queues.Desc) []byte {
 	return f.segment[d.Addr+floorHeader : d.Addr+uint64(d.Len)]
 }
 
-// Reply turns the received frame round in place.
+// Reply sends the received frame back, with its addresses exchanged in place.
 func (f *floor) Reply() error {
 	d := f.last
 	f.last = queues.Desc{}
 	frame := f.segment[d.Addr : d.Addr+uint64(d.Len)]
-	turn(frame)
-	if f.flying >= floorReclaim {
+	swapAddresses(frame)
+	if f.inFlight >= floorReclaim {
 		f.reclaim()
 	}
 	if err := f.push(d); err != nil {
@@ -236,8 +236,8 @@ func (f *floor) Reply() error {
 	return f.kick()
 }
 
-// turn exchanges source and destination: two link addresses and two tags.
-func turn(frame []byte) {
+// swapAddresses exchanges source and destination: two MAC addresses and two tags.
+func swapAddresses(frame []byte) {
 	src := [6]byte(frame[6:12])
 	copy(frame[6:12], frame[0:6])
 	copy(frame[0:6], src[:])
@@ -253,16 +253,15 @@ func (f *floor) Close() error {
 }
 
 // flood is floor for full frames: the most that its attachment carries one way.
-// Payloads were written before the measurement, but for the workload's header, and
-// nobody reads them. A frame that is longer than one of the segment's has several
-// descriptors.
+// Only the workload's header of a payload is written and read. A packet that is longer
+// than a frame of the segment has several descriptors.
 type flood struct {
 	*floor
-	size  int // of a link frame, bytes
+	size  int // of a packet with its Ethernet header, bytes
 	parts int // descriptors each
 }
 
-// FloodPayload is the workload's part of a full frame of the MTU.
+// FloodPayload is the payload of a full frame of the MTU, in bytes.
 func FloodPayload(mtu int) int { return mtu - wire.MessageHeaderLen }
 
 func openFlood(ctx context.Context, j workload.Job) (workload.Conn, error) {
@@ -276,12 +275,12 @@ func openFlood(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	return f, nil
 }
 
-// stage pushes one frame.
+// stage pushes one packet.
 func (f *flood) stage(b []byte) error {
-	if f.flying >= floorReclaim {
+	if f.inFlight >= floorReclaim {
 		f.reclaim()
 	}
-	for len(f.free) < f.parts || f.flying+f.parts > int(f.sock.Completion.Size()) || int(f.sock.TX.Free()) < f.parts {
+	for len(f.free) < f.parts || f.inFlight+f.parts > int(f.sock.Completion.Size()) || int(f.sock.TX.Free()) < f.parts {
 		if err := f.kick(); err != nil {
 			return err
 		}
@@ -299,7 +298,7 @@ func (f *flood) stage(b []byte) error {
 			d.Options = queues.Continued
 		}
 		f.sock.TX.Push(d)
-		f.flying++
+		f.inFlight++
 	}
 	return nil
 }
@@ -320,17 +319,17 @@ func (f *flood) SendBatch(bs [][]byte) error {
 	return f.kick()
 }
 
-// Recv takes a frame, and the descriptors that it has beside its first.
+// Recv takes a packet.
 func (f *flood) Recv() ([]byte, error) {
 	var b [1][]byte
 	_, err := f.RecvBatch(b[:])
 	return b[0], err
 }
 
-// RecvBatch lends the first parts of frames.
+// RecvBatch lends the first frame of each packet.
 func (f *flood) RecvBatch(bs [][]byte) (int, error) {
-	f.takeBack()
-	if _, err := f.look(uint32(f.parts)); err != nil {
+	f.returnFrames()
+	if _, err := f.poll(uint32(f.parts)); err != nil {
 		return 0, err
 	}
 	n, taken, rx := 0, uint32(0), f.sock.RX

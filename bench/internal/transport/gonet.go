@@ -23,7 +23,7 @@ func openGoUDP(_ context.Context, j workload.Job) (workload.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = c.SetReadBuffer(receiveBuffer) // a refusal leaves the default, which also works
+	_ = c.SetReadBuffer(receiveBuffer) // if it fails the default stays
 	return &goUDP{UDPConn: c, buf: make([]byte, maxMessage)}, nil
 }
 
@@ -65,7 +65,7 @@ func openGoTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 		return newStream(j, nil, func() (byteConn, error) { return l.AcceptTCP() }, l.Close), nil
 	}
 	var c net.Conn
-	if err := dialAgain(ctx, func() (err error) {
+	if err := dialRetry(ctx, func() (err error) {
 		c, err = new(net.Dialer).DialContext(ctx, "tcp4", j.Remote.UDP.String())
 		return err
 	}); err != nil {
@@ -74,11 +74,11 @@ func openGoTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	return newStream(j, c, nil, func() error { return nil }), nil
 }
 
-// refused reports that an earlier message met a peer that was not there yet.
-// The call that was told so has done nothing, and the same call may work.
+// refused reports whether err is that of an earlier message, to a peer that had no socket
+// yet. The call that returned it has done nothing and can be repeated.
 func refused(err error) bool { return err != nil && errors.Is(err, syscall.ECONNREFUSED) }
 
-// sendEach and recvOne are batches for transports that have none.
+// sendEach and recvOne are SendBatch and RecvBatch of transports without batches.
 
 func sendEach(c workload.Conn, bs [][]byte) error {
 	for _, b := range bs {
@@ -98,7 +98,7 @@ func recvOne(c workload.Conn, bs [][]byte) (int, error) {
 	return 1, nil
 }
 
-// goDialer and goListener are package net's.
+// goDialer and goListener are those of package net.
 type goDialer struct {
 	net.Dialer
 	remote string

@@ -19,17 +19,16 @@ import (
 // maxMessage is room for any message of the benchmark, in bytes.
 const maxMessage = 2048
 
-// looksPerClock is how often a spinning receiver looks for a message before it
-// looks at the clock.
-const looksPerClock = 256
+// pollsPerClock is how often a spinning receiver polls between two readings of the clock.
+const pollsPerClock = 256
 
 // receiveBuffer is what a kernel socket is asked to have, in bytes; the kernel
 // grants at most net.core.rmem_max.
 const receiveBuffer = 4 << 20
 
-// kernelUDP is a connected UDP socket of the kernel that never sleeps: the
-// kernel at its best. Its system calls are raw ones, because the runtime's
-// book-keeping around a call that may block would be paid for nothing.
+// kernelUDP is a connected UDP socket of the kernel that never sleeps, the fastest way to
+// use it. Its system calls are raw ones: they do not block, and the runtime's preparation
+// for a call that may block costs time.
 type kernelUDP struct {
 	fd       int
 	deadline time.Time
@@ -46,8 +45,8 @@ func openKernelUDP(_ context.Context, j workload.Job) (workload.Conn, error) {
 	k := &kernelUDP{fd: fd, buf: make([]byte, maxMessage)}
 	k.out.init(max(j.Batch, 1), 0)
 	k.in.init(workload.RecvBatchSize, maxMessage)
-	// The kernel caps it at net.core.rmem_max without a word; what is lost for
-	// want of room is counted.
+	// The kernel grants at most net.core.rmem_max, without an error; what is lost because
+	// the buffer is full is counted.
 	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, receiveBuffer)
 	if err := syscall.Bind(fd, sockaddr(j.Local.UDP)); err != nil {
 		syscall.Close(fd)
@@ -64,9 +63,9 @@ func sockaddr(ap netip.AddrPort) syscall.Sockaddr {
 	return &syscall.SockaddrInet4{Addr: ap.Addr().As4(), Port: int(ap.Port())}
 }
 
-// transient are answers of a connected UDP socket after which the same call
-// may work. ECONNREFUSED reports an earlier message, to a peer that was not
-// there yet; the workload sends it again.
+// transient reports whether the same call on a connected UDP socket may work.
+// ECONNREFUSED is about an earlier message, to a peer that had no socket yet; the workload
+// sends it again.
 func transient(errno syscall.Errno) bool {
 	return errno == syscall.EAGAIN || errno == syscall.EINTR || errno == syscall.ENOBUFS || errno == syscall.ECONNREFUSED
 }
@@ -96,7 +95,7 @@ func (k *kernelUDP) SendBatch(bs [][]byte) error {
 }
 
 func (k *kernelUDP) Recv() ([]byte, error) {
-	for looks := 1; ; looks++ {
+	for polls := 1; ; polls++ {
 		n, errno := recv(k.fd, k.buf)
 		if errno == 0 {
 			k.last = k.buf[:n]
@@ -105,14 +104,14 @@ func (k *kernelUDP) Recv() ([]byte, error) {
 		if !transient(errno) {
 			return nil, os.NewSyscallError("recvfrom", errno)
 		}
-		if looks%looksPerClock == 0 && expired(k.deadline) {
+		if polls%pollsPerClock == 0 && expired(k.deadline) {
 			return nil, os.ErrDeadlineExceeded
 		}
 	}
 }
 
 func (k *kernelUDP) RecvBatch(bs [][]byte) (int, error) {
-	for looks := 1; ; looks++ {
+	for polls := 1; ; polls++ {
 		n, errno := k.in.recv(k.fd, min(len(bs), workload.RecvBatchSize))
 		if errno == 0 {
 			for i := range n {
@@ -123,7 +122,7 @@ func (k *kernelUDP) RecvBatch(bs [][]byte) (int, error) {
 		if !transient(errno) {
 			return 0, os.NewSyscallError("recvmmsg", errno)
 		}
-		if looks%looksPerClock == 0 && expired(k.deadline) {
+		if polls%pollsPerClock == 0 && expired(k.deadline) {
 			return 0, os.ErrDeadlineExceeded
 		}
 	}
@@ -139,23 +138,23 @@ func expired(deadline time.Time) bool {
 }
 
 // kernelTCP is a TCP connection of the kernel that never sleeps and never delays
-// (TCP_NODELAY): the kernel at its best. As in kernelUDP its system calls are raw.
+// (TCP_NODELAY). Its system calls are raw ones, as in kernelUDP.
 type kernelTCP struct {
 	fd       int
 	deadline time.Time
-	share    bool // the processor, with other goroutines that spin
+	share    bool // other goroutines spin too
 }
 
 func openKernelTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	if j.Role != workload.Server {
 		var k *kernelTCP
-		err := dialAgain(ctx, func() (err error) { k, err = dialKernelTCP(j); return err })
+		err := dialRetry(ctx, func() (err error) { k, err = dialKernelTCP(j); return err })
 		if err != nil {
 			return nil, err
 		}
 		return newStream(j, k, nil, func() error { return nil }), nil
 	}
-	fd, err := listenKernelTCP(j, 1)
+	fd, err := kernelListen(j, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +207,7 @@ func (k *kernelTCP) Write(b []byte) (n int, err error) {
 }
 
 func (k *kernelTCP) Read(b []byte) (int, error) {
-	for looks := 1; ; looks++ {
+	for polls := 1; ; polls++ {
 		n, errno := recv(k.fd, b)
 		switch {
 		case errno == 0 && n == 0:
@@ -218,7 +217,7 @@ func (k *kernelTCP) Read(b []byte) (int, error) {
 		case errno != syscall.EAGAIN && errno != syscall.EINTR:
 			return 0, os.NewSyscallError("recvfrom", errno)
 		}
-		if looks%looksPerClock == 0 && expired(k.deadline) {
+		if polls%pollsPerClock == 0 && expired(k.deadline) {
 			return 0, os.ErrDeadlineExceeded
 		}
 		k.pause()
@@ -227,7 +226,7 @@ func (k *kernelTCP) Read(b []byte) (int, error) {
 
 func (k *kernelTCP) SetReadDeadline(t time.Time) error { k.deadline = t; return nil }
 
-// Close is a raw system call too: it does not wait for anything.
+// Close does not linger, so it is a raw system call too.
 func (k *kernelTCP) Close() error {
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(k.fd), 0, 0); errno != 0 {
 		return os.NewSyscallError("close", errno)
@@ -235,15 +234,14 @@ func (k *kernelTCP) Close() error {
 	return nil
 }
 
-// kernelDialer opens connections of the kernel without ever sleeping. TCP_NODELAY
-// would change nothing for a connection that writes once, and is left out: the
-// fewest system calls that there can be.
+// kernelDialer opens connections of the kernel and never sleeps. It does not set
+// TCP_NODELAY, which costs a system call and makes no difference to a single write.
 type kernelDialer struct {
 	remote syscall.RawSockaddrInet4
-	share  bool // the processor, with other goroutines that spin
+	share  bool // other goroutines spin too
 }
 
-func dialManyKernelTCP(_ context.Context, j workload.Job) (workload.Dialer, error) {
+func dialKernel(_ context.Context, j workload.Job) (workload.Dialer, error) {
 	return &kernelDialer{remote: rawSockaddr(j.Remote.UDP), share: j.Connections > 1}, nil
 }
 
@@ -259,7 +257,7 @@ func (d *kernelDialer) Dial(ctx context.Context) (workload.Stream, error) {
 		return nil, os.NewSyscallError("socket", errno)
 	}
 	c := &kernelTCP{fd: int(fd), share: d.share}
-	for looks := 1; ; looks++ {
+	for polls := 1; ; polls++ {
 		switch errno := connect(c.fd, &d.remote); errno {
 		case 0:
 			return c, nil
@@ -267,7 +265,7 @@ func (d *kernelDialer) Dial(ctx context.Context) (workload.Stream, error) {
 		default:
 			return nil, errors.Join(os.NewSyscallError("connect", errno), c.Close())
 		}
-		if looks%looksPerClock == 0 && expired(expiry(ctx)) {
+		if polls%pollsPerClock == 0 && expired(expiry(ctx)) {
 			return nil, errors.Join(os.ErrDeadlineExceeded, c.Close())
 		}
 		c.pause()
@@ -276,7 +274,7 @@ func (d *kernelDialer) Dial(ctx context.Context) (workload.Stream, error) {
 
 func (d *kernelDialer) Close() error { return nil }
 
-// pause lets other goroutines run if there are any that spin too.
+// pause lets other goroutines that spin run.
 func (k *kernelTCP) pause() {
 	if k.share {
 		runtime.Gosched()
@@ -291,18 +289,18 @@ func (k *kernelTCP) CloseWrite() error {
 	return nil
 }
 
-// kernelListener accepts connections of the kernel without ever sleeping.
+// kernelListener accepts connections of the kernel and never sleeps.
 type kernelListener struct {
 	fd       int
 	share    bool
 	deadline atomic.Pointer[time.Time]
 }
 
-// backlog is for connections that come while another one is served.
+// backlog is the number of connections that wait while another one is served.
 const backlog = 1024
 
-func listenManyKernelTCP(_ context.Context, j workload.Job) (workload.Listener, error) {
-	fd, err := listenKernelTCP(j, backlog)
+func listenKernel(_ context.Context, j workload.Job) (workload.Listener, error) {
+	fd, err := kernelListen(j, backlog)
 	if err != nil {
 		return nil, err
 	}
@@ -314,7 +312,7 @@ func listenManyKernelTCP(_ context.Context, j workload.Job) (workload.Listener, 
 }
 
 func (l *kernelListener) Accept() (workload.Stream, error) {
-	for looks := 1; ; looks++ {
+	for polls := 1; ; polls++ {
 		fd, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(l.fd), 0, 0, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
 		switch errno {
 		case 0:
@@ -323,7 +321,7 @@ func (l *kernelListener) Accept() (workload.Stream, error) {
 		default:
 			return nil, os.NewSyscallError("accept", errno)
 		}
-		if t := l.deadline.Load(); looks%looksPerClock == 0 && t != nil && expired(*t) {
+		if t := l.deadline.Load(); polls%pollsPerClock == 0 && t != nil && expired(*t) {
 			return nil, os.ErrDeadlineExceeded
 		}
 		if l.share {
@@ -335,8 +333,8 @@ func (l *kernelListener) Accept() (workload.Stream, error) {
 func (l *kernelListener) SetDeadline(t time.Time) error { l.deadline.Store(&t); return nil }
 func (l *kernelListener) Close() error                  { return os.NewSyscallError("close", syscall.Close(l.fd)) }
 
-// listenKernelTCP makes a listening socket.
-func listenKernelTCP(j workload.Job, backlog int) (int, error) {
+// kernelListen makes a listening socket.
+func kernelListen(j workload.Job, backlog int) (int, error) {
 	fd, err := socketTCP()
 	if err != nil {
 		return 0, err
@@ -349,7 +347,7 @@ func listenKernelTCP(j workload.Job, backlog int) (int, error) {
 	return fd, nil
 }
 
-// expiry is when ctx ends; the zero time: never.
+// expiry is the deadline of ctx; the zero time: it has none.
 func expiry(ctx context.Context) time.Time {
 	t, _ := ctx.Deadline()
 	return t

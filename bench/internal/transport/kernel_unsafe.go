@@ -21,14 +21,14 @@ func recv(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// sendStream is send on a stream, which may take a part.
+// sendStream is send on a stream, which may take a part of b.
 func sendStream(fd int, b []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd),
 		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), syscall.MSG_NOSIGNAL, 0, 0)
 	return int(n), errno
 }
 
-// connect begins to connect a non-blocking socket, or says how far that is.
+// connect begins to connect a non-blocking socket, or returns the state of that.
 func connect(fd int, to *syscall.RawSockaddrInet4) syscall.Errno {
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to))
 	return errno

@@ -26,13 +26,13 @@ type byteConn interface {
 	Close() error
 }
 
-// stream carries the messages of a job, which all have one size, over TCP. The
-// server accepts when it first needs the connection: both sides open before
-// either is told to go.
+// stream carries the messages of a job, which all have one size, over TCP. The server
+// accepts when it first needs the connection, because both sides open before either gets
+// "go".
 type stream struct {
 	conn     byteConn
 	accept   func() (byteConn, error) // until there is a connection
-	close    func() error             // what lies below
+	close    func() error             // closes the listener or the host
 	deadline time.Time
 
 	size     int // of a message, bytes
@@ -49,7 +49,7 @@ func newStream(j workload.Job, conn byteConn, accept func() (byteConn, error), c
 	}
 }
 
-// connected sees that there is a connection.
+// connected accepts the connection, if that has not been done.
 func (s *stream) connected() (err error) {
 	if s.accept == nil {
 		return nil
@@ -69,7 +69,7 @@ func (s *stream) Send(b []byte) error {
 	return err
 }
 
-// SendBatch makes one write of all.
+// SendBatch sends all in one write.
 func (s *stream) SendBatch(bs [][]byte) error {
 	s.out = s.out[:0]
 	for _, b := range bs {
@@ -127,8 +127,8 @@ func (s *stream) Close() (err error) {
 	return errors.Join(err, s.close())
 }
 
-// dialAgain dials until the server listens.
-func dialAgain(ctx context.Context, dial func() error) error {
+// dialRetry dials until the server listens.
+func dialRetry(ctx context.Context, dial func() error) error {
 	for {
 		err := dial()
 		if !errors.Is(err, syscall.ECONNREFUSED) {
@@ -142,9 +142,8 @@ func dialAgain(ctx context.Context, dial func() error) error {
 	}
 }
 
-// ReadTCPInfo writes into a report what a connection knows of itself: how many bytes it has sent
-// again, how often its timer has run out (a kernel before 6.7 does not say), and its
-// smoothed round-trip time.
+// ReadTCPInfo writes a connection's statistics into a report: retransmitted bytes,
+// timeouts (0 before Linux 6.7), and the smoothed round-trip time.
 func ReadTCPInfo(s workload.Stream, r *workload.Report) error {
 	switch c := s.(type) {
 	case *unet.TCPConn:
@@ -167,5 +166,5 @@ func ReadTCPInfo(s workload.Stream, r *workload.Report) error {
 		r.Retransmitted, r.Timeouts, r.RTT = int64(info.Bytes_retrans), int64(info.Total_rto), time.Duration(info.Rtt)*time.Microsecond
 		return nil
 	}
-	return fmt.Errorf("BUG: %T does not say what it has sent again", s)
+	return fmt.Errorf("BUG: %T has no statistics", s)
 }

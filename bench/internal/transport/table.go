@@ -8,13 +8,13 @@ import (
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
-// Network is which of the pairs of hosts a transport is measured on.
+// Network is the pair of hosts that a transport is measured on.
 type Network uint8
 
 const (
 	Plain Network = iota // carries no XDP program
 	Muxed                // unetd runs on both hosts
-	// Unsegmented is Plain with the offloads of segmentation switched off.
+	// Unsegmented is Plain without segmentation offload.
 	Unsegmented
 )
 
@@ -29,14 +29,14 @@ type Transport struct {
 	// Granted transports take an endpoint from unetd, with the attachment that
 	// was asked for.
 	Granted bool
-	// Waits are the wait modes it can be measured with. A transport with one
-	// only is measured with that, whatever was asked for.
+	// Waits are the wait modes it can be measured with. A transport with a single one is
+	// measured with that, whatever was asked for.
 	Waits []string
 	// Batches says that SendBatch and RecvBatch need fewer system calls than
 	// as many single messages.
 	Batches bool
 	Open    func(ctx context.Context, j workload.Job) (workload.Conn, error)
-	// Dial and Listen are there if it opens and closes connections.
+	// Dial and Listen are nil unless it opens and closes connections.
 	Dial   func(ctx context.Context, j workload.Job) (workload.Dialer, error)
 	Listen func(ctx context.Context, j workload.Job) (workload.Listener, error)
 }
@@ -63,13 +63,13 @@ var (
 // All is every transport, in the order of the output.
 var All = []Transport{
 	{Name: Floor, About: "raw AF_XDP rings, no stack", Network: Muxed, Granted: true, Waits: spin, Batches: true, Open: openFloor},
-	{Name: Message, About: "messages of package endpoint", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openMessages},
+	{Name: Message, About: "messages of package datapath", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openMessages},
 	{Name: UDP, About: "UDP of package unet", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openUDP},
 	{Name: KernelUDP, About: "kernel UDP, non-blocking and spinning; in batches sendmmsg and recvmmsg", Network: Plain, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: KernelUDPMux, About: "kernel-udp on interfaces that carry the mux", Network: Muxed, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: GoUDP, About: "package net, blocking", Network: Plain, Waits: block, Open: openGoUDP},
 	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openTCP, Dial: dialTCP, Listen: listenTCP},
-	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP, Dial: dialManyKernelTCP, Listen: listenManyKernelTCP},
+	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP, Dial: dialKernel, Listen: listenKernel},
 	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Open: openGoTCP, Dial: dialGoTCP, Listen: listenGoTCP},
 }
 
@@ -82,7 +82,7 @@ func Names() []string {
 	return names
 }
 
-// Connecting lists those that open and close connections.
+// Connecting lists the transports that open and close connections.
 func Connecting() (names []string) {
 	for _, t := range All {
 		if t.Dial != nil {
@@ -113,10 +113,10 @@ const (
 var Bulk = []Transport{
 	{Name: Floor, About: "full frames over raw AF_XDP rings, no stack", Network: Muxed, Granted: true, Waits: spin, Batches: true, Open: openFlood},
 	{Name: TCP, About: "TCP of package unet at both ends", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialTCP, Listen: listenTCP},
-	{Name: KernelTCP, About: "kernel TCP, non-blocking and spinning, with the interface's offloads", Network: Plain, Waits: spin, Dial: dialManyKernelTCP, Listen: listenManyKernelTCP},
-	{Name: KernelTCPUnsegmented, About: "kernel-tcp without segmentation offload (TSO, GSO, GRO)", Network: Unsegmented, Waits: spin, Dial: dialManyKernelTCP, Listen: listenManyKernelTCP},
-	{Name: KernelToTCP, About: "from kernel-tcp, with its offloads, to tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialManyKernelTCP, Listen: listenTCP},
-	{Name: TCPToKernel, About: "from tcp to kernel-tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialTCP, Listen: listenManyKernelTCP},
+	{Name: KernelTCP, About: "kernel TCP, non-blocking and spinning, with the interface's offloads", Network: Plain, Waits: spin, Dial: dialKernel, Listen: listenKernel},
+	{Name: KernelTCPUnsegmented, About: "kernel-tcp without segmentation offload (TSO, GSO, GRO)", Network: Unsegmented, Waits: spin, Dial: dialKernel, Listen: listenKernel},
+	{Name: KernelToTCP, About: "from kernel-tcp, with its offloads, to tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialKernel, Listen: listenTCP},
+	{Name: TCPToKernel, About: "from tcp to kernel-tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialTCP, Listen: listenKernel},
 }
 
 // BulkNames lists them.

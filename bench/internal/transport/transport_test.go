@@ -18,7 +18,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-func TestTheTableIsSound(t *testing.T) {
+func TestTransports(t *testing.T) {
 	seen := map[string]bool{}
 	for _, tr := range All {
 		if seen[tr.Name] || tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || tr.Open == nil {
@@ -45,7 +45,7 @@ func TestTheTableIsSound(t *testing.T) {
 	}
 }
 
-func TestTheTableOfBulkIsSound(t *testing.T) {
+func TestBulkTransports(t *testing.T) {
 	for _, tr := range Bulk {
 		if tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || (tr.Dial == nil) != (tr.Listen == nil) || (tr.Dial == nil) == (tr.Open == nil) {
 			t.Errorf("row %+v", tr)
@@ -240,7 +240,7 @@ func checkConn(t *testing.T, a, b workload.Conn, size int) {
 	}
 }
 
-func TestTurnExchangesSourceAndDestination(t *testing.T) {
+func TestSwapAddressesExchangesSourceAndDestination(t *testing.T) {
 	here, there := wire.LinkAddr{2, 0, 0, 0, 0, 1}, wire.LinkAddr{2, 0, 0, 0, 0, 2}
 	frame := make([]byte, floorHeader+3)
 	wire.PutEthernet(frame, there, here, wire.EtherTypeUNet)
@@ -249,7 +249,7 @@ func TestTurnExchangesSourceAndDestination(t *testing.T) {
 	want := slices.Clone(frame)
 	wire.PutEthernet(want, here, there, wire.EtherTypeUNet)
 	wire.PutMessage(want[wire.EthernetHeaderLen:], 0xa0b0c0d0, 0x01020304, 3)
-	if turn(frame); !bytes.Equal(frame, want) {
+	if swapAddresses(frame); !bytes.Equal(frame, want) {
 		t.Errorf("got  % x\nwant % x", frame, want)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// rebindPatience is how long a queue that the last round's endpoint has just
-// left may take to become free: the kernel unbinds it asynchronously.
-const rebindPatience = 5 * time.Second
+// rebindTimeout bounds how long the queue of the last round's endpoint stays busy: the
+// kernel unbinds it asynchronously.
+const rebindTimeout = 5 * time.Second
 
 // openGrant gets an endpoint from this host's unetd.
 func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endpoint.Grant, *control.Lease, error) {
@@ -26,7 +26,7 @@ func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endp
 	req := endpoint.Request{Attach: attach, Tags: tags}
 	retry := time.NewTicker(20 * time.Millisecond)
 	defer retry.Stop()
-	for until := time.Now().Add(rebindPatience); ; {
+	for until := time.Now().Add(rebindTimeout); ; {
 		g, l, err := control.Open(ctx, j.Socket, req)
 		if !errors.Is(err, control.ErrBusy) || expired(until) {
 			return g, l, err
@@ -39,8 +39,8 @@ func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endp
 	}
 }
 
-// messages is an endpoint and a channel to the other one, used as an
-// application would: payloads are written (one copy), and read in place.
+// messages is an endpoint and a channel to the other one. Payloads are written (one copy)
+// and read in place.
 type messages struct {
 	ep       *datapath.Endpoint
 	ch       datapath.Channel
@@ -70,7 +70,7 @@ func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	return &messages{ep: ep, ch: ch, lease: lease}, nil
 }
 
-// release ends the loan of what was received.
+// release frees the messages that were received.
 func (m *messages) release() {
 	for i := range m.lent[:m.held] {
 		m.ep.Free(&m.lent[i])
@@ -144,8 +144,7 @@ func (m *messages) Close() error {
 	return errors.Join(m.ep.Close(), m.lease.Close())
 }
 
-// unetUDP is a connected UDP socket of package unet, used as one of package
-// net would be.
+// unetUDP is a connected UDP socket of package unet.
 type unetUDP struct {
 	host *unet.Host
 	conn *unet.UDPConn
@@ -266,7 +265,7 @@ func openTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 		}, host.Close), nil
 	}
 	var c *unet.TCPConn
-	if err := dialAgain(ctx, func() (err error) {
+	if err := dialRetry(ctx, func() (err error) {
 		c, err = host.DialTCP(ctx, netip.AddrPort{}, j.Remote.UDP)
 		return err
 	}); err != nil {
@@ -292,7 +291,7 @@ func dialTCP(ctx context.Context, j workload.Job) (workload.Dialer, error) {
 func (d unetDialer) Dial(ctx context.Context) (workload.Stream, error) {
 	c, err := d.host.DialTCP(ctx, netip.AddrPort{}, d.remote)
 	if err != nil {
-		return nil, err // a bare nil, not one in an interface
+		return nil, err // not a nil *unet.TCPConn in an interface
 	}
 	return c, nil
 }

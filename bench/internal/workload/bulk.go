@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// The bytes of a stream repeat a pattern whose length has no small factor, so that
-// what is lost, doubled or out of place shows wherever it is looked at. A measured
-// round looks at the first and the last bytes of each read, a checking one at all of
-// them; the number of bytes is compared in both.
+// patternLength is the period of a stream's bytes. It is prime, so bytes that are lost,
+// doubled or out of order are noticed wherever the receiver compares. In a measured round
+// it compares the first and the last bytes of each read, in a checking one all of them; it
+// counts all bytes in both.
 const patternLength = 65521
 
 // bulkRead is how much a receiver asks for at once, in bytes.
 const bulkRead = 128 << 10
 
-// lookEvery is how many bytes pass between two looks at the clock, at least.
+// lookEvery is the least number of bytes between two readings of the clock.
 const lookEvery = 64 << 10
 
-// warmShare is the part of the measured section that passes before it.
+// warmShare: a stream runs for Limit/warmShare before its measured section.
 const warmShare = 4
 
-// pattern is n bytes of the stream from each place of the pattern on.
+// pattern is the pattern and n bytes more: n bytes of the stream begin at each of its offsets.
 func pattern(n int) []byte {
 	p := make([]byte, patternLength+n)
 	x := uint64(0x9e3779b97f4a7c15)
@@ -57,7 +57,7 @@ type section struct {
 	open, over bool
 }
 
-// look takes the readings; n bytes have passed so far.
+// look begins and ends the section; n bytes have passed so far.
 func (s *section) look(n int) error {
 	if n-s.seen < lookEvery || s.over {
 		return nil
@@ -85,13 +85,13 @@ func (s *section) close(now time.Duration, n int) error {
 	return s.meter.stop(s.report)
 }
 
-// BandwidthClient is the client of bandwidth: it writes for the time of the job, and learns from
-// the server how much has arrived.
+// BandwidthClient is the client of bandwidth: it writes until the section is over, and reads
+// from the server how many bytes have arrived.
 func BandwidthClient(d Dialer, j Job) (r Report, err error) {
 	if err := j.Check(); err != nil {
 		return r, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), j.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), j.Timeout)
 	defer cancel()
 	conn, err := d.Dial(ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ func BandwidthClient(d Dialer, j Job) (r Report, err error) {
 	if err := conn.CloseWrite(); err != nil {
 		return r, fmt.Errorf("half-close: %w", err)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(j.Patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(j.Timeout)); err != nil {
 		return r, err
 	}
 	var answer [8]byte
@@ -126,12 +126,12 @@ func BandwidthClient(d Dialer, j Job) (r Report, err error) {
 	return r, nil
 }
 
-// BandwidthServer is the server of bandwidth: it reads to the end, and tells how much that was.
+// BandwidthServer is the server of bandwidth: it reads to the end and answers with the number of bytes.
 func BandwidthServer(l Listener, j Job) (r Report, err error) {
 	if err := j.Check(); err != nil {
 		return r, err
 	}
-	if err := l.SetDeadline(time.Now().Add(j.Patience + 2*j.Limit)); err != nil {
+	if err := l.SetDeadline(time.Now().Add(j.Timeout + 2*j.Limit)); err != nil {
 		return r, err
 	}
 	conn, err := l.Accept()
@@ -143,8 +143,8 @@ func BandwidthServer(l Listener, j Job) (r Report, err error) {
 	s := section{report: &r, limit: j.Limit}
 	for {
 		n, err := conn.Read(b)
-		if n > 0 && !asWritten(b[:n], text[r.N%patternLength:], j.Checked) {
-			return r, fmt.Errorf("after %d bytes something else comes than was sent", r.N)
+		if n > 0 && !isPattern(b[:n], text[r.N%patternLength:], j.Checked) {
+			return r, fmt.Errorf("wrong data after %d bytes", r.N)
 		}
 		r.N += n
 		if err == io.EOF {
@@ -156,7 +156,7 @@ func BandwidthServer(l Listener, j Job) (r Report, err error) {
 			return r, err
 		}
 	}
-	if s.open && !s.over { // the client's section was over a moment sooner
+	if s.open && !s.over { // the client's section ended first
 		if err := s.close(clock(), r.N); err != nil {
 			return r, err
 		}
@@ -169,8 +169,8 @@ func BandwidthServer(l Listener, j Job) (r Report, err error) {
 	return r, nil
 }
 
-// asWritten reports whether b is what the stream has here, as far as it is looked at.
-func asWritten(b, want []byte, all bool) bool {
+// isPattern reports whether b begins and ends as want, or all of it is equal.
+func isPattern(b, want []byte, all bool) bool {
 	if all || len(b) <= 16 {
 		return bytes.Equal(b, want[:len(b)])
 	}
@@ -178,26 +178,26 @@ func asWritten(b, want []byte, all bool) bool {
 	return bytes.Equal(b[:8], want[:8]) && bytes.Equal(b[last:], want[last:len(b)])
 }
 
-// Goodput: the client writes to one connection for a time, and the server counts what
-// it reads in that time, from the first byte on. What is under way at the end is of no
-// interest, so the client ends the connection with a reset.
+// Goodput: the client writes to one connection for some time, and the server counts what
+// it reads in that time, from the first byte on. The client ends the connection with a
+// reset, because the data still in flight is not counted.
 
-// BulkStream is a connection that carries as much as it can.
+// BulkStream is a connection that goodput can measure.
 type BulkStream interface {
 	Stream
 	SetWriteDeadline(t time.Time) error
 	SetLinger(seconds int) error
 }
 
-// pourSize is what is written at once, in bytes, and at most read at once.
+// Sizes of the writes, and of the reads at most, in bytes.
 const (
-	pourSize  = 64 << 10
-	drainSize = 256 << 10
+	goodputWrite = 64 << 10
+	goodputRead  = 256 << 10
 )
 
 // GoodputClient is the client of goodput.
 func GoodputClient(p BulkStream, j Job) (r Report, err error) {
-	b := make([]byte, pourSize)
+	b := make([]byte, goodputWrite)
 	var m meter
 	begin := clock() // before the deadline is set, so that Elapsed is not less than Limit
 	if err := errors.Join(m.start(), p.SetLinger(0), p.SetWriteDeadline(time.Now().Add(j.Limit))); err != nil {
@@ -219,8 +219,8 @@ func GoodputClient(p BulkStream, j Job) (r Report, err error) {
 
 // GoodputServer is the server of goodput.
 func GoodputServer(s Stream, j Job) (r Report, err error) {
-	b := make([]byte, drainSize)
-	if err := s.SetReadDeadline(time.Now().Add(j.Patience)); err != nil {
+	b := make([]byte, goodputRead)
+	if err := s.SetReadDeadline(time.Now().Add(j.Timeout)); err != nil {
 		return r, err
 	}
 	n, err := s.Read(b)
@@ -249,7 +249,7 @@ func GoodputServer(s Stream, j Job) (r Report, err error) {
 	return r, m.stop(&r)
 }
 
-// Discard reads to the end, whatever that is.
+// Discard reads until end of file or an error.
 func Discard(s Stream) {
 	if s.SetReadDeadline(time.Time{}) == nil {
 		_, _ = io.Copy(io.Discard, s)

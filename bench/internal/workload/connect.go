@@ -39,15 +39,14 @@ type Listener interface {
 	Close() error
 }
 
-// caller is one goroutine of the client of connect, and does one cycle after the
-// other.
-type caller struct {
+// connectClient is one goroutine of the client of connect. It does one cycle after the
+// other: open, request, answer, close.
+type connectClient struct {
 	dialer  Dialer
 	job     Job
 	out, in []byte
 
-	// What is called is given between half and all of the patience, as in
-	// session.keep.
+	// A cycle has between half and all of the timeout, as in session.keep.
 	extended time.Duration
 	deadline time.Time
 	ctx      context.Context
@@ -59,28 +58,28 @@ type caller struct {
 	failure error
 }
 
-func newCaller(d Dialer, j Job) *caller {
-	c := &caller{dialer: d, job: j, out: make([]byte, j.Size), in: make([]byte, j.Size), cancel: func() {}}
+func newConnectClient(d Dialer, j Job) *connectClient {
+	c := &connectClient{dialer: d, job: j, out: make([]byte, j.Size), in: make([]byte, j.Size), cancel: func() {}}
 	c.extend()
 	return c
 }
 
-func (c *caller) extend() {
+func (c *connectClient) extend() {
 	c.cancel()
 	c.extended = clock()
-	c.deadline = time.Now().Add(c.job.Patience)
+	c.deadline = time.Now().Add(c.job.Timeout)
 	c.ctx, c.cancel = context.WithDeadline(context.Background(), c.deadline)
 }
 
-func (c *caller) keep(now time.Duration) {
-	if now-c.extended >= c.job.Patience/2 {
+func (c *connectClient) keep(now time.Duration) {
+	if now-c.extended >= c.job.Timeout/2 {
 		c.extend()
 	}
 }
 
-// cycle opens a connection, has a request answered, and closes it.
-func (c *caller) cycle(k Kind, seq uint64) error {
-	conn, err := c.ask(k, seq)
+// cycle opens a connection, exchanges a request and its answer, and closes it.
+func (c *connectClient) cycle(k Kind, seq uint64) error {
+	conn, err := c.request(k, seq)
 	if err == nil {
 		err = c.finish(conn)
 	}
@@ -93,8 +92,8 @@ func (c *caller) cycle(k Kind, seq uint64) error {
 	return err
 }
 
-// ask opens a connection and has a request answered.
-func (c *caller) ask(k Kind, seq uint64) (Stream, error) {
+// request opens a connection and exchanges a request and its answer.
+func (c *connectClient) request(k Kind, seq uint64) (Stream, error) {
 	conn, err := c.dialer.Dial(c.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
@@ -116,7 +115,7 @@ func (c *caller) ask(k Kind, seq uint64) (Stream, error) {
 }
 
 // finish closes the connection in both directions.
-func (c *caller) finish(conn Stream) error {
+func (c *connectClient) finish(conn Stream) error {
 	if err := conn.CloseWrite(); err != nil {
 		return fmt.Errorf("half-close: %w", err)
 	}
@@ -126,34 +125,34 @@ func (c *caller) finish(conn Stream) error {
 func awaitEOF(conn Stream, b []byte) error {
 	switch n, err := conn.Read(b[:1]); {
 	case n > 0:
-		return errors.New("end: there is more text")
+		return errors.New("end: there is more data")
 	case err != io.EOF:
 		return fmt.Errorf("end: %w", err)
 	}
 	return nil
 }
 
-// settle does cycles until the server has answered k.
-func (c *caller) settle(k Kind) (err error) {
+// mark does cycles until the server has answered k.
+func (c *connectClient) mark(k Kind) (err error) {
 	for range controlTries {
 		c.extend()
 		if err = c.cycle(k, 0); err == nil {
 			return nil
 		}
-		if !late(err) {
-			<-c.ctx.Done() // what is refused at once is not asked for again at once
+		if !isTimeout(err) {
+			<-c.ctx.Done() // no retry at once after a refusal
 		}
 	}
-	return fmt.Errorf("the server did not answer %d times in %v: %w", controlTries, c.job.Patience*controlTries, err)
+	return fmt.Errorf("the server did not answer %d times in %v: %w", controlTries, c.job.Timeout*controlTries, err)
 }
 
-// late reports that something was not done in time.
-func late(err error) bool {
+// isTimeout reports whether err is a deadline that has passed.
+func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// call does cycles as long as take gives it numbers.
-func (c *caller) call(k Kind, take func() (seq uint64, ok bool), until time.Duration) {
+// call does cycles until take has no more numbers, or until a time.
+func (c *connectClient) call(k Kind, take func() (seq uint64, ok bool), until time.Duration) {
 	for before := clock(); before < until; {
 		seq, ok := take()
 		if !ok {
@@ -165,7 +164,7 @@ func (c *caller) call(k Kind, take func() (seq uint64, ok bool), until time.Dura
 		switch {
 		case err == nil:
 			c.samples = append(c.samples, now-before)
-		case late(err):
+		case isTimeout(err):
 			c.lost++
 		default:
 			c.failed++
@@ -177,44 +176,44 @@ func (c *caller) call(k Kind, take func() (seq uint64, ok bool), until time.Dura
 	}
 }
 
-// Call is the client of connect.
+// ConnectClient is the client of connect.
 func ConnectClient(d Dialer, j Job) (r Report, err error) {
 	if err := j.Check(); err != nil {
 		return r, err
 	}
-	callers := make([]*caller, j.Connections)
-	for i := range callers {
-		callers[i] = newCaller(d, j)
+	clients := make([]*connectClient, j.Connections)
+	for i := range clients {
+		clients[i] = newConnectClient(d, j)
 	}
 	defer func() {
-		for _, c := range callers {
+		for _, c := range clients {
 			c.cancel()
 		}
 	}()
-	// phase has all callers do n cycles together.
+	// phase has all clients do n cycles together.
 	phase := func(k Kind, n int, limit time.Duration) {
 		var taken atomic.Int64
 		take := func() (uint64, bool) { i := taken.Add(1); return uint64(i), i <= int64(n) }
 		until := clock() + limit
-		if len(callers) == 1 {
-			callers[0].call(k, take, until)
+		if len(clients) == 1 {
+			clients[0].call(k, take, until)
 			return
 		}
 		var all sync.WaitGroup
-		for _, c := range callers {
+		for _, c := range clients {
 			all.Go(func() { c.call(k, take, until) })
 		}
 		all.Wait()
 	}
-	phase(Warm, j.WarmUp, max(j.Limit, j.Patience))
-	for _, c := range callers {
+	phase(Warm, j.WarmUp, max(j.Limit, j.Timeout))
+	for _, c := range clients {
 		if c.samples, c.lost, c.failed = make([]time.Duration, j.N), 0, 0; c.failure != nil {
 			r.Failure, c.failure = "while warming up: "+c.failure.Error(), nil
 		}
-		clear(c.samples) // touched now: no page faults while measuring
+		clear(c.samples) // no page faults while measuring
 		c.samples = c.samples[:0]
 	}
-	if err := callers[0].settle(Mark); err != nil {
+	if err := clients[0].mark(Mark); err != nil {
 		return r, err
 	}
 	var m meter
@@ -228,7 +227,7 @@ func ConnectClient(d Dialer, j Job) (r Report, err error) {
 		return r, err
 	}
 	var samples []time.Duration
-	for _, c := range callers {
+	for _, c := range clients {
 		samples = append(samples, c.samples...)
 		r.Lost += c.lost
 		r.Failed += c.failed
@@ -237,11 +236,11 @@ func ConnectClient(d Dialer, j Job) (r Report, err error) {
 		}
 	}
 	r.N, r.Latency = len(samples), Summarize(samples)
-	return r, callers[0].settle(End)
+	return r, clients[0].mark(End)
 }
 
-// answerer is the server of connect.
-type answerer struct {
+// connectServer is the server of connect.
+type connectServer struct {
 	listener Listener
 	job      Job
 
@@ -252,14 +251,14 @@ type answerer struct {
 	failure error
 }
 
-// Answer is the server of connect. It comes back when the client has ended the
-// measured section, and is called again with linger, until stop, in case the
-// client has not learnt that.
+// ConnectServer is the server of connect. It returns when the client has ended the
+// measured section. Called again with linger, it answers ends that are sent again, because
+// the first answer was lost, until linger is true.
 func ConnectServer(l Listener, j Job, linger *atomic.Bool) (Report, error) {
 	if err := j.Check(); err != nil {
 		return Report{}, err
 	}
-	s := &answerer{listener: l, job: j}
+	s := &connectServer{listener: l, job: j}
 	err := s.answerAll(linger)
 	if s.failure != nil {
 		s.report.Failure = s.failure.Error()
@@ -267,8 +266,8 @@ func ConnectServer(l Listener, j Job, linger *atomic.Bool) (Report, error) {
 	return s.report, err
 }
 
-func (s *answerer) answerAll(linger *atomic.Bool) error {
-	if err := s.listener.SetDeadline(time.Time{}); err != nil { // its client decides
+func (s *connectServer) answerAll(linger *atomic.Bool) error {
+	if err := s.listener.SetDeadline(time.Time{}); err != nil { // the client has the timeout
 		return err
 	}
 	var (
@@ -290,7 +289,7 @@ func (s *answerer) answerAll(linger *atomic.Bool) error {
 		conn, err := s.listener.Accept()
 		if err != nil {
 			switch {
-			case !late(err):
+			case !isTimeout(err):
 				return fmt.Errorf("accept: %w", err)
 			case linger != nil:
 				continue
@@ -299,8 +298,8 @@ func (s *answerer) answerAll(linger *atomic.Bool) error {
 			}
 			return err
 		}
-		if now := clock(); deadline.IsZero() || now-extended >= s.job.Patience/2 {
-			extended, deadline = now, time.Now().Add(2*s.job.Patience)
+		if now := clock(); deadline.IsZero() || now-extended >= s.job.Timeout/2 {
+			extended, deadline = now, time.Now().Add(2*s.job.Timeout)
 		}
 		if s.job.Connections == 1 {
 			s.answer(conn, memory, deadline)
@@ -318,15 +317,15 @@ func (s *answerer) answerAll(linger *atomic.Bool) error {
 	}
 }
 
-// over reports whether the measured section is.
-func (s *answerer) over() bool {
+// over reports whether the measured section has ended.
+func (s *connectServer) over() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended
 }
 
-// answer serves one connection, to its end.
-func (s *answerer) answer(conn Stream, b []byte, deadline time.Time) {
+// answer serves one connection.
+func (s *connectServer) answer(conn Stream, b []byte, deadline time.Time) {
 	k, err := s.exchange(conn, b, deadline)
 	if err == nil {
 		err = awaitEOF(conn, b)
@@ -345,7 +344,7 @@ func (s *answerer) answer(conn Stream, b []byte, deadline time.Time) {
 	s.ended = s.ended || k == End
 }
 
-func (s *answerer) exchange(conn Stream, b []byte, deadline time.Time) (k Kind, err error) {
+func (s *connectServer) exchange(conn Stream, b []byte, deadline time.Time) (k Kind, err error) {
 	if err := conn.SetReadDeadline(deadline); err != nil {
 		return 0, err
 	}
@@ -362,8 +361,8 @@ func (s *answerer) exchange(conn Stream, b []byte, deadline time.Time) (k Kind, 
 	return k, nil
 }
 
-// note counts a request, and takes the readings.
-func (s *answerer) note(k Kind) error {
+// note counts a request, and takes the readings of a mark or an end.
+func (s *connectServer) note(k Kind) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch k {
@@ -380,25 +379,25 @@ func (s *answerer) note(k Kind) error {
 	return nil
 }
 
-// Memory of connections: the client opens some, and keeps them open. Each has had
-// one request and its answer. The first of them, the job's WarmUp, are not
-// counted: what a process needs once, it has then. Marks go over connections of
-// their own, as in connect, and both sides take their readings there.
+// Memory of connections: the client opens connections and keeps them open. Each has had
+// one request and its answer. The first ones, the job's WarmUp, are not counted: after
+// them a process has allocated what it needs once. Marks have connections of their own, as
+// in connect, and both sides read their memory there.
 
-// MemoryReader reads the memory that this process has resident, in bytes.
+// MemoryReader is the resident memory of this process, in bytes.
 type MemoryReader func() (int64, error)
 
-// Hold is the client of idle. It returns with its connections open.
-func IdleClient(d Dialer, j Job, weigh MemoryReader) (r Report, held []io.Closer, err error) {
+// IdleClient is the client of idle. It returns its connections, which are open.
+func IdleClient(d Dialer, j Job, resident MemoryReader) (r Report, held []io.Closer, err error) {
 	if err := j.Check(); err != nil {
 		return r, nil, err
 	}
-	c := newCaller(d, j)
+	c := newConnectClient(d, j)
 	defer func() { c.cancel() }()
 	open := func(k Kind, n int) error {
 		for i := range n {
 			c.keep(clock())
-			conn, err := c.ask(k, uint64(i))
+			conn, err := c.request(k, uint64(i))
 			if conn != nil {
 				held = append(held, conn)
 			}
@@ -409,10 +408,10 @@ func IdleClient(d Dialer, j Job, weigh MemoryReader) (r Report, held []io.Closer
 		return nil
 	}
 	read := func(k Kind) (size int64, err error) {
-		if err := c.settle(k); err != nil {
+		if err := c.mark(k); err != nil {
 			return 0, err
 		}
-		return weigh()
+		return resident()
 	}
 	held = make([]io.Closer, 0, j.WarmUp+j.N)
 	if err := open(Warm, j.WarmUp); err != nil {
@@ -430,23 +429,23 @@ func IdleClient(d Dialer, j Job, weigh MemoryReader) (r Report, held []io.Closer
 	return r, held, err
 }
 
-// Keep is the server of idle. It returns with the connections open.
-func IdleServer(l Listener, j Job, weigh MemoryReader) (r Report, held []io.Closer, err error) {
+// IdleServer is the server of idle. It returns its connections, which are open.
+func IdleServer(l Listener, j Job, resident MemoryReader) (r Report, held []io.Closer, err error) {
 	if err := j.Check(); err != nil {
 		return r, nil, err
 	}
-	s := &answerer{listener: l, job: j}
+	s := &connectServer{listener: l, job: j}
 	held = make([]io.Closer, 0, j.WarmUp+j.N)
 	var before int64
 	for b := make([]byte, j.Size); ; {
-		if err := l.SetDeadline(time.Now().Add(2 * j.Patience)); err != nil {
+		if err := l.SetDeadline(time.Now().Add(2 * j.Timeout)); err != nil {
 			return r, held, err
 		}
 		conn, err := l.Accept()
 		if err != nil {
 			return r, held, fmt.Errorf("accept: %w", err)
 		}
-		k, err := s.exchange(conn, b, time.Now().Add(2*j.Patience))
+		k, err := s.exchange(conn, b, time.Now().Add(2*j.Timeout))
 		if err != nil {
 			return r, held, errors.Join(err, conn.Close())
 		}
@@ -458,7 +457,7 @@ func IdleServer(l Listener, j Job, weigh MemoryReader) (r Report, held []io.Clos
 		if err := errors.Join(awaitEOF(conn, b), conn.Close()); err != nil {
 			return r, held, err
 		}
-		size, err := weigh()
+		size, err := resident()
 		if err != nil {
 			return r, held, err
 		}

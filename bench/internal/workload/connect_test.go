@@ -15,8 +15,8 @@ import (
 // half is one end of a stream in memory: a pipe for each direction, so that one
 // can be closed alone.
 type half struct {
-	r, w net.Conn
-	deaf bool // half-closes fail
+	r, w     net.Conn
+	halfOpen bool // half-closes fail
 }
 
 func newStreamPair() (a, b *half) {
@@ -34,48 +34,47 @@ func (h *half) SetReadDeadline(t time.Time) error {
 }
 
 func (h *half) CloseWrite() error {
-	if h.deaf {
-		return errors.New("deaf")
+	if h.halfOpen {
+		return errors.New("cannot half-close")
 	}
 	return h.w.Close()
 }
 
-// switchboard is where dialled connections become accepted ones. It is a Dialer and
-// a Listener.
-type switchboard struct {
+// network is a Dialer and a Listener in memory.
+type network struct {
 	calls    chan *half
-	fate     func(dial int) fate // of the n-th connection that is dialled
+	outcome  func(dial int) outcome // of the n-th connection that is dialled
 	dials    atomic.Int64
 	deadline atomic.Pointer[time.Time]
 }
 
-type fate int
+type outcome int
 
 const (
-	goesWell fate = iota
+	succeeds outcome = iota
 	isRefused
-	isIgnored // nobody accepts it
-	isDeaf    // the server has it, and the client cannot half-close it
+	isIgnored   // nobody accepts it
+	noHalfClose // the server has it, and the client cannot half-close it
 )
 
 var errRefused = errors.New("refused")
 
-func newSwitchboard(f func(int) fate) *switchboard {
+func newNetwork(f func(int) outcome) *network {
 	if f == nil {
-		f = func(int) fate { return goesWell }
+		f = func(int) outcome { return succeeds }
 	}
-	return &switchboard{calls: make(chan *half, 64), fate: f}
+	return &network{calls: make(chan *half, 64), outcome: f}
 }
 
-func (x *switchboard) Dial(ctx context.Context) (Stream, error) {
+func (x *network) Dial(ctx context.Context) (Stream, error) {
 	client, server := newStreamPair()
-	switch x.fate(int(x.dials.Add(1)) - 1) {
+	switch x.outcome(int(x.dials.Add(1)) - 1) {
 	case isRefused:
 		return nil, errRefused
 	case isIgnored:
 		return client, nil
-	case isDeaf:
-		client.deaf = true
+	case noHalfClose:
+		client.halfOpen = true
 	}
 	select {
 	case x.calls <- server:
@@ -85,7 +84,7 @@ func (x *switchboard) Dial(ctx context.Context) (Stream, error) {
 	}
 }
 
-func (x *switchboard) Accept() (Stream, error) {
+func (x *network) Accept() (Stream, error) {
 	for {
 		select {
 		case h := <-x.calls:
@@ -98,19 +97,19 @@ func (x *switchboard) Accept() (Stream, error) {
 	}
 }
 
-func (x *switchboard) SetDeadline(t time.Time) error { x.deadline.Store(&t); return nil }
-func (x *switchboard) Close() error                  { return nil }
+func (x *network) SetDeadline(t time.Time) error { x.deadline.Store(&t); return nil }
+func (x *network) Close() error                  { return nil }
 
 func connectJob(connections int) Job {
 	j := testJob(Connect)
-	j.Connections, j.N, j.WarmUp, j.Patience = connections, 200, 10, time.Minute
+	j.Connections, j.N, j.WarmUp, j.Timeout = connections, 200, 10, time.Minute
 	return j
 }
 
 // callAndAnswer does a job on both sides, and lingers as a child does.
-func callAndAnswer(t *testing.T, j Job, f func(int) fate) (client, server Report) {
+func callAndAnswer(t *testing.T, j Job, f func(int) outcome) (client, server Report) {
 	t.Helper()
-	x := newSwitchboard(f)
+	x := newNetwork(f)
 	done := make(chan error, 1)
 	var stop atomic.Bool
 	go func() {
@@ -150,16 +149,16 @@ func TestConnectionsAreAllMeasured(t *testing.T) {
 
 func TestConnectionsThatFailAreCountedAndNotSampled(t *testing.T) {
 	j := connectJob(1)
-	j.WarmUp, j.Patience = 0, 100*time.Millisecond
+	j.WarmUp, j.Timeout = 0, 100*time.Millisecond
 	// The first that is dialled carries the mark.
-	client, server := callAndAnswer(t, j, func(dial int) fate {
+	client, server := callAndAnswer(t, j, func(dial int) outcome {
 		switch dial {
 		case 5, 6:
 			return isRefused
 		case 9:
 			return isIgnored
 		}
-		return goesWell
+		return succeeds
 	})
 	// A machine that is very busy may be late with others too.
 	if client.Failed != 2 || client.Lost < 1 || client.N+client.Lost != 198 || server.N < client.N {
@@ -168,20 +167,20 @@ func TestConnectionsThatFailAreCountedAndNotSampled(t *testing.T) {
 	if client.Failure != "dial: refused" {
 		t.Errorf("failure %q", client.Failure)
 	}
-	if client.Latency.P999 > j.Patience {
+	if client.Latency.P999 > j.Timeout {
 		t.Errorf("a late connection is in the samples: %+v", client.Latency)
 	}
 }
 
 func TestMarksOfConnectionsAreSentAgain(t *testing.T) {
-	for what, bad := range map[string]fate{"refused": isRefused, "not heard of to their end": isDeaf} {
+	for what, bad := range map[string]outcome{"refused": isRefused, "not half-closed": noHalfClose} {
 		j := connectJob(1)
-		j.WarmUp, j.N, j.Patience = 0, 5, 100*time.Millisecond
-		client, server := callAndAnswer(t, j, func(dial int) fate {
+		j.WarmUp, j.N, j.Timeout = 0, 5, 100*time.Millisecond
+		client, server := callAndAnswer(t, j, func(dial int) outcome {
 			if dial < 2 || dial >= 2+1+5 && dial < 2+1+5+2 { // two marks and two ends
 				return bad
 			}
-			return goesWell
+			return succeeds
 		})
 		if client.N+client.Lost != 5 || client.Failed != 0 || server.N < client.N {
 			t.Errorf("%s: client %+v, server %+v", what, client, server)
@@ -191,8 +190,8 @@ func TestMarksOfConnectionsAreSentAgain(t *testing.T) {
 
 func TestAServerThatIsGoneEndsTheRound(t *testing.T) {
 	j := connectJob(1)
-	j.N, j.Patience = 5, time.Millisecond
-	_, err := ConnectClient(newSwitchboard(func(int) fate { return isRefused }), j)
+	j.N, j.Timeout = 5, time.Millisecond
+	_, err := ConnectClient(newNetwork(func(int) outcome { return isRefused }), j)
 	if !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "did not answer") {
 		t.Errorf("got %v", err)
 	}
@@ -208,23 +207,23 @@ func TestConnectEndsAtItsLimit(t *testing.T) {
 
 func TestConnectNeedsConnections(t *testing.T) {
 	j := connectJob(0)
-	if _, err := ConnectClient(newSwitchboard(nil), j); err == nil {
+	if _, err := ConnectClient(newNetwork(nil), j); err == nil {
 		t.Error("the client accepts")
 	}
-	if _, err := ConnectServer(newSwitchboard(nil), j, nil); err == nil {
+	if _, err := ConnectServer(newNetwork(nil), j, nil); err == nil {
 		t.Error("the server accepts")
 	}
 }
 
-func TestIdleConnectionsAreHeldAndWeighed(t *testing.T) {
+func TestIdleConnectionsAreMeasured(t *testing.T) {
 	j := testJob(Idle)
-	j.WarmUp, j.N, j.Patience = 4, 32, time.Minute
+	j.WarmUp, j.N, j.Timeout = 4, 32, time.Minute
 	// A side weighs 1000, and then what its connections take.
 	scales := func(each int64) MemoryReader {
 		readings := []int64{1000, 1000 + each*int64(j.N)}
 		return func() (int64, error) { r := readings[0]; readings = readings[1:]; return r, nil }
 	}
-	x := newSwitchboard(nil)
+	x := newNetwork(nil)
 	type result struct {
 		report Report
 		held   []io.Closer

@@ -22,12 +22,12 @@ const (
 	Memory    Bench = "memory"    // one process that opens an endpoint and waits
 	Idle      Bench = "idle"      // connections that are opened and stay
 	Open      Bench = "open"      // endpoints that are opened through unetd, one after the other
-	Goodput   Bench = "goodput"   // one connection over a bad link
-	Share     Bench = "share"     // two of them over one
+	Goodput   Bench = "goodput"   // one connection over an impaired link
+	Share     Bench = "share"     // two connections over one such link
 	Bandwidth Bench = "bandwidth" // bytes over one connection
 )
 
-// Role is a process's side.
+// Role is the side of a process.
 type Role string
 
 const (
@@ -35,8 +35,7 @@ const (
 	Server Role = "server"
 )
 
-// Job is all that one process of a measurement is told. It crosses to the
-// process as one line of JSON.
+// Job is the input of one process of a measurement, as one line of JSON.
 type Job struct {
 	Bench     Bench  `json:"bench"`
 	Role      Role   `json:"role"`
@@ -44,18 +43,18 @@ type Job struct {
 	Attach    string `json:"attach"` // port, queue or none
 	Wait      string `json:"wait"`   // spin, adaptive or block
 
-	Size     int           `json:"size"`  // bytes of payload
-	Batch    int           `json:"batch"` // messages a SendBatch; 1 uses Send
-	N        int           `json:"n"`     // measured messages or round trips, at most
-	WarmUp   int           `json:"warm_up"`
-	Limit    time.Duration `json:"limit_ns"`    // of the measured section (not oneway); reached first, it ends it
-	Patience time.Duration `json:"patience_ns"` // after which a message counts as lost
+	Size    int           `json:"size"`  // bytes of payload
+	Batch   int           `json:"batch"` // messages a SendBatch; 1 uses Send
+	N       int           `json:"n"`     // measured messages or round trips, at most
+	WarmUp  int           `json:"warm_up"`
+	Limit   time.Duration `json:"limit_ns"`   // ends the measured section (not of oneway)
+	Timeout time.Duration `json:"timeout_ns"` // after which a message counts as lost
 
 	Window int `json:"window,omitempty"` // oneway: messages sent without credit, at most
 	Credit int `json:"credit,omitempty"` // oneway: messages a credit
 
 	MTU     int  `json:"mtu,omitempty"`     // bandwidth: of the network
-	Checked bool `json:"checked,omitempty"` // bandwidth: the receiver looks at every byte
+	Checked bool `json:"checked,omitempty"` // bandwidth: the receiver compares every byte
 
 	Connections int  `json:"connections,omitempty"` // connect: at a time
 	Own         bool `json:"own,omitempty"`         // connect: the client owns an address, where it has an endpoint
@@ -80,8 +79,8 @@ func (j Job) Check() error {
 		return fmt.Errorf("writes of %d bytes for %v: want more than 0", j.Size, j.Limit)
 	case j.Size < MinSize && j.Bench != Bandwidth:
 		return fmt.Errorf("messages of %d bytes: want at least %d", j.Size, MinSize)
-	case j.N < 1 || j.Batch < 1 || j.Patience <= 0:
-		return fmt.Errorf("job without messages, batch or patience: %+v", j)
+	case j.N < 1 || j.Batch < 1 || j.Timeout <= 0:
+		return fmt.Errorf("job without messages, batch or timeout: %+v", j)
 	case j.Bench == Connect && j.Connections < 1:
 		return fmt.Errorf("%d connections at a time: want at least 1", j.Connections)
 	case j.Bench == OneWay && (j.Credit < 1 || j.Window < j.Credit || j.Window < j.Batch):
@@ -97,7 +96,7 @@ type Report struct {
 	Sent       int           `json:"sent,omitempty"`       // rate and oneway, client; bandwidth: bytes
 	Lost       int           `json:"lost,omitempty"`       // rtt and connect, client: not done in time
 	Failed     int           `json:"failed,omitempty"`     // connect: ended with an error
-	Failure    string        `json:"failure,omitempty"`    // connect: the first of what went wrong
+	Failure    string        `json:"failure,omitempty"`    // connect: the first error
 	Duplicates int           `json:"duplicates,omitempty"` // received more than once
 	Stalls     int           `json:"stalls,omitempty"`     // oneway, client: credits that did not come in time
 	Elapsed    time.Duration `json:"elapsed_ns,omitempty"` // rate: the server's window; else of the client
@@ -114,7 +113,7 @@ type Report struct {
 	Resident int64         `json:"resident"` // memory, idle: bytes
 }
 
-// Latency is the exact distribution of round trips, or of the lives of connections.
+// Latency is the exact distribution of round trips, or of connect the times of its cycles.
 type Latency struct {
 	Mean time.Duration `json:"mean_ns"`
 	P50  time.Duration `json:"p50_ns"`
@@ -122,8 +121,7 @@ type Latency struct {
 	P999 time.Duration `json:"p999_ns"`
 }
 
-// meter reads what a process has used so far. See the package's doc about
-// getrusage.
+// meter reads the processor time and the allocations of this process.
 type meter struct {
 	cpu     time.Duration
 	mallocs uint64

@@ -15,8 +15,7 @@ import (
 //
 // Messages are at least [MinSize] bytes long.
 type Conn interface {
-	// Send sends one message. It is on its way when Send returns; a full queue
-	// is waited for.
+	// Send sends one message, without buffering it. It waits while the queue is full.
 	Send(b []byte) error
 	// SendBatch sends all of bs, with as few system calls as the transport can.
 	SendBatch(bs [][]byte) error
@@ -27,8 +26,8 @@ type Conn interface {
 	RecvBatch(bs [][]byte) (int, error)
 	// Reply sends the message that Recv lent last back to where it came from.
 	Reply() error
-	// SetDeadline is when waiting calls give up, with os.ErrDeadlineExceeded.
-	// They may notice up to some milliseconds late.
+	// SetDeadline makes calls that wait return os.ErrDeadlineExceeded at t or up to some
+	// milliseconds later.
 	SetDeadline(t time.Time) error
 	Close() error
 }
@@ -41,8 +40,8 @@ const (
 	Mark        // begin of the measured section; returned
 	Data        // measured
 	End         // end of the measured section; returned
-	Credit      // oneway, from the server: it has seen the messages below Seq
-	Done        // oneway, from the server: it has all
+	Credit      // oneway, from the server: of messages below the number it carries
+	Done        // oneway, from the server: all messages have arrived
 )
 
 // MinSize is the smallest message: the header that [Put] writes.
@@ -69,12 +68,11 @@ func Header(b []byte) (Kind, uint64) {
 
 const magic = 0xb5
 
-// controlTries is how often a mark or an end is sent before the other side is
-// given up.
+// controlTries is how often a mark or an end is sent before the round fails.
 const controlTries = 40
 
-// Run does the job over c and returns what it measured. A server comes back
-// when the client has ended the measured section, and then still has to [RepeatEnd].
+// Run does the job over c and returns what it measured. A server returns when the client
+// has ended the measured section, and then has to call [RepeatEnd].
 func Run(c Conn, j Job) (Report, error) {
 	if err := j.Check(); err != nil {
 		return Report{}, err
@@ -84,21 +82,21 @@ func Run(c Conn, j Job) (Report, error) {
 		if err := s.extend(); err != nil {
 			return Report{}, err
 		}
-	} else if err := c.SetDeadline(time.Time{}); err != nil { // its client decides
+	} else if err := c.SetDeadline(time.Time{}); err != nil { // the client has the timeout
 		return Report{}, err
 	}
 	var run func() error
 	switch {
 	case j.Role == Client && j.Bench == RTT:
-		run = s.ping
+		run = s.rttClient
 	case j.Role == Client && (j.Bench == Rate || j.Bench == Bandwidth):
-		run = s.flood
+		run = s.rateClient
 	case j.Role == Client && j.Bench == OneWay:
-		run = s.push
+		run = s.oneWayClient
 	case j.Role == Server && j.Bench == RTT:
-		run = s.echo
+		run = s.rttServer
 	case j.Role == Server && (j.Bench == Rate || j.Bench == OneWay || j.Bench == Bandwidth):
-		run = s.collect
+		run = s.streamServer
 	default:
 		return Report{}, fmt.Errorf("no benchmark %q for a %q", j.Bench, j.Role)
 	}
@@ -106,8 +104,8 @@ func Run(c Conn, j Job) (Report, error) {
 	return s.report, err
 }
 
-// Linger answers ends that are sent again, because the first answer was lost,
-// until stop.
+// RepeatEnd answers ends that are sent again, because the first answer was lost, until
+// stop.
 func RepeatEnd(c Conn, stop *atomic.Bool) error {
 	for !stop.Load() {
 		if err := c.SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
@@ -118,7 +116,7 @@ func RepeatEnd(c Conn, stop *atomic.Bool) error {
 			switch {
 			case errors.Is(err, os.ErrDeadlineExceeded):
 				continue
-			case err == io.EOF: // the client of a stream has closed it, and so has all it wants
+			case err == io.EOF: // the client of a stream has had its answer
 				return nil
 			}
 			return err
@@ -132,7 +130,7 @@ func RepeatEnd(c Conn, stop *atomic.Bool) error {
 	return nil
 }
 
-// session is one job under way.
+// session is one run of a job.
 type session struct {
 	conn   Conn
 	job    Job
@@ -143,17 +141,16 @@ type session struct {
 	extended time.Duration // when the deadline was last moved
 }
 
-// extend moves the deadline to one patience from now.
+// extend moves the deadline to one timeout from now.
 func (s *session) extend() error {
 	s.extended = clock()
-	return s.conn.SetDeadline(time.Now().Add(s.job.Patience))
+	return s.conn.SetDeadline(time.Now().Add(s.job.Timeout))
 }
 
-// keep moves the deadline if a good part of it has gone. A deadline is not
-// moved for every message, because to some transports that costs more than a
-// message; so a message is given between half and all of the patience.
+// keep extends a deadline of which half has passed. To set one for each message costs some
+// transports more than the message, so a message has between half and all of the timeout.
 func (s *session) keep(now time.Duration) error {
-	if now-s.extended < s.job.Patience/2 {
+	if now-s.extended < s.job.Timeout/2 {
 		return nil
 	}
 	return s.extend()
@@ -165,8 +162,8 @@ func (s *session) send(k Kind, seq uint64) error {
 	return s.conn.Send(s.out)
 }
 
-// await receives until the message (k, seq) comes. Others are answers to
-// messages that were given up. It is false when the deadline passes.
+// await receives until the message (k, seq) arrives; others are answers to messages that
+// have counted as lost. It returns false when the deadline passes.
 func (s *session) await(k Kind, seq uint64) (bool, error) {
 	for {
 		b, err := s.conn.Recv()
@@ -186,8 +183,8 @@ func (s *session) await(k Kind, seq uint64) (bool, error) {
 	}
 }
 
-// settle sends a mark or an end until the server returns it.
-func (s *session) settle(k Kind) error {
+// mark sends a mark or an end until the server returns it.
+func (s *session) mark(k Kind) error {
 	for range controlTries {
 		if err := s.extend(); err != nil {
 			return err
@@ -200,12 +197,11 @@ func (s *session) settle(k Kind) error {
 			return err
 		}
 	}
-	return fmt.Errorf("the server did not answer %d times in %v", controlTries, s.job.Patience*controlTries)
+	return fmt.Errorf("the server did not answer %d times in %v", controlTries, s.job.Timeout*controlTries)
 }
 
-// serve is the servers' view of a message that is not data: it takes the
-// readings and says whether the measured section is over. Marks that come
-// again restart it, as they do on the client's side.
+// serve takes the readings of a server at a mark or an end, and reports whether the
+// measured section has ended. A repeated mark begins it again.
 func (s *session) serve(k Kind) (ended bool, err error) {
 	switch k {
 	case Mark:
@@ -216,8 +212,8 @@ func (s *session) serve(k Kind) (ended bool, err error) {
 	return false, nil
 }
 
-// ping is the client of rtt.
-func (s *session) ping() error {
+// rttClient is the client of rtt.
+func (s *session) rttClient() error {
 	for seq := range s.job.WarmUp {
 		if err := s.keep(clock()); err != nil {
 			return err
@@ -227,8 +223,8 @@ func (s *session) ping() error {
 		}
 	}
 	samples := make([]time.Duration, s.job.N)
-	clear(samples) // touched now: no page faults while measuring
-	if err := s.settle(Mark); err != nil {
+	clear(samples) // no page faults while measuring
+	if err := s.mark(Mark); err != nil {
 		return err
 	}
 	if err := s.extend(); err != nil {
@@ -271,10 +267,10 @@ func (s *session) ping() error {
 	}
 	s.report.N, s.report.Lost = n, lost
 	s.report.Latency = Summarize(samples[:n])
-	return s.settle(End)
+	return s.mark(End)
 }
 
-// exchange is one round trip. It is false when the deadline passed first.
+// exchange is one round trip. It returns false when the deadline passes first.
 func (s *session) exchange(k Kind, seq uint64) (bool, error) {
 	if err := s.send(k, seq); err != nil {
 		return false, err
@@ -282,8 +278,8 @@ func (s *session) exchange(k Kind, seq uint64) (bool, error) {
 	return s.await(k, seq)
 }
 
-// echo is the server of rtt.
-func (s *session) echo() error {
+// rttServer is the server of rtt.
+func (s *session) rttServer() error {
 	for {
 		b, err := s.conn.Recv()
 		if err != nil {
@@ -307,8 +303,7 @@ func (s *session) echo() error {
 	}
 }
 
-// ledger accounts for numbered messages: which have arrived, and which more
-// than once.
+// ledger records which numbered messages have arrived, and which more than once.
 type ledger struct {
 	seen       []uint64 // bit seq%64 of word seq/64
 	limit      uint64   // of sequence numbers
@@ -321,7 +316,7 @@ func newLedger(n int) *ledger {
 	return &ledger{seen: make([]uint64, (n+63)/64), limit: uint64(n)}
 }
 
-// note takes one arrival. Numbers that were never to be sent are ignored.
+// note records one arrival. Numbers of limit and above are ignored.
 func (l *ledger) note(seq uint64) {
 	if seq >= l.limit {
 		return

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// stampEvery is how many messages a receiver takes between two looks at the
-// clock.
+// stampEvery is how many messages pass between two readings of the clock.
 const stampEvery = 256
 
 // batch is the sender's messages, to be sent together.
@@ -22,7 +21,7 @@ func newBatch(n, size int) batch {
 	return b
 }
 
-// dispatch sends data messages seq up to seq+k, all in one batch.
+// dispatch sends n messages, from seq on, in one batch.
 func (s *session) dispatch(b batch, k Kind, seq uint64, n int) error {
 	for i := range n {
 		Put(b[i], k, seq+uint64(i))
@@ -33,9 +32,9 @@ func (s *session) dispatch(b batch, k Kind, seq uint64, n int) error {
 	return s.conn.SendBatch(b[:n])
 }
 
-// openStream is what the senders do before they measure.
+// openStream sends what is not measured, and the mark.
 func (s *session) openStream() (batch, error) {
-	if err := s.settle(Warm); err != nil { // resolves neighbours, and sees the server
+	if err := s.mark(Warm); err != nil { // resolves neighbours
 		return nil, err
 	}
 	b := newBatch(s.job.Batch, s.job.Size)
@@ -44,14 +43,14 @@ func (s *session) openStream() (batch, error) {
 			return nil, err
 		}
 	}
-	if err := s.settle(Mark); err != nil {
+	if err := s.mark(Mark); err != nil {
 		return nil, err
 	}
 	return b, s.meter.start()
 }
 
-// flood is the client of rate.
-func (s *session) flood() error {
+// rateClient is the client of rate.
+func (s *session) rateClient() error {
 	b, err := s.openStream()
 	if err != nil {
 		return err
@@ -79,12 +78,12 @@ func (s *session) flood() error {
 		return err
 	}
 	s.report.Sent = sent
-	return s.settle(End)
+	return s.mark(End)
 }
 
-// push is the client of oneway: it keeps at most Window messages on their way
-// that the server has not given credit for.
-func (s *session) push() error {
+// oneWayClient is the client of oneway. At most Window messages are in flight that the
+// server has not given credit for.
+func (s *session) oneWayClient() error {
 	b, err := s.openStream()
 	if err != nil {
 		return err
@@ -101,7 +100,7 @@ func (s *session) push() error {
 			if err != nil {
 				return err
 			}
-			if seen < 0 { // what was on its way, or the credit for it, is lost
+			if seen < 0 { // messages or the credit for them are lost
 				s.report.Stalls++
 				seen = sent
 			}
@@ -118,7 +117,7 @@ func (s *session) push() error {
 			return err
 		}
 		if seen < 0 {
-			// Not everything has arrived, or the server's word that it has did not.
+			// Messages are lost, or the server's Done is.
 			if tries++; tries > 1 {
 				break
 			}
@@ -131,11 +130,11 @@ func (s *session) push() error {
 		return err
 	}
 	s.report.Sent = sent
-	return s.settle(End)
+	return s.mark(End)
 }
 
-// takeCredit waits for the server's next word: how many messages it has seen,
-// and whether it has all. seen is -1 when no word came in time.
+// takeCredit waits for a credit: below which number the server has messages, and whether
+// it has all. seen is -1 if none arrived in time.
 func (s *session) takeCredit() (seen int, all bool, err error) {
 	for {
 		if err := s.keep(clock()); err != nil {
@@ -157,8 +156,8 @@ func (s *session) takeCredit() (seen int, all bool, err error) {
 	}
 }
 
-// collect is the server of rate and oneway.
-func (s *session) collect() error {
+// streamServer is the server of rate and oneway.
+func (s *session) streamServer() error {
 	book := newLedger(s.job.N)
 	win := window{report: &s.report}
 	credit := creditor{session: s}
@@ -170,7 +169,7 @@ func (s *session) collect() error {
 		if err != nil {
 			return err
 		}
-		for i, m := range msgs[:n] { // all headers first: sending takes back what was lent
+		for i, m := range msgs[:n] { // all headers first: what was received is lent until the next send
 			kinds[i], seqs[i] = Header(m)
 		}
 		for i, k := range kinds[:n] {
@@ -182,7 +181,7 @@ func (s *session) collect() error {
 			if err != nil {
 				return err
 			}
-			if seqs[i] != 0 { // a warm-up message that wants no answer
+			if seqs[i] != 0 { // a warm-up message, which has no answer
 				continue
 			}
 			if ended {
@@ -203,8 +202,7 @@ func (s *session) collect() error {
 	}
 }
 
-// window times the messages that a receiver has got. It opens when the first
-// ones are there, and these do not count in it.
+// window times the messages that a receiver gets after the first ones.
 type window struct {
 	report  *Report
 	opened  time.Duration
@@ -227,7 +225,7 @@ func (w *window) stamp(received int) {
 	w.report.Elapsed, w.report.InWindow = clock()-w.opened, received-w.before
 }
 
-// close stamps a window that was too short for look to do it.
+// close stamps a window that was too short for look.
 func (w *window) close(received int) {
 	if w.before > 0 && w.report.InWindow == 0 {
 		w.stamp(received)
