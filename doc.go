@@ -15,23 +15,11 @@
 //	err = http.Serve(listener, handler)
 //	client := http.Client{Transport: &http.Transport{DialContext: host.DialContext}}
 //
-// # Where the layers are
-//
-//   - endpoint: the process's handle into the network. Queues, segment, messages.
-//   - stack: IPv4, ARP, ICMP and the socket table; who polls, and who waits.
-//   - proto/udp, proto/tcp: the engines, functions of state, packet and time.
-//   - wire: headers as views over bytes, checksums.
-//   - mux: the XDP programs that deliver frames by tag, and make grants.
-//   - control: how a process without privilege gets a grant from unetd.
-//
-// docs/architecture.md walks one frame in and one message out through them.
-//
-// # Two ways in
+// docs/architecture.md walks one frame in and one message out through the layers.
 //
 // [Open] asks unetd over its socket, and needs no privilege. A process that has
 // the capabilities can make a grant itself with package mux and hand it to
-// [New]; everything after that is the same. Only that process links the eBPF
-// library.
+// [New]; everything after that is the same.
 //
 // # Addresses
 //
@@ -45,10 +33,10 @@
 // # When the network changes
 //
 // Routes, neighbours and the interface are the kernel's, and unetd tells of their
-// changes: a peer or a gateway that has another link address is reached there, a
+// changes: a peer or a gateway that has another MAC address is reached there, a
 // host that cannot be reached is EHOSTUNREACH, and while the interface is down
-// sends are ENETDOWN and reads wait; TCP connections live through that. [Host.Watch] tells the application, too.
-// unetd itself may be restarted: see [Host].
+// sends are ENETDOWN and reads wait; TCP connections live through that. [Host.Watch] tells
+// the application, too. unetd itself may be restarted: see [Host].
 //
 // # Waiting
 //
