@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
 )
@@ -51,7 +52,7 @@ type TCPConfig = stack.TCPConfig
 //
 // unetd may end and be started again: sockets go on, and find it again by
 // themselves. What needs it waits meanwhile: to open a socket on a port that is
-// not the host's yet, and to learn the way to a new destination. Closing a socket does
+// not the host's yet, and to learn the route to a new destination. Closing a socket does
 // not wait. A host ends with its lease, if unetd takes that back or the
 // interface goes away: then all calls of the host and its sockets return an
 // [endpoint.ErrLeaseClosed] that says why, and is a net.ErrClosed too. Close the host
@@ -231,7 +232,7 @@ func (h *Host) Stats() (st datapath.Stats, err error) {
 // Addr is the host's address.
 func (h *Host) Addr() netip.Addr { return h.addr }
 
-// LinkAddr is the source link address of everything the host sends.
+// LinkAddr is the source MAC address of everything the host sends.
 func (h *Host) LinkAddr() wire.LinkAddr { return h.ep.Identity().LinkAddr }
 
 // Stack is the host's protocol stack, for its counters.
@@ -252,3 +253,90 @@ func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, err
 type unreachable struct{ error }
 
 func (u *unreachable) Unwrap() []error { return []error{syscall.EHOSTUNREACH, u.error} }
+
+// WaitMode is how blocked calls wait.
+type WaitMode = wait.Mode
+
+const (
+	WaitAdaptive = wait.Adaptive // spin for a budget, then sleep; the default
+	WaitSpin     = wait.Spin     // never sleep: the lowest latency, and a processor of its own
+	WaitBlock    = wait.Block    // sleep at once
+)
+
+// ParseWaitMode reads what [WaitMode] prints: spin, adaptive or block.
+func ParseWaitMode(s string) (WaitMode, error) { return wait.Parse(s) }
+
+// notices passes on what the lease tells of the network: to the stack, then to
+// those who watch the host.
+type notices struct {
+	stack *stack.Stack
+	addr  netip.Addr // the host's
+
+	telling sync.Mutex // held around the calls of watchers, so that there is one at a time
+
+	mu       sync.Mutex
+	watchers []*watcher
+	down     bool // the link is
+	gone     bool // the address is
+}
+
+// watcher is one function that is told.
+type watcher struct{ f func(endpoint.Notice) }
+
+// take takes a notice of the lease.
+func (s *notices) take(n endpoint.Notice) {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	switch n.Kind {
+	case endpoint.NoticeRoute:
+		s.stack.Invalidate(n.Addr)
+	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
+		s.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
+	case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
+		if n.Addr != s.addr {
+			return
+		}
+		s.stack.SetAddress(n.Kind == endpoint.NoticeAddrBack)
+	}
+	s.mu.Lock()
+	switch n.Kind {
+	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
+		s.down = n.Kind == endpoint.NoticeLinkDown
+	case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
+		s.gone = n.Kind == endpoint.NoticeAddrGone
+	}
+	watchers := s.watchers
+	s.mu.Unlock()
+	for _, w := range watchers {
+		w.f(n)
+	}
+}
+
+// Watch calls f with each notice about the network around the host until stop is
+// called: routes that have changed, the link going down and coming up, the machine losing
+// the host's address and having it again. The host itself has heard it by then: it asks for
+// the routes again, and its sends fail with ENETDOWN while the link is down, and with
+// EADDRNOTAVAIL while the address is gone. f is called by one goroutine at a time,
+// possibly before Watch returns, and must neither block nor call Watch. That the
+// link is down already, or the address gone, is told at once.
+func (h *Host) Watch(f func(endpoint.Notice)) (stop func()) {
+	s := &h.notices
+	w := &watcher{f}
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	s.mu.Lock()
+	s.watchers = append(s.watchers, w)
+	down, gone := s.down, s.gone
+	s.mu.Unlock()
+	if down {
+		f(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
+	}
+	if gone {
+		f(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: s.addr})
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.watchers = slices.DeleteFunc(slices.Clone(s.watchers), func(o *watcher) bool { return o == w })
+	}
+}

@@ -11,7 +11,7 @@ const (
 	frameTruncated
 	frameNestedVLAN
 	frameVLAN        // tagged for a VLAN; the stack is on none
-	frameDestination // for another link address
+	frameDestination // for another MAC address
 	frameType        // neither IPv4 nor ARP
 	frameParts       // a packet whose last part is missing
 
@@ -23,7 +23,7 @@ const (
 	ipv4Source      // an address that nobody can have
 	ipv4LinkGroup   // to our address in a link-layer broadcast (RFC 1122, 3.3.6)
 	ipv4Fragment    // fragments are not reassembled
-	ipv4Protocol    // nothing here speaks it
+	ipv4Protocol    // no protocol of ours
 
 	arpMalformed
 	arpBogus    // a sender that cannot be, or an unknown operation

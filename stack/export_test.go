@@ -7,7 +7,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// SamePlace is another link address that has the place of a in a linkTimes.
+// SamePlace is another MAC address that has the place of a in a linkTimes.
 func SamePlace(a wire.LinkAddr) wire.LinkAddr {
 	of := func(a wire.LinkAddr) uint64 {
 		return place(binary.BigEndian.Uint64(append(a[:], 0, 0)))

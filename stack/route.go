@@ -40,7 +40,7 @@ func (e *UnreachableError) Error() string {
 }
 func (e *UnreachableError) Unwrap() []error { return []error{syscall.EHOSTUNREACH, e.Err} }
 
-var errAnswerLinkAddr = errors.New("the route service answered with no usable link address")
+var errAnswerLinkAddr = errors.New("the route service answered with no usable MAC address")
 
 const (
 	maxRoutes       = 16384
@@ -387,10 +387,10 @@ func (s *Stack) forgetResolving(r *route) {
 }
 
 // lookAt looks at a ready route of which a lookInterval has passed. If packets were sent
-// and no frame has come from its link address meanwhile, the route is silent: the next hop
-// may have another link address, which the kernel cannot tell, since it does not see our
+// and no frame has come from its MAC address meanwhile, the route is silent: the next hop
+// may have another MAC address, which the kernel cannot tell, since it does not see our
 // traffic. Then the route service is asked, and has the neighbour probed. Traffic that is
-// never answered thus costs some three questions a second for one link address, and
+// never answered thus costs some three questions a second for one MAC address, and
 // silenceBurst a second for all.
 func (s *Stack) lookAt(r *route) {
 	used := r.sent != r.sentLooked
@@ -412,7 +412,7 @@ func (s *Stack) lookAt(r *route) {
 	}
 }
 
-// linkTimes notes for link addresses when something was last the case. It is a
+// linkTimes notes for MAC addresses when something was last the case. It is a
 // table with one place for many: an address that has lost its place counts as one
 // of which nothing is known.
 type linkTimes [1 << placeBits]uint64 // the address in the upper 48 bits, the tick in the lower 16
@@ -437,7 +437,7 @@ func (t *linkTimes) since(a uint64, then, now uint16) bool {
 // tick is an instant in units of 2^20 ns, modulo 2^16.
 func tick(i instant) uint16 { return uint16(i >> 20) }
 
-// heldPacket waits for its route. It is complete but for the destination link address.
+// heldPacket waits for its route. It is complete but for the destination MAC address.
 type heldPacket struct {
 	frame Frame
 	conn  *UDPConn
@@ -601,7 +601,7 @@ func (s *Stack) invalidate(r *route) {
 
 // SetLink says whether the link carries frames, which it does at first. While it
 // does not, sends fail with ENETDOWN, also those that block already and what is held for a
-// route, unless they are for another endpoint behind our own link address. Reads go on
+// route, unless they are for another endpoint behind our own MAC address. Reads go on
 // waiting. When it does again, routes are asked for anew, and TCP sends again what it has
 // sent in vain.
 func (s *Stack) SetLink(up bool) {
@@ -656,7 +656,7 @@ func (s *Stack) linkOrAddressChanged() {
 }
 
 // unsendable is why nothing can be sent to dst: the address is gone, or the link is down
-// and dst is not behind our own link address, where another endpoint of this host is.
+// and dst is not behind our own MAC address, where another endpoint of this host is.
 func (s *Stack) unsendable(dst [4]byte) error {
 	if s.down == 0 {
 		return nil

@@ -182,7 +182,7 @@ func chat(u *stack.UDPConn, l *memlink.Link, d time.Duration) {
 	}
 }
 
-// speak lets a link address be heard, with a datagram that is for nobody.
+// speak lets a MAC address be heard, with a datagram that is for nobody.
 func speak(l *memlink.Link, from wire.LinkAddr) {
 	f := datagramFrame(9, 99, nil)
 	wire.PutEthernet(f, linkA, from, wire.EtherTypeIPv4)
@@ -265,7 +265,7 @@ func TestRouteFailures(t *testing.T) {
 		s, _, w := newRouted(t, false, r)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for _, bad := range []stack.Route{
-			{},                         // no link address
+			{},                         // no MAC address
 			{LinkAddr: wire.Broadcast}, // not a station
 		} {
 			r.set(answerWith(bad))

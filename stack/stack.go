@@ -148,8 +148,8 @@ type Stack struct {
 	held    []heldPacket // the oldest first
 	maxHeld int
 
-	heard         *linkTimes // link addresses that have sent us something
-	silent        *linkTimes // link addresses that routes were asked for because of silence
+	heard         *linkTimes // MAC addresses that have sent us something
+	silent        *linkTimes // MAC addresses that routes were asked for because of silence
 	silenceTokens tokens     // for such questions
 
 	// Waiting, wait.go.
@@ -395,4 +395,20 @@ func (s *Stack) time(i instant) time.Time {
 		return time.Time{}
 	}
 	return s.epoch.Add(time.Duration(i))
+}
+
+// SysError is err under the name of a system call, the one that package net would have
+// made, if err is an errno that has no such name yet.
+func SysError(call string, err error) error {
+	var errno syscall.Errno
+	var named *os.SyscallError
+	if !errors.As(err, &errno) || errors.As(err, &named) {
+		return err
+	}
+	return os.NewSyscallError(call, err)
+}
+
+// opError is err as package net has it.
+func opError(op, network, call string, source, addr net.Addr, err error) error {
+	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: SysError(call, err)}
 }

@@ -653,7 +653,7 @@ func (c *TCPConn) SetCork(d time.Duration) error {
 // SetUserTimeout changes how long what was written may stay unacknowledged before
 // the connection fails with ETIMEDOUT, or with what an ICMP error has said meanwhile, as
 // TCP_USER_TIMEOUT does in the kernel.
-// Negative: for ever; 0: 5 minutes, as at first.
+// Negative: without limit; 0: 5 minutes, as at first.
 func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	return c.set(func(tcp.Time) { c.conn.SetUserTimeout(d) })
 }

@@ -212,7 +212,7 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 		return nil, false, s.kickErr
 	}
 	if c == nil && conn.State() == tcp.SynReceived {
-		// The answer to its SYN has been sent (replyTCP), and goes to the same link address
+		// The answer to its SYN has been sent (replyTCP), and goes to the same MAC address
 		// again: an unknown host is not worth a question.
 		if r = s.routes[conn.Remote().Addr]; r != nil && r.state == routeReady {
 			return r, false, nil

@@ -1,9 +1,16 @@
 package udp
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"syscall"
 	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/wire"
 )
 
 // Which of several sockets a datagram is for.
@@ -228,5 +235,316 @@ func TestEphemeralPortIsRandom(t *testing.T) {
 	}
 	if len(seen) < 16 { // by chance: less than once in 10^30
 		t.Errorf("32 tables drew only %d different ports", len(seen))
+	}
+}
+
+var (
+	hostA = [4]byte{10, 0, 0, 1}
+	hostB = [4]byte{10, 0, 0, 2}
+	hostC = [4]byte{10, 0, 0, 3}
+)
+
+// datagram is the IP payload that src sends to dst.
+func datagram(src, dst AddrPort, payload string) []byte {
+	b := make([]byte, wire.UDPHeaderLen+len(payload))
+	wire.PutUDPCopy(b, &wire.UDPFlow{Src: src.Addr, Dst: dst.Addr, SrcPort: src.Port, DstPort: dst.Port}, []byte(payload))
+	return b
+}
+
+// send hands a datagram to the table.
+func send(t *Table, src, dst AddrPort, payload string, frame uint64) (*Socket, int, Verdict) {
+	return t.Process(&Inbound{Src: src.Addr, Dst: dst.Addr, Data: datagram(src, dst, payload), Frame: frame})
+}
+
+func mustOpen(t *testing.T, tab *Table, local, remote AddrPort, o Options) *Socket {
+	t.Helper()
+	s, err := tab.Open(local, remote, o)
+	if err != nil {
+		t.Fatalf("open %v to %v: %v", local, remote, err)
+	}
+	return s
+}
+
+func mustPop(t *testing.T, s *Socket, payload string, from AddrPort, frame uint64) {
+	t.Helper()
+	var d Datagram
+	if !s.Pop(&d) {
+		t.Fatalf("nothing queued, want %q", payload)
+	}
+	if string(d.Payload) != payload || d.From != from || d.Frame != frame {
+		t.Errorf("got %q from %v in frame %d, want %q from %v in frame %d", d.Payload, d.From, d.Frame, payload, from, frame)
+	}
+}
+
+func TestDeliver(t *testing.T) {
+	tab := NewTable(Config{})
+	owner := new(int)
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
+	s := mustOpen(t, tab, local, AddrPort{}, Options{Owner: owner})
+	for i, p := range []string{"one", "", "three"} {
+		got, n, v := send(tab, peer, local, p, uint64(i))
+		if got != s || n != 1 || v != Queued || got.Owner != owner {
+			t.Fatalf("%q: %v, %d, %v", p, got, n, v)
+		}
+	}
+	if s.Len() != 3 || s.QueuedBytes() != 8 {
+		t.Errorf("%d datagrams, %d bytes queued", s.Len(), s.QueuedBytes())
+	}
+	mustPop(t, s, "one", peer, 0)
+	mustPop(t, s, "", peer, 1)
+	mustPop(t, s, "three", peer, 2)
+	if s.Len() != 0 || s.QueuedBytes() != 0 || s.Pop(new(Datagram)) {
+		t.Error("the queue is not empty")
+	}
+}
+
+// The payload in the queue is the frame's own memory, without the padding.
+func TestDeliverBorrows(t *testing.T) {
+	tab := NewTable(Config{})
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
+	s := mustOpen(t, tab, local, AddrPort{}, Options{})
+	b := append(datagram(peer, local, "payload"), "padding"...)
+	if _, n, v := tab.Process(&Inbound{Src: peer.Addr, Dst: local.Addr, Data: b, Heap: true}); n != 1 || v != Queued {
+		t.Fatalf("%d, %v", n, v)
+	}
+	b[8] = 'P'
+	var d Datagram
+	if !s.Pop(&d) || string(d.Payload) != "Payload" || !d.Heap || cap(d.Payload) != 7 {
+		t.Errorf("%q, heap %v, capacity %d", d.Payload, d.Heap, cap(d.Payload))
+	}
+}
+
+func TestDropReasons(t *testing.T) {
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
+	good := datagram(peer, local, "payload")
+	changed := func(f func(b []byte)) []byte { b := bytes.Clone(good); f(b); return b }
+	partial := changed(func(b []byte) {
+		binary.BigEndian.PutUint16(b[6:], wire.Fold(wire.PseudoHeader4(peer.Addr, local.Addr, wire.ProtocolUDP, uint16(len(b)))))
+	})
+	for _, c := range []struct {
+		name    string
+		data    []byte
+		partial bool // the link has partial checksums
+		want    Verdict
+		count   func(Counters) uint64
+	}{
+		{"good", good, false, Queued, func(c Counters) uint64 { return c.Received }},
+		{"good on a virtual link", good, true, Queued, func(c Counters) uint64 { return c.Received }},
+		{"no checksum", changed(func(b []byte) { b[6], b[7] = 0, 0 }), false, Queued, func(c Counters) uint64 { return c.Received }},
+		{"partial on a wire", partial, false, BadChecksum, func(c Counters) uint64 { return c.BadChecksum }},
+		{"partial on a virtual link", partial, true, Queued, func(c Counters) uint64 { return c.Received }},
+		{"changed", changed(func(b []byte) { b[10] ^= 4 }), false, BadChecksum, func(c Counters) uint64 { return c.BadChecksum }},
+		{"changed on a virtual link", changed(func(b []byte) { b[10] ^= 4 }), true, BadChecksum, func(c Counters) uint64 { return c.BadChecksum }},
+		{"short", good[:7], false, BadLength, func(c Counters) uint64 { return c.BadLength }},
+		{"cut", good[:len(good)-1], false, BadLength, func(c Counters) uint64 { return c.BadLength }},
+		{"length 7", changed(func(b []byte) { b[5] = 7 }), false, BadLength, func(c Counters) uint64 { return c.BadLength }},
+		{"another port", datagram(peer, AddrPort{Addr: hostA, Port: 7001}, "x"), false, NoSocket, func(c Counters) uint64 { return c.NoSocket }},
+	} {
+		tab := NewTable(Config{PartialChecksums: c.partial})
+		mustOpen(t, tab, local, AddrPort{}, Options{})
+		s, n, v := tab.Process(&Inbound{Src: peer.Addr, Dst: local.Addr, Data: c.data})
+		if v != c.want || (n == 1) != (v == Queued) || (s != nil) != (v == Queued) {
+			t.Errorf("%s: %v, %d queued, want %v", c.name, v, n, c.want)
+		}
+		k := tab.Counters()
+		if c.count(k) != 1 || k.Received+k.NoSocket+k.QueueFull+k.BadLength+k.BadChecksum != 1 {
+			t.Errorf("%s: counted %+v", c.name, k)
+		}
+	}
+}
+
+func TestQueueBounds(t *testing.T) {
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
+	tab := NewTable(Config{})
+	s := mustOpen(t, tab, local, AddrPort{}, Options{QueueDatagrams: 3, QueueBytes: 100})
+	fill := func(size int) Verdict {
+		_, _, v := send(tab, peer, local, string(make([]byte, size)), 0)
+		return v
+	}
+	drain := func() {
+		for s.Pop(new(Datagram)) {
+		}
+	}
+	want := func(what string, got, want Verdict) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	for range 3 {
+		want("datagrams below the bound", fill(0), Queued)
+	}
+	want("one datagram too many", fill(0), QueueFull)
+	drain()
+	want("first of 60", fill(60), Queued)
+	want("up to the bound in bytes", fill(40), Queued)
+	want("beyond the bound in bytes", fill(1), QueueFull)
+	want("beyond the bound, but empty", fill(0), Queued)
+	drain()
+	want("larger than the bound, alone", fill(500), Queued)
+	want("after it", fill(1), QueueFull)
+	drain()
+	want("room again", fill(1), Queued)
+	if c := s.Counters(); c.QueueFull != 3 || c.Received != 8 {
+		t.Errorf("%+v", c)
+	}
+	if c := tab.Counters(); c.QueueFull != 3 || c.Received != 8 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestSuperFrame(t *testing.T) {
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
+	for _, c := range []struct {
+		payload string
+		gso     uint16
+		want    []string
+	}{
+		{"aaaabbbbcc", 4, []string{"aaaa", "bbbb", "cc"}},
+		{"aaaabbbb", 4, []string{"aaaa", "bbbb"}},
+		{"aaaa", 4, []string{"aaaa"}},
+		{"aa", 4, []string{"aa"}},
+		{"", 4, []string{""}},
+		{"abc", 1, []string{"a", "b", "c"}},
+	} {
+		tab := NewTable(Config{})
+		s := mustOpen(t, tab, local, AddrPort{}, Options{})
+		_, n, v := tab.Process(&Inbound{Src: peer.Addr, Dst: local.Addr, Data: datagram(peer, local, c.payload), GSOSize: c.gso, Frame: 5})
+		if n != len(c.want) || v != Queued || tab.Counters().Received != uint64(n) {
+			t.Errorf("%q by %d: %d datagrams, %v", c.payload, c.gso, n, v)
+		}
+		for _, p := range c.want {
+			mustPop(t, s, p, peer, 5)
+		}
+	}
+	// One part of a super-frame that does not fit is dropped and counted, and
+	// so are all of one that nobody wants.
+	tab := NewTable(Config{})
+	s := mustOpen(t, tab, local, AddrPort{}, Options{QueueDatagrams: 2})
+	in := &Inbound{Src: peer.Addr, Dst: local.Addr, Data: datagram(peer, local, "aaaabbbbcccc"), GSOSize: 4}
+	if _, n, v := tab.Process(in); n != 2 || v != Queued {
+		t.Errorf("%d, %v", n, v)
+	}
+	if got, n, v := tab.Process(in); got != s || n != 0 || v != QueueFull {
+		t.Errorf("%v, %d, %v", got, n, v)
+	}
+	tab.Close(s)
+	if _, n, v := tab.Process(in); n != 0 || v != NoSocket {
+		t.Errorf("%d, %v", n, v)
+	}
+	in.Data[9] ^= 1
+	tab.Process(in)
+	if c := tab.Counters(); c != (Counters{Received: 2, QueueFull: 4, NoSocket: 3, BadChecksum: 3}) {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestCloseKeepsQueue(t *testing.T) {
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
+	tab := NewTable(Config{})
+	s := mustOpen(t, tab, local, AddrPort{}, Options{})
+	send(tab, peer, local, "left", 42)
+	tab.Close(s)
+	if _, _, v := send(tab, peer, local, "late", 43); v != NoSocket {
+		t.Errorf("after Close: %v", v)
+	}
+	mustPop(t, s, "left", peer, 42)
+}
+
+// What was sent is counted by socket and in all.
+func TestCountSent(t *testing.T) {
+	tab := NewTable(Config{})
+	a := mustOpen(t, tab, AddrPort{Addr: hostA, Port: 1}, AddrPort{}, Options{})
+	b := mustOpen(t, tab, AddrPort{Addr: hostA, Port: 2}, AddrPort{}, Options{})
+	for _, s := range []*Socket{a, b, b, a, b} {
+		s.CountSent()
+	}
+	if a.Counters().Sent != 2 || b.Counters().Sent != 3 || tab.Counters().Sent != 5 {
+		t.Errorf("counted %d, %d, %d", a.Counters().Sent, b.Counters().Sent, tab.Counters().Sent)
+	}
+}
+
+// unreachable is an ICMP error about a datagram from src to dst, as a router or
+// the peer sends it: the quote is only the header and 8 bytes.
+func unreachable(t *testing.T, typ, code uint8, proto uint8, src, dst AddrPort) (wire.ICMPv4, wire.IPv4) {
+	t.Helper()
+	packet := make([]byte, 20+100)
+	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 120, TTL: 3, Protocol: proto, Src: src.Addr, Dst: dst.Addr})
+	copy(packet[20:], datagram(src, dst, string(make([]byte, 92))))
+	quote := packet[:28]
+	out := gopacket.NewSerializeBuffer()
+	err := gopacket.SerializeLayers(out, gopacket.SerializeOptions{ComputeChecksums: true, FixLengths: true},
+		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(typ, code)}, gopacket.Payload(quote))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := wire.ParseICMPv4(out.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := m.Quoted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, q
+}
+
+func TestICMPErrors(t *testing.T) {
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
+	for _, c := range []struct {
+		name      string
+		remote    AddrPort // of the socket
+		typ, code uint8
+		proto     uint8
+		quoted    AddrPort // the destination of the quoted datagram
+		want      error
+	}{
+		{"port unreachable", peer, 3, 3, 17, peer, syscall.ECONNREFUSED},
+		{"protocol unreachable", peer, 3, 2, 17, peer, syscall.ENOPROTOOPT},
+		{"fragmentation needed", peer, 3, 4, 17, peer, syscall.EMSGSIZE},
+		{"prohibited", peer, 3, 13, 17, peer, syscall.EHOSTUNREACH},
+		{"network unknown", peer, 3, 6, 17, peer, syscall.ENETUNREACH},
+		{"host unknown", peer, 3, 7, 17, peer, syscall.EHOSTDOWN},
+		{"source route failed", peer, 3, 5, 17, peer, nil},
+		{"an unknown code", peer, 3, 16, 17, peer, nil},
+		{"parameter problem", peer, 12, 0, 17, peer, syscall.EPROTO},
+		{"a route that flaps", peer, 3, 1, 17, peer, nil},
+		{"time exceeded", peer, 11, 0, 17, peer, nil},
+		{"about TCP", peer, 3, 3, 6, peer, nil},
+		{"about another peer", peer, 3, 3, 17, AddrPort{Addr: hostC, Port: 1234}, nil},
+		{"about another port", peer, 3, 3, 17, AddrPort{Addr: hostB, Port: 1235}, nil},
+		{"not connected", AddrPort{}, 3, 3, 17, peer, nil},
+	} {
+		tab := NewTable(Config{})
+		s := mustOpen(t, tab, local, c.remote, Options{})
+		m, q := unreachable(t, c.typ, c.code, c.proto, local, c.quoted)
+		got := tab.ProcessICMP(m, q)
+		if (got == s) != (c.want != nil) || s.HasError() != (c.want != nil) {
+			t.Errorf("%s: told %v, pending %v", c.name, got, s.HasError())
+		}
+		if err := s.TakeError(); err != c.want {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if err := s.TakeError(); err != nil {
+			t.Errorf("%s: %v a second time", c.name, err)
+		}
+		if n := tab.Counters().Errors; (n == 1) != (c.want != nil) {
+			t.Errorf("%s: %d errors counted", c.name, n)
+		}
+	}
+}
+
+// A quote too short for the ports, or of a later fragment, is nobody's.
+func TestICMPShortQuote(t *testing.T) {
+	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
+	tab := NewTable(Config{})
+	mustOpen(t, tab, local, peer, Options{})
+	m, q := unreachable(t, 3, 3, 17, local, peer)
+	if tab.ProcessICMP(m, q[:23]) != nil {
+		t.Error("ports found in three bytes")
+	}
+	q[7] = 1 // fragment offset 8
+	if tab.ProcessICMP(m, q) != nil {
+		t.Error("ports found in a later fragment")
 	}
 }

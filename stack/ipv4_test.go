@@ -1,14 +1,88 @@
 package stack_test
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
 )
+
+// newScripted makes a stack A with a whole address on one end of a memlink, for
+// runScript. Nothing is on the other end.
+func newScripted(t *testing.T, change func(*stack.Config)) (*stack.Stack, *memlink.Link, *clock) {
+	t.Helper()
+	c := newClock()
+	l, _ := memlink.Pair(memlink.Config{})
+	cfg := stack.Config{LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: c.now}
+	if change != nil {
+		change(&cfg)
+	}
+	return newStack(t, l, cfg), l, c
+}
+
+const (
+	macA  = "02:00:00:00:00:0a"
+	macB  = "02:00:00:00:00:0b"
+	tellB = macA + " > " + macB + " | arp reply 10.0.0.1 is " + macA + ", to 10.0.0.2 " + macB
+)
+
+func TestARPAnswers(t *testing.T) {
+	s, l, c := newScripted(t, nil)
+	request := arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA)
+	probe := arpFrame(wire.ARPRequest, linkB, wire.Broadcast, [4]byte{}, addrA)
+	runScript(t, s, l, c, []step{
+		{At: 0, In: [][]byte{request}, Want: []string{tellB}},
+		{At: 1, In: [][]byte{probe}, Want: []string{macB + " | arp reply 10.0.0.1 is " + macA + ", to 0.0.0.0"}},
+		{At: 2, In: [][]byte{arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, [4]byte{10, 0, 0, 3})}},
+		{At: 3, In: [][]byte{arpFrame(wire.ARPRequest, wire.Broadcast, linkA, addrB, addrA)}},
+		{At: 4, In: [][]byte{arpFrame(wire.ARPRequest, linkB, linkA, [4]byte{224, 0, 0, 1}, addrA)}},
+		{At: 5, In: [][]byte{arpFrame(wire.ARPRequest, linkB, linkA, [4]byte{10, 0, 0, 255}, addrA)}},
+		{At: 6, In: [][]byte{arpFrame(7, linkB, linkA, addrB, addrA)}},
+		{At: 7, In: [][]byte{arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrA, addrA)}},
+		{At: 8, In: [][]byte{arpFrame(wire.ARPReply, linkB, linkA, addrB, addrA)}},
+	})
+	got := counters(s)
+	if got["arp_bogus"] != 4 || got["arp_conflict"] != 1 || got["arp_replies_sent"] != 2 || got["arp_not_ours"] != 2 {
+		t.Errorf("counters: %v", got)
+	}
+}
+
+// A stack with a port of a shared address leaves ARP to the kernel.
+func TestARPIsNotOursWithoutWholeAddress(t *testing.T) {
+	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false })
+	runScript(t, s, l, c, []step{{In: [][]byte{arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA)}}})
+	if n := counters(s)["arp_not_ours"]; n != 1 {
+		t.Errorf("counted %d times", n)
+	}
+}
+
+// A frame that waits when a timer runs out is received first: the MAC address that it comes
+// from is not silent.
+func TestInputBeforeTimers(t *testing.T) {
+	r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
+	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.Resolver = r })
+	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	for range 8 {
+		udpSend(u, []byte("x"))
+		stack.Settle(s)
+		at, ok := s.NextDeadline()
+		if !ok {
+			t.Fatal("no timer")
+		}
+		l.Inject(stack.Frame{Data: datagramFrame(9, 99, nil)})
+		s.Poll(c.set(at))
+	}
+	if n := r.count(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
 
 // ipFrame is a frame from B to A with an IP packet.
 func ipFrame(f wire.IPv4Fields, payload []byte) []byte {
@@ -300,4 +374,133 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("%s: %q from %v, %v", name, buf[:n], from, err)
 		}
 	}
+}
+
+// tagged is a frame with an 802.1Q tag of VLAN 0, a priority only, and the IP ID id. The
+// low byte of that stands where the protocol does without the tag.
+func tagged(frame []byte, id uint8) []byte {
+	b := append([]byte(nil), frame[:12]...)
+	b = append(b, byte(wire.EtherTypeVLAN>>8), byte(wire.EtherTypeVLAN&0xff), 0x60, 0)
+	b = append(b, frame[12:]...)
+	ip := b[18 : 18+wire.IPv4HeaderLen]
+	ip[5], ip[10], ip[11] = id, 0, 0
+	sum := ^wire.Fold(wire.Sum(ip, 0))
+	ip[10], ip[11] = byte(sum>>8), byte(sum)
+	return b
+}
+
+// What a packet of several parts carries is not to be read as if there were no tag: a
+// datagram would be taken for TCP, and its memory for that of a frame.
+func TestTaggedParts(t *testing.T) {
+	payload := bytes.Repeat([]byte("unet"), 2000)
+	for _, id := range []uint8{0, wire.ProtocolTCP, wire.ProtocolUDP} {
+		s, l, c := newScripted(t, nil)
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u.SetReadDeadline(c.now().Add(1))
+		for _, p := range [][]byte{payload, payload[:10]} {
+			for range 3 {
+				l.Inject(parts(tagged(datagramFrame(9, 7, p), id), 0)...)
+			}
+			s.Poll(c.now())
+			for range 3 {
+				d, err := u.Borrow()
+				if err != nil || !bytes.Equal(d.Payload, p) {
+					t.Fatalf("id %d: %d bytes, %v", id, len(d.Payload), err)
+				}
+				u.Return(&d)
+			}
+		}
+	}
+}
+
+// A TCP peer all of whose frames are tagged.
+func TestTaggedTCP(t *testing.T) {
+	a, b, la, lb := newPair(t, stack.Config{})
+	frames := make(chan []byte, 10000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		id := uint8(0)
+		for f := range frames {
+			id++
+			b := tagged(f, id)
+			cut := min(len(b), 20+int(id)) // anywhere in the headers and behind
+			if cut == len(b) {
+				la.Inject(stack.Frame{Data: b})
+			} else {
+				la.Inject(stack.Frame{Data: b[:cut], More: true}, stack.Frame{Data: b[cut:]})
+			}
+		}
+	}()
+	lb.Filter(func(f []byte) bool {
+		if eth, err := wire.ParseEthernet(f); err != nil || eth.Type() != wire.EtherTypeIPv4 {
+			return true
+		}
+		frames <- append([]byte(nil), f...)
+		return false
+	})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	text := bytes.Repeat([]byte("0123456789"), 20_000)
+	go func() {
+		writeAll(t, client, text)
+		client.Close()
+	}()
+	if got, err := io.ReadAll(server); err != nil || !bytes.Equal(got, text) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	server.Close()
+	lb.Filter(nil)
+	close(frames)
+	<-done
+}
+
+// FuzzPoll feeds a stack whatever comes: two frames, the second in parts. It
+// must survive, keep no frame, and send nothing that gopacket cannot read.
+func FuzzPoll(f *testing.F) {
+	f.Add(datagramFrame(9, 7, []byte("x")), datagramFrame(9, 99, nil), uint16(0), uint8(0))
+	f.Add(arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA), echoFrame("ping"), uint16(3), uint8(1))
+	f.Add(errorFrame(wire.ICMPFragmentationNeeded, 1000, 1500, wire.UDPFlow{Src: addrA, Dst: addrB, SrcPort: 7, DstPort: 9}),
+		datagramFrame(9, 7, make([]byte, 5000)), uint16(1400), uint8(3))
+	f.Add(tagged(datagramFrame(9, 7, []byte("x")), wire.ProtocolTCP), tagged(datagramFrame(9, 7, make([]byte, 1000)), wire.ProtocolTCP), uint16(0), uint8(8))
+	f.Fuzz(func(t *testing.T, first, second []byte, gso uint16, cut uint8) {
+		clk := newClock()
+		l, _ := memlink.Pair(memlink.Config{FrameCount: 128})
+		s, err := stack.New(stack.Config{
+			Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, PartialChecksums: true, Resolver: neighbours{},
+			NoCaretaker: true, Now: clk.now, FrameQuota: 2,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Filter(func(frame []byte) bool {
+			if _, err := describe(frame); err != nil {
+				t.Error(err)
+			}
+			return true
+		})
+		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		udpSend(must(s.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{})), []byte("out"))
+		first = first[:min(len(first), 2048)]
+		l.Inject(stack.Frame{Data: first})
+		rest := second[:min(len(second), 40000)]
+		var frames []stack.Frame
+		for size := 1 + int(cut)*8; len(frames) < 30; {
+			n := min(size, len(rest), 2048)
+			frames = append(frames, stack.Frame{Data: rest[:n], GSOSize: gso, More: n < len(rest) && len(frames) < 29})
+			if rest = rest[n:]; len(rest) == 0 {
+				break
+			}
+		}
+		l.Inject(frames...)
+		for range 5 {
+			s.Poll(clk.advance(500 * time.Millisecond))
+		}
+		u.SetReadDeadline(clk.now())
+		udpRecv(u, make([]byte, 100))
+		udpSendTo(u, []byte("answer"), netip.AddrPortFrom(netip.AddrFrom4(addrB), 9))
+		s.Close()
+		if err := l.Audit(); err != nil {
+			t.Error(err)
+		}
+	})
 }

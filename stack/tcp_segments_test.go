@@ -1,0 +1,568 @@
+package stack_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+	"github.com/unet-go/unet/wire"
+)
+
+// segmentFrame is a whole frame from src, by way of B, to A.
+func segmentFrame(src [4]byte, f wire.TCPFields) []byte {
+	b := make([]byte, wire.TCPHeaderLen)
+	wire.PutTCP(b, &f, len(b), wire.PseudoHeader4(src, addrA, wire.ProtocolTCP, uint16(len(b))))
+	return ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolTCP, Src: src}, b)
+}
+
+// A connection waits for its route without a frame, and is told if there is none.
+func TestTCPWaitsForRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
+		s, _, w := newRouted(t, false, r)
+		defer s.Close()
+		dial := func() chan error {
+			result := make(chan error, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				_, err := s.DialTCP(ctx, ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.TCPOptions{})
+				result <- err
+			}()
+			return result
+		}
+		first := dial()
+		time.Sleep(900 * time.Millisecond)
+		expect(t, w)
+		time.Sleep(200 * time.Millisecond)
+		expect(t, w, macA+" > "+macB+" | ip 10.0.0.1 > 192.0.2.1 ttl 64 DF | tcp 7 > 9 S 0 bytes")
+		wantError(t, "dial without an answer", <-first, context.DeadlineExceeded)
+
+		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
+		s.Invalidate(netip.Addr{})
+		wantError(t, "dial by a route that ends", <-dial(), syscall.EHOSTUNREACH)
+		w.take()                    // what went by it until then
+		time.Sleep(5 * time.Second) // the failure is forgotten
+		before := time.Now()
+		wantError(t, "dial of what has no route", <-dial(), syscall.EHOSTUNREACH)
+		if took := time.Since(before); took != time.Second {
+			t.Errorf("told after %v", took)
+		}
+		expect(t, w)
+	})
+}
+
+// SYNs of hosts that nobody has heard of are answered to where they came from, and
+// nobody is asked for the hosts, not even when they do not answer. The answer may have been
+// lost, or the answer to it, so it is sent again.
+func TestTCPSYNsAskForNoRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkC})}
+		s, l, w := newRouted(t, false, r)
+		defer s.Close()
+		must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		for i := range 100 {
+			src := [4]byte{192, 0, 2, byte(i)}
+			l.Inject(stack.Frame{Data: segmentFrame(src, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: 1, Flags: wire.TCPSyn, Window: 1000})})
+		}
+		time.Sleep(6 * time.Second)
+		answers := w.take()
+		if len(answers) != 300 { // at once, after 1 s and after 3 s
+			t.Errorf("%d answers", len(answers))
+		}
+		for _, a := range answers {
+			if !strings.HasPrefix(a, macA+" > "+macB) || !strings.HasSuffix(a, "tcp 80 > 9 SA 0 bytes") {
+				t.Errorf("answered %q", a)
+			}
+		}
+		if n := r.count(); n != 0 {
+			t.Errorf("asked for %d routes", n)
+		}
+	})
+}
+
+// What a router says of the path's MTU is believed, and the segments that it has
+// dropped are sent again as smaller ones.
+func TestTCPPathMTU(t *testing.T) {
+	a, b, _, lb := newPair(t, stack.Config{})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	var small, large atomic.Int32
+	errors := make(chan []byte, 1000)
+	lb.Filter(func(frame []byte) bool {
+		if len(frame) <= 14+1000 {
+			small.Add(1)
+			return true
+		}
+		large.Add(1)
+		m := make([]byte, wire.MaxUnreachableLen)
+		m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, 1000, wire.IPv4(frame[14:]))]
+		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
+		copy(back[:6], linkB[:])
+		select {
+		case errors <- back:
+		default:
+		}
+		return false
+	})
+	go func() {
+		for frame := range errors {
+			lb.Inject(stack.Frame{Data: frame})
+		}
+	}()
+	go func() {
+		writeAll(t, client, make([]byte, 200_000))
+		client.Close()
+	}()
+	if got, err := io.ReadAll(server); len(got) != 200_000 || err != nil {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	server.Close()
+	lb.Filter(nil)
+	close(errors)
+	if small.Load() < 200 || large.Load() > 50 {
+		t.Errorf("%d small segments, %d too large", small.Load(), large.Load())
+	}
+	if n := counters(b)["path_mtu_lowered"]; n != 1 {
+		t.Errorf("lowered %d times", n)
+	}
+}
+
+// ICMP errors end a connection that is being opened, and no other.
+func TestTCPUnreachable(t *testing.T) {
+	a, b, _, lb := newPair(t, stack.Config{})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	unreachable := func(code uint8, frame []byte) {
+		m := make([]byte, wire.MaxUnreachableLen)
+		m = m[:wire.PutUnreachable(m, code, 0, wire.IPv4(frame[14:]))]
+		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
+		copy(back[:6], linkB[:])
+		lb.Inject(stack.Frame{Data: back})
+	}
+	sent := make(chan []byte, 1000)
+	lb.Filter(func(frame []byte) bool {
+		sent <- append([]byte(nil), frame...)
+		return false
+	})
+	result := make(chan error)
+	go func() {
+		_, err := b.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{})
+		result <- err
+	}()
+	unreachable(wire.ICMPHostUnreachable, <-sent)
+	wantError(t, "dial", <-result, syscall.EHOSTUNREACH)
+
+	writeAll(t, client, []byte("hello"))
+	frame := <-sent
+	unreachable(wire.ICMPHostUnreachable, frame)
+	eventually(t, "the error is counted", func() bool { return counters(b)["tcp_icmp_errors"] == 2 })
+	lb.Filter(nil)
+	buf := make([]byte, 10)
+	if n, err := server.Read(buf); string(buf[:n]) != "hello" || err != nil {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	// A quote of what was never sent.
+	binary.BigEndian.PutUint32(frame[38:], 12345)
+	unreachable(wire.ICMPHostUnreachable, frame)
+	eventually(t, "the lie is counted", func() bool { return counters(b)["tcp_icmp_unmatched"] == 1 })
+	client.Close()
+	server.Close()
+}
+
+// What a connection has found out of the path the next one begins with, and so do
+// datagrams. What a router says of datagrams is for datagrams alone.
+func TestPathMTUIsShared(t *testing.T) {
+	a, b, _, lb := newPair(t, stack.Config{})
+	report := func(mtu uint16, quoted []byte) stack.Frame {
+		m := make([]byte, wire.MaxUnreachableLen)
+		m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, mtu, wire.IPv4(quoted))]
+		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
+		copy(back[:6], linkB[:])
+		return stack.Frame{Data: back}
+	}
+	var tooLarge, full atomic.Int32
+	reports := make(chan stack.Frame, 1000)
+	lb.Filter(func(frame []byte) bool {
+		size := len(frame) - wire.EthernetHeaderLen
+		if size == 1000 {
+			full.Add(1)
+		}
+		if size <= 1000 {
+			return true
+		}
+		tooLarge.Add(1)
+		select {
+		case reports <- report(1000, frame[wire.EthernetHeaderLen:]):
+		default:
+		}
+		return false
+	})
+	defer lb.Filter(nil)
+	go func() {
+		for f := range reports {
+			lb.Inject(f)
+		}
+	}()
+	defer close(reports)
+	transfer := func() {
+		t.Helper()
+		tooLarge.Store(0)
+		full.Store(0)
+		client, server := connect(t, a, b, stack.TCPOptions{})
+		go func() {
+			writeAll(t, client, make([]byte, 20_000))
+			client.Close()
+		}()
+		if got, err := io.ReadAll(server); len(got) != 20_000 || err != nil {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		server.Close()
+	}
+	transfer()
+	if tooLarge.Load() == 0 {
+		t.Error("nothing was too large")
+	}
+	u := must(b.DialUDP(ap("10.0.0.2:7"), ap("10.0.0.1:9"), stack.UDPOptions{}))
+	defer u.Close()
+	if err := udpSend(u, make([]byte, 1000-28+1)); err != syscall.EMSGSIZE {
+		t.Errorf("a datagram that is too large: %v", err)
+	}
+	flow := wire.UDPFlow{Src: addrB, Dst: addrA, SrcPort: 7, DstPort: 9}
+	datagram := make([]byte, 1000)
+	wire.PutUDPCopy(datagram[20:], &flow, make([]byte, 1000-28))
+	wire.PutIPv4(datagram, wire.IPv4Fields{TotalLen: 1000, TTL: 9, Protocol: wire.ProtocolUDP, Src: addrB, Dst: addrA})
+	lb.Inject(report(600, datagram))
+	eventually(t, "the report is taken in", func() bool { return counters(b)["path_mtu_lowered"] == 2 })
+	udpRecv(u, make([]byte, 1))
+	if err := udpSend(u, make([]byte, 600-28+1)); err != syscall.EMSGSIZE {
+		t.Errorf("a datagram that is larger than was reported: %v", err)
+	}
+	transfer()
+	if tooLarge.Load() > 0 || full.Load() < 15 {
+		t.Errorf("%d too large, %d full", tooLarge.Load(), full.Load())
+	}
+}
+
+// What the engine knows of congestion stands in the IP header: text may be marked and
+// ACKs may not, and a mark comes back.
+func TestTCPECN(t *testing.T) {
+	a, b, _, lb := newPair(t, stack.Config{TCP: stack.TCPConfig{ECN: tcp.ECNOn}})
+	mark, sent := false, map[uint32]bool{}
+	lb.Filter(func(frame []byte) bool {
+		ip, err := wire.ParseIPv4(frame[wire.EthernetHeaderLen:])
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		want := uint8(0)
+		if s := wire.TCP(ip.Payload()); len(s.Payload()) > 0 && !sent[s.Seq()] { // else it is sent again
+			want, sent[s.Seq()] = wire.ECNCapable, true
+		}
+		if ip.TOS() != want {
+			t.Errorf("type of service %#x, want %#x", ip.TOS(), want)
+		}
+		if mark && want != 0 {
+			wire.PutIPv4(frame[wire.EthernetHeaderLen:], wire.IPv4Fields{TOS: wire.ECNMarked, TTL: ip.TTL(), Protocol: ip.Protocol(),
+				DontFragment: true, TotalLen: uint16(len(ip)), Src: ip.Src(), Dst: ip.Dst()})
+		}
+		return true
+	})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	read := func(c *stack.TCPConn) {
+		t.Helper()
+		if _, err := io.ReadFull(c, make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !client.Info().ECN || !server.Info().ECN {
+		t.Error("it was not agreed on")
+	}
+	writeAll(t, client, make([]byte, 100))
+	read(server)
+	mark = true
+	writeAll(t, client, make([]byte, 100))
+	read(server)
+	writeAll(t, client, make([]byte, 100))
+	read(server)
+	eventually(t, "the sender hears of the mark", func() bool { return counters(b)["tcp_congestion_echoes"] > 0 })
+	if counters(a)["tcp_congestion_marks"] == 0 {
+		t.Error("the mark was not seen")
+	}
+	client.Close()
+	server.Close()
+}
+
+// Strangers flood a stack with SYNs, RSTs and ACKs, on real frames, while a connection
+// of it receives: every byte arrives, and what the flood takes is bounded.
+func TestTCPUnderAttack(t *testing.T) {
+	const limit = 1 << 20
+	a, b, la, _ := newPair(t, stack.Config{TCP: stack.TCPConfig{Memory: limit}})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	defer client.Close()
+	defer server.Close()
+	l, err := a.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		port := addrPort(client.LocalAddr()).Port()
+		for i := uint32(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			stranger := [4]byte{192, byte(i >> 16), byte(i >> 8), byte(i)}
+			for _, f := range []struct {
+				src    [4]byte
+				fields wire.TCPFields
+			}{
+				{stranger, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: i, Flags: wire.TCPSyn, Window: 1000}},
+				{stranger, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: i, Ack: i, Flags: wire.TCPAck}},
+				{addrB, wire.TCPFields{SrcPort: port, DstPort: addrPort(server.LocalAddr()).Port(), Seq: i << 12, Flags: wire.TCPRst}},
+				{addrB, wire.TCPFields{SrcPort: port, DstPort: addrPort(server.LocalAddr()).Port(), Seq: i << 12, Flags: wire.TCPSyn}},
+				{addrA, wire.TCPFields{SrcPort: 80, DstPort: 80, Seq: i, Flags: wire.TCPSyn}},
+			} {
+				la.Inject(stack.Frame{Data: segmentFrame(f.src, f.fields)})
+			}
+		}
+	}()
+
+	want := make([]byte, 1<<20)
+	for i := range want {
+		want[i] = byte(i * 7 >> 3)
+	}
+	go func() {
+		writeAll(t, client, want)
+		client.CloseWrite()
+	}()
+	got, err := io.ReadAll(server)
+	if !bytes.Equal(got, want) || err != nil {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	close(stop)
+	<-stopped
+	u := a.TCPUsage()
+	if u.Connections > 1+tcp.DefaultSynQueue || u.Memory > limit {
+		t.Errorf("%+v", u)
+	}
+	c := counters(a)
+	if c["tcp_syns_received"] == 0 || c["tcp_resets_ignored"]+c["tcp_no_timestamp"] == 0 {
+		t.Errorf("the flood is not in the counters: %v", c)
+	}
+}
+
+// What waits to be received counts before a write sends anything: a window that has
+// closed, a connection that is over. Nobody else polls here.
+func TestWriteTakesInWhatWaits(t *testing.T) {
+	for _, lend := range []bool{false, true} {
+		s, link, c := newScripted(t, nil)
+		l := must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		var sent []wire.TCP
+		link.Filter(func(frame []byte) bool {
+			if frame[12] == byte(wire.EtherTypeIPv4>>8) && frame[23] == wire.ProtocolTCP {
+				sent = append(sent, append(wire.TCP(nil), frame[34:]...))
+			}
+			return false
+		})
+		peer := func(f wire.TCPFields) {
+			f.SrcPort, f.DstPort = 9, 80
+			link.Inject(stack.Frame{Data: segmentFrame(addrB, f)})
+		}
+		peer(wire.TCPFields{Seq: 1, Flags: wire.TCPSyn, Window: 8000})
+		s.Poll(c.now())
+		if len(sent) != 1 {
+			t.Fatalf("%d segments", len(sent))
+		}
+		una := sent[0].Seq() + 1
+		peer(wire.TCPFields{Seq: 2, Ack: una, Flags: wire.TCPAck, Window: 8000})
+		s.Poll(c.now())
+		conn := must(l.AcceptTCP())
+		conn.SetCork(-1) // each write sends
+		write := func() error {
+			if lend {
+				return conn.Lend(make([]byte, 100))
+			}
+			_, err := conn.Write(make([]byte, 100))
+			return err
+		}
+		stack.Settle(s) // the route is known
+		sent = nil
+		if err := write(); err != nil || len(sent) != 1 {
+			t.Fatalf("write: %v, %d segments", err, len(sent))
+		}
+
+		// The acknowledgment of it, and there is room for 10 bytes more; then none.
+		sent = nil
+		peer(wire.TCPFields{Seq: 2, Ack: una + 100, Flags: wire.TCPAck, Window: 10})
+		peer(wire.TCPFields{Seq: 2, Ack: una + 100, Flags: wire.TCPAck, Window: 0})
+		if err := write(); err != nil || len(sent) != 0 {
+			t.Errorf("into a closed window: %v, %d segments", err, len(sent))
+		}
+		peer(wire.TCPFields{Seq: 2, Ack: una + 100, Flags: wire.TCPRst, Window: 0})
+		if err := write(); bare(err) != syscall.ECONNRESET || len(sent) != 0 {
+			t.Errorf("after a RST: %v, %d segments", err, len(sent))
+		}
+		conn.Close()
+		l.Close()
+	}
+}
+
+// What is lent is sent between what is written, in order, and comes back when the peer
+// has acknowledged it.
+func TestTCPLend(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{})
+	client, server := connect(t, a, b, stack.TCPOptions{SendBuffer: 4096})
+	text := make([]byte, 300_000)
+	rand.NewChaCha8([32]byte{3}).Read(text)
+	go func() {
+		defer client.CloseWrite()
+		for rest, n := text, 1; len(rest) > 0; n = min(n*3, len(rest)) { // some larger than the send buffer
+			if err := client.Lend(rest[:n]); err != nil {
+				t.Errorf("lend %d bytes: %v", n, err)
+				return
+			}
+			rest = rest[n:]
+			k := min(7, len(rest))
+			writeAll(t, client, rest[:k])
+			rest = rest[k:]
+		}
+		if err := client.Reclaim(); err != nil {
+			t.Errorf("reclaim: %v", err)
+		}
+	}()
+	var got []byte
+	buf := make([]byte, 10_000)
+	for {
+		n, err := server.Read(buf)
+		got = append(got, buf[:n]...)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(got, text) {
+		t.Errorf("%d bytes became %d others", len(text), len(got))
+	}
+	client.Close()
+	server.Close()
+}
+
+// Who does not get its memory back is told why.
+func TestTCPReclaim(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{})
+	client, server := connect(t, a, b, stack.TCPOptions{ReceiveBuffer: 4096})
+	if err := client.Reclaim(); err != nil {
+		t.Errorf("nothing was lent: %v", err)
+	}
+	text := make([]byte, 50_000) // more than the peer takes
+	if err := client.Lend(text); err != nil {
+		t.Fatal(err)
+	}
+	client.SetWriteDeadline(time.Now().Add(-time.Second))
+	if err := client.Reclaim(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("reclaim after the deadline: %v", err)
+	}
+	if err := client.Lend(text); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("lend after the deadline: %v", err)
+	}
+	client.SetWriteDeadline(time.Time{})
+	client.Close() // it is still sent
+	if err := client.Lend(text); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("lend after Close: %v", err)
+	}
+	server.SetLinger(0)
+	server.Close() // and nobody reads it
+	if err := client.Reclaim(); err != nil {
+		t.Errorf("reclaim after the end: %v", err)
+	}
+}
+
+// The congestion control has a name, and none but those that there are.
+func TestTCPCongestion(t *testing.T) {
+	for name, want := range map[string]string{"": "", "cubic": "", "reno": "", "bbr": `stack: no congestion control is called "bbr"; there are cubic and reno`} {
+		l, _ := memlink.Pair(memlink.Config{})
+		s, err := stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, NoCaretaker: true, TCP: stack.TCPConfig{Congestion: name}})
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			s.Close()
+		}
+		if got != want {
+			t.Errorf("%q: %s", name, got)
+		}
+	}
+}
+
+func TestTCPConfig(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{TCP: stack.TCPConfig{MinRTO: 300 * time.Millisecond, TimeWait: time.Hour}})
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	if i := client.Info(); i.RTO != i.RTT+max(300*time.Millisecond, 4*i.RTTVar) {
+		t.Errorf("RTO %v with a round trip of %v", i.RTO, i.RTT)
+	}
+	client.CloseWrite()
+	server.CloseWrite()
+	eventually(t, "TIME-WAIT", func() bool { return client.Info().State == tcp.TimeWait })
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+	}{{30 * time.Minute, 1}, {2 * time.Hour, 0}} {
+		b.Poll(time.Now().Add(c.after))
+		if n := b.TCPUsage().TimeWaits; n != c.want {
+			t.Errorf("%d in TIME-WAIT after %v", n, c.after)
+		}
+	}
+	client.Close()
+	server.Close()
+}
+
+// An acknowledgment goes out with the batch that brought the text; if it is adaptive,
+// with every second full segment of a stream.
+func TestTCPAdaptiveAck(t *testing.T) {
+	for _, adaptive := range []bool{false, true} {
+		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+		client, server := connect(t, a, b, stack.TCPOptions{})
+		if adaptive {
+			if err := server.SetAdaptiveAck(true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		segment := make([]byte, client.Info().SendMSS)
+		now := time.Now()
+		for i := range 6 {
+			writeAll(t, client, segment)
+			a.Poll(now)
+			b.Poll(now)
+			want := 0
+			if adaptive && i%2 == 0 {
+				want = len(segment)
+			}
+			if n := client.Info().InFlight; n != want {
+				t.Errorf("adaptive %v: %d bytes not acknowledged after segment %d, want %d", adaptive, n, i, want)
+			}
+		}
+		client.Close()
+		server.Close()
+	}
+}
