@@ -39,7 +39,7 @@ func (s *session) tell(e event) (sent bool) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if err := writeRecord(s.conn, record, s.limits.WriteTimeout); err != nil {
-		s.log.Debug("event not sent", "event", e.Event, "err", err)
+		s.log.Debug("event not sent", "event", e.Event, "error", err)
 		return false
 	}
 	return true

@@ -29,7 +29,7 @@ func (s *session) present(id uint64, fds []int) {
 		}
 	}
 	if err != nil {
-		s.log.Debug("present refused", "err", err)
+		s.log.Debug("present refused", "error", err)
 		s.finish(answer{ID: id, Error: newError(err)}, errOpenFailed)
 		return
 	}

@@ -86,7 +86,7 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 		}
 	}
 	if err != nil {
-		s.log.Debug("open refused", "err", err)
+		s.log.Debug("open refused", "error", err)
 		s.finish(answer{ID: id, Error: newError(err)}, errOpenFailed)
 		return
 	}
@@ -136,7 +136,7 @@ func (s *session) answer(a answer, end error, files ...*os.File) (sent bool) {
 		return false
 	}
 	if err := writeRecord(s.conn, record, s.limits.WriteTimeout, files...); err != nil {
-		s.log.Debug("answer not sent", "err", err)
+		s.log.Debug("answer not sent", "error", err)
 		s.cancel(errWrite)
 		return false
 	}

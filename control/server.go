@@ -110,7 +110,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 				return err
 			}
 			if !starved { // a line each time would be twenty a second
-				log.Warn("cannot accept connections", "err", err)
+				log.Warn("cannot accept connections", "error", err)
 			}
 			starved = true
 			select {
@@ -125,7 +125,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 			err = quotas.connections.take(peer.UID)
 		}
 		if err != nil {
-			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "err", err)
+			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "error", err)
 			refusals.add(peer.UID, conn, err)
 			continue
 		}

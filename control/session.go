@@ -117,7 +117,7 @@ func (s *session) endLease(reason error) (farewell string) {
 		defer s.quotas.work.give(s.peer.UID)
 	}
 	if err := s.lease.Close(); err != nil {
-		s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "err", err)
+		s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "error", err)
 	}
 	if over {
 		s.log.Debug("lease ended", "endpoint", s.endpoint, "reason", farewell)

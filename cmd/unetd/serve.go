@@ -197,7 +197,7 @@ func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger)
 			continue
 		}
 		for line := range strings.Lines(err.Error()) {
-			log.Error("policy not reloaded, the old one stays", "err", strings.TrimSpace(line))
+			log.Error("policy not reloaded, the old one stays", "error", strings.TrimSpace(line))
 		}
 	}
 }

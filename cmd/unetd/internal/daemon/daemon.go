@@ -78,7 +78,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	var failed error
 	select {
 	case failed = <-m.Failed():
-		cfg.Log.Error("cannot go on", "interface", id.Interface, "err", failed)
+		cfg.Log.Error("cannot go on", "interface", id.Interface, "error", failed)
 		keep = false // nothing could go on with it
 		cancel()
 		err = <-served

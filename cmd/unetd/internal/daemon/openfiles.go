@@ -36,7 +36,7 @@ const maxEndpoints = 4096
 func raiseOpenFiles(log *slog.Logger) uint64 {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		log.Warn("cannot read the limit of open files", "err", err)
+		log.Warn("cannot read the limit of open files", "error", err)
 		return openFiles
 	}
 	if limit.Cur >= openFiles {
@@ -49,7 +49,7 @@ func raiseOpenFiles(log *slog.Logger) uint64 {
 	// Without CAP_SYS_RESOURCE the hard limit stays.
 	wanted = unix.Rlimit{Cur: min(limit.Max, openFiles), Max: limit.Max}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &wanted); err != nil {
-		log.Warn("cannot raise the limit of open files", "err", err)
+		log.Warn("cannot raise the limit of open files", "error", err)
 		wanted = limit
 	}
 	log.Info("fewer open files are allowed than every limit at its full needs, so the limits are smaller: raise RLIMIT_NOFILE for more",
