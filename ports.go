@@ -40,8 +40,8 @@ type block struct {
 	whole   bool                        // all, by one tag
 	own     uint64                      // those that are the host's: a bit for each, the lowest for the first
 	alone   uint64                      // those that one socket has alone
-	sharing [endpoint.BlockPorts]uint32 // connections that share each
-	users   int                         // sockets on all ports
+	shared  uint64                      // those that connections share
+	sharing [endpoint.BlockPorts]uint32 // how many connections share each
 	at      int                         // in ports.free
 }
 
@@ -110,7 +110,7 @@ func (p *ports) takeThis(port uint16) (own, free bool) {
 	if b == nil {
 		return false, false
 	}
-	if b.alone&bit != 0 || b.sharing[port%endpoint.BlockPorts] != 0 {
+	if (b.alone|b.shared)&bit != 0 {
 		return true, false
 	}
 	p.own(port)
@@ -121,7 +121,6 @@ func (p *ports) takeThis(port uint16) (own, free bool) {
 func (p *ports) own(port uint16) {
 	b, bit := p.find(port)
 	b.alone |= bit
-	b.users++
 	p.free[b.at].Ports = b.own &^ b.alone
 }
 
@@ -142,9 +141,9 @@ func (p *ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 	defer p.mu.Unlock()
 	port := pick(p.free)
 	if port != 0 {
-		b, _ := p.find(port)
+		b, bit := p.find(port)
 		b.sharing[port%endpoint.BlockPorts]++
-		b.users++
+		b.shared |= bit
 	}
 	return port
 }
@@ -153,18 +152,25 @@ func (p *ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 func (p *ports) Release(port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b, _ := p.find(port)
-	b.sharing[port%endpoint.BlockPorts]--
-	if unused, idle := p.left(b, port); idle {
+	if unused, idle := p.release(port); idle {
 		p.lease.Unclaim(context.Background(), unused) // returns at once
 	}
 }
 
+// release is Release without the request to unclaim. p.mu is held.
+func (p *ports) release(port uint16) (unused endpoint.Tag, idle bool) {
+	b, bit := p.find(port)
+	n := &b.sharing[port%endpoint.BlockPorts]
+	if *n--; *n == 0 {
+		b.shared &^= bit
+	}
+	return p.left(b, port)
+}
+
 // left notes that a socket on a port of b has gone. If idle, unused is not needed any
 // more, and no longer the host's: a single port without a socket, or a block without one
-// if the other blocks have room for half a block. p.mu is held.
+// if the other blocks have half a block of ports without a socket. p.mu is held.
 func (p *ports) left(b *block, port uint16) (unused endpoint.Tag, idle bool) {
-	b.users--
 	p.changes++
 	if p.given != nil {
 		close(p.given)
@@ -174,18 +180,18 @@ func (p *ports) left(b *block, port uint16) (unused endpoint.Tag, idle bool) {
 	unused.Port = port
 	if !b.whole {
 		bit := uint64(1) << (port % endpoint.BlockPorts)
-		if idle = b.alone&bit == 0 && b.sharing[port%endpoint.BlockPorts] == 0; idle {
+		if idle = (b.alone|b.shared)&bit == 0; idle {
 			p.forget(b, bit)
 		}
 		return unused, idle
 	}
-	if b.users > 0 {
+	if b.alone|b.shared != 0 {
 		return unused, false
 	}
-	room := -endpoint.BlockPorts
-	for _, b := range p.blocks {
-		if b.whole {
-			room += endpoint.BlockPorts - b.users
+	room := 0
+	for _, other := range p.blocks {
+		if other.whole && other != b {
+			room += endpoint.BlockPorts - bits.OnesCount64(other.alone|other.shared)
 		}
 	}
 	if idle = room >= endpoint.BlockPorts/2; idle {

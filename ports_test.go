@@ -407,9 +407,7 @@ func TestPortsAgainstModel(t *testing.T) {
 			// As Release, which leaves the request to others.
 			port := remove(&sharing)
 			p.mu.Lock()
-			b, _ := p.find(port)
-			b.sharing[port%endpoint.BlockPorts]--
-			tag, idle := p.left(b, port)
+			tag, idle := p.release(port)
 			p.mu.Unlock()
 			unclaim(tag, idle)
 		}
@@ -423,5 +421,39 @@ func TestPortsAgainstModel(t *testing.T) {
 	}
 	if len(p.blocks) > 1 {
 		t.Errorf("%d blocks are left", len(p.blocks))
+	}
+}
+
+// What decides whether a block is given back are the ports that nobody uses, not how
+// many connections share the others.
+func TestBlocksBesideASharedOne(t *testing.T) {
+	l := &portsLease{}
+	p := newPorts(l, anyPort())
+	choose := func(block, port int) {
+		t.Helper()
+		first := uint16(32768 + block*endpoint.BlockPorts)
+		if got := p.Choose(func([]tcp.PortBlock) uint16 { return first + uint16(port) }); got == 0 {
+			t.Fatal("no port")
+		}
+	}
+	for range 3 {
+		if err := p.more(t.Context(), p.count()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 10 { // destinations
+		for i := range endpoint.BlockPorts {
+			choose(0, i)
+		}
+	}
+	choose(1, 0)
+	choose(2, 0)
+	p.Release(32768 + endpoint.BlockPorts) // the third block has 63 ports left
+	if held := l.held; len(held) != 2 || held[1].Port != 32768+2*endpoint.BlockPorts {
+		t.Errorf("held with an empty block: %v", held)
+	}
+	p.Release(32768 + 2*endpoint.BlockPorts) // the first has none
+	if held := l.held; len(held) != 2 {
+		t.Errorf("held in the end: %v", held)
 	}
 }
