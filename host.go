@@ -197,6 +197,11 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 // which then gets a FIN. What they have not acknowledged by then is lost, and they get a
 // RST. Blocked calls return net.ErrClosed. Datagrams and buffers that the application still holds
 // stay readable until they are returned.
+//
+// When Close returns, the host's address and ports can be claimed again, unless unetd is
+// stopped or overloaded: Close waits for it for 2 seconds at most, and it reclaims them
+// when it goes on. Without a unetd Close does not wait for it, and the next one reclaims
+// them.
 func (h *Host) Close() error { return h.close() }
 
 func (h *Host) shut() error {

@@ -190,8 +190,8 @@ func (c *connection) end() {
 }
 
 // finish gives the lease back that the connection carries, and waits until unetd
-// has reclaimed what it held, or does not seem to: the end of the connection
-// will tell it in any case.
+// has reclaimed what it held, for reclaimTimeout at most: the end of the connection
+// tells it in any case.
 func (c *connection) finish() {
 	if c.conn.CloseWrite() == nil {
 		select {

@@ -26,6 +26,7 @@ type hooks struct {
 	claim   func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
 	unclaim func(ctx context.Context, t endpoint.Tag) error
 	done    func(ctx context.Context)
+	close   func()
 	route   func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
 }
 
@@ -434,6 +435,9 @@ func (l *fakeLease) end(err error) {
 }
 
 func (l *fakeLease) Close() error {
+	if f := l.p.current().close; f != nil {
+		f()
+	}
 	l.end(endpoint.ErrLeaseClosed)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -255,11 +255,12 @@ func (l *Lease) Err() error {
 	return fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, l.cause)
 }
 
-// Close gives everything back, and returns when unetd has reclaimed it, or does
-// not seem to: the end of the connection will tell it in any case. Without a
+// Close gives everything back. It waits until unetd has reclaimed it, so that the tags
+// can be claimed again when it returns; for 2 seconds at most, since the end of the
+// connection tells a unetd that is stopped or overloaded as soon as it goes on. Without a
 // connection it returns at once. Then the next unetd reclaims the endpoint, when
 // nobody has presented it for a while, or the kernel does, when the last
-// descriptor of the XSK is closed.
+// descriptor of the XSK is closed. The error is nil.
 func (l *Lease) Close() error {
 	l.closing.Do(func() {
 		l.cancel() // before the look at conn: keep does it the other way round

@@ -158,6 +158,38 @@ func TestCallsWaitForUnetd(t *testing.T) {
 	}
 }
 
+// A unetd that is stopped, or has much to do, holds nobody up who closes a lease. It
+// reclaims the endpoint later.
+func TestCloseOfAStuckUnetd(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	stuck := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(stuck) })
+	p.hook(hooks{close: func() { <-stuck }})
+	socket, stop := start(t, &Server{Provider: p})
+	g, l := mustOpen(t, socket, endpoint.Request{})
+	t.Cleanup(goOn)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	await(t, "Close", closed)
+	await(t, "Done", l.Done())
+	if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) {
+		t.Errorf("ended by %v", err)
+	}
+	if len(p.closed) != 0 {
+		t.Error("reclaimed by a unetd that is stuck")
+	}
+	goOn()
+	<-p.closed
+	g.Close()
+	stop()
+}
+
 // Close needs no unetd.
 func TestCloseWithoutUnetd(t *testing.T) {
 	descriptorLeaks(t)
