@@ -8,37 +8,25 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
 )
 
-// as calls f as another user: a unix socket has the credentials of whoever
-// connects it. Only this thread changes, and back again.
-func as(t *testing.T, uid int, f func()) {
+// as calls f as another user.
+func as(t *testing.T, uid uint32, f func()) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to act as others")
 	}
-	seteuid := func(uid int) {
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
-			panic(errno)
-		}
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	seteuid(uid)
-	defer seteuid(0)
-	f()
+	netlab.AsUser(uid, f)
 }
 
 // openAs connects as a user and opens an endpoint.
-func openAs(t *testing.T, uid int, socket string) (a *application) {
+func openAs(t *testing.T, uid uint32, socket string) (a *application) {
 	t.Helper()
 	as(t, uid, func() { a = connect(t, socket) })
 	a.open()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,7 +26,7 @@ func TestPolicyBoundsPorts(t *testing.T) {
 	d := unetd.Serve(t, p.A, unetd.Options{Policy: fmt.Sprintf(
 		`rules: [{name: a, users: ["%d"], tags: ["tcp:*:*"], endpoints: 1, memory: 64MiB, ports: %d}]`, netlab.NobodyID, ports)})
 	var host *unet.Host
-	asNobody(func() {
+	netlab.AsUser(netlab.NobodyID, func() {
 		var err error
 		if host, err = unet.Open(t.Context(), unet.Config{Socket: d.Socket}); err != nil {
 			t.Fatal(err)
@@ -68,18 +67,4 @@ func TestPolicyBoundsPorts(t *testing.T) {
 			t.Errorf("one more to %v: %v", to, err)
 		}
 	}
-}
-
-// asNobody calls f in a thread that is user nobody's, as whom it connects then.
-func asNobody(f func()) {
-	setEUID := func(uid int) {
-		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
-			panic(errno)
-		}
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	setEUID(netlab.NobodyID)
-	defer setEUID(0)
-	f()
 }

@@ -1,6 +1,9 @@
 package netlab
 
-import "syscall"
+import (
+	"runtime"
+	"syscall"
+)
 
 // NobodyID is the user and group id that the kernel calls the overflow id and
 // distributions call nobody.
@@ -28,4 +31,19 @@ func Bound() *syscall.SysProcAttr {
 		Setpgid:   true,
 		Pdeathsig: syscall.SIGKILL,
 	}
+}
+
+// AsUser calls f in a thread whose effective user is id, as whom it connects then
+// (SO_PEERCRED in unix(7)). The process is root's, and its other threads stay so.
+func AsUser(id uint32, f func()) {
+	become := func(id uint32) {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(id), ^uintptr(0)); errno != 0 {
+			panic(errno)
+		}
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	become(id)
+	defer become(0)
+	f()
 }
