@@ -9,11 +9,16 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/google/gopacket/layers"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
@@ -141,6 +146,58 @@ func (s *sniff) each(f func(frame []byte) (done bool)) {
 			return
 		}
 	}
+}
+
+// The port of a revoked endpoint does not wait until its RSTs have been sent, and they
+// are sent although it is gone. Whoever closes the lease meanwhile waits for both.
+func TestRevokedWhileResetsWait(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	table, err := datapath.NewConnections()
+	must(t, err)
+	defer table.Close()
+	a := l.openRequest(endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: table.File()})
+	const connections = 3
+	var want []string
+	for i := range uint32(connections) {
+		table.Records()[i] = record("10.0.0.1:7000", fmt.Sprint("10.0.0.2:", 5000+i), i)
+		want = append(want, fmt.Sprintf("10.0.0.1:7000 10.0.0.2:%d %#x", 5000+i, i))
+	}
+	setNeighbour(t, l.A, "10.0.0.2", l.B.LinkAddr)
+	sniff := openSniff(t, l.B)
+	goOn := refuseToSend(t, l.A, l.A.Interface)
+	a.runAway(1_000_000)
+	eventually(t, "the port is gone", func() bool {
+		return !slices.Contains(look(t, l.A).links, fmt.Sprint("unet", a.grant.ID))
+	})
+	select {
+	case <-a.lease.Done():
+		t.Error("the lease has ended before its RSTs were sent")
+	default:
+	}
+	goOn()
+	must(t, a.lease.Close())
+	if err := a.lease.Err(); !errors.Is(err, mux.ErrRevoked) {
+		t.Errorf("ended by %v", err)
+	}
+	if got := sniff.resets(l.A.LinkAddr, want[connections-1]); !slices.Equal(got, want) {
+		t.Errorf("on the wire:\n%q\nwant\n%q", got, want)
+	}
+}
+
+// refuseToSend has a device of a host take no frame (ENOBUFS) until goOn.
+func refuseToSend(t *testing.T, h *netlab.Host, device string) (goOn func()) {
+	t.Helper()
+	const shot = 2 // TC_ACT_SHOT
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, shot), asm.Return()}})
+	must(t, err)
+	defer prog.Close()
+	var egress link.Link
+	onDevice(t, h, device, func(device netlink.Link) (err error) {
+		egress, err = link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXEgress})
+		return err
+	})
+	t.Cleanup(func() { egress.Close() })
+	return func() { must(t, egress.Close()) }
 }
 
 // Who has died cannot have all the world asked for: after some neighbours that are not
