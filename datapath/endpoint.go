@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
+	"github.com/unet-go/unet/wire"
 )
 
 // Desc names bytes of the segment: a frame, or a part of one packet if its
@@ -193,3 +195,76 @@ func (e *Endpoint) Tags() []endpoint.Tag { return e.grant.Tags }
 
 // Audit counts the segment's frames by owner.
 func (e *Endpoint) Audit() segment.Audit { return e.seg.Audit() }
+
+// counters are the endpoint's own; plain words, because one goroutine has it.
+type counters struct {
+	sent, received        uint64
+	queueFull, noBuffers  uint64
+	malformed, notMessage uint64
+}
+
+// Stats are counters since Attach. The last group is the kernel's.
+type Stats struct {
+	Sent       uint64 // frames handed to the kernel
+	Received   uint64 // frames taken from the receive queue
+	Kicks      uint64 // system calls made to send
+	QueueFull  uint64 // sends refused because the send queue was full
+	NoBuffers  uint64 // allocations refused because the pool was empty
+	Malformed  uint64 // received frames dropped: truncated, or a header that lies
+	NotMessage uint64 // received frames dropped by Recv: not a U-Net message
+
+	KernelRxDropped      uint64 // the frame did not fit, or the kernel had no memory
+	KernelRxRingFull     uint64 // the receive queue was full
+	KernelFillRingEmpty  uint64 // the free queue was empty
+	KernelInvalidRxDescs uint64 // free queue entries outside the segment
+	KernelInvalidTxDescs uint64 // send queue entries outside the segment
+}
+
+// Stats reads all counters, the kernel's with a system call.
+func (e *Endpoint) Stats() (Stats, error) {
+	k, err := e.sock.Statistics()
+	c := &e.stats
+	return Stats{
+		Sent:       c.sent,
+		Received:   c.received,
+		Kicks:      e.sock.Kicks(),
+		QueueFull:  c.queueFull,
+		NoBuffers:  c.noBuffers,
+		Malformed:  c.malformed,
+		NotMessage: c.notMessage,
+
+		KernelRxDropped:      k.RxDropped,
+		KernelRxRingFull:     k.RxRingFull,
+		KernelFillRingEmpty:  k.FillRingEmpty,
+		KernelInvalidRxDescs: k.RxInvalidDescs,
+		KernelInvalidTxDescs: k.TxInvalidDescs,
+	}, err
+}
+
+// Connections is the memory in which a process publishes its TCP connections. It goes
+// to unetd with the request for an endpoint ([endpoint.Request].Connections). When the lease has
+// ended, unetd sends each peer a RST, as the kernel closes the connections of a process
+// that has died. Nothing else depends on it.
+type Connections struct {
+	file *os.File
+	mem  []byte
+}
+
+// NewConnections makes a table of 262,144 empty records. It takes memory, 16 bytes a
+// record in whole pages, as records are first written to.
+func NewConnections() (*Connections, error) {
+	file, mem, err := xsk.NewTable()
+	if err != nil {
+		return nil, err
+	}
+	return &Connections{file, mem}, nil
+}
+
+// File is the descriptor that goes to unetd. It is closed by Close.
+func (c *Connections) File() *os.File { return c.file }
+
+// Records are the memory itself.
+func (c *Connections) Records() []wire.Connection { return recordsOf(c.mem) }
+
+// Close unmaps the memory: the records must not be touched any more.
+func (c *Connections) Close() error { return xsk.CloseTable(c.file, c.mem) }

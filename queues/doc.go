@@ -21,7 +21,7 @@
 //	receive  RX          consumer  [Desc]          frames that were received
 //
 // A [Producer] claims room (Reserve), writes entries (At), and publishes them
-// (Submit) or gives the room back (Cancel). A [Consumer] looks at what has
+// (Submit). A [Consumer] looks at what has
 // arrived (Peek, At) and hands the slots back (Release, or in two steps Take and
 // Publish). All of them take counts: a batch costs one shared-index access, not
 // one an entry.

@@ -150,12 +150,3 @@ func PseudoHeader4(src, dst [4]byte, proto uint8, length uint16) uint64 {
 		uint64(binary.LittleEndian.Uint32(dst[:])) +
 		uint64(proto)<<8 + uint64(bits.ReverseBytes16(length))
 }
-
-// UpdateChecksum16 is the checksum field after one 16-bit word under it has
-// changed (RFC 1624, equation 3: HC' = ~(~HC + ~m + m')). A UDP checksum of 0
-// means that there is none and must not be updated.
-func UpdateChecksum16(old, from, to uint16) uint16 {
-	s := uint32(^old) + uint32(^from) + uint32(to)
-	s = s>>16 + s&0xffff
-	return ^uint16(s>>16 + s)
-}

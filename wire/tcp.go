@@ -148,3 +148,183 @@ func PutTCP(b []byte, f *TCPFields, headerLen int, sum uint64) {
 	binary.BigEndian.PutUint64(b[8:], w1)
 	binary.BigEndian.PutUint32(b[16:], uint32(check)<<16|uint32(f.Urgent))
 }
+
+// Kinds of TCP options.
+const (
+	TCPOptionEnd           uint8 = 0 // RFC 9293
+	TCPOptionNop           uint8 = 1 // RFC 9293
+	TCPOptionMSS           uint8 = 2 // RFC 9293
+	TCPOptionWindowScale   uint8 = 3 // RFC 7323
+	TCPOptionSACKPermitted uint8 = 4 // RFC 2018
+	TCPOptionSACK          uint8 = 5 // RFC 2018
+	TCPOptionTimestamps    uint8 = 8 // RFC 7323
+)
+
+const (
+	// TCPTimestampsLen is the length of what [PutTCPTimestamps] writes in bytes.
+	TCPTimestampsLen = 12
+	// MaxSACKBlocks is how many blocks fit in the options of a segment; one
+	// less beside timestamps.
+	MaxSACKBlocks = 4
+
+	maxTCPOptionsLen = MaxTCPHeaderLen - TCPHeaderLen
+	// What precedes the values of the timestamps where they are aligned, as all
+	// known senders have them (RFC 7323, appendix A).
+	timestampsPrefix = uint32(TCPOptionNop)<<24 | uint32(TCPOptionNop)<<16 | uint32(TCPOptionTimestamps)<<8 | 10
+)
+
+// NextTCPOption takes the first option off rest, the remainder of
+// [TCP.Options]: its kind, what follows kind and length, and the new remainder.
+// Padding is skipped. At the end kind is [TCPOptionEnd], and ok is false if the
+// end came from an option whose length is impossible (RFC 9293, MUST-7).
+func NextTCPOption(rest []byte) (kind uint8, data, next []byte, ok bool) {
+	for len(rest) > 0 {
+		switch kind = rest[0]; kind {
+		case TCPOptionEnd:
+			return TCPOptionEnd, nil, nil, true
+		case TCPOptionNop:
+			rest = rest[1:]
+			continue
+		}
+		if len(rest) < 2 || rest[1] < 2 || int(rest[1]) > len(rest) {
+			return TCPOptionEnd, nil, nil, false
+		}
+		n := int(rest[1])
+		return kind, rest[2:n:n], rest[n:], true
+	}
+	return TCPOptionEnd, nil, nil, true
+}
+
+// SACKBlock is a range of sequence numbers that has been received: from Left up
+// to, but not including, Right.
+type SACKBlock struct{ Left, Right uint32 }
+
+// TCPOptions are the values of the options that unet knows.
+type TCPOptions struct {
+	MSS            uint16 // bytes; 0: no such option
+	WindowScale    uint8  // shift count as sent, perhaps above 14
+	HasWindowScale bool
+	SACKPermitted  bool
+	HasTimestamps  bool
+	SACKBlocks     uint8 // of SACK
+	TSVal, TSEcr   uint32
+	SACK           [MaxSACKBlocks]SACKBlock
+}
+
+// AlignedTimestamps returns the timestamps of a segment that carries them and
+// nothing else, in the usual place: what nearly every segment of a connection
+// is. ok is false for all others.
+func (s TCP) AlignedTimestamps() (val, ecr uint32, ok bool) {
+	if s[12]>>4 != (TCPHeaderLen+TCPTimestampsLen)/4 || binary.BigEndian.Uint32(s[20:]) != timestampsPrefix {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint32(s[24:]), binary.BigEndian.Uint32(s[28:]), true
+}
+
+// ReadOptions fills o in from the options. An option of the wrong length is as
+// if it were not there; of two of one kind the last counts. It reports whether
+// all of them were well formed: what stands before one that is not has been
+// read all the same.
+func (s TCP) ReadOptions(o *TCPOptions) (ok bool) {
+	*o = TCPOptions{}
+	well := true
+	rest := s.Options()
+	for {
+		kind, data, next, ok := NextTCPOption(rest)
+		rest = next
+		switch {
+		case kind == TCPOptionEnd:
+			return ok && well
+		case kind == TCPOptionMSS && len(data) == 2:
+			o.MSS = binary.BigEndian.Uint16(data)
+		case kind == TCPOptionWindowScale && len(data) == 1:
+			o.WindowScale, o.HasWindowScale = data[0], true
+		case kind == TCPOptionSACKPermitted && len(data) == 0:
+			o.SACKPermitted = true
+		case kind == TCPOptionTimestamps && len(data) == 8:
+			o.TSVal, o.TSEcr = binary.BigEndian.Uint32(data), binary.BigEndian.Uint32(data[4:])
+			o.HasTimestamps = true
+		case kind == TCPOptionSACK && len(data) > 0 && len(data)%8 == 0:
+			o.SACKBlocks = uint8(len(data) / 8) // 40 bytes of options have room for 4
+			for i := range o.SACKBlocks {
+				b := data[8*i:]
+				o.SACK[i] = SACKBlock{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
+			}
+		case kind <= TCPOptionSACK, kind == TCPOptionTimestamps:
+			well = false
+		}
+	}
+}
+
+// PutTCPTimestamps writes the timestamps option where it stands alone, after two
+// bytes of padding: [TCPTimestampsLen] bytes. It returns their unfolded sum.
+func PutTCPTimestamps(b []byte, val, ecr uint32) (sum uint64) {
+	_ = b[11]
+	w := uint64(timestampsPrefix)<<32 | uint64(val)
+	binary.BigEndian.PutUint64(b, w)
+	binary.BigEndian.PutUint32(b[8:], ecr)
+	sum, c := bits.Add64(bits.ReverseBytes64(w), uint64(bits.ReverseBytes32(ecr)), 0)
+	return sum + c
+}
+
+// PutTCPOptions writes the options that o has, padded to a multiple of 4, and
+// returns their length in bytes and their unfolded sum. b has room for 40
+// bytes; SACK blocks that do not fit there are left out, the last first.
+func PutTCPOptions(b []byte, o *TCPOptions) (n int, sum uint64) {
+	_ = b[maxTCPOptionsLen-1]
+	if o.MSS != 0 {
+		binary.BigEndian.PutUint32(b, uint32(TCPOptionMSS)<<24|4<<16|uint32(o.MSS))
+		n = 4
+	}
+	switch {
+	case o.HasTimestamps && o.SACKPermitted: // it takes the place of the padding
+		binary.BigEndian.PutUint32(b[n:], uint32(TCPOptionSACKPermitted)<<24|2<<16|uint32(TCPOptionTimestamps)<<8|10)
+	case o.HasTimestamps:
+		binary.BigEndian.PutUint32(b[n:], timestampsPrefix)
+	case o.SACKPermitted:
+		binary.BigEndian.PutUint32(b[n:], uint32(TCPOptionNop)<<24|uint32(TCPOptionNop)<<16|uint32(TCPOptionSACKPermitted)<<8|2)
+		n += 4
+	}
+	if o.HasTimestamps {
+		binary.BigEndian.PutUint32(b[n+4:], o.TSVal)
+		binary.BigEndian.PutUint32(b[n+8:], o.TSEcr)
+		n += TCPTimestampsLen
+	}
+	if o.HasWindowScale {
+		binary.BigEndian.PutUint32(b[n:], uint32(TCPOptionNop)<<24|uint32(TCPOptionWindowScale)<<16|3<<8|uint32(o.WindowScale))
+		n += 4
+	}
+	if k := min(int(o.SACKBlocks), (maxTCPOptionsLen-n-4)/8); k > 0 {
+		binary.BigEndian.PutUint32(b[n:], uint32(TCPOptionNop)<<24|uint32(TCPOptionNop)<<16|uint32(TCPOptionSACK)<<8|uint32(2+8*k))
+		n += 4
+		for _, block := range o.SACK[:k] {
+			binary.BigEndian.PutUint32(b[n:], block.Left)
+			binary.BigEndian.PutUint32(b[n+4:], block.Right)
+			n += 8
+		}
+	}
+	return n, Sum(b[:n], 0)
+}
+
+// Connection is what a process publishes about one of its TCP connections, in
+// memory that it shares with unetd: what a RST to the peer needs when the process
+// has died. Its fields have the byte order of the machine.
+type Connection struct {
+	Local, Remote         [4]byte
+	LocalPort, RemotePort uint16 // RemotePort 0: the record is empty
+	Next                  uint32 // the highest SND.NXT so far (RFC 9293, section 3.3.1)
+}
+
+// ConnectionLen is the length of a record in memory, in bytes.
+const ConnectionLen = 16
+
+// ParseConnection reads a record, which b begins with.
+func ParseConnection(b []byte) Connection {
+	b = b[:ConnectionLen]
+	order := binary.NativeEndian
+	return Connection{
+		Local: [4]byte(b), Remote: [4]byte(b[4:]),
+		LocalPort: order.Uint16(b[8:]), RemotePort: order.Uint16(b[10:]),
+		Next: order.Uint32(b[12:]),
+	}
+}

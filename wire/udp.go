@@ -40,9 +40,6 @@ func (u UDP) SrcPort() uint16 { return binary.BigEndian.Uint16(u[0:2]) }
 // DstPort is the receiver's port.
 func (u UDP) DstPort() uint16 { return binary.BigEndian.Uint16(u[2:4]) }
 
-// Len is the length of header and payload in bytes.
-func (u UDP) Len() int { return len(u) }
-
 // Payload is what the datagram carries.
 func (u UDP) Payload() []byte { return u[UDPHeaderLen:] }
 
@@ -97,19 +94,6 @@ func (u UDP) Checksum(src, dst [4]byte) ChecksumState {
 func (u UDP) AcceptPartial(src, dst [4]byte) bool {
 	field := binary.BigEndian.Uint16(u[6:8])
 	return field == 0 || field == Fold(PseudoHeader4(src, dst, ProtocolUDP, uint16(len(u))))
-}
-
-// UDPFields are the fields of a header.
-type UDPFields struct {
-	SrcPort, DstPort uint16
-	Length           uint16 // header and payload, bytes
-	Checksum         uint16
-}
-
-// PutUDP writes a header of [UDPHeaderLen] bytes just as f says.
-func PutUDP(b []byte, f UDPFields) {
-	binary.BigEndian.PutUint64(b,
-		uint64(f.SrcPort)<<48|uint64(f.DstPort)<<32|uint64(f.Length)<<16|uint64(f.Checksum))
 }
 
 // UDPFlow is who sends to whom. It is comparable.

@@ -6,9 +6,71 @@ import (
 	"os"
 	"time"
 
-	"github.com/unet-go/unet/queues"
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/queues"
 )
+
+// Mode is how frames cross between the driver and the segment.
+type Mode uint8
+
+const (
+	ModeAny      Mode = iota // zero copy where the driver can, else copy
+	ModeCopy                 // the kernel copies; works on every device
+	ModeZeroCopy             // the device reads and writes the segment itself, or bind fails
+)
+
+// rxHeadroom is how far behind the kernel's own 256 bytes of headroom a
+// received packet begins. Six bytes: four for the mux's metadata, which so lies
+// in the cache line of the headers and not in the one before, which the other
+// core has just written too; and two that align the IP header behind 14 bytes of
+// Ethernet header.
+const rxHeadroom = 6
+
+// kernelHeadroom is XDP_PACKET_HEADROOM (linux/bpf.h).
+const kernelHeadroom = 256
+
+// RxRoom is how long a packet may be that is received into one frame of so many
+// bytes.
+func RxRoom(frameSize uint32) uint32 { return frameSize - kernelHeadroom - rxHeadroom }
+
+// Params describe a socket. Sizes must be valid; nothing is defaulted here.
+type Params struct {
+	Ifindex int    // device to bind to, in the network namespace of the caller's thread
+	Queue   uint32 // of that device
+
+	FrameSize      uint32 // bytes, 2048 or 4096
+	FrameCount     uint32 // frames in the segment
+	FillSize       uint32 // entries, a power of two, as the next three
+	CompletionSize uint32
+	RxSize         uint32
+	TxSize         uint32
+	Prefill        uint32 // frames 0 up to this one are put on the fill ring before bind
+
+	Charge     *Charge // whose memory the segment is; nil: this process's
+	Mode       Mode
+	SG         bool // packets may span several descriptors
+	NeedWakeup bool // the kernel says when it wants a kick
+}
+
+func (p *Params) segmentSize() int { return int(p.FrameSize) * int(p.FrameCount) }
+
+func (p *Params) bindFlags() uint16 {
+	var f uint16
+	switch p.Mode {
+	case ModeCopy:
+		f |= unix.XDP_COPY
+	case ModeZeroCopy:
+		f |= unix.XDP_ZEROCOPY
+	}
+	if p.SG {
+		f |= unix.XDP_USE_SG
+	}
+	if p.NeedWakeup {
+		f |= unix.XDP_USE_NEED_WAKEUP
+	}
+	return f
+}
 
 const (
 	busyRetry = 5 * time.Millisecond
@@ -154,4 +216,42 @@ func sgSupported(fd int, p *Params) bool {
 	return unix.Bind(fd, &unix.SockaddrXDP{
 		Flags: p.bindFlags() &^ unix.XDP_USE_SG, Ifindex: uint32(p.Ifindex), QueueID: p.Queue,
 	}) != nil
+}
+
+// ErrNotSupported is what every [UnsupportedError] unwraps to.
+var ErrNotSupported = errors.New("not supported by this kernel")
+
+// ErrQueueBusy: another socket is bound to the queue. A UMEM of its own cannot
+// share a queue with another, so nothing but closing that socket helps.
+var ErrQueueBusy = errors.New("queue is bound to another AF_XDP socket")
+
+// ErrHugePages: the system has too few huge pages set aside.
+var ErrHugePages = errors.New("not enough huge pages of 2 MiB: set more aside (sysctl vm.nr_hugepages), or ask for none")
+
+// UnsupportedError names a kernel feature that is missing and the version that
+// has it.
+type UnsupportedError struct {
+	Feature   string
+	MinKernel string // major.minor, as in 6.6
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("%s is not supported by this kernel: Linux %s or newer is needed", e.Feature, e.MinKernel)
+}
+
+func (e *UnsupportedError) Unwrap() error { return ErrNotSupported }
+
+// Features that a socket may ask for.
+var (
+	errNoAFXDP = &UnsupportedError{"AF_XDP (CONFIG_XDP_SOCKETS)", "4.18"}
+	errNoSG    = &UnsupportedError{"AF_XDP scatter-gather (XDP_USE_SG)", "6.6"}
+	errNoRings = &UnsupportedError{"the AF_XDP need-wakeup flag", "5.4"}
+)
+
+// unlessErrno turns one errno into another error, and names the call otherwise.
+func unlessErrno(call string, err error, errno unix.Errno, instead error) error {
+	if errors.Is(err, errno) {
+		return instead
+	}
+	return fmt.Errorf("%s: %w", call, err)
 }

@@ -30,7 +30,7 @@ func TestModel(t *testing.T) {
 			next := uint64(0)
 			for range 20000 {
 				n := uint32(rng.IntN(size + 2))
-				switch rng.IntN(6) {
+				switch rng.IntN(5) {
 				case 0:
 					got := p.Reserve(n)
 					room := uint32(size - len(reserved) - len(published) - held)
@@ -55,10 +55,6 @@ func TestModel(t *testing.T) {
 					p.Submit(n)
 					published = append(published, reserved[:n]...)
 					reserved = slices.Delete(reserved, 0, int(n))
-				case 3:
-					n = min(n, p.Reserved())
-					p.Cancel(n)
-					reserved = reserved[:len(reserved)-int(n)]
 				default:
 					if got := c.Pending(); got != uint32(len(published)+held) || c.Taken() != uint32(held) {
 						t.Fatalf("Pending = %d, want %d; Taken = %d, want %d", got, len(published)+held, c.Taken(), held)
@@ -107,18 +103,16 @@ func TestTwoGoroutines(t *testing.T) {
 		go func() {
 			p := NewProducer(s)
 			for i := uint64(0); i < total; {
-				n := p.Reserve(16)
+				n := p.Reserve(uint32(min(16, total-i)))
 				if n == 0 {
 					runtime.Gosched()
 					continue
 				}
-				n = uint32(min(uint64(n), total-i))
 				for k := range n {
 					*p.At(k) = Desc{Addr: i, Len: uint32(i), Options: Continued}
 					i++
 				}
 				p.Submit(n)
-				p.Cancel(p.Reserved())
 			}
 		}()
 		c := NewConsumer(s)
@@ -178,7 +172,6 @@ func TestMisusePanics(t *testing.T) {
 	p.Reserve(1)
 	for name, f := range map[string]func(){
 		"submit":  func() { p.Submit(2) },
-		"cancel":  func() { p.Cancel(2) },
 		"release": func() { c.Release(1) },
 		"take":    func() { c.Take(1) },
 		"size": func() {

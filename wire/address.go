@@ -1,0 +1,101 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// LinkAddr is an Ethernet (EUI-48) address. It is comparable.
+type LinkAddr [6]byte
+
+// Broadcast is the link address of every station.
+var Broadcast = LinkAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// ErrLinkAddr is wrapped by the errors of [ParseLinkAddr].
+var ErrLinkAddr = errors.New("not an Ethernet address")
+
+// ParseLinkAddr reads the usual text forms, such as 02:00:00:00:00:01.
+func ParseLinkAddr(s string) (LinkAddr, error) {
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != 6 {
+		return LinkAddr{}, fmt.Errorf("%w: %q", ErrLinkAddr, s)
+	}
+	return LinkAddr(hw), nil
+}
+
+func (a LinkAddr) String() string { return net.HardwareAddr(a[:]).String() }
+
+// IsGroup reports whether a is a broadcast or multicast address.
+func (a LinkAddr) IsGroup() bool { return a[0]&1 != 0 }
+
+// MarshalText and UnmarshalText carry a link address in its text form.
+func (a LinkAddr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+func (a *LinkAddr) UnmarshalText(b []byte) (err error) {
+	*a, err = ParseLinkAddr(string(b))
+	return err
+}
+
+// AddrPort is an IPv4 address and port. Unlike netip.AddrPort it is six bytes
+// without a pointer: it is written for every datagram. It is comparable.
+type AddrPort struct {
+	Addr [4]byte // zero: the wildcard, or nobody
+	Port uint16
+}
+
+// AddrPortFrom converts an IPv4 (or IPv4-mapped) address. The zero value and the
+// unspecified addresses of both families become the wildcard. ok is false for
+// any other IPv6 address.
+func AddrPortFrom(a netip.AddrPort) (_ AddrPort, ok bool) {
+	addr := a.Addr().Unmap()
+	switch {
+	case addr.Is4():
+		return AddrPort{addr.As4(), a.Port()}, true
+	case !addr.IsValid(), addr.IsUnspecified():
+		return AddrPort{Port: a.Port()}, true
+	}
+	return AddrPort{}, false
+}
+
+// Netip converts to the type of package netip.
+func (a AddrPort) Netip() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), a.Port)
+}
+
+// IsZero reports whether a is neither an address nor a port.
+func (a AddrPort) IsZero() bool { return a == AddrPort{} }
+
+func (a AddrPort) String() string { return a.Netip().String() }
+
+// Word packs address and port into one word, the key of tables.
+func (a AddrPort) Word() uint64 {
+	return uint64(binary.BigEndian.Uint32(a.Addr[:]))<<16 | uint64(a.Port)
+}
+
+// AddrPortOf is the inverse of [AddrPort.Word].
+func AddrPortOf(word uint64) (a AddrPort) {
+	binary.BigEndian.PutUint32(a.Addr[:], uint32(word>>16))
+	a.Port = uint16(word)
+	return a
+}
+
+// Errors of the parsers. They are returned bare: compare with ==.
+var (
+	// ErrTruncated: there are fewer bytes than the header needs or states.
+	ErrTruncated = errors.New("truncated")
+	// ErrVersion: the version field is not one that this package knows.
+	ErrVersion = errors.New("unknown version")
+	// ErrLength: a length field contradicts the header itself.
+	ErrLength = errors.New("impossible length")
+	// ErrChecksum: the checksum does not match.
+	ErrChecksum = errors.New("wrong checksum")
+	// ErrReserved: bits that must be zero are not.
+	ErrReserved = errors.New("reserved bits set")
+	// ErrNestedVLAN: more than one VLAN tag, or a service tag.
+	ErrNestedVLAN = errors.New("nested VLAN tags")
+	// ErrAddressFamily: the ARP packet is not about Ethernet and IPv4.
+	ErrAddressFamily = errors.New("not ARP for IPv4 over Ethernet")
+)
