@@ -56,10 +56,8 @@ func (m *Mux) addresses() (addresses, error) {
 	return found, nil
 }
 
-// unfit says why no ports can be claimed on an IPv6 address of the uplink: the
-// host itself may not use it yet, or will not for long. A claim outlives its
-// address, and a temporary one is replaced every day (RFC 8981), to leave no
-// trace; a claim would be one.
+// unfit says why no ports can be claimed on an IPv6 address of the uplink: the host may not
+// use it yet, or replaces it every day (RFC 8981).
 func unfit(ip netip.Addr, flags int) string {
 	switch {
 	case ip.Is4():
@@ -111,16 +109,15 @@ func (own *addresses) primary() netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Tags follow the addresses of the host (ADR 28). A port on an address of the uplink is in
-// effect as long as the uplink has the address: when it does not, another host may.
-// Until the address is back its tags are suspended. A whole address is the
-// endpoint's as long as the host does not have it: when it does, the endpoint ends.
+// Tags follow the addresses of the host (ADR 28). A port is in effect as long as the uplink
+// has its address, and suspended while it does not, when another host may have it. An
+// endpoint ends when the host takes an address that it holds as a whole.
 
 // addressesAre compares the tags with the addresses that the host has now. One goroutine
-// calls it, after the kernel has told of a change, or may have failed to.
+// calls it, after an event or when events were lost.
 //
-// The addresses are asked for while nobody can enter a tag, so a claim is compared with
-// a change at least once: here, or by its own second look (claimTags).
+// It holds m.mu while it reads the addresses, so a claim meets a change at least once: here,
+// or in stillTrue.
 func (m *Mux) addressesAre() error {
 	m.mu.Lock()
 	own, err := m.addresses()
@@ -218,11 +215,10 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 	return nil
 }
 
-// A whole address is one of the uplink's network that nobody else has: not the
-// host, no neighbour, no router. Whoever holds it answers ARP or neighbour
-// solicitations for it, and what other endpoints send there is turned round in
-// this host, so a claim of somebody else's address would take that host's
-// traffic.
+// A whole address is one of the uplink's network that nobody else has: not the host, no
+// neighbour, no router. Its endpoint answers ARP or neighbour solicitations for it, and
+// gets what other endpoints send there, so a claim of another host's address would take
+// that host's traffic.
 
 // setAside keeps the whole addresses of a request for it, all or none, until putBack.
 func (m *Mux) setAside(c *claiming) error {
@@ -286,7 +282,7 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 	err = m.routes.Vacant(ctx, m.up.addr, c.whole)
 	var used *route.InUse
 	if errors.As(err, &used) {
-		return held(endpoint.AddrTag(used.Addr), "the host at link address %v has it", used.At)
+		return held(endpoint.AddrTag(used.Addr), "the host at MAC address %v has it", used.At)
 	}
 	return err
 }

@@ -17,26 +17,24 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// A process that serves a mux may die and another one go on from what is
-// pinned. The kernel's tables are all there is to go by. Each of them is changed
-// in such an order that whatever instant the process died at, what they say can
-// be put right: an endpoint's entry is written when its port is complete and
-// before its first tag, and taken out after its last tag, its port, and its socket.
-// So a port without an entry and a tag without an entry belong to nobody, and an entry
-// without a port is of an endpoint that has ended, or whose process has died.
+// A process takes over from one that died by the kernel's tables alone. They are changed in
+// such an order that they can be repaired wherever it stopped: an endpoint's entry is
+// written when its port is complete and before its first tag, and deleted after its last
+// tag, its port, and its socket. So a port or a tag without an entry is left over, and an
+// entry without a port is of an endpoint that has ended, or whose process has died.
 
 // defaultGrace is how long endpoints that were taken over wait for their owners.
 const defaultGrace = 10 * time.Second
 
-// errUnusable is wrapped by the reasons why pins cannot be gone on from.
+// errUnusable is wrapped by the reasons why pins cannot be taken over.
 var errUnusable = errors.New("what is pinned cannot be used")
 
 func unusable(why string, args ...any) error {
 	return fmt.Errorf("%w: %s", errUnusable, fmt.Sprintf(why, args...))
 }
 
-// loadPinned opens what another process has pinned, if it is whole and what this
-// one would have made for the uplink as it is now.
+// loadPinned opens what another process has pinned, if it is complete and what this one
+// would make for the uplink as it is now.
 func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *programs, state bpf.State, err error) {
 	p := &programs{nl: h, ifindex: u.ifindex, pins: keep}
 	defer func() {
@@ -61,7 +59,7 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 	case state.Netns != u.netns || int(state.Ifindex) != u.ifindex:
 		return nil, state, unusable("it is of another interface")
 	case state.Link != u.addr:
-		return nil, state, unusable("the link address of %s was %x and is %v now", u.name, state.Link, u.addr)
+		return nil, state, unusable("the MAC address of %s was %x and is %v now", u.name, state.Link, u.addr)
 	case want != ModeAuto && want != p.mode:
 		return nil, state, unusable("it is attached in %v mode", p.mode)
 	}
@@ -82,7 +80,7 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 	return p, state, p.load(spec, u)
 }
 
-// load opens pins that are whole.
+// load opens complete pins.
 func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 	if p.uplink, err = link.LoadPinnedLink(p.pins.at(pinUplink), nil); err != nil {
 		return fmt.Errorf("pinned link of the uplink: %w", err)
@@ -142,8 +140,8 @@ func readState(keep *pins) (s bpf.State, err error) {
 	return s, nil
 }
 
-// portsOf are the ports of a mux in the namespace of h, by ifindex: what carries
-// its program.
+// portsOf are the ports of a mux in the namespace of h, by ifindex: the devices with its
+// program.
 func portsOf(h *netlink.Handle, prog *ebpf.Program) (map[uint32]string, error) {
 	id, err := programID(prog)
 	if err != nil {
@@ -162,9 +160,8 @@ func portsOf(h *netlink.Handle, prog *ebpf.Program) (map[uint32]string, error) {
 	return ports, nil
 }
 
-// adopt takes over the endpoints in the kernel's tables and puts right what the
-// death of the process before has left half done. The calling thread is in the
-// uplink's namespace.
+// adopt takes over the endpoints in the kernel's tables and completes or undoes what the
+// process before had begun. The calling thread is in the uplink's namespace.
 func (m *Mux) adopt() error {
 	ports, err := portsOf(m.nl, m.progs.objs.UnetPort)
 	if err != nil {
@@ -218,7 +215,7 @@ func (m *Mux) adopt() error {
 	for _, name := range ports {
 		m.log.Info("port removed that was not finished", "port", name)
 	}
-	if err := m.reaper.deleteAll(ports); err != nil {
+	if err := m.deleter.deleteAll(ports); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -261,8 +258,8 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 	return l
 }
 
-// adoptRest goes on asking for the socket of an endpoint that has no port any more, if
-// somebody has it. Nobody else gets the slot meanwhile.
+// adoptRest goes on polling for the socket of an endpoint that has no port any more. Its
+// slot stays taken meanwhile.
 func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error) {
 	there, err = socketThere(m.progs.objs.PortSockets, e.Slot, m.unbound)
 	if !there || err != nil {
@@ -284,8 +281,7 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 	return true, nil
 }
 
-// reclaimAfterGrace takes back what nobody presents in time. It runs until then,
-// or until the mux is closed.
+// reclaimAfterGrace ends the endpoints that nobody has presented in time.
 func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 	select {
 	case <-time.After(grace):
@@ -310,7 +306,7 @@ func (m *Mux) unleased() []*Lease {
 	return list
 }
 
-// reclaim takes an endpoint back, unless it has been presented meanwhile.
+// reclaim ends an endpoint, unless it has been presented meanwhile.
 func (m *Mux) reclaim(l *Lease, why string) {
 	m.mu.Lock()
 	o, presented := l.owner, l.leased

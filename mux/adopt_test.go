@@ -117,8 +117,8 @@ func TestTakenOverUnderTraffic(t *testing.T) {
 			}
 			c.do(order{Do: "abandon"})
 			l.openConfig(mux.Config{Pin: l.pin})
-			if l.mux.Mode() != mode {
-				t.Errorf("mode %v", l.mux.Mode())
+			if got := l.mux.Identity().Mode; got != mode.String() {
+				t.Errorf("mode %v", got)
 			}
 			l.present(a)
 			l.echo(b, a, "the last")

@@ -14,9 +14,9 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// unet_note_vlan meets every frame of the machine, whichever mux it is for, and each
-// such program costs each of them some 60 ns (ADR 7). So the muxes of a machine share
-// one: the first attaches it, the others hold its link and read its map.
+// unet_note_vlan runs for every frame of the machine and costs each some 60 ns (ADR 7). So
+// the muxes of a machine share one: the first attaches it, the others hold its link and read
+// its map.
 
 // sharedNote is the link of a unet_note_vlan that is attached, and the map that it
 // writes; nil if there is none.
@@ -36,8 +36,7 @@ func sharedNote() (link.Link, *ebpf.Map, error) {
 			return it.Take(), notes, nil
 		}
 	}
-	// EAGAIN: somebody is attaching something at this moment. That is not worth a wait:
-	// two notes do no harm.
+	// EAGAIN: a link is being attached at this moment. A second unet_note_vlan is harmless.
 	if err := it.Err(); err != nil && !errors.Is(err, unix.EAGAIN) {
 		return nil, nil, fmt.Errorf("list links: %w", err)
 	}
@@ -72,14 +71,13 @@ func notesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// The cutter of an uplink in generic mode is a device through which the kernel cuts
-// super-frames, see bpf/src/cut.h. It is known by its name: whoever finds one that
-// nobody serves may delete it.
+// The cutter of an uplink in generic mode is a device through which the kernel segments
+// super-frames (bpf/src/cut.h). It is known by its name.
 
 const cutterKind = "ifb"
 
-// cutterRoom is how many parts may wait in the device; more would stop it. It is what
-// all ports may have there (CUT_LINE in cut.h).
+// cutterRoom is how many parts may wait in the device, which stops at more: what all ports
+// together may have there (CUT_LINE in cut.h).
 const cutterRoom = bpf.MaxPorts * 1024
 
 func cutterName(uplink int) string { return fmt.Sprintf("unetcut%d", uplink) }
@@ -124,8 +122,8 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 	return l.Attrs().Index, h.LinkSetUp(l)
 }
 
-// cutterLost is how many super-frames the cutter of an uplink has dropped: because the
-// kernel could not cut them, or somebody has shut the device down.
+// cutterLost is how many super-frames the cutter of an uplink has dropped: the kernel could
+// not segment them, or the device was down.
 func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
 	l, err := h.LinkByName(cutterName(uplink))
 	var absent netlink.LinkNotFoundError
@@ -163,8 +161,8 @@ func deleteCutter(h *netlink.Handle, uplink int) error {
 // offload is on, so that is turned off. On a link made in software it is the
 // sender who does; there, in generic mode, unet_note_vlan sees it for XDP.
 
-// notesVLAN: unet_note_vlan is attached. It costs a little for each frame of every
-// device, so only where it is needed. What comes over a VLAN interface had a tag.
+// notesVLAN reports whether unet_note_vlan is needed. What comes over a VLAN interface had a
+// tag.
 func notesVLAN(u *uplink, m Mode) bool {
 	return u.virtual && m == ModeGeneric && u.kind != "vlan"
 }
@@ -182,8 +180,7 @@ func (u *uplink) hidesVLANTags() (bool, error) {
 	return flags&flagRxVLAN != 0, nil
 }
 
-// showVLANTags turns receive VLAN offload off. That it was on is written down
-// before.
+// showVLANTags turns receive VLAN offload off, and first records that it was on.
 func (m *Mux) showVLANTags() error {
 	hidden, err := m.up.hidesVLANTags()
 	if err != nil {

@@ -531,7 +531,7 @@ func TestSolicitationsReachTheOwner(t *testing.T) {
 	a := l.open(addrTag("fd00::77"))
 	fd := program{network: "udp6", at: "[fd00::2]:9000"}.keep(t, l.B)
 	must(t, connect(fd, "[fd00::77]:5"))
-	_, err := unix.Write(fd, []byte("hello")) // the kernel asks for the link address first
+	_, err := unix.Write(fd, []byte("hello")) // the kernel asks for the MAC address first
 	must(t, err)
 	frame := a.recv().frame
 	ns, ok := packet(t, frame).Layer(layers.LayerTypeICMPv6NeighborSolicitation).(*layers.ICMPv6NeighborSolicitation)

@@ -116,8 +116,8 @@ func (m *Mux) room(c *claiming) error {
 // claimTags claims the tags of a request and returns them in their order, with nothing
 // left to be chosen.
 //
-// The kernel and the network are asked first, while m.mu is free for others. Whole
-// addresses are set aside meanwhile, so that nobody else is told that they are free.
+// The kernel and the network are asked first, without m.mu. Whole addresses are set aside
+// meanwhile: no other request gets them.
 func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Tag, err error) {
 	if len(c.tags) == 0 {
 		return nil, nil
@@ -230,12 +230,11 @@ func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.users.count(c.by.owner.UID, use{tags: costOf(t)})
 }
 
-// readmit takes up a tag that stands in the kernel's table since before this
-// mux was opened, and reserves in the kernel what its claim had reserved. While
-// no mux was there nobody kept the ports, so that a program of the kernel's
-// network stack may have got one. That is the error then; the claim stands all
-// the same, and so do the other ports of a block. Tags that stand on a whole address
-// come after it. m.mu is held.
+// readmit takes over a tag that stands in the kernel's table, and reserves in the kernel
+// what its claim had reserved. While no process served the mux a program of the kernel's
+// network stack may have got a port of it. That is the error then; the tag is held all the
+// same, and so are the other ports of a block. Tags on a whole address come after it. m.mu
+// is held.
 func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 	c := &claim{by: l, suspended: suspended}
 	err := route.Within(m.ns, func() error {
@@ -274,9 +273,8 @@ func (m *Mux) unclaimAll(l *Lease) error {
 	return err
 }
 
-// release takes a tag out: first of the table, then the kernel may have the
-// port again. A tag that stays in the table stays claimed, for nobody else could
-// be given it.
+// release takes a tag out of the table, and then gives the kernel its ports back. A tag that
+// cannot be taken out stays claimed.
 func (m *Mux) release(t endpoint.Tag) error {
 	if err := m.deleteTag(t); err != nil {
 		return fmt.Errorf("give %v back: %w", t, err)

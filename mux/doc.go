@@ -22,7 +22,7 @@
 //
 // With [Config].Pin set, maps, links and programs are pinned in a bpffs, and the tables say
 // all that the next process needs (ADR 14). It takes over what is whole, of the same
-// compiled programs, link address and attach mode, and takes the rest down. Owners come
+// compiled programs, MAC address and attach mode, and takes the rest down. Owners come
 // back with their sockets ([Mux.Present]); what nobody presents within [Config].Grace is
 // taken back. Without pins the programs end with the process: endpoints receive nothing
 // then, and can still send under their tags.

@@ -138,7 +138,7 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	return ctx.Err()
 }
 
-// enlist makes a lease that is complete one of the mux's.
+// enlist enters a complete lease.
 func (m *Mux) enlist(l *Lease) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,7 +245,7 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 	return endpoint.Info{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", endpoint.ErrNotPresentable)
 }
 
-// putEndpoint writes an endpoint down for a successor of this process.
+// putEndpoint enters an endpoint into the kernel's table, for the next process.
 func (m *Mux) putEndpoint(l *Lease) error {
 	err := m.progs.objs.Endpoints.Put(l.at.owner, bpf.Endpoint{
 		Id:           l.id,
@@ -285,7 +285,7 @@ func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error)
 	return list, nil
 }
 
-// newID gives out the number of an endpoint. A successor goes on after it.
+// newID is the number of the next endpoint, which no later process gives out again.
 func (m *Mux) newID() (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -297,8 +297,8 @@ func (m *Mux) newID() (uint64, error) {
 	return m.lastID, nil
 }
 
-// takeSlot reserves a slot for the socket of a port. Slots are given out in turn,
-// from a random one on, so that one that was left is not another's for long.
+// takeSlot reserves a slot for the socket of a port, in turn from a random one on, so that
+// a slot is not used again soon.
 func (m *Mux) takeSlot() (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -319,10 +319,10 @@ func (m *Mux) giveSlot(slot uint32) {
 	delete(m.slots, slot)
 }
 
-// socketThere reports whether a map of sockets has one at key. Such a map cannot
-// be read, but it refuses another socket where there is one; the kernel takes a
-// socket out when its last descriptor and mapping are gone. other is any socket.
-// Nobody else may use the key meanwhile.
+// socketThere reports whether a map of sockets has one at key. Such a map cannot be read,
+// but refuses another socket at a key in use; the kernel deletes an entry when the last
+// descriptor and mapping of its socket are gone. other is any socket. Nothing else may use
+// the key meanwhile.
 func socketThere(sockets *ebpf.Map, key uint32, other *os.File) (bool, error) {
 	err := sockets.Update(key, uint32(other.Fd()), ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {

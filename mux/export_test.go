@@ -51,9 +51,9 @@ func (m *Mux) LeaveFillRings() (err error) {
 // FailDeletions lets no port be deleted until restore.
 func (m *Mux) FailDeletions(err error) (restore func()) {
 	replace := func(del func(netlink.Link) error) (before func(netlink.Link) error) {
-		m.reaper.mu.Lock()
-		defer m.reaper.mu.Unlock()
-		before, m.reaper.linkDel = m.reaper.linkDel, del
+		m.deleter.mu.Lock()
+		defer m.deleter.mu.Unlock()
+		before, m.deleter.linkDel = m.deleter.linkDel, del
 		return before
 	}
 	usual := replace(func(netlink.Link) error { return err })

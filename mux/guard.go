@@ -18,17 +18,16 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// fillInterval is how long an owner who has won the race over its fill ring can
-// keep a processor busy, about: ADR 11.
+// fillInterval is about how long an owner who changes its fill ring after the check can
+// keep a processor busy (ADR 11).
 const fillInterval = 50 * time.Millisecond
 
 const unsoundFill = "its fill ring had entries that are no frames of its segment"
 
-// fillGuard looks at the fill rings of all ports now and then. The deliver
-// programs look at a ring before each frame, but its owner can change it in the
-// instant between that look and the kernel's own. The kernel then skips entries that
-// are no frames, for as long as there are more; and it stops as soon as the guard
-// writes a frame into one.
+// fillGuard checks the fill rings of all ports every fillInterval. The deliver programs
+// check a ring before each frame, but its owner can change it before the kernel reads it.
+// The kernel then skips entries that are no frames, without a bound; it stops at a frame
+// that the guard writes.
 type fillGuard struct {
 	mu    sync.Mutex
 	rings map[*Lease]*guardedRing
@@ -44,7 +43,7 @@ func newFillGuard() fillGuard {
 	return fillGuard{rings: map[*Lease]*guardedRing{}, added: make(chan struct{}, 1)}
 }
 
-// add begins to look at the fill ring of a port's socket.
+// add begins to check the fill ring of a port's socket.
 func (g *fillGuard) add(l *Lease, sock *os.File) error {
 	ring, err := xsk.MapFillRing(sock, l.fillSize, l.segmentBytes)
 	if err != nil {
@@ -72,8 +71,8 @@ func (g *fillGuard) remove(l *Lease) error {
 	return ring.Unmap()
 }
 
-// look looks at all rings, and stops the kernel in those that are not sound. found
-// are the leases whose rings were sound until now; busy says that some are not.
+// look checks all rings, and stops the kernel in those that are not sound. found are the
+// leases whose rings were sound until now; busy: some are not sound.
 func (g *fillGuard) look() (found []*Lease, busy, empty bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,9 +90,8 @@ func (g *fillGuard) look() (found []*Lease, busy, empty bool) {
 	return found, busy, len(g.rings) == 0
 }
 
-// guardFillRings runs until the mux is closed. Owners of unsound rings are revoked.
-// Until one of them is, its ring is written again and again, for its owner may do so
-// too.
+// guardFillRings runs until the mux is closed. Endpoints with unsound rings are revoked.
+// Until that is done their rings are written without a pause, as their owners may do.
 func (m *Mux) guardFillRings() {
 	for {
 		found, busy, empty := m.fills.look()
@@ -119,7 +117,7 @@ func (m *Mux) guardFillRings() {
 	}
 }
 
-// revoke takes an endpoint back from an owner who harms others.
+// revoke ends an endpoint whose owner misuses it, and bars its user for barredFor.
 func (m *Mux) revoke(l *Lease, why string) {
 	l.revoking.Do(func() {
 		m.mu.Lock()
@@ -131,10 +129,9 @@ func (m *Mux) revoke(l *Lease, why string) {
 	})
 }
 
-// followAlarms begins to read what the programs have to say, until the mux is
-// closed. An alarm names a slot, so what is left from before this process, perhaps of
-// an endpoint whose slot will be another's, is not acted on: if the endpoint lives, its
-// next frame raises the alarm again.
+// followAlarms reads the alarms of the programs until the mux is closed. Alarms from before
+// this process are dropped: the slot that one names may have another endpoint by now. If
+// the endpoint exists its next frame raises the alarm again.
 func (m *Mux) followAlarms() error {
 	alarms, err := ringbuf.NewReader(m.progs.objs.Alarms)
 	if err != nil {
@@ -172,8 +169,7 @@ func (m *Mux) readAlarms(alarms *ringbuf.Reader) {
 	}
 }
 
-// alarm takes an endpoint back whose owner harms others. Its frames are dropped
-// already.
+// alarm revokes the endpoint that an alarm is about. Its frames are dropped already.
 func (m *Mux) alarm(a bpf.Alarm) {
 	if a.Kind != bpf.AlarmFill {
 		m.log.Error("alarm of an unknown kind", "kind", a.Kind, "slot", a.Slot)
@@ -187,8 +183,8 @@ func (m *Mux) alarm(a bpf.Alarm) {
 	}
 }
 
-// fillFields are the kernel's fields by which unet_deliver looks at a fill ring
-// (pool_is_shown in bpf/src/fill.h): none of them is promised to be there.
+// fillFields are the kernel's fields by which unet_deliver checks a fill ring
+// (pool_is_shown in bpf/src/fill.h). No kernel guarantees them.
 var fillFields = []string{
 	"net_device._rx", "netdev_rx_queue.pool",
 	"xsk_buff_pool.fq", "xsk_buff_pool.addrs_cnt", "xsk_buff_pool.frame_len",
@@ -197,9 +193,8 @@ var fillFields = []string{
 	"xdp_ring.producer", "xdp_umem_ring.desc", "xdp_desc.addr", "xdp_rxq_info.dev", "xdp_buff.rxq",
 }
 
-// checkFillFields finds out whether the programs can look at fill rings on this
-// kernel. Where they cannot, an owner who is not trusted gets no port, unless
-// permitted.
+// checkFillFields finds out whether the programs can check fill rings on this kernel. If
+// not, an owner who is not trusted gets no port, unless permitted.
 func (m *Mux) checkFillFields(permitted bool) error {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -230,7 +225,7 @@ func missingFields(types *btf.Spec, fields []string) (missing []string) {
 	return missing
 }
 
-// hasMember looks into members without a name too.
+// hasMember includes the members of those without a name.
 func hasMember(members []btf.Member, name string) bool {
 	for _, m := range members {
 		if m.Name == name {

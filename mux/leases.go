@@ -67,8 +67,7 @@ func (l *Lease) enter() error {
 	return nil
 }
 
-// Claim adds a tag. A whole address takes half a second: the network is asked
-// whether a host has it.
+// Claim adds a tag. A whole address takes half a second: the network is probed for it.
 func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	if err := l.enter(); err != nil {
 		return endpoint.Tag{}, known(err)
@@ -108,9 +107,8 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	return l.m.unclaim(l, t)
 }
 
-// Resolve answers from the kernel's routes and neighbours. What this host
-// holds itself, on the uplink's address or as a whole address, is behind the
-// uplink's own link address.
+// Resolve answers from the kernel's routes and neighbours. An address of this host, the
+// uplink's or a whole address, has the uplink's own MAC address.
 func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	if err := l.enter(); err != nil {
 		return endpoint.Route{}, known(err)
@@ -142,8 +140,8 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	return r, nil
 }
 
-// routeToWhole is how a whole address of this host is reached: the mux turns the
-// frame round.
+// routeToWhole is the route to a whole address of this host: the port program redirects
+// the frame.
 func (m *Mux) routeToWhole(dst netip.Addr) (endpoint.Route, error) {
 	own, err := m.addresses()
 	if err != nil {
@@ -175,12 +173,11 @@ func (l *Lease) Err() error {
 	}
 }
 
-// Close gives everything back: the tags first, so that nothing more is
-// delivered, then the map entries, then port or queue; meanwhile the peers of the owner's
-// connections get a RST. The socket and the segment are whoever's descriptors they are;
-// of a port, the socket has no device any more, and of a queue it can still send until it
-// is closed. Close may be called again, and answers the same. After [Mux.Abandon] it has
-// no effect.
+// Close gives everything back: the tags first, so that nothing more is delivered, then
+// port or queue; meanwhile the peers of the owner's connections get a RST. The descriptors
+// of socket and segment stay their holders'. The socket of a port has no device any more;
+// that of a queue can send until it is closed. Close may be called again and returns the
+// same. After [Mux.Abandon] it has no effect.
 func (l *Lease) Close() error {
 	l.m.life.RLock()
 	defer l.m.life.RUnlock()
@@ -199,8 +196,8 @@ func (l *Lease) close(why error) error {
 		l.err = l.m.unclaimAll(l)
 		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
-		// Resets can take seconds (resetTime). The port does not wait for them: a revoked
-		// owner's fill ring is written without a pause as long as the port is there.
+		// Resets can take seconds (resetTime). The port is deleted meanwhile: as long as it
+		// exists, a revoked owner's fill ring is written without a pause.
 		var resets sync.WaitGroup
 		if l.connections != nil {
 			resets.Go(func() { l.m.resetConnections(l.connections, tags) })
@@ -255,16 +252,14 @@ func (l *Lease) over(why error) {
 	close(l.done)
 }
 
-// After the end of its lease an endpoint has no tag and no port, and yet there
-// may be much left of it: a process that keeps the socket keeps the namespace of
-// the port and the memory that is registered with the socket, and one that keeps
-// the segment open or mapped keeps its memory. Nothing can take that away from
-// it. So the mux goes on asking, and counts the endpoint for its user until all is gone. The endpoint of a port stays in the kernel's table
-// until then too: a process that takes over from this one goes on with asking for its
-// socket. It cannot ask for a segment, which only the process that made it can, nor for
-// the socket of a queue, where another endpoint may be.
+// After its lease an endpoint has no tag and no port, but its process may keep the socket,
+// and with it the port's namespace and the registered memory, or keep the segment open or
+// mapped. So the mux polls for both, and counts the endpoint for its user until they are
+// gone (ADR 17). Until then the endpoint of a port stays in the kernel's table: a process
+// that takes over polls for its socket. It cannot poll for a segment, which only the process
+// that made it can, nor for the socket of a queue, where another endpoint may be.
 
-// How long after one question the next is asked. Most processes let go at once.
+// Pauses between two polls of one endpoint.
 const (
 	lingerFirst = time.Millisecond
 	lingerMost  = 250 * time.Millisecond
@@ -275,15 +270,15 @@ type lingering struct {
 	info    endpoint.Info
 	at      *attachment
 	granted bool     // it counts until it is gone
-	socket  bool     // may be there
-	memory  *os.File // what its segment is asked by; nil: it is gone, or was made by another process
-	doubted bool     // it could not be asked, and the log says so
+	socket  bool     // it may exist
+	memory  *os.File // of its segment, to poll by; nil: it is gone, or another process made it
+	doubted bool     // a poll has failed and was logged
 
 	pause time.Duration
-	next  time.Time // when it is asked
+	next  time.Time // of the next poll
 }
 
-// linger begins to ask what is left of an endpoint whose lease has ended.
+// linger begins to poll for what is left of an endpoint whose lease has ended.
 func (m *Mux) linger(e *lingering) {
 	e.socket, e.pause, e.next = true, lingerFirst, time.Now()
 	m.mu.Lock()
@@ -295,7 +290,7 @@ func (m *Mux) linger(e *lingering) {
 	}
 }
 
-// followLingering asks, in a goroutine of its own, until the mux is closed.
+// followLingering polls, in a goroutine of its own, until the mux is closed.
 func (m *Mux) followLingering() {
 	for {
 		var due <-chan time.Time
@@ -311,8 +306,7 @@ func (m *Mux) followLingering() {
 	}
 }
 
-// askLingering asks about all whose time has come and returns when the next is due; zero:
-// there are none.
+// askLingering polls all that are due and returns when the next is; zero: there are none.
 func (m *Mux) askLingering() (next time.Time) {
 	m.mu.Lock()
 	list := m.lingering
@@ -344,7 +338,7 @@ func (m *Mux) askLingering() (next time.Time) {
 	return next
 }
 
-// gone asks about one.
+// gone reports whether nothing is left of one.
 func (m *Mux) gone(e *lingering) bool {
 	if e.at.port && m.takeAway(e.at) != nil {
 		return false
@@ -365,9 +359,9 @@ func (m *Mux) gone(e *lingering) bool {
 	return !e.socket && e.memory == nil
 }
 
-// doubt reports whether the answer that err stands for is to be asked for again:
-// this process or the kernel has run out of something for now. What can never be asked
-// is taken for gone, for it would never be.
+// doubt reports whether a poll that failed is to be repeated: this process or the kernel is
+// out of descriptors or memory. What any other error is about is taken for gone, since no
+// later poll would succeed.
 func (m *Mux) doubt(e *lingering, err error) (again bool) {
 	if err == nil {
 		return false
@@ -381,9 +375,8 @@ func (m *Mux) doubt(e *lingering, err error) (again bool) {
 	return again
 }
 
-// socketLingers reports whether somebody still has the socket of an endpoint.
-// That of a port has its slot to itself. The queue of an uplink may have been
-// taken by another endpoint, which shows that it was free.
+// socketLingers reports whether the socket of an endpoint exists. That of a port has its
+// slot to itself. If another endpoint has got the queue of an uplink, it was free.
 func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	if e.info.Attach == endpoint.AttachPort {
 		return socketThere(m.progs.objs.PortSockets, e.at.slot, m.unbound)
@@ -396,7 +389,7 @@ func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	return socketThere(m.progs.objs.Sockets, e.info.Queue, m.unbound)
 }
 
-// freed is the end of an endpoint.
+// freed ends the counting of an endpoint.
 func (m *Mux) freed(e *lingering) {
 	if err := m.forgetPort(e.at); err != nil {
 		m.log.Warn("endpoint freed", "endpoint", e.info.ID, "error", err)
@@ -409,8 +402,7 @@ func (m *Mux) freed(e *lingering) {
 	}
 }
 
-// letLinger ends the asking for good. What could not be deleted is tried once
-// more, if so wanted.
+// letLinger ends the polling. again: ports that could not be deleted are tried once more.
 func (m *Mux) letLinger(again bool) error {
 	m.mu.Lock()
 	list := m.lingering

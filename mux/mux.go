@@ -52,8 +52,8 @@ type Mux struct {
 	ns          netns.NsHandle // the uplink's namespace
 	nl          *netlink.Handle
 	rt          *nl.SocketHandle // for what the library has no call for
-	reaper      *reaper
-	unbound     *os.File // an AF_XDP socket, to ask maps of sockets by
+	deleter     *deleter
+	unbound     *os.File // an AF_XDP socket that is never bound (socketThere)
 	sender      int      // a packet socket that only sends
 	up          uplink
 	pins        *pins // nil: nothing is pinned
@@ -66,19 +66,18 @@ type Mux struct {
 	log         *slog.Logger
 	policy      Policy
 	failed      chan error    // of capacity 1
-	probes      chan struct{} // a slot for each probe on its way
+	probes      chan struct{} // a slot for each probe in progress
 	lingers     chan struct{} // of capacity 1: something new lingers
 	moved       moved
 	fills       fillGuard
 	trustedOnly bool // ports for others cannot be made safe on this kernel
 
-	handles    undoStack      // lets go of what Open has opened, without effect on the kernel
+	handles    undoStack      // closes what Open has opened, without effect on the kernel
 	background undoStack      // ends goroutines
 	running    sync.WaitGroup // goroutines that end with ctx
 
-	// Whatever uses the above holds life for reading; Close holds it for
-	// writing and ends those that wait by ctx. The mux's own goroutines do not
-	// hold it; Close waits for them.
+	// Methods hold life for reading; Close holds it for writing, and ends by ctx what
+	// waits. The mux's own goroutines do not hold it; Close waits for them.
 	life   sync.RWMutex
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -99,9 +98,6 @@ type Mux struct {
 	ended     error             // why no endpoint can work any more
 }
 
-// Mode is how the mux is attached: ModeGeneric or ModeNative.
-func (m *Mux) Mode() Mode { return m.progs.mode }
-
 // Identity is what all endpoints of this mux are on the wire, with the MTU and the
 // address as they are now.
 func (m *Mux) Identity() endpoint.Identity {
@@ -115,11 +111,9 @@ func (m *Mux) Identity() endpoint.Identity {
 // let it out.
 func (m *Mux) mtu() uint32 { return min(m.present.Load(), m.progs.mtu) }
 
-// Failed gets an error if endpoints can no longer work and the mux should be
-// closed: the uplink was deleted, or its link address is another one, by which
-// endpoints cannot be reached and may not send, or what the programs have to say can
-// no longer be heard. All leases have ended then. There is at most one, and the channel
-// is never closed.
+// Failed gets an error if endpoints can no longer work and the mux should be closed: the
+// uplink was deleted, it has another MAC address, or the programs' alarms cannot be read.
+// All leases have ended then. There is at most one error, and the channel is never closed.
 func (m *Mux) Failed() <-chan error { return m.failed }
 
 // enter keeps the mux open until leave.
@@ -224,15 +218,15 @@ func (m *Mux) endLeases(why error) error {
 	errs := make([]error, len(list))
 	var all sync.WaitGroup
 	for i, l := range list {
-		all.Go(func() { errs[i] = l.close(why) }) // together, for the reaper
+		all.Go(func() { errs[i] = l.close(why) }) // together, for the deleter
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// Abandon lets go of everything and leaves it working, for another process to take
-// over. Leases end in this process, and closing them has no effect any more. A mux that
-// is not pinned cannot be left.
+// Abandon closes all descriptors and leaves everything working, for another process to take
+// over. Leases end in this process, and closing them has no effect any more. A mux that is
+// not pinned cannot be abandoned.
 func (m *Mux) Abandon() error {
 	if m.pins == nil {
 		return errors.New("abandon: the mux is not pinned, and would not outlive this process")
@@ -246,9 +240,9 @@ func (m *Mux) Abandon() error {
 	})
 }
 
-// end runs the last of the mux's deeds, when nobody uses it any more.
+// end closes the mux, once, when no method is in progress.
 func (m *Mux) end(fn func() error) error {
-	m.cancel() // whoever waits in Resolve
+	m.cancel() // ends the waits in Resolve
 	m.life.Lock()
 	defer m.life.Unlock()
 	if m.closed {
@@ -265,15 +259,14 @@ func (m *Mux) stopBackground() {
 	m.running.Wait()
 }
 
-// letGoOfTags gives back to the kernel what is reserved for tags there. What
-// could not be taken out of the table stays in it.
+// letGoOfTags closes the sockets that reserve ports. The kernel's tag table stays as it is.
 func (m *Mux) letGoOfTags() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.tags.letGo()
 }
 
-// detach takes off the kernel what Open has put there.
+// detach removes from the kernel what Open has put there.
 func (m *Mux) detach() error {
 	return errors.Join(m.progs.uncouple(), m.restoreVLANTags(), m.pins.remove())
 }
@@ -335,8 +328,8 @@ func Open(cfg Config) (_ *Mux, err error) {
 	return m, nil
 }
 
-// prepare opens what the mux works with, without effect on the kernel. Like the
-// next two it runs on a thread that is in the mux's namespace.
+// prepare opens what the mux works with, without effect on the kernel. Like attach and
+// start it runs on a thread that is in the mux's namespace.
 func (m *Mux) prepare(cfg Config) (err error) {
 	if m.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("netlink: %w", err)
@@ -346,7 +339,7 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return err
 	}
 	m.handles.push(func() error { m.rt.Close(); return nil })
-	if m.reaper, err = newReaper(m.nl, m.rt); err != nil {
+	if m.deleter, err = newDeleter(m.nl, m.rt); err != nil {
 		return err
 	}
 	if m.up, err = findUplink(m.nl, cfg.Interface); err != nil {
@@ -373,7 +366,7 @@ func (m *Mux) prepare(cfg Config) (err error) {
 // that there is something to detach.
 func (m *Mux) attach(cfg Config) (made bool, err error) {
 	if cfg.Pin != "" {
-		if err := sweep(m.nl, m.reaper, cfg.Pin, m.up.netns, m.log); err != nil {
+		if err := sweep(m.nl, m.deleter, cfg.Pin, m.up.netns, m.log); err != nil {
 			return false, err
 		}
 		if m.pins, err = makePins(cfg.Pin, m.up.netns, m.up.ifindex); err != nil {
@@ -411,7 +404,7 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 	return true, err
 }
 
-// takeOver goes on from what is pinned. What cannot be gone on from it takes down.
+// takeOver takes over what is pinned, or takes it down if it cannot be used.
 func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	names, err := m.pins.names()
 	if err != nil || len(names) == 0 {
@@ -420,7 +413,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	m.progs, m.state, err = loadPinned(m.nl, m.pins, &m.up, cfg.Mode)
 	if errors.Is(err, errUnusable) {
 		m.log.Warn("what is pinned is taken down, and its endpoints with it", "interface", m.up.name, "why", err)
-		return false, takeDown(m.nl, m.reaper, m.up.ifindex, m.pins)
+		return false, takeDown(m.nl, m.deleter, m.up.ifindex, m.pins)
 	}
 	if err != nil {
 		return false, err
@@ -473,12 +466,12 @@ func (m *Mux) start(cfg Config) error {
 	return nil
 }
 
-// undoStack is what has been done so far and how to take it back.
+// undoStack is how to undo what has been done so far.
 type undoStack []func() error
 
 func (u *undoStack) push(f func() error) { *u = append(*u, f) }
 
-// run takes everything back, last first, and goes on after failures.
+// run undoes everything, last first, and goes on after failures.
 func (u *undoStack) run() error {
 	var err error
 	for i := len(*u) - 1; i >= 0; i-- {

@@ -10,11 +10,11 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// maxResolved bounds the destinations that are kept for a lease. Beyond it every
-// change is one for all.
+// maxResolved bounds the destinations that are kept for a lease. Beyond it every change of
+// a route is told as one of all routes.
 const maxResolved = 1024
 
-// notices is what a lease tells those who watch it.
+// notices are a lease's watchers, and what they are told about.
 type notices struct {
 	mu       sync.Mutex
 	watchers map[*watcher]struct{}
@@ -24,7 +24,7 @@ type notices struct {
 	overflow bool                      // there were too many of them
 }
 
-// watcher is one function that is told.
+// watcher is one function that is called.
 type watcher struct {
 	mu      sync.Mutex // held around f
 	f       func(endpoint.Notice)
@@ -39,10 +39,11 @@ func (w *watcher) tell(n endpoint.Notice) {
 	}
 }
 
-// watch begins to tell f, beginning with a state that is not the usual one.
+// watch calls f with each notice from now on, and first with a state that is not the usual
+// one.
 func (s *notices) watch(f func(endpoint.Notice)) (stop func()) {
 	w := &watcher{f: f}
-	w.mu.Lock() // what happens from here on waits for the state as it is now
+	w.mu.Lock() // later notices wait for those of the present state
 	defer w.mu.Unlock()
 	s.mu.Lock()
 	if s.watchers == nil {
@@ -118,8 +119,7 @@ func (s *notices) addresses(gone map[netip.Addr]struct{}, has func(netip.Addr) b
 	s.tell(news...)
 }
 
-// resolving notes a destination whose hop is not known yet: any change may be one
-// of its own.
+// resolving notes a destination whose next hop is not known yet: any change may concern it.
 func (s *notices) resolving(dst netip.Addr) { s.note(dst, netip.Addr{}) }
 
 // resolved notes by which hop a destination is reached.
@@ -161,8 +161,8 @@ func (s *notices) hopChanged(hop netip.Addr) {
 	s.tell(list...)
 }
 
-// moved are the whole addresses that have got or lost their owner. They are told
-// by a goroutine, for whoever changes the tag table has the mux's lock.
+// moved are the whole addresses that have got or lost their owner. A goroutine tells of
+// them, since the tag table is changed under m.mu.
 type moved struct {
 	mu    sync.Mutex
 	addrs map[netip.Addr]struct{}
@@ -204,7 +204,7 @@ func (m *Mux) followMoved() {
 	}
 }
 
-// hopChanged tells every lease that a hop is reached otherwise; one that is not
+// hopChanged tells every lease that the route by a next hop has changed; one that is not
 // valid stands for all.
 func (m *Mux) hopChanged(hop netip.Addr) {
 	for _, l := range m.all() {

@@ -181,7 +181,7 @@ func TestMTUNotice(t *testing.T) {
 func TestLeasesEndWithTheUplink(t *testing.T) {
 	for what, change := range map[string]func(netlink.Link) error{
 		"deleted": netlink.LinkDel,
-		"link address": func(up netlink.Link) error {
+		"MAC address": func(up netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(up, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
 		},
 	} {

@@ -21,10 +21,9 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// pins is the directory of a bpffs in which a mux keeps what shall outlive its
-// process: maps, programs and links, each under its name. Whoever serves the
-// mux holds the directory's lock, which ends with its process. A nil pins keeps
-// nothing.
+// pins is the directory of a bpffs in which the maps, programs and links of a mux are
+// pinned, each under its name. The process that serves the mux holds the directory's lock.
+// A nil pins keeps nothing.
 type pins struct {
 	path string
 	dir  *os.File // locked
@@ -47,15 +46,15 @@ func pinPath(bpffs string, netns uint64, ifindex int) string {
 	return filepath.Join(bpffs, pinFolder, fmt.Sprintf("%d-%d", netns, ifindex))
 }
 
-// How long to wait for the lock of a process that was killed: the kernel lets go of it
-// some time after kill(2) has returned.
+// How long to wait for the lock of a process that was killed: the kernel releases it some
+// time after kill(2) has returned.
 const (
 	dyingTries = 50
 	dyingPause = 20 * time.Millisecond
 )
 
-// makePins makes the directory of a mux, if it is not there, and locks it. ErrInUse
-// says that another process has, for a second now.
+// makePins makes the directory of a mux, if it does not exist, and locks it. ErrInUse:
+// another process has held the lock for a second.
 func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
@@ -68,7 +67,7 @@ func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
 		p, err := lockPins(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
-			continue // whoever had it has just removed it
+			continue // it was removed just now
 		case errors.Is(err, ErrInUse) && try < dyingTries:
 			try++
 			time.Sleep(dyingPause)
@@ -116,7 +115,7 @@ func lockPins(path string) (*pins, error) {
 	return p, nil
 }
 
-// close lets go of the lock. What is pinned stays.
+// close releases the lock. What is pinned stays.
 func (p *pins) close() error {
 	if p == nil {
 		return nil
@@ -140,9 +139,8 @@ func (p *pins) names() ([]string, error) {
 	return names, nil
 }
 
-// clear unpins everything. The uplink's link comes first: without it nobody
-// takes the rest for a mux. State comes last: it says what is still to be
-// restored.
+// clear unpins everything. The uplink's link comes first: without it the rest is not taken
+// over. State comes last: it says what is still to be restored.
 func (p *pins) clear() error {
 	if p == nil {
 		return nil
@@ -183,11 +181,10 @@ func (p *pins) remove() error {
 	return nil
 }
 
-// Cleanup removes what muxes have left behind in a bpffs that no process serves
-// any more: those of the calling thread's network namespace, and of any namespace
-// those whose uplink is gone. A mux with endpoints whose processes live is kept,
-// unless force is set: it works on, and the next Open of its interface takes it
-// over. report is told of each mux what was done, or why it was kept.
+// Cleanup removes the muxes pinned in a bpffs that no process serves: those of the calling
+// thread's network namespace, and of any namespace those whose uplink is gone. A mux with
+// endpoints whose processes live is kept, unless force is set: it works, and the next Open
+// of its interface takes it over. report gets a line for each mux.
 func Cleanup(bpffs string, force bool, report func(what string)) error {
 	if err := checkBPFFS(bpffs); err != nil {
 		return err
@@ -212,11 +209,11 @@ func Cleanup(bpffs string, force bool, report func(what string)) error {
 			return err
 		}
 		defer rt.Close()
-		r, err := newReaper(h, rt)
+		r, err := newDeleter(h, rt)
 		if err != nil {
 			return err
 		}
-		c := cleaner{h: h, reaper: r, netns: cookie, force: force, report: report}
+		c := cleaner{h: h, deleter: r, netns: cookie, force: force, report: report}
 		list, err := pinned(bpffs)
 		for _, p := range list {
 			err = errors.Join(err, c.clean(p))
@@ -255,8 +252,8 @@ func pinned(bpffs string) ([]pinnedMux, error) {
 	return list, nil
 }
 
-// uplinkGone reports whether the interface that a pinned link was attached to is
-// gone. Pins that have no such link are not whole.
+// uplinkGone reports whether the interface of a pinned link is gone. Pins without that link
+// are not whole.
 func (p *pinnedMux) uplinkGone() (gone, whole bool, err error) {
 	l, err := link.LoadPinnedLink(filepath.Join(p.path, pinUplink), nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -274,13 +271,13 @@ func (p *pinnedMux) uplinkGone() (gone, whole bool, err error) {
 	return xdp != nil && xdp.Ifindex == 0, true, nil
 }
 
-// sweep removes the muxes whose uplinks are gone. Nobody can serve those.
-func sweep(h *netlink.Handle, r *reaper, bpffs string, netns uint64, log *slog.Logger) error {
+// sweep removes the muxes whose uplinks are gone.
+func sweep(h *netlink.Handle, r *deleter, bpffs string, netns uint64, log *slog.Logger) error {
 	list, err := pinned(bpffs)
 	if err != nil {
 		return err
 	}
-	c := cleaner{h: h, reaper: r, netns: netns, report: func(what string) { log.Info("cleanup", "what", what) }}
+	c := cleaner{h: h, deleter: r, netns: netns, report: func(what string) { log.Info("cleanup", "what", what) }}
 	for _, p := range list {
 		// Asked without the lock: whoever is about to serve a mux shall get it.
 		if gone, _, err := p.uplinkGone(); err != nil || !gone {
@@ -295,11 +292,11 @@ func sweep(h *netlink.Handle, r *reaper, bpffs string, netns uint64, log *slog.L
 
 // cleaner removes muxes that nobody serves, on a thread in the namespace netns.
 type cleaner struct {
-	h      *netlink.Handle
-	reaper *reaper
-	netns  uint64
-	force  bool
-	report func(string)
+	h       *netlink.Handle
+	deleter *deleter
+	netns   uint64
+	force   bool
+	report  func(string)
 }
 
 func (c *cleaner) clean(p pinnedMux) error {
@@ -333,7 +330,7 @@ func (c *cleaner) clean(p pinnedMux) error {
 		}
 	}
 	if p.netns == c.netns {
-		if err := takeDown(c.h, c.reaper, p.ifindex, keep); err != nil {
+		if err := takeDown(c.h, c.deleter, p.ifindex, keep); err != nil {
 			return fmt.Errorf("%s: %w", p.path, err)
 		}
 	}
@@ -389,7 +386,7 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 //
 // The pins may be another version's, or not whole, so this relies on no more of
 // them than it must.
-func takeDown(h *netlink.Handle, r *reaper, ifindex int, keep *pins) error {
+func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 	uplink, err := link.LoadPinnedLink(keep.at(pinUplink), nil)
 	if err == nil {
 		err = errors.Join(uplink.Detach(), uplink.Close())

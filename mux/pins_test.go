@@ -111,7 +111,7 @@ func TestUnusablePins(t *testing.T) {
 		change     func(*pinLab, netlink.Link) error
 	}{
 		{"another mode is asked for", "generic mode", mux.ModeNative, nil},
-		{"another link address", "link address", mux.ModeAuto, func(_ *pinLab, up netlink.Link) error {
+		{"another MAC address", "MAC address", mux.ModeAuto, func(_ *pinLab, up netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(up, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
 		}},
 		{"another version", "another version", mux.ModeAuto, func(l *pinLab, _ netlink.Link) error {

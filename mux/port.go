@@ -16,8 +16,7 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// attachment is how an endpoint is joined to the mux: by a port or a queue. It
-// begins empty and tells what there is to take away.
+// attachment is the port or queue of an endpoint, as far as it was made.
 type attachment struct {
 	owner   bpf.Owner // of its tags
 	device  string    // the port's outer end, or the uplink
@@ -27,18 +26,16 @@ type attachment struct {
 }
 
 // takeAway undoes an attachment: a port's map entry, then the port. A port that
-// cannot be deleted keeps its program, so that what its endpoint sends goes on
-// being checked.
+// cannot be deleted keeps its program, which goes on checking what its endpoint sends.
 //
-// The entries of sockets stay: no frame comes to them any more, and as long as
-// they are there the sockets are. What is written down of a port's endpoint stays as
-// long, for a successor of this process, and forgetPort takes it out. That of a queue
-// goes here, for the next endpoint of the queue is written down in its place.
+// The entries of sockets stay: they show whether the sockets exist. The entry of a port's
+// endpoint stays as long, for the next process, until forgetPort. That of a queue is
+// deleted here: the next endpoint of the queue has the same key.
 func (m *Mux) takeAway(at *attachment) error {
 	var err error
 	if at.port {
 		err = absentIsFine(m.progs.objs.Devices.Delete(at.owner.Port))
-		if failed := m.reaper.delete(at.owner.Port, at.device); failed != nil {
+		if failed := m.deleter.delete(at.owner.Port, at.device); failed != nil {
 			return errors.Join(err, failed)
 		}
 		at.port = false
@@ -49,12 +46,12 @@ func (m *Mux) takeAway(at *attachment) error {
 	return errors.Join(err, m.forgetEndpoint(at.owner))
 }
 
-// forgetPort is the end of a port of which nothing is left: what is written down of
-// its endpoint, then its slot, which is another's from now on.
+// forgetPort deletes the entry of a port's endpoint, of which nothing is left, and frees
+// its slot.
 func (m *Mux) forgetPort(at *attachment) error {
 	if at.owner.Port != 0 {
 		if err := m.forgetEndpoint(at.owner); err != nil {
-			return err // a successor will look for a socket in the slot
+			return err // the next process looks for a socket in the slot
 		}
 	}
 	if at.hasSlot {
@@ -145,9 +142,8 @@ func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 	}
 }
 
-// openOuter readies the outer end, and writes the endpoint down before that is up.
-// The calling thread is in the uplink's namespace, by which the kernel
-// understands ifindexes.
+// openOuter readies the outer end, and enters the endpoint before that is up. The calling
+// thread is in the uplink's namespace, to which ifindexes belong.
 func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 	port, name := l.at.owner.Port, l.at.device
 	if err := errors.Join(disableIPv6(name), distrust(name)); err != nil {
@@ -200,9 +196,8 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	return sock, m.enterEndpoint(l, sock)
 }
 
-// holdQueue reserves a queue of the uplink for a lease: its tags lead to
-// whatever socket is there, so there is one lease a queue, even when the
-// socket of an earlier one is gone already.
+// holdQueue reserves a queue of the uplink for a lease. Tags lead to whatever socket is
+// bound there, so there is one lease a queue until its close has ended.
 func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	if n := m.progs.objs.Sockets.MaxEntries(); queue >= n {
 		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, n)
@@ -217,7 +212,7 @@ func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	return nil
 }
 
-// enterEndpoint writes an endpoint down, when it has its socket.
+// enterEndpoint enters an endpoint that has its socket into the table.
 func (m *Mux) enterEndpoint(l *Lease, sock *os.File) (err error) {
 	if l.cookie, err = xsk.Cookie(sock); err != nil {
 		return err
@@ -225,8 +220,7 @@ func (m *Mux) enterEndpoint(l *Lease, sock *os.File) (err error) {
 	return m.putEndpoint(l)
 }
 
-// absentIsFine: the kernel itself takes map entries of sockets and devices out
-// when these go away.
+// absentIsFine: the kernel deletes map entries of sockets and devices together with these.
 func absentIsFine(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
@@ -234,14 +228,10 @@ func absentIsFine(err error) error {
 	return err
 }
 
-// The kernel calls XDP programs by a jump that it makes anew when the first device gets
-// a program and when the last one loses it, and then waits until no processor can be
-// in the old one (bpf_dispatcher_change_prog): 10 to 15 ms for each program of a port,
-// which the first endpoint and the last would pay for, and so would all that come and go one
-// by one. So there are devices that have the programs as long as the mux is open: the lo of
-// namespaces of their own, where nobody sends anything.
-
-// holdPrograms makes those.
+// holdPrograms attaches the programs of ports to idle devices, the lo of namespaces of their
+// own. When the first device gets a program, and when the last one loses it, the kernel
+// patches its call and waits for an RCU grace period (bpf_dispatcher_change_prog): 10 to
+// 15 ms for each program, at every endpoint that comes or goes alone.
 func (m *Mux) holdPrograms() error {
 	for _, prog := range []*ebpf.Program{m.progs.objs.UnetPort, m.progs.deliver(Terms{Trusted: true}), m.progs.deliver(Terms{})} {
 		idle, err := idleWith(prog)
@@ -287,7 +277,7 @@ func (m *Mux) lookForPorts() error {
 	return nil
 }
 
-// portsGone ends the endpoints whose ports have gone, as is says of an ifindex.
+// portsGone ends the endpoints whose ports are gone, of which is reports the ifindex.
 func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
 	for _, l := range leases {
 		if l.at.owner.Port != 0 && is(int(l.at.owner.Port)) {
@@ -296,10 +286,9 @@ func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
 	}
 }
 
-// portGone ends an endpoint whose port is no more. If its socket is still there somebody
-// has deleted the port. Otherwise the kernel has, because the socket was closed: that is
-// the end of an endpoint that waits to be presented, and any other is its owner's to
-// close.
+// portGone ends an endpoint whose port is gone. If its socket exists somebody has deleted
+// the port. Otherwise the kernel has, because the socket was closed: that ends an endpoint
+// that waits to be presented; any other its owner closes.
 func (m *Mux) portGone(l *Lease) {
 	m.mu.Lock()
 	o, leased := l.owner, l.leased
@@ -349,10 +338,8 @@ func disableIPv6(conf string) error {
 	return err
 }
 
-// distrust makes the kernel itself refuse IPv4 from an outer end, which it
-// never sees while the port program is there. If somebody takes the program off
-// (ip link set dev PORT xdp off), the application could otherwise talk to the host
-// as if from a network of its own.
+// distrust makes the kernel refuse IPv4 from an outer end, in case somebody takes the port
+// program off (ip link set dev PORT xdp off): the application could then reach the host.
 func distrust(iface string) error {
 	return setIPv4(iface, map[string]string{"rp_filter": "1", "drop_unicast_in_l2_multicast": "1", "forwarding": "0"})
 }

@@ -137,7 +137,7 @@ func TestUplinkChanges(t *testing.T) {
 			defer p.Close()
 			return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "elsewhere"), netlink.LinkSetNsFd(l, int(p.B.NS)))
 		}},
-		{"another link address", "is 02:00:00:00:00:99 now", func(l netlink.Link) error {
+		{"another MAC address", "is 02:00:00:00:00:99 now", func(l netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
 		}},
 	} {

@@ -211,8 +211,8 @@ func (p *programs) attachFlag() int {
 	return unix.XDP_FLAGS_SKB_MODE
 }
 
-// aides are the programs that do what XDP cannot: count what the kernel drops
-// after them, note VLAN tags before them, and send on what has to be cut.
+// aides are the programs beside those of XDP: they count what the kernel drops after these,
+// note VLAN tags before them, and forward what has to be segmented.
 func aides(m Mode, u *uplink) []string {
 	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException}
 	if m == ModeNative {
@@ -266,7 +266,7 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 	)
 }
 
-// countLosses names the counter of what prog redirected in vain.
+// countLosses names the counter of the frames that prog redirected and the kernel dropped.
 func (p *programs) countLosses(prog *ebpf.Program, c bpf.Counter) error {
 	id, err := programID(prog)
 	if err != nil {
@@ -287,7 +287,7 @@ func programID(prog *ebpf.Program) (uint32, error) {
 	return uint32(id), nil
 }
 
-// putState writes down what a successor has to know.
+// putState records what the next process has to know.
 func (p *programs) putState(s bpf.State) error {
 	if err := p.objs.State.Put(uint32(0), s); err != nil {
 		return fmt.Errorf("state of the mux: %w", err)
@@ -308,8 +308,8 @@ func (p *programs) detach() error {
 	return errors.Join(p.uncouple(), p.pins.clear(), p.release())
 }
 
-// uncouple takes the program off the uplink, and then its cutter away. It returns
-// when that is done, which the end of the last pin and descriptor would not be.
+// uncouple detaches the program from the uplink, at once, unlike the end of the last pin and
+// descriptor, and then deletes the cutter.
 func (p *programs) uncouple() error {
 	if p.uplink != nil {
 		if err := p.uplink.Detach(); err != nil {

@@ -16,17 +16,15 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// reserver makes the kernel's network stack keep ports for endpoints: it binds
-// an ordinary socket to each and leaves it there. The kernel then gives the port
-// to no other program, neither when it asks for it, whatever options it has set
-// (the socket has neither SO_REUSEADDR nor SO_REUSEPORT, and both sides would
-// have to), nor when it connects and the kernel chooses. And it refuses a port
-// that is in use already, by a TCP connection too, be it in TIME-WAIT.
+// reserver reserves ports in the kernel's network stack: it binds an ordinary socket to
+// each. The kernel then gives the port to no other program, neither by number, whatever
+// options that sets (both sockets would need SO_REUSEADDR or SO_REUSEPORT), nor when it
+// chooses a port for connect. And it refuses a port that is in use, also by a TCP connection
+// in TIME-WAIT.
 //
-// What still comes for the port, over lo or in another queue than its owner's,
-// is not for anybody. A UDP socket would gather it, so it gets a filter that
-// accepts nothing. A TCP socket that does not listen receives nothing: to
-// whoever connects the kernel says that the connection is refused.
+// A UDP socket would queue what still comes for the port, over lo or in another queue than
+// its owner's, so it has a filter that accepts nothing. For a TCP socket that does not listen
+// the kernel refuses connections.
 //
 // Its methods run in the uplink's namespace.
 type reserver struct {
@@ -37,8 +35,7 @@ type reserver struct {
 	refuse  *ebpf.Program // one for all sockets; nil until there is a UDP socket
 }
 
-// newReserver leaves a quarter of this process's descriptors to all else that it
-// has to do. m.mu is held.
+// newReserver leaves a quarter of this process's descriptors to other uses. m.mu is held.
 func (m *Mux) newReserver() (*reserver, error) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
@@ -67,7 +64,7 @@ func (r *reserver) ports(t endpoint.Tag) (fds []int, err error) {
 	return fds, nil
 }
 
-// giveUp closes sockets that are not needed after all.
+// giveUp closes sockets that are not needed.
 func (r *reserver) giveUp(fds []int) error {
 	r.room += len(fds)
 	return closeAll(fds)
@@ -202,8 +199,8 @@ func (r *reserver) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	return sa
 }
 
-// refuseAll lets nothing into a socket. Filters of the older kind are copied for
-// each socket and take a page of memory each; this one all sockets share.
+// refuseAll gives a socket a filter that accepts nothing. All sockets share the program; a
+// classic filter would take a page of memory for each.
 func (r *reserver) refuseAll(fd int) error {
 	if r.refuse == nil {
 		refuse, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -220,9 +217,8 @@ func (r *reserver) refuseAll(fd int) error {
 	return os.NewSyscallError("setsockopt SO_ATTACH_BPF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.refuse.FD()))
 }
 
-// keptPorts says of each block whether it has ports that an administrator has
-// kept out of automatic choice, or for privileged programs
-// (Documentation/networking/ip-sysctl.rst).
+// keptPorts are the blocks with ports that an administrator has kept out of automatic
+// choice, or for privileged programs (Documentation/networking/ip-sysctl.rst).
 type keptPorts [allPorts / endpoint.BlockPorts]bool
 
 func (k *keptPorts) in(block endpoint.Tag) bool { return k[block.Port/endpoint.BlockPorts] }
@@ -271,8 +267,8 @@ func (k *keptPorts) addList(list string) error {
 	return nil
 }
 
-// readSetting reads a setting of the kernel's. It comes in one piece, or it is
-// cut off, so there is room for the longest list of ports: every other one.
+// readSetting reads a sysctl by one read, which has room for the longest list of ports:
+// every other one.
 func readSetting(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

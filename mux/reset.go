@@ -15,20 +15,15 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The kernel closes the connections of a process that dies. Those of an endpoint are
-// the process's own, so the mux does it: when a lease has ended and its tags are free,
-// each peer gets a RST (RFC 9293, section 3.10.7.4) by what the process has published of
-// its connections (ADR 26).
+// When a lease has ended and its tags are free, the mux sends each peer of its TCP
+// connections a RST (RFC 9293, section 3.10.7.4), by the records that the process has
+// published (ADR 26). A record may be wrong. A RST is sent only if the lease could have sent
+// it: from an address and port that it held and that is not claimed again, along a route,
+// once for each record.
 //
-// A published record may be anything. A RST goes out only if the lease itself could have
-// sent it: from an address and port that it held and that nobody else has claimed since,
-// to where a route leads, once for each record.
-//
-// A RST whose sequence number is in the peer's window, but not the one it expects,
-// because something was lost, is answered with an ACK that says which one it expects
-// (RFC 5961, section 3.2). No tag claims this ACK. On an address of the host it gets its
-// RST from the kernel. A whole address is not the kernel's, so the mux answers there, for
-// a while.
+// A peer answers a RST whose sequence number is in its window, but not the next one, with
+// an ACK (RFC 5961, section 3.2), which no tag claims. On an address of the host the kernel
+// answers that with a RST; on a whole address the mux does, for a second.
 
 const (
 	resetTime     = 3 * time.Second       // at most, for all connections of a lease
@@ -49,7 +44,7 @@ type resetter struct {
 	m      *Mux
 	until  time.Time // no longer
 	held   map[endpoint.Tag]bool
-	hops   map[netip.Addr]wire.LinkAddr // by destination; zero: there is no way
+	hops   map[netip.Addr]wire.LinkAddr // by destination; zero: no route
 	silent int                          // neighbours that were not found
 	sent   int
 
@@ -73,8 +68,7 @@ func (m *Mux) resetConnections(table *os.File, held map[endpoint.Tag]bool) {
 	}
 }
 
-// readConnections calls f with every record of a table that is not empty, until one is
-// an error.
+// readConnections calls f with every record of a table that is not empty, until f fails.
 func readConnections(table *os.File, f func(wire.Connection) error) error {
 	part := make([]byte, tablePart)
 	for at := int64(0); ; {
@@ -105,8 +99,7 @@ func readConnections(table *os.File, f func(wire.Connection) error) error {
 	}
 }
 
-// reset sends one RST, if the lease could have sent it. An error says that no other
-// will be sent either.
+// reset sends one RST, if the lease could have sent it. After an error none is sent any more.
 func (r *resetter) reset(c wire.Connection) error {
 	f := flow{
 		netip.AddrPortFrom(netip.AddrFrom4(c.Local), c.LocalPort),
@@ -119,12 +112,12 @@ func (r *resetter) reset(c wire.Connection) error {
 	if time.Now().After(r.until) {
 		return os.ErrDeadlineExceeded
 	}
-	to, ifindex, ok := r.way(f)
+	to, ifindex, ok := r.route(f)
 	if !ok {
 		return nil
 	}
 	if whole {
-		if err := r.hear(); err != nil {
+		if err := r.listen(); err != nil {
 			return err
 		}
 		r.answers[f] = true
@@ -132,9 +125,9 @@ func (r *resetter) reset(c wire.Connection) error {
 	return r.send(ifindex, to, f, wire.TCPFields{Seq: c.Next, Flags: wire.TCPRst})
 }
 
-// way is where a RST goes: out of the uplink, or to the port of an endpoint of this
-// host. One that has a queue instead cannot be reached from here.
-func (r *resetter) way(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
+// route is where a RST goes: out of the uplink, or to the port of an endpoint of this
+// host. An endpoint on a queue cannot be reached from here.
+func (r *resetter) route(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
 	m := r.m
 	m.mu.Lock()
 	claimed, peer := m.tags.ofTCP(f.local), m.tags.ofTCP(f.remote)
@@ -155,7 +148,7 @@ func (r *resetter) way(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
 	return to, m.up.ifindex, to != wire.LinkAddr{}
 }
 
-// resolve is the link address on the way to a host; zero: there is none.
+// resolve is the MAC address of the next hop to a host; zero: there is none.
 func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
 	if r.silent >= maxSilentHops {
 		to, _, _ = r.m.routes.Neighbour(dst)
@@ -164,18 +157,18 @@ func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
 	// If the mux is being closed, only known neighbours are found.
 	ctx, cancel := context.WithTimeout(r.m.ctx, hopTime)
 	defer cancel()
-	route, err := r.m.routes.Resolve(ctx, dst)
+	found, err := r.m.routes.Resolve(ctx, dst)
 	if err != nil {
 		r.silent++
 		return to
 	}
-	if route.LinkAddr.IsGroup() || route.LinkAddr == r.m.up.addr {
+	if found.LinkAddr.IsGroup() || found.LinkAddr == r.m.up.addr {
 		return to
 	}
-	return route.LinkAddr
+	return found.LinkAddr
 }
 
-// send sends a segment that has no text, and waits while the uplink takes none.
+// send sends a segment without data, and waits while the uplink's queue is full.
 func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields) error {
 	const ip, tcp = wire.EthernetHeaderLen, wire.EthernetHeaderLen + wire.IPv4HeaderLen
 	var frame [tcp + wire.TCPHeaderLen]byte
@@ -201,8 +194,8 @@ func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields)
 	}
 }
 
-// hear begins to listen for what is sent to the whole addresses that the lease held.
-func (r *resetter) hear() (err error) {
+// listen opens a socket that receives TCP to the whole addresses that the lease held.
+func (r *resetter) listen() (err error) {
 	if r.answerer != nil {
 		return nil
 	}
@@ -228,11 +221,10 @@ func (r *resetter) hear() (err error) {
 	return err
 }
 
-// maxHeard is the longest frame that is answered, in bytes: one with a super-frame's.
+// maxHeard is the longest frame that is answered, in bytes: a super-frame.
 const maxHeard = 1<<16 + wire.EthernetHeaderLen
 
-// answer answers what peers still send to connections that are over, as a host does
-// that has no such connection (RFC 9293, section 3.10.7.1).
+// answer answers segments of connections that have ended (RFC 9293, section 3.10.7.1).
 func (r *resetter) answer() {
 	defer r.answerer.Close()
 	r.until = time.Now().Add(answerTime)

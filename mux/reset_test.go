@@ -114,7 +114,7 @@ func TestResetsOfALyingTable(t *testing.T) {
 	}
 }
 
-// resets are the RSTs that come from a link address, up to the last.
+// resets are the RSTs that come from a MAC address, up to the last.
 func (s *sniff) resets(from wire.LinkAddr, last string) (all []string) {
 	s.t.Helper()
 	s.each(func(frame []byte) (done bool) {

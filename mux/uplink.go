@@ -82,17 +82,16 @@ func (u *uplink) free(h *netlink.Handle) error {
 	return nil
 }
 
-// partialChecksums: these virtual links carry skbs whose checksum nobody has
-// completed, and so does virtio from its host, while skbs are what we see.
+// partialChecksums: virtual links carry skbs whose transport checksum is not complete, and
+// so does virtio from its host in generic mode.
 func (u *uplink) partialChecksums(m Mode) bool {
 	return u.unfinished || u.virtio && m == ModeGeneric
 }
 
-// unfinished reports whether frames come over a link as the kernel of this
-// machine sent them. The other end of a veth or tap is such a kernel, and among
-// the ports of a bridge they come and go; over a bond, VLAN or macvlan comes
-// what comes over the links below it. Of any other link nothing is known but
-// that a wire may be behind it, on which such a checksum would be corruption.
+// unfinished reports whether frames can come over a link with the transport checksum left
+// to the receiver, as a kernel sends them over a virtual link: a veth, a tap, a bridge with
+// such ports; a bond, VLAN or macvlan if a link below it is one. On any other link, with
+// perhaps a wire behind it, such a checksum is taken for corruption.
 func unfinished(l netlink.Link, all []netlink.Link) bool {
 	switch l.Type() {
 	case "veth", "netkit", "tuntap", "dummy", "ifb", "bridge":
@@ -168,14 +167,13 @@ func (u *uplink) identity(m Mode) endpoint.Identity {
 	}
 }
 
-// watchUplink begins to watch the uplink, and the addresses of the host, until the mux
-// is closed.
+// watchUplink watches the uplink and the addresses of the host until the mux is closed.
 func (m *Mux) watchUplink() error {
 	sock, err := nl.SubscribeAt(m.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return fmt.Errorf("subscribe to interfaces and addresses: %w", err)
 	}
-	// What changed before the subscription is seen now, before anybody is served.
+	// What changed before the subscription.
 	if err := m.addressesAre(); err != nil {
 		sock.Close()
 		return err
@@ -189,8 +187,7 @@ func (m *Mux) watchUplink() error {
 	return nil
 }
 
-// fail ends all leases, and tells whoever serves the mux that it should be closed. The
-// first reason is the one that is told.
+// fail ends all leases, for the first reason that is given, and reports it by Failed.
 func (m *Mux) fail(why error) {
 	m.mu.Lock()
 	first := m.ended == nil
@@ -210,8 +207,7 @@ func (m *Mux) fail(why error) {
 // followUplink returns why endpoints cannot go on, or nil when the mux is closed.
 func (m *Mux) followUplink(sock *nl.NetlinkSocket) error {
 	for {
-		// Whatever the event, it is the present that counts; what changed before
-		// the subscription is seen here too.
+		// After any event everything is read anew: events can be lost.
 		if err := m.lookForPorts(); err != nil {
 			m.log.Error("cannot tell which ports are gone", "error", err)
 		}
@@ -243,10 +239,10 @@ func isAbsent(err error) bool {
 	return errors.As(err, &absent)
 }
 
-// uplinkIs takes the uplink's present properties, and tells the leases what is new.
+// uplinkIs takes over the uplink's present properties, and tells the leases what is new.
 func (m *Mux) uplinkIs(a *netlink.LinkAttrs) error {
 	if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
-		return fmt.Errorf("%w: the link address of %s is %v now, and endpoints know it as %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
+		return fmt.Errorf("%w: the MAC address of %s is %v now, and endpoints know it as %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
 	}
 	if now := uint32(a.MTU); now != m.present.Swap(now) {
 		m.log.Warn("the uplink's MTU has changed, and endpoints are told; what is longer than it was when the programs were loaded they do not let out",
@@ -268,9 +264,8 @@ func (m *Mux) uplinkIs(a *netlink.LinkAttrs) error {
 	return nil
 }
 
-// awaitEvent returns when the kernel says something about the uplink or about an
-// address, or that it had to leave something unsaid. Ports that are gone it deals with
-// itself.
+// awaitEvent returns at an event about the uplink or an address, or when events were lost.
+// Deleted ports it handles itself.
 func (m *Mux) awaitEvent(sock *nl.NetlinkSocket) error {
 	for {
 		msgs, _, err := sock.Receive()

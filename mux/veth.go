@@ -14,9 +14,8 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// Requests to rtnetlink that the library has no call for, on sockets of our
-// own: each port would otherwise cost several sockets, and its inner end needs a
-// number and flags from the start.
+// Requests to rtnetlink that the library has no call for, on own sockets: the library
+// opens several for each port, and the inner end needs a number and flags from the start.
 
 // portMTU is the largest a veth can have. A super-frame of the kernel's is up
 // to 64 KiB, and a device with a smaller MTU would lose it silently. What may
@@ -26,7 +25,7 @@ const portMTU = 65535
 // innerName is the inner end's name in its own namespace.
 const innerName = "port"
 
-// openRoute opens an rtnetlink socket in a namespace. It keeps that alive.
+// openRoute opens an rtnetlink socket in a namespace, which lives as long as the socket.
 func openRoute(ns netns.NsHandle) (*nl.SocketHandle, error) {
 	sock, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -43,11 +42,9 @@ func routeRequest(sock *nl.SocketHandle, kind, flags int) *nl.NetlinkRequest {
 
 // addVeth makes a port's pair. The inner end is in the namespace of the socket,
 // with the number innerIndex, and up; the outer end is in that of outerNS, and
-// down. ARP is off on both: nothing but the endpoint speaks at the inner end.
-// It returns the number of the outer end.
+// down. ARP is off on both. It returns the number of the outer end.
 //
-// The kernel lets only the end be numbered in whose name the pair is made, so
-// that is the inner one.
+// Only the end that the request is about can be given a number, so that is the inner one.
 func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS netns.NsHandle) (outerIndex int, err error) {
 	req := routeRequest(inner, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK|unix.NLM_F_ECHO)
 	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -109,32 +106,29 @@ func setXDP(sock *nl.SocketHandle, ifindex, program, flags int) error {
 	return err
 }
 
-// reaper deletes ports. The kernel waits for everybody who may still use a device
-// before it lets it go, 16 ms each time that was measured, and as long for many that are
-// deleted by one request. So whoever comes while a request is under way waits for the
-// next one together with the others.
-//
-// One request names many devices by their group, which is a number that nobody else
-// uses.
-type reaper struct {
+// deleter deletes ports. The kernel waits for an RCU grace period before it frees a device,
+// 16 ms as measured, and once for many devices that one request deletes. So calls that
+// come while a request is under way share the next one, which names its devices by a group
+// number that nothing else uses.
+type deleter struct {
 	nl    *netlink.Handle
 	rt    *nl.SocketHandle
 	group int
 
 	mu      sync.Mutex
 	linkDel func(netlink.Link) error // nl.LinkDel; a test replaces it
-	queue   []*doomed
-	busy    bool // somebody will look at the queue
+	queue   []*deletion
+	busy    bool // a goroutine works on the queue
 }
 
-// doomed is a port that somebody waits to see deleted.
-type doomed struct {
+// deletion is a port to be deleted, and who waits for it.
+type deletion struct {
 	ifindex uint32
 	name    string
 	done    chan error // of capacity 1
 }
 
-func newReaper(h *netlink.Handle, rt *nl.SocketHandle) (*reaper, error) {
+func newDeleter(h *netlink.Handle, rt *nl.SocketHandle) (*deleter, error) {
 	links, err := route.Dump(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
@@ -143,16 +137,16 @@ func newReaper(h *netlink.Handle, rt *nl.SocketHandle) (*reaper, error) {
 	for _, l := range links {
 		taken[l.Attrs().Group] = true
 	}
-	r := &reaper{nl: h, rt: rt, linkDel: h.LinkDel}
+	r := &deleter{nl: h, rt: rt, linkDel: h.LinkDel}
 	for r.group == 0 || taken[uint32(r.group)] {
 		r.group = 1<<30 + rand.IntN(1<<30)
 	}
 	return r, nil
 }
 
-// delete returns when a port is no more.
-func (r *reaper) delete(ifindex uint32, name string) error {
-	me := &doomed{ifindex: ifindex, name: name, done: make(chan error, 1)}
+// delete returns when a port is deleted.
+func (r *deleter) delete(ifindex uint32, name string) error {
+	me := &deletion{ifindex: ifindex, name: name, done: make(chan error, 1)}
 	r.mu.Lock()
 	r.queue = append(r.queue, me)
 	lead := !r.busy
@@ -165,12 +159,12 @@ func (r *reaper) delete(ifindex uint32, name string) error {
 }
 
 // deleteAll deletes ports, by ifindex.
-func (r *reaper) deleteAll(ports map[uint32]string) error {
-	var list []*doomed
+func (r *deleter) deleteAll(ports map[uint32]string) error {
+	var list []*deletion
 	for ifindex, name := range ports {
-		list = append(list, &doomed{ifindex: ifindex, name: name, done: make(chan error, 1)})
+		list = append(list, &deletion{ifindex: ifindex, name: name, done: make(chan error, 1)})
 	}
-	r.reap(list)
+	r.run(list)
 	var err error
 	for _, d := range list {
 		err = errors.Join(err, <-d.done)
@@ -178,13 +172,13 @@ func (r *reaper) deleteAll(ports map[uint32]string) error {
 	return err
 }
 
-// next deletes all that is in the queue, and has another goroutine go on if more has come.
-func (r *reaper) next() {
+// next deletes the ports in the queue. If more have come, another goroutine continues.
+func (r *deleter) next() {
 	r.mu.Lock()
 	list := r.queue
 	r.queue = nil
 	r.mu.Unlock()
-	r.reap(list)
+	r.run(list)
 	r.mu.Lock()
 	r.busy = len(r.queue) > 0
 	more := r.busy
@@ -194,12 +188,12 @@ func (r *reaper) next() {
 	}
 }
 
-// reap deletes ports and tells those who wait for it.
-func (r *reaper) reap(list []*doomed) {
+// run deletes ports and reports to those who wait.
+func (r *deleter) run(list []*deletion) {
 	r.mu.Lock()
 	one := r.linkDel
 	r.mu.Unlock()
-	if len(list) > 1 && r.reapGroup(list) == nil {
+	if len(list) > 1 && r.deleteGroup(list) == nil {
 		for _, d := range list {
 			d.done <- nil
 		}
@@ -214,12 +208,12 @@ func (r *reaper) reap(list []*doomed) {
 	}
 }
 
-func (d *doomed) device() netlink.Link {
+func (d *deletion) device() netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: d.name, Index: int(d.ifindex)}}
 }
 
-// reapGroup deletes ports together.
-func (r *reaper) reapGroup(list []*doomed) error {
+// deleteGroup deletes ports together.
+func (r *deleter) deleteGroup(list []*deletion) error {
 	for _, d := range list {
 		if err := gone(r.nl.LinkSetGroup(d.device(), r.group)); err != nil {
 			return err

@@ -85,7 +85,7 @@ SIGINT or SIGTERM ends all leases and tells their owners, detaches from the
 interface, unpins and removes the socket. With --keep it leaves everything
 working instead, for the next unetd. More of these signals do not disturb that; one
 that comes more than five seconds after the first ends the process at once, as a crash
-would, for when unetd hangs, and unetd says how to remove what is left. If the interface is deleted or its link address changes, all leases end,
+would, for when unetd hangs, and unetd says how to remove what is left. If the interface is deleted or its MAC address changes, all leases end,
 and unetd ends with status 1.
 
 unetd needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK and CAP_SETUID (and

@@ -202,7 +202,7 @@ func TestSignalsWhileItHangs(t *testing.T) {
 	}
 }
 
-// Endpoints were told a link address that is no longer the interface's: unetd
+// Endpoints were told a MAC address that is no longer the interface's: unetd
 // ends, says so, and leaves nothing.
 func TestUplinkChanges(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})

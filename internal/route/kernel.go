@@ -145,7 +145,7 @@ func address(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-var errNotEthernet = errors.New("not a link address of Ethernet")
+var errNotEthernet = errors.New("not an Ethernet MAC address")
 
 func linkAddr(hw net.HardwareAddr) (wire.LinkAddr, error) {
 	if len(hw) != len(wire.LinkAddr{}) {

@@ -47,7 +47,7 @@ func noAnswer(hop netip.Addr) error {
 	return errNoND
 }
 
-// neighbour is the link address of a host on the uplink's own network. What the
+// neighbour is the MAC address of a host on the uplink's own network. What the
 // kernel has is used at once, as the kernel does, and verified behind the
 // caller's back: waiting would help nobody whose peer has not moved. A neighbour
 // that has not answered within the last second is not looked for again: many may
@@ -121,7 +121,7 @@ func (r *Resolver) take(n netlink.Neigh, hop netip.Addr, from sender) (wire.Link
 	return at, nil
 }
 
-// Neighbour is the link address at which the kernel knows a host on the
+// Neighbour is the MAC address at which the kernel knows a host on the
 // uplink's own network, if it does. It asks nobody else.
 func (r *Resolver) Neighbour(addr netip.Addr) (at wire.LinkAddr, known bool, err error) {
 	n, known, err := r.lookup(addr.Unmap())

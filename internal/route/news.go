@@ -11,14 +11,14 @@ import (
 
 // Change is why an answer of Resolve may be true no longer.
 type Change struct {
-	// Hop is the next hop that has another link address, does not answer any
+	// Hop is the next hop that has another MAC address, does not answer any
 	// more, or does so again. If it is not valid, routes or addresses have
 	// changed, or the kernel had to leave something unsaid: it may be any answer.
 	Hop netip.Addr
 }
 
 const (
-	// maxStandings bounds the hops whose link addresses are remembered; the
+	// maxStandings bounds the hops whose MAC addresses are remembered; the
 	// kernel's own table has 1,024 entries by default (gc_thresh3).
 	maxStandings = 4096
 	maxNews      = 1024 // hops, beyond which it is simply everything

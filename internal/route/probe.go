@@ -16,8 +16,8 @@ import (
 
 // What endpoints send and receive bypasses the kernel, so the kernel neither
 // confirms its entry for their peer nor begins to doubt it: it can be reachable,
-// or stale, with a wrong link address for a minute. And a Linux host that is
-// given another link address announces nothing (sysctl arp_notify). So whenever
+// or stale, with a wrong MAC address for a minute. And a Linux host that is
+// given another MAC address announces nothing (sysctl arp_notify). So whenever
 // an endpoint asks, and the kernel has not heard of the neighbour lately, unetd
 // asks the neighbour itself: alone first, where it is known to be, and if it is
 // silent, everybody. The answer goes to the kernel, which takes it as one to a
@@ -27,7 +27,7 @@ const (
 	askInterval = 350 * time.Millisecond // between two questions about one hop
 	aloneTime   = 50 * time.Millisecond  // from asking the hop alone to asking everybody
 	// For a second after a change the kernel ignores an ARP answer with another
-	// link address (sysctl locktime), unless it looks for the neighbour itself.
+	// MAC address (sysctl locktime), unless it looks for the neighbour itself.
 	lockTime = time.Second + 2*clockTick
 	// maxProbed bounds the hops asked about in one interval.
 	maxProbed = 128
@@ -155,7 +155,7 @@ func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 
 func ticks(n uint32) time.Duration { return time.Duration(n) * clockTick }
 
-// ask sends one question about hop to a link address. It reports whether that
+// ask sends one question about hop to a MAC address. It reports whether that
 // could be sent; if not, from has no address to ask by, the uplink is down or its queue is
 // full, and who asks next will try again.
 func (p *prober) ask(hop netip.Addr, to wire.LinkAddr, from sender) bool {

@@ -77,7 +77,7 @@ func (r *Resolver) Close() error {
 
 // Resolve asks the kernel for the way to dst, an IPv4 or IPv6 address, and waits
 // for its neighbour discovery, as long as ctx allows and three seconds at most.
-// An address of the uplink itself is answered with the uplink's link address:
+// An address of the uplink itself is answered with the uplink's MAC address:
 // another endpoint may hold a tag there, and the mux turns the frame round. What
 // cannot be reached over the uplink is endpoint.ErrUnreachable. That is a verdict:
 // any other error says that nobody could tell, and asking again may help.
@@ -160,7 +160,7 @@ func isVerdict(err error, verdicts []error) bool {
 	return slices.ContainsFunc(verdicts, func(v error) bool { return errors.Is(err, v) })
 }
 
-// multicast is the link address of a group: RFC 1112, section 6.4, and RFC 2464,
+// multicast is the MAC address of a group: RFC 1112, section 6.4, and RFC 2464,
 // section 7.
 func multicast(group netip.Addr) wire.LinkAddr {
 	if group.Is4() {

@@ -13,7 +13,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// linkLocal is the link-local address that the kernel makes of a link address
+// linkLocal is the link-local address that the kernel makes of a MAC address
 // (RFC 4291, appendix A).
 func linkLocal(a wire.LinkAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: a[0] ^ 2, 9: a[1], 10: a[2], 11: 0xff, 12: 0xfe, 13: a[3], 14: a[4], 15: a[5]})

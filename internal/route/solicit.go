@@ -28,7 +28,7 @@ const (
 	ndLinkOption    = 8   // bytes of the source link-layer address option
 )
 
-// groupOf is the link address by which the host with an address is asked for
+// groupOf is the MAC address by which the host with an address is asked for
 // that is not known to be anywhere: all hosts, or those of the solicited-node
 // group (RFC 2464, section 7).
 func groupOf(a netip.Addr) wire.LinkAddr {

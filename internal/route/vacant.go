@@ -32,13 +32,13 @@ type InUse struct {
 }
 
 func (e *InUse) Error() string {
-	return fmt.Sprintf("the host at link address %v has %v", e.At, e.Addr)
+	return fmt.Sprintf("the host at MAC address %v has %v", e.At, e.Addr)
 }
 
 // Vacant asks on the uplink's network whether somebody has one of addrs, as a host does
 // before it takes an address: by ARP probes (RFC 5227, section 2.1.1) and by neighbour
 // solicitations (RFC 4862, section 5.4). The answer is an [InUse]. us is the uplink's own
-// link address. If nobody answers it takes 450 ms for each 64 addresses of a family.
+// MAC address. If nobody answers it takes 450 ms for each 64 addresses of a family.
 func (r *Resolver) Vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.Addr) error {
 	var v4, v6 []netip.Addr
 	for _, a := range addrs {

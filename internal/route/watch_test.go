@@ -53,7 +53,7 @@ func expectNone(t *testing.T, c <-chan route.Change) {
 	}
 }
 
-// setMAC gives a host another link address, of which nobody is told.
+// setMAC gives a host another MAC address, of which nobody is told.
 func setMAC(t *testing.T, h *netlab.Host, to wire.LinkAddr) {
 	t.Helper()
 	do(t, h, func() error {
@@ -95,7 +95,7 @@ func TestWatchNeighbours(t *testing.T) {
 				set(state, x)
 			}
 			set(netlink.NUD_STALE, y)
-			expectChange(t, told, hop, "another link address")
+			expectChange(t, told, hop, "another MAC address")
 			set(netlink.NUD_FAILED, wire.LinkAddr{})
 			expectChange(t, told, hop, "failed")
 			set(netlink.NUD_REACHABLE, y)
@@ -191,7 +191,7 @@ func TestWatchLosesEvents(t *testing.T) {
 	}
 }
 
-// A peer that changes its link address and tells nobody, while the kernel holds
+// A peer that changes its MAC address and tells nobody, while the kernel holds
 // its entry for good: whoever asks again now and then, as a stack does that hears
 // nothing, is told.
 func TestSilentMoveIsFound(t *testing.T) {
