@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf/btf"
@@ -307,5 +308,16 @@ func TestUnfinishedByTheKernel(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A port that the mux's own process may not bind is not the application's mistake.
+func TestMuxMayNotBind(t *testing.T) {
+	bind := os.NewSyscallError("bind", unix.EACCES)
+	if err := notReserved(endpoint.MessageTag(1), 80, bind); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
+		t.Errorf("%v", err)
+	}
+	if err := notReserved(endpoint.MessageTag(1), 80, unix.ENOMEM); !errors.Is(err, unix.ENOMEM) || strings.Contains(err.Error(), "CAP_") {
+		t.Errorf("%v", err)
 	}
 }

@@ -73,19 +73,24 @@ func (r *reserver) giveUp(fds []int) error {
 // port reserves one port of t, or with 0 one of the kernel's choice.
 func (r *reserver) port(t endpoint.Tag, port uint16) (fd int, bound uint16, err error) {
 	fd, bound, err = r.bind(t.Kind, netip.AddrPortFrom(t.Addr, port))
+	return fd, bound, notReserved(t, port, err)
+}
+
+// notReserved says why a port of t could not be reserved; nil stays nil.
+func notReserved(t endpoint.Tag, port uint16, err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, unix.EADDRINUSE) && port == 0:
-		err = held(t, "no port of net.ipv4.ip_local_port_range is free: %w", err)
+		return held(t, "no port of net.ipv4.ip_local_port_range is free: %w", err)
 	case errors.Is(err, unix.EADDRINUSE):
-		err = held(t, "the kernel's network stack uses port %d (%s shows for what): choose another, or end that: %w", port, showSockets(t.Kind), err)
+		return held(t, "the kernel's network stack uses port %d (%s shows for what): choose another, or end that: %w", port, showSockets(t.Kind), err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		err = denied(t, "the uplink has lost this address just now")
+		return denied(t, "the uplink has lost this address just now")
 	case errors.Is(err, unix.EACCES):
-		err = fmt.Errorf("reserve %v: %w: unetd itself lacks CAP_NET_BIND_SERVICE for this port: ask an operator", t, err)
-	case err != nil:
-		err = fmt.Errorf("reserve %v: %w", t, err)
+		return fmt.Errorf("reserve %v: %w: unetd itself lacks CAP_NET_BIND_SERVICE for this port: ask an operator", t, err)
 	}
-	return fd, bound, err
+	return fmt.Errorf("reserve %v: %w", t, err)
 }
 
 func showSockets(k endpoint.TagKind) string {
