@@ -19,6 +19,7 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
@@ -86,6 +87,13 @@ func TestCutterIsThereAlready(t *testing.T) {
 				if now := look(t, l.A); !slices.Equal(now.cutters, before.cutters) {
 					t.Errorf("cutters %v, were %v", now.cutters, before.cutters)
 				}
+				onDevice(t, l.A, before.cutters[0], func(device netlink.Link) error {
+					q, err := netlink.QdiscList(device)
+					if len(q) != 1 || q[0].Type() != "noqueue" {
+						t.Errorf("queues in front of the cutter: %v", q)
+					}
+					return err
+				})
 				must(t, l.mux.Close())
 				if now := look(t, l.A); len(now.cutters) != 0 {
 					t.Errorf("left behind: %v", now.cutters)
@@ -131,12 +139,16 @@ func TestSuperFrameOfManyParts(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
 	peer := openSuper(t, l.B)
-	long := segment(l.A.LinkAddr, l.B.LinkAddr, "10.0.0.2:9000", "10.0.0.1:7000", strings.Repeat("x", 60000))
+	frame := func(from string) []byte {
+		return segment(l.A.LinkAddr, l.B.LinkAddr, from, "10.0.0.1:7000", strings.Repeat("x", 60000))
+	}
 	const hostile = 100
 	for range hostile {
-		must(t, peer.Send(long, 1))
+		must(t, peer.Send(frame("10.0.0.2:9000"), 1))
 	}
-	must(t, peer.Send(long, 512))
+	// This source stands where an Ethernet header would say that it is followed by IPv4
+	// (put_link_header in cut.h).
+	must(t, peer.Send(frame("8.0.0.2:9000"), 512))
 	const parts = (60000 + 511) / 512
 	eventually(t, "each frame is counted, and each part", func() bool {
 		c := l.count()
@@ -145,6 +157,37 @@ func TestSuperFrameOfManyParts(t *testing.T) {
 	if c := l.count(); c["lost_deliver_redirect"] != 0 {
 		t.Errorf("counters: %v", c)
 	}
+}
+
+// What a guest sends says how long its parts are, and not how many it has (gso_segs is
+// 0). It is cut by its size.
+func TestSuperFrameOfAGuest(t *testing.T) {
+	if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
+		t.Skipf("this machine makes no TAP devices: %v", err)
+	} else {
+		f.Close()
+	}
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "guest"
+	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 1, NonPersist: true}
+	must(t, l.A.Do(func() error { return netlink.LinkAdd(tap) }))
+	t.Cleanup(func() { tap.Fds[0].Close() })
+	var to [6]byte
+	onDevice(t, l.A, tap.Name, func(device netlink.Link) error {
+		to = [6]byte(device.Attrs().HardwareAddr)
+		return errors.Join(netlink.LinkSetUp(device), addAddress("10.0.1.1/24")(device))
+	})
+	l.A.Interface = tap.Name
+	l.openMux(mux.ModeGeneric)
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.1.1:7000")}})
+	frame := segment(to, [6]byte{2, 0, 0, 0, 0, 9}, "10.0.1.2:9000", "10.0.1.1:7000", strings.Repeat("x", 10000))
+	_, err := tap.Fds[0].Write(netlab.SuperFrame(frame, 1000))
+	must(t, err)
+	eventually(t, "each part is delivered", func() bool {
+		c := l.count()
+		return c["rx_cut"] == 1 && c["rx_port"] == 10 && c["deliver_socket"] == 10
+	})
 }
 
 // An owner's super-frames wait in a line of their own, which takes no more than so
@@ -393,11 +436,23 @@ func TestFullBacklogIsCounted(t *testing.T) {
 		if n := droppedBy(t, l.A, device); c["lost_deliver_backlog"] != n || c[name] != n {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
 		}
-		for other := range c {
-			if strings.HasPrefix(other, "lost") && other != name && other != "lost_deliver_backlog" {
-				t.Errorf("counters: %v", c)
-			}
+		onlyLost(t, c, "lost_deliver_backlog", name)
+	})
+	t.Run("of an endpoint", func(t *testing.T) {
+		l := openLab(t, mux.ModeGeneric)
+		l.open(udpTag("10.0.0.1:7001"))
+		a := l.open(udpTag("10.0.0.1:7000"))
+		// What is sent from an XSK goes through the backlog frame by frame, and cannot fill
+		// it. So the kernel of the port's namespace sends.
+		inside, device := a.inside()
+		multiply(t, inside, device, backlog+more)
+		sendRaw(t, inside, unknown(l.A, l.A))
+		eventually(t, "they are counted", func() bool { return l.count()["lost_port_backlog"] >= more-1 })
+		c := l.count()
+		if n := droppedBy(t, inside, device); c["lost_port_backlog"] != n {
+			t.Errorf("the device dropped %d, counters: %v", n, c)
 		}
+		onlyLost(t, c, "lost_port_backlog")
 	})
 	t.Run("of the uplink", func(t *testing.T) {
 		l := openLab(t, mux.ModeGeneric)
@@ -408,4 +463,37 @@ func TestFullBacklogIsCounted(t *testing.T) {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
 		}
 	})
+}
+
+// inside is the namespace that an endpoint's socket is in, and the inner end of its port.
+// Its interface is lo.
+func (a *app) inside() (h *netlab.Host, device string) {
+	a.t.Helper()
+	ns, err := unix.IoctlRetInt(int(a.grant.XSK.Fd()), unix.SIOCGSKNS)
+	must(a.t, err)
+	h = &netlab.Host{NS: netns.NsHandle(ns), Interface: "lo"}
+	a.t.Cleanup(func() { h.NS.Close() })
+	must(a.t, h.Do(func() error {
+		links, err := netlink.LinkList()
+		must(a.t, err)
+		for _, l := range links {
+			if l.Attrs().Name == h.Interface {
+				must(a.t, netlink.LinkSetUp(l))
+			} else {
+				device = l.Attrs().Name
+			}
+		}
+		return nil
+	}))
+	return h, device
+}
+
+// onlyLost wants no other losses counted than these.
+func onlyLost(t *testing.T, counters map[string]uint64, names ...string) {
+	t.Helper()
+	for name := range counters {
+		if strings.HasPrefix(name, "lost") && !slices.Contains(names, name) {
+			t.Errorf("counters: %v", counters)
+		}
+	}
 }

@@ -44,7 +44,19 @@ func (s *SuperSocket) Close() error { return unix.Close(s.fd) }
 // Send sends an IPv4 frame with a plain TCP or UDP header, as segments or datagrams of
 // size bytes each. It sends again what the backlog of the other end did not take.
 func (s *SuperSocket) Send(frame []byte, size int) error {
-	h := make([]byte, 10)      // struct virtio_net_hdr
+	b := SuperFrame(frame, size)
+	for {
+		err := unix.Sendto(s.fd, b, 0, &s.to)
+		if !errors.Is(err, unix.ENOBUFS) {
+			return os.NewSyscallError("sendto", err)
+		}
+	}
+}
+
+// SuperFrame puts a struct virtio_net_hdr (linux/virtio_net.h) before an IPv4 frame with a
+// plain TCP or UDP header, which makes it one of segments or datagrams of size bytes each.
+func SuperFrame(frame []byte, size int) []byte {
+	h := make([]byte, 10)
 	h[0], h[1] = 1, 1          // NEEDS_CSUM, GSO_TCPV4
 	const transport = 34       // where the checksum begins
 	length, checksum := 54, 16 // of the headers; where the checksum goes
@@ -56,11 +68,5 @@ func (s *SuperSocket) Send(frame []byte, size int) error {
 	binary.NativeEndian.PutUint16(h[4:], uint16(size))
 	binary.NativeEndian.PutUint16(h[6:], transport)
 	binary.NativeEndian.PutUint16(h[8:], uint16(checksum))
-	h = append(h, frame...)
-	for {
-		err := unix.Sendto(s.fd, h, 0, &s.to)
-		if !errors.Is(err, unix.ENOBUFS) {
-			return os.NewSyscallError("sendto", err)
-		}
-	}
+	return append(h, frame...)
 }
