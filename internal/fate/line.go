@@ -2,14 +2,14 @@ package fate
 
 import "time"
 
-// Line is a model and what is under way on it: frames, of which each is a T to it.
+// Line is a model and the frames in flight, of type T.
 type Line[T any] struct {
 	Model
 	flights []flight[T] // a heap, by at and n
 	n       uint64
 }
 
-// flight is a copy of a frame under way.
+// flight is a copy of a frame in flight.
 type flight[T any] struct {
 	at   time.Duration
 	n    uint64 // in which order they were sent
@@ -22,8 +22,8 @@ func (f *flight[T]) before(g *flight[T]) bool {
 	return f.at < g.at || f.at == g.at && f.n < g.n
 }
 
-// Arrival is a frame that has come through. Two of the same frame have the same
-// Item: who receives it must not change it for the other one.
+// Arrival is a frame that has arrived. Copies of one frame have the same Item, which must
+// not be changed.
 type Arrival[T any] struct {
 	Item T
 	At   time.Duration // when it was due
@@ -34,7 +34,7 @@ type Arrival[T any] struct {
 // NewLine makes a line.
 func NewLine[T any](seed uint64, r Rule) *Line[T] { return &Line[T]{Model: *New(seed, r)} }
 
-// Send lets a frame enter the line.
+// Send puts a frame on the line.
 func (l *Line[T]) Send(now time.Duration, f Frame, item T) Fate {
 	fate := l.Model.Next(now, f)
 	for _, c := range fate.Copy[:fate.Copies] {
@@ -44,7 +44,7 @@ func (l *Line[T]) Send(now time.Duration, f Frame, item T) Fate {
 	return fate
 }
 
-// Next says when the next copy arrives; not ok if nothing is under way.
+// Next is when the next copy arrives; not ok if none is in flight.
 func (l *Line[T]) Next() (at time.Duration, ok bool) {
 	if len(l.flights) == 0 {
 		return 0, false
@@ -61,7 +61,7 @@ func (l *Line[T]) Receive(now time.Duration) (a Arrival[T], ok bool) {
 	return Arrival[T]{f.item, f.at, f.flip, f.mark}, true
 }
 
-// UnderWay is how many copies have yet to arrive.
+// UnderWay is how many copies are in flight.
 func (l *Line[T]) UnderWay() int { return len(l.flights) }
 
 func (l *Line[T]) push(f flight[T]) {
@@ -78,7 +78,7 @@ func (l *Line[T]) push(f flight[T]) {
 func (l *Line[T]) pop() flight[T] {
 	h := l.flights
 	first, last := h[0], h[len(h)-1]
-	h[len(h)-1] = flight[T]{} // holds on to nothing
+	h[len(h)-1] = flight[T]{} // for the garbage collector
 	h = h[:len(h)-1]
 	l.flights = h
 	if len(h) == 0 {

@@ -18,10 +18,10 @@ const (
 	BySize // it was larger than the path takes
 )
 
-// Frame is what the model has to know of a frame.
+// Frame is what a decision depends on.
 type Frame struct {
 	Size int  // bytes
-	ECT  bool // it may be marked: its sender understands ECN
+	ECT  bool // ECN-capable: it may be marked
 }
 
 // Fate is what happens to a frame.
@@ -77,8 +77,7 @@ func New(seed uint64, r Rule) *Model {
 	return m
 }
 
-// Set changes the rule from now on. What is under way is not touched. A burst goes on
-// under a rule that has bursts, too.
+// Set changes the rule for the next frames. A burst goes on if the new rule has bursts.
 func (m *Model) Set(now time.Duration, r Rule) {
 	if err := r.Validate(); err != nil {
 		panic("BUG: rule of a link: " + err.Error())
@@ -90,8 +89,7 @@ func (m *Model) Set(now time.Duration, r Rule) {
 	m.bad = m.bad && r.Burst != (Burst{}) // nothing would end it
 }
 
-// Restart makes the frames from now on have the fates that those of a new model have.
-// What is under way is not touched, and counters go on.
+// Restart begins again with the random numbers of a new model. Counters go on.
 func (m *Model) Restart(now time.Duration, seed uint64, r Rule) {
 	m.rand, m.bad = rand.New(rand.NewPCG(seed, 0)), false
 	m.Set(now, r)

@@ -24,13 +24,13 @@ type Rule struct {
 	Queue     int   // bytes that may wait for the line, with the frame on it; 0: DefaultQueue
 	MarkAbove int   // bytes in the queue above which frames are marked (ECN CE); 0: none is
 
-	MaxSize int // bytes; what is larger is lost without a word; 0: nothing is too large
+	MaxSize int // bytes; larger frames are lost; 0: none is too large
 
 	Blackout Blackout // when the link loses everything
 }
 
-// DefaultQueue is the queue of a rule that says nothing about it: some hundred
-// full frames of an Ethernet.
+// DefaultQueue is the queue of a rule without one, in bytes: some hundred full frames of an
+// Ethernet.
 const DefaultQueue = 150_000
 
 // Burst is the model of Gilbert and Elliott: the link is in a good state, in which
@@ -54,7 +54,7 @@ type Blackout struct {
 // Down is a blackout without an end.
 var Down = Blackout{Length: math.MaxInt64}
 
-// at says whether the link is down, so long after the rule was set.
+// at reports whether the link is down at this time after the rule was set.
 func (b Blackout) at(t time.Duration) bool {
 	if t -= b.After; t < 0 {
 		return false
@@ -65,7 +65,7 @@ func (b Blackout) at(t time.Duration) bool {
 	return t < b.Length
 }
 
-// Validate says what is wrong with a rule.
+// Validate is an error if the rule is not valid.
 func (r Rule) Validate() error {
 	for _, p := range []struct {
 		name  string
@@ -92,4 +92,21 @@ func (r Rule) Validate() error {
 		return errors.New("without Rate there is no queue for Queue and MarkAbove")
 	}
 	return nil
+}
+
+// Plausible reports whether k of n independent events of probability p are within chance.
+// It rejects a right model with a probability of at most 1e-9: Chernoff's bound, 2 exp(-n
+// D(k/n || p)) with D the relative entropy.
+func Plausible(k, n uint64, p float64) bool {
+	if n == 0 {
+		return k == 0
+	}
+	share := float64(k) / float64(n)
+	entropy := func(a, b float64) float64 { // of events that happen in a share a instead of b
+		if a == 0 {
+			return 0
+		}
+		return a * math.Log(a/b) // +Inf if b is 0
+	}
+	return float64(n)*(entropy(share, p)+entropy(1-share, 1-p)) <= math.Log(2e9)
 }

@@ -1,5 +1,5 @@
-// Package netlab makes a network to experiment in: two hosts, joined by a
-// cable, on one machine.
+// Package netlab makes two hosts, joined by a cable, on one machine, for tests and for the
+// benchmarks.
 //
 //	   host a                              host b
 //	  network namespace                   network namespace
@@ -8,26 +8,20 @@
 //	└──────────────────┘                └──────────────────┘
 //
 // A host is a network namespace without a name. Only file descriptors of this
-// process (and the processes it started there) hold it, so when this process
-// ends, however it ends, the kernel takes the namespaces, the cable and
-// everything attached to it away. Nothing appears in `ip netns` or in the
-// machine's own `ip link`.
+// process (and the processes it started there) hold it, so the kernel removes the
+// namespaces, the cable and everything attached to it when this process ends or is killed.
+// Nothing appears in `ip netns` or in the machine's own `ip link`.
 //
 // The cable is a veth pair with one queue on each side, because a redirect
 // into a veth of several queues picks one by CPU number. IPv6 is off unless it
-// is asked for, so no listener report disturbs a measurement. ARP is left
-// as the kernel does it, and so are the offloads: the kernel's stack on the
-// other side leaves checksums partial and sends super-frames, as it does
-// everywhere.
+// is asked for, so no listener report disturbs a measurement. ARP and offloads are as the
+// kernel has them: its stack leaves checksums partial and sends super-frames.
 //
-// A cable that is cut ([Config].Cut) ends in a third namespace, with one end of
-// either half. Package impair joins them there with a link that is as bad as a
-// test wants it.
+// A cable that is cut ([Config].Cut) has one end of each half in a third namespace, where
+// package impair joins them by an impaired link.
 //
 // [Host.Do] runs a function inside a host, [Host.Start] and [Host.StartOn]
 // start a process there, [Nobody] and [User] take that process's privileges away.
 // [Host.Listen], [Host.ListenUDP] and [Host.Dial] are sockets of a host's kernel,
 // [BPFFS] is a place to pin in.
-//
-// Tests and the benchmark use it; nothing else does.
 package netlab

@@ -7,8 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -162,8 +166,7 @@ func (h *Host) StartOn(cmd *exec.Cmd, cpu int) error {
 	}
 }
 
-// close kills what runs on the host and lets go of its namespace. The pair
-// calls it once.
+// close kills the processes on the host and closes its namespace. The pair calls it once.
 func (h *Host) close() error {
 	if h.closed != nil {
 		close(h.closed)
@@ -175,4 +178,102 @@ func (h *Host) close() error {
 		return nil
 	}
 	return h.NS.Close() // which also marks it closed
+}
+
+// KnownNamespaces is how many other network namespaces the host's has numbers for
+// (RTM_GETNSID). It has one for each in which the other end of one of its veth pairs is.
+func (h *Host) KnownNamespaces() (n int, err error) {
+	err = h.Do(func() error {
+		req := nl.NewNetlinkRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP)
+		req.AddData(nl.NewRtGenMsg())
+		msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNSID)
+		n = len(msgs)
+		return err
+	})
+	return n, err
+}
+
+// UseCongestion sets the congestion control of all TCP connections that the host's kernel
+// opens over the cable from now on. It is an attribute of the routes: the sysctl of a
+// namespace takes only algorithms that the machine allows to all.
+func (h *Host) UseCongestion(name string) error {
+	err := h.Do(func() error {
+		link, err := netlink.LinkByName(h.Interface)
+		if err != nil {
+			return err
+		}
+		routes, err := netlink.RouteList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return err
+		}
+		if len(routes) == 0 {
+			return errors.New("no routes")
+		}
+		for _, r := range routes {
+			if r.Dst != nil && r.Dst.IP.IsMulticast() {
+				continue
+			}
+			r.Congctl = name
+			if err := netlink.RouteReplace(&r); err != nil {
+				return fmt.Errorf("route %v: %w", r.Dst, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("congestion control %s on host %s: %w", name, h.Name, err)
+	}
+	return nil
+}
+
+// Counted is a counter of the host's kernel by its name in nstat(8): the protocol
+// and the name in /proc/net/snmp and /proc/net/netstat ("UdpInCsumErrors"), or the
+// name in /proc/net/snmp6 ("Udp6InCsumErrors").
+func (h *Host) Counted(name string) (n uint64, err error) {
+	err = h.Do(func() error {
+		for _, file := range []string{"snmp", "netstat"} {
+			text, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil {
+				return err
+			}
+			lines := strings.Split(string(text), "\n")
+			for i := 0; i+1 < len(lines); i += 2 { // names, then values
+				names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+				for k := 1; k < len(names); k++ {
+					if strings.TrimSuffix(names[0], ":")+names[k] == name {
+						n, err = strconv.ParseUint(values[k], 10, 64)
+						return err
+					}
+				}
+			}
+		}
+		text, err := os.ReadFile("/proc/thread-self/net/snmp6")
+		if err != nil && !os.IsNotExist(err) { // a kernel without IPv6
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) == 2 && f[0] == name {
+				n, err = strconv.ParseUint(f[1], 10, 64)
+				return err
+			}
+		}
+		return fmt.Errorf("the kernel does not count %s", name)
+	})
+	return n, err
+}
+
+// Processors lists the processors that this process may run on, in ascending
+// order. (runtime.NumCPU is only their number.)
+func Processors() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("sched_getaffinity: %w", err)
+	}
+	var cpus []int
+	for cpu := 0; len(cpus) < set.Count(); cpu++ {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
 }

@@ -23,7 +23,7 @@ var offloads = map[string]offload{
 // calling thread, on or off. Without them the kernel's stack puts frames on the
 // cable that are as long as its MTU at most, with their checksums.
 func SetOffloads(iface string, on bool) error {
-	order := []string{"rx", "tx", "sg", "tso", "gso", "gro"} // what others need comes first
+	order := []string{"rx", "tx", "sg", "tso", "gso", "gro"} // others depend on the first ones
 	if !on {
 		order = []string{"gro", "gso", "tso", "sg", "tx", "rx"}
 	}
@@ -31,7 +31,7 @@ func SetOffloads(iface string, on bool) error {
 }
 
 // SetSegmentation switches the offloads of segmentation only, both ways. Without
-// them frames are as long as the MTU at most; checksums stay the device's business.
+// them frames are as long as the MTU at most; checksums are left to the device.
 func SetSegmentation(iface string, on bool) error {
 	return setOffloads(iface, on, []string{"tso", "gso", "gro"})
 }

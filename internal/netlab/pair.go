@@ -30,7 +30,7 @@ const operationalTimeout = 10 * time.Second
 type Config struct {
 	MTU  int  // of both ends, bytes of IP packet; 1500 if zero
 	IPv6 bool // give both ends an IPv6 address, too
-	Cut  bool // the cable in two: what one half brings to the middle is lost unless somebody carries it over (package impair)
+	Cut  bool // the cable in two halves, which package impair joins
 }
 
 // The ends of a cut cable, in the middle: of the half that leads to A, and to B.
@@ -158,8 +158,8 @@ func plug(mtu int, here, there end, host *Host) error {
 	return netlink.LinkAdd(cable)
 }
 
-// Close kills the processes started on the hosts and lets go of the
-// namespaces; the kernel removes the rest. It may be called again.
+// Close kills the processes started on the hosts and closes the namespaces; the kernel
+// removes the rest. It may be called again.
 func (p *Pair) Close() error {
 	p.closing.Do(func() {
 		for _, h := range p.hosts() {
@@ -222,7 +222,7 @@ func (h *Host) configureIPv6() error {
 	set := func(conf, knob, value string) error {
 		err := os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", conf, knob), []byte(value), 0)
 		if errors.Is(err, os.ErrNotExist) && !h.Addr6.IsValid() {
-			return nil // a kernel without IPv6 suits as well
+			return nil // a kernel without IPv6
 		}
 		return err
 	}
@@ -236,7 +236,7 @@ func (h *Host) configureIPv6() error {
 }
 
 // configureMiddle brings both ends of a cut cable up. They have no addresses, so
-// the kernel there answers nothing and says nothing.
+// the kernel there sends nothing.
 func configureMiddle() error {
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -254,8 +254,7 @@ func configureMiddle() error {
 	return nil
 }
 
-// awaitOperational returns when the kernel says that the cable's end is up
-// (RFC 2863 operational state).
+// awaitOperational returns when the operational state (RFC 2863) of the cable's end is up.
 func (h *Host) awaitOperational() error {
 	ctx, cancel := context.WithTimeout(context.Background(), operationalTimeout)
 	defer cancel()
@@ -276,8 +275,8 @@ func (h *Host) awaitOperational() error {
 		close(done)
 		return err
 	}
-	// Closing done ends the subscription, which then closes updates: that is
-	// how it is known to have let go of the namespace.
+	// Closing done ends the subscription, which then closes updates. After that it does
+	// not hold the namespace any more.
 	defer func() {
 		close(done)
 		for range updates {

@@ -48,7 +48,7 @@ func RequirePair(t TB, cfg Config) *Pair {
 	return p
 }
 
-// xdpUsable says why this process cannot have namespaces and AF_XDP sockets.
+// xdpUsable is the error of a process that cannot have namespaces and AF_XDP sockets.
 func xdpUsable() error {
 	if os.Geteuid() != 0 {
 		return errors.New("namespaces and AF_XDP need root")

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packet is a frame on its way, after its struct virtio_net_hdr. Two copies of a
-// frame are one packet.
+// packet is a frame in flight, after its struct virtio_net_hdr. Both copies of a
+// duplicated frame are one packet.
 type packet struct {
 	data []byte
 	refs int
@@ -50,11 +50,11 @@ func (p *packet) insertTag(tpid, tci uint16) {
 	}
 }
 
-// super says whether p is a super-frame, which the kernel cuts later.
+// super reports whether p is a super-frame, which the kernel segments later.
 func (p *packet) super() bool { return p.data[vnetType] != unix.VIRTIO_NET_HDR_GSO_NONE }
 
 // completeChecksum computes the checksum that the sender's kernel has left to the
-// hardware, so that damage done after it shows.
+// hardware, so that it covers the data before the damage.
 func (p *packet) completeChecksum() {
 	if p.data[vnetFlags]&unix.VIRTIO_NET_HDR_F_NEEDS_CSUM == 0 {
 		return
@@ -66,7 +66,7 @@ func (p *packet) completeChecksum() {
 	if at+2 > len(f) {
 		return
 	}
-	var sum uint32 // with what is in the field, that of the pseudo-header
+	var sum uint32 // the field has the sum of the pseudo-header
 	for i := start; i < len(f); i += 2 {
 		sum += uint32(f[i]) << 8
 		if i+1 < len(f) {
@@ -91,8 +91,7 @@ const (
 	ecnCE   = 3
 )
 
-// trafficClass finds the IP header of a frame and says which family it is of; the
-// frame may have VLAN tags.
+// trafficClass finds the IP header of a frame, which may have VLAN tags, and its family.
 func trafficClass(frame []byte) (header []byte, version int) {
 	for at := 12; at+2 <= len(frame); at += vlanTag {
 		header = frame[at+2:]
@@ -113,7 +112,7 @@ func trafficClass(frame []byte) (header []byte, version int) {
 	return nil, 0
 }
 
-// ect says whether a frame is of a sender that understands ECN.
+// ect reports whether a frame is ECN-capable.
 func ect(frame []byte) bool {
 	switch h, version := trafficClass(frame); version {
 	case 4:
@@ -124,7 +123,7 @@ func ect(frame []byte) bool {
 	return false
 }
 
-// markCE says in the IP header that the frame has experienced congestion.
+// markCE sets Congestion Experienced in the IP header.
 func markCE(frame []byte) {
 	switch h, version := trafficClass(frame); version {
 	case 4:
@@ -141,8 +140,8 @@ func markCE(frame []byte) {
 	}
 }
 
-// ARP says whether a frame is one of ARP, for [Config].Spare. ARP has no checksum
-// of its own, and what a damaged answer says is believed for long.
+// ARP reports whether a frame is one of ARP, for [Config].Spare. ARP has no checksum: a
+// damaged reply stays in the neighbour table for long.
 func ARP(frame []byte) bool {
 	return len(frame) >= etherHeader && binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_ARP
 }

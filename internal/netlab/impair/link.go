@@ -15,7 +15,7 @@ import (
 // Rule is what happens to the frames of one direction.
 type Rule = fate.Rule
 
-// Direction is one of the two of a link.
+// Direction is a direction of a link.
 type Direction int
 
 const (
@@ -28,16 +28,14 @@ type Config struct {
 	Seed       uint64
 	AtoB, BtoA Rule
 
-	// Offloads leaves the offloads of the hosts as the kernel has them. Otherwise they
-	// are turned off, see the package's documentation.
+	// Offloads leaves the offloads of the hosts on. See the package's documentation.
 	Offloads bool
 
-	// Doze has the relay sleep until a frame is due, instead of waiting the rest with the
-	// processor. Frames are later by some 15 µs then, and the hosts have the processor
-	// meanwhile: for a machine that has no more of them than busy hosts.
+	// Doze has the relay sleep until a frame is due and never spin. Frames are later by
+	// some 15 µs; the hosts have the processor meanwhile.
 	Doze bool
 
-	// Spare says which frames pass at once and whole, and are no frames to the model.
+	// Spare selects frames that pass at once, unchanged, and do not enter the model.
 	// It is called with each frame, from the link's thread.
 	Spare func(frame []byte) bool
 }
@@ -59,11 +57,11 @@ type Link struct {
 	err   error
 }
 
-// direction is what goes one way.
+// direction is the state of one direction.
 type direction struct {
 	line     *fate.Line[*packet]
 	in, out  *port
-	last     time.Duration // when the last frame came
+	last     time.Duration // arrival of the last frame
 	counters Counters      // without those of the line
 }
 
@@ -71,8 +69,8 @@ type direction struct {
 type Counters struct {
 	fate.Counters
 	Spared   uint64 // frames that Config.Spare has let pass
-	Missed   uint64 // frames that found no room in the link itself: it was too slow for them, and the model has not seen them
-	Refused  uint64 // frames that the receiver's end did not take
+	Missed   uint64 // frames that were dropped before the model, because the relay was too slow
+	Refused  uint64 // frames that the receiver's interface refused
 	UnderWay int    // copies that have not arrived yet
 
 	Passed           uint64        // copies that were passed on
@@ -82,8 +80,8 @@ type Counters struct {
 // maxUnderWay bounds the memory of a direction, in frames.
 const maxUnderWay = 1 << 16
 
-// spin is how long before its time a frame is waited for with the processor: about
-// what it takes to wake a thread up.
+// spin is how long the relay spins before a frame is due: about what it takes to wake a
+// thread.
 const spin = 60 * time.Microsecond
 
 // NewLink joins the halves of a pair's cable, which must be cut (netlab.Config.Cut).
@@ -159,8 +157,8 @@ func RequireLink(t netlab.TB, p *netlab.Pair, cfg Config) *Link {
 	return l
 }
 
-// Set changes the rule of a direction. What has come before is under the old rule,
-// and what is under way arrives when it was to. It panics if the rule is not valid.
+// Set changes the rule of a direction for the frames that arrive from now on. It panics if
+// the rule is not valid.
 func (l *Link) Set(d Direction, r Rule) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,8 +167,7 @@ func (l *Link) Set(d Direction, r Rule) {
 	l.directions[d].line.Set(l.now(), r)
 }
 
-// Restart sets both rules, and has the frames from now on meet the fates that those of
-// a new link with this seed meet. Counters go on.
+// Restart sets both rules and a seed, as for a new link. Counters go on.
 func (l *Link) Restart(seed uint64, aToB, bToA Rule) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +198,7 @@ func (l *Link) Counters(d Direction) Counters {
 	return c
 }
 
-// Close ends the link; what is under way is lost. It may be called again.
+// Close ends the link; frames in flight are lost. It may be called again.
 func (l *Link) Close() error {
 	l.once.Do(func() {
 		l.mu.Lock()

@@ -15,7 +15,7 @@ func (l *Link) relay() {
 	defer close(l.ended)
 	addProcessors(1)
 	defer addProcessors(-1)
-	hurry() // the thread ends with the goroutine
+	raisePriority() // the thread ends with the goroutine
 	for {
 		l.mu.Lock()
 		if l.closing {
@@ -32,19 +32,18 @@ func (l *Link) relay() {
 	}
 }
 
-// hurry makes the calling goroutine's thread one that is woken up in time.
-func hurry() {
+// raisePriority gives the calling goroutine's thread real-time priority.
+func raisePriority() {
 	runtime.LockOSThread()
-	// Without these a busy machine has frames arrive later, which Counters tell.
+	// An error is ignored: frames are late on a busy machine, which Counters show.
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
 }
 
-// takeInBatch bounds how much one direction takes before the other one's turn.
+// takeInBatch is how many frames of one direction are taken before those of the other.
 const takeInBatch = 64
 
-// takeIn takes in what has come to both ends, as far as that is no more than a
-// batch, and reports whether there was something.
+// takeIn takes up to a batch of frames from each end and reports whether there were any.
 func (l *Link) takeIn() (some bool) {
 	now := time.Now()
 	elapsed, wall := now.Sub(l.start), now.UnixNano()
@@ -56,7 +55,7 @@ func (l *Link) takeIn() (some bool) {
 			}
 			some = true
 			r := d.in.peek()
-			// It came when the kernel says, in the order of the ring, and before now.
+			// The kernel's time of arrival, but in the order of the ring, and not after now.
 			d.last = min(max(d.last, elapsed-time.Duration(wall-r.at)), elapsed)
 			l.take(d, r)
 			d.in.release()
@@ -65,7 +64,7 @@ func (l *Link) takeIn() (some bool) {
 	return some
 }
 
-// take lets a frame enter the line of its direction.
+// take puts a frame on the line of its direction.
 func (l *Link) take(d *direction, r received) {
 	if r.cut || d.line.UnderWay() >= maxUnderWay {
 		d.counters.Missed++
@@ -86,7 +85,7 @@ func (l *Link) take(d *direction, r received) {
 	}
 }
 
-// passOn sends what has arrived and reports whether there was something.
+// passOn sends the frames that are due and reports whether there were any.
 func (l *Link) passOn() (some bool) {
 	for i := range l.directions {
 		d := &l.directions[i]
@@ -102,7 +101,7 @@ func (l *Link) passOn() (some bool) {
 			}
 			if a.Flip < 0 {
 				d.send(a.Item)
-			} else if !a.Item.super() { // one that is cut later gets checksums that hide the damage
+			} else if !a.Item.super() { // the segments of a super-frame would have right checksums
 				a.Item.completeChecksum()
 				flip(a.Item.frame(), a.Flip)
 				d.send(a.Item)
@@ -126,8 +125,7 @@ func (d *direction) send(p *packet) {
 	}
 }
 
-// next is when the next copy arrives, in either direction; not ok if none is under
-// way.
+// next is when the next copy is due, in either direction; not ok if none is in flight.
 func (l *Link) next() (at time.Duration, ok bool) {
 	for i := range l.directions {
 		if t, underWay := l.directions[i].line.Next(); underWay && (!ok || t < at) {
@@ -137,8 +135,7 @@ func (l *Link) next() (at time.Duration, ok bool) {
 	return at, ok
 }
 
-// await returns when a frame has come, when it is the given time, or when the link
-// is closed.
+// await returns when a frame has arrived, at the given time, or when the link is closed.
 func (l *Link) await(until time.Duration, timed bool) {
 	a, b := l.directions[AtoB].in, l.directions[BtoA].in
 	fds := [...]unix.PollFd{{Fd: int32(a.fd), Events: unix.POLLIN}, {Fd: int32(b.fd), Events: unix.POLLIN}, {Fd: int32(l.wake), Events: unix.POLLIN}}

@@ -6,25 +6,26 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// port is a packet socket on one end of the cut cable. What comes in there is in a
-// ring that the kernel fills (packet(7), PACKET_RX_RING, TPACKET_V2): one slot a
-// frame, with the time of its arrival, and no system call to take it.
+// port is a packet socket on one end of the cut cable. The kernel puts frames into a ring
+// (packet(7), PACKET_RX_RING, TPACKET_V2): one slot a frame, with its time of arrival. No
+// system call is needed to take it.
 type port struct {
 	fd   int
 	ring []byte
 	slot int          // bytes
-	next atomic.Int64 // the slot that comes next; a relay that spins looks at it without a lock
+	next atomic.Int64 // the next slot; a relay that spins reads it without a lock
 }
 
-// vnetHeader is the length of the struct virtio_net_hdr before each frame, by which
-// the kernel says, and is told, that a checksum is not complete or that a frame is
-// a super-frame.
+// vnetHeader is the length of the struct virtio_net_hdr before each frame, which marks
+// partial checksums and super-frames, in both directions.
 const vnetHeader = 10
 
 // slotOverhead is more than the kernel puts before a frame in its slot.
@@ -46,7 +47,7 @@ func openPort(name string, longest int) (*port, error) {
 		p.slot *= 2
 	}
 	block := max(p.slot, 64<<10)
-	size := max(8<<20, 512*p.slot) // what the relay is not yet awake for waits here
+	size := max(8<<20, 512*p.slot) // frames wait here until the relay has woken up
 	req := unix.TpacketReq{Block_size: uint32(block), Block_nr: uint32(size / block), Frame_size: uint32(p.slot), Frame_nr: uint32(size / p.slot)}
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	err = errors.Join(
@@ -79,7 +80,7 @@ func (p *port) header() *unix.Tpacket2Hdr {
 	return (*unix.Tpacket2Hdr)(unsafe.Pointer(&p.ring[int(p.next.Load())*p.slot]))
 }
 
-// pending says whether a frame waits in the ring.
+// pending reports whether a frame waits in the ring.
 func (p *port) pending() bool {
 	return atomic.LoadUint32(&p.header().Status)&unix.TP_STATUS_USER != 0
 }
@@ -88,7 +89,7 @@ func (p *port) pending() bool {
 type received struct {
 	data []byte // struct virtio_net_hdr and the frame
 	cut  bool   // it was longer than its slot
-	at   int64  // when it came, in nanoseconds of CLOCK_REALTIME
+	at   int64  // arrival, in nanoseconds of CLOCK_REALTIME
 	vlan uint16 // the tag that was taken from it
 	tpid uint16 // the tag's EtherType; 0: there was none
 }
@@ -110,13 +111,13 @@ func (p *port) peek() (r received) {
 	return r
 }
 
-// release gives the slot of the frame that peek has returned back to the kernel.
+// release returns the slot of the frame that peek has returned to the kernel.
 func (p *port) release() {
 	atomic.StoreUint32(&p.header().Status, unix.TP_STATUS_KERNEL)
 	p.next.Store((p.next.Load() + 1) % int64(len(p.ring)/p.slot))
 }
 
-// missed is how many frames found the ring full since it was asked last.
+// missed is how many frames the kernel dropped since the last call, because the ring was full.
 func (p *port) missed() uint64 {
 	st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
@@ -125,12 +126,28 @@ func (p *port) missed() uint64 {
 	return uint64(st.Drops)
 }
 
-// send puts a frame, after its struct virtio_net_hdr, on the cable. The receiver's
-// side of it runs in this system call.
+// send sends a frame, after its struct virtio_net_hdr. The receive path of the host runs in
+// this system call.
 func (p *port) send(b []byte) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(p.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return errno
 	}
 	return nil
+}
+
+// sleep is ppoll by a raw system call, so that the thread keeps its processor of the Go
+// runtime: to get one back takes milliseconds if all of them are busy. A signal ends the
+// sleep, and the runtime sends one to stop the thread for garbage collection.
+func sleep(fds []unix.PollFd, timeout *unix.Timespec) {
+	unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), uintptr(unsafe.Pointer(timeout)), 0, 0, 0)
+}
+
+var processors sync.Mutex
+
+// addProcessors changes how many processors the runtime has.
+func addProcessors(n int) {
+	processors.Lock()
+	defer processors.Unlock()
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
 }

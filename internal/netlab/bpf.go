@@ -6,14 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // OpenBPFFS makes a BPF file system of its own, with the permissions of its root
-// directory in octal. It is mounted nowhere: the returned directory is all that
-// holds it, and what is pinned in it goes when that is closed, or this process
-// ends, however it ends.
+// directory in octal. It is mounted nowhere: only the returned directory
+// holds it, and the kernel removes it with its pins when that is closed or this process
+// ends.
 func OpenBPFFS(mode string) (*os.File, error) {
 	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -45,4 +46,39 @@ func BPFFS(t TB) string {
 	}
 	t.Cleanup(func() { dir.Close() })
 	return PathTo(dir)
+}
+
+// BPFObject is a map, program or link ("map", "prog", "link") by the kernel's number.
+type BPFObject struct {
+	Kind string
+	ID   uint32
+}
+
+// HeldBPF is the BPF objects that a process has descriptors of (proc(5),
+// /proc/PID/fdinfo). Other processes may have others.
+func HeldBPF(pid int) (map[BPFObject]bool, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	if err != nil {
+		return nil, err
+	}
+	held := map[BPFObject]bool{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue // closed meanwhile
+		}
+		for line := range strings.Lines(string(text)) {
+			key, value, _ := strings.Cut(line, ":")
+			kind, ok := strings.CutSuffix(key, "_id")
+			if !ok || (kind != "map" && kind != "prog" && kind != "link") {
+				continue
+			}
+			id, err := strconv.ParseUint(strings.TrimSpace(value), 10, 32)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			held[BPFObject{kind, uint32(id)}] = true
+		}
+	}
+	return held, nil
 }
