@@ -174,14 +174,14 @@ type Options struct {
 	Owner any // see [Conn.Owner]
 
 	MTU           int // of the path, bytes of IP packet
-	SendBuffer    int // bytes; 0: it grows with what the path holds, see window.go
+	SendBuffer    int // bytes; 0: it grows with what the path holds, see receive.go
 	ReceiveBuffer int // bytes; 0: likewise
 
 	growSend, growReceive bool // they were 0
 
 	Nagle       bool          // RFC 9293, section 3.7.4
 	Cork        time.Duration // see DefaultCork; negative: small writes never wait
-	AdaptiveAck bool          // acknowledgments may wait, see ack.go
+	AdaptiveAck bool          // acknowledgments may wait, see steps.go
 	AckDelay    time.Duration // for how long
 	UserTimeout time.Duration // how long data may stay unacknowledged; negative: for ever
 	KeepAlive   KeepAlive

@@ -2,7 +2,11 @@ package tcp
 
 import (
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
 )
 
 // Congestion decides how much may be in flight. The engine calls it at the
@@ -162,4 +166,333 @@ func (r *reno) Undo() {
 func (r *reno) SetMSS(mss int) {
 	r.mss = mss
 	r.window = max(r.window, mss)
+}
+
+// CUBIC (RFC 9438): in congestion avoidance the window is a cubic function of the
+// time since the last congestion event, flat where the window was then, or what
+// Reno's would be if that is more. Below the threshold it is slow start, which ends
+// when round trips become longer (HyStart++, RFC 9406). In the formulas windows are
+// in segments and times in seconds.
+const (
+	cubicC    = 0.4
+	cubicBeta = 0.7
+	// cubicAlpha makes the Reno-friendly window as large as Reno's on average.
+	cubicAlpha = 3 * (1 - cubicBeta) / (1 + cubicBeta)
+)
+
+type cubic struct {
+	cubicState
+	slow   hyStart
+	before cubicState // the last Reduce
+}
+
+type cubicState struct {
+	flow
+	wMax    float64 // the window before the last Reduce; 0: after a timeout, or never
+	wPrior  float64 // where it was, whatever fast convergence makes of wMax
+	k       float64 // when the cubic function is at wMax
+	wEst    float64 // the window that Reno would have
+	rest    float64 // of the window, less than a byte
+	epoch   Time    // when congestion avoidance began; 0: it has not
+	ackedAt Time    // the last Acked since
+}
+
+func newCubic(mss int) cubic { return cubic{cubicState: cubicState{flow: newFlow(mss)}} }
+
+func (c *cubic) Acked(now Time, a Acked) {
+	switch {
+	case c.unused(now, a):
+		if c.epoch != 0 { // time that was not used does not count (section 5.8)
+			c.epoch += now - c.ackedAt
+			c.ackedAt = now
+		}
+	case c.SlowStart():
+		if c.threshold == maxBuffer && c.slow.acked(a) {
+			c.threshold = c.window
+			break
+		}
+		c.grow(c.slow.step(a.Bytes, c.mss))
+	default:
+		c.avoid(now, a)
+	}
+}
+
+// avoid is congestion avoidance, sections 4.2 to 4.5.
+func (c *cubic) avoid(now Time, a Acked) {
+	mss := float64(c.mss)
+	w := (float64(c.window) + c.rest) / mss
+	if c.epoch == 0 {
+		c.epoch, c.wEst, c.k = now, w, 0
+		if c.wMax > w {
+			c.k = math.Cbrt((c.wMax - w) / cubicC)
+		} else {
+			c.wMax = w
+		}
+	}
+	c.ackedAt = now
+	at := func(t float64) float64 { t -= c.k; return cubicC*t*t*t + c.wMax }
+	acked := min(float64(a.Bytes)/mss, w)
+	alpha := cubicAlpha
+	if c.wEst >= c.wPrior {
+		alpha = 1
+	}
+	c.wEst += alpha * acked / w
+	t := time.Duration(now - c.epoch).Seconds()
+	if at(t) < c.wEst {
+		w = max(w, c.wEst)
+	} else {
+		target := min(max(at(t+a.RTT.Seconds()), w), 1.5*w)
+		w += (target - w) / w * acked
+	}
+	bytes := min(w*mss, maxBuffer)
+	c.window = int(bytes)
+	c.rest = bytes - float64(c.window)
+}
+
+// Reduce is sections 4.6 and 4.7.
+func (c *cubic) Reduce(_ Time, inFlight int) {
+	c.before = c.cubicState
+	w := float64(c.window) / float64(c.mss)
+	c.wPrior = w
+	if w < c.wMax { // another flow needs room: fast convergence
+		c.wMax = w * (1 + cubicBeta) / 2
+	} else {
+		c.wMax = w
+	}
+	c.threshold = max(int(float64(c.congested(inFlight))*cubicBeta+0.5), 2*c.mss)
+	c.window, c.rest, c.epoch = c.threshold, 0, 0
+}
+
+// Collapse is section 4.8.
+func (c *cubic) Collapse() {
+	c.flow.Collapse()
+	c.wMax, c.rest, c.epoch = 0, 0, 0
+}
+
+// Undo is section 4.9.1.
+func (c *cubic) Undo() {
+	if c.window >= c.before.window {
+		c.threshold = max(c.threshold, c.before.threshold)
+		return
+	}
+	mss := c.mss
+	c.cubicState = c.before
+	c.SetMSS(mss)
+	c.epoch = 0 // the time since was not congestion avoidance
+}
+
+func (c *cubic) SetMSS(mss int) {
+	scale := float64(c.mss) / float64(mss)
+	c.wMax, c.wPrior, c.wEst = c.wMax*scale, c.wPrior*scale, c.wEst*scale
+	c.mss = mss
+	c.window = max(c.window, mss)
+	c.epoch = 0
+}
+
+// HyStart++ (RFC 9406) watches the first slow start. When the round trips of a
+// round are longer than those of the last, queues fill: growth slows down, and if
+// round trips do not become shorter again slow start ends.
+const (
+	hyStartSamples = 8
+	hyStartRounds  = 5
+	hyStartDivisor = 4
+	hyStartLimit   = 8 // segments that one acknowledgment adds
+	hyStartLeast   = 4 * time.Millisecond
+	hyStartMost    = 16 * time.Millisecond
+)
+
+type hyStart struct {
+	last, current time.Duration // least round-trip time of a round; 0: not known
+	baseline      time.Duration // current when conservative slow start began; 0: it has not
+	samples       uint8         // in this round
+	rounds        uint8         // of conservative slow start
+}
+
+// acked reports whether slow start is over.
+func (h *hyStart) acked(a Acked) bool {
+	if a.Round {
+		h.last, h.current, h.samples = h.current, 0, 0
+		if h.baseline != 0 {
+			if h.rounds++; h.rounds >= hyStartRounds {
+				return true
+			}
+		}
+	}
+	if a.RTT == 0 {
+		return false
+	}
+	if h.current == 0 || a.RTT < h.current {
+		h.current = a.RTT
+	}
+	if h.samples = min(h.samples+1, hyStartSamples); h.samples < hyStartSamples {
+		return false
+	}
+	switch {
+	case h.baseline != 0:
+		if h.current < h.baseline { // it was not a queue
+			h.baseline, h.rounds = 0, 0
+		}
+	case h.last != 0 && h.current >= h.last+min(max(h.last/8, hyStartLeast), hyStartMost):
+		h.baseline, h.rounds = h.current, 0
+	}
+	return false
+}
+
+// step is what an acknowledgment of n bytes adds.
+func (h *hyStart) step(n, mss int) int {
+	n = min(n, hyStartLimit*mss)
+	if h.baseline != 0 {
+		n /= hyStartDivisor
+	}
+	return n
+}
+
+// Pacing. New text that the window allows all at once, after a pause above all, would
+// arrive at a bottleneck all at once: what its queue does not hold is lost. So it goes
+// out over a round trip, at a rate of the window for each, and a little more: twice that
+// in slow start, for the window to double. Acknowledgments that come one by one are
+// slower than this by themselves, and nothing waits.
+//
+// There is a credit: what paceCredit of silence, or of less than the rate, has saved may
+// go at once. Over a round trip of less than that, all of the window may, which is why
+// nothing is paced in a LAN and no timer runs. The initial window may always. What is
+// sent again is not paced, nor anything that recovery allows.
+
+const (
+	paceCredit = time.Millisecond
+	// paceGrain is how long a sender that has to wait waits longer, to send several
+	// segments then.
+	paceGrain = paceCredit / 4
+)
+
+// pace takes in that n bytes of text have been sent, and holds what follows back if they
+// were ahead of the rate.
+func (c *Conn) pace(now Time, n int) {
+	round, window := Time(c.srtt), Time(max(c.window, 1))
+	if round <= Time(paceCredit) || c.phase > probing || c.table.cfg.noPacing {
+		return
+	}
+	if c.congestion.SlowStart() {
+		round /= 2
+	} else {
+		round = round * 5 / 6
+	}
+	credit := max(Time(paceCredit), Time(initialWindow(c.mss))*round/window)
+	c.paceNext = max(c.paceNext, now-credit) + Time(n)*round/window
+	if c.paceNext > now {
+		c.paced, c.paceAt = true, c.paceNext.add(paceGrain)
+	}
+}
+
+// paceExpired is the end of the wait.
+func (c *Conn) paceExpired() { c.paced, c.paceAt = false, Never }
+
+// Explicit congestion notification (RFC 3168). A router that is congested marks packets
+// instead of losing them (CE). Whoever receives text in such a packet says so in all its
+// ACKs (ECE) until the sender has answered (CWR), which reduces its window once for a
+// window of text, as it does for a loss. Only text that is sent for the first time may
+// be marked (ECT); the driver writes that into the IP header, see [Conn.ECT].
+
+// ECN says what becomes of it on the connections of a [Table]. The values are those of
+// Linux's net.ipv4.tcp_ecn in another order.
+type ECN uint8
+
+const (
+	ECNAccept ECN = iota // if the peer asks for it (Linux: 2)
+	ECNOff               // never (Linux: 0)
+	ECNOn                // ask for it, too (Linux: 1)
+)
+
+const ecnSetup = wire.TCPEce | wire.TCPCwr // of a SYN that asks for ECN
+
+// explicit is what a connection knows of ECN.
+type explicit struct {
+	ecn      bool          // agreed on
+	mayMark  bool          // and no SYN, ours or the peer's, has said otherwise
+	ect      bool          // the segment that was emitted last may be marked
+	cwrDue   bool          // the next new text has CWR
+	reducing bool          // the window was reduced, and the peer may not know
+	reduced  seq.Number    // SND.NXT at that time
+	echo     wire.TCPFlags // ECE while the peer is to be told
+}
+
+// ECT reports whether the packet of the segment that Emit has written last is to say
+// that it may be marked: ECT(0) in its IP header.
+func (c *Conn) ECT() bool { return c.ect }
+
+// agreeECN looks at the flags of the peer's SYN.
+func (c *Conn) agreeECN(s *segment) {
+	mode := c.table.cfg.ECN
+	flags := s.flags & ecnSetup
+	switch {
+	case mode == ECNOff, s.ecn != 0: // a SYN that may be marked is of no peer that knows ECN
+		c.ecn = false
+	case s.has(wire.TCPAck):
+		// If our SYN was sent again it did not ask any more. But the peer has heard the
+		// first, so that what it sends may be marked (section 6.1.1).
+		c.ecn = mode == ECNOn && flags == wire.TCPEce
+	default:
+		c.ecn = flags == ecnSetup
+	}
+	c.mayMark = c.ecn && (c.passive || mode == ECNOn && c.synRetries == 0)
+}
+
+// synECN is what our SYN says. One that was lost may have been lost for that (section
+// 6.1.1.1), so it is not said again.
+func (c *Conn) synECN() wire.TCPFlags {
+	switch {
+	case c.state == SynReceived && c.ecn:
+		return wire.TCPEce
+	case c.state == SynSent && c.table.cfg.ECN == ECNOn && c.synRetries == 0:
+		return ecnSetup
+	}
+	return 0
+}
+
+// noteECN takes in what a segment says about congestion: about ours with CE and CWR,
+// about the peer's with ECE.
+func (c *Conn) noteECN(now Time, s *segment) {
+	if s.has(wire.TCPCwr) {
+		c.echo = 0
+	}
+	if s.ecn == wire.ECNMarked && len(s.text) > 0 {
+		c.table.counts[CongestionMarks]++
+		c.echo = wire.TCPEce
+	}
+	// CWR goes with the first of the text that was not sent yet, so an echo counts again
+	// when that has arrived.
+	if c.reducing && s.ack.After(c.reduced) {
+		c.reducing = false
+	}
+	if !s.has(wire.TCPEce) {
+		return
+	}
+	c.undoable = false // whatever was lost: there is congestion (RFC 4015, section 3)
+	if c.phase > probing || c.reducing || c.sndUna == c.sndMax {
+		return
+	}
+	c.table.counts[CongestionEchoes]++
+	c.reduce(now, int(c.sndNxt.From(c.sndUna)))
+	c.window = c.congestion.Window()
+}
+
+// reduce tells congestion control that there is congestion, once for a window of text.
+func (c *Conn) reduce(now Time, inFlight int) {
+	if c.ecn {
+		if c.reducing && c.sndUna.Before(c.reduced) {
+			c.undoable = false // an echo has told of the same congestion
+			return
+		}
+		c.cwrDue, c.reducing, c.reduced = true, true, c.sndNxt
+	}
+	c.congestion.Reduce(now, inFlight)
+}
+
+// markNew is for a segment of new text.
+func (c *Conn) markNew(h *header) {
+	c.ect = c.mayMark
+	if c.cwrDue {
+		c.cwrDue = false
+		h.fields.Flags |= wire.TCPCwr
+	}
 }

@@ -57,7 +57,7 @@ type Conn struct {
 	pseudo uint64 // sum of the pseudo-header, without the length
 	next   plan   // as of the last update
 
-	// What the table keeps for it, see lists.go and timers.go.
+	// What the table keeps for it, see table.go and timers.go.
 	readyNext, readyPrev *Conn
 	eventNext            *Conn
 	queuedAt             Time  // the time that the heap of timers has it for
@@ -95,7 +95,7 @@ type Conn struct {
 
 	backoff     uint8 // of the retransmission timer
 	keepProbes  uint8 // not answered
-	interactive uint8 // how often the application has answered at once, ack.go
+	interactive uint8 // how often the application has answered at once, steps.go
 
 	// Send sequence space. SND.NXT is set back for a retransmission; sndMax is
 	// the latest it has been, which is what an acknowledgment is held against.
@@ -134,7 +134,7 @@ type Conn struct {
 
 	// Timers, timers.go. Never: not running.
 	rtxAt, ackAt, corkAt, keepAt, waitAt, paceAt Time
-	paceNext                                     Time // when what was sent is what the rate allows, pace.go
+	paceNext                                     Time // when what was sent is what the rate allows, congestion.go
 
 	// Retransmission, rto.go.
 	srtt, rttvar, rto time.Duration
@@ -346,3 +346,81 @@ func (c *Conn) discard() {
 	c.recv.clear(&c.table.pool)
 	c.post = nil
 }
+
+// Info is what there is to know about a connection at a moment: what TCP_INFO is
+// to Linux. Sizes are in bytes.
+type Info struct {
+	State         State
+	Local, Remote AddrPort
+
+	Timestamps, WindowScale, SACK, ECN bool // agreed on
+	SendScale, ReceiveScale            uint8
+	SendMSS, ReceiveMSS                int
+	PathMTU                            int // of what is sent, bytes of IP packet
+
+	RTT, RTTVar, RTO time.Duration // RTT is smoothed; 0: not measured yet
+	Backoff          int           // how often the retransmission timer has run out in a row
+
+	SendWindow       uint32 // the peer's
+	ReceiveWindow    uint32 // ours, as advertised
+	SendBuffer       int    // bound of what is written and not acknowledged
+	ReceiveBuffer    int    // of what is received and not read
+	CongestionWindow int
+	InFlight         int
+	Unsent           int // written, not yet sent
+	Buffered         int // received, not yet read
+	OutOfOrder       int // received out of order
+	Sacked           int // of InFlight, what the peer has out of order
+	Lost             int // of InFlight, what is to be sent again
+
+	SegmentsReceived, SegmentsSent uint64
+	BytesReceived, BytesAcked      uint64
+	BytesRetransmitted             uint64
+	Retransmissions                uint64 // segments
+	Timeouts                       uint64
+	Recoveries                     uint64 // fast ones
+	DuplicateAcks                  uint64
+	OutOfOrderSegments             uint64
+
+	SoftErr error // the last ICMP error that did not end the connection, a syscall.Errno; or nil
+}
+
+// Info returns the state of the connection.
+func (c *Conn) Info() Info {
+	i := Info{
+		State: c.state, Local: c.Local(), Remote: c.Remote(),
+		Timestamps: c.timestamps, WindowScale: c.scaling, SACK: c.sack, ECN: c.ecn,
+		SendScale: c.sndScale, ReceiveScale: c.rcvScale, SendMSS: c.mss, ReceiveMSS: c.rcvMSS(), PathMTU: c.path.mtu,
+		RTT: c.srtt, RTTVar: c.rttvar, RTO: c.rto, Backoff: int(c.backoff),
+		SendWindow: c.sndWnd, ReceiveWindow: c.rcvAdv.From(c.rcvNxt),
+		SendBuffer: c.opts.SendBuffer, ReceiveBuffer: c.opts.ReceiveBuffer,
+		CongestionWindow: c.window, Buffered: c.recv.bytes, Sacked: c.board.sacked, Lost: c.board.lost,
+		SegmentsReceived: c.stat.segmentsIn, SegmentsSent: c.stat.segmentsOut,
+		BytesReceived: c.stat.bytesIn, BytesAcked: c.stat.bytesOut,
+		BytesRetransmitted: c.stat.bytesRetransmitted, Retransmissions: c.stat.retransmitted,
+		Timeouts: c.stat.timeouts, Recoveries: c.stat.recoveries, DuplicateAcks: c.stat.duplicateAcks, OutOfOrderSegments: c.stat.outOfOrder,
+		SoftErr: c.SoftErr(),
+	}
+	if c.state != Closed && c.state != TimeWait {
+		i.InFlight = int(c.sndMax.From(c.sndUna))
+		i.Unsent = max(0, c.send.bytes-int(c.sndNxt.From(c.sndUna)))
+	}
+	for _, r := range c.outOfOrder.runs {
+		i.OutOfOrder += int(r.right.From(r.left))
+	}
+	return i
+}
+
+// AddrPort is an IPv4 address and port.
+type AddrPort = wire.AddrPort
+
+// tuple names a connection: both its ends, each packed in a word.
+type tuple struct{ local, remote uint64 }
+
+func makeTuple(local, remote AddrPort) tuple { return tuple{local.Word(), remote.Word()} }
+
+func (t tuple) localPort() uint16 { return uint16(t.local) }
+
+// usable reports whether a is an address that one host can have. What comes
+// from or goes to any other must be left unanswered (RFC 9293, MUST-46, MUST-57).
+func usable(a [4]byte) bool { return a[0] != 0 && a[0] < 224 }

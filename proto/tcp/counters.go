@@ -61,7 +61,7 @@ const (
 	TimeWaitUsed // of those, replaced by a new connection (RFC 6191)
 
 	Timeouts         // of the retransmission timer
-	LossProbes       // sent before that, see probe.go
+	LossProbes       // sent before that, see rto.go
 	FastRecoveries   // losses that were found before that
 	RecoveriesUndone // after either, because nothing was lost
 	DuplicateSacks   // D-SACKs: the peer has received something twice
@@ -84,7 +84,7 @@ const (
 	MTUReportsBad      // the segment was never that large, or would have passed
 	MTUReportsLate     // known already
 	BlackHoles         // segments were made smaller because full ones were lost again and again
-	MTUProbes          // sent, mtuprobe.go
+	MTUProbes          // sent, pathmtu.go
 	MTUProbesLost      // of those
 
 	numberOfCounts // not a counter

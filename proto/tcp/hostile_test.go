@@ -1,7 +1,9 @@
 package tcp
 
 import (
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/unet-go/unet/wire"
 )
@@ -108,4 +110,355 @@ func TestLand(t *testing.T) {
 		t.Errorf("%d were counted", n)
 	}
 	p.works(t)
+}
+
+// A peer that plays with its window.
+
+// A window that opens by a byte and closes again, is always tiny, or is now and then
+// large for a moment: we send no more segments than come, apart from probes that become
+// rarer, and what is queued is bounded.
+func TestWindowGames(t *testing.T) {
+	for name, windows := range map[string][]uint16{
+		"opens by a byte": {0, 1, 0, 2},
+		"always a byte":   {1},
+		"shrinks":         {20000, 100, 0, 3000},
+		"closed":          {0},
+	} {
+		p := newPair(t, noOptions, Options{})
+		c, tab := p.conns[1], p.tabs[1]
+		const total = 100_000
+		f := p.ackUpTo(0)
+		f.fields.Window = windows[0]
+		p.attack(f)
+		p.sends(total)
+		start := tab.Count(SegmentsSent)
+		const rounds = 2000
+		for i := range rounds {
+			p.now = p.now.add(100 * time.Microsecond)
+			f := p.ackUpTo(0)
+			if windows[0] == 1 && c.sndMax != c.sndUna { // this one takes what it asks for
+				f = p.ackUpTo(1)
+			}
+			f.fields.Window = windows[i%len(windows)]
+			p.attack(f)
+			tab.Expire(p.now)
+			for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+				c.Emit(p.now, p.buf)
+			}
+			if msg := c.invariant(); msg != "" {
+				t.Fatal(msg)
+			}
+		}
+		if n := tab.Count(SegmentsSent) - start; n > rounds+20000/uint64(c.mss)+50 {
+			t.Errorf("%s: %d segments for %d", name, n, rounds)
+		}
+		if n := tab.MemoryInUse(); n > total+2*ChunkSize {
+			t.Errorf("%s: %d bytes in use", name, n)
+		}
+		if c.State() != Established {
+			t.Errorf("%s: %v, %v", name, c.State(), c.Err())
+		}
+	}
+}
+
+// A window that never opens is probed ever less often while the peer answers. When the
+// owner has gone it ends, answers or not, and its memory is free.
+func TestWindowClosedForEver(t *testing.T) {
+	p := newPair(t, noOptions, Options{})
+	c, tab := p.conns[1], p.tabs[1]
+	closed := func() {
+		f := p.ackUpTo(0)
+		f.fields.Window = 0
+		p.attack(f)
+	}
+	closed()
+	p.sends(50_000)
+	probes := tab.Count(WindowProbes)
+	hour := func() {
+		for end := p.now.add(time.Hour); tab.NextDeadline() < end && tab.Len() > 0; {
+			p.now = tab.NextDeadline()
+			tab.Expire(p.now)
+			for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+				c.Emit(p.now, p.buf)
+			}
+			closed()
+		}
+		p.now = p.now.add(time.Hour)
+	}
+	hour()
+	if n := tab.Count(WindowProbes) - probes; n < 50 || n > 100 || c.State() != Established {
+		t.Errorf("%d probes in an hour, %v", n, c.State())
+	}
+	c.Close(p.now)
+	hour()
+	if tab.Len() != 0 || tab.MemoryInUse() != 0 {
+		t.Errorf("%v, %d bytes in use", c.State(), tab.MemoryInUse())
+	}
+}
+
+// Text for connections that nobody accepts: each holds no more than what
+// its buffer begins with, and the listener no more than its queue of them.
+func TestAcceptQueueFlood(t *testing.T) {
+	p := newPair(t, Config{}, Options{})
+	tab := p.tabs[1]
+	l, err := tab.Listen(AddrPort{Port: 81}, ListenOptions{AcceptQueue: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		c, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 81}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.exchange()
+		c.Write(p.now, make([]byte, 200_000))
+		p.exchange()
+	}
+	if l.Len() != 16 || tab.Count(AcceptOverflows)+tab.Count(SynDropped) == 0 {
+		t.Errorf("%d wait to be accepted", l.Len())
+	}
+	if n, most := tab.MemoryInUse(), 16*(initialReceiveBuffer+ChunkSize); n > most || n < most/2 {
+		t.Errorf("%d bytes in use, at most %d expected", n, most)
+	}
+	p.works(t)
+	c := l.Accept()
+	got, to := 0, make([]byte, 1<<20)
+	for range 1000 {
+		n, _ := c.Read(p.now, to)
+		got += n
+		p.exchange()
+	}
+	if got != 200_000 {
+		t.Errorf("%d bytes came once it was accepted", got)
+	}
+	l.Close()
+}
+
+// What follows the peer's FIN is counted and answered, and goes nowhere.
+func TestTextAfterFin(t *testing.T) {
+	p := newPair(t, Config{}, Options{})
+	c := p.conns[1]
+	f := p.peer(nil)
+	f.fields.Flags |= wire.TCPFin
+	p.attack(f)
+	for i := range 100 {
+		f = p.peer(make([]byte, 1000))
+		f.fields.Seq += uint32(i) // from the FIN on
+		p.attack(f)
+	}
+	if c.State() != CloseWait || c.Buffered() != 0 || p.tabs[1].MemoryInUse() != 0 || p.tabs[1].Count(TextAfterFin) == 0 {
+		t.Errorf("%v, %d bytes to read, %d counted", c.State(), c.Buffered(), p.tabs[1].Count(TextAfterFin))
+	}
+}
+
+// A packet in parts, whose memory is the heap's, may be much larger than the text that
+// it says it has: that is copied out of it, and what is kept is charged in full.
+func TestPaddedPackets(t *testing.T) {
+	p := newPair(t, Config{}, Options{})
+	tab, c := p.tabs[1], p.conns[1]
+	deliver := func(text, size int) {
+		p.conns[0].Write(p.now, make([]byte, text))
+		b := make([]byte, size)
+		n := p.conns[0].Emit(p.now, b)
+		tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b[:n], Memory: MemoryHeap})
+		p.exchange()
+	}
+	deliver(1000, 60000)
+	if n := tab.MemoryInUse(); n != ChunkSize {
+		t.Errorf("%d bytes in use for 1000 in a packet of 60000", n)
+	}
+	c.Read(p.now, make([]byte, 1000))
+	deliver(1000, 1500)
+	if n := tab.MemoryInUse(); n < 1000 || n > 1500 {
+		t.Errorf("%d bytes in use for 1000 in a packet of 1500", n)
+	}
+	if n, _ := c.Read(p.now, make([]byte, 2000)); n != 1000 || tab.MemoryInUse() != 0 {
+		t.Errorf("%d bytes in use when all is read", tab.MemoryInUse())
+	}
+}
+
+// A receiver that lies about what it has. It can harm what it receives itself; it must
+// not make us send faster than it acknowledges, nor work more than a little for an ACK.
+
+// ackUpTo is an ACK of what the second host has sent up to n bytes behind SND.UNA, with
+// a large window.
+func (p *pair) ackUpTo(n int) forge {
+	f := p.peer(nil)
+	f.fields.Ack = p.conns[1].sndUna.Add(uint32(n)).Uint32()
+	f.fields.Window = 60000
+	return f
+}
+
+// sends has the second host send as much as it may, to nobody.
+func (p *pair) sends(n int) {
+	p.conns[1].Write(p.now, make([]byte, n))
+	for c := p.tabs[1].NextReady(); c != nil; c = p.tabs[1].NextReady() {
+		c.Emit(p.now, p.buf)
+	}
+}
+
+// settles has both ends go on until the first has read n bytes.
+func (p *pair) settles(t *testing.T, n int) {
+	t.Helper()
+	to := make([]byte, 1<<16)
+	got := 0
+	for end := p.now.add(10 * time.Minute); got < n && p.now < end; p.now = p.now.add(10 * time.Millisecond) {
+		p.exchange()
+		for k := 1; k > 0; got += k {
+			k, _ = p.conns[0].Read(p.now, to)
+		}
+		for _, tab := range p.tabs {
+			tab.Expire(p.now)
+		}
+	}
+	p.exchange()
+	if got != n {
+		t.Errorf("%d of %d bytes came in the end: %+v", got, n, p.conns[1].Info())
+	}
+}
+
+// Many ACKs for one segment (Savage et al., "TCP congestion control with a misbehaving
+// receiver") make the window no larger than one does: bytes are counted (RFC 3465).
+func TestAckDivision(t *testing.T) {
+	for name, control := range map[string]func(int) Congestion{"CUBIC": NewCubic, "Reno": NewReno} {
+		var windows [2]int
+		for i, step := range []int{0, 1} {
+			p := newPair(t, Config{NewCongestion: control}, Options{SendBuffer: 1 << 20})
+			p.sends(1 << 20)
+			c := p.conns[1]
+			flight := int(c.sndMax.From(c.sndUna))
+			if step == 0 {
+				step = c.mss
+			}
+			for n := 0; n < flight; n += step {
+				p.now = p.now.add(time.Microsecond)
+				p.attack(p.ackUpTo(min(step, flight-n)))
+			}
+			windows[i] = c.window
+		}
+		if windows[1] > windows[0] {
+			t.Errorf("%s: a window of %d bytes by whole ACKs, of %d by pieces", name, windows[0], windows[1])
+		}
+	}
+}
+
+// An ACK of what has not been sent yet changes nothing, and is not answered for ever.
+func TestOptimisticAcks(t *testing.T) {
+	p := newPair(t, Config{}, Options{SendBuffer: 1 << 20})
+	p.sends(1 << 20)
+	c, tab := p.conns[1], p.tabs[1]
+	before, sent := *c, tab.Count(SegmentsSent)
+	flight := int(c.sndMax.From(c.sndUna))
+	for i := range 1000 {
+		p.attack(p.ackUpTo(flight + 1 + i*1000))
+	}
+	if c.window != before.window || c.sndUna != before.sndUna || c.sndNxt != before.sndNxt {
+		t.Error("something was believed")
+	}
+	if n := tab.Count(SegmentsSent) - sent; n > challengeBurst || tab.Count(AckUnsent) != 1000 {
+		t.Errorf("%d were answered, %d counted", n, tab.Count(AckUnsent))
+	}
+	p.settles(t, 1<<20)
+}
+
+// Spoofed duplicate ACKs of a peer without SACK let go one segment each at most, and no
+// more than its window.
+func TestDuplicateAckSpoofing(t *testing.T) {
+	p := newPair(t, Config{NoSACK: true, NoTimestamps: true}, Options{SendBuffer: 4 << 20})
+	p.sends(4 << 20)
+	c, tab := p.conns[1], p.tabs[1]
+	f := p.ackUpTo(0)
+	f.fields.Window = 8000 // scaled: 1 MB
+	p.attack(f)
+	sent := tab.Count(SegmentsSent)
+	for range 5000 {
+		p.attack(f)
+	}
+	if n := tab.Count(SegmentsSent) - sent; n > 5000 {
+		t.Errorf("%d segments for 5000 ACKs", n)
+	}
+	if n := c.sndMax.From(c.sndUna); n > c.sndWnd {
+		t.Errorf("%d bytes in flight, the window is %d", n, c.sndWnd)
+	}
+	if msg := c.invariant(); msg != "" {
+		t.Error(msg)
+	}
+	p.settles(t, 4<<20)
+}
+
+// SACK blocks of all kinds, four with every ACK: beyond what was sent, before what is
+// acknowledged, empty, the wrong way round, overlapping, of single bytes. The scoreboard
+// keeps its bound and its invariants, and all arrives in the end.
+func TestSackLies(t *testing.T) {
+	for seed := range uint64(4) {
+		rnd := rand.New(rand.NewPCG(seed, 4))
+		p := newPair(t, Config{NoTimestamps: seed%2 == 0}, Options{SendBuffer: 1 << 20})
+		const total = 200_000
+		p.sends(total)
+		c := p.conns[1]
+		most := 0
+		for range 4000 {
+			p.now = p.now.add(time.Microsecond)
+			f := p.ackUpTo(0)
+			flight := int(c.sndMax.From(c.sndUna))
+			o := &f.opts
+			o.SACKBlocks = uint8(1 + rnd.IntN(wire.MaxSACKBlocks-1))
+			for k := range o.SACKBlocks {
+				left := rnd.IntN(3*flight+1) - flight
+				length := 1
+				if seed > 1 || rnd.IntN(100) == 0 {
+					length = []int{0, 1, 1, 1 + rnd.IntN(3000), -1 - rnd.IntN(3000)}[rnd.IntN(5)]
+				}
+				if seed < 2 {
+					left = rnd.IntN(flight)
+				}
+				at := c.sndUna.Add(uint32(int32(left)))
+				o.SACK[k] = wire.SACKBlock{Left: at.Uint32(), Right: at.Add(uint32(int32(length))).Uint32()}
+			}
+			p.attack(f)
+			if msg := c.invariant(); msg != "" {
+				t.Fatalf("seed %d: %s", seed, msg)
+			}
+			most = max(most, c.board.spans)
+		}
+		if most > maxSpans+maxSpans/4 || seed < 2 && most < maxSpans {
+			t.Errorf("seed %d: %d spans", seed, most)
+		}
+		if c.sndUna != p.conns[0].rcvNxt {
+			t.Errorf("seed %d: SND.UNA has moved", seed)
+		}
+		p.settles(t, total)
+	}
+}
+
+// BenchmarkSackStorm is an ACK at its dearest: each of its blocks lies at the end of a
+// scoreboard that is full, and the last makes losses to be looked for.
+func BenchmarkSackStorm(b *testing.B) {
+	p := newPair(b, Config{}, Options{SendBuffer: 1 << 20})
+	p.conns[1].Write(p.now, make([]byte, 1<<20))
+	c, tab := p.conns[1], p.tabs[1]
+	for tab.NextReady() != nil {
+		c.Emit(p.now, p.buf)
+	}
+	flight := int(c.sndMax.From(c.sndUna))
+	for i := 1; i < flight && c.board.spans < maxSpans; i += 2 {
+		f := p.ackUpTo(0)
+		f.opts.SACKBlocks = 1
+		at := c.sndUna.Add(uint32(i))
+		f.opts.SACK[0] = wire.SACKBlock{Left: at.Uint32(), Right: at.Add(1).Uint32()}
+		p.attack(f)
+	}
+	var buf [100]byte
+	f := p.ackUpTo(0)
+	f.opts.SACKBlocks = 3
+	for k := range 3 { // the last byte of all, and two that would need another span
+		at := c.sndUna.Add(uint32(flight - 1 - 2*k))
+		f.opts.SACK[k] = wire.SACKBlock{Left: at.Uint32(), Right: at.Add(1).Uint32()}
+	}
+	f.fields.DstPort = 80
+	in := &Inbound{Src: f.from.Addr, Dst: hostB, Data: f.put(buf[:])}
+	b.ReportMetric(float64(c.board.spans), "spans")
+	for b.Loop() {
+		tab.Process(p.now, in)
+	}
 }

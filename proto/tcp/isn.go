@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"encoding/binary"
+	"math/bits"
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp/seq"
@@ -24,3 +26,60 @@ func (t *Table) isn(now Time, id tuple) seq.Number {
 func (t *Table) timestampOffset(id tuple) uint32 {
 	return uint32(t.hash.sum(useTimestamp, id.local, id.remote))
 }
+
+// sipHash is SipHash-2-4 (Aumasson and Bernstein, 2012) of whole 64-bit words:
+// a keyed hash that is made for short inputs and whose output tells nothing
+// about the key. RFC 6528 leaves the choice of F open; MD5, its example, takes
+// ten times as long. hash/maphash promises neither that it is a pseudo-random
+// function nor that two runs agree, and the engine is to be deterministic.
+type sipHash struct{ k0, k1 uint64 }
+
+func newSipHash(key [16]byte) sipHash {
+	return sipHash{binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])}
+}
+
+func (h sipHash) sum(words ...uint64) uint64 {
+	v0, v1 := h.k0^0x736f6d6570736575, h.k1^0x646f72616e646f6d
+	v2, v3 := h.k0^0x6c7967656e657261, h.k1^0x7465646279746573
+	round := func() {
+		v0 += v1
+		v2 += v3
+		v1 = bits.RotateLeft64(v1, 13) ^ v0
+		v3 = bits.RotateLeft64(v3, 16) ^ v2
+		v0 = bits.RotateLeft64(v0, 32)
+		v2 += v1
+		v0 += v3
+		v1 = bits.RotateLeft64(v1, 17) ^ v2
+		v3 = bits.RotateLeft64(v3, 21) ^ v0
+		v2 = bits.RotateLeft64(v2, 32)
+	}
+	for _, m := range words {
+		v3 ^= m
+		round()
+		round()
+		v0 ^= m
+	}
+	// The last word holds the length in bytes in its top byte and, since all
+	// words are whole, nothing else.
+	m := uint64(len(words)*8) << 56
+	v3 ^= m
+	round()
+	round()
+	v0 ^= m
+	v2 ^= 0xff
+	for range 4 {
+		round()
+	}
+	return v0 ^ v1 ^ v2 ^ v3
+}
+
+// What the secret is used for, one word each, so that no two uses ever hash the
+// same input.
+const (
+	useISN uint64 = iota + 1
+	useTimestamp
+	useCookie
+	usePort
+	usePortStep
+	useChallenge
+)

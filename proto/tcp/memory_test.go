@@ -2,10 +2,12 @@ package tcp
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/fate"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -165,5 +167,215 @@ func TestSackOnTinyPath(t *testing.T) {
 	}
 	if sent != 100 {
 		t.Errorf("%d bytes sent", sent)
+	}
+}
+
+// memoryHeld is what a connection has of the memory of its table, block by block.
+func (c *Conn) memoryHeld() int {
+	n := c.chunksHeld() * ChunkSize
+	for b := c.recv.head; b != nil; b = b.next {
+		n += b.cost
+	}
+	return n
+}
+
+// Many connections share too little memory over a bad network, with applications that do
+// everything in random order. After each step what the table says it has handed out is
+// what the connections hold and what is borrowed, and never more than there is; in the
+// end it is nothing.
+func TestMemoryModel(t *testing.T) {
+	oneGoroutine(t)
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
+		rnd := rand.New(rand.NewPCG(seed, 9))
+		limit := []int{40 << 10, 200 << 10, 1 << 20}[seed%3]
+		w := newWorld(t, seed, [2]Config{{Memory: limit, InPlace: 200}, {Memory: limit, InPlace: 200}})
+		w.hosts[0].memory, w.hosts[1].memory = Memory(seed%3), Memory(2-seed%3)
+		for i := range w.hosts {
+			w.impair(i, fate.Rule{Loss: 0.05, Duplicate: 0.02, Delay: 100 * time.Microsecond, Reorder: 0.2, HoldBack: time.Millisecond})
+		}
+		l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conns [2][]*Conn
+		var loans [2][]Loan
+		full := [2]int{}
+		check := func() {
+			t.Helper()
+			for i, h := range w.hosts {
+				sum := 0
+				for _, c := range conns[i] {
+					sum += c.memoryHeld()
+				}
+				if i == 1 {
+					for c := l.accepts.first; c != nil; c = c.listNext {
+						sum += c.memoryHeld()
+					}
+					for c := l.syns.first; c != nil; c = c.listNext {
+						sum += c.memoryHeld()
+					}
+				}
+				for _, loan := range loans[i] {
+					if sum += loan.block.cost; loan.block.kind == chunkBlock {
+						sum += ChunkSize
+					}
+				}
+				used := h.tab.MemoryInUse()
+				if sum != used || used > limit || used < 0 {
+					w.fatalf("seed %d, host %d: %d bytes in use, held %d of %d", seed, i, used, sum, limit)
+				}
+				full[i] = max(full[i], used)
+			}
+		}
+		text := make([]byte, 20000)
+		for range 6000 {
+			if rnd.IntN(100) == 0 && len(conns[0]) < 40 {
+				c, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
+				if err == nil {
+					conns[0] = append(conns[0], c)
+				} else if err != syscall.ENOBUFS {
+					w.fatalf("%v", err)
+				}
+			}
+			if c := l.Accept(); c != nil {
+				conns[1] = append(conns[1], c)
+			}
+			i := rnd.IntN(2)
+			if n := len(conns[i]); n > 0 {
+				c := conns[i][rnd.IntN(n)]
+				switch rnd.IntN(12) {
+				case 0, 1, 2, 3, 4, 5:
+					c.Write(w.now, text[:1+rnd.IntN(len(text))]) // ENOBUFS and EPIPE are answers
+				case 6:
+					c.Lend(w.now, text[:1+rnd.IntN(5000)])
+				case 7, 8:
+					c.Read(w.now, text[:1+rnd.IntN(len(text))])
+				case 9:
+					if loan, ok := c.Borrow(w.now); ok {
+						loans[i] = append(loans[i], loan)
+					}
+				case 10:
+					if len(loans[i]) > 0 {
+						w.hosts[i].tab.Return(&loans[i][0])
+						loans[i] = loans[i][1:]
+					}
+				default:
+					if rnd.IntN(20) == 0 {
+						c.Close(w.now)
+					}
+				}
+			}
+			check()
+			w.step(w.now.add(time.Duration(rnd.IntN(int(200 * time.Microsecond)))))
+			check()
+		}
+		for i, h := range w.hosts {
+			if full[i] < limit/2 {
+				t.Errorf("seed %d, host %d: at most %d bytes of %d in use", seed, i, full[i], limit)
+			}
+			for _, c := range conns[i] {
+				c.Abort()
+			}
+			for k := range loans[i] {
+				h.tab.Return(&loans[i][k])
+			}
+		}
+		l.Close()
+		for _, h := range w.hosts {
+			if n := h.tab.MemoryInUse(); n != 0 || h.tab.outOfOrder.first != nil || h.tab.outOfOrder.last != nil {
+				t.Errorf("seed %d: %d bytes in use in the end", seed, n)
+			}
+		}
+	}
+}
+
+// hogs makes connections that fill the memory of the second host with text that nobody
+// reads, until no more is taken.
+func (p *pair) hogs(t *testing.T, n int) (conns []*Conn) {
+	t.Helper()
+	mine := p.conns
+	l := p.tabs[1].listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
+	for range n {
+		p.dial(t, l, Options{SendBuffer: 1 << 20})
+		conns = append(conns, p.conns[0])
+	}
+	for _, c := range conns {
+		c.Write(p.now, make([]byte, 1<<20))
+		p.exchange()
+	}
+	for range 200 {
+		p.now = p.now.add(time.Millisecond)
+		for _, tab := range p.tabs {
+			tab.Expire(p.now)
+		}
+		p.exchange()
+	}
+	p.conns = mine
+	return conns
+}
+
+// When all memory is used up, a connection that has little queued goes on, windows are
+// no larger than what there will be room for, and nobody new gets in.
+func TestMemoryPressure(t *testing.T) {
+	const limit = 2 << 20
+	p := newPair(t, Config{}, Options{})
+	tab := p.tabs[1]
+	tab.pool.divide(limit, 0)
+	l := tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
+	first := p.conns
+	p.dial(t, l, Options{})
+	second := p.conns
+	p.conns = first
+	p.hogs(t, 40)
+	if n := tab.MemoryInUse(); n > limit || n < limit/2 {
+		t.Fatalf("%d of %d bytes in use", n, limit)
+	}
+	p.works(t)
+	p.conns = second
+	lost := tab.Count(NoMemory)
+	to := make([]byte, 1<<20)
+	for i := range 50 { // a request of some segments, an answer, and what the window allows
+		p.conns[0].Write(p.now, make([]byte, 12000))
+		p.exchange()
+		if n, err := p.conns[1].Read(p.now, to); n != 12000 || err != nil {
+			t.Fatalf("request %d: %d, %v", i, n, err)
+		}
+		if n, err := p.conns[1].Write(p.now, to[:12000]); n != 12000 || err != nil {
+			t.Fatalf("answer %d: %d, %v", i, n, err)
+		}
+		p.exchange()
+		if n, _ := p.conns[0].Read(p.now, to); n != 12000 {
+			t.Fatalf("answer %d: %d came", i, n)
+		}
+		p.exchange()
+	}
+	if n := tab.Count(NoMemory) - lost; n != 0 {
+		t.Errorf("%d segments of a connection that has little were dropped", n)
+	}
+
+	// Nobody new, once the rest is used up too.
+	tab.pool.used, lost = limit, uint64(tab.pool.used)
+	if _, err := tab.Dial(p.now, AddrPort{Addr: hostB}, AddrPort{Addr: hostA, Port: 1}, Options{}); err != syscall.ENOBUFS {
+		t.Errorf("Dial: %v", err)
+	}
+	n := tab.Len()
+	if _, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	p.exchange()
+	if tab.Len() != n || tab.Count(NotOpened) != 2 {
+		t.Errorf("%d connections more, %d refusals", tab.Len()-n, tab.Count(NotOpened))
+	}
+	tab.pool.used = int(lost)
+	p.now = p.now.add(2 * time.Second)
+	p.tabs[0].Expire(p.now)
+	tab.pool.divide(2*limit, 0) // memory is there again
+	p.exchange()
+	if tab.Len() != n+1 {
+		t.Error("the SYN that came again has made no connection")
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
 )
 
 // outOfOrderInvariant says what is wrong with the out-of-order queue.
@@ -134,4 +136,356 @@ func TestOutOfOrderCost(t *testing.T) {
 			t.Errorf("%s: %d bytes in use", name, tab.MemoryInUse())
 		}
 	}
+}
+
+// TestOverlaps sends segments that overlap at random, each with bytes of its own,
+// and holds what is read against a model: of every byte in the window the first
+// that came counts, and each that differs from it is counted.
+func TestOverlaps(t *testing.T) {
+	seeds := 300
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
+		overlaps(t, uint64(seed))
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+func overlaps(t *testing.T, seed uint64) {
+	const window = 2048
+	rnd := rand.New(rand.NewPCG(seed, 5))
+	cfg := noOptions
+	cfg.InPlace = 1 + rnd.IntN(100)
+	cfg.ReleaseFrame = func(uint64) {}
+	p := newPair(t, cfg, Options{ReceiveBuffer: window})
+	tab, c, peer := p.tabs[1], p.conns[1], p.conns[0]
+	first := peer.sndNxt
+	var (
+		stream, known [1 << 16]byte
+		next, edge    = 0, window // as the peer knows them
+		read          int
+		mismatches    uint64
+	)
+	for next < 40000 {
+		at := next - 200 + rnd.IntN(600)
+		text := make([]byte, 1+rnd.IntN(400))
+		for i := range text {
+			text[i] = byte(rnd.Uint32())
+		}
+		// By the letter of section 3.10.7.4 one of its ends must be in the window.
+		acceptable := at >= next || at+len(text) <= edge
+		for i, b := range text {
+			switch n := at + i; {
+			case !acceptable, n < next || n >= edge:
+			case known[n] == 0:
+				stream[n], known[n] = b, 1
+			case stream[n] != b:
+				mismatches++
+			}
+		}
+		for known[next] == 1 {
+			next++
+		}
+		var post []byte
+		if rnd.IntN(2) == 0 {
+			post = make([]byte, 1+rnd.IntN(500))
+			if !c.Post(post) {
+				post = nil
+			}
+		}
+		b := make([]byte, 20+len(text))
+		copy(b[20:], text)
+		f := wire.TCPFields{SrcPort: peer.Local().Port, DstPort: 80, Flags: wire.TCPAck, Window: 9000,
+			Seq: first.Add(uint32(at)).Uint32(), Ack: peer.rcvNxt.Uint32()}
+		wire.PutTCP(b, &f, 20, wire.Sum(b[20:], wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, uint16(len(b)))))
+		tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b, Memory: Memory(rnd.IntN(3)), Frame: 1})
+		if msg := c.invariant(); msg != "" {
+			t.Fatal(msg)
+		}
+		check := func(got []byte) {
+			if !bytes.Equal(got, stream[read:read+len(got)]) {
+				t.Fatalf("bytes from %d on differ", read)
+			}
+			read += len(got)
+		}
+		if post != nil {
+			check(post[:c.Unpost(p.now)])
+		}
+		for rnd.IntN(4) > 0 {
+			got := make([]byte, 1+rnd.IntN(700))
+			n, err := c.Read(p.now, got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(got[:n])
+		}
+		for tab.NextReady() == c {
+			b := make([]byte, 100)
+			s := wire.TCP(b[:c.Emit(p.now, b)])
+			if got := int(s.Ack() - first.Uint32()); got != next {
+				t.Fatalf("acknowledges %d, want %d", got, next)
+			}
+			edge = max(edge, next+int(s.Window()))
+		}
+	}
+	if tab.Count(OutOfOrderFull) != 0 || tab.Count(NoMemory) != 0 {
+		t.Fatal("something was dropped, and the model knows nothing of it")
+	}
+	if got := tab.Count(OverlapMismatch); got != mismatches {
+		t.Errorf("%d bytes that differ were counted, there were %d", got, mismatches)
+	}
+	c.Abort()
+	if tab.MemoryInUse() != 0 {
+		t.Errorf("%d bytes in use", tab.MemoryInUse())
+	}
+}
+
+// TestDuplicatesModel holds the SACK option against RFC 2883, section 4, and a model of
+// what has come: the first block is the first part of the segment that had come before,
+// if there is one, and the next is the run around it unless that is acknowledged. Every
+// other block is a run.
+func TestDuplicatesModel(t *testing.T) {
+	for seed := range uint64(100) {
+		rnd := rand.New(rand.NewPCG(seed, 11))
+		p := newPair(t, withSack, Options{})
+		tab, c, peer := p.tabs[1], p.conns[1], p.conns[0]
+		first := peer.sndNxt
+		var known [1 << 16]bool
+		run := func(n int) (left, right int) { // that n lies in
+			for left = n; left > 0 && known[left-1]; left-- {
+			}
+			for right = n; known[right]; right++ {
+			}
+			return left, right
+		}
+		next := 0
+		for range 200 {
+			at := max(0, next-300+rnd.IntN(900))
+			n := 1 + rnd.IntN(500)
+			b := make([]byte, 20+n)
+			f := wire.TCPFields{SrcPort: peer.Local().Port, DstPort: 80, Flags: wire.TCPAck, Window: 9000,
+				Seq: first.Add(uint32(at)).Uint32(), Ack: peer.rcvNxt.Uint32()}
+			wire.PutTCP(b, &f, 20, wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
+			tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b})
+			left, right := 0, 0
+			for i := at; i < at+n; i++ {
+				if known[i] && (right == 0 || right == i) {
+					if right == 0 {
+						left = i
+					}
+					right = i + 1
+				}
+			}
+			for i := at; i < at+n; i++ {
+				known[i] = true
+			}
+			for known[next] {
+				next++
+			}
+			if tab.NextReady() != c {
+				t.Fatalf("seed %d: no ACK", seed)
+			}
+			ack := make([]byte, 100)
+			s := wire.TCP(ack[:c.Emit(p.now, ack)])
+			var o wire.TCPOptions
+			s.ReadOptions(&o)
+			if got := int(s.Ack() - first.Uint32()); got != next {
+				t.Fatalf("seed %d: acknowledges %d, want %d", seed, got, next)
+			}
+			for i, b := range o.SACK[:o.SACKBlocks] {
+				l, r := int(b.Left-first.Uint32()), int(b.Right-first.Uint32())
+				wantL, wantR := run(l)
+				switch {
+				case i == 0 && right > 0:
+					wantL, wantR = left, right
+				case i == 1 && right > next:
+					wantL, wantR = run(left)
+				case r <= next:
+					t.Fatalf("seed %d: block %d is %d to %d, and %d is acknowledged", seed, i, l, r, next)
+				}
+				if l != wantL || r != wantR {
+					t.Fatalf("seed %d: block %d is %d to %d, want %d to %d", seed, i, l, r, wantL, wantR)
+				}
+			}
+			if right > 0 && o.SACKBlocks == 0 || right > next && o.SACKBlocks < 2 {
+				t.Fatalf("seed %d: %d blocks, and %d to %d came twice", seed, o.SACKBlocks, left, right)
+			}
+			for c.recv.bytes > 0 {
+				c.Read(p.now, make([]byte, 4096))
+			}
+		}
+		c.Abort()
+	}
+}
+
+// TestEverySegmentInEveryState sends segments of every flag combination, with
+// numbers left of, at, in and right of the windows, with and without text, into
+// every state, and holds what is sent, what can be read, and the state against the
+// oracle. What is not as it should be must be in a counter.
+func TestEverySegmentInEveryState(t *testing.T) {
+	for _, m := range []struct {
+		name    string
+		passive bool // the connection began in a listener, which is closed
+		stamp   stamp
+	}{
+		{"active", false, noneAgreed},
+		{"passive", true, noneAgreed},
+		{"good timestamp", false, goodStamp},
+		{"old timestamp", true, oldStamp},
+		{"no timestamp", false, noStamp},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			for _, q := range situations {
+				passive := strings.Replace(q.script, "dial\nestablished", "listen\nestablished\nunlisten", 1)
+				switch {
+				case m.passive && m.stamp == noneAgreed && passive == q.script:
+					continue // the same as active
+				case m.stamp != noneAgreed && q.state < SynReceived:
+					continue // none are agreed on
+				case m.passive:
+					q.script = passive
+				}
+				acks := []int{q.una, q.nxt, q.nxt + 1}
+				if m.name == "active" {
+					acks = []int{q.una - maxWindow - 1, q.una - 1, q.una, q.una + 1, q.una + 5, q.nxt, q.nxt + 1, q.nxt + 100000}
+				}
+				t.Run(q.name, func(t *testing.T) { everySegment(t, q, m.stamp, acks) })
+			}
+		})
+	}
+}
+
+func everySegment(t *testing.T, q situation, stamp stamp, acks []int) {
+	seqs := []int{q.rcvNxt - 1000, q.rcvNxt - 5, q.rcvNxt - 1, q.rcvNxt, q.rcvNxt + 1, q.rcvNxt + 500,
+		q.rcvNxt + q.rcvWnd - 1, q.rcvNxt + q.rcvWnd, q.rcvNxt + q.rcvWnd + 100}
+	cfg := noOptions
+	cfg.NoTimestamps = stamp == noneAgreed
+	for flags := range wire.TCPFlags(64) {
+		for _, n := range seqs {
+			for _, a := range acks {
+				if flags&wire.TCPAck == 0 && a != acks[0] {
+					continue
+				}
+				for _, text := range []int{0, 1, 20} {
+					if stamp != noneAgreed && text == 1 {
+						continue
+					}
+					s := incoming{flags, n, a, text, stamp}
+					if text == 1 {
+						s.flags |= wire.TCPEce | wire.TCPCwr // which mean nothing
+					}
+					r := atSituation(t, q, cfg, stamp != noneAgreed)
+					r.src = fmt.Sprintf("%v %d:%d ack %d", s.flags, n, text, a)
+					r.checkCase(q, s, r.build(s, nil))
+				}
+			}
+		}
+	}
+}
+
+// atSituation leads an engine there. A peer that is stamped offers timestamps, and
+// nobody offers anything else.
+func atSituation(t *testing.T, q situation, cfg Config, stamped bool) *runner {
+	cfg.Secret = testSecret
+	r := &runner{t: t, now: Time(1e9), frames: map[uint64]bool{}, stamped: stamped, src: q.name, tab: NewTable(cfg),
+		id: makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})}
+	if q.rcvWnd == 0 && q.state == Established {
+		r.opts.ReceiveBuffer = 2048
+	}
+	for _, l := range splitLines(q.script) {
+		r.run(l)
+	}
+	return r
+}
+
+// oddities is how many times a counter has told of something that is not as it
+// should be, other than what was answered.
+func (t *Table) oddities() (n uint64) {
+	for c := BadLength; c <= NoMemory; c++ {
+		switch c {
+		case BadOptions, ResetsSent, ChallengeAcks, AcksLimited, DuplicateAcks, UrgentPointers:
+		default:
+			n += t.counts[c]
+		}
+	}
+	return n
+}
+
+// checkCase sends b, which is s in bytes, and compares with the oracle.
+func (r *runner) checkCase(q situation, s incoming, b []byte) {
+	r.t.Helper()
+	before := r.gotten
+	if r.c != nil && q.rcvWnd > 0 {
+		before = r.c.Buffered()
+	}
+	odd := r.tab.oddities()
+	r.process(b)
+	r.drain()
+
+	want := oracle(q, s)
+	if want.odd && r.tab.oddities() == odd {
+		r.fatalf("no counter tells of it")
+	}
+	r.checkState(want.state)
+	if want.flags == 0 {
+		if len(r.out) > 0 {
+			r.fatalf("sent %s, want nothing", r.describe(r.out[0]))
+		}
+	} else {
+		if len(r.out) != 1 {
+			r.fatalf("%d segments sent, want %+v", len(r.out), want)
+		}
+		got := wire.TCP(r.out[0])
+		wantSeq := r.iss + uint32(want.seq)
+		if want.absSeq0 {
+			wantSeq = 0
+		}
+		if got.Flags()&^wire.TCPPsh != want.flags || !want.newISS && got.Seq() != wantSeq ||
+			want.flags&wire.TCPAck != 0 && got.Ack() != peerISN+uint32(want.ack) {
+			r.fatalf("sent %s, want %+v", r.describe(r.out[0]), want)
+		}
+	}
+	if r.c != nil && q.rcvWnd > 0 {
+		if got := r.c.Buffered() - before; got != want.read {
+			r.fatalf("%d bytes to read, want %d", got, want.read)
+		}
+	}
+}
+
+// checkState compares with the state of the pair, or of the listener.
+func (r *runner) checkState(want State) {
+	got := Closed
+	switch c := r.tab.conns[r.id]; {
+	case c != nil:
+		got = c.state
+	case r.tab.waits.records[r.id] != nil:
+		got = TimeWait
+	case r.l != nil && !r.l.closed:
+		got = Listen
+	}
+	if got != want {
+		r.fatalf("state %v, want %v", got, want)
+	}
+}
+
+// build makes the segment with the numbers of this run, and these options or
+// those that its stamp stands for.
+func (r *runner) build(s incoming, options []byte) []byte {
+	f := wire.TCPFields{SrcPort: peerPort, DstPort: localPort, Flags: s.flags, Window: maxWindow,
+		Seq: peerISN + uint32(s.seq), Ack: r.iss + uint32(s.ack), Urgent: 3}
+	if s.stamp == goodStamp || s.stamp == oldStamp {
+		options = make([]byte, wire.TCPTimestampsLen)
+		wire.PutTCPTimestamps(options, map[stamp]uint32{goodStamp: 501, oldStamp: 499}[s.stamp], 0)
+	}
+	n := 20 + len(options)
+	b := make([]byte, n+s.text)
+	copy(b[20:], options)
+	for i := range s.text {
+		b[n+i] = pattern(1, s.seq+i-1)
+	}
+	wire.PutTCP(b, &f, n, wire.Sum(b[20:], wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(len(b)))))
+	return b
 }

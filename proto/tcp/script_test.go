@@ -1,9 +1,13 @@
 package tcp
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -273,4 +277,427 @@ func splitLines(text string) (lines [][]string) {
 		}
 	}
 	return lines
+}
+
+// result compares what a call has returned with what follows "=".
+func (r *runner) result(w []string, n int, err error) {
+	want := ""
+	for i, s := range w {
+		if s == "=" {
+			want = w[i+1]
+		}
+	}
+	got := strconv.Itoa(n)
+	var errno syscall.Errno
+	switch {
+	case err == io.EOF:
+		got = "EOF"
+	case errors.As(err, &errno):
+		got = errnoNames[errno]
+	case err != nil:
+		got = err.Error()
+	case n == 0:
+		got = "none"
+	}
+	if want == "" {
+		want = w[1]
+	}
+	if got != want {
+		r.fatalf("returned %s", got)
+	}
+}
+
+var errnoNames = map[syscall.Errno]string{
+	syscall.ECONNREFUSED: "ECONNREFUSED", syscall.ECONNRESET: "ECONNRESET", syscall.ETIMEDOUT: "ETIMEDOUT",
+	syscall.EPIPE: "EPIPE", syscall.ECONNABORTED: "ECONNABORTED", syscall.EHOSTUNREACH: "EHOSTUNREACH",
+	syscall.ENETUNREACH: "ENETUNREACH", syscall.ENOTCONN: "ENOTCONN", syscall.EADDRINUSE: "EADDRINUSE",
+}
+
+func (r *runner) call(w []string) {
+	arg := 0
+	if len(w) > 1 {
+		arg, _ = strconv.Atoi(w[1])
+	}
+	switch w[0] {
+	case "write", "lend":
+		p := make([]byte, arg)
+		for i := range p {
+			p[i] = pattern(0, r.written+i)
+		}
+		n, err := 0, error(nil)
+		if w[0] == "write" {
+			n, err = r.c.Write(r.now, p)
+		} else {
+			var ok bool
+			if ok, err = r.c.Lend(r.now, p); ok {
+				n = arg
+				r.lent = append(r.lent, p)
+			}
+		}
+		r.written += n
+		r.result(w, n, err)
+	case "read":
+		p := make([]byte, arg)
+		n, err := r.c.Read(r.now, p)
+		r.verify(p[:n])
+		r.result(w, n, err)
+	case "flush":
+		r.c.Flush(r.now)
+	case "closewrite":
+		r.result([]string{"", "none", "=", strings.Join(append(w, "none")[1:2], "")}, 0, r.c.CloseWrite(r.now))
+	case "closeread":
+		r.c.CloseRead(r.now)
+	case "close":
+		r.c.Close(r.now)
+	case "abort":
+		r.c.Abort()
+	case "unlisten":
+		r.l.Close()
+	case "keepalive":
+		r.c.SetKeepAlive(r.now, KeepAlive{Enable: arg > 0, Idle: 10 * time.Second, Interval: time.Second, Count: arg})
+	case "buffers":
+		r.c.SetBuffers(r.now, 0, arg)
+	case "hold":
+		r.held = true
+	case "go":
+		r.held = false
+	case "returned":
+		if _, n := r.c.Lent(); int(n) != arg {
+			r.fatalf("%d returned", n)
+		}
+	case "state":
+		r.state(w[1])
+	case "count":
+		for c, name := range counterNames {
+			if name == w[1] {
+				if got := r.tab.counts[c]; got != uint64(r.number(w[2])) {
+					r.fatalf("%d", got)
+				}
+				return
+			}
+		}
+		r.fatalf("no such counter")
+	case "events":
+		if got := eventString(r.events); got != strings.Join(w[1:], " ") {
+			r.fatalf("events %q", got)
+		}
+		r.events = 0
+	case "accepts":
+		if r.accepts != arg {
+			r.fatalf("told %d times to accept", r.accepts)
+		}
+		r.accepts = 0
+	case "err":
+		r.result([]string{"", "", "=", w[1]}, 0, r.c.Err())
+	case "sacked":
+		if got := r.c.Info().Sacked; got != arg {
+			r.fatalf("%d", got)
+		}
+	case "lost":
+		if got := r.c.Info().Lost; got != arg {
+			r.fatalf("%d", got)
+		}
+	case "window":
+		if got := r.c.Info().CongestionWindow; got != arg {
+			r.fatalf("%d", got)
+		}
+	case "mtu": // what the link takes
+		r.c.SetMTU(r.now, arg)
+	case "suggest": // what another connection has learnt
+		r.c.SuggestMTU(r.now, arg, false)
+	case "toolarge": // ICMP: a segment, as "first:bytes of packet", and the MTU that is said to pass
+		first, size, _ := strings.Cut(w[1], ":")
+		m, q := unreachable(r.t, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, r.id, r.iss+uint32(r.number(first)))
+		binary.BigEndian.PutUint16(q[2:], uint16(r.number(size)))
+		binary.BigEndian.PutUint16(m[6:], uint16(r.number(w[2])))
+		r.tab.ProcessICMP(r.now, m, q)
+	case "icmp": // destination unreachable, with this code, of the segment with that number
+		m, q := unreachable(r.t, wire.ICMPUnreachable, uint8(arg), r.id, r.iss+uint32(r.number(w[2])))
+		r.tab.ProcessICMP(r.now, m, q)
+	case "path":
+		if got, _ := r.c.PathMTU(); got != arg {
+			r.fatalf("%d", got)
+		}
+	case "other":
+		r.other(w[1])
+	case "state-of-pair":
+		if c := r.tab.conns[r.id]; c == nil || c.state.String() != w[1] {
+			r.fatalf("%v", c)
+		}
+	case "info":
+		i := r.c.Info()
+		if got := fmt.Sprint(i.SendMSS, i.SendScale, i.SACK, i.Timestamps); got != strings.Join(w[1:], " ") {
+			r.fatalf("%s", got)
+		}
+	case "redial":
+		_, err := r.tab.Dial(r.now, AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort}, r.opts)
+		r.result([]string{"", "", "=", strings.Join(append(w, "none")[1:2], "")}, 0, err)
+	case "timer":
+		// The connection's next timer, from now. The table may be told earlier.
+		at := r.c.earliestTimer()
+		if got := time.Duration(at - r.now); w[1] != got.String() && !(w[1] == "never" && at == Never) {
+			r.fatalf("next timer in %v", got)
+		}
+	default:
+		r.fatalf("unknown command")
+	}
+}
+
+func eventString(e Events) string {
+	var s []string
+	for i, n := range []string{"readable", "writable", "connected", "returned", "drained", "path", "finished"} {
+		if e&(1<<i) != 0 {
+			s = append(s, n)
+		}
+	}
+	return strings.Join(s, " ")
+}
+
+func (r *runner) verify(p []byte) {
+	for i, b := range p {
+		if want := pattern(1, r.gotten); b != want {
+			r.fatalf("byte %d read is %#x, want %#x", r.gotten, p[i], want)
+		}
+		r.gotten++
+	}
+}
+
+// state compares with the connection or, where there is none, with what the table
+// knows of the pair.
+func (r *runner) state(want string) {
+	got := Closed
+	switch c := r.tab.conns[r.id]; {
+	case c != nil:
+		got = c.state
+	case r.tab.waits.records[r.id] != nil:
+		got = TimeWait
+	case r.c == nil && r.l != nil && !r.l.closed:
+		got = Listen
+	}
+	if got.String() != want {
+		r.fatalf("state %v", got)
+	}
+	if c := r.tab.conns[r.id]; c != nil && r.c != nil && r.c != c {
+		r.fatalf("another connection")
+	}
+}
+
+// spec is the text of a segment.
+type spec struct {
+	flags wire.TCPFlags
+	seq   uint32
+	text  int
+	has   map[string]string
+	ack   uint32
+	win   int
+}
+
+func (r *runner) parse(w []string) (s spec) {
+	for _, f := range w[0] {
+		if f != '-' {
+			s.flags |= 1 << strings.IndexRune("FSRPAUEC", f)
+		}
+	}
+	first, text, _ := strings.Cut(w[1], ":")
+	s.seq, s.text = uint32(r.number(first)), r.number(text)
+	s.has = map[string]string{}
+	s.win = 8000
+	for i := 2; i < len(w); i++ {
+		switch w[i] {
+		case "sackok", "badtext", "badsum", "ect", "ce":
+			s.has[w[i]] = ""
+		default:
+			s.has[w[i]] = w[i+1]
+			i++
+		}
+	}
+	if v, ok := s.has["ack"]; ok {
+		s.ack = uint32(r.number(v))
+	}
+	if v, ok := s.has["win"]; ok {
+		s.win = r.number(v)
+	}
+	return s
+}
+
+func (r *runner) inject(w []string) {
+	s := r.parse(w)
+	f := wire.TCPFields{SrcPort: peerPort, DstPort: localPort, Flags: s.flags, Window: uint16(s.win), Seq: peerISN + s.seq}
+	if s.flags&wire.TCPAck != 0 {
+		f.Ack = r.iss + s.ack
+	}
+	if v, ok := s.has["urg"]; ok {
+		f.Urgent = uint16(r.number(v))
+	}
+	var o wire.TCPOptions
+	if v, ok := s.has["mss"]; ok {
+		o.MSS = uint16(r.number(v))
+	}
+	if v, ok := s.has["ws"]; ok {
+		o.HasWindowScale, o.WindowScale = true, uint8(r.number(v))
+	}
+	_, o.SACKPermitted = s.has["sackok"]
+	if v, ok := s.has["ts"]; ok {
+		val, ecr, _ := strings.Cut(v, "/")
+		o.HasTimestamps, o.TSVal = true, uint32(r.number(val))
+		if ecr == "ECHO" {
+			o.TSEcr = r.lastTS
+		} else if ecr != "" {
+			o.TSEcr = uint32(r.number(ecr)) + 1000 + r.tab.timestampOffset(r.id)
+		}
+	} else if r.stamped {
+		o.HasTimestamps, o.TSVal = true, 500
+	}
+	if v, ok := s.has["sack"]; ok {
+		for _, b := range strings.Split(v, ",") {
+			left, right, _ := strings.Cut(b, "-")
+			o.SACK[o.SACKBlocks] = wire.SACKBlock{Left: r.iss + uint32(r.number(left)), Right: r.iss + uint32(r.number(right))}
+			o.SACKBlocks++
+		}
+	}
+	b := make([]byte, 60+s.text)
+	n, sum := wire.PutTCPOptions(b[20:], &o)
+	n += 20
+	b = b[:n+s.text]
+	for i := range s.text {
+		place := int(s.seq) + i - 1
+		if s.flags&wire.TCPSyn != 0 {
+			place++
+		}
+		b[n+i] = pattern(1, place)
+		if _, bad := s.has["badtext"]; bad {
+			b[n+i] ^= 0xff
+		}
+	}
+	sum = addSums(sum, wire.Sum(b[n:], wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(len(b)))))
+	wire.PutTCP(b, &f, n, sum)
+	if _, bad := s.has["badsum"]; bad {
+		b[16] ^= 0x40
+	}
+	_, r.marked = s.has["ce"]
+	r.process(b)
+}
+
+func (r *runner) process(b []byte) {
+	r.frameID++
+	in := Inbound{Src: hostB, Dst: hostA, Data: b, Frame: r.frameID, Memory: MemoryFrame}
+	if r.marked {
+		in.ECN, r.marked = wire.ECNMarked, false
+	}
+	res := r.tab.Process(r.now, &in)
+	if res.Kept {
+		r.frames[r.frameID] = true
+	}
+	if res.Reply {
+		out := make([]byte, 60)
+		r.out = append(r.out, out[:r.tab.EmitReply(out)])
+	}
+}
+
+func (r *runner) describe(b []byte) string {
+	s := wire.TCP(b)
+	return fmt.Sprintf("%v %d:%d ack %d win %d options %x", s.Flags(), s.Seq()-r.iss, len(s.Payload()), s.Ack()-peerISN, s.Window(), s.Options())
+}
+
+func (r *runner) expect(w []string) {
+	if w[0] == "nothing" {
+		r.nothingElse()
+		return
+	}
+	if len(r.out) == 0 {
+		r.fatalf("nothing was sent")
+	}
+	b := r.out[0]
+	r.out = r.out[1:]
+	s, err := wire.ParseTCP(b)
+	if err != nil || s.Checksum(hostA, hostB) != wire.ChecksumGood || s.SrcPort() != localPort || s.DstPort() != peerPort {
+		r.fatalf("sent %x: %v", b, err)
+	}
+	want := r.parse(w)
+	if _, another := want.has["new"]; (another || !r.issKnown) && s.Flags()&wire.TCPSyn != 0 {
+		r.iss, r.issKnown = s.Seq(), true
+	}
+	wantSeq := r.iss + want.seq
+	if _, ok := want.has["zero"]; ok {
+		wantSeq = 0
+	}
+	flags := s.Flags() &^ wire.TCPPsh
+	if want.flags&wire.TCPPsh != 0 {
+		flags = s.Flags()
+	}
+	if flags != want.flags || s.Seq() != wantSeq || len(s.Payload()) != want.text {
+		r.fatalf("sent %s", r.describe(b))
+	}
+	if want.flags&wire.TCPAck != 0 && s.Ack() != peerISN+want.ack {
+		r.fatalf("sent %s", r.describe(b))
+	}
+	for i, c := range s.Payload() {
+		if c != pattern(0, int(want.seq)-1+i) {
+			r.fatalf("text differs at %d", i)
+		}
+	}
+	if _, ok := want.has["win"]; ok && int(s.Window()) != want.win {
+		r.fatalf("sent %s", r.describe(b))
+	}
+	if _, ect := want.has["ect"]; ect != r.ect[&b[0]] {
+		r.fatalf("may be marked: %t", !ect)
+	}
+	var o wire.TCPOptions
+	if !s.ReadOptions(&o) {
+		r.fatalf("malformed options %x", s.Options())
+	}
+	check := func(key, got string) {
+		if v, ok := want.has[key]; ok && v != got {
+			r.fatalf("%s is %s: %s", key, got, r.describe(b))
+		}
+	}
+	check("mss", strconv.Itoa(int(o.MSS)))
+	ws, ts, sack := "-", "-", "-"
+	if o.HasWindowScale {
+		ws = strconv.Itoa(int(o.WindowScale))
+	}
+	if r.lastTS = o.TSVal; o.HasTimestamps {
+		ts = fmt.Sprintf("%d/%d", int32(o.TSVal-1000-r.tab.timestampOffset(r.id)), o.TSEcr)
+	}
+	for i, b := range o.SACK[:o.SACKBlocks] {
+		if i == 0 {
+			sack = ""
+		} else {
+			sack += ","
+		}
+		sack += fmt.Sprintf("%d-%d", b.Left-peerISN, b.Right-peerISN)
+	}
+	check("ws", ws)
+	check("ts", ts)
+	check("sack", sack)
+	if _, ok := want.has["sackok"]; ok && !o.SACKPermitted {
+		r.fatalf("no SACK permitted")
+	}
+}
+
+// other is a second peer, at another port: S sends its SYN, A completes its
+// handshake. What is sent to it is not the script's business.
+func (r *runner) other(what string) {
+	f := wire.TCPFields{SrcPort: peerPort + 1, DstPort: localPort, Flags: wire.TCPSyn, Window: 8000}
+	if what == "A" {
+		if r.otherISS == 0 {
+			r.other("S")
+			r.drainOther()
+		}
+		f.Flags, f.Seq, f.Ack = wire.TCPAck, 1, r.otherISS+1
+	}
+	b := make([]byte, 20)
+	wire.PutTCP(b, &f, 20, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, 20))
+	r.process(b)
+	r.drainOther()
+}
+
+func (r *runner) drainOther() {
+	for c := r.tab.NextReady(); c != nil; c = r.tab.NextReady() {
+		b := make([]byte, 2000)
+		c.Emit(r.now, b)
+		if s := wire.TCP(b); s.Flags()&wire.TCPSyn != 0 {
+			r.otherISS = s.Seq()
+		}
+	}
 }

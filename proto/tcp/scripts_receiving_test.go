@@ -1,6 +1,12 @@
 package tcp
 
-import "testing"
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/wire"
+)
 
 func TestReceiving(t *testing.T) {
 	runScripts(t, []script{
@@ -321,4 +327,385 @@ func TestDuplicatesAreToldOf(t *testing.T) {
 			< A 1:500 ack 1
 			> A 1:0 ack 501 sack -`},
 	})
+}
+
+func TestOptionsAgreed(t *testing.T) {
+	runScripts(t, []script{
+		{name: "all offered, all taken", text: `
+			dial
+			> S 0:0 mss 1460 ws 7 sackok ts 0/0
+			+3ms
+			< SA 0:0 ack 1 mss 1400 ws 7 sackok ts 77/0
+			> A 1:0 ack 1 ts 3/77
+			write 2776
+			> A 1:1388 ack 1 ts 3/77
+			> PA 1389:1388 ack 1 ts 3/77`},
+		{name: "none taken", text: `
+			dial
+			> S 0:0 mss 1460 ws 7 sackok ts 0/0
+			< SA 0:0 ack 1
+			> A 1:0 ack 1 ts - ws -
+			write 5000
+			> A 1:536 ack 1 ts -
+			> A 537:536 ack 1
+			> A 1073:536 ack 1
+			> A 1609:536 ack 1
+			> A 2145:536 ack 1
+			> A 2681:536 ack 1
+			> A 3217:536 ack 1
+			> A 3753:536 ack 1
+			> A 4289:536 ack 1
+			< A 1:100 ack 1 ts 5	# what was not agreed on is ignored
+			> A 4825:0 ack 101 ts -`},
+		{name: "a listener takes what is offered", text: `
+			listen
+			< S 0:0 mss 1000 ws 2 ts 5
+			> SA 0:0 ack 1 mss 1460 ws 7 ts 0/5
+			< A 1:0 ack 1 ts 6/0
+			accept
+			state ESTABLISHED
+			< A 101:1 ack 1 ts 7/0
+			> A 1:0 ack 1 sack - ts 0/6`},
+		{name: "and nothing else", text: `
+			listen
+			< S 0:0 sackok
+			> SA 0:0 ack 1 ws - sackok ts -`},
+		{name: "a tiny MSS", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< SA 0:0 ack 1 mss 1
+			> A 1:0 ack 1
+			write 60
+			> A 1:48 ack 1
+			+30us
+			> PA 49:12 ack 1`},
+		{name: "PAWS", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1
+			< A 1:0 ack 1 ts 501/0
+			accept
+			< A 1:100 ack 1 ts 500/0	# older than what we have
+			> A 1:0 ack 1 ts 0/501
+			count paws_dropped 1
+			< A 1:100 ack 1		# and without one (3.2)
+			> nothing
+			count no_timestamp 1
+			< S 1:0			# nor is a new beginning, but that is answered
+			> A 1:0 ack 1 ts 0/501
+			< S 70000:0
+			> A 1:0 ack 1 ts 0/501
+			< R 1:0			# a RST needs none
+			state CLOSED`},
+		{name: "a RST has a timestamp", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1
+			< A 1:0 ack 1 ts 501/0
+			accept
+			+7ms
+			abort
+			> RA 1:0 ack 1 ts 7/501`},
+		{name: "which timestamp is echoed (RFC 7323, 4.3)", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1
+			< A 1:0 ack 1 ts 501/0
+			accept
+			< A 1:10 ack 1 ts 510/0
+			> A 1:0 ack 11 ts 0/510
+			< A 21:10 ack 1 ts 511/0	# a hole: not the last that was acknowledged
+			> A 1:0 ack 11 ts 0/510
+			< A 11:10 ack 1 ts 512/0	# fills it
+			> A 1:0 ack 31 ts 0/512
+			< A 31:10 ack 1 ts 520/0
+			> A 1:0 ack 41 ts 0/520`},
+		{name: "a timestamp of 25 days ago forbids nothing", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1
+			< A 1:0 ack 1 ts 501/0
+			accept
+			+600h
+			< A 1:10 ack 1 ts 400/0
+			> A 1:0 ack 11`},
+		{name: "SACK blocks that are received are kept, if they are possible", cfg: Config{NoTimestamps: true, NoWindowScale: true}, opts: Options{Cork: -1}, text: `
+			listen
+			< S 0:0 sackok
+			> SA 0:0 ack 1
+			+1ms
+			< A 1:0 ack 1
+			accept
+			write 100
+			> PA 1:100 ack 1
+			write 100
+			> PA 101:100 ack 1
+			+1ms
+			< A 1:0 ack 1 sack 101-201,150-900,300-200
+			count sack_received 1
+			sacked 100`},
+	})
+}
+
+func TestKeepAlive(t *testing.T) {
+	runScripts(t, []script{
+		{name: "answered", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+9s
+			< A 1:10 ack 1
+			> A 1:0 ack 11
+			+9999ms
+			> nothing
+			+1ms
+			> A 0:0 ack 11
+			< A 11:0 ack 1
+			+10s
+			> A 0:0 ack 11
+			+1s
+			> A 0:0 ack 11
+			< A 11:0 ack 1
+			+9999ms
+			> nothing
+			keepalive 3
+			state ESTABLISHED`},
+		{name: "not answered", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+10s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			+1s
+			> RA 1:0 ack 1
+			err ETIMEDOUT
+			count keep_alives 3`},
+		{name: "answered late: the probes are counted anew", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+10s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			< A 1:0 ack 1
+			+10s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			+1s
+			> A 0:0 ack 1
+			+1s
+			> RA 1:0 ack 1
+			err ETIMEDOUT`},
+		{name: "the peer knows nothing of the connection", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+10s
+			> A 0:0 ack 1
+			< R 1:0
+			err ECONNRESET
+			> nothing`},
+		{name: "what is in flight is for the user timeout", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond, KeepAlive: KeepAlive{Enable: true, Idle: 10 * time.Millisecond, Interval: time.Millisecond, Count: 1}}, text: `
+			both:
+			write 1
+			> PA 1:1 ack 1
+			+5ms
+			> PA 1:1 ack 1
+			+10ms
+			> PA 1:1 ack 1
+			+5ms
+			> RA 2:0 ack 1
+			err ETIMEDOUT
+			count keep_alives 0`},
+		{name: "turned off", cfg: noOptions, text: `
+			both:
+			keepalive 3
+			+10s
+			> A 0:0 ack 1
+			keepalive 0
+			timer never
+			+1h
+			state ESTABLISHED`},
+		{name: "answers the peer's", cfg: noOptions, text: `
+			both:
+			< A 0:0 ack 1
+			> A 1:0 ack 1
+			< A 0:1 ack 1		# with a byte of garbage, as some do
+			> A 1:0 ack 1`},
+		{name: "not while text is in flight", cfg: noOptions, opts: Options{KeepAlive: KeepAlive{Enable: true, Idle: time.Second}}, text: `
+			both:
+			write 1
+			> PA 1:1 ack 1
+			+5ms
+			> PA 1:1 ack 1
+			+10ms
+			> PA 1:1 ack 1
+			+20ms
+			> PA 1:1 ack 1
+			+40ms
+			> PA 1:1 ack 1
+			+80ms
+			> PA 1:1 ack 1
+			+160ms
+			> PA 1:1 ack 1
+			+320ms
+			> PA 1:1 ack 1
+			+640ms
+			> PA 1:1 ack 1
+			count keep_alives 0`},
+	})
+}
+
+func TestTimeWaitReuse(t *testing.T) {
+	closed := `
+			listen
+			established
+			closewrite
+			> FA 1:0 ack 1
+			< FA 1:0 ack 2
+			> A 2:0 ack 2
+			state TIME-WAIT
+			`
+	closedTS := `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1
+			< A 1:0 ack 1 ts 501/0
+			accept
+			closewrite
+			> FA 1:0 ack 1
+			< FA 1:0 ack 2 ts 502/0
+			> A 2:0 ack 2 ts 0/502
+			`
+	ts := Config{NoSACK: true, NoWindowScale: true}
+	runScripts(t, []script{
+		{name: "a SYN with a higher number", cfg: noOptions, text: closed + `
+			< S 3:0
+			> SA 0:0 ack 4 new yes
+			count time_wait_used 1
+			< A 4:0 ack 1
+			accept
+			< A 4:10 ack 1
+			> A 1:0 ack 14`},
+		{name: "a SYN with a lower one", cfg: noOptions, text: closed + `
+			+1s
+			< S 1:0
+			> A 2:0 ack 2
+			state TIME-WAIT`},
+		{name: "a SYN with a later timestamp (RFC 6191)", cfg: ts, text: closedTS + `
+			< S -500:0 ts 503
+			> SA 0:0 ack -499 new yes`},
+		{name: "a SYN with an earlier one", cfg: ts, text: closedTS + `
+			+1s
+			< S 5000:0 ts 501
+			> A 2:0 ack 2`},
+		{name: "without the timestamp that was agreed on", cfg: ts, text: closedTS + `
+			+1s
+			< FA 1:0 ack 2
+			> nothing
+			< A 2:0 ack 2
+			> nothing
+			count no_timestamp 2
+			< S 1:0
+			> A 2:0 ack 2
+			< FA 1:0 ack 2 ts 502/0
+			> A 2:0 ack 2`},
+		{name: "a RST", cfg: noOptions, text: closed + `
+			+1s
+			< R 3:0			# in the window
+			> A 2:0 ack 2
+			< R 1:0			# left of it
+			> nothing
+			< R 2:0
+			count resets_received 1
+			+1ms
+			< A 2:0 ack 2
+			> R 2:0`},
+		{name: "an ACK that is not the last one", cfg: noOptions, text: closed + `
+			< A 2:0 ack 2		# of a peer in TIME-WAIT
+			> nothing
+			< A 3:0 ack 2		# in the window
+			> A 2:0 ack 2
+			< A 2:0 ack 3		# of what was not sent
+			> A 2:0 ack 2
+			count ack_unsent 1
+			< A 2:0 ack 1
+			> A 2:0 ack 2
+			< A 1:0 ack 2		# left of the window
+			> A 2:0 ack 2
+			count challenge_acks 4`},
+		{name: "bare segments are answered ten times, then ten times a second", cfg: noOptions, text: closed +
+			strings.Repeat("< A 3:0 ack 2\n> A 2:0 ack 2\n", 10) + `
+			< A 3:0 ack 2
+			> nothing
+			< A 1:0 ack 2
+			> nothing
+			count acks_limited 2
+			+100ms
+			< A 3:0 ack 2
+			> A 2:0 ack 2
+			< A 3:0 ack 2
+			> nothing`},
+		{name: "we open it again", cfg: noOptions, text: closed + `
+			redial
+			> S 0:0 new yes
+			count time_wait_used 1`},
+		{name: "we open it again, with timestamps", cfg: ts, text: closedTS + `
+			redial
+			> S 0:0 new yes
+			count time_wait_used 1`},
+		{name: "we open it again after a connection that we opened", cfg: noOptions, text: `
+			dial
+			established
+			closewrite
+			> FA 1:0 ack 1
+			< FA 1:0 ack 2
+			> A 2:0 ack 2
+			state TIME-WAIT
+			redial
+			> S 0:0 new yes
+			count time_wait_used 1`},
+		{name: "we open it again, but our last ACK was lost", cfg: noOptions, text: closed + `
+			redial
+			> S 0:0 new yes
+			< A 2:0 ack -65536	# the peer is in LAST-ACK
+			> R -65536:0
+			+5ms			# now it is in CLOSED
+			> S 0:0
+			< SA 70000:0 ack 1
+			> A 1:0 ack 70001`},
+		{name: "we open it again, and the peer is in TIME-WAIT too", cfg: ts, text: closedTS + `
+			redial			# in the same millisecond: the number is higher
+			> S 0:0 new yes ts 0/0
+			+1ms
+			< SA -500:0 ack 1 ts 503/ECHO
+			> A 1:0 ack -499`},
+	})
+}
+
+// The next incarnation of a pair begins above all that the last has sent, however
+// much that was: the clock of initial sequence numbers may not have come that far.
+func TestTimeWaitReuseRaisesISS(t *testing.T) {
+	for _, dial := range []bool{false, true} {
+		r := &runner{t: t, now: Time(time.Second), stamped: true, frames: map[uint64]bool{},
+			tab: NewTable(Config{Secret: testSecret, NoSACK: true, NoWindowScale: true}),
+			id:  makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})}
+		for _, l := range splitLines("listen\nestablished\nclosewrite\n> FA 1:0 ack 1\n< FA 1:0 ack 2\n> A 2:0 ack 2\nstate TIME-WAIT\n+1s") {
+			r.run(l)
+		}
+		last := r.iss + 2
+		r.tab.waits.records[r.id].sndNxt = r.tab.waits.records[r.id].sndNxt.Add(1 << 30) // as if it had sent that much
+		if dial {
+			r.run([]string{"redial"})
+		} else {
+			r.run([]string{"<", "S", "3:0"})
+		}
+		if ahead := int32(wire.TCP(r.out[0]).Seq() - last); ahead < 1<<30+1<<16 {
+			t.Errorf("dial %v: begins %d behind the last number but 2^30", dial, ahead)
+		}
+	}
 }

@@ -1,8 +1,18 @@
 package tcp
 
 import (
+	"flag"
+	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -287,4 +297,314 @@ func TestSimulation(t *testing.T) {
 		totals := [2]int{r.IntN(1 << uint(r.IntN(18))), r.IntN(1 << uint(r.IntN(18)))}
 		runPair(w, o, totals, r.IntN(5) == 0)
 	})
+}
+
+// blockingApp is an application as a stack runs it: it goes on until it would
+// block and then does nothing until an event says so. A wake-up that is missing
+// ends the simulation with work undone.
+type blockingApp struct {
+	app
+	connected        bool
+	readWait         bool
+	writeWait        bool
+	lendMode, poster bool
+	turn             int // at most so far may what is sent be ahead of what was received; 0: as far as it wants
+}
+
+// limit is how much may have been sent by now.
+func (a *blockingApp) limit() int {
+	if a.turn == 0 {
+		return a.total
+	}
+	return min(a.total, a.got/a.turn*a.turn+(1-a.h.index)*a.turn)
+}
+
+func (a *blockingApp) run() {
+	w, c := a.h.w, a.c
+	if c == nil || a.closed || !a.connected {
+		return
+	}
+	for moved := -1; moved != a.sent+a.got && !a.closed; { // what was read may be an answer's turn
+		moved = a.sent + a.got
+		a.write()
+		a.read()
+	}
+	if a.eof && a.shut {
+		a.closed = true
+		c.Close(w.now)
+	}
+}
+
+func (a *blockingApp) write() {
+	w, c := a.h.w, a.c
+	for !a.writeWait && !a.shut {
+		if a.sent == a.total {
+			if err := c.CloseWrite(w.now); err != nil {
+				w.fatalf("host %d: %v", a.h.index, err)
+			}
+			a.shut = true
+			break
+		}
+		if a.sent >= a.limit() {
+			break
+		}
+		p := a.make(min(a.limit()-a.sent, 1+w.rand.IntN([]int{64, 4000, 100000}[w.rand.IntN(3)])))
+		if a.lendMode {
+			ok, err := c.Lend(w.now, p)
+			a.fail(err)
+			if !ok {
+				a.writeWait = true
+				break
+			}
+			a.sent += len(p)
+			continue
+		}
+		n, err := c.Write(w.now, p)
+		a.fail(err)
+		a.sent += n
+		a.writeWait = n < len(p)
+	}
+}
+
+func (a *blockingApp) read() {
+	w, c := a.h.w, a.c
+	for !a.readWait && !a.eof {
+		if a.posted != nil {
+			n := c.Unpost(w.now)
+			a.verify(a.posted[:n])
+			a.posted = nil
+		}
+		p := make([]byte, 1+w.rand.IntN(30000))
+		n, err := c.Read(w.now, p)
+		a.verify(p[:n])
+		switch {
+		case err == io.EOF:
+			a.eof = true
+		case err != nil:
+			a.fail(err)
+		case n == 0:
+			a.readWait = true
+			if a.poster && c.Post(p) {
+				a.posted = p
+			}
+			c.Flush(w.now) // the goroutine waits
+		}
+	}
+}
+
+func TestWakeUps(t *testing.T) {
+	eachSeed(t, 200, wakeUps)
+}
+
+func wakeUps(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 78))
+	o := [2]Options{}
+	for i := range o {
+		o[i] = Options{
+			MTU:           []int{576, 1500, 9000}[r.IntN(3)],
+			ReceiveBuffer: []int{2048, 10000, 65536, 0}[r.IntN(4)],
+			SendBuffer:    []int{2048, 30000, 1 << 20}[r.IntN(3)],
+			Nagle:         r.IntN(4) == 0,
+			AdaptiveAck:   r.IntN(2) == 0,
+		}
+	}
+	w := newWorld(t, seed, [2]Config{})
+	if r.IntN(2) == 0 {
+		w.link = linkModel{loss: 0.03, dup: 0.02, delay: 50 * time.Microsecond, jitter: 100 * time.Microsecond}
+	}
+	apps := [2]*blockingApp{}
+	for i := range apps {
+		apps[i] = &blockingApp{app: app{h: w.hosts[i], total: r.IntN(1 << uint(r.IntN(20)))}, lendMode: r.IntN(3) == 0, poster: r.IntN(2) == 0}
+	}
+	runBlocking(w, apps, o)
+}
+
+// runBlocking lets two applications that sleep talk until both are done.
+func runBlocking(w *world, apps [2]*blockingApp, o [2]Options) {
+	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o[1]})
+	if err != nil {
+		w.fatalf("%v", err)
+	}
+	if apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o[0]); err != nil {
+		w.fatalf("%v", err)
+	}
+	start := w.now
+	for alive := true; alive; {
+		alive = w.step(Never)
+		if w.gaveUp() || w.orphanGaveUp(&apps[0].app) || w.orphanGaveUp(&apps[1].app) {
+			w.abandon(l)
+			return
+		}
+		for i, h := range w.hosts {
+			for h.tab.NextListener() != nil {
+				apps[i].c = l.Accept()
+				apps[i].connected = true
+			}
+			for c, e := h.tab.NextEvent(); c != nil; c, e = h.tab.NextEvent() {
+				a := apps[i]
+				if c != a.c {
+					w.fatalf("host %d: an event for another connection", i)
+				}
+				a.connected = a.connected || e&Connected != 0
+				a.readWait = a.readWait && e&Readable == 0
+				a.writeWait = a.writeWait && e&Writable == 0
+				if e&Readable != 0 && !a.c.Readable() && !a.closed {
+					w.fatalf("host %d: woken for nothing", i)
+				}
+			}
+			if a := apps[i]; !a.closed {
+				a.run()
+				alive = true
+				w.check()
+			}
+			if w.now > start.add(6*time.Hour) {
+				w.fatalf("stuck")
+			}
+		}
+		if !alive && (!apps[0].closed || !apps[1].closed) {
+			w.fatalf("nobody has anything to do, and it is not done")
+		}
+		if w.underWay() == 0 && w.hosts[0].tab.NextReady() == nil && w.hosts[1].tab.NextReady() == nil &&
+			w.hosts[0].tab.NextDeadline() == Never && w.hosts[1].tab.NextDeadline() == Never && (!apps[0].closed || !apps[1].closed) {
+			w.fatalf("a wake-up is missing: %+v %+v", apps[0].app, apps[1].app)
+		}
+	}
+	for i, a := range apps {
+		if a.got != apps[1-i].total {
+			w.fatalf("host %d: got %d of %d bytes", i, a.got, apps[1-i].total)
+		}
+	}
+	w.quiesce(l)
+}
+
+var (
+	firstSeed = flag.Uint64("seed", 0, "the first seed of simulations")
+	seedCount = flag.Uint64("seeds", 0, "how many seeds to simulate; 0: as many as the test thinks right")
+	soakFor   = flag.Duration("soak", 0, "how long TestSoak runs simulations")
+)
+
+// seeded are the tests that use eachSeed.
+var seeded = []string{"TestSimulation", "TestTransfers", "TestWakeUps"}
+
+// eachSeed runs f for n seeds, or for those that the flags say, until one fails. There
+// is one goroutine, so the race detector only makes it slow: a tenth is enough for it.
+func eachSeed(t *testing.T, n uint64, f func(t *testing.T, seed uint64)) {
+	if *seedCount > 0 {
+		n = *seedCount
+	} else if testing.Short() {
+		n = max(n/20, 1)
+	} else if underRace {
+		n = max(n/10, 1)
+	}
+	for seed := *firstSeed; seed < *firstSeed+n && !t.Failed(); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { f(t, seed) })
+	}
+}
+
+// TestSoak runs every seeded test with new seeds for as long as -soak says, in one
+// process for each processor, and prints the command that repeats what fails. It is
+// what `make soak` runs. Without -seed the first seed comes from the clock.
+func TestSoak(t *testing.T) {
+	if *soakFor == 0 {
+		t.Skip("for `make soak`")
+	}
+	s := soak{t: t, start: time.Now(), next: *firstSeed}
+	if s.next == 0 {
+		s.next = uint64(s.start.Unix()) * 1000
+	}
+	first := s.next
+	fmt.Printf("soak: %v from seed %d, %d processes\n", *soakFor, first, runtime.NumCPU())
+	done := make(chan struct{})
+	var workers sync.WaitGroup
+	for range runtime.NumCPU() {
+		workers.Go(s.work)
+	}
+	go func() { workers.Wait(); close(done) }()
+	progress := time.NewTicker(30 * time.Second)
+	defer progress.Stop()
+	for running := true; running; {
+		select {
+		case <-progress.C:
+		case <-done:
+			running = false
+		}
+		s.mu.Lock()
+		fmt.Printf("soak: %v of %v, %d seeds from %d, %d findings\n", time.Since(s.start).Round(time.Second), *soakFor, s.ran, first, len(s.findings))
+		s.mu.Unlock()
+	}
+	slices.Sort(s.findings)
+	for _, c := range s.findings {
+		t.Error(c)
+	}
+}
+
+// soak is what the workers of TestSoak share.
+type soak struct {
+	t        *testing.T
+	start    time.Time
+	mu       sync.Mutex
+	next     uint64 // seed
+	ran      uint64 // seeds
+	findings []string
+}
+
+const (
+	soakChunk    = 50 // seeds of one process
+	soakFindings = 20 // are enough
+)
+
+var failedSeed = regexp.MustCompile(`(Test\w+)/(\d+)`)
+
+func (s *soak) work() {
+	for {
+		s.mu.Lock()
+		seed := s.next
+		s.next += soakChunk
+		over := time.Since(s.start) > *soakFor || len(s.findings) >= soakFindings
+		s.mu.Unlock()
+		if over {
+			return
+		}
+		for end := seed + soakChunk; seed < end; {
+			seed += s.run(seed, end-seed)
+		}
+	}
+}
+
+// run simulates n seeds and returns how many of them it got through: what comes
+// behind one that fails is for the next run.
+func (s *soak) run(seed, n uint64) uint64 {
+	cmd := exec.Command(os.Args[0], "-test.run", "^("+strings.Join(seeded, "|")+")$", "-test.timeout", "10m", "-seed", fmt.Sprint(seed), "-seeds", fmt.Sprint(n))
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	out, err := cmd.CombinedOutput()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.ran += n
+		return n
+	}
+	least := seed + n - 1
+	found := map[string]bool{}
+	for _, m := range failedSeed.FindAllStringSubmatch(string(out), -1) {
+		if failed, err := strconv.ParseUint(m[2], 10, 64); err == nil && failed >= seed && failed <= least {
+			least = failed
+		}
+		found[fmt.Sprintf("go test ./proto/tcp -run '^%s$' -seed %s -seeds 1", m[1], m[2])] = true
+	}
+	if len(found) == 0 { // it has ended before it could say
+		found[fmt.Sprintf("go test ./proto/tcp -seed %d -seeds %d: %v", seed, n, err)] = true
+	}
+	for f := range found {
+		if !slices.Contains(s.findings, f) {
+			s.findings = append(s.findings, f)
+			fmt.Printf("soak: %s\n%s\n", f, lastLines(string(out), 40))
+		}
+	}
+	s.ran += least - seed + 1
+	return least - seed + 1
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

@@ -1,9 +1,13 @@
 package tcp
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/unet-go/unet/internal/fate"
 )
 
 // The heap against a search through all connections, with timers that move both
@@ -92,5 +96,343 @@ func TestManyTimers(t *testing.T) {
 	}
 	if tab.Len() != 1 { // the first, which is idle and asks nobody
 		t.Errorf("%d connections have not noticed that nobody is there", tab.Len())
+	}
+}
+
+// What a handshake has to wait for is no round-trip time: once text is acknowledged the
+// timeout is that of the path, however often SYNs and their answers were lost.
+func TestTimeoutAfterLossyHandshake(t *testing.T) {
+	const delay = 500 * time.Microsecond
+	seeds := uint64(1000)
+	if testing.Short() {
+		seeds = 100
+	}
+	for _, cfg := range []Config{{}, {NoTimestamps: true}} {
+		for seed := range seeds {
+			w := newWorld(t, seed, [2]Config{cfg, cfg})
+			for i := range w.hosts {
+				w.impair(i, fate.Rule{Loss: 0.4, Delay: delay})
+			}
+			l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var conns [2]*Conn
+			conns[0], err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for conns[1] == nil && w.step(Never) {
+				conns[1] = l.Accept()
+			}
+			if conns[1] == nil {
+				continue // one of them has given up
+			}
+			for i := range w.hosts {
+				w.impair(i, fate.Rule{Delay: delay})
+			}
+			b := make([]byte, 100)
+			for k := range 4 {
+				from, to := conns[k%2], conns[1-k%2]
+				if _, err := from.Write(w.now, b); err != nil {
+					w.fatalf("seed %d: %v", seed, err)
+				}
+				for n := 0; n == 0; n, _ = to.Read(w.now, b) {
+					w.step(Never)
+				}
+				for from.Unacknowledged() > 0 {
+					w.step(Never)
+				}
+			}
+			for _, c := range conns {
+				if i := c.Info(); i.RTO > 10*time.Millisecond {
+					w.fatalf("seed %d, timestamps %t: timeout %v, round trip %v", seed, i.Timestamps, i.RTO, i.RTT)
+				}
+			}
+		}
+	}
+}
+
+func TestHandshakeTimes(t *testing.T) {
+	runScripts(t, []script{
+		{name: "a SYN,ACK that comes a timeout after what it echoes is no round trip", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			dial
+			> S 0:0 ts 0/0
+			+1s
+			> S 0:0 ts 1000/0
+			+1s			# of the peer's
+			< SA 0:0 ack 1 ts 500/1000
+			> A 1:0 ack 1
+			write 100
+			> PA 1:100 ack 1
+			timer 3s		# RFC 6298, section 5.7
+			+1ms
+			< A 1:0 ack 101 ts 501/2000
+			write 100
+			> PA 101:100 ack 1
+			timer 6ms`},
+		{name: "one that comes at once is", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			dial
+			> S 0:0 ts 0/0
+			+1s
+			> S 0:0 ts 1000/0
+			+4ms
+			< SA 0:0 ack 1 ts 500/1000
+			> A 1:0 ack 1
+			write 100
+			> PA 1:100 ack 1
+			timer 12ms`},
+		{name: "one that echoes the first says nothing", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			dial
+			> S 0:0 ts 0/0
+			+1s
+			> S 0:0 ts 1000/0
+			+4ms
+			< SA 0:0 ack 1 ts 500/0
+			> A 1:0 ack 1
+			write 100
+			> PA 1:100 ack 1
+			timer 3s
+			+1ms
+			< A 1:0 ack 101 ts 501/1004
+			write 100
+			> PA 101:100 ack 1
+			timer 6ms`},
+		{name: "a SYN that comes again is the one that is echoed, and its answer is not timed", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1 ts 0/500
+			+500ms
+			< S 0:0 ts 600
+			> SA 0:0 ack 1 ts 500/600
+			< S 0:0 ts 500		# an old one
+			> SA 0:0 ack 1 ts 500/600
+			+1ms
+			< A 1:0 ack 1 ts 601/500
+			accept
+			write 100
+			> PA 1:100 ack 1
+			timer 1s`},
+		{name: "after a SYN that was lost the window is what it always is", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			+1s
+			> S 0:0
+			< SA 0:0 ack 1 mss 1000
+			> A 1:0 ack 1
+			window 10000`},
+		{name: "after two it is one segment", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			+3s
+			> S 0:0
+			> S 0:0
+			< SA 0:0 ack 1 mss 1000
+			> A 1:0 ack 1
+			window 1000`},
+	})
+}
+
+// talk has two hosts exchange messages of n bytes, one at a time, over a link that loses
+// nothing. It returns the sums of both tables' counters.
+func talk(t *testing.T, cfg Config, o Options, link fate.Rule, rounds, n int) func(Counter) uint64 {
+	w := newWorld(t, 1, [2]Config{cfg, cfg})
+	for i := range w.hosts {
+		w.impair(i, link)
+	}
+	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns [2]*Conn
+	conns[0], err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for conns[1] == nil {
+		w.step(Never)
+		conns[1] = l.Accept()
+	}
+	b := make([]byte, 64<<10)
+	for k := range 2 * rounds {
+		from, to := conns[k%2], conns[1-k%2]
+		for sent, got := 0, 0; got < n; {
+			if sent < n {
+				k, err := from.Write(w.now, b[:min(len(b), n-sent)])
+				if err != nil {
+					w.fatalf("%v", err)
+				}
+				sent += k
+			}
+			from.Flush(w.now)
+			w.step(Never)
+			for k := -1; k != 0; got += k {
+				k, _ = to.Read(w.now, b)
+			}
+		}
+		w.step(w.now + Time(k%7)*Time(time.Millisecond)) // and a while of nothing
+	}
+	return func(c Counter) uint64 { return w.hosts[0].tab.Count(c) + w.hosts[1].tab.Count(c) }
+}
+
+// The least timeout is never too early where nothing is lost: not for a peer that lets
+// an acknowledgment wait for less than that, not on long paths, not where round trips
+// vary, and not where a queue grows.
+func TestNoSpuriousTimeouts(t *testing.T) {
+	oneGoroutine(t)
+	links := []fate.Rule{
+		{Delay: 10 * time.Microsecond},
+		{Delay: 100 * time.Microsecond, Jitter: 3 * time.Millisecond},
+		{Delay: 2 * time.Millisecond, Jitter: 500 * time.Microsecond},
+		{Delay: 25 * time.Millisecond},
+		{Delay: 25 * time.Millisecond, Jitter: 2 * time.Millisecond},
+		{Delay: 100 * time.Millisecond},
+		{Delay: time.Millisecond, Rate: 20e6, Queue: 1 << 22},
+		{Delay: 20 * time.Millisecond, Rate: 100e6, Queue: 1 << 22},
+	}
+	for i, link := range links {
+		for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions} {
+			for _, delay := range []time.Duration{0, DefaultAckDelay, 4 * time.Millisecond} {
+				o := Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20, AdaptiveAck: delay > 0, AckDelay: delay}
+				for _, n := range []int{1, 1000, 5000, 200_000} {
+					rounds := 30
+					if n > 10000 {
+						rounds = 3
+					}
+					name := fmt.Sprintf("link %d, timestamps %t, SACK %t, ACKs after %v, %d bytes", i, !cfg.NoTimestamps, !cfg.NoSACK, delay, n)
+					count := talk(t, cfg, o, link, rounds, n)
+					again := count(BytesRetransmitted)
+					if link.Jitter > link.Delay {
+						again = 0 // two round trips, after which a probe goes, may be less than one
+					}
+					if count(Timeouts)+count(FastRecoveries)+again > 0 {
+						t.Errorf("%s: %d timeouts, %d probes, %d recoveries, %d bytes again", name, count(Timeouts), count(LossProbes), count(FastRecoveries), count(BytesRetransmitted))
+					}
+				}
+			}
+		}
+	}
+}
+
+// A peer that lets acknowledgments wait for longer, as Linux does, is sent something
+// twice a few times at most.
+func TestDelayedAcksAreLearnt(t *testing.T) {
+	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions} {
+		for _, delay := range []time.Duration{40 * time.Millisecond, 200 * time.Millisecond} {
+			o := Options{AdaptiveAck: true, AckDelay: delay}
+			count := talk(t, cfg, o, fate.Rule{Delay: 20 * time.Microsecond}, 100, 2900)
+			if again := count(Timeouts) + count(LossProbes); again > 14 {
+				t.Errorf("timestamps %t, SACK %t, %v: %d timeouts, %d probes", !cfg.NoTimestamps, !cfg.NoSACK, delay, count(Timeouts), count(LossProbes))
+			}
+		}
+	}
+}
+
+// Whoever does not answer is given up after five minutes.
+func TestDefaultUserTimeout(t *testing.T) {
+	p := newPair(t, noOptions, Options{})
+	c := p.conns[0]
+	start := p.now
+	c.Write(p.now, []byte("into the void"))
+	for c.State() != Closed {
+		for p.tabs[0].NextReady() != nil {
+			c.Emit(p.now, p.buf)
+		}
+		p.now = max(p.now, p.tabs[0].NextDeadline())
+		p.tabs[0].Expire(p.now)
+		if p.now > start.add(time.Hour) {
+			t.Fatal("an hour later")
+		}
+	}
+	if after := time.Duration(p.now - start); after != 5*time.Minute || c.Err() != syscall.ETIMEDOUT {
+		t.Errorf("%v after %v", c.Err(), after)
+	}
+}
+
+// The window is unsigned and has 32 bits: all of them that the scale can say.
+func TestLargeWindow(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want uint32
+	}{{noOptions, 65535}, {Config{}, 65535 << 14}} {
+		p := newPair(t, c.cfg, Options{ReceiveBuffer: maxBuffer})
+		p.exchange()
+		if got := p.conns[1].Info().SendWindow; got != c.want {
+			t.Errorf("window %d, want %d", got, c.want)
+		}
+	}
+}
+
+// pass lets time go by, with all timers, and what they send carried over.
+func (p *pair) pass(d time.Duration) {
+	end := p.now.add(d)
+	for at := p.deadline(); at <= end; at = p.deadline() {
+		p.now = max(p.now, at)
+		for _, t := range p.tabs {
+			t.Expire(p.now)
+		}
+		p.exchange()
+	}
+	p.now = end
+}
+
+func (p *pair) deadline() Time { return min(p.tabs[0].NextDeadline(), p.tabs[1].NextDeadline()) }
+
+// A connection that nobody uses for a month is still there: without the keepalive
+// nothing is sent meanwhile and no timer runs, with it a probe each quarter of a minute.
+// A month is longer than timestamps of before are valid (RFC 7323, section 5.5).
+func TestIdle(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	on := Options{KeepAlive: KeepAlive{Enable: true}}
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		opts [2]Options
+	}{
+		{"no keepalive", Config{}, [2]Options{}},
+		{"keepalive of one side", Config{}, [2]Options{on, {}}},
+		{"keepalive of both", Config{}, [2]Options{on, on}},
+		{"keepalive of both, no options", noOptions, [2]Options{on, on}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPair(t, c.cfg, c.opts[0])
+			p.conns[1].SetKeepAlive(p.now, c.opts[1].KeepAlive)
+			say := func(from int, text string) {
+				t.Helper()
+				b := make([]byte, 100)
+				p.conns[from].Write(p.now, []byte(text))
+				p.exchange()
+				if n, err := p.conns[1-from].Read(p.now, b); string(b[:n]) != text || err != nil {
+					t.Errorf("side %d has sent %q, and %q was read, %v", from, text, b[:n], err)
+				}
+				p.pass(time.Second) // until all is acknowledged
+			}
+			say(1, "before")
+			say(0, "before")
+			sent := [2]uint64{p.conns[0].Info().SegmentsSent, p.conns[1].Info().SegmentsSent}
+			p.pass(month)
+			for i := range p.conns {
+				var probes uint64
+				if c.opts[i].KeepAlive.Enable {
+					probes = uint64(month / DefaultKeepAliveIdle)
+				}
+				if n := p.tabs[i].Count(KeepAlives); n != probes {
+					t.Errorf("side %d has sent %d probes, want %d", i, n, probes)
+				}
+				if n := p.conns[i].Info().SegmentsSent - sent[i]; !c.opts[1-i].KeepAlive.Enable && n != probes {
+					t.Errorf("side %d has sent %d segments, want %d", i, n, probes)
+				}
+				if at := p.tabs[i].NextDeadline(); probes == 0 && at != Never {
+					t.Errorf("side %d has a timer at %v", i, at)
+				}
+			}
+			say(0, "after a month")
+			say(1, "after a month")
+			for i, c := range p.conns {
+				if c.State() != Established || c.Info().Retransmissions > 0 {
+					t.Errorf("side %d: %v, %d segments sent again", i, c.State(), c.Info().Retransmissions)
+				}
+			}
+		})
 	}
 }

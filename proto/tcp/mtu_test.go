@@ -1,0 +1,638 @@
+package tcp
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/wire"
+)
+
+// A connection over a path with a round trip of 10 ms that is believed to take 1500 bytes.
+// fresh has four segments in flight and has never seen one of them arrive; proven has, and
+// has four more in flight.
+const (
+	fresh = `
+			dial
+			> S 0:0
+			+10ms
+			< SA 0:0 ack 1 win 60000 mss 1460 sackok
+			> A 1:0 ack 1
+			events writable connected
+			write 5840
+			> A 1:1460 ack 1
+			> A 1461:1460 ack 1
+			> A 2921:1460 ack 1
+			> PA 4381:1460 ack 1
+			`
+	proven = fresh + `
+			+10ms
+			< A 1:0 ack 5841 win 60000
+			write 5840
+			> A 5841:1460 ack 1
+			> A 7301:1460 ack 1
+			> A 8761:1460 ack 1
+			> PA 10221:1460 ack 1
+			`
+)
+
+func TestPathMTU(t *testing.T) {
+	runScripts(t, []script{
+		{name: "no segment of that size was ever acknowledged: believed at once, sent again at once, no congestion", cfg: withSack, text: fresh + `
+			toolarge 1:1500 1400
+			> A 1:1360 ack 1
+			> A 1361:1360 ack 1
+			> A 2721:1360 ack 1
+			> A 4081:1360 ack 1
+			> PA 5441:400 ack 1
+			path 1400
+			events path
+			toolarge 1461:1500 1400	# of the others
+			toolarge 2921:1500 1400
+			count mtu_reports_accepted 1
+			count mtu_reports_late 2
+			count fast_recoveries 0
+			window 14600
+			+10ms
+			< A 1:0 ack 5841 win 60000
+			window 14600
+			count timeouts 0`},
+		{name: "against what was acknowledged: not before the segment is lost", cfg: withSack, text: proven + `
+			toolarge 5841:1500 1400
+			path 1500
+			count mtu_reports_held 1
+			count mtu_reports_accepted 0
+			+19ms
+			path 1500
+			+1ms			# two round trips: instead of a probe of the tail
+			> A 5841:1360 ack 1
+			> A 7201:1360 ack 1
+			> A 8561:1360 ack 1
+			> A 9921:1360 ack 1
+			> PA 11281:400 ack 1
+			path 1400
+			count mtu_reports_accepted 1
+			count loss_probes 0
+			count timeouts 0
+			window 14600
+			+10ms
+			< A 1:0 ack 11681 win 60000
+			window 14600`},
+		{name: "likewise, and the segments behind it tell", cfg: withSack, text: proven + `
+			toolarge 5841:1500 1400
+			< A 1:0 ack 5841 win 60000 sack 7301-8761
+			path 1500
+			< A 1:0 ack 5841 win 60000 sack 7301-10221
+			path 1500
+			< A 1:0 ack 5841 win 60000 sack 7301-11681
+			> A 5841:1360 ack 1
+			> A 7201:100 ack 1
+			path 1400
+			count fast_recoveries 0
+			< A 1:0 ack 11681 win 60000
+			window 14600`},
+		{name: "a lie: what it quotes is acknowledged", cfg: withSack, text: proven + `
+			toolarge 7301:1500 576
+			< A 1:0 ack 7301 win 60000
+			count mtu_reports_refuted 0
+			< A 1:0 ack 8761 win 60000
+			count mtu_reports_refuted 1
+			< A 1:0 ack 11681 win 60000
+			path 1500
+			count mtu_reports_accepted 0`},
+		{name: "what cannot be true", cfg: withSack, text: fresh + `
+			toolarge 1:1500 1500	# it would have passed
+			toolarge 1:1400 1450
+			toolarge 1:1501 1400	# it was never sent
+			toolarge 1:500 100
+			count mtu_reports_bad 4
+			toolarge 5841:1500 1400	# not in flight
+			toolarge 0:1500 1400
+			count icmp_unmatched 2
+			path 1500`},
+		{name: "no lie makes segments tiny", cfg: withSack, text: fresh + `
+			toolarge 1:1500 68
+			path 576
+			> A 1:536 ack 1
+			> A 537:536 ack 1
+			> A 1073:536 ack 1
+			> A 1609:536 ack 1
+			> A 2145:536 ack 1
+			> A 2681:536 ack 1
+			> A 3217:536 ack 1
+			> A 3753:536 ack 1
+			> A 4289:536 ack 1
+			> A 4825:536 ack 1
+			> PA 5361:480 ack 1
+			window 14600`},
+		{name: "an old router says nothing: the next plateau", cfg: withSack, text: fresh + `
+			toolarge 1:1500 0
+			path 1492
+			> A 1:1452 ack 1
+			> A 1453:1452 ack 1
+			> A 2905:1452 ack 1
+			> A 4357:1452 ack 1
+			> PA 5809:32 ack 1`},
+		{name: "while it is opened nothing is believed", cfg: withSack, text: `
+			dial
+			> S 0:0
+			toolarge 0:60 40
+			toolarge 0:1500 1400
+			count mtu_reports_bad 2
+			path 1500`},
+		{name: "a small segment in flight is not sent again", cfg: withSack, text: fresh + `
+			+10ms
+			< A 1:0 ack 5841 win 60000
+			write 100
+			> PA 5841:100 ack 1
+			mtu 1000
+			path 1000
+			lost 0`},
+		{name: "the link takes less than before", cfg: withSack, text: proven + `
+			mtu 1000
+			> A 5841:960 ack 1
+			> A 6801:960 ack 1
+			> A 7761:960 ack 1
+			> A 8721:960 ack 1
+			> A 9681:960 ack 1
+			> A 10641:960 ack 1
+			> PA 11601:80 ack 1
+			window 14600
+			+10ms
+			< A 1:0 ack 11681 win 60000
+			mtu 1500	# and more again
+			path 1500
+			write 1460
+			> PA 11681:1460 ack 1`},
+		{name: "another connection's word counts as long as nothing larger has arrived", cfg: withSack, text: fresh + `
+			suggest 1400
+			> A 1:1360 ack 1
+			> A 1361:1360 ack 1
+			> A 2721:1360 ack 1
+			> A 4081:1360 ack 1
+			> PA 5441:400 ack 1
+			suggest 1450
+			path 1400`},
+		{name: "and not after that", cfg: withSack, text: proven + `
+			suggest 1400
+			path 1500`},
+	})
+}
+
+// blackHole is a connection that has found out that full segments are lost, and what is
+// in flight is acknowledged.
+const blackHole = fresh + `
+			write 7300
+			> A 5841:1460 ack 1
+			> A 7301:1460 ack 1
+			> A 8761:1460 ack 1
+			> A 10221:1460 ack 1
+			> PA 11681:1460 ack 1
+			+20ms
+			count loss_probes 1
+			> PA 11681:1460 ack 1
+			+30ms
+			> A 1:1460 ack 1
+			count timeouts 1
+			path 1500
+			+60ms
+			count timeouts 2
+			> A 1:984 ack 1
+			> A 985:476 ack 1
+			count black_holes 1
+			path 1024
+			+10ms
+			< A 1:0 ack 985 win 60000
+			> A 1461:984 ack 1
+			> A 2445:984 ack 1
+			+10ms
+			< A 1:0 ack 13141 win 60000	# it had the rest
+			`
+
+// A path that drops full segments and says nothing. What is sent when is not paced, for it
+// is not the subject.
+func TestBlackHole(t *testing.T) {
+	withSack := withSack
+	withSack.noPacing = true
+	runScripts(t, []script{
+		{name: "two timeouts, a segment that passes, and a probe that does", cfg: withSack, text: blackHole + `
+			write 20000
+			> A 13141:1460 ack 1
+			> A 14601:984 ack 1
+			> A 15585:984 ack 1
+			> A 16569:984 ack 1
+			> A 17553:984 ack 1
+			> A 18537:984 ack 1
+			> A 19521:984 ack 1
+			> A 20505:984 ack 1
+			> A 21489:984 ack 1
+			> A 22473:984 ack 1
+			count mtu_probes 1
+			< A 1:0 ack 14601 win 60000
+			path 1500
+			events path
+			count mtu_probes_lost 0
+			> A 23457:1460 ack 1`},
+		{name: "a probe that does not, and nothing else is lost: in small segments again, no congestion", cfg: withSack, text: blackHole + `
+			write 20000
+			> A 13141:1460 ack 1
+			> A 14601:984 ack 1
+			> A 15585:984 ack 1
+			> A 16569:984 ack 1
+			> A 17553:984 ack 1
+			> A 18537:984 ack 1
+			> A 19521:984 ack 1
+			> A 20505:984 ack 1
+			> A 21489:984 ack 1
+			> A 22473:984 ack 1
+			< A 1:0 ack 13141 win 60000 sack 14601-15585
+			> A 23457:984 ack 1
+			< A 1:0 ack 13141 win 60000 sack 14601-16569
+			> A 24441:984 ack 1
+			< A 1:0 ack 13141 win 60000 sack 14601-18537
+			> A 13141:984 ack 1
+			> A 14125:476 ack 1
+			> A 25425:984 ack 1
+			> A 26409:984 ack 1
+			count mtu_probes_lost 1
+			count fast_recoveries 0
+			path 1024`},
+	})
+}
+
+// A peer may offer any MSS. What is sent follows it within bounds: a tiny one cannot have
+// a byte in each segment (CVE-2019-11479), a large one no packet that the path does not
+// take.
+func TestPeersMSS(t *testing.T) {
+	const bare = 1460 - wire.TCPTimestampsLen
+	for _, c := range []struct{ offered, sent int }{
+		{0, 536}, {1, 48}, {8, 48}, {48, 48}, {49, 49}, {536, 536}, {1459, 1459}, {1460, 1460}, {1461, 1460}, {65535, 1460},
+	} {
+		for _, timestamps := range []bool{false, true} {
+			want := c.sent
+			if timestamps {
+				want -= wire.TCPTimestampsLen
+			}
+			h := newHostilePeer(t, uint16(c.offered), Config{NoTimestamps: !timestamps})
+			h.c.Write(h.now, make([]byte, 4*bare))
+			h.emit()
+			if h.largest != want {
+				t.Errorf("MSS %d, timestamps %t: %d bytes of text, want %d", c.offered, timestamps, h.largest, want)
+			}
+		}
+	}
+}
+
+// hostilePeer is a connection of ours and a peer of which the test makes segments.
+type hostilePeer struct {
+	tab      *Table
+	c        *Conn
+	now      Time
+	peer     uint32 // its next number
+	ts       uint32
+	segments int
+	largest  int
+	end      uint32 // of what was sent
+}
+
+const hostileISS = 5000
+
+func newHostilePeer(t *testing.T, mss uint16, cfg Config) *hostilePeer {
+	t.Helper()
+	cfg.Secret = testSecret
+	h := &hostilePeer{tab: NewTable(cfg), now: Time(time.Second), peer: hostileISS}
+	var err error
+	if h.c, err = h.tab.Dial(h.now, AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 2}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	h.emit()
+	h.end = h.c.iss.Uint32() + 1
+	h.segment(wire.TCPSyn|wire.TCPAck, h.end, wire.TCPOptions{MSS: mss, HasWindowScale: true, WindowScale: 14, SACKPermitted: true})
+	h.emit()
+	if h.c.State() != Established {
+		t.Fatal(h.c.State())
+	}
+	h.segments, h.largest = 0, 0
+	return h
+}
+
+// segment is one of the peer's, with a window that takes everything.
+func (h *hostilePeer) segment(flags wire.TCPFlags, ack uint32, o wire.TCPOptions) {
+	h.ts++
+	o.HasTimestamps, o.TSVal, o.TSEcr = true, h.ts, h.c.timestamp(h.now)
+	b := make([]byte, 60)
+	n, sum := wire.PutTCPOptions(b[20:], &o)
+	f := wire.TCPFields{SrcPort: 2, DstPort: 1, Seq: h.peer, Ack: ack, Flags: flags, Window: 0xffff}
+	if flags&wire.TCPSyn != 0 {
+		h.peer++
+	}
+	wire.PutTCP(b, &f, 20+n, addSums(sum, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(20+n))))
+	h.tab.Process(h.now, &Inbound{Src: hostB, Dst: hostA, Data: b[:20+n]})
+}
+
+// emit takes all that is ready.
+func (h *hostilePeer) emit() {
+	b := make([]byte, 2000)
+	for h.tab.NextReady() != nil {
+		n := h.c.Emit(h.now, b)
+		s := wire.TCP(b[:n])
+		h.segments++
+		h.largest = max(h.largest, len(s.Payload()))
+		if end := s.Seq() + uint32(len(s.Payload())); int32(end-h.end) > 0 {
+			h.end = end
+		}
+	}
+	for c, _ := h.tab.NextEvent(); c != nil; c, _ = h.tab.NextEvent() {
+	}
+}
+
+// Many tiny segments and SACK blocks that tear them apart, and all taken back: what
+// CVE-2019-11477 and CVE-2019-11478 did to others. The work stays in proportion to what
+// the peer sends, and the scoreboard bounded.
+func TestTinyMSS(t *testing.T) {
+	const size = 1 << 19
+	h := newHostilePeer(t, 1, Config{})
+	h.c.Write(h.now, make([]byte, size))
+	sent, received := 0, 0
+	check := func() {
+		t.Helper()
+		if msg := h.c.invariant(); msg != "" {
+			t.Fatal(msg)
+		}
+		if h.c.board.spans > 2*maxSpans {
+			t.Fatalf("%d spans", h.c.board.spans)
+		}
+	}
+	una := h.c.sndUna.Uint32()
+	for h.c.Info().Unsent > 0 || h.c.sndUna != h.c.sndNxt {
+		h.emit()
+		h.now += Time(time.Millisecond)
+		// Every second segment, from the newest to the oldest, three at a time; then all.
+		end := h.end
+		const piece = 36
+		for at := end; received < 20_000 && int32(at-una) > 6*piece; at -= 6 * piece {
+			o := wire.TCPOptions{SACKBlocks: 3}
+			for i := range uint32(3) {
+				o.SACK[i] = wire.SACKBlock{Left: at - (2*i+1)*piece, Right: at - 2*i*piece}
+			}
+			h.segment(wire.TCPAck, una, o)
+			received++
+			h.emit()
+			check()
+		}
+		h.now += Time(10 * time.Millisecond)
+		h.tab.Expire(h.now)
+		h.emit()
+		h.segment(wire.TCPAck, end, wire.TCPOptions{})
+		received++
+		una = h.c.sndUna.Uint32()
+		check()
+	}
+	sent = h.segments
+	if most := 2*size/36 + 3*received; sent > most {
+		t.Errorf("%d segments sent for %d bytes and %d of the peer's", sent, size, received)
+	}
+	t.Logf("%d segments for %d bytes, %d of the peer's, %d blocks ignored", sent, size, received, h.tab.Count(SackIgnored))
+}
+
+// narrowPath is bulk from one host to the other over a path whose MTU changes.
+type narrowPath struct {
+	w    *world
+	a, b *Conn
+	rule fate.Rule
+	icmp bool // the router tells
+	told func(mtu int) int
+	mtu  int // of the path
+	sent int
+	got  int
+}
+
+func newNarrowPath(t *testing.T, seed uint64, cfg Config, o Options, link linkModel) *narrowPath {
+	w := newWorld(t, seed, [2]Config{cfg, cfg})
+	w.link = linkModel{delay: link.delay}
+	n := &narrowPath{w: w, rule: link.rule(), told: func(mtu int) int { return mtu }}
+	o.SendBuffer, o.ReceiveBuffer = or(o.SendBuffer, 1<<20), or(o.ReceiveBuffer, 1<<20)
+	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.a, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o); err != nil {
+		t.Fatal(err)
+	}
+	for n.b == nil {
+		w.step(Never)
+		n.b = l.Accept()
+	}
+	w.tooLarge = n.report
+	return n
+}
+
+// report is the router's word on a segment that was too large.
+func (n *narrowPath) report(from int, b []byte) {
+	if !n.icmp {
+		return
+	}
+	w := n.w
+	packet := make([]byte, 20+len(b))
+	src, dst := w.hosts[from].addr, w.hosts[1-from].addr
+	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: wire.ProtocolTCP, Src: src, Dst: dst})
+	copy(packet[20:], b)
+	m := make([]byte, wire.MaxUnreachableLen)
+	m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, uint16(n.told(n.mtu)), wire.IPv4(packet))]
+	icmp, err := wire.ParseICMPv4(m)
+	if err != nil {
+		w.fatalf("%v", err)
+	}
+	quoted, err := icmp.Quoted()
+	if err != nil {
+		w.fatalf("%v", err)
+	}
+	w.note("%d < ICMP, MTU %d", from, n.told(n.mtu))
+	w.hosts[from].tab.ProcessICMP(w.now, icmp, quoted)
+}
+
+// setPath changes the path's MTU.
+func (n *narrowPath) setPath(mtu int) {
+	n.mtu = mtu
+	n.rule.MaxSize = mtu - 20
+	n.w.impair(0, n.rule)
+}
+
+// run transfers so many bytes more.
+func (n *narrowPath) run(bytes int) {
+	w := n.w
+	limit := w.now.add(10 * time.Minute)
+	p := make([]byte, 64<<10)
+	for end := n.got + bytes; n.got < end; {
+		for n.sent < end && n.a.Room() >= 32<<10 {
+			for i := range p {
+				p[i] = pattern(0, n.sent+i)
+			}
+			k, err := n.a.Write(w.now, p[:min(len(p), end-n.sent)])
+			if err != nil {
+				w.fatalf("%v", err)
+			}
+			if n.sent += k; k == 0 {
+				break
+			}
+		}
+		w.step(limit)
+		for {
+			k, _ := n.b.Read(w.now, p)
+			if k == 0 {
+				break
+			}
+			for i, x := range p[:k] {
+				if x != pattern(0, n.got+i) {
+					w.fatalf("byte %d", n.got+i)
+				}
+			}
+			n.got += k
+		}
+		if w.now >= limit {
+			w.fatalf("%d of %d bytes after ten minutes", n.got, end)
+		}
+	}
+}
+
+// counts is what has happened, for whoever looks at a failure.
+func (n *narrowPath) counts() string {
+	t := n.w.hosts[0].tab
+	s := fmt.Sprintf("%v, MTU %d", time.Duration(n.w.now), n.a.Info().PathMTU)
+	for _, c := range []Counter{Timeouts, FastRecoveries, BlackHoles, MTUProbes, MTUProbesLost, MTUReportsAccepted, MTUReportsHeld, MTUReportsRefuted, MTUReportsLate, MTUReportsBad} {
+		s += fmt.Sprintf(", %d %v", t.Count(c), c)
+	}
+	return s
+}
+
+// A path that is narrower than its ends believe is found out, whether its router tells or
+// not, and whatever else the path does: text flows, and segments become as large as the
+// path takes, or nearly.
+func TestNarrowPath(t *testing.T) {
+	oneGoroutine(t)
+	lan := linkModel{delay: 20 * time.Microsecond}
+	for _, c := range []struct {
+		name  string
+		link  linkModel
+		cfg   Config
+		way   string
+		bytes int
+	}{
+		{"LAN", lan, Config{}, "black hole", 1 << 20},
+		{"LAN, ICMP", lan, Config{}, "ICMP", 1 << 20},
+		{"LAN, old router", lan, Config{}, "old router", 1 << 20},
+		{"1% loss", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{}, "black hole", 3 << 20},
+		{"1% loss, ICMP", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{}, "ICMP", 1 << 20},
+		{"20 ms, jitter", linkModel{delay: 10 * time.Millisecond, jitter: time.Millisecond}, Config{}, "black hole", 3 << 20},
+		{"20 ms, jitter, ICMP", linkModel{delay: 10 * time.Millisecond, jitter: time.Millisecond}, Config{}, "ICMP", 1 << 20},
+		{"LAN, no SACK", lan, Config{NoSACK: true}, "black hole", 1 << 20},
+		{"LAN, no SACK, ICMP", lan, Config{NoSACK: true}, "ICMP", 1 << 20},
+		{"LAN, bare", lan, noOptions, "black hole", 1 << 20},
+	} {
+		for _, p := range []struct{ link, path, least, plateau int }{
+			{1500, 1500, 1500, 1500}, {1500, 1492, 1492, 1492}, {1500, 1400, 1400, 1006}, {1500, 1300, 1284, 1006}, {1500, 1024, 1024, 1006}, {1500, 600, 576, 576},
+			{9000, 1500, 1500, 1492}, {9000, 8950, 8934, 8166}, {9000, 4352, 4352, 4352}, {9000, 2000, 1500, 1492},
+		} {
+			t.Run(fmt.Sprintf("%s/%d over %d", c.name, p.link, p.path), func(t *testing.T) {
+				n := newNarrowPath(t, 1, c.cfg, Options{MTU: p.link}, c.link)
+				n.icmp = c.way != "black hole"
+				if c.way == "old router" {
+					n.told = func(int) int { return 0 }
+					p.least = p.plateau
+				}
+				n.setPath(p.path)
+				n.run(c.bytes)
+				tab := n.w.hosts[0].tab
+				if mtu := n.a.Info().PathMTU; mtu > p.path || mtu < p.least {
+					t.Errorf("not found: %+v, %+v", n.a.path, n.a.congestion)
+				}
+				if holes := tab.Count(BlackHoles); (holes > 0) != (c.way == "black hole" && p.path < p.link) {
+					t.Error("a black hole, or none")
+				}
+				if c.link.loss == 0 && c.link.jitter == 0 && tab.Count(FastRecoveries) > 0 {
+					t.Error("a probe, or a router's report, was taken for congestion")
+				}
+				t.Log(n.counts())
+			})
+		}
+	}
+}
+
+// wait lets time pass in which nothing is written.
+func (n *narrowPath) wait(d time.Duration) {
+	for end := n.w.now.add(d); n.w.step(end); {
+	}
+}
+
+// A path that changes while it is used is followed, down and, by probes, up again.
+func TestPathChanges(t *testing.T) {
+	for _, icmp := range []bool{true, false} {
+		t.Run(fmt.Sprintf("ICMP %v", icmp), func(t *testing.T) {
+			n := newNarrowPath(t, 1, Config{}, Options{MTU: 1500, SendBuffer: 64 << 10}, linkModel{delay: 500 * time.Microsecond})
+			n.icmp = icmp
+			check := func(what string, least, most int) {
+				t.Helper()
+				if mtu := n.a.Info().PathMTU; mtu < least || mtu > most {
+					t.Errorf("%s: %s; %+v", what, n.counts(), n.a.path)
+				}
+			}
+			n.run(1 << 20)
+			n.setPath(1400)
+			n.run(1 << 20)
+			check("narrower", 1384, 1400)
+			n.wait(verifyAfter)
+			n.run(2 << 20)
+			check("a probe has found it so", 1384, 1400)
+			before := n.w.line(0).Counters().LostForSize
+			n.run(1 << 20)
+			n.wait(searchAgain / 2)
+			n.run(1 << 20)
+			if lost := n.w.line(0).Counters().LostForSize - before; lost > 0 {
+				t.Errorf("%d too large when all was known: %s", lost, n.counts())
+			}
+			n.setPath(1500)
+			n.wait(searchAgain)
+			n.run(1 << 20)
+			check("wide again", 1500, 1500)
+			if tab := n.w.hosts[0].tab; tab.Count(FastRecoveries) > 0 {
+				t.Errorf("congestion: %s", n.counts())
+			}
+		})
+	}
+}
+
+// Who can forge reports for what is in flight, and does so for each segment, cannot
+// change what is known to be true; where segments are lost by chance, he can at times, and
+// not for long.
+func TestForgedReports(t *testing.T) {
+	for _, loss := range []float64{0, 0.01} {
+		t.Run(fmt.Sprint("loss ", loss), func(t *testing.T) {
+			n := newNarrowPath(t, 1, Config{}, Options{MTU: 1500, SendBuffer: 64 << 10}, linkModel{loss: loss, delay: 500 * time.Microsecond})
+			n.setPath(1500)
+			n.run(1 << 18)
+			n.icmp, n.mtu = true, 68
+			forge := true
+			n.w.sent = func(from int, b []byte) {
+				if forge && from == 0 && len(wire.TCP(b).Payload()) > 0 {
+					n.report(0, b)
+				}
+			}
+			n.run(1 << 20)
+			mtu := n.a.Info().PathMTU
+			if loss == 0 && mtu != 1500 || mtu < 576 {
+				t.Errorf("believed: %s", n.counts())
+			}
+			forge = false
+			n.wait(verifyAfter)
+			n.run(1 << 20)
+			if n.a.Info().PathMTU != 1500 {
+				t.Errorf("and not forgotten: %s, %+v", n.counts(), n.a.path)
+			}
+			tab := n.w.hosts[0].tab
+			if tab.Count(MTUReportsRefuted) < 10 || tab.Count(MTUReportsAccepted) > 10 {
+				t.Error(n.counts())
+			}
+		})
+	}
+}

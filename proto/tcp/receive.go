@@ -1,0 +1,476 @@
+package tcp
+
+import (
+	"io"
+	"time"
+
+	"github.com/unet-go/unet/proto/tcp/seq"
+)
+
+// Text that is received.
+//
+// In order, it goes straight to a reader that waits (Post), summed on the way;
+// or it stays in the frame it came in, if that is worth a frame; or it is copied
+// to the end of the queue. Out of order it is always copied, so that nobody can
+// tie the link's frames up with holes.
+
+// mayPlace reports whether the text of s, which nobody has checked yet, may be
+// copied to where the reader wants it while its checksum is computed. If it
+// turns out not to be acceptable, there is nothing but garbage after posted.
+func (c *Conn) mayPlace(s *segment) bool {
+	return len(s.text) > 0 && len(s.text) <= len(c.post)-c.posted &&
+		s.seq == c.rcvNxt && c.state >= Established && !c.gotFin && c.recv.head == nil &&
+		uint32(len(s.text)) <= c.rcvAdv.From(c.rcvNxt)
+}
+
+// text is the seventh step: take the text of a segment, which has been cut to
+// the window.
+func (c *Conn) text(now Time, s *segment) {
+	c.noteFin(s)
+	if len(s.text) == 0 || c.gotFin || c.state == Closed {
+		return
+	}
+	t := c.table
+	if c.hasPeerFin { // nothing follows its FIN
+		keep := min(uint32(len(s.text)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))
+		t.counts[TextAfterFin] += uint64(uint32(len(s.text)) - keep)
+		s.text = s.text[:keep]
+		if len(s.text) == 0 {
+			c.ackNow = true
+			return
+		}
+	}
+	if c.closed {
+		// RFC 1122, section 4.2.2.13: nobody will ever read it, and the peer
+		// should know.
+		t.counts[TextAfterClose]++
+		c.abort(0)
+		return
+	}
+	if !c.outOfOrder.empty() {
+		c.noteTwice(c.outOfOrder.overlap(s.seq, s.seq.Add(uint32(len(s.text)))))
+	}
+	if s.seq != c.rcvNxt {
+		t.counts[OutOfOrder]++
+		c.stat.outOfOrder++
+		c.ackNow = true // RFC 5681, section 4.2
+		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.text)
+		return
+	}
+	if q := &c.outOfOrder; !q.empty() {
+		// What has come before stays, as in oooQueue.
+		if gap := q.first().From(s.seq); gap < uint32(len(s.text)) {
+			q.insert(t, c.opts.ReceiveBuffer, q.first(), s.text[gap:])
+			s.text = s.text[:gap]
+		}
+	}
+	n := c.deliver(s)
+	c.rcvNxt = c.rcvNxt.Add(uint32(n))
+	if !c.outOfOrder.empty() {
+		n += c.advance()
+		c.ackNow = true
+	}
+	if n < len(s.text) {
+		t.counts[NoMemory]++
+	}
+	if n == 0 {
+		return
+	}
+	if g := &c.growth; c.opts.growReceive && (s.tsEcr != g.echoed || c.rcvNxt.After(g.until)) {
+		c.measureRound(now, s)
+	}
+	t.counts[BytesReceived] += uint64(n)
+	c.stat.bytesIn += uint64(n)
+	c.acknowledgeText(now, n)
+	if c.wantsRead || c.posted > 0 {
+		c.wantsRead = false
+		c.notify(Readable)
+	}
+}
+
+// deliver takes text that begins at RCV.NXT and returns how many bytes of it
+// there was memory for.
+func (c *Conn) deliver(s *segment) int {
+	t := c.table
+	if s.placed {
+		t.counts[Placed]++
+		c.posted += len(s.text)
+		return len(s.text)
+	}
+	if c.readClosed {
+		t.counts[TextDiscarded] += uint64(len(s.text))
+		return len(s.text)
+	}
+	rest := s.text
+	if c.posted < len(c.post) && c.recv.head == nil {
+		n := copy(c.post[c.posted:], rest)
+		c.posted += n
+		rest = rest[n:]
+		t.counts[Placed]++
+		if len(rest) == 0 {
+			return len(s.text)
+		}
+	}
+	held := c.recv.bytes
+	switch {
+	case len(rest) < t.cfg.InPlace:
+	case s.memory == MemoryHeap && cap(rest) <= 2*len(rest) && t.pool.take(cap(rest), held):
+		cost := cap(rest)
+		b := t.pool.refer(rest, heapBlock, 0)
+		b.cost = cost
+		c.recv.push(b)
+		return len(s.text)
+	case s.memory == MemoryFrame:
+		c.recv.push(t.pool.refer(rest, frameBlock, s.frame))
+		t.kept = true
+		return len(s.text)
+	}
+	t.counts[Copied]++
+	n := c.recv.write(&t.pool, rest)
+	for n < len(rest) && t.reclaim(&c.outOfOrder, c.recv.bytes) {
+		n += c.recv.write(&t.pool, rest[n:])
+	}
+	return len(s.text) - len(rest) + n
+}
+
+// advance moves to the receive queue what lies at RCV.NXT out of order, and
+// returns how many bytes that were.
+func (c *Conn) advance() (n int) {
+	q := &c.outOfOrder
+	for !q.empty() && q.first().AtOrBefore(c.rcvNxt) {
+		r := q.pop(c.table)
+		at := r.left
+		for b := r.head; b != nil; {
+			next, end := b.next, at.Add(uint32(len(b.data)))
+			b.next = nil
+			if c.hasPeerFin { // nothing follows it
+				end = seq.Min(end, c.peerFin)
+			}
+			if end.After(c.rcvNxt) {
+				n += c.receive(b, b.data[c.rcvNxt.From(at):end.From(at)])
+			} else {
+				c.table.pool.put(b)
+			}
+			b, at = next, end
+		}
+	}
+	return n
+}
+
+// receive puts text, which lies in the block b, at the end of the receive queue.
+func (c *Conn) receive(b *block, text []byte) int {
+	p := &c.table.pool
+	n := len(text)
+	c.rcvNxt = c.rcvNxt.Add(uint32(n))
+	b.data = text
+	switch tail := c.recv.tail; {
+	case c.readClosed:
+		c.table.counts[TextDiscarded] += uint64(n)
+		p.put(b)
+	case tail != nil && tail.kind == chunkBlock && tail.room() >= n:
+		tail.data = append(tail.data, text...)
+		c.recv.bytes += n
+		p.put(b)
+	default:
+		c.recv.push(b)
+	}
+	return n
+}
+
+// The window that asks for text, and the buffers of both directions, which grow with
+// what the path holds unless somebody has set them.
+//
+// The receive buffer grows as Linux's does (dynamic right-sizing): what the application
+// reads in a round trip is what the path brings in one, and the window has to be twice
+// that, or it would hold the sender back; four times while that doubles. A reader that
+// is slow reads little, whatever waits for it, so its buffer does not grow. The send
+// buffer grows to twice what may be in flight, if a writer waits for room.
+//
+// Where a round trip takes less than growRound, DefaultBuffer is more than any path
+// holds, and nothing grows beyond.
+
+const (
+	// What the buffers begin with.
+	initialSendBuffer    = 256 << 10
+	initialReceiveBuffer = 128 << 10
+	// growRound is the least time for which is measured what is read: the unit of
+	// timestamps.
+	growRound = Time(time.Millisecond)
+)
+
+// growth is what the receive buffer grows by.
+type growth struct {
+	rtt, lastRTT Time       // least round trip of this period and the last; 0: not known
+	period       Time       // when this began
+	until        seq.Number // what is beyond has been asked for after askedAt
+	askedAt      Time
+	echoed       uint32 // the last timestamp of ours that has come back
+	nextAt       Time   // when to look again at what was read
+	readAt       Time   // since when it is counted, and from where
+	read         seq.Number
+	most         int // that was read in a round trip
+}
+
+// startGrowth is called when the connection is established.
+func (c *Conn) startGrowth(now Time) {
+	g := &c.growth
+	g.nextAt = Never
+	if c.opts.growReceive {
+		g.until, g.askedAt, g.period = c.rcvAdv, now, now
+		g.read, g.readAt, g.nextAt = c.rcvNxt, now, now.add(time.Duration(growRound))
+		g.most = initialSegments * c.rcvMSS()
+	}
+}
+
+// measureRound takes the time of a round trip from text that has come, by the timestamp
+// that it echoes or because it was asked for by a window that it lies in. Both may
+// be too long, for the peer need not send at once what it may.
+func (c *Conn) measureRound(now Time, s *segment) {
+	g := &c.growth
+	rtt := Time(0)
+	if c.timestamps && s.tsEcr != g.echoed {
+		g.echoed = s.tsEcr
+		if ms := int32(c.timestamp(now) - s.tsEcr); ms >= 0 {
+			rtt = max(Time(ms)*Time(time.Millisecond), growRound)
+		}
+	}
+	if c.rcvNxt.After(g.until) {
+		if d := now - g.askedAt; rtt == 0 || d < rtt {
+			rtt = d
+		}
+		g.until, g.askedAt = c.rcvAdv, now
+	}
+	if rtt == 0 {
+		return
+	}
+	if now-g.period > minRTTWindow {
+		g.lastRTT, g.rtt, g.period = g.rtt, 0, now
+	}
+	if g.rtt == 0 || rtt < g.rtt {
+		g.rtt = rtt
+	}
+}
+
+// round is the time of a round trip as far as growth is concerned.
+func (c *Conn) round() Time {
+	g := &c.growth
+	rtt := or(g.rtt, g.lastRTT)
+	if g.lastRTT != 0 && g.lastRTT < rtt {
+		rtt = g.lastRTT
+	}
+	return max(or(rtt, Time(c.minRTT)), growRound)
+}
+
+// growReceive looks at what has been read since it last did.
+func (c *Conn) growReceive(now Time) {
+	g := &c.growth
+	round := c.round()
+	took := now - g.readAt
+	if took < round {
+		g.nextAt = g.readAt + round
+		return
+	}
+	read := c.rcvNxt.Back(uint32(c.recv.bytes))
+	n := int(int64(read.From(g.read)) * int64(round) / int64(took))
+	g.read, g.readAt, g.nextAt = read, now, now+round
+	if n <= g.most {
+		return
+	}
+	want := 2*n + 16*c.rcvMSS() + 2*n*(n-g.most)/g.most
+	g.most = n
+	c.opts.ReceiveBuffer = c.grown(c.opts.ReceiveBuffer, want, c.table.cfg.MaxReceiveBuffer, round)
+}
+
+// growSend is called when a writer waits for room.
+func (c *Conn) growSend() {
+	if c.opts.growSend {
+		want := 2 * min(c.window, int(c.maxSndWnd))
+		c.opts.SendBuffer = c.grown(c.opts.SendBuffer, want, c.table.cfg.MaxSendBuffer, Time(c.srtt))
+	}
+}
+
+// grown is the size of a buffer that is to be at least want, if there is memory.
+func (c *Conn) grown(size, want, most int, round Time) int {
+	if round <= growRound {
+		most = min(most, DefaultBuffer)
+	}
+	if want = min(want, most); want <= size || c.table.pool.pressed() {
+		return size
+	}
+	return want
+}
+
+// mostReceive is what the receive buffer may ever be, which the scale of the window has
+// to be enough for.
+func (t *Table) mostReceive(o *Options) int {
+	if o.growReceive {
+		return max(o.ReceiveBuffer, t.cfg.MaxReceiveBuffer)
+	}
+	return o.ReceiveBuffer
+}
+
+// synWindow is the window of a SYN, which is never scaled.
+func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xffff)) }
+
+// receiveWindow is the window to advertise, in bytes. It never takes back what has
+// been advertised (RFC 9293, section 3.8.6), and grows only by what is worth
+// sending (section 3.8.6.2.2).
+func (c *Conn) receiveWindow() uint32 {
+	offered := c.rcvAdv.From(c.rcvNxt)
+	free := c.freeReceive()
+	if free < int(offered)+min(c.opts.ReceiveBuffer/2, c.rcvMSS()) {
+		return offered
+	}
+	return uint32(free)
+}
+
+// freeReceive is how much more may be received. When the table's memory runs out a
+// connection asks for no more than it will have room for in any case.
+func (c *Conn) freeReceive() int {
+	size := c.opts.ReceiveBuffer
+	if c.table.pool.pressed() {
+		size = min(size, max(guaranteed, 4*c.rcvMSS()))
+	}
+	return max(0, size-c.recv.bytes)
+}
+
+// windowField advertises the window: it moves the right edge and returns what
+// the header says.
+func (c *Conn) windowField() uint16 {
+	wnd := c.receiveWindow()
+	// A window that is not a multiple of the scale is rounded up, or the edge
+	// would move left (RFC 7323, section 2.4).
+	field := min((wnd+1<<c.rcvScale-1)>>c.rcvScale, 0xffff)
+	if edge := c.rcvNxt.Add(field << c.rcvScale); edge.After(c.rcvAdv) {
+		c.rcvAdv = edge
+	}
+	return uint16(field)
+}
+
+// windowUpdateDue reports whether the application has read enough to make a
+// window update worth it.
+func (c *Conn) windowUpdateDue() bool {
+	if !c.state.synchronized() || c.gotFin || c.state == TimeWait {
+		return false
+	}
+	offered := int(c.rcvAdv.From(c.rcvNxt))
+	grow := min(c.freeReceive(), 0xffff<<c.rcvScale) - offered
+	return grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4)
+}
+
+// What an application does to receive. Nothing here blocks.
+
+// Readable reports whether Read would return something: text, its end or an
+// error.
+func (c *Conn) Readable() bool {
+	return c.recv.bytes > 0 || c.posted > 0 || c.atEnd()
+}
+
+// atEnd reports whether no more text will come than is queued.
+func (c *Conn) atEnd() bool {
+	return c.gotFin || c.readClosed || c.closed || c.state == Closed || c.state == TimeWait
+}
+
+// Buffered is how many bytes of text wait to be read.
+func (c *Conn) Buffered() int { return c.recv.bytes }
+
+// Read moves text to p. 0 without an error says that there is none now; Readable
+// follows when there is. After the last text it returns io.EOF, or what ended
+// the connection.
+func (c *Conn) Read(now Time, p []byte) (int, error) {
+	if c.recv.head == nil {
+		return 0, c.readError(len(p))
+	}
+	n := c.recv.read(&c.table.pool, p)
+	c.hasRead(now)
+	return n, nil
+}
+
+// readError is the answer of a read that finds nothing to room for want bytes.
+func (c *Conn) readError(want int) error {
+	if !c.atEnd() {
+		c.wantsRead = c.wantsRead || want > 0 // another reader may wait
+		return nil
+	}
+	if c.err != 0 && !c.gotFin && !c.readClosed {
+		c.errTaken = true // a write is EPIPE from now on, as in the kernel
+		return c.err
+	}
+	return io.EOF
+}
+
+// hasRead is called when there is more room in the receive queue.
+func (c *Conn) hasRead(now Time) {
+	if now >= c.growth.nextAt {
+		c.growReceive(now)
+	}
+	if !c.ackNow && c.windowUpdateDue() { // an ACK that is due tells the window anyway
+		c.ackNow = true
+		c.update(now)
+	}
+}
+
+// Post says that a reader waits and where it wants its text. Text in order then
+// goes there, its checksum computed as it is copied. The reader asks for it with
+// Unpost once Readable has come, or when it will not wait any longer. ok is
+// false if there is something to read already.
+func (c *Conn) Post(p []byte) (ok bool) {
+	if c.Readable() {
+		return false
+	}
+	c.post, c.posted, c.wantsRead = p, 0, true
+	return true
+}
+
+// Unpost ends what Post has begun and returns how many bytes of p were filled. p
+// is the caller's again. 0 says that nothing came: Read has the reason.
+func (c *Conn) Unpost(now Time) int {
+	n := c.posted
+	c.post, c.posted = nil, 0
+	if n > 0 {
+		c.hasRead(now)
+	}
+	return n
+}
+
+// Loan is text in the memory it came in.
+type Loan struct {
+	Text  []byte // the borrower's until Return
+	block *block
+}
+
+// Borrow takes the first piece of text off the queue without a copy. ok is false
+// if there is none; Read has the reason. The piece goes back by [Table.Return],
+// also after the connection is over.
+func (c *Conn) Borrow(now Time) (l Loan, ok bool) {
+	if c.recv.head == nil {
+		c.wantsRead = !c.atEnd()
+		return Loan{}, false
+	}
+	b := c.recv.pop()
+	c.recv.bytes -= len(b.data)
+	c.hasRead(now)
+	return Loan{b.data, b}, true
+}
+
+// Return gives back what was borrowed. l is empty afterwards; to return it again
+// is a bug.
+func (t *Table) Return(l *Loan) {
+	if l.block == nil {
+		panic("BUG: tcp: text is returned that was not borrowed, or has been returned")
+	}
+	t.pool.put(l.block)
+	*l = Loan{}
+}
+
+// CloseRead says that nothing more will be read. What comes is acknowledged and
+// thrown away, as with shutdown(2).
+func (c *Conn) CloseRead(now Time) {
+	if c.readClosed {
+		return
+	}
+	c.readClosed = true
+	c.recv.clear(&c.table.pool)
+	c.hasRead(now)
+	c.notify(Readable)
+}

@@ -1,0 +1,648 @@
+package tcp
+
+import "testing"
+
+// The figures of RFC 9293, from the point of view of each peer. Their numbers
+// are the figures' less the initial sequence number.
+func TestFigures(t *testing.T) {
+	runScripts(t, []script{
+		{name: "6, basic handshake, A", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			state SYN-SENT
+			< SA 0:0 ack 1
+			> A 1:0 ack 1
+			state ESTABLISHED
+			events writable connected
+			write 10
+			> A 1:10 ack 1`},
+		{name: "6, basic handshake, B", cfg: noOptions, text: `
+			listen
+			state LISTEN
+			< S 0:0
+			> SA 0:0 ack 1
+			state SYN-RECEIVED
+			accepts 0
+			< A 1:0 ack 1
+			state ESTABLISHED
+			accepts 1
+			accept
+			< A 1:10 ack 1
+			> A 1:0 ack 11
+			read 100 = 10`},
+		{name: "7, simultaneous, by the figure", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< S 0:0
+			> SA 0:0 ack 1
+			state SYN-RECEIVED
+			< SA 0:0 ack 1
+			state ESTABLISHED
+			events writable connected`},
+		{name: "7, simultaneous, the other's SYN-ACK is lost and it has seen ours", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< S 0:0
+			> SA 0:0 ack 1
+			< A 1:0 ack 1
+			state ESTABLISHED
+			< SA 0:0 ack 1		# line 7 of the figure
+			> A 1:0 ack 1`},
+		{name: "8, old duplicate SYN", cfg: noOptions, text: `
+			listen
+			< S 0:0			# the old one: number 90
+			> SA 0:0 ack 1
+			< R 1:0			# A resets it
+			state LISTEN
+			count resets_received 1
+			< S 100:0		# the new one: number 100
+			> SA 0:0 ack 101 new iss
+			< A 101:0 ack 1
+			state ESTABLISHED`},
+		{name: "8, old duplicate SYN, A", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< SA 0:0 ack 91		# acknowledges the old one
+			> R 91:0
+			state SYN-SENT
+			< SA 0:0 ack 1
+			> A 1:0 ack 1
+			state ESTABLISHED`},
+		{name: "9, half-open discovery, A has crashed", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< A 300:0 ack 100	# B, still established, answers the SYN
+			> R 100:0
+			state SYN-SENT
+			+5ms			# and the SYN is sent again
+			> S 0:0
+			< A 300:0 ack 100	# but not each time
+			> R 100:0
+			+5ms
+			> nothing
+			< SA 0:0 ack 1
+			> A 1:0 ack 1`},
+		{name: "9, half-open discovery, B", cfg: noOptions, text: `
+			both:
+			< S 99:0		# in the window or not: a challenge
+			> A 1:0 ack 1
+			state ESTABLISHED
+			< R 1:0			# A's answer to it
+			state CLOSED
+			read 10 = ECONNRESET`},
+		{name: "10, active side causes discovery", cfg: noOptions, text: `
+			< A 100:5 ack 200	# nobody is here
+			> R 200:0
+			count no_connection 1`},
+		{name: "11, old duplicate SYN at two passive sockets", cfg: noOptions, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			< R 1:0
+			state LISTEN
+			events			# nobody has it, so nobody is told
+			accepts 0`},
+		{name: "12, normal close, A", cfg: noOptions, text: `
+			both:
+			close
+			> FA 1:0 ack 1
+			state FIN-WAIT-1
+			< A 1:0 ack 2
+			state FIN-WAIT-2
+			< FA 1:0 ack 2
+			> A 2:0 ack 2
+			state TIME-WAIT`},
+		{name: "12, normal close, B", cfg: noOptions, text: `
+			both:
+			< FA 1:0 ack 1
+			> A 1:0 ack 2
+			state CLOSE-WAIT
+			read 10 = EOF
+			close
+			> FA 1:0 ack 2
+			state LAST-ACK
+			< A 2:0 ack 2
+			err none`},
+		{name: "13, simultaneous close", cfg: noOptions, text: `
+			both:
+			close
+			> FA 1:0 ack 1
+			< FA 1:0 ack 1
+			> A 2:0 ack 2
+			state CLOSING
+			< A 2:0 ack 2
+			state TIME-WAIT
+			> nothing`},
+	})
+}
+
+func TestListenerQueues(t *testing.T) {
+	runScripts(t, []script{
+		{name: "a full accept queue holds the handshake back", cfg: noOptions, lopt: ListenOptions{AcceptQueue: 1}, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			other A			# somebody else gets the place
+			< A 1:0 ack 1
+			> nothing
+			state SYN-RECEIVED
+			count accept_overflows 1
+			accept
+			+1s
+			> SA 0:0 ack 1
+			< A 1:0 ack 1
+			state-of-pair ESTABLISHED`},
+		{name: "a full accept queue drops SYNs", cfg: noOptions, lopt: ListenOptions{AcceptQueue: 1}, text: `
+			listen
+			other A
+			< S 0:0
+			> nothing
+			count syn_dropped 1
+			accept
+			< S 0:0
+			> SA 0:0 ack 1`},
+		{name: "a cookie, with timestamps", lopt: ListenOptions{SynQueue: 1}, text: `
+			listen
+			other S
+			< S 0:0 mss 1400 ws 5 sackok ts 500
+			> SA 0:0 ack 1 mss 1460 ws 7 sackok
+			count cookies_sent 1
+			state LISTEN
+			+30ms
+			< A 1:100 ack 1 ts 530/ECHO win 100
+			state-of-pair ESTABLISHED
+			count cookies_accepted 1
+			> A 1:0 ack 101
+			accept
+			read 1000 = 100
+			info 1388 5 true true
+			write 3000		# 3200 of window
+			> A 1:1388 ack 101
+			> A 1389:1388 ack 101`},
+		{name: "a cookie without timestamps: no options", lopt: ListenOptions{SynQueue: 1}, text: `
+			listen
+			other S
+			< S 0:0 mss 1450 ws 5 sackok
+			> SA 0:0 ack 1 ws - ts -
+			< A 1:0 ack 1
+			accept
+			info 1440 0 false false`},
+		{name: "a cookie is good for two minutes", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
+			listen
+			other S
+			< S 0:0
+			> SA 0:0 ack 1
+			+110s
+			< A 1:0 ack 1
+			state-of-pair ESTABLISHED`},
+		{name: "a cookie that is too old", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
+			listen
+			other S
+			< S 0:0
+			> SA 0:0 ack 1
+			+191s
+			< A 1:0 ack 1
+			> R 1:0
+			state LISTEN
+			count cookies_bad 1
+			+2s			# and now nobody looks for any
+			< A 1:0 ack 1
+			> R 1:0
+			count cookies_bad 1`},
+		{name: "a cookie that was changed", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
+			listen
+			other S
+			< S 0:0
+			> SA 0:0 ack 1
+			< A 1:0 ack 2
+			> R 2:0
+			< A 1:0 ack 16777217	# another MSS
+			> R 16777217:0
+			< A 2:0 ack 1		# another number of the peer's
+			> R 1:0
+			count cookies_bad 3
+			< A 1:0 ack 1
+			state-of-pair ESTABLISHED`},
+		{name: "a cookie for a full accept queue", cfg: noOptions, lopt: ListenOptions{SynQueue: 1, AcceptQueue: 1}, text: `
+			listen
+			other S
+			< S 0:0
+			> SA 0:0 ack 1
+			other A
+			< A 1:0 ack 1
+			> nothing
+			count accept_overflows 1
+			accept
+			< A 1:0 ack 1
+			state-of-pair ESTABLISHED`},
+		{name: "no cookies", cfg: noOptions, lopt: ListenOptions{SynQueue: 1, NoCookies: true}, text: `
+			listen
+			other S
+			< S 0:0
+			> nothing
+			count syn_dropped 1`},
+		{name: "closing a listener", cfg: noOptions, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			< A 1:10 ack 1
+			> A 1:0 ack 11
+			unlisten
+			> RA 1:0 ack 11
+			+1ms
+			< S 0:0
+			> RA 0:0 ack 1 zero yes`},
+		{name: "closing a listener in the handshake", cfg: noOptions, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			unlisten
+			> RA 1:0 ack 1
+			events`},
+		{name: "a connection that ends before it is accepted", cfg: noOptions, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			< A 1:10 ack 1
+			> A 1:0 ack 11
+			< R 11:0
+			accept
+			read 100 = 10
+			read 1 = ECONNRESET`},
+		{name: "text, FIN and all before it is accepted", cfg: noOptions, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			< FA 1:10 ack 1
+			> A 1:0 ack 12
+			accept
+			state CLOSE-WAIT
+			read 100 = 10
+			read 1 = EOF
+			events`},
+		{name: "text in the SYN is not taken", cfg: noOptions, text: `
+			listen
+			< SF 0:10
+			> SA 0:0 ack 1
+			< A 1:10 ack 1
+			> A 1:0 ack 11`},
+	})
+}
+
+func TestListenConflicts(t *testing.T) {
+	tab := NewTable(Config{Secret: testSecret, Ports: []PortRange{{4000, 4001}, {5000, 5000}}})
+	listen := func(a AddrPort) *Listener {
+		t.Helper()
+		l, err := tab.Listen(a, ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	a := listen(AddrPort{Addr: hostA, Port: 80})
+	b := listen(AddrPort{Addr: hostB, Port: 80})
+	for _, at := range []AddrPort{{Addr: hostA, Port: 80}, {Addr: hostB, Port: 80}, {Port: 80}} {
+		if _, err := tab.Listen(at, ListenOptions{}); err == nil {
+			t.Errorf("listens at %v twice", at)
+		}
+	}
+	if tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{})) != b || tab.listenerFor(makeTuple(AddrPort{Addr: hostA, Port: 80}, AddrPort{})) != a {
+		t.Error("the wrong listener")
+	}
+	a.Close()
+	a.Close()
+	if tab.listenerFor(makeTuple(AddrPort{Addr: hostA, Port: 80}, AddrPort{})) != nil || tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{})) != b {
+		t.Error("closed the wrong one")
+	}
+	b.Close()
+	if len(tab.listeners) != 0 {
+		t.Error("listeners left")
+	}
+	// Port 0: each of the set once.
+	seen := map[uint16]bool{}
+	for range 3 {
+		seen[listen(AddrPort{}).Addr().Port] = true
+	}
+	if len(seen) != 3 || !seen[4000] || !seen[4001] || !seen[5000] {
+		t.Errorf("ports %v", seen)
+	}
+	if _, err := tab.Listen(AddrPort{}, ListenOptions{}); err == nil {
+		t.Error("a fourth port of three")
+	}
+}
+
+func TestClosing(t *testing.T) {
+	runScripts(t, []script{
+		{name: "half-close: text still comes", cfg: noOptions, text: `
+			both:
+			closewrite
+			> FA 1:0 ack 1
+			closewrite		# again is nothing
+			< A 1:0 ack 2
+			events drained
+			state FIN-WAIT-2
+			timer never		# for as long as the application wants
+			< A 1:100 ack 2
+			> A 2:0 ack 101
+			+10m
+			< FA 101:50 ack 2
+			> A 2:0 ack 152
+			state TIME-WAIT
+			events readable writable finished
+			read 1000 = 150
+			read 1 = EOF
+			write 1 = EPIPE
+			close
+			state TIME-WAIT
+			+2s
+			err none`},
+		{name: "half-close: text still goes", cfg: noOptions, text: `
+			both:
+			< FA 1:0 ack 1
+			> A 1:0 ack 2
+			read 1 = EOF
+			write 100
+			> PA 1:100 ack 2
+			< A 2:0 ack 101
+			closewrite
+			> FA 101:0 ack 2
+			state LAST-ACK
+			+5ms
+			> FA 101:0 ack 2
+			< A 2:0 ack 102
+			state CLOSED
+			err none`},
+		{name: "FIN and ACK of ours in one: no FIN-WAIT-2", cfg: noOptions, text: `
+			both:
+			closewrite
+			> FA 1:0 ack 1
+			< FA 1:0 ack 2
+			> A 2:0 ack 2
+			state TIME-WAIT`},
+		{name: "closing, with text after the FIN of the peer", cfg: noOptions, text: `
+			both:
+			write 1000
+			> A 1:536 ack 1
+			> nothing
+			close
+			> PFA 537:464 ack 1
+			< FA 1:0 ack 1
+			> A 1002:0 ack 2
+			state CLOSING
+			< A 2:0 ack 537
+			state CLOSING
+			+5ms
+			> PFA 537:464 ack 2
+			< A 2:0 ack 1002
+			state TIME-WAIT`},
+		{name: "close with text that was not read", cfg: noOptions, text: `
+			both:
+			< A 1:100 ack 1
+			> A 1:0 ack 101
+			close
+			> RA 1:0 ack 101
+			state CLOSED
+			events readable writable finished`},
+		{name: "text after close", cfg: noOptions, text: `
+			both:
+			close
+			> FA 1:0 ack 1
+			< A 1:100 ack 2
+			> RA 2:0 ack 1
+			state CLOSED
+			count text_after_close 1`},
+		{name: "a peer that never closes", cfg: noOptions, text: `
+			both:
+			close
+			> FA 1:0 ack 1
+			< A 1:0 ack 2
+			+59s
+			state FIN-WAIT-2
+			+1s
+			state CLOSED
+			err none
+			> nothing
+			< FA 1:0 ack 2
+			> R 2:0`},
+		{name: "a peer that never closes, closed later", cfg: noOptions, text: `
+			both:
+			closewrite
+			> FA 1:0 ack 1
+			< A 1:0 ack 2
+			+10m
+			close
+			+1m
+			state CLOSED`},
+		{name: "abort", cfg: noOptions, text: `
+			both:
+			write 10
+			> PA 1:10 ack 1
+			write 10
+			abort
+			> RA 11:0 ack 1
+			state CLOSED
+			write 1 = ECONNABORTED
+			< A 1:0 ack 11
+			> R 11:0`},
+		{name: "abort in SYN-SENT tells nobody", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			abort
+			> nothing
+			state CLOSED`},
+		{name: "close in SYN-SENT", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			close
+			> nothing
+			state CLOSED
+			< SA 0:0 ack 1
+			> R 1:0`},
+		{name: "close in SYN-RECEIVED waits for the handshake", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< S 0:0
+			> SA 0:0 ack 1
+			write 10
+			closewrite
+			state SYN-RECEIVED
+			< A 1:0 ack 1
+			> PFA 1:10 ack 1
+			state FIN-WAIT-1`},
+		{name: "written before the handshake, sent with its ACK", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			write 10
+			> nothing
+			< SA 0:0 ack 1
+			> PA 1:10 ack 1`},
+		{name: "the FIN of TIME-WAIT again", cfg: noOptions, text: `
+			both:
+			close
+			> FA 1:0 ack 1
+			< FA 1:0 ack 2
+			> A 2:0 ack 2
+			+1s
+			< FA 1:0 ack 2
+			> A 2:0 ack 2
+			+1900ms
+			state TIME-WAIT		# the wait began anew
+			+100ms
+			< FA 1:0 ack 2
+			> R 2:0`},
+		{name: "a FIN twice", cfg: noOptions, text: `
+			both:
+			< FA 1:0 ack 1
+			> A 1:0 ack 2
+			< FA 1:0 ack 1
+			> A 1:0 ack 2
+			< A 2:50 ack 1		# text after it is nothing
+			state CLOSE-WAIT
+			count bytes_received 0`},
+	})
+}
+
+func TestResets(t *testing.T) {
+	runScripts(t, []script{
+		{name: "refused", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< RA 0:0 ack 1
+			state CLOSED
+			err ECONNREFUSED
+			events readable writable finished`},
+		{name: "a RST without an ACK, or with a wrong one, is not for a SYN", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< R 0:0
+			< RA 0:0 ack 2
+			< RA 0:0 ack 0
+			state SYN-SENT`},
+		{name: "exactly right; what came before can be read", cfg: noOptions, text: `
+			both:
+			< A 1:100 ack 1
+			> A 1:0 ack 101
+			< R 101:0
+			state CLOSED
+			events readable writable finished
+			read 1000 = 100
+			read 1 = ECONNRESET
+			write 1 = EPIPE`},
+		{name: "in the window: a challenge", cfg: noOptions, text: `
+			both:
+			< R 2:0
+			> A 1:0 ack 1
+			state ESTABLISHED
+			< R 65535:0
+			> A 1:0 ack 1
+			count challenge_acks 2`},
+		{name: "outside: nothing", cfg: noOptions, text: `
+			both:
+			< R 0:0
+			< R 65536:0
+			< R 65537:0
+			count resets_ignored 3
+			state ESTABLISHED`},
+		{name: "one with text that begins before the window", cfg: noOptions, text: `
+			both:
+			< A 1:100 ack 1
+			> A 1:0 ack 101
+			< R 51:100
+			state ESTABLISHED
+			count resets_ignored 1`},
+		{name: "the peer refuses in SYN-RECEIVED after a simultaneous open", cfg: noOptions, text: `
+			dial
+			> S 0:0
+			< S 0:0
+			> SA 0:0 ack 1
+			< RA 1:0 ack 1
+			state CLOSED
+			err ECONNREFUSED`},
+		{name: "SYN in the window: a challenge, ten in a burst, ten a second", cfg: noOptions, text: `
+			both:
+			< S 1:0
+			> A 1:0 ack 1
+			< S 1:0
+			> A 1:0 ack 1
+			< S 1:0
+			> A 1:0 ack 1
+			< S 1:0
+			> A 1:0 ack 1
+			< S 1:0
+			> A 1:0 ack 1
+			< SA 1:0 ack 1
+			> A 1:0 ack 1
+			< A 1:0 ack 2
+			> A 1:0 ack 1
+			< A 70000:0 ack 1
+			> A 1:0 ack 1
+			< S 1:0
+			> A 1:0 ack 1
+			< R 2:0
+			> A 1:0 ack 1
+			< S 1:0
+			< S 1:0
+			< A 1:0 ack 2
+			> nothing
+			count acks_limited 3
+			+100ms
+			< S 1:0
+			> A 1:0 ack 1
+			< S 1:0
+			< A 0:1 ack 1		# a retransmission is always answered
+			> A 1:0 ack 1`},
+		{name: "an ACK far too old (RFC 5961)", cfg: noOptions, text: `
+			both:
+			< A 1:100 ack 1
+			> A 1:0 ack 101
+			< A 101:10 ack -9000
+			> A 1:0 ack 101
+			< A 101:10 ack -7000	# older than ours, but it could be
+			> A 1:0 ack 111
+			count ack_too_old 1`},
+		{name: "no ACK at all", cfg: noOptions, text: `
+			both:
+			< - 1:10
+			> nothing
+			count no_ack 1`},
+		{name: "to nobody", cfg: noOptions, text: `
+			< S 0:0
+			> RA 0:0 ack 1 zero yes
+			< SF 0:10
+			> RA 0:0 ack 12 zero yes
+			< R 0:0
+			< RA 0:0 ack 1
+			> nothing`},
+		{name: "to a listener", cfg: noOptions, text: `
+			listen
+			< A 0:0 ack 77
+			> R 77:0
+			< SA 0:0 ack 77
+			> R 77:0
+			< R 0:0
+			< F 0:0
+			< - 0:10
+			> nothing
+			state LISTEN`},
+		{name: "a wrong ACK in SYN-RECEIVED", cfg: noOptions, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			< A 1:0 ack 2
+			> R 2:0
+			< A 1:0 ack 0
+			> R 0:0
+			state SYN-RECEIVED
+			< A 1:0 ack 1
+			state ESTABLISHED`},
+		{name: "a SYN in SYN-RECEIVED that is not the first", cfg: noOptions, text: `
+			listen
+			< S 0:0
+			> SA 0:0 ack 1
+			< S 10:0		# back to LISTEN (3.10.7.4)
+			> nothing
+			state LISTEN
+			< S 10:0
+			> SA 0:0 ack 11 new yes`},
+	})
+}

@@ -1,0 +1,504 @@
+package tcp
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/internal/fate"
+)
+
+// transfer is bulk one way over a link that loses, and what came of it.
+type transfer struct {
+	elapsed                time.Duration
+	timeouts, fast, undone uint64
+	retransmitted, lost    uint64 // bytes, and segments with text
+}
+
+// runTransfer sends n bytes as fast as the windows allow to a reader that always
+// reads.
+func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) transfer {
+	w := newWorld(t, seed, [2]Config{cfg, cfg})
+	o := Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20}
+	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.link = linkModel{delay: link.delay}
+	var b *Conn
+	for b == nil {
+		w.step(Never)
+		b = l.Accept()
+	}
+	w.link = link
+	start := w.now
+	sent, got := 0, 0
+	p, to := make([]byte, 64<<10), make([]byte, 64<<10)
+	for got < n {
+		for sent < n {
+			for i := range p {
+				p[i] = pattern(0, sent+i)
+			}
+			k, err := a.Write(w.now, p[:min(len(p), n-sent)])
+			if err != nil {
+				w.fatalf("%v", err)
+			}
+			if sent += k; k < len(p) {
+				break
+			}
+		}
+		w.step(Never)
+		for {
+			k, _ := b.Read(w.now, to)
+			if k == 0 {
+				break
+			}
+			for i, x := range to[:k] {
+				if x != pattern(0, got+i) {
+					w.fatalf("byte %d", got+i)
+				}
+			}
+			got += k
+		}
+		if w.now > start.add(time.Hour) {
+			w.fatalf("%d of %d bytes after an hour", got, n)
+		}
+	}
+	tab := w.hosts[0].tab
+	return transfer{elapsed: time.Duration(w.now - start), timeouts: tab.Count(Timeouts), fast: tab.Count(FastRecoveries),
+		undone: tab.Count(RecoveriesUndone), retransmitted: tab.Count(BytesRetransmitted), lost: w.lost}
+}
+
+// Loss in the middle of a stream is found and repaired without a timeout, and little
+// is sent again that had arrived.
+func TestLossWithoutTimeouts(t *testing.T) {
+	oneGoroutine(t)
+	const n = 2 << 20
+	for _, c := range []struct {
+		name     string
+		link     linkModel
+		cfg      Config
+		timeouts uint64
+	}{
+		{"1%, LAN", linkModel{loss: 0.01, delay: 20 * time.Microsecond}, Config{}, 0},
+		{"1%, 1 ms", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{}, 0},
+		{"0.1%, 20 ms", linkModel{loss: 0.001, delay: 10 * time.Millisecond}, Config{}, 0},
+		{"5%, 20 ms", linkModel{loss: 0.05, delay: 10 * time.Millisecond}, Config{}, 6},
+		{"1%, no timestamps", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NoTimestamps: true}, 0},
+		{"1%, no SACK", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NoSACK: true}, 1},
+		{"Reno", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NewCongestion: NewReno}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for seed := range uint64(20) {
+				r := runTransfer(t, seed, c.cfg, c.link, n)
+				if r.timeouts > c.timeouts || r.retransmitted > (r.lost+4+r.lost/20)*1460 || r.lost > 4 && r.fast == 0 {
+					t.Errorf("seed %d: %+v", seed, r)
+				}
+			}
+		})
+	}
+}
+
+// Reordering of less than a quarter of a round trip costs next to nothing, and what is
+// taken for loss is taken back.
+func TestReorderingIsNotLoss(t *testing.T) {
+	oneGoroutine(t)
+	for _, c := range []struct {
+		jitter time.Duration
+		fast   uint64
+	}{{100 * time.Microsecond, 1}, {2 * time.Millisecond, 1000}} {
+		for seed := range uint64(5) {
+			r := runTransfer(t, seed, Config{}, linkModel{delay: 2 * time.Millisecond, jitter: c.jitter}, 2<<20)
+			if r.timeouts > 0 || r.fast > c.fast || r.undone+1 < r.fast {
+				t.Errorf("jitter %v, seed %d: %+v", c.jitter, seed, r)
+			}
+		}
+	}
+}
+
+// TestNothingIsUndoneInVain: where segments are lost and neither late nor doubled, and
+// acknowledgments arrive, each recovery was needed, also one that begins while what the
+// one before has sent again is on its way.
+func TestNothingIsUndoneInVain(t *testing.T) {
+	for seed := range uint64(20) {
+		rule := fate.Rule{Delay: 20 * time.Millisecond, Rate: 300e6, Loss: 0.01}
+		b := newBulk(t, seed, rule, fate.Rule{Delay: rule.Delay}, 1, NewCubic)
+		b.run(5*time.Second, 1)
+		tab := b.w.hosts[0].tab
+		if tab.Count(FastRecoveries) == 0 || tab.Count(RecoveriesUndone) != 0 {
+			t.Errorf("seed %d: %d of %d recoveries were undone", seed, tab.Count(RecoveriesUndone), tab.Count(FastRecoveries))
+		}
+	}
+}
+
+// TestPacing sends 200 kB after every half second of silence through bottlenecks with
+// short queues, with and without pacing: at most half is lost with it, and no time.
+func TestPacing(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name string
+		rule fate.Rule
+	}{
+		{"20 Mb/s, 20 ms, queue of 15 kB", fate.Rule{Delay: 10 * ms, Rate: 20e6, Queue: 15_000}},
+		{"20 Mb/s, 20 ms, queue of 150 kB", fate.Rule{Delay: 10 * ms, Rate: 20e6}},
+		{"100 Mb/s, 10 ms, queue of 30 kB", fate.Rule{Delay: 5 * ms, Rate: 100e6, Queue: 30_000}},
+		{"100 Mb/s, 2 ms, queue of 15 kB", fate.Rule{Delay: ms, Rate: 100e6, Queue: 15_000}},
+	} {
+		var lost [2]uint64
+		var took [2]time.Duration
+		for i, off := range []bool{true, false} {
+			b := newBulkWith(t, Config{noPacing: off}, 1, c.rule, fate.Rule{Delay: c.rule.Delay}, 1)
+			f := b.flows[0]
+			for range 20 {
+				f.quota += 200_000
+				start := b.w.now
+				for f.got < f.quota {
+					b.run(ms/4, 1)
+				}
+				took[i] += time.Duration(b.w.now-start) / 20
+				b.run(500*ms, 1)
+			}
+			lost[i] = b.w.lost
+		}
+		t.Logf("%s: %d segments lost and %v for 200 kB without pacing, %d and %v with it", c.name, lost[0], took[0], lost[1], took[1])
+		if lost[1] > lost[0]/2 || took[1] > took[0]+took[0]/50 {
+			t.Errorf("%s: pacing does not help", c.name)
+		}
+	}
+}
+
+// In a LAN nothing is paced.
+func TestNoPacingInLAN(t *testing.T) {
+	b := newBulkWith(t, Config{}, 1, fate.Rule{Delay: 300 * time.Microsecond}, fate.Rule{Delay: 300 * time.Microsecond}, 1)
+	b.run(5*time.Millisecond, 1)
+	if c := b.flows[0].from; c.paceNext != 0 || c.paced || b.flows[0].acked() < 1e5 {
+		t.Errorf("paced until %v, %d bytes acknowledged", c.paceNext, b.flows[0].acked())
+	}
+}
+
+// TestFairness lets flows share a drop-tail bottleneck: the second begins when the first
+// has all of it. It logs how long the second takes to get 40 %, what it has then, and
+// Jain's index.
+func TestFairness(t *testing.T) {
+	oneGoroutine(t)
+	for _, c := range []struct {
+		name     string
+		rule     fate.Rule
+		controls []func(int) Congestion
+		from, to float64 // of the bottleneck, the second flow's share after it has had time to converge
+	}{
+		{"two CUBIC, 20 ms", fate.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
+		{"two CUBIC, 20 ms, deep", fate.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 200_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
+		{"two CUBIC, 2 ms", fate.Rule{Delay: time.Millisecond, Rate: 100e6, Queue: 50_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
+		{"two Reno, 20 ms", fate.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewReno}, 0.4, 0.6},
+		{"CUBIC beside Reno, 20 ms", fate.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewReno, NewCubic}, 0.35, 0.65},
+		{"CUBIC beside Reno, 2 ms", fate.Rule{Delay: time.Millisecond, Rate: 100e6, Queue: 50_000}, []func(int) Congestion{NewReno, NewCubic}, 0.35, 0.65},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBulk(t, 1, c.rule, fate.Rule{Delay: c.rule.Delay}, 2, c.controls...)
+			const interval = 250 * time.Millisecond
+			b.run(8*interval, 1)
+			last := [2]int{b.flows[0].acked(), b.flows[1].acked()}
+			var total [2]float64
+			converged := time.Duration(0)
+			for i := range 60 {
+				b.run(interval, 2)
+				var got [2]float64
+				for k, f := range b.flows {
+					got[k] = float64(f.acked() - last[k])
+					last[k] = f.acked()
+				}
+				if converged == 0 && got[1] >= 0.4*(got[0]+got[1]) {
+					converged = time.Duration(i+1) * interval
+				}
+				if i >= 20 {
+					total[0] += got[0]
+					total[1] += got[1]
+				}
+			}
+			sum := total[0] + total[1]
+			share := total[1] / sum
+			use := sum * 8 / (40 * interval.Seconds()) / float64(c.rule.Rate)
+			t.Logf("40 %% after %v, then %.0f %%, Jain's index %.3f, %.0f %% of the line used", converged, share*100, sum*sum/2/(total[0]*total[0]+total[1]*total[1]), use*100)
+			if share < c.from || share > c.to || use < 0.85 {
+				t.Errorf("the second flow has %.0f %% of %.0f %% of the line", share*100, use*100)
+			}
+		})
+	}
+}
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+// bulk is flows that send as much as they can, from the first host to the second, where
+// everything is read at once.
+type bulk struct {
+	w     *world
+	l     *Listener
+	flows []*flowUnderTest
+	buf   []byte
+}
+
+// flowUnderTest is one of them.
+type flowUnderTest struct {
+	from, to  *Conn
+	sent, got int
+	quota     int // bytes that may have been sent; 0: as many as possible
+}
+
+// newBulk makes a world with n flows between two hosts. congestion is their control, in
+// turn. The handshakes find a link that only delays.
+func newBulk(t testing.TB, seed uint64, rule, back fate.Rule, n int, congestion ...func(int) Congestion) *bulk {
+	made := 0
+	return newBulkWith(t, Config{NewCongestion: func(mss int) Congestion {
+		c := congestion[made%len(congestion)]
+		made++
+		return c(mss)
+	}}, seed, rule, back, n)
+}
+
+func newBulkWith(t testing.TB, cfg Config, seed uint64, rule, back fate.Rule, n int) *bulk {
+	b := &bulk{w: newWorld(t, seed, [2]Config{cfg, {}}), buf: make([]byte, 256<<10)}
+	w := b.w
+	w.quiet = true
+	w.link = linkModel{delay: rule.Delay}
+	o := Options{SendBuffer: 8 << 20, ReceiveBuffer: 8 << 20}
+	var err error
+	if b.l, err = w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o}); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		f := &flowUnderTest{}
+		if f.from, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o); err != nil {
+			t.Fatal(err)
+		}
+		for f.to == nil {
+			w.step(Never)
+			f.to = b.l.Accept()
+		}
+		b.flows = append(b.flows, f)
+	}
+	for w.step(w.now.add(2 * rule.Delay)) {
+	}
+	w.impair(0, rule)
+	w.impair(1, back)
+	return b
+}
+
+// run lets the first n flows go on for so long.
+func (b *bulk) run(d time.Duration, n int) {
+	w := b.w
+	for limit := w.now.add(d); ; {
+		for _, f := range b.flows[:n] {
+			for f.quota == 0 || f.sent < f.quota {
+				p := b.buf
+				if f.quota > 0 {
+					p = p[:min(len(p), f.quota-f.sent)]
+				}
+				k, err := f.from.Write(w.now, p)
+				if err != nil {
+					w.fatalf("%v", err)
+				}
+				if f.sent += k; k < len(p) {
+					break
+				}
+			}
+		}
+		if !w.step(limit) {
+			return
+		}
+		for _, f := range b.flows {
+			for {
+				k, _ := f.to.Read(w.now, b.buf)
+				if f.got += k; k == 0 {
+					break
+				}
+			}
+		}
+	}
+}
+
+// acked is how many bytes of a flow have been acknowledged.
+func (f *flowUnderTest) acked() int { return int(f.from.Info().BytesAcked) }
+
+// TestThroughput pins how fast bulk gets through, interval by interval, over links of
+// each kind. What a change of the engine does to it is the difference to the file: look
+// at it, and write it anew with
+//
+//	go test ./proto/tcp -run TestThroughput -update
+func TestThroughput(t *testing.T) {
+	oneGoroutine(t)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("another processor may round CUBIC's floats otherwise")
+	}
+	const ms = time.Millisecond
+	lan := fate.Rule{Delay: 500 * time.Microsecond, Rate: 200e6}
+	path := fate.Rule{Delay: 10 * ms, Rate: 20e6}
+	with := func(r fate.Rule, f func(r *fate.Rule)) fate.Rule { f(&r); return r }
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "# Bytes acknowledged in each tenth of the time, in units of 1000; then what was lost of what was sent, in segments, how\n"+
+		"# much was sent again, timeouts, recoveries, those of them that were undone, and probes. RTT 1 ms is 200 Mb/s for 0.5 s,\n"+
+		"# 20 ms is 20 Mb/s for 5 s, unless it says otherwise. Queues hold 150 kB.\n"+
+		"%-88s %6s | %4s %6s %4s %4s %4s %5s\n", "# link", "total", "lost", "again", "RTO", "rec", "undo", "probe")
+	for _, c := range []struct {
+		name string
+		rule fate.Rule
+		time time.Duration
+	}{
+		{"1 ms", lan, 500 * ms},
+		{"1 ms, 0.1 % loss", with(lan, func(r *fate.Rule) { r.Loss = 0.001 }), 500 * ms},
+		{"1 ms, 1 % loss", with(lan, func(r *fate.Rule) { r.Loss = 0.01 }), 500 * ms},
+		{"1 ms, 5 % loss", with(lan, func(r *fate.Rule) { r.Loss = 0.05 }), 500 * ms},
+		{"20 ms", path, 5 * time.Second},
+		{"20 ms, 0.1 % loss", with(path, func(r *fate.Rule) { r.Loss = 0.001 }), 5 * time.Second},
+		{"20 ms, 1 % loss", with(path, func(r *fate.Rule) { r.Loss = 0.01 }), 5 * time.Second},
+		{"20 ms, 5 % loss", with(path, func(r *fate.Rule) { r.Loss = 0.05 }), 5 * time.Second},
+		{"20 ms, queue of 15 kB", with(path, func(r *fate.Rule) { r.Queue = 15_000 }), 5 * time.Second},
+		{"20 ms, queue of 1 MB", with(path, func(r *fate.Rule) { r.Queue = 1_000_000 }), 5 * time.Second},
+		{"20 ms, 5 % are up to 2 ms late", with(path, func(r *fate.Rule) { r.Reorder, r.HoldBack = 0.05, 2*ms }), 5 * time.Second},
+		{"20 ms, 5 % are up to 30 ms late", with(path, func(r *fate.Rule) { r.Reorder, r.HoldBack = 0.05, 30*ms }), 5 * time.Second},
+		{"20 ms, bursts of 10, 1 % loss", with(path, func(r *fate.Rule) { r.Burst = fate.Burst{Enter: 0.001, Leave: 0.1} }), 5 * time.Second},
+		{"20 ms, down for 1 s after 1 s", with(path, func(r *fate.Rule) { r.Blackout = fate.Blackout{After: time.Second, Length: time.Second} }), 5 * time.Second},
+	} {
+		for _, control := range []struct {
+			name string
+			make func(int) Congestion
+		}{{"CUBIC", NewCubic}, {"Reno", NewReno}} {
+			b := newBulk(t, 1, c.rule, fate.Rule{Delay: c.rule.Delay}, 1, control.make)
+			f, last := b.flows[0], 0
+			fmt.Fprintf(&out, "%-31s %-5s", c.name, control.name)
+			for range 10 {
+				b.run(c.time/10, 1)
+				fmt.Fprintf(&out, " %4d", (f.acked()-last+500)/1000)
+				last = f.acked()
+			}
+			i, probes := f.from.Info(), b.w.hosts[0].tab.Count(LossProbes)
+			fmt.Fprintf(&out, " %7d | %4d %6d %4d %4d %4d %5d\n", (last+500)/1000, b.w.lost, (i.BytesRetransmitted+500)/1000, i.Timeouts, i.Recoveries,
+				b.w.hosts[0].tab.Count(RecoveriesUndone), probes)
+		}
+	}
+	golden(t, "throughput.txt", out.Bytes())
+}
+
+// golden compares with a file of testdata, or writes it.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := strings.Split(string(want), "\n")
+	for i, l := range strings.Split(string(got), "\n") {
+		if i >= len(w) || l != w[i] {
+			is := ""
+			if i < len(w) {
+				is = w[i]
+			}
+			t.Errorf("%s, line %d:\n-%s\n+%s", file, i+1, is, l)
+		}
+	}
+}
+
+// pick chooses one of several values.
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// anyRule is a direction of a link, out of all that fate can do to it. rtt is about how
+// long the round trip is.
+func anyRule(r *rand.Rand) fate.Rule {
+	rule := fate.Rule{
+		Loss:  pick(r, 0, 0, 0.001, 0.01, 0.05, 0.2),
+		Delay: pick(r, 0, 20*time.Microsecond, time.Millisecond, 10*time.Millisecond, 50*time.Millisecond),
+	}
+	if r.IntN(3) == 0 { // a little late, or by more than anybody's patience
+		rule.Reorder, rule.HoldBack = pick(r, 0.02, 0.3, 1), max(rule.Delay, 50*time.Microsecond)*pick[time.Duration](r, 1, 4, 20)/4
+	}
+	if r.IntN(4) == 0 {
+		rule.Jitter = max(rule.Delay, 50*time.Microsecond) / pick[time.Duration](r, 1, 8)
+	}
+	if r.IntN(4) == 0 {
+		rule.Duplicate = pick(r, 0.01, 0.3)
+	}
+	if r.IntN(5) == 0 {
+		rule.Corrupt = pick(r, 0.001, 0.05)
+	}
+	if r.IntN(5) == 0 {
+		rule.Burst = fate.Burst{Enter: 0.01, Leave: 0.5, Keep: pick(r, 0, 0.3)}
+	}
+	if r.IntN(3) == 0 {
+		rule.Rate, rule.Queue = pick[int64](r, 1e6, 20e6, 500e6), pick(r, 3000, 20_000, 0)
+		if r.IntN(3) == 0 {
+			rule.MarkAbove = 5000
+		}
+	}
+	if r.IntN(8) == 0 {
+		rule.Blackout = fate.Blackout{After: time.Duration(r.IntN(int(200 * time.Millisecond))), Length: pick(r, 20*time.Millisecond, time.Second, 5*time.Second)}
+		if rule.Blackout.Length < 5*time.Second && r.IntN(2) == 0 {
+			rule.Blackout.Every = 7 * time.Second // of which no multiple is a minute, the longest timeout
+		}
+	}
+	return rule
+}
+
+// TestTransfers is the matrix: loss, delay, reordering, duplication, corruption, bursts,
+// rate, queue and blackouts, each direction by itself, times buffers, options and
+// congestion control, times one way, both ways, and requests and answers.
+func TestTransfers(t *testing.T) { eachSeed(t, 100, transfers) }
+
+func transfers(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 79))
+	cfg, o := [2]Config{}, [2]Options{}
+	for i := range o {
+		cfg[i] = Config{
+			NoTimestamps:  r.IntN(5) == 0,
+			NoSACK:        r.IntN(5) == 0,
+			NoWindowScale: r.IntN(8) == 0,
+			NewCongestion: pick(r, nil, nil, NewReno),
+		}
+		o[i] = Options{
+			MTU:           pick(r, 576, 1500, 9000),
+			ReceiveBuffer: pick(r, 2048, 16384, 200_000, 1<<20),
+			SendBuffer:    pick(r, 2048, 30000, 1<<20),
+			Nagle:         r.IntN(6) == 0,
+			AdaptiveAck:   r.IntN(3) == 0,
+			UserTimeout:   -1,
+			KeepAlive:     KeepAlive{Enable: r.IntN(4) == 0, Count: 100},
+		}
+	}
+	w := newWorld(t, seed, cfg)
+	for i := range w.hosts {
+		w.hosts[i].memory = Memory(r.IntN(3))
+		w.impair(i, anyRule(r))
+	}
+	apps := [2]*blockingApp{}
+	for i := range apps {
+		apps[i] = &blockingApp{app: app{h: w.hosts[i], total: r.IntN(pick(r, 100, 10_000, 400_000))}, lendMode: r.IntN(3) == 0, poster: r.IntN(2) == 0}
+	}
+	switch r.IntN(3) {
+	case 0: // one way
+		apps[r.IntN(2)].total = 0
+	case 1: // requests and answers
+		turn := pick(r, 1, 100, 5000)
+		n := 1 + r.IntN(60)
+		for _, a := range apps {
+			a.turn, a.total = turn, turn*n
+		}
+	}
+	runBlocking(w, apps, o)
+}
