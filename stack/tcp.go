@@ -385,7 +385,7 @@ func (c *TCPConn) Borrow() (t TCPText, err error) {
 			break
 		}
 		if loan, ok := c.conn.Borrow(tcp.Time(s.now)); ok {
-			t = TCPText{loan.Text, loan, s}
+			t = TCPText{loan.Data, loan, s}
 			break
 		}
 		if err = s.broken; err != nil {

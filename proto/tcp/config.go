@@ -53,7 +53,7 @@ const (
 	DefaultSynQueue    = 1024 // connections of one listener that have not been established
 	DefaultAcceptQueue = 1024 // connections of one listener that have not been accepted
 
-	// DefaultInPlace is the least text of a segment, in bytes, that is queued
+	// DefaultInPlace is the least data of a segment, in bytes, that is queued
 	// in the frame it came in. A frame that is kept is missing from the link,
 	// so less than this is copied out of it.
 	DefaultInPlace = 512

@@ -40,7 +40,7 @@ type Congestion interface {
 type Acked struct {
 	Bytes    int           // that it acknowledges
 	InFlight int           // bytes that were not acknowledged before it
-	RTT      time.Duration // of the text that was sent last of these bytes; 0 if not known
+	RTT      time.Duration // of the data that was sent last of these bytes; 0 if not known
 	Round    bool          // a round trip has ended since the last that had Round
 }
 
@@ -347,7 +347,7 @@ func (h *hyStart) step(n, mss int) int {
 	return n
 }
 
-// Pacing. New text that the window allows all at once, after a pause above all, would
+// Pacing. New data that the window allows all at once, after a pause above all, would
 // arrive at a bottleneck all at once: what its queue does not hold is lost. So it goes
 // out over a round trip, at a rate of the window for each, and a little more: twice that
 // in slow start, for the window to double. Acknowledgments that come one by one are
@@ -365,7 +365,7 @@ const (
 	paceGrain = paceCredit / 4
 )
 
-// pace takes in that n bytes of text have been sent, and holds what follows back if they
+// pace takes in that n bytes of data have been sent, and holds what follows back if they
 // were ahead of the rate.
 func (c *Conn) pace(now Time, n int) {
 	round, window := Time(c.srtt), Time(max(c.window, 1))
@@ -388,9 +388,9 @@ func (c *Conn) pace(now Time, n int) {
 func (c *Conn) paceExpired() { c.paced, c.paceAt = false, Never }
 
 // Explicit congestion notification (RFC 3168). A router that is congested marks packets
-// instead of losing them (CE). Whoever receives text in such a packet says so in all its
+// instead of losing them (CE). Whoever receives data in such a packet says so in all its
 // ACKs (ECE) until the sender has answered (CWR), which reduces its window once for a
-// window of text, as it does for a loss. Only text that is sent for the first time may
+// window of data, as it does for a loss. Only data that is sent for the first time may
 // be marked (ECT); the driver writes that into the IP header, see [Conn.ECT].
 
 // ECN says what becomes of it on the connections of a [Table]. The values are those of
@@ -410,7 +410,7 @@ type explicit struct {
 	ecn      bool          // agreed on
 	mayMark  bool          // and no SYN, ours or the peer's, has said otherwise
 	ect      bool          // the segment that was emitted last may be marked
-	cwrDue   bool          // the next new text has CWR
+	cwrDue   bool          // the next new data has CWR
 	reducing bool          // the window was reduced, and the peer may not know
 	reduced  seq.Number    // SND.NXT at that time
 	echo     wire.TCPFlags // ECE while the peer is to be told
@@ -455,11 +455,11 @@ func (c *Conn) noteECN(now Time, s *segment) {
 	if s.has(wire.TCPCwr) {
 		c.echo = 0
 	}
-	if s.ecn == wire.ECNMarked && len(s.text) > 0 {
+	if s.ecn == wire.ECNMarked && len(s.data) > 0 {
 		c.table.counts[CongestionMarks]++
 		c.echo = wire.TCPEce
 	}
-	// CWR goes with the first of the text that was not sent yet, so an echo counts again
+	// CWR goes with the first of the data that was not sent yet, so an echo counts again
 	// when that has arrived.
 	if c.reducing && s.ack.After(c.reduced) {
 		c.reducing = false
@@ -476,7 +476,7 @@ func (c *Conn) noteECN(now Time, s *segment) {
 	c.window = c.congestion.Window()
 }
 
-// reduce tells congestion control that there is congestion, once for a window of text.
+// reduce tells congestion control that there is congestion, once for a window of data.
 func (c *Conn) reduce(now Time, inFlight int) {
 	if c.ecn {
 		if c.reducing && c.sndUna.Before(c.reduced) {
@@ -488,7 +488,7 @@ func (c *Conn) reduce(now Time, inFlight int) {
 	c.congestion.Reduce(now, inFlight)
 }
 
-// markNew is for a segment of new text.
+// markNew is for a segment of new data.
 func (c *Conn) markNew(h *header) {
 	c.ect = c.mayMark
 	if c.cwrDue {

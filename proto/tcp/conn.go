@@ -38,133 +38,152 @@ func (s State) String() string {
 // synchronized reports whether both sides know the other's sequence numbers.
 func (s State) synchronized() bool { return s >= Established }
 
-// Conn is one connection. [Table.Dial] and [Listener.Accept] make it. The names
-// of the sequence variables are RFC 9293's (section 3.3.1).
+// Conn is one connection. [Table.Dial] and [Listener.Accept] make it. It is a sender and
+// a receiver, which share the state, the options and the timers.
+//
+// Fields that most segments use come first: a server with many connections reads
+// each from memory.
 type Conn struct {
-	// Owner is for the driver of the engine, which finds its own socket by it
-	// when [Table.NextEvent] or [Table.NextReady] returns this one. The engine
+	// Owner is for the driver, which finds its own socket by it when
+	// [Table.NextEvent] or [Table.NextReady] returns the connection. The engine
 	// never reads it.
 	Owner any
 	// PeerLink is for the driver, too: where the SYN of a connection that has come to a
 	// listener came from.
 	PeerLink wire.LinkAddr
 
-	// What nearly every segment touches stands together, what few do at the end:
-	// a server with many connections reads each from memory.
-
 	table  *Table
 	id     tuple
 	pseudo uint64 // sum of the pseudo-header, without the length
 	next   plan   // as of the last update
-
-	// What the table keeps for it, see table.go and timers.go.
-	readyNext, readyPrev *Conn
-	eventNext            *Conn
-	queuedAt             Time  // the time that the heap of timers has it for
-	slot                 int32 // in that heap, from 1
-	events               Events
-	onReady, onEvents    bool
-	inTable              bool
-	pair                 *pairUse // of the table's pairs; nil: it came to a listener
-	held                 bool     // off the list of NextReady, see Hold
+	inTable
 
 	state       State
-	finQueued   bool // a FIN follows the last byte of send
+	finQueued   bool // a FIN follows the last byte of the send queue
 	finAcked    bool
-	resetQueued bool // a RST is to be sent, and nothing else any more
+	resetQueued bool // a RST is to be sent, and nothing after it
 	hasPeerFin  bool
 	gotFin      bool // RCV.NXT is past the peer's FIN
 	wantsRead   bool // Read has found nothing since the last Readable
 	wantsWrite  bool // Write has found no room since the last Writable
-	readClosed  bool // the application reads no more
-	writeClosed bool // the application writes no more
-	closed      bool // the application has let go
-	ackNow      bool // an ACK is to be sent
-	timing      bool // a segment is timed
-	sampled     bool // srtt means something
-	persisting  bool // the retransmission timer is the persist timer
-	rtxFor      rtxPurpose
-	probeDue    bool // a window probe is to be sent
-	keepDue     bool // a keepalive probe is to be sent
-	flushed     bool // corked bytes may leave
-	paced       bool // new text waits for paceAt
+	readClosed  bool // CloseRead was called
+	writeClosed bool // CloseWrite was called
+	closed      bool // Close was called
+	passive     bool // opened by the peer
 
 	// Options that both sides agreed on.
 	scaling, timestamps, sack bool
 	sndScale, rcvScale        uint8
 
-	backoff     uint8 // of the retransmission timer
-	keepProbes  uint8 // not answered
-	interactive uint8 // how often the application has answered at once, steps.go
+	sender
+	receiver
+	timers
 
-	// Send sequence space. SND.NXT is set back for a retransmission; sndMax is
-	// the latest it has been, which is what an acknowledgment is held against.
+	stat       connStats
+	opts       Options
+	listener   *Listener // that made it, until it is accepted
+	challenges challenges
+	errTaken   bool          // Read or Write has returned err
+	err        syscall.Errno // why the connection has ended
+	soft       syscall.Errno // the last ICMP error
+	softAt     Time          // when it came
+}
+
+// inTable is a connection's place in the lists and the heap of its table (table.go,
+// timers.go).
+type inTable struct {
+	readyNext, readyPrev *Conn
+	eventNext            *Conn
+	queuedAt             Time  // the time under which the heap of timers has it
+	slot                 int32 // in that heap, from 1
+	events               Events
+	onReady, onEvents    bool
+	inserted             bool
+	held                 bool     // off the list of NextReady, see Hold
+	pair                 *pairUse // of the table's pairs; nil: opened by the peer
+	listNext, listPrev   *Conn    // in a queue of its listener
+}
+
+// sender is the sending half. The names of the sequence variables are RFC 9293's
+// (section 3.3.1). SND.NXT is set back for a retransmission; sndMax is the latest
+// that it has been, and the upper bound of a valid acknowledgment.
+type sender struct {
 	sndUna         seq.Number
 	sndNxt         seq.Number
 	sndMax         seq.Number
 	sndWL1, sndWL2 seq.Number
 	sndWnd         uint32 // bytes, scaled
 	maxSndWnd      uint32 // the largest that sndWnd has been
-	timedSeq       seq.Number
+	iss            seq.Number
 	record         *wire.Connection // what is published, never nil; Next is sndMax
 	send           sendQueue
-	board          scoreboard
+	flushed        bool // corked bytes may leave
+	paced          bool // new data waits for paceAt
+	paceNext       Time // when the data sent so far is within the rate (congestion.go)
+
+	// Round-trip times and retransmission (rto.go).
+	timing            bool // a segment is timed
+	sampled           bool // srtt is valid
+	backoff           uint8
+	rtxFor            rtxPurpose
+	persisting        bool // the retransmission timer is the persist timer
+	windowProbeDue    bool
+	synRetries        uint8
+	doubted           bool // whether the last timeout was spurious is not known yet
+	timedSeq          seq.Number
+	timedAt           Time
+	srtt, rttvar, rto time.Duration
+	minRTT            time.Duration // of the last ten seconds or so
+	minRTTAt          Time
+	peerDelay         time.Duration // the least rto that the peer's delayed ACKs allow
+	progressAt        Time          // when SND.UNA last moved, or data was first in flight
+	retransmitTS      uint32        // our timestamp when the retransmission timer last expired
+	retransmitSeq     seq.Number    // SND.UNA at that time
+
+	// Loss recovery and congestion control.
+	board scoreboard
+	rack  rack
 	recovery
 	explicit
-	mss        int // most text in a segment, bytes, after the timestamps
 	window     int // bytes that may be in flight
 	congestion Congestion
 	cubic      cubic // is congestion, unless Config.NewCongestion says otherwise
-	path       pathMTU
 
-	// Receive sequence space. RCV.WND is rcvAdv - RCV.NXT.
+	// Segment sizes (pathmtu.go).
+	mss     int    // most data in a segment, bytes, after the timestamps
+	peerMSS uint16 // as offered
+	path    pathMTU
+}
+
+// receiver is the receiving half. RCV.WND is rcvAdv - RCV.NXT.
+type receiver struct {
 	rcvNxt      seq.Number
 	rcvAdv      seq.Number // right edge of the window that was advertised
+	irs         seq.Number
+	peerFin     seq.Number // sequence number of the peer's FIN
 	lastAckSent seq.Number
-	ackPending  uint32 // bytes of text that are not acknowledged
+	ackPending  uint32 // bytes of data that are not acknowledged
+	ackNow      bool   // an ACK is to be sent
+	interactive uint8  // how often the application has answered at once (steps.go)
 	tsRecent    uint32 // the peer's timestamp, to be echoed
 	tsOffset    uint32 // of our clock in timestamps
 	tsRecentAt  Time
 	recv        queue
-	post        []byte // where a reader that waits wants its text
+	post        []byte // where a reader that waits wants its data
 	posted      int    // bytes of it that are filled
 	growth      growth // of the receive buffer
-	textAt      Time   // when text came last
-	heardAt     Time   // when a segment last came
+	dataAt      Time   // when data came last
+	outOfOrder  oooQueue
+	dsack       wire.SACKBlock // received twice and not yet reported: D-SACK
+}
 
-	// Timers, timers.go. Never: not running.
+// timers are the instants at which [Table.Expire] does something (timers.go), and what
+// the keepalive needs. Never: not armed.
+type timers struct {
 	rtxAt, ackAt, corkAt, keepAt, waitAt, paceAt Time
-	paceNext                                     Time // when what was sent is what the rate allows, congestion.go
-
-	// Retransmission, rto.go.
-	srtt, rttvar, rto time.Duration
-	minRTT            time.Duration // of the last ten seconds or so
-	minRTTAt          Time
-	rack              rack
-	patience          time.Duration // a minimum of rto that the peer has taught us
-	timedAt           Time
-	progressAt        Time // when SND.UNA last moved, or something was first in flight
-
-	outOfOrder oooQueue
-	stat       connStats
-	opts       Options
-
-	iss, irs           seq.Number
-	peerFin            seq.Number     // where the peer's FIN stands
-	again              wire.SACKBlock // text that has come twice, not yet told of: D-SACK
-	retransmitTS       uint32         // our timestamp when the retransmission timer last ran out
-	retransmitSeq      seq.Number     // SND.UNA at that time
-	doubted            bool           // whether that was too early is not known yet
-	listener           *Listener      // that made it, until it is accepted
-	listNext, listPrev *Conn          // on a list of its listener
-	passive            bool           // began in LISTEN
-	synRetries         uint8
-	peerMSS            uint16 // as offered
-	challenges         challenges
-	errTaken           bool          // Read or Write has returned err
-	err                syscall.Errno // why the connection is over
-	soft               syscall.Errno // the last ICMP error
-	softAt             Time          // when it came
+	heardAt                                      Time  // when a segment last came
+	keepaliveDue                                 bool  // a keepalive probe is to be sent
+	keepaliveProbes                              uint8 // sent and not answered
 }
 
 type connStats struct {
@@ -180,15 +199,15 @@ type connStats struct {
 func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 	local, remote := wire.AddrPortOf(id.local), wire.AddrPortOf(id.remote)
 	c := &Conn{
-		pseudo: wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, 0),
-		Owner:  o.Owner, table: t, id: id, opts: o,
-		record: &t.published.none,
-		rto:    t.cfg.InitialRTO,
-		growth: growth{nextAt: Never},
-		rtxAt:  Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, queuedAt: Never,
-		tsOffset: t.timestampOffset(id), peerMSS: defaultMSS, path: pathMTU{mtu: o.MTU, search: search{searchAt: Never}},
-		progressAt: now, heardAt: now, challenges: newChallenges(now),
+		Owner: o.Owner, table: t, id: id, opts: o,
+		pseudo:     wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, 0),
+		inTable:    inTable{queuedAt: Never},
+		timers:     timers{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, heardAt: now},
+		challenges: newChallenges(now),
 	}
+	c.record, c.rto, c.progressAt = &t.published.none, t.cfg.InitialRTO, now
+	c.peerMSS, c.path = defaultMSS, pathMTU{mtu: o.MTU, search: search{searchAt: Never}}
+	c.growth.nextAt, c.tsOffset = Never, t.timestampOffset(id)
 	return c
 }
 
@@ -328,7 +347,7 @@ func (c *Conn) finish(state State) {
 	c.board.clear(&t.spans)
 	c.outOfOrder.clear(t)
 	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt = Never, Never, Never, Never, Never, Never
-	c.ackNow, c.keepDue, c.probeDue = false, false, false
+	c.ackNow, c.keepaliveDue, c.windowProbeDue = false, false, false
 	t.timers.stop(c)
 	if c.closed {
 		c.discard()

@@ -7,8 +7,8 @@ type Counter uint8
 const (
 	SegmentsReceived Counter = iota // all that Process was given
 	SegmentsSent                    // all that were emitted
-	BytesReceived                   // of text, in order, each once
-	BytesSent                       // of text, each once
+	BytesReceived                   // of data, in order, each once
+	BytesSent                       // of data, each once
 	BytesRetransmitted
 
 	BadLength   // truncated, or an impossible data offset
@@ -33,9 +33,9 @@ const (
 	AcksLimited     // not sent, see challengeBurst
 	DuplicateAcks   // received
 	UrgentPointers  // received; the data is delivered in line
-	TextAfterClose  // text for a connection that the application has closed
-	TextAfterFin    // bytes that claim to follow the peer's FIN
-	TextDiscarded   // bytes after CloseRead
+	DataAfterClose  // data for a connection that the application has closed
+	DataAfterFin    // bytes that claim to follow the peer's FIN
+	DataDiscarded   // bytes after CloseRead
 	BeyondWindow    // bytes cut off at the right edge of the window, a FIN among them
 	DuplicateBytes  // bytes that had been received before
 	OutOfOrder      // segments that were queued out of order
@@ -66,12 +66,12 @@ const (
 	RecoveriesUndone // after either, because nothing was lost
 	DuplicateSacks   // D-SACKs: the peer has received something twice
 	SackIgnored      // SACK blocks that would have torn a connection's scoreboard into too many pieces
-	CongestionMarks  // segments with text that a router has marked (RFC 3168)
+	CongestionMarks  // segments with data that a router has marked (RFC 3168)
 	CongestionEchoes // of the peer, that there is congestion, one a window
 	WindowProbes     // sent to a closed window
 	KeepAlives       // probes sent
-	Copied           // segments whose text was copied because their frame could not be kept
-	Placed           // segments whose text went straight into the reader's memory
+	Copied           // segments whose data was copied because their frame could not be kept
+	Placed           // segments whose data went straight into the reader's memory
 	IcmpErrors       // that were about a segment in flight
 	IcmpUnmatched    // that were about nothing that a connection has sent
 	IcmpIgnored      // of IcmpErrors, those that say nothing, as source quench does
@@ -98,8 +98,8 @@ var counterNames = [numberOfCounts]string{
 	ResetsIgnored: "resets_ignored", OutOfWindow: "out_of_window", PawsDropped: "paws_dropped",
 	NoTimestamp: "no_timestamp", NoAck: "no_ack", NoSyn: "no_syn", AckUnsent: "ack_unsent", AckTooOld: "ack_too_old",
 	SynInWindow: "syn_in_window", ChallengeAcks: "challenge_acks", AcksLimited: "acks_limited",
-	DuplicateAcks: "duplicate_acks", UrgentPointers: "urgent_pointers", TextAfterClose: "text_after_close",
-	TextAfterFin: "text_after_fin", TextDiscarded: "text_discarded", BeyondWindow: "beyond_window", DuplicateBytes: "duplicate_bytes",
+	DuplicateAcks: "duplicate_acks", UrgentPointers: "urgent_pointers", DataAfterClose: "data_after_close",
+	DataAfterFin: "data_after_fin", DataDiscarded: "data_discarded", BeyondWindow: "beyond_window", DuplicateBytes: "duplicate_bytes",
 	OutOfOrder: "out_of_order", OutOfOrderFull: "out_of_order_full", OverlapMismatch: "overlap_mismatch",
 	NoMemory: "no_memory", Reneged: "reneged", NotOpened: "not_opened", SynsReceived: "syns_received", SynDropped: "syn_dropped", CookiesSent: "cookies_sent",
 	CookiesAccepted: "cookies_accepted", CookiesBad: "cookies_bad", AcceptOverflows: "accept_overflows",

@@ -103,7 +103,7 @@ func TestECN(t *testing.T) {
 			accept
 			write 1000
 			> PA 1:1000 ack 1 ect`},
-		{name: "text that is marked is echoed until the sender has answered", cfg: bare, text: `
+		{name: "data that is marked is echoed until the sender has answered", cfg: bare, text: `
 			listen
 			< SEC 0:0 mss 1000
 			> SAE 0:0 ack 1
@@ -115,7 +115,7 @@ func TestECN(t *testing.T) {
 			> AE 1:0 ack 201
 			write 10
 			> PAE 1:10 ack 201 ect
-			< A 201:0 ack 11 ce		# not of text
+			< A 201:0 ack 11 ce		# not of data
 			< AC 201:100 ack 11
 			> A 11:0 ack 301
 			count congestion_marks 1
@@ -124,7 +124,7 @@ func TestECN(t *testing.T) {
 			< A 9001:100 ack 11 ce
 			> AE 11:0 ack 401
 			count congestion_marks 3`},
-		{name: "an echo reduces the window, once for a window of text", cfg: on, text: `
+		{name: "an echo reduces the window, once for a window of data", cfg: on, text: `
 			dial
 			> SEC 0:0
 			+10ms

@@ -11,7 +11,7 @@ const (
 	nothing action = iota
 	sendReset
 	sendSyn
-	sendText  // perhaps with a FIN, perhaps only that
+	sendData  // perhaps with a FIN, perhaps only that
 	sendAgain // likewise, the first that was lost
 	sendTail  // likewise, the last that was sent, once more
 	sendProbe
@@ -22,9 +22,9 @@ const (
 // plan is what a connection sends next.
 type plan struct {
 	action action
-	fin    bool // after the text
-	corked bool // there is text, but it waits for more
-	text   int  // bytes
+	fin    bool // after the data
+	corked bool // there is data, but it waits for more
+	data   int  // bytes
 }
 
 // makePlan is the one place that decides what is sent next, and whether that may
@@ -51,10 +51,10 @@ func (c *Conn) makePlan() plan {
 		if c.send.cursor == nil && !c.finQueued || c.paced {
 			break // all has been sent, or the rest is for later
 		}
-		if p := c.planText(); p.text > 0 || p.fin {
-			p.action = sendText
+		if p := c.planData(); p.data > 0 || p.fin {
+			p.action = sendData
 			return p
-		} else if c.probeDue {
+		} else if c.windowProbeDue {
 			return plan{action: sendProbe}
 		} else if p.corked {
 			if c.ackNow {
@@ -69,14 +69,14 @@ func (c *Conn) makePlan() plan {
 	if c.tailDue {
 		return c.planTail()
 	}
-	if c.keepDue {
+	if c.keepaliveDue {
 		return plan{action: sendKeepAlive}
 	}
 	return plan{}
 }
 
-// planText is how much text may be sent now (RFC 9293, section 3.8.6.2.1).
-func (c *Conn) planText() plan {
+// planData is how much data may be sent now (RFC 9293, section 3.8.6.2.1).
+func (c *Conn) planData() plan {
 	inFlight := int(c.sndNxt.From(c.sndUna))
 	unsent := c.send.bytes - inFlight // -1 after the FIN
 	finDue := c.finQueued && unsent >= 0
@@ -84,16 +84,16 @@ func (c *Conn) planText() plan {
 		return plan{}
 	}
 	if c.path.probe != 0 && !c.path.probing(c.mss) {
-		if p, wait := c.planProbe(unsent, inFlight); p.text > 0 || wait {
+		if p, wait := c.planProbe(unsent, inFlight); p.data > 0 || wait {
 			return p
 		}
 	}
 	window := min(int(c.sndWnd)-inFlight, c.window-c.pipe())
 	n := max(0, min(unsent, c.mss, window))
-	p := plan{text: n, fin: finDue && n == unsent && window > n}
+	p := plan{data: n, fin: finDue && n == unsent && window > n}
 	switch {
 	case n == 0: // a FIN alone, or nothing
-	case n == c.mss, c.sndNxt.Before(c.sndMax), c.probeDue:
+	case n == c.mss, c.sndNxt.Before(c.sndMax), c.windowProbeDue:
 	case n == unsent:
 		// All there is, and less than a segment.
 		switch {
@@ -118,7 +118,7 @@ func (c *Conn) update(now Time) {
 		return // finish has seen to it
 	}
 	p := c.makePlan()
-	c.next.action, c.next.fin, c.next.corked, c.next.text = p.action, p.fin, p.corked, p.text
+	c.next.action, c.next.fin, c.next.corked, c.next.data = p.action, p.fin, p.corked, p.data
 	if !p.corked {
 		c.corkAt = Never
 	} else if c.corkAt == Never {
@@ -149,10 +149,10 @@ func (c *Conn) OnlyAck() bool { return c.next.action == sendAck }
 
 // EmitRoom is how much room the next segment can take, in bytes. Emit makes do with
 // less.
-func (c *Conn) EmitRoom() int { return wire.MaxTCPHeaderLen + c.next.text }
+func (c *Conn) EmitRoom() int { return wire.MaxTCPHeaderLen + c.next.data }
 
 // Emit writes the next segment that is ready to the start of b, with its
-// checksum, and returns its length; 0 if none is. It carries less text if b has
+// checksum, and returns its length; 0 if none is. It carries less data if b has
 // less room, which is to be a hundred bytes at least. After the last one the
 // connection is off the list of NextReady.
 func (c *Conn) Emit(now Time, b []byte) int {
@@ -172,18 +172,18 @@ func (c *Conn) Emit(now Time, b []byte) int {
 		n = c.emitReset(now, &h, b)
 	case sendSyn:
 		n = c.emitSyn(now, &h, b)
-	case sendText:
-		n = c.emitText(now, &h, b, c.next.text, c.next.fin)
+	case sendData:
+		n = c.emitData(now, &h, b, c.next.data, c.next.fin)
 	case sendAgain:
-		n = c.emitAgain(now, &h, b, c.next.text, c.next.fin)
+		n = c.emitAgain(now, &h, b, c.next.data, c.next.fin)
 	case sendTail:
-		n = c.emitTail(now, &h, b, c.next.text, c.next.fin)
+		n = c.emitTail(now, &h, b, c.next.data, c.next.fin)
 	case sendProbe:
 		n = c.emitProbe(now, &h, b)
 	case sendAck:
 		n = c.emitBare(now, &h, b)
 	case sendKeepAlive:
-		c.keepDue = false
+		c.keepaliveDue = false
 		c.table.counts[KeepAlives]++
 		h.fields.Seq = c.sndUna.Back(1).Uint32()
 		n = c.emitBare(now, &h, b)
@@ -212,15 +212,15 @@ func (c *Conn) putHeader(h *header, b []byte, n int) int {
 // putOptions writes the options of a segment that is not a SYN.
 func (c *Conn) putOptions(now Time, h *header, b []byte) {
 	h.len = wire.TCPHeaderLen
-	if c.sack && (!c.outOfOrder.empty() || c.again != (wire.SACKBlock{})) {
-		limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment is to have room for text too
+	if c.sack && (!c.outOfOrder.empty() || c.dsack != (wire.SACKBlock{})) {
+		limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment is to have room for data too
 		if c.timestamps {
 			limit = min(limit, wire.MaxSACKBlocks-1)
 		}
 		o := wire.TCPOptions{HasTimestamps: c.timestamps, TSVal: c.timestamp(now), TSEcr: c.tsRecent}
-		if c.again != (wire.SACKBlock{}) && limit > 0 {
-			o.SACK[0], o.SACKBlocks = c.again, 1
-			c.again = wire.SACKBlock{}
+		if c.dsack != (wire.SACKBlock{}) && limit > 0 {
+			o.SACK[0], o.SACKBlocks = c.dsack, 1
+			c.dsack = wire.SACKBlock{}
 		}
 		c.outOfOrder.sackBlocks(&o, limit)
 		n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &o)
@@ -236,7 +236,7 @@ func (c *Conn) putOptions(now Time, h *header, b []byte) {
 // timestamp is our clock in the timestamps option.
 func (c *Conn) timestamp(now Time) uint32 { return now.milliseconds() + c.tsOffset }
 
-// emitBare writes a segment without text.
+// emitBare writes a segment without data.
 func (c *Conn) emitBare(now Time, h *header, b []byte) int {
 	c.putOptions(now, h, b)
 	h.fields.Window = c.windowField()
@@ -285,8 +285,8 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
 	return c.putHeader(h, b, h.len)
 }
 
-// emitText writes n bytes of text, and a FIN if that follows.
-func (c *Conn) emitText(now Time, h *header, b []byte, n int, fin bool) int {
+// emitData writes n bytes of data, and a FIN if that follows.
+func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) int {
 	c.putOptions(now, h, b)
 	if room := c.room(h, b); n > room {
 		if n > c.mss {
@@ -310,11 +310,11 @@ func (c *Conn) emitText(now Time, h *header, b []byte, n int, fin bool) int {
 		h.fields.Flags |= wire.TCPFin
 	}
 	c.acked()
-	c.probeDue = false
+	c.windowProbeDue = false
 	return c.putHeader(h, b, h.len+n)
 }
 
-// room is for how much text there is in b. SACK blocks, and a frame that is short,
+// room is for how much data there is in b. SACK blocks, and a frame that is short,
 // take from it.
 func (c *Conn) room(h *header, b []byte) int {
 	return min(len(b), c.mss+wire.TCPHeaderLen+c.timestampsLen()) - h.len
@@ -327,7 +327,7 @@ func (c *Conn) timestampsLen() int {
 	return 0
 }
 
-// sent advances SND.NXT over n bytes of text and perhaps a FIN.
+// sent advances SND.NXT over n bytes of data and perhaps a FIN.
 func (c *Conn) sent(now Time, n int, fin bool) {
 	t := c.table
 	if c.sndUna == c.sndMax {
@@ -386,7 +386,7 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 // take (RFC 9293, section 3.8.6.1): the first byte, or the FIN if that is all.
 // SND.NXT stays where it is.
 func (c *Conn) emitProbe(now Time, h *header, b []byte) int {
-	c.probeDue = false
+	c.windowProbeDue = false
 	c.table.counts[WindowProbes]++
 	c.putOptions(now, h, b)
 	h.fields.Seq = c.sndUna.Uint32()

@@ -150,7 +150,7 @@ func (r *runner) finish() {
 // FuzzListener feeds a listener with tiny queues segments from four peers.
 func FuzzListener(f *testing.F) {
 	f.Add([]byte{0, 2, 0, 0, 1, 2, 0, 0, 2, 2, 0, 0, 2, 16, 1, 1, 0xff})
-	f.Add([]byte("7B\t07\xd9\t\x01\xff00077\r0")) // accepted with text, and reset
+	f.Add([]byte("7B\t07\xd9\t\x01\xff00077\r0")) // accepted with data, and reset
 	f.Add([]byte{3, 2, 0, 0, 3, 4, 1, 0, 3, 16, 1, 1, 0xfe, 3, 17, 1, 1})
 	f.Fuzz(func(t *testing.T, program []byte) {
 		tab := NewTable(Config{Secret: testSecret})

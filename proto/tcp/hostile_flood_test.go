@@ -41,7 +41,7 @@ func TestNoAmplification(t *testing.T) {
 	}
 }
 
-// What a stranger must guess: for a RST the one right number, for text a number in the
+// What a stranger must guess: for a RST the one right number, for data a number in the
 // window and an acknowledgment of what is or was in flight. No SYN does anything.
 func TestGuesses(t *testing.T) {
 	const window = 2048
@@ -63,10 +63,10 @@ func TestGuesses(t *testing.T) {
 			t.Errorf("a SYN at %d", number)
 		}
 		if guess(wire.TCPAck, number, 0, 1) != (number >= 0 && number < window) {
-			t.Errorf("text at %d", number)
+			t.Errorf("data at %d", number)
 		}
 		if guess(wire.TCPAck, number, 1, 1) || guess(wire.TCPAck, number, -0x10000-1, 1) || guess(0, number, 0, 1) {
-			t.Errorf("text at %d with an acknowledgment that cannot be", number)
+			t.Errorf("data at %d with an acknowledgment that cannot be", number)
 		}
 	}
 }

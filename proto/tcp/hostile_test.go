@@ -57,7 +57,7 @@ func (p *pair) peer(text []byte) forge {
 	return f
 }
 
-// works checks that text still gets through both ways.
+// works checks that data still gets through both ways.
 func (p *pair) works(t *testing.T) {
 	t.Helper()
 	msg, to := []byte("still here"), make([]byte, 100)
@@ -196,7 +196,7 @@ func TestWindowClosedForEver(t *testing.T) {
 	}
 }
 
-// Text for connections that nobody accepts: each holds no more than what
+// Data for connections that nobody accepts: each holds no more than what
 // its buffer begins with, and the listener no more than its queue of them.
 func TestAcceptQueueFlood(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
@@ -235,7 +235,7 @@ func TestAcceptQueueFlood(t *testing.T) {
 }
 
 // What follows the peer's FIN is counted and answered, and goes nowhere.
-func TestTextAfterFin(t *testing.T) {
+func TestDataAfterFin(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	c := p.conns[1]
 	f := p.peer(nil)
@@ -246,12 +246,12 @@ func TestTextAfterFin(t *testing.T) {
 		f.fields.Seq += uint32(i) // from the FIN on
 		p.attack(f)
 	}
-	if c.State() != CloseWait || c.Buffered() != 0 || p.tabs[1].MemoryInUse() != 0 || p.tabs[1].Count(TextAfterFin) == 0 {
-		t.Errorf("%v, %d bytes to read, %d counted", c.State(), c.Buffered(), p.tabs[1].Count(TextAfterFin))
+	if c.State() != CloseWait || c.Buffered() != 0 || p.tabs[1].MemoryInUse() != 0 || p.tabs[1].Count(DataAfterFin) == 0 {
+		t.Errorf("%v, %d bytes to read, %d counted", c.State(), c.Buffered(), p.tabs[1].Count(DataAfterFin))
 	}
 }
 
-// A packet in parts, whose memory is the heap's, may be much larger than the text that
+// A packet in parts, whose memory is the heap's, may be much larger than the data that
 // it says it has: that is copied out of it, and what is kept is charged in full.
 func TestPaddedPackets(t *testing.T) {
 	p := newPair(t, Config{}, Options{})

@@ -77,7 +77,7 @@ func (c *Conn) reportMTU(now Time, number seq.Number, size, mtu int) {
 		counts[MTUReportsBad]++
 	case mtu >= p.mtu && !probed || size > largest:
 		counts[MTUReportsLate]++
-	case !probed && c.textOf(mtu) >= p.proven:
+	case !probed && c.dataOf(mtu) >= p.proven:
 		p.claim, p.claimSeq = mtu, number
 		c.acceptClaim(now)
 		c.update(now)

@@ -173,7 +173,7 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 	c.agree(now, s)
 	c.update(now)
 	t.opening = c
-	// Text and a FIN in the SYN are not acknowledged, so they come again.
+	// Data and a FIN in the SYN are not acknowledged, so they come again.
 }
 
 // child makes a connection in SYN-RECEIVED.

@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Text in frames: kept while it is queued or borrowed, and released once.
+// Data in frames: kept while it is queued or borrowed, and released once.
 func TestFrames(t *testing.T) {
 	var released []uint64
 	p := newPair(t, Config{}, Options{})
@@ -35,12 +35,12 @@ func TestFrames(t *testing.T) {
 		t.Fatalf("read %d, released %v", n, released)
 	}
 	l, ok := c.Borrow(p.now) // the rest of the first
-	if !ok || len(l.Text) != 400 || l.Text[0] != 1 || len(released) != 0 {
-		t.Fatalf("borrowed %d, released %v", len(l.Text), released)
+	if !ok || len(l.Data) != 400 || l.Data[0] != 1 || len(released) != 0 {
+		t.Fatalf("borrowed %d, released %v", len(l.Data), released)
 	}
 	l2, ok := c.Borrow(p.now) // two that were copied
-	if !ok || len(l2.Text) != 1100 || l2.Text[99] != 2 || l2.Text[100] != 3 {
-		t.Fatalf("borrowed %d", len(l2.Text))
+	if !ok || len(l2.Data) != 1100 || l2.Data[99] != 2 || l2.Data[100] != 3 {
+		t.Fatalf("borrowed %d", len(l2.Data))
 	}
 	c.Close(p.now) // with the fourth and fifth unread
 	if len(released) != 1 || released[0] != 4 {
@@ -59,7 +59,7 @@ func TestFrames(t *testing.T) {
 	tab.Return(&l)
 }
 
-// When the table's memory is used up, text is dropped and comes again, and a
+// When the table's memory is used up, data is dropped and comes again, and a
 // writer is told.
 func TestNoMemory(t *testing.T) {
 	p := newPair(t, Config{Memory: 2 * ChunkSize}, Options{Cork: -1})
@@ -138,7 +138,7 @@ func TestTimeWaitBound(t *testing.T) {
 	}
 }
 
-// On a path that takes next to nothing, SACK blocks still leave room for text.
+// On a path that takes next to nothing, SACK blocks still leave room for data.
 func TestSackOnTinyPath(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
 	a, b := p.conns[0], p.conns[1]
@@ -293,7 +293,7 @@ func TestMemoryModel(t *testing.T) {
 	}
 }
 
-// hogs makes connections that fill the memory of the second host with text that nobody
+// hogs makes connections that fill the memory of the second host with data that nobody
 // reads, until no more is taken.
 func (p *pair) hogs(t *testing.T, n int) (conns []*Conn) {
 	t.Helper()

@@ -278,7 +278,7 @@ func TestPeersMSS(t *testing.T) {
 			h.c.Write(h.now, make([]byte, 4*bare))
 			h.emit()
 			if h.largest != want {
-				t.Errorf("MSS %d, timestamps %t: %d bytes of text, want %d", c.offered, timestamps, h.largest, want)
+				t.Errorf("MSS %d, timestamps %t: %d bytes of data, want %d", c.offered, timestamps, h.largest, want)
 			}
 		}
 	}
@@ -507,7 +507,7 @@ func (n *narrowPath) counts() string {
 }
 
 // A path that is narrower than its ends believe is found out, whether its router tells or
-// not, and whatever else the path does: text flows, and segments become as large as the
+// not, and whatever else the path does: data flows, and segments become as large as the
 // path takes, or nearly.
 func TestNarrowPath(t *testing.T) {
 	oneGoroutine(t)

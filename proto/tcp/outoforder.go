@@ -8,8 +8,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// oooQueue is the text that has come before what precedes it: runs without a hole, in
-// order, of which no two touch. A place among them is found by halving, and text is
+// oooQueue is the data that has come before what precedes it: runs without a hole, in
+// order, of which no two touch. A place among them is found by halving, and data is
 // only ever added at the end of a run or between two, so that no segment costs more
 // than a few dozen steps and one move of at most maxRuns runs, whatever came before
 // (CVE-2018-5390).
@@ -29,7 +29,7 @@ type oooQueue struct {
 	listNext, listPrev *oooQueue // of those that are not empty, the oldest first
 }
 
-// run is text from left to right, in blocks.
+// run is data from left to right, in blocks.
 type run struct {
 	left, right seq.Number
 	head, tail  *block
@@ -38,7 +38,7 @@ type run struct {
 const (
 	// maxRuns is enough for what a window of 6 MiB leaves if every fifth segment is lost.
 	maxRuns = 1024
-	// comparedBlocks is how far into a run text that comes twice is compared.
+	// comparedBlocks is how far into a run data that comes twice is compared.
 	comparedBlocks = 16
 )
 
@@ -59,9 +59,9 @@ func (q *oooQueue) search(at seq.Number) int {
 	return sort.Search(len(q.runs), func(i int) bool { return q.runs[i].right.AtOrAfter(at) })
 }
 
-// insert adds text that begins at the number at. Where text has come before, it
+// insert adds data that begins at the number at. Where data has come before, it
 // stays (first data wins), and bytes that differ from it are counted.
-func (q *oooQueue) insert(t *Table, window int, at seq.Number, text []byte) {
+func (q *oooQueue) insert(t *Table, window int, at seq.Number, data []byte) {
 	limit := oooChunks(window)
 	i := q.search(at)
 	j := i // what is before j is in r
@@ -70,24 +70,24 @@ func (q *oooQueue) insert(t *Table, window int, at seq.Number, text []byte) {
 	case i < len(q.runs) && q.runs[i].left.AtOrBefore(at):
 		r = q.runs[i]
 		j++
-		text = q.skip(t, &r, at, text)
-	case len(q.runs) >= maxRuns && (i == len(q.runs) || at.Add(uint32(len(text))).Before(q.runs[i].left)):
+		data = q.skip(t, &r, at, data)
+	case len(q.runs) >= maxRuns && (i == len(q.runs) || at.Add(uint32(len(data))).Before(q.runs[i].left)):
 		t.counts[OutOfOrderFull]++
 		return
 	}
-	for len(text) > 0 {
-		n := len(text)
+	for len(data) > 0 {
+		n := len(data)
 		if j < len(q.runs) {
 			n = min(n, int(q.runs[j].left.From(r.right)))
 		}
-		k := q.extend(t, &r, text[:n], limit)
-		text = text[k:]
+		k := q.extend(t, &r, data[:n], limit)
+		data = data[k:]
 		if k < n {
 			break
 		}
 		if j < len(q.runs) && q.runs[j].left == r.right {
 			next := &q.runs[j]
-			text = q.skip(t, next, next.left, text)
+			data = q.skip(t, next, next.left, data)
 			q.join(&t.pool, &r, next)
 			j++
 		}
@@ -112,10 +112,10 @@ func (q *oooQueue) insert(t *Table, window int, at seq.Number, text []byte) {
 	q.noteRecent(at)
 }
 
-// skip leaves out what of the text, which begins at the number at, r has.
-func (q *oooQueue) skip(t *Table, r *run, at seq.Number, text []byte) []byte {
-	n := min(len(text), int(r.right.From(at)))
-	got, offset := text[:n], int(at.From(r.left))
+// skip leaves out what of the data, which begins at the number at, r has.
+func (q *oooQueue) skip(t *Table, r *run, at seq.Number, data []byte) []byte {
+	n := min(len(data), int(r.right.From(at)))
+	got, offset := data[:n], int(at.From(r.left))
 	b := r.head
 	for k := 0; len(got) > 0 && b != nil && k < comparedBlocks; k++ {
 		q.moved++
@@ -129,12 +129,12 @@ func (q *oooQueue) skip(t *Table, r *run, at seq.Number, text []byte) []byte {
 		}
 		b = b.next
 	}
-	return text[n:]
+	return data[n:]
 }
 
-// extend adds text at the end of r and returns how much of it there was room for.
-func (q *oooQueue) extend(t *Table, r *run, text []byte, limit int) (n int) {
-	for n < len(text) {
+// extend adds data at the end of r and returns how much of it there was room for.
+func (q *oooQueue) extend(t *Table, r *run, data []byte, limit int) (n int) {
+	for n < len(data) {
 		b := r.tail
 		if b == nil || b.room() == 0 {
 			if b = q.chunk(t, limit); b == nil {
@@ -147,8 +147,8 @@ func (q *oooQueue) extend(t *Table, r *run, text []byte, limit int) (n int) {
 			}
 			r.tail = b
 		}
-		k := min(b.room(), len(text)-n)
-		b.data = append(b.data, text[n:n+k]...)
+		k := min(b.room(), len(data)-n)
+		b.data = append(b.data, data[n:n+k]...)
 		n += k
 	}
 	r.right = r.right.Add(uint32(n))
@@ -263,7 +263,7 @@ func (l *oooList) remove(q *oooQueue) {
 	q.listNext, q.listPrev = nil, nil
 }
 
-// reclaim gives up text out of order for a queue that has held and needs memory: the
+// reclaim gives up data out of order for a queue that has held and needs memory: the
 // last run of its own connection, own, or else, if it has little, of the connection that
 // waits longest for what is missing. The peer has been told that we have it, and sends
 // it again all the same (RFC 2018, section 8). It reports whether there was any.

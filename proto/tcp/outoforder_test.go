@@ -47,7 +47,7 @@ func TestOutOfOrderModel(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		tab := NewTable(Config{})
-		c := &Conn{table: tab, rcvNxt: seq.New(^uint32(0) - 5000)}
+		c := &Conn{table: tab, receiver: receiver{rcvNxt: seq.New(^uint32(0) - 5000)}}
 		c.rcvAdv = c.rcvNxt.Add(window)
 		q := &c.outOfOrder
 		var have, known [window]byte
@@ -109,7 +109,7 @@ func TestOutOfOrderCost(t *testing.T) {
 	}
 	for name, place := range orders {
 		tab := NewTable(Config{})
-		c := &Conn{table: tab, rcvAdv: seq.New(1 << 24)}
+		c := &Conn{table: tab, receiver: receiver{rcvAdv: seq.New(1 << 24)}}
 		q := &c.outOfOrder
 		insert := func(at, length int) {
 			before := q.moved
@@ -322,7 +322,7 @@ func TestDuplicatesModel(t *testing.T) {
 }
 
 // TestEverySegmentInEveryState sends segments of every flag combination, with
-// numbers left of, at, in and right of the windows, with and without text, into
+// numbers left of, at, in and right of the windows, with and without data, into
 // every state, and holds what is sent, what can be read, and the state against the
 // oracle. What is not as it should be must be in a counter.
 func TestEverySegmentInEveryState(t *testing.T) {

@@ -35,13 +35,13 @@ const (
 )
 
 // pathMTU is what a connection knows. Sizes are bytes of IP packet, unless they are of
-// text.
+// data.
 type pathMTU struct {
 	search
-	proven int // text of the largest segment that was acknowledged, mss at most
+	proven int // data of the largest segment that was acknowledged, mss at most
 	// One segment is watched until it is acknowledged, or anything is sent again: one with
-	// more text than proven, or, with more than mss, a probe.
-	watched int // its text; 0: none is
+	// more data than proven, or, with more than mss, a probe.
+	watched int // its data; 0: none is
 	claim   int // by ICMP, of the MTU; 0: none
 	mtu     int // what segments are made for; Options.MTU at most
 
@@ -55,8 +55,8 @@ func (c *Conn) ceiling() int {
 	return min(c.opts.MTU, max(int(c.peerMSS), minMSS)+ipAndTCPHeaders)
 }
 
-// textOf is how much text a packet has room for.
-func (c *Conn) textOf(mtu int) int { return mtu - ipAndTCPHeaders - c.timestampsLen() }
+// dataOf is how much data a packet has room for.
+func (c *Conn) dataOf(mtu int) int { return mtu - ipAndTCPHeaders - c.timestampsLen() }
 
 // SetMTU tells the connection what the link, and what else there is between it and the
 // path, takes at most, in bytes of IP packet. If that becomes less, what has been sent in
@@ -89,7 +89,7 @@ func (c *Conn) SetMTU(now Time, mtu int) {
 // seen larger segments arrive knows better. searched says that it was found by probes, and
 // is not the word of a router.
 func (c *Conn) SuggestMTU(now Time, mtu int, searched bool) {
-	if mtu = max(mtu, leastPathMTU); mtu >= c.path.mtu || c.textOf(mtu) < c.path.proven {
+	if mtu = max(mtu, leastPathMTU); mtu >= c.path.mtu || c.dataOf(mtu) < c.path.proven {
 		return
 	}
 	c.lowerMTU(now, mtu)
@@ -180,7 +180,7 @@ func (c *Conn) foundLost(now Time) {
 	}
 }
 
-// watch notes a segment of n bytes of text that has just been sent.
+// watch notes a segment of n bytes of data that has just been sent.
 func (c *Conn) watch(n int) {
 	if p := &c.path; p.watched == 0 || n > c.mss {
 		p.watched, p.start, p.end = n, c.sndNxt.Back(uint32(n)), c.sndNxt
@@ -247,7 +247,7 @@ func (t *Table) SetMTU(now Time, remote [4]byte, mtu int) {
 }
 
 // Packetization layer path MTU discovery (RFC 4821; RFC 8899). The search probes with
-// segments of the text that is to be sent anyway, one at a time, larger than all others
+// segments of the data that is to be sent anyway, one at a time, larger than all others
 // and followed by some of these. That a probe is lost, and nothing else, is no congestion.
 //
 // Paths have few MTUs: first the largest is tried, then those that are common, from the
@@ -339,7 +339,7 @@ func (c *Conn) searchOn(now Time) {
 // it must be followed by others; to have room for it, those before it may have to be
 // acknowledged first: wait.
 func (c *Conn) planProbe(unsent, inFlight int) (p plan, wait bool) {
-	n := c.textOf(c.path.probe)
+	n := c.dataOf(c.path.probe)
 	all := n + behindProbe*c.mss
 	if c.phase != open || c.sndNxt != c.sndMax || unsent < all || int(c.sndWnd)-inFlight < all || c.window < all {
 		return plan{}, false
@@ -347,7 +347,7 @@ func (c *Conn) planProbe(unsent, inFlight int) (p plan, wait bool) {
 	if pipe := c.pipe(); c.window-pipe < n || c.board.sacked > 0 || c.dupAcks > 0 {
 		return plan{}, pipe > 0
 	}
-	return plan{text: n}, false
+	return plan{data: n}, false
 }
 
 // probing reports whether a probe is in flight.
@@ -400,7 +400,7 @@ func (c *Conn) probeLost(now Time) bool {
 	return true
 }
 
-// probeRoom is how much text the probe that is about to be written has, unless the frame
+// probeRoom is how much data the probe that is about to be written has, unless the frame
 // is too short for it: then it is not sent, and nothing longer than the frame ever is.
 func (c *Conn) probeRoom(now Time, h *header, b []byte, room int) int {
 	p := &c.path

@@ -49,11 +49,11 @@ type segment struct {
 	seq, ack seq.Number
 	window   uint32 // as in the header, not scaled
 	urgent   uint16
-	text     []byte
+	data     []byte
 	frame    uint64
 	memory   Memory
 	ecn      uint8
-	placed   bool // the text stands in the reader's memory already
+	placed   bool // the data stands in the reader's memory already
 	trimmed  bool // something lay outside the window
 	echo     bool // its timestamp is to be echoed, if its acknowledgment is good
 
@@ -66,7 +66,7 @@ func (s *segment) has(f wire.TCPFlags) bool { return s.flags&f != 0 }
 
 // length is SEG.LEN.
 func (s *segment) length() uint32 {
-	n := uint32(len(s.text))
+	n := uint32(len(s.data))
 	if s.has(wire.TCPSyn) {
 		n++
 	}
@@ -99,14 +99,14 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 
 	s.seq, s.ack = seq.New(h.Seq()), seq.New(h.Ack())
 	s.flags = h.Flags()
-	s.text = h.Payload()
+	s.data = h.Payload()
 	s.placed, s.trimmed, s.echo = false, false, false
 	switch {
 	case t.cfg.PartialChecksums && h.AcceptPartial(in.Src, in.Dst):
 	case c != nil && c.mayPlace(s):
 		sum := wire.PseudoHeader4(in.Src, in.Dst, wire.ProtocolTCP, uint16(len(h)))
 		sum = wire.Sum(h[:h.HeaderLen()], sum)
-		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.text, sum)) != 0xffff {
+		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.data, sum)) != 0xffff {
 			t.counts[BadChecksum]++
 			return Result{}
 		}
@@ -127,7 +127,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	c.stat.segmentsIn++
 	c.process(now, s)
 	c.update(now)
-	s.text = nil
+	s.data = nil
 	r := Result{Kept: t.kept, Reply: t.reply.pending}
 	if c.state == SynReceived && c.passive && s.has(wire.TCPSyn) {
 		r.Opening = c

@@ -7,35 +7,35 @@ import (
 	"github.com/unet-go/unet/proto/tcp/seq"
 )
 
-// Text that is received.
+// Data that is received.
 //
 // In order, it goes straight to a reader that waits (Post), summed on the way;
 // or it stays in the frame it came in, if that is worth a frame; or it is copied
 // to the end of the queue. Out of order it is always copied, so that nobody can
 // tie the link's frames up with holes.
 
-// mayPlace reports whether the text of s, which nobody has checked yet, may be
+// mayPlace reports whether the data of s, which nobody has checked yet, may be
 // copied to where the reader wants it while its checksum is computed. If it
 // turns out not to be acceptable, there is nothing but garbage after posted.
 func (c *Conn) mayPlace(s *segment) bool {
-	return len(s.text) > 0 && len(s.text) <= len(c.post)-c.posted &&
+	return len(s.data) > 0 && len(s.data) <= len(c.post)-c.posted &&
 		s.seq == c.rcvNxt && c.state >= Established && !c.gotFin && c.recv.head == nil &&
-		uint32(len(s.text)) <= c.rcvAdv.From(c.rcvNxt)
+		uint32(len(s.data)) <= c.rcvAdv.From(c.rcvNxt)
 }
 
-// text is the seventh step: take the text of a segment, which has been cut to
+// data is the seventh step: take the data of a segment, which has been cut to
 // the window.
-func (c *Conn) text(now Time, s *segment) {
+func (c *Conn) data(now Time, s *segment) {
 	c.noteFin(s)
-	if len(s.text) == 0 || c.gotFin || c.state == Closed {
+	if len(s.data) == 0 || c.gotFin || c.state == Closed {
 		return
 	}
 	t := c.table
 	if c.hasPeerFin { // nothing follows its FIN
-		keep := min(uint32(len(s.text)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))
-		t.counts[TextAfterFin] += uint64(uint32(len(s.text)) - keep)
-		s.text = s.text[:keep]
-		if len(s.text) == 0 {
+		keep := min(uint32(len(s.data)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))
+		t.counts[DataAfterFin] += uint64(uint32(len(s.data)) - keep)
+		s.data = s.data[:keep]
+		if len(s.data) == 0 {
 			c.ackNow = true
 			return
 		}
@@ -43,25 +43,25 @@ func (c *Conn) text(now Time, s *segment) {
 	if c.closed {
 		// RFC 1122, section 4.2.2.13: nobody will ever read it, and the peer
 		// should know.
-		t.counts[TextAfterClose]++
+		t.counts[DataAfterClose]++
 		c.abort(0)
 		return
 	}
 	if !c.outOfOrder.empty() {
-		c.noteTwice(c.outOfOrder.overlap(s.seq, s.seq.Add(uint32(len(s.text)))))
+		c.noteTwice(c.outOfOrder.overlap(s.seq, s.seq.Add(uint32(len(s.data)))))
 	}
 	if s.seq != c.rcvNxt {
 		t.counts[OutOfOrder]++
 		c.stat.outOfOrder++
 		c.ackNow = true // RFC 5681, section 4.2
-		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.text)
+		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.data)
 		return
 	}
 	if q := &c.outOfOrder; !q.empty() {
 		// What has come before stays, as in oooQueue.
-		if gap := q.first().From(s.seq); gap < uint32(len(s.text)) {
-			q.insert(t, c.opts.ReceiveBuffer, q.first(), s.text[gap:])
-			s.text = s.text[:gap]
+		if gap := q.first().From(s.seq); gap < uint32(len(s.data)) {
+			q.insert(t, c.opts.ReceiveBuffer, q.first(), s.data[gap:])
+			s.data = s.data[:gap]
 		}
 	}
 	n := c.deliver(s)
@@ -70,7 +70,7 @@ func (c *Conn) text(now Time, s *segment) {
 		n += c.advance()
 		c.ackNow = true
 	}
-	if n < len(s.text) {
+	if n < len(s.data) {
 		t.counts[NoMemory]++
 	}
 	if n == 0 {
@@ -81,34 +81,34 @@ func (c *Conn) text(now Time, s *segment) {
 	}
 	t.counts[BytesReceived] += uint64(n)
 	c.stat.bytesIn += uint64(n)
-	c.acknowledgeText(now, n)
+	c.acknowledgeData(now, n)
 	if c.wantsRead || c.posted > 0 {
 		c.wantsRead = false
 		c.notify(Readable)
 	}
 }
 
-// deliver takes text that begins at RCV.NXT and returns how many bytes of it
+// deliver takes data that begins at RCV.NXT and returns how many bytes of it
 // there was memory for.
 func (c *Conn) deliver(s *segment) int {
 	t := c.table
 	if s.placed {
 		t.counts[Placed]++
-		c.posted += len(s.text)
-		return len(s.text)
+		c.posted += len(s.data)
+		return len(s.data)
 	}
 	if c.readClosed {
-		t.counts[TextDiscarded] += uint64(len(s.text))
-		return len(s.text)
+		t.counts[DataDiscarded] += uint64(len(s.data))
+		return len(s.data)
 	}
-	rest := s.text
+	rest := s.data
 	if c.posted < len(c.post) && c.recv.head == nil {
 		n := copy(c.post[c.posted:], rest)
 		c.posted += n
 		rest = rest[n:]
 		t.counts[Placed]++
 		if len(rest) == 0 {
-			return len(s.text)
+			return len(s.data)
 		}
 	}
 	held := c.recv.bytes
@@ -119,18 +119,18 @@ func (c *Conn) deliver(s *segment) int {
 		b := t.pool.refer(rest, heapBlock, 0)
 		b.cost = cost
 		c.recv.push(b)
-		return len(s.text)
+		return len(s.data)
 	case s.memory == MemoryFrame:
 		c.recv.push(t.pool.refer(rest, frameBlock, s.frame))
 		t.kept = true
-		return len(s.text)
+		return len(s.data)
 	}
 	t.counts[Copied]++
 	n := c.recv.write(&t.pool, rest)
 	for n < len(rest) && t.reclaim(&c.outOfOrder, c.recv.bytes) {
 		n += c.recv.write(&t.pool, rest[n:])
 	}
-	return len(s.text) - len(rest) + n
+	return len(s.data) - len(rest) + n
 }
 
 // advance moves to the receive queue what lies at RCV.NXT out of order, and
@@ -157,18 +157,18 @@ func (c *Conn) advance() (n int) {
 	return n
 }
 
-// receive puts text, which lies in the block b, at the end of the receive queue.
-func (c *Conn) receive(b *block, text []byte) int {
+// receive puts data, which lies in the block b, at the end of the receive queue.
+func (c *Conn) receive(b *block, data []byte) int {
 	p := &c.table.pool
-	n := len(text)
+	n := len(data)
 	c.rcvNxt = c.rcvNxt.Add(uint32(n))
-	b.data = text
+	b.data = data
 	switch tail := c.recv.tail; {
 	case c.readClosed:
-		c.table.counts[TextDiscarded] += uint64(n)
+		c.table.counts[DataDiscarded] += uint64(n)
 		p.put(b)
 	case tail != nil && tail.kind == chunkBlock && tail.room() >= n:
-		tail.data = append(tail.data, text...)
+		tail.data = append(tail.data, data...)
 		c.recv.bytes += n
 		p.put(b)
 	default:
@@ -177,7 +177,7 @@ func (c *Conn) receive(b *block, text []byte) int {
 	return n
 }
 
-// The window that asks for text, and the buffers of both directions, which grow with
+// The window that asks for data, and the buffers of both directions, which grow with
 // what the path holds unless somebody has set them.
 //
 // The receive buffer grows as Linux's does (dynamic right-sizing): what the application
@@ -222,7 +222,7 @@ func (c *Conn) startGrowth(now Time) {
 	}
 }
 
-// measureRound takes the time of a round trip from text that has come, by the timestamp
+// measureRound takes the time of a round trip from data that has come, by the timestamp
 // that it echoes or because it was asked for by a window that it lies in. Both may
 // be too long, for the peer need not send at once what it may.
 func (c *Conn) measureRound(now Time, s *segment) {
@@ -360,22 +360,22 @@ func (c *Conn) windowUpdateDue() bool {
 
 // What an application does to receive. Nothing here blocks.
 
-// Readable reports whether Read would return something: text, its end or an
+// Readable reports whether Read would return something: data, its end or an
 // error.
 func (c *Conn) Readable() bool {
 	return c.recv.bytes > 0 || c.posted > 0 || c.atEnd()
 }
 
-// atEnd reports whether no more text will come than is queued.
+// atEnd reports whether no more data will come than is queued.
 func (c *Conn) atEnd() bool {
 	return c.gotFin || c.readClosed || c.closed || c.state == Closed || c.state == TimeWait
 }
 
-// Buffered is how many bytes of text wait to be read.
+// Buffered is how many bytes of data wait to be read.
 func (c *Conn) Buffered() int { return c.recv.bytes }
 
-// Read moves text to p. 0 without an error says that there is none now; Readable
-// follows when there is. After the last text it returns io.EOF, or what ended
+// Read moves data to p. 0 without an error says that there is none now; Readable
+// follows when there is. After the last data it returns io.EOF, or what ended
 // the connection.
 func (c *Conn) Read(now Time, p []byte) (int, error) {
 	if c.recv.head == nil {
@@ -410,7 +410,7 @@ func (c *Conn) hasRead(now Time) {
 	}
 }
 
-// Post says that a reader waits and where it wants its text. Text in order then
+// Post says that a reader waits and where it wants its data. Data in order then
 // goes there, its checksum computed as it is copied. The reader asks for it with
 // Unpost once Readable has come, or when it will not wait any longer. ok is
 // false if there is something to read already.
@@ -433,13 +433,13 @@ func (c *Conn) Unpost(now Time) int {
 	return n
 }
 
-// Loan is text in the memory it came in.
+// Loan is data in the memory it came in.
 type Loan struct {
-	Text  []byte // the borrower's until Return
+	Data  []byte // the borrower's until Return
 	block *block
 }
 
-// Borrow takes the first piece of text off the queue without a copy. ok is false
+// Borrow takes the first piece of data off the queue without a copy. ok is false
 // if there is none; Read has the reason. The piece goes back by [Table.Return],
 // also after the connection is over.
 func (c *Conn) Borrow(now Time) (l Loan, ok bool) {
@@ -457,7 +457,7 @@ func (c *Conn) Borrow(now Time) (l Loan, ok bool) {
 // is a bug.
 func (t *Table) Return(l *Loan) {
 	if l.block == nil {
-		panic("BUG: tcp: text is returned that was not borrowed, or has been returned")
+		panic("BUG: tcp: data is returned that was not borrowed, or has been returned")
 	}
 	t.pool.put(l.block)
 	*l = Loan{}

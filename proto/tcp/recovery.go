@@ -8,7 +8,7 @@ import (
 )
 
 // Recovery from loss. What is lost is found by recovery.go or, if the peer has no SACK, by
-// three duplicate ACKs (RFC 5681, RFC 6582); the scoreboard knows it, and planText sends
+// three duplicate ACKs (RFC 5681, RFC 6582); the scoreboard knows it, and planData sends
 // it again before anything new. Here is what follows from that: how much may be sent
 // meanwhile, when it is over, and what if it was a mistake.
 
@@ -39,7 +39,7 @@ type recovery struct {
 	unproved   int        // numbers that were sent again and that no D-SACK has told of
 
 	forward forward // see rto.go
-	early   bool    // an ACK has told of text that was sent before recovery began, and not again
+	early   bool    // an ACK has told of data that was sent before recovery began, and not again
 
 	// Proportional rate reduction (RFC 9937).
 	prrDelivered, prrOut, prrFlight int
@@ -282,7 +282,7 @@ func (c *Conn) planAgain() plan {
 	if n = min(n, int(c.sndWnd)-at); n < 0 || n == 0 && length > 0 {
 		return plan{}
 	}
-	return plan{action: sendAgain, text: n, fin: fin && n == length}
+	return plan{action: sendAgain, data: n, fin: fin && n == length}
 }
 
 // emitAgain writes the first n bytes that were lost, and the FIN if that follows.
@@ -326,12 +326,12 @@ func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int
 	return c.putHeader(h, b, h.len+n)
 }
 
-// sentAgain notes that length numbers from start on have been sent again, text of them
+// sentAgain notes that length numbers from start on have been sent again, data of them
 // bytes.
-func (c *Conn) sentAgain(now Time, start seq.Number, length, text int) {
+func (c *Conn) sentAgain(now Time, start seq.Number, length, data int) {
 	t := c.table
-	t.counts[BytesRetransmitted] += uint64(text)
-	c.stat.bytesRetransmitted += uint64(text)
+	t.counts[BytesRetransmitted] += uint64(data)
+	c.stat.bytesRetransmitted += uint64(data)
 	c.stat.retransmitted++
 	c.timing = false // Karn
 	c.path.watched = 0

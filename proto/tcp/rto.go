@@ -53,7 +53,7 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 	return false
 }
 
-// duplicate takes in a D-SACK: the peer has received the text from l on twice
+// duplicate takes in a D-SACK: the peer has received the data from l on twice
 // (RFC 2883). A peer that delays an acknowledgment answers the retransmission
 // instead, at once and with its timestamp, as if that had been needed. The D-SACK
 // alone tells. If it is about what the timer was for, and not about what was sent
@@ -68,8 +68,8 @@ func (c *Conn) duplicate(l seq.Number) {
 // bePatient makes d the least timeout of this connection from now on.
 func (c *Conn) bePatient(d time.Duration) {
 	c.doubted = false
-	c.patience = max(c.patience, min(d, longestAckDelay)+clockGranularity)
-	c.rto = max(c.rto, c.patience)
+	c.peerDelay = max(c.peerDelay, min(d, longestAckDelay)+clockGranularity)
+	c.rto = max(c.rto, c.peerDelay)
 }
 
 // sample is RFC 6298, sections 2.2 to 2.5, but that the minimum is what the timeout
@@ -87,7 +87,7 @@ func (c *Conn) sample(now Time, r time.Duration) {
 		c.srtt += (r - c.srtt) / 8
 	}
 	cfg := &c.table.cfg
-	c.rto = min(max(c.srtt+max(clockGranularity, 4*c.rttvar, cfg.MinRTO), c.patience), cfg.MaxRTO)
+	c.rto = min(max(c.srtt+max(clockGranularity, 4*c.rttvar, cfg.MinRTO), c.peerDelay), cfg.MaxRTO)
 }
 
 // startTiming times the segment that ends at SND.NXT, if none is timed.
@@ -219,7 +219,7 @@ func (c *Conn) startPersist(now Time) {
 }
 
 func (c *Conn) stopPersist(now Time) {
-	c.persisting, c.probeDue = false, false
+	c.persisting, c.windowProbeDue = false, false
 	c.backoff = 0
 	if c.rtxAt = Never; c.sndUna != c.sndMax {
 		c.startRetransmit(now)
@@ -231,7 +231,7 @@ func (c *Conn) persistExpired(now Time) {
 		c.abort(c.timeoutError())
 		return
 	}
-	c.probeDue = true
+	c.windowProbeDue = true
 	c.backoff = min(c.backoff+1, 30)
 	c.rtxAt = c.retransmitAt(now)
 }
@@ -240,7 +240,7 @@ func (c *Conn) persistExpired(now Time) {
 // runs out, looks when one came last, and goes on.
 
 func (c *Conn) startKeepAlive(now Time) {
-	c.keepProbes = 0
+	c.keepaliveProbes = 0
 	c.keepAt = Never
 	if c.opts.KeepAlive.Enable && c.state.synchronized() && c.state != TimeWait {
 		c.keepAt = now.add(c.opts.KeepAlive.Idle)
@@ -249,7 +249,7 @@ func (c *Conn) startKeepAlive(now Time) {
 
 func (c *Conn) keepAliveExpired(now Time) {
 	k := &c.opts.KeepAlive
-	if c.keepProbes == 0 {
+	if c.keepaliveProbes == 0 {
 		if at := c.heardAt.add(k.Idle); at > now {
 			c.keepAt = at
 			return
@@ -259,12 +259,12 @@ func (c *Conn) keepAliveExpired(now Time) {
 		c.keepAt = now.add(k.Interval) // the other timers watch the peer
 		return
 	}
-	if int(c.keepProbes) >= k.Count {
+	if int(c.keepaliveProbes) >= k.Count {
 		c.abort(c.timeoutError())
 		return
 	}
-	c.keepProbes++
-	c.keepDue = true
+	c.keepaliveProbes++
+	c.keepaliveDue = true
 	c.keepAt = now.add(k.Interval)
 }
 
@@ -336,7 +336,7 @@ func (c *Conn) planTail() plan {
 	if !c.tailDue || c.phase != probing || c.board.sacked > 0 || n == 0 && !fin || int(c.sndWnd) < int(c.sndNxt.From(c.sndUna)) {
 		return plan{}
 	}
-	return plan{action: sendTail, text: n, fin: fin}
+	return plan{action: sendTail, data: n, fin: fin}
 }
 
 // emitTail writes it.
@@ -423,7 +423,7 @@ func (c *Conn) goForward(advanced bool) {
 		c.forward = secondAck
 		c.window = min(c.window, c.pipe()+2*c.mss)
 		c.flushed = true
-		if p := c.planText(); p.text == 0 && !p.fin {
+		if p := c.planData(); p.data == 0 && !p.fin {
 			c.forward = notForward // there is nothing new, or no room for it
 		}
 	case c.forward == firstAck && !c.sack && news: // step 2a

@@ -18,7 +18,7 @@ import (
 //
 //	dial | listen             the engine opens; the peer is hostB port 2000
 //	established               the handshake that fits dial or listen
-//	< SA 0:0 ack 1 win 9000   a segment comes: flags, first number : bytes of text
+//	< SA 0:0 ack 1 win 9000   a segment comes: flags, first number : bytes of data
 //	> A 1:0 ack 1             exactly this is sent, in this order; nothing else is
 //	+5ms                      time passes, and timers run
 //	write 100 [= 50]          application calls and what they return
@@ -41,7 +41,7 @@ import (
 // Numbers are relative: our SYN has number 0, and so has the peer's. Options of a
 // segment follow as mss 1460, ws 7, sackok, ts VAL/ECR (ours in milliseconds
 // since the script began), sack L-R,L-R; ect: it may be marked, ce: it is. An expectation names what it cares about
-// of these and of win. Text is the pattern of its place, and is checked.
+// of these and of win. Data is the pattern of its place, and is checked.
 type script struct {
 	name string
 	cfg  Config
@@ -482,7 +482,7 @@ func (r *runner) state(want string) {
 	}
 }
 
-// spec is the text of a segment.
+// spec is the data of a segment.
 type spec struct {
 	flags wire.TCPFlags
 	seq   uint32
@@ -504,7 +504,7 @@ func (r *runner) parse(w []string) (s spec) {
 	s.win = 8000
 	for i := 2; i < len(w); i++ {
 		switch w[i] {
-		case "sackok", "badtext", "badsum", "ect", "ce":
+		case "sackok", "baddata", "badsum", "ect", "ce":
 			s.has[w[i]] = ""
 		default:
 			s.has[w[i]] = w[i+1]
@@ -565,7 +565,7 @@ func (r *runner) inject(w []string) {
 			place++
 		}
 		b[n+i] = pattern(1, place)
-		if _, bad := s.has["badtext"]; bad {
+		if _, bad := s.has["baddata"]; bad {
 			b[n+i] ^= 0xff
 		}
 	}
@@ -633,7 +633,7 @@ func (r *runner) expect(w []string) {
 	}
 	for i, c := range s.Payload() {
 		if c != pattern(0, int(want.seq)-1+i) {
-			r.fatalf("text differs at %d", i)
+			r.fatalf("data differs at %d", i)
 		}
 	}
 	if _, ok := want.has["win"]; ok && int(s.Window()) != want.win {

@@ -42,7 +42,7 @@ func TestReceiving(t *testing.T) {
 			> A 1:0 ack 1 sack 901-1001,701-801,501-601,301-401
 			< A 401:100 ack 1	# joins two
 			> A 1:0 ack 1 sack 301-601,901-1001,701-801
-			write 10		# on text too
+			write 10		# on data too
 			> PA 1:10 ack 1 sack 301-601,901-1001,701-801
 			< A 1:100 ack 1
 			> A 11:0 ack 201 sack 301-601,901-1001,701-801
@@ -60,13 +60,13 @@ func TestReceiving(t *testing.T) {
 			both:
 			< A 101:100 ack 1
 			> A 1:0 ack 1
-			< A 51:200 ack 1 badtext
+			< A 51:200 ack 1 baddata
 			> A 1:0 ack 1
 			count overlap_mismatch 100
 			< A 1:50 ack 1
 			> A 1:0 ack 251
 			read 50 = 50`},
-		{name: "overlaps: the first wins, also over text in order", cfg: noOptions, text: `
+		{name: "overlaps: the first wins, also over data in order", cfg: noOptions, text: `
 			both:
 			< A 101:100 ack 1
 			> A 1:0 ack 1
@@ -85,13 +85,13 @@ func TestReceiving(t *testing.T) {
 			> A 1:0 ack 701
 			< A 701:10 ack 1
 			> A 1:0 ack 721
-			< A 701:40 ack 1 badtext	# 20 have been delivered
+			< A 701:40 ack 1 baddata	# 20 have been delivered
 			> A 1:0 ack 741
 			read 20 = 20
 			count overlap_mismatch 0
 			< A 751:10 ack 1
 			> A 1:0 ack 741
-			< A 741:20 ack 1 badtext
+			< A 741:20 ack 1 baddata
 			> A 1:0 ack 761
 			count overlap_mismatch 10`},
 		{name: "a FIN out of order", cfg: noOptions, text: `
@@ -104,16 +104,16 @@ func TestReceiving(t *testing.T) {
 			state CLOSE-WAIT
 			read 1000 = 150
 			read 1 = EOF`},
-		{name: "a FIN, and text that came before and lies behind it", cfg: noOptions, text: `
+		{name: "a FIN, and data that came before and lies behind it", cfg: noOptions, text: `
 			both:
-			< A 11:100 ack 1 badtext
+			< A 11:100 ack 1 baddata
 			> A 1:0 ack 1
 			< FA 1:10 ack 1
 			> A 1:0 ack 12
 			state CLOSE-WAIT
 			read 1000 = 10
 			read 1 = EOF`},
-		{name: "a FIN out of order, in the middle of such text", cfg: noOptions, text: `
+		{name: "a FIN out of order, in the middle of such data", cfg: noOptions, text: `
 			both:
 			< A 11:100 ack 1
 			> A 1:0 ack 1
@@ -214,7 +214,7 @@ func TestReceiving(t *testing.T) {
 			< A 201:100 ack 1
 			> A 1:0 ack 401
 			read 10 = EOF
-			count text_discarded 300
+			count data_discarded 300
 			write 5
 			> PA 1:5 ack 401`},
 	})
@@ -536,7 +536,7 @@ func TestKeepAlive(t *testing.T) {
 			> A 1:0 ack 1
 			< A 0:1 ack 1		# with a byte of garbage, as some do
 			> A 1:0 ack 1`},
-		{name: "not while text is in flight", cfg: noOptions, opts: Options{KeepAlive: KeepAlive{Enable: true, Idle: time.Second}}, text: `
+		{name: "not while data is in flight", cfg: noOptions, opts: Options{KeepAlive: KeepAlive{Enable: true, Idle: time.Second}}, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1

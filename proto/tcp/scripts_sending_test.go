@@ -8,7 +8,7 @@ import (
 func TestSending(t *testing.T) {
 	noCork := Options{Cork: -1}
 	runScripts(t, []script{
-		{name: "text and its acknowledgment", cfg: noOptions, text: `
+		{name: "data and its acknowledgment", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -28,7 +28,7 @@ func TestSending(t *testing.T) {
 			> nothing		# the rest is corked
 			+30us
 			> PA 2001:500 ack 1`},
-		{name: "corked text goes with the ACK of all", cfg: noOptions, text: `
+		{name: "corked data goes with the ACK of all", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -36,7 +36,7 @@ func TestSending(t *testing.T) {
 			write 10
 			< A 1:0 ack 11
 			> PA 11:20 ack 1`},
-		{name: "corked text goes when a segment is full", cfg: noOptions, text: `
+		{name: "corked data goes when a segment is full", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -46,7 +46,7 @@ func TestSending(t *testing.T) {
 			> A 11:536 ack 1
 			+30us
 			> PA 547:64 ack 1`},
-		{name: "corked text goes when the writer waits", cfg: noOptions, text: `
+		{name: "corked data goes when the writer waits", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -76,7 +76,7 @@ func TestSending(t *testing.T) {
 			write 5
 			closewrite		# a FIN may follow, so nothing is gained by waiting
 			> PFA 21:5 ack 1`},
-		{name: "a FIN follows the text", cfg: noOptions, text: `
+		{name: "a FIN follows the data", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -316,7 +316,7 @@ func TestRetransmission(t *testing.T) {
 			> PA 3:1 ack 1
 			count bytes_retransmitted 3`},
 		{name: "so is one that answers what was too early", cfg: Config{NoWindowScale: true}, text: `
-			# As Linux does: it delays the acknowledgment by 40 ms, and answers text
+			# As Linux does: it delays the acknowledgment by 40 ms, and answers data
 			# that it has already at once, with a D-SACK and the timestamp of that.
 			listen
 			< S 0:0 ts 500 sackok
@@ -662,7 +662,7 @@ func TestWindow(t *testing.T) {
 			< A 3001:100 ack 1
 			> A 1:0 ack 3101 win 1900
 			count beyond_window 2`},
-		{name: "text beyond the window is cut, the FIN with it", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
+		{name: "data beyond the window is cut, the FIN with it", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
 			both:
 			< FA 1:3000 ack 1
 			> A 1:0 ack 2049 win 0

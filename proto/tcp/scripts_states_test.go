@@ -269,7 +269,7 @@ func TestListenerQueues(t *testing.T) {
 			accept
 			read 100 = 10
 			read 1 = ECONNRESET`},
-		{name: "text, FIN and all before it is accepted", cfg: noOptions, text: `
+		{name: "data, FIN and all before it is accepted", cfg: noOptions, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
@@ -280,7 +280,7 @@ func TestListenerQueues(t *testing.T) {
 			read 100 = 10
 			read 1 = EOF
 			events`},
-		{name: "text in the SYN is not taken", cfg: noOptions, text: `
+		{name: "data in the SYN is not taken", cfg: noOptions, text: `
 			listen
 			< SF 0:10
 			> SA 0:0 ack 1
@@ -333,7 +333,7 @@ func TestListenConflicts(t *testing.T) {
 
 func TestClosing(t *testing.T) {
 	runScripts(t, []script{
-		{name: "half-close: text still comes", cfg: noOptions, text: `
+		{name: "half-close: data still comes", cfg: noOptions, text: `
 			both:
 			closewrite
 			> FA 1:0 ack 1
@@ -356,7 +356,7 @@ func TestClosing(t *testing.T) {
 			state TIME-WAIT
 			+2s
 			err none`},
-		{name: "half-close: text still goes", cfg: noOptions, text: `
+		{name: "half-close: data still goes", cfg: noOptions, text: `
 			both:
 			< FA 1:0 ack 1
 			> A 1:0 ack 2
@@ -379,7 +379,7 @@ func TestClosing(t *testing.T) {
 			< FA 1:0 ack 2
 			> A 2:0 ack 2
 			state TIME-WAIT`},
-		{name: "closing, with text after the FIN of the peer", cfg: noOptions, text: `
+		{name: "closing, with data after the FIN of the peer", cfg: noOptions, text: `
 			both:
 			write 1000
 			> A 1:536 ack 1
@@ -395,7 +395,7 @@ func TestClosing(t *testing.T) {
 			> PFA 537:464 ack 2
 			< A 2:0 ack 1002
 			state TIME-WAIT`},
-		{name: "close with text that was not read", cfg: noOptions, text: `
+		{name: "close with data that was not read", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101
@@ -403,14 +403,14 @@ func TestClosing(t *testing.T) {
 			> RA 1:0 ack 101
 			state CLOSED
 			events readable writable finished`},
-		{name: "text after close", cfg: noOptions, text: `
+		{name: "data after close", cfg: noOptions, text: `
 			both:
 			close
 			> FA 1:0 ack 1
 			< A 1:100 ack 2
 			> RA 2:0 ack 1
 			state CLOSED
-			count text_after_close 1`},
+			count data_after_close 1`},
 		{name: "a peer that never closes", cfg: noOptions, text: `
 			both:
 			close
@@ -496,7 +496,7 @@ func TestClosing(t *testing.T) {
 			> A 1:0 ack 2
 			< FA 1:0 ack 1
 			> A 1:0 ack 2
-			< A 2:50 ack 1		# text after it is nothing
+			< A 2:50 ack 1		# data after it is nothing
 			state CLOSE-WAIT
 			count bytes_received 0`},
 	})
@@ -543,7 +543,7 @@ func TestResets(t *testing.T) {
 			< R 65537:0
 			count resets_ignored 3
 			state ESTABLISHED`},
-		{name: "one with text that begins before the window", cfg: noOptions, text: `
+		{name: "one with data that begins before the window", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101

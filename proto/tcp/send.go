@@ -141,8 +141,8 @@ func (c *Conn) CloseWrite(now Time) error {
 }
 
 // Close lets go of the connection: nothing more is read or written. What has
-// been written is still sent, and then a FIN. If there is text that has not been
-// read the peer gets a RST instead, and so it does for text that comes later
+// been written is still sent, and then a FIN. If there is data that has not been
+// read the peer gets a RST instead, and so it does for data that comes later
 // (RFC 1122, section 4.2.2.13). The connection lives on without its owner until
 // Finished.
 func (c *Conn) Close(now Time) {
@@ -192,14 +192,14 @@ func (c *Conn) SetNagle(now Time, on bool) {
 // goes on waiting.
 func (c *Conn) SetAdaptiveAck(on bool) { c.opts.AdaptiveAck = on }
 
-// SetCork changes how long small writes gather while text is in flight. Negative:
+// SetCork changes how long small writes gather while data is in flight. Negative:
 // not at all.
 func (c *Conn) SetCork(now Time, d time.Duration) {
 	c.opts.Cork = or(d, DefaultCork)
 	c.update(now)
 }
 
-// SetUserTimeout changes how long text may stay unacknowledged. Negative: for
+// SetUserTimeout changes how long data may stay unacknowledged. Negative: for
 // ever. A timer that runs is not changed.
 func (c *Conn) SetUserTimeout(d time.Duration) { c.opts.UserTimeout = or(d, DefaultUserTimeout) }
 

@@ -19,7 +19,7 @@ import (
 type transfer struct {
 	elapsed                time.Duration
 	timeouts, fast, undone uint64
-	retransmitted, lost    uint64 // bytes, and segments with text
+	retransmitted, lost    uint64 // bytes, and segments with data
 }
 
 // runTransfer sends n bytes as fast as the windows allow to a reader that always

@@ -109,7 +109,7 @@ func (a *app) act() {
 	case 6:
 		if a.posted == nil {
 			if l, ok := c.Borrow(w.now); ok {
-				a.verify(l.Text)
+				a.verify(l.Data)
 				a.loans = append(a.loans, l)
 			}
 		}

@@ -31,7 +31,7 @@ type world struct {
 	lines [2]*fate.Line[[]byte] // by who sends
 	link  linkModel             // what both lines are made with, unless impair has been called
 	edges edges                 // of the windows
-	lost  uint64                // segments with text that the link has lost
+	lost  uint64                // segments with data that the link has lost
 	trace []string
 	heard [2]bool // a host has received an ACK, undamaged and without a RST
 
@@ -178,7 +178,7 @@ func (w *world) fatalf(format string, args ...any) {
 	w.t.Fatalf(format, args...)
 }
 
-// describe is a segment as text.
+// describe is a segment as data.
 func describe(b []byte) string {
 	s, err := wire.ParseTCP(b)
 	if err != nil {
@@ -289,7 +289,7 @@ func (w *world) gaveUp() bool {
 }
 
 // orphanGaveUp reports whether a connection that the application has closed was given up
-// with text or a FIN that nobody has acknowledged for five minutes, which it may.
+// with data or a FIN that nobody has acknowledged for five minutes, which it may.
 func (w *world) orphanGaveUp(a *app) bool {
 	if a.c == nil || !a.closed || a.c.Err() != syscall.ETIMEDOUT {
 		return false
@@ -362,18 +362,18 @@ func (c *Conn) invariant() string {
 		return "SND.UNA, SND.NXT, sndMax out of order"
 	case c.rcvNxt.After(c.rcvAdv):
 		return "RCV.NXT after the window"
-	case c.inTable && (c.state == Closed || c.state == TimeWait || c.state == Listen):
+	case c.inserted && (c.state == Closed || c.state == TimeWait || c.state == Listen):
 		return "in the table in " + c.state.String()
-	case c.state.synchronized() && c.inTable && c.sndUna != c.sndMax && c.rtxAt == Never:
+	case c.state.synchronized() && c.inserted && c.sndUna != c.sndMax && c.rtxAt == Never:
 		return "something in flight and no timer"
-	case c.state.synchronized() && c.inTable && c.sndUna == c.sndMax && c.rtxAt != Never && !c.persisting:
+	case c.state.synchronized() && c.inserted && c.sndUna == c.sndMax && c.rtxAt != Never && !c.persisting:
 		return "nothing in flight and a timer"
-	case c.inTable && c.queuedAt > c.earliestTimer():
+	case c.inserted && c.queuedAt > c.earliestTimer():
 		return "a timer before the heap's entry"
-	case c.inTable && c.next != c.makePlan() || c.onReady != (c.next.action != nothing):
+	case c.inserted && c.next != c.makePlan() || c.onReady != (c.next.action != nothing):
 		return "ready list is wrong"
 	}
-	if c.state.synchronized() && c.inTable {
+	if c.state.synchronized() && c.inserted {
 		in := int(c.sndNxt.From(c.sndUna))
 		off := 0
 		for b := c.send.head; b != nil && b != c.send.cursor; b = b.next {
@@ -445,7 +445,7 @@ func (h *simHost) checkSegment(c *Conn, was action, sndMax seq.Number, b []byte)
 	if flags&wire.TCPRst != 0 || c.state == Closed {
 		return
 	}
-	if was != sendText || c.sndMax == sndMax {
+	if was != sendData || c.sndMax == sndMax {
 		return
 	}
 	// What is new is within the peer's window and the congestion window, which is that of
@@ -465,7 +465,7 @@ func (h *simHost) checkSegment(c *Conn, was action, sndMax seq.Number, b []byte)
 
 // timerInvariant says which timer should run and does not.
 func (c *Conn) timerInvariant() string {
-	if !c.inTable {
+	if !c.inserted {
 		return ""
 	}
 	first := c.earliestTimer()
@@ -485,7 +485,7 @@ func (c *Conn) timerInvariant() string {
 			return "FIN-WAIT-2 for ever"
 		}
 	case c.ackPending > 0 && !c.ackNow && c.ackAt == Never:
-		return "text that will not be acknowledged"
+		return "data that will not be acknowledged"
 	case c.next.corked != (c.corkAt != Never):
 		return "the cork"
 	case c.next.action == nothing && !c.next.corked && c.rtxAt == Never && c.paceAt == Never && (unsent > 0 || c.finQueued && unsent == 0):

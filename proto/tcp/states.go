@@ -8,7 +8,7 @@ import (
 
 // One function for each state that a connection of the table can be in. They
 // follow RFC 9293, section 3.10.7.3 for SYN-SENT and section 3.10.7.4 for the
-// others, in the order of its text; the steps that states share are in steps.go.
+// others, in the order of its data; the steps that states share are in steps.go.
 // The third step, security, is empty: IPv4 carries no security label here.
 
 // synSent is the state SYN-SENT (section 3.10.7.3).
@@ -59,12 +59,12 @@ func (c *Conn) synSent(now Time, s *segment) {
 	c.acknowledged(now, s)
 	c.becomeEstablished(now)
 	c.ackNow = true
-	// Other controls and text are looked at from the sixth step on.
+	// Other controls and data are looked at from the sixth step on.
 	s.seq = c.rcvNxt
 	s.flags &^= wire.TCPSyn
 	c.trim(s)
 	c.urgent(s)
-	c.text(now, s)
+	c.data(now, s)
 	c.fin(now, s)
 }
 
@@ -138,7 +138,7 @@ func (c *Conn) synReceived(now Time, s *segment) {
 		c.noteECN(now, s)
 	}
 	c.urgent(s)
-	c.text(now, s)
+	c.data(now, s)
 	c.fin(now, s)
 }
 
@@ -151,7 +151,7 @@ func (c *Conn) established(now Time, s *segment) {
 		return
 	}
 	c.urgent(s)    // sixth
-	c.text(now, s) // seventh
+	c.data(now, s) // seventh
 	c.fin(now, s)  // eighth
 }
 
@@ -170,7 +170,7 @@ func (c *Conn) finWait1(now Time, s *segment) {
 		}
 	}
 	c.urgent(s)
-	c.text(now, s)
+	c.data(now, s)
 	c.fin(now, s)
 }
 
@@ -183,12 +183,12 @@ func (c *Conn) finWait2(now Time, s *segment) {
 		return
 	}
 	c.urgent(s)
-	c.text(now, s)
+	c.data(now, s)
 	c.fin(now, s)
 }
 
 // closeWait is the state CLOSE-WAIT: the peer has closed, we have not. After its
-// FIN there is no text; what claims to be is ignored.
+// FIN there is no data; what claims to be is ignored.
 func (c *Conn) closeWait(now Time, s *segment) {
 	if !c.checkHead(now, s) {
 		return

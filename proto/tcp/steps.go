@@ -57,7 +57,7 @@ func (c *Conn) checkHead(now Time, s *segment) bool {
 		return false
 	}
 	c.heardAt = now
-	c.keepProbes = 0
+	c.keepaliveProbes = 0
 	return true
 }
 
@@ -67,7 +67,7 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 	t := c.table
 	wnd := c.rcvAdv.From(c.rcvNxt)
 	if s.has(wire.TCPRst) {
-		// Its own number counts, not that of text it may carry.
+		// Its own number counts, not that of data it may carry.
 		if s.seq != c.rcvNxt && !s.seq.InWindow(c.rcvNxt, wnd) {
 			t.counts[ResetsIgnored]++
 			return false
@@ -84,14 +84,14 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 		}
 		if int32(s.tsVal-c.tsRecent) < 0 && !c.recentExpired(now) {
 			t.counts[PawsDropped]++
-			c.challengeUnlessText(now, s)
+			c.challengeUnlessData(now, s)
 			return false
 		}
 	}
 	ok := false
 	switch n := s.length(); {
 	case wnd == 0:
-		// To a closed window text may come that is not taken; what else the
+		// To a closed window data may come that is not taken; what else the
 		// segment says is.
 		ok = s.seq == c.rcvNxt
 	case n == 0:
@@ -104,7 +104,7 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 		if end := s.end(); !s.has(wire.TCPSyn) && end.AtOrBefore(c.rcvNxt) {
 			c.noteTwice(s.seq, end)
 		}
-		c.challengeUnlessText(now, s)
+		c.challengeUnlessData(now, s)
 		return false
 	}
 	s.echo = c.timestamps && s.seq.AtOrBefore(c.lastAckSent)
@@ -129,11 +129,11 @@ func (c *Conn) recentExpired(now Time) bool {
 	return now-c.tsRecentAt > Time(24*24*time.Hour)
 }
 
-// challengeUnlessText acknowledges what must not be believed. Text, or a FIN, may
+// challengeUnlessData acknowledges what must not be believed. Data, or a FIN, may
 // be a retransmission whose sender has missed our ACK: that is answered always,
 // and no answer to it can cause another. Two ends that answered each other's
 // bare ACKs would never stop, so these are limited.
-func (c *Conn) challengeUnlessText(now Time, s *segment) {
+func (c *Conn) challengeUnlessData(now Time, s *segment) {
 	if s.length() > 0 && !s.has(wire.TCPSyn) {
 		c.ackNow = true
 		return
@@ -165,10 +165,10 @@ func (c *Conn) reset(now Time, s *segment, err syscall.Errno) {
 func (c *Conn) trim(s *segment) {
 	if s.seq.Before(c.rcvNxt) {
 		dup := c.rcvNxt.From(s.seq)
-		cut := min(dup, uint32(len(s.text)))
+		cut := min(dup, uint32(len(s.data)))
 		c.table.counts[DuplicateBytes] += uint64(cut)
 		c.noteTwice(s.seq, s.seq.Add(cut))
-		s.text = s.text[cut:]
+		s.data = s.data[cut:]
 		if cut < dup {
 			s.flags &^= wire.TCPFin
 		}
@@ -181,14 +181,14 @@ func (c *Conn) trim(s *segment) {
 	}
 	room := c.rcvAdv.From(c.rcvNxt)
 	at := s.seq.From(c.rcvNxt)
-	if at+uint32(len(s.text)) > room {
+	if at+uint32(len(s.data)) > room {
 		keep := room - min(at, room)
-		c.table.counts[BeyondWindow] += uint64(uint32(len(s.text)) - keep)
-		s.text = s.text[:keep]
+		c.table.counts[BeyondWindow] += uint64(uint32(len(s.data)) - keep)
+		s.data = s.data[:keep]
 		s.flags &^= wire.TCPFin
 		s.placed = false
 		s.trimmed = true
-	} else if s.has(wire.TCPFin) && at+uint32(len(s.text)) == room {
+	} else if s.has(wire.TCPFin) && at+uint32(len(s.data)) == room {
 		c.table.counts[BeyondWindow]++
 		s.flags &^= wire.TCPFin
 		s.trimmed = true
@@ -224,7 +224,7 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 	c.board.delivered = 0
 	if s.ack.After(c.sndUna) {
 		c.acknowledged(now, s)
-	} else if s.ack == c.sndUna && len(s.text) == 0 && c.sndUna != c.sndMax && s.window<<c.sndScale == c.sndWnd {
+	} else if s.ack == c.sndUna && len(s.data) == 0 && c.sndUna != c.sndMax && s.window<<c.sndScale == c.sndWnd {
 		t.counts[DuplicateAcks]++ // RFC 5681, section 2, but for the FIN
 		c.stat.duplicateAcks++
 		if !c.sack {
@@ -235,7 +235,7 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 		c.noteSack(now, s)
 	}
 	// What acknowledges something new is the peer's last word on the window, also if its
-	// text was sent before other text that has come: without its window, SND.UNA would take
+	// data was sent before other data that has come: without its window, SND.UNA would take
 	// the old one along, further than the peer has ever offered.
 	if s.ack.After(before) || s.ack == c.sndUna && (c.sndWL1.Before(s.seq) || c.sndWL1 == s.seq && c.sndWL2.AtOrBefore(s.ack)) {
 		c.setSendWindow(now, s.window<<c.sndScale)
@@ -270,26 +270,26 @@ func (c *Conn) urgent(s *segment) {
 	}
 }
 
-// noteFin remembers where the text ends, before the seventh step takes any: what
+// noteFin remembers where the data ends, before the seventh step takes any: what
 // came out of order and claims to follow must not be taken with it.
 func (c *Conn) noteFin(s *segment) {
 	if s.has(wire.TCPFin) && !c.hasPeerFin {
 		c.hasPeerFin = true
-		c.peerFin = s.seq.Add(uint32(len(s.text)))
+		c.peerFin = s.seq.Add(uint32(len(s.data)))
 	}
 }
 
-// fin is the eighth step. A FIN counts when all text before it is there, so one
+// fin is the eighth step. A FIN counts when all data before it is there, so one
 // that came out of order waits.
 func (c *Conn) fin(now Time, s *segment) {
 	if c.state == Closed {
 		return
 	}
 	if !c.hasPeerFin || c.rcvNxt != c.peerFin || c.gotFin {
-		if s.has(wire.TCPFin) && len(s.text) == 0 {
+		if s.has(wire.TCPFin) && len(s.data) == 0 {
 			c.table.counts[OutOfOrder]++
 			c.stat.outOfOrder++
-			c.ackNow = true // as for text, RFC 5681, section 4.2
+			c.ackNow = true // as for data, RFC 5681, section 4.2
 		}
 		return
 	}
@@ -310,9 +310,9 @@ func (c *Conn) fin(now Time, s *segment) {
 }
 
 // afterFin counts what claims to follow the peer's FIN. It is ignored.
-func (t *Table) afterFin(s *segment) { t.counts[TextAfterFin] += uint64(s.length()) }
+func (t *Table) afterFin(s *segment) { t.counts[DataAfterFin] += uint64(s.length()) }
 
-// When text is acknowledged.
+// When data is acknowledged.
 //
 // By default at once: the segment is ready to be emitted when Process returns,
 // and it carries whatever the application has written before it is. A driver
@@ -327,9 +327,9 @@ func (t *Table) afterFin(s *segment) { t.counts[TextAfterFin] += uint64(s.length
 // answersForInteractive is how many answers make a connection interactive.
 const answersForInteractive = 3
 
-// acknowledgeText is called when n bytes of text have been taken in order.
-func (c *Conn) acknowledgeText(now Time, n int) {
-	c.textAt = now
+// acknowledgeData is called when n bytes of data have been taken in order.
+func (c *Conn) acknowledgeData(now Time, n int) {
+	c.dataAt = now
 	c.ackPending += uint32(n)
 	full := c.rcvMSS()
 	if c.timestamps {
@@ -346,12 +346,12 @@ func (c *Conn) acknowledgeText(now Time, n int) {
 	}
 }
 
-// answered notes that the application has written, perhaps in answer to text.
+// answered notes that the application has written, perhaps in answer to data.
 func (c *Conn) answered(now Time) {
-	if c.textAt != 0 && now-c.textAt <= Time(c.opts.AckDelay) && c.interactive < answersForInteractive {
+	if c.dataAt != 0 && now-c.dataAt <= Time(c.opts.AckDelay) && c.interactive < answersForInteractive {
 		c.interactive++
 	}
-	c.textAt = 0
+	c.dataAt = 0
 }
 
 // ackExpired is the end of the wait for something to ride on.
@@ -361,21 +361,21 @@ func (c *Conn) ackExpired() {
 	c.ackNow = true
 }
 
-// noteTwice notes that text has come twice, for the next ACK to tell (D-SACK, RFC 2883,
+// noteTwice notes that data has come twice, for the next ACK to tell (D-SACK, RFC 2883,
 // section 4): of a segment the first part of which that is so, and of several segments
 // that one ACK answers the first, with what follows it without a hole.
 func (c *Conn) noteTwice(at, end seq.Number) {
 	if !c.sack || at == end {
 		return
 	}
-	if c.again != (wire.SACKBlock{}) {
-		left, right := seq.New(c.again.Left), seq.New(c.again.Right)
+	if c.dsack != (wire.SACKBlock{}) {
+		left, right := seq.New(c.dsack.Left), seq.New(c.dsack.Right)
 		if at.After(right) || end.Before(left) {
 			return
 		}
 		at, end = seq.Min(left, at), seq.Max(right, end)
 	}
-	c.again = wire.SACKBlock{Left: at.Uint32(), Right: end.Uint32()}
+	c.dsack = wire.SACKBlock{Left: at.Uint32(), Right: end.Uint32()}
 }
 
 // acked is called when a segment that acknowledges RCV.NXT has been written.

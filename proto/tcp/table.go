@@ -71,7 +71,7 @@ func (t *Table) Len() int { return len(t.conns) }
 func (t *Table) TimeWaits() int { return len(t.waits.records) }
 
 // MemoryInUse is how many bytes of Config.Memory connections have queued
-// something in: chunks, and text in memory of the heap.
+// something in: chunks, and data in memory of the heap.
 func (t *Table) MemoryInUse() int { return t.pool.used }
 
 // Dial begins a connection from local to remote: the SYN is ready to be
@@ -142,7 +142,7 @@ func (t *Table) Close() {
 // insert makes c known to the table.
 func (t *Table) insert(c *Conn) {
 	t.conns[c.id] = c
-	c.inTable = true
+	c.inserted = true
 	if !c.passive {
 		c.pair = t.usePair(c.id)
 	}
@@ -150,10 +150,10 @@ func (t *Table) insert(c *Conn) {
 }
 
 func (t *Table) remove(c *Conn) {
-	if !c.inTable {
+	if !c.inserted {
 		return
 	}
-	c.inTable = false
+	c.inserted = false
 	t.pool.divide(t.pool.limit, -1)
 	delete(t.conns, c.id)
 	t.leavePair(c.pair, c.id, false)
@@ -185,7 +185,7 @@ func (t *Table) lookup(id tuple) *Conn {
 type Events uint8
 
 const (
-	Readable    Events = 1 << iota // text, its end, or an error; only after a Read that found nothing, or a Post
+	Readable    Events = 1 << iota // data, its end, or an error; only after a Read that found nothing, or a Post
 	Writable                       // there is room again; only after a Write that found too little
 	Connected                      // the connection is established
 	Returned                       // memory that was lent is the application's again

@@ -17,7 +17,7 @@ func TestTimerHeap(t *testing.T) {
 	var h timerHeap
 	conns := make([]*Conn, 50)
 	for i := range conns {
-		conns[i] = &Conn{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, queuedAt: Never}
+		conns[i] = &Conn{timers: timers{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never}, inTable: inTable{queuedAt: Never}}
 	}
 	earliest := func() Time {
 		at := Never
@@ -99,7 +99,7 @@ func TestManyTimers(t *testing.T) {
 	}
 }
 
-// What a handshake has to wait for is no round-trip time: once text is acknowledged the
+// What a handshake has to wait for is no round-trip time: once data is acknowledged the
 // timeout is that of the path, however often SYNs and their answers were lost.
 func TestTimeoutAfterLossyHandshake(t *testing.T) {
 	const delay = 500 * time.Microsecond
