@@ -117,6 +117,7 @@ type sender struct {
 	iss            seq.Number
 	record         *wire.Connection // what is published, never nil; Next is sndMax
 	send           sendQueue
+	mss            int  // most data in a segment, bytes, after the timestamps
 	flushed        bool // corked bytes may leave
 	paced          bool // new data waits for paceAt
 	paceNext       Time // when the data sent so far is within the rate (congestion.go)
@@ -149,8 +150,7 @@ type sender struct {
 	congestion Congestion
 	cubic      cubic // is congestion, unless Config.NewCongestion says otherwise
 
-	// Segment sizes (pathmtu.go).
-	mss     int    // most data in a segment, bytes, after the timestamps
+	// The path's MTU (pathmtu.go).
 	peerMSS uint16 // as offered
 	path    pathMTU
 }
@@ -159,8 +159,6 @@ type sender struct {
 type receiver struct {
 	rcvNxt      seq.Number
 	rcvAdv      seq.Number // right edge of the window that was advertised
-	irs         seq.Number
-	peerFin     seq.Number // sequence number of the peer's FIN
 	lastAckSent seq.Number
 	ackPending  uint32 // bytes of data that are not acknowledged
 	ackNow      bool   // an ACK is to be sent
@@ -174,6 +172,8 @@ type receiver struct {
 	growth      growth // of the receive buffer
 	dataAt      Time   // when data came last
 	outOfOrder  oooQueue
+	peerFin     seq.Number // sequence number of the peer's FIN
+	irs         seq.Number
 	dsack       wire.SACKBlock // received twice and not yet reported: D-SACK
 }
 
@@ -299,7 +299,7 @@ func (c *Conn) becomeEstablished(now Time) {
 	}
 	c.window = c.congestion.Window()
 	c.recoverSeq = c.iss
-	c.rack.end, c.rack.fack, c.rack.patience = c.sndUna, c.sndUna, 1
+	c.rack.end, c.rack.fack, c.rack.reoWndMult = c.sndUna, c.sndUna, 1
 	c.state = Established
 	if c.finQueued {
 		c.state = FinWait1

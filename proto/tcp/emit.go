@@ -143,8 +143,8 @@ func (c *Conn) update(now Time) {
 
 // OnlyAck reports whether all that is ready is an acknowledgment. A driver that
 // is about to let the reader run may hold it back for that long: what the reader
-// writes will carry it. It must not be held longer than the peer's patience, see
-// DefaultAckDelay.
+// writes will carry it. It must not be held longer than
+// DefaultAckDelay, or the peer retransmits.
 func (c *Conn) OnlyAck() bool { return c.next.action == sendAck }
 
 // EmitRoom is how much room the next segment can take, in bytes. Emit makes do with

@@ -7,17 +7,17 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Recovery from loss. What is lost is found by recovery.go or, if the peer has no SACK, by
-// three duplicate ACKs (RFC 5681, RFC 6582); the scoreboard knows it, and planData sends
-// it again before anything new. Here is what follows from that: how much may be sent
-// meanwhile, when it is over, and what if it was a mistake.
+// Loss recovery. Losses are detected by RACK (below) or, if the peer has no SACK, by
+// three duplicate ACKs (RFC 5681, RFC 6582). The scoreboard marks them, and planAgain sends
+// them before new data. This file decides how much may be sent meanwhile, when a recovery
+// ends, and when it is undone.
 
-// phase says what becomes of a loss.
+// phase is the loss state of a connection.
 type phase uint8
 
 const (
 	open       phase = iota // nothing is lost
-	probing                 // perhaps, and a probe was sent to know, until recoverSeq is acknowledged
+	probing                 // a loss probe was sent; until recoverSeq is acknowledged
 	recovering              // fast recovery, until recoverSeq is acknowledged
 	collapsed               // after a timeout, likewise
 )
@@ -349,15 +349,15 @@ func (c *Conn) sentAgain(now Time, start seq.Number, length, data int) {
 	}
 }
 
-// Finding losses by time (RACK, RFC 8985): what was sent a round trip before
-// something that has arrived, and a little more for reordering, is lost, be it a
-// first transmission or a later one. With three segments above a hole there is no
-// such patience, as long as nothing was ever reordered (RFC 6675).
+// Loss detection by time (RACK, RFC 8985): data is lost if it was sent earlier than data
+// that has arrived, by more than a round trip plus the reordering window. This holds for
+// first transmissions and retransmissions. With three segments SACKed above a hole the
+// reordering window is 0, until reordering has been seen (RFC 6675).
 
 const (
 	dupThresh = 3
-	// reorderPersist is how many recoveries a longer patience lasts (RFC 8985,
-	// section 6.2, step 4).
+	// reorderPersist is for how many recoveries a raised reoWndMult lasts (RFC 8985,
+	// section 6.2, step 4: RACK.reo_wnd_persist).
 	reorderPersist = 16
 	minRTTWindow   = Time(10 * time.Second)
 )
@@ -370,10 +370,10 @@ type rack struct {
 	fack      seq.Number // the highest number that has arrived
 	reordered bool       // something has arrived late
 
-	// D-SACKs tell of a patience that was too short.
-	patience   uint8      // times a quarter of the least round trip
-	lasting    uint8      // recoveries until it is one again
-	roundEnd   seq.Number // until this is acknowledged another D-SACK says nothing new
+	// A D-SACK shows that the reordering window was too short.
+	reoWndMult uint8      // RACK.reo_wnd_mult: the window in quarters of minRTT
+	lasting    uint8      // recoveries until reoWndMult is 1 again
+	roundEnd   seq.Number // until this is acknowledged further D-SACKs are ignored
 	roundKnown bool
 }
 
@@ -410,7 +410,7 @@ func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 	}
 }
 
-// reorderWindow is the patience (step 4).
+// reorderWindow is RACK.reo_wnd (RFC 8985, section 6.2, step 4).
 func (c *Conn) reorderWindow() Time {
 	r := &c.rack
 	if !r.reordered && (c.phase > probing || c.dupAcks >= dupThresh || c.board.sacked > (dupThresh-1)*c.mss) {
@@ -419,7 +419,7 @@ func (c *Conn) reorderWindow() Time {
 	if !c.sampled {
 		return r.rtt / 4
 	}
-	return min(Time(c.minRTT)/4*Time(max(r.patience, 1)), Time(c.srtt))
+	return min(Time(c.minRTT)/4*Time(max(r.reoWndMult, 1)), Time(c.srtt))
 }
 
 // sackedTwice takes in a D-SACK: perhaps what it is about was not lost but late.
@@ -429,7 +429,7 @@ func (c *Conn) sackedTwice() {
 		return
 	}
 	r.roundKnown, r.roundEnd = true, c.sndNxt
-	r.patience = min(max(r.patience, 1)+1, 250)
+	r.reoWndMult = min(max(r.reoWndMult, 1)+1, 250)
 	r.lasting = reorderPersist
 }
 
@@ -437,7 +437,7 @@ func (c *Conn) sackedTwice() {
 func (r *rack) recovered() {
 	if r.lasting > 0 {
 		if r.lasting--; r.lasting == 0 {
-			r.patience = 1
+			r.reoWndMult = 1
 		}
 	}
 }

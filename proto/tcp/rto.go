@@ -17,10 +17,10 @@ const longestAckDelay = 200 * time.Millisecond
 // what has been sent once (Karn). An echoed timestamp says which of several
 // transmissions the peer has answered.
 //
-// If that was not the last, either we were too impatient for a peer that delays
-// its acknowledgments, or acknowledgments were lost; nothing tells which, and it
-// is no round-trip time in either case. But from now on this connection's
-// timeout leaves the peer that much time.
+// If that was not the last, either the timeout was too short for a peer that delays
+// its acknowledgments, or acknowledgments were lost. These cases cannot be told apart,
+// and neither gives a round-trip time. The connection's least timeout rises to that
+// time.
 //
 // Nobody delays the answer to a SYN. There, a peer that has lost its SYN and ACK sends
 // it again after a timeout of its own, and echoes what it was first sent for: an echo as
@@ -46,7 +46,7 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 		case last:
 			c.sample(now, rtt)
 		default:
-			c.bePatient(rtt)
+			c.raisePeerDelay(rtt)
 		}
 		return true
 	}
@@ -61,12 +61,12 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 // timeout doubles until it is long enough.
 func (c *Conn) duplicate(l seq.Number) {
 	if c.doubted && l == c.retransmitSeq {
-		c.bePatient(2 * c.rto)
+		c.raisePeerDelay(2 * c.rto)
 	}
 }
 
-// bePatient makes d the least timeout of this connection from now on.
-func (c *Conn) bePatient(d time.Duration) {
+// raisePeerDelay raises the connection's least timeout to d, at most longestAckDelay.
+func (c *Conn) raisePeerDelay(d time.Duration) {
 	c.doubted = false
 	c.peerDelay = max(c.peerDelay, min(d, longestAckDelay)+clockGranularity)
 	c.rto = max(c.rto, c.peerDelay)
@@ -430,7 +430,7 @@ func (c *Conn) goForward(advanced bool) {
 		c.forward = notForward
 	case c.forward == secondAck && early: // step 3b
 		c.undo()
-		c.bePatient(2 * c.rto)
+		c.raisePeerDelay(2 * c.rto)
 	case c.forward == secondAck && news: // step 3a
 		c.forward = notForward
 	}

@@ -34,7 +34,7 @@ const (
 )
 
 // sentGrain is how finely times of sending are told apart: 2^-6 of a round trip, which
-// is a sixteenth of the least patience with reordering.
+// is a sixteenth of the least reordering window.
 const sentGrain = 6
 
 // maxSpans bounds a scoreboard: SACK blocks that would need more are ignored.

@@ -174,8 +174,8 @@ func (c *Conn) expire(now Time) {
 	}
 }
 
-// waitExpired is the end of the patience for a handshake, or for the FIN of a
-// peer whose connection nobody has any more.
+// waitExpired ends a handshake that took too long, or a closed connection whose peer
+// has not sent its FIN in time.
 func (c *Conn) waitExpired() {
 	c.waitAt = Never
 	if c.state == FinWait2 {
