@@ -62,9 +62,9 @@ func TestTCPChurn(t *testing.T) {
 			l.kernelServer(t, at(first).String(), first)
 		}
 		for _, goroutines := range []int{1, 50} {
-			l.lease.fewBlocks(1)
+			l.lease.boundBlocks(1)
 			if goroutines > 1 {
-				l.lease.fewBlocks(15) // more
+				l.lease.boundBlocks(16)
 			}
 			for _, first := range []bool{false, true} {
 				t.Run(fmt.Sprintf("timestamps %s/kernel first %v/%d at a time", timestamps, first, goroutines), func(t *testing.T) {
@@ -139,7 +139,7 @@ func (l *lab) dialAll(t *testing.T, host *unet.Host, n int, to ...netip.AddrPort
 // its destination.
 func TestTCPDialsShareAPort(t *testing.T) {
 	l := openLab(t)
-	l.lease.fewBlocks(1)
+	l.lease.boundBlocks(1)
 	var to []netip.AddrPort
 	for i := range uint16(5) {
 		at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), 80+i)
@@ -197,6 +197,34 @@ func TestTCPDialsShareAPort(t *testing.T) {
 		t.Errorf("from the port of a listener: %v", err)
 	}
 	for _, c := range conns {
+		c.SetLinger(0)
+		c.Close()
+	}
+}
+
+// A pair of ends that becomes free while the host asks for more ports is used: that there
+// are no more ports is no error then.
+func TestTCPDialLooksAgain(t *testing.T) {
+	l := openLab(t)
+	l.lease.boundBlocks(1)
+	to := netip.MustParseAddrPort("10.0.0.2:80")
+	l.kernelServer(t, to.String(), false)
+	conns := l.dialAll(t, l.host, endpoint.BlockPorts, to)
+	l.lease.refusing = func() { // a connection ends, in TIME-WAIT, and its owner has not closed it
+		c := conns[7]
+		if err := c.CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("read: %v", err)
+		}
+	}
+	last, err := l.host.DialTCP(t.Context(), netip.AddrPort{}, to)
+	must(t, err)
+	if last.LocalAddr().String() != conns[7].LocalAddr().String() {
+		t.Errorf("from %v when %v was free", last.LocalAddr(), conns[7].LocalAddr())
+	}
+	for _, c := range append(conns, last) {
 		c.SetLinger(0)
 		c.Close()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/mux"
@@ -24,23 +25,37 @@ const patience = 20 * time.Second // until a test gives up; nothing takes that l
 // countedLease counts what is claimed.
 type countedLease struct {
 	endpoint.Lease
-	claims atomic.Int32
-	few    atomic.Bool
-	blocks atomic.Int32 // of TCP, that are left if there are few
+	claims   atomic.Int32
+	blocks   atomic.Int32 // of TCP ports, that are held
+	most     atomic.Int32 // of these; 0: no bound
+	refusing func()       // called before a single port is refused; nil: nothing is
 }
 
-// fewBlocks lets the host have so many blocks of TCP ports more, and no single port.
-func (l *countedLease) fewBlocks(n int32) {
-	l.blocks.Store(n)
-	l.few.Store(true)
-}
+// boundBlocks lets the host hold n blocks of TCP ports at a time, and no single port:
+// the policy gives its user no more.
+func (l *countedLease) boundBlocks(n int32) { l.most.Store(n) }
 
 func (l *countedLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	l.claims.Add(1)
-	if l.few.Load() && t.Kind == endpoint.TagTCP && t.Port == 0 && (!t.Block || l.blocks.Add(-1) < 0) {
-		return t, fmt.Errorf("%w: no more than that", endpoint.ErrTagHeld)
+	if most := l.most.Load(); most > 0 && t.Kind == endpoint.TagTCP && t.Port == 0 && (!t.Block || l.blocks.Load() >= most) {
+		if !t.Block && l.refusing != nil {
+			l.refusing()
+		}
+		return t, fmt.Errorf("%w: no more than %d blocks", control.ErrBusy, most)
 	}
-	return l.Lease.Claim(ctx, t)
+	tag, err := l.Lease.Claim(ctx, t)
+	if err == nil && tag.Kind == endpoint.TagTCP && tag.Block {
+		l.blocks.Add(1)
+	}
+	return tag, err
+}
+
+func (l *countedLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	err := l.Lease.Unclaim(ctx, t)
+	if err == nil && t.Kind == endpoint.TagTCP && t.Block {
+		l.blocks.Add(-1)
+	}
+	return err
 }
 
 // lab is a host of ours on a mux of this process on host A, and a kernel that

@@ -147,15 +147,16 @@ func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPC
 // of an address that is the host's as a whole. If the host shares its address and has a
 // connection to remote from each of its ports, it gets more of them first.
 func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
-	for {
+	for refused := error(nil); ; {
 		seen := h.tcpPorts.count()
 		c, err := h.stack.DialTCP(ctx, local, remote, o)
 		if err != stack.ErrNoPort {
 			return c, err
 		}
-		if err := h.tcpPorts.more(ctx, seen); err != nil {
-			return nil, err
+		if refused != nil {
+			return nil, refused
 		}
+		refused = h.tcpPorts.more(ctx, seen)
 	}
 }
 

@@ -61,14 +61,15 @@ func newPorts(lease endpoint.Lease, any endpoint.Tag) *ports {
 // take hands out a port that nobody else uses, at random among those that there are
 // (RFC 6056, section 3.3.1). For its errors see more.
 func (p *ports) take(ctx context.Context) (uint16, error) {
-	for {
+	for refused := error(nil); ; {
 		port, seen := p.takeFree()
 		if port != 0 {
 			return port, nil
 		}
-		if err := p.more(ctx, seen); err != nil {
-			return 0, err
+		if refused != nil {
+			return 0, refused
 		}
+		refused = p.more(ctx, seen)
 	}
 }
 
@@ -232,8 +233,9 @@ func (p *ports) count() int {
 }
 
 // more waits until the host has more ports than when seen was read, or one has been
-// given back since: then it is worth to look again. However many wait, there is one request
-// for all of them, and it goes on when ctx ends.
+// given back since: then it is worth to look again. After an error the caller looks once
+// more, too: what was in use may have become free meanwhile. However many wait, there is
+// one request for all of them, and it goes on when ctx ends.
 //
 // Errors: that of ctx; [endpoint.ErrLeaseClosed]; [endpoint.ErrTagDenied] if the host may
 // have no port at all; EADDRNOTAVAIL if it gets no more than it has.

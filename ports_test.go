@@ -272,6 +272,43 @@ func TestPortsWhileNobodyAnswers(t *testing.T) {
 	}
 }
 
+// onDone is a context that calls f when somebody is about to wait for it.
+type onDone struct {
+	context.Context
+	f func()
+}
+
+func (c onDone) Done() <-chan struct{} {
+	c.f()
+	return c.Context.Done()
+}
+
+// A port is given back and then a claim is refused, before who waits for either has
+// looked: the port counts, whichever is noticed.
+func TestPortsGivenBackBeforeARefusal(t *testing.T) {
+	for range 32 { // the runtime notices either
+		l := &portsLease{}
+		p := newPorts(l, anyPort())
+		for range endpoint.BlockPorts {
+			if _, err := p.take(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.blocks, l.ports, l.blocked = endpoint.ErrTagHeld, endpoint.ErrTagHeld, make(chan struct{})
+		ctx := onDone{t.Context(), func() {
+			p.give(32768 + 5)
+			p.mu.Lock()
+			c := p.claim
+			p.mu.Unlock()
+			close(l.blocked)
+			<-c.done
+		}}
+		if port, err := p.take(ctx); port != 32768+5 || err != nil {
+			t.Fatalf("took %d, %v", port, err)
+		}
+	}
+}
+
 func TestPortsAtOnce(t *testing.T) {
 	l := &portsLease{}
 	p := newPorts(l, anyPort())

@@ -31,7 +31,7 @@ func kernelKeepAlive(t *testing.T, c net.Conn) (k tcp.KeepAlive) {
 	t.Helper()
 	get := func(level, name int) (value int) {
 		t.Helper()
-		control(t, c, func(fd int) (err error) {
+		onDescriptor(t, c, func(fd int) (err error) {
 			value, err = unix.GetsockoptInt(fd, level, name)
 			return err
 		})
@@ -45,8 +45,8 @@ func kernelKeepAlive(t *testing.T, c net.Conn) (k tcp.KeepAlive) {
 	}
 }
 
-// control calls f with the descriptor of a connection of the kernel.
-func control(t *testing.T, c net.Conn, f func(fd int) error) {
+// onDescriptor calls f with the descriptor of a connection of the kernel.
+func onDescriptor(t *testing.T, c net.Conn, f func(fd int) error) {
 	t.Helper()
 	raw, err := c.(syscall.Conn).SyscallConn()
 	must(t, err)
@@ -265,7 +265,7 @@ func TestTCPPeerRebooted(t *testing.T) {
 		peer, err := listener.Accept()
 		must(t, err)
 		// A connection under repair goes without a word.
-		control(t, peer, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1) })
+		onDescriptor(t, peer, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1) })
 		must(t, peer.Close())
 		if asked == "by keepalive" {
 			must(t, c.(*unet.TCPConn).SetKeepAlivePeriod(10*time.Millisecond))

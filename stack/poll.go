@@ -14,7 +14,7 @@ const (
 	batchSize = 64
 	// batchesPerClock bounds how old s.now gets while frames never stop coming.
 	batchesPerClock = 64
-	// batchesPerPoll bounds one Poll.
+	// batchesPerPoll bounds one Poll, and what a dial that finds no port takes in.
 	batchesPerPoll = 64
 )
 

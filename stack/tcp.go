@@ -153,7 +153,8 @@ func newSecret() (secret [16]byte) {
 // as an [UnreachableError], EADDRINUSE if the two ends have a connection already,
 // EADDRNOTAVAIL if there is one to remote from every port that may be chosen (of
 // Config.TCPPorts an [ErrNoPort]) or the host has lost our address, ENETDOWN, and that
-// of ctx.
+// of ctx. What waits to be received is taken in before a dial fails because two ends, or
+// all ports, have a connection.
 func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCPOptions) (*TCPConn, error) {
 	to, ok := wire.AddrPortFrom(remote)
 	if !ok {
@@ -219,7 +220,7 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 	case s.broken != nil:
 		return s.broken
 	}
-	now := s.readClock()
+	s.readClock()
 	if c.loop = s.isLoopBackTCP(from, to); !c.loop {
 		switch {
 		case s.down != 0:
@@ -233,14 +234,28 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 			return err
 		}
 	}
-	if from.Port == 0 && s.ports != nil {
+	for range batchesPerPoll {
+		// Frames that wait to be received may end connections.
+		if err = c.enter(from, to, o); err == nil || s.input() == 0 {
+			break
+		}
+	}
+	if err == nil {
+		s.settleTCP()
+	}
+	return err
+}
+
+// enter chooses the local port, if from has none, and makes the connection.
+func (c *TCPConn) enter(from, to tcp.AddrPort, o *TCPOptions) error {
+	s := c.stack
+	if c.chosen = from.Port == 0 && s.ports != nil; c.chosen {
 		pick := func(blocks []tcp.PortBlock) uint16 { return s.tcp.ChoosePort(from.Addr, to, blocks) }
 		if from.Port = s.ports.Choose(pick); from.Port == 0 {
 			return ErrNoPort
 		}
-		c.chosen = true
 	}
-	conn, err := s.tcp.Dial(tcp.Time(now), from, to, o.engine(s))
+	conn, err := s.tcp.Dial(tcp.Time(s.now), from, to, o.engine(s))
 	if err != nil {
 		if c.chosen {
 			s.ports.Release(from.Port)
@@ -248,7 +263,6 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 		return err
 	}
 	c.begin(conn)
-	s.settleTCP()
 	return nil
 }
 

@@ -647,3 +647,46 @@ func TestTCPAcksRideOnAnswers(t *testing.T) {
 	}
 	client.Close()
 }
+
+// onePort is stack.TCPPorts with one port.
+type onePort struct{}
+
+func (onePort) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
+	return pick([]tcp.PortBlock{{First: 6400, Ports: 1}})
+}
+
+func (onePort) Release(uint16) {}
+
+// The two ends of a connection can be had again once its last acknowledgment has come,
+// also if nobody has polled since.
+func TestTCPDialTakesInWhatWaits(t *testing.T) {
+	for _, from := range []string{"10.0.0.2:0", "10.0.0.2:5000"} {
+		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, TCPPorts: onePort{}})
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		to := ap("10.0.0.1:80")
+		l := must(a.ListenTCP(to, stack.TCPListenOptions{}))
+		for range 2 {
+			accepted := make(chan *stack.TCPConn)
+			go func() {
+				c, _ := l.AcceptTCP()
+				accepted <- c
+			}()
+			client, err := b.DialTCP(ctx, ap(from), to, stack.TCPOptions{})
+			if err != nil {
+				l.Close()
+				t.Fatalf("from %s: %v", from, err)
+			}
+			server := <-accepted
+			server.Close()
+			if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+				t.Fatal(err)
+			}
+			client.Close()
+			a.Poll(time.Now())
+			if state := client.Info().State; state != tcp.LastAck {
+				t.Fatalf("%v although nobody has polled", state)
+			}
+		}
+	}
+}
