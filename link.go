@@ -10,8 +10,8 @@ import (
 	"github.com/unet-go/unet/stack"
 )
 
-// link is how a stack meets its endpoint: a stack.Link over an
-// datapath.Endpoint. A frame's ID is the address its bytes start at.
+// link is a stack.Link over a datapath.Endpoint. A frame's ID is the address its bytes
+// start at.
 type link struct {
 	ep   *datapath.Endpoint
 	room int               // of a frame, bytes

@@ -1,37 +1,29 @@
-// Package datapath sends and receives on an endpoint: messages, frames, channels,
-// upcalls and waiting, over the segment and the queues that a grant holds.
-//
-// # Getting one
-//
-// An [endpoint.Grant] is the one way in. Package control fetches it from unetd, for a
-// process without any privilege; package mux makes it for a caller that has the
-// capabilities. [Attach] maps what the grant holds. From then on the kernel is
-// asked for one thing only: to look at the send queue (Flush).
+// Package datapath sends and receives on an endpoint. An [endpoint.Grant] comes from
+// unetd (package control, no privilege needed) or from a mux (package mux); [Attach]
+// maps its segment and queues. After that the only system call is the kick, in Flush.
 //
 // # Messages
 //
 // Two endpoints exchange messages over a [Channel], a remote endpoint that has
-// been resolved to a link address and a tag:
+// been resolved to a MAC address and a tag:
 //
 //	ch, err := ep.Channel(ctx, lease, host, remoteTag, localTag)
 //
-// Sending is U-Net's two ways. Base-level: the payload is copied in.
+// The payload is copied into the segment, or composed there:
 //
-//	err = ep.Write(&ch, payload)  // staged
-//	err = ep.Flush()              // one kick for all that is staged
-//
-// Direct-access: it is composed in place, in the segment.
+//	err = ep.Write(&ch, payload)
 //
 //	buf, err := ep.Alloc()
 //	n := compose(buf.Payload())
 //	err = ep.Send(&ch, buf, n)
-//	err = ep.Flush()
 //
-// A full send queue is [ErrQueueFull], back-pressure and not a drop: the buffer
-// stays the caller's, who flushes and tries again.
+//	err = ep.Flush() // one kick for all that is staged
 //
-// Receiving lends messages in place. They hold memory of the segment until
-// they are freed:
+// When the send queue is full, Send returns [ErrQueueFull] and the buffer stays the
+// caller's: flush and try again. Nothing is dropped.
+//
+// Received messages are lent in place. They hold frames of the segment until they
+// are freed:
 //
 //	for ep.Wait(time.Time{}) == nil {
 //		n := ep.Recv(msgs)
@@ -41,24 +33,13 @@
 //		}
 //	}
 //
-// # A frame's life
+// # Frames
 //
-// Frames move between owners as package segment draws it: Recv takes them from
-// the receive queue and puts as many from the pool on the free queue, so that
-// the kernel never waits for the application; Free and completed sends put them
-// back into the pool. What the application may hold at once is the segment
-// less what the free queue needs and an eighth for sending.
+// A protocol stack that has its own headers uses SendFrame and RecvFrames, and
+// SendLong for packets that are longer than a frame. Package segment describes how
+// frames change owners. An application may hold the frames of the segment less those
+// of the free queue and an eighth for sending.
 //
-// An endpoint whose grantor has died can neither send nor receive, and knows it only if the lease is
-// in its [Config]: then Wait returns [endpoint.ErrLeaseClosed].
-//
-// Below messages there are frames (SendFrame, RecvFrames): what a protocol
-// stack that brings its own headers works with. Packets that are longer than a frame
-// (SendLong) leave in several descriptors.
-//
-// # Who may call
-//
-// An Endpoint belongs to one goroutine at a time; only Wake and Pending may be
-// called from another, and Sleep by one goroutine while another has the queues.
-// Run two endpoints for two goroutines: that is what they are for.
+// An Endpoint belongs to one goroutine at a time. Only Wake and Pending may be called
+// from another, and Sleep by one goroutine while another uses the queues.
 package datapath

@@ -23,8 +23,8 @@ type Desc = queues.Desc
 type Config struct {
 	Wait       WaitMode      // how Wait waits; WaitAdaptive by default
 	SpinBudget time.Duration // how long WaitAdaptive spins before it sleeps; 50 us by default
-	// Lease, if it is set, is watched: when it ends, Wait returns its Err, an
-	// [endpoint.ErrLeaseClosed]. Without it, an endpoint whose grantor has died waits on.
+	// Lease, if it is set: when it ends, Wait returns its Err, an
+	// [endpoint.ErrLeaseClosed]. Without it Wait does not return then.
 	Lease endpoint.Lease
 }
 
@@ -73,9 +73,9 @@ var (
 	ErrMessageTooLong = errors.New("message too long")
 )
 
-// Attach maps the segment and the rings of a grant. It takes the grant's
-// descriptors over when it succeeds, and leaves them alone when it fails. It
-// needs no capability.
+// Attach maps the segment and the rings of a grant. If it succeeds, the endpoint
+// owns the grant's descriptors; if it fails, the caller still does. It needs no
+// capability.
 func Attach(g *endpoint.Grant, cfg Config) (*Endpoint, error) {
 	geo := g.Geometry
 	if err := geo.Validate(); err != nil {
@@ -109,7 +109,7 @@ func Attach(g *endpoint.Grant, cfg Config) (*Endpoint, error) {
 	return e, nil
 }
 
-// setThresholds says how much may gather before a shared index is stored to.
+// setThresholds sets how many entries are batched before a shared index is stored.
 func (e *Endpoint) setThresholds() {
 	geo := &e.grant.Geometry
 	e.refillAt = min(refillBatch, max(1, geo.Prefilled()/4))
@@ -117,7 +117,7 @@ func (e *Endpoint) setThresholds() {
 	e.reclaimAt = min(reclaimBatch, max(1, geo.CompletionSize/4), max(1, geo.FrameCount/8))
 }
 
-// watch tells the goroutine that waits that the lease has ended.
+// watch wakes the goroutine that waits when the lease has ended.
 func (e *Endpoint) watch(done <-chan struct{}) {
 	select {
 	case <-done:
@@ -196,7 +196,7 @@ func (e *Endpoint) Tags() []endpoint.Tag { return e.grant.Tags }
 // Audit counts the segment's frames by owner.
 func (e *Endpoint) Audit() segment.Audit { return e.seg.Audit() }
 
-// counters are the endpoint's own; plain words, because one goroutine has it.
+// counters are not atomic: one goroutine uses the endpoint.
 type counters struct {
 	sent, received        uint64
 	queueFull, noBuffers  uint64
@@ -210,7 +210,7 @@ type Stats struct {
 	Kicks      uint64 // system calls made to send
 	QueueFull  uint64 // sends refused because the send queue was full
 	NoBuffers  uint64 // allocations refused because the pool was empty
-	Malformed  uint64 // received frames dropped: truncated, or a header that lies
+	Malformed  uint64 // received frames dropped: truncated, or a header field is wrong
 	NotMessage uint64 // received frames dropped by Recv: not a U-Net message
 
 	KernelRxDropped      uint64 // the frame did not fit, or the kernel had no memory

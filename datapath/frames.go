@@ -7,8 +7,8 @@ import (
 )
 
 // Frame level: whole link-layer frames, for a protocol stack that brings its
-// own headers. Every frame taken here is in the caller's hands until it is
-// sent or released, exactly once.
+// own headers. The caller owns every frame taken here until it sends or releases it,
+// exactly once.
 
 // rxMetaSize is the size of what the mux puts before each received packet:
 // struct unet_rx_meta in bpf/, two host-order 16-bit words.
@@ -55,7 +55,7 @@ func (e *Endpoint) SendFrame(d Desc) bool {
 	return true
 }
 
-// Flush hands all staged frames to the kernel, with one kick. Errors are the
+// Flush submits all staged frames, with one kick. Errors are the
 // device's (ENETDOWN, ENXIO): the frames stay queued, and may leave later.
 func (e *Endpoint) Flush() error {
 	n := e.sock.TX.Reserved()
@@ -120,8 +120,8 @@ func (e *Endpoint) Pending() bool { return e.sock.RX.Pending() > 0 }
 
 // tidy does what the batches put off: hand back slots of the receive queue, fill
 // the free queue, take completions. It is called when nothing is there to
-// receive, so that none of it stands between a frame and its reader: these
-// stores wait for cache lines that the other core has.
+// receive, so that it delays no frame: these stores wait for cache lines that
+// another core holds.
 func (e *Endpoint) tidy() {
 	if e.sock.RX.Taken() > 0 {
 		e.sock.RX.Publish()
@@ -132,8 +132,8 @@ func (e *Endpoint) tidy() {
 	if e.deficit > 0 && e.deficit >= e.refillAt/2 {
 		e.refill() // before a batch is due where it would be in the way
 	}
-	// What the device did not take, and what the pool could not give while
-	// frames are on their way, is tried again soon, even if nothing arrives.
+	// Frames that the device did not take, and a refill for which the pool was
+	// empty, are tried again soon, even if nothing arrives.
 	stuck := e.sock.TX.InFlight() > 0
 	if stuck {
 		e.sock.Kick() // an error is Flush's to report: it will meet the same
@@ -171,16 +171,15 @@ func (e *Endpoint) reclaim() {
 	}
 }
 
-// Packets that are longer than a frame leave in several descriptors, which the kernel
-// takes from a socket with scatter-gather. Their owner composes them in one piece, in
-// frames that lie side by side.
+// Packets that are longer than a frame are sent in several descriptors (XDP_USE_SG).
+// They are composed in one piece, in adjacent frames.
 
 const (
-	// longShare is what long packets may take of the pool: a quarter.
+	// longShare: long packets get a quarter of the pool.
 	longShare = 4
 	maxLong   = 128 // packets
-	// maxParts is how many descriptors the kernel is sure to take for one packet: they
-	// become fragments of an skb (MAX_SKB_FRAGS, 17).
+	// maxParts is how many descriptors of one packet every kernel takes: each becomes
+	// a fragment of an skb (MAX_SKB_FRAGS, 17).
 	maxParts = 17
 )
 
@@ -228,7 +227,7 @@ func (e *Endpoint) LongBytes(d Desc) []byte { return e.seg.RunBytes(d.Addr)[:d.L
 func (e *Endpoint) SendLong(d Desc) bool {
 	size := e.seg.FrameSize()
 	parts := max(1, (d.Len+size-1)/size)
-	e.reclaim() // at once: the packets of a batch wait for few runs
+	e.reclaim() // now: there are few runs
 	if e.outstanding+parts > e.grant.Geometry.CompletionSize || e.sock.TX.Free() < parts {
 		e.stats.queueFull++
 		return false

@@ -19,7 +19,7 @@ const headerLen = wire.EthernetHeaderLen + wire.MessageHeaderLen
 
 // Source says where a message came from.
 type Source struct {
-	LinkAddr wire.LinkAddr // of the sending host
+	LinkAddr wire.LinkAddr // MAC address of the sending host
 	Tag      uint32        // of the sending endpoint on it
 }
 
@@ -31,7 +31,7 @@ type Channel struct {
 }
 
 // NewChannel makes a channel to the endpoint that holds remoteTag on the host
-// with link address dst. localTag must be a tag of this endpoint, or the mux
+// with MAC address dst. localTag must be a tag of this endpoint, or the mux
 // drops what is sent. mtu is the link's, in bytes of Ethernet payload.
 func (e *Endpoint) NewChannel(dst wire.LinkAddr, remoteTag, localTag, mtu uint32) Channel {
 	var c Channel
@@ -50,7 +50,7 @@ func (e *Endpoint) Channel(ctx context.Context, lease endpoint.Lease, host netip
 		return Channel{}, fmt.Errorf("channel to %v tag %d: %w", host, remoteTag, err)
 	}
 	if r.NextHop != host.Unmap() {
-		return Channel{}, fmt.Errorf("channel to %v tag %d: %w: it is behind the gateway %v, and messages stay on their link",
+		return Channel{}, fmt.Errorf("channel to %v tag %d: %w: it is behind gateway %v, and messages are not routed",
 			host, remoteTag, endpoint.ErrUnreachable, r.NextHop)
 	}
 	return e.NewChannel(r.LinkAddr, remoteTag, localTag, r.MTU), nil
@@ -153,17 +153,17 @@ const (
 // Payload is what was sent. It is valid until Free.
 func (m *Message) Payload() []byte { return m.payload }
 
-// From is where the message came from. The sending host's mux vouches for the
-// tag; who may use a link address is a matter of the network.
+// From is where the message came from. The sending host's mux has checked the tag;
+// nobody has checked the MAC address.
 func (m *Message) From() Source { return m.from }
 
 // Tag is the local tag that the message was sent to.
 func (m *Message) Tag() uint32 { return m.tag }
 
 // Recv takes received messages, at most len(msgs), and returns how many. Each
-// must be freed before its place in msgs is used again. What is not a message is counted and dropped. An application
-// that holds its quota of messages gets no more until it frees some; meanwhile
-// messages wait in the receive queue.
+// must be freed before its place in msgs is used again. A frame that is not a
+// message is counted and dropped. An application that holds its quota of messages
+// gets no more until it frees some; until then messages stay in the receive queue.
 func (e *Endpoint) Recv(msgs []Message) int {
 	limit := min(len(msgs), max(0, e.quota()-int(e.held)))
 	n := e.RecvFrames(e.scratch[:], limit)
@@ -204,7 +204,7 @@ func (e *Endpoint) gather(i *int) []byte {
 	return whole
 }
 
-// accept reads the headers of a frame into m, or counts why it is none of ours.
+// accept reads the headers of a frame into m, or counts why it is not a message.
 func (e *Endpoint) accept(m *Message, frame []byte) bool {
 	if m.state != messageFree {
 		panic("BUG: received into a message that was not freed")
@@ -229,8 +229,7 @@ func (e *Endpoint) accept(m *Message, frame []byte) bool {
 	return true
 }
 
-// Free gives a received message back. Its payload must not be touched
-// afterwards.
+// Free releases a received message. Its payload must not be used afterwards.
 func (e *Endpoint) Free(m *Message) {
 	switch m.state {
 	case messageFrame:
@@ -265,10 +264,10 @@ type Event uint8
 
 const (
 	NonEmpty   Event = iota // something to receive
-	AlmostFull              // three quarters of the receive queue: drain it, or the kernel drops
+	AlmostFull              // the receive queue is three quarters full: receive, or the kernel drops frames
 )
 
-// Upcall registers fn to be called by Serve; nil takes it away. It should drain
+// Upcall registers the function that Serve calls; nil removes it. It should receive
 // a batch. Without an upcall for AlmostFull, that for NonEmpty is called.
 func (e *Endpoint) Upcall(ev Event, fn func(*Endpoint)) { e.upcalls[ev] = fn }
 

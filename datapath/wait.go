@@ -90,12 +90,11 @@ func (e *Endpoint) spin(spinner *wait.Spinner, deadline time.Time) error {
 }
 
 // retryInterval is how long a sleep lasts while a kick or a refill is to be
-// tried again. It happens on devices that take frames later than the kick.
+// tried again, as on devices that take frames after the kick.
 const retryInterval = time.Millisecond
 
-// Sleep blocks, without spinning, until the receive queue is not empty, or for
-// a moment only, or not at all: its caller looks, with RecvFrames, and comes
-// back. The errors are those of Wait. It touches no queue, so one goroutine may
+// Sleep blocks, without spinning, until the receive queue is not empty. It may return
+// early: its caller looks, with RecvFrames, and calls it again. The errors are those of Wait. It touches no queue, so one goroutine may
 // sleep while another has them.
 func (e *Endpoint) Sleep(deadline time.Time) error {
 	if e.waiter.woken.Swap(false) {
@@ -117,16 +116,16 @@ func (e *Endpoint) Sleep(deadline time.Time) error {
 	return err
 }
 
-// wokenBy says what a Wake was for.
+// wokenBy is the error after a Wake: that of the lease if it has ended.
 func (e *Endpoint) wokenBy() error {
 	if e.ended.Load() {
-		e.waiter.woken.Store(true) // for every Wait to come
+		e.waiter.woken.Store(true) // every later Wait fails too
 		return e.lease.Err()
 	}
 	return ErrWoken
 }
 
-// Wake makes the Wait or Sleep under way, or else the next one, return
+// Wake makes the present Wait or Sleep, or the next one, return
 // [ErrWoken]. It may be called from any goroutine until Close.
 func (e *Endpoint) Wake() {
 	e.waiter.woken.Store(true)

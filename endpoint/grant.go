@@ -97,7 +97,7 @@ func (g Geometry) SegmentSize() int64 { return int64(g.FrameSize) * int64(g.Fram
 // the others to the pool.
 func (g Geometry) Prefilled() uint32 { return min(g.FillSize, g.FrameCount/2) }
 
-// Validate reports what the kernel or the pool could not work with
+// Validate reports a shape that the kernel or the pool cannot use
 // (Documentation/networking/af_xdp.rst).
 func (g Geometry) Validate() error {
 	if g.FrameSize != 2048 && g.FrameSize != 4096 {
@@ -133,8 +133,8 @@ type Request struct {
 	Connections *os.File `json:"-"`
 }
 
-// Grant is the one way into the network: a bound AF_XDP socket, the memory of
-// its communication segment, and what their owner needs to know about them.
+// Grant is an endpoint as it is handed over: a bound AF_XDP socket, the memory of
+// its communication segment, and their description.
 // Package mux makes it, package control carries it, datapath.Attach takes it.
 type Grant struct {
 	XSK     *os.File `json:"-"` // bound AF_XDP socket
@@ -162,7 +162,7 @@ func (g *Grant) Close() error {
 // Identity is who an endpoint is on the wire.
 type Identity struct {
 	Interface string        `json:"interface"` // name of the uplink
-	LinkAddr  wire.LinkAddr `json:"link_addr"` // the only source link address the mux lets out
+	LinkAddr  wire.LinkAddr `json:"link_addr"` // MAC address: the only source that the mux lets out
 	Addr      netip.Prefix  `json:"addr"`      // primary address of the uplink and its subnet; zero if none
 	MTU       uint32        `json:"mtu"`       // bytes of IP packet: of the uplink, or less if what an untrusted owner receives must fit one frame
 	// PartialChecksums says that the uplink is a virtual link whose peer
@@ -197,7 +197,7 @@ type Counter struct {
 type Route struct {
 	Source   netip.Addr    `json:"source"`    // source address to use
 	NextHop  netip.Addr    `json:"next_hop"`  // the destination itself, or a gateway
-	LinkAddr wire.LinkAddr `json:"link_addr"` // of the next hop
+	LinkAddr wire.LinkAddr `json:"link_addr"` // MAC address of the next hop
 	MTU      uint32        `json:"mtu"`       // bytes of IP packet
 }
 
@@ -250,7 +250,7 @@ type Notice struct {
 	Addr netip.Addr
 }
 
-// Lease is an endpoint's standing with whoever granted it. It lives as long
+// Lease is a process's hold on an endpoint and its tags. It lives as long
 // as the process that opened it keeps its connection to unetd, or finds it again
 // (control.Lease), or until it is closed (mux.Lease); then tags, port and memory
 // are reclaimed. Its methods may be called from any goroutine; none of them is

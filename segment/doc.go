@@ -22,17 +22,17 @@
 // where the step starts: a frame freed twice or sent while the application
 // reads it is a bug in this process, and corrupts messages if it goes on.
 // [Segment.Audit] counts the frames by owner; at any quiet moment the counts
-// add up to the whole, and a test that ends with frames in the stack's hands
-// has found a leak.
+// add up to the whole. Frames that the stack still owns at the end of a test
+// have leaked.
 //
-// A packet that is longer than a frame is sent from a run: frames that lie side by side,
-// so that whoever composes it sees one piece of memory. Runs are set aside once
+// A packet that is longer than a frame is sent from a run: adjacent frames,
+// so that it can be composed in one piece. Runs are set aside once
 // ([Segment.MakeRuns]). Each of their frames has its owner and moves like any other;
 // only the pool keeps them apart.
 //
 // Built with -tags unetdebug, a frame that goes back to the pool is filled with
-// a pattern, and the pattern is checked when the frame is taken out again: who
-// writes to a frame after giving it away is found at the next allocation.
+// a pattern, and the pattern is checked when the frame is allocated again, which
+// finds a write after the frame was freed.
 //
 // The package works on any memory it is given; the sealed memfd that an
 // endpoint maps is made elsewhere. It is not safe for concurrent use.

@@ -39,8 +39,8 @@ type Segment struct {
 	runs  runs
 }
 
-// stack is a part of the pool: the frame freed last is the warmest and goes
-// out first.
+// stack is a part of the pool, last in, first out: the frame freed last is most
+// likely in the cache.
 type stack []uint32
 
 func (p *stack) pop() (frame uint32, ok bool) {
@@ -53,10 +53,10 @@ func (p *stack) pop() (frame uint32, ok bool) {
 	return frame, true
 }
 
-// The pool has two sides. A frame that was received has its cache lines on the
-// core that wrote it, and writing a message there waits for them; one that was
-// sent has them here. So each goes back to where it came from, as long as both
-// sides have some.
+// The pool has two sides. The cache lines of a frame that was received are on the
+// core that wrote it, and writing to it waits for them; those of a frame that was
+// sent are here. So frames that were received are received into again, and frames
+// that were sent are sent again, as long as both sides have some.
 const (
 	receiveSide = iota
 	sendSide
@@ -137,7 +137,7 @@ func (s *Segment) Alloc(to Owner) (addr uint64, ok bool) {
 
 // Free gives the frame that addr lies in back to the pool. It must be from's.
 func (s *Segment) Free(addr uint64, from Owner) {
-	frame := s.move(addr, from, Pool)
+	frame := s.Move(addr, from, Pool)
 	if poisoning {
 		s.poison(frame)
 	}
@@ -149,11 +149,9 @@ func (s *Segment) Free(addr uint64, from Owner) {
 	s.pools[side] = append(s.pools[side], frame)
 }
 
-// Move passes the frame that addr lies in from one owner to another, neither
-// being the pool.
-func (s *Segment) Move(addr uint64, from, to Owner) { s.move(addr, from, to) }
-
-func (s *Segment) move(addr uint64, from, to Owner) uint32 {
+// Move passes the frame that addr lies in from one owner to another and returns its
+// number. A frame goes to the pool by Free.
+func (s *Segment) Move(addr uint64, from, to Owner) uint32 {
 	frame := addr >> s.shift
 	if frame >= uint64(len(s.owner)) || s.owner[frame] != from {
 		s.misuse(addr, from, to)
@@ -202,10 +200,9 @@ func (s *Segment) Audit() Audit {
 	return a
 }
 
-// A packet that is longer than a frame is sent from a run, frames that lie side by side:
-// whoever composes it writes on, from one into the next. Runs are cut from the end of
-// the segment once. Their frames are the pool's while nobody has them, but come from
-// and go back to no other list; a run can be had again when all its frames are back.
+// runs are the adjacent frames from which packets longer than a frame are sent. They are
+// cut from the end of the segment once. A free frame of a run is owned by the pool but is
+// in none of its lists; a run can be allocated when all its frames are free.
 type runs struct {
 	from   uint32 // the first frame of the first run; the number of frames if there are none
 	length uint32 // frames each

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 )
 
-// LinkAddr is an Ethernet (EUI-48) address. It is comparable.
+// LinkAddr is a MAC address (EUI-48). It is comparable.
 type LinkAddr [6]byte
 
-// Broadcast is the link address of every station.
+// Broadcast is the MAC address of every station.
 var Broadcast = LinkAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // ErrLinkAddr is wrapped by the errors of [ParseLinkAddr].
@@ -31,7 +31,7 @@ func (a LinkAddr) String() string { return net.HardwareAddr(a[:]).String() }
 // IsGroup reports whether a is a broadcast or multicast address.
 func (a LinkAddr) IsGroup() bool { return a[0]&1 != 0 }
 
-// MarshalText and UnmarshalText carry a link address in its text form.
+// MarshalText and UnmarshalText carry an address in its text form.
 func (a LinkAddr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 func (a *LinkAddr) UnmarshalText(b []byte) (err error) {
@@ -39,8 +39,7 @@ func (a *LinkAddr) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// AddrPort is an IPv4 address and port. Unlike netip.AddrPort it is six bytes
-// without a pointer: it is written for every datagram. It is comparable.
+// AddrPort is an IPv4 address and port, six bytes without a pointer. It is comparable.
 type AddrPort struct {
 	Addr [4]byte // zero: the wildcard, or nobody
 	Port uint16

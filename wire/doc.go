@@ -1,10 +1,9 @@
-// Package wire knows what the headers look like: Ethernet, ARP, IPv4, ICMPv4,
-// UDP and the U-Net message header, and the Internet checksum that several of
-// them carry.
+// Package wire reads and writes headers: Ethernet, ARP, IPv4, ICMPv4, UDP, TCP and
+// the U-Net message header, and the Internet checksum.
 //
 // # Reading
 //
-// A header is a view, a named byte slice over memory that somebody else owns:
+// A header is a view, a named byte slice over memory of the caller's:
 //
 //	type UDP []byte
 //
@@ -21,15 +20,14 @@
 //
 // An accessor called on bytes that did not pass through Parse may panic.
 //
-// Parsers answer with bare sentinels ([ErrTruncated], [ErrChecksum], ...): the
-// caller compares them and adds one to a counter. To the network stack a bad
-// frame is a statistic and not an event, so no error carries context.
+// Parsers return bare sentinels ([ErrTruncated], [ErrChecksum], ...): the
+// caller compares them and adds one to a counter.
 //
 // # Writing
 //
 // PutX fills in a header at the start of a slice that must be long enough; the
-// fields come as arguments or in an XFields value. The bytes of the payload are
-// never touched, except by the functions that say that they copy
+// fields come as arguments or in an XFields value. The payload is not
+// changed, except by the functions that say that they copy
 // ([PutUDPCopy], [PutEcho], [PutUnreachable]), which also compute the checksum
 // as the bytes go by.
 //

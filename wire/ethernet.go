@@ -48,10 +48,10 @@ func ParseEthernet(frame []byte) (Ethernet, error) {
 	return Ethernet(frame), nil
 }
 
-// Dst is the link address the frame is for.
+// Dst is the MAC address that the frame is for.
 func (e Ethernet) Dst() LinkAddr { return LinkAddr(e[0:6]) }
 
-// Src is the link address of the sender.
+// Src is the MAC address of the sender.
 func (e Ethernet) Src() LinkAddr { return LinkAddr(e[6:12]) }
 
 func (e Ethernet) outer() EtherType { return EtherType(binary.BigEndian.Uint16(e[12:14])) }
@@ -111,7 +111,7 @@ const arpPrefix = 1<<48 | 0x0800<<32 | 6<<24 | 4<<16
 // (RFC 826):
 //
 //	hardware(2)=1 protocol(2)=0x0800 hlen(1)=6 plen(1)=4 operation(2)
-//	sender link(6) sender address(4) target link(6) target address(4)
+//	sender MAC(6) sender address(4) target MAC(6) target address(4)
 type ARP []byte
 
 // ParseARP checks the length and that the packet is about IPv4 over Ethernet.
@@ -129,13 +129,13 @@ func ParseARP(b []byte) (ARP, error) {
 // Op is the operation, [ARPRequest] or [ARPReply].
 func (a ARP) Op() uint16 { return binary.BigEndian.Uint16(a[6:8]) }
 
-// SenderLink is the link address of the sender.
+// SenderLink is the MAC address of the sender.
 func (a ARP) SenderLink() LinkAddr { return LinkAddr(a[8:14]) }
 
-// SenderAddr is the IPv4 address of the sender; zero in a probe (RFC 5227).
+// SenderAddr is the IPv4 address of the sender; zero in an ARP probe (RFC 5227).
 func (a ARP) SenderAddr() [4]byte { return [4]byte(a[14:18]) }
 
-// TargetLink is the link address of the target; meaningless in a request.
+// TargetLink is the MAC address of the target; meaningless in a request.
 func (a ARP) TargetLink() LinkAddr { return LinkAddr(a[18:24]) }
 
 // TargetAddr is the IPv4 address that a request asks about.

@@ -97,7 +97,7 @@ func (s TCP) Urgent() uint16 { return binary.BigEndian.Uint16(s[18:20]) }
 // Options are the bytes of the options, padding included.
 func (s TCP) Options() []byte { return s[TCPHeaderLen:s.HeaderLen()] }
 
-// Payload is the text of the segment.
+// Payload is the data of the segment.
 func (s TCP) Payload() []byte { return s[s.HeaderLen():] }
 
 // Checksum judges the checksum field of a segment from src to dst, see

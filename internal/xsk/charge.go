@@ -29,9 +29,8 @@ import (
 // somebody with CAP_IPC_LOCK. So a segment is registered in its owner's name.
 //
 // Another process does that, of which [RegisterMain] is the whole life. The kernel
-// counts by the real uid, and lets a user send signals to whatever has his real uid:
-// to a single thread, and SIGKILL to that ends its process. What the owner can
-// kill is a process that works for him alone.
+// counts by the real uid, and lets a user send signals to processes with his real uid.
+// So the owner can kill this process, which works for him alone, but not unetd.
 type Charge struct {
 	UID   uint32
 	Limit uint64 // bytes that the user may have registered in all
@@ -152,8 +151,8 @@ func (a *registerArgs) parse(args []string) error {
 // user's name and returns the exit code of the process. The UMEM and what the
 // kernel counts for it outlive the process.
 //
-// It is a process of the user's for signals, by its real uid, but for nothing else:
-// ptrace, /proc and prlimit go by the effective and the saved uid too, which stay.
+// The user can send it signals, since it has his real uid, and nothing else: ptrace,
+// /proc and prlimit check the effective and the saved uid too, which stay.
 func RegisterMain(args []string, stderr io.Writer) (exitCode int) {
 	var a registerArgs
 	err := a.parse(args)

@@ -1,5 +1,5 @@
-// Package xsk is the system calls of AF_XDP: making a socket and its UMEM,
-// mapping its rings, kicking it, asking it how it is.
+// Package xsk is the system calls of AF_XDP: make a socket and its UMEM, map its
+// rings, kick it, read its statistics.
 //
 // The work is split where the privilege ends. [Create] needs CAP_NET_RAW and
 // runs in unetd: it makes the socket, registers the memory, sizes the four
@@ -9,8 +9,8 @@
 // maps the rings and drives them. The memory itself, a sealed memfd, is made by
 // [NewSegment] and mapped by [MapSegment].
 //
-// Whoever gave socket and memory away can recognise the socket ([Cookie]) and learn
-// whether the memory is still in use ([SegmentInUse]).
+// The process that passed socket and memory on recognises the socket by its [Cookie] and
+// learns by [SegmentInUse] whether the memory is still used.
 //
 // A bound socket needs one system call on its data path, [Socket.Kick], which
 // tells the kernel to look at the TX ring. Receiving needs none, but for a

@@ -21,13 +21,12 @@ const (
 	maxFillRate = 100e6
 )
 
-// FillRing is the fill ring of a socket whose owner is not trusted, seen beside
-// that owner. It is not safe for concurrent use.
+// FillRing is the fill ring of a socket whose owner is not trusted, mapped by unetd
+// too. It is not safe for concurrent use.
 //
 // The kernel skips entries that are no frames of the segment one by one, with
 // softirqs off, up to the producer index (__xp_alloc in net/xdp/xsk_buff_pool.c). It
-// stops at the first entry that is a frame. So whoever may write to the ring can end
-// that.
+// stops at the first entry that is a frame, so a write to the ring ends it.
 type FillRing struct {
 	mem     []byte
 	ring    queues.Shared[uint64]
@@ -62,15 +61,15 @@ func (r *FillRing) Unmap() error {
 	return os.NewSyscallError("munmap of a fill ring", unix.Munmap(r.mem))
 }
 
-// Sound is false if no honest owner's ring can look so at the time now: more
-// entries are claimed than the ring has, entries are no frames of the segment, or
-// more were taken since the last look than the kernel can receive frames into.
+// Sound is false if an owner that follows the protocol cannot have written the ring as it
+// is at now: more entries are claimed than the ring has, entries are not frames of the
+// segment, or more were taken since the last call than the kernel can receive frames into.
 //
 // Entries count wherever the indices are. The kernel reads the producer index once,
 // skips entries up to it, and publishes its consumer index only then, so an owner can
-// make the ring look empty meanwhile. But it comes by every entry each time around
-// the ring, so as long as it skips none of them is a frame. An honest owner's entries
-// always are: those that were never written are 0.
+// make the ring look empty meanwhile. But it reads every entry each time around the
+// ring, so as long as it skips, no entry is a frame. Entries of an owner that follows the
+// protocol always are: those that were never written are 0.
 func (r *FillRing) Sound(now time.Time) bool {
 	size := uint32(len(r.ring.Entries))
 	consumer := atomic.LoadUint32(r.ring.Consumer)

@@ -42,8 +42,8 @@ func newMemory(name string, size int64, flags int) (*os.File, error) {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
-	// Whoever is given a descriptor shall not open the file anew through /proc:
-	// SegmentInUse goes by the descriptors that ShareSegment made.
+	// The receiver of a descriptor must not be able to reopen the file through /proc:
+	// SegmentInUse counts the descriptors that ShareSegment made.
 	if err := unix.Fchmod(fd, 0o600); err != nil {
 		f.Close()
 		return nil, os.NewSyscallError("fchmod of "+name, err)
@@ -60,9 +60,9 @@ func newMemory(name string, size int64, flags int) (*os.File, error) {
 }
 
 // ShareSegment opens a segment's file once more, to be given away. The kernel
-// counts who has a file open for writing, but not the descriptor that memfd_create
-// returned; so whoever keeps that one can learn by [SegmentInUse] whether the
-// other, and every copy and mapping of it, is gone.
+// counts the descriptors that are open for writing, but not the one that memfd_create
+// returned; so the holder of that one learns by [SegmentInUse] whether the other, and
+// every copy and mapping of it, is gone.
 func ShareSegment(f *os.File) (*os.File, error) {
 	return reopen(f)
 }
@@ -70,8 +70,8 @@ func ShareSegment(f *os.File) (*os.File, error) {
 // SegmentInUse reports whether somebody still has a segment open or mapped by
 // what [ShareSegment] made. f is what [NewSegment] made.
 //
-// It asks for a write lease (fcntl F_SETLEASE), which the kernel grants to the
-// only one who has a file open, and gives it back.
+// It asks for a write lease (fcntl F_SETLEASE), which the kernel grants only if nobody
+// else has the file open, and releases it.
 func SegmentInUse(f *os.File) (bool, error) {
 	asker, err := reopen(f)
 	if err != nil {
@@ -85,9 +85,8 @@ func SegmentInUse(f *os.File) (bool, error) {
 	return false, os.NewSyscallError("fcntl F_SETLEASE of the segment", err)
 }
 
-// FreeSegment gives the memory of a segment back that nobody uses: its pages
-// leave the file. A descriptor of it that the kernel does not count (O_PATH, or
-// read-only) can keep the file, but nothing that was paid for by somebody else.
+// FreeSegment frees the pages of a segment that nobody uses. A descriptor that the
+// kernel does not count (O_PATH, or read-only) can keep the file, but no memory.
 func FreeSegment(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -184,8 +183,8 @@ func NewTable() (f *os.File, mem []byte, err error) {
 // AcceptTable makes a descriptor of its own of a table that another process has sent. f
 // may be any file: it is asked for its seals, which only a file in memory answers and no
 // file system of the sender's sees, and is an [ErrTable] unless it is sealed against
-// resizing and no larger than MaxTable. So to read the table never waits, and to close
-// it frees no more than that.
+// resizing and no larger than MaxTable. So reading it never blocks, and closing it frees
+// no more than that.
 func AcceptTable(f *os.File) (own *os.File, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -13,13 +13,12 @@ import (
 
 // Poller lets a goroutine sleep until a socket has received something.
 //
-// A socket that sits in the Go runtime's poller itself would wake a thread for
+// A socket in the Go runtime's poller itself would wake a thread for
 // every frame, also while another goroutine spins on the ring. And a socket
-// that sits in any epoll instance makes the kernel call that instance for every
-// frame, even if it is not armed: some 100 ns in the sender's way. So the socket
-// is put into a private epoll instance by a goroutine that is about to sleep and
-// taken out when it has woken; and that instance, which is a pollable file, sits
-// in the runtime's poller. Nobody sleeping, nobody called.
+// that is in any epoll instance makes the kernel call that instance for every
+// frame, even if it is not armed: about 100 ns for the sender. So a goroutine that is
+// about to sleep adds the socket to a private epoll instance and removes it when it
+// has woken. That instance, a pollable file, is in the runtime's poller.
 type Poller struct {
 	ep      *os.File // the private epoll instance
 	raw     syscall.RawConn
