@@ -133,7 +133,11 @@ func moduleZip(t *testing.T, root, prefix string) []byte {
 			return err
 		}
 		if d.IsDir() {
-			if path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+			if path == root {
+				return nil
+			}
+			_, err := os.Stat(filepath.Join(path, "go.mod")) // a module of its own
+			if err == nil || strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" {
 				return filepath.SkipDir
 			}
 			return nil
