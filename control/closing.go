@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"os"
@@ -94,30 +95,25 @@ func discard(fd int) (more bool) {
 	return more
 }
 
-// refusals answers connections that are one too many, and closes them. It does so
-// in goroutines of its own, since closing can block for as long as the peer likes.
-// Each user has a few of them, and what is more waits in the user's own line: a
-// user who makes them block delays his own refusals.
+// refusals answers connections that are one too many, and closes them, which can block
+// for as long as the peer likes. Each user has a line of them, which takes the user's
+// turns to close connections. Those that wait cost a descriptor each and nothing else:
+// who is refused and connects again at once has to wait, too.
 //
-// When a line is full the listener takes no descriptors any more, and then closing
-// a new connection cannot block: it is refused at once. So a line
-// is not longer than WaitingPerUID and the listener's backlog together (before Linux
-// 6.16: it has no bound). Sessions take descriptors all the same.
+// When too many wait, the listener takes no descriptors any more, and then closing
+// a new connection cannot block: it is refused at once. So no more wait than
+// Limits.Waiting and the listener's backlog together (before Linux 6.16: there is no
+// bound). Sessions take descriptors all the same.
 type refusals struct {
-	limits Limits
-	ln     *net.UnixListener
-	work   *sync.WaitGroup // the goroutines
+	limits  Limits
+	ln      *net.UnixListener
+	closing *turns
+	work    *sync.WaitGroup // the goroutines
 
 	mu    sync.Mutex
-	busy  int                      // goroutines, of all lines
-	full  int                      // lines
-	lines map[uint32]*refusalsLine // users with none have no entry
-}
-
-type refusalsLine struct {
-	busy    int
-	full    bool // until half of them are gone
-	waiting []refused
+	open  int                  // connections, of all lines and being closed
+	full  bool                 // until half of them are gone
+	lines map[uint32][]refused // users with none have no entry
 }
 
 type refused struct {
@@ -125,72 +121,69 @@ type refused struct {
 	why  error
 }
 
-func newRefusals(l Limits, ln *net.UnixListener, work *sync.WaitGroup) *refusals {
-	return &refusals{limits: l, ln: ln, work: work, lines: make(map[uint32]*refusalsLine)}
+func newRefusals(l Limits, ln *net.UnixListener, closing *turns, work *sync.WaitGroup) *refusals {
+	return &refusals{limits: l, ln: ln, closing: closing, work: work, lines: make(map[uint32][]refused)}
 }
 
 // add takes a connection over. It does not block.
-func (r *refusals) add(uid uint32, conn *net.UnixConn, why error) {
+func (r *refusals) add(uid uint32, c refused) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := r.lines[uid]
-	if l == nil {
-		l = new(refusalsLine)
-		r.lines[uid] = l
-	}
-	if len(l.waiting) >= r.limits.WaitingPerUID {
-		r.setFull(l, true)
-		if !passesRights(conn) {
-			r.tell(refused{conn, why})
-			_ = conn.Close()
+	if r.open >= r.limits.Waiting {
+		r.setFull(true)
+		if !passesRights(c.conn) {
+			r.tell(c)
+			_ = c.conn.Close()
 			return
 		}
 	}
-	l.waiting = append(l.waiting, refused{conn, why})
-	// The first is everybody's due, whatever the others take.
-	if l.busy == 0 || l.busy < r.limits.RefusalsPerUID && r.busy < r.limits.Connections {
-		l.busy++
-		r.busy++
-		r.work.Go(func() { r.serve(uid, l) })
+	r.open++
+	line, served := r.lines[uid]
+	r.lines[uid] = append(line, c)
+	if !served {
+		r.work.Go(func() { r.serve(uid) })
 	}
 }
 
-// setFull notes whether a line is full. r.mu is held.
-func (r *refusals) setFull(l *refusalsLine, full bool) {
-	if l.full == full {
-		return
-	}
-	before := r.full
-	if l.full = full; full {
-		r.full++
-	} else {
-		r.full--
-	}
-	if before == 0 || r.full == 0 {
-		passRights(r.ln, r.full == 0)
+// setFull notes whether as many connections are open as may be. r.mu is held.
+func (r *refusals) setFull(full bool) {
+	if r.full != full {
+		r.full = full
+		passRights(r.ln, !full)
 	}
 }
 
-// serve works a line off.
-func (r *refusals) serve(uid uint32, l *refusalsLine) {
-	for {
-		r.mu.Lock()
-		if len(l.waiting) <= r.limits.WaitingPerUID/2 {
-			r.setFull(l, false)
-		}
-		if len(l.waiting) == 0 {
-			r.busy--
-			if l.busy--; l.busy == 0 {
-				delete(r.lines, uid)
-			}
-			r.mu.Unlock()
-			return
-		}
-		next := l.waiting[0]
-		l.waiting = l.waiting[1:]
-		r.mu.Unlock()
-		r.tell(next)
-		hangUp(next.conn)
+// serve works a user's line off.
+func (r *refusals) serve(uid uint32) {
+	for c, ok := r.next(uid); ok; c, ok = r.next(uid) {
+		_ = r.closing.take(context.Background(), uid)
+		r.work.Go(func() {
+			defer r.closing.give(uid)
+			r.tell(c)
+			hangUp(c.conn)
+			r.closed()
+		})
+	}
+}
+
+// next takes the first of a user's line, or the line away if there is none.
+func (r *refusals) next(uid uint32) (c refused, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	line := r.lines[uid]
+	if len(line) == 0 {
+		delete(r.lines, uid)
+		return refused{}, false
+	}
+	r.lines[uid] = line[1:]
+	return line[0], true
+}
+
+func (r *refusals) closed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open--; r.open <= r.limits.Waiting/2 {
+		r.setFull(false)
 	}
 }
 

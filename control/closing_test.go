@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -150,7 +151,7 @@ func TestRefusedSocketsThatLinger(t *testing.T) {
 		}
 		apps = append(apps, a)
 	}
-	stop := serve(t, &Server{Provider: p, Limits: Limits{Connections: 4, ConnectionsPerUID: 1, RefusalsPerUID: 2}}, ln)
+	stop := serve(t, &Server{Provider: p, Limits: Limits{Connections: 4, ConnectionsPerUID: 1, ClosingPerUID: 2}}, ln)
 	served(t, socket)
 	as(t, 1002, func() { served(t, socket) })
 	for _, a := range apps {
@@ -197,7 +198,7 @@ func TestRefusalsThatAreGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	const threads = 2
-	stop := serve(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: 1, RefusalsPerUID: threads}}, ln)
+	stop := serve(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: 1, ClosingPerUID: threads}}, ln)
 	for _, a := range apps[:threads] {
 		a.wantError(0, "busy")
 	}
@@ -217,9 +218,9 @@ func TestRefusalsThatAreGivenUp(t *testing.T) {
 	stop()
 }
 
-// A user whose connections cannot be closed makes few of them wait. Then nobody can
-// send descriptors to unetd before he has a place, and so more of them are refused at
-// once, whatever becomes of the first.
+// Few connections wait that cannot be closed. Then nobody can send descriptors to unetd
+// before he has a place, and so more of them are refused at once, whoever's they are and
+// whatever becomes of the first.
 func TestFewConnectionsWait(t *testing.T) {
 	f := newFuse(t)
 	p := newFakeProvider(t)
@@ -229,30 +230,31 @@ func TestFewConnectionsWait(t *testing.T) {
 	}
 	passRights(ln, true)
 	forAll(t, socket)
-	silent := func() (a *application) {
-		as(t, 1001, func() { a = connect(t, socket) })
+	silent := func(uid uint32) (a *application) {
+		as(t, uid, func() { a = connect(t, socket) })
 		return a
 	}
-	holder := silent()
+	holder := silent(1001)
+	silent(1003)
 	const threads, waiting, more = 2, 4, 50
 	// The last references to a file that cannot be closed are in connections that
 	// nobody has accepted yet.
-	for range threads + waiting + 1 {
+	for range waiting + 1 {
 		fd, err := unix.Openat(f.root, "w", unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		silent().send(presentRecord, fd)
+		silent(1001).send(presentRecord, fd)
 		unix.Close(fd)
 	}
 	if _, err := unix.Write(f.open(t, "w", 0), []byte("dirty")); err != nil {
 		t.Fatal(err)
 	}
-	stop := serve(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: 1, RefusalsPerUID: threads, WaitingPerUID: waiting}}, ln)
+	stop := serve(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: 1, ClosingPerUID: threads, Waiting: waiting}}, ln)
 	until(t, "the listener to take no descriptors any more", func() bool { return !passesRights(ln) })
 	before := len(openDescriptors(t))
-	for range more {
-		a := silent()
+	for i := range more {
+		a := silent([]uint32{1001, 1003}[i%2])
 		a.wantError(0, "busy")
 		a.wantEOF()
 		a.conn.Close()
@@ -266,6 +268,45 @@ func TestFewConnectionsWait(t *testing.T) {
 	until(t, "the listener to take descriptors again", func() bool { return passesRights(ln) })
 	until(t, "the threads", func() bool { return heldUp() == 0 })
 	stop()
+}
+
+// After each of a user's connections that unetd closes, refused or at the end of its
+// session, the next of this user waits for a while, those of others do not. The end of
+// unetd ends the wait.
+func TestPauseAfterClosing(t *testing.T) {
+	socket, stop := start(t, &Server{Provider: newFakeProvider(t), Limits: Limits{ConnectionsPerUID: 2, ClosingPerUID: 1, ClosePause: time.Hour}})
+	forAll(t, socket)
+	silent := func(uid uint32, n int) (apps []*application) {
+		for range n {
+			as(t, uid, func() { apps = append(apps, connect(t, socket)) })
+		}
+		return apps
+	}
+	sessions, refused := silent(1001, 2), silent(1001, 10)
+	refused[0].wantError(0, "busy")
+	refused[0].wantEOF()
+	sessions[0].send("x")
+	sessions[0].wantError(0, "protocol")
+	other := silent(1002, 3)[2]
+	other.wantError(0, "busy")
+	other.wantEOF()
+	served(t, socket)
+	for i, a := range append(refused[1:], sessions[0]) {
+		raw, err := a.conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, n := make([]byte, MaxRecord), 0
+		if ctlErr := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), b) }); ctlErr != nil || err != unix.EAGAIN {
+			t.Errorf("connection %d: %q, %v, %v", i, b[:max(n, 0)], err, ctlErr)
+		}
+	}
+	stop()
+	for _, a := range refused[1:] {
+		a.wantError(0, "busy")
+		a.wantEOF()
+	}
+	sessions[0].wantEOF()
 }
 
 // An application whose descriptors unetd does not take for too long is told that unetd

@@ -262,13 +262,15 @@
 // of a file on FUSE cannot. Such a thread is given up until the file's owner
 // lets it go, and the user's place with it.
 //
-// Connections that are refused are answered and closed in the same way, four of one
-// user at once, and so are a user's sessions at their end. The others of this user wait
-// for those, so that they may be told late; those of other users do not. Each that waits
-// takes a descriptor of unetd's. When 256 of one user wait to be refused, the listener
-// takes no descriptors any more (SO_PASSRIGHTS, Linux 6.16) until half of them are gone:
-// a connection that was made meanwhile cannot block and is closed at once. An application
-// that sends a descriptor then gets EPERM, and sends it again until unetd has accepted
-// the connection.
-// Before Linux 6.16 there is no such bound.
+// Connections that are refused, and a user's sessions at their end, are closed in the
+// same way: four of one user at once, each followed by a pause of 10 ms, so 400 a second.
+// The others of this user wait, first come first served; those of other users do not. A
+// connection that waits to be refused is not read and not answered yet, and takes a
+// descriptor of unetd's. So a user who connects again and again uses up his own time, and
+// not the place of others in the queue of the listening socket, which is one for all. When
+// 4,096 wait, the listener takes no descriptors any more (SO_PASSRIGHTS, Linux 6.16)
+// until half of them are gone: a connection that was made meanwhile cannot block and is
+// answered and closed at once. An application that sends a descriptor then gets EPERM, and
+// sends it again until unetd has accepted the connection. Before Linux 6.16 there is no
+// such bound.
 package control

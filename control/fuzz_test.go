@@ -70,7 +70,7 @@ func FuzzServerRecord(f *testing.F) {
 		go func() {
 			defer close(ended)
 			limits := Limits{}.withDefaults()
-			s := newSession(ctx, unetd, Peer{}, &Server{Provider: p}, limits, newQuotas(limits), slog.New(slog.DiscardHandler))
+			s := newSession(ctx, unetd, Peer{}, &Server{Provider: p}, limits, newQuotas(limits, nil), slog.New(slog.DiscardHandler))
 			s.run()
 			s.disposal.Wait()
 		}()

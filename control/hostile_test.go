@@ -91,7 +91,7 @@ func TestTenThousandConnections(t *testing.T) {
 	}
 	descriptorLeaks(t)
 	p := newFakeProvider(t)
-	socket, stop := start(t, &Server{Provider: p, Limits: Limits{OpenTimeout: time.Hour}})
+	socket, stop := start(t, &Server{Provider: p, Limits: Limits{OpenTimeout: time.Hour, ClosePause: time.Microsecond}})
 	defer stop()
 	forAll(t, socket)
 	var conns []*net.UnixConn

@@ -11,8 +11,8 @@ import (
 type Limits struct {
 	Connections       int // served at once; 1024
 	ConnectionsPerUID int // of them, those of one user; 256
-	RefusalsPerUID    int // connections of one user that are being refused at once, the others wait; 4
-	WaitingPerUID     int // connections of one user that wait to be refused; 256
+	ClosingPerUID     int // connections of one user that are being closed at once, the others wait; 4
+	Waiting           int // connections that wait to be refused; 4096
 	WorkPerUID        int // of one user, being worked on at once: requests, ends of leases; 1
 	ProbesPerUID      int // the same, of requests with a whole address, for which the network is asked; 4
 	Resolves          int // in progress at once; 64
@@ -21,6 +21,7 @@ type Limits struct {
 	OpenTimeout  time.Duration // from connecting to the first request; 10 s
 	IdleTimeout  time.Duration // from one request of an operator to the next; 30 s
 	WriteTimeout time.Duration // for a record that the application does not read; 5 s
+	ClosePause   time.Duration // after closing a connection, for each of ClosingPerUID; 10 ms
 }
 
 func (l Limits) withDefaults() Limits {
@@ -28,7 +29,7 @@ func (l Limits) withDefaults() Limits {
 		field *int
 		value int
 	}{
-		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256}, {&l.RefusalsPerUID, 4}, {&l.WaitingPerUID, 256}, {&l.WorkPerUID, 1}, {&l.ProbesPerUID, 4},
+		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256}, {&l.ClosingPerUID, 4}, {&l.Waiting, 4096}, {&l.WorkPerUID, 1}, {&l.ProbesPerUID, 4},
 		{&l.Resolves, 64}, {&l.ResolvesPerUID, MaxRequests},
 	} {
 		if *d.field == 0 {
@@ -38,7 +39,7 @@ func (l Limits) withDefaults() Limits {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&l.OpenTimeout, 10 * time.Second}, {&l.IdleTimeout, 30 * time.Second}, {&l.WriteTimeout, 5 * time.Second}} {
+	}{{&l.OpenTimeout, 10 * time.Second}, {&l.IdleTimeout, 30 * time.Second}, {&l.WriteTimeout, 5 * time.Second}, {&l.ClosePause, 10 * time.Millisecond}} {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
@@ -95,13 +96,16 @@ type quotas struct {
 	closing               *turns // connections; it can block
 }
 
-func newQuotas(l Limits) *quotas {
-	return &quotas{
+// newQuotas makes those of a server that works until stopped is closed.
+func newQuotas(l Limits, stopped <-chan struct{}) *quotas {
+	q := &quotas{
 		connections: newQuota("connections", l.Connections, l.ConnectionsPerUID),
 		resolves:    newQuota("resolve requests in progress", l.Resolves, l.ResolvesPerUID),
 		reading:     newTurns(1),
 		work:        newTurns(l.WorkPerUID),
 		probes:      newTurns(l.ProbesPerUID),
-		closing:     newTurns(l.RefusalsPerUID),
+		closing:     newTurns(l.ClosingPerUID),
 	}
+	q.closing.pause, q.closing.stopped = l.ClosePause, stopped
+	return q
 }

@@ -72,8 +72,8 @@ var errStopped = errors.New("unetd was stopped")
 // do that (a TCP socket's they can), that nobody waits for longer than
 // WriteTimeout, and that is the peer's own loss until it is done: it counts as
 // one of the user's connections, or, for a connection that is refused, as one of
-// the RefusalsPerUID that the user can have in progress. Those beyond that wait
-// for them, up to WaitingPerUID, open, each with its descriptor in unetd.
+// the ClosingPerUID that the user can have in progress. Those beyond that wait
+// for them, up to Waiting of all users, open, each with its descriptor in unetd.
 func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	limits := s.Limits.withDefaults()
 	log := s.Log
@@ -97,8 +97,8 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 		<-closed
 	}()
 
-	quotas := newQuotas(limits)
-	refusals := newRefusals(limits, ln, &disposals)
+	quotas := newQuotas(limits, ctx.Done())
+	refusals := newRefusals(limits, ln, quotas.closing, &disposals)
 	starved := false
 	for {
 		conn, err := ln.AcceptUnix()
@@ -126,7 +126,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 		}
 		if err != nil {
 			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "error", err)
-			refusals.add(peer.UID, conn, err)
+			refusals.add(peer.UID, refused{conn, err})
 			continue
 		}
 		passRights(conn, true) // whatever the listener is set to just now

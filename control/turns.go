@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // turns lets each user do so many things at once. A thing beyond these waits for
@@ -10,7 +11,9 @@ import (
 // user. So how long one thing takes depends on how many users want something, and not
 // on how much another user wants.
 type turns struct {
-	perUID int
+	perUID  int
+	pause   time.Duration   // from when a turn is given back until it can be taken again
+	stopped <-chan struct{} // ends pauses when it is closed
 
 	mu    sync.Mutex
 	lines map[uint32]*line // users who have no turn and want none have no entry
@@ -48,9 +51,22 @@ func (t *turns) take(ctx context.Context, uid uint32) bool {
 
 // give returns a turn that was taken.
 func (t *turns) give(uid uint32) {
-	if uid == 0 {
-		return
+	switch {
+	case uid == 0:
+	case t.pause > 0:
+		go func() {
+			select {
+			case <-time.After(t.pause):
+			case <-t.stopped:
+			}
+			t.free(uid)
+		}()
+	default:
+		t.free(uid)
 	}
+}
+
+func (t *turns) free(uid uint32) {
 	t.mu.Lock()
 	l := t.lines[uid]
 	t.mu.Unlock()

@@ -14,14 +14,14 @@ import (
 // tags as it has ports), for each connection itself, for each endpoint being
 // opened about ten more (socket, segment, namespaces, netlink), for each
 // endpoint that is there its segment, for each lease its table of connections (a lease
-// has a connection of its own), for each resolve request two, and some of its own (maps,
-// programs, links, netlink). That leaves a tenth of it as headroom, from which come those
-// of the connections that wait to be refused.
+// has a connection of its own), for each resolve request two, for each connection that
+// waits to be refused one, and some of its own (maps, programs, links, netlink). That
+// leaves a tenth of it as headroom.
 //
 // With baseFiles there are fewer tags, and all else is as it should be.
 const (
-	openFiles = 176 << 10
-	baseFiles = 36 << 10
+	openFiles = 180 << 10
+	baseFiles = 40 << 10
 
 	allTags  = 128 << 10
 	baseTags = 16 << 10
@@ -67,6 +67,6 @@ func limitsFor(files uint64) (control.Limits, mux.Limits) {
 	return control.Limits{
 		Connections: share(1024), ConnectionsPerUID: share(256),
 		Resolves: share(64), ResolvesPerUID: share(32),
-		RefusalsPerUID: share(4), WaitingPerUID: share(256),
+		ClosingPerUID: share(4), Waiting: share(4096),
 	}, mux.Limits{Endpoints: int64(share(maxEndpoints)), Tags: int64(share(baseTags)), TagsPerUID: int64(share(baseTags / 2))}
 }

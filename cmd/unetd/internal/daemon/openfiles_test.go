@@ -45,15 +45,15 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 		last = m.Tags
 		if files >= baseFiles { // the defaults, see control.Limits
 			l.Connections, l.Resolves, m.TagsPerUID = 1024, 64, m.Tags
-			l.RefusalsPerUID, l.WaitingPerUID = 4, 256
+			l.ClosingPerUID, l.Waiting = 4, 4096
 		}
 		// mux leaves a quarter of the descriptors to others than ports.
 		if uint64(m.Tags) > files/4*3 {
 			t.Fatalf("%d open files: %d tags", files, m.Tags)
 		}
 		// The account in openFiles.
-		if need := int(m.Tags) + l.Connections*(1+1+10) + int(m.Endpoints) + l.Resolves*2 + l.RefusalsPerUID + l.WaitingPerUID + own; uint64(need) > files*95/100 || l.Connections < 1 || m.TagsPerUID < 1 || l.Resolves < 1 || m.Endpoints < 1 ||
-			l.RefusalsPerUID < 1 || l.RefusalsPerUID > 4 || l.WaitingPerUID < 1 || l.WaitingPerUID > 256 {
+		if need := int(m.Tags) + l.Connections*(1+1+10) + int(m.Endpoints) + l.Resolves*2 + l.Waiting + own; uint64(need) > files*95/100 || l.Connections < 1 || m.TagsPerUID < 1 || l.Resolves < 1 || m.Endpoints < 1 ||
+			l.ClosingPerUID < 1 || l.ClosingPerUID > 4 || l.Waiting < 1 || l.Waiting > 4096 {
 			t.Fatalf("%d open files: %+v, %+v need %d", files, l, m, need)
 		}
 	}
