@@ -66,7 +66,7 @@ type TCPConfig = stack.TCPConfig
 // user timeout gives up. The same goes for a host of [New].
 type Host struct {
 	lease *givingLease
-	ep    *datapath.Endpoint
+	ep    *datapath.Endpoint    // nil: the link is no endpoint, in tests
 	table *datapath.Connections // nil: connections are not published
 	stack *stack.Stack
 	addr  netip.Addr
@@ -140,22 +140,14 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	if err != nil {
 		return nil, err
 	}
-	giving := newGivingLease(lease)
-	tcpPorts := newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr.Addr(), 0)))
-	var chosen stack.TCPPorts // of a whole address the stack has all
-	if !whole {
-		chosen = tcpPorts
-	}
 	geo := ep.Geometry()
-	s, err := stack.New(stack.Config{
+	h, err := newHost(lease, stack.Config{
 		Link:             newLink(ep),
 		LinkAddr:         grant.Identity.LinkAddr,
 		Addr:             addr,
 		WholeAddress:     whole,
 		MTU:              int(grant.Identity.MTU),
 		PartialChecksums: grant.Identity.PartialChecksums,
-		TCPPorts:         chosen,
-		Resolver:         resolver{lease},
 		Wait:             cfg.Wait,
 		SpinBudget:       cfg.SpinBudget,
 		FrameQuota:       int(geo.FrameCount-geo.Prefilled()) / 2,
@@ -166,20 +158,31 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		// The grant stays the caller's, so its descriptors must survive.
 		return nil, errors.Join(err, ep.Detach())
 	}
-	h := &Host{
-		lease:   giving,
-		ep:      ep,
-		table:   table,
-		stack:   s,
-		addr:    addr.Addr(),
-		whole:   whole,
-		ports:   newPorts(giving, endpoint.UDPTag(netip.AddrPortFrom(addr.Addr(), 0))),
-		notices: notices{stack: s, addr: addr.Addr()},
-		closed:  make(chan struct{}),
+	h.ep, h.table = ep, table
+	return h, nil
+}
 
-		tcpPorts:    tcpPorts,
+// newHost makes a host on a lease and a link.
+func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
+	giving, addr := newGivingLease(lease), cfg.Addr.Addr()
+	h := &Host{
+		lease:       giving,
+		addr:        addr,
+		whole:       cfg.WholeAddress,
+		ports:       newPorts(giving, endpoint.UDPTag(netip.AddrPortFrom(addr, 0))),
+		tcpPorts:    newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0))),
 		listenPorts: newListenPorts(),
+		closed:      make(chan struct{}),
 	}
+	if !h.whole { // of a whole address the stack has all
+		cfg.TCPPorts = h.tcpPorts
+	}
+	cfg.Resolver = resolver{lease}
+	s, err := stack.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	h.stack, h.notices = s, notices{stack: s, addr: addr}
 	h.close = sync.OnceValue(h.shut)
 	h.unwatch = lease.Watch(h.notices.take)
 	go func() {
@@ -208,11 +211,14 @@ func (h *Host) shut() error {
 	h.unwatch()
 	err := h.stack.Close()
 	h.stack.Do(func() { close(h.closed) }) // under the lock: not while Stats asks
-	closeEndpoint := h.ep.Close
-	if h.stack.Lent() > 0 {
-		closeEndpoint = h.ep.CloseLater
+	if h.ep != nil {
+		closeEndpoint := h.ep.Close
+		if h.stack.Lent() > 0 {
+			closeEndpoint = h.ep.CloseLater
+		}
+		err = errors.Join(err, closeEndpoint())
 	}
-	err = errors.Join(err, closeEndpoint(), h.lease.Close())
+	err = errors.Join(err, h.lease.Close())
 	if h.table != nil {
 		err = errors.Join(err, h.table.Close())
 	}

@@ -1,0 +1,222 @@
+package unet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/nettest"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+	"github.com/unet-go/unet/wire"
+)
+
+// memLease is a lease that grants every tag that is free, on a link in memory whose hosts
+// are 10.0.0.1 and 10.0.0.2.
+type memLease struct {
+	done chan struct{}
+
+	mu     sync.Mutex
+	held   []endpoint.Tag
+	claims int
+	next   uint16
+}
+
+func memLinkAddr(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, a.As4()[3]} }
+
+func (l *memLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.claims++
+	if t.Port == 0 {
+		l.next += endpoint.BlockPorts
+		t.Port = 20000/endpoint.BlockPorts*endpoint.BlockPorts + l.next
+	}
+	if slices.Contains(l.held, t) {
+		return t, endpoint.ErrTagHeld
+	}
+	l.held = append(l.held, t)
+	return t, nil
+}
+
+func (l *memLease) Unclaim(_ context.Context, t endpoint.Tag) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(l.held, t)
+	if i < 0 {
+		return errors.New("not held")
+	}
+	l.held = slices.Delete(l.held, i, i+1)
+	return nil
+}
+
+// has reports whether t is held, and how often something was claimed.
+func (l *memLease) has(t endpoint.Tag) (held bool, claims int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(l.held, t), l.claims
+}
+
+func (l *memLease) Resolve(_ context.Context, dst netip.Addr) (endpoint.Route, error) {
+	if last := dst.As4()[3]; last != 1 && last != 2 {
+		return endpoint.Route{}, endpoint.ErrUnreachable
+	}
+	return endpoint.Route{LinkAddr: memLinkAddr(dst)}, nil
+}
+
+func (l *memLease) Watch(func(endpoint.Notice)) func() { return func() {} }
+func (l *memLease) Done() <-chan struct{}              { return l.done }
+func (l *memLease) Err() error                         { return nil }
+func (l *memLease) Close() error                       { return nil }
+
+// memHosts are two hosts at 10.0.0.1 and 10.0.0.2 that share their addresses.
+func memHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
+	t.Helper()
+	la, lb := memlink.Pair(memlink.Config{})
+	open := func(l *memlink.Link, address string) (*Host, *memLease) {
+		addr, lease := netip.MustParseAddr(address), &memLease{done: make(chan struct{})}
+		h, err := newHost(lease, stack.Config{Link: l, LinkAddr: memLinkAddr(addr), Addr: netip.PrefixFrom(addr, 24)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := errors.Join(h.Close(), l.Audit()); err != nil {
+				t.Error(err)
+			}
+		})
+		return h, lease
+	}
+	a, leaseOfA = open(la, "10.0.0.1")
+	b, _ = open(lb, "10.0.0.2")
+	return a, b, leaseOfA
+}
+
+func TestConnConformsToNetConn(t *testing.T) {
+	a, b, _ := memHosts(t)
+	l, err := a.Listen(t.Context(), "tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+		accepted := make(chan error, 1)
+		go func() {
+			var err error
+			c2, err = l.Accept()
+			accepted <- err
+		}()
+		if c1, err = b.Dial("tcp", l.Addr().String()); err != nil {
+			return nil, nil, nil, err
+		}
+		if err = <-accepted; err != nil {
+			return nil, nil, nil, err
+		}
+		return c1, c2, func() { c1.Close(); c2.Close() }, nil
+	})
+}
+
+// A port that is listened on is the host's until the listener is closed and the last
+// connection accepted there is over. A listener at that port meanwhile claims nothing.
+func TestListenPortOutlivesItsListener(t *testing.T) {
+	a, b, lease := memHosts(t)
+	at := netip.MustParseAddrPort("10.0.0.1:7000")
+	listen := func() *TCPListener {
+		t.Helper()
+		l, err := a.ListenTCP(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l := listen()
+	client, err := b.Dial("tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	_, before := lease.has(endpoint.TCPTag(at))
+	l = listen()
+	if held, claims := lease.has(endpoint.TCPTag(at)); !held || claims != before {
+		t.Errorf("held %v, claimed %d times more", held, claims-before)
+	}
+	l.Close()
+	if _, err := client.Write([]byte("still there?")); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadFull(server, make([]byte, 12)); err != nil {
+		t.Error(err)
+	}
+	if held, _ := lease.has(endpoint.TCPTag(at)); !held {
+		t.Error("given back while a connection is on it")
+	}
+	server.Close()
+	client.Close()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if held, _ := lease.has(endpoint.TCPTag(at)); !held {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("never given back")
+		}
+	}
+}
+
+// Errors are those of package net.
+func TestErrorTexts(t *testing.T) {
+	a, b, _ := memHosts(t)
+	ctx := t.Context()
+	for want, call := range map[string]func() error{
+		"dial tcp 10.0.0.1:99: connect: connection refused": func() error { _, err := b.Dial("tcp", "10.0.0.1:99"); return err },
+		"dial xcp: unknown network xcp":                     func() error { _, err := b.Dial("xcp", "10.0.0.1:99"); return err },
+		"listen udp: unknown network udp":                   func() error { _, err := b.Listen(ctx, "udp", ":1"); return err },
+		"listen tcp: unknown network tcp":                   func() error { _, err := b.ListenPacket(ctx, "tcp", ":1"); return err },
+		"listen tcp 10.0.0.9:80: bind: cannot assign requested address": func() error {
+			_, err := a.Listen(ctx, "tcp", "10.0.0.9:80")
+			return err
+		},
+	} {
+		if err := call(); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	u, err := a.ListenPacket(ctx, "udp", ":7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.ListenPacket(ctx, "udp", ":7"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a port in use: %v", err)
+	}
+	u.SetReadDeadline(time.Unix(1, 0))
+	_, _, err = u.ReadFrom(make([]byte, 1))
+	if op, ok := err.(*net.OpError); !ok || !errors.Is(err, os.ErrDeadlineExceeded) || !op.Timeout() || op.Op != "read" || op.Net != "udp" {
+		t.Errorf("deadline: %v", err)
+	}
+	if err := u.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := u.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed twice: %v", err)
+	}
+	c, err := a.Dial("udp", "10.0.0.2:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.(net.PacketConn).WriteTo(nil, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 9}); !errors.Is(err, net.ErrWriteToConnected) {
+		t.Errorf("write to an address on a connected socket: %v", err)
+	}
+	c.Close()
+}
