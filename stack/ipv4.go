@@ -29,7 +29,10 @@ func (s *Stack) inputIPv4(eth wire.Ethernet, p *packet) (kept bool) {
 		s.count[ipv4LinkGroup]++
 		return false
 	}
-	if !s.possibleSource(ip.Src()) {
+	// A source that no host has (RFC 1122, section 3.2.1.3). Our own address may be shared
+	// with other endpoints of this host; only if it is ours alone nobody else has it.
+	src := ip.Src()
+	if src[0] == 0 || src[0] == 127 || src[0] >= 224 || src == s.broadcast4 || src == s.addr && s.wholeAddress {
 		s.count[ipv4Source]++
 		return false
 	}
@@ -62,20 +65,6 @@ func (s *Stack) countIPv4(err error) {
 	default:
 		s.count[ipv4Checksum]++
 	}
-}
-
-// possibleSource reports whether a packet from the wire may have this source
-// (RFC 1122, section 3.2.1.3). Our own address may be shared with other
-// endpoints of this host, which the mux connects with us; only if it is ours
-// alone is such a packet a lie.
-func (s *Stack) possibleSource(a [4]byte) bool {
-	switch {
-	case a[0] == 0, a[0] == 127, a[0] >= 224, a == s.broadcast4:
-		return false
-	case a == s.addr:
-		return !s.wholeAddress
-	}
-	return true
 }
 
 // limitedBroadcast is the address of all hosts on the link (RFC 919).

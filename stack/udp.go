@@ -383,7 +383,11 @@ func (c *UDPConn) take(d *udp.Datagram) error {
 	s := c.stack
 	for {
 		if c.recvSlow {
-			if err := c.recvTrouble(); err != nil {
+			err := c.trouble()
+			if err == nil {
+				err = s.pastDeadline(c.readDeadline, &c.reads)
+			}
+			if err != nil {
 				if c.udp.Len() > 0 && !c.closed {
 					s.signal(&c.readable) // its signal may have woken this goroutine, which does not take it
 				}
@@ -398,13 +402,6 @@ func (c *UDPConn) take(d *udp.Datagram) error {
 		}
 		s.waitFor(&c.readable, c.readDeadline)
 	}
-}
-
-func (c *UDPConn) recvTrouble() error {
-	if err := c.trouble(); err != nil {
-		return err
-	}
-	return c.stack.pastDeadline(c.readDeadline, &c.reads)
 }
 
 // usable returns the reason why the socket will never do anything again.

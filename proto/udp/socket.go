@@ -133,7 +133,7 @@ func (q *queue) len() int { return int(q.tail - q.head) }
 // read with wide loads what narrow stores have only just written, and that
 // stalls the processor for longer than all the rest takes.
 func (q *queue) push(n int) *Datagram {
-	used := q.len()
+	used := int(q.tail - q.head)
 	if used >= q.maxCount || used > 0 && q.bytes+n > q.maxBytes {
 		return nil
 	}

@@ -11,9 +11,6 @@ import (
 // AddrPort is an IPv4 address and port.
 type AddrPort = wire.AddrPort
 
-// key packs an address and port into one word, for the map of a port.
-func key(addr *[4]byte, port uint16) uint64 { return AddrPort{Addr: *addr, Port: port}.Word() }
-
 // The range ephemeral ports come from: the kernel's default
 // (ip_local_port_range). RFC 6056 wants it large; below it services live.
 const (
@@ -112,7 +109,7 @@ func (t *Table) Close(s *Socket) {
 	pg := t.pages[hi]
 	p := &pg.ports[lo]
 	if s.Connected() {
-		k := key(&s.remote.Addr, s.remote.Port)
+		k := s.remote.Word()
 		if head := unlink(p.connected[k], s); head != nil {
 			p.connected[k] = head
 		} else {
@@ -152,14 +149,15 @@ func (t *Table) EphemeralPort(addr [4]byte) (uint16, bool) {
 // Lookup finds the socket that a datagram from src to dst is for: connected to
 // src, else bound to dst's address, else bound to the wildcard, else nil.
 func (t *Table) Lookup(src, dst AddrPort) *Socket {
-	return t.lookup(key(&src.Addr, src.Port), binary.BigEndian.Uint32(dst.Addr[:]), dst.Port)
+	return t.lookup(src.Word(), binary.BigEndian.Uint32(dst.Addr[:]), dst.Port)
 }
 
 func (t *Table) lookup(src uint64, addr uint32, n uint16) *Socket {
-	p := t.port(n)
-	if p == nil {
+	pg := t.pages[n>>8]
+	if pg == nil {
 		return nil
 	}
+	p := &pg.ports[n&0xff]
 	if p.connected != nil {
 		if s := best(p.connected[src], addr); s != nil {
 			return s
@@ -205,7 +203,7 @@ func (t *Table) insert(s *Socket) {
 		if p.connected == nil {
 			p.connected = make(map[uint64]*Socket)
 		}
-		k := key(&s.remote.Addr, s.remote.Port)
+		k := s.remote.Word()
 		s.next = p.connected[k]
 		p.connected[k] = s
 	} else {
@@ -320,7 +318,7 @@ func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
 			return nil, 0, BadChecksum
 		}
 	}
-	if s = t.lookup(key(&in.Src, u.SrcPort()), binary.BigEndian.Uint32(in.Dst[:]), u.DstPort()); s == nil {
+	if s = t.lookup(AddrPort{Addr: in.Src, Port: u.SrcPort()}.Word(), binary.BigEndian.Uint32(in.Dst[:]), u.DstPort()); s == nil {
 		t.count.NoSocket += uint64(in.datagrams(u))
 		return nil, 0, NoSocket
 	}
