@@ -13,6 +13,8 @@ type pair struct {
 	conns [2]*Conn
 	now   Time
 	buf   []byte
+
+	change func(from int, b []byte) // called with each segment before it is received; nil: none
 }
 
 func newPair(t testing.TB, cfg Config, o Options) *pair {
@@ -65,6 +67,9 @@ func (p *pair) carry(from int, c *Conn) {
 		in.Src, in.Dst = hostB, hostA
 	}
 	in.Data = p.buf[:c.Emit(p.now, p.buf)]
+	if p.change != nil {
+		p.change(from, in.Data)
+	}
 	if r := p.tabs[1-from].Process(p.now, &in); r.Reply {
 		in := Inbound{Src: in.Dst, Dst: in.Src}
 		in.Data = p.buf[:p.tabs[1-from].EmitReply(p.buf)]

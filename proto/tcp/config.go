@@ -86,7 +86,8 @@ type Config struct {
 	// random, and new for every table. The zero value is for tests.
 	Secret [16]byte
 	// PartialChecksums accepts checksums that cover the pseudo-header only, as
-	// they are on a virtual link. On a real wire they are corruption.
+	// they are on a virtual link, except from peers that send complete ones (see
+	// takesPartial). On a real wire they are corruption.
 	PartialChecksums bool
 	// ReleaseFrame gives back a frame that [Table.Process] has kept. It is
 	// called at most once for each, from any method. It is needed if

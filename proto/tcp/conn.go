@@ -162,6 +162,7 @@ type receiver struct {
 	lastAckSent seq.Number
 	ackPending  uint32 // bytes of data that are not acknowledged
 	ackNow      bool   // an ACK is to be sent
+	sums        peerSums
 	interactive uint8  // how often the application has answered at once (steps.go)
 	tsRecent    uint32 // the peer's timestamp, to be echoed
 	tsOffset    uint32 // of our clock in timestamps

@@ -101,17 +101,18 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	s.flags = h.Flags()
 	s.data = h.Payload()
 	s.placed, s.trimmed, s.echo = false, false, false
+	partial := t.cfg.PartialChecksums && h.AcceptPartial(in.Src, in.Dst)
 	switch {
-	case t.cfg.PartialChecksums && h.AcceptPartial(in.Src, in.Dst):
+	case partial && (c == nil || c.sums != completeSums): // the data is not read
 	case c != nil && c.mayPlace(s):
 		sum := wire.PseudoHeader4(in.Src, in.Dst, wire.ProtocolTCP, uint16(len(h)))
 		sum = wire.Sum(h[:h.HeaderLen()], sum)
-		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.data, sum)) != 0xffff {
+		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.data, sum)) != 0xffff && !(partial && c.takesPartial()) {
 			t.counts[BadChecksum]++
 			return Result{}
 		}
 		s.placed = true
-	case h.Checksum(in.Src, in.Dst) != wire.ChecksumGood:
+	case h.Checksum(in.Src, in.Dst) != wire.ChecksumGood && !(partial && c.takesPartial()):
 		t.counts[BadChecksum]++
 		return Result{}
 	}
@@ -126,6 +127,12 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	}
 	c.stat.segmentsIn++
 	c.process(now, s)
+	if c.sums == unknownSums && c.state.synchronized() {
+		c.sums = completeSums
+		if partial {
+			c.sums = partialSums
+		}
+	}
 	c.update(now)
 	s.data = nil
 	r := Result{Kept: t.kept, Reply: t.reply.pending}
@@ -133,6 +140,37 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 		r.Opening = c
 	}
 	return r
+}
+
+// peerSums is what is known of the checksums that the peer of a connection sends. The
+// first segment in a synchronized state decides. It is of use on a virtual link only, see
+// docs/tcp-engine.md.
+type peerSums uint8
+
+const (
+	unknownSums  peerSums = iota
+	completeSums          // all so far
+	partialSums           // some or all
+)
+
+// partialSpan is for how many received segments of its table takesPartial remembers that it
+// was called.
+const partialSpan = 1 << 14
+
+// takesPartial decides about a segment that is valid only if its checksum is partial, from
+// a peer that has sent complete ones: it is damaged, or GRO has merged it. Damage that looks so
+// is rare, merging is not. So the segment is taken if there was another one, on
+// any connection, in the last partialSpan segments, and then its connection may have partial
+// checksums. Otherwise it is dropped, and the peer sends its data again.
+func (c *Conn) takesPartial() bool {
+	t := c.table
+	n := t.counts[SegmentsReceived]
+	again := t.partialAt != 0 && n-t.partialAt <= partialSpan
+	t.partialAt = n
+	if again {
+		c.sums = partialSums
+	}
+	return again
 }
 
 // readOptions finds the timestamps, and everything else if there is more or if

@@ -25,6 +25,7 @@ type Table struct {
 	spareRuns  []run // empty, for the next out-of-order queue
 	timers     timerHeap
 	counts     [numberOfCounts]uint64
+	partialAt  uint64 // SegmentsReceived at the last call of takesPartial; 0: none
 
 	firstEvent, lastEvent *Conn
 	firstReady, lastReady *Conn

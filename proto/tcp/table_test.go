@@ -154,6 +154,144 @@ func TestPartialChecksums(t *testing.T) {
 	}
 }
 
+// The forms in which a segment of host A arrives at host B.
+const (
+	complete = 'c' // with its checksum
+	partial  = 'p' // with that of the pseudo-header
+	alike    = 'a' // with a complete checksum that has the value of the partial one
+	damaged  = 'd' // the same, and one bit of the data is wrong
+)
+
+// inForm gives a segment from A to B another form. alike and damaged change its data.
+func inForm(b []byte, form rune) {
+	pseudo := wire.Fold(wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
+	field := b[16:18]
+	if form == alike || form == damaged {
+		// The last word of the data changes by as much as the field (RFC 1624). Lengths are even.
+		word := b[len(b)-2:]
+		sum := uint64(binary.LittleEndian.Uint16(word)) + uint64(binary.LittleEndian.Uint16(field)) +
+			uint64(^binary.LittleEndian.Uint16(binary.BigEndian.AppendUint16(nil, pseudo)))
+		binary.BigEndian.PutUint16(word, wire.Fold(sum))
+	}
+	if form == damaged {
+		b[len(b)-3] ^= 0x10
+	}
+	if form != complete {
+		binary.BigEndian.PutUint16(field, pseudo)
+	}
+}
+
+func TestFormsOfChecksums(t *testing.T) {
+	for form, want := range map[rune]wire.ChecksumState{complete: wire.ChecksumGood, partial: wire.ChecksumPartial, alike: wire.ChecksumGood, damaged: wire.ChecksumPartial} {
+		p := newPair(t, Config{}, Options{})
+		p.conns[0].Write(p.now, make([]byte, 1000))
+		b := p.buf[:p.conns[0].Emit(p.now, p.buf)]
+		inForm(b, form)
+		if got, is := wire.TCP(b).Checksum(hostA, hostB), wire.TCP(b).AcceptPartial(hostA, hostB); got != want || is != (form != complete) {
+			t.Errorf("%c: %v, partial value: %t", form, got, is)
+		}
+	}
+}
+
+// TestDamageWithPartialValue: a table on a virtual link receives segments in several forms.
+// It takes each, or drops it ('-') and receives it again in the next form.
+func TestDamageWithPartialValue(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		handshake rune
+		forms     string // 'n': on a new connection; 's': partialSpan segments later
+	}{
+		{"complete, damaged", complete, "cd-cccsd-csd-c"},
+		{"complete, damaged, the first with data", complete, "d-c"},
+		{"complete, valid with the partial value, damaged", complete, "cad-ca"},
+		{"partial, from a kernel", partial, "ppcpccp"},
+		{"some partial, from GRO", complete, "ccp-pcpscpccp"},
+		{"some partial, the next connection", complete, "cp-pnccpcpncp"},
+		{"some partial, the next connection much later", complete, "cp-psncp-c"},
+	} {
+		for _, post := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/posted=%t", c.name, post), func(t *testing.T) {
+				p := newPair(t, Config{PartialChecksums: true}, Options{})
+				l := p.tabs[1].listeners[80]
+				handshake := func() {
+					p.change = func(from int, b []byte) {
+						if from == 0 {
+							inForm(b, c.handshake)
+						}
+					}
+					p.dial(t, l, Options{})
+					p.change = nil
+				}
+				handshake()
+				data, segment, to := make([]byte, 1000), []byte(nil), make([]byte, 2000)
+				for i, form := range c.forms {
+					switch form {
+					case '-':
+						continue
+					case 'n':
+						handshake()
+						continue
+					case 's':
+						p.tabs[1].counts[SegmentsReceived] += partialSpan
+						continue
+					}
+					ours, tab := p.conns[1], p.tabs[1]
+					if segment == nil {
+						data[i]++
+						p.conns[0].Write(p.now, data)
+						segment = append(segment, p.buf[:p.conns[0].Emit(p.now, p.buf)]...)
+					}
+					b := append([]byte(nil), segment...)
+					inForm(b, form)
+					if post && !ours.Post(to) {
+						t.Fatal("not posted")
+					}
+					bad := tab.Count(BadChecksum)
+					tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b})
+					n := 0
+					if post {
+						n = ours.Unpost(p.now)
+					} else {
+						n, _ = ours.Read(p.now, to)
+					}
+					dropped := i+1 < len(c.forms) && c.forms[i+1] == '-'
+					if dropped != (n == 0) || dropped != (tab.Count(BadChecksum) == bad+1) || !dropped && string(to[:n]) != string(wire.TCP(b).Payload()) {
+						t.Fatalf("segment %d of %s: read %d bytes, %d bad checksums", i, c.forms, n, tab.Count(BadChecksum)-bad)
+					}
+					if !dropped {
+						segment = nil
+						p.exchange()
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestCompleteChecksumInSynSent: a kernel answers a SYN in TIME-WAIT with an ACK, whose
+// checksum is complete, and then with a SYN,ACK, whose checksum is partial.
+func TestCompleteChecksumInSynSent(t *testing.T) {
+	tab := NewTable(Config{Secret: testSecret, PartialChecksums: true})
+	c, err := tab.Dial(0, AddrPort{Addr: hostB, Port: 1000}, AddrPort{Addr: hostA, Port: 80}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	syn := wire.TCP(b[:c.Emit(0, b)]).Seq()
+	for _, s := range []struct {
+		ack   uint32
+		flags wire.TCPFlags
+		form  rune
+	}{{syn + 5000, wire.TCPAck, complete}, {syn + 1, wire.TCPSyn | wire.TCPAck, partial}} {
+		wire.PutTCP(b, &wire.TCPFields{SrcPort: 80, DstPort: 1000, Seq: 1, Ack: s.ack, Flags: s.flags, Window: 1000}, 20, wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, 20))
+		inForm(b[:20], s.form)
+		tab.Process(0, &Inbound{Src: hostA, Dst: hostB, Data: b[:20]})
+	}
+	if c.State() != Established {
+		t.Error(c.State(), tab.Count(BadChecksum))
+	}
+}
+
 // Connections that are always ready take turns.
 func TestPostpone(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})

@@ -21,7 +21,8 @@ const (
 // Config of a [Table]. The zero value works.
 type Config struct {
 	// PartialChecksums accepts checksums that cover the pseudo-header only, as
-	// they are on a virtual link. On a real wire they are corruption.
+	// they are on a virtual link. On a real wire they are corruption. One of 65,536
+	// complete checksums has such a value, too; damage to such a datagram is not detected.
 	PartialChecksums bool
 	// Rand is the source of ephemeral ports, uniform over its range. The
 	// default is a cryptographically strong generator, as RFC 6056 (section

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -11,6 +12,24 @@ import (
 
 // ends are the two ends of a connection: on host A, where we are, and on host B.
 type ends struct{ ours, peers net.Conn }
+
+// compare reports how many bits of a text are wrong, and where: one is undetected damage, many
+// are data in the wrong place.
+func compare(got, sent []byte) error {
+	flipped, first, last := 0, -1, -1
+	for i := range min(len(got), len(sent)) {
+		if x := got[i] ^ sent[i]; x != 0 {
+			if flipped == 0 {
+				first = i
+			}
+			flipped, last = flipped+bits.OnesCount8(x), i
+		}
+	}
+	if flipped > 0 || len(got) != len(sent) {
+		return fmt.Errorf("other bytes than were sent: %d bits differ, from byte %d to %d", flipped, first, last)
+	}
+	return nil
+}
 
 // transfer sends a text one way, and its end, and expects both.
 func transfer(from, to net.Conn, seed byte, size int) error {
@@ -25,8 +44,8 @@ func transfer(from, to net.Conn, seed byte, size int) error {
 		sent <- err
 	}()
 	got, err := io.ReadAll(to)
-	if err == nil && string(got) != string(text) {
-		err = errors.New("other bytes than were sent")
+	if err == nil {
+		err = compare(got, text)
 	}
 	if err != nil {
 		from.Close()
