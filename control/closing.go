@@ -133,7 +133,7 @@ func (r *refusals) add(uid uint32, c refused) {
 		r.setFull(true)
 		if !passesRights(c.conn) {
 			r.tell(c)
-			_ = c.conn.Close()
+			hangUp(c.conn)
 			return
 		}
 	}

@@ -255,6 +255,7 @@ func TestFewConnectionsWait(t *testing.T) {
 	before := len(openDescriptors(t))
 	for i := range more {
 		a := silent([]uint32{1001, 1003}[i%2])
+		_, _ = a.conn.Write([]byte(openRecord)) // it may be refused already
 		a.wantError(0, "busy")
 		a.wantEOF()
 		a.conn.Close()
