@@ -321,13 +321,20 @@ func TestDetachAdvice(t *testing.T) {
 		t.Error(err)
 	}
 
-	var held link.Link
-	if err := pair.A.Do(func() (err error) {
-		held, err = link.AttachXDP(link.XDPOptions{Program: prog, Interface: uplink().Attrs().Index, Flags: link.XDPGenericMode})
-		return err
-	}); err != nil {
-		t.Fatal(err)
+	hold := func(ifindex int) (held link.Link) {
+		t.Helper()
+		if err := pair.A.Do(func() (err error) {
+			held, err = link.AttachXDP(link.XDPOptions{Program: prog, Interface: ifindex, Flags: link.XDPGenericMode})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return held
 	}
+	const lo = 1
+	elsewhere := hold(lo) // concerns nobody
+	defer elsewhere.Close()
+	held := hold(uplink().Attrs().Index)
 	defer held.Close()
 	info, err := held.Info()
 	if err != nil {
@@ -337,7 +344,7 @@ func TestDetachAdvice(t *testing.T) {
 		t.Error("netlink took off what a link holds")
 	}
 	refused(fmt.Sprintf("detach it (bpftool link detach id %d, or stop the process that holds the link: pid %d ", info.ID, os.Getpid()))
-	if err := held.Detach(); err != nil { // BPF_LINK_DETACH, as bpftool does
+	if err := errors.Join(elsewhere.Close(), held.Detach()); err != nil { // BPF_LINK_DETACH, as bpftool does
 		t.Error(err)
 	}
 	s.serve(t).stop(syscall.SIGTERM)
