@@ -40,6 +40,13 @@ func HideFillRings() (restore func()) {
 	return func() { fillFields = before }
 }
 
+// FillRings is how many fill rings are looked at.
+func (m *Mux) FillRings() int {
+	m.fills.mu.Lock()
+	defer m.fills.mu.Unlock()
+	return len(m.fills.rings)
+}
+
 // LeaveFillRings ends the look at the fill rings of all endpoints that are there.
 func (m *Mux) LeaveFillRings() (err error) {
 	for _, l := range m.all() {

@@ -3,6 +3,7 @@ package stack_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -505,28 +506,49 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 		l := must(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
 		c := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		c.SetUserTimeout(3 * time.Second)
-		u := must(sa.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{}))
 		la.BreakKicks(kickFailed)
-		if n, err := c.Write([]byte("into the buffer")); n != 15 || err != nil {
-			t.Errorf("write: %d, %v", n, err)
-		}
 		start := time.Now()
-		for range 2 { // the first one's SYN is queued, the second one's is not
+		for _, queued := range []uint64{1, 0} { // the first one's SYN is queued, the second one's is not
+			before := counters(sa)["frames_sent"]
 			if _, err := sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}); !errors.Is(err, syscall.ENETDOWN) {
 				t.Errorf("dial: %v", err)
+			}
+			if n := counters(sa)["frames_sent"] - before; n != queued {
+				t.Errorf("a dial has queued %d frames, want %d", n, queued)
 			}
 		}
 		if d := time.Since(start); d != 0 {
 			t.Errorf("the dials have waited %v", d)
 		}
+		before := counters(sa)["frames_sent"]
+		if n, err := c.Write([]byte("into the buffer")); n != 15 || err != nil {
+			t.Errorf("write: %d, %v", n, err)
+		}
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ENETDOWN) {
 			t.Errorf("read: %v", err)
 		}
-		la.BreakKicks(nil)
-		if err := udpSend(u, nil); err != nil {
-			t.Errorf("after the kick succeeded: %v", err)
+		if n := counters(sa)["frames_sent"] - before; n != 0 {
+			t.Errorf("the connection has queued %d frames", n)
 		}
+		la.BreakKicks(nil)
 		d := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
-		d.Close()
+		defer d.Close()
+
+		// A connection finds out by itself that kicks succeed again.
+		la.BreakKicks(kickFailed)
+		if _, err := d.Write([]byte("later")); err != nil {
+			t.Errorf("write: %v", err)
+		}
+		time.Sleep(10 * time.Second) // of the bubble
+		la.BreakKicks(nil)
+		var e net.Conn
+		for e == nil || addrPort(e.RemoteAddr()) != addrPort(d.LocalAddr()) {
+			e = must(l.Accept())
+		}
+		b := make([]byte, 10)
+		e.SetReadDeadline(time.Now().Add(time.Hour))
+		if n, err := e.Read(b); err != nil || string(b[:n]) != "later" {
+			t.Errorf("after kicks succeeded: %q, %v", b[:n], err)
+		}
 	})
 }
