@@ -35,7 +35,7 @@ func addrBack(a netip.Addr) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: a}
 }
 
-// The records are the ones that doc.go promises.
+// The records are those of docs/control-protocol.md.
 func TestEventRecords(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})

@@ -13,7 +13,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// The records are the ones that doc.go promises.
+// The records are those of docs/control-protocol.md.
 func TestOperatorRecords(t *testing.T) {
 	p := newFakeProvider(t)
 	p.counters = []endpoint.Counter{{Name: "rx_frames", Help: "Frames received.", Value: 12}, {Name: "tx_frames", Help: "Frames sent.", Value: 1 << 53}}

@@ -54,7 +54,7 @@ const (
 	addrsBackEvent = `{"event":"address","up":true,"v":1}`
 )
 
-// The records are the ones that doc.go promises.
+// The records are those of docs/control-protocol.md.
 func TestPresentRecords(t *testing.T) {
 	descriptorLeaks(t)
 	p := newFakeProvider(t)

@@ -108,7 +108,7 @@ func (a *application) open() {
 	}
 }
 
-// The records are the ones that doc.go promises.
+// The records are those of docs/control-protocol.md.
 func TestRecords(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
