@@ -36,8 +36,8 @@ func (h *timerHeap) Pop() any {
 	return t
 }
 
-// startTimer lets t run out at the instant at, whether it runs already or not.
-// never stops it. mu is held, as in all of this file.
+// startTimer arms t for the instant at, in place of an earlier one; never disarms it.
+// The caller holds mu, here and in all of this file.
 func (s *Stack) startTimer(t *timer, at instant) {
 	t.at = at
 	switch {

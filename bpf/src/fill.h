@@ -19,12 +19,12 @@
  * while the kernel has entries left that it knows of: when these are no frames it
  * reads the producer itself.
  *
- * This looks at memory that its owner can change at any time. Who wins the race
- * between this look and the kernel's, some hundred nanoseconds, is found out at the
- * next frame, by what the kernel has noted itself: entries it has seen claimed,
- * entries it has skipped. With a frame of one buffer the prize is a processor's time,
- * for as long as the owner keeps ahead of the kernel. With a frame of several it is
- * the machine: only trusted owners get those (deliver.h), who make mistakes at most.
+ * The owner can change this memory at any time, also in the hundred nanoseconds between
+ * this check and the kernel's read. Such a change is detected at the next frame, by the
+ * kernel's own counts of entries that were announced and entries that it skipped.
+ * Impact with a frame of one buffer: CPU time in softirq, as long as the owner keeps
+ * changing the ring in time. With a frame of several buffers the kernel can crash:
+ * only trusted owners get those (deliver.h).
  */
 #ifndef UNET_FILL_H
 #define UNET_FILL_H
@@ -33,10 +33,10 @@
 #include "unet.h"
 
 /*
- * Entries that the kernel has skipped since the socket was made. An honest owner has
- * none, and the look stops one who makes a mistake, but for an entry that was written
- * just behind it. So many cost 100 ns in all, which harms nobody. Who wins the race
- * in order to do harm has more of them at once.
+ * The limit of entries that the kernel has skipped since the socket was made. A correct
+ * owner has none. After a mistake of the owner this check drops the frame, unless the
+ * entry was written just after it. So many skipped entries cost 100 ns in all. An owner
+ * that wins the race on purpose causes more of them at once.
  */
 #define FILL_INVALID_LIMIT 64
 #define FILL_MAX_BUFFERS 64   /* the longest frame, 64 KiB, in the smallest buffers takes 37 */
