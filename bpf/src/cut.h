@@ -25,21 +25,21 @@
  * get to the ports, has room for others. The device has no queue in front of it that
  * could fill; it drops nothing.
  *
- * Parts carry the owner's port: from unet_uplink on a super-frame and its parts have
- * another destination link address (it was the uplink's), until unet_deliver_linear puts
- * that back:
+ * Parts carry the owner's port: unet_uplink replaces the destination MAC address of a
+ * super-frame (it was the uplink's) by the following; unet_deliver_linear restores it in
+ * each part:
  *
  *   byte 0      part_head
  *   byte 1      the frame's place among all of its owner's, in units of CUT_PLACE parts
  *   bytes 2..5  the port's ifindex, xor part_tail
  *
- * A part whose tag has another holder by now is dropped, and when one of nobody's gets
- * to the kernel, that takes it for a frame to another host. The two secrets keep hosts
- * on the wire from making parts up. They could tell lies about places by that.
+ * A part whose tag has another holder by now is dropped. A part that no tag claims is
+ * passed to the kernel, which ignores it as a frame to another host. Hosts on the wire do
+ * not know the two secrets, so they cannot forge parts and their places.
  *
- * (To redirect to the port at once would cut as well, but the kernel runs no generic
- * XDP on what traffic control has redirected, so no deliver program. An ifb takes that
- * mark off.)
+ * (A redirect from traffic control straight to the port would cut as well. But the kernel
+ * does not run generic XDP on frames that traffic control has redirected, so the deliver
+ * program would not run. An ifb removes that mark.)
  *
  * Native XDP needs none of this: it comes before receive offload, and a veth with a
  * native program makes its peer cut.
@@ -63,7 +63,7 @@
 #define CUT_MAX_PARTS 128
 #define CUT_LINE 512             /* parts; the backlog of a processor holds 1,000 (net.core.netdev_max_backlog) */
 #define CUT_PLACE 16             /* parts; 256 of these units are far more than CUT_LINE */
-#define CUT_LOST_NS 100000000ull /* what has not arrived by then does not arrive */
+#define CUT_LOST_NS 100000000ull /* parts that have not arrived by then are lost */
 
 /* A line is what is on its way to an owner. */
 struct cut_line {
@@ -72,7 +72,7 @@ struct cut_line {
 	__u64 last; /* when the last super-frame was sent, in ns */
 };
 
-/* The lines by ifindex of the owner's port. One that is forgotten begins anew. */
+/* The lines by ifindex of the owner's port (LRU). An evicted line starts from zero. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, UNET_MAX_PORTS);

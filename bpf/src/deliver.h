@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * A deliver program stands on the inner end of a port, in the port's own network
- * namespace. What reaches it has passed the mux and is the endpoint's.
+ * A deliver program is attached to the inner end of a port, in the port's own network
+ * namespace. Frames that reach it have passed the mux and belong to the endpoint.
  *
- * There are three, and whose port it is decides which. Where the kernel puts a frame
- * that needs several buffers into a socket, it believes entries of the fill ring that
- * the socket's owner can change under its hands (fill.h). So only an owner who is
- * trusted with the machine anyway gets such frames. For the others the socket is
- * bound without XDP_USE_SG, and a frame comes in one buffer or not at all.
+ * There are three; the owner and the mode of the port decide which is attached. For a
+ * frame of several buffers the kernel uses entries of the fill ring that the socket's
+ * owner can change at the same time (fill.h), and can crash. So only trusted owners get
+ * such frames. For others the socket is bound without XDP_USE_SG: a frame that does not
+ * fit one buffer is dropped.
  *
  *   unet_deliver         trusted owners
  *   unet_deliver_linear  others, generic mode: no xdp.frags, so the kernel makes one
@@ -29,7 +29,7 @@ static __always_inline void raise_alarm(enum unet_alarm_kind kind, __u32 slot)
 {
 	struct unet_alarm alarm = { .kind = kind, .slot = slot };
 
-	/* When the ring is full, it holds alarms enough; the next frame raises it again. */
+	/* If the ring is full the alarm is lost; the next frame raises it again. */
 	bpf_ringbuf_output(&alarms, &alarm, sizeof(alarm), 0);
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * The port program: a frame comes out of an endpoint, at the outer end of its
- * port. XDP sees only what arrives, so this is where an endpoint's sending can
- * be checked: its owner wrote the frame and shares nothing with us that could
- * be trusted. Which endpoint it is, the device says (ingress_ifindex).
+ * The port program runs on each frame that an endpoint sends, at the outer end of
+ * its port. XDP runs only on received frames, so this is the place where the frames
+ * of an endpoint can be checked. Nothing in the frame is trusted. The device that it
+ * came in on (ingress_ifindex) identifies the endpoint.
  */
 #ifndef UNET_PORT_H
 #define UNET_PORT_H
@@ -57,7 +57,7 @@ int unet_port(struct xdp_md *ctx)
 	if (problem != ALLOWED)
 		return count(problem, XDP_DROP);
 
-	/* The wire does not bring a frame back: what is for this host is turned round here. */
+	/* The wire does not return a frame: frames for this host are redirected here. */
 	if (is_link(eth->dst, config.link_head, config.link_tail)) {
 		f = find_unicast(ctx, eth, data_end);
 		if (!f.owner)
@@ -65,7 +65,7 @@ int unet_port(struct xdp_md *ctx)
 		return send_local(f.owner);
 	}
 	f = find_asked(ctx, eth->dst, eth, data_end);
-	/* Its own address is announced to the wire, and asked of it (RFC 5227, RFC 4862). */
+	/* An endpoint's probes and announcements of its own address go to the wire (RFC 5227, RFC 4862). */
 	if (f.owner && f.owner->port != port)
 		return send_local(f.owner);
 	if (bpf_redirect_map(&devices, config.uplink, XDP_DROP) != XDP_REDIRECT)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * The uplink program: a frame comes in from the wire. A tag claims it, and
- * it goes to the tag's owner; or none does, and it is the kernel's.
+ * The uplink program runs on each frame from the wire. If a tag claims the frame it
+ * is redirected to the tag's owner; otherwise it is passed to the kernel.
  */
 #ifndef UNET_UPLINK_H
 #define UNET_UPLINK_H
@@ -13,7 +13,7 @@
 #include "meta.h"
 #include "vlan.h"
 
-/* to_port: a tag whose owner has died claims nothing. */
+/* to_port: the frames of a tag whose owner has died are passed to the kernel. */
 static __always_inline int to_port(__u32 port)
 {
 	if (bpf_redirect_map(&devices, port, XDP_PASS) != XDP_REDIRECT)
@@ -37,7 +37,7 @@ static __always_inline int to_cut(struct xdp_md *ctx, __u32 port, __u32 parts)
 	return count(UNET_RX_CUT, XDP_PASS);
 }
 
-/* part_to_owner: what is too long even now is not cut again. */
+/* part_to_owner: a part that is too long is dropped, not cut again. */
 static __always_inline int part_to_owner(struct eth_header *eth, struct unet_owner *owner)
 {
 	if (!part_of(eth, owner->port))
@@ -66,7 +66,7 @@ static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner
 	return count(UNET_RX_QUEUE, XDP_REDIRECT);
 }
 
-/* of_nobody: the kernel's, unless it would answer for the holder of a port. */
+/* of_nobody: passed to the kernel, unless the kernel would answer for a port's holder. */
 static __always_inline int of_nobody(enum find_problem problem)
 {
 	if (!problem)
@@ -88,7 +88,7 @@ int unet_uplink(struct xdp_md *ctx)
 
 	if ((void *)(eth + 1) > data_end)
 		return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
-	/* Tags of ours are about the untagged network. */
+	/* Endpoint tags are for frames without a VLAN tag. */
 	if (config.notes_vlan && vlan_was_noted())
 		return count(UNET_RX_PASS_VLAN, XDP_PASS);
 	if (is_vlan(eth->type)) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * VLAN tags, and those that stand beside the frame. A driver may take the tag out of the
- * frame and note it in the skb, and the sender at the other end of a veth never
- * puts it in. Generic XDP is shown the frame without it: a frame of VLAN 100 looks
- * like an untagged one, and a tag of ours would claim it.
+ * VLAN tags in the frame and in the skb. With VLAN offload a driver moves the tag from
+ * the frame to the skb, and the sender at the other end of a veth never writes it into
+ * the frame. Generic XDP sees the frame without it: a frame of VLAN 100 looks untagged,
+ * and an endpoint's tag would claim it.
  *
  * __netif_receive_skb_core() calls the tracepoint netif_receive_skb and then runs
- * generic XDP, in the same softirq, with nothing received in between. So what
- * unet_note_vlan writes down for its CPU is about the frame that unet_uplink meets
- * next there. Native XDP runs before there is an skb; then config.notes_vlan is 0.
+ * generic XDP, in the same softirq, with nothing received in between. So the note that
+ * unet_note_vlan writes for its CPU is about the frame that unet_uplink sees next on
+ * that CPU. Native XDP runs before there is an skb; then config.notes_vlan is 0.
  *
  * When the uplink stands on another device (a bond, a macvlan), the tracepoint
  * saw the frame on that one, and the kernel may have moved a tag from the frame to
@@ -40,7 +40,7 @@ static __always_inline __u16 vlan_of(struct sk_buff *skb)
 	return bpf_ntohs(control) & VLAN_ID;
 }
 
-/* It meets every frame of the machine, so it asks nothing about it that it could do without. */
+/* Runs for every frame that the machine receives, so it does as little as possible. */
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(unet_note_vlan, struct sk_buff *skb)
 {
