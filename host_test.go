@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A peer, or the gateway to it, is given another link address and tells nobody. It
+// A peer, or the gateway to it, is given another MAC address and tells nobody. It
 // is reached again, though nobody here does anything but send.
 func TestPeerChangesItsLinkAddress(t *testing.T) {
 	for _, c := range []struct {

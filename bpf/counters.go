@@ -49,7 +49,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_TX_BAD_HEADER:     {"tx_bad_header", "from an endpoint, unknown version, impossible header length or IPv6 extension header: dropped"},
 	MuxUnetCounterUNET_TX_OVERSIZE:       {"tx_oversize", "from an endpoint, longer than the uplink carries: dropped"},
 	MuxUnetCounterUNET_TX_BAD_ETHERTYPE:  {"tx_bad_ethertype", "from an endpoint, neither IP, ARP nor a U-Net message: dropped"},
-	MuxUnetCounterUNET_TX_FORGED_LINK:    {"tx_forged_link", "from an endpoint, the source link address is not the uplink's: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_LINK:    {"tx_forged_link", "from an endpoint, the source MAC address is not the uplink's: dropped"},
 	MuxUnetCounterUNET_TX_FORGED_ADDR:    {"tx_forged_addr", "from an endpoint, the source address is not its own, or only a port of it where all is needed (fragments, IP options, other protocols): dropped"},
 	MuxUnetCounterUNET_TX_FORGED_TAG:     {"tx_forged_tag", "from an endpoint, the source tag is not its own: dropped"},
 	MuxUnetCounterUNET_TX_FORGED_ARP:     {"tx_forged_arp", "from an endpoint, ARP that speaks for an address not its own: dropped"},

@@ -37,7 +37,7 @@ func TestParts(t *testing.T) {
 	})
 }
 
-// Before a part is delivered it gets the link address back that its super-frame came
+// Before a part is delivered it gets the MAC address back that its super-frame came
 // with. The place in it says how much of its owner's line has arrived. It says nothing of
 // what came later, and an earlier place takes nothing back.
 func TestPartsAreDelivered(t *testing.T) {
@@ -80,7 +80,7 @@ func TestPartsAreDelivered(t *testing.T) {
 	})
 }
 
-// No link address of a part can be the uplink's.
+// No MAC address of a part can be the uplink's.
 func TestPartsAreNotTheUplinks(t *testing.T) {
 	for head := range 256 {
 		own := [6]byte{byte(head), 1, 2, 3, 4, 5}

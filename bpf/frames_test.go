@@ -137,7 +137,7 @@ func advertises(target netip.Addr, flags uint8, options layers.ICMPv6Options) *l
 	return &layers.ICMPv6NeighborAdvertisement{Flags: flags, TargetAddress: target.AsSlice(), Options: options}
 }
 
-// solicitedNode is the multicast address at which a is asked for, and its link address.
+// solicitedNode is the multicast address at which a is asked for, and its MAC address.
 func solicitedNode(a netip.Addr) (netip.Addr, net.HardwareAddr) {
 	b := a.As16()
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16()

@@ -61,7 +61,7 @@ const testMTU = 1500
 // partSecret is what the parts of super-frames are known by, in generic mode.
 var partSecret = [5]byte{0x0e, 1, 2, 3, 4}
 
-// partMAC is what stands for the uplink's link address in a part for an owner.
+// partMAC is what stands for the uplink's MAC address in a part for an owner.
 func partMAC(ifindex int, place byte) net.HardwareAddr {
 	mac := net.HardwareAddr{partSecret[0], place, 0, 0, 0, 0}
 	binary.NativeEndian.PutUint32(mac[2:], uint32(ifindex))

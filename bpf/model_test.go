@@ -164,7 +164,7 @@ func (b *book) receivesTagged(f []byte) (who, Counter) {
 }
 
 // receivesWhole is receives for what is no part of a super-frame. ours: it is for this
-// host by its link address.
+// host by its MAC address.
 func (b *book) receivesWhole(f []byte, ours bool) (who, Counter) {
 	p := f[14:]
 	all := bytes.Equal(f[:6], bcast)

@@ -173,8 +173,8 @@ func testPortEthernet(l *lab) {
 	}
 	const q, ad, ip = layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ, layers.EthernetTypeIPv4
 	l.wantSent([]sent{
-		{"source link address of somebody else", edit(good, 11, 0x99), l.a, l.uplink, txForgedLink},
-		{"source link address of broadcast", edit(good, 6, 0xff), l.a, l.uplink, txForgedLink},
+		{"source MAC address of somebody else", edit(good, 11, 0x99), l.a, l.uplink, txForgedLink},
+		{"source MAC address of broadcast", edit(good, 6, 0xff), l.a, l.uplink, txForgedLink},
 		{"as long as the uplink carries", datagram(peerMAC, l.mac, at(shared, 7000), at(peer, 1), testMTU-28), l.a, l.uplink, txUplink},
 		{"a byte more", datagram(peerMAC, l.mac, at(shared, 7000), at(peer, 1), testMTU-27), l.a, l.uplink, txOversize},
 		{"as long, behind a short packet", padded(good, testMTU), l.a, l.uplink, txOversize},
@@ -203,12 +203,12 @@ func testPortARP(l *lab) {
 		{"a probe for it", arp(bcast, l.mac, l.mac, nobody, whole, 1), l.b, l.uplink, txUplink},
 		{"a probe for another's whole address", arp(bcast, l.mac, l.mac, nobody, whole, 1), l.a, l.uplink, txForgedARP},
 		{"a probe for a foreign address", arp(bcast, l.mac, l.mac, nobody, peer, 1), l.b, l.uplink, txForgedARP},
-		{"a probe that names another link address", arp(bcast, l.mac, peerMAC, nobody, whole, 1), l.b, l.uplink, txForgedARP},
+		{"a probe that names another MAC address", arp(bcast, l.mac, peerMAC, nobody, whole, 1), l.b, l.uplink, txForgedARP},
 		{"a reply without a sender", arp(peerMAC, l.mac, l.mac, nobody, whole, 2), l.b, l.uplink, txForgedARP},
 		{"ARP for another's whole address", arp(bcast, l.mac, l.mac, whole, peer, 1), l.a, l.uplink, txForgedARP},
 		{"ARP for the shared address", arp(bcast, l.mac, l.mac, shared, peer, 1), l.a, l.uplink, txForgedARP},
 		{"ARP for a foreign address", arp(bcast, l.mac, l.mac, peer, peer, 1), l.b, l.uplink, txForgedARP},
-		{"ARP that names another link address", arp(bcast, l.mac, peerMAC, whole, peer, 1), l.b, l.uplink, txForgedARP},
+		{"ARP that names another MAC address", arp(bcast, l.mac, peerMAC, whole, peer, 1), l.b, l.uplink, txForgedARP},
 		{"ARP that is not for IPv4", edit(arp(bcast, l.mac, l.mac, whole, peer, 1), 18, 8), l.b, l.uplink, txBadHeader},
 		{"ARP cut off", arp(bcast, l.mac, l.mac, whole, peer, 1)[:41], l.b, l.uplink, txTruncated},
 	})

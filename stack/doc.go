@@ -36,7 +36,7 @@
 //
 // # Limits
 //
-// Link addresses and MTUs come from [Resolver]. Nothing is fragmented and no fragment is
+// MAC addresses and MTUs come from [Resolver]. Nothing is fragmented and no fragment is
 // reassembled: what exceeds the path's MTU is EMSGSIZE. ICMP errors are believed only if they
 // quote what a socket here could have sent.
 package stack

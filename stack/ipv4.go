@@ -134,7 +134,7 @@ func (s *Stack) replyHeaders(b []byte, eth wire.Ethernet, ip wire.IPv4, protocol
 }
 
 // inputARP answers requests for our address (RFC 826), if it is ours alone; for a shared
-// one the kernel answers. Link addresses of others come from the route service.
+// one the kernel answers. MAC addresses of others come from the route service.
 func (s *Stack) inputARP(eth wire.Ethernet) {
 	a, err := wire.ParseARP(eth.Payload())
 	if err != nil {

@@ -11,7 +11,7 @@
  * leaves a port must be what a host says of itself. nd is the whole payload, room
  * bytes, of an unfragmented packet.
  *
- *   solicitation   from an own whole address, with or without its link address
+ *   solicitation   from an own whole address, with or without its MAC address
  *   the same of ::  for an own whole address: is it free? (RFC 4861, 7.1.1)
  *   advertisement   of an own whole address, from one, not as a router
  *

@@ -138,7 +138,7 @@ static __always_inline void leave_line(__u32 port, __u8 place)
 }
 
 /*
- * is_part: the frame has come out of the cutter, or is to another host's link address
+ * is_part: the frame has come out of the cutter, or is to another host's MAC address
  * that begins alike. The uplink's does not.
  */
 static __always_inline bool is_part(const struct eth_header *eth)
@@ -169,7 +169,7 @@ static __always_inline bool mark_parts(struct xdp_md *ctx, __u32 port, __u8 plac
 }
 
 /*
- * end_part gives a part the link address that its super-frame came with. Of what gets to
+ * end_part gives a part the MAC address that its super-frame came with. Of what gets to
  * a port nothing else has such an address.
  */
 static __always_inline void end_part(struct xdp_md *ctx)

@@ -324,7 +324,7 @@ static __always_inline struct found find_message(struct xdp_md *ctx, struct mess
 	return f;
 }
 
-/* find_unicast: whose is a frame to the uplink's link address? Of eth only the type counts, and what follows. */
+/* find_unicast: whose is a frame to the uplink's MAC address? Of eth only the type counts, and what follows. */
 static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
 {
 	struct found nobody = {};
@@ -341,7 +341,7 @@ static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_
 }
 
 /*
- * find_asked: who answers a frame that asks all of the link for a link address? dst is
+ * find_asked: who answers a frame that asks all of the link for a MAC address? dst is
  * what the frame is sent to; of eth only the type counts, and what follows.
  */
 static __always_inline struct found find_asked(struct xdp_md *ctx, const __u8 *dst, struct eth_header *eth, void *data_end)

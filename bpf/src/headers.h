@@ -12,7 +12,7 @@ struct eth_header {
 	__be16 type;
 };
 
-struct vlan_tag { /* IEEE 802.1Q, behind the link addresses */
+struct vlan_tag { /* IEEE 802.1Q, behind the MAC addresses */
 	__be16 type;
 	__be16 control; /* priority, drop eligibility, 12 bits of VLAN */
 };
@@ -225,13 +225,13 @@ static __always_inline bool is_broadcast(const __u8 *link)
 	return *(const __u32 *)link == 0xffffffff && *(const __u16 *)(link + 4) == 0xffff;
 }
 
-/* is_link compares a link address with one that is held in two words. */
+/* is_link compares a MAC address with one that is held in two words. */
 static __always_inline bool is_link(const __u8 *link, __u32 head, __u16 tail)
 {
 	return *(const __u32 *)link == head && *(const __u16 *)(link + 4) == tail;
 }
 
-/* is_group: a link address of IPv6 multicast (RFC 2464, 7). */
+/* is_group: a MAC address of IPv6 multicast (RFC 2464, 7). */
 static __always_inline bool is_group(const __u8 *link)
 {
 	return *(const __be16 *)link == bpf_htons(0x3333);

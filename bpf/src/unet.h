@@ -79,7 +79,7 @@ struct unet_state {
 	__u64 next_id;      /* of endpoints */
 	__u32 ifindex;      /* of the uplink */
 	__u32 mtu;
-	__u8 link[6];       /* the uplink's link address */
+	__u8 link[6];       /* the uplink's MAC address */
 	__u16 generic;      /* attach mode */
 	__u32 restore_vlan; /* 1: receive VLAN offload was turned off, and is to be turned on again */
 	__u32 zero;
@@ -106,7 +106,7 @@ struct unet_rx_meta {
 
 /* What a mux is told once, before its programs are loaded. */
 struct unet_config {
-	__u32 link_head;  /* first four bytes of the uplink's link address, as they stand in a frame */
+	__u32 link_head;  /* first four bytes of the uplink's MAC address, as they stand in a frame */
 	__u16 link_tail;  /* and the last two */
 	__u16 generic;    /* 1: attached in generic (skb) mode, 0: native */
 	__u32 uplink;     /* ifindex */
@@ -115,7 +115,7 @@ struct unet_config {
 	__u32 notes_vlan; /* 1: unet_note_vlan is attached; see vlan.h */
 	__u32 cutter;     /* ifindex of the device that cuts super-frames; 0: none; see cut.h */
 	__u32 part_tail;  /* secrets by which parts of super-frames are known; see cut.h */
-	__u8 part_head;   /* first byte of a link address, not of the uplink's: unicast, locally administered */
+	__u8 part_head;   /* first byte of a MAC address, not of the uplink's: unicast, locally administered */
 	__u8 zero[3];
 };
 
@@ -158,7 +158,7 @@ enum unet_counter {
 	UNET_TX_BAD_HEADER,    /* unknown IP or message version, impossible header length, IPv6 extension header */
 	UNET_TX_OVERSIZE,      /* does not fit the uplink */
 	UNET_TX_BAD_ETHERTYPE, /* neither IP, ARP nor a U-Net message; VLANs are nobody's to send into */
-	UNET_TX_FORGED_LINK,   /* source link address is not the uplink's */
+	UNET_TX_FORGED_LINK,   /* source MAC address is not the uplink's */
 	UNET_TX_FORGED_ADDR,   /* source IP address is not the sender's, or not all of it where that is needed */
 	UNET_TX_FORGED_TAG,    /* source tag is held by somebody else, or by nobody */
 	UNET_TX_FORGED_ARP,    /* ARP that speaks for another address */

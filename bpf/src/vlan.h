@@ -96,7 +96,7 @@ static __always_inline enum tagged look_at_tag(struct eth_header *eth, void *dat
 	return is_of_vlan(second) ? TAGGED_VLAN : TAGGED_TWICE;
 }
 
-/* take_tag_out moves the link addresses to where the tag was; false: the kernel could not. */
+/* take_tag_out moves the MAC addresses to where the tag was; false: the kernel could not. */
 static __always_inline bool take_tag_out(struct xdp_md *ctx)
 {
 	__u32 *words = (void *)(long)ctx->data; /* three of addresses, and the tag */

@@ -13,7 +13,7 @@ var (
 	noLink    = wire.LinkAddr{}
 	liarLink  = wire.LinkAddr{0x02, 0, 0, 0, 0, 0x66}
 
-	// Solicited-node multicast of hostB6, and its link address.
+	// Solicited-node multicast of hostB6, and its MAC address.
 	solicitB6     = netip.MustParseAddr("ff02::1:ff00:2")
 	solicitB6Link = wire.LinkAddr{0x33, 0x33, 0xff, 0, 0, 2}
 	allNodes      = netip.MustParseAddr("ff02::1")
@@ -84,7 +84,7 @@ func forgedCases(armed *shooter) []attackCase {
 			v.fire(armed)
 			s.row.note("%d frames left the uplink", len(v.shots))
 		}},
-		{"source link address", "lawful frames of every kind from every link address that differs by a bit, from host B's, the broadcast and the zero address", func(s *scene) {
+		{"source MAC address", "lawful frames of every kind from every MAC address that differs by a bit, from host B's, the broadcast and the zero address", func(s *scene) {
 			v := s.forge("tx_forged_link")
 			for _, k := range lawful(v.mark()) {
 				for bit := range 48 {
@@ -161,12 +161,12 @@ func forgedCases(armed *shooter) []attackCase {
 			v = s.forge("tx_forged_tag")
 			v.sweep(armed, to(typeMessage, message(discard, 0, v.mark())), atNetwork+8, 4, attackerTag, attackerTag+0xfff, [2]uint64{attackerTag, attackerTag})
 		}},
-		{"ARP", "replies, requests, gratuitous ARP and probes for the kernel's, host B's and the neighbour's address; own ones with another link address; RARP", func(s *scene) {
+		{"ARP", "replies, requests, gratuitous ARP and probes for the kernel's, host B's and the neighbour's address; own ones with another MAC address; RARP", func(s *scene) {
 			v := s.forge("tx_forged_arp", "tx_bad_header")
 			forgeARP(v)
 			v.fire(armed)
 		}},
-		{"neighbour discovery", "advertisements and solicitations for others, with other link addresses, from other addresses; router advertisements, redirects", func(s *scene) {
+		{"neighbour discovery", "advertisements and solicitations for others, with other MAC addresses, from other addresses; router advertisements, redirects", func(s *scene) {
 			v := s.forge("tx_forged_nd", "tx_forged_addr", "tx_bad_header")
 			forgeND(v)
 			v.fire(armed)
@@ -186,7 +186,7 @@ func forgedCases(armed *shooter) []attackCase {
 			v.add(to(typeIPv6, ipv6(attackerAddr6, allNodes, protocolICMPv6, icmp6(attackerAddr6, allNodes, 130, 0, make([]byte, 20), v.mark()))))
 			v.fire(armed)
 		}},
-		{"to this host", "frames to the uplink's own link address for the kernel's services, and for tags that nobody holds: the kernel must not see them", func(s *scene) {
+		{"to this host", "frames to the uplink's own MAC address for the kernel's services, and for tags that nobody holds: the kernel must not see them", func(s *scene) {
 			v := s.forge("tx_no_owner")
 			home := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
 			v.add(

@@ -64,7 +64,7 @@ func (j *judge) judge(frame []byte, marked bool) string {
 		return fmt.Sprintf("no Ethernet frame: %v", err)
 	}
 	if !bytes.Equal(j.eth.SrcMAC, linkA[:]) {
-		return "from another link address"
+		return "from another MAC address"
 	}
 	rest := frame[atNetwork:]
 	switch etherType := binary.BigEndian.Uint16(frame[atEtherType:]); etherType {
@@ -106,7 +106,7 @@ func (j *judge) judgeARP(rest []byte, marked bool) string {
 	}
 	switch {
 	case !bytes.Equal(j.arp.SourceHwAddress, linkA[:]):
-		return "ARP with another link address"
+		return "ARP with another MAC address"
 	case marked && claimed != attackerAddr, !marked && claimed != hostA && claimed != neighbourAddr && claimed != attackerAddr:
 		return fmt.Sprintf("ARP for %v", claimed)
 	}
@@ -218,7 +218,7 @@ func (j *judge) judgeICMPv6(src netip.Addr, marked bool) string {
 	}
 	for _, o := range options {
 		if (o.Type == layers.ICMPv6OptSourceAddress || o.Type == layers.ICMPv6OptTargetAddress) && !bytes.Equal(o.Data, linkA[:]) {
-			return "neighbour discovery with another link address"
+			return "neighbour discovery with another MAC address"
 		}
 	}
 	// unetd asks whether somebody has an address that is about to be claimed.

@@ -94,8 +94,8 @@ func samples(localPort, remotePort, sinkPort int, localTag, remoteTag uint32) []
 		datagram := to.frame(typeIPv4, to.path.v4(protocolUDP, u(attackerPort, to.port, bad)))
 		datagram6 := to.frame(typeIPv6, to.path6.v6(protocolUDP, u(attackerPort, to.port, bad)))
 		all = append(all,
-			sample{"link address", lie(message, 6, liarLink[:]...), 1, "tx_forged_link", ""},
-			sample{"link address of host B", lie(datagram, 6, linkB[:]...), 1, "tx_forged_link", ""},
+			sample{"MAC address", lie(message, 6, liarLink[:]...), 1, "tx_forged_link", ""},
+			sample{"MAC address of host B", lie(datagram, 6, linkB[:]...), 1, "tx_forged_link", ""},
 			sample{"address of the neighbour", lie(datagram, atNetwork+12, neighbourAddr.AsSlice()...), 2, "tx_forged_addr", ""},
 			sample{"IPv6 address", lie(datagram6, atNetwork+8, neighbourAddr6.AsSlice()...), 2, "tx_forged_addr", ""},
 			sample{"nobody's port", lie(datagram, atTransport4, be16(nobodysPort)...), 1, "tx_forged_addr", ""},

@@ -110,7 +110,7 @@ func consultOracle(t *testing.T, c *Capture, lossless bool) {
 // oracle reads what tshark prints.
 type oracle struct {
 	judge  *Judge
-	link   string // our link address
+	link   string // our MAC address
 	mtu    int
 	frames int
 	notes  map[string]int // of what it says of our segments, how often
