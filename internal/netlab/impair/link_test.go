@@ -342,7 +342,12 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	for range 3 {
 		t.Run("again", round)
 	}
-	eventually(t, "as much is held as before", func() bool { return held(t) == before })
+	// Less is held if a goroutine or descriptor of an earlier test has ended meanwhile. Three
+	// rounds that leave something behind hold at least three more.
+	eventually(t, "no more is held than before", func() bool {
+		now := held(t)
+		return now[0] <= before[0] && now[1] <= before[1] && now[2] <= before[2] && now[3] == before[3]
+	})
 }
 
 func TestWholeCable(t *testing.T) {
