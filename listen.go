@@ -18,7 +18,7 @@ type (
 	TCPConn     = stack.TCPConn     // a net.Conn
 	TCPListener = stack.TCPListener // a net.Listener
 	UDPConn     = stack.UDPConn     // a net.PacketConn, and a net.Conn if it was dialled
-	Text        = stack.TCPText     // received data of a connection, in the memory it came in
+	Data        = stack.TCPData     // received data of a connection, in the memory it came in
 	Message     = stack.UDPMessage  // a datagram of a batch
 	Datagram    = stack.UDPDatagram // a received datagram, in the memory it came in
 	Buffer      = stack.UDPBuffer   // a frame to compose a datagram in

@@ -256,7 +256,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// Nor does text on a connection that is established: by Read and Write, with
+// Nor does data on a connection that is established: by Read and Write, with
 // deadlines, queued before it is read, and borrowed.
 func TestTCPNoAllocations(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
@@ -286,8 +286,8 @@ func TestTCPNoAllocations(t *testing.T) {
 		"borrowed": func() {
 			client.Write(large)
 			a.Poll(time.Now())
-			text, _ := server.Borrow()
-			text.Return()
+			data, _ := server.Borrow()
+			data.Return()
 			b.Poll(time.Now())
 		},
 	} {

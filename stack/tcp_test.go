@@ -156,7 +156,7 @@ func TestTCPBorrow(t *testing.T) {
 		client.CloseWrite()
 	}()
 	var got []byte
-	var kept []stack.TCPText
+	var kept []stack.TCPData
 	for {
 		piece, err := server.Borrow()
 		if err == io.EOF {
@@ -165,7 +165,7 @@ func TestTCPBorrow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, piece.Text...)
+		got = append(got, piece.Data...)
 		kept = append(kept, piece)
 	}
 	if !bytes.Equal(got, text) {

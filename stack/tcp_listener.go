@@ -1,0 +1,153 @@
+package stack
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/unet-go/unet/proto/tcp"
+)
+
+// TCPListenOptions of a listener. The zero value works.
+type TCPListenOptions struct {
+	Backlog int // connections that wait to be accepted; 0: [tcp.DefaultAcceptQueue]
+	TCPOptions
+}
+
+// TCPListener is a net.Listener in this process. Its methods may be called from
+// any goroutine.
+type TCPListener struct {
+	stack      *Stack
+	listener   *tcp.Listener
+	options    TCPOptions
+	closed     bool
+	deadline   instant
+	acceptable event
+	addr       net.Addr // *net.TCPAddr
+	port       *portUse
+}
+
+var _ net.Listener = (*TCPListener)(nil)
+
+// ListenTCP makes a listener. The address in local is the stack's, or
+// unspecified; port 0 asks for a free one. Errors: EAFNOSUPPORT, EADDRNOTAVAIL,
+// EADDRINUSE.
+func (s *Stack) ListenTCP(local netip.AddrPort, o TCPListenOptions) (*TCPListener, error) {
+	at, err := s.localTCP(local, [4]byte{})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing:
+		return nil, net.ErrClosed
+	case s.broken != nil:
+		return nil, s.broken
+	}
+	l := &TCPListener{stack: s, options: o.TCPOptions, deadline: never, port: &portUse{1, o.Released}}
+	l.listener, err = s.tcp.Listen(at, tcp.ListenOptions{Owner: l, AcceptQueue: o.Backlog, Options: o.engine(s)})
+	if err != nil {
+		return nil, err
+	}
+	l.addr = net.TCPAddrFromAddrPort(l.listener.Addr().Netip())
+	s.tcpListeners[l] = struct{}{}
+	return l, nil
+}
+
+// Addr is where the listener listens, a *net.TCPAddr.
+func (l *TCPListener) Addr() net.Addr { return l.addr }
+
+func (l *TCPListener) fail(op string, err error) error {
+	return opError(op, "tcp", op, nil, l.addr, err)
+}
+
+// Accept waits for a connection, a *TCPConn.
+func (l *TCPListener) Accept() (net.Conn, error) {
+	c, err := l.AcceptTCP()
+	if err != nil {
+		return nil, err // a bare nil, not one in an interface
+	}
+	return c, nil
+}
+
+// AcceptTCP waits for a connection. It may be over already.
+func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
+	s := l.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		switch {
+		case l.closed:
+			return nil, l.fail("accept", net.ErrClosed)
+		case l.deadline != never && s.readClock() >= l.deadline:
+			return nil, l.fail("accept", os.ErrDeadlineExceeded)
+		}
+		if conn := l.listener.Accept(); conn != nil {
+			if l.listener.Len() > 0 {
+				s.signal(&l.acceptable) // there may have been one signal for several
+			}
+			return l.adopt(conn), nil
+		}
+		if s.broken != nil {
+			return nil, l.fail("accept", s.broken)
+		}
+		s.waitFor(&l.acceptable, l.deadline)
+	}
+}
+
+// adopt makes a socket of a connection that has come to the listener.
+func (l *TCPListener) adopt(conn *tcp.Conn) *TCPConn {
+	s := l.stack
+	c := s.newTCPConn(&l.options)
+	c.begin(conn)
+	c.port = l.port
+	c.port.users++
+	c.connected = true
+	c.finished = conn.State() == tcp.Closed || conn.State() == tcp.TimeWait
+	if c.loop = s.isLoopBackTCP(conn.Local(), conn.Remote()); !c.loop {
+		// The route is looked up while the application reads the request. If
+		// there is none, the first segment finds that out.
+		c.route, _ = s.usableRoute(conn.Remote().Addr)
+	}
+	return c
+}
+
+// SetDeadline sets when Accept, also one that blocks already, fails with
+// os.ErrDeadlineExceeded. The zero time: never.
+func (l *TCPListener) SetDeadline(t time.Time) error {
+	s := l.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.closed {
+		return l.fail("set", net.ErrClosed)
+	}
+	l.deadline = s.deadline(t)
+	s.broadcast(&l.acceptable)
+	return nil
+}
+
+// Close stops listening. Connections that have not been accepted get a RST, and
+// those that have live on.
+func (l *TCPListener) Close() error {
+	s := l.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.closed {
+		return l.fail("close", net.ErrClosed)
+	}
+	s.readClock()
+	l.close()
+	return nil
+}
+
+func (l *TCPListener) close() {
+	s := l.stack
+	l.closed = true
+	delete(s.tcpListeners, l)
+	l.listener.Close()
+	s.broadcast(&l.acceptable)
+	s.settleTCP()
+	l.port.leave()
+}
