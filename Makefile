@@ -18,7 +18,7 @@ help: ## show this list
 
 build: ## build all commands into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/... ./examples/...
-	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench
+	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench ./unetplot
 
 test: build ## run every test, as root, in network namespaces of its own
 	$(SUDO) $(GO) test -p 1 -count=1 -tags unetdebug ./...

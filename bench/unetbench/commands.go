@@ -53,7 +53,7 @@ func newCommand() *cobra.Command {
 		Example: `  sudo bin/unetbench rtt --transport msg,udp,kernel-udp --attach port
   sudo bin/unetbench rate --batch 1,64
   sudo bin/unetbench all --json > all.jsonl
-  bin/unetbench plot all.jsonl > rtt.svg`,
+  bin/unetplot all.jsonl > rtt.svg`,
 		Version:       version.Line("unetbench"),
 		Args:          noArguments,
 		SilenceErrors: true,
@@ -71,7 +71,7 @@ func newCommand() *cobra.Command {
 		root.AddCommand(benchmark)
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newPlot(), newChild())
+	root.AddCommand(newChild())
 	return root
 }
 

@@ -1,12 +1,23 @@
 package main
 
 import (
-	"context"
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// execute runs the command with stdin, and returns what it writes to standard output.
+func execute(stdin string, args ...string) (stdout string, err error) {
+	var out bytes.Buffer
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	err = cmd.Execute()
+	return out.String(), err
+}
 
 func TestPlot(t *testing.T) {
 	const (
@@ -23,18 +34,12 @@ func TestPlot(t *testing.T) {
 	}
 	measured, broken, picture := file("good.jsonl", good), file("bad.jsonl", bad), file("old.svg", "old")
 
-	out, _, err := execute(context.Background(), "plot", measured)
+	out, err := execute("", measured)
 	if err != nil || !strings.Contains(out, "<svg ") {
 		t.Errorf("got %v and %q", err, out)
 	}
 
-	cmd := newCommand()
-	var fromStdin, errs lockedBuffer
-	cmd.SetArgs([]string{"plot"})
-	cmd.SetIn(strings.NewReader(good))
-	cmd.SetOut(&fromStdin)
-	cmd.SetErr(&errs)
-	if err := cmd.Execute(); err != nil || fromStdin.String() != out {
+	if fromStdin, err := execute(good); err != nil || fromStdin != out {
 		t.Errorf("standard input gives another picture: %v", err)
 	}
 
@@ -45,7 +50,7 @@ func TestPlot(t *testing.T) {
 		"takes one file":       {measured, measured},
 		"unknown flag: --json": {"--json", measured},
 	} {
-		_, _, err := execute(context.Background(), append([]string{"plot", "-o", picture}, args...)...)
+		_, err := execute("", append([]string{"-o", picture}, args...)...)
 		if err == nil || !isUsage(err) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: %v, want one line about %q and code 2", args, err, want)
 		}
@@ -54,7 +59,7 @@ func TestPlot(t *testing.T) {
 		t.Errorf("a picture that was there: %q, %v", old, err)
 	}
 
-	stdout, _, err := execute(context.Background(), "plot", measured, "-o", picture)
+	stdout, err := execute("", measured, "-o", picture)
 	if drawn, readErr := os.ReadFile(picture); err != nil || readErr != nil || stdout != "" || string(drawn) != out {
 		t.Errorf("-o: %v, %v, wrote %d bytes to standard output", err, readErr, len(stdout))
 	}
