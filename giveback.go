@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -67,7 +66,7 @@ func (g *givingLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, 
 		g.mu.Unlock()
 		if i < 0 {
 			tag, err := g.Lease.Claim(ctx, t)
-			if !any || !errors.Is(err, control.ErrBusy) {
+			if !any || !errors.Is(err, endpoint.ErrBusy) {
 				return tag, err
 			}
 		}

@@ -65,8 +65,8 @@ func newSlowHost() (*Host, *slowLease) {
 	giving := newGivingLease(l)
 	addr := netip.MustParseAddr("10.0.0.1")
 	return &Host{
-		lease: giving, addr: addr, listenPorts: newListenPorts(),
-		ports: newPorts(giving, anyPort()), tcpPorts: newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0))),
+		lease: giving, addr: addr,
+		udpPorts: newPorts(giving, anyPort(), false), tcpPorts: newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0)), false),
 	}, l
 }
 
@@ -88,15 +88,7 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 			go func() {
 				defer close(done)
 				var err error
-				if i%2 == 0 {
-					port, unclaim, err = h.claimPort(ctx, h.at(7000+i), false)
-				} else {
-					var p *listenPort
-					if p, err = h.claimListenPort(ctx, h.at(7000+i)); err == nil {
-						port, unclaim = p.number, p.leave
-					}
-				}
-				if err != nil {
+				if port, unclaim, err = []*ports{h.udpPorts, h.tcpPorts}[i%2].get(ctx, 7000+i, false); err != nil {
 					t.Error(err)
 				}
 			}()
@@ -118,19 +110,19 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 			t.Errorf("%d goroutines more", n)
 		}
 		// The last one is wanted again, and nobody is asked.
-		p, err := h.claimListenPort(ctx, h.at(7000+sockets-1))
-		if err != nil || p.number != 7000+sockets-1 {
-			t.Fatalf("%+v, %v", p, err)
+		port, giveBack, err := h.tcpPorts.get(ctx, 7000+sockets-1, false)
+		if err != nil || port != 7000+sockets-1 {
+			t.Fatalf("port %d, %v", port, err)
 		}
 		// The first is on its way: it is waited for, as long as one likes.
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if _, _, err := h.claimPort(short, h.at(7000), false); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := h.udpPorts.get(short, 7000, false); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a port that is being given back: %v", err)
 		}
 		got := make(chan error)
 		go func() {
-			_, _, err := h.claimPort(ctx, h.at(7000), false)
+			_, _, err := h.udpPorts.get(ctx, 7000, false)
 			got <- err
 		}()
 		synctest.Wait()
@@ -151,7 +143,7 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 			r.answer <- nil
 		}
 		// What is left when the lease ends is given back with it.
-		p.leave()
+		giveBack()
 		close(l.done)
 		synctest.Wait()
 		if n := len(h.lease.giving); n != 0 {
@@ -164,7 +156,7 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 func TestClaimWaitsForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()
-		h.unclaim(endpoint.UDPTag(h.at(1)))
+		h.lease.Unclaim(t.Context(), endpoint.UDPTag(h.at(1)))
 		got := make(chan error, 1)
 		go func() {
 			_, err := h.lease.Claim(t.Context(), endpoint.UDPTag(h.at(2)))
@@ -197,14 +189,14 @@ func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()
 		type result struct {
-			p   *listenPort
-			err error
+			port uint16
+			err  error
 		}
 		listen := func(ctx context.Context, port uint16) chan result {
 			got := make(chan result, 1)
 			go func() {
-				p, err := h.claimListenPort(ctx, h.at(port))
-				got <- result{p, err}
+				port, _, err := h.tcpPorts.get(ctx, port, false)
+				got <- result{port, err}
 			}()
 			synctest.Wait()
 			return got
@@ -223,7 +215,7 @@ func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 		case <-time.After(time.Hour):
 			t.Fatal("the claim of another port waits")
 		}
-		if r := <-other; r.err != nil || r.p.number != 81 {
+		if r := <-other; r.err != nil || r.port != 81 {
 			t.Errorf("port 81: %+v", r)
 		}
 		short, stop := context.WithTimeout(t.Context(), time.Second)
@@ -238,7 +230,7 @@ func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 		stuck.answer <- nil // too late
 		(<-l.claims).answer <- nil
 		a, b := <-second, <-third
-		if a.err != nil || a.p != b.p || a.p.users != 2 {
+		if want := (result{80, nil}); a != want || b != want || h.tcpPorts.blocks[64].users[80-64] != 2 {
 			t.Errorf("%+v, %+v", a, b)
 		}
 		close(l.done)

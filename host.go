@@ -65,18 +65,14 @@ type TCPConfig = stack.TCPConfig
 // next sends something, and one of a host with [Config.Addr] when its keepalive or its
 // user timeout gives up. The same goes for a host of [New].
 type Host struct {
-	lease *givingLease
-	ep    *datapath.Endpoint    // nil: the link is no endpoint, in tests
-	table *datapath.Connections // nil: connections are not published
-	stack *stack.Stack
-	addr  netip.Addr
-	whole bool
-	// Ports, unless whole: for outgoing UDP sockets, outgoing connections, and those
-	// that are listened on.
-	ports, tcpPorts *ports
-	listenPorts     listenPorts
-	notices         notices
-	unwatch         func()
+	lease              *givingLease
+	ep                 *datapath.Endpoint    // nil: the link is no endpoint, in tests
+	table              *datapath.Connections // nil: connections are not published
+	stack              *stack.Stack
+	addr               netip.Addr
+	udpPorts, tcpPorts *ports
+	notices            notices
+	unwatch            func()
 
 	closed chan struct{}
 	close  func() error
@@ -166,15 +162,13 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	giving, addr := newGivingLease(lease), cfg.Addr.Addr()
 	h := &Host{
-		lease:       giving,
-		addr:        addr,
-		whole:       cfg.WholeAddress,
-		ports:       newPorts(giving, endpoint.UDPTag(netip.AddrPortFrom(addr, 0))),
-		tcpPorts:    newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0))),
-		listenPorts: newListenPorts(),
-		closed:      make(chan struct{}),
+		lease:    giving,
+		addr:     addr,
+		udpPorts: newPorts(giving, endpoint.UDPTag(netip.AddrPortFrom(addr, 0)), cfg.WholeAddress),
+		tcpPorts: newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0)), cfg.WholeAddress),
+		closed:   make(chan struct{}),
 	}
-	if !h.whole { // of a whole address the stack has all
+	if !cfg.WholeAddress { // of a whole address the stack has all ports
 		cfg.TCPPorts = h.tcpPorts
 	}
 	cfg.Resolver = resolver{lease}

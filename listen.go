@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 )
@@ -92,15 +91,15 @@ func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListene
 	if err != nil {
 		return fail(err)
 	}
-	port, err := h.claimListenPort(ctx, local)
+	port, giveBack, err := h.tcpPorts.get(ctx, local.Port(), false)
 	if err != nil {
 		return fail(err)
 	}
-	l, err := h.stack.ListenTCP(netip.AddrPortFrom(local.Addr(), port.number), stack.TCPListenOptions{
-		TCPOptions: stack.TCPOptions{KeepAlive: keepAlive, Released: port.leave},
+	l, err := h.stack.ListenTCP(netip.AddrPortFrom(local.Addr(), port), stack.TCPListenOptions{
+		TCPOptions: stack.TCPOptions{KeepAlive: keepAlive, Released: giveBack},
 	})
 	if err != nil {
-		port.leave()
+		giveBack()
 		return fail(err)
 	}
 	return l, nil
@@ -123,29 +122,29 @@ func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPC
 		return fail("bind", err)
 	}
 	options := stack.TCPOptions{KeepAlive: keepAlive}
-	if h.whole || local.Port() == 0 {
+	if local.Port() == 0 {
 		c, err := h.dialFromAny(ctx, local, remote, options)
 		if err != nil {
 			return fail("connect", err)
 		}
 		return c, nil
 	}
-	port, err := h.claimListenPort(ctx, local)
+	_, giveBack, err := h.tcpPorts.get(ctx, local.Port(), true)
 	if err != nil {
 		return fail("bind", err)
 	}
-	options.Released = port.leave
+	options.Released = giveBack
 	c, err := h.stack.DialTCP(ctx, local, remote, options)
 	if err != nil {
-		port.leave()
+		giveBack()
 		return fail("connect", err)
 	}
 	return c, nil
 }
 
-// dialFromAny opens a connection from a port that the stack chooses, or from any port
-// of an address that is the host's as a whole. If the host shares its address and has a
-// connection to remote from each of its ports, it gets more of them first.
+// dialFromAny opens a connection from a port that the stack chooses. If the host shares
+// its address and has a connection to remote from each of its ports, it obtains more of
+// them first.
 func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
 	for refused := error(nil); ; {
 		seen := h.tcpPorts.count()
@@ -156,7 +155,7 @@ func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o 
 		if refused != nil {
 			return nil, refused
 		}
-		refused = h.tcpPorts.more(ctx, seen)
+		refused = h.tcpPorts.obtain(ctx, seen)
 	}
 }
 
@@ -185,19 +184,19 @@ func (h *Host) openUDP(ctx context.Context, op string, asked, remote netip.AddrP
 	if err != nil {
 		return fail(err)
 	}
-	port, unclaim, err := h.claimPort(ctx, local, remote.IsValid())
+	port, giveBack, err := h.udpPorts.get(ctx, local.Port(), remote.IsValid())
 	if err != nil {
 		return fail(err)
 	}
 	local = netip.AddrPortFrom(local.Addr(), port)
 	var c *UDPConn
 	if remote.IsValid() {
-		c, err = h.stack.DialUDP(local, remote, stack.UDPOptions{Released: unclaim})
+		c, err = h.stack.DialUDP(local, remote, stack.UDPOptions{Released: giveBack})
 	} else {
-		c, err = h.stack.ListenUDP(local, stack.UDPOptions{Released: unclaim})
+		c, err = h.stack.ListenUDP(local, stack.UDPOptions{Released: giveBack})
 	}
 	if err != nil {
-		unclaim()
+		giveBack()
 		return fail(err)
 	}
 	return c, nil
@@ -215,46 +214,6 @@ func (h *Host) local(local netip.AddrPort) (netip.AddrPort, error) {
 	}
 	return local, h.lease.Err()
 }
-
-// claimPort makes a UDP port the host's until unclaim is called; 0 is a free one, for
-// an outgoing socket one of a block.
-func (h *Host) claimPort(ctx context.Context, local netip.AddrPort, outgoing bool) (port uint16, unclaim func(), err error) {
-	if h.whole {
-		return local.Port(), func() {}, nil
-	}
-	port = local.Port()
-	var own bool
-	switch {
-	case port != 0:
-		var free bool
-		if own, free = h.ports.takeThis(port); own && !free {
-			return 0, nil, syscall.EADDRINUSE
-		}
-	case outgoing:
-		if port, err = h.ports.take(ctx); err != nil {
-			return 0, nil, err
-		}
-		own = true
-	}
-	if own {
-		return port, func() { h.givePort(h.ports, port) }, nil
-	}
-	tag, err := h.lease.Claim(ctx, endpoint.UDPTag(local))
-	if err != nil {
-		return 0, nil, err
-	}
-	return tag.Port, func() { h.unclaim(tag) }, nil
-}
-
-// givePort gives a port of a block back, and the block if it is not wanted any more.
-func (h *Host) givePort(p *ports, port uint16) {
-	if block, idle := p.give(port); idle {
-		h.unclaim(block)
-	}
-}
-
-// unclaim gives a tag back. It returns at once.
-func (h *Host) unclaim(tag endpoint.Tag) { h.lease.Unclaim(context.Background(), tag) }
 
 // resolve reads an address as package net does, names of hosts and ports
 // included, for one of some networks.

@@ -10,39 +10,46 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// ports is where outgoing sockets get their local ports if the host shares its
-// address: from blocks that it has claimed as a whole, or from single ports where it
-// may claim no block. A dial needs unetd only when no port that the host has can be used.
+// ports is the local ports that a host has of one protocol. It claims them, counts the
+// users of each, and gives back those that have none.
 //
-// TCP connections share a port as the kernel's connect has it: any number of them, each
-// to another destination (the engine knows which, [tcp.Table.ChoosePort]). A port that
-// was asked for by number, a listener's or a UDP socket's is its owner's alone.
+// A port that is asked for by number is claimed by itself. Its users share it: a TCP
+// listener, the connections that were accepted there, and those that were dialled from
+// that number. Which of them exclude one another is for the stack to say.
+//
+// The port of an outgoing socket is of a block that is claimed as a whole, or a single
+// one where the host may claim no block. So a dial needs unetd only when no port that
+// the host has can be used. UDP sockets have such a port alone. TCP connections share it,
+// each to another destination ([tcp.Table.ChoosePort]), as in the kernel's connect.
 type ports struct {
 	lease endpoint.Lease
 	any   endpoint.Tag // any free port
+	whole bool         // the address is the host's: nothing is claimed
 
 	mu       sync.Mutex
-	blocks   map[uint16]*block // by their first port
-	free     []tcp.PortBlock   // of each block the ports that are ours and that nobody has alone
-	changes  int               // how often there was something new to choose: a block, a port, or one less user of a port
-	noBlocks bool              // blocks are not allowed here
-	claim    *portClaim        // that is in progress
-	given    chan struct{}     // closed when a port is given back; nil: nobody waits for that
+	blocks   map[uint16]*block        // by their first port
+	free     []tcp.PortBlock          // of each block the ports that may be chosen, if there are any
+	claiming map[uint16]chan struct{} // ports that are being claimed by number; closed after the answer
+	more     *portClaim               // of ports for outgoing sockets, in progress
+	had      bool                     // one of these was granted
+	noBlocks bool                     // blocks are not allowed here
+	changes  int                      // how often there was something new to choose: a block, a port, or one less user of a port
+	released chan struct{}            // closed when a user leaves a port; nil: nobody waits for that
 }
 
 // block is 64 ports from a multiple of 64 on, all of which are the host's, or some.
 type block struct {
-	whole   bool                        // all, by one tag
-	own     uint64                      // those that are the host's: a bit for each, the lowest for the first
-	alone   uint64                      // those that one socket has alone
-	shared  uint64                      // those that connections share
-	sharing [endpoint.BlockPorts]uint32 // how many connections share each
-	at      int                         // in ports.free
+	first uint16
+	whole bool                        // all, by one tag
+	own   uint64                      // those that are the host's: a bit for each, the lowest for the first
+	used  uint64                      // those that have users
+	alone uint64                      // of these, those that no connection may choose
+	users [endpoint.BlockPorts]uint32 // of each
+	at    int                         // in ports.free; -1: not there
 }
 
 // Each port of a block has a bit.
@@ -54,27 +61,100 @@ type portClaim struct {
 	err  error
 }
 
-func newPorts(lease endpoint.Lease, any endpoint.Tag) *ports {
-	return &ports{lease: lease, any: any, blocks: make(map[uint16]*block)}
+// newPorts gives the ports of a host at the address of any. If it has that as a whole,
+// no port is claimed.
+func newPorts(lease endpoint.Lease, any endpoint.Tag, whole bool) *ports {
+	return &ports{lease: lease, any: any, whole: whole, blocks: make(map[uint16]*block), claiming: make(map[uint16]chan struct{})}
 }
 
-// take hands out a port that nobody else uses, at random among those that there are
-// (RFC 6056, section 3.3.1). For its errors see more.
-func (p *ports) take(ctx context.Context) (uint16, error) {
+// get makes the caller a user of a port until it calls giveBack, which never blocks. 0 is
+// a free port: one of a block if it is for an outgoing socket. A TCP connection that may
+// share its port gets it by Choose instead.
+//
+// Errors: EADDRINUSE if connections share the port; those of the lease, and of obtain.
+func (p *ports) get(ctx context.Context, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+	switch {
+	case p.whole:
+		return number, func() {}, nil
+	case number != 0:
+		err = p.getThis(ctx, number)
+	case outgoing:
+		number, err = p.getFree(ctx)
+	default:
+		number, err = p.claim(ctx, 0)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return number, func() { p.Release(number) }, nil
+}
+
+// getThis is get of a port by number. It waits for no claim of another port.
+func (p *ports) getThis(ctx context.Context, number uint16) error {
+	for {
+		p.mu.Lock()
+		if b, bit := p.find(number); b != nil {
+			defer p.mu.Unlock()
+			if b.used&^b.alone&bit != 0 {
+				return syscall.EADDRINUSE
+			}
+			p.use(number, true)
+			return nil
+		}
+		claimed := p.claiming[number]
+		if claimed == nil {
+			claimed = make(chan struct{})
+			p.claiming[number] = claimed
+			p.mu.Unlock()
+			_, err := p.claim(ctx, number)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			delete(p.claiming, number)
+			close(claimed)
+			return err
+		}
+		p.mu.Unlock()
+		select {
+		case <-claimed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// claim claims a port for one user; 0 is any.
+func (p *ports) claim(ctx context.Context, number uint16) (uint16, error) {
+	tag := p.any
+	tag.Port = number
+	tag, err := p.lease.Claim(ctx, tag)
+	if err != nil {
+		return 0, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.add(tag)
+	p.use(tag.Port, true)
+	return tag.Port, nil
+}
+
+// getFree is get of a port that nobody uses, for an outgoing socket, at random among
+// those that there are (RFC 6056, section 3.3.1). For its errors see obtain.
+func (p *ports) getFree(ctx context.Context) (uint16, error) {
 	for refused := error(nil); ; {
-		port, seen := p.takeFree()
+		port, seen := p.chooseFree()
 		if port != 0 {
 			return port, nil
 		}
 		if refused != nil {
 			return 0, refused
 		}
-		refused = p.more(ctx, seen)
+		refused = p.obtain(ctx, seen)
 	}
 }
 
-// takeFree hands out a port without asking for more; 0: there is none. seen is for more.
-func (p *ports) takeFree() (port uint16, seen int) {
+// chooseFree is getFree without asking for more ports; 0: there is none. seen is for
+// obtain.
+func (p *ports) chooseFree() (port uint16, seen int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
@@ -96,44 +176,10 @@ func (p *ports) takeFree() (port uint16, seen int) {
 			left &= left - 1
 		}
 		port = b.First + uint16(bits.TrailingZeros64(left))
-		p.own(port)
+		p.use(port, true)
 		return port, p.changes
 	}
 	panic("BUG: unet: a free port has gone")
-}
-
-// takeThis takes a port that was asked for by number. own is false if it is none of
-// ours, free if somebody uses it already.
-func (p *ports) takeThis(port uint16) (own, free bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b, bit := p.find(port)
-	if b == nil {
-		return false, false
-	}
-	if (b.alone|b.shared)&bit != 0 {
-		return true, false
-	}
-	p.own(port)
-	return true, true
-}
-
-// own makes a port one socket's. p.mu is held.
-func (p *ports) own(port uint16) {
-	b, bit := p.find(port)
-	b.alone |= bit
-	p.free[b.at].Ports = b.own &^ b.alone
-}
-
-// give takes a port back from take or takeThis. If idle, unused is no longer the
-// host's: the caller unclaims it.
-func (p *ports) give(port uint16) (unused endpoint.Tag, idle bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b, bit := p.find(port)
-	b.alone &^= bit
-	p.free[b.at].Ports = b.own &^ b.alone
-	return p.left(b, port)
 }
 
 // Choose is for a connection, which may share its port: see [stack.TCPPorts].
@@ -142,77 +188,88 @@ func (p *ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 	defer p.mu.Unlock()
 	port := pick(p.free)
 	if port != 0 {
-		b, bit := p.find(port)
-		b.sharing[port%endpoint.BlockPorts]++
-		b.shared |= bit
+		p.use(port, false)
 	}
 	return port
 }
 
-// Release takes a port back from Choose.
+// Release ends one use of a port. It never blocks. A single port without users is given
+// back. So is a block without users if the other blocks have half a block of ports
+// without users.
 func (p *ports) Release(port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if unused, idle := p.release(port); idle {
-		p.lease.Unclaim(context.Background(), unused) // returns at once
-	}
-}
-
-// release is Release without the request to unclaim. p.mu is held.
-func (p *ports) release(port uint16) (unused endpoint.Tag, idle bool) {
 	b, bit := p.find(port)
-	n := &b.sharing[port%endpoint.BlockPorts]
+	n := &b.users[port%endpoint.BlockPorts]
 	if *n--; *n == 0 {
-		b.shared &^= bit
+		b.used &^= bit
+		b.alone &^= bit
+		p.offer(b)
 	}
-	return p.left(b, port)
+	p.changes++
+	if p.released != nil {
+		close(p.released)
+		p.released = nil
+	}
+	unused := p.any
+	unused.Port = port
+	switch {
+	case !b.whole && b.used&bit == 0:
+		p.forget(b, bit)
+	case b.whole && b.used == 0 && p.room(b) >= endpoint.BlockPorts/2:
+		p.forget(b, ^uint64(0))
+		unused = unused.AsBlock()
+	default:
+		return
+	}
+	p.lease.Unclaim(context.Background(), unused) // returns at once: see givingLease
 }
 
-// left notes that a socket on a port of b has gone. If idle, unused is not needed any
-// more, and no longer the host's: a single port without a socket, or a block without one
-// if the other blocks have half a block of ports without a socket. p.mu is held.
-func (p *ports) left(b *block, port uint16) (unused endpoint.Tag, idle bool) {
-	p.changes++
-	if p.given != nil {
-		close(p.given)
-		p.given = nil
-	}
-	unused = p.any
-	unused.Port = port
-	if !b.whole {
-		bit := uint64(1) << (port % endpoint.BlockPorts)
-		if idle = (b.alone|b.shared)&bit == 0; idle {
-			p.forget(b, bit)
-		}
-		return unused, idle
-	}
-	if b.alone|b.shared != 0 {
-		return unused, false
-	}
-	room := 0
+// room is how many ports of blocks other than b have no users. p.mu is held.
+func (p *ports) room(b *block) (n int) {
 	for _, other := range p.blocks {
 		if other.whole && other != b {
-			room += endpoint.BlockPorts - bits.OnesCount64(other.alone|other.shared)
+			n += endpoint.BlockPorts - bits.OnesCount64(other.used)
 		}
 	}
-	if idle = room >= endpoint.BlockPorts/2; idle {
-		p.forget(b, ^uint64(0))
+	return n
+}
+
+// use counts a user of a port; alone: from now on no connection may choose it. p.mu is
+// held.
+func (p *ports) use(port uint16, alone bool) {
+	b, bit := p.find(port)
+	b.users[port%endpoint.BlockPorts]++
+	b.used |= bit
+	if alone {
+		b.alone |= bit
+		p.offer(b)
 	}
-	return unused.AsBlock(), idle
+}
+
+// offer enters in p.free which ports of a block may be chosen. p.mu is held.
+func (p *ports) offer(b *block) {
+	free, last := b.own&^b.alone, len(p.free)-1
+	switch {
+	case free != 0 && b.at < 0:
+		b.at = len(p.free)
+		p.free = append(p.free, tcp.PortBlock{First: b.first, Ports: free})
+	case free != 0:
+		p.free[b.at].Ports = free
+	case b.at >= 0:
+		p.free[b.at] = p.free[last]
+		p.blocks[p.free[b.at].First].at = b.at // of the last one, which may be b
+		p.free, b.at = p.free[:last], -1
+	}
 }
 
 // forget takes ports of a block out. p.mu is held.
 func (p *ports) forget(b *block, ports uint64) {
 	b.own &^= ports
-	p.free[b.at].Ports = b.own &^ b.alone
-	if b.own != 0 {
-		return
+	p.offer(b)
+	if b.own == 0 {
+		delete(p.blocks, b.first)
 	}
-	first, last := p.free[b.at].First, len(p.free)-1
-	p.free[b.at] = p.free[last]
-	p.blocks[p.free[b.at].First].at = b.at // of the last one, which may be b
-	p.free = p.free[:last]
-	delete(p.blocks, first)
 }
 
 // find is the block of a port that is the host's, or nil, and the port's bit. p.mu is
@@ -225,39 +282,56 @@ func (p *ports) find(port uint16) (*block, uint64) {
 	return b, bit
 }
 
-// count is p.changes, for more.
+// add enters a block or a port that was claimed. p.mu is held.
+func (p *ports) add(tag endpoint.Tag) {
+	first := tag.AsBlock().Port
+	b := p.blocks[first]
+	if b == nil {
+		b = &block{first: first, at: -1}
+		p.blocks[first] = b
+	}
+	if b.whole = tag.Block; b.whole {
+		b.own = ^uint64(0)
+	} else {
+		b.own |= 1 << (tag.Port % endpoint.BlockPorts)
+	}
+	p.offer(b)
+	p.changes++
+}
+
+// count is p.changes, for obtain.
 func (p *ports) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changes
 }
 
-// more waits until the host has more ports than when seen was read, or one has been
-// given back since: then it is worth to look again. After an error the caller looks once
-// more, too: what was in use may have become free meanwhile. However many wait, there is
-// one request for all of them, and it goes on when ctx ends.
+// obtain waits until the host has more ports for outgoing sockets than when seen was
+// read, or a user has left one since: then the caller looks again. After an error it
+// looks once more, too: what was in use may have become free meanwhile. However many
+// wait, there is one request for all of them, and it goes on when ctx ends.
 //
 // Errors: that of ctx; [endpoint.ErrLeaseClosed]; [endpoint.ErrTagDenied] if the host may
 // have no port at all; EADDRNOTAVAIL if it gets no more than it has.
-func (p *ports) more(ctx context.Context, seen int) error {
+func (p *ports) obtain(ctx context.Context, seen int) error {
 	p.mu.Lock()
 	if p.changes != seen {
 		p.mu.Unlock()
 		return nil
 	}
-	c := p.claim
+	c := p.more
 	if c == nil {
 		c = &portClaim{done: make(chan struct{})}
-		p.claim = c
+		p.more = c
 		go p.ask(c)
 	}
-	if p.given == nil {
-		p.given = make(chan struct{})
+	if p.released == nil {
+		p.released = make(chan struct{})
 	}
-	given := p.given
+	released := p.released
 	p.mu.Unlock()
 	select {
-	case <-given:
+	case <-released:
 		return nil
 	case <-c.done:
 		return c.err
@@ -284,32 +358,15 @@ func (p *ports) ask(c *portClaim) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.claim = nil
+	p.more = nil
 	switch {
 	case err == nil:
 		p.noBlocks = noBlocks // not if a port is denied, too: perhaps the host has lost its address for now
+		p.had = true
 		p.add(tag)
-	case errors.Is(err, endpoint.ErrTagHeld), errors.Is(err, control.ErrBusy), errors.Is(err, endpoint.ErrTagDenied) && len(p.blocks) > 0:
+	case errors.Is(err, endpoint.ErrTagHeld), errors.Is(err, endpoint.ErrBusy), errors.Is(err, endpoint.ErrTagDenied) && p.had:
 		c.err = fmt.Errorf("%w: %w", os.NewSyscallError("connect", syscall.EADDRNOTAVAIL), err)
 	default:
 		c.err = err
 	}
-}
-
-// add enters a block or a port that was claimed. p.mu is held.
-func (p *ports) add(tag endpoint.Tag) {
-	first := tag.AsBlock().Port
-	b := p.blocks[first]
-	if b == nil {
-		b = &block{at: len(p.free)}
-		p.blocks[first] = b
-		p.free = append(p.free, tcp.PortBlock{First: first})
-	}
-	if b.whole = tag.Block; b.whole {
-		b.own = ^uint64(0)
-	} else {
-		b.own |= 1 << (tag.Port % endpoint.BlockPorts)
-	}
-	p.free[b.at].Ports = b.own &^ b.alone
-	p.changes++
 }

@@ -80,11 +80,11 @@ func anyPort() endpoint.Tag { return endpoint.UDPTag(netip.MustParseAddrPort("10
 func TestPortsOfBlocks(t *testing.T) {
 	ctx := t.Context()
 	l := &portsLease{}
-	p := newPorts(l, anyPort())
+	p := newPorts(l, anyPort(), false)
 	used := map[uint16]bool{}
 	take := func() uint16 {
 		t.Helper()
-		port, err := p.take(ctx)
+		port, err := p.getFree(ctx)
 		if err != nil || port < 32768 || used[port] {
 			t.Fatalf("took %d, %v", port, err)
 		}
@@ -94,11 +94,7 @@ func TestPortsOfBlocks(t *testing.T) {
 	give := func(port uint16) {
 		t.Helper()
 		delete(used, port)
-		if block, idle := p.give(port); idle {
-			if err := l.Unclaim(ctx, block); err != nil {
-				t.Fatal(err)
-			}
-		}
+		p.Release(port)
 	}
 	for range endpoint.BlockPorts {
 		if port := take(); port >= 32768+endpoint.BlockPorts {
@@ -118,18 +114,22 @@ func TestPortsOfBlocks(t *testing.T) {
 	if l.claims != 2 {
 		t.Errorf("%d claims for two blocks", l.claims)
 	}
-	// By number.
+	// By number. The ports that are not the host's are claimed, and this lease refuses.
 	for _, c := range []struct {
-		port      uint16
-		own, free bool
-	}{{32767, false, false}, {32768, true, false}, {32768 + 2*endpoint.BlockPorts, false, false}} {
-		if own, free := p.takeThis(c.port); own != c.own || free != c.free {
-			t.Errorf("port %d: own %v, free %v", c.port, own, free)
+		port uint16
+		own  bool
+	}{{32767, false}, {32768, true}, {32768 + 2*endpoint.BlockPorts, false}} {
+		port, giveBack, err := p.get(ctx, c.port, false)
+		if (err == nil) != c.own || c.own && port != c.port {
+			t.Errorf("port %d: %d, %v", c.port, port, err)
+		}
+		if err == nil {
+			giveBack()
 		}
 	}
 	give(32768 + 3)
-	if own, free := p.takeThis(32768 + 3); !own || !free {
-		t.Errorf("a free port: own %v, free %v", own, free)
+	if _, _, err := p.get(ctx, 32768+3, true); err != nil {
+		t.Errorf("a free port of a block: %v", err)
 	}
 	used[32768+3] = true
 
@@ -146,9 +146,10 @@ func TestPortsOfBlocks(t *testing.T) {
 	if len(l.held) != 1 {
 		t.Errorf("held in the end: %v", l.held)
 	}
+	before := l.claims
 	take()
-	if l.claims != 2 {
-		t.Errorf("%d claims", l.claims)
+	if l.claims != before {
+		t.Errorf("%d claims more", l.claims-before)
 	}
 }
 
@@ -170,9 +171,9 @@ func TestPortsWithoutBlocks(t *testing.T) {
 		{endpoint.ErrLeaseClosed, nil, endpoint.ErrLeaseClosed, 2},
 	} {
 		l := &portsLease{blocks: c.blocks, ports: c.ports}
-		p := newPorts(l, anyPort())
+		p := newPorts(l, anyPort(), false)
 		for range 2 {
-			port, err := p.take(ctx)
+			port, err := p.getFree(ctx)
 			if !errors.Is(err, c.want) || (port != 0) != (c.want == nil) {
 				t.Errorf("%v, %v: %d, %v", c.blocks, c.ports, port, err)
 			}
@@ -184,32 +185,43 @@ func TestPortsWithoutBlocks(t *testing.T) {
 			t.Errorf("%v, %v: %d claims", c.blocks, c.ports, l.claims)
 		}
 		for _, tag := range slices.Clone(l.held) {
-			if got, idle := p.give(tag.Port); got != tag || !idle {
-				t.Errorf("%v given back: %v, %v", tag, got, idle)
-			}
+			p.Release(tag.Port)
 		}
-		if len(p.blocks) != 0 || len(p.free) != 0 {
-			t.Errorf("%v, %v: left %v", c.blocks, c.ports, p.free)
+		if len(p.blocks) != 0 || len(p.free) != 0 || len(l.held) != 0 {
+			t.Errorf("%v, %v: left %v, held %v", c.blocks, c.ports, p.free, l.held)
 		}
 	}
 	// What is denied now that there are ports is only their end.
 	l := &portsLease{blocks: endpoint.ErrTagDenied}
-	p := newPorts(l, anyPort())
-	if _, err := p.take(ctx); err != nil {
+	p := newPorts(l, anyPort(), false)
+	if _, err := p.getFree(ctx); err != nil {
 		t.Fatal(err)
 	}
 	l.ports = endpoint.ErrTagDenied
-	if _, err := p.take(ctx); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if _, err := p.getFree(ctx); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("the end: %v", err)
+	}
+	// The port of a listener is none for outgoing sockets.
+	l = &portsLease{blocks: endpoint.ErrTagDenied}
+	p = newPorts(l, anyPort(), false)
+	if _, _, err := p.get(ctx, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	l.ports = endpoint.ErrTagDenied
+	if _, err := p.getFree(ctx); !errors.Is(err, endpoint.ErrTagDenied) {
+		t.Errorf("beside a listener: %v", err)
+	}
+	if len(p.free) != 0 {
+		t.Errorf("the port of a listener may be chosen: %v", p.free)
 	}
 	// While the host has lost its address, ports are denied, too. Then there are blocks again.
 	l = &portsLease{blocks: endpoint.ErrTagDenied, ports: endpoint.ErrTagDenied}
-	p = newPorts(l, anyPort())
-	if _, err := p.take(ctx); !errors.Is(err, endpoint.ErrTagDenied) {
+	p = newPorts(l, anyPort(), false)
+	if _, err := p.getFree(ctx); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("without the address: %v", err)
 	}
 	l.blocks, l.ports = nil, nil
-	if _, err := p.take(ctx); err != nil || !l.held[0].Block {
+	if _, err := p.getFree(ctx); err != nil || !l.held[0].Block {
 		t.Errorf("with the address again: %v, held %v", err, l.held)
 	}
 }
@@ -218,10 +230,10 @@ func TestPortsWithoutBlocks(t *testing.T) {
 // and who needs none does not wait.
 func TestPortsWhileNobodyAnswers(t *testing.T) {
 	l := &portsLease{}
-	p := newPorts(l, anyPort())
+	p := newPorts(l, anyPort(), false)
 	var ports []uint16
 	for range endpoint.BlockPorts {
-		port, err := p.take(t.Context())
+		port, err := p.getFree(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +244,7 @@ func TestPortsWhileNobodyAnswers(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			if port, err := p.take(ended); port != 0 || !errors.Is(err, context.Canceled) {
+			if port, err := p.getFree(ended); port != 0 || !errors.Is(err, context.Canceled) {
 				t.Errorf("took %d, %v", port, err)
 			}
 		})
@@ -241,30 +253,30 @@ func TestPortsWhileNobodyAnswers(t *testing.T) {
 	wg.Wait()
 	got := make(chan uint16)
 	go func() {
-		port, err := p.take(t.Context())
+		port, err := p.getFree(t.Context())
 		if err != nil {
 			t.Error(err)
 		}
 		got <- port
 	}()
-	p.give(ports[5])
+	p.Release(ports[5])
 	if port := <-got; port != ports[5] {
 		t.Errorf("took %d when %d was free", port, ports[5])
 	}
 	// One that is given back after a look, and before the wait.
-	_, seen := p.takeFree()
-	p.give(ports[6])
-	if err := p.more(ended, seen); err != nil {
+	_, seen := p.chooseFree()
+	p.Release(ports[6])
+	if err := p.obtain(ended, seen); err != nil {
 		t.Errorf("a port has been given back: %v", err)
 	}
-	if port, _ := p.takeFree(); port != ports[6] {
+	if port, _ := p.chooseFree(); port != ports[6] {
 		t.Errorf("took %d when %d was free", port, ports[6])
 	}
-	if own, free := p.takeThis(ports[7]); !own || free {
-		t.Errorf("port %d: %v, %v", ports[7], own, free)
+	if _, _, err := p.get(t.Context(), ports[7], false); err != nil {
+		t.Errorf("port %d of a block: %v", ports[7], err)
 	}
 	close(l.blocked)
-	if port, err := p.take(t.Context()); err != nil || port < 32768+endpoint.BlockPorts {
+	if port, err := p.getFree(t.Context()); err != nil || port < 32768+endpoint.BlockPorts {
 		t.Errorf("took %d, %v", port, err)
 	}
 	if claims, _ := l.count(); claims != 2 {
@@ -288,22 +300,22 @@ func (c onDone) Done() <-chan struct{} {
 func TestPortsGivenBackBeforeARefusal(t *testing.T) {
 	for range 32 { // the runtime notices either
 		l := &portsLease{}
-		p := newPorts(l, anyPort())
+		p := newPorts(l, anyPort(), false)
 		for range endpoint.BlockPorts {
-			if _, err := p.take(t.Context()); err != nil {
+			if _, err := p.getFree(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		l.blocks, l.ports, l.blocked = endpoint.ErrTagHeld, endpoint.ErrTagHeld, make(chan struct{})
 		ctx := onDone{t.Context(), func() {
-			p.give(32768 + 5)
+			p.Release(32768 + 5)
 			p.mu.Lock()
-			c := p.claim
+			c := p.more
 			p.mu.Unlock()
 			close(l.blocked)
 			<-c.done
 		}}
-		if port, err := p.take(ctx); port != 32768+5 || err != nil {
+		if port, err := p.getFree(ctx); port != 32768+5 || err != nil {
 			t.Fatalf("took %d, %v", port, err)
 		}
 	}
@@ -311,14 +323,14 @@ func TestPortsGivenBackBeforeARefusal(t *testing.T) {
 
 func TestPortsAtOnce(t *testing.T) {
 	l := &portsLease{}
-	p := newPorts(l, anyPort())
+	p := newPorts(l, anyPort(), false)
 	const takers = 10 * endpoint.BlockPorts
 	var mu sync.Mutex
 	seen := map[uint16]bool{}
 	var wg sync.WaitGroup
 	for range takers {
 		wg.Go(func() {
-			port, err := p.take(t.Context())
+			port, err := p.getFree(t.Context())
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || port == 0 || seen[port] {
@@ -337,7 +349,7 @@ func TestPortsAtOnce(t *testing.T) {
 func TestPortsAreRandom(t *testing.T) {
 	seen := map[uint16]bool{}
 	for range 2000 {
-		port, err := newPorts(&portsLease{}, anyPort()).take(t.Context())
+		port, err := newPorts(&portsLease{}, anyPort(), false).getFree(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +366,7 @@ func TestPortsAreRandom(t *testing.T) {
 func TestPortsAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	l := &portsLease{}
-	p := newPorts(l, anyPort())
+	p := newPorts(l, anyPort(), false)
 	var sharing, alone []uint16
 	remove := func(list *[]uint16) uint16 {
 		i := random.IntN(len(*list))
@@ -373,6 +385,8 @@ func TestPortsAgainstModel(t *testing.T) {
 			if !want[port] {
 				t.Fatalf("port %d is in use and not claimed", port)
 			}
+		}
+		for _, port := range alone {
 			delete(want, port)
 		}
 		for _, port := range sharing {
@@ -396,13 +410,6 @@ func TestPortsAgainstModel(t *testing.T) {
 			t.Fatalf("%d ports may be chosen, want %d", n, len(want))
 		}
 	}
-	unclaim := func(tag endpoint.Tag, idle bool) {
-		if idle {
-			if err := l.Unclaim(t.Context(), tag); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 	any := func(from []tcp.PortBlock) uint16 {
 		for _, i := range random.Perm(len(from)) {
 			if from[i].Ports != 0 {
@@ -419,7 +426,7 @@ func TestPortsAgainstModel(t *testing.T) {
 		switch {
 		case n < 6 && grow || n == 0:
 			if random.IntN(100) == 0 || len(p.free) == 0 {
-				if err := p.more(t.Context(), p.count()); err != nil {
+				if err := p.obtain(t.Context(), p.count()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -428,25 +435,23 @@ func TestPortsAgainstModel(t *testing.T) {
 			}
 		case n < 9 && grow || n == 1:
 			port := any(p.free)
+			if len(alone) > 0 && random.IntN(4) == 0 {
+				port = alone[random.IntN(len(alone))] // by number, users share it
+			}
 			if port == 0 {
 				continue
 			}
-			own, free := p.takeThis(port)
-			if !own || free == slices.Contains(sharing, port) {
-				t.Fatalf("port %d: %v, %v", port, own, free)
+			_, _, err := p.get(t.Context(), port, true)
+			if (err == syscall.EADDRINUSE) != slices.Contains(sharing, port) {
+				t.Fatalf("port %d: %v", port, err)
 			}
-			if free {
+			if err == nil {
 				alone = append(alone, port)
 			}
 		case n%2 == 0 && len(alone) > 0:
-			unclaim(p.give(remove(&alone)))
+			p.Release(remove(&alone))
 		case len(sharing) > 0:
-			// As Release, which leaves the request to others.
-			port := remove(&sharing)
-			p.mu.Lock()
-			tag, idle := p.release(port)
-			p.mu.Unlock()
-			unclaim(tag, idle)
+			p.Release(remove(&sharing))
 		}
 		check()
 	}
@@ -454,7 +459,7 @@ func TestPortsAgainstModel(t *testing.T) {
 		p.Release(remove(&sharing))
 	}
 	for len(alone) > 0 {
-		p.give(remove(&alone))
+		p.Release(remove(&alone))
 	}
 	if len(p.blocks) > 1 {
 		t.Errorf("%d blocks are left", len(p.blocks))
@@ -465,7 +470,7 @@ func TestPortsAgainstModel(t *testing.T) {
 // many connections share the others.
 func TestBlocksBesideASharedOne(t *testing.T) {
 	l := &portsLease{}
-	p := newPorts(l, anyPort())
+	p := newPorts(l, anyPort(), false)
 	choose := func(block, port int) {
 		t.Helper()
 		first := uint16(32768 + block*endpoint.BlockPorts)
@@ -474,7 +479,7 @@ func TestBlocksBesideASharedOne(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if err := p.more(t.Context(), p.count()); err != nil {
+		if err := p.obtain(t.Context(), p.count()); err != nil {
 			t.Fatal(err)
 		}
 	}
