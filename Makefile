@@ -1,5 +1,5 @@
-# unet. `make help` lists the targets. There are two modules: the root, and bench/, which
-# the root must not need.
+# `make help` lists the targets. There are two modules, the root and bench/. The root must
+# not depend on bench/.
 
 GO          ?= go
 STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -8,10 +8,10 @@ SOAK        ?= 30m
 SEED        ?= 0
 BENCHFLAGS  ?=
 
-# Namespaces, XDP programs and AF_XDP sockets are root's to make.
+# Network namespaces, XDP programs and AF_XDP sockets need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build test check bench attack soak fuzz generate clean
+.PHONY: help build demo test check bench attack soak fuzz generate clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ build: ## build all commands into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/... ./examples/...
 	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench ./unetplot
 
+demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, in seconds
+	$(SUDO) bin/unetbench rtt --rounds 5 --transport tcp,kernel-tcp,go-tcp
+
 test: build ## run every test, as root, in network namespaces of its own
 	$(SUDO) $(GO) test -p 1 -count=1 -tags unetdebug ./...
 	$(SUDO) $(GO) test -C bench -p 1 -count=1 -tags unetdebug ./...
@@ -27,7 +30,7 @@ ifeq ($(shell $(GO) env CGO_ENABLED),1)
 	$(SUDO) $(GO) test -p 1 -count=1 -race ./...
 	$(SUDO) $(GO) test -C bench -p 1 -count=1 -race ./...
 else
-	@echo "make test: left out the second pass, under the race detector: it needs a C compiler (apt install gcc libc6-dev)"
+	@echo "make test: left out the second pass, under the race detector, which needs a C compiler (apt install gcc libc6-dev)"
 endif
 
 check: ## format, vet, lint, import rules, stale BPF objects
@@ -57,7 +60,7 @@ fuzz: ## fuzz every parser, FUZZTIME (10s) each
 		done; \
 	done; done
 
-generate: ## compile the BPF programs anew (needs clang, llvm-strip, libbpf-dev)
+generate: ## compile the BPF programs (needs clang, llvm-strip, libbpf-dev)
 	@command -v clang >/dev/null && test -e /usr/include/bpf/bpf_helpers.h || \
 		{ echo "make generate: clang, llvm and libbpf headers are needed: apt install clang llvm libbpf-dev"; exit 1; }
 	$(GO) generate ./bpf
