@@ -35,7 +35,7 @@ func unusable(why string, args ...any) error {
 
 // loadPinned opens what another process has pinned, if it is complete and what this one
 // would make for the uplink as it is now.
-func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *programs, state bpf.State, err error) {
+func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *programs, err error) {
 	p := &programs{nl: h, ifindex: u.ifindex, pins: keep}
 	defer func() {
 		if err != nil {
@@ -44,28 +44,30 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 	}()
 	spec, err := bpf.LoadMux()
 	if err != nil {
-		return nil, state, err
+		return nil, err
 	}
-	if state, err = readState(keep); err != nil {
-		return nil, state, err
+	state, err := readState(keep)
+	if err != nil {
+		return nil, err
 	}
+	p.state = state
 	p.mode, p.mtu = ModeNative, state.Mtu
 	if state.Generic != 0 {
 		p.mode = ModeGeneric
 	}
 	switch {
 	case state.Objects != bpf.ObjectsHash():
-		return nil, state, unusable("it was made by another version")
+		return nil, unusable("it was made by another version")
 	case state.Netns != u.netns || int(state.Ifindex) != u.ifindex:
-		return nil, state, unusable("it is of another interface")
+		return nil, unusable("it is of another interface")
 	case state.Link != u.addr:
-		return nil, state, unusable("the MAC address of %s was %x and is %v now", u.name, state.Link, u.addr)
+		return nil, unusable("the MAC address of %s was %x and is %v now", u.name, state.Link, u.addr)
 	case want != ModeAuto && want != p.mode:
-		return nil, state, unusable("it is attached in %v mode", p.mode)
+		return nil, unusable("it is attached in %v mode", p.mode)
 	}
 	there, err := keep.names()
 	if err != nil {
-		return nil, state, err
+		return nil, err
 	}
 	needed := append(mapNames(spec), pinUplink)
 	needed = slices.AppendSeq(needed, maps.Keys(p.ofPorts()))
@@ -74,10 +76,10 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 	}
 	for _, name := range needed {
 		if !slices.Contains(there, name) {
-			return nil, state, unusable("%s is missing", name)
+			return nil, unusable("%s is missing", name)
 		}
 	}
-	return p, state, p.load(spec, u)
+	return p, p.load(spec, u)
 }
 
 // load opens complete pins.
@@ -178,7 +180,6 @@ func (m *Mux) adopt() error {
 	alive := map[bpf.Owner]*Lease{}
 	lingers := map[bpf.Owner]bool{}
 	for owner, e := range endpoints {
-		m.lastID = max(m.lastID, e.Id)
 		name, there := ports[owner.Port]
 		if owner.Port == 0 {
 			name = m.up.name
@@ -288,22 +289,9 @@ func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 	case <-m.ctx.Done():
 		return
 	}
-	for _, l := range m.unleased() {
+	for _, l := range m.all() {
 		m.reclaim(l, fmt.Sprintf("not presented within %v", grace))
 	}
-}
-
-// unleased lists the endpoints that wait to be presented.
-func (m *Mux) unleased() []*Lease {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var list []*Lease
-	for _, l := range m.leases {
-		if !l.leased {
-			list = append(list, l)
-		}
-	}
-	return list
 }
 
 // reclaim ends an endpoint, unless it has been presented meanwhile.

@@ -192,11 +192,10 @@ func (m *Mux) showVLANTags() error {
 	if !hidden {
 		return nil
 	}
-	if m.state.RestoreVlan == 0 { // turned on since
-		m.state.RestoreVlan = 1
-		if err := m.progs.putState(m.state); err != nil {
-			return err
-		}
+	state := m.progs.state
+	state.RestoreVlan = 1
+	if err := m.progs.putState(state); err != nil {
+		return err
 	}
 	flags, err := ethtoolFlags(m.up.name, ethtoolGetFlags, 0)
 	if err != nil {
@@ -215,7 +214,7 @@ func (m *Mux) showVLANTags() error {
 
 // restoreVLANTags undoes showVLANTags.
 func (m *Mux) restoreVLANTags() error {
-	if m.state.RestoreVlan == 0 {
+	if m.progs.state.RestoreVlan == 0 {
 		return nil
 	}
 	return route.Within(m.ns, func() error { return restoreRxVLAN(m.up.ifindex) })
@@ -236,25 +235,4 @@ func restoreRxVLAN(ifindex int) error {
 		return fmt.Errorf("restore receive VLAN offload: %w", err)
 	}
 	return nil
-}
-
-// XDPLinks are the ids of the BPF links that attach a program to an interface. There is
-// none if the program was attached by netlink (ip link), which can then detach it; by
-// whatever holds a link, only that can, or BPF_LINK_DETACH.
-func XDPLinks(program uint32, ifindex int) (ids []uint32, err error) {
-	all := new(link.Iterator)
-	defer all.Close()
-	for all.Next() {
-		info, err := all.Link.Info()
-		if err != nil || info.Program != ebpf.ProgramID(program) { // of a kind that the library does not know, or another's
-			continue
-		}
-		if xdp := info.XDP(); xdp != nil && int(xdp.Ifindex) == ifindex {
-			ids = append(ids, uint32(all.ID))
-		}
-	}
-	if err := all.Err(); !errors.Is(err, unix.EAGAIN) { // somebody is attaching something
-		return ids, err
-	}
-	return ids, nil
 }

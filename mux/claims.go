@@ -16,15 +16,14 @@ type claiming struct {
 	l     *Lease
 	tags  []endpoint.Tag // as [Mux.named] gives them
 	rule  Claims
-	whole []netip.Addr        // the addresses among them
-	set   map[netip.Addr]bool // of whole
-	own   addresses           // of the host, if a tag has an address
+	whole []netip.Addr // the whole addresses among them
+	own   addresses    // of the host, if a tag has an address
 }
 
 // ask begins a request: it gives the tags their addresses, and asks the policy about them
 // and whether there is room.
 func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
-	c := &claiming{l: l, set: map[netip.Addr]bool{}}
+	c := &claiming{l: l}
 	if len(tags) == 0 {
 		return c, nil
 	}
@@ -46,7 +45,7 @@ func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
 		}
 		c.tags = append(c.tags, t)
 		if t.Kind == endpoint.TagAddr {
-			c.whole, c.set[t.Addr] = append(c.whole, t.Addr), true
+			c.whole = append(c.whole, t.Addr)
 		}
 	}
 	m.mu.Lock()
@@ -97,7 +96,7 @@ func wild(t endpoint.Tag) bool {
 // the lease holds or claims: they come with it. m.mu is held.
 func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
 	if hasPorts(t) {
-		if whole := m.tags.get(endpoint.AddrTag(t.Addr)); c.set[t.Addr] || whole != nil && whole.by == c.l {
+		if whole := m.tags.get(endpoint.AddrTag(t.Addr)); slices.Contains(c.whole, t.Addr) || whole != nil && whole.by == c.l {
 			return nil
 		}
 	}
@@ -110,7 +109,7 @@ func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
 
 // room says whether the tags are too many. m.mu is held.
 func (m *Mux) room(c *claiming) error {
-	return m.users.room(c.l.owner.UID, c.l.tagCost, costOf(c.tags...), c.rule.Tags())
+	return m.users.room(c.l.owner.UID, costOf(c.tags...), c.rule.Tags())
 }
 
 // claimTags claims the tags of a request and returns them in their order, with nothing
@@ -226,7 +225,6 @@ func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
 // hold enters a tag that stands in the kernel's table.
 func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.tags.add(t, c)
-	c.by.tagCost += costOf(t)
 	m.users.count(c.by.owner.UID, use{tags: costOf(t)})
 }
 
@@ -280,7 +278,6 @@ func (m *Mux) release(t endpoint.Tag) error {
 		return fmt.Errorf("give %v back: %w", t, err)
 	}
 	c := m.tags.remove(t)
-	c.by.tagCost -= costOf(t)
 	m.users.uncount(c.by.owner.UID, use{tags: costOf(t)})
 	return c.letGo()
 }

@@ -289,12 +289,10 @@ func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error)
 func (m *Mux) newID() (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.state.NextId = m.lastID + 2
-	if err := m.progs.putState(m.state); err != nil {
-		return 0, err
-	}
-	m.lastID++
-	return m.lastID, nil
+	state := m.progs.state
+	id := state.NextId
+	state.NextId++
+	return id, m.progs.putState(state)
 }
 
 // takeSlot reserves a slot for the socket of a port, in turn from a random one on, so that

@@ -106,7 +106,7 @@ func (m *Mux) CountedClaims() int {
 	defer m.mu.Unlock()
 	n := len(m.tags.onAddr) + m.tags.sockets()
 	for _, l := range m.leases {
-		n += len(l.tags) + int(l.tagCost)
+		n += len(l.tags)
 	}
 	for _, u := range m.users.byUID {
 		n += int(u.tags)

@@ -195,7 +195,7 @@ func TestXDPFeatures(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		f, known := xdpFeatures(p.A.NS, l.Attrs().Index)
+		f, known := xdpFeatures(l.Attrs().Index)
 		if !known || f&(xdpBasic|xdpRedirect) != xdpBasic|xdpRedirect || f&xdpNdoXmit != 0 {
 			t.Errorf("features %#x, known %v", f, known)
 		}
@@ -203,10 +203,10 @@ func TestXDPFeatures(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if f, known := xdpFeatures(p.A.NS, lo.Attrs().Index); !known || f&xdpBasic != 0 {
+		if f, known := xdpFeatures(lo.Attrs().Index); !known || f&xdpBasic != 0 {
 			t.Errorf("features of lo %#x, known %v", f, known)
 		}
-		if _, known := xdpFeatures(p.A.NS, 9999); known {
+		if _, known := xdpFeatures(9999); known {
 			t.Error("features of no interface are known")
 		}
 		return nil

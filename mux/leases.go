@@ -35,8 +35,7 @@ type Lease struct {
 	granted      bool     // it was complete once
 	leased       bool     // guarded by m.mu; false while it waits to be presented
 
-	tags    map[endpoint.Tag]struct{} // that it holds; guarded by m.mu
-	tagCost int64                     // of tags; guarded by m.mu
+	tags map[endpoint.Tag]struct{} // that it holds; guarded by m.mu
 
 	ctx    context.Context // ends when close begins, or the mux's
 	cancel context.CancelFunc

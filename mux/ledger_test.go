@@ -141,32 +141,29 @@ func TestBarredUser(t *testing.T) {
 	}
 }
 
-// A lease, a user and all have limits of tags; that of a user does not bind root.
+// A user and all users have limits of tags; that of a user does not bind root.
 func TestRoomForTags(t *testing.T) {
-	g := newLedger(Limits{Tags: 100, TagsPerUID: 50, TagsPerLease: 40})
+	g := newLedger(Limits{Tags: 100, TagsPerUID: 50})
 	g.count(7, use{tags: 30})
 	for _, c := range []struct {
-		uid            uint32
-		lease, n, most int64
-		want           string // "": there is room
+		uid     uint32
+		n, most int64
+		want    string // "": there is room
 	}{
-		{7, 30, 10, 0, ""},
-		{7, 30, 11, 0, "the endpoint has 30 of at most 40 tags"},
-		{7, 0, 20, 0, ""},
-		{7, 0, 21, 0, "uid 7 has 30 of at most 50 tags"},
-		{7, 0, 11, 40, "uid 7 has 30 of at most 40 tags"},
-		{7, 0, 21, 90, "uid 7 has 30 of at most 50 tags"},
-		{7, 60, 0, 10, ""}, // needs none
-		{0, 0, 40, 10, ""},
-		{0, 0, 41, 0, "the endpoint has 0 of"},
+		{7, 20, 0, ""},
+		{7, 21, 0, "uid 7 has 30 of at most 50 tags"},
+		{7, 11, 40, "uid 7 has 30 of at most 40 tags"},
+		{7, 21, 90, "uid 7 has 30 of at most 50 tags"},
+		{7, 0, 10, ""}, // needs none
+		{0, 51, 10, ""},
 	} {
-		err := g.room(c.uid, c.lease, c.n, c.most)
+		err := g.room(c.uid, c.n, c.most)
 		if (err == nil) != (c.want == "") || err != nil && !busyWith(err, c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
 	g.count(9, use{tags: 65})
-	if err := g.room(0, 0, 6, 0); !busyWith(err, "all applications have 95 of at most 100 tags") {
+	if err := g.room(0, 6, 0); !busyWith(err, "all applications have 95 of at most 100 tags") {
 		t.Errorf("%v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -92,8 +93,6 @@ type Mux struct {
 	nextSlot  uint32
 	leases    map[uint64]*Lease // by endpoint
 	lingering []*lingering      // what may be left of endpoints
-	lastID    uint64            // of an endpoint
-	state     bpf.State         // as the kernel has it
 	down      bool              // the uplink is
 	ended     error             // why no endpoint can work any more
 }
@@ -139,11 +138,7 @@ func (m *Mux) failure() error {
 func (m *Mux) all() []*Lease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]*Lease, 0, len(m.leases))
-	for _, l := range m.leases {
-		list = append(list, l)
-	}
-	return list
+	return slices.Collect(maps.Values(m.leases))
 }
 
 // Counters reads all counters of frames, summed over processors, in the order of package bpf, and behind them what the
@@ -381,27 +376,11 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 	if err := m.up.free(m.nl); err != nil {
 		return false, errors.Join(err, m.pins.remove())
 	}
-	hidden, err := m.up.hidesVLANTags()
-	if err != nil {
-		return false, errors.Join(err, m.pins.remove())
-	}
-	m.state = bpf.State{
-		Objects: bpf.ObjectsHash(),
-		Netns:   m.up.netns,
-		NextId:  1,
-		Ifindex: uint32(m.up.ifindex),
-		Link:    m.up.addr,
-	}
-	if hidden {
-		m.state.RestoreVlan = 1
-	}
-	m.progs, err = attachPrograms(m.nl, m.ns, &m.up, cfg.Mode, m.state, m.pins, m.log)
-	if err != nil {
+	if m.progs, err = attachPrograms(m.nl, &m.up, cfg.Mode, m.pins, m.log); err != nil {
 		return false, errors.Join(err, m.pins.remove())
 	}
 	m.handles.push(m.progs.release)
-	m.state, err = m.progs.readState()
-	return true, err
+	return true, nil
 }
 
 // takeOver takes over what is pinned, or takes it down if it cannot be used.
@@ -410,7 +389,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	if err != nil || len(names) == 0 {
 		return false, err
 	}
-	m.progs, m.state, err = loadPinned(m.nl, m.pins, &m.up, cfg.Mode)
+	m.progs, err = loadPinned(m.nl, m.pins, &m.up, cfg.Mode)
 	if errors.Is(err, errUnusable) {
 		m.log.Warn("what is pinned is taken down, and its endpoints with it", "interface", m.up.name, "why", err)
 		return false, takeDown(m.nl, m.deleter, m.up.ifindex, m.pins)
@@ -419,9 +398,6 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 		return false, err
 	}
 	m.handles.push(m.progs.release)
-	if m.state.NextId > 0 {
-		m.lastID = m.state.NextId - 1
-	}
 	return true, m.adopt()
 }
 

@@ -113,11 +113,10 @@ func (s Size) String() string {
 // Limits are what all endpoints may have together, whatever the policy gives each user.
 // 0: no limit. A block counts as endpoint.BlockPorts tags.
 type Limits struct {
-	Endpoints    int64
-	Memory       int64 // bytes of segments
-	Tags         int64
-	TagsPerUID   int64 // of them, those of one user; it does not bind uid 0
-	TagsPerLease int64 // of them, those of one lease
+	Endpoints  int64
+	Memory     int64 // bytes of segments
+	Tags       int64
+	TagsPerUID int64 // tags of one user; it does not bind uid 0
 }
 
 // barredFor is how long a user gets no endpoint after one was revoked: each attempt to
@@ -187,18 +186,15 @@ func (g *ledger) open(uid uint32, bytes int64, t Terms) error {
 	return nil
 }
 
-// room says why n tags more cannot be held (endpoint.ErrBusy): by a lease that has some,
-// or by its user, who may have so many; 0: any number.
-func (g *ledger) room(uid uint32, lease, n, most int64) error {
+// room returns nil if a user may hold n more tags, else endpoint.ErrBusy. most is the
+// policy's limit for the user; 0: no limit.
+func (g *ledger) room(uid uint32, n, most int64) error {
 	most = atMost(most, g.limits.TagsPerUID)
 	has := g.byUID[uid].tags
 	switch {
 	case n == 0:
-	case g.limits.TagsPerLease != 0 && n > g.limits.TagsPerLease-lease:
-		return fmt.Errorf("%w: the endpoint has %d of at most %d tags (a block of ports is %d): give some back, or open another endpoint",
-			endpoint.ErrBusy, lease, g.limits.TagsPerLease, endpoint.BlockPorts)
 	case uid != 0 && most != 0 && n > most-has:
-		return fmt.Errorf("%w: uid %d has %d of at most %d tags: give some back, or try later", endpoint.ErrBusy, uid, has, most)
+		return fmt.Errorf("%w: uid %d has %d of at most %d tags (a block of ports is %d): give some back, or try later", endpoint.ErrBusy, uid, has, most, endpoint.BlockPorts)
 	case g.limits.Tags != 0 && n > g.limits.Tags-g.all.tags:
 		return fmt.Errorf("%w: all applications have %d of at most %d tags: try later", endpoint.ErrBusy, g.all.tags, g.limits.Tags)
 	}

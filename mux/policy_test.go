@@ -116,39 +116,42 @@ func TestKernelsChoiceOutsideRule(t *testing.T) {
 // back, refused or ended with its lease counts no more.
 func TestTagsOfALease(t *testing.T) {
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
-	l.openConfig(mux.Config{Limits: mux.Limits{Tags: 6, TagsPerLease: 4}})
+	l.openConfig(mux.Config{Limits: mux.Limits{Tags: 6, TagsPerUID: 4}})
 	ctx, busy := t.Context(), endpoint.ErrBusy
-	open := func(tags []endpoint.Tag) error {
-		g, lease, err := l.mux.OpenEndpoint(ctx, endpoint.Request{Geometry: small, Tags: tags})
+	openAs := func(uid uint32, tags []endpoint.Tag) error {
+		g, lease, err := l.openAs(mux.Owner{UID: uid}, mux.Terms{}, endpoint.Request{Geometry: small, Tags: tags})
 		if err == nil {
 			err = errors.Join(lease.Close(), g.Close())
 		}
 		return err
 	}
+	open := func(tags []endpoint.Tag) error { return openAs(1002, tags) }
 	if err := open(messages(1, 5)); !errors.Is(err, busy) {
 		t.Errorf("open with 5 tags: %v", err)
 	}
-	a, other := l.open(messages(1, 3)...), l.open()
+	g, a, err := l.openAs(mux.Owner{UID: 1001}, mux.Terms{}, endpoint.Request{Geometry: small, Tags: messages(1, 3)})
+	must(t, err)
+	other := l.open()
 	for range 5 { // refused: counts only meanwhile
 		if _, err := other.lease.Claim(ctx, endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrTagHeld) {
 			t.Fatalf("Claim: %v", err)
 		}
 	}
 	claim := func(n uint32) error {
-		_, err := a.lease.Claim(ctx, endpoint.MessageTag(n))
+		_, err := a.Claim(ctx, endpoint.MessageTag(n))
 		return err
 	}
 	must(t, claim(4))
 	if err := claim(5); !errors.Is(err, busy) || !strings.Contains(err.Error(), "4 of at most 4 tags") {
 		t.Errorf("fifth tag: %v", err)
 	}
-	if err := a.lease.Unclaim(ctx, endpoint.MessageTag(9)); err == nil {
+	if err := a.Unclaim(ctx, endpoint.MessageTag(9)); err == nil {
 		t.Error("a tag was given back that is not held")
 	}
 	if err := claim(5); !errors.Is(err, busy) {
 		t.Errorf("after that: %v", err)
 	}
-	must(t, a.lease.Unclaim(ctx, endpoint.MessageTag(4)))
+	must(t, a.Unclaim(ctx, endpoint.MessageTag(4)))
 	if err := claim(5); err != nil {
 		t.Errorf("fifth tag in the fourth's place: %v", err)
 	}
@@ -157,7 +160,7 @@ func TestTagsOfALease(t *testing.T) {
 		t.Errorf("open beyond the tags of all: %v", err)
 	}
 	must(t, open(messages(20, 2)))
-	must(t, a.lease.Close())
+	must(t, errors.Join(a.Close(), g.Close()))
 	if err := open([]endpoint.Tag{endpoint.MessageTag(1), endpoint.MessageTag(2), addrTag("10.0.0.2")}); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("%v", err)
 	}
@@ -220,7 +223,7 @@ func TestAdoptedTagsCount(t *testing.T) {
 	tags := messages(1, 10)
 	a := l.openIn(c, endpoint.Request{Tags: tags})
 	c.kill()
-	l.openConfig(mux.Config{Pin: l.pin, Limits: mux.Limits{Tags: 9, TagsPerLease: 9}})
+	l.openConfig(mux.Config{Pin: l.pin, Limits: mux.Limits{Tags: 9}})
 	l.present(a)
 	ctx := t.Context()
 	if _, err := a.lease.Claim(ctx, endpoint.MessageTag(11)); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "10 of at most 9 tags") {

@@ -10,7 +10,6 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
@@ -24,6 +23,7 @@ type programs struct {
 	ifindex int             // of the uplink
 	mode    Mode            // never ModeAuto
 	mtu     uint32          // the uplink's when they were loaded, by which they measure what an endpoint sends
+	state   bpf.State       // as in the kernel's table
 	objs    bpf.MuxObjects
 	uplink  link.Link
 	aides   []link.Link // of the programs that aides names
@@ -32,27 +32,27 @@ type programs struct {
 
 // attachPrograms loads the programs and attaches them to the uplink in the mode that was
 // asked for, or the best that works. The calling thread is in the uplink's
-// namespace ns. state is what the mux is to be known by.
-func attachPrograms(h *netlink.Handle, ns netns.NsHandle, u *uplink, want Mode, state bpf.State, keep *pins, log *slog.Logger) (*programs, error) {
+// namespace, which is h's.
+func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *slog.Logger) (*programs, error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // does nothing since Linux 5.11
 		return nil, fmt.Errorf("memory lock limit: %w", err)
 	}
 	switch want {
 	case ModeGeneric, ModeNative:
-		p, err := attachIn(h, want, u, state, keep, log)
+		p, err := attachIn(h, want, u, keep, log)
 		if err != nil {
 			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.name, want, err)
 		}
-		if f, known := xdpFeatures(ns, u.ifindex); want == ModeNative && known && f&xdpNdoXmit == 0 {
+		if f, known := xdpFeatures(u.ifindex); want == ModeNative && known && f&xdpNdoXmit == 0 {
 			log.Warn("the driver does not take redirected frames now: what endpoints send is lost and counted (on a veth: until the other end has GRO or an XDP program)", "interface", u.name)
 		}
 		return p, nil
 	}
-	if f, known := xdpFeatures(ns, u.ifindex); !u.virtual && known && f&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect {
-		p, err := attachIn(h, ModeNative, u, state, keep, log)
+	if f, known := xdpFeatures(u.ifindex); !u.virtual && known && f&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect {
+		p, err := attachIn(h, ModeNative, u, keep, log)
 		if err == nil {
 			// Many drivers say only now that they can be redirected to.
-			if f, _ := xdpFeatures(ns, u.ifindex); f&xdpNdoXmit != 0 {
+			if f, _ := xdpFeatures(u.ifindex); f&xdpNdoXmit != 0 {
 				return p, nil
 			}
 			err = errors.Join(errors.New("driver does not take redirected frames"), p.detach())
@@ -62,7 +62,7 @@ func attachPrograms(h *netlink.Handle, ns netns.NsHandle, u *uplink, want Mode, 
 		}
 		log.Info("native mode does not work, trying generic", "interface", u.name, "error", err)
 	}
-	p, err := attachIn(h, ModeGeneric, u, state, keep, log)
+	p, err := attachIn(h, ModeGeneric, u, keep, log)
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s in generic mode: %w", u.name, err)
 	}
@@ -71,7 +71,7 @@ func attachPrograms(h *netlink.Handle, ns netns.NsHandle, u *uplink, want Mode, 
 
 // attachIn does it in one mode. The uplink's link is pinned last, so that pins
 // with it are whole.
-func attachIn(h *netlink.Handle, m Mode, u *uplink, state bpf.State, keep *pins, log *slog.Logger) (_ *programs, err error) {
+func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger) (_ *programs, err error) {
 	p := &programs{mode: m, mtu: u.mtu, nl: h, ifindex: u.ifindex, pins: keep}
 	defer func() {
 		if err != nil {
@@ -83,7 +83,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, state bpf.State, keep *pins,
 		return nil, err
 	}
 	spec.Maps["sockets"].MaxEntries = u.queues
-	config := bpf.Config(u.addr, u.ifindex, state.Netns, u.mtu, m == ModeGeneric, notesVLAN(u, m))
+	config := bpf.Config(u.addr, u.ifindex, u.netns, u.mtu, m == ModeGeneric, notesVLAN(u, m))
 	if m == ModeGeneric {
 		cutter, err := makeCutter(h, u.ifindex)
 		switch {
@@ -121,7 +121,14 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, state bpf.State, keep *pins,
 			return nil, err
 		}
 	}
-	state.Mtu = u.mtu
+	state := bpf.State{
+		Objects: bpf.ObjectsHash(),
+		Netns:   u.netns,
+		NextId:  1,
+		Ifindex: uint32(u.ifindex),
+		Mtu:     u.mtu,
+		Link:    u.addr,
+	}
 	if m == ModeGeneric {
 		state.Generic = 1
 	}
@@ -292,15 +299,8 @@ func (p *programs) putState(s bpf.State) error {
 	if err := p.objs.State.Put(uint32(0), s); err != nil {
 		return fmt.Errorf("state of the mux: %w", err)
 	}
+	p.state = s
 	return nil
-}
-
-// readState reads what putState wrote, and attachIn completed.
-func (p *programs) readState() (s bpf.State, err error) {
-	if err := p.objs.State.Lookup(uint32(0), &s); err != nil {
-		return s, fmt.Errorf("state of the mux: %w", err)
-	}
-	return s, nil
 }
 
 // detach undoes attachIn, as far as that got.

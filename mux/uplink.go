@@ -114,32 +114,23 @@ const (
 	xdpNdoXmit  = 1 << 2
 )
 
-// xdpFeatures asks what the driver can do in native mode (netdev netlink
-// family, Linux 6.3). known is false if the kernel cannot say.
-func xdpFeatures(ns netns.NsHandle, ifindex int) (features uint64, known bool) {
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_GENERIC)
+// xdpFeatures are the bits of what the driver can do in native mode (netdev netlink family,
+// Linux 6.3). known is false if the kernel does not report them. The calling thread is in
+// the interface's namespace.
+func xdpFeatures(ifindex int) (features uint64, known bool) {
+	family, err := netlink.GenlFamilyGet("netdev")
 	if err != nil {
 		return 0, false
 	}
-	defer h.Close()
-	family, err := h.GenlFamilyGet("netdev")
-	if err != nil {
-		return 0, false
-	}
-	sock, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_GENERIC)
-	if err != nil {
-		return 0, false
-	}
-	defer sock.Close()
 	const (
 		cmdDevGet       = 1 // NETDEV_CMD_DEV_GET
 		attrIfindex     = 1 // NETDEV_A_DEV_IFINDEX
 		attrXDPFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
 	)
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_GENERIC: {Socket: sock}}
-	req.AddData(&nl.Genlmsg{Command: cmdDevGet, Version: nl.GENL_CTRL_VERSION})
-	req.AddData(nl.NewRtAttr(attrIfindex, nl.Uint32Attr(uint32(ifindex))))
+	// Not nl.Genlmsg: it serializes four bytes of a struct of two, and the kernel refuses the
+	// request if the last two are not 0.
+	req.AddRawData(append([]byte{cmdDevGet, nl.GENL_CTRL_VERSION, 0, 0}, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(uint32(ifindex))).Serialize()...))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil || len(msgs) == 0 || len(msgs[0]) < nl.SizeofGenlmsg {
 		return 0, false

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/mux"
@@ -147,7 +149,7 @@ func detachAdvice(interfaceName string) string {
 	index, programs := attachedTo(interfaceName)
 	var advice []string
 	for _, p := range programs {
-		links, err := mux.XDPLinks(p.id, index)
+		links, err := xdpLinks(p.id, index)
 		if err != nil || len(links) == 0 {
 			advice = append(advice, "ip link set dev "+interfaceName+" "+p.mode+" off")
 		}
@@ -161,13 +163,34 @@ func detachAdvice(interfaceName string) string {
 	return "detach it (" + strings.Join(advice, " and ") + ")"
 }
 
+// xdpLinks are the ids of the BPF links that attach a program to an interface. There is
+// none if the program was attached by netlink (ip link), which can then detach it; by
+// whatever holds a link, only that can, or BPF_LINK_DETACH.
+func xdpLinks(program uint32, ifindex int) (ids []uint32, err error) {
+	all := new(link.Iterator)
+	defer all.Close()
+	for all.Next() {
+		info, err := all.Link.Info()
+		if err != nil || info.Program != ebpf.ProgramID(program) { // of a kind that the library does not know, or another's
+			continue
+		}
+		if xdp := info.XDP(); xdp != nil && int(xdp.Ifindex) == ifindex {
+			ids = append(ids, uint32(all.ID))
+		}
+	}
+	if err := all.Err(); !errors.Is(err, unix.EAGAIN) { // somebody is attaching something
+		return ids, err
+	}
+	return ids, nil
+}
+
 // orStop names the processes that hold a link, as far as this one may see them.
-func orStop(link uint32) string {
+func orStop(id uint32) string {
 	files, err := filepath.Glob("/proc/[0-9]*/fdinfo/*")
 	if err != nil {
 		return ""
 	}
-	want := []byte(fmt.Sprintf("\nlink_id:\t%d\n", link)) // proc_pid_fdinfo(5)
+	want := []byte(fmt.Sprintf("\nlink_id:\t%d\n", id)) // proc_pid_fdinfo(5)
 	var holders []string
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -189,7 +212,7 @@ func orStop(link uint32) string {
 // attachedTo are the number of an interface and its programs; none if that cannot be
 // found out.
 func attachedTo(interfaceName string) (index int, programs []attached) {
-	link, err := net.InterfaceByName(interfaceName)
+	device, err := net.InterfaceByName(interfaceName)
 	if err != nil {
 		return 0, nil
 	}
@@ -203,7 +226,7 @@ func attachedTo(interfaceName string) (index int, programs []attached) {
 	}
 	for _, m := range messages {
 		if m.Header.Type != syscall.RTM_NEWLINK || len(m.Data) < syscall.SizeofIfInfomsg ||
-			int(binary.NativeEndian.Uint32(m.Data[4:])) != link.Index {
+			int(binary.NativeEndian.Uint32(m.Data[4:])) != device.Index {
 			continue
 		}
 		attrs, err := syscall.ParseNetlinkRouteAttr(&m)
@@ -212,7 +235,7 @@ func attachedTo(interfaceName string) (index int, programs []attached) {
 		}
 		for _, a := range attrs {
 			if a.Attr.Type&nlaTypeMask == iflaXDP {
-				return link.Index, xdpPrograms(a.Value)
+				return device.Index, xdpPrograms(a.Value)
 			}
 		}
 	}
