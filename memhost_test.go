@@ -26,10 +26,11 @@ import (
 type memLease struct {
 	done chan struct{}
 
-	mu     sync.Mutex
-	held   []endpoint.Tag
-	claims int
-	next   uint16
+	mu      sync.Mutex
+	held    []endpoint.Tag
+	claims  int
+	next    uint16
+	watches []func(endpoint.Notice)
 }
 
 func memLinkAddr(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, a.As4()[3]} }
@@ -74,10 +75,22 @@ func (l *memLease) Resolve(_ context.Context, dst netip.Addr) (endpoint.Route, e
 	return endpoint.Route{LinkAddr: memLinkAddr(dst)}, nil
 }
 
-func (l *memLease) Watch(func(endpoint.Notice)) func() { return func() {} }
-func (l *memLease) Done() <-chan struct{}              { return l.done }
-func (l *memLease) Err() error                         { return nil }
-func (l *memLease) Close() error                       { return nil }
+func (l *memLease) Watch(f func(endpoint.Notice)) func() {
+	l.watches = append(l.watches, f)
+	return func() {}
+}
+
+func (l *memLease) Done() <-chan struct{} { return l.done }
+func (l *memLease) Close() error          { return nil }
+
+func (l *memLease) Err() error {
+	select {
+	case <-l.done:
+		return endpoint.ErrLeaseClosed
+	default:
+		return nil
+	}
+}
 
 // memHosts are two hosts at 10.0.0.1 and 10.0.0.2 that share their addresses.
 func memHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
@@ -219,4 +232,95 @@ func TestErrorTexts(t *testing.T) {
 		t.Errorf("write to an address on a connected socket: %v", err)
 	}
 	c.Close()
+}
+
+// Watch passes on what is about the host, after the host has acted on it.
+func TestWatch(t *testing.T) {
+	a, _, lease := memHosts(t)
+	c, err := a.Dial("udp", "10.0.0.2:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []endpoint.NoticeKind
+	var errs []error
+	stop := a.Watch(func(n endpoint.Notice) {
+		got = append(got, n.Kind)
+		_, err := c.Write(nil)
+		errs = append(errs, err)
+	})
+	defer stop()
+	watch := lease.watches[len(lease.watches)-1] // the host's own is not called
+	other := netip.MustParseAddr("10.0.0.3")
+	for _, n := range []endpoint.Notice{
+		{Kind: endpoint.NoticeLinkDown},
+		{Kind: endpoint.NoticeAddrGone, Addr: other},
+		{Kind: endpoint.NoticeLinkUp},
+		{Kind: endpoint.NoticeAddrGone, Addr: a.Addr()},
+		{Kind: endpoint.NoticeAddrBack, Addr: other},
+		{Kind: endpoint.NoticeAddrBack, Addr: a.Addr()},
+		{Kind: endpoint.NoticeRoute},
+	} {
+		watch(n)
+	}
+	if want := []endpoint.NoticeKind{endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, endpoint.NoticeAddrGone, endpoint.NoticeAddrBack, endpoint.NoticeRoute}; !slices.Equal(got, want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+	for i, want := range []error{syscall.ENETDOWN, nil, syscall.EADDRNOTAVAIL, nil, nil} {
+		if !errors.Is(errs[i], want) {
+			t.Errorf("notice %d: write: %v, want %v", got[i], errs[i], want)
+		}
+	}
+}
+
+// Every error of a host and its sockets is a net.Error, and says whether it is a timeout.
+func TestErrorsAreNetErrors(t *testing.T) {
+	a, b, lease := memHosts(t)
+	ctx := t.Context()
+	late, cancel := context.WithDeadline(ctx, time.Unix(1, 0))
+	defer cancel()
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	past := time.Unix(1, 0)
+	l, err := a.ListenTCP(ctx, netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := a.ListenUDP(ctx, netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	buf := make([]byte, 1)
+	check := func(name string, err error, timeout bool, is error) {
+		t.Helper()
+		if e, ok := err.(net.Error); !ok || e.Timeout() != timeout || !errors.Is(err, is) {
+			t.Errorf("%s: %T: %v, want timeout %v and %v", name, err, err, timeout, is)
+		}
+	}
+	of := func(_ any, err error) error { return err }
+	check("dial, too late", of(b.DialContext(late, "tcp", at.String())), true, context.DeadlineExceeded)
+	check("dial, cancelled", of(b.DialContext(cancelled, "tcp", at.String())), false, context.Canceled)
+	check("dial udp, cancelled", of(b.DialContext(cancelled, "udp", at.String())), false, context.Canceled)
+	check("dial, unreachable", of(b.Dial("tcp", "10.0.0.9:80")), false, syscall.EHOSTUNREACH)
+	check("dial, refused", of(b.Dial("tcp", "10.0.0.1:9")), false, syscall.ECONNREFUSED)
+	check("dial, from another address", of(b.DialTCP(ctx, netip.MustParseAddrPort("10.0.0.9:9"), at)), false, syscall.EADDRNOTAVAIL)
+	check("listen, in use", of(a.ListenTCP(ctx, at)), false, syscall.EADDRINUSE)
+	l.SetDeadline(past)
+	check("accept, too late", of(l.Accept()), true, os.ErrDeadlineExceeded)
+	l.Close()
+	check("accept, closed", of(l.Accept()), false, net.ErrClosed)
+	c.SetDeadline(past)
+	check("read, too late", of(c.Read(buf)), true, os.ErrDeadlineExceeded)
+	c.Close()
+	check("read, closed", of(c.Read(buf)), false, net.ErrClosed)
+	u.SetDeadline(past)
+	check("read from, too late", of(u.Read(buf)), true, os.ErrDeadlineExceeded)
+	u.Close()
+	close(lease.done)
+	check("dial, lease over", of(a.Dial("udp", "10.0.0.2:9")), false, endpoint.ErrLeaseClosed)
+	check("listen, lease over", of(a.Listen(ctx, "tcp", ":0")), false, net.ErrClosed)
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -253,17 +254,13 @@ func (l *lock) take() (current bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var st unix.Stat_t
-	if err := withFD(l.file, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
-		return false, err
-	}
-	if !opened.Mode().IsRegular() || st.Size != 0 || int(st.Uid) != os.Geteuid() {
+	if !opened.Mode().IsRegular() || opened.Size() != 0 || int(opened.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
 		return false, fmt.Errorf("lock file in use: %s is not empty, or not of uid %d: remove it, or choose another --socket", l.path, os.Geteuid())
 	}
 	if opened.Mode().Perm()&0o077 != 0 {
 		return false, fmt.Errorf("lock file in use: %s can be locked by others (mode %#o): remove it, or choose another --socket", l.path, opened.Mode().Perm())
 	}
-	err = withFD(l.file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	err = unix.Flock(int(l.file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return false, errLocked
@@ -294,16 +291,4 @@ func (l *lock) release() error {
 		err = nil
 	}
 	return errors.Join(err, l.file.Close())
-}
-
-func withFD(f *os.File, use func(fd int) error) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var useErr error
-	if err := raw.Control(func(fd uintptr) { useErr = use(int(fd)) }); err != nil {
-		return err
-	}
-	return useErr
 }
