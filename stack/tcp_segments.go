@@ -262,7 +262,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 		n := conn.Emit(now, f.Data[headersLen:])
 		f.Data = f.Data[:headersLen+n]
 		r.headers.put(f.Data, wire.ProtocolTCP, n)
-		if conn.ECT() {
+		if conn.ECT {
 			setECNCapable(f.Data)
 		}
 		r.sent++

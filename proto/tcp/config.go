@@ -58,7 +58,7 @@ const (
 	// so less than this is copied out of it.
 	DefaultInPlace = 512
 
-	// Go's net package probes after 15 s and then every 15 s, nine times; so
+	// Go's net package sends keepalive probes after 15 s and then every 15 s, nine times; so
 	// does KeepAlive where it leaves a value out.
 	DefaultKeepAliveIdle     = 15 * time.Second
 	DefaultKeepAliveInterval = 15 * time.Second
@@ -157,9 +157,9 @@ func (c Config) withDefaults() Config {
 // is set.
 type KeepAlive struct {
 	Enable   bool
-	Idle     time.Duration // without a segment from the peer before the first probe
-	Interval time.Duration // between probes
-	Count    int           // probes without an answer before the connection fails
+	Idle     time.Duration // without a segment from the peer before the first keepalive probe
+	Interval time.Duration // between keepalive probes
+	Count    int           // keepalive probes without an answer before the connection fails
 }
 
 func (k KeepAlive) withDefaults() KeepAlive {

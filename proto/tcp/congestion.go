@@ -369,7 +369,7 @@ const (
 // were ahead of the rate.
 func (c *Conn) pace(now Time, n int) {
 	round, window := Time(c.srtt), Time(max(c.window, 1))
-	if round <= Time(paceCredit) || c.phase > probing || c.table.cfg.noPacing {
+	if round <= Time(paceCredit) || c.phase > lossProbing || c.table.cfg.noPacing {
 		return
 	}
 	if c.congestion.SlowStart() {
@@ -409,16 +409,11 @@ const ecnSetup = wire.TCPEce | wire.TCPCwr // of a SYN that asks for ECN
 type explicit struct {
 	ecn      bool          // agreed on
 	mayMark  bool          // and no SYN, ours or the peer's, has said otherwise
-	ect      bool          // the segment that was emitted last may be marked
 	cwrDue   bool          // the next new data has CWR
 	reducing bool          // the window was reduced, and the peer may not know
 	reduced  seq.Number    // SND.NXT at that time
 	echo     wire.TCPFlags // ECE while the peer is to be told
 }
-
-// ECT reports whether the packet of the segment that Emit has written last is to say
-// that it may be marked: ECT(0) in its IP header.
-func (c *Conn) ECT() bool { return c.ect }
 
 // agreeECN looks at the flags of the peer's SYN.
 func (c *Conn) agreeECN(s *segment) {
@@ -468,7 +463,7 @@ func (c *Conn) noteECN(now Time, s *segment) {
 		return
 	}
 	c.undoable = false // whatever was lost: there is congestion (RFC 4015, section 3)
-	if c.phase > probing || c.reducing || c.sndUna == c.sndMax {
+	if c.phase > lossProbing || c.reducing || c.sndUna == c.sndMax {
 		return
 	}
 	c.table.counts[CongestionEchoes]++
@@ -490,7 +485,7 @@ func (c *Conn) reduce(now Time, inFlight int) {
 
 // markNew is for a segment of new data.
 func (c *Conn) markNew(h *header) {
-	c.ect = c.mayMark
+	c.ECT = c.mayMark
 	if c.cwrDue {
 		c.cwrDue = false
 		h.fields.Flags |= wire.TCPCwr

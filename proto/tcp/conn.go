@@ -51,6 +51,9 @@ type Conn struct {
 	// PeerLink is for the driver, too: where the SYN of a connection that has come to a
 	// listener came from.
 	PeerLink wire.LinkAddr
+	// ECT says that the IP header of the segment that Emit has written last must have the
+	// codepoint ECT(0): routers may mark the packet (RFC 3168).
+	ECT bool
 
 	table  *Table
 	id     tuple

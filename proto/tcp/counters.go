@@ -69,7 +69,7 @@ const (
 	CongestionMarks  // segments with data that a router has marked (RFC 3168)
 	CongestionEchoes // of the peer, that there is congestion, one a window
 	WindowProbes     // sent to a closed window
-	KeepAlives       // probes sent
+	KeepAlives       // keepalive probes sent
 	Copied           // segments whose data was copied because their frame could not be kept
 	Placed           // segments whose data went straight into the reader's memory
 	IcmpErrors       // that were about a segment in flight

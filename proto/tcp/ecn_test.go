@@ -161,7 +161,7 @@ func TestECN(t *testing.T) {
 			< AE 1:0 ack 12001 win 60000	# this is another
 			count congestion_echoes 2
 			window 4900`},
-		{name: "what is sent again is not to be marked, nor a probe, a FIN, an ACK", cfg: on, text: `
+		{name: "what is sent again is not to be marked, nor a window probe, a FIN, an ACK", cfg: on, text: `
 			dial
 			> SEC 0:0
 			< SAE 0:0 ack 1 win 60000 mss 1000
@@ -175,7 +175,7 @@ func TestECN(t *testing.T) {
 			+10ms
 			> A 1001:1 ack 1
 			< A 1:0 ack 1001 win 1000
-			> PA 1001:100 ack 1		# the probe had its first byte
+			> PA 1001:100 ack 1		# the window probe had its first byte
 			< A 1:10 ack 1101 win 1000
 			> A 1101:0 ack 11
 			write 100

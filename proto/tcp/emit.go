@@ -14,7 +14,7 @@ const (
 	sendData  // perhaps with a FIN, perhaps only that
 	sendAgain // likewise, the first that was lost
 	sendTail  // likewise, the last that was sent, once more
-	sendProbe
+	sendWindowProbe
 	sendAck
 	sendKeepAlive
 )
@@ -55,7 +55,7 @@ func (c *Conn) makePlan() plan {
 			p.action = sendData
 			return p
 		} else if c.windowProbeDue {
-			return plan{action: sendProbe}
+			return plan{action: sendWindowProbe}
 		} else if p.corked {
 			if c.ackNow {
 				p.action = sendAck
@@ -83,8 +83,8 @@ func (c *Conn) planData() plan {
 	if unsent <= 0 && !finDue {
 		return plan{}
 	}
-	if c.path.probe != 0 && !c.path.probing(c.mss) {
-		if p, wait := c.planProbe(unsent, inFlight); p.data > 0 || wait {
+	if c.path.mtuProbe != 0 && !c.path.mtuProbeInFlight(c.mss) {
+		if p, wait := c.planMTUProbe(unsent, inFlight); p.data > 0 || wait {
 			return p
 		}
 	}
@@ -161,34 +161,54 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	if c.next.action == nothing {
 		return 0
 	}
+	t := c.table
 	var h header
 	h.fields.SrcPort, h.fields.DstPort = uint16(c.id.local), uint16(c.id.remote)
 	h.fields.Seq, h.fields.Ack = c.sndMax.Uint32(), c.rcvNxt.Uint32()
 	h.fields.Flags = wire.TCPAck | c.echo
-	c.ect = false
-	n := 0
+	c.ECT = false
+	n, fin := c.next.data, c.next.fin
+	if c.next.action == sendSyn {
+		c.emitSyn(now, &h, b)
+	} else {
+		c.putOptions(now, &h, b) // of a RST too: RFC 7323, section 3.2
+		// SACK blocks, and a frame that is short, take from the room for data.
+		if room := min(len(b), c.mss+wire.TCPHeaderLen+c.timestampsLen()) - h.len; n > room {
+			if n > c.mss {
+				room = c.mtuProbeRoom(now, &h, b, room)
+			}
+			n, fin = room, false
+		}
+		if c.next.action != sendReset {
+			h.fields.Window = c.windowField()
+		}
+	}
 	switch c.next.action {
-	case sendReset:
-		n = c.emitReset(now, &h, b)
-	case sendSyn:
-		n = c.emitSyn(now, &h, b)
+	case sendReset: // the end of the connection
+		h.fields.Flags = wire.TCPRst | wire.TCPAck
+		c.resetQueued = false
+		c.next = plan{}
+		t.counts[ResetsSent]++
+		t.dropReady(c)
 	case sendData:
-		n = c.emitData(now, &h, b, c.next.data, c.next.fin)
+		c.emitData(now, &h, b, n, fin)
 	case sendAgain:
-		n = c.emitAgain(now, &h, b, c.next.data, c.next.fin)
+		c.emitAgain(now, &h, b, n, fin)
 	case sendTail:
-		n = c.emitTail(now, &h, b, c.next.data, c.next.fin)
-	case sendProbe:
-		n = c.emitProbe(now, &h, b)
-	case sendAck:
-		n = c.emitBare(now, &h, b)
+		c.emitTail(now, &h, b, n)
+	case sendWindowProbe:
+		n = c.emitWindowProbe(&h, b)
 	case sendKeepAlive:
 		c.keepaliveDue = false
-		c.table.counts[KeepAlives]++
+		t.counts[KeepAlives]++
 		h.fields.Seq = c.sndUna.Back(1).Uint32()
-		n = c.emitBare(now, &h, b)
 	}
-	c.table.counts[SegmentsSent]++
+	c.ackNow, c.ackPending, c.ackAt = false, 0, Never
+	c.lastAckSent = c.rcvNxt
+	n += h.len
+	length := wire.PseudoHeader4([4]byte{}, [4]byte{}, 0, uint16(n))
+	wire.PutTCP(b, &h.fields, h.len, addSums(h.sum, c.pseudo+length)) // these two are too small to carry
+	t.counts[SegmentsSent]++
 	c.stat.segmentsOut++
 	c.update(now)
 	return n
@@ -200,13 +220,6 @@ type header struct {
 	fields wire.TCPFields
 	len    int
 	sum    uint64
-}
-
-// putHeader writes the header of a segment of n bytes.
-func (c *Conn) putHeader(h *header, b []byte, n int) int {
-	length := wire.PseudoHeader4([4]byte{}, [4]byte{}, 0, uint16(n))
-	wire.PutTCP(b, &h.fields, h.len, addSums(h.sum, c.pseudo+length)) // these two are too small to carry
-	return n
 }
 
 // putOptions writes the options of a segment that is not a SYN.
@@ -236,27 +249,8 @@ func (c *Conn) putOptions(now Time, h *header, b []byte) {
 // timestamp is our clock in the timestamps option.
 func (c *Conn) timestamp(now Time) uint32 { return now.milliseconds() + c.tsOffset }
 
-// emitBare writes a segment without data.
-func (c *Conn) emitBare(now Time, h *header, b []byte) int {
-	c.putOptions(now, h, b)
-	h.fields.Window = c.windowField()
-	c.acked()
-	return c.putHeader(h, b, h.len)
-}
-
-// emitReset writes the RST that is the end of the connection.
-func (c *Conn) emitReset(now Time, h *header, b []byte) int {
-	c.resetQueued = false
-	c.next = plan{}
-	c.table.counts[ResetsSent]++
-	c.table.dropReady(c)
-	h.fields.Flags = wire.TCPRst | wire.TCPAck
-	c.putOptions(now, h, b) // RFC 7323, section 3.2
-	return c.putHeader(h, b, h.len)
-}
-
 // emitSyn writes our SYN, with an ACK if the peer's has come.
-func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
+func (c *Conn) emitSyn(now Time, h *header, b []byte) {
 	cfg := &c.table.cfg
 	o := wire.TCPOptions{MSS: uint16(c.rcvMSS()), WindowScale: c.rcvScale, TSVal: c.timestamp(now)}
 	h.fields.Seq = c.iss.Uint32()
@@ -264,7 +258,6 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
 		h.fields.Flags = wire.TCPSyn | wire.TCPAck
 		o.HasWindowScale, o.SACKPermitted, o.HasTimestamps = c.scaling, c.sack, c.timestamps
 		o.TSEcr = c.tsRecent
-		c.acked()
 	} else {
 		h.fields.Flags = wire.TCPSyn
 		h.fields.Ack = 0
@@ -282,64 +275,32 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) int {
 	}
 	n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &o)
 	h.len, h.sum = wire.TCPHeaderLen+n, sum
-	return c.putHeader(h, b, h.len)
 }
 
-// emitData writes n bytes of data, and a FIN if that follows.
-func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) int {
-	c.putOptions(now, h, b)
-	if room := c.room(h, b); n > room {
-		if n > c.mss {
-			room = c.probeRoom(now, h, b, room)
-		}
-		n, fin = room, false
-	}
+// emitData writes n bytes of data from SND.NXT on, and a FIN if that follows.
+func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
+	t := c.table
 	h.fields.Seq = c.sndNxt.Uint32()
-	sum := c.send.copyOut(b[h.len : h.len+n])
-	h.sum = addSums(h.sum, sum)
+	h.sum = addSums(h.sum, c.send.copyOut(b[h.len:h.len+n]))
 	if c.send.cursor == nil && n > 0 {
 		h.fields.Flags |= wire.TCPPsh // RFC 9293, section 3.9.1.2: the last that there is
 		c.flushed = false
 	}
-	h.fields.Window = c.windowField()
 	if c.ecn && n > 0 && c.sndNxt == c.sndMax {
 		c.markNew(h)
 	}
-	c.sent(now, n, fin)
+	c.windowProbeDue = false
+	next := c.sndNxt.Add(uint32(n))
 	if fin {
 		h.fields.Flags |= wire.TCPFin
+		next = next.Add(1)
 	}
-	c.acked()
-	c.windowProbeDue = false
-	return c.putHeader(h, b, h.len+n)
-}
-
-// room is for how much data there is in b. SACK blocks, and a frame that is short,
-// take from it.
-func (c *Conn) room(h *header, b []byte) int {
-	return min(len(b), c.mss+wire.TCPHeaderLen+c.timestampsLen()) - h.len
-}
-
-func (c *Conn) timestampsLen() int {
-	if c.timestamps {
-		return wire.TCPTimestampsLen
-	}
-	return 0
-}
-
-// sent advances SND.NXT over n bytes of data and perhaps a FIN.
-func (c *Conn) sent(now Time, n int, fin bool) {
-	t := c.table
 	if c.sndUna == c.sndMax {
 		if now-c.progressAt > Time(longUnused) {
 			c.congestion.Idle(now)
 			c.window = c.congestion.Window()
 		}
 		c.progressAt = now
-	}
-	next := c.sndNxt.Add(uint32(n))
-	if fin {
-		next = next.Add(1)
 	}
 	again := 0 // how many of the bytes have been sent before
 	if c.sndNxt.Before(c.sndMax) {
@@ -350,11 +311,11 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 	}
 	t.counts[BytesSent] += uint64(n - again)
 	// What is sent within 2^-sentGrain of a round trip counts as sent at once.
-	if b := &c.board; b.end(c.sndUna) == c.sndNxt {
-		b.at = now
-	} else if now-b.at > Time(c.srtt>>sentGrain) {
-		b.append(&t.spans, b.at, c.sndNxt)
-		b.at = now
+	if board := &c.board; board.end(c.sndUna) == c.sndNxt {
+		board.at = now
+	} else if now-board.at > Time(c.srtt>>sentGrain) {
+		board.append(&t.spans, board.at, c.sndNxt)
+		board.at = now
 	}
 	c.sndNxt = next
 	c.prrOut += n
@@ -369,7 +330,11 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 		c.record.Next = next.Uint32()
 		if again == 0 {
 			c.startTiming(now)
-			c.answered(now)
+			// Perhaps the application has answered data.
+			if c.dataAt != 0 && now-c.dataAt <= Time(c.opts.AckDelay) && c.interactive < answersForInteractive {
+				c.interactive++
+			}
+			c.dataAt = 0
 		}
 	}
 	if c.persisting {
@@ -378,23 +343,26 @@ func (c *Conn) sent(now Time, n int, fin bool) {
 	if c.rtxAt == Never { // RFC 6298, section 5.1
 		c.startRetransmit(now)
 	} else if c.rtxFor == forTimeout && next.From(c.sndUna) >= uint32(2*c.mss) {
-		c.probeSooner(now)
+		c.lossProbeSooner(now)
 	}
 }
 
-// emitProbe writes a segment with the one octet that a closed window does not
+func (c *Conn) timestampsLen() int {
+	if c.timestamps {
+		return wire.TCPTimestampsLen
+	}
+	return 0
+}
+
+// emitWindowProbe writes a segment with the one octet that a closed window does not
 // take (RFC 9293, section 3.8.6.1): the first byte, or the FIN if that is all.
 // SND.NXT stays where it is.
-func (c *Conn) emitProbe(now Time, h *header, b []byte) int {
+func (c *Conn) emitWindowProbe(h *header, b []byte) (n int) {
 	c.windowProbeDue = false
 	c.table.counts[WindowProbes]++
-	c.putOptions(now, h, b)
 	h.fields.Seq = c.sndUna.Uint32()
-	n := 0
 	if c.send.bytes > 0 {
-		c.send.rewind()
-		h.sum = addSums(h.sum, c.send.copyOut(b[h.len:h.len+1]))
-		c.send.rewind()
+		h.sum = addSums(h.sum, c.send.copyAt(b[h.len:h.len+1], 0))
 		n = 1
 	} else {
 		h.fields.Flags |= wire.TCPFin
@@ -403,7 +371,5 @@ func (c *Conn) emitProbe(now Time, h *header, b []byte) int {
 		c.sndMax = next
 		c.record.Next = next.Uint32()
 	}
-	h.fields.Window = c.windowField()
-	c.acked()
-	return c.putHeader(h, b, h.len+n)
+	return n
 }

@@ -115,7 +115,7 @@ func TestLand(t *testing.T) {
 // A peer that plays with its window.
 
 // A window that opens by a byte and closes again, is always tiny, or is now and then
-// large for a moment: we send no more segments than come, apart from probes that become
+// large for a moment: we send no more segments than come, apart from window probes that become
 // rarer, and what is queued is bounded.
 func TestWindowGames(t *testing.T) {
 	for name, windows := range map[string][]uint16{
@@ -187,7 +187,7 @@ func TestWindowClosedForEver(t *testing.T) {
 	}
 	hour()
 	if n := tab.Count(WindowProbes) - probes; n < 50 || n > 100 || c.State() != Established {
-		t.Errorf("%d probes in an hour, %v", n, c.State())
+		t.Errorf("%d window probes in an hour, %v", n, c.State())
 	}
 	c.Close(p.now)
 	hour()

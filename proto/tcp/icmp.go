@@ -67,17 +67,17 @@ func (c *Conn) reportMTU(now Time, number seq.Number, size, mtu int) {
 		mtu = PlateauBelow(size)
 	}
 	mtu = max(mtu, leastPathMTU)
-	probed := p.probing(c.mss) && number.InWindow(p.start, uint32(p.watched))
+	ofProbe := p.mtuProbeInFlight(c.mss) && number.InWindow(p.start, uint32(p.watched))
 	largest := p.mtu
-	if probed {
-		largest = p.probe
+	if ofProbe {
+		largest = p.mtuProbe
 	}
 	switch {
 	case mtu >= size || size > c.opts.MTU || !c.state.synchronized():
 		counts[MTUReportsBad]++
-	case mtu >= p.mtu && !probed || size > largest:
+	case mtu >= p.mtu && !ofProbe || size > largest:
 		counts[MTUReportsLate]++
-	case !probed && c.dataOf(mtu) >= p.proven:
+	case !ofProbe && c.dataOf(mtu) >= p.proven:
 		p.claim, p.claimSeq = mtu, number
 		c.acceptClaim(now)
 		c.update(now)

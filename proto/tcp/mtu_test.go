@@ -65,7 +65,7 @@ func TestPathMTU(t *testing.T) {
 			count mtu_reports_accepted 0
 			+19ms
 			path 1500
-			+1ms			# two round trips: instead of a probe of the tail
+			+1ms			# two round trips: instead of a loss probe
 			> A 5841:1360 ack 1
 			> A 7201:1360 ack 1
 			> A 8561:1360 ack 1
@@ -216,7 +216,7 @@ func TestBlackHole(t *testing.T) {
 	withSack := withSack
 	withSack.noPacing = true
 	runScripts(t, []script{
-		{name: "two timeouts, a segment that passes, and a probe that does", cfg: withSack, text: blackHole + `
+		{name: "two timeouts, a segment that passes, and an MTU probe that does", cfg: withSack, text: blackHole + `
 			write 20000
 			> A 13141:1460 ack 1
 			> A 14601:984 ack 1
@@ -234,7 +234,7 @@ func TestBlackHole(t *testing.T) {
 			events path
 			count mtu_probes_lost 0
 			> A 23457:1460 ack 1`},
-		{name: "a probe that does not, and nothing else is lost: in small segments again, no congestion", cfg: withSack, text: blackHole + `
+		{name: "an MTU probe that does not, and nothing else is lost: in small segments again, no congestion", cfg: withSack, text: blackHole + `
 			write 20000
 			> A 13141:1460 ack 1
 			> A 14601:984 ack 1
@@ -551,7 +551,7 @@ func TestNarrowPath(t *testing.T) {
 					t.Error("a black hole, or none")
 				}
 				if c.link.loss == 0 && c.link.jitter == 0 && tab.Count(FastRecoveries) > 0 {
-					t.Error("a probe, or a router's report, was taken for congestion")
+					t.Error("an MTU probe, or a router's report, was taken for congestion")
 				}
 				t.Log(n.counts())
 			})
@@ -565,7 +565,7 @@ func (n *narrowPath) wait(d time.Duration) {
 	}
 }
 
-// A path that changes while it is used is followed, down and, by probes, up again.
+// A path that changes while it is used is followed, down and, by MTU probes, up again.
 func TestPathChanges(t *testing.T) {
 	for _, icmp := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ICMP %v", icmp), func(t *testing.T) {
@@ -583,7 +583,7 @@ func TestPathChanges(t *testing.T) {
 			check("narrower", 1384, 1400)
 			n.wait(verifyAfter)
 			n.run(2 << 20)
-			check("a probe has found it so", 1384, 1400)
+			check("an MTU probe has found it so", 1384, 1400)
 			before := n.w.line(0).Counters().LostForSize
 			n.run(1 << 20)
 			n.wait(searchAgain / 2)

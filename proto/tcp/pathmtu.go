@@ -12,12 +12,12 @@ import (
 // has been acknowledged. What an ICMP error, or another connection, says of the path is a
 // claim. It is acted upon at once if nothing larger has ever been acknowledged, and else
 // when the segment that it quotes turns out to be lost (RFC 5927, section 7.2). Whatever
-// was believed is put to the test again later, by a probe (pathmtu.go).
+// was believed is put to the test again later, by a path-MTU probe (below).
 //
 //	            segments of mtu lost, and a claim, or timeouts in a row
 //	         ┌───────────────────────────────────────────────────────┐
 //	┌────────┴─┐                                                 ┌───▼───────┐
-//	│ mtu good │◀── nothing between what passes and what does ───┤ searching ├─┐ a probe is acknowledged:
+//	│ mtu good │◀── nothing between what passes and what does ───┤ searching ├─┐ an MTU probe is acknowledged:
 //	└────────┬─┘    not that is worth a probe                    └───▲───▲───┘ │ mtu is its size
 //	         └───────────────────────────────────────────────────────┘   └─────┘
 //	                              after ten minutes
@@ -40,7 +40,7 @@ type pathMTU struct {
 	search
 	proven int // data of the largest segment that was acknowledged, mss at most
 	// One segment is watched until it is acknowledged, or anything is sent again: one with
-	// more data than proven, or, with more than mss, a probe.
+	// more data than proven, or, with more than mss, an MTU probe.
 	watched int // its data; 0: none is
 	claim   int // by ICMP, of the MTU; 0: none
 	mtu     int // what segments are made for; Options.MTU at most
@@ -86,7 +86,7 @@ func (c *Conn) SetMTU(now Time, mtu int) {
 }
 
 // SuggestMTU tells the connection what another one has learnt of the path. One that has
-// seen larger segments arrive knows better. searched says that it was found by probes, and
+// seen larger segments arrive knows better. searched says that it was found by MTU probes, and
 // is not the word of a router.
 func (c *Conn) SuggestMTU(now Time, mtu int, searched bool) {
 	if mtu = max(mtu, leastPathMTU); mtu >= c.path.mtu || c.dataOf(mtu) < c.path.proven {
@@ -97,7 +97,7 @@ func (c *Conn) SuggestMTU(now Time, mtu int, searched bool) {
 	c.update(now)
 }
 
-// PathMTU is the path's MTU as far as is known, and whether it was found by probes.
+// PathMTU is the path's MTU as far as is known, and whether it was found by MTU probes.
 func (c *Conn) PathMTU() (mtu int, searched bool) { return c.path.mtu, c.path.searched }
 
 // MaxMTU is the most that PathMTU can become: what the link and the peer take.
@@ -158,7 +158,7 @@ func (c *Conn) loseLarge(now Time) {
 // repair begins a recovery from a loss that was no congestion (RFC 1191, section 6.5):
 // the congestion window stays, and what was lost goes at once.
 func (c *Conn) repair(now Time) {
-	if c.phase <= probing {
+	if c.phase <= lossProbing {
 		c.leaveOpen(recovering)
 		c.repairing = true
 		c.window = c.congestion.Window()
@@ -174,8 +174,8 @@ func (c *Conn) foundLost(now Time) {
 	case c.claimLost():
 		c.acceptClaim(now)
 		c.repair(now)
-	case c.probeLost(now):
-	case c.phase <= probing || c.repairing:
+	case c.mtuProbeLost(now):
+	case c.phase <= lossProbing || c.repairing:
 		c.enterRecovery(now)
 	}
 }
@@ -200,7 +200,7 @@ func (c *Conn) pathAcked(now Time) {
 	if n := p.watched; n != 0 && c.sndUna.AtOrAfter(p.end) {
 		p.watched = 0
 		if n > c.mss {
-			c.probePassed(now)
+			c.mtuProbePassed(now)
 		}
 		p.proven = max(p.proven, n)
 	}
@@ -214,7 +214,7 @@ func (c *Conn) pathAcked(now Time) {
 func (c *Conn) blackHole(now Time) {
 	p := &c.path
 	if p.watched > c.mss {
-		c.probeFailed(now, 0)
+		c.mtuProbeFailed(now, 0)
 	}
 	p.watched, p.claim = 0, 0
 	if c.backoff == 1 {
@@ -246,20 +246,20 @@ func (t *Table) SetMTU(now Time, remote [4]byte, mtu int) {
 	}
 }
 
-// Packetization layer path MTU discovery (RFC 4821; RFC 8899). The search probes with
+// Packetization layer path MTU discovery (RFC 4821; RFC 8899). The search sends MTU probes:
 // segments of the data that is to be sent anyway, one at a time, larger than all others
-// and followed by some of these. That a probe is lost, and nothing else, is no congestion.
+// and followed by some of these. That an MTU probe is lost, and nothing else, is no congestion.
 //
 // Paths have few MTUs: first the largest is tried, then those that are common, from the
 // top, and only between the small ones is the search done by halves.
 
 const (
-	searchGrain = 16                // bytes: a difference that is not worth a probe
-	searchAgain = 10 * time.Minute  // after one has ended (RFC 4821, section 7.2; RFC 1191, section 6.3)
-	verifyAfter = 5 * time.Second   // of what a router has said
-	probeTries  = 2                 // that are lost before a size counts as too large
-	behindProbe = dupThresh         // full segments that follow a probe, to tell of its loss
-	noHalving   = commonEthernetMTU // sizes above are common ones or none
+	searchGrain    = 16                // bytes: a difference that is not worth an MTU probe
+	searchAgain    = 10 * time.Minute  // after one has ended (RFC 4821, section 7.2; RFC 1191, section 6.3)
+	verifyAfter    = 5 * time.Second   // of what a router has said
+	mtuProbeTries  = 2                 // that are lost before a size counts as too large
+	behindMTUProbe = dupThresh         // full segments that follow a probe, to tell of its loss
+	noHalving      = commonEthernetMTU // sizes above are common ones or none
 )
 
 const commonEthernetMTU = 1500
@@ -270,10 +270,10 @@ var commonMTUs = [...]int{9000, 8900, 4352, commonEthernetMTU, 1492, 1400, 1280}
 
 // search is the state of one.
 type search struct {
-	probe    int   // the size of the next probe, or of the one in flight; 0: no search
+	mtuProbe int   // the size of the next probe, or of the one in flight; 0: no search
 	searchAt Time  // when one is to begin
 	high     int   // no packet larger than this passes
-	tries    uint8 // probes of this size that were lost
+	tries    uint8 // MTU probes of this size that were lost
 	searched bool  // mtu was found by a search
 }
 
@@ -282,13 +282,13 @@ func (c *Conn) startSearch(now Time) {
 	p := &c.path
 	p.searchAt, p.tries = Never, 0
 	if p.high = c.ceiling(); p.high > p.mtu {
-		p.probe = p.high
+		p.mtuProbe = p.high
 	}
 }
 
 func (c *Conn) stopSearch() {
 	p := &c.path
-	p.probe, p.searchAt = 0, Never
+	p.mtuProbe, p.searchAt = 0, Never
 	if p.watched > c.mss {
 		p.watched = 0
 	}
@@ -306,8 +306,8 @@ func (c *Conn) searchAfter(now Time, searched bool) {
 	}
 }
 
-// nextProbe is the next size to try; 0: none is worth it.
-func (s *search) nextProbe(mtu int) int {
+// nextMTUProbe is the next size to try; 0: none is worth it.
+func (s *search) nextMTUProbe(mtu int) int {
 	if s.high-mtu < searchGrain {
 		return 0
 	}
@@ -322,10 +322,10 @@ func (s *search) nextProbe(mtu int) int {
 	return (mtu + s.high + 1) / 2
 }
 
-// searchOn takes the next step after a probe, or ends the search.
+// searchOn takes the next step after an MTU probe, or ends the search.
 func (c *Conn) searchOn(now Time) {
 	p := &c.path
-	if p.probe = p.nextProbe(p.mtu); p.probe != 0 {
+	if p.mtuProbe = p.nextMTUProbe(p.mtu); p.mtuProbe != 0 {
 		return
 	}
 	p.searched = true
@@ -335,12 +335,12 @@ func (c *Conn) searchOn(now Time) {
 	c.notify(PathChanged)
 }
 
-// planProbe is whether a probe is sent now, instead of a segment. To be told of its loss
+// planMTUProbe is whether a probe is sent now, instead of a segment. To be told of its loss
 // it must be followed by others; to have room for it, those before it may have to be
 // acknowledged first: wait.
-func (c *Conn) planProbe(unsent, inFlight int) (p plan, wait bool) {
-	n := c.dataOf(c.path.probe)
-	all := n + behindProbe*c.mss
+func (c *Conn) planMTUProbe(unsent, inFlight int) (p plan, wait bool) {
+	n := c.dataOf(c.path.mtuProbe)
+	all := n + behindMTUProbe*c.mss
 	if c.phase != open || c.sndNxt != c.sndMax || unsent < all || int(c.sndWnd)-inFlight < all || c.window < all {
 		return plan{}, false
 	}
@@ -350,43 +350,43 @@ func (c *Conn) planProbe(unsent, inFlight int) (p plan, wait bool) {
 	return plan{data: n}, false
 }
 
-// probing reports whether a probe is in flight.
-func (p *pathMTU) probing(mss int) bool { return p.watched > mss }
+// lossProbing reports whether a probe is in flight.
+func (p *pathMTU) mtuProbeInFlight(mss int) bool { return p.watched > mss }
 
-// probePassed: the probe is acknowledged, and was sent once.
-func (c *Conn) probePassed(now Time) {
+// mtuProbePassed: the probe is acknowledged, and was sent once.
+func (c *Conn) mtuProbePassed(now Time) {
 	p := &c.path
-	p.mtu, p.tries = p.probe, 0
+	p.mtu, p.tries = p.mtuProbe, 0
 	c.setMSS()
 	c.searchOn(now)
 }
 
-// probeFailed: the probe is lost. claim is what a router says passes, if it has said so.
-func (c *Conn) probeFailed(now Time, claim int) {
+// mtuProbeFailed: the probe is lost. claim is what a router says passes, if it has said so.
+func (c *Conn) mtuProbeFailed(now Time, claim int) {
 	p := &c.path
 	p.watched = 0
 	c.table.counts[MTUProbesLost]++
 	p.tries++
 	switch {
-	case claim >= p.mtu && claim < p.probe:
+	case claim >= p.mtu && claim < p.mtuProbe:
 		p.high, p.tries = claim, 0
-	case p.tries >= probeTries:
-		p.high, p.tries = p.probe-1, 0
+	case p.tries >= mtuProbeTries:
+		p.high, p.tries = p.mtuProbe-1, 0
 	default:
 		return
 	}
 	c.searchOn(now)
 }
 
-// probeLost reports whether what is lost is the probe and nothing else, which is dealt
-// with. If more is, that says nothing about the probe.
-func (c *Conn) probeLost(now Time) bool {
+// mtuProbeLost reports whether what is lost is the probe and nothing else, which is dealt
+// with. If more is, that says nothing about the MTU probe.
+func (c *Conn) mtuProbeLost(now Time) bool {
 	p := &c.path
-	if !p.probing(c.mss) {
+	if !p.mtuProbeInFlight(c.mss) {
 		return false
 	}
 	s, start := c.board.firstLost(c.sndUna)
-	if start != p.start || s.end != p.end || c.board.lost != p.watched || c.phase > probing {
+	if start != p.start || s.end != p.end || c.board.lost != p.watched || c.phase > lossProbing {
 		p.watched = 0
 		return false
 	}
@@ -395,16 +395,16 @@ func (c *Conn) probeLost(now Time) bool {
 		claim, p.claim = p.claim, 0
 		c.table.counts[MTUReportsAccepted]++
 	}
-	c.probeFailed(now, claim)
+	c.mtuProbeFailed(now, claim)
 	c.repair(now)
 	return true
 }
 
-// probeRoom is how much data the probe that is about to be written has, unless the frame
+// mtuProbeRoom is how much data the probe that is about to be written has, unless the frame
 // is too short for it: then it is not sent, and nothing longer than the frame ever is.
-func (c *Conn) probeRoom(now Time, h *header, b []byte, room int) int {
+func (c *Conn) mtuProbeRoom(now Time, h *header, b []byte, room int) int {
 	p := &c.path
-	size := p.probe - wire.IPv4HeaderLen
+	size := p.mtuProbe - wire.IPv4HeaderLen
 	if len(b) < size {
 		p.high, p.tries = len(b)+wire.IPv4HeaderLen, 0
 		c.searchOn(now)

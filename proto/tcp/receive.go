@@ -312,18 +312,6 @@ func (t *Table) mostReceive(o *Options) int {
 // synWindow is the window of a SYN, which is never scaled.
 func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xffff)) }
 
-// receiveWindow is the window to advertise, in bytes. It never takes back what has
-// been advertised (RFC 9293, section 3.8.6), and grows only by what is worth
-// sending (section 3.8.6.2.2).
-func (c *Conn) receiveWindow() uint32 {
-	offered := c.rcvAdv.From(c.rcvNxt)
-	free := c.freeReceive()
-	if free < int(offered)+min(c.opts.ReceiveBuffer/2, c.rcvMSS()) {
-		return offered
-	}
-	return uint32(free)
-}
-
 // freeReceive is how much more may be received. When the table's memory runs out a
 // connection asks for no more than it will have room for in any case.
 func (c *Conn) freeReceive() int {
@@ -335,9 +323,13 @@ func (c *Conn) freeReceive() int {
 }
 
 // windowField advertises the window: it moves the right edge and returns what
-// the header says.
+// the header says. It never takes back what has been advertised (RFC 9293, section
+// 3.8.6), and the window grows only by what is worth sending (section 3.8.6.2.2).
 func (c *Conn) windowField() uint16 {
-	wnd := c.receiveWindow()
+	wnd := c.rcvAdv.From(c.rcvNxt)
+	if free := c.freeReceive(); free >= int(wnd)+min(c.opts.ReceiveBuffer/2, c.rcvMSS()) {
+		wnd = uint32(free)
+	}
 	// A window that is not a multiple of the scale is rounded up, or the edge
 	// would move left (RFC 7323, section 2.4).
 	field := min((wnd+1<<c.rcvScale-1)>>c.rcvScale, 0xffff)

@@ -16,16 +16,16 @@ import (
 type phase uint8
 
 const (
-	open       phase = iota // nothing is lost
-	probing                 // a loss probe was sent; until recoverSeq is acknowledged
-	recovering              // fast recovery, until recoverSeq is acknowledged
-	collapsed               // after a timeout, likewise
+	open        phase = iota // nothing is lost
+	lossProbing              // a loss probe was sent; until recoverSeq is acknowledged
+	recovering               // fast recovery, until recoverSeq is acknowledged
+	collapsed                // after a timeout, likewise
 )
 
 // recovery is the state of one.
 type recovery struct {
 	phase      phase
-	tailAgain  bool       // the probe was the last segment again
+	tailAgain  bool       // the loss probe was the last segment again
 	tailDue    bool       // and is still to be sent
 	wasTwice   bool       // the ACK in hand has a D-SACK
 	dupAcks    uint8      // in a row: with SACK, ACKs that told of something new
@@ -101,20 +101,20 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 		c.dupAcks = 0
 		switch {
 		case !c.undoable:
-		case c.phase > probing && !c.resent && b.lost == 0: // all that seemed lost has arrived, and nothing was sent again
+		case c.phase > lossProbing && !c.resent && b.lost == 0: // all that seemed lost has arrived, and nothing was sent again
 			c.undo()
 		case c.undoByTS && c.timestamps && int32(g.tsEcr-c.undoTS) < 0:
 			c.undo() // the first transmission has arrived (RFC 3522)
 		}
-		if c.phase > probing && c.isRecovered() {
+		if c.phase > lossProbing && c.isRecovered() {
 			c.endRecovery()
 		}
 	}
 	if c.forward != notForward {
 		c.goForward(advanced)
 	}
-	if c.phase == probing {
-		c.probeAnswered(now, advanced, c.wasTwice)
+	if c.phase == lossProbing {
+		c.lossProbeAnswered(now, advanced, c.wasTwice)
 	}
 	c.complete()
 	wait, lostBefore := Time(0), b.lost
@@ -126,7 +126,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	} else {
 		c.detectWithoutSack(advanced)
 	}
-	if b.lost > lostBefore || b.lost > 0 && c.phase <= probing {
+	if b.lost > lostBefore || b.lost > 0 && c.phase <= lossProbing {
 		c.foundLost(now)
 	}
 	if c.phase == recovering && !c.repairing {
@@ -140,7 +140,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 func (c *Conn) waitForReordering(now, wait Time) {
 	if wait > 0 {
 		c.rtxAt, c.rtxFor = now+wait, forReordering
-	} else if c.rtxFor == forReordering && c.rtxAt != Never || c.rtxFor == forProbe && !c.mayProbe() && c.rtxAt != Never {
+	} else if c.rtxFor == forReordering && c.rtxAt != Never || c.rtxFor == forLossProbe && !c.mayProbeLoss() && c.rtxAt != Never {
 		c.startRetransmit(now)
 	}
 }
@@ -152,7 +152,7 @@ func (c *Conn) reorderExpired(now Time) {
 	c.complete()
 	lostBefore := c.board.lost
 	wait := c.detectLost(now)
-	if c.board.lost > lostBefore || c.board.lost > 0 && c.phase <= probing {
+	if c.board.lost > lostBefore || c.board.lost > 0 && c.phase <= lossProbing {
 		c.foundLost(now)
 	}
 	if c.phase == recovering && !c.repairing {
@@ -208,7 +208,7 @@ func (c *Conn) detectWithoutSack(advanced bool) {
 	fast := c.phase == open && c.dupAcks >= dupThresh && c.sndUna != c.recoverSeq
 	if s := b.head; s != nil && s.marks&lost == 0 && (fast || c.phase == recovering && advanced && !c.repairing) {
 		n := c.mss
-		if c.path.probing(n) && c.path.start == c.sndUna {
+		if c.path.mtuProbeInFlight(n) && c.path.start == c.sndUna {
 			n = c.path.watched
 		}
 		if at := c.sndUna.Add(uint32(n)); at.Before(s.end) {
@@ -255,8 +255,8 @@ func within(a, b, c, d uint32) bool {
 func (c *Conn) twice(l, r seq.Number) {
 	c.table.counts[DuplicateSacks]++
 	c.wasTwice = true
-	if c.phase == probing && c.tailAgain {
-		return // the probe, which says nothing about reordering
+	if c.phase == lossProbing && c.tailAgain {
+		return // the loss probe, which says nothing about reordering
 	}
 	c.sackedTwice()
 	if !c.undoable || !c.resent || l.Before(c.undoSeq) || r.After(c.recoverSeq) {
@@ -286,11 +286,7 @@ func (c *Conn) planAgain() plan {
 }
 
 // emitAgain writes the first n bytes that were lost, and the FIN if that follows.
-func (c *Conn) emitAgain(now Time, h *header, b []byte, n int, fin bool) int {
-	c.putOptions(now, h, b)
-	if room := c.room(h, b); n > room {
-		n, fin = room, false
-	}
+func (c *Conn) emitAgain(now Time, h *header, b []byte, n int, fin bool) {
 	s, start := c.board.firstLost(c.sndUna)
 	length := n
 	if fin {
@@ -304,15 +300,15 @@ func (c *Conn) emitAgain(now Time, h *header, b []byte, n int, fin bool) int {
 	if c.board.spans > maxSpans/2 {
 		c.board.merge(&c.table.spans)
 	}
-	return c.writeAgain(now, h, b, start, n, fin)
+	c.writeAgain(now, h, b, start, n, fin)
 }
 
-// writeAgain writes a segment that begins at start, for another time.
-func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int, fin bool) int {
+// writeAgain writes a segment that has been sent before and begins at start: n bytes of
+// data, and perhaps the FIN.
+func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int, fin bool) {
 	at := int(start.From(c.sndUna))
 	h.fields.Seq = start.Uint32()
 	h.sum = addSums(h.sum, c.send.copyAt(b[h.len:h.len+n], at))
-	h.fields.Window = c.windowField()
 	if n > 0 && at+n == c.send.bytes {
 		h.fields.Flags |= wire.TCPPsh
 	}
@@ -321,21 +317,12 @@ func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int
 		h.fields.Flags |= wire.TCPFin
 		length++
 	}
-	c.sentAgain(now, start, length, n)
-	c.acked()
-	return c.putHeader(h, b, h.len+n)
-}
-
-// sentAgain notes that length numbers from start on have been sent again, data of them
-// bytes.
-func (c *Conn) sentAgain(now Time, start seq.Number, length, data int) {
-	t := c.table
-	t.counts[BytesRetransmitted] += uint64(data)
-	c.stat.bytesRetransmitted += uint64(data)
+	c.table.counts[BytesRetransmitted] += uint64(n)
+	c.stat.bytesRetransmitted += uint64(n)
 	c.stat.retransmitted++
 	c.timing = false // Karn
 	c.path.watched = 0
-	if c.phase == probing {
+	if c.phase == lossProbing {
 		return
 	}
 	if !c.resent {
@@ -413,7 +400,7 @@ func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 // reorderWindow is RACK.reo_wnd (RFC 8985, section 6.2, step 4).
 func (c *Conn) reorderWindow() Time {
 	r := &c.rack
-	if !r.reordered && (c.phase > probing || c.dupAcks >= dupThresh || c.board.sacked > (dupThresh-1)*c.mss) {
+	if !r.reordered && (c.phase > lossProbing || c.dupAcks >= dupThresh || c.board.sacked > (dupThresh-1)*c.mss) {
 		return 0
 	}
 	if !c.sampled {

@@ -35,7 +35,7 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 		c.timing = false
 		c.sample(now, time.Duration(now-c.timedAt))
 		return true
-	case (c.backoff > 0 || c.phase == probing) && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
+	case (c.backoff > 0 || c.phase == lossProbing) && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
 		ms := int32(c.timestamp(now) - s.tsEcr)
 		rtt := time.Duration(ms) * time.Millisecond
 		switch last := int32(s.tsEcr-c.retransmitTS) >= 0; {
@@ -97,18 +97,12 @@ func (c *Conn) startTiming(now Time) {
 	}
 }
 
-// timeout is the retransmission timeout with its backoff (RFC 6298, section
-// 5.5).
-func (c *Conn) timeout() time.Duration {
-	return min(c.rto<<min(c.backoff, 20), c.table.cfg.MaxRTO)
-}
-
 // rtxPurpose is what the retransmission timer is for. It is the persist timer too.
 type rtxPurpose uint8
 
 const (
 	forTimeout    rtxPurpose = iota
-	forProbe                 // likewise, sooner
+	forLossProbe             // likewise, sooner
 	forReordering            // to look for losses again, recovery.go
 )
 
@@ -116,14 +110,15 @@ const (
 func (c *Conn) startRetransmit(now Time) {
 	c.rtxAt, c.rtxFor = c.retransmitAt(now), forTimeout
 	if c.sndNxt.From(c.sndUna) >= uint32(2*c.mss) {
-		c.probeSooner(now)
+		c.lossProbeSooner(now)
 	}
 }
 
-// retransmitAt is when the retransmission timer, started now, runs out: not after
-// the user timeout.
+// retransmitAt is when the retransmission timer, started now, expires: after the
+// retransmission timeout with its backoff (RFC 6298, section 5.5), and not after the
+// user timeout.
 func (c *Conn) retransmitAt(now Time) Time {
-	at := now.add(c.timeout())
+	at := now.add(min(c.rto<<min(c.backoff, 20), c.table.cfg.MaxRTO))
 	if limit := c.giveUpAt(); at > limit {
 		at = max(limit, now+1)
 	}
@@ -176,7 +171,7 @@ func (c *Conn) retransmitExpired(now Time) {
 	}
 	// A timeout in fast recovery, or after one with nothing acknowledged since, is not
 	// another sign of congestion.
-	first := c.phase <= probing
+	first := c.phase <= lossProbing
 	if first || c.repairing || c.phase == collapsed && c.backoff == 1 {
 		c.leaveOpen(collapsed)
 		c.reduce(now, int(c.sndMax.From(c.sndUna)))
@@ -201,12 +196,12 @@ func (c *Conn) sendAll() {
 	c.phase, c.undoable, c.tailDue = open, false, false
 	c.window = c.congestion.Window()
 	c.sndNxt = c.sndUna
-	c.send.rewind()
+	c.send.cursor, c.send.offset = c.send.head, 0
 }
 
 // The persist timer (RFC 9293, section 3.8.6.1) is the retransmission timer
 // while nothing is in flight and the window keeps what there is to send from
-// going out. It probes with one octet, or overrides silly window avoidance with
+// going out. It sends a window probe of one octet, or overrides silly window avoidance with
 // what the window takes, less and less often, as long as the peer answers.
 
 func (c *Conn) startPersist(now Time) {
@@ -274,35 +269,35 @@ func (c *Conn) keepAliveExpired(now Time) {
 // the second time is a timeout. If two full segments are in flight, which no peer
 // delays an acknowledgment of, the first time comes after two round trips.
 
-// probeTimeout is RFC 8985's PTO for a flight of two full segments or more. It is not
+// lossProbeTimeout is RFC 8985's PTO for a flight of two full segments or more. It is not
 // less than the least timeout either: on a busy machine a peer may take that long.
-func (c *Conn) probeTimeout() time.Duration { return max(2*c.srtt, c.table.cfg.MinRTO) }
+func (c *Conn) lossProbeTimeout() time.Duration { return max(2*c.srtt, c.table.cfg.MinRTO) }
 
-// probeSooner starts the timer for a probe, if that is sooner: two full segments are in
+// lossProbeSooner starts the timer for a probe, if that is sooner: two full segments are in
 // flight.
-func (c *Conn) probeSooner(now Time) {
-	if at := now.add(c.probeTimeout()); at < c.rtxAt && c.mayProbe() {
-		c.rtxAt, c.rtxFor = at, forProbe
+func (c *Conn) lossProbeSooner(now Time) {
+	if at := now.add(c.lossProbeTimeout()); at < c.rtxAt && c.mayProbeLoss() {
+		c.rtxAt, c.rtxFor = at, forLossProbe
 	}
 }
 
-// mayProbe reports whether a timeout would begin with a probe.
-func (c *Conn) mayProbe() bool {
+// mayProbeLoss reports whether a timeout would begin with a loss probe.
+func (c *Conn) mayProbeLoss() bool {
 	return c.sack && c.sampled && c.phase == open && c.backoff == 0 && c.board.sacked == 0 &&
 		c.state.synchronized() && c.sndNxt == c.sndMax && c.sndNxt != c.sndUna && c.sndWnd > 0
 }
 
-// probeExpired is the end of the retransmission timer, the first time.
-func (c *Conn) probeExpired(now Time) {
+// lossProbeExpired is the end of the retransmission timer, the first time.
+func (c *Conn) lossProbeExpired(now Time) {
 	flight := int(c.sndNxt.From(c.sndUna))
-	if flight >= 2*c.mss { // the timer counts from the first of them, a probe from the last
-		if at := c.board.at.add(c.probeTimeout()); at > now && c.rtxFor == forProbe {
+	if flight >= 2*c.mss { // the timer counts from the first of them, a loss probe from the last
+		if at := c.board.at.add(c.lossProbeTimeout()); at > now && c.rtxFor == forLossProbe {
 			c.rtxAt = at
 			return
 		}
 	}
 	c.table.counts[LossProbes]++
-	c.phase, c.recoverSeq = probing, c.sndNxt
+	c.phase, c.recoverSeq = lossProbing, c.sndNxt
 	unsent := c.send.bytes - flight
 	if n := min(unsent, c.mss, int(c.sndWnd)-flight); n > 0 {
 		c.window = max(c.window, c.pipe()+n)
@@ -333,17 +328,15 @@ func (c *Conn) planTail() plan {
 	if fin {
 		n--
 	}
-	if !c.tailDue || c.phase != probing || c.board.sacked > 0 || n == 0 && !fin || int(c.sndWnd) < int(c.sndNxt.From(c.sndUna)) {
+	if !c.tailDue || c.phase != lossProbing || c.board.sacked > 0 || n == 0 && !fin || int(c.sndWnd) < int(c.sndNxt.From(c.sndUna)) {
 		return plan{}
 	}
 	return plan{action: sendTail, data: n, fin: fin}
 }
 
-// emitTail writes it.
-func (c *Conn) emitTail(now Time, h *header, b []byte, n int, fin bool) int {
-	c.putOptions(now, h, b)
-	n = min(n, c.room(h, b))
-	length := n
+// emitTail writes it, or the last n bytes of it and its FIN.
+func (c *Conn) emitTail(now Time, h *header, b []byte, n int) {
+	fin, length := c.next.fin, n
 	if fin {
 		length++
 	}
@@ -360,12 +353,12 @@ func (c *Conn) emitTail(now Time, h *header, b []byte, n int, fin bool) int {
 			board.split(p, s, start)
 		}
 	}
-	return c.writeAgain(now, h, b, start, n, fin)
+	c.writeAgain(now, h, b, start, n, fin)
 }
 
-// probeAnswered looks at an ACK after a probe (section 7.4). twice says that it has told
+// lossProbeAnswered looks at an ACK after a probe (section 7.4). twice says that it has told
 // of something received twice.
-func (c *Conn) probeAnswered(now Time, advanced, twice bool) {
+func (c *Conn) lossProbeAnswered(now Time, advanced, twice bool) {
 	end := c.recoverSeq
 	if !c.tailAgain && c.sndNxt.After(end) {
 		end = end.Add(1) // something of what was new
@@ -375,7 +368,7 @@ func (c *Conn) probeAnswered(now Time, advanced, twice bool) {
 		return
 	case !c.tailAgain, c.tailDue, twice: // the first transmission has arrived
 	case c.sndUna.After(end):
-		// What was lost, the probe has repaired. It was a loss all the same.
+		// What was lost, the loss probe has repaired. It was a loss all the same.
 		c.reduce(now, int(c.sndNxt.From(c.sndUna)))
 	case advanced:
 		return // which of the two was it?

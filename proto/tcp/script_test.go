@@ -152,7 +152,7 @@ func (r *runner) drain() {
 			continue // to the other peer
 		}
 		r.out = append(r.out, b[:n])
-		if c.ECT() {
+		if c.ECT {
 			if r.ect == nil {
 				r.ect = make(map[*byte]bool)
 			}

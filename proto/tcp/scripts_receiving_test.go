@@ -482,7 +482,7 @@ func TestKeepAlive(t *testing.T) {
 			> RA 1:0 ack 1
 			err ETIMEDOUT
 			count keep_alives 3`},
-		{name: "answered late: the probes are counted anew", cfg: noOptions, text: `
+		{name: "answered late: the keepalive probes are counted anew", cfg: noOptions, text: `
 			both:
 			keepalive 3
 			+10s

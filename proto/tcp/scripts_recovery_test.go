@@ -216,7 +216,7 @@ func TestRecovery(t *testing.T) {
 			count recoveries_undone 0`},
 		{name: "a timeout whose answer comes before it has sent anything: undone", cfg: withSack, text: tenSegments + `
 			+10ms
-			> A 10001:1000 ack 1		# a probe
+			> A 10001:1000 ack 1		# a loss probe
 			hold
 			+30ms
 			count timeouts 1
@@ -336,7 +336,7 @@ func TestLossProbe(t *testing.T) {
 	// No more than the ten segments.
 	onlyTen := strings.NewReplacer("write 30000", "write 10000", "> A 9001", "> PA 9001").Replace(tenSegments)
 	runScripts(t, []script{
-		{name: "two of the last are lost: the answer to the probe tells", cfg: withSack, text: onlyTen + `
+		{name: "two of the last are lost: the answer to the loss probe tells", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 8001 win 60000
 			timer 20ms			# two round trips
 			+20ms
@@ -350,10 +350,10 @@ func TestLossProbe(t *testing.T) {
 			+10ms
 			< A 1:0 ack 10001 win 60000
 			timer never`},
-		{name: "the last arrives before the probe has left", cfg: withSack, text: onlyTen + `
+		{name: "the last arrives before the loss probe has left", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 8001 win 60000
 			hold
-			+20ms				# the probe is due
+			+20ms				# the loss probe is due
 			< A 1:0 ack 8001 win 60000 sack 9001-10001
 			go
 			> nothing
@@ -363,7 +363,7 @@ func TestLossProbe(t *testing.T) {
 			+10ms
 			< A 1:0 ack 10001 win 60000
 			timer never`},
-		{name: "the last is lost, and the probe is the answer to that", cfg: withSack, text: onlyTen + `
+		{name: "the last is lost, and the loss probe is the answer to that", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 9001 win 60000
 			timer 25ms			# the retransmission timer's
 			+25ms
@@ -391,7 +391,7 @@ func TestLossProbe(t *testing.T) {
 			timer 51ms			# the peer is left more time
 			< A 1:0 ack 11001 win 60000
 			window 18000`},
-		{name: "something new is a better probe", cfg: withSack, text: tenSegments + `
+		{name: "something new is a better loss probe", cfg: withSack, text: tenSegments + `
 			timer 10ms
 			+10ms
 			> A 10001:1000 ack 1
@@ -439,7 +439,7 @@ const timedOut = tenSegments + `
 			window 1000
 			`
 
-// The same with SACK, where a probe comes first.
+// The same with SACK, where a loss probe comes first.
 const timedOutProbed = tenSegments + `
 			+10ms
 			> A 10001:1000 ack 1

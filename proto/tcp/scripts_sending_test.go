@@ -499,7 +499,7 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 101 win 1000
 			timer never
 			count window_probes 14`},
-		{name: "a probe that is taken", cfg: noOptions, text: `
+		{name: "a window probe that is taken", cfg: noOptions, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100
@@ -510,7 +510,7 @@ func TestWindow(t *testing.T) {
 			> A 2:1 ack 1
 			< A 1:0 ack 2 win 1000
 			> PA 2:99 ack 1`},
-		{name: "a probe that nobody answers", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "a window probe that nobody answers", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100
@@ -649,7 +649,7 @@ func TestWindow(t *testing.T) {
 			> A 1:0 ack 1401 win 1600
 			< A 1401:1600 ack 1
 			> A 1:0 ack 3001 win 0
-			< A 3001:1 ack 1	# a probe
+			< A 3001:1 ack 1	# a window probe
 			> A 1:0 ack 3001 win 0
 			read 100 = 100
 			> nothing		# silly

@@ -243,24 +243,19 @@ type sendQueue struct {
 
 // write appends a copy of data and returns how many bytes there was memory for.
 func (q *sendQueue) write(p *pool, data []byte) int {
-	tail := q.tail
-	at := 0
+	tail, end := q.tail, 0
 	if tail != nil {
-		at = len(tail.data)
-		if tail.kind != chunkBlock || tail.room() == 0 {
-			tail = nil
-		}
+		end = len(tail.data)
 	}
-	before := q.tail
 	n := q.queue.write(p, data)
 	if n > 0 && q.cursor == nil {
 		switch {
-		case tail != nil:
-			q.cursor, q.offset = tail, at
-		case before != nil:
-			q.cursor, q.offset = before.next, 0
-		default:
+		case tail == nil:
 			q.cursor, q.offset = q.head, 0
+		case len(tail.data) > end:
+			q.cursor, q.offset = tail, end
+		default:
+			q.cursor, q.offset = tail.next, 0
 		}
 	}
 	return n
@@ -311,9 +306,6 @@ func (q *sendQueue) copyAt(dst []byte, at int) (sum uint64) {
 	from := sendQueue{cursor: b, offset: at}
 	return from.copyOut(dst)
 }
-
-// rewind sets the cursor back to the first byte.
-func (q *sendQueue) rewind() { q.cursor, q.offset = q.head, 0 }
 
 // acknowledge drops n bytes from the head. A cursor among them moves to the new
 // head.

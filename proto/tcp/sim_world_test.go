@@ -119,7 +119,7 @@ func (h *simHost) drain() {
 			h.w.t.Fatalf("host %d: ready with nothing to send in %v", h.index, c.State())
 		}
 		h.checkSegment(c, was, sndMax, b[:n])
-		h.w.send(h.index, b[:n], c.ECT())
+		h.w.send(h.index, b[:n], c.ECT)
 		h.tab.Postpone(c)
 	}
 }
@@ -426,9 +426,9 @@ func (c *Conn) scoreboardInvariant() string {
 		return fmt.Sprintf("%d sacked and %d lost, counted %d and %d", nSacked, nLost, b.sacked, b.lost)
 	case b.guessed < 0 || b.guessed > 0 && c.sack:
 		return fmt.Sprintf("%d guessed", b.guessed)
-	case c.phase <= probing && b.lost > 0:
+	case c.phase <= lossProbing && b.lost > 0:
 		return "lost, and nothing is recovered"
-	case c.phase > probing && c.isRecovered():
+	case c.phase > lossProbing && c.isRecovered():
 		return "recovered, and it goes on"
 	}
 	return ""
@@ -492,7 +492,7 @@ func (c *Conn) timerInvariant() string {
 		return "something to send that will not be"
 	case c.paced != (c.paceAt != Never):
 		return "pacing without a timer"
-	case c.phase > probing && c.rtxAt == Never:
+	case c.phase > lossProbing && c.rtxAt == Never:
 		return "recovery without a timer"
 	case c.opts.KeepAlive.Enable && !c.closed && c.keepAt == Never:
 		return "keepalive without a timer"

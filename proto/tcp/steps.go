@@ -251,7 +251,7 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 func (c *Conn) setSendWindow(now Time, wnd uint32) {
 	if c.persisting {
 		if !c.closed { // or a peer could keep what nobody has for ever
-			c.progressAt = now // it answers our probes
+			c.progressAt = now // it answers our window probes
 		}
 		if wnd > 0 {
 			c.stopPersist(now)
@@ -346,14 +346,6 @@ func (c *Conn) acknowledgeData(now Time, n int) {
 	}
 }
 
-// answered notes that the application has written, perhaps in answer to data.
-func (c *Conn) answered(now Time) {
-	if c.dataAt != 0 && now-c.dataAt <= Time(c.opts.AckDelay) && c.interactive < answersForInteractive {
-		c.interactive++
-	}
-	c.dataAt = 0
-}
-
 // ackExpired is the end of the wait for something to ride on.
 func (c *Conn) ackExpired() {
 	c.ackAt = Never
@@ -376,12 +368,6 @@ func (c *Conn) noteTwice(at, end seq.Number) {
 		at, end = seq.Min(left, at), seq.Max(right, end)
 	}
 	c.dsack = wire.SACKBlock{Left: at.Uint32(), Right: end.Uint32()}
-}
-
-// acked is called when a segment that acknowledges RCV.NXT has been written.
-func (c *Conn) acked() {
-	c.ackNow, c.ackPending, c.ackAt = false, 0, Never
-	c.lastAckSent = c.rcvNxt
 }
 
 // acknowledged takes in an acknowledgment of something new: SND.UNA < SEG.ACK =<

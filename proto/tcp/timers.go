@@ -97,9 +97,12 @@ func (h timerHeap) down(i int, e timerEntry) {
 // NextDeadline is when Expire next has something to do, or [Never]. It may be
 // too early, never too late.
 func (t *Table) NextDeadline() Time {
-	at := t.waits.nextDeadline()
+	at := Never
 	if len(t.timers) > 0 {
-		at = min(at, t.timers[0].at)
+		at = t.timers[0].at
+	}
+	if w := t.waits.oldest; w != nil {
+		at = min(at, w.expiresAt)
 	}
 	return at
 }
@@ -161,10 +164,10 @@ func (c *Conn) expire(now Time) {
 			c.reorderExpired(now)
 		case c.claimHeld() && now < c.giveUpAt() && c.sndWnd > 0:
 			c.claimExpired(now)
-		case c.mayProbe() && now < c.giveUpAt():
-			c.probeExpired(now)
-		case c.rtxFor == forProbe && now < c.giveUpAt():
-			c.startRetransmit(now) // a probe would tell nothing any more
+		case c.mayProbeLoss() && now < c.giveUpAt():
+			c.lossProbeExpired(now)
+		case c.rtxFor == forLossProbe && now < c.giveUpAt():
+			c.startRetransmit(now) // a loss probe would tell nothing any more
 		default:
 			c.retransmitExpired(now)
 		}

@@ -303,7 +303,7 @@ func TestNoSpuriousTimeouts(t *testing.T) {
 					count := talk(t, cfg, o, link, rounds, n)
 					again := count(BytesRetransmitted)
 					if link.Jitter > link.Delay {
-						again = 0 // two round trips, after which a probe goes, may be less than one
+						again = 0 // two round trips, after which a loss probe goes, may be less than one
 					}
 					if count(Timeouts)+count(FastRecoveries)+again > 0 {
 						t.Errorf("%s: %d timeouts, %d probes, %d recoveries, %d bytes again", name, count(Timeouts), count(LossProbes), count(FastRecoveries), count(BytesRetransmitted))
@@ -379,7 +379,7 @@ func (p *pair) pass(d time.Duration) {
 func (p *pair) deadline() Time { return min(p.tabs[0].NextDeadline(), p.tabs[1].NextDeadline()) }
 
 // A connection that nobody uses for a month is still there: without the keepalive
-// nothing is sent meanwhile and no timer runs, with it a probe each quarter of a minute.
+// nothing is sent meanwhile and no timer runs, with it a keepalive probe each quarter of a minute.
 // A month is longer than timestamps of before are valid (RFC 7323, section 5.5).
 func TestIdle(t *testing.T) {
 	const month = 30 * 24 * time.Hour
@@ -417,7 +417,7 @@ func TestIdle(t *testing.T) {
 					probes = uint64(month / DefaultKeepAliveIdle)
 				}
 				if n := p.tabs[i].Count(KeepAlives); n != probes {
-					t.Errorf("side %d has sent %d probes, want %d", i, n, probes)
+					t.Errorf("side %d has sent %d keepalive probes, want %d", i, n, probes)
 				}
 				if n := p.conns[i].Info().SegmentsSent - sent[i]; !c.opts[1-i].KeepAlive.Enable && n != probes {
 					t.Errorf("side %d has sent %d segments, want %d", i, n, probes)

@@ -182,13 +182,6 @@ func (l *timeWaits) remove(w *timeWait) {
 	}
 }
 
-func (l *timeWaits) nextDeadline() Time {
-	if l.oldest == nil {
-		return Never
-	}
-	return l.oldest.expiresAt
-}
-
 // expireWaits removes the records whose time is over.
 func (t *Table) expireWaits(now Time) {
 	for w := t.waits.oldest; w != nil && w.expiresAt <= now; w = t.waits.oldest {
