@@ -22,6 +22,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/internal/version"
+	"github.com/unet-go/unet/internal/xsk"
 )
 
 const (
@@ -80,4 +84,35 @@ of their own. Frames that no application has claimed stay the kernel's.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServe(stderr), newCheckConfig(), newList(), newCounters(), newCleanup(), newVersion(), newRegister())
 	return root
+}
+
+func versionLine() string {
+	return version.Line("unetd", fmt.Sprintf("control protocol %d", control.Version))
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), versionLine()) },
+	}
+}
+
+const registerName = "register-segment"
+
+// registerCommand is how unetd calls itself: the file that runs, also after another
+// was installed in its place.
+var registerCommand = []string{"/proc/self/exe", registerName}
+
+// newRegister is the command that unetd starts for each endpoint, to have its
+// memory counted for its user. It has no use by hand.
+func newRegister() *cobra.Command {
+	return &cobra.Command{
+		Use:                registerName,
+		Short:              "Register a segment in a user's name (called by unetd itself)",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		Run:                func(cmd *cobra.Command, args []string) { os.Exit(xsk.RegisterMain(args, cmd.ErrOrStderr())) },
+	}
 }

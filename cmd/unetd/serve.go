@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/daemon"
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
+	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -109,7 +110,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.iface, "interface", "", "network interface to attach to (required)")
 	flags.StringVar(&f.mode, "mode", "auto", "how XDP programs are attached: native (by the driver), generic, or auto: native on hardware that can, else generic")
-	flags.StringVar(&f.socket, "socket", daemon.DefaultSocket, "unix socket to listen on; its folder is made if missing")
+	flags.StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket to listen on; its folder is made if missing")
 	flags.StringVar(&f.socketMode, "socket-mode", "", "permissions of the socket, octal (default 0600, or 0660 with --socket-group)")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "group of the socket, a name or a number")
 	flags.StringVar(&f.policy, "policy", "", "file that says who may have what (default "+policy.DefaultFile+" if it exists, else only uid 0 may)")

@@ -88,12 +88,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return errors.Join(failed, err)
 }
 
-// What the command line tells of package control.
-const (
-	DefaultSocket   = control.DefaultSocket
-	ProtocolVersion = control.Version
-)
-
 // Inherited is the descriptor that whoever started this process left open for
 // it. One that is closed on exec cannot be that: it is this process's own.
 func Inherited(fd int, name string) (*os.File, error) {

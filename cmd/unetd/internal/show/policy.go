@@ -70,7 +70,7 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 	} else {
 		fmt.Fprintf(w, "%s%s\n", intro, r.Policy)
 	}
-	t := Table(w)
+	t := table(w)
 	fmt.Fprintf(t, "  endpoints\t%s\n", policy.Count(rule.Endpoints))
 	fmt.Fprintf(t, "  memory\t%s\n", policy.Bytes(rule.Memory))
 	fmt.Fprintf(t, "  ports\t%s\n", policy.Count(rule.Ports))
@@ -122,7 +122,7 @@ func (r *PolicyReport) summary(w io.Writer) error {
 	default:
 		fmt.Fprintf(w, "%s: OK, %d rules\n\n", r.Policy, n)
 	}
-	t := Table(w)
+	t := table(w)
 	fmt.Fprintln(t, "RULE\tUSERS\tGROUPS\tINTERFACES\tENDPOINTS\tMEMORY\tPORTS\tALSO\tTAGS")
 	for _, rule := range r.Policy.Rules {
 		tags := make([]string, len(rule.Tags))
@@ -217,12 +217,12 @@ func (r *PolicyReport) JSON(w io.Writer) error {
 	if r.asked {
 		report.subject = &subject{r.user, r.subject.UID, r.iface, rulesJSON(r.applies)}
 	}
-	return JSON(w, report)
+	return writeJSON(w, report)
 }
 
 // Mistakes writes for programs what is wrong with a policy file.
 func Mistakes(w io.Writer, file string, list policy.Errors) error {
-	return JSON(w, struct {
+	return writeJSON(w, struct {
 		File   string        `json:"file"`
 		OK     bool          `json:"ok"`
 		Errors policy.Errors `json:"errors"`

@@ -24,7 +24,7 @@ func List(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		return JSON(w, append([]endpoint.Info{}, all...))
+		return writeJSON(w, append([]endpoint.Info{}, all...))
 	}
 	return list(w, all, userName)
 }
@@ -35,7 +35,7 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		_, err := fmt.Fprintln(w, "no endpoints")
 		return err
 	}
-	t := Table(w)
+	t := table(w)
 	fmt.Fprintln(t, "ID\tUID\tPID\tATTACH\tDEVICE\tSEGMENT\tSTATE\tTAGS")
 	for _, e := range all {
 		who := strconv.FormatUint(uint64(e.UID), 10)
@@ -92,7 +92,7 @@ func Counters(ctx context.Context, socket string, w io.Writer, asJSON, zeros boo
 		}
 	}
 	if asJSON {
-		return JSON(w, some)
+		return writeJSON(w, some)
 	}
 	return counters(w, some)
 }
@@ -106,18 +106,18 @@ func counters(w io.Writer, list []endpoint.Counter) error {
 	for _, c := range list {
 		longest = max(longest, len(strconv.FormatUint(c.Value, 10)))
 	}
-	t := Table(w)
+	t := table(w)
 	for _, c := range list {
 		fmt.Fprintf(t, "%*d\t%s\t%s\n", longest, c.Value, c.Name, c.Help)
 	}
 	return t.Flush()
 }
 
-// Table aligns columns that are separated by tabs.
-func Table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
+// table aligns columns that are separated by tabs.
+func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
 
-// JSON writes one value.
-func JSON(w io.Writer, v any) error {
+// writeJSON writes one value.
+func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)

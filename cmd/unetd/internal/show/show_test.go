@@ -61,11 +61,11 @@ func TestCounters(t *testing.T) {
 // What is empty is a list all the same.
 func TestJSON(t *testing.T) {
 	var b strings.Builder
-	if err := JSON(&b, append([]endpoint.Info{}, nil...)); err != nil || b.String() != "[]\n" {
+	if err := writeJSON(&b, append([]endpoint.Info{}, nil...)); err != nil || b.String() != "[]\n" {
 		t.Errorf("%v, %q", err, b.String())
 	}
 	b.Reset()
-	if err := JSON(&b, []endpoint.Counter{{Name: "a", Help: "<b>", Value: 1<<64 - 1}}); err != nil {
+	if err := writeJSON(&b, []endpoint.Counter{{Name: "a", Help: "<b>", Value: 1<<64 - 1}}); err != nil {
 		t.Fatal(err)
 	}
 	var back []endpoint.Counter
