@@ -177,7 +177,7 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	}
 	h.stack = s
 	h.close = sync.OnceValue(h.shut)
-	h.unwatch = lease.Watch(func(n endpoint.Notice) { h.notice(n) })
+	h.unwatch = lease.Watch(h.notice) // the first, so it is called before the functions of Host.Watch
 	go func() {
 		select {
 		case <-lease.Done():
@@ -270,21 +270,20 @@ const (
 // ParseWaitMode reads what [WaitMode] prints: spin, adaptive or block.
 func ParseWaitMode(s string) (WaitMode, error) { return wait.Parse(s) }
 
-// notice brings the stack up to date with a notice of the lease, and reports whether it
-// is about this host.
-func (h *Host) notice(n endpoint.Notice) bool {
-	switch n.Kind {
-	case endpoint.NoticeRoute:
-		h.stack.Invalidate(n.Addr)
-	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
-		h.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
-	case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
-		if n.Addr != h.addr {
-			return false
+// notice brings the stack up to date with notices of the lease.
+func (h *Host) notice(list []endpoint.Notice) {
+	for _, n := range list {
+		switch n.Kind {
+		case endpoint.NoticeRoute:
+			h.stack.Invalidate(n.Addr)
+		case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
+			h.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
+		case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
+			if n.Addr == h.addr {
+				h.stack.SetAddress(n.Kind == endpoint.NoticeAddrBack)
+			}
 		}
-		h.stack.SetAddress(n.Kind == endpoint.NoticeAddrBack)
 	}
-	return true
 }
 
 // Watch calls f with each notice about the network around the host until stop is
@@ -292,12 +291,15 @@ func (h *Host) notice(n endpoint.Notice) bool {
 // address or has it again. When f is called the host has acted on the notice: it asks
 // for the route again, and its sends fail with ENETDOWN while the link is down, and with
 // EADDRNOTAVAIL while the address is gone. If the link is down already, or the address
-// gone, f is called with that first. f is called by one goroutine at a time, possibly
-// before Watch returns, and must neither block nor call Watch.
+// gone, f is called with that first. One goroutine calls all functions that watch, possibly
+// before Watch returns. f must not block: it would delay the host's own notices too. A call in
+// progress may end after stop has returned.
 func (h *Host) Watch(f func(endpoint.Notice)) (stop func()) {
-	return h.lease.Watch(func(n endpoint.Notice) {
-		if h.notice(n) {
-			f(n)
+	return h.lease.Watch(func(list []endpoint.Notice) {
+		for _, n := range list {
+			if n.Addr == h.addr || n.Kind != endpoint.NoticeAddrGone && n.Kind != endpoint.NoticeAddrBack {
+				f(n)
+			}
 		}
 	})
 }

@@ -186,7 +186,7 @@ func TestUplinkGoesDown(t *testing.T) {
 		t.Errorf("write while it is down: %v", err)
 	}
 	late := make(chan endpoint.Notice, 10)
-	l.host.Watch(func(n endpoint.Notice) { late <- n })()
+	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { late <- n }))
 	if n := <-late; n.Kind != endpoint.NoticeLinkDown {
 		t.Errorf("who comes late is told %v", n)
 	}
@@ -226,7 +226,7 @@ func TestAddressIsLost(t *testing.T) {
 		t.Errorf("dial while it is gone: %v", err) // not for want of a port: none is claimed
 	}
 	late := make(chan endpoint.Notice, 10)
-	l.host.Watch(func(n endpoint.Notice) { late <- n })()
+	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { late <- n }))
 	if n := <-late; n != gone {
 		t.Errorf("who comes late is told %v", n)
 	}

@@ -30,7 +30,7 @@ type memLease struct {
 	held    []endpoint.Tag
 	claims  int
 	next    uint16
-	watches []func(endpoint.Notice)
+	watches []func([]endpoint.Notice)
 }
 
 func memLinkAddr(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, a.As4()[3]} }
@@ -75,7 +75,7 @@ func (l *memLease) Resolve(_ context.Context, dst netip.Addr) (endpoint.Route, e
 	return endpoint.Route{LinkAddr: memLinkAddr(dst)}, nil
 }
 
-func (l *memLease) Watch(f func(endpoint.Notice)) func() {
+func (l *memLease) Watch(f func([]endpoint.Notice)) func() {
 	l.watches = append(l.watches, f)
 	return func() {}
 }
@@ -249,7 +249,6 @@ func TestWatch(t *testing.T) {
 		errs = append(errs, err)
 	})
 	defer stop()
-	watch := lease.watches[len(lease.watches)-1] // the host's own is not called
 	other := netip.MustParseAddr("10.0.0.3")
 	for _, n := range []endpoint.Notice{
 		{Kind: endpoint.NoticeLinkDown},
@@ -260,7 +259,9 @@ func TestWatch(t *testing.T) {
 		{Kind: endpoint.NoticeAddrBack, Addr: a.Addr()},
 		{Kind: endpoint.NoticeRoute},
 	} {
-		watch(n)
+		for _, f := range lease.watches { // in the order of Watch
+			f([]endpoint.Notice{n})
+		}
 	}
 	if want := []endpoint.NoticeKind{endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, endpoint.NoticeAddrGone, endpoint.NoticeAddrBack, endpoint.NoticeRoute}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/notices"
 )
 
 // How long the application's end waits for unetd where no context bounds it.
@@ -31,8 +32,8 @@ var errGone = errors.New("unetd closed the connection")
 // is answered, events come in. One goroutine reads, and hands answers to the
 // callers by identifier.
 type connection struct {
-	conn  *net.UnixConn
-	event func(incoming) // called by the reader
+	conn     *net.UnixConn
+	watchers *notices.Watchers // get the notices that come; nil: none do
 
 	// A request takes a slot before it is sent and its answer gives it back,
 	// also when the caller no longer waits: unetd's limit is on its own work.
@@ -63,10 +64,10 @@ type call struct {
 }
 
 // newConnection takes conn over.
-func newConnection(conn *net.UnixConn, event func(incoming)) *connection {
+func newConnection(conn *net.UnixConn, w *notices.Watchers) *connection {
 	c := &connection{
 		conn:     conn,
-		event:    event,
+		watchers: w,
 		slots:    make(chan struct{}, MaxRequests),
 		resolves: make(chan struct{}, MaxRequests-slotsForClaims),
 		calls:    make(map[uint64]*call),
@@ -253,7 +254,9 @@ func (c *connection) deliver(record []byte, fds []int) error {
 		}
 		return errors.New(a.Message)
 	case a.Event != "":
-		c.event(a)
+		if c.watchers != nil {
+			c.watchers.Tell(a.notices()...)
+		}
 		return nil
 	case a.ID == 0:
 		if a.Error == nil { // a nil *Error would be an error that is not nil

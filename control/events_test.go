@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -53,7 +51,6 @@ func TestEventRecords(t *testing.T) {
 		{linkUp, linkUpEvent},
 		{addrGone(localAddr), `{"addrs":["10.0.0.1"],"event":"address","up":false,"v":1}`},
 		{addrBack(localAddr), `{"addrs":["10.0.0.1"],"event":"address","up":true,"v":1}`},
-		{addrBack(netip.Addr{}), addrsBackEvent},
 	} {
 		l.notify(c.notice)
 		a.want(c.event)
@@ -66,7 +63,7 @@ func TestEventRecords(t *testing.T) {
 		t.Error("the application was told before the lease was closed")
 	}
 	a.wantEOF()
-	if l.watched() != 0 {
+	if l.watched.Load() != 0 {
 		t.Error("the lease is still watched")
 	}
 }
@@ -84,81 +81,6 @@ func TestLinkDownAtOpen(t *testing.T) {
 	b.send(presentRecord, fd)
 	b.receive()
 	b.want(`{"event":"link","up":false,"v":1}`)
-}
-
-// Notices gather what a slow reader cannot be told at once, within bounds: each
-// destination counts once, too many become all, of the link and of an address the last
-// state counts.
-func TestNoticesAgainstModel(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range 300 {
-		n := newNotices()
-		model := map[netip.Addr]bool{}
-		all, link, back := false, endpoint.NoticeKind(0), false
-		gone := map[netip.Addr]bool{}
-		for range rng.IntN(3 * maxNoticeAddrs) {
-			addr := netip.AddrFrom4([4]byte{10, 0, byte(rng.IntN(2)), byte(rng.IntN(256))})
-			switch r := rng.IntN(1000); {
-			case r == 0:
-				n.add(allRoutes)
-				all = true
-			case r < 10:
-				n.add(linkDown)
-				link = endpoint.NoticeLinkDown
-			case r < 20:
-				n.add(linkUp)
-				link = endpoint.NoticeLinkUp
-			case r < 30:
-				n.add(endpoint.Notice{Kind: 77})
-			case r < 32:
-				n.add(addrBack(netip.Addr{}))
-				back = true
-				clear(gone)
-			case r < 50:
-				n.add(addrGone(addr))
-				gone[addr] = true
-			case r < 60:
-				n.add(addrBack(addr))
-				gone[addr] = false
-			default:
-				n.add(routeTo(addr))
-				model[addr] = true
-			}
-		}
-		all = all || len(model) > maxNoticeAddrs
-		var want []endpoint.Notice
-		if link != 0 {
-			want = append(want, endpoint.Notice{Kind: link})
-		}
-		if back {
-			want = append(want, addrBack(netip.Addr{}))
-		}
-		for _, a := range slices.SortedFunc(maps.Keys(gone), netip.Addr.Compare) {
-			if gone[a] {
-				want = append(want, addrGone(a))
-			} else {
-				want = append(want, addrBack(a))
-			}
-		}
-		if all {
-			want = append(want, allRoutes)
-		} else {
-			var addrs []netip.Addr
-			for a := range model {
-				addrs = append(addrs, a)
-			}
-			slices.SortFunc(addrs, netip.Addr.Compare)
-			for _, a := range addrs {
-				want = append(want, routeTo(a))
-			}
-		}
-		if got := n.take(); !slices.Equal(got, want) {
-			t.Fatalf("got %v, want %v", got, want)
-		}
-		if got := n.take(); len(got) != 0 {
-			t.Fatalf("again %v", got)
-		}
-	}
 }
 
 // Who notifies never waits, not even for an application that does not read;
@@ -193,10 +115,10 @@ type told struct {
 	list []endpoint.Notice
 }
 
-func (w *told) add(n endpoint.Notice) {
+func (w *told) add(list []endpoint.Notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.list = append(w.list, n)
+	w.list = append(w.list, list...)
 }
 
 func (w *told) all() []endpoint.Notice {
@@ -288,11 +210,11 @@ func TestWatcherUsesLease(t *testing.T) {
 	resolved := make(chan error, 1)
 	var stop func()
 	ready := make(chan struct{})
-	stop = l.Watch(func(endpoint.Notice) {
+	stop = l.Watch(func([]endpoint.Notice) {
 		<-ready
 		_, err := l.Resolve(context.Background(), remoteAddr)
 		stop()
-		l.Watch(func(endpoint.Notice) {})
+		l.Watch(func([]endpoint.Notice) {})
 		resolved <- err
 	})
 	close(ready)
@@ -341,7 +263,7 @@ func TestProviderEndsLease(t *testing.T) {
 		if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.says) {
 			t.Errorf("Claim: %v, want %s", err, c.says)
 		}
-		l.Watch(func(endpoint.Notice) {})()
+		l.Watch(func([]endpoint.Notice) {})()
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}

@@ -9,12 +9,14 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -43,7 +45,7 @@ type fakeProvider struct {
 	endpoints map[uint64]*fakeEndpoint
 	counters  []endpoint.Counter
 	tables    []uint64   // inodes of the tables of connections that came, in order
-	down      bool       // the link, for those who begin to watch
+	down      bool       // the link, for leases that are made
 	others    []*os.File // other ends of the sockets, at end of file once no copy of a grant is left
 }
 
@@ -57,14 +59,15 @@ type fakeEndpoint struct {
 }
 
 type fakeLease struct {
-	p *fakeProvider
-	e *fakeEndpoint
+	p        *fakeProvider
+	e        *fakeEndpoint
+	watchers *notices.Watchers
+	watched  atomic.Int32 // who watches
 
-	mu       sync.Mutex
-	gone     chan struct{} // closed when the lease has ended
-	err      error
-	done     bool
-	watchers map[int]func(endpoint.Notice)
+	mu   sync.Mutex
+	gone chan struct{} // closed when the lease has ended
+	err  error
+	done bool
 }
 
 func newFakeProvider(t testing.TB) *fakeProvider {
@@ -178,7 +181,11 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer Peer, req endpoint
 
 // lease makes a lease; mu is held.
 func (p *fakeProvider) lease(e *fakeEndpoint) *fakeLease {
-	e.lease = &fakeLease{p: p, e: e, gone: make(chan struct{}), watchers: make(map[int]func(endpoint.Notice))}
+	e.lease = &fakeLease{p: p, e: e, gone: make(chan struct{})}
+	e.lease.watchers = notices.New(e.lease.gone)
+	if p.down {
+		e.lease.notify(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
+	}
 	p.newest = e.lease
 	return e.lease
 }
@@ -207,6 +214,7 @@ func (p *fakeProvider) Present(ctx context.Context, peer Peer, sock, connections
 			return endpoint.Info{}, nil, ErrLeased
 		default:
 			lease := p.lease(e)
+			lease.watchers.Presented()
 			return e.info(), lease, nil
 		}
 	}
@@ -276,12 +284,6 @@ func (p *fakeProvider) setLink(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = down
-}
-
-func (p *fakeProvider) linkDown() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.down
 }
 
 func (p *fakeProvider) newestLease() *fakeLease {
@@ -386,35 +388,17 @@ func (l *fakeLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route
 	return endpoint.Route{Source: localAddr, NextHop: dst, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 2}, MTU: 1500}, nil
 }
 
-func (l *fakeLease) Watch(f func(endpoint.Notice)) (stop func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.p.linkDown() {
-		f(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
-	}
-	id := len(l.watchers)
-	l.watchers[id] = f
+func (l *fakeLease) Watch(f func([]endpoint.Notice)) (stop func()) {
+	unwatch := l.watchers.Watch(f)
+	l.watched.Add(1)
 	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.watchers, id)
+		l.watched.Add(-1)
+		unwatch()
 	}
 }
 
 // notify is something that happens in the provider's network.
-func (l *fakeLease) notify(n endpoint.Notice) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, f := range l.watchers {
-		f(n)
-	}
-}
-
-func (l *fakeLease) watched() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.watchers)
-}
+func (l *fakeLease) notify(n endpoint.Notice) { l.watchers.Tell(n) }
 
 func (l *fakeLease) Done() <-chan struct{} { return l.gone }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/notices"
 )
 
 // Lease is an endpoint's standing with unetd. It implements [endpoint.Lease]. A
@@ -45,7 +46,7 @@ type Lease struct {
 	moved chan struct{}         // closed, and replaced, with another connection in conn
 	held  map[endpoint.Tag]bool // as far as unetd has said; see change
 
-	watchers watchers
+	watchers *notices.Watchers
 
 	done  chan struct{} // closed when the lease has ended
 	cause error         // why it has; nil: it was closed; set before done is closed
@@ -88,8 +89,8 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 		done:     make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.watchers.init(l.done)
-	l.conn = newConnection(conn, l.event)
+	l.watchers = notices.New(l.done)
+	l.conn = newConnection(conn, l.watchers)
 	grant, err := l.conn.open(ctx, req)
 	if err == nil {
 		if err = l.keepToPresent(grant.XSK, req.Connections); err != nil {
@@ -233,12 +234,10 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	}
 }
 
-// Watch tells f of changes; see [endpoint.Lease]. One goroutine calls all who
-// watch, one after the other. A call in progress may return after stop has. When
-// the lease has found another unetd, f gets a NoticeRoute for all destinations:
-// what has changed meanwhile is not known, and the new unetd tells only of
-// destinations that it is asked for.
-func (l *Lease) Watch(f func(endpoint.Notice)) (stop func()) { return l.watchers.add(f) }
+// Watch calls f with notices; see [endpoint.Lease]. When the lease has found another
+// unetd, f gets a NoticeRoute for all destinations: changes meanwhile are not known, and
+// the new unetd tells only of destinations that it has resolved itself.
+func (l *Lease) Watch(f func([]endpoint.Notice)) (stop func()) { return l.watchers.Watch(f) }
 
 // Done is closed when the lease has ended: by Close, or because unetd says so.
 func (l *Lease) Done() <-chan struct{} { return l.done }

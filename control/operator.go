@@ -114,7 +114,7 @@ func askAll(ctx context.Context, socket, op string, use func(answer) (*uint64, e
 	if err != nil {
 		return err
 	}
-	c := newConnection(conn, func(incoming) {})
+	c := newConnection(conn, nil)
 	defer c.end()
 	o := operation{op: op}
 	for {

@@ -34,11 +34,6 @@ func (s *session) present(id uint64, fds []int) {
 		return
 	}
 	s.hold(lease, info.ID, true) // whatever becomes of the answer
-	// The application believes what the last unetd told it of the link and of its
-	// addresses, so it is told the state in any case.
-	s.notices.add(endpoint.Notice{Kind: endpoint.NoticeLinkUp})
-	s.notices.add(endpoint.Notice{Kind: endpoint.NoticeAddrBack})
-	stop := lease.Watch(s.notices.add)
 	s.log.Debug("lease presented", "endpoint", info.ID, "attach", info.Attach, "tags", len(info.Tags))
 	for tags := info.Tags; ; tags = tags[maxPresented:] {
 		part := presented{ID: info.ID, Tags: tags, More: len(tags) > maxPresented}
@@ -50,7 +45,7 @@ func (s *session) present(id uint64, fds []int) {
 		s.finish(answer{ID: id, Lease: &part}, nil)
 		break
 	}
-	s.work.Go(func() { s.follow(lease, stop) })
+	s.follow(lease)
 }
 
 // sent makes files of descriptors that a peer has sent, which are whatever the peer

@@ -269,7 +269,7 @@ func TestStop(t *testing.T) {
 			p.mu.Lock()
 			lease := p.newest
 			p.mu.Unlock()
-			if n := lease.watched(); n != 0 {
+			if n := lease.watched.Load(); n != 0 {
 				t.Errorf("%d watch an ended session's lease", n)
 			}
 			granted.conn.Close()

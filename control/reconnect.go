@@ -68,7 +68,7 @@ func (l *Lease) move(next *connection) bool {
 			delete(l.held, t)
 		}
 	}
-	l.watchers.tell(endpoint.Notice{Kind: endpoint.NoticeRoute})
+	l.watchers.Tell(endpoint.Notice{Kind: endpoint.NoticeRoute})
 	return true
 }
 
@@ -126,7 +126,7 @@ func (l *Lease) present() (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newConnection(conn, l.event)
+	c := newConnection(conn, l.watchers)
 	a, err := c.ask(l.ctx, operation{op: opPresent, files: l.files})
 	if err == nil {
 		c.tags = a.Lease.Tags

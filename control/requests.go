@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/unet-go/unet/endpoint"
 )
@@ -94,7 +95,6 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 	// a descriptor of the segment, to learn when it is gone.
 	defer grant.Close()
 	s.hold(lease, grant.ID, false)
-	stop := lease.Watch(s.notices.add)
 	s.log.Debug("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
 		"segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
 	if s.finish(answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment) {
@@ -102,7 +102,21 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 		s.shared = true // the lease itself is read without the lock from now on
 		s.mu.Unlock()
 	}
-	s.work.Go(func() { s.follow(lease, stop) })
+	s.follow(lease)
+}
+
+// follow begins to watch a lease, after the answer that gives it to the application.
+func (s *session) follow(lease endpoint.Lease) {
+	s.unwatch = lease.Watch(s.notify)
+	s.holding <- lease
+}
+
+// notify writes the events of notices. The goroutine that calls the lease's watchers calls
+// it: an application that does not read delays nobody else.
+func (s *session) notify(list []endpoint.Notice) {
+	for _, e := range eventsOf(list) {
+		s.send(e, nil)
+	}
 }
 
 // hold notes the lease. Shared means that the application can show it to another
@@ -122,21 +136,22 @@ func (s *session) finish(a answer, end error, files ...*os.File) (sent bool) {
 	return s.answer(a, end, files...)
 }
 
-// answer sends a record; with end not nil it is the last one, and the session
-// ends for that reason. An application that cannot be answered is given up.
+// answer is send for an answer.
 func (s *session) answer(a answer, end error, files ...*os.File) (sent bool) {
 	a.Version = Version
-	record, err := json.Marshal(a)
-	if err != nil || len(record) > MaxRecord {
-		panic(fmt.Sprintf("BUG: the provider's answer makes no record (%d bytes, %v)", len(record), err))
-	}
+	return s.send(a, end, files...)
+}
+
+// send writes a record, unless the session has ended; with end not nil it is the last one,
+// and the session ends for that reason. If the application does not read, it ends too.
+func (s *session) send(record any, end error, files ...*os.File) (sent bool) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if s.ctx.Err() != nil {
 		return false
 	}
-	if err := writeRecord(s.conn, record, s.limits.WriteTimeout, files...); err != nil {
-		s.log.Debug("answer not sent", "error", err)
+	if err := s.write(record, files...); err != nil {
+		s.log.Debug("record not sent", "error", err)
 		s.cancel(errWrite)
 		return false
 	}
@@ -144,4 +159,26 @@ func (s *session) answer(a answer, end error, files ...*os.File) (sent bool) {
 		s.cancel(end)
 	}
 	return true
+}
+
+// write writes a record. s.writing is held.
+func (s *session) write(record any, files ...*os.File) error {
+	b, err := json.Marshal(record)
+	if err != nil || len(b) > MaxRecord {
+		panic(fmt.Sprintf("BUG: what the provider has given makes no record (%d bytes, %v)", len(b), err))
+	}
+	return writeRecord(s.conn, b, s.limits.WriteTimeout, files...)
+}
+
+// reasonOf is the message of the event closed for a lease that has ended by itself, without
+// the words that it has ended.
+func reasonOf(err error) string {
+	if err == nil {
+		return errLeaseEnded.Error()
+	}
+	text := strings.TrimPrefix(message(err), endpoint.ErrLeaseClosed.Error()+": ")
+	if text == endpoint.ErrLeaseClosed.Error() {
+		return errLeaseEnded.Error()
+	}
+	return text
 }

@@ -31,7 +31,8 @@ type Provider interface {
 	// stays the server's. The same goes for connections, which may be nil, until
 	// the kernel has said that it is a file in memory (xsk.AcceptTable), and for
 	// that of an [endpoint.Request]. The tags in the answer are all that the endpoint has.
-	// Errors are ErrNotPresentable, os.ErrPermission, ErrLeased, or ErrBusy for
+	// The first notices of the lease have the whole state: the application was told another
+	// one by the last unetd. Errors are ErrNotPresentable, os.ErrPermission, ErrLeased, or ErrBusy for
 	// what may succeed later.
 	Present(ctx context.Context, peer Peer, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error)
 	// Endpoints lists all endpoints for an operator, Counters all counters. They

@@ -14,8 +14,8 @@ import (
 
 // session is one connection at unetd's end: one lease, or an operator's
 // questions. One goroutine reads; each request is worked on in a goroutine of
-// its own; one more tells what the lease has to tell. run outlives them all, but
-// what is in disposal: that is work which the peer can make block.
+// its own; the goroutine that calls the lease's watchers writes the events. run outlives
+// the work for requests. What is in disposal the peer can make block.
 type session struct {
 	conn     *net.UnixConn
 	provider Provider
@@ -32,9 +32,10 @@ type session struct {
 
 	first string // op of the first request, which says what this connection is for; the reader's
 
-	writing sync.Mutex // held around writeRecord
+	holding chan endpoint.Lease // gets the lease when its grant, or the answer to present, was sent
+	unwatch func()              // of the lease; nil: none is watched; read when all work is done
 
-	notices *notices
+	writing sync.Mutex // held around writeRecord
 
 	mu       sync.Mutex
 	ended    bool           // no new work
@@ -55,7 +56,7 @@ var (
 
 func newSession(ctx context.Context, conn *net.UnixConn, peer Peer, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
 	s := &session{conn: conn, provider: server.Provider, keep: server.Keep, limits: limits, quotas: q, peer: peer,
-		log: log.With("pid", peer.PID, "uid", peer.UID), notices: newNotices(), requests: make(map[uint64]int)}
+		log: log.With("pid", peer.PID, "uid", peer.UID), holding: make(chan endpoint.Lease, 1), requests: make(map[uint64]int)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
 }
@@ -70,7 +71,15 @@ func (s *session) run() {
 		defer close(read)
 		s.cancel(s.read())
 	})
-	<-s.ctx.Done()
+	select {
+	case <-s.ctx.Done():
+	case lease := <-s.holding:
+		select {
+		case <-s.ctx.Done():
+		case <-lease.Done():
+			s.cancel(errLeaseEnded)
+		}
+	}
 	reason := context.Cause(s.ctx)
 	// Whatever ends the session ends the wait for the next record.
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
@@ -78,11 +87,16 @@ func (s *session) run() {
 	s.ended = true
 	s.mu.Unlock()
 	s.work.Wait()
+	if s.unwatch != nil {
+		s.unwatch()
+	}
 	farewell := s.endLease(reason)
 	s.disposal.Go(func() {
+		s.writing.Lock() // notify may be in progress
 		if farewell != "" {
-			s.tell(event{Event: eventClosed, Message: farewell})
+			_ = s.write(event{Version: Version, Event: eventClosed, Message: farewell})
 		}
+		s.writing.Unlock()
 		<-read
 		_ = s.quotas.closing.take(context.Background(), s.peer.UID)
 		defer s.quotas.closing.give(s.peer.UID)

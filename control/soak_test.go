@@ -62,7 +62,7 @@ func TestSoak(t *testing.T) {
 				}
 			})
 		}
-		l.Watch(func(endpoint.Notice) {})
+		l.Watch(func([]endpoint.Notice) {})
 	}
 	var before uint64
 	for i := range deaths {

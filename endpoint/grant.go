@@ -265,11 +265,15 @@ type Lease interface {
 	// Resolve asks the route service. An address with no route or no answering
 	// neighbour is ErrUnreachable.
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
-	// Watch calls f with each notice until stop is called. f is called by one
-	// goroutine at a time, possibly before Watch returns, and must not block.
-	// Notices of destinations come for those that this lease has resolved. A state
-	// other than that at the start (the link up, all addresses there) is told at once.
-	Watch(f func(Notice)) (stop func())
+	// Watch calls f until stop is called, each time with what has happened since the last
+	// call: the link first, then the endpoint's addresses, then routes of destinations that
+	// this lease has resolved. More than 256 destinations become one notice of all. The first
+	// call comes at once if the link is down or an address is gone.
+	//
+	// One goroutine calls all functions that watch the lease, in the order of Watch, possibly
+	// before Watch returns. One that blocks delays the others. A call in progress may end
+	// after stop has returned.
+	Watch(f func([]Notice)) (stop func())
 	// Done is closed when the lease has ended: it was closed, or its grantor took
 	// it back. Tags and port are gone then, and the endpoint can neither send nor
 	// receive.

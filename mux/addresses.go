@@ -127,17 +127,16 @@ func (m *Mux) addressesAre() error {
 	}
 	primary := own.primary()
 	m.primary.Store(&primary)
-	gone, taken, err := m.follow(own)
-	for _, l := range m.leases {
-		if gone[l] == nil {
-			gone[l] = nil // to be told what is back
-		}
+	taken, err := m.follow(own)
+	var here []endpoint.Notice
+	for _, p := range own.uplink {
+		here = append(here, endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: p.Addr()})
+	}
+	for _, l := range m.leases { // also those that have no tag on a lost address any more
+		l.watchers.Tell(here...)
 	}
 	m.mu.Unlock()
 
-	for l, addrs := range gone {
-		l.notices.addresses(addrs, own.has)
-	}
 	for l, a := range taken {
 		m.mu.Lock()
 		o := l.owner
@@ -148,10 +147,10 @@ func (m *Mux) addressesAre() error {
 	return err
 }
 
-// follow puts tags into effect or suspends them. It returns the addresses of the
-// leases' suspended tags, and the leases whose whole address the host has. m.mu is held.
-func (m *Mux) follow(own addresses) (gone map[*Lease]map[netip.Addr]struct{}, taken map[*Lease]netip.Addr, err error) {
-	gone, taken = map[*Lease]map[netip.Addr]struct{}{}, map[*Lease]netip.Addr{}
+// follow puts tags into effect or suspends them, and tells leases of their suspended tags'
+// addresses. It returns the leases whose whole address the host has. m.mu is held.
+func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
+	taken = map[*Lease]netip.Addr{}
 	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // tags
 	for t, c := range m.tags.held {
 		if t.Kind == endpoint.TagAddr && slices.Contains(own.host, t.Addr) {
@@ -173,10 +172,7 @@ func (m *Mux) follow(own addresses) (gone map[*Lease]map[netip.Addr]struct{}, ta
 			}
 		}
 		if c.suspended {
-			if gone[c.by] == nil {
-				gone[c.by] = map[netip.Addr]struct{}{}
-			}
-			gone[c.by][t.Addr] = struct{}{}
+			c.by.watchers.Tell(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: t.Addr})
 		}
 	}
 	for a, n := range lost {
@@ -185,7 +181,7 @@ func (m *Mux) follow(own addresses) (gone map[*Lease]map[netip.Addr]struct{}, ta
 	for a, n := range back {
 		m.log.Info("the uplink has an address again: endpoints' tags on it are in effect", "interface", m.up.name, "addr", a, "tags", n)
 	}
-	return gone, taken, err
+	return taken, err
 }
 
 // has reports whether ports can be claimed on an address of the uplink.

@@ -137,9 +137,7 @@ func TestTagsOfALostAddress(t *testing.T) {
 			receive("while it is gone", "rx_pass_port_gone")
 			a.nothing("for an address that is gone")
 			late, _ := hear(a.lease)
-			if !late.has(gone(c.addr)) {
-				t.Error("who watches late is not told")
-			}
+			eventually(t, "a late watcher is told that it is gone", func() bool { return late.has(gone(c.addr)) })
 			for _, tag := range append(tags, addrTag(c.addr)) {
 				if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, endpoint.ErrTagDenied) {
 					t.Errorf("another claims %v: %v", tag, err)
@@ -211,8 +209,9 @@ func TestLostAddressWithoutAMux(t *testing.T) {
 	}
 	l.present(a)
 	told, _ := hear(a.lease)
-	if !told.has(gone("10.0.0.3")) || !told.has(gone("10.0.0.4")) {
-		t.Errorf("told %v", told.all())
+	eventually(t, "told that they are gone", func() bool { return told.has(gone("10.0.0.3")) && told.has(gone("10.0.0.4")) })
+	if got := told.all()[:2]; got[0] != linkUp || got[1] != (endpoint.Notice{Kind: endpoint.NoticeAddrBack}) {
+		t.Errorf("a presented endpoint was told first of %v, not of the link and all addresses", got)
 	}
 	l.moved("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_forged_tag")
 	l.moved("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_forged_tag")

@@ -176,7 +176,7 @@ func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
 		return fmt.Errorf("%w: it has room for %d", ErrTableFull, table.MaxEntries())
 	}
 	if err == nil && t.Kind == endpoint.TagAddr {
-		m.moved.add(t.Addr) // it is behind the uplink's own MAC address now
+		m.ownerChanged(t.Addr) // it is behind the uplink's own MAC address now
 	}
 	return err
 }
@@ -195,7 +195,7 @@ func (m *Mux) deleteTag(t endpoint.Tag) error {
 		return err
 	}
 	if t.Kind == endpoint.TagAddr {
-		m.moved.add(t.Addr)
+		m.ownerChanged(t.Addr)
 	}
 	return nil
 }

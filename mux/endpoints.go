@@ -149,7 +149,7 @@ func (m *Mux) enlist(l *Lease) error {
 		return endpoint.ErrLeaseClosed
 	}
 	l.granted = true
-	l.notices.down = m.down
+	l.tellLink(m.down)
 	m.leases[l.id] = l
 	return nil
 }
@@ -239,6 +239,7 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 			}
 		}
 		l.leased, l.connections = true, table
+		l.watchers.Presented()
 		m.log.Info("endpoint presented", "endpoint", l.id, "uid", o.UID, "pid", o.PID)
 		return l.infoWithTags(), l, nil
 	}

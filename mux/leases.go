@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/xsk"
 )
 
@@ -40,7 +41,8 @@ type Lease struct {
 	ctx    context.Context // ends when close begins, or the mux's
 	cancel context.CancelFunc
 
-	notices notices
+	watchers *notices.Watchers
+	resolved destinations
 
 	revoking sync.Once
 	closing  sync.Once
@@ -52,6 +54,7 @@ type Lease struct {
 
 func newLease(m *Mux) *Lease {
 	l := &Lease{m: m, at: &attachment{}, tags: map[endpoint.Tag]struct{}{}, done: make(chan struct{})}
+	l.watchers = notices.New(l.done)
 	l.ctx, l.cancel = context.WithCancel(m.ctx)
 	return l
 }
@@ -115,7 +118,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	defer l.m.leave()
 	dst = dst.Unmap()
 	// Before the answer is looked up, so that no change of it is missed.
-	l.notices.resolving(dst)
+	l.resolved.note(dst, netip.Addr{})
 	l.m.mu.Lock()
 	closed := l.closed
 	whole := l.m.tags.get(endpoint.AddrTag(dst)) != nil
@@ -124,7 +127,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 		return endpoint.Route{}, endpoint.ErrLeaseClosed
 	}
 	if whole {
-		l.notices.resolved(dst, dst)
+		l.resolved.note(dst, dst)
 		return l.m.routeToWhole(dst)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -134,7 +137,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	if err != nil {
 		return endpoint.Route{}, known(err)
 	}
-	l.notices.resolved(dst, r.NextHop)
+	l.resolved.note(dst, r.NextHop)
 	r.MTU = min(r.MTU, l.m.progs.mtu)
 	return r, nil
 }
@@ -154,9 +157,9 @@ func (m *Mux) routeToWhole(dst netip.Addr) (endpoint.Route, error) {
 	return r, nil
 }
 
-// Watch calls f with each notice; see [endpoint.Lease]. It tells of the uplink
-// going down and up, and of destinations whose next hop has changed.
-func (l *Lease) Watch(f func(endpoint.Notice)) (stop func()) { return l.notices.watch(f) }
+// Watch calls f with notices; see [endpoint.Lease]. The first of a lease that was presented
+// have the state of the link and of all addresses.
+func (l *Lease) Watch(f func([]endpoint.Notice)) (stop func()) { return l.watchers.Watch(f) }
 
 // Done is closed when the lease has been closed, or the mux.
 func (l *Lease) Done() <-chan struct{} { return l.done }

@@ -69,7 +69,6 @@ type Mux struct {
 	failed      chan error    // of capacity 1
 	probes      chan struct{} // a slot for each probe in progress
 	lingers     chan struct{} // of capacity 1: something new lingers
-	moved       moved
 	fills       fillGuard
 	trustedOnly bool // ports for others cannot be made safe on this kernel
 
@@ -277,7 +276,6 @@ func Open(cfg Config) (_ *Mux, err error) {
 		failed:   make(chan error, 1),
 		probes:   make(chan struct{}, probesAtOnce),
 		lingers:  make(chan struct{}, 1),
-		moved:    moved{wake: make(chan struct{}, 1)},
 		fills:    newFillGuard(),
 		aside:    map[netip.Addr]bool{},
 		queues:   map[uint32]bool{},
@@ -419,7 +417,6 @@ func (m *Mux) start(cfg Config) error {
 	}
 	m.running.Go(m.followLingering)
 	m.running.Go(m.guardFillRings)
-	m.running.Go(m.followMoved)
 	stop := m.routes.Watch(func(c route.Change) { m.hopChanged(c.Hop) })
 	m.background.push(func() error { stop(); return nil })
 	if err := m.watchUplink(); err != nil {

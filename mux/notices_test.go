@@ -22,10 +22,10 @@ type heard struct {
 
 func hear(l *mux.Lease) (*heard, func()) {
 	h := &heard{}
-	stop := l.Watch(func(n endpoint.Notice) {
+	stop := l.Watch(func(list []endpoint.Notice) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.list = append(h.list, n)
+		h.list = append(h.list, list...)
 	})
 	return h, stop
 }
@@ -63,12 +63,12 @@ func TestLinkNotices(t *testing.T) {
 	l.onUplink(netlink.LinkSetDown)
 	eventually(t, "told that the link is down", func() bool { return early.has(linkDown) && other.has(linkDown) })
 	late, _ := hear(a.lease)
-	if got := late.all(); !slices.Equal(got, []endpoint.Notice{linkDown}) {
-		t.Errorf("a late watcher was told %v", got)
-	}
 	fresh, _ := hear(l.open().lease)
-	if got := fresh.all(); !slices.Equal(got, []endpoint.Notice{linkDown}) {
-		t.Errorf("a watcher of a new endpoint was told %v", got)
+	for _, h := range []*heard{late, fresh} {
+		eventually(t, "told the state", func() bool { return len(h.all()) > 0 })
+		if got := h.all(); !slices.Equal(got, []endpoint.Notice{linkDown}) {
+			t.Errorf("a late watcher, or one of a new endpoint, was told %v", got)
+		}
 	}
 	stop()
 	before := early.all()

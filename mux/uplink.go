@@ -249,7 +249,7 @@ func (m *Mux) uplinkIs(a *netlink.LinkAttrs) error {
 	if changed {
 		m.log.Info("uplink", "interface", m.up.name, "up", !down)
 		for _, l := range m.all() {
-			l.notices.linkIs(down)
+			l.tellLink(down)
 		}
 	}
 	return nil

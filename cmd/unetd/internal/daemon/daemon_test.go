@@ -108,7 +108,7 @@ func (l *fakeLease) Done() <-chan struct{} { return l.done }
 
 func (l *fakeLease) Err() error { return l.cause }
 
-func (l *fakeLease) Watch(func(endpoint.Notice)) (stop func()) { return func() {} }
+func (l *fakeLease) Watch(func([]endpoint.Notice)) (stop func()) { return func() {} }
 
 func (l *fakeLease) Close() error {
 	l.mux.did("close lease")
