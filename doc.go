@@ -1,11 +1,10 @@
 // Package unet lets a Go service talk to the network without the kernel in
 // between: U-Net (von Eicken et al., SOSP 1995) over AF_XDP.
 //
-// A [Host] is a host on the network that lives inside the process. It has an
-// endpoint of its own, which is memory shared with nobody and four descriptor
-// rings, and a protocol stack that runs in the goroutines that wait for it.
-// What package net offers it offers, without a system call for receiving and
-// with one for sending:
+// A [Host] is a host on the network, inside the process. It has an endpoint of its own
+// (memory that no other process maps, and four descriptor rings) and a protocol stack,
+// which runs in the goroutines that call it. It has the interfaces of package net. To
+// receive takes no system call, to send takes one:
 //
 //	host, err := unet.Open(ctx, unet.Config{})     // asks unetd for an endpoint
 //	conn, err := host.ListenPacket(ctx, "udp", ":7000")
@@ -23,24 +22,24 @@
 //
 // # Addresses
 //
-// By default a host shares the address of the interface that unetd serves: each
-// socket claims its port there, and a port that a kernel program or another
-// host has is "address already in use". Outgoing sockets take theirs from blocks
-// of ports that the host claims as a whole. A TCP port that is listened on stays the
-// host's until the last connection accepted there is over. With [Config].Addr the host claims an
-// address of its own, with all its ports, its ARP and its pings.
+// By default a host shares the address of the interface that unetd serves. Each socket
+// claims its port there; the error for a port that a kernel program or another host has
+// is EADDRINUSE. Outgoing sockets get their ports from blocks that the host claims as a
+// whole. A TCP port that is listened on is the host's until the listener is closed and
+// the last connection accepted there has ended. With [Config].Addr the host claims an
+// address of its own, with all its ports, and answers ARP requests and pings for it.
 //
 // # When the network changes
 //
-// Routes, neighbours and the interface are the kernel's, and unetd tells of their
-// changes: a peer or a gateway that has another MAC address is reached there, a
-// host that cannot be reached is EHOSTUNREACH, and while the interface is down
-// sends are ENETDOWN and reads wait; TCP connections live through that. [Host.Watch] tells
-// the application, too. unetd itself may be restarted: see [Host].
+// Routes, neighbours and the state of the interface are the kernel's. unetd reports their
+// changes, and the host follows them: it sends to the new MAC address of a peer or a
+// gateway. The error for a host that cannot be reached is EHOSTUNREACH. While the
+// interface is down sends fail with ENETDOWN and reads wait; TCP connections stay open.
+// [Host.Watch] reports the changes to the application. unetd itself may be restarted:
+// see [Host].
 //
 // # Waiting
 //
-// Nothing runs in the background while somebody waits: a blocked Read polls the
-// network itself and returns the moment its datagram is there. How it waits is
-// [Config].Wait: spin, sleep, or spin for a while and then sleep.
+// A blocked call polls the network itself; no other goroutine does so meanwhile. How it
+// waits is [Config].Wait: spin, sleep, or spin for a while and then sleep.
 package unet

@@ -15,11 +15,11 @@ import (
 
 // The errors of a host's calls are those of package net: a *net.OpError around an
 // *os.SyscallError with the name of the system call that package net would have
-// made, or around net.ErrClosed, os.ErrDeadlineExceeded or what has become of a
-// context. What unetd said follows the errno.
+// made, or around net.ErrClosed, os.ErrDeadlineExceeded or the error of a context. The
+// reason that unetd gave follows the errno.
 
-// openError is the error of a listen or a dial, of the step that package net makes
-// by this system call.
+// openError is the error of a listen or a dial, in the step for which package net makes
+// the system call of this name.
 func (h *Host) openError(ctx context.Context, call string, err error) error {
 	switch {
 	case errors.Is(err, endpoint.ErrLeaseClosed):
@@ -38,8 +38,8 @@ func (h *Host) openError(ctx context.Context, call string, err error) error {
 	return stack.SysError(call, err)
 }
 
-// leaseEnded is the error of every call after the lease has ended: what the lease
-// gives as the reason, if it does so before ctx ends.
+// leaseEnded is the error of every call after the lease has ended: the lease's reason, or
+// err if ctx ends before the lease has one.
 func (h *Host) leaseEnded(ctx context.Context, err error) error {
 	select {
 	case <-h.lease.Done():
@@ -56,7 +56,7 @@ type leaseError struct{ why error }
 func (e *leaseError) Error() string   { return e.why.Error() }
 func (e *leaseError) Unwrap() []error { return []error{net.ErrClosed, e.why} }
 
-// timeout is the error of a call whose context has run out.
+// timeout is the error of a call whose context's deadline has passed.
 type timeout struct{}
 
 func (timeout) Error() string   { return "i/o timeout" }
@@ -72,8 +72,8 @@ type canceled struct{}
 func (canceled) Error() string        { return "operation was canceled" }
 func (canceled) Is(target error) bool { return target == context.Canceled }
 
-// opError is an error of a listen or a dial as package net has it. The local address
-// of a dial is told only if the caller has chosen it.
+// opError is an error of a listen or a dial as package net has it. It has the local
+// address of a dial only if the caller has chosen it.
 func opError(network, op string, local, remote netip.AddrPort, err error) error {
 	e := &net.OpError{Op: op, Net: network, Err: err}
 	if local.IsValid() {

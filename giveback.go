@@ -9,15 +9,15 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// givingLease is a lease whose Unclaim returns at once: closing a socket does not
-// depend on unetd. The tags are queued, and one goroutine gives them back, one after the
-// other. While there is no unetd they stay queued; the end of the lease gives all of
-// them back. A tag is in the queue once at most.
+// givingLease is a lease whose Unclaim does not wait, so that the close of a socket does
+// not wait for unetd. It queues the tag, and one goroutine gives the queued tags back, one
+// after the other. While no unetd runs they stay queued. With the end of the lease all of
+// them are given back. The queue has a tag once at most.
 type givingLease struct {
 	endpoint.Lease
 
 	mu     sync.Mutex
-	giving []endpoint.Tag // the queue; unetd has been asked to take the first
+	giving []endpoint.Tag // the queue; the request for the first has been sent
 	given  chan struct{}  // closed, and replaced, when the first has been given back
 }
 
@@ -25,7 +25,7 @@ func newGivingLease(l endpoint.Lease) *givingLease {
 	return &givingLease{Lease: l, given: make(chan struct{})}
 }
 
-// Unclaim gives a tag back soon. It never fails.
+// Unclaim queues a tag to be given back. It returns nil at once.
 func (g *givingLease) Unclaim(_ context.Context, t endpoint.Tag) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,10 +49,11 @@ func (g *givingLease) giveBack() {
 	}
 }
 
-// Claim claims a tag. One that is queued, and not the first, is the host's still and
-// leaves the queue. If the tag is the first, or part of a block that is queued, Claim
-// waits until that has been given back. If the host has as many tags as it may, Claim
-// waits until the first in the queue has been given back.
+// Claim claims a tag. A queued tag other than the first still is the host's: Claim takes
+// it out of the queue and returns it. If the tag is the first, or part of a queued block,
+// Claim waits until that has been given back. If the claim fails with
+// [endpoint.ErrBusy], because the host has as many tags as it may have, and tags are
+// queued, Claim tries again when the first has been given back.
 func (g *givingLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	for {
 		g.mu.Lock()

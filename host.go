@@ -19,21 +19,21 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// DefaultSocket is where unetd listens unless it is told otherwise.
+// DefaultSocket is the default path of unetd's socket.
 const DefaultSocket = control.DefaultSocket
 
 // Config is what a Host asks for. Its zero value works: a private port on the
 // daemon at [DefaultSocket], sharing the interface's address.
 type Config struct {
 	Socket   string              // of unetd; for Open
-	Attach   endpoint.Attachment // how to meet the mux; for Open
+	Attach   endpoint.Attachment // by a port of its own or by a queue; for Open
 	Queue    uint32              // of the interface, with endpoint.AttachQueue; for Open
 	Geometry endpoint.Geometry   // of the segment; for Open
 	Huge     bool                // back the segment with huge pages; for Open
 
 	// Addr is an address to own as a whole. It must be free and in the
 	// interface's subnet. Zero: share the interface's address, port by port.
-	// For New, the grant or the lease must be able to give it.
+	// For New, the grant has it already, or the lease must grant it.
 	Addr netip.Addr
 
 	Wait       WaitMode      // how blocked calls wait; adaptive by default
@@ -42,28 +42,29 @@ type Config struct {
 	TCP TCPConfig // of all connections; the zero value is right in a LAN
 }
 
-// TCPConfig is what can be changed about TCP as a whole: the least retransmission
-// timeout, how long TIME-WAIT lasts, the memory of all connections, how far the
-// buffers of one grow, ECN, and what limits what is in flight.
+// TCPConfig are the settings of TCP for all connections: the least retransmission
+// timeout, the duration of TIME-WAIT, the memory of all connections, the largest buffers
+// of one, ECN, and congestion control.
 type TCPConfig = stack.TCPConfig
 
 // Host is an endpoint and the stack that runs on it. Its methods may be called
 // from any goroutine.
 //
-// unetd may end and be started again: sockets go on, and find it again by
-// themselves. What needs it waits meanwhile: to open a socket on a port that is
-// not the host's yet, and to learn the route to a new destination. Closing a socket does
-// not wait. A host ends with its lease, if unetd takes that back or the
-// interface goes away: then all calls of the host and its sockets return an
-// [endpoint.ErrLeaseClosed] that says why, and is a net.ErrClosed too. Close the host
+// unetd may end and be started again: sockets go on, and the host connects to the new
+// unetd by itself. Meanwhile the calls that need unetd wait: to open a socket on a port
+// that is not the host's yet, and to learn the route to a new destination. To close a
+// socket does not wait. A host ends with its lease, if unetd takes that back or the
+// interface is deleted. Then all calls of the host and its sockets return an
+// [endpoint.ErrLeaseClosed] with the reason, which is a net.ErrClosed too. Close the host
 // and open another.
 //
-// Close the host before the process ends. Without it, at os.Exit, a panic or a signal,
-// what was written and not acknowledged is lost, where the kernel would still send it,
-// and unetd sends the peers of all connections a RST: they read ECONNRESET, not io.EOF.
-// If there is no unetd at that moment, a peer on a shared address gets its RST when it
-// next sends something, and one of a host with [Config.Addr] when its keepalive or its
-// user timeout gives up. The same goes for a host of [New].
+// Close the host before the process ends. Otherwise, at os.Exit, a panic or a signal,
+// data that was written and not acknowledged is lost, where the kernel would still send
+// it, and unetd sends a RST to the peers of all connections: they read ECONNRESET, not
+// io.EOF. If no unetd runs at that moment, the peer of a host on a shared address gets
+// a RST when it next sends something, and the peer of a host with [Config.Addr] finds the
+// connection dead when its keepalive or its user timeout expires. The same is true for a
+// host made by [New].
 type Host struct {
 	lease              *givingLease
 	ep                 *datapath.Endpoint    // nil: the link is no endpoint, in tests
@@ -78,9 +79,9 @@ type Host struct {
 }
 
 // Open asks unetd for an endpoint and starts a host on it. It needs no
-// privilege but the permission to connect to the daemon's socket. Errors say
-// what was refused: [endpoint.ErrTagHeld], [endpoint.ErrTagDenied],
-// [endpoint.ErrGeometry].
+// privilege but the permission to connect to the daemon's socket. Errors:
+// [endpoint.ErrTagHeld], [endpoint.ErrTagDenied], [endpoint.ErrGeometry],
+// [endpoint.ErrBusy], and those of the connection to unetd.
 func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Socket == "" {
 		cfg.Socket = DefaultSocket
@@ -106,13 +107,14 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 }
 
 // New starts a host on a grant, and takes grant and lease over when it
-// succeeds. ctx bounds the claim of cfg.Addr, if the grant does not hold it yet. Nobody
-// else knows of the host's connections: if this process dies, their peers are not told.
+// succeeds. ctx bounds the claim of cfg.Addr, if the grant does not hold it yet. The
+// host's connections are not published: if this process dies, no RST is sent to their
+// peers.
 func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
 	return start(ctx, grant, lease, cfg, nil)
 }
 
-// start is New with a table to publish connections in; nil: they are not published.
+// start is New with a table to publish connections in, which may be nil.
 func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config, table *datapath.Connections) (*Host, error) {
 	var records []wire.Connection
 	if table != nil {
@@ -195,15 +197,15 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 // stay readable until they are returned.
 //
 // When Close returns, the host's address and ports can be claimed again, unless unetd is
-// stopped or overloaded: Close waits for it for 2 seconds at most, and it reclaims them
-// when it goes on. Without a unetd Close does not wait for it, and the next one reclaims
-// them.
+// stopped or overloaded: Close waits for unetd for 2 seconds at most, and unetd reclaims
+// them when it continues. If no unetd runs Close does not wait, and the next unetd
+// reclaims them.
 func (h *Host) Close() error { return h.close() }
 
 func (h *Host) shut() error {
 	h.unwatch()
 	err := h.stack.Close()
-	h.stack.Do(func() { close(h.closed) }) // under the lock: not while Stats asks
+	h.stack.Do(func() { close(h.closed) }) // under the stack's lock: not during Stats
 	if h.ep != nil {
 		closeEndpoint := h.ep.Close
 		if h.stack.Lent() > 0 {
@@ -218,9 +220,9 @@ func (h *Host) shut() error {
 	return err
 }
 
-// Stats are the counters of the host's endpoint, those of the kernel's side of
-// its queues included: frames that found a queue full are counted there. What
-// the protocols counted is in Stack().Counters. After Close it is net.ErrClosed.
+// Stats are the counters of the host's endpoint, with the kernel's counters of its
+// queues, which count the frames that were dropped because a queue was full. The counters
+// of the protocols are in Stack().Counters. The error after Close is net.ErrClosed.
 func (h *Host) Stats() (st datapath.Stats, err error) {
 	h.stack.Do(func() {
 		select {
@@ -242,18 +244,18 @@ func (h *Host) LinkAddr() wire.LinkAddr { return h.ep.Identity().LinkAddr }
 // Stack is the host's protocol stack, for its counters.
 func (h *Host) Stack() *stack.Stack { return h.stack }
 
-// resolver is the lease's route service as the stack asks it.
+// resolver is the lease's route service as a [stack.Resolver].
 type resolver struct{ lease endpoint.Lease }
 
 func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
 	e, err := r.lease.Resolve(ctx, dst)
-	if errors.Is(err, endpoint.ErrUnreachable) { // a verdict; with any other error nobody could tell
+	if errors.Is(err, endpoint.ErrUnreachable) { // other errors say nothing about the destination
 		err = &unreachable{err}
 	}
 	return stack.Route{LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
 }
 
-// unreachable is an EHOSTUNREACH with the reason.
+// unreachable is an EHOSTUNREACH with its reason.
 type unreachable struct{ error }
 
 func (u *unreachable) Unwrap() []error { return []error{syscall.EHOSTUNREACH, u.error} }

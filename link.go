@@ -10,13 +10,13 @@ import (
 	"github.com/unet-go/unet/stack"
 )
 
-// link is a stack.Link over a datapath.Endpoint. A frame's ID is the address its bytes
-// start at.
+// link is a stack.Link over a datapath.Endpoint. A frame's ID is the address of its first
+// byte in the segment.
 type link struct {
 	ep   *datapath.Endpoint
-	room int               // of a frame, bytes
-	long int               // of a packet of several frames; 0: there are none
-	ds   [64]datapath.Desc // of the batch being received
+	room int               // size of a frame, bytes
+	long int               // size of a packet of several frames, bytes; 0: there are none
+	ds   [64]datapath.Desc // the batch being received
 }
 
 var _ stack.LongLink = (*link)(nil)
@@ -28,7 +28,7 @@ func newLink(ep *datapath.Endpoint) *link {
 func (l *link) Recv(frames []stack.Frame) int {
 	n := min(len(frames), len(l.ds))
 	n = l.ep.RecvFrames(l.ds[:n], n)
-	inside := false // a packet that began in an earlier descriptor
+	inside := false // the packet began in an earlier descriptor
 	for i, d := range l.ds[:n] {
 		f := &frames[i]
 		f.Data = l.ep.Bytes(d)

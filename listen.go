@@ -23,7 +23,7 @@ type (
 	Buffer      = stack.UDPBuffer   // a frame to compose a datagram in
 )
 
-// keepAlive is what connections begin with, as in package net.
+// keepAlive is the initial setting of connections, as in package net.
 var keepAlive = tcp.KeepAlive{Enable: true}
 
 // Listen is net.Listen on this host, for "tcp" and "tcp4". An empty or
@@ -81,8 +81,8 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 }
 
 // ListenTCP is Listen for an address in numbers. The port is free again when the listener
-// is closed and the connections accepted there are over; for other processes a moment
-// later, when unetd has been told.
+// is closed and the connections accepted there have ended; for other processes a moment
+// later, when unetd has it back.
 func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListener, error) {
 	fail := func(err error) (*TCPListener, error) {
 		return nil, opError("tcp", "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
@@ -107,9 +107,9 @@ func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListene
 
 // DialTCP opens a connection to remote. A zero local address is the host's, and a zero
 // port one from which there is no connection to remote: connections to different
-// destinations share ports. If the host shares its address such ports come from blocks
-// of [endpoint.BlockPorts] that it claims as a whole, if it may, when it has none left
-// for a destination. EADDRNOTAVAIL: it gets no more.
+// destinations share ports. If the host shares its address, such ports are in blocks of
+// [endpoint.BlockPorts]. The host claims a block as a whole, if it may, when it has no
+// port left for a destination. EADDRNOTAVAIL: it gets no more ports.
 func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPConn, error) {
 	fail := func(call string, err error) (*TCPConn, error) {
 		return nil, opError("tcp", "dial", asked, remote, h.openError(ctx, call, err))
@@ -143,8 +143,8 @@ func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPC
 }
 
 // dialFromAny opens a connection from a port that the stack chooses. If the host shares
-// its address and has a connection to remote from each of its ports, it obtains more of
-// them first.
+// its address and has a connection to remote from each of its ports, it obtains more
+// ports first.
 func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
 	for refused := error(nil); ; {
 		seen := h.tcpPorts.count()
@@ -159,15 +159,15 @@ func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o 
 	}
 }
 
-// ListenUDP is ListenPacket for an address in numbers. Close gives the port back, which
-// other processes may have a moment later, when unetd has been told.
+// ListenUDP is ListenPacket for an address in numbers. Close gives the port back; other
+// processes can have it a moment later, when unetd has it back.
 func (h *Host) ListenUDP(ctx context.Context, local netip.AddrPort) (*UDPConn, error) {
 	return h.openUDP(ctx, "listen", local, netip.AddrPort{})
 }
 
-// DialUDP connects a socket to remote, so that it talks to nobody else. A zero
-// local address is the host's, with a free port. Such ports come from blocks of
-// [endpoint.BlockPorts] that the host claims as a whole, if it may: only one dial
+// DialUDP connects a socket to remote: it sends to that address and receives from no
+// other. A zero local address is the host's, with a free port. Such ports are in blocks of
+// [endpoint.BlockPorts] that the host claims as a whole, if it may, so that only one dial
 // in so many asks unetd.
 func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPConn, error) {
 	if !remote.IsValid() || remote.Port() == 0 {
@@ -202,7 +202,8 @@ func (h *Host) openUDP(ctx context.Context, op string, asked, remote netip.AddrP
 	return c, nil
 }
 
-// local fills in the host's address, and refuses another one.
+// local is the local address of a socket: the host's where asked has none. Another one is
+// EADDRNOTAVAIL.
 func (h *Host) local(local netip.AddrPort) (netip.AddrPort, error) {
 	addr := local.Addr().Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() {
@@ -215,8 +216,8 @@ func (h *Host) local(local netip.AddrPort) (netip.AddrPort, error) {
 	return local, h.lease.Err()
 }
 
-// resolve reads an address as package net does, names of hosts and ports
-// included, for one of some networks.
+// resolve reads an address as package net does, with names of hosts and ports. network
+// must be one of networks.
 func resolve(ctx context.Context, network, address string, networks ...string) (netip.AddrPort, error) {
 	if !slices.Contains(networks, network) {
 		return netip.AddrPort{}, net.UnknownNetworkError(network)

@@ -14,42 +14,42 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// ports is the local ports that a host has of one protocol. It claims them, counts the
-// users of each, and gives back those that have none.
+// ports are the local ports that a host has, of one protocol. It claims them, counts the
+// users of each, and gives back those without users.
 //
-// A port that is asked for by number is claimed by itself. Its users share it: a TCP
+// A port that is asked for by number is claimed singly. Its users share it: a TCP
 // listener, the connections that were accepted there, and those that were dialled from
-// that number. Which of them exclude one another is for the stack to say.
+// that port. The stack returns EADDRINUSE to users that exclude each other.
 //
-// The port of an outgoing socket is of a block that is claimed as a whole, or a single
-// one where the host may claim no block. So a dial needs unetd only when no port that
-// the host has can be used. UDP sockets have such a port alone. TCP connections share it,
-// each to another destination ([tcp.Table.ChoosePort]), as in the kernel's connect.
+// The port of an outgoing socket is in a block that is claimed as a whole, or is claimed
+// singly where the host may claim no block. So a dial asks unetd only if no port that the
+// host has can be used. A UDP socket has such a port alone. TCP connections share one,
+// each to another destination ([tcp.Table.ChoosePort]), as with the kernel's connect(2).
 type ports struct {
 	lease endpoint.Lease
 	any   endpoint.Tag // any free port
-	whole bool         // the address is the host's: nothing is claimed
+	whole bool         // the host has the whole address: no port is claimed
 
 	mu       sync.Mutex
 	blocks   map[uint16]*block        // by their first port
 	free     []tcp.PortBlock          // of each block the ports that may be chosen, if there are any
-	claiming map[uint16]chan struct{} // ports that are being claimed by number; closed after the answer
-	more     *portClaim               // of ports for outgoing sockets, in progress
-	had      bool                     // one of these was granted
-	noBlocks bool                     // blocks are not allowed here
-	changes  int                      // how often there was something new to choose: a block, a port, or one less user of a port
-	released chan struct{}            // closed when a user leaves a port; nil: nobody waits for that
+	claiming map[uint16]chan struct{} // claims of single ports by number, in progress; closed after the answer
+	more     *portClaim               // the claim of ports for outgoing sockets, in progress
+	had      bool                     // a claim of ports for outgoing sockets has succeeded
+	noBlocks bool                     // policy allows no blocks
+	changes  int                      // count of events after which a choice may succeed: a claim, or a Release
+	released chan struct{}            // closed by the next Release; nil: no caller waits for it
 }
 
 // block is 64 ports from a multiple of 64 on, all of which are the host's, or some.
 type block struct {
 	first uint16
 	whole bool                        // all, by one tag
-	own   uint64                      // those that are the host's: a bit for each, the lowest for the first
-	used  uint64                      // those that have users
-	alone uint64                      // of these, those that no connection may choose
-	users [endpoint.BlockPorts]uint32 // of each
-	at    int                         // in ports.free; -1: not there
+	own   uint64                      // ports that are the host's: bit i stands for first + i
+	used  uint64                      // ports that have users
+	alone uint64                      // ports of used that no connection may choose
+	users [endpoint.BlockPorts]uint32 // of each port
+	at    int                         // index in ports.free; -1: not there
 }
 
 // Each port of a block has a bit.
@@ -61,17 +61,18 @@ type portClaim struct {
 	err  error
 }
 
-// newPorts gives the ports of a host at the address of any. If it has that as a whole,
-// no port is claimed.
+// newPorts makes the ports of a host at the address of any; whole: the host has that
+// address as a whole.
 func newPorts(lease endpoint.Lease, any endpoint.Tag, whole bool) *ports {
 	return &ports{lease: lease, any: any, whole: whole, blocks: make(map[uint16]*block), claiming: make(map[uint16]chan struct{})}
 }
 
-// get makes the caller a user of a port until it calls giveBack, which never blocks. 0 is
-// a free port: one of a block if it is for an outgoing socket. A TCP connection that may
-// share its port gets it by Choose instead.
+// get makes the caller a user of a port until it calls giveBack, which does not block.
+// Number 0 asks for a free port: for an outgoing socket one in a block. A TCP connection
+// from a free port gets it by Choose instead, and may share it.
 //
-// Errors: EADDRINUSE if connections share the port; those of the lease, and of obtain.
+// Errors: EADDRINUSE if connections got the port by Choose; those of the lease and of
+// obtain; that of ctx.
 func (p *ports) get(ctx context.Context, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
 	switch {
 	case p.whole:
@@ -89,7 +90,7 @@ func (p *ports) get(ctx context.Context, number uint16, outgoing bool) (port uin
 	return number, func() { p.Release(number) }, nil
 }
 
-// getThis is get of a port by number. It waits for no claim of another port.
+// getThis is get of a port by number. It does not wait for claims of other ports.
 func (p *ports) getThis(ctx context.Context, number uint16) error {
 	for {
 		p.mu.Lock()
@@ -122,7 +123,7 @@ func (p *ports) getThis(ctx context.Context, number uint16) error {
 	}
 }
 
-// claim claims a port for one user; 0 is any.
+// claim claims a single port for one user; 0 is any.
 func (p *ports) claim(ctx context.Context, number uint16) (uint16, error) {
 	tag := p.any
 	tag.Port = number
@@ -137,8 +138,8 @@ func (p *ports) claim(ctx context.Context, number uint16) (uint16, error) {
 	return tag.Port, nil
 }
 
-// getFree is get of a port that nobody uses, for an outgoing socket, at random among
-// those that there are (RFC 6056, section 3.3.1). For its errors see obtain.
+// getFree is get of a port without users, for an outgoing socket, at random among those
+// that the host has (RFC 6056, section 3.3.1). Its errors are those of obtain.
 func (p *ports) getFree(ctx context.Context) (uint16, error) {
 	for refused := error(nil); ; {
 		port, seen := p.chooseFree()
@@ -152,8 +153,8 @@ func (p *ports) getFree(ctx context.Context) (uint16, error) {
 	}
 }
 
-// chooseFree is getFree without asking for more ports; 0: there is none. seen is for
-// obtain.
+// chooseFree is getFree among the ports that the host has; 0: all have users. seen is the
+// argument for obtain.
 func (p *ports) chooseFree() (port uint16, seen int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,7 +183,7 @@ func (p *ports) chooseFree() (port uint16, seen int) {
 	panic("BUG: unet: a free port has gone")
 }
 
-// Choose is for a connection, which may share its port: see [stack.TCPPorts].
+// Choose makes a connection a user of the port that pick returns: see [stack.TCPPorts].
 func (p *ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,9 +194,9 @@ func (p *ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 	return port
 }
 
-// Release ends one use of a port. It never blocks. A single port without users is given
-// back. So is a block without users if the other blocks have half a block of ports
-// without users.
+// Release ends one use of a port. It does not block. A port that was claimed singly is
+// given back when it has no users, a block when it has none and the other blocks have at
+// least half a block of ports without users.
 func (p *ports) Release(port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,10 +223,10 @@ func (p *ports) Release(port uint16) {
 	default:
 		return
 	}
-	p.lease.Unclaim(context.Background(), unused) // returns at once: see givingLease
+	p.lease.Unclaim(context.Background(), unused) // does not wait: see givingLease
 }
 
-// room is how many ports of blocks other than b have no users. p.mu is held.
+// room is the number of ports without users in blocks other than b. p.mu is held.
 func (p *ports) room(b *block) (n int) {
 	for _, other := range p.blocks {
 		if other.whole && other != b {
@@ -235,8 +236,8 @@ func (p *ports) room(b *block) (n int) {
 	return n
 }
 
-// use counts a user of a port; alone: from now on no connection may choose it. p.mu is
-// held.
+// use counts a user of a port; alone: no connection may choose the port while it has
+// users. p.mu is held.
 func (p *ports) use(port uint16, alone bool) {
 	b, bit := p.find(port)
 	b.users[port%endpoint.BlockPorts]++
@@ -247,7 +248,7 @@ func (p *ports) use(port uint16, alone bool) {
 	}
 }
 
-// offer enters in p.free which ports of a block may be chosen. p.mu is held.
+// offer updates p.free with the ports of a block that may be chosen. p.mu is held.
 func (p *ports) offer(b *block) {
 	free, last := b.own&^b.alone, len(p.free)-1
 	switch {
@@ -263,7 +264,7 @@ func (p *ports) offer(b *block) {
 	}
 }
 
-// forget takes ports of a block out. p.mu is held.
+// forget removes ports of a block. p.mu is held.
 func (p *ports) forget(b *block, ports uint64) {
 	b.own &^= ports
 	p.offer(b)
@@ -272,8 +273,8 @@ func (p *ports) forget(b *block, ports uint64) {
 	}
 }
 
-// find is the block of a port that is the host's, or nil, and the port's bit. p.mu is
-// held.
+// find returns the block of a port and the port's bit; nil: the port is not the host's.
+// p.mu is held.
 func (p *ports) find(port uint16) (*block, uint64) {
 	b, bit := p.blocks[port-port%endpoint.BlockPorts], uint64(1)<<(port%endpoint.BlockPorts)
 	if b == nil || b.own&bit == 0 {
@@ -282,7 +283,7 @@ func (p *ports) find(port uint16) (*block, uint64) {
 	return b, bit
 }
 
-// add enters a block or a port that was claimed. p.mu is held.
+// add adds a block or a port that was claimed. p.mu is held.
 func (p *ports) add(tag endpoint.Tag) {
 	first := tag.AsBlock().Port
 	b := p.blocks[first]
@@ -299,20 +300,20 @@ func (p *ports) add(tag endpoint.Tag) {
 	p.changes++
 }
 
-// count is p.changes, for obtain.
+// count is the present p.changes, as the argument for obtain.
 func (p *ports) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changes
 }
 
-// obtain waits until the host has more ports for outgoing sockets than when seen was
-// read, or a user has left one since: then the caller looks again. After an error it
-// looks once more, too: what was in use may have become free meanwhile. However many
-// wait, there is one request for all of them, and it goes on when ctx ends.
+// obtain waits until a claim has added ports for outgoing sockets, or a use of a port has
+// ended, since p.changes was seen. Then the caller chooses again. It does so once after an
+// error too, because a port may have become free meanwhile. All callers wait for one claim,
+// which goes on when ctx ends.
 //
 // Errors: that of ctx; [endpoint.ErrLeaseClosed]; [endpoint.ErrTagDenied] if the host may
-// have no port at all; EADDRNOTAVAIL if it gets no more than it has.
+// have no port at all; EADDRNOTAVAIL if it gets no more ports than it has.
 func (p *ports) obtain(ctx context.Context, seen int) error {
 	p.mu.Lock()
 	if p.changes != seen {
@@ -340,7 +341,7 @@ func (p *ports) obtain(ctx context.Context, seen int) error {
 	}
 }
 
-// ask claims a block, or a port if no block is to be had.
+// ask claims a block, or a single port if the claim of a block fails.
 func (p *ports) ask(c *portClaim) {
 	defer close(c.done)
 	ctx := context.Background() // it ends with the lease
@@ -361,7 +362,7 @@ func (p *ports) ask(c *portClaim) {
 	p.more = nil
 	switch {
 	case err == nil:
-		p.noBlocks = noBlocks // not if a port is denied, too: perhaps the host has lost its address for now
+		p.noBlocks = noBlocks // if the port is denied as well, the machine may have lost the address for a time
 		p.had = true
 		p.add(tag)
 	case errors.Is(err, endpoint.ErrTagHeld), errors.Is(err, endpoint.ErrBusy), errors.Is(err, endpoint.ErrTagDenied) && p.had:

@@ -10,7 +10,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Attachment says how an endpoint meets the mux.
+// Attachment is how an endpoint is attached to the mux.
 type Attachment uint8
 
 const (
@@ -65,7 +65,7 @@ const (
 	DefaultFrameCount = 4096
 	DefaultRingSize   = 2048
 
-	minFrames      = 16 // fewer leave none for sending beside receiving and the application
+	minFrames      = 16 // with fewer, sending has no frames beside receiving and the application
 	maxRingSize    = 1 << 16
 	maxSegmentSize = 1 << 30 // bytes
 )
@@ -128,8 +128,8 @@ type Request struct {
 	Tags     []Tag      `json:"tags,omitempty"` // claimed with the endpoint, all or none
 	Huge     bool       `json:"huge,omitempty"` // back the segment with huge pages
 
-	// Connections is a table of the process's TCP connections (datapath.Connections); nil:
-	// their peers are not told when it dies. It stays the caller's.
+	// Connections is a table of the process's TCP connections (datapath.Connections): if
+	// the process dies, a RST is sent to their peers. nil: none is. It stays the caller's.
 	Connections *os.File `json:"-"`
 }
 
@@ -159,20 +159,20 @@ func (g *Grant) Close() error {
 	return err
 }
 
-// Identity is who an endpoint is on the wire.
+// Identity is the addresses of an endpoint, and the properties of its uplink.
 type Identity struct {
 	Interface string        `json:"interface"` // name of the uplink
 	LinkAddr  wire.LinkAddr `json:"link_addr"` // MAC address: the only source that the mux lets out
 	Addr      netip.Prefix  `json:"addr"`      // primary address of the uplink and its subnet; zero if none
 	MTU       uint32        `json:"mtu"`       // bytes of IP packet: of the uplink, or less if what an untrusted owner receives must fit one frame
-	// PartialChecksums says that the uplink is a virtual link whose peer
-	// leaves transport checksums half done (pseudo-header only). On a real
-	// wire such a checksum is corruption.
+	// PartialChecksums: the uplink is a virtual link whose peer leaves transport
+	// checksums partial (of the pseudo-header only). On a real wire such a checksum is
+	// corruption.
 	PartialChecksums bool   `json:"partial_checksums"`
 	Mode             string `json:"mode"` // "generic" or "native": how the mux is attached
 }
 
-// Info is an endpoint as its mux and an operator see it.
+// Info describes an endpoint to an operator.
 type Info struct {
 	ID           uint64     `json:"id"`
 	UID          uint32     `json:"uid"` // of the process that opened it, or presented it last
@@ -183,7 +183,7 @@ type Info struct {
 	SegmentBytes int64      `json:"segment_bytes"`
 	Tags         []Tag      `json:"tags"`       // a list that unetd sends has at most 256 of them
 	TagsTotal    int        `json:"tags_total"` // how many it has
-	Leased       bool       `json:"leased"`     // false: taken over from another process, and not presented yet
+	Leased       bool       `json:"leased"`     // false: taken over from another unetd, and not presented by its application yet
 }
 
 // Counter is one number that a mux or unetd counts.
@@ -203,20 +203,20 @@ type Route struct {
 
 // Errors that a [Lease] and those who open one return, wrapped.
 var (
-	// ErrTagHeld: somebody else, on unet or in the kernel, holds the tag.
+	// ErrTagHeld: another endpoint, or a socket of the kernel, holds the tag.
 	ErrTagHeld = errors.New("tag already claimed")
 	// ErrTagDenied: policy or the shape of the tag forbids the claim.
 	ErrTagDenied = errors.New("tag not allowed")
-	// ErrUnreachable: no route, or no neighbour answers.
+	// ErrUnreachable: there is no route, or the next hop does not answer ARP.
 	ErrUnreachable = errors.New("host unreachable")
-	// ErrLeaseClosed: the lease was closed or its grantor went away.
+	// ErrLeaseClosed: the lease was closed, or its grantor took it back.
 	ErrLeaseClosed = errors.New("lease closed")
-	// ErrBusy: a limit is reached, or somebody holds what was asked for. Trying again
-	// later may help.
+	// ErrBusy: a limit is reached, or what was asked for is in use. A later attempt may
+	// succeed.
 	ErrBusy = errors.New("busy")
-	// ErrNotPresentable: what was presented is not the socket of an endpoint that the
-	// mux knows. It never was one, or its endpoint has ended: nobody presented it in
-	// time, or the unetd that had it took it down.
+	// ErrNotPresentable: what was presented is not the socket of an endpoint of the mux.
+	// It never was one, or its endpoint has ended: it was not presented in time, or its
+	// unetd removed it.
 	ErrNotPresentable = errors.New("not an endpoint of this unetd")
 	// ErrLeased: the endpoint that was presented has a lease already.
 	ErrLeased = errors.New("endpoint already leased")
@@ -224,29 +224,29 @@ var (
 	ErrHugePages = errors.New("huge pages")
 )
 
-// NoticeKind says what has happened to the network around an endpoint.
+// NoticeKind is what has changed in the network around an endpoint.
 type NoticeKind uint8
 
 const (
-	// NoticeRoute: what Resolve answered for a destination may be true no longer.
+	// NoticeRoute: the route that Resolve returned for a destination may have changed.
 	// Ask again.
 	NoticeRoute NoticeKind = iota + 1
 	// NoticeLinkDown: the uplink is down; what is sent is lost.
 	NoticeLinkDown
 	// NoticeLinkUp: the uplink is up again.
 	NoticeLinkUp
-	// NoticeAddrGone: the host does not have the address any more, or not yet. The endpoint's
-	// tags on it are suspended: it keeps them, and neither receives nor sends under them.
+	// NoticeAddrGone: the host does not have the address now. The endpoint's tags on it are
+	// suspended: it keeps them, and neither receives nor sends under them.
 	NoticeAddrGone
 	// NoticeAddrBack: the host has the address again, and the tags are in effect.
 	NoticeAddrBack
 )
 
-// Notice is something that has happened to the network around an endpoint.
+// Notice is a change in the network around an endpoint.
 type Notice struct {
 	Kind NoticeKind
-	// Addr is the destination (NoticeRoute), or the address that is gone or back. One that
-	// is not valid stands for every destination, or for all addresses that were gone.
+	// Addr is the destination (NoticeRoute), or the address that is gone or back. If it is
+	// not valid the notice is about every destination, or all addresses that were gone.
 	Addr netip.Addr
 }
 
@@ -256,16 +256,16 @@ type Notice struct {
 // are reclaimed. Its methods may be called from any goroutine; none of them is
 // on the data path.
 type Lease interface {
-	// Claim adds a tag and returns it with its wildcards resolved: port 0
-	// becomes a free port, or a free block, the unspecified address the uplink's
-	// own, message tag 0 a free tag.
+	// Claim adds a tag and returns it with its wildcards resolved: port 0 becomes a free
+	// port, or the first of a free block, the unspecified address becomes the uplink's,
+	// message tag 0 becomes a free tag.
 	Claim(ctx context.Context, t Tag) (Tag, error)
 	// Unclaim gives a tag back.
 	Unclaim(ctx context.Context, t Tag) error
-	// Resolve asks the route service. An address with no route or no answering
-	// neighbour is ErrUnreachable.
+	// Resolve asks the route service. The error is ErrUnreachable if the address has no
+	// route, or its next hop does not answer ARP.
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
-	// Watch calls f until stop is called, each time with what has happened since the last
+	// Watch calls f until stop is called, each time with what has changed since the last
 	// call: the link first, then the endpoint's addresses, then routes of destinations that
 	// this lease has resolved. More than 256 destinations become one notice of all. The first
 	// call comes at once if the link is down or an address is gone.
@@ -274,11 +274,10 @@ type Lease interface {
 	// before Watch returns. One that blocks delays the others. A call in progress may end
 	// after stop has returned.
 	Watch(f func([]Notice)) (stop func())
-	// Done is closed when the lease has ended: it was closed, or its grantor took
-	// it back. Tags and port are gone then, and the endpoint can neither send nor
-	// receive.
+	// Done is closed when the lease has ended: it was closed, or its grantor took it
+	// back. The endpoint has no tags and no port then: it can neither send nor receive.
 	Done() <-chan struct{}
-	// Err is why Done is closed, an ErrLeaseClosed; nil before.
+	// Err is the reason why Done is closed, an ErrLeaseClosed; nil before.
 	Err() error
 	// Close gives everything back.
 	Close() error

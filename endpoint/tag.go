@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// TagKind says which header fields a tag is about.
+// TagKind is the kind of a tag: which header fields it matches.
 type TagKind uint8
 
 const (
@@ -18,13 +18,12 @@ const (
 	TagMessage                    // a 32-bit U-Net message tag
 )
 
-// BlockPorts is the number of ports in a block: the range of ports that one tag
-// can be about, and from which its owner then chooses by itself, as it does for
-// outgoing connections. A block begins at a multiple of its size, so that a port
-// lies in one block only and is found by one look into the tag table.
+// BlockPorts is the number of ports in a block: a range of ports that is one tag. Its owner
+// chooses among them by itself, for outgoing connections. A block begins at a multiple of
+// its size, so that a port is in one block only, and one lookup in the tag table finds it.
 const BlockPorts = 64
 
-// Tag is what makes a frame an endpoint's. It is comparable.
+// Tag decides which frames an endpoint receives. It is comparable.
 type Tag struct {
 	Kind    TagKind
 	Addr    netip.Addr // the local address, of all but TagMessage
@@ -49,8 +48,8 @@ func AddrTag(a netip.Addr) Tag { return Tag{Kind: TagAddr, Addr: a.Unmap()} }
 // MessageTag is the tag of U-Net messages to n.
 func MessageTag(n uint32) Tag { return Tag{Kind: TagMessage, Message: n} }
 
-// AsBlock is the tag of the block that the port of a UDP or TCP tag lies in.
-// That of port 0 stands for any free block.
+// AsBlock is the tag of the block that the port of a UDP or TCP tag is in. For port 0 it
+// asks for any free block.
 func (t Tag) AsBlock() Tag {
 	t.Port -= t.Port % BlockPorts
 	t.Block = true
