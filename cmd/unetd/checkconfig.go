@@ -24,9 +24,9 @@ func newCheckConfig() *cobra.Command {
 		Use:   "check-config [FILE]",
 		Short: "Check a policy file, or what it permits a user",
 		Long: `Check-config reads a policy file, ` + policy.DefaultFile + ` by default, and lists
-its rules, or everything that is wrong with it, by line and column. With --user it
-says which rule applies to a user and what that permits; with --interface, on one
-interface. The file is not used for anything, and no unetd has to run.
+its rules, or all its mistakes by line and column. With --user it prints the rule that
+applies to a user and what it permits; with --interface, on one interface. No unetd has
+to run, and none reads the file again.
 
 The file is described in docs/policy.md.`,
 		Example: `  unetd check-config
@@ -37,7 +37,7 @@ The file is described in docs/policy.md.`,
 			return f.run(args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVar(&f.user, "user", "", "say what applies to this user, a name or a number")
+	cmd.Flags().StringVar(&f.user, "user", "", "print what applies to this user, a name or a number")
 	cmd.Flags().StringVar(&f.iface, "interface", "", "with --user: on this interface (default: on each)")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "write JSON")
 	return cmd
@@ -84,7 +84,7 @@ func (f checkFlags) run(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// mistakes writes what is wrong with a file, a line each, as compilers do.
+// mistakes writes the mistakes of a file, a line each.
 func (f checkFlags) mistakes(file string, list policy.Errors, stdout, stderr io.Writer) error {
 	if f.asJSON {
 		if err := show.Mistakes(stdout, file, list); err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/unet-go/unet/control"
 )
 
-// Who may see what others do, in the help of the commands that show it.
+// whoMayAsk is in the help of the commands that show the endpoints of all users.
 const whoMayAsk = `
-It is for root, for the user that unetd runs as, and for whom the policy gives
-operator: true. The socket's mode has to let them connect.`
+Root, the user that unetd runs as, and users to whom the policy gives operator: true
+may run it. The socket's mode must let them connect.`
 
 func newList() *cobra.Command {
 	cmd := &cobra.Command{
@@ -25,8 +25,8 @@ func newList() *cobra.Command {
 		Short: "List the endpoints of a running unetd",
 		Long: `List writes a line for each endpoint of the unetd at the socket: its number, user
 and process, how it is attached and by which device, the size of its segment, and
-its tags. The state is leased, or waiting if unetd has taken the endpoint over from
-one that has died and its application has not come back yet.
+its tags. The state is leased, or waiting if unetd has taken the endpoint over from an
+earlier unetd and its application has not connected again yet.
 ` + whoMayAsk,
 		Example: `  unetd list
   unetd list --json | jq '.[] | select(.uid == 1001) | .tags'`,
@@ -41,10 +41,9 @@ func newCounters() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "counters",
 		Short: "Show the counters of a running unetd",
-		Long: `Counters writes what the programs of the unetd at the socket have counted, in
-frames: what came in (rx), was sent (tx) and delivered, and what was dropped and
-why; and the leases that unetd has granted and refused. Those that are 0 are left
-out, unless --all is given.
+		Long: `Counters writes the counters of the XDP programs of the unetd at the socket, in
+frames: received (rx), sent (tx), delivered, and dropped, by reason; and the leases that
+unetd has granted and refused. Without --all counters that are 0 are left out.
 ` + whoMayAsk,
 		Example: `  unetd counters
   unetd counters --all --json`,
@@ -53,11 +52,11 @@ out, unless --all is given.
 	ask(cmd, func(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
 		return show.Counters(ctx, socket, w, asJSON, zeros)
 	})
-	cmd.Flags().BoolVar(&zeros, "all", false, "show also those that are 0")
+	cmd.Flags().BoolVar(&zeros, "all", false, "show also counters that are 0")
 	return cmd
 }
 
-// ask gives a command the flags of those that ask a running unetd, and what it runs.
+// ask makes cmd call run, and gives it the flags of the commands that ask a running unetd.
 func ask(cmd *cobra.Command, run func(ctx context.Context, socket string, w io.Writer, asJSON bool) error) {
 	socket := cmd.Flags().String("socket", control.DefaultSocket, "unix socket that unetd listens on")
 	asJSON := cmd.Flags().Bool("json", false, "write JSON")
@@ -78,15 +77,14 @@ func newCleanup() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Remove what a unetd that was killed has left",
-		Long: `Cleanup removes what unetds of this network namespace have left behind when they
-were killed and none came after them: XDP programs and links, pins, ports, and the
-socket. It also removes what was pinned for interfaces that are gone. What a
-running unetd serves stays, and so does what applications still use, which the
-next unetd takes over; --force removes that, too. Nothing that is not unet's is
-touched.`,
+		Short: "Remove what a killed unetd has left",
+		Long: `Cleanup removes what a unetd of this network namespace has left if it was killed
+and no other was started after it: XDP programs and links, pins, ports, and the socket.
+It also removes the pins for interfaces that no longer exist. What a running unetd
+serves stays. What applications still use stays for the next unetd to take over;
+--force removes that, too. Nothing that is not unet's is touched.`,
 		Example: `  unetd cleanup
-  unetd cleanup --force    # also endpoints whose applications live`,
+  unetd cleanup --force    # also endpoints whose applications still run`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
@@ -108,6 +106,6 @@ touched.`,
 	}
 	cmd.Flags().StringVar(&socket, "socket", control.DefaultSocket, "unix socket that unetd listened on")
 	cmd.Flags().StringVar(&bpffs, "bpffs", uplink.DefaultBPFFS, "BPF file system that unetd used")
-	cmd.Flags().BoolVar(&force, "force", false, "remove also what applications still use")
+	cmd.Flags().BoolVar(&force, "force", false, "also remove what applications still use")
 	return cmd
 }

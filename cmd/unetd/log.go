@@ -14,10 +14,10 @@ const (
 	flushWithin  = time.Second // at the end of the process
 )
 
-// logWriter passes lines on to out, in a goroutine of its own: Write does not wait for a
-// pipe that nobody reads, and a full disk or a reader that has gone is no error of it. Lines
-// for which there is no room, or that out does not take, are dropped and counted,
-// and once out takes lines again one line says how many. There is always room for it.
+// logWriter writes lines to out in a goroutine of its own, so that Write does not wait for a
+// pipe that is not read, and a full disk or a closed pipe is no error of Write. Lines beyond
+// maxUnwritten, or that out returns an error for, are dropped and counted. After the next
+// write that succeeds one line reports the number; it is never dropped for want of room.
 type logWriter struct {
 	out io.Writer
 
@@ -26,7 +26,7 @@ type logWriter struct {
 	waiting []byte // whole lines
 	writing bool
 	dropped uint64
-	report  func(dropped uint64) []byte // makes that line, and must not call Write; nil: there is none
+	report  func(dropped uint64) []byte // makes that line; must not call Write; nil: no line
 }
 
 func newLogWriter(out io.Writer) *logWriter {
@@ -91,7 +91,7 @@ func (w *logWriter) flush() {
 
 func countLines(b []byte) uint64 { return uint64(bytes.Count(b, []byte{'\n'})) }
 
-// newLogger makes the log, and has it say how many of its lines were dropped.
+// newLogger makes the log, which reports the number of its lines that were dropped.
 func newLogger(w *logWriter, level, format string) (*slog.Logger, error) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,

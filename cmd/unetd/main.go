@@ -1,18 +1,18 @@
-// Command unetd is the operating system's part of unet: it attaches the mux to
-// a network interface and grants endpoints to applications that ask for them
-// on a unix socket. It is never on the data path.
+// Command unetd is unet's daemon: it attaches the mux to a network interface and
+// grants endpoints to applications that ask for them on a unix socket. It is never
+// on the data path.
 //
 //	unetd serve --interface eth0
 //	unetd check-config --user alice
 //	unetd list
 //
-// This package reads the command line. The life of the daemon is in
-// internal/daemon, the mux behind it in internal/uplink, who may have what in
-// internal/policy, and the protocol with applications in package control.
+// This package reads the command line. Package internal/daemon starts and stops the
+// daemon, internal/uplink opens the mux, internal/policy reads the policy, and package
+// control has the protocol with applications.
 //
-// Exit status: 0 if all went well, which for serve is after SIGINT or SIGTERM;
-// 1 if it could not be done, the file is wrong or the interface was lost; 2 if
-// the command line is wrong.
+// Exit status: 0 if the command succeeded, for serve after SIGINT or SIGTERM; 1 if it
+// failed, the policy file is wrong or the interface was lost; 2 if the command line is
+// wrong.
 package main
 
 import (
@@ -35,7 +35,7 @@ const (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// failure is an error of the work, as opposed to one of the command line.
+// failure is an error of the command's work. Other errors are about the command line.
 type failure struct{ error }
 
 func run(args []string) int {
@@ -101,12 +101,12 @@ func newVersion() *cobra.Command {
 
 const registerName = "register-segment"
 
-// registerCommand is how unetd calls itself: the file that runs, also after another
-// was installed in its place.
+// registerCommand is the command by which unetd starts itself: the file that it runs from,
+// also if another file has been installed in its place.
 var registerCommand = []string{"/proc/self/exe", registerName}
 
-// newRegister is the command that unetd starts for each endpoint, to have its
-// memory counted for its user. It has no use by hand.
+// newRegister is the command that unetd starts for each endpoint, so that the kernel
+// charges its memory to its user. It is not for use by hand.
 func newRegister() *cobra.Command {
 	return &cobra.Command{
 		Use:                registerName,

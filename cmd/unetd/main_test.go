@@ -249,10 +249,10 @@ func TestCommandLine(t *testing.T) {
 		{"version", 0, "control protocol 1, go1.", ""},
 		{"--version", 0, "control protocol 1, go1.", ""},
 		{"serve", 2, "", "unetd: no --interface given: see unetd serve --help"},
-		{"serve --help", 0, "SIGHUP reads it again", ""},
+		{"serve --help", 0, "SIGHUP reads the file again", ""},
 		{"serve --help", 0, "--socket-mode 0666", ""},
-		{"serve --help", 0, "With --keep it leaves everything", ""},
-		{"serve --help", 0, "within --grace is reclaimed", ""},
+		{"serve --help", 0, "With --keep everything stays attached", ""},
+		{"serve --help", 0, "within --grace are reclaimed", ""},
 		{"check-config --help", 0, "unetd check-config ./policy.yaml --user alice", ""},
 		{"list --help", 0, "operator: true", ""},
 		{"counters --help", 0, "unetd counters --all --json", ""},
@@ -280,7 +280,7 @@ func TestCommandLine(t *testing.T) {
 		{"serve --interface lo --ready-fd 2", 2, "", "--ready-fd 2"},
 		{"serve --interface lo --ready-fd x", 2, "", "invalid argument"},
 		{"serve --interface lo --ready-fd 99", 2, "", "--ready-fd 99: bad file descriptor: pass an open descriptor"},
-		{"serve --help", 0, "host's firewall (netfilter, tc) does not see", ""},
+		{"serve --help", 0, "host's firewall (netfilter, tc) do not apply", ""},
 	} {
 		code, stdout, stderr := finish(t, nil, command(roleUnetd, strings.Fields(c.args)...))
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) ||

@@ -23,7 +23,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// serveFlags are the flags of unetd serve, as text.
+// serveFlags are the values of the flags of unetd serve.
 type serveFlags struct {
 	iface, mode                     string
 	socket, socketMode, socketGroup string
@@ -38,56 +38,55 @@ type serveFlags struct {
 const serveExamples = `  # Serve eth0 to root alone.
   unetd serve --interface eth0
 
-  # Let everybody ask; the policy says who gets what.
+  # Let every user connect; the policy decides what each gets.
   unetd serve --interface eth0 --policy /etc/unet/policy.yaml --socket-mode 0666
 
-  # Members of the group unet can ask.
+  # Let members of the group unet connect.
   unetd serve --interface eth0 --socket-group unet
 
   # Read the policy again after a change.
   unetd check-config && systemctl reload unetd
 
-  # Restart without an interruption: endpoints go on while no unetd is there.
+  # Restart without an interruption: endpoints go on while no unetd runs.
   unetd serve --interface eth0 --keep
 
-  # A socket of your own, and programs run by the driver or not at all.
+  # Another socket, and XDP programs in native mode or not at all.
   unetd serve --interface eth0 --socket /run/lab/unetd.sock --mode native`
 
 const serveLong = `Serve attaches the multiplexer to an interface, listens on a unix socket, and
-grants endpoints to whoever asks for them there and may have them by the policy.
-When a connection closes, its tags and its port are reclaimed; the memory and the
-network namespace of an endpoint live until the application closes its
-descriptors, and count against its user's limits until then.
+grants endpoints to applications that ask for them there, if the policy permits it.
+When a connection closes, the tags and the port of its endpoint are reclaimed. The
+memory and the network namespace of the endpoint exist until the application closes
+its descriptors, and count against its user's limits until then.
 
-Policy: a file says who may claim which tags on which interface, how many
-endpoints and how much memory; the first rule that fits decides, and whom none
-fits gets nothing. Without --policy it is ` + policy.DefaultFile + ` if that exists;
-without any file only uid 0 gets endpoints. SIGHUP reads it again: what runs is not
-touched, and if the file is wrong the old policy stays. The socket's mode (0600 by
-default) decides who can ask at all: with a policy, --socket-mode 0666 or
---socket-group lets others ask. See unetd check-config, and docs/policy.md.
+Policy: a file with rules, each of which gives users tags on interfaces, a number of
+endpoints and an amount of memory. The first rule that applies to a user decides; a
+user to whom none applies gets nothing. The default file is ` + policy.DefaultFile + `;
+without a file only uid 0 gets endpoints. SIGHUP reads the file again: endpoints keep
+what they have, and if the file is wrong the old policy stays. The socket's mode (0600
+by default) decides which users can connect: with a policy, --socket-mode 0666 or
+--socket-group lets others connect. See unetd check-config, and docs/policy.md.
 
-The host's firewall (netfilter, tc) does not see what endpoints send and
-receive: its rules do not apply to them. A rule with trusted: true lets a user
-attach to a queue of the interface itself: who owns a queue reads every frame that
-arrives there, can keep the others from getting any, and sends frames that nobody
-checks.
+The rules of the host's firewall (netfilter, tc) do not apply to what endpoints send
+and receive. A rule with trusted: true lets a user attach to a queue of the interface
+itself: the owner of a queue reads every frame that arrives there, can keep other
+endpoints from getting any, and sends frames that are not checked.
 
 Network address translation: a port that a translated flow uses, or that a rule
 forwards, is refused as one in use. A port that masquerading may use later is refused too,
-unless the user's rule says nat: warn. See docs/policy.md.
+unless the user's rule has nat: warn. See docs/policy.md.
 
 Crashes: programs, tables and links are pinned in a BPF file system (--bpffs), so
-endpoints work on when unetd is killed. The next unetd of the interface takes them
-over, and applications come back to it by themselves; what nobody comes back for
-within --grace is reclaimed. A second unetd for the same interface is refused.
+endpoints go on when unetd is killed. The next unetd of the interface takes them
+over, and applications connect to it by themselves. Endpoints whose applications do not
+connect within --grace are reclaimed. A second unetd for the same interface is refused.
 
-SIGINT or SIGTERM ends all leases and tells their owners, detaches from the
-interface, unpins and removes the socket. With --keep it leaves everything
-working instead, for the next unetd. More of these signals do not disturb that; one
-that comes more than five seconds after the first ends the process at once, as a crash
-would, for when unetd hangs, and unetd says how to remove what is left. If the interface is deleted or its MAC address changes, all leases end,
-and unetd ends with status 1.
+SIGINT or SIGTERM ends all leases, with a reason to their owners, detaches from the
+interface, unpins and removes the socket. With --keep everything stays attached and
+working instead, for the next unetd. Further signals within five seconds have no effect.
+A later one, for a unetd that hangs, ends the process at once, as a crash would, and
+unetd prints how to remove what is left. If the interface is deleted or its MAC address
+changes, all leases end, and unetd ends with status 1.
 
 unetd needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK and CAP_SETUID (and
 CAP_NET_BIND_SERVICE if the policy permits ports below
@@ -109,23 +108,22 @@ func newServe(stderr *logWriter) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.iface, "interface", "", "network interface to attach to (required)")
-	flags.StringVar(&f.mode, "mode", "auto", "how XDP programs are attached: native (by the driver), generic, or auto: native on hardware that can, else generic")
+	flags.StringVar(&f.mode, "mode", "auto", "how XDP programs are attached: native (by the driver), generic, or auto: native on hardware that supports it, else generic")
 	flags.StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket to listen on; its folder is made if missing")
 	flags.StringVar(&f.socketMode, "socket-mode", "", "permissions of the socket, octal (default 0600, or 0660 with --socket-group)")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "group of the socket, a name or a number")
-	flags.StringVar(&f.policy, "policy", "", "file that says who may have what (default "+policy.DefaultFile+" if it exists, else only uid 0 may)")
-	flags.StringVar(&f.bpffs, "bpffs", uplink.DefaultBPFFS, "BPF file system for what outlives unetd; mounted if nothing is mounted there")
-	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long endpoints of a unetd that has died wait for their applications")
-	flags.BoolVar(&f.keep, "keep", false, "leave everything working at the end, for the next unetd")
-	flags.BoolVar(&f.uncheckedFills, "unchecked-fill-rings", false, "grant endpoints to users who are not trusted also on a kernel on which their fill rings cannot be checked")
-	flags.StringVar(&f.logLevel, "log-level", "info", "least severe level to log: debug, info, warn or error")
+	flags.StringVar(&f.policy, "policy", "", "policy file (default "+policy.DefaultFile+" if it exists, else only uid 0 gets endpoints)")
+	flags.StringVar(&f.bpffs, "bpffs", uplink.DefaultBPFFS, "BPF file system for the pins; mounted if nothing is mounted there")
+	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long endpoints of an earlier unetd wait for their applications to connect")
+	flags.BoolVar(&f.keep, "keep", false, "at the end leave everything attached and working, for the next unetd")
+	flags.BoolVar(&f.uncheckedFills, "unchecked-fill-rings", false, "grant endpoints to untrusted users even if the kernel has no way to check their fill rings")
+	flags.StringVar(&f.logLevel, "log-level", "info", "lowest level that is logged: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.IntVar(&f.readyFD, "ready-fd", 0, "write a line to this open file descriptor (3 or above) when ready")
 	return cmd
 }
 
-// run reads the flags, then serves. Errors that are not a failure are about
-// the flags.
+// run checks the flags, then serves. An error that is no failure is about the flags.
 func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	if f.iface == "" {
 		return errors.New("no --interface given")
@@ -156,7 +154,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		return err
 	}
 
-	// The reader of the log may go away, and Go's runtime would end the process then.
+	// The reader of the log may end: the runtime would end this process at the next write.
 	signal.Ignore(syscall.SIGPIPE)
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)
@@ -188,8 +186,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	return nil
 }
 
-// reloadOn reads the policy again at each signal. What is wrong with it has a
-// line each in the log.
+// reloadOn reads the policy again at each signal. It logs a line for each mistake.
 func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger) {
 	for range signals {
 		err := source.Reload()
@@ -203,14 +200,14 @@ func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger)
 	}
 }
 
-// endWithin is how long the end of unetd is not disturbed by another signal.
+// endWithin is how long another signal has no effect on the end of unetd.
 const endWithin = 5 * time.Second
 
-// untilSignal ends with the first SIGINT or SIGTERM. Others change nothing while
-// unetd ends, which takes less than a second mostly: whoever sends two wants it to end,
-// not to leave everything attached. One that comes when endWithin is over ends the
-// process at once: what is attached is pinned and stays, as if it had been killed, until
-// the next unetd or unetd cleanup.
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. Further
+// signals within endWithin have no effect: two signals in a row shall not leave the
+// programs attached, and unetd mostly ends in less than a second. A later one ends the
+// process at once: what is attached is pinned and stays, as after SIGKILL, until the next
+// unetd or unetd cleanup.
 func (f serveFlags) untilSignal(ctx context.Context, log *slog.Logger, stderr *logWriter) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
@@ -222,7 +219,7 @@ func (f serveFlags) untilSignal(ctx context.Context, log *slog.Logger, stderr *l
 		cancel()
 		for s := range signals {
 			if time.Since(begin) > endWithin {
-				fmt.Fprintf(stderr, "unetd: %v again, after %v: ended before everything was detached from %s: its programs, ports and pins and %s may be left: remove them (unetd cleanup --bpffs %s --socket %s), or start unetd again\n",
+				fmt.Fprintf(stderr, "unetd: %v again, after %v: ended before everything was detached from %s: programs, ports, pins and %s may be left: remove them (unetd cleanup --bpffs %s --socket %s), or start unetd again\n",
 					s, time.Since(begin).Round(time.Second), f.iface, f.socket, f.bpffs, f.socket)
 				stderr.flush()
 				os.Exit(exitFailure)
@@ -249,7 +246,7 @@ func (f serveFlags) parseSocket() (daemon.Socket, error) {
 				return s, fmt.Errorf("--socket-group %s: %w", f.socketGroup, err)
 			}
 		default:
-			// A number need not be in the group database.
+			// The group database need not have the number.
 			gid, err := strconv.ParseUint(f.socketGroup, 10, 31)
 			if err != nil {
 				return s, fmt.Errorf("--socket-group %s: no such group", f.socketGroup)

@@ -15,32 +15,31 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Mux is the mux as the daemon sees it.
+// Mux is what the daemon needs of the mux.
 type Mux interface {
 	control.Provider
-	// Identity is that of the uplink; it names interface and mode.
+	// Identity has the uplink's name and mode.
 	Identity() endpoint.Identity
-	// Failed gets an error if the uplink is no longer one that endpoints can
-	// work on. Every lease has ended then, and says why.
+	// Failed receives an error if endpoints cannot work on the uplink any more. Every
+	// lease has ended then, with that reason.
 	Failed() <-chan error
 	// Close detaches everything. Every lease is closed by then.
 	Close() error
-	// Abandon leaves everything as it is, for another daemon.
+	// Abandon leaves everything as it is, for the next unetd.
 	Abandon() error
 }
 
-// Config is how a daemon is run.
+// Config is the configuration of a daemon.
 type Config struct {
 	Socket Socket
-	Ready  *os.File // gets a line when the daemon is ready, and is closed; nil: none
-	Keep   bool     // leave everything working at the end
+	Ready  *os.File // a line is written to it when the daemon is ready, then it is closed; may be nil
+	Keep   bool     // leave everything attached and working at the end
 	Log    *slog.Logger
-	// Open opens the mux, within these limits.
+	// Open opens the mux with these limits.
 	Open func(limits mux.Limits) (Mux, error)
 }
 
-// Run is the life of a daemon. It ends with ctx, which is no error, or when the
-// mux fails.
+// Run runs a daemon until ctx ends, which is no error, or the mux fails.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Ready != nil {
 		defer cfg.Ready.Close()
@@ -79,7 +78,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	select {
 	case failed = <-m.Failed():
 		cfg.Log.Error("cannot go on", "interface", id.Interface, "error", failed)
-		keep = false // nothing could go on with it
+		keep = false // endpoints cannot go on
 		cancel()
 		err = <-served
 	case err = <-served:
@@ -88,8 +87,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return errors.Join(failed, err)
 }
 
-// Inherited is the descriptor that whoever started this process left open for
-// it. One that is closed on exec cannot be that: it is this process's own.
+// Inherited is a descriptor that the parent process has left open for this one. A
+// descriptor with FD_CLOEXEC is this process's own, and an error.
 func Inherited(fd int, name string) (*os.File, error) {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	if err == nil && flags&unix.FD_CLOEXEC != 0 {
@@ -102,8 +101,8 @@ func Inherited(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// notifyReady tells whoever started the daemon that it serves: a service
-// manager by sd_notify(3), others by a line on a descriptor that they gave.
+// notifyReady reports that the daemon serves: to a service manager by sd_notify(3), and by
+// a line on a descriptor.
 func notifyReady(line *os.File) error {
 	if path := os.Getenv("NOTIFY_SOCKET"); path != "" {
 		if err := sdNotify(path, "READY=1"); err != nil {
@@ -119,7 +118,8 @@ func notifyReady(line *os.File) error {
 	return line.Close()
 }
 
-// sdNotify sends one state. Package net reads a leading @ as sd_notify does.
+// sdNotify sends one state. A leading @ means the abstract namespace to package net, as to
+// sd_notify(3).
 func sdNotify(path, state string) error {
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {

@@ -1,31 +1,27 @@
-// Package daemon is unetd between its start and its end: it takes the socket,
-// opens the mux, says that it is ready, serves, and on the way out gives back
-// everything in the opposite order.
+// Package daemon starts, runs and stops unetd. In this order:
 //
-//	raise the limit of open files   and lower those on applications if that is not allowed
-//	take the socket                 locked, bound under a umask that lets nobody in, then opened as asked
-//	open the mux                    programs attached to the uplink, or taken over from a daemon that has died
-//	ready                           log, sd_notify(3), --ready-fd
+//	raise the limit of open files   if that is not allowed, lower the limits of applications
+//	take the socket                 lock it, bind it under a umask that permits only its owner, then set its group and mode
+//	open the mux                    attach programs to the uplink, or take them over from a unetd that has died
+//	report ready                    log, sd_notify(3), --ready-fd
 //	serve                           package control, until the context ends or the uplink is lost
-//	close every lease               its owner is told why; tags, ports and queues are reclaimed
-//	close the mux                   programs detached
-//	remove the socket               if it still is ours, and the lock on it
+//	close all leases                with a reason to their owners; reclaim tags, ports and queues
+//	close the mux                   detach the programs
+//	remove the socket               unless another file is at its path; and the lock
 //
-// A daemon that is to keep everything drops its connections instead of closing
-// leases, and abandons the mux instead of closing it. Nothing changes in the
-// kernel then; applications go on, and find the next daemon by themselves. A lost
-// uplink is not kept: nobody could go on with it.
+// With Config.Keep connections are closed and leases are not, and the mux is abandoned
+// instead of closed. Nothing changes in the kernel; applications go on, and connect to the
+// next unetd by themselves. If the uplink is lost, nothing is kept.
 //
-// The memory of an endpoint, and the network namespace that a port's socket
-// belongs to, are not the daemon's to reclaim: they live until the application
-// closes its descriptors, also when that is after the daemon's end.
+// The daemon does not reclaim the memory of an endpoint, or the network namespace of a
+// port's socket: they exist until the application closes its descriptors, also after the
+// daemon's end.
 //
-// The socket comes first so that a second unetd is told that there is one
-// already, and not what the first one's programs look like to it. Applications
-// that connect meanwhile wait in the backlog. For the same reason the lock goes
-// last: a successor that starts while this one ends waits until the uplink is
-// free. The lock is on a file of its own, SOCKET.lock, that nobody but its owner
-// can open; after a crash the file is left, without a lock on it.
+// The socket is taken first, so that a second unetd fails with the error that a unetd
+// runs already, not with one about the first one's programs. Applications that connect
+// meanwhile wait in the backlog. The lock is released last, so that a unetd which starts
+// while this one ends waits until the uplink is free. The lock is on a file of its own,
+// SOCKET.lock, which only its owner can open. After a crash the file is left, unlocked.
 //
-// The package knows the mux only as a [Mux]; package uplink has the real one.
+// Package uplink implements [Mux].
 package daemon

@@ -9,16 +9,15 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// openFiles is what a daemon needs that is as busy as its limits allow: a
-// descriptor for each tag (the kernel's socket on a port; a block counts as many
-// tags as it has ports), for each connection itself, for each endpoint being
-// opened about ten more (socket, segment, namespaces, netlink), for each
-// endpoint that is there its segment, for each lease its table of connections (a lease
-// has a connection of its own), for each resolve request two, for each connection that
-// waits to be refused one, and some of its own (maps, programs, links, netlink). That
-// leaves a tenth of it as headroom.
+// openFiles is the number of descriptors that a daemon needs when all its limits are
+// reached: one for each tag (the kernel's socket on a port; a block counts as many tags as
+// it has ports), one for each connection, about ten more for each endpoint that is being
+// opened (socket, segment, namespaces, netlink), one for the segment of each endpoint, one
+// for each lease's table of connections (a lease has a connection of its own), two for
+// each resolve request, one for each connection that waits to be refused, and some of its
+// own (maps, programs, links, netlink). A tenth is headroom.
 //
-// With baseFiles there are fewer tags, and all else is as it should be.
+// With baseFiles the limit of tags is lower, and the other limits are the same.
 const (
 	openFiles = 180 << 10
 	baseFiles = 40 << 10
@@ -27,12 +26,11 @@ const (
 	baseTags = 16 << 10
 )
 
-// Endpoints that may be there at once, with those that were closed and are still
-// held open: as many as a mux has ports.
+// maxEndpoints bounds the endpoints at a time, with those that were closed and whose
+// descriptors an application still holds: the number of ports of a mux.
 const maxEndpoints = 4096
 
-// raiseOpenFiles raises RLIMIT_NOFILE as far as it is needed and allowed, and
-// returns what it is then.
+// raiseOpenFiles raises RLIMIT_NOFILE to openFiles, or as far as it may, and returns it.
 func raiseOpenFiles(log *slog.Logger) uint64 {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -52,13 +50,13 @@ func raiseOpenFiles(log *slog.Logger) uint64 {
 		log.Warn("cannot raise the limit of open files", "error", err)
 		wanted = limit
 	}
-	log.Info("fewer open files are allowed than every limit at its full needs, so the limits are smaller: raise RLIMIT_NOFILE for more",
+	log.Info("limits are lowered to the number of open files that is allowed: raise RLIMIT_NOFILE for the full limits",
 		"limit", wanted.Cur, "full", openFiles)
 	return wanted.Cur
 }
 
-// limitsFor makes the daemon run into its own limits, which concern those who
-// ask for more, before it runs out of descriptors, which would concern all.
+// limitsFor returns limits that are reached before the daemon has used all descriptors: a
+// limit refuses one request, and no descriptor would fail every request.
 func limitsFor(files uint64) (control.Limits, mux.Limits) {
 	if files >= baseFiles { // the defaults, and what is more is for tags
 		return control.Limits{}, mux.Limits{Endpoints: maxEndpoints, Tags: int64(min(allTags, baseTags+(files-baseFiles)*4/5, files/4*3))}

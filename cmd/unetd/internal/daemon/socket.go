@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is where applications connect.
+// Socket is the unix socket that applications connect to.
 type Socket struct {
-	Path string      // made absolute, so that it is never in the abstract namespace, which has no modes
+	Path string      // made absolute, so that it is never in the abstract namespace, which has no permissions
 	Mode fs.FileMode // permission bits
 	GID  int         // its group; -1: that of the process
 }
@@ -23,7 +23,7 @@ type Socket struct {
 // maxSocketPath is what fits sun_path with its NUL (unix(7)), bytes.
 const maxSocketPath = 107
 
-// listener is a socket of ours in the file system, and the right to it.
+// listener is the daemon's socket in the file system, and the lock on its path.
 type listener struct {
 	*net.UnixListener
 	path string
@@ -31,9 +31,9 @@ type listener struct {
 	lock *lock
 }
 
-// listen takes the path, until remove. A socket whose daemon is dead is
-// replaced; one that is served, or a file that is no socket, is an error and
-// stays. For a daemon that is about to serve, or about to end or to die, it waits.
+// listen takes the path, until remove. It replaces a socket whose daemon has died. A
+// socket that is served, or a file that is no socket, stays and is an error. listen waits
+// for a daemon that has the lock and does not serve yet or any more.
 func (s Socket) listen() (_ *listener, err error) {
 	path, err := filepath.Abs(s.Path)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s Socket) listen() (_ *listener, err error) {
 			return nil, fmt.Errorf("cannot give the socket to group %d: %w", s.GID, err)
 		}
 	}
-	// Last, so that no wrong group ever has what the mode gives the right one.
+	// After the group is set, so that the mode permits no other group at any time.
 	if err := os.Chmod(path, s.Mode.Perm()); err != nil {
 		return nil, fmt.Errorf("cannot set the mode of the socket: %w", err)
 	}
@@ -84,20 +84,20 @@ func (s Socket) listen() (_ *listener, err error) {
 	return l, nil
 }
 
-// bind makes the socket such that nobody but its owner can connect yet. The
-// umask is the process's: this runs before the daemon makes any other file.
+// bind makes the socket with permission for its owner only. The umask is that of the
+// process: no other goroutine makes a file at this time.
 func bind(path string) (*net.UnixListener, error) {
 	defer unix.Umask(unix.Umask(0o177))
 	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		return nil, err
 	}
-	ln.SetUnlinkOnClose(false) // remove knows better
+	ln.SetUnlinkOnClose(false) // remove does it
 	return ln, nil
 }
 
-// lockPath waits for the lock on a path: a second, and longer while its holder does not
-// serve there.
+// lockPath waits for the lock on a path: for a second if its holder serves there, for five
+// if it does not.
 func lockPath(path string) (*lock, error) {
 	for try := range lockTries {
 		l, err := takeLock(path + ".lock")
@@ -114,8 +114,8 @@ func lockPath(path string) (*lock, error) {
 	return nil, fmt.Errorf("socket path in use: another unetd has locked %s.lock and neither serves nor ends: stop it, or choose another --socket", path)
 }
 
-// clearPath removes the socket of a dead daemon, or of one that is dead within a second.
-// The path is locked: between bind and listen a living one looks dead.
+// clearPath removes the socket of a daemon that has died, or dies within a second. The
+// path is locked, because a daemon between bind(2) and listen(2) looks like a dead one.
 func clearPath(path string) error {
 	found, err := deadSocket(path)
 	for try := 0; try < dyingTries && errors.Is(err, errServed); try++ {
@@ -131,11 +131,11 @@ func clearPath(path string) error {
 	return nil
 }
 
-// errServed: somebody answers at the socket's path.
-var errServed = errors.New("socket path in use: somebody serves")
+// errServed: a process accepts connections at the socket's path.
+var errServed = errors.New("socket path in use: another process serves")
 
-// deadSocket reports whether a socket that nobody serves is at a path. It is
-// an error if anything else is.
+// deadSocket reports whether the socket of a process that has ended is at a path. Anything
+// else at the path is an error.
 func deadSocket(path string) (bool, error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -159,8 +159,8 @@ func deadSocket(path string) (bool, error) {
 	return false, fmt.Errorf("%w %s: stop that process, or choose another --socket", errServed, path)
 }
 
-// remove takes the socket out of the file system, unless somebody has replaced
-// it, and gives up the right to its path.
+// remove removes the socket from the file system, unless another file is at its path, and
+// releases the lock.
 func (l *listener) remove() (err error) {
 	l.Close()
 	defer func() { err = errors.Join(err, l.lock.release()) }()
@@ -168,15 +168,15 @@ func (l *listener) remove() (err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	// An inode number may be used again; not with the same time as well.
+	// An inode number may be used again, but not with the same time.
 	if err != nil || !os.SameFile(now, l.made) || !now.ModTime().Equal(l.made.ModTime()) {
 		return err
 	}
 	return os.Remove(l.path)
 }
 
-// CleanSocket removes the socket that a dead daemon has left at a path, and its
-// lock. What belongs to a living one stays, and so does what is not a daemon's.
+// CleanSocket removes the socket that a dead daemon has left at a path, and its lock file.
+// Those of a running daemon stay, and so does a file that is no socket.
 func CleanSocket(path string, report func(what string)) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -204,20 +204,19 @@ func CleanSocket(path string, report func(what string)) error {
 	return errors.Join(err, lock.release())
 }
 
-// How long to wait for another unetd at the same path to be up, or gone. One that was
-// killed still has its lock and its socket until the kernel has closed its descriptors:
-// dyingTries are for that.
+// Waits for another unetd at the same path that starts or ends. One that was killed has
+// its lock and its socket until the kernel has closed its descriptors: dyingTries are for
+// that.
 const (
 	lockTries  = 250
 	dyingTries = 50
 	lockPause  = 20 * time.Millisecond
 )
 
-// lock is the right to the socket's path, and to the uplink behind it: a
-// daemon holds it from before it looks at the path until it has detached and
-// removed its socket. The lock is flock(2) on a file beside the socket, which
-// only its owner can open and so only its owner can lock. The kernel lets go of
-// it when the daemon dies, however that happens.
+// lock is a daemon's exclusive right to the socket's path, and to the uplink: it has the
+// lock from before it looks at the path until it has detached the programs and removed the
+// socket. The lock is flock(2) on a file beside the socket that only its owner can open,
+// and so lock. The kernel releases it when the process ends.
 type lock struct {
 	file *os.File
 	path string
@@ -245,11 +244,11 @@ func takeLock(path string) (*lock, error) {
 	}
 }
 
-// take locks the file, and reports whether it still is the one at the path:
-// whoever had the lock before may have removed it.
+// take locks the file, and reports whether it still is the one at the path: the process
+// that had the lock before may have removed it.
 func (l *lock) take() (current bool, err error) {
-	// A file that is another's or more than a lock would be in strange hands, or
-	// lost when it is removed.
+	// The owner of the file could lock it at any time; and release removes the file, so
+	// that data in it would be lost.
 	opened, err := l.file.Stat()
 	if err != nil {
 		return false, err
@@ -276,9 +275,8 @@ func (l *lock) take() (current bool, err error) {
 	return err == nil && os.SameFile(now, opened), err
 }
 
-// release removes the file, unless somebody did so and made another, and then
-// gives up the lock. In this order nobody else's file is removed: nobody has
-// locked one at the path while this lock is held.
+// release removes the file, unless another one is at its path, and then releases the
+// lock. In this order it removes no file that another process has locked.
 func (l *lock) release() error {
 	opened, err := l.file.Stat()
 	if err == nil {

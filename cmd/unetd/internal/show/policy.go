@@ -9,14 +9,14 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 )
 
-// PolicyReport is what can be said of a policy that is right: its rules, or what
-// it permits a user.
+// PolicyReport is a report on a policy without mistakes: its rules, or what it permits a
+// user.
 type PolicyReport struct {
 	Policy *policy.Policy
 
 	asked   bool
 	subject policy.Subject
-	user    string // as the operator called it
+	user    string // as on the command line
 	iface   string // "": each
 	applies []*policy.Rule
 }
@@ -31,7 +31,7 @@ func (r *PolicyReport) Ask(s policy.Subject, user, interfaceName string) {
 	}
 }
 
-// Text writes the report for people.
+// Text writes the report as text.
 func (r *PolicyReport) Text(w io.Writer) error {
 	if !r.asked {
 		return r.summary(w)
@@ -163,7 +163,7 @@ func joined(list []string) string {
 	return strings.Join(list, " ")
 }
 
-// ruleJSON is a rule for programs. A limit that is null is none.
+// ruleJSON is a rule in JSON. A limit of null: there is none.
 type ruleJSON struct {
 	Name       string           `json:"name"`
 	Line       int              `json:"line"`
@@ -199,8 +199,8 @@ func rulesJSON(rules []*policy.Rule) []ruleJSON {
 	return list
 }
 
-// JSON writes the report for programs: all rules, and those that apply to the user in
-// the order in which they are looked at.
+// JSON writes the report as JSON: all rules, and those that apply to the user, in the
+// order in which they are tried.
 func (r *PolicyReport) JSON(w io.Writer) error {
 	type subject struct {
 		User      string     `json:"user"`
@@ -220,7 +220,7 @@ func (r *PolicyReport) JSON(w io.Writer) error {
 	return writeJSON(w, report)
 }
 
-// Mistakes writes for programs what is wrong with a policy file.
+// Mistakes writes the mistakes of a policy file as JSON.
 func Mistakes(w io.Writer, file string, list policy.Errors) error {
 	return writeJSON(w, struct {
 		File   string        `json:"file"`

@@ -1,5 +1,5 @@
-// Package show asks a running unetd what it has, and writes that down for
-// people, or as JSON for programs.
+// Package show writes what a running unetd has, and what a policy permits, as text or as
+// JSON.
 package show
 
 import (
