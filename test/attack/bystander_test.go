@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	tripTimeout = 20 * time.Second     // then what was asked counts as lost
+	tripTimeout = time.Minute          // then what was asked counts as lost
 	tripPause   = 2 * time.Millisecond // between trips: bystanders leave the processors to the attackers
 )
 

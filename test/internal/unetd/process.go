@@ -17,7 +17,7 @@ import (
 
 // Patience is how long anything may take until a test gives up. Nothing takes
 // that long.
-const Patience = 30 * time.Second
+const Patience = 2 * time.Minute
 
 // Process is a running command and what it prints.
 type Process struct {
