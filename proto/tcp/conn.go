@@ -256,8 +256,14 @@ func scaleFor(n int) (shift uint8) {
 	return shift
 }
 
-// agree takes over the options of the peer's SYN. offered says what ours has.
+// agree takes over what the peer's SYN says: its number, its window, its options.
 func (c *Conn) agree(now Time, s *segment) {
+	c.irs = s.seq
+	c.rcvNxt = s.seq.Add(1)
+	c.lastAckSent = c.rcvNxt
+	c.rcvAdv = c.rcvNxt.Add(c.synWindow())
+	c.sndWnd, c.maxSndWnd = s.window, s.window // a SYN's window is never scaled
+	c.sndWL1, c.sndWL2 = s.seq, s.ack
 	cfg := &c.table.cfg
 	o := &s.options
 	c.peerMSS = or(o.MSS, defaultMSS)

@@ -170,7 +170,6 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 		return
 	}
 	c := l.child(now, s, newer(t.isn(now, s.id)))
-	c.agree(now, s)
 	c.update(now)
 	t.opening = c
 	// Data and a FIN in the SYN are not acknowledged, so they come again.
@@ -184,12 +183,7 @@ func (l *Listener) child(now Time, s *segment, iss seq.Number) *Conn {
 	c.listener, c.passive = l, true
 	c.begin(iss)
 	c.state = SynReceived
-	c.irs = s.seq
-	c.rcvNxt = s.seq.Add(1)
-	c.lastAckSent = c.rcvNxt
-	c.rcvAdv = c.rcvNxt.Add(c.synWindow())
-	c.sndWnd, c.maxSndWnd = s.window, s.window
-	c.sndWL1, c.sndWL2 = s.seq, iss
+	c.agree(now, s)
 	l.syns.push(c)
 	t.insert(c)
 	t.counts[PassiveOpens]++
@@ -348,7 +342,6 @@ func (l *Listener) acceptCookie(now Time, s *segment) bool {
 		}
 	}
 	c := l.child(now, &syn, iss)
-	c.agree(now, &syn)
 	c.sndNxt = iss.Add(1)
 	c.sndMax = c.sndNxt
 	c.process(now, s)

@@ -167,19 +167,6 @@ func (c *Conn) repair(now Time) {
 	c.startRetransmit(now)
 }
 
-// foundLost is called when the segment in hand, or the timer, has shown that something
-// more is lost than was known.
-func (c *Conn) foundLost(now Time) {
-	switch {
-	case c.claimLost():
-		c.acceptClaim(now)
-		c.repair(now)
-	case c.mtuProbeLost(now):
-	case c.phase <= lossProbing || c.repairing:
-		c.enterRecovery(now)
-	}
-}
-
 // watch notes a segment of n bytes of data that has just been sent.
 func (c *Conn) watch(n int) {
 	if p := &c.path; p.watched == 0 || n > c.mss {

@@ -91,7 +91,12 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	s := &t.segment
 	s.id.local = uint64(binary.BigEndian.Uint32(in.Dst[:]))<<16 | uint64(h.DstPort())
 	s.id.remote = uint64(binary.BigEndian.Uint32(in.Src[:]))<<16 | uint64(h.SrcPort())
-	c := t.lookup(s.id)
+	c := t.last
+	if c == nil || c.id != s.id {
+		if c = t.conns[s.id]; c != nil {
+			t.last = c
+		}
+	}
 	if c == nil && (!usable(in.Src) || !usable(in.Dst) || h.SrcPort() == 0 || h.DstPort() == 0 || s.id.local == s.id.remote) {
 		t.counts[BadAddress]++ // a connection's ends are beyond doubt; nobody is connected with itself
 		return Result{}
@@ -201,20 +206,10 @@ func (c *Conn) process(now Time, s *segment) {
 		c.synSent(now, s)
 	case SynReceived:
 		c.synReceived(now, s)
-	case Established:
-		c.established(now, s)
-	case FinWait1:
-		c.finWait1(now, s)
-	case FinWait2:
-		c.finWait2(now, s)
-	case CloseWait:
-		c.closeWait(now, s)
-	case Closing:
-		c.closing(now, s)
-	case LastAck:
-		c.lastAck(now, s)
-	default:
+	case Closed, Listen, TimeWait:
 		panic("BUG: tcp: a segment for a connection in " + c.state.String())
+	default:
+		c.synchronized(now, s)
 	}
 }
 

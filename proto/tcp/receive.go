@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp/seq"
+	"github.com/unet-go/unet/wire"
 )
 
 // Data that is received.
@@ -23,10 +24,19 @@ func (c *Conn) mayPlace(s *segment) bool {
 		uint32(len(s.data)) <= c.rcvAdv.From(c.rcvNxt)
 }
 
-// data is the seventh step: take the data of a segment, which has been cut to
-// the window.
+// data is the sixth and the seventh step: it takes the data of a segment, which has been
+// cut to the window. Urgent data is delivered in line (RFC 6093), and nobody is told where
+// it ends: nothing that is sent today needs to know.
 func (c *Conn) data(now Time, s *segment) {
-	c.noteFin(s)
+	if s.has(wire.TCPUrg) {
+		c.table.counts[UrgentPointers]++
+	}
+	// Where the data ends is noted before any is taken: what came out of order and claims
+	// to follow must not be taken with it.
+	if s.has(wire.TCPFin) && !c.hasPeerFin {
+		c.hasPeerFin = true
+		c.peerFin = s.seq.Add(uint32(len(s.data)))
+	}
 	if len(s.data) == 0 || c.gotFin || c.state == Closed {
 		return
 	}
@@ -370,25 +380,19 @@ func (c *Conn) Buffered() int { return c.recv.bytes }
 // follows when there is. After the last data it returns io.EOF, or what ended
 // the connection.
 func (c *Conn) Read(now Time, p []byte) (int, error) {
-	if c.recv.head == nil {
-		return 0, c.readError(len(p))
-	}
-	n := c.recv.read(&c.table.pool, p)
-	c.hasRead(now)
-	return n, nil
-}
-
-// readError is the answer of a read that finds nothing to room for want bytes.
-func (c *Conn) readError(want int) error {
-	if !c.atEnd() {
-		c.wantsRead = c.wantsRead || want > 0 // another reader may wait
-		return nil
-	}
-	if c.err != 0 && !c.gotFin && !c.readClosed {
+	switch {
+	case c.recv.head != nil:
+		n := c.recv.read(&c.table.pool, p)
+		c.hasRead(now)
+		return n, nil
+	case !c.atEnd():
+		c.wantsRead = c.wantsRead || len(p) > 0 // another reader may wait
+		return 0, nil
+	case c.err != 0 && !c.gotFin && !c.readClosed:
 		c.errTaken = true // a write is EPIPE from now on, as in the kernel
-		return c.err
+		return 0, c.err
 	}
-	return io.EOF
+	return 0, io.EOF
 }
 
 // hasRead is called when there is more room in the receive queue.

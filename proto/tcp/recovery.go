@@ -116,49 +116,40 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	if c.phase == lossProbing {
 		c.lossProbeAnswered(now, advanced, c.wasTwice)
 	}
+	c.findLost(now, advanced, b.delivered > 0)
+}
+
+// findLost looks for losses, begins or continues the recovery, and starts the timer that
+// looks once more, if that may help, in place of the retransmission timer, which would
+// expire later. look is false if there is no news that detectLost would need.
+func (c *Conn) findLost(now Time, advanced, look bool) {
 	c.complete()
+	b := &c.board
 	wait, lostBefore := Time(0), b.lost
-	if c.sack {
-		if b.delivered > 0 {
-			b.merge(&c.table.spans)
-			wait = c.detectLost(now)
-		}
-	} else {
+	if !c.sack {
 		c.detectWithoutSack(advanced)
+	} else if look {
+		b.merge(&c.table.spans)
+		wait = c.detectLost(now)
 	}
 	if b.lost > lostBefore || b.lost > 0 && c.phase <= lossProbing {
-		c.foundLost(now)
+		switch {
+		case c.claimLost():
+			c.acceptClaim(now)
+			c.repair(now)
+		case c.mtuProbeLost(now):
+		case c.phase <= lossProbing || c.repairing:
+			c.enterRecovery(now)
+		}
 	}
 	if c.phase == recovering && !c.repairing {
 		c.reduceRate(b.delivered, advanced && b.lost <= lostBefore)
 	}
-	c.waitForReordering(now, wait)
-}
-
-// waitForReordering starts the timer that looks for losses once more, in place of the
-// retransmission timer: that would run out later.
-func (c *Conn) waitForReordering(now, wait Time) {
 	if wait > 0 {
 		c.rtxAt, c.rtxFor = now+wait, forReordering
 	} else if c.rtxFor == forReordering && c.rtxAt != Never || c.rtxFor == forLossProbe && !c.mayProbeLoss() && c.rtxAt != Never {
 		c.startRetransmit(now)
 	}
-}
-
-// reorderExpired is the end of that timer.
-func (c *Conn) reorderExpired(now Time) {
-	c.startRetransmit(now)
-	c.board.delivered = 0
-	c.complete()
-	lostBefore := c.board.lost
-	wait := c.detectLost(now)
-	if c.board.lost > lostBefore || c.board.lost > 0 && c.phase <= lossProbing {
-		c.foundLost(now)
-	}
-	if c.phase == recovering && !c.repairing {
-		c.reduceRate(0, false)
-	}
-	c.waitForReordering(now, wait)
 }
 
 // isRecovered reports whether all is acknowledged that was in flight when it began.

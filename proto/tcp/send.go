@@ -96,9 +96,6 @@ func (c *Conn) writeError() error {
 // Room is how many bytes Write would take, memory permitting.
 func (c *Conn) Room() int { return max(0, c.opts.SendBuffer-c.send.bytes) }
 
-// Unacknowledged is how many bytes have been written and not yet acknowledged.
-func (c *Conn) Unacknowledged() int { return c.send.bytes }
-
 // Flush lets corked bytes go: the writer is about to wait for something. Nagle's
 // algorithm, if it is on, has the last word.
 func (c *Conn) Flush(now Time) {
@@ -177,10 +174,6 @@ func (c *Conn) Abort() {
 	c.abort(syscall.ECONNABORTED)
 	c.discard()
 }
-
-// Fail ends the connection with an error that its owner has learnt elsewhere,
-// EHOSTUNREACH from ARP for one, and tells nobody.
-func (c *Conn) Fail(err syscall.Errno) { c.fail(err) }
 
 // SetNagle turns Nagle's algorithm on or off: off is TCP_NODELAY.
 func (c *Conn) SetNagle(now Time, on bool) {

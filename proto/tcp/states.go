@@ -6,9 +6,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// One function for each state that a connection of the table can be in. They
-// follow RFC 9293, section 3.10.7.3 for SYN-SENT and section 3.10.7.4 for the
-// others, in the order of its data; the steps that states share are in steps.go.
+// The states that a connection of the table can be in. The functions follow RFC 9293,
+// section 3.10.7.3 for SYN-SENT and section 3.10.7.4 for the others, in the order of
+// its steps; most steps are in steps.go.
 // The third step, security, is empty: IPv4 carries no security label here.
 
 // synSent is the state SYN-SENT (section 3.10.7.3).
@@ -43,12 +43,6 @@ func (c *Conn) synSent(now Time, s *segment) {
 	}
 	c.heardAt = now
 	c.agree(now, s)
-	c.irs = s.seq
-	c.rcvNxt = s.seq.Add(1)
-	c.lastAckSent = c.rcvNxt
-	c.rcvAdv = c.rcvNxt.Add(c.synWindow())
-	c.sndWnd, c.maxSndWnd = s.window, s.window // a SYN's window is never scaled
-	c.sndWL1, c.sndWL2 = s.seq, s.ack
 	if !s.has(wire.TCPAck) {
 		// Simultaneous open: both SYNs are under way (figure 7).
 		c.state = SynReceived
@@ -63,7 +57,6 @@ func (c *Conn) synSent(now Time, s *segment) {
 	s.seq = c.rcvNxt
 	s.flags &^= wire.TCPSyn
 	c.trim(s)
-	c.urgent(s)
 	c.data(now, s)
 	c.fin(now, s)
 }
@@ -130,100 +123,54 @@ func (c *Conn) synReceived(now Time, s *segment) {
 	c.noteTimestamp(now, s)
 	c.ackNow = c.ackNow || s.trimmed
 	c.acknowledged(now, s)
-	c.sndWnd = s.window << c.sndScale
-	c.maxSndWnd = max(c.maxSndWnd, c.sndWnd)
-	c.sndWL1, c.sndWL2 = s.seq, s.ack
+	c.setSendWindow(now, s)
 	c.becomeEstablished(now)
 	if c.ecn {
 		c.noteECN(now, s)
 	}
-	c.urgent(s)
 	c.data(now, s)
 	c.fin(now, s)
 }
 
-// established is the state ESTABLISHED.
-func (c *Conn) established(now Time, s *segment) {
-	if !c.checkHead(now, s) { // first to fourth
+// synchronized is the states from ESTABLISHED on, but for TIME-WAIT.
+func (c *Conn) synchronized(now Time, s *segment) {
+	if !c.acceptable(now, s) { // first
 		return
 	}
+	if s.has(wire.TCPRst) { // second
+		c.reset(now, s, syscall.ECONNRESET)
+		return
+	}
+	if s.has(wire.TCPSyn) { // fourth
+		c.table.counts[SynInWindow]++
+		c.challenge(now)
+		return
+	}
+	c.heardAt = now
+	c.keepaliveProbes = 0
 	if !c.checkAck(now, s) { // fifth
 		return
 	}
-	c.urgent(s)    // sixth
-	c.data(now, s) // seventh
-	c.fin(now, s)  // eighth
-}
-
-// finWait1 is the state FIN-WAIT-1: we have closed, the peer has not.
-func (c *Conn) finWait1(now Time, s *segment) {
-	if !c.checkHead(now, s) {
-		return
-	}
-	if !c.checkAck(now, s) {
-		return
-	}
-	if c.finAcked {
-		c.state = FinWait2
-		if c.closed {
-			c.waitAt = now.add(c.table.cfg.FinWait)
+	switch c.state {
+	case FinWait1: // we have closed, the peer has not
+		if c.finAcked {
+			c.state = FinWait2
+			if c.closed {
+				c.waitAt = now.add(c.table.cfg.FinWait)
+			}
 		}
-	}
-	c.urgent(s)
-	c.data(now, s)
-	c.fin(now, s)
-}
-
-// finWait2 is the state FIN-WAIT-2: the peer knows that we have closed.
-func (c *Conn) finWait2(now Time, s *segment) {
-	if !c.checkHead(now, s) {
+		fallthrough
+	case Established, FinWait2:
+		c.data(now, s) // sixth and seventh
+		c.fin(now, s)  // eighth
 		return
 	}
-	if !c.checkAck(now, s) {
-		return
-	}
-	c.urgent(s)
-	c.data(now, s)
-	c.fin(now, s)
-}
-
-// closeWait is the state CLOSE-WAIT: the peer has closed, we have not. After its
-// FIN there is no data; what claims to be is ignored.
-func (c *Conn) closeWait(now Time, s *segment) {
-	if !c.checkHead(now, s) {
-		return
-	}
-	if c.checkAck(now, s) {
-		c.table.afterFin(s)
-	}
-}
-
-// closing is the state CLOSING: both have closed at once, and the peer has not
-// acknowledged our FIN.
-func (c *Conn) closing(now Time, s *segment) {
-	if !c.checkHead(now, s) {
-		return
-	}
-	if !c.checkAck(now, s) {
-		return
-	}
+	// After the peer's FIN there is no data. What claims to be is ignored.
 	c.table.afterFin(s)
-	if c.finAcked {
+	switch {
+	case c.state == Closing && c.finAcked: // both have closed at once
 		c.enterTimeWait(now)
-	}
-}
-
-// lastAck is the state LAST-ACK: the peer has closed, then we, and only the
-// acknowledgment of our FIN is missing.
-func (c *Conn) lastAck(now Time, s *segment) {
-	if !c.checkHead(now, s) {
-		return
-	}
-	if !c.checkAck(now, s) {
-		return
-	}
-	c.table.afterFin(s)
-	if c.finAcked {
+	case c.state == LastAck && c.finAcked: // the peer has closed, then we
 		c.finish(Closed)
 	}
 }

@@ -41,26 +41,6 @@ func (l *challenges) take(t *Table, now Time) bool {
 	return true
 }
 
-// checkHead is the first to the fourth step in the synchronized states. It
-// reports whether there is more to do.
-func (c *Conn) checkHead(now Time, s *segment) bool {
-	if !c.acceptable(now, s) { // first
-		return false
-	}
-	if s.has(wire.TCPRst) { // second
-		c.reset(now, s, syscall.ECONNRESET)
-		return false
-	}
-	if s.has(wire.TCPSyn) { // fourth
-		c.table.counts[SynInWindow]++
-		c.challenge(now)
-		return false
-	}
-	c.heardAt = now
-	c.keepaliveProbes = 0
-	return true
-}
-
 // acceptable is the first step: the sequence number, and before it the timestamp
 // (RFC 7323, section 5.3). A segment that passes is cut to the window.
 func (c *Conn) acceptable(now Time, s *segment) bool {
@@ -238,8 +218,7 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 	// data was sent before other data that has come: without its window, SND.UNA would take
 	// the old one along, further than the peer has ever offered.
 	if s.ack.After(before) || s.ack == c.sndUna && (c.sndWL1.Before(s.seq) || c.sndWL1 == s.seq && c.sndWL2.AtOrBefore(s.ack)) {
-		c.setSendWindow(now, s.window<<c.sndScale)
-		c.sndWL1, c.sndWL2 = s.seq, s.ack
+		c.setSendWindow(now, s)
 	}
 	if c.board.sacked > 0 || c.dupAcks > 0 || c.phase != open {
 		c.recover(now, s, before)
@@ -248,7 +227,8 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 }
 
 // setSendWindow takes over the window that the peer advertises.
-func (c *Conn) setSendWindow(now Time, wnd uint32) {
+func (c *Conn) setSendWindow(now Time, s *segment) {
+	wnd := s.window << c.sndScale
 	if c.persisting {
 		if !c.closed { // or a peer could keep what nobody has for ever
 			c.progressAt = now // it answers our window probes
@@ -259,24 +239,7 @@ func (c *Conn) setSendWindow(now Time, wnd uint32) {
 	}
 	c.sndWnd = wnd
 	c.maxSndWnd = max(c.maxSndWnd, wnd)
-}
-
-// urgent is the sixth step. The octets are delivered in line, as RFC 6093 wants,
-// and nobody is told where the urgent ones end: nothing that is sent today needs
-// to know.
-func (c *Conn) urgent(s *segment) {
-	if s.has(wire.TCPUrg) {
-		c.table.counts[UrgentPointers]++
-	}
-}
-
-// noteFin remembers where the data ends, before the seventh step takes any: what
-// came out of order and claims to follow must not be taken with it.
-func (c *Conn) noteFin(s *segment) {
-	if s.has(wire.TCPFin) && !c.hasPeerFin {
-		c.hasPeerFin = true
-		c.peerFin = s.seq.Add(uint32(len(s.data)))
-	}
+	c.sndWL1, c.sndWL2 = s.seq, s.ack
 }
 
 // fin is the eighth step. A FIN counts when all data before it is there, so one

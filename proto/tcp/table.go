@@ -170,18 +170,6 @@ func (t *Table) Knows(local, remote AddrPort) bool {
 	return t.conns[id] != nil || t.waits.records[id] != nil || t.listenerFor(id) != nil
 }
 
-// lookup finds the connection of a tuple.
-func (t *Table) lookup(id tuple) *Conn {
-	if c := t.last; c != nil && c.id == id {
-		return c
-	}
-	c := t.conns[id]
-	if c != nil {
-		t.last = c
-	}
-	return c
-}
-
 // Events are what has happened to a connection since its owner was last told.
 type Events uint8
 

@@ -502,7 +502,7 @@ func TestSetters(t *testing.T) {
 	}
 	p.dial(t, p.tabs[1].listeners[80], Options{})
 	c = p.conns[0]
-	c.Fail(syscall.EHOSTUNREACH)
+	c.fail(syscall.EHOSTUNREACH)
 	if c.Err() != syscall.EHOSTUNREACH || c.onReady || p.tabs[0].Len() != 0 {
 		t.Errorf("failed, and is still there: %v, %d connections", c.Err(), p.tabs[0].Len())
 	}

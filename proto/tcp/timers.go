@@ -161,7 +161,9 @@ func (c *Conn) expire(now Time) {
 		case c.persisting:
 			c.persistExpired(now)
 		case c.rtxFor == forReordering:
-			c.reorderExpired(now)
+			c.startRetransmit(now)
+			c.board.delivered = 0
+			c.findLost(now, false, true)
 		case c.claimHeld() && now < c.giveUpAt() && c.sndWnd > 0:
 			c.claimExpired(now)
 		case c.mayProbeLoss() && now < c.giveUpAt():

@@ -28,9 +28,6 @@ func (n Number) Back(octets uint32) Number { return Number{n.v - octets} }
 // to 2^32-1.
 func (n Number) From(start Number) uint32 { return n.v - start.v }
 
-// Sub is the signed distance from o to n, negative if n is before o.
-func (n Number) Sub(o Number) int32 { return int32(n.v - o.v) }
-
 // Before reports whether n comes before o. Of two numbers exactly half the
 // circle apart each comes before the other.
 func (n Number) Before(o Number) bool { return int32(n.v-o.v) < 0 }
