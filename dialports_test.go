@@ -235,7 +235,7 @@ func TestTCPDialLooksAgain(t *testing.T) {
 // all, and takes no descriptor for one that nobody accepts.
 func TestTCPWholeAddress(t *testing.T) {
 	l := openLab(t)
-	host := l.wholeHost(t, "10.0.0.77")
+	host := newHost(t, l.mux, new(countedLease), unet.Config{Addr: netip.MustParseAddr("10.0.0.77")})
 	must(t, l.B.Do(func() error {
 		return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("100000"), 0)
 	}))
@@ -268,23 +268,6 @@ func TestTCPWholeAddress(t *testing.T) {
 			break
 		}
 	}
-}
-
-// wholeHost is another host of ours on the mux, with an address of its own.
-func (l *lab) wholeHost(t *testing.T, addr string) *unet.Host {
-	t.Helper()
-	grant, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{})
-	must(t, err)
-	host, err := unet.New(t.Context(), grant, lease, unet.Config{Addr: netip.MustParseAddr(addr)})
-	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
-	}
-	t.Cleanup(func() {
-		if err := host.Close(); err != nil {
-			t.Errorf("close of the host: %v", err)
-		}
-	})
-	return host
 }
 
 // UDP sockets that are dialled have their ports alone, as in the kernel, and never want

@@ -1,7 +1,38 @@
 package unet
 
+import (
+	"net"
+	"testing"
+
+	"golang.org/x/net/nettest"
+)
+
 // Audit says how many frames of the segment each owner has.
 func (h *Host) Audit() (a string) {
 	h.stack.Do(func() { a = h.ep.Audit().String() })
 	return a
+}
+
+// CheckNetConn checks that connections from b to a behave as net.Conn requires.
+func CheckNetConn(t *testing.T, a, b *Host) {
+	l, err := a.Listen(t.Context(), "tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+		accepted := make(chan error, 1)
+		go func() {
+			var err error
+			c2, err = l.Accept()
+			accepted <- err
+		}()
+		if c1, err = b.Dial("tcp", l.Addr().String()); err != nil {
+			return nil, nil, nil, err
+		}
+		if err = <-accepted; err != nil {
+			return nil, nil, nil, err
+		}
+		return c1, c2, func() { c1.Close(); c2.Close() }, nil
+	})
 }

@@ -169,78 +169,63 @@ func TestUnresolvableHost(t *testing.T) {
 	peer.untilAnswered("back")
 }
 
-// The uplink goes down and up: sends fail, reads wait, and then it goes on.
-func TestUplinkGoesDown(t *testing.T) {
-	l := openLab(t)
-	c := l.dial(t, "10.0.0.2:7000")
-	c.untilAnswered("at first")
-	c.conn.SetDeadline(time.Time{})
-	read := make(chan error, 1)
-	go func() {
-		_, err := c.conn.Read(make([]byte, 64))
-		read <- err
-	}()
-	l.on(t, l.A, netlink.LinkSetDown)
-	l.await(t, "down", func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeLinkDown })
-	if _, err := c.conn.Write([]byte("x")); !errors.Is(err, syscall.ENETDOWN) {
-		t.Errorf("write while it is down: %v", err)
+// The uplink goes down and up, or the machine loses the host's address and has it again.
+// Meanwhile sends fail and reads wait; afterwards both work.
+func TestNetworkIsGoneForATime(t *testing.T) {
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(24, 32)}}
+	for _, c := range []struct {
+		name       string
+		lose, have func(netlink.Link) error
+		gone, back endpoint.NoticeKind
+		send       syscall.Errno
+	}{
+		{"link", netlink.LinkSetDown, netlink.LinkSetUp, endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, syscall.ENETDOWN},
+		{
+			"address", func(link netlink.Link) error { return netlink.AddrDel(link, addr) }, func(link netlink.Link) error { return netlink.AddrAdd(link, addr) },
+			endpoint.NoticeAddrGone, endpoint.NoticeAddrBack, syscall.EADDRNOTAVAIL,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := openLab(t)
+			client := l.dial(t, "10.0.0.2:7000")
+			client.untilAnswered("at first")
+			client.conn.SetDeadline(time.Time{})
+			read := make(chan error, 1)
+			go func() {
+				_, err := client.conn.Read(make([]byte, 64))
+				read <- err
+			}()
+			l.on(t, l.A, c.lose)
+			gone := endpoint.Notice{Kind: c.gone}
+			if c.gone == endpoint.NoticeAddrGone {
+				gone.Addr = l.host.Addr()
+			}
+			l.await(t, "gone", func(n endpoint.Notice) bool { return n == gone })
+			if _, err := client.conn.Write([]byte("x")); !errors.Is(err, c.send) {
+				t.Errorf("write meanwhile: %v, want %v", err, c.send)
+			}
+			// The dial does not fail for lack of a port: it claims none.
+			if _, err := l.host.Dial("tcp", "10.0.0.2:7000"); !errors.Is(err, c.send) || errors.Is(err, endpoint.ErrTagDenied) {
+				t.Errorf("dial meanwhile: %v, want %v", err, c.send)
+			}
+			late := make(chan endpoint.Notice, 10)
+			t.Cleanup(l.host.Watch(func(n endpoint.Notice) { late <- n }))
+			if n := <-late; n != gone {
+				t.Errorf("Watch meanwhile: %v, want %v", n, gone)
+			}
+			l.on(t, l.A, c.have)
+			l.await(t, "back", func(n endpoint.Notice) bool { return n.Kind == c.back })
+			for deadline := time.Now().Add(patience); len(read) == 0; {
+				if _, err := client.conn.Write([]byte("12345678")); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) || time.Now().After(deadline) {
+					t.Fatalf("write afterwards: %v", err)
+				}
+			}
+			if err := <-read; err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
+				t.Errorf("the read that waited: %v", err)
+			}
+			client.untilAnswered("afterwards")
+		})
 	}
-	late := make(chan endpoint.Notice, 10)
-	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { late <- n }))
-	if n := <-late; n.Kind != endpoint.NoticeLinkDown {
-		t.Errorf("who comes late is told %v", n)
-	}
-	l.on(t, l.A, netlink.LinkSetUp)
-	l.await(t, "up", func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeLinkUp })
-	for deadline := time.Now().Add(patience); len(read) == 0; {
-		if _, err := c.conn.Write([]byte("12345678")); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) || time.Now().After(deadline) {
-			t.Fatalf("write after it came up: %v", err)
-		}
-	}
-	if err := <-read; err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
-		t.Errorf("a read that has waited all the time: %v", err)
-	}
-	c.untilAnswered("up again")
-}
-
-// The machine loses the host's address, and has it again: sends fail, reads wait, and then
-// it goes on.
-func TestAddressIsLost(t *testing.T) {
-	l := openLab(t)
-	c := l.dial(t, "10.0.0.2:7000")
-	c.untilAnswered("at first")
-	c.conn.SetDeadline(time.Time{})
-	read := make(chan error, 1)
-	go func() {
-		_, err := c.conn.Read(make([]byte, 64))
-		read <- err
-	}()
-	addr := &netlink.Addr{IPNet: &net.IPNet{IP: l.A.Addr.Addr().AsSlice(), Mask: net.CIDRMask(24, 32)}}
-	l.on(t, l.A, func(link netlink.Link) error { return netlink.AddrDel(link, addr) })
-	gone := endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: l.host.Addr()}
-	l.await(t, "gone", func(n endpoint.Notice) bool { return n == gone })
-	if _, err := c.conn.Write([]byte("x")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("write while it is gone: %v", err)
-	}
-	if _, err := l.host.Dial("tcp", "10.0.0.2:7000"); !errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, endpoint.ErrTagDenied) {
-		t.Errorf("dial while it is gone: %v", err) // not for want of a port: none is claimed
-	}
-	late := make(chan endpoint.Notice, 10)
-	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { late <- n }))
-	if n := <-late; n != gone {
-		t.Errorf("who comes late is told %v", n)
-	}
-	l.on(t, l.A, func(link netlink.Link) error { return netlink.AddrAdd(link, addr) })
-	l.await(t, "back", func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeAddrBack })
-	for deadline := time.Now().Add(patience); len(read) == 0; {
-		if _, err := c.conn.Write([]byte("12345678")); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) || time.Now().After(deadline) {
-			t.Fatalf("write when it is back: %v", err)
-		}
-	}
-	if err := <-read; err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
-		t.Errorf("a read that has waited all the time: %v", err)
-	}
-	c.untilAnswered("back again")
 }
 
 // The uplink is deleted: nobody hangs, and everybody is told why.

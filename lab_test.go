@@ -73,32 +73,53 @@ func openLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{Pair: netlab.RequirePair(t, netlab.Config{}), told: make(chan endpoint.Notice, 10000)}
 	l.serveEcho(t, "10.0.0.2:7000")
-	var m *mux.Mux
-	l.on(t, l.A, func(link netlink.Link) (err error) {
+	l.on(t, l.A, func(link netlink.Link) error {
 		l.uplink = link.Attrs().Index
-		m, err = mux.Open(mux.Config{Interface: l.A.Interface})
-		return err
+		return nil
 	})
+	l.mux = openMux(t, l.A)
+	l.host = newHost(t, l.mux, &l.lease, unet.Config{})
+	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { l.told <- n }))
+	return l
+}
+
+// openMux opens a mux in front of a kernel.
+func openMux(t *testing.T, at *netlab.Host) (m *mux.Mux) {
+	t.Helper()
+	must(t, at.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: at.Interface})
+		return err
+	}))
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
 			t.Errorf("close of the mux: %v", err)
 		}
 	})
-	l.mux = m
+	return m
+}
+
+// newHost opens a host on a mux, with a lease that counts.
+func newHost(t *testing.T, m *mux.Mux, counted *countedLease, cfg unet.Config) *unet.Host {
+	t.Helper()
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 	must(t, err)
-	l.lease.Lease = lease
-	l.host, err = unet.New(t.Context(), grant, &l.lease, unet.Config{})
+	counted.Lease = lease
+	h, err := unet.New(t.Context(), grant, counted, cfg)
 	if err != nil {
 		must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
 	t.Cleanup(func() {
-		if err := l.host.Close(); err != nil {
+		if err := h.Close(); err != nil {
 			t.Errorf("close of the host: %v", err)
 		}
 	})
-	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { l.told <- n }))
-	return l
+	return h
+}
+
+// openHost opens a host on a mux of its own in front of a kernel.
+func openHost(t *testing.T, at *netlab.Host, cfg unet.Config) *unet.Host {
+	t.Helper()
+	return newHost(t, openMux(t, at), new(countedLease), cfg)
 }
 
 func (l *lab) serveEcho(t *testing.T, at string) {

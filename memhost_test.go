@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/nettest"
-
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -116,26 +114,7 @@ func memHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
 
 func TestConnConformsToNetConn(t *testing.T) {
 	a, b, _ := memHosts(t)
-	l, err := a.Listen(t.Context(), "tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-		accepted := make(chan error, 1)
-		go func() {
-			var err error
-			c2, err = l.Accept()
-			accepted <- err
-		}()
-		if c1, err = b.Dial("tcp", l.Addr().String()); err != nil {
-			return nil, nil, nil, err
-		}
-		if err = <-accepted; err != nil {
-			return nil, nil, nil, err
-		}
-		return c1, c2, func() { c1.Close(); c2.Close() }, nil
-	})
+	CheckNetConn(t, a, b)
 }
 
 // A port that is listened on is the host's until the listener is closed and the last

@@ -18,12 +18,10 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/net/nettest"
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/mux"
 )
 
 // openTwo makes a cable with a host of ours at either end.
@@ -33,53 +31,9 @@ func openTwo(t *testing.T, cfg unet.Config) (a, b *unet.Host) {
 	return openHost(t, p.A, cfg), openHost(t, p.B, cfg)
 }
 
-// openHost makes a host of ours on a mux of its own in front of a kernel.
-func openHost(t *testing.T, at *netlab.Host, cfg unet.Config) *unet.Host {
-	t.Helper()
-	var m *mux.Mux
-	must(t, at.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: at.Interface})
-		return err
-	}))
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Errorf("close of the mux: %v", err)
-		}
-	})
-	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
-	must(t, err)
-	h, err := unet.New(t.Context(), grant, lease, cfg)
-	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
-	}
-	t.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			t.Errorf("close of the host: %v", err)
-		}
-	})
-	return h
-}
-
 func TestTCPConformsToNetConn(t *testing.T) {
 	a, b := openTwo(t, unet.Config{})
-	l, err := a.Listen(t.Context(), "tcp", ":0")
-	must(t, err)
-	defer l.Close()
-	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-		accepted := make(chan error, 1)
-		go func() {
-			var err error
-			c2, err = l.Accept()
-			accepted <- err
-		}()
-		if c1, err = b.Dial("tcp", l.Addr().String()); err != nil {
-			return nil, nil, nil, err
-		}
-		if err = <-accepted; err != nil {
-			return nil, nil, nil, err
-		}
-		return c1, c2, func() { c1.Close(); c2.Close() }, nil
-	})
+	unet.CheckNetConn(t, a, b)
 }
 
 // net/http's server and client, unchanged, on ours.
