@@ -180,7 +180,7 @@ func TestNeighbours(t *testing.T) {
 				} else { // nothing to it, but it answers
 					f = p.peer(nil)
 					f.fields.Window = 0
-					if bad[i][1].send.bytes == 0 {
+					if bad[i][1].Unacknowledged() == 0 {
 						bad[i][1].Write(w.now, text[:4000])
 					}
 				}

@@ -73,7 +73,7 @@ func TestNoMemory(t *testing.T) {
 	}
 	src.Write(p.now, make([]byte, 100))
 	p.exchange()
-	if dst.Buffered() != 2*ChunkSize || p.tabs[1].Count(NoMemory) != 1 || src.send.bytes != 100 {
+	if dst.Buffered() != 2*ChunkSize || p.tabs[1].Count(NoMemory) != 1 || src.Unacknowledged() != 100 {
 		t.Fatalf("%d bytes came beyond the memory", dst.Buffered())
 	}
 	if _, err := dst.Write(p.now, []byte{1}); err != syscall.ENOBUFS {

@@ -96,6 +96,9 @@ func (c *Conn) writeError() error {
 // Room is how many bytes Write would take, memory permitting.
 func (c *Conn) Room() int { return max(0, c.opts.SendBuffer-c.send.bytes) }
 
+// Unacknowledged is how many bytes have been written and not yet acknowledged.
+func (c *Conn) Unacknowledged() int { return c.send.bytes }
+
 // Flush lets corked bytes go: the writer is about to wait for something. Nagle's
 // algorithm, if it is on, has the last word.
 func (c *Conn) Flush(now Time) {

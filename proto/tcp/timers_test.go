@@ -140,7 +140,7 @@ func TestTimeoutAfterLossyHandshake(t *testing.T) {
 				for n := 0; n == 0; n, _ = to.Read(w.now, b) {
 					w.step(Never)
 				}
-				for from.send.bytes > 0 {
+				for from.Unacknowledged() > 0 {
 					w.step(Never)
 				}
 			}
