@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 )
 
@@ -144,3 +145,7 @@ func (c *MuxUnetConfig) CutBy(ifindex int, secret [5]byte) {
 }
 
 const ethernetHeaderLen = 14
+
+// ObjectsHash is the SHA-256 of the compiled programs. Maps that were made for
+// programs with another hash may have another layout or meaning.
+func ObjectsHash() [32]byte { return sha256.Sum256(_MuxBytes) }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
@@ -136,4 +138,16 @@ func (u *Uplink) Counters(peer control.Peer) ([]endpoint.Counter, error) {
 		endpoint.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd whose applications have come to this one", Value: u.presented.Load()},
 		endpoint.Counter{Name: "lease_refused", Help: "requests of these two kinds that were answered by an error", Value: u.refused.Load()},
 	), nil
+}
+
+// Cleanup removes what unetds of this network namespace that were killed have
+// left in the kernel, and names it.
+func Cleanup(bpffs string, force bool, report func(what string)) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(bpffs, &st); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("--bpffs %s: %w", bpffs, err)
+	} else if err != nil || st.Type != unix.BPF_FS_MAGIC {
+		return nil // nobody could have kept anything there
+	}
+	return mux.Cleanup(bpffs, force, report)
 }
