@@ -14,26 +14,25 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// Ports are claimed on an address of the uplink, which endpoints and the kernel
-// share, or on a whole address that the lease holds. On a shared address every
-// port is reserved in the kernel (see reserver), so that a block takes 64
-// descriptors of this process: a hundred blocks want a limit of open files
-// (RLIMIT_NOFILE) above 8,500.
+// Ports are claimed on an address of the uplink, which endpoints share with the kernel, or on
+// a whole address that the lease holds. Each port of a shared address is reserved in the
+// kernel (see reserver), so a block takes 64 descriptors of this process: a hundred blocks
+// need a limit of open files (RLIMIT_NOFILE) above 8,500.
 
-// Where any free port or block is looked for. The kernel's own choice for
-// programs, ip_local_port_range, begins at the same port by default.
+// The range from which a free port or block is chosen. The kernel's own range,
+// ip_local_port_range, begins at 32768 by default.
 const (
 	anyPort  = 49152 // RFC 6335, dynamic ports
 	anyBlock = 32768
 	allPorts = 1 << 16
 
-	// mostHigh is how many ports of UDP, or of TCP, endpoints may have before blocks are
-	// looked for below anyBlock instead. The kernel's programs need ports too: where all
-	// of ip_local_port_range is bound, on whatever address, connect fails.
+	// mostHigh is the number of UDP ports, or of TCP ports, of endpoints from which on
+	// blocks are chosen below anyBlock. The kernel's programs need ports too: connect fails
+	// if all ports of ip_local_port_range are bound, on any address.
 	mostHigh = (allPorts - anyBlock) / 4 * 3
 	lowBlock = 1024 // RFC 6335, user ports
 
-	// maxTaken bounds how many ports of the kernel's choice are tried that cannot be had.
+	// maxTaken limits the ports chosen by the kernel that turn out not to be usable.
 	maxTaken = 256
 )
 
@@ -42,13 +41,13 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 	switch whole := m.tags.get(endpoint.AddrTag(t.Addr)); {
 	case whole != nil && whole.by != c.l:
 		return t, held(t, "another endpoint holds the whole address: choose another, or end that one")
-	case whole != nil: // the kernel does not have it, so there is nothing to reserve, nor to permit
+	case whole != nil: // not an address of the kernel: nothing to reserve, and permitted with the address
 		r = nil
 	default:
 		if err := c.own.mayShare(t, m.up.name); err != nil {
 			return t, err
 		}
-		if err := m.permits(c, t); err != nil { // the lease may have held the whole address when it was asked
+		if err := m.permits(c, t); err != nil { // at the first check the lease may have held the whole address
 			return t, err
 		}
 	}
@@ -67,14 +66,14 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 	return t, m.enterPorts(c.l, t, r, ports)
 }
 
-// enterPorts enters a port or a block that is free among endpoints. r is nil if it is of
-// a whole address. An error that wraps EADDRINUSE says that the kernel uses a port of it.
+// enterPorts enters a port or a block that no endpoint holds. r is nil for a port of a whole
+// address. An error that wraps EADDRINUSE: the kernel uses a port of it.
 func (m *Mux) enterPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.Ports) error {
 	if r == nil {
 		return m.enterTag(l, t, nil)
 	}
-	if translated.InUse(t) { // the kernel would say the same of a port in use
-		return held(t, "network address translation of this host uses it for others (nft list ruleset, conntrack -L): choose another: %w", unix.EADDRINUSE)
+	if translated.InUse(t) { // the same error as for a port that is bound
+		return held(t, "network address translation of this host uses it for other flows (nft list ruleset, conntrack -L): choose another: %w", unix.EADDRINUSE)
 	}
 	fds, err := r.ports(t)
 	if err != nil {
@@ -83,9 +82,9 @@ func (m *Mux) enterPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.
 	return m.enterTag(l, t, fds)
 }
 
-// choose claims a port, a block or a message tag that is free and that the rule permits.
-// It enters nothing else, for a tag is effective at once. r is nil if the kernel does not
-// have the address. It lets others in between, where many are in use.
+// choose claims a port, a block or a message tag that is free and that the rule permits. It
+// enters only the one it returns, since a tag is in effect at once. r is nil for a port of a
+// whole address. After each candidate that the kernel refuses it releases m.mu for a moment.
 func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (endpoint.Tag, error) {
 	list, none, err := m.candidates(c, t, r, ports)
 	if err != nil {
@@ -114,8 +113,8 @@ func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports)
 	return t, held(t, "%s", none)
 }
 
-// candidates are the tags that t may become, and what is to be said if none is free. nil:
-// whatever the kernel chooses.
+// candidates are the tags that t may become; nil: the kernel chooses. none is the reason in the
+// error if no candidate is free.
 func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (list iter.Seq[endpoint.Tag], none string, err error) {
 	if hasPorts(t) && r == nil {
 		first, size := anyPort, 1
@@ -156,8 +155,8 @@ func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Po
 	if !t.Block {
 		return nil, "", nil
 	}
-	// Blocks in which the administrator has kept no port out of automatic choice: from
-	// anyBlock on, or if endpoints have mostHigh ports already, below.
+	// Blocks without a port that is excluded from automatic choice: from anyBlock on, or
+	// below it if endpoints have mostHigh ports already.
 	kept, err := readKeptPorts()
 	if err != nil {
 		return nil, "", err
@@ -169,8 +168,8 @@ func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Po
 	return without(anyOf(t, first, end, endpoint.BlockPorts), kept.in), fmt.Sprintf("in every block from %d to %d there is a port in use", first, end-1), nil
 }
 
-// anyOf is t with every size-th port from first to before end, once, beginning with a
-// random one.
+// anyOf is t with each port from first to end-1 in steps of size, once, beginning with a random
+// one.
 func anyOf(t endpoint.Tag, first, end, size int) iter.Seq[endpoint.Tag] {
 	n := (end - first) / size
 	start := rand.N(n)
@@ -184,7 +183,7 @@ func anyOf(t endpoint.Tag, first, end, size int) iter.Seq[endpoint.Tag] {
 	}
 }
 
-// without leaves out what avoid names.
+// without is list without the tags for which avoid is true.
 func without(list iter.Seq[endpoint.Tag], avoid func(endpoint.Tag) bool) iter.Seq[endpoint.Tag] {
 	return func(yield func(endpoint.Tag) bool) {
 		for t := range list {
@@ -195,9 +194,9 @@ func without(list iter.Seq[endpoint.Tag], avoid func(endpoint.Tag) bool) iter.Se
 	}
 }
 
-// kernelsChoice claims a port that the kernel chooses, as it does for its own programs.
+// kernelsChoice claims a port that the kernel chooses (bind to port 0).
 func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (endpoint.Tag, error) {
-	var taken []int // bound, so that the kernel does not choose them again
+	var taken []int // descriptors; they stay bound, so the kernel does not choose their ports again
 	for len(taken) < maxTaken {
 		fd, port, err := r.port(t, 0)
 		if err != nil {
@@ -205,22 +204,22 @@ func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat
 		}
 		chosen := t
 		chosen.Port = port
-		// It may be held, and yet not reserved: see readmit. Translation may use it, which
-		// the kernel does not look at. The system may have changed what is kept for root.
+		// A held port may not be reserved (see readmit). The kernel does not consider
+		// translation. The range of ports for root may have changed.
 		if m.tags.free(c.l, chosen) == nil && !ports.InUse(chosen) && c.rule.Permits(chosen) == nil {
 			return chosen, errors.Join(m.enterTag(c.l, chosen, []int{fd}), r.giveUp(taken))
 		}
 		taken = append(taken, fd)
 	}
-	return t, errors.Join(held(t, "%d ports of the kernel's choice are held, in use by network address translation, or not permitted", maxTaken), r.giveUp(taken))
+	return t, errors.Join(held(t, "%d ports chosen by the kernel are held, in use by network address translation, or not permitted", maxTaken), r.giveUp(taken))
 }
 
-// Network address translation gives ports of the host's addresses to flows of others, and
-// bind does not see it (ADR 27). A claim keeps clear of ports that it uses at the time. About those that it may
-// use later the policy is asked ([Claims].Translated).
+// Network address translation gives ports of the host's addresses to flows of other hosts, and
+// bind(2) does not detect it (ADR 27). Ports that it uses now are not claimed. The policy
+// decides about ports that it may use later ([Claims].Translated).
 
-// translation asks what translation does with the ports of the uplink's addresses, and of
-// addresses that are being claimed whole.
+// translation reads which ports of the uplink's addresses, and of whole addresses that are
+// being claimed, translation uses or may use.
 func (m *Mux) translation(own addresses, whole []netip.Addr) (ports map[netip.Addr]*nat.Ports, err error) {
 	shared := make([]netip.Addr, len(own.uplink))
 	for i, p := range own.uplink {
@@ -236,8 +235,8 @@ func (m *Mux) translation(own addresses, whole []netip.Addr) (ports map[netip.Ad
 	return ports, nil
 }
 
-// showTranslation logs that network address translation may use ports of the uplink's
-// address, if so, and there is a policy to say what that means. Claims look again.
+// showTranslation logs it if network address translation may use ports of the uplink's first
+// address.
 func (m *Mux) showTranslation() error {
 	own, err := m.addresses()
 	if err != nil {
@@ -250,9 +249,9 @@ func (m *Mux) showTranslation() error {
 	ports, err := m.translation(own, nil)
 	switch {
 	case err != nil:
-		m.log.Error("cannot ask what network address translation does, and ports cannot be claimed", "interface", m.up.name, "error", err)
+		m.log.Error("cannot read which ports network address translation uses, so ports cannot be claimed", "interface", m.up.name, "error", err)
 	case ports[a].MayUseBy() != "":
-		m.log.Warn("network address translation on this host may use ports for others: claims of these ports are refused, unless the user's rule says nat: warn",
+		m.log.Warn("network address translation on this host may use ports for other flows: claims of these ports are refused, unless the user's rule has nat: warn",
 			"interface", m.up.name, "addr", a, "by", ports[a].MayUseBy())
 	}
 	return nil

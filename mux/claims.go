@@ -11,17 +11,17 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// claiming is a request for tags, all of which its lease gets, or none.
+// claiming is a request for tags. The lease gets all of them or none.
 type claiming struct {
 	l     *Lease
-	tags  []endpoint.Tag // as [Mux.named] gives them
+	tags  []endpoint.Tag // as [Mux.named] returns them
 	rule  Claims
 	whole []netip.Addr // the whole addresses among them
-	own   addresses    // of the host, if a tag has an address
+	own   addresses    // of the host; empty if no tag has an address
 }
 
-// ask begins a request: it gives the tags their addresses, and asks the policy about them
-// and whether there is room.
+// ask begins a request: it sets the addresses of the tags, and checks them against the policy
+// and the limits.
 func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
 	c := &claiming{l: l}
 	if len(tags) == 0 {
@@ -62,8 +62,8 @@ func hasPorts(t endpoint.Tag) bool { return t.Kind == endpoint.TagUDP || t.Kind 
 
 func addressed(t endpoint.Tag) bool { return hasPorts(t) || t.Kind == endpoint.TagAddr }
 
-// named is t without what does not belong to its kind, and with the address that a
-// wildcard stands for now.
+// named returns t with only the fields of its kind, and with the address that a wildcard
+// stands for now.
 func (m *Mux) named(t endpoint.Tag, own addresses) (endpoint.Tag, error) {
 	switch t.Kind {
 	case endpoint.TagUDP, endpoint.TagTCP:
@@ -76,7 +76,7 @@ func (m *Mux) named(t endpoint.Tag, own addresses) (endpoint.Tag, error) {
 		}
 		var found bool
 		if named.Addr, found = own.first(named.Addr); !found {
-			return t, denied(t, "the uplink %s has no address that this could stand for", m.up.name)
+			return t, denied(t, "the uplink %s has no such address", m.up.name)
 		}
 		return named, nil
 	case endpoint.TagAddr:
@@ -87,13 +87,13 @@ func (m *Mux) named(t endpoint.Tag, own addresses) (endpoint.Tag, error) {
 	return t, denied(t, "unknown kind")
 }
 
-// wild reports whether something of a named tag is to be chosen.
+// wild reports whether the port or message tag of a named tag is to be chosen.
 func wild(t endpoint.Tag) bool {
 	return hasPorts(t) && t.Port == 0 || t.Kind == endpoint.TagMessage && t.Message == 0
 }
 
-// permits asks the rule about a tag. It is not asked about ports of a whole address that
-// the lease holds or claims: they come with it. m.mu is held.
+// permits checks a tag against the rule. Ports of a whole address that the lease holds or
+// claims need no permission of their own. m.mu is held.
 func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
 	if hasPorts(t) {
 		if whole := m.tags.get(endpoint.AddrTag(t.Addr)); slices.Contains(c.whole, t.Addr) || whole != nil && whole.by == c.l {
@@ -107,16 +107,15 @@ func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
 	return c.rule.Permits(t)
 }
 
-// room says whether the tags are too many. m.mu is held.
+// room checks the tags of a request against the limits. m.mu is held.
 func (m *Mux) room(c *claiming) error {
 	return m.users.room(c.l.owner.UID, costOf(c.tags...), c.rule.Tags())
 }
 
-// claimTags claims the tags of a request and returns them in their order, with nothing
-// left to be chosen.
+// claimTags claims the tags of a request. It returns them in their order, without wildcards.
 //
-// The kernel and the network are asked first, without m.mu. Whole addresses are set aside
-// meanwhile: no other request gets them.
+// First it queries the kernel and probes the network, without m.mu. During that time the
+// whole addresses are set aside: no other request gets them.
 func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Tag, err error) {
 	if len(c.tags) == 0 {
 		return nil, nil
@@ -160,26 +159,26 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 	return claimed, nil
 }
 
-// releaseAll takes tags back that have been entered for l, the last one first.
+// releaseAll gives back tags that have been entered for l, the last one first.
 func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	var err error
 	for _, t := range slices.Backward(tags) {
-		if c := m.tags.get(t); c != nil && c.by == l { // it has not been closed meanwhile
+		if c := m.tags.get(t); c != nil && c.by == l { // false: l was closed
 			err = errors.Join(err, m.release(t))
 		}
 	}
 	return err
 }
 
-// claimAll enters tags, of which the whole addresses have been found free. m.mu is held
-// and the calling thread is in the uplink's namespace.
+// claimAll enters the tags of a request, whose whole addresses are vacant. m.mu is held and
+// the calling thread is in the uplink's namespace.
 func (m *Mux) claimAll(c *claiming) (_ []endpoint.Tag, err error) {
 	r, err := m.newReserver()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	// Whole addresses first: other tags may stand on them.
+	// Whole addresses first: other tags may be on them.
 	claimed := make([]endpoint.Tag, len(c.tags))
 	var entered []endpoint.Tag
 	for _, whole := range []bool{true, false} {
@@ -196,8 +195,8 @@ func (m *Mux) claimAll(c *claiming) (_ []endpoint.Tag, err error) {
 	return claimed, nil
 }
 
-// claim chooses what is to be chosen of a tag, checks it, reserves it in the kernel and
-// enters it. m.mu is held and the calling thread is in the uplink's namespace.
+// claim chooses the port or message tag of a wildcard, checks that it is free, reserves it in
+// the kernel and enters it. m.mu is held and the calling thread is in the uplink's namespace.
 func (m *Mux) claim(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
 	switch {
 	case hasPorts(t):
@@ -213,7 +212,8 @@ func (m *Mux) claim(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, err
 	return t, m.enterTag(c.l, t, nil)
 }
 
-// enterTag puts a tag into effect. It owns reserved from now on, also when it fails.
+// enterTag enters a tag in the kernel's table and in the claim table. It owns reserved, also
+// when it fails.
 func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
 	if err := m.putTag(t, l.at.owner); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), closeAll(reserved))
@@ -222,17 +222,16 @@ func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
 	return nil
 }
 
-// hold enters a tag that stands in the kernel's table.
+// hold enters a tag that is in the kernel's table, and counts it.
 func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.tags.add(t, c)
 	m.users.count(c.by.owner.UID, use{tags: costOf(t)})
 }
 
-// readmit takes over a tag that stands in the kernel's table, and reserves in the kernel
-// what its claim had reserved. While no process served the mux a program of the kernel's
-// network stack may have got a port of it. That is the error then; the tag is held all the
-// same, and so are the other ports of a block. Tags on a whole address come after it. m.mu
-// is held.
+// readmit takes over a tag that is in the kernel's table, and reserves its ports again. While
+// no process served the mux another program may have bound one of them. Then readmit returns
+// an error, and the tag is held all the same, with its other ports reserved. A whole address
+// is readmitted before the tags on it. m.mu is held.
 func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 	c := &claim{by: l, suspended: suspended}
 	err := route.Within(m.ns, func() error {
@@ -257,7 +256,7 @@ func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 		return denied(t, "not held by this endpoint")
 	}
 	if n := m.tags.onAddr[t.Addr]; t.Kind == endpoint.TagAddr && n > 0 {
-		return denied(t, "%d tags stand on it: give them back first", n)
+		return denied(t, "%d tags are on it: give them back first", n)
 	}
 	return m.release(t)
 }
@@ -271,8 +270,8 @@ func (m *Mux) unclaimAll(l *Lease) error {
 	return err
 }
 
-// release takes a tag out of the table, and then gives the kernel its ports back. A tag that
-// cannot be taken out stays claimed.
+// release deletes a tag from the kernel's table, and then releases its ports in the kernel. A
+// tag that cannot be deleted stays claimed.
 func (m *Mux) release(t endpoint.Tag) error {
 	if err := m.deleteTag(t); err != nil {
 		return fmt.Errorf("give %v back: %w", t, err)

@@ -18,17 +18,16 @@ import (
 // claim is a tag that is held.
 type claim struct {
 	by *Lease
-	// reserved are descriptors of sockets of the kernel's: one for each port of
-	// an address that the host has, so 64 for a block, and one for a whole IPv6
-	// address. A message tag, a whole IPv4 address, and what stands on a whole
-	// address have none.
+	// reserved are descriptors of sockets: one for each port of an address of the host (64
+	// for a block), and one for a whole IPv6 address. A message tag, a whole IPv4 address
+	// and a port of a whole address have none.
 	reserved []int
-	// suspended: the uplink does not have the tag's address at present, so the tag is
-	// not in effect (addresses.go).
+	// suspended: the uplink does not have the tag's address now, so the tag is not in
+	// effect (addresses.go).
 	suspended bool
 }
 
-// letGo gives the kernel back what was reserved.
+// letGo closes the reserving sockets.
 func (c *claim) letGo() error {
 	err := closeAll(c.reserved)
 	c.reserved = nil
@@ -43,19 +42,19 @@ func closeAll(fds []int) error {
 	return err
 }
 
-// claimTable is all tags that are held. What a claim is compared with is found in
-// constant time, however many there are. It is ready for use when it is zero.
+// claimTable is all tags that are held. Lookups take constant time. Its zero value is ready
+// for use.
 type claimTable struct {
 	held     map[endpoint.Tag]*claim
-	onAddr   map[netip.Addr]int       // by address: ports and blocks of it that are held
-	reserved map[endpoint.TagKind]int // sockets of the kernel's, by the kind of tag
+	onAddr   map[netip.Addr]int       // by address: number of held ports and blocks of it
+	reserved map[endpoint.TagKind]int // by kind of tag: number of reserving sockets
 }
 
-// get is who holds exactly t, or nil.
+// get returns the claim of exactly t, or nil.
 func (ct *claimTable) get(t endpoint.Tag) *claim { return ct.held[t] }
 
-// ofTCP is who has a TCP port: by itself, in a block, or with its whole address. nil:
-// nobody on unet.
+// ofTCP returns the claim that covers a TCP port: of the port, its block or its whole address;
+// nil: there is none.
 func (ct *claimTable) ofTCP(ap netip.AddrPort) *claim {
 	port := endpoint.TCPTag(ap)
 	for _, t := range [...]endpoint.Tag{port, port.AsBlock(), endpoint.AddrTag(ap.Addr())} {
@@ -66,7 +65,7 @@ func (ct *claimTable) ofTCP(ap netip.AddrPort) *claim {
 	return nil
 }
 
-// inEffect is the set of a lease's tags that it can send under now.
+// inEffect is the set of a lease's tags that are not suspended.
 func (ct *claimTable) inEffect(l *Lease) map[endpoint.Tag]bool {
 	set := map[endpoint.Tag]bool{}
 	for t := range l.tags {
@@ -84,7 +83,7 @@ func sorted(tags map[endpoint.Tag]struct{}) []endpoint.Tag {
 	})
 }
 
-// sockets is how many the kernel has reserved for all tags.
+// sockets is the number of reserving sockets of all tags.
 func (ct *claimTable) sockets() (n int) {
 	for _, of := range ct.reserved {
 		n += of
@@ -92,7 +91,7 @@ func (ct *claimTable) sockets() (n int) {
 	return n
 }
 
-// add enters a tag that does not stand here yet.
+// add enters a tag that is not in the table.
 func (ct *claimTable) add(t endpoint.Tag, c *claim) {
 	if ct.held == nil {
 		*ct = claimTable{held: map[endpoint.Tag]*claim{}, onAddr: map[netip.Addr]int{}, reserved: map[endpoint.TagKind]int{}}
@@ -105,7 +104,7 @@ func (ct *claimTable) add(t endpoint.Tag, c *claim) {
 	}
 }
 
-// remove takes a tag out that stands here.
+// remove removes a tag that is in the table.
 func (ct *claimTable) remove(t endpoint.Tag) *claim {
 	c := ct.held[t]
 	delete(ct.held, t)
@@ -119,9 +118,8 @@ func (ct *claimTable) remove(t endpoint.Tag) *claim {
 	return c
 }
 
-// free says what keeps l from claiming t, which has no wildcards left: the tag
-// itself is held, or one that claims some of the same ports. The address is
-// another question.
+// free returns nil if neither t, a tag without wildcards, nor a port or block that overlaps
+// with it is held, else endpoint.ErrTagHeld. It does not check the address.
 func (ct *claimTable) free(l *Lease, t endpoint.Tag) error {
 	if c := ct.held[t]; c != nil && c.by == l {
 		return held(t, "this endpoint holds it already")
@@ -132,15 +130,15 @@ func (ct *claimTable) free(l *Lease, t endpoint.Tag) error {
 	case !hasPorts(t):
 	case t.Block:
 		if n := ct.inBlock(t); n > 0 {
-			return held(t, "of its ports %d are held one by one: choose another block", n)
+			return held(t, "%d of its ports are held one by one: choose another block", n)
 		}
 	case ct.held[t.AsBlock()] != nil:
-		return held(t, "it lies in the block %v, which is held: choose another port", t.AsBlock())
+		return held(t, "it is in the block %v, which is held: choose another port", t.AsBlock())
 	}
 	return nil
 }
 
-// inBlock is how many ports of a block are held one by one.
+// inBlock is the number of ports of a block that are held one by one.
 func (ct *claimTable) inBlock(block endpoint.Tag) (n int) {
 	t := block
 	t.Block = false
@@ -153,8 +151,8 @@ func (ct *claimTable) inBlock(block endpoint.Tag) (n int) {
 	return n
 }
 
-// letGo forgets all tags and gives the kernel its ports back. The kernel's tag
-// table stays as it is.
+// letGo closes all reserving sockets and empties the table. The kernel's tag table stays as it
+// is.
 func (ct *claimTable) letGo() error {
 	var err error
 	for _, c := range ct.held {
@@ -165,10 +163,10 @@ func (ct *claimTable) letGo() error {
 	return err
 }
 
-// The kernel's tag table is two maps, one of tags with an IPv6 address and one
-// of all others. Here is the only place that knows their keys.
+// The kernel's tag table is two maps, one of tags with an IPv6 address and one of all others.
+// Only the functions below use their keys.
 
-// putTag makes a tag effective: from now on its frames are o's.
+// putTag enters a tag: from now on its frames go to o.
 func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
 	key, table := m.tableOf(t)
 	err := table.Update(key, o, ebpf.UpdateNoExist)
@@ -176,19 +174,18 @@ func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
 		return fmt.Errorf("%w: it has room for %d", ErrTableFull, table.MaxEntries())
 	}
 	if err == nil && t.Kind == endpoint.TagAddr {
-		m.ownerChanged(t.Addr) // it is behind the uplink's own MAC address now
+		m.ownerChanged(t.Addr) // its MAC address is the uplink's now
 	}
 	return err
 }
 
-// setEffect suspends a tag that stands in the table, or puts it into effect. Either is one
-// write, so a process that dies meanwhile leaves the one or the other.
+// setEffect suspends a tag that is in the table, or puts it into effect, by one write.
 func (m *Mux) setEffect(t endpoint.Tag, o bpf.Owner, effective bool) error {
 	key, table := m.tableOf(t)
 	return table.Update(key, o.WithEffect(effective), ebpf.UpdateExist)
 }
 
-// deleteTag takes a tag out. One that is not there is no error.
+// deleteTag deletes a tag. It is no error if the tag is not there.
 func (m *Mux) deleteTag(t endpoint.Tag) error {
 	key, table := m.tableOf(t)
 	if err := absentIsFine(table.Delete(key)); err != nil {
@@ -200,7 +197,7 @@ func (m *Mux) deleteTag(t endpoint.Tag) error {
 	return nil
 }
 
-// tableOf is where a tag stands in the kernel's table. Its address is unmapped.
+// tableOf is the map and the key of a tag, whose address is unmapped.
 func (m *Mux) tableOf(t endpoint.Tag) (key any, table *ebpf.Map) {
 	if t.Kind == endpoint.TagMessage {
 		return bpf.MessageKey(t.Message), m.progs.objs.Tags
@@ -211,7 +208,7 @@ func (m *Mux) tableOf(t endpoint.Tag) (key any, table *ebpf.Map) {
 	return bpf.Key6(kindOf(t), t.Addr.As16(), t.Port), m.progs.objs.Tags6
 }
 
-// kindOf is the kind in the key of a tag that has an address.
+// kindOf is the kind in the key of a tag with an address.
 func kindOf(t endpoint.Tag) bpf.TagKind {
 	switch {
 	case t.Kind == endpoint.TagUDP && t.Block:
@@ -242,8 +239,8 @@ func tagOf(kind bpf.TagKind, addr netip.Addr, port uint16) endpoint.Tag {
 	return endpoint.AddrTag(addr)
 }
 
-// tagsInKernel reads the whole table, suspended tags included. Nobody may change it
-// meanwhile.
+// tagsInKernel reads the whole table, with suspended tags. The table must not change during
+// the call.
 func tagsInKernel(objs *bpf.MuxObjects) (map[endpoint.Tag]bpf.Owner, error) {
 	list := map[endpoint.Tag]bpf.Owner{}
 	var key bpf.Tag

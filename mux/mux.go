@@ -27,32 +27,32 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// Config says where a mux works.
+// Config describes a mux.
 type Config struct {
 	Interface string       // the uplink, in the network namespace of the thread that calls Open
 	Mode      Mode         // how the programs are attached
 	Log       *slog.Logger // nil: nothing is logged
 
-	// Pin is where a bpffs is mounted (/sys/fs/bpf): the mux is pinned there and
-	// outlives the process. If it is empty nothing is pinned.
+	// Pin is the mount point of a bpffs (/sys/fs/bpf): the mux is pinned there and
+	// outlives the process. Empty: nothing is pinned.
 	Pin string
-	// Grace is how long endpoints that were taken over from another process wait
-	// to be presented; 0: ten seconds.
+	// Grace is the time within which endpoints taken over from another process must be
+	// presented; 0: ten seconds.
 	Grace time.Duration
-	// UncheckedFillRings permits ports to owners who are not trusted also where the
-	// kernel's types do not let the programs check fill rings (ErrFillRings).
+	// UncheckedFillRings permits ports of untrusted owners on a kernel on which the
+	// programs cannot check fill rings (ErrFillRings).
 	UncheckedFillRings bool
-	// Policy says who may have what; nil: everybody everything, as trusted owners.
+	// Policy decides what users may have; nil: every user is trusted and may have everything.
 	Policy Policy
 	Limits Limits
 }
 
 // Mux is an uplink with the programs on it. Its methods may be called from any
-// goroutine, whatever network namespace that is in.
+// goroutine, in any network namespace.
 type Mux struct {
 	ns          netns.NsHandle // the uplink's namespace
 	nl          *netlink.Handle
-	rt          *nl.SocketHandle // for what the library has no call for
+	rt          *nl.SocketHandle // for requests that package netlink does not have
 	deleter     *deleter
 	unbound     *os.File // an AF_XDP socket that is never bound (socketThere)
 	sender      int      // a packet socket that only sends
@@ -67,17 +67,17 @@ type Mux struct {
 	log         *slog.Logger
 	policy      Policy
 	failed      chan error    // of capacity 1
-	probes      chan struct{} // a slot for each probe in progress
-	lingers     chan struct{} // of capacity 1: something new lingers
+	probes      chan struct{} // an element for each probe in progress
+	lingers     chan struct{} // of capacity 1: lingering has a new element
 	fills       fillGuard
-	trustedOnly bool // ports for others cannot be made safe on this kernel
+	trustedOnly bool // ports of untrusted owners cannot be made safe on this kernel
 
-	handles    undoStack      // closes what Open has opened, without effect on the kernel
+	handles    undoStack      // closes descriptors of Open; pinned and attached objects stay
 	background undoStack      // ends goroutines
 	running    sync.WaitGroup // goroutines that end with ctx
 
-	// Methods hold life for reading; Close holds it for writing, and ends by ctx what
-	// waits. The mux's own goroutines do not hold it; Close waits for them.
+	// Methods hold life for reading; Close cancels ctx, which ends their waits, and holds
+	// life for writing. The mux's own goroutines do not hold it; Close waits for them.
 	life   sync.RWMutex
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -87,17 +87,16 @@ type Mux struct {
 	tags      claimTable
 	users     ledger
 	aside     map[netip.Addr]bool // whole addresses that are being claimed
-	queues    map[uint32]bool     // of the uplink, that are a lease's; true: its socket is bound
-	slots     map[uint32]bool     // of ports' sockets: taken
+	queues    map[uint32]bool     // queues of the uplink that a lease holds; true: its socket is bound
+	slots     map[uint32]bool     // taken slots of ports' sockets
 	nextSlot  uint32
 	leases    map[uint64]*Lease // by endpoint
-	lingering []*lingering      // what may be left of endpoints
-	down      bool              // the uplink is
+	lingering []*lingering      // endpoints without a lease whose socket or segment may exist
+	down      bool              // the uplink is down
 	ended     error             // why no endpoint can work any more
 }
 
-// Identity is what all endpoints of this mux are on the wire, with the MTU and the
-// address as they are now.
+// Identity describes the uplink to its endpoints, with its present MTU and address.
 func (m *Mux) Identity() endpoint.Identity {
 	id := m.identity
 	id.MTU = m.mtu()
@@ -105,8 +104,8 @@ func (m *Mux) Identity() endpoint.Identity {
 	return id
 }
 
-// mtu is what an endpoint may send: the uplink's MTU now, as far as the programs
-// let it out.
+// mtu is the longest IP packet that an endpoint may send, in bytes: the uplink's present
+// MTU, but at most the MTU that the programs were loaded with.
 func (m *Mux) mtu() uint32 { return min(m.present.Load(), m.progs.mtu) }
 
 // Failed gets an error if endpoints can no longer work and the mux should be closed: the
@@ -140,8 +139,9 @@ func (m *Mux) all() []*Lease {
 	return slices.Collect(maps.Values(m.leases))
 }
 
-// Counters reads all counters of frames, summed over processors, in the order of package bpf, and behind them what the
-// backlog had no room for by endpoint, of those that have a port now and lost something.
+// Counters reads all counters of frames, summed over processors, in the order of package bpf.
+// After them come the frames that the backlog had no room for, by endpoint, for each endpoint
+// with a port that has lost any.
 func (m *Mux) Counters() ([]endpoint.Counter, error) {
 	if err := m.enter(); err != nil {
 		return nil, err
@@ -170,8 +170,8 @@ func (m *Mux) Counters() ([]endpoint.Counter, error) {
 	return append(list, byPort...), err
 }
 
-// lostByPort is what the outer ends of ports had to drop because the backlog of the inner
-// ends was full, by endpoint.
+// lostByPort counts, by endpoint, the frames that the outer end of its port dropped because
+// the backlog of the inner end was full.
 func (m *Mux) lostByPort() ([]endpoint.Counter, error) {
 	links, err := route.Dump(m.nl.LinkList)
 	if err != nil {
@@ -196,8 +196,7 @@ func (m *Mux) lostByPort() ([]endpoint.Counter, error) {
 	return list, nil
 }
 
-// Close takes all endpoints down, detaches, unpins and forgets. It may be called
-// again.
+// Close ends all leases, detaches the programs and removes the pins. It may be called again.
 func (m *Mux) Close() error {
 	return m.end(func() error {
 		err := m.endLeases(ErrClosed)
@@ -206,21 +205,21 @@ func (m *Mux) Close() error {
 	})
 }
 
-// endLeases closes all leases, for a reason that is not their owners'.
+// endLeases closes all leases. why becomes their error.
 func (m *Mux) endLeases(why error) error {
 	list := m.all()
 	errs := make([]error, len(list))
 	var all sync.WaitGroup
 	for i, l := range list {
-		all.Go(func() { errs[i] = l.close(why) }) // together, for the deleter
+		all.Go(func() { errs[i] = l.close(why) }) // concurrently: the deleter deletes many ports by one request
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// Abandon closes all descriptors and leaves everything working, for another process to take
-// over. Leases end in this process, and closing them has no effect any more. A mux that is
-// not pinned cannot be abandoned.
+// Abandon closes all descriptors of this process. Programs, tables and endpoints go on
+// working, and another process can take them over. The leases of this process end without
+// effect on their endpoints. A mux that is not pinned cannot be abandoned.
 func (m *Mux) Abandon() error {
 	if m.pins == nil {
 		return errors.New("abandon: the mux is not pinned, and would not outlive this process")
@@ -234,9 +233,9 @@ func (m *Mux) Abandon() error {
 	})
 }
 
-// end closes the mux, once, when no method is in progress.
+// end waits until no method is in progress, and then calls fn, once.
 func (m *Mux) end(fn func() error) error {
-	m.cancel() // ends the waits in Resolve
+	m.cancel() // ends what methods wait for
 	m.life.Lock()
 	defer m.life.Unlock()
 	if m.closed {
@@ -246,10 +245,10 @@ func (m *Mux) end(fn func() error) error {
 	return fn()
 }
 
-// stopBackground returns when the mux's goroutines have ended.
+// stopBackground ends the mux's goroutines and waits for them.
 func (m *Mux) stopBackground() {
 	m.cancel()
-	_ = m.background.run() // it ends goroutines, which does not fail
+	_ = m.background.run() // always nil
 	m.running.Wait()
 }
 
@@ -265,9 +264,9 @@ func (m *Mux) detach() error {
 	return errors.Join(m.progs.uncouple(), m.restoreVLANTags(), m.pins.remove())
 }
 
-// Open attaches a mux to an interface of the calling thread's network
-// namespace, or takes over what another process has pinned for it. It leaves
-// nothing behind if it fails, and what it found as it was.
+// Open attaches a mux to an interface of the calling thread's network namespace, or takes
+// over what another process has pinned for it. If it fails it removes what it has made, and
+// leaves a mux that it has taken over as it was.
 func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
 		log:      cfg.Log,
@@ -290,7 +289,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		m.policy = Permit(Terms{Trusted: true, Infrastructure: true})
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	var made bool // by this call, and not taken over
+	var made bool // this call has attached the programs
 	defer func() {
 		if err == nil {
 			return
@@ -321,8 +320,8 @@ func Open(cfg Config) (_ *Mux, err error) {
 	return m, nil
 }
 
-// prepare opens what the mux works with, without effect on the kernel. Like attach and
-// start it runs on a thread that is in the mux's namespace.
+// prepare opens descriptors, and neither attaches nor pins anything. Like attach and start
+// it runs on a thread that is in the mux's namespace.
 func (m *Mux) prepare(cfg Config) (err error) {
 	if m.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("netlink: %w", err)
@@ -342,9 +341,9 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return err
 	}
 	m.handles.push(m.unbound.Close)
-	// Without a protocol it receives nothing.
+	// Protocol 0: it receives nothing.
 	if m.sender, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("packet socket to end connections by: %w", err)
+		return fmt.Errorf("packet socket for resets: %w", err)
 	}
 	m.handles.push(func() error { return unix.Close(m.sender) })
 	if m.routes, err = route.New(m.ns, m.up.ifindex); err != nil {
@@ -355,8 +354,8 @@ func (m *Mux) prepare(cfg Config) (err error) {
 	return nil
 }
 
-// attach attaches the programs, or takes over those that are pinned. made says
-// that there is something to detach.
+// attach attaches the programs, or takes over those that are pinned. made: it has attached
+// them.
 func (m *Mux) attach(cfg Config) (made bool, err error) {
 	if cfg.Pin != "" {
 		if err := sweep(m.nl, m.deleter, cfg.Pin, m.up.netns, m.log); err != nil {
@@ -381,7 +380,7 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 	return true, nil
 }
 
-// takeOver takes over what is pinned, or takes it down if it cannot be used.
+// takeOver takes over what is pinned, or removes it if it cannot be used.
 func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	names, err := m.pins.names()
 	if err != nil || len(names) == 0 {
@@ -389,7 +388,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	}
 	m.progs, err = loadPinned(m.nl, m.pins, &m.up, cfg.Mode)
 	if errors.Is(err, errUnusable) {
-		m.log.Warn("what is pinned is taken down, and its endpoints with it", "interface", m.up.name, "why", err)
+		m.log.Warn("what is pinned cannot be used: it is removed, and its endpoints end", "interface", m.up.name, "why", err)
 		return false, takeDown(m.nl, m.deleter, m.up.ifindex, m.pins)
 	}
 	if err != nil {
@@ -399,7 +398,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	return true, m.adopt()
 }
 
-// start begins to serve.
+// start starts the goroutines of a mux whose programs are attached.
 func (m *Mux) start(cfg Config) error {
 	if err := m.showVLANTags(); err != nil {
 		return err
@@ -439,12 +438,12 @@ func (m *Mux) start(cfg Config) error {
 	return nil
 }
 
-// undoStack is how to undo what has been done so far.
+// undoStack is functions that undo what was done.
 type undoStack []func() error
 
 func (u *undoStack) push(f func() error) { *u = append(*u, f) }
 
-// run undoes everything, last first, and goes on after failures.
+// run calls all, the last one first, also after errors.
 func (u *undoStack) run() error {
 	var err error
 	for i := len(*u) - 1; i >= 0; i-- {

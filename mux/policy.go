@@ -16,14 +16,14 @@ type Owner struct {
 	Groups   []uint32
 }
 
-// Policy says who may have what. The mux asks it about each request, by the rules of that
-// moment. It does not ask again about what was granted: no change of the rules takes
-// anything away. Methods are called from any goroutine.
+// Policy decides what a user may have. The mux calls it for each request. What was granted
+// stays granted when the rules change. Methods are called from any goroutine.
 type Policy interface {
-	// Open says on which terms an owner may open an endpoint, or why not
-	// (os.ErrPermission). It is not about the request's tags and geometry.
+	// Open returns the terms on which an owner may open an endpoint; os.ErrPermission: the
+	// owner may not. It does not check the request's tags and geometry.
 	Open(o Owner, req endpoint.Request) (Terms, error)
-	// Claims is the rule for the tags of an owner, or the reason why there is none.
+	// Claims returns the rule for the tags of an owner. The error is the reason why there
+	// is none.
 	Claims(o Owner) (Claims, error)
 }
 
@@ -31,48 +31,50 @@ type Policy interface {
 type Claims interface {
 	// String names the rule in errors.
 	String() string
-	// Tags is how many tags the user may hold at once, a block counting as
-	// endpoint.BlockPorts; 0: any number. It does not bind uid 0.
+	// Tags is the number of tags that the user may hold at once; 0: no limit. A block
+	// counts as endpoint.BlockPorts tags. The limit does not apply to uid 0.
 	Tags() int64
-	// Permits is nil for a tag without wildcards that may be claimed, else
+	// Permits returns nil if t, a tag without wildcards, may be claimed, else
 	// endpoint.ErrTagDenied.
 	Permits(t endpoint.Tag) error
-	// Choices are the tags that t may become, whose address is given and whose port or
-	// message tag is 0, each once, in any order; endpoint.ErrTagDenied: none. free says
-	// that the rule permits every port of those that anybody may choose, so that the
-	// kernel can be asked for a free one.
+	// Choices returns the tags that t may become, each once, in any order;
+	// endpoint.ErrTagDenied: there is none. t has an address, and its port or message tag
+	// is 0. free: the rule permits every port that the system does not reserve for root, so
+	// the kernel may choose one.
 	Choices(t endpoint.Tag) (list iter.Seq[endpoint.Tag], free bool, err error)
-	// Translated is nil if t may be claimed although network address translation of this
-	// host may use its ports for others, else endpoint.ErrTagDenied. by says what translates.
+	// Translated returns nil if t may be claimed although network address translation of
+	// this host may use its ports for other flows, else endpoint.ErrTagDenied. by names the
+	// translating rule.
 	Translated(t endpoint.Tag, by string) error
 }
 
-// Terms are what an endpoint's owner is trusted with, and the limits of its user.
+// Terms are the rights of an endpoint's owner and the limits of its user.
 type Terms struct {
-	// Rule names where the limits come from, in errors.
+	// Rule names the source of the limits in errors.
 	Rule string
-	// Endpoints and Memory are how many endpoints, and how many bytes of segments, the
-	// user may have at once; 0: any number. What lingers after its lease counts (ADR 17).
+	// Endpoints and Memory are the number of endpoints and of bytes of segments that the
+	// user may have at once; 0: no limit. A socket or segment that is still open after its
+	// lease counts (ADR 17).
 	Endpoints, Memory int64
-	// Trusted owners may receive frames of several buffers on a port, as a kernel
-	// peer on a virtual link sends them (TSO). The kernel's way of receiving those
-	// relies on the owner's fill ring: one who changes it at the right moment brings
-	// the kernel down. Everybody else's super-frames are cut on the way (rx_cut), and
-	// what is longer than a frame of the segment even so is dropped (deliver_too_long).
+	// Trusted owners may receive frames of several buffers on a port, such as TSO
+	// super-frames of a kernel peer on a virtual link. The kernel relies on the owner's fill
+	// ring when it receives them, and can crash if the owner changes the ring at that
+	// moment. Super-frames for other owners are segmented (rx_cut), and frames that are
+	// still longer than a frame of the segment are dropped (deliver_too_long).
 	Trusted bool
-	// Infrastructure owners may send from their whole addresses what only the
-	// infrastructure of a network sends: any IP protocol, and UDP as servers of DHCP and
-	// as routers (RIP). Others may send UDP, TCP, and echo and errors of ICMP.
+	// Infrastructure owners may send from their whole addresses any IP protocol, and UDP as
+	// DHCP servers and as routers (RIP). Others may send TCP, other UDP, and ICMP echo and
+	// errors.
 	Infrastructure bool
-	// Registered is how much memory the owner's user may have registered with
-	// sockets in all, in bytes, by the kernel's own count (xsk.Charge); 0: it is not
-	// counted. That includes what outlives its socket in others that share its
-	// memory. Register is the command of the process that registers it.
+	// Registered is the memory that the user may have registered with sockets, in bytes, by
+	// the kernel's own count (xsk.Charge); 0: it is not counted. The count includes memory
+	// of a closed socket that other sockets share. Register is the command of the process
+	// that registers it.
 	Registered int64
 	Register   []string
 }
 
-// Permit is a policy by which everybody may claim every tag, on these terms.
+// Permit returns a policy that permits every user every tag, on these terms.
 func Permit(t Terms) Policy { return permit(t) }
 
 type permit Terms
@@ -97,7 +99,7 @@ func (p permit) Choices(t endpoint.Tag) (iter.Seq[endpoint.Tag], bool, error) {
 // Size is a number of bytes.
 type Size int64
 
-// String gives it in the largest unit that it is a multiple of: 8MiB.
+// String writes s in the largest unit of which it is a multiple: 8MiB.
 func (s Size) String() string {
 	for _, unit := range []struct {
 		shift uint
@@ -110,30 +112,30 @@ func (s Size) String() string {
 	return fmt.Sprintf("%d", int64(s))
 }
 
-// Limits are what all endpoints may have together, whatever the policy gives each user.
-// 0: no limit. A block counts as endpoint.BlockPorts tags.
+// Limits are the limits of all endpoints together; 0: no limit. A block counts as
+// endpoint.BlockPorts tags.
 type Limits struct {
 	Endpoints  int64
 	Memory     int64 // bytes of segments
 	Tags       int64
-	TagsPerUID int64 // tags of one user; it does not bind uid 0
+	TagsPerUID int64 // tags of one user; it does not apply to uid 0
 }
 
-// barredFor is how long a user gets no endpoint after one was revoked: each attempt to
-// harm the host by a race costs that.
+// barredFor is the time for which a user gets no endpoint after one was revoked. It limits
+// the rate of attempts to win a race against the kernel.
 const barredFor = time.Minute
 
-// use is what endpoints have: their number, bytes of segments, and tags.
+// use counts endpoints, bytes of segments, and tags.
 type use struct{ endpoints, bytes, tags int64 }
 
-// ledger counts what each user has. An endpoint counts from the request until nothing of
-// it is left, which may be long after the end of its lease (ADR 17); a tag counts while
-// it is held. What was taken over from another process counts, whatever the limits are.
+// ledger counts what each user has. An endpoint counts from its request until its socket and
+// its segment are closed, which may be long after the end of its lease (ADR 17). A tag counts
+// while it is held. Endpoints taken over from another process count, also beyond the limits.
 type ledger struct {
 	limits Limits
 	all    use
 	byUID  map[uint32]use       // users with nothing have no entry
-	bars   map[uint32]time.Time // users who get no endpoint until then
+	bars   map[uint32]time.Time // until when a user gets no endpoint
 }
 
 // count adds to what a user has.
@@ -160,7 +162,7 @@ func (g *ledger) bar(uid uint32, until time.Time) {
 	}
 }
 
-// open counts an endpoint, or says why its user gets none now (endpoint.ErrBusy).
+// open counts an endpoint, or returns why its user gets none now (endpoint.ErrBusy).
 func (g *ledger) open(uid uint32, bytes int64, t Terms) error {
 	if until, barred := g.bars[uid]; barred {
 		if left := time.Until(until); left > 0 {
@@ -201,7 +203,7 @@ func (g *ledger) room(uid uint32, n, most int64) error {
 	return nil
 }
 
-// atMost is the smaller of two limits, of which 0 is none.
+// atMost is the smaller of two limits; 0: no limit.
 func atMost(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -209,7 +211,7 @@ func atMost(a, b int64) int64 {
 	return min(a, b)
 }
 
-// costOf is what tags count.
+// costOf is the number that tags count as.
 func costOf(tags ...endpoint.Tag) int64 {
 	n := len(tags)
 	for _, t := range tags {
