@@ -287,9 +287,9 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 // a socket.
 const probesAtOnce = 16
 
-// hear keeps the uplink a member of the group by which others ask for an IPv6
-// address. For an IPv4 address they broadcast.
-func (r *reserver) hear(a netip.Addr) (fds []int, err error) {
+// joinGroup makes the uplink a member of the solicited-node group of an IPv6 address, as long
+// as the descriptor is open. An IPv4 address needs none: ARP requests are broadcast.
+func (r *reserver) joinGroup(a netip.Addr) (fds []int, err error) {
 	if a.Is4() {
 		return nil, nil
 	}
@@ -337,7 +337,7 @@ func (m *Mux) claimAddr(l *Lease, t endpoint.Tag, r *reserver) error {
 	if n := m.tags.onAddr[t.Addr]; n > 0 { // the host has lost it meanwhile
 		return held(t, "%d tags of its ports are held", n)
 	}
-	fds, err := r.hear(t.Addr)
+	fds, err := r.joinGroup(t.Addr)
 	if err != nil {
 		return fmt.Errorf("claim %v: %w", t, err)
 	}

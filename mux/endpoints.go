@@ -16,14 +16,13 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// OpenEndpoint is [Mux.OpenEndpointFor] this process itself.
+// OpenEndpoint is [Mux.OpenEndpointFor] for this process.
 func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	return m.OpenEndpointFor(ctx, Owner{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, req)
 }
 
 // OpenEndpointFor makes an endpoint, if the policy permits it: segment, socket, port or
-// queue, and its first tags, all or nothing. The grant's files belong to the caller, who
-// closes them; the lease holds the rest.
+// queue, and its first tags, all or nothing. The caller closes the grant's files.
 func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	g, l, err := m.open(ctx, o, req)
 	return g, l, known(err)
@@ -55,7 +54,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
 	l.frameSize, l.fillSize = geometry.FrameSize, geometry.FillSize
 	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
-	if !terms.Trusted { // it receives nothing that needs a second frame
+	if !terms.Trusted { // a received packet must fit one frame of the segment
 		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)
 	}
 	tags, err := m.ask(l, req.Tags)
@@ -77,7 +76,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	if err != nil {
 		cerr := l.close(nil)
 		if errors.Is(err, endpoint.ErrLeaseClosed) {
-			err = l.Err() // it has the reason
+			err = l.Err() // with the reason
 		}
 		m.mu.Lock()
 		m.users.uncount(o.UID, use{endpoints: 1, bytes: l.segmentBytes})
@@ -88,8 +87,8 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	return grant, l, nil
 }
 
-// build fills lease and grant as far as it gets; the caller takes them back
-// after an error.
+// build makes the parts of an endpoint and enters them in lease and grant. After an error the
+// caller closes both.
 func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request) (err error) {
 	if req.Huge && l.segmentBytes%xsk.HugePageSize != 0 {
 		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
@@ -138,14 +137,14 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	return ctx.Err()
 }
 
-// enlist enters a complete lease.
+// enlist adds a complete lease to the mux.
 func (m *Mux) enlist(l *Lease) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ended != nil {
 		return m.ended
 	}
-	if l.closed { // the host has taken its address meanwhile
+	if l.closed { // the host has taken its address
 		return endpoint.ErrLeaseClosed
 	}
 	l.granted = true
@@ -154,7 +153,7 @@ func (m *Mux) enlist(l *Lease) error {
 	return nil
 }
 
-// info is the lease's endpoint, without its tags. m.mu is held.
+// info describes the endpoint without its tags. m.mu is held.
 func (l *Lease) info() endpoint.Info {
 	return endpoint.Info{
 		ID:           l.id,
@@ -188,10 +187,10 @@ func (m *Mux) Endpoints() []endpoint.Info {
 	return list
 }
 
-// Present gives the lease of an endpoint that was taken over to its owner, who
-// proves to be that by its socket. connections is as in [endpoint.Request]; the caller
-// keeps both. endpoint.ErrNotPresentable says that there is no such endpoint, endpoint.ErrLeased that it
-// has a lease already; another user's is os.ErrPermission.
+// Present returns the lease of an endpoint that was taken over. The cookie of its socket
+// identifies the endpoint. connections is as in [endpoint.Request]; the caller closes both
+// files. Errors: endpoint.ErrNotPresentable if there is no such endpoint, endpoint.ErrLeased
+// if it has a lease already, os.ErrPermission if it belongs to another user.
 func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) (_ endpoint.Info, _ *Lease, err error) {
 	if err := m.enter(); err != nil {
 		return endpoint.Info{}, nil, known(err)
@@ -223,7 +222,7 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 		}
 		switch {
 		case l.owner.UID != o.UID:
-			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w: it is of another user", l.id, os.ErrPermission)
+			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w: it belongs to another user", l.id, os.ErrPermission)
 		case l.leased:
 			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, endpoint.ErrLeased)
 		}
@@ -246,7 +245,7 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 	return endpoint.Info{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", endpoint.ErrNotPresentable)
 }
 
-// putEndpoint enters an endpoint into the kernel's table, for the next process.
+// putEndpoint enters an endpoint in the kernel's table, for the next process.
 func (m *Mux) putEndpoint(l *Lease) error {
 	err := m.progs.objs.Endpoints.Put(l.at.owner, bpf.Endpoint{
 		Id:           l.id,
@@ -263,7 +262,7 @@ func (m *Mux) putEndpoint(l *Lease) error {
 	return nil
 }
 
-// forgetEndpoint is the inverse.
+// forgetEndpoint deletes that entry.
 func (m *Mux) forgetEndpoint(owner bpf.Owner) error {
 	if err := absentIsFine(m.progs.objs.Endpoints.Delete(owner)); err != nil {
 		return fmt.Errorf("endpoint out of the table: %w", err)
@@ -271,7 +270,7 @@ func (m *Mux) forgetEndpoint(owner bpf.Owner) error {
 	return nil
 }
 
-// endpointsInKernel reads the whole table. Nobody may change it meanwhile.
+// endpointsInKernel reads the whole table, which must not change during the call.
 func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error) {
 	list := map[bpf.Owner]bpf.Endpoint{}
 	var owner bpf.Owner
@@ -286,7 +285,7 @@ func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error)
 	return list, nil
 }
 
-// newID is the number of the next endpoint, which no later process gives out again.
+// newID returns a number for an endpoint. No later process uses it again.
 func (m *Mux) newID() (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -296,8 +295,8 @@ func (m *Mux) newID() (uint64, error) {
 	return id, m.progs.putState(state)
 }
 
-// takeSlot reserves a slot for the socket of a port, in turn from a random one on, so that
-// a slot is not used again soon.
+// takeSlot reserves a slot for the socket of a port. Slots are used in turn, from a random one
+// on, so that a freed slot is not used again soon.
 func (m *Mux) takeSlot() (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -318,10 +317,10 @@ func (m *Mux) giveSlot(slot uint32) {
 	delete(m.slots, slot)
 }
 
-// socketThere reports whether a map of sockets has one at key. Such a map cannot be read,
-// but refuses another socket at a key in use; the kernel deletes an entry when the last
-// descriptor and mapping of its socket are gone. other is any socket. Nothing else may use
-// the key meanwhile.
+// socketThere reports whether a map of sockets has one at key. An XSKMAP cannot be read, but an
+// update with BPF_NOEXIST fails if the key is in use. The kernel deletes an entry when the
+// last descriptor and mapping of its socket are closed. other is any socket. No other code may
+// use the key during the call.
 func socketThere(sockets *ebpf.Map, key uint32, other *os.File) (bool, error) {
 	err := sockets.Update(key, uint32(other.Fd()), ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {

@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// Lease is an endpoint's standing with its mux; see [endpoint.Lease].
+// Lease is an endpoint's lease from its mux; see [endpoint.Lease].
 type Lease struct {
 	m            *Mux
 	id           uint64
@@ -29,16 +29,16 @@ type Lease struct {
 	queue        uint32 // of the uplink, if holdsQueue
 	holdsQueue   bool
 	segmentBytes int64
-	frameSize    uint32   // known while it is opened
-	fillSize     uint32   // entries; known of ports
-	memory       *os.File // by which the mux asks for the segment; nil if another process made it
-	connections  *os.File // what the owner publishes of its connections; nil: nothing. Guarded by m.mu
-	granted      bool     // it was complete once
+	frameSize    uint32   // set at the opening only
+	fillSize     uint32   // entries of the fill ring of a port's socket
+	memory       *os.File // the segment, to find out whether it is in use; nil if another process made it
+	connections  *os.File // the table in which the owner publishes its connections; nil: none. Guarded by m.mu
+	granted      bool     // the endpoint was complete
 	leased       bool     // guarded by m.mu; false while it waits to be presented
 
-	tags map[endpoint.Tag]struct{} // that it holds; guarded by m.mu
+	tags map[endpoint.Tag]struct{} // held tags; guarded by m.mu
 
-	ctx    context.Context // ends when close begins, or the mux's
+	ctx    context.Context // ends when close ends, or with the mux's
 	cancel context.CancelFunc
 
 	watchers *notices.Watchers
@@ -47,7 +47,7 @@ type Lease struct {
 	revoking sync.Once
 	closing  sync.Once
 	closed   bool          // guarded by m.mu
-	cause    error         // why it has ended, set before done is closed
+	cause    error         // why the lease has ended; set before done is closed
 	err      error         // of close
 	done     chan struct{} // closed when close has ended
 }
@@ -61,7 +61,7 @@ func newLease(m *Mux) *Lease {
 
 var _ endpoint.Lease = (*Lease)(nil)
 
-// enter keeps lease and mux open until m.leave.
+// enter keeps the mux open until m.leave.
 func (l *Lease) enter() error {
 	if err := l.m.enter(); err != nil {
 		return errors.Join(endpoint.ErrLeaseClosed, err)
@@ -69,7 +69,8 @@ func (l *Lease) enter() error {
 	return nil
 }
 
-// Claim adds a tag. A whole address takes half a second: the network is probed for it.
+// Claim adds a tag. A whole address takes half a second: the network is probed for other
+// hosts with it.
 func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	if err := l.enter(); err != nil {
 		return endpoint.Tag{}, known(err)
@@ -92,7 +93,7 @@ func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
 	return claimed[0], nil
 }
 
-// Unclaim gives a tag back. A whole address is given back after the tags on it.
+// Unclaim gives a tag back. The tags on a whole address must be given back before it.
 func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	if err := l.enter(); err != nil {
 		return known(err)
@@ -109,15 +110,15 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	return l.m.unclaim(l, t)
 }
 
-// Resolve answers from the kernel's routes and neighbours. An address of this host, the
-// uplink's or a whole address, has the uplink's own MAC address.
+// Resolve returns the route to dst by the kernel's routes and neighbours. The uplink's
+// addresses, and whole addresses of this host, have the uplink's own MAC address.
 func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	if err := l.enter(); err != nil {
 		return endpoint.Route{}, known(err)
 	}
 	defer l.m.leave()
 	dst = dst.Unmap()
-	// Before the answer is looked up, so that no change of it is missed.
+	// Before the look-up, so that no change is missed.
 	l.resolved.note(dst, netip.Addr{})
 	l.m.mu.Lock()
 	closed := l.closed
@@ -142,15 +143,15 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	return r, nil
 }
 
-// routeToWhole is the route to a whole address of this host: the port program redirects
-// the frame.
+// routeToWhole is the route to a whole address of this host. The port program redirects such
+// frames to its owner.
 func (m *Mux) routeToWhole(dst netip.Addr) (endpoint.Route, error) {
 	own, err := m.addresses()
 	if err != nil {
 		return endpoint.Route{}, err
 	}
 	r := endpoint.Route{NextHop: dst, LinkAddr: m.up.addr, MTU: m.mtu()}
-	// It was claimed as one of a subnet of the uplink.
+	// A whole address is in a subnet of the uplink.
 	if i := slices.IndexFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(dst) }); i >= 0 {
 		r.Source = own.uplink[i].Addr()
 	}
@@ -164,8 +165,8 @@ func (l *Lease) Watch(f func([]endpoint.Notice)) (stop func()) { return l.watche
 // Done is closed when the lease has been closed, or the mux.
 func (l *Lease) Done() <-chan struct{} { return l.done }
 
-// Err is why the lease has ended: endpoint.ErrLeaseClosed, joined with what made
-// the mux end it.
+// Err is nil until the lease has ended, and then endpoint.ErrLeaseClosed, joined with the
+// reason if the mux has ended it.
 func (l *Lease) Err() error {
 	select {
 	case <-l.done:
@@ -175,19 +176,19 @@ func (l *Lease) Err() error {
 	}
 }
 
-// Close gives everything back: the tags first, so that nothing more is delivered, then
-// port or queue; meanwhile the peers of the owner's connections get a RST. The descriptors
-// of socket and segment stay their holders'. The socket of a port has no device any more;
-// that of a queue can send until it is closed. Close may be called again and returns the
-// same. After [Mux.Abandon] it has no effect.
+// Close gives everything back: the tags first, so that nothing more is delivered, then port
+// or queue. At the same time it sends a RST to the peers of the owner's connections. It does
+// not close the application's descriptors of socket and segment. The socket of a port has
+// then no device; the socket of a queue can send until it is closed. Close may be called
+// again and returns the same. After [Mux.Abandon] it has no effect.
 func (l *Lease) Close() error {
 	l.m.life.RLock()
 	defer l.m.life.RUnlock()
 	return l.close(nil)
 }
 
-// close is Close for callers that hold m.life, and for the mux's own goroutines.
-// why is nil if the lease's owner wanted it so.
+// close is Close for callers that hold m.life, and for the mux's own goroutines. why is the
+// reason why the mux ends the lease; nil: its owner closes it.
 func (l *Lease) close(why error) error {
 	l.closing.Do(func() {
 		defer l.over(why)
@@ -198,8 +199,8 @@ func (l *Lease) close(why error) error {
 		l.err = l.m.unclaimAll(l)
 		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
-		// Resets can take seconds (resetTime). The port is deleted meanwhile: as long as it
-		// exists, a revoked owner's fill ring is written without a pause.
+		// Resets can take seconds (resetTime). The port is deleted at the same time: as long
+		// as it exists, guardFillRings writes a revoked owner's fill ring without a pause.
 		var resets sync.WaitGroup
 		if l.connections != nil {
 			resets.Go(func() { l.m.resetConnections(l.connections, tags) })
@@ -214,7 +215,7 @@ func (l *Lease) close(why error) error {
 			delete(l.m.queues, l.queue)
 			l.m.mu.Unlock()
 		}
-		if l.granted || l.at.port { // or its port could not be deleted
+		if l.granted || l.at.port { // at.port: the port could not be deleted
 			l.m.linger(&lingering{info: info, at: l.at, granted: l.granted, memory: l.memory})
 			l.m.log.Debug("endpoint closed", "endpoint", l.id, "error", l.err)
 			return
@@ -227,7 +228,7 @@ func (l *Lease) close(why error) error {
 	return l.err
 }
 
-// abandon ends the lease here and leaves the endpoint as it is.
+// abandon ends the lease and leaves the endpoint as it is.
 func (l *Lease) abandon() {
 	l.closing.Do(func() {
 		defer l.over(ErrClosed)
@@ -244,7 +245,7 @@ func (l *Lease) abandon() {
 	})
 }
 
-// over tells that the lease has ended, and why.
+// over sets why the lease has ended, and closes done.
 func (l *Lease) over(why error) {
 	l.cancel()
 	l.cause = endpoint.ErrLeaseClosed
@@ -254,12 +255,13 @@ func (l *Lease) over(why error) {
 	close(l.done)
 }
 
-// After its lease an endpoint has no tag and no port, but its process may keep the socket,
-// and with it the port's namespace and the registered memory, or keep the segment open or
-// mapped. So the mux polls for both, and counts the endpoint for its user until they are
-// gone (ADR 17). Until then the endpoint of a port stays in the kernel's table: a process
-// that takes over polls for its socket. It cannot poll for a segment, which only the process
-// that made it can, nor for the socket of a queue, where another endpoint may be.
+// After its lease an endpoint has no tag and no port. But its process may keep the socket
+// open, and with it the port's namespace and the registered memory, or keep the segment open
+// or mapped. So the mux polls for both, and counts the endpoint for its user until both are
+// closed (ADR 17). Until then the endpoint of a port stays in the kernel's table, so that a
+// process that takes over can poll for its socket. It cannot poll for the segment, which
+// only the process that made it can, nor for the socket of a queue, since another endpoint
+// may have the queue by then.
 
 // Pauses between two polls of one endpoint.
 const (
@@ -267,20 +269,20 @@ const (
 	lingerMost  = 250 * time.Millisecond
 )
 
-// lingering is what may be left of an endpoint.
+// lingering is an endpoint whose lease has ended.
 type lingering struct {
 	info    endpoint.Info
 	at      *attachment
-	granted bool     // it counts until it is gone
-	socket  bool     // it may exist
-	memory  *os.File // of its segment, to poll by; nil: it is gone, or another process made it
-	doubted bool     // a poll has failed and was logged
+	granted bool     // it counts for its user
+	socket  bool     // the socket may exist
+	memory  *os.File // the segment; nil: it is not in use any more, or another process made it
+	doubted bool     // a failed poll was logged
 
 	pause time.Duration
 	next  time.Time // of the next poll
 }
 
-// linger begins to poll for what is left of an endpoint whose lease has ended.
+// linger begins to poll for the socket and the segment of an endpoint.
 func (m *Mux) linger(e *lingering) {
 	e.socket, e.pause, e.next = true, lingerFirst, time.Now()
 	m.mu.Lock()
@@ -288,11 +290,11 @@ func (m *Mux) linger(e *lingering) {
 	m.lingering = append(m.lingering, e)
 	select {
 	case m.lingers <- struct{}{}:
-	default: // not seen yet
+	default:
 	}
 }
 
-// followLingering polls, in a goroutine of its own, until the mux is closed.
+// followLingering polls until the mux is closed.
 func (m *Mux) followLingering() {
 	for {
 		var due <-chan time.Time
@@ -308,7 +310,7 @@ func (m *Mux) followLingering() {
 	}
 }
 
-// askLingering polls all that are due and returns when the next is; zero: there are none.
+// askLingering polls all that are due. next is the time of the next poll; zero: none is left.
 func (m *Mux) askLingering() (next time.Time) {
 	m.mu.Lock()
 	list := m.lingering
@@ -340,7 +342,7 @@ func (m *Mux) askLingering() (next time.Time) {
 	return next
 }
 
-// gone reports whether nothing is left of one.
+// gone reports whether neither port, socket nor segment of an endpoint exists.
 func (m *Mux) gone(e *lingering) bool {
 	if e.at.port && m.takeAway(e.at) != nil {
 		return false
@@ -361,8 +363,8 @@ func (m *Mux) gone(e *lingering) bool {
 	return !e.socket && e.memory == nil
 }
 
-// doubt reports whether a poll that failed is to be repeated: this process or the kernel is
-// out of descriptors or memory. What any other error is about is taken for gone, since no
+// doubt reports whether to repeat a poll that has failed: this process or the kernel had no
+// descriptor or memory left. After any other error the polled object counts as gone, since no
 // later poll would succeed.
 func (m *Mux) doubt(e *lingering, err error) (again bool) {
 	if err == nil {
@@ -372,13 +374,14 @@ func (m *Mux) doubt(e *lingering, err error) (again bool) {
 		errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)
 	if !again || !e.doubted {
 		e.doubted = true
-		m.log.Warn("cannot tell whether an endpoint's socket and segment are closed", "endpoint", e.info.ID, "ask_again", again, "error", err)
+		m.log.Warn("cannot find out whether an endpoint's socket and segment are closed", "endpoint", e.info.ID, "ask_again", again, "error", err)
 	}
 	return again
 }
 
-// socketLingers reports whether the socket of an endpoint exists. That of a port has its
-// slot to itself. If another endpoint has got the queue of an uplink, it was free.
+// socketLingers reports whether the socket of an endpoint exists. No other socket uses the
+// slot of a port's socket. If another endpoint has its socket on the queue of the uplink, the
+// earlier one is closed.
 func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	if e.info.Attach == endpoint.AttachPort {
 		return socketThere(m.progs.objs.PortSockets, e.at.slot, m.unbound)
@@ -391,7 +394,7 @@ func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	return socketThere(m.progs.objs.Sockets, e.info.Queue, m.unbound)
 }
 
-// freed ends the counting of an endpoint.
+// freed removes an endpoint of which nothing is left from the ledger and the kernel's table.
 func (m *Mux) freed(e *lingering) {
 	if err := m.forgetPort(e.at); err != nil {
 		m.log.Warn("endpoint freed", "endpoint", e.info.ID, "error", err)
@@ -404,7 +407,8 @@ func (m *Mux) freed(e *lingering) {
 	}
 }
 
-// letLinger ends the polling. again: ports that could not be deleted are tried once more.
+// letLinger ends the polling. again: it tries once more to delete ports that could not be
+// deleted.
 func (m *Mux) letLinger(again bool) error {
 	m.mu.Lock()
 	list := m.lingering

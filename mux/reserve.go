@@ -16,26 +16,26 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// reserver reserves ports in the kernel's network stack: it binds an ordinary socket to
-// each. The kernel then gives the port to no other program, neither by number, whatever
-// options that sets (both sockets would need SO_REUSEADDR or SO_REUSEPORT), nor when it
-// chooses a port for connect. And it refuses a port that is in use, also by a TCP connection
-// in TIME-WAIT.
+// reserver reserves ports in the kernel's network stack: it binds a socket to each. The kernel
+// then gives the port to no other program, neither to one that binds it (whatever its options:
+// both sockets would need SO_REUSEADDR or SO_REUSEPORT) nor to one that calls connect. The
+// bind fails if the port is in use, also by a TCP connection in TIME-WAIT.
 //
-// A UDP socket would queue what still comes for the port, over lo or in another queue than
-// its owner's, so it has a filter that accepts nothing. For a TCP socket that does not listen
-// the kernel refuses connections.
+// Datagrams for the port can still reach the kernel, over lo or in another queue than its
+// owner's. The UDP socket would queue them, so it has a filter that accepts nothing. The
+// kernel refuses connections to the TCP socket, since it does not listen.
 //
-// Its methods run in the uplink's namespace.
+// Methods are called in the uplink's namespace.
 type reserver struct {
 	ifindex int           // of the uplink
-	room    int           // sockets that it may still make
-	limit   int           // sockets that all claims may have
-	free    bool          // an address that the host does not have will do
-	refuse  *ebpf.Program // one for all sockets; nil until there is a UDP socket
+	room    int           // number of sockets that it may still make
+	limit   int           // number of sockets that all claims may have
+	free    bool          // bind also to an address that the host does not have
+	refuse  *ebpf.Program // the filter of all UDP sockets; nil until there is one
 }
 
-// newReserver leaves a quarter of this process's descriptors to other uses. m.mu is held.
+// newReserver uses at most three quarters of the limit of open files for reserved ports. m.mu
+// is held.
 func (m *Mux) newReserver() (*reserver, error) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
@@ -49,7 +49,7 @@ func (r *reserver) close() error {
 	if r.refuse == nil {
 		return nil
 	}
-	return r.refuse.Close() // the sockets hold it
+	return r.refuse.Close() // the sockets keep the program
 }
 
 // ports reserves all ports of t, or none.
@@ -70,13 +70,13 @@ func (r *reserver) giveUp(fds []int) error {
 	return closeAll(fds)
 }
 
-// port reserves one port of t, or with 0 one of the kernel's choice.
+// port reserves one port of t; port 0: the kernel chooses one.
 func (r *reserver) port(t endpoint.Tag, port uint16) (fd int, bound uint16, err error) {
 	fd, bound, err = r.bind(t.Kind, netip.AddrPortFrom(t.Addr, port))
 	return fd, bound, notReserved(t, port, err)
 }
 
-// notReserved says why a port of t could not be reserved; nil stays nil.
+// notReserved is the error for a port of t that could not be reserved; nil for nil.
 func notReserved(t endpoint.Tag, port uint16, err error) error {
 	switch {
 	case err == nil:
@@ -86,7 +86,7 @@ func notReserved(t endpoint.Tag, port uint16, err error) error {
 	case errors.Is(err, unix.EADDRINUSE):
 		return held(t, "the kernel's network stack uses port %d (%s shows for what): choose another, or end that: %w", port, showSockets(t.Kind), err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return denied(t, "the uplink has lost this address just now")
+		return denied(t, "the uplink has just lost this address")
 	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("reserve %v: %w: unetd itself lacks CAP_NET_BIND_SERVICE for this port: ask an operator", t, err)
 	}
@@ -100,13 +100,13 @@ func showSockets(k endpoint.TagKind) string {
 	return "ss -uanp"
 }
 
-// again reserves what of t can be reserved. whole says that t stands on a whole address,
-// so the host does not have it. Otherwise it is an address of the uplink, or was one: the
-// port is kept until the address is back (IP_FREEBIND, ip(7)).
+// again reserves the ports of t that are free. whole: t is on a whole address, which the host
+// does not have, so there is nothing to reserve. Other ports are reserved also if the uplink
+// does not have the address now (IP_FREEBIND, ip(7)).
 func (r *reserver) again(t endpoint.Tag, whole bool) (fds []int, err error) {
 	switch {
 	case t.Kind == endpoint.TagAddr:
-		return r.hear(t.Addr)
+		return r.joinGroup(t.Addr)
 	case !hasPorts(t) || whole:
 		return nil, nil
 	}
@@ -129,8 +129,7 @@ func (r *reserver) again(t endpoint.Tag, whole bool) (fds []int, err error) {
 	return fds, err
 }
 
-// bind makes a socket that is bound and nothing else. Errors are the kernel's,
-// or ErrTableFull.
+// bind makes a bound socket. Errors are the kernel's, or ErrTableFull.
 func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uint16, err error) {
 	if r.room <= 0 {
 		return -1, 0, fmt.Errorf("%w: each port takes a descriptor, and %d reserve ports already: raise the limit (ulimit -n, LimitNOFILE)", ErrTableFull, r.limit)
@@ -158,7 +157,7 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 		}
 	}
 	if domain == unix.AF_INET6 {
-		// The same port of an IPv4 address is another tag.
+		// The same port of an IPv4 address is a tag of its own.
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return fd, 0, os.NewSyscallError("setsockopt IPV6_V6ONLY", err)
 		}
@@ -192,7 +191,7 @@ func freeBind(fd, domain int) error {
 	return os.NewSyscallError("setsockopt IP_FREEBIND", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1))
 }
 
-// sockaddr is ap for the kernel. Of a link-local address it wants to know the link.
+// sockaddr is ap for bind. A link-local address needs the interface.
 func (r *reserver) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if ap.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(ap.Port()), Addr: ap.Addr().As4()}
@@ -204,8 +203,8 @@ func (r *reserver) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	return sa
 }
 
-// refuseAll gives a socket a filter that accepts nothing. All sockets share the program; a
-// classic filter would take a page of memory for each.
+// refuseAll attaches a filter that accepts nothing. All sockets share the program; a classic
+// filter would take a page of memory for each socket.
 func (r *reserver) refuseAll(fd int) error {
 	if r.refuse == nil {
 		refuse, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -222,8 +221,8 @@ func (r *reserver) refuseAll(fd int) error {
 	return os.NewSyscallError("setsockopt SO_ATTACH_BPF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.refuse.FD()))
 }
 
-// keptPorts are the blocks with ports that an administrator has kept out of automatic
-// choice, or for privileged programs (Documentation/networking/ip-sysctl.rst).
+// keptPorts are the blocks with ports that the administrator has excluded from automatic
+// choice, or reserved for privileged programs (Documentation/networking/ip-sysctl.rst).
 type keptPorts [allPorts / endpoint.BlockPorts]bool
 
 func (k *keptPorts) in(block endpoint.Tag) bool { return k[block.Port/endpoint.BlockPorts] }
@@ -234,8 +233,8 @@ func (k *keptPorts) add(first, last int) {
 	}
 }
 
-// readKeptPorts asks the calling thread's namespace. The settings are those of
-// IPv6 too.
+// readKeptPorts reads the settings of the calling thread's namespace, which are for IPv4 and
+// IPv6.
 func readKeptPorts() (*keptPorts, error) {
 	const folder = "/proc/sys/net/ipv4/"
 	reserved, err := readSetting(folder + "ip_local_reserved_ports")
@@ -255,7 +254,7 @@ func readKeptPorts() (*keptPorts, error) {
 	return kept, kept.addList(reserved)
 }
 
-// addList adds ports and ranges as the kernel writes them: 8080,40000-40010.
+// addList adds ports and ranges in the kernel's format: 8080,40000-40010.
 func (k *keptPorts) addList(list string) error {
 	for item := range strings.FieldsFuncSeq(list, func(c rune) bool { return c == ',' }) {
 		first, last, isRange := strings.Cut(item, "-")
@@ -272,8 +271,8 @@ func (k *keptPorts) addList(list string) error {
 	return nil
 }
 
-// readSetting reads a sysctl by one read, which has room for the longest list of ports:
-// every other one.
+// readSetting reads a sysctl by one read. Its buffer has room for the longest list of ports:
+// every second port.
 func readSetting(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
