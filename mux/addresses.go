@@ -18,15 +18,15 @@ import (
 
 // addresses are the IPv4 and IPv6 addresses of a host.
 type addresses struct {
-	host []netip.Addr // all of them
-	// uplink are those of the uplink on which ports can be claimed, and their
+	host []netip.Addr // all addresses
+	// uplink are the addresses of the uplink on which ports can be claimed, with their
 	// subnets, in the order in which a wildcard prefers them.
 	uplink []netip.Prefix
-	unfit  map[netip.Addr]string     // the uplink's others, and why
-	nat    map[netip.Addr]*nat.Ports // what translation does with those of uplink; not asked by addresses
+	unfit  map[netip.Addr]string     // the uplink's other addresses, and the reason
+	nat    map[netip.Addr]*nat.Ports // ports of these addresses that are translated; set by claimTags
 }
 
-// addresses asks the kernel.
+// addresses reads the addresses from the kernel, without nat.
 func (m *Mux) addresses() (addresses, error) {
 	list, err := route.Dump(func() ([]netlink.Addr, error) { return m.nl.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -56,25 +56,23 @@ func (m *Mux) addresses() (addresses, error) {
 	return found, nil
 }
 
-// unfit says why no ports can be claimed on an IPv6 address of the uplink: the host may not
-// use it yet, or replaces it every day (RFC 8981).
+// unfit is the reason why no ports can be claimed on an IPv6 address of the uplink: duplicate
+// address detection has failed or goes on, or the address is temporary (RFC 8981). "": none.
 func unfit(ip netip.Addr, flags int) string {
 	switch {
 	case ip.Is4():
 	case flags&unix.IFA_F_DADFAILED != 0:
 		return "another host has this address too (duplicate address detection failed)"
 	case flags&unix.IFA_F_TEMPORARY != 0:
-		return "the host changes this address by itself (RFC 8981): choose one that stays"
+		return "the host replaces this temporary address (RFC 8981): choose another"
 	case flags&unix.IFA_F_TENTATIVE != 0:
-		return "the host does not know yet whether it is alone with this address: try again in a second"
+		return "duplicate address detection of this address goes on: try again in a second"
 	}
 	return ""
 }
 
-// rankOf orders addresses for a wildcard: IPv4 before IPv6, primary addresses
-// before secondary ones, and of IPv6, those in use before those that
-// are being retired (deprecated) and those that are heard on this link only. Of
-// equals the kernel's order decides.
+// rankOf orders addresses for a wildcard: primary IPv4 addresses, secondary IPv4 addresses,
+// IPv6 addresses, deprecated ones, link-local ones. Equal ranks stay in the kernel's order.
 func rankOf(ip netip.Addr, flags int) int {
 	switch {
 	case ip.Is4() && flags&unix.IFA_F_SECONDARY == 0:
@@ -89,8 +87,8 @@ func rankOf(ip netip.Addr, flags int) int {
 	return 2
 }
 
-// first is the address of the uplink that a wildcard stands for. One that is
-// not valid stands for either family.
+// first is the address of the uplink that a wildcard stands for. A wildcard that is not valid
+// stands for either family.
 func (own *addresses) first(wildcard netip.Addr) (netip.Addr, bool) {
 	for _, p := range own.uplink {
 		if !wildcard.IsValid() || wildcard.Is4() == p.Addr().Is4() {
@@ -110,15 +108,15 @@ func (own *addresses) primary() netip.Prefix {
 }
 
 // Tags follow the addresses of the host (ADR 28). A port is in effect as long as the uplink
-// has its address, and suspended while it does not, when another host may have it. An
-// endpoint ends when the host takes an address that it holds as a whole.
+// has its address. While it does not, another host may have the address, and the tag is
+// suspended. An endpoint ends when the host takes an address that it holds as a whole.
 
-// addressesAre compares the tags with the addresses that the host has now. One goroutine
+// updateAddresses compares the tags with the present addresses of the host. One goroutine
 // calls it, after an event or when events were lost.
 //
-// It holds m.mu while it reads the addresses, so a claim meets a change at least once: here,
-// or in stillTrue.
-func (m *Mux) addressesAre() error {
+// It holds m.mu while it reads the addresses. So a change during a claim is found at least
+// once: here, or in stillTrue.
+func (m *Mux) updateAddresses() error {
 	m.mu.Lock()
 	own, err := m.addresses()
 	if err != nil {
@@ -132,7 +130,7 @@ func (m *Mux) addressesAre() error {
 	for _, p := range own.uplink {
 		here = append(here, endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: p.Addr()})
 	}
-	for _, l := range m.leases { // also those that have no tag on a lost address any more
+	for _, l := range m.leases { // also leases that have given back their tags on a lost address
 		l.watchers.Tell(here...)
 	}
 	m.mu.Unlock()
@@ -147,8 +145,8 @@ func (m *Mux) addressesAre() error {
 	return err
 }
 
-// follow puts tags into effect or suspends them, and tells leases of their suspended tags'
-// addresses. It returns the leases whose whole address the host has. m.mu is held.
+// follow puts tags into effect or suspends them, and notifies leases of the addresses of their
+// suspended tags. taken are the leases whose whole address the host has now. m.mu is held.
 func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 	taken = map[*Lease]netip.Addr{}
 	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // tags
@@ -162,7 +160,7 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 		here := own.has(t.Addr)
 		if here == c.suspended {
 			if serr := m.setEffect(t, c.by.at.owner, here); serr != nil {
-				err = errors.Join(err, fmt.Errorf("suspend %v, or end that: %w", t, serr))
+				err = errors.Join(err, fmt.Errorf("suspend %v, or put it into effect: %w", t, serr))
 				continue
 			}
 			if c.suspended = !here; here {
@@ -176,21 +174,21 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 		}
 	}
 	for a, n := range lost {
-		m.log.Warn("the uplink has lost an address: endpoints' tags on it are suspended until it is back", "interface", m.up.name, "addr", a, "tags", n)
+		m.log.Warn("the uplink has lost an address: tags on it are suspended until it is back", "interface", m.up.name, "addr", a, "tags", n)
 	}
 	for a, n := range back {
-		m.log.Info("the uplink has an address again: endpoints' tags on it are in effect", "interface", m.up.name, "addr", a, "tags", n)
+		m.log.Info("the uplink has an address again: tags on it are in effect", "interface", m.up.name, "addr", a, "tags", n)
 	}
 	return taken, err
 }
 
-// has reports whether ports can be claimed on an address of the uplink.
+// has reports whether a is an address of the uplink on which ports can be claimed.
 func (own *addresses) has(a netip.Addr) bool {
 	return slices.ContainsFunc(own.uplink, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// stillTrue says which of tags, which have been entered for l just now, do not fit the
-// addresses that the host has by now. m.mu is held.
+// stillTrue checks tags that were just entered against the present addresses of the host. m.mu
+// is held.
 func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 	own, err := m.addresses()
 	if err != nil {
@@ -200,7 +198,7 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 		switch {
 		case t.Kind == endpoint.TagAddr:
 			if slices.Contains(own.host, t.Addr) {
-				return denied(t, "the host has taken this address just now")
+				return denied(t, "the host has just taken this address")
 			}
 		case hasPorts(t) && m.tags.get(endpoint.AddrTag(t.Addr)) == nil:
 			if err := own.mayShare(t, m.up.name); err != nil {
@@ -211,12 +209,12 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 	return nil
 }
 
-// A whole address is one of the uplink's network that nobody else has: not the host, no
-// neighbour, no router. Its endpoint answers ARP or neighbour solicitations for it, and
-// gets what other endpoints send there, so a claim of another host's address would take
-// that host's traffic.
+// A whole address is an address of the uplink's network that neither the host, a neighbour nor
+// a router has. Its endpoint answers ARP requests or neighbour solicitations for it, and
+// receives what other endpoints send there. So an endpoint that claimed the address of another
+// host would get that host's traffic.
 
-// setAside keeps the whole addresses of a request for it, all or none, until putBack.
+// setAside reserves the whole addresses of a request for it, all or none, until putBack.
 func (m *Mux) setAside(c *claiming) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,7 +228,7 @@ func (m *Mux) setAside(c *claiming) error {
 		case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
 			err = denied(t, "not the address of a host")
 		case err == nil && m.aside[a]:
-			err = held(t, "it is being claimed just now")
+			err = held(t, "another claim of it is in progress")
 		}
 		if err != nil {
 			m.forget(c.whole[:i])
@@ -241,7 +239,7 @@ func (m *Mux) setAside(c *claiming) error {
 	return nil
 }
 
-// putBack ends setAside, whether the addresses were claimed or not.
+// putBack ends setAside.
 func (m *Mux) putBack(c *claiming) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,8 +252,8 @@ func (m *Mux) forget(whole []netip.Addr) {
 	}
 }
 
-// vacant checks that the whole addresses of a request are of the uplink's network and
-// nobody's: by what the kernel knows, then by asking the network.
+// vacant checks that the whole addresses of a request are in the uplink's network and that no
+// host has them: first in the kernel's tables, then by probes on the network.
 func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 	if len(c.whole) == 0 {
 		return nil
@@ -283,7 +281,7 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 	return err
 }
 
-// probesAtOnce bounds the requests of all leases for which the network is asked: each has
+// probesAtOnce limits the number of requests that probe the network at the same time: each has
 // a socket.
 const probesAtOnce = 16
 
@@ -319,7 +317,7 @@ func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bo
 		return held(t, "network address translation of this host uses it (nft list ruleset, conntrack -L)")
 	}
 	if hops[a] {
-		return denied(t, "a route of this host has it as next hop (ip route show table all via %v)", a)
+		return denied(t, "it is the next hop of a route of this host (ip route show table all via %v)", a)
 	}
 	at, known, err := m.routes.Neighbour(a)
 	if err != nil {
@@ -331,11 +329,11 @@ func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bo
 	return nil
 }
 
-// claimAddr enters a whole address that was set aside and found vacant. m.mu is
-// held and the calling thread is in the uplink's namespace.
+// claimAddr enters a whole address that was set aside and is vacant. m.mu is held and the
+// calling thread is in the uplink's namespace.
 func (m *Mux) claimAddr(l *Lease, t endpoint.Tag, r *reserver) error {
-	if n := m.tags.onAddr[t.Addr]; n > 0 { // the host has lost it meanwhile
-		return held(t, "%d tags of its ports are held", n)
+	if n := m.tags.onAddr[t.Addr]; n > 0 { // it was an address of the host until now
+		return held(t, "%d tags of ports are on it", n)
 	}
 	fds, err := r.joinGroup(t.Addr)
 	if err != nil {
@@ -353,8 +351,7 @@ func broadcast(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// mayShare says what keeps the ports of t's address from being claimed, if the
-// address is nobody's as a whole.
+// mayShare returns nil if ports of t's address, which nobody holds as a whole, can be claimed.
 func (own *addresses) mayShare(t endpoint.Tag, uplink string) error {
 	if own.has(t.Addr) {
 		return nil

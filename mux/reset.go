@@ -15,25 +15,25 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// When a lease has ended and its tags are free, the mux sends each peer of its TCP
-// connections a RST (RFC 9293, section 3.10.7.4), by the records that the process has
-// published (ADR 26). A record may be wrong. A RST is sent only if the lease could have sent
-// it: from an address and port that it held and that is not claimed again, along a route,
-// once for each record.
+// When a lease has ended and its tags are free, the mux sends a RST (RFC 9293, section
+// 3.10.7.4) to each peer of its TCP connections, according to the records that the process
+// has published (ADR 26). A record may be wrong. So a RST is sent only if the lease could have
+// sent it: from an address and port that it held and that nobody has claimed since, to a
+// destination with a route, once for each record.
 //
-// A peer answers a RST whose sequence number is in its window, but not the next one, with
-// an ACK (RFC 5961, section 3.2), which no tag claims. On an address of the host the kernel
-// answers that with a RST; on a whole address the mux does, for a second.
+// If the sequence number of a RST is in the peer's window but is not the next one, the peer
+// answers with an ACK (RFC 5961, section 3.2), which no tag claims. On an address of the host
+// the kernel answers it with a RST; on a whole address the mux does so, for a second.
 
 const (
-	resetTime     = 3 * time.Second       // at most, for all connections of a lease
-	hopTime       = 50 * time.Millisecond // to look for a neighbour that is not known
-	maxSilentHops = 32                    // so many that are not found, and no other is looked for
-	answerTime    = time.Second           // in which ACKs to a whole address are answered
-	resetPause    = time.Millisecond      // until the uplink takes frames again
+	resetTime     = 3 * time.Second       // limit for all connections of a lease
+	hopTime       = 50 * time.Millisecond // limit of the discovery of a neighbour
+	maxSilentHops = 32                    // after so many that do not answer, only known neighbours are used
+	answerTime    = time.Second           // for which ACKs to a whole address are answered
+	resetPause    = time.Millisecond      // until the next attempt when the uplink's queue is full
 )
 
-// tablePart is how much of a table is read at once, in bytes.
+// tablePart is the size of one read of a table, in bytes.
 const tablePart = 4096 * wire.ConnectionLen
 
 // flow is the two ends of a connection.
@@ -42,18 +42,18 @@ type flow struct{ local, remote netip.AddrPort }
 // resetter ends the connections of one lease.
 type resetter struct {
 	m      *Mux
-	until  time.Time // no longer
-	held   map[endpoint.Tag]bool
+	until  time.Time                    // end of resetTime, or of answerTime
+	held   map[endpoint.Tag]bool        // tags that the lease held, in effect
 	hops   map[netip.Addr]wire.LinkAddr // by destination; zero: no route
-	silent int                          // neighbours that were not found
+	silent int                          // number of neighbours that did not answer
 	sent   int
 
-	answers  map[flow]bool // connections on whole addresses whose peers are answered
+	answers  map[flow]bool // connections on whole addresses
 	answerer *os.File      // receives frames for these addresses; nil: there are none
 }
 
-// resetConnections sends a RST to the peer of each connection in a table, whose lease
-// held tags, in effect, and holds them no more.
+// resetConnections sends a RST to the peer of each connection in a table. held are the tags in
+// effect that its lease held.
 func (m *Mux) resetConnections(table *os.File, held map[endpoint.Tag]bool) {
 	r := &resetter{
 		m: m, until: time.Now().Add(resetTime),
@@ -68,11 +68,12 @@ func (m *Mux) resetConnections(table *os.File, held map[endpoint.Tag]bool) {
 	}
 }
 
-// readConnections calls f with every record of a table that is not empty, until f fails.
+// readConnections calls f with each record of a table that is not empty, until f returns an
+// error.
 func readConnections(table *os.File, f func(wire.Connection) error) error {
 	part := make([]byte, tablePart)
 	for at := int64(0); ; {
-		// Most of a table was never written to. A process that shares the file can move its position.
+		// Most of a table is a hole. ReadAt, since a process that shares the file can move its offset.
 		data, err := table.Seek(at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			return nil
@@ -99,7 +100,7 @@ func readConnections(table *os.File, f func(wire.Connection) error) error {
 	}
 }
 
-// reset sends one RST, if the lease could have sent it. After an error none is sent any more.
+// reset sends one RST, if the lease could have sent it. An error ends the resets.
 func (r *resetter) reset(c wire.Connection) error {
 	f := flow{
 		netip.AddrPortFrom(netip.AddrFrom4(c.Local), c.LocalPort),
@@ -125,8 +126,8 @@ func (r *resetter) reset(c wire.Connection) error {
 	return r.send(ifindex, to, f, wire.TCPFields{Seq: c.Next, Flags: wire.TCPRst})
 }
 
-// route is where a RST goes: out of the uplink, or to the port of an endpoint of this
-// host. An endpoint on a queue cannot be reached from here.
+// route is the next hop of a RST and the device that it leaves by: the uplink, or the port of
+// an endpoint of this host. An endpoint on a queue of the uplink cannot be reached.
 func (r *resetter) route(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
 	m := r.m
 	m.mu.Lock()
@@ -148,13 +149,13 @@ func (r *resetter) route(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
 	return to, m.up.ifindex, to != wire.LinkAddr{}
 }
 
-// resolve is the MAC address of the next hop to a host; zero: there is none.
+// resolve returns the MAC address of the next hop to a host; zero: there is none.
 func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
 	if r.silent >= maxSilentHops {
 		to, _, _ = r.m.routes.Neighbour(dst)
 		return to
 	}
-	// If the mux is being closed, only known neighbours are found.
+	// While the mux is being closed only neighbours that the kernel knows are found.
 	ctx, cancel := context.WithTimeout(r.m.ctx, hopTime)
 	defer cancel()
 	found, err := r.m.routes.Resolve(ctx, dst)
@@ -168,7 +169,7 @@ func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
 	return found.LinkAddr
 }
 
-// send sends a segment without data, and waits while the uplink's queue is full.
+// send sends a segment without data. It waits while the device's queue is full.
 func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields) error {
 	const ip, tcp = wire.EthernetHeaderLen, wire.EthernetHeaderLen + wire.IPv4HeaderLen
 	var frame [tcp + wire.TCPHeaderLen]byte
@@ -185,7 +186,7 @@ func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields)
 			if err == nil {
 				r.sent++
 			}
-			return nil // a device that is down or gone concerns this peer only
+			return nil // the device is down or gone: an error of this peer only
 		}
 		if time.Now().After(r.until) {
 			return os.ErrDeadlineExceeded
@@ -194,7 +195,7 @@ func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields)
 	}
 }
 
-// listen opens a socket that receives TCP to the whole addresses that the lease held.
+// listen opens a socket that receives TCP segments to the whole addresses that the lease held.
 func (r *resetter) listen() (err error) {
 	if r.answerer != nil {
 		return nil
@@ -214,15 +215,15 @@ func (r *resetter) listen() (err error) {
 	for t := range r.held {
 		if t.Kind == endpoint.TagAddr && t.Addr.Is4() {
 			a := t.Addr.As4()
-			filter = append(filter, unless(uint32(a[0])<<24|uint32(a[1])<<16|uint32(a[2])<<8|uint32(a[3])), ret(maxHeard))
+			filter = append(filter, unless(uint32(a[0])<<24|uint32(a[1])<<16|uint32(a[2])<<8|uint32(a[3])), ret(maxAnswered))
 		}
 	}
 	r.answerer, err = route.Listen(r.m.ns, r.m.up.ifindex, "answers", wire.EtherTypeIPv4, append(filter, ret(0)))
 	return err
 }
 
-// maxHeard is the longest frame that is answered, in bytes: a super-frame.
-const maxHeard = 1<<16 + wire.EthernetHeaderLen
+// maxAnswered is the longest frame that is read, in bytes: a super-frame.
+const maxAnswered = 1<<16 + wire.EthernetHeaderLen
 
 // answer answers segments of connections that have ended (RFC 9293, section 3.10.7.1).
 func (r *resetter) answer() {
@@ -232,7 +233,7 @@ func (r *resetter) answer() {
 		return
 	}
 	defer context.AfterFunc(r.m.ctx, func() { r.answerer.SetDeadline(time.Unix(1, 0)) })()
-	for frame := make([]byte, maxHeard); ; {
+	for frame := make([]byte, maxAnswered); ; {
 		n, err := r.answerer.Read(frame)
 		if err != nil {
 			return
@@ -246,7 +247,7 @@ func (r *resetter) answer() {
 	}
 }
 
-// answerTo is the RST for a segment that belongs to no connection.
+// answerTo is the RST that answers a segment of no connection.
 func answerTo(frame []byte) (to wire.LinkAddr, f flow, h wire.TCPFields, ok bool) {
 	eth, err := wire.ParseEthernet(frame)
 	if err != nil || eth.Type() != wire.EtherTypeIPv4 {

@@ -165,7 +165,7 @@ func (m *Mux) watchUplink() error {
 		return fmt.Errorf("subscribe to interfaces and addresses: %w", err)
 	}
 	// What changed before the subscription.
-	if err := m.addressesAre(); err != nil {
+	if err := m.updateAddresses(); err != nil {
 		sock.Close()
 		return err
 	}
@@ -209,14 +209,14 @@ func (m *Mux) followUplink(sock *nl.NetlinkSocket) error {
 		case err != nil:
 			m.log.Error("cannot ask for the uplink", "interface", m.up.name, "error", err)
 		default:
-			if err := m.uplinkIs(l.Attrs()); err != nil {
+			if err := m.updateUplink(l.Attrs()); err != nil {
 				return err
 			}
 		}
-		if err := m.addressesAre(); err != nil {
+		if err := m.updateAddresses(); err != nil {
 			m.log.Error("tags do not follow the addresses of the host", "error", err)
 		}
-		if err := m.awaitEvent(sock); err != nil {
+		if err := m.waitForEvent(sock); err != nil {
 			if m.ctx.Err() != nil { // closed
 				return nil
 			}
@@ -230,8 +230,8 @@ func isAbsent(err error) bool {
 	return errors.As(err, &absent)
 }
 
-// uplinkIs takes over the uplink's present properties, and tells the leases what is new.
-func (m *Mux) uplinkIs(a *netlink.LinkAttrs) error {
+// updateUplink takes over the uplink's present properties, and tells the leases what is new.
+func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
 		return fmt.Errorf("%w: the MAC address of %s is %v now, and endpoints know it as %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
 	}
@@ -255,9 +255,9 @@ func (m *Mux) uplinkIs(a *netlink.LinkAttrs) error {
 	return nil
 }
 
-// awaitEvent returns at an event about the uplink or an address, or when events were lost.
+// waitForEvent returns at an event about the uplink or an address, or when events were lost.
 // Deleted ports it handles itself.
-func (m *Mux) awaitEvent(sock *nl.NetlinkSocket) error {
+func (m *Mux) waitForEvent(sock *nl.NetlinkSocket) error {
 	for {
 		msgs, _, err := sock.Receive()
 		if errors.Is(err, unix.ENOBUFS) {
