@@ -17,24 +17,24 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// A process takes over from one that died by the kernel's tables alone. They are changed in
-// such an order that they can be repaired wherever it stopped: an endpoint's entry is
-// written when its port is complete and before its first tag, and deleted after its last
-// tag, its port, and its socket. So a port or a tag without an entry is left over, and an
-// entry without a port is of an endpoint that has ended, or whose process has died.
+// A process takes over from one that died by the kernel's tables alone. The order of changes
+// makes them repairable wherever the other process stopped: an endpoint's entry is written
+// when its port is complete and before its first tag, and deleted after its last tag, its
+// port, and its socket. So a port or a tag without an entry is left over, and an entry
+// without a port belongs to an endpoint that has ended or whose process has died.
 
-// defaultGrace is how long endpoints that were taken over wait for their owners.
+// defaultGrace is the default of Config.Grace.
 const defaultGrace = 10 * time.Second
 
-// errUnusable is wrapped by the reasons why pins cannot be taken over.
+// errUnusable: the pins cannot be taken over.
 var errUnusable = errors.New("what is pinned cannot be used")
 
 func unusable(why string, args ...any) error {
 	return fmt.Errorf("%w: %s", errUnusable, fmt.Sprintf(why, args...))
 }
 
-// loadPinned opens what another process has pinned, if it is complete and what this one
-// would make for the uplink as it is now.
+// loadPinned opens what another process has pinned, if it is complete and equal to what this
+// process would make for the uplink.
 func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *programs, err error) {
 	p := &programs{nl: h, ifindex: u.ifindex, pins: keep}
 	defer func() {
@@ -57,9 +57,9 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 	}
 	switch {
 	case state.Objects != bpf.ObjectsHash():
-		return nil, unusable("it was made by another version")
+		return nil, unusable("it was made by another version of unet")
 	case state.Netns != u.netns || int(state.Ifindex) != u.ifindex:
-		return nil, unusable("it is of another interface")
+		return nil, unusable("it belongs to another interface")
 	case state.Link != u.addr:
 		return nil, unusable("the MAC address of %s was %x and is %v now", u.name, state.Link, u.addr)
 	case want != ModeAuto && want != p.mode:
@@ -92,7 +92,7 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 		return fmt.Errorf("pinned link of the uplink: %w", err)
 	}
 	if xdp := info.XDP(); xdp == nil || int(xdp.Ifindex) != u.ifindex {
-		return unusable("its link does not lead to %s", u.name)
+		return unusable("its link is not attached to %s", u.name)
 	}
 	for _, name := range aides(p.mode, u) {
 		l, err := link.LoadPinnedLink(p.pins.at(pinLink+name), nil)
@@ -101,7 +101,7 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 		}
 		p.aides = append(p.aides, l)
 	}
-	// The uplink may have had another number of queues.
+	// The number of queues of the uplink may have changed.
 	queues, err := ebpf.LoadPinnedMap(p.pins.at(bpf.MuxMapSockets), nil)
 	if err != nil {
 		return fmt.Errorf("pinned map: %w", err)
@@ -134,7 +134,7 @@ func readState(keep *pins) (s bpf.State, err error) {
 	}
 	defer m.Close()
 	if m.ValueSize() != spec.Maps[bpf.MuxMapState].ValueSize {
-		return s, unusable("it was made by another version")
+		return s, unusable("it was made by another version of unet")
 	}
 	if err := m.Lookup(uint32(0), &s); err != nil {
 		return s, fmt.Errorf("pinned state: %w", err)
@@ -142,8 +142,8 @@ func readState(keep *pins) (s bpf.State, err error) {
 	return s, nil
 }
 
-// portsOf are the ports of a mux in the namespace of h, by ifindex: the devices with its
-// program.
+// portsOf are the names of the ports of a mux by ifindex: the devices in the namespace of h
+// that have its port program.
 func portsOf(h *netlink.Handle, prog *ebpf.Program) (map[uint32]string, error) {
 	id, err := programID(prog)
 	if err != nil {
@@ -162,8 +162,8 @@ func portsOf(h *netlink.Handle, prog *ebpf.Program) (map[uint32]string, error) {
 	return ports, nil
 }
 
-// adopt takes over the endpoints in the kernel's tables and completes or undoes what the
-// process before had begun. The calling thread is in the uplink's namespace.
+// adopt takes over the endpoints in the kernel's tables. It completes or undoes what the
+// earlier process had begun. The calling thread is in the uplink's namespace.
 func (m *Mux) adopt() error {
 	ports, err := portsOf(m.nl, m.progs.objs.UnetPort)
 	if err != nil {
@@ -214,7 +214,7 @@ func (m *Mux) adopt() error {
 		}
 	}
 	for _, name := range ports {
-		m.log.Info("port removed that was not finished", "port", name)
+		m.log.Info("incomplete port removed", "port", name)
 	}
 	if err := m.deleter.deleteAll(ports); err != nil {
 		return err
@@ -228,14 +228,14 @@ func (m *Mux) adopt() error {
 				continue
 			}
 			if err := m.readmit(l, t, owner.Suspended()); err != nil {
-				m.log.Warn("the kernel has given a claimed port to another program, which will receive nothing there", "tag", t, "endpoint", l.id, "error", err)
+				m.log.Warn("another program has bound a claimed port, and receives nothing there", "tag", t, "endpoint", l.id, "error", err)
 			}
 		}
 	}
 	return nil
 }
 
-// adopted is the lease of an endpoint that waits for its owner.
+// adopted makes the lease of an endpoint that its owner has not presented yet.
 func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 	l := newLease(m)
 	l.id, l.cookie, l.segmentBytes = e.Id, e.Cookie, int64(e.SegmentBytes)
@@ -259,8 +259,8 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 	return l
 }
 
-// adoptRest goes on polling for the socket of an endpoint that has no port any more. Its
-// slot stays taken meanwhile.
+// adoptRest polls for the socket of an endpoint that has no port any more. Its slot stays taken
+// as long as the socket exists.
 func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error) {
 	there, err = socketThere(m.progs.objs.PortSockets, e.Slot, m.unbound)
 	if !there || err != nil {
@@ -277,12 +277,12 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 		Attach:       endpoint.AttachPort,
 		SegmentBytes: int64(e.SegmentBytes),
 	}
-	m.log.Info("endpoint has ended, and its socket is held", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
+	m.log.Info("endpoint has ended, and its socket is open", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
 	m.linger(&lingering{info: info, at: &attachment{owner: owner, slot: e.Slot, hasSlot: true}, granted: true})
 	return true, nil
 }
 
-// reclaimAfterGrace ends the endpoints that nobody has presented in time.
+// reclaimAfterGrace ends the endpoints that were not presented in time.
 func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 	select {
 	case <-time.After(grace):
@@ -294,11 +294,11 @@ func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 	}
 }
 
-// reclaim ends an endpoint, unless it has been presented meanwhile.
+// reclaim ends an endpoint, unless it was presented.
 func (m *Mux) reclaim(l *Lease, why string) {
 	m.mu.Lock()
 	o, presented := l.owner, l.leased
-	l.leased = true // it cannot be presented any more
+	l.leased = true // from now on Present fails
 	m.mu.Unlock()
 	if presented {
 		return

@@ -14,18 +14,18 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// unet_note_vlan runs for every frame of the machine and costs each some 60 ns (ADR 7). So
-// the muxes of a machine share one: the first attaches it, the others hold its link and read
-// its map.
+// unet_note_vlan runs for every frame of the machine and takes some 60 ns (ADR 7). So the
+// muxes of a machine share one: the first attaches it, the others hold its link and read its
+// map.
 
-// sharedNote is the link of a unet_note_vlan that is attached, and the map that it
-// writes; nil if there is none.
+// sharedNote returns the link of an attached unet_note_vlan, and the map that it writes; nil:
+// there is none.
 func sharedNote() (link.Link, *ebpf.Map, error) {
 	it := new(link.Iterator)
 	defer it.Close()
 	for it.Next() {
 		info, err := it.Link.Info()
-		if err != nil || info.Type != link.RawTracepointType { // of a kind that the library does not know: not ours
+		if err != nil || info.Type != link.RawTracepointType { // an error: a kind of link unknown to the library
 			continue
 		}
 		notes, err := notesOf(info.Program)
@@ -43,11 +43,11 @@ func sharedNote() (link.Link, *ebpf.Map, error) {
 	return nil, nil, nil
 }
 
-// notesOf is the map of a program, if that is unet_note_vlan of this layout; else nil.
+// notesOf returns the map of a program, if that is unet_note_vlan with this layout, else nil.
 func notesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
 	prog, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil // it has gone
+		return nil, nil // the program is gone
 	}
 	if err != nil {
 		return nil, err
@@ -71,33 +71,33 @@ func notesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// The cutter of an uplink in generic mode is a device through which the kernel segments
-// super-frames (bpf/src/cut.h). It is known by its name.
+// The cutter of an uplink in generic mode is a device by which the kernel segments super-frames
+// (bpf/src/cut.h). It is found by its name.
 
 const cutterKind = "ifb"
 
-// cutterRoom is how many parts may wait in the device, which stops at more: what all ports
-// together may have there (CUT_LINE in cut.h).
+// cutterRoom is the queue length of the device, in parts. All ports together have fewer parts
+// there (CUT_LINE in cut.h), so the device never stops its queue.
 const cutterRoom = bpf.MaxPorts * 1024
 
 func cutterName(uplink int) string { return fmt.Sprintf("unetcut%d", uplink) }
 
-// makeCutter makes the cutter of an uplink and returns its ifindex. The calling thread
-// is in the uplink's namespace, which is h's.
+// makeCutter makes the cutter of an uplink. The calling thread is in the uplink's namespace,
+// which is h's.
 func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
-	if err := deleteCutter(h, uplink); err != nil { // of a process that died
+	if err := deleteCutter(h, uplink); err != nil { // a process that died may have left one
 		return 0, err
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("device %s, which cuts super-frames: %w", cutterName(uplink), err)
+			err = fmt.Errorf("device %s, which segments super-frames: %w", cutterName(uplink), err)
 		}
 	}()
 	a := netlink.NewLinkAttrs()
 	a.Name = cutterName(uplink)
 	a.MTU = portMTU
 	a.NumTxQueues, a.NumRxQueues = 1, 1
-	a.GSOMaxSegs, a.GSOMaxSize, a.GSOIPv4MaxSize = 1, 1024, 1024 // so that packets sent there are cut: by either measure
+	a.GSOMaxSegs, a.GSOMaxSize, a.GSOIPv4MaxSize = 1, 1024, 1024 // so the kernel segments all packets sent there
 	a.TxQLen = cutterRoom
 	if err := h.LinkAdd(&netlink.Ifb{LinkAttrs: a}); err != nil {
 		return 0, err
@@ -114,16 +114,16 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 	if err := errors.Join(disableIPv6(a.Name), distrust(a.Name)); err != nil {
 		return 0, err
 	}
-	// Without a queue in front of it packets are cut at once. cut.h bounds how many wait.
+	// Without a queueing discipline packets are segmented at once. cut.h limits their number.
 	none := &netlink.GenericQdisc{QdiscType: "noqueue", QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_ROOT}}
 	if err := h.QdiscReplace(none); err != nil {
-		return 0, fmt.Errorf("no queue: %w", err)
+		return 0, fmt.Errorf("noqueue: %w", err)
 	}
 	return l.Attrs().Index, h.LinkSetUp(l)
 }
 
-// cutterLost is how many super-frames the cutter of an uplink has dropped: the kernel could
-// not segment them, or the device was down.
+// cutterLost is the number of super-frames that the cutter of an uplink has dropped: the kernel
+// could not segment them, or the device was down.
 func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
 	l, err := h.LinkByName(cutterName(uplink))
 	var absent netlink.LinkNotFoundError
@@ -145,7 +145,7 @@ func deleteCutter(h *netlink.Handle, uplink int) error {
 		return nil
 	}
 	if err == nil && l.Type() != cutterKind {
-		return nil // somebody else's
+		return nil // another program's device
 	}
 	if err == nil {
 		err = h.LinkDel(l)
@@ -156,19 +156,19 @@ func deleteCutter(h *netlink.Handle, uplink int) error {
 	return nil
 }
 
-// An 802.1Q tag that stands beside the frame is invisible to XDP, and the frame
-// would match a tag of untagged traffic. A driver puts it there when receive VLAN
-// offload is on, so that is turned off. On a link made in software it is the
-// sender who does; there, in generic mode, unet_note_vlan sees it for XDP.
+// XDP does not see an 802.1Q tag that is in the skb and not in the frame: the frame would match
+// an endpoint's tag of untagged traffic. With receive VLAN offload a driver moves the tag to
+// the skb, so the mux turns that off. On a link made in software the sender's kernel puts it
+// there; in generic mode unet_note_vlan notes it for XDP.
 
-// notesVLAN reports whether unet_note_vlan is needed. What comes over a VLAN interface had a
-// tag.
+// notesVLAN reports whether unet_note_vlan is needed. Not on a VLAN interface: its frames had a
+// tag before.
 func notesVLAN(u *uplink, m Mode) bool {
 	return u.virtual && m == ModeGeneric && u.kind != "vlan"
 }
 
-// hidesVLANTags reports whether receive VLAN offload is on. The calling thread is
-// in the uplink's namespace, as in the next function.
+// hidesVLANTags reports whether receive VLAN offload is on. The calling thread is in the
+// uplink's namespace, also in showVLANTags.
 func (u *uplink) hidesVLANTags() (bool, error) {
 	flags, err := ethtoolFlags(u.name, ethtoolGetFlags, 0)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -180,14 +180,14 @@ func (u *uplink) hidesVLANTags() (bool, error) {
 	return flags&flagRxVLAN != 0, nil
 }
 
-// showVLANTags turns receive VLAN offload off, and first records that it was on.
+// showVLANTags turns receive VLAN offload off if it is on, and first records that it was on.
 func (m *Mux) showVLANTags() error {
 	hidden, err := m.up.hidesVLANTags()
 	if err != nil {
 		return err
 	}
 	if m.up.virtual && m.progs.mode == ModeNative {
-		m.log.Info("in native mode on a virtual link the other end decides whether XDP sees VLAN tags: if VLANs are used there, turn its txvlan offload off", "interface", m.up.name)
+		m.log.Info("in native mode on a virtual link XDP sees no VLAN tags if the other end has txvlan offload: if VLANs are used there, turn it off", "interface", m.up.name)
 	}
 	if !hidden {
 		return nil
@@ -206,7 +206,7 @@ func (m *Mux) showVLANTags() error {
 		return err
 	}
 	if hidden {
-		return errors.Join(fmt.Errorf("%w on %s: frames of a VLAN would be taken for untagged ones", ErrVLANOffload, m.up.name), setErr)
+		return errors.Join(fmt.Errorf("%w on %s: frames of a VLAN would look untagged", ErrVLANOffload, m.up.name), setErr)
 	}
 	m.log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", m.up.name)
 	return nil
@@ -220,12 +220,12 @@ func (m *Mux) restoreVLANTags() error {
 	return route.Within(m.ns, func() error { return restoreRxVLAN(m.up.ifindex) })
 }
 
-// restoreRxVLAN turns receive VLAN offload on again, if the interface still
-// exists in the calling thread's namespace.
+// restoreRxVLAN turns receive VLAN offload on again, if the interface exists in the calling
+// thread's namespace.
 func restoreRxVLAN(ifindex int) error {
 	l, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
-		return nil // it went away, and its offloads with it
+		return nil // the interface is gone
 	}
 	now, err := ethtoolFlags(l.Attrs().Name, ethtoolGetFlags, 0)
 	if err != nil {

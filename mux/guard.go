@@ -18,25 +18,24 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// fillInterval is about how long an owner who changes its fill ring after the check can
-// keep a processor busy (ADR 11).
+// fillInterval is about the longest time for which an owner who changes its fill ring after the
+// check can keep a processor busy (ADR 11).
 const fillInterval = 50 * time.Millisecond
 
-const unsoundFill = "its fill ring had entries that are no frames of its segment"
+const unsoundFill = "its fill ring had entries that are not frames of its segment"
 
-// fillGuard checks the fill rings of all ports every fillInterval. The deliver programs
-// check a ring before each frame, but its owner can change it before the kernel reads it.
-// The kernel then skips entries that are no frames, without a bound; it stops at a frame
-// that the guard writes.
+// fillGuard checks the fill rings of all ports every fillInterval. The deliver programs check a
+// ring before each frame, but its owner can change it before the kernel reads it. The kernel
+// then skips all entries that are not frames; it stops at a frame that the guard writes.
 type fillGuard struct {
 	mu    sync.Mutex
 	rings map[*Lease]*guardedRing
-	added chan struct{} // of capacity 1: rings is no longer empty
+	added chan struct{} // of capacity 1: rings has a new element
 }
 
 type guardedRing struct {
 	*xsk.FillRing
-	unsound bool // its owner is being revoked
+	unsound bool // its endpoint is being revoked
 }
 
 func newFillGuard() fillGuard {
@@ -59,7 +58,7 @@ func (g *fillGuard) add(l *Lease, sock *os.File) error {
 	return nil
 }
 
-// remove ends that. The mapping would hold the socket.
+// remove ends the checks and unmaps the ring: a mapping keeps the socket open.
 func (g *fillGuard) remove(l *Lease) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,8 +70,8 @@ func (g *fillGuard) remove(l *Lease) error {
 	return ring.Unmap()
 }
 
-// look checks all rings, and stops the kernel in those that are not sound. found are the
-// leases whose rings were sound until now; busy: some are not sound.
+// look checks all rings, and writes a frame where the kernel reads in those that are not sound.
+// found are the leases whose rings were sound before; busy: some rings are not sound.
 func (g *fillGuard) look() (found []*Lease, busy, empty bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,8 +89,9 @@ func (g *fillGuard) look() (found []*Lease, busy, empty bool) {
 	return found, busy, len(g.rings) == 0
 }
 
-// guardFillRings runs until the mux is closed. Endpoints with unsound rings are revoked.
-// Until that is done their rings are written without a pause, as their owners may do.
+// guardFillRings checks the rings until the mux is closed, and revokes endpoints with unsound
+// rings. Until such an endpoint has ended, its ring is written without a pause, because its
+// owner may also write it without a pause.
 func (m *Mux) guardFillRings() {
 	for {
 		found, busy, empty := m.fills.look()
@@ -117,7 +117,7 @@ func (m *Mux) guardFillRings() {
 	}
 }
 
-// revoke ends an endpoint whose owner misuses it, and bars its user for barredFor.
+// revoke ends an endpoint whose owner misuses it. Its user gets no other for barredFor.
 func (m *Mux) revoke(l *Lease, why string) {
 	l.revoking.Do(func() {
 		m.mu.Lock()
@@ -129,16 +129,16 @@ func (m *Mux) revoke(l *Lease, why string) {
 	})
 }
 
-// followAlarms reads the alarms of the programs until the mux is closed. Alarms from before
-// this process are dropped: the slot that one names may have another endpoint by now. If
-// the endpoint exists its next frame raises the alarm again.
+// followAlarms reads the alarms of the programs until the mux is closed. It drops alarms from
+// before this process: the slot in an alarm may have another endpoint now. If the endpoint
+// still exists, its next frame raises the alarm again.
 func (m *Mux) followAlarms() error {
 	alarms, err := ringbuf.NewReader(m.progs.objs.Alarms)
 	if err != nil {
 		return fmt.Errorf("alarms: %w", err)
 	}
 	m.background.push(alarms.Close)
-	alarms.SetDeadline(time.Unix(1, 0)) // long past: Read does not wait
+	alarms.SetDeadline(time.Unix(1, 0)) // in the past: Read does not block
 	for err == nil {
 		_, err = alarms.Read()
 	}
@@ -157,7 +157,7 @@ func (m *Mux) readAlarms(alarms *ringbuf.Reader) {
 			return
 		}
 		if err != nil {
-			m.fail(fmt.Errorf("alarms can no longer be read, and nobody is revoked: %w", err))
+			m.fail(fmt.Errorf("alarms can no longer be read, so no endpoint is revoked: %w", err))
 			return
 		}
 		var a bpf.Alarm
@@ -169,7 +169,7 @@ func (m *Mux) readAlarms(alarms *ringbuf.Reader) {
 	}
 }
 
-// alarm revokes the endpoint that an alarm is about. Its frames are dropped already.
+// alarm revokes the endpoint of an alarm. The programs drop its frames already.
 func (m *Mux) alarm(a bpf.Alarm) {
 	if a.Kind != bpf.AlarmFill {
 		m.log.Error("alarm of an unknown kind", "kind", a.Kind, "slot", a.Slot)
@@ -183,8 +183,8 @@ func (m *Mux) alarm(a bpf.Alarm) {
 	}
 }
 
-// fillFields are the kernel's fields by which unet_deliver checks a fill ring
-// (pool_is_shown in bpf/src/fill.h). No kernel guarantees them.
+// fillFields are the fields of kernel structs that unet_deliver needs to check a fill ring
+// (pool_is_shown in bpf/src/fill.h). They are no stable interface of the kernel.
 var fillFields = []string{
 	"net_device._rx", "netdev_rx_queue.pool",
 	"xsk_buff_pool.fq", "xsk_buff_pool.addrs_cnt", "xsk_buff_pool.frame_len",
@@ -193,8 +193,8 @@ var fillFields = []string{
 	"xdp_ring.producer", "xdp_umem_ring.desc", "xdp_desc.addr", "xdp_rxq_info.dev", "xdp_buff.rxq",
 }
 
-// checkFillFields finds out whether the programs can check fill rings on this kernel. If
-// not, an owner who is not trusted gets no port, unless permitted.
+// checkFillFields finds out whether the programs can check fill rings on this kernel. If not, an
+// untrusted owner gets no port, unless permitted.
 func (m *Mux) checkFillFields(permitted bool) error {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -213,7 +213,7 @@ func (m *Mux) checkFillFields(permitted bool) error {
 	return nil
 }
 
-// missingFields are those of fields, struct.member, that types do not have.
+// missingFields are the fields (struct.member) that types do not have.
 func missingFields(types *btf.Spec, fields []string) (missing []string) {
 	for _, f := range fields {
 		name, member, _ := strings.Cut(f, ".")
@@ -225,7 +225,7 @@ func missingFields(types *btf.Spec, fields []string) (missing []string) {
 	return missing
 }
 
-// hasMember includes the members of those without a name.
+// hasMember looks also into members without a name.
 func hasMember(members []btf.Member, name string) bool {
 	for _, m := range members {
 		if m.Name == name {

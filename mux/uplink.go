@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// uplink is what was found out about the interface when the mux was opened.
+// uplink describes the interface as it was when the mux was opened.
 type uplink struct {
 	name    string
 	ifindex int
@@ -25,15 +25,15 @@ type uplink struct {
 	netns   uint64 // cookie of its network namespace
 	mtu     uint32 // bytes of IP packet
 	queues  uint32 // receive queues
-	virtual bool   // no hardware behind it
+	virtual bool   // made in software
 	virtio  bool   // hardware of a hypervisor
 	kind    string // of a virtual link: veth, bridge, ...
 
-	unfinished bool // see the function of that name
+	unfinished bool // see the function
 }
 
-// findUplink looks an interface of the calling thread's namespace up and refuses
-// what cannot be one.
+// findUplink looks up an interface of the calling thread's namespace. Errors: ErrNoInterface,
+// ErrNotEthernet.
 func findUplink(h *netlink.Handle, name string) (uplink, error) {
 	l, err := h.LinkByName(name)
 	if err != nil {
@@ -62,7 +62,7 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 		addr:    wire.LinkAddr(a.HardwareAddr),
 		mtu:     uint32(a.MTU),
 		queues:  uint32(max(a.NumRxQueues, 1)),
-		virtual: l.Type() != "device", // the kernel names a kind only for links made in software
+		virtual: l.Type() != "device", // "device": the link has no kind, so it is hardware
 		virtio:  a.ParentDevBus == "virtio",
 		kind:    l.Type(),
 
@@ -70,7 +70,7 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 	}, nil
 }
 
-// free refuses an uplink that carries a program already.
+// free returns ErrForeignProgram if the uplink has an XDP program.
 func (u *uplink) free(h *netlink.Handle) error {
 	l, err := h.LinkByIndex(u.ifindex)
 	if err != nil {
@@ -82,16 +82,15 @@ func (u *uplink) free(h *netlink.Handle) error {
 	return nil
 }
 
-// partialChecksums: virtual links carry skbs whose transport checksum is not complete, and
-// so does virtio from its host in generic mode.
+// partialChecksums reports whether received frames may have a partial transport checksum
+// (CHECKSUM_PARTIAL): on virtual links, and with virtio in generic mode.
 func (u *uplink) partialChecksums(m Mode) bool {
 	return u.unfinished || u.virtio && m == ModeGeneric
 }
 
-// unfinished reports whether frames can come over a link with the transport checksum left
-// to the receiver, as a kernel sends them over a virtual link: a veth, a tap, a bridge with
-// such ports; a bond, VLAN or macvlan if a link below it is one. On any other link, with
-// perhaps a wire behind it, such a checksum is taken for corruption.
+// unfinished reports whether frames with a partial transport checksum can come over a link, as a
+// kernel sends them over a virtual link: a veth, a tap, a bridge; a bond, VLAN or macvlan if a
+// link below it is such a link. On any other link a partial checksum is a wrong checksum.
 func unfinished(l netlink.Link, all []netlink.Link) bool {
 	switch l.Type() {
 	case "veth", "netkit", "tuntap", "dummy", "ifb", "bridge":
@@ -147,7 +146,7 @@ func xdpFeatures(ifindex int) (features uint64, known bool) {
 	return 0, false
 }
 
-// identity leaves the address to Mux.Identity.
+// identity does not set the address: Mux.Identity does.
 func (u *uplink) identity(m Mode) endpoint.Identity {
 	return endpoint.Identity{
 		Interface:        u.name,
@@ -164,7 +163,7 @@ func (m *Mux) watchUplink() error {
 	if err != nil {
 		return fmt.Errorf("subscribe to interfaces and addresses: %w", err)
 	}
-	// What changed before the subscription.
+	// The first time here: changes before the subscription have no event.
 	if err := m.updateAddresses(); err != nil {
 		sock.Close()
 		return err
@@ -178,7 +177,7 @@ func (m *Mux) watchUplink() error {
 	return nil
 }
 
-// fail ends all leases, for the first reason that is given, and reports it by Failed.
+// fail ends all leases and reports why by Failed. Only the first call has an effect.
 func (m *Mux) fail(why error) {
 	m.mu.Lock()
 	first := m.ended == nil
@@ -192,35 +191,36 @@ func (m *Mux) fail(why error) {
 	if err := m.endLeases(why); err != nil {
 		m.log.Warn("endpoints of a mux that has failed", "error", err)
 	}
-	m.failed <- why // its capacity is 1, and this is the only one
+	m.failed <- why // does not block: capacity 1, one error
 }
 
-// followUplink returns why endpoints cannot go on, or nil when the mux is closed.
+// followUplink handles events until no endpoint can work any more, and returns the reason; nil:
+// the mux was closed.
 func (m *Mux) followUplink(sock *nl.NetlinkSocket) error {
 	for {
-		// After any event everything is read anew: events can be lost.
+		// After each event everything is read again: events can be lost.
 		if err := m.lookForPorts(); err != nil {
-			m.log.Error("cannot tell which ports are gone", "error", err)
+			m.log.Error("cannot find out which ports were deleted", "error", err)
 		}
 		l, err := m.nl.LinkByIndex(m.up.ifindex)
 		switch {
 		case isAbsent(err):
-			return fmt.Errorf("%w: %s was deleted, or moved to another network namespace", ErrUplinkChanged, m.up.name)
+			return fmt.Errorf("%w: %s was deleted or moved to another network namespace", ErrUplinkChanged, m.up.name)
 		case err != nil:
-			m.log.Error("cannot ask for the uplink", "interface", m.up.name, "error", err)
+			m.log.Error("cannot read the state of the uplink", "interface", m.up.name, "error", err)
 		default:
 			if err := m.updateUplink(l.Attrs()); err != nil {
 				return err
 			}
 		}
 		if err := m.updateAddresses(); err != nil {
-			m.log.Error("tags do not follow the addresses of the host", "error", err)
+			m.log.Error("cannot compare the tags with the addresses of the host", "error", err)
 		}
 		if err := m.waitForEvent(sock); err != nil {
 			if m.ctx.Err() != nil { // closed
 				return nil
 			}
-			return fmt.Errorf("%w: it can no longer be watched: %w", ErrUplinkChanged, err)
+			return fmt.Errorf("%w: no more events: %w", ErrUplinkChanged, err)
 		}
 	}
 }
@@ -230,13 +230,13 @@ func isAbsent(err error) bool {
 	return errors.As(err, &absent)
 }
 
-// updateUplink takes over the uplink's present properties, and tells the leases what is new.
+// updateUplink compares the uplink with its earlier state, and notifies the leases of changes.
 func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
 		return fmt.Errorf("%w: the MAC address of %s is %v now, and endpoints know it as %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
 	}
 	if now := uint32(a.MTU); now != m.present.Swap(now) {
-		m.log.Warn("the uplink's MTU has changed, and endpoints are told; what is longer than it was when the programs were loaded they do not let out",
+		m.log.Warn("the uplink's MTU has changed, and endpoints are notified; the programs drop frames longer than the MTU with which they were loaded",
 			"interface", m.up.name, "mtu", now, "loaded", m.progs.mtu)
 		m.hopChanged(netip.Addr{})
 	}
@@ -255,8 +255,8 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	return nil
 }
 
-// waitForEvent returns at an event about the uplink or an address, or when events were lost.
-// Deleted ports it handles itself.
+// waitForEvent returns after an event about the uplink or an address, or when events were lost.
+// It handles deleted ports itself.
 func (m *Mux) waitForEvent(sock *nl.NetlinkSocket) error {
 	for {
 		msgs, _, err := sock.Receive()
