@@ -21,33 +21,33 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// pins is the directory of a bpffs in which the maps, programs and links of a mux are
-// pinned, each under its name. The process that serves the mux holds the directory's lock.
-// A nil pins keeps nothing.
+// pins is the directory of a bpffs in which the maps, programs and links of a mux are pinned,
+// each under its name. The process that serves the mux holds a lock on the directory. With a
+// nil pins nothing is pinned.
 type pins struct {
 	path string
 	dir  *os.File // locked
 }
 
-// Names of pins that are not those of maps. A name has no dot: the kernel
-// reserves those.
+// Names of pins. Maps and programs have their own names. A name has no dot: the kernel reserves
+// such names.
 const (
-	pinUplink = "uplink" // the link that holds the uplink's program; there only if all else is
+	pinUplink = "uplink" // the link of the uplink's program; pinned last, so then the pins are complete
 	pinState  = "state"  // the map
-	pinLink   = "link_"  // and the name of the program
+	pinLink   = "link_"  // prefix; the name of the program follows
 )
 
-// pinFolder is where the pins of all muxes of a bpffs are.
+// pinFolder is the directory of a bpffs with the pins of all muxes.
 const pinFolder = "unet"
 
-// pinPath is where the pins of a mux are: an interface is known by the cookie of
-// its network namespace and its number, which it keeps when it is renamed.
+// pinPath is the directory with the pins of a mux. Its name has the cookie of the network
+// namespace and the ifindex, which do not change when the interface is renamed.
 func pinPath(bpffs string, netns uint64, ifindex int) string {
 	return filepath.Join(bpffs, pinFolder, fmt.Sprintf("%d-%d", netns, ifindex))
 }
 
-// How long to wait for the lock of a process that was killed: the kernel releases it some
-// time after kill(2) has returned.
+// Attempts to get the lock, and the time between two. The kernel releases the lock of a killed
+// process some time after kill(2) has returned.
 const (
 	dyingTries = 50
 	dyingPause = 20 * time.Millisecond
@@ -67,7 +67,7 @@ func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
 		p, err := lockPins(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
-			continue // it was removed just now
+			continue // it was removed since MkdirAll
 		case errors.Is(err, ErrInUse) && try < dyingTries:
 			try++
 			time.Sleep(dyingPause)
@@ -84,12 +84,12 @@ func checkBPFFS(path string) error {
 		return fmt.Errorf("pin to %s: %w", path, err)
 	}
 	if st.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("pin to %s: it is no bpffs (mount -t bpf bpf %s)", path, path)
+		return fmt.Errorf("pin to %s: it is not a bpffs (mount -t bpf bpf %s)", path, path)
 	}
 	return nil
 }
 
-// lockPins locks a directory that is there.
+// lockPins locks a directory; os.ErrNotExist: there is none.
 func lockPins(path string) (*pins, error) {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -115,7 +115,7 @@ func lockPins(path string) (*pins, error) {
 	return p, nil
 }
 
-// close releases the lock. What is pinned stays.
+// close releases the lock. The pins stay.
 func (p *pins) close() error {
 	if p == nil {
 		return nil
@@ -126,7 +126,7 @@ func (p *pins) close() error {
 // at is the path of a pin.
 func (p *pins) at(name string) string { return filepath.Join(p.path, name) }
 
-// names lists what is pinned.
+// names lists the pins.
 func (p *pins) names() ([]string, error) {
 	entries, err := os.ReadDir(p.path)
 	if err != nil {
@@ -139,8 +139,8 @@ func (p *pins) names() ([]string, error) {
 	return names, nil
 }
 
-// clear unpins everything. The uplink's link comes first: without it the rest is not taken
-// over. State comes last: it says what is still to be restored.
+// clear unpins everything. The uplink's link comes first: pins without it are not taken over.
+// The state comes last: it contains the setting that must be restored.
 func (p *pins) clear() error {
 	if p == nil {
 		return nil
@@ -167,7 +167,7 @@ func (p *pins) clear() error {
 	return nil
 }
 
-// remove is clear, and then the directory goes.
+// remove unpins everything and removes the directory.
 func (p *pins) remove() error {
 	if p == nil {
 		return nil
@@ -181,10 +181,10 @@ func (p *pins) remove() error {
 	return nil
 }
 
-// Cleanup removes the muxes pinned in a bpffs that no process serves: those of the calling
-// thread's network namespace, and of any namespace those whose uplink is gone. A mux with
-// endpoints whose processes live is kept, unless force is set: it works, and the next Open
-// of its interface takes it over. report gets a line for each mux.
+// Cleanup removes the muxes pinned in a bpffs that no process serves: the muxes of the calling
+// thread's network namespace, and those of any namespace whose uplink is gone. It keeps a mux
+// with endpoints in use, unless force is set: the next Open of its interface takes it over.
+// report is called with a line about each mux.
 func Cleanup(bpffs string, force bool, report func(what string)) error {
 	if err := checkBPFFS(bpffs); err != nil {
 		return err
@@ -229,7 +229,7 @@ type pinnedMux struct {
 	ifindex int
 }
 
-// pinned lists the directories of a bpffs that are muxes'.
+// pinned lists the directories of pins in a bpffs.
 func pinned(bpffs string) ([]pinnedMux, error) {
 	entries, err := os.ReadDir(filepath.Join(bpffs, pinFolder))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -252,9 +252,8 @@ func pinned(bpffs string) ([]pinnedMux, error) {
 	return list, nil
 }
 
-// uplinkGone reports whether the interface of a pinned link is gone. Pins without that link
-// are not whole.
-func (p *pinnedMux) uplinkGone() (gone, whole bool, err error) {
+// uplinkGone reports whether the interface of a mux is gone. complete: the pins are complete.
+func (p *pinnedMux) uplinkGone() (gone, complete bool, err error) {
 	l, err := link.LoadPinnedLink(filepath.Join(p.path, pinUplink), nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, false, nil
@@ -271,7 +270,7 @@ func (p *pinnedMux) uplinkGone() (gone, whole bool, err error) {
 	return xdp != nil && xdp.Ifindex == 0, true, nil
 }
 
-// sweep removes the muxes whose uplinks are gone.
+// sweep removes the muxes whose uplinks are gone, of any network namespace.
 func sweep(h *netlink.Handle, r *deleter, bpffs string, netns uint64, log *slog.Logger) error {
 	list, err := pinned(bpffs)
 	if err != nil {
@@ -279,7 +278,7 @@ func sweep(h *netlink.Handle, r *deleter, bpffs string, netns uint64, log *slog.
 	}
 	c := cleaner{h: h, deleter: r, netns: netns, report: func(what string) { log.Info("cleanup", "what", what) }}
 	for _, p := range list {
-		// Asked without the lock: whoever is about to serve a mux shall get it.
+		// Without the lock, so that a process that is about to serve the mux can get it.
 		if gone, _, err := p.uplinkGone(); err != nil || !gone {
 			continue
 		}
@@ -290,7 +289,7 @@ func sweep(h *netlink.Handle, r *deleter, bpffs string, netns uint64, log *slog.
 	return nil
 }
 
-// cleaner removes muxes that nobody serves, on a thread in the namespace netns.
+// cleaner removes muxes that no process serves, on a thread in the namespace netns.
 type cleaner struct {
 	h       *netlink.Handle
 	deleter *deleter
@@ -300,7 +299,7 @@ type cleaner struct {
 }
 
 func (c *cleaner) clean(p pinnedMux) error {
-	gone, whole, err := p.uplinkGone()
+	gone, complete, err := p.uplinkGone()
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
@@ -313,13 +312,13 @@ func (c *cleaner) clean(p pinnedMux) error {
 	case errors.Is(err, ErrInUse):
 		c.report(fmt.Sprintf("%s: kept, a process serves it", p.path))
 		return nil
-	case errors.Is(err, os.ErrNotExist): // somebody else was faster
+	case errors.Is(err, os.ErrNotExist): // another process has removed it
 		return nil
 	case err != nil:
 		return err
 	}
 	defer keep.close()
-	if whole && !gone && !c.force {
+	if complete && !gone && !c.force {
 		n, err := living(c.h, keep)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.path, err)
@@ -345,7 +344,7 @@ func (c *cleaner) clean(p pinnedMux) error {
 	return nil
 }
 
-// living counts the endpoints of a pinned mux whose sockets are held.
+// living counts the endpoints of a pinned mux whose sockets are open.
 func living(h *netlink.Handle, keep *pins) (int, error) {
 	prog, err := ebpf.LoadPinnedProgram(keep.at(bpf.MuxProgUnetPort), nil)
 	if err != nil {
@@ -379,13 +378,12 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 	return n, nil
 }
 
-// takeDown takes a mux that nobody serves off the kernel: its program off the
-// uplink, its cutter, its ports, the uplink's setting. The pins go last, for the next to try
-// if this one dies on the way; the directory stays. The calling thread is in the
+// takeDown removes a mux that no process serves: it detaches the uplink's program, deletes cutter
+// and ports, restores the uplink's setting and unpins. Pins are removed last, so that another
+// process can repeat it if this one dies. The directory stays. The calling thread is in the
 // mux's namespace.
 //
-// The pins may be another version's, or not whole, so this relies on no more of
-// them than it must.
+// The pins may be incomplete or those of another version: each may be missing.
 func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 	uplink, err := link.LoadPinnedLink(keep.at(pinUplink), nil)
 	if err == nil {

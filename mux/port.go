@@ -16,21 +16,21 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// attachment is the port or queue of an endpoint, as far as it was made.
+// attachment is the port or queue of an endpoint, possibly incomplete.
 type attachment struct {
-	owner   bpf.Owner // of its tags
-	device  string    // the port's outer end, or the uplink
-	port    bool      // the outer end is there, as far as is known
+	owner   bpf.Owner // value of its tags in the kernel's table
+	device  string    // name of the port's outer end, or of the uplink
+	port    bool      // the outer end was made, and not deleted by the mux
 	slot    uint32    // of a port's socket, if hasSlot
 	hasSlot bool
 }
 
-// takeAway undoes an attachment: a port's map entry, then the port. A port that
-// cannot be deleted keeps its program, which goes on checking what its endpoint sends.
+// takeAway undoes an attachment: it deletes a port's map entry, then the port. A port that
+// cannot be deleted keeps its program, which goes on checking what the endpoint sends.
 //
 // The entries of sockets stay: they show whether the sockets exist. The entry of a port's
-// endpoint stays as long, for the next process, until forgetPort. That of a queue is
-// deleted here: the next endpoint of the queue has the same key.
+// endpoint stays as long, for the next process (forgetPort). The entry of an endpoint on a
+// queue is deleted here: the next endpoint of the queue has the same key.
 func (m *Mux) takeAway(at *attachment) error {
 	var err error
 	if at.port {
@@ -40,18 +40,17 @@ func (m *Mux) takeAway(at *attachment) error {
 		}
 		at.port = false
 	}
-	if at.owner.Port != 0 || at.device == "" { // a port, or it never came to anything
+	if at.owner.Port != 0 || at.device == "" { // a port, or nothing was made
 		return err
 	}
 	return errors.Join(err, m.forgetEndpoint(at.owner))
 }
 
-// forgetPort deletes the entry of a port's endpoint, of which nothing is left, and frees
-// its slot.
+// forgetPort deletes the entry of a port's endpoint and frees its slot. The socket is closed.
 func (m *Mux) forgetPort(at *attachment) error {
 	if at.owner.Port != 0 {
 		if err := m.forgetEndpoint(at.owner); err != nil {
-			return err // the next process looks for a socket in the slot
+			return err // the slot stays taken: the next process looks for a socket there
 		}
 	}
 	if at.hasSlot {
@@ -60,11 +59,11 @@ func (m *Mux) forgetPort(at *attachment) error {
 	return nil
 }
 
-// openPort makes a port and a socket on it, for l. The caller owns the socket,
-// also after an error, and takes away what l.at says.
+// openPort makes a port and a socket on it, for l. The caller owns the socket, also after an
+// error, and undoes l.at.
 //
-// The outer end comes up only when programs and socket are in place, so no frame
-// passes unchecked and none is lost.
+// The outer end is set up only when programs and socket are in place, so no frame passes
+// unchecked and none is lost.
 func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 	at := l.at
 	if at.slot, err = m.takeSlot(); err != nil {
@@ -94,8 +93,8 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 	return sock, err
 }
 
-// openInner makes the pair and readies the inner end, in the calling thread's
-// namespace.
+// openInner makes the pair, and attaches the program to the inner end, which is in the calling
+// thread's namespace.
 func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 	if err := disableIPv6("default"); err != nil {
 		return err
@@ -104,7 +103,7 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 	if err != nil {
 		return err
 	}
-	defer sock.Close() // it would keep the namespace alive
+	defer sock.Close() // an open socket keeps the namespace
 	if err := m.addPair(l, sock); err != nil {
 		return err
 	}
@@ -115,7 +114,7 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 	return nil
 }
 
-// addPair makes the pair, which is named after the endpoint's number.
+// addPair makes the pair. The number of the endpoint is in its name.
 func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 	for {
 		id, err := m.newID()
@@ -142,8 +141,8 @@ func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 	}
 }
 
-// openOuter readies the outer end, and enters the endpoint before that is up. The calling
-// thread is in the uplink's namespace, to which ifindexes belong.
+// openOuter attaches the program to the outer end, enters the endpoint, and sets the outer end
+// up. The calling thread is in the uplink's namespace.
 func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 	port, name := l.at.owner.Port, l.at.device
 	if err := errors.Join(disableIPv6(name), distrust(name)); err != nil {
@@ -166,8 +165,7 @@ func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 	return nil
 }
 
-// openQueue makes a socket on a queue of the uplink. The caller owns it, also
-// after an error.
+// openQueue makes a socket on a queue of the uplink. The caller owns it, also after an error.
 func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.File, err error) {
 	if err := m.holdQueue(l, queue); err != nil {
 		return nil, err
@@ -196,8 +194,8 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	return sock, m.enterEndpoint(l, sock)
 }
 
-// holdQueue reserves a queue of the uplink for a lease. Tags lead to whatever socket is
-// bound there, so there is one lease a queue until its close has ended.
+// holdQueue reserves a queue of the uplink for a lease. Frames go to any socket that is bound
+// there, so a queue has one lease, until its close has ended.
 func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	if n := m.progs.objs.Sockets.MaxEntries(); queue >= n {
 		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, n)
@@ -212,7 +210,7 @@ func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	return nil
 }
 
-// enterEndpoint enters an endpoint that has its socket into the table.
+// enterEndpoint enters an endpoint with its socket in the table.
 func (m *Mux) enterEndpoint(l *Lease, sock *os.File) (err error) {
 	if l.cookie, err = xsk.Cookie(sock); err != nil {
 		return err
@@ -220,7 +218,8 @@ func (m *Mux) enterEndpoint(l *Lease, sock *os.File) (err error) {
 	return m.putEndpoint(l)
 }
 
-// absentIsFine: the kernel deletes map entries of sockets and devices together with these.
+// absentIsFine ignores that a map has no such entry: the kernel deletes the entries of sockets
+// and devices when these are closed or deleted.
 func absentIsFine(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
@@ -228,10 +227,11 @@ func absentIsFine(err error) error {
 	return err
 }
 
-// holdPrograms attaches the programs of ports to idle devices, the lo of namespaces of their
-// own. When the first device gets a program, and when the last one loses it, the kernel
-// patches its call and waits for an RCU grace period (bpf_dispatcher_change_prog): 10 to
-// 15 ms for each program, at every endpoint that comes or goes alone.
+// holdPrograms attaches each program of ports to an idle device, the lo of a namespace made for
+// it. When a program is attached to its first device, and detached from its last one, the
+// kernel patches the program's call and waits for an RCU grace period
+// (bpf_dispatcher_change_prog). Without the idle devices the first endpoint would take 10 to
+// 15 ms longer for each program, and so would the end of the last one.
 func (m *Mux) holdPrograms() error {
 	for _, prog := range []*ebpf.Program{m.progs.objs.UnetPort, m.progs.deliver(Terms{Trusted: true}), m.progs.deliver(Terms{})} {
 		idle, err := idleWith(prog)
@@ -243,7 +243,7 @@ func (m *Mux) holdPrograms() error {
 	return nil
 }
 
-// idleWith makes a namespace whose lo has a program. The handle is all that holds it.
+// idleWith makes a namespace whose lo has a program. It exists until the handle is closed.
 func idleWith(prog *ebpf.Program) (idle netns.NsHandle, err error) {
 	err = route.WithinNew(func(inner netns.NsHandle) error {
 		sock, err := openRoute(inner)
@@ -262,9 +262,9 @@ func idleWith(prog *ebpf.Program) (idle netns.NsHandle, err error) {
 	return idle, err
 }
 
-// lookForPorts looks which endpoints have lost their port.
+// lookForPorts ends the endpoints whose ports do not exist any more.
 func (m *Mux) lookForPorts() error {
-	leases := m.all() // before the ports are listed: those of later ones may not be in the list
+	leases := m.all() // before the devices are listed: the ports of later leases may not be in the list
 	links, err := route.Dump(m.nl.LinkList)
 	if err != nil {
 		return fmt.Errorf("list ports: %w", err)
@@ -277,7 +277,8 @@ func (m *Mux) lookForPorts() error {
 	return nil
 }
 
-// portsGone ends the endpoints whose ports are gone, of which is reports the ifindex.
+// portsGone ends the endpoints whose ports are gone; is reports whether an ifindex is that of
+// a deleted device.
 func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
 	for _, l := range leases {
 		if l.at.owner.Port != 0 && is(int(l.at.owner.Port)) {
@@ -286,21 +287,21 @@ func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
 	}
 }
 
-// portGone ends an endpoint whose port is gone. If its socket exists somebody has deleted
-// the port. Otherwise the kernel has, because the socket was closed: that ends an endpoint
-// that waits to be presented; any other its owner closes.
+// portGone ends an endpoint whose port is gone. If its socket exists, another program has
+// deleted the port. Otherwise the kernel has, because the socket was closed. Then portGone
+// ends only an endpoint that was not presented; any other is closed by its owner.
 func (m *Mux) portGone(l *Lease) {
 	m.mu.Lock()
 	o, leased := l.owner, l.leased
 	held := false
 	var err error
-	if !l.closed { // after that, its slot is asked for elsewhere
+	if !l.closed { // after that, gone() polls the slot
 		held, err = socketThere(m.progs.objs.PortSockets, l.at.slot, m.unbound)
 	}
 	m.mu.Unlock()
 	switch {
 	case err != nil:
-		m.log.Error("cannot tell why a port is gone", "endpoint", l.id, "error", err)
+		m.log.Error("cannot find out why a port is gone", "endpoint", l.id, "error", err)
 		return
 	case !leased && held:
 		m.reclaim(l, "its port was deleted, not by unetd (ip link del?)")
@@ -312,11 +313,11 @@ func (m *Mux) portGone(l *Lease) {
 		return
 	}
 	err = l.close(fmt.Errorf("%w: %s; open another endpoint", ErrPortDeleted, l.at.device))
-	m.log.Warn("the port of an endpoint was deleted, not by unetd (ip link del?): the endpoint has ended", "port", l.at.device,
+	m.log.Warn("the port of an endpoint was deleted, not by unetd (ip link del?): the endpoint is ended", "port", l.at.device,
 		"endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", err)
 }
 
-// netnsCookie is the kernel's lasting number of the calling thread's namespace.
+// netnsCookie is the cookie of the calling thread's network namespace (SO_NETNS_COOKIE).
 func netnsCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -327,9 +328,9 @@ func netnsCookie() (uint64, error) {
 	return cookie, os.NewSyscallError("getsockopt SO_NETNS_COOKIE", err)
 }
 
-// disableIPv6 keeps the kernel from sending router solicitations and listener
-// reports on an interface of the calling thread's namespace; conf may also be
-// "default", for interfaces to come.
+// disableIPv6 disables IPv6 on an interface of the calling thread's namespace, so that the kernel
+// sends no router solicitations and listener reports there. conf "default" is for new
+// interfaces.
 func disableIPv6(conf string) error {
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -338,8 +339,8 @@ func disableIPv6(conf string) error {
 	return err
 }
 
-// distrust makes the kernel refuse IPv4 from an outer end, in case somebody takes the port
-// program off (ip link set dev PORT xdp off): the application could then reach the host.
+// distrust makes the kernel refuse IPv4 from an outer end. Otherwise the application could reach
+// the host if the port program is detached (ip link set dev PORT xdp off).
 func distrust(iface string) error {
 	return setIPv4(iface, map[string]string{"rp_filter": "1", "drop_unicast_in_l2_multicast": "1", "forwarding": "0"})
 }

@@ -15,24 +15,23 @@ import (
 	"github.com/unet-go/unet/bpf"
 )
 
-// programs is what a mux has in the kernel beside its ports: maps, programs and
-// the links that attach them. They are held by descriptors of this process, and
-// by pins if there are any.
+// programs is the maps and programs of a mux, and the links that attach them. They exist as
+// long as this process has descriptors of them, or as they are pinned.
 type programs struct {
 	nl      *netlink.Handle // of the uplink's namespace
 	ifindex int             // of the uplink
 	mode    Mode            // never ModeAuto
-	mtu     uint32          // the uplink's when they were loaded, by which they measure what an endpoint sends
+	mtu     uint32          // the uplink's MTU when they were loaded: the limit of what endpoints send
 	state   bpf.State       // as in the kernel's table
 	objs    bpf.MuxObjects
 	uplink  link.Link
-	aides   []link.Link // of the programs that aides names
+	aides   []link.Link // of the programs named by aides
 	pins    *pins
 }
 
-// attachPrograms loads the programs and attaches them to the uplink in the mode that was
-// asked for, or the best that works. The calling thread is in the uplink's
-// namespace, which is h's.
+// attachPrograms loads the programs and attaches them to the uplink in the mode want, or with
+// ModeAuto in the best mode that works. The calling thread is in the uplink's namespace, which
+// is h's.
 func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *slog.Logger) (*programs, error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // does nothing since Linux 5.11
 		return nil, fmt.Errorf("memory lock limit: %w", err)
@@ -44,18 +43,18 @@ func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *sl
 			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.name, want, err)
 		}
 		if f, known := xdpFeatures(u.ifindex); want == ModeNative && known && f&xdpNdoXmit == 0 {
-			log.Warn("the driver does not take redirected frames now: what endpoints send is lost and counted (on a veth: until the other end has GRO or an XDP program)", "interface", u.name)
+			log.Warn("the driver does not accept redirected frames now: what endpoints send is lost and counted (on a veth: until the other end has GRO or an XDP program)", "interface", u.name)
 		}
 		return p, nil
 	}
 	if f, known := xdpFeatures(u.ifindex); !u.virtual && known && f&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect {
 		p, err := attachIn(h, ModeNative, u, keep, log)
 		if err == nil {
-			// Many drivers say only now that they can be redirected to.
+			// Many drivers report only after the attachment that they accept redirected frames.
 			if f, _ := xdpFeatures(u.ifindex); f&xdpNdoXmit != 0 {
 				return p, nil
 			}
-			err = errors.Join(errors.New("driver does not take redirected frames"), p.detach())
+			err = errors.Join(errors.New("the driver does not accept redirected frames"), p.detach())
 		}
 		if errors.Is(err, ErrForeignProgram) {
 			return nil, fmt.Errorf("attach to %s: %w", u.name, err)
@@ -69,8 +68,8 @@ func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *sl
 	return p, nil
 }
 
-// attachIn does it in one mode. The uplink's link is pinned last, so that pins
-// with it are whole.
+// attachIn loads and attaches the programs in one mode. The uplink's link is pinned last, so
+// pins with it are complete.
 func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger) (_ *programs, err error) {
 	p := &programs{mode: m, mtu: u.mtu, nl: h, ifindex: u.ifindex, pins: keep}
 	defer func() {
@@ -88,7 +87,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		cutter, err := makeCutter(h, u.ifindex)
 		switch {
 		case errors.Is(err, unix.EOPNOTSUPP):
-			log.Warn("super-frames to endpoints that are not trusted are dropped: this kernel has no ifb devices (modprobe ifb)", "interface", u.name)
+			log.Warn("super-frames to untrusted endpoints are dropped: this kernel has no ifb devices (modprobe ifb)", "interface", u.name)
 		case err != nil:
 			return nil, err
 		}
@@ -107,7 +106,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 			return nil, err
 		}
 		if note != nil {
-			p.aides = append(p.aides, note) // to be closed, whatever happens
+			p.aides = append(p.aides, note) // release closes it
 			defer notes.Close()
 			spec.Maps[bpf.MuxMapVlanNote].Pinning = ebpf.PinNone
 			opts.MapReplacements = map[string]*ebpf.Map{bpf.MuxMapVlanNote: notes}
@@ -145,11 +144,11 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 			}
 		}
 	}
-	// From here on ports can send, and then frames come in.
+	// From here on ports can send, and then the uplink receives.
 	if err := p.objs.Devices.Put(uint32(u.ifindex), uint32(u.ifindex)); err != nil {
 		return nil, fmt.Errorf("uplink into the device map: %w", err)
 	}
-	// The kernel refuses if there is a program already.
+	// EBUSY or EEXIST if there is a program already.
 	flags := link.XDPAttachFlags(p.attachFlag())
 	if p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.objs.UnetUplink, Interface: u.ifindex, Flags: flags}); err != nil {
 		return nil, foreign(err)
@@ -162,8 +161,8 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	return p, nil
 }
 
-// pinMaps has the maps of a collection pinned as they are made, or taken from
-// where they are pinned.
+// pinMaps returns the options by which the maps of a collection are pinned when they are made,
+// or opened if they are pinned already.
 func pinMaps(spec *ebpf.CollectionSpec, keep *pins) *ebpf.CollectionOptions {
 	if keep == nil {
 		return &ebpf.CollectionOptions{}
@@ -174,8 +173,7 @@ func pinMaps(spec *ebpf.CollectionSpec, keep *pins) *ebpf.CollectionOptions {
 	return &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: keep.path}}
 }
 
-// mapNames are the maps that have a name of their own, which the compiler's
-// sections of constants have not.
+// mapNames are the names of all maps but the compiler's sections of constants.
 func mapNames(spec *ebpf.CollectionSpec) []string {
 	var names []string
 	for name := range spec.Maps {
@@ -186,8 +184,7 @@ func mapNames(spec *ebpf.CollectionSpec) []string {
 	return names
 }
 
-// ofPorts are the programs that ports need, which come after their loading, and by
-// what name they are pinned.
+// ofPorts are the programs that are attached to ports, by the names of their pins.
 func (p *programs) ofPorts() map[string]**ebpf.Program {
 	return map[string]**ebpf.Program{
 		bpf.MuxProgUnetPort:          &p.objs.UnetPort,
@@ -197,9 +194,9 @@ func (p *programs) ofPorts() map[string]**ebpf.Program {
 	}
 }
 
-// deliver is the program of a port's inner end. Whoever is not trusted gets no frame
-// of several buffers: one program is shown linear frames only, which works in generic
-// mode; the other drops what is not.
+// deliver is the program of a port's inner end. Untrusted owners get no frame of several
+// buffers: in generic mode the kernel makes frames linear before it runs UnetDeliverLinear; in
+// native mode UnetDeliverWhole drops those that are not.
 func (p *programs) deliver(t Terms) *ebpf.Program {
 	switch {
 	case t.Trusted:
@@ -210,7 +207,7 @@ func (p *programs) deliver(t Terms) *ebpf.Program {
 	return p.objs.UnetDeliverWhole
 }
 
-// attachFlag is the kernel's word for the mode.
+// attachFlag is the kernel's flag for the mode.
 func (p *programs) attachFlag() int {
 	if p.mode == ModeNative {
 		return unix.XDP_FLAGS_DRV_MODE
@@ -218,8 +215,8 @@ func (p *programs) attachFlag() int {
 	return unix.XDP_FLAGS_SKB_MODE
 }
 
-// aides are the programs beside those of XDP: they count what the kernel drops after these,
-// note VLAN tags before them, and forward what has to be segmented.
+// aides are the names of the programs that are not XDP programs: they count frames that the
+// kernel drops after XDP, note VLAN tags before it, and redirect super-frames to the cutter.
 func aides(m Mode, u *uplink) []string {
 	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException}
 	if m == ModeNative {
@@ -233,8 +230,8 @@ func aides(m Mode, u *uplink) []string {
 	return names
 }
 
-// attachAides attaches them: one to the uplink's entry to traffic control, the
-// others to tracepoints. noted: unet_note_vlan is attached already.
+// attachAides attaches UnetCut to the uplink's traffic control ingress, and the others to
+// tracepoints. noted: unet_note_vlan is attached already.
 func (p *programs) attachAides(u *uplink, noted bool) error {
 	progs := map[string]*ebpf.Program{
 		bpf.MuxProgUnetRedirectErr: p.objs.UnetRedirectErr,
@@ -273,7 +270,7 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 	)
 }
 
-// countLosses names the counter of the frames that prog redirected and the kernel dropped.
+// countLosses sets the counter of the frames that prog redirected and the kernel dropped.
 func (p *programs) countLosses(prog *ebpf.Program, c bpf.Counter) error {
 	id, err := programID(prog)
 	if err != nil {
@@ -294,7 +291,7 @@ func programID(prog *ebpf.Program) (uint32, error) {
 	return uint32(id), nil
 }
 
-// putState records what the next process has to know.
+// putState stores the state of the mux in the kernel, for the next process.
 func (p *programs) putState(s bpf.State) error {
 	if err := p.objs.State.Put(uint32(0), s); err != nil {
 		return fmt.Errorf("state of the mux: %w", err)
@@ -303,13 +300,13 @@ func (p *programs) putState(s bpf.State) error {
 	return nil
 }
 
-// detach undoes attachIn, as far as that got.
+// detach undoes attachIn, also an incomplete one.
 func (p *programs) detach() error {
 	return errors.Join(p.uncouple(), p.pins.clear(), p.release())
 }
 
-// uncouple detaches the program from the uplink, at once, unlike the end of the last pin and
-// descriptor, and then deletes the cutter.
+// uncouple detaches the program from the uplink and deletes the cutter. The effect is immediate;
+// closing the last descriptor would have it later.
 func (p *programs) uncouple() error {
 	if p.uplink != nil {
 		if err := p.uplink.Detach(); err != nil {
@@ -319,7 +316,7 @@ func (p *programs) uncouple() error {
 	return deleteCutter(p.nl, p.ifindex)
 }
 
-// release closes descriptors. What is pinned goes on working.
+// release closes descriptors. Pinned programs stay attached.
 func (p *programs) release() error {
 	var err error
 	if p.uplink != nil {
@@ -331,19 +328,18 @@ func (p *programs) release() error {
 	return errors.Join(err, p.objs.Close())
 }
 
-// Mode is how the programs are attached. A mux and all of its ports are
-// attached in the same mode.
+// Mode is the XDP mode of the programs of a mux and all of its ports.
 type Mode uint8
 
 const (
-	// ModeAuto is native where the interface is hardware whose driver can
-	// receive, redirect and be redirected to, and generic elsewhere. On a veth
-	// generic is faster: native copies each skb into an XDP frame first.
+	// ModeAuto is native if the interface is hardware whose driver supports XDP, redirects
+	// and redirected frames, and otherwise generic. On a veth generic is faster: native
+	// copies each skb into an XDP frame first.
 	ModeAuto Mode = iota
 	// ModeGeneric runs the programs on skbs, on any driver.
 	ModeGeneric
-	// ModeNative runs them in the driver. On a veth the other end then needs
-	// GRO or an XDP program of its own, else what is sent there is lost.
+	// ModeNative runs the programs in the driver. On a veth the other end then needs GRO or
+	// an XDP program, else frames sent there are lost.
 	ModeNative
 )
 

@@ -14,18 +14,19 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// Requests to rtnetlink that the library has no call for, on own sockets: the library
-// opens several for each port, and the inner end needs a number and flags from the start.
+// Requests to rtnetlink that package netlink does not have, each on a given socket: package
+// netlink opens several sockets for each port, and cannot create the inner end with a given
+// ifindex and flags.
 
-// portMTU is the largest a veth can have. A super-frame of the kernel's is up
-// to 64 KiB, and a device with a smaller MTU would lose it silently. What may
-// leave by the uplink is the port program's concern.
+// portMTU is the largest MTU of a veth. A super-frame of the kernel is up to 64 KiB long, and a
+// device with a smaller MTU drops it without an error. The port program checks the length of
+// frames that leave by the uplink.
 const portMTU = 65535
 
-// innerName is the inner end's name in its own namespace.
+// innerName is the name of each inner end, in its own namespace.
 const innerName = "port"
 
-// openRoute opens an rtnetlink socket in a namespace, which lives as long as the socket.
+// openRoute opens an rtnetlink socket in a namespace. The namespace exists as long as the socket.
 func openRoute(ns netns.NsHandle) (*nl.SocketHandle, error) {
 	sock, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -40,11 +41,11 @@ func routeRequest(sock *nl.SocketHandle, kind, flags int) *nl.NetlinkRequest {
 	return req
 }
 
-// addVeth makes a port's pair. The inner end is in the namespace of the socket,
-// with the number innerIndex, and up; the outer end is in that of outerNS, and
-// down. ARP is off on both. It returns the number of the outer end.
+// addVeth makes a port's pair. The inner end is in the namespace of the socket, has the ifindex
+// innerIndex, and is up. The outer end is in outerNS and is down. ARP is off on both. It
+// returns the ifindex of the outer end.
 //
-// Only the end that the request is about can be given a number, so that is the inner one.
+// A request can give an ifindex only to the device that it creates first: the inner end.
 func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS netns.NsHandle) (outerIndex int, err error) {
 	req := routeRequest(inner, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK|unix.NLM_F_ECHO)
 	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -53,7 +54,7 @@ func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS n
 	head.Change = head.Flags
 	req.AddData(head)
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(innerName)))
-	one := nl.Uint32Attr(1) // with more queues the CPU would choose one
+	one := nl.Uint32Attr(1) // a redirect into a device of several queues chooses one by CPU number
 	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(portMTU)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one))
@@ -69,7 +70,7 @@ func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS n
 	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, one)
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(outerNS)))
 	req.AddData(info)
-	// The echo is what everybody is told of the new device (Linux 6.1).
+	// NLM_F_ECHO: the answer is the event of the new device (Linux 6.1).
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 	if err != nil {
 		return 0, err
@@ -88,11 +89,11 @@ func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS n
 			}
 		}
 	}
-	return 0, fmt.Errorf("BUG: the kernel did not say what the other end of %s is", innerName)
+	return 0, fmt.Errorf("BUG: no IFLA_LINK in the kernel's answer about %s", innerName)
 }
 
-// setXDP attaches a program to a device of the socket's namespace by its
-// descriptor. It stays until the device goes; -1 takes off what is there.
+// setXDP attaches a program, by its descriptor, to a device of the socket's namespace, until the
+// device is deleted; -1 detaches the present program.
 func setXDP(sock *nl.SocketHandle, ifindex, program, flags int) error {
 	req := routeRequest(sock, unix.RTM_SETLINK, unix.NLM_F_ACK)
 	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -106,22 +107,21 @@ func setXDP(sock *nl.SocketHandle, ifindex, program, flags int) error {
 	return err
 }
 
-// deleter deletes ports. The kernel waits for an RCU grace period before it frees a device,
-// 16 ms as measured, and once for many devices that one request deletes. So calls that
-// come while a request is under way share the next one, which names its devices by a group
-// number that nothing else uses.
+// deleter deletes ports. The kernel waits for an RCU grace period before it frees a device (16
+// ms measured), once for all devices that one request deletes. So calls during a request share
+// the next one, which names its devices by a device group that no other device is in.
 type deleter struct {
 	nl    *netlink.Handle
 	rt    *nl.SocketHandle
 	group int
 
 	mu      sync.Mutex
-	linkDel func(netlink.Link) error // nl.LinkDel; a test replaces it
+	linkDel func(netlink.Link) error // nl.LinkDel, except in a test
 	queue   []*deletion
 	busy    bool // a goroutine works on the queue
 }
 
-// deletion is a port to be deleted, and who waits for it.
+// deletion is a port to be deleted.
 type deletion struct {
 	ifindex uint32
 	name    string
@@ -144,7 +144,7 @@ func newDeleter(h *netlink.Handle, rt *nl.SocketHandle) (*deleter, error) {
 	return r, nil
 }
 
-// delete returns when a port is deleted.
+// delete deletes a port and waits until that is done.
 func (r *deleter) delete(ifindex uint32, name string) error {
 	me := &deletion{ifindex: ifindex, name: name, done: make(chan error, 1)}
 	r.mu.Lock()
@@ -172,7 +172,7 @@ func (r *deleter) deleteAll(ports map[uint32]string) error {
 	return err
 }
 
-// next deletes the ports in the queue. If more have come, another goroutine continues.
+// next deletes the ports in the queue. If it is not empty then, another goroutine continues.
 func (r *deleter) next() {
 	r.mu.Lock()
 	list := r.queue
@@ -188,7 +188,7 @@ func (r *deleter) next() {
 	}
 }
 
-// run deletes ports and reports to those who wait.
+// run deletes ports and sends the results.
 func (r *deleter) run(list []*deletion) {
 	r.mu.Lock()
 	one := r.linkDel
@@ -212,7 +212,7 @@ func (d *deletion) device() netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: d.name, Index: int(d.ifindex)}}
 }
 
-// deleteGroup deletes ports together.
+// deleteGroup deletes ports by one request.
 func (r *deleter) deleteGroup(list []*deletion) error {
 	for _, d := range list {
 		if err := gone(r.nl.LinkSetGroup(d.device(), r.group)); err != nil {
@@ -226,8 +226,8 @@ func (r *deleter) deleteGroup(list []*deletion) error {
 	return gone(err)
 }
 
-// gone: the kernel may have deleted a port before, when its endpoint's last
-// descriptor was closed.
+// gone ignores that a device does not exist: the kernel deletes a port when the last descriptor
+// of its socket is closed.
 func gone(err error) error {
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 		return nil
