@@ -1,23 +1,22 @@
-// Package nat says which ports of the host's addresses are network address translation's.
+// Package nat finds out which ports of the host's addresses network address translation uses.
 //
-// A frame from the wire meets the mux before netfilter. So an answer to a flow that was
-// masqueraded, or a frame for a port that is forwarded, would go to the endpoint that
-// holds a tag of that port. bind(2) sees nothing of it: translation asks neither sockets nor the
-// mux, and its own table has no place for a port as such, only for flows.
+// A frame from the wire reaches the mux before netfilter. So the answer to a masqueraded flow,
+// or a frame for a forwarded port, would go to an endpoint that holds a tag of that port.
+// bind(2) does not detect this: translation reserves no sockets, and its own table has flows
+// only, not ports.
 //
-// Two things are asked of the kernel by netlink, in the calling thread's network namespace:
+// The package reads two things by netlink, in the calling thread's network namespace:
 //
-//   - the connection tracking table (ctnetlink), for flows that are translated now. Their
-//     ports are in use.
-//   - the rules of nftables, which those of iptables-nft are too, for what may be
-//     translated later. A port that a dnat or redirect rule names as the destination of
-//     what it translates is in use. A port that a masquerade or snat rule may give a flow,
-//     and one of a dnat rule that names no port, may be used.
+//   - the connection tracking table (ctnetlink): flows that are translated now. Their ports
+//     are in use.
+//   - the rules of nftables, which include those of iptables-nft: what may be translated
+//     later. A port that a dnat or redirect rule names as the destination of what it
+//     translates is in use. A port that a masquerade or snat rule may give to a flow, or a
+//     port under a dnat rule that names no port, may be used.
 //
-// A rule whose conditions are not understood counts as one without them, so no port of
-// these is missed. Translation by other means (tc, other BPF programs, ipvs, Open vSwitch) is
-// seen by its flows if they are in the connection tracking table, and not at all otherwise.
-// A kernel without ctnetlink shows no flows. Rules of iptables-legacy cannot be listed by
-// netlink. Root, or a process with CAP_DAC_READ_SEARCH, can see that they have a nat table,
-// and then every port may be used.
+// A rule with an unknown condition counts as a rule without that condition, so no port is
+// missed. Translation by other means (tc, BPF programs, ipvs, Open vSwitch) is found only by
+// its flows, if they are in the connection tracking table. A kernel without ctnetlink shows no
+// flows. Rules of iptables-legacy cannot be listed by netlink. Root, or a process with
+// CAP_DAC_READ_SEARCH, can read whether they have a nat table; if so, every port may be used.
 package nat

@@ -33,12 +33,12 @@ const (
 	statusDestinationTranslated = 1 << 5 // IPS_DST_NAT
 )
 
-// readFlows adds the ports of flows that are translated now. Of a flow whose source was
-// translated, frames come to the destination of its reply; of one whose destination was,
-// to that of its original direction.
+// readFlows adds the ports of flows that are translated now. Frames of a flow with a translated
+// source come to the destination of its reply direction; frames of a flow with a translated
+// destination come to the destination of its original direction.
 func readFlows(found map[netip.Addr]*Ports) error {
-	// Without a module for connection tracking there is no such setting, and nothing to ask,
-	// which would load the module.
+	// Without the module for connection tracking there is no such file. A request would load
+	// the module.
 	count, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	if errors.Is(err, os.ErrNotExist) || err == nil && strings.TrimSpace(string(count)) == "0" {
 		return nil
@@ -64,9 +64,9 @@ func readFlowsWith(status uint32, direction uint16, found map[netip.Addr]*Ports)
 		return malformed == nil
 	})
 	switch {
-	case missing(err): // a kernel without ctnetlink
+	case unsupported(err): // a kernel without ctnetlink
 		return nil
-	case errors.Is(err, netlink.ErrDumpInterrupted): // flows come and go; those that stay are there
+	case errors.Is(err, netlink.ErrDumpInterrupted): // only flows that began or ended are missing
 		err = nil
 	}
 	if err = errors.Join(err, malformed); err != nil {
@@ -75,9 +75,9 @@ func readFlowsWith(status uint32, direction uint16, found map[netip.Addr]*Ports)
 	return nil
 }
 
-// missing reports whether the kernel does not have what was asked. nfnetlink says EINVAL
-// of a subsystem that it does not have.
-func missing(err error) bool {
+// unsupported reports whether the kernel does not have the subsystem of a request (EINVAL from
+// nfnetlink).
+func unsupported(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT)
 }
 
@@ -89,7 +89,7 @@ func addFlow(msg []byte, status uint32, direction uint16, found map[netip.Addr]*
 	if err != nil {
 		return err
 	}
-	// A kernel that does not know the filter (before 5.15) answers all flows.
+	// A kernel without this filter (before 5.15) returns all flows.
 	if s := flow[attrStatus]; len(s) != 4 || binary.BigEndian.Uint32(s)&status == 0 {
 		return nil
 	}
@@ -105,7 +105,7 @@ func addFlow(msg []byte, status uint32, direction uint16, found map[netip.Addr]*
 	if err != nil {
 		return err
 	}
-	dst, ok := netip.AddrFromSlice(append(ip[attrDst4], ip[attrDst6]...)) // it has one of them
+	dst, ok := netip.AddrFromSlice(append(ip[attrDst4], ip[attrDst6]...)) // one of them is empty
 	ports := found[dst]
 	if !ok || ports == nil || len(proto[attrProtocol]) != 1 || len(proto[attrDstPort]) != 2 {
 		return nil
@@ -120,7 +120,7 @@ func addFlow(msg []byte, status uint32, direction uint16, found map[netip.Addr]*
 	return nil
 }
 
-// attributes reads netlink attributes by their types.
+// attributes are netlink attributes by type.
 func attributes(b []byte) (map[uint16][]byte, error) {
 	list, err := nl.ParseRouteAttr(b)
 	if err != nil {

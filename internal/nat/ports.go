@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// Link is the interface over which the frames come that are in question.
+// Link is the interface that the frames come from.
 type Link struct {
 	Name  string
 	Index int
@@ -20,10 +20,10 @@ type Link struct {
 // Ports are the ports of one address that translation uses, or may use.
 type Ports struct {
 	inUse, may [protocols]set
-	mayBy      string // the first rule found that may use some
+	mayBy      string // the first rule that may use some
 }
 
-// The protocols with ports, as indexes.
+// Indexes of the protocols.
 const (
 	udp = iota
 	tcp
@@ -55,13 +55,13 @@ func (s *set) any(first, last uint16) bool {
 	return false
 }
 
-// InUse reports whether translation uses a port of t, a tag of a port or a block. That may
-// end: flows do.
+// InUse reports whether translation uses a port of t, a tag of a port or a block. A port is free
+// again when its flow has ended.
 func (p *Ports) InUse(t endpoint.Tag) bool {
 	return p != nil && p.inUse[protocol(t)].any(t.Port, t.LastPort())
 }
 
-// MayUse reports whether translation may use a port of t later, without asking anybody.
+// MayUse reports whether translation may use a port of t later.
 func (p *Ports) MayUse(t endpoint.Tag) bool {
 	return p != nil && p.may[protocol(t)].any(t.Port, t.LastPort())
 }
@@ -74,7 +74,7 @@ func (p *Ports) MayUseBy() string {
 	return p.mayBy
 }
 
-// Empty reports whether translation uses none of the address's ports, and will not.
+// Empty reports whether translation uses and may use none of the address's ports.
 func (p *Ports) Empty() bool { return p == nil || *p == Ports{} }
 
 func (p *Ports) addMay(by string, which [protocols]bool, first, last uint16) {
@@ -88,16 +88,15 @@ func (p *Ports) addMay(by string, which [protocols]bool, first, last uint16) {
 	}
 }
 
-// fresh is how long an answer is used again. Any answer can be wrong a moment later, since
-// the next flow may begin then, so one that is a second old serves as well. And a thousand
-// claims do not read a large table a thousand times.
+// fresh is how long an answer is used again, so that a thousand claims do not read a large table
+// a thousand times. A new answer is not much better: the next flow may begin just after it.
 const fresh = time.Second
 
-// Reader asks about the ports of one interface.
+// Reader reads the translated ports of one interface.
 type Reader struct {
 	link Link
 
-	mu    sync.Mutex // held while the kernel is asked
+	mu    sync.Mutex // held during requests to the kernel
 	asked time.Time
 	known map[netip.Addr]*Ports // of shared addresses
 }
@@ -105,9 +104,9 @@ type Reader struct {
 // NewReader makes a reader.
 func NewReader(link Link) *Reader { return &Reader{link: link} }
 
-// Look returns the ports of the interface's addresses, shared, and of addresses that are not
-// the host's, whole. The answer for shared addresses is at most a second old. The
-// calling thread is in the interface's namespace.
+// Look returns the ports of shared, the interface's addresses, and of whole, addresses that are
+// not the host's. If whole is empty the answer may be a second old. The calling thread is in
+// the interface's namespace.
 func (r *Reader) Look(shared, whole []netip.Addr) (map[netip.Addr]*Ports, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,8 +153,8 @@ func (r *Reader) ask(found map[netip.Addr]*Ports, shared, whole []netip.Addr) er
 	return r.legacy(found, shared)
 }
 
-// legacy finds a nat table of iptables-legacy. The kernel makes it for a namespace when
-// somebody first asks for it there.
+// legacy looks for a nat table of iptables-legacy. The kernel makes the table of a namespace at
+// the first request for it there.
 func (r *Reader) legacy(found map[netip.Addr]*Ports, shared []netip.Addr) error {
 	for _, a := range shared {
 		file := "ip_tables_names"
@@ -163,7 +162,7 @@ func (r *Reader) legacy(found map[netip.Addr]*Ports, shared []netip.Addr) error 
 			file = "ip6_tables_names"
 		}
 		names, err := os.ReadFile("/proc/thread-self/net/" + file)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // it is root's
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // only root may read it
 			continue
 		}
 		if err != nil {

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rules are the chains of nftables that translate, and others that they lead to, which are
-// read as they are needed. linux/netfilter/nf_tables.h has the messages.
+// rules are the translating chains of nftables. Other chains that they jump to are read when
+// needed. The messages are those of linux/netfilter/nf_tables.h.
 type rules struct {
 	bases []base
 	read  map[chain][][]expression
-	sets  map[chain]*elementSet // by table and name, too
+	sets  map[chain][]element // by family, table and name of the set; nil: it cannot be read
 	err   error                 // the first failure to read a chain
 }
 
@@ -31,7 +31,7 @@ func (c chain) String() string {
 	return fmt.Sprintf("chain %s of table %s %s", c.name, family, c.table)
 }
 
-// base is a chain that translates flows which come from the wire or leave by it.
+// base is a chain with a nat hook for arriving or leaving packets.
 type base struct {
 	chain
 	arrives bool // prerouting; false: postrouting
@@ -43,7 +43,7 @@ type expression struct {
 	attrs map[uint16][]byte
 }
 
-// number is an attribute that is a number; 0 if it is not there.
+// number is the value of an attribute; 0: there is none.
 func (e expression) number(attr uint16) uint32 { return number(e.attrs[attr]) }
 
 func number(b []byte) uint32 {
@@ -53,10 +53,10 @@ func number(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// data is an attribute that is a value of a register; nil if it is not there, or a verdict.
+// data is an attribute with the value of a register; nil: there is none, or it is a verdict.
 func (e expression) data(attr uint16) []byte { return nested(e.attrs[attr], unix.NFTA_DATA_VALUE) }
 
-// nested is one of the attributes in b; nil if it is not there.
+// nested is one of the attributes in b; nil: there is none.
 func nested(b []byte, attr uint16) []byte {
 	attrs, err := attributes(b)
 	if err != nil {
@@ -69,23 +69,20 @@ func text(b []byte) string { return unix.ByteSliceToString(b) }
 
 // element is one of a set or map.
 type element struct {
-	key     []byte // nil: every one
-	last    []byte // of an interval of concatenations, which begins with key; nil: it is none
-	end     bool   // of an interval, and not in it
-	verdict []byte // attributes; nil if it has none
+	key     []byte // nil: catch-all
+	last    []byte // last key of an interval of concatenations that begins with key; nil: no such interval
+	end     bool   // key is the first one behind an interval
+	verdict []byte // attributes; nil: none
 }
 
-// elementSet is a set or map; nil if it cannot be read.
-type elementSet struct{ elements []element }
-
-// dump asks nftables for a list. f gets the attributes of each message.
+// dump requests a list from nftables. f is called with the attributes of each message.
 func dump(message int, family byte, attrs []*nl.RtAttr, f func(family byte, attrs map[uint16][]byte) error) error {
 	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|message, unix.NLM_F_DUMP)
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 	for _, a := range attrs {
 		req.AddData(a)
 	}
-	const tries = 10 // the kernel says when rules have changed meanwhile
+	const tries = 10 // a dump is interrupted when rules change
 	for i := 0; ; i++ {
 		var malformed error
 		err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
@@ -109,7 +106,7 @@ func dump(message int, family byte, attrs []*nl.RtAttr, f func(family byte, attr
 
 // readRules lists the chains. A kernel without nftables has none.
 func readRules() (*rules, error) {
-	r := &rules{read: map[chain][][]expression{}, sets: map[chain]*elementSet{}}
+	r := &rules{read: map[chain][][]expression{}, sets: map[chain][]element{}}
 	err := dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(family byte, attrs map[uint16][]byte) error {
 		hook := nested(attrs[unix.NFTA_CHAIN_HOOK], unix.NFTA_HOOK_HOOKNUM)
 		if text(attrs[unix.NFTA_CHAIN_TYPE]) != "nat" || hook == nil {
@@ -121,13 +118,13 @@ func readRules() (*rules, error) {
 		}
 		return nil
 	})
-	if err != nil && !missing(err) {
+	if err != nil && !unsupported(err) {
 		return nil, fmt.Errorf("chains of nftables: %w", err)
 	}
 	return r, nil
 }
 
-// add adds a chain once: a dump that was interrupted began again.
+// add adds a chain once: an interrupted dump is repeated.
 func (r *rules) add(b base) {
 	for _, known := range r.bases {
 		if known == b {
@@ -137,7 +134,7 @@ func (r *rules) add(b base) {
 	r.bases = append(r.bases, b)
 }
 
-// of lists the rules of a chain.
+// of is the rules of a chain.
 func (r *rules) of(c chain) [][]expression {
 	list, known := r.read[c]
 	if !known {
@@ -173,11 +170,11 @@ func expressions(b []byte) (list []expression, err error) {
 
 const keyEnd = 10 // NFTA_SET_ELEM_KEY_END
 
-// elements lists what is in a set or map. ok is false if it cannot be read.
-func (r *rules) elements(c chain) (list []element, ok bool) {
-	s, known := r.sets[c]
+// elements is the elements of a set or map; nil: it cannot be read.
+func (r *rules) elements(c chain) []element {
+	list, known := r.sets[c]
 	if !known {
-		s = &elementSet{}
+		list = []element{}
 		attrs := []*nl.RtAttr{nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(c.table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(c.name))}
 		err := dump(unix.NFT_MSG_GETSETELEM, c.family, attrs, func(_ byte, attrs map[uint16][]byte) error {
 			elements, err := nl.ParseRouteAttr(attrs[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
@@ -189,7 +186,7 @@ func (r *rules) elements(c chain) (list []element, ok bool) {
 				if err != nil {
 					return err
 				}
-				s.elements = append(s.elements, element{
+				list = append(list, element{
 					key:     nested(attrs[unix.NFTA_SET_ELEM_KEY], unix.NFTA_DATA_VALUE),
 					last:    nested(attrs[keyEnd], unix.NFTA_DATA_VALUE),
 					end:     number(attrs[unix.NFTA_SET_ELEM_FLAGS])&unix.NFT_SET_ELEM_INTERVAL_END != 0,
@@ -199,22 +196,19 @@ func (r *rules) elements(c chain) (list []element, ok bool) {
 			return nil
 		})
 		if err != nil {
-			s = nil
+			list = nil
 		}
-		r.sets[c] = s
+		r.sets[c] = list
 	}
-	if s == nil {
-		return nil, false
-	}
-	return s.elements, true
+	return list
 }
 
-// maxSteps bounds the rules that are looked at for one address. Chains that lead to one another can make
-// a long way of a few rules.
+// maxSteps limits the number of rules that are evaluated for one address. Chains that jump to one
+// another can multiply a few rules.
 const maxSteps = 100_000
 
-// apply adds the ports of an address that rules use or may use. shared says that it is an
-// address of the interface; any other one is used only by rules that name it.
+// apply adds the ports of an address that rules use or may use. shared: it is an address of the
+// interface; any other address is used only by rules that name it.
 func (r *rules) apply(p *Ports, link Link, a netip.Addr, shared bool) {
 	all := [protocols]bool{true, true}
 	for _, b := range r.bases {
@@ -228,7 +222,7 @@ func (r *rules) apply(p *Ports, link Link, a netip.Addr, shared bool) {
 		case r.err != nil:
 			p.addMay(fmt.Sprintf("%v, which cannot be read (%v)", b.chain, r.err), all, 0, 1<<16-1)
 		case w.steps <= 0:
-			p.addMay(fmt.Sprintf("%v, which leads to more rules than can be looked at", b.chain), all, 0, 1<<16-1)
+			p.addMay(fmt.Sprintf("%v, which leads to more rules than are evaluated", b.chain), all, 0, 1<<16-1)
 		}
 	}
 }

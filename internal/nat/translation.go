@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// target is what a rule translates to, as far as it says so.
+// target is what a rule translates to.
 type target struct {
 	source      bool       // the source is translated; false: the destination
-	first, last netip.Addr // the addresses it gives; not valid: those of the interface, or unknown
-	ports       span       // the ports it gives
+	first, last netip.Addr // new addresses; not valid: those of the interface, or unknown
+	ports       span       // new ports
 }
 
-// translation adds what a rule translates that packets like s reach.
+// translation adds the ports of the packets of s that an expression translates.
 func (w *walk) translation(c chain, e expression, s state, registers map[uint32]value) {
 	t, ok := w.target(c, e, registers)
 	switch {
@@ -24,7 +24,7 @@ func (w *walk) translation(c chain, e expression, s state, registers map[uint32]
 		w.source(c, t, s)
 		return
 	}
-	// Frames come for the address itself, whatever they become.
+	// Before the translation their destination is the address.
 	if !w.shared && !s.named {
 		return
 	}
@@ -41,7 +41,7 @@ func (w *walk) translation(c chain, e expression, s state, registers map[uint32]
 	}
 }
 
-// source adds the ports that a flow may be given that leaves by the interface.
+// source adds the ports that a rule may give to a flow that leaves by the interface.
 func (w *walk) source(c chain, t target, s state) {
 	if t.first.IsValid() {
 		if t.first.Is4() != w.addr.Is4() || w.addr.Less(t.first) || t.last.Less(w.addr) {
@@ -53,13 +53,13 @@ func (w *walk) source(c chain, t target, s state) {
 	w.ports.addMay(c.String(), s.protocols, t.ports.first, t.ports.last)
 }
 
-// target reads a translating expression. ok is false if it is none for the address.
+// target reads a translating expression. ok: it may translate packets of the address.
 func (w *walk) target(c chain, e expression, registers map[uint32]value) (t target, ok bool) {
 	t.ports = everyPort[0]
 	switch e.name {
 	case "masq":
 		t.source = true
-		if e.number(unix.NFTA_MASQ_FLAGS)&unix.NF_NAT_RANGE_PROTO_SPECIFIED != 0 { // or the kernel does not look at them
+		if e.number(unix.NFTA_MASQ_FLAGS)&unix.NF_NAT_RANGE_PROTO_SPECIFIED != 0 { // without it the kernel ignores them
 			t.give(registers, e.number(unix.NFTA_MASQ_REG_PROTO_MIN), e.number(unix.NFTA_MASQ_REG_PROTO_MAX))
 		}
 	case "redir":
@@ -87,7 +87,7 @@ func (w *walk) target(c chain, e expression, registers map[uint32]value) (t targ
 	return t, true
 }
 
-// give reads ports out of registers; 0 is none.
+// give reads ports from registers; register 0: none.
 func (t *target) give(registers map[uint32]value, low, high uint32) {
 	first, last := registers[low].data, registers[high].data
 	if low == 0 || len(first) < 2 || high != 0 && len(last) < 2 {
@@ -100,7 +100,7 @@ func (t *target) give(registers map[uint32]value, low, high uint32) {
 	}
 }
 
-// addrs reads addresses out of registers; they are not valid if they are not constants.
+// addrs reads addresses from registers; not valid: they are not constants.
 func addrs(registers map[uint32]value, low, high uint32) (first, last netip.Addr) {
 	first, ok := netip.AddrFromSlice(registers[low].data)
 	if low == 0 || !ok {
@@ -115,8 +115,8 @@ func addrs(registers map[uint32]value, low, high uint32) (first, last netip.Addr
 	return first, last
 }
 
-// readRange reads struct nf_nat_ipv4_multi_range_compat (linux/netfilter/nf_nat.h): how many
-// ranges there are, which is one, its flags, addresses and ports.
+// readRange reads struct nf_nat_ipv4_multi_range_compat (linux/netfilter/nf_nat.h): the number of
+// ranges (always 1), and flags, addresses and ports of the range.
 func (t *target) readRange(info []byte) {
 	if len(info) < 20 || binary.NativeEndian.Uint32(info) != 1 {
 		return

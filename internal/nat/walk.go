@@ -11,28 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// walk looks at the rules that a packet may meet, for the sake of one address.
+// walk evaluates the rules for the packets of one address.
 type walk struct {
 	rules   *rules
 	ports   *Ports
 	link    Link
 	addr    netip.Addr
 	shared  bool
-	arrives bool // from the wire, for the address (prerouting); false: it leaves (postrouting)
-	steps   int  // rules that may still be looked at
+	arrives bool // packets to the address (prerouting); false: packets that leave (postrouting)
+	steps   int  // number of rules that may still be evaluated
 }
 
-// state is what the conditions so far have left of the packets in question.
+// state is the packets that meet the conditions so far.
 type state struct {
 	protocols [protocols]bool
-	ports     spans // destination ports of what arrives
-	named     bool  // the address stands in a condition
+	ports     spans // destination ports of arriving packets
+	named     bool  // a condition names the address
 }
 
-// value is what a register of the rule's machine holds. Its zero value is something that is not
-// understood.
+// value is the value of a register of nftables. The zero value is an unknown one.
 type value struct {
-	meta    uint32 // the key of it, plus 1
+	meta    uint32 // key of the metadata, plus 1
 	payload *field
 	data    []byte // a constant
 }
@@ -40,11 +39,11 @@ type value struct {
 // field is a part of a packet.
 type field struct {
 	base, offset, length uint32
-	mask                 []byte // nil: all of it
+	mask                 []byte // nil: all bits
 }
 
-// chain follows a chain. A verdict such as accept ends a rule and not the chain, since the
-// rule may not have matched.
+// chain evaluates a chain. A verdict such as accept ends a rule and not the chain, since the rule
+// may not match.
 func (w *walk) chain(c chain, s state, depth int) {
 	const deepest = 16 // NFT_JUMP_STACK_SIZE, net/netfilter/nf_tables.h
 	if depth > deepest {
@@ -63,8 +62,7 @@ func (w *walk) chain(c chain, s state, depth int) {
 	}
 }
 
-// step takes one expression of a rule. It returns false if none of the packets in question
-// comes further.
+// step evaluates one expression of a rule. It returns false if no packet reaches the next one.
 func (w *walk) step(c chain, e expression, s *state, registers map[uint32]value, depth int) bool {
 	switch e.name {
 	case "meta":
@@ -99,7 +97,7 @@ func (w *walk) step(c chain, e expression, s *state, registers map[uint32]value,
 		w.translation(c, e, *s, registers)
 		return false
 	case "counter", "limit", "quota", "log", "objref", "last", "connlimit":
-	default: // it may have written a register
+	default: // an unknown expression: it may have written a register
 		clear(registers)
 	}
 	return true
@@ -116,14 +114,14 @@ func (w *walk) verdict(c chain, attrs []byte, s state, depth int) {
 func masked(e expression, v value) value {
 	mask, xor := e.data(unix.NFTA_BITWISE_MASK), e.data(unix.NFTA_BITWISE_XOR)
 	if v.payload == nil || v.payload.mask != nil || mask == nil || len(bytes.Trim(xor, "\x00")) > 0 {
-		return value{} // shifts have no mask
+		return value{} // also a shift, which has no mask
 	}
 	f := *v.payload
 	f.mask = mask
 	return value{payload: &f}
 }
 
-// compare narrows s to the packets of which v is (or is not) data.
+// compare narrows s to the packets whose v compares with data by op.
 func (w *walk) compare(s *state, v value, op uint32, data []byte) bool {
 	if w.isDestinationPort(v) && len(data) == 2 {
 		return s.comparePort(op, binary.BigEndian.Uint16(data))
@@ -164,8 +162,8 @@ func (w *walk) compareMeta(s *state, key uint32, data []byte, equal bool) bool {
 	return true
 }
 
-// isName compares the interface's name as the kernel does: data is the beginning of a
-// name, unless it ends with a NUL.
+// isName compares the interface's name with data as the kernel does: without a NUL at its end
+// data is a prefix.
 func (w *walk) isName(data []byte) bool {
 	if i := bytes.IndexByte(data, 0); i >= 0 {
 		return string(data[:i]) == w.link.Name
@@ -187,13 +185,13 @@ func (w *walk) destinationOffset() uint32 {
 	return 16
 }
 
-// isDestinationPort reports whether v is the destination port of a packet that arrives. Of
-// one that leaves it says nothing about the port that it will get.
+// isDestinationPort reports whether v is the destination port of an arriving packet. That of a
+// leaving packet does not restrict its new source port.
 func (w *walk) isDestinationPort(v value) bool {
 	return w.arrives && v.payload != nil && v.payload.mask == nil && v.payload.base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && v.payload.offset == 2 && v.payload.length == 2
 }
 
-// compareAddr compares the beginning of the address, under a mask, with data.
+// compareAddr compares the first bytes of the address, under a mask, with data.
 func (w *walk) compareAddr(s *state, mask, data []byte, equal bool) bool {
 	own := w.addr.AsSlice()
 	if len(data) > len(own) || mask != nil && len(mask) != len(data) {
@@ -210,7 +208,7 @@ func (w *walk) compareAddr(s *state, mask, data []byte, equal bool) bool {
 	return same == equal
 }
 
-// restrict narrows s to a protocol, or to all others.
+// restrict narrows s to a protocol (equal) or to all others.
 func (s *state) restrict(protocol byte, equal bool) bool {
 	s.protocols[udp] = s.protocols[udp] && (protocol == unix.IPPROTO_UDP) == equal
 	s.protocols[tcp] = s.protocols[tcp] && (protocol == unix.IPPROTO_TCP) == equal
@@ -245,7 +243,7 @@ func (s *state) narrow(ports spans, invert bool) bool {
 	return len(s.ports) > 0
 }
 
-// lookup takes a set, in which a packet has to be (or not), or a map.
+// lookup evaluates a look-up in a set or a map.
 func (w *walk) lookup(c chain, s *state, e expression, registers map[uint32]value, depth int) bool {
 	v := registers[e.number(unix.NFTA_LOOKUP_SREG)]
 	byPort, byProtocol := w.isDestinationPort(v), v.meta == unix.NFT_META_L4PROTO+1
@@ -258,14 +256,14 @@ func (w *walk) lookup(c chain, s *state, e expression, registers map[uint32]valu
 	if !byPort && !byProtocol && !verdicts {
 		return true
 	}
-	elements, ok := w.rules.elements(chain{c.family, c.table, text(e.attrs[unix.NFTA_LOOKUP_SET])})
-	if !ok {
-		if verdicts && w.rules.err == nil { // it may lead to any chain
+	elements := w.rules.elements(chain{c.family, c.table, text(e.attrs[unix.NFTA_LOOKUP_SET])})
+	if elements == nil {
+		if verdicts && w.rules.err == nil { // it may jump to any chain
 			w.rules.err = fmt.Errorf("map %s of %v", text(e.attrs[unix.NFTA_LOOKUP_SET]), c)
 		}
 		return true
 	}
-	if verdicts { // whichever of them it is
+	if verdicts { // of any element
 		for i, el := range elements {
 			s := *s
 			if in, ok := portsOf(elements[i : i+1]); byPort && ok && !hasIntervals(elements) && !s.narrow(in, false) {
@@ -273,7 +271,7 @@ func (w *walk) lookup(c chain, s *state, e expression, registers map[uint32]valu
 			}
 			w.verdict(c, el.verdict, s, depth)
 		}
-		return true // it may be none
+		return true // no element may match
 	}
 	invert := e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0
 	if byProtocol {
@@ -301,8 +299,8 @@ func hasIntervals(list []element) bool {
 	return slices.ContainsFunc(list, func(e element) bool { return e.end })
 }
 
-// portsOf are the ports in a set. An interval is two elements, its first port and, marked
-// as an end, the one behind its last.
+// portsOf are the ports in a set. An interval is two elements: its first port, and the one behind
+// its last port, which is marked as an end.
 func portsOf(list []element) (in spans, ok bool) {
 	for _, e := range list {
 		if len(e.key) < 2 || e.last != nil || len(bytes.Trim(e.key[2:], "\x00")) > 0 {
@@ -313,7 +311,7 @@ func portsOf(list []element) (in spans, ok bool) {
 	intervals := hasIntervals(list)
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b element) int {
-		if port(a) == port(b) && a.end != b.end { // one interval ends where the next begins
+		if port(a) == port(b) && a.end != b.end { // the next interval follows directly
 			if a.end {
 				return -1
 			}
@@ -335,9 +333,9 @@ func portsOf(list []element) (in spans, ok bool) {
 	return in, true
 }
 
-// match takes a condition of iptables that has no expression of nftables: struct xt_tcp
-// and xt_udp begin with the first and last source and destination port, in this host's
-// order. Flags say which of them are inverted.
+// match evaluates a condition of iptables that has no expression of nftables. struct xt_tcp and
+// xt_udp begin with the first and last source and destination port, in host byte order; flags
+// invert them.
 func (w *walk) match(s *state, e expression) bool {
 	const inverted = 2 // XT_TCP_INV_DSTPT, XT_UDP_INV_DSTPT
 	info := e.attrs[unix.NFTA_MATCH_INFO]

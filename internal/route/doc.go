@@ -1,34 +1,31 @@
-// Package route answers how a destination is reached: from which source
-// address, through which next hop, at which MAC address, with which MTU. It
-// invents nothing. The kernel has a routing table and a neighbour table, kept
-// by whoever administers the host, and a [Resolver] asks them over netlink.
+// Package route answers how a destination is reached: source address, next hop, its MAC
+// address, and MTU. All answers come from the kernel: a [Resolver] reads its routing table and
+// its neighbour table over netlink.
 //
-// A destination, IPv4 or IPv6, takes two questions:
+// A destination, IPv4 or IPv6, takes two requests:
 //
 //	destination --RTM_GETROUTE--> next hop, source, MTU
 //	next hop ----RTM_GETNEIGH---> MAC address
 //
-// If the kernel does not know the neighbour, it is asked to find out (NTF_USE
-// starts ARP or neighbour discovery without a packet to send), and its answer is
-// awaited. An endpoint thus never needs ARP of its own on the shared address, and
-// both see the same network.
+// If the kernel does not have the neighbour, the resolver starts its ARP or neighbour
+// discovery (NTF_USE, without a packet to send) and waits for the result. So an endpoint needs
+// no ARP of its own on an address that it shares with the kernel.
 //
-// # What changes
+// # Changes
 //
-// One netlink subscription tells those who wait for a neighbour, and those who
-// [Resolver.Watch]: a hop has another MAC address, does not answer any more or
-// does so again; or routes, rules or addresses have changed, of which a burst is
-// told once.
+// One netlink subscription wakes those who wait for a neighbour, and calls the functions of
+// [Resolver.Watch] when a next hop has another MAC address, does not answer any more or answers
+// again, and when routes, rules or addresses have changed. A burst of changes is one call.
 //
-// The kernel learns that a neighbour has moved from its own traffic, and that of
-// endpoints is not. So what it has not heard of lately is verified with each
-// Resolve, after the answer (probe.go): by one question to the neighbour alone,
-// and if it is silent for 50 ms, by one to everybody. The kernel takes the
-// answer, and its event is news. A peer that has changed its MAC address and
-// told nobody is found so about 50 ms after somebody has asked for it. One hop is
-// asked about every 350 ms at most, and 128 hops in that time. Entries that an
-// administrator has made (NUD_PERMANENT, NUD_NOARP) are believed.
+// The kernel confirms a neighbour by its own traffic, and does not see that of endpoints. So
+// each Resolve verifies a neighbour that the kernel has not confirmed in the last 300 ms, after
+// it has returned the answer (probe.go): by an ARP request or neighbour solicitation to the
+// known MAC address, and 50 ms later, if there was no answer, by one to all hosts. The kernel
+// takes the answer and sends an event. So a peer that has changed its MAC address without an
+// announcement is found about 50 ms after the next Resolve. A hop is probed at most every 350
+// ms, and at most 128 hops in that time. Entries made by an administrator (NUD_PERMANENT,
+// NUD_NOARP) are not verified.
 //
-// A Resolver may be used from any goroutine and works in the network namespace
-// it was made for.
+// A Resolver may be used from any goroutine. It works in the network namespace that it was
+// made for.
 package route

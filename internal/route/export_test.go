@@ -1,16 +1,16 @@
 package route
 
-// Waiting is how many wait for a neighbour.
+// Waiting is the number of waiters for neighbours.
 func (r *Resolver) Waiting() int {
 	r.watch.mu.Lock()
 	defer r.watch.mu.Unlock()
 	return len(r.watch.waiters)
 }
 
-// DropEvents acts as if the kernel had said that it has dropped events.
+// DropEvents acts as if the kernel had reported lost events.
 func (r *Resolver) DropEvents() { r.watch.news.lost() }
 
-// Probes is how many hops were asked about lately.
+// Probes is the number of hops with a noted probe.
 func (r *Resolver) Probes() int {
 	r.probes.mu.Lock()
 	defer r.probes.mu.Unlock()

@@ -9,42 +9,41 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// More hops than are remembered: what has given way is told rather once too often.
+// With more hops than are remembered, changes of dropped hops are reported, perhaps once too often.
 func TestStandingsAreBounded(t *testing.T) {
-	n := newNews() // and nobody tells it
+	n := newNews() // without run
 	host := func(i uint32) netip.Addr {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+i)))
 	}
-	told := func(i uint32, at byte) bool {
+	reported := func(i uint32, at byte) bool {
 		n.take()
 		n.neighbour(host(i), standing{at: wire.LinkAddr{2, 0, 0, 0, 0, at}})
-		_, told := n.hops[host(i)]
-		return told
+		_, reported := n.hops[host(i)]
+		return reported
 	}
 	for i := range uint32(maxStandings) {
-		if told(i, 1) {
-			t.Fatalf("told of hop %d, of which nobody has heard", i)
+		if reported(i, 1) {
+			t.Fatalf("first state of hop %d reported", i)
 		}
 	}
 	for i := range uint32(maxStandings) {
-		if told(i, 1) {
-			t.Fatalf("told of hop %d, to which nothing has happened", i)
+		if reported(i, 1) {
+			t.Fatalf("same state of hop %d reported again", i)
 		}
 	}
-	if !told(maxStandings, 1) || !told(maxStandings+1, 1) {
-		t.Error("not told of a hop whose standing may have been forgotten")
+	if !reported(maxStandings, 1) || !reported(maxStandings+1, 1) {
+		t.Error("a hop whose state may have been dropped is not reported")
 	}
 	if len(n.standings) != maxStandings {
 		t.Errorf("%d hops are remembered", len(n.standings))
 	}
 	n.lost()
-	if told(7, 2) {
-		t.Error("told of a hop after all were told to ask again")
+	if reported(7, 2) {
+		t.Error("first state of a hop reported after lost events")
 	}
 }
 
-// Whatever comes over the wire, an address is read that stands in it, or none, and a
-// probe is understood as a claim.
+// The claimed address of a frame is in the frame, for any frame; a probe is a claim.
 func FuzzClaimed(f *testing.F) {
 	us := wire.LinkAddr{2, 0, 0, 0, 0, 9}
 	for _, text := range []string{"10.0.0.7", "fd00::1:2:3"} {

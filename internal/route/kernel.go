@@ -19,10 +19,10 @@ import (
 type uplink struct {
 	name      string
 	link      wire.LinkAddr
-	mtu, mtu6 uint32 // bytes of IP packet; a router can have made IPv6's smaller
+	mtu, mtu6 uint32 // bytes of IP packet; router advertisements can make that of IPv6 smaller
 }
 
-// uplink asks the kernel for the interface.
+// uplink reads the interface from the kernel.
 func (r *Resolver) uplink() (u uplink, err error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: r.get}
@@ -52,7 +52,7 @@ func (r *Resolver) uplink() (u uplink, err error) {
 	return u, err
 }
 
-// ipv6MTU finds the MTU for IPv6 in IFLA_AF_SPEC; 0: there is none.
+// ipv6MTU reads the MTU for IPv6 in IFLA_AF_SPEC; 0: there is none.
 func ipv6MTU(spec []byte) uint32 {
 	const mtu6 = 2 // DEVCONF_MTU6, linux/ipv6.h: the index in an array of 32-bit numbers
 	families, err := nl.ParseRouteAttrAsMap(spec)
@@ -72,14 +72,14 @@ func ipv6MTU(spec []byte) uint32 {
 
 var errNoRoute = errors.New("no route")
 
-// routeVerdicts are the errors by which the kernel says that no route leads
-// somewhere: there is none, or it is of type unreachable, prohibit or blackhole.
+// routeVerdicts are the kernel's errors for a destination without a route, or with a route of
+// type unreachable, prohibit or blackhole.
 var routeVerdicts = []error{errNoRoute, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
 
-// route is the kernel's own choice for dst (`ip route get`).
+// route is the kernel's route to dst (`ip route get`).
 func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
 	var o netlink.RouteGetOptions
-	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) { // it is on every link, and ours is meant
+	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) { // such an address is on each link
 		o.OifIndex = r.ifindex
 	}
 	routes, err := r.nl.RouteGetWithOptions(net.IP(dst.AsSlice()), &o)
@@ -92,7 +92,7 @@ func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
 	return routes[0], nil
 }
 
-// isOurs reports whether the uplink has an address of this host.
+// isOurs reports whether a is an address of the uplink.
 func (r *Resolver) isOurs(a netip.Addr) (bool, error) {
 	addrs, err := Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(nil, family(a)) })
 	if err != nil {
@@ -141,7 +141,7 @@ func (r *Resolver) name(ifindex int) string {
 	return fmt.Sprintf("interface %d", ifindex)
 }
 
-// address reads what the netlink library found; not valid if it found nothing.
+// address converts an address of package netlink; not valid for none.
 func address(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
@@ -161,8 +161,8 @@ func Within(ns netns.NsHandle, fn func() error) error {
 	return away("enter network namespace", func() error { return unix.Setns(int(ns), unix.CLONE_NEWNET) }, fn)
 }
 
-// WithinNew runs fn on a thread that is in a new namespace without a name. What
-// fn leaves bound there keeps it alive, nothing else does.
+// WithinNew runs fn on a thread that is in a new namespace without a name. After fn the
+// namespace exists as long as a socket in it.
 func WithinNew(fn func(inner netns.NsHandle) error) error {
 	return away("new network namespace", func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
 		inner, err := netns.Get()
@@ -174,9 +174,9 @@ func WithinNew(fn func(inner netns.NsHandle) error) error {
 	})
 }
 
-// away runs fn on a thread that leave has taken to another namespace, and returns it. One
-// that cannot return stays locked, so that it ends with its goroutine: no other code may
-// run in the wrong namespace.
+// away runs fn on a thread that leave has moved to another namespace, and moves it back. A
+// thread that cannot be moved back stays locked, so that it ends with its goroutine: no other
+// code may run in the wrong namespace.
 func away(what string, leave, fn func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := netns.Get()
@@ -199,12 +199,12 @@ func away(what string, leave, fn func() error) (err error) {
 	return fn()
 }
 
-// dumpTries bounds how often an interrupted dump is made anew.
+// dumpTries is the largest number of attempts at a dump that is interrupted.
 const dumpTries = 10
 
-// Dump makes a netlink dump that is whole. The kernel reads its tables in
-// pieces, and if one changes meanwhile it says so (NLM_F_DUMP_INTR) and may have
-// left entries out.
+// Dump makes a complete netlink dump. The kernel dumps a table in parts. If the table changes
+// between two parts, entries can be missing, and the kernel sets NLM_F_DUMP_INTR; then Dump
+// repeats the request.
 func Dump[T any](dump func() ([]T, error)) (list []T, err error) {
 	for range dumpTries {
 		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {

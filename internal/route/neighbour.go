@@ -16,14 +16,13 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// discoveryTimeout is what the kernel takes to give up: three requests, a
-// second apart (Documentation/networking/ip-sysctl.rst, mcast_solicit). It
-// then says so, and the margin lets that answer come first.
+// discoveryTimeout is longer than the kernel's discovery: three requests, a second apart
+// (Documentation/networking/ip-sysctl.rst, mcast_solicit). So the kernel's event of the failure
+// comes first.
 const discoveryTimeout = 3*time.Second + 500*time.Millisecond
 
-// States in which the kernel itself would send to a neighbour, those of them that
-// an administrator has decided, and that of a discovery (NUD_*,
-// linux/neighbour.h).
+// States (NUD_*, linux/neighbour.h) in which the kernel sends to a neighbour, those of them set
+// by an administrator, and that of a discovery in progress.
 const (
 	nudUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | nudFixed
 	nudFixed  = netlink.NUD_PERMANENT | netlink.NUD_NOARP
@@ -31,8 +30,7 @@ const (
 	nudLooking = netlink.NUD_INCOMPLETE
 )
 
-// The kernel's verdict after its discovery, by ARP (RFC 826) or neighbour
-// discovery (RFC 4861).
+// The discovery by ARP (RFC 826) or neighbour discovery (RFC 4861) has failed.
 var (
 	errNoARP = errors.New("no answer to ARP")
 	errNoND  = errors.New("no answer to neighbour discovery")
@@ -48,11 +46,10 @@ func noAnswer(hop netip.Addr) error {
 	return errNoND
 }
 
-// neighbour is the MAC address of a host on the uplink's own network. What the
-// kernel has is used at once, as the kernel does, and verified behind the
-// caller's back: waiting would help nobody whose peer has not moved. A neighbour
-// that has not answered within the last second is not looked for again: many may
-// ask for what is behind one gateway. from is who asks.
+// neighbour returns the MAC address of a host on the uplink's own network. An entry of the
+// kernel is returned at once and verified afterwards. For a second after a failed discovery
+// there is no other: many destinations may be behind one gateway. from is the source of
+// probes.
 func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (wire.LinkAddr, error) {
 	n, known, err := r.lookup(hop)
 	if err != nil {
@@ -61,8 +58,8 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (
 	if known && n.State&nudUsable != 0 {
 		return r.take(n, hop, from)
 	}
-	if (!known || n.State&nudLooking == 0) && r.dead.lately(hop) {
-		return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w a moment ago", hop, noAnswer(hop))
+	if (!known || n.State&nudLooking == 0) && r.dead.has(hop) {
+		return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w in the last second", hop, noAnswer(hop))
 	}
 
 	ctx, cancel := context.WithTimeoutCause(ctx, discoveryTimeout, noAnswer(hop))
@@ -79,7 +76,7 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (
 			return wire.LinkAddr{}, err
 		case known && n.State&nudUsable != 0:
 			return r.take(n, hop, from)
-		case known && n.State&netlink.NUD_FAILED != 0: // after we asked
+		case known && n.State&netlink.NUD_FAILED != 0: // since solicit
 			r.watch.news.answered(hop, standing{failed: true})
 			r.dead.note(hop)
 			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, noAnswer(hop))
@@ -95,16 +92,16 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (
 	}
 }
 
-// take answers with a usable entry of the kernel's, and has it verified unless
-// somebody has decided it.
+// take returns the MAC address of a usable entry of the kernel, and starts its verification
+// unless an administrator has set it.
 func (r *Resolver) take(n netlink.Neigh, hop netip.Addr, from sender) (wire.LinkAddr, error) {
 	at, err := linkAddr(n.HardwareAddr)
 	if err != nil {
 		return at, err
 	}
 	if !r.watch.news.answered(hop, standing{at: at}) {
-		// An event has overtaken us, or has yet to be read. Look once more: what
-		// is told from now on will be news to our caller, too.
+		// An event came since the look-up, or is not read yet. Look up again: the caller is
+		// notified of all events from now on.
 		again, known, err := r.lookup(hop)
 		if err != nil {
 			return at, err
@@ -122,8 +119,8 @@ func (r *Resolver) take(n netlink.Neigh, hop netip.Addr, from sender) (wire.Link
 	return at, nil
 }
 
-// Neighbour is the MAC address at which the kernel knows a host on the
-// uplink's own network, if it does. It asks nobody else.
+// Neighbour returns the MAC address of a host on the uplink's own network, if the kernel has
+// it. It starts no discovery.
 func (r *Resolver) Neighbour(addr netip.Addr) (at wire.LinkAddr, known bool, err error) {
 	n, known, err := r.lookup(addr.Unmap())
 	if err != nil || !known || n.State&nudUsable == 0 {
@@ -156,9 +153,8 @@ func (r *Resolver) lookup(hop netip.Addr) (n netlink.Neigh, known bool, err erro
 	return *found, true, nil
 }
 
-// solicit makes the kernel treat a neighbour as if it had a packet for it: it
-// resolves one that it does not know, and one that it has not heard of for long
-// it will ask, and give up if nothing comes.
+// solicit makes the kernel treat a neighbour as if it had a packet for it: the kernel starts a
+// discovery of an unknown neighbour, and verifies a stale one (NUD_DELAY, NUD_PROBE).
 func (r *Resolver) solicit(hop netip.Addr) error {
 	err := r.nl.NeighSet(&netlink.Neigh{
 		LinkIndex: r.ifindex,
@@ -173,7 +169,7 @@ func (r *Resolver) solicit(hop netip.Addr) error {
 	return nil
 }
 
-// setFailed makes the kernel give a neighbour up.
+// setFailed sets the state of a neighbour to NUD_FAILED.
 func (r *Resolver) setFailed(hop netip.Addr) error {
 	return r.nl.NeighSet(&netlink.Neigh{
 		LinkIndex: r.ifindex,
@@ -191,14 +187,14 @@ func family(a netip.Addr) int {
 }
 
 const (
-	deadTime = time.Second // for which a hop that did not answer is not looked for again
-	maxDead  = 1024        // hops remembered
+	deadTime = time.Second // after a failed discovery, until the next one
+	maxDead  = 1024        // limit of deadHops
 )
 
-// deadHops are those that the kernel has looked for in vain lately.
+// deadHops are the next hops whose discovery has failed, with the time.
 type deadHops struct {
 	mu sync.Mutex
-	at map[netip.Addr]time.Time // when that was found
+	at map[netip.Addr]time.Time
 }
 
 func (d *deadHops) note(hop netip.Addr) {
@@ -215,7 +211,8 @@ func (d *deadHops) note(hop netip.Addr) {
 	d.at[hop] = time.Now()
 }
 
-func (d *deadHops) lately(hop netip.Addr) bool {
+// has reports whether the discovery of hop failed in the last deadTime.
+func (d *deadHops) has(hop netip.Addr) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at, known := d.at[hop]

@@ -14,34 +14,33 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// What endpoints send and receive bypasses the kernel, so the kernel neither
-// confirms its entry for their peer nor begins to doubt it: it can be reachable,
-// or stale, with a wrong MAC address for a minute. And a Linux host that is
-// given another MAC address announces nothing (sysctl arp_notify). So whenever
-// an endpoint asks, and the kernel has not heard of the neighbour lately, unetd
-// asks the neighbour itself: alone first, where it is known to be, and if it is
-// silent, everybody. The answer goes to the kernel, which takes it as one to a
-// question of its own, and so it reaches everyone.
+// The traffic of endpoints bypasses the kernel, so the kernel neither confirms its entry for
+// their peer nor verifies it: the entry can be NUD_REACHABLE or NUD_STALE with a wrong MAC
+// address for a minute. And a Linux host that gets another MAC address does not announce it
+// (sysctl arp_notify). So when an endpoint resolves a route whose next hop the kernel has not
+// confirmed in the last trustTime, the resolver probes the hop: first at its known MAC address,
+// and if there is no answer, by broadcast or multicast. The kernel receives the answer and
+// takes it as an answer to a request of its own.
 const (
-	trustTime   = 300 * time.Millisecond // a neighbour heard of since needs no question
-	askInterval = 350 * time.Millisecond // between two questions about one hop
-	aloneTime   = 50 * time.Millisecond  // from asking the hop alone to asking everybody
-	// For a second after a change the kernel ignores an ARP answer with another
-	// MAC address (sysctl locktime), unless it looks for the neighbour itself.
+	trustTime     = 300 * time.Millisecond // a hop confirmed since is not probed
+	probeInterval = 350 * time.Millisecond // between two probes of one hop
+	aloneTime     = 50 * time.Millisecond  // from the probe at the known MAC address to the one to all hosts
+	// For a second after a change the kernel ignores an ARP reply with another MAC address
+	// (sysctl locktime), except during its own discovery.
 	lockTime = time.Second + 2*clockTick
-	// maxProbed bounds the hops asked about in one interval.
+	// maxProbed limits the number of hops probed in one interval.
 	maxProbed = 128
 
 	clockTick = 10 * time.Millisecond // unit of the times in a neighbour entry (USER_HZ)
 )
 
-// sender is whom the uplink speaks as.
+// sender is the source of a probe.
 type sender struct {
 	link wire.LinkAddr
-	addr netip.Addr // not valid: nobody's
+	addr netip.Addr // not valid: none
 }
 
-// prober asks neighbours through a packet socket on the uplink.
+// prober sends probes through a packet socket on the uplink.
 type prober struct {
 	fd      int
 	ifindex int
@@ -50,19 +49,19 @@ type prober struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	probed map[netip.Addr]time.Time // hops that were asked about lately
+	probed map[netip.Addr]time.Time // by hop: time of the last probe
 	closed bool
 }
 
 func newProber(ns netns.NsHandle, ifindex int) (*prober, error) {
 	fd := -1
 	err := Within(ns, func() (err error) {
-		// Without a protocol it receives nothing.
+		// Protocol 0: it receives nothing.
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("packet socket to ask neighbours by: %w", err)
+		return nil, fmt.Errorf("packet socket for neighbour probes: %w", err)
 	}
 	p := &prober{fd: fd, ifindex: ifindex, probed: map[netip.Addr]time.Time{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -78,18 +77,18 @@ func (p *prober) close() {
 	unix.Close(p.fd)
 }
 
-// begin reports whether hop may be asked about now. If so, the caller calls
-// p.running.Done in the end.
+// begin reports whether hop may be probed now. If so, the caller calls p.running.Done at the
+// end.
 func (p *prober) begin(hop netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	if now.Sub(p.probed[hop]) < askInterval || p.closed {
+	if now.Sub(p.probed[hop]) < probeInterval || p.closed {
 		return false
 	}
 	if len(p.probed) >= maxProbed {
 		for other, at := range p.probed {
-			if now.Sub(at) >= askInterval {
+			if now.Sub(at) >= probeInterval {
 				delete(p.probed, other)
 			}
 		}
@@ -102,7 +101,7 @@ func (p *prober) begin(hop netip.Addr) bool {
 	return true
 }
 
-// pause reports whether there is still something to do after d.
+// pause waits for d. It returns false if the prober was closed.
 func (p *prober) pause(d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -112,15 +111,14 @@ func (p *prober) pause(d time.Duration) bool {
 	}
 }
 
-// verify has a neighbour that is used asked whether it is still there, unless
-// the kernel has just heard of it. It does not wait for the answer.
+// verify starts a probe of a neighbour, unless the kernel has confirmed it in the last
+// trustTime. It does not wait for the answer.
 func (r *Resolver) verify(hop netip.Addr, n netlink.Neigh, from sender) {
 	if n.State&netlink.NUD_REACHABLE != 0 && ticks(n.Confirmed) < trustTime || !r.probes.begin(hop) {
 		return
 	}
-	// A neighbour that is in use and does not answer is given up in the end. If
-	// that cannot be begun now, it will be by the next who asks: what is known is
-	// no worse for it.
+	// The kernel's own verification removes a neighbour that does not answer. After an error
+	// the next Resolve tries again.
 	if r.solicit(hop) != nil {
 		r.probes.running.Done()
 		return
@@ -131,7 +129,7 @@ func (r *Resolver) verify(hop netip.Addr, n netlink.Neigh, from sender) {
 	}()
 }
 
-// probe asks a neighbour in two steps: it alone, and everybody.
+// probe probes a neighbour at its known MAC address, and then at that of all hosts.
 func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 	p := r.probes
 	at, err := linkAddr(n.HardwareAddr)
@@ -143,10 +141,9 @@ func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 	case err != nil, !known, n.State&nudUsable == 0, n.State&nudFixed != 0, ticks(n.Confirmed) < aloneTime+clockTick:
 		return
 	case hop.Is4() && ticks(n.Updated) < lockTime:
-		// The kernel forgets where it was and asks everybody. What it has to send
-		// meanwhile it keeps.
+		// The kernel's own discovery ends locktime. The kernel queues its packets meanwhile.
 		if r.setFailed(hop) == nil {
-			r.solicit(hop) // an error will be that of the next who asks
+			r.solicit(hop) // after an error the next Resolve tries again
 		}
 	default:
 		p.ask(hop, groupOf(hop), from)
@@ -155,9 +152,9 @@ func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 
 func ticks(n uint32) time.Duration { return time.Duration(n) * clockTick }
 
-// ask sends one question about hop to a MAC address. It reports whether that
-// could be sent; if not, from has no address to ask by, the uplink is down or its queue is
-// full, and who asks next will try again.
+// ask sends one probe of hop to a MAC address. It returns false if the probe was not sent: from
+// has no address of the family, the uplink is down, or its queue is full. The next Resolve
+// tries again.
 func (p *prober) ask(hop netip.Addr, to wire.LinkAddr, from sender) bool {
 	if hop.Is6() && !from.addr.Is6() {
 		return false

@@ -16,19 +16,18 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Resolver answers for one uplink in one network namespace.
+// Resolver resolves routes that leave by one interface of one network namespace.
 type Resolver struct {
-	ns      netns.NsHandle // our own descriptor
+	ns      netns.NsHandle // closed by Close
 	nl      *netlink.Handle
-	get     *nl.SocketHandle // for what the library has no call for
+	get     *nl.SocketHandle // for requests that package netlink does not have
 	watch   *watch
 	probes  *prober
 	dead    deadHops
 	ifindex int
 }
 
-// New makes a resolver for the interface with number ifindex in ns. It keeps
-// no reference to the handle it was given.
+// New makes a resolver for the interface with number ifindex in ns. It duplicates the handle.
 func New(ns netns.NsHandle, ifindex int) (_ *Resolver, err error) {
 	fd, err := unix.FcntlInt(uintptr(ns), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -57,8 +56,8 @@ func New(ns netns.NsHandle, ifindex int) (_ *Resolver, err error) {
 	return r, nil
 }
 
-// Close lets go of the namespace. It tolerates a resolver that is not complete.
-// Those who watch are not called any more when it returns.
+// Close releases the namespace and ends all goroutines. After it returns, functions of Watch are
+// not called any more. The resolver may be incomplete.
 func (r *Resolver) Close() error {
 	if r.probes != nil {
 		r.probes.close()
@@ -75,19 +74,18 @@ func (r *Resolver) Close() error {
 	return r.ns.Close()
 }
 
-// Resolve asks the kernel for the way to dst, an IPv4 or IPv6 address, and waits
-// for its neighbour discovery, as long as ctx allows and three seconds at most.
-// An address of the uplink itself is answered with the uplink's MAC address:
-// another endpoint may hold a tag there, and the mux turns the frame round. What
-// cannot be reached over the uplink is endpoint.ErrUnreachable. That is a verdict:
-// any other error says that nobody could tell, and asking again may help.
+// Resolve returns the kernel's route to dst, an IPv4 or IPv6 address. It waits for neighbour
+// discovery until ctx ends, and at most 3.5 seconds. An address of the uplink has the uplink's
+// own MAC address: another endpoint may hold a tag on it, and the mux redirects the frame to
+// that endpoint. The error is endpoint.ErrUnreachable if dst cannot be reached over the uplink.
+// After any other error the route is unknown, and another call may succeed.
 //
-// A neighbour that the kernel has not heard of lately is asked whether it is
-// still there, after the answer. Whoever needs to know calls Watch.
+// A neighbour that the kernel has not confirmed recently is verified after the return. Watch
+// reports the result.
 func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	dst = dst.Unmap()
 	fail := func(err error) (endpoint.Route, error) {
-		return endpoint.Route{}, fmt.Errorf("the way to %v: %w", dst, err)
+		return endpoint.Route{}, fmt.Errorf("route to %v: %w", dst, err)
 	}
 	unreachable := func(err error) (endpoint.Route, error) {
 		return endpoint.Route{}, fmt.Errorf("%w: %v: %w", endpoint.ErrUnreachable, dst, err)
@@ -96,7 +94,7 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	case !dst.IsValid() || dst.IsUnspecified():
 		return unreachable(errors.New("not the address of a host"))
 	case dst.Zone() != "":
-		return unreachable(errors.New("an address with a zone: leave it out, the uplink is meant"))
+		return unreachable(errors.New("the address has a zone: leave it out, it is on the uplink"))
 	}
 	up, err := r.uplink()
 	if err != nil {
@@ -160,8 +158,7 @@ func isVerdict(err error, verdicts []error) bool {
 	return slices.ContainsFunc(verdicts, func(v error) bool { return errors.Is(err, v) })
 }
 
-// multicast is the MAC address of a group: RFC 1112, section 6.4, and RFC 2464,
-// section 7.
+// multicast is the MAC address of a group (RFC 1112, section 6.4; RFC 2464, section 7).
 func multicast(group netip.Addr) wire.LinkAddr {
 	if group.Is4() {
 		a := group.As4()

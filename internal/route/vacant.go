@@ -16,16 +16,16 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The times of RFC 5227 and RFC 4862 are for networks in which a host may be a second
-// late; these are for a wired one, whose hosts answer in milliseconds.
+// The times of RFC 5227 and RFC 4862 are longer, for networks in which an answer takes up to a
+// second. Hosts of a wired network answer in milliseconds.
 const (
-	probeCount    = 3
-	probeInterval = 150 * time.Millisecond // after each one, the last included
-	probedAtOnce  = 64                     // addresses by one socket: their answers fit its buffer
-	maxProbeFrame = 128                    // bytes that are looked at
+	vacantProbes   = 3
+	vacantInterval = 150 * time.Millisecond // after each probe, also the last
+	vacantAtOnce   = 64                     // addresses probed by one socket: their answers fit its buffer
+	maxVacantFrame = 128                    // bytes read of a frame
 )
 
-// InUse says that a host on the uplink's network has an address.
+// InUse is the error that a host on the uplink's network has an address.
 type InUse struct {
 	Addr netip.Addr
 	At   wire.LinkAddr
@@ -35,10 +35,10 @@ func (e *InUse) Error() string {
 	return fmt.Sprintf("the host at MAC address %v has %v", e.At, e.Addr)
 }
 
-// Vacant asks on the uplink's network whether somebody has one of addrs, as a host does
-// before it takes an address: by ARP probes (RFC 5227, section 2.1.1) and by neighbour
-// solicitations (RFC 4862, section 5.4). The answer is an [InUse]. us is the uplink's own
-// MAC address. If nobody answers it takes 450 ms for each 64 addresses of a family.
+// Vacant returns nil if no host on the uplink's network answers probes for addrs, else an
+// [InUse]. It sends ARP probes (RFC 5227, section 2.1.1) and neighbour solicitations (RFC 4862,
+// section 5.4), as a host does before it takes an address. us is the uplink's own MAC address.
+// Without an answer it takes 450 ms for each 64 addresses of a family.
 func (r *Resolver) Vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.Addr) error {
 	var v4, v6 []netip.Addr
 	for _, a := range addrs {
@@ -49,7 +49,7 @@ func (r *Resolver) Vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.A
 		}
 	}
 	for _, family := range [][]netip.Addr{v4, v6} {
-		for some := range slices.Chunk(family, probedAtOnce) {
+		for some := range slices.Chunk(family, vacantAtOnce) {
 			if err := r.vacant(ctx, us, some); err != nil {
 				return err
 			}
@@ -58,9 +58,9 @@ func (r *Resolver) Vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.A
 	return nil
 }
 
-// vacant asks for addresses of one family, of which there are not too many.
+// vacant probes at most vacantAtOnce addresses of one family.
 func (r *Resolver) vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.Addr) (err error) {
-	name, of, filter := "ARP", wire.EtherTypeARP, []unix.SockFilter{accept(maxProbeFrame)}
+	name, of, filter := "ARP", wire.EtherTypeARP, []unix.SockFilter{accept(maxVacantFrame)}
 	if addrs[0].Is6() {
 		name, of, filter = "neighbour solicitation", wire.EtherTypeIPv6, ndFilter
 	}
@@ -80,7 +80,7 @@ func (r *Resolver) vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.A
 	}
 	if err == nil {
 		defer context.AfterFunc(ctx, func() { sock.SetDeadline(time.Unix(1, 0)) })()
-		for range probeCount {
+		for range vacantProbes {
 			if err = probeOnce(ctx, sock, us, addrs); err != nil {
 				break
 			}
@@ -96,10 +96,10 @@ func (r *Resolver) vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.A
 	return fmt.Errorf("probe by %s: %w", name, err)
 }
 
-// probeOnce sends one probe for each address and listens for probeInterval. ctx
-// ends the deadline when it ends.
+// probeOnce sends one probe for each address and reads answers for vacantInterval. The caller
+// sets a past deadline when ctx ends.
 func probeOnce(ctx context.Context, sock *os.File, us wire.LinkAddr, addrs []netip.Addr) error {
-	if err := sock.SetDeadline(time.Now().Add(probeInterval)); err != nil {
+	if err := sock.SetDeadline(time.Now().Add(vacantInterval)); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -111,7 +111,7 @@ func probeOnce(ctx context.Context, sock *os.File, us wire.LinkAddr, addrs []net
 		}
 	}
 	for {
-		var frame [maxProbeFrame]byte
+		var frame [maxVacantFrame]byte
 		n, err := sock.Read(frame[:])
 		if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 			return nil
@@ -140,14 +140,14 @@ var ndFilter = []unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: ndType},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: ndSolicitation, Jt: 1},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: ndAdvertisement, Jf: 1},
-	accept(maxProbeFrame),
+	accept(maxVacantFrame),
 	accept(0),
 }
 
-// Listen makes a packet socket that hears what a filter accepts of an EtherType on an
-// interface of ns, and may send. It does not hear what is for other hosts. The kernel
-// marks so the frames of a VLAN that it does not have, too, after it has taken the tag
-// off: an address on another VLAN is another address.
+// Listen makes a packet socket on an interface of ns. It receives the frames of an EtherType that
+// a filter accepts, except those that the kernel marks as for other hosts
+// (PACKET_OTHERHOST). These include frames of a VLAN without an interface on this host, whose
+// tag the kernel has removed: an address on another VLAN is another address.
 func Listen(ns netns.NsHandle, ifindex int, name string, of wire.EtherType, filter []unix.SockFilter) (sock *os.File, err error) {
 	const packetType = 0xfffff000 + 4 // SKF_AD_OFF + SKF_AD_PKTTYPE, linux/filter.h
 	filter = append([]unix.SockFilter{
@@ -156,7 +156,7 @@ func Listen(ns netns.NsHandle, ifindex int, name string, of wire.EtherType, filt
 		accept(0),
 	}, filter...)
 	err = Within(ns, func() error {
-		// Without a protocol it hears nothing until it is bound.
+		// Protocol 0: it receives nothing until it is bound.
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return os.NewSyscallError("socket AF_PACKET", err)
@@ -166,7 +166,7 @@ func Listen(ns netns.NsHandle, ifindex int, name string, of wire.EtherType, filt
 		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog); err != nil {
 			return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
 		}
-		var protocol [2]byte // network byte order, and the kernel reads a number
+		var protocol [2]byte // in network byte order
 		binary.BigEndian.PutUint16(protocol[:], uint16(of))
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(protocol[:]), Ifindex: ifindex})
 		return os.NewSyscallError("bind", err)
@@ -178,11 +178,11 @@ func Listen(ns netns.NsHandle, ifindex int, name string, of wire.EtherType, filt
 	return sock, err
 }
 
-// JoinSolicited makes the host a member of the solicited-node groups of IPv6 addresses on
-// an interface of the calling thread's namespace, as long as the socket is open: its
-// hardware takes in what is sent to them, and switches that listen to its reports send it
-// here. (Advertisements come to all nodes, ff02::1, and of those the host is one anyway.)
-// The kernel does not answer for addresses that are not its own.
+// JoinSolicited makes the host a member of the solicited-node groups of IPv6 addresses on an
+// interface of the calling thread's namespace, as long as the socket is open. Then the
+// interface receives frames to these groups, and switches with MLD snooping forward them.
+// (Advertisements are sent to ff02::1, of which each host is a member.) The kernel does not
+// answer for addresses that are not its own.
 func JoinSolicited(ifindex int, addrs ...netip.Addr) (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -203,8 +203,7 @@ func JoinSolicited(ifindex int, addrs ...netip.Addr) (fd int, err error) {
 	return fd, nil
 }
 
-// Neighbour discovery (RFC 4861) as it stands in a frame without a VLAN tag or
-// extension headers. Nobody sends it with them.
+// Offsets of neighbour discovery (RFC 4861) in a frame without VLAN tag and extension headers.
 const (
 	ndIPv6   = wire.EthernetHeaderLen
 	ndNext   = ndIPv6 + 6
@@ -218,13 +217,12 @@ const (
 
 	ndSolicitation  = 135
 	ndAdvertisement = 136
-	ndHopLimit      = 255 // so that nothing comes from another link
+	ndHopLimit      = 255 // a packet from another link has a smaller one
 	ndLinkOption    = 8   // bytes of the source link-layer address option
 )
 
-// groupOf is the MAC address by which the host with an address is asked for
-// that is not known to be anywhere: all hosts, or those of the solicited-node
-// group (RFC 2464, section 7).
+// groupOf is the destination MAC address of a probe for an address whose MAC address is not
+// known: broadcast, or the solicited-node group (RFC 2464, section 7).
 func groupOf(a netip.Addr) wire.LinkAddr {
 	if a.Is4() {
 		return wire.Broadcast
@@ -233,16 +231,15 @@ func groupOf(a netip.Addr) wire.LinkAddr {
 	return wire.LinkAddr{0x33, 0x33, 0xff, b[13], b[14], b[15]}
 }
 
-// solicitedNode is the multicast address to which solicitations for a go (RFC
-// 4291, section 2.7.1).
+// solicitedNode is the multicast address of solicitations for a (RFC 4291, section 2.7.1).
 func solicitedNode(a netip.Addr) [16]byte {
 	b := a.As16()
 	return [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]}
 }
 
-// solicitation is an ARP request, or a neighbour solicitation (RFC 4861, section
-// 4.3), in its frame. If from has no address it is a probe, which claims none (RFC 5227,
-// section 2.1.1, and RFC 4862, section 5.4.2).
+// solicitation is the frame of an ARP request, or of a neighbour solicitation (RFC 4861, section
+// 4.3). Without a source address it is a probe, which claims none (RFC 5227, section 2.1.1, and
+// RFC 4862, section 5.4.2).
 func solicitation(a netip.Addr, to wire.LinkAddr, from sender) []byte {
 	if a.Is4() {
 		b := make([]byte, wire.EthernetHeaderLen+wire.ARPLen)
@@ -278,8 +275,8 @@ func solicitation(a netip.Addr, to wire.LinkAddr, from sender) []byte {
 	return b
 }
 
-// claimed is the address that the sender of a frame has, or is about to take: it speaks
-// for it, or probes for it too.
+// claimed is the address that the sender of a frame has (ARP, advertisement, solicitation) or is
+// about to take (probe).
 func claimed(eth wire.Ethernet) (a netip.Addr, at wire.LinkAddr, ok bool) {
 	switch eth.Type() {
 	case wire.EtherTypeARP:
@@ -302,8 +299,8 @@ func claimedByARP(eth wire.Ethernet) (a netip.Addr, at wire.LinkAddr, ok bool) {
 	return a, arp.SenderLink(), true
 }
 
-// claimedByND does not look at the checksum: on a virtual link it may be half done, and a
-// frame that was corrupted costs the claimant no more than another try.
+// claimedByND does not verify the checksum: it may be partial on a virtual link, and a corrupted
+// frame only makes the claim fail, which can be repeated.
 func claimedByND(eth wire.Ethernet) (a netip.Addr, at wire.LinkAddr, ok bool) {
 	if eth.HeaderLen() != ndIPv6 || len(eth) < ndEnd || eth[ndIPv6]>>4 != 6 || eth[ndNext] != unix.IPPROTO_ICMPV6 ||
 		eth[ndHops] != ndHopLimit || eth[ndCode] != 0 || binary.BigEndian.Uint16(eth[ndIPv6+4:]) < ndEnd-ndType {
@@ -314,7 +311,7 @@ func claimedByND(eth wire.Ethernet) (a netip.Addr, at wire.LinkAddr, ok bool) {
 	switch {
 	case eth[ndType] == ndAdvertisement, eth[ndType] == ndSolicitation && source.IsUnspecified():
 		return target, eth.Src(), true
-	case eth[ndType] == ndSolicitation: // for another, by who has this one
+	case eth[ndType] == ndSolicitation: // the sender has the source address
 		return source, eth.Src(), true
 	}
 	return a, at, false

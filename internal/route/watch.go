@@ -16,7 +16,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// groups is what a resolver subscribes to: all that an answer is made of.
+// groups are the multicast groups of all that a route depends on.
 var groups = []uint{
 	unix.RTNLGRP_NEIGH,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_NEXTHOP,
@@ -24,22 +24,22 @@ var groups = []uint{
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 }
 
-// watch is the one netlink subscription of a resolver. It wakes those who wait
-// for neighbours and tells news of what has changed: to wait costs no descriptor.
+// watch is the one netlink subscription of a resolver. It wakes the waiters for neighbours and
+// enters changes in news, so a wait takes no descriptor of its own.
 //
-// To those who wait it says no more than that something has changed. Whoever is
-// woken asks the kernel, so nothing is lost when the kernel had to drop events.
+// A waiter that is woken looks up the neighbour in the kernel, so nothing is lost when the kernel
+// has dropped events.
 type watch struct {
 	sock  *nl.NetlinkSocket
-	ended chan struct{} // closed by the goroutine that reads, its last act
+	ended chan struct{} // closed at the end of read
 	news  *news
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
-	err     error // why there will be no more events
+	err     error // why the subscription has ended
 }
 
-// waiter is somebody who waits for one neighbour.
+// waiter waits for events of one neighbour.
 type waiter struct {
 	hop     netip.Addr
 	changed chan struct{} // of capacity 1
@@ -56,14 +56,14 @@ func newWatch(ns netns.NsHandle, ifindex int) (*watch, error) {
 	return w, nil
 }
 
-// close ends the subscription, and returns when nothing of it is left.
+// close ends the subscription and its goroutines.
 func (w *watch) close() {
 	w.sock.Close()
 	<-w.ended
 	w.news.close()
 }
 
-// wait enters a waiter. The caller takes it out by leave.
+// wait adds a waiter. The caller removes it by leave.
 func (w *watch) wait(hop netip.Addr) *waiter {
 	me := &waiter{hop: hop, changed: make(chan struct{}, 1)}
 	w.mu.Lock()
@@ -78,14 +78,14 @@ func (w *watch) leave(me *waiter) {
 	delete(w.waiters, me)
 }
 
-// failure is why waiting is in vain, or nil.
+// failure is why the subscription has ended, or nil.
 func (w *watch) failure() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// wake wakes those who wait for hop, or everybody if it is not valid.
+// wake wakes the waiters for hop, or all if it is not valid.
 func (w *watch) wake(hop netip.Addr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +95,7 @@ func (w *watch) wake(hop netip.Addr) {
 		}
 		select {
 		case me.changed <- struct{}{}:
-		default: // it has not looked yet since the last time
+		default:
 		}
 	}
 }
@@ -117,7 +117,7 @@ func (w *watch) read(ifindex int) {
 			w.news.lost()
 			w.wake(netip.Addr{})
 			return
-		case from.Pid != nl.PidKernel: // another program's invention
+		case from.Pid != nl.PidKernel: // sent by another program
 			continue
 		}
 		for _, m := range msgs {
@@ -139,11 +139,11 @@ func (w *watch) read(ifindex int) {
 	}
 }
 
-// neighbour takes an event about a neighbour.
+// neighbour handles an event about a neighbour.
 func (w *watch) neighbour(msg []byte, ifindex int) {
 	n, err := netlink.NeighDeserialize(msg)
 	if err != nil || n.LinkIndex != ifindex || n.Flags&netlink.NTF_PROXY != 0 ||
-		n.Family != unix.AF_INET && n.Family != unix.AF_INET6 { // a bridge's entries come in the same group
+		n.Family != unix.AF_INET && n.Family != unix.AF_INET6 { // entries of a bridge come in the same group
 		return
 	}
 	hop, ok := netip.AddrFromSlice(n.IP)
@@ -160,16 +160,15 @@ func (w *watch) neighbour(msg []byte, ifindex int) {
 	w.wake(hop)
 }
 
-// foreignAddress reports whether an event is of an address of another interface.
-// If that changes an answer, it does so by routes, the address's own in the local
-// table at least, and they have events of their own.
+// foreignAddress reports whether an event is about an address of another interface. It changes
+// routes only (at least the local one of the address), which have events of their own.
 func foreignAddress(msg []byte, ifindex int) bool {
 	return len(msg) >= unix.SizeofIfAddrmsg && int(nl.NativeEndian().Uint32(msg[4:8])) != ifindex
 }
 
-// foreignLinkRoute reports whether an event is of a route to link-local or
-// multicast addresses of IPv6 by another interface. Each interface has its own, and
-// each container that starts brings some. We ask for ours by interface.
+// foreignLinkRoute reports whether an event is about a route to link-local or multicast addresses
+// of IPv6 by another interface. Each interface has such routes, and each new container adds
+// some. Look-ups of these addresses name the interface, so the event changes none.
 func foreignLinkRoute(msg []byte, ifindex int) bool {
 	if len(msg) < unix.SizeofRtMsg || msg[0] != unix.AF_INET6 {
 		return false
@@ -186,35 +185,35 @@ func foreignLinkRoute(msg []byte, ifindex int) bool {
 	return dst.IsLinkLocalUnicast() && bits >= 10 || dst.IsMulticast() && bits >= 8
 }
 
-// Change is why an answer of Resolve may be true no longer.
+// Change says which answers of Resolve may have changed.
 type Change struct {
-	// Hop is the next hop that has another MAC address, does not answer any
-	// more, or does so again. If it is not valid, routes or addresses have
-	// changed, or the kernel had to leave something unsaid: it may be any answer.
+	// Hop is the next hop that has another MAC address, does not answer any more, or answers
+	// again. Not valid: routes or addresses have changed, or events were lost, so any
+	// answer may have changed.
 	Hop netip.Addr
 }
 
 const (
-	// maxStandings bounds the hops whose MAC addresses are remembered; the
-	// kernel's own table has 1,024 entries by default (gc_thresh3).
+	// maxStandings limits the remembered hops; the kernel's own table has 1,024 entries by
+	// default (gc_thresh3).
 	maxStandings = 4096
-	maxNews      = 1024 // hops, beyond which it is simply everything
+	maxNews      = 1024 // changed hops; more are reported as a change of all answers
 
-	// A routing daemon changes many routes at a time, and an administrator
-	// deletes one and adds another. allAfter is how long the first of such
-	// changes waits for the others, and allPause how long the next one does.
+	// A routing daemon changes many routes at a time, and an administrator deletes one and
+	// adds another. allAfter is the delay of the report of the first change; allPause is the
+	// least time between two such reports.
 	allAfter = 20 * time.Millisecond
 	allPause = 250 * time.Millisecond
 )
 
-// standing is how it is with a neighbour, as far as others have been told.
+// standing is the state of a neighbour as last reported or answered.
 type standing struct {
 	at     wire.LinkAddr
 	failed bool
 }
 
-// news tells those who watch a resolver what has changed. A goroutine of its own
-// calls them, so that netlink is read meanwhile.
+// news calls the functions of Watch with changes, in a goroutine of its own, so that they do not
+// delay the reading of netlink.
 type news struct {
 	wake  chan struct{} // of capacity 1
 	stop  chan struct{}
@@ -223,12 +222,12 @@ type news struct {
 	mu        sync.Mutex
 	watchers  []*watcher
 	standings map[netip.Addr]standing
-	forgotten bool // the standing of some hop has given way
-	hops      map[netip.Addr]struct{}
-	every     bool
+	forgotten bool                    // a standing was dropped for another
+	hops      map[netip.Addr]struct{} // changed, not reported yet
+	every     bool                    // any answer may have changed, not reported yet
 }
 
-// watcher is one function that is told.
+// watcher is one function of Watch.
 type watcher struct{ f func(Change) }
 
 func newNews() *news {
@@ -247,11 +246,10 @@ func (n *news) close() {
 	<-n.ended
 }
 
-// Watch calls f with each change until stop is called, from one goroutine at a
-// time. f must not block. A call that is under way when stop is called goes on.
+// Watch calls f with each change until stop is called, from one goroutine. f must not block. stop
+// does not wait for a call in progress.
 //
-// What an answer of Resolve depends on is watched from before the answer was
-// looked up, so whoever watches first and then asks misses nothing.
+// A caller of Watch that calls Resolve afterwards misses no change of the answer.
 func (r *Resolver) Watch(f func(Change)) (stop func()) {
 	n := r.watch.news
 	w := &watcher{f}
@@ -265,8 +263,8 @@ func (r *Resolver) Watch(f func(Change)) (stop func()) {
 	}
 }
 
-// neighbour takes what the kernel says of a hop, and makes it news if it is not
-// what was told last. A hop of which nobody has heard is no news to anybody.
+// neighbour notes the state of a hop, and reports it if it differs from the last one. The first
+// state of a hop is not reported: no answer depends on it.
 func (n *news) neighbour(hop netip.Addr, now standing) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -285,9 +283,8 @@ func (n *news) neighbour(hop netip.Addr, now standing) {
 	n.ring()
 }
 
-// answered notes what Resolve is about to answer. It reports false if something
-// else has been told meanwhile: then the answer is old, or else the kernel's
-// event is still on its way and will be news to those who were told the other.
+// answered notes the state that Resolve is about to return. It returns false if another state was
+// noted last: then the answer is old, or the event of the change is not read yet.
 func (n *news) answered(hop netip.Addr, now standing) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -309,7 +306,7 @@ func (n *news) remember(hop netip.Addr, s standing) {
 	n.standings[hop] = s
 }
 
-// all makes everything news.
+// all reports that any answer may have changed.
 func (n *news) all() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -317,8 +314,7 @@ func (n *news) all() {
 	n.ring()
 }
 
-// lost is all for events that were dropped: what is known of neighbours may be
-// old, too.
+// lost is all after lost events: the noted states of neighbours may be old, too.
 func (n *news) lost() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -331,16 +327,15 @@ func (n *news) lost() {
 func (n *news) ring() {
 	select {
 	case n.wake <- struct{}{}:
-	default: // it has not looked yet since the last time
+	default:
 	}
 }
 
-// run is the goroutine that tells. Hops are told at once, everything after a
-// while.
+// run calls the watchers: for hops at once, for any answer after allAfter or allPause.
 func (n *news) run() {
 	defer close(n.ended)
-	var last time.Time       // when everything was told
-	var due <-chan time.Time // when it is to be told again; nil: never
+	var last time.Time       // of the last report about any answer
+	var due <-chan time.Time // for the next one; nil: none
 	for {
 		select {
 		case <-n.wake:
