@@ -320,7 +320,7 @@ func TestIPv6AddressesInDoubt(t *testing.T) {
 	for _, c := range []struct{ addr, says string }{
 		{"fd00::3", "try again"},
 		{"fd00::2", "duplicate"},
-		{temporary, "by itself"},
+		{temporary, "temporary address"},
 	} {
 		for _, tag := range []endpoint.Tag{udpTag("[" + c.addr + "]:7000"), tcpBlock("[" + c.addr + "]:0")} {
 			if got, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), c.says) {

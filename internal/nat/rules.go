@@ -17,7 +17,7 @@ type rules struct {
 	bases []base
 	read  map[chain][][]expression
 	sets  map[chain][]element // by family, table and name of the set; nil: it cannot be read
-	err   error                 // the first failure to read a chain
+	err   error               // the first failure to read a chain
 }
 
 // chain names a chain, or a set.

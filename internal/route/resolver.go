@@ -94,7 +94,7 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	case !dst.IsValid() || dst.IsUnspecified():
 		return unreachable(errors.New("not the address of a host"))
 	case dst.Zone() != "":
-		return unreachable(errors.New("the address has a zone: leave it out, it is on the uplink"))
+		return unreachable(errors.New("an address with a zone: leave the zone out, it is on the uplink"))
 	}
 	up, err := r.uplink()
 	if err != nil {
