@@ -176,3 +176,29 @@ func TestTCPDocument(t *testing.T) {
 		t.Errorf("only %d tests, %d scripts and %d places are named", tests, scripts, places)
 	}
 }
+
+// TestDocumentsQuoteCode: each block of Go in docs/architecture.md stands in a file of the
+// repository to the letter.
+func TestDocumentsQuoteCode(t *testing.T) {
+	text, err := os.ReadFile("docs/architecture.md")
+	must(t, err)
+	var source strings.Builder
+	must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		source.WriteString("\n" + string(b))
+		return err
+	}))
+	all := source.String()
+	blocks := strings.Split(string(text), "```go\n")[1:]
+	for _, block := range blocks {
+		if code, _, _ := strings.Cut(block, "```"); !strings.Contains(all, "\n"+code) {
+			t.Errorf("docs/architecture.md quotes code that is in no file:\n%s", code)
+		}
+	}
+	if len(blocks) < 2 {
+		t.Errorf("%d blocks of Go in docs/architecture.md", len(blocks))
+	}
+}

@@ -40,18 +40,18 @@ func (c *Conn) makePlan() plan {
 		if c.sndNxt == c.iss {
 			return plan{action: sendSyn}
 		}
-	case FinWait2:
+	case FinWait2: // all is acknowledged, our FIN too
 	default:
-		if c.board.lost > 0 && c.forward != secondAck {
+		if c.board.lost > 0 && c.forward != secondAck { // first what is lost
 			if p := c.planAgain(); p.action != nothing {
 				return p
 			}
 			break
 		}
 		if c.send.cursor == nil && !c.finQueued || c.paced {
-			break // all has been sent, or the rest is for later
+			break // all has been sent, or new data waits for paceAt
 		}
-		if p := c.planData(); p.data > 0 || p.fin {
+		if p := c.planData(); p.data > 0 || p.fin { // then what is new
 			p.action = sendData
 			return p
 		} else if c.windowProbeDue {
@@ -63,13 +63,12 @@ func (c *Conn) makePlan() plan {
 			return p
 		}
 	}
-	if c.ackNow {
+	switch {
+	case c.ackNow:
 		return plan{action: sendAck}
-	}
-	if c.tailDue {
+	case c.tailDue: // a loss probe
 		return c.planTail()
-	}
-	if c.keepaliveDue {
+	case c.keepaliveDue:
 		return plan{action: sendKeepAlive}
 	}
 	return plan{}
