@@ -209,22 +209,22 @@ func (e *Endpoint) accept(m *Message, frame []byte) bool {
 	if m.state != messageFree {
 		panic("BUG: received into a message that was not freed")
 	}
-	eth, err := wire.ParseEthernet(frame)
-	if err != nil {
+	var eth wire.Ethernet
+	if eth.Parse(frame) != nil {
 		e.stats.malformed++
 		return false
 	}
-	if eth.Type() != wire.EtherTypeUNet {
+	if eth.Type != wire.EtherTypeUNet {
 		e.stats.notMessage++
 		return false
 	}
-	msg, err := wire.ParseMessage(eth.Payload())
+	msg, err := wire.ParseMessage(eth.Payload)
 	if err != nil {
 		e.stats.malformed++
 		return false
 	}
 	m.payload = msg.Payload()
-	m.from = Source{eth.Src(), msg.Src()}
+	m.from = Source{eth.Src, msg.Src()}
 	m.tag = msg.Dst()
 	return true
 }

@@ -249,21 +249,21 @@ func (r *resetter) answer() {
 
 // answerTo is the RST that answers a segment of no connection.
 func answerTo(frame []byte) (to wire.LinkAddr, f flow, h wire.TCPFields, ok bool) {
-	eth, err := wire.ParseEthernet(frame)
-	if err != nil || eth.Type() != wire.EtherTypeIPv4 {
+	var eth wire.Ethernet
+	if eth.Parse(frame) != nil || eth.Type != wire.EtherTypeIPv4 {
 		return to, f, h, false
 	}
-	ip, err := wire.ParseIPv4(eth.Payload())
-	if err != nil || ip.Protocol() != wire.ProtocolTCP || ip.IsFragment() {
+	var ip wire.IPv4
+	if ip.Parse(eth.Payload) != nil || ip.Protocol != wire.ProtocolTCP || ip.Fragment != 0 {
 		return to, f, h, false
 	}
-	s, err := wire.ParseTCP(ip.Payload())
+	s, err := wire.ParseTCP(ip.Payload)
 	if err != nil || s.Flags()&wire.TCPRst != 0 {
 		return to, f, h, false
 	}
-	f = flow{netip.AddrPortFrom(ip.DstAddr(), s.DstPort()), netip.AddrPortFrom(ip.SrcAddr(), s.SrcPort())}
+	f = flow{netip.AddrPortFrom(netip.AddrFrom4(ip.Dst), s.DstPort()), netip.AddrPortFrom(netip.AddrFrom4(ip.Src), s.SrcPort())}
 	if s.Flags()&wire.TCPAck != 0 {
-		return eth.Src(), f, wire.TCPFields{Seq: s.Ack(), Flags: wire.TCPRst}, true
+		return eth.Src, f, wire.TCPFields{Seq: s.Ack(), Flags: wire.TCPRst}, true
 	}
 	length := uint32(len(s.Payload()))
 	for _, flag := range []wire.TCPFlags{wire.TCPSyn, wire.TCPFin} {
@@ -271,5 +271,5 @@ func answerTo(frame []byte) (to wire.LinkAddr, f flow, h wire.TCPFields, ok bool
 			length++
 		}
 	}
-	return eth.Src(), f, wire.TCPFields{Ack: s.Seq() + length, Flags: wire.TCPRst | wire.TCPAck}, true
+	return eth.Src, f, wire.TCPFields{Ack: s.Seq() + length, Flags: wire.TCPRst | wire.TCPAck}, true
 }

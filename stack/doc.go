@@ -3,9 +3,10 @@
 // waits for it. A Link is an AF_XDP endpoint, a pair in memory (package
 // memlink) or a test; the stack makes no system call and runs on any system.
 //
-//	Link.Recv ─ input ─ inputEthernet ─ inputIPv4 ─┬─ inputUDP ─ socket's queue ─ signal
-//	                         │                     ├─ inputICMP ─ echo reply, or an error for a socket
-//	                      inputARP                 └─ inputTCP ─ engine ─ settleTCP: events, output
+//	Link.Recv ─ input ─ receive ─ inputPacket ─┬─ inputUDP ─ socket's queue ─ signal
+//	                                           ├─ inputICMP ─ echo reply, or an error for a socket
+//	                                           ├─ inputTCP ─ engine ─ settleTCP: events, output
+//	                                           └─ inputARP
 //
 //	UDPConn.Write ─ send ─ queue ─ route ready? ─ Link.Alloc ─ headers and payload ─ Link.Send ─ Link.Flush
 //	TCPConn.Write ─ engine's send buffer ─ settleTCP ─ route ready? ─ Link.Alloc ─ Emit ─ Link.Send ─ Link.Flush

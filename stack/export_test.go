@@ -9,8 +9,9 @@ import (
 
 // SamePlace is another MAC address that has the place of a in a linkTimes.
 func SamePlace(a wire.LinkAddr) wire.LinkAddr {
-	of := func(a wire.LinkAddr) uint64 {
-		return place(binary.BigEndian.Uint64(append(a[:], 0, 0)))
+	var t linkTimes
+	of := func(a wire.LinkAddr) *uint64 {
+		return t.place(binary.BigEndian.Uint64(append(a[:], 0, 0)))
 	}
 	b := a
 	for i := 1; ; i++ {

@@ -15,8 +15,8 @@ const (
 )
 
 // inputICMP takes a message to our address.
-func (s *Stack) inputICMP(eth wire.Ethernet, ip wire.IPv4) {
-	m, err := wire.ParseICMPv4(ip.Payload())
+func (s *Stack) inputICMP(p *packet) {
+	m, err := wire.ParseICMPv4(p.ip.Payload)
 	if err != nil {
 		if err == wire.ErrChecksum {
 			s.count[icmpChecksum]++
@@ -27,7 +27,7 @@ func (s *Stack) inputICMP(eth wire.Ethernet, ip wire.IPv4) {
 	}
 	switch {
 	case m.Type() == wire.ICMPEchoRequest && s.wholeAddress:
-		s.sendEchoReply(eth, ip, m)
+		s.sendEchoReply(p, m)
 	case m.IsError():
 		s.inputICMPError(m)
 	default:
@@ -36,8 +36,8 @@ func (s *Stack) inputICMP(eth wire.Ethernet, ip wire.IPv4) {
 }
 
 // sendEchoReply answers a ping (RFC 1122, section 3.2.2.6).
-func (s *Stack) sendEchoReply(eth wire.Ethernet, ip wire.IPv4, request wire.ICMPv4) {
-	if wire.IPv4HeaderLen+len(request) > s.mtu || eth.Src().IsGroup() {
+func (s *Stack) sendEchoReply(p *packet, request wire.ICMPv4) {
+	if wire.IPv4HeaderLen+len(request) > s.mtu || p.eth.Src.IsGroup() {
 		s.count[icmpIgnored]++
 		return
 	}
@@ -45,32 +45,31 @@ func (s *Stack) sendEchoReply(eth wire.Ethernet, ip wire.IPv4, request wire.ICMP
 	if !ok {
 		return
 	}
-	s.replyHeaders(f.Data, eth, ip, wire.ProtocolICMP, len(request))
+	s.replyHeaders(f.Data, p, wire.ProtocolICMP, len(request))
 	wire.PutEchoReply(f.Data[headersLen:], request)
 	if s.transmit(f) {
 		s.count[icmpEchoRepliesSent]++
 	}
 }
 
-// sendUnreachable tells the sender of ip that nobody here takes it, unless it
-// must not be told (RFC 1122, section 3.2.2; inputIPv4 has let no broadcast, to
-// or from, and no fragment through, and ip is no ICMP error) or has been told
-// often enough.
-func (s *Stack) sendUnreachable(eth wire.Ethernet, ip wire.IPv4, code uint8) {
-	if !s.wholeAddress || eth.Src().IsGroup() {
+// sendUnreachable tells the sender of a packet that nobody here takes it, unless that is
+// forbidden (RFC 1122, section 3.2.2; inputPacket has let no broadcast, to or from, and no
+// fragment through, and the packet is no ICMP error) or the rate limit is reached.
+func (s *Stack) sendUnreachable(p *packet, code uint8) {
+	if !s.wholeAddress || p.eth.Src.IsGroup() {
 		return
 	}
 	if !s.errorTokens.take(s.now, icmpErrorInterval, icmpErrorBurst) {
 		s.count[icmpUnreachablesLimited]++
 		return
 	}
-	n := wire.UnreachableLen(ip)
+	n := wire.UnreachableLen(p.ip.Packet)
 	f, ok := s.reply(headersLen + n)
 	if !ok {
 		return
 	}
-	s.replyHeaders(f.Data, eth, ip, wire.ProtocolICMP, n)
-	wire.PutUnreachable(f.Data[headersLen:], code, 0, ip)
+	s.replyHeaders(f.Data, p, wire.ProtocolICMP, n)
+	wire.PutUnreachable(f.Data[headersLen:], code, 0, p.ip.Packet)
 	if s.transmit(f) {
 		s.count[icmpUnreachablesSent]++
 	}
@@ -85,7 +84,7 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		s.count[icmpTruncated]++
 		return
 	}
-	if quoted.Src() == s.addr && quoted.Protocol() == wire.ProtocolTCP {
+	if quoted.Src == s.addr && quoted.Protocol == wire.ProtocolTCP {
 		if s.tcp.ProcessICMP(tcp.Time(s.readClock()), m, quoted) == nil {
 			s.count[icmpUnmatched]++
 		} else {
@@ -94,7 +93,7 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		}
 		return
 	}
-	if quoted.Src() != s.addr || quoted.Protocol() != wire.ProtocolUDP {
+	if quoted.Src != s.addr || quoted.Protocol != wire.ProtocolUDP {
 		s.count[icmpUnmatched]++
 		return
 	}
@@ -103,7 +102,7 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		s.count[icmpTruncated]++
 		return
 	}
-	remote := udp.AddrPort{Addr: quoted.Dst(), Port: dstPort}
+	remote := udp.AddrPort{Addr: quoted.Dst, Port: dstPort}
 	sock := s.udp.Lookup(remote, udp.AddrPort{Addr: s.addr, Port: srcPort})
 	if sock == nil || sock.Connected() && sock.Remote() != remote {
 		s.count[icmpUnmatched]++

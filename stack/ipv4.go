@@ -14,44 +14,12 @@ const (
 	headersLen = wire.EthernetHeaderLen + wire.IPv4HeaderLen
 )
 
-// inputIPv4 takes the IPv4 packet in p, and reports whether the frame is kept.
-func (s *Stack) inputIPv4(eth wire.Ethernet, p *packet) (kept bool) {
-	ip, err := wire.ParseIPv4(eth.Payload())
-	if err != nil {
-		s.countIPv4(err)
-		return false
+func (s *Stack) countEthernet(err error) {
+	if err == wire.ErrNestedVLAN {
+		s.count[frameNestedVLAN]++
+	} else {
+		s.count[frameTruncated]++
 	}
-	if ip.Dst() != s.addr {
-		s.count[ipv4Destination]++
-		return false
-	}
-	if eth.Dst().IsGroup() {
-		s.count[ipv4LinkGroup]++
-		return false
-	}
-	// A source that no host has (RFC 1122, section 3.2.1.3). Our own address may be shared
-	// with other endpoints of this host; only if it is ours alone nobody else has it.
-	src := ip.Src()
-	if src[0] == 0 || src[0] == 127 || src[0] >= 224 || src == s.broadcast4 || src == s.addr && s.wholeAddress {
-		s.count[ipv4Source]++
-		return false
-	}
-	if ip.IsFragment() {
-		s.count[ipv4Fragment]++
-		return false
-	}
-	switch ip.Protocol() {
-	case wire.ProtocolUDP:
-		return s.inputUDP(eth, ip, p)
-	case wire.ProtocolTCP:
-		return s.inputTCP(eth, ip, p)
-	case wire.ProtocolICMP:
-		s.inputICMP(eth, ip)
-	default:
-		s.count[ipv4Protocol]++
-		s.sendUnreachable(eth, ip, wire.ICMPProtocolUnreachable)
-	}
-	return false
 }
 
 func (s *Stack) countIPv4(err error) {
@@ -123,20 +91,20 @@ func setECNCapable(b []byte) {
 	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum+sum>>16))
 }
 
-// replyHeaders answers the sender of a received packet: back to the link
-// address that it came from, without a route.
-func (s *Stack) replyHeaders(b []byte, eth wire.Ethernet, ip wire.IPv4, protocol uint8, n int) {
-	wire.PutEthernet(b, eth.Src(), s.linkAddr, wire.EtherTypeIPv4)
+// replyHeaders answers the sender of a received packet: back to the MAC address
+// that it came from, without a route.
+func (s *Stack) replyHeaders(b []byte, p *packet, protocol uint8, n int) {
+	wire.PutEthernet(b, p.eth.Src, s.linkAddr, wire.EtherTypeIPv4)
 	wire.PutIPv4(b[wire.EthernetHeaderLen:], wire.IPv4Fields{
 		TotalLen: uint16(wire.IPv4HeaderLen + n), TTL: ttl, Protocol: protocol, DontFragment: true,
-		Src: s.addr, Dst: ip.Src(),
+		Src: s.addr, Dst: p.ip.Src,
 	})
 }
 
 // inputARP answers requests for our address (RFC 826), if it is ours alone; for a shared
 // one the kernel answers. MAC addresses of others come from the route service.
-func (s *Stack) inputARP(eth wire.Ethernet) {
-	a, err := wire.ParseARP(eth.Payload())
+func (s *Stack) inputARP(b []byte) {
+	a, err := wire.ParseARP(b)
 	if err != nil {
 		s.count[arpMalformed]++
 		return

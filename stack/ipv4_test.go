@@ -113,7 +113,7 @@ func errorFrame(code uint8, mtu uint16, size int, flow wire.UDPFlow) []byte {
 	wire.PutUDPCopy(p[20:], &flow, make([]byte, size-28))
 	wire.PutIPv4(p, wire.IPv4Fields{TotalLen: uint16(size), TTL: 9, Protocol: wire.ProtocolUDP, Src: flow.Src, Dst: flow.Dst})
 	m := make([]byte, wire.MaxUnreachableLen)
-	m = m[:wire.PutUnreachable(m, code, mtu, wire.IPv4(p))]
+	m = m[:wire.PutUnreachable(m, code, mtu, p)]
 	return ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP}, m)
 }
 
@@ -433,7 +433,7 @@ func TestTaggedTCP(t *testing.T) {
 		}
 	}()
 	lb.Filter(func(f []byte) bool {
-		if eth, err := wire.ParseEthernet(f); err != nil || eth.Type() != wire.EtherTypeIPv4 {
+		if eth := (wire.Ethernet{}); eth.Parse(f) != nil || eth.Type != wire.EtherTypeIPv4 {
 			return true
 		}
 		frames <- append([]byte(nil), f...)

@@ -101,13 +101,15 @@ func (s *Stack) receive() int {
 		return 0
 	}
 	n := s.link.Recv(s.batch[:])
+	var p packet
+	p.memory = tcp.MemoryFrame
 	for i := 0; i < n; {
 		f := &s.batch[i]
 		if f.More || f.GSOSize != 0 {
 			i += s.inputParts(s.batch[i:n])
 			continue
 		}
-		if !s.inputEthernet(&packet{data: f.Data, memory: tcp.MemoryFrame, frame: f.ID}) {
+		if p.data, p.frame = f.Data, f.ID; !s.inputPacket(&p) {
 			s.link.Release(*f)
 		}
 		i++
@@ -154,19 +156,16 @@ func (s *Stack) inputParts(frames []Frame) int {
 		p.data = append(p.data, f.Data...)
 	}
 	s.releaseAll(frames[:n])
-	s.inputEthernet(&p)
+	s.inputPacket(&p)
 	return n
 }
 
 // isTCP reports whether what begins a packet says that it is TCP over IPv4.
 func isTCP(b []byte) bool {
 	const protocol = 9 // in the IPv4 header
-	eth, err := wire.ParseEthernet(b)
-	if err != nil || eth.Type() != wire.EtherTypeIPv4 {
-		return false
-	}
-	ip := eth.Payload()
-	return len(ip) > protocol && ip[protocol] == wire.ProtocolTCP
+	var eth wire.Ethernet
+	return eth.Parse(b) == nil && eth.Type == wire.EtherTypeIPv4 &&
+		len(eth.Payload) > protocol && eth.Payload[protocol] == wire.ProtocolTCP
 }
 
 // maxGathered is the longest packet there is, with its link header, in bytes.
@@ -178,42 +177,69 @@ func (s *Stack) releaseAll(frames []Frame) {
 	}
 }
 
-// packet is a received packet, from its Ethernet header on.
+// packet is a received packet.
 type packet struct {
-	data   []byte
+	data   []byte     // from the Ethernet header on
 	memory tcp.Memory // what may become of data
 	frame  uint64     // that data lies in, with tcp.MemoryFrame
 	gso    uint16     // see Frame.GSOSize
+
+	eth wire.Ethernet
+	ip  wire.IPv4
 }
 
-// inputEthernet takes one packet. It reports whether somebody keeps the frame; otherwise it
-// is still the caller's.
-func (s *Stack) inputEthernet(p *packet) (kept bool) {
-	eth, err := wire.ParseEthernet(p.data)
-	if err != nil {
-		if err == wire.ErrNestedVLAN {
-			s.count[frameNestedVLAN]++
-		} else {
-			s.count[frameTruncated]++
-		}
+// inputPacket reads the headers of a packet, each once, and hands it to its protocol. It
+// reports whether the frame is kept; otherwise it is still the caller's.
+func (s *Stack) inputPacket(p *packet) (kept bool) {
+	eth, ip := &p.eth, &p.ip
+	if err := eth.Parse(p.data); err != nil {
+		s.countEthernet(err)
 		return false
 	}
-	if tci, tagged := eth.VLAN(); tagged && tci&0x0fff != 0 { // VLAN 0: a priority only
+	group := eth.Dst != s.linkAddr
+	switch {
+	case eth.Tagged && eth.TCI&0x0fff != 0: // VLAN 0: a priority only
 		s.count[frameVLAN]++
 		return false
-	}
-	if dst := eth.Dst(); dst != s.linkAddr && !dst.IsGroup() {
+	case group && !eth.Dst.IsGroup():
 		s.count[frameDestination]++
 		return false
 	}
-	s.heard.note(binary.BigEndian.Uint64(eth[6:14]), s.tick)
-	switch eth.Type() {
+	from := binary.BigEndian.Uint64(p.data[6:14])
+	*s.heard.place(from) = from&^0xffff | uint64(s.tick)
+	switch eth.Type {
 	case wire.EtherTypeIPv4:
-		return s.inputIPv4(eth, p)
 	case wire.EtherTypeARP:
-		s.inputARP(eth)
+		s.inputARP(eth.Payload)
+		return false
 	default:
 		s.count[frameType]++
+		return false
+	}
+	if err := ip.Parse(eth.Payload); err != nil {
+		s.countIPv4(err)
+		return false
+	}
+	switch src := ip.Src; {
+	case ip.Dst != s.addr:
+		s.count[ipv4Destination]++
+	case group:
+		s.count[ipv4LinkGroup]++
+	// A source that no host has (RFC 1122, section 3.2.1.3). Our own address may be shared
+	// with other endpoints of this host; only if it is ours alone nobody else has it.
+	case src[0] == 0 || src[0] == 127 || src[0] >= 224 || src == s.broadcast4 || src == s.addr && s.wholeAddress:
+		s.count[ipv4Source]++
+	case ip.Fragment != 0:
+		s.count[ipv4Fragment]++
+	case ip.Protocol == wire.ProtocolUDP:
+		return s.inputUDP(p)
+	case ip.Protocol == wire.ProtocolTCP:
+		return s.inputTCP(p)
+	case ip.Protocol == wire.ProtocolICMP:
+		s.inputICMP(p)
+	default:
+		s.count[ipv4Protocol]++
+		s.sendUnreachable(p, wire.ICMPProtocolUnreachable)
 	}
 	return false
 }

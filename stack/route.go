@@ -405,7 +405,7 @@ func (s *Stack) lookAt(r *route) {
 		s.askResolver(r)
 	case silent && !s.silent.since(to, tick(s.now-silencePause), s.tick) && s.silenceTokens.take(s.now, silenceInterval, silenceBurst):
 		s.count[routesDoubted]++
-		s.silent.note(to, s.tick)
+		*s.silent.place(to) = to&^0xffff | uint64(s.tick)
 		s.askResolver(r)
 	default:
 		s.armRoute(r, s.now+lookInterval)
@@ -419,18 +419,15 @@ type linkTimes [1 << placeBits]uint64 // the address in the upper 48 bits, the t
 
 const placeBits = 12
 
-// place is where a is in a linkTimes. The multiplier spreads addresses that differ
-// in a few bits only (Fibonacci hashing).
-func place(a uint64) uint64 { return (a >> 16) * 0x9e3779b97f4a7c15 >> (64 - placeBits) }
-
-// note notes an address, in the upper 48 bits, whatever the others are.
-func (t *linkTimes) note(a uint64, now uint16) {
-	t[place(a)] = a&^0xffff | uint64(now)
+// place is where an address, in the upper 48 bits, is in the table. The multiplier spreads
+// addresses that differ in a few bits only (Fibonacci hashing).
+func (t *linkTimes) place(a uint64) *uint64 {
+	return &t[(a>>16)*0x9e3779b97f4a7c15>>(64-placeBits)]
 }
 
 // since reports whether a was noted at the tick then or later.
 func (t *linkTimes) since(a uint64, then, now uint16) bool {
-	v := t[place(a)]
+	v := *t.place(a)
 	return (v^a)>>16 == 0 && now-uint16(v) <= now-then
 }
 
@@ -511,7 +508,7 @@ func (r *route) setMTU() {
 // its next hop. It is believed if it quotes what a socket here could have sent. Such a quote
 // is not hard to guess, so TCP does not use it.
 func (s *Stack) lowerPathMTU(quoted wire.IPv4, mtu int) {
-	r := s.routes[quoted.Dst()]
+	r := s.routes[quoted.Dst]
 	if r == nil {
 		return
 	}

@@ -266,7 +266,7 @@ func New(cfg Config) (*Stack, error) {
 		}
 	}
 	s.tcp = tcp.NewTable(tcp.Config{
-		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: s.releaseFrame,
+		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: func(id uint64) { s.giveBack(id, false) },
 		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory, ECN: cfg.TCP.ECN,
 		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
 		NewCongestion: congestion, Connections: cfg.Connections,

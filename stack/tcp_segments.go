@@ -32,18 +32,18 @@ func (t *tcpTimer) expired(s *Stack) {
 
 // inputTCP takes the segment in a packet, and reports whether the frame is kept. mu is held,
 // as in all of this file.
-func (s *Stack) inputTCP(eth wire.Ethernet, ip wire.IPv4, p *packet) (kept bool) {
+func (s *Stack) inputTCP(p *packet) (kept bool) {
 	if !s.tcpTouched { // the first of a batch
 		s.tcpTouched = true
 		s.readClock()
 	}
-	in := tcp.Inbound{Src: ip.Src(), Dst: ip.Dst(), Data: ip.Payload(), Frame: p.frame, Memory: p.memory, ECN: ip.TOS() & wire.ECNMask}
+	in := tcp.Inbound{Src: p.ip.Src, Dst: p.ip.Dst, Data: p.ip.Payload, Frame: p.frame, Memory: p.memory, ECN: p.ip.TOS & wire.ECNMask}
 	if p.memory == tcp.MemoryFrame && s.lent >= s.quota {
 		in.Memory = tcp.MemoryBorrowed
 	}
 	r := s.tcp.Process(tcp.Time(s.now), &in)
 	if r.Reply || r.Opening != nil {
-		s.replyTCP(eth, ip, r.Opening)
+		s.replyTCP(p, r.Opening)
 	}
 	if r.Kept {
 		s.lent++
@@ -54,13 +54,13 @@ func (s *Stack) inputTCP(eth wire.Ethernet, ip wire.IPv4, p *packet) (kept bool)
 // replyTCP answers a segment to where it came from: with what no connection gives, or, if
 // opening is not nil, with the answer to a SYN. Who floods us with SYNs of hosts that do not
 // exist thus makes nobody look for them.
-func (s *Stack) replyTCP(eth wire.Ethernet, ip wire.IPv4, opening *tcp.Conn) {
-	if eth.Src().IsGroup() {
+func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
+	if p.eth.Src.IsGroup() {
 		return
 	}
 	if opening != nil {
-		opening.PeerLink = eth.Src()
-		if r := s.routes[ip.Src()]; r != nil && r.state == routeReady {
+		opening.PeerLink = p.eth.Src
+		if r := s.routes[p.ip.Src]; r != nil && r.state == routeReady {
 			opening.SetMTU(tcp.Time(s.now), r.mtu)
 		}
 	}
@@ -75,17 +75,9 @@ func (s *Stack) replyTCP(eth wire.Ethernet, ip wire.IPv4, opening *tcp.Conn) {
 		s.link.Release(f)
 		return
 	}
-	s.replyHeaders(f.Data, eth, ip, wire.ProtocolTCP, n)
+	s.replyHeaders(f.Data, p, wire.ProtocolTCP, n)
 	f.Data = f.Data[:headersLen+n]
 	s.transmit(f)
-}
-
-// releaseFrame takes a frame back that a socket or the engine has kept.
-func (s *Stack) releaseFrame(id uint64) {
-	s.lent--
-	if !s.closed {
-		s.link.Release(Frame{ID: id})
-	}
 }
 
 // settleTCP does what calls of the engine have left to do: wake, send, and set

@@ -110,7 +110,7 @@ func TestTCPPathMTU(t *testing.T) {
 		}
 		large.Add(1)
 		m := make([]byte, wire.MaxUnreachableLen)
-		m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, 1000, wire.IPv4(frame[14:]))]
+		m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, 1000, frame[14:])]
 		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
 		copy(back[:6], linkB[:])
 		select {
@@ -148,7 +148,7 @@ func TestTCPUnreachable(t *testing.T) {
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	unreachable := func(code uint8, frame []byte) {
 		m := make([]byte, wire.MaxUnreachableLen)
-		m = m[:wire.PutUnreachable(m, code, 0, wire.IPv4(frame[14:]))]
+		m = m[:wire.PutUnreachable(m, code, 0, frame[14:])]
 		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
 		copy(back[:6], linkB[:])
 		lb.Inject(stack.Frame{Data: back})
@@ -189,7 +189,7 @@ func TestPathMTUIsShared(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
 	report := func(mtu uint16, quoted []byte) stack.Frame {
 		m := make([]byte, wire.MaxUnreachableLen)
-		m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, mtu, wire.IPv4(quoted))]
+		m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, mtu, quoted)]
 		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
 		copy(back[:6], linkB[:])
 		return stack.Frame{Data: back}
@@ -263,21 +263,21 @@ func TestTCPECN(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{TCP: stack.TCPConfig{ECN: tcp.ECNOn}})
 	mark, sent := false, map[uint32]bool{}
 	lb.Filter(func(frame []byte) bool {
-		ip, err := wire.ParseIPv4(frame[wire.EthernetHeaderLen:])
-		if err != nil {
+		var ip wire.IPv4
+		if err := ip.Parse(frame[wire.EthernetHeaderLen:]); err != nil {
 			t.Error(err)
 			return false
 		}
 		want := uint8(0)
-		if s := wire.TCP(ip.Payload()); len(s.Payload()) > 0 && !sent[s.Seq()] { // else it is sent again
+		if s := wire.TCP(ip.Payload); len(s.Payload()) > 0 && !sent[s.Seq()] { // else it is sent again
 			want, sent[s.Seq()] = wire.ECNCapable, true
 		}
-		if ip.TOS() != want {
-			t.Errorf("type of service %#x, want %#x", ip.TOS(), want)
+		if ip.TOS != want {
+			t.Errorf("type of service %#x, want %#x", ip.TOS, want)
 		}
 		if mark && want != 0 {
-			wire.PutIPv4(frame[wire.EthernetHeaderLen:], wire.IPv4Fields{TOS: wire.ECNMarked, TTL: ip.TTL(), Protocol: ip.Protocol(),
-				DontFragment: true, TotalLen: uint16(len(ip)), Src: ip.Src(), Dst: ip.Dst()})
+			wire.PutIPv4(frame[wire.EthernetHeaderLen:], wire.IPv4Fields{TOS: wire.ECNMarked, TTL: 64, Protocol: ip.Protocol,
+				DontFragment: true, TotalLen: uint16(len(ip.Packet)), Src: ip.Src, Dst: ip.Dst})
 		}
 		return true
 	})

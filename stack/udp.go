@@ -202,7 +202,7 @@ func (c *UDPConn) close() {
 	s.udp.Close(c.udp)
 	var d udp.Datagram
 	for c.udp.Pop(&d) {
-		s.giveBack(&d)
+		s.giveBack(d.Frame, d.Heap)
 	}
 	delete(s.sockets, c)
 	s.broadcast(&c.readable)
@@ -327,7 +327,7 @@ func (c *UDPConn) ReadBatch(msgs []UDPMessage) (n int, err error) {
 			m := &msgs[n]
 			m.N = copy(m.Buf, d.Payload)
 			m.Addr = d.From.Netip()
-			s.giveBack(&d)
+			s.giveBack(d.Frame, d.Heap)
 			n++
 		}
 	}
@@ -360,7 +360,7 @@ func (c *UDPConn) Return(d *UDPDatagram) {
 	}
 	s := c.stack
 	s.mu.Lock()
-	s.giveBack(&d.datagram)
+	s.giveBack(d.datagram.Frame, d.datagram.Heap)
 	s.mu.Unlock()
 	*d = UDPDatagram{}
 }
@@ -372,7 +372,7 @@ func (c *UDPConn) recv(b []byte) (n int, from udp.AddrPort, err error) {
 	s.mu.Lock()
 	if err = c.take(&d); err == nil {
 		n = copy(b, d.Payload)
-		s.giveBack(&d)
+		s.giveBack(d.Frame, d.Heap)
 	}
 	s.mu.Unlock()
 	return n, d.From, err
@@ -786,8 +786,8 @@ func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *Frame) error {
 
 // inputUDP takes the datagram, or super-frame, in a packet, and reports whether the frame
 // is kept.
-func (s *Stack) inputUDP(eth wire.Ethernet, ip wire.IPv4, p *packet) (kept bool) {
-	in := udp.Inbound{Src: ip.Src(), Dst: ip.Dst(), Data: ip.Payload(), Frame: p.frame, GSOSize: p.gso}
+func (s *Stack) inputUDP(p *packet) (kept bool) {
+	in := udp.Inbound{Src: p.ip.Src, Dst: p.ip.Dst, Data: p.ip.Payload, Frame: p.frame, GSOSize: p.gso}
 	switch {
 	case p.memory != tcp.MemoryFrame:
 		in.Heap, in.Frame = true, 0
@@ -796,20 +796,18 @@ func (s *Stack) inputUDP(eth wire.Ethernet, ip wire.IPv4, p *packet) (kept bool)
 		in.Heap = true
 	}
 	sock, n, verdict := s.udp.Process(&in)
+	for range n {
+		s.signal(&sock.Owner.(*UDPConn).readable)
+	}
 	switch {
-	case n > 0:
-		for ; n > 0; n-- {
-			s.signal(&sock.Owner.(*UDPConn).readable)
-		}
-		if !in.Heap {
-			s.lent++
-		}
-		return !in.Heap
-	case in.Heap:
+	case n > 0 && !in.Heap:
+		s.lent++
+		return true
+	case n == 0 && in.Heap:
 		s.freeCopy(in.Frame)
 	}
 	if verdict == udp.NoSocket {
-		s.sendUnreachable(eth, ip, wire.ICMPPortUnreachable)
+		s.sendUnreachable(p, wire.ICMPPortUnreachable)
 	}
 	return false
 }
@@ -850,11 +848,15 @@ func (s *Stack) freeCopy(number uint64) {
 	}
 }
 
-// giveBack ends the life of a datagram that was popped. mu is held.
-func (s *Stack) giveBack(d *udp.Datagram) {
-	if d.Heap {
-		s.freeCopy(d.Frame)
-	} else {
-		s.releaseFrame(d.Frame)
+// giveBack returns the memory of a datagram or segment that a socket has kept: the frame
+// with that ID, or with heap the copy of that number.
+func (s *Stack) giveBack(frame uint64, heap bool) {
+	if heap {
+		s.freeCopy(frame)
+		return
+	}
+	s.lent--
+	if !s.closed {
+		s.link.Release(Frame{ID: frame})
 	}
 }

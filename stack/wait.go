@@ -92,7 +92,9 @@ func (l *waiterList) remove(w *waiter, k int) {
 func (s *Stack) signal(e *event) {
 	e.seq++
 	if s.pollerEvent == e && e.seq == s.pollerSeq+1 {
-		s.poke()
+		if s.away != notAway {
+			s.poke()
+		}
 	} else if w := e.waiters.head; w != nil {
 		s.unpark(w)
 	}
@@ -109,8 +111,7 @@ func (s *Stack) broadcast(e *event) {
 	}
 }
 
-// poke calls the holder of the role back from where it is without the lock. It
-// costs nothing if the caller is the holder itself.
+// poke calls the holder of the role back from where it is without the lock.
 func (s *Stack) poke() {
 	switch s.away {
 	case spinning:
@@ -161,7 +162,9 @@ func (s *Stack) leaveRole() {
 	if s.closed {
 		s.noteLeft()
 	}
-	s.passRole()
+	if s.parked.head != nil {
+		s.passRole()
+	}
 	if s.caretakerIdle {
 		s.wakeCaretaker()
 	}

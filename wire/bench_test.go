@@ -16,19 +16,19 @@ func udpFrame(n int) []byte {
 
 // readUDP is what a stack does to a frame before it looks for the socket.
 func readUDP(frame []byte) (n int) {
-	e, err := ParseEthernet(frame)
-	if err != nil || e.Type() != EtherTypeIPv4 || e.Dst() != linkB {
+	var e Ethernet
+	if e.Parse(frame) != nil || e.Type != EtherTypeIPv4 || e.Dst != linkB {
 		return -1
 	}
-	p, err := ParseIPv4(e.Payload())
-	if err != nil || p.IsFragment() || p.Protocol() != ProtocolUDP || p.Dst() != addrB {
+	var p IPv4
+	if p.Parse(e.Payload) != nil || p.Fragment != 0 || p.Protocol != ProtocolUDP || p.Dst != addrB {
 		return -1
 	}
-	u, err := ParseUDP(p.Payload())
-	if err != nil || u.Checksum(p.Src(), p.Dst()) != ChecksumGood {
+	u, err := ParseUDP(p.Payload, p.Src, p.Dst, false)
+	if err != nil {
 		return -1
 	}
-	return len(u.Payload()) + int(u.SrcPort()) - int(flowAB.SrcPort)
+	return len(u.Payload) + int(u.SrcPort) - int(flowAB.SrcPort)
 }
 
 func writeUDP(frame, payload []byte) {
@@ -52,11 +52,11 @@ func TestNoAllocations(t *testing.T) {
 		},
 		"write UDP":        func() { writeUDP(frame, payload) },
 		"write in place":   func() { PutUDPInPlace(frame[34:], &flowAB) },
-		"bad frames":       func() { ParseIPv4(frame); ParseUDP(nil); ParseMessage(nil); ParseEthernet(nil) },
+		"bad frames":       func() { parseIPv4(frame); ParseUDP(nil, addrA, addrB, false); ParseMessage(nil); parseEthernet(nil) },
 		"ARP":              func() { PutARP(arp, ARPFields{Op: ARPReply}); ParseARP(arp) },
 		"message":          func() { PutMessage(msg, 1, 2, 3); ParseMessage(msg) },
 		"echo":             func() { m, _ := ParseICMPv4(icmp[:72]); PutEchoReply(icmp, m) },
-		"port unreachable": func() { PutUnreachable(icmp, 3, 0, IPv4(frame[14:])) },
+		"port unreachable": func() { PutUnreachable(icmp, 3, 0, frame[14:]) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -115,9 +115,10 @@ func BenchmarkWriteUDP(b *testing.B) {
 }
 
 func BenchmarkParseIPv4(b *testing.B) {
+	var p IPv4
 	frame := udpFrame(64)
 	for b.Loop() {
-		if _, err := ParseIPv4(frame[14:]); err != nil {
+		if err := p.Parse(frame[14:]); err != nil {
 			b.Fatal(err)
 		}
 	}

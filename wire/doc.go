@@ -3,22 +3,22 @@
 //
 // # Reading
 //
-// A header is a view, a named byte slice over memory of the caller's:
+// [Ethernet], [IPv4] and [UDP] are structs of the fields that a receiver looks at. The
+// other headers are views, named byte slices over memory of the caller's:
 //
-//	type UDP []byte
+//	type TCP []byte
 //
-// ParseUDP checks once everything that could make an accessor misbehave and
-// returns the view, cut to the length that the header itself states, so that
-// link-layer padding is gone. Afterwards SrcPort, Payload and the others are
-// single loads that cannot fail and cannot panic. Nothing is copied and nothing
-// is allocated: a view lives exactly as long as the frame under it.
+// A parser checks the lengths once, and the checksum of IPv4, ICMPv4 and UDP. Payloads and
+// views are cut to the length that the header states, so that link-layer padding is gone.
+// Afterwards the accessors of a view (SrcPort, Payload, ...) cannot panic. No payload is
+// copied and nothing is allocated: payloads and views are valid as long as the frame.
 //
-//	frame                                     Ethernet  ParseEthernet
-//	└ dst src type │ payload                  IPv4      ParseIPv4(eth.Payload())
-//	                 └ header │ payload       UDP       ParseUDP(ip.Payload())
-//	                            └ ports … │ datagram
+//	frame                                     eth.Parse(frame)
+//	└ dst src type │ payload                  ip.Parse(eth.Payload)
+//	                 └ header │ payload       ParseUDP(ip.Payload, ip.Src, ip.Dst, partial)
+//	                            └ ports … │ payload
 //
-// An accessor called on bytes that did not pass through Parse may panic.
+// An accessor called on bytes that did not pass through a parser may panic.
 //
 // Parsers return bare sentinels ([ErrTruncated], [ErrChecksum], ...): the
 // caller compares them and adds one to a counter.

@@ -22,69 +22,47 @@ const (
 	VLANTagLen        = 4
 )
 
-// Ethernet is a view of a frame without preamble and check sequence:
+// Ethernet is the header of a frame without preamble and check sequence:
 //
 //	dst(6) src(6) [0x8100(2) tci(2)] type(2) payload
-type Ethernet []byte
+type Ethernet struct {
+	Dst, Src LinkAddr
+	// Type is the EtherType of the payload, the inner one if there is a VLAN tag.
+	// A value below 0x0600 is the length of an 802.3 frame and no type.
+	Type   EtherType
+	Tagged bool
+	TCI    uint16 // of the VLAN tag: priority, drop eligible, and in the lower 12 bits the VLAN
+	// Payload is all that follows the header, padding included.
+	Payload []byte
+}
 
-// ParseEthernet checks that the header is all there. One 802.1Q tag is skipped;
-// a second one, or a service tag, is [ErrNestedVLAN].
-func ParseEthernet(frame []byte) (Ethernet, error) {
+// Parse reads the header of a frame. One 802.1Q tag is skipped; a second one, or a
+// service tag, is [ErrNestedVLAN].
+func (e *Ethernet) Parse(frame []byte) error {
 	if len(frame) < EthernetHeaderLen {
-		return nil, ErrTruncated
+		return ErrTruncated
 	}
-	switch EtherType(binary.BigEndian.Uint16(frame[12:])) {
-	case EtherTypeVLAN:
+	e.Dst = LinkAddr(frame[0:6])
+	e.Src = LinkAddr(frame[6:12])
+	e.Type = EtherType(binary.BigEndian.Uint16(frame[12:14]))
+	e.Tagged = false
+	e.Payload = frame[EthernetHeaderLen:]
+	if e.Type == EtherTypeVLAN {
 		if len(frame) < EthernetHeaderLen+VLANTagLen {
-			return nil, ErrTruncated
+			return ErrTruncated
 		}
-		switch EtherType(binary.BigEndian.Uint16(frame[16:])) {
-		case EtherTypeVLAN, EtherTypeQinQ:
-			return nil, ErrNestedVLAN
+		e.Tagged, e.TCI = true, binary.BigEndian.Uint16(frame[14:16])
+		e.Type = EtherType(binary.BigEndian.Uint16(frame[16:18]))
+		e.Payload = frame[EthernetHeaderLen+VLANTagLen:]
+		if e.Type == EtherTypeVLAN {
+			return ErrNestedVLAN
 		}
-	case EtherTypeQinQ:
-		return nil, ErrNestedVLAN
 	}
-	return Ethernet(frame), nil
-}
-
-// Dst is the MAC address that the frame is for.
-func (e Ethernet) Dst() LinkAddr { return LinkAddr(e[0:6]) }
-
-// Src is the MAC address of the sender.
-func (e Ethernet) Src() LinkAddr { return LinkAddr(e[6:12]) }
-
-func (e Ethernet) outer() EtherType { return EtherType(binary.BigEndian.Uint16(e[12:14])) }
-
-// Type is the EtherType of the payload, the inner one if there is a VLAN tag.
-// A value below 0x0600 is the length of an 802.3 frame and no type.
-func (e Ethernet) Type() EtherType {
-	t := e.outer()
-	if t == EtherTypeVLAN {
-		t = EtherType(binary.BigEndian.Uint16(e[16:18]))
+	if e.Type == EtherTypeQinQ {
+		return ErrNestedVLAN
 	}
-	return t
+	return nil
 }
-
-// VLAN returns the tag control information (priority, drop eligible, and in the
-// lower 12 bits the VLAN) and whether there is a tag.
-func (e Ethernet) VLAN() (tci uint16, tagged bool) {
-	if e.outer() != EtherTypeVLAN {
-		return 0, false
-	}
-	return binary.BigEndian.Uint16(e[14:16]), true
-}
-
-// HeaderLen is 14, or 18 with a VLAN tag.
-func (e Ethernet) HeaderLen() int {
-	if e.outer() == EtherTypeVLAN {
-		return EthernetHeaderLen + VLANTagLen
-	}
-	return EthernetHeaderLen
-}
-
-// Payload is all that follows the header, padding included.
-func (e Ethernet) Payload() []byte { return e[e.HeaderLen():] }
 
 // PutEthernet writes an untagged header of [EthernetHeaderLen] bytes.
 func PutEthernet(b []byte, dst, src LinkAddr, t EtherType) {

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"reflect"
 	"testing"
 )
 
@@ -17,17 +18,17 @@ func FuzzParseEthernet(f *testing.F) {
 	f.Add(unhex(f, "02000000000a 02000000000b 88a8 0001"))
 	f.Add(unhex(f, "02000000000a 02000000000b 8100 00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e, err := ParseEthernet(b)
+		e, err := parseEthernet(b)
 		if err != nil {
 			return
 		}
 		again := make([]byte, EthernetHeaderLen)
-		PutEthernet(again, e.Dst(), e.Src(), e.Type())
-		if tci, tagged := e.VLAN(); tagged {
-			again = append(again[:12], 0x81, 0, byte(tci>>8), byte(tci))
-			again = binary.BigEndian.AppendUint16(again, uint16(e.Type()))
+		PutEthernet(again, e.Dst, e.Src, e.Type)
+		if e.Tagged {
+			again = append(again[:12], 0x81, 0, byte(e.TCI>>8), byte(e.TCI))
+			again = binary.BigEndian.AppendUint16(again, uint16(e.Type))
 		}
-		if again = append(again, e.Payload()...); !bytes.Equal(again, b) {
+		if again = append(again, e.Payload...); !bytes.Equal(again, b) {
 			t.Errorf("read %x, wrote %x", b, again)
 		}
 	})
@@ -64,26 +65,28 @@ func FuzzParseIPv4(f *testing.F) {
 			b = bytes.Clone(b)
 			sealIPv4(b) // or the fuzzer would meet little but wrong checksums
 		}
-		p, err := ParseIPv4(b)
+		p, err := parseIPv4(b)
 		if err != nil {
 			return
 		}
-		if len(p) != p.TotalLen() || len(p.Payload()) != len(p)-p.HeaderLen() {
-			t.Errorf("%x: lengths %d, %d, %d", b, len(p), p.TotalLen(), p.HeaderLen())
+		header := len(p.Packet) - len(p.Payload)
+		if len(p.Packet) != p.TotalLen() || header != int(b[0]&15)*4 {
+			t.Errorf("%x: lengths %d, %d, %d", b, len(p.Packet), p.TotalLen(), header)
 		}
-		if q, err := ParseIPv4Quote(b); err != nil || !bytes.Equal(q[:len(p)], p) {
-			t.Errorf("%x: as a quote: %v", b, err)
+		q, err := ParseIPv4Quote(b)
+		if err != nil {
+			t.Fatalf("%x: as a quote: %v", b, err)
 		}
-		if p.SrcAddr().As4() != p.Src() || p.DstAddr().As4() != p.Dst() {
-			t.Errorf("%x: addresses differ", b)
+		if q.Packet, q.Payload = q.Packet[:len(p.Packet)], q.Payload[:len(p.Payload)]; !reflect.DeepEqual(q, p) {
+			t.Errorf("%x: as a quote: %+v", b, q)
 		}
-		if p.HeaderLen() != IPv4HeaderLen || b[6]&0x80 != 0 { // Put writes neither options nor the reserved flag
+		if header != IPv4HeaderLen || b[6]&0x80 != 0 { // Put writes neither options nor the reserved flag
 			return
 		}
 		again := make([]byte, IPv4HeaderLen)
-		PutIPv4(again, IPv4Fields{TOS: p.TOS(), TTL: p.TTL(), Protocol: p.Protocol(), DontFragment: p.DontFragment(),
-			MoreFragments: p.MoreFragments(), TotalLen: uint16(p.TotalLen()), ID: p.ID(),
-			FragmentOffset: uint16(p.FragmentOffset()), Src: p.Src(), Dst: p.Dst()})
+		PutIPv4(again, IPv4Fields{TOS: p.TOS, TTL: b[8], Protocol: p.Protocol, DontFragment: b[6]&0x40 != 0,
+			MoreFragments: p.Fragment&ipv4MoreFragments != 0, TotalLen: uint16(p.TotalLen()), ID: binary.BigEndian.Uint16(b[4:]),
+			FragmentOffset: uint16(p.FragmentOffset()), Src: p.Src, Dst: p.Dst})
 		if !bytes.Equal(again, b[:IPv4HeaderLen]) {
 			t.Errorf("read %x, wrote %x", b[:IPv4HeaderLen], again)
 		}
@@ -99,11 +102,8 @@ func FuzzParseIPv4Quote(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p.Payload()
-		p.Src()
-		p.Dst()
 		if src, dst, ok := QuotedPorts(p); ok {
-			if got := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, src), dst); !bytes.Equal(got, p.Payload()[:4]) {
+			if got := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, src), dst); !bytes.Equal(got, p.Payload[:4]) {
 				t.Errorf("%x: ports %x", b, got)
 			}
 		}
@@ -136,7 +136,7 @@ func FuzzParseICMPv4(f *testing.F) {
 			if err != nil {
 				return
 			}
-			PutUnreachable(again, m.Code(), uint16(m.NextHopMTU()), q)
+			PutUnreachable(again, m.Code(), uint16(m.NextHopMTU()), q.Packet)
 		default:
 			m.Quoted()
 			return
@@ -154,21 +154,22 @@ func FuzzParseUDP(f *testing.F) {
 	f.Add(unhex(f, "1234 0007 0008 0000 00000000"))
 	f.Add(unhex(f, "1234 0007 0007 0000"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		u, err := ParseUDP(b)
-		if err != nil {
+		u, err := ParseUDP(b, addrA, addrB, false)
+		if err != nil && err != ErrChecksum {
 			return
 		}
-		state := u.Checksum(addrA, addrB)
-		if u.AcceptPartial(addrA, addrB) && state == ChecksumBad {
-			t.Errorf("%x: bad and yet accepted", b)
+		field := binary.BigEndian.Uint16(b[6:])
+		_, partial := ParseUDP(b, addrA, addrB, true)
+		if half := Fold(PseudoHeader4(addrA, addrB, ProtocolUDP, uint16(UDPHeaderLen+len(u.Payload)))); (err == nil || field == half) != (partial == nil) {
+			t.Errorf("%x: %v, on a link with partial checksums %v", b, err, partial)
 		}
-		again := make([]byte, len(u))
-		PutUDPCopy(again, &UDPFlow{addrA, addrB, u.SrcPort(), u.DstPort()}, u.Payload())
-		if UDP(again).Checksum(addrA, addrB) != ChecksumGood {
+		again := make([]byte, UDPHeaderLen+len(u.Payload))
+		PutUDPCopy(again, &UDPFlow{addrA, addrB, u.SrcPort, u.DstPort}, u.Payload)
+		if _, err := ParseUDP(again, addrA, addrB, false); err != nil {
 			t.Errorf("%x: written checksum is not good", again)
 		}
-		if state == ChecksumGood && !bytes.Equal(again, u) {
-			t.Errorf("read %x, wrote %x", []byte(u), again)
+		if err == nil && field != 0 && !bytes.Equal(again, b[:len(again)]) {
+			t.Errorf("read %x, wrote %x", b[:len(again)], again)
 		}
 	})
 }

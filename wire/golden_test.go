@@ -40,37 +40,35 @@ var (
 	addrB = [4]byte{10, 0, 0, 2}
 )
 
+func parseEthernet(b []byte) (e Ethernet, err error) { err = e.Parse(b); return e, err }
+func parseIPv4(b []byte) (p IPv4, err error)         { err = p.Parse(b); return p, err }
+
 func TestEthernetGolden(t *testing.T) {
 	b := make([]byte, EthernetHeaderLen)
 	PutEthernet(b, linkA, linkB, EtherTypeUNet)
 	wantBytes(t, b, "02000000000a 02000000000b 88b5")
 
-	e, err := ParseEthernet(append(b, 1, 2, 3))
+	e, err := parseEthernet(append(b, 1, 2, 3))
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "dst", e.Dst(), linkA)
-	equal(t, "src", e.Src(), linkB)
-	equal(t, "type", e.Type(), EtherTypeUNet)
-	equal(t, "header", e.HeaderLen(), 14)
-	equal(t, "payload", string(e.Payload()), "\x01\x02\x03")
-	if _, tagged := e.VLAN(); tagged {
-		t.Error("tagged")
-	}
+	equal(t, "dst", e.Dst, linkA)
+	equal(t, "src", e.Src, linkB)
+	equal(t, "type", e.Type, EtherTypeUNet)
+	equal(t, "payload", string(e.Payload), "\x01\x02\x03")
+	equal(t, "tagged", e.Tagged, false)
 }
 
 func TestEthernetVLAN(t *testing.T) {
-	e, err := ParseEthernet(unhex(t, "ffffffffffff 02000000000b 8100 6064 0806 aabb"))
+	e, err := parseEthernet(unhex(t, "ffffffffffff 02000000000b 8100 6064 0806 aabb"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tci, tagged := e.VLAN()
-	equal(t, "tagged", tagged, true)
-	equal(t, "tci", tci, 0x6064)
-	equal(t, "type", e.Type(), EtherTypeARP)
-	equal(t, "header", e.HeaderLen(), 18)
-	equal(t, "dst", e.Dst(), Broadcast)
-	wantBytes(t, e.Payload(), "aabb")
+	equal(t, "tagged", e.Tagged, true)
+	equal(t, "tci", e.TCI, 0x6064)
+	equal(t, "type", e.Type, EtherTypeARP)
+	equal(t, "dst", e.Dst, Broadcast)
+	wantBytes(t, e.Payload, "aabb")
 }
 
 func TestEthernetErrors(t *testing.T) {
@@ -90,7 +88,7 @@ func TestEthernetErrors(t *testing.T) {
 		{addrs + "8100 0001 0800", nil},
 		{addrs + "0026", nil}, // an 802.3 length: unknown to the caller, but well formed
 	} {
-		if _, err := ParseEthernet(unhex(t, c.frame)); err != c.want {
+		if _, err := parseEthernet(unhex(t, c.frame)); err != c.want {
 			t.Errorf("%s: %v, want %v", c.frame, err, c.want)
 		}
 	}
@@ -137,21 +135,19 @@ func TestIPv4Golden(t *testing.T) {
 		Src: [4]byte{192, 168, 0, 1}, Dst: [4]byte{192, 168, 0, 199}})
 	wantBytes(t, b, ipv4Example)
 
-	p, err := ParseIPv4(append(b, make([]byte, 0x73-20+7)...))
+	p, err := parseIPv4(append(b, make([]byte, 0x73-20+7)...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "length", len(p), 0x73) // seven bytes of padding are gone
-	equal(t, "capacity", cap(p), 0x73)
+	equal(t, "length", len(p.Packet), 0x73) // seven bytes of padding are gone
+	equal(t, "capacity", cap(p.Packet), 0x73)
 	equal(t, "total", p.TotalLen(), 0x73)
-	equal(t, "header", p.HeaderLen(), 20)
-	equal(t, "payload", len(p.Payload()), 0x73-20)
-	equal(t, "src", p.SrcAddr(), netip.MustParseAddr("192.168.0.1"))
-	equal(t, "dst", p.DstAddr(), netip.MustParseAddr("192.168.0.199"))
-	equal(t, "TTL", p.TTL(), 64)
-	equal(t, "protocol", p.Protocol(), ProtocolUDP)
-	equal(t, "DF", p.DontFragment(), true)
-	equal(t, "fragment", p.IsFragment(), false)
+	equal(t, "payload", len(p.Payload), 0x73-20)
+	equal(t, "capacity of the payload", cap(p.Payload), 0x73-20)
+	equal(t, "src", netip.AddrFrom4(p.Src), netip.MustParseAddr("192.168.0.1"))
+	equal(t, "dst", netip.AddrFrom4(p.Dst), netip.MustParseAddr("192.168.0.199"))
+	equal(t, "protocol", p.Protocol, ProtocolUDP)
+	equal(t, "fragment", p.Fragment, 0)
 }
 
 func TestIPv4Fragment(t *testing.T) {
@@ -162,16 +158,16 @@ func TestIPv4Fragment(t *testing.T) {
 		is     bool
 	}{{false, 0, false}, {true, 0, true}, {true, 1480, true}, {false, 1480, true}, {false, 65528, true}} {
 		PutIPv4(b, IPv4Fields{TotalLen: 20, ID: 0xbeef, TOS: 0xb9, MoreFragments: c.more, FragmentOffset: c.offset})
-		p, err := ParseIPv4(b)
+		p, err := parseIPv4(b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "more", p.MoreFragments(), c.more)
+		equal(t, "more", p.Fragment&ipv4MoreFragments != 0, c.more)
 		equal(t, "offset", p.FragmentOffset(), int(c.offset))
-		equal(t, "is", p.IsFragment(), c.is)
-		equal(t, "DF", p.DontFragment(), false)
-		equal(t, "ID", p.ID(), 0xbeef)
-		equal(t, "TOS", p.TOS(), 0xb9)
+		equal(t, "is", p.Fragment != 0, c.is)
+		equal(t, "DF", b[6]&0x40, 0)
+		equal(t, "ID", uint16(b[4])<<8|uint16(b[5]), 0xbeef)
+		equal(t, "TOS", p.TOS, 0xb9)
 	}
 }
 
@@ -186,14 +182,13 @@ func sealIPv4(b []byte) {
 func TestIPv4Options(t *testing.T) {
 	b := unhex(t, "4700 001f 0000 0000 4011 0000 0a000001 0a000002 9404 0000 01010100 aabbcc")
 	sealIPv4(b)
-	p, err := ParseIPv4(b)
+	p, err := parseIPv4(b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "header", p.HeaderLen(), 28)
-	wantBytes(t, p.Payload(), "aabbcc")
+	wantBytes(t, p.Payload, "aabbcc")
 	b[24] ^= 1 // the checksum covers the options
-	if _, err := ParseIPv4(b); err != ErrChecksum {
+	if _, err := parseIPv4(b); err != ErrChecksum {
 		t.Errorf("changed option: %v", err)
 	}
 }
@@ -218,7 +213,7 @@ func TestIPv4Errors(t *testing.T) {
 	} {
 		b := make([]byte, 24)
 		PutIPv4(b, IPv4Fields{TotalLen: 24, TTL: 64, Protocol: 17, Src: addrA, Dst: addrB})
-		if _, err := ParseIPv4(c.change(b)); err != c.want {
+		if _, err := parseIPv4(c.change(b)); err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
@@ -231,7 +226,7 @@ func TestIPv4EveryBit(t *testing.T) {
 	sealIPv4(b)
 	for i := range len(b) * 8 {
 		b[i/8] ^= 1 << (i % 8)
-		if _, err := ParseIPv4(b); err == nil {
+		if _, err := parseIPv4(b); err == nil {
 			t.Errorf("bit %d changed unnoticed", i)
 		}
 		b[i/8] ^= 1 << (i % 8)
@@ -267,13 +262,9 @@ func TestICMPUnreachable(t *testing.T) {
 		packet := make([]byte, IPv4HeaderLen+payload)
 		fills["random"](packet)
 		PutIPv4(packet, IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
-		ip, err := ParseIPv4(packet)
-		if err != nil {
-			t.Fatal(err)
-		}
 		b := make([]byte, MaxUnreachableLen)
-		n := PutUnreachable(b, ICMPFragmentationNeeded, 1400, ip)
-		equal(t, "length", n, UnreachableLen(ip))
+		n := PutUnreachable(b, ICMPFragmentationNeeded, 1400, packet)
+		equal(t, "length", n, UnreachableLen(packet))
 		if IPv4HeaderLen+n > 576 {
 			t.Errorf("%d bytes of payload: a datagram of %d bytes, more than 576", payload, IPv4HeaderLen+n)
 		}
@@ -289,8 +280,8 @@ func TestICMPUnreachable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Equal(q, packet[:min(len(packet), 548)]) {
-			t.Errorf("%d bytes of payload: quoted %d bytes wrongly", payload, len(q))
+		if !bytes.Equal(q.Packet, packet[:min(len(packet), 548)]) {
+			t.Errorf("%d bytes of payload: quoted %d bytes wrongly", payload, len(q.Packet))
 		}
 		src, dst, ok := QuotedPorts(q)
 		equal(t, "ports quoted", ok, payload >= 4)
@@ -316,8 +307,11 @@ func TestIPv4QuoteErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.b, err, c.want)
 		}
 	}
-	second := unhex(t, "4500 0073 0000 0001 4011 0000 c0a80001 c0a800c7 12345678")
-	if _, _, ok := QuotedPorts(IPv4(second)); ok {
+	second, err := ParseIPv4Quote(unhex(t, "4500 0073 0000 0001 4011 0000 c0a80001 c0a800c7 12345678"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := QuotedPorts(second); ok {
 		t.Error("ports read out of a fragment that has none")
 	}
 }
@@ -410,11 +404,11 @@ func TestMessageDocumentExample(t *testing.T) {
 	PutMessage(frame[EthernetHeaderLen:], 7, 9, copy(frame[EthernetHeaderLen+MessageHeaderLen:], "hello"))
 	wantBytes(t, frame, parts[1])
 
-	e, err := ParseEthernet(unhex(t, parts[1]))
+	e, err := parseEthernet(unhex(t, parts[1]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := ParseMessage(e.Payload())
+	m, err := ParseMessage(e.Payload)
 	if err != nil {
 		t.Fatal(err)
 	}

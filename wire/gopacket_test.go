@@ -90,31 +90,27 @@ func TestWeReadGopacketsUDPWithVLANAndOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	e, err := ParseEthernet(out.Bytes())
+	e, err := parseEthernet(out.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
-	tci, tagged := e.VLAN()
-	equal(t, "tagged", tagged, true)
-	equal(t, "tci", tci, 5<<13|100)
-	equal(t, "type", e.Type(), EtherTypeIPv4)
-	p, err := ParseIPv4(e.Payload())
+	equal(t, "tagged", e.Tagged, true)
+	equal(t, "tci", e.TCI, 5<<13|100)
+	equal(t, "type", e.Type, EtherTypeIPv4)
+	p, err := parseIPv4(e.Payload)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "header", p.HeaderLen(), 24)
-	equal(t, "ID", p.ID(), 0xabcd)
-	equal(t, "TTL", p.TTL(), 9)
-	equal(t, "src", p.Src(), addrA)
-	equal(t, "dst", p.Dst(), addrB)
-	u, err := ParseUDP(p.Payload())
+	equal(t, "header", len(p.Packet)-len(p.Payload), 24)
+	equal(t, "src", p.Src, addrA)
+	equal(t, "dst", p.Dst, addrB)
+	u, err := ParseUDP(p.Payload, p.Src, p.Dst, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "checksum", u.Checksum(p.Src(), p.Dst()), ChecksumGood)
-	equal(t, "src port", u.SrcPort(), 5353)
-	equal(t, "dst port", u.DstPort(), 53)
-	equal(t, "payload", string(u.Payload()), "question")
+	equal(t, "src port", u.SrcPort, 5353)
+	equal(t, "dst port", u.DstPort, 53)
+	equal(t, "payload", string(u.Payload), "question")
 }
 
 func TestGopacketAndARP(t *testing.T) {
@@ -166,7 +162,7 @@ func TestGopacketAndICMP(t *testing.T) {
 	equal(t, "checksum", naiveSum(b[:n], 0), 0xffff)
 
 	quoted := unhex(t, ipv4Example+"0123456789abcdef")
-	n = PutUnreachable(b, ICMPPortUnreachable, 0, IPv4(quoted))
+	n = PutUnreachable(b, ICMPPortUnreachable, 0, quoted)
 	p = gopacket.NewPacket(b[:n], layers.LayerTypeICMPv4, gopacket.Default)
 	un := mustLayer[*layers.ICMPv4](t, p, layers.LayerTypeICMPv4)
 	equal(t, "type", un.TypeCode, layers.CreateICMPv4TypeCode(3, 3))

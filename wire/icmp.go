@@ -89,7 +89,7 @@ func (m ICMPv4) Quoted() (IPv4, error) { return ParseIPv4Quote(m.Payload()) }
 // quoted packet's payload. ok is false if the quote is too short, or is of a
 // fragment that does not begin with the header.
 func QuotedPorts(quoted IPv4) (src, dst uint16, ok bool) {
-	b := quoted.Payload()
+	b := quoted.Payload
 	if len(b) < 4 || quoted.FragmentOffset() != 0 {
 		return 0, 0, false
 	}
@@ -123,7 +123,7 @@ func PutEchoReply(b []byte, request ICMPv4) int {
 
 // UnreachableLen is the length of the message that PutUnreachable writes about
 // packet in bytes.
-func UnreachableLen(packet IPv4) int {
+func UnreachableLen(packet []byte) int {
 	return min(ICMPv4HeaderLen+len(packet), MaxUnreachableLen)
 }
 
@@ -132,7 +132,7 @@ func UnreachableLen(packet IPv4) int {
 // payload that fits, not only the 8 bytes of RFC 792: see RFC 1812, section
 // 4.3.2.3. nextHopMTU is for [ICMPFragmentationNeeded] and otherwise 0. b and
 // packet must not overlap.
-func PutUnreachable(b []byte, code uint8, nextHopMTU uint16, packet IPv4) int {
+func PutUnreachable(b []byte, code uint8, nextHopMTU uint16, packet []byte) int {
 	n := UnreachableLen(packet)
 	_ = b[n-1]
 	binary.BigEndian.PutUint64(b, uint64(ICMPUnreachable)<<56|uint64(code)<<48|uint64(nextHopMTU))

@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"math/bits"
-	"net/netip"
 )
 
 // Protocol numbers in an IPv4 header.
@@ -28,30 +27,37 @@ const (
 	ipv4DontFragment  = 0x4000
 	ipv4MoreFragments = 0x2000
 	ipv4OffsetMask    = 0x1fff // in units of 8 bytes
+	ipv4FragmentMask  = ipv4MoreFragments | ipv4OffsetMask
 )
 
-// IPv4 is a view of a packet (RFC 791). Options are skipped, not interpreted.
+// IPv4 is a packet (RFC 791). Options are skipped, not interpreted.
 //
 //	version|IHL(1) TOS(1) total length(2)  ID(2) flags|offset(2)
 //	TTL(1) protocol(1) header checksum(2)  source(4)
 //	destination(4) [options] payload
-type IPv4 []byte
+type IPv4 struct {
+	Src, Dst [4]byte
+	Protocol uint8  // of the payload
+	TOS      uint8  // type of service: DSCP and, in the lower two bits, ECN
+	Fragment uint16 // the flag MF and the offset, as in the header; 0: not a fragment
+	Packet   []byte // header, options and payload, without the padding of the link
+	Payload  []byte // what follows the options
+}
 
-// ParseIPv4 checks version, header length, total length and header checksum.
-// The view is cut to the total length, so that link padding is gone.
-func ParseIPv4(b []byte) (IPv4, error) {
+// Parse checks version, header length, total length and header checksum.
+func (p *IPv4) Parse(b []byte) error {
 	if len(b) < IPv4HeaderLen {
-		return nil, ErrTruncated
+		return ErrTruncated
 	}
 	if b[0]>>4 != 4 {
-		return nil, ErrVersion
+		return ErrVersion
 	}
 	hdr, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
 	if hdr < IPv4HeaderLen || total < hdr {
-		return nil, ErrLength
+		return ErrLength
 	}
 	if total > len(b) {
-		return nil, ErrTruncated
+		return ErrTruncated
 	}
 	var sum, c uint64
 	if hdr == IPv4HeaderLen {
@@ -62,78 +68,45 @@ func ParseIPv4(b []byte) (IPv4, error) {
 		sum = Sum(b[:hdr], 0)
 	}
 	if Fold(sum) != 0xffff {
-		return nil, ErrChecksum
+		return ErrChecksum
 	}
-	return IPv4(b[:total:total]), nil
+	p.Src = [4]byte(b[12:16])
+	p.Dst = [4]byte(b[16:20])
+	p.TOS, p.Protocol = b[1], b[9]
+	p.Fragment = binary.BigEndian.Uint16(b[6:]) & ipv4FragmentMask
+	p.Packet = b[:total:total]
+	p.Payload = p.Packet[hdr:]
+	return nil
 }
 
 // ParseIPv4Quote reads the packet that an ICMP error quotes: its header and the
-// first bytes of its payload. It checks only what the accessors need, for
-// routers on the way have changed the header and cut the packet. The view may
-// be shorter than the total length that the header states.
-func ParseIPv4Quote(b []byte) (IPv4, error) {
+// first bytes of its payload. Checksum and total length are not checked: routers
+// on the way have changed the header and cut the packet.
+func ParseIPv4Quote(b []byte) (p IPv4, err error) {
 	if len(b) < IPv4HeaderLen {
-		return nil, ErrTruncated
+		return p, ErrTruncated
 	}
 	if b[0]>>4 != 4 {
-		return nil, ErrVersion
+		return p, ErrVersion
 	}
 	hdr := int(b[0]&15) * 4
 	if hdr < IPv4HeaderLen {
-		return nil, ErrLength
+		return p, ErrLength
 	}
 	if hdr > len(b) {
-		return nil, ErrTruncated
+		return p, ErrTruncated
 	}
-	return IPv4(b), nil
+	return IPv4{
+		Src: [4]byte(b[12:16]), Dst: [4]byte(b[16:20]), TOS: b[1], Protocol: b[9],
+		Fragment: binary.BigEndian.Uint16(b[6:]) & ipv4FragmentMask, Packet: b, Payload: b[hdr:],
+	}, nil
 }
 
-// HeaderLen is the length of the header with its options in bytes.
-func (p IPv4) HeaderLen() int { return int(p[0]&15) * 4 }
-
-// TOS is the type of service: DSCP and, in the lower two bits, ECN.
-func (p IPv4) TOS() uint8 { return p[1] }
-
-// TotalLen is the length of header and payload as the header states it.
-func (p IPv4) TotalLen() int { return int(binary.BigEndian.Uint16(p[2:4])) }
-
-// ID identifies the packet that a fragment is of.
-func (p IPv4) ID() uint16 { return binary.BigEndian.Uint16(p[4:6]) }
-
-func (p IPv4) fragment() uint16 { return binary.BigEndian.Uint16(p[6:8]) }
-
-// DontFragment reports the DF flag.
-func (p IPv4) DontFragment() bool { return p.fragment()&ipv4DontFragment != 0 }
-
-// MoreFragments reports the MF flag: this fragment is not the last.
-func (p IPv4) MoreFragments() bool { return p.fragment()&ipv4MoreFragments != 0 }
+// TotalLen is the length of header and payload in bytes, as the header states it.
+func (p *IPv4) TotalLen() int { return int(binary.BigEndian.Uint16(p.Packet[2:4])) }
 
 // FragmentOffset is where in the whole payload this one begins, in bytes.
-func (p IPv4) FragmentOffset() int { return int(p.fragment()&ipv4OffsetMask) * 8 }
-
-// IsFragment reports whether the payload is only a part of a packet's.
-func (p IPv4) IsFragment() bool {
-	return p.fragment()&(ipv4MoreFragments|ipv4OffsetMask) != 0
-}
-
-// TTL is the number of hops the packet may still make.
-func (p IPv4) TTL() uint8 { return p[8] }
-
-// Protocol says what the payload is.
-func (p IPv4) Protocol() uint8 { return p[9] }
-
-// Src is the address of the sender.
-func (p IPv4) Src() [4]byte { return [4]byte(p[12:16]) }
-
-// Dst is the address of the receiver.
-func (p IPv4) Dst() [4]byte { return [4]byte(p[16:20]) }
-
-// SrcAddr and DstAddr are Src and Dst for package netip.
-func (p IPv4) SrcAddr() netip.Addr { return netip.AddrFrom4(p.Src()) }
-func (p IPv4) DstAddr() netip.Addr { return netip.AddrFrom4(p.Dst()) }
-
-// Payload is what follows the options.
-func (p IPv4) Payload() []byte { return p[p.HeaderLen():] }
+func (p *IPv4) FragmentOffset() int { return int(p.Fragment&ipv4OffsetMask) * 8 }
 
 // IPv4Fields are the variable parts of a header without options.
 type IPv4Fields struct {

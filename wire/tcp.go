@@ -100,8 +100,22 @@ func (s TCP) Options() []byte { return s[TCPHeaderLen:s.HeaderLen()] }
 // Payload is the data of the segment.
 func (s TCP) Payload() []byte { return s[s.HeaderLen():] }
 
-// Checksum judges the checksum field of a segment from src to dst, see
-// [UDP.Checksum]. TCP knows no [ChecksumNone].
+// ChecksumState is the result of [TCP.Checksum].
+type ChecksumState uint8
+
+const (
+	ChecksumBad     ChecksumState = iota
+	ChecksumGood                  // verified
+	ChecksumPartial               // covers the pseudo-header only
+)
+
+func (s ChecksumState) String() string {
+	return [...]string{ChecksumBad: "bad", ChecksumGood: "good", ChecksumPartial: "partial"}[s]
+}
+
+// Checksum verifies the checksum field of a segment from src to dst. Whether
+// [ChecksumPartial] is to be accepted depends on the link, see [ParseUDP]. A correct
+// checksum that equals the partial one is good.
 func (s TCP) Checksum(src, dst [4]byte) ChecksumState {
 	pseudo := PseudoHeader4(src, dst, ProtocolTCP, uint16(len(s)))
 	if Fold(Sum(s, pseudo)) == 0xffff {

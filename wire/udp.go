@@ -13,87 +13,42 @@ const (
 	MaxUDPPayload = 0xffff - IPv4HeaderLen - UDPHeaderLen
 )
 
-// UDP is a view of a datagram (RFC 768):
+// UDP is a datagram (RFC 768):
 //
 //	source port(2) destination port(2) length(2) checksum(2) payload
-type UDP []byte
+type UDP struct {
+	SrcPort uint16 // 0: the sender expects no answer
+	DstPort uint16
+	Payload []byte
+}
 
-// ParseUDP checks the length field. The view is cut to it. The checksum is a
-// question of its own, see [UDP.Checksum].
-func ParseUDP(b []byte) (UDP, error) {
+// ParseUDP reads a datagram from src to dst. Its errors are ErrTruncated and ErrLength,
+// about the length field, and ErrChecksum, with which the result is valid too.
+//
+// A checksum field of 0 says that the sender has computed none. A Linux host that leaves
+// the checksum to its device writes the folded sum of the pseudo-header, not complemented
+// (CHECKSUM_PARTIAL). On a virtual link, where no device completes it, the datagram
+// arrives so: with partial set such a checksum is accepted, and the payload not read. On
+// a real wire it is corruption.
+func ParseUDP(b []byte, src, dst [4]byte, partial bool) (u UDP, err error) {
 	if len(b) < UDPHeaderLen {
-		return nil, ErrTruncated
+		return u, ErrTruncated
 	}
 	n := int(binary.BigEndian.Uint16(b[4:]))
 	if n < UDPHeaderLen {
-		return nil, ErrLength
+		return u, ErrLength
 	}
 	if n > len(b) {
-		return nil, ErrTruncated
+		return u, ErrTruncated
 	}
-	return UDP(b[:n:n]), nil
-}
-
-// SrcPort is the sender's port; 0 if it expects no answer.
-func (u UDP) SrcPort() uint16 { return binary.BigEndian.Uint16(u[0:2]) }
-
-// DstPort is the receiver's port.
-func (u UDP) DstPort() uint16 { return binary.BigEndian.Uint16(u[2:4]) }
-
-// Payload is what the datagram carries.
-func (u UDP) Payload() []byte { return u[UDPHeaderLen:] }
-
-// ChecksumState is what the checksum field of a datagram says about it.
-type ChecksumState uint8
-
-const (
-	ChecksumBad     ChecksumState = iota
-	ChecksumGood                  // verified
-	ChecksumNone                  // the sender computed none (the field is 0)
-	ChecksumPartial               // covers the pseudo-header only
-)
-
-func (s ChecksumState) String() string {
-	switch s {
-	case ChecksumGood:
-		return "good"
-	case ChecksumNone:
-		return "none"
-	case ChecksumPartial:
-		return "partial"
+	u.SrcPort, u.DstPort, u.Payload = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), b[UDPHeaderLen:n:n]
+	if check := binary.BigEndian.Uint16(b[6:]); check != 0 {
+		pseudo := PseudoHeader4(src, dst, ProtocolUDP, uint16(n))
+		if !(partial && check == Fold(pseudo)) && Fold(Sum(b[:n], pseudo)) != 0xffff {
+			err = ErrChecksum
+		}
 	}
-	return "bad"
-}
-
-// Checksum judges the checksum field of a datagram from src to dst.
-//
-// A Linux host that counts on its device to finish the job leaves the folded
-// sum of the pseudo-header in the field, not complemented (CHECKSUM_PARTIAL).
-// A frame that never met such a device, because it crossed a virtual link,
-// still has it. On a real wire the same value is corruption: whether to accept
-// [ChecksumPartial] is for the caller, who knows the link. A correct checksum
-// that happens to equal the partial one is good.
-func (u UDP) Checksum(src, dst [4]byte) ChecksumState {
-	field := binary.BigEndian.Uint16(u[6:8])
-	if field == 0 {
-		return ChecksumNone
-	}
-	pseudo := PseudoHeader4(src, dst, ProtocolUDP, uint16(len(u)))
-	if Fold(Sum(u, pseudo)) == 0xffff {
-		return ChecksumGood
-	}
-	if field == Fold(pseudo) {
-		return ChecksumPartial
-	}
-	return ChecksumBad
-}
-
-// AcceptPartial reports, without reading the payload, whether the checksum
-// field is one that a link with partial checksums is trusted with: none or
-// partial. If not, [UDP.Checksum] has the answer.
-func (u UDP) AcceptPartial(src, dst [4]byte) bool {
-	field := binary.BigEndian.Uint16(u[6:8])
-	return field == 0 || field == Fold(PseudoHeader4(src, dst, ProtocolUDP, uint16(len(u))))
+	return u, err
 }
 
 // UDPFlow is who sends to whom. It is comparable.

@@ -46,12 +46,12 @@ func TestUDPWritersAgainstNaive(t *testing.T) {
 			if !bytes.Equal(inPlace, b) {
 				t.Errorf("%d bytes %s: in place %x, copied %x", n, name, inPlace[:8], b[:8])
 			}
-			u, err := ParseUDP(append(b, 0xee)) // and a byte of padding
+			u, err := ParseUDP(append(b, 0xee), addrA, addrB, false) // and a byte of padding
 			if err != nil {
 				t.Fatal(err)
 			}
-			equal(t, "state", u.Checksum(addrA, addrB), ChecksumGood)
-			equal(t, "length", len(u), UDPHeaderLen+n)
+			equal(t, "length", len(u.Payload), n)
+			equal(t, "capacity", cap(u.Payload), n)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestUDPChecksumZero(t *testing.T) {
 	b := make([]byte, 10)
 	PutUDPCopy(b, &flowAB, payloadFor(t, 0xffff))
 	equal(t, "field", binary.BigEndian.Uint16(b[6:]), 0xffff)
-	equal(t, "state", UDP(b).Checksum(addrA, addrB), ChecksumGood)
+	wantChecksum(t, b, true, true)
 	for v := range 1 << 16 { // and no datagram at all has a field of 0
 		binary.BigEndian.PutUint16(b[8:], uint16(v))
 		PutUDPInPlace(b, &flowAB)
@@ -87,30 +87,36 @@ func TestUDPChecksumZero(t *testing.T) {
 	}
 }
 
+// wantChecksum reads a datagram from addrA to addrB on a link without partial checksums and
+// on one with.
+func wantChecksum(t *testing.T, b []byte, complete, partial bool) {
+	t.Helper()
+	for i, want := range []bool{complete, partial} {
+		if _, err := ParseUDP(b, addrA, addrB, i == 1); (err == nil) != want || err != nil && err != ErrChecksum {
+			t.Errorf("partial %t: %v", i == 1, err)
+		}
+	}
+}
+
 func TestUDPChecksumStates(t *testing.T) {
 	b := make([]byte, 12)
 	PutUDPCopy(b, &flowAB, []byte("data"))
-	u := UDP(b)
-	equal(t, "state", u.Checksum(addrA, addrB), ChecksumGood)
-	equal(t, "accept", u.AcceptPartial(addrA, addrB), false)
-	equal(t, "the wrong host's state", u.Checksum(addrA, [4]byte{10, 0, 0, 3}), ChecksumBad)
-
+	wantChecksum(t, b, true, true)
+	if u, err := ParseUDP(b, addrA, [4]byte{10, 0, 0, 3}, true); err != ErrChecksum || string(u.Payload) != "data" {
+		t.Errorf("to the wrong host: %v, payload %q", err, u.Payload)
+	}
 	b[8] ^= 0x10
-	equal(t, "state", u.Checksum(addrA, addrB), ChecksumBad)
+	wantChecksum(t, b, false, false)
 
-	binary.BigEndian.PutUint16(b[6:], 0)
-	equal(t, "state", u.Checksum(addrA, addrB), ChecksumNone)
-	equal(t, "accept", u.AcceptPartial(addrA, addrB), true)
+	binary.BigEndian.PutUint16(b[6:], 0) // the sender has computed none
+	wantChecksum(t, b, true, true)
 
 	// Linux: uh->check = ~csum_tcpudp_magic(saddr, daddr, len, IPPROTO_UDP, 0)
-	pseudo := []byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 17, 0, 12}
-	partial := naiveSum(pseudo, 0)
+	partial := naiveSum([]byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 17, 0, 12}, 0)
 	binary.BigEndian.PutUint16(b[6:], partial)
-	equal(t, "state", u.Checksum(addrA, addrB), ChecksumPartial)
-	equal(t, "accept", u.AcceptPartial(addrA, addrB), true)
+	wantChecksum(t, b, false, true)
 	binary.BigEndian.PutUint16(b[6:], ^partial)
-	equal(t, "state", u.Checksum(addrA, addrB), ChecksumBad)
-	equal(t, "accept", u.AcceptPartial(addrA, addrB), false)
+	wantChecksum(t, b, false, false)
 }
 
 // A good datagram whose checksum happens to be the pseudo-header's sum is good;
@@ -119,9 +125,9 @@ func TestUDPGoodThatLooksPartial(t *testing.T) {
 	partial := naiveSum([]byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 17, 0, 10}, 0)
 	b := make([]byte, 10)
 	PutUDPCopy(b, &flowAB, payloadFor(t, partial))
-	equal(t, "state", UDP(b).Checksum(addrA, addrB), ChecksumGood)
+	wantChecksum(t, b, true, true)
 	b[8] ^= 1
-	equal(t, "state", UDP(b).Checksum(addrA, addrB), ChecksumPartial)
+	wantChecksum(t, b, false, true)
 }
 
 func TestUDPErrors(t *testing.T) {
@@ -136,15 +142,14 @@ func TestUDPErrors(t *testing.T) {
 		{"1234 0007 0008 0000", nil},
 		{"1234 0007 0008 0000 00000000", nil},
 	} {
-		u, err := ParseUDP(unhex(t, c.b))
+		u, err := ParseUDP(unhex(t, c.b), addrA, addrB, false)
 		if err != c.want {
 			t.Errorf("%s: %v, want %v", c.b, err, c.want)
 		}
 		if err == nil {
-			equal(t, "length", len(u), 8)
-			equal(t, "payload", len(u.Payload()), 0)
-			equal(t, "src", u.SrcPort(), 0x1234)
-			equal(t, "dst", u.DstPort(), 7)
+			equal(t, "payload", len(u.Payload), 0)
+			equal(t, "src", u.SrcPort, 0x1234)
+			equal(t, "dst", u.DstPort, 7)
 		}
 	}
 }
@@ -159,7 +164,7 @@ func TestPutUDPTooLongPanics(t *testing.T) {
 }
 
 func TestChecksumStateString(t *testing.T) {
-	for s, want := range map[ChecksumState]string{ChecksumBad: "bad", ChecksumGood: "good", ChecksumNone: "none", ChecksumPartial: "partial"} {
+	for s, want := range map[ChecksumState]string{ChecksumBad: "bad", ChecksumGood: "good", ChecksumPartial: "partial"} {
 		equal(t, "name", s.String(), want)
 	}
 }

@@ -30,10 +30,10 @@ func TestFixedNeighbourIsNotAsked(t *testing.T) {
 	// First it alone is asked, where it is not, and then everybody.
 	for _, want := range []wire.LinkAddr{x, wire.Broadcast} {
 		eth := heard()
-		arp, err := wire.ParseARP(eth.Payload())
-		if err != nil || eth.Dst() != want || arp.Op() != wire.ARPRequest || arp.TargetAddr() != [4]byte{10, 0, 0, 78} ||
-			arp.SenderAddr() != p.A.Addr.Addr().As4() || arp.SenderLink() != p.A.LinkAddr || eth.Src() != p.A.LinkAddr {
-			t.Errorf("asked %x, %v; want a question about 10.0.0.78 to %v", []byte(eth), err, want)
+		arp, err := wire.ParseARP(eth.Payload)
+		if err != nil || eth.Dst != want || arp.Op() != wire.ARPRequest || arp.TargetAddr() != [4]byte{10, 0, 0, 78} ||
+			arp.SenderAddr() != p.A.Addr.Addr().As4() || arp.SenderLink() != p.A.LinkAddr || eth.Src != p.A.LinkAddr {
+			t.Errorf("asked %+v, %v; want a question about 10.0.0.78 to %v", eth, err, want)
 		}
 	}
 }
@@ -51,11 +51,11 @@ func TestQuestionsAreLimited(t *testing.T) {
 	if n := r.Probes(); n != 1 {
 		t.Errorf("%d hops asked about", n)
 	}
-	if eth := heard(); eth.Dst().IsGroup() {
-		t.Errorf("everybody was asked first: %x", []byte(eth))
+	if eth := heard(); eth.Dst.IsGroup() {
+		t.Errorf("everybody was asked first: %+v", eth)
 	}
-	if eth := heard(); !eth.Dst().IsGroup() {
-		t.Errorf("it alone was asked again: %x", []byte(eth))
+	if eth := heard(); !eth.Dst.IsGroup() {
+		t.Errorf("it alone was asked again: %+v", eth)
 	}
 }
 
@@ -84,8 +84,8 @@ func sniffARP(t *testing.T, h *netlab.Host) (next func() wire.Ethernet) {
 		if err != nil {
 			t.Fatalf("no ARP: %v", err)
 		}
-		eth, err := wire.ParseEthernet(buf[:n])
-		if err != nil {
+		var eth wire.Ethernet
+		if err := eth.Parse(buf[:n]); err != nil {
 			t.Fatal(err)
 		}
 		return eth

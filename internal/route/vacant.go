@@ -119,11 +119,7 @@ func probeOnce(ctx context.Context, sock *os.File, us wire.LinkAddr, addrs []net
 		if err != nil {
 			return err
 		}
-		eth, err := wire.ParseEthernet(frame[:n])
-		if err != nil {
-			continue
-		}
-		if a, at, ok := claimed(eth); ok && at != us && slices.Contains(addrs, a) {
+		if a, at, ok := claimed(frame[:n]); ok && at != us && slices.Contains(addrs, a) {
 			return &InUse{a, at}
 		}
 	}
@@ -277,18 +273,22 @@ func solicitation(a netip.Addr, to wire.LinkAddr, from sender) []byte {
 
 // claimed is the address that the sender of a frame has (ARP, advertisement, solicitation) or is
 // about to take (probe).
-func claimed(eth wire.Ethernet) (a netip.Addr, at wire.LinkAddr, ok bool) {
-	switch eth.Type() {
-	case wire.EtherTypeARP:
-		return claimedByARP(eth)
-	case wire.EtherTypeIPv6:
-		return claimedByND(eth)
+func claimed(frame []byte) (a netip.Addr, at wire.LinkAddr, ok bool) {
+	var eth wire.Ethernet
+	if eth.Parse(frame) != nil {
+		return a, at, false
+	}
+	switch {
+	case eth.Type == wire.EtherTypeARP:
+		return claimedByARP(eth.Payload)
+	case eth.Type == wire.EtherTypeIPv6 && !eth.Tagged:
+		return claimedByND(frame, eth.Src)
 	}
 	return a, at, false
 }
 
-func claimedByARP(eth wire.Ethernet) (a netip.Addr, at wire.LinkAddr, ok bool) {
-	arp, err := wire.ParseARP(eth.Payload())
+func claimedByARP(b []byte) (a netip.Addr, at wire.LinkAddr, ok bool) {
+	arp, err := wire.ParseARP(b)
 	if err != nil {
 		return a, at, false
 	}
@@ -301,18 +301,18 @@ func claimedByARP(eth wire.Ethernet) (a netip.Addr, at wire.LinkAddr, ok bool) {
 
 // claimedByND does not verify the checksum: it may be partial on a virtual link, and a corrupted
 // frame only makes the claim fail, which can be repeated.
-func claimedByND(eth wire.Ethernet) (a netip.Addr, at wire.LinkAddr, ok bool) {
-	if eth.HeaderLen() != ndIPv6 || len(eth) < ndEnd || eth[ndIPv6]>>4 != 6 || eth[ndNext] != unix.IPPROTO_ICMPV6 ||
-		eth[ndHops] != ndHopLimit || eth[ndCode] != 0 || binary.BigEndian.Uint16(eth[ndIPv6+4:]) < ndEnd-ndType {
+func claimedByND(frame []byte, src wire.LinkAddr) (a netip.Addr, at wire.LinkAddr, ok bool) {
+	if len(frame) < ndEnd || frame[ndIPv6]>>4 != 6 || frame[ndNext] != unix.IPPROTO_ICMPV6 ||
+		frame[ndHops] != ndHopLimit || frame[ndCode] != 0 || binary.BigEndian.Uint16(frame[ndIPv6+4:]) < ndEnd-ndType {
 		return a, at, false
 	}
-	source := netip.AddrFrom16([16]byte(eth[ndSource:]))
-	target := netip.AddrFrom16([16]byte(eth[ndTarget:]))
+	source := netip.AddrFrom16([16]byte(frame[ndSource:]))
+	target := netip.AddrFrom16([16]byte(frame[ndTarget:]))
 	switch {
-	case eth[ndType] == ndAdvertisement, eth[ndType] == ndSolicitation && source.IsUnspecified():
-		return target, eth.Src(), true
-	case eth[ndType] == ndSolicitation: // the sender has the source address
-		return source, eth.Src(), true
+	case frame[ndType] == ndAdvertisement, frame[ndType] == ndSolicitation && source.IsUnspecified():
+		return target, src, true
+	case frame[ndType] == ndSolicitation: // the sender has the source address
+		return source, src, true
 	}
 	return a, at, false
 }

@@ -21,14 +21,14 @@ import (
 // segments smaller, at once or later, see pathmtu.go; source quench does nothing (RFC
 // 6633).
 func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
-	b := quoted.Payload()
-	if quoted.Protocol() != wire.ProtocolTCP || quoted.FragmentOffset() != 0 || len(b) < 8 {
+	b := quoted.Payload
+	if quoted.Protocol != wire.ProtocolTCP || quoted.FragmentOffset() != 0 || len(b) < 8 {
 		t.counts[IcmpUnmatched]++
 		return nil
 	}
 	c := t.conns[makeTuple(
-		AddrPort{Addr: quoted.Src(), Port: binary.BigEndian.Uint16(b)},
-		AddrPort{Addr: quoted.Dst(), Port: binary.BigEndian.Uint16(b[2:])})]
+		AddrPort{Addr: quoted.Src, Port: binary.BigEndian.Uint16(b)},
+		AddrPort{Addr: quoted.Dst, Port: binary.BigEndian.Uint16(b[2:])})]
 	if c == nil || !seq.New(binary.BigEndian.Uint32(b[4:])).InWindow(c.sndUna, c.sndMax.From(c.sndUna)) {
 		t.counts[IcmpUnmatched]++
 		return nil

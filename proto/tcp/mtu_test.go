@@ -439,7 +439,7 @@ func (n *narrowPath) report(from int, b []byte) {
 	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: wire.ProtocolTCP, Src: src, Dst: dst})
 	copy(packet[20:], b)
 	m := make([]byte, wire.MaxUnreachableLen)
-	m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, uint16(n.told(n.mtu)), wire.IPv4(packet))]
+	m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, uint16(n.told(n.mtu)), packet)]
 	icmp, err := wire.ParseICMPv4(m)
 	if err != nil {
 		w.fatalf("%v", err)

@@ -408,7 +408,7 @@ func (r *runner) call(w []string) {
 	case "toolarge": // ICMP: a segment, as "first:bytes of packet", and the MTU that is said to pass
 		first, size, _ := strings.Cut(w[1], ":")
 		m, q := unreachable(r.t, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, r.id, r.iss+uint32(r.number(first)))
-		binary.BigEndian.PutUint16(q[2:], uint16(r.number(size)))
+		binary.BigEndian.PutUint16(q.Packet[2:], uint16(r.number(size)))
 		binary.BigEndian.PutUint16(m[6:], uint16(r.number(w[2])))
 		r.tab.ProcessICMP(r.now, m, q)
 	case "icmp": // destination unreachable, with this code, of the segment with that number

@@ -14,19 +14,15 @@ func TestQueueAgainstSlice(t *testing.T) {
 	}
 	for _, bound := range []int{1, 2, 15, 16, 17, 100} {
 		q := queue{maxCount: bound, maxBytes: 1 << 30}
-		q.push(0) // the first ring
-		q.pop(new(Datagram))
+		q.push(&Inbound{}, 0, nil) // the first ring
+		q.Pop(new(Datagram))
 		q.head, q.tail = math.MaxUint32-2, math.MaxUint32-2
 		var model []Datagram
 		bytes := 0
 		for i := range 5000 {
 			if random(5) < 3 {
 				d := Datagram{Payload: make([]byte, random(9)), Frame: uint64(i), Heap: i%2 == 0}
-				slot := q.push(len(d.Payload))
-				if slot != nil {
-					*slot = d
-				}
-				ok := slot != nil
+				ok := q.push(&Inbound{Frame: d.Frame, Heap: d.Heap}, 0, d.Payload)
 				if ok != (len(model) < bound) {
 					t.Fatalf("bound %d, step %d: push %v with %d queued", bound, i, ok, len(model))
 				}
@@ -35,7 +31,7 @@ func TestQueueAgainstSlice(t *testing.T) {
 				}
 			} else {
 				var d Datagram
-				ok := q.pop(&d)
+				ok := q.Pop(&d)
 				if ok != (len(model) > 0) {
 					t.Fatalf("bound %d, step %d: pop %v with %d queued", bound, i, ok, len(model))
 				}
@@ -46,8 +42,8 @@ func TestQueueAgainstSlice(t *testing.T) {
 					model, bytes = model[1:], bytes-len(d.Payload)
 				}
 			}
-			if q.len() != len(model) || q.bytes != bytes {
-				t.Fatalf("bound %d, step %d: %d datagrams, %d bytes; want %d, %d", bound, i, q.len(), q.bytes, len(model), bytes)
+			if q.Len() != len(model) || q.bytes != bytes {
+				t.Fatalf("bound %d, step %d: %d datagrams, %d bytes; want %d, %d", bound, i, q.Len(), q.bytes, len(model), bytes)
 			}
 		}
 	}
@@ -61,12 +57,12 @@ func TestQueueMemory(t *testing.T) {
 		t.Error("a ring before the first datagram")
 	}
 	for range 17 {
-		*q.push(1) = Datagram{Payload: []byte{1}, Heap: true}
+		q.push(&Inbound{Heap: true}, 0, []byte{1})
 	}
 	if len(q.ring) != 32 {
 		t.Errorf("a ring of %d for 17 datagrams", len(q.ring))
 	}
-	for q.pop(new(Datagram)) {
+	for q.Pop(new(Datagram)) {
 	}
 	for i := range q.ring {
 		if q.ring[i].Payload != nil {

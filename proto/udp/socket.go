@@ -35,12 +35,12 @@ type Socket struct {
 	// when [Table.Process] returns this one. The engine never reads it.
 	Owner any
 
+	queue
 	local  AddrPort
 	addr   uint32   // local.Addr as a number; 0: the wildcard
 	remote AddrPort // zero: not connected
 	reuse  bool
 	open   bool
-	queue  queue
 	err    syscall.Errno // pending, 0: none
 	table  *Table
 	next   *Socket // in the list of its port that it is on
@@ -63,19 +63,8 @@ func (s *Socket) Remote() AddrPort { return s.remote }
 // Connected reports whether the socket receives from its remote only.
 func (s *Socket) Connected() bool { return s.remote.Port != 0 }
 
-// Len is the number of datagrams queued.
-func (s *Socket) Len() int { return s.queue.len() }
-
-// QueuedBytes is the number of bytes of payload queued.
-func (s *Socket) QueuedBytes() int { return s.queue.bytes }
-
 // Counters returns a copy of the socket's counters.
 func (s *Socket) Counters() SocketCounters { return s.count }
-
-// Pop moves the oldest datagram to *d, with its frame, and reports whether
-// there was one. It works on a closed socket too: that is how its frames come
-// back.
-func (s *Socket) Pop(d *Datagram) bool { return s.queue.pop(d) }
 
 // TakeError returns the pending error and clears it. Every send and every
 // receive asks first, as in the kernel, before data that may be queued.
@@ -123,30 +112,38 @@ type queue struct {
 	maxBytes int        // bound, bytes of payload
 }
 
-func (q *queue) len() int { return int(q.tail - q.head) }
+// Len is the number of datagrams queued.
+func (q *queue) Len() int { return int(q.tail - q.head) }
 
-// push appends a datagram of n bytes and returns its slot, which the caller
-// fills in; or nil if a bound is reached. An empty queue takes any datagram: one
-// larger than the bound in bytes would otherwise never arrive.
+// QueuedBytes is the number of bytes of payload queued.
+func (q *queue) QueuedBytes() int { return q.bytes }
+
+// push appends a datagram and reports whether there was room. An empty queue takes any
+// datagram: one larger than the bound in bytes would otherwise never arrive.
 //
 // Slots are written and read field by field. To copy a whole Datagram is to
 // read with wide loads what narrow stores have only just written, and that
 // stalls the processor for longer than all the rest takes.
-func (q *queue) push(n int) *Datagram {
+func (q *queue) push(in *Inbound, port uint16, payload []byte) bool {
 	used := int(q.tail - q.head)
-	if used >= q.maxCount || used > 0 && q.bytes+n > q.maxBytes {
-		return nil
+	if used >= q.maxCount || used > 0 && q.bytes+len(payload) > q.maxBytes {
+		return false
 	}
 	if used == len(q.ring) {
 		q.grow()
 	}
 	slot := &q.ring[q.tail&uint32(len(q.ring)-1)]
+	slot.Payload, slot.Frame, slot.Heap = payload, in.Frame, in.Heap
+	slot.From.Addr, slot.From.Port = in.Src, port
 	q.tail++
-	q.bytes += n
-	return slot
+	q.bytes += len(payload)
+	return true
 }
 
-func (q *queue) pop(d *Datagram) bool {
+// Pop moves the oldest datagram to *d, with its frame, and reports whether
+// there was one. It works on a closed socket too: that is how its frames come
+// back.
+func (q *queue) Pop(d *Datagram) bool {
 	if q.head == q.tail {
 		return false
 	}

@@ -308,68 +308,46 @@ type Inbound struct {
 // the caller. The socket is nil only with NoSocket, BadLength and BadChecksum;
 // the caller wakes its reader if n > 0.
 func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
-	u, err := wire.ParseUDP(in.Data)
-	if err != nil {
+	u, err := wire.ParseUDP(in.Data, in.Src, in.Dst, t.cfg.PartialChecksums)
+	if err == nil {
+		s = t.lookup(AddrPort{Addr: in.Src, Port: u.SrcPort}.Word(), binary.BigEndian.Uint32(in.Dst[:]), u.DstPort)
+	}
+	datagrams := 1
+	if in.GSOSize != 0 {
+		datagrams = max(1, (len(u.Payload)+int(in.GSOSize)-1)/int(in.GSOSize))
+	}
+	switch {
+	case err == wire.ErrChecksum:
+		t.count.BadChecksum += uint64(datagrams)
+		return nil, 0, BadChecksum
+	case err != nil:
 		t.count.BadLength++
 		return nil, 0, BadLength
-	}
-	if !(t.cfg.PartialChecksums && u.AcceptPartial(in.Src, in.Dst)) {
-		if c := u.Checksum(in.Src, in.Dst); c != wire.ChecksumGood && c != wire.ChecksumNone {
-			t.count.BadChecksum += uint64(in.datagrams(u))
-			return nil, 0, BadChecksum
-		}
-	}
-	if s = t.lookup(AddrPort{Addr: in.Src, Port: u.SrcPort()}.Word(), binary.BigEndian.Uint32(in.Dst[:]), u.DstPort()); s == nil {
-		t.count.NoSocket += uint64(in.datagrams(u))
+	case s == nil:
+		t.count.NoSocket += uint64(datagrams)
 		return nil, 0, NoSocket
 	}
-	if in.GSOSize != 0 {
-		n = s.enqueueParts(in, u)
-	} else if s.enqueue(in, u.SrcPort(), u.Payload()) {
-		n = 1
+	rest := u.Payload
+	for range datagrams - 1 {
+		k := int(in.GSOSize)
+		if s.push(in, u.SrcPort, rest[:k:k]) {
+			n++
+		}
+		rest = rest[k:]
+	}
+	if s.push(in, u.SrcPort, rest) {
+		n++
+	}
+	s.count.Received += uint64(n)
+	t.count.Received += uint64(n)
+	if n < datagrams {
+		s.count.QueueFull += uint64(datagrams - n)
+		t.count.QueueFull += uint64(datagrams - n)
 	}
 	if n == 0 {
 		return s, 0, QueueFull
 	}
 	return s, n, Queued
-}
-
-// datagrams is how many datagrams in holds, of which u is the view.
-func (in *Inbound) datagrams(u wire.UDP) int {
-	if in.GSOSize == 0 {
-		return 1
-	}
-	return max(1, (len(u.Payload())+int(in.GSOSize)-1)/int(in.GSOSize))
-}
-
-func (s *Socket) enqueue(in *Inbound, port uint16, payload []byte) bool {
-	slot := s.queue.push(len(payload))
-	if slot == nil {
-		s.count.QueueFull++
-		s.table.count.QueueFull++
-		return false
-	}
-	slot.Payload, slot.Frame = payload, in.Frame
-	slot.From.Addr, slot.From.Port = in.Src, port
-	slot.Heap = in.Heap
-	s.count.Received++
-	s.table.count.Received++
-	return true
-}
-
-// enqueueParts queues the datagrams that a super-frame was made of and returns
-// how many the queue took.
-func (s *Socket) enqueueParts(in *Inbound, u wire.UDP) (n int) {
-	rest := u.Payload()
-	for {
-		k := min(int(in.GSOSize), len(rest))
-		if s.enqueue(in, u.SrcPort(), rest[:k:k]) {
-			n++
-		}
-		if rest = rest[k:]; len(rest) == 0 {
-			return n
-		}
-	}
 }
 
 // ProcessICMP takes an ICMP error that quotes a UDP packet of ours to the
@@ -381,7 +359,7 @@ func (s *Socket) enqueueParts(in *Inbound, u wire.UDP) (n int) {
 // A fragmentation needed message is EMSGSIZE here; the new MTU is for the
 // caller's routes.
 func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) *Socket {
-	if quoted.Protocol() != wire.ProtocolUDP {
+	if quoted.Protocol != wire.ProtocolUDP {
 		return nil
 	}
 	srcPort, dstPort, ok := wire.QuotedPorts(quoted)
@@ -393,7 +371,7 @@ func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) *Socket {
 		return nil
 	}
 	// The quoted packet is ours: its source is our local end.
-	s := t.Lookup(AddrPort{Addr: quoted.Dst(), Port: dstPort}, AddrPort{Addr: quoted.Src(), Port: srcPort})
+	s := t.Lookup(AddrPort{Addr: quoted.Dst, Port: dstPort}, AddrPort{Addr: quoted.Src, Port: srcPort})
 	if s == nil || !s.Connected() {
 		return nil
 	}

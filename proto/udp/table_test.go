@@ -540,10 +540,12 @@ func TestICMPShortQuote(t *testing.T) {
 	tab := NewTable(Config{})
 	mustOpen(t, tab, local, peer, Options{})
 	m, q := unreachable(t, 3, 3, 17, local, peer)
-	if tab.ProcessICMP(m, q[:23]) != nil {
+	short := q
+	short.Payload = q.Payload[:3]
+	if tab.ProcessICMP(m, short) != nil {
 		t.Error("ports found in three bytes")
 	}
-	q[7] = 1 // fragment offset 8
+	q.Fragment = 1 // offset 8
 	if tab.ProcessICMP(m, q) != nil {
 		t.Error("ports found in a later fragment")
 	}
