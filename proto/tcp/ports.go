@@ -187,12 +187,18 @@ func (t *Table) listenerPort() uint16 {
 
 // blocks is a range of ports as blocks.
 func (r PortRange) blocks() (list []PortBlock) {
-	for port := int(r.First); port <= int(r.Last); port++ {
-		first := uint16(port - port%blockPorts)
-		if len(list) == 0 || list[len(list)-1].First != first {
-			list = append(list, PortBlock{First: first})
+	const all = ^uint64(0)
+	for first := int(r.First) &^ (blockPorts - 1); first <= int(r.Last); first += blockPorts {
+		b := PortBlock{First: uint16(first), Ports: all}
+		if before := int(r.First) - first; before > 0 {
+			b.Ports &= all << before
 		}
-		list[len(list)-1].Ports |= 1 << (port % blockPorts)
+		if after := first + blockPorts - 1 - int(r.Last); after > 0 {
+			b.Ports &= all >> after
+		}
+		if b.Ports != 0 { // 0: an empty range
+			list = append(list, b)
+		}
 	}
 	return list
 }

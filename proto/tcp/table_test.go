@@ -713,3 +713,22 @@ func TestPublished(t *testing.T) {
 	p.tabs[0].Close()
 	empty(1)
 }
+
+func TestBlocksOfARange(t *testing.T) {
+	for _, r := range []PortRange{{0, 65535}, {1, 1}, {63, 64}, {64, 127}, {100, 120}, {32768, 60999}, {65535, 65535}, {5, 4}, {128, 127}} {
+		var ports, want []uint16
+		for _, b := range r.blocks() {
+			for i := range uint16(blockPorts) {
+				if b.Ports>>i&1 != 0 {
+					ports = append(ports, b.First+i)
+				}
+			}
+		}
+		for port := int(r.First); port <= int(r.Last); port++ {
+			want = append(want, uint16(port))
+		}
+		if !slices.Equal(ports, want) || slices.ContainsFunc(r.blocks(), func(b PortBlock) bool { return b.Ports == 0 }) {
+			t.Errorf("ports %d to %d: got %d ports, want %d", r.First, r.Last, len(ports), len(want))
+		}
+	}
+}
