@@ -42,11 +42,10 @@ func (l *lab) kernelServer(t *testing.T, at string, first bool) {
 	}()
 }
 
-// Connections that come and go to one destination never want for a port, as they never do
-// in the kernel: not one after another, from the 64 ports of one block, nor many at a
-// time, from 1,024, for many wait for their last acknowledgment at times. It does not
-// matter which end closes first and has the pair in TIME-WAIT then, nor whether there are
-// timestamps.
+// Connections are opened to one destination and closed, and each dial gets a port, as in
+// the kernel: one dial after another, from the 64 ports of one block, and many at a time,
+// from 1,024 ports, since many connections wait for their last acknowledgment. So it is
+// whichever end closes first and has the pair in TIME-WAIT, with timestamps and without.
 func TestTCPChurn(t *testing.T) {
 	const dials = 10_000
 	for _, timestamps := range []string{"1", "0"} {
@@ -162,7 +161,7 @@ func TestTCPDialsShareAPort(t *testing.T) {
 		!errors.As(err, &call) || call.Syscall != "connect" || !strings.Contains(err.Error(), "connect: cannot assign requested address") {
 		t.Errorf("no pair is left: %v", err)
 	}
-	// A port that connections share is nobody's alone.
+	// A listener cannot have a port that connections share.
 	if _, err := l.host.Listen(t.Context(), "tcp", conns[0].LocalAddr().String()); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("listen on a port in use: %v", err)
 	}
@@ -187,7 +186,7 @@ func TestTCPDialsShareAPort(t *testing.T) {
 		c.SetLinger(0)
 		c.Close()
 	}
-	// A port on which somebody listens is not chosen.
+	// The port of a listener is not chosen.
 	port := uint16(last.LocalAddr().(*net.TCPAddr).Port)
 	listener, err := l.host.Listen(t.Context(), "tcp", fmt.Sprint(":", port))
 	must(t, err)
@@ -232,7 +231,7 @@ func TestTCPDialLooksAgain(t *testing.T) {
 
 // From a whole address there are more connections to one destination than the kernel's
 // range has ports, and then there are still all ports for the next. The kernel holds them
-// all, and takes no descriptor for one that nobody accepts.
+// all, and needs no descriptor for one that is not accepted.
 func TestTCPWholeAddress(t *testing.T) {
 	l := openLab(t)
 	host := newHost(t, l.mux, new(countedLease), unet.Config{Addr: netip.MustParseAddr("10.0.0.77")})
@@ -270,8 +269,8 @@ func TestTCPWholeAddress(t *testing.T) {
 	}
 }
 
-// UDP sockets that are dialled have their ports alone, as in the kernel, and never want
-// for one while there are any.
+// UDP sockets that are dialled have their ports alone, as in the kernel. Each dial gets a
+// port.
 func TestUDPChurn(t *testing.T) {
 	l := openLab(t)
 	var wg sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// network is package net on some host: on one of ours, or on a kernel.
+// network has the functions of package net, on a unet.Host or on a kernel.
 type network interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 	Listen(ctx context.Context, network, address string) (net.Listener, error)
@@ -191,14 +191,14 @@ func traits(err error) string {
 	return b.String()
 }
 
-// Every error has the text and the traits that it has on the kernel. Where unet has
-// more to say it follows the kernel's text.
+// Every error has the text and the traits that it has on the kernel. Where unet adds a
+// reason it follows the kernel's text.
 func TestErrorsAreThoseOfPackageNet(t *testing.T) {
 	l := openLab(t)
 	for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
 		l.setKnob(t, l.A, name, v)
 	}
-	l.on(t, l.A, func(link netlink.Link) error { // two that are there and never answer
+	l.on(t, l.A, func(link netlink.Link) error { // two neighbours that never answer
 		var err error
 		for _, last := range []byte{96, 97} {
 			err = errors.Join(err, netlink.NeighSet(&netlink.Neigh{
@@ -238,8 +238,8 @@ func TestErrorsAreThoseOfPackageNet(t *testing.T) {
 	}
 }
 
-// A lease that has ended is one error for all calls, those that have waited for
-// long and those that come later, and it says why.
+// After the end of the lease all calls return the same error, with its reason: those that
+// were blocked and later ones.
 func TestLeaseThatEndedIsOneError(t *testing.T) {
 	l := openLab(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

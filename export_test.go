@@ -7,7 +7,7 @@ import (
 	"golang.org/x/net/nettest"
 )
 
-// Audit says how many frames of the segment each owner has.
+// Audit lists the number of frames of the segment that each owner has.
 func (h *Host) Audit() (a string) {
 	h.stack.Do(func() { a = h.ep.Audit().String() })
 	return a

@@ -13,7 +13,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// slowLease is a lease whose grantor answers when it is told to.
+// slowLease is a lease whose requests the test answers.
 type slowLease struct {
 	endpoint.Lease
 	claims, unclaims chan request
@@ -59,7 +59,7 @@ func (l *slowLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 
 func (l *slowLease) Err() error { return nil }
 
-// newSlowHost is as much of a host as claiming ports takes.
+// newSlowHost is the part of a host that claims ports.
 func newSlowHost() (*Host, *slowLease) {
 	l := newSlowLease()
 	giving := newGivingLease(l)
@@ -72,10 +72,9 @@ func newSlowHost() (*Host, *slowLease) {
 
 func (h *Host) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(h.addr, port) }
 
-// While unetd does not answer, closing sockets waits for nothing, all that is to be
-// given back takes one goroutine, and a port that was not given back yet is had again
-// without asking.
-func TestGivingBackWaitsForNobody(t *testing.T) {
+// While unetd does not answer, giving ports back does not block and needs one goroutine
+// for all of them. A claim of a port that has not been given back yet sends no request.
+func TestGivingBackDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()
 		ctx := t.Context()
@@ -109,12 +108,13 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 		if n := runtime.NumGoroutine() - before; n > 1 {
 			t.Errorf("%d goroutines more", n)
 		}
-		// The last one is wanted again, and nobody is asked.
+		// A claim of the last one sends no request.
 		port, giveBack, err := h.tcpPorts.get(ctx, 7000+sockets-1, false)
 		if err != nil || port != 7000+sockets-1 {
 			t.Fatalf("port %d, %v", port, err)
 		}
-		// The first is on its way: it is waited for, as long as one likes.
+		// The request for the first has been sent: a claim waits for its answer, until its
+		// context ends.
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, _, err := h.udpPorts.get(short, 7000, false); !errors.Is(err, context.DeadlineExceeded) {
@@ -183,8 +183,8 @@ func TestClaimWaitsForRoom(t *testing.T) {
 	})
 }
 
-// A listen whose claim gets no answer keeps only those who want the same port, and
-// ends with its context.
+// A listen whose claim gets no answer delays only listens on the same port, and ends with
+// its context.
 func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()

@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A peer, or the gateway to it, is given another MAC address and tells nobody. It
-// is reached again, though nobody here does anything but send.
+// A peer, or the gateway to it, is given another MAC address and sends no ARP. It is
+// reached again by sends alone.
 func TestPeerChangesItsLinkAddress(t *testing.T) {
 	for _, c := range []struct {
 		name, to string
@@ -127,8 +127,8 @@ func TestAdministratorChangesThings(t *testing.T) {
 	far.untilAnswered("route added again")
 }
 
-// A host that does not answer, and one that does not any more: whoever sends or
-// waits is told.
+// Sends to a host that does not answer ARP, or not any more, and reads from it, fail with
+// EHOSTUNREACH.
 func TestUnresolvableHost(t *testing.T) {
 	l := openLab(t)
 	for name, v := range map[string]string{"mcast_solicit": "1", "ucast_solicit": "1", "retrans_time_ms": "10", "delay_first_probe_time": "0", "base_reachable_time_ms": "100"} {
@@ -154,7 +154,7 @@ func TestUnresolvableHost(t *testing.T) {
 
 	peer := l.dial(t, "10.0.0.2:7000")
 	peer.untilAnswered("at first")
-	l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetARPOff(link) }) // it answers nobody any more
+	l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetARPOff(link) })
 	server.SetDeadline(time.Now().Add(patience))
 	for err = nil; !errors.Is(err, syscall.EHOSTUNREACH); {
 		if _, err = server.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.2:9")); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
@@ -228,7 +228,7 @@ func TestNetworkIsGoneForATime(t *testing.T) {
 	}
 }
 
-// The uplink is deleted: nobody hangs, and everybody is told why.
+// The uplink is deleted: all calls return, with that reason.
 func TestUplinkGoesAway(t *testing.T) {
 	l := openLab(t)
 	c := l.dial(t, "10.0.0.2:7000")

@@ -58,8 +58,8 @@ func (l *countedLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	return err
 }
 
-// lab is a host of ours on a mux of this process on host A, and a kernel that
-// echoes at 10.0.0.2:7000 on host B.
+// lab is a unet.Host on a mux of this process on host A, and a kernel that echoes at
+// 10.0.0.2:7000 on host B.
 type lab struct {
 	*netlab.Pair
 	host   *unet.Host
@@ -156,7 +156,7 @@ func (l *lab) setKnob(t *testing.T, h *netlab.Host, name, value string) {
 	}))
 }
 
-// await returns when f is told a notice that satisfies it.
+// await returns after a notice that satisfies ok.
 func (l *lab) await(t *testing.T, what string, ok func(endpoint.Notice) bool) {
 	t.Helper()
 	for timeout := time.After(patience); ; {
@@ -166,7 +166,7 @@ func (l *lab) await(t *testing.T, what string, ok func(endpoint.Notice) bool) {
 				return
 			}
 		case <-timeout:
-			t.Fatalf("never told: %s", what)
+			t.Fatalf("no notice: %s", what)
 		}
 	}
 }
@@ -208,8 +208,8 @@ func (c *client) try() (bool, error) {
 	}
 }
 
-// untilAnswered tries until a request is answered, and says how long that took
-// and why the last one could not be sent.
+// untilAnswered tries until a request is answered. It returns how long that took and the
+// last error of a send.
 func (c *client) untilAnswered(what string) (time.Duration, error) {
 	c.t.Helper()
 	start := time.Now()

@@ -91,8 +91,8 @@ func TestJumboStreams(t *testing.T) {
 	}
 }
 
-// TestJumboDatagrams sends datagrams of several frames, also while the way to the peer
-// is not known yet, and to nobody.
+// TestJumboDatagrams sends datagrams of several frames, also before the peer's MAC address
+// is known, and to an address without a host.
 func TestJumboDatagrams(t *testing.T) {
 	a, b := openJumbo(t)
 	server, err := b.ListenPacket(t.Context(), "udp", ":0")
@@ -119,13 +119,13 @@ func TestJumboDatagrams(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	nobody, err := a.DialContext(ctx, "udp", "10.0.0.77:9")
+	absent, err := a.DialContext(ctx, "udp", "10.0.0.77:9")
 	must(t, err)
-	nobody.SetDeadline(time.Now().Add(patience))
-	for range 200 { // until it is known that nobody is there
-		if _, err := nobody.Write(text[:8000]); err != nil {
+	absent.SetDeadline(time.Now().Add(patience))
+	for range 200 { // until ARP has failed
+		if _, err := absent.Write(text[:8000]); err != nil {
 			break
 		}
 	}
-	must(t, nobody.Close())
+	must(t, absent.Close())
 }

@@ -252,7 +252,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Every error of a host and its sockets is a net.Error, and says whether it is a timeout.
+// Every error of a host and its sockets is a net.Error with the right Timeout.
 func TestErrorsAreNetErrors(t *testing.T) {
 	a, b, lease := memHosts(t)
 	ctx := t.Context()

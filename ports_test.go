@@ -133,7 +133,7 @@ func TestPortsOfBlocks(t *testing.T) {
 	}
 	used[32768+3] = true
 
-	// A block that nobody needs is given back, the last one is not.
+	// A block without users is given back, the last one is not.
 	for port := range uint16(endpoint.BlockPorts) {
 		give(32768 + port)
 	}
@@ -226,9 +226,9 @@ func TestPortsWithoutBlocks(t *testing.T) {
 	}
 }
 
-// unetd is away: who needs a port waits until a socket is closed, as long as they like,
-// and who needs none does not wait.
-func TestPortsWhileNobodyAnswers(t *testing.T) {
+// While unetd does not answer, a dial that needs a new port waits until a socket is closed
+// or its context ends; a dial that finds a port does not wait.
+func TestPortsWithoutAnAnswer(t *testing.T) {
 	l := &portsLease{}
 	p := newPorts(l, anyPort(), false)
 	var ports []uint16
@@ -263,7 +263,7 @@ func TestPortsWhileNobodyAnswers(t *testing.T) {
 	if port := <-got; port != ports[5] {
 		t.Errorf("took %d when %d was free", port, ports[5])
 	}
-	// One that is given back after a look, and before the wait.
+	// One that is given back between the choice and the wait.
 	_, seen := p.chooseFree()
 	p.Release(ports[6])
 	if err := p.obtain(ended, seen); err != nil {
@@ -280,11 +280,11 @@ func TestPortsWhileNobodyAnswers(t *testing.T) {
 		t.Errorf("took %d, %v", port, err)
 	}
 	if claims, _ := l.count(); claims != 2 {
-		t.Errorf("%d claims, one of which everybody waited for", claims)
+		t.Errorf("%d claims, want 2, one of them for all that waited", claims)
 	}
 }
 
-// onDone is a context that calls f when somebody is about to wait for it.
+// onDone is a context that calls f when Done is called, before a wait.
 type onDone struct {
 	context.Context
 	f func()
@@ -295,8 +295,8 @@ func (c onDone) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// A port is given back and then a claim is refused, before who waits for either has
-// looked: the port counts, whichever is noticed.
+// A port is given back and then a claim is refused, before the caller that waits for
+// either runs: it gets the port, whichever event it sees first.
 func TestPortsGivenBackBeforeARefusal(t *testing.T) {
 	for range 32 { // the runtime notices either
 		l := &portsLease{}
@@ -345,7 +345,7 @@ func TestPortsAtOnce(t *testing.T) {
 	}
 }
 
-// Which port is next nobody can tell.
+// The next port cannot be predicted.
 func TestPortsAreRandom(t *testing.T) {
 	seen := map[uint16]bool{}
 	for range 2000 {
@@ -361,8 +361,8 @@ func TestPortsAreRandom(t *testing.T) {
 }
 
 // In any order of connections that share ports, sockets that have one alone, and blocks
-// and single ports that are claimed and given back, what may be chosen is what is
-// claimed and nobody's alone; and what has been left is given back.
+// and single ports that are claimed and given back, the ports that may be chosen are those
+// that are claimed and that no socket has alone; and blocks without users are given back.
 func TestPortsAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	l := &portsLease{}
@@ -391,7 +391,7 @@ func TestPortsAgainstModel(t *testing.T) {
 		}
 		for _, port := range sharing {
 			if !want[port] {
-				t.Fatalf("port %d is shared and not claimed, or somebody's alone", port)
+				t.Fatalf("port %d is shared and not claimed", port)
 			}
 		}
 		n := 0
@@ -466,7 +466,7 @@ func TestPortsAgainstModel(t *testing.T) {
 	}
 }
 
-// What decides whether a block is given back are the ports that nobody uses, not how
+// Whether a block is given back depends on the number of ports without users, not on how
 // many connections share the others.
 func TestBlocksBesideASharedOne(t *testing.T) {
 	l := &portsLease{}

@@ -134,7 +134,7 @@ func (l *lab) awaitCount(t *testing.T, name string, n uint64) {
 	}
 }
 
-// echoes says something and expects it back.
+// echoes writes data and expects to read it back.
 func echoes(t *testing.T, c net.Conn) {
 	t.Helper()
 	buf := make([]byte, 5)
@@ -147,11 +147,11 @@ func echoes(t *testing.T, c net.Conn) {
 	c.SetDeadline(time.Time{})
 }
 
-// Connections that are idle for many times what the keepalive waits go on: one whose
-// reader waits, one that nobody waits for, and one without keepalive, which sends nothing.
+// Connections stay open when they are idle for many keepalive times: one with a blocked
+// reader, one without, and one without keepalive, which sends nothing.
 func TestTCPIdle(t *testing.T) {
 	l := openLab(t)
-	// Linux answers two probes a second at most, unless it is told otherwise.
+	// By default Linux answers two probes a second at most.
 	must(t, l.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_invalid_ratelimit", []byte("0"), 0) }))
 	var conns [3]*unet.TCPConn
 	for i := range conns {
@@ -187,7 +187,7 @@ func TestTCPIdle(t *testing.T) {
 	}
 }
 
-// awayB makes all of B's addresses nobody's, so that B answers nothing.
+// awayB deletes all addresses of B, so that it answers nothing.
 func (l *lab) awayB(t *testing.T) {
 	t.Helper()
 	l.on(t, l.B, func(link netlink.Link) error {
@@ -199,8 +199,8 @@ func (l *lab) awayB(t *testing.T) {
 	})
 }
 
-// gone expects that a connection has noticed the end of its peer: what it reads is want,
-// as package net has it.
+// gone expects that a connection has found its peer gone: a read fails with want, as
+// in package net, and a write fails.
 func gone(t *testing.T, what string, c net.Conn, want syscall.Errno) {
 	t.Helper()
 	c.SetReadDeadline(time.Now().Add(patience))
@@ -215,9 +215,9 @@ func gone(t *testing.T, what string, c net.Conn, want syscall.Errno) {
 	}
 }
 
-// A peer that is cut off without a word is noticed: by the keepalive when the connection
-// is idle, by the user timeout when something is not acknowledged. What the reader gets is
-// what package net's gets.
+// A peer that is cut off and sends nothing more is found gone: by the keepalive when the
+// connection is idle, by the user timeout when data is not acknowledged. The error of the
+// read is that of package net.
 func TestTCPPeerCutOff(t *testing.T) {
 	for name, cut := range map[string]func(*lab){
 		"host gone":  func(l *lab) { l.awayB(t) },
@@ -240,7 +240,7 @@ func TestTCPPeerCutOff(t *testing.T) {
 			cut(l)
 			must(t, idle.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 50 * time.Millisecond, Interval: 20 * time.Millisecond, Count: 3}))
 			must(t, kernel.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 1}))
-			_, err := waiting.Write([]byte("into the void"))
+			_, err := waiting.Write([]byte("unacknowledged"))
 			must(t, err)
 			var wg sync.WaitGroup
 			wg.Go(func() { gone(t, "by keepalive", idle, syscall.ETIMEDOUT) })
@@ -251,11 +251,11 @@ func TestTCPPeerCutOff(t *testing.T) {
 	}
 }
 
-// A peer that has been started anew knows nothing of a connection and says so when it is
-// asked: by a keepalive, or by text.
+// A peer that has been restarted has no state of a connection, and answers a keepalive
+// probe, or data, with a RST.
 func TestTCPPeerRebooted(t *testing.T) {
 	l := openLab(t)
-	for _, asked := range []string{"by keepalive", "by text"} {
+	for _, asked := range []string{"by keepalive", "by data"} {
 		listener, err := l.B.Listen("tcp", "10.0.0.2:0")
 		must(t, err)
 		defer listener.Close()

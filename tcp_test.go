@@ -24,7 +24,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// openTwo makes a cable with a host of ours at either end.
+// openTwo makes a cable with a unet.Host at each end.
 func openTwo(t *testing.T, cfg unet.Config) (a, b *unet.Host) {
 	t.Helper()
 	p := netlab.RequirePair(t, netlab.Config{})
@@ -36,7 +36,7 @@ func TestTCPConformsToNetConn(t *testing.T) {
 	unet.CheckNetConn(t, a, b)
 }
 
-// net/http's server and client, unchanged, on ours.
+// The server and the client of net/http, unchanged, on unet.
 func TestHTTP(t *testing.T) {
 	a, b := openTwo(t, unet.Config{})
 	l, err := a.Listen(t.Context(), "tcp", ":80")
@@ -98,7 +98,7 @@ func TestTCPDialErrors(t *testing.T) {
 			t.Errorf("dial of %s: %v, want %v", to, err, want)
 		}
 	}
-	// Whoever does not answer.
+	// A neighbour that does not answer.
 	l.on(t, l.B, netlink.LinkSetARPOff)
 	l.setKnob(t, l.A, "retrans_time_ms", "60000") // or that is EHOSTUNREACH after 10 ms
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -116,33 +116,8 @@ func TestTCPDialErrors(t *testing.T) {
 	}
 }
 
-// A peer that is gone while something is on the way to it.
-func TestTCPUserTimeout(t *testing.T) {
-	l := openLab(t)
-	listener, err := l.B.Listen("tcp", "10.0.0.2:0") // whose kernel accepts by itself
-	must(t, err)
-	defer listener.Close()
-	conn, err := l.host.Dial("tcp", listener.Addr().String())
-	must(t, err)
-	defer conn.Close()
-	ours := conn.(*unet.TCPConn)
-	must(t, ours.SetUserTimeout(50*time.Millisecond))
-	l.on(t, l.B, func(link netlink.Link) error {
-		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
-		for i := range addrs {
-			err = errors.Join(err, netlink.AddrDel(link, &addrs[i]))
-		}
-		return err
-	})
-	_, err = ours.Write([]byte("into the void"))
-	must(t, err)
-	if _, err := ours.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
-		t.Errorf("read: %v, want ETIMEDOUT", err)
-	}
-}
-
-// A port is the host's while anybody uses it: the listener, or a connection that
-// was accepted there.
+// A port is the host's while it has users: the listener, or a connection that was
+// accepted there.
 func TestTCPListenerPorts(t *testing.T) {
 	l := openLab(t)
 	at := netip.AddrPortFrom(l.host.Addr(), 8080)
@@ -218,7 +193,7 @@ func TestTCPListenerClosesUnderLoad(t *testing.T) {
 				}
 				c.SetDeadline(time.Now().Add(patience))
 				if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Error("a connection that nobody ends")
+					t.Error("a connection is neither served nor reset")
 				}
 				c.Close()
 			})
