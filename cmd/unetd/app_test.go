@@ -18,8 +18,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// application is a process that does with unetd what it is told by lines on its
-// input, and answers each by a line. It holds nothing that it was not told to.
+// application is a process that reads commands from its input, a line each, sends the
+// requests to unetd, and writes a line for each.
 type application struct {
 	socket string
 	grants map[string]*endpoint.Grant
@@ -56,7 +56,7 @@ func codeOf(err error) string {
 	return "error"
 }
 
-// do is one line: what to do, the name of an endpoint, and arguments.
+// do runs a command: its name, the name of an endpoint, and arguments.
 func (a *application) do(words []string) (answer string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -90,7 +90,7 @@ func (a *application) do(words []string) (answer string, err error) {
 		return "ok", a.grants[name].Close()
 	case "drop-xsk":
 		return "ok", a.grants[name].XSK.Close()
-	case "ended": // NAME: waits for the end of the lease, and says why
+	case "ended": // NAME: waits for the end of the lease, and returns its reason
 		select {
 		case <-lease.Done():
 			return lease.Err().Error(), nil
@@ -170,8 +170,8 @@ func (a *app) kill() {
 	}
 }
 
-// says tells the application what to do and returns its answer.
-func (a *app) says(line string) string {
+// ask sends the application a command and returns its answer.
+func (a *app) ask(line string) string {
 	a.t.Helper()
 	fmt.Fprintln(a.stdin, line)
 	if !a.lines.Scan() {
@@ -180,10 +180,10 @@ func (a *app) says(line string) string {
 	return a.lines.Text()
 }
 
-// wants is says with an answer that has to begin in a way.
-func (a *app) wants(line, want string) (answer string) {
+// expect is ask, and checks how the answer begins.
+func (a *app) expect(line, want string) (answer string) {
 	a.t.Helper()
-	answer = a.says(line)
+	answer = a.ask(line)
 	if !strings.HasPrefix(answer, want) {
 		a.t.Errorf("%s:\n got %s\nwant %s...", line, answer, want)
 	}

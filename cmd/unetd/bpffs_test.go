@@ -26,8 +26,8 @@ func (d *process) warnings() (found []string) {
 	return nil
 }
 
-// A unetd whose mount namespace ends with it warns, because nothing that it pins is
-// there for the next one; one that found the BPF file system of the system does not.
+// A unetd whose mount namespace ends with it warns, because the next one does not find
+// its pins. A unetd that uses the BPF file system of the system does not warn.
 func TestPrivateBPFFS(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -45,7 +45,7 @@ func TestPrivateBPFFS(t *testing.T) {
 		t.Errorf("warnings: %q", w)
 	}
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
 	d.kill()
 	eventually(t, "the program on the uplink goes with unetd", func() bool { return !strings.Contains(attached(t, pair.A), "uplink:program") })
 	a.kill()
@@ -71,7 +71,7 @@ func TestPrivateBPFFS(t *testing.T) {
 		t.Errorf("warnings: %q, want %d", w, want)
 	}
 	a = startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
 	d.kill()
 	d = serve()
 	d.awaitLine("endpoint presented")

@@ -14,8 +14,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// What a running unetd has, for people and for programs, and for those only who
-// may know it.
+// list and counters, as text and as JSON, for users that may run them and for others.
 func TestListAndCounters(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -28,8 +27,8 @@ func TestListAndCounters(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831", "[")
-	a.wants("open b frames=128", "[]")
+	a.expect("open a frames=64 udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831", "[")
+	a.expect("open b frames=128", "[]")
 	pid := strconv.Itoa(a.cmd.Process.Pid)
 	want := fmt.Sprintf(`
 ID  UID            %[2]s  ATTACH  DEVICE  SEGMENT  STATE   TAGS
@@ -45,7 +44,7 @@ ID  UID            %[2]s  ATTACH  DEVICE  SEGMENT  STATE   TAGS
 		t.Errorf("%v, %v", list, err)
 	}
 
-	// A frame from the other host that is nobody's: the kernel's.
+	// A frame from the other host that no tag claims is the kernel's.
 	conn, err := pair.B.Dial("udp", pair.A.Addr.Addr().String()+":9")
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +75,7 @@ ID  UID            %[2]s  ATTACH  DEVICE  SEGMENT  STATE   TAGS
 		t.Errorf("%+v, %v", counters, err)
 	}
 
-	// Not for everybody.
+	// Another user is refused.
 	as := func(name string) (int, string, string) {
 		cmd := s.command(name)
 		cmd.SysProcAttr = netlab.Nobody()

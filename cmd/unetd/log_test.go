@@ -20,7 +20,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// fullPipe is a pipe that takes no byte more.
+// fullPipe is a pipe whose buffer is full.
 func fullPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	var fds [2]int
@@ -43,7 +43,7 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// serveWithStderr starts unetd, which logs all it can to stderr.
+// serveWithStderr starts unetd, which logs to stderr at level debug.
 func (s *site) serveWithStderr(t *testing.T, stderr *os.File) *exec.Cmd {
 	t.Helper()
 	cmd := s.command("serve", "--log-level", "debug", "--ready-fd", "3")
@@ -97,9 +97,9 @@ func (s *site) openAndClose(t *testing.T, leases int) {
 	all.Wait()
 }
 
-// unetd works and ends while nobody reads its log, and says how much of it is
-// missing when somebody does.
-func TestNobodyReadsTheLog(t *testing.T) {
+// unetd works while the pipe of its log is not read, and reports how many lines were
+// dropped when it is read again.
+func TestLogIsNotRead(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	r, w := fullPipe(t)
@@ -138,7 +138,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 		select {
 		case <-lines:
 		case <-timeout:
-			t.Fatalf("the log does not say that lines are missing:\n%s", text.String())
+			t.Fatalf("the log does not report dropped lines:\n%s", text.String())
 		}
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -149,8 +149,8 @@ func TestNobodyReadsTheLog(t *testing.T) {
 	}
 }
 
-// A pipe that is full does not hold up the end of unetd.
-func TestEndWhileNobodyReadsTheLog(t *testing.T) {
+// A full pipe does not delay the end of unetd.
+func TestEndWhileLogIsNotRead(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	_, w := fullPipe(t)
@@ -168,7 +168,7 @@ func TestEndWhileNobodyReadsTheLog(t *testing.T) {
 	}
 }
 
-// The reader of the log may go away at any time.
+// The reader of the log may end at any time.
 func TestReaderOfTheLogIsGone(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -191,7 +191,7 @@ func TestReaderOfTheLogIsGone(t *testing.T) {
 	}
 }
 
-// Applications open and close leases without a line in the log, and are counted.
+// unetd logs no line for leases that are opened and closed; it counts them.
 func TestLeasesAreNotLogged(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -208,7 +208,7 @@ func TestLeasesAreNotLogged(t *testing.T) {
 	}
 }
 
-// What a line of the log says is text, also in JSON: the policy is a path.
+// Values of the log are strings in JSON too: the policy is a path.
 func TestJSONLog(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -223,14 +223,14 @@ func TestJSONLog(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 }
 
-// Each line is written whole, or is in the number of those that were dropped, also when
-// there is no room for another line at the moment at which that is to be said.
+// Each line is written whole, or is counted as dropped, also if there is no room for
+// another line when the number is reported.
 func TestLogWriter(t *testing.T) {
-	r, w := io.Pipe() // takes nothing until somebody reads
+	r, w := io.Pipe() // has no buffer
 	log := newLogWriter(w)
-	var told []uint64
+	var reported []uint64
 	const report = "report\n"
-	log.report = func(n uint64) []byte { told = append(told, n); return []byte(report) }
+	log.report = func(n uint64) []byte { reported = append(reported, n); return []byte(report) }
 	line := strings.Repeat("x", 1023) + "\n"
 	const lines = 2*maxUnwritten/1024 + 100
 	for range lines {
@@ -238,7 +238,7 @@ func TestLogWriter(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	log.flush() // nobody reads: it gives up
+	log.flush() // returns after flushWithin
 	var got bytes.Buffer
 	copied := make(chan struct{})
 	go func() {
@@ -249,10 +249,10 @@ func TestLogWriter(t *testing.T) {
 	w.Close()
 	<-copied
 	whole, reports := strings.Count(got.String(), line), strings.Count(got.String(), report)
-	if reports != 1 || len(told) != 1 || got.Len() != whole*len(line)+len(report) {
-		t.Fatalf("%d bytes, %d lines, %d reports, of %d", got.Len(), whole, reports, told)
+	if reports != 1 || len(reported) != 1 || got.Len() != whole*len(line)+len(report) {
+		t.Fatalf("%d bytes, %d lines, %d reports, of %d", got.Len(), whole, reports, reported)
 	}
-	if told[0] < 100 || uint64(whole)+told[0] != lines {
-		t.Errorf("%d lines written and %d dropped of %d", whole, told[0], lines)
+	if reported[0] < 100 || uint64(whole)+reported[0] != lines {
+		t.Errorf("%d lines written and %d dropped of %d", whole, reported[0], lines)
 	}
 }

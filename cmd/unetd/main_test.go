@@ -18,8 +18,8 @@ import (
 
 const patience = 30 * time.Second
 
-// This test binary is also unetd, and an application, by an environment
-// variable: so that they run in other namespaces and as other users.
+// This test binary also runs as unetd and as an application, chosen by an environment
+// variable, so that they run in other namespaces and as other users.
 const (
 	roleVariable = "UNETD_TEST_ROLE"
 	roleUnetd    = "unetd"
@@ -37,8 +37,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// command runs this binary in a role. The link survives a change of user that
-// takes away the folder it stands in.
+// command runs this binary in a role, by a link that another user can reach too.
 func command(role string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
@@ -67,7 +66,7 @@ func finish(t *testing.T, host *netlab.Host, cmd *exec.Cmd) (code int, stdout, s
 	return cmd.ProcessState.ExitCode(), o.String(), e.String()
 }
 
-// site is a host on which unetd runs again and again, with what it finds there.
+// site is a host on which unetd runs several times, with its files.
 type site struct {
 	host          *netlab.Host
 	socket, bpffs string
@@ -78,8 +77,7 @@ func newSite(t *testing.T, host *netlab.Host) *site {
 	return &site{host, socketPath(t), netlab.BPFFS(t)}
 }
 
-// command is a command of unetd with this site's places. Those of serve that are
-// given again in args win.
+// command is a command of unetd with this site's paths. Flags in args override them.
 func (s *site) command(name string, args ...string) *exec.Cmd {
 	places := map[string][]string{
 		"serve":    {"--interface", s.host.Interface, "--socket", s.socket, "--bpffs", s.bpffs},
@@ -90,8 +88,8 @@ func (s *site) command(name string, args ...string) *exec.Cmd {
 	return command(roleUnetd, slices.Concat([]string{name}, places[name], args)...)
 }
 
-// run runs a command of unetd on the site's host and wants exit code 0 and
-// nothing on stderr.
+// run runs a command of unetd on the site's host. It expects exit code 0 and nothing on
+// stderr.
 func (s *site) run(t *testing.T, name string, args ...string) (stdout string) {
 	t.Helper()
 	code, stdout, stderr := finish(t, s.host, s.command(name, args...))
@@ -148,7 +146,7 @@ func serveCommand(t *testing.T, host *netlab.Host, socket string, cmd *exec.Cmd)
 	return d
 }
 
-// watch reads what the process says, and ends it with the test.
+// watch reads stderr of the process, and ends the process with the test.
 func (d *process) watch(stderr io.Reader) {
 	go func() {
 		defer close(d.stderr)
@@ -189,7 +187,7 @@ next:
 	}
 }
 
-// stop sends a signal and wants exit code 0.
+// stop sends a signal and expects exit code 0.
 func (d *process) stop(s os.Signal) {
 	d.t.Helper()
 	if err := d.cmd.Process.Signal(s); err != nil {
@@ -203,7 +201,7 @@ func (d *process) stop(s os.Signal) {
 	}
 }
 
-// kill ends it as a crash would.
+// kill ends the process by SIGKILL.
 func (d *process) kill() {
 	d.t.Helper()
 	if err := d.cmd.Process.Kill(); err != nil {
@@ -212,7 +210,7 @@ func (d *process) kill() {
 	_ = d.wait() // killed
 }
 
-// wait waits for the end. All of stderr is read first, as exec.Cmd wants it.
+// wait waits for the end. All of stderr is read first, as exec.Cmd.Wait requires.
 func (d *process) wait() error {
 	kill := time.AfterFunc(patience, func() { d.cmd.Process.Kill() })
 	defer kill.Stop()
@@ -224,7 +222,7 @@ func (d *process) wait() error {
 
 func socketPath(t *testing.T) string {
 	t.Helper()
-	// Not in t.TempDir: others have to reach it.
+	// Not in t.TempDir, which other users cannot enter.
 	dir, err := os.MkdirTemp("", "unetd")
 	if err != nil {
 		t.Fatal(err)

@@ -43,8 +43,8 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 	return dir
 }
 
-// Segments are charged to unetd's memory cgroup. Before its limit is reached, at which
-// the kernel would end unetd, no more are given.
+// Segments are charged to unetd's memory cgroup. unetd grants no more before the limit of
+// the cgroup is reached, at which the kernel would kill it.
 func TestMemoryCgroup(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)

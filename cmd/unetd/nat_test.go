@@ -40,8 +40,8 @@ rules:
     memory: 1MiB
 `
 
-// Where any port may become a masqueraded flow's none is granted, and whole addresses and
-// messages are. With nat: warn all is, and the log says so once.
+// If masquerading may use any port, no port is granted; whole addresses and message tags
+// are. With nat: warn ports are granted too, and one warning is logged.
 func TestPortsThatNATMayUse(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	masquerading(t, pair.A)
@@ -50,17 +50,17 @@ func TestPortsThatNATMayUse(t *testing.T) {
 	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
 	d.awaitLine("level=WARN", "network address translation", "chain postrouting of table ip nat")
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
 	for _, line := range []string{
 		"claim a udp:10.0.0.1:7001", "claim a udp:0.0.0.0:7001", "claim a udp:10.0.0.1:0", "claim a udp:10.0.0.1:0-63", "claim a udp:0.0.0.0:0",
 		"claim a tcp:10.0.0.1:7001", "claim a tcp:10.0.0.1:0", "open b frames=64 udp:10.0.0.1:7001", "open b frames=64 udp:0.0.0.0:0",
 	} {
-		if got := a.wants(line, "tag-denied: "); !strings.Contains(got, "nat: warn in rule nobodys of ") || !strings.Contains(got, "chain postrouting of table ip nat") {
+		if got := a.expect(line, "tag-denied: "); !strings.Contains(got, "nat: warn in rule nobodys of ") || !strings.Contains(got, "chain postrouting of table ip nat") {
 			t.Errorf("%s: %s", line, got)
 		}
 	}
-	a.wants("claim a addr:10.0.0.130", "addr:10.0.0.130")
-	a.wants("claim a udp:10.0.0.130:7001", "udp:10.0.0.130:7001")
+	a.expect("claim a addr:10.0.0.130", "addr:10.0.0.130")
+	a.expect("claim a udp:10.0.0.130:7001", "udp:10.0.0.130:7001")
 
 	writePolicy(t, file, underNAT+"    nat: warn\n")
 	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
@@ -73,13 +73,13 @@ func TestPortsThatNATMayUse(t *testing.T) {
 		"claim a udp:0.0.0.0:0-63":  "udp:10.0.0.1:",
 		"claim a tcp:10.0.0.1:0":    "tcp:10.0.0.1:70",
 	} {
-		a.wants(line, want)
+		a.expect(line, want)
 	}
 	d.awaitLine("level=WARN", "ports are claimed that", "rule=nobodys")
 	d.stop(syscall.SIGTERM)
 }
 
-// Where masquerading keeps to some ports the others are granted, and chosen.
+// If masquerading uses a range of ports only, the others are granted, and are chosen.
 func TestPortsThatNATKeepsClearOf(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	table := masquerading(t, pair.A)
@@ -102,17 +102,17 @@ func TestPortsThatNATKeepsClearOf(t *testing.T) {
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, strings.Replace(underNAT, "udp:*:*", "udp:*:7005-40100", 1)))
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
-	a.wants("claim a udp:10.0.0.1:7009", "udp:10.0.0.1:7009")
-	a.wants("claim a udp:10.0.0.1:7010", "tag-denied: ")
-	a.wants("claim a udp:10.0.0.1:40100", "udp:10.0.0.1:40100")
-	a.wants("claim a udp:10.0.0.1:40000-40063", "tag-denied: ") // of 40000
+	a.expect("open a frames=64 msg:1", "[msg:1]")
+	a.expect("claim a udp:10.0.0.1:7009", "udp:10.0.0.1:7009")
+	a.expect("claim a udp:10.0.0.1:7010", "tag-denied: ")
+	a.expect("claim a udp:10.0.0.1:40100", "udp:10.0.0.1:40100")
+	a.expect("claim a udp:10.0.0.1:40000-40063", "tag-denied: ") // of 40000
 	for range 2 {
-		a.wants("claim a tcp:10.0.0.1:0", "tcp:10.0.0.1:70")
+		a.expect("claim a tcp:10.0.0.1:0", "tcp:10.0.0.1:70")
 	}
-	a.wants("claim a tcp:10.0.0.1:0", "tag-held: ") // 7000 and 7099 were all
+	a.expect("claim a tcp:10.0.0.1:0", "tag-held: ") // 7000 and 7099 were all
 	for range 30 {
-		got := netip.MustParseAddrPort(strings.TrimPrefix(a.wants("claim a udp:10.0.0.1:0", "udp:10.0.0.1:"), "udp:"))
+		got := netip.MustParseAddrPort(strings.TrimPrefix(a.expect("claim a udp:10.0.0.1:0", "udp:10.0.0.1:"), "udp:"))
 		if got.Port() >= 7010 && got.Port() <= 40000 {
 			t.Errorf("chosen %v, which masquerading may use", got)
 		}
@@ -120,7 +120,7 @@ func TestPortsThatNATKeepsClearOf(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 }
 
-// Without a policy root may do everything: it is warned.
+// Without a policy root may claim such ports, with a warning.
 func TestRootIsWarnedOfNAT(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	masquerading(t, pair.A)

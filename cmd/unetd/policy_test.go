@@ -19,7 +19,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// policyFile is a policy in a file that user nobody can read, too.
+// policyFile writes a policy to a file that user nobody can read too.
 func policyFile(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(filepath.Dir(socketPath(t)), "policy.yaml")
@@ -34,7 +34,7 @@ func writePolicy(t *testing.T, file, text string) {
 	}
 }
 
-// for nobody: what the tests let it have.
+// nobodys is the rule for user nobody, as whom the applications run.
 const nobodys = `
 rules:
   - name: nobodys
@@ -50,16 +50,16 @@ rules:
     trusted: true
 `
 
-// What the policy permits is granted to a process without any privilege, and
-// what it does not is refused, through the open and through the lease.
+// A process without privilege gets what the policy permits. The rest is refused, by the
+// open and by the lease.
 func TestPolicy(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
 	d.awaitLine("msg=policy", "policy.yaml", "rules=2")
 	a := startApp(t, s.socket)
-	a.wants("capabilities -", fmt.Sprintf("uid %d %016x", netlab.NobodyID, 0))
-	a.wants("open a frames=64 udp:10.0.0.1:7000 msg:1", "[udp:10.0.0.1:7000 msg:1]")
+	a.expect("capabilities -", fmt.Sprintf("uid %d %016x", netlab.NobodyID, 0))
+	a.expect("open a frames=64 udp:10.0.0.1:7000 msg:1", "[udp:10.0.0.1:7000 msg:1]")
 	for line, want := range map[string]string{
 		"claim a udp:10.0.0.1:7001":        "udp:10.0.0.1:7001",
 		"claim a udp:10.0.0.1:53":          "udp:10.0.0.1:53", // named
@@ -75,29 +75,29 @@ func TestPolicy(t *testing.T) {
 		"open b frames=64 msg:2 msg:10":    "tag-denied: ",
 		"open b queue frames=64":           "permission: ",
 	} {
-		if got := a.wants(line, want); strings.HasPrefix(line, "claim a tcp:10.0.0.1:80 ") && !strings.Contains(got, "below 1024") {
+		if got := a.expect(line, want); strings.HasPrefix(line, "claim a tcp:10.0.0.1:80 ") && !strings.Contains(got, "below 1024") {
 			t.Errorf("%s", got)
 		}
 	}
-	// On the address that it holds, any port.
-	a.wants("claim a udp:10.0.0.130:7", "udp:10.0.0.130:7")
-	// Wildcards stay within.
+	// On an address that it has as a whole, any port.
+	a.expect("claim a udp:10.0.0.130:7", "udp:10.0.0.130:7")
+	// A wildcard becomes a permitted port.
 	for range 5 {
-		a.wants("claim a udp:10.0.0.1:0", "udp:10.0.0.1:70")
-		a.wants("claim a udp:0.0.0.0:0", "udp:10.0.0.1:70")
+		a.expect("claim a udp:10.0.0.1:0", "udp:10.0.0.1:70")
+		a.expect("claim a udp:0.0.0.0:0", "udp:10.0.0.1:70")
 	}
-	a.wants("claim a tcp:0.0.0.0:0", "tcp:10.0.0.1:")
-	a.wants("claim a tcp:10.0.0.1:0-63", "tcp:10.0.0.1:")
-	a.wants("claim a udp:10.0.0.1:0-63", "tag-denied: ") // no block is whole
-	a.wants("claim a tcp:[fd00::1]:8080", "tcp:[fd00::1]:8080")
-	a.wants("claim a tcp:[::]:0-63", "tcp:[fd00::1]:")
-	a.wants("claim a udp:[::]:0", "tag-denied: ")
+	a.expect("claim a tcp:0.0.0.0:0", "tcp:10.0.0.1:")
+	a.expect("claim a tcp:10.0.0.1:0-63", "tcp:10.0.0.1:")
+	a.expect("claim a udp:10.0.0.1:0-63", "tag-denied: ") // no block is whole
+	a.expect("claim a tcp:[fd00::1]:8080", "tcp:[fd00::1]:8080")
+	a.expect("claim a tcp:[::]:0-63", "tcp:[fd00::1]:")
+	a.expect("claim a udp:[::]:0", "tag-denied: ")
 	for range 7 {
-		a.wants("claim a msg:0", "msg:")
+		a.expect("claim a msg:0", "msg:")
 	}
-	a.wants("claim a msg:0", "tag-held: ")
-	a.wants("open b frames=64 udp:10.0.0.1:0 msg:0", "tag-held: ") // all or none
-	a.wants("open b frames=64 udp:0.0.0.0:0 tcp:10.0.0.1:9999 udp:10.0.0.1:0", "[udp:10.0.0.1:70")
+	a.expect("claim a msg:0", "tag-held: ")
+	a.expect("open b frames=64 udp:10.0.0.1:0 msg:0", "tag-held: ") // all or none
+	a.expect("open b frames=64 udp:0.0.0.0:0 tcp:10.0.0.1:9999 udp:10.0.0.1:0", "[udp:10.0.0.1:70")
 
 	// Another user has another rule.
 	g, l, err := control.Open(context.Background(), s.socket, endpoint.Request{Attach: endpoint.AttachQueue})
@@ -112,12 +112,12 @@ func TestPolicy(t *testing.T) {
 		t.Errorf("root: %v", err)
 	}
 	d.stop(syscall.SIGTERM)
-	a.wants("ended a", "lease closed: unetd was stopped")
+	a.expect("ended a", "lease closed: unetd was stopped")
 }
 
-// The mux is not asked for the port of an address that the rule does not permit,
-// whatever an address that is a wildcard stands for: it would say that the port is
-// held, and if it were not, it would be by the application, until it is given back.
+// A claim with a wildcard address that the rule does not permit for the uplink's address is
+// refused before the mux claims it: the error would tell whether the port is held, and a
+// port that is not would be held until it is given back.
 func TestWildcardAddressWithinPolicy(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	first, second := pair.A.Addr.Addr(), netip.MustParseAddr("10.0.0.5")
@@ -142,18 +142,18 @@ rules:
 		t.Fatal(err)
 	}
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64", "[]")
+	a.expect("open a frames=64", "[]")
 	for wildcard, concrete := range map[string]string{"udp:0.0.0.0:53": "udp:10.0.0.1:53", "tcp:0.0.0.0:0": "tcp:10.0.0.1:0", "tcp:0.0.0.0:7001": "tcp:10.0.0.1:7001"} {
 		want := "tag-denied: tag not allowed: " + concrete + ": rule second of "
-		a.wants("claim a "+wildcard, want)
-		a.wants("open b frames=64 "+wildcard, "tag-denied: ")
+		a.expect("claim a "+wildcard, want)
+		a.expect("open b frames=64 "+wildcard, "tag-denied: ")
 	}
 	if err := errors.Join(l.Close(), g.Close()); err != nil {
 		t.Error(err)
 	}
-	a.wants("claim a udp:0.0.0.0:53", "tag-denied: ")
-	a.wants("claim a udp:10.0.0.5:53", "udp:10.0.0.5:53")
-	a.wants("claim a tcp:10.0.0.5:0", "tcp:10.0.0.5:700")
+	a.expect("claim a udp:0.0.0.0:53", "tag-denied: ")
+	a.expect("claim a udp:10.0.0.5:53", "udp:10.0.0.5:53")
+	a.expect("claim a tcp:10.0.0.5:0", "tcp:10.0.0.5:700")
 	d.stop(syscall.SIGTERM)
 }
 
@@ -165,17 +165,17 @@ func TestNoPolicy(t *testing.T) {
 		t.Skip("this machine has a policy")
 	}
 	d := s.serve(t, "--socket-mode", "0666")
-	startApp(t, s.socket).wants("open a", "permission: unetd at "+s.socket+": permission denied: uid 65534 on uplink: without a policy file only uid 0 gets endpoints: ")
+	startApp(t, s.socket).expect("open a", "permission: unetd at "+s.socket+": permission denied: uid 65534 on uplink: without a policy file only uid 0 gets endpoints: ")
 	d.stop(syscall.SIGTERM)
-	// With the default mode it is told why it cannot even ask.
+	// With the default mode of the socket the error of connect names mode and owner.
 	d = s.serve(t)
-	if got := startApp(t, s.socket).says("open a"); !strings.Contains(got, "mode 0600, owner root") {
+	if got := startApp(t, s.socket).ask("open a"); !strings.Contains(got, "mode 0600, owner root") {
 		t.Errorf("%s", got)
 	}
 	d.stop(syscall.SIGTERM)
 }
 
-// A group is as good as a name, also a supplementary one.
+// A rule applies by a group as by a user, also by a supplementary group.
 func TestPolicyByGroup(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -183,13 +183,13 @@ func TestPolicyByGroup(t *testing.T) {
 rules:
   - {name: other, groups: [4242], interfaces: ["eth*"], tags: ["msg:*"], endpoints: 1, memory: unlimited}
   - {name: lab, groups: [4242], interfaces: ["up*"], tags: ["msg:7"], endpoints: 1, memory: unlimited}`))
-	startApp(t, s.socket).wants("open a frames=64 msg:7", "permission: ")
-	startApp(t, s.socket, 17, 4242).wants("open a frames=64 msg:8", "tag-denied: ")
-	startApp(t, s.socket, 17, 4242).wants("open a frames=64 msg:7", "[msg:7]")
+	startApp(t, s.socket).expect("open a frames=64 msg:7", "permission: ")
+	startApp(t, s.socket, 17, 4242).expect("open a frames=64 msg:8", "tag-denied: ")
+	startApp(t, s.socket, 17, 4242).expect("open a frames=64 msg:7", "[msg:7]")
 	d.stop(syscall.SIGTERM)
 }
 
-// What a closed lease leaves open counts until the last of it is gone.
+// A closed endpoint counts against the limits until all its descriptors are closed.
 func TestQuota(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -197,36 +197,36 @@ func TestQuota(t *testing.T) {
 	a := startApp(t, s.socket)
 	// 64 frames of 2048 bytes are 128 KiB.
 	for _, name := range []string{"a", "b", "c"} {
-		a.wants("open "+name+" frames=64", "[]")
+		a.expect("open "+name+" frames=64", "[]")
 	}
 	full := "busy: unetd at " + s.socket + ": busy: uid 65534 has 3 of at most 3 endpoints (rule nobodys of "
-	a.wants("open d frames=64", full)
-	startApp(t, s.socket).wants("open d frames=64", full) // another process of the same user
-	a.wants("close a", "ok")
-	a.wants("open d frames=64", full)
-	a.wants("drop-xsk a", "ok") // the segment is still open
-	a.wants("open d frames=64", full)
+	a.expect("open d frames=64", full)
+	startApp(t, s.socket).expect("open d frames=64", full) // another process of the same user
+	a.expect("close a", "ok")
+	a.expect("open d frames=64", full)
+	a.expect("drop-xsk a", "ok") // the segment is still open
+	a.expect("open d frames=64", full)
 	freed := func(line string) {
 		t.Helper()
-		eventually(t, line, func() bool { return strings.HasPrefix(a.says(line), "[]") })
+		eventually(t, line, func() bool { return strings.HasPrefix(a.ask(line), "[]") })
 	}
-	a.says("drop a")
+	a.ask("drop a")
 	freed("open d frames=64")
-	// Memory is counted by itself.
-	a.wants("close b", "ok")
-	a.wants("drop b", "ok")
+	// Memory has a limit of its own.
+	a.expect("close b", "ok")
+	a.expect("drop b", "ok")
 	eventually(t, "one is free", func() bool {
-		return strings.HasPrefix(a.says("open e frames=512"), "busy: unetd at "+s.socket+": busy: uid 65534 has 256KiB of at most 1MiB of memory in segments (rule nobodys of ")
+		return strings.HasPrefix(a.ask("open e frames=512"), "busy: unetd at "+s.socket+": busy: uid 65534 has 256KiB of at most 1MiB of memory in segments (rule nobodys of ")
 	})
-	a.wants("open e frames=384", "[]") // 768 KiB: just
-	// Whoever dies holds nothing.
+	a.expect("open e frames=384", "[]") // 768 KiB: just
+	// A process that has ended holds nothing.
 	a.kill()
 	a = startApp(t, s.socket)
 	freed("open a frames=512")
 	d.stop(syscall.SIGTERM)
 }
 
-// SIGHUP changes what may be done from now on, and nothing that is there.
+// SIGHUP changes what later requests get. Endpoints keep what they have.
 func TestReload(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -240,43 +240,43 @@ func TestReload(t *testing.T) {
 		d.awaitLine(parts...)
 	}
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
-	a.wants("open b frames=64", "[]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open b frames=64", "[]")
 
 	writePolicy(t, file, strings.Replace(nobodys, "endpoints: 3", "endpoints: 1", 1)+"  - {name: broken, users: [no-such-user], endpoint: 1}\n")
 	hup("policy not reloaded, the old one stays", file+`:14:28: there is no user \"no-such-user\"`)
 	d.awaitLine("policy not reloaded, the old one stays", file+`:14:43: a rule has no field \"endpoint\"`)
-	a.wants("open c frames=64 msg:2", "[msg:2]")
+	a.expect("open c frames=64 msg:2", "[msg:2]")
 
 	writePolicy(t, file, strings.NewReplacer("endpoints: 3", "endpoints: 1", "msg:1-9", "msg:2-9").Replace(nobodys))
 	hup("policy reloaded", "rules=2")
-	a.wants("open d frames=64", "busy: unetd at "+s.socket+": busy: uid 65534 has 3 of at most 1 endpoints")
-	a.wants("claim a msg:3", "msg:3")
+	a.expect("open d frames=64", "busy: unetd at "+s.socket+": busy: uid 65534 has 3 of at most 1 endpoints")
+	a.expect("claim a msg:3", "msg:3")
 	if list := s.run(t, "list"); strings.Count(list, " leased ") != 3 || !strings.Contains(list, "msg:1") {
 		t.Errorf("%s", list)
 	}
-	a.wants("unclaim a msg:1", "ok")
-	a.wants("claim a msg:1", "tag-denied: ")
+	a.expect("unclaim a msg:1", "ok")
+	a.expect("claim a msg:1", "tag-denied: ")
 
 	writePolicy(t, file, "rules: []")
 	hup("policy reloaded", "rules=0")
-	a.wants("claim a msg:4", "tag-denied: tag not allowed: msg:4: no rule of "+file+" is for uid 65534 on uplink")
-	a.wants("unclaim a msg:3", "ok")
-	a.wants("open d", "permission: ")
+	a.expect("claim a msg:4", "tag-denied: tag not allowed: msg:4: no rule of "+file+" is for uid 65534 on uplink")
+	a.expect("unclaim a msg:3", "ok")
+	a.expect("open d", "permission: ")
 
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	hup("policy not reloaded, the old one stays", "no such file")
-	a.wants("open d", "permission: ")
+	a.expect("open d", "permission: ")
 
 	if err := errors.Join(os.WriteFile(file, []byte(nobodys), 0o600), os.Chmod(file, 0o666)); err != nil {
 		t.Fatal(err)
 	}
 	hup("level=WARN", "everybody can write to "+file)
 	d.awaitLine("policy reloaded")
-	a.wants("close a", "ok")
-	a.wants("drop a", "ok")
-	eventually(t, "the old limit", func() bool { return a.says("open d frames=64 msg:5") == "[msg:5]" })
+	a.expect("close a", "ok")
+	a.expect("drop a", "ok")
+	eventually(t, "the old limit", func() bool { return a.ask("open d frames=64 msg:5") == "[msg:5]" })
 	d.stop(syscall.SIGTERM)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// attached says what unetd could have left on a host: the program on its
-// uplink, its cutter, and ports.
+// attached lists what unetd has on a host: the program on its uplink, its cutter, and
+// ports.
 func attached(t *testing.T, h *netlab.Host) string {
 	t.Helper()
 	var all []string
@@ -62,7 +62,7 @@ func (s *site) pins(t *testing.T) (names []string) {
 	return names
 }
 
-// untouched wants nothing of unetd's on the host or at the site.
+// untouched expects nothing of unetd's on the host or at the site.
 func (s *site) untouched(t *testing.T) {
 	t.Helper()
 	if left := attached(t, s.host); left != "" {
@@ -87,19 +87,19 @@ func programs(t *testing.T, h *netlab.Host) (ids []ebpf.ProgramID) {
 	return ids
 }
 
-// SIGTERM takes everything down, and applications are told.
+// SIGTERM detaches everything and ends leases with a reason.
 func TestStopLeavesNothing(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
 	loaded := programs(t, pair.A)
 	if len(loaded) != 2 || len(s.pins(t)) == 0 {
 		t.Errorf("programs %v, pins %v: the uplink's and the port's should be there", loaded, s.pins(t))
 	}
 	d.stop(syscall.SIGTERM)
-	a.wants("ended a", "lease closed: unetd was stopped")
+	a.expect("ended a", "lease closed: unetd was stopped")
 	s.untouched(t)
 	for _, id := range loaded {
 		eventually(t, fmt.Sprint("program ", id, " is gone"), func() bool {
@@ -122,8 +122,8 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	}
 	d := serve()
 	a, b := startApp(t, s.socket), startApp(t, s.socket)
-	a.wants("open a frames=64 udp:10.0.0.1:7000 addr:10.0.0.130", "[udp:10.0.0.1:7000 addr:10.0.0.130]")
-	b.wants("open b frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 udp:10.0.0.1:7000 addr:10.0.0.130", "[udp:10.0.0.1:7000 addr:10.0.0.130]")
+	b.expect("open b frames=64 msg:1", "[msg:1]")
 	before := attached(t, pair.A)
 	d.kill()
 	if after := attached(t, pair.A); after != before || !strings.Contains(after, "uplink:program") {
@@ -132,7 +132,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	if _, err := os.Lstat(s.socket); err != nil {
 		t.Error(err)
 	}
-	// One dies while there is no unetd. Its port goes a moment later.
+	// One ends while no unetd runs. The kernel removes its port a moment later.
 	b.kill()
 	eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == 2 })
 
@@ -147,28 +147,29 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	if strings.Count(list, "\n") != 2 {
 		t.Errorf("more than one endpoint:\n%s", list)
 	}
-	a.wants("claim a msg:1", "msg:1")            // b's, once
-	a.wants("claim a udp:10.0.0.130:9", "udp:")  // on the address that it brought with it
-	a.wants("open x frames=512", "busy: unetd ") // 128 KiB and 1 MiB
-	a.wants("open x frames=64", "[]")
-	a.wants("open y frames=64", "[]")
-	a.wants("open z frames=64", "busy: unetd at "+s.socket+": busy: uid 65534 has 3 of at most 3 endpoints")
-	// What it had from the unetd before is freed like the rest.
-	a.wants("close a", "ok")
-	a.wants("drop a", "ok")
-	eventually(t, "the adopted one is freed", func() bool { return a.says("open z frames=64") == "[]" })
+	a.expect("claim a msg:1", "msg:1")            // b's, once
+	a.expect("claim a udp:10.0.0.130:9", "udp:")  // on the address that it brought with it
+	a.expect("open x frames=512", "busy: unetd ") // 128 KiB and 1 MiB
+	a.expect("open x frames=64", "[]")
+	a.expect("open y frames=64", "[]")
+	a.expect("open z frames=64", "busy: unetd at "+s.socket+": busy: uid 65534 has 3 of at most 3 endpoints")
+	// What it got from the earlier unetd is freed too.
+	a.expect("close a", "ok")
+	a.expect("drop a", "ok")
+	eventually(t, "the adopted one is freed", func() bool { return a.ask("open z frames=64") == "[]" })
 	d.stop(syscall.SIGTERM)
 	s.untouched(t)
 }
 
-// What nobody comes back for in time is reclaimed, and who comes late is told.
+// Endpoints whose applications do not connect in time are reclaimed, and a late application
+// gets an error with the reason.
 func TestGrace(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
 	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -184,36 +185,37 @@ func TestGrace(t *testing.T) {
 	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	a.wants("ended a", "lease closed: ")
-	a.wants("open b frames=64 msg:1", "[msg:1]")
+	a.expect("ended a", "lease closed: ")
+	a.expect("open b frames=64 msg:1", "[msg:1]")
 	d.stop(syscall.SIGTERM)
 	s.untouched(t)
 }
 
-// With --keep a unetd goes and another one comes, and applications see nothing of it.
+// With --keep unetd ends and another one takes over, without an effect on applications.
 func TestKeep(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", file, "--keep")
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
 	before := attached(t, pair.A)
 	d.stop(syscall.SIGTERM)
 	if after := attached(t, pair.A); after != before || len(s.pins(t)) == 0 {
 		t.Errorf("%q became %q, pins %v", before, after, s.pins(t))
 	}
 	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
-	a.wants("claim a msg:2", "msg:2")
+	a.expect("claim a msg:2", "msg:2")
 	if list := s.run(t, "list"); !strings.Contains(list, " leased  msg:1 msg:2\n") {
 		t.Errorf("%s", list)
 	}
 	d.stop(syscall.SIGTERM)
-	a.wants("ended a", "lease closed: unetd was stopped")
+	a.expect("ended a", "lease closed: unetd was stopped")
 	s.untouched(t)
 }
 
-// Cleanup removes what is left when all have been killed, and leaves what is in use.
+// cleanup removes what is left when all processes have been killed, and leaves what is in
+// use.
 func TestCleanup(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -223,12 +225,12 @@ func TestCleanup(t *testing.T) {
 	}
 	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
 	served := s.run(t, "cleanup", "--force")
 	if !strings.Contains(served, ": kept, a process serves it\n") || !strings.Contains(served, s.socket+": kept, a unetd serves it\n") {
 		t.Errorf("%s", served)
 	}
-	a.wants("claim a msg:2", "msg:2")
+	a.expect("claim a msg:2", "msg:2")
 
 	d.kill()
 	before := attached(t, pair.A)
@@ -249,10 +251,10 @@ func TestCleanup(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 
-	// By force also what is in use.
+	// With --force also what is in use.
 	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
 	a = startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
+	a.expect("open a frames=64 msg:1", "[msg:1]")
 	d.kill()
 	if out := s.run(t, "cleanup", "--force"); strings.Count(out, ": removed, ") != 2 {
 		t.Errorf("%s", out)

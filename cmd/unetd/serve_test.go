@@ -70,7 +70,7 @@ func TestServe(t *testing.T) {
 	if _, err := l.Resolve(ctx, netip.MustParseAddr("192.0.2.1")); !errors.Is(err, endpoint.ErrUnreachable) {
 		t.Errorf("Resolve without a route: %v", err)
 	}
-	// What an application asks for and cannot have comes back as what it is.
+	// A refusal reaches the application with its sentinel error.
 	for _, c := range []struct {
 		req  endpoint.Request
 		want error
@@ -122,14 +122,14 @@ func TestInterruptAndAgain(t *testing.T) {
 	}
 }
 
-// Two signals at once are one: everything is detached.
+// Two signals at once have the effect of one: everything is detached.
 func TestTwoSignals(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
 	a := startApp(t, s.socket)
-	a.wants("open a frames=64 msg:1", "[msg:1]")
-	// While it is stopped it gets neither, and then both: of one kind there would be one.
+	a.expect("open a frames=64 msg:1", "[msg:1]")
+	// While it is stopped it gets neither, then both: two of one kind would be merged.
 	for _, signal := range []os.Signal{syscall.SIGSTOP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCONT} {
 		if err := d.cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
@@ -138,12 +138,12 @@ func TestTwoSignals(t *testing.T) {
 	if err := d.wait(); err != nil {
 		t.Errorf("ended with %v, and said last:\n%s", err, strings.Join(d.last, "\n"))
 	}
-	a.wants("ended a", "lease closed: unetd was stopped")
+	a.expect("ended a", "lease closed: unetd was stopped")
 	s.untouched(t)
 }
 
-// A unetd that hangs can be ended by a signal, but not by one that comes together with
-// the first. Here it waits for a service manager that does not read.
+// A later signal ends a unetd that hangs; one that comes together with the first does not.
+// Here unetd waits for a service manager that does not read.
 func TestSignalsWhileItHangs(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -202,8 +202,8 @@ func TestSignalsWhileItHangs(t *testing.T) {
 	}
 }
 
-// Endpoints were told a MAC address that is no longer the interface's: unetd
-// ends, says so, and leaves nothing.
+// The interface gets another MAC address than the endpoints have: unetd ends with an
+// error, and leaves nothing.
 func TestUplinkChanges(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -226,7 +226,7 @@ func TestUplinkChanges(t *testing.T) {
 	}
 	<-l.Done()
 	if err := l.Err(); !strings.Contains(err.Error(), "the uplink has changed") || !strings.Contains(err.Error(), "02:00:00:00:00:77") {
-		t.Errorf("the application was told: %v", err)
+		t.Errorf("the application got: %v", err)
 	}
 	d.awaitLine("unetd: the uplink has changed", "02:00:00:00:00:77")
 	if err := d.wait(); d.cmd.ProcessState.ExitCode() != 1 {
@@ -271,7 +271,7 @@ func TestCannotServe(t *testing.T) {
 
 	d := s.serve(t)
 	fails(pair.B, "socket path in use", "--interface", pair.B.Interface, "--socket", socket)
-	// Another unetd for the interface: one that sees what the first has pinned, and one that does not.
+	// Another unetd for the interface: one that sees the first one's pins, and one that does not.
 	fails(pair.A, "another process serves this interface", "--interface", pair.A.Interface, "--socket", socket+".2")
 	fails(pair.A, "stop the other unetd, or use another --interface", "--interface", pair.A.Interface, "--socket", socket+".2")
 	other2 := netlab.BPFFS(t)
@@ -286,8 +286,8 @@ func TestCannotServe(t *testing.T) {
 	}
 }
 
-// What unetd says of a foreign program takes it off: of one that netlink has attached,
-// and of one that a link holds, where the kernel refuses netlink.
+// The command in unetd's error detaches a foreign program: one that was attached by netlink,
+// and one that a link holds, where the kernel refuses netlink.
 func TestDetachAdvice(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -351,14 +351,14 @@ func TestDetachAdvice(t *testing.T) {
 	s.untouched(t)
 }
 
-// unetd runs as nobody with the capabilities that it says it needs, and names
-// each of them that is missing.
+// unetd runs as user nobody with the capabilities that its help lists, and its error names
+// each that is missing.
 func TestCapabilities(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	needed := []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK, unix.CAP_SETUID}
 	names := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_IPC_LOCK", "CAP_SETUID"}
 	socket := socketPath(t)
-	// /proc/PID/fd of this process is not for nobody, so it is mounted.
+	// User nobody cannot open /proc/PID/fd of this process, so it is mounted.
 	bpffs := filepath.Join(filepath.Dir(socket), "bpf")
 	if err := errors.Join(os.Mkdir(bpffs, 0o700), unix.Mount("bpf", bpffs, "bpf", 0, "mode=0700")); err != nil {
 		t.Fatal(err)
@@ -382,7 +382,7 @@ func TestCapabilities(t *testing.T) {
 	d := serveCommand(t, pair.A, socket, as(needed, "--ready-fd", "3", "--policy", policyFile(t, `
 rules:
   - {name: r, users: [root], tags: ["udp:*:*", "msg:*"], endpoints: 3, memory: unlimited}`)))
-	for range 2 { // it knows when all of the first are gone
+	for range 2 { // the second begins when all of the first are gone
 		var leases []*control.Lease
 		var grants []*endpoint.Grant
 		for range 3 { // more than RLIMIT_MEMLOCK's default would allow
@@ -402,7 +402,7 @@ rules:
 		if _, err := leases[0].Resolve(context.Background(), pair.B.Addr.Addr()); err != nil {
 			t.Error(err)
 		}
-		// Permitted, but not to this unetd.
+		// The policy permits it; this unetd lacks the capability.
 		reserved := endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 53))
 		if _, err := leases[0].Claim(context.Background(), reserved); policy.FirstUnprivileged() > 53 && (!errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE")) {
 			t.Errorf("port 53: %v", err)

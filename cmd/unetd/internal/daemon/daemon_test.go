@@ -72,7 +72,7 @@ func (m *fakeMux) Counters(control.Peer) ([]endpoint.Counter, error) { return ni
 
 func (m *fakeMux) Failed() <-chan error { return m.failed }
 
-// fail ends the leases and then says why, as a mux does.
+// fail ends the leases and then reports the reason, as a mux does.
 func (m *fakeMux) fail(reason error) {
 	defer func() { m.failed <- reason }()
 	m.mu.Lock()
@@ -214,11 +214,11 @@ func TestRunAndStop(t *testing.T) {
 	}
 	<-l.Done()
 	if err := l.Err(); !strings.Contains(err.Error(), "unetd was stopped") {
-		t.Errorf("the application was told %v", err)
+		t.Errorf("the application got %v", err)
 	}
 }
 
-// What is kept is not closed, and applications are not told that it is over.
+// With Keep leases are not closed, and applications get no end of theirs.
 func TestKeep(t *testing.T) {
 	m := &fakeMux{failed: make(chan error, 1)}
 	s := ours(t)
@@ -244,7 +244,7 @@ func TestKeep(t *testing.T) {
 	if entries, err := os.ReadDir(filepath.Dir(s.Path)); err != nil || len(entries) != 0 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
-	// A daemon that cannot be ready leaves what it took over as it was, too.
+	// A daemon that cannot report that it is ready also leaves what it took over as it was.
 	m = &fakeMux{}
 	nowhere := os.NewFile(1<<20, "no descriptor")
 	log := slog.New(slog.DiscardHandler)
@@ -276,7 +276,7 @@ func TestNotifySocket(t *testing.T) {
 	}
 }
 
-// What fails on the way leaves nothing of what came before it.
+// A step that fails undoes the steps before it.
 func TestFailures(t *testing.T) {
 	s := ours(t)
 	log := slog.New(slog.DiscardHandler)
@@ -305,8 +305,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A daemon that is served is not disturbed by a second one, and a dead one's
-// socket does not keep the next from starting.
+// A second daemon does not disturb a running one, and the socket of a dead one does not
+// prevent the start of the next.
 func TestSocketInUse(t *testing.T) {
 	s := ours(t)
 	if _, err := run(t, s, &fakeMux{}); err != nil {
@@ -324,7 +324,7 @@ func TestSocketInUse(t *testing.T) {
 	g.Close()
 }
 
-// A successor does not begin before everything is detached.
+// A successor does not open the mux before everything is detached.
 func TestSuccessorWaits(t *testing.T) {
 	m := &fakeMux{closing: make(chan struct{})}
 	s := ours(t)
@@ -347,8 +347,7 @@ func TestSuccessorWaits(t *testing.T) {
 	}
 }
 
-// A number that nobody left open, or that is the runtime's own, is no
-// descriptor to write to later.
+// A number that is no open descriptor, or one of the runtime's own, is an error.
 func TestInherited(t *testing.T) {
 	r, w, err := os.Pipe() // closed on exec, as all that Go opens
 	if err != nil {
@@ -375,8 +374,8 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// A mux that fails ends the daemon in good order, also one that is to keep
-// everything, and the error is said: to the operator, and to applications.
+// When the mux fails the daemon ends in order, also with Keep. The operator and
+// applications get the error.
 func TestMuxFails(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		m := &fakeMux{failed: make(chan error, 1)}

@@ -29,8 +29,8 @@ func TestOpenFiles(t *testing.T) {
 	}
 }
 
-// What applications may hold together leaves descriptors to spare, however few
-// there are.
+// The limits of all applications together leave descriptors to spare, for every limit of
+// open files.
 func TestLimitsLeaveHeadroom(t *testing.T) {
 	if l, m := limitsFor(openFiles); l != (control.Limits{}) || m != (mux.Limits{Tags: allTags, Endpoints: maxEndpoints}) {
 		t.Errorf("%+v, %+v", l, m)
@@ -51,7 +51,7 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 		if uint64(m.Tags) > files/4*3 {
 			t.Fatalf("%d open files: %d tags", files, m.Tags)
 		}
-		// The account in openFiles.
+		// The sum in the comment of openFiles.
 		if need := int(m.Tags) + l.Connections*(1+1+10) + int(m.Endpoints) + l.Resolves*2 + l.Waiting + own; uint64(need) > files*95/100 || l.Connections < 1 || m.TagsPerUID < 1 || l.Resolves < 1 || m.Endpoints < 1 ||
 			l.ClosingPerUID < 1 || l.ClosingPerUID > 4 || l.Waiting < 1 || l.Waiting > 4096 {
 			t.Fatalf("%d open files: %+v, %+v need %d", files, l, m, need)

@@ -42,7 +42,7 @@ func TestSocketModeAndGroup(t *testing.T) {
 	}
 }
 
-// At the moment of bind, before the mode is set, nobody is let in.
+// After bind, before the mode is set, no other user can connect.
 func TestBindIsClosed(t *testing.T) {
 	umask := unix.Umask(0)
 	defer unix.Umask(umask)
@@ -74,7 +74,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	}
 }
 
-// Whatever else is at the path stays there.
+// A file that is no socket stays at the path.
 func TestPathIsSomethingElse(t *testing.T) {
 	dir := t.TempDir()
 	file, link, folder, stream, target := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "folder"),
@@ -109,7 +109,7 @@ func TestPathIsSomethingElse(t *testing.T) {
 	}
 }
 
-// A socket in the abstract namespace would have no mode to guard it.
+// A socket in the abstract namespace would have no permissions.
 func TestNeverAbstract(t *testing.T) {
 	t.Chdir(t.TempDir())
 	l, err := Socket{Path: "@unet", Mode: 0o600, GID: -1}.listen()
@@ -124,14 +124,14 @@ func TestNeverAbstract(t *testing.T) {
 	}
 }
 
-// A daemon that ends late does not take its successor's socket away.
+// A daemon that ends late does not remove its successor's socket.
 func TestRemoveLeavesTheSuccessor(t *testing.T) {
 	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
 	first, err := s.listen()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Somebody cleared the folder, and the lock with it.
+	// The folder is cleared, with the lock.
 	if err := errors.Join(os.Remove(s.Path), os.Remove(s.Path+".lock")); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestRemoveLeavesTheSuccessor(t *testing.T) {
 	}
 }
 
-// Of many that start at once over a dead one's socket, one wins.
+// Of many daemons that start at once over a dead one's socket, one succeeds.
 func TestManyStartAtOnce(t *testing.T) {
 	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
 	dead, err := s.listen()
@@ -185,7 +185,7 @@ func TestManyStartAtOnce(t *testing.T) {
 	}
 }
 
-// die is what a crash leaves of a listener.
+// die leaves of a listener what a crash leaves.
 func (l *listener) die() {
 	l.Close()
 	l.lock.file.Close()
@@ -279,7 +279,7 @@ func TestLock(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("left behind: %v", err)
 	}
-	// One that waited for a file which is removed meanwhile locks the next.
+	// A daemon that waits for a file which is removed meanwhile locks the next one.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -305,7 +305,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// A user who can read the folder, as most can, cannot lock what is in it.
+// Another user, who can read the folder, cannot take the lock.
 func TestOthersCannotLock(t *testing.T) {
 	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
 	folder, err := os.Open(filepath.Dir(s.Path))
@@ -323,7 +323,7 @@ func TestOthersCannotLock(t *testing.T) {
 	if err := l.remove(); err != nil {
 		t.Error(err)
 	}
-	// What somebody put in the lock's place is neither used nor removed.
+	// Another file in the lock's place is neither used nor removed.
 	file := s.Path + ".lock"
 	for what, make := range map[string]func() error{
 		"not empty": func() error { return os.WriteFile(file, []byte("precious"), 0o600) },
@@ -354,7 +354,7 @@ func TestOthersCannotLock(t *testing.T) {
 	}
 }
 
-// What a crash leaves at a path is removed, and nothing else.
+// CleanSocket removes what a crash leaves at a path, and nothing else.
 func TestCleanSocket(t *testing.T) {
 	dir := t.TempDir()
 	s := Socket{Path: filepath.Join(dir, "s"), Mode: 0o600, GID: -1}

@@ -13,7 +13,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// The documentation has a user database of its own.
+// The user database of the documentation.
 var (
 	docUsers  = map[string]uint32{"root": 0, "games": 5, "www-data": 33, "alice": 1001, "bob": 1002, "nobody": 65534}
 	docGroups = map[string]uint32{"users": 100}
@@ -54,7 +54,7 @@ func blocks(text, kind string) (list []string) {
 	return list
 }
 
-// The example is the one in the text, and means what the table there says.
+// The example policy in the document permits what the table there lists.
 func TestDocumentedExample(t *testing.T) {
 	text, example := doc(t, "policy.md"), doc(t, "policy.example.yaml")
 	if blocks(text, "yaml")[0] != example {
@@ -98,7 +98,7 @@ func TestDocumentedExample(t *testing.T) {
 	}
 }
 
-// The output of check-config in the text is what it prints.
+// The output of check-config in the document is what it prints.
 func TestDocumentedOutput(t *testing.T) {
 	text := doc(t, "policy.md")
 	files := map[string]string{"policy.yaml": blocks(text, "yaml")[0], "broken.yaml": blocks(text, "yaml")[1]}

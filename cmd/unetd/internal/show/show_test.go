@@ -58,7 +58,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// What is empty is a list all the same.
+// An empty list is [] in JSON, not null.
 func TestJSON(t *testing.T) {
 	var b strings.Builder
 	if err := writeJSON(&b, append([]endpoint.Info{}, nil...)); err != nil || b.String() != "[]\n" {
