@@ -83,7 +83,7 @@ ID  UID            %[2]s  ATTACH  DEVICE  SEGMENT  STATE   TAGS
 	}
 	for _, name := range []string{"list", "counters"} {
 		code, stdout, stderr := as(name)
-		if code != 1 || stdout != "" || stderr != "unetd: unetd at "+s.socket+": permission denied: uid 65534 may not list endpoints or read counters: ask root, or for operator: true in a rule\n" {
+		if code != 1 || stdout != "" || stderr != "unetd: unetd at "+s.socket+": permission denied: uid 65534 may not list endpoints or read counters: run it as root, or ask an operator for operator: true in a rule\n" {
 			t.Errorf("%s: exit %d, %s, %s", name, code, stdout, stderr)
 		}
 	}
@@ -215,7 +215,7 @@ else: no rule applies: nothing is permitted
 `, ""},
 		{"rules:\n  - name: a\n    users: [no-such-user]\n    tags: [udp:*:0]\n", "", 1, "\n", `
 policy.yaml:3:13: there is no user "no-such-user" on this system: correct it, or write the number
-policy.yaml:4:12: tag "udp:*:0": port 0 stands for any free one in a claim and cannot be held: begin at 1, or write * for all
+policy.yaml:4:12: tag "udp:*:0": port 0 means any free one in a claim: begin at 1, or write * for all
 unetd: policy.yaml has 2 mistakes
 `},
 		{"rules: 7\n", "--json", 1, `

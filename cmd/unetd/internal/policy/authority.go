@@ -12,37 +12,35 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Authority is the policy in force for one interface, as a mux asks it ([mux.Policy]).
-// Its errors are for the application's user, who passes them on to whoever can change
-// the policy.
+// Authority is the policy in force for one interface, as a [mux.Policy]. Its errors name what an
+// operator has to change.
 type Authority struct {
 	Source    *Source
 	Interface string
 	Log       *slog.Logger
 
-	// Register is the command that has the kernel count memory for a user (mux.Terms).
-	// It cannot count more than MaxCharge bytes.
+	// Register is mux.Terms.Register. The kernel cannot count more than MaxCharge bytes.
 	Register  []string
 	MaxCharge int64
 
-	natWarned sync.Map // of natWarning
+	natWarned sync.Map // set of natWarning
 }
 
-// RegisteredTimes is how many times a rule's memory the kernel may count for a user. The
-// kernel counts what the mux cannot see, but for all interfaces together, and gives back
-// a moment after the mux does.
+// RegisteredTimes is the ratio of the limit of registered memory to a rule's memory. The kernel's
+// count also has memory that the mux does not count, is for all interfaces together, and
+// decreases later than that of the mux.
 const RegisteredTimes = 4
 
-// natWarning is what is warned of once.
+// natWarning is the key of a warning that is logged once.
 type natWarning struct{ rule, by string }
 
-// rule is the one that decides about an owner now, and the policy that it is of.
+// rule is the rule for an owner now (nil: none), and its policy.
 func (a *Authority) rule(o mux.Owner) (*Rule, *Policy) {
 	p := a.Source.Policy()
 	return p.Match(Subject{UID: o.UID, GID: o.GID, Groups: o.Groups}, a.Interface), p
 }
 
-// noRule is the reason where no rule is for a user.
+// noRule is the error if there is no rule for a user.
 func (a *Authority) noRule(of *Policy, o mux.Owner) error {
 	if of.File == "" {
 		return fmt.Errorf("uid %d on %s: without a policy file only uid 0 gets endpoints: ask an operator to write %s and to reload unetd", o.UID, a.Interface, DefaultFile)
@@ -50,7 +48,7 @@ func (a *Authority) noRule(of *Policy, o mux.Owner) error {
 	return fmt.Errorf("no rule of %s is for uid %d on %s: ask an operator to add one and to reload unetd", of, o.UID, a.Interface)
 }
 
-// Open is the method of mux.Policy.
+// Open implements mux.Policy.
 func (a *Authority) Open(o mux.Owner, req endpoint.Request) (mux.Terms, error) {
 	r, of := a.rule(o)
 	switch {
@@ -69,7 +67,7 @@ func (a *Authority) Open(o mux.Owner, req endpoint.Request) (mux.Terms, error) {
 	return t, nil
 }
 
-// Claims is the method of mux.Policy.
+// Claims implements mux.Policy.
 func (a *Authority) Claims(o mux.Owner) (mux.Claims, error) {
 	r, of := a.rule(o)
 	if r == nil {
@@ -78,8 +76,8 @@ func (a *Authority) Claims(o mux.Owner) (mux.Claims, error) {
 	return &claims{a, r, of, o.UID}, nil
 }
 
-// MayAsk says whether an owner may see what others do: root, who runs unetd, and whom
-// the policy calls an operator.
+// MayAsk returns nil if an owner may list endpoints and read counters: root, the uid of unetd, and
+// users whose rule has operator: true.
 func (a *Authority) MayAsk(o mux.Owner) error {
 	if o.UID == 0 || int(o.UID) == os.Geteuid() {
 		return nil
@@ -87,7 +85,7 @@ func (a *Authority) MayAsk(o mux.Owner) error {
 	if r, _ := a.rule(o); r != nil && r.Operator {
 		return nil
 	}
-	return fmt.Errorf("%w: uid %d may not list endpoints or read counters: ask root, or for operator: true in a rule", os.ErrPermission, o.UID)
+	return fmt.Errorf("%w: uid %d may not list endpoints or read counters: run it as root, or ask an operator for operator: true in a rule", os.ErrPermission, o.UID)
 }
 
 // claims is what a rule permits one user.
@@ -133,13 +131,13 @@ func (c *claims) refuse(t endpoint.Tag) error {
 	return fmt.Errorf("%w: %v: %v does not permit it to uid %d: %s", endpoint.ErrTagDenied, t, c, c.uid, why)
 }
 
-// Translated permits ports that network address translation may give to flows of others,
-// whose answers the endpoint would get, if the rule says so. That is logged once for each
-// rule and what translates.
+// Translated permits ports that network address translation may give to other flows, whose answers
+// the endpoint would get, if the rule has nat: warn. It logs that once for each rule and
+// translating rule.
 func (c *claims) Translated(t endpoint.Tag, by string) error {
 	if c.r.NATWarn {
 		if _, warned := c.a.natWarned.LoadOrStore(natWarning{c.r.Name, by}, true); !warned {
-			c.a.Log.Warn("ports are claimed that network address translation may use for others, whose traffic can reach the endpoint then; this is said once",
+			c.a.Log.Warn("ports are claimed that network address translation may use for other flows, whose traffic can then reach the endpoint; logged once",
 				"interface", c.a.Interface, "tag", t, "uid", c.uid, "rule", c.r.Name, "by", by)
 		}
 		return nil
@@ -151,7 +149,7 @@ func (c *claims) Translated(t endpoint.Tag, by string) error {
 	case t.Port == 0:
 		what = "every port that the rule permits"
 	}
-	return fmt.Errorf("%w: %v: network address translation on this host may use %s for others (%s): ask an operator to keep it to a range of ports (masquerade to :40000-65535), or for nat: warn in %v",
+	return fmt.Errorf("%w: %v: network address translation on this host may use %s for other flows (%s): ask an operator to keep it to a range of ports (masquerade to :40000-65535), or for nat: warn in %v",
 		endpoint.ErrTagDenied, t, what, by, c)
 }
 

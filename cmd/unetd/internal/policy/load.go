@@ -15,14 +15,14 @@ import (
 	"syscall"
 )
 
-// DefaultFile is read if it exists and no other was named.
+// DefaultFile is read if it exists and no other file is named.
 const DefaultFile = "/etc/unet/policy.yaml"
 
-// maxFile is more than any policy that people can read, bytes.
+// maxFile is the largest size of a policy file, in bytes.
 const maxFile = 1 << 20
 
-// Load reads a policy file. The error is an [Errors] if the file could be read
-// and something is wrong in it. A warning is about who else can change it.
+// Load reads a policy file. The error is an [Errors] if the contents are wrong. warning: users other
+// than root and unetd's can write to the file.
 func Load(file string, names Names) (p *Policy, warning string, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -44,8 +44,8 @@ func Load(file string, names Names) (p *Policy, warning string, err error) {
 	return p, others(file, info), err
 }
 
-// others says that somebody else than root and this process's user can write
-// to a file; "": nobody can.
+// others is a warning if users other than root and this process's can write to a file; "": none
+// can.
 func others(file string, info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -54,16 +54,16 @@ func others(file string, info fs.FileInfo) string {
 	mode := info.Mode().Perm()
 	switch {
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return fmt.Sprintf("uid %d owns %s, and so decides who may do what: chown root %s", st.Uid, file, file)
+		return fmt.Sprintf("uid %d owns %s and can change the policy: chown root %s", st.Uid, file, file)
 	case mode&0o002 != 0:
-		return fmt.Sprintf("everybody can write to %s (mode %#o), and so decide who may do what: chmod o-w %s", file, mode, file)
+		return fmt.Sprintf("everybody can write to %s (mode %#o) and can change the policy: chmod o-w %s", file, mode, file)
 	case mode&0o020 != 0 && st.Gid != 0:
-		return fmt.Sprintf("group %d can write to %s (mode %#o), and so decide who may do what: chmod g-w %s", st.Gid, file, mode, file)
+		return fmt.Sprintf("group %d can write to %s (mode %#o) and can change the policy: chmod g-w %s", st.Gid, file, mode, file)
 	}
 	return ""
 }
 
-// Source is the policy in force, which may be read again.
+// Source is the policy in force and its file.
 type Source struct {
 	file    string
 	names   Names
@@ -72,8 +72,8 @@ type Source struct {
 	current atomic.Pointer[Policy]
 }
 
-// OpenSource reads the policy for the first time: file, which has to exist, or
-// with file "" the fallback if that exists, and else the built-in one.
+// OpenSource reads the policy for the first time: file, which must exist. With file "" it reads
+// fallback if that exists, else it uses the built-in policy.
 func OpenSource(file, fallback string, names Names, log *slog.Logger) (*Source, error) {
 	s := &Source{file: file, names: names, log: log}
 	if file == "" {
@@ -86,9 +86,8 @@ func OpenSource(file, fallback string, names Names, log *slog.Logger) (*Source, 
 // Policy is the policy in force.
 func (s *Source) Policy() *Policy { return s.current.Load() }
 
-// Reload reads the policy again. After an error the policy in force is what it
-// was. A fallback that never was there may still be missing; a file that was
-// read before may not.
+// Reload reads the policy again. After an error the policy in force stays. A file that was read
+// before must exist; a fallback that has never existed need not.
 func (s *Source) Reload() error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -112,7 +111,7 @@ type Names struct {
 	User, Group func(name string) (id uint32, err error)
 }
 
-// SystemNames asks the databases of the system. An unknown name is a
+// SystemNames uses the databases of the system. The error for an unknown name is a
 // user.UnknownUserError or user.UnknownGroupError.
 func SystemNames() Names {
 	number := func(text string) (uint32, error) {
@@ -137,8 +136,8 @@ func SystemNames() Names {
 	}
 }
 
-// SubjectOf is a user of this system with all groups, by name or number. A
-// number need not be in the user database; it then has no groups.
+// SubjectOf is a user of this system with all groups, by name or number. A number that is not in
+// the user database has no groups.
 func SubjectOf(name string) (Subject, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -167,15 +166,14 @@ func SubjectOf(name string) (Subject, error) {
 	return s, nil
 }
 
-// unprivilegedPorts is where the kernel says from which port on anybody may
-// bind (ip-sysctl), in the network namespace of the process that reads it.
+// unprivilegedPorts is the sysctl of the first port that needs no privilege
+// (Documentation/networking/ip-sysctl.rst), in the network namespace of the reading process.
 const unprivilegedPorts = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
-// FirstUnprivileged is the first port that the system does not keep for root. It
-// is at least 1, which stands for no such ports.
+// FirstUnprivileged is the first port that the system does not reserve for root; 1: none is reserved.
 func FirstUnprivileged() uint16 { return firstUnprivileged(os.ReadFile(unprivilegedPorts)) }
 
-// firstUnprivileged: what cannot be read is the kernel's default.
+// firstUnprivileged is the kernel's default if the sysctl cannot be read.
 func firstUnprivileged(text []byte, err error) uint16 {
 	if err == nil {
 		var n int
@@ -186,7 +184,7 @@ func firstUnprivileged(text []byte, err error) uint16 {
 	return 1024
 }
 
-// Floor is the first of the ports that a pattern's port * stands for.
+// Floor is the first port that a pattern's port * stands for, for a user.
 func Floor(uid uint32) uint16 {
 	if uid == 0 {
 		return 1
@@ -194,5 +192,5 @@ func Floor(uid uint32) uint16 {
 	return FirstUnprivileged()
 }
 
-// noGroup is (gid_t)-1, which no process and no file can have.
+// noGroup is (gid_t)-1, which is no valid group.
 const noGroup = 1<<32 - 1

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parser gathers what is wrong with a file.
+// parser collects the errors of a file.
 type parser struct {
 	file  string
 	names Names
@@ -44,7 +44,7 @@ func (p *parser) failAt(line, column int, format string, args ...any) {
 	p.errs = append(p.errs, &Error{p.file, max(line, 1), max(column, 1), oneLine(fmt.Sprintf(format, args...))})
 }
 
-// oneLine keeps what a file contains from breaking the lines of a log.
+// oneLine replaces control characters, so that an error is one line of a log.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -54,7 +54,7 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// document is the root of the one document of a file.
+// document is the root of the only document of a file.
 func (p *parser) document(text []byte) *yaml.Node {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, next yaml.Node
@@ -75,9 +75,8 @@ func (p *parser) document(text []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// syntax reports what the YAML reader says. It names lines only in its text, of
-// which those of its grammar, as opposed to those of its scanner, are counted
-// from 0.
+// syntax reports an error of the YAML reader, which has the line in its text. Errors of its grammar
+// count lines from 0, those of its scanner from 1.
 func (p *parser) syntax(err error) {
 	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 1
 	if rest, found := strings.CutPrefix(text, "line "); found {
@@ -95,7 +94,7 @@ func (p *parser) syntax(err error) {
 	}
 	advice := ""
 	switch {
-	case strings.Contains(text, "alphabetic or numeric"): // an alias, as the reader thinks
+	case strings.Contains(text, "alphabetic or numeric"): // the reader reads * as an alias
 		advice = `: write "*" in quotes`
 	case strings.Contains(text, "start any token"), strings.Contains(text, "tab character"):
 		advice = ": indent by spaces, and put what begins with a special character into quotes"
@@ -103,12 +102,12 @@ func (p *parser) syntax(err error) {
 	p.failAt(line, 1, "not YAML, here or in the lines around: %s%s", text, advice)
 }
 
-// kinds are what nodes are called in messages.
+// kinds are the names of node kinds in messages.
 var kinds = map[yaml.Kind]string{
 	yaml.MappingNode: "a mapping (name: value)", yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value", 0: "nothing",
 }
 
-// field is a key of a mapping and who reads its value.
+// field is a key of a mapping and the function that reads its value.
 type field struct {
 	name string
 	read func(value *yaml.Node)
@@ -142,7 +141,7 @@ func (p *parser) mapping(n *yaml.Node, what string, fields []field) {
 	}
 }
 
-// target is what an alias stands for.
+// target is the node that an alias stands for.
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias
@@ -238,8 +237,7 @@ func (p *parser) rule(n *yaml.Node) *Rule {
 	return r
 }
 
-// complete refuses a rule that cannot mean what its author wanted. Its fields
-// are right one by one.
+// complete refuses a rule with fields that are correct one by one but make no sense together.
 func (p *parser) complete(n *yaml.Node, r *Rule, given map[string]*yaml.Node) {
 	gives := r.Trusted || len(r.Tags) > 0 || r.Memory != 0
 	switch {
@@ -262,17 +260,18 @@ func (p *parser) complete(n *yaml.Node, r *Rule, given map[string]*yaml.Node) {
 	}
 }
 
-// compare refuses rules that are in one another's way.
+// compare refuses rules with the same name, and rules after one that is for all users on all
+// interfaces.
 func (p *parser) compare(rules []*Rule) {
 	lines := map[string]int{}
-	var last *Rule // for everybody, everywhere
+	var last *Rule // for all users on all interfaces
 	for _, r := range rules {
 		if line, again := lines[r.Name]; again && r.Name != "" {
 			p.failAt(r.Line, 1, "there is a rule %s in line %d: choose another name", r.Name, line)
 		}
 		lines[r.Name] = r.Line
 		if last != nil {
-			p.failAt(r.Line, 1, "rule %s is never looked at: rule %s in line %d is for everybody on every interface: move that one to the end", r.Name, last.Name, last.Line)
+			p.failAt(r.Line, 1, "rule %s is never used: rule %s in line %d is for everybody on every interface: move that one to the end", r.Name, last.Name, last.Line)
 		} else if r.onAll() && slices.ContainsFunc(r.Users, func(u Principal) bool { return u.Name == everybody }) {
 			last = r
 		}
@@ -336,7 +335,7 @@ func (p *parser) truth(n *yaml.Node, what string) bool {
 	return text == "true"
 }
 
-// nat reads what becomes of ports that network address translation may use.
+// nat reads the field nat; warn: ports that network address translation may use are permitted.
 func (p *parser) nat(n *yaml.Node) (warn bool) {
 	text, ok := p.scalar(n, "nat")
 	if ok && text != "refuse" && text != "warn" {

@@ -148,7 +148,7 @@ func TestErrors(t *testing.T) {
 		{rule("memory: 1.5GiB"), `4:13: memory: "1.5GiB": write a size such as 64MiB, or unlimited`},
 		{rule("tags: udp:*:*"), `4:11: tags is a list, and this is a single value: write ["udp:*:7000-7999"]`},
 		{rule("tags:", "  - udp:*:7", "  - addr:fd00::"), "6:9: a tag is a single value, and this is a mapping: put what has a colon at its end into quotes"},
-		{rule("tags: [sctp:*:7]"), `4:12: tag "sctp:*:7": "sctp" is no kind of tag: want udp, tcp, addr or msg`},
+		{rule("tags: [sctp:*:7]"), `4:12: tag "sctp:*:7": "sctp" is not a kind of tag: want udp, tcp, addr or msg`},
 		{rule("tags: [all]"), `4:12: tag "all": want udp:ADDR:PORT, tcp:ADDR:PORT, addr:ADDR or msg:NUMBER`},
 		{"rules:\n\t- name: a\n", "2:1: not YAML, here or in the lines around: found character that cannot start any token: indent by spaces, and put what begins with a special character into quotes"},
 		{"rules:\n  - name: a\n   users: [alice]\n", "2:1: not YAML, here or in the lines around: did not find expected '-' indicator"},
@@ -156,7 +156,7 @@ func TestErrors(t *testing.T) {
 		{"rules: \x80\n", "1:1: not YAML, here or in the lines around: invalid leading UTF-8 octet"},
 		{
 			"rules:\n  - {name: a, users: [\"*\"], endpoints: 0}\n  - {name: b, users: [bob], endpoints: 0}\n",
-			"3:1: rule b is never looked at: rule a in line 2 is for everybody on every interface: move that one to the end",
+			"3:1: rule b is never used: rule a in line 2 is for everybody on every interface: move that one to the end",
 		},
 		{
 			"rules:\n  - {name: a, users: [alice], endpoints: 0}\n  - {name: a, users: [bob], endpoints: 0}\n",

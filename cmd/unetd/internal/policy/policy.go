@@ -16,8 +16,7 @@ type Policy struct {
 	Rules []*Rule
 }
 
-// BuiltIn is the policy where there is no file: uid 0 may do everything, and
-// nobody else anything.
+// BuiltIn is the policy without a file: uid 0 may do everything, other users nothing.
 func BuiltIn() *Policy {
 	all := Rule{
 		Name:       "built-in",
@@ -50,8 +49,7 @@ func (p *Policy) String() string {
 	return p.File
 }
 
-// Match is the rule that decides about a subject on an interface; nil: there is
-// none, and so nothing is permitted.
+// Match is the rule for a subject on an interface; nil: there is none, so nothing is permitted.
 func (p *Policy) Match(s Subject, interfaceName string) *Rule {
 	for _, r := range p.Rules {
 		if r.isFor(s) && r.isOn(interfaceName) {
@@ -61,8 +59,8 @@ func (p *Policy) Match(s Subject, interfaceName string) *Rule {
 	return nil
 }
 
-// MatchAll are the rules that decide about a subject on some interface, in
-// order. One that is for all interfaces is the last.
+// MatchAll are the rules for a subject on any interface, in order, up to the first one that is for
+// all interfaces.
 func (p *Policy) MatchAll(s Subject) []*Rule {
 	var all []*Rule
 	for _, r := range p.Rules {
@@ -77,7 +75,7 @@ func (p *Policy) MatchAll(s Subject) []*Rule {
 	return all
 }
 
-// Error is a mistake at one place of a policy file.
+// Error is an error at one place of a policy file.
 type Error struct {
 	File    string `json:"-"`
 	Line    int    `json:"line"`   // from 1
@@ -89,10 +87,10 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }
 
-// Errors are all mistakes of a file, in their order there.
+// Errors are all errors of a file, in the order of their places.
 type Errors []*Error
 
-// Error has a line for each.
+// Error has a line for each error.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, one := range e {
@@ -107,7 +105,7 @@ func (e Errors) sort() {
 	})
 }
 
-// Bytes writes a limit in bytes as a policy file would have it.
+// Bytes writes a limit in bytes as in a policy file.
 func Bytes(n int64) string {
 	if n == Unlimited {
 		return "unlimited"
@@ -115,7 +113,7 @@ func Bytes(n int64) string {
 	return mux.Size(n).String()
 }
 
-// Count writes a limit of things.
+// Count writes a limit that is a number, as in a policy file.
 func Count(n int64) string {
 	if n == Unlimited {
 		return "unlimited"

@@ -13,24 +13,24 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// Unlimited as a limit of a rule is none.
+// Unlimited is the value of a limit that is not set.
 const Unlimited = -1
 
-// DefaultPorts is Rule.Ports where a rule does not say it.
+// DefaultPorts is the default of Rule.Ports.
 const DefaultPorts = 8192
 
 // Principal is a user or a group of a rule.
 type Principal struct {
-	Name string // as written; * is everybody
+	Name string // as written; *: all users
 	ID   uint32
 }
 
 const everybody = "*"
 
-// Rule gives those whom it is for what its fields say, and nothing else.
+// Rule gives its users and groups what its fields name, and nothing else.
 type Rule struct {
 	Name       string
-	Line       int // where it begins; 0: in no file
+	Line       int // of its beginning; 0: built in
 	Users      []Principal
 	Groups     []Principal
 	Interfaces []string // names, in which * stands for any characters
@@ -41,15 +41,15 @@ type Rule struct {
 	Trusted    bool  // may attach to queues of the interface
 	Operator   bool  // may list endpoints and read counters
 
-	// From their whole addresses they may send any IP protocol, and UDP as servers of
-	// DHCP and as routers do.
+	// Infrastructure permits any IP protocol, and UDP as DHCP servers and routers send it,
+	// from whole addresses.
 	Infrastructure bool
-	// NATWarn says that a port which network address translation may use for others is
-	// permitted, with a warning in the log; otherwise it is refused.
+	// NATWarn permits ports that network address translation may use for other flows, with
+	// a warning in the log; otherwise they are refused.
 	NATWarn bool
 }
 
-// Subject is who asks.
+// Subject is the user of a request.
 type Subject struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary
@@ -66,10 +66,10 @@ func (r *Rule) isOn(interfaceName string) bool {
 	return slices.ContainsFunc(r.Interfaces, func(glob string) bool { return matches(glob, interfaceName) })
 }
 
-// onAll reports whether there is no interface that the rule is not about.
+// onAll reports whether the rule is about all interfaces.
 func (r *Rule) onAll() bool { return slices.Contains(r.Interfaces, "*") }
 
-// matches: * stands for any characters, or none.
+// matches reports whether name matches glob, in which * stands for any characters, or none.
 func matches(glob, name string) bool {
 	head, rest, star := strings.Cut(glob, "*")
 	if !star {
@@ -92,8 +92,8 @@ func matches(glob, name string) bool {
 	}
 }
 
-// ports are those of an address that the rule permits for tags of a kind. If the
-// address is a wildcard they are those of any address that it may become.
+// ports are the ports of an address that the rule permits for tags of a kind; for a wildcard, those
+// of any address that it may become.
 func (r *Rule) ports(kind endpoint.TagKind, addr netip.Addr, floor uint16) spans {
 	var list []span
 	for _, p := range r.Tags {
@@ -115,9 +115,9 @@ func (r *Rule) messages() spans {
 	return merge(list)
 }
 
-// Permits reports whether the rule permits a tag without wildcards. Of the
-// ports below floor it permits those alone that a pattern names, by number or in
-// a range: a port * is about the others. All ports of a block have to be permitted.
+// Permits reports whether the rule permits a tag without wildcards. A pattern's port * stands for the
+// ports from floor on; ports below must be named by number or in a range. All ports of a block
+// must be permitted.
 func (r *Rule) Permits(t endpoint.Tag, floor uint16) bool {
 	t.Addr = t.Addr.Unmap()
 	switch t.Kind {
@@ -131,19 +131,16 @@ func (r *Rule) Permits(t endpoint.Tag, floor uint16) bool {
 	return false
 }
 
-// Choices are the tags that a tag with wildcards may become. Of an address that
-// is a wildcard they say nothing: that one is left to others to choose, and then
-// to be asked about.
+// Choices are the tags that a tag with a wildcard port or message tag may become.
 type Choices struct {
 	like    endpoint.Tag
 	numbers spans // ports, numbers of blocks, or message tags
-	// Free says that the rule permits whatever can be chosen, so that the choice
-	// can be left to those who know what is free.
+	// Free: the rule permits all that can be chosen, so the kernel may choose.
 	Free bool
 }
 
-// Choices are those that the rule permits. Of the ports below dynamic none is
-// chosen: they are for those who ask for them by number. floor is that of Permits.
+// Choices are the tags that the rule permits for t. Ports below dynamic are not chosen: they can
+// only be claimed by number. floor is as for Permits.
 func (r *Rule) Choices(t endpoint.Tag, floor, dynamic uint16) Choices {
 	c := Choices{like: t}
 	switch {
@@ -169,10 +166,8 @@ func (r *Rule) Choices(t endpoint.Tag, floor, dynamic uint16) Choices {
 func (c Choices) Count() uint64 { return c.numbers.count() }
 
 // At is the i-th of them.
-func (c Choices) At(i uint64) endpoint.Tag { return c.tag(c.numbers.at(i)) }
-
-func (c Choices) tag(n uint32) endpoint.Tag {
-	t := c.like
+func (c Choices) At(i uint64) endpoint.Tag {
+	t, n := c.like, c.numbers.at(i)
 	switch {
 	case t.Kind == endpoint.TagMessage:
 		t.Message = n
@@ -190,7 +185,7 @@ type Pattern struct {
 	kind    endpoint.TagKind
 	prefix  netip.Prefix // addresses; not valid: all
 	numbers span         // ports or message tags, if open is not set
-	open    bool         // the port is *: those that the system does not keep for root
+	open    bool         // the port is *: all that the system does not reserve for root
 }
 
 // String is the pattern as it was written.
@@ -199,7 +194,7 @@ func (p Pattern) String() string { return p.text }
 // Open reports whether the pattern's port is *.
 func (p Pattern) Open() bool { return p.open }
 
-// MarshalText makes a pattern its text in JSON.
+// MarshalText returns the pattern as it was written.
 func (p Pattern) MarshalText() ([]byte, error) { return []byte(p.text), nil }
 
 // ParsePattern reads a pattern of tags:
@@ -237,7 +232,7 @@ func ParsePattern(text string) (Pattern, error) {
 		p.kind = endpoint.TagMessage
 		p.numbers, err = parseNumbers("message tag", rest, math.MaxUint32)
 	default:
-		err = fmt.Errorf("%q is no kind of tag: want udp, tcp, addr or msg", kind)
+		err = fmt.Errorf("%q is not a kind of tag: want udp, tcp, addr or msg", kind)
 	}
 	return p, err
 }
@@ -258,7 +253,7 @@ func parseHost(s string) (netip.Prefix, error) {
 	return parsePrefix(inner)
 }
 
-// parsePrefix reads an address, a prefix or *, which is no valid prefix.
+// parsePrefix reads an address, a prefix, or *, which is a prefix that is not valid.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if s == "*" {
 		return netip.Prefix{}, nil
@@ -267,10 +262,10 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	if err != nil {
 		a, addrErr := netip.ParseAddr(s)
 		if addrErr != nil {
-			return p, fmt.Errorf("%q is no address: want one such as 10.0.0.1 or fd00::1, a prefix such as 10.0.0.0/24, or *", s)
+			return p, fmt.Errorf("%q is not an address: want one such as 10.0.0.1 or fd00::1, a prefix such as 10.0.0.0/24, or *", s)
 		}
 		if a.IsUnspecified() {
-			return p, fmt.Errorf("%s is the address of nobody: write * for all addresses", s)
+			return p, fmt.Errorf("%s is the unspecified address: write * for all addresses", s)
 		}
 		if a.Zone() != "" {
 			return p, fmt.Errorf("%s: an address has no zone here: write %s", s, a.WithZone(""))
@@ -299,17 +294,17 @@ func parseNumbers(what, s string, last uint32) (span, error) {
 	end, endErr := strconv.ParseUint(to, 10, 32)
 	switch {
 	case err != nil || endErr != nil || end > uint64(last):
-		return span{}, fmt.Errorf("%q is no %s: want a number from 1 to %d, a range N-M, or *", s, what, last)
+		return span{}, fmt.Errorf("%q is not a %s: want a number from 1 to %d, a range N-M, or *", s, what, last)
 	case first == 0:
-		return span{}, fmt.Errorf("%s 0 stands for any free one in a claim and cannot be held: begin at 1, or write * for all", what)
+		return span{}, fmt.Errorf("%s 0 means any free one in a claim: begin at 1, or write * for all", what)
 	case first > end:
 		return span{}, fmt.Errorf("%q ends before it begins: write %d-%d", s, end, first)
 	}
 	return span{uint32(first), uint32(end)}, nil
 }
 
-// hasAddr reports whether an address is one of the pattern's, or if it is a
-// wildcard, whether it may become one.
+// hasAddr reports whether an address is one of the pattern's; for a wildcard, whether it may become
+// one.
 func (p Pattern) hasAddr(a netip.Addr) bool {
 	switch a = a.Unmap(); {
 	case !p.prefix.IsValid() || !a.IsValid():
@@ -320,7 +315,7 @@ func (p Pattern) hasAddr(a netip.Addr) bool {
 	return p.prefix.Contains(a)
 }
 
-// ports are the ports of the pattern, of which * are those from floor on.
+// ports are the ports of the pattern; *: those from floor on.
 func (p Pattern) ports(floor uint16) span {
 	if p.open {
 		return span{max(uint32(floor), 1), math.MaxUint16}
@@ -331,7 +326,7 @@ func (p Pattern) ports(floor uint16) span {
 // span is the numbers from first to last.
 type span struct{ first, last uint32 }
 
-// spans are in order, and numbers lie between any two of them.
+// spans are in order and do not touch one another.
 type spans []span
 
 // merge makes spans of numbers in any order that may overlap.
@@ -353,7 +348,7 @@ func (s spans) cover(first, last uint32) bool {
 	return slices.ContainsFunc(s, func(in span) bool { return in.first <= first && last <= in.last })
 }
 
-// from leaves out the numbers below first.
+// from is the numbers from first on.
 func (s spans) from(first uint32) spans {
 	var left spans
 	for _, in := range s {
@@ -364,7 +359,7 @@ func (s spans) from(first uint32) spans {
 	return left
 }
 
-// aligned are the n for which all numbers from n*size to n*size+size-1 are there.
+// aligned are the n for which s has all numbers from n*size to n*size+size-1.
 func (s spans) aligned(size uint32) spans {
 	var whole spans
 	for _, in := range s {
