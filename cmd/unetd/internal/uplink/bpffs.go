@@ -17,11 +17,11 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 )
 
-// DefaultBPFFS is where the BPF file system is, by convention.
+// DefaultBPFFS is the conventional mount point of the BPF file system.
 const DefaultBPFFS = "/sys/fs/bpf"
 
-// prepareBPFFS makes sure that dir is a BPF file system in which this process
-// can keep what nobody else may touch. It mounts one where there is nothing.
+// prepareBPFFS makes sure that dir is a BPF file system in which only this user can change pins. It
+// mounts one over an empty directory.
 func prepareBPFFS(dir string, log *slog.Logger) error {
 	var st unix.Statfs_t
 	err := unix.Statfs(dir, &st)
@@ -37,14 +37,13 @@ func prepareBPFFS(dir string, log *slog.Logger) error {
 		log.Info("BPF file system mounted", "bpffs", dir)
 	}
 	if private(dir) {
-		log.Warn("the BPF file system is in a mount namespace of its own and goes with that: if this unetd is killed, all endpoints end, and the next unetd takes nothing over: "+
+		log.Warn("the BPF file system is in a mount namespace of its own and ends with it: if this unetd is killed, all endpoints end, and the next unetd takes nothing over: "+
 			"start unetd by nsenter --net=/run/netns/NAME instead of ip netns exec NAME, or mount one outside (mount -t bpf bpf DIR) and name it by --bpffs", "bpffs", dir)
 	}
 	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
-		return fmt.Errorf("--bpffs %s: uid %d cannot keep anything there: %w: give it the folder (chown), or name another", dir, os.Geteuid(), err)
+		return fmt.Errorf("--bpffs %s: uid %d cannot write there: %w: give it the folder (chown), or name another", dir, os.Geteuid(), err)
 	}
-	// In a BPF file system that everybody can write to, somebody else may have
-	// been there first.
+	// If other users can write to the BPF file system, the directory may be theirs.
 	ours := filepath.Join(dir, "unet")
 	var in unix.Stat_t
 	err = unix.Lstat(ours, &in)
@@ -54,19 +53,19 @@ func prepareBPFFS(dir string, log *slog.Logger) error {
 	case err != nil:
 		return fmt.Errorf("--bpffs %s: %w", ours, err)
 	case in.Mode&unix.S_IFMT != unix.S_IFDIR || in.Uid != 0 && int(in.Uid) != os.Geteuid() || in.Mode&0o022 != 0:
-		return fmt.Errorf("--bpffs %s: it is of uid %d, mode %#o, so what is in it may be anybody's: remove it, or name another", ours, in.Uid, in.Mode&0o7777)
+		return fmt.Errorf("--bpffs %s: uid %d owns it, mode %#o, so other users can change what is in it: remove it, or name another", ours, in.Uid, in.Mode&0o7777)
 	}
 	return nil
 }
 
-// mountBPFFS mounts a BPF file system that is root's alone, over an empty folder.
+// mountBPFFS mounts a BPF file system of mode 0700 over an empty folder.
 func mountBPFFS(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("--bpffs %s: %w", dir, err)
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("--bpffs %s: it is no BPF file system, and not empty: name another", dir)
+		return fmt.Errorf("--bpffs %s: it is not a BPF file system, and not empty: name another", dir)
 	}
 	err = unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700")
 	switch {
@@ -78,10 +77,9 @@ func mountBPFFS(dir string) error {
 	return nil
 }
 
-// private reports whether the BPF file system at dir is known to go with this process's
-// mount namespace: it is mounted here, and not where the system's first process could
-// see it. `ip netns exec` and unshare(1) make such a namespace. Without /proc/1 nothing
-// is known.
+// private reports whether the BPF file system at dir is mounted in this process's mount namespace
+// and not in that of process 1, so that it ends with this namespace. `ip netns exec` and
+// unshare(1) make such a namespace. Without /proc/1 the result is false.
 func private(dir string) bool {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -93,8 +91,8 @@ func private(dir string) bool {
 	return err == nil && firstErr == nil && here && !first
 }
 
-// mounts reports whether a file system is in a list of mounts (proc_pid_mountinfo(5),
-// whose third field is the device). One that is mounted twice has one device.
+// mounts reports whether a file system is in a list of mounts (proc_pid_mountinfo(5), whose third
+// field is the device).
 func mounts(list, device string) (bool, error) {
 	text, err := os.ReadFile(list)
 	if err != nil {
@@ -108,29 +106,27 @@ func mounts(list, device string) (bool, error) {
 	return false, nil
 }
 
-// The pages of a segment are charged to the memory cgroup of the process that
-// registers it with a socket, which is unetd or a child of it, and not to that of its
-// owner. At the limit of that cgroup the kernel would end unetd. So all segments
-// together have a bound below it (ADR 29).
+// The pages of a segment are charged to the memory cgroup of the process that registers it with a
+// socket (unetd or its child), not to that of its owner. At the limit of that cgroup the kernel
+// kills unetd. So all segments together have a lower limit (ADR 29).
 
-// ownMemory is what unetd keeps of its cgroup's memory for itself, in bytes: half of
-// it, if that is less.
+// ownMemory is the part of its cgroup's memory that unetd does not give to segments, in bytes; half
+// of the cgroup's memory if that is less.
 const ownMemory = 128 << 20
 
-// memoryBound is how many bytes the segments of all users may have together; 0: any
-// number.
+// memoryBound is the limit of the segments of all users together, in bytes; 0: none.
 func memoryBound(log *slog.Logger) (int64, error) {
 	limit, err := memoryLimit("/proc/self")
 	if err != nil || limit == policy.Unlimited {
 		return 0, err
 	}
 	bound := max(limit-ownMemory, limit/2)
-	log.Info("the segments of all users together are bounded by the memory cgroup that unetd is in", "limit", policy.Bytes(limit), "segments", policy.Bytes(bound))
+	log.Info("the memory cgroup of unetd limits the segments of all users together", "limit", policy.Bytes(limit), "segments", policy.Bytes(bound))
 	return bound, nil
 }
 
-// memoryLimit is the least limit of a process's memory cgroup and those above it, as
-// far as they can be seen, in bytes. proc is its folder in /proc.
+// memoryLimit is the smallest limit of a process's memory cgroup and its visible ancestors, in
+// bytes. proc is the folder of the process in /proc.
 func memoryLimit(proc string) (int64, error) {
 	groups, err := os.ReadFile(filepath.Join(proc, "cgroup"))
 	if err != nil {
@@ -174,8 +170,8 @@ func memoryLimit(proc string) (int64, error) {
 	return least, nil
 }
 
-// mountOf is where the hierarchy is mounted that limits memory: of version 1 that of
-// the controller, by the options of its file system (proc_pid_mountinfo(5)).
+// mountOf is the mount point of the cgroup hierarchy that limits memory (proc_pid_mountinfo(5)). In
+// version 1 it has the mount option memory.
 func mountOf(mounts, kind string) string {
 	for lines := bufio.NewScanner(strings.NewReader(mounts)); lines.Scan(); {
 		place, system, found := strings.Cut(lines.Text(), " - ")
@@ -190,11 +186,11 @@ func mountOf(mounts, kind string) string {
 	return ""
 }
 
-// noLimit is what version 1 shows for none: all pages that a counter has room for.
+// noLimit is the least value that version 1 shows for no limit.
 const noLimit = 1 << 62
 
-// readLimit reads a limit. A file that is not there is none: the root has none, nor has
-// a cgroup that is not below what is mounted here.
+// readLimit reads a limit. Without the file there is none: the root cgroup has none, and so has a
+// cgroup outside the mounted hierarchy.
 func readLimit(file string) (int64, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

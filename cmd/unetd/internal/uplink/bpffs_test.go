@@ -28,7 +28,7 @@ func TestPrepareBPFFS(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fails(dir, "no BPF file system, and not empty: name another")
+	fails(dir, "not a BPF file system, and not empty: name another")
 	fails(file, "not a directory")
 
 	mounted := filepath.Join(dir, "bpf")

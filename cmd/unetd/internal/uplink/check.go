@@ -20,8 +20,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// capabilities are what unetd cannot do without. CAP_SYS_ADMIN contains CAP_BPF
-// and CAP_PERFMON (capabilities(7)), so those need not be given.
+// capabilities are those that unetd needs. CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON
+// (capabilities(7)).
 var capabilities = []struct {
 	name string
 	bit  uint
@@ -30,11 +30,11 @@ var capabilities = []struct {
 	{"CAP_NET_RAW", unix.CAP_NET_RAW},     // AF_XDP sockets
 	{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN}, // a network namespace for each port; BPF programs and maps
 	{"CAP_IPC_LOCK", unix.CAP_IPC_LOCK},   // segments beyond RLIMIT_MEMLOCK
-	{"CAP_SETUID", unix.CAP_SETUID},       // segments in their owners' names
+	{"CAP_SETUID", unix.CAP_SETUID},       // register segments as their owners' users
 }
 
-// Check says what will keep unetd from running on this kernel, with these
-// privileges, on this interface. It changes nothing.
+// Check returns an error if unetd cannot run with this kernel, these privileges and this interface.
+// It changes nothing.
 func Check(interfaceName string) error {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
@@ -53,8 +53,8 @@ func Check(interfaceName string) error {
 	return checkInterface(interfaceName)
 }
 
-// explainSocket is about what socket(AF_XDP) returned. A missing capability is
-// left for checkCapabilities, which knows them all.
+// explainSocket explains an error of socket(AF_XDP). It ignores a missing capability:
+// checkCapabilities lists all of them.
 func explainSocket(err error) error {
 	switch {
 	case err == nil, errors.Is(err, unix.EPERM):
@@ -106,7 +106,7 @@ func checkInterface(name string) error {
 	return fmt.Errorf("no interface %q: choose one of %s", name, strings.Join(names, ", "))
 }
 
-// explainOpen says what an operator can do about an error of mux.Open.
+// explainOpen adds what an operator can do about an error of mux.Open.
 func explainOpen(interfaceName string, err error) error {
 	for _, e := range []struct {
 		is error
@@ -125,8 +125,7 @@ func explainOpen(interfaceName string, err error) error {
 	return err
 }
 
-// Attributes of a link that say how XDP programs are attached to it, from
-// linux/if_link.h.
+// Attributes of a link about attached XDP programs (linux/if_link.h).
 const (
 	iflaXDP           = 43
 	iflaXDPDriverProg = 5
@@ -137,14 +136,14 @@ const (
 
 // attached is one XDP program of an interface.
 type attached struct {
-	mode string // how it is attached, as ip-link(8) calls it
+	mode string // its name in ip-link(8)
 	id   uint32 // of the program
 }
 
-// detachAdvice says how to take a foreign program off an interface. One that a BPF link
-// holds there is refused to netlink: the link has to be detached, or whoever holds it
-// has to end. Of others the way that they are attached must be named: the plain "xdp
-// off" is about the driver's only where the driver can run programs.
+// detachAdvice is the advice how to detach a foreign program from an interface. If a BPF link has
+// attached it, netlink cannot detach it: the link must be detached, or its holder must end. For
+// other programs the command must name the mode: "xdp off" means the driver's mode only if the
+// driver supports XDP.
 func detachAdvice(interfaceName string) string {
 	index, programs := attachedTo(interfaceName)
 	var advice []string
@@ -157,34 +156,33 @@ func detachAdvice(interfaceName string) string {
 			advice = append(advice, fmt.Sprintf("bpftool link detach id %d%s", id, orStop(id)))
 		}
 	}
-	if advice == nil { // gone meanwhile
+	if advice == nil { // it was detached since
 		return "try again"
 	}
 	return "detach it (" + strings.Join(advice, " and ") + ")"
 }
 
-// xdpLinks are the ids of the BPF links that attach a program to an interface. There is
-// none if the program was attached by netlink (ip link), which can then detach it; by
-// whatever holds a link, only that can, or BPF_LINK_DETACH.
+// xdpLinks are the ids of the BPF links that attach a program to an interface. There is none if the
+// program was attached by netlink (ip link).
 func xdpLinks(program uint32, ifindex int) (ids []uint32, err error) {
 	all := new(link.Iterator)
 	defer all.Close()
 	for all.Next() {
 		info, err := all.Link.Info()
-		if err != nil || info.Program != ebpf.ProgramID(program) { // of a kind that the library does not know, or another's
+		if err != nil || info.Program != ebpf.ProgramID(program) { // an error: a kind of link unknown to the library
 			continue
 		}
 		if xdp := info.XDP(); xdp != nil && int(xdp.Ifindex) == ifindex {
 			ids = append(ids, uint32(all.ID))
 		}
 	}
-	if err := all.Err(); !errors.Is(err, unix.EAGAIN) { // somebody is attaching something
+	if err := all.Err(); !errors.Is(err, unix.EAGAIN) { // EAGAIN: a link is being attached
 		return ids, err
 	}
 	return ids, nil
 }
 
-// orStop names the processes that hold a link, as far as this one may see them.
+// orStop names the processes that hold a link and that this process may inspect.
 func orStop(id uint32) string {
 	files, err := filepath.Glob("/proc/[0-9]*/fdinfo/*")
 	if err != nil {
@@ -198,7 +196,7 @@ func orStop(id uint32) string {
 			continue
 		}
 		process := filepath.Dir(filepath.Dir(file))
-		name, _ := os.ReadFile(process + "/comm") // without it the number will do
+		name, _ := os.ReadFile(process + "/comm") // after an error the name is empty
 		if h := "pid " + filepath.Base(process) + " " + strings.TrimSpace(string(name)); !slices.Contains(holders, h) {
 			holders = append(holders, h)
 		}
@@ -209,8 +207,7 @@ func orStop(id uint32) string {
 	return ", or stop the process that holds the link: " + strings.Join(holders, ", ")
 }
 
-// attachedTo are the number of an interface and its programs; none if that cannot be
-// found out.
+// attachedTo is the ifindex of an interface and its XDP programs; none after an error.
 func attachedTo(interfaceName string) (index int, programs []attached) {
 	device, err := net.InterfaceByName(interfaceName)
 	if err != nil {

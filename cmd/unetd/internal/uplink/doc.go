@@ -1,7 +1,6 @@
-// Package uplink is the mux as unetd uses it: found fit to run here or told why not
-// ([Check]), opened ([Open]) with the policy of package policy, and offered to applications
-// as a control.Provider. Leases are the mux's own.
+// Package uplink is the mux of unetd: [Check] finds out whether it can run here, [Open] opens it
+// with the policy of package policy, and [Uplink] is a control.Provider. Leases are those of
+// package mux.
 //
-// The errors of this package are for an operator: one line that says what is wrong and
-// what to do.
+// Errors are for an operator: one line with the problem and what to do about it.
 package uplink

@@ -19,29 +19,29 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Uplink is a mux as a control.Provider.
+// Uplink is a mux that implements control.Provider.
 type Uplink struct {
 	*mux.Mux
 	authority *policy.Authority
 
-	granted, presented, refused atomic.Uint64 // leases
+	granted, presented, refused atomic.Uint64 // counters of requests for leases
 }
 
-// Config is what an operator decides.
+// Config has the options of unetd for its mux.
 type Config struct {
 	Interface          string
 	Mode               mux.Mode
-	BPFFS              string        // where state outlives this process
-	Grace              time.Duration // how long endpoints that were taken over wait for their owners
+	BPFFS              string        // mount point of the BPF file system with the pins
+	Grace              time.Duration // within which endpoints taken over must be presented
 	Policy             *policy.Source
 	Limits             mux.Limits
 	Register           []string // the command that runs RegisterMain
-	UncheckedFillRings bool     // grant ports to users who are not trusted where their fill rings cannot be checked
+	UncheckedFillRings bool     // permit ports of untrusted users if the kernel does not let fill rings be checked
 	Log                *slog.Logger
 }
 
-// Open attaches to an interface of this process's network namespace, or takes
-// over what another unetd has left there. Call [Check] first.
+// Open attaches to an interface of this process's network namespace, or takes over what another
+// unetd has pinned for it. Call [Check] first.
 func Open(cfg Config) (*Uplink, error) {
 	if err := prepareBPFFS(cfg.BPFFS, cfg.Log); err != nil {
 		return nil, err
@@ -63,7 +63,8 @@ func Open(cfg Config) (*Uplink, error) {
 	return u, nil
 }
 
-// maxCharge is how many bytes the kernel can be had to count for a user.
+// maxCharge is the largest limit of registered memory that the kernel can enforce for a user, in
+// bytes.
 func maxCharge(log *slog.Logger) (int64, error) {
 	limit, err := xsk.MaxCharge()
 	if err != nil {
@@ -71,7 +72,7 @@ func maxCharge(log *slog.Logger) (int64, error) {
 	}
 	most := int64(min(limit, math.MaxInt64))
 	if most < math.MaxInt64 {
-		log.Warn("the kernel cannot count the memory of users whose rule allows more than this: one who may make user namespaces can keep segments of closed endpoints; raise RLIMIT_MEMLOCK of unetd, or give it CAP_SYS_RESOURCE",
+		log.Warn("the kernel cannot count the memory of users whose rule allows more than this: a user who may make user namespaces can keep segments of closed endpoints; raise RLIMIT_MEMLOCK of unetd, or give it CAP_SYS_RESOURCE",
 			"memory", policy.Bytes(most/policy.RegisteredTimes))
 	}
 	return most, nil
@@ -87,7 +88,7 @@ func (u *Uplink) OpenEndpoint(ctx context.Context, peer control.Peer, req endpoi
 	return grant, l, nil
 }
 
-// Present gives an application the lease of an endpoint that it had from another unetd.
+// Present gives an application the lease of an endpoint that another unetd has opened.
 func (u *Uplink) Present(ctx context.Context, peer control.Peer, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
 	info, l, err := u.Mux.Present(ctx, mux.Owner(peer), sock, connections)
 	count(&u.presented, &u.refused, err)
@@ -105,7 +106,7 @@ func count(done, refused *atomic.Uint64, err error) {
 	done.Add(1)
 }
 
-// forApplications says what package mux does not know.
+// forApplications adds what the application's user can do about an error of the mux.
 func forApplications(err error) error {
 	switch {
 	case errors.Is(err, mux.ErrFillRings):
@@ -124,7 +125,7 @@ func (u *Uplink) Endpoints(peer control.Peer) ([]endpoint.Info, error) {
 	return u.Mux.Endpoints(), nil
 }
 
-// Counters reads all counters: the programs', then those of leases.
+// Counters reads all counters: those of the programs, then those of leases.
 func (u *Uplink) Counters(peer control.Peer) ([]endpoint.Counter, error) {
 	if err := u.authority.MayAsk(mux.Owner(peer)); err != nil {
 		return nil, err
@@ -135,19 +136,19 @@ func (u *Uplink) Counters(peer control.Peer) ([]endpoint.Counter, error) {
 	}
 	return append(all,
 		endpoint.Counter{Name: "lease_granted", Help: "endpoints opened since unetd was started", Value: u.granted.Load()},
-		endpoint.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd whose applications have come to this one", Value: u.presented.Load()},
-		endpoint.Counter{Name: "lease_refused", Help: "requests of these two kinds that were answered by an error", Value: u.refused.Load()},
+		endpoint.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd that their applications have presented to this one", Value: u.presented.Load()},
+		endpoint.Counter{Name: "lease_refused", Help: "requests to open or present an endpoint that have failed", Value: u.refused.Load()},
 	), nil
 }
 
-// Cleanup removes what unetds of this network namespace that were killed have
-// left in the kernel, and names it.
+// Cleanup removes what killed unetds of this network namespace have left in the kernel. report is
+// called with a line about each mux.
 func Cleanup(bpffs string, force bool, report func(what string)) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(bpffs, &st); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("--bpffs %s: %w", bpffs, err)
 	} else if err != nil || st.Type != unix.BPF_FS_MAGIC {
-		return nil // nobody could have kept anything there
+		return nil // nothing can be pinned there
 	}
 	return mux.Cleanup(bpffs, force, report)
 }
