@@ -1,12 +1,12 @@
 package bpf
 
-// Counter is one of the reasons by which the programs count frames.
+// Counter is the reason of a verdict, by which the programs count frames.
 type Counter = MuxUnetCounter
 
 // NumCounters is the number of counters; they are numbered from 0.
 const NumCounters = int(MuxUnetCounterUNET_COUNTERS)
 
-// The counters that Go code names.
+// The counters that Go code uses.
 const (
 	LostCut             = MuxUnetCounterUNET_LOST_CUT
 	LostUplinkRedirect  = MuxUnetCounterUNET_LOST_UPLINK_REDIRECT
@@ -15,14 +15,14 @@ const (
 	LostDeliverRedirect = MuxUnetCounterUNET_LOST_DELIVER_REDIRECT
 )
 
-// CounterName is the name under which c is shown: rx_port for UNET_RX_PORT.
+// CounterName is the name of c: rx_port for UNET_RX_PORT.
 func CounterName(c Counter) string { return counters[c].name }
 
-// CounterHelp says in a few words what c counts.
+// CounterHelp describes what c counts.
 func CounterHelp(c Counter) string { return counters[c].help }
 
-// counters repeats enum unet_counter of src/unet.h with its names. A test
-// compares it with the enum in the compiled object.
+// counters has the names and descriptions of enum unet_counter in src/unet.h. A test compares the
+// names with the enum in the compiled object.
 var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_RX_PASS:             {"rx_pass", "from the wire, claimed by no tag: left to the kernel"},
 	MuxUnetCounterUNET_RX_PASS_TRUNCATED:   {"rx_pass_truncated", "from the wire, too short for a tag to be read: left to the kernel"},
@@ -31,48 +31,48 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE: {"rx_pass_other_queue", "from the wire, the owner is bound to another queue: left to the kernel"},
 	MuxUnetCounterUNET_RX_PORT:             {"rx_port", "from the wire, sent to a port"},
 	MuxUnetCounterUNET_RX_QUEUE:            {"rx_queue", "from the wire, put into the socket of a queue attachment"},
-	MuxUnetCounterUNET_RX_BAD_LENGTH:       {"rx_bad_length", "from the wire, claimed, but a length field promises more than arrived: dropped"},
+	MuxUnetCounterUNET_RX_BAD_LENGTH:       {"rx_bad_length", "from the wire, claimed, but a length field exceeds the frame: dropped"},
 	MuxUnetCounterUNET_RX_TAGGED_TWICE:     {"rx_tagged_twice", "from the wire, with two tags of VLAN 0: dropped"},
-	MuxUnetCounterUNET_RX_FRAGMENT:         {"rx_fragment", "from the wire, the first fragment of a packet to a claimed port, which takes whole packets only: dropped"},
+	MuxUnetCounterUNET_RX_FRAGMENT:         {"rx_fragment", "from the wire, the first fragment of a packet to a claimed port, which accepts whole packets only: dropped"},
 	MuxUnetCounterUNET_RX_EXTENSION:        {"rx_extension", "from the wire, to a claimed port behind IPv6 extension headers, or behind 16 or more of them: dropped"},
 	MuxUnetCounterUNET_RX_QUEUE_GONE:       {"rx_queue_gone", "from the wire, the owner's socket has left its queue: dropped"},
-	MuxUnetCounterUNET_RX_NO_METADATA:      {"rx_no_metadata", "from the wire, the driver leaves no room for metadata: dropped"},
-	MuxUnetCounterUNET_RX_CUT:              {"rx_cut", "from the wire, a super-frame to a port that takes single frames: the kernel cuts it, and its parts count again"},
-	MuxUnetCounterUNET_RX_MANY_PARTS:       {"rx_many_parts", "from the wire, a super-frame to a port that takes single frames, of more than 128 parts: dropped"},
-	MuxUnetCounterUNET_RX_CUTTER_BUSY:      {"rx_cutter_busy", "from the wire, a super-frame to a port that takes single frames, and too many parts are on their way to it already: dropped"},
-	MuxUnetCounterUNET_RX_STALE_PART:       {"rx_stale_part", "from the wire, a part of a super-frame whose tag has another owner since: dropped"},
+	MuxUnetCounterUNET_RX_NO_METADATA:      {"rx_no_metadata", "from the wire, no headroom for metadata: dropped"},
+	MuxUnetCounterUNET_RX_CUT:              {"rx_cut", "from the wire, a super-frame to a port that accepts single frames: the kernel segments it, and its parts count again"},
+	MuxUnetCounterUNET_RX_MANY_PARTS:       {"rx_many_parts", "from the wire, a super-frame of more than 128 parts, to a port that accepts single frames: dropped"},
+	MuxUnetCounterUNET_RX_CUTTER_BUSY:      {"rx_cutter_busy", "from the wire, a super-frame to a port that accepts single frames, while too many parts are on the way to it: dropped"},
+	MuxUnetCounterUNET_RX_STALE_PART:       {"rx_stale_part", "from the wire, a part of a super-frame whose tag has another owner now: dropped"},
 
 	MuxUnetCounterUNET_TX_UPLINK:         {"tx_uplink", "from an endpoint, sent out of the uplink"},
 	MuxUnetCounterUNET_TX_LOCAL:          {"tx_local", "from an endpoint, sent to another one of this host"},
-	MuxUnetCounterUNET_TX_TRUNCATED:      {"tx_truncated", "from an endpoint, the headers end too early or do not stand in the first buffer: dropped"},
-	MuxUnetCounterUNET_TX_BAD_LENGTH:     {"tx_bad_length", "from an endpoint, a length field lies: dropped"},
-	MuxUnetCounterUNET_TX_BAD_HEADER:     {"tx_bad_header", "from an endpoint, unknown version, impossible header length or IPv6 extension header: dropped"},
-	MuxUnetCounterUNET_TX_OVERSIZE:       {"tx_oversize", "from an endpoint, longer than the uplink carries: dropped"},
+	MuxUnetCounterUNET_TX_TRUNCATED:      {"tx_truncated", "from an endpoint, the headers are truncated or not in the first buffer: dropped"},
+	MuxUnetCounterUNET_TX_BAD_LENGTH:     {"tx_bad_length", "from an endpoint, a length field is wrong: dropped"},
+	MuxUnetCounterUNET_TX_BAD_HEADER:     {"tx_bad_header", "from an endpoint, unknown version, invalid header length or IPv6 extension header: dropped"},
+	MuxUnetCounterUNET_TX_OVERSIZE:       {"tx_oversize", "from an endpoint, longer than the MTU of the uplink: dropped"},
 	MuxUnetCounterUNET_TX_BAD_ETHERTYPE:  {"tx_bad_ethertype", "from an endpoint, neither IP, ARP nor a U-Net message: dropped"},
 	MuxUnetCounterUNET_TX_FORGED_LINK:    {"tx_forged_link", "from an endpoint, the source MAC address is not the uplink's: dropped"},
 	MuxUnetCounterUNET_TX_FORGED_ADDR:    {"tx_forged_addr", "from an endpoint, the source address is not its own, or only a port of it where all is needed (fragments, IP options, other protocols): dropped"},
 	MuxUnetCounterUNET_TX_FORGED_TAG:     {"tx_forged_tag", "from an endpoint, the source tag is not its own: dropped"},
-	MuxUnetCounterUNET_TX_FORGED_ARP:     {"tx_forged_arp", "from an endpoint, ARP that speaks for an address not its own: dropped"},
-	MuxUnetCounterUNET_TX_FORGED_ND:      {"tx_forged_nd", "from an endpoint, neighbour discovery that speaks for an address not its own, or as a router: dropped"},
-	MuxUnetCounterUNET_TX_FORGED_QUOTE:   {"tx_forged_quote", "from an endpoint, an ICMP error about a packet that was not sent to it, or ICMP as of a router: dropped"},
-	MuxUnetCounterUNET_TX_INFRASTRUCTURE: {"tx_infrastructure", "from an endpoint, a service or an IP protocol of the network's infrastructure, which its policy does not give it: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_ARP:     {"tx_forged_arp", "from an endpoint, ARP for an address not its own: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_ND:      {"tx_forged_nd", "from an endpoint, neighbour discovery for an address not its own, or as a router: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_QUOTE:   {"tx_forged_quote", "from an endpoint, an ICMP error about a packet that was not sent to it, or ICMP of a router: dropped"},
+	MuxUnetCounterUNET_TX_INFRASTRUCTURE: {"tx_infrastructure", "from an endpoint, a service or an IP protocol of the network's infrastructure, which the policy does not permit: dropped"},
 	MuxUnetCounterUNET_TX_NO_OWNER:       {"tx_no_owner", "from an endpoint, to this host, where no endpoint holds the tag: dropped"},
-	MuxUnetCounterUNET_TX_TO_QUEUE:       {"tx_to_queue", "from an endpoint, to one of this host that only the uplink's queue reaches: dropped"},
+	MuxUnetCounterUNET_TX_TO_QUEUE:       {"tx_to_queue", "from an endpoint, to one of this host on a queue, which receives frames of the uplink only: dropped"},
 	MuxUnetCounterUNET_TX_PORT_GONE:      {"tx_port_gone", "from an endpoint, to one of this host whose port no longer exists: dropped"},
 	MuxUnetCounterUNET_TX_UPLINK_GONE:    {"tx_uplink_gone", "from an endpoint, the uplink no longer exists: dropped"},
 
 	MuxUnetCounterUNET_DELIVER_SOCKET:      {"deliver_socket", "to an endpoint, put into its socket"},
 	MuxUnetCounterUNET_DELIVER_NO_SOCKET:   {"deliver_no_socket", "to an endpoint, its socket is gone: dropped"},
-	MuxUnetCounterUNET_DELIVER_NO_METADATA: {"deliver_no_metadata", "to an endpoint, no room for metadata: dropped"},
-	MuxUnetCounterUNET_DELIVER_BAD_FILL:    {"deliver_bad_fill", "to an endpoint, its fill ring claims more entries than it has, or entries that are no frames: dropped, and the endpoint is revoked (unless another processor delivered to it meanwhile)"},
+	MuxUnetCounterUNET_DELIVER_NO_METADATA: {"deliver_no_metadata", "to an endpoint, no headroom for metadata: dropped"},
+	MuxUnetCounterUNET_DELIVER_BAD_FILL:    {"deliver_bad_fill", "to an endpoint, its fill ring has more entries than its size, or entries that are not frames: dropped, and the endpoint is revoked (unless another processor delivered to it at the same time)"},
 	MuxUnetCounterUNET_DELIVER_TOO_LONG:    {"deliver_too_long", "to an endpoint, longer than a frame of its segment: dropped"},
 
-	MuxUnetCounterUNET_LOST_CUT:              {"lost_cut", "of rx_cut, the kernel did not cut it"},
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT:  {"lost_uplink_redirect", "of rx_port and rx_queue, the device or socket did not take it"},
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT:    {"lost_port_redirect", "of tx_uplink and tx_local, the device did not take it"},
+	MuxUnetCounterUNET_LOST_CUT:              {"lost_cut", "of rx_cut, the kernel did not segment it"},
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT:  {"lost_uplink_redirect", "of rx_port and rx_queue, the device or socket did not accept it"},
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT:    {"lost_port_redirect", "of tx_uplink and tx_local, the device did not accept it"},
 	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT: {"lost_deliver_redirect", "of deliver_socket, the endpoint's receive queue was full or its fill queue empty"},
 	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG:   {"lost_uplink_backlog", "from the wire, the processor's backlog was full: dropped before it was counted as rx_*"},
 	MuxUnetCounterUNET_LOST_PORT_BACKLOG:     {"lost_port_backlog", "from an endpoint, the processor's backlog was full: dropped before it was counted as tx_*"},
 	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG:  {"lost_deliver_backlog", "of rx_port and tx_local, the processor's backlog was full: dropped before it was counted as deliver_*"},
-	MuxUnetCounterUNET_LOST_DEVICE_FULL:      {"lost_device_full", "native mode: sent on, and the device had no room"},
+	MuxUnetCounterUNET_LOST_DEVICE_FULL:      {"lost_device_full", "native mode: redirected, and the queue of the device was full"},
 }

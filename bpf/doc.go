@@ -1,65 +1,44 @@
-// Package bpf holds the programs of the mux: C in src/, compiled by bpf2go
-// into the objects and bindings that are committed here, so that building unet
-// needs no clang. `go generate ./bpf` compiles again after a change of src/; a
-// test says when that was forgotten.
+// Package bpf holds the programs of the mux: C in src/, compiled by bpf2go into the objects and
+// bindings that are committed here, so that building unet needs no clang. `go generate ./bpf`
+// compiles again after a change of src/; a test compares hashes. Package mux loads and attaches
+// the programs.
 //
-// There are three kinds of XDP programs. A packet may span several buffers (xdp.frags).
+// XDP programs (a packet may be in several buffers, xdp.frags):
 //
-//   - unet_uplink meets every frame that comes in from the wire, finds the
-//     tag that claims it and sends it to the tag's owner. What no tag claims is
-//     the kernel's, and so is everything of a VLAN but VLAN 0, which is a priority only.
-//   - unet_port meets every frame that an endpoint sends, at the outer end of
-//     the endpoint's port, and lets out only what carries a source tag of that
-//     endpoint, lengths that are true, and no ICMP error about packets of others.
-//   - unet_deliver, at the inner end, puts the frame into the endpoint's socket
-//     with four bytes of metadata in front (src/meta.h), unless the socket's fill
-//     ring would harm whoever sent it (src/fill.h). For an owner who is not trusted
-//     unet_deliver_linear (generic mode) or unet_deliver_whole (native mode) stands
-//     there instead, and lets through only what fits one frame of the segment: the
-//     kernel's way of putting a frame into several can be led to a NULL pointer by
-//     the owner of the fill ring, and no look beforehand can rule that out.
+//   - unet_uplink runs on each frame from the wire and redirects it to the owner of the tag that
+//     claims it. Frames without a tag, and frames of a VLAN other than 0, go to the kernel.
+//   - unet_port runs on each frame that an endpoint sends, at the outer end of its port. It drops
+//     frames with a source tag of another endpoint, wrong lengths, or an ICMP error that quotes
+//     a packet of others.
+//   - unet_deliver runs at the inner end. It checks the socket's fill ring (src/fill.h), puts four
+//     bytes of metadata before the frame (src/meta.h) and redirects it to the socket. Untrusted
+//     owners have unet_deliver_linear (generic mode) or unet_deliver_whole (native mode), which
+//     drop what does not fit one frame of the segment (src/deliver.h).
 //
-// A super-frame (TSO, GRO) for such an owner is cut first: unet_cut, where packets enter
-// traffic control, takes it from unet_uplink and sends it round through a device that
-// makes the kernel do it (src/cut.h).
+// unet_cut (traffic control) has the kernel segment super-frames for untrusted owners
+// (src/cut.h). On tracepoints, unet_note_vlan notes VLAN tags in the skb (src/vlan.h), and others
+// count frames that the kernel dropped after a redirect (src/trace.h).
 //
-// Programs on tracepoints see what XDP cannot: unet_note_vlan notes VLAN tags that
-// stand beside a frame (src/vlan.h), the others count what the kernel dropped after
-// an XDP program had sent it on (src/trace.h).
+// To follow a frame, start at src/mux.c: src/uplink.h, src/find.h and src/tags.h for received
+// frames; src/port.h, src/check.h and src/check6.h for sent ones.
 //
-// To follow a frame, start at src/mux.c and read src/uplink.h, then src/find.h (whose
-// is it?) and src/tags.h (who holds what?); for one that an endpoint sends src/port.h,
-// src/check.h and src/check6.h. Package mux loads and attaches all this.
+// The tables tags (IPv4 and messages) and tags6 map a tag to its owner. The most specific tag
+// decides: UDP or TCP port, block of ports, whole address. That is at most three look-ups. An ICMP
+// error belongs to the owner of the tag in the packet it quotes, ARP and neighbour discovery for a
+// whole address to its owner. Fragments and packets with IPv6 extension headers belong to a whole
+// address or to the kernel. If they are for a claimed port they are dropped, since the kernel
+// would answer them.
 //
-// # Tags
+// The tables are also the state of the control plane (ADR 14): tags, [Endpoint] by [Owner], and
+// [State], with [ObjectsHash] as its version. alarms is a ring buffer of [Alarm].
 //
-// The tables tags (IPv4 and messages) and tags6 map a tag to its owner. The most
-// specific one decides: UDP or TCP port, block of ports, whole address. That is
-// three lookups at most, however many endpoints there are. An ICMP error belongs
-// to the owner of the tag in the packet it quotes, ARP and neighbour discovery for a
-// whole address to its owner. Fragments, and what stands behind IPv6 extension
-// headers, belong to a whole address or to the kernel; if they are for a port that
-// somebody holds, to nobody, for the kernel would answer in the holder's name.
-//
-// # State
-//
-// The maps are also where the control plane keeps its state, so that it lives as
-// long as what it describes: tags and tags6, endpoints ([Endpoint], by [Owner]) and
-// state ([State]). [ObjectsHash] says whether another process's maps can be
-// understood. alarms is a ring buffer of what a program asks the control plane to
-// act on ([Alarm]).
-//
-// # Counters
-//
-// Each XDP program counts each frame once, under the reason of its verdict
-// ([Counter]). What a program sent on and the kernel then dropped is counted a
-// second time as lost. So, on a mux at rest:
+// Each XDP program counts each frame once, by the reason of its verdict ([Counter]). A frame that
+// the kernel dropped after a redirect is counted a second time as lost. On a mux at rest:
 //
 //	frames in at the uplink   = sum of rx_*
 //	frames sent by endpoints  = sum of tx_*
-//	rx_port + tx_local        = sum of deliver_* + lost_deliver_backlog + what was lost on the way to ports
+//	rx_port + tx_local        = sum of deliver_* + lost_deliver_backlog + losses on the way to ports
 //
-// (The parts of a super-frame that was cut, rx_cut, come in at the uplink again. What
-// lost_uplink_backlog and lost_port_backlog count is in the sums of neither.)
-// What a driver drops after it took a frame is in that device's own statistics.
+// The parts of a segmented super-frame (rx_cut) count again at the uplink. lost_uplink_backlog and
+// lost_port_backlog are in neither sum. What a driver drops is in the statistics of the device.
 package bpf

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// Names for the types of the tables, shorter than those that bpf2go makes.
+// Short names of the types that bpf2go makes.
 type (
 	Tag      = MuxUnetTag
 	Tag6     = MuxUnetTag6
@@ -26,14 +26,13 @@ const (
 	TagMessage  = MuxUnetTagKindUNET_TAG_MESSAGE
 )
 
-// suspended is a bit in the port of a tag's owner. No interface has such a number: the
-// kernel counts them from 1 to 2^31-1. So for the programs the owner of a suspended tag
-// is a port that is not there. unet_uplink passes its frames to the kernel
-// (rx_pass_port_gone), and unet_port drops them as forged (tx_forged_tag).
+// suspended is a bit in the port of a tag's owner. No interface has such a number: ifindexes are 1
+// to 2^31-1. So the programs find no port for a suspended tag: unet_uplink passes its frames to
+// the kernel (rx_pass_port_gone), and unet_port drops them as forged (tx_forged_tag).
 const suspended = 1 << 31
 
-// WithEffect is o as the owner of a tag that is in effect, or of one that is not:
-// the endpoint keeps the tag, and neither receives nor sends under it.
+// WithEffect is o as the owner of a tag that is in effect, or of a suspended one: the endpoint
+// keeps the tag, and can neither receive nor send under it.
 func (o MuxUnetOwner) WithEffect(effective bool) MuxUnetOwner {
 	o.Port &^= suspended
 	if !effective {
@@ -42,14 +41,14 @@ func (o MuxUnetOwner) WithEffect(effective bool) MuxUnetOwner {
 	return o
 }
 
-// Suspended reports whether o is the owner of a tag that is not in effect.
+// Suspended reports whether o is the owner of a suspended tag.
 func (o MuxUnetOwner) Suspended() bool { return o.Port&suspended != 0 }
 
-// AlarmFill is the kind of an Alarm: a fill ring is not what a frame may be put into.
+// AlarmFill is the kind of an Alarm about a fill ring that is not sound.
 const AlarmFill = MuxUnetAlarmKindUNET_ALARM_FILL
 
-// Infrastructure, as the Queue of a port's Owner, lets it send what only the
-// infrastructure of a network sends: see check.h.
+// Infrastructure, as the Queue of a port's Owner, permits it to send what only the infrastructure
+// of a network sends: see check.h.
 const Infrastructure = 1 // UNET_INFRASTRUCTURE
 
 // Sizes of the tables.
@@ -59,8 +58,8 @@ const (
 	BlockPorts   = 64   // UNET_BLOCK_PORTS
 )
 
-// Key is the tag table's key of an address, and of a port or the first port of a
-// block if the kind is about one.
+// Key is the tag table's key of an address, and, depending on the kind, of a port or the first port
+// of a block.
 func Key(kind TagKind, addr [4]byte, port uint16) Tag {
 	return Tag{Kind: kind, Port: networkOrder(port), Value: binary.NativeEndian.Uint32(addr[:])}
 }
@@ -101,19 +100,17 @@ func (k MuxUnetTag6) AddrPort() (addr [16]byte, port uint16) {
 	return addr, networkOrder(k.Port)
 }
 
-// networkOrder turns a number into one that stands in memory in network byte
-// order, and back.
+// networkOrder converts a number between host and network byte order.
 func networkOrder(n uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], n)
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// Config is what the programs are told before they are loaded. linkAddr is the
-// uplink's, ifindex and netnsCookie say where it is, mtu counts bytes of IP
-// packet, generic is the attach mode. notesVLAN says that UnetNoteVlan is attached,
-// as it must be in generic mode where VLAN tags can stand beside the frame; not
-// for an uplink that is a VLAN itself, whose frames have lost their tag on the way.
+// Config is the constants of the programs, set before they are loaded: MAC address, ifindex and
+// namespace of the uplink, its MTU in bytes of IP packet, the attach mode. notesVLAN: UnetNoteVlan
+// is attached. It must be in generic mode if VLAN tags can be in the skb, but not on an uplink
+// that is a VLAN interface, whose frames had a tag before.
 func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, generic, notesVLAN bool) MuxUnetConfig {
 	c := MuxUnetConfig{
 		LinkHead: binary.NativeEndian.Uint32(linkAddr[:4]),
@@ -131,8 +128,7 @@ func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, gener
 	return c
 }
 
-// CutBy tells the programs of the device that cuts super-frames. secret is random, and
-// has nothing to do with addresses that are in use.
+// CutBy sets the device that segments super-frames. secret is random.
 func (c *MuxUnetConfig) CutBy(ifindex int, secret [5]byte) {
 	c.Cutter = uint32(ifindex)
 	c.PartHead = secret[0]&^3 | 2 // locally administered, unicast

@@ -2,18 +2,18 @@
 
 /*
  * What an endpoint may send: the checks of IPv4, ARP and messages, and what they
- * share with those of IPv6 (check6.h). A check answers the counter of what is
- * wrong, or ALLOWED.
+ * share with those of IPv6 (check6.h). A check returns the counter of the reason to
+ * drop the frame, or ALLOWED.
  *
- * The tag decides what a frame may say of its sender. A port is the right to
- * complete UDP or TCP packets from that port, as the kernel gives it to a program
- * by bind(2). A whole address is the right to be a host: UDP, TCP, echo and errors of
- * ICMP, options, fragments, ARP and neighbour discovery for itself. What hosts believe
- * of the infrastructure of their network, such as DHCP servers and routers, takes a
- * right more (UNET_INFRASTRUCTURE), as the kernel lets only the privileged send it:
- * all other IP protocols, and some UDP ports. Who holds a whole address may claim any
- * port of it, so a port of one is no way around that. Nothing says whom a frame may
- * go to: a program may send to everybody too, and to broadcast and multicast.
+ * The tags of an endpoint decide about the sources of its frames. A port permits
+ * complete UDP or TCP packets from that port, as bind(2) does for a program. A whole
+ * address permits what a host sends: UDP, TCP, ICMP echo and errors, options,
+ * fragments, ARP and neighbour discovery for itself. What only the infrastructure of a
+ * network sends (DHCP servers, routers) needs another right, UNET_INFRASTRUCTURE, as the
+ * kernel needs a privilege for it: all other IP protocols, and some UDP ports. The same
+ * holds for a port of a whole address, since the holder of a whole address may claim any
+ * port of it. Destinations are not restricted, as for a program of the kernel's stack:
+ * broadcast and multicast are allowed.
  */
 #ifndef UNET_CHECK_H
 #define UNET_CHECK_H
@@ -28,8 +28,8 @@ static __always_inline bool held_by(struct unet_owner *owner, __u32 port)
 }
 
 /*
- * check_whole: the last word about a packet from a whole address, or from somebody who
- * must hold one for it. plain: any host may send it.
+ * check_whole decides about a packet that needs a whole address as its source. plain: it
+ * needs no UNET_INFRASTRUCTURE.
  */
 static __always_inline int check_whole(struct unet_owner *owner, __u32 port, bool plain)
 {
@@ -39,9 +39,9 @@ static __always_inline int check_whole(struct unet_owner *owner, __u32 port, boo
 }
 
 /*
- * is_plain_udp: not from the servers of DHCP (RFC 2131) and DHCPv6 (RFC 8415) or RIP
- * (RFC 2453, RFC 2080), and not to clients of DHCP, many of which do not look where an
- * offer comes from.
+ * is_plain_udp: not from the ports of DHCP (RFC 2131) and DHCPv6 (RFC 8415) servers or RIP
+ * (RFC 2453, RFC 2080), and not to those of DHCP clients, many of which do not check the
+ * source of an offer.
  */
 static __always_inline bool is_plain_udp(struct udp_header *udp)
 {
@@ -51,9 +51,9 @@ static __always_inline bool is_plain_udp(struct udp_header *udp)
 }
 
 /*
- * check_ports: the header with the ports must be all there and its lengths true.
- * fragment: of a packet in fragments this is the first. room: bytes of the
- * packet from l4 on.
+ * check_ports: the header with the ports must be complete and its lengths correct.
+ * fragment: this is the first fragment of a packet. room: bytes of the packet from
+ * l4 on.
  */
 static __always_inline int check_ports(__u8 protocol, bool fragment, void *l4, void *data_end, __u32 room)
 {
@@ -66,7 +66,7 @@ static __always_inline int check_ports(__u8 protocol, bool fragment, void *l4, v
 	return problem || room < sizeof(struct udp_header) ? UNET_TX_BAD_LENGTH : ALLOWED;
 }
 
-/* icmp_is_routers: what only routers send, or nobody any more (RFC 6633), or hosts to find routers (RFC 1256). */
+/* icmp_is_routers: types that only routers send, an obsolete one (RFC 6633), and router solicitation (RFC 1256). */
 static __always_inline bool icmp_is_routers(__u8 type)
 {
 	return type == 4 || type == 5 || type == 9 || type == 10; /* source quench, redirect, the two of discovery */
@@ -75,13 +75,13 @@ static __always_inline bool icmp_is_routers(__u8 type)
 /*
  * check_icmp: icmp is the beginning of a packet's payload, room bytes.
  *
- * Whoever receives an error applies it to the flow or the path that it quotes, so
- * an error can do harm to others from a source address that is true: a path MTU of
- * 68 stops a neighbour's connection to somebody else. Only a router has something
- * to report of packets between others, and an endpoint is a host. So it may quote
- * what was sent to the very address that the error comes from (RFC 1122, 3.2.2).
+ * The receiver applies an error to the flow or the path that it quotes. So an error
+ * can do harm also with a correct source address: a path MTU of 68 stops a
+ * neighbour's connection to a third host. Only routers report about packets between
+ * other hosts, and an endpoint is a host. So an error must quote a packet that was
+ * sent to the address that the error comes from (RFC 1122, 3.2.2).
  *
- * No error comes in fragments, for it is short (RFC 1812, 4.3.2.3), and another
+ * An error must not be a fragment: errors are short (RFC 1812, 4.3.2.3), and another
  * fragment could replace the quotation.
  */
 static __always_inline int check_icmp(struct ipv4_header *ip, struct icmp_header *icmp, void *data_end, __u32 room)
@@ -107,12 +107,12 @@ static __always_inline int check_icmp(struct ipv4_header *ip, struct icmp_header
 /*
  * check_ipv4: room is the number of bytes from ip on.
  *
- * A port alone gives no right to fragments, since only the first of them names
- * the port; and none to IP options, since a program that talks from one port has
- * no use for them, while source routes (RFC 791, 3.1) carry addresses that
- * nobody checks. Both need the whole address, whose owner is like any other host.
- * Not even that owner may name another's port in a first fragment. The ports
- * stand there and nowhere else: a later fragment begins 8 bytes behind.
+ * A port does not permit fragments, since only the first one has the port. Nor does
+ * it permit IP options: source routes (RFC 791, 3.1) contain addresses that are not
+ * checked, and a program with one port needs no options. Both need the whole
+ * address. Its owner may not send a first fragment from a port that another
+ * endpoint holds. Other fragments cannot contain the ports, since they begin at
+ * least 8 bytes behind.
  */
 static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __u32 room, __u32 port)
 {
@@ -160,8 +160,8 @@ static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __
 }
 
 /*
- * check_arp: only the owner of a whole address may say where it is, or ask
- * whether somebody else has it: a probe names no sender (RFC 5227, 2.1.1).
+ * check_arp: only the owner of a whole address may announce it, or probe for it: the
+ * sender address of a probe is 0 (RFC 5227, 2.1.1).
  */
 static __always_inline int check_arp(struct arp_packet *arp, void *data_end, __u32 port)
 {

@@ -7,15 +7,15 @@
 #include "check.h"
 
 /*
- * check_nd: neighbour discovery is believed by everybody on the link, so what
- * leaves a port must be what a host says of itself. nd is the whole payload, room
- * bytes, of an unfragmented packet.
+ * check_nd: all hosts on the link trust neighbour discovery, so an endpoint may send it
+ * only about its own addresses. nd is the whole payload, room bytes, of an
+ * unfragmented packet. Allowed are:
  *
- *   solicitation   from an own whole address, with or without its MAC address
- *   the same of ::  for an own whole address: is it free? (RFC 4861, 7.1.1)
- *   advertisement   of an own whole address, from one, not as a router
+ *   solicitation          from an own whole address, with or without its MAC address
+ *   solicitation from ::  probe for an own whole address (RFC 4861, 7.1.1)
+ *   advertisement         of an own whole address, from one, not as a router
  *
- * Solicitations and advertisements of routers, and redirects, never.
+ * Router solicitations, router advertisements and redirects are not allowed.
  */
 static __always_inline int check_nd(struct ipv6_header *ip, struct nd_message *nd, void *data_end, __u32 room, __u32 port)
 {
@@ -70,9 +70,9 @@ static __always_inline int check_icmp6(struct ipv6_header *ip, struct icmp_heade
 
 /*
  * check_ipv6 is check_ipv4 for IPv6: room is the number of bytes from ip on, and
- * fragments need the whole address. What a first fragment holds is checked like a
- * packet, and neighbour discovery never comes in fragments (RFC 6980). Extension
- * headers are dropped: they could hide any of this.
+ * fragments need the whole address. A first fragment is checked like a packet.
+ * Neighbour discovery in fragments is dropped (RFC 6980), and so are packets with
+ * extension headers, behind which the checks could not see.
  */
 static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __u32 room, __u32 port)
 {

@@ -4,7 +4,7 @@
 
 #include "unet.h"
 
-/* One slot a counter and CPU: written without atomics, summed by the reader. */
+/* One slot for each counter and CPU: written without atomics, summed by the reader. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, UNET_COUNTERS);

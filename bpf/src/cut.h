@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * Super-frames for ports that take only what fits one buffer (deliver.h).
+ * Super-frames for ports that accept only frames of one buffer (deliver.h).
  *
- * A sender that leaves segmentation to its device (TSO), and is met at the other end
- * of a virtual link, hands over up to 64 KiB under one header; and generic receive
- * offload makes such a frame of what came in many. Generic XDP is shown these. For an
- * owner who is not trusted they have to be cut into what would have been on a wire,
- * and the kernel can: it does so whenever a packet leaves by a device that cannot.
+ * A sender at the other end of a virtual link that leaves segmentation to its device
+ * (TSO) sends up to 64 KiB under one header; generic receive offload makes such frames
+ * of several received ones. Generic XDP programs get these. For an untrusted owner they
+ * must be segmented as on a wire. The kernel segments a packet when it leaves by a
+ * device that cannot do so.
  *
  *   uplink --> unet_uplink: too long --> unet_cut --> cutter: cut, and back to the
  *   uplink --> unet_uplink: each part as if it had just come in --> port
  *
- * The cutter is an ifb device of the mux, made for packets of one segment: what is sent
- * there comes in again by the device that it came in by first. unet_uplink lets the
- * super-frame pass with metadata of XDP in front of it, which the kernel keeps beside
- * the skb; by that unet_cut, which stands where packets enter traffic control, knows it
- * from the kernel's own. Nobody else can write metadata: it is no part of the packet.
+ * The cutter is an ifb device of the mux that accepts packets of one segment: a packet
+ * sent there is received again on the device that it came in on first. unet_uplink
+ * passes the super-frame with XDP metadata in front of it, which the kernel keeps with
+ * the skb. By the metadata unet_cut, at traffic control ingress, distinguishes it from
+ * frames for the kernel. Only XDP programs write metadata: it is no part of the packet.
  *
- * The work is bounded. A peer says how long the parts are, and one frame of 60 kB can be
- * 60,000 of them. So a frame of more than CUT_MAX_PARTS is dropped, and so is one for an
- * owner who would have more than CUT_LINE parts on their way. No owner waits for
- * more than that of each other one, and the kernel's backlog, through which all frames
- * get to the ports, has room for others. The device has no queue in front of it that
- * could fill; it drops nothing.
+ * The work is limited. The peer decides the length of the parts, and one frame of 60 kB
+ * can have 60,000. So a frame of more than CUT_MAX_PARTS is dropped, and so is one for
+ * an owner who would have more than CUT_LINE parts on the way. So no owner waits for
+ * more parts than that of each other owner, and the kernel's backlog, through which all
+ * frames reach the ports, has room for others. The device has no queueing discipline
+ * that could fill, and drops nothing.
  *
  * Parts carry the owner's port: unet_uplink replaces the destination MAC address of a
  * super-frame (it was the uplink's) by the following; unet_deliver_linear restores it in
@@ -56,16 +56,16 @@
 #define CUT_NOTE 4 /* bytes of metadata */
 
 /*
- * CUT_MAX_PARTS lets 64 KiB pass in segments of 536 bytes, 24 of options among them, which
- * is what TCP sends when nobody has told it an MSS (RFC 9293, 3.7.1); and as many datagrams
- * as Linux takes with UDP_SEGMENT.
+ * CUT_MAX_PARTS permits 64 KiB in segments of 536 bytes, 24 of them options: TCP sends these
+ * if the peer has not sent an MSS (RFC 9293, 3.7.1). It is also the largest number of
+ * datagrams of UDP_SEGMENT on Linux.
  */
 #define CUT_MAX_PARTS 128
 #define CUT_LINE 512             /* parts; the backlog of a processor holds 1,000 (net.core.netdev_max_backlog) */
 #define CUT_PLACE 16             /* parts; 256 of these units are far more than CUT_LINE */
 #define CUT_LOST_NS 100000000ull /* parts that have not arrived by then are lost */
 
-/* A line is what is on its way to an owner. */
+/* A line is the parts on the way to an owner. */
 struct cut_line {
 	__u32 sent; /* parts of all super-frames so far */
 	__u32 done; /* of these, those that are known to have arrived or to be lost */
@@ -83,9 +83,9 @@ struct {
 #define CUT_HEADERS (sizeof(struct eth_header) + sizeof(struct ipv4_header) + sizeof(struct udp_header)) /* at least */
 
 /*
- * super_frame_parts is how many parts a frame has that is longer than what the port
- * takes; 0: it is no super-frame. Longer headers are counted with the parts. room is that
- * of a frame of the segment, so it is more than headers.
+ * super_frame_parts is the number of parts of a super-frame that is longer than the port
+ * accepts; 0: it is not. Headers beyond CUT_HEADERS count as payload. room is the length of
+ * a frame of the segment, so it is longer than the headers.
  */
 static __always_inline __u32 super_frame_parts(struct xdp_md *ctx, __u32 room)
 {
@@ -98,8 +98,8 @@ static __always_inline __u32 super_frame_parts(struct xdp_md *ctx, __u32 room)
 }
 
 /*
- * enter_line lets a super-frame into the cutter. It answers the frame's place, or -1 if
- * there is no room in the owner's line.
+ * enter_line adds a super-frame to the owner's line. It returns the frame's place, or -1 if
+ * there is no room.
  */
 static __always_inline int enter_line(__u32 port, __u32 parts)
 {
@@ -123,7 +123,7 @@ static __always_inline int enter_line(__u32 port, __u32 parts)
 	return sent / CUT_PLACE & 0xff;
 }
 
-/* leave_line: a part has arrived, so nothing of the frames before its own is on its way. */
+/* leave_line: a part has arrived, so no parts of earlier frames are on the way. */
 static __always_inline void leave_line(__u32 port, __u8 place)
 {
 	struct cut_line *line = bpf_map_lookup_elem(&lines, &port);
@@ -138,21 +138,21 @@ static __always_inline void leave_line(__u32 port, __u8 place)
 }
 
 /*
- * is_part: the frame has come out of the cutter, or is to another host's MAC address
- * that begins alike. The uplink's does not.
+ * is_part: the frame has come out of the cutter, or its destination is another host whose
+ * MAC address has the same first byte. That of the uplink does not.
  */
 static __always_inline bool is_part(const struct eth_header *eth)
 {
 	return config.cutter && eth->dst[0] == config.part_head;
 }
 
-/* part_of: it is a part for the owner of that port. */
+/* part_of: the frame is a part for the owner of a port. */
 static __always_inline bool part_of(const struct eth_header *eth, __u32 port)
 {
 	return *(const __u32 *)(eth->dst + 2) == (port ^ config.part_tail);
 }
 
-/* mark_parts makes a super-frame one whose parts will be known; false: there is no room for metadata. */
+/* mark_parts marks a super-frame, so that its parts are found; false: there is no room for metadata. */
 static __always_inline bool mark_parts(struct xdp_md *ctx, __u32 port, __u8 place)
 {
 	struct eth_header *eth;
@@ -169,8 +169,8 @@ static __always_inline bool mark_parts(struct xdp_md *ctx, __u32 port, __u8 plac
 }
 
 /*
- * end_part gives a part the MAC address that its super-frame came with. Of what gets to
- * a port nothing else has such an address.
+ * end_part restores the destination MAC address of a part. No other frame that reaches a
+ * port has such an address.
  */
 static __always_inline void end_part(struct xdp_md *ctx)
 {
@@ -184,9 +184,9 @@ static __always_inline void end_part(struct xdp_md *ctx)
 }
 
 /*
- * put_link_header: when the kernel copies an skb for generic XDP, as it does with every
- * super-frame, it forgets how long its link header is (mac_len; 6.18), and takes it for
- * gone when the packet gets here.
+ * put_link_header: when the kernel copies an skb for generic XDP, as it does with each
+ * super-frame, it does not copy mac_len (6.18), and so the skb has no link header here.
+ * This function puts it back.
  */
 static __always_inline int put_link_header(struct __sk_buff *skb)
 {

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * The fill ring of a port's socket, before the kernel believes it.
+ * The check of the fill ring of a port's socket, before the kernel reads it.
  *
- * The ring is written by the socket's owner, and the kernel takes its producer
- * index as it is: entries that are no frames are skipped one by one, in the softirq
- * of whoever sent, up to the producer. One that points 100 million entries ahead
- * costs the sender 135 ms, and one that goes on moving, for as long as it does. And
- * for a frame that needs several buffers the kernel counts entries but does not look
- * whether they are frames; when they are not, it runs into a NULL pointer
+ * The socket's owner writes the ring, and the kernel does not check its producer
+ * index: it skips entries that are not frames one by one up to the producer, in the
+ * softirq of the sender. An index 100 million entries ahead costs the sender 135 ms;
+ * an index that moves on costs time without a limit.
+ * For a frame that needs several buffers the kernel counts the entries but does not
+ * check whether they are frames. If they are not, it dereferences a NULL pointer
  * (__xsk_rcv(), seen in 6.18).
  *
- * So a frame is not handed over unless the ring is sound: no more entries claimed
- * than it has, and frames in the entries that the kernel takes next. An empty ring
+ * So a frame is delivered only if the ring is sound: it has at most as many entries
+ * as its size, and the entries that the kernel takes next are frames. An empty ring
  * is sound: the kernel drops the frame and that is counted. (For a frame of several
- * buffers entries are looked at that an honest owner may not have written yet. They
- * are old ones or 0, which are frames too.) The producer is read each time, also
- * while the kernel has entries left that it knows of: when these are no frames it
- * reads the producer itself.
+ * buffers the check includes entries that a correct owner may not have written yet.
+ * They are old entries or 0, which are frames too.) The producer is read each time,
+ * also if the kernel has read entries before: if these are not frames, the kernel
+ * reads the producer again.
  *
  * The owner can change this memory at any time, also in the hundred nanoseconds between
  * this check and the kernel's read. Such a change is detected at the next frame, by the
@@ -42,7 +42,7 @@
 #define FILL_MAX_BUFFERS 64   /* the longest frame, 64 KiB, in the smallest buffers takes 37 */
 #define XDP_FLAGS_HAS_FRAGS 1 /* include/net/xdp.h */
 
-/* pool_is_shown: this kernel has all that is looked at here. */
+/* pool_is_shown: this kernel has all fields that are read here. */
 static __always_inline bool pool_is_shown(void)
 {
 	return bpf_core_field_exists(struct net_device, _rx) && bpf_core_field_exists(struct netdev_rx_queue, pool) &&
@@ -55,7 +55,7 @@ static __always_inline bool pool_is_shown(void)
 	       bpf_core_field_exists(struct xdp_rxq_info, dev) && bpf_core_field_exists(struct xdp_buff, rxq);
 }
 
-/* shown_pool: the frames of the port's socket. NULL: there is no socket, or the kernel shows none. */
+/* shown_pool: the buffer pool of the port's socket. NULL: no socket, or the kernel does not have all fields. */
 static __always_inline struct xsk_buff_pool *shown_pool(struct xdp_md *ctx)
 {
 	struct xdp_buff *xdp = bpf_cast_to_kern_ctx(ctx);
@@ -65,7 +65,7 @@ static __always_inline struct xsk_buff_pool *shown_pool(struct xdp_md *ctx)
 	return xdp->rxq->dev->_rx->pool; /* a port has one queue */
 }
 
-/* is_whole: the frame stands in one buffer and fits one frame of the pool. */
+/* is_whole: the frame is in one buffer and fits one frame of the pool. */
 static __always_inline bool is_whole(struct xdp_md *ctx, struct xsk_buff_pool *pool)
 {
 	struct xdp_buff *xdp = bpf_cast_to_kern_ctx(ctx);
@@ -73,11 +73,11 @@ static __always_inline bool is_whole(struct xdp_md *ctx, struct xsk_buff_pool *p
 	return !(xdp->flags & XDP_FLAGS_HAS_FRAGS) && (!pool || ctx->data_end - ctx->data <= pool->frame_len);
 }
 
-/* entry_is_frame: the ring's entry number at is a frame, as long as it lies in the segment. */
+/* entry_is_frame: the ring's entry number at is an address in the segment. */
 static __always_inline bool entry_is_frame(struct xsk_buff_pool *pool, struct xsk_queue *fq, __u32 at)
 {
 	__u64 offset = bpf_core_field_offset(struct xdp_umem_ring, desc) + (__u64)(at & fq->ring_mask) * sizeof(__u64);
-	/* An entry is the first member of a descriptor, which is a type that can be read. */
+	/* An entry is like the first member of xdp_desc, a type of the kernel that can be read. */
 	struct xdp_desc *entry = bpf_rdonly_cast((void *)fq->ring + offset, bpf_core_type_id_kernel(struct xdp_desc));
 
 	return entry->addr < pool->addrs_cnt;
@@ -89,7 +89,7 @@ enum fill {
 	FILL_UNSOUND, /* the owner's doing */
 };
 
-/* look_at_fill: without a pool nothing is taken from a ring, so that is sound too. */
+/* look_at_fill: without a pool the kernel takes nothing from a ring, so the result is FILL_SOUND. */
 static __always_inline enum fill look_at_fill(struct xdp_md *ctx, struct xsk_buff_pool *pool, bool whole)
 {
 	__u32 i, n, cons, known, written;
@@ -107,7 +107,7 @@ static __always_inline enum fill look_at_fill(struct xdp_md *ctx, struct xsk_buf
 	known = fq->cached_prod - cons;
 	written = fq->ring->producer - cons;
 	if (known > fq->nentries || written > fq->nentries) {
-		/* Of a full ring that was emptied and filled again since cons was read, too. */
+		/* Also if a full ring was emptied and filled again since cons was read. */
 		barrier();
 		return fq->cached_cons == cons ? FILL_UNSOUND : FILL_MOVING;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * The one answer to "whose is this frame?". The uplink program asks it of every
- * frame, the port program of frames to this host.
+ * The look-up of the owner of a frame: by the uplink program for each frame, by the
+ * port program for frames to this host.
  */
 #ifndef UNET_FIND_H
 #define UNET_FIND_H
@@ -23,8 +23,8 @@ struct found {
 };
 
 /*
- * holds reports whether the frame has n bytes from at on. Nearly every frame
- * lies in one buffer, and then this is one comparison.
+ * holds reports whether the frame has n bytes from at on. Nearly all frames are in
+ * one buffer, and then this is one comparison.
  */
 static __always_inline bool holds(struct xdp_md *ctx, void *at, __u32 n)
 {
@@ -35,7 +35,7 @@ static __always_inline bool holds(struct xdp_md *ctx, void *at, __u32 n)
 	return n <= bpf_xdp_get_buff_len(ctx) - (__u64)(at - data);
 }
 
-/* udp_problem: room is what the IP header leaves for the datagram, in bytes. */
+/* udp_problem: room is the length of the IP payload, in bytes. */
 static __always_inline enum find_problem udp_problem(struct udp_header *udp, void *data_end, __u32 room)
 {
 	__u32 length;
@@ -64,7 +64,7 @@ static __always_inline enum find_problem ports_problem(__u8 protocol, void *l4, 
 	return tcp_problem(l4, data_end, room);
 }
 
-/* icmp_is_error: the types that quote the packet they are about (RFC 792; 4 is dead, RFC 6633). */
+/* icmp_is_error: the types that quote a packet (RFC 792; 4 is obsolete, RFC 6633). */
 static __always_inline bool icmp_is_error(__u8 type)
 {
 	return type == 3 || type == 11 || type == 12;
@@ -76,9 +76,9 @@ static __always_inline bool icmp6_is_error(__u8 type)
 }
 
 /*
- * quoted_holder finds who sent the packet that an ICMP error quotes, if it had
- * ports and came from addr, where the error is addressed to. The quotation must
- * lie in the error's own room bytes.
+ * quoted_holder finds the holder of the source port of the packet that an ICMP error
+ * quotes, if that is UDP or TCP and its source is addr, the destination of the error.
+ * The quotation must be in the error's room bytes.
  */
 static __always_inline struct unet_owner *quoted_holder(struct icmp_header *icmp, void *data_end, __u32 room, __be32 addr)
 {
@@ -109,12 +109,12 @@ static __always_inline struct unet_owner *quoted_holder6(struct icmp_header *icm
 }
 
 /*
- * fragment_problem is about the first fragment of an IPv4 packet. Whoever holds a port
- * gets no fragments, since only the first names the port. But the kernel must not get
- * this one either: it would put the packet together and say that nobody has the port.
- * Without it the kernel says nothing at all, not even that the rest has not come (RFC
- * 1122, 3.3.2). One that is too short for ports completes nothing: fragments are
- * of 8 bytes at least, and Linux lets none overlap.
+ * fragment_problem is about the first fragment of an IPv4 packet. The holder of a port
+ * gets no fragments, since only the first one has the port. The kernel must not get it
+ * either: it would reassemble the packet and answer with port unreachable. Without the
+ * first fragment the kernel sends nothing, also no time exceeded (RFC 1122, 3.3.2). A
+ * fragment too short for ports does no harm: a packet cannot be completed with it, since
+ * other fragments begin at 8 bytes or later, and Linux drops overlapping fragments.
  */
 static __always_inline enum find_problem fragment_problem(struct ipv4_header *ip, void *l4, void *data_end)
 {
@@ -162,7 +162,7 @@ static __always_inline struct found find_ipv4(struct xdp_md *ctx, struct ipv4_he
 	return f;
 }
 
-/* solicited_holder finds whose address a neighbour solicitation asks for. */
+/* solicited_holder finds the holder of the target of a neighbour solicitation. */
 static __always_inline struct unet_owner *solicited_holder(struct nd_message *nd, void *data_end, __u32 room)
 {
 	if ((void *)(nd + 1) > data_end || sizeof(*nd) > room || nd->type != ND_SOLICITATION)
@@ -171,8 +171,8 @@ static __always_inline struct unet_owner *solicited_holder(struct nd_message *nd
 }
 
 /*
- * ipv6_problem: the frame holds what the fixed header promises. A payload length
- * of 0 is a jumbogram (RFC 2675), which is longer than any link here carries.
+ * ipv6_problem: the frame must have the payload length of the fixed header. A payload
+ * length of 0 is a jumbogram (RFC 2675), which is longer than any MTU here.
  */
 static __always_inline enum find_problem ipv6_problem(struct xdp_md *ctx, struct ipv6_header *ip)
 {
@@ -182,15 +182,15 @@ static __always_inline enum find_problem ipv6_problem(struct xdp_md *ctx, struct
 }
 
 /*
- * extension_problem walks through the extension headers of an IPv6 packet, which begins
- * at bytes behind the frame's beginning. A port's holder gets nothing that has them, as
- * nothing that has them is sent from a port (check6.h). But the kernel must not get
- * it either, since it would answer in the holder's name.
+ * extension_problem reads the extension headers of an IPv6 packet, which begins at bytes
+ * behind the frame's beginning. The holder of a port gets no packets with them, as none
+ * may be sent from a port (check6.h). But the kernel must not get them either, since it
+ * would answer for the holder.
  *
- * What comes to its end elsewhere (segments left in a routing header), later fragments,
- * and what stands behind headers that nobody can skip are the kernel's. A packet with
- * EXTENSIONS_MAX headers or more is not: each of those that RFC 8200, 4.1 lists occurs
- * once there, and one of them twice.
+ * Passed to the kernel are packets with another final destination (segments left in a
+ * routing header), later fragments, and packets with headers of unknown length. A packet
+ * with EXTENSIONS_MAX headers or more is dropped: in RFC 8200, 4.1 each header occurs
+ * once, and one of them twice.
  */
 static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 at)
 {
@@ -205,7 +205,7 @@ static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 
 	next = ip.next_header;
 	at += sizeof(ip);
 	for (i = 0; i < EXTENSIONS_MAX; i++) {
-		/* 8 bytes are the least that an extension header, or a fragment's share of a packet, has. */
+		/* An extension header, and the payload of a fragment, has at least 8 bytes. */
 		if (bpf_xdp_load_bytes(ctx, at, &h, sizeof(h)))
 			return FIND_OK;
 		if (has_ports(next)) {
@@ -229,8 +229,8 @@ static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 
 }
 
 /*
- * find_ipv6 looks for ports right behind the fixed header only. What has extension
- * headers, fragments among them, is a whole address's, the kernel's or nobody's.
+ * find_ipv6 reads ports directly behind the fixed header only. A packet with extension
+ * headers (also a fragment) goes to the holder of the whole address or to the kernel, or is dropped.
  */
 static __always_inline struct found find_ipv6(struct xdp_md *ctx, struct ipv6_header *ip, void *data_end)
 {
@@ -267,7 +267,7 @@ static __always_inline struct found find_ipv6(struct xdp_md *ctx, struct ipv6_he
 	return f;
 }
 
-/* find_arp: ARP for a whole address is its owner's, all other ARP the kernel's. */
+/* find_arp: ARP for a whole address goes to its owner, all other ARP to the kernel. */
 static __always_inline struct found find_arp(struct arp_packet *arp, void *data_end)
 {
 	struct found f = {};
@@ -280,9 +280,9 @@ static __always_inline struct found find_arp(struct arp_packet *arp, void *data_
 }
 
 /*
- * find_solicitation: a neighbour solicitation by the multicast address that
- * belongs to its target is for the target's owner. All other multicast, and
- * solicitations for a shared address, are the kernel's.
+ * find_solicitation: a neighbour solicitation to the solicited-node address of its
+ * target goes to the target's owner. All other multicast, and solicitations for a
+ * shared address, go to the kernel.
  */
 static __always_inline struct found find_solicitation(struct xdp_md *ctx, const __u8 *dst, struct eth_header *eth, void *data_end)
 {
@@ -324,7 +324,7 @@ static __always_inline struct found find_message(struct xdp_md *ctx, struct mess
 	return f;
 }
 
-/* find_unicast: whose is a frame to the uplink's MAC address? Of eth only the type counts, and what follows. */
+/* find_unicast: the owner of a frame to the uplink's MAC address. Of eth only the type and what follows is used. */
 static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
 {
 	struct found nobody = {};
@@ -341,8 +341,8 @@ static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_
 }
 
 /*
- * find_asked: who answers a frame that asks all of the link for a MAC address? dst is
- * what the frame is sent to; of eth only the type counts, and what follows.
+ * find_asked: the owner of a broadcast or multicast frame that asks for a MAC address. dst is
+ * the destination of the frame; of eth only the type and what follows is used.
  */
 static __always_inline struct found find_asked(struct xdp_md *ctx, const __u8 *dst, struct eth_header *eth, void *data_end)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
-/* The headers of a frame, as far as the mux reads them. */
+/* The headers of a frame that the mux reads. */
 #ifndef UNET_HEADERS_H
 #define UNET_HEADERS_H
 
@@ -157,7 +157,7 @@ static __always_inline bool is_fragment(const struct ipv4_header *ip)
 	return ip->fragment & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET);
 }
 
-/* is_first: it has the beginning of what the packet carries. */
+/* is_first: it has the beginning of the payload of the packet. */
 static __always_inline bool is_first(const struct ipv4_header *ip)
 {
 	return !(ip->fragment & bpf_htons(IPV4_OFFSET));
@@ -178,13 +178,13 @@ static __always_inline bool is_ipv6(const struct ipv6_header *ip)
 	return (ip->version_class_flow & bpf_htonl(0xf0000000)) == bpf_htonl(0x60000000);
 }
 
-/* has_ports: the protocols in which a port is a tag. */
+/* has_ports: the protocols with tags of ports. */
 static __always_inline bool has_ports(__u8 protocol)
 {
 	return protocol == PROTOCOL_UDP || protocol == PROTOCOL_TCP;
 }
 
-/* is_extension: an IPv6 header after which another follows, so that what it leads to is not seen here. */
+/* is_extension: an IPv6 header that another header follows. */
 static __always_inline bool is_extension(__u8 next_header)
 {
 	switch (next_header) {

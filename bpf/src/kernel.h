@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
-/* The kernel's own types, as far as they are read here. CO-RE finds the offsets. */
+/* The fields of the kernel's types that are read here. CO-RE finds the offsets. */
 #ifndef UNET_KERNEL_H
 #define UNET_KERNEL_H
 
@@ -25,7 +25,7 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
-/* net/xdp/xsk_queue.h: what the kernel keeps of a ring, and what it shares with the socket's owner. */
+/* net/xdp/xsk_queue.h: the kernel's state of a ring, and the memory that it shares with the socket's owner. */
 struct xdp_ring {
 	__u32 producer;
 };

@@ -4,9 +4,9 @@
  * The metadata in front of a received frame.
  *
  * In generic mode a frame is an skb, and an skb from a local sender that used
- * UDP_SEGMENT is a super-frame: one header and the payload of many datagrams,
- * which nobody sent as one. Only skb_shared_info knows where to cut it.
- * struct xdp_md does not show it, but the kernel's xdp_buff leads there.
+ * UDP_SEGMENT is a super-frame: one header and the payload of many datagrams. Only
+ * skb_shared_info has their size. struct xdp_md does not give access to it, but the
+ * kernel's xdp_buff does.
  */
 #ifndef UNET_META_H
 #define UNET_META_H
@@ -17,7 +17,7 @@
 #define SKB_GSO_UDP_L4 (1u << 17)  /* include/linux/skbuff.h */
 #define SMP_CACHE_BYTES 64ul       /* amd64, arm64: what SKB_DATA_ALIGN rounds to */
 
-/* shared_info is where the kernel notes what an skb has beside its first buffer. Generic mode only. */
+/* shared_info is the kernel's skb_shared_info of the frame. Generic mode only. */
 static __always_inline struct skb_shared_info *shared_info(struct xdp_md *ctx)
 {
 	struct xdp_buff *xdp = bpf_cast_to_kern_ctx(ctx);
@@ -40,7 +40,7 @@ static __always_inline __u16 udp_gso_size(struct xdp_md *ctx)
 static __always_inline bool prepend_meta(struct xdp_md *ctx, bool generic)
 {
 	struct unet_rx_meta *meta;
-	/* Before the adjustment: it ends what the verifier knows of ctx. */
+	/* Before the adjustment, which invalidates all pointers from ctx. */
 	__u16 gso_size = generic ? udp_gso_size(ctx) : 0;
 
 	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*meta)))

@@ -40,10 +40,10 @@ struct {
 } sockets SEC(".maps");
 
 /*
- * The sockets behind the ports, by slot. The inner end of a port has the ifindex
- * slot + UNET_FIRST_IFINDEX in its namespace, which is how unet_deliver knows
- * which is its own. The kernel delivers to a socket only what came in on the
- * device that the socket is bound to, so a wrong slot would reach nobody.
+ * The sockets of the ports, by slot. The inner end of a port has the ifindex
+ * slot + UNET_FIRST_IFINDEX in its namespace, so unet_deliver finds its socket by
+ * ingress_ifindex. The kernel delivers to a socket only frames that came in on the
+ * device that the socket is bound to, so a wrong slot would deliver nothing.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -61,7 +61,7 @@ struct {
 	__type(value, struct unet_endpoint);
 } endpoints SEC(".maps");
 
-/* The mux itself. No program reads it. */
+/* The state of the mux. No program reads it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -70,8 +70,8 @@ struct {
 } state SEC(".maps");
 
 /*
- * What user space has to act on. An alarm names a slot, so who takes over from a
- * process that died empties this before it gives slots to new endpoints.
+ * Alarms for user space. An alarm has a slot, so a process that takes over from one
+ * that died empties this before it gives slots to new endpoints.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -84,5 +84,5 @@ struct {
 #include "deliver.h"
 #include "trace.h"
 
-/* The kernel demands the GPL of programs that call its functions. */
+/* Programs that call functions of the kernel must be under the GPL. */
 char _license[] SEC("license") = "GPL";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * The tag tables: who holds what. A port is looked up as itself and then as one
- * of a block, so the number of lookups depends on nothing but the header.
+ * The tag tables: the owner of each tag. A port is looked up as a port and then as
+ * part of a block, so the number of look-ups depends on the header only.
  */
 #ifndef UNET_TAGS_H
 #define UNET_TAGS_H
@@ -37,13 +37,13 @@ static __always_inline struct unet_owner *holder6(enum unet_tag_kind kind, __be1
 	return bpf_map_lookup_elem(&tags6, &tag);
 }
 
-/* first_of_block is the port by which the block that port lies in is known. */
+/* first_of_block is the first port of the block that port is in. */
 static __always_inline __be16 first_of_block(__be16 port)
 {
 	return port & bpf_htons((__u16)~(UNET_BLOCK_PORTS - 1));
 }
 
-/* port_holder is who holds a port by itself or in a block. The protocol is UDP or TCP. */
+/* port_holder is the holder of a port or of its block. The protocol is UDP or TCP. */
 static __always_inline struct unet_owner *port_holder(__u8 protocol, __be32 addr, __be16 port)
 {
 	bool udp = protocol == PROTOCOL_UDP;

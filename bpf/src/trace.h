@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * Losses that no XDP program can see. bpf_redirect_map() only notes down where
- * a frame shall go; the kernel moves it after the program has ended, and may
- * fail. It tells its tracepoints:
+ * Losses that no XDP program can see. bpf_redirect_map() only notes the
+ * destination of a frame; the kernel moves the frame after the program has ended,
+ * and may fail. Then it calls a tracepoint:
  *
  *   xdp_redirect_err   the move failed: frame longer than the device's MTU, device
  *                      down or without ndo_xdp_xmit, socket's queue full
  *   xdp_exception      generic mode: the device's transmit queue was stopped
- *   kfree_skb          generic mode: what comes out of a veth waits in the backlog of
- *                      the processor for the program of that end, and there was no
- *                      room (net.core.netdev_max_backlog)
- *   xdp_devmap_xmit    native mode: the device did not take all of a bulk
+ *   kfree_skb          generic mode: a frame that comes out of a veth waits in the
+ *                      backlog of the processor for the program of that end, and the
+ *                      backlog was full (net.core.netdev_max_backlog)
+ *   xdp_devmap_xmit    native mode: the device did not accept all of a bulk
  *
- * All but the last are silent while nothing fails and cost nothing; kfree_skb speaks of
- * every packet that the machine drops. The last speaks of every bulk, so it is attached in
- * native mode only.
+ * The first two run only after a failure; kfree_skb runs for each packet that the
+ * machine drops. xdp_devmap_xmit runs for each bulk, so it is attached in native mode
+ * only.
  *
- * Tracepoints report the whole system; programs are known by their id.
+ * Tracepoints run for the whole system; programs are identified by their id.
  */
 #ifndef UNET_TRACE_H
 #define UNET_TRACE_H
@@ -26,7 +26,7 @@
 #include "kernel.h"
 #include <bpf/bpf_tracing.h>
 
-/* XDP program id to the counter of what it redirected in vain. */
+/* The counter of frames lost after a redirect, by the id of the XDP program. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * What the programs and user space agree on: tags, their owners, the metadata
- * in front of a received frame, and the counters. bpf2go turns these types
- * into Go (package bpf), so they are written down here only.
+ * The interface between the programs and user space: tags, their owners, the
+ * metadata in front of a received frame, and the counters. bpf2go generates the
+ * Go types of package bpf from these.
  */
 #ifndef UNET_H
 #define UNET_H
@@ -14,7 +14,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
-/* What a tag is about. One byte, as it stands in a key. */
+/* The kind of a tag. One byte, as in a key. */
 enum unet_tag_kind {
 	UNET_TAG_UDP = 1,       /* one UDP address and port */
 	UNET_TAG_TCP = 2,       /* one TCP address and port */
@@ -45,12 +45,12 @@ struct unet_tag6 {
 };
 
 /*
- * In an owner: it may send what only the infrastructure of a network sends, from a
- * whole address (check.h).
+ * In an owner: from a whole address it may send what only the infrastructure of a
+ * network sends (check.h).
  */
 #define UNET_INFRASTRUCTURE 1
 
-/* Who holds a tag: an endpoint behind a port, or one on an uplink queue. */
+/* The owner of a tag: an endpoint on a port, or one on a queue of the uplink. */
 struct unet_owner {
 	__u32 port;  /* ifindex of the port's outer end; 0: a queue attachment */
 	__u16 queue; /* of the uplink, when port is 0; else UNET_INFRASTRUCTURE, or 0 */
@@ -58,9 +58,9 @@ struct unet_owner {
 };
 
 /*
- * What the control plane has to know of an endpoint to take it over from a
- * process that died. It stands in the kernel beside the tags, so it is there
- * as long as they are, and as the socket is. No program reads it.
+ * The data of an endpoint that the control plane needs to take it over from a
+ * process that died. It exists at least as long as the tags and the socket of the
+ * endpoint. No program reads it.
  */
 struct unet_endpoint {
 	__u64 id;
@@ -72,7 +72,7 @@ struct unet_endpoint {
 	__u32 fill_size;     /* entries of its fill ring */
 };
 
-/* What the control plane has to know of the mux itself, for the same reason. */
+/* The data of the mux that the control plane needs to take it over. */
 struct unet_state {
 	__u8 objects[32];   /* SHA-256 of the compiled programs; another one: nothing here can be relied on */
 	__u64 netns;        /* cookie of the uplink's namespace */
@@ -85,7 +85,7 @@ struct unet_state {
 	__u32 zero;
 };
 
-/* Something that user space is told of, in the ring buffer alarms. */
+/* The kind of an alarm for user space, in the ring buffer alarms. */
 enum unet_alarm_kind {
 	UNET_ALARM_FILL = 1, /* an endpoint's fill ring is not sound; see fill.h */
 };
@@ -104,7 +104,7 @@ struct unet_rx_meta {
 	__u16 flags;    /* reserved, 0 */
 };
 
-/* What a mux is told once, before its programs are loaded. */
+/* The constants of the programs of a mux, set before they are loaded. */
 struct unet_config {
 	__u32 link_head;  /* first four bytes of the uplink's MAC address, as they stand in a frame */
 	__u16 link_tail;  /* and the last two */
@@ -120,13 +120,13 @@ struct unet_config {
 };
 
 /*
- * Counters. Every frame that meets the uplink program counts once as rx_*, at
- * the port program once as tx_*, at a deliver program once as deliver_*. The
- * lost_* counters are frames that were counted as on their way before and
- * were then dropped by the kernel where no program could see it; or, by an endpoint or
- * the wire, were on their way to their first program.
+ * Counters. Each frame counts once as rx_* in the uplink program, once as tx_* in
+ * the port program, once as deliver_* in a deliver program. The lost_* counters are
+ * frames that the kernel dropped where no program could see it: after a program had
+ * redirected and counted them, or on the way from an endpoint or the wire to their
+ * first program.
  *
- * package bpf has the same list with its names (counters.go); a test compares.
+ * Package bpf has the same list with names (counters.go); a test compares them.
  */
 enum unet_counter {
 	/* uplink: left to the kernel */

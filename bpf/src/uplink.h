@@ -66,7 +66,7 @@ static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner
 	return count(UNET_RX_QUEUE, XDP_REDIRECT);
 }
 
-/* of_nobody: passed to the kernel, unless the kernel would answer for a port's holder. */
+/* of_nobody: frames without an owner go to the kernel, unless it would answer for a port's holder. */
 static __always_inline int of_nobody(enum find_problem problem)
 {
 	if (!problem)

@@ -11,9 +11,9 @@
  * unet_note_vlan writes for its CPU is about the frame that unet_uplink sees next on
  * that CPU. Native XDP runs before there is an skb; then config.notes_vlan is 0.
  *
- * When the uplink stands on another device (a bond, a macvlan), the tracepoint
- * saw the frame on that one, and the kernel may have moved a tag from the frame to
- * its side since. So a tag inside the frame is noted too.
+ * If the uplink is on top of another device (a bond, a macvlan), the tracepoint ran
+ * for the frame on that device, and the kernel may have moved a tag from the frame to
+ * the skb since. So a tag in the frame is noted too.
  */
 #ifndef UNET_VLAN_H
 #define UNET_VLAN_H
@@ -29,7 +29,7 @@ struct {
 	__type(value, __u32);
 } vlan_note SEC(".maps");
 
-/* vlan_of: the VLAN of a frame that has a tag, beside it or in it; 0: a priority only. */
+/* vlan_of: the VLAN of a frame that has a tag, in the skb or in the frame; 0: a priority only. */
 static __always_inline __u16 vlan_of(struct sk_buff *skb)
 {
 	__be16 control = 0;
@@ -64,9 +64,9 @@ static __always_inline bool vlan_was_noted(void)
 
 /*
  * A tag of VLAN 0 is a priority only: its frame belongs to the untagged network (IEEE
- * 802.1Q), where the kernel takes it to be, and so do we. What counts in the frame begins
- * behind the tag then, and that is taken out for who gets the frame. Two such tags
- * the kernel takes out too, but nobody sends them.
+ * 802.1Q), for the kernel and for these programs. Its headers begin behind the tag, and
+ * the tag is removed before the frame is delivered. The kernel also removes two such
+ * tags; here the frame is dropped, since no host sends that.
  */
 enum tagged {
 	TAGGED_PRIORITY,
@@ -80,7 +80,7 @@ static __always_inline bool is_of_vlan(const struct vlan_tag *tag)
 	return tag->control & bpf_htons(VLAN_ID);
 }
 
-/* look_at_tag is about a frame whose type is that of a tag. */
+/* look_at_tag: the type of the frame is that of a tag. */
 static __always_inline enum tagged look_at_tag(struct eth_header *eth, void *data_end)
 {
 	struct vlan_tag *tag = (void *)&eth->type, *second = tag + 1;
@@ -96,7 +96,7 @@ static __always_inline enum tagged look_at_tag(struct eth_header *eth, void *dat
 	return is_of_vlan(second) ? TAGGED_VLAN : TAGGED_TWICE;
 }
 
-/* take_tag_out moves the MAC addresses to where the tag was; false: the kernel could not. */
+/* take_tag_out moves the MAC addresses over the tag; false: the kernel could not adjust the head. */
 static __always_inline bool take_tag_out(struct xdp_md *ctx)
 {
 	__u32 *words = (void *)(long)ctx->data; /* three of addresses, and the tag */

@@ -65,7 +65,7 @@ func TestPrepareBPFFS(t *testing.T) {
 		if err := os.Chown(ours, c.uid, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := prepareBPFFS(shared, log); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "anybody's: remove it") {
+		if err := prepareBPFFS(shared, log); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "other users can change what is in it: remove it") {
 			t.Errorf("%+v: %v", c, err)
 		}
 		if err := os.Remove(ours); err != nil {
