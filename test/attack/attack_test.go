@@ -1,12 +1,55 @@
 package attack
 
 import (
+	"flag"
+	"fmt"
+	"io"
+	"maps"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/test/internal/unetd"
 )
+
+var long = flag.Bool("attack.long", false, "run everything at full length: 10 million frames, 1000 cycles, 20 restarts")
+
+// lengthOf is how often something is done: in full, in the short form, or in the
+// short form under the race detector.
+func lengthOf(full, short, race int) int {
+	switch {
+	case *long:
+		return full
+	case unetd.RaceEnabled:
+		return race
+	}
+	return short
+}
+
+// TestMain makes this binary every process of the suite: see agent.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(agentVariable); role != "" {
+		run := runAgent
+		if role == roleSharer {
+			run = runSharer
+		}
+		if err := run(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "agent:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	flag.Parse()
+	code := m.Run()
+	results.print(os.Stdout)
+	unetd.Clean()
+	os.Exit(code)
+}
 
 // TestAttacks runs all attacks beside the bystanders.
 func TestAttacks(t *testing.T) {
@@ -40,4 +83,102 @@ func arsenal() []endpoint.Tag {
 		endpoint.AddrTag(attackerAddr6),
 		endpoint.MessageTag(attackerTag),
 	}
+}
+
+// row is a case in the table that the suite prints.
+type row struct {
+	name, did string
+	happened  []string
+	failed    bool
+}
+
+// note says what happened.
+func (r *row) note(format string, args ...any) {
+	r.happened = append(r.happened, fmt.Sprintf(format, args...))
+}
+
+type table struct {
+	mu   sync.Mutex
+	rows []*row
+}
+
+var results table
+
+// add makes the row of a test.
+func (t *table) add(test testing.TB, name, did string) *row {
+	r := &row{name: name, did: did, failed: true}
+	test.Cleanup(func() { r.failed = test.Failed() })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows = append(t.rows, r)
+	return r
+}
+
+// Widths of the columns that are wrapped.
+const (
+	didWidth      = 60
+	happenedWidth = 110
+)
+
+// print writes the table: a line per case, and more where more has happened.
+func (t *table) print(w io.Writer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.rows) == 0 {
+		return
+	}
+	name, did, failed := 0, 0, 0
+	for _, r := range t.rows {
+		name, did = max(name, utf8.RuneCountInString(r.name)), max(did, min(utf8.RuneCountInString(r.did), didWidth))
+	}
+	fmt.Fprintf(w, "\n%-*s  %-6s  %-*s  %s\n", name, "case", "", did, "what was done", "what happened")
+	for _, r := range t.rows {
+		verdict := "ok"
+		if r.failed {
+			verdict = "FAILED"
+			failed++
+		}
+		left := wrap(r.did, did)
+		var right []string
+		for _, note := range r.happened {
+			right = append(right, wrap(note, happenedWidth)...)
+		}
+		for i := range max(len(left), len(right), 1) {
+			line := fmt.Sprintf("%-*s  %-6s  %-*s  %s", name, at([]string{r.name}, i), at([]string{verdict}, i), did, at(left, i), at(right, i))
+			fmt.Fprintln(w, strings.TrimRight(line, " "))
+		}
+	}
+	fmt.Fprintf(w, "%d cases, %d failed\n\n", len(t.rows), failed)
+}
+
+func at(lines []string, i int) string {
+	if i < len(lines) {
+		return lines[i]
+	}
+	return ""
+}
+
+// wrap breaks a text into lines at spaces.
+func wrap(text string, limit int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > limit {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}
+
+// countsText writes how often there was what.
+func countsText(counts map[string]int) string {
+	var parts []string
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[what], what))
+	}
+	return strings.Join(parts, ", ")
 }

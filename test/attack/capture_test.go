@@ -1,18 +1,24 @@
 package attack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/wire"
 )
 
 // capture listens on host B's end of the cable, without a mux, and so sees all
@@ -177,4 +183,232 @@ func (c *capture) missed() (n uint32, err error) {
 		}
 	})
 	return n, errors.Join(ctlErr, err)
+}
+
+// Who is who on host A. Its kernel has hostA and hostA6.
+var (
+	hostA  = netip.MustParseAddr("10.0.0.1")
+	hostB  = netip.MustParseAddr("10.0.0.2")
+	hostA6 = netip.MustParseAddr("fd00::1")
+	hostB6 = netip.MustParseAddr("fd00::2")
+	linkA  = wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0a}
+	linkB  = wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0b}
+
+	attackerAddr   = netip.MustParseAddr("10.0.0.60")
+	attackerAddr6  = netip.MustParseAddr("fd00::60")
+	neighbourAddr  = netip.MustParseAddr("10.0.0.70")
+	neighbourAddr6 = netip.MustParseAddr("fd00::70")
+)
+
+// Ports and message tags. The attackers may have the first, one of them has one.
+const (
+	attackerPort   = 7000 // UDP and TCP, of hostA and hostA6; to 7099 if there are more of them
+	attackerBlock  = 20032
+	attackerTag    = 0xa0000000 // to 0xa0000fff
+	neighbourPort  = 8000
+	neighbourBlock = 20096
+	neighbourTag   = 0xb0000001
+	kernelPort     = 9000 // of the echo services of both kernels
+	nobodysPort    = 9999
+	peerTag        = 0xc0000001 // to which host B answers
+)
+
+// judge says of a frame that has left host A whether its sender may say so.
+// Marked frames are an attacker's. gopacket decodes, one layer after another as
+// this file asks for them: a packet in a packet is payload.
+type judge struct {
+	eth   layers.Ethernet
+	arp   layers.ARP
+	ip4   layers.IPv4
+	ip6   layers.IPv6
+	udp   layers.UDP
+	tcp   layers.TCP
+	icmp6 layers.ICMPv6
+	ask   layers.ICMPv6NeighborSolicitation
+	tell  layers.ICMPv6NeighborAdvertisement
+}
+
+var ignored = gopacket.NilDecodeFeedback
+
+// judge answers what is wrong with a frame, or nothing.
+func (j *judge) judge(frame []byte, marked bool) string {
+	if err := j.eth.DecodeFromBytes(frame, ignored); err != nil {
+		return fmt.Sprintf("no Ethernet frame: %v", err)
+	}
+	if !bytes.Equal(j.eth.SrcMAC, linkA[:]) {
+		return "from another MAC address"
+	}
+	rest := frame[atNetwork:]
+	switch etherType := binary.BigEndian.Uint16(frame[atEtherType:]); etherType {
+	case typeMessage:
+		return judgeMessage(rest, marked)
+	case typeARP:
+		return j.judgeARP(rest, marked)
+	case typeIPv4:
+		return j.judgeIPv4(rest, marked)
+	case typeIPv6:
+		return j.judgeIPv6(rest, marked)
+	default:
+		return fmt.Sprintf("EtherType %#04x", etherType)
+	}
+}
+
+func judgeMessage(rest []byte, marked bool) string {
+	m, err := wire.ParseMessage(rest)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("not a message: %v", err)
+	case marked && (m.Src() < attackerTag || m.Src() > attackerTag+0xfff), !marked && m.Src() != neighbourTag:
+		return fmt.Sprintf("a message from tag %#x", m.Src())
+	}
+	return ""
+}
+
+// judgeARP: who holds an address says where it is, or asks for others. unetd asks
+// whether somebody has an address that is about to be claimed.
+func (j *judge) judgeARP(rest []byte, marked bool) string {
+	if err := j.arp.DecodeFromBytes(rest, ignored); err != nil {
+		return fmt.Sprintf("not ARP: %v", err)
+	}
+	sender, _ := netip.AddrFromSlice(j.arp.SourceProtAddress)
+	target, _ := netip.AddrFromSlice(j.arp.DstProtAddress)
+	claimed := sender
+	if sender == netip.IPv4Unspecified() && j.arp.Operation == arpRequest {
+		claimed = target
+	}
+	switch {
+	case !bytes.Equal(j.arp.SourceHwAddress, linkA[:]):
+		return "ARP with another MAC address"
+	case marked && claimed != attackerAddr, !marked && claimed != hostA && claimed != neighbourAddr && claimed != attackerAddr:
+		return fmt.Sprintf("ARP for %v", claimed)
+	}
+	return ""
+}
+
+func (j *judge) judgeIPv4(rest []byte, marked bool) string {
+	if err := j.ip4.DecodeFromBytes(rest, ignored); err != nil {
+		return fmt.Sprintf("not IPv4: %v", err)
+	}
+	src, _ := netip.AddrFromSlice(j.ip4.SrcIP)
+	fragment := j.ip4.FragOffset != 0 || j.ip4.Flags&layers.IPv4MoreFragments != 0
+	switch {
+	case int(j.ip4.Length) > len(rest):
+		return "IPv4 whose length lies"
+	case marked && src == attackerAddr, !marked && src == neighbourAddr:
+		return ""
+	case src != hostA:
+		return fmt.Sprintf("IPv4 from %v", src)
+	case fragment:
+		return "a fragment from a shared address"
+	case len(j.ip4.Options) != 0:
+		return "IPv4 options from a shared address"
+	case j.ip4.Protocol == layers.IPProtocolICMPv4 && !marked:
+		return "" // the kernel's
+	}
+	return j.judgePorts(byte(j.ip4.Protocol), j.ip4.Payload, marked)
+}
+
+func (j *judge) judgeIPv6(rest []byte, marked bool) string {
+	if err := j.ip6.DecodeFromBytes(rest, ignored); err != nil {
+		return fmt.Sprintf("not IPv6: %v", err)
+	}
+	src, _ := netip.AddrFromSlice(j.ip6.SrcIP)
+	switch {
+	case int(j.ip6.Length) > len(rest)-40:
+		return "IPv6 whose length lies"
+	case j.ip6.NextHeader == layers.IPProtocolICMPv6:
+		return j.judgeICMPv6(src, marked)
+	case marked && src == attackerAddr6 && isExtension(byte(j.ip6.NextHeader)):
+		return "an extension header"
+	case marked && src == attackerAddr6, !marked && src == neighbourAddr6:
+		return ""
+	case !marked && j.ip6.NextHeader == layers.IPProtocolIPv6HopByHop:
+		return "" // the kernel reports the groups that it listens to
+	case src != hostA6:
+		return fmt.Sprintf("IPv6 from %v", src)
+	}
+	return j.judgePorts(byte(j.ip6.NextHeader), j.ip6.Payload, marked)
+}
+
+// isExtension: IPv6 headers that lead to others (IANA's registry), which the mux
+// does not follow.
+func isExtension(next byte) bool {
+	return slices.Contains([]byte{0, 43, 51, 60, 135, 139, 140, 253, 254}, next)
+}
+
+// judgePorts of the shared addresses.
+func (j *judge) judgePorts(protocol byte, payload []byte, marked bool) string {
+	var port int
+	var err error
+	switch protocol {
+	case protocolUDP:
+		err = j.udp.DecodeFromBytes(payload, ignored)
+		port = int(j.udp.SrcPort)
+	case protocolTCP:
+		err = j.tcp.DecodeFromBytes(payload, ignored)
+		port = int(j.tcp.SrcPort)
+	default:
+		return fmt.Sprintf("protocol %d from a shared address", protocol)
+	}
+	ours := port == kernelPort || port == neighbourPort || port >= neighbourBlock && port < neighbourBlock+64
+	if marked {
+		ours = port >= attackerPort && port < attackerPort+100 || port >= attackerBlock && port < attackerBlock+64
+	}
+	switch {
+	case err != nil:
+		return fmt.Sprintf("protocol %d: %v", protocol, err)
+	case !ours:
+		return fmt.Sprintf("from port %d", port)
+	}
+	return ""
+}
+
+func (j *judge) judgeICMPv6(src netip.Addr, marked bool) string {
+	if err := j.icmp6.DecodeFromBytes(j.ip6.Payload, ignored); err != nil {
+		return fmt.Sprintf("not ICMPv6: %v", err)
+	}
+	kind := j.icmp6.TypeCode.Type()
+	target := src
+	var options layers.ICMPv6Options
+	var err error
+	switch kind {
+	case routerSolicitation, routerAdvertisement, redirect:
+		return "a router's message, or to one"
+	case neighbourSolicit:
+		err = j.ask.DecodeFromBytes(j.icmp6.Payload, ignored)
+		options = j.ask.Options
+		if src.IsUnspecified() {
+			target, _ = netip.AddrFromSlice(j.ask.TargetAddress)
+		}
+	case neighbourAdvert:
+		err = j.tell.DecodeFromBytes(j.icmp6.Payload, ignored)
+		options = j.tell.Options
+		target, _ = netip.AddrFromSlice(j.tell.TargetAddress)
+	}
+	if err != nil {
+		return fmt.Sprintf("not neighbour discovery: %v", err)
+	}
+	for _, o := range options {
+		if (o.Type == layers.ICMPv6OptSourceAddress || o.Type == layers.ICMPv6OptTargetAddress) && !bytes.Equal(o.Data, linkA[:]) {
+			return "neighbour discovery with another MAC address"
+		}
+	}
+	// unetd asks whether somebody has an address that is about to be claimed.
+	asked := src.IsUnspecified() && (target == attackerAddr6 || target == neighbourAddr6)
+	if marked && target != attackerAddr6 || !marked && target != hostA6 && target != neighbourAddr6 && !asked {
+		return fmt.Sprintf("ICMPv6 type %d from %v for %v", kind, src, target)
+	}
+	return ""
+}
+
+// reply is host B's answer to a message for it, or nil.
+func reply(frame []byte) []byte {
+	if len(frame) < atNetwork || binary.BigEndian.Uint16(frame[atEtherType:]) != typeMessage {
+		return nil
+	}
+	m, err := wire.ParseMessage(frame[atNetwork:])
+	if err != nil || m.Dst() != peerTag {
+		return nil
+	}
+	return ether(linkA, linkB, typeMessage, message(m.Src(), m.Dst(), m.Payload()))
 }

@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/test/internal/unetd"
 )
 
 // barrageArg is a frame to send many times.
@@ -184,4 +186,36 @@ func (s *scene) barrage(frames int, frame func(t *target, m []byte) []byte) {
 	}
 	sending.Wait()
 	s.row.note("%d frames in %s", 2*frames, rounded(time.Since(begin)))
+}
+
+// superCases are attacks by a host on the wire on what is done for endpoints.
+func superCases(armed *shooter) []attackCase {
+	return []attackCase{{"super-frames of many parts", "host B sends frames of 60 kB to the attacker's endpoint, to be cut into parts of 1 byte and of 512", func(s *scene) {
+		peer, err := s.pair.B.OpenSuper()
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer peer.Close()
+		n := lengthOf(20_000, 2_000, 200)
+		frame := ether(linkA, linkB, typeIPv4, ipv4(hostB, hostA, protocolTCP, tcp(9, attackerPort, bytes.Repeat([]byte{'x'}, 60_000))))
+		before := s.counters(s)
+		for range n {
+			for _, size := range []int{1, 512} {
+				if err := peer.Send(frame, size); err != nil {
+					s.Fatal(err)
+				}
+			}
+		}
+		// Each frame ends in one of these ways. The last ones may still wait in the backlog
+		// of the uplink.
+		var many, cut uint64
+		if !unetd.Eventually(func() bool {
+			counts := since(before, s.counters(s))
+			many, cut = counts["rx_many_parts"], counts["rx_cut"]+counts["rx_cutter_busy"]
+			return many >= uint64(n) && cut >= uint64(n)
+		}) || many != uint64(n) || cut != uint64(n) {
+			s.Errorf("of %d frames each: %d of too many parts, %d cut or not, for want of room", n, many, cut)
+		}
+		drain.do(s, armed.actor, gunArg{armed.Gun})
+	}}}
 }

@@ -3,12 +3,20 @@ package attack
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"slices"
+	"strings"
+	"syscall"
+	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/test/internal/unetd"
 )
 
 // attempt is a system call that an attacker has tried.
@@ -128,4 +136,285 @@ func memoryCases() []attackCase {
 			s.row.note("%d of 140 calls worked: the segment is its owner's to spoil", worked)
 		}},
 	}
+}
+
+// keepArg says by what an agent is to hold on to an endpoint whose lease it gives
+// back.
+type keepArg struct {
+	Gun int
+	By  string
+}
+
+// keep ends a lease and lets go of everything but one thing.
+var keep = teach("keep", func(a *agent, arg keepArg) (nothing, error) {
+	g := a.guns[arg.Gun]
+	path := fmt.Sprintf("/proc/self/fd/%d", g.grant.Segment.Fd())
+	var err error
+	switch arg.By {
+	case "both descriptors":
+		return nothing{}, g.lease.Close()
+	case "the XSK":
+		return nothing{}, errors.Join(g.lease.Close(), g.unmapRings(), unix.Munmap(g.mem), g.grant.Segment.Close())
+	case "the mapped rings":
+		return nothing{}, errors.Join(g.lease.Close(), unix.Munmap(g.mem), g.grant.Close())
+	case "the mapped segment":
+		return nothing{}, errors.Join(g.lease.Close(), g.unmapRings(), g.grant.Close())
+	case "the memfd":
+		return nothing{}, errors.Join(g.lease.Close(), g.unmapRings(), unix.Munmap(g.mem), g.grant.XSK.Close())
+	case "the memfd, opened anew to read":
+		f, openErr := os.Open(path)
+		a.hold(f)
+		err = openErr
+	case "the memfd, opened anew by O_PATH":
+		fd, openErr := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		a.hold(os.NewFile(uintptr(fd), "path"))
+		err = openErr
+	case "a watch of inotify":
+		fd, initErr := unix.InotifyInit1(unix.IN_CLOEXEC)
+		a.hold(os.NewFile(uintptr(fd), "inotify"))
+		_, watchErr := unix.InotifyAddWatch(fd, path, unix.IN_CLOSE)
+		err = errors.Join(initErr, watchErr)
+	case "a message in a unix socket":
+		pair, pairErr := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if pairErr != nil {
+			return nothing{}, pairErr
+		}
+		a.hold(os.NewFile(uintptr(pair[0]), "a"))
+		a.hold(os.NewFile(uintptr(pair[1]), "b"))
+		err = unix.Sendmsg(pair[0], []byte("x"), unix.UnixRights(g.fd, int(g.grant.Segment.Fd())), nil, 0)
+	case ownSocket:
+		cmd, startErr := startSharer(g.grant.XSK)
+		if startErr == nil {
+			a.hold(sharer{cmd})
+		}
+		err = startErr
+	default:
+		err = fmt.Errorf("BUG: keep by %q", arg.By)
+	}
+	return nothing{}, errors.Join(err, g.lease.Close(), g.letGo())
+})
+
+// sharer is closed by its death.
+type sharer struct{ cmd *exec.Cmd }
+
+func (s sharer) Close() error {
+	s.cmd.Process.Kill()
+	s.cmd.Wait() // it was killed
+	return nil
+}
+
+func (a *agent) hold(c interface{ Close() error }) { a.held = append(a.held, c) }
+
+// ownSocket is the way by which only the kernel can count a segment, for its owner:
+// by RLIMIT_MEMLOCK.
+const ownSocket = "a socket of its own over the segment"
+
+// kernelCounts reports whether unetd can have the kernel do so here.
+func kernelCounts(t testing.TB) bool {
+	t.Helper()
+	var limit unix.Rlimit
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := errors.Join(unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit), unix.Capget(&header, &caps[0])); err != nil {
+		t.Fatal(err)
+	}
+	return limit.Max >= attackerMemory || caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}
+
+// holds are the ways to hold on to what a lease has given.
+var holds = []string{
+	"both descriptors", "the XSK", "the mapped rings", "the memfd", "the mapped segment", "the memfd, opened anew to read",
+	"the memfd, opened anew by O_PATH", "a watch of inotify", "a message in a unix socket", ownSocket,
+}
+
+func leftoverCases() (cases []attackCase) {
+	cases = append(cases, attackCase{"after the lease's end", "the owner keeps both descriptors, sends 1,000 lawful frames, waits for datagrams of host B, and presents the XSK", func(s *scene) {
+		t := s.target(endpoint.Request{})
+		t.answers(s)
+		keep.do(s, t.actor, keepArg{t.Gun, "both descriptors"})
+		before := s.counters(s)
+		v := s.forge()
+		frame := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(t.port, discard, v.mark())))
+		for range 1000 {
+			v.add(frame)
+		}
+		result := fire.do(s, t.actor, fireArg{t.Gun, v.shots})
+		t.flood(1000)
+		got := drain.do(s, t.actor, gunArg{t.Gun})
+		if got.Frames != 0 {
+			s.Errorf("it received %d frames", got.Frames)
+		}
+		if counts := unusual(since(before, s.counters(s))); counts != "" {
+			s.Errorf("frames met the mux: %s", counts)
+		}
+		s.row.note("sending: %s; received: %d frames", result.Errno, got.Frames)
+		again := talk.do(s, t.actor, talkArg{Socket: s.unetd.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{t.Gun}}}})
+		s.ended([]string{"present it again"}, []talked{again})
+	}})
+	for _, by := range holds {
+		cases = append(cases, attackCase{"hold on by " + by, "20 endpoints opened and closed one after another, of each of which that is kept: they count as long as they are held", func(s *scene) {
+			s.holdOn(by)
+		}})
+	}
+	return append(cases, attackCase{"given back", "as many endpoints as the policy gives, all at once, after all that", func(s *scene) {
+		if !unetd.Eventually(func() bool { return s.room() }) {
+			s.Error("something is counted that nobody holds")
+		}
+	}})
+}
+
+// holdOn opens endpoints, ends their leases, and keeps something of each. The
+// policy's limits must hold for what is kept: either it is counted, or it is nothing
+// any more.
+func (s *scene) holdOn(by string) {
+	const tries, segment = 20, 16 << 20
+	a := cast(s, s.pair.A, attackerID)
+	before := heldMemory(s)
+	kept := 0
+	for ; kept < tries; kept++ {
+		req := endpoint.Request{Geometry: endpoint.Geometry{FrameCount: segment / endpoint.DefaultFrameSize}}
+		g, err := openGun.try(a, openArg{s.unetd.Socket, req})
+		if errors.Is(err, control.ErrBusy) {
+			s.row.note("%d were held, then: %v", kept, err)
+			break
+		}
+		if err != nil {
+			s.Fatalf("open: %v", err)
+		}
+		if _, err := keep.try(a, keepArg{g.Gun, by}); err != nil {
+			s.row.note("not possible here: %v", err)
+			return
+		}
+	}
+	held, limit := 0, attackerMemory>>10
+	counts := by != ownSocket || kernelCounts(s)
+	over := kept == tries && counts && !unetd.Eventually(func() bool { held = heldMemory(s) - before; return held <= limit })
+	full := heldMemory(s)
+	a.kill()
+	switch {
+	case kept < tries:
+	case !counts:
+		s.row.note("%d MiB are held: the kernel counts what is registered against RLIMIT_MEMLOCK, whose hard limit is lower here and may not be raised", (full-before)>>10)
+	case over && unetd.Eventually(func() bool { return full-heldMemory(s) > limit }): // it was the attacker's, not somebody else's on this machine
+		s.Errorf("%d KiB are held by %s; %d are allowed", held, by, limit)
+		s.row.note("NOT COUNTED: %d KiB are held of %d allowed", held, limit)
+	default:
+		s.row.note("%d are not counted: nothing is left of their memory", kept)
+	}
+	if other := cast(s, s.pair.A, attackerID); !unetd.Eventually(func() bool {
+		_, err := openGun.try(other, openArg{s.unetd.Socket, endpoint.Request{}})
+		return err == nil
+	}) {
+		s.Error("they are counted after they were given back")
+	}
+}
+
+// heldMemory is the machine's shared memory and its pages that are pinned for good,
+// whichever is more, in KiB.
+func heldMemory(t testing.TB) int {
+	t.Helper()
+	shared, err := memoryOf("/proc/meminfo", "Shmem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pinned [2]int
+	for i, field := range []string{"nr_foll_pin_acquired", "nr_foll_pin_released"} {
+		if pinned[i], err = memoryOf("/proc/vmstat", field); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return max(shared, (pinned[0]-pinned[1])*(os.Getpagesize()>>10))
+}
+
+// room reports whether an attacker may open as many endpoints as the policy gives
+// beside the one that is always there.
+func (s *scene) room() bool {
+	a := cast(s, s.pair.A, attackerID)
+	defer a.kill()
+	for range attackerEndpoints - 1 {
+		if _, err := openGun.try(a, openArg{s.unetd.Socket, endpoint.Request{}}); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// roleSharer makes a process of this binary one that binds a socket of its own over
+// somebody's segment. Whoever may make a user namespace has every capability in it,
+// so also those that an XSK takes.
+const roleSharer = "sharer"
+
+// sharedFD is where a sharer finds the granted XSK.
+const sharedFD = 3
+
+// startSharer starts one over a granted XSK. It holds the segment until it is
+// killed. The error says why there is none, as the sharer does.
+func startSharer(xsk *os.File) (*exec.Cmd, error) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), agentVariable+"="+roleSharer)
+	cmd.ExtraFiles = []*os.File{xsk}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
+	}
+	if _, err := cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("no user namespace: %w", err)
+	}
+	said := make([]byte, 1024)
+	n, err := out.Read(said)
+	if text := strings.TrimSpace(string(said[:n])); text != "bound" {
+		cmd.Process.Kill()
+		return nil, errors.Join(fmt.Errorf("sharer: %s", text), err, cmd.Wait())
+	}
+	return cmd, nil
+}
+
+// runSharer binds, lets go of what it was given, and waits.
+func runSharer(in io.Reader, out io.Writer) error {
+	sock, err := bindShared(sharedFD)
+	if err != nil {
+		fmt.Fprintln(out, err)
+		return err
+	}
+	defer sock.Close()
+	if err := unix.Close(sharedFD); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "bound")
+	_, err = io.Copy(io.Discard, in)
+	return err
+}
+
+// bindShared makes an XSK with rings of its own on lo of this namespace, over the
+// UMEM of another.
+func bindShared(umem int) (*os.File, error) {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return nil, err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return nil, fmt.Errorf("lo: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket AF_XDP", err)
+	}
+	for _, option := range []int{unix.XDP_RX_RING, unix.XDP_TX_RING, unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_XDP, option, 64); err != nil {
+			return nil, os.NewSyscallError("setsockopt", err)
+		}
+	}
+	err = unix.Bind(fd, &unix.SockaddrXDP{Flags: unix.XDP_SHARED_UMEM, Ifindex: uint32(lo.Attrs().Index), SharedUmemFD: uint32(umem)})
+	if err != nil {
+		return nil, os.NewSyscallError("bind with XDP_SHARED_UMEM", err)
+	}
+	return os.NewFile(uintptr(fd), "shared"), nil
 }

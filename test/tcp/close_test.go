@@ -1,17 +1,25 @@
 package tcp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
 // meeting is a connection with the kernel, and what can be expected of it.
@@ -297,4 +305,149 @@ func TestKernelProcessDies(t *testing.T) {
 		conn.Close()
 		eventually(t, "nothing is left", func() bool { return s.idle(t) })
 	})
+}
+
+// Where nobody listens.
+func TestRefused(t *testing.T) {
+	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
+		if j.Resets != 2 || j.KernelResets != 1 {
+			t.Errorf("%v", j)
+		}
+	}})
+	listener := s.listen(t, true)
+	at := listener.Addr().String()
+	must(t, listener.Close())
+	if _, err := s.B.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("the kernel dials where nobody listens any more: %v", err)
+	}
+	if _, err := s.host.Dial("tcp", fmt.Sprintf("%v:9", s.B.Addr.Addr())); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("we dial where nobody listens: %v", err)
+	}
+	// Who has not been accepted yet is reset when the listener closes.
+	listener = s.listen(t, true)
+	kernel, err := s.B.Dial("tcp", listener.Addr().String())
+	must(t, err)
+	defer kernel.Close()
+	kernel.SetDeadline(time.Now().Add(patience))
+	must(t, listener.Close())
+	if _, err := kernel.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("read of a connection that was never accepted: %v", err)
+	}
+	eventually(t, "nothing is left", func() bool { return s.idle(t) })
+}
+
+// A RST in the middle of a transfer: what the writer gets, who blocks, and what
+// the reader.
+func TestResetInTransfer(t *testing.T) {
+	s := openScene(t, config{})
+	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
+		t.Run("of ours", func(t *testing.T) { resetInTransfer(t, kernel, ours) })
+	})
+	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
+		t.Run("of the kernel's", func(t *testing.T) { resetInTransfer(t, ours, kernel) })
+	})
+	eventually(t, "nothing is left", func() bool { return s.idle(t) })
+}
+
+// resetInTransfer has one side write and read without an end, and the other
+// reset the connection after a while.
+func resetInTransfer(t *testing.T, lasting, resetting net.Conn) {
+	var wg sync.WaitGroup
+	var writeErr, readErr error
+	wg.Go(func() { writeErr = send(lasting, newText(1, 1<<30), 50_000) })
+	wg.Go(func() { _, readErr = lasting.Read(make([]byte, 1)) })
+	if err := expectMore(resetting, newText(1, 3_000_000), 10_000); err != nil {
+		t.Error(err)
+	}
+	must(t, resetting.(interface{ SetLinger(int) error }).SetLinger(0))
+	must(t, resetting.Close())
+	wg.Wait()
+	// One of them is told of the RST, as in the kernel; the other finds the end.
+	var told int
+	for what, err := range map[string]error{"write": writeErr, "read": readErr} {
+		switch {
+		case errors.Is(err, syscall.ECONNRESET):
+			told++
+		case what == "write" && errors.Is(err, syscall.EPIPE), what == "read" && err == io.EOF:
+		default:
+			t.Errorf("%s by %s: %v", what, who(lasting), err)
+		}
+	}
+	if told == 0 {
+		t.Errorf("nobody was told: %v, %v", writeErr, readErr)
+	}
+	if _, err := lasting.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("write by %s after that: %v", who(lasting), err)
+	}
+}
+
+// dropAll is a socket filter that takes nothing.
+var dropAll = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+
+// setDeaf makes a socket of the kernel's drop all that comes, or no more.
+func setDeaf(raw syscall.RawConn, deaf bool) error {
+	var optErr error
+	err := raw.Control(func(fd uintptr) {
+		if deaf {
+			optErr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(dropAll)), Filter: &dropAll[0]})
+		} else {
+			optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+		}
+	})
+	return errors.Join(err, optErr)
+}
+
+// Both dial, and their SYNs cross (RFC 9293, figure 7). The kernel's socket is deaf
+// until we have its SYN, so that ours has not come before.
+func TestSimultaneousOpen(t *testing.T) {
+	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
+		if j.Crossed == 0 {
+			t.Error("the SYNs did not cross")
+		}
+	}})
+	us, them := netip.AddrPortFrom(s.A.Addr.Addr(), 5000), netip.AddrPortFrom(s.B.Addr.Addr(), 6000)
+	var raw syscall.RawConn
+	deaf := make(chan struct{})
+	dialer := net.Dialer{
+		LocalAddr: net.TCPAddrFromAddrPort(them), Timeout: patience,
+		Control: func(_, _ string, c syscall.RawConn) error {
+			raw = c
+			err := setDeaf(c, true)
+			close(deaf)
+			return err
+		},
+	}
+	dialled := make(chan error, 1)
+	var kernel net.Conn
+	go func() {
+		dialled <- s.B.Do(func() (err error) { kernel, err = dialer.Dial("tcp", us.String()); return err })
+	}()
+	<-deaf
+	eventually(t, "the kernel has dialled", func() bool {
+		var i *unix.TCPInfo
+		var optErr error
+		err := raw.Control(func(fd uintptr) { i, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+		return err == nil && optErr == nil && i.State == netlink.TCP_SYN_SENT
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	opened := make(chan error, 1)
+	var ours net.Conn
+	go func() {
+		c, err := s.host.DialTCP(ctx, us, them)
+		ours = c
+		opened <- err
+	}()
+	// Its first SYN found nobody, the second finds us.
+	eventually(t, "the kernel's SYN is heard", func() bool { return s.counters()["tcp_segments_received"] > 0 })
+	must(t, setDeaf(raw, false))
+	must(t, <-opened)
+	defer ours.Close()
+	must(t, <-dialled)
+	defer kernel.Close()
+	for _, c := range []net.Conn{ours, kernel} {
+		c.SetDeadline(time.Now().Add(patience))
+	}
+	must(t, exchange(ours, kernel, 100_000, pieces{100_000, 100_000}))
+	eventually(t, "nothing is left", func() bool { return s.idle(t) })
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
+	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
 func TestSpread(t *testing.T) {
@@ -208,5 +209,165 @@ func TestGridAligns(t *testing.T) {
 	g.print(&out)
 	if want := "a        b  c\nwide µ  22\n"; out.String() != want {
 		t.Errorf("got\n%q, want\n%q", out.String(), want)
+	}
+}
+
+func bulkRecords(name, attach string, mtu, size int, gb ...float64) (rs []Record) {
+	batch := 1
+	if name == transport.Floor {
+		batch = plan.FloodBatch
+	}
+	for i, f := range gb {
+		rs = append(rs, Record{Bench: workload.Bandwidth, Transport: name, Attach: attach, Place: plan.Pair, Wait: "spin",
+			Size: size, Batch: batch, MTU: mtu, Round: i + 1, N: 1 << 20, GbPerS: f})
+	}
+	return rs
+}
+
+func summary(groups ...[]Record) Summary {
+	var planned []Key
+	var all []Record
+	for _, g := range groups {
+		planned = append(planned, g[0].Key())
+		all = append(all, g...)
+	}
+	return Summarize(planned, all)
+}
+
+func TestBandwidthRecord(t *testing.T) {
+	tr, err := transport.BulkByName(transport.TCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := plan.Combination{Bench: workload.Bandwidth, Transport: tr, Attach: "port", Place: plan.Pair, Wait: "spin", Size: 1000, Batch: 1, MTU: 9000}
+	r := NewRecord(c, workload.Job{}, 1, lab.Outcome{
+		Client: workload.Report{Sent: 6_000_000, CPU: 10 * time.Millisecond, Mallocs: 100},
+		Server: workload.Report{N: 5_999_000, InWindow: 5_000_000, Elapsed: 10 * time.Millisecond, CPU: 5 * time.Millisecond},
+	}, nil)
+	if r.GbPerS != 4 || r.MsgsPerS != 500_000 || r.Lost != 1000 || r.N != 5_999_000 || r.MTU != 9000 || r.CPUSPerGB != 3 || r.CPUUSPerMsg != 3 || r.AllocsPerMsg != 0.02 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestHalfPowerIsBetweenTwoSizes(t *testing.T) {
+	for _, c := range []struct {
+		gb   []float64
+		want string
+	}{
+		{[]float64{1, 4, 8, 8}, "256"}, // sizes are 64, 256, 1024, 4096
+		{[]float64{1, 2, 8, 8}, "512"},
+		{[]float64{5, 6, 8, 8}, "<=64"},
+		{[]float64{5}, ""},
+	} {
+		var rows []Row
+		for i, f := range c.gb {
+			rows = append(rows, Row{Key: Key{Size: 64 << (2 * i)}, GbPerS: Spread{Median: f}})
+		}
+		if got := halfPower(rows); got != c.want {
+			t.Errorf("%v: %s, want %s", c.gb, got, c.want)
+		}
+	}
+}
+
+func TestBandwidthTable(t *testing.T) {
+	var out strings.Builder
+	summary(bulkRecords(transport.TCP, "port", 9000, 64, 1, 1, 3), bulkRecords(transport.TCP, "port", 9000, 256, 4)).PrintBandwidth(&out)
+	got := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"MTU 9000", "tcp port spin 64 1.00 (1.00..3.00)", "tcp port spin 256 4.00 (4.00..4.00)", " 128 "} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestFlowGoals: goodput is held against the kernel's on the same link, and a share
+// against both bounds.
+func TestFlowGoals(t *testing.T) {
+	ours, _ := transport.ByName(transport.TCP)
+	kernel, _ := transport.ByName(transport.GoTCP)
+	slow, fast := plan.Link{Name: "slow"}, plan.Link{Name: "fast", Rule: impair.Rule{Loss: 0.1}}
+	runs := []plan.Run{
+		{Link: slow, Flows: []plan.Flow{{From: kernel, To: kernel}}},
+		{Link: slow, Flows: []plan.Flow{{From: ours, To: kernel}}},
+		{Link: fast, Flows: []plan.Flow{{From: ours, To: kernel}}},
+		{Link: slow, Flows: []plan.Flow{{From: ours, To: ours}, {From: kernel, To: kernel}}},
+	}
+	flows := make([][][]Flow, len(runs))
+	for round, mb := range [][]int64{{10, 8, 99, 65, 35}, {20, 24, 99, 50, 50}, {30, 99, 99, 70, 30}} {
+		for i, run := range runs {
+			var out []lab.Outcome
+			for k := range run.Flows {
+				out = append(out, lab.Outcome{
+					Server: workload.Report{Bytes: mb[i+k] * 1e6, Elapsed: 8 * time.Second, CPU: time.Duration(mb[i+k]) * time.Millisecond},
+					Client: workload.Report{Retransmitted: mb[i+k] * 1e4, Timeouts: int64(round)},
+				})
+			}
+			flows[i] = append(flows[i], NewFlows(run, workload.Job{}, round+1, 7, out))
+		}
+	}
+	rows := SummarizeFlows(runs, flows)
+	if len(rows) != 5 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	if r := rows[0]; r.MbitPerS != (Spread{20, 10, 30}) || r.Again.Median != 1 || r.CPU.Median != 1 || r.Timeouts != 1 {
+		t.Errorf("%+v", r)
+	}
+	want := []struct {
+		bound, measured float64
+		known, met      bool
+	}{{fullLine, 1.2, true, true}, {1, 0, false, false}, {leastShare, 65, true, true}, {mostShare, 65, true, false}}
+	goals := FlowGoals(rows)
+	if len(goals) != len(want) {
+		t.Fatalf("%+v", goals)
+	}
+	for i, w := range want {
+		if g := goals[i]; g.Bound != w.bound || g.Measured != w.measured || g.Known != w.known || g.Known && g.Met() != w.met {
+			t.Errorf("%+v, want %+v", g, w)
+		}
+	}
+	var b strings.Builder
+	PrintFlows(&b, rows)
+	PrintGoals(&b, FlowGoalsTitle, goals)
+	for _, s := range []string{"1.20x", "65.0", "(50.0..70.0)", "not measured", "short", "tcp > tcp beside go-tcp"} {
+		if !strings.Contains(b.String(), s) {
+			t.Errorf("no %q in:\n%s", s, &b)
+		}
+	}
+}
+
+func TestBenchmarkLines(t *testing.T) {
+	us, calls := 2.5, 2.0
+	r := Record{Bench: workload.RTT, Transport: "msg", Attach: "port", Place: plan.Pair, Wait: "spin", Size: 64, Batch: 1, Round: 3, N: 1000,
+		MeanUS: &us, P50US: &us, P99US: &us, P999US: &us, MsgsPerS: 4e5, CPUUSPerMsg: 5, SyscallsPerMsg: &calls, AllocsPerMsg: 0.5, Lost: 1}
+	oneWay := r
+	oneWay.Bench, oneWay.Place, oneWay.MeanUS, oneWay.P50US, oneWay.P99US, oneWay.SyscallsPerMsg = workload.OneWay, plan.Local, nil, nil, nil, nil
+	connect := r
+	connect.Bench, connect.Connections = workload.Connect, 4
+	silent := r
+	silent.N = 0
+	flow := Flow{Bench: workload.Goodput, Link: "loss 1 %, delay 1ms", From: "tcp", To: "go-tcp", Attach: "port", Wait: "spin", Bytes: 5, MbitPerS: 8, RTTMS: 2, Retransmitted: 7, CPUMSPerMB: 3}
+	share := flow
+	share.Bench, share.Beside, share.Share = workload.Share, "tcp", 0.5
+	for _, c := range []struct {
+		line Line
+		want string
+	}{
+		{r, "BenchmarkRTT/transport=msg/attach=port/wait=spin/size=64 1000 2500 ns/op 2500 p50-ns/op 2500 p99-ns/op 5000 cpu-ns/op 0.5 allocs/op 2 syscalls/op 1 lost\n"},
+		{oneWay, "BenchmarkOneWay/transport=msg/attach=port/wait=spin/size=64/batch=1/place=local 1000 400000 msgs/s 5000 cpu-ns/op 0.5 allocs/op 1 lost\n"},
+		{connect, "BenchmarkConnect/transport=msg/attach=port/wait=spin/size=64/connections=4 1000 2500 ns/op 2500 p50-ns/op 2500 p99-ns/op 400000 conns/s 5000 cpu-ns/op 0.5 allocs/op 2 syscalls/op 1 lost\n"},
+		{silent, ""},
+		{Record{Bench: workload.Bandwidth, Transport: "tcp", Attach: "queue", Place: plan.Pair, Wait: "spin", Size: 100, MTU: 9000, N: 1000, GbPerS: 8, CPUSPerGB: 2},
+			"BenchmarkBandwidth/transport=tcp/attach=queue/wait=spin/size=100/mtu=9000 10 1e+09 B/s 2 cpu-ns/B 0 lost-B\n"},
+		{Memory{Transport: "msg", Attach: "port", With: 3, Without: 2}, "BenchmarkMemory/transport=msg/attach=port 1 3 resident-B 2 bare-resident-B\n"},
+		{Idle{Transport: "tcp", Attach: "port", N: 9, Client: 3, Server: 2}, "BenchmarkIdleConnection/transport=tcp/attach=port 9 3 client-B/conn 2 server-B/conn\n"},
+		{Opening{Others: 255, N: 51, MedianMS: 3, MaxMS: 4}, "BenchmarkOpen/others=255 51 3e+06 p50-ns/op 4e+06 max-ns/op\n"},
+		{flow, "BenchmarkGoodput/link=loss1%,delay1ms/from=tcp/to=go-tcp/attach=port/wait=spin 1 1e+06 B/s 7 retransmitted-B 2e+06 rtt-ns 3 cpu-ns/B\n"},
+		{share, "BenchmarkShare/link=loss1%,delay1ms/from=tcp/to=go-tcp/attach=port/wait=spin/beside=tcp 1 1e+06 B/s 7 retransmitted-B 2e+06 rtt-ns 3 cpu-ns/B 0.5 share\n"},
+		{Flow{}, ""},
+	} {
+		var b strings.Builder
+		if err := WriteBenchmark(&b, c.line); err != nil || b.String() != c.want {
+			t.Errorf("%v\ngot  %swant %s", err, b.String(), c.want)
+		}
 	}
 }

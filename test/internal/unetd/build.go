@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 )
 
 var built struct {
@@ -44,4 +45,34 @@ func Clean() error {
 		return nil
 	}
 	return errors.Join(built.err, os.RemoveAll(built.dir))
+}
+
+// toolsVariable, set to 1, turns the skips of a machine without a tool into failures.
+const toolsVariable = "UNET_REQUIRE_TOOLS"
+
+// Tool is the path of a program that is not ours. Without it the test is skipped.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+	case os.Getenv(toolsVariable) == "1":
+		t.Fatalf("%s=1, but %v", toolsVariable, err)
+	default:
+		t.Skipf("skipped: %v: install it (%s=1 makes this a failure)", err, toolsVariable)
+	}
+	return path
+}
+
+// Eventually looks until a condition holds, and reports whether it did before
+// [Patience] ended.
+func Eventually(holds func() bool) bool {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(2 * time.Millisecond) {
+		if holds() {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
 }

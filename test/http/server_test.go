@@ -2,14 +2,21 @@ package http_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/unet-go/unet/internal/netlab"
@@ -138,4 +145,65 @@ func (s *server) aborted(t *testing.T) {
 		t.Errorf("curl --max-time: %v, want status 28", err)
 	}
 	s.curl(t, "--fail", "--output", os.DevNull, s.url+"/bytes/100000")
+}
+
+var wrkRequests = regexp.MustCompile(`(\d+) requests in`)
+
+// TestWrk: every request on 64 connections is answered, and the two sides have
+// counted the same.
+func TestWrk(t *testing.T) {
+	const connections = 64
+	unetd.Tool(t, "wrk")
+	s := startServer(t, netlab.RequirePair(t, netlab.Config{}), unetd.Everything)
+	out, err := s.on(t, "wrk", "--threads", "2", "--connections", strconv.Itoa(connections), "--duration", "2s", "--latency", s.url+"/bytes/100")
+	if err != nil {
+		t.Fatalf("wrk: %v", err)
+	}
+	t.Log(out)
+	for _, bad := range []string{"Socket errors", "Non-2xx"} {
+		if strings.Contains(out, bad) {
+			t.Errorf("wrk reports %s", bad)
+		}
+	}
+	m := wrkRequests.FindStringSubmatch(out)
+	if m == nil {
+		t.Fatal("wrk does not say how many requests it made")
+	}
+	theirs, _ := strconv.Atoi(m[1])
+	ours, _ := s.stop(t)
+	// At the end wrk leaves at most one request of each connection unanswered.
+	if theirs == 0 || ours < theirs || ours > theirs+connections {
+		t.Errorf("wrk has %d answers, the server counted %d requests", theirs, ours)
+	}
+}
+
+// TestShutdown: after SIGTERM new connections are refused, and a download that
+// has begun gets all its bytes.
+func TestShutdown(t *testing.T) {
+	const size = 20_000_000 // more than the buffers of both sides hold
+	s := startServer(t, netlab.RequirePair(t, netlab.Config{}), unetd.Everything)
+	dial := func(_ context.Context, network, address string) (net.Conn, error) { return s.B.Dial(network, address) }
+	client := &http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: unetd.Patience}
+	resp, err := client.Get(fmt.Sprint(s.url, "/bytes/", size))
+	must(t, err)
+	defer resp.Body.Close()
+
+	must(t, s.Cmd.Process.Signal(syscall.SIGTERM))
+	at := strings.TrimPrefix(s.url, "http://")
+	if !unetd.Eventually(func() bool {
+		c, err := s.B.Dial("tcp", at)
+		if err == nil {
+			c.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}) {
+		t.Error("connections are still accepted")
+	}
+	got, err := io.ReadAll(resp.Body)
+	if err != nil || !bytes.Equal(got, text(size)) {
+		t.Errorf("download over a shutdown: %d bytes of %d, %v", len(got), size, err)
+	}
+	if err := s.End(t); err != nil {
+		t.Errorf("server: %v", err)
+	}
 }
