@@ -1,4 +1,4 @@
-// Echo answers UDP datagrams and U-Net messages with what they carried.
+// Echo answers UDP datagrams and U-Net messages with their payload.
 //
 //	echo serve --listen 10.0.0.1:7000
 //	echo ping --to 10.0.0.1:7000 -n 5

@@ -45,7 +45,7 @@ func ping(ctx context.Context, socket string, to netip.AddrPort, n int, message 
 }
 
 // openUDP and openMessage return a function that sends a payload and waits
-// until it comes back; late answers to earlier ones are passed over.
+// for its answer; late answers to earlier ones are ignored.
 func openUDP(ctx context.Context, socket string, to netip.AddrPort) (exchange func([]byte) error, closeAll func(), err error) {
 	host, err := unet.Open(ctx, unet.Config{Socket: socket})
 	if err != nil {

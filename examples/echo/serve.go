@@ -49,7 +49,7 @@ func serve(ctx context.Context, socket string, addr netip.AddrPort) error {
 	return errors.Join(err, <-messages)
 }
 
-// echoDatagrams is what it would be with package net.
+// echoDatagrams is as with package net.
 func echoDatagrams(conn *unet.UDPConn) error {
 	buf := make([]byte, 65536)
 	for {
@@ -71,7 +71,7 @@ func echoMessages(ep *datapath.Endpoint) {
 		for i := range msgs[:n] {
 			ch := ep.ReplyChannel(&msgs[i])
 			if err := ep.Write(&ch, msgs[i].Payload()); err != nil {
-				fmt.Println("not answered:", err) // the peer's to send again
+				fmt.Println("not answered:", err) // the peer may send it again
 			}
 		}
 		ep.FreeBatch(msgs[:n])

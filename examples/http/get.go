@@ -74,7 +74,7 @@ func getOne(ctx context.Context, client *http.Client, url, output string) error 
 	return nil
 }
 
-// result is what has come of one request.
+// result is the result of one request.
 type result struct {
 	status string
 	bytes  int64
@@ -107,7 +107,7 @@ func fetch(ctx context.Context, client *http.Client, url string, to io.Writer) (
 	return r
 }
 
-// report prints the figures of many requests.
+// report prints the figures of all requests.
 func report(results []result, connections int64, took time.Duration) error {
 	var bytes int64
 	var failed int

@@ -1,7 +1,7 @@
 package main
 
-// lines is text without end: lines of 16 bytes, each the decimal number of its
-// first byte. So whoever has a part of it can tell which part.
+// lines is endless data: lines of 16 bytes, each with the offset of its first byte in
+// decimal, so that a part shows its offset.
 type lines struct{}
 
 const lineLen = 16

@@ -4,9 +4,8 @@
 //	http get http://10.0.0.1:8080/
 //	http get -n 1000 -c 4 http://10.0.0.1:8080/bytes/100
 //
-// Both need a running unetd and no privilege. What is unet's about it is in
-// network.go; all the rest is what it would be with package net, which it is
-// with --kernel.
+// Both need a running unetd and no privilege. Only network.go and the page about the
+// connection use unet; the rest is as with package net, which --kernel selects.
 package main
 
 import (
@@ -26,12 +25,12 @@ const usage = `usage:
   http get   [flags] [-n N] [-c N] [-o FILE] URL
 
 serve answers
-  GET  /          hello, and what is known about the connection
-  GET  /bytes/N   N bytes: lines of 16 that say where they begin; also in ranges
-  POST /upload    how many bytes the body had, and their SHA-256
-  GET  /counters  what the stack has counted
-until SIGTERM or an interrupt, and then ends what it has begun. get prints the
-body and, to standard error, figures. Both get their endpoint from unetd.
+  GET  /          hello, and figures of the connection
+  GET  /bytes/N   N bytes: lines of 16, each with its offset; also ranges
+  POST /upload    the number of bytes of the body, and their SHA-256
+  GET  /counters  the counters of the stack
+until SIGTERM or an interrupt, and then completes the requests it has begun. get prints
+the body and, to standard error, figures. Both get their endpoint from unetd.
 
 examples:
   http serve --listen 10.0.0.1:8080

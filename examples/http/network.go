@@ -13,8 +13,7 @@ type options struct {
 	wait   unet.WaitMode
 }
 
-// network is where connections come from: what net/http has to be given to run
-// on unet.
+// network has the functions that net/http needs to run on unet.
 type network struct {
 	Listen      func(ctx context.Context, network, address string) (net.Listener, error)
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)

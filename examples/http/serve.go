@@ -15,7 +15,7 @@ import (
 	"github.com/unet-go/unet"
 )
 
-// patience is how long SIGTERM waits for requests that have begun.
+// patience is how long the program waits after SIGTERM for requests that have begun.
 const patience = 10 * time.Second
 
 // serve answers requests until ctx ends, and then ends those that have begun.
@@ -50,14 +50,14 @@ func serve(ctx context.Context, o options, address string) error {
 	return err
 }
 
-// site is what is served.
+// site is the handler and its counts.
 type site struct {
 	network     *network
 	requests    atomic.Int64
 	connections atomic.Int64
 }
 
-// connKey is where a request's context has its connection.
+// connKey is the key of the connection in a request's context.
 type connKey struct{}
 
 func (s *site) connected(ctx context.Context, c net.Conn) context.Context {
@@ -113,7 +113,7 @@ func (s *site) upload(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%d bytes sha256 %x\n", n, sum.Sum(nil))
 }
 
-// counters lists what is not 0.
+// counters lists the counters that are not 0.
 func (s *site) counters(w http.ResponseWriter, r *http.Request) {
 	if s.network.host == nil {
 		http.Error(w, "the kernel's counters are in nstat(8)", http.StatusNotFound)

@@ -18,7 +18,7 @@ func push(c *session, args [][]byte, to func(*list, text)) error {
 	return nil
 }
 
-// pop takes one, or an array of as many as are asked for and there.
+// pop removes one element, or as many as are asked for and exist, as an array.
 func pop(c *session, args [][]byte, from func(*list) text) error {
 	var n int64 = 1
 	if len(args) == 2 {
@@ -64,7 +64,7 @@ func llen(c *session, args [][]byte) error {
 	return nil
 }
 
-// lrange has elements from one place to another, both counted from the end if negative.
+// lrange returns the elements between two indices; a negative index counts from the end.
 func lrange(c *session, args [][]byte) error {
 	start, ok1 := parseInt(args[1])
 	stop, ok2 := parseInt(args[2])
@@ -127,7 +127,7 @@ func srem(c *session, args [][]byte) error {
 	return nil
 }
 
-// spop takes any member.
+// spop removes a member, which one is not specified.
 func spop(c *session, args [][]byte) error {
 	m, _, err := lookup[members](c, args[0])
 	if err != nil {

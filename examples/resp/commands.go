@@ -11,8 +11,8 @@ import (
 	"github.com/unet-go/unet"
 )
 
-// command is one that is known. run has the arguments without the name, and appends the
-// reply; an error is the reply instead.
+// command is a command of the server. run gets the arguments without the name, and appends
+// the reply; if it returns an error, that is the reply.
 type command struct {
 	name        string
 	least, most int // arguments; most is -1 if there is no bound
@@ -21,7 +21,7 @@ type command struct {
 
 func (cmd *command) takes(n int) bool { return n >= cmd.least && (cmd.most < 0 || n <= cmd.most) }
 
-// replyError is an error that a client is told.
+// replyError is an error that is sent as a reply.
 type replyError string
 
 func (e replyError) Error() string { return string(e) }
@@ -100,7 +100,7 @@ func lookupCommand(name []byte) *command {
 	return commands[string(buf[:len(name)])]
 }
 
-// unknownCommand is the error of Redis, with some of what was sent.
+// unknownCommand is the error of Redis, with the first arguments.
 func unknownCommand(name []byte, args [][]byte) string {
 	const most = 128
 	var b strings.Builder
@@ -114,7 +114,7 @@ func unknownCommand(name []byte, args [][]byte) string {
 	return b.String()
 }
 
-// line is text as it may stand in an error.
+// line replaces the line ends in b by spaces: an error is one line.
 func line(b []byte) string {
 	return strings.NewReplacer("\r", " ", "\n", " ").Replace(string(b))
 }
@@ -142,7 +142,7 @@ func quit(c *session, _ [][]byte) error {
 	return c.ok()
 }
 
-// selectDatabase: there is one.
+// selectDatabase accepts database 0, the only one.
 func selectDatabase(c *session, args [][]byte) error {
 	switch n, ok := parseInt(args[0]); {
 	case !ok:
@@ -153,7 +153,7 @@ func selectDatabase(c *session, args [][]byte) error {
 	return c.ok()
 }
 
-// listCommands lists names. What else Redis would tell of them, clients live without.
+// listCommands lists the names of commands. Clients do not need the rest of Redis's reply.
 func listCommands(c *session, args [][]byte) error {
 	names := slices.Sorted(maps.Keys(commands))
 	switch {
@@ -170,7 +170,7 @@ func listCommands(c *session, args [][]byte) error {
 	return nil
 }
 
-// config knows what redis-benchmark prints.
+// config has the parameters that redis-benchmark prints.
 func config(c *session, args [][]byte) error {
 	if !strings.EqualFold(string(args[0]), "get") {
 		return replyError("ERR only CONFIG GET is known")
@@ -190,7 +190,7 @@ func config(c *session, args [][]byte) error {
 	return nil
 }
 
-// info tells of the server, of the connection that asks, and what the stack has counted.
+// info lists figures of the server and of this connection, and the counters of the stack.
 func info(c *session, _ [][]byte) error {
 	s := c.server
 	var b strings.Builder

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// inline reads a request that is a line of words, as somebody types it. Words may be
-// quoted: "\n \r \t \b \a \xHH \" \\" stand for bytes between double quotes, \' between
-// single ones.
+// inline reads a request that is a line of words, as a person types it. Words may be
+// quoted: \n \r \t \b \a \xHH \" \\ are escapes between double quotes, \' between single
+// ones.
 func (p *parser) inline() error {
 	line, err := p.ReadSlice('\n')
 	switch {
@@ -31,8 +31,8 @@ func (p *parser) inline() error {
 	}
 }
 
-// word takes a word from a line and returns what follows it. A quote that is closed must
-// end the word.
+// word reads a word of a line and returns the rest of the line. A word ends with its
+// closing quote.
 func (p *parser) word(line []byte) (rest []byte, ok bool) {
 	var quote byte
 	for len(line) > 0 {
@@ -60,7 +60,7 @@ func (p *parser) word(line []byte) (rest []byte, ok bool) {
 	return nil, quote == 0
 }
 
-// escape reads what stands behind a backslash.
+// escape reads the characters after a backslash.
 func escape(line []byte) (b byte, rest []byte) {
 	if len(line) >= 3 && line[0] == 'x' {
 		high, low := strings.IndexByte(hexDigits, lower(line[1])), strings.IndexByte(hexDigits, lower(line[2]))

@@ -13,7 +13,7 @@ type options struct {
 	wait   unet.WaitMode
 }
 
-// listen opens the listener, and the host it is on, which is nil on the kernel.
+// listen opens the listener and its host, which is nil with --kernel.
 func listen(ctx context.Context, o options, address string) (net.Listener, *unet.Host, error) {
 	if o.kernel {
 		var config net.ListenConfig

@@ -3,13 +3,12 @@
 //
 //	resp --listen 10.0.0.1:6379
 //
-// It needs a running unetd and no privilege. What is unet's about it is in
-// listen.go; all the rest is what it would be with package net, which it is with
-// --kernel.
+// It needs a running unetd and no privilege. Only listen.go uses unet; the rest is as
+// with package net, which --kernel selects.
 //
-// The files, in the order a command takes: serve.go accepts connections, each has
-// one goroutine (session.go). It reads a request (request.go, inline.go), runs it
-// (commands.go, strings.go, collections.go), and writes what there is to say
+// The files, in the order in which they handle a command: serve.go accepts connections,
+// each of which has one goroutine (session.go). It reads a request (request.go,
+// inline.go), runs it (commands.go, strings.go, collections.go), and writes the replies
 // before it waits for more input.
 package main
 

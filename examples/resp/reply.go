@@ -21,7 +21,7 @@ func appendBulk[T string | []byte](out []byte, b T) []byte {
 	return append(append(appendHead(out, '$', int64(len(b))), b...), "\r\n"...)
 }
 
-// appendNil appends the bulk string that is none.
+// appendNil appends the null bulk string.
 func appendNil(out []byte) []byte { return append(out, "$-1\r\n"...) }
 
 func appendHead(out []byte, kind byte, n int64) []byte {

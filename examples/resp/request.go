@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// Bounds of a request. Memory is taken for what has come, not for what was announced.
+// Bounds of a request. Memory is allocated for received bytes, not for announced ones.
 const (
 	maxArgs    = 1 << 20
 	maxRequest = 64 << 20 // bytes of all arguments together
 	readStep   = 64 << 10
 )
 
-// protocolError is what is no request. The client is told, and the connection ends.
+// protocolError is a violation of RESP2. It is sent as a reply, and the connection ends.
 type protocolError string
 
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
@@ -55,7 +55,7 @@ func (p *parser) next() ([][]byte, error) {
 	return p.args, nil
 }
 
-// reset keeps what usual requests need.
+// reset keeps buffers of the size that usual requests need.
 func (p *parser) reset() {
 	if cap(p.text) > readStep {
 		p.text = nil
@@ -66,7 +66,7 @@ func (p *parser) reset() {
 	p.text, p.ends, p.args = p.text[:0], p.ends[:0], p.args[:0]
 }
 
-// array reads the bulk strings of an array, behind its asterisk.
+// array reads the bulk strings of an array, after its asterisk.
 func (p *parser) array() error {
 	n, err := p.length("multibulk")
 	if err != nil {
@@ -136,7 +136,7 @@ func (p *parser) length(of string) (int, error) {
 	return int(n), nil
 }
 
-// printable is a byte as it may stand in an error, which is one line.
+// printable is a byte as part of an error, which is one line.
 func printable(b byte) string {
 	if b < ' ' || b > '~' {
 		return "?"
@@ -144,8 +144,8 @@ func printable(b byte) string {
 	return string(rune(b))
 }
 
-// parseInt is strconv.ParseInt for bytes, and takes only the shortest form of a number:
-// no plus sign and no zeros before it.
+// parseInt is strconv.ParseInt for bytes. It accepts only the shortest form of a number: no
+// plus sign and no leading zeros.
 func parseInt(b []byte) (n int64, ok bool) {
 	digits, negative := bytes.CutPrefix(b, []byte("-"))
 	if len(digits) == 0 || len(digits) > 19 || digits[0] == '0' && len(b) > 1 {

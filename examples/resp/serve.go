@@ -41,14 +41,14 @@ type server struct {
 	keepAlive   time.Duration
 	start       time.Time
 	commands    atomic.Int64
-	connections atomic.Int64 // ever
+	connections atomic.Int64 // accepted so far
 
 	sessions sync.WaitGroup
 	mu       sync.Mutex
 	open     map[net.Conn]bool
 	closed   bool
 
-	// Commands run one at a time, as if there were one thread.
+	// Commands run one at a time, as in one thread.
 	run  sync.Mutex
 	data database
 }
@@ -82,7 +82,7 @@ func (s *server) setKeepAlive(conn net.Conn) {
 	if c, ok := conn.(interface {
 		SetKeepAliveConfig(net.KeepAliveConfig) error
 	}); ok {
-		c.SetKeepAliveConfig(net.KeepAliveConfig{ // an error comes again with Read
+		c.SetKeepAliveConfig(net.KeepAliveConfig{ // Read returns its error again
 			Enable: s.keepAlive > 0, Idle: s.keepAlive, Interval: s.keepAlive / 3, Count: 3,
 		})
 	}
@@ -106,8 +106,8 @@ func (s *server) remove(conn net.Conn) {
 	conn.Close()
 }
 
-// close ends the listener and all connections. Replies that have been written still
-// go out.
+// close closes the listener and all connections. Replies that have been written are still
+// sent.
 func (s *server) close(listener net.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *server) close(listener net.Listener) {
 	}
 }
 
-// clients is how many connections are open.
+// clients is the number of open connections.
 func (s *server) clients() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

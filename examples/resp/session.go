@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// bufferSize is how much is read at once, and how many replies are gathered.
+// bufferSize is the size of a read, and of the replies before they are written, bytes.
 const bufferSize = 16 << 10
 
 // session is one connection.
@@ -25,8 +25,8 @@ func newSession(s *server, conn net.Conn) *session {
 	return c
 }
 
-// flushFirst reads from a session's connection, after it has written all replies. So
-// the replies to a pipeline leave together, and no client waits for one.
+// flushFirst reads from a session's connection after it has written all replies, so that
+// the replies to a pipeline are sent together, and none is held back.
 type flushFirst struct{ *session }
 
 func (f flushFirst) Read(b []byte) (int, error) {
@@ -47,8 +47,8 @@ func (c *session) flush() error {
 	return err
 }
 
-// serve answers requests until the client has no more. An error is the connection's,
-// or says what the client has done wrong.
+// serve answers requests until the client ends the connection. The error is one of the
+// connection, or a violation of the protocol.
 func (c *session) serve() error {
 	for !c.quit {
 		args, err := c.in.next()
@@ -76,8 +76,8 @@ func (c *session) serve() error {
 	return c.flush()
 }
 
-// execute runs one command and appends its reply. What is written to the connection is
-// written elsewhere: a client that does not read holds nobody else up.
+// execute runs one command and appends its reply. It does not write to the connection: a
+// client that does not read delays no other.
 func (c *session) execute(args [][]byte) {
 	name := args[0]
 	args = args[1:]

@@ -1,7 +1,7 @@
 package main
 
-// database is the keys and their values: text, *list, members or fields. None is empty
-// but text.
+// database has the values by key: a text, *list, members or fields. Only a text may be
+// empty.
 type database map[string]any
 
 type (
@@ -10,7 +10,8 @@ type (
 	fields  map[string]text
 )
 
-// lookup is the value at a key, or nothing, if there is none. It must be a T.
+// lookup returns the value at a key and whether there is one. Another type than T is an
+// error.
 func lookup[T any](c *session, key []byte) (value T, there bool, err error) {
 	v, there := c.server.data[string(key)]
 	if !there {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// set knows the conditions NX and XX.
+// set supports the conditions NX and XX.
 func set(c *session, args [][]byte) error {
 	_, there := c.server.data[string(args[0])]
 	skip := false
@@ -37,7 +37,7 @@ func get(c *session, args [][]byte) error {
 	return nil
 }
 
-// appendValue appends text, or that there is none.
+// appendValue appends a text, or null if there is none.
 func appendValue(out []byte, t text, there bool) []byte {
 	if !there {
 		return appendNil(out)
@@ -55,7 +55,7 @@ func mset(c *session, args [][]byte) error {
 	return c.ok()
 }
 
-// mget has nothing for keys of other types.
+// mget returns null for keys of other types.
 func mget(c *session, args [][]byte) error {
 	c.out = appendArray(c.out, len(args))
 	for _, key := range args {
@@ -93,7 +93,7 @@ func incrby(c *session, args [][]byte) error {
 	return add(c, args[0], by)
 }
 
-// add counts a number up or down. What is not there is 0.
+// add adds to a number; a key without a value has 0.
 func add(c *session, key []byte, by int64) error {
 	t, there, err := lookup[text](c, key)
 	if err != nil {
