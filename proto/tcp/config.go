@@ -64,7 +64,7 @@ const (
 	DefaultKeepAliveInterval = 15 * time.Second
 	DefaultKeepAliveCount    = 9
 
-	maxBuffer       = 1 << 30 // what a scaled window can say (RFC 7323, section 2.3)
+	maxBuffer       = 1 << 30 // the largest scaled window (RFC 7323, section 2.3)
 	minBuffer       = 2048
 	maxTimeWaits    = 1 << 16
 	synAckRetries   = 5 // as Linux: 63 s with an initial timeout of 1 s
@@ -81,7 +81,7 @@ type PortRange struct{ First, Last uint16 }
 
 // Config of a [Table]. The zero value works, but see Secret.
 type Config struct {
-	// Secret is the key of all that a stranger must not be able to guess:
+	// Secret is the key of all that an attacker must not be able to guess:
 	// initial sequence numbers, cookies, ports, timestamp offsets. It must be
 	// random, and new for every table. The zero value is for tests.
 	Secret [16]byte
@@ -93,18 +93,18 @@ type Config struct {
 	// called at most once for each, from any method. It is needed if
 	// Inbound.Memory is ever [MemoryFrame].
 	ReleaseFrame func(frame uint64)
-	// Connections is memory in which each connection of the table is published, as
-	// long as there are records, for whoever ends them if this process dies. They are
-	// empty at first. nil: nothing is published.
+	// Connections is memory in which the connections of the table are published, as
+	// long as there are records, for another process that resets them if this one dies.
+	// The records are empty at first. nil: nothing is published.
 	Connections []wire.Connection
 
 	Memory int // bytes of buffers for all connections
-	// MaxSendBuffer and MaxReceiveBuffer are what the buffers of connections that do not
-	// say how large these are to be grow to.
+	// MaxSendBuffer and MaxReceiveBuffer bound the growth of the buffers of connections
+	// whose Options set no size.
 	MaxSendBuffer, MaxReceiveBuffer int // bytes
 	MaxTimeWaits                    int // connections in TIME-WAIT; the oldest gives way
-	// Ports are the ephemeral ports, in order of preference: from a range one is taken
-	// when those before have none left for the destination. nil: the kernel's default,
+	// Ports are the ephemeral ports, in order of preference: a range is used when the
+	// ranges before it have no port left for the destination. nil: the kernel's default,
 	// 32768 to 60999, and then all others from 1024 on (RFC 6056, section 3.2).
 	Ports   []PortRange
 	InPlace int // bytes, see DefaultInPlace
@@ -113,11 +113,11 @@ type Config struct {
 	TimeWait, FinWait          time.Duration
 	ConnectTimeout             time.Duration
 
-	// Options of RFC 7323 and RFC 2018 are offered and accepted unless these
-	// say no.
+	// Options of RFC 7323 and RFC 2018 are offered and accepted, unless one of these
+	// is set.
 	NoTimestamps, NoWindowScale, NoSACK bool
 
-	// ECN says what becomes of explicit congestion notification.
+	// ECN is the use of explicit congestion notification.
 	ECN ECN
 
 	// NewCongestion makes the congestion control of a connection; nil: CUBIC, as

@@ -10,25 +10,24 @@ import (
 )
 
 // Congestion decides how much may be in flight. The engine calls it at the
-// moments named here and, but for the few segments that recovery allows itself,
-// has no more than Window in flight. What was lost, and what is sent again, is
-// none of its business; while recovery lasts the window is its target and is left
-// alone.
+// moments named here and has no more than Window in flight, except for the few segments
+// that loss recovery adds. Congestion does not choose what is sent again. During a
+// recovery Window is the target and does not change.
 type Congestion interface {
 	// Window is the congestion window in bytes.
 	Window() int
 	// SlowStart: the window is to double in a round trip. Pacing leaves it room.
 	SlowStart() bool
-	// Acked: an acknowledgment has come, and nothing is being recovered, or what is
-	// being recovered is so after a timeout.
+	// Acked: an acknowledgment has arrived, and there is no recovery, or one after a
+	// timeout.
 	Acked(now Time, a Acked)
-	// Reduce: the network is congested. It is called once for all that was lost of
-	// one window, with what was in flight.
+	// Reduce: the network is congested. It is called once for all losses of one
+	// window, with the bytes that were in flight.
 	Reduce(now Time, inFlight int)
-	// Collapse: the retransmission timer has run out, so that nothing is known of
-	// the network any more. If that is news, Reduce has been called before.
+	// Collapse: the retransmission timer has expired. At the first timeout of a window
+	// Reduce has been called before.
 	Collapse()
-	// Undo: what caused the last Reduce, and each Collapse since, was a mistake.
+	// Undo: nothing was lost. It takes back the last Reduce and each Collapse since.
 	Undo()
 	// Idle: nothing was sent for minutes, until now.
 	Idle(now Time)
@@ -36,7 +35,7 @@ type Congestion interface {
 	SetMSS(mss int)
 }
 
-// Acked is what an acknowledgment tells congestion control.
+// Acked is an acknowledgment, for congestion control.
 type Acked struct {
 	Bytes    int           // that it acknowledges
 	InFlight int           // bytes that were not acknowledged before it
@@ -75,8 +74,8 @@ func initialWindow(mss int) int { return min(initialSegments*mss, max(2*mss, 146
 // steps.
 type flow struct {
 	mss, window, threshold int
-	// The most that was in flight in this round trip and in the last: what the network
-	// has shown to take (RFC 7661, pipeACK).
+	// The most that was in flight in this round trip and in the last, bytes (RFC 7661,
+	// pipeACK).
 	peak, lastPeak int
 	usedAt         Time // when half the window was last in flight
 }
@@ -91,8 +90,8 @@ func (f *flow) Window() int { return f.window }
 // SlowStart is RFC 5681, section 3.1.
 func (f *flow) SlowStart() bool { return f.window < f.threshold }
 
-// unused reports whether something other than the window held the sender back, so
-// that nobody knows whether the network would take more (RFC 7661, section 4.3).
+// unused reports whether something other than the window limited the sender. Then it is
+// not known whether the network would take more (RFC 7661, section 4.3).
 func (f *flow) unused(now Time, a Acked) bool {
 	if a.Round {
 		f.peak, f.lastPeak = 0, f.peak
@@ -106,17 +105,17 @@ func (f *flow) unused(now Time, a Acked) bool {
 	return true
 }
 
-// congested is what is in flight, or was lately, but for limited transmit: what a
-// multiplicative decrease is of. Little may be left when the last segments of an
-// answer turn out to be lost.
+// congested is the base of a multiplicative decrease: what is in flight or was lately,
+// without limited transmit. When the last segments of an answer are found to be lost,
+// little may be in flight.
 func (f *flow) congested(inFlight int) int {
 	return min(max(inFlight, f.peak, f.lastPeak), f.window)
 }
 
 func (f *flow) grow(n int) { f.window = min(f.window+n, maxBuffer) }
 
-// Idle takes half back for each five minutes in which the window was not used, by
-// silence or by sending little (RFC 7661, section 4.4.3).
+// Idle halves the window for each five minutes in which it was not used (RFC 7661,
+// section 4.4.3).
 func (f *flow) Idle(now Time) {
 	if f.usedAt == 0 {
 		f.usedAt = now
@@ -289,9 +288,9 @@ func (c *cubic) SetMSS(mss int) {
 	c.epoch = 0
 }
 
-// HyStart++ (RFC 9406) watches the first slow start. When the round trips of a
-// round are longer than those of the last, queues fill: growth slows down, and if
-// round trips do not become shorter again slow start ends.
+// HyStart++ (RFC 9406) controls the first slow start. If the round trips of a round are
+// longer than those of the last, queues are filling: the window grows more slowly, and
+// slow start ends unless the round trips become shorter again.
 const (
 	hyStartSamples = 8
 	hyStartRounds  = 5
@@ -347,25 +346,24 @@ func (h *hyStart) step(n, mss int) int {
 	return n
 }
 
-// Pacing. New data that the window allows all at once, after a pause above all, would
-// arrive at a bottleneck all at once: what its queue does not hold is lost. So it goes
-// out over a round trip, at a rate of the window for each, and a little more: twice that
-// in slow start, for the window to double. Acknowledgments that come one by one are
-// slower than this by themselves, and nothing waits.
+// Pacing. If all new data that the window allows, above all after a pause, were sent at
+// once, it would arrive at a bottleneck at once, and what the queue there cannot hold
+// would be lost. So it is sent over a round trip: at a rate of 6/5 of the window for each
+// round trip, and of twice the window in slow start. Where acknowledgments arrive one by
+// one, they limit the rate below this, and nothing waits.
 //
-// There is a credit: what paceCredit of silence, or of less than the rate, has saved may
-// go at once. Over a round trip of less than that, all of the window may, which is why
-// nothing is paced in a LAN and no timer runs. The initial window may always. What is
-// sent again is not paced, nor anything that recovery allows.
+// There is a credit: what paceCredit of silence, or of a lower rate, has saved is sent at
+// once. If the round trip is shorter than paceCredit, that is the whole window: in a LAN
+// nothing is paced, and no timer runs. The initial window is always sent at once.
+// Retransmissions, and what recovery allows, are not paced.
 
 const (
 	paceCredit = time.Millisecond
-	// paceGrain is how long a sender that has to wait waits longer, to send several
-	// segments then.
+	// paceGrain is added to each wait, so that several segments are sent after it.
 	paceGrain = paceCredit / 4
 )
 
-// pace takes in that n bytes of data have been sent, and holds what follows back if they
+// pace records that n bytes of data have been sent, and delays the following data if they
 // were ahead of the rate.
 func (c *Conn) pace(now Time, n int) {
 	round, window := Time(c.srtt), Time(max(c.window, 1))
@@ -384,35 +382,32 @@ func (c *Conn) pace(now Time, n int) {
 	}
 }
 
-// paceExpired is the end of the wait.
-func (c *Conn) paceExpired() { c.paced, c.paceAt = false, Never }
+// Explicit congestion notification (RFC 3168). A congested router marks packets (CE)
+// instead of dropping them. A receiver of marked data sets ECE in all its ACKs until the
+// sender answers with CWR. The sender reduces its window once for a window of data, as for
+// a loss. Only data that is sent for the first time may be marked (ECT); the driver writes
+// that into the IP header, see [Conn.ECT].
 
-// Explicit congestion notification (RFC 3168). A router that is congested marks packets
-// instead of losing them (CE). Whoever receives data in such a packet says so in all its
-// ACKs (ECE) until the sender has answered (CWR), which reduces its window once for a
-// window of data, as it does for a loss. Only data that is sent for the first time may
-// be marked (ECT); the driver writes that into the IP header, see [Conn.ECT].
-
-// ECN says what becomes of it on the connections of a [Table]. The values are those of
-// Linux's net.ipv4.tcp_ecn in another order.
+// ECN is the use of explicit congestion notification by the connections of a [Table]. The
+// values are those of Linux's net.ipv4.tcp_ecn in another order.
 type ECN uint8
 
 const (
-	ECNAccept ECN = iota // if the peer asks for it (Linux: 2)
+	ECNAccept ECN = iota // if the peer requests it (Linux: 2)
 	ECNOff               // never (Linux: 0)
-	ECNOn                // ask for it, too (Linux: 1)
+	ECNOn                // request it, too (Linux: 1)
 )
 
-const ecnSetup = wire.TCPEce | wire.TCPCwr // of a SYN that asks for ECN
+const ecnSetup = wire.TCPEce | wire.TCPCwr // of a SYN that requests ECN
 
-// explicit is what a connection knows of ECN.
+// explicit is the ECN state of a connection.
 type explicit struct {
 	ecn      bool          // agreed on
-	mayMark  bool          // and no SYN, ours or the peer's, has said otherwise
+	mayMark  bool          // and data sent may be marked
 	cwrDue   bool          // the next new data has CWR
-	reducing bool          // the window was reduced, and the peer may not know
+	reducing bool          // the window was reduced, and the peer may not have received CWR
 	reduced  seq.Number    // SND.NXT at that time
-	echo     wire.TCPFlags // ECE while the peer is to be told
+	echo     wire.TCPFlags // ECE until the peer sends CWR, or 0
 }
 
 // agreeECN looks at the flags of the peer's SYN.
@@ -420,11 +415,11 @@ func (c *Conn) agreeECN(s *segment) {
 	mode := c.table.cfg.ECN
 	flags := s.flags & ecnSetup
 	switch {
-	case mode == ECNOff, s.ecn != 0: // a SYN that may be marked is of no peer that knows ECN
+	case mode == ECNOff, s.ecn != 0: // no implementation of ECN permits marks on its SYN
 		c.ecn = false
 	case s.has(wire.TCPAck):
-		// If our SYN was sent again it did not ask any more. But the peer has heard the
-		// first, so that what it sends may be marked (section 6.1.1).
+		// A SYN that is sent again does not request ECN. But the peer has received the
+		// first, so what it sends may be marked (section 6.1.1).
 		c.ecn = mode == ECNOn && flags == wire.TCPEce
 	default:
 		c.ecn = flags == ecnSetup
@@ -432,8 +427,8 @@ func (c *Conn) agreeECN(s *segment) {
 	c.mayMark = c.ecn && (c.passive || mode == ECNOn && c.synRetries == 0)
 }
 
-// synECN is what our SYN says. One that was lost may have been lost for that (section
-// 6.1.1.1), so it is not said again.
+// synECN is the ECN flags of our SYN. A SYN that requests ECN may be lost because of that
+// (section 6.1.1.1), so it is sent again without the request.
 func (c *Conn) synECN() wire.TCPFlags {
 	switch {
 	case c.state == SynReceived && c.ecn:
@@ -444,8 +439,8 @@ func (c *Conn) synECN() wire.TCPFlags {
 	return 0
 }
 
-// noteECN takes in what a segment says about congestion: about ours with CE and CWR,
-// about the peer's with ECE.
+// noteECN processes the ECN marks of a segment: CE and CWR for what we receive, ECE for
+// what we send.
 func (c *Conn) noteECN(now Time, s *segment) {
 	if s.has(wire.TCPCwr) {
 		c.echo = 0
@@ -454,15 +449,14 @@ func (c *Conn) noteECN(now Time, s *segment) {
 		c.table.counts[CongestionMarks]++
 		c.echo = wire.TCPEce
 	}
-	// CWR goes with the first of the data that was not sent yet, so an echo counts again
-	// when that has arrived.
+	// CWR is sent with the first new data, so ECE counts again when that is acknowledged.
 	if c.reducing && s.ack.After(c.reduced) {
 		c.reducing = false
 	}
 	if !s.has(wire.TCPEce) {
 		return
 	}
-	c.undoable = false // whatever was lost: there is congestion (RFC 4015, section 3)
+	c.undoable = false // there is congestion, whether something was lost or not (RFC 4015, section 3)
 	if c.phase > lossProbing || c.reducing || c.sndUna == c.sndMax {
 		return
 	}
@@ -471,11 +465,11 @@ func (c *Conn) noteECN(now Time, s *segment) {
 	c.window = c.congestion.Window()
 }
 
-// reduce tells congestion control that there is congestion, once for a window of data.
+// reduce reports congestion to congestion control, once for a window of data.
 func (c *Conn) reduce(now Time, inFlight int) {
 	if c.ecn {
 		if c.reducing && c.sndUna.Before(c.reduced) {
-			c.undoable = false // an echo has told of the same congestion
+			c.undoable = false // ECE has reported the same congestion
 			return
 		}
 		c.cwrDue, c.reducing, c.reduced = true, true, c.sndNxt

@@ -35,7 +35,7 @@ func (s State) String() string {
 	return "invalid state"
 }
 
-// synchronized reports whether both sides know the other's sequence numbers.
+// synchronized reports whether both sides have the other's sequence numbers.
 func (s State) synchronized() bool { return s >= Established }
 
 // Conn is one connection. [Table.Dial] and [Listener.Accept] make it. It is a sender and
@@ -48,7 +48,7 @@ type Conn struct {
 	// [Table.NextEvent] or [Table.NextReady] returns the connection. The engine
 	// never reads it.
 	Owner any
-	// PeerLink is for the driver, too: where the SYN of a connection that has come to a
+	// PeerLink is for the driver, too: the MAC address that the SYN of a connection of a
 	// listener came from.
 	PeerLink wire.LinkAddr
 	// ECT says that the IP header of the segment that Emit has written last must have the
@@ -151,7 +151,7 @@ type sender struct {
 	explicit
 	window     int // bytes that may be in flight
 	congestion Congestion
-	cubic      cubic // is congestion, unless Config.NewCongestion says otherwise
+	cubic      cubic // congestion points to it, unless Config.NewCongestion is set
 
 	// The path's MTU (pathmtu.go).
 	peerMSS uint16 // as offered
@@ -171,7 +171,7 @@ type receiver struct {
 	tsOffset    uint32 // of our clock in timestamps
 	tsRecentAt  Time
 	recv        queue
-	post        []byte // where a reader that waits wants its data
+	post        []byte // the memory of a reader that waits
 	posted      int    // bytes of it that are filled
 	growth      growth // of the receive buffer
 	dataAt      Time   // when data came last
@@ -222,10 +222,10 @@ func (c *Conn) Remote() AddrPort { return wire.AddrPortOf(c.id.remote) }
 // State is the state that RFC 9293 gives the connection.
 func (c *Conn) State() State { return c.state }
 
-// Err is why the connection is over, a syscall.Errno: ECONNREFUSED, ECONNRESET,
-// ECONNABORTED after Abort; of a peer that does not answer ETIMEDOUT, or EHOSTUNREACH
-// and what else an ICMP error stands for that has come meanwhile. It is nil while the
-// connection lives and after an orderly end.
+// Err is why the connection has ended, a syscall.Errno: ECONNREFUSED, ECONNRESET, or
+// ECONNABORTED after Abort. If the peer does not answer it is ETIMEDOUT, or the error of
+// an ICMP message that has arrived meanwhile, such as EHOSTUNREACH. It is nil while the
+// connection exists and after an orderly end.
 func (c *Conn) Err() error {
 	if c.err == 0 {
 		return nil
@@ -248,7 +248,7 @@ func (c *Conn) begin(iss seq.Number) {
 	c.rcvScale = scaleFor(c.table.mostReceive(&c.opts))
 }
 
-// scaleFor is the least shift with which the window field can say n.
+// scaleFor is the least shift with which the window field can hold n.
 func scaleFor(n int) (shift uint8) {
 	for n>>shift > 0xffff && shift < 14 {
 		shift++
@@ -256,7 +256,7 @@ func scaleFor(n int) (shift uint8) {
 	return shift
 }
 
-// agree takes over what the peer's SYN says: its number, its window, its options.
+// agree takes over the peer's SYN: sequence number, window, options.
 func (c *Conn) agree(now Time, s *segment) {
 	c.irs = s.seq
 	c.rcvNxt = s.seq.Add(1)
@@ -287,8 +287,8 @@ func (c *Conn) agree(now Time, s *segment) {
 // 6691, section 2).
 func (c *Conn) rcvMSS() int { return c.opts.MTU - ipAndTCPHeaders }
 
-// becomeEstablished is the way into ESTABLISHED, once the handshake is done. A
-// Close that came earlier takes effect now.
+// becomeEstablished enters ESTABLISHED at the end of the handshake, or FIN-WAIT-1 if
+// the application has closed the connection before.
 func (c *Conn) becomeEstablished(now Time) {
 	t := c.table
 	t.counts[Handshakes]++
@@ -323,7 +323,7 @@ func (c *Conn) becomeEstablished(now Time) {
 	c.notify(Connected | Writable)
 }
 
-// fail ends the connection because of an error, without a word to the peer.
+// fail ends the connection because of an error, and sends nothing.
 func (c *Conn) fail(err syscall.Errno) {
 	if c.state == Closed {
 		return
@@ -333,7 +333,7 @@ func (c *Conn) fail(err syscall.Errno) {
 	c.finish(Closed)
 }
 
-// abort ends the connection and tells the peer.
+// abort ends the connection with a RST.
 func (c *Conn) abort(err syscall.Errno) {
 	if c.state == Closed {
 		return
@@ -348,7 +348,7 @@ func (c *Conn) abort(err syscall.Errno) {
 func (c *Conn) finish(state State) {
 	t := c.table
 	if l := c.listener; l != nil && c.state == SynReceived {
-		l.syns.remove(c) // c.listener stays: there is nobody to notify
+		l.syns.remove(c) // c.listener stays: there is no owner to notify
 	}
 	c.state = state
 	t.remove(c)
@@ -370,14 +370,14 @@ func (c *Conn) finish(state State) {
 	c.notify(Readable | Writable | Finished)
 }
 
-// discard frees what nobody will read any more.
+// discard frees the data that was received and not read.
 func (c *Conn) discard() {
 	c.recv.clear(&c.table.pool)
 	c.post = nil
 }
 
-// Info is what there is to know about a connection at a moment: what TCP_INFO is
-// to Linux. Sizes are in bytes.
+// Info is the state of a connection at a moment, as Linux has it in TCP_INFO. Sizes are
+// in bytes.
 type Info struct {
 	State         State
 	Local, Remote AddrPort

@@ -1,7 +1,7 @@
 package tcp
 
-// Counter names a counter of a [Table]. Whatever is dropped, or is odd, is one
-// of them and nothing else: no error, no log line.
+// Counter names a counter of a [Table]. All that is dropped or irregular is counted, and
+// causes neither an error nor a log line.
 type Counter uint8
 
 const (
@@ -13,8 +13,8 @@ const (
 
 	BadLength   // truncated, or an impossible data offset
 	BadChecksum // wrong, or partial on a link that has no such checksums
-	BadAddress  // from or to an address that no single host has, or from an end to itself
-	BadOptions  // an impossible length among the options; the segment itself counts
+	BadAddress  // an address that no single host has, or source and destination are the same
+	BadOptions  // an option of impossible length; the segment is processed
 
 	// Segments that the state, the window or the acknowledgment forbids.
 	NoConnection    // for no connection and no listener
@@ -72,14 +72,14 @@ const (
 	KeepAlives       // keepalive probes sent
 	Copied           // segments whose data was copied because their frame could not be kept
 	Placed           // segments whose data went straight into the reader's memory
-	IcmpErrors       // that were about a segment in flight
-	IcmpUnmatched    // that were about nothing that a connection has sent
-	IcmpIgnored      // of IcmpErrors, those that say nothing, as source quench does
+	IcmpErrors       // that quote a segment in flight
+	IcmpUnmatched    // that quote nothing in flight
+	IcmpIgnored      // of IcmpErrors, those without effect, as source quench
 	SackReceived     // segments with SACK blocks
 
 	// Reports of ICMP that a segment in flight was too large for the path.
-	MTUReportsAccepted // acted upon
-	MTUReportsHeld     // against what was acknowledged before: until the segment is lost, or acknowledged
+	MTUReportsAccepted // that have taken effect
+	MTUReportsHeld     // below a size that was acknowledged before: until the segment is lost, or acknowledged
 	MTUReportsRefuted  // of those, the segment was acknowledged
 	MTUReportsBad      // the segment was never that large, or would have passed
 	MTUReportsLate     // known already

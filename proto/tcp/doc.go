@@ -9,7 +9,7 @@
 //	application ─ Write, Read … ─┘                    └── NextDeadline: when to call Expire
 //
 // [Table.Process] takes one IP payload. If the answer is one that no connection
-// sends (a RST, a SYN cookie, an ACK from TIME-WAIT), Result.Reply says so and
+// sends (a RST, a SYN cookie, an ACK from TIME-WAIT), Result.Reply is set and
 // [Table.EmitReply] writes it. A connection that has something to send is on the
 // list of [Table.NextReady]; each [Conn.Emit] writes one segment, with its options
 // and checksum, into the frame. The driver chooses when to emit. If it first runs

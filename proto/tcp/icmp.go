@@ -10,14 +10,13 @@ import (
 
 // ProcessICMP takes an ICMP error that quotes a segment of ours to the
 // connection that sent it, and returns that connection; nil if there is none, or
-// if the quote is of nothing that is in flight (RFC 5927, section 4.1). quoted is
+// if what it quotes is not in flight (RFC 5927, section 4.1). quoted is
 // what [wire.ICMPv4.Quoted] returned for m.
 //
-// While a connection is being opened any unreachable ends it, hard or soft: a
-// user would rather know than wait (RFC 5461, section 4.1, and Linux). Once it
-// is established none does, for anybody could have sent it (RFC 5927, section
-// 5.2): the error is noted as [Conn.SoftErr], and is what the connection ends with if
-// the peer does not answer in time. A fragmentation needed message may make
+// A connection that is being opened is ended by any unreachable error, hard or soft
+// (RFC 5461, section 4.1, and Linux). An established connection is ended by none, for
+// the error may be forged (RFC 5927, section 5.2): it is stored as [Conn.SoftErr], and
+// the connection ends with it if the peer does not answer in time. A fragmentation needed message may make
 // segments smaller, at once or later, see pathmtu.go; source quench does nothing (RFC
 // 6633).
 func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
@@ -44,12 +43,11 @@ func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
 	return c
 }
 
-// mtuPlateaus are MTUs that links have, for a router that tells none (RFC 1191, section
-// 7.1).
+// mtuPlateaus are common MTUs, for a router that reports none (RFC 1191, section 7.1).
 var mtuPlateaus = [...]int{32000, 17914, 8166, 4352, 2002, 1492, 1006, leastPathMTU}
 
-// PlateauBelow is what a router means that says nothing but that a packet of that size
-// was too large.
+// PlateauBelow is the MTU that is assumed if a router reports that a packet of that size
+// was too large, and no MTU.
 func PlateauBelow(size int) int {
 	for _, mtu := range mtuPlateaus {
 		if mtu < size {
@@ -59,8 +57,8 @@ func PlateauBelow(size int) int {
 	return leastPathMTU
 }
 
-// reportMTU takes in what a router says: that the segment with this number, of a packet
-// of size bytes, is too large for its next hop.
+// reportMTU processes the report of a router that the segment with this number, in a
+// packet of size bytes, is too large for its next hop.
 func (c *Conn) reportMTU(now Time, number seq.Number, size, mtu int) {
 	p, counts := &c.path, &c.table.counts
 	if mtu == 0 {
@@ -105,16 +103,7 @@ func (c *Conn) claimLost() bool {
 	return false
 }
 
-// claimExpired is the end of the retransmission timer while there is such a claim: the
-// segment that it quotes is not acknowledged in time, which shows that it is true.
-func (c *Conn) claimExpired(now Time) {
-	c.acceptClaim(now)
-	if c.rtxAt <= now { // nothing in flight was larger
-		c.retransmitExpired(now)
-	}
-}
-
-// acceptClaim acts upon it.
+// acceptClaim lowers the path's MTU to the claim.
 func (c *Conn) acceptClaim(now Time) {
 	c.table.counts[MTUReportsAccepted]++
 	c.lowerMTU(now, c.path.claim)
@@ -122,9 +111,9 @@ func (c *Conn) acceptClaim(now Time) {
 	c.notify(PathChanged)
 }
 
-// Unreachable takes what the network says about the way to the peer, by ICMP or
-// by what the driver has learnt elsewhere: it ends a connection that is being
-// opened, and is noted as [Conn.SoftErr] by every other.
+// Unreachable reports that there is no route to the peer, by ICMP or by what the driver
+// has found out otherwise. It ends a connection that is being opened; every other one
+// stores it as [Conn.SoftErr].
 func (c *Conn) Unreachable(now Time, err syscall.Errno) {
 	switch {
 	case c.state == SynSent, c.state == SynReceived && !c.passive:
@@ -134,9 +123,9 @@ func (c *Conn) Unreachable(now Time, err syscall.Errno) {
 	}
 }
 
-// timeoutError is why a connection ends whose peer has not answered in time: what the
-// network has said since the peer was last heard, or ETIMEDOUT (RFC 1122, section
-// 4.2.3.9, and Linux).
+// timeoutError is the error of a connection whose peer has not answered in time: that of
+// an ICMP error since its last segment, or ETIMEDOUT (RFC 1122, section 4.2.3.9, and
+// Linux).
 func (c *Conn) timeoutError() syscall.Errno {
 	if c.soft != 0 && c.softAt >= c.heardAt {
 		return c.soft

@@ -13,25 +13,25 @@ const isnTick = 4 * time.Microsecond
 
 // isn is the initial sequence number of a connection that begins now (RFC
 // 6528): M + F(both ends, secret). For one pair of ends the numbers rise with
-// the clock, so that a new incarnation begins after the last; and a stranger
-// cannot tell from one pair's numbers what another's are.
+// the clock, so that a new incarnation begins after the last. From the numbers of one
+// pair those of another cannot be computed.
 func (t *Table) isn(now Time, id tuple) seq.Number {
 	m := uint32(uint64(now) / uint64(isnTick))
 	return seq.New(m + uint32(t.hash.sum(useISN, id.local, id.remote)))
 }
 
 // timestampOffset is what the timestamps of a pair of ends are ahead of the
-// clock (RFC 7323, section 5.4). It tells nobody how long the host has been up,
-// and is the same for each incarnation of the pair, so that RFC 6191 works.
+// clock (RFC 7323, section 5.4). It hides how long the host has been up, and is the same
+// for each incarnation of the pair, as RFC 6191 needs.
 func (t *Table) timestampOffset(id tuple) uint32 {
 	return uint32(t.hash.sum(useTimestamp, id.local, id.remote))
 }
 
 // sipHash is SipHash-2-4 (Aumasson and Bernstein, 2012) of whole 64-bit words:
-// a keyed hash that is made for short inputs and whose output tells nothing
-// about the key. RFC 6528 leaves the choice of F open; MD5, its example, takes
-// ten times as long. hash/maphash promises neither that it is a pseudo-random
-// function nor that two runs agree, and the engine is to be deterministic.
+// a keyed hash for short inputs, whose output does not reveal the key. RFC 6528 leaves
+// the choice of F open; MD5, its example, takes ten times as long. hash/maphash
+// guarantees neither a pseudo-random function nor the same result in two runs, and the
+// engine is deterministic.
 type sipHash struct{ k0, k1 uint64 }
 
 func newSipHash(key [16]byte) sipHash {

@@ -84,9 +84,8 @@ func (t *Table) listenerFor(id tuple) *Listener {
 func (l *Listener) Len() int { return l.accepts.n }
 
 // Accept takes the connection that has waited longest off the accept queue; nil
-// if there is none. Its owner is to look at once whether there is something to
-// read: events from before it was accepted have gone nowhere. It may even be over
-// already.
+// if there is none. Its owner must check at once whether there is something to read,
+// for events from before are lost. The connection may have ended already.
 func (l *Listener) Accept() *Conn {
 	c := l.accepts.first
 	if c != nil {
@@ -156,8 +155,7 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 		return
 	}
 	if l.full() {
-		// As Linux does without tcp_abort_on_overflow: the peer tries again
-		// while the application catches up.
+		// As Linux does without tcp_abort_on_overflow: the peer sends its SYN again.
 		t.counts[SynDropped]++
 		return
 	}
@@ -172,10 +170,10 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 	c := l.child(now, s, newer(t.isn(now, s.id)))
 	c.update(now)
 	t.opening = c
-	// Data and a FIN in the SYN are not acknowledged, so they come again.
+	// Data and a FIN in the SYN are not acknowledged, so the peer sends them again.
 }
 
-// child makes a connection in SYN-RECEIVED.
+// child makes a connection in SYN-RECEIVED of the SYN s.
 func (l *Listener) child(now Time, s *segment, iss seq.Number) *Conn {
 	t := l.table
 	o := l.opts.Options
@@ -201,7 +199,7 @@ func (l *Listener) established(c *Conn) {
 	}
 }
 
-// connList is a queue of connections that any can leave.
+// connList is a list of connections, the oldest first.
 type connList struct {
 	first, last *Conn
 	n           int
@@ -233,8 +231,8 @@ func (l *connList) remove(c *Conn) {
 	l.n--
 }
 
-// SYN cookies (RFC 4987, section 3.6). When the SYN queue is full, all that is
-// known of a connection goes into the SYN-ACK, and the ACK brings it back:
+// SYN cookies (RFC 4987, section 3.6). When the SYN queue is full, the state of a new
+// connection is encoded in the SYN,ACK, and the ACK returns it:
 //
 //	sequence number:  5 bits time, 3 bits MSS, 24 bits MAC
 //	timestamp value:  our clock, but its last 6 bits are the other options
@@ -253,7 +251,7 @@ const (
 	cookieBits      = 6
 )
 
-// cookieMSS are the values that three bits can say: the usual ones.
+// cookieMSS are the MSS values that three bits select: the usual ones.
 var cookieMSS = [8]uint16{defaultMSS, 1200, 1300, 1400, 1440, 1460, 4312, 8960}
 
 func (t *Table) cookie(id tuple, irs seq.Number, tick uint64, mss uint32) seq.Number {
@@ -261,7 +259,7 @@ func (t *Table) cookie(id tuple, irs seq.Number, tick uint64, mss uint32) seq.Nu
 	return seq.New(uint32(tick&31)<<27 | mss<<24 | uint32(mac)&0xffffff)
 }
 
-// sendCookie answers a SYN and remembers nothing.
+// sendCookie answers a SYN and keeps no state.
 func (l *Listener) sendCookie(now Time, s *segment) {
 	t := l.table
 	t.counts[CookiesSent]++
@@ -293,8 +291,8 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 		bits |= cookieECN
 		t.reply.fields.Flags |= wire.TCPEce
 	}
-	// The clock may go back by 63 ms for it, but never forward: what we send
-	// next must not look older.
+	// The clock goes back by at most 63 ms for it, and never forward: the timestamps that
+	// follow must not be lower.
 	clock := now.milliseconds()
 	if clock&(1<<cookieBits-1) < bits {
 		clock -= 1 << cookieBits
@@ -303,8 +301,8 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 	r.HasTimestamps, r.TSVal, r.TSEcr = true, clock+t.timestampOffset(s.id), s.tsVal
 }
 
-// acceptCookie makes a connection of an ACK that answers a cookie, and takes the
-// segment to it. It reports whether the segment has been dealt with.
+// acceptCookie makes a connection of an ACK that answers a cookie, and processes the
+// segment. It reports whether the segment needs no answer of the listener's.
 func (l *Listener) acceptCookie(now Time, s *segment) bool {
 	t := l.table
 	if !l.cookies || now-l.cookiesAt > Time((cookieMaxAge+1)*cookieTick) {
@@ -327,7 +325,7 @@ func (l *Listener) acceptCookie(now Time, s *segment) bool {
 		return true
 	}
 	t.counts[CookiesAccepted]++
-	// What the SYN said, as far as it has come back.
+	// The SYN, as far as the cookie contains it.
 	syn := segment{id: s.id, seq: irs, window: s.window}
 	syn.options.MSS = cookieMSS[mss]
 	if s.hasTimestamps && !t.cfg.NoTimestamps {

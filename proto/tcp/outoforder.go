@@ -8,14 +8,13 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// oooQueue is the data that has come before what precedes it: runs without a hole, in
-// order, of which no two touch. A place among them is found by halving, and data is
-// only ever added at the end of a run or between two, so that no segment costs more
-// than a few dozen steps and one move of at most maxRuns runs, whatever came before
-// (CVE-2018-5390).
+// oooQueue is data out of order: runs without a hole, in order, of which no two touch. A
+// place among them is found by binary search, and data is added only at the end of a run
+// or between two. So no segment costs more than a few dozen steps and one move of at most
+// maxRuns runs (CVE-2018-5390).
 //
-// Nothing lies beyond the window, so its bytes are bounded by it. Its chunks are
-// bounded by oooChunks, or one byte in each would take a whole one.
+// The window bounds its bytes, and oooChunks its chunks, since a chunk may hold only one
+// byte.
 type oooQueue struct {
 	runs   []run
 	chunks int
@@ -38,7 +37,7 @@ type run struct {
 const (
 	// maxRuns is enough for what a window of 6 MiB leaves if every fifth segment is lost.
 	maxRuns = 1024
-	// comparedBlocks is how far into a run data that comes twice is compared.
+	// comparedBlocks is how many blocks of a run are compared with data that arrives twice.
 	comparedBlocks = 16
 )
 
@@ -59,8 +58,8 @@ func (q *oooQueue) search(at seq.Number) int {
 	return sort.Search(len(q.runs), func(i int) bool { return q.runs[i].right.AtOrAfter(at) })
 }
 
-// insert adds data that begins at the number at. Where data has come before, it
-// stays (first data wins), and bytes that differ from it are counted.
+// insert adds data that begins at the number at. Data that has arrived before stays
+// (the first data wins), and bytes that differ from it are counted.
 func (q *oooQueue) insert(t *Table, window int, at seq.Number, data []byte) {
 	limit := oooChunks(window)
 	i := q.search(at)
@@ -112,7 +111,7 @@ func (q *oooQueue) insert(t *Table, window int, at seq.Number, data []byte) {
 	q.noteRecent(at)
 }
 
-// skip leaves out what of the data, which begins at the number at, r has.
+// skip returns the part of data, which begins at the number at, that lies behind r.
 func (q *oooQueue) skip(t *Table, r *run, at seq.Number, data []byte) []byte {
 	n := min(len(data), int(r.right.From(at)))
 	got, offset := data[:n], int(at.From(r.left))
@@ -122,7 +121,11 @@ func (q *oooQueue) skip(t *Table, r *run, at seq.Number, data []byte) []byte {
 		if offset < len(b.data) {
 			have := b.data[offset:]
 			m := min(len(have), len(got))
-			t.countMismatch(have[:m], got[:m])
+			for i, byte := range got[:m] {
+				if byte != have[i] {
+					t.counts[OverlapMismatch]++
+				}
+			}
 			got, offset = got[m:], 0
 		} else {
 			offset -= len(b.data)
@@ -179,13 +182,16 @@ func (q *oooQueue) chunk(t *Table, limit int) *block {
 		t.counts[OutOfOrderFull]++
 		return nil
 	}
-	b := t.pool.spareChunk()
-	if b == nil {
-		t.counts[NoMemory]++
-		return nil
+	// Half of the shared memory is enough for data out of order: it must not make windows
+	// small.
+	if t.pool.used+ChunkSize <= t.pool.shared/2 {
+		if b := t.pool.chunk(guaranteed); b != nil {
+			q.chunks++
+			return b
+		}
 	}
-	q.chunks++
-	return b
+	t.counts[NoMemory]++
+	return nil
 }
 
 // pop takes the first run off. Its chunks are the caller's.
@@ -219,7 +225,7 @@ func (q *oooQueue) clear(t *Table) {
 	q.emptied(t)
 }
 
-// emptied leaves the memory of no runs to the next queue that has some.
+// emptied passes the memory of an empty queue on to the next one that needs it.
 func (q *oooQueue) emptied(t *Table) {
 	if len(q.runs) > 0 {
 		return
@@ -263,10 +269,10 @@ func (l *oooList) remove(q *oooQueue) {
 	q.listNext, q.listPrev = nil, nil
 }
 
-// reclaim gives up data out of order for a queue that has held and needs memory: the
-// last run of its own connection, own, or else, if it has little, of the connection that
-// waits longest for what is missing. The peer has been told that we have it, and sends
-// it again all the same (RFC 2018, section 8). It reports whether there was any.
+// reclaim drops data out of order for a queue that has held bytes and needs memory: the
+// last run of its own connection, own; else, if held is less than guaranteed, of the
+// connection whose data has waited longest. The peer has received a SACK of that data, and
+// sends it again all the same (RFC 2018, section 8). It reports whether there was any.
 func (t *Table) reclaim(own *oooQueue, held int) bool {
 	q := own
 	if q.empty() {
@@ -283,15 +289,7 @@ func (t *Table) reclaim(own *oooQueue, held int) bool {
 	return true
 }
 
-func (t *Table) countMismatch(have, got []byte) {
-	for i, b := range got {
-		if b != have[i] {
-			t.counts[OverlapMismatch]++
-		}
-	}
-}
-
-// noteRecent makes the run that has been added to at the number at the latest.
+// noteRecent puts the run that contains the number at first in recent.
 func (q *oooQueue) noteRecent(at seq.Number) {
 	r, ok := q.runAt(at)
 	if !ok {
@@ -301,7 +299,7 @@ func (q *oooQueue) noteRecent(at seq.Number) {
 	if q.recents > 0 && in(q.recent[0]) {
 		return
 	}
-	// Others in the same run give way, then the oldest.
+	// Other places in the same run are removed, then the oldest.
 	kept := q.recent[:0]
 	for _, n := range q.recent[:q.recents] {
 		if !in(n) {
@@ -331,8 +329,8 @@ func (q *oooQueue) sackBlocks(o *wire.TCPOptions, limit int) {
 	}
 }
 
-// overlap is the first part of what lies from at to end that has come before; of length
-// 0 if there is none.
+// overlap is the first part from at to end that has arrived before; of length 0 if there
+// is none.
 func (q *oooQueue) overlap(at, end seq.Number) (left, right seq.Number) {
 	i := q.search(at.Add(1))
 	if i == len(q.runs) || q.runs[i].left.AtOrAfter(end) {

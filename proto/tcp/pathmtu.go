@@ -7,12 +7,11 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The MTU of the path. Nothing is fragmented, so a segment that is too large for a hop
-// is lost. A connection believes only what it sees itself: that a segment of some size
-// has been acknowledged. What an ICMP error, or another connection, says of the path is a
-// claim. It is acted upon at once if nothing larger has ever been acknowledged, and else
-// when the segment that it quotes turns out to be lost (RFC 5927, section 7.2). Whatever
-// was believed is put to the test again later, by a path-MTU probe (below).
+// The MTU of the path. Nothing is fragmented, so a segment that is too large for a hop is
+// lost. Only an acknowledgment proves that a size passes. An ICMP error, and the MTU that
+// another connection has found, are claims. A claim takes effect at once if nothing larger
+// has ever been acknowledged, and otherwise when the segment that it quotes is lost (RFC
+// 5927, section 7.2). It is verified later by a path-MTU probe (below).
 //
 //	            segments of mtu lost, and a claim, or timeouts in a row
 //	         ┌───────────────────────────────────────────────────────┐
@@ -23,18 +22,18 @@ import (
 //	                              after ten minutes
 
 const (
-	// leastPathMTU is the least that is believed: what every host takes (RFC 9293,
-	// section 3.7.1). A lie cannot make segments smaller.
+	// leastPathMTU is what every host takes (RFC 9293, section 3.7.1). Lower claims count
+	// as this.
 	leastPathMTU = 576
 	// basePathMTU passes nearly everywhere (RFC 4821, section 7.2).
 	basePathMTU = 1024
-	// Timeouts in a row after which a path that says nothing is taken for too narrow: if
-	// no segment of that size was ever acknowledged, and if one was.
+	// Timeouts in a row after which the path's MTU is assumed to be smaller: if no segment
+	// of the present size was ever acknowledged, and if one was.
 	blackHoleTimeouts       = 2
 	blackHoleTimeoutsProven = 4
 )
 
-// pathMTU is what a connection knows. Sizes are bytes of IP packet, unless they are of
+// pathMTU is a connection's state of this. Sizes are bytes of IP packet, unless they are of
 // data.
 type pathMTU struct {
 	search
@@ -43,14 +42,14 @@ type pathMTU struct {
 	// more data than proven, or, with more than mss, an MTU probe.
 	watched int // its data; 0: none is
 	claim   int // by ICMP, of the MTU; 0: none
-	mtu     int // what segments are made for; Options.MTU at most
+	mtu     int // of the segments sent; Options.MTU at most
 
 	start, end seq.Number // of what is watched
 	claimSeq   seq.Number
 	timeouts   uint8 // in a row, without a change of mtu
 }
 
-// ceiling is the largest packet that may ever be sent.
+// ceiling is the largest packet that the link and the peer take.
 func (c *Conn) ceiling() int {
 	return min(c.opts.MTU, max(int(c.peerMSS), minMSS)+ipAndTCPHeaders)
 }
@@ -58,9 +57,8 @@ func (c *Conn) ceiling() int {
 // dataOf is how much data a packet has room for.
 func (c *Conn) dataOf(mtu int) int { return mtu - ipAndTCPHeaders - c.timestampsLen() }
 
-// SetMTU tells the connection what the link, and what else there is between it and the
-// path, takes at most, in bytes of IP packet. If that becomes less, what has been sent in
-// larger segments is sent again.
+// SetMTU sets the MTU of the route, in bytes of IP packet. If it becomes less, what has
+// been sent in larger segments is sent again.
 func (c *Conn) SetMTU(now Time, mtu int) {
 	mtu = min(max(mtu, 68), 0xffff)
 	if mtu == c.opts.MTU {
@@ -85,9 +83,9 @@ func (c *Conn) SetMTU(now Time, mtu int) {
 	c.update(now)
 }
 
-// SuggestMTU tells the connection what another one has learnt of the path. One that has
-// seen larger segments arrive knows better. searched says that it was found by MTU probes, and
-// is not the word of a router.
+// SuggestMTU sets the path's MTU to what another connection has found, unless it is not
+// less or larger segments of this connection have been acknowledged. searched: it was
+// found by MTU probes, not reported by a router.
 func (c *Conn) SuggestMTU(now Time, mtu int, searched bool) {
 	if mtu = max(mtu, leastPathMTU); mtu >= c.path.mtu || c.dataOf(mtu) < c.path.proven {
 		return
@@ -97,10 +95,10 @@ func (c *Conn) SuggestMTU(now Time, mtu int, searched bool) {
 	c.update(now)
 }
 
-// PathMTU is the path's MTU as far as is known, and whether it was found by MTU probes.
+// PathMTU is the path's MTU as far as it is known, and whether MTU probes have found it.
 func (c *Conn) PathMTU() (mtu int, searched bool) { return c.path.mtu, c.path.searched }
 
-// MaxMTU is the most that PathMTU can become: what the link and the peer take.
+// MaxMTU is the most that PathMTU can become, the MTU of link and peer.
 func (c *Conn) MaxMTU() int { return c.ceiling() }
 
 // setMSS is what RFC 9293, section 3.7.1, calls Eff.snd.MSS: the least of what
@@ -120,7 +118,7 @@ func (c *Conn) setMSS() {
 	}
 }
 
-// lowerMTU makes segments smaller, and has what is in flight in larger ones sent again.
+// lowerMTU makes segments smaller. What is in flight in larger ones is sent again.
 func (c *Conn) lowerMTU(now Time, mtu int) {
 	p := &c.path
 	p.mtu = mtu
@@ -132,9 +130,9 @@ func (c *Conn) lowerMTU(now Time, mtu int) {
 	}
 }
 
-// loseLarge takes what is in flight in segments that are too large now for lost. The
-// scoreboard does not know how long segments were: only a span that is one small segment is
-// known to have none.
+// loseLarge marks as lost what is in flight in segments that are too large now. The
+// scoreboard does not hold the lengths of segments: only a span of at most one small
+// segment contains no large one.
 func (c *Conn) loseLarge(now Time) {
 	c.complete()
 	b := &c.board
@@ -155,8 +153,8 @@ func (c *Conn) loseLarge(now Time) {
 	c.repair(now)
 }
 
-// repair begins a recovery from a loss that was no congestion (RFC 1191, section 6.5):
-// the congestion window stays, and what was lost goes at once.
+// repair begins a recovery from a loss without congestion (RFC 1191, section 6.5): the
+// congestion window stays, and what was lost is sent again at once.
 func (c *Conn) repair(now Time) {
 	if c.phase <= lossProbing {
 		c.leaveOpen(recovering)
@@ -177,7 +175,8 @@ func (c *Conn) watch(n int) {
 	}
 }
 
-// pathAcked is called when something has been acknowledged that tells of the path.
+// pathAcked is called for an acknowledgment while a segment is watched, a claim is held or
+// a search is due.
 func (c *Conn) pathAcked(now Time) {
 	p := &c.path
 	if p.claim != 0 && c.sndUna.After(p.claimSeq) {
@@ -186,18 +185,23 @@ func (c *Conn) pathAcked(now Time) {
 	}
 	if n := p.watched; n != 0 && c.sndUna.AtOrAfter(p.end) {
 		p.watched = 0
-		if n > c.mss {
-			c.mtuProbePassed(now)
+		if n > c.mss { // the MTU probe is acknowledged, and was sent once
+			p.mtu, p.tries = p.mtuProbe, 0
+			c.setMSS()
+			c.searchOn(now)
 		}
 		p.proven = max(p.proven, n)
 	}
 	if now >= p.searchAt && c.state.synchronized() {
-		c.startSearch(now)
+		p.searchAt, p.tries = Never, 0
+		if p.high = c.ceiling(); p.high > p.mtu {
+			p.mtuProbe = p.high
+		}
 	}
 }
 
-// blackHole is called after each timeout. If full segments are lost again and again, and
-// nobody says why, the path may have become too narrow (RFC 4821, section 7.7).
+// blackHole is called after each timeout. If full segments are lost repeatedly, without an
+// ICMP error, the path's MTU may have become smaller (RFC 4821, section 7.7).
 func (c *Conn) blackHole(now Time) {
 	p := &c.path
 	if p.watched > c.mss {
@@ -221,7 +225,7 @@ func (c *Conn) blackHole(now Time) {
 	}
 	c.table.counts[BlackHoles]++
 	c.lowerMTU(now, mtu)
-	p.searchAt = now // that is, with the next acknowledgment
+	p.searchAt = now // with the next acknowledgment
 }
 
 // SetMTU calls [Conn.SetMTU] of each connection with that host.
@@ -243,9 +247,9 @@ func (t *Table) SetMTU(now Time, remote [4]byte, mtu int) {
 const (
 	searchGrain    = 16                // bytes: a difference that is not worth an MTU probe
 	searchAgain    = 10 * time.Minute  // after one has ended (RFC 4821, section 7.2; RFC 1191, section 6.3)
-	verifyAfter    = 5 * time.Second   // of what a router has said
+	verifyAfter    = 5 * time.Second   // after the report of a router
 	mtuProbeTries  = 2                 // that are lost before a size counts as too large
-	behindMTUProbe = dupThresh         // full segments that follow a probe, to tell of its loss
+	behindMTUProbe = dupThresh         // full segments that follow an MTU probe, so that its loss is detected
 	noHalving      = commonEthernetMTU // sizes above are common ones or none
 )
 
@@ -264,15 +268,6 @@ type search struct {
 	searched bool  // mtu was found by a search
 }
 
-// startSearch begins one, if there is anything to be found.
-func (c *Conn) startSearch(now Time) {
-	p := &c.path
-	p.searchAt, p.tries = Never, 0
-	if p.high = c.ceiling(); p.high > p.mtu {
-		p.mtuProbe = p.high
-	}
-}
-
 func (c *Conn) stopSearch() {
 	p := &c.path
 	p.mtuProbe, p.searchAt = 0, Never
@@ -281,8 +276,8 @@ func (c *Conn) stopSearch() {
 	}
 }
 
-// searchAfter has what was not found by a search be verified by one, and what was, again
-// when the path may have changed.
+// searchAfter schedules the next search: soon, to verify an MTU that was not found by a
+// search, or late, since the path may have changed.
 func (c *Conn) searchAfter(now Time, searched bool) {
 	c.stopSearch()
 	p := &c.path
@@ -322,9 +317,9 @@ func (c *Conn) searchOn(now Time) {
 	c.notify(PathChanged)
 }
 
-// planMTUProbe is whether a probe is sent now, instead of a segment. To be told of its loss
-// it must be followed by others; to have room for it, those before it may have to be
-// acknowledged first: wait.
+// planMTUProbe plans an MTU probe instead of a segment. Full segments must follow it, so
+// that its loss is detected. wait: there is room for it only after those before it are
+// acknowledged.
 func (c *Conn) planMTUProbe(unsent, inFlight int) (p plan, wait bool) {
 	n := c.dataOf(c.path.mtuProbe)
 	all := n + behindMTUProbe*c.mss
@@ -340,15 +335,8 @@ func (c *Conn) planMTUProbe(unsent, inFlight int) (p plan, wait bool) {
 // lossProbing reports whether a probe is in flight.
 func (p *pathMTU) mtuProbeInFlight(mss int) bool { return p.watched > mss }
 
-// mtuProbePassed: the probe is acknowledged, and was sent once.
-func (c *Conn) mtuProbePassed(now Time) {
-	p := &c.path
-	p.mtu, p.tries = p.mtuProbe, 0
-	c.setMSS()
-	c.searchOn(now)
-}
-
-// mtuProbeFailed: the probe is lost. claim is what a router says passes, if it has said so.
+// mtuProbeFailed is called when the MTU probe is lost. claim is the MTU that a router has
+// reported; 0: none.
 func (c *Conn) mtuProbeFailed(now Time, claim int) {
 	p := &c.path
 	p.watched = 0
@@ -365,8 +353,8 @@ func (c *Conn) mtuProbeFailed(now Time, claim int) {
 	c.searchOn(now)
 }
 
-// mtuProbeLost reports whether what is lost is the probe and nothing else, which is dealt
-// with. If more is, that says nothing about the MTU probe.
+// mtuProbeLost reports whether the MTU probe and nothing else is lost, and if so repairs
+// that. If more is lost, the cause need not be the size of the probe.
 func (c *Conn) mtuProbeLost(now Time) bool {
 	p := &c.path
 	if !p.mtuProbeInFlight(c.mss) {
@@ -387,8 +375,8 @@ func (c *Conn) mtuProbeLost(now Time) bool {
 	return true
 }
 
-// mtuProbeRoom is how much data the probe that is about to be written has, unless the frame
-// is too short for it: then it is not sent, and nothing longer than the frame ever is.
+// mtuProbeRoom is the length of the data of the MTU probe that is about to be written. If
+// the frame is too short for it a segment is sent instead, and the search ends there.
 func (c *Conn) mtuProbeRoom(now Time, h *header, b []byte, room int) int {
 	p := &c.path
 	size := p.mtuProbe - wire.IPv4HeaderLen

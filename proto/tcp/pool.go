@@ -1,22 +1,21 @@
 package tcp
 
-// Queued bytes lie in blocks. A block either owns a chunk of the table's memory
-// or refers to bytes of somebody else: a received frame, which goes back to the
-// link when the block is done with, or memory that the application has lent. A
-// connection that has nothing queued has no block.
+// Queued bytes lie in blocks. A block either owns a chunk of the table's memory or refers
+// to other bytes: a received frame, which goes back to the link with the block, or memory
+// that the application has lent. A connection that has nothing queued has no block.
 
 // ChunkSize is the unit in which a table hands out memory, in bytes.
 const ChunkSize = 4096
 
-// maxFreeChunks bounds what a table keeps for the next to ask, maxFreeBare the blocks
-// without a chunk. The rest is the garbage collector's.
+// maxFreeChunks bounds the free chunks that a table keeps, maxFreeBare the free blocks
+// without a chunk. The rest is left to the garbage collector.
 const (
 	maxFreeChunks = 256
 	maxFreeBare   = 4096
 )
 
-// guaranteed is what a queue may have of the memory that is kept back for those that
-// have little: that much for both queues of each connection, and no more than half of all.
+// guaranteed is how many bytes a queue may have of the memory that is reserved for queues
+// with little: that much for both queues of each connection, and at most half of all.
 const guaranteed = 4 * ChunkSize
 
 type blockKind uint8
@@ -47,12 +46,12 @@ type pool struct {
 	free, bares  int // on the lists
 	used, limit  int // bytes handed out, and how many may be
 	conns        int // among which it is divided
-	shared       int // bytes of it for those that have more than a little
-	tight        int // bytes of it in use from which nobody should get used to more
+	shared       int // bytes of limit for queues with more than guaranteed
+	tight        int // used bytes above which buffers do not grow and windows shrink
 	release      func(frame uint64)
 }
 
-// take hands n bytes out to a queue that has held, if there are as many.
+// take gives n bytes to a queue that has held bytes, if there are as many.
 func (p *pool) take(n, held int) bool {
 	limit := p.limit
 	if held+n > guaranteed {
@@ -65,7 +64,7 @@ func (p *pool) take(n, held int) bool {
 	return true
 }
 
-// divide is called when there is another limit, or n connections more.
+// divide sets the limit and adds n connections.
 func (p *pool) divide(limit, n int) {
 	p.limit = limit
 	p.conns += n
@@ -73,14 +72,14 @@ func (p *pool) divide(limit, n int) {
 	p.tight = p.shared / 4 * 3
 }
 
-// pressed reports whether memory runs out.
+// pressed reports whether the memory is under pressure.
 func (p *pool) pressed() bool { return p.used > p.tight }
 
-// exhausted reports whether there is no sense in another connection.
+// exhausted reports whether there is too little memory for another connection.
 func (p *pool) exhausted() bool { return p.used > p.limit-p.limit/16 }
 
-// chunk returns a block with ChunkSize bytes of room to a queue that has held, or nil
-// if the memory is used up.
+// chunk returns a block with ChunkSize bytes of room for a queue that has held bytes, or
+// nil if the memory is used up.
 func (p *pool) chunk(held int) *block {
 	if !p.take(ChunkSize, held) {
 		return nil
@@ -95,15 +94,6 @@ func (p *pool) chunk(held int) *block {
 	}
 	b.data = b.mem[:0]
 	return b
-}
-
-// spareChunk is chunk for what may be dropped again. Half of what is shared is enough: it
-// must not make windows small.
-func (p *pool) spareChunk() *block {
-	if p.used+ChunkSize > p.shared/2 {
-		return nil
-	}
-	return p.chunk(guaranteed)
 }
 
 // refer returns a block for bytes that lie elsewhere.
@@ -191,7 +181,7 @@ func (q *queue) read(p *pool, dst []byte) (n int) {
 	return n
 }
 
-// pop unlinks the head. The caller sees to bytes.
+// pop unlinks the head. The caller updates q.bytes.
 func (q *queue) pop() *block {
 	b := q.head
 	if q.head = b.next; q.head == nil {

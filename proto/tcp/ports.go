@@ -85,16 +85,14 @@ func (t *Table) leavePair(u *pairUse, id tuple, waits bool) {
 // one that is has been found.
 const freshBlocks = 8
 
-// ChoosePort picks a local port for a connection to remote from blocks: one from
-// which there is no connection to remote, whatever other destinations it is
-// connected to, and on which nobody listens. A pair of ends in TIME-WAIT is taken
-// if there is no other, or none in the blocks that are looked at first. The port is 0
-// if every pair has a connection.
+// ChoosePort picks a local port for a connection to remote from blocks: one that has no
+// connection to remote and no listener. It may have connections to other destinations. A
+// pair of ends in TIME-WAIT is taken if there is no other, or none in the first
+// freshBlocks. The port is 0 if every pair has a connection.
 //
 // It is the double-hash algorithm of RFC 6056, section 3.3.4: for one destination the
 // ports follow one another, so that a pair of ends is not used again soon, from a
-// start that nobody else knows; and what happens to one destination says little of
-// others. So the pair in TIME-WAIT that is found first is one of the oldest. Blocks in which
+// start that depends on the secret and the destination. So the pair in TIME-WAIT that is found first is one of the oldest. Blocks in which
 // every port has a connection to remote are passed over, 64 ports at a step.
 func (t *Table) ChoosePort(local [4]byte, remote AddrPort, blocks []PortBlock) uint16 {
 	if len(blocks) == 0 {

@@ -8,13 +8,13 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Memory says what may become of the memory of a received segment.
+// Memory is the owner of the memory of a received segment.
 type Memory uint8
 
 const (
 	MemoryBorrowed Memory = iota // it is the caller's again when Process returns
 	MemoryFrame                  // Process may keep Inbound.Frame, see [Result]
-	MemoryHeap                   // the garbage collector's: it may be referred to for as long as needed
+	MemoryHeap                   // the garbage collector's: the table may refer to it
 )
 
 // Inbound is one IP payload for [Table.Process].
@@ -31,13 +31,12 @@ type Result struct {
 	// Kept says that the frame is the table's now. It comes back through
 	// Config.ReleaseFrame.
 	Kept bool
-	// Reply says that an answer to the sender is to be had from
-	// [Table.EmitReply] before the next call to Process. It is lost otherwise,
-	// as it might be on the wire.
+	// Reply says that [Table.EmitReply] writes an answer to the sender. It must be
+	// called before the next call to Process, or the answer is lost.
 	Reply bool
 	// Opening is the connection in SYN-RECEIVED that the segment, a SYN, has made
-	// or is for; nil otherwise. The driver may emit its answer at once, to where
-	// the SYN came from: nobody knows yet whether there is a peer.
+	// or is for; nil otherwise. The driver may emit its answer at once to the MAC
+	// address that the SYN came from, without a resolution of the peer's address.
 	Opening *Conn
 }
 
@@ -79,7 +78,7 @@ func (s *segment) length() uint32 {
 // end is the sequence number after the last that the segment occupies.
 func (s *segment) end() seq.Number { return s.seq.Add(s.length()) }
 
-// Process takes one IP payload to its connection or listener.
+// Process passes one IP payload to its connection or listener.
 func (t *Table) Process(now Time, in *Inbound) Result {
 	t.counts[SegmentsReceived]++
 	t.kept, t.reply.pending = false, false
@@ -98,7 +97,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 		}
 	}
 	if c == nil && (!usable(in.Src) || !usable(in.Dst) || h.SrcPort() == 0 || h.DstPort() == 0 || s.id.local == s.id.remote) {
-		t.counts[BadAddress]++ // a connection's ends are beyond doubt; nobody is connected with itself
+		t.counts[BadAddress]++ // the addresses of a connection have been checked
 		return Result{}
 	}
 
@@ -147,8 +146,8 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	return r
 }
 
-// peerSums is what is known of the checksums that the peer of a connection sends. The
-// first segment in a synchronized state decides. It is of use on a virtual link only, see
+// peerSums is the kind of checksums that the peer of a connection sends. The first segment
+// in a synchronized state decides. It matters on a virtual link only, see
 // docs/tcp-engine.md.
 type peerSums uint8
 
@@ -158,8 +157,7 @@ const (
 	partialSums           // some or all
 )
 
-// partialSpan is for how many received segments of its table takesPartial remembers that it
-// was called.
+// partialSpan is for how many received segments of the table takesPartial remembers a call.
 const partialSpan = 1 << 14
 
 // takesPartial decides about a segment that is valid only if its checksum is partial, from
@@ -197,7 +195,7 @@ func (t *Table) readOptions(s *segment, h wire.TCP) {
 	s.hasTimestamps, s.tsVal, s.tsEcr = s.options.HasTimestamps, s.options.TSVal, s.options.TSEcr
 }
 
-// process takes a segment to the function of the connection's state. A
+// process passes a segment to the function of the connection's state. A
 // connection of a table is never in CLOSED, LISTEN or TIME-WAIT: see closed,
 // listener.go and timewait.go for these.
 func (c *Conn) process(now Time, s *segment) {
@@ -213,7 +211,7 @@ func (c *Conn) process(now Time, s *segment) {
 	}
 }
 
-// noConnection takes a segment to the record of a connection in TIME-WAIT, to a
+// noConnection passes a segment to the record of a connection in TIME-WAIT, to a
 // listener, or to CLOSED.
 func (t *Table) noConnection(now Time, s *segment) {
 	newer := func(n seq.Number) seq.Number { return n }
@@ -236,7 +234,7 @@ func (t *Table) closed(s *segment) {
 	t.refuse(s)
 }
 
-// refuse answers a segment with a RST that its sender will believe.
+// refuse answers a segment with a RST that its sender accepts (RFC 9293, section 3.10.7.1).
 func (t *Table) refuse(s *segment) {
 	switch {
 	case s.has(wire.TCPRst):

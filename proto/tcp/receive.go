@@ -12,12 +12,12 @@ import (
 //
 // In order, it goes straight to a reader that waits (Post), summed on the way;
 // or it stays in the frame it came in, if that is worth a frame; or it is copied
-// to the end of the queue. Out of order it is always copied, so that nobody can
-// tie the link's frames up with holes.
+// to the end of the queue. Out of order it is always copied, so that a peer cannot
+// hold the link's frames with data that has holes.
 
-// mayPlace reports whether the data of s, which nobody has checked yet, may be
-// copied to where the reader wants it while its checksum is computed. If it
-// turns out not to be acceptable, there is nothing but garbage after posted.
+// mayPlace reports whether the data of s may be copied to the reader's memory while its
+// checksum is computed. If the segment is then found to be bad, the bytes after posted are
+// invalid.
 func (c *Conn) mayPlace(s *segment) bool {
 	return len(s.data) > 0 && len(s.data) <= len(c.post)-c.posted &&
 		s.seq == c.rcvNxt && c.state >= Established && !c.gotFin && c.recv.head == nil &&
@@ -25,14 +25,14 @@ func (c *Conn) mayPlace(s *segment) bool {
 }
 
 // data is the sixth and the seventh step: it takes the data of a segment, which has been
-// cut to the window. Urgent data is delivered in line (RFC 6093), and nobody is told where
-// it ends: nothing that is sent today needs to know.
+// cut to the window. Urgent data is delivered in line (RFC 6093), and where it ends is not
+// reported.
 func (c *Conn) data(now Time, s *segment) {
 	if s.has(wire.TCPUrg) {
 		c.table.counts[UrgentPointers]++
 	}
-	// Where the data ends is noted before any is taken: what came out of order and claims
-	// to follow must not be taken with it.
+	// The end of the data is stored before any is taken: data out of order that lies behind
+	// it must not be taken.
 	if s.has(wire.TCPFin) && !c.hasPeerFin {
 		c.hasPeerFin = true
 		c.peerFin = s.seq.Add(uint32(len(s.data)))
@@ -51,8 +51,8 @@ func (c *Conn) data(now Time, s *segment) {
 		}
 	}
 	if c.closed {
-		// RFC 1122, section 4.2.2.13: nobody will ever read it, and the peer
-		// should know.
+		// RFC 1122, section 4.2.2.13: the application will not read it, and a RST
+		// informs the peer.
 		t.counts[DataAfterClose]++
 		c.abort(0)
 		return
@@ -68,7 +68,7 @@ func (c *Conn) data(now Time, s *segment) {
 		return
 	}
 	if q := &c.outOfOrder; !q.empty() {
-		// What has come before stays, as in oooQueue.
+		// Data that has arrived before stays, as in oooQueue.
 		if gap := q.first().From(s.seq); gap < uint32(len(s.data)) {
 			q.insert(t, c.opts.ReceiveBuffer, q.first(), s.data[gap:])
 			s.data = s.data[:gap]
@@ -187,38 +187,37 @@ func (c *Conn) receive(b *block, data []byte) int {
 	return n
 }
 
-// The window that asks for data, and the buffers of both directions, which grow with
-// what the path holds unless somebody has set them.
+// The receive window, and the buffers of both directions, which grow with the
+// bandwidth-delay product of the path unless their sizes have been set.
 //
-// The receive buffer grows as Linux's does (dynamic right-sizing): what the application
-// reads in a round trip is what the path brings in one, and the window has to be twice
-// that, or it would hold the sender back; four times while that doubles. A reader that
-// is slow reads little, whatever waits for it, so its buffer does not grow. The send
-// buffer grows to twice what may be in flight, if a writer waits for room.
+// The receive buffer grows as Linux's does (dynamic right-sizing). What the application
+// reads in a round trip is what the path delivers in one. The window must be twice that,
+// or it would limit the sender, and four times while that doubles. A slow reader reads
+// little, so its buffer does not grow. The send buffer grows to twice what may be in
+// flight, if a writer waits for room.
 //
-// Where a round trip takes less than growRound, DefaultBuffer is more than any path
-// holds, and nothing grows beyond.
+// Where a round trip takes less than growRound, no buffer grows beyond DefaultBuffer, which
+// is more than any such path holds.
 
 const (
 	// What the buffers begin with.
 	initialSendBuffer    = 256 << 10
 	initialReceiveBuffer = 128 << 10
-	// growRound is the least time for which is measured what is read: the unit of
-	// timestamps.
+	// growRound is the least time over which reads are measured: the unit of timestamps.
 	growRound = Time(time.Millisecond)
 )
 
-// growth is what the receive buffer grows by.
+// growth is the state of the growth of the receive buffer.
 type growth struct {
 	rtt, lastRTT Time       // least round trip of this period and the last; 0: not known
 	period       Time       // when this began
-	until        seq.Number // what is beyond has been asked for after askedAt
+	until        seq.Number // the right edge of the window at askedAt
 	askedAt      Time
-	echoed       uint32 // the last timestamp of ours that has come back
-	nextAt       Time   // when to look again at what was read
-	readAt       Time   // since when it is counted, and from where
+	echoed       uint32 // the last of our timestamps that the peer has echoed
+	nextAt       Time   // when growReceive is due
+	readAt       Time   // when growReceive last ran, and what had been read then
 	read         seq.Number
-	most         int // that was read in a round trip
+	most         int // bytes read in a round trip
 }
 
 // startGrowth is called when the connection is established.
@@ -232,9 +231,9 @@ func (c *Conn) startGrowth(now Time) {
 	}
 }
 
-// measureRound takes the time of a round trip from data that has come, by the timestamp
-// that it echoes or because it was asked for by a window that it lies in. Both may
-// be too long, for the peer need not send at once what it may.
+// measureRound measures a round trip by data that has arrived: by the timestamp that it
+// echoes, or by the time since the window that it lies in was advertised. Both may be too
+// long, since the peer may send later than it could.
 func (c *Conn) measureRound(now Time, s *segment) {
 	g := &c.growth
 	rtt := Time(0)
@@ -261,7 +260,7 @@ func (c *Conn) measureRound(now Time, s *segment) {
 	}
 }
 
-// round is the time of a round trip as far as growth is concerned.
+// round is the time of a round trip for growth, at least growRound.
 func (c *Conn) round() Time {
 	g := &c.growth
 	rtt := or(g.rtt, g.lastRTT)
@@ -271,7 +270,7 @@ func (c *Conn) round() Time {
 	return max(or(rtt, Time(c.minRTT)), growRound)
 }
 
-// growReceive looks at what has been read since it last did.
+// growReceive enlarges the receive buffer if more was read in a round trip than ever.
 func (c *Conn) growReceive(now Time) {
 	g := &c.growth
 	round := c.round()
@@ -299,7 +298,8 @@ func (c *Conn) growSend() {
 	}
 }
 
-// grown is the size of a buffer that is to be at least want, if there is memory.
+// grown is the new size of a buffer that should be at least want: size, if there is no
+// memory.
 func (c *Conn) grown(size, want, most int, round Time) int {
 	if round <= growRound {
 		most = min(most, DefaultBuffer)
@@ -310,8 +310,8 @@ func (c *Conn) grown(size, want, most int, round Time) int {
 	return want
 }
 
-// mostReceive is what the receive buffer may ever be, which the scale of the window has
-// to be enough for.
+// mostReceive is the limit of the receive buffer's growth. The scale of the window must be
+// enough for it.
 func (t *Table) mostReceive(o *Options) int {
 	if o.growReceive {
 		return max(o.ReceiveBuffer, t.cfg.MaxReceiveBuffer)
@@ -322,8 +322,8 @@ func (t *Table) mostReceive(o *Options) int {
 // synWindow is the window of a SYN, which is never scaled.
 func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xffff)) }
 
-// freeReceive is how much more may be received. When the table's memory runs out a
-// connection asks for no more than it will have room for in any case.
+// freeReceive is how many more bytes may be received. While the table's memory is under
+// pressure it is no more than there is room for in any case.
 func (c *Conn) freeReceive() int {
 	size := c.opts.ReceiveBuffer
 	if c.table.pool.pressed() {
@@ -360,7 +360,7 @@ func (c *Conn) windowUpdateDue() bool {
 	return grow >= min(c.opts.ReceiveBuffer/2, 2*c.rcvMSS()) && (offered < c.opts.ReceiveBuffer/2 || grow >= c.opts.ReceiveBuffer/4)
 }
 
-// What an application does to receive. Nothing here blocks.
+// The calls of an application that receives. None blocks.
 
 // Readable reports whether Read would return something: data, its end or an
 // error.
@@ -376,9 +376,9 @@ func (c *Conn) atEnd() bool {
 // Buffered is how many bytes of data wait to be read.
 func (c *Conn) Buffered() int { return c.recv.bytes }
 
-// Read moves data to p. 0 without an error says that there is none now; Readable
-// follows when there is. After the last data it returns io.EOF, or what ended
-// the connection.
+// Read moves data to p. If there is none now it returns 0 without an error, and the event
+// Readable follows. After the last data it returns io.EOF, or the error that ended the
+// connection.
 func (c *Conn) Read(now Time, p []byte) (int, error) {
 	switch {
 	case c.recv.head != nil:
@@ -395,21 +395,20 @@ func (c *Conn) Read(now Time, p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// hasRead is called when there is more room in the receive queue.
+// hasRead is called after the receive queue has become shorter.
 func (c *Conn) hasRead(now Time) {
 	if now >= c.growth.nextAt {
 		c.growReceive(now)
 	}
-	if !c.ackNow && c.windowUpdateDue() { // an ACK that is due tells the window anyway
+	if !c.ackNow && c.windowUpdateDue() { // an ACK that is due contains the window anyway
 		c.ackNow = true
 		c.update(now)
 	}
 }
 
-// Post says that a reader waits and where it wants its data. Data in order then
-// goes there, its checksum computed as it is copied. The reader asks for it with
-// Unpost once Readable has come, or when it will not wait any longer. ok is
-// false if there is something to read already.
+// Post gives the engine the memory of a reader that waits. Data in order is copied there
+// while its checksum is computed. The reader calls Unpost after the event Readable, or
+// when it stops waiting. ok is false if there is something to read already.
 func (c *Conn) Post(p []byte) (ok bool) {
 	if c.Readable() {
 		return false
@@ -418,8 +417,8 @@ func (c *Conn) Post(p []byte) (ok bool) {
 	return true
 }
 
-// Unpost ends what Post has begun and returns how many bytes of p were filled. p
-// is the caller's again. 0 says that nothing came: Read has the reason.
+// Unpost ends Post and returns how many bytes of p were filled. p is the caller's again.
+// If it is 0, Read has the reason.
 func (c *Conn) Unpost(now Time) int {
 	n := c.posted
 	c.post, c.posted = nil, 0
@@ -459,8 +458,8 @@ func (t *Table) Return(l *Loan) {
 	*l = Loan{}
 }
 
-// CloseRead says that nothing more will be read. What comes is acknowledged and
-// thrown away, as with shutdown(2).
+// CloseRead ends reading. Data that arrives is acknowledged and discarded, as with
+// shutdown(2).
 func (c *Conn) CloseRead(now Time) {
 	if c.readClosed {
 		return

@@ -28,24 +28,24 @@ type recovery struct {
 	tailAgain  bool       // the loss probe was the last segment again
 	tailDue    bool       // and is still to be sent
 	wasTwice   bool       // the ACK in hand has a D-SACK
-	dupAcks    uint8      // in a row: with SACK, ACKs that told of something new
-	undoable   bool       // nobody has shown yet that it was needed
+	dupAcks    uint8      // in a row: with SACK, ACKs that SACKed something new
+	undoable   bool       // the recovery may turn out not to have been needed
 	resent     bool       // something has been sent again since it began
-	repairing  bool       // what is being recovered was lost for its size: pathmtu.go
+	repairing  bool       // the loss was due to the size of the segment: pathmtu.go
 	recoverSeq seq.Number // SND.NXT when it began
 	undoSeq    seq.Number // SND.UNA when it began
 	undoTS     uint32     // our timestamp when something was first sent again
-	undoByTS   bool       // that was at SND.UNA: what advances it echoes the transmission that arrived
-	unproved   int        // numbers that were sent again and that no D-SACK has told of
+	undoByTS   bool       // that was at SND.UNA: an ACK that advances it echoes the transmission that arrived
+	unproved   int        // numbers that were sent again and that no D-SACK has reported
 
 	forward forward // see rto.go
-	early   bool    // an ACK has told of data that was sent before recovery began, and not again
+	early   bool    // an ACK has reported data that was sent before recovery began, and not again
 
 	// Proportional rate reduction (RFC 9937).
 	prrDelivered, prrOut, prrFlight int
 }
 
-// leaveOpen is the way out of the phase open. flight is what was not acknowledged.
+// leaveOpen leaves the phase open for p.
 func (c *Conn) leaveOpen(p phase) {
 	c.phase = p
 	c.recoverSeq, c.undoSeq = c.sndNxt, c.sndUna
@@ -68,8 +68,8 @@ func (c *Conn) enterRecovery(now Time) {
 }
 
 // reduceRate is RFC 9937, section 6.2: the window that an ACK of that much makes,
-// so that at the end what is in flight is the target of congestion control. safe
-// says that the ACK has advanced SND.UNA and shown no further loss.
+// so that at the end the target of congestion control is in flight. safe: the ACK has
+// advanced SND.UNA and shown no further loss.
 func (c *Conn) reduceRate(delivered int, safe bool) {
 	target, pipe := c.congestion.Window(), c.pipe()
 	c.prrDelivered += delivered
@@ -89,8 +89,8 @@ func (c *Conn) reduceRate(delivered int, safe bool) {
 	c.window = pipe + max(n, 0)
 }
 
-// recover is called for each ACK while something is not as it should be, once the
-// scoreboard knows all that the ACK says. before was SND.UNA.
+// recover is called for each ACK during a recovery, and while there are SACKed spans or
+// duplicate ACKs. The scoreboard contains what the ACK reports. before was SND.UNA.
 func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	b := &c.board
 	advanced := c.sndUna != before
@@ -106,7 +106,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 		case c.undoByTS && c.timestamps && int32(g.tsEcr-c.undoTS) < 0:
 			c.undo() // the first transmission has arrived (RFC 3522)
 		}
-		if c.phase > lossProbing && c.isRecovered() {
+		if c.phase > lossProbing && c.sndUna.AtOrAfter(c.recoverSeq) {
 			c.endRecovery()
 		}
 	}
@@ -152,29 +152,34 @@ func (c *Conn) findLost(now Time, advanced, look bool) {
 	}
 }
 
-// isRecovered reports whether all is acknowledged that was in flight when it began.
-func (c *Conn) isRecovered() bool { return c.sndUna.AtOrAfter(c.recoverSeq) }
-
+// endRecovery is called when all is acknowledged that was in flight when the recovery began.
 func (c *Conn) endRecovery() {
 	c.phase, c.forward = open, notForward
 	c.dupAcks, c.board.guessed = 0, 0
-	c.rack.recovered()
+	if r := &c.rack; r.lasting > 0 {
+		if r.lasting--; r.lasting == 0 {
+			r.reoWndMult = 1
+		}
+	}
 	c.window = c.congestion.Window()
 }
 
-// undo takes everything back: nothing was lost (RFC 4015, RFC 9438 section 4.9).
+// undo takes a recovery back: nothing was lost (RFC 4015, RFC 9438 section 4.9).
 func (c *Conn) undo() {
 	c.undoable = false
 	c.table.counts[RecoveriesUndone]++
 	c.congestion.Undo()
 	c.reducing, c.cwrDue = false, false
-	c.board.find()
+	c.board.lost = 0
+	for s := c.board.head; s != nil; s = s.next {
+		s.marks &^= lost
+	}
 	c.rack.reordered = c.rack.reordered || c.phase == recovering
 	c.endRecovery()
 }
 
-// duplicateAck takes in a duplicate ACK of a peer without SACK: somewhere it has a
-// segment more.
+// duplicateAck processes a duplicate ACK of a peer without SACK: the peer has received one
+// more segment.
 func (c *Conn) duplicateAck() {
 	b := &c.board
 	c.dupAcks = min(c.dupAcks+1, 250)
@@ -186,7 +191,7 @@ func (c *Conn) duplicateAck() {
 // detectWithoutSack is fast retransmit, and NewReno's partial acknowledgments.
 func (c *Conn) detectWithoutSack(advanced bool) {
 	b := &c.board
-	if advanced { // of what it has only one segment can have been missing
+	if advanced { // only one segment of what is acknowledged can have been missing
 		known := min(b.guessed, max(0, b.delivered-c.mss))
 		b.guessed -= known
 		b.delivered -= known
@@ -194,7 +199,7 @@ func (c *Conn) detectWithoutSack(advanced bool) {
 			b.guessed = 0
 		}
 	}
-	// Right behind a recovery duplicates may be of what was sent again (RFC 6582,
+	// Right after a recovery, duplicate ACKs may be due to what was sent again (RFC 6582,
 	// section 4.1).
 	fast := c.phase == open && c.dupAcks >= dupThresh && c.sndUna != c.recoverSeq
 	if s := b.head; s != nil && s.marks&lost == 0 && (fast || c.phase == recovering && advanced && !c.repairing) {
@@ -211,8 +216,8 @@ func (c *Conn) detectWithoutSack(advanced bool) {
 	}
 }
 
-// noteSack takes in the SACK blocks of an ACK: what the peer has, and perhaps first
-// what has come twice (RFC 2883).
+// noteSack processes the SACK blocks of an ACK: what the peer has received, and perhaps
+// first what it has received twice (RFC 2883).
 func (c *Conn) noteSack(now Time, g *segment) {
 	c.table.counts[SackReceived]++
 	c.wasTwice = false
@@ -236,18 +241,18 @@ func (c *Conn) noteSack(now Time, g *segment) {
 	}
 }
 
-// within reports whether the four follow each other.
+// within reports whether b to c lies within a to d.
 func within(a, b, c, d uint32) bool {
 	return seq.New(a).AtOrBefore(seq.New(b)) && seq.New(c).AtOrBefore(seq.New(d))
 }
 
-// twice takes in that the peer has received a range twice. Once it has told so of all
+// twice processes a D-SACK: the peer has received a range twice. If that is so for all
 // that was sent again, nothing was lost.
 func (c *Conn) twice(l, r seq.Number) {
 	c.table.counts[DuplicateSacks]++
 	c.wasTwice = true
 	if c.phase == lossProbing && c.tailAgain {
-		return // the loss probe, which says nothing about reordering
+		return // due to the loss probe, not to reordering
 	}
 	c.sackedTwice()
 	if !c.undoable || !c.resent || l.Before(c.undoSeq) || r.After(c.recoverSeq) {
@@ -258,7 +263,7 @@ func (c *Conn) twice(l, r seq.Number) {
 	}
 }
 
-// planAgain is what is sent again next.
+// planAgain plans what is sent again next.
 func (c *Conn) planAgain() plan {
 	s, start := c.board.firstLost(c.sndUna)
 	at, length := int(start.From(c.sndUna)), int(s.end.From(start))
@@ -317,7 +322,8 @@ func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int
 		return
 	}
 	if !c.resent {
-		// Behind a hole the first answer may be to what an earlier recovery has sent again.
+		// If this is not at SND.UNA, the next ACK that advances it may be due to what an
+		// earlier recovery has sent again.
 		c.resent, c.undoTS, c.undoByTS = true, c.timestamp(now), start == c.sndUna
 	}
 	c.unproved += length
@@ -341,12 +347,12 @@ const (
 )
 
 type rack struct {
-	at  Time       // when that was sent which was sent last of all that has arrived
-	end seq.Number // where it ends
-	rtt Time       // how long it took
+	at  Time       // when the data was sent that was sent last of all that has arrived
+	end seq.Number // where that data ends
+	rtt Time       // its round trip
 
 	fack      seq.Number // the highest number that has arrived
-	reordered bool       // something has arrived late
+	reordered bool       // data has arrived out of order
 
 	// A D-SACK shows that the reordering window was too short.
 	reoWndMult uint8      // RACK.reo_wnd_mult: the window in quarters of minRTT
@@ -359,8 +365,8 @@ func sentAfter(at Time, end seq.Number, at2 Time, end2 seq.Number) bool {
 	return at > at2 || at == at2 && end.After(end2)
 }
 
-// delivered notes that the peer has the part of s from start to end, which it had not
-// said before the segment g (RFC 8985, section 6.2, steps 1 to 3).
+// delivered records that the peer has the part of s from start to end, which the segment
+// g is the first to report (RFC 8985, section 6.2, steps 1 to 3).
 func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 	b, r := &c.board, &c.rack
 	n := int(end.From(start))
@@ -372,7 +378,7 @@ func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 			b.lost -= n
 		}
 		if s.marks&again != 0 {
-			// Is this the answer to the last transmission, or to one before?
+			// Not if this may be due to a transmission before the last.
 			if rtt < Time(c.minRTT) || g.hasTimestamps && int32(g.tsEcr-c.timestamp(s.at)) < 0 {
 				return
 			}
@@ -400,7 +406,8 @@ func (c *Conn) reorderWindow() Time {
 	return min(Time(c.minRTT)/4*Time(max(r.reoWndMult, 1)), Time(c.srtt))
 }
 
-// sackedTwice takes in a D-SACK: perhaps what it is about was not lost but late.
+// sackedTwice widens the reordering window after a D-SACK: what was sent again was
+// perhaps not lost but late.
 func (c *Conn) sackedTwice() {
 	r := &c.rack
 	if r.roundKnown && c.sndUna.Before(r.roundEnd) {
@@ -411,17 +418,8 @@ func (c *Conn) sackedTwice() {
 	r.lasting = reorderPersist
 }
 
-// recovered is the end of a recovery.
-func (r *rack) recovered() {
-	if r.lasting > 0 {
-		if r.lasting--; r.lasting == 0 {
-			r.reoWndMult = 1
-		}
-	}
-}
-
-// detectLost marks what is lost by now (step 5), and returns how long it takes until
-// more could be; 0: never.
+// detectLost marks what is lost by now (step 5), and returns in what time more may be; 0:
+// never.
 func (c *Conn) detectLost(now Time) (wait Time) {
 	b, r := &c.board, &c.rack
 	window := r.rtt + c.reorderWindow()
@@ -429,7 +427,7 @@ func (c *Conn) detectLost(now Time) (wait Time) {
 	found := false
 	for s := b.head; s != nil; start, s = s.end, s.next {
 		if s.marks&(sacked|lost) != 0 || !sentAfter(r.at, r.end, s.at, s.end) || s.marks == again && s.at == r.at {
-			continue // sent later, or nobody knows
+			continue // sent later, or not known to be earlier
 		}
 		if left := s.at + window - now; left > 0 {
 			wait = max(wait, left)

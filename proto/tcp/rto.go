@@ -13,22 +13,22 @@ const clockGranularity = time.Millisecond
 const longestAckDelay = 200 * time.Millisecond
 
 // measure takes a round-trip time from an acknowledgment (RFC 6298, RFC 7323
-// section 4). Our own clock is finer than the timestamps', but can only time
-// what has been sent once (Karn). An echoed timestamp says which of several
-// transmissions the peer has answered.
+// section 4). Our clock is finer than the timestamps' but can time only data that has
+// been sent once (Karn). An echoed timestamp identifies which of several transmissions
+// the peer has answered.
 //
 // If that was not the last, either the timeout was too short for a peer that delays
 // its acknowledgments, or acknowledgments were lost. These cases cannot be told apart,
 // and neither gives a round-trip time. The connection's least timeout rises to that
 // time.
 //
-// Nobody delays the answer to a SYN. There, a peer that has lost its SYN and ACK sends
-// it again after a timeout of its own, and echoes what it was first sent for: an echo as
-// old as that is no round-trip time either.
+// The answer to a SYN is not delayed. But if a peer's SYN,ACK was lost, the peer sends it
+// again after its own timeout and echoes the first SYN: an echo as old as the initial
+// timeout is no round-trip time either.
 //
-// It reports whether it has learnt anything. As long as it has not, a timeout
-// that has been backed off stays so: without timestamps nothing else would ever
-// reach what a peer that delays its acknowledgments needs.
+// It reports whether there was a measurement. Until there is one, a timeout that has been
+// backed off stays so: without timestamps this is the only way to the timeout that a peer
+// with delayed acknowledgments needs.
 func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 	switch {
 	case c.timing && s.ack.AtOrAfter(c.timedSeq):
@@ -53,12 +53,12 @@ func (c *Conn) measure(now Time, s *segment) (learnt bool) {
 	return false
 }
 
-// duplicate takes in a D-SACK: the peer has received the data from l on twice
-// (RFC 2883). A peer that delays an acknowledgment answers the retransmission
-// instead, at once and with its timestamp, as if that had been needed. The D-SACK
-// alone tells. If it is about what the timer was for, and not about what was sent
-// again behind it, the timer ran out too early. By how much nobody knows, so the
-// timeout doubles until it is long enough.
+// duplicate processes a D-SACK: the peer has received the data from l on twice (RFC
+// 2883). A peer that delays its acknowledgment answers the retransmission at once and with
+// its timestamp, as if it had been needed; only the D-SACK shows that it was not. If it
+// reports the data that the timer was for, and not what was sent again after it, the timer
+// expired too early. By how much is not known, so the timeout doubles until it is long
+// enough.
 func (c *Conn) duplicate(l seq.Number) {
 	if c.doubted && l == c.retransmitSeq {
 		c.raisePeerDelay(2 * c.rto)
@@ -72,9 +72,9 @@ func (c *Conn) raisePeerDelay(d time.Duration) {
 	c.rto = max(c.rto, c.peerDelay)
 }
 
-// sample is RFC 6298, sections 2.2 to 2.5, but that the minimum is what the timeout
-// leaves beyond the round trip, as in Linux: on a long path that does not vary, what is
-// lost should be found by what follows it, and that may take a little longer.
+// sample is RFC 6298, sections 2.2 to 2.5, except that the minimum is added to the smoothed
+// round trip, as in Linux: on a long path with little variance, losses should be detected
+// by what follows them, which may take a little longer than the round trip.
 func (c *Conn) sample(now Time, r time.Duration) {
 	if r <= c.minRTT || !c.sampled || now-c.minRTTAt > minRTTWindow {
 		c.minRTT, c.minRTTAt = r, now
@@ -97,13 +97,13 @@ func (c *Conn) startTiming(now Time) {
 	}
 }
 
-// rtxPurpose is what the retransmission timer is for. It is the persist timer too.
+// rtxPurpose is what the retransmission timer is armed for. It is the persist timer too.
 type rtxPurpose uint8
 
 const (
 	forTimeout    rtxPurpose = iota
-	forLossProbe             // likewise, sooner
-	forReordering            // to look for losses again, recovery.go
+	forLossProbe             // likewise, sooner, after a loss probe
+	forReordering            // to look for losses again, see findLost
 )
 
 // startRetransmit starts the retransmission timer from now.
@@ -125,8 +125,8 @@ func (c *Conn) retransmitAt(now Time) Time {
 	return at
 }
 
-// giveUpAt is the end of the user timeout (RFC 9293, section 3.8.3). A
-// connection that nobody has any more does not live for ever.
+// giveUpAt is the end of the user timeout (RFC 9293, section 3.8.3). A connection that the
+// application has closed always has one.
 func (c *Conn) giveUpAt() Time {
 	switch {
 	case !c.state.synchronized():
@@ -139,9 +139,9 @@ func (c *Conn) giveUpAt() Time {
 	return Never
 }
 
-// retransmitExpired is the end of the retransmission timer: everything is lost that is
-// not acknowledged, and that the peer has not said it has. It is sent again beginning
-// with the first (RFC 6298, section 5.4 and following).
+// retransmitExpired is called when the retransmission timer expires: all that is neither
+// acknowledged nor SACKed is lost, and is sent again from the first byte on (RFC 6298,
+// section 5.4 and following).
 func (c *Conn) retransmitExpired(now Time) {
 	t := c.table
 	if now >= c.giveUpAt() {
@@ -151,9 +151,14 @@ func (c *Conn) retransmitExpired(now Time) {
 	c.timing = false
 	c.retransmitTS, c.retransmitSeq, c.doubted = c.timestamp(now), c.sndUna, true
 	if c.sndWnd == 0 && c.state.synchronized() {
-		// Not lost, but not wanted: the window has closed behind it.
+		// Not lost: the peer does not take it, since the window has closed.
+		// What is in flight becomes something that was never sent.
 		c.persisting = true
-		c.sendAll()
+		c.board.clear(&t.spans)
+		c.phase, c.undoable, c.tailDue = open, false, false
+		c.window = c.congestion.Window()
+		c.sndNxt = c.sndUna
+		c.send.cursor, c.send.offset = c.send.head, 0
 		c.persistExpired(now)
 		return
 	}
@@ -176,7 +181,13 @@ func (c *Conn) retransmitExpired(now Time) {
 		c.leaveOpen(collapsed)
 		c.reduce(now, int(c.sndMax.From(c.sndUna)))
 	}
-	c.tryForward(first)
+	// F-RTO begins, unless something else has been sent again lately (RFC 5682, section 2.1,
+	// step 1). It continues if the last timeout has not been answered.
+	if c.timestamps || !first && c.forward != firstAck {
+		c.forward = notForward
+	} else {
+		c.forward, c.early = firstAck, false
+	}
 	c.phase, c.recoverSeq = collapsed, c.sndNxt
 	c.congestion.Collapse()
 	c.window = c.congestion.Window()
@@ -185,24 +196,15 @@ func (c *Conn) retransmitExpired(now Time) {
 	c.board.lose(&t.spans, c.sndUna)
 	mss := c.mss
 	if c.blackHole(now); c.mss != mss {
-		c.forward = notForward // it is the path, not the time
+		c.forward = notForward // the size was the cause, not a timeout that was too early
 	}
 	c.rtxAt = c.retransmitAt(now)
 }
 
-// sendAll makes what is in flight something that was never sent.
-func (c *Conn) sendAll() {
-	c.board.clear(&c.table.spans)
-	c.phase, c.undoable, c.tailDue = open, false, false
-	c.window = c.congestion.Window()
-	c.sndNxt = c.sndUna
-	c.send.cursor, c.send.offset = c.send.head, 0
-}
-
-// The persist timer (RFC 9293, section 3.8.6.1) is the retransmission timer
-// while nothing is in flight and the window keeps what there is to send from
-// going out. It sends a window probe of one octet, or overrides silly window avoidance with
-// what the window takes, less and less often, as long as the peer answers.
+// The persist timer (RFC 9293, section 3.8.6.1) is the retransmission timer while nothing
+// is in flight and the peer's window does not permit to send. It sends a window probe of
+// one octet, or as much as the window permits in spite of silly window avoidance. Its
+// interval doubles. It continues as long as the peer answers.
 
 func (c *Conn) startPersist(now Time) {
 	if !c.persisting {
@@ -231,8 +233,8 @@ func (c *Conn) persistExpired(now Time) {
 	c.rtxAt = c.retransmitAt(now)
 }
 
-// Keepalive (RFC 9293, section 3.8.4). The timer is not touched by segments: it
-// runs out, looks when one came last, and goes on.
+// Keepalive (RFC 9293, section 3.8.4). Segments do not move the timer: when it expires it
+// compares with the time of the last segment, and is armed again.
 
 func (c *Conn) startKeepAlive(now Time) {
 	c.keepaliveProbes = 0
@@ -263,18 +265,18 @@ func (c *Conn) keepAliveExpired(now Time) {
 	c.keepAt = now.add(k.Interval)
 }
 
-// The tail loss probe (RFC 8985, section 7). Nothing follows the last segments of a
-// flight that could tell of their loss. So the first time the retransmission timer runs
-// out it sends something new, or the last segment again, and the answer tells; only
-// the second time is a timeout. If two full segments are in flight, which no peer
-// delays an acknowledgment of, the first time comes after two round trips.
+// The tail loss probe (RFC 8985, section 7). The loss of the last segments of a flight is
+// not shown by segments that follow. So when the retransmission timer expires for the first
+// time, new data or the last segment again is sent, and the answer shows what is lost; only
+// the second time is a timeout. If two full segments are in flight, whose acknowledgment
+// no peer delays, the first time is after two round trips.
 
-// lossProbeTimeout is RFC 8985's PTO for a flight of two full segments or more. It is not
-// less than the least timeout either: on a busy machine a peer may take that long.
+// lossProbeTimeout is RFC 8985's PTO for a flight of two full segments or more. It is at
+// least MinRTO: on a busy machine a peer may take that long.
 func (c *Conn) lossProbeTimeout() time.Duration { return max(2*c.srtt, c.table.cfg.MinRTO) }
 
-// lossProbeSooner starts the timer for a probe, if that is sooner: two full segments are in
-// flight.
+// lossProbeSooner arms the timer for a loss probe, if that is sooner. Two full segments
+// must be in flight.
 func (c *Conn) lossProbeSooner(now Time) {
 	if at := now.add(c.lossProbeTimeout()); at < c.rtxAt && c.mayProbeLoss() {
 		c.rtxAt, c.rtxFor = at, forLossProbe
@@ -287,7 +289,7 @@ func (c *Conn) mayProbeLoss() bool {
 		c.state.synchronized() && c.sndNxt == c.sndMax && c.sndNxt != c.sndUna && c.sndWnd > 0
 }
 
-// lossProbeExpired is the end of the retransmission timer, the first time.
+// lossProbeExpired is called when the retransmission timer expires for the first time.
 func (c *Conn) lossProbeExpired(now Time) {
 	flight := int(c.sndNxt.From(c.sndUna))
 	if flight >= 2*c.mss { // the timer counts from the first of them, a loss probe from the last
@@ -305,7 +307,7 @@ func (c *Conn) lossProbeExpired(now Time) {
 		c.tailAgain, c.tailDue = false, false
 	} else {
 		c.tailAgain, c.tailDue = true, true
-		// As for a timeout: perhaps it is too early for this peer.
+		// As for a timeout: the probe may be too early for this peer.
 		n, _ := c.tail()
 		c.retransmitTS, c.retransmitSeq, c.doubted = c.timestamp(now), c.sndNxt.Back(uint32(n)), flight < 2*c.mss
 	}
@@ -322,7 +324,8 @@ func (c *Conn) tail() (length int, fin bool) {
 	return min(flight, c.mss), false
 }
 
-// planTail is the last segment, once more, unless the peer has told of something by now.
+// planTail plans the last segment again as a loss probe, unless an ACK has arrived since
+// that reports something new.
 func (c *Conn) planTail() plan {
 	n, fin := c.tail()
 	if fin {
@@ -356,8 +359,8 @@ func (c *Conn) emitTail(now Time, h *header, b []byte, n int) {
 	c.writeAgain(now, h, b, start, n, fin)
 }
 
-// lossProbeAnswered looks at an ACK after a probe (section 7.4). twice says that it has told
-// of something received twice.
+// lossProbeAnswered processes an ACK after a loss probe (section 7.4). twice: it has a
+// D-SACK.
 func (c *Conn) lossProbeAnswered(now Time, advanced, twice bool) {
 	end := c.recoverSeq
 	if !c.tailAgain && c.sndNxt.After(end) {
@@ -371,40 +374,30 @@ func (c *Conn) lossProbeAnswered(now Time, advanced, twice bool) {
 		// What was lost, the loss probe has repaired. It was a loss all the same.
 		c.reduce(now, int(c.sndNxt.From(c.sndUna)))
 	case advanced:
-		return // which of the two was it?
+		return // it may be due to either transmission
 	}
 	c.phase, c.tailDue = open, false
 	c.window = c.congestion.Window()
 }
 
-// Forward RTO-recovery (F-RTO, RFC 5682): was a timeout too early? The first segment is
-// sent again in any case. If the answer acknowledges something, but not everything, what
-// was never sent goes next, instead of what may not be lost at all. If then something
-// arrives that was sent before the timeout and not since, the peer only was slow, and
-// everything is as before. If only what is new arrives, or nothing, the loss was one.
+// Forward RTO-recovery (F-RTO, RFC 5682) detects a timeout that was too early. The first
+// segment is sent again in any case. If the answer acknowledges something, but not all, new
+// data is sent next. If then data is acknowledged that was sent before the timeout and not
+// since, the peer was only slow, and the recovery is undone. If only new data is
+// acknowledged, or nothing, the loss was real.
 //
-// With timestamps the first answer says more than that (RFC 3522), and this is not used.
+// With timestamps the first answer shows more than that (RFC 3522), and F-RTO is not used.
 
-// forward is how far it is.
+// forward is the state of F-RTO.
 type forward uint8
 
 const (
-	notForward forward = iota // it is not tried, or has been given up
+	notForward forward = iota // not used, or ended
 	firstAck                  // waiting for the answer to what was sent again
 	secondAck                 // waiting for the answer to what was new
 )
 
-// tryForward begins it: a timeout has come. Not if something else has been sent again
-// lately (section 2.1, step 1); a timeout after one that nobody has answered goes on.
-func (c *Conn) tryForward(first bool) {
-	if c.timestamps || !first && c.forward != firstAck {
-		c.forward = notForward
-		return
-	}
-	c.forward, c.early = firstAck, false
-}
-
-// goForward takes in an ACK. Section 2.1, and section 3.1 if the peer has SACK.
+// goForward processes an ACK: section 2.1, and section 3.1 if the peer has SACK.
 func (c *Conn) goForward(advanced bool) {
 	news, early := c.board.delivered > 0, c.early
 	c.early = false

@@ -4,9 +4,9 @@ import "github.com/unet-go/unet/proto/tcp/seq"
 
 // scoreboard is what has been sent and not acknowledged, from SND.UNA to SND.NXT, in
 // order: spans of sequence numbers that were sent at about the same time and share
-// their marks. What was sent last, at the time at, is not among the spans until
-// something later is sent or somebody looks at all of them, so that a request that is
-// answered makes none. What a peer can make of it by SACK blocks is bounded by maxSpans.
+// their marks. What was sent last, at the time at, is not among the spans until something
+// later is sent or complete is called, so that a request that is answered makes none.
+// maxSpans bounds the spans that a peer can cause by SACK blocks.
 type scoreboard struct {
 	head, tail *span
 	at         Time
@@ -14,7 +14,7 @@ type scoreboard struct {
 	sacked     int // numbers that the peer has
 	lost       int // numbers that are to be sent again
 	guessed    int // numbers that the peer has by its duplicate ACKs, without SACK
-	delivered  int // numbers that the ACK in hand says the peer has, each once
+	delivered  int // numbers that this ACK is the first to report as received
 }
 
 // span begins where the one before ends, or at SND.UNA.
@@ -33,11 +33,11 @@ const (
 	again                    // it has been sent again
 )
 
-// sentGrain is how finely times of sending are told apart: 2^-6 of a round trip, which
-// is a sixteenth of the least reordering window.
+// sentGrain is the resolution of the times of sending: 2^-6 of a round trip, which is a
+// sixteenth of the least reordering window.
 const sentGrain = 6
 
-// maxSpans bounds a scoreboard: SACK blocks that would need more are ignored.
+// maxSpans bounds a scoreboard: SACK blocks that need more are ignored.
 const maxSpans = 1024
 
 // spanPool is the spans that a table does not use, a few for each connection that
@@ -75,7 +75,7 @@ func (b *scoreboard) end(una seq.Number) seq.Number {
 	return b.tail.end
 }
 
-// complete makes what was sent last a span too, for whoever looks at all of them.
+// complete makes what was sent last a span, before all of them are looked at.
 func (c *Conn) complete() {
 	if b := &c.board; b.end(c.sndUna) != c.sndNxt {
 		b.append(&c.table.spans, b.at, c.sndNxt)
@@ -127,8 +127,8 @@ func (b *scoreboard) split(p *spanPool, s *span, at seq.Number) {
 	b.spans++
 }
 
-// merge joins neighbours of which only the marks matter, and those that were sent
-// again at once.
+// merge joins neighbours with the same marks: SACKed or lost ones, and those that were
+// sent again at the same time.
 func (b *scoreboard) merge(p *spanPool) {
 	for s := b.head; s != nil && s.next != nil; {
 		n := s.next
@@ -145,9 +145,8 @@ func (b *scoreboard) merge(p *spanPool) {
 	}
 }
 
-// lose makes everything lost that the peer has not said it has. If it has said so of
-// what is to be acknowledged next, it has taken that back (RFC 2018, section 8), and
-// nothing of what it has said counts any more.
+// lose marks all that is not SACKed as lost. If the data at SND.UNA is SACKed, the peer
+// has dropped it (RFC 2018, section 8), and all SACKs are forgotten.
 func (b *scoreboard) lose(p *spanPool, una seq.Number) {
 	keep := sacked
 	if b.head != nil && b.head.marks&sacked != 0 {
@@ -161,14 +160,6 @@ func (b *scoreboard) lose(p *spanPool, una seq.Number) {
 		}
 	}
 	b.merge(p)
-}
-
-// find makes nothing lost.
-func (b *scoreboard) find() {
-	b.lost = 0
-	for s := b.head; s != nil; s = s.next {
-		s.marks &^= lost
-	}
 }
 
 // firstLost is the first span that is lost, and where it begins. There must be one.
@@ -186,8 +177,8 @@ func (c *Conn) pipe() int {
 	return max(0, int(c.sndNxt.From(c.sndUna))-b.sacked-b.lost-b.guessed)
 }
 
-// acknowledgeSpans drops what lies before una, which the peer has. SND.UNA is still what
-// it was.
+// acknowledgeSpans drops what lies before una, the new SND.UNA. c.sndUna is still the old
+// one.
 func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
 	b := &c.board
 	start := c.sndUna
@@ -214,7 +205,7 @@ func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
 	c.rack.inOrder(now, b.at, una)
 }
 
-// inOrder notes that everything up to una has arrived, of which the last was sent at at.
+// inOrder records that all up to una has arrived, the last of it sent at the time at.
 func (r *rack) inOrder(now, at Time, una seq.Number) {
 	r.fack = una
 	if at >= r.at {
@@ -222,7 +213,7 @@ func (r *rack) inOrder(now, at Time, una seq.Number) {
 	}
 }
 
-// sackSpans notes that the peer has what lies from left to right.
+// sackSpans records that the peer has what lies from left to right.
 func (c *Conn) sackSpans(now Time, g *segment, left, right seq.Number) {
 	b, p := &c.board, &c.table.spans
 	start := c.sndUna

@@ -7,16 +7,16 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// What an application does to send. Nothing here blocks; whoever wants to wait
-// waits for the event.
+// The calls of an application that sends. None blocks: a caller that must wait waits for
+// the event.
 
-// Write copies p to the end of what is to be sent and returns how much of it
-// there was room for. If that is not all, Writable follows when there is room
-// again. Before the connection is established bytes are queued too.
+// Write copies p to the end of the send queue and returns for how many bytes there was
+// room. If that is not all, the event Writable follows when there is room again. Before the
+// connection is established bytes are queued too.
 //
 // Errors: EPIPE after CloseWrite, and once an error has been returned; what ended
-// the connection, once; ENOBUFS if the table's memory is used up by others, for
-// then nothing that happens to this connection would make room.
+// the connection, once; ENOBUFS if the queue is empty and the table's memory is used up,
+// for then no event of this connection would make room.
 func (c *Conn) Write(now Time, p []byte) (int, error) {
 	if err := c.writeError(); err != nil {
 		return 0, err
@@ -53,7 +53,12 @@ func (c *Conn) Lend(now Time, p []byte) (ok bool, err error) {
 		c.wantsWrite = len(p) > 0
 		return len(p) == 0, nil
 	}
-	c.send.lend(&c.table.pool, p)
+	q, b := &c.send, c.table.pool.refer(p, lentBlock, 0)
+	q.push(b)
+	q.lends++
+	if q.cursor == nil {
+		q.cursor, q.offset = b, 0
+	}
 	c.update(now)
 	return true, nil
 }
@@ -64,15 +69,10 @@ func (c *Conn) Lend(now Time, p []byte) (ok bool, err error) {
 // event is Returned, or Finished.
 func (c *Conn) Lent() (lent, returned uint64) { return c.send.lends, c.send.returned }
 
-// writable reports whether a writer that has waited should be told: when a
-// quarter of the buffer is free, so that it is not woken for every segment.
-func (c *Conn) writable() bool {
-	return c.send.bytes <= c.opts.SendBuffer-c.opts.SendBuffer/4
-}
-
-// tellWriter tells a writer that has waited, if there is room for it now.
+// tellWriter wakes a writer that has waited, if a quarter of the buffer is free: so it is
+// not woken for every segment.
 func (c *Conn) tellWriter() {
-	if c.wantsWrite && c.writable() {
+	if c.wantsWrite && c.send.bytes <= c.opts.SendBuffer-c.opts.SendBuffer/4 {
 		c.wantsWrite = false
 		c.notify(Writable)
 	}
@@ -99,8 +99,8 @@ func (c *Conn) Room() int { return max(0, c.opts.SendBuffer-c.send.bytes) }
 // Unacknowledged is how many bytes have been written and not yet acknowledged.
 func (c *Conn) Unacknowledged() int { return c.send.bytes }
 
-// Flush lets corked bytes go: the writer is about to wait for something. Nagle's
-// algorithm, if it is on, has the last word.
+// Flush sends corked bytes: the writer is about to wait for something. Nagle's algorithm,
+// if it is on, may still delay them.
 func (c *Conn) Flush(now Time) {
 	if c.send.cursor != nil && !c.flushed {
 		c.flushed = true
@@ -109,8 +109,7 @@ func (c *Conn) Flush(now Time) {
 }
 
 // CloseWrite sends a FIN after all that has been written (CLOSE in RFC 9293,
-// section 3.10.4). Receiving goes on. It is an error only if the connection is
-// not there any more.
+// section 3.10.4). Receiving continues. It is an error only if the connection has ended.
 func (c *Conn) CloseWrite(now Time) error {
 	if c.writeClosed {
 		return nil
@@ -140,10 +139,9 @@ func (c *Conn) CloseWrite(now Time) error {
 	return nil
 }
 
-// Close lets go of the connection: nothing more is read or written. What has
-// been written is still sent, and then a FIN. If there is data that has not been
-// read the peer gets a RST instead, and so it does for data that comes later
-// (RFC 1122, section 4.2.2.13). The connection lives on without its owner until
+// Close ends reading and writing. What has been written is still sent, and then a FIN. If
+// there is data that has not been read the peer gets a RST instead, and so it does for data
+// that arrives later (RFC 1122, section 4.2.2.13). The connection exists until the event
 // Finished.
 func (c *Conn) Close(now Time) {
 	if c.closed {
@@ -185,7 +183,7 @@ func (c *Conn) SetNagle(now Time, on bool) {
 }
 
 // SetAdaptiveAck turns adaptive acknowledgments, see steps.go, on or off. One that waits
-// goes on waiting.
+// is still delayed.
 func (c *Conn) SetAdaptiveAck(on bool) { c.opts.AdaptiveAck = on }
 
 // SetCork changes how long small writes gather while data is in flight. Negative:
@@ -255,16 +253,6 @@ func (q *sendQueue) write(p *pool, data []byte) int {
 		}
 	}
 	return n
-}
-
-// lend appends memory of the application's.
-func (q *sendQueue) lend(p *pool, data []byte) {
-	b := p.refer(data, lentBlock, 0)
-	q.push(b)
-	q.lends++
-	if q.cursor == nil {
-		q.cursor, q.offset = b, 0
-	}
 }
 
 // copyOut copies the next len(dst) bytes to dst, advances the cursor past them,

@@ -428,7 +428,7 @@ func (c *Conn) scoreboardInvariant() string {
 		return fmt.Sprintf("%d guessed", b.guessed)
 	case c.phase <= lossProbing && b.lost > 0:
 		return "lost, and nothing is recovered"
-	case c.phase > lossProbing && c.isRecovered():
+	case c.phase > lossProbing && c.sndUna.AtOrAfter(c.recoverSeq):
 		return "recovered, and it goes on"
 	}
 	return ""

@@ -25,8 +25,7 @@ func (c *Conn) synSent(now Time, s *segment) {
 		}
 		return
 	}
-	// Second, check the RST bit. One that acknowledges nothing could come from
-	// anybody.
+	// Second, check the RST bit. A RST without an ACK may be forged.
 	if s.has(wire.TCPRst) {
 		if !s.has(wire.TCPAck) {
 			t.counts[ResetsIgnored]++
@@ -64,10 +63,9 @@ func (c *Conn) synSent(now Time, s *segment) {
 // synReceived is the state SYN-RECEIVED.
 func (c *Conn) synReceived(now Time, s *segment) {
 	t := c.table
-	// A SYN that is the one we have seen asks for our answer again. By the
-	// letter it would get an ACK, for it lies left of the window, and wait for
-	// our timer. It is the later one that the answer echoes, or the peer would take its
-	// own timeout for a round trip.
+	// A repeated SYN is answered with our SYN,ACK. By the letter it would get an ACK, for it
+	// lies left of the window, and the SYN,ACK would wait for our timer. The answer echoes the
+	// timestamp of the later SYN, or the peer would take its own timeout for a round trip.
 	if s.flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn && s.seq == c.irs {
 		c.sndNxt = c.iss
 		c.timing = false
@@ -87,8 +85,8 @@ func (c *Conn) synReceived(now Time, s *segment) {
 	if !c.acceptable(now, s) { // first
 		return
 	}
-	// Second, check the RST bit: a connection from LISTEN goes back there,
-	// which is to say that it is gone, and one that was opened is refused.
+	// Second, check the RST bit: a connection from LISTEN is removed, and one that was
+	// opened is refused.
 	if s.has(wire.TCPRst) {
 		c.reset(now, s, syscall.ECONNREFUSED)
 		return
@@ -114,8 +112,7 @@ func (c *Conn) synReceived(now Time, s *segment) {
 		return
 	}
 	if l := c.listener; l != nil && l.full() {
-		// As if this ACK had been lost: the timer sends our SYN again, and
-		// that brings another.
+		// This ACK is dropped: the timer sends our SYN,ACK again, and the peer another ACK.
 		t.counts[AcceptOverflows]++
 		return
 	}
@@ -165,8 +162,8 @@ func (c *Conn) synchronized(now Time, s *segment) {
 		c.fin(now, s)  // eighth
 		return
 	}
-	// After the peer's FIN there is no data. What claims to be is ignored.
-	c.table.afterFin(s)
+	// No data follows the peer's FIN. What claims to is ignored.
+	c.table.counts[DataAfterFin] += uint64(s.length())
 	switch {
 	case c.state == Closing && c.finAcked: // both have closed at once
 		c.enterTimeWait(now)

@@ -10,13 +10,16 @@ import (
 
 // The steps of RFC 9293, section 3.10.7.4.
 
-// The limit of ACKs that are sent because a segment is not as it should be (RFC
-// 5961, section 7). It is each connection's own: from a limit that all share, a
-// stranger could learn what other connections do.
+// The limit of ACKs that answer invalid segments (RFC 5961, section 7). Each connection
+// has its own: from a shared limit an attacker could learn what other connections do.
 const (
 	challengeBurst    = 10
 	challengeInterval = 100 * time.Millisecond // one comes back
 )
+
+// maxTimestampAge is how long the peer's last timestamp can be compared with the next one
+// (RFC 7323, section 5.5).
+const maxTimestampAge = Time(24 * 24 * time.Hour)
 
 // challenges is how many a connection may send yet.
 type challenges struct {
@@ -62,7 +65,7 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 			}
 			return false // RFC 7323, section 3.2: drop it silently
 		}
-		if int32(s.tsVal-c.tsRecent) < 0 && !c.recentExpired(now) {
+		if int32(s.tsVal-c.tsRecent) < 0 && now-c.tsRecentAt <= maxTimestampAge {
 			t.counts[PawsDropped]++
 			c.challengeUnlessData(now, s)
 			return false
@@ -71,8 +74,7 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 	ok := false
 	switch n := s.length(); {
 	case wnd == 0:
-		// To a closed window data may come that is not taken; what else the
-		// segment says is.
+		// A closed window takes no data, but the rest of the segment is processed.
 		ok = s.seq == c.rcvNxt
 	case n == 0:
 		ok = s.seq.InWindow(c.rcvNxt, wnd)
@@ -95,24 +97,18 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 }
 
 // noteTimestamp takes the timestamp of a segment for the one to be echoed (RFC 7323,
-// section 4.3). Its acknowledgment has been found good: a stranger who has guessed a
-// number in the window could else make everything that the peer sends look old.
+// section 4.3). Its acknowledgment must have been found valid: otherwise an attacker who
+// has guessed a number in the window could make all later segments of the peer look old.
 func (c *Conn) noteTimestamp(now Time, s *segment) {
 	if s.echo {
 		c.tsRecent, c.tsRecentAt = s.tsVal, now
 	}
 }
 
-// recentExpired reports whether the peer's timestamp is too old to be compared
-// with (RFC 7323, section 5.5).
-func (c *Conn) recentExpired(now Time) bool {
-	return now-c.tsRecentAt > Time(24*24*time.Hour)
-}
-
-// challengeUnlessData acknowledges what must not be believed. Data, or a FIN, may
-// be a retransmission whose sender has missed our ACK: that is answered always,
-// and no answer to it can cause another. Two ends that answered each other's
-// bare ACKs would never stop, so these are limited.
+// challengeUnlessData answers an invalid segment with an ACK. Data, or a FIN, may be a
+// retransmission because our ACK was lost: it is always answered, and the answer cannot
+// cause another. If both ends answered each other's bare ACKs they would never stop, so
+// these answers are limited.
 func (c *Conn) challengeUnlessData(now Time, s *segment) {
 	if s.length() > 0 && !s.has(wire.TCPSyn) {
 		c.ackNow = true
@@ -121,14 +117,14 @@ func (c *Conn) challengeUnlessData(now Time, s *segment) {
 	c.challenge(now)
 }
 
-// challenge sends an ACK that makes a peer which has lost track answer with a
-// RST we can believe (RFC 5961).
+// challenge sends an ACK. A peer that does not have the connection answers it with a RST
+// of the right sequence number (RFC 5961).
 func (c *Conn) challenge(now Time) {
 	c.ackNow = c.challenges.take(c.table, now) || c.ackNow
 }
 
-// reset is the second step: only a RST with exactly the next sequence number
-// ends the connection, and any other is asked for (RFC 5961, section 3.2).
+// reset is the second step: only a RST with exactly the next sequence number ends the
+// connection, and any other is answered with a challenge (RFC 5961, section 3.2).
 func (c *Conn) reset(now Time, s *segment, err syscall.Errno) {
 	if s.seq != c.rcvNxt {
 		c.table.counts[ResetsIgnored]++
@@ -139,9 +135,9 @@ func (c *Conn) reset(now Time, s *segment, err syscall.Errno) {
 	c.fail(err)
 }
 
-// trim cuts a segment to the window: what has been received before at its left,
-// and what was never asked for at its right, FIN included. Its sender is told
-// where the window is, if the fifth step finds that it is the peer.
+// trim cuts a segment to the window: at its left what has been received before, at its
+// right what lies beyond the window, FIN included. It is acknowledged if it passes the
+// fifth step.
 func (c *Conn) trim(s *segment) {
 	if s.seq.Before(c.rcvNxt) {
 		dup := c.rcvNxt.From(s.seq)
@@ -214,9 +210,9 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 	if s.options.SACKBlocks > 0 && c.sack {
 		c.noteSack(now, s)
 	}
-	// What acknowledges something new is the peer's last word on the window, also if its
-	// data was sent before other data that has come: without its window, SND.UNA would take
-	// the old one along, further than the peer has ever offered.
+	// A segment that acknowledges something new has the peer's latest window, also if its
+	// data was sent before other data that has arrived. With the old window and the new
+	// SND.UNA the right edge would lie beyond what the peer has ever advertised.
 	if s.ack.After(before) || s.ack == c.sndUna && (c.sndWL1.Before(s.seq) || c.sndWL1 == s.seq && c.sndWL2.AtOrBefore(s.ack)) {
 		c.setSendWindow(now, s)
 	}
@@ -230,7 +226,7 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 func (c *Conn) setSendWindow(now Time, s *segment) {
 	wnd := s.window << c.sndScale
 	if c.persisting {
-		if !c.closed { // or a peer could keep what nobody has for ever
+		if !c.closed { // or a peer could keep a closed connection for ever
 			c.progressAt = now // it answers our window probes
 		}
 		if wnd > 0 {
@@ -272,20 +268,16 @@ func (c *Conn) fin(now Time, s *segment) {
 	}
 }
 
-// afterFin counts what claims to follow the peer's FIN. It is ignored.
-func (t *Table) afterFin(s *segment) { t.counts[DataAfterFin] += uint64(s.length()) }
-
 // When data is acknowledged.
 //
-// By default at once: the segment is ready to be emitted when Process returns,
-// and it carries whatever the application has written before it is. A driver
-// that lets the application run before it emits thus gets replies and
-// acknowledgments in one segment.
+// By default at once: the segment is ready to be emitted when Process returns, and it
+// carries what the application writes before the driver emits it. A driver that lets the
+// application run first gets reply and acknowledgment in one segment.
 //
-// With Options.AdaptiveAck an acknowledgment may wait Options.AckDelay: where the
-// application has answered at once three times in a row, for its next answer to
-// ride on; and in a stream of full segments, for the second of two (RFC 9293,
-// section 3.8.6.3). Whenever the wait was in vain, it is at once again.
+// With Options.AdaptiveAck an acknowledgment may wait Options.AckDelay: if the application
+// has answered at once three times in a row, for its next answer; and in a stream of full
+// segments, for the second of two (RFC 9293, section 3.8.6.3). When the delay expires
+// without an answer, acknowledgments are sent at once again.
 
 // answersForInteractive is how many answers make a connection interactive.
 const answersForInteractive = 3
@@ -309,16 +301,9 @@ func (c *Conn) acknowledgeData(now Time, n int) {
 	}
 }
 
-// ackExpired is the end of the wait for something to ride on.
-func (c *Conn) ackExpired() {
-	c.ackAt = Never
-	c.interactive = 0
-	c.ackNow = true
-}
-
-// noteTwice notes that data has come twice, for the next ACK to tell (D-SACK, RFC 2883,
-// section 4): of a segment the first part of which that is so, and of several segments
-// that one ACK answers the first, with what follows it without a hole.
+// noteTwice records data that has arrived twice, which the next ACK reports (D-SACK, RFC
+// 2883, section 4): of a segment the first such part, and of several segments that one ACK
+// answers the first, with what follows it without a hole.
 func (c *Conn) noteTwice(at, end seq.Number) {
 	if !c.sack || at == end {
 		return
@@ -333,8 +318,7 @@ func (c *Conn) noteTwice(at, end seq.Number) {
 	c.dsack = wire.SACKBlock{Left: at.Uint32(), Right: end.Uint32()}
 }
 
-// acknowledged takes in an acknowledgment of something new: SND.UNA < SEG.ACK =<
-// SND.NXT.
+// acknowledged processes an acknowledgment of something new: SND.UNA < SEG.ACK =< SND.NXT.
 func (c *Conn) acknowledged(now Time, s *segment) {
 	t := c.table
 	n := s.ack.From(c.sndUna)

@@ -78,10 +78,10 @@ func (t *Table) MemoryInUse() int { return t.pool.used }
 // Dial begins a connection from local to remote: the SYN is ready to be
 // emitted. Port 0 in local asks for an ephemeral one, see [Table.ChoosePort].
 //
-// If what the two ends had before is in TIME-WAIT, the new connection takes its place
-// at once. The peer, if it remembers anything, can tell it from the old one: its initial
-// sequence number is higher than any that the old one had, and its timestamps are not
-// lower (RFC 6191, section 2, RFC 1122, section 4.2.2.13).
+// If an earlier connection of the two ends is in TIME-WAIT, the new one replaces it at
+// once. A peer in TIME-WAIT can distinguish them: the new initial sequence number is higher
+// than any that the old one had, and the timestamps are not lower (RFC 6191, section 2, RFC
+// 1122, section 4.2.2.13).
 //
 // Errors: EADDRINUSE if the two ends have a connection already, or are one and the
 // same; EADDRNOTAVAIL if there is a connection to remote from every ephemeral port;
@@ -119,9 +119,9 @@ func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error)
 	return c, nil
 }
 
-// Close ends everything: listeners, connections, each with a RST that is ready
-// to be emitted, and what is left in TIME-WAIT. Connections that their owners
-// have not closed keep what they have received until they are.
+// Close ends all listeners, all connections, each with a RST that is ready to be emitted,
+// and the records of TIME-WAIT. A connection keeps the data that it has received until its
+// owner closes it.
 func (t *Table) Close() {
 	// In an order that does not depend on the map's.
 	conns := slices.SortedFunc(maps.Values(t.conns), func(a, b *Conn) int {
@@ -140,7 +140,7 @@ func (t *Table) Close() {
 	}
 }
 
-// insert makes c known to the table.
+// insert adds c to the table.
 func (t *Table) insert(c *Conn) {
 	t.conns[c.id] = c
 	c.inserted = true
@@ -163,14 +163,14 @@ func (t *Table) remove(c *Conn) {
 	}
 }
 
-// Knows reports whether a segment from remote to local would meet somebody: a
-// connection, what is left of one in TIME-WAIT, or a listener.
+// Knows reports whether there is a connection, a record of TIME-WAIT or a listener for a
+// segment from remote to local.
 func (t *Table) Knows(local, remote AddrPort) bool {
 	id := makeTuple(local, remote)
 	return t.conns[id] != nil || t.waits.records[id] != nil || t.listenerFor(id) != nil
 }
 
-// Events are what has happened to a connection since its owner was last told.
+// Events are what has happened to a connection since NextEvent last returned it.
 type Events uint8
 
 const (
@@ -179,12 +179,11 @@ const (
 	Connected                      // the connection is established
 	Returned                       // memory that was lent is the application's again
 	Drained                        // all that was written, and the FIN after it, has been acknowledged: what SO_LINGER waits for
-	PathChanged                    // the connection has learnt what PathMTU says
+	PathChanged                    // the connection has found another PathMTU
 	Finished                       // the engine is done with the connection: CLOSED or TIME-WAIT
 )
 
-// notify queues c for NextEvent. A connection that nobody has accepted has
-// nobody to tell.
+// notify queues c for NextEvent, if it has been accepted.
 func (c *Conn) notify(e Events) {
 	if c.listener != nil {
 		return
@@ -204,8 +203,8 @@ func (c *Conn) notify(e Events) {
 }
 
 // NextEvent takes the next connection that something has happened to off the
-// list. c is nil if there is none. It is to be called after each method that is
-// told the time, until it is empty.
+// list. c is nil if there is none. The driver calls it after each method that takes the
+// time, until the list is empty.
 func (t *Table) NextEvent() (c *Conn, e Events) {
 	c = t.firstEvent
 	if c == nil {
@@ -267,7 +266,7 @@ func (t *Table) dropReady(c *Conn) {
 }
 
 // Hold keeps c off the list of NextReady, whatever it has to send, until Resume:
-// the driver does not know where to send it, or waits for what could go with it.
+// the driver has no route for it yet, or waits for data that the segment could carry.
 func (c *Conn) Hold() {
 	c.held = true
 	c.table.dropReady(c)
@@ -281,7 +280,7 @@ func (c *Conn) Resume() {
 	}
 }
 
-// Postpone moves c to the end of the list of NextReady: it is the others' turn.
+// Postpone moves c to the end of the list of NextReady, behind the other connections.
 func (t *Table) Postpone(c *Conn) {
 	if c.onReady && c.readyNext != nil {
 		t.dropReady(c)
@@ -290,10 +289,10 @@ func (t *Table) Postpone(c *Conn) {
 }
 
 // Each connection is published from the end of its handshake to its end, in memory of
-// the driver's (Config.Connections), so that somebody else can send its peer a RST when
-// this process has died. The peer takes one at RCV.NXT (RFC 5961, section 3.2), which is
-// the highest SND.NXT unless something was lost; if it was, the peer answers with an
-// ACK that says RCV.NXT. So that number is all that is kept up to date.
+// the driver's (Config.Connections), so that another process can send its peer a RST when
+// this process has died. The peer accepts a RST at RCV.NXT (RFC 5961, section 3.2), which is
+// the highest SND.NXT unless something was lost; otherwise the peer answers with an ACK
+// that contains RCV.NXT. So only that number is kept up to date.
 
 // published is that memory.
 type published struct {

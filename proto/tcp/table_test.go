@@ -522,7 +522,7 @@ func TestChoosePortModel(t *testing.T) {
 	taken, reused, none := 0, 0, 0
 	for i := range 40_000 {
 		now = now.add(time.Millisecond)
-		tab.expireWaits(now)
+		tab.Expire(now)
 		if i%500 == 0 {
 			if listener != nil {
 				listener.Close()

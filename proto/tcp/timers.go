@@ -124,12 +124,13 @@ func (t *Table) Expire(now Time) {
 			t.timers.move(int(c.slot), timerEntry{c.queuedAt, c})
 		}
 	}
-	t.expireWaits(now)
+	for w := t.waits.oldest; w != nil && w.expiresAt <= now; w = t.waits.oldest {
+		t.removeWait(w)
+	}
 }
 
-// LinkUp ends the waiting of the retransmission timers that have backed off: what was
-// lost while the link was down is sent again now, and the next timeout is as short as
-// the first. (RFC 9293 leaves the timers to what the network is known to do.)
+// LinkUp expires the retransmission timers that have backed off: what was lost while the
+// link was down is sent again now, and the next timeout is as short as the first.
 func (t *Table) LinkUp(now Time) {
 	for _, c := range slices.Clone(t.timers) {
 		if c := c.conn; c.backoff > 0 && c.rtxAt != Never && c.rtxAt > now {
@@ -144,13 +145,18 @@ func (t *Table) LinkUp(now Time) {
 // expire runs the timers of a connection that are due.
 func (c *Conn) expire(now Time) {
 	if now >= c.waitAt {
-		c.waitExpired()
+		c.waitAt = Never
+		if c.state == FinWait2 { // closed, and the peer has not sent its FIN in time
+			c.finish(Closed)
+		} else { // the handshake took too long
+			c.fail(c.timeoutError())
+		}
 	}
-	if now >= c.ackAt {
-		c.ackExpired()
+	if now >= c.ackAt { // the application has not answered
+		c.ackAt, c.interactive, c.ackNow = Never, 0, true
 	}
 	if now >= c.paceAt {
-		c.paceExpired()
+		c.paced, c.paceAt = false, Never
 	}
 	if now >= c.corkAt {
 		c.corkAt = Never
@@ -165,11 +171,15 @@ func (c *Conn) expire(now Time) {
 			c.board.delivered = 0
 			c.findLost(now, false, true)
 		case c.claimHeld() && now < c.giveUpAt() && c.sndWnd > 0:
-			c.claimExpired(now)
+			// The segment that the claim quotes is not acknowledged in time: it is true.
+			c.acceptClaim(now)
+			if c.rtxAt <= now { // nothing in flight was larger
+				c.retransmitExpired(now)
+			}
 		case c.mayProbeLoss() && now < c.giveUpAt():
 			c.lossProbeExpired(now)
 		case c.rtxFor == forLossProbe && now < c.giveUpAt():
-			c.startRetransmit(now) // a loss probe would tell nothing any more
+			c.startRetransmit(now) // a loss probe is of no use any more
 		default:
 			c.retransmitExpired(now)
 		}
@@ -179,20 +189,9 @@ func (c *Conn) expire(now Time) {
 	}
 }
 
-// waitExpired ends a handshake that took too long, or a closed connection whose peer
-// has not sent its FIN in time.
-func (c *Conn) waitExpired() {
-	c.waitAt = Never
-	if c.state == FinWait2 {
-		c.finish(Closed)
-		return
-	}
-	c.fail(c.timeoutError())
-}
-
 // Time is an instant: nanoseconds since an epoch that the driver of the engine
-// chooses. The engine has no clock; every call that needs the time is told it.
-// Time may stand still between calls but must not go back.
+// chooses. The engine has no clock; every call that needs the time takes it as an
+// argument. It may be equal in two calls but must not go back.
 type Time int64
 
 // Never is later than every other instant.
@@ -200,6 +199,6 @@ const Never Time = math.MaxInt64
 
 func (t Time) add(d time.Duration) Time { return t + Time(d) }
 
-// milliseconds is the clock of the timestamps option (RFC 7323, section 5.4
-// wants a tick of 1 ms to 1 s).
+// milliseconds is the clock of the timestamps option (RFC 7323, section 5.4: a tick of 1
+// ms to 1 s).
 func (t Time) milliseconds() uint32 { return uint32(int64(t) / int64(time.Millisecond)) }

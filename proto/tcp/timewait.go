@@ -6,7 +6,7 @@ import (
 )
 
 // timeWait is what is left of a connection in TIME-WAIT: enough to acknowledge
-// the peer's FIN again, and to tell a new incarnation from the old one.
+// the peer's FIN again, and to distinguish a new incarnation from the old one.
 type timeWait struct {
 	id         tuple
 	sndNxt     seq.Number
@@ -89,7 +89,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		t.answerBare(now, w)
 		return false
 	}
-	// First: nothing that is acceptable has come before.
+	// First.
 	if !inWindow && (s.length() == 0 || !s.end().Back(1).InWindow(w.rcvNxt, w.window)) {
 		t.counts[OutOfWindow]++
 		if s.length() == 0 || s.has(wire.TCPSyn) {
@@ -97,7 +97,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 			return false
 		}
 		if s.has(wire.TCPFin) && s.end() == w.rcvNxt {
-			// The FIN again, for our ACK of it was lost: the wait begins anew.
+			// The FIN again, since our ACK of it was lost: the time begins anew.
 			w.expiresAt = now.add(t.cfg.TimeWait)
 			t.waits.remove(w)
 			t.waits.add(w)
@@ -116,7 +116,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 	}
 	switch {
 	case s.length() > 0: // nothing can follow the FIN, but it asks for an ACK
-		t.afterFin(s)
+		t.counts[DataAfterFin] += uint64(s.length())
 		t.acknowledgeFrom(now, w)
 	case s.ack.After(w.sndNxt):
 		t.counts[AckUnsent]++
@@ -124,8 +124,8 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 	case s.seq != w.rcvNxt || s.ack != w.sndNxt:
 		t.answerBare(now, w)
 	}
-	// What is left is the ACK that a peer in TIME-WAIT sends. To answer it would bring the
-	// next one.
+	// Otherwise it is the ACK that a peer in TIME-WAIT sends. An answer would cause the next
+	// one.
 	return false
 }
 
@@ -179,13 +179,6 @@ func (l *timeWaits) remove(w *timeWait) {
 		l.newest = w.prev
 	} else {
 		w.next.prev = w.prev
-	}
-}
-
-// expireWaits removes the records whose time is over.
-func (t *Table) expireWaits(now Time) {
-	for w := t.waits.oldest; w != nil && w.expiresAt <= now; w = t.waits.oldest {
-		t.removeWait(w)
 	}
 }
 
