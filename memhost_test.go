@@ -304,3 +304,47 @@ func TestErrorsAreNetErrors(t *testing.T) {
 	check("dial, lease over", of(a.Dial("udp", "10.0.0.2:9")), false, endpoint.ErrLeaseClosed)
 	check("listen, lease over", of(a.Listen(ctx, "tcp", ":0")), false, net.ErrClosed)
 }
+
+// A second socket on a port is EADDRINUSE without a claim, and leaves the port to the first.
+func TestPortInUse(t *testing.T) {
+	a, _, lease := memHosts(t)
+	ctx := t.Context()
+	at := netip.MustParseAddrPort("10.0.0.1:7000")
+	remote := netip.MustParseAddrPort("10.0.0.2:9")
+	listenTCP := func() (io.Closer, error) { return a.ListenTCP(ctx, at) }
+	listenUDP := func() (io.Closer, error) { return a.ListenUDP(ctx, at) }
+	dialUDP := func() (io.Closer, error) { return a.DialUDP(ctx, at, remote) }
+	for _, c := range []struct {
+		name          string
+		tag           endpoint.Tag
+		first, second func() (io.Closer, error)
+	}{
+		{"listen TCP twice", endpoint.TCPTag(at), listenTCP, listenTCP},
+		{"listen UDP twice", endpoint.UDPTag(at), listenUDP, listenUDP},
+		{"dial UDP from a listener's port", endpoint.UDPTag(at), listenUDP, dialUDP},
+		{"dial UDP twice", endpoint.UDPTag(at), dialUDP, dialUDP},
+	} {
+		first, err := c.first()
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		_, before := lease.has(c.tag)
+		if _, err := c.second(); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if held, claims := lease.has(c.tag); !held || claims != before {
+			t.Errorf("%s: held %v, claimed %d times more", c.name, held, claims-before)
+		}
+		if err := first.Close(); err != nil {
+			t.Error(err)
+		}
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			if held, _ := lease.has(c.tag); !held {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: never given back", c.name)
+			}
+		}
+	}
+}
