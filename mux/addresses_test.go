@@ -19,7 +19,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// addrOn gives an interface of a host an address, and takeFrom takes it away.
+// addrOn adds an address to an interface of a host, and takeFrom deletes it.
 func addrOn(t *testing.T, h *netlab.Host, iface, prefix string) {
 	t.Helper()
 	changeAddr(t, h, iface, prefix, netlink.AddrAdd)
@@ -60,7 +60,7 @@ func (s *sniff) send(frame []byte) {
 	must(s.t, unix.Send(s.fd, frame, 0))
 }
 
-// first waits for a frame that has one of the texts in it.
+// first waits for a frame that contains one of the texts.
 func (s *sniff) first(texts ...string) string {
 	s.t.Helper()
 	frame := make([]byte, 2048)
@@ -89,9 +89,8 @@ func (l *lab) wantSuspended(tags ...endpoint.Tag) {
 	}
 }
 
-// The host gives an address up, and another host takes it. The endpoint sends nothing from
-// it any more and nothing comes to it, nobody else gets its tags, and all is as before
-// when the address is back.
+// The host loses an address, and another host takes it. Then the endpoint cannot send from it or
+// receive, no other endpoint gets its tags, and all is as before when the address is back.
 func TestTagsOfALostAddress(t *testing.T) {
 	for _, c := range []struct{ addr, prefix, other string }{
 		{"10.0.0.3", "10.0.0.3/24", "10.0.0.2:9000"},
@@ -107,7 +106,7 @@ func TestTagsOfALostAddress(t *testing.T) {
 			b := l.open()
 			told, _ := hear(a.lease)
 			others, _ := hear(b.lease)
-			program{network: "udp", at: c.other}.keep(t, l.B) // so that its kernel answers no errors
+			program{network: "udp", at: c.other}.keep(t, l.B) // so that its kernel sends no errors
 			datagram := datagram
 			if netip.MustParseAddr(c.addr).Is6() {
 				datagram = datagram6
@@ -143,7 +142,7 @@ func TestTagsOfALostAddress(t *testing.T) {
 					t.Errorf("another claims %v: %v", tag, err)
 				}
 			}
-			// On another interface it is the host's, but not an address of the uplink.
+			// On another interface it is an address of the host, but not of the uplink.
 			addrOn(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
 			takeFrom(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
 			l.wantSuspended(tags...)
@@ -168,8 +167,8 @@ func TestTagsOfALostAddress(t *testing.T) {
 	}
 }
 
-// What is suspended stays so over the death of the mux's process, what happened while there
-// was none is seen by the next one, and the ports are kept for when the address is back.
+// Suspended tags stay suspended when the mux's process dies. The next process finds changes of
+// addresses since then, and the ports stay reserved until the address is back.
 func TestLostAddressWithoutAMux(t *testing.T) {
 	l := newPinLab(t)
 	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
@@ -227,8 +226,8 @@ func TestLostAddressWithoutAMux(t *testing.T) {
 	}
 }
 
-// The host takes an address that an endpoint holds whole, on whatever interface: the
-// endpoint ends and says why, and the host's service is reached there.
+// The host takes an address that an endpoint holds whole, on any interface: the endpoint ends with
+// the reason, and the host's service is reached at the address.
 func TestHostTakesAWholeAddress(t *testing.T) {
 	l := openLab6(t)
 	for _, c := range []struct{ addr, prefix, iface string }{
@@ -255,8 +254,7 @@ func TestHostTakesAWholeAddress(t *testing.T) {
 	l.wantClaims(0)
 }
 
-// The host takes an address while it is being claimed, when the claim has looked at
-// the host's addresses already.
+// The host takes an address during a claim of it, after the claim has read the host's addresses.
 func TestHostTakesAnAddressThatIsBeingClaimed(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	for _, how := range []string{"claim", "open"} {
@@ -288,8 +286,8 @@ func TestHostTakesAnAddressThatIsBeingClaimed(t *testing.T) {
 	}
 }
 
-// While addresses come and go claims do too, and afterwards every tag is in effect if and
-// only if its address is there.
+// Addresses and claims come and go at the same time; afterwards each tag is in effect if and only if
+// the uplink has its address.
 func TestClaimsWhileAddressesChange(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	stop := make(chan struct{})
@@ -341,7 +339,7 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 	l.wantSuspended()
 }
 
-// A new endpoint is told the address that the uplink has now.
+// The identity of a new endpoint has the uplink's present address.
 func TestIdentityFollowsTheAddress(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	takeFrom(t, l.A, l.A.Interface, "10.0.0.1/24")
@@ -353,8 +351,8 @@ func TestIdentityFollowsTheAddress(t *testing.T) {
 	}
 }
 
-// Events about addresses make the mux look which ports are there. One that is being made
-// meanwhile is not taken for one that is gone.
+// After events about addresses the mux looks for deleted ports. A port that is being made is not
+// taken for a deleted one.
 func TestOpeningWhileAddressesChange(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -383,11 +381,11 @@ func TestOpeningWhileAddressesChange(t *testing.T) {
 	}
 }
 
-// patience is how long to wait for what must come. The kernel removes the namespaces of
-// a whole machine one after another.
+// patience is the timeout of waits. The kernel removes the namespaces of a machine one after
+// another.
 const patience = 30 * time.Second
 
-// onDevice does something with a network device of a host.
+// onDevice calls a function with a network device of a host.
 func onDevice(t *testing.T, h *netlab.Host, name string, fn func(netlink.Link) error) {
 	t.Helper()
 	must(t, h.Do(func() error {
@@ -431,7 +429,7 @@ func changeAddress(device netlink.Link, prefix string, change func(netlink.Link,
 	return change(device, addr)
 }
 
-// neighbours lists what a host's kernel knows of the others behind its interface.
+// neighbours is the neighbour table of a host for its interface.
 func neighbours(t *testing.T, h *netlab.Host) (all []netlink.Neigh) {
 	t.Helper()
 	onDevice(t, h, h.Interface, func(device netlink.Link) (err error) {
@@ -441,7 +439,7 @@ func neighbours(t *testing.T, h *netlab.Host) (all []netlink.Neigh) {
 	return all
 }
 
-// setNeighbour tells a host where an address is.
+// setNeighbour sets the MAC address of an address in a host's neighbour table.
 func setNeighbour(t *testing.T, h *netlab.Host, addr string, at [6]byte) {
 	t.Helper()
 	onDevice(t, h, h.Interface, func(device netlink.Link) error {

@@ -31,7 +31,7 @@ func newPinLab(t *testing.T) *pinLab {
 	return &pinLab{lab: &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}, pin: dir}
 }
 
-// serve has a child serve the mux.
+// serve starts a child that serves the mux.
 func (l *pinLab) serve(o order) *child {
 	l.t.Helper()
 	c := startChild(l.t, l.A)
@@ -40,7 +40,7 @@ func (l *pinLab) serve(o order) *child {
 	return c
 }
 
-// openIn has a child make an endpoint, which this process uses.
+// openIn lets a child make an endpoint, which this process uses.
 func (l *pinLab) openIn(c *child, req endpoint.Request) *app {
 	l.t.Helper()
 	if req.Geometry == (endpoint.Geometry{}) {
@@ -52,7 +52,7 @@ func (l *pinLab) openIn(c *child, req endpoint.Request) *app {
 // me is this process as the owner of an endpoint.
 var me = mux.Owner{PID: os.Getpid(), UID: 0}
 
-// present gives an endpoint that was taken over its lease.
+// present presents an endpoint that was taken over.
 func (l *pinLab) present(a *app) endpoint.Info {
 	l.t.Helper()
 	info, lease, err := l.mux.Present(l.t.Context(), me, a.grant.XSK, nil)
@@ -61,7 +61,7 @@ func (l *pinLab) present(a *app) endpoint.Info {
 	return info
 }
 
-// echo sends a datagram to an endpoint and has it send one back. Nothing may be lost.
+// echo sends a datagram to an endpoint, which sends one back. Neither may be lost.
 func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 	l.t.Helper()
 	tag := a.grant.Tags[0]
@@ -76,8 +76,8 @@ func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 	readFrom(l.t, b, "re: "+text)
 }
 
-// While its process is killed again and again and another takes over, traffic
-// goes on and nothing of it is lost.
+// Traffic goes on without loss while the mux's process is killed several times and another takes
+// over.
 func TestTakenOverUnderTraffic(t *testing.T) {
 	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestTakenOverUnderTraffic(t *testing.T) {
 	}
 }
 
-// Who presents a socket gets its endpoint, with all that it had, and nobody else does.
+// Presenting the socket gives the endpoint with all that it had; no other socket or user gets it.
 func TestPresent(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -172,7 +172,7 @@ func TestPresent(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 	l.present(q)
-	// All is as it was, but for the process that has it now.
+	// All is as before, except the process.
 	after := l.mux.Endpoints()
 	for i := range listed {
 		if listed[i].PID != c.cmd.Process.Pid || after[i].PID != os.Getpid() {
@@ -184,7 +184,7 @@ func TestPresent(t *testing.T) {
 		t.Errorf("endpoints %+v\nwere      %+v\npresented %+v", after, listed, info)
 	}
 
-	// The tags are held as they were: against others, and to be given back.
+	// The tags are held as before: others cannot claim them, and the lease can give them back.
 	other := l.open()
 	for _, tag := range append(tags, udpTag("10.0.0.1:32770"), endpoint.MessageTag(8)) {
 		if _, err := other.lease.Claim(ctx, tag); !errors.Is(err, endpoint.ErrTagHeld) {
@@ -216,7 +216,7 @@ func TestPresent(t *testing.T) {
 	q.recv()
 }
 
-// What nobody presents is reclaimed, though its process lives.
+// An endpoint that is not presented is reclaimed, though its process lives.
 func TestReclaimedAfterGrace(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -243,7 +243,7 @@ func TestReclaimedAfterGrace(t *testing.T) {
 	l.openRequest(queue)
 }
 
-// What died while no process served the mux is reclaimed by the next one at once.
+// The next process reclaims at once the endpoints whose processes died while none served the mux.
 func TestDeadAreNotTakenOver(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -256,7 +256,7 @@ func TestDeadAreNotTakenOver(t *testing.T) {
 	a.leave()
 	q.leave()
 	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) == 2 })
-	// Meanwhile its tags claim nothing.
+	// Until then its tags claim nothing.
 	heard := openSniff(t, l.A)
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	sendTo(t, b, "10.0.0.1:7000", "to the kernel")
@@ -271,7 +271,7 @@ func TestDeadAreNotTakenOver(t *testing.T) {
 	}
 }
 
-// A process that dies while its endpoint waits to be presented is not waited for.
+// An endpoint whose process dies before it is presented is reclaimed before the grace period ends.
 func TestDeadWhileWaiting(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -285,7 +285,7 @@ func TestDeadWhileWaiting(t *testing.T) {
 	eventually(t, "the endpoint is gone", func() bool { return len(l.mux.Endpoints()) == 0 })
 }
 
-// A port of the kernel's that another program got meanwhile is logged, and the
+// A claimed port that another program has bound while no process served the mux is logged, and the
 // tag stays.
 func TestTakenPort(t *testing.T) {
 	l := newPinLab(t)

@@ -27,8 +27,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// The muxes of a machine have one program that notes VLAN tags between them, and it
-// stays when the one that has attached it is closed.
+// The muxes of a machine share one unet_note_vlan, which stays when the mux that has attached it is
+// closed.
 func TestMuxesShareTheNote(t *testing.T) {
 	note := func(l *pinLab) link.ID {
 		t.Helper()
@@ -65,8 +65,7 @@ func TestMuxesShareTheNote(t *testing.T) {
 	a.nothing("from a VLAN")
 }
 
-// A cutter that a process has left behind is replaced; a device of that name that is
-// none is not touched.
+// A cutter that a process has left behind is replaced; another device of that name is not touched.
 func TestCutterIsThereAlready(t *testing.T) {
 	for _, ours := range []bool{true, false} {
 		t.Run(fmt.Sprint("ours ", ours), func(t *testing.T) {
@@ -133,8 +132,8 @@ func segment(dst, src [6]byte, from, to string, payload string) []byte {
 		&layers.TCP{SrcPort: layers.TCPPort(f.Port()), DstPort: layers.TCPPort(d.Port()), ACK: true, Seq: 1, Ack: 1}, gopacket.Payload(payload))
 }
 
-// A peer says how many parts a super-frame has. One of very many is dropped and
-// counted; one of short segments, as a peer may send that was told no MSS, is cut.
+// The peer decides the number of parts of a super-frame. One with too many is dropped and counted;
+// one of short segments, as a peer sends that has got no MSS, is segmented.
 func TestSuperFrameOfManyParts(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
@@ -146,8 +145,7 @@ func TestSuperFrameOfManyParts(t *testing.T) {
 	for range hostile {
 		must(t, peer.Send(frame("10.0.0.2:9000"), 1))
 	}
-	// This source stands where an Ethernet header would say that it is followed by IPv4
-	// (put_link_header in cut.h).
+	// This source address is where the EtherType of IPv4 would be (put_link_header in cut.h).
 	must(t, peer.Send(frame("8.0.0.2:9000"), 512))
 	const parts = (60000 + 511) / 512
 	eventually(t, "each frame is counted, and each part", func() bool {
@@ -159,8 +157,8 @@ func TestSuperFrameOfManyParts(t *testing.T) {
 	}
 }
 
-// What a guest sends says how long its parts are, and not how many it has (gso_segs is
-// 0). It is cut by its size.
+// A super-frame of a guest has the length of its parts, and not their number (gso_segs is 0). It is
+// segmented by its size.
 func TestSuperFrameOfAGuest(t *testing.T) {
 	if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
 		t.Skipf("this machine makes no TAP devices: %v", err)
@@ -190,8 +188,8 @@ func TestSuperFrameOfAGuest(t *testing.T) {
 	})
 }
 
-// An owner's super-frames wait in a line of their own, which takes no more than so
-// many parts. What never comes back out of the cutter does not fill it for good.
+// The number of parts on the way to one owner is limited, apart from those of others. Parts that
+// never come out of the cutter count only for a time.
 func TestCutterIsBusy(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
@@ -230,7 +228,7 @@ func TestCutterIsBusy(t *testing.T) {
 	}
 }
 
-// Open turns receive VLAN offload off, and Close on again.
+// Open turns receive VLAN offload off, and Close turns it on again.
 func TestVLANOffload(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, before := range []bool{true, false} {
@@ -246,8 +244,8 @@ func TestVLANOffload(t *testing.T) {
 	}
 }
 
-// tagEgress puts every frame that leaves a host into VLAN 100. Where the tag stands is
-// the device's affair (txvlan).
+// tagEgress puts each frame that leaves a host into VLAN 100. With txvlan the tag is in the skb, else
+// in the frame.
 func tagEgress(t *testing.T, h *netlab.Host) {
 	t.Helper()
 	must(t, h.Do(func() error {
@@ -264,7 +262,7 @@ func tagEgress(t *testing.T, h *netlab.Host) {
 	}))
 }
 
-// sniff hears what reaches a host's kernel, with the VLAN that stands beside a frame.
+// sniff receives what reaches a host's kernel, with the VLAN tag of the skb.
 type sniff struct {
 	t  *testing.T
 	fd int
@@ -289,7 +287,7 @@ func openSniff(t *testing.T, h *netlab.Host) *sniff {
 	return s
 }
 
-// vlanOf waits for a frame with a payload, and returns its VLAN, beside it or inside; 0: none.
+// vlanOf waits for a frame with a payload, and returns its VLAN, in the skb or in the frame; 0: none.
 func (s *sniff) vlanOf(payload string) uint16 {
 	s.t.Helper()
 	frame, aux := make([]byte, 2048), make([]byte, 256)
@@ -316,12 +314,12 @@ func (s *sniff) vlanOf(payload string) uint16 {
 	}
 }
 
-// A frame of a VLAN is never an endpoint's, wherever its tag stands: it is the
-// kernel's, with its tag.
+// A frame of a VLAN never goes to an endpoint, with its tag in the frame or in the skb: it goes to the
+// kernel, with its tag.
 func TestFramesOfAVLAN(t *testing.T) {
 	for _, c := range []struct {
 		mode   mux.Mode
-		txvlan bool // of the sender: on, the tag stands beside the frame
+		txvlan bool // of the sender: on, the tag is in the skb
 	}{
 		{mux.ModeGeneric, true},
 		{mux.ModeGeneric, false},
@@ -371,8 +369,8 @@ func sendRaw(t *testing.T, h *netlab.Host, frame []byte) {
 	}))
 }
 
-// multiply has each frame that comes in at a host's interface sent out of a device of
-// the host n times, all before the first of them is received.
+// multiply attaches a program that sends each frame received on a host's interface n times out of a
+// device of the host, all before the first of them is received.
 func multiply(t *testing.T, h *netlab.Host, device string, n int) {
 	t.Helper()
 	must(t, h.Do(func() error {
@@ -401,7 +399,7 @@ func multiply(t *testing.T, h *netlab.Host, device string, n int) {
 	}))
 }
 
-// droppedBy is how many frames a device could not hand to its other end.
+// droppedBy is the number of frames that a device could not pass to its other end.
 func droppedBy(t *testing.T, h *netlab.Host, device string) (n uint64) {
 	t.Helper()
 	must(t, h.Do(func() error {
@@ -413,7 +411,7 @@ func droppedBy(t *testing.T, h *netlab.Host, device string) (n uint64) {
 	return n
 }
 
-// What the kernel's backlog has no room for is counted, in all and by endpoint.
+// Frames dropped by a full backlog of the kernel are counted, in total and by endpoint.
 func TestFullBacklogIsCounted(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/core/netdev_max_backlog")
 	must(t, err)
@@ -442,8 +440,8 @@ func TestFullBacklogIsCounted(t *testing.T) {
 		l := openLab(t, mux.ModeGeneric)
 		l.open(udpTag("10.0.0.1:7001"))
 		a := l.open(udpTag("10.0.0.1:7000"))
-		// What is sent from an XSK goes through the backlog frame by frame, and cannot fill
-		// it. So the kernel of the port's namespace sends.
+		// Frames from an XSK go through the backlog one by one, and cannot fill it. So the kernel
+		// of the port's namespace sends.
 		inside, device := a.inside()
 		multiply(t, inside, device, backlog+more)
 		sendRaw(t, inside, unknown(l.A, l.A))
@@ -465,8 +463,7 @@ func TestFullBacklogIsCounted(t *testing.T) {
 	})
 }
 
-// inside is the namespace that an endpoint's socket is in, and the inner end of its port.
-// Its interface is lo.
+// inside is the namespace of an endpoint's socket and of the inner end of its port.
 func (a *app) inside() (h *netlab.Host, device string) {
 	a.t.Helper()
 	ns, err := unix.IoctlRetInt(int(a.grant.XSK.Fd()), unix.SIOCGSKNS)
@@ -488,7 +485,7 @@ func (a *app) inside() (h *netlab.Host, device string) {
 	return h, device
 }
 
-// onlyLost wants no other losses counted than these.
+// onlyLost fails if other losses than these are counted.
 func onlyLost(t *testing.T, counters map[string]uint64, names ...string) {
 	t.Helper()
 	for name := range counters {

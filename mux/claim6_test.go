@@ -25,8 +25,8 @@ func tcpTag(s string) endpoint.Tag   { return endpoint.TCPTag(netip.MustParseAdd
 func udpBlock(s string) endpoint.Tag { return udpTag(s).AsBlock() }
 func tcpBlock(s string) endpoint.Tag { return tcpTag(s).AsBlock() }
 
-// openLab6 is a lab whose hosts have IPv6 too. The kernel receives that only on
-// an interface of which it has noticed that it works.
+// openLab6 is a lab whose hosts have IPv6 too. The kernel receives IPv6 only after it has processed
+// that the interface is up.
 func openLab6(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{IPv6: true})}
@@ -42,7 +42,7 @@ func openLab6(t *testing.T) *lab {
 	return l
 }
 
-// program is what a program of the kernel's network stack does with a port.
+// program is a socket of the kernel's network stack.
 type program struct {
 	network   string // udp, udp4, udp6, tcp, tcp4, tcp6; without a number: a socket of both families
 	at        string
@@ -128,7 +128,7 @@ func boundTo(t *testing.T, fd int) uint16 {
 	return 0
 }
 
-// connect begins to connect a kernel's socket and waits for nothing.
+// connect begins to connect a kernel's socket and does not wait.
 func connect(fd int, to string) error {
 	at, _ := sockaddr(to)
 	if err := unix.Connect(fd, at); !errors.Is(err, unix.EINPROGRESS) {
@@ -162,7 +162,7 @@ func netFile(t *testing.T, h *netlab.Host, name string) (text string) {
 	return text
 }
 
-// eventually waits until ok, and reports what it is about otherwise.
+// eventually waits until ok; after patience the test fails.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
@@ -172,7 +172,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// wantClaims checks that tables and descriptors are those of tags, and no others.
+// wantClaims checks that exactly tags are in the tables and have descriptors.
 func (l *lab) wantClaims(reserved int, tags ...endpoint.Tag) {
 	l.t.Helper()
 	held, inKernel, n, err := l.mux.Claims()
@@ -194,8 +194,8 @@ func parseMAC(s string) net.HardwareAddr {
 	return hw
 }
 
-// addAddr gives a host's end an address with flags (IFA_F_*), of which the
-// kernel keeps those that it knows from outside.
+// addAddr adds an address with flags (IFA_F_*) to a host's end. The kernel keeps those flags that can
+// be set from user space.
 func addAddr(t *testing.T, h *netlab.Host, addr string, set func(*netlink.Addr)) {
 	t.Helper()
 	p := netip.MustParsePrefix(addr)
@@ -210,7 +210,7 @@ func addAddr(t *testing.T, h *netlab.Host, addr string, set func(*netlink.Addr))
 	}))
 }
 
-// addressFlags are those of an address, by the kernel.
+// addressFlags are the kernel's flags of an address.
 func addressFlags(t *testing.T, h *netlab.Host, addr string) (flags int) {
 	t.Helper()
 	must(t, h.Do(func() error {
@@ -225,8 +225,8 @@ func addressFlags(t *testing.T, h *netlab.Host, addr string) (flags int) {
 	return flags
 }
 
-// Which of the uplink's IPv6 addresses have ports to claim, and which of them a
-// wildcard stands for.
+// The IPv6 addresses of the uplink on which ports can be claimed, and the one that a wildcard stands
+// for.
 func TestIPv6AddressesOfTheUplink(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -285,12 +285,11 @@ func TestIPv6AddressesOfTheUplink(t *testing.T) {
 	l.wantClaims(0)
 }
 
-// An address that the host does not use itself yet, or that somebody else has
-// too, or that it will change by itself, has no ports to claim.
+// No ports can be claimed on a tentative, duplicate or temporary address.
 func TestIPv6AddressesInDoubt(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
-	// One that somebody has: host B. A hundred probes leave time to look.
+	// A duplicate: host B has it. A hundred probes leave time to look.
 	sysctl(t, l.A, "ipv6/conf/"+l.A.Interface+"/dad_transmits", "100")
 	addAddr(t, l.A, "fd00::3/64", func(a *netlink.Addr) { a.Flags = 0 })
 	if addressFlags(t, l.A, "fd00::3")&unix.IFA_F_TENTATIVE == 0 {
@@ -298,7 +297,7 @@ func TestIPv6AddressesInDoubt(t *testing.T) {
 	}
 	addAddr(t, l.A, "fd00::2/64", func(a *netlink.Addr) { a.Flags = 0 })
 	eventually(t, "fd00::2 found to be host B's", func() bool { return addressFlags(t, l.A, "fd00::2")&unix.IFA_F_DADFAILED != 0 })
-	// One that the kernel makes for privacy, beside an address that is managed.
+	// A temporary one, which the kernel makes beside a managed address.
 	sysctl(t, l.A, "ipv6/conf/"+l.A.Interface+"/dad_transmits", "0")
 	sysctl(t, l.A, "ipv6/conf/"+l.A.Interface+"/use_tempaddr", "2")
 	addAddr(t, l.A, "2001:db8::1/64", func(a *netlink.Addr) {
@@ -335,7 +334,7 @@ func TestIPv6AddressesInDoubt(t *testing.T) {
 	}
 }
 
-// Whole IPv6 addresses that nobody may have.
+// Whole IPv6 addresses that cannot be claimed.
 func TestWholeIPv6Addresses(t *testing.T) {
 	l := openLab6(t)
 	a, b := l.open(), l.open()
@@ -391,7 +390,7 @@ func TestWholeIPv6Addresses(t *testing.T) {
 	if err := a.lease.Unclaim(t.Context(), addrTag("fd00::77")); !errors.Is(err, denied) {
 		t.Errorf("unclaim an address on which a port is held: %v", err)
 	}
-	// A refusal leaves nothing: the address is free when its host is gone.
+	// A refusal has no effect: the address is free when its host is gone.
 	onDevice(t, l.B, l.B.Interface, deleteAddress("fd00::2/64"))
 	for _, n := range neighbours(t, l.A) {
 		onDevice(t, l.A, l.A.Interface, func(netlink.Link) error { return netlink.NeighDel(&n) })
@@ -401,13 +400,13 @@ func TestWholeIPv6Addresses(t *testing.T) {
 	}
 }
 
-// While a whole IPv6 address is held, the uplink hears what others ask for it.
+// While a whole IPv6 address is held, the uplink receives solicitations for it.
 func TestSolicitedNodeGroups(t *testing.T) {
 	l := openLab6(t)
 	group := func(last string) bool {
 		return strings.Contains(netFile(t, l.A, "igmp6"), "ff0200000000000000000001ff"+last)
 	}
-	filtered := func(last string) bool { // by the hardware, if it were any
+	filtered := func(last string) bool { // by hardware
 		return strings.Contains(netFile(t, l.A, "dev_mcast"), "3333ff"+last)
 	}
 	a := l.open(addrTag("fd00::1:2:77"))
@@ -426,8 +425,8 @@ func TestSolicitedNodeGroups(t *testing.T) {
 	want("none", false, false, false, false)
 }
 
-// What the kernel of another host sends to a claimed port arrives at who claimed
-// it, alone or in a block, on a shared address or on its own, and nowhere else.
+// Packets of another host's kernel to a claimed port arrive at its owner, for a single port or a
+// block, on a shared or a whole address, and nowhere else.
 func TestClaimedPortsGetTheirFrames(t *testing.T) {
 	l := openLab6(t)
 	setNeighbour(t, l.B, "10.0.0.77", l.A.LinkAddr)
@@ -472,7 +471,7 @@ func TestClaimedPortsGetTheirFrames(t *testing.T) {
 		}
 	}
 	other.nothing("for another endpoint's ports")
-	// What nobody has claimed is the kernel's.
+	// Ports without a claim are the kernel's.
 	ping(t, l.B, "10.0.0.1")
 	ping(t, l.B, "fd00::1")
 	service, err := l.A.Listen("tcp6", "[fd00::1]:80")
@@ -496,8 +495,8 @@ func datagram6(dst, src [6]byte, from, to string, payload string) []byte {
 	return buf.Bytes()
 }
 
-// The other host's errors about what was sent from a port of a block come to the
-// block's owner, and so do the resets of its TCP.
+// ICMP errors and TCP resets of the other host for packets from a port of a block arrive at the
+// block's owner.
 func TestErrorsReachTheOwnerOfTheBlock(t *testing.T) {
 	l := openLab6(t)
 	a := l.open(udpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"), tcpBlock("10.0.0.1:40000"))
@@ -524,8 +523,8 @@ func TestErrorsReachTheOwnerOfTheBlock(t *testing.T) {
 	b.nothing("errors about another's datagrams")
 }
 
-// Solicitations for a whole IPv6 address reach its owner, which answers for
-// itself; those for the shared address stay the kernel's.
+// Solicitations for a whole IPv6 address arrive at its owner, which answers; those for the shared
+// address go to the kernel.
 func TestSolicitationsReachTheOwner(t *testing.T) {
 	l := openLab6(t)
 	a := l.open(addrTag("fd00::77"))

@@ -16,11 +16,10 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// reuses are the ways in which a program may ask for a port that is in use.
+// reuses are the socket options of programs that bind a port in use.
 var reuses = []struct{ addr, port bool }{{false, false}, {true, false}, {false, true}, {true, true}}
 
-// programsAt are programs that want a port of one of the uplink's addresses, the
-// address itself or all of them.
+// programsAt are programs that bind a port of one of the uplink's addresses, or of all addresses.
 func programsAt(tag endpoint.Tag, port uint16) (list []program) {
 	network, any, both := "udp", "0.0.0.0", "::"
 	if tag.Kind == endpoint.TagTCP {
@@ -50,8 +49,8 @@ var sharedTags = []endpoint.Tag{
 	udpBlock("10.0.0.1:40000"), tcpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"), tcpBlock("[fd00::1]:40000"),
 }
 
-// No program of the kernel's network stack gets a claimed port, whatever it
-// does, and it gets every other, and that one when it was given back.
+// No program of the kernel's network stack can bind a claimed port, with any options. It can bind all
+// others, and that port after it was given back.
 func TestKernelLeavesClaimedPortsAlone(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -85,8 +84,7 @@ func TestKernelLeavesClaimedPortsAlone(t *testing.T) {
 	}
 }
 
-// Nobody claims a port that a program has, and one port of a block is enough. A
-// refusal leaves nothing.
+// A port that a program has cannot be claimed, nor a block with such a port. A refusal has no effect.
 func TestPortsOfTheKernelAreNotClaimed(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -111,7 +109,7 @@ func TestPortsOfTheKernelAreNotClaimed(t *testing.T) {
 	}
 }
 
-// The same port of another protocol, family or address is another tag.
+// The same port of another protocol, family or address is a tag of its own.
 func TestPortsAreNotConfused(t *testing.T) {
 	l := openLab6(t)
 	onDevice(t, l.A, l.A.Interface, addAddress("10.0.0.9/24"))
@@ -119,15 +117,14 @@ func TestPortsAreNotConfused(t *testing.T) {
 	l.open(tags[:3]...)
 	a := l.open(tags[3:]...)
 	l.wantClaims(5+5*64, tags...)
-	// A program may have them on the addresses that nobody claimed.
+	// A program can bind them on the addresses without a claim.
 	program{network: "udp4", at: "127.0.0.1:7000"}.keep(t, l.A)
 	program{network: "tcp4", at: "10.0.0.9:7000", listen: true}.keep(t, l.A)
 	must(t, a.lease.Close())
 	l.wantClaims(3, tags[:3]...)
 }
 
-// A port that a TCP connection of the kernel's has is refused, without a
-// listener too and in TIME-WAIT.
+// A port of a TCP connection of the kernel is refused, also without a listener and in TIME-WAIT.
 func TestPortsOfConnections(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -172,11 +169,10 @@ func TestPortsOfConnections(t *testing.T) {
 	}
 }
 
-// A connection of the kernel's own gets no claimed port, in whatever way the
-// kernel chooses.
+// The kernel chooses no claimed port for its own connections, in any way of choosing.
 func TestConnectionsGetOtherPorts(t *testing.T) {
 	l := openLab6(t)
-	// The kernel leaves out a port of a range of an odd number, now and then.
+	// Sometimes the kernel leaves out one port of a range with an odd number of ports.
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "40000 40065")
 	l.open(udpBlock("10.0.0.1:40000"), tcpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"), tcpBlock("[fd00::1]:40000"))
 	for _, network := range []string{"udp4", "tcp4", "udp6", "tcp6"} {
@@ -204,7 +200,7 @@ func TestConnectionsGetOtherPorts(t *testing.T) {
 	}
 }
 
-// A wildcard is a port of the kernel's choice.
+// The kernel chooses the port of a wildcard.
 func TestAnyPort(t *testing.T) {
 	l := openLab6(t)
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "40000 40001")
@@ -237,7 +233,7 @@ func TestAnyPort(t *testing.T) {
 	l.wantClaims(0)
 }
 
-// A port is one endpoint's, alone or in a block, and of one tag only.
+// A port belongs to one endpoint and one tag, alone or in a block.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	l := openLab6(t)
 	whole, whole6 := addrTag("10.0.0.77"), addrTag("fd00::77")
@@ -306,8 +302,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 	}
 }
 
-// Any block is one that is free here and in the kernel, and that the
-// administrator leaves to automatic choice.
+// A chosen block is free in the mux and in the kernel, and has no port excluded from automatic choice.
 func TestAnyBlock(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -331,14 +326,14 @@ func TestAnyBlock(t *testing.T) {
 		wantTraces(t, l.A, before)
 		must(t, a.lease.Unclaim(t.Context(), c.want))
 	}
-	// A port of a block that is held singly makes it unfree, too.
+	// A block with a port that is held by itself is not free.
 	if _, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:50050")); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := a.lease.Claim(t.Context(), udpBlock("10.0.0.1:0")); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("got %v, %v", got, err)
 	}
-	// Where programs need a privilege, an administrator wants no endpoints either.
+	// Nor are ports chosen that need a privilege.
 	sysctl(t, l.A, "ipv4/ip_local_reserved_ports", "\n")
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "65500 65535")
 	sysctl(t, l.A, "ipv4/ip_unprivileged_port_start", "65472")
@@ -347,8 +342,8 @@ func TestAnyBlock(t *testing.T) {
 	}
 }
 
-// A part of the ports from 32768 on, where the kernel's programs get theirs, is left to
-// them: when endpoints have many ports of a protocol, blocks of it are chosen below.
+// Part of the ports from 32768 on is left to the kernel's programs: when endpoints have many ports of
+// a protocol, blocks of it are chosen below.
 func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open(tcpTag("10.0.0.1:7000"))
@@ -369,8 +364,7 @@ func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
 	claim(tcpBlock("10.0.0.1:0"), false)
 }
 
-// A whole address has its ports for itself: 512 blocks from 32768 on, in no
-// order that could be guessed.
+// All ports of a whole address can be claimed: 512 blocks from 32768 on, in random order.
 func TestAnyBlockOfAWholeAddress(t *testing.T) {
 	l := openLab6(t)
 	a := l.open(addrTag("fd00::77"))
@@ -404,8 +398,8 @@ func TestAnyBlockOfAWholeAddress(t *testing.T) {
 	}
 }
 
-// What a mux that died had reserved is reserved again, but for what a program
-// has got meanwhile; the claims stand in any case.
+// The ports of a mux whose process died are reserved again, except those that a program has bound
+// since; all claims stay.
 func TestReadmit(t *testing.T) {
 	l := openLab6(t)
 	tags := []endpoint.Tag{
@@ -442,7 +436,7 @@ func TestReadmit(t *testing.T) {
 			}
 		}
 	}
-	// A wildcard does not choose what is held and could not be reserved.
+	// A wildcard does not choose a held port that could not be reserved.
 	b := l.open()
 	if _, err := b.lease.Claim(t.Context(), tcpTag("10.0.0.1:40001")); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("got %v", err)
@@ -456,7 +450,7 @@ func TestReadmit(t *testing.T) {
 	l.wantClaims(0)
 }
 
-// Reserved ports leave this process the descriptors that it needs for all else.
+// Reserved ports leave descriptors for other uses.
 func TestDescriptorsForPorts(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -500,8 +494,8 @@ func TestDescriptorsForPorts(t *testing.T) {
 	l.wantClaims(0)
 }
 
-// A search for a block through a host on which every one has a port in use holds
-// nobody up, and ends with its lease.
+// A search for a block on a host where each block has a port in use does not block other claims, and
+// ends with its lease.
 func TestSearchForABlock(t *testing.T) {
 	l := openLab6(t)
 	for first := 32768; first < 65536; first += 64 {

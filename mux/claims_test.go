@@ -33,7 +33,7 @@ func TestClaims(t *testing.T) {
 	}{
 		{b, udpTag("10.0.0.1:7000"), held},
 		{b, udpTag("0.0.0.0:7000"), held},
-		{a, udpTag("10.0.0.1:7000"), held}, // twice is once too often
+		{a, udpTag("10.0.0.1:7000"), held}, // the second time
 		{b, udpTag("10.0.0.1:5300"), held}, // by a kernel program
 		{b, udpTag("10.0.0.1:5301"), held}, // by one on all addresses
 		{b, udpTag("10.0.0.2:7000"), denied},
@@ -79,7 +79,7 @@ func TestClaims(t *testing.T) {
 		t.Errorf("claim any message tag: %v, %v", got, err)
 	}
 
-	// The kernel leaves claimed ports alone, and has them back afterwards.
+	// The kernel does not use claimed ports, and can use them afterwards.
 	bind := func() error {
 		return l.A.Do(func() error {
 			c, err := net.ListenUDP("udp4", &net.UDPAddr{Port: 7000})
@@ -104,7 +104,7 @@ func TestClaims(t *testing.T) {
 		t.Errorf("unclaim an address on which a port is held: %v", err)
 	}
 
-	// A tag takes effect at once, and so does its end.
+	// A claim takes effect at once, and so does its end.
 	peer := kernelUDP(t, l.B, "10.0.0.2:9000")
 	sendTo(t, peer, "10.0.0.1:7000", "to b")
 	b.recv()
@@ -131,7 +131,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// The tags of a request come together or not at all, in any order.
+// A request gets all of its tags or none, in any order.
 func TestClaimsOfARequest(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	want := []endpoint.Tag{udpTag("10.0.0.77:9"), endpoint.MessageTag(7), addrTag("10.0.0.77"), udpTag("10.0.0.1:7000")}
@@ -168,7 +168,7 @@ func TestUplinkWithoutAddress(t *testing.T) {
 	}
 }
 
-// claimModel is who has what, in the simplest way to say it.
+// claimModel is a simple model of all claims and bound ports.
 type claimModel struct {
 	lab      *lab
 	rng      *rand.Rand
@@ -193,7 +193,7 @@ func modelKind(p program) endpoint.TagKind {
 	return endpoint.TagUDP
 }
 
-// meet says whether a program has a port of a tag's, or would have.
+// meet reports whether a program has, or would have, a port of a tag.
 func (m *claimModel) meet(p program, tag endpoint.Tag) bool {
 	at := netip.MustParseAddrPort(p.at)
 	if modelKind(p) != tag.Kind || at.Port() < tag.Port || at.Port() > tag.LastPort() {
@@ -203,7 +203,7 @@ func (m *claimModel) meet(p program, tag endpoint.Tag) bool {
 	return at.Addr() == tag.Addr || at.Addr().IsUnspecified() && (both || at.Addr().Is4() == tag.Addr.Is4())
 }
 
-// disturb says whether two programs cannot have what they want at once.
+// disturb reports whether two programs cannot have their ports at the same time.
 func disturb(p, q program) bool {
 	a, b := netip.MustParseAddrPort(p.at), netip.MustParseAddrPort(q.at)
 	if modelKind(p) != modelKind(q) || a.Port() != b.Port() {
@@ -213,7 +213,7 @@ func disturb(p, q program) bool {
 	return sameFamily && (a.Addr() == b.Addr() || a.Addr().IsUnspecified() || b.Addr().IsUnspecified())
 }
 
-// shared says whether the kernel has an address too.
+// shared reports whether the kernel has an address too.
 func shared(tag endpoint.Tag) bool {
 	for _, a := range modelShared {
 		if tag.Addr == netip.MustParseAddr(a) {
@@ -223,7 +223,7 @@ func shared(tag endpoint.Tag) bool {
 	return false
 }
 
-// want is the answer to a claim without wildcards.
+// want is the expected result of a claim without wildcards.
 func (m *claimModel) want(by *app, tag endpoint.Tag) error {
 	if !shared(tag) && tag.Kind != endpoint.TagAddr {
 		switch m.tags[endpoint.AddrTag(tag.Addr)] {
@@ -247,7 +247,7 @@ func (m *claimModel) want(by *app, tag endpoint.Tag) error {
 	return nil
 }
 
-// sockets is how many descriptors a claim takes.
+// sockets is the number of descriptors of a claim.
 func sockets(tag endpoint.Tag) int {
 	switch {
 	case tag.Kind == endpoint.TagAddr && tag.Addr.Is6():
@@ -268,7 +268,7 @@ func (m *claimModel) take(tag endpoint.Tag) {
 	m.reserved -= sockets(tag)
 }
 
-// claim makes a claim at random.
+// claim makes a random claim.
 func (m *claimModel) claim() {
 	t := m.lab.t
 	by := pick(m.rng, m.leases)
@@ -301,7 +301,7 @@ func (m *claimModel) claim() {
 	}
 }
 
-// unclaim gives back something at random, most often something that is held.
+// unclaim gives back a random tag, most often a held one.
 func (m *claimModel) unclaim() {
 	t := m.lab.t
 	by := pick(m.rng, m.leases)
@@ -315,7 +315,7 @@ func (m *claimModel) unclaim() {
 		}
 		for other := range m.tags {
 			if tag.Kind == endpoint.TagAddr && other.Kind != endpoint.TagAddr && other.Addr == tag.Addr {
-				want = endpoint.ErrTagDenied // it stands on it
+				want = endpoint.ErrTagDenied // it is on it
 			}
 		}
 		if err := by.lease.Unclaim(t.Context(), tag); !errors.Is(err, want) {
@@ -387,8 +387,7 @@ func (m *claimModel) compare() {
 	m.lab.wantClaims(m.reserved, list...)
 }
 
-// Whatever is claimed, given back and bound in whatever order, every answer is
-// the model's.
+// Random claims, returns and binds have the results of the model.
 func TestClaimsAgainstAModel(t *testing.T) {
 	for seed := range uint64(4) {
 		l := openLab6(t)
@@ -431,7 +430,7 @@ func TestClaimsAgainstAModel(t *testing.T) {
 	}
 }
 
-// owners is who has a port now, as those say who were given it.
+// owners is the present owner of each port, as reported by those who got it.
 type owners struct {
 	t   *testing.T
 	mu  sync.Mutex
@@ -462,7 +461,7 @@ func (o *owners) gives(tag endpoint.Tag) {
 	each(tag, func(port endpoint.Tag) { delete(o.has, port) })
 }
 
-// worker claims and unclaims for an endpoint of its own, which it sometimes gives up.
+// worker claims and unclaims for an endpoint of its own, which it sometimes closes.
 func (o *owners) worker(l *lab, rng *rand.Rand) error {
 	for range 3 {
 		g, lease, err := l.mux.OpenEndpoint(context.Background(), endpoint.Request{Geometry: small})
@@ -506,7 +505,7 @@ func (o *owners) worker(l *lab, rng *rand.Rand) error {
 	return nil
 }
 
-// user is a program of the kernel's network stack that takes ports and leaves them.
+// user is a program of the kernel's network stack that binds ports and closes them.
 func (o *owners) user(h *netlab.Host, rng *rand.Rand) error {
 	for range 300 {
 		p := program{network: pick(rng, []string{"udp4", "tcp4"}), at: netip.AddrPortFrom(h.Addr.Addr(), pick(rng, modelPorts)).String()}
@@ -527,8 +526,8 @@ func (o *owners) user(h *netlab.Host, rng *rand.Rand) error {
 	return nil
 }
 
-// Many who want the same ports at once, the kernel's programs among them: each
-// port has one owner at any time, and in the end nothing is left.
+// Endpoints and programs of the kernel's stack claim and bind the same ports at the same time: each
+// port has one owner at any time, and at the end nothing is left.
 func TestRacingClaims(t *testing.T) {
 	warm(t)
 	l := openLab6(t)
@@ -556,7 +555,7 @@ func TestRacingClaims(t *testing.T) {
 	wantTraces(t, l.A, before)
 }
 
-// A lease that is closed while it claims keeps nothing.
+// A lease that is closed during a claim keeps nothing.
 func TestClaimsOfAClosingLease(t *testing.T) {
 	warm(t)
 	l := openLab6(t)

@@ -10,17 +10,17 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// LosePortProgram takes the program off a port's outer end.
+// LosePortProgram detaches the program of a port's outer end.
 func (l *Lease) LosePortProgram() error {
 	return setXDP(l.m.rt, int(l.at.owner.Port), -1, l.m.progs.attachFlag())
 }
 
-// Trust undoes distrust, to show that it is what protects.
+// Trust undoes distrust.
 func Trust(iface string) error {
 	return setIPv4(iface, map[string]string{"rp_filter": "0", "drop_unicast_in_l2_multicast": "0"})
 }
 
-// HoldProbes lets no probe begin until release.
+// HoldProbes delays all probes until release.
 func (m *Mux) HoldProbes() (release func()) {
 	for range cap(m.probes) {
 		m.probes <- struct{}{}
@@ -32,22 +32,21 @@ func (m *Mux) HoldProbes() (release func()) {
 	}
 }
 
-// HideFillRings has muxes that are opened find that the kernel does not show fill
-// rings, until restore.
+// HideFillRings makes Open find that the kernel lacks a field of fill rings, until restore.
 func HideFillRings() (restore func()) {
 	before := fillFields
 	fillFields = append(slices.Clip(fillFields), "xsk_queue.none")
 	return func() { fillFields = before }
 }
 
-// FillRings is how many fill rings are looked at.
+// FillRings is the number of fill rings that are checked.
 func (m *Mux) FillRings() int {
 	m.fills.mu.Lock()
 	defer m.fills.mu.Unlock()
 	return len(m.fills.rings)
 }
 
-// LeaveFillRings ends the look at the fill rings of all endpoints that are there.
+// LeaveFillRings ends the checks of the fill rings of all endpoints.
 func (m *Mux) LeaveFillRings() (err error) {
 	for _, l := range m.all() {
 		err = errors.Join(err, m.fills.remove(l))
@@ -55,7 +54,7 @@ func (m *Mux) LeaveFillRings() (err error) {
 	return err
 }
 
-// FailDeletions lets no port be deleted until restore.
+// FailDeletions makes each deletion of a port fail until restore.
 func (m *Mux) FailDeletions(err error) (restore func()) {
 	replace := func(del func(netlink.Link) error) (before func(netlink.Link) error) {
 		m.deleter.mu.Lock()
@@ -70,21 +69,21 @@ func (m *Mux) FailDeletions(err error) (restore func()) {
 // CloseTags makes every change of the tag table fail.
 func (m *Mux) CloseTags() error { return m.progs.objs.Tags.Close() }
 
-// TagTableSize is how many tags can be claimed.
+// TagTableSize is the size of the tag table.
 func (m *Mux) TagTableSize() int { return int(m.progs.objs.Tags.MaxEntries()) }
 
-// Aside is how many whole addresses are being claimed.
+// Aside is the number of whole addresses that are being claimed.
 func (m *Mux) Aside() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.aside)
 }
 
-// MaxResolved is how many destinations are kept for a lease.
+// MaxResolved is the number of destinations that are kept for a lease.
 const MaxResolved = maxResolved
 
-// Claims are the tags that are held, by the claim table and by the kernel's,
-// with the number of descriptors that reserve their ports.
+// Claims are the held tags in the claim table and in the kernel's, and the number of descriptors that
+// reserve their ports.
 func (m *Mux) Claims() (held, inKernel map[endpoint.Tag]bool, reserved int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,7 +99,7 @@ func (m *Mux) Claims() (held, inKernel map[endpoint.Tag]bool, reserved int, err 
 	return held, inKernel, reserved, err
 }
 
-// CountedClaims is what the indexes of the claim table and the ledger count of claims.
+// CountedClaims is the sum of all counts of claims, in the claim table and the ledger.
 func (m *Mux) CountedClaims() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,8 +113,8 @@ func (m *Mux) CountedClaims() int {
 	return n
 }
 
-// ForgetClaims does to the claims what the death of the mux's process does: the
-// kernel's table stays.
+// ForgetClaims has the effect of the death of the mux's process on claims: only the kernel's table
+// stays.
 func (m *Mux) ForgetClaims() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,7 +128,7 @@ func (l *Lease) Readmit(t endpoint.Tag) error {
 	return l.m.readmit(l, t, false)
 }
 
-// Suspended are the tags that are not in effect by the claim table, and by the kernel's.
+// Suspended are the suspended tags in the claim table and in the kernel's.
 func (m *Mux) Suspended() (held, inKernel map[endpoint.Tag]bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,7 +154,7 @@ func (m *Mux) SetAside(a netip.Addr) bool {
 	return m.aside[a]
 }
 
-// CountAsShared makes the claim table count n ports of a kind more than there are.
+// CountAsShared adds n ports of a kind to the count of the claim table.
 func (m *Mux) CountAsShared(k endpoint.TagKind, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,10 +162,10 @@ func (m *Mux) CountAsShared(k endpoint.TagKind, n int) {
 	m.tags.reserved[endpoint.TagMessage] -= n // the sum stays
 }
 
-// MostHigh is how many ports endpoints may have before blocks are chosen below 32768.
+// MostHigh is the number of ports of endpoints from which on blocks are chosen below 32768.
 const MostHigh = mostHigh
 
-// Counted is how many endpoints and bytes of segments a user has by the ledger.
+// Counted is the number of endpoints and bytes of segments of a user in the ledger.
 func (m *Mux) Counted(uid uint32) (endpoints, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

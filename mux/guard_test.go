@@ -16,8 +16,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// runAway claims that so many more entries are on an endpoint's fill ring, in the ring as
-// its owner may map it, until restore.
+// runAway adds entries to the producer index of an endpoint's fill ring, as its owner can, until
+// restore.
 func (a *app) runAway(entries uint32) (restore func()) {
 	a.t.Helper()
 	before := a.producer(func(p uint32) uint32 { return p + entries })
@@ -38,9 +38,8 @@ func (a *app) producer(change func(uint32) uint32) (before uint32) {
 	return before
 }
 
-// Who says that its fill ring holds more than it can loses its endpoint at the next
-// frame, before the kernel looks at an entry in its sender's stead, and nobody else's is
-// touched.
+// An endpoint with more entries on its fill ring than its size is revoked at the next frame, before
+// the kernel reads an entry, and no other endpoint is.
 func TestRunawayFillRing(t *testing.T) {
 	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -54,7 +53,7 @@ func TestRunawayFillRing(t *testing.T) {
 			bad := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 			b := kernelUDP(t, l.B, "10.0.0.2:0")
 			l.echo(b, bad, "while it behaves")
-			must(t, l.mux.LeaveFillRings()) // the next frame is to reveal it
+			must(t, l.mux.LeaveFillRings()) // found at the next frame
 			before := bad.sock.Fill.InFlight()
 			bad.runAway(1_000_000)
 			sendTo(t, b, "10.0.0.1:7000", "the next frame")
@@ -80,8 +79,8 @@ func TestRunawayFillRing(t *testing.T) {
 	}
 }
 
-// An endpoint whose fill ring claims too much, or holds what is no frame, is taken
-// back before a frame comes for it, and the others are not.
+// An endpoint whose fill ring has too many entries, or entries that are not frames, is revoked before
+// a frame comes for it, and the others are not.
 func TestFillRingsAreGuarded(t *testing.T) {
 	for name, spoil := range map[string]func(*app){
 		"far ahead": func(a *app) { a.runAway(1_000_000) },
@@ -101,7 +100,7 @@ func TestFillRingsAreGuarded(t *testing.T) {
 	}
 }
 
-// Whoever comes back to a successor of the mux is guarded there too.
+// The fill ring of a presented endpoint is checked too.
 func TestFillRingOfAPresentedEndpoint(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -116,8 +115,8 @@ func TestFillRingOfAPresentedEndpoint(t *testing.T) {
 	}
 }
 
-// Where the kernel does not show fill rings, only those who are trusted get ports,
-// unless the mux is told otherwise.
+// If fill rings cannot be checked on the kernel, only trusted owners get ports, unless
+// UncheckedFillRings is set.
 func TestFillRingsThatAreNotShown(t *testing.T) {
 	defer mux.HideFillRings()()
 	untrusted := func(l *lab) error {
@@ -141,10 +140,10 @@ func TestFillRingsThatAreNotShown(t *testing.T) {
 	})
 }
 
-// litter writes addr into all entries of an endpoint's fill ring.
+// litter writes addr to all entries of an endpoint's fill ring.
 func (a *app) litter(addr uint64) {
 	a.t.Helper()
-	const entries = 192 // where they begin: three cache lines of indices (struct xdp_umem_ring)
+	const entries = 192 // offset of the entries, behind three cache lines of indices (struct xdp_umem_ring)
 	size := entries + 8*int(a.grant.Geometry.FillSize)
 	ring, err := unix.Mmap(int(a.grant.XSK.Fd()), unix.XDP_UMEM_PGOFF_FILL_RING, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	must(a.t, err)

@@ -25,7 +25,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Lists of ports as the kernel writes them, and as it does not.
+// Valid and invalid lists of ports.
 func FuzzKeptPorts(f *testing.F) {
 	for _, s := range []string{"", "8080", "80,8080-8090,65535", "0-65535", "1-", "-", "70000", "9-8", ",,", "1-2-3", " 1"} {
 		f.Add(s)
@@ -50,8 +50,7 @@ func TestKeptPorts(t *testing.T) {
 	}
 }
 
-// The fields that are asked for are those that the program asks for, and those that
-// a kernel lacks are found.
+// fillFields are the fields that the program uses, and missing fields of a kernel are found.
 func TestFillFields(t *testing.T) {
 	source, err := os.ReadFile("../bpf/src/fill.h")
 	if err != nil {
@@ -75,7 +74,7 @@ func TestFillFields(t *testing.T) {
 	}
 }
 
-// Errors keep what they are, and become what an application can tell apart.
+// known keeps an error and joins the one that an application can test for.
 func TestKnownErrors(t *testing.T) {
 	for _, c := range []struct{ err, want error }{
 		{ErrClosed, endpoint.ErrBusy},
@@ -102,7 +101,7 @@ func TestKnownErrors(t *testing.T) {
 	}
 }
 
-// What is published is read as its author has laid it out, whatever is missing of it.
+// Published connections are read from any incomplete table.
 func FuzzConnections(f *testing.F) {
 	one := []byte{10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8}
 	f.Add([]byte{}, uint16(0))
@@ -137,8 +136,8 @@ func FuzzConnections(f *testing.F) {
 	})
 }
 
-// Whatever comes, it is answered to whom it came from, and never if it is a RST (RFC
-// 9293, section 3.10.7.1). The independent decoder agrees.
+// The answer to any segment goes to its sender, and a RST has none (RFC 9293, section 3.10.7.1). An
+// independent decoder agrees.
 func FuzzAnswers(f *testing.F) {
 	segment := func(s layers.TCP, payload string) []byte {
 		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: []byte{10, 0, 0, 2}, DstIP: []byte{10, 0, 0, 77}}
@@ -165,7 +164,7 @@ func FuzzAnswers(f *testing.F) {
 		ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 		s, _ := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
 		if ip == nil || s == nil {
-			return // it is stricter about options, which are not looked at here
+			return // it checks options, which answerTo does not read
 		}
 		addr := func(b []byte) netip.Addr { a, _ := netip.AddrFromSlice(b); return a }
 		want := flow{netip.AddrPortFrom(addr(ip.DstIP), uint16(s.DstPort)), netip.AddrPortFrom(addr(ip.SrcIP), uint16(s.SrcPort))}
@@ -186,8 +185,8 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// What the kernel says of a driver is read rightly: a veth can run XDP and
-// redirect, and can be redirected to while its other end receives in NAPI.
+// The kernel's XDP features of a driver: a veth supports XDP and redirects, and accepts redirected
+// frames only if its other end receives in NAPI.
 func TestXDPFeatures(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	err := p.A.Do(func() error {
@@ -216,7 +215,7 @@ func TestXDPFeatures(t *testing.T) {
 	}
 }
 
-// Which links leave checksums to their receiver.
+// The links with partial checksums.
 func TestPartialChecksums(t *testing.T) {
 	for _, c := range []struct {
 		up   uplink
@@ -237,8 +236,7 @@ func TestPartialChecksums(t *testing.T) {
 	}
 }
 
-// A link that stands on others is as they are: on real hardware checksums are
-// finished, whatever is built on it.
+// A link on top of others has partial checksums if one below has; hardware has none.
 func TestUnfinished(t *testing.T) {
 	attrs := func(index, parent, master int) netlink.LinkAttrs {
 		a := netlink.NewLinkAttrs()
@@ -271,7 +269,7 @@ func TestUnfinished(t *testing.T) {
 	}
 }
 
-// So is what the kernel says of such links.
+// The same for links of the kernel.
 func TestUnfinishedByTheKernel(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	err := p.A.Do(func() error {
@@ -311,7 +309,7 @@ func TestUnfinishedByTheKernel(t *testing.T) {
 	}
 }
 
-// A port that the mux's own process may not bind is not the application's mistake.
+// If the mux's own process may not bind a port, the error names unetd.
 func TestMuxMayNotBind(t *testing.T) {
 	bind := os.NewSyscallError("bind", unix.EACCES)
 	if err := notReserved(endpoint.MessageTag(1), 80, bind); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
