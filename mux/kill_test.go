@@ -27,8 +27,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Tests that kill the process which serves a mux have it in a child: this program
-// again, which does what the test asks for over a socket.
+// Tests that kill the process of a mux run it as a child: this program again, which executes orders
+// from a socket.
 
 const childVariable = "UNET_MUX_TEST_CHILD"
 
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// order is what a child is told to do, and answer what came of it.
+// order is an order to a child, and answer its result.
 type order struct {
 	Do        string
 	Interface string           `json:",omitempty"`
@@ -62,7 +62,7 @@ type answer struct {
 	Tag       *endpoint.Tag   `json:",omitempty"`
 }
 
-// serveChild is the life of a child.
+// serveChild is the main function of a child.
 func serveChild() error {
 	f := os.NewFile(3, "orders")
 	conn, err := net.FileConn(f)
@@ -202,7 +202,7 @@ func startChild(t *testing.T, h *netlab.Host) *child {
 	return c
 }
 
-// try gives an order. died says that the child ended instead of answering.
+// try gives an order. died: the child ended without an answer.
 func (c *child) try(o order, files ...*os.File) (a answer, died bool) {
 	c.t.Helper()
 	text, err := json.Marshal(o)
@@ -229,7 +229,7 @@ func (c *child) try(o order, files ...*os.File) (a answer, died bool) {
 	return a, false
 }
 
-// do gives an order that has to succeed.
+// do gives an order, which must succeed.
 func (c *child) do(o order, files ...*os.File) answer {
 	c.t.Helper()
 	a, died := c.try(o, files...)
@@ -240,7 +240,7 @@ func (c *child) do(o order, files ...*os.File) answer {
 	return a
 }
 
-// kill is kill -9, and returns when the process has ended.
+// kill sends SIGKILL and waits for the end of the process.
 func (c *child) kill() {
 	if c.cmd.ProcessState != nil {
 		return
@@ -250,18 +250,17 @@ func (c *child) kill() {
 	c.conn.Close()
 }
 
-// killer kills a process as kill -9 does, in the nth of its system calls that may
-// change something which outlives it.
+// killer sends SIGKILL to a process in the nth of its system calls that may have a lasting effect.
 type killer struct {
 	t    *testing.T
 	plan *ebpf.Map // one killPlan
 }
 
-// killPlan is what the program is told, and tells.
+// killPlan is the input and output of the program.
 type killPlan struct {
 	Process uint64
 	Seen    uint64 // calls so far
-	At      uint64 // so many, and then it is killed
+	At      uint64 // number of calls before the kill
 }
 
 // The system calls that are counted, and of bpf(2) the commands (linux/bpf.h): MAP_UPDATE_ELEM,
@@ -342,21 +341,21 @@ func newKiller(t *testing.T) *killer {
 	return k
 }
 
-// aim has a child killed in its nth call from now on, counted from 0.
+// aim lets a child be killed in its nth call from now on, counted from 0.
 func (k *killer) aim(c *child, n uint64) {
 	k.t.Helper()
 	must(k.t, k.plan.Put(uint32(0), killPlan{Process: uint64(c.cmd.Process.Pid), At: n}))
 }
 
-// life is how far a child came in doing all that changes anything.
+// life is how far a child came with all operations.
 type life struct {
-	mine    *app // an endpoint that it made, which this process has
-	ending  bool // the end of that one's lease was ordered
-	closing bool // that of the mux was
-	over    bool // it lived to the end
+	mine    *app // an endpoint that it made and this process uses
+	ending  bool // its lease was closed
+	closing bool // the mux was closed
+	over    bool // it was not killed
 }
 
-// live has a child open the mux, take over an endpoint if there is one, and do the rest.
+// live lets a child open the mux, take over an endpoint if there is one, and do all operations.
 func (l *pinLab) live(c *child, before *app) (v life) {
 	l.t.Helper()
 	died := false
@@ -376,7 +375,7 @@ func (l *pinLab) live(c *child, before *app) (v life) {
 	}
 	queue := do(order{Do: "endpoint", Request: endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: killTags[:1]}})
 	if queue.Grant != nil {
-		must(l.t, queue.Grant.Close()) // its process died, as far as the mux can see
+		must(l.t, queue.Grant.Close()) // for the mux its process has died
 	}
 	mine := do(order{Do: "endpoint", Request: endpoint.Request{Geometry: small, Tags: killTags[1:]}})
 	if mine.Grant == nil {
@@ -396,16 +395,15 @@ func (l *pinLab) live(c *child, before *app) (v life) {
 	return v
 }
 
-// killEvery thins out the steps, of which there are some 300 that take half a second
-// each. Every run begins at another one.
+// killEvery is the distance of tested steps. There are some 300 steps of half a second each. Each
+// run begins at another step.
 var killEvery = flag.Uint64("kill-every", 12, "TestKilledAtAnyStep: kill at every nth step")
 
 // The first is the tag of an endpoint on a queue.
 var killTags = []endpoint.Tag{endpoint.MessageTag(8), udpTag("10.0.0.1:7000"), endpoint.MessageTag(7), udpTag("10.0.0.1:64000").AsBlock()}
 
-// Whatever instant the process that serves a mux is killed at: what its owners hold
-// goes on working, the next process takes that over and nothing else, and when it
-// is closed nothing is left.
+// The process of a mux is killed at any step: endpoints go on working, the next process takes them
+// over and nothing else, and after its end nothing is left.
 func TestKilledAtAnyStep(t *testing.T) {
 	for _, takenOver := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken over ", takenOver), func(t *testing.T) {
@@ -422,8 +420,7 @@ func TestKilledAtAnyStep(t *testing.T) {
 	}
 }
 
-// killAt is one life that ends at step n, and what comes of it. It reports whether there
-// is no such step.
+// killAt kills a process at step n and checks the result. It reports whether there is no such step.
 func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, empty traces) bool {
 	l.t.Helper()
 	defer func() {

@@ -37,7 +37,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// lab is a mux on host A; host B is the kernel's.
+// lab is a mux on host A; host B has the kernel's stack only.
 type lab struct {
 	t *testing.T
 	*netlab.Pair
@@ -45,13 +45,13 @@ type lab struct {
 	policy testPolicy // unless a config has another
 }
 
-// testPolicy lets everybody claim what a rule permits, on its terms.
+// testPolicy permits all users what a rule permits, on given terms.
 type testPolicy struct {
-	opening sync.Mutex // held while its terms are other than usual
+	opening sync.Mutex // held while the terms are not the usual ones
 	mu      sync.Mutex
 	other   *mux.Terms // nil: the usual ones
 	claims  mux.Claims // nil: everything
-	tags    int64      // so many, then; 0: any number
+	tags    int64      // number of permitted tags; 0: any
 }
 
 func (p *testPolicy) terms() mux.Terms {
@@ -75,7 +75,7 @@ func (p *testPolicy) Claims(o mux.Owner) (mux.Claims, error) {
 	return few{all, p.tags}, err
 }
 
-// few permits so many tags.
+// few permits a number of tags.
 type few struct {
 	mux.Claims
 	tags int64
@@ -130,7 +130,7 @@ var small = endpoint.Geometry{FrameCount: 256, FillSize: 128, CompletionSize: 12
 
 func udpTag(s string) endpoint.Tag { return endpoint.UDPTag(netip.MustParseAddrPort(s)) }
 
-// app is what an application would do with a grant, on the bare rings.
+// app is an application with a grant, on the rings without package datapath.
 type app struct {
 	t     *testing.T
 	grant *endpoint.Grant
@@ -167,7 +167,7 @@ func (l *lab) openAs(o mux.Owner, terms mux.Terms, req endpoint.Request) (g *end
 	return g, lease, err
 }
 
-// attach maps what a grant holds.
+// attach maps the socket and the segment of a grant.
 func attach(t *testing.T, g *endpoint.Grant) *app {
 	t.Helper()
 	a := &app{t: t, grant: g}
@@ -197,14 +197,14 @@ func (a *app) close() {
 	}
 }
 
-// leave closes descriptors and mappings as a dying process does, not the lease.
+// leave closes descriptors and mappings, as the death of a process does, and not the lease.
 func (a *app) leave() {
 	a.t.Helper()
 	must(a.t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
 	a.sock = nil
 }
 
-// send puts one frame into the send queue and kicks. It may span several descriptors.
+// send puts one frame on the send queue, possibly in several descriptors, and kicks.
 func (a *app) send(frame []byte) {
 	a.t.Helper()
 	size := int(a.grant.Geometry.FrameSize)
@@ -294,7 +294,7 @@ func (l *lab) count() map[string]uint64 {
 	return m
 }
 
-// await waits until a counter has a value that traffic already sent will give it.
+// await waits until a counter has a value.
 func (l *lab) await(name string, value uint64) {
 	l.t.Helper()
 	for deadline := time.Now().Add(patience); ; {
@@ -308,7 +308,7 @@ func (l *lab) await(name string, value uint64) {
 	}
 }
 
-// moved runs fn and wants exactly one more of each named counter, of those with prefix.
+// moved runs fn and checks that of the counters with prefix exactly the named ones increase, by one.
 func (l *lab) moved(what, prefix string, fn func(), names ...string) {
 	l.t.Helper()
 	before := l.count()
@@ -351,7 +351,7 @@ func sendTo(t *testing.T, c *net.UDPConn, to string, payload string) {
 	must(t, err)
 }
 
-// readFrom wants one datagram.
+// readFrom reads one datagram.
 func readFrom(t *testing.T, c *net.UDPConn, want string) netip.AddrPort {
 	t.Helper()
 	b := make([]byte, 2048)
@@ -405,8 +405,8 @@ func messageFrame(dst, src [6]byte, to, from uint32, payload string) []byte {
 	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: 0x88b5}, gopacket.Payload(append(h, payload...)))
 }
 
-// traces is what could be left behind on a host and in this process. (Programs
-// and maps live by descriptors alone: nothing is pinned.)
+// traces are the objects that a test could leave on a host and in this process. (Programs and maps
+// exist by descriptors only: nothing is pinned.)
 type traces struct {
 	links      []string
 	cutters    []string // which are links too
@@ -445,9 +445,8 @@ func look(t *testing.T, h *netlab.Host) (tr traces) {
 	return tr
 }
 
-// wantTraces waits for what the kernel does in the background, then compares. Of
-// descriptors and namespaces there may be fewer: one of an earlier test can still
-// have been there when want was taken.
+// wantTraces waits until the traces are those of want: the kernel removes objects in the background.
+// There may be fewer descriptors and namespaces: want can include some of an earlier test.
 func wantTraces(t *testing.T, h *netlab.Host, want traces) {
 	t.Helper()
 	var got traces

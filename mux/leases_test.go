@@ -23,7 +23,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// A whole address of this host is behind the uplink, from an address of its own
+// The route to a whole address of this host has the uplink's MAC address, and a source of the same
 // family.
 func TestResolveWholeAddresses(t *testing.T) {
 	l := openLab6(t)
@@ -53,7 +53,7 @@ func (l *lab) wantCounted(uid uint32, n int64) {
 	}
 }
 
-// wantStillCounted waits for longer than the mux waits between questions.
+// wantStillCounted checks the count after more than the longest time between two polls.
 func (l *lab) wantStillCounted(n int64) {
 	l.t.Helper()
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -64,8 +64,7 @@ func (l *lab) wantStillCounted(n int64) {
 	}
 }
 
-// An endpoint counts until nobody has anything of it any more, in whatever order and form
-// that was kept.
+// An endpoint counts until socket and segment are closed and unmapped, in any order.
 func TestFreed(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	for name, keep := range map[string]func(a *app) (letGo func() error){
@@ -120,7 +119,7 @@ func TestFreed(t *testing.T) {
 	}
 }
 
-// What its owner never got counts no more either, nor does a request that failed.
+// A grant that its owner never got stops counting, and so does a failed request.
 func TestFreedWithoutAnOwner(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	g, lease, err := l.openAs(mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
@@ -141,7 +140,7 @@ func TestFreedWithoutAnOwner(t *testing.T) {
 	l.wantCounted(0, 1)
 }
 
-// A queue that another endpoint got is free of the one before.
+// A queue that another endpoint has got counts no more for the endpoint before.
 func TestFreedQueue(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue}
@@ -155,11 +154,10 @@ func TestFreedQueue(t *testing.T) {
 	_, err := last.lease.Claim(t.Context(), endpoint.MessageTag(9))
 	must(t, err)
 	sendRaw(t, l.B, messageFrame(l.A.LinkAddr, l.B.LinkAddr, 9, 1, "to the last"))
-	last.recv() // its entry was not touched by the questions about the others
+	last.recv() // the polls for others did not change its entry
 }
 
-// An endpoint whose lease has ended and whose socket somebody holds is known to every
-// process that takes over, until the socket is closed.
+// Each process that takes over finds an endpoint whose lease has ended, until its socket is closed.
 func TestEndedIsTakenOver(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -191,7 +189,7 @@ func TestEndedIsTakenOver(t *testing.T) {
 	l.wantCounted(0, 0)
 }
 
-// A mux that cannot ask because it has no descriptor left asks again.
+// A poll that fails for want of a descriptor is repeated.
 func TestNotFreedWhenItCannotBeAsked(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open()
@@ -209,8 +207,8 @@ func TestNotFreedWhenItCannotBeAsked(t *testing.T) {
 	l.wantCounted(0, 0)
 }
 
-// An alarm that no process has read is not for whoever gets its slot: the next process
-// does not act on it, and the next frame raises it again.
+// The next process ignores an alarm that no process has read, since the slot may have a new owner. The
+// next frame raises the alarm again.
 func TestOldAlarm(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -241,7 +239,7 @@ func TestOldAlarm(t *testing.T) {
 	eventually(t, "revoked", func() bool { return errors.Is(a.lease.Err(), mux.ErrRevoked) })
 }
 
-// A port of a request that failed is deleted as soon as it can be, and does not count.
+// The port of a failed request is deleted as soon as possible, and does not count.
 func TestPortOfAFailedRequest(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	l.open(endpoint.MessageTag(7))
@@ -259,7 +257,7 @@ func TestPortOfAFailedRequest(t *testing.T) {
 	l.wantCounted(0, 1)
 }
 
-// A wildcard of a family stands for the first address of it.
+// A wildcard of a family stands for its first address.
 func TestWildcardAddr(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -276,7 +274,7 @@ func TestWildcardAddr(t *testing.T) {
 	}
 }
 
-// On this kernel fill rings are looked at, and nobody is warned.
+// On this kernel fill rings can be checked, and no warning is logged.
 func TestFillRingsAreLookedAt(t *testing.T) {
 	l := newPinLab(t)
 	var log logBuffer
@@ -286,8 +284,8 @@ func TestFillRingsAreLookedAt(t *testing.T) {
 	}
 }
 
-// find looks whether an object is there, and whether it is of a unet_note_vlan, which
-// all muxes of a machine share: that may stay while somebody else's mux is open.
+// find reports whether an object exists, and whether it belongs to a unet_note_vlan, which all muxes
+// of a machine share, so that it can exist for another mux.
 func find(o netlab.BPFObject) (exists, shared bool) {
 	var err error
 	switch o.Kind {
@@ -305,7 +303,7 @@ func find(o netlab.BPFObject) (exists, shared bool) {
 		if l, err = link.NewFromID(link.ID(o.ID)); err == nil {
 			defer l.Close()
 			if info, infoErr := l.Info(); infoErr == nil {
-				shared, _ = isNote(info.Program) // an error: it is going, and is looked at again
+				shared, _ = isNote(info.Program) // an error: it is being removed; the caller tries again
 			}
 		}
 	}
@@ -322,8 +320,7 @@ func isNote(id ebpf.ProgramID) (bool, error) {
 	return err == nil && info.Name == bpf.MuxProgUnetNoteVlan, nil
 }
 
-// bpfObjects are what a process holds by descriptors. (Other tests may run on this machine, so
-// numbers of all there are say nothing.)
+// bpfObjects are the BPF objects of a process's descriptors. (Other tests may run on this machine.)
 func bpfObjects(t *testing.T, pid int) map[netlab.BPFObject]bool {
 	t.Helper()
 	held, err := netlab.HeldBPF(pid)
@@ -331,8 +328,7 @@ func bpfObjects(t *testing.T, pid int) map[netlab.BPFObject]bool {
 	return held
 }
 
-// namespaces counts the network namespaces that a host knows, which are its peer's and those
-// of ports.
+// namespaces counts the network namespaces to which a host has links: its peer's and those of ports.
 func namespaces(t *testing.T, h *netlab.Host) int {
 	t.Helper()
 	n, err := h.KnownNamespaces()
@@ -340,8 +336,8 @@ func namespaces(t *testing.T, h *netlab.Host) int {
 	return n
 }
 
-// After many endpoints and some processes that died, nothing has piled up, whatever
-// others do on the machine: a stranger has a mux of his own all the time.
+// After many endpoints and some killed processes nothing is left, also while another process has a
+// mux of its own.
 func TestNothingPilesUp(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)

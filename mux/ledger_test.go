@@ -29,7 +29,7 @@ func TestLimitsOfAUser(t *testing.T) {
 	if err := g.open(7, 13*mib, terms); !busyWith(err, "uid 7 has 8MiB of at most 20MiB of memory in segments (rule web) and asks for 13MiB;") {
 		t.Errorf("%v", err)
 	}
-	if err := g.open(7, 12*mib, terms); err != nil { // just
+	if err := g.open(7, 12*mib, terms); err != nil { // exactly the limit
 		t.Fatal(err)
 	}
 	if err := g.open(7, 1, terms); !busyWith(err, "uid 7 has 2 of at most 2 endpoints (rule web);") {
@@ -47,7 +47,7 @@ func TestLimitsOfAUser(t *testing.T) {
 	if err := g.open(7, 12*mib, terms); err != nil {
 		t.Error(err)
 	}
-	// A limit that was lowered keeps new ones out, and nothing else.
+	// A lowered limit prevents new endpoints only.
 	if err := g.open(7, 0, Terms{Endpoints: 5, Memory: mib}); !busyWith(err, "") {
 		t.Errorf("%v", err)
 	}
@@ -58,8 +58,7 @@ func TestLimitsOfAUser(t *testing.T) {
 	}
 }
 
-// All users together have limits that no rule lifts, which take in what was taken over
-// from another process.
+// The limits of all users apply with any rule, and include endpoints taken over from another process.
 func TestLimitsOfAll(t *testing.T) {
 	g := newLedger(Limits{Endpoints: 2})
 	for uid := range uint32(2) {
@@ -92,7 +91,7 @@ func TestLimitsOfAll(t *testing.T) {
 	}
 }
 
-// In any order of opening and freeing, what is counted is what is there.
+// The count is the number of endpoints, in any order of opening and freeing.
 func TestLedgerAgainstAModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	g := newLedger(Limits{})
@@ -125,7 +124,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 	}
 }
 
-// A user of whom an endpoint was revoked gets none for a while, root does.
+// A user of a revoked endpoint gets none for a time; root does.
 func TestBarredUser(t *testing.T) {
 	g := newLedger(Limits{})
 	g.bar(7, time.Now().Add(time.Hour))
@@ -141,7 +140,7 @@ func TestBarredUser(t *testing.T) {
 	}
 }
 
-// A user and all users have limits of tags; that of a user does not bind root.
+// A user and all users have limits of tags; that of a user does not apply to root.
 func TestRoomForTags(t *testing.T) {
 	g := newLedger(Limits{Tags: 100, TagsPerUID: 50})
 	g.count(7, use{tags: 30})

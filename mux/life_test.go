@@ -26,8 +26,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// warm opens what the runtime and the libraries keep open for good, so that
-// descriptors can be compared.
+// warm opens the descriptors that the runtime and the libraries never close, so that later ones can be
+// compared.
 func warm(t *testing.T) {
 	t.Helper()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
@@ -47,7 +47,7 @@ func openMux(t *testing.T, h *netlab.Host) (m *mux.Mux) {
 	return m
 }
 
-// Every way to end leaves nothing: no link, program, namespace or descriptor.
+// Each way to end leaves no link, program, namespace or descriptor.
 func TestNothingIsLeftBehind(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
@@ -158,8 +158,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// When its owner dies while no mux looks at its fill ring, as after the mux's own
-// death, the kernel removes the port, and what comes for it is counted.
+// When the owner dies while no mux has mapped its fill ring, as after the death of the mux, the kernel
+// removes the port, and frames for it are counted.
 func TestPortDiesWithItsSocket(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
@@ -179,8 +179,7 @@ func TestPortDiesWithItsSocket(t *testing.T) {
 	wantTraces(t, l.A, before)
 }
 
-// If somebody takes the program off a port, its endpoint still cannot talk to
-// the host's kernel: the outer end distrusts it.
+// If the program of a port is detached, its endpoint still cannot send to the host's kernel (distrust).
 func TestPortWithoutItsProgramReachesNobody(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open(udpTag("10.0.0.1:7000"))
@@ -189,15 +188,15 @@ func TestPortWithoutItsProgramReachesNobody(t *testing.T) {
 	broadcast := [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	forged := func(text string) []byte { return datagram(broadcast, [6]byte{2}, "10.0.0.9:1", "10.0.0.1:53", text) }
 	a.send(forged("forged"))
-	// The next one does arrive, so the first would have.
+	// Without distrust the same datagram arrives.
 	outer := fmt.Sprintf("unet%d", a.grant.ID)
 	must(t, l.A.Do(func() error { return mux.Trust(outer) }))
 	a.send(forged("trusted"))
 	readFrom(t, k, "trusted")
 }
 
-// The end of an XSK on a queue leaves its tags without an owner until the
-// lease is closed; nobody else gets the queue meanwhile.
+// After the end of an XSK on a queue its tags lead to no socket until the lease is closed. Until then
+// no other endpoint gets the queue.
 func TestQueueIsHeldByItsLease(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
@@ -208,7 +207,7 @@ func TestQueueIsHeldByItsLease(t *testing.T) {
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	q.leave()
 	for deadline := time.Now().Add(patience); l.count()["rx_queue_gone"] == 0; {
-		sendTo(t, b, "10.0.0.1:7000", "hello") // the kernel takes the socket off asynchronously
+		sendTo(t, b, "10.0.0.1:7000", "hello") // the kernel unbinds the socket asynchronously
 		if time.Now().After(deadline) {
 			t.Fatalf("counters: %v", l.count())
 		}
@@ -220,7 +219,7 @@ func TestQueueIsHeldByItsLease(t *testing.T) {
 	l.openRequest(ask)
 }
 
-// The queue may also be another program's.
+// Another program can have the queue.
 func TestQueueOfAnotherProgram(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
@@ -249,7 +248,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	wantTraces(t, p.A, before)
 
-	// A program of somebody else's, attached in either mode and either way.
+	// A foreign program, attached in either mode, by netlink or by a link.
 	for _, flags := range []link.XDPAttachFlags{link.XDPGenericMode, link.XDPDriverMode} {
 		must(t, p.A.Do(func() error {
 			uplink, err := netlink.LinkByName(p.A.Interface)
@@ -286,7 +285,7 @@ func TestOpenRefuses(t *testing.T) {
 	wantTraces(t, p.A, before)
 }
 
-// Without privileges Open says so.
+// Without privileges Open returns os.ErrPermission.
 func TestOpenWithoutPrivileges(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	must(t, p.A.Do(func() error {
@@ -305,12 +304,12 @@ func TestOpenWithoutPrivileges(t *testing.T) {
 	}))
 }
 
-// inThreadOfItsOwn runs fn in h, on a thread that is thrown away.
+// inThreadOfItsOwn runs fn in h, on a thread that ends afterwards.
 func inThreadOfItsOwn(h *netlab.Host, fn func() error) error {
 	errs := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		if unix.Gettid() == syscall.Getpid() { // the first thread is never thrown away
+		if unix.Gettid() == syscall.Getpid() { // the first thread never ends
 			go func() { errs <- inThreadOfItsOwn(h, fn) }()
 			<-context.Background().Done()
 		}
@@ -323,7 +322,7 @@ func inThreadOfItsOwn(h *netlab.Host, fn func() error) error {
 	return <-errs
 }
 
-// The mux works from any goroutine and thread, and all at once.
+// The mux works from many goroutines and threads at the same time.
 func TestConcurrentUse(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	before := look(t, l.A).links
@@ -367,7 +366,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// The end of a lease, or of the mux, does not wait for somebody else's ARP.
+// Neither the end of a lease nor that of the mux waits for a Resolve of another lease.
 func TestCloseEndsResolve(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	asked := func(addr string) bool { // the kernel was, and waits for an answer

@@ -38,7 +38,7 @@ func (h *heard) all() []endpoint.Notice {
 
 func (h *heard) has(n endpoint.Notice) bool { return slices.Contains(h.all(), n) }
 
-// onUplink does something with the uplink of host A.
+// onUplink calls a function with the uplink of host A.
 func (l *lab) onUplink(fn func(up netlink.Link) error) {
 	l.t.Helper()
 	onDevice(l.t, l.A, l.A.Interface, fn)
@@ -54,7 +54,7 @@ func routeTo(s string) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: netip.MustParseAddr(s)}
 }
 
-// The uplink goes down, by itself and by its other end, and up again.
+// The uplink goes down, by its own flags and by its other end, and up again.
 func TestLinkNotices(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(), l.open()
@@ -83,7 +83,7 @@ func TestLinkNotices(t *testing.T) {
 	})
 }
 
-// Who has resolved a destination is told when its next hop changes, and others are not.
+// A lease that has resolved a destination is notified when the next hop changes; others are not.
 func TestRouteNotices(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(), l.open()
@@ -101,7 +101,7 @@ func TestRouteNotices(t *testing.T) {
 	told, _ := hear(a.lease)
 	others, _ := hear(b.lease)
 	onDevice(t, l.B, l.B.Interface, linkAddress("02:00:00:00:00:99"))
-	ping(t, l.B, "10.0.0.1") // its ARP says so
+	ping(t, l.B, "10.0.0.1") // its ARP has the new MAC address
 	eventually(t, "told of what is behind the peer", func() bool { return told.has(routeTo("10.0.0.2")) && told.has(routeTo("192.0.2.1")) })
 	if told.has(routeTo("10.0.0.1")) || told.has(allRoutes) {
 		t.Errorf("told %v", told.all())
@@ -120,8 +120,7 @@ func TestRouteNotices(t *testing.T) {
 	eventually(t, "told of the routes", func() bool { return told.has(allRoutes) && others.has(allRoutes) })
 }
 
-// A destination that is a whole address of this host is reached otherwise when its
-// owner comes or goes.
+// The route to a whole address of this host changes when its owner comes or goes.
 func TestNoticeOfAWholeAddress(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a, owner := l.open(), l.open(addrTag("10.0.0.77"))
@@ -138,7 +137,7 @@ func TestNoticeOfAWholeAddress(t *testing.T) {
 	eventually(t, "told that it came", func() bool { return again.has(routeTo("10.0.0.77")) })
 }
 
-// A lease that has resolved more than is kept is told of everything.
+// A lease with more resolved destinations than are kept is notified of all changes.
 func TestNoticesOfManyDestinations(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	l.onUplink(func(up netlink.Link) error {
@@ -158,7 +157,7 @@ func TestNoticesOfManyDestinations(t *testing.T) {
 	eventually(t, "told of all", func() bool { return told.has(allRoutes) })
 }
 
-// A new MTU is a change of every route.
+// A new MTU changes all routes.
 func TestMTUNotice(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open()
@@ -177,7 +176,7 @@ func TestMTUNotice(t *testing.T) {
 	}
 }
 
-// Leases end with the uplink, and say why.
+// Leases end with the uplink, with the reason.
 func TestLeasesEndWithTheUplink(t *testing.T) {
 	for what, change := range map[string]func(netlink.Link) error{
 		"deleted": netlink.LinkDel,
@@ -206,7 +205,7 @@ func TestLeasesEndWithTheUplink(t *testing.T) {
 	}
 }
 
-// What a lease says of its end when its owner closed it, or the mux.
+// The error of a lease after its Close, and after that of the mux.
 func TestLeaseErr(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(), l.open()

@@ -22,7 +22,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// bpffs mounts a bpffs for the length of a test.
+// bpffs mounts a bpffs until the end of a test.
 func bpffs(t *testing.T) string {
 	t.Helper()
 	netlab.RequireXDP(t)
@@ -55,7 +55,7 @@ func (l *pinLab) onlyPins() string {
 	return list[0]
 }
 
-// A mux that is pinned has one process, and shares its interface with none.
+// One process at a time serves a pinned mux and its interface.
 func TestInUse(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -90,7 +90,7 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// Only a bpffs can be pinned to.
+// Pins need a bpffs.
 func TestPinToNoBPFFS(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, dir := range []string{t.TempDir(), "/nonesuch"} {
@@ -103,7 +103,7 @@ func TestPinToNoBPFFS(t *testing.T) {
 	}
 }
 
-// What is pinned and cannot be gone on from is taken down, and its endpoints end.
+// Pins that cannot be taken over are removed, and their endpoints end.
 func TestUnusablePins(t *testing.T) {
 	for _, c := range []struct {
 		what, says string
@@ -151,7 +151,7 @@ func TestUnusablePins(t *testing.T) {
 					return c.change(l, up)
 				}))
 			}
-			// A link that lost its pin goes in the kernel's own time.
+			// The kernel removes a link without a pin asynchronously.
 			eventually(t, "the program can be replaced", func() bool {
 				_, err := os.Stat(filepath.Join(l.onlyPins(), "uplink"))
 				return err == nil || len(look(t, l.A).xdp) == 1
@@ -175,7 +175,7 @@ func TestUnusablePins(t *testing.T) {
 	}
 }
 
-// What happens to the uplink while no process serves the mux.
+// Changes of the uplink while no process serves the mux.
 func TestUplinkChangesMeanwhile(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -200,7 +200,7 @@ func TestUplinkChangesMeanwhile(t *testing.T) {
 	l.A.Interface = "renamed"
 	l.openConfig(mux.Config{Pin: l.pin})
 	l.present(a)
-	if id := l.mux.Identity(); id.MTU != 1500 || id.Interface != "renamed" { // what the programs let out
+	if id := l.mux.Identity(); id.MTU != 1500 || id.Interface != "renamed" { // the limit of the programs
 		t.Errorf("identity %+v", id)
 	}
 	r, err := a.lease.Resolve(t.Context(), l.B.Addr.Addr())
@@ -211,7 +211,7 @@ func TestUplinkChangesMeanwhile(t *testing.T) {
 	l.echo(b, a, "hello")
 }
 
-// Open waits for the lock of a process that is about to die.
+// Open waits for the lock of a dying process.
 func TestDyingServerIsWaitedFor(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -242,7 +242,7 @@ func TestDyingServerIsWaitedFor(t *testing.T) {
 	must(t, <-opened)
 }
 
-// The setting of the uplink is restored by whoever closes the mux.
+// The process that closes the mux restores the setting of the uplink.
 func TestVLANOffloadIsRestoredLater(t *testing.T) {
 	l := newPinLab(t)
 	if !offload(t, l.A, "rxvlan") {
@@ -265,7 +265,7 @@ func TestVLANOffloadIsRestoredLater(t *testing.T) {
 	}
 }
 
-// The pins of an uplink that is gone are removed when any mux is opened.
+// Open removes the pins of any uplink that is gone.
 func TestPinsOfADeletedUplink(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -290,7 +290,7 @@ func TestPinsOfADeletedUplink(t *testing.T) {
 	a.leave()
 }
 
-// Abandon leaves everything working for the next, in this process as well.
+// After Abandon another mux takes over, in the same process, too.
 func TestAbandon(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
@@ -348,14 +348,14 @@ func wantReport(t *testing.T, reports []string, path, says string) {
 	}
 }
 
-// Cleanup removes what nobody serves or uses, and touches nothing else.
+// Cleanup removes muxes that are neither served nor used, and nothing else.
 func TestCleanup(t *testing.T) {
 	l := newPinLab(t)
 	if reports := cleanup(t, l.A, l.pin, true); len(reports) != 0 {
 		t.Errorf("with nothing there: %q", reports)
 	}
 	before := look(t, l.A)
-	// What is not a mux's.
+	// Directories of other programs.
 	must(t, os.MkdirAll(filepath.Join(l.pin, "unet", "somebody"), 0o700))
 	must(t, os.MkdirAll(filepath.Join(l.pin, "unet", "1-2-3"), 0o700))
 	must(t, l.A.Do(func() error {
@@ -382,7 +382,7 @@ func TestCleanup(t *testing.T) {
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "removed")
 	onDevice(t, l.A, "unet9", netlink.LinkDel) // it is still there
 
-	// By force also what is used.
+	// With force also muxes in use.
 	c = l.serve(order{})
 	l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	c.kill()
@@ -394,7 +394,7 @@ func TestCleanup(t *testing.T) {
 	if !offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload stays off")
 	}
-	// What is left of a process that died while it opened the mux.
+	// The pins of a process that died while it opened the mux.
 	c = l.serve(order{})
 	c.kill()
 	must(t, os.Remove(filepath.Join(path, "uplink")))
@@ -408,8 +408,7 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
-// A mux whose interface is gone is removed from any namespace, and from its own with
-// its ports.
+// A mux whose interface is gone is removed from any namespace; from its own also its ports.
 func TestCleanupOfADeletedUplink(t *testing.T) {
 	for _, own := range []bool{false, true} {
 		l := newPinLab(t)
@@ -438,7 +437,7 @@ func TestCleanupOfADeletedUplink(t *testing.T) {
 	}
 }
 
-// Cleanup says what it was not given.
+// Cleanup of a directory that is not a bpffs returns an error.
 func TestCleanupOfNoBPFFS(t *testing.T) {
 	netlab.RequireXDP(t)
 	dir := t.TempDir()

@@ -25,9 +25,9 @@ import (
 // rule permits the tags of a list.
 type rule struct {
 	list  []endpoint.Tag
-	free  bool // as it says
+	free  bool // result of Choices
 	tags  int64
-	asked int // for choices
+	asked int // number of choices used
 }
 
 func (r *rule) String() string { return "rule r" }
@@ -62,7 +62,7 @@ func messages(from, n uint32) (list []endpoint.Tag) {
 	return list
 }
 
-// What others hold is passed over, and any error but that ends the search.
+// Held candidates are skipped, and any other error ends the search.
 func TestChooseWithinRule(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a, other := l.open(), l.open(messages(1, 499)...)
@@ -74,7 +74,7 @@ func TestChooseWithinRule(t *testing.T) {
 	if _, err := a.lease.Claim(t.Context(), endpoint.MessageTag(0)); !errors.Is(err, endpoint.ErrTagHeld) || !strings.HasSuffix(err.Error(), "msg:0: all that rule r permits") {
 		t.Errorf("when none is free: %v", err)
 	}
-	// A port that a program has is passed over too.
+	// A port that a program has is skipped too.
 	r.list = nil
 	for port := range uint16(10) {
 		at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), 7000+port)
@@ -99,7 +99,7 @@ func TestChooseWithinRule(t *testing.T) {
 	}
 }
 
-// A port of the kernel's choice that the rule does not permit after all is not entered.
+// A port that the kernel chooses and the rule does not permit is not entered.
 func TestKernelsChoiceOutsideRule(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open()
@@ -112,8 +112,8 @@ func TestKernelsChoiceOutsideRule(t *testing.T) {
 	wantTraces(t, l.A, before)
 }
 
-// The tags of the open and those claimed later count together; what is given
-// back, refused or ended with its lease counts no more.
+// The tags of the open and those claimed later count together. Tags that were given back, refused, or
+// ended with their lease do not count.
 func TestTagsOfALease(t *testing.T) {
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 	l.openConfig(mux.Config{Limits: mux.Limits{Tags: 6, TagsPerUID: 4}})
@@ -132,7 +132,7 @@ func TestTagsOfALease(t *testing.T) {
 	g, a, err := l.openAs(mux.Owner{UID: 1001}, mux.Terms{}, endpoint.Request{Geometry: small, Tags: messages(1, 3)})
 	must(t, err)
 	other := l.open()
-	for range 5 { // refused: counts only meanwhile
+	for range 5 { // refused, so it does not count
 		if _, err := other.lease.Claim(ctx, endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrTagHeld) {
 			t.Fatalf("Claim: %v", err)
 		}
@@ -170,7 +170,7 @@ func TestTagsOfALease(t *testing.T) {
 	}
 }
 
-// A block of ports counts as its ports do, and the rule says how many a user may have.
+// A block counts as its ports, and the rule limits the tags of a user.
 func TestBlocksCountTheirPorts(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	l.policy.tags = 2*endpoint.BlockPorts + 1
@@ -191,7 +191,7 @@ func TestBlocksCountTheirPorts(t *testing.T) {
 	if _, err := b.Claim(ctx, block(0)); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "uid 1001 has 128 of at most 129 tags") {
 		t.Errorf("third block, of another lease: %v", err)
 	}
-	for _, uid := range []uint32{1002, 0} { // the limit of another user, and of root, who has none
+	for _, uid := range []uint32{1002, 0} { // another user has a limit of its own, root has none
 		g, l, err := as(uid, block(7040), block(7104))
 		must(t, err)
 		_, err = l.Claim(ctx, block(0))
@@ -215,8 +215,8 @@ func TestBlocksCountTheirPorts(t *testing.T) {
 	must(t, errors.Join(a.Close(), b.Close(), g.Close(), g2.Close()))
 }
 
-// An endpoint that is taken over keeps its tags, whatever the limits are now, and they
-// count: until it has given enough back there are no others.
+// An endpoint that is taken over keeps its tags, also beyond the present limits, and they count: no
+// other tags can be claimed until it has given back enough.
 func TestAdoptedTagsCount(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -261,7 +261,7 @@ func TestClaimEndsWithItsContext(t *testing.T) {
 	l.wantClaims(0, endpoint.MessageTag(2))
 }
 
-// translate adds rules to a host, and returns a host behind it.
+// translate adds nat rules to a host, and returns a host behind it.
 func translate(t *testing.T, h *netlab.Host, rules func(*nattest.Table)) (inner *netlab.Host) {
 	t.Helper()
 	inner, err := nattest.Inner(h)
@@ -278,7 +278,7 @@ func translate(t *testing.T, h *netlab.Host, rules func(*nattest.Table)) (inner 
 	return inner
 }
 
-// exchange sends a datagram, which another socket answers, and wants the answer.
+// exchange sends a datagram, answers it from another socket, and waits for the answer.
 func exchange(t *testing.T, client *net.UDPConn, to string, server *net.UDPConn) (seenAs netip.AddrPort) {
 	t.Helper()
 	sendTo(t, client, to, "question")
@@ -290,9 +290,8 @@ func exchange(t *testing.T, client *net.UDPConn, to string, server *net.UDPConn)
 	return from
 }
 
-// A port that a masqueraded flow of somebody else has been given cannot be claimed, by number or
-// as part of a block, and none such is chosen, so that the answers to the flow go on
-// reaching it.
+// A port of a masqueraded flow of another host cannot be claimed, by number or in a block, and is not
+// chosen, so that the answers of the flow go on arriving.
 func TestPortOfAMasqueradedFlow(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	inner := translate(t, l.A, func(table *nattest.Table) {
@@ -317,12 +316,12 @@ func TestPortOfAMasqueradedFlow(t *testing.T) {
 		}
 	}
 
-	// What the kernel would choose, and does not know to be in use.
+	// Ports that the kernel would choose.
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "40000 40003")
 	for _, port := range []string{"40000", "40002", "40003"} {
 		exchange(t, kernelUDP(t, inner, nattest.InnerAddr+":"+port), "10.0.0.2:9000", server)
 	}
-	eventually(t, "the last flow is known", func() bool { // what is known is up to a second old
+	eventually(t, "the last flow is known", func() bool { // the answer of package nat is up to a second old
 		_, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:40003"))
 		if err == nil {
 			must(t, a.lease.Unclaim(t.Context(), udpTag("10.0.0.1:40003")))
@@ -337,8 +336,7 @@ func TestPortOfAMasqueradedFlow(t *testing.T) {
 	}
 }
 
-// A port that is forwarded to another host cannot be claimed, so that what is sent there
-// goes on arriving.
+// A port that is forwarded to another host cannot be claimed, so that its packets go on arriving.
 func TestForwardedPort(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	inner := translate(t, l.A, func(table *nattest.Table) {
@@ -359,7 +357,7 @@ func TestForwardedPort(t *testing.T) {
 	}
 }
 
-// An address that translation gives to flows is not granted as a whole.
+// An address that translation gives to flows cannot be claimed as a whole.
 func TestWholeAddressOfTranslation(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	translate(t, l.A, func(table *nattest.Table) {

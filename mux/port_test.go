@@ -21,7 +21,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Ports that are deleted together go, and no other device does.
+// Deleting ports together deletes no other device.
 func TestPortsAreDeletedTogether(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	must(t, l.A.Do(func() error {
@@ -60,8 +60,8 @@ func TestPortsAreDeletedTogether(t *testing.T) {
 	}
 }
 
-// Somebody deletes the port of an endpoint, or moves it away: its lease ends and says
-// why, the log names it, and the tag is free.
+// The port of an endpoint is deleted or moved by another program: its lease ends with the reason, the
+// log names the port, and the tag is free.
 func TestPortIsDeleted(t *testing.T) {
 	l := newPinLab(t)
 	var log logBuffer
@@ -83,7 +83,7 @@ func TestPortIsDeleted(t *testing.T) {
 		})
 		a.close()
 	}
-	// Who closes the socket and keeps the lease has done it himself.
+	// No such end if the owner closes the socket and keeps the lease.
 	warned := strings.Count(log.String(), "level=WARN")
 	b := l.open(udpTag("10.0.0.1:7000"))
 	links := len(look(t, l.A).links)
@@ -91,7 +91,7 @@ func TestPortIsDeleted(t *testing.T) {
 	must(t, l.mux.LeaveFillRings())
 	b.leave()
 	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) < links })
-	// Events come in order, so after one that the mux answers this one was seen.
+	// Events come in order: after a later one with a visible effect this one was handled.
 	onDevice(t, l.A, fmt.Sprintf("unet%d", other.grant.ID), netlink.LinkDel)
 	eventually(t, "the other lease has ended", func() bool { return other.lease.Err() != nil })
 	if err := lease.Err(); err != nil {
@@ -122,7 +122,7 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// An uplink that is no longer what endpoints were told ends the mux.
+// The mux fails if the uplink is deleted, moved, or has another MAC address.
 func TestUplinkChanges(t *testing.T) {
 	for _, c := range []struct {
 		what, says string
@@ -156,14 +156,13 @@ func TestUplinkChanges(t *testing.T) {
 				t.Errorf("%s: %v", c.what, err)
 			}
 		case <-time.After(patience):
-			t.Errorf("%s: nothing was said", c.what)
+			t.Errorf("%s: no error", c.what)
 		}
 		must(t, l.mux.Close())
 	}
 }
 
-// A new MTU is logged, and what endpoints are from now on. Nothing that happens to other
-// interfaces is.
+// A new MTU is logged, and is that of new endpoints. Changes of other interfaces are not logged.
 func TestUplinkMTUChanges(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	var log logBuffer
@@ -200,7 +199,7 @@ func TestUplinkMTUChanges(t *testing.T) {
 	}
 }
 
-// Done tells of every way in which a lease can end.
+// Done is closed after each way in which a lease can end.
 func TestLeaseDone(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(), l.open()
@@ -227,7 +226,7 @@ func TestLeaseDone(t *testing.T) {
 	}
 }
 
-// A full table is an error of its own.
+// The error of a full table is ErrTableFull.
 func TestTagTableIsFull(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	tags := make([]endpoint.Tag, l.mux.TagTableSize())
@@ -246,7 +245,7 @@ func TestTagTableIsFull(t *testing.T) {
 	}
 }
 
-// A tag that the kernel did not let go of is not given to anybody else.
+// A tag that cannot be deleted from the kernel's table is not given to another endpoint.
 func TestReleaseThatFails(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
@@ -279,20 +278,20 @@ func TestReleaseThatFails(t *testing.T) {
 	must(t, bind()) // the table is gone
 }
 
-// A port that cannot be deleted keeps its programs, so that what its endpoint
-// sends goes on being checked, until Close tries again.
+// A port that cannot be deleted keeps its programs, so that frames of its endpoint are checked, until
+// Close tries again.
 func TestPortThatStays(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
 	must(t, err)
-	defer g.Close() // it holds the port
+	defer g.Close() // it keeps the port
 	outer := fmt.Sprintf("unet%d", g.ID)
 	restore := l.mux.FailDeletions(unix.EPERM)
 	if err := lease.Close(); !errors.Is(err, unix.EPERM) {
 		t.Errorf("close: %v", err)
 	}
 	lease = nil
-	runtime.GC() // descriptors that nobody knows of are closed by their finalizers
+	runtime.GC() // finalizers close descriptors without a reference
 	runtime.GC()
 	if now := look(t, l.A); !slices.Contains(now.links, outer) || !slices.Contains(now.xdp, outer) {
 		t.Errorf("%s without its program: %+v", outer, now)

@@ -25,13 +25,13 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// record publishes a connection between two ends.
+// record is the record of a connection between two ends.
 func record(local, remote string, next uint32) wire.Connection {
 	l, r := netip.MustParseAddrPort(local), netip.MustParseAddrPort(remote)
 	return wire.Connection{Local: l.Addr().As4(), Remote: r.Addr().As4(), LocalPort: l.Port(), RemotePort: r.Port(), Next: next}
 }
 
-// rst is what a RST says, by an independent decoder. ok: the frame is TCP.
+// rst describes a RST, by an independent decoder. ok: the frame is TCP.
 func rst(t *testing.T, frame []byte) (text string, ok bool) {
 	t.Helper()
 	p := packet(t, frame)
@@ -54,8 +54,7 @@ func rst(t *testing.T, frame []byte) (text string, ok bool) {
 	return fmt.Sprintf("%v:%d %v:%d %#x", ip.SrcIP, s.SrcPort, ip.DstIP, s.DstPort, s.Seq), true
 }
 
-// A table that lies makes the mux send what its owner itself could have sent, and
-// nothing else.
+// With wrong records in a table the mux sends only RSTs that its owner could have sent.
 func TestResetsOfALyingTable(t *testing.T) {
 	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -88,8 +87,8 @@ func TestResetsOfALyingTable(t *testing.T) {
 			empty := true1
 			empty.RemotePort = 0
 			copy(records, []wire.Connection{
-				record("10.0.0.1:8000", b, 0), record("10.0.0.1:22", b, 0), record("10.0.0.1:7001", b, 0), // the neighbour's, the kernel's, and of UDP
-				record("10.0.0.1:49983", b, 0), record("10.0.0.1:50048", b, 0), // beside the block
+				record("10.0.0.1:8000", b, 0), record("10.0.0.1:22", b, 0), record("10.0.0.1:7001", b, 0), // held by the other endpoint, by the kernel, and a UDP tag
+				record("10.0.0.1:49983", b, 0), record("10.0.0.1:50048", b, 0), // next to the block
 				record("10.0.0.2:7000", b, 0), record("10.0.0.51:7000", b, 0), record("10.0.0.4:7000", b, 0), record("127.0.0.1:7000", b, 0),
 				record("10.0.0.1:0", b, 0), record("10.0.0.50:0", b, 0), empty,
 				record("10.0.0.1:7000", "0.0.0.0:1", 0), record("10.0.0.1:7000", "127.0.0.1:1", 0), record("10.0.0.1:7000", "224.0.0.1:1", 0),
@@ -131,7 +130,7 @@ func (s *sniff) resets(from wire.LinkAddr, last string) (all []string) {
 	return all
 }
 
-// each calls f with what is heard until it has enough, or nothing comes any more.
+// each calls f with received frames until it is done, or no more come.
 func (s *sniff) each(f func(frame []byte) (done bool)) {
 	s.t.Helper()
 	for frame := make([]byte, 2048); ; {
@@ -149,8 +148,8 @@ func (s *sniff) each(f func(frame []byte) (done bool)) {
 	}
 }
 
-// The port of a revoked endpoint does not wait until its RSTs have been sent, and they
-// are sent although it is gone. Nothing that they need goes before.
+// The port of a revoked endpoint is deleted before its RSTs are sent. All RSTs are sent all the same,
+// since Close closes the table of connections after them.
 func TestRevokedWhileResetsWait(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	table, err := datapath.NewConnections()
@@ -158,7 +157,7 @@ func TestRevokedWhileResetsWait(t *testing.T) {
 	defer table.Close()
 	a := l.openRequest(endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: table.File()})
 	var want []string
-	for i, at := range []int{0, 1, 10_000} { // the last is not read with the others
+	for i, at := range []int{0, 1, 10_000} { // the last one is in another part of the table than the others
 		table.Records()[at] = record("10.0.0.1:7000", fmt.Sprint("10.0.0.2:", 5000+i), uint32(i))
 		want = append(want, fmt.Sprintf("10.0.0.1:7000 10.0.0.2:%d %#x", 5000+i, i))
 	}
@@ -179,8 +178,8 @@ func TestRevokedWhileResetsWait(t *testing.T) {
 	}
 }
 
-// refuseToSend has a device of a host take no frame (ENOBUFS) until goOn. refused is how
-// many of IPv4 that were.
+// refuseToSend makes a device of a host accept no frame (ENOBUFS) until goOn. refused is the number of
+// refused IPv4 frames.
 func refuseToSend(t *testing.T, h *netlab.Host, device string) (refused func() uint64, goOn func()) {
 	t.Helper()
 	const (
@@ -211,8 +210,8 @@ func refuseToSend(t *testing.T, h *netlab.Host, device string) (refused func() u
 	return func() (n uint64) { must(t, count.Lookup(uint32(0), &n)); return n }, func() { must(t, egress.Close()) }
 }
 
-// Who has died cannot have all the world asked for: after some neighbours that are not
-// there, only those that the kernel knows get their RST.
+// The number of neighbour discoveries for RSTs is limited: after some neighbours without an answer only
+// those in the kernel's table get their RST.
 func TestResetsAskFewNeighbours(t *testing.T) {
 	const most = 32
 	l := openLab(t, mux.ModeGeneric)
@@ -223,7 +222,7 @@ func TestResetsAskFewNeighbours(t *testing.T) {
 	echo, err := l.B.ServeEcho("10.0.0.2:9")
 	must(t, err)
 	defer echo.Close()
-	c, err := l.A.Dial("tcp", "10.0.0.2:9") // host A's kernel knows B now
+	c, err := l.A.Dial("tcp", "10.0.0.2:9") // host A's kernel has B's MAC address now
 	must(t, err)
 	defer c.Close()
 	for i := range 200 {
@@ -246,7 +245,7 @@ func TestResetsAskFewNeighbours(t *testing.T) {
 	}
 }
 
-// A file that could make its reader wait, or that could grow, is no table.
+// A file that could block its reader, or that could grow or shrink, is refused as a table.
 func TestRefusedTables(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	memfd := func(size int64, seals int) *os.File {
@@ -277,7 +276,7 @@ func TestRefusedTables(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, xsk.ErrTable)
 		}
 	}
-	// Records that are cut off, or none at all, are no harm.
+	// A truncated record, or no record, is no error.
 	for _, size := range []int64{0, 1, wire.ConnectionLen + 3} {
 		f := memfd(size, fixed)
 		if size > 0 {

@@ -19,15 +19,15 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// listenGRO gives host B's end GRO, without which the kernel there loses what a
-// native XDP program sends to a veth.
+// listenGRO turns GRO on for host B's end. Without it the kernel there drops what a native XDP program
+// sends to a veth.
 func listenGRO(t *testing.T, h *netlab.Host) {
 	t.Helper()
 	setOffload(t, h, "gro", true)
 }
 
-// A datagram of the peer's kernel reaches the endpoint, and its answer the
-// peer; so do messages; and the kernel's own traffic goes on.
+// A datagram of the peer's kernel arrives at the endpoint, and its answer at the peer; so do messages;
+// and the kernel's own traffic goes on.
 func TestTrafficThroughAPort(t *testing.T) {
 	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -79,8 +79,7 @@ func TestTrafficThroughAPort(t *testing.T) {
 	}
 }
 
-// What an endpoint writes straight into its send queue and may not send never
-// leaves, and is counted.
+// Forbidden frames that an endpoint writes to its send queue are dropped and counted.
 func TestForgedFramesNeverLeave(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	me := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
@@ -139,8 +138,7 @@ func TestSeveralDescriptors(t *testing.T) {
 	}
 }
 
-// An endpoint whose owner is not trusted is told an MTU that it does receive, and
-// not a byte more.
+// The MTU of an untrusted owner's endpoint is the longest packet that it can receive.
 func TestUntrustedMTU(t *testing.T) {
 	for _, c := range []struct{ uplink, frame, want int }{
 		{1500, 2048, 1500}, {9000, 2048, 1772}, {9000, 4096, 3820},
@@ -170,7 +168,7 @@ func TestUntrustedMTU(t *testing.T) {
 	}
 }
 
-// Two endpoints of one host talk to one another without the wire.
+// Two endpoints of one host exchange frames without the wire.
 func TestLocalDelivery(t *testing.T) {
 	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -198,8 +196,8 @@ func TestLocalDelivery(t *testing.T) {
 	}
 }
 
-// ARP and everything else for a whole address reaches its owner, which answers
-// for itself; the shared address's ARP stays the kernel's.
+// ARP and all else for a whole address arrives at its owner, which answers; ARP for the shared address
+// goes to the kernel.
 func TestWholeAddress(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	whole := netip.MustParseAddr("10.0.0.77")
@@ -221,7 +219,7 @@ func TestWholeAddress(t *testing.T) {
 		t.Fatalf("received %v, want the datagram", p)
 	}
 	ping(t, l.B, "10.0.0.1")
-	// Another endpoint of this host finds it behind the uplink's MAC address.
+	// Another endpoint of this host resolves it to the uplink's MAC address.
 	other := l.open(udpTag("10.0.0.1:7000"))
 	r, err := other.lease.Resolve(t.Context(), whole)
 	must(t, err)
@@ -232,7 +230,7 @@ func TestWholeAddress(t *testing.T) {
 	a.nothing("ARP and ping of the shared address")
 }
 
-// An unreachable port of the peer answers with ICMP, which goes to the sender.
+// An ICMP error about an unreachable port of the peer arrives at the sender.
 func TestICMPErrorReachesTheSender(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(udpTag("10.0.0.1:7000")), l.open(udpTag("10.0.0.1:7001"))
@@ -245,9 +243,9 @@ func TestICMPErrorReachesTheSender(t *testing.T) {
 	b.nothing("an error about another's datagram")
 }
 
-// A super-frame (UDP_SEGMENT) arrives with the size to cut it by, through a
-// port and straight from a queue. In native mode the kernel has cut it, and for an
-// owner who is not trusted it does so on the way to the port.
+// A super-frame (UDP_SEGMENT) arrives with the size of its parts in the metadata, on a port and on a
+// queue. In native mode the kernel has segmented it, and for an untrusted owner it does so on the way to
+// the port.
 func TestSuperFrame(t *testing.T) {
 	const size, total = 1000, 4500
 	text := strings.Repeat("abcdefghi ", total/10)
@@ -294,7 +292,7 @@ func TestSuperFrame(t *testing.T) {
 			if udp := packet(t, r.frame).Layer(layers.LayerTypeUDP); string(udp.LayerPayload()) != text {
 				t.Errorf("%d bytes of payload, want %d as sent", len(udp.LayerPayload()), total)
 			}
-			// A datagram that is none has no such size, though it is long.
+			// A long datagram has no such size.
 			must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) }))
 			must(t, opt)
 			sendTo(t, b, "10.0.0.1:7000", text[:1400])
@@ -305,7 +303,7 @@ func TestSuperFrame(t *testing.T) {
 	}
 }
 
-// A queue attachment receives what its tags claim, and sends straight out.
+// An endpoint on a queue receives frames of its tags, and sends directly out of the uplink.
 func TestQueue(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	q := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
@@ -328,8 +326,7 @@ func TestQueue(t *testing.T) {
 	ping(t, l.B, "10.0.0.1")
 }
 
-// What the kernel drops after a program has sent it on is counted too, so that
-// the counters add up.
+// Frames that the kernel drops after a redirect are counted too, so that the sums of counters agree.
 func TestCountersAddUp(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open(udpTag("10.0.0.1:7000"))
@@ -351,11 +348,11 @@ func TestCountersAddUp(t *testing.T) {
 	if c["lost_deliver_redirect"] != frames-waiting || waiting != 128 {
 		t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
 	}
-	// A port that is down loses what is redirected to it.
+	// Frames redirected to a port that is down are lost.
 	onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetDown)
 	sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
 	l.await("lost_uplink_redirect", 1)
-	// And an uplink that is down what endpoints send.
+	// So are frames of endpoints if the uplink is down.
 	onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetUp)
 	onDevice(t, l.A, l.A.Interface, netlink.LinkSetDown)
 	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "hello"))
@@ -378,8 +375,8 @@ func TestNativeLossIsCounted(t *testing.T) {
 	}
 }
 
-// The parts of a super-frame can be longer than the uplink's network carries, if the
-// sender believes in another MTU. They are not cut again.
+// The parts of a super-frame can be longer than the uplink's MTU if the sender's MTU is larger. They
+// are dropped, not segmented again.
 func TestSuperFrameOfLongFrames(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	onDevice(t, l.B, l.B.Interface, mtu(9000))

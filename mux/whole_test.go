@@ -24,7 +24,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Nobody gets an address that a neighbour or a router has.
+// The address of a neighbour or a router cannot be claimed.
 func TestWholeAddressOfAnotherHost(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	hw := net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
@@ -58,15 +58,15 @@ func TestWholeAddressOfAnotherHost(t *testing.T) {
 			t.Errorf("claim %s: %v; want %v: %s", c.addr, err, c.want, c.says)
 		}
 	}
-	// A refusal leaves nothing: the address is free when its host is gone.
+	// A refusal has no effect: the address is free when its host is gone.
 	onDevice(t, l.B, l.B.Interface, deleteAddress("10.0.0.2/24"))
 	if _, err := a.lease.Claim(t.Context(), addrTag("10.0.0.2")); err != nil {
 		t.Errorf("when host B has gone: %v", err)
 	}
 }
 
-// hearARP is a packet socket for ARP on a host's end of the cable.
-func hearARP(t *testing.T, h *netlab.Host) *os.File {
+// openARP is a packet socket for ARP on a host's end of the cable.
+func openARP(t *testing.T, h *netlab.Host) *os.File {
 	t.Helper()
 	var f *os.File
 	must(t, h.Do(func() error {
@@ -91,11 +91,10 @@ func arpFrame(dst net.HardwareAddr, p *layers.ARP) []byte {
 	return build(&layers.Ethernet{DstMAC: dst, SrcMAC: p.SourceHwAddress, EthernetType: layers.EthernetTypeARP}, p)
 }
 
-// What goes over the wire is a probe of RFC 5227, 2.1.1, and so is what is a
-// conflict.
+// Probes and conflicts are those of RFC 5227, 2.1.1.
 func TestProbes(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
-	wire := hearARP(t, l.B)
+	wire := openARP(t, l.B)
 	a := l.open()
 	none, zero := net.HardwareAddr{0, 0, 0, 0, 0, 0}, net.IPv4zero.To4()
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -139,7 +138,7 @@ func TestProbes(t *testing.T) {
 		case c.conflict == "", !errors.Is(err, endpoint.ErrTagHeld), !strings.Contains(err.Error(), c.conflict):
 			t.Errorf("%s: %v; want a conflict with %q", c.what, err, c.conflict)
 		}
-		for drained := false; !drained; { // what is left of this claim's probes
+		for drained := false; !drained; { // remaining probes of this claim
 			must(t, wire.SetReadDeadline(time.Unix(1, 0)))
 			raw, err := wire.SyscallConn()
 			must(t, err)
@@ -152,7 +151,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// Of those who claim one address at once, one gets it.
+// One of several claims of an address at the same time succeeds.
 func TestOneAddressManyClaims(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	apps := []*app{l.open(), l.open(), l.open(), l.open()}
@@ -181,8 +180,8 @@ func TestOneAddressManyClaims(t *testing.T) {
 	}
 }
 
-// A claim that waits for the network holds nobody up, ends with its context or
-// its lease, and leaves nothing.
+// A claim that waits for the network blocks no other claim, ends with its context or its lease, and
+// leaves nothing.
 func TestProbeHoldsNobodyUp(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	release := l.mux.HoldProbes()
@@ -228,7 +227,7 @@ func TestProbeHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// Many addresses are asked for at once.
+// Many addresses are probed at the same time.
 func TestManyWholeAddresses(t *testing.T) {
 	l := openLab(t, mux.ModeGeneric)
 	var tags []endpoint.Tag
@@ -247,8 +246,8 @@ func TestManyWholeAddresses(t *testing.T) {
 	}
 }
 
-// hearND is a packet socket for neighbour discovery on a host's end of the cable.
-func hearND(t *testing.T, h *netlab.Host) *os.File {
+// openND is a packet socket for neighbour discovery on a host's end of the cable.
+func openND(t *testing.T, h *netlab.Host) *os.File {
 	t.Helper()
 	var f *os.File
 	must(t, h.Do(func() error {
@@ -299,11 +298,10 @@ func nextSolicitation(t *testing.T, wire *os.File) []byte {
 	}
 }
 
-// What goes over the wire is a solicitation as RFC 4862, 5.4.2, has it, and what
-// is a conflict is as in 5.4.3 and 5.4.4.
+// Solicitations are those of RFC 4862, 5.4.2; conflicts are those of 5.4.3 and 5.4.4.
 func TestSolicitations(t *testing.T) {
 	l := openLab6(t)
-	wire := hearND(t, l.B)
+	wire := openND(t, l.B)
 	a := l.open()
 	const addr, group, nodes = "fd00::1:2:77", "ff02::1:ff02:77", "ff02::1"
 	ours, theirs := net.HardwareAddr(l.A.LinkAddr[:]), net.HardwareAddr(l.B.LinkAddr[:])
@@ -352,7 +350,7 @@ func TestSolicitations(t *testing.T) {
 	}
 }
 
-// drain reads what waits in a packet socket.
+// drain reads all queued frames of a packet socket.
 func drain(t *testing.T, wire *os.File) {
 	t.Helper()
 	raw, err := wire.SyscallConn()
@@ -364,8 +362,7 @@ func drain(t *testing.T, wire *os.File) {
 	}))
 }
 
-// Addresses of both families are asked for in one request, many at once, and one
-// that somebody has is found among them.
+// One request probes many addresses of both families, and finds the one that a host has.
 func TestManyWholeAddressesOfBothFamilies(t *testing.T) {
 	l := openLab6(t)
 	var tags []endpoint.Tag
