@@ -17,14 +17,14 @@ import (
 // TCPOptions of a connection, or of all that a listener accepts. The zero value
 // works.
 type TCPOptions struct {
-	SendBuffer    int // bytes; 0: it grows with what the path holds
+	SendBuffer    int // bytes; 0: it grows with the path's bandwidth-delay product
 	ReceiveBuffer int // bytes; 0: likewise
 	KeepAlive     tcp.KeepAlive
 
-	// Released is called once when the local port is free again: when both the owner and
-	// the engine are done with the connection that was dialled, or with the listener and all
-	// that it has accepted. It is not called for a dial or a listen that fails. It must be
-	// quick and must not call the stack.
+	// Released is called once when the local port is free again: when the connection that
+	// was dialled, or the listener and all connections that it has accepted, have been closed
+	// and have ended. It is not called for a dial or a listen that fails. It must be quick and
+	// must not call the stack.
 	Released func()
 }
 
@@ -32,33 +32,33 @@ type TCPOptions struct {
 // there is no connection to the remote address. It is an EADDRNOTAVAIL.
 var ErrNoPort = fmt.Errorf("%w: each local port has a connection to the remote address", syscall.EADDRNOTAVAIL)
 
-// TCPPorts are the local ports that a stack which shares its address may open
-// connections from. Its methods are called under the stack's lock: they must be quick
-// and must not call the stack.
+// TCPPorts are the local ports for connections from a stack that shares its address. Its
+// methods are called under the stack's lock: they must be quick and must not call the
+// stack.
 type TCPPorts interface {
-	// Choose calls pick with the ports that there are, and notes that a connection
-	// uses the port that it returns, and that Choose returns too; 0: none.
+	// Choose calls pick with the available ports and returns the port that pick returns,
+	// which a connection then uses; 0: none.
 	Choose(pick func(from []tcp.PortBlock) uint16) uint16
-	// Release is called once for each port that Choose has returned, when both the
-	// connection's owner and the engine are done with it.
+	// Release is called once for each port that Choose has returned, when the connection
+	// has been closed and has ended.
 	Release(port uint16)
 }
 
-// TCPUsage is what all TCP connections of a stack take at a moment.
+// TCPUsage is the number of TCP connections of a stack and their memory.
 type TCPUsage struct {
 	Connections int // those in TIME-WAIT left out
 	TimeWaits   int
 	Memory      int // bytes of buffers
 }
 
-// TCPUsage returns it.
+// TCPUsage returns the present usage.
 func (s *Stack) TCPUsage() TCPUsage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return TCPUsage{s.tcp.Len(), s.tcp.TimeWaits(), s.tcp.MemoryInUse()}
 }
 
-// portUse counts who uses a local port.
+// portUse counts the users of a local port: a listener and connections.
 type portUse struct {
 	users    int
 	released func()
@@ -71,31 +71,31 @@ func (p *portUse) leave() {
 }
 
 // TCPConn is a TCP connection in this process. It is a net.Conn and behaves as
-// package net's *TCPConn: deadlines, half-close, addresses, and errors to test
-// for, syscall.ECONNREFUSED, ECONNRESET, EPIPE, ETIMEDOUT and EHOSTUNREACH among
-// them. Its methods may be called from any goroutine.
+// package net's *TCPConn: deadlines, half-close, addresses, and the errors, among them
+// syscall.ECONNREFUSED, ECONNRESET, EPIPE, ETIMEDOUT and EHOSTUNREACH. Its methods may
+// be called from any goroutine.
 //
 // Read and Write do not allocate.
 type TCPConn struct {
 	stack *Stack
 	conn  *tcp.Conn
 	route *route // to the peer; nil: not looked up yet
-	mtu   int    // of the route, as the engine was told
+	mtu   int    // of the route, as the engine has it
 	loop  bool   // the peer is in this stack
 
-	// readSlow and writeSlow say that there is more to look at than the queues:
-	// closed, deadline set.
+	// readSlow and writeSlow: closed, broken, or a deadline is set, which readTrouble and
+	// writeTrouble check.
 	readSlow, writeSlow bool
 	closed              bool
-	posted              bool // a reader has posted its memory
+	posted              bool // a reader has posted its buffer
 	answering           bool // a reader was woken and has not called again
-	ackHeld             bool // for what it might write
-	writing             bool // somebody writes more than there was room for
+	ackHeld             bool // the connection is held: its ACK waits for what the reader writes
+	writing             bool // a goroutine writes more than there was room for
 	connected           bool
-	drained             bool // the peer has all, and our FIN
-	finished            bool // the engine is done with it
+	drained             bool // all data and our FIN are acknowledged
+	finished            bool // CLOSED or TIME-WAIT
 	chosen              bool // its local port is of Config.TCPPorts
-	readers             int  // that wait
+	readers             int  // goroutines that wait to read
 	ackSlot             int  // in Stack.acking
 	readDeadline        instant
 	writeDeadline       instant
@@ -109,7 +109,7 @@ type TCPConn struct {
 	reclaimed event // memory that was lent has been returned
 
 	local, remote net.Addr // *net.TCPAddr
-	port          *portUse // nil: nobody is told
+	port          *portUse // nil: Options.Released is not set
 }
 
 var _ net.Conn = (*TCPConn)(nil)
@@ -132,22 +132,22 @@ func (o *TCPOptions) engine(s *Stack) tcp.Options {
 	return tcp.Options{MTU: s.mtu, SendBuffer: o.SendBuffer, ReceiveBuffer: o.ReceiveBuffer, KeepAlive: o.KeepAlive}
 }
 
-// newSecret is a key of the TCP engine.
+// newSecret makes a key for the TCP engine.
 func newSecret() (secret [16]byte) {
-	rand.Read(secret[:]) // which never fails
+	rand.Read(secret[:]) // never fails
 	return secret
 }
 
 // DialTCP opens a connection to remote and waits until it is established, or ctx
-// is done. The address in local is the stack's, or unspecified; port 0 asks for a
-// free one: free as far as remote goes, see [tcp.Table.ChoosePort].
+// is done. The address in local is the stack's, or unspecified. Port 0 stands for a port
+// that has no connection to remote, see [tcp.Table.ChoosePort].
 //
 // Errors: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH and ENETUNREACH, which may come
 // as an [UnreachableError], EADDRINUSE if the two ends have a connection already,
 // EADDRNOTAVAIL if there is one to remote from every port that may be chosen (of
 // Config.TCPPorts an [ErrNoPort]) or the host has lost our address, ENETDOWN, and that
-// of ctx. What waits to be received is taken in before a dial fails because two ends, or
-// all ports, have a connection.
+// of ctx. Before a dial fails because the two ends, or all ports, have a connection, the
+// frames that wait to be received are processed.
 func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCPOptions) (*TCPConn, error) {
 	to, ok := wire.AddrPortFrom(remote)
 	if !ok {
@@ -181,7 +181,7 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 		s.mu.Unlock()
 	})()
 	if !c.loop {
-		err = s.kickErr // the SYN goes nowhere
+		err = s.kickErr // the SYN cannot be sent
 	}
 	for !c.connected && !c.finished && err == nil {
 		s.waitFor(&c.writable, never)
@@ -219,7 +219,7 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 		case s.down != 0:
 			return s.down
 		case to.Addr[0] == 127:
-			return syscall.ECONNREFUSED // nobody of ours
+			return syscall.ECONNREFUSED // no listener
 		}
 		if c.route, err = s.usableRoute(to.Addr); err != nil {
 			return err
@@ -257,7 +257,7 @@ func (c *TCPConn) enter(from, to tcp.AddrPort, o *TCPOptions) error {
 	return nil
 }
 
-// localTCP reads a local address, for connections to a remote one.
+// localTCP checks and converts a local address, for connections to a remote one.
 func (s *Stack) localTCP(local netip.AddrPort, remote [4]byte) (tcp.AddrPort, error) {
 	l, ok := wire.AddrPortFrom(local)
 	switch {
@@ -269,9 +269,8 @@ func (s *Stack) localTCP(local netip.AddrPort, remote [4]byte) (tcp.AddrPort, er
 	return l, nil
 }
 
-// isLoopBackTCP reports whether what goes from one address to another stays in
-// the stack. If our address is shared, a port that is not ours may be another
-// endpoint's.
+// isLoopBackTCP reports whether segments between the two addresses stay in the stack. If
+// our address is shared, a port that is not ours may be another endpoint's.
 func (s *Stack) isLoopBackTCP(from, to tcp.AddrPort) bool {
 	switch {
 	case to.Addr[0] != 127 && to.Addr != s.addr:
@@ -288,8 +287,7 @@ func (c *TCPConn) LocalAddr() net.Addr { return c.local }
 // RemoteAddr is the peer's address and port, a *net.TCPAddr.
 func (c *TCPConn) RemoteAddr() net.Addr { return c.remote }
 
-// Info is what there is to know about the connection at the moment, as TCP_INFO
-// is in the kernel.
+// Info is the state of the connection, as the kernel has it in TCP_INFO.
 func (c *TCPConn) Info() tcp.Info {
 	s := c.stack
 	s.mu.Lock()
@@ -319,7 +317,7 @@ func (c *TCPConn) wakeAll() {
 	s.broadcast(&c.reclaimed)
 }
 
-// CloseRead says that nothing more will be read: reads return io.EOF.
+// CloseRead ends reading: reads return io.EOF.
 func (c *TCPConn) CloseRead() error {
 	return c.fail("close", "shutdown", c.change(func(now tcp.Time) {
 		c.conn.CloseRead(now)
@@ -328,7 +326,7 @@ func (c *TCPConn) CloseRead() error {
 }
 
 // CloseWrite sends a FIN after all that has been written: the peer reads io.EOF. Reading
-// goes on.
+// is still possible.
 func (c *TCPConn) CloseWrite() error {
 	var failed error
 	err := c.change(func(now tcp.Time) {
@@ -344,9 +342,9 @@ func (c *TCPConn) CloseWrite() error {
 	return c.fail("close", "shutdown", err)
 }
 
-// Close lets go of the connection. What has been written is still sent, and then
-// a FIN; see [TCPConn.SetLinger]. If there is data that has not been read, the
-// peer gets a RST. What blocks on the connection returns net.ErrClosed.
+// Close closes the connection. What has been written is still sent, and then a FIN; see
+// [TCPConn.SetLinger]. If there is data that has not been read, the peer gets a RST. Calls
+// that block on the connection return net.ErrClosed.
 func (c *TCPConn) Close() error {
 	s := c.stack
 	s.mu.Lock()
@@ -383,7 +381,7 @@ func (c *TCPConn) close(linger time.Duration) {
 	c.release()
 }
 
-// release is called when the owner or the engine is done with the connection.
+// release frees the local port, once the connection has been closed and has ended.
 func (c *TCPConn) release() {
 	s := c.stack
 	if _, known := s.tcpConns[c]; !known || !c.closed || !c.finished {
@@ -398,15 +396,14 @@ func (c *TCPConn) release() {
 	}
 }
 
-// closeTCP ends everything, when the stack closes. Every connection is closed as by
-// Close, and what was written has a second to reach its peer. What has not ended then
-// ends with a RST.
+// closeTCP closes all connections and listeners when the stack closes. What was written
+// has a second to reach its peer. Connections that have not ended then end with a RST.
 func (s *Stack) closeTCP() {
 	s.closeAll()
 	for until := s.readClock() + second; s.draining() && s.now < until; {
 		s.waitFor(&s.drained, until)
 	}
-	s.closeAll() // what has come meanwhile
+	s.closeAll() // connections made meanwhile
 	s.tcp.Close()
 	s.settleTCP()
 }
@@ -423,10 +420,10 @@ func (s *Stack) closeAll() {
 	}
 }
 
-// draining reports whether a connection that was closed has something to send
-// that the peer does not have.
+// draining reports whether a connection that was closed has data or a FIN that the peer
+// has not acknowledged.
 func (s *Stack) draining() bool {
-	if s.broken != nil || s.down != 0 || s.clock != nil { // time that does not pass by itself
+	if s.broken != nil || s.down != 0 || s.clock != nil { // a clock of a test may stand still
 		return false
 	}
 	for c := range s.tcpConns {

@@ -13,7 +13,7 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
 	if c.answering {
-		c.resumeAck() // it was not for an answer
+		c.resumeAck() // the reader has not written
 	}
 	for {
 		if c.readSlow {
@@ -46,7 +46,7 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 }
 
 // awaitData waits until there is something to read, and returns how much of it has been
-// copied to p. Before it waits it lets go what was written and is corked.
+// copied to p. First it sends what is corked.
 func (c *TCPConn) awaitData(p []byte) (n int) {
 	s := c.stack
 	seq := c.readable.seq
@@ -56,7 +56,7 @@ func (c *TCPConn) awaitData(p []byte) (n int) {
 		s.readClock()
 		s.settleTCP()
 	}
-	if c.readable.seq == seq { // or the answer has come, in a connection within the stack
+	if c.readable.seq == seq { // otherwise the answer has arrived, from this stack
 		post := p != nil && !c.posted && c.conn.Post(p)
 		c.posted = c.posted || post
 		s.waitFor(&c.readable, c.readDeadline)
@@ -77,9 +77,9 @@ type TCPData struct {
 	stack *Stack
 }
 
-// Borrow waits for data and lends its first piece where it lies, without a copy. It must go
-// back with [TCPData.Return]. A piece that lies in a frame counts against the stack's frame
-// quota until then. After the last piece it returns io.EOF.
+// Borrow waits for data and lends its first piece without a copy, until [TCPData.Return].
+// A piece that lies in a frame counts against the stack's frame quota until then. After
+// the last piece it returns io.EOF.
 func (c *TCPConn) Borrow() (t TCPData, err error) {
 	s := c.stack
 	s.mu.Lock()
@@ -108,8 +108,8 @@ func (c *TCPConn) Borrow() (t TCPData, err error) {
 	return t, c.fail("read", "read", err)
 }
 
-// Return gives the memory of borrowed data back, also after the connection has
-// been closed. t is empty afterwards; to return it again is a bug.
+// Return gives the memory of borrowed data back. It may be called after the connection has
+// been closed. t is empty afterwards; a second Return panics.
 func (t *TCPData) Return() {
 	s := t.stack
 	if s == nil {
@@ -130,7 +130,7 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 	now := s.readClock()
 	c.resumeAck()
 	if !c.writeSlow && !c.writing {
-		if s.link.Pending() { // perhaps the window has closed, or the connection is over
+		if s.link.Pending() { // the window may have closed, or the connection have ended
 			s.receive()
 			now = s.now
 		}
@@ -153,8 +153,8 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// writeInTurn calls write until that is done, waiting for room in between, while
-// nobody else writes.
+// writeInTurn calls write until that is done, and waits for room in between. Other writers
+// of the connection wait meanwhile.
 func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) error {
 	s := c.stack
 	for c.writing {
@@ -182,15 +182,15 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		if done || err != nil {
 			return err
 		}
-		if c.writable.seq == seq { // or there is room, in a connection within the stack
+		if c.writable.seq == seq { // otherwise there is room: the peer is in this stack
 			s.waitFor(&c.writable, c.writeDeadline)
 		}
 	}
 }
 
-// lookAround does for a writer, who may go on writing for long, what nobody polls
-// for: it takes in the acknowledgments that have come and sends what has been corked
-// long enough. The caretaker keeps out of that.
+// lookAround polls once for a writer that may write for long, while no goroutine of the
+// application polls: it processes the acknowledgments that have arrived and sends what has
+// been corked long enough. The caretaker gives up the poll role meanwhile.
 func (s *Stack) lookAround() {
 	s.roleMoves++
 	if s.role == roleCaretaker {
@@ -207,10 +207,9 @@ func (s *Stack) lookAround() {
 	}
 }
 
-// Lend is Write without the copy: p is sent from where it lies, and must not change until
-// Reclaim has returned. Large pieces gain by it, small ones do not. It waits while there is
-// no room for p; there is for any length when nothing else is queued. After an error nothing
-// of p is queued.
+// Lend is Write without the copy: the stack refers to p, which must not change until Reclaim
+// has returned. It is faster for large pieces only. It waits while there is no room for p; if
+// nothing else is queued there is room for any length. After an error nothing of p is queued.
 func (c *TCPConn) Lend(p []byte) error {
 	s := c.stack
 	s.mu.Lock()
@@ -220,8 +219,8 @@ func (c *TCPConn) Lend(p []byte) error {
 	return c.fail("write", "write", err)
 }
 
-// Reclaim waits until all that was lent is the caller's again: the peer has it, or the
-// connection is over. It also works after Close. When it fails, by the write deadline
+// Reclaim waits until all that was lent is the caller's again: acknowledged by the peer, or
+// the connection has ended. It may be called after Close. If it fails, by the write deadline
 // or because the link is broken, the memory is still lent.
 func (c *TCPConn) Reclaim() error {
 	s := c.stack
@@ -247,7 +246,7 @@ func (c *TCPConn) Reclaim() error {
 	}
 }
 
-// readTrouble returns the reason why the connection is not read at all.
+// readTrouble returns the error of a read of a closed connection or after the deadline.
 func (c *TCPConn) readTrouble() error {
 	if c.closed {
 		return net.ErrClosed

@@ -31,7 +31,7 @@ type TCPListener struct {
 var _ net.Listener = (*TCPListener)(nil)
 
 // ListenTCP makes a listener. The address in local is the stack's, or
-// unspecified; port 0 asks for a free one. Errors: EAFNOSUPPORT, EADDRNOTAVAIL,
+// unspecified; port 0 stands for a free one. Errors: EAFNOSUPPORT, EADDRNOTAVAIL,
 // EADDRINUSE.
 func (s *Stack) ListenTCP(local netip.AddrPort, o TCPListenOptions) (*TCPListener, error) {
 	at, err := s.localTCP(local, [4]byte{})
@@ -72,7 +72,7 @@ func (l *TCPListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// AcceptTCP waits for a connection. It may be over already.
+// AcceptTCP waits for a connection, which may have ended already.
 func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
 	s := l.stack
 	s.mu.Lock()
@@ -86,7 +86,7 @@ func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
 		}
 		if conn := l.listener.Accept(); conn != nil {
 			if l.listener.Len() > 0 {
-				s.signal(&l.acceptable) // there may have been one signal for several
+				s.signal(&l.acceptable) // one signal may stand for several connections
 			}
 			return l.adopt(conn), nil
 		}
@@ -97,7 +97,7 @@ func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
 	}
 }
 
-// adopt makes a socket of a connection that has come to the listener.
+// adopt makes a socket of a connection of the listener.
 func (l *TCPListener) adopt(conn *tcp.Conn) *TCPConn {
 	s := l.stack
 	c := s.newTCPConn(&l.options)
@@ -107,8 +107,8 @@ func (l *TCPListener) adopt(conn *tcp.Conn) *TCPConn {
 	c.connected = true
 	c.finished = conn.State() == tcp.Closed || conn.State() == tcp.TimeWait
 	if c.loop = s.isLoopBackTCP(conn.Local(), conn.Remote()); !c.loop {
-		// The route is looked up while the application reads the request. If
-		// there is none, the first segment finds that out.
+		// The route is looked up while the application reads the request. If there is
+		// none, the error shows when the first segment is sent.
 		c.route, _ = s.usableRoute(conn.Remote().Addr)
 	}
 	return c
@@ -128,8 +128,8 @@ func (l *TCPListener) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// Close stops listening. Connections that have not been accepted get a RST, and
-// those that have live on.
+// Close stops listening. Connections that have not been accepted get a RST; the others
+// are not affected.
 func (l *TCPListener) Close() error {
 	s := l.stack
 	s.mu.Lock()

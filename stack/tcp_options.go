@@ -62,14 +62,14 @@ func (c *TCPConn) setDeadlines(t time.Time, read, write bool) error {
 	})
 }
 
-// SetReadBuffer bounds what has been received and not read, in bytes. At first the bound
-// grows with what the path holds.
+// SetReadBuffer bounds what has been received and not read, in bytes. Until it is called
+// the bound grows with the path's bandwidth-delay product.
 func (c *TCPConn) SetReadBuffer(bytes int) error {
 	return c.setLocal(func(now tcp.Time) { c.conn.SetBuffers(now, 0, bytes) })
 }
 
-// SetWriteBuffer bounds what has been written and not acknowledged, in bytes. At first the
-// bound grows with what may be in flight.
+// SetWriteBuffer bounds what has been written and not acknowledged, in bytes. Until it is
+// called the bound grows with what may be in flight.
 func (c *TCPConn) SetWriteBuffer(bytes int) error {
 	return c.setLocal(func(now tcp.Time) { c.conn.SetBuffers(now, bytes, 0) })
 }
@@ -79,31 +79,32 @@ func (c *TCPConn) SetNoDelay(noDelay bool) error {
 	return c.set(func(now tcp.Time) { c.conn.SetNagle(now, !noDelay) })
 }
 
-// SetCork changes how long small writes gather while data is in flight, which is
-// [tcp.DefaultCork] at first. Negative: not at all.
+// SetCork changes how long small writes are gathered while data is in flight. The default
+// is [tcp.DefaultCork]. Negative: not at all.
 func (c *TCPConn) SetCork(d time.Duration) error {
 	return c.set(func(now tcp.Time) { c.conn.SetCork(now, d) })
 }
 
 // SetUserTimeout changes how long what was written may stay unacknowledged before
-// the connection fails with ETIMEDOUT, or with what an ICMP error has said meanwhile, as
-// TCP_USER_TIMEOUT does in the kernel.
-// Negative: without limit; 0: 5 minutes, as at first.
+// the connection fails with ETIMEDOUT, or with the error of an ICMP message that has
+// arrived meanwhile, as TCP_USER_TIMEOUT does in the kernel. Negative: without limit; 0: 5
+// minutes, the default.
 func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	return c.set(func(tcp.Time) { c.conn.SetUserTimeout(d) })
 }
 
-// SetAdaptiveAck lets acknowledgments wait for up to a millisecond: of data that has
-// been answered at once several times, for the next answer; in a stream of full
-// segments, for the second of two. At first they go out at once, or with an answer that
-// is written at once. On suits streams; off suits requests and replies.
+// SetAdaptiveAck delays acknowledgments by up to a millisecond: for the next answer, if
+// data has been answered at once several times; in a stream of full segments, for the
+// second of two. By default they are sent at once, or with an answer that is written at
+// once. On is better for streams, off for requests and replies.
 func (c *TCPConn) SetAdaptiveAck(on bool) error {
 	return c.set(func(tcp.Time) { c.conn.SetAdaptiveAck(on) })
 }
 
-// SetLinger says what Close does with what has not been acknowledged: negative,
-// it is sent in the background, as at first; 0, it is thrown away and the peer
-// gets a RST; else Close waits so many seconds for it, and does the same then.
+// SetLinger sets what Close does with data that has not been acknowledged. Negative, the
+// default: it is sent in the background. 0: it is discarded and the peer gets a RST.
+// Otherwise Close waits so many seconds for the acknowledgment, and then discards it and
+// sends a RST.
 func (c *TCPConn) SetLinger(sec int) error {
 	return c.set(func(tcp.Time) { c.linger = time.Duration(sec) * time.Second })
 }
@@ -126,8 +127,8 @@ func (c *TCPConn) SetKeepAlivePeriod(d time.Duration) error {
 	return c.changeKeepAlive(func(k *tcp.KeepAlive) { k.Idle = unlessNegative(d, k.Idle) })
 }
 
-// SetKeepAliveConfig changes all of the keepalive. As in package net, what is 0 is
-// the default, and what is negative stays as it is. Times are not rounded to seconds.
+// SetKeepAliveConfig changes all of the keepalive. As in package net, 0 stands for the
+// default, and a negative value changes nothing. Times are not rounded to seconds.
 func (c *TCPConn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	return c.changeKeepAlive(func(k *tcp.KeepAlive) {
 		k.Enable = config.Enable
@@ -144,7 +145,7 @@ func unlessNegative[T time.Duration | int](v, otherwise T) T {
 	return v
 }
 
-// What Linux takes at most (tcp(7)).
+// The limits of Linux (tcp(7)).
 const (
 	maxKeepAliveTime  = 32767 * time.Second
 	maxKeepAliveCount = 127
