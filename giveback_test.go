@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -162,7 +161,7 @@ func TestClaimWaitsForRoom(t *testing.T) {
 			_, err := h.lease.Claim(t.Context(), endpoint.UDPTag(h.at(2)))
 			got <- err
 		}()
-		(<-l.claims).answer <- control.ErrBusy
+		(<-l.claims).answer <- endpoint.ErrBusy
 		synctest.Wait()
 		if len(got) > 0 {
 			t.Fatalf("not waited: %v", <-got)
@@ -176,8 +175,8 @@ func TestClaimWaitsForRoom(t *testing.T) {
 			_, err := h.lease.Claim(t.Context(), endpoint.UDPTag(h.at(3)))
 			got <- err
 		}()
-		(<-l.claims).answer <- control.ErrBusy
-		if err := <-got; err != control.ErrBusy {
+		(<-l.claims).answer <- endpoint.ErrBusy
+		if err := <-got; err != endpoint.ErrBusy {
 			t.Errorf("with nothing to give back: %v", err)
 		}
 	})

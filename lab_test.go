@@ -14,7 +14,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet"
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/mux"
@@ -41,7 +40,7 @@ func (l *countedLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag,
 		if !t.Block && l.refusing != nil {
 			l.refusing()
 		}
-		return t, fmt.Errorf("%w: no more than %d blocks", control.ErrBusy, most)
+		return t, fmt.Errorf("%w: no more than %d blocks", endpoint.ErrBusy, most)
 	}
 	tag, err := l.Lease.Claim(ctx, t)
 	if err == nil && tag.Kind == endpoint.TagTCP && tag.Block {

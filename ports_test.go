@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/proto/tcp"
 )
@@ -164,10 +163,10 @@ func TestPortsWithoutBlocks(t *testing.T) {
 	}{
 		{endpoint.ErrTagDenied, nil, nil, 3},
 		{endpoint.ErrTagHeld, nil, nil, 4},
-		{control.ErrBusy, nil, nil, 4},
+		{endpoint.ErrBusy, nil, nil, 4},
 		{endpoint.ErrTagDenied, endpoint.ErrTagDenied, endpoint.ErrTagDenied, 4},
 		{endpoint.ErrTagHeld, endpoint.ErrTagHeld, syscall.EADDRNOTAVAIL, 4},
-		{control.ErrBusy, control.ErrBusy, syscall.EADDRNOTAVAIL, 4},
+		{endpoint.ErrBusy, endpoint.ErrBusy, syscall.EADDRNOTAVAIL, 4},
 		{endpoint.ErrLeaseClosed, nil, endpoint.ErrLeaseClosed, 2},
 	} {
 		l := &portsLease{blocks: c.blocks, ports: c.ports}

@@ -6,11 +6,12 @@ import (
 	"slices"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
 )
 
 // changeTags does a claim or an unclaim, one at a time. It is done in a goroutine
 // of its own, since a request goes on when its caller has left.
-func (l *Lease) changeTags(ctx context.Context, o operation) (endpoint.Tag, error) {
+func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.Tag, error) {
 	select {
 	case l.changing <- struct{}{}:
 	case <-l.done:
@@ -29,9 +30,9 @@ func (l *Lease) changeTags(ctx context.Context, o operation) (endpoint.Tag, erro
 		select {
 		case results <- result{tag, err}:
 		case <-left:
-			if err == nil && o.op == opClaim {
+			if err == nil && o.Op == protocol.OpClaim {
 				// It fails with the lease, and then the tag is gone too.
-				_, _ = l.change(context.Background(), operation{op: opUnclaim, tag: tag})
+				_, _ = l.change(context.Background(), protocol.Operation{Op: protocol.OpUnclaim, Tag: tag})
 			}
 		}
 	}()
@@ -51,8 +52,8 @@ func (l *Lease) changeTags(ctx context.Context, o operation) (endpoint.Tag, erro
 // If the connection ends before the answer, unetd has done it or has not. Nobody
 // else changes the endpoint's tags, so the tags that it has when it is presented
 // again tell.
-func (l *Lease) change(ctx context.Context, o operation) (endpoint.Tag, error) {
-	had := l.holds(o.tag)
+func (l *Lease) change(ctx context.Context, o protocol.Operation) (endpoint.Tag, error) {
+	had := l.holds(o.Tag)
 	for sent := false; ; {
 		wait := ctx
 		if sent {
@@ -64,20 +65,20 @@ func (l *Lease) change(ctx context.Context, o operation) (endpoint.Tag, error) {
 		}
 		if sent {
 			if tag, ok := l.happened(o, had, c.tags); ok {
-				l.note(o.op, tag)
+				l.note(o.Op, tag)
 				return tag, nil
 			}
 			sent = false
 		}
 		request, err := c.send(ctx, o)
 		if err == nil {
-			var a answer
+			var a protocol.Answer
 			if a, err = c.wait(context.Background(), request); err == nil {
-				tag := o.tag
+				tag := o.Tag
 				if a.Tag != nil {
 					tag = *a.Tag
 				}
-				l.note(o.op, tag)
+				l.note(o.Op, tag)
 				return tag, nil
 			}
 			sent = true
@@ -104,7 +105,7 @@ func (l *Lease) holds(t endpoint.Tag) bool {
 func (l *Lease) note(op string, t endpoint.Tag) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if op == opClaim {
+	if op == protocol.OpClaim {
 		l.held[t] = true
 	} else {
 		delete(l.held, t)
@@ -115,14 +116,14 @@ func (l *Lease) note(op string, t endpoint.Tag) {
 // was made whose answer was lost; had is whether its tag was held before. A claim
 // of a tag that was held, and an unclaim of one that was not, change nothing and
 // are repeated for their error.
-func (l *Lease) happened(o operation, had bool, now []endpoint.Tag) (endpoint.Tag, bool) {
+func (l *Lease) happened(o protocol.Operation, had bool, now []endpoint.Tag) (endpoint.Tag, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if o.op == opUnclaim {
-		return o.tag, had && !slices.Contains(now, o.tag)
+	if o.Op == protocol.OpUnclaim {
+		return o.Tag, had && !slices.Contains(now, o.Tag)
 	}
 	for _, t := range now {
-		if !l.held[t] && fits(t, o.tag) {
+		if !l.held[t] && fits(t, o.Tag) {
 			return t, true
 		}
 	}

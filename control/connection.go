@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
+	"github.com/unet-go/unet/internal/protocol"
 )
 
 // How long the application's end waits for unetd where no context bounds it.
@@ -20,6 +21,10 @@ const (
 	requestTimeout = 5 * time.Second // to take a request off the socket
 	reclaimTimeout = 2 * time.Second // to reclaim what a closed lease held
 )
+
+// rightsPause is how long the application's end waits before it sends a descriptor
+// again that unetd does not take yet.
+const rightsPause = time.Millisecond
 
 // slotsForClaims of a connection's MaxRequests are not for resolves.
 const slotsForClaims = 4
@@ -60,7 +65,7 @@ type call struct {
 	id       uint64
 	op       string
 	answered chan struct{}
-	answer   answer
+	answer   protocol.Answer
 }
 
 // newConnection takes conn over.
@@ -68,8 +73,8 @@ func newConnection(conn *net.UnixConn, w *notices.Watchers) *connection {
 	c := &connection{
 		conn:     conn,
 		watchers: w,
-		slots:    make(chan struct{}, MaxRequests),
-		resolves: make(chan struct{}, MaxRequests-slotsForClaims),
+		slots:    make(chan struct{}, protocol.MaxRequests),
+		resolves: make(chan struct{}, protocol.MaxRequests-slotsForClaims),
 		calls:    make(map[uint64]*call),
 		done:     make(chan struct{}),
 	}
@@ -78,39 +83,39 @@ func newConnection(conn *net.UnixConn, w *notices.Watchers) *connection {
 }
 
 // ask sends a request and waits for its answer.
-func (c *connection) ask(ctx context.Context, o operation) (answer, error) {
+func (c *connection) ask(ctx context.Context, o protocol.Operation) (protocol.Answer, error) {
 	call, err := c.send(ctx, o)
 	if err != nil {
-		return answer{}, err
+		return protocol.Answer{}, err
 	}
 	return c.wait(ctx, call)
 }
 
 // send puts a request on its way. With an error it was not sent, and unetd will
 // not act on it.
-func (c *connection) send(ctx context.Context, o operation) (*call, error) {
+func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := c.reserve(ctx, o.op); err != nil {
+	if err := c.reserve(ctx, o.Op); err != nil {
 		return nil, err
 	}
-	request := &call{op: o.op, answered: make(chan struct{})}
+	request := &call{op: o.Op, answered: make(chan struct{})}
 	c.mu.Lock()
 	c.last++
 	request.id = c.last
 	c.calls[request.id] = request
 	c.mu.Unlock()
 
-	record, err := o.record(request.id)
+	record, err := o.Record(request.id)
 	if err == nil {
 		c.writing.Lock()
-		err = writeRecord(c.conn, record, requestTimeout, o.files...)
+		err = protocol.WriteRecord(c.conn, record, requestTimeout, o.Files...)
 		// unetd may take descriptors only on connections that it has accepted.
-		for end := time.Now().Add(requestTimeout); len(o.files) > 0 && errors.Is(err, unix.EPERM) && time.Now().Before(end); {
+		for end := time.Now().Add(requestTimeout); len(o.Files) > 0 && errors.Is(err, unix.EPERM) && time.Now().Before(end); {
 			select {
 			case <-time.After(rightsPause):
-				err = writeRecord(c.conn, record, requestTimeout, o.files...)
+				err = protocol.WriteRecord(c.conn, record, requestTimeout, o.Files...)
 			case <-c.done:
 				err = net.ErrClosed
 			case <-ctx.Done():
@@ -133,9 +138,9 @@ func (c *connection) send(ctx context.Context, o operation) (*call, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		// Not worth an endpoint, which works without unetd: it may be stopped,
 		// and go on.
-		err = busy("unetd has not taken a request for %v", requestTimeout)
-	case len(o.files) > 0 && errors.Is(err, unix.EPERM):
-		err = busy("unetd has not taken a request with a descriptor for %v", requestTimeout)
+		err = protocol.Busy("unetd has not taken a request for %v", requestTimeout)
+	case len(o.Files) > 0 && errors.Is(err, unix.EPERM):
+		err = protocol.Busy("unetd has not taken a request with a descriptor for %v", requestTimeout)
 	}
 	c.forget(request)
 	return nil, err
@@ -144,7 +149,7 @@ func (c *connection) send(ctx context.Context, o operation) (*call, error) {
 // reserve waits for a place for a request.
 func (c *connection) reserve(ctx context.Context, op string) error {
 	places := []chan struct{}{c.slots}
-	if op == opResolve {
+	if op == protocol.OpResolve {
 		places = []chan struct{}{c.resolves, c.slots}
 	}
 	for i, place := range places {
@@ -166,20 +171,20 @@ func (c *connection) reserve(ctx context.Context, op string) error {
 }
 
 // wait waits for the answer to a request, and makes its error one.
-func (c *connection) wait(ctx context.Context, request *call) (answer, error) {
+func (c *connection) wait(ctx context.Context, request *call) (protocol.Answer, error) {
 	select {
 	case <-request.answered:
 	case <-c.done:
 		if !isClosed(request.answered) {
-			return answer{}, errGone
+			return protocol.Answer{}, errGone
 		}
 	case <-ctx.Done():
 		if !isClosed(request.answered) {
-			return answer{}, context.Cause(ctx)
+			return protocol.Answer{}, context.Cause(ctx)
 		}
 	}
 	if request.answer.Error != nil {
-		return answer{}, request.answer.Error
+		return protocol.Answer{}, request.answer.Error
 	}
 	return request.answer, nil
 }
@@ -209,7 +214,7 @@ func (c *connection) forget(request *call) {
 	delete(c.calls, request.id)
 	c.mu.Unlock()
 	<-c.slots
-	if request.op == opResolve {
+	if request.op == protocol.OpResolve {
 		<-c.resolves
 	}
 }
@@ -219,9 +224,9 @@ func (c *connection) read() {
 	defer close(c.done)
 	defer c.conn.Close()
 	for {
-		record, fds, err := readRecord(c.conn, grantDescriptors)
+		record, fds, err := protocol.ReadRecord(c.conn, protocol.GrantDescriptors)
 		if err != nil {
-			closeAll(fds)
+			protocol.CloseAll(fds)
 		} else {
 			err = c.deliver(record, fds)
 		}
@@ -242,37 +247,37 @@ func (c *connection) read() {
 // deliver hands one record to whom it is for. It takes the descriptors over. An
 // error ends the connection, and the lease.
 func (c *connection) deliver(record []byte, fds []int) error {
-	a, err := parseIncoming(record, len(fds))
+	a, err := protocol.ParseIncoming(record, len(fds))
 	if err != nil {
-		closeAll(fds)
+		protocol.CloseAll(fds)
 		return err
 	}
 	switch {
-	case a.Event == eventClosed:
+	case a.Event == protocol.EventClosed:
 		if a.Message == "" {
 			return errors.New("unetd has ended it")
 		}
 		return errors.New(a.Message)
 	case a.Event != "":
 		if c.watchers != nil {
-			c.watchers.Tell(a.notices()...)
+			c.watchers.Tell(a.Notices()...)
 		}
 		return nil
 	case a.ID == 0:
 		if a.Error == nil { // a nil *Error would be an error that is not nil
-			closeAll(fds)
-			return violation("an answer to no request")
+			protocol.CloseAll(fds)
+			return protocol.Violation("an answer to no request")
 		}
 		return a.Error
 	}
 	c.mu.Lock()
 	request := c.calls[a.ID]
 	c.mu.Unlock()
-	if request == nil || !a.answers(request.op) {
-		closeAll(fds)
-		return violation("an answer with id %d that answers no request", a.ID)
+	if request == nil || !a.Answers(request.op) {
+		protocol.CloseAll(fds)
+		return protocol.Violation("an answer with id %d that answers no request", a.ID)
 	}
-	if a.Error != nil && errors.Is(a.Error, ErrProtocol) {
+	if a.Error != nil && errors.Is(a.Error, protocol.ErrProtocol) {
 		// unetd hangs up after this, and takes the endpoint back.
 		c.cause, c.over = a.Error, true
 	}
@@ -283,7 +288,7 @@ func (c *connection) deliver(record []byte, fds []int) error {
 	if before := request.answer.Lease; before != nil && a.Lease != nil {
 		a.Lease.Tags = append(before.Tags, a.Lease.Tags...)
 	}
-	request.answer = a.answer
+	request.answer = a.Answer
 	if a.Lease != nil && a.Lease.More {
 		return nil
 	}

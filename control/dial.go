@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/protocol"
 )
 
 // A connection that finds the server's backlog full is tried again, for a
@@ -33,7 +35,7 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 			return nil, explainDial(socket, err)
 		}
 		if try == dialTries {
-			return nil, busy("unetd at %s does not accept connections", socket)
+			return nil, protocol.Busy("unetd at %s does not accept connections", socket)
 		}
 		select {
 		case <-time.After(dialPause):

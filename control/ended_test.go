@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
 )
 
 // unetd answers a request by saying that the lease is over. Why, it says next, and
@@ -70,13 +71,13 @@ func TestRequestMeetsEndOfLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			conn.SetDeadline(time.Now().Add(patience))
-			_, fds, err := readRecord(conn, 2)
+			_, fds, err := protocol.ReadRecord(conn, 2)
 			if err != nil {
 				t.Fatal(err)
 			}
-			closeAll(fds)
+			protocol.CloseAll(fds)
 			sendAll(t, conn, `{"v":1,"id":1,"lease":{"id":5,"tags":["msg:7"]}}`, nil, 0)
-			if _, err := conn.Read(make([]byte, MaxRecord)); err != nil {
+			if _, err := conn.Read(make([]byte, protocol.MaxRecord)); err != nil {
 				t.Fatal(err)
 			}
 			sendAll(t, conn, again[name], nil, 0)

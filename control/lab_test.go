@@ -1,17 +1,44 @@
 package control
 
 import (
-	"context"
+	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/endpoint"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/protocol"
 )
+
+const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
+	`"geometry":{"frame_size":2048,"frame_count":64,"fill_size":64,"completion_size":64,"rx_size":64,"tx_size":64},` +
+	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
+	`"tags":["msg:7"]}}`
+
+// nowhere is no socket: who has lost its connection tries in vain.
+const nowhere = "/nonexistent/unetd.sock"
+
+// script is a unetd that reads one request, then sends what says says, then
+// reads the next.
+func script(t testing.TB, c *net.UnixConn, says ...func()) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		b := make([]byte, protocol.MaxRecord)
+		for _, say := range says {
+			if _, err := c.Read(b); err != nil {
+				return
+			}
+			say()
+		}
+	}()
+	return done
+}
 
 // patience is how long a test waits for what must happen; it is no bound on
 // how fast that is.
@@ -37,73 +64,6 @@ func listenAt(t testing.TB, path string) *net.UnixListener {
 	}
 	t.Cleanup(func() { ln.Close() })
 	return ln
-}
-
-// start runs s until stop is called, or the test ends. stop returns when Serve
-// has, and then every lease must be closed.
-func start(t testing.TB, s *Server) (socket string, stop func()) {
-	t.Helper()
-	socket, ln := listen(t)
-	return socket, serve(t, s, ln)
-}
-
-func serve(t testing.TB, s *Server, ln *net.UnixListener) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx, ln) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-served:
-			if err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-		case <-time.After(patience):
-			t.Error("Serve did not return")
-		}
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
-// daemon is a unetd that can be killed and started again: the provider is what
-// outlives it.
-type daemon struct {
-	t      testing.TB
-	p      *fakeProvider
-	limits Limits
-	socket string
-	stop   func()
-}
-
-func newDaemon(t testing.TB, p *fakeProvider) *daemon {
-	d := &daemon{t: t, p: p, socket: filepath.Join(t.TempDir(), "s")}
-	d.start()
-	return d
-}
-
-func (d *daemon) start() {
-	d.t.Helper()
-	d.stop = serve(d.t, &Server{Provider: d.p, Limits: d.limits, Keep: true}, listenAt(d.t, d.socket))
-}
-
-// kill ends it as SIGKILL would: connections are gone without a word, and so is
-// the socket; of calls in progress nobody hears again.
-func (d *daemon) kill() {
-	d.stop()
-	d.p.abandon()
-}
-
-func mustOpen(t testing.TB, socket string, req endpoint.Request) (*endpoint.Grant, *Lease) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	g, l, err := Open(ctx, socket, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { g.Close(); l.Close() })
-	return g, l
 }
 
 // descriptorLeaks fails the test if it ends with more descriptors open than
@@ -149,34 +109,64 @@ func await(t testing.TB, what string, c <-chan struct{}) {
 	}
 }
 
-// until polls for what nothing announces.
-func until(t testing.TB, what string, f func() bool) {
+// socketPair connects an application's end with one the test speaks for.
+func socketPair(t testing.TB) (application, unetd *net.UnixConn) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
-// die is what becomes of a lease whose process is killed.
-func (l *Lease) die() {
-	l.cancel()
-	l.mu.Lock()
-	c := l.conn
-	l.mu.Unlock()
-	c.end()
-}
-
-// fdOf is the descriptor of a file that is not in the poller.
-func fdOf(t testing.TB, f *os.File) (fd int) {
-	t.Helper()
-	raw, err := f.SyscallConn()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := raw.Control(func(of uintptr) { fd = int(of) }); err != nil {
+	var conns [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		conns[i] = c.(*net.UnixConn)
+	}
+	return conns[0], conns[1]
+}
+
+// pipe gives the read end, which meets the end of file when the last copy of
+// the write end is closed, and the write end.
+func pipe(t testing.TB) (*os.File, *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return fd
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+func wantClosed(t testing.TB, r *os.File) {
+	t.Helper()
+	if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("a descriptor was leaked")
+	}
+}
+
+func sendAll(t testing.TB, c *net.UnixConn, record string, w *os.File, descriptors int) {
+	t.Helper()
+	files := make([]*os.File, descriptors)
+	for i := range files {
+		files[i] = w
+	}
+	if err := protocol.WriteRecord(c, []byte(record), patience, files...); err != nil {
+		t.Error(err)
+	}
+}
+
+// hangUp closes a connection such that the other end reads all that was sent to it, and
+// then the end of the stream.
+func hangUp(c *net.UnixConn) {
+	_ = c.CloseRead()
+	_, _ = io.Copy(io.Discard, c) // a close with records unread would be ECONNRESET
+	c.Close()
 }

@@ -15,7 +15,14 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
+	"github.com/unet-go/unet/internal/protocol"
 )
+
+// DefaultSocket is where unetd listens unless it is told otherwise.
+const DefaultSocket = "/run/unet/unetd.sock"
+
+// ErrProtocol: unetd broke the rules of the protocol, or reports that this process did.
+var ErrProtocol = protocol.ErrProtocol
 
 // Lease is an endpoint's standing with unetd. It implements [endpoint.Lease]. A
 // request whose context ends leaves the lease as it was. Once the lease has ended
@@ -113,13 +120,13 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 // open asks for an endpoint. A grant that comes just after ctx has ended is
 // closed.
 func (c *connection) open(ctx context.Context, req endpoint.Request) (*endpoint.Grant, error) {
-	o := operation{op: opOpen, open: req}
+	o := protocol.Operation{Op: protocol.OpOpen, Open: req}
 	if req.Connections != nil {
-		o.files = []*os.File{req.Connections}
+		o.Files = []*os.File{req.Connections}
 	}
 	request, err := c.send(ctx, o)
 	if err == nil {
-		var a answer
+		var a protocol.Answer
 		if a, err = c.wait(ctx, request); err == nil {
 			return a.Grant, nil
 		}
@@ -187,13 +194,13 @@ func duplicate(f *os.File) (*os.File, error) {
 // Claim adds a tag; see [endpoint.Lease]. If ctx ends first, a claim that
 // succeeds nevertheless is given back.
 func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
-	return l.changeTags(ctx, operation{op: opClaim, tag: t})
+	return l.changeTags(ctx, protocol.Operation{Op: protocol.OpClaim, Tag: t})
 }
 
 // Unclaim gives a tag back; see [endpoint.Lease]. It may take effect also when
 // ctx ends first.
 func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
-	_, err := l.changeTags(ctx, operation{op: opUnclaim, tag: t})
+	_, err := l.changeTags(ctx, protocol.Operation{Op: protocol.OpUnclaim, Tag: t})
 	return err
 }
 
@@ -209,7 +216,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 		if err != nil {
 			return endpoint.Route{}, err
 		}
-		a, err := c.ask(ctx, operation{op: opResolve, addr: dst})
+		a, err := c.ask(ctx, protocol.Operation{Op: protocol.OpResolve, Addr: dst})
 		switch {
 		case err == nil:
 			return *a.Route, nil
@@ -221,7 +228,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 			case <-ctx.Done():
 			}
 			continue
-		case !errors.Is(err, ErrBusy):
+		case !errors.Is(err, endpoint.ErrBusy):
 			return endpoint.Route{}, err
 		}
 		select {

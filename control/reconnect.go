@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
 )
 
 // Pauses between attempts to find another unetd. The first is short, since an
@@ -127,7 +128,7 @@ func (l *Lease) present() (*connection, error) {
 		return nil, err
 	}
 	c := newConnection(conn, l.watchers)
-	a, err := c.ask(l.ctx, operation{op: opPresent, files: l.files})
+	a, err := c.ask(l.ctx, protocol.Operation{Op: protocol.OpPresent, Files: l.files})
 	if err == nil {
 		c.tags = a.Lease.Tags
 		return c, nil
@@ -148,11 +149,11 @@ func (r *refusal) Unwrap() error { return r.error }
 // never can be. What unetd did not say itself, as that nobody listens or that
 // the socket's permissions are in the way, may change.
 func final(err error) bool {
-	var answered *Error
+	var answered *protocol.Error
 	var refused *refusal
 	switch {
 	case errors.As(err, &answered):
-		for _, is := range []error{ErrNotPresentable, ErrLeased, ErrProtocol, os.ErrPermission, errors.ErrUnsupported, endpoint.ErrLeaseClosed} {
+		for _, is := range []error{endpoint.ErrNotPresentable, endpoint.ErrLeased, protocol.ErrProtocol, os.ErrPermission, errors.ErrUnsupported, endpoint.ErrLeaseClosed} {
 			if errors.Is(answered, is) {
 				return true
 			}

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/unet-go/unet"
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -155,7 +154,7 @@ func TestPolicyBoundsPorts(t *testing.T) {
 		}
 		t.Logf("%d connections in %v", ports, time.Since(begun))
 		_, err = host.DialTCP(ctx, netip.AddrPort{}, to)
-		if !errors.Is(err, syscall.EADDRNOTAVAIL) || !errors.Is(err, control.ErrBusy) ||
+		if !errors.Is(err, syscall.EADDRNOTAVAIL) || !errors.Is(err, endpoint.ErrBusy) ||
 			!strings.Contains(err.Error(), fmt.Sprintf("connect: cannot assign requested address: busy: uid %d has %d of at most %d tags", netlab.NobodyID, ports, ports)) {
 			t.Errorf("one more to %v: %v", to, err)
 		}

@@ -46,7 +46,7 @@ func codeOf(err error) string {
 		name     string
 		sentinel error
 	}{
-		{"tag-held", endpoint.ErrTagHeld}, {"tag-denied", endpoint.ErrTagDenied}, {"busy", control.ErrBusy},
+		{"tag-held", endpoint.ErrTagHeld}, {"tag-denied", endpoint.ErrTagDenied}, {"busy", endpoint.ErrBusy},
 		{"closed", endpoint.ErrLeaseClosed}, {"permission", os.ErrPermission}, {"unsupported", errors.ErrUnsupported},
 	} {
 		if errors.Is(err, c.sentinel) {

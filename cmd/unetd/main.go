@@ -23,7 +23,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/internal/protocol"
 	"github.com/unet-go/unet/internal/version"
 	"github.com/unet-go/unet/internal/xsk"
 )
@@ -87,7 +87,7 @@ of their own. Frames that no application has claimed stay the kernel's.`,
 }
 
 func versionLine() string {
-	return version.Line("unetd", fmt.Sprintf("control protocol %d", control.Version))
+	return version.Line("unetd", fmt.Sprintf("control protocol %d", protocol.Version))
 }
 
 func newVersion() *cobra.Command {

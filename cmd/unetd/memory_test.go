@@ -64,7 +64,7 @@ func TestMemoryCgroup(t *testing.T) {
 	given := 0
 	for ; ; given++ {
 		g, l, err := control.Open(context.Background(), s.socket, endpoint.Request{})
-		if errors.Is(err, control.ErrBusy) && strings.Contains(err.Error(), "memory cgroup") {
+		if errors.Is(err, endpoint.ErrBusy) && strings.Contains(err.Error(), "memory cgroup") {
 			break
 		}
 		if err != nil {

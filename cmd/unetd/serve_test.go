@@ -89,7 +89,7 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Fatalf("queue attachment: %v", err)
 	}
-	if _, _, err := control.Open(ctx, socket, endpoint.Request{Attach: endpoint.AttachQueue}); !errors.Is(err, control.ErrBusy) {
+	if _, _, err := control.Open(ctx, socket, endpoint.Request{Attach: endpoint.AttachQueue}); !errors.Is(err, endpoint.ErrBusy) {
 		t.Errorf("queue attachment twice: %v", err)
 	}
 	ql.Close()
@@ -392,7 +392,7 @@ rules:
 				var err error
 				g, l, err = control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{
 					endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 0)), endpoint.MessageTag(0)}})
-				if err != nil && !errors.Is(err, control.ErrBusy) {
+				if err != nil && !errors.Is(err, endpoint.ErrBusy) {
 					t.Fatal(err)
 				}
 				return err == nil

@@ -207,7 +207,7 @@ var sentinels = map[string]error{
 	"geometry":         endpoint.ErrGeometry,
 	"unreachable":      endpoint.ErrUnreachable,
 	"lease closed":     endpoint.ErrLeaseClosed,
-	"busy":             control.ErrBusy,
+	"busy":             endpoint.ErrBusy,
 	"protocol":         control.ErrProtocol,
 	"permission":       os.ErrPermission,
 	"unsupported":      errors.ErrUnsupported,

@@ -63,7 +63,7 @@ var storm = teach("storm", func(a *agent, arg stormArg) (map[string]int, error) 
 				cancel()
 				outcome := "granted"
 				switch {
-				case errors.Is(err, control.ErrBusy):
+				case errors.Is(err, endpoint.ErrBusy):
 					outcome = "busy"
 				case err != nil:
 					outcome = err.Error()

@@ -242,13 +242,13 @@ func policyCases() []attackCase {
 				s.Errorf("%s: %v, want %v", what, err, want)
 			}
 			open("a queue", endpoint.Request{Attach: endpoint.AttachQueue}, os.ErrPermission)
-			open("1 GiB", endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 4096, FrameCount: 1 << 18}}, control.ErrBusy, os.ErrPermission)
+			open("1 GiB", endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 4096, FrameCount: 1 << 18}}, endpoint.ErrBusy, os.ErrPermission)
 			open("2^32 bytes", endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1 << 31}}, endpoint.ErrGeometry)
 			half := endpoint.Request{Geometry: endpoint.Geometry{FrameCount: attackerMemory / 2 / 2048}}
 			if _, err := openGun.try(a, openArg{s.unetd.Socket, half}); err != nil {
 				s.Errorf("half of the memory: %v", err)
 			}
-			open("the other half and what others have", half, control.ErrBusy)
+			open("the other half and what others have", half, endpoint.ErrBusy)
 			if _, err := curious.try(a, s.unetd.Socket); !errors.Is(err, os.ErrPermission) {
 				s.Errorf("list and counters: %v, want permission", err)
 			}

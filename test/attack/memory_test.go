@@ -14,7 +14,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
@@ -274,7 +273,7 @@ func (s *scene) holdOn(by string) {
 	for ; kept < tries; kept++ {
 		req := endpoint.Request{Geometry: endpoint.Geometry{FrameCount: segment / endpoint.DefaultFrameSize}}
 		g, err := openGun.try(a, openArg{s.unetd.Socket, req})
-		if errors.Is(err, control.ErrBusy) {
+		if errors.Is(err, endpoint.ErrBusy) {
 			s.row.note("%d were held, then: %v", kept, err)
 			break
 		}

@@ -178,7 +178,7 @@ func TestAfterARestart(t *testing.T) {
 	if !unetd.Eventually(func() bool { n, _ := awake(); return n == had }) {
 		t.Fatalf("unetd lists %+v", list(t, d))
 	}
-	if _, err := openGun.try(cast(t, pair.A, attackerID), openArg{d.Socket, endpoint.Request{}}); had != attackerEndpoints || !errors.Is(err, control.ErrBusy) {
+	if _, err := openGun.try(cast(t, pair.A, attackerID), openArg{d.Socket, endpoint.Request{}}); had != attackerEndpoints || !errors.Is(err, endpoint.ErrBusy) {
 		t.Errorf("one more than %d of %d endpoints: %v, want busy", had, attackerEndpoints, err)
 	}
 	row.note("%d endpoints before, no more afterwards", had)

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
@@ -258,7 +257,7 @@ func runawayCases() (cases []attackCase) {
 			if !unetd.Eventually(func() bool { t.flood(1); return !s.leased(t.ID) }) {
 				s.Errorf("endpoint %d was not revoked", t.ID)
 			}
-			if _, err := openGun.try(t.actor, openArg{s.unetd.Socket, endpoint.Request{}}); !errors.Is(err, control.ErrBusy) {
+			if _, err := openGun.try(t.actor, openArg{s.unetd.Socket, endpoint.Request{}}); !errors.Is(err, endpoint.ErrBusy) {
 				s.Errorf("another endpoint for the owner of a revoked one: %v, want busy", err)
 			}
 			t.kill()

@@ -28,7 +28,7 @@ func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endp
 	defer retry.Stop()
 	for until := time.Now().Add(rebindTimeout); ; {
 		g, l, err := control.Open(ctx, j.Socket, req)
-		if !errors.Is(err, control.ErrBusy) || expired(until) {
+		if !errors.Is(err, endpoint.ErrBusy) || expired(until) {
 			return g, l, err
 		}
 		select {

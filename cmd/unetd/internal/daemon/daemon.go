@@ -10,14 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/cmd/unetd/internal/session"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/mux"
 )
 
 // Mux is what the daemon needs of the mux.
 type Mux interface {
-	control.Provider
+	session.Provider
 	// Identity has the uplink's name and mode.
 	Identity() endpoint.Identity
 	// Failed receives an error if endpoints cannot work on the uplink any more. Every
@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := notifyReady(cfg.Ready); err != nil {
 		return err
 	}
-	server := control.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: keep}
+	server := session.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: keep}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)

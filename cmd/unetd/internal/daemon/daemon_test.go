@@ -41,7 +41,7 @@ func (m *fakeMux) did(what string) {
 	m.events = append(m.events, what)
 }
 
-func (m *fakeMux) OpenEndpoint(_ context.Context, _ control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+func (m *fakeMux) OpenEndpoint(_ context.Context, _ mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
 	var files [2]*os.File
 	for i := range files {
 		fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC)
@@ -62,13 +62,13 @@ func (m *fakeMux) Identity() endpoint.Identity {
 	return endpoint.Identity{Interface: "eth7", Mode: "generic"}
 }
 
-func (m *fakeMux) Present(context.Context, control.Peer, *os.File, *os.File) (endpoint.Info, endpoint.Lease, error) {
-	return endpoint.Info{}, nil, control.ErrNotPresentable
+func (m *fakeMux) Present(context.Context, mux.Owner, *os.File, *os.File) (endpoint.Info, endpoint.Lease, error) {
+	return endpoint.Info{}, nil, endpoint.ErrNotPresentable
 }
 
-func (m *fakeMux) Endpoints(control.Peer) ([]endpoint.Info, error) { return nil, nil }
+func (m *fakeMux) Endpoints(mux.Owner) ([]endpoint.Info, error) { return nil, nil }
 
-func (m *fakeMux) Counters(control.Peer) ([]endpoint.Counter, error) { return nil, nil }
+func (m *fakeMux) Counters(mux.Owner) ([]endpoint.Counter, error) { return nil, nil }
 
 func (m *fakeMux) Failed() <-chan error { return m.failed }
 

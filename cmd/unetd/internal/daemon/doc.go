@@ -4,7 +4,7 @@
 //	take the socket                 lock it, bind it under a umask that permits only its owner, then set its group and mode
 //	open the mux                    attach programs to the uplink, or take them over from a unetd that has died
 //	report ready                    log, sd_notify(3), --ready-fd
-//	serve                           package control, until the context ends or the uplink is lost
+//	serve                           package session, until the context ends or the uplink is lost
 //	close all leases                with a reason to their owners; reclaim tags, ports and queues
 //	close the mux                   detach the programs
 //	remove the socket               unless another file is at its path; and the lock

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/cmd/unetd/internal/session"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -57,12 +57,12 @@ func raiseOpenFiles(log *slog.Logger) uint64 {
 
 // limitsFor returns limits that are reached before the daemon has used all descriptors: a
 // limit refuses one request, and no descriptor would fail every request.
-func limitsFor(files uint64) (control.Limits, mux.Limits) {
+func limitsFor(files uint64) (session.Limits, mux.Limits) {
 	if files >= baseFiles { // the defaults, and what is more is for tags
-		return control.Limits{}, mux.Limits{Endpoints: maxEndpoints, Tags: int64(min(allTags, baseTags+(files-baseFiles)*4/5, files/4*3))}
+		return session.Limits{}, mux.Limits{Endpoints: maxEndpoints, Tags: int64(min(allTags, baseTags+(files-baseFiles)*4/5, files/4*3))}
 	}
 	share := func(of uint64) int { return int(max(1, of*files/baseFiles)) }
-	return control.Limits{
+	return session.Limits{
 		Connections: share(1024), ConnectionsPerUID: share(256),
 		Resolves: share(64), ResolvesPerUID: share(32),
 		ClosingPerUID: share(4), Waiting: share(4096),

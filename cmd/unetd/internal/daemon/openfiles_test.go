@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/cmd/unetd/internal/session"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -32,7 +32,7 @@ func TestOpenFiles(t *testing.T) {
 // The limits of all applications together leave descriptors to spare, for every limit of
 // open files.
 func TestLimitsLeaveHeadroom(t *testing.T) {
-	if l, m := limitsFor(openFiles); l != (control.Limits{}) || m != (mux.Limits{Tags: allTags, Endpoints: maxEndpoints}) {
+	if l, m := limitsFor(openFiles); l != (session.Limits{}) || m != (mux.Limits{Tags: allTags, Endpoints: maxEndpoints}) {
 		t.Errorf("%+v, %+v", l, m)
 	}
 	const own = 100
@@ -43,7 +43,7 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 			t.Fatalf("%d open files: %d tags, fewer than with less", files, m.Tags)
 		}
 		last = m.Tags
-		if files >= baseFiles { // the defaults, see control.Limits
+		if files >= baseFiles { // the defaults, see session.Limits
 			l.Connections, l.Resolves, m.TagsPerUID = 1024, 64, m.Tags
 			l.ClosingPerUID, l.Waiting = 4, 4096
 		}

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
 
-// Uplink is a mux that implements control.Provider.
+// Uplink is a mux that implements session.Provider.
 type Uplink struct {
 	*mux.Mux
 	authority *policy.Authority
@@ -79,8 +79,8 @@ func maxCharge(log *slog.Logger) (int64, error) {
 }
 
 // OpenEndpoint makes an endpoint for an application, if the policy permits it.
-func (u *Uplink) OpenEndpoint(ctx context.Context, peer control.Peer, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
-	grant, l, err := u.OpenEndpointFor(ctx, mux.Owner(peer), req)
+func (u *Uplink) OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	grant, l, err := u.OpenEndpointFor(ctx, peer, req)
 	count(&u.granted, &u.refused, err)
 	if err != nil {
 		return nil, nil, forApplications(err)
@@ -89,8 +89,8 @@ func (u *Uplink) OpenEndpoint(ctx context.Context, peer control.Peer, req endpoi
 }
 
 // Present gives an application the lease of an endpoint that another unetd has opened.
-func (u *Uplink) Present(ctx context.Context, peer control.Peer, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
-	info, l, err := u.Mux.Present(ctx, mux.Owner(peer), sock, connections)
+func (u *Uplink) Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
+	info, l, err := u.Mux.Present(ctx, peer, sock, connections)
 	count(&u.presented, &u.refused, err)
 	if err != nil {
 		return endpoint.Info{}, nil, forApplications(err)
@@ -112,22 +112,22 @@ func forApplications(err error) error {
 	case errors.Is(err, mux.ErrFillRings):
 		return fmt.Errorf("%w: ask an operator for trusted: true, or to start unetd with --unchecked-fill-rings", err)
 	case errors.Is(err, xsk.ErrTable):
-		return fmt.Errorf("%w: %w", control.ErrProtocol, err)
+		return fmt.Errorf("%w: %w", protocol.ErrProtocol, err)
 	}
 	return err
 }
 
 // Endpoints lists all endpoints.
-func (u *Uplink) Endpoints(peer control.Peer) ([]endpoint.Info, error) {
-	if err := u.authority.MayAsk(mux.Owner(peer)); err != nil {
+func (u *Uplink) Endpoints(peer mux.Owner) ([]endpoint.Info, error) {
+	if err := u.authority.MayAsk(peer); err != nil {
 		return nil, err
 	}
 	return u.Mux.Endpoints(), nil
 }
 
 // Counters reads all counters: those of the programs, then those of leases.
-func (u *Uplink) Counters(peer control.Peer) ([]endpoint.Counter, error) {
-	if err := u.authority.MayAsk(mux.Owner(peer)); err != nil {
+func (u *Uplink) Counters(peer mux.Owner) ([]endpoint.Counter, error) {
+	if err := u.authority.MayAsk(peer); err != nil {
 		return nil, err
 	}
 	all, err := u.Mux.Counters()

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
-	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/mux"
@@ -66,7 +65,7 @@ var geometry = endpoint.Geometry{FrameCount: 64, FillSize: 32, CompletionSize: 3
 // leased is a lease of a user.
 func leased(t *testing.T, u *Uplink, uid uint32, tags ...endpoint.Tag) endpoint.Lease {
 	t.Helper()
-	g, l, err := u.OpenEndpoint(t.Context(), control.Peer{UID: uid, GID: 77}, endpoint.Request{Geometry: geometry, Tags: tags})
+	g, l, err := u.OpenEndpoint(t.Context(), mux.Owner{UID: uid, GID: 77}, endpoint.Request{Geometry: geometry, Tags: tags})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +273,7 @@ func TestRefusals(t *testing.T) {
 		{u, 1001, endpoint.Request{Tags: []endpoint.Tag{tag(t, "tcp:10.0.0.2:0")}}, endpoint.ErrTagDenied,
 			"tag not allowed: tcp:10.0.0.2:0: rule web of " + file + " does not permit it to uid 1001: ask an operator to add it to the tags of the rule"},
 		{u, 1001, endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1}}, endpoint.ErrGeometry, "unusable segment geometry: 1 frames: want at least 16"},
-		{u, 1001, endpoint.Request{}, control.ErrBusy, "busy: uid 1001 has 0 of at most 1MiB of memory in segments (rule web of " + file +
+		{u, 1001, endpoint.Request{}, endpoint.ErrBusy, "busy: uid 1001 has 0 of at most 1MiB of memory in segments (rule web of " + file +
 			") and asks for 8MiB; that of an endpoint that was closed counts until it is unmapped: end one, ask for less, or ask an operator for more"},
 		{u, 1001, endpoint.Request{Tags: []endpoint.Tag{tag(t, fmt.Sprintf("udp:10.0.0.1:%d", first-1))}}, endpoint.ErrTagDenied,
 			fmt.Sprintf("tag not allowed: udp:10.0.0.1:%d: rule web of %s does not permit it to uid 1001: its port * does not stand for ports below %d: ask an operator to name the port in the rule", first-1, file, first)},
@@ -282,7 +281,7 @@ func TestRefusals(t *testing.T) {
 		if first == 1 && strings.Contains(c.want, "its port *") {
 			continue // this system keeps no ports for root
 		}
-		_, _, err := c.u.OpenEndpoint(context.Background(), control.Peer{UID: c.uid, GID: 77}, c.req)
+		_, _, err := c.u.OpenEndpoint(context.Background(), mux.Owner{UID: c.uid, GID: 77}, c.req)
 		if !errors.Is(err, c.is) || err.Error() != c.want {
 			t.Errorf("uid %d, %+v:\n got %v\nwant %s", c.uid, c.req, err, c.want)
 		}
@@ -297,10 +296,10 @@ func TestWhoMayAsk(t *testing.T) {
 			t.Errorf("uid %d: %v", uid, err)
 		}
 	}
-	if _, err := u.Endpoints(control.Peer{UID: 1001}); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "operator: true") {
+	if _, err := u.Endpoints(mux.Owner{UID: 1001}); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "operator: true") {
 		t.Errorf("Endpoints: %v", err)
 	}
-	if _, err := u.Counters(control.Peer{UID: 1001}); !errors.Is(err, os.ErrPermission) {
+	if _, err := u.Counters(mux.Owner{UID: 1001}); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("Counters: %v", err)
 	}
 }

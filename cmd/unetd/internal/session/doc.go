@@ -1,0 +1,15 @@
+// Package session is unetd's end of the control protocol: a [Server] over a [Provider],
+// which has the mux, and one session for each connection.
+//
+// The connections and requests of one user are bounded ([Limits]) and take turns: unetd works
+// on one request of a user at a time. It never waits for a peer to read, nor for a
+// descriptor from a peer to close. The mux bounds endpoints, memory and tags.
+//
+//	server.go, session.go            accepting; one session a connection
+//	requests.go, present.go, list.go what a session does for a request
+//	limits.go, turns.go              fairness between users
+//	closing.go                       closing what can block; connections that are refused
+//	peer.go                          the process at the other end
+//
+// docs/control-protocol.md is the reference of the protocol.
+package session

@@ -1,0 +1,274 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
+)
+
+var (
+	allRoutes = endpoint.Notice{Kind: endpoint.NoticeRoute}
+	linkDown  = endpoint.Notice{Kind: endpoint.NoticeLinkDown}
+	linkUp    = endpoint.Notice{Kind: endpoint.NoticeLinkUp}
+)
+
+func routeTo(a netip.Addr) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: a}
+}
+
+func addrGone(a netip.Addr) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a}
+}
+
+func addrBack(a netip.Addr) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: a}
+}
+
+// The records are those of docs/control-protocol.md.
+func TestEventRecords(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	a := connect(t, socket)
+	a.open()
+	l := p.newestLease()
+	for _, c := range []struct {
+		notice endpoint.Notice
+		event  string
+	}{
+		{routeTo(remoteAddr), `{"addrs":["10.0.0.2"],"event":"routes","v":1}`},
+		{routeTo(netip.MustParseAddr("fe80::1%eth0")), `{"addrs":["fe80::1%eth0"],"event":"routes","v":1}`},
+		{allRoutes, `{"event":"routes","v":1}`},
+		{linkDown, `{"event":"link","up":false,"v":1}`},
+		{linkUp, linkUpEvent},
+		{addrGone(localAddr), `{"addrs":["10.0.0.1"],"event":"address","up":false,"v":1}`},
+		{addrBack(localAddr), `{"addrs":["10.0.0.1"],"event":"address","up":true,"v":1}`},
+	} {
+		l.notify(c.notice)
+		a.want(c.event)
+	}
+	l.end(fmt.Errorf("%w: revoked: its fill ring ran away", endpoint.ErrLeaseClosed))
+	a.want(`{"event":"closed","message":"revoked: its fill ring ran away","v":1}`)
+	select { // told only when everything is free
+	case <-p.closed:
+	default:
+		t.Error("the application was told before the lease was closed")
+	}
+	a.wantEOF()
+	if l.watched.Load() != 0 {
+		t.Error("the lease is still watched")
+	}
+}
+
+// A state that is not the usual one is told at once, after the grant.
+func TestLinkDownAtOpen(t *testing.T) {
+	p := newFakeProvider(t)
+	p.setLink(true)
+	socket, _ := start(t, &Server{Provider: p})
+	a := connect(t, socket)
+	a.open()
+	a.want(`{"event":"link","up":false,"v":1}`)
+	fd := endpointOf(t, p, 0)
+	b := connect(t, socket)
+	b.send(presentRecord, fd)
+	b.receive()
+	b.want(`{"event":"link","up":false,"v":1}`)
+}
+
+// Who notifies never waits, not even for an application that does not read;
+// that one is given up, as one that does not read its answers is.
+func TestEventsNotRead(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{WriteTimeout: 20 * time.Millisecond}})
+	_, neighbour := mustOpen(t, socket, endpoint.Request{})
+	a := connect(t, socket)
+	a.open()
+	l := p.newestLease()
+	for i := uint32(0); ; i++ {
+		l.notify(routeTo(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})))
+		if l.Err() != nil {
+			break
+		}
+		if i%64 == 0 {
+			time.Sleep(time.Millisecond) // so that not all of them become one event
+		}
+	}
+	if l := p.awaitClosed(); l.e.id != 2 {
+		t.Errorf("lease %d was closed", l.e.id)
+	}
+	if _, err := neighbour.Resolve(context.Background(), remoteAddr); err != nil {
+		t.Errorf("neighbour: %v", err)
+	}
+}
+
+// told collects what a watcher hears.
+type told struct {
+	mu   sync.Mutex
+	list []endpoint.Notice
+}
+
+func (w *told) add(list []endpoint.Notice) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = append(w.list, list...)
+}
+
+func (w *told) all() []endpoint.Notice {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.list)
+}
+
+func (w *told) await(t *testing.T, want ...endpoint.Notice) {
+	t.Helper()
+	until(t, fmt.Sprint(want), func() bool { return slices.Equal(w.all(), want) })
+}
+
+func TestWatch(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	var first, second, late told
+	stopFirst := l.Watch(first.add)
+	l.Watch(second.add)
+	lease := p.newestLease()
+	lease.notify(routeTo(remoteAddr))
+	first.await(t, routeTo(remoteAddr))
+	second.await(t, routeTo(remoteAddr))
+	stopFirst()
+	lease.notify(linkDown)
+	second.await(t, routeTo(remoteAddr), linkDown)
+	l.Watch(late.add)
+	late.await(t, linkDown)
+
+	// unetd comes back, with the link up: all may be different now.
+	d.kill()
+	d.start()
+	until(t, "the lease", func() bool { return p.newestLease() != lease })
+	lease = p.newestLease()
+	until(t, "notices", func() bool {
+		all := second.all()
+		return slices.Contains(all, linkUp) && slices.Contains(all, allRoutes)
+	})
+	lease.notify(linkUp) // known
+	lease.notify(routeTo(localAddr))
+	until(t, "one more", func() bool { return slices.Contains(second.all(), routeTo(localAddr)) })
+	if got := second.all(); len(got) != 5 {
+		t.Errorf("told of %v", got)
+	}
+	if got := first.all(); len(got) != 1 {
+		t.Errorf("after stop, told of %v", got)
+	}
+}
+
+// Watchers are told once that an address is gone and once that it is back, whatever
+// unetd says again; who comes late is told what is gone. The next unetd says all
+// anew, so what came back while there was none is told too.
+func TestWatchAddresses(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	var first, late told
+	l.Watch(first.add)
+	lease := p.newestLease()
+	lease.notify(addrGone(localAddr))
+	lease.notify(addrGone(remoteAddr))
+	until(t, "gone", func() bool { return len(first.all()) == 2 })
+	lease.notify(addrGone(remoteAddr))
+	lease.notify(addrBack(remoteAddr))
+	first.await(t, addrGone(localAddr), addrGone(remoteAddr), addrBack(remoteAddr))
+	l.Watch(late.add)
+	late.await(t, addrGone(localAddr))
+
+	d.kill()
+	d.start()
+	until(t, "the lease", func() bool { return p.newestLease() != lease })
+	until(t, "back", func() bool { return slices.Contains(late.all(), addrBack(localAddr)) })
+	lease = p.newestLease()
+	lease.notify(addrBack(localAddr)) // known
+	lease.notify(addrGone(remoteAddr))
+	until(t, "gone again", func() bool { return late.all()[len(late.all())-1] == addrGone(remoteAddr) })
+	if got := late.all(); len(got) != 4 { // and once allRoutes
+		t.Errorf("told of %v", got)
+	}
+}
+
+// A watcher that blocks holds up other watchers, but no answer, and one may use
+// the lease and its own stop.
+func TestWatcherUsesLease(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	_, l := mustOpen(t, socket, endpoint.Request{})
+	resolved := make(chan error, 1)
+	var stop func()
+	ready := make(chan struct{})
+	stop = l.Watch(func([]endpoint.Notice) {
+		<-ready
+		_, err := l.Resolve(context.Background(), remoteAddr)
+		stop()
+		l.Watch(func([]endpoint.Notice) {})
+		resolved <- err
+	})
+	close(ready)
+	p.newestLease().notify(linkDown)
+	select {
+	case err := <-resolved:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("a watcher could not use the lease")
+	}
+}
+
+// A lease that ends at the provider's side ends at the application's, with the
+// reason, and nothing is presented again.
+func TestProviderEndsLease(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	p.hook(hooks{present: func(context.Context, mux.Owner, *os.File) error {
+		t.Error("the endpoint was presented")
+		return nil
+	}})
+	socket, stop := start(t, &Server{Provider: p})
+	defer stop()
+	for _, c := range []struct {
+		err  error
+		says string
+	}{
+		{errors.New("the uplink is gone"), "lease closed: the uplink is gone"},
+		{fmt.Errorf("%w: revoked", endpoint.ErrLeaseClosed), "lease closed: revoked"},
+		{endpoint.ErrLeaseClosed, "lease closed: the endpoint was taken down"},
+		{errors.Join(errors.New("one"), errors.New("two")), "lease closed: one; two"},
+		{errors.New(strings.Repeat("long ", 500)), "lease closed: long long"},
+	} {
+		g, l := mustOpen(t, socket, endpoint.Request{})
+		if err := l.Err(); err != nil {
+			t.Errorf("Err of a lease that lives: %v", err)
+		}
+		p.newestLease().end(c.err)
+		await(t, "Done", l.Done())
+		p.awaitClosed()
+		if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.says) {
+			t.Errorf("Err: %v, want %s", err, c.says)
+		}
+		if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.says) {
+			t.Errorf("Claim: %v, want %s", err, c.says)
+		}
+		l.Watch(func([]endpoint.Notice) {})()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		g.Close()
+		p.noCopies()
+	}
+}

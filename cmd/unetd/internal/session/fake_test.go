@@ -1,0 +1,437 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/notices"
+	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/wire"
+)
+
+// hooks, where set, come before what a fakeProvider and its leases do, or in
+// place of it. done comes after a claim or an unclaim has had its effect.
+type hooks struct {
+	open    func(ctx context.Context, p mux.Owner, req endpoint.Request) error
+	present func(ctx context.Context, p mux.Owner, sock *os.File) error
+	claim   func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
+	unclaim func(ctx context.Context, t endpoint.Tag) error
+	done    func(ctx context.Context)
+	close   func()
+	route   func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
+}
+
+// fakeProvider grants memfds and sockets. Its endpoints are its state, and
+// outlive servers that keep them, as those of a mux outlive unetd.
+type fakeProvider struct {
+	t      testing.TB
+	closed chan *fakeLease // gets every lease that is closed
+
+	mu        sync.Mutex
+	hooks     hooks
+	last      uint64
+	newest    *fakeLease
+	endpoints map[uint64]*fakeEndpoint
+	counters  []endpoint.Counter
+	tables    []uint64   // inodes of the tables of connections that came, in order
+	down      bool       // the link, for leases that are made
+	others    []*os.File // other ends of the sockets, at end of file once no copy of a grant is left
+}
+
+// fakeEndpoint is guarded by its provider's mu.
+type fakeEndpoint struct {
+	id     uint64
+	peer   mux.Owner
+	cookie uint64
+	tags   map[endpoint.Tag]bool
+	lease  *fakeLease
+}
+
+type fakeLease struct {
+	p        *fakeProvider
+	e        *fakeEndpoint
+	watchers *notices.Watchers
+	watched  atomic.Int32 // who watches
+
+	mu   sync.Mutex
+	gone chan struct{} // closed when the lease has ended
+	err  error
+	done bool
+}
+
+func newFakeProvider(t testing.TB) *fakeProvider {
+	p := &fakeProvider{t: t, closed: make(chan *fakeLease, 4096), endpoints: make(map[uint64]*fakeEndpoint)}
+	t.Cleanup(func() {
+		for _, f := range p.others {
+			f.Close()
+		}
+	})
+	return p
+}
+
+func (p *fakeProvider) hook(h hooks) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hooks = h
+}
+
+func (p *fakeProvider) current() hooks {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hooks
+}
+
+func cookieOf(f *os.File) (cookie uint64, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	ctlErr := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	return cookie, errors.Join(ctlErr, err)
+}
+
+// keepTable does with what an application sends as a table of connections what the mux
+// does: it asks the kernel what it is, and keeps a descriptor of its own.
+func (p *fakeProvider) keepTable(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inode unix.Stat_t
+	ctlErr := raw.Control(func(fd uintptr) {
+		if _, err = unix.FcntlInt(fd, unix.F_GET_SEALS, 0); err == nil {
+			err = unix.Fstat(int(fd), &inode)
+		}
+	})
+	if err = errors.Join(ctlErr, err); err != nil {
+		return fmt.Errorf("%w: not a table: %w", protocol.ErrProtocol, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tables = append(p.tables, inode.Ino)
+	return nil
+}
+
+func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	if err := p.keepTable(req.Connections); err != nil {
+		return nil, nil, err
+	}
+	if open := p.current().open; open != nil {
+		if err := open(ctx, peer, req); err != nil {
+			return nil, nil, err
+		}
+	}
+	g := req.Geometry.WithDefaults()
+	if err := g.Validate(); err != nil {
+		return nil, nil, err
+	}
+	memfd, err := unix.MemfdCreate("segment", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	segment := os.NewFile(uintptr(memfd), "segment")
+	if _, err := segment.WriteString("segment"); err != nil {
+		return nil, nil, err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		segment.Close()
+		return nil, nil, err
+	}
+	// Only the other end meets the poller; the one that is granted stays
+	// blocking, as an XSK does.
+	if err := unix.SetNonblock(pair[0], true); err != nil {
+		return nil, nil, err
+	}
+	xsk := os.NewFile(uintptr(pair[1]), "xsk")
+	cookie, err := cookieOf(xsk)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last++
+	p.others = append(p.others, os.NewFile(uintptr(pair[0]), "other"))
+	e := &fakeEndpoint{id: p.last, peer: peer, cookie: cookie, tags: make(map[endpoint.Tag]bool)}
+	for _, t := range req.Tags {
+		e.tags[t] = true
+	}
+	p.endpoints[e.id] = e
+	return &endpoint.Grant{
+		XSK: xsk, Segment: segment,
+		ID: e.id, Attach: req.Attach, Geometry: g, Tags: req.Tags,
+		Identity: endpoint.Identity{Interface: "eth0", LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 1},
+			Addr: netip.PrefixFrom(localAddr, 24), MTU: 1500, PartialChecksums: true, Mode: "generic"},
+	}, p.lease(e), nil
+}
+
+// lease makes a lease; mu is held.
+func (p *fakeProvider) lease(e *fakeEndpoint) *fakeLease {
+	e.lease = &fakeLease{p: p, e: e, gone: make(chan struct{})}
+	e.lease.watchers = notices.New(e.lease.gone)
+	if p.down {
+		e.lease.notify(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
+	}
+	p.newest = e.lease
+	return e.lease
+}
+
+func (p *fakeProvider) Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
+	if err := p.keepTable(connections); err != nil {
+		return endpoint.Info{}, nil, err
+	}
+	if present := p.current().present; present != nil {
+		if err := present(ctx, peer, sock); err != nil {
+			return endpoint.Info{}, nil, err
+		}
+	}
+	cookie, err := cookieOf(sock)
+	if err != nil {
+		return endpoint.Info{}, nil, errors.Join(endpoint.ErrNotPresentable, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.endpoints {
+		switch {
+		case e.cookie != cookie:
+		case e.peer.UID != peer.UID:
+			return endpoint.Info{}, nil, os.ErrPermission
+		case e.lease != nil:
+			return endpoint.Info{}, nil, endpoint.ErrLeased
+		default:
+			lease := p.lease(e)
+			lease.watchers.Presented()
+			return e.info(), lease, nil
+		}
+	}
+	return endpoint.Info{}, nil, endpoint.ErrNotPresentable
+}
+
+// info describes e; its provider's mu is held.
+func (e *fakeEndpoint) info() endpoint.Info {
+	tags := slices.Collect(maps.Keys(e.tags))
+	slices.SortFunc(tags, func(a, b endpoint.Tag) int {
+		return slices.Compare([]byte(a.String()), []byte(b.String()))
+	})
+	return endpoint.Info{ID: e.id, UID: e.peer.UID, PID: e.peer.PID, Device: "port", SegmentBytes: 8 << 20,
+		Tags: tags, TagsTotal: len(tags), Leased: e.lease != nil}
+}
+
+func (p *fakeProvider) Endpoints(peer mux.Owner) ([]endpoint.Info, error) {
+	if peer.UID != 0 {
+		return nil, os.ErrPermission
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []endpoint.Info
+	for _, e := range p.endpoints {
+		all = append(all, e.info())
+	}
+	return all, nil
+}
+
+func (p *fakeProvider) Counters(peer mux.Owner) ([]endpoint.Counter, error) {
+	if peer.UID != 0 {
+		return nil, os.ErrPermission
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counters, nil
+}
+
+// abandon is the death of the process that the provider was in: its leases are no
+// more, the endpoints are.
+func (p *fakeProvider) abandon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.endpoints {
+		e.lease = nil
+	}
+}
+
+// reap is the end of an endpoint that nobody has presented.
+func (p *fakeProvider) reap(id uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.endpoints, id)
+}
+
+// tagsOf gives the tags of an endpoint, or nil if it is gone.
+func (p *fakeProvider) tagsOf(id uint64) map[endpoint.Tag]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.endpoints[id]; e != nil {
+		return maps.Clone(e.tags)
+	}
+	return nil
+}
+
+func (p *fakeProvider) setLink(down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = down
+}
+
+func (p *fakeProvider) newestLease() *fakeLease {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.newest
+}
+
+// noCopies waits until every descriptor of every grant so far is closed.
+func (p *fakeProvider) noCopies() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, f := range p.others {
+		if err := f.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			p.t.Fatal(err)
+		}
+		for {
+			if _, err := f.Read(make([]byte, 16)); errors.Is(err, os.ErrDeadlineExceeded) {
+				p.t.Fatalf("a descriptor of grant %d is still open", i+1)
+			} else if err != nil {
+				break // io.EOF
+			}
+		}
+		f.Close()
+	}
+	p.others = nil
+}
+
+// awaitClosed waits for a lease to be closed.
+func (p *fakeProvider) awaitClosed() *fakeLease {
+	p.t.Helper()
+	select {
+	case l := <-p.closed:
+		return l
+	case <-time.After(patience):
+		p.t.Fatal("the lease was not closed")
+		return nil
+	}
+}
+
+func (l *fakeLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	h := l.p.current()
+	if h.claim != nil {
+		var err error
+		if t, err = h.claim(ctx, t); err != nil {
+			return endpoint.Tag{}, err
+		}
+	}
+	t, err := l.claim(t)
+	if err == nil && h.done != nil {
+		h.done(ctx)
+	}
+	return t, err
+}
+
+func (l *fakeLease) claim(t endpoint.Tag) (endpoint.Tag, error) {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	if l.e.tags[t] {
+		return endpoint.Tag{}, endpoint.ErrTagHeld
+	}
+	switch {
+	case t.Kind == endpoint.TagMessage && t.Message == 0:
+		for t.Message = 1000; l.e.tags[t]; t.Message++ {
+		}
+	case t.Kind != endpoint.TagMessage && t.Kind != endpoint.TagAddr && t.Port == 0 && t.Block:
+		for t.Port = 32768; l.e.tags[t]; t.Port += endpoint.BlockPorts {
+		}
+	case t.Kind != endpoint.TagMessage && t.Kind != endpoint.TagAddr && t.Port == 0:
+		for t.Port = 40001; l.e.tags[t]; t.Port++ {
+		}
+	}
+	l.e.tags[t] = true
+	return t, nil
+}
+
+func (l *fakeLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	h := l.p.current()
+	if h.unclaim != nil {
+		if err := h.unclaim(ctx, t); err != nil {
+			return err
+		}
+	}
+	l.p.mu.Lock()
+	held := l.e.tags[t]
+	delete(l.e.tags, t)
+	l.p.mu.Unlock()
+	if !held {
+		return errors.New("no such tag")
+	}
+	if h.done != nil {
+		h.done(ctx)
+	}
+	return nil
+}
+
+func (l *fakeLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+	if route := l.p.current().route; route != nil {
+		return route(ctx, dst)
+	}
+	return endpoint.Route{Source: localAddr, NextHop: dst, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 2}, MTU: 1500}, nil
+}
+
+func (l *fakeLease) Watch(f func([]endpoint.Notice)) (stop func()) {
+	unwatch := l.watchers.Watch(f)
+	l.watched.Add(1)
+	return func() {
+		l.watched.Add(-1)
+		unwatch()
+	}
+}
+
+// notify is something that happens in the provider's network.
+func (l *fakeLease) notify(n endpoint.Notice) { l.watchers.Tell(n) }
+
+func (l *fakeLease) Done() <-chan struct{} { return l.gone }
+
+func (l *fakeLease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// end is what happens when the provider takes an endpoint down.
+func (l *fakeLease) end(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+		close(l.gone)
+	}
+}
+
+func (l *fakeLease) Close() error {
+	if f := l.p.current().close; f != nil {
+		f()
+	}
+	l.end(endpoint.ErrLeaseClosed)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done {
+		panic("BUG: lease closed twice")
+	}
+	l.done = true
+	l.p.reap(l.e.id)
+	l.p.closed <- l
+	return nil
+}

@@ -1,0 +1,113 @@
+package session
+
+import (
+	"sync"
+	"time"
+
+	"github.com/unet-go/unet/internal/protocol"
+)
+
+// Limits protect unetd from applications, and them from one another. The zero
+// value of a field stands for its default. A limit per uid does not bind uid 0,
+// which could lift it; the others do.
+type Limits struct {
+	Connections       int // served at once; 1024
+	ConnectionsPerUID int // of them, those of one user; 256
+	ClosingPerUID     int // connections of one user that are being closed at once, the others wait; 4
+	Waiting           int // connections that wait to be refused; 4096
+	WorkPerUID        int // of one user, being worked on at once: requests, ends of leases; 1
+	ProbesPerUID      int // the same, of requests with a whole address, for which the network is asked; 4
+	Resolves          int // in progress at once; 64
+	ResolvesPerUID    int // of them, those of one user; 32
+
+	OpenTimeout  time.Duration // from connecting to the first request; 10 s
+	IdleTimeout  time.Duration // from one request of an operator to the next; 30 s
+	WriteTimeout time.Duration // for a record that the application does not read; 5 s
+	ClosePause   time.Duration // after closing a connection, for each of ClosingPerUID; 10 ms
+}
+
+func (l Limits) withDefaults() Limits {
+	for _, d := range []struct {
+		field *int
+		value int
+	}{
+		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256}, {&l.ClosingPerUID, 4}, {&l.Waiting, 4096}, {&l.WorkPerUID, 1}, {&l.ProbesPerUID, 4},
+		{&l.Resolves, 64}, {&l.ResolvesPerUID, protocol.MaxRequests},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{{&l.OpenTimeout, 10 * time.Second}, {&l.IdleTimeout, 30 * time.Second}, {&l.WriteTimeout, 5 * time.Second}, {&l.ClosePause, 10 * time.Millisecond}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	return l
+}
+
+// quota is how many of a thing may be in use, by all and by each user.
+type quota struct {
+	what          string // plural
+	total, perUID int
+
+	mu    sync.Mutex
+	used  int
+	byUID map[uint32]int // users with none have no entry
+}
+
+func newQuota(what string, total, perUID int) *quota {
+	return &quota{what: what, total: total, perUID: perUID, byUID: make(map[uint32]int)}
+}
+
+// take reserves one, or returns an error that is endpoint.ErrBusy.
+func (q *quota) take(uid uint32) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case uid != 0 && q.byUID[uid] >= q.perUID:
+		return protocol.Busy("uid %d has %d of at most %d %s: give some back, or try later", uid, q.byUID[uid], q.perUID, q.what)
+	case q.used >= q.total:
+		return protocol.Busy("all applications have %d of at most %d %s: try later", q.used, q.total, q.what)
+	}
+	q.used++
+	q.byUID[uid]++
+	return nil
+}
+
+// give returns one that was taken.
+func (q *quota) give(uid uint32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.byUID[uid] == 0 {
+		panic("BUG: more " + q.what + " given back than taken")
+	}
+	q.used--
+	if q.byUID[uid]--; q.byUID[uid] == 0 {
+		delete(q.byUID, uid)
+	}
+}
+
+// quotas are those of a server: what may be there, and what may be done, at once.
+type quotas struct {
+	connections, resolves *quota
+	reading, work, probes *turns
+	closing               *turns // connections; it can block
+}
+
+// newQuotas makes those of a server that works until stopped is closed.
+func newQuotas(l Limits, stopped <-chan struct{}) *quotas {
+	q := &quotas{
+		connections: newQuota("connections", l.Connections, l.ConnectionsPerUID),
+		resolves:    newQuota("resolve requests in progress", l.Resolves, l.ResolvesPerUID),
+		reading:     newTurns(1),
+		work:        newTurns(l.WorkPerUID),
+		probes:      newTurns(l.ProbesPerUID),
+		closing:     newTurns(l.ClosingPerUID),
+	}
+	q.closing.pause, q.closing.stopped = l.ClosePause, stopped
+	return q
+}

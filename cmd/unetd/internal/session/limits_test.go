@@ -1,0 +1,162 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/protocol"
+)
+
+// as calls f as another user.
+func as(t *testing.T, uid uint32, f func()) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to act as others")
+	}
+	netlab.AsUser(uid, f)
+}
+
+// openAs connects as a user and opens an endpoint.
+func openAs(t *testing.T, uid uint32, socket string) (a *application) {
+	t.Helper()
+	as(t, uid, func() { a = connect(t, socket) })
+	a.open()
+	return a
+}
+
+// forAll lets every user connect.
+func forAll(t *testing.T, socket string) {
+	t.Helper()
+	folder := filepath.Dir(socket)
+	if err := errors.Join(os.Chmod(socket, 0o666), os.Chmod(folder, 0o755), os.Chmod(filepath.Dir(folder), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One user's connections do not take the place of another's, and root's are
+// bounded only by the total.
+func TestConnectionsOfAUser(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 6, ConnectionsPerUID: 2}})
+	forAll(t, socket)
+	first := openAs(t, 1001, socket)
+	openAs(t, 1001, socket)
+	as(t, 1001, func() {
+		a := connect(t, socket)
+		a.wantError(0, "busy")
+		a.wantEOF()
+		_, _, err := control.Open(context.Background(), socket, endpoint.Request{})
+		if !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "uid 1001 has 2 of at most 2 connections") {
+			t.Errorf("Open: %v", err)
+		}
+	})
+	openAs(t, 1002, socket)
+	for range 3 {
+		openAs(t, 0, socket)
+	}
+	as(t, 1002, func() {
+		if _, _, err := control.Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "all applications") {
+			t.Errorf("one more than all: %v", err)
+		}
+	})
+	first.conn.Close()
+	p.awaitClosed()
+	deadline := time.Now().Add(patience)
+	as(t, 1001, func() {
+		for {
+			g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
+			if err == nil {
+				l.Close()
+				g.Close()
+				return
+			}
+			if !errors.Is(err, endpoint.ErrBusy) || time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Presenting takes a place as opening does.
+func TestPresentsCountAsConnections(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 2}})
+	mustOpen(t, socket, endpoint.Request{})
+	fd := endpointOf(t, p, 0)
+	a := connect(t, socket)
+	a.send(presentRecord, fd)
+	a.receive()
+	b := connect(t, socket)
+	b.wantError(0, "busy")
+	b.wantEOF()
+}
+
+// Discovery that nobody answers is bounded: for a user, so that another's
+// finds a place, and for all.
+func TestResolvesAtOnce(t *testing.T) {
+	p := newFakeProvider(t)
+	inside, release := make(chan struct{}, 100), make(chan struct{})
+	p.hook(hooks{route: func(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+		inside <- struct{}{}
+		<-release
+		return endpoint.Route{NextHop: dst}, nil
+	}})
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Resolves: 4, ResolvesPerUID: 2}})
+	defer func() { close(release) }()
+	forAll(t, socket)
+	resolve := func(a *application, id int) {
+		a.send(fmt.Sprintf(`{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.2"}`, id))
+	}
+	mine, more, other := openAs(t, 1001, socket), openAs(t, 1001, socket), openAs(t, 1002, socket)
+	resolve(mine, 2)
+	resolve(mine, 3)
+	await(t, "resolve", inside)
+	await(t, "resolve", inside)
+	resolve(more, 4)
+	more.wantError(4, "busy")
+	resolve(other, 5)
+	await(t, "the other's resolve", inside)
+	root := openAs(t, 0, socket)
+	resolve(root, 6)
+	await(t, "root's resolve", inside)
+	resolve(other, 7)
+	other.wantError(7, "busy")
+	release <- struct{}{}
+	release <- struct{}{}
+	release <- struct{}{}
+	release <- struct{}{}
+	for _, a := range []*application{mine, mine, other, root} {
+		if m, _ := a.receive(); m["route"] == nil {
+			t.Errorf("%v", m)
+		}
+	}
+	resolve(more, 8)
+	await(t, "resolve", inside)
+}
+
+// A grant is one short line however many tags it has.
+func TestLogIsShort(t *testing.T) {
+	var log strings.Builder
+	p := newFakeProvider(t)
+	socket, stop := start(t, &Server{Provider: p, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	var tags []endpoint.Tag
+	for i := range uint32(protocol.MaxTags) {
+		tags = append(tags, endpoint.MessageTag(1000000+i))
+	}
+	mustOpen(t, socket, endpoint.Request{Tags: tags})
+	stop()
+	if !strings.Contains(log.String(), " tags=1024\n") || log.Len() > 1000 {
+		t.Errorf("log of %d bytes: %.300s", log.Len(), log.String())
+	}
+}

@@ -1,0 +1,130 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
+)
+
+// The records are those of docs/control-protocol.md.
+func TestOperatorRecords(t *testing.T) {
+	p := newFakeProvider(t)
+	p.counters = []endpoint.Counter{{Name: "rx_frames", Help: "Frames received.", Value: 12}, {Name: "tx_frames", Help: "Frames sent.", Value: 1 << 53}}
+	socket, _ := start(t, &Server{Provider: p})
+	a := connect(t, socket)
+	a.send(`{"v":1,"id":1,"op":"list"}`)
+	a.want(`{"endpoints":[],"id":1,"v":1}`)
+	endpointOf(t, p, 4711, endpoint.MessageTag(7))
+	endpointOf(t, p, 4712)
+	one := `{"attach":"port","device":"port","id":1,"leased":false,"pid":0,"queue":0,"segment_bytes":8388608,"tags":["msg:7"],"tags_total":1,"uid":4711}`
+	two := `{"attach":"port","device":"port","id":2,"leased":false,"pid":0,"queue":0,"segment_bytes":8388608,"tags":[],"tags_total":0,"uid":4712}`
+	counters := `{"help":"Frames received.","name":"rx_frames","value":12},`
+	more := `{"help":"Frames sent.","name":"tx_frames","value":9007199254740992}`
+	for _, c := range []struct{ request, answer string }{
+		{`{"v":1,"id":1,"op":"list"}`, `{"endpoints":[` + one + `,` + two + `],"id":1,"v":1}`},
+		{`{"v":1,"id":2,"op":"list","after":0}`, `{"endpoints":[` + one + `,` + two + `],"id":2,"v":1}`},
+		{`{"v":1,"id":2,"op":"list","after":1}`, `{"endpoints":[` + two + `],"id":2,"v":1}`},
+		{`{"v":1,"id":2,"op":"list","after":18446744073709551615}`, `{"endpoints":[],"id":2,"v":1}`},
+		{`{"v":1,"id":3,"op":"counters"}`, `{"counters":[` + counters + more + `],"id":3,"v":1}`},
+		{`{"v":1,"id":3,"op":"counters","after":1}`, `{"counters":[` + more + `],"id":3,"v":1}`},
+		{`{"v":1,"id":3,"op":"counters","after":18446744073709551615}`, `{"counters":[],"id":3,"v":1}`},
+	} {
+		a.send(c.request)
+		a.want(c.answer)
+	}
+}
+
+// Lists of any length come over in records that have room for them.
+func TestListAndCounters(t *testing.T) {
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	socket, stop := start(t, &Server{Provider: p})
+	defer stop()
+	ctx := context.Background()
+	if list, err := control.List(ctx, socket); err != nil || len(list) != 0 {
+		t.Errorf("List: %v, %v", list, err)
+	}
+	if list, err := control.Counters(ctx, socket); err != nil || len(list) != 0 {
+		t.Errorf("Counters: %v, %v", list, err)
+	}
+	// The longest entries that there can be.
+	p.mu.Lock()
+	for id := uint64(1); id <= 40; id++ {
+		e := &fakeEndpoint{id: id << 58, peer: mux.Owner{UID: 1<<32 - 1, PID: 1<<31 - 1}, tags: make(map[endpoint.Tag]bool)}
+		for i := range 10 * int(id) {
+			addr := netip.AddrFrom16([16]byte{0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, byte(i)})
+			e.tags[endpoint.UDPTag(netip.AddrPortFrom(addr, uint16(65535-i/256*64))).AsBlock()] = true
+		}
+		e.id = id + 1<<60
+		p.endpoints[e.id] = e
+	}
+	for i := range 3000 {
+		p.counters = append(p.counters, endpoint.Counter{Name: fmt.Sprintf("counter_%d", i), Help: strings.Repeat("help ", 40), Value: uint64(i)})
+	}
+	p.mu.Unlock()
+	list, err := control.List(ctx, socket)
+	if err != nil || len(list) != 40 {
+		t.Fatalf("List: %d, %v", len(list), err)
+	}
+	for i, e := range list {
+		total := 10 * (i + 1)
+		if e.ID != uint64(i+1)+1<<60 || e.TagsTotal != total || len(e.Tags) != min(total, 256) || e.UID != 1<<32-1 || e.SegmentBytes != 8<<20 {
+			t.Errorf("entry %d: id %d, %d tags of %d", i, e.ID, len(e.Tags), e.TagsTotal)
+		}
+	}
+	counters, err := control.Counters(ctx, socket)
+	if err != nil || len(counters) != 3000 {
+		t.Fatalf("Counters: %d, %v", len(counters), err)
+	}
+	for i, c := range counters {
+		if c.Name != fmt.Sprintf("counter_%d", i) || c.Value != uint64(i) {
+			t.Errorf("entry %d: %+v", i, c)
+		}
+	}
+}
+
+// Who is no operator is told so, and so is who asks nobody.
+func TestOperatorsOnly(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	forAll(t, socket)
+	as(t, 1001, func() {
+		if _, err := control.List(context.Background(), socket); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), socket) {
+			t.Errorf("List: %v", err)
+		}
+		if _, err := control.Counters(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("Counters: %v", err)
+		}
+	})
+	if _, err := control.List(context.Background(), socket+"x"); err == nil || !strings.Contains(err.Error(), "unetd is not running at "+socket+"x") {
+		t.Errorf("nobody: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := control.List(ctx, socket); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// An operator may ask again and again, but not keep a place by silence.
+func TestOperatorIdles(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{IdleTimeout: 50 * time.Millisecond}})
+	a := connect(t, socket)
+	for range 3 {
+		a.send(`{"v":1,"id":1,"op":"list"}`)
+		if m, _ := a.receive(); m["endpoints"] == nil {
+			t.Errorf("%v", m)
+		}
+	}
+	a.wantEOF()
+}

@@ -1,0 +1,106 @@
+package session
+
+import (
+	"context"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
+)
+
+// maxPresented is how many tags go into one answer to present: the longest of
+// them, IPv6 blocks of 58 characters, fill half a record.
+const maxPresented = 512
+
+// present leases the endpoint whose socket the application sent, and answers
+// with its tags. Every failure ends the session. It takes fds over.
+func (s *session) present(id uint64, fds []int) {
+	var info endpoint.Info
+	var lease endpoint.Lease
+	files, err := s.sent(fds)
+	defer s.dispose(files)
+	if err == nil {
+		var connections *os.File
+		if len(files) > 1 {
+			connections = files[1]
+		}
+		if s.quotas.work.take(s.ctx, s.peer.UID) {
+			info, lease, err = s.provider.Present(s.ctx, s.peer, files[0], connections)
+			s.quotas.work.give(s.peer.UID)
+		} else {
+			err = context.Cause(s.ctx)
+		}
+	}
+	if err != nil {
+		s.log.Debug("present refused", "error", err)
+		s.finish(protocol.Answer{ID: id, Error: protocol.NewError(err)}, errOpenFailed)
+		return
+	}
+	s.hold(lease, info.ID, true) // whatever becomes of the answer
+	s.log.Debug("lease presented", "endpoint", info.ID, "attach", info.Attach, "tags", len(info.Tags))
+	for tags := info.Tags; ; tags = tags[maxPresented:] {
+		part := protocol.Presented{ID: info.ID, Tags: tags, More: len(tags) > maxPresented}
+		if part.More {
+			part.Tags = tags[:maxPresented]
+			s.answer(protocol.Answer{ID: id, Lease: &part}, nil)
+			continue
+		}
+		s.finish(protocol.Answer{ID: id, Lease: &part}, nil)
+		break
+	}
+	s.follow(lease)
+}
+
+// sent makes files of descriptors that a peer has sent, which are whatever the peer
+// likes, and takes them over. The files, also those next to an error, go to dispose.
+func (s *session) sent(fds []int) (files []*os.File, err error) {
+	defer s.closeLater(fds)
+	for _, fd := range fds {
+		f, err := sealedFile(fd)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// dispose closes what sent has made. Nobody waits for it.
+func (s *session) dispose(files []*os.File) {
+	for _, f := range files {
+		s.disposal.Go(func() { letGo(func() { _ = f.Close() }) })
+	}
+}
+
+// sealedFile makes a file of a copy of a descriptor that a peer has sent,
+// without touching what is behind it. os.NewFile alone would not do: if the
+// peer has made it non-blocking, which it may do at any moment, the file is
+// added to the runtime's poller, the kernel asks its poll operation, and one on
+// a FUSE file system that does not answer stops all network traffic of this
+// process. So the file is made of something else, which the copy then replaces.
+func sealedFile(fd int) (*os.File, error) {
+	place, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, protocol.Busy("no descriptor is left in unetd: %v", err)
+	}
+	file := os.NewFile(uintptr(place), "presented")
+	if err := unix.Dup3(fd, place, unix.O_CLOEXEC); err != nil {
+		file.Close()
+		return nil, os.NewSyscallError("dup3", err)
+	}
+	return file, nil
+}
+
+// closeLater closes descriptors that a peer has sent. Nobody waits for it, but
+// the place of the connection in its quota.
+func (s *session) closeLater(fds []int) {
+	if len(fds) > 0 {
+		s.disposal.Go(func() {
+			for _, fd := range fds {
+				letGo(func() { unix.Close(fd) })
+			}
+		})
+	}
+}

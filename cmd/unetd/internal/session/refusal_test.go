@@ -1,0 +1,104 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/mux"
+)
+
+// What the next unetd can say to an endpoint that is presented to it, and which of
+// it is the last word.
+func TestPresentIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+	}{
+		{"unknown", endpoint.ErrNotPresentable}, {"another's", os.ErrPermission}, {"leased", endpoint.ErrLeased}, {"over", endpoint.ErrLeaseClosed},
+		{"unsupported", errors.ErrUnsupported}, {"protocol", protocol.ErrProtocol},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			descriptorLeaks(t)
+			p := newFakeProvider(t)
+			d := newDaemon(t, p)
+			g, l := mustOpen(t, d.socket, endpoint.Request{})
+			d.kill()
+			p.hook(hooks{present: func(context.Context, mux.Owner, *os.File) error { return fmt.Errorf("no: %w", c.err) }})
+			d.start()
+			_, err := l.Claim(context.Background(), endpoint.MessageTag(1))
+			if !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, c.err) || !strings.Contains(err.Error(), "does not take the endpoint back: no: ") {
+				t.Errorf("Claim: %v", err)
+			}
+			await(t, "Done", l.Done())
+			if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, c.err) {
+				t.Errorf("Err: %v", err)
+			}
+			g.Close()
+			d.stop()
+			p.noCopies() // without Close: the lease keeps nothing
+		})
+	}
+	for _, c := range []struct {
+		name string
+		err  error
+	}{{"busy", protocol.Busy("full house")}, {"internal", errors.New("out of luck")}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newFakeProvider(t)
+			d := newDaemon(t, p)
+			_, l := mustOpen(t, d.socket, endpoint.Request{})
+			d.kill()
+			var mu sync.Mutex
+			tries := 0
+			p.hook(hooks{present: func(context.Context, mux.Owner, *os.File) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if tries++; tries < 3 {
+					return c.err
+				}
+				return nil
+			}})
+			d.start()
+			if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The connection may be refused as a whole, which is a matter of time.
+func TestNoPlaceToPresent(t *testing.T) {
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	_, l := mustOpen(t, d.socket, endpoint.Request{})
+	d.kill()
+	d.limits = Limits{Connections: 1}
+	d.socket += "2"
+	d.start()
+	holder := connect(t, d.socket)
+	holder.open()
+	if err := os.Symlink(d.socket, strings.TrimSuffix(d.socket, "2")); err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan struct{})
+	go func() {
+		defer close(refused)
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Resolve without a place: %v", err)
+		}
+	}()
+	await(t, "the caller's patience", refused)
+	holder.conn.Close()
+	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+		t.Error(err)
+	}
+}

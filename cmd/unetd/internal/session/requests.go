@@ -1,0 +1,185 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
+)
+
+// do works on an operation of an open lease, or of an operator.
+func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
+	a := protocol.Answer{ID: id}
+	if o.Op != protocol.OpResolve { // resolves wait for neighbours, and have a quota
+		turns := s.turnsOf(o.Tag)
+		if !turns.take(s.ctx, s.peer.UID) {
+			return a // nobody is answered any more
+		}
+		defer turns.give(s.peer.UID)
+	}
+	var err error
+	switch o.Op {
+	case protocol.OpClaim:
+		var tag endpoint.Tag
+		tag, err = s.lease.Claim(s.ctx, o.Tag)
+		a.Tag = &tag
+	case protocol.OpUnclaim:
+		err = s.lease.Unclaim(s.ctx, o.Tag)
+	case protocol.OpResolve:
+		var route endpoint.Route
+		route, err = s.resolve(o.Addr)
+		a.Route = &route
+	case protocol.OpList:
+		a.Endpoints, a.More, err = s.list(o.After)
+	case protocol.OpCounters:
+		a.Counters, a.More, err = s.counters(o.After)
+	default:
+		panic("BUG: op " + o.Op)
+	}
+	if err != nil {
+		return protocol.Answer{ID: id, Error: protocol.NewError(err)}
+	}
+	return a
+}
+
+// turnsOf is whose turn a request takes that concerns tags.
+func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
+	if slices.ContainsFunc(tags, func(t endpoint.Tag) bool { return t.Kind == endpoint.TagAddr }) {
+		return s.quotas.probes
+	}
+	return s.quotas.work
+}
+
+// resolve may take seconds and descriptors in the provider.
+func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
+	if err := s.quotas.resolves.take(s.peer.UID); err != nil {
+		return endpoint.Route{}, err
+	}
+	defer s.quotas.resolves.give(s.peer.UID)
+	return s.lease.Resolve(s.ctx, dst)
+}
+
+// open makes the endpoint and sends the grant, unless there is a mistake in the
+// request. Every failure ends the session. It takes fds over.
+func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error) {
+	var grant *endpoint.Grant
+	var lease endpoint.Lease
+	files, err := s.sent(fds)
+	defer s.dispose(files)
+	if len(files) > 0 {
+		req.Connections = files[0]
+	}
+	if mistake != nil {
+		err = mistake
+	}
+	if err == nil {
+		turns := s.turnsOf(req.Tags...)
+		if turns.take(s.ctx, s.peer.UID) {
+			grant, lease, err = s.provider.OpenEndpoint(s.ctx, s.peer, req)
+			turns.give(s.peer.UID)
+		} else {
+			err = context.Cause(s.ctx)
+		}
+	}
+	if err != nil {
+		s.log.Debug("open refused", "error", err)
+		s.finish(protocol.Answer{ID: id, Error: protocol.NewError(err)}, errOpenFailed)
+		return
+	}
+	// The server keeps neither the socket nor the segment. The provider may keep
+	// a descriptor of the segment, to learn when it is gone.
+	defer grant.Close()
+	s.hold(lease, grant.ID, false)
+	s.log.Debug("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
+		"segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
+	if s.finish(protocol.Answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment) {
+		s.mu.Lock()
+		s.shared = true // the lease itself is read without the lock from now on
+		s.mu.Unlock()
+	}
+	s.follow(lease)
+}
+
+// follow begins to watch a lease, after the answer that gives it to the application.
+func (s *session) follow(lease endpoint.Lease) {
+	s.unwatch = lease.Watch(s.notify)
+	s.holding <- lease
+}
+
+// notify writes the events of notices. The goroutine that calls the lease's watchers calls
+// it: an application that does not read delays nobody else.
+func (s *session) notify(list []endpoint.Notice) {
+	for _, e := range protocol.Events(list) {
+		s.send(e, nil)
+	}
+}
+
+// hold notes the lease. Shared means that the application can show it to another
+// unetd.
+func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lease, s.endpoint, s.shared = lease, id, shared
+}
+
+// finish answers a request in progress, which thereby is no longer.
+func (s *session) finish(a protocol.Answer, end error, files ...*os.File) (sent bool) {
+	s.mu.Lock()
+	s.pending -= s.requests[a.ID]
+	delete(s.requests, a.ID)
+	s.mu.Unlock()
+	return s.answer(a, end, files...)
+}
+
+// answer is send for an answer.
+func (s *session) answer(a protocol.Answer, end error, files ...*os.File) (sent bool) {
+	a.Version = protocol.Version
+	return s.send(a, end, files...)
+}
+
+// send writes a record, unless the session has ended; with end not nil it is the last one,
+// and the session ends for that reason. If the application does not read, it ends too.
+func (s *session) send(record any, end error, files ...*os.File) (sent bool) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	if err := s.write(record, files...); err != nil {
+		s.log.Debug("record not sent", "error", err)
+		s.cancel(errWrite)
+		return false
+	}
+	if end != nil {
+		s.cancel(end)
+	}
+	return true
+}
+
+// write writes a record. s.writing is held.
+func (s *session) write(record any, files ...*os.File) error {
+	b, err := json.Marshal(record)
+	if err != nil || len(b) > protocol.MaxRecord {
+		panic(fmt.Sprintf("BUG: what the provider has given makes no record (%d bytes, %v)", len(b), err))
+	}
+	return protocol.WriteRecord(s.conn, b, s.limits.WriteTimeout, files...)
+}
+
+// reasonOf is the message of the event closed for a lease that has ended by itself, without
+// the words that it has ended.
+func reasonOf(err error) string {
+	if err == nil {
+		return errLeaseEnded.Error()
+	}
+	text := strings.TrimPrefix(protocol.Message(err), endpoint.ErrLeaseClosed.Error()+": ")
+	if text == endpoint.ErrLeaseClosed.Error() {
+		return errLeaseEnded.Error()
+	}
+	return text
+}

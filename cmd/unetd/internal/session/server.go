@@ -1,0 +1,168 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
+)
+
+// Provider makes endpoints. It is called from many goroutines. A context that
+// it gets ends when the application goes away or the server is stopped. Errors
+// cross the socket by the sentinel that they wrap; docs/control-protocol.md lists these.
+type Provider interface {
+	// OpenEndpoint makes an endpoint. The descriptors of the grant become the
+	// server's, which closes them once they were sent. The lease becomes the
+	// server's too. If ctx has ended and the grant is not sent any more, the
+	// lease is closed at once.
+	OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error)
+	// Present leases an endpoint that has no lease, because the unetd that
+	// granted it is gone, to whoever has its socket. sock is whatever the peer
+	// has sent: the provider asks the kernel what it is (getsockopt) and does
+	// nothing else with it, since reading, writing, polling or even closing a
+	// file of the peer's making can block for as long as the peer likes. It
+	// stays the server's. The same goes for connections, which may be nil, until
+	// the kernel has said that it is a file in memory (xsk.AcceptTable), and for
+	// that of an [endpoint.Request]. The tags in the answer are all that the endpoint has.
+	// The first notices of the lease have the whole state: the application was told another
+	// one by the last unetd. Errors are endpoint.ErrNotPresentable, os.ErrPermission, endpoint.ErrLeased, or endpoint.ErrBusy for
+	// what may succeed later.
+	Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error)
+	// Endpoints lists all endpoints for an operator, Counters all counters. They
+	// say os.ErrPermission to a peer that is none.
+	Endpoints(peer mux.Owner) ([]endpoint.Info, error)
+	Counters(peer mux.Owner) ([]endpoint.Counter, error)
+}
+
+// Server is unetd's end of the protocol.
+//
+// What applications do, right or wrong, is logged at level debug only: a line for
+// each would let any of them fill the disk.
+type Server struct {
+	Provider Provider
+	Log      *slog.Logger // nil: no log
+	Limits   Limits
+	// Keep says that the endpoints outlive this server, for the next one to
+	// present them to. Connections then end without a word and no granted lease
+	// is closed when Serve returns, but those whose endpoint was over anyway.
+	Keep bool
+}
+
+// acceptPause is how long Serve waits when the process or the system is out
+// of descriptors or memory, which ends when connections do.
+const acceptPause = 50 * time.Millisecond
+
+var errStopped = errors.New("unetd was stopped")
+
+// Serve answers on ln until ctx ends, which is no error, or accepting fails.
+// It closes ln. When it returns every lease it granted is closed, or, with
+// Keep, left alone.
+//
+// Nothing that a peer does holds up the goroutine that accepts, nor the return
+// of Serve. Closing a descriptor that a peer has sent can block in the kernel
+// (a file on a FUSE file system whose server does not answer, a TCP socket that
+// lingers), and so can closing a connection that has one unread. Each of these
+// happens in a goroutine whose wait in the kernel is interrupted, if signals can
+// do that (a TCP socket's they can), that nobody waits for longer than
+// WriteTimeout, and that is the peer's own loss until it is done: it counts as
+// one of the user's connections, or, for a connection that is refused, as one of
+// the ClosingPerUID that the user can have in progress. Those beyond that wait
+// for them, up to Waiting of all users, open, each with its descriptor in unetd.
+func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
+	limits := s.Limits.withDefaults()
+	log := s.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
+	var sessions, disposals sync.WaitGroup
+	defer waitFor(&disposals, limits.WriteTimeout)
+	defer sessions.Wait()
+	closed := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		ln.Close()
+		close(closed)
+	})
+	stop := context.AfterFunc(parent, func() { cancel(errStopped) })
+	defer func() {
+		stop()
+		cancel(errStopped)
+		<-closed
+	}()
+
+	quotas := newQuotas(limits, ctx.Done())
+	refusals := newRefusals(limits, ln, quotas.closing, &disposals)
+	starved := false
+	for {
+		conn, err := ln.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if !outOfResources(err) {
+				return err
+			}
+			if !starved { // a line each time would be twenty a second
+				log.Warn("cannot accept connections", "error", err)
+			}
+			starved = true
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		starved = false
+		peer, err := peerOf(conn)
+		if err == nil {
+			err = quotas.connections.take(peer.UID)
+		}
+		if err != nil {
+			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "error", err)
+			refusals.add(peer.UID, refused{conn, err})
+			continue
+		}
+		passRights(conn, true) // whatever the listener is set to just now
+		session := newSession(ctx, conn, peer, s, limits, quotas, log)
+		disposals.Add(1)
+		sessions.Go(func() {
+			session.run()
+			go func() {
+				defer disposals.Done()
+				session.disposal.Wait()
+				quotas.connections.give(peer.UID)
+			}()
+		})
+	}
+}
+
+// waitFor waits for wg, but not for ever.
+func waitFor(wg *sync.WaitGroup, timeout time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(timeout):
+	}
+}
+
+func outOfResources(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

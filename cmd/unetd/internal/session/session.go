@@ -1,0 +1,287 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/mux"
+)
+
+// session is one connection at unetd's end: one lease, or an operator's
+// questions. One goroutine reads; each request is worked on in a goroutine of
+// its own; the goroutine that calls the lease's watchers writes the events. run outlives
+// the work for requests. What is in disposal the peer can make block.
+type session struct {
+	conn     *net.UnixConn
+	provider Provider
+	keep     bool // Server.Keep
+	limits   Limits
+	quotas   *quotas // shared by all sessions
+	log      *slog.Logger
+	peer     mux.Owner
+
+	ctx      context.Context // of all work for this connection
+	cancel   context.CancelCauseFunc
+	work     sync.WaitGroup
+	disposal sync.WaitGroup
+
+	first string // op of the first request, which says what this connection is for; the reader's
+
+	holding chan endpoint.Lease // gets the lease when its grant, or the answer to present, was sent
+	unwatch func()              // of the lease; nil: none is watched; read when all work is done
+
+	writing sync.Mutex // held around writeRecord
+
+	mu       sync.Mutex
+	ended    bool           // no new work
+	requests map[uint64]int // in progress: id to bytes of the record
+	pending  int            // sum of requests, bytes
+	lease    endpoint.Lease // set before the grant is sent
+	endpoint uint64         // what it is the lease of
+	shared   bool           // the peer has the means to present the endpoint again
+}
+
+// Reasons for a session to end that are nobody's violation.
+var (
+	errOpenFailed = errors.New("the open was answered with an error")
+	errWrite      = errors.New("the application does not read what it is sent")
+	errLeaseEnded = errors.New("the endpoint was taken down")
+	errIdle       = errors.New("the operator asks nothing more")
+)
+
+func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
+	s := &session{conn: conn, provider: server.Provider, keep: server.Keep, limits: limits, quotas: q, peer: peer,
+		log: log.With("pid", peer.PID, "uid", peer.UID), holding: make(chan endpoint.Lease, 1), requests: make(map[uint64]int)}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	return s
+}
+
+// run serves the connection until it ends, then gives back all it held: first
+// the lease, then the connection, so that an application which reads that its
+// lease is closed, or the end of the stream, knows that its tags are free again.
+// The connection itself is left to disposal.
+func (s *session) run() {
+	read := make(chan struct{}) // closed when nobody reads any more
+	s.disposal.Go(func() {
+		defer close(read)
+		s.cancel(s.read())
+	})
+	select {
+	case <-s.ctx.Done():
+	case lease := <-s.holding:
+		select {
+		case <-s.ctx.Done():
+		case <-lease.Done():
+			s.cancel(errLeaseEnded)
+		}
+	}
+	reason := context.Cause(s.ctx)
+	// Whatever ends the session ends the wait for the next record.
+	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.work.Wait()
+	if s.unwatch != nil {
+		s.unwatch()
+	}
+	farewell := s.endLease(reason)
+	s.disposal.Go(func() {
+		s.writing.Lock() // notify may be in progress
+		if farewell != "" {
+			_ = s.write(protocol.Event{Version: protocol.Version, Event: protocol.EventClosed, Message: farewell})
+		}
+		s.writing.Unlock()
+		<-read
+		_ = s.quotas.closing.take(context.Background(), s.peer.UID)
+		defer s.quotas.closing.give(s.peer.UID)
+		hangUp(s.conn)
+	})
+}
+
+// endLease closes the lease, if there is one and it is not to be kept. It
+// returns what the application is to be told that it does not know.
+func (s *session) endLease(reason error) (farewell string) {
+	if s.lease == nil {
+		s.log.Debug("connection closed", "reason", reason)
+		return ""
+	}
+	over := false
+	select {
+	case <-s.lease.Done():
+		over = true
+	default:
+	}
+	switch {
+	case over:
+		farewell = reasonOf(s.lease.Err())
+	case errors.Is(reason, errStopped) && s.keep && s.shared:
+		s.log.Debug("lease left to the next unetd", "endpoint", s.endpoint)
+		return ""
+	case errors.Is(reason, errStopped):
+		farewell = reason.Error()
+	}
+	if !errors.Is(reason, errStopped) { // then all end together
+		_ = s.quotas.work.take(context.Background(), s.peer.UID)
+		defer s.quotas.work.give(s.peer.UID)
+	}
+	if err := s.lease.Close(); err != nil {
+		s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "error", err)
+	}
+	if over {
+		s.log.Debug("lease ended", "endpoint", s.endpoint, "reason", farewell)
+	} else {
+		s.log.Debug("lease ended", "endpoint", s.endpoint, "reason", reason)
+	}
+	return farewell
+}
+
+// read takes records until one of them, the application or unetd ends the
+// session, and says why.
+func (s *session) read() error {
+	for {
+		first := s.first == ""
+		room := 0
+		if first {
+			room = protocol.PresentDescriptors
+		}
+		if err := s.conn.SetReadDeadline(s.deadline()); err != nil {
+			return err
+		}
+		if s.ctx.Err() != nil { // if it ends from here on, so does the wait
+			return context.Cause(s.ctx)
+		}
+		var record []byte
+		var fds []int
+		size, err := protocol.NextRecord(s.conn)
+		if err == nil {
+			letGo(func() { record, fds, err = protocol.TakeRecord(s.conn, size, room) })
+		}
+		if cause := context.Cause(s.ctx); cause != nil {
+			s.closeLater(fds)
+			return cause
+		}
+		var id uint64
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errIdle
+			if first {
+				err = protocol.Violation("no request within %v", s.limits.OpenTimeout)
+			}
+		}
+		switch {
+		case err != nil:
+			s.closeLater(fds)
+		case s.quotas.reading.take(s.ctx, s.peer.UID):
+			id, err = s.handle(record, fds)
+			s.quotas.reading.give(s.peer.UID)
+		default:
+			s.closeLater(fds)
+			return context.Cause(s.ctx)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, endpoint.ErrBusy):
+			s.answer(protocol.Answer{ID: id, Error: protocol.NewError(err)}, nil)
+		case errors.Is(err, protocol.ErrProtocol):
+			s.answer(protocol.Answer{ID: id, Error: protocol.NewError(err)}, err)
+			return err
+		default:
+			return err
+		}
+	}
+}
+
+// deadline is that of the next record.
+func (s *session) deadline() time.Time {
+	switch {
+	case s.first == "":
+		return time.Now().Add(s.limits.OpenTimeout)
+	case operators(s.first):
+		return time.Now().Add(s.limits.IdleTimeout)
+	}
+	return time.Time{} // a lease may be silent
+}
+
+// handle starts the work for one record, and takes the descriptors over. It does not
+// wait for anything. An error other than endpoint.ErrBusy ends the session; id is what to
+// answer it to.
+func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
+	defer func() { s.closeLater(fds) }()
+	r, err := protocol.ParseRequest(record)
+	if err != nil {
+		return r.ID, err
+	}
+	switch {
+	case r.Op == protocol.OpOpen && len(fds) > protocol.OpenDescriptors:
+		return r.ID, protocol.Violation("op open takes %d descriptor at most", protocol.OpenDescriptors)
+	case r.Op == protocol.OpPresent && s.first == "" && (len(fds) == 0 || len(fds) > protocol.PresentDescriptors):
+		return r.ID, protocol.Violation("op present takes 1 or %d descriptors", protocol.PresentDescriptors)
+	case r.Op != protocol.OpOpen && r.Op != protocol.OpPresent && len(fds) != 0:
+		return r.ID, protocol.Violation("op %s does not take a descriptor", r.Op)
+	}
+	s.mu.Lock()
+	_, duplicate := s.requests[r.ID]
+	full := len(s.requests) >= protocol.MaxRequests || s.pending+len(record) > protocol.MaxPending
+	granted := s.lease != nil
+	s.mu.Unlock()
+
+	opening := r.Op == protocol.OpOpen || r.Op == protocol.OpPresent
+	switch {
+	case duplicate:
+		// Not answered to the identifier, which belongs to the other one.
+		return 0, protocol.Violation("id %d is in use by a request in progress", r.ID)
+	case s.first != "" && (opening || operators(r.Op) != operators(s.first)):
+		return r.ID, protocol.Violation("%s on a connection that began with %s: it takes another connection", r.Op, s.first)
+	case !opening && !operators(r.Op) && !granted:
+		return r.ID, protocol.Violation("%s before the answer to open or present", r.Op)
+	case full:
+		return r.ID, protocol.Busy("at most %d requests and %d bytes may be in progress on a connection", protocol.MaxRequests, protocol.MaxPending)
+	}
+	o, mistake := r.Operation()
+	if errors.Is(mistake, protocol.ErrProtocol) {
+		return r.ID, mistake
+	}
+	if s.first == "" {
+		s.first = r.Op
+	}
+	files := fds
+	begun := s.begin(r.ID, len(record), func() {
+		switch {
+		case o.Op == protocol.OpOpen:
+			s.open(r.ID, o.Open, files, mistake)
+		case o.Op == protocol.OpPresent:
+			s.present(r.ID, files)
+		case mistake != nil:
+			s.finish(protocol.Answer{ID: r.ID, Error: protocol.NewError(mistake)}, nil)
+		default:
+			s.finish(s.do(r.ID, o), nil)
+		}
+	})
+	if begun {
+		fds = nil // open or present has taken them
+	}
+	return r.ID, nil
+}
+
+// begin starts the work for a request, unless the session has ended.
+func (s *session) begin(id uint64, size int, work func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.requests[id] = size
+	s.pending += size
+	s.work.Go(work)
+	return true
+}
+
+// operators reports whether op is one of those that concern no lease.
+func operators(op string) bool { return op == protocol.OpList || op == protocol.OpCounters }

@@ -1,0 +1,200 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// unetd dies and comes back 200 times, at every stage of what three applications
+// ask it for, some of which they give up on. In the end each endpoint has exactly
+// the tags that its application was told of.
+func TestSoak(t *testing.T) {
+	const deaths, applications, workers = 200, 3, 4
+	descriptorLeaks(t)
+	p := newFakeProvider(t)
+	d := newDaemon(t, p)
+	var progress atomic.Uint64 // calls that have ended, or have met one of the hooks that wait for unetd's end
+
+	// One call in eight meets the end of unetd: before it has had its effect, or
+	// after.
+	fate := func(ctx context.Context) error {
+		if rand.IntN(8) == 0 {
+			progress.Add(1)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	p.hook(hooks{
+		claim:   func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, fate(ctx) },
+		unclaim: func(ctx context.Context, _ endpoint.Tag) error { return fate(ctx) },
+		done:    func(ctx context.Context) { _ = fate(ctx) },
+		route: func(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+			return endpoint.Route{NextHop: dst}, fate(ctx)
+		},
+	})
+
+	var wg sync.WaitGroup
+	stop, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	leases := make([]*control.Lease, applications)
+	models := make([][]map[endpoint.Tag]bool, applications)
+	for a := range leases {
+		g, l := mustOpen(t, d.socket, endpoint.Request{})
+		g.Close()
+		leases[a] = l
+		for w := range workers {
+			model := make(map[endpoint.Tag]bool)
+			models[a] = append(models[a], model)
+			wg.Go(func() {
+				for stop.Err() == nil {
+					work(t, l, model, uint32(1+w))
+					progress.Add(1)
+				}
+			})
+		}
+		l.Watch(func([]endpoint.Notice) {})
+	}
+	var before uint64
+	for i := range deaths {
+		// Some happen in the middle of things, some before the leases are back,
+		// some when all calls in progress wait for it.
+		target := progress.Load() + uint64(i%20)
+		for idle := 0; progress.Load() < target && idle < 50; time.Sleep(200 * time.Microsecond) {
+			if idle++; progress.Load() != before {
+				before, idle = progress.Load(), 0
+			}
+			for a, l := range leases {
+				if l.Err() != nil {
+					t.Fatalf("application %d lost its lease at death %d: %v", a, i, l.Err())
+				}
+			}
+		}
+		d.kill()
+		if i == deaths-1 {
+			p.hook(hooks{})
+			cancel()
+		}
+		d.start()
+	}
+	wg.Wait()
+	held := make([]map[endpoint.Tag]bool, applications)
+	for a, l := range leases {
+		// What its caller has left may still be on its way: it is one at a time.
+		if err := l.Unclaim(context.Background(), endpoint.MessageTag(1<<31)); err == nil || errors.Is(err, endpoint.ErrLeaseClosed) {
+			t.Errorf("application %d: %v", a, err)
+		}
+		want := make(map[endpoint.Tag]bool)
+		for _, model := range models[a] {
+			maps.Copy(want, model)
+		}
+		if got := p.tagsOf(uint64(a + 1)); !maps.Equal(got, want) {
+			t.Errorf("application %d has %d tags, was told of %d: %v, %v", a, len(got), len(want), got, want)
+		}
+		held[a] = want
+	}
+	// A claim whose request is lost is made again. No tag that is held is taken for its answer.
+	for _, tag := range []endpoint.Tag{endpoint.MessageTag(0), endpoint.UDPTag(netip.AddrPortFrom(localAddr, 0))} {
+		lost, done := make(chan struct{}, applications), make(chan struct{}, applications)
+		p.hook(hooks{claim: func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+			lost <- struct{}{}
+			<-ctx.Done()
+			return t, ctx.Err()
+		}})
+		for a, l := range leases {
+			go func() {
+				got, err := l.Claim(context.Background(), tag)
+				if err != nil || held[a][got] || !fits(got, tag) {
+					t.Errorf("application %d: claim of %v: %v, %v", a, tag, got, err)
+				}
+				done <- struct{}{}
+			}()
+		}
+		for range leases {
+			await(t, "a claim", lost)
+		}
+		p.hook(hooks{})
+		d.kill()
+		d.start()
+		for range leases {
+			await(t, "its end", done)
+		}
+	}
+	for _, l := range leases {
+		l.Close()
+	}
+	d.stop()
+	p.noCopies()
+}
+
+// work makes one call, and keeps the model of what this worker holds.
+func work(t *testing.T, l *control.Lease, model map[endpoint.Tag]bool, own uint32) {
+	ctx, cancel := context.Background(), func() {}
+	if rand.IntN(4) == 0 {
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(3000))*time.Microsecond)
+	}
+	defer cancel()
+	late := func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
+	switch choice := rand.IntN(8); {
+	case choice < 2:
+		dst := netip.AddrFrom4([4]byte{10, 0, 0, byte(rand.IntN(256))})
+		if r, err := l.Resolve(ctx, dst); !late(err) && (err != nil || r.NextHop != dst) {
+			t.Errorf("Resolve: %+v, %v", r, err)
+		}
+	case choice < 5 && len(model) < 20:
+		tag := endpoint.MessageTag(own<<24 + rand.Uint32N(30))
+		switch rand.IntN(4) {
+		case 0:
+			tag = endpoint.MessageTag(0)
+		case 1:
+			tag = endpoint.UDPTag(netip.AddrPortFrom(localAddr, 0))
+		}
+		got, err := l.Claim(ctx, tag)
+		switch {
+		case err == nil && (model[got] || !fits(got, tag)):
+			t.Errorf("Claim(%v): %v", tag, got)
+		case err == nil:
+			model[got] = true
+		case errors.Is(err, endpoint.ErrTagHeld) && model[tag], late(err):
+		default:
+			t.Errorf("Claim(%v): %v", tag, err)
+		}
+	case len(model) > 0:
+		held := slices.Collect(maps.Keys(model))
+		tag := held[rand.IntN(len(held))]
+		if tag.Kind != endpoint.TagMessage || tag.Message>>24 != own {
+			// Another worker may be given it as soon as it is free, so this one
+			// cannot ask again for what it has given up on.
+			ctx = context.Background()
+		}
+		err := l.Unclaim(ctx, tag)
+		if late(err) { // it may have happened, or be about to
+			if err = l.Unclaim(context.Background(), tag); err != nil && err.Error() == "no such tag" {
+				err = nil
+			}
+		}
+		if err != nil {
+			t.Errorf("Unclaim(%v): %v", tag, err)
+		}
+		delete(model, tag)
+	}
+}
+
+// fits reports whether a claim of asked can have become got.
+func fits(got, asked endpoint.Tag) bool {
+	if asked.Kind == endpoint.TagMessage {
+		return got == asked || asked.Message == 0 && got.Kind == asked.Kind
+	}
+	return got.Kind == asked.Kind && got.Addr == asked.Addr && got.Port != 0
+}

@@ -1,0 +1,83 @@
+package session
+
+import (
+	"context"
+	"testing"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/mux"
+)
+
+// However many endpoints a user opens at once, unetd works on a few of them, and
+// others are served meanwhile.
+func TestOpensTakeTurns(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, stop := start(t, &Server{Provider: p})
+	forAll(t, socket)
+	const wide = 20
+	inside, release := make(chan struct{}, wide), make(chan struct{})
+	p.hook(hooks{open: func(_ context.Context, peer mux.Owner, _ endpoint.Request) error {
+		if peer.UID == 1001 {
+			inside <- struct{}{}
+			<-release
+		}
+		return nil
+	}})
+	var apps []*application
+	for range wide {
+		as(t, 1001, func() { apps = append(apps, connect(t, socket)) })
+		apps[len(apps)-1].send(openRecord)
+	}
+	await(t, "the first", inside)
+	openAs(t, 1002, socket)
+	openAs(t, 0, socket)
+	if n := len(inside); n != 0 {
+		t.Errorf("%d more opens of one user are being worked on", n)
+	}
+	// One that goes away does not keep its place in the line, nor do the others
+	// lose theirs.
+	gone := apps[wide-1]
+	gone.conn.Close()
+	apps = apps[:wide-1]
+	close(release)
+	for _, a := range apps {
+		m, fds := a.receive()
+		protocol.CloseAll(fds)
+		if m["grant"] == nil {
+			t.Errorf("%v", m)
+		}
+	}
+	stop()
+}
+
+// A turn that is waited for in vain is nobody's, and users who want nothing are
+// forgotten.
+func TestTurns(t *testing.T) {
+	turns := newTurns(2)
+	ctx, cancel := context.WithCancel(context.Background())
+	for _, uid := range []uint32{1, 1, 2} {
+		if !turns.take(ctx, uid) {
+			t.Errorf("no turn for user %d", uid)
+		}
+	}
+	waited := make(chan bool)
+	go func() { waited <- turns.take(ctx, 1) }()
+	cancel()
+	if <-waited {
+		t.Error("a third turn")
+	}
+	if turns.take(ctx, 0) {
+		t.Error("a turn for who is gone")
+	}
+	turns.give(1)
+	if !turns.take(context.Background(), 1) {
+		t.Error("no turn that was given back")
+	}
+	for _, uid := range []uint32{1, 1, 2} {
+		turns.give(uid)
+	}
+	if len(turns.lines) != 0 {
+		t.Errorf("lines %v", turns.lines)
+	}
+}

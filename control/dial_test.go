@@ -1,0 +1,158 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/datapath"
+	"github.com/unet-go/unet/endpoint"
+)
+
+func TestDialErrors(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dead, ln := listen(t)
+	ln.SetUnlinkOnClose(false)
+	ln.Close()
+	stream := filepath.Join(dir, "stream")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: stream}), unix.Listen(fd, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ path, want string }{
+		{filepath.Join(dir, "none"), "unetd is not running at "},
+		{filepath.Join(file, "none"), "unetd is not running at "},
+		{file, "is not a socket"},
+		{dead, "left its socket there"},
+		{stream, "not the socket of unetd"},
+	} {
+		_, _, err := Open(context.Background(), c.path, endpoint.Request{})
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.path) {
+			t.Errorf("%s: %v, want %q", c.path, err, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, _, err := Open(ctx, dead, endpoint.Request{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestDialWithoutPermission(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become somebody else")
+	}
+	socket, ln := listen(t)
+	_ = ln
+	for dir := filepath.Dir(socket); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its file system uid
+		if err := unix.Setfsuid(65534); err != nil {
+			done <- err
+			return
+		}
+		_, _, err := Open(context.Background(), socket, endpoint.Request{})
+		done <- err
+	}()
+	err := <-done
+	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "mode 0600, owner root, group root") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Applications that start at once wait for each other.
+func TestDialBacklogFull(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: socket}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	first, err := dial(context.Background(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	second := make(chan error, 1)
+	go func() {
+		c, err := dial(context.Background(), socket)
+		if err == nil {
+			c.Close()
+		}
+		second <- err
+	}()
+	for range 2 {
+		c, _, err := unix.Accept(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(c)
+	}
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
+}
+
+// An application whose descriptors unetd does not take for too long is told that unetd
+// is busy, and not what the kernel says (EPERM), which would mean that it may not.
+func TestDescriptorsAreNotTaken(t *testing.T) {
+	socket, ln := listen(t)
+	raw, err := ln.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) })
+	if ctlErr != nil || err != nil {
+		t.Skip("this kernel lets descriptors come always (before Linux 6.16)")
+	}
+	table, err := datapath.NewConnections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	_, _, err = Open(context.Background(), socket, endpoint.Request{Connections: table.File()}) // nobody accepts
+	if !errors.Is(err, endpoint.ErrBusy) || errors.Is(err, os.ErrPermission) {
+		t.Errorf("Open: %v, want that unetd is busy", err)
+	}
+}
+
+// The path means the same after a change of the working directory, if the longer one fits.
+func TestLasting(t *testing.T) {
+	t.Chdir("/")
+	for socket, want := range map[string]string{
+		"":                       "",
+		"@unet":                  "@unet",
+		"/run/s":                 "/run/s",
+		"s":                      "/s",
+		strings.Repeat("s", 107): strings.Repeat("s", 107), // nothing longer fits
+	} {
+		if got := lasting(socket); got != want {
+			t.Errorf("lasting(%q) = %q, want %q", socket, got, want)
+		}
+	}
+}

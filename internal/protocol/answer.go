@@ -1,0 +1,99 @@
+package protocol
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// answer is a record from unetd that answers a request.
+type Answer struct {
+	Version   int                 `json:"v"`
+	ID        uint64              `json:"id"`
+	Grant     *endpoint.Grant     `json:"grant,omitempty"`
+	Lease     *Presented          `json:"lease,omitempty"`
+	Tag       *endpoint.Tag       `json:"tag,omitempty"`
+	Route     *endpoint.Route     `json:"route,omitempty"`
+	Endpoints *[]endpoint.Info    `json:"endpoints,omitempty"`
+	Counters  *[]endpoint.Counter `json:"counters,omitempty"`
+	More      bool                `json:"more,omitempty"` // of Endpoints or Counters: ask with after
+	Error     *Error              `json:"error,omitempty"`
+}
+
+// presented is the answer to present. One with More is continued by another
+// answer to the same request.
+type Presented struct {
+	ID   uint64         `json:"id"`   // of the endpoint
+	Tags []endpoint.Tag `json:"tags"` // all of them, over all answers
+	More bool           `json:"more,omitempty"`
+}
+
+// incoming is a record from unetd as it is read: an answer or an event.
+type Incoming struct {
+	Answer
+	Event   string       `json:"event"`
+	Addrs   []netip.Addr `json:"addrs"`
+	Up      *bool        `json:"up"`
+	Message string       `json:"message"`
+}
+
+// parseIncoming reads a record from unetd. Descriptors is how many came with it.
+func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
+	var a Incoming
+	if err := json.Unmarshal(record, &a); err != nil {
+		return a, Violation("not an answer: %v", err)
+	}
+	if a.Version != Version {
+		return a, versionError(a.Version)
+	}
+	results := 0
+	for _, present := range []bool{a.Grant != nil, a.Lease != nil, a.Tag != nil, a.Route != nil,
+		a.Endpoints != nil, a.Counters != nil, a.Error != nil} {
+		if present {
+			results++
+		}
+	}
+	switch {
+	case results > 1, results == 1 && a.Event != "":
+		return a, Violation("a record that is %d answers, event %q", results, a.Event)
+	case a.ID == 0 && a.Error == nil && a.Event == "":
+		return a, Violation("a record that is neither an answer to a request, nor an error, nor an event")
+	case (a.Event == eventLink || a.Event == eventAddress) && a.Up == nil:
+		return a, Violation("an event %s that does not say which state", a.Event)
+	case a.Event == eventAddress && !*a.Up && (len(a.Addrs) == 0 || slices.Contains(a.Addrs, netip.Addr{})):
+		return a, Violation("an event address that does not say which is gone")
+	case a.Grant == nil && descriptors != 0:
+		return a, Violation("%d descriptors came with a record that is no grant", descriptors)
+	case a.Grant != nil && descriptors != GrantDescriptors:
+		return a, Violation("a grant came with %d descriptors: want %d", descriptors, GrantDescriptors)
+	case a.Grant != nil:
+		if err := a.Grant.Geometry.Validate(); err != nil {
+			return a, Violation("grant: %v", err)
+		}
+	}
+	return a, nil
+}
+
+// answers reports whether a is what an answer to op looks like.
+func (a Answer) Answers(op string) bool {
+	if a.Error != nil {
+		return true
+	}
+	switch op {
+	case OpOpen:
+		return a.Grant != nil
+	case OpPresent:
+		return a.Lease != nil
+	case OpClaim:
+		return a.Tag != nil
+	case OpResolve:
+		return a.Route != nil
+	case OpList:
+		return a.Endpoints != nil
+	case OpCounters:
+		return a.Counters != nil
+	}
+	return a.Grant == nil && a.Lease == nil && a.Tag == nil && a.Route == nil && a.Endpoints == nil && a.Counters == nil
+}

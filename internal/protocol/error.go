@@ -1,0 +1,94 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+var (
+	// ErrProtocol: the other end broke the rules of the protocol, or says
+	// that this one did.
+	ErrProtocol = errors.New("control protocol violation")
+)
+
+// codes pairs the codes of errors on the socket with the errors they stand
+// for. The first that matches names an error.
+var codes = []struct {
+	code     string
+	sentinel error
+}{
+	{"tag-held", endpoint.ErrTagHeld},
+	{"tag-denied", endpoint.ErrTagDenied},
+	{"tag", endpoint.ErrTag},
+	{"geometry", endpoint.ErrGeometry},
+	{"unreachable", endpoint.ErrUnreachable},
+	{"closed", endpoint.ErrLeaseClosed},
+	{"not-presentable", endpoint.ErrNotPresentable},
+	{"leased", endpoint.ErrLeased},
+	{"huge-pages", endpoint.ErrHugePages},
+	{"busy", endpoint.ErrBusy},
+	{"protocol", ErrProtocol},
+	{"permission", os.ErrPermission},
+	{"unsupported", errors.ErrUnsupported},
+}
+
+const codeInternal = "internal"
+
+// Error is an error that crossed the socket. It unwraps to the sentinel that
+// its code stands for.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"` // one line
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap gives the sentinel, or nil for code internal and for codes that this
+// version does not know.
+func (e *Error) Unwrap() error {
+	for _, c := range codes {
+		if c.code == e.Code {
+			return c.sentinel
+		}
+	}
+	return nil
+}
+
+// maxMessage bounds the text of an error on the socket, in bytes.
+const MaxMessage = 1024
+
+// message is the text of an error as it crosses the socket.
+func Message(err error) string {
+	text := strings.ReplaceAll(err.Error(), "\n", "; ") // errors.Join
+	if len(text) > MaxMessage {
+		text = strings.ToValidUTF8(text[:MaxMessage], "") + "..."
+	}
+	return text
+}
+
+// newError makes err ready to cross the socket.
+func NewError(err error) *Error {
+	text := Message(err)
+	for _, c := range codes {
+		if errors.Is(err, c.sentinel) {
+			return &Error{c.code, text}
+		}
+	}
+	return &Error{codeInternal, text}
+}
+
+func Violation(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)
+}
+
+func Busy(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{endpoint.ErrBusy}, args...)...)
+}
+
+func versionError(v int) error {
+	return Violation("version %d: this side speaks version %d", v, Version)
+}

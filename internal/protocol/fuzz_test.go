@@ -1,0 +1,102 @@
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// FuzzRequest holds what parses against what it is written as.
+func FuzzRequest(f *testing.F) {
+	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"tags":["msg:7"]}}`))
+	f.Add([]byte(`{"v":1,"id":1,"op":"present"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"claim","tag":"udp:10.0.0.1:0"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"::ffff:10.0.0.2"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"list","after":7}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"counters"}`))
+	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"tags":[null]}}`))
+	f.Fuzz(func(t *testing.T, record []byte) {
+		r, err := ParseRequest(record)
+		if err != nil {
+			if !errors.Is(err, ErrProtocol) {
+				t.Fatal(err)
+			}
+			return
+		}
+		o, err := r.Operation()
+		if err != nil {
+			return
+		}
+		written, err := o.Record(r.ID)
+		if err != nil {
+			if len(record) < MaxRecord/2 {
+				t.Fatalf("%q: %v", record, err)
+			}
+			return
+		}
+		again, err := ParseRequest(written)
+		if err != nil || again.ID != r.ID || again.Op != r.Op {
+			t.Fatalf("%q: %+v, %v", written, again, err)
+		}
+		back, err := again.Operation()
+		if err != nil {
+			t.Fatalf("%q: %v", written, err)
+		}
+		x, _ := json.Marshal(o.Open)
+		y, _ := json.Marshal(back.Open)
+		if back.Tag != o.Tag || back.Addr != o.Addr || string(x) != string(y) || (back.After == nil) != (o.After == nil) ||
+			o.After != nil && *back.After != *o.After {
+			t.Fatalf("%q became %q", record, written)
+		}
+	})
+}
+
+const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
+	`"geometry":{"frame_size":2048,"frame_count":64,"fill_size":64,"completion_size":64,"rx_size":64,"tx_size":64},` +
+	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
+	`"tags":["msg:7"]}}`
+
+// FuzzIncoming holds what unetd may say against what it is taken for.
+func FuzzIncoming(f *testing.F) {
+	for _, s := range []string{grantRecord, `{"v":1,"event":"routes","addrs":["10.0.0.2","fd00::1"]}`, `{"v":1,"event":"link","up":true}`,
+		`{"v":1,"event":"address","addrs":["10.0.0.1","fd00::1"],"up":false}`, `{"v":1,"event":"address","addrs":[""],"up":true}`, `{"v":1,"event":"address","addrs":[""],"up":false}`,
+		`{"v":1,"id":1,"endpoints":[],"more":true}`, `{"v":1,"id":1,"counters":[{"name":"n","help":"h","value":18446744073709551615}]}`,
+		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`} {
+		f.Add([]byte(s), uint8(0))
+		f.Add([]byte(s), uint8(2))
+	}
+	f.Fuzz(func(t *testing.T, record []byte, descriptors uint8) {
+		a, err := ParseIncoming(record, int(descriptors))
+		if err != nil {
+			if !errors.Is(err, ErrProtocol) {
+				t.Fatal(err)
+			}
+			return
+		}
+		list := a.Notices()
+		var back []endpoint.Notice
+		for _, e := range Events(list) {
+			b, err := json.Marshal(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := ParseIncoming(b, 0)
+			if err != nil {
+				t.Fatalf("%q: %v", b, err)
+			}
+			back = append(back, again.Notices()...)
+		}
+		if len(list) > 0 && !slices.Contains(list, endpoint.Notice{Kind: endpoint.NoticeRoute}) && !slices.Equal(back, list) {
+			t.Fatalf("%q: %v became %v", record, list, back)
+		}
+		for op, has := range map[string]bool{OpOpen: a.Grant != nil, OpPresent: a.Lease != nil, OpClaim: a.Tag != nil,
+			OpResolve: a.Route != nil, OpList: a.Endpoints != nil, OpCounters: a.Counters != nil} {
+			if a.Answers(op) != (has || a.Error != nil) {
+				t.Fatalf("%q answers %s: %v", record, op, a.Answers(op))
+			}
+		}
+	})
+}

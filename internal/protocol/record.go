@@ -1,0 +1,173 @@
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// Version is the version of the protocol, in every record.
+const Version = 1
+
+// Limits of the protocol.
+const (
+	MaxRecord   = 64 << 10  // bytes of one record
+	MaxRequests = 32        // requests in progress on one connection
+	MaxTags     = 1024      // tags claimed with an open
+	MaxPending  = 128 << 10 // bytes of requests in progress on one connection
+)
+
+// Operations.
+const (
+	OpOpen     = "open"
+	OpPresent  = "present"
+	OpClaim    = "claim"
+	OpUnclaim  = "unclaim"
+	OpResolve  = "resolve"
+	OpList     = "list"
+	OpCounters = "counters"
+)
+
+// request is a record from the application. Its argument stays text until the
+// identifier is known, so that an unusable argument can be answered.
+type Request struct {
+	Version int             `json:"v"`
+	ID      uint64          `json:"id"`
+	Op      string          `json:"op"`
+	Open    json.RawMessage `json:"open,omitempty"`
+	Tag     string          `json:"tag,omitempty"`
+	Addr    string          `json:"addr,omitempty"`
+	After   *uint64         `json:"after,omitempty"`
+}
+
+// operation is a request whose argument was read.
+type Operation struct {
+	Op    string
+	Open  endpoint.Request
+	Tag   endpoint.Tag
+	Addr  netip.Addr
+	After *uint64    // list, counters; nil: from the start
+	Files []*os.File // open, present: they ride on the record, which does not keep them
+}
+
+// parseRequest reads the envelope of a request. An error is a violation of
+// the protocol; the request then has whatever identifier could be read.
+func ParseRequest(record []byte) (Request, error) {
+	var r Request
+	if err := decodeStrict(record, &r); err != nil {
+		// Tell a newer version by its number, not by the first field
+		// that it added.
+		var v struct {
+			Version int    `json:"v"`
+			ID      uint64 `json:"id"`
+		}
+		if json.Unmarshal(record, &v) == nil && v.Version != Version {
+			return Request{ID: v.ID}, versionError(v.Version)
+		}
+		return Request{ID: v.ID}, Violation("not a request: %v", err)
+	}
+	if r.Version != Version {
+		return r, versionError(r.Version)
+	}
+	if r.ID == 0 {
+		return r, Violation("a request needs an id other than 0")
+	}
+	return r, r.checkArgument()
+}
+
+// checkArgument holds the arguments that are there against those of the
+// operation.
+func (r Request) checkArgument() error {
+	var has, want string
+	for _, a := range []struct {
+		name    string
+		present bool
+	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil}} {
+		if a.present {
+			has += " " + a.name
+		}
+	}
+	switch r.Op {
+	case OpOpen:
+		want = " open"
+	case OpPresent:
+	case OpClaim, OpUnclaim:
+		want = " tag"
+	case OpResolve:
+		want = " addr"
+	case OpList, OpCounters:
+		if r.After != nil { // or nothing
+			want = " after"
+		}
+	default:
+		return Violation("unknown op %q", r.Op)
+	}
+	switch {
+	case has == want:
+		return nil
+	case want == "":
+		return Violation("op %s does not take the argument%s", r.Op, has)
+	}
+	return Violation("op %s takes the argument%s and no other", r.Op, want)
+}
+
+// operation reads the argument. A tag that is none is the application's user's
+// mistake (endpoint.ErrTag); anything else is a violation.
+func (r Request) Operation() (Operation, error) {
+	o := Operation{Op: r.Op, After: r.After}
+	var err error
+	switch r.Op {
+	case OpOpen:
+		if err = decodeStrict(r.Open, &o.Open); err == nil {
+			err = checkTags(o.Open.Tags)
+		}
+	case OpClaim, OpUnclaim:
+		o.Tag, err = endpoint.ParseTag(r.Tag)
+	case OpResolve:
+		o.Addr, err = netip.ParseAddr(r.Addr)
+	}
+	if err != nil && !errors.Is(err, endpoint.ErrTag) {
+		err = Violation("%s: %v", r.Op, err)
+	}
+	return o, err
+}
+
+func checkTags(tags []endpoint.Tag) error {
+	if len(tags) > MaxTags {
+		return fmt.Errorf("%d tags: at most %d", len(tags), MaxTags)
+	}
+	for _, t := range tags {
+		if t == (endpoint.Tag{}) {
+			return errors.New("a tag that is null")
+		}
+	}
+	return nil
+}
+
+// record is the inverse of parseRequest and operation.
+func (o Operation) Record(id uint64) ([]byte, error) {
+	r := Request{Version: Version, ID: id, Op: o.Op, After: o.After}
+	var err error
+	switch o.Op {
+	case OpOpen:
+		r.Open, err = json.Marshal(o.Open)
+	case OpClaim, OpUnclaim:
+		var text []byte
+		text, err = o.Tag.MarshalText()
+		r.Tag = string(text)
+	case OpResolve:
+		r.Addr = o.Addr.String()
+	}
+	if err != nil {
+		return nil, err
+	}
+	record, err := json.Marshal(r)
+	if err == nil && len(record) > MaxRecord {
+		err = Violation("a request of %d bytes: at most %d", len(record), MaxRecord)
+	}
+	return record, err
+}

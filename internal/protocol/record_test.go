@@ -1,0 +1,31 @@
+package protocol
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+func TestOperationRoundTrip(t *testing.T) {
+	for _, o := range []Operation{
+		{Op: OpOpen, Open: endpoint.Request{Attach: endpoint.AttachQueue, Queue: 1, Tags: []endpoint.Tag{endpoint.MessageTag(1)}}},
+		{Op: OpClaim, Tag: endpoint.AddrTag(netip.MustParseAddr("10.0.0.1"))},
+		{Op: OpUnclaim, Tag: endpoint.UDPTag(netip.MustParseAddrPort("10.0.0.1:7"))},
+		{Op: OpResolve, Addr: netip.MustParseAddr("2001:db8::1")},
+	} {
+		record, err := o.Record(1 << 63)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := ParseRequest(record)
+		if err != nil || r.ID != 1<<63 {
+			t.Fatalf("%s: %+v, %v", record, r, err)
+		}
+		back, err := r.Operation()
+		if err != nil || back.Op != o.Op || back.Tag != o.Tag || back.Addr != o.Addr || back.Open.Queue != o.Open.Queue ||
+			back.Open.Attach != o.Open.Attach || len(back.Open.Tags) != len(o.Open.Tags) {
+			t.Errorf("%s: %+v, %v", record, back, err)
+		}
+	}
+}

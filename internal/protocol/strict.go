@@ -1,0 +1,102 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"unicode/utf8"
+)
+
+// What a record from an application may look like, whatever it says. No record
+// of this version comes near these bounds; they keep the work for a hostile one
+// small, whose nesting alone could fill a stack.
+const (
+	maxDepth = 8  // objects and arrays inside one another
+	maxNames = 32 // in one object
+)
+
+// decodeStrict reads one JSON value that fills record and has no unknown field.
+func decodeStrict(record []byte, v any) error {
+	if err := checkShape(record); err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(record))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
+
+// level is an object or an array that a record is inside of at some point.
+type level struct {
+	object bool
+	named  bool     // in an object: a name has come, and its value has not
+	names  []string // in an object: so far
+}
+
+// checkShape refuses what encoding/json would read in one way of several: a
+// name that comes twice (the last one counts), another spelling of a name (ID is
+// taken for id), and bytes that are not UTF-8 (they are replaced).
+func checkShape(record []byte) error {
+	if !utf8.Valid(record) {
+		return errors.New("not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(record))
+	d.UseNumber() // their range is a matter of the field
+	var levels []level
+	for {
+		t, err := d.Token()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var in *level
+		if len(levels) > 0 {
+			in = &levels[len(levels)-1]
+		}
+		if name, ok := t.(string); ok && in != nil && in.object && !in.named {
+			if err := in.add(name); err != nil {
+				return err
+			}
+			continue
+		}
+		if in != nil {
+			in.named = false
+		}
+		switch t {
+		case json.Delim('{'), json.Delim('['):
+			if len(levels) == maxDepth {
+				return fmt.Errorf("more than %d objects and arrays inside one another", maxDepth)
+			}
+			levels = append(levels, level{object: t == json.Delim('{')})
+		case json.Delim('}'), json.Delim(']'):
+			levels = levels[:len(levels)-1]
+		}
+	}
+}
+
+func (l *level) add(name string) error {
+	for _, c := range []byte(name) {
+		if c != '_' && (c < 'a' || c > 'z') {
+			return fmt.Errorf("unknown field %q", name)
+		}
+	}
+	switch {
+	case slices.Contains(l.names, name):
+		return fmt.Errorf("field %q comes twice", name)
+	case len(l.names) == maxNames:
+		return fmt.Errorf("more than %d fields in an object", maxNames)
+	}
+	l.names = append(l.names, name)
+	l.named = true
+	return nil
+}
