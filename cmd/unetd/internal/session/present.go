@@ -50,7 +50,7 @@ func (s *session) present(id uint64, fds []int) {
 		s.finish(protocol.Answer{ID: id, Lease: &part}, nil)
 		break
 	}
-	s.follow(lease)
+	close(s.leased)
 }
 
 // sent makes files of descriptors that a peer has sent, which are whatever the peer

@@ -103,29 +103,29 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 		s.shared = true // the lease itself is read without the lock from now on
 		s.mu.Unlock()
 	}
-	s.follow(lease)
+	close(s.leased)
 }
 
-// follow begins to watch a lease, after the answer that gives it to the application.
-func (s *session) follow(lease endpoint.Lease) {
-	s.unwatch = lease.Watch(s.notify)
-	s.holding <- lease
-}
-
-// notify writes the events of notices. The goroutine that calls the lease's watchers calls
-// it: an application that does not read delays nobody else.
+// notify writes the events of notices, after the answer that gives the lease to the
+// application. The goroutine that calls the lease's watchers calls it: an application that
+// does not read delays nobody else.
 func (s *session) notify(list []endpoint.Notice) {
+	select {
+	case <-s.leased:
+	case <-s.ctx.Done():
+	}
 	for _, e := range protocol.Events(list) {
 		s.send(e, nil)
 	}
 }
 
-// hold notes the lease. Shared means that the application can show it to another
+// hold notes the lease and watches it. Shared means that the application can show it to another
 // unetd.
 func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lease, s.endpoint, s.shared = lease, id, shared
+	s.unwatch = lease.Watch(s.notify)
 }
 
 // finish answers a request in progress, which thereby is no longer.

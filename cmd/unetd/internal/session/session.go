@@ -34,8 +34,8 @@ type session struct {
 
 	first string // op of the first request, which says what this connection is for; the reader's
 
-	holding chan endpoint.Lease // gets the lease when its grant, or the answer to present, was sent
-	unwatch func()              // of the lease; nil: none is watched; read when all work is done
+	leased  chan struct{} // closed when the grant, or the answer to present, was sent
+	unwatch func()        // of lease; nil: there is none; read when all work is done
 
 	writing sync.Mutex // held around writeRecord
 
@@ -58,7 +58,7 @@ var (
 
 func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
 	s := &session{conn: conn, provider: server.Provider, keep: server.Keep, limits: limits, quotas: q, peer: peer,
-		log: log.With("pid", peer.PID, "uid", peer.UID), holding: make(chan endpoint.Lease, 1), requests: make(map[uint64]int)}
+		log: log.With("pid", peer.PID, "uid", peer.UID), leased: make(chan struct{}), requests: make(map[uint64]int)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
 }
@@ -75,10 +75,10 @@ func (s *session) run() {
 	})
 	select {
 	case <-s.ctx.Done():
-	case lease := <-s.holding:
+	case <-s.leased:
 		select {
 		case <-s.ctx.Done():
-		case <-lease.Done():
+		case <-s.lease.Done():
 			s.cancel(errLeaseEnded)
 		}
 	}
