@@ -1,0 +1,237 @@
+package stack
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"syscall"
+
+	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/wire"
+)
+
+// This file is what changes a route after the resolver has answered: silence, the MTU of the
+// path, and changes of the link, the address and the kernel's routes. mu is held in all of
+// it but in the exported methods.
+
+// lookAt looks at a ready route of which a lookInterval has passed. If packets were sent
+// and no frame has come from its MAC address meanwhile, the route is silent: the next hop
+// may have another MAC address, which the kernel cannot tell, since it does not see our
+// traffic. Then the route service is asked, and has the neighbour probed. Traffic that is
+// never answered thus costs some three questions a second for one MAC address, and
+// silenceBurst a second for all.
+func (s *Stack) lookAt(r *route) {
+	used := r.sent != r.sentLooked
+	to := binary.BigEndian.Uint64(r.headers.bytes[:8])
+	silent := used && !s.heard.since(to, tick(r.lookedAt), s.tick)
+	r.sentLooked, r.lookedAt = r.sent, s.now
+	switch {
+	case !used:
+		r.state = routeStale
+		s.armRoute(r, s.now+staleTime)
+	case r.wanted || s.now-r.askedAt >= refreshInterval:
+		s.askResolver(r)
+	case silent && !s.silent.since(to, tick(s.now-silencePause), s.tick) && s.silenceTokens.take(s.now, silenceInterval, silenceBurst):
+		s.count[routesDoubted]++
+		*s.silent.place(to) = to&^0xffff | uint64(s.tick)
+		s.askResolver(r)
+	default:
+		s.armRoute(r, s.now+lookInterval)
+	}
+}
+
+// linkTimes notes for MAC addresses when something was last the case. It is a
+// table with one place for many: an address that has lost its place counts as one
+// of which nothing is known.
+type linkTimes [1 << placeBits]uint64 // the address in the upper 48 bits, the tick in the lower 16
+
+const placeBits = 12
+
+// place is where an address, in the upper 48 bits, is in the table. The multiplier spreads
+// addresses that differ in a few bits only (Fibonacci hashing).
+func (t *linkTimes) place(a uint64) *uint64 {
+	return &t[(a>>16)*0x9e3779b97f4a7c15>>(64-placeBits)]
+}
+
+// since reports whether a was noted at the tick then or later.
+func (t *linkTimes) since(a uint64, then, now uint16) bool {
+	v := *t.place(a)
+	return (v^a)>>16 == 0 && now-uint16(v) <= now-then
+}
+
+// tick is an instant in units of 2^20 ns, modulo 2^16.
+func tick(i instant) uint16 { return uint16(i >> 20) }
+
+// setMTU derives what may be sent from what is known of the path.
+func (r *route) setMTU() {
+	r.maxPacket = r.mtu
+	if r.tcpMTU != 0 {
+		r.maxPacket = min(r.maxPacket, r.tcpMTU)
+	}
+	mtu := r.maxPacket
+	if r.pathMTU != 0 {
+		mtu = min(mtu, r.pathMTU)
+	}
+	r.maxPayload = max(0, mtu-wire.IPv4HeaderLen-wire.UDPHeaderLen)
+}
+
+// lowerPathMTU takes what a router says about a datagram of ours that was too large for
+// its next hop. It is believed if it quotes what a socket here could have sent. Such a quote
+// is not hard to guess, so TCP does not use it.
+func (s *Stack) lowerPathMTU(quoted wire.IPv4, mtu int) {
+	r := s.routes[quoted.Dst]
+	if r == nil {
+		return
+	}
+	size := quoted.TotalLen()
+	if mtu == 0 {
+		mtu = tcp.PlateauBelow(size)
+	}
+	low := max(mtu, minPathMTU)
+	if mtu >= size || low >= r.mtu || r.pathMTU != 0 && low >= r.pathMTU { // that packet would have passed, or it is known
+		s.count[pathMTUIgnored]++
+		return
+	}
+	s.count[pathMTULowered]++
+	r.pathMTU, r.pathMTUUntil = low, s.now+pathMTUTime
+	r.setMTU()
+	s.armRoute(r, r.due)
+}
+
+// learnPathMTU takes what a connection has found out about its path: new connections begin
+// with it. What it has from a router, and no probe has verified, is kept for a short time.
+func (s *Stack) learnPathMTU(conn *tcp.Conn) {
+	r := s.routes[conn.Remote().Addr]
+	if r == nil {
+		return
+	}
+	mtu, searched := conn.PathMTU()
+	switch {
+	case mtu >= conn.MaxMTU(): // it has no limit of its own
+		mtu = 0
+	case r.tcpMTU == 0 || mtu < r.tcpMTU:
+		s.count[pathMTULowered]++
+	}
+	r.tcpMTU, r.tcpSearched, r.tcpMTUUntil = mtu, searched, s.now+unverifiedMTUTime
+	if searched {
+		r.tcpMTUUntil = s.now + pathMTUTime
+	}
+	r.setMTU()
+	s.armRoute(r, r.due)
+}
+
+// tellPathMTU tells a connection that is about to send what is known of its path.
+func (r *route) tellPathMTU(now tcp.Time, conn *tcp.Conn) {
+	conn.SetMTU(now, r.mtu)
+	if r.tcpMTU != 0 {
+		conn.SuggestMTU(now, r.tcpMTU, r.tcpSearched)
+	}
+}
+
+// Invalidate says that what the route service has answered for dst may have changed; an
+// invalid dst stands for all. Routes in use are asked for again, and used as they are
+// until the answer comes. Others are asked for with their next use.
+func (s *Stack) Invalidate(dst netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.readClock()
+	if !dst.IsValid() {
+		s.invalidateAll()
+	} else if dst = dst.Unmap(); dst.Is4() {
+		if r := s.routes[dst.As4()]; r != nil {
+			s.invalidate(r)
+		}
+	}
+}
+
+func (s *Stack) invalidateAll() {
+	for _, r := range s.routes {
+		s.invalidate(r)
+	}
+}
+
+func (s *Stack) invalidate(r *route) {
+	s.count[routesInvalidated]++
+	switch {
+	case r.asked:
+		r.again = true
+	case r.state == routeStale:
+		r.wanted = true
+	case r.state != routeFailed:
+		s.askResolver(r)
+	default:
+		s.dropRoute(r)
+	}
+}
+
+// SetLink says whether the link carries frames, which it does at first. While it
+// does not, sends fail with ENETDOWN, also those that block already and what is held for a
+// route, unless they are for another endpoint behind our own MAC address. Reads go on
+// waiting. When it does again, routes are asked for anew, and TCP sends again what it has
+// sent in vain.
+func (s *Stack) SetLink(up bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.linkDown != up {
+		return
+	}
+	s.linkDown = !up
+	if !up {
+		s.count[linkDowns]++
+	}
+	s.linkOrAddressChanged()
+}
+
+// SetAddress says whether our address is the endpoint's to send from, which it is at
+// first. While it is not, because the host has lost it, sends fail with EADDRNOTAVAIL
+// and all else is as while the link is down.
+func (s *Stack) SetAddress(here bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.addrGone != here {
+		return
+	}
+	s.addrGone = !here
+	s.linkOrAddressChanged()
+}
+
+// linkOrAddressChanged makes sends fail, or work again.
+func (s *Stack) linkOrAddressChanged() {
+	before := s.down
+	switch {
+	case s.addrGone:
+		s.down = syscall.EADDRNOTAVAIL
+	case s.linkDown:
+		s.down = syscall.ENETDOWN
+	default:
+		s.down = 0
+	}
+	for c := range s.sockets {
+		c.setSlow()
+	}
+	s.readClock()
+	switch {
+	case s.down == 0:
+		s.invalidateAll()
+		s.tcp.LinkUp(tcp.Time(s.now))
+	case before == 0:
+		s.settleHeld(nil, s.down)
+	}
+	s.settleTCP()
+}
+
+// unsendable is why nothing can be sent to dst: the address is gone, or the link is down
+// and dst is not behind our own MAC address, where another endpoint of this host is.
+func (s *Stack) unsendable(dst [4]byte) error {
+	if s.down == 0 {
+		return nil
+	}
+	r := s.routes[dst]
+	ours := dst == s.addr || r != nil && (r.state == routeReady || r.state == routeStale) && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
+	if ours && !s.addrGone {
+		return nil
+	}
+	return s.down
+}

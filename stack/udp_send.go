@@ -1,0 +1,391 @@
+package stack
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/unet-go/unet/proto/udp"
+	"github.com/unet-go/unet/wire"
+)
+
+// UDPBuffer is a frame in which a datagram is composed.
+type UDPBuffer struct {
+	Payload []byte // the room for the payload; what Commit sends is its start
+
+	frame Frame
+	conn  *UDPConn
+}
+
+// payloadOffset is where the payload stands in a frame that is sent.
+const payloadOffset = headersLen + wire.UDPHeaderLen
+
+// How long a send waits for a link that takes nothing.
+const (
+	yieldsBeforeSleep = 64
+	sendPause         = 50 * time.Microsecond
+	sendTimeout       = second
+)
+
+// Write sends a datagram to the address that was dialled.
+func (c *UDPConn) Write(b []byte) (int, error) {
+	if err := c.send(c.udp.Remote(), b, nil); err != nil {
+		return 0, c.fail("write", "write", c.remote, err)
+	}
+	return len(b), nil
+}
+
+// WriteToUDPAddrPort sends a datagram to an address.
+func (c *UDPConn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	dst, err := c.destination(to)
+	if err == nil {
+		err = c.send(dst, b, nil)
+	}
+	if err != nil {
+		return 0, c.fail("write", "sendto", net.UDPAddrFromAddrPort(to), err)
+	}
+	return len(b), nil
+}
+
+// WriteTo is WriteToUDPAddrPort for net.PacketConn; addr is a *net.UDPAddr.
+func (c *UDPConn) WriteTo(b []byte, addr net.Addr) (int, error) {
+	a, ok := addr.(*net.UDPAddr)
+	if !ok {
+		return 0, &net.OpError{Op: "write", Net: "udp", Source: c.local, Addr: addr, Err: syscall.EINVAL}
+	}
+	return c.WriteToUDPAddrPort(b, a.AddrPort())
+}
+
+// WriteBatch sends datagrams with one kick. It returns how many were sent: all,
+// unless there is an error.
+func (c *UDPConn) WriteBatch(msgs []UDPMessage) (n int, err error) {
+	s := c.stack
+	s.mu.Lock()
+	for ; n < len(msgs); n++ {
+		var dst udp.AddrPort
+		if dst, err = c.destinationOrRemote(msgs[n].Addr); err != nil {
+			break
+		}
+		if err = c.queue(dst, msgs[n].Buf, nil); err != nil {
+			err = c.retry(err, func() error { return c.queue(dst, msgs[n].Buf, nil) })
+		}
+		if err != nil {
+			break
+		}
+	}
+	if s.unflushed {
+		s.flush()
+	}
+	s.mu.Unlock()
+	if err != nil {
+		err = c.fail("write", "write", c.remote, err)
+	}
+	return n, err
+}
+
+// Reserve hands out a frame to compose a datagram in. It must go to Commit or
+// Cancel, and counts against the stack's frame quota until then: beyond it,
+// ENOBUFS. Like a send it waits while no frame is free.
+func (c *UDPConn) Reserve() (UDPBuffer, error) {
+	f, err := c.reserve()
+	if err != nil {
+		return UDPBuffer{}, c.fail("write", "write", c.remote, err)
+	}
+	end := min(len(f.Data), wire.EthernetHeaderLen+c.stack.mtu)
+	return UDPBuffer{Payload: f.Data[payloadOffset:end:end], frame: f, conn: c}, nil
+}
+
+func (c *UDPConn) reserve() (f Frame, err error) {
+	s := c.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := c.sendTrouble(); err != nil {
+		return f, err
+	}
+	if s.lent >= s.quota {
+		return f, syscall.ENOBUFS
+	}
+	alloc := func() error {
+		var ok bool
+		if f, ok = s.link.Alloc(); !ok {
+			return errNoFrame
+		}
+		return nil
+	}
+	if err = alloc(); err != nil {
+		err = c.retry(err, alloc)
+	}
+	if err == nil {
+		s.lent++
+	}
+	return f, err
+}
+
+// Commit sends the first n bytes of b's payload, to the address that was dialled if to is
+// the zero value. After an error b is still the caller's, to commit again or to cancel.
+func (c *UDPConn) Commit(b *UDPBuffer, n int, to netip.AddrPort) error {
+	c.own(b)
+	dst, err := c.destinationOrRemote(to)
+	if n < 0 || n > len(b.Payload) {
+		err = syscall.EMSGSIZE
+	}
+	if err == nil {
+		err = c.send(dst, b.Payload[:n], &b.frame)
+	}
+	if err != nil {
+		return c.fail("write", "write", c.remote, err)
+	}
+	*b = UDPBuffer{}
+	return nil
+}
+
+// Cancel gives a reserved frame back unsent.
+func (c *UDPConn) Cancel(b *UDPBuffer) {
+	c.own(b)
+	s := c.stack
+	s.mu.Lock()
+	s.giveBack(b.frame.ID, false)
+	s.mu.Unlock()
+	*b = UDPBuffer{}
+}
+
+// own panics if b is not a buffer that c has handed out.
+func (c *UDPConn) own(b *UDPBuffer) {
+	if b.conn != c {
+		panic("BUG: stack: a buffer that was not reserved here, or is used up")
+	}
+}
+
+func (c *UDPConn) destination(to netip.AddrPort) (udp.AddrPort, error) {
+	dst, ok := wire.AddrPortFrom(to)
+	switch {
+	case c.udp.Connected():
+		return dst, net.ErrWriteToConnected
+	case !ok:
+		return dst, syscall.EAFNOSUPPORT
+	case dst.Port == 0:
+		return dst, syscall.EINVAL
+	case dst.Addr == [4]byte{}:
+		dst.Addr = loopback
+	}
+	return dst, nil
+}
+
+// destinationOrRemote is destination, and the address that was dialled for the zero value.
+func (c *UDPConn) destinationOrRemote(to netip.AddrPort) (udp.AddrPort, error) {
+	if !to.IsValid() {
+		return c.udp.Remote(), nil
+	}
+	return c.destination(to)
+}
+
+// The link cannot take a datagram now.
+var (
+	errNoFrame = errors.New("stack: no free frame")
+	errNoRoom  = errors.New("stack: the send queue is full")
+)
+
+// send sends one datagram with the payload b. If reserved is not nil it is the frame that b
+// lies in, which is taken unless send fails.
+func (c *UDPConn) send(to udp.AddrPort, b []byte, reserved *Frame) error {
+	s := c.stack
+	s.mu.Lock()
+	err := c.queue(to, b, reserved)
+	if err != nil {
+		err = c.retry(err, func() error { return c.queue(to, b, reserved) })
+	}
+	if err == nil && reserved != nil {
+		s.lent--
+	}
+	if s.unflushed {
+		s.flush()
+	}
+	s.mu.Unlock()
+	return err
+}
+
+// queue writes one datagram into a frame and queues it on the link; the caller flushes.
+// errNoFrame and errNoRoom: the link takes nothing now.
+func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
+	s, r := c.stack, c.route
+	if c.sendSlow || r == nil || r.dst != to.Addr || r.state != routeReady {
+		var err error
+		if r, err = c.prepare(to); err != nil {
+			return err
+		}
+		if r == nil {
+			return c.loopBack(to, b, reserved)
+		}
+	}
+	if len(b) > r.maxPayload {
+		return syscall.EMSGSIZE
+	}
+	n := payloadOffset + len(b)
+	flow := wire.UDPFlow{Src: s.addr, Dst: to.Addr, SrcPort: c.udp.Local().Port, DstPort: to.Port}
+	var f Frame
+	if reserved != nil {
+		f = *reserved
+		f.Data = f.Data[:n]
+		wire.PutUDPInPlace(f.Data[headersLen:], &flow)
+	} else {
+		var ok bool
+		if f, ok = s.alloc(n); !ok {
+			return errNoFrame
+		}
+		if n > len(f.Data) {
+			s.link.Release(f)
+			return syscall.EMSGSIZE
+		}
+		f.Data = f.Data[:n]
+		wire.PutUDPCopy(f.Data[headersLen:], &flow, b)
+	}
+	r.headers.put(f.Data, wire.ProtocolUDP, n-headersLen)
+	r.sent++
+	switch {
+	case r.state != routeReady:
+		s.hold(r, f, c)
+	case s.link.Send(f):
+		s.count[framesSent]++
+		s.unflushed = true
+		c.udp.CountSent()
+	default:
+		if reserved == nil {
+			s.link.Release(f)
+		}
+		return errNoRoom
+	}
+	return nil
+}
+
+// prepare looks at all that may keep a datagram from being sent: errors, the deadline, the
+// link, the route. A nil route means a destination within the stack.
+func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
+	s := c.stack
+	if err := c.sendTrouble(); err != nil {
+		return nil, err
+	}
+	if to.Addr == [4]byte{} {
+		return nil, syscall.EDESTADDRREQ
+	}
+	// If our address is shared, a port that is not ours may be another endpoint's.
+	if to.Addr[0] == 127 || to.Addr == s.addr && (s.wholeAddress || s.udp.Lookup(c.loopBackSource(to), to) != nil) {
+		return nil, nil
+	}
+	if err := s.unsendable(to.Addr); err != nil {
+		return nil, err
+	}
+	if s.kickErr != nil {
+		if err := s.flush(); err != nil {
+			return nil, err
+		}
+	}
+	r, err := s.usableRoute(to.Addr)
+	if err == nil {
+		c.route = r
+	}
+	return r, err
+}
+
+func (c *UDPConn) sendTrouble() error {
+	if err := c.trouble(); err != nil {
+		return err
+	}
+	if err := c.stack.broken; err != nil {
+		return err
+	}
+	if c.writeDeadline != never && c.stack.readClock() >= c.writeDeadline {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// retry is for a send that has failed with err. If the link takes nothing now, it calls try
+// until that returns neither errNoFrame nor errNoRoom, for sendTimeout: then ENOBUFS. If no
+// frame comes back, packets that are held are given up. mu is held, but released between
+// the calls.
+func (c *UDPConn) retry(err error, try func() error) error {
+	if err != errNoFrame && err != errNoRoom {
+		return err
+	}
+	s := c.stack
+	s.count[sendBlocked]++
+	s.retrying++
+	giveUp := s.readClock() + sendTimeout
+	for i := 0; ; i++ {
+		short := err == errNoFrame
+		if err = s.flush(); err != nil {
+			break
+		}
+		s.input()
+		if short && i >= yieldsBeforeSleep && len(s.held) > 0 {
+			s.dropHeld(0)
+		}
+		if err = try(); err != errNoFrame && err != errNoRoom {
+			break
+		}
+		if s.readClock() >= giveUp {
+			err = syscall.ENOBUFS
+			break
+		}
+		s.mu.Unlock()
+		if i < yieldsBeforeSleep {
+			runtime.Gosched()
+		} else {
+			time.Sleep(sendPause)
+		}
+		s.mu.Lock()
+		if e := c.sendTrouble(); e != nil {
+			err = e
+			break
+		}
+		if s.down != 0 {
+			err = s.down
+			break
+		}
+	}
+	if s.retrying--; s.closed {
+		s.noteLeft()
+	}
+	return err
+}
+
+// loopBackSource is whom a datagram to an address of our own comes from: from
+// 127.0.0.1 to 127.0.0.1, and from our address to our address.
+func (c *UDPConn) loopBackSource(to udp.AddrPort) udp.AddrPort {
+	return udp.AddrPort{Addr: to.Addr, Port: c.udp.Local().Port}
+}
+
+// loopBack hands a datagram to a socket of this stack, without a frame. The host's own
+// loopback network is not reached from here: ENETUNREACH.
+func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *Frame) error {
+	s := c.stack
+	if len(b) > wire.MaxUDPPayload {
+		return syscall.EMSGSIZE
+	}
+	from := c.loopBackSource(to)
+	if to.Addr[0] == 127 && s.udp.Lookup(from, to) == nil {
+		return syscall.ENETUNREACH
+	}
+	data := make([]byte, wire.UDPHeaderLen+len(b))
+	wire.PutUDPCopy(data, &wire.UDPFlow{Src: from.Addr, Dst: to.Addr, SrcPort: from.Port, DstPort: to.Port}, b)
+	sock, n, verdict := s.udp.Process(&udp.Inbound{Src: from.Addr, Dst: to.Addr, Data: data, Heap: true})
+	if verdict == udp.NoSocket {
+		if c.udp.Connected() {
+			c.setError(syscall.ECONNREFUSED)
+		}
+	} else {
+		if n > 0 {
+			s.signal(&sock.Owner.(*UDPConn).readable)
+		}
+		s.count[loopedBack]++
+		c.udp.CountSent()
+	}
+	if reserved != nil {
+		s.link.Release(*reserved)
+	}
+	return nil
+}
