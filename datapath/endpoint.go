@@ -16,7 +16,7 @@ import (
 )
 
 // Desc names bytes of the segment: a frame, or a part of one packet if its
-// Options say [queues.Continued].
+// Options contain [queues.Continued].
 type Desc = queues.Desc
 
 // Config is how an endpoint behaves. Its zero value works.
@@ -28,7 +28,7 @@ type Config struct {
 	Lease endpoint.Lease
 }
 
-// Endpoint is an attached grant. See the package's doc for who may call it.
+// Endpoint is an attached grant. The package's doc states which goroutines may call it.
 type Endpoint struct {
 	sock *xsk.Socket
 	seg  *segment.Segment
@@ -180,7 +180,7 @@ func (e *Endpoint) Detach() error {
 	return errors.Join(e.shut(), e.sock.Detach(), e.unmap())
 }
 
-// Identity is who the endpoint is on the wire.
+// Identity is the addresses and the MTU of the endpoint.
 func (e *Endpoint) Identity() endpoint.Identity { return e.grant.Identity }
 
 // Geometry is the shape of the segment and the queues.

@@ -17,7 +17,7 @@ import (
 // headerLen is what stands before a message's payload in a frame.
 const headerLen = wire.EthernetHeaderLen + wire.MessageHeaderLen
 
-// Source says where a message came from.
+// Source is the sender of a message.
 type Source struct {
 	LinkAddr wire.LinkAddr // MAC address of the sending host
 	Tag      uint32        // of the sending endpoint on it
@@ -76,7 +76,7 @@ type Buffer struct {
 // Payload is the room for the message.
 func (b *Buffer) Payload() []byte { return b.payload }
 
-// Alloc takes a buffer from the pool. [ErrNoBuffers] says that all are in use.
+// Alloc takes a buffer from the pool. [ErrNoBuffers]: all are in use.
 func (e *Endpoint) Alloc() (Buffer, error) {
 	d, ok := e.AllocFrame()
 	if !ok {
@@ -154,7 +154,7 @@ const (
 func (m *Message) Payload() []byte { return m.payload }
 
 // From is where the message came from. The sending host's mux has checked the tag;
-// nobody has checked the MAC address.
+// the MAC address is not verified.
 func (m *Message) From() Source { return m.from }
 
 // Tag is the local tag that the message was sent to.

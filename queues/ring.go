@@ -12,20 +12,20 @@ type Desc struct {
 	Options uint32 // [Continued], or 0
 }
 
-// Continued in Options says that the packet goes on in the next descriptor
+// Continued in Options: the packet goes on in the next descriptor
 // (XDP_PKT_CONTD, Documentation/networking/af_xdp.rst).
 const Continued uint32 = 1 << 0
 
 // Entry is what a ring holds.
 type Entry interface{ Desc | uint64 }
 
-// needWakeup is XDP_RING_NEED_WAKEUP: the kernel sleeps and wants a kick.
+// needWakeup is XDP_RING_NEED_WAKEUP: the kernel sleeps and needs a kick.
 const needWakeup = 1 << 0
 
 // Shared is the memory of one ring as both sides map it.
 type Shared[T Entry] struct {
-	Producer *uint32 // written by whoever produces
-	Consumer *uint32 // written by whoever consumes
+	Producer *uint32 // written by the producer
+	Consumer *uint32 // written by the consumer
 	Flags    *uint32 // written by the kernel; nil if the ring has none
 	Entries  []T     // a power of two of them
 }

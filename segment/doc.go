@@ -1,5 +1,5 @@
 // Package segment is the memory of U-Net's communication segment: frames, the
-// pool of those that are free, and a record of who owns each.
+// pool of those that are free, and a record of the owner of each.
 //
 // A segment is one stretch of memory cut into frames of equal size, a power of
 // two. An address is an offset from its start, as in the kernel's descriptors;

@@ -6,7 +6,7 @@ import (
 	"math/bits"
 )
 
-// Owner is who may touch a frame.
+// Owner is the party that may access a frame.
 type Owner uint8
 
 const (
@@ -27,7 +27,7 @@ func (o Owner) String() string {
 	return fmt.Sprintf("Owner(%d)", uint8(o))
 }
 
-// ErrSize says that memory cannot be cut into frames.
+// ErrSize: the memory cannot be cut into frames.
 var ErrSize = errors.New("memory is not a whole number of frames")
 
 // Segment is memory cut into frames.

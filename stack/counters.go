@@ -20,15 +20,15 @@ const (
 	ipv4Length
 	ipv4Checksum
 	ipv4Destination // for an address that is not ours
-	ipv4Source      // an address that nobody can have
+	ipv4Source      // an address that no host can have
 	ipv4LinkGroup   // to our address in a link-layer broadcast (RFC 1122, 3.3.6)
 	ipv4Fragment    // fragments are not reassembled
-	ipv4Protocol    // no protocol of ours
+	ipv4Protocol    // neither ICMP, UDP nor TCP
 
 	arpMalformed
 	arpBogus    // a sender that cannot be, or an unknown operation
 	arpNotOurs  // no request for our address, or that is shared
-	arpConflict // somebody else claims our address
+	arpConflict // another host claims our address
 	arpRepliesSent
 
 	icmpTruncated
@@ -57,7 +57,7 @@ const (
 	replyNoFrame // a reply of the stack's own found no frame or no room to send
 	sendBlocked  // a send found no frame or no room and had to wait
 	acksHeld     // acknowledgments that waited for what a reader might answer
-	segmentsLost // segments that nobody could send: no route, no room, or the link is down
+	segmentsLost // segments that could not be sent: no route, no room, or the link is down
 	flushFailed
 	loopedBack // datagrams from a socket of this stack to another one
 
@@ -122,7 +122,7 @@ type Counter struct {
 }
 
 // Counters returns all counts, by reason, in a fixed order. Those of UDP count
-// datagrams and those of TCP segments, if they do not say otherwise, the others
+// datagrams and those of TCP segments, unless their names state otherwise, the others
 // frames or packets.
 func (s *Stack) Counters() []Counter {
 	s.mu.Lock()

@@ -11,20 +11,20 @@
 //	UDPConn.Write ─ send ─ queue ─ route ready? ─ Link.Alloc ─ headers and payload ─ Link.Send ─ Link.Flush
 //	TCPConn.Write ─ engine's send buffer ─ settleTCP ─ route ready? ─ Link.Alloc ─ Emit ─ Link.Send ─ Link.Flush
 //
-// Each header is parsed once and each frame has one owner: whoever keeps a frame says so,
-// otherwise its caller releases it. What is wrong with a frame is counted
-// ([Stack.Counters]) and nothing else. A call takes one lock and kicks the link once.
+// Each header is parsed once and each frame has one owner: a function that keeps a frame
+// returns true, otherwise its caller releases it. A frame that is dropped is counted
+// ([Stack.Counters]), by reason, and not logged. A call takes one lock and kicks the link once.
 //
 // [Stack.Poll] takes in what has arrived, runs what is due and sends what is
-// ready; [Stack.NextDeadline] says when time alone will make work. Neither
+// ready; [Stack.NextDeadline] is the time of the next timer. Neither
 // blocks, and time is the argument of Poll (and Config.Now), so tests have a time of their own.
 //
 // # Who polls
 //
 // The goroutine that waits. A Read that finds its queue empty takes the poll
 // role, runs the stack itself, and returns the moment its data is there. There is one
-// role. Others park, each on its socket, and are woken by whoever polls. A poller that leaves
-// offers the role to one of them. While nobody waits, the caretaker, a goroutine of the
+// role. Others park, each on its socket, and are woken by the goroutine that polls. A poller that leaves
+// offers the role to one of them. While no goroutine waits, the caretaker, a goroutine of the
 // stack, holds the role, so that pings and timers do not depend on the application. See wait.go.
 //
 // # Memory
@@ -38,6 +38,6 @@
 // # Limits
 //
 // MAC addresses and MTUs come from [Resolver]. Nothing is fragmented and no fragment is
-// reassembled: what exceeds the path's MTU is EMSGSIZE. ICMP errors are believed only if they
+// reassembled: what exceeds the path's MTU is EMSGSIZE. ICMP errors are accepted only if they
 // quote what a socket here could have sent.
 package stack

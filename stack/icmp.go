@@ -52,7 +52,7 @@ func (s *Stack) sendEchoReply(p *packet, request wire.ICMPv4) {
 	}
 }
 
-// sendUnreachable tells the sender of a packet that nobody here takes it, unless that is
+// sendUnreachable tells the sender of a packet that no socket or protocol takes it, unless that is
 // forbidden (RFC 1122, section 3.2.2; inputPacket has let no broadcast, to or from, and no
 // fragment through, and the packet is no ICMP error) or the rate limit is reached.
 func (s *Stack) sendUnreachable(p *packet, code uint8) {
@@ -76,8 +76,8 @@ func (s *Stack) sendUnreachable(p *packet, code uint8) {
 }
 
 // inputICMPError takes an error to the socket that sent the packet it quotes.
-// Anybody can write such a message, so what it quotes must be something that a
-// socket of ours could have sent (RFC 5927, section 4.1, has the idea for TCP).
+// Such a message can be forged, so it must quote something that a socket of this
+// stack could have sent (RFC 5927, section 4.1, has the idea for TCP).
 func (s *Stack) inputICMPError(m wire.ICMPv4) {
 	quoted, err := m.Quoted()
 	if err != nil {
@@ -121,9 +121,8 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		return
 	}
 	if m.Type() == wire.ICMPUnreachable {
-		// The two that may pass, which the engine, like Linux, keeps to
-		// itself. RFC 1122, section 4.1.3.3, would have them reported, and an
-		// application that waits for an answer wants to know.
+		// Transient errors, which the engine, like Linux, does not report. RFC 1122,
+		// section 4.1.3.3, requires that they are reported to the application.
 		switch m.Code() {
 		case wire.ICMPNetUnreachable:
 			c.setError(syscall.ENETUNREACH)

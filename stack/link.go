@@ -17,7 +17,7 @@ type Frame struct {
 	// several datagrams (UDP_SEGMENT): the payload bytes of each datagram but
 	// the last.
 	GSOSize uint16
-	// More says that the packet goes on in the next Frame of the batch.
+	// More: the packet goes on in the next Frame of the batch.
 	More bool
 }
 
@@ -43,7 +43,7 @@ type Link interface {
 	// Send queues f.Data. false: the queue is full, and the frame stays the
 	// caller's.
 	Send(f Frame) bool
-	// Flush tells the other side, in one kick, of all that was sent.
+	// Flush starts the transmission of all that was sent, with one kick.
 	Flush() error
 	// Pending reports whether Recv would return something. It must be cheap:
 	// it is spun on.

@@ -4,7 +4,7 @@ package stack
 
 import "sync"
 
-// mutex is the stack's lock. A test that tries all schedules decides who takes it next.
+// mutex is the stack's lock. A test that tries all schedules decides which goroutine takes it next.
 type mutex struct{ sync.Mutex }
 
 // beforeLock is called before the lock of a stack is taken. It may be set only while

@@ -160,7 +160,7 @@ func (s *Stack) inputParts(frames []Frame) int {
 	return n
 }
 
-// isTCP reports whether what begins a packet says that it is TCP over IPv4.
+// isTCP reports whether a packet that begins with b is TCP over IPv4.
 func isTCP(b []byte) bool {
 	const protocol = 9 // in the IPv4 header
 	var eth wire.Ethernet
@@ -226,7 +226,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	case group:
 		s.count[ipv4LinkGroup]++
 	// A source that no host has (RFC 1122, section 3.2.1.3). Our own address may be shared
-	// with other endpoints of this host; only if it is ours alone nobody else has it.
+	// with other endpoints of this host; only if it is ours alone no other host has it.
 	case src[0] == 0 || src[0] == 127 || src[0] >= 224 || src == s.broadcast4 || src == s.addr && s.wholeAddress:
 		s.count[ipv4Source]++
 	case ip.Fragment != 0:
@@ -276,7 +276,7 @@ func (s *Stack) transmit(f Frame) bool {
 	return true
 }
 
-// flush kicks the link. If that fails, the queued frames stay queued and leave with the
+// flush kicks the link. If that fails, the frames stay queued and are sent with the
 // next kick that succeeds: so their sends have not failed. Until then each send tries the
 // kick again first, and returns its error (kickErr).
 func (s *Stack) flush() error {

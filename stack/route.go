@@ -15,8 +15,8 @@ import (
 
 // Resolver is the route service. Resolve may block until ctx ends; the stack
 // calls it from a goroutine of its own, never under its lock. An error that is
-// EHOSTUNREACH or ENETUNREACH is a verdict: dst cannot be reached. Any other
-// error says that the service cannot tell now, and the stack asks again.
+// EHOSTUNREACH or ENETUNREACH is a verdict: dst cannot be reached. After any other
+// error, which is no statement about dst, the stack asks again.
 type Resolver interface {
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
 }
@@ -53,7 +53,7 @@ const (
 	staleTime       = 60 * second
 	failureTime     = second       // how long a failure is remembered
 	pathMTUTime     = 600 * second // RFC 1191, section 6.3
-	minPathMTU      = 576          // bytes; less is not believed, as in TCP
+	minPathMTU      = 576          // bytes; less is ignored, as in TCP
 	// unverifiedMTUTime is pathMTUTime for what a connection has from a router and has
 	// not verified with probes.
 	unverifiedMTUTime = 30 * second
@@ -64,7 +64,7 @@ const (
 	silenceBurst    = 32
 	silenceInterval = second / silenceBurst
 
-	// Packets held for routes. For one destination RFC 1122, section 2.3.2.2, wants
+	// Packets held for routes. For one destination RFC 1122, section 2.3.2.2, requires
 	// at least one.
 	maxHeld      = 16  // for one destination
 	maxHeldStack = 256 // for all
@@ -90,8 +90,8 @@ const (
 //	 failed ── 1 s ──▶ dead
 //
 // The resolver is asked again for a route in use every 5 s, and at once if the route is
-// silent (lookAt) or was invalidated. Until it has answered, and if it cannot tell, the old
-// answer is used. Nobody who sends waits for the resolver: packets are held.
+// silent (lookAt) or was invalidated. Until it has answered, and if it fails, the old
+// answer is used. A send does not wait for the resolver: its packet is held.
 type route struct {
 	state      routeState
 	asked      bool // the resolver has been asked and has not answered
@@ -167,7 +167,7 @@ func (s *Stack) newRoute(dst [4]byte) (*route, error) {
 	return r, nil
 }
 
-// victim picks the route that gives way to a new one: the first that has sent
+// victim picks the route that is replaced by a new one: the first that has sent
 // nothing since the clock's hand last passed it (second chance), or nothing but
 // the packet it was made for, as those of a scan or a flood. The search is bounded.
 func (s *Stack) victim() *route {
@@ -233,8 +233,8 @@ func (r *route) expired(s *Stack) {
 	}
 }
 
-// askResolver asks the route service for r. A new destination never waits: beyond
-// maxResolving the one that was asked for first gives way. Of the others maxRefreshing
+// askResolver asks the route service for r. A new destination is asked for at once: beyond
+// maxResolving the one that was asked for first is given up. Of the others maxRefreshing
 // are asked for at once.
 func (s *Stack) askResolver(r *route) {
 	if r.asked {
@@ -354,7 +354,7 @@ func (s *Stack) failRoute(r *route, err error) {
 	s.loseWaiting(r, r.err)
 }
 
-// askLater is for when the route service cannot tell: it is away or busy. A route that is
+// askLater is called when the route service has failed: it is not reachable or busy. A route that is
 // ready is kept, and asked for with its next look or use. One that is new is asked for
 // again as long as packets are held for it.
 func (s *Stack) askLater(r *route) {
@@ -393,7 +393,7 @@ type heldPacket struct {
 }
 
 // hold keeps f until there is an answer for r. Beyond maxHeld for r, and Stack.maxHeld for
-// all, the oldest gives way.
+// all, the oldest is given up.
 func (s *Stack) hold(r *route, f Frame, c *UDPConn) {
 	if r.held >= maxHeld {
 		s.dropHeld(slices.IndexFunc(s.held, func(h heldPacket) bool { return h.route == r }))
@@ -413,7 +413,7 @@ func (s *Stack) dropHeld(i int) {
 }
 
 // settleHeld sends what is held for r, in order, or gives it up because of err. r is nil for all
-// routes. Sockets that are connected are told the error; others get it from their next send
+// routes. Connected sockets get the error as their pending error; others get it from their next send
 // to that destination, so that the error of one peer fails no read of a server.
 func (s *Stack) settleHeld(r *route, err error) {
 	for i := 0; i < len(s.held); {

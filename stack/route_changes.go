@@ -15,7 +15,7 @@ import (
 
 // lookAt looks at a ready route of which a lookInterval has passed. If packets were sent
 // and no frame has come from its MAC address meanwhile, the route is silent: the next hop
-// may have another MAC address, which the kernel cannot tell, since it does not see our
+// may have another MAC address, which the kernel cannot detect, since it does not see our
 // traffic. Then the route service is asked, and has the neighbour probed. Traffic that is
 // never answered thus costs some three questions a second for one MAC address, and
 // silenceBurst a second for all.
@@ -74,8 +74,8 @@ func (r *route) setMTU() {
 	r.maxPayload = max(0, mtu-wire.IPv4HeaderLen-wire.UDPHeaderLen)
 }
 
-// lowerPathMTU takes what a router says about a datagram of ours that was too large for
-// its next hop. It is believed if it quotes what a socket here could have sent. Such a quote
+// lowerPathMTU takes a router's report about a datagram of ours that was too large for
+// its next hop. It is accepted if it quotes what a socket here could have sent. Such a quote
 // is not hard to guess, so TCP does not use it.
 func (s *Stack) lowerPathMTU(quoted wire.IPv4, mtu int) {
 	r := s.routes[quoted.Dst]
@@ -119,7 +119,7 @@ func (s *Stack) learnPathMTU(conn *tcp.Conn) {
 	s.armRoute(r, r.due)
 }
 
-// tellPathMTU tells a connection that is about to send what is known of its path.
+// tellPathMTU gives a connection that is about to send the MTU of its path.
 func (r *route) tellPathMTU(now tcp.Time, conn *tcp.Conn) {
 	conn.SetMTU(now, r.mtu)
 	if r.tcpMTU != 0 {
@@ -127,8 +127,8 @@ func (r *route) tellPathMTU(now tcp.Time, conn *tcp.Conn) {
 	}
 }
 
-// Invalidate says that what the route service has answered for dst may have changed; an
-// invalid dst stands for all. Routes in use are asked for again, and used as they are
+// Invalidate is called when the answer of the route service for dst may have changed; an
+// invalid dst stands for all destinations. Routes in use are asked for again, and used as they are
 // until the answer comes. Others are asked for with their next use.
 func (s *Stack) Invalidate(dst netip.Addr) {
 	s.mu.Lock()
@@ -166,7 +166,7 @@ func (s *Stack) invalidate(r *route) {
 	}
 }
 
-// SetLink says whether the link carries frames, which it does at first. While it
+// SetLink sets whether the link carries frames; it does at first. While it
 // does not, sends fail with ENETDOWN, also those that block already and what is held for a
 // route, unless they are for another endpoint behind our own MAC address. Reads go on
 // waiting. When it does again, routes are asked for anew, and TCP sends again what it has
@@ -184,7 +184,7 @@ func (s *Stack) SetLink(up bool) {
 	s.linkOrAddressChanged()
 }
 
-// SetAddress says whether our address is the endpoint's to send from, which it is at
+// SetAddress sets whether the endpoint may send from our address; it may at
 // first. While it is not, because the host has lost it, sends fail with EADDRNOTAVAIL
 // and all else is as while the link is down.
 func (s *Stack) SetAddress(here bool) {
@@ -222,7 +222,7 @@ func (s *Stack) linkOrAddressChanged() {
 	s.settleTCP()
 }
 
-// unsendable is why nothing can be sent to dst: the address is gone, or the link is down
+// unsendable is the reason why nothing can be sent to dst: the address is lost, or the link is down
 // and dst is not behind our own MAC address, where another endpoint of this host is.
 func (s *Stack) unsendable(dst [4]byte) error {
 	if s.down == 0 {

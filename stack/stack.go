@@ -41,7 +41,7 @@ type Config struct {
 	LinkAddr wire.LinkAddr // the source of every frame
 	// Addr is the stack's address and the subnet that is on its link.
 	Addr netip.Prefix
-	// WholeAddress says that the address is the stack's alone. Then it answers
+	// WholeAddress: no other endpoint shares the address. Then the stack answers
 	// ARP requests and pings, and may send ICMP errors. Otherwise the kernel does.
 	WholeAddress bool
 	MTU          int // of the link, bytes of IP packet; the limit of every route
@@ -65,7 +65,7 @@ type Config struct {
 	Connections []wire.Connection
 
 	// Now replaces time.Now, and NoCaretaker leaves out the goroutine that
-	// polls while nobody waits, for tests and for programs that call Poll.
+	// polls while no goroutine waits, for tests and for programs that call Poll.
 	Now         func() time.Time
 	NoCaretaker bool
 }
@@ -76,7 +76,7 @@ type TCPConfig struct {
 	MinRTO   time.Duration // the least retransmission timeout; 0: [tcp.DefaultMinRTO]
 	TimeWait time.Duration // how long TIME-WAIT lasts; 0: [tcp.DefaultTimeWait]
 	Memory   int           // bytes that all connections may queue; 0: [tcp.DefaultMemory]
-	ECN      tcp.ECN       // explicit congestion notification; 0: if the peer asks for it
+	ECN      tcp.ECN       // explicit congestion notification; 0: if the peer requests it
 	// The buffers of connections grow up to these with what a path holds, unless they
 	// have been set; 0: [tcp.DefaultMaxSendBuffer], [tcp.DefaultMaxReceiveBuffer].
 	MaxSendBuffer, MaxReceiveBuffer int // bytes
@@ -85,8 +85,7 @@ type TCPConfig struct {
 	Congestion string
 }
 
-// instant is nanoseconds since the stack was made: a time that is compared and
-// added to without a thought.
+// instant is nanoseconds since the stack was made.
 type instant int64
 
 // never is later than every other instant.
@@ -138,7 +137,7 @@ type Stack struct {
 
 	// Routes, route.go.
 	routes     map[[4]byte]*route
-	routeClock []*route // the same, for choosing what gives way
+	routeClock []*route // the same, for choosing the one that is replaced
 	routeHand  int
 	maxRoutes  int
 	resolving  []*route // asked for the first time, in that order
@@ -192,7 +191,7 @@ type Stack struct {
 	closed   bool
 	gone     chan struct{} // closed when Close has done its work
 	linkDown bool          // the link carries nothing
-	addrGone bool          // our address is not ours at present
+	addrGone bool          // the host has lost our address
 	down     syscall.Errno // what sends fail with for one of these; 0: they do not
 	broken   error         // the link is beyond use
 	kickErr  error         // of the last kick
@@ -375,7 +374,7 @@ func (s *Stack) deadline(t time.Time) instant {
 }
 
 // pastDeadline returns os.ErrDeadlineExceeded if a reader's deadline has passed. The clock
-// is read once in readsPerClock calls: whoever waits reads it anyway.
+// is read once in readsPerClock calls: a goroutine that waits reads it anyway.
 func (s *Stack) pastDeadline(at instant, reads *uint32) error {
 	if at == never {
 		return nil

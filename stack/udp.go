@@ -41,8 +41,8 @@ type UDPConn struct {
 	src   [4]byte // address it sends from
 	route *route  // of the last destination
 
-	// recvSlow and sendSlow say that there is more to look at than the queue or
-	// the route: socket closed, error pending, deadline set.
+	// With recvSlow and sendSlow more is to be checked than the queue or the
+	// route: socket closed, error pending, deadline set.
 	recvSlow, sendSlow bool
 	closed             bool
 	pending            error // set by the stack; the engine keeps those it sets
@@ -70,8 +70,8 @@ type UDPMessage struct {
 // loopback is where the kernel sends what has no address.
 var loopback = [4]byte{127, 0, 0, 1}
 
-// ListenUDP makes a socket that receives from everybody. The address in local
-// is the stack's, or unspecified; port 0 asks for a free one. Errors: EAFNOSUPPORT,
+// ListenUDP makes a socket that receives from every sender. The address in local
+// is the stack's, or unspecified; port 0 stands for a free one. Errors: EAFNOSUPPORT,
 // EADDRNOTAVAIL, EADDRINUSE.
 func (s *Stack) ListenUDP(local netip.AddrPort, o UDPOptions) (*UDPConn, error) {
 	return s.openUDP(local, udp.AddrPort{}, o)
@@ -148,8 +148,8 @@ func (c *UDPConn) fail(op, call string, to net.Addr, err error) error {
 	return opError(op, "udp", call, c.local, to, err)
 }
 
-// Close ends the socket. What blocks on it returns net.ErrClosed; what is
-// queued is gone.
+// Close ends the socket. Calls that block on it return net.ErrClosed; queued
+// datagrams are dropped.
 func (c *UDPConn) Close() error {
 	s := c.stack
 	s.mu.Lock()
@@ -188,8 +188,8 @@ func (c *UDPConn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t,
 // SetDeadline sets both.
 func (c *UDPConn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
 
-// setDeadlines calls back those who read with the old deadline. Those who wait for the link
-// look at theirs all the time.
+// setDeadlines wakes the readers, which wait with the old deadline. Senders that wait for
+// the link check theirs after each try.
 func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
 	s := c.stack
 	s.mu.Lock()
@@ -230,8 +230,7 @@ func (c *UDPConn) setError(err error) {
 	}
 }
 
-// trouble returns the reason why the socket can do nothing at all, or its
-// pending error, once.
+// trouble returns net.ErrClosed, or the pending error, once.
 func (c *UDPConn) trouble() error {
 	if c.closed {
 		return net.ErrClosed

@@ -64,7 +64,7 @@ func (c *UDPConn) Read(b []byte) (n int, err error) {
 	return n, err
 }
 
-// ReadFromUDPAddrPort receives a datagram and tells its sender. What does not fit into b is
+// ReadFromUDPAddrPort receives a datagram and returns its sender. What does not fit into b is
 // lost.
 func (c *UDPConn) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 	n, from, err := c.recv(b)

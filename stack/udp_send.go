@@ -353,8 +353,8 @@ func (c *UDPConn) retry(err error, try func() error) error {
 	return err
 }
 
-// loopBackSource is whom a datagram to an address of our own comes from: from
-// 127.0.0.1 to 127.0.0.1, and from our address to our address.
+// loopBackSource is the source of a datagram to an address of our own: 127.0.0.1 for
+// 127.0.0.1, and our address for our address.
 func (c *UDPConn) loopBackSource(to udp.AddrPort) udp.AddrPort {
 	return udp.AddrPort{Addr: to.Addr, Port: c.udp.Local().Port}
 }

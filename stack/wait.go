@@ -23,7 +23,7 @@ const (
 	roleCaretaker
 )
 
-// awayKind says what the holder of the role does without the lock.
+// awayKind is what the holder of the role does without the lock.
 type awayKind uint8
 
 const (
@@ -58,7 +58,7 @@ const (
 	onStack
 )
 
-// waiterList is a queue; the index says which links it is made of.
+// waiterList is a queue; the index k selects the links that it is made of.
 type waiterList struct{ head, tail *waiter }
 
 func (l *waiterList) add(w *waiter, k int) {
@@ -170,7 +170,7 @@ func (s *Stack) leaveRole() {
 	}
 }
 
-// noteLeft tells Close that somebody is done with the link.
+// noteLeft wakes Close: a user of the link has ended.
 func (s *Stack) noteLeft() {
 	select {
 	case s.left <- struct{}{}:
@@ -254,8 +254,8 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 			return
 		}
 		if got > 0 || s.woken > 0 {
-			// Whoever wants the lock may have it now; and those that were woken
-			// sit on this processor's run queue: let them run.
+			// Let others take the lock; and goroutines that were woken, which are
+			// on this processor's run queue, run.
 			yield := s.woken > 0
 			s.woken = 0
 			s.away = spinning
@@ -303,8 +303,8 @@ func (s *Stack) returned() {
 	}
 }
 
-// spin looks at the link, without the lock, until a frame waits, somebody calls
-// for attention, or the clock, which is left in s.lastLook, has reached limit or
+// spin looks at the link, without the lock, until a frame waits, attention
+// is set, or the clock, which is left in s.lastLook, has reached limit or
 // the end of the budget.
 func (s *Stack) spin(spinner *wait.Spinner, limit instant) {
 	for spinner.On() {
@@ -347,8 +347,8 @@ func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
 }
 
 // Fail makes the stack useless: what is queued can still be read, and every
-// other call, also one that blocks already, returns err. It is for an owner who
-// learns that the link is dead where the link itself does not.
+// other call, also one that blocks already, returns err. It is for an owner that
+// detects a failure of the link which the link itself does not detect.
 func (s *Stack) Fail(err error) {
 	s.mu.Lock()
 	s.fail(err)
@@ -373,7 +373,7 @@ func (s *Stack) fail(err error) {
 	}
 }
 
-// The caretaker's pauses between two looks at who polls.
+// The caretaker's pauses between two checks of the poll role.
 const (
 	firstPause = time.Millisecond     // also the grace after the application's last wait
 	lastPause  = 8 * time.Millisecond // while the application is busy
@@ -385,14 +385,14 @@ const (
 	lastLookTCP = 500 * time.Microsecond
 )
 
-// caretaker holds the poll role while nobody in the application waits, so that
+// caretaker holds the poll role while no goroutine of the application waits, so that
 // ARP, pings, ICMP errors and timers do not depend on the application.
 //
-// It must not disturb: a process that computes between two waits pays nothing
-// for it, no goroutine switch and no system call. So the application never
+// It costs a process that computes between two waits neither a goroutine switch
+// nor a system call. So the application never
 // starts it and never stops it on that path. The caretaker looks by itself, once
 // every few milliseconds, whether the application has taken or left the role
-// since the last look. If not, and nobody holds it, it takes the role and sleeps in the link, with no more
+// since the last look. If not, and the role is free, it takes the role and sleeps in the link, with no more
 // pauses; the next wait of the application calls it back (recall). If the
 // application sits asleep in a long wait of its own, the caretaker goes to sleep
 // too, and the end of that wait, which has cost a wake-up anyway, wakes it.
@@ -454,9 +454,8 @@ func (s *Stack) careForTCP() {
 	s.runDue()
 }
 
-// lookSoonForTCP is called by a writer that nobody polls for and that leaves
-// something which is due before the caretaker would look, corked text: it has the
-// caretaker look in time. While the writer goes on, and so sees to it itself, that
+// lookSoonForTCP is called by a writer while no goroutine polls, if corked data is due
+// before the caretaker's next check: it makes the caretaker check in time. While the writer goes on, and so sees to it itself, that
 // is less and less often.
 func (s *Stack) lookSoonForTCP() {
 	if s.lookSoon || s.lookTimer == nil || s.timerAt >= s.now+instant(lastPauseTCP) {

@@ -41,7 +41,7 @@ func (a *LinkAddr) UnmarshalText(b []byte) (err error) {
 
 // AddrPort is an IPv4 address and port, six bytes without a pointer. It is comparable.
 type AddrPort struct {
-	Addr [4]byte // zero: the wildcard, or nobody
+	Addr [4]byte // zero: the wildcard, or no address
 	Port uint16
 }
 
@@ -85,7 +85,7 @@ func AddrPortOf(word uint64) (a AddrPort) {
 var (
 	// ErrTruncated: there are fewer bytes than the header needs or states.
 	ErrTruncated = errors.New("truncated")
-	// ErrVersion: the version field is not one that this package knows.
+	// ErrVersion: the version is not supported.
 	ErrVersion = errors.New("unknown version")
 	// ErrLength: a length field contradicts the header itself.
 	ErrLength = errors.New("impossible length")

@@ -2,7 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// EtherType says what an Ethernet frame carries.
+// EtherType is the protocol of the payload of an Ethernet frame.
 type EtherType uint16
 
 // EtherTypes. EtherTypeUNet is the first of the two that IEEE 802 sets aside
@@ -116,7 +116,7 @@ func (a ARP) SenderAddr() [4]byte { return [4]byte(a[14:18]) }
 // TargetLink is the MAC address of the target; meaningless in a request.
 func (a ARP) TargetLink() LinkAddr { return LinkAddr(a[18:24]) }
 
-// TargetAddr is the IPv4 address that a request asks about.
+// TargetAddr is the IPv4 address that a request is for.
 func (a ARP) TargetAddr() [4]byte { return [4]byte(a[24:28]) }
 
 // ARPFields are the variable parts of an ARP packet.

@@ -70,8 +70,8 @@ func (m ICMPv4) NextHopMTU() int { return int(binary.BigEndian.Uint16(m[6:8])) }
 // Payload is what follows the header.
 func (m ICMPv4) Payload() []byte { return m[ICMPv4HeaderLen:] }
 
-// IsError reports whether the message tells of a problem with a packet, which
-// it then quotes. No ICMP error may ever answer one (RFC 1122, section 3.2.2).
+// IsError reports whether the message is an error about a packet, which it
+// quotes. No ICMP error may ever answer one (RFC 1122, section 3.2.2).
 func (m ICMPv4) IsError() bool {
 	switch m.Type() {
 	case ICMPUnreachable, ICMPTimeExceeded, ICMPParameterProblem,
@@ -167,7 +167,7 @@ var unreachableErrnos = [...]struct {
 }
 
 // Errno is the errno of an ICMP error for the sender of the packet that it quotes, as in
-// Linux. hard says that the condition does not pass by itself (RFC 1122, section
+// Linux. hard: the condition is not transient (RFC 1122, section
 // 4.2.3.9). It is 0 for all other messages: source quench (RFC 6633), redirects, unknown
 // codes.
 func (m ICMPv4) Errno() (errno syscall.Errno, hard bool) {

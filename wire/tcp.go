@@ -50,7 +50,7 @@ func (f TCPFlags) String() string {
 //	acknowledgment number(4)  data offset|reserved(1) flags(1) window(2)
 //	checksum(2) urgent pointer(2)  [options] payload
 //
-// Nothing in a segment says where it ends: that is the length of the IP payload.
+// A segment has no length field: its end is that of the IP payload.
 type TCP []byte
 
 // ParseTCP checks the data offset. The checksum is a question of its own, see
@@ -213,7 +213,7 @@ func NextTCPOption(rest []byte) (kind uint8, data, next []byte, ok bool) {
 // to, but not including, Right.
 type SACKBlock struct{ Left, Right uint32 }
 
-// TCPOptions are the values of the options that unet knows.
+// TCPOptions are the values of the options that unet supports.
 type TCPOptions struct {
 	MSS            uint16 // bytes; 0: no such option
 	WindowScale    uint8  // shift count as sent, perhaps above 14

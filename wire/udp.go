@@ -25,7 +25,7 @@ type UDP struct {
 // ParseUDP reads a datagram from src to dst. Its errors are ErrTruncated and ErrLength,
 // about the length field, and ErrChecksum, with which the result is valid too.
 //
-// A checksum field of 0 says that the sender has computed none. A Linux host that leaves
+// A checksum field of 0 means that the sender has computed none. A Linux host that leaves
 // the checksum to its device writes the folded sum of the pseudo-header, not complemented
 // (CHECKSUM_PARTIAL). On a virtual link, where no device completes it, the datagram
 // arrives so: with partial set such a checksum is accepted, and the payload not read. On
@@ -51,7 +51,7 @@ func ParseUDP(b []byte, src, dst [4]byte, partial bool) (u UDP, err error) {
 	return u, err
 }
 
-// UDPFlow is who sends to whom. It is comparable.
+// UDPFlow is the addresses and ports of a datagram. It is comparable.
 type UDPFlow struct {
 	Src, Dst         [4]byte
 	SrcPort, DstPort uint16
@@ -88,7 +88,7 @@ func (f *UDPFlow) putHeader(b []byte, n int, sum uint64) {
 	sum, c := bits.Add64(sum, rest, 0)
 	check := ^Fold(sum + c) // a carry leaves sum below rest: c cannot carry again
 	if check == 0 {
-		check = 0xffff // 0 would say that there is none (RFC 768)
+		check = 0xffff // 0 means that there is none (RFC 768)
 	}
 	binary.BigEndian.PutUint64(b, uint64(ports)<<32|uint64(n)<<16|uint64(check))
 }

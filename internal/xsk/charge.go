@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Charge says whose memory a segment is. The pages of a UMEM cannot be swapped
+// Charge is the user to whom the memory of a segment is charged. The pages of a UMEM cannot be swapped
 // out, and live as long as any socket over it does: also one that its owner has
 // made in a namespace of his own and joined to it (XDP_SHARED_UMEM), of which
 // nobody else knows. The kernel counts them for the user who registered the UMEM

@@ -50,7 +50,7 @@ type Params struct {
 	Charge     *Charge // whose memory the segment is; nil: this process's
 	Mode       Mode
 	SG         bool // packets may span several descriptors
-	NeedWakeup bool // the kernel says when it wants a kick
+	NeedWakeup bool // the kernel sets a flag when it needs a kick
 }
 
 func (p *Params) segmentSize() int { return int(p.FrameSize) * int(p.FrameCount) }
@@ -140,7 +140,7 @@ func configure(sock *os.File, p *Params, segment *os.File) error {
 			return fmt.Errorf("setsockopt %s to %d entries: %w", r.name, r.size, err)
 		}
 	}
-	// Since 6.17. Older kernels do not know the option, and move 32 frames a kick.
+	// Since 6.17. Older kernels reject the option, and move 32 frames a kick.
 	err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, int(min(kickBudget, p.TxSize)))
 	if err != nil && !errors.Is(err, unix.ENOPROTOOPT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EINVAL) {
 		return os.NewSyscallError("setsockopt XDP_MAX_TX_SKB_BUDGET", err)
@@ -210,7 +210,7 @@ func bind(fd int, p *Params) error {
 	}
 }
 
-// sgSupported tells why bind said EINVAL: a kernel without scatter-gather takes
+// sgSupported finds out why bind returned EINVAL: a kernel without scatter-gather takes
 // the same address without the flag. The socket is closed by the caller.
 func sgSupported(fd int, p *Params) bool {
 	return unix.Bind(fd, &unix.SockaddrXDP{

@@ -14,7 +14,7 @@
 //
 // A bound socket needs one system call on its data path, [Socket.Kick], which
 // tells the kernel to look at the TX ring. Receiving needs none, but for a
-// zero-copy driver that ran out of frames and says so ([Socket.KickReceive]).
+// zero-copy driver that ran out of frames and set the flag ([Socket.KickReceive]).
 //
 // Every fact about the kernel here is from Documentation/networking/af_xdp.rst
 // and net/xdp/xsk.c.

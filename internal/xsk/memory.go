@@ -15,7 +15,7 @@ const HugePageSize = 2 << 20
 const segmentName = "unet-segment"
 
 // NewSegment makes the memory of a communication segment: size bytes in an
-// anonymous file that nobody can resize, because a UMEM whose file shrinks
+// anonymous file that cannot be resized, because a UMEM whose file shrinks
 // would fault in whoever touches it. With huge set, its pages are of 2 MiB and
 // size must be a multiple of that.
 func NewSegment(size int64, huge bool) (*os.File, error) {
@@ -29,7 +29,7 @@ func NewSegment(size int64, huge bool) (*os.File, error) {
 	return newMemory(segmentName, size, flags)
 }
 
-// newMemory makes an anonymous file of size bytes that nobody can resize.
+// newMemory makes an anonymous file of size bytes that cannot be resized.
 func newMemory(name string, size int64, flags int) (*os.File, error) {
 	flags |= unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	// Nobody needs to execute it, and where vm.memfd_noexec is 2 a file that
@@ -67,7 +67,7 @@ func ShareSegment(f *os.File) (*os.File, error) {
 	return reopen(f)
 }
 
-// SegmentInUse reports whether somebody still has a segment open or mapped by
+// SegmentInUse reports whether another process still has a segment open or mapped by
 // what [ShareSegment] made. f is what [NewSegment] made.
 //
 // It asks for a write lease (fcntl F_SETLEASE), which the kernel grants only if nobody
@@ -85,7 +85,7 @@ func SegmentInUse(f *os.File) (bool, error) {
 	return false, os.NewSyscallError("fcntl F_SETLEASE of the segment", err)
 }
 
-// FreeSegment frees the pages of a segment that nobody uses. A descriptor that the
+// FreeSegment frees the pages of a segment that is not in use. A descriptor that the
 // kernel does not count (O_PATH, or read-only) can keep the file, but no memory.
 func FreeSegment(f *os.File) error {
 	var st unix.Stat_t
@@ -143,7 +143,7 @@ func hugePages(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Blksize >= HugePageSize
 }
 
-// memoryError says what helps if there was too little memory for a segment.
+// memoryError adds to an error for lack of memory what can be done about it.
 func memoryError(call string, err error, huge bool) error {
 	switch {
 	case errors.Is(err, unix.ENOMEM) && huge:
@@ -166,7 +166,7 @@ const MaxTable = 4 << 20
 var ErrTable = errors.New("not a table of connections")
 
 // NewTable makes the memory in which a process publishes its connections, MaxTable
-// bytes that nobody can resize, and maps it. A page takes memory when it is first
+// bytes that cannot be resized, and maps it. A page takes memory when it is first
 // written to.
 func NewTable() (f *os.File, mem []byte, err error) {
 	if f, err = newMemory(tableName, MaxTable, 0); err != nil {

@@ -87,7 +87,7 @@ func (p *Poller) Sleep(until time.Time) error {
 // goroutine.
 func (p *Poller) Wake() {
 	p.woken.Store(true)
-	p.ep.SetReadDeadline(time.Unix(1, 0)) // fails only when closed, and then nobody sleeps
+	p.ep.SetReadDeadline(time.Unix(1, 0)) // fails only when closed, and then no goroutine sleeps
 }
 
 // check is what the runtime calls before it parks the goroutine and after it

@@ -11,7 +11,7 @@ import (
 )
 
 // Socket is a bound AF_XDP socket with its rings mapped. It is not safe for
-// concurrent use, except where a method says otherwise.
+// concurrent use, unless the method states it.
 type Socket struct {
 	Fill       *queues.Producer[uint64]
 	Completion *queues.Consumer[uint64]
@@ -20,7 +20,7 @@ type Socket struct {
 
 	file  *os.File
 	fd    int
-	lazy  bool // bound with the need-wakeup flag: the kernel may say that it needs no kick
+	lazy  bool // bound with the need-wakeup flag: the kernel may need no kick
 	kicks uint64
 	maps  [][]byte
 }
@@ -82,8 +82,8 @@ func (s *Socket) Kicks() uint64 { return s.kicks }
 // moves a bounded batch, 64 frames or on kernels before 6.17 32, and may find the
 // device or the completion ring full, so it is repeated while the ring drains; the
 // garbage collector may stop the world in between. Frames that are left then stay queued
-// and the next Kick moves them. Any other answer is an error: ENETDOWN and ENXIO say that
-// the device is down or gone. If the kernel says that it is looking anyway, as a
+// and the next Kick moves them. Any other answer is an error: ENETDOWN and ENXIO mean that
+// the device is down or removed. If the kernel says that it is looking anyway, as a
 // driver that polls does, there is no call at all.
 func (s *Socket) Kick() error {
 	if s.lazy && !s.TX.NeedWakeup() {
@@ -107,7 +107,7 @@ func (s *Socket) Kick() error {
 }
 
 // KickReceive makes a driver that ran out of frames look at the fill ring again.
-// It is due when Fill.NeedWakeup says so, which in copy mode it never does.
+// It is due when Fill.NeedWakeup is true, which it never is in copy mode.
 func (s *Socket) KickReceive() error {
 	s.kicks++
 	switch errno := recvfromKick(s.fd); errno {
@@ -128,7 +128,7 @@ type Statistics struct {
 	TxRingEmpty    uint64 // times that a kick emptied the TX ring; no fault
 }
 
-// Statistics asks the kernel. It may be called from any goroutine.
+// Statistics reads the statistics from the kernel. It may be called from any goroutine.
 func (s *Socket) Statistics() (Statistics, error) {
 	st, err := sockStatistics(s.fd)
 	return Statistics{

@@ -12,7 +12,7 @@
 // [Table.Process] takes one IP payload and returns a [Verdict] and the socket to wake. Each
 // verdict is a counter. The datagram is not copied: the queue holds a
 // [Datagram], a slice of the frame and the frame's handle, and the socket owns
-// the frame from then on; whoever pops the datagram gives the frame back. If
+// the frame from then on; the caller that pops the datagram releases the frame. If
 // nothing was queued the frame is still the caller's.
 //
 // As in the kernel, the most specific socket wins: one connected to the sender,

@@ -57,7 +57,7 @@ type SocketCounters struct {
 // Local is where the socket receives; its Addr may be the wildcard.
 func (s *Socket) Local() AddrPort { return s.local }
 
-// Remote is whom the socket is connected to, or zero.
+// Remote is the address that the socket is connected to, or zero.
 func (s *Socket) Remote() AddrPort { return s.remote }
 
 // Connected reports whether the socket receives from its remote only.
@@ -67,7 +67,7 @@ func (s *Socket) Connected() bool { return s.remote.Port != 0 }
 func (s *Socket) Counters() SocketCounters { return s.count }
 
 // TakeError returns the pending error and clears it. Every send and every
-// receive asks first, as in the kernel, before data that may be queued.
+// receive checks it first, as in the kernel, before data that may be queued.
 func (s *Socket) TakeError() error {
 	if s.err == 0 {
 		return nil
@@ -91,12 +91,11 @@ func (s *Socket) CountSent() {
 // application.
 type Datagram struct {
 	Payload []byte
-	// Frame names the memory that Payload lies in, to whoever lent it; opaque
-	// here. Whoever has popped the datagram gives it back, once.
+	// Frame is the caller's name for the memory that Payload lies in, from
+	// [Inbound]. The caller releases it, once, after the datagram was popped.
 	Frame uint64
 	From  AddrPort
-	// Heap says that Payload is ordinary memory of the Go heap. Frame then
-	// means nothing, and nothing is to be given back.
+	// Heap: Payload is memory of the Go heap. The engine does not use Frame.
 	Heap bool
 }
 

@@ -12,7 +12,7 @@ import (
 type AddrPort = wire.AddrPort
 
 // The range ephemeral ports come from: the kernel's default
-// (ip_local_port_range). RFC 6056 wants it large; below it services live.
+// (ip_local_port_range). RFC 6056 recommends a large range; services use lower ports.
 const (
 	firstEphemeral = 32768
 	lastEphemeral  = 60999
@@ -63,7 +63,7 @@ func NewTable(cfg Config) *Table {
 func (t *Table) Len() int { return t.open }
 
 // Open makes a socket bound to local and, unless remote is zero, connected to
-// it. Port 0 in local asks for an ephemeral one; a zero address in local is the
+// it. Port 0 in local stands for an ephemeral one; a zero address in local is the
 // wildcard.
 //
 // Errors: EADDRINUSE if a socket of an overlapping address has the port, or no
@@ -268,13 +268,13 @@ type Verdict uint8
 
 const (
 	Queued      Verdict = iota // at least one datagram waits on the socket
-	NoSocket                   // nobody has the port; the caller may answer with ICMP port unreachable
+	NoSocket                   // no socket has the port; the caller may answer with ICMP port unreachable
 	QueueFull                  // the socket's queue has reached a bound
 	BadLength                  // truncated, or the length field is impossible
 	BadChecksum                // wrong, or partial on a link that has no such checksums
 )
 
-// Counters count datagrams, except where they say otherwise. Every datagram of
+// Counters count datagrams, except where stated. Every datagram of
 // every call to [Table.Process] is in one of the first five; a payload that is
 // not recognisable as a datagram counts as one.
 type Counters struct {
@@ -295,9 +295,8 @@ type Inbound struct {
 	Src, Dst [4]byte // of the IP header
 	Data     []byte  // the UDP datagram, and perhaps padding
 	Frame    uint64  // handle for the memory of Data, see [Datagram]
-	// GSOSize says that Data is a super-frame, one header before the payloads
-	// of several datagrams: it is the length in bytes of each but the last. 0:
-	// an ordinary datagram.
+	// GSOSize is not 0 if Data is a super-frame, one header before the payloads
+	// of several datagrams: the length in bytes of each payload but the last.
 	GSOSize uint16
 	Heap    bool // Data is memory of the Go heap; Frame means nothing
 }
@@ -370,7 +369,7 @@ func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) *Socket {
 	if !hard && errno != syscall.EMSGSIZE {
 		return nil
 	}
-	// The quoted packet is ours: its source is our local end.
+	// The source of the quoted packet is the local end.
 	s := t.Lookup(AddrPort{Addr: quoted.Dst, Port: dstPort}, AddrPort{Addr: quoted.Src, Port: srcPort})
 	if s == nil || !s.Connected() {
 		return nil

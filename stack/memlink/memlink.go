@@ -6,8 +6,8 @@
 // be filled by the peer. Flush copies what was sent into the peer's frames, one
 // by one, and gives the sender's back, as a veth pair does in the sender's system
 // call. Every frame has an owner, and misuse panics with "BUG:": a frame released
-// twice, sent without being allocated, or touched by nobody's leave. [Link.Audit]
-// says where the frames are; at the end of a test all must be home.
+// twice, or sent without being allocated. [Link.Audit] reports frames that were not
+// given back; at the end of a test there must be none.
 //
 // Every frame that crosses can be watched and lost ([Link.Filter]), and anything
 // can be put on the wire ([Link.Inject]).
@@ -43,7 +43,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// owner is who may touch a frame.
+// owner is the party that may access a frame.
 type owner uint8
 
 const (
@@ -243,7 +243,7 @@ func (l *Link) receive(f stack.Frame) {
 	l.pending.Add(1)
 }
 
-// arrived wakes who sleeps on l.
+// arrived wakes the goroutine that sleeps on l.
 func (l *Link) arrived() {
 	if l.asleep.Load() {
 		l.Wake()
@@ -340,7 +340,7 @@ func (l *Link) Lost() uint64 {
 }
 
 // Audit reports every frame that the stack has not given back. Frames that
-// were received by nobody, or sent and not flushed, are at home.
+// arrived and were not received, or were sent and not flushed, are not reported.
 func (l *Link) Audit() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
