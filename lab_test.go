@@ -19,7 +19,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-const patience = 20 * time.Second // until a test gives up; nothing takes that long
+const patience = 2 * time.Minute // until a test gives up; nothing takes that long
 
 // countedLease counts what is claimed.
 type countedLease struct {

@@ -42,7 +42,7 @@ func script(t testing.TB, c *net.UnixConn, says ...func()) (done chan struct{}) 
 
 // patience is how long a test waits for what must happen; it is no bound on
 // how fast that is.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 var (
 	localAddr  = netip.MustParseAddr("10.0.0.1")

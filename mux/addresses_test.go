@@ -383,7 +383,7 @@ func TestOpeningWhileAddressesChange(t *testing.T) {
 
 // patience is the timeout of waits. The kernel removes the namespaces of a machine one after
 // another.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // onDevice calls a function with a network device of a host.
 func onDevice(t *testing.T, h *netlab.Host, name string, fn func(netlink.Link) error) {

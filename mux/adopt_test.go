@@ -72,7 +72,7 @@ func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 		l.t.Fatalf("received %v, want %q", p, text)
 	}
 	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, to, b.LocalAddr().String(), "re: "+text))
-	must(l.t, b.SetReadDeadline(time.Now().Add(5*time.Second)))
+	must(l.t, b.SetReadDeadline(time.Now().Add(patience)))
 	readFrom(l.t, b, "re: "+text)
 }
 

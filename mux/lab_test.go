@@ -341,7 +341,7 @@ func kernelUDP(t *testing.T, h *netlab.Host, addr string) *net.UDPConn {
 		return err
 	}))
 	t.Cleanup(func() { c.Close() })
-	must(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
+	must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	return c
 }
 

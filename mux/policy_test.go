@@ -285,7 +285,7 @@ func exchange(t *testing.T, client *net.UDPConn, to string, server *net.UDPConn)
 	from := readFrom(t, server, "question")
 	_, err := server.WriteToUDPAddrPort([]byte("answer"), from)
 	must(t, err)
-	must(t, client.SetReadDeadline(time.Now().Add(5*time.Second)))
+	must(t, client.SetReadDeadline(time.Now().Add(patience)))
 	readFrom(t, client, "answer")
 	return from
 }

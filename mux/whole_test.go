@@ -82,7 +82,7 @@ func openARP(t *testing.T, h *netlab.Host) *os.File {
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0x0608, Ifindex: i.Index})
 	}))
 	t.Cleanup(func() { f.Close() })
-	must(t, f.SetReadDeadline(time.Now().Add(5*time.Second)))
+	must(t, f.SetReadDeadline(time.Now().Add(patience)))
 	return f
 }
 
@@ -147,7 +147,7 @@ func TestProbes(t *testing.T) {
 				drained = err != nil
 			}))
 		}
-		must(t, wire.SetReadDeadline(time.Now().Add(5*time.Second)))
+		must(t, wire.SetReadDeadline(time.Now().Add(patience)))
 	}
 }
 
@@ -200,7 +200,7 @@ func TestProbeHoldsNobodyUp(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	claimed := claim(ctx)
-	soon, stop := context.WithTimeout(t.Context(), 10*time.Second) // instead of never
+	soon, stop := context.WithTimeout(t.Context(), patience) // instead of never
 	defer stop()
 	if _, err := b.lease.Claim(soon, tag); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("an address that is being claimed: %v", err)
@@ -287,7 +287,7 @@ func must0(err error) {
 // nextSolicitation is the next probe for an address.
 func nextSolicitation(t *testing.T, wire *os.File) []byte {
 	t.Helper()
-	must(t, wire.SetReadDeadline(time.Now().Add(5*time.Second)))
+	must(t, wire.SetReadDeadline(time.Now().Add(patience)))
 	frame := make([]byte, 256)
 	for {
 		n, err := wire.Read(frame)

@@ -39,7 +39,7 @@ func TestTCPWaitsForRoute(t *testing.T) {
 		dial := func() chan error {
 			result := make(chan error, 1)
 			go func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				_, err := s.DialTCP(ctx, ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.TCPOptions{})
 				result <- err

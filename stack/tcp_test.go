@@ -21,7 +21,7 @@ import (
 	"github.com/unet-go/unet/stack/memlink"
 )
 
-const patience = 20 * time.Second // until a test gives up; nothing takes that long
+const patience = 2 * time.Minute // until a test gives up; nothing takes that long
 
 // connect makes a connection from b to a listener of a.
 func connect(t testing.TB, a, b *stack.Stack, o stack.TCPOptions) (client, server *stack.TCPConn) {

@@ -336,8 +336,8 @@ func TestConcurrentUse(t *testing.T) {
 						return
 					}
 					v := must(sb.DialUDP(netip.AddrPort{}, addrPort(u.LocalAddr()), stack.UDPOptions{}))
-					u.SetDeadline(time.Now().Add(10 * time.Second))
-					v.SetDeadline(time.Now().Add(10 * time.Second))
+					u.SetDeadline(time.Now().Add(time.Minute))
+					v.SetDeadline(time.Now().Add(time.Minute))
 					msg := fmt.Appendf(nil, "%d %d", i, k)
 					if err := udpSend(v, msg); err != nil {
 						t.Errorf("send: %v", err)

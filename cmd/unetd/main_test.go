@@ -16,7 +16,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // This test binary also runs as unetd and as an application, chosen by an environment
 // variable, so that they run in other namespaces and as other users.

@@ -33,7 +33,7 @@ func listenUDP(t *testing.T, h *netlab.Host) *net.UDPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	return c
 }
 
@@ -74,7 +74,7 @@ func TestSocketsOfTheHosts(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { c.Close() })
-			c.SetDeadline(time.Now().Add(10 * time.Second))
+			c.SetDeadline(time.Now().Add(time.Minute))
 			buf := make([]byte, 64)
 			c.Write([]byte("is this " + network + "?"))
 			if n, err := c.Read(buf); err != nil || string(buf[:n]) != "is this "+network+"?" {

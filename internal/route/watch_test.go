@@ -14,7 +14,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-const patience = 20 * time.Second // until a test gives up; nothing takes that long
+const patience = 2 * time.Minute // until a test gives up; nothing takes that long
 
 // changes watches a resolver until the end of the test.
 func changes(t *testing.T, r *route.Resolver) <-chan route.Change {

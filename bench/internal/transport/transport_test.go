@@ -135,14 +135,14 @@ func checkDialer(t *testing.T, d workload.Dialer, l workload.Listener) {
 		t.Errorf("nobody dials: %v, %v", c, err)
 	}
 	check(l.SetDeadline(time.Time{}))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 3 {
 		a, err := d.Dial(ctx)
 		check(err)
 		b, err := l.Accept()
 		check(err)
-		until := time.Now().Add(10 * time.Second)
+		until := time.Now().Add(time.Minute)
 		check(errors.Join(a.SetReadDeadline(until), b.SetReadDeadline(until)))
 		_, err = a.Write([]byte("question"))
 		check(err)
@@ -181,7 +181,7 @@ func checkConn(t *testing.T, a, b workload.Conn, size int) {
 		}
 	}
 	extend := func() {
-		check(errors.Join(a.SetDeadline(time.Now().Add(10*time.Second)), b.SetDeadline(time.Now().Add(10*time.Second))))
+		check(errors.Join(a.SetDeadline(time.Now().Add(time.Minute)), b.SetDeadline(time.Now().Add(time.Minute))))
 	}
 	extend()
 

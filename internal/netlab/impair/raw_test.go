@@ -15,7 +15,7 @@ import (
 
 const (
 	seed     = 7
-	patience = 20 * time.Second
+	patience = 2 * time.Minute
 )
 
 func must(t *testing.T, err error) {

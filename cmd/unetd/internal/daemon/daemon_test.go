@@ -22,7 +22,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // fakeMux grants memfds.
 type fakeMux struct {
