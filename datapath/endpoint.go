@@ -43,7 +43,7 @@ type Endpoint struct {
 
 	waiter  waiter
 	upcalls [2]func(*Endpoint) // by Event
-	stats   counters
+	stats   Stats              // without Kicks and the counters of the kernel
 	scratch [recvBatch]Desc
 	held    uint32 // messages the application holds
 
@@ -196,13 +196,6 @@ func (e *Endpoint) Tags() []endpoint.Tag { return e.grant.Tags }
 // Audit counts the segment's frames by owner.
 func (e *Endpoint) Audit() segment.Audit { return e.seg.Audit() }
 
-// counters are not atomic: one goroutine uses the endpoint.
-type counters struct {
-	sent, received        uint64
-	queueFull, noBuffers  uint64
-	malformed, notMessage uint64
-}
-
 // Stats are counters since Attach. The last group is the kernel's.
 type Stats struct {
 	Sent       uint64 // frames handed to the kernel
@@ -223,22 +216,14 @@ type Stats struct {
 // Stats reads all counters, the kernel's with a system call.
 func (e *Endpoint) Stats() (Stats, error) {
 	k, err := e.sock.Statistics()
-	c := &e.stats
-	return Stats{
-		Sent:       c.sent,
-		Received:   c.received,
-		Kicks:      e.sock.Kicks(),
-		QueueFull:  c.queueFull,
-		NoBuffers:  c.noBuffers,
-		Malformed:  c.malformed,
-		NotMessage: c.notMessage,
-
-		KernelRxDropped:      k.RxDropped,
-		KernelRxRingFull:     k.RxRingFull,
-		KernelFillRingEmpty:  k.FillRingEmpty,
-		KernelInvalidRxDescs: k.RxInvalidDescs,
-		KernelInvalidTxDescs: k.TxInvalidDescs,
-	}, err
+	s := e.stats
+	s.Kicks = e.sock.Kicks()
+	s.KernelRxDropped = k.RxDropped
+	s.KernelRxRingFull = k.RxRingFull
+	s.KernelFillRingEmpty = k.FillRingEmpty
+	s.KernelInvalidRxDescs = k.RxInvalidDescs
+	s.KernelInvalidTxDescs = k.TxInvalidDescs
+	return s, err
 }
 
 // Connections is the memory in which a process publishes its TCP connections. It goes

@@ -226,7 +226,7 @@ func TestReceivedGarbage(t *testing.T) {
 		if n := l.Recv(m[:]); n != 0 {
 			t.Errorf("%s: received %d messages", name, n)
 		}
-		if l.stats.malformed != c.malformed || l.stats.notMessage != c.notMessage {
+		if l.stats.Malformed != c.malformed || l.stats.NotMessage != c.notMessage {
 			t.Errorf("%s: counters %+v", name, l.stats)
 		}
 		if a := l.Audit(); a.Of(segment.Stack)+a.Of(segment.Application) != 0 {

@@ -22,7 +22,7 @@ func (e *Endpoint) AllocFrame() (Desc, bool) {
 	if !ok {
 		e.reclaim()
 		if addr, ok = e.seg.Alloc(segment.Stack); !ok {
-			e.stats.noBuffers++
+			e.stats.NoBuffers++
 			return Desc{}, false
 		}
 	}
@@ -47,7 +47,7 @@ func (e *Endpoint) SendFrame(d Desc) bool {
 	}
 	// Every frame on its way needs a completion entry in the end.
 	if e.outstanding >= e.grant.Geometry.CompletionSize || !e.sock.TX.Push(d) {
-		e.stats.queueFull++
+		e.stats.QueueFull++
 		return false
 	}
 	e.seg.Move(d.Addr, segment.Stack, segment.KernelTransmit)
@@ -63,7 +63,7 @@ func (e *Endpoint) Flush() error {
 		return nil
 	}
 	e.sock.TX.Submit(n)
-	e.stats.sent += uint64(n)
+	e.stats.Sent += uint64(n)
 	return e.sock.Kick()
 }
 
@@ -91,7 +91,7 @@ func (e *Endpoint) RecvFrames(ds []Desc, packets int) int {
 		e.seg.Move(ds[i].Addr, segment.KernelReceive, segment.Stack)
 	}
 	rx.Take(n)
-	e.stats.received += uint64(n)
+	e.stats.Received += uint64(n)
 	e.deficit += n
 	if e.deficit >= e.refillAt {
 		e.refill()
@@ -211,7 +211,7 @@ func (e *Endpoint) AllocLong() (Desc, bool) {
 	if !ok {
 		e.reclaim()
 		if addr, ok = e.seg.AllocRun(segment.Stack); !ok {
-			e.stats.noBuffers++
+			e.stats.NoBuffers++
 			return Desc{}, false
 		}
 	}
@@ -229,7 +229,7 @@ func (e *Endpoint) SendLong(d Desc) bool {
 	parts := max(1, (d.Len+size-1)/size)
 	e.reclaim() // now: there are few runs
 	if e.outstanding+parts > e.grant.Geometry.CompletionSize || e.sock.TX.Free() < parts {
-		e.stats.queueFull++
+		e.stats.QueueFull++
 		return false
 	}
 	end := d.Addr + uint64(e.seg.InRun(d.Addr))*uint64(size)

@@ -211,16 +211,16 @@ func (e *Endpoint) accept(m *Message, frame []byte) bool {
 	}
 	var eth wire.Ethernet
 	if eth.Parse(frame) != nil {
-		e.stats.malformed++
+		e.stats.Malformed++
 		return false
 	}
 	if eth.Type != wire.EtherTypeUNet {
-		e.stats.notMessage++
+		e.stats.NotMessage++
 		return false
 	}
 	msg, err := wire.ParseMessage(eth.Payload)
 	if err != nil {
-		e.stats.malformed++
+		e.stats.Malformed++
 		return false
 	}
 	m.payload = msg.Payload()

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"sync/atomic"
@@ -30,10 +31,7 @@ type waiter struct {
 }
 
 func (w *waiter) open(s *xsk.Socket, cfg Config) (err error) {
-	w.spinner = wait.Spinner{Mode: cfg.Wait, Budget: cfg.SpinBudget}
-	if w.spinner.Budget == 0 {
-		w.spinner.Budget = wait.DefaultBudget
-	}
+	w.spinner = wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)}
 	w.begun = time.Now()
 	w.poller, err = xsk.NewPoller(s)
 	return err

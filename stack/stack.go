@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -223,24 +224,15 @@ func New(cfg Config) (*Stack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stack: %w", err)
 	}
-	if cfg.MTU == 0 {
-		cfg.MTU = DefaultMTU
-	}
-	if cfg.SpinBudget == 0 {
-		cfg.SpinBudget = wait.DefaultBudget
-	}
-	if cfg.FrameQuota == 0 {
-		cfg.FrameQuota = DefaultFrameQuota
-	}
 	s := &Stack{
 		link:           cfg.Link,
 		frameRoom:      math.MaxInt,
 		linkAddr:       cfg.LinkAddr,
 		addr:           addr.As4(),
 		wholeAddress:   cfg.WholeAddress,
-		mtu:            min(max(cfg.MTU, minMTU), math.MaxUint16),
+		mtu:            min(max(cmp.Or(cfg.MTU, DefaultMTU), minMTU), math.MaxUint16),
 		resolver:       cfg.Resolver,
-		quota:          cfg.FrameQuota,
+		quota:          cmp.Or(cfg.FrameQuota, DefaultFrameQuota),
 		udp:            udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
 		ports:          cfg.TCPPorts,
 		clock:          cfg.Now,
@@ -250,7 +242,7 @@ func New(cfg Config) (*Stack, error) {
 		heard:          new(linkTimes),
 		silent:         new(linkTimes),
 		waitMode:       cfg.Wait,
-		spinBudget:     cfg.SpinBudget,
+		spinBudget:     cmp.Or(cfg.SpinBudget, wait.DefaultBudget),
 		earliestWaiter: never,
 		caretakerWake:  make(chan struct{}, 1),
 		sockets:        make(map[*UDPConn]struct{}),

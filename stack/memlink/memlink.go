@@ -14,6 +14,7 @@
 package memlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -28,19 +29,6 @@ type Config struct {
 	FrameSize  int // bytes; default 2048
 	FrameCount int // frames of each link; default 512
 	TxSize     int // frames that may be sent before a Flush; default 64
-}
-
-func (c Config) withDefaults() Config {
-	if c.FrameSize == 0 {
-		c.FrameSize = 2048
-	}
-	if c.FrameCount == 0 {
-		c.FrameCount = 512
-	}
-	if c.TxSize == 0 {
-		c.TxSize = 64
-	}
-	return c
 }
 
 // owner is the party that may access a frame.
@@ -84,7 +72,7 @@ type Link struct {
 
 // Pair makes two links that are each other's peer.
 func Pair(cfg Config) (a, b *Link) {
-	cfg = cfg.withDefaults()
+	cfg = Config{cmp.Or(cfg.FrameSize, 2048), cmp.Or(cfg.FrameCount, 512), cmp.Or(cfg.TxSize, 64)}
 	mu := new(sync.Mutex)
 	a, b = newLink(cfg, mu), newLink(cfg, mu)
 	a.peer, b.peer = b, a
