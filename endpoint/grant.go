@@ -201,7 +201,7 @@ type Route struct {
 	MTU      uint32        `json:"mtu"`       // bytes of IP packet
 }
 
-// Errors that a [Lease] and those who open one return, wrapped.
+// Errors of a [Lease] and of the functions that open one, wrapped.
 var (
 	// ErrTagHeld: another endpoint, or a socket of the kernel, holds the tag.
 	ErrTagHeld = errors.New("tag already claimed")

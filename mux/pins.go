@@ -336,7 +336,7 @@ func (c *cleaner) clean(p pinnedMux) error {
 	if err := keep.remove(); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
-	why := "nobody serves it"
+	why := "no process serves it"
 	if gone {
 		why = "its interface is gone"
 	}

@@ -162,7 +162,7 @@ else on lo: rule b, line 1
   nat             refuse
 else: no rule applies: nothing is permitted
 `, ""},
-		{"rules: []", "", 0, "\npolicy.yaml: OK, no rules: nobody is permitted anything\n", ""},
+		{"rules: []", "", 0, "\npolicy.yaml: OK, no rules: nothing is permitted\n", ""},
 		{"rules: [{name: a, users: [root], operator: true}]", "--user root --json", 0, `
 {
   "file": "FILE",

@@ -235,7 +235,7 @@ func TestCleanup(t *testing.T) {
 	d.kill()
 	before := attached(t, pair.A)
 	used := s.run(t, "cleanup")
-	if !strings.Contains(used, ": kept, 1 of its endpoints are in use\n") || !strings.Contains(used, s.socket+": removed, nobody serves it\n") {
+	if !strings.Contains(used, ": kept, 1 of its endpoints are in use\n") || !strings.Contains(used, s.socket+": removed, no process serves it\n") {
 		t.Errorf("%s", used)
 	}
 	if after := attached(t, pair.A); after != before {
@@ -243,7 +243,7 @@ func TestCleanup(t *testing.T) {
 	}
 	a.kill()
 	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == "uplink:program unetcut2" })
-	if out := s.run(t, "cleanup"); !strings.Contains(out, ": removed, nobody serves it\n") {
+	if out := s.run(t, "cleanup"); !strings.Contains(out, ": removed, no process serves it\n") {
 		t.Errorf("%s", out)
 	}
 	s.untouched(t)

@@ -198,7 +198,7 @@ func CleanSocket(path string, report func(what string)) error {
 	found, err := deadSocket(path)
 	if err == nil && found {
 		if err = os.Remove(path); err == nil {
-			report(path + ": removed, nobody serves it")
+			report(path + ": removed, no process serves it")
 		}
 	}
 	return errors.Join(err, lock.release())

@@ -374,7 +374,7 @@ func TestCleanSocket(t *testing.T) {
 		t.Errorf("one that serves: %v, %v", reports, err)
 	}
 	l.die()
-	if err := clean(); err != nil || len(reports) != 1 || !strings.HasSuffix(reports[0], "removed, nobody serves it") {
+	if err := clean(); err != nil || len(reports) != 1 || !strings.HasSuffix(reports[0], "removed, no process serves it") {
 		t.Errorf("a dead one: %v, %v", reports, err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {

@@ -36,18 +36,18 @@ func (r *PolicyReport) Text(w io.Writer) error {
 	if !r.asked {
 		return r.summary(w)
 	}
-	who := fmt.Sprintf("user %s (uid %d)", r.user, r.subject.UID)
+	subject := fmt.Sprintf("user %s (uid %d)", r.user, r.subject.UID)
 	if r.iface != "" {
-		who += " on " + r.iface
+		subject += " on " + r.iface
 	}
 	if len(r.applies) == 0 {
-		_, err := fmt.Fprintf(w, "%s: no rule of %s applies: nothing is permitted\n", who, r.Policy)
+		_, err := fmt.Fprintf(w, "%s: no rule of %s applies: nothing is permitted\n", subject, r.Policy)
 		return err
 	}
 	for i, rule := range r.applies {
-		line := who + ": "
+		line := subject + ": "
 		if r.iface == "" {
-			line = fmt.Sprintf("%s on %s: ", who, strings.Join(rule.Interfaces, ", "))
+			line = fmt.Sprintf("%s on %s: ", subject, strings.Join(rule.Interfaces, ", "))
 			if i > 0 {
 				line = fmt.Sprintf("else on %s: ", strings.Join(rule.Interfaces, ", "))
 			}
@@ -115,7 +115,7 @@ func (r *PolicyReport) summary(w io.Writer) error {
 	case r.Policy.File == "":
 		fmt.Fprintf(w, "there is no %s: the built-in policy applies\n\n", policy.DefaultFile)
 	case n == 0:
-		_, err := fmt.Fprintf(w, "%s: OK, no rules: nobody is permitted anything\n", r.Policy)
+		_, err := fmt.Fprintf(w, "%s: OK, no rules: nothing is permitted\n", r.Policy)
 		return err
 	case n == 1:
 		fmt.Fprintf(w, "%s: OK, 1 rule\n\n", r.Policy)

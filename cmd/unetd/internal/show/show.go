@@ -38,9 +38,9 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 	t := table(w)
 	fmt.Fprintln(t, "ID\tUID\tPID\tATTACH\tDEVICE\tSEGMENT\tSTATE\tTAGS")
 	for _, e := range all {
-		who := strconv.FormatUint(uint64(e.UID), 10)
+		owner := strconv.FormatUint(uint64(e.UID), 10)
 		if name := nameOf(e.UID); name != "" {
-			who += "(" + name + ")"
+			owner += "(" + name + ")"
 		}
 		device := e.Device
 		if e.Attach == endpoint.AttachQueue {
@@ -50,7 +50,7 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		if !e.Leased {
 			state = "waiting"
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\n", e.ID, who, e.PID, e.Attach, device, policy.Bytes(e.SegmentBytes), state, tagsOf(e))
+		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\n", e.ID, owner, e.PID, e.Attach, device, policy.Bytes(e.SegmentBytes), state, tagsOf(e))
 	}
 	return t.Flush()
 }
