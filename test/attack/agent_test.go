@@ -107,7 +107,7 @@ func (a *actor) kill() error {
 	return a.ended
 }
 
-// leave lets the process end by itself.
+// leave closes the process's input, and waits until the process has ended.
 func (a *actor) leave() error {
 	a.once.Do(func() {
 		a.orders.Close()
@@ -200,7 +200,7 @@ func (f *failure) Is(target error) bool {
 	return ok && f.Errno != 0 && unix.Errno(f.Errno) == errno
 }
 
-// sentinels are the errors that the suite asks for.
+// sentinels are the errors that the suite compares with errors.Is.
 var sentinels = map[string]error{
 	"tag held":         endpoint.ErrTagHeld,
 	"tag denied":       endpoint.ErrTagDenied,
@@ -253,7 +253,7 @@ func teach[A, R any](name string, f func(*agent, A) (R, error)) command[A, R] {
 // nothing is the argument or the result of a command that has none.
 type nothing struct{}
 
-// runAgent does what it is told, until its input ends.
+// runAgent executes commands until its input ends.
 func runAgent(in io.Reader, out io.Writer) error {
 	a := &agent{}
 	orders, reports := json.NewDecoder(in), json.NewEncoder(out)
@@ -282,7 +282,7 @@ func runAgent(in io.Reader, out io.Writer) error {
 	}
 }
 
-// pastime is something that an agent does until it is told to stop.
+// pastime is something that an agent does until it is stopped.
 type pastime struct {
 	stop chan struct{}
 	done chan struct{}

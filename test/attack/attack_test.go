@@ -31,7 +31,7 @@ func lengthOf(full, short, race int) int {
 	return short
 }
 
-// TestMain makes this binary every process of the suite: see agent.
+// TestMain runs this binary as the test or as one of the suite's processes: see agent.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(agentVariable); role != "" {
 		run := runAgent
@@ -92,7 +92,7 @@ type row struct {
 	failed    bool
 }
 
-// note says what happened.
+// note adds a line about what happened.
 func (r *row) note(format string, args ...any) {
 	r.happened = append(r.happened, fmt.Sprintf(format, args...))
 }

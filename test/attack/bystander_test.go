@@ -28,8 +28,8 @@ const (
 	tripPause   = 2 * time.Millisecond // between trips: bystanders leave the processors to the attackers
 )
 
-// bystander sends requests that have nothing to do with the attack, one after
-// another, and looks at every byte of the answers.
+// bystander sends requests that are not part of the attack, one after
+// another, and checks every byte of the answers.
 type bystander struct {
 	name string
 	trip func(n uint64) error
@@ -43,15 +43,15 @@ type trips struct {
 	Name  string
 	Done  uint64
 	Lost  uint64        // no answer in time
-	Wrong uint64        // an answer of other bytes, from somebody else, or a second one
-	Worst time.Duration // of Done since the last look
+	Wrong uint64        // an answer with other bytes, from another sender, or a second one
+	Worst time.Duration // of Done since the last call of look
 	Why   string        // the first that was lost or wrong
 }
 
 // errWrong: something came that was not what should.
 var errWrong = errors.New("wrong answer")
 
-// run goes on until stop is closed.
+// run sends requests until stop is closed.
 func (b *bystander) run(stop <-chan struct{}) {
 	for n := uint64(1); ; n++ {
 		select {
@@ -82,7 +82,7 @@ func (b *bystander) run(stop <-chan struct{}) {
 	}
 }
 
-// look takes what has happened. The worst time begins anew.
+// look returns the counts so far, and resets the worst time.
 func (b *bystander) look() trips {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,7 +92,7 @@ func (b *bystander) look() trips {
 	return s
 }
 
-// question is the n-th that a bystander asks: no two are alike.
+// question is a bystander's n-th request. Each has other bytes.
 func question(name string, n uint64) []byte {
 	b := append(binary.BigEndian.AppendUint64(nil, n), name...)
 	for i := range 40 + int(n*397%900) { // short and long ones in turn
@@ -168,7 +168,7 @@ func pingOnce(c *icmp.PacketConn, n uint64) error {
 		m, err := icmp.ParseMessage(1, buf[:size])
 		got, ok := m.Body.(*icmp.Echo)
 		if err != nil || m.Type != icmpv4.ICMPTypeEchoReply || !ok {
-			continue // a raw socket hears all of the host's ICMP
+			continue // a raw socket receives all of the host's ICMP
 		}
 		if from.String() != hostA.String() || got.ID != echo.ID || got.Seq != echo.Seq || !bytes.Equal(got.Data, echo.Data) {
 			return fmt.Errorf("%w: echo reply %d of %d bytes from %v", errWrong, got.Seq, len(got.Data), from)
@@ -230,7 +230,7 @@ func neighbourTags() []endpoint.Tag {
 	}
 }
 
-// settleArg is where unetd is and whom the neighbour asks on host B.
+// settleArg has unetd's socket and the neighbour's peers on host B.
 type settleArg struct {
 	Socket string
 	Peer   netip.AddrPort // answers datagrams
@@ -313,10 +313,10 @@ func (n *neighbour) askMessage(i uint64) error {
 	return nil
 }
 
-// daemonPause is how often the neighbour asks unetd for something.
+// daemonPause is the time between the neighbour's requests to unetd.
 const daemonPause = 50 * time.Millisecond
 
-// askDaemon asks for a route and a tag, and now and then for another endpoint.
+// askDaemon requests a route and a tag, and at intervals another endpoint.
 func (n *neighbour) askDaemon(arg settleArg, i uint64) error {
 	ctx, cancel := timeout()
 	defer cancel()

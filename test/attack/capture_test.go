@@ -21,9 +21,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// capture listens on host B's end of the cable, without a mux, and so sees all
-// that leaves host A's uplink. It also is the host's answer to messages: what is
-// for tag peerTag goes back to its sender.
+// capture receives on host B's end of the cable, without a mux, and so gets all frames
+// that leave host A's uplink. It also answers messages: those for tag peerTag go back
+// to their sender.
 type capture struct {
 	conn *os.File
 	raw  rawConn
@@ -62,7 +62,7 @@ func startCapture(t testing.TB, h *netlab.Host) *capture {
 	return c
 }
 
-// packetSocket hears all that comes in on a device, and can send there.
+// packetSocket receives all frames that come in on a device, and can send there.
 func packetSocket(device string) (*os.File, error) {
 	i, err := net.InterfaceByName(device)
 	if err != nil {
@@ -85,7 +85,7 @@ func packetSocket(device string) (*os.File, error) {
 	return f, nil
 }
 
-// networkOrder is how the kernel wants a protocol.
+// networkOrder returns a protocol number in the byte order of the packet socket.
 func networkOrder(n uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], n)
@@ -151,7 +151,7 @@ func (c *capture) take(j *judge, frame []byte, vlan bool) {
 		c.legal[volley]++
 	}
 	if reply := reply(frame); why == "" && reply != nil {
-		c.raw.Control(func(fd uintptr) { unix.Write(int(fd), reply) }) // a request that gets no answer is noticed by who sent it
+		c.raw.Control(func(fd uintptr) { unix.Write(int(fd), reply) }) // the sender notices a missing answer
 	}
 }
 
@@ -185,7 +185,7 @@ func (c *capture) missed() (n uint32, err error) {
 	return n, errors.Join(ctlErr, err)
 }
 
-// Who is who on host A. Its kernel has hostA and hostA6.
+// The addresses on host A. Its kernel has hostA and hostA6.
 var (
 	hostA  = netip.MustParseAddr("10.0.0.1")
 	hostB  = netip.MustParseAddr("10.0.0.2")
@@ -213,7 +213,7 @@ const (
 	peerTag        = 0xc0000001 // to which host B answers
 )
 
-// judge says of a frame that has left host A whether its sender may say so.
+// judge decides whether the sender of a frame that has left host A may send it.
 // Marked frames are an attacker's. gopacket decodes, one layer after another as
 // this file asks for them: a packet in a packet is payload.
 type judge struct {
@@ -264,8 +264,8 @@ func judgeMessage(rest []byte, marked bool) string {
 	return ""
 }
 
-// judgeARP: who holds an address says where it is, or asks for others. unetd asks
-// whether somebody has an address that is about to be claimed.
+// judgeARP: the holder of an address may announce it and ask for other addresses. unetd
+// probes an address before it is claimed.
 func (j *judge) judgeARP(rest []byte, marked bool) string {
 	if err := j.arp.DecodeFromBytes(rest, ignored); err != nil {
 		return fmt.Sprintf("not ARP: %v", err)
@@ -393,7 +393,7 @@ func (j *judge) judgeICMPv6(src netip.Addr, marked bool) string {
 			return "neighbour discovery with another MAC address"
 		}
 	}
-	// unetd asks whether somebody has an address that is about to be claimed.
+	// unetd probes an address before it is claimed.
 	asked := src.IsUnspecified() && (target == attackerAddr6 || target == neighbourAddr6)
 	if marked && target != attackerAddr6 || !marked && target != hostA6 && target != neighbourAddr6 && !asked {
 		return fmt.Sprintf("ICMPv6 type %d from %v for %v", kind, src, target)

@@ -168,8 +168,8 @@ type loiterArg struct {
 	Idle, Deaf int
 }
 
-// loiter opens connections and leaves them: idle ones, and deaf ones, which open an
-// endpoint and ask for more than fits into the socket, and never read.
+// loiter opens connections and leaves them open: idle ones, and others that open an
+// endpoint, request more than fits into the socket, and never read.
 var loiter = teach("loiter", func(a *agent, arg loiterArg) (nothing, error) {
 	for range arg.Idle {
 		conn, err := dialRaw(arg.Socket)
@@ -264,7 +264,7 @@ type talkArg struct {
 	Shut    bool // the writing side afterwards
 }
 
-// talked is what unetd said until it ended the connection, or for a second.
+// talked is what unetd sent until it ended the connection, or for a second.
 type talked struct {
 	Answers []string
 	Ended   bool

@@ -23,7 +23,7 @@ type crowdArg struct {
 	Count  int
 }
 
-// crowd connects as often as it is told and keeps all its ends, whatever unetd says.
+// crowd makes a number of connections and keeps its ends open, whatever unetd answers.
 var crowd = teach("crowd", func(a *agent, arg crowdArg) (connected int, err error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -169,7 +169,7 @@ func crowdCases() []attackCase {
 }
 
 // unreadArg is how many connections there are at once, what is sent on each first, and
-// what is sent then, with a number in it, for as long as unetd takes it.
+// what is sent then, with a number in it, as long as unetd reads it.
 type unreadArg struct {
 	Socket      string
 	Wide        int
@@ -236,7 +236,7 @@ type opensArg struct {
 	Times  int
 }
 
-// opens opens and closes an endpoint again and again, and says how long each opening took.
+// opens opens and closes an endpoint repeatedly, and returns how long each open took.
 var opens = teach("opens", func(a *agent, arg opensArg) (took []time.Duration, err error) {
 	small := endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32}}
 	for range arg.Times {
@@ -271,9 +271,9 @@ func unreadCases() []attackCase {
 	}
 }
 
-// openBeside has the neighbour open endpoints beside a flood. Of some rounds the best
-// counts: other work on this machine delays an opening, too. The time is judged in the
-// long suite, which runs alone, and noted elsewhere.
+// openBeside opens endpoints of the neighbour during a flood. The best of some rounds
+// counts, because other work on this machine delays an open too. The time is checked in
+// the long suite, which runs alone; otherwise it is only printed.
 func (s *scene) openBeside(flood unreadArg) {
 	s.Helper()
 	const rounds, times = 5, 15

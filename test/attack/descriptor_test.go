@@ -29,7 +29,7 @@ type pushed struct {
 }
 
 // push puts descriptors on the TX ring and kicks until the kernel has taken them
-// or says that it will not.
+// or returns an error.
 var push = teach("push", func(a *agent, arg pushArg) (p pushed, err error) {
 	g := a.guns[arg.Gun]
 	copy(g.mem[firstFrame(g):], arg.Place)
@@ -125,7 +125,7 @@ func descriptorCases(armed *shooter) []attackCase {
 			}
 			p := push.do(s, armed.actor, pushArg{armed.Gun, descs, make([]byte, 100)})
 			s.row.note("the kernel took %d and refused %d %s", p.Taken, p.Refused, p.Errno)
-			// It ends when the next descriptor says so. A frame after that is a frame again.
+			// The next descriptor ends it. A frame after that is an ordinary one.
 			push.do(s, armed.actor, pushArg{armed.Gun, []queues.Desc{{Addr: addr, Len: 60}}, nil})
 			v := s.allow()
 			v.add(lawful(v.mark())[0].frame)
@@ -163,7 +163,7 @@ func (s *scene) refused(by *shooter, descs []queues.Desc) {
 	s.row.note("%d descriptors: %s", len(descs), countsText(said))
 }
 
-// secrets looks through an agent's segment for what bystanders send.
+// secrets searches an agent's segment for data of bystanders.
 var secrets = teach("secrets", func(a *agent, arg gunArg) (found int, err error) {
 	for _, name := range []string{"neighbour\x00", "message\x00"} {
 		found += bytes.Count(a.guns[arg.Gun].mem, []byte(name))
@@ -171,7 +171,7 @@ var secrets = teach("secrets", func(a *agent, arg gunArg) (found int, err error)
 	return found, nil
 })
 
-// rebind asks a bound XSK for everything that a new one may have.
+// rebind tries on a bound XSK all settings of a new one.
 var rebind = teach("rebind", func(a *agent, arg gunArg) (list []attempt, err error) {
 	g := a.guns[arg.Gun]
 	for ifindex := range uint32(8) {

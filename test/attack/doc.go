@@ -1,29 +1,29 @@
-// Package attack attacks the protection boundary: what docs/protection.md
-// promises is tried here, against a real unetd, by processes that have no
-// privilege and all that a grant gives.
+// Package attack attacks the protection boundary: processes without privileges, which
+// have only what a grant gives, try to break the promises of docs/protection.md
+// against a real unetd.
 //
 //	go test ./test/attack -v -attack.long
 //
 // [TestAttacks] runs the cases one after another. An attacker is a process of
-// user nobody that was granted an endpoint; it writes into its rings and its
-// segment directly, makes system calls with its descriptors, and speaks to unetd's
-// socket as it likes. Beside it, all the time, run the bystanders:
+// user nobody that was granted an endpoint. It writes into its rings and its
+// segment directly, makes system calls with its descriptors, and sends arbitrary records
+// to unetd's socket. Bystanders run at the same time:
 //
 //   - a neighbour, which is a process of another user with endpoints of its own: it
-//     exchanges datagrams and messages with host B, checks every byte, and now and
-//     then asks unetd for a route, a tag and another endpoint;
+//     exchanges datagrams and messages with host B, checks every byte, and at
+//     intervals requests a route, a tag and another endpoint from unetd;
 //   - kernel traffic on the same interface: ping, a UDP and a TCP service.
 //
-// None of them may lose a byte or see a foreign one, and no forged frame may leave
-// the uplink. Host B listens there, looks for the mark that every forged frame
-// carries, and decodes all others with gopacket to see whether their sender may say
-// so. At the end the suite prints a table: each case, what was done, and what
+// None of them may lose a byte or receive one of others, and no forged frame may leave
+// the uplink. Host B captures there, searches for the mark of forged frames,
+// and decodes all other frames with gopacket to check that their sender may send them.
+// At the end the suite prints a table: each case, what was done, and what
 // happened.
 //
-// The other tests are about numbers: [TestTenMillionFrames], whose counters have to
-// add up, [TestCycles], after which everything is back where it started,
+// The other tests compare numbers: [TestTenMillionFrames], whose counters have to
+// add up, [TestCycles], after which all resources are released,
 // [TestRestartsUnderTraffic] and [TestManyEndpoints].
 //
 // Without -attack.long all of them run in a short form. They need root and AF_XDP
-// and are skipped without, unless UNET_REQUIRE_XDP=1.
+// and are skipped without them, unless UNET_REQUIRE_XDP=1.
 package attack

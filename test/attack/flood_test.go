@@ -21,7 +21,7 @@ type barrageArg struct {
 	Frame       []byte
 }
 
-// barrage sends as fast as the kernel takes it.
+// barrage sends as fast as the kernel accepts frames.
 var barrage = teach("barrage", func(a *agent, arg barrageArg) (fired, error) {
 	return a.guns[arg.Gun].fire(func(yield func(shot) bool) {
 		for range arg.Frames {
@@ -58,9 +58,9 @@ var grab = teach("grab", func(a *agent, arg grabArg) (g grabbed, err error) {
 	return g, nil
 })
 
-// tease opens a segment by O_PATH, lets go of everything else, and then opens it anew
-// and lets it go, again and again: who asks for a lease of the file meanwhile
-// (F_SETLEASE), as unetd does, is told by a signal.
+// tease opens a segment by O_PATH, closes everything else, and then repeatedly opens
+// and closes it. A process that has a lease of the file (F_SETLEASE), as unetd does,
+// gets a signal by that.
 var tease = teach("tease", func(a *agent, arg keepArg) (opens int, err error) {
 	g := a.guns[arg.Gun]
 	path, err := unix.Open(procFD(int(g.grant.Segment.Fd())), unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -119,8 +119,8 @@ func floodCases(armed *shooter) []attackCase {
 	}
 }
 
-// forgeErrors sends ICMP errors that would spoil others' connections, if somebody
-// believed them: a path MTU of 68, unreachable hosts and ports.
+// forgeErrors sends ICMP errors that would harm others' connections if they were
+// accepted: a path MTU of 68, unreachable hosts and ports.
 func forgeErrors(s *scene, armed *shooter) {
 	others, own := s.forge("tx_forged_addr", "tx_forged_quote"), s.forge("tx_forged_quote", "tx_no_owner", "tx_infrastructure")
 	home := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
@@ -147,7 +147,7 @@ func forgeErrors(s *scene, armed *shooter) {
 	others.fire(armed)
 	own.fire(armed)
 
-	// A host may say that it did not want what was sent to it.
+	// A host may reject what was sent to it.
 	v := s.allow()
 	for kind, code := range map[byte]byte{3: 3, 11: 1, 12: 0} {
 		m := icmp4(kind, code, ipv4(hostB, attackerAddr, protocolUDP, udp(kernelPort, discard, v.mark())))
@@ -158,7 +158,7 @@ func forgeErrors(s *scene, armed *shooter) {
 	v.fire(armed)
 }
 
-// icmp4 is a message with a true checksum, that tells an MTU of 68.
+// icmp4 is a message with a correct checksum and an MTU of 68.
 func icmp4(kind, code byte, rest ...[]byte) []byte {
 	m := join([]byte{kind, code, 0, 0, 0, 0, 0, 68}, join(rest...))
 	binary.BigEndian.PutUint16(m[2:], ^sum(m))

@@ -61,7 +61,7 @@ func netAddr(src, dst netip.Addr) path { return path{src, dst} }
 func (p path) v4(protocol byte, rest ...[]byte) []byte { return ipv4(p.src, p.dst, protocol, rest...) }
 func (p path) v6(next byte, rest ...[]byte) []byte     { return ipv6(p.src, p.dst, next, rest...) }
 
-// Sources that are nobody's, or somebody else's.
+// Sources that have no owner, or another one.
 var (
 	foreign4 = []netip.Addr{
 		hostB, neighbourAddr, netip.MustParseAddr("10.0.0.61"), netip.MustParseAddr("192.0.2.1"), netip.IPv4Unspecified(),
@@ -218,7 +218,7 @@ func forgeARP(v *volley) {
 		}
 		for _, addr := range []netip.Addr{hostA, hostB, neighbourAddr, netip.MustParseAddr("10.0.0.61"), netip.MustParseAddr("255.255.255.255")} {
 			packet(arpReply, linkA, addr, hostB)                     // I am he
-			packet(arpRequest, linkA, addr, hostB)                   // he asks
+			packet(arpRequest, linkA, addr, hostB)                   // a request
 			packet(arpRequest, linkA, addr, addr)                    // gratuitous
 			packet(arpReply, linkA, addr, addr)                      //
 			packet(arpRequest, linkA, netip.IPv4Unspecified(), addr) // is he there? (RFC 5227)
@@ -229,7 +229,7 @@ func forgeARP(v *volley) {
 			packet(arpRequest, link, attackerAddr, hostB)
 		}
 		packet(arpReply, linkA, netip.IPv4Unspecified(), attackerAddr)
-		// RARP and InARP speak for others by another operation.
+		// RARP and InARP have other operations for the same.
 		for op := range 16 {
 			packet(op, linkA, neighbourAddr, hostB)
 		}
@@ -377,7 +377,7 @@ func malformedCases(armed *shooter) []attackCase {
 		{"lying header lengths of IPv4", "versions and header lengths 0 to 255 on the first byte; behind any but the true one stand the neighbour's ports", func(s *scene) {
 			v := s.forge(drops...)
 			trap := []byte{}
-			for range 6 { // whatever the header length says, this is found there, or a lie
+			for range 6 { // for every header length this is at the end of the header, or the length is false
 				trap = join(trap, be16(neighbourPort), be16(24), be16(24), be16(0))
 			}
 			packet := ipv4(hostA, hostB, protocolUDP, udp(attackerPort, discard, trap, v.mark()))

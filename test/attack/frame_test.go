@@ -34,8 +34,8 @@ const (
 	protocolICMPv6 = 58
 )
 
-// A mark is what a frame says about itself to whoever captures it: which volley
-// it belongs to, and whether it may be where it is seen.
+// A mark in a frame is for the capture: the volley to which the frame belongs, and
+// whether the mux should let it through.
 const (
 	markText = "unet-attack-mark:"
 	markLen  = len(markText) + 1 + 4

@@ -28,18 +28,18 @@ type gun struct {
 	next uint32 // frame of the segment to send from
 }
 
-// openArg asks for an endpoint through unetd's socket.
+// openArg describes an endpoint to request at unetd's socket.
 type openArg struct {
 	Socket  string
 	Request endpoint.Request
 }
 
-// timeout is for what an agent asks of unetd.
+// timeout bounds an agent's requests to unetd.
 func timeout() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), tripTimeout)
 }
 
-// granted is what the test has to know of an endpoint that an agent got.
+// granted describes an agent's endpoint to the test.
 type granted struct {
 	Gun      int // number of the endpoint in the agent
 	ID       uint64
@@ -79,7 +79,7 @@ type fireArg struct {
 	Shots []shot
 }
 
-// fired is what became of frames, as their sender can see it.
+// fired counts what happened to frames, as far as their sender can see it.
 type fired struct {
 	Frames  uint64 // that the kernel took off the ring
 	Refused uint64 // descriptors that it found invalid
@@ -213,7 +213,7 @@ var sweep = teach("sweep", func(a *agent, arg sweepArg) (fired, error) {
 	})
 })
 
-// received counts what a gun has received, by what it says.
+// received counts the frames that a gun has received, by their marks.
 type received struct {
 	Frames int
 	Bytes  int
@@ -241,7 +241,7 @@ func (g *gun) drain() (got received) {
 	return got
 }
 
-// dropGun closes a lease and lets go of all that was granted with it.
+// dropGun closes a lease and all that was granted with it.
 var dropGun = teach("drop", func(a *agent, arg gunArg) (nothing, error) {
 	g := a.guns[arg.Gun]
 	return nothing{}, errors.Join(g.lease.Close(), g.letGo())
@@ -285,7 +285,7 @@ var flushGun = teach("flush", func(a *agent, arg gunArg) (nothing, error) {
 	return nothing{}, a.guns[arg.Gun].flush()
 })
 
-// lost waits until a lease has ended and says why.
+// lost waits until a lease has ended and returns the reason.
 var lost = teach("lost", func(a *agent, arg gunArg) (why string, err error) {
 	l := a.guns[arg.Gun].lease
 	select {

@@ -7,7 +7,7 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// hiddenCases try to hide what a frame says from the mux.
+// hiddenCases try to hide the headers of a frame from the mux.
 func hiddenCases(armed *shooter) []attackCase {
 	to := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
 	return []attackCase{
@@ -126,7 +126,7 @@ func hiddenCases(armed *shooter) []attackCase {
 	}
 }
 
-// forgeExtended adds packets whose lies stand behind extension headers.
+// forgeExtended adds packets whose forged headers are behind extension headers.
 func forgeExtended(v *volley) {
 	m := v.mark()
 	for _, src := range []path{{attackerAddr6, hostB6}, {hostA6, hostB6}} {

@@ -146,8 +146,8 @@ var squat = teach("squat", func(a *agent, how string) (nothing, error) {
 	return nothing{}, os.Mkdir(name, 0o777)
 })
 
-// TestSquattedPins: where everybody may write to the BPF file system, somebody may have
-// made unetd's folder before it does. It must not keep anything there.
+// TestSquattedPins: if every user may write to the BPF file system, another user can have
+// made unetd's folder before unetd. unetd must not pin anything there.
 func TestSquattedPins(t *testing.T) {
 	for _, how := range []string{"folder", "link"} {
 		t.Run(how, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestSquattedPins(t *testing.T) {
 	}
 }
 
-// greed is a tag that an attacker wants, and why it is not to have it.
+// greed is a tag that an attacker claims, and why the claim has to be refused.
 type greed struct {
 	Tag  endpoint.Tag
 	Want error
@@ -272,7 +272,7 @@ var claim = teach("claim", func(a *agent, arg claimArg) (endpoint.Tag, error) {
 	return a.guns[arg.Gun].lease.Claim(ctx, arg.Tag)
 })
 
-// curious asks unetd for what only operators may know.
+// curious requests from unetd what only operators may read.
 var curious = teach("curious", func(a *agent, socket string) (nothing, error) {
 	ctx, cancel := timeout()
 	defer cancel()

@@ -80,8 +80,8 @@ var tamper = teach("tamper", func(a *agent, arg gunArg) (list []attempt, err err
 		again.Close()
 	}
 	try(&list, "execute", unix.Exec(fmt.Sprintf("/proc/self/fd/%d", fd), []string{"x"}, nil))
-	// A mapping beyond the end is granted; what touches it is sent SIGBUS. The kernel
-	// reads it like its owner would, and must say EFAULT.
+	// A mapping beyond the end is granted; an access to it is SIGBUS. If the kernel
+	// reads it in a system call, the error has to be EFAULT.
 	if mem, err := unix.Mmap(fd, size, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		r, w, pipeErr := os.Pipe()
 		if pipeErr != nil {
@@ -137,14 +137,13 @@ func memoryCases() []attackCase {
 	}
 }
 
-// keepArg says by what an agent is to hold on to an endpoint whose lease it gives
-// back.
+// keepArg says what an agent keeps of an endpoint after the end of its lease.
 type keepArg struct {
 	Gun int
 	By  string
 }
 
-// keep ends a lease and lets go of everything but one thing.
+// keep ends a lease and closes everything but one thing.
 var keep = teach("keep", func(a *agent, arg keepArg) (nothing, error) {
 	g := a.guns[arg.Gun]
 	path := fmt.Sprintf("/proc/self/fd/%d", g.grant.Segment.Fd())
@@ -294,7 +293,7 @@ func (s *scene) holdOn(by string) {
 	case kept < tries:
 	case !counts:
 		s.row.note("%d MiB are held: the kernel counts what is registered against RLIMIT_MEMLOCK, whose hard limit is lower here and may not be raised", (full-before)>>10)
-	case over && unetd.Eventually(func() bool { return full-heldMemory(s) > limit }): // it was the attacker's, not somebody else's on this machine
+	case over && unetd.Eventually(func() bool { return full-heldMemory(s) > limit }): // the memory was the attacker's, not of other programs
 		s.Errorf("%d KiB are held by %s; %d are allowed", held, by, limit)
 		s.row.note("NOT COUNTED: %d KiB are held of %d allowed", held, limit)
 	default:
@@ -339,15 +338,15 @@ func (s *scene) room() bool {
 }
 
 // roleSharer makes a process of this binary one that binds a socket of its own over
-// somebody's segment. Whoever may make a user namespace has every capability in it,
-// so also those that an XSK takes.
+// another's segment. A user who may make a user namespace has all capabilities in it,
+// also those that an XSK needs.
 const roleSharer = "sharer"
 
 // sharedFD is where a sharer finds the granted XSK.
 const sharedFD = 3
 
 // startSharer starts one over a granted XSK. It holds the segment until it is
-// killed. The error says why there is none, as the sharer does.
+// killed. The error has the sharer's output.
 func startSharer(xsk *os.File) (*exec.Cmd, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), agentVariable+"="+roleSharer)
@@ -376,7 +375,7 @@ func startSharer(xsk *os.File) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// runSharer binds, lets go of what it was given, and waits.
+// runSharer binds, closes what it was given, and waits.
 func runSharer(in io.Reader, out io.Writer) error {
 	sock, err := bindShared(sharedFD)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// tripsEach is how many requests of everybody are answered in each of unetd's lives,
+// tripsEach is how many requests of each bystander are answered while each unetd runs,
 // and in between.
 const tripsEach = 20
 
 // TestRestartsUnderTraffic kills and starts unetd while a user's process talks to host
 // B over its endpoints: by datagrams and by messages, with claims and resolves under way.
-// Nothing is lost, and the next unetd knows everybody. Meanwhile a thief has been given
-// the XSK of one of the endpoints and tries to present it as his own.
+// Nothing is lost, and the next unetd takes all endpoints over. Meanwhile another user
+// has got the XSK of one of the endpoints and tries to present it as its own.
 func TestRestartsUnderTraffic(t *testing.T) {
 	restarts := lengthOf(20, 3, 2)
 	row := results.add(t, fmt.Sprintf("%d restarts of unetd under traffic", restarts), "kill -9 and a start, while datagrams and messages are exchanged with host B, and a thief presents a stolen XSK")
@@ -140,9 +140,8 @@ func allLeased(now, known []endpoint.Info) bool {
 	return true
 }
 
-// TestAfterARestart is what attackers could hope for from a restart of unetd: that it
-// forgets what they have, and so lets them have more, or that they keep what they do not
-// present again.
+// TestAfterARestart: after a restart unetd still counts what users have, so they get no
+// more, and reclaims what they do not present again.
 func TestAfterARestart(t *testing.T) {
 	row := results.add(t, "hopes for a restart", "a user who has all that he may have asks the next unetd for more; a process that sleeps does not present its endpoint again")
 
@@ -339,8 +338,8 @@ func killLoaded(t testing.TB, w *world) time.Duration {
 	return time.Since(begin)
 }
 
-// isKernels checks that host A's kernel answers for a port: that nobody has it. It
-// asks again, because the kernel limits how often it says so.
+// isKernels checks that host A's kernel answers for a port, so no endpoint has it. It
+// repeats the request, because the kernel limits the rate of its answers.
 func isKernels(t testing.TB, pair *netlab.Pair, port uint16) {
 	t.Helper()
 	conn, err := pair.B.Dial("udp", netip.AddrPortFrom(hostA, port).String())
@@ -349,7 +348,7 @@ func isKernels(t testing.TB, pair *netlab.Pair, port uint16) {
 	}
 	defer conn.Close()
 	if !unetd.Eventually(func() bool {
-		conn.Write([]byte("anybody?")) // which may tell what the last one led to
+		conn.Write([]byte("anybody?")) // may return the error of the previous one
 		conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		_, err = conn.Read(make([]byte, 1))
 		return errors.Is(err, unix.ECONNREFUSED)

@@ -168,7 +168,7 @@ func ringCases() []attackCase {
 	}
 }
 
-// leased reports whether unetd knows an endpoint and its owner.
+// leased reports whether unetd has a lease of an endpoint.
 func (s *scene) leased(id uint64) bool {
 	for _, e := range list(s, s.unetd) {
 		if e.ID == id {
@@ -178,8 +178,8 @@ func (s *scene) leased(id uint64) bool {
 	return false
 }
 
-// revoked waits until unetd has taken an endpoint away, and its owner has been
-// told.
+// revoked waits until unetd has revoked an endpoint, and its owner has got the
+// reason.
 func (s *scene) revoked(t *target, trigger func()) {
 	s.Helper()
 	begin := time.Now()
@@ -188,8 +188,8 @@ func (s *scene) revoked(t *target, trigger func()) {
 	}
 }
 
-// isRevoked says why an endpoint was taken away. trigger sends it something: the mux
-// looks at an endpoint when there is something for it.
+// isRevoked returns why an endpoint was revoked. trigger sends it a frame: the mux
+// checks an endpoint when there is a frame for it.
 func (s *scene) isRevoked(t *target, trigger func()) (why string) {
 	s.Helper()
 	if !unetd.Eventually(func() bool { trigger(); return !s.leased(t.ID) }) {
@@ -198,7 +198,7 @@ func (s *scene) isRevoked(t *target, trigger func()) (why string) {
 	}
 	why, err := lost.try(t.actor, gunArg{t.Gun})
 	if err != nil {
-		s.Errorf("the owner of the revoked endpoint was not told: %v", err)
+		s.Errorf("the owner of the revoked endpoint got no reason: %v", err)
 	}
 	return why
 }
@@ -210,7 +210,7 @@ type flipArg struct {
 }
 
 // flip puts the fill ring's producer far ahead and back, as fast as it can, so that
-// what looks at it sees one thing and the kernel another.
+// the mux's check and the kernel read different values.
 var flip = teach("flip", func(a *agent, arg flipArg) (nothing, error) {
 	g := a.guns[arg.Gun]
 	sane := atomic.LoadUint32(g.fill.producer)

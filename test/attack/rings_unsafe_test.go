@@ -12,8 +12,8 @@ import (
 	"github.com/unet-go/unet/queues"
 )
 
-// ring is a descriptor ring as it lies in memory. Nothing keeps its user from
-// nonsense, which is what it is for.
+// ring is a descriptor ring in memory, without checks, so that a test can write
+// invalid values.
 type ring[T queues.Entry] struct {
 	producer, consumer, flags *uint32
 	entries                   []T
@@ -69,7 +69,7 @@ func mapRings(fd int, g endpoint.Geometry) (r rings, err error) {
 	return r, err
 }
 
-// unmapRings lets go of the mappings. No ring may be touched afterwards.
+// unmapRings unmaps the rings. They must not be used afterwards.
 func (r *rings) unmapRings() error {
 	var errs []error
 	for _, mem := range [][]byte{r.fill.mem, r.completion.mem, r.rx.mem, r.tx.mem} {

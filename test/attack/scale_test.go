@@ -23,7 +23,7 @@ type populateArg struct {
 	First  uint32
 }
 
-// populate opens endpoints that answer every message, and says how long each took.
+// populate opens endpoints that answer every message, and returns how long each took.
 var populate = teach("populate", func(a *agent, arg populateArg) (took []time.Duration, err error) {
 	for i := range uint32(arg.Count) {
 		ctx, cancel := timeout()

@@ -25,7 +25,7 @@ type scene struct {
 	row *row
 }
 
-// play runs a case and then looks for what must not have happened.
+// play runs a case and then checks that nothing forbidden has happened.
 func (w *world) play(t *testing.T, c attackCase) {
 	s := &scene{t, w, results.add(t, c.name, c.did)}
 	begin, trips, counted := time.Now(), w.look(t), w.counters(t)
@@ -80,7 +80,7 @@ type volley struct {
 
 // Ends of a frame that are not counters.
 const (
-	inKernel = "kernel" // the kernel refuses it, or loses it before the mux sees it
+	inKernel = "kernel" // the kernel refuses or drops it before the mux
 )
 
 // forge is a volley of frames that must not get through. Each of them is counted

@@ -32,8 +32,8 @@ var tolerances = map[string]int{
 	"KiB of Shmem":          64 << 10,
 }
 
-// ofMachine are the measures of the whole machine. Whatever else runs on it moves
-// them, so they are noted always, and judged only in the long run.
+// ofMachine are the measures of the whole machine. Other programs change them, so
+// they are always printed, and checked only in the long run.
 var ofMachine = []string{"SUnreclaim", "Percpu", "VmallocUsed", "Shmem"}
 
 // holdings are what a cycle could leave behind, by name.
@@ -67,7 +67,7 @@ func takeStock(t testing.TB, h *netlab.Host, d *unetd.Daemon) holdings {
 	return s
 }
 
-// more says what there is more of than before.
+// more lists the holdings that have grown.
 func (s holdings) more(before holdings) (more []string) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		had, known := before[name]
@@ -211,7 +211,7 @@ func addUsers(own map[netlab.BPFObject]bool) error {
 		}
 		p, err := ebpf.NewProgramFromID(id)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // somebody's, and gone
+			continue // of another program, and closed meanwhile
 		}
 		if err != nil {
 			return err
@@ -248,7 +248,7 @@ func addLinks(own map[netlab.BPFObject]bool) error {
 			own[netlab.BPFObject{Kind: "link", ID: uint32(all.ID)}] = true
 		}
 	}
-	if err := all.Err(); !errors.Is(err, unix.EAGAIN) { // somebody is attaching something
+	if err := all.Err(); !errors.Is(err, unix.EAGAIN) { // another program attaches something
 		return err
 	}
 	return addLinks(own)

@@ -62,7 +62,7 @@ func newField(t testing.TB) *field {
 			Tags:     append(tags, endpoint.UDPTag(netip.AddrPortFrom(addr, port)), endpoint.UDPTag(netip.AddrPortFrom(addr6, port))),
 		})
 	}
-	neighbours := endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)) // somebody has to hold it
+	neighbours := endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)) // a holder has to exist
 	f.collector = collect(t,
 		[]*datapath.Endpoint{receiver(f.unetd, hostA, hostA6, localPort, endpoint.MessageTag(localTag), neighbours), receiver(f.remote, hostB, hostB6, remotePort, endpoint.MessageTag(remoteTag))},
 		[]*tally{f.tallies["local"], f.tallies["remote"]})
@@ -100,8 +100,8 @@ func (r reading) since(before reading) reading {
 	return reading{since(before.a, r.a), since(before.b, r.b), r.port - before.port, r.uplink - before.uplink, r.sink - before.sink}
 }
 
-// transmitted is the sum of all that the attacker's frames count as, and tells how it
-// is made up.
+// transmitted is the sum of all counters of the attacker's frames, and a text with its
+// parts.
 func (r reading) transmitted() (sum uint64, parts string) {
 	some := map[string]int{}
 	for name, n := range r.a {
@@ -163,7 +163,7 @@ func TestTenMillionFrames(t *testing.T) {
 			t.Errorf("%s: %d, of which %d were sent", name, n, counted[name])
 		}
 	}
-	// To whom it is for, and to nobody else.
+	// To the right receiver, and to no other.
 	lost := map[string]uint64{
 		"local":  r.a["lost_deliver_redirect"] + r.a["lost_deliver_backlog"] + r.a["lost_port_redirect"],
 		"remote": r.b["lost_deliver_redirect"] + r.b["lost_deliver_backlog"] + r.b["lost_uplink_redirect"],
@@ -209,7 +209,7 @@ type sample struct {
 	Frame []byte
 	Count int    // how often, in a round of all samples
 	Want  string // the counter that counts it
-	To    string // who receives it; empty: nobody
+	To    string // the receiver; empty: none
 }
 
 // sampleMark is a mark and room for a number.
@@ -264,13 +264,13 @@ var mix = teach("mix", func(a *agent, arg mixArg) (m mixed, err error) {
 	return m, err
 })
 
-// samples are lawful frames to each receiver, and every kind of lie to them.
+// samples are permitted frames to each receiver, and every kind of forged ones.
 func samples(localPort, remotePort, sinkPort int, localTag, remoteTag uint32) []sample {
 	good, bad := sampleMark(legal), sampleMark(forged)
 	local := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
 	remote := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
 	u := func(src, dst int, m []byte) []byte { return udp(src, dst, m) }
-	lie := edit // to say that a lawful frame is changed
+	lie := edit // marks a permitted frame that is changed
 	all := []sample{
 		{"local message", local(typeMessage, message(localTag, attackerTag, good)), 6, "tx_local", "local"},
 		{"local datagram", local(typeIPv4, ipv4(hostA, hostA, protocolUDP, u(attackerPort, localPort, good))), 6, "tx_local", "local"},

@@ -15,20 +15,20 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// Users. The attacker is nobody.
+// Users. The attacker is user nobody.
 const (
 	attackerID  = netlab.NobodyID
 	neighbourID = 65533
-	loitererID  = 65532 // who connects to unetd and then does nothing
-	strangerID  = 65531 // whom the policy gives nothing
+	loitererID  = 65532 // connects to unetd and then does nothing
+	strangerID  = 65531 // gets nothing by the policy
 
-	// Attackers who lose an endpoint and get no other for a while: each case has one
-	// of its own.
+	// Attackers whose endpoint is revoked get no other for a minute, so each case has
+	// an attacker of its own.
 	firstOutcast = 65000
 	outcasts     = 100
 )
 
-// What the policy lets the attacker have at once.
+// What the policy permits the attacker at once.
 const (
 	attackerEndpoints = 8
 	attackerMemory    = 128 << 20 // bytes
@@ -90,7 +90,7 @@ func attackers() string {
 	return strings.Join(list, ", ")
 }
 
-// outcast is an attacker that nobody has been before.
+// outcast is an attacker's uid that no case has used before.
 func (w *world) outcast() uint32 {
 	w.outcasts++
 	return firstOutcast + w.outcasts - 1
@@ -149,7 +149,7 @@ func countersOf(t testing.TB, d *unetd.Daemon) map[string]uint64 {
 	return byName
 }
 
-// list is the endpoints that unetd knows.
+// list is the endpoints of unetd.
 func list(t testing.TB, d *unetd.Daemon) []endpoint.Info {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)
@@ -172,7 +172,7 @@ func since(before, after map[string]uint64) map[string]uint64 {
 	return diff
 }
 
-// look takes what has become of the requests of all bystanders.
+// look returns the counts of all bystanders.
 func (w *world) look(t testing.TB) (all []trips) {
 	t.Helper()
 	for _, b := range w.kernel {
@@ -186,7 +186,7 @@ func (w *world) look(t testing.TB) (all []trips) {
 
 // harm waits until every bystander has had an answer to a request that it made
 // after now, and returns what has gone wrong since before. Worst is the longest
-// that anybody waited.
+// wait of all.
 func (w *world) harm(t testing.TB, before []trips) (harm []string, worst trips) {
 	t.Helper()
 	now := w.look(t)
@@ -215,7 +215,7 @@ func (w *world) harm(t testing.TB, before []trips) (harm []string, worst trips) 
 	return harm, worst
 }
 
-// unharmed looks for what must not have happened, whatever was done, and notes it.
+// unharmed checks that no case has harmed the bystanders, and adds the result to the row.
 func (w *world) unharmed(t testing.TB, r *row, before []trips) {
 	t.Helper()
 	select {
