@@ -14,8 +14,8 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// TestUnprivilegedEcho is the main job: unetd on two hosts, processes of nobody
-// without a capability, datagrams and messages between them, and the kernel of
+// TestUnprivilegedEcho is the main use: unetd on two hosts, processes of user nobody
+// without capabilities, datagrams and messages between them, and the kernel of
 // the other host as a client.
 func TestUnprivilegedEcho(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
@@ -66,7 +66,7 @@ func TestUnprivilegedEcho(t *testing.T) {
 	}
 }
 
-// hasNoPrivilege reads what the kernel says of a process.
+// hasNoPrivilege checks a process's privileges in /proc.
 func hasNoPrivilege(t *testing.T, p *unetd.Process) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
@@ -85,7 +85,7 @@ func hasNoPrivilege(t *testing.T, p *unetd.Process) {
 	}
 }
 
-// serve starts the example's server as nobody and returns when it answers.
+// serve starts the example's server as user nobody and returns when it answers.
 func serve(t *testing.T, h *netlab.Host, socket, at string) *unetd.Process {
 	t.Helper()
 	p := unetd.Start(t, h, netlab.Nobody(), unetd.Command(t, "echo"), "serve", "--socket", socket, "--listen", at)
@@ -119,7 +119,7 @@ func TestKilledApplication(t *testing.T) {
 			if n := len(unetd.Links(t, pair.A)); n != 5 { // lo, uplink, its cutter, two ports
 				t.Fatalf("devices while serving: %v", unetd.Links(t, pair.A))
 			}
-			if err := answers(t, pair, at); err != nil { // now it knows the way to host B, which only unetd can tell
+			if err := answers(t, pair, at); err != nil { // now it has the route to host B, which only unetd can give
 				t.Fatal(err)
 			}
 			if daemonFirst {
@@ -147,14 +147,14 @@ func TestKilledApplication(t *testing.T) {
 	}
 }
 
-// TestDaemonKilled: an application goes on while unetd is dead and finds the
-// next one by itself, which knows it and ends it when it is told to end.
+// TestDaemonKilled: an application continues while unetd is dead and reconnects to the
+// next one by itself, which takes it over, and ends its endpoint when it is stopped.
 func TestDaemonKilled(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d, socket := daemon(t, pair.A)
 	at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
 	server := serve(t, pair.A, socket, at)
-	if err := answers(t, pair, at); err != nil { // now it knows the way to host B, which only unetd can tell
+	if err := answers(t, pair, at); err != nil { // now it has the route to host B, which only unetd can give
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -182,7 +182,7 @@ func TestDaemonKilled(t *testing.T) {
 	unetd.Untouched(t, pair.A)
 }
 
-// leased is the number of endpoints of which unetd knows the process.
+// leased is the number of endpoints whose process is connected to unetd.
 func leased(t *testing.T, socket string) (n int) {
 	t.Helper()
 	all, err := control.List(t.Context(), socket)

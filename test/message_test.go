@@ -181,7 +181,7 @@ func TestMessageBackPressure(t *testing.T) {
 	quiet(t, epA)
 }
 
-// TestMessageQuota: an application that frees nothing is told so, and the
+// TestMessageQuota: an application that frees nothing gets an error, and the
 // kernel still has frames to receive into.
 func TestMessageQuota(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
@@ -310,8 +310,8 @@ func TestMessageAllocs(t *testing.T) {
 	}
 }
 
-// TestIndependentPeer: host B runs no unet at all, but asavie/xdp, and speaks
-// the message format from its description, decoded by gopacket.
+// TestIndependentPeer: host B runs asavie/xdp instead of unet, and implements
+// the message format from its description; gopacket decodes it.
 func TestIndependentPeer(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A, "--mode", "native")

@@ -51,7 +51,7 @@ func listen(t *testing.T, h *unet.Host, port uint16) *unet.UDPConn {
 	return c
 }
 
-// awaitFree returns when nobody holds a UDP address any more.
+// awaitFree returns when no endpoint holds a UDP address any more.
 func awaitFree(t *testing.T, socket, at string) {
 	t.Helper()
 	h := open(t, socket, unet.Config{})
@@ -171,7 +171,7 @@ func TestUDPSuperFrame(t *testing.T) {
 }
 
 // TestWholeAddress: a host with an address of its own answers ARP and pings and
-// refuses ports that nobody listens on.
+// refuses ports without a listener.
 func TestWholeAddress(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)
@@ -286,7 +286,7 @@ func TestUDPErrors(t *testing.T) {
 	if err := c.Close(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("second close: %v, want net.ErrClosed", err)
 	}
-	// unetd is told behind the back of Close.
+	// Close does not wait until unetd has released the port.
 	again, err := other.ListenPacket(t.Context(), "udp", "10.0.0.1:7000")
 	for deadline := time.Now().Add(patience); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
 		again, err = other.ListenPacket(t.Context(), "udp", "10.0.0.1:7000")

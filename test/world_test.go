@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// daemon starts unetd on a host, for everybody, and returns it and its socket.
+// daemon starts unetd on a host, for all users, and returns it and its socket.
 func daemon(t *testing.T, h *netlab.Host, flags ...string) (*unetd.Daemon, string) {
 	t.Helper()
 	d := unetd.Serve(t, h, unetd.Options{Flags: flags})
@@ -110,8 +110,8 @@ func kernelPing(t *testing.T, h *netlab.Host, to netip.Addr, count int) (answere
 }
 
 // A user of unetd has a connection to a destination from each port that the policy
-// gives, of blocks and then one by one, and as many to the next destination from the
-// same ports. Then the error says what there are no more of.
+// permits, from blocks and then one by one, and as many to the next destination from the
+// same ports. The error then names the limit.
 func TestPolicyBoundsPorts(t *testing.T) {
 	const ports = 20*endpoint.BlockPorts + 3 // more than the 1,024 that were once a lease's end
 	p := netlab.RequirePair(t, netlab.Config{})

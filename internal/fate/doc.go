@@ -1,5 +1,5 @@
-// Package fate decides what an impaired link does to frames: which it loses, doubles,
-// damages, delays or reorders. It is a model in virtual time, without a clock and without
+// Package fate decides what an impaired link does to frames: which it loses, duplicates,
+// corrupts, delays or reorders. It is a model in virtual time, without a clock and without
 // the frames themselves. The impaired link between two namespaces (internal/netlab/impair)
 // and the simulation of TCP (proto/tcp) use it, so a [Rule] means the same in both.
 //
@@ -11,19 +11,17 @@
 //	  │           │             │            │                        (each copy has the rest for itself)
 //	  └───────────┴─────────────┴────────────┴── lost
 //
-// Losses at random come before the queue, so a frame that is lost takes no part of
-// the rate. The queue is drop-tail: a frame that does not fit is lost.
-// Frames that may carry a mark (ECN) are marked when they find more than MarkAbove
-// bytes in the queue.
+// Random losses come before the queue, so a lost frame uses nothing of the rate. The queue is drop-tail: a frame that does not fit is lost.
+// ECN-capable frames are marked if the queue holds more than MarkAbove bytes.
 //
 // Without Reorder the order is kept, also under Jitter and changes of Delay: a frame that
-// would overtake arrives together with the one before it. Frames behind one that is held
-// back do not wait.
+// would overtake arrives together with the one before it. Frames behind a frame that is held
+// back do not wait for it.
 //
 // # Reproducible
 //
-// Each frame takes the same number of random numbers under every rule. So what happens to
-// frame n at random depends on the seed, on n and on the rule at that time, and not on its
+// Each frame uses the same number of random numbers under every rule. So the random
+// decisions for frame n depend on the seed, on n and on the rule at that time, and not on its
 // size, the time, or other frames. Only the queue and blackouts depend on time.
 //
 // # Use

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Rule says what one direction of a link does. The zero value passes everything on
+// Rule is how one direction of a link treats frames. The zero value passes all frames on
 // at once.
 type Rule struct {
 	Loss      float64 // probability that a frame is lost, each by itself
@@ -183,7 +183,7 @@ func New(seed uint64, r Rule) *Model {
 	return m
 }
 
-// Set changes the rule for the next frames. A burst goes on if the new rule has bursts.
+// Set changes the rule for the next frames. A burst continues if the new rule has bursts.
 func (m *Model) Set(now time.Duration, r Rule) {
 	if err := r.Validate(); err != nil {
 		panic("BUG: rule of a link: " + err.Error())
@@ -313,7 +313,7 @@ func (q *queue) bytes(now time.Duration) int {
 	return q.total
 }
 
-// add appends a frame and says when it will have left.
+// add appends a frame and returns the time at which it will have left.
 func (q *queue) add(now time.Duration, size int, rate int64) time.Duration {
 	if n := len(q.frames); n > 0 {
 		now = max(now, q.frames[n-1].left)

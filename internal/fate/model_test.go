@@ -80,7 +80,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestCountersAreTheFates: what is counted is what was said.
+// TestCountersAreTheFates: the counters agree with the fates that Next returned.
 func TestCountersAreTheFates(t *testing.T) {
 	r := fate.Rule{Loss: 0.1, Burst: fate.Burst{Enter: 0.01, Leave: 0.2, Keep: 0.1}, Duplicate: 0.1, Corrupt: 0.1, Rate: 8e9, Queue: 50_000, MarkAbove: 20_000,
 		Blackout: fate.Blackout{After: time.Millisecond, Length: time.Millisecond, Every: 5 * time.Millisecond}}
@@ -422,7 +422,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestLineDeliversWhatWasDecided holds a line against the fates that it has told.
+// TestLineDeliversWhatWasDecided compares what a line delivers with the fates that it returned.
 func TestLineDeliversWhatWasDecided(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 9))
 	l := fate.NewLine[int](seed, fate.Rule{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Delay: 50 * time.Microsecond, Jitter: 100 * time.Microsecond, Reorder: 0.3, HoldBack: time.Millisecond,

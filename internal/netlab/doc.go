@@ -14,8 +14,8 @@
 //
 // The cable is a veth pair with one queue on each side, because a redirect
 // into a veth of several queues picks one by CPU number. IPv6 is off unless it
-// is asked for, so no listener report disturbs a measurement. ARP and offloads are as the
-// kernel has them: its stack leaves checksums partial and sends super-frames.
+// is configured, so no listener report disturbs a measurement. ARP and offloads have the
+// kernel's defaults: its stack leaves checksums partial and sends super-frames.
 //
 // A cable that is cut ([Config].Cut) has one end of each half in a third namespace, where
 // package impair joins them by an impaired link.

@@ -91,7 +91,7 @@ func TestSocketsOfTheHosts(t *testing.T) {
 	}
 }
 
-// TestBPFFS: what is pinned is found by a path, and is gone with the file system.
+// TestBPFFS: a pin is found by its path, and is removed with the file system.
 func TestBPFFS(t *testing.T) {
 	netlab.RequireXDP(t)
 	dir, err := netlab.OpenBPFFS("0755")
@@ -371,7 +371,7 @@ func TestStartOnRefusesAProcessorThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestNothingCrossesACutCable: its ends are there and up, and nobody speaks on them.
+// TestNothingCrossesACutCable: the ends of a cut cable exist and are up, and carry no frame.
 func TestNothingCrossesACutCable(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{Cut: true, MTU: 2000, IPv6: true})
 	a, b := listenUDP(t, p.A), listenUDP(t, p.B)

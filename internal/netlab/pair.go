@@ -98,10 +98,10 @@ func (p *Pair) build(cfg Config) error {
 			return fmt.Errorf("middle of the cable: %w", err)
 		}
 	}
-	// An end that came up with its carrier there has a transmit queue that works:
-	// B, or those in the middle. One that came up before it had a peer does not; the
-	// kernel activates its queue from a work item, and says so by its operational
-	// state. (That of the others follows up to a second later, because such reports
+	// The transmit queue of an end that came up with carrier works at once: B, or the
+	// ends in the middle. That of an end that came up before its peer does not: the
+	// kernel activates it from a work item, and then changes the operational
+	// state. (The state of the other ends follows up to a second later, because such reports
 	// are rate limited. Nothing depends on it.)
 	early := []*Host{p.A}
 	if p.Middle != nil {

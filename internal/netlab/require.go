@@ -11,8 +11,7 @@ import (
 )
 
 // RequireVariable names the environment variable that, set to 1, turns the
-// skips of [RequireXDP] into failures: for a machine where everything is
-// expected to work.
+// skips of [RequireXDP] into failures, for a machine on which AF_XDP works.
 const RequireVariable = "UNET_REQUIRE_XDP"
 
 // TB is the part of testing.TB that this package uses, so that the benchmark
@@ -69,12 +68,12 @@ func xdpUsable() error {
 // distributions call nobody.
 const NobodyID = 65534
 
-// Nobody is how a process without any privilege is started: as [User] nobody.
+// Nobody returns the attributes to start a process without privileges: as [User] nobody.
 func Nobody() *syscall.SysProcAttr { return User(NobodyID) }
 
-// User is how a process of an ordinary user is started: this user and group, no
-// supplementary groups, and, because a change of all user ids away from root
-// clears them (capabilities(7)), no capabilities. The user need not be known to
+// User returns the attributes to start a process of an ordinary user: this user and group, no
+// supplementary groups, and no capabilities, because a change of all user ids from root
+// clears them (capabilities(7)). The user need not exist on
 // the machine. The process leads a process group of its own, so that an interrupt
 // from the terminal reaches only its parent, and it is killed when its parent
 // dies.

@@ -137,7 +137,7 @@ func (h *Host) Ping(to netip.Addr) error {
 	if err := c.SetDeadline(time.Now().Add(pingTimeout)); err != nil {
 		return err
 	}
-	payload := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixNano())) // tells our reply from others
+	payload := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixNano())) // identifies our reply
 	b := make([]byte, wire.ICMPv4HeaderLen+len(payload))
 	wire.PutEcho(b, wire.EchoFields{Type: request, ID: 0x756e, Seq: 1}, payload) // over IPv6 the kernel writes the checksum
 	if _, err := c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}); err != nil {

@@ -74,7 +74,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// happened looks whether a direction of the link was as bad as its rule says.
+// happened checks that a direction of the link did what its rule says.
 func (s *scene) happened(t *testing.T, d impair.Direction, r impair.Rule) {
 	t.Helper()
 	c := s.link.Counters(d)
@@ -195,8 +195,8 @@ func weather(t *testing.T, who peer) {
 	}
 }
 
-// TestECN: a bottleneck marks what is too much for it (RFC 3168), in both directions. The
-// two sides agree on that whoever asks, tell each other of the marks and send more slowly,
+// TestECN: a bottleneck marks frames above a threshold (RFC 3168), in both directions. The
+// two sides negotiate ECN in either role, report the marks and send more slowly,
 // so that nothing is lost.
 func TestECN(t *testing.T) {
 	rule := impair.Rule{Rate: 50e6, Queue: 300_000, MarkAbove: 15_000, Delay: 2 * ms}

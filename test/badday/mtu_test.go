@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// TestBlackHole: the path to the kernel loses what is larger than it takes, and nobody
-// says so. That is found out, and the next connection knows it.
+// TestBlackHole: the path to the kernel drops packets above its MTU without an ICMP error.
+// The connection finds the MTU, and the next connection uses it.
 func TestBlackHole(t *testing.T) {
 	for _, mtu := range []int{1400, 1492} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestBlackHole(t *testing.T) {
 	}
 }
 
-// TestRouter: between us and the kernel is a router whose next hop takes less than our
-// links. It says so, or its word does not reach us.
+// TestRouter: between us and the kernel is a router whose next hop has a smaller MTU than our
+// links. Its ICMP error reaches us, or it does not.
 func TestRouter(t *testing.T) {
 	for _, c := range []struct {
 		link, path int
@@ -71,8 +71,8 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// TestNarrowerRoute: the kernel's route to the peer takes less from now on, while text is
-// under way. Connections are told at once, and nothing that is too large leaves any more.
+// TestNarrowerRoute: the MTU of the kernel's route to the peer becomes smaller while data is
+// in flight. It applies to connections at once, and no larger packet is sent any more.
 func TestNarrowerRoute(t *testing.T) {
 	const narrow = 1200
 	s := openScene(t, kernel, netlab.Config{})

@@ -42,7 +42,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// peer is who is on host B.
+// peer is the stack on host B.
 type peer string
 
 const (

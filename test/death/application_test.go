@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 const port = "7000"
 
 // application is a host on an address of its own, or on that of the interface if whole is
-// empty. It does what the lines of its input say, and prints a line for each.
+// empty. It executes the lines of its input, and prints a line for each.
 func application(socket, whole string) error {
 	var cfg unet.Config
 	cfg.Socket = socket
@@ -133,7 +133,7 @@ func start(t *testing.T, pair *netlab.Pair, socket, whole string) *app {
 	return a
 }
 
-// tell gives the application a line, and returns before it has done it.
+// tell sends the application a line, and does not wait until it is executed.
 func (a *app) tell(t *testing.T, format string, args ...any) string {
 	t.Helper()
 	line := fmt.Sprintf(format, args...)

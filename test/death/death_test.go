@@ -30,7 +30,7 @@ var ends = map[string]func(t *testing.T, a *app){
 var addresses = map[string]string{"shared address": "", "whole address": wholeAddr}
 
 // kernelDials makes a connection from host B's kernel to an application, which calls it
-// name. Neither side sends keepalives: nothing but the end tells of the end.
+// name. Neither side sends keepalives, so only a RST or FIN can end it.
 func kernelDials(t *testing.T, pair *netlab.Pair, a *app, name string) *net.TCPConn {
 	t.Helper()
 	c, err := pair.B.Dial("tcp", a.at)
@@ -117,7 +117,7 @@ func (b *busy) wantResets(t *testing.T) {
 	}
 }
 
-// However an application ends, its peers learn it.
+// The peers of an application get a RST, however it ends.
 func TestPeersLearn(t *testing.T) {
 	for how, end := range ends {
 		for where, whole := range addresses {
@@ -133,8 +133,7 @@ func TestPeersLearn(t *testing.T) {
 	}
 }
 
-// A unetd that was started anew knows the connections too: the table comes with the
-// endpoint.
+// A new unetd resets the connections too: it gets their table with the endpoint.
 func TestAfterRestart(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d := unetd.Serve(t, pair.A, unetd.Options{})
@@ -177,8 +176,8 @@ func setDeaf(t *testing.T, c *net.TCPConn, deaf bool) {
 	must(t, errors.Join(err, optErr))
 }
 
-// What the application sent last was lost, so the RST is not the one that the peer
-// expects. The peer asks, and gets it.
+// The application's last data was lost, so the sequence number of the RST is not the expected one.
+// The peer sends a challenge ACK, and gets the exact RST.
 func TestPeerWithGap(t *testing.T) {
 	for where, whole := range addresses {
 		t.Run(where, func(t *testing.T) {

@@ -128,7 +128,7 @@ func (n *nginx) fetch(c *http.Client, name string) ([]byte, error) {
 	return b, err
 }
 
-// log is what nginx itself says of the requests that it has answered: method,
+// log is nginx's own log of the requests that it has answered: method,
 // path, status, bytes, number of the connection.
 func (n *nginx) log(t *testing.T) (lines [][]string) {
 	t.Helper()
@@ -201,7 +201,7 @@ func TestNginxExample(t *testing.T) {
 	}
 }
 
-// TestNginxRejects: what nginx does not want is an answer, not an error.
+// TestNginxRejects: a request that nginx rejects is an answer, not an error.
 func TestNginxRejects(t *testing.T) {
 	n := startNginx(t)
 	n.file(t, "file", 100)

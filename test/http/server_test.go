@@ -95,7 +95,7 @@ func (s *server) download(t *testing.T, size int) {
 	}
 }
 
-// upload sends bytes that the server has to ask for: 100 Continue.
+// upload sends bytes that the server first has to accept: 100 Continue.
 func (s *server) upload(t *testing.T, size int) {
 	t.Helper()
 	body := make([]byte, size)

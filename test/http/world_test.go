@@ -30,7 +30,7 @@ func must(t *testing.T, err error) {
 // the segment reaches the endpoint.
 var untrusted = strings.Replace(unetd.Everything, "trusted: true", "trusted: false", 1)
 
-// server is the example, which user nobody runs on host A.
+// server is the example, run by user nobody on host A.
 type server struct {
 	*unetd.Process
 	*netlab.Pair
@@ -73,8 +73,8 @@ func (s *server) on(t *testing.T, program string, args ...string) (string, error
 	return p.Output(), err
 }
 
-// text is the first n bytes of what the server has at /bytes: lines of 16 that
-// say where they begin.
+// text is the first n bytes of what the server has at /bytes: lines of 16 bytes, each with
+// its offset.
 func text(n int) []byte { return allText()[:n] }
 
 var allText = sync.OnceValue(func() []byte {

@@ -1,4 +1,4 @@
-// Package readme types what README.md tells a new user to type, and looks whether
-// it does what README.md says. It has tests only; they need root, AF_XDP, iproute2
+// Package readme runs the commands of README.md's quickstart and compares the output with
+// what README.md says. It has tests only; they need root, AF_XDP, iproute2
 // and util-linux.
 package readme

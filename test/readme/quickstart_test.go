@@ -19,7 +19,7 @@ import (
 // TestQuickstart pastes the quickstart of README.md into bash, and then the lines
 // that remove it. Module unet is the one of this folder, served as a Go module
 // proxy would. The mount namespace is the test's own, so that names in /run and in
-// /sys/fs/bpf meet nobody else's.
+// /sys/fs/bpf do not conflict with others.
 func TestQuickstart(t *testing.T) {
 	netlab.RequireXDP(t)
 	for _, tool := range []string{"ip", "nsenter", "mount"} {

@@ -58,7 +58,7 @@ func (s *server) benchmark(t *testing.T, tests string, n int, args ...string) {
 	t.Log(out)
 }
 
-// What redis-benchmark does is done: exactly as often as it says, and with its effect.
+// The server executes redis-benchmark's requests exactly as often as it prints, with their effects.
 func TestBenchmark(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -252,8 +252,8 @@ func TestPipelines(t *testing.T) {
 	s.stop(t)
 }
 
-// TestSlowReader: a client that asks for much and reads nothing holds nobody else up, and
-// gets it all when it reads.
+// TestSlowReader: a client that requests much and reads nothing does not delay others, and
+// gets all of it when it reads.
 func TestSlowReader(t *testing.T) {
 	const size, times = 1_000_000, 20
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}))
@@ -293,16 +293,16 @@ func TestClientKilled(t *testing.T) {
 	s.stop(t)
 }
 
-// TestClientCutOff: the cable is down, and no FIN and no RST tell of it. The keepalive
-// finds the connections that are idle, and those that wait for an acknowledgment go on
-// when the cable is up again.
+// TestClientCutOff: the cable is down, without a FIN or RST. The keepalive ends idle
+// connections; connections that wait for an acknowledgment continue when the cable is up
+// again.
 func TestClientCutOff(t *testing.T) {
 	s, link := startOnLink(t, keepAlive...)
 	idle, waiting := s.dial(t), s.dial(t)
 	for _, c := range []*client{idle, waiting} {
 		must(t, c.ask("PING\r\n", "+PONG\r\n"))
 	}
-	// What waiting asks for fits into no window, and then nothing comes through any more.
+	// The replies to waiting exceed every window, and then no frame gets through any more.
 	const size, times = 1_000_000, 20
 	value := string(random(3, size))
 	must(t, waiting.ask(request("SET", "k", value), "+OK\r\n"))
@@ -313,15 +313,15 @@ func TestClientCutOff(t *testing.T) {
 	one := fmt.Sprintf("$%d\r\n%s\r\n", size, value)
 	must(t, waiting.ask("", strings.Repeat(one, times)[1:]))
 
-	// The client that was idle knows nothing yet, and learns it from a RST.
+	// The idle client's own end still exists, and gets a RST.
 	if err := idle.ask("PING\r\n", "+PONG\r\n"); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a client that was given up: %v, want ECONNRESET", err)
 	}
 	s.stop(t)
 }
 
-// TestIdle: redis-cli is idle on its connection for many keepalives, and then goes on
-// there. A cable that is down for less than the keepalive's patience is nothing.
+// TestIdle: redis-cli is idle on its connection for many keepalives, and then continues
+// there. A cable that is down for less than the keepalive's limit has no effect.
 func TestIdle(t *testing.T) {
 	s, link := startOnLink(t, keepAlive...)
 	watcher := s.dial(t)

@@ -36,7 +36,7 @@ func must(t *testing.T, err error) {
 
 const port = "6379"
 
-// server is the example, which user nobody runs on host A.
+// server is the example, run by user nobody on host A.
 type server struct {
 	*unetd.Process
 	*netlab.Pair
@@ -136,7 +136,7 @@ func request(args ...string) string {
 	return b.String()
 }
 
-// ask sends what is to be sent and expects an answer of these bytes.
+// ask sends a request and expects an answer of these bytes.
 func (c *client) ask(send, want string) error {
 	written := make(chan error, 1)
 	go func() {
@@ -155,7 +155,7 @@ func (c *client) ask(send, want string) error {
 	return <-written
 }
 
-// info is a number that INFO tells a client; 0, if it tells none.
+// info is a number of the reply to INFO; 0 if it is not there.
 func (c *client) info(name string) (int, error) {
 	if _, err := io.WriteString(c.Conn, request("INFO")); err != nil {
 		return 0, err

@@ -43,9 +43,9 @@ func (m *meeting) wantWrite(t *testing.T, c net.Conn, want error) {
 	}
 }
 
-// wantReset expects that the connection was reset by the peer. The kernel says so
-// to one call, then it is the end for reads and a broken pipe for writes. Ours
-// say so to every read, so that nobody takes a reset for the end, and to one write.
+// wantReset expects that the connection was reset by the peer. The kernel returns the reset
+// to one call, then EOF to reads and EPIPE to writes. Ours return it to every read,
+// so that a reset is not taken for the end of the data, and to one write.
 func (m *meeting) wantReset(t *testing.T, c net.Conn) {
 	t.Helper()
 	m.wantRead(t, c, syscall.ECONNRESET)
@@ -78,7 +78,7 @@ func who(c net.Conn) string {
 	return "the kernel"
 }
 
-// deaf makes the kernel's socket drop all that comes, or no more.
+// deaf sets whether the kernel's socket drops all that it receives.
 func (m *meeting) deaf(t *testing.T, deaf bool) {
 	t.Helper()
 	raw, err := m.kernel.SyscallConn()
@@ -86,7 +86,7 @@ func (m *meeting) deaf(t *testing.T, deaf bool) {
 	must(t, setDeaf(raw, deaf))
 }
 
-// closeOrders are all ways in which a connection ends, by who does what.
+// closeOrders are all orders of the calls that end a connection.
 var closeOrders = []struct {
 	name string
 	f    func(t *testing.T, m *meeting)
@@ -307,7 +307,7 @@ func TestKernelProcessDies(t *testing.T) {
 	})
 }
 
-// Where nobody listens.
+// A dial to a port without a listener is refused.
 func TestRefused(t *testing.T) {
 	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
 		if j.Resets != 2 || j.KernelResets != 1 {
@@ -318,12 +318,12 @@ func TestRefused(t *testing.T) {
 	at := listener.Addr().String()
 	must(t, listener.Close())
 	if _, err := s.B.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("the kernel dials where nobody listens any more: %v", err)
+		t.Errorf("the kernel dials a port whose listener is closed: %v", err)
 	}
 	if _, err := s.host.Dial("tcp", fmt.Sprintf("%v:9", s.B.Addr.Addr())); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("we dial where nobody listens: %v", err)
+		t.Errorf("we dial a port without a listener: %v", err)
 	}
-	// Who has not been accepted yet is reset when the listener closes.
+	// A connection that has not been accepted yet is reset when the listener closes.
 	listener = s.listen(t, true)
 	kernel, err := s.B.Dial("tcp", listener.Addr().String())
 	must(t, err)
@@ -336,8 +336,7 @@ func TestRefused(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return s.idle(t) })
 }
 
-// A RST in the middle of a transfer: what the writer gets, who blocks, and what
-// the reader.
+// A RST in the middle of a transfer: what the blocked writer gets, and what the reader.
 func TestResetInTransfer(t *testing.T) {
 	s := openScene(t, config{})
 	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
@@ -362,7 +361,7 @@ func resetInTransfer(t *testing.T, lasting, resetting net.Conn) {
 	must(t, resetting.(interface{ SetLinger(int) error }).SetLinger(0))
 	must(t, resetting.Close())
 	wg.Wait()
-	// One of them is told of the RST, as in the kernel; the other finds the end.
+	// One of them gets ECONNRESET, as in the kernel; the other the end.
 	var told int
 	for what, err := range map[string]error{"write": writeErr, "read": readErr} {
 		switch {
@@ -397,8 +396,8 @@ func setDeaf(raw syscall.RawConn, deaf bool) error {
 	return errors.Join(err, optErr)
 }
 
-// Both dial, and their SYNs cross (RFC 9293, figure 7). The kernel's socket is deaf
-// until we have its SYN, so that ours has not come before.
+// Both dial, and their SYNs cross (RFC 9293, figure 7). The kernel's socket drops all
+// segments until we have its SYN, so that it does not receive ours before.
 func TestSimultaneousOpen(t *testing.T) {
 	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
 		if j.Crossed == 0 {
@@ -438,8 +437,8 @@ func TestSimultaneousOpen(t *testing.T) {
 		ours = c
 		opened <- err
 	}()
-	// Its first SYN found nobody, the second finds us.
-	eventually(t, "the kernel's SYN is heard", func() bool { return s.counters()["tcp_segments_received"] > 0 })
+	// Its first SYN found no listener, the second finds our dial.
+	eventually(t, "the kernel's SYN is received", func() bool { return s.counters()["tcp_segments_received"] > 0 })
 	must(t, setDeaf(raw, false))
 	must(t, <-opened)
 	defer ours.Close()

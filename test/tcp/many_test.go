@@ -101,7 +101,7 @@ func (s *scene) crowd(t *testing.T, dial bool) error {
 				c, err := s.dial(dial, listener.Addr().String())
 				if err != nil {
 					errs <- err
-					listener.Close() // nobody waits for what does not come
+					listener.Close() // end the wait for connections that do not come
 					return
 				}
 				dialled <- c
@@ -137,7 +137,7 @@ func (s *scene) crowd(t *testing.T, dial bool) error {
 	return errors.Join(all...)
 }
 
-// ask sends a seed and a text, and expects another one with the next seed.
+// ask sends a seed and its data, and expects the data of the next seed.
 func ask(c net.Conn, seed byte) error {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
@@ -170,8 +170,8 @@ func answer(c net.Conn) error {
 	return c.Close()
 }
 
-// stallProbes is how many probes a stalled connection waits for: so many persist
-// intervals have gone by.
+// stallProbes is how many window probes a stalled connection waits for, one each persist
+// interval.
 const stallProbes = 3
 
 const stallText = 3 << 20 // bytes, more than all buffers hold

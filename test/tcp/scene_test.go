@@ -258,8 +258,8 @@ func info(t *testing.T, kernel *net.TCPConn) *unix.TCPInfo {
 }
 
 // holderArg makes this test binary a process that holds a connection of the
-// kernel's: it listens, accepts one connection, reads as much of it as it is told
-// on its command line, and waits for its end.
+// kernel's: it listens, accepts one connection, reads as many bytes of it as its
+// command line says, and waits for its end.
 const holderArg = "hold-a-connection"
 
 func holder() {

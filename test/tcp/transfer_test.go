@@ -21,8 +21,8 @@ import (
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
-// text is a stream of bytes that two who know its seed can write and check, of
-// whatever length.
+// text is a stream of bytes of any length that its seed defines, so that one side can
+// write and the other check it.
 type text struct {
 	random *rand.ChaCha8
 	left   int
@@ -176,8 +176,8 @@ func allChoices() (all []choices) {
 	return all
 }
 
-// agreed holds what we say was agreed on against what the kernel says, and both
-// against what it was told.
+// agreed compares the negotiated options by our stack and by the kernel with each other
+// and with the configuration.
 func agreed(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c choices, mtu int) {
 	t.Helper()
 	theirs := info(t, kernel)

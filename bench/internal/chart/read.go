@@ -101,7 +101,7 @@ func Read(r io.Reader) (Figures, error) {
 	return f, nil
 }
 
-// drawn says whether the chart has a place for the record.
+// drawn reports whether the chart shows the record.
 func drawn(rec report.Record) bool {
 	return (rec.Bench == workload.RTT || rec.Bench == workload.OneWay) && rec.Batch == 1 && rec.Place == plan.Pair &&
 		slices.ContainsFunc(series, func(s style) bool { return s.transport == rec.Transport && s.wait == rec.Wait })

@@ -253,7 +253,7 @@ func (c *child) memory() error {
 	return err
 }
 
-// ready says so, and waits for "go".
+// ready reports that the child is ready, and waits for "go".
 func (c *child) ready() error {
 	if err := c.events.Encode(event{Ready: true}); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
-// events runs a child on some input and decodes what it says.
+// events runs a child on some input and decodes its output.
 func events(t *testing.T, in string) ([]event, error) {
 	t.Helper()
 	var out strings.Builder

@@ -202,7 +202,7 @@ func startDaemon(ctx context.Context, h *netlab.Host, path string, flags ...stri
 	}
 }
 
-// stop asks the daemon to end, and waits until it has.
+// stop ends the daemon by SIGTERM, and waits until it has ended.
 func (d *daemon) stop() error {
 	select {
 	case <-d.ended:

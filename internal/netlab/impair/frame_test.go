@@ -72,8 +72,8 @@ func TestMarkCE(t *testing.T) {
 	}
 }
 
-// TestCompleteChecksum: what is left to the hardware is computed, as TCP and UDP
-// want it, also behind a tag.
+// TestCompleteChecksum: a checksum that is left to the hardware is computed as TCP and UDP
+// define it, also behind a VLAN tag.
 func TestCompleteChecksum(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 5000 {

@@ -123,7 +123,7 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// noNeighbours spares what the kernels say by themselves: ARP, ICMPv6, and to groups.
+// noNeighbours spares what the kernels send by themselves: ARP, ICMPv6 and multicast.
 func noNeighbours(frame []byte) bool {
 	icmp6 := len(frame) > 54 && binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IPV6 && frame[20] == unix.IPPROTO_ICMPV6
 	return impair.ARP(frame) || icmp6 || frame[0]&1 != 0

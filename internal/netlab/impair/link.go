@@ -74,7 +74,7 @@ type Counters struct {
 	UnderWay int    // copies that have not arrived yet
 
 	Passed           uint64        // copies that were passed on
-	Late, LatestLate time.Duration // by how much, in sum and at most, they were passed on later than the model says
+	Late, LatestLate time.Duration // how much later than the model's time they were passed on: sum and maximum
 }
 
 // maxUnderWay bounds the memory of a direction, in frames.

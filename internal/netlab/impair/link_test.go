@@ -155,7 +155,7 @@ func TestSetIsAtOnce(t *testing.T) {
 	}
 }
 
-// TestOvertaking: who is held back is overtaken by others, who keep their order.
+// TestOvertaking: frames that are held back are overtaken by others, which keep their order.
 func TestOvertaking(t *testing.T) {
 	r := impair.Rule{Delay: ms, Reorder: 0.2, HoldBack: 30 * ms}
 	l := open(t, netlab.Config{}, impair.Config{AtoB: r})

@@ -114,7 +114,7 @@ func (s *socket) receive() []byte {
 	return frame
 }
 
-// empty says that no frame waits.
+// empty reports whether no frame waits.
 func (s *socket) empty() bool {
 	_, some := s.recv(unix.MSG_DONTWAIT)
 	return !some
@@ -146,8 +146,8 @@ func (s *socket) recv(flags int) ([]byte, bool) {
 	return frame, true
 }
 
-// numbered is frame i of a test, between the hosts, of an EtherType that no kernel
-// knows.
+// numbered is frame i of a test, between the hosts, of an EtherType that kernels do not
+// handle.
 func numbered(from, to *netlab.Host, i, size int) []byte {
 	f := append(append([]byte{}, to.LinkAddr[:]...), from.LinkAddr[:]...)
 	f = binary.BigEndian.AppendUint16(f, 0x88b5) // for local experiments (IEEE 802)

@@ -31,7 +31,7 @@ func Command(t testing.TB, name string) string {
 			built.err = fmt.Errorf("go build: %w\n%s", err, out)
 			return
 		}
-		built.err = os.Chmod(built.dir, 0o755) // the users who run them are not root
+		built.err = os.Chmod(built.dir, 0o755) // the commands run as other users than root
 	})
 	if built.err != nil {
 		t.Fatal(built.err)
@@ -64,7 +64,7 @@ func Tool(t testing.TB, name string) string {
 	return path
 }
 
-// Eventually looks until a condition holds, and reports whether it did before
+// Eventually checks a condition until it holds, and reports whether it did before
 // [Patience] ended.
 func Eventually(holds func() bool) bool {
 	for deadline := time.Now().Add(Patience); ; time.Sleep(2 * time.Millisecond) {

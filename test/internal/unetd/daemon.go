@@ -12,7 +12,7 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// Everything is a policy by which root and user nobody may have what they want.
+// Everything is a policy that permits root and user nobody everything.
 var Everything = fmt.Sprintf(`
 rules:
   - name: tests
@@ -23,7 +23,7 @@ rules:
     trusted: true
 `, netlab.NobodyID)
 
-// Daemon is unetd on a host, with a socket that everybody may connect to.
+// Daemon is unetd on a host, with a socket to which every user may connect.
 type Daemon struct {
 	*Process
 	Socket string
@@ -120,8 +120,8 @@ func Left(t testing.TB, h *netlab.Host) (left []string) {
 	return left
 }
 
-// Untouched fails the test if anything of unet's stays on the host. Devices go
-// away asynchronously, so it looks until patience ends.
+// Untouched fails the test if anything of unet's remains on the host. The kernel removes
+// devices asynchronously, so it checks until [Patience] ends.
 func Untouched(t testing.TB, h *netlab.Host) {
 	t.Helper()
 	var left []string

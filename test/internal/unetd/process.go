@@ -148,7 +148,7 @@ func (p *Process) End(t testing.TB) error {
 	}
 }
 
-// Stop asks the process to end, as an operator would.
+// Stop ends the process by SIGTERM, as an operator would.
 func (p *Process) Stop(t testing.TB) error {
 	t.Helper()
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -157,7 +157,7 @@ func (p *Process) Stop(t testing.TB) error {
 	return p.End(t)
 }
 
-// Kill ends the process in the way that it cannot notice.
+// Kill ends the process by SIGKILL.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	p.Cmd.Process.Kill() // it may have ended by itself

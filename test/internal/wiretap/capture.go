@@ -20,14 +20,14 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// Config says where a capture listens, and to whom.
+// Config says where frames are captured, and of which stack.
 type Config struct {
-	Host      *netlab.Host // where it listens
-	Interface string       // on what
-	Ours      *netlab.Host // whose address our stack has
+	Host      *netlab.Host // where frames are captured
+	Interface string       // and on which interface
+	Ours      *netlab.Host // the host of our stack
 
-	// Impaired is set where the capture lies on our side of an impaired link: what comes
-	// to us may be damaged, and is left out if it is.
+	// Impaired is set if the capture is on our side of an impaired link: frames to us
+	// may be corrupted, and these are left out.
 	Impaired bool
 }
 
@@ -90,7 +90,7 @@ func Start(t *testing.T, cfg Config) *Capture {
 	return c
 }
 
-// packetSocket hears all that comes in and goes out on an interface.
+// packetSocket receives all frames that come in and go out on an interface.
 func packetSocket(index int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -216,10 +216,10 @@ func report(t *testing.T, who string, j *Judge, lossless bool) {
 	}
 }
 
-// explain looks for the reason of what we have sent again: the retransmission timer,
-// which probes before it is a timeout, the persist timer, or what the kernel has let us
-// know. (The first runs out without a loss where the kernel delays an acknowledgment
-// for longer, and where a busy machine lets us wait.)
+// explain checks the reasons of our retransmissions: the retransmission timer,
+// which first sends a loss probe, the persist timer, or an indication of the kernel.
+// (The first expires without a loss if the kernel delays an acknowledgment
+// for longer, or if the machine is busy.)
 func (c *Capture) explain(t *testing.T, counted map[string]uint64) {
 	t.Helper()
 	j := c.Judge

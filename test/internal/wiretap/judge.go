@@ -7,9 +7,9 @@ import (
 	"github.com/unet-go/unet/proto/tcp/seq"
 )
 
-// Judge holds our segments against what the kernel has said, in the order of the
-// capture: the kernel's segments are seen before they come to us, ours when they
-// come to the kernel. So what ours may assume has been seen.
+// Judge compares our segments with what the kernel has sent, in the order of the
+// capture: the kernel's segments are captured before we receive them, ours when the
+// kernel receives them. So everything on which ours may depend has been captured.
 type Judge struct {
 	ours  netip.Addr
 	flows map[[2]netip.AddrPort]*flow
@@ -23,12 +23,12 @@ type Judge struct {
 	Crossed              int // SYNs of both sides
 	Longest              int // bytes of text in a segment of ours
 
-	// What there is to object to. A gap is none if the cable has lost something.
+	// Violations. A gap is none if the cable has lost something.
 	fouls, gaps         []string
 	foulCount, gapCount int
 }
 
-// flow is a connection; side, what one end of it has said.
+// flow is a connection; side is the state of one of its ends, by its segments.
 type flow struct{ ours, kernel side }
 
 type side struct {
@@ -132,7 +132,7 @@ func (d *side) begin(s *segment) {
 	}
 }
 
-// note remembers what a segment has said.
+// note updates a side by its segment.
 func (d *side) note(s *segment, peer *side) {
 	if end := seq.New(s.seq).Add(s.length()); end.After(d.next) {
 		d.next = end
@@ -234,7 +234,7 @@ func (j *Judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 	}
 }
 
-// String says what was seen, the same whatever decoder it came from.
+// String summarizes what was captured. It is the same for both decoders.
 func (j *Judge) String() string {
 	return fmt.Sprintf("%d segments of ours on %d connections (%d of the kernel's); %d sent again (%d bytes), %d probes (%d of the kernel's), %d RSTs (%d of the kernel's), %d merged by GRO",
 		j.segments, len(j.flows), j.kernels, j.again, j.againBytes, j.Probes, j.KernelProbes, j.Resets, j.KernelResets, j.merged)

@@ -25,21 +25,21 @@ var fields = []string{
 
 const aggregator = "|" // between several values of a field
 
-// missing is how tshark begins to tell of a gap.
+// missing is how tshark's message about a gap begins.
 const missing = "Previous segment(s) not captured"
 
-// Objections of tshark that need not be our fault, by how they begin.
+// Messages of tshark that need not be errors of ours, by how they begin.
 var harmless = []string{
 	"Connection reset (RST)",
 	"TCP Zero Window segment",
 	"TCP window specified by the receiver is now completely full",
-	missing, // which judge looks into itself: tshark takes no note of the octet of a probe
+	missing, // the judge checks gaps itself: tshark does not record the octet of a probe
 	"This frame is a (suspected) out-of-order segment",
-	"D-SACK Sequence", // the kernel has sent something twice, and we say so
+	"D-SACK Sequence", // the kernel has sent data twice, and we report it
 }
 
-// unseen is how tshark tells of an acknowledgment of text that it has not seen. It
-// is sometimes wrong about text that came out of order; judge looks into that itself.
+// unseen is tshark's message about an acknowledgment of data that was not captured. It
+// is sometimes wrong about data that came out of order; the judge checks that itself.
 const unseen = "ACKed segment that wasn't captured"
 
 const (
@@ -48,8 +48,8 @@ const (
 	checksumBad   = "0"
 )
 
-// consultOracle lets tshark read the capture, judges what it says, and compares
-// that with what was seen at first.
+// consultOracle runs tshark on the capture, judges its output, and compares that with the
+// first judge's result.
 func consultOracle(t *testing.T, c *Capture, lossless bool) {
 	t.Helper()
 	path, err := exec.LookPath("tshark")
@@ -57,7 +57,7 @@ func consultOracle(t *testing.T, c *Capture, lossless bool) {
 		if os.Getenv(requireTools) == "1" {
 			t.Errorf("%s=1, but %v", requireTools, err)
 		} else {
-			t.Logf("no tshark, so nobody else looks at the capture (%s=1 makes this a failure)", requireTools)
+			t.Logf("no tshark: the capture gets no independent check (%s=1 makes this a failure)", requireTools)
 		}
 		return
 	}
@@ -71,7 +71,7 @@ func consultOracle(t *testing.T, c *Capture, lossless bool) {
 		args = append(args, "-e", f)
 	}
 	cmd := exec.Command(path, args...)
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME=") // nobody's preferences
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME=") // without preferences of a user
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	out, err := cmd.StdoutPipe()
@@ -113,7 +113,7 @@ type oracle struct {
 	link   string // our MAC address
 	mtu    int
 	frames int
-	notes  map[string]int // of what it says of our segments, how often
+	notes  map[string]int // counts of its messages about our segments
 
 	impaired bool
 }
@@ -189,8 +189,8 @@ func (o *oracle) take(line string) error {
 	return err
 }
 
-// objections are what tshark's expert has to say of a frame of ours, as far as it
-// is not harmless.
+// objections are the messages of tshark's expert about a frame of ours that are not
+// harmless.
 func (o *oracle) objections(v map[string]string, merged bool) (out []string) {
 	if v["_ws.expert.message"] == "" {
 		return nil

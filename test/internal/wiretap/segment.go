@@ -74,8 +74,8 @@ func newDecoder(mtu int) *decoder {
 	return d
 }
 
-// decode takes a frame; what is not TCP is no segment. It looks at checksums if it
-// is asked to.
+// decode decodes a frame; ok is false if it is not TCP. It verifies checksums if
+// checksums is true.
 func (d *decoder) decode(frame []byte, checksums bool) (s segment, ok bool) {
 	err := d.parser.DecodeLayers(frame, &d.layers)
 	if len(d.layers) < 2 || d.layers[1] != layers.LayerTypeIPv4 || d.ip.Protocol != layers.IPProtocolTCP {
