@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -214,4 +215,20 @@ func SuperFrame(frame []byte, size int) []byte {
 	binary.NativeEndian.PutUint16(h[6:], transport)
 	binary.NativeEndian.PutUint16(h[8:], uint16(checksum))
 	return append(h, frame...)
+}
+
+var dropAll = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+
+// SetDropAll sets whether a kernel socket drops all that it receives (SO_ATTACH_FILTER).
+// Dropped segments are not acknowledged.
+func SetDropAll(c syscall.RawConn, drop bool) error {
+	var optErr error
+	err := c.Control(func(fd uintptr) {
+		if drop {
+			optErr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(dropAll)), Filter: &dropAll[0]})
+		} else {
+			optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+		}
+	})
+	return errors.Join(err, optErr)
 }

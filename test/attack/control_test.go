@@ -164,8 +164,8 @@ type loiterers struct {
 }
 
 type loiterArg struct {
-	Socket     string
-	Idle, Deaf int
+	Socket       string
+	Idle, Unread int
 }
 
 // loiter opens connections and leaves them open: idle ones, and others that open an
@@ -178,7 +178,7 @@ var loiter = teach("loiter", func(a *agent, arg loiterArg) (nothing, error) {
 		}
 		a.loitering = append(a.loitering, conn)
 	}
-	for range arg.Deaf {
+	for range arg.Unread {
 		conn, err := dialRaw(arg.Socket)
 		if err != nil {
 			return nothing{}, err
@@ -227,7 +227,7 @@ func (l *loiterers) check(s *scene) {
 	if !unetd.Eventually(func() bool { left = loitering.do(s, l.actor, nothing{}); return left == 0 }) {
 		s.Errorf("unetd has not ended %d connections in %v", left, time.Since(l.since))
 	}
-	s.row.note("20 idle and 4 deaf connections ended by unetd")
+	s.row.note("20 idle connections and 4 that read nothing ended by unetd")
 	l.actor.kill()
 }
 

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
@@ -158,22 +156,11 @@ func TestUnetdStopped(t *testing.T) {
 	wantReset(t, "a connection", c)
 }
 
-var dropAll = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
-
-// setDeaf makes a socket of the kernel's lose all that comes, or no more.
-func setDeaf(t *testing.T, c *net.TCPConn, deaf bool) {
+func setDropAll(t *testing.T, c *net.TCPConn, drop bool) {
 	t.Helper()
 	raw, err := c.SyscallConn()
 	must(t, err)
-	var optErr error
-	err = raw.Control(func(fd uintptr) {
-		if deaf {
-			optErr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(dropAll)), Filter: &dropAll[0]})
-		} else {
-			optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
-		}
-	})
-	must(t, errors.Join(err, optErr))
+	must(t, netlab.SetDropAll(raw, drop))
 }
 
 // The application's last data was lost, so the sequence number of the RST is not the expected one.
@@ -189,14 +176,14 @@ func TestPeerWithGap(t *testing.T) {
 			if _, err := io.CopyN(io.Discard, c, 1000); err != nil {
 				t.Fatal(err)
 			}
-			setDeaf(t, c, true)
+			setDropAll(t, c, true)
 			a.do(t, "write 5000 c")
 			// It is stopped, so that it cannot send again what was lost.
 			must(t, a.Cmd.Process.Signal(syscall.SIGSTOP))
 			if !unetd.Eventually(func() bool { return stopped(t, a.PID()) }) {
 				t.Fatal("the application is not stopped")
 			}
-			setDeaf(t, c, false)
+			setDropAll(t, c, false)
 			a.Kill(t)
 			wantReset(t, "a connection", c)
 		})

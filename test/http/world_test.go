@@ -3,8 +3,6 @@ package http_test
 import (
 	"fmt"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -46,22 +44,10 @@ func startServer(t *testing.T, pair *netlab.Pair, policy string) *server {
 	return &server{p, pair, "http://" + at}
 }
 
-var answered = regexp.MustCompile(`answered (\d+) requests on (\d+) connections`)
-
-// stop ends the server in the way an operator does, and returns what it has
-// counted.
+// stop ends the server by SIGTERM, and returns what it has counted.
 func (s *server) stop(t *testing.T) (requests, connections int) {
 	t.Helper()
-	if err := s.Stop(t); err != nil {
-		t.Errorf("server on SIGTERM: %v", err)
-	}
-	m := answered.FindStringSubmatch(s.Output())
-	if m == nil {
-		t.Fatal("the server does not say what it has answered")
-	}
-	requests, _ = strconv.Atoi(m[1])
-	connections, _ = strconv.Atoi(m[2])
-	return requests, connections
+	return s.StopCounted(t, "requests")
 }
 
 // on runs a program on host B, whose sockets are the kernel's, and returns what

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -67,21 +66,10 @@ func both(link *impair.Link, r impair.Rule) {
 	link.Set(impair.BtoA, r)
 }
 
-var answered = regexp.MustCompile(`answered (\d+) commands on (\d+) connections`)
-
-// stop ends the server in the way an operator does, and returns what it has counted.
+// stop ends the server by SIGTERM, and returns what it has counted.
 func (s *server) stop(t *testing.T) (commands, connections int) {
 	t.Helper()
-	if err := s.Stop(t); err != nil {
-		t.Errorf("server on SIGTERM: %v", err)
-	}
-	m := answered.FindStringSubmatch(s.Output())
-	if m == nil {
-		t.Fatal("the server does not say what it has answered")
-	}
-	commands, _ = strconv.Atoi(m[1])
-	connections, _ = strconv.Atoi(m[2])
-	return commands, connections
+	return s.StopCounted(t, "commands")
 }
 
 // tool runs redis-cli or redis-benchmark on host B, whose sockets are the kernel's, and

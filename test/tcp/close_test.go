@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
@@ -78,12 +79,12 @@ func who(c net.Conn) string {
 	return "the kernel"
 }
 
-// deaf sets whether the kernel's socket drops all that it receives.
-func (m *meeting) deaf(t *testing.T, deaf bool) {
+// setDropAll sets whether the kernel's socket drops all that it receives.
+func (m *meeting) setDropAll(t *testing.T, drop bool) {
 	t.Helper()
 	raw, err := m.kernel.SyscallConn()
 	must(t, err)
-	must(t, setDeaf(raw, deaf))
+	must(t, netlab.SetDropAll(raw, drop))
 }
 
 // closeOrders are all orders of the calls that end a connection.
@@ -108,14 +109,14 @@ var closeOrders = []struct {
 		m.wantState(t, "TIME-WAIT")
 	}},
 	{"both, and the FINs cross", func(t *testing.T, m *meeting) {
-		m.deaf(t, true)
+		m.setDropAll(t, true)
 		must(t, m.ours.CloseWrite())
 		must(t, m.kernel.CloseWrite()) // its FIN acknowledges nothing
 		m.wantRead(t, m.ours, io.EOF)
 		if s := m.ours.Info().State.String(); s != "CLOSING" {
 			t.Errorf("we are in %s", s)
 		}
-		m.deaf(t, false)
+		m.setDropAll(t, false)
 		m.wantRead(t, m.kernel, io.EOF)
 		m.wantState(t, "TIME-WAIT")
 	}},
@@ -380,22 +381,6 @@ func resetInTransfer(t *testing.T, lasting, resetting net.Conn) {
 	}
 }
 
-// dropAll is a socket filter that takes nothing.
-var dropAll = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
-
-// setDeaf makes a socket of the kernel's drop all that comes, or no more.
-func setDeaf(raw syscall.RawConn, deaf bool) error {
-	var optErr error
-	err := raw.Control(func(fd uintptr) {
-		if deaf {
-			optErr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(dropAll)), Filter: &dropAll[0]})
-		} else {
-			optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
-		}
-	})
-	return errors.Join(err, optErr)
-}
-
 // Both dial, and their SYNs cross (RFC 9293, figure 7). The kernel's socket drops all
 // segments until we have its SYN, so that it does not receive ours before.
 func TestSimultaneousOpen(t *testing.T) {
@@ -406,13 +391,13 @@ func TestSimultaneousOpen(t *testing.T) {
 	}})
 	us, them := netip.AddrPortFrom(s.A.Addr.Addr(), 5000), netip.AddrPortFrom(s.B.Addr.Addr(), 6000)
 	var raw syscall.RawConn
-	deaf := make(chan struct{})
+	dropping := make(chan struct{})
 	dialer := net.Dialer{
 		LocalAddr: net.TCPAddrFromAddrPort(them), Timeout: patience,
 		Control: func(_, _ string, c syscall.RawConn) error {
 			raw = c
-			err := setDeaf(c, true)
-			close(deaf)
+			err := netlab.SetDropAll(c, true)
+			close(dropping)
 			return err
 		},
 	}
@@ -421,7 +406,7 @@ func TestSimultaneousOpen(t *testing.T) {
 	go func() {
 		dialled <- s.B.Do(func() (err error) { kernel, err = dialer.Dial("tcp", us.String()); return err })
 	}()
-	<-deaf
+	<-dropping
 	eventually(t, "the kernel has dialled", func() bool {
 		var i *unix.TCPInfo
 		var optErr error
@@ -439,7 +424,7 @@ func TestSimultaneousOpen(t *testing.T) {
 	}()
 	// Its first SYN found no listener, the second finds our dial.
 	eventually(t, "the kernel's SYN is received", func() bool { return s.counters()["tcp_segments_received"] > 0 })
-	must(t, setDeaf(raw, false))
+	must(t, netlab.SetDropAll(raw, false))
 	must(t, <-opened)
 	defer ours.Close()
 	must(t, <-dialled)

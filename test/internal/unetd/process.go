@@ -157,6 +157,20 @@ func (p *Process) Stop(t testing.TB) error {
 	return p.End(t)
 }
 
+// StopCounted stops an example's server and returns the two numbers of the line
+// "answered N KIND on M connections" that it prints at its end.
+func (p *Process) StopCounted(t testing.TB, kind string) (answered, connections int) {
+	t.Helper()
+	if err := p.Stop(t); err != nil {
+		t.Errorf("server on SIGTERM: %v", err)
+	}
+	_, line, _ := strings.Cut(p.Output(), "answered ")
+	if n, err := fmt.Sscanf(line, "%d "+kind+" on %d connections", &answered, &connections); n != 2 {
+		t.Fatalf("the server does not print how many %s it has answered: %v", kind, err)
+	}
+	return answered, connections
+}
+
 // Kill ends the process by SIGKILL.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
