@@ -106,33 +106,14 @@ func connectJob(connections int) Job {
 	return j
 }
 
-// callAndAnswer does a job on both sides, and lingers as a child does.
+// callAndAnswer does a job on both sides of a network.
 func callAndAnswer(t *testing.T, j Job, f func(int) outcome) (client, server Report) {
 	t.Helper()
 	x := newNetwork(f)
-	done := make(chan error, 1)
-	var stop atomic.Bool
-	go func() {
-		var err error
-		server, err = ConnectServer(x, j, nil)
-		done <- err
-		if err == nil {
-			_, err = ConnectServer(x, j, &stop)
-		}
-		done <- err
-	}()
-	client, err := ConnectClient(x, j)
-	if err != nil {
-		t.Fatal("client:", err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal("server:", err)
-	}
-	stop.Store(true)
-	if err := <-done; err != nil {
-		t.Fatal("lingering server:", err)
-	}
-	return client, server
+	return bothSides(t,
+		func() (Report, error) { return ConnectServer(x, j, nil) },
+		func(stop *atomic.Bool) error { _, err := ConnectServer(x, j, stop); return err },
+		func() (Report, error) { return ConnectClient(x, j) })
 }
 
 func TestConnectionsAreAllMeasured(t *testing.T) {

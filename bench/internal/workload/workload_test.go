@@ -89,27 +89,22 @@ func testJob(b Bench) Job {
 	}
 }
 
-// runBoth does a job on both ends.
-func runBoth(t *testing.T, j Job, fate func(Kind, uint64) int, look ...func(server *pipe)) (client, server Report) {
+// bothSides runs a server and a client, and then lets the server linger until the client
+// has ended, as a child does.
+func bothSides(t *testing.T, serve func() (Report, error), linger func(stop *atomic.Bool) error, call func() (Report, error)) (client, server Report) {
 	t.Helper()
-	c, s := newPipe(fate)
-	for _, f := range look {
-		f(s)
-	}
 	done := make(chan error, 1)
 	var stop atomic.Bool
-	clientJob, serverJob := j, j
-	clientJob.Role, serverJob.Role = Client, Server
 	go func() {
 		var err error
-		server, err = Run(s, serverJob)
+		server, err = serve()
 		done <- err
 		if err == nil {
-			err = RepeatEnd(s, &stop)
+			err = linger(&stop)
 		}
 		done <- err
 	}()
-	client, err := Run(c, clientJob)
+	client, err := call()
 	if err != nil {
 		t.Fatal("client:", err)
 	}
@@ -121,6 +116,21 @@ func runBoth(t *testing.T, j Job, fate func(Kind, uint64) int, look ...func(serv
 		t.Fatal("lingering server:", err)
 	}
 	return client, server
+}
+
+// runBoth does a job on both ends of a pipe.
+func runBoth(t *testing.T, j Job, fate func(Kind, uint64) int, look ...func(server *pipe)) (client, server Report) {
+	t.Helper()
+	c, s := newPipe(fate)
+	for _, f := range look {
+		f(s)
+	}
+	clientJob, serverJob := j, j
+	clientJob.Role, serverJob.Role = Client, Server
+	return bothSides(t,
+		func() (Report, error) { return Run(s, serverJob) },
+		func(stop *atomic.Bool) error { return RepeatEnd(s, stop) },
+		func() (Report, error) { return Run(c, clientJob) })
 }
 
 func TestRoundTripsAreAllMeasured(t *testing.T) {
