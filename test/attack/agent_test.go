@@ -299,6 +299,22 @@ func (a *agent) begin(f func(stop <-chan struct{}) error) {
 	}()
 }
 
+// repeat calls f until the agent is stopped or f fails.
+func (a *agent) repeat(f func(stop <-chan struct{}) error) {
+	a.begin(func(stop <-chan struct{}) error {
+		for {
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+			if err := f(stop); err != nil {
+				return err
+			}
+		}
+	})
+}
+
 // rest ends everything that the agent does in the background.
 var rest = teach("rest", func(a *agent, _ nothing) (nothing, error) {
 	var errs []error

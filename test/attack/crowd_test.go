@@ -23,14 +23,19 @@ type crowdArg struct {
 	Count  int
 }
 
-// crowd makes a number of connections and keeps its ends open, whatever unetd answers.
-var crowd = teach("crowd", func(a *agent, arg crowdArg) (connected int, err error) {
+// raiseDescriptorLimit sets the soft limit of open files to the hard one.
+func raiseDescriptorLimit() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 0, err
+		return err
 	}
 	limit.Cur = limit.Max
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+}
+
+// crowd makes a number of connections and keeps its ends open, whatever unetd answers.
+var crowd = teach("crowd", func(a *agent, arg crowdArg) (connected int, err error) {
+	if err := raiseDescriptorLimit(); err != nil {
 		return 0, err
 	}
 	for range arg.Count {
@@ -179,33 +184,22 @@ type unreadArg struct {
 // unread keeps connections on which answers are asked for and never read. One that
 // unetd has ended is followed by another.
 var unread = teach("unread", func(a *agent, arg unreadArg) (nothing, error) {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return nothing{}, err
-	}
-	limit.Cur = limit.Max
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	if err := raiseDescriptorLimit(); err != nil {
 		return nothing{}, err
 	}
 	for range arg.Wide {
-		a.begin(func(stop <-chan struct{}) error {
-			for {
-				select {
-				case <-stop:
-					return nil
-				default:
-				}
-				conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: arg.Socket, Net: "unixpacket"})
-				if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EMFILE) {
-					time.Sleep(time.Millisecond)
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				arg.send(conn, stop)
-				conn.Close()
+		a.repeat(func(stop <-chan struct{}) error {
+			conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: arg.Socket, Net: "unixpacket"})
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EMFILE) {
+				time.Sleep(time.Millisecond)
+				return nil
 			}
+			if err != nil {
+				return err
+			}
+			arg.send(conn, stop)
+			conn.Close()
+			return nil
 		})
 	}
 	return nothing{}, nil

@@ -418,25 +418,19 @@ var feed = teach("feed", func(a *agent, arg gunArg) (nothing, error) {
 var scramble = teach("scramble", func(a *agent, arg scrambleArg) (nothing, error) {
 	g := a.guns[arg.Gun]
 	random := rand.New(rand.NewPCG(arg.Seed, 1))
-	a.begin(func(stop <-chan struct{}) error {
-		for {
-			select {
-			case <-stop:
-				return nil
-			default:
-			}
-			for _, ring := range arg.Rings {
-				for _, index := range []string{"producer", "consumer", "flags"} {
-					p, err := g.index(ring, index)
-					if err != nil {
-						return err
-					}
-					// Near where it is: far away is what other cases do.
-					atomic.StoreUint32(p, atomic.LoadUint32(p)+random.Uint32N(4096)-2048)
+	a.repeat(func(_ <-chan struct{}) error {
+		for _, ring := range arg.Rings {
+			for _, index := range []string{"producer", "consumer", "flags"} {
+				p, err := g.index(ring, index)
+				if err != nil {
+					return err
 				}
+				// Near where it is: far away is what other cases do.
+				atomic.StoreUint32(p, atomic.LoadUint32(p)+random.Uint32N(4096)-2048)
 			}
-			kick(g.fd)
 		}
+		kick(g.fd)
+		return nil
 	})
 	return nothing{}, nil
 })

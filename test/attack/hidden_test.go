@@ -170,21 +170,15 @@ type flickerArg struct {
 	Flip             int // what the bytes are XORed with
 }
 
-// flicker sends a frame again and again from one place in the segment while another
+// flicker sends a frame repeatedly from one place in the segment while another
 // thread changes it there.
 var flicker = teach("flicker", func(a *agent, arg flickerArg) (fired, error) {
 	g := a.guns[arg.Gun]
-	a.begin(func(stop <-chan struct{}) error {
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return nil
-			default:
-			}
-			for at := uint32(g.grant.Geometry.Prefilled()); at < g.grant.Geometry.FrameCount; at++ {
-				xor16(g.mem[uint64(at)*uint64(g.grant.Geometry.FrameSize)+uint64(arg.At):], uint16(arg.Flip))
-			}
+	a.repeat(func(_ <-chan struct{}) error {
+		for at := uint32(g.grant.Geometry.Prefilled()); at < g.grant.Geometry.FrameCount; at++ {
+			xor16(g.mem[uint64(at)*uint64(g.grant.Geometry.FrameSize)+uint64(arg.At):], uint16(arg.Flip))
 		}
+		return nil
 	})
 	var cuts []int
 	if arg.Cut > 0 {

@@ -214,18 +214,12 @@ type flipArg struct {
 var flip = teach("flip", func(a *agent, arg flipArg) (nothing, error) {
 	g := a.guns[arg.Gun]
 	sane := atomic.LoadUint32(g.fill.producer)
-	a.begin(func(stop <-chan struct{}) error {
-		for {
-			select {
-			case <-stop:
-				return nil
-			default:
-			}
-			for range 1000 {
-				atomic.StoreUint32(g.fill.producer, sane+arg.Ahead)
-				atomic.StoreUint32(g.fill.producer, sane)
-			}
+	a.repeat(func(_ <-chan struct{}) error {
+		for range 1000 {
+			atomic.StoreUint32(g.fill.producer, sane+arg.Ahead)
+			atomic.StoreUint32(g.fill.producer, sane)
 		}
+		return nil
 	})
 	return nothing{}, nil
 })
