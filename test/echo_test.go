@@ -133,7 +133,7 @@ func TestKilledApplication(t *testing.T) {
 				t.Errorf("devices after the server was killed: %v", unetd.Links(t, pair.A))
 			}
 			if err := answers(t, pair, at); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("a datagram to nobody: %v, want ECONNREFUSED from the kernel", err)
+				t.Errorf("a datagram to a port without a socket: %v, want ECONNREFUSED from the kernel", err)
 			}
 			if daemonFirst {
 				d.Start(t)

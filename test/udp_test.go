@@ -257,7 +257,7 @@ func TestUDPErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := refused.Read(buf); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a port that nobody listens on: %v, want ECONNREFUSED", err)
+		t.Errorf("a port without a socket: %v, want ECONNREFUSED", err)
 	}
 	absent, err := h.Dial("udp", "10.0.0.77:9")
 	if err != nil {
@@ -265,7 +265,7 @@ func TestUDPErrors(t *testing.T) {
 	}
 	absent.SetDeadline(time.Now().Add(patience))
 	if _, err := absent.Write([]byte("anybody?")); err != nil {
-		t.Errorf("a first write, before anybody knows: %v", err)
+		t.Errorf("a first write, before the ICMP error: %v", err)
 	}
 	if _, err := absent.Read(buf); !errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("a host that is not there: %v, want EHOSTUNREACH", err)

@@ -156,7 +156,7 @@ type Counters struct {
 	HeldBack   uint64 // copies
 }
 
-// Lost is how many frames were lost, for whatever reason.
+// Lost is how many frames were lost, for any reason.
 func (c Counters) Lost() uint64 {
 	return c.LostByChance + c.LostInBursts + c.LostInQueue + c.LostInBlackouts + c.LostForSize
 }

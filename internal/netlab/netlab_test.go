@@ -392,7 +392,7 @@ func TestNothingCrossesACutCable(t *testing.T) {
 				t.Errorf("%s has sent %d frames", name, at.Statistics.TxPackets)
 			}
 			if name == netlab.MiddleA && at.Statistics.RxPackets == 0 {
-				t.Errorf("%s has heard nothing", name)
+				t.Errorf("%s has received nothing", name)
 			}
 		}
 		return nil

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestAttacks runs all attacks beside the bystanders.
+// TestAttacks runs all attacks while the bystanders run.
 func TestAttacks(t *testing.T) {
 	w := newWorld(t)
 	loiter := startLoiterers(t, w)

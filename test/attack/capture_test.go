@@ -29,11 +29,11 @@ type capture struct {
 	raw  rawConn
 	done chan struct{}
 
-	mu    sync.Mutex
-	legal map[uint32]int // frames with a legal mark, by volley
-	fouls []string       // frames that should not be here
-	seen  uint64
-	err   error
+	mu      sync.Mutex
+	legal   map[uint32]int // frames with a legal mark, by volley
+	escaped []string       // frames that the mux should have dropped
+	seen    uint64
+	err     error
 }
 
 type rawConn interface {
@@ -43,7 +43,7 @@ type rawConn interface {
 
 const (
 	captureBuffer = 256 << 20 // bytes; a burst waits there, no frame may be missed
-	maxFouls      = 20        // that are kept
+	maxEscaped    = 20        // that are kept
 )
 
 func startCapture(t testing.TB, h *netlab.Host) *capture {
@@ -145,8 +145,8 @@ func (c *capture) take(j *judge, frame []byte, vlan bool) {
 	defer c.mu.Unlock()
 	c.seen++
 	switch {
-	case why != "" && len(c.fouls) < maxFouls:
-		c.fouls = append(c.fouls, fmt.Sprintf("volley %d, %s: %s", volley, why, hex.EncodeToString(frame[:min(len(frame), 128)])))
+	case why != "" && len(c.escaped) < maxEscaped:
+		c.escaped = append(c.escaped, fmt.Sprintf("volley %d, %s: %s", volley, why, hex.EncodeToString(frame[:min(len(frame), 128)])))
 	case marked:
 		c.legal[volley]++
 	}
@@ -162,16 +162,16 @@ func (c *capture) legalFrames(volley uint32) int {
 	return c.legal[volley]
 }
 
-// foul takes what should not have come, since the last call.
-func (c *capture) foul() []string {
+// takeEscaped returns the frames that the mux should have dropped, since the last call.
+func (c *capture) takeEscaped() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fouls := c.fouls
-	c.fouls = nil
+	escaped := c.escaped
+	c.escaped = nil
 	if c.err != nil {
-		fouls = append(fouls, c.err.Error())
+		escaped = append(escaped, c.err.Error())
 	}
-	return fouls
+	return escaped
 }
 
 // missed is how many frames found no room in the buffer, since the last call.

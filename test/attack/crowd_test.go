@@ -33,7 +33,7 @@ func raiseDescriptorLimit() error {
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 }
 
-// crowd makes a number of connections and keeps its ends open, whatever unetd answers.
+// crowd makes a number of connections and keeps its ends open, for any answer of unetd.
 var crowd = teach("crowd", func(a *agent, arg crowdArg) (connected int, err error) {
 	if err := raiseDescriptorLimit(); err != nil {
 		return 0, err
@@ -249,7 +249,7 @@ var opens = teach("opens", func(a *agent, arg opensArg) (took []time.Duration, e
 	return took, nil
 })
 
-// openWithin is how long a neighbour's opening may take beside any flood, as the
+// openWithin is how long a neighbour's open may take during any flood, as the
 // median of several.
 const openWithin = 50 * time.Millisecond
 

@@ -134,7 +134,7 @@ func descriptorCases(armed *shooter) []attackCase {
 		{"reading what is beyond a frame", "the attacker's own segment only: every address that the kernel accepts lies in it, and it holds nobody else's bytes", func(s *scene) {
 			found := secrets.do(s, armed.actor, gunArg{armed.Gun})
 			if found > 0 {
-				s.Errorf("%d places of the attacker's segment hold somebody else's traffic", found)
+				s.Errorf("%d places of the attacker's segment hold another endpoint's traffic", found)
 			}
 		}},
 	}

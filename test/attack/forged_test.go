@@ -202,7 +202,7 @@ func forgedCases(armed *shooter) []attackCase {
 	}
 }
 
-// transport is a header for a protocol with ports, whatever it is.
+// transport is a header for any protocol with ports.
 func transport(protocol byte, port int, payload []byte) []byte {
 	if protocol == protocolTCP {
 		return tcp(port, discard, payload)

@@ -253,7 +253,7 @@ func (g *gun) letGo() error {
 	return errors.Join(g.unmapRings(), unix.Munmap(g.mem), g.grant.Close())
 }
 
-// hoardArg is a frame to send again and again.
+// hoardArg is a frame to send repeatedly.
 type hoardArg struct {
 	Gun   int
 	Frame []byte
@@ -375,7 +375,7 @@ type kicked struct {
 	Worst time.Duration
 }
 
-// kickFor kicks again and again, until the ring is empty or time is over.
+// kickFor kicks until the ring is empty or the time is over.
 var kickFor = teach("kick", func(a *agent, arg kickArg) (k kicked, err error) {
 	g := a.guns[arg.Gun]
 	before := g.tx.pending()
@@ -413,7 +413,7 @@ var feed = teach("feed", func(a *agent, arg gunArg) (nothing, error) {
 	return nothing{}, nil
 })
 
-// scramble writes random numbers over all indices, again and again, until the
+// scramble repeatedly writes random numbers over all indices, until the
 // agent rests. It kicks in between.
 var scramble = teach("scramble", func(a *agent, arg scrambleArg) (nothing, error) {
 	g := a.guns[arg.Gun]

@@ -256,7 +256,7 @@ func leftoverCases() (cases []attackCase) {
 	}
 	return append(cases, attackCase{"given back", "as many endpoints as the policy gives, all at once, after all that", func(s *scene) {
 		if !unetd.Eventually(func() bool { return s.room() }) {
-			s.Error("something is counted that nobody holds")
+			s.Error("memory is counted that no process holds")
 		}
 	}})
 }

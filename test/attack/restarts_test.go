@@ -56,7 +56,7 @@ func TestRestartsUnderTraffic(t *testing.T) {
 			outcome := talk.do(t, thief, talkArg{Socket: d.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{stolen}}}})
 			for _, answer := range outcome.Answers {
 				if codeOf(answer) == "an answer" {
-					t.Errorf("the thief was told: %s", answer)
+					t.Errorf("the answer to the presented XSK: %s", answer)
 				}
 			}
 		}
@@ -112,7 +112,7 @@ func (w *world) goOn(t testing.TB, except ...string) {
 		}
 		return true
 	}) {
-		t.Errorf("somebody gets no answers any more: %+v", last)
+		t.Errorf("a bystander gets no answers any more: %+v", last)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestAfterARestart(t *testing.T) {
 	}
 	why, err := lost.try(sleeper, gunArg{asleep.Gun})
 	if err != nil {
-		t.Errorf("the sleeper was not told: %v", err)
+		t.Errorf("the owner of the reclaimed endpoint got no reason: %v", err)
 	}
 	row.note("the sleeper, when it woke: %s", why)
 	frame := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(neighbourPort, discard, mark(forged, 1))))

@@ -203,7 +203,7 @@ func (s *scene) isRevoked(t *target, trigger func()) (why string) {
 	return why
 }
 
-// flipArg is how far ahead the producer of a fill ring is put, again and again.
+// flipArg is how far ahead the producer of a fill ring is put, repeatedly.
 type flipArg struct {
 	Gun   int
 	Ahead uint32
@@ -256,7 +256,7 @@ func runawayCases() (cases []attackCase) {
 			}
 			t.kill()
 		}
-		s.row.note("%d endpoints revoked; nobody got another one", storm)
+		s.row.note("%d endpoints revoked; no owner got another one", storm)
 	}})
 	for _, ahead := range []struct {
 		name  string

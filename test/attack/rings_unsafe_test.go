@@ -93,7 +93,7 @@ func getsockopt(fd, level, name int, val unsafe.Pointer, size uintptr) error {
 	return nil
 }
 
-// setsockopt of whatever v is.
+// setsockopt sets an option of any type.
 func setsockopt[T any](fd, level, name int, v T) error {
 	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name), uintptr(unsafe.Pointer(&v)), unsafe.Sizeof(v), 0)
 	if errno != 0 {

@@ -229,9 +229,9 @@ func (w *world) unharmed(t testing.TB, r *row, before []trips) {
 		t.Errorf("harm: %s", h)
 		r.note("HARM: %s", h)
 	}
-	for _, foul := range w.ear.foul() {
-		t.Errorf("left the uplink: %s", foul)
-		r.note("LEFT THE UPLINK: %s", foul)
+	for _, frame := range w.ear.takeEscaped() {
+		t.Errorf("left the uplink: %s", frame)
+		r.note("LEFT THE UPLINK: %s", frame)
 	}
 	if missed, err := w.ear.missed(); missed != 0 || err != nil {
 		t.Errorf("the capture missed %d frames, %v", missed, err)

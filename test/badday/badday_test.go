@@ -44,7 +44,7 @@ var days = []struct {
 	{"blackouts", impair.Rule{Rate: 20e6, Blackout: fate.Blackout{After: 50 * ms, Length: 100 * ms, Every: 300 * ms}}, mb / 2},
 }
 
-// TestExchange sends a text each way on each of the days, on two connections of which
+// TestExchange sends data each way over each impairment, on two connections of which
 // either side has dialled one.
 func TestExchange(t *testing.T) {
 	for _, who := range peers {
@@ -100,7 +100,7 @@ func (s *scene) happened(t *testing.T, d impair.Direction, r impair.Rule) {
 	}
 }
 
-// TestOneWay: only one direction is bad, so that either only text or only
+// TestOneWay: only one direction is impaired, so that either only data or only
 // acknowledgments are lost, of either side.
 func TestOneWay(t *testing.T) {
 	bad := impair.Rule{Loss: 0.1, Reorder: 0.1, HoldBack: ms}
@@ -151,7 +151,7 @@ func TestJumbo(t *testing.T) {
 	}
 }
 
-// TestWeather changes the rules while text is under way, every fifty frames.
+// TestWeather changes the rules while data is in flight, every fifty frames.
 func TestWeather(t *testing.T) {
 	for _, who := range peers {
 		t.Run(string(who), func(t *testing.T) { weather(t, who) })
@@ -234,7 +234,7 @@ func TestECN(t *testing.T) {
 			if marks == 0 {
 				t.Error("the kernel has seen no marks")
 			}
-			t.Logf("we have seen %d marks and heard of %d, the kernel has seen %d", counted["tcp_congestion_marks"], counted["tcp_congestion_echoes"], marks)
+			t.Logf("marks received by us %d, reported to us %d, received by the kernel %d", counted["tcp_congestion_marks"], counted["tcp_congestion_echoes"], marks)
 		})
 	}
 }

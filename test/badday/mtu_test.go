@@ -37,7 +37,7 @@ func TestBlackHole(t *testing.T) {
 				}
 			}
 			if c := counters(s.host); c["tcp_black_holes"] != 1 || c["tcp_mtu_probes"] == 0 || c["path_mtu_lowered"] != 1 {
-				t.Errorf("black holes %d, probes %d, of them lost %d, learnt %d times", c["tcp_black_holes"], c["tcp_mtu_probes"], c["tcp_mtu_probes_lost"], c["path_mtu_lowered"])
+				t.Errorf("black holes %d, probes %d, of them lost %d, path MTU lowered %d times", c["tcp_black_holes"], c["tcp_mtu_probes"], c["tcp_mtu_probes_lost"], c["path_mtu_lowered"])
 			}
 		})
 	}

@@ -62,7 +62,7 @@ type scene struct {
 	peer *unet.Host // nil: the kernel
 }
 
-// openScene makes a scene, which others may be beside. The link is whole until a test
+// openScene makes a scene, which may run beside others. The link has no impairment until a test
 // sets its rules.
 func openScene(t *testing.T, who peer, cfg netlab.Config, tcp ...unet.TCPConfig) *scene {
 	t.Helper()
@@ -193,7 +193,7 @@ func (s *scene) found(t *testing.T) (ours, peers uint64) {
 // ends are the two ends of a connection: on host A, where we are, and on host B.
 type ends struct{ ours, peers net.Conn }
 
-// compare reports how many bits of a text are wrong, and where: one is undetected damage, many
+// compare reports how many bits of the data are wrong, and where: one is undetected damage, many
 // are data in the wrong place.
 func compare(got, sent []byte) error {
 	flipped, first, last := 0, -1, -1
@@ -211,7 +211,7 @@ func compare(got, sent []byte) error {
 	return nil
 }
 
-// transfer sends a text one way, and its end, and expects both.
+// transfer sends data and a FIN one way, and expects both.
 func transfer(from, to net.Conn, seed byte, size int) error {
 	text := make([]byte, size)
 	rand.NewChaCha8([32]byte{seed}).Read(text)
@@ -234,7 +234,7 @@ func transfer(from, to net.Conn, seed byte, size int) error {
 	return <-sent
 }
 
-// exchange sends a text of its own each way at once on each connection, and closes them.
+// exchange sends different data each way at once on each connection, and closes them.
 func exchange(size int, connections ...ends) error {
 	var wg sync.WaitGroup
 	errs := make([]error, 2*len(connections))

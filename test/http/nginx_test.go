@@ -263,7 +263,7 @@ func TestNginxDies(t *testing.T) {
 		t.Errorf("download from a killed server: %d bytes, or wrong ones", len(got))
 	}
 	if _, err := n.fetch(client, "small"); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("request to nobody: %v, want ECONNREFUSED", err)
+		t.Errorf("request to a port without a listener: %v, want ECONNREFUSED", err)
 	}
 
 	n.start(t)

@@ -33,14 +33,14 @@ type meeting struct {
 func (m *meeting) wantRead(t *testing.T, c net.Conn, want error) {
 	t.Helper()
 	if n, err := c.Read(make([]byte, 10)); n != 0 || !errors.Is(err, want) {
-		t.Errorf("read by %s: %d bytes, %v, want %v", who(c), n, err, want)
+		t.Errorf("read by %s: %d bytes, %v, want %v", nameOf(c), n, err, want)
 	}
 }
 
 func (m *meeting) wantWrite(t *testing.T, c net.Conn, want error) {
 	t.Helper()
 	if _, err := c.Write([]byte("text")); !errors.Is(err, want) {
-		t.Errorf("write by %s: %v, want %v", who(c), err, want)
+		t.Errorf("write by %s: %v, want %v", nameOf(c), err, want)
 	}
 }
 
@@ -58,11 +58,11 @@ func (m *meeting) wantReset(t *testing.T, c net.Conn) {
 	m.wantWrite(t, c, syscall.EPIPE)
 }
 
-// wantAll expects a text of the other side, and its end.
+// wantAll expects data of the other side, and its end.
 func (m *meeting) wantAll(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	if got, err := io.ReadAll(c); string(got) != want || err != nil {
-		t.Errorf("read by %s: %q, %v, want %q", who(c), got, err, want)
+		t.Errorf("read by %s: %q, %v, want %q", nameOf(c), got, err, want)
 	}
 }
 
@@ -72,7 +72,7 @@ func (m *meeting) wantState(t *testing.T, state string) {
 	eventually(t, "the kernel in "+state, func() bool { return m.kernelSockets(t)[state] > 0 })
 }
 
-func who(c net.Conn) string {
+func nameOf(c net.Conn) string {
 	if _, ok := c.(*unet.TCPConn); ok {
 		return "us"
 	}
@@ -146,7 +146,7 @@ var closeOrders = []struct {
 	{"we read no more", func(t *testing.T, m *meeting) {
 		must(t, m.ours.CloseRead())
 		m.wantRead(t, m.ours, io.EOF)
-		must(t, send(m.kernel, newText(1, 1<<20), 1<<20)) // goes nowhere
+		must(t, send(m.kernel, newStream(1, 1<<20), 1<<20)) // goes nowhere
 		m.ours.Write([]byte("enough"))
 		m.ours.Close()
 		m.wantAll(t, m.kernel, "enough")
@@ -160,16 +160,16 @@ var closeOrders = []struct {
 	}},
 	{"we close with text to send", func(t *testing.T, m *meeting) {
 		must(t, m.kernel.SetReadBuffer(4096))
-		must(t, send(m.ours, newText(2, 200_000), 200_000))
+		must(t, send(m.ours, newStream(2, 200_000), 200_000))
 		must(t, m.ours.Close())
-		must(t, expect(m.kernel, newText(2, 200_000), 1000))
+		must(t, expect(m.kernel, newStream(2, 200_000), 1000))
 	}},
 	{"the kernel closes with text to send", func(t *testing.T, m *meeting) {
 		must(t, m.ours.SetReadBuffer(4096))
 		must(t, m.kernel.SetWriteBuffer(200_000)) // which holds all
-		must(t, send(m.kernel, newText(2, 100_000), 100_000))
+		must(t, send(m.kernel, newStream(2, 100_000), 100_000))
 		must(t, m.kernel.Close())
-		must(t, expect(m.ours, newText(2, 100_000), 1000))
+		must(t, expect(m.ours, newStream(2, 100_000), 1000))
 	}},
 	{"we linger", func(t *testing.T, m *meeting) {
 		m.ours.SetLinger(20)
@@ -297,7 +297,7 @@ func TestKernelProcessDies(t *testing.T) {
 		must(t, err)
 		defer conn.Close()
 		failed := make(chan error)
-		go func() { failed <- send(conn, newText(1, 1<<30), 100_000) }()
+		go func() { failed <- send(conn, newStream(1, 1<<30), 100_000) }()
 		p.Await(t, "holding")
 		p.Kill(t)
 		if err := <-failed; !errors.Is(err, syscall.ECONNRESET) {
@@ -354,9 +354,9 @@ func TestResetInTransfer(t *testing.T) {
 func resetInTransfer(t *testing.T, lasting, resetting net.Conn) {
 	var wg sync.WaitGroup
 	var writeErr, readErr error
-	wg.Go(func() { writeErr = send(lasting, newText(1, 1<<30), 50_000) })
+	wg.Go(func() { writeErr = send(lasting, newStream(1, 1<<30), 50_000) })
 	wg.Go(func() { _, readErr = lasting.Read(make([]byte, 1)) })
-	if err := expectMore(resetting, newText(1, 3_000_000), 10_000); err != nil {
+	if err := expectMore(resetting, newStream(1, 3_000_000), 10_000); err != nil {
 		t.Error(err)
 	}
 	must(t, resetting.(interface{ SetLinger(int) error }).SetLinger(0))
@@ -370,14 +370,14 @@ func resetInTransfer(t *testing.T, lasting, resetting net.Conn) {
 			told++
 		case what == "write" && errors.Is(err, syscall.EPIPE), what == "read" && err == io.EOF:
 		default:
-			t.Errorf("%s by %s: %v", what, who(lasting), err)
+			t.Errorf("%s by %s: %v", what, nameOf(lasting), err)
 		}
 	}
 	if told == 0 {
-		t.Errorf("nobody was told: %v, %v", writeErr, readErr)
+		t.Errorf("neither call returned ECONNRESET: %v, %v", writeErr, readErr)
 	}
 	if _, err := lasting.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("write by %s after that: %v", who(lasting), err)
+		t.Errorf("write by %s after that: %v", nameOf(lasting), err)
 	}
 }
 

@@ -144,10 +144,10 @@ func ask(c net.Conn, seed byte) error {
 	if _, err := c.Write([]byte{seed}); err != nil {
 		return err
 	}
-	if err := send(c, newText(seed, 5000), 3000); err != nil {
+	if err := send(c, newStream(seed, 5000), 3000); err != nil {
 		return err
 	}
-	if err := expect(c, newText(seed+1, 5000), 4000); err != nil {
+	if err := expect(c, newStream(seed+1, 5000), 4000); err != nil {
 		return err
 	}
 	return c.Close()
@@ -161,10 +161,10 @@ func answer(c net.Conn) error {
 	if _, err := c.Read(seed); err != nil {
 		return err
 	}
-	if err := expectMore(c, newText(seed[0], 5000), 4000); err != nil {
+	if err := expectMore(c, newStream(seed[0], 5000), 4000); err != nil {
 		return err
 	}
-	if err := send(c, newText(seed[0]+1, 5000), 3000); err != nil {
+	if err := send(c, newStream(seed[0]+1, 5000), 3000); err != nil {
 		return err
 	}
 	return c.Close()
@@ -174,7 +174,7 @@ func answer(c net.Conn) error {
 // interval.
 const stallProbes = 3
 
-const stallText = 3 << 20 // bytes, more than all buffers hold
+const stallData = 3 << 20 // bytes, more than all buffers hold
 
 // stalled is a connection on which one side writes and the other has stopped
 // reading.
@@ -192,7 +192,7 @@ func (s *scene) stall(t *testing.T, dial, ours bool) *stalled {
 		x.from, x.to = o, k
 	}
 	go func() {
-		err := send(x.from, newText(9, stallText), 100_000)
+		err := send(x.from, newStream(9, stallData), 100_000)
 		if err == nil {
 			err = x.from.Close()
 		}
@@ -204,12 +204,12 @@ func (s *scene) stall(t *testing.T, dial, ours bool) *stalled {
 // resume reads slowly at first, less than a segment at once, and then all.
 func (x *stalled) resume(t *testing.T) {
 	t.Helper()
-	text := newText(9, stallText)
-	text.left -= stallText - 20_000
+	text := newStream(9, stallData)
+	text.left -= stallData - 20_000
 	if err := expectMore(x.to, text, 100); err != nil {
 		t.Error(err)
 	}
-	text.left = stallText - 20_000
+	text.left = stallData - 20_000
 	if err := expect(x.to, text, 64<<10); err != nil {
 		t.Error(err)
 	}
@@ -270,7 +270,7 @@ func TestBothStall(t *testing.T) {
 		before := s.counters()["tcp_window_probes"]
 		sent := make(chan error, 2)
 		for _, c := range []net.Conn{ours, kernel} {
-			go func() { sent <- send(c, newText(9, stallText), 100_000) }()
+			go func() { sent <- send(c, newStream(9, stallData), 100_000) }()
 		}
 		eventually(t, "probes", func() bool {
 			return s.counters()["tcp_window_probes"] >= before+stallProbes && ours.Info().ReceiveWindow == 0
@@ -278,7 +278,7 @@ func TestBothStall(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, c := range []net.Conn{ours, kernel} {
 			wg.Go(func() {
-				if err := expectMore(c, newText(9, stallText), 5000); err != nil {
+				if err := expectMore(c, newStream(9, stallData), 5000); err != nil {
 					t.Error(err)
 				}
 			})

@@ -21,25 +21,25 @@ import (
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
-// text is a stream of bytes of any length that its seed defines, so that one side can
+// stream is a sequence of bytes of any length that its seed defines, so that one side can
 // write and the other check it.
-type text struct {
+type stream struct {
 	random *rand.ChaCha8
 	left   int
 }
 
-func newText(seed byte, size int) *text { return &text{rand.NewChaCha8([32]byte{seed}), size} }
+func newStream(seed byte, size int) *stream { return &stream{rand.NewChaCha8([32]byte{seed}), size} }
 
 // next fills b with what follows, and returns how much that is.
-func (x *text) next(b []byte) int {
+func (x *stream) next(b []byte) int {
 	n := min(len(b), x.left)
 	x.random.Read(b[:n])
 	x.left -= n
 	return n
 }
 
-// send writes a text in pieces.
-func send(c io.Writer, x *text, piece int) error {
+// send writes a stream in pieces.
+func send(c io.Writer, x *stream, piece int) error {
 	buf := make([]byte, piece)
 	for n := x.next(buf); n > 0; n = x.next(buf) {
 		if m, err := c.Write(buf[:n]); m != n || err != nil {
@@ -49,8 +49,8 @@ func send(c io.Writer, x *text, piece int) error {
 	return nil
 }
 
-// expect reads a text in pieces, and its end.
-func expect(c io.Reader, x *text, piece int) error {
+// expect reads a stream in pieces, and its end.
+func expect(c io.Reader, x *stream, piece int) error {
 	if err := expectMore(c, x, piece); err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func expect(c io.Reader, x *text, piece int) error {
 	return nil
 }
 
-// expectMore reads a text without its end.
-func expectMore(c io.Reader, x *text, piece int) error {
+// expectMore reads a stream without its end.
+func expectMore(c io.Reader, x *stream, piece int) error {
 	buf, want := make([]byte, piece), make([]byte, piece)
 	for x.left > 0 {
 		n, err := c.Read(buf[:min(piece, x.left)])
@@ -86,7 +86,7 @@ func exchange(ours, kernel net.Conn, size int, p pieces) error {
 	for i, d := range []struct{ from, to net.Conn }{{ours, kernel}, {kernel, ours}} {
 		name := [...]string{"from us", "from the kernel"}[i]
 		wg.Go(func() {
-			err := send(d.from, newText(byte(i), size), p.write)
+			err := send(d.from, newStream(byte(i), size), p.write)
 			if err == nil {
 				err = d.from.(interface{ CloseWrite() error }).CloseWrite()
 			}
@@ -95,7 +95,7 @@ func exchange(ours, kernel net.Conn, size int, p pieces) error {
 			}
 		})
 		wg.Go(func() {
-			if err := expect(d.to, newText(byte(i), size), p.read); err != nil {
+			if err := expect(d.to, newStream(byte(i), size), p.read); err != nil {
 				errs <- fmt.Errorf("%s: %w", name, err)
 			}
 		})
@@ -185,7 +185,7 @@ func agreed(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c choices, mt
 	const timestamps, sack, scaling = 1, 2, 4 // TCPI_OPT_TIMESTAMPS and so on, linux/tcp.h
 	i := ours.Info()
 	if got := (choices{bit(timestamps), bit(sack), bit(scaling)}); got != c {
-		t.Errorf("the kernel says that it agreed on %v", got)
+		t.Errorf("options of the kernel: %v", got)
 	}
 	if got := (choices{i.Timestamps, i.SACK, i.WindowScale}); got != c {
 		t.Errorf("we say that we agreed on %v", got)
@@ -220,7 +220,7 @@ func exchangeSizes(t *testing.T, s *scene, c choices, mtu int) {
 	}
 }
 
-// Whatever options the kernel has, over whatever cable and attachment.
+// All options of the kernel, over all cables and attachments.
 func TestOptions(t *testing.T) {
 	s := openScene(t, config{})
 	for _, c := range allChoices() {
@@ -336,8 +336,8 @@ func TestForwarded(t *testing.T) {
 			}
 			for _, size := range []int{100, 20 * mss, 100, 20 * mss} { // alone, merged
 				done := make(chan error, 1)
-				go func() { done <- send(dialled, newText(0, size), size) }()
-				must(t, errors.Join(expectMore(ours, newText(0, size), size), <-done))
+				go func() { done <- send(dialled, newStream(0, size), size) }()
+				must(t, errors.Join(expectMore(ours, newStream(0, size), size), <-done))
 			}
 			must(t, exchange(ours, dialled, 1<<20, pieces{64 << 10, 64 << 10}))
 		})

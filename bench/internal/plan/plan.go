@@ -40,7 +40,7 @@ const (
 // FloodBatch is how many frames a flood hands over at once.
 const FloodBatch = 64
 
-// RateBatch is how many messages rate sends together, beside one at a time.
+// RateBatch is how many messages rate sends together; it also sends one at a time.
 const RateBatch = 32
 
 // Places of client and server.

@@ -146,7 +146,7 @@ const (
 )
 
 // noAllocs is the number of allocations a message below which there are none: the
-// runtime allocates now and then.
+// runtime allocates occasionally.
 const noAllocs = 0.0005
 
 // attachments are those that goals are measured for, in the order of the tables.

@@ -132,7 +132,7 @@ func checkDialer(t *testing.T, d workload.Dialer, l workload.Listener) {
 	}
 	check(l.SetDeadline(time.Now().Add(20 * time.Millisecond)))
 	if c, err := l.Accept(); c != nil || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("nobody dials: %v, %v", c, err)
+		t.Errorf("accept without a dial: %v, %v", c, err)
 	}
 	check(l.SetDeadline(time.Time{}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -166,7 +166,7 @@ func checkDialer(t *testing.T, d workload.Dialer, l workload.Listener) {
 	}
 	check(l.Close())
 	if c, err := d.Dial(ctx); c != nil || !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("nobody listens: %v, %v", c, err)
+		t.Errorf("dial without a listener: %v, %v", c, err)
 	}
 }
 

@@ -162,7 +162,7 @@ func cpuTime() (time.Duration, error) {
 
 var epoch = time.Now()
 
-// clock is the monotonic clock: one vDSO call, no wall clock beside it.
+// clock is the monotonic clock: one vDSO call, without the wall clock.
 func clock() time.Duration { return time.Since(epoch) }
 
 // Summarize sorts samples and describes them exactly, by nearest rank.

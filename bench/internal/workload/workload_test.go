@@ -279,7 +279,7 @@ func TestHeaderReadsWhatPutWrote(t *testing.T) {
 		t.Error("a short message has a header")
 	}
 	if k, _ := Header(make([]byte, 64)); k != 0 {
-		t.Error("somebody else's message has a header")
+		t.Error("another sender's message has a header")
 	}
 }
 

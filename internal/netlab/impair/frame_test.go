@@ -21,7 +21,7 @@ func sum(b []byte) uint16 {
 	return ^uint16(s)
 }
 
-// TestMarkCE holds the checksum that follows a mark against one computed anew.
+// TestMarkCE compares the updated checksum after a mark with one computed from scratch.
 func TestMarkCE(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {

@@ -197,7 +197,7 @@ func TestCongestionMarks(t *testing.T) {
 	}
 }
 
-// transfer sends a text by the kernels' TCP and expects it whole.
+// transfer sends data by the kernels' TCP and expects all of it.
 func (l lab) transfer(t *testing.T, size int) {
 	t.Helper()
 	text := make([]byte, size)

@@ -155,7 +155,7 @@ func (c *Capture) take(frame []byte, at time.Time, out bool) error {
 	ours := len(frame) >= 12 && string(frame[6:12]) == string(c.linkOurs)
 	checksums := ours || c.impaired
 	s, ok := c.decoder.decode(frame, checksums)
-	if c.impaired && out && (ours || !ok || len(s.fouls) > 0) {
+	if c.impaired && out && (ours || !ok || len(s.violations) > 0) {
 		return nil // damaged, or nothing to judge
 	}
 	c.frames++
@@ -201,10 +201,10 @@ func (c *Capture) Verdict(t *testing.T, counted map[string]uint64, lossless bool
 
 func report(t *testing.T, who string, j *Judge, lossless bool) {
 	t.Helper()
-	if j.foulCount > 0 {
-		t.Errorf("%s: %d objections to our segments", who, j.foulCount)
+	if j.violationCount > 0 {
+		t.Errorf("%s: %d violations in our segments", who, j.violationCount)
 	}
-	for _, f := range j.fouls {
+	for _, f := range j.violations {
 		t.Errorf("%s: %s", who, f)
 	}
 	if !lossless || j.gapCount == 0 {

@@ -21,11 +21,11 @@ type Judge struct {
 	Resets, KernelResets int
 	merged               int
 	Crossed              int // SYNs of both sides
-	Longest              int // bytes of text in a segment of ours
+	Longest              int // bytes of data in a segment of ours
 
 	// Violations. A gap is none if the cable has lost something.
-	fouls, gaps         []string
-	foulCount, gapCount int
+	violations, gaps         []string
+	violationCount, gapCount int
 }
 
 // flow is a connection; side is the state of one of its ends, by its segments.
@@ -53,7 +53,7 @@ func newJudge(ours netip.Addr) *Judge {
 	return &Judge{ours: ours, flows: make(map[[2]netip.AddrPort]*flow)}
 }
 
-const maxFouls = 10 // that are kept
+const maxViolations = 10 // that are kept
 
 func (j *Judge) take(s *segment) {
 	mine := s.src.Addr() == j.ours || s.dst.Addr() != j.ours // one without addresses is malformed
@@ -63,16 +63,16 @@ func (j *Judge) take(s *segment) {
 	} else {
 		j.kernels++
 	}
-	foul := func(format string, args ...any) {
+	violation := func(format string, args ...any) {
 		if !mine {
 			return
 		}
-		if j.foulCount++; len(j.fouls) < maxFouls {
-			j.fouls = append(j.fouls, fmt.Sprintf("%v: %s", s, fmt.Sprintf(format, args...)))
+		if j.violationCount++; len(j.violations) < maxViolations {
+			j.violations = append(j.violations, fmt.Sprintf("%v: %s", s, fmt.Sprintf(format, args...)))
 		}
 	}
-	for _, f := range s.fouls {
-		foul("%s", f)
+	for _, f := range s.violations {
+		violation("%s", f)
 	}
 	if !s.src.IsValid() {
 		return
@@ -110,12 +110,12 @@ func (j *Judge) take(s *segment) {
 	}
 	if !me.begun {
 		if !s.rst {
-			foul("a segment of no connection")
+			violation("a segment of no connection")
 		}
 		return
 	}
 	if mine {
-		j.judge(s, me, peer, foul)
+		j.judge(s, me, peer, violation)
 	} else if peer.closed && s.text == 0 && !s.rst && seq.New(s.seq).Before(me.next) {
 		j.KernelProbes++ // with an old number, as Linux does
 	}
@@ -165,26 +165,26 @@ func (d *side) window(s *segment, peer *side) uint32 {
 }
 
 // judge objects to a segment of ours.
-func (j *Judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
+func (j *Judge) judge(s *segment, me, peer *side, violation func(string, ...any)) {
 	first := seq.New(s.seq)
 	end := first.Add(s.length())
 	if s.merged {
 		j.merged++
 	}
 	if s.text > 0 && peer.acks {
-		switch textEnd := first.Add(uint32(s.text)); {
-		case !textEnd.After(peer.edge):
+		switch dataEnd := first.Add(uint32(s.text)); {
+		case !dataEnd.After(peer.edge):
 		case s.text == 1 && peer.closed && first == peer.edge:
 			j.Probes++
 		default:
-			foul("%d bytes beyond the window that was offered", textEnd.From(peer.edge))
+			violation("%d bytes beyond the window that was offered", dataEnd.From(peer.edge))
 		}
 		if options := s.header - 20; !s.merged && s.text+options > peer.mss {
-			foul("more than the MSS of %d bytes (RFC 6691)", peer.mss)
+			violation("more than the MSS of %d bytes (RFC 6691)", peer.mss)
 		}
 	}
 	if first.After(me.next) && !s.rst {
-		if j.gapCount++; len(j.gaps) < maxFouls {
+		if j.gapCount++; len(j.gaps) < maxViolations {
 			j.gaps = append(j.gaps, fmt.Sprintf("%v: %d bytes before it are missing", s, first.From(me.next)))
 		}
 	}
@@ -193,7 +193,7 @@ func (j *Judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 		j.againBytes += int(min(uint32(s.text), me.next.From(first)))
 	}
 	if me.finished && end.After(me.end) {
-		foul("something after the FIN")
+		violation("something after the FIN")
 	}
 	if s.rst {
 		return
@@ -202,19 +202,19 @@ func (j *Judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 		ack := seq.New(s.ack)
 		switch {
 		case ack.After(peer.next):
-			foul("acknowledges %d bytes that were never sent", ack.From(peer.next))
+			violation("acknowledges %d bytes that were never sent", ack.From(peer.next))
 		case me.acks && ack.Before(me.acked):
-			foul("takes back an acknowledgment of %d bytes", me.acked.From(ack))
+			violation("takes back an acknowledgment of %d bytes", me.acked.From(ack))
 		case me.acks && ack.Add(me.window(s, peer)).Before(me.edge) && !s.syn:
-			foul("takes back %d bytes of the window", me.edge.From(ack.Add(me.window(s, peer))))
+			violation("takes back %d bytes of the window", me.edge.From(ack.Add(me.window(s, peer))))
 		}
 	}
 	switch {
 	case s.syn && !s.ack_ && s.ece != s.cwr, s.syn && s.ack_ && (s.cwr || s.ece && !peer.ecn),
 		!s.syn && (s.ece || s.cwr || s.ect) && !(me.ecn && peer.ecn):
-		foul("ECN that was not asked for")
+		violation("ECN that was not asked for")
 	case s.ect && (s.text == 0 || first.Before(me.next)):
-		foul("it must not be marked")
+		violation("it must not be marked")
 	}
 	if s.syn && s.ack_ && me.alone { // it answers a SYN that crossed ours
 		j.Crossed++
@@ -223,14 +223,14 @@ func (j *Judge) judge(s *segment, me, peer *side, foul func(string, ...any)) {
 	switch both := me.timestamps && peer.timestamps && peer.begun; {
 	case s.syn:
 		if s.ack_ && (s.timestamps && !peer.timestamps || s.sackPermitted && !peer.sack || s.scale >= 0 && peer.scale < 0) {
-			foul("an option that was not offered")
+			violation("an option that was not offered")
 		}
 	case s.timestamps != both:
-		foul("timestamps: %t, agreed on: %t", s.timestamps, both)
+		violation("timestamps: %t, agreed on: %t", s.timestamps, both)
 	case s.timestamps && int32(s.tsVal-me.tsVal) < 0:
-		foul("a timestamp that goes back")
+		violation("a timestamp that goes back")
 	case s.sackBlocks > 0 && !(me.sack && peer.sack):
-		foul("SACK blocks without an agreement")
+		violation("SACK blocks without an agreement")
 	}
 }
 

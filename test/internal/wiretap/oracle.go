@@ -65,7 +65,7 @@ func consultOracle(t *testing.T, c *Capture, lossless bool) {
 		"-n", "-r", c.path, "-T", "fields", "-E", "occurrence=a", "-E", "aggregator=" + aggregator,
 		"-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE",
 		"-o", "tcp.analyze_sequence_numbers:TRUE", "-o", "tcp.desegment_tcp_streams:FALSE",
-		"-d", "tcp.port==1-65535,data", // what the text is does not matter
+		"-d", "tcp.port==1-65535,data", // do not dissect the payload
 	}
 	for _, f := range fields {
 		args = append(args, "-e", f)
@@ -144,25 +144,25 @@ func (o *oracle) take(line string) error {
 	ours := v["eth.src"] == o.link
 	s := segment{frame: int(number("frame.number")), scale: -1}
 	s.merged = int(number("ip.len")) > o.mtu
-	foul := func(what string) {
+	violation := func(what string) {
 		if ours {
-			s.fouls = append(s.fouls, what)
+			s.violations = append(s.violations, what)
 		}
 	}
 	if v["_ws.malformed"] != "" {
-		foul("malformed")
+		violation("malformed")
 	}
 	if !s.merged {
 		if v["ip.checksum.status"] == checksumBad {
-			foul("IP checksum")
+			violation("IP checksum")
 		}
 		if v["tcp.checksum.status"] == checksumBad {
-			foul("TCP checksum")
+			violation("TCP checksum")
 		}
 	}
 	if ours {
 		for _, m := range o.objections(v, s.merged) {
-			foul(m)
+			violation(m)
 		}
 	}
 	if v["tcp.srcport"] != "" && v["tcp.seq_raw"] != "" && !strings.Contains(v["ip.src"], aggregator) {
@@ -183,8 +183,8 @@ func (o *oracle) take(line string) error {
 			*to = netip.AddrPortFrom(a, uint16(number("tcp."+addr+"port")))
 		}
 		o.judge.take(&s)
-	} else if len(s.fouls) > 0 {
-		o.judge.take(&s) // without addresses: only for its fouls
+	} else if len(s.violations) > 0 {
+		o.judge.take(&s) // without addresses: only for its violations
 	}
 	return err
 }

@@ -28,8 +28,8 @@ type segment struct {
 	timestamps    bool
 	tsVal         uint32
 
-	merged bool     // by the kernel's GRO, after it came
-	fouls  []string // what the decoder objects to
+	merged     bool     // by the kernel's GRO, after it came
+	violations []string // what the decoder objects to
 }
 
 func (s *segment) String() string {
@@ -82,13 +82,13 @@ func (d *decoder) decode(frame []byte, checksums bool) (s segment, ok bool) {
 		return s, false
 	}
 	s.scale = -1
-	foul := func(format string, args ...any) { s.fouls = append(s.fouls, fmt.Sprintf(format, args...)) }
+	violation := func(format string, args ...any) { s.violations = append(s.violations, fmt.Sprintf(format, args...)) }
 	addr := func(ip []byte, port layers.TCPPort) netip.AddrPort {
 		a, _ := netip.AddrFromSlice(ip)
 		return netip.AddrPortFrom(a, uint16(port))
 	}
 	if err != nil || d.parser.Truncated || len(d.layers) < 3 || d.layers[2] != layers.LayerTypeTCP {
-		foul("malformed: %v", err)
+		violation("malformed: %v", err)
 		return s, true
 	}
 	t := &d.tcp
@@ -96,23 +96,23 @@ func (d *decoder) decode(frame []byte, checksums bool) (s segment, ok bool) {
 	s.seq, s.ack, s.window = t.Seq, t.Ack, t.Window
 	s.syn, s.ack_, s.fin, s.rst = t.SYN, t.ACK, t.FIN, t.RST
 	s.header, s.text = int(t.DataOffset)*4, len(t.Payload)
-	s.options(t.Options, foul)
+	s.options(t.Options, violation)
 	s.merged = int(d.ip.Length) > d.mtu
 	s.ece, s.cwr, s.ect = t.ECE, t.CWR, d.ip.TOS&3 != 0
 	if t.URG || t.NS || t.Urgent != 0 {
-		foul("a flag that was not asked for")
+		violation("a flag that was not asked for")
 	}
 	if int(d.ip.Length) != len(frame)-14 {
-		foul("%d bytes of IP in a frame of %d", d.ip.Length, len(frame))
+		violation("%d bytes of IP in a frame of %d", d.ip.Length, len(frame))
 	}
 	if checksums && !s.merged {
 		if sum := fold(0, frame[14:14+int(d.ip.IHL)*4]); sum != 0xffff {
-			foul("IP checksum %#04x", d.ip.Checksum)
+			violation("IP checksum %#04x", d.ip.Checksum)
 		}
 		t.SetNetworkLayerForChecksum(&d.ip)
 		// The sum over all, that of the header included, leaves nothing.
 		if sum, err := t.ComputeChecksum(); err != nil || sum != 0 {
-			foul("TCP checksum %#04x", t.Checksum)
+			violation("TCP checksum %#04x", t.Checksum)
 		}
 	}
 	return s, true
@@ -129,7 +129,7 @@ func fold(sum uint32, b []byte) uint32 {
 	return sum
 }
 
-func (s *segment) options(list []layers.TCPOption, foul func(string, ...any)) {
+func (s *segment) options(list []layers.TCPOption, violation func(string, ...any)) {
 	for _, o := range list {
 		want := -1
 		switch o.OptionType {
@@ -155,11 +155,11 @@ func (s *segment) options(list []layers.TCPOption, foul func(string, ...any)) {
 		case layers.TCPOptionKindEndList, layers.TCPOptionKindNop:
 			continue
 		default:
-			foul("option %v", o.OptionType)
+			violation("option %v", o.OptionType)
 			continue
 		}
 		if want != len(o.OptionData) {
-			foul("option %v of %d bytes", o.OptionType, len(o.OptionData))
+			violation("option %v of %d bytes", o.OptionType, len(o.OptionData))
 		}
 	}
 }
