@@ -45,7 +45,6 @@ type UDPConn struct {
 	// route: socket closed, error pending, deadline set.
 	recvSlow, sendSlow bool
 	closed             bool
-	pending            error // set by the stack; the engine keeps those it sets
 	readDeadline       instant
 	writeDeadline      instant
 	reads              uint32 // since the clock was last read for readDeadline
@@ -211,7 +210,7 @@ func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
 }
 
 func (c *UDPConn) setSlow() {
-	trouble := c.closed || c.pending != nil || c.udp.HasError()
+	trouble := c.closed || c.udp.HasError()
 	c.recvSlow = trouble || c.readDeadline != never
 	c.sendSlow = trouble || c.writeDeadline != never || c.stack.down != 0 || c.stack.broken != nil || c.stack.kickErr != nil
 }
@@ -225,7 +224,7 @@ func (c *UDPConn) noteError() {
 // setError makes err the pending error, which the next call returns.
 func (c *UDPConn) setError(err error) {
 	if !c.closed {
-		c.pending = err
+		c.udp.SetError(err)
 		c.noteError()
 	}
 }
@@ -236,10 +235,6 @@ func (c *UDPConn) trouble() error {
 		return net.ErrClosed
 	}
 	err := c.udp.TakeError()
-	if c.pending != nil {
-		err = c.pending
-		c.pending = nil
-	}
 	c.setSlow()
 	return err
 }

@@ -1,7 +1,5 @@
 package udp
 
-import "syscall"
-
 // Defaults of [Options].
 const (
 	DefaultQueueDatagrams = 1024
@@ -41,7 +39,7 @@ type Socket struct {
 	remote AddrPort // zero: not connected
 	reuse  bool
 	open   bool
-	err    syscall.Errno // pending, 0: none
+	err    error // pending
 	table  *Table
 	next   *Socket // in the list of its port that it is on
 	count  SocketCounters
@@ -69,16 +67,16 @@ func (s *Socket) Counters() SocketCounters { return s.count }
 // TakeError returns the pending error and clears it. Every send and every
 // receive checks it first, as in the kernel, before data that may be queued.
 func (s *Socket) TakeError() error {
-	if s.err == 0 {
-		return nil
-	}
 	err := s.err
-	s.err = 0
+	s.err = nil
 	return err
 }
 
 // HasError reports whether an error is pending.
-func (s *Socket) HasError() bool { return s.err != 0 }
+func (s *Socket) HasError() bool { return s.err != nil }
+
+// SetError makes err the pending error.
+func (s *Socket) SetError(err error) { s.err = err }
 
 // CountSent counts a datagram that the caller has handed over: to a link, or to another
 // socket of the table.
