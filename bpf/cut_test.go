@@ -11,7 +11,7 @@ import (
 
 const rxStalePart = MuxUnetCounterUNET_RX_STALE_PART
 
-// A part of a super-frame goes to the owner that the super-frame was for, or to nobody.
+// A part of a super-frame goes to the owner of the super-frame, or is dropped.
 func TestParts(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
@@ -37,9 +37,9 @@ func TestParts(t *testing.T) {
 	})
 }
 
-// Before a part is delivered it gets the MAC address back that its super-frame came
-// with. The place in it says how much of its owner's line has arrived. It says nothing of
-// what came later, and an earlier place takes nothing back.
+// The deliver program restores the destination MAC address of a part. The place in it is the number of
+// parts of the owner's line that have arrived. A later super-frame is not counted as arrived, and an
+// earlier place does not decrease the number.
 func TestPartsAreDelivered(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		frame := func(mac net.HardwareAddr) []byte {
@@ -80,7 +80,7 @@ func TestPartsAreDelivered(t *testing.T) {
 	})
 }
 
-// No MAC address of a part can be the uplink's.
+// The MAC address of a part is never the uplink's.
 func TestPartsAreNotTheUplinks(t *testing.T) {
 	for head := range 256 {
 		own := [6]byte{byte(head), 1, 2, 3, 4, 5}

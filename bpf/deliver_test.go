@@ -18,7 +18,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// Counters of the deliver program, as the tables name them.
+// Counters of the deliver program.
 const (
 	delivered  = MuxUnetCounterUNET_DELIVER_SOCKET
 	noSocket   = MuxUnetCounterUNET_DELIVER_NO_SOCKET
@@ -61,7 +61,7 @@ func toSocket(n int) []byte {
 	return datagram(peerMAC, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, 1), n)
 }
 
-// deliverTo puts a socket into the slot of the uplink, which is a port here.
+// deliverTo enters a socket in the slot of the uplink, which is a port here.
 func (l *lab) deliverTo(sock *os.File) {
 	l.t.Helper()
 	must(l.t, l.objs.PortSockets.Put(l.slot(), uint32(sock.Fd())))
@@ -69,8 +69,8 @@ func (l *lab) deliverTo(sock *os.File) {
 
 func (l *lab) slot() uint32 { return uint32(l.uplink - FirstIfindex) }
 
-// fillRing is a socket's fill ring as its owner sees it, found by the kernel's
-// own description of its types.
+// fillRing is a socket's fill ring in the owner's mapping, and the kernel's state of it, by the BTF of
+// the kernel.
 type fillRing struct {
 	mem                       []byte
 	producer, consumer, first uint32 // offsets
@@ -107,7 +107,7 @@ func (f *fillRing) setEntry(i int, addr uint64) {
 	binary.NativeEndian.PutUint64(f.mem[int(f.first)+8*i:], addr)
 }
 
-// setEntries makes every entry a frame, or none of them.
+// setEntries makes all entries frames, or none.
 func (f *fillRing) setEntries(frames bool) {
 	for i := range socketFill {
 		if frames {
@@ -118,8 +118,8 @@ func (f *fillRing) setEntries(frames bool) {
 	}
 }
 
-// A fill ring that lies is not handed to the kernel. The test runs redirect
-// nothing, so the kernel takes no entry from the ring here.
+// No frame is redirected to a socket whose fill ring is not sound. Test runs redirect nothing, so the
+// kernel takes no entry from the ring here.
 func TestFillRing(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		inLab(t, generic, testFillRing)
@@ -179,7 +179,7 @@ func testFillRing(l *lab) {
 				counter = c.others
 			}
 			if program == "linear" && c.linear != 0 {
-				continue // the kernel shows it no such frame
+				continue // the kernel runs it on no such frame
 			}
 			l.want(name, p, c.frame, l.uplink, c.linear, counter)
 			l.wantAlarm(name, alarms, counter == badFill)
@@ -187,7 +187,7 @@ func testFillRing(l *lab) {
 	}
 	l.wantAll(delivered, delivered)
 
-	// The ring of alarms is smaller than what an endpoint can raise.
+	// An endpoint can raise more alarms than the ring buffer has room for.
 	fill.setProducer(socketFill + 1)
 	for range 1000 {
 		l.want("many alarms", l.objs.UnetDeliver, short, l.uplink, 0, badFill)
@@ -197,7 +197,7 @@ func testFillRing(l *lab) {
 	l.want("a sound ring again", l.objs.UnetDeliver, short, l.uplink, 0, delivered)
 }
 
-// receiver is a socket that the kernel receives into unchecked, small frames only.
+// receiver is a socket without checks of its fill ring, for small frames.
 type receiver struct {
 	*lab
 	fill  *fillRing
@@ -226,16 +226,16 @@ func inReceiver(t *testing.T, f func(r *receiver)) {
 	}))
 }
 
-// receive has the kernel receive a frame, and waits until it has taken so many
-// entries from the ring since it was made.
+// receive lets the kernel receive a frame, and waits until it has taken a number of entries from the
+// ring in total.
 func (r *receiver) receive(taken uint32) {
 	r.t.Helper()
 	transmit(r.t, r.from, r.small, 1)
 	eventually(r.t, "a frame for the socket", func() bool { return r.fill.consumed() == taken })
 }
 
-// Who won the race against the look at the ring is found out at the next frame,
-// by what the kernel itself keeps of it.
+// An owner who has changed the ring after the check is found at the next frame, by the kernel's count of
+// invalid entries.
 func TestFillRingAfterwards(t *testing.T) {
 	inReceiver(t, func(r *receiver) {
 		r.receive(1)
@@ -261,10 +261,10 @@ func TestFillRingAfterwards(t *testing.T) {
 	})
 }
 
-// wantAlarm reads one alarm, or finds none.
+// wantAlarm checks for one alarm, or for none.
 func (l *lab) wantAlarm(name string, alarms *ringbuf.Reader, want bool) {
 	l.t.Helper()
-	alarms.SetDeadline(time.Now()) // what is there is there
+	alarms.SetDeadline(time.Now()) // does not block
 	record, err := alarms.Read()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if want {

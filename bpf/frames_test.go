@@ -10,7 +10,7 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// Who is who in the tables of frames.
+// The addresses in the tables of frames.
 var (
 	shared  = netip.MustParseAddr("10.0.0.1") // the uplink's own address
 	whole   = netip.MustParseAddr("10.0.0.77")
@@ -25,7 +25,7 @@ var (
 	nodes6  = netip.MustParseAddr("ff02::1") // all nodes
 )
 
-// build serializes layers with gopacket, which knows nothing of this project.
+// build serializes layers with gopacket, an independent encoder.
 func build(ls ...gopacket.SerializableLayer) []byte {
 	for i, l := range ls {
 		if i == 0 {
@@ -60,7 +60,7 @@ func ip6(src, dst netip.Addr, p layers.IPProtocol) *layers.IPv6 {
 	return &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: p, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
 }
 
-// packet is an Ethernet frame with an IP packet of the addresses' version.
+// packet is an Ethernet frame with an IPv4 or IPv6 packet.
 func packet(dstMAC, srcMAC net.HardwareAddr, src, dst netip.Addr, p layers.IPProtocol, ls ...gopacket.SerializableLayer) []byte {
 	if src.Is4() {
 		return build(append([]gopacket.SerializableLayer{eth(dstMAC, srcMAC, layers.EthernetTypeIPv4), ip4(src, dst, p)}, ls...)...)
@@ -90,7 +90,7 @@ func vlan(id uint16, inner layers.EthernetType) *layers.Dot1Q {
 	return &layers.Dot1Q{VLANIdentifier: id, Type: inner}
 }
 
-// tagged puts a tag of a VLAN into a frame, with four bits of priority.
+// tagged inserts a VLAN tag into a frame, with four bits of priority.
 func tagged(frame []byte, t layers.EthernetType, id uint16, priority byte) []byte {
 	tag := binary.BigEndian.AppendUint16(nil, uint16(t))
 	tag = binary.BigEndian.AppendUint16(tag, uint16(priority)<<12|id)
@@ -104,7 +104,7 @@ func arp(dstMAC, srcMAC, sender net.HardwareAddr, senderIP, target netip.Addr, o
 	})
 }
 
-// message is written out by hand, from docs/message-format.md.
+// message is a U-Net message by docs/message-format.md.
 func message(dstMAC, srcMAC net.HardwareAddr, dst, src byte, length, n int) []byte {
 	h := []byte{1, 0, byte(length >> 8), byte(length), 0, 0, 0, dst, 0, 0, 0, src}
 	return build(eth(dstMAC, srcMAC, 0x88b5), gopacket.Payload(append(h, make([]byte, n)...)))
@@ -137,7 +137,7 @@ func advertises(target netip.Addr, flags uint8, options layers.ICMPv6Options) *l
 	return &layers.ICMPv6NeighborAdvertisement{Flags: flags, TargetAddress: target.AsSlice(), Options: options}
 }
 
-// solicitedNode is the multicast address at which a is asked for, and its MAC address.
+// solicitedNode is the solicited-node address of a, and its MAC address.
 func solicitedNode(a netip.Addr) (netip.Addr, net.HardwareAddr) {
 	b := a.As16()
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
@@ -159,7 +159,7 @@ func edit16(frame []byte, at int, v uint16) []byte {
 	return f
 }
 
-// padded has n bytes more, which no length counts.
+// padded appends n bytes beyond all lengths.
 func padded(frame []byte, n int) []byte { return append(slices.Clone(frame), make([]byte, n)...) }
 
 // fragment4 makes a plain IPv4 frame a fragment: the packet's bytes from offset
@@ -175,7 +175,7 @@ func fragment4(frame []byte, offset, n int, more bool) []byte {
 	return edit16(edit16(f, atTotalLength, uint16(20+len(part))), atFragment, field)
 }
 
-// fragmentID tells the fragments of one IPv6 packet from those of another.
+// fragmentID is the identification of an IPv6 packet in fragments.
 var fragmentID byte = 9
 
 // fragment6 is fragment4 for IPv6, with a fragment header.
@@ -191,14 +191,14 @@ func fragment6(frame []byte, offset, n int, more bool) []byte {
 	return edit(edit16(f, atPayloadLength, uint16(8+len(part))), atNextHeader, 44)
 }
 
-// extended6 puts an extension header of 8 bytes in front of a packet's payload.
+// extended6 inserts an extension header of 8 bytes before a packet's payload.
 func extended6(frame []byte, kind byte) []byte {
 	f := append(slices.Clone(frame[:atIPv6Payload]), frame[atNextHeader], 0, 1, 4, 0, 0, 0, 0)
 	f = append(f, frame[atIPv6Payload:]...)
 	return edit(edit16(f, atPayloadLength, uint16(len(f)-atIPv6Payload)), atNextHeader, kind)
 }
 
-// extendedBy puts n destination options headers there, of 8 bytes and 8*more.
+// extendedBy inserts n destination options headers of 8 bytes and 8*more.
 func extendedBy(frame []byte, n int, more byte) []byte {
 	f := slices.Clone(frame[:atIPv6Payload])
 	for i := range n {
@@ -214,7 +214,7 @@ func extendedBy(frame []byte, n int, more byte) []byte {
 	return edit(edit16(f, atPayloadLength, uint16(len(f)-atIPv6Payload)), atNextHeader, 60)
 }
 
-// authenticated6 puts an authentication header of 24 bytes there (RFC 4302).
+// authenticated6 inserts an authentication header of 24 bytes (RFC 4302).
 func authenticated6(frame []byte) []byte {
 	f := append(slices.Clone(frame[:atIPv6Payload]), frame[atNextHeader], 4)
 	f = append(append(f, make([]byte, 22)...), frame[atIPv6Payload:]...)

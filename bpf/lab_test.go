@@ -47,8 +47,8 @@ func verdictOf(c Counter) uint32 {
 	return drop
 }
 
-// lab is the programs, loaded, on a host with two ports that are only names
-// for an ifindex: BPF_PROG_TEST_RUN redirects nothing.
+// lab is the loaded programs on a host with two ports, which are only ifindexes: BPF_PROG_TEST_RUN
+// redirects nothing.
 type lab struct {
 	t            *testing.T
 	objs         MuxObjects
@@ -58,10 +58,10 @@ type lab struct {
 
 const testMTU = 1500
 
-// partSecret is what the parts of super-frames are known by, in generic mode.
+// partSecret identifies the parts of super-frames, in generic mode.
 var partSecret = [5]byte{0x0e, 1, 2, 3, 4}
 
-// partMAC is what stands for the uplink's MAC address in a part for an owner.
+// partMAC replaces the uplink's MAC address in a part for an owner.
 func partMAC(ifindex int, place byte) net.HardwareAddr {
 	mac := net.HardwareAddr{partSecret[0], place, 0, 0, 0, 0}
 	binary.NativeEndian.PutUint32(mac[2:], uint32(ifindex))
@@ -120,7 +120,7 @@ func inLab(t *testing.T, generic bool, f func(l *lab)) {
 	inLabWith(t, func(mac [6]byte, ifindex int) MuxUnetConfig {
 		c := Config(mac, ifindex, 0, testMTU, generic, false)
 		if generic {
-			c.CutBy(1, partSecret) // no frame gets there: test runs have no super-frames
+			c.CutBy(1, partSecret) // unused: test runs have no super-frames
 		}
 		return c
 	}, f)
@@ -153,8 +153,8 @@ func openLab(t *testing.T, device string, config func(mac [6]byte, ifindex int) 
 	return l
 }
 
-// reach makes ifindexes the only devices a redirect can find, so that a frame on
-// its way to any other is counted as one whose port is gone. 0 is no device.
+// reach makes ifindexes the only devices of redirects. A frame to any other device counts as one whose
+// port is gone. 0 is no device.
 func (l *lab) reach(ifindexes ...int) {
 	l.t.Helper()
 	for _, i := range []int{l.uplink, l.a, l.b} {
@@ -174,7 +174,7 @@ func (l *lab) claim6(tag Tag6, owner Owner) { l.t.Helper(); must(l.t, l.objs.Tag
 
 func (l *lab) port(ifindex int) Owner { return Owner{Port: uint32(ifindex)} }
 
-// readCounters reads all in one call, since it is done twice a frame.
+// readCounters reads all counters by one system call: it is called twice for each frame.
 func readCounters(t *testing.T, m *ebpf.Map) (c [NumCounters]uint64) {
 	t.Helper()
 	cpus, err := ebpf.PossibleCPU()
@@ -220,8 +220,8 @@ func runShort(p *ebpf.Program, frame []byte, ifindex int) (verdict uint32, err e
 	})
 }
 
-// counted runs f and checks that exactly one counter moved, by one, and that the
-// verdict belongs to it.
+// counted runs f and checks that exactly one counter increases, by one, and that the verdict is that of
+// the counter.
 func (l *lab) counted(f func() (verdict uint32, err error)) (Counter, error) {
 	l.t.Helper()
 	before := readCounters(l.t, l.objs.Counters)
@@ -252,7 +252,7 @@ func (l *lab) counted(f func() (verdict uint32, err error)) (Counter, error) {
 	return moved, nil
 }
 
-// want checks which counter a frame moves.
+// want checks the counter of a frame.
 func (l *lab) want(name string, p *ebpf.Program, frame []byte, ifindex, linear int, counter Counter) {
 	l.t.Helper()
 	got, err := l.counted(func() (uint32, error) { return run(p, frame, ifindex, linear) })
@@ -267,7 +267,7 @@ func (l *lab) want(name string, p *ebpf.Program, frame []byte, ifindex, linear i
 type received struct {
 	name    string
 	frame   []byte
-	reach   int // the device that must be chosen
+	reach   int // the expected device
 	counter Counter
 }
 
@@ -284,7 +284,7 @@ type sent struct {
 	name    string
 	frame   []byte
 	from    int
-	reach   int // the device that must be chosen
+	reach   int // the expected device
 	counter Counter
 }
 
@@ -296,7 +296,7 @@ func (l *lab) wantSent(table []sent) {
 	}
 }
 
-// wantAll checks that the test has moved every counter of a group.
+// wantAll checks that the test has increased each counter of a group.
 func (l *lab) wantAll(first, last Counter) {
 	l.t.Helper()
 	all := readCounters(l.t, l.objs.Counters)
@@ -307,17 +307,17 @@ func (l *lab) wantAll(first, last Counter) {
 	}
 }
 
-// The geometry of the sockets here.
+// The geometry of the sockets.
 const (
 	socketFrame  = 2048 // bytes
 	socketFrames = 64
 	socketBytes  = socketFrames * socketFrame
 	socketFill   = 2048 // entries of the fill ring
 
-	socketRoom = socketFrame - 256 - 6 // bytes that one buffer takes: see internal/xsk for the 6
+	socketRoom = socketFrame - 256 - 6 // bytes of a frame in one buffer: see internal/xsk for the 6
 )
 
-// openSocket binds an XSK to queue 0 of a device, as a trusted owner's is bound.
+// openSocket binds an XSK to queue 0 of a device, with XDP_USE_SG as for a trusted owner.
 func openSocket(t *testing.T, ifindex int) *os.File {
 	t.Helper()
 	return bindSocket(t, ifindex, true)

@@ -12,7 +12,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// Every program passes the verifier, in every configuration that the mux uses.
+// All programs pass the verifier, in each configuration of the mux.
 func TestLoad(t *testing.T) {
 	netlab.RequireXDP(t)
 	for _, c := range []struct{ generic, notesVLAN bool }{{true, true}, {true, false}, {false, false}} {
@@ -25,8 +25,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// On a kernel that does not show how it keeps a socket's rings, frames are
-// delivered without the look at them.
+// On a kernel without the fields of fill rings, frames are delivered without the check.
 func TestLoadWithoutSocketTypes(t *testing.T) {
 	netlab.RequireXDP(t)
 	raw, err := os.ReadFile("/sys/kernel/btf/vmlinux")

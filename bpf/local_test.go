@@ -6,8 +6,8 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// What an endpoint sends to its own host is turned round. The rows are run with
-// the claims of claimForPorts.
+// Frames of an endpoint to its own host are redirected to their owner. The rows run with the claims of
+// claimForPorts.
 func testPortLocal(l *lab) {
 	at := netip.AddrPortFrom
 	local := func(src, dst netip.AddrPort) []byte { return datagram(l.mac, l.mac, src, dst, 64) }

@@ -7,22 +7,21 @@ import (
 	"slices"
 )
 
-// A model of the mux in plain Go, written from the rules that doc.go sums up and
-// the RFCs, with nothing of the programs in it: whose is a frame, and what is
-// wrong with one that an endpoint sends?
+// A model of the mux in Go, written from the rules in doc.go and the RFCs, without code of the
+// programs: the owner of a received frame, and the errors of a sent one.
 
 // who is an endpoint, by its port.
 type who int
 
 const nobody who = -1
 
-// flow names a port in the model's book.
+// flow is a port in the model's book.
 type flow struct {
 	tcp bool
 	at  netip.AddrPort
 }
 
-// book is who holds what.
+// book is the holders of all tags.
 type book struct {
 	link    [6]byte
 	mtu     int
@@ -31,7 +30,7 @@ type book struct {
 	whole   map[netip.Addr]who
 	message map[uint32]who
 
-	infrastructure map[who]bool // who may send what only that of a network sends
+	infrastructure map[who]bool // owners with Infrastructure
 }
 
 func newBook(link []byte) *book {
@@ -62,26 +61,26 @@ func (b *book) holdsMessage(tag uint32) who {
 	return nobody
 }
 
-// be16 reads two bytes that the caller knows to be there.
+// be16 reads two bytes, which must exist.
 func be16(p []byte, at int) int { return int(binary.BigEndian.Uint16(p[at:])) }
 
-// headers is an IP packet taken apart, as far as it can be.
+// headers are the parsed headers of an IP packet, possibly incomplete.
 type headers struct {
 	src, dst      netip.Addr
 	protocol      byte
 	fragment      bool // of whatever kind
-	first         bool // it has the beginning of what the packet carries
-	inner         byte // the protocol of that: behind an IPv6 fragment header another one
+	first         bool // it has the beginning of the payload
+	inner         byte // the protocol of the payload, behind an IPv6 fragment header
 	options       bool // IPv4
-	length        int  // of the packet, by its own word
-	head          int  // where the payload begins
+	length        int  // of the packet, by its header
+	head          int  // offset of the payload
 	hopLimit      byte
 	jumbo, cutOff bool
-	fragmentCut   bool // the fragment header is cut off or not in the packet
+	fragmentCut   bool // the fragment header is truncated or missing
 }
 
-// takeApart answers false if the version or header length is impossible, and sets
-// cutOff if the fixed header is not all there.
+// takeApart returns false if the version or header length is invalid. cutOff: the fixed header is
+// truncated.
 func takeApart(p []byte, version int) (h headers, ok bool) {
 	if version == 4 {
 		if len(p) < 20 {
@@ -108,8 +107,8 @@ func takeApart(p []byte, version int) (h headers, ok bool) {
 	return h, p[0]>>4 == 6
 }
 
-// transport reads the ports of a UDP or TCP header. cut: the frame ends inside it.
-// lies: its lengths do not fit the packet, of which first fragments have only a part.
+// transport reads the ports of a UDP or TCP header. cut: the frame ends in the header. lies: its lengths
+// do not fit the packet.
 func transport(p []byte, h headers) (src, dst uint16, cut, lies bool) {
 	if h.inner == 17 {
 		if len(p) < h.head+8 {
@@ -127,7 +126,7 @@ func transport(p []byte, h headers) (src, dst uint16, cut, lies bool) {
 	return uint16(be16(p, h.head)), uint16(be16(p, h.head+2)), false, lies
 }
 
-// receives answers which endpoint gets a frame from the wire, and the counter.
+// receives returns the endpoint that gets a frame from the wire, and the counter.
 func (b *book) receives(f []byte) (who, Counter) {
 	if len(f) < 14 {
 		return nobody, rxTruncated
@@ -163,8 +162,8 @@ func (b *book) receivesTagged(f []byte) (who, Counter) {
 	return b.receivesWhole(slices.Concat(f[:12], f[16:]), bytes.Equal(f[:6], b.link[:]))
 }
 
-// receivesWhole is receives for what is no part of a super-frame. ours: it is for this
-// host by its MAC address.
+// receivesWhole is receives for frames that are not parts of super-frames. ours: the destination is this
+// host's MAC address.
 func (b *book) receivesWhole(f []byte, ours bool) (who, Counter) {
 	p := f[14:]
 	all := bytes.Equal(f[:6], bcast)
@@ -195,7 +194,7 @@ func (b *book) receivesWhole(f []byte, ours bool) (who, Counter) {
 
 func isARP(p []byte) bool { return bytes.Equal(p[:6], []byte{0, 1, 8, 0, 6, 4}) }
 
-// given is the end for a frame that somebody claims.
+// given is the result for a claimed frame.
 func (w who) given(lengthsTrue bool) (who, Counter) {
 	if !lengthsTrue {
 		return nobody, rxBadLength
@@ -213,7 +212,7 @@ func (b *book) receivesIP(p []byte, version int) (who, Counter) {
 	}
 	lengthsTrue := h.length >= h.head && h.length <= len(p) && !h.jumbo
 	if h.fragment && version == 6 {
-		lengthsTrue = h.length <= len(p) && !h.jumbo // what follows the fixed header is its owner's affair
+		lengthsTrue = h.length <= len(p) && !h.jumbo // its owner checks what follows the fixed header
 	}
 	truncated := false
 	if !h.fragment && (h.protocol == 17 || h.protocol == 6) {
@@ -244,8 +243,8 @@ func (b *book) receivesIP(p []byte, version int) (who, Counter) {
 	return nobody, rxPass
 }
 
-// mayConcern says what becomes of an IPv6 packet that nobody gets. rest is what stands
-// behind depth extension headers, next its kind.
+// mayConcern is the result for an IPv6 packet without an owner. rest is what follows depth extension
+// headers, next its protocol.
 func (b *book) mayConcern(rest []byte, next byte, dst netip.Addr, fragment bool, depth int) Counter {
 	if depth == 16 {
 		return rxExtension
@@ -283,8 +282,7 @@ func (b *book) mayConcern(rest []byte, next byte, dst netip.Addr, fragment bool,
 	return b.mayConcern(rest[min(length, len(rest)):], rest[0], dst, fragment, depth+1)
 }
 
-// concerns finds whom an ICMP message is about: who sent what an error quotes, or
-// whose address a solicitation asks for.
+// concerns finds the holder of the port that an ICMP error quotes, or of the target of a solicitation.
 func (b *book) concerns(p []byte, h headers, version int) who {
 	body := p[min(h.head, len(p)):max(min(h.head, len(p)), min(h.length, len(p)))]
 	if version == 6 && len(body) >= 24 && body[0] == 135 {

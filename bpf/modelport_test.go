@@ -6,8 +6,7 @@ import (
 	"net/netip"
 )
 
-// faults is all that is wrong with a frame, by counter. The program names one of
-// them; which one is not the model's to say.
+// faults are all errors of a frame, by counter. The program may count any of them.
 type faults []Counter
 
 func (f *faults) when(wrong bool, c Counter) bool {
@@ -17,7 +16,7 @@ func (f *faults) when(wrong bool, c Counter) bool {
 	return wrong
 }
 
-// sends says what is wrong with a frame that an endpoint sends. Nothing: it may go.
+// sends are the errors of a frame that an endpoint sends; none: it is allowed.
 func (b *book) sends(from who, frame []byte) (f faults) {
 	f.when(len(frame) > 14+b.mtu, txOversize)
 	if f.when(len(frame) < 14, txTruncated) {
@@ -52,8 +51,8 @@ func (b *book) sends(from who, frame []byte) (f faults) {
 	return f
 }
 
-// plainPort: not those of servers of DHCP (67, 547) and routers (RIP: 520, 521), and
-// not to clients of DHCP (68, 546).
+// plainPort: not from ports of DHCP servers (67, 547) and routers (RIP: 520, 521), and not to DHCP
+// clients (68, 546).
 func plainPort(src, dst uint16) bool {
 	return src != 67 && src != 547 && src != 520 && src != 521 && dst != 68 && dst != 546
 }
@@ -110,7 +109,7 @@ func (b *book) sendsIP(f *faults, from who, p []byte, version int) {
 	if version == 6 {
 		icmp = 58
 	}
-	if h.inner != 17 && h.inner != 6 && h.inner != icmp && (h.first || version == 4) { // of IPv6, what a later fragment says does not count
+	if h.inner != 17 && h.inner != 6 && h.inner != icmp && (h.first || version == 4) { // the next header in a later IPv6 fragment is not used
 		f.when(!b.infrastructure[from], txInfrastructure)
 	}
 	if h.first && (h.inner == 17 || h.inner == 6) {
@@ -130,8 +129,8 @@ func (b *book) sendsIP(f *faults, from who, p []byte, version int) {
 	f.when(b.holdsAddr(h.src) != from, txForgedAddr)
 }
 
-// sendsError is RFC 1122 and RFC 4443 for a host: an error is about a packet that
-// was sent to where the error comes from. It is never long enough for fragments.
+// sendsError is RFC 1122 and RFC 4443 for a host: an error is about a packet to the source of the error,
+// and is not a fragment.
 func (f *faults) sendsError(p []byte, h headers, version int) {
 	f.when(h.fragment, txForgedQuote)
 	fixed := 20

@@ -8,7 +8,7 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// Counters of the port program, as the tables name them.
+// Counters of the port program.
 const (
 	txUplink         = MuxUnetCounterUNET_TX_UPLINK
 	txLocal          = MuxUnetCounterUNET_TX_LOCAL

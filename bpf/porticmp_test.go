@@ -8,8 +8,7 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// The ICMP that a host may send, with the claims of claimForPorts: errors are about
-// what was sent to it.
+// The ICMP that a host may send, with the claims of claimForPorts: errors quote packets sent to it.
 func testPortErrors(l *lab) {
 	at := netip.AddrPortFrom
 	sentTo := func(dst netip.Addr) []byte { return datagram(l.mac, peerMAC, at(peer, 1), at(dst, 5), 64)[atIP:] }

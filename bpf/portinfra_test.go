@@ -8,8 +8,8 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// testPortInfrastructure sends what hosts believe of the infrastructure of their
-// network, from a whole address, without and with the right to it.
+// testPortInfrastructure sends what only the infrastructure of a network sends, from a whole address,
+// without and with Infrastructure.
 func testPortInfrastructure(l *lab) {
 	at := netip.AddrPortFrom
 	var frames []sent
@@ -40,7 +40,7 @@ func testPortInfrastructure(l *lab) {
 		for _, p := range []layers.IPProtocol{layers.IPProtocolIGMP, layers.IPProtocolVRRP, layers.IPProtocolOSPF, layers.IPProtocolGRE, layers.IPProtocolSCTP} {
 			add(p.String(), packet(peerMAC, l.mac, own.whole, own.peer, p, gopacket.Payload(make([]byte, 32))))
 		}
-		// What any host sends.
+		// Allowed for any host.
 		for _, ports := range [][2]uint16{{68, 67}, {546, 547}, {5353, 5353}, {66, 69}} {
 			frames = append(frames, sent{name + "UDP of a client", datagram(peerMAC, l.mac, at(own.whole, ports[0]), at(own.peer, ports[1]), 300), l.b, l.uplink, txUplink})
 		}
@@ -56,8 +56,8 @@ func testPortInfrastructure(l *lab) {
 	}
 	l.wantSent(frames)
 
-	// Who holds a whole address may claim any port of it: that gives no right more. A
-	// port of the host's address is as a program of the kernel's.
+	// A port of a whole address permits no more than the address. A port of the host's address
+	// permits what bind(2) permits.
 	ports := []Tag{Key(TagUDP, whole.As4(), 67), Key(TagUDPBlock, whole.As4(), 4000&^63), Key(TagUDP, shared.As4(), 67), Key(TagUDPBlock, shared.As4(), 4000&^63)}
 	ports6 := []Tag6{Key6(TagUDP, whole6.As16(), 547), Key6(TagUDPBlock, whole6.As16(), 4000&^63)}
 	for _, k := range ports {
@@ -79,7 +79,7 @@ func testPortInfrastructure(l *lab) {
 		must(l.t, l.objs.Tags6.Delete(k))
 	}
 
-	// With the right they all go.
+	// With Infrastructure all are allowed.
 	right := l.port(l.b)
 	right.Queue = Infrastructure
 	must(l.t, l.objs.Tags.Put(Key(TagAddr, whole.As4(), 0), right))
@@ -92,7 +92,7 @@ func testPortInfrastructure(l *lab) {
 	must(l.t, l.objs.Tags6.Put(Key6(TagAddr, whole6.As16(), 0), l.port(l.b)))
 }
 
-// The right is one to whole addresses that are held, and to nothing else.
+// Infrastructure applies to held whole addresses only.
 func TestInfrastructureForgesNothing(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)

@@ -13,14 +13,13 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// randomFrames is how many frames each of the property tests below makes.
+// randomFrames is the number of frames of each property test.
 const randomFrames = 20000
 
-// A seed is fixed, so that a failure comes again.
+// The seed is fixed, so that a failure can be repeated.
 func random() *rand.Rand { return rand.New(rand.NewPCG(1995, 12)) }
 
-// crowd gives endpoints a and b tags of every kind, side by side, and writes
-// them into a book.
+// crowd gives endpoints a and b tags of each kind, next to one another, and enters them in a book.
 func (l *lab) crowd() *book {
 	b := newBook(l.mac)
 	b.infrastructure[who(l.a)] = true
@@ -70,8 +69,7 @@ func (l *lab) crowd() *book {
 
 func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
-// frame makes a frame of a random kind, mostly sound, between the addresses and
-// ports that matter.
+// frame makes a frame of a random kind, mostly correct, between the addresses and ports of the book.
 func (l *lab) frame(r *rand.Rand) []byte {
 	six := r.IntN(2) == 0
 	addr := func() netip.Addr {
@@ -110,7 +108,7 @@ func (l *lab) frame(r *rand.Rand) []byte {
 	switch r.IntN(10) {
 	case 0, 1, 2, 3:
 		return ip(mac(), from, to)
-	case 4: // an error about a packet of one of ours, perhaps
+	case 4: // possibly an error about a packet of an endpoint
 		quoted := ip(peerMAC, pick(r, to, to, addr()), pick(r, from, from, addr()))[atIP:]
 		t := pick[uint8](r, 3, 11, 12, 8, 3, 11, 12, 8, 4, 5, 9, 10, 0, 13, 17)
 		if six {
@@ -159,7 +157,7 @@ func (l *lab) frame(r *rand.Rand) []byte {
 	return build(eth(mac(), src, layers.EthernetTypeIPv4), opts, udp(port(), port()), gopacket.Payload(payload))
 }
 
-// discovery is a neighbour discovery message, as a host or somebody else would send it.
+// discovery is a neighbour discovery message, allowed for a host or not.
 func (l *lab) discovery(r *rand.Rand, dst, src net.HardwareAddr, from, to, target netip.Addr) []byte {
 	if group, link := solicitedNode(target); r.IntN(2) == 0 {
 		to, dst = group, link
@@ -183,7 +181,7 @@ func (l *lab) discovery(r *rand.Rand, dst, src net.HardwareAddr, from, to, targe
 	return f
 }
 
-// spoil changes some of a frame's bytes, most of all those that mean something.
+// spoil changes some of a frame's bytes, mostly in the headers.
 func spoil(r *rand.Rand, f []byte) []byte {
 	f = slices.Clone(f)
 	for range r.IntN(3) {
@@ -210,7 +208,7 @@ func spoil(r *rand.Rand, f []byte) []byte {
 	return f
 }
 
-// The uplink program and the model agree on whose a frame is.
+// The uplink program and the model find the same owner of a frame.
 func TestUplinkAgainstModel(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		b, r := l.crowd(), random()
@@ -233,9 +231,8 @@ func TestUplinkAgainstModel(t *testing.T) {
 	})
 }
 
-// The port program lets out what the model finds no fault with, and says of
-// everything else one of the things that are wrong with it. What is to this host
-// goes where the uplink program would have sent it.
+// The port program allows frames without an error in the model, and counts one of the errors of each
+// other frame. Frames to this host go to the owner that the uplink program finds.
 func TestPortAgainstModel(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		b, r := l.crowd(), random()
@@ -262,7 +259,7 @@ func TestPortAgainstModel(t *testing.T) {
 	})
 }
 
-// wantSentOn checks where a frame goes that may go.
+// wantSentOn checks the destination of an allowed frame.
 func (l *lab) wantSentOn(name string, b *book, f []byte, from int) {
 	l.t.Helper()
 	ours := net.HardwareAddr(f[:6]).String() == l.mac.String()

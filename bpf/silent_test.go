@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// disguise makes of a plain segment the frames that bring it in another form.
+// disguise makes frames with a segment in another form: fragments, options, extension headers.
 type disguise struct {
 	name   string
 	frames func(segment []byte) [][]byte
@@ -64,7 +64,7 @@ var disguises6 = []disguise{
 	}},
 }
 
-// optioned4 puts four bytes of options, all of them no-operation, into an IPv4 header.
+// optioned4 inserts four no-operation options into an IPv4 header.
 func optioned4(frame []byte) []byte {
 	f := append(append([]byte{}, frame[:atIPv4Payload]...), 1, 1, 1, 1)
 	f = append(f, frame[atIPv4Payload:]...)
@@ -72,7 +72,7 @@ func optioned4(frame []byte) []byte {
 	return summed4(edit(f, atVersionIHL, 0x46))
 }
 
-// summed4 gives an IPv4 header its checksum.
+// summed4 sets the checksum of an IPv4 header.
 func summed4(frame []byte) []byte {
 	f := edit16(frame, atIP+10, 0)
 	n, sum := int(f[atVersionIHL]&15)*4, uint32(0)
@@ -85,9 +85,8 @@ func summed4(frame []byte) []byte {
 	return edit16(f, atIP+10, ^uint16(sum))
 }
 
-// The kernel answers nothing that was for a port which somebody holds, in whatever form
-// it comes: no reset, no ICMP. What is for its own ports it gets as ever: the same
-// segments to a port of nobody's are reset.
+// The kernel does not answer packets to a held port, in any form: no reset, no ICMP. It answers the same
+// segments to a port that nobody holds by a reset.
 func TestKernelIsSilent(t *testing.T) {
 	const held, free, last = 7000, 9, 8
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
@@ -119,7 +118,7 @@ func TestKernelIsSilent(t *testing.T) {
 		for _, d := range v.list {
 			send := func(port uint16) {
 				whole := syn(v.to, port)
-				fragmentID++ // so that no two are put together
+				fragmentID++ // so that fragments of two are not reassembled
 				if v.to.Is4() {
 					whole[atIP+5] = fragmentID
 					whole = summed4(whole)
@@ -130,13 +129,13 @@ func TestKernelIsSilent(t *testing.T) {
 			}
 			name := fmt.Sprintf("IPv%d, %s", map[bool]int{true: 4, false: 6}[v.to.Is4()], d.name)
 			send(held)
-			// What answers there are have come before the answer to this.
+			// Any answers come before the answer to this.
 			transmit(t, pair.B, syn(v.to, last), 1)
 			for _, answer := range ear.until(last) {
 				t.Errorf("%s, to a port that is held: the kernel answers %v", name, answer)
 			}
 			if strings.Contains(d.name, "20 headers") || strings.Contains(d.name, "two priorities") {
-				continue // more than is looked through: nobody gets it
+				continue // more headers than the program reads: dropped
 			}
 			send(free)
 			transmit(t, pair.B, syn(v.to, last), 1)
@@ -145,8 +144,7 @@ func TestKernelIsSilent(t *testing.T) {
 			}
 		}
 	}
-	// Later fragments for a held port have no effect, and none of this is left in the
-	// way of what is in fragments for the kernel itself.
+	// Later fragments for a held port have no effect, also on fragments for the kernel.
 	for _, network := range []string{"10.0.0.1:53", "[fd00::1]:53"} {
 		service, err := pair.A.ListenUDP(network)
 		must(t, err)
@@ -167,7 +165,7 @@ func TestKernelIsSilent(t *testing.T) {
 	}
 }
 
-// ear hears what a host's wire brings.
+// ear receives frames from a host's wire.
 type ear struct {
 	t  *testing.T
 	fd int

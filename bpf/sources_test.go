@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// The objects must have been compiled from the sources beside them. This needs
-// no clang: generate wrote down the hashes of both.
+// The objects were compiled from the committed sources. This needs no clang: SOURCES.sha256 has the
+// hashes of both.
 func TestObjectsAreCurrent(t *testing.T) {
 	list, err := os.ReadFile("SOURCES.sha256")
 	if err != nil {
@@ -83,8 +83,7 @@ func TestCounterNames(t *testing.T) {
 	}
 }
 
-// The sizes in Go are those of the maps in the compiled object, and a block is
-// what package endpoint takes it for.
+// The sizes in Go are those of the maps in the compiled object, and that of a block is endpoint's.
 func TestSizes(t *testing.T) {
 	spec, err := LoadMux()
 	if err != nil {

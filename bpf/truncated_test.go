@@ -12,8 +12,8 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// sound is a frame of each stack of headers that an endpoint sends (mine) or
-// receives. The lengths in it count every byte of it.
+// sound is a correct frame of each stack of headers that an endpoint sends (mine) or receives, without
+// padding.
 func sound(dst, src net.HardwareAddr, mine bool) map[string][]byte {
 	end := func(ours, theirs netip.Addr, port uint16) (from, to netip.AddrPort) {
 		if mine {
@@ -49,10 +49,9 @@ func sound(dst, src net.HardwareAddr, mine bool) map[string][]byte {
 	return frames
 }
 
-// No part of a frame goes where the frame goes: at whatever byte it is cut off,
-// the uplink program leaves it to the kernel or drops it, and the port program
-// drops it. With all bytes there, but not all headers in the first buffer, it is
-// treated as truncated at worst.
+// A frame truncated at any byte is passed to the kernel or dropped by the uplink program, and dropped by
+// the port program. A complete frame whose headers are not all in the first buffer is handled as the
+// complete one or as truncated.
 func TestTruncatedFrames(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		for _, port := range []struct {

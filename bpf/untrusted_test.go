@@ -9,9 +9,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// The sockets of owners who are not trusted get frames of one buffer, and what is
-// longer is counted, however the kernel holds a frame: all of these are real ones,
-// over a link whose MTU is that of a port.
+// The sockets of untrusted owners get frames of one buffer, and longer ones are dropped and counted, for
+// real frames in each form of the kernel, over a link with the MTU of a port.
 func TestDeliverToUntrusted(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		pair := netlab.RequirePair(t, netlab.Config{MTU: 65535})

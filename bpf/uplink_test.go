@@ -8,7 +8,7 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// Counters of the uplink program, as the tables name them.
+// Counters of the uplink program.
 const (
 	rxPass        = MuxUnetCounterUNET_RX_PASS
 	rxTruncated   = MuxUnetCounterUNET_RX_PASS_TRUNCATED

@@ -15,7 +15,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// What unet_note_vlan wrote down for a CPU is about the next frame on it.
+// The note of unet_note_vlan for a CPU is about the next frame on it.
 func TestVLANNote(t *testing.T) {
 	config := func(notes bool) func(mac [6]byte, ifindex int) MuxUnetConfig {
 		return func(mac [6]byte, ifindex int) MuxUnetConfig { return Config(mac, ifindex, 0, testMTU, true, notes) }
@@ -48,9 +48,8 @@ func TestVLANNote(t *testing.T) {
 	})
 }
 
-// Frames of a VLAN come over a real veth pair, with the tag beside the frame or
-// in it, to the uplink or to a macvlan on it. Without the notes a tag claims those
-// that XDP is shown untagged, which is why there are notes.
+// Frames of a VLAN come over a veth pair, with the tag in the skb or in the frame, to the uplink or to a
+// macvlan on it. Without the notes an endpoint's tag claims those that look untagged to XDP.
 func TestVLANBesideTheFrame(t *testing.T) {
 	for _, device := range []string{netlab.Interface, "macvlan0"} {
 		for _, notes := range []bool{true, false} {
@@ -84,15 +83,15 @@ func testVLANBesideTheFrame(t *testing.T, device string, notes bool) {
 	}
 }
 
-// testVLAN sends frames of a VLAN. VLAN 0 is the untagged network, wherever the tag stands.
+// testVLAN sends frames of a VLAN. VLAN 0 is the untagged network, with the tag in the skb or the frame.
 func (l *lab) testVLAN(from *netlab.Host, id uint16, device string, notes bool) {
-	hidden := rxVLAN // where no program sees the tag
+	hidden := rxVLAN // where no program can read the tag
 	if !notes {
 		hidden = rxPort
 	}
 	inside := rxVLAN // in the frame as it is sent
 	if device != netlab.Interface {
-		inside = hidden // the kernel takes it out before it hands the frame up
+		inside = hidden // the kernel removes it before the programs run
 	}
 	if id == 0 {
 		hidden, inside = rxPort, rxPort
@@ -117,7 +116,7 @@ func (l *lab) testVLAN(from *netlab.Host, id uint16, device string, notes bool) 
 	}
 }
 
-// orSeen is what a frame counts as whose tag beside it only notes show.
+// orSeen is the counter of a frame whose tag in the skb only notes show.
 func orSeen(c Counter, notes bool) Counter {
 	if notes {
 		return c
@@ -137,8 +136,7 @@ func addMacvlan(name string) error {
 	return netlink.LinkSetUp(dev)
 }
 
-// pushVLANs makes every frame that leaves a host one of a VLAN, with a priority. The tag
-// goes beside the frame.
+// pushVLANs puts each frame that leaves a host into a VLAN, with a priority. The tag is in the skb.
 func pushVLANs(t *testing.T, host *netlab.Host, protocol int32, id uint16) (undo func()) {
 	t.Helper()
 	must(t, host.Do(func() error {
@@ -156,7 +154,7 @@ func pushVLANs(t *testing.T, host *netlab.Host, protocol int32, id uint16) (undo
 	return undo
 }
 
-// arrives sends a frame a few times and checks what the uplink program made of it.
+// arrives sends a frame several times and checks the counter of the uplink program.
 func (l *lab) arrives(from *netlab.Host, name string, frame []byte, counter Counter) {
 	l.t.Helper()
 	const n = 20
@@ -175,7 +173,7 @@ func (l *lab) arrives(from *netlab.Host, name string, frame []byte, counter Coun
 	}
 }
 
-// A frame with a priority is delivered without its tag, and left to the kernel as it is.
+// A frame with a priority tag is delivered without the tag, and passed to the kernel with it.
 func TestPriorityIsTakenOut(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		inLab(t, generic, func(l *lab) {

@@ -67,7 +67,7 @@ func newLab(t *testing.T, rules func(*Table)) *lab {
 	return l
 }
 
-// look asks anew.
+// look reads the ports without the cache.
 func (l *lab) look(whole ...string) map[netip.Addr]*nat.Ports {
 	l.t.Helper()
 	var found map[netip.Addr]*nat.Ports
@@ -99,8 +99,7 @@ func tag(protocol int, port uint16) endpoint.Tag {
 	return endpoint.UDPTag(ap)
 }
 
-// What is said of what arrives is what the kernel does with it: datagrams to these ports go
-// to the host behind, and those to all others do not.
+// The kernel forwards datagrams to the found ports to the host behind, and no others.
 func TestForwardedPortsAgainstTheKernel(t *testing.T) {
 	inside := InnerAddr + ":9"
 	toInner := DNAT(inside)
@@ -119,7 +118,7 @@ func TestForwardedPortsAgainstTheKernel(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		rules func(*Table)
-		some  bool // of the ports that are told some need not be forwarded: a condition is not understood
+		some  bool // some found ports are not forwarded: a condition is unknown
 	}{
 		{name: "a port", rules: func(t *Table) { t.Rule(pre, Protocol(eq, udp), DPort(eq, 8080), toInner) }},
 		{name: "of tcp", rules: func(t *Table) { t.Rule(pre, Protocol(eq, tcp), DPort(eq, 8080), toInner) }},
@@ -224,13 +223,13 @@ func TestForwardedPortsAgainstTheKernel(t *testing.T) {
 			defer server.Close()
 			forwarded := map[uint16]bool{}
 			for port := uint16(8079); port <= 8090; port++ {
-				client, err := l.B.ListenUDP("10.0.0.2:0") // two flows from one port to one port are not told apart
+				client, err := l.B.ListenUDP("10.0.0.2:0") // two flows with the same ports cannot be distinguished
 				must(t, err)
 				defer client.Close()
 				_, err = client.WriteToUDPAddrPort([]byte(strconv.Itoa(int(port))), netip.AddrPortFrom(l.A.Addr.Addr(), port))
 				must(t, err)
 			}
-			mark, err := l.B.ListenUDP("10.0.0.2:0") // it takes the same way, by a route
+			mark, err := l.B.ListenUDP("10.0.0.2:0") // it has the same next hop, by a route
 			must(t, err)
 			defer mark.Close()
 			_, err = mark.WriteToUDPAddrPort([]byte("the last"), netip.MustParseAddrPort(inside))
@@ -266,7 +265,7 @@ func must0(err error) {
 	}
 }
 
-// The ports that flows get when they leave are those that are told, and other ones are not told.
+// Flows that leave get the found ports, and no others.
 func TestSourcePortsAgainstTheKernel(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -345,8 +344,7 @@ func TestSourcePortsAgainstTheKernel(t *testing.T) {
 	}
 }
 
-// Flows that are not translated use nothing: the ports of programs are the kernel's to
-// know.
+// Flows that are not translated use no ports.
 func TestFlowsThatAreNotTranslated(t *testing.T) {
 	l := newLab(t, func(t *Table) { t.Rule(post, SNAT("10.0.0.9", 0, 0)) }) // so that flows are tracked
 	must(t, l.A.Do(func() error {
@@ -392,7 +390,8 @@ func TestWholeAddresses(t *testing.T) {
 	}
 }
 
-// Chains that lead to one another in exponentially many ways come to an end, and then any port may be used.
+// The evaluation of chains that jump to one another in exponentially many ways ends, with the result that any port
+// may be used.
 func TestManyWays(t *testing.T) {
 	l := newLab(t, func(t *Table) {
 		last := t.Chain("c14")
@@ -410,8 +409,8 @@ func TestManyWays(t *testing.T) {
 	}
 }
 
-// A table of both families is read for the one that its conditions are about, and one of IPv6
-// says nothing of IPv4.
+// The conditions of a table of both families restrict it to one, and a table of IPv6 does not apply to
+// IPv4.
 func TestFamilies(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	family := func(f byte) []expr.Any {

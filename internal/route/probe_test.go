@@ -13,8 +13,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A neighbour that somebody has decided on is believed: it is not asked. One
-// beside it is.
+// A permanent neighbour is not probed; another one is.
 func TestFixedNeighbourIsNotAsked(t *testing.T) {
 	p, r, uplink := resolver(t)
 	ifindex := uplink.Attrs().Index
@@ -27,7 +26,7 @@ func TestFixedNeighbourIsNotAsked(t *testing.T) {
 			t.Errorf("%s: %+v, %v", a, got, err)
 		}
 	}
-	// First it alone is asked, where it is not, and then everybody.
+	// The first probe is to the known MAC address, the second to all hosts.
 	for _, want := range []wire.LinkAddr{x, wire.Broadcast} {
 		eth := heard()
 		arp, err := wire.ParseARP(eth.Payload)
@@ -38,7 +37,7 @@ func TestFixedNeighbourIsNotAsked(t *testing.T) {
 	}
 }
 
-// Whoever asks often has the neighbour asked now and then.
+// Many calls of Resolve cause few probes.
 func TestQuestionsAreLimited(t *testing.T) {
 	p, r, uplink := resolver(t)
 	setNeigh(t, p, uplink.Attrs().Index, "10.0.0.78", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
@@ -59,7 +58,7 @@ func TestQuestionsAreLimited(t *testing.T) {
 	}
 }
 
-// sniffARP hears all ARP that reaches a host, also what is not for it.
+// sniffARP receives all ARP that reaches a host, also for other hosts.
 func sniffARP(t *testing.T, h *netlab.Host) (next func() wire.Ethernet) {
 	t.Helper()
 	var sock *os.File

@@ -39,7 +39,7 @@ func TestResolveIPv6(t *testing.T) {
 		want endpoint.Route
 	}{
 		{"fd00::2", endpoint.Route{Source: own, NextHop: peer, LinkAddr: p.B.LinkAddr, MTU: 1500}},
-		{"fd00::2", endpoint.Route{Source: own, NextHop: peer, LinkAddr: p.B.LinkAddr, MTU: 1500}}, // known by now
+		{"fd00::2", endpoint.Route{Source: own, NextHop: peer, LinkAddr: p.B.LinkAddr, MTU: 1500}}, // in the neighbour table now
 		{"2001:db8:1::9", endpoint.Route{Source: own, NextHop: peer, LinkAddr: p.B.LinkAddr, MTU: 1500}},
 		{"2001:db8:2::9", endpoint.Route{Source: own, NextHop: gateway, LinkAddr: p.B.LinkAddr, MTU: 1400}},
 		{"2001:db8:2:9::9", endpoint.Route{Source: own, NextHop: peer, LinkAddr: p.B.LinkAddr, MTU: 1500}},
@@ -65,7 +65,7 @@ func TestResolveIPv6(t *testing.T) {
 		}
 	}
 
-	// A router may have told a smaller MTU than the link's.
+	// A router advertisement can have a smaller MTU than the link's.
 	do(t, p.A, func() error { return setKnob("ipv6/conf/"+p.A.Interface, "mtu", "1300") })
 	for dst, want := range map[string]uint32{"fd00::2": 1300, "10.0.0.2": 1500} {
 		if got, err := r.Resolve(t.Context(), addr(dst)); err != nil || got.MTU != want {

@@ -120,7 +120,7 @@ func TestResolve(t *testing.T) {
 		want endpoint.Route
 	}{
 		{"10.0.0.2", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}},
-		{"10.0.0.2", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}}, // known by now
+		{"10.0.0.2", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}}, // in the neighbour table now
 		{"192.0.2.9", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}},
 		{"198.51.100.9", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1400}},
 		{"10.0.0.1", endpoint.Route{Source: own, NextHop: own, LinkAddr: p.A.LinkAddr, MTU: 1500}},
@@ -187,7 +187,7 @@ func TestNobodyAnswers(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	// And a host that has come meanwhile is found.
+	// A host that exists since then is found.
 	do(t, p.B, func() error {
 		l, err := netlink.LinkByName(p.B.Interface)
 		if err != nil {
@@ -234,7 +234,7 @@ func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := r.Resolve(ctx, netip.MustParseAddr("10.0.0.99"))
-	if errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, context.Canceled) { // no verdict
+	if errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, context.Canceled) { // not ErrUnreachable
 		t.Errorf("got %v", err)
 	}
 }
@@ -252,8 +252,7 @@ func TestConcurrentResolve(t *testing.T) {
 	wg.Wait()
 }
 
-// Those who wait for neighbours share what they wait by: a thousand of them cost
-// no descriptor more than one.
+// A thousand waiters for neighbours take as many descriptors as one.
 func TestWaitingCostsNoDescriptor(t *testing.T) {
 	_, r, _ := resolver(t)
 	descriptors := func() int {

@@ -14,7 +14,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-const patience = 2 * time.Minute // until a test gives up; nothing takes that long
+const patience = 2 * time.Minute // timeout of a test
 
 // changes watches a resolver until the end of the test.
 func changes(t *testing.T, r *route.Resolver) <-chan route.Change {
@@ -23,9 +23,8 @@ func changes(t *testing.T, r *route.Resolver) <-chan route.Change {
 	return c
 }
 
-// expectChange waits for the next change, which must be of hop; of everything if
-// that is not valid. The kernel changes addresses and routes of its own accord,
-// so a change of everything may come at any time.
+// expectChange waits for the next change, which must be of hop; not valid: of any answer. The kernel can
+// change addresses and routes by itself, so a change of any answer may come at any time.
 func expectChange(t *testing.T, c <-chan route.Change, hop netip.Addr, what string) {
 	t.Helper()
 	for timeout := time.After(patience); ; {
@@ -43,7 +42,7 @@ func expectChange(t *testing.T, c <-chan route.Change, hop netip.Addr, what stri
 	}
 }
 
-// expectNone fails the test if a hop is told that nothing has happened to.
+// expectNone fails the test if a change of a hop is reported.
 func expectNone(t *testing.T, c <-chan route.Change) {
 	t.Helper()
 	for len(c) > 0 {
@@ -53,7 +52,7 @@ func expectNone(t *testing.T, c <-chan route.Change) {
 	}
 }
 
-// setMAC gives a host another MAC address, of which nobody is told.
+// setMAC gives a host another MAC address, without an announcement.
 func setMAC(t *testing.T, h *netlab.Host, to wire.LinkAddr) {
 	t.Helper()
 	do(t, h, func() error {
@@ -77,7 +76,7 @@ func setNeigh(t *testing.T, p *netlab.Pair, ifindex int, ip string, state int, a
 	})
 }
 
-// What a hop's change is, and what is none.
+// Events that change a hop, and events that do not.
 func TestWatchNeighbours(t *testing.T) {
 	for _, addr := range []string{"10.0.0.77", "fd00::77"} {
 		t.Run(addr, func(t *testing.T) {
@@ -86,7 +85,7 @@ func TestWatchNeighbours(t *testing.T) {
 			x, y := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}, wire.LinkAddr{2, 0, 0, 0, 0, 0x78}
 			set := func(state int, at wire.LinkAddr) { setNeigh(t, p, ifindex, addr, state, at) }
 			told := changes(t, r)
-			set(netlink.NUD_STALE, x) // nobody has asked for it yet
+			set(netlink.NUD_STALE, x) // not resolved yet
 			got, err := r.Resolve(t.Context(), hop)
 			if err != nil || got.LinkAddr != x {
 				t.Fatalf("got %+v, %v", got, err)
@@ -103,7 +102,7 @@ func TestWatchNeighbours(t *testing.T) {
 			do(t, p.A, func() error {
 				return netlink.NeighDel(&netlink.Neigh{LinkIndex: ifindex, IP: hop.AsSlice(), HardwareAddr: y[:]})
 			})
-			expectChange(t, told, hop, "deleted") // which the kernel does by declaring it failed
+			expectChange(t, told, hop, "deleted") // the kernel sets NUD_FAILED first
 			set(netlink.NUD_REACHABLE, x)
 			expectChange(t, told, hop, "back, elsewhere")
 			expectNone(t, told)
@@ -111,7 +110,7 @@ func TestWatchNeighbours(t *testing.T) {
 	}
 }
 
-// Everything else is told as one change, however many there were.
+// All other events in a short time are one change.
 func TestWatchRoutes(t *testing.T) {
 	p, r, uplink := resolver6(t)
 	told := changes(t, r)
@@ -153,7 +152,7 @@ func TestWatchRoutes(t *testing.T) {
 	for len(told) > 0 {
 		<-told
 	}
-	// A neighbour's change is not held up by any of it.
+	// They do not delay the change of a neighbour.
 	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
 	hop := netip.MustParseAddr("10.0.0.77")
 	if _, err := r.Resolve(t.Context(), hop); err != nil {
@@ -172,8 +171,7 @@ func TestWatchRoutes(t *testing.T) {
 	}
 }
 
-// More events than the subscription can take: everything is told once more, and
-// whoever stops is told nothing.
+// After lost events a change of any answer is reported; after stop none is.
 func TestWatchLosesEvents(t *testing.T) {
 	p, r, uplink := resolver(t)
 	told := make(chan route.Change, 10000)
@@ -191,13 +189,12 @@ func TestWatchLosesEvents(t *testing.T) {
 	}
 }
 
-// A peer that changes its MAC address and tells nobody, while the kernel holds
-// its entry for good: whoever asks again now and then, as a stack does that hears
-// nothing, is told.
+// A peer changes its MAC address without an announcement, while the kernel's entry is reachable. Repeated
+// calls of Resolve find it, as a stack makes that gets no answer.
 func TestSilentMoveIsFound(t *testing.T) {
 	for _, c := range []struct {
 		name, addr string
-		settled    bool // the kernel's entry is older than the time for which it is locked
+		settled    bool // the kernel's entry is older than locktime
 	}{
 		{"IPv4", "10.0.0.2", true},
 		{"IPv4, new entry", "10.0.0.2", false},

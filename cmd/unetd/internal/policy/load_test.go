@@ -19,7 +19,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// What is in force stays in force until there is something right to replace it.
+// The policy in force stays until a correct file replaces it.
 func TestReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	log := slog.New(slog.DiscardHandler)
@@ -46,7 +46,7 @@ func TestReload(t *testing.T) {
 	if err := s.Reload(); err == nil || s.Policy() != before {
 		t.Errorf("%v, %v", s.Policy(), err)
 	}
-	// Who removes the file did not say that root may do everything again.
+	// Removing the file does not restore the built-in policy.
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}

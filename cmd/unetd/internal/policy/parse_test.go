@@ -95,7 +95,7 @@ func rule(lines ...string) string {
 
 const whole = "tags: [\"msg:*\"]\n    endpoints: 1\n    memory: 1MiB"
 
-// Every mistake is told with its place and what to write instead.
+// Each error has its place and what to write instead.
 func TestErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "1:1: there is nothing in this file: write rules: and a list of rules (an empty list, [], permits nobody anything)"},
@@ -162,7 +162,7 @@ func TestErrors(t *testing.T) {
 			"rules:\n  - {name: a, users: [alice], endpoints: 0}\n  - {name: a, users: [bob], endpoints: 0}\n",
 			"3:1: there is a rule a in line 2: choose another name",
 		},
-		{ // all of them, in order
+		{ // all errors, in order
 			"rules:\n  - {name: a, users: [carol, dave], endpoints: x}\n  - {name: b, groups: [none]}\n",
 			"2:23: there is no user \"carol\" on this system: correct it, or write the number\n" +
 				"2:30: there is no user \"dave\" on this system: correct it, or write the number\n" +
@@ -182,7 +182,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A database that cannot be asked is told as such.
+// A failed look-up of a user is an error of its own.
 func TestNamesUnreachable(t *testing.T) {
 	broken := Names{User: func(string) (uint32, error) { return 0, errors.New("no answer") }}
 	_, err := Parse("p", []byte(rule(whole)), broken)
@@ -191,7 +191,7 @@ func TestNamesUnreachable(t *testing.T) {
 	}
 }
 
-// An alias is what it stands for, also where one stands for a mapping or list.
+// An alias is equal to its target, also if that is a mapping or a list.
 func TestAliases(t *testing.T) {
 	p := parse(t, `
 rules:
@@ -232,8 +232,8 @@ func TestSystemNames(t *testing.T) {
 	}
 }
 
-// FuzzParse: no file makes the parser panic, every error is one line with a
-// place in the file, and a policy that is accepted has rules that can be asked.
+// FuzzParse: no file makes the parser panic, each error is one line with a place in the file, and the
+// rules of an accepted policy can be used.
 func FuzzParse(f *testing.F) {
 	seeds, err := filepath.Glob(filepath.Join("..", "..", "..", "..", "docs", "policy.example.yaml"))
 	if err != nil {
@@ -283,7 +283,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// How many ports a user may have has a default, and is no lower than one.
+// The limit of ports has a default, and is at least one.
 func TestPortsOfARule(t *testing.T) {
 	for text, want := range map[string]int64{"": DefaultPorts, ", ports: 1": 1, ", ports: 64512": 64512, ", ports: unlimited": Unlimited} {
 		p := parse(t, `rules: [{name: a, users: [bob], tags: ["msg:*"], endpoints: 1, memory: 1MiB`+text+`}]`)

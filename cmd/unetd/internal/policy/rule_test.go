@@ -19,7 +19,7 @@ func tag(t *testing.T, text string) endpoint.Tag {
 	return parsed
 }
 
-// permitting is a rule of patterns alone.
+// permitting is a rule with only patterns.
 func permitting(t *testing.T, patterns ...string) *Rule {
 	t.Helper()
 	r := &Rule{}
@@ -33,8 +33,7 @@ func permitting(t *testing.T, patterns ...string) *Rule {
 	return r
 }
 
-// The first rule that is for the subject, by uid or a group, and for the
-// interface.
+// Match returns the first rule for the subject, by uid or a group, and for the interface.
 func TestMatch(t *testing.T) {
 	p := parse(t, `
 rules:
@@ -61,7 +60,7 @@ rules:
 		{Subject{UID: 1001, GID: 1}, "wlan", "some"},
 		{Subject{UID: 5, GID: 33}, "wlan", "some"},
 		{Subject{UID: 33, GID: 1}, "wlan", ""},
-		{Subject{UID: 0, GID: 0}, "eth0", ""}, // root as everybody
+		{Subject{UID: 0, GID: 0}, "eth0", ""}, // root, by *
 		{Subject{UID: 0, GID: 0}, "eth1", "rest"},
 	} {
 		got := ""
@@ -118,7 +117,7 @@ func TestPermits(t *testing.T) {
 		{"msg:7", "msg:7", "msg:8"},
 		{"msg:*", "msg:1 msg:4294967295", "addr:10.0.0.1"},
 		{"", "", "msg:1 udp:10.0.0.1:5000 addr:10.0.0.1"},
-		// What several patterns permit together they permit also for a block.
+		// Several patterns together can permit a block.
 		{"udp:*:6400-6430 udp:10.0.0.0/8:6431-6463", "udp:10.0.0.1:6400-6463", "udp:11.0.0.1:6400-6463"},
 		{"udp:*:6400-6430 udp:*:6432-6463", "udp:10.0.0.1:6432", "udp:10.0.0.1:6400-6463 udp:10.0.0.1:6431"},
 	} {
@@ -131,7 +130,7 @@ func TestPermits(t *testing.T) {
 			}
 		}
 	}
-	// Where nobody keeps ports for root, or for root itself.
+	// If no ports are reserved for root, or for root itself.
 	if r := permitting(t, "udp:*:*"); !r.Permits(tag(t, "udp:10.0.0.1:1"), 1) || !r.Permits(tag(t, "udp:10.0.0.1:80"), 80) || r.Permits(tag(t, "udp:10.0.0.1:79"), 80) {
 		t.Error("the floor is not where it is said to be")
 	}
@@ -165,7 +164,7 @@ func TestChoices(t *testing.T) {
 		{"msg:5-6 msg:9", "msg:0", 3, "msg:5", "msg:9", false},
 		{"msg:*", "msg:0", 1<<32 - 1, "msg:1", "msg:4294967295", true},
 		{"udp:*:*", "msg:0", 0, "", "", false},
-		// The address is left to others.
+		// The address stays a wildcard.
 		{"udp:10.0.0.1:7000 udp:10.0.0.2:8000", "udp:0.0.0.0:0", 2, "udp:0.0.0.0:7000", "udp:0.0.0.0:8000", false},
 		{"udp:[fd00::1]:*", "udp:0.0.0.0:0", 0, "", "", false},
 		{"udp:[fd00::1]:*", "udp:[::]:0", 64512, "udp:[::]:1024", "udp:[::]:65535", true},
@@ -182,8 +181,7 @@ func TestChoices(t *testing.T) {
 	}
 }
 
-// Against a model: every choice is permitted, and all that are permitted are
-// among the choices, each once.
+// Against a model: the choices are all permitted tags, each once.
 func TestChoicesAndPermitsAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	addr := netip.MustParseAddr("10.0.0.1")
@@ -257,7 +255,7 @@ func TestPatternErrors(t *testing.T) {
 	}
 }
 
-// Without a file root may do everything, and nobody else anything.
+// Without a file root may do everything, and other users nothing.
 func TestBuiltIn(t *testing.T) {
 	p := BuiltIn()
 	r := p.Match(Subject{}, "eth0")

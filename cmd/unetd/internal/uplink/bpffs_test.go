@@ -48,7 +48,7 @@ func TestPrepareBPFFS(t *testing.T) {
 		t.Errorf("it was mounted more than once, or not at all: %v", err)
 	}
 
-	// What others have put there, or could change, is not gone on from.
+	// A directory that other users have made, or can change, is refused.
 	shared := netlab.BPFFS(t)
 	ours := filepath.Join(shared, "unet")
 	for _, c := range []struct {
@@ -74,7 +74,7 @@ func TestPrepareBPFFS(t *testing.T) {
 	}
 }
 
-// Where no BPF file system is, there is nothing to clean up.
+// Without a BPF file system Cleanup does nothing.
 func TestCleanupNowhere(t *testing.T) {
 	report := func(what string) { t.Error(what) }
 	dir := t.TempDir()

@@ -18,8 +18,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// under is an uplink with a policy, which calls it eth0; "" is the built-in one. Its
-// address is 10.0.0.1.
+// under is an uplink with a policy, in which its name is eth0; "": the built-in policy. Its address is
+// 10.0.0.1.
 func under(t *testing.T, text string) *Uplink {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{})
@@ -85,8 +85,7 @@ func ofUser(t *testing.T, patterns string) (*Uplink, endpoint.Lease) {
 	return u, leased(t, u, 1001)
 }
 
-// Whatever is to be chosen, what the rule permits is chosen, each once, until nothing is
-// free.
+// Wildcards become permitted tags, each once, until none is free.
 func TestChoose(t *testing.T) {
 	ctx := context.Background()
 	_, l := ofUser(t, `"udp:*:*", "msg:*"`)
@@ -125,8 +124,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// The rule is asked about the address that a wildcard stands for, however that is
-// written, and what it does not permit is never held, not even for a moment.
+// A wildcard address is checked as the address that it stands for, in each notation, and a tag that the
+// rule does not permit is never held.
 func TestWildcardNeverEntersForbidden(t *testing.T) {
 	ctx := context.Background()
 	u, l := ofUser(t, `"udp:10.0.0.1:7000", "udp:10.0.0.5:53", "udp:10.0.0.5:*", "tcp:10.0.0.4/30:7000-7003"`)
@@ -136,7 +135,7 @@ func TestWildcardNeverEntersForbidden(t *testing.T) {
 	if _, err := l.Claim(ctx, tag(t, "udp:[::]:7000")); !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), "udp:[::]:7000: ") {
 		t.Errorf("where there is no such address: %v", err)
 	}
-	// Another user, who may claim these, always can.
+	// Another user, with another rule, can always claim these.
 	other := leased(t, u, 1002)
 	done := make(chan error)
 	stop := make(chan struct{})
@@ -184,7 +183,7 @@ func TestWildcardNeverEntersForbidden(t *testing.T) {
 	}
 }
 
-// Who holds a whole address has all of its ports, as long as it does.
+// The holder of a whole address can claim all of its ports, as long as it holds the address.
 func TestPortsOfWholeAddress(t *testing.T) {
 	ctx := context.Background()
 	u, l := ofUser(t, `"addr:10.0.0.128/25", "udp:10.0.0.1:7000"`)
@@ -216,8 +215,7 @@ func TestPortsOfWholeAddress(t *testing.T) {
 	leased(t, u, 1001, port, whole) // in one request
 }
 
-// A rule that is gone since the endpoint was opened permits no more tags, and
-// takes none away.
+// A rule that was removed since the endpoint was opened permits no more tags; held tags stay.
 func TestClaimAfterReload(t *testing.T) {
 	u, l := ofUser(t, `"msg:*"`)
 	one := tag(t, "msg:1")
@@ -251,7 +249,7 @@ rules:
   - {name: elsewhere, users: [1003], interfaces: [eth1], tags: ["msg:*"], endpoints: 1, memory: 1MiB}
 `
 
-// What the policy is against is refused, and the answer says by which rule and what to do.
+// A refusal of the policy names the rule and what to do.
 func TestRefusals(t *testing.T) {
 	u, builtIn := under(t, users), under(t, "")
 	file := u.authority.Source.Policy().File
