@@ -59,7 +59,7 @@ func TestMemoryCgroup(t *testing.T) {
 	}
 	cmd.Args[5] = self // /proc/self/exe is the shell's there
 	d := serveCommand(t, pair.A, s.socket, cmd)
-	d.awaitLine("bounded by the memory cgroup", "limit=192MiB", "segments=96MiB")
+	d.awaitLine("memory cgroup of unetd limits", "limit=192MiB", "segments=96MiB")
 	const size = 8 << 20
 	given := 0
 	for ; ; given++ {
