@@ -9,8 +9,8 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// changeTags does a claim or an unclaim, one at a time. It is done in a goroutine
-// of its own, since a request goes on when its caller has left.
+// changeTags does a claim or an unclaim, one at a time, in a goroutine of its own: the
+// request goes on after the caller's ctx has ended.
 func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.Tag, error) {
 	select {
 	case l.changing <- struct{}{}:
@@ -31,7 +31,7 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 		case results <- result{tag, err}:
 		case <-left:
 			if err == nil && o.Op == protocol.OpClaim {
-				// It fails with the lease, and then the tag is gone too.
+				// If this fails the lease has ended, and the tag with it.
 				_, _ = l.change(context.Background(), protocol.Operation{Op: protocol.OpUnclaim, Tag: tag})
 			}
 		}
@@ -45,13 +45,12 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 	}
 }
 
-// change does a claim or an unclaim, over as many connections as it takes. Once
-// it was sent, ctx ends no wait any more: what has become of it must be known
-// before the next change.
+// change does a claim or an unclaim, over as many connections as it takes. Once it was
+// sent, the end of ctx does not end the wait: its result must be known before the next
+// change.
 //
-// If the connection ends before the answer, unetd has done it or has not. Nobody
-// else changes the endpoint's tags, so the tags that it has when it is presented
-// again tell.
+// If the connection ends before the answer, unetd may have acted or not. Nothing else
+// changes the endpoint's tags, so the tags in the answer to present show which.
 func (l *Lease) change(ctx context.Context, o protocol.Operation) (endpoint.Tag, error) {
 	had := l.holds(o.Tag)
 	for sent := false; ; {
@@ -84,8 +83,8 @@ func (l *Lease) change(ctx context.Context, o protocol.Operation) (endpoint.Tag,
 			sent = true
 		}
 		if errors.Is(err, endpoint.ErrLeaseClosed) {
-			// unetd is about to end the connection. What follows says whether it has
-			// ended the lease, and why, or only itself.
+			// unetd ends the connection next. Whether the event closed comes before shows if
+			// the lease has ended, or only this unetd.
 			<-c.done
 			continue
 		}
@@ -101,7 +100,7 @@ func (l *Lease) holds(t endpoint.Tag) bool {
 	return l.held[t]
 }
 
-// note keeps up with what unetd has answered.
+// note records the tag of an answer.
 func (l *Lease) note(op string, t endpoint.Tag) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,10 +111,9 @@ func (l *Lease) note(op string, t endpoint.Tag) {
 	}
 }
 
-// happened finds out from the tags that the endpoint has now whether a change
-// was made whose answer was lost; had is whether its tag was held before. A claim
-// of a tag that was held, and an unclaim of one that was not, change nothing and
-// are repeated for their error.
+// happened reports whether a change was made whose answer was lost, by the tags that the
+// endpoint has now; had is whether its tag was held before. A claim of a tag that was held,
+// and an unclaim of one that was not, change nothing and are repeated for their error.
 func (l *Lease) happened(o protocol.Operation, had bool, now []endpoint.Tag) (endpoint.Tag, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,8 +128,7 @@ func (l *Lease) happened(o protocol.Operation, had bool, now []endpoint.Tag) (en
 	return endpoint.Tag{}, false
 }
 
-// fits reports whether a claim of asked can have become t: where asked has a
-// wildcard, t has something.
+// fits reports whether a claim of asked can have given t: any value of t fits a wildcard.
 func fits(t, asked endpoint.Tag) bool {
 	if t.Kind != asked.Kind || t.Block != asked.Block {
 		return false

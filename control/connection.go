@@ -29,22 +29,21 @@ const rightsPause = time.Millisecond
 // slotsForClaims of a connection's MaxRequests are not for resolves.
 const slotsForClaims = 4
 
-// errGone: the connection ended before the answer to a request. unetd may have
-// done what was asked for, or not.
+// errGone: the connection ended before the answer to a request. unetd may have acted on
+// the request or not.
 var errGone = errors.New("unetd closed the connection")
 
-// connection is the application's end of one connection: requests go out, each
-// is answered, events come in. One goroutine reads, and hands answers to the
-// callers by identifier.
+// connection is the application's end of one connection. One goroutine reads: it gives
+// answers to the callers, by identifier, and notices to the watchers.
 type connection struct {
 	conn     *net.UnixConn
 	watchers *notices.Watchers // get the notices that come; nil: none do
 
-	// A request takes a slot before it is sent and its answer gives it back,
-	// also when the caller no longer waits: unetd's limit is on its own work.
+	// A request takes a slot before it is sent, and its answer gives the slot back, also
+	// when the caller no longer waits: unetd's limit counts requests it works on.
 	slots chan struct{}
-	// A resolve takes one of these too, so that some slots are left for claims,
-	// which do not wait for neighbours that may not answer.
+	// A resolve takes one of these too, which leaves some slots for claims: a resolve may
+	// wait for a neighbour that does not answer.
 	resolves chan struct{}
 
 	writing sync.Mutex // held around writeRecord
@@ -54,13 +53,13 @@ type connection struct {
 	last  uint64           // identifier given out last
 
 	done  chan struct{} // closed when the reader has ended
-	cause error         // why it has; set before done is closed
-	over  bool          // and so has the lease, for this reason; set before done is closed
+	cause error         // why the reader has ended; set before done is closed
+	over  bool          // the lease has ended too, for this reason; set before done is closed
 
 	tags []endpoint.Tag // what the endpoint had when it was presented on this connection
 }
 
-// call is a request on its way. Its answer is set before answered is closed.
+// call is a request in progress. Its answer is set before answered is closed.
 type call struct {
 	id       uint64
 	op       string
@@ -91,8 +90,7 @@ func (c *connection) ask(ctx context.Context, o protocol.Operation) (protocol.An
 	return c.wait(ctx, call)
 }
 
-// send puts a request on its way. With an error it was not sent, and unetd will
-// not act on it.
+// send sends a request. With an error it was not sent, and unetd does not act on it.
 func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -136,8 +134,8 @@ func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, err
 			err = context.Cause(ctx)
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		// Not worth an endpoint, which works without unetd: it may be stopped,
-		// and go on.
+		// The lease goes on: unetd may be stopped (SIGSTOP) and continue, and the endpoint
+		// works without it.
 		err = protocol.Busy("unetd has not taken a request for %v", requestTimeout)
 	case len(o.Files) > 0 && errors.Is(err, unix.EPERM):
 		err = protocol.Busy("unetd has not taken a request with a descriptor for %v", requestTimeout)
@@ -170,7 +168,7 @@ func (c *connection) reserve(ctx context.Context, op string) error {
 	return nil
 }
 
-// wait waits for the answer to a request, and makes its error one.
+// wait waits for the answer to a request, and returns the error in it as its own.
 func (c *connection) wait(ctx context.Context, request *call) (protocol.Answer, error) {
 	select {
 	case <-request.answered:
@@ -195,9 +193,8 @@ func (c *connection) end() {
 	<-c.done
 }
 
-// finish gives the lease back that the connection carries, and waits until unetd
-// has reclaimed what it held, for reclaimTimeout at most: the end of the connection
-// tells it in any case.
+// finish gives the lease of the connection back, and waits until unetd has reclaimed it, for
+// reclaimTimeout at most: unetd reclaims it in any case when it reads the end of the stream.
 func (c *connection) finish() {
 	if c.conn.CloseWrite() == nil {
 		select {
@@ -208,7 +205,7 @@ func (c *connection) finish() {
 	c.end()
 }
 
-// forget takes a request back, or finishes it.
+// forget removes a request that was answered, or not sent.
 func (c *connection) forget(request *call) {
 	c.mu.Lock()
 	delete(c.calls, request.id)
@@ -219,7 +216,7 @@ func (c *connection) forget(request *call) {
 	}
 }
 
-// read hands answers out until the connection ends.
+// read delivers records until the connection ends.
 func (c *connection) read() {
 	defer close(c.done)
 	defer c.conn.Close()
@@ -244,8 +241,8 @@ func (c *connection) read() {
 	}
 }
 
-// deliver hands one record to whom it is for. It takes the descriptors over. An
-// error ends the connection, and the lease.
+// deliver gives one record to its caller or to the watchers. It takes the descriptors over.
+// An error ends the connection, and the lease.
 func (c *connection) deliver(record []byte, fds []int) error {
 	a, err := protocol.ParseIncoming(record, len(fds))
 	if err != nil {
@@ -278,7 +275,7 @@ func (c *connection) deliver(record []byte, fds []int) error {
 		return protocol.Violation("an answer with id %d that answers no request", a.ID)
 	}
 	if a.Error != nil && errors.Is(a.Error, protocol.ErrProtocol) {
-		// unetd hangs up after this, and takes the endpoint back.
+		// unetd closes the connection after this, and reclaims the endpoint.
 		c.cause, c.over = a.Error, true
 	}
 	if a.Grant != nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// A connection that finds the server's backlog full is tried again, for a
-// while: many applications may start at once.
+// If the server's backlog is full (EAGAIN), as when many applications start at once, the
+// connection is tried again, dialTries times.
 const (
 	dialPause = 10 * time.Millisecond
 	dialTries = 200
 )
 
-// dial connects to unetd, or says what keeps it from that and who can help.
+// dial connects to unetd. Its errors have the cause and what can be done.
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	for try := 1; ; try++ {
 		conn, err := dialOnce(ctx, socket)
@@ -76,7 +76,7 @@ func explainDial(socket string, err error) error {
 	return fmt.Errorf("%s: %w", socket, errno)
 }
 
-// ownership says who may use a file, as in "mode 0660, owner root, group unet".
+// ownership is a file's permissions, as in "mode 0660, owner root, group unet".
 func ownership(info fs.FileInfo) string {
 	text := fmt.Sprintf("mode %#o", info.Mode().Perm())
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -24,18 +24,16 @@ const DefaultSocket = "/run/unet/unetd.sock"
 // ErrProtocol: unetd broke the rules of the protocol, or reports that this process did.
 var ErrProtocol = protocol.ErrProtocol
 
-// Lease is an endpoint's standing with unetd. It implements [endpoint.Lease]. A
-// request whose context ends leaves the lease as it was. Once the lease has ended
-// every method returns an error that wraps [endpoint.ErrLeaseClosed].
+// Lease is a process's hold on an endpoint that unetd has granted. It implements
+// [endpoint.Lease]. A request whose context ends leaves the lease as it was. Once the lease
+// has ended every method returns an error that wraps [endpoint.ErrLeaseClosed].
 //
-// A lease outlives the unetd that granted it, and so does the endpoint. When the
-// connection ends without a reason, the lease connects to the same socket until
-// there is a unetd again, and presents the endpoint's XSK, of which it keeps a
-// descriptor for that purpose. Calls wait meanwhile, for as long as their
-// context lets them, and do then what they were called for, once. The lease ends
-// when it is closed, when unetd says that it has, or when the next unetd does not
-// know the endpoint. It does not end because there is no unetd: the endpoint goes
-// on sending and receiving.
+// A lease and its endpoint outlive the unetd that granted them. When the connection ends
+// without a reason, the lease connects to the same socket until there is a unetd again, and
+// presents the endpoint's XSK, of which it keeps a descriptor. Calls wait meanwhile, until
+// their context ends, and take effect once. The lease ends when it is closed, when unetd
+// ends it, or when the next unetd does not have the endpoint. While there is no unetd, the
+// endpoint sends and receives as before.
 type Lease struct {
 	socket string     // to connect to again
 	files  []*os.File // to present: the XSK, and the table of connections if there is one; closed with the lease
@@ -43,15 +41,15 @@ type Lease struct {
 	ctx    context.Context // ends when the lease is being closed, or has ended
 	cancel context.CancelFunc
 
-	// Claims and unclaims happen one at a time. So a claim which its caller has
-	// given up on is undone before the same tag is claimed again, and at most
-	// one tag can have changed when the answer was lost.
+	// Held during a claim or an unclaim. So a claim whose caller's context has ended is
+	// undone before the same tag is claimed again, and at most one tag can have changed when
+	// an answer was lost.
 	changing chan struct{}
 
 	mu    sync.Mutex
-	conn  *connection           // it may have ended; then keep looks for another
+	conn  *connection           // it may have ended; then keep makes another
 	moved chan struct{}         // closed, and replaced, with another connection in conn
-	held  map[endpoint.Tag]bool // as far as unetd has said; see change
+	held  map[endpoint.Tag]bool // by unetd's answers; see change
 
 	watchers *notices.Watchers
 
@@ -63,8 +61,8 @@ type Lease struct {
 
 var _ endpoint.Lease = (*Lease)(nil)
 
-// Pauses before a resolve is repeated that unetd was too busy for. What it waits
-// for are the resolves of others, which take seconds at most.
+// Pauses before a resolve is repeated that was answered by ErrBusy: unetd works on resolves
+// of others, which take seconds at most.
 const (
 	shortestBusy = 50 * time.Millisecond
 	longestBusy  = 250 * time.Millisecond
@@ -141,8 +139,8 @@ func (c *connection) open(ctx context.Context, req endpoint.Request) (*endpoint.
 	return nil, err
 }
 
-// lasting is a path that means the same after a change of the working directory,
-// if there is one that still fits a socket's address.
+// lasting makes a path absolute, if the result fits a socket's address: it then means the
+// same after a change of the working directory.
 func lasting(socket string) string {
 	const abstract = "@"
 	if len(socket) == 0 || socket[:1] == abstract {
@@ -155,7 +153,7 @@ func lasting(socket string) string {
 	return socket
 }
 
-// keepToPresent keeps descriptors of files, of which those that are nil are left out.
+// keepToPresent keeps a descriptor of each file that is not nil.
 func (l *Lease) keepToPresent(files ...*os.File) error {
 	for _, f := range files {
 		if f == nil {
@@ -177,7 +175,7 @@ func closeFiles(files []*os.File) (err error) {
 	return err
 }
 
-// duplicate gives another descriptor of a file, for no child of this process.
+// duplicate makes another descriptor of a file, close-on-exec.
 func duplicate(f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -204,8 +202,7 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	return err
 }
 
-// Resolve asks the route service; see [endpoint.Lease]. While unetd is busy it
-// asks again: that says nothing about the destination.
+// Resolve asks unetd for a route; see [endpoint.Lease]. If unetd is busy, it asks again.
 func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	if !dst.IsValid() {
 		return endpoint.Route{}, fmt.Errorf("%w: no address given", endpoint.ErrUnreachable)
@@ -261,15 +258,14 @@ func (l *Lease) Err() error {
 	return fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, l.cause)
 }
 
-// Close gives everything back. It waits until unetd has reclaimed it, so that the tags
-// can be claimed again when it returns; for 2 seconds at most, since the end of the
-// connection tells a unetd that is stopped or overloaded as soon as it goes on. Without a
-// connection it returns at once. Then the next unetd reclaims the endpoint, when
-// nobody has presented it for a while, or the kernel does, when the last
-// descriptor of the XSK is closed. The error is nil.
+// Close gives everything back. It waits until unetd has reclaimed it, so the tags can be
+// claimed again when it returns, but for 2 seconds at most: a unetd that is stopped or
+// overloaded reclaims it when it continues. Without a connection Close returns at once. Then
+// the next unetd reclaims the endpoint after its grace period, or the kernel does when the
+// last descriptor of the XSK is closed. The error is nil.
 func (l *Lease) Close() error {
 	l.closing.Do(func() {
-		l.cancel() // before the look at conn: keep does it the other way round
+		l.cancel() // before conn is read: move sets conn after it has checked ctx
 		l.mu.Lock()
 		c := l.conn
 		l.mu.Unlock()

@@ -43,8 +43,8 @@ func Counters(ctx context.Context, socket string) ([]endpoint.Counter, error) {
 	return all, err
 }
 
-// askAll asks for a list, record by record. use takes each and says what to go
-// on after, if at all.
+// askAll asks for a list, record by record. use takes each answer and returns the next
+// request's after; nil: the list is complete.
 func askAll(ctx context.Context, socket, op string, use func(protocol.Answer) (*uint64, error)) error {
 	conn, err := dial(ctx, socket)
 	if err != nil {

@@ -11,16 +11,15 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// Pauses between attempts to find another unetd. The first is short, since an
-// endpoint gets no routes and no tags meanwhile; the longest bounds what
-// hundreds of applications without a unetd cost the host.
+// Pauses between attempts to reach another unetd. The first is short, since an
+// endpoint gets no routes and no tags meanwhile; the longest bounds the load of
+// hundreds of applications without a unetd.
 const (
 	shortestPause = 10 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
 )
 
-// keep waits for the end of each connection, and looks for another one, until the
-// lease ends.
+// keep waits for the end of each connection, and makes another one, until the lease ends.
 func (l *Lease) keep() {
 	c := l.conn
 	for {
@@ -42,15 +41,15 @@ func (l *Lease) keep() {
 	}
 }
 
-// end is the end of the lease. Without a cause it is being closed.
+// end ends the lease; cause is nil if it is being closed.
 func (l *Lease) end(cause error) {
 	l.cancel()
 	l.cause = errors.Join(cause, closeFiles(l.files))
 	close(l.done)
 }
 
-// move makes next the connection that carries the lease, and tells all who wait
-// for one, unless the lease is being closed.
+// move makes next the connection that carries the lease, and wakes the calls that wait for
+// one. It returns false if the lease is being closed.
 func (l *Lease) move(next *connection) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +72,7 @@ func (l *Lease) move(next *connection) bool {
 	return true
 }
 
-// connection waits until there is one that has not ended, or the lease has.
+// connection waits for a connection that has not ended. An error: the lease or ctx has.
 func (l *Lease) connection(ctx context.Context) (*connection, error) {
 	for {
 		if isClosed(l.done) {
@@ -96,9 +95,8 @@ func (l *Lease) connection(ctx context.Context) (*connection, error) {
 	}
 }
 
-// reconnect tries until the endpoint has a lease again, and returns its
-// connection. There is none after an error, which is final, nor when the lease is
-// being closed, which is none.
+// reconnect tries until the endpoint has a lease again, and returns its connection. It
+// returns nil and a final error, or nil and no error if the lease is being closed.
 func (l *Lease) reconnect() (*connection, error) {
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		select {
@@ -119,9 +117,8 @@ func (l *Lease) reconnect() (*connection, error) {
 	}
 }
 
-// present makes a connection and asks for the lease of the endpoint on it. There
-// is no time limit on the answer: to hang up on a unetd that is about to grant
-// the lease would be to give it back.
+// present makes a connection and presents the endpoint on it. The answer has no timeout: to
+// close the connection while unetd grants the lease would give the lease back.
 func (l *Lease) present() (*connection, error) {
 	conn, err := dialOnce(l.ctx, l.socket)
 	if err != nil {
@@ -140,14 +137,13 @@ func (l *Lease) present() (*connection, error) {
 	return nil, err
 }
 
-// refusal is how a unetd ended the connection on which it was to answer.
+// refusal is the reason for which unetd ended a connection instead of an answer.
 type refusal struct{ error }
 
 func (r *refusal) Unwrap() error { return r.error }
 
-// final reports whether an endpoint that could not be presented for this reason
-// never can be. What unetd did not say itself, as that nobody listens or that
-// the socket's permissions are in the way, may change.
+// final reports whether the endpoint can never be presented after this error. Errors that
+// do not come from unetd, as of connect(2), may pass.
 func final(err error) bool {
 	var answered *protocol.Error
 	var refused *refusal

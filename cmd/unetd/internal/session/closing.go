@@ -15,22 +15,21 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// How long a thread may wait in the kernel for a file of a peer's making before
-// it is interrupted, and, each time twice as long up to the longest, interrupted
-// again: a signal that comes just before the wait begins ends nothing.
+// A thread that blocks in the kernel on a peer's file is sent a signal after
+// firstInterrupt, and again after pauses that double up to longestInterrupt: a signal that
+// arrives before the thread blocks has no effect.
 const (
 	firstInterrupt   = 2 * time.Millisecond
 	longestInterrupt = time.Second
 )
 
-// letGo calls f, a system call that may drop the last reference to a file of a
-// peer's making, and interrupts what that waits for. A TCP socket that lingers
-// would otherwise hold the thread up for as long as its owner has set, and goes
-// on by itself when it is interrupted. The signal is the one that the Go runtime
-// preempts goroutines with, so it has a handler and means nothing to the program.
-// A wait that signals do not end lasts as long as it does: the thread is given up.
+// letGo calls f, a system call that may drop the last reference to a peer's file, and
+// interrupts it by signals while it blocks. The close of a TCP socket with SO_LINGER would
+// block for as long as its owner has set; a signal ends that wait. The signal is SIGURG,
+// which the Go runtime handles (it preempts goroutines by it). Where signals do not end the
+// wait, as in the flush of a FUSE file, the thread stays blocked.
 //
-// f must not wait for anything but the kernel: it keeps the thread.
+// f keeps its thread, so it must block in the kernel only.
 func letGo(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -45,7 +44,7 @@ func letGo(f func()) {
 		if done {
 			return
 		}
-		// The thread is there until done is set, so this cannot fail.
+		// The thread exists until done is set, so this cannot fail.
 		_ = unix.Tgkill(pid, tid, unix.SIGURG)
 		pause = min(2*pause, longestInterrupt)
 		timer.Reset(pause)
@@ -61,12 +60,12 @@ func letGo(f func()) {
 }
 
 // hangUp closes a connection such that the other end reads all that was sent
-// to it and then the end of the stream. A unix socket that is closed with
-// records unread would give it ECONNRESET instead; no record can arrive once
-// the reading side is shut down, so what is there can be discarded first.
+// to it and then the end of the stream. If a unix socket is closed with records unread, the
+// other end reads ECONNRESET instead. So hangUp shuts the reading side down, after which no
+// record can arrive, and discards what is there.
 //
-// Nobody may be reading from the connection any more: the last one to use a
-// descriptor is who closes it, and that has to be in letGo.
+// No other goroutine may use the connection: package net closes the descriptor in the last
+// goroutine that uses it, and the close has to be in letGo.
 func hangUp(c *net.UnixConn) {
 	defer letGo(func() { _ = c.Close() })
 	if c.CloseRead() != nil {
@@ -82,8 +81,8 @@ func hangUp(c *net.UnixConn) {
 	})
 }
 
-// discard takes one record off a connection, if there is one. Only one that has
-// descriptors with it can block.
+// discard takes one record off a connection, if there is one. Only a record with
+// descriptors can block.
 func discard(fd int) (more bool) {
 	take := func() {
 		n, _, err := unix.Recvfrom(fd, nil, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
@@ -98,15 +97,14 @@ func discard(fd int) (more bool) {
 	return more
 }
 
-// refusals answers connections that are one too many, and closes them, which can block
-// for as long as the peer likes. Each user has a line of them, which takes the user's
-// turns to close connections. Those that wait cost a descriptor each and nothing else:
-// who is refused and connects again at once has to wait, too.
+// refusals answers connections beyond the limits, and closes them. The close can block for
+// as long as the peer likes. Each user has a queue of such connections, which takes the
+// user's turns to close connections. A connection in the queue costs one descriptor.
 //
-// When too many wait, the listener takes no descriptors any more, and then closing
-// a new connection cannot block: it is refused at once. So no more wait than
-// Limits.Waiting and the listener's backlog together (before Linux 6.16: there is no
-// bound). Sessions take descriptors all the same.
+// When Limits.Waiting wait, the listener stops receiving descriptors (SO_PASSRIGHTS). The
+// close of a connection made from then on cannot block: it is refused at once. So at most
+// Limits.Waiting and the listener's backlog wait (before Linux 6.16 there is no bound).
+// Sessions receive descriptors all the same.
 type refusals struct {
 	limits  Limits
 	ln      *net.UnixListener
@@ -114,7 +112,7 @@ type refusals struct {
 	work    *sync.WaitGroup // the goroutines
 
 	mu    sync.Mutex
-	open  int                  // connections, of all lines and being closed
+	open  int                  // connections, in all queues and being closed
 	full  bool                 // until half of them are gone
 	lines map[uint32][]refused // users with none have no entry
 }
@@ -148,7 +146,7 @@ func (r *refusals) add(uid uint32, c refused) {
 	}
 }
 
-// setFull notes whether as many connections are open as may be. r.mu is held.
+// setFull sets whether the listener receives no descriptors. r.mu is held.
 func (r *refusals) setFull(full bool) {
 	if r.full != full {
 		r.full = full
@@ -156,7 +154,7 @@ func (r *refusals) setFull(full bool) {
 	}
 }
 
-// serve works a user's line off.
+// serve refuses the connections in a user's queue.
 func (r *refusals) serve(uid uint32) {
 	for c, ok := r.next(uid); ok; c, ok = r.next(uid) {
 		_ = r.closing.take(context.Background(), uid)
@@ -169,7 +167,7 @@ func (r *refusals) serve(uid uint32) {
 	}
 }
 
-// next takes the first of a user's line, or the line away if there is none.
+// next removes the first connection of a user's queue, or the queue if it is empty.
 func (r *refusals) next(uid uint32) (c refused, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,10 +196,9 @@ func (r *refusals) tell(c refused) {
 	}
 }
 
-// passRights lets descriptors come on a connection, or not: whoever sends one gets
-// EPERM then, and nothing of it waits to be read and closed. A connection has what its
-// listener had when it was made. Kernels before 6.16 do not know this, and let
-// descriptors come always.
+// passRights sets whether descriptors can be sent to a connection (SO_PASSRIGHTS). If not,
+// the sender gets EPERM, and no descriptor waits to be read and closed. A connection
+// inherits the setting of its listener. Before Linux 6.16 descriptors can always be sent.
 func passRights(c syscall.Conn, on bool) {
 	value := 0
 	if on {
@@ -213,7 +210,7 @@ func passRights(c syscall.Conn, on bool) {
 	}
 }
 
-// passesRights reports whether descriptors may come on a connection.
+// passesRights reports whether descriptors can be sent to a connection.
 func passesRights(c syscall.Conn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -1,15 +1,16 @@
 package session
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// Limits protect unetd from applications, and them from one another. The zero
-// value of a field stands for its default. A limit per uid does not bind uid 0,
-// which could lift it; the others do.
+// Limits protect unetd from applications, and applications from one another. The zero
+// value of a field stands for its default, which its comment has. The limits per uid do
+// not bind uid 0, the others do.
 type Limits struct {
 	Connections       int // served at once; 1024
 	ConnectionsPerUID int // of them, those of one user; 256
@@ -27,25 +28,18 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	for _, d := range []struct {
-		field *int
-		value int
-	}{
-		{&l.Connections, 1024}, {&l.ConnectionsPerUID, 256}, {&l.ClosingPerUID, 4}, {&l.Waiting, 4096}, {&l.WorkPerUID, 1}, {&l.ProbesPerUID, 4},
-		{&l.Resolves, 64}, {&l.ResolvesPerUID, protocol.MaxRequests},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{{&l.OpenTimeout, 10 * time.Second}, {&l.IdleTimeout, 30 * time.Second}, {&l.WriteTimeout, 5 * time.Second}, {&l.ClosePause, 10 * time.Millisecond}} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
+	l.Connections = cmp.Or(l.Connections, 1024)
+	l.ConnectionsPerUID = cmp.Or(l.ConnectionsPerUID, 256)
+	l.ClosingPerUID = cmp.Or(l.ClosingPerUID, 4)
+	l.Waiting = cmp.Or(l.Waiting, 4096)
+	l.WorkPerUID = cmp.Or(l.WorkPerUID, 1)
+	l.ProbesPerUID = cmp.Or(l.ProbesPerUID, 4)
+	l.Resolves = cmp.Or(l.Resolves, 64)
+	l.ResolvesPerUID = cmp.Or(l.ResolvesPerUID, protocol.MaxRequests)
+	l.OpenTimeout = cmp.Or(l.OpenTimeout, 10*time.Second)
+	l.IdleTimeout = cmp.Or(l.IdleTimeout, 30*time.Second)
+	l.WriteTimeout = cmp.Or(l.WriteTimeout, 5*time.Second)
+	l.ClosePause = cmp.Or(l.ClosePause, 10*time.Millisecond)
 	return l
 }
 
@@ -91,14 +85,14 @@ func (q *quota) give(uid uint32) {
 	}
 }
 
-// quotas are those of a server: what may be there, and what may be done, at once.
+// quotas are a server's bounds of what exists and what is in progress.
 type quotas struct {
 	connections, resolves *quota
 	reading, work, probes *turns
 	closing               *turns // connections; it can block
 }
 
-// newQuotas makes those of a server that works until stopped is closed.
+// newQuotas makes the quotas of a server that runs until stopped is closed.
 func newQuotas(l Limits, stopped <-chan struct{}) *quotas {
 	q := &quotas{
 		connections: newQuota("connections", l.Connections, l.ConnectionsPerUID),

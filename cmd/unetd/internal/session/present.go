@@ -38,7 +38,7 @@ func (s *session) present(id uint64, fds []int) {
 		s.finish(protocol.Answer{ID: id, Error: protocol.NewError(err)}, errOpenFailed)
 		return
 	}
-	s.hold(lease, info.ID, true) // whatever becomes of the answer
+	s.hold(lease, info.ID, true) // also if the answer cannot be sent
 	s.log.Debug("lease presented", "endpoint", info.ID, "attach", info.Attach, "tags", len(info.Tags))
 	for tags := info.Tags; ; tags = tags[maxPresented:] {
 		part := protocol.Presented{ID: info.ID, Tags: tags, More: len(tags) > maxPresented}
@@ -53,8 +53,8 @@ func (s *session) present(id uint64, fds []int) {
 	close(s.leased)
 }
 
-// sent makes files of descriptors that a peer has sent, which are whatever the peer
-// likes, and takes them over. The files, also those next to an error, go to dispose.
+// sent makes files of descriptors from a peer, which can be any files, and takes the
+// descriptors over. The files, also those beside an error, are for dispose.
 func (s *session) sent(fds []int) (files []*os.File, err error) {
 	defer s.closeLater(fds)
 	for _, fd := range fds {
@@ -67,19 +67,19 @@ func (s *session) sent(fds []int) (files []*os.File, err error) {
 	return files, nil
 }
 
-// dispose closes what sent has made. Nobody waits for it.
+// dispose closes what sent has made, in goroutines that only the connection's place in its
+// quota waits for.
 func (s *session) dispose(files []*os.File) {
 	for _, f := range files {
 		s.disposal.Go(func() { letGo(func() { _ = f.Close() }) })
 	}
 }
 
-// sealedFile makes a file of a copy of a descriptor that a peer has sent,
-// without touching what is behind it. os.NewFile alone would not do: if the
-// peer has made it non-blocking, which it may do at any moment, the file is
-// added to the runtime's poller, the kernel asks its poll operation, and one on
-// a FUSE file system that does not answer stops all network traffic of this
-// process. So the file is made of something else, which the copy then replaces.
+// sealedFile makes a file of a copy of a peer's descriptor without polling it. os.NewFile of
+// the descriptor would do that if it is non-blocking, which the peer can set at any moment:
+// it adds it to the runtime's poller, and the kernel calls the file's poll operation. On a
+// FUSE file system that does not answer, that would stop all network I/O of this process. So
+// the file is made of an eventfd, which the copy then replaces (dup3).
 func sealedFile(fd int) (*os.File, error) {
 	place, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
@@ -93,8 +93,8 @@ func sealedFile(fd int) (*os.File, error) {
 	return file, nil
 }
 
-// closeLater closes descriptors that a peer has sent. Nobody waits for it, but
-// the place of the connection in its quota.
+// closeLater closes descriptors from a peer, in a goroutine that only the connection's
+// place in its quota waits for.
 func (s *session) closeLater(fds []int) {
 	if len(fds) > 0 {
 		s.disposal.Go(func() {

@@ -16,10 +16,10 @@ import (
 // do works on an operation of an open lease, or of an operator.
 func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	a := protocol.Answer{ID: id}
-	if o.Op != protocol.OpResolve { // resolves wait for neighbours, and have a quota
+	if o.Op != protocol.OpResolve { // resolves wait for neighbours and have a quota instead
 		turns := s.turnsOf(o.Tag)
 		if !turns.take(s.ctx, s.peer.UID) {
-			return a // nobody is answered any more
+			return a // the session has ended: it is not sent
 		}
 		defer turns.give(s.peer.UID)
 	}
@@ -48,7 +48,7 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	return a
 }
 
-// turnsOf is whose turn a request takes that concerns tags.
+// turnsOf is the kind of turn that a request with these tags takes.
 func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
 	if slices.ContainsFunc(tags, func(t endpoint.Tag) bool { return t.Kind == endpoint.TagAddr }) {
 		return s.quotas.probes
@@ -56,7 +56,7 @@ func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
 	return s.quotas.work
 }
 
-// resolve may take seconds and descriptors in the provider.
+// resolve has a quota: it can take seconds and descriptors in the provider.
 func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
 	if err := s.quotas.resolves.take(s.peer.UID); err != nil {
 		return endpoint.Route{}, err
@@ -119,8 +119,8 @@ func (s *session) notify(list []endpoint.Notice) {
 	}
 }
 
-// hold notes the lease and watches it. Shared means that the application can show it to another
-// unetd.
+// hold notes the lease and watches it. shared: the application can present the endpoint to
+// another unetd.
 func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
 	s.unwatch = lease.Watch(s.notify)
 }
 
-// finish answers a request in progress, which thereby is no longer.
+// finish answers a request in progress and removes it from those in progress.
 func (s *session) finish(a protocol.Answer, end error, files ...*os.File) (sent bool) {
 	s.mu.Lock()
 	s.pending -= s.requests[a.ID]

@@ -44,20 +44,20 @@ type Provider interface {
 
 // Server is unetd's end of the protocol.
 //
-// What applications do, right or wrong, is logged at level debug only: a line for
-// each would let any of them fill the disk.
+// Requests and violations of applications are logged at level debug only: at a higher level
+// any application could fill the disk.
 type Server struct {
 	Provider Provider
 	Log      *slog.Logger // nil: no log
 	Limits   Limits
-	// Keep says that the endpoints outlive this server, for the next one to
-	// present them to. Connections then end without a word and no granted lease
-	// is closed when Serve returns, but those whose endpoint was over anyway.
+	// Keep leaves endpoints to the next server, to which applications present them. When
+	// the server stops, connections then end without an event, and granted leases are not
+	// closed, except those that have ended by themselves.
 	Keep bool
 }
 
-// acceptPause is how long Serve waits when the process or the system is out
-// of descriptors or memory, which ends when connections do.
+// acceptPause is the pause before the next accept when the process or the system is out
+// of descriptors or memory.
 const acceptPause = 50 * time.Millisecond
 
 var errStopped = errors.New("unetd was stopped")
@@ -66,16 +66,14 @@ var errStopped = errors.New("unetd was stopped")
 // It closes ln. When it returns every lease it granted is closed, or, with
 // Keep, left alone.
 //
-// Nothing that a peer does holds up the goroutine that accepts, nor the return
-// of Serve. Closing a descriptor that a peer has sent can block in the kernel
-// (a file on a FUSE file system whose server does not answer, a TCP socket that
-// lingers), and so can closing a connection that has one unread. Each of these
-// happens in a goroutine whose wait in the kernel is interrupted, if signals can
-// do that (a TCP socket's they can), that nobody waits for longer than
-// WriteTimeout, and that is the peer's own loss until it is done: it counts as
-// one of the user's connections, or, for a connection that is refused, as one of
-// the ClosingPerUID that the user can have in progress. Those beyond that wait
-// for them, up to Waiting of all users, open, each with its descriptor in unetd.
+// A peer cannot delay the goroutine that accepts, nor the return of Serve. The close of a
+// descriptor that a peer has sent can block in the kernel (a file on a FUSE file system
+// whose server does not answer, a TCP socket with SO_LINGER), and so can the close of a
+// connection with an unread descriptor. Each happens in a goroutine of its own, which
+// signals interrupt where they can, and for which nothing waits longer than WriteTimeout.
+// Until it is done it counts as one of the user's connections, or, if the connection is
+// refused, as one of the user's ClosingPerUID. Connections beyond these wait for it, each
+// with a descriptor of unetd: at most Waiting of all users.
 func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	limits := s.Limits.withDefaults()
 	log := s.Log
@@ -111,7 +109,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 			if !outOfResources(err) {
 				return err
 			}
-			if !starved { // a line each time would be twenty a second
+			if !starved { // not each time: that would be 20 lines a second
 				log.Warn("cannot accept connections", "error", err)
 			}
 			starved = true
@@ -131,7 +129,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 			refusals.add(peer.UID, refused{conn, err})
 			continue
 		}
-		passRights(conn, true) // whatever the listener is set to just now
+		passRights(conn, true) // the listener may be set to false
 		session := newSession(ctx, conn, peer, s, limits, quotas, log)
 		disposals.Add(1)
 		sessions.Go(func() {
@@ -145,7 +143,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	}
 }
 
-// waitFor waits for wg, but not for ever.
+// waitFor waits for wg, at most for timeout.
 func waitFor(wg *sync.WaitGroup, timeout time.Duration) {
 	done := make(chan struct{})
 	go func() {

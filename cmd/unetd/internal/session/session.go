@@ -14,10 +14,10 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// session is one connection at unetd's end: one lease, or an operator's
-// questions. One goroutine reads; each request is worked on in a goroutine of
-// its own; the goroutine that calls the lease's watchers writes the events. run outlives
-// the work for requests. What is in disposal the peer can make block.
+// session is one connection at unetd's end: one lease, or an operator's queries. One
+// goroutine reads records. Each request has a goroutine of its own. The goroutine that
+// calls the lease's watchers writes events. run ends after the requests. The peer can make
+// what is in disposal block, so run does not wait for it.
 type session struct {
 	conn     *net.UnixConn
 	provider Provider
@@ -32,7 +32,7 @@ type session struct {
 	work     sync.WaitGroup
 	disposal sync.WaitGroup
 
-	first string // op of the first request, which says what this connection is for; the reader's
+	first string // op of the first request, which determines what may follow; used by the reader only
 
 	leased  chan struct{} // closed when the grant, or the answer to present, was sent
 	unwatch func()        // of lease; nil: there is none; read when all work is done
@@ -45,10 +45,10 @@ type session struct {
 	pending  int            // sum of requests, bytes
 	lease    endpoint.Lease // set before the grant is sent
 	endpoint uint64         // what it is the lease of
-	shared   bool           // the peer has the means to present the endpoint again
+	shared   bool           // the peer has the XSK, so it can present the endpoint again
 }
 
-// Reasons for a session to end that are nobody's violation.
+// Reasons for a session to end, other than violations of the protocol.
 var (
 	errOpenFailed = errors.New("the open was answered with an error")
 	errWrite      = errors.New("the application does not read what it is sent")
@@ -63,12 +63,11 @@ func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, server 
 	return s
 }
 
-// run serves the connection until it ends, then gives back all it held: first
-// the lease, then the connection, so that an application which reads that its
-// lease is closed, or the end of the stream, knows that its tags are free again.
-// The connection itself is left to disposal.
+// run serves the connection until it ends. Then it closes the lease before the connection,
+// so the tags are free when the application reads the event closed or the end of the stream.
+// disposal closes the connection.
 func (s *session) run() {
-	read := make(chan struct{}) // closed when nobody reads any more
+	read := make(chan struct{}) // closed when the reader has ended
 	s.disposal.Go(func() {
 		defer close(read)
 		s.cancel(s.read())
@@ -83,7 +82,7 @@ func (s *session) run() {
 		}
 	}
 	reason := context.Cause(s.ctx)
-	// Whatever ends the session ends the wait for the next record.
+	// The reader waits for the next record no longer.
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 	s.mu.Lock()
 	s.ended = true
@@ -106,8 +105,8 @@ func (s *session) run() {
 	})
 }
 
-// endLease closes the lease, if there is one and it is not to be kept. It
-// returns what the application is to be told that it does not know.
+// endLease closes the lease, if there is one and it is not to be kept. It returns the
+// message of the event closed; empty: there is none to send.
 func (s *session) endLease(reason error) (farewell string) {
 	if s.lease == nil {
 		s.log.Debug("connection closed", "reason", reason)
@@ -143,8 +142,7 @@ func (s *session) endLease(reason error) (farewell string) {
 	return farewell
 }
 
-// read takes records until one of them, the application or unetd ends the
-// session, and says why.
+// read handles records until the session ends, and returns the reason.
 func (s *session) read() error {
 	for {
 		first := s.first == ""
@@ -155,7 +153,7 @@ func (s *session) read() error {
 		if err := s.conn.SetReadDeadline(s.deadline()); err != nil {
 			return err
 		}
-		if s.ctx.Err() != nil { // if it ends from here on, so does the wait
+		if s.ctx.Err() != nil { // if it ends after this, run sets a deadline that has passed
 			return context.Cause(s.ctx)
 		}
 		var record []byte
@@ -198,7 +196,7 @@ func (s *session) read() error {
 	}
 }
 
-// deadline is that of the next record.
+// deadline is when the next record must have arrived; zero: never.
 func (s *session) deadline() time.Time {
 	switch {
 	case s.first == "":
@@ -210,8 +208,8 @@ func (s *session) deadline() time.Time {
 }
 
 // handle starts the work for one record, and takes the descriptors over. It does not
-// wait for anything. An error other than endpoint.ErrBusy ends the session; id is what to
-// answer it to.
+// block. An error other than endpoint.ErrBusy ends the session; id is the identifier of its
+// answer.
 func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 	defer func() { s.closeLater(fds) }()
 	r, err := protocol.ParseRequest(record)
@@ -235,7 +233,7 @@ func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 	opening := r.Op == protocol.OpOpen || r.Op == protocol.OpPresent
 	switch {
 	case duplicate:
-		// Not answered to the identifier, which belongs to the other one.
+		// The answer has id 0: this id is that of the other request.
 		return 0, protocol.Violation("id %d is in use by a request in progress", r.ID)
 	case s.first != "" && (opening || operators(r.Op) != operators(s.first)):
 		return r.ID, protocol.Violation("%s on a connection that began with %s: it takes another connection", r.Op, s.first)

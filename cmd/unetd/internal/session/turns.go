@@ -6,28 +6,26 @@ import (
 	"time"
 )
 
-// turns lets each user do so many things at once. A thing beyond these waits for
-// earlier ones of the same user, first come first served, and for those of no other
-// user. So how long one thing takes depends on how many users want something, and not
-// on how much another user wants.
+// turns bounds the work in progress of each user. Work beyond the bound waits for earlier
+// work of the same user, in order, and not for that of other users. So the wait depends on
+// how many users there are and not on how much one of them asks for.
 type turns struct {
 	perUID  int
 	pause   time.Duration   // from when a turn is given back until it can be taken again
 	stopped <-chan struct{} // ends pauses when it is closed
 
 	mu    sync.Mutex
-	lines map[uint32]*line // users who have no turn and want none have no entry
+	lines map[uint32]*line // by uid; users who neither have a turn nor wait have no entry
 }
 
 type line struct {
 	taken chan struct{}
-	users int // of this line: those who have a turn, and those who wait
+	users int // goroutines that have a turn or wait for one
 }
 
 func newTurns(perUID int) *turns { return &turns{perUID: perUID, lines: make(map[uint32]*line)} }
 
-// take waits for a turn, or for the end of ctx, and then returns false. uid 0 need
-// not wait.
+// take waits for a turn. It returns false if ctx ends first. uid 0 does not wait.
 func (t *turns) take(ctx context.Context, uid uint32) bool {
 	if uid == 0 {
 		return ctx.Err() == nil
