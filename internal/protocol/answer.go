@@ -8,7 +8,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// answer is a record from unetd that answers a request.
+// Answer is a record from unetd that answers a request.
 type Answer struct {
 	Version   int                 `json:"v"`
 	ID        uint64              `json:"id"`
@@ -22,7 +22,7 @@ type Answer struct {
 	Error     *Error              `json:"error,omitempty"`
 }
 
-// presented is the answer to present. One with More is continued by another
+// Presented is the answer to present. One with More is continued by another
 // answer to the same request.
 type Presented struct {
 	ID   uint64         `json:"id"`   // of the endpoint
@@ -30,7 +30,7 @@ type Presented struct {
 	More bool           `json:"more,omitempty"`
 }
 
-// incoming is a record from unetd as it is read: an answer or an event.
+// Incoming is a record from unetd as it is parsed: an answer or an event.
 type Incoming struct {
 	Answer
 	Event   string       `json:"event"`
@@ -39,7 +39,7 @@ type Incoming struct {
 	Message string       `json:"message"`
 }
 
-// parseIncoming reads a record from unetd. Descriptors is how many came with it.
+// ParseIncoming parses a record from unetd, with which so many descriptors came.
 func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 	var a Incoming
 	if err := json.Unmarshal(record, &a); err != nil {
@@ -76,7 +76,7 @@ func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 	return a, nil
 }
 
-// answers reports whether a is what an answer to op looks like.
+// Answers reports whether a can be an answer to op.
 func (a Answer) Answers(op string) bool {
 	if a.Error != nil {
 		return true

@@ -9,14 +9,11 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-var (
-	// ErrProtocol: the other end broke the rules of the protocol, or says
-	// that this one did.
-	ErrProtocol = errors.New("control protocol violation")
-)
+// ErrProtocol: the other end broke the rules of the protocol, or reports that this one did.
+var ErrProtocol = errors.New("control protocol violation")
 
-// codes pairs the codes of errors on the socket with the errors they stand
-// for. The first that matches names an error.
+// codes pairs the codes of errors on the socket with the errors they stand for. Of several
+// that match an error, the first is its code.
 var codes = []struct {
 	code     string
 	sentinel error
@@ -58,10 +55,10 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// maxMessage bounds the text of an error on the socket, in bytes.
+// MaxMessage bounds the message of an error on the socket, in bytes.
 const MaxMessage = 1024
 
-// message is the text of an error as it crosses the socket.
+// Message is the text of an error as it is sent: one line.
 func Message(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ") // errors.Join
 	if len(text) > MaxMessage {
@@ -70,7 +67,7 @@ func Message(err error) string {
 	return text
 }
 
-// newError makes err ready to cross the socket.
+// NewError makes the error that is sent for err.
 func NewError(err error) *Error {
 	text := Message(err)
 	for _, c := range codes {
@@ -81,10 +78,12 @@ func NewError(err error) *Error {
 	return &Error{codeInternal, text}
 }
 
+// Violation is an ErrProtocol.
 func Violation(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)
 }
 
+// Busy is an endpoint.ErrBusy.
 func Busy(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{endpoint.ErrBusy}, args...)...)
 }

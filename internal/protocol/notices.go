@@ -14,7 +14,7 @@ const (
 	EventClosed  = "closed"
 )
 
-// event is a record from unetd that answers nothing.
+// Event is a record from unetd that is no answer.
 type Event struct {
 	Version int          `json:"v"`
 	Event   string       `json:"event"`
@@ -23,7 +23,7 @@ type Event struct {
 	Message string       `json:"message,omitempty"` // closed
 }
 
-// eventsOf makes the records that tell of notices.
+// Events makes the records of notices: all routes are in one.
 func Events(list []endpoint.Notice) []Event {
 	var events []Event
 	var addrs []netip.Addr
@@ -53,36 +53,29 @@ func Events(list []endpoint.Notice) []Event {
 	return events
 }
 
-// notices is the inverse of eventsOf. Events of later versions are none.
+// Notices is the inverse of Events. Events of later versions have none.
 func (a Incoming) Notices() []endpoint.Notice {
-	switch a.Event {
-	case eventLink:
-		if *a.Up {
-			return []endpoint.Notice{{Kind: endpoint.NoticeLinkUp}}
-		}
-		return []endpoint.Notice{{Kind: endpoint.NoticeLinkDown}}
-	case eventAddress:
-		kind := endpoint.NoticeAddrGone
-		if *a.Up {
-			kind = endpoint.NoticeAddrBack
-			if len(a.Addrs) == 0 {
-				return []endpoint.Notice{{Kind: kind}}
-			}
-		}
-		return noticesOf(kind, a.Addrs)
-	case eventRoutes:
-		if len(a.Addrs) == 0 {
-			return []endpoint.Notice{{Kind: endpoint.NoticeRoute}}
-		}
-		return noticesOf(endpoint.NoticeRoute, a.Addrs)
+	var kind endpoint.NoticeKind
+	switch {
+	case a.Event == eventLink && *a.Up:
+		kind = endpoint.NoticeLinkUp
+	case a.Event == eventLink:
+		kind = endpoint.NoticeLinkDown
+	case a.Event == eventAddress && *a.Up:
+		kind = endpoint.NoticeAddrBack
+	case a.Event == eventAddress:
+		kind = endpoint.NoticeAddrGone
+	case a.Event == eventRoutes:
+		kind = endpoint.NoticeRoute
+	default:
+		return nil
 	}
-	return nil
-}
-
-func noticesOf(kind endpoint.NoticeKind, addrs []netip.Addr) []endpoint.Notice {
-	list := make([]endpoint.Notice, len(addrs))
-	for i, a := range addrs {
-		list[i] = endpoint.Notice{Kind: kind, Addr: a}
+	if len(a.Addrs) == 0 || a.Event == eventLink {
+		return []endpoint.Notice{{Kind: kind}}
+	}
+	list := make([]endpoint.Notice, len(a.Addrs))
+	for i, addr := range a.Addrs {
+		list[i] = endpoint.Notice{Kind: kind, Addr: addr}
 	}
 	return list
 }

@@ -32,8 +32,8 @@ const (
 	OpCounters = "counters"
 )
 
-// request is a record from the application. Its argument stays text until the
-// identifier is known, so that an unusable argument can be answered.
+// Request is a record from the application. Operation parses its argument, after the
+// identifier is known: so an invalid argument is answered with the identifier.
 type Request struct {
 	Version int             `json:"v"`
 	ID      uint64          `json:"id"`
@@ -44,23 +44,22 @@ type Request struct {
 	After   *uint64         `json:"after,omitempty"`
 }
 
-// operation is a request whose argument was read.
+// Operation is a request with its argument parsed.
 type Operation struct {
 	Op    string
 	Open  endpoint.Request
 	Tag   endpoint.Tag
 	Addr  netip.Addr
 	After *uint64    // list, counters; nil: from the start
-	Files []*os.File // open, present: they ride on the record, which does not keep them
+	Files []*os.File // open, present: descriptors that are sent with the record
 }
 
-// parseRequest reads the envelope of a request. An error is a violation of
-// the protocol; the request then has whatever identifier could be read.
+// ParseRequest parses a request but for its argument. An error is a violation of the
+// protocol; the request then has its identifier, if that could be read.
 func ParseRequest(record []byte) (Request, error) {
 	var r Request
 	if err := decodeStrict(record, &r); err != nil {
-		// Tell a newer version by its number, not by the first field
-		// that it added.
+		// The error of a newer version names the version, not the first unknown field.
 		var v struct {
 			Version int    `json:"v"`
 			ID      uint64 `json:"id"`

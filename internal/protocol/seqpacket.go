@@ -10,18 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How many descriptors ride on a record.
+// How many descriptors come with a record.
 const (
 	GrantDescriptors   = 2 // the XSK, then the segment
 	OpenDescriptors    = 1 // the table of connections, which may be missing
 	PresentDescriptors = 2 // the XSK, then the table of connections, which may be missing
 )
 
-// readRecord waits for the next record. It takes at most maxDescriptors
-// descriptors from the kernel, which discards the others, and then fails. They
-// are close-on-exec (net sets MSG_CMSG_CLOEXEC) and the caller's to close, also
-// those that come next to an error. The end of the stream is io.EOF. A
-// connection that waits here holds no buffer.
+// ReadRecord waits for the next record. It receives at most maxDescriptors descriptors; if
+// there are more, the kernel discards them, and ReadRecord fails. Descriptors are
+// close-on-exec (package net sets MSG_CMSG_CLOEXEC). The caller closes them, also those
+// beside an error. The end of the stream is io.EOF. While it waits it has no buffer.
 func ReadRecord(c *net.UnixConn, maxDescriptors int) ([]byte, []int, error) {
 	size, err := NextRecord(c)
 	if err != nil {
@@ -30,10 +29,10 @@ func ReadRecord(c *net.UnixConn, maxDescriptors int) ([]byte, []int, error) {
 	return TakeRecord(c, size, maxDescriptors)
 }
 
-// takeRecord reads the record that nextRecord has found.
+// TakeRecord reads the record that NextRecord has found.
 //
-// What a hostile end sends along can hold this call up, as long as the kernel
-// needs to let go of a discarded file: it may be the last reference to it.
+// It can block in the kernel when descriptors are discarded: the kernel closes their files,
+// and may have the last reference to them.
 func TakeRecord(c *net.UnixConn, size, maxDescriptors int) ([]byte, []int, error) {
 	if size > MaxRecord {
 		return nil, nil, Violation("a record of %d bytes: at most %d", size, MaxRecord)
@@ -58,7 +57,7 @@ func TakeRecord(c *net.UnixConn, size, maxDescriptors int) ([]byte, []int, error
 	return record, fds, err
 }
 
-// nextRecord waits for a record and returns its length without taking it.
+// NextRecord waits for a record and returns its length without taking it.
 func NextRecord(c *net.UnixConn) (size int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -84,7 +83,7 @@ func NextRecord(c *net.UnixConn) (size int, err error) {
 	return size, nil
 }
 
-// descriptors gives those in a control message, also next to an error.
+// descriptors are those in a control message (SCM_RIGHTS), also beside an error.
 func descriptors(oob []byte) ([]int, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -105,15 +104,15 @@ func descriptors(oob []byte) ([]int, error) {
 	return all, err
 }
 
+// CloseAll closes descriptors.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
 }
 
-// writeRecord sends a record with descriptors of files, which stay the
-// caller's. The timeout bounds how long a reader that does not read can hold
-// the writer up. One caller at a time.
+// WriteRecord sends a record with descriptors of files, which stay the caller's. It blocks for
+// at most timeout if the other end does not read. Only one goroutine at a time may call it.
 func WriteRecord(c *net.UnixConn, record []byte, timeout time.Duration, files ...*os.File) error {
 	if err := c.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 		return err
@@ -131,9 +130,9 @@ func WriteRecord(c *net.UnixConn, record []byte, timeout time.Duration, files ..
 	})
 }
 
-// withDescriptors calls f with the descriptors of files, held open meanwhile.
-// It does not use os.File.Fd, which would change their blocking mode, and with
-// it that of the copy that was granted.
+// withDescriptors calls f with the descriptors of files, which stay open meanwhile. It does
+// not use os.File.Fd, which would change the blocking mode of the file, also for the
+// process that gets the descriptor.
 func withDescriptors(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {
 		return f(fds)

@@ -10,9 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// What a record from an application may look like, whatever it says. No record
-// of this version comes near these bounds; they keep the work for a hostile one
-// small, whose nesting alone could fill a stack.
+// Bounds of the shape of a record from an application. No valid record comes near them; they
+// bound the work, and the stack, that a hostile record takes.
 const (
 	maxDepth = 8  // objects and arrays inside one another
 	maxNames = 32 // in one object
@@ -34,16 +33,16 @@ func decodeStrict(record []byte, v any) error {
 	return nil
 }
 
-// level is an object or an array that a record is inside of at some point.
+// level is an object or an array that has begun and not ended.
 type level struct {
 	object bool
 	named  bool     // in an object: a name has come, and its value has not
 	names  []string // in an object: so far
 }
 
-// checkShape refuses what encoding/json would read in one way of several: a
-// name that comes twice (the last one counts), another spelling of a name (ID is
-// taken for id), and bytes that are not UTF-8 (they are replaced).
+// checkShape refuses what encoding/json accepts and other parsers may read otherwise: a name
+// that comes twice (it takes the last), a name in other letters (it takes ID for id), and
+// bytes that are not UTF-8 (it replaces them).
 func checkShape(record []byte) error {
 	if !utf8.Valid(record) {
 		return errors.New("not UTF-8")
