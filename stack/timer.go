@@ -2,16 +2,15 @@ package stack
 
 import "container/heap"
 
-// timer is embedded in what has something to do when its time has come. Its
-// zero value, with owner set, is a timer that does not run.
+// timer calls its owner at a time. Its zero value, with owner set, is not armed.
 type timer struct {
-	at    instant // when it runs out; only while it runs
-	slot  int     // its place in the heap, from 1; 0: it does not run
+	at    instant // when it expires; only while it is armed
+	slot  int     // its place in the heap, from 1; 0: it is not armed
 	owner interface{ expired(*Stack) }
 }
 
-// timerHeap is all timers that run, the earliest first: with a route for each of
-// thousands of peers, looking through them all would hold the lock for long.
+// timerHeap is all armed timers, the earliest first. There may be thousands, one for each
+// route.
 type timerHeap []*timer
 
 func (h timerHeap) Len() int           { return len(h) }
@@ -63,14 +62,13 @@ func (s *Stack) startTimer(t *timer, at instant) {
 
 func (s *Stack) stopTimer(t *timer) { s.startTimer(t, never) }
 
-// tokens is a bucket of tokens that is full at first.
+// tokens is a token bucket that is full at first.
 type tokens struct {
 	taken int
-	at    instant // when some came back last
+	at    instant // when the last token was added
 }
 
-// take takes a token if there is one. One comes back each interval, until the bucket
-// has burst of them.
+// take takes a token if there is one. One is added each interval, up to burst.
 func (t *tokens) take(now, interval instant, burst int) bool {
 	if back := (now - t.at) / interval; back > 0 {
 		t.taken = max(0, t.taken-int(min(back, instant(burst))))
@@ -83,7 +81,7 @@ func (t *tokens) take(now, interval instant, burst int) bool {
 	return true
 }
 
-// runTimers runs what is due.
+// runTimers calls the owners of the timers that are due.
 func (s *Stack) runTimers() {
 	for s.now >= s.timerAt {
 		t := s.timers[0]

@@ -102,9 +102,9 @@ type inTable struct {
 	events               Events
 	onReady, onEvents    bool
 	inserted             bool
-	held                 bool     // off the list of NextReady, see Hold
-	pair                 *pairUse // of the table's pairs; nil: opened by the peer
-	listNext, listPrev   *Conn    // in a queue of its listener
+	held                 bool        // off the list of NextReady, see Hold
+	pair                 *pairUse    // of the table's pairs; nil: opened by the peer
+	waiting              links[Conn] // in a queue of its listener
 }
 
 // sender is the sending half. The names of the sequence variables are RFC 9293's

@@ -25,7 +25,7 @@
 // # Reading order
 //
 //	process.go    a segment comes in: demultiplexing, checksum, CLOSED
-//	states.go     one function for each state; steps.go: the steps they share, ACKs
+//	states.go     the other states; steps.go: the steps that they share, ACKs
 //	listener.go   LISTEN and SYN cookies; timewait.go: TIME-WAIT
 //	receive.go    received data and the receive window; outoforder.go: data out of order
 //	send.go       the application's Write and the send queue
@@ -35,7 +35,7 @@
 //	congestion.go Reno, CUBIC, pacing, ECN
 //	pathmtu.go    the path's MTU; icmp.go: ICMP errors
 //	conn.go       a connection; table.go: all connections; timers.go: the heap of timers
-//	pool.go       memory; ports.go: local ports; isn.go: initial sequence numbers
+//	pool.go       memory; list.go: linked lists; ports.go: local ports; isn.go: initial sequence numbers
 //
 // [docs/tcp.md]: https://github.com/unet-go/unet/blob/main/docs/tcp.md
 // [docs/tcp-engine.md]: https://github.com/unet-go/unet/blob/main/docs/tcp-engine.md

@@ -30,7 +30,7 @@ type Listener struct {
 
 	// The SYN queue is the connections in SYN-RECEIVED, the accept queue those
 	// that came out of it.
-	syns, accepts connList
+	syns, accepts list[Conn]
 	cookiesAt     Time // when a cookie was last sent
 	cookies       bool // one ever was
 	closed        bool
@@ -58,6 +58,8 @@ func (t *Table) Listen(local AddrPort, o ListenOptions) (*Listener, error) {
 	o.SynQueue = or(o.SynQueue, DefaultSynQueue)
 	o.AcceptQueue = or(o.AcceptQueue, DefaultAcceptQueue)
 	l := &Listener{Owner: o.Owner, table: t, local: local, opts: o, next: t.listeners[local.Port]}
+	l.syns.links = func(c *Conn) *links[Conn] { return &c.waiting }
+	l.accepts.links = l.syns.links
 	t.listeners[local.Port] = l
 	return l, nil
 }
@@ -112,14 +114,14 @@ func (l *Listener) Close() {
 			delete(t.listeners, l.local.Port)
 		}
 	}
-	for _, list := range []*connList{&l.syns, &l.accepts} {
-		for list.first != nil {
-			c := list.first
+	for _, queue := range []*list[Conn]{&l.syns, &l.accepts} {
+		for queue.first != nil {
+			c := queue.first
 			c.closed = true
 			c.abort(syscall.ECONNABORTED)
 			c.discard()
-			if list.first == c { // in the accept queue it stays when it ends
-				list.remove(c)
+			if queue.first == c { // in the accept queue it stays when it ends
+				queue.remove(c)
 			}
 		}
 	}
@@ -197,38 +199,6 @@ func (l *Listener) established(c *Conn) {
 		t := l.table
 		l.notifyNext, t.notified = t.notified, l
 	}
-}
-
-// connList is a list of connections, the oldest first.
-type connList struct {
-	first, last *Conn
-	n           int
-}
-
-func (l *connList) push(c *Conn) {
-	c.listNext, c.listPrev = nil, l.last
-	if l.last == nil {
-		l.first = c
-	} else {
-		l.last.listNext = c
-	}
-	l.last = c
-	l.n++
-}
-
-func (l *connList) remove(c *Conn) {
-	if c.listPrev == nil {
-		l.first = c.listNext
-	} else {
-		c.listPrev.listNext = c.listNext
-	}
-	if c.listNext == nil {
-		l.last = c.listPrev
-	} else {
-		c.listNext.listPrev = c.listPrev
-	}
-	c.listNext, c.listPrev = nil, nil
-	l.n--
 }
 
 // SYN cookies (RFC 4987, section 3.6). When the SYN queue is full, the state of a new

@@ -212,10 +212,10 @@ func TestMemoryModel(t *testing.T) {
 					sum += c.memoryHeld()
 				}
 				if i == 1 {
-					for c := l.accepts.first; c != nil; c = c.listNext {
+					for c := l.accepts.first; c != nil; c = c.waiting.next {
 						sum += c.memoryHeld()
 					}
-					for c := l.syns.first; c != nil; c = c.listNext {
+					for c := l.syns.first; c != nil; c = c.waiting.next {
 						sum += c.memoryHeld()
 					}
 				}

@@ -24,8 +24,7 @@ type oooQueue struct {
 	recent  [wire.MaxSACKBlocks]seq.Number
 	recents uint8
 
-	listed             bool
-	listNext, listPrev *oooQueue // of those that are not empty, the oldest first
+	waiting links[oooQueue] // in the table's list
 }
 
 // run is data from left to right, in blocks.
@@ -234,39 +233,9 @@ func (q *oooQueue) emptied(t *Table) {
 		t.spareRuns = q.runs
 	}
 	q.runs, q.recents = nil, 0
-	t.outOfOrder.remove(q)
-}
-
-// oooList is the out-of-order queues that are not empty.
-type oooList struct{ first, last *oooQueue }
-
-func (l *oooList) push(q *oooQueue) {
-	q.listed = true
-	q.listNext, q.listPrev = nil, l.last
-	if l.last == nil {
-		l.first = q
-	} else {
-		l.last.listNext = q
+	if t.outOfOrder.has(q) {
+		t.outOfOrder.remove(q)
 	}
-	l.last = q
-}
-
-func (l *oooList) remove(q *oooQueue) {
-	if !q.listed {
-		return
-	}
-	q.listed = false
-	if q.listPrev == nil {
-		l.first = q.listNext
-	} else {
-		q.listPrev.listNext = q.listNext
-	}
-	if q.listNext == nil {
-		l.last = q.listPrev
-	} else {
-		q.listNext.listPrev = q.listPrev
-	}
-	q.listNext, q.listPrev = nil, nil
 }
 
 // reclaim drops data out of order for a queue that has held bytes and needs memory: the

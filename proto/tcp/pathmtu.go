@@ -105,11 +105,7 @@ func (c *Conn) MaxMTU() int { return c.ceiling() }
 // the peer takes and the path does, without the options of every segment (RFC
 // 6691).
 func (c *Conn) setMSS() {
-	mss := min(max(int(c.peerMSS), minMSS), c.path.mtu-ipAndTCPHeaders)
-	if c.timestamps {
-		mss -= wire.TCPTimestampsLen
-	}
-	c.mss = max(mss, 1)
+	c.mss = max(min(max(int(c.peerMSS), minMSS), c.path.mtu-ipAndTCPHeaders)-c.timestampsLen(), 1)
 	if c.congestion != nil {
 		c.congestion.SetMSS(c.mss)
 		if c.phase != recovering {

@@ -21,8 +21,8 @@ type Table struct {
 	pool       pool
 	spans      spanPool
 	published  published
-	outOfOrder oooList
-	spareRuns  []run // empty, for the next out-of-order queue
+	outOfOrder list[oooQueue] // the queues that are not empty, the oldest first
+	spareRuns  []run          // empty, for the next out-of-order queue
 	timers     timerHeap
 	counts     [numberOfCounts]uint64
 	partialAt  uint64 // SegmentsReceived at the last call of takesPartial; 0: none
@@ -61,7 +61,9 @@ func NewTable(cfg Config) *Table {
 	t.pool.divide(t.cfg.Memory, 0)
 	t.pool.release = t.cfg.ReleaseFrame
 	t.published.unused = t.cfg.Connections
-	t.waits.records = make(map[tuple]*timeWait)
+	t.outOfOrder.links = func(q *oooQueue) *links[oooQueue] { return &q.waiting }
+	t.waits = timeWaits{records: make(map[tuple]*timeWait)}
+	t.waits.links = func(w *timeWait) *links[timeWait] { return &w.waiting }
 	return t
 }
 
@@ -135,8 +137,8 @@ func (t *Table) Close() {
 			l.Close()
 		}
 	}
-	for t.waits.oldest != nil {
-		t.removeWait(t.waits.oldest)
+	for t.waits.first != nil {
+		t.removeWait(t.waits.first)
 	}
 }
 

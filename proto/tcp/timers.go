@@ -101,7 +101,7 @@ func (t *Table) NextDeadline() Time {
 	if len(t.timers) > 0 {
 		at = t.timers[0].at
 	}
-	if w := t.waits.oldest; w != nil {
+	if w := t.waits.first; w != nil {
 		at = min(at, w.expiresAt)
 	}
 	return at
@@ -124,7 +124,7 @@ func (t *Table) Expire(now Time) {
 			t.timers.move(int(c.slot), timerEntry{c.queuedAt, c})
 		}
 	}
-	for w := t.waits.oldest; w != nil && w.expiresAt <= now; w = t.waits.oldest {
+	for w := t.waits.first; w != nil && w.expiresAt <= now; w = t.waits.first {
 		t.removeWait(w)
 	}
 }

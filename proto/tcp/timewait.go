@@ -19,14 +19,14 @@ type timeWait struct {
 	scale      uint8
 	expiresAt  Time
 	challenges challenges
-	next, prev *timeWait
+	waiting    links[timeWait]
 }
 
-// timeWaits are the records of a table. All of them live equally long, so the
-// list is in order of their ends.
+// timeWaits are the records of a table. All last equally long, so the list is in order of
+// their ends.
 type timeWaits struct {
-	records        map[tuple]*timeWait
-	oldest, newest *timeWait
+	records map[tuple]*timeWait
+	list[timeWait]
 }
 
 // enterTimeWait turns the connection into a record. What it has received can
@@ -36,14 +36,15 @@ func (c *Conn) enterTimeWait(now Time) {
 	t.counts[TimeWaits]++
 	if len(t.waits.records) >= t.cfg.MaxTimeWaits {
 		t.counts[TimeWaitGone]++
-		t.removeWait(t.waits.oldest)
+		t.removeWait(t.waits.first)
 	}
 	w := &timeWait{
 		id: c.id, sndNxt: c.sndMax, rcvNxt: c.rcvNxt, window: uint32(c.windowField()) << c.rcvScale, scale: c.rcvScale,
 		tsRecent: c.tsRecent, tsOffset: c.tsOffset, timestamps: c.timestamps,
 		pair: c.pair, challenges: newChallenges(now), expiresAt: now.add(t.cfg.TimeWait),
 	}
-	t.waits.add(w)
+	t.waits.records[w.id] = w
+	t.waits.push(w)
 	if w.pair != nil {
 		_, bit := pairBlock(w.id)
 		w.pair.waits |= bit
@@ -100,7 +101,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 			// The FIN again, since our ACK of it was lost: the time begins anew.
 			w.expiresAt = now.add(t.cfg.TimeWait)
 			t.waits.remove(w)
-			t.waits.add(w)
+			t.waits.push(w)
 		}
 		t.acknowledgeFrom(now, w)
 		return false
@@ -157,33 +158,9 @@ func (t *Table) acknowledgeFrom(now Time, w *timeWait) {
 	}
 }
 
-func (l *timeWaits) add(w *timeWait) {
-	l.records[w.id] = w
-	w.next, w.prev = nil, l.newest
-	if l.newest == nil {
-		l.oldest = w
-	} else {
-		l.newest.next = w
-	}
-	l.newest = w
-}
-
-func (l *timeWaits) remove(w *timeWait) {
-	delete(l.records, w.id)
-	if w.prev == nil {
-		l.oldest = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		l.newest = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-}
-
 // removeWait takes a record out for good.
 func (t *Table) removeWait(w *timeWait) {
+	delete(t.waits.records, w.id)
 	t.waits.remove(w)
 	t.leavePair(w.pair, w.id, true)
 }
