@@ -8,30 +8,29 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// What connections have to send goes out when a batch of frames has been taken
-// in, when timers have run, and at the end of a call of the application that made
-// it (settleTCP). Each segment is written by the engine straight into a frame.
+// Segments are sent after a batch of frames has been processed, after timers have expired,
+// and at the end of a call of the application (settleTCP). The engine writes each segment
+// into a frame.
 //
-// A connection is held (tcp.Conn.Hold) for two reasons: the route to its peer is not known
-// yet; or all it has to send is an acknowledgment of data that has just woken a reader, and
-// waits for what the reader writes, until the reader calls again, or whoever polls has
-// let it run and has nothing else to do.
+// A connection is held (tcp.Conn.Hold) while the route to its peer is not known; and if it
+// has only an acknowledgment to send, of data that has just woken a reader. The
+// acknowledgment waits for what the reader writes, until the reader calls again, or the
+// polling goroutine has let it run and has nothing else to do.
 
-// segmentsInTurn is how many segments one connection sends before the others have
-// their turn.
+// segmentsInTurn is how many segments one connection sends before the others send.
 const segmentsInTurn = 64
 
-// tcpTimer is the engine's.
+// tcpTimer expires at the engine's next deadline.
 type tcpTimer struct{ timer }
 
-// expired runs what is due, or tries again to send what the link did not take.
+// expired runs the engine's timers, and tries again to send what the link did not take.
 func (t *tcpTimer) expired(s *Stack) {
 	s.tcp.Expire(tcp.Time(s.now))
 	s.settleTCP()
 }
 
-// inputTCP takes the segment in a packet, and reports whether the frame is kept. mu is held,
-// as in all of this file.
+// inputTCP processes the segment in a packet, and reports whether the frame is kept. mu is
+// held, as in all of this file.
 func (s *Stack) inputTCP(p *packet) (kept bool) {
 	if !s.tcpTouched { // the first of a batch
 		s.tcpTouched = true
@@ -51,9 +50,9 @@ func (s *Stack) inputTCP(p *packet) (kept bool) {
 	return r.Kept
 }
 
-// replyTCP answers a segment to where it came from: with what no connection gives, or, if
-// opening is not nil, with the answer to a SYN. Who floods us with SYNs of hosts that do not
-// exist thus makes nobody look for them.
+// replyTCP sends the table's reply to the MAC address that a segment came from, or, if
+// opening is not nil, the answer to a SYN. So a flood of SYNs from hosts that do not exist
+// causes no address resolution.
 func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	if p.eth.Src.IsGroup() {
 		return
@@ -80,8 +79,8 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	s.transmit(f)
 }
 
-// settleTCP does what calls of the engine have left to do: wake, send, and set
-// the timer.
+// settleTCP finishes calls of the engine: it wakes goroutines, sends segments, and arms the
+// timer.
 func (s *Stack) settleTCP() {
 	s.tcpTouched, s.tcpBlocked = false, false
 	for {
@@ -96,7 +95,7 @@ func (s *Stack) settleTCP() {
 		}
 		s.outputTCP()
 	}
-	if s.unflushed { // before the timer, which no peer waits for
+	if s.unflushed { // before the timer: peers wait for the frames
 		s.flush()
 	}
 	at := instant(s.tcp.NextDeadline())
@@ -108,15 +107,14 @@ func (s *Stack) settleTCP() {
 	}
 }
 
-// armTCP sees that the timer does not run out later than at. It may run out
-// earlier.
+// armTCP arms the timer for at, unless it expires earlier.
 func (s *Stack) armTCP(at instant) {
 	if t := &s.tcpTimer; at < never && (t.slot == 0 || at < t.at) {
 		s.startTimer(&t.timer, at)
 	}
 }
 
-// happened wakes those who wait for what the engine has done.
+// happened wakes the goroutines that wait for the events e.
 func (c *TCPConn) happened(e tcp.Events) {
 	s := c.stack
 	if e&tcp.PathChanged != 0 {
@@ -124,8 +122,8 @@ func (c *TCPConn) happened(e tcp.Events) {
 	}
 	if e&tcp.Readable != 0 {
 		c.answering = c.readers > 0
-		// All of them: the engine tells once, and part of the data may lie in the memory
-		// of one reader, which is not the one that has waited longest.
+		// All of them: there is one event for all, and part of the data may lie in the
+		// memory of a reader that is not the one that has waited longest.
 		s.broadcast(&c.readable)
 	}
 	if e&tcp.Connected != 0 {
@@ -148,15 +146,18 @@ func (c *TCPConn) happened(e tcp.Events) {
 	}
 }
 
-// outputTCP sends what connections have to send, as far as the link takes it.
+// outputTCP sends the segments that are ready, as many as the link takes.
 func (s *Stack) outputTCP() {
 	if s.kickErr != nil {
-		s.flush() // it may be over
+		s.flush() // the link may work again
 	}
 	for conn := s.tcp.NextReady(); conn != nil; conn = s.tcp.NextReady() {
-		c, _ := conn.Owner.(*TCPConn) // nil: nobody has accepted it
+		c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
 		if c != nil && c.answering && conn.OnlyAck() {
-			c.holdAck()
+			conn.Hold()
+			c.ackHeld, c.ackSlot = true, len(s.acking)
+			s.acking = append(s.acking, c)
+			s.count[acksHeld]++
 			continue
 		}
 		var r *route
@@ -187,8 +188,8 @@ func (s *Stack) outputTCP() {
 	}
 }
 
-// findRouteTCP finds the route to the peer of a connection; c is nil if nobody has accepted
-// it. loop: the peer is in this stack.
+// findRouteTCP finds the route to the peer of a connection; c is nil if it has not been
+// accepted. loop: the peer is in this stack.
 func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err error) {
 	if c != nil {
 		loop = c.loop
@@ -204,8 +205,8 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 		return nil, false, s.kickErr
 	}
 	if c == nil && conn.State() == tcp.SynReceived {
-		// The answer to its SYN has been sent (replyTCP), and goes to the same MAC address
-		// again: an unknown host is not worth a question.
+		// The answer to its SYN has been sent (replyTCP), and is sent to the same MAC
+		// address again, without a resolution for an unknown host.
 		if r = s.routes[conn.Remote().Addr]; r != nil && r.state == routeReady {
 			return r, false, nil
 		}
@@ -224,8 +225,8 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 	return r, false, err
 }
 
-// emitTCP sends what one connection has to send. It returns false if the link
-// takes no more.
+// emitTCP sends the segments of one connection. It returns false if the link takes no
+// more.
 func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 	now := tcp.Time(s.now)
 	if c == nil {
@@ -272,10 +273,10 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 	return true
 }
 
-// loseTCP takes from a connection what it has to send and cannot send. The connection
-// tries again. That our own link is down, or our address gone, says
-// nothing about the peer: it ends only a connection that is being opened. An established
-// one ends with ETIMEDOUT if that lasts, as in the kernel.
+// loseTCP discards the segments of a connection that cannot be sent, as if the network had
+// lost them. err, if not nil, is reported to the connection, but not that our own link is
+// down or our address removed, unless the connection is being opened: an established one
+// ends with ETIMEDOUT if that lasts, as in the kernel.
 func (s *Stack) loseTCP(conn *tcp.Conn, err error) {
 	if errno := syscall.EHOSTUNREACH; err != nil && (s.down == 0 || conn.State() == tcp.SynSent) {
 		errors.As(err, &errno)
@@ -294,7 +295,7 @@ func (s *Stack) scratchTCP() []byte {
 	return s.scratch
 }
 
-// loopTCP takes what a connection has to send to its peer in this stack.
+// loopTCP delivers a segment of a connection to its peer in this stack.
 func (s *Stack) loopTCP(conn *tcp.Conn) {
 	local, remote := conn.Local().Addr, conn.Remote().Addr
 	b := s.scratchTCP()
@@ -307,7 +308,7 @@ func (s *Stack) loopTCP(conn *tcp.Conn) {
 	}
 }
 
-// resumeWaiting lets the connections go on that have waited for r.
+// resumeWaiting resumes the connections that have waited for r.
 func (s *Stack) resumeWaiting(r *route) {
 	for _, conn := range r.waiting {
 		conn.Resume()
@@ -315,12 +316,12 @@ func (s *Stack) resumeWaiting(r *route) {
 	if len(r.waiting) > 0 {
 		r.waiting = nil
 		s.tcpTouched = true
-		s.armTCP(s.now) // in case that nobody is about to settle it
+		s.armTCP(s.now) // if the caller does not call settleTCP
 	}
 }
 
-// loseWaiting tells the connections that have waited for r that it leads nowhere; err is nil
-// if that is not known.
+// loseWaiting reports err to the connections that have waited for r. It is nil if it is not
+// known whether the peer can be reached.
 func (s *Stack) loseWaiting(r *route, err error) {
 	waiting := r.waiting
 	s.resumeWaiting(r)
@@ -329,17 +330,7 @@ func (s *Stack) loseWaiting(r *route, err error) {
 	}
 }
 
-// holdAck holds an acknowledgment.
-func (c *TCPConn) holdAck() {
-	s := c.stack
-	c.conn.Hold()
-	c.ackHeld = true
-	c.ackSlot = len(s.acking)
-	s.acking = append(s.acking, c)
-	s.count[acksHeld]++
-}
-
-// resumeAck is called when the reader has called again.
+// resumeAck resumes a connection that is held for its reader.
 func (c *TCPConn) resumeAck() {
 	c.answering = false
 	if !c.ackHeld {
@@ -355,7 +346,7 @@ func (c *TCPConn) resumeAck() {
 	c.conn.Resume()
 }
 
-// releaseAcks sends all that was held.
+// releaseAcks sends all acknowledgments that are held.
 func (s *Stack) releaseAcks() {
 	if len(s.acking) == 0 {
 		return

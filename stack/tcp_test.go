@@ -21,7 +21,7 @@ import (
 	"github.com/unet-go/unet/stack/memlink"
 )
 
-const patience = 2 * time.Minute // until a test gives up; nothing takes that long
+const testTimeout = 2 * time.Minute // until a test gives up; nothing takes that long
 
 // connect makes a connection from b to a listener of a.
 func connect(t testing.TB, a, b *stack.Stack, o stack.TCPOptions) (client, server *stack.TCPConn) {
@@ -31,11 +31,11 @@ func connect(t testing.TB, a, b *stack.Stack, o stack.TCPOptions) (client, serve
 		t.Fatal(err)
 	}
 	defer l.Close()
-	l.SetDeadline(time.Now().Add(patience))
+	l.SetDeadline(time.Now().Add(testTimeout))
 	dialled := make(chan error, 1)
 	go func() {
 		var err error
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		client, err = b.DialTCP(ctx, netip.AddrPort{}, addrPort(l.Addr()), o)
 		dialled <- err
@@ -48,7 +48,7 @@ func connect(t testing.TB, a, b *stack.Stack, o stack.TCPOptions) (client, serve
 		t.Fatal(err)
 	}
 	for _, c := range []*stack.TCPConn{client, server} {
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(testTimeout))
 	}
 	stack.Settle(a) // the accepted connection has asked for its route
 	return client, server
@@ -78,7 +78,7 @@ func wantError(t testing.TB, what string, err, want error) {
 // eventually waits until f is true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
@@ -213,7 +213,7 @@ func TestTCPHalfClose(t *testing.T) {
 // A peer that is reset, refused, or gone.
 func TestTCPErrors(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, err := b.DialTCP(ctx, netip.AddrPort{}, ap("10.0.0.1:99"), stack.TCPOptions{})
 	wantError(t, "dial of a port without a listener", err, syscall.ECONNREFUSED)
@@ -426,7 +426,7 @@ func TestTCPManyConnections(t *testing.T) {
 						return
 					}
 					defer c.Close()
-					c.SetDeadline(time.Now().Add(patience))
+					c.SetDeadline(time.Now().Add(testTimeout))
 					buf := make([]byte, 100)
 					for k := range 20 {
 						want := fmt.Sprintf("request %d of %d", k, i)
@@ -576,7 +576,7 @@ func TestTCPLossAndFewFrames(t *testing.T) {
 func TestTCPLinger(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{})
-	client.SetLinger(int(patience / time.Second))
+	client.SetLinger(int(testTimeout / time.Second))
 	writeAll(t, client, []byte("x"))
 	client.Close()
 	if n := client.Info().InFlight; n != 0 {
@@ -662,7 +662,7 @@ func (onePort) Release(uint16) {}
 func TestTCPDialTakesInWhatWaits(t *testing.T) {
 	for _, from := range []string{"10.0.0.2:0", "10.0.0.2:5000"} {
 		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, TCPPorts: onePort{}})
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		to := ap("10.0.0.1:80")
 		l := must(a.ListenTCP(to, stack.TCPListenOptions{}))

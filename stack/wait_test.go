@@ -207,11 +207,11 @@ func TestCaretaker(t *testing.T) {
 		sa, sb, la, lb := newPair(t, cfg)
 		w := tap(t, lb)
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		patience := time.Now().Add(30 * time.Second)
+		testTimeout := time.Now().Add(30 * time.Second)
 		until := func(what string, done func() bool) {
 			t.Helper()
 			for !done() {
-				if time.Now().After(patience) {
+				if time.Now().After(testTimeout) {
 					t.Fatalf("never: %s", what)
 				}
 				time.Sleep(100 * time.Microsecond)

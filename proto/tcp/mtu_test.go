@@ -39,7 +39,7 @@ const (
 
 func TestPathMTU(t *testing.T) {
 	runScripts(t, []script{
-		{name: "no segment of that size was ever acknowledged: believed at once, sent again at once, no congestion", cfg: withSack, text: fresh + `
+		{name: "no segment of that size was ever acknowledged: effective at once, sent again at once, no congestion", cfg: withSack, text: fresh + `
 			toolarge 1:1500 1400
 			> A 1:1360 ack 1
 			> A 1361:1360 ack 1
@@ -126,7 +126,7 @@ func TestPathMTU(t *testing.T) {
 			> A 4825:536 ack 1
 			> PA 5361:480 ack 1
 			window 14600`},
-		{name: "an old router says nothing: the next plateau", cfg: withSack, text: fresh + `
+		{name: "an old router reports no MTU: the next plateau", cfg: withSack, text: fresh + `
 			toolarge 1:1500 0
 			path 1492
 			> A 1:1452 ack 1
@@ -134,7 +134,7 @@ func TestPathMTU(t *testing.T) {
 			> A 2905:1452 ack 1
 			> A 4357:1452 ack 1
 			> PA 5809:32 ack 1`},
-		{name: "while it is opened nothing is believed", cfg: withSack, text: `
+		{name: "a report has no effect while the connection is opened", cfg: withSack, text: `
 			dial
 			> S 0:0
 			toolarge 0:60 40

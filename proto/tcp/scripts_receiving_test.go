@@ -501,7 +501,7 @@ func TestKeepAlive(t *testing.T) {
 			+1s
 			> RA 1:0 ack 1
 			err ETIMEDOUT`},
-		{name: "the peer knows nothing of the connection", cfg: noOptions, text: `
+		{name: "the peer does not have the connection", cfg: noOptions, text: `
 			both:
 			keepalive 3
 			+10s

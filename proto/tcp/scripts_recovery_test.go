@@ -119,7 +119,7 @@ func TestRecovery(t *testing.T) {
 			+2500us
 			> A 3001:1000 ack 1
 			count fast_recoveries 1`},
-		{name: "what is later than that is lost, until a D-SACK says no", cfg: withSack, text: tenSegments + `
+		{name: "what is later than that is lost, until a D-SACK shows that it is not", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-2001
 			> A 10001:1000 ack 1
 			+2500us
@@ -336,7 +336,7 @@ func TestLossProbe(t *testing.T) {
 	// No more than the ten segments.
 	onlyTen := strings.NewReplacer("write 30000", "write 10000", "> A 9001", "> PA 9001").Replace(tenSegments)
 	runScripts(t, []script{
-		{name: "two of the last are lost: the answer to the loss probe tells", cfg: withSack, text: onlyTen + `
+		{name: "two of the last are lost: the answer to the loss probe shows it", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 8001 win 60000
 			timer 20ms			# two round trips
 			+20ms
@@ -358,7 +358,7 @@ func TestLossProbe(t *testing.T) {
 			go
 			> nothing
 			sacked 1000
-			+3ms				# a quarter of a round trip of patience
+			+3ms				# a quarter of a round trip for reordering
 			> A 8001:1000 ack 1
 			+10ms
 			< A 1:0 ack 10001 win 60000
@@ -466,7 +466,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 13001:1000 ack 1
 			timer 122ms			# twice, and the backoff stays (RFC 6298)
 			count bytes_retransmitted 1000`},
-		{name: "without SACK: a duplicate says that it was not", cfg: noOptions, text: timedOut + `
+		{name: "without SACK: a duplicate shows that it was not", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1001 win 60000
 			> A 10001:1000 ack 1
 			> A 11001:1000 ack 1
@@ -488,7 +488,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 1001:984 ack 1
 			> A 1985:984 ack 1
 			count recoveries_undone 0`},
-		{name: "nobody answers the new ones: the next timeout sends all of it", cfg: noOptions, text: timedOut + `
+		{name: "the new ones are not answered: the next timeout sends all of it", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1001 win 60000
 			> A 10001:1000 ack 1
 			> A 11001:1000 ack 1
@@ -541,7 +541,7 @@ func TestForwardRecovery(t *testing.T) {
 			< A 1:0 ack 1001 win 60000 sack 11001-12001
 			> A 1001:1000 ack 1
 			count recoveries_undone 0`},
-		{name: "SACK: what comes before the first says nothing", cfg: withSack, text: timedOutProbed + `
+		{name: "SACK: what comes before the first has no effect", cfg: withSack, text: timedOutProbed + `
 			< A 1:0 ack 1 win 60000 sack 1001-2001
 			> nothing
 			< A 1:0 ack 2001 win 60000

@@ -177,7 +177,7 @@ func TestRetransmission(t *testing.T) {
 			> PFA 1:10 ack 1
 			< A 1:0 ack 12
 			state FIN-WAIT-2`},
-		{name: "a SYN again, 1, 2, 4 s, until the patience ends", cfg: noOptions, text: `
+		{name: "a SYN again, 1, 2, 4 s, until the limit", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			+1s
@@ -349,7 +349,7 @@ func TestRetransmission(t *testing.T) {
 			> PA 401:100 ack 1
 			count timeouts 0
 			count loss_probes 3`},
-		{name: "a loss that was one teaches no patience", cfg: Config{NoWindowScale: true}, opts: Options{Cork: -1}, text: `
+		{name: "a real loss does not raise the timeout", cfg: Config{NoWindowScale: true}, opts: Options{Cork: -1}, text: `
 			listen
 			< S 0:0 ts 500 sackok
 			> SA 0:0 ack 1 ts 0/500
@@ -393,7 +393,7 @@ func TestRetransmission(t *testing.T) {
 			> RA 2:0 ack 1
 			read 1 = EHOSTUNREACH
 			write 1 = EPIPE`},
-		{name: "the user timeout, and the peer was heard after that", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "the user timeout, and the peer has sent something after that", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -409,7 +409,7 @@ func TestRetransmission(t *testing.T) {
 			+2ms
 			> RA 3:0 ack 1
 			read 1 = ETIMEDOUT`},
-		{name: "window probes that nobody answers, and the network has said why", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "window probes without an answer, and an ICMP error", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100
@@ -510,7 +510,7 @@ func TestWindow(t *testing.T) {
 			> A 2:1 ack 1
 			< A 1:0 ack 2 win 1000
 			> PA 2:99 ack 1`},
-		{name: "a window probe that nobody answers", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "a window probe without an answer", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100
@@ -559,7 +559,7 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 1073 win 5000
 			> A 1073:536 ack 1
 			> PA 1609:20 ack 1`},
-		{name: "a closed window does not keep what nobody has", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "a closed window does not keep a connection that was closed", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100

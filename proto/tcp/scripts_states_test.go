@@ -444,7 +444,7 @@ func TestClosing(t *testing.T) {
 			write 1 = ECONNABORTED
 			< A 1:0 ack 11
 			> R 11:0`},
-		{name: "abort in SYN-SENT tells nobody", cfg: noOptions, text: `
+		{name: "abort in SYN-SENT sends nothing", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			abort
@@ -605,7 +605,7 @@ func TestResets(t *testing.T) {
 			< - 1:10
 			> nothing
 			count no_ack 1`},
-		{name: "to nobody", cfg: noOptions, text: `
+		{name: "to no connection", cfg: noOptions, text: `
 			< S 0:0
 			> RA 0:0 ack 1 zero yes
 			< SF 0:10

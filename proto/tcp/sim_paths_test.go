@@ -426,7 +426,7 @@ func anyRule(r *rand.Rand) fate.Rule {
 		Loss:  pick(r, 0, 0, 0.001, 0.01, 0.05, 0.2),
 		Delay: pick(r, 0, 20*time.Microsecond, time.Millisecond, 10*time.Millisecond, 50*time.Millisecond),
 	}
-	if r.IntN(3) == 0 { // a little late, or by more than anybody's patience
+	if r.IntN(3) == 0 { // a little late, or by more than every timeout
 		rule.Reorder, rule.HoldBack = pick(r, 0.02, 0.3, 1), max(rule.Delay, 50*time.Microsecond)*pick[time.Duration](r, 1, 4, 20)/4
 	}
 	if r.IntN(4) == 0 {

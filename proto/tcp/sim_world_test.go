@@ -276,11 +276,11 @@ func (w *world) gaveUp() bool {
 		if h.tab.Count(Failed) == 0 || h.tab.Count(Handshakes) > 0 {
 			continue
 		}
-		patience := 63 * time.Second
+		limit := 63 * time.Second
 		if h.tab.Count(ActiveOpens) > 0 {
-			patience = DefaultConnectTimeout
+			limit = DefaultConnectTimeout
 		}
-		if w.heard[i] || w.now < Time(time.Second).add(patience) {
+		if w.heard[i] || w.now < Time(time.Second).add(limit) {
 			w.fatalf("host %d has given up a handshake", i)
 		}
 		return true

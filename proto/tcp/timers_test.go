@@ -182,7 +182,7 @@ func TestHandshakeTimes(t *testing.T) {
 			write 100
 			> PA 1:100 ack 1
 			timer 12ms`},
-		{name: "one that echoes the first says nothing", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "one that echoes the first has no effect", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			dial
 			> S 0:0 ts 0/0
 			+1s
