@@ -328,7 +328,7 @@ func (c *Conn) planMTUProbe(unsent, inFlight int) (p plan, wait bool) {
 	return plan{data: n}, false
 }
 
-// lossProbing reports whether a probe is in flight.
+// mtuProbeInFlight reports whether an MTU probe is in flight.
 func (p *pathMTU) mtuProbeInFlight(mss int) bool { return p.watched > mss }
 
 // mtuProbeFailed is called when the MTU probe is lost. claim is the MTU that a router has
@@ -350,7 +350,7 @@ func (c *Conn) mtuProbeFailed(now Time, claim int) {
 }
 
 // mtuProbeLost reports whether the MTU probe and nothing else is lost, and if so repairs
-// that. If more is lost, the cause need not be the size of the probe.
+// that. If more is lost, the cause need not be the size of the MTU probe.
 func (c *Conn) mtuProbeLost(now Time) bool {
 	p := &c.path
 	if !p.mtuProbeInFlight(c.mss) {

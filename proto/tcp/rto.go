@@ -307,7 +307,7 @@ func (c *Conn) lossProbeExpired(now Time) {
 		c.tailAgain, c.tailDue = false, false
 	} else {
 		c.tailAgain, c.tailDue = true, true
-		// As for a timeout: the probe may be too early for this peer.
+		// As for a timeout: the loss probe may be too early for this peer.
 		n, _ := c.tail()
 		c.retransmitTS, c.retransmitSeq, c.doubted = c.timestamp(now), c.sndNxt.Back(uint32(n)), flight < 2*c.mss
 	}
