@@ -120,7 +120,7 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestNothingIsLongWhereAllFits: an endpoint that is told an MTU of one frame sets
+// TestNothingIsLongWhereAllFits: an endpoint with an MTU of one frame sets
 // nothing aside, nor does one whose segment is too small.
 func TestNothingIsLongWhereAllFits(t *testing.T) {
 	for _, c := range []struct {

@@ -1,6 +1,6 @@
 // Package queues is the four descriptor rings of an AF_XDP socket, as Go code
-// over memory that the kernel maps too. It makes no system call and knows
-// nothing of what the descriptors mean.
+// over memory that the kernel maps too. It makes no system call and does
+// not interpret the descriptors.
 //
 // A ring has one producer and one consumer. Each side owns one index and only
 // reads the other's; both indices run freely through uint32 and are reduced by

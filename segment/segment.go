@@ -181,7 +181,7 @@ func (a Audit) String() string {
 
 // Audit counts the frames by owner. It panics if the pool's list and the
 // owners disagree. Its cost grows with the number of frames: it is for tests
-// and for a close that wants to know.
+// and for a check at the end.
 func (s *Segment) Audit() Audit {
 	var a Audit
 	for _, o := range s.owner {

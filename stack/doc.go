@@ -19,7 +19,7 @@
 // ready; [Stack.NextDeadline] is the time of the next timer. Neither
 // blocks, and time is the argument of Poll (and Config.Now), so tests have a time of their own.
 //
-// # Who polls
+// # The poll role
 //
 // The goroutine that waits. A Read that finds its queue empty takes the poll
 // role, runs the stack itself, and returns the moment its data is there. There is one

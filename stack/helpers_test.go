@@ -59,7 +59,7 @@ func newStack(t testing.TB, l *memlink.Link, cfg stack.Config) *stack.Stack {
 	return s
 }
 
-// neighbours is a route service that knows the hosts A and B, and that there is no route
+// neighbours is a route service with the hosts A and B, and no route
 // to any other.
 type neighbours struct{}
 
@@ -174,7 +174,7 @@ func (c *clock) set(t time.Time) time.Time {
 
 func (c *clock) advance(d time.Duration) time.Time { return c.set(c.now().Add(d)) }
 
-// describe decodes a frame with gopacket, which knows nothing of our code, and
+// describe decodes a frame with gopacket, which is independent of our code, and
 // says in a line what it is. A frame that gopacket would have written
 // differently, checksums and lengths included, is an error.
 func describe(frame []byte) (string, error) {

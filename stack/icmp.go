@@ -52,7 +52,7 @@ func (s *Stack) sendEchoReply(p *packet, request wire.ICMPv4) {
 	}
 }
 
-// sendUnreachable tells the sender of a packet that no socket or protocol takes it, unless that is
+// sendUnreachable reports to the sender of a packet that no socket or protocol takes it, unless that is
 // forbidden (RFC 1122, section 3.2.2; inputPacket has let no broadcast, to or from, and no
 // fragment through, and the packet is no ICMP error) or the rate limit is reached.
 func (s *Stack) sendUnreachable(p *packet, code uint8) {

@@ -198,7 +198,7 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 			t.Errorf("code %d: after the error: %q %v", tt.code, buf[:n], err)
 		}
 		if _, _, err := udpRecvFrom(listening, nil); err == tt.want {
-			t.Errorf("code %d: a socket without a peer was told", tt.code)
+			t.Errorf("code %d: a socket that is not connected got the error", tt.code)
 		}
 		if got := counters(s); got["icmp_unmatched"] != 2 || got["icmp_errors"] != 2 {
 			t.Errorf("counters: %v", got)

@@ -174,7 +174,7 @@ func TestInvalidate(t *testing.T) {
 	})
 }
 
-// The route service finds that there is no way any more: whoever sends is told,
+// The route service finds that there is no route any more: sends return the error,
 // also on a socket that has sent there before.
 func TestRouteThatEnds(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
@@ -210,7 +210,7 @@ func TestRouteThatEnds(t *testing.T) {
 	}
 }
 
-// The link goes down: nobody hangs, and nobody who reads is disturbed.
+// The link goes down: no call hangs, and reads go on waiting.
 func TestLinkDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -222,7 +222,7 @@ func TestLinkDown(t *testing.T) {
 		synctest.Wait()
 		w.take()
 
-		// What is held is given up, and its socket told.
+		// What is held is given up, and its socket gets the error.
 		r.setDelay(time.Second)
 		held := must(s.DialUDP(ap("10.0.0.1:9"), ap("192.0.2.1:9"), stack.UDPOptions{}))
 		udpSend(held, []byte("x"))
@@ -278,7 +278,7 @@ func TestLinkDown(t *testing.T) {
 			t.Error(err)
 		}
 		if err := <-read; err == syscall.ENETDOWN {
-			t.Error("a reader was told of the link")
+			t.Error("a read returned the error of the link")
 		}
 		x := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		if err := udpSendTo(v, []byte("x"), ap("10.0.0.1:7")); err != nil {
@@ -498,7 +498,7 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 	})
 }
 
-// A connection hears that the link takes nothing: a dial at once, and one that is
+// A connection ends with an error if the link takes nothing: a dial at once, and one that is
 // established when its user timeout ends it.
 func TestConnectionsWhenTheKickFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -140,7 +140,7 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 		}
 		w.take()
 		// Unused it is not, and with the next use at once: before 5 s have passed,
-		// nobody is asked, and after that behind the sender's back.
+		// the resolver is not asked, and after that it is, while the old route is used.
 		for i, pause := range []time.Duration{3 * time.Second, 20 * time.Second} {
 			time.Sleep(pause)
 			synctest.Wait()
@@ -182,7 +182,7 @@ func chat(u *stack.UDPConn, l *memlink.Link, d time.Duration) {
 	}
 }
 
-// speak lets a MAC address be heard, with a datagram that is for nobody.
+// speak sends a datagram from a MAC address to a port that no socket has.
 func speak(l *memlink.Link, from wire.LinkAddr) {
 	f := datagramFrame(9, 99, nil)
 	wire.PutEthernet(f, linkA, from, wire.EtherTypeIPv4)
@@ -381,7 +381,7 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		if len(lines) != 2 {
 			t.Errorf("sent %q", lines)
 		}
-		// A reader hears nothing of the dead ones.
+		// A read does not return the errors of those that do not answer.
 		l.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte("news"))})
 		time.Sleep(10 * time.Second)
 		buf := make([]byte, 10)
@@ -486,11 +486,11 @@ func TestHeldMeetsTheAnswer(t *testing.T) {
 		}
 		v.SetReadDeadline(start)
 		if _, err := udpRecv(v, buf); err != os.ErrDeadlineExceeded {
-			t.Errorf("told twice: %v", err)
+			t.Errorf("the error came twice: %v", err)
 		}
 		other.SetReadDeadline(start)
 		if _, err := udpRecv(other, buf); err != os.ErrDeadlineExceeded {
-			t.Errorf("a socket that is not connected was told: %v", err)
+			t.Errorf("a socket that is not connected got the error: %v", err)
 		}
 		if got := counters(s)["held_dropped"]; got != 3 {
 			t.Errorf("%d dropped", got)
@@ -499,7 +499,7 @@ func TestHeldMeetsTheAnswer(t *testing.T) {
 	})
 }
 
-// A batch to somebody who can be reached and somebody who cannot: the first does
+// A batch to a host that can be reached and one that cannot: the first datagram does
 // not wait for the second.
 func TestBatchDoesNotWaitForRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

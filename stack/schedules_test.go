@@ -158,8 +158,8 @@ func (sc *scene) write(c *TCPConn, n int) call {
 // room is how much must be free for a writer that waits.
 func (sc *scene) room(c *TCPConn) int { return (c.conn.Room() + c.conn.Unacknowledged()) / 4 }
 
-// Nobody sleeps for ever while what it waits for is there, or while nobody polls,
-// whatever the schedule.
+// In no schedule does a goroutine sleep for ever while what it waits for is there, or
+// while no other goroutine polls.
 func TestAllSchedules(t *testing.T) {
 	for name, build := range map[string]func(*scene){
 		// The poller leaves and offers its role to a reader whose memory is posted; a newcomer

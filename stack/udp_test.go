@@ -71,7 +71,7 @@ func TestUDPExchange(t *testing.T) {
 	}
 }
 
-func TestUDPConnectedHearsOnlyItsPeer(t *testing.T) {
+func TestUDPConnectedReceivesOnlyFromItsPeer(t *testing.T) {
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false })
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	l.Inject(
@@ -145,7 +145,7 @@ func TestUDPLoopsBack(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := udpRecv(refused, buf); err != syscall.ECONNREFUSED {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no socket there: %v", err)
 	}
 	// The host's loopback network is out of reach, and that is said.
 	stranded := must(s.DialUDP(netip.AddrPort{}, ap("127.0.0.53:53"), stack.UDPOptions{}))
@@ -162,7 +162,7 @@ func TestUDPLoopsBack(t *testing.T) {
 		}
 	}
 	if n := server.Counters().Sent; n != sent || stranded.Counters().Sent+refused.Counters().Sent != 0 {
-		t.Errorf("what nobody received counts as sent")
+		t.Errorf("what no socket received counts as sent")
 	}
 	if err := udpSendTo(server, []byte("any"), ap("0.0.0.0:9")); err != nil {
 		t.Error(err)
@@ -214,7 +214,7 @@ func TestUDPBatches(t *testing.T) {
 			got++
 		}
 	}
-	// An error in the middle tells how far it came.
+	// With an error in the middle, the number of datagrams sent is returned.
 	out[5].Buf = make([]byte, 3000)
 	if n, err := udpSendBatch(v, out); n != 5 || err != syscall.EMSGSIZE {
 		t.Errorf("SendBatch with a large one: %d %v", n, err)

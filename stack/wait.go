@@ -11,7 +11,7 @@ import (
 // file holds the role, its hand-over, and how goroutines wait without it:
 // parked on an event, and as a guest while the caretaker leaves.
 //
-// The invariant that keeps everybody served: whenever mu is released while the
+// The invariant by which every goroutine is served: whenever mu is released while the
 // role is free and goroutines are parked, one of them has been woken (offered)
 // and not run yet. It takes the role, or passes the offer on.
 

@@ -28,7 +28,7 @@ func forEachMode(t *testing.T, f func(t *testing.T, cfg stack.Config)) {
 	}
 }
 
-// Many goroutines blocked on as many sockets: whoever holds the role serves all
+// Many goroutines blocked on as many sockets: the holder of the role serves all
 // of them, and hands it on.
 func TestManyReaders(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
@@ -200,8 +200,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// Nobody in the application waits: the caretaker answers. When somebody waits it
-// gives way, and it does not come back between the waits.
+// No goroutine of the application waits: the caretaker answers. When one waits, the
+// caretaker gives up the role, and does not take it again between the waits.
 func TestCaretaker(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, la, lb := newPair(t, cfg)
@@ -250,7 +250,7 @@ func TestCaretakerDoesNotDisturb(t *testing.T) {
 		sa, sb, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
-		udpSend(v, nil) // the two get to know each other
+		udpSend(v, nil) // the routes are resolved
 		must(udpRecv(u, make([]byte, 1)))
 		done := make(chan struct{})
 		go func() {
@@ -281,7 +281,7 @@ func TestCaretakerDoesNotDisturb(t *testing.T) {
 	})
 }
 
-// A goroutine that delivers to the socket somebody else polls for calls it back,
+// A goroutine that delivers to the socket that another one polls for calls that back,
 // however it waits.
 func TestPollerIsCalledBack(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
@@ -365,7 +365,7 @@ func TestConcurrentUse(t *testing.T) {
 	})
 }
 
-// Frames that never stop, and are for nobody, keep neither a reader from its
+// Frames that never stop, and are for no socket, keep neither a reader from its
 // deadline nor a writer from the lock.
 func TestFlood(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
@@ -402,8 +402,8 @@ func (l *heldLink) Sleep(until time.Time) error {
 	return err
 }
 
-// Whoever closes a stack may end the link when Close has returned, also if
-// somebody else has called it too: the second Close returns with the first.
+// The link may be closed when Close of the stack has returned, also if another
+// goroutine has called Close too: the second Close returns with the first.
 func TestCloseTwiceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		la, _ := memlink.Pair(memlink.Config{})

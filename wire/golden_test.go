@@ -120,7 +120,7 @@ func TestARPErrors(t *testing.T) {
 			t.Errorf("byte %d changed: %v", i, err)
 		}
 	}
-	good[7] = 9 // an operation nobody knows is the caller's business
+	good[7] = 9 // an unknown operation is not an error here
 	if _, err := ParseARP(good); err != nil {
 		t.Error(err)
 	}

@@ -21,16 +21,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Charge is the user to whom the memory of a segment is charged. The pages of a UMEM cannot be swapped
-// out, and live as long as any socket over it does: also one that its owner has
-// made in a namespace of his own and joined to it (XDP_SHARED_UMEM), of which
-// nobody else knows. The kernel counts them for the user who registered the UMEM
-// (the locked_vm of its user_struct), against RLIMIT_MEMLOCK, unless it is
-// somebody with CAP_IPC_LOCK. So a segment is registered in its owner's name.
+// Charge is the user to whom the memory of a segment is charged. The pages of a UMEM
+// cannot be swapped out. They are allocated as long as any socket over the UMEM exists,
+// also one that the owner has joined to it (XDP_SHARED_UMEM) in a namespace of the owner's,
+// which unetd cannot see. The kernel counts them for the user who registered the UMEM (the
+// locked_vm of its user_struct), against RLIMIT_MEMLOCK, unless the process has
+// CAP_IPC_LOCK. So a segment is registered with the uid of its owner.
 //
-// Another process does that, of which [RegisterMain] is the whole life. The kernel
-// counts by the real uid, and lets a user send signals to processes with his real uid.
-// So the owner can kill this process, which works for him alone, but not unetd.
+// A process of its own does that; it runs only [RegisterMain]. The kernel counts by the
+// real uid, and lets a user send signals to processes with the same real uid. So the owner
+// can kill this process, but not unetd.
 type Charge struct {
 	UID   uint32
 	Limit uint64 // bytes that the user may have registered in all

@@ -13,7 +13,7 @@
 // learns by [SegmentInUse] whether the memory is still used.
 //
 // A bound socket needs one system call on its data path, [Socket.Kick], which
-// tells the kernel to look at the TX ring. Receiving needs none, but for a
+// makes the kernel read the TX ring. Receiving needs none, but for a
 // zero-copy driver that ran out of frames and set the flag ([Socket.KickReceive]).
 //
 // Every fact about the kernel here is from Documentation/networking/af_xdp.rst

@@ -66,7 +66,7 @@ func TestStopEndsTheWalk(t *testing.T) {
 		}
 	}()
 	if !ring.Sound(time.Now()) {
-		t.Fatal("a ring that nobody has touched is not sound")
+		t.Fatal("an untouched ring is not sound")
 	}
 	for i := range ring.ring.Entries {
 		atomic.StoreUint64(&ring.ring.Entries[i], math.MaxUint64)

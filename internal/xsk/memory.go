@@ -15,8 +15,8 @@ const HugePageSize = 2 << 20
 const segmentName = "unet-segment"
 
 // NewSegment makes the memory of a communication segment: size bytes in an
-// anonymous file that cannot be resized, because a UMEM whose file shrinks
-// would fault in whoever touches it. With huge set, its pages are of 2 MiB and
+// anonymous file that cannot be resized, because an access to a
+// UMEM whose file has shrunk is a fault (SIGBUS). With huge set, its pages are of 2 MiB and
 // size must be a multiple of that.
 func NewSegment(size int64, huge bool) (*os.File, error) {
 	flags := 0
@@ -32,8 +32,8 @@ func NewSegment(size int64, huge bool) (*os.File, error) {
 // newMemory makes an anonymous file of size bytes that cannot be resized.
 func newMemory(name string, size int64, flags int) (*os.File, error) {
 	flags |= unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	// Nobody needs to execute it, and where vm.memfd_noexec is 2 a file that
-	// does not say so is refused. Kernels before 6.3 do not know the flag.
+	// The file is never executed, and where vm.memfd_noexec is 2 the flag is
+	// required. Kernels before 6.3 reject it.
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate(name, flags)
@@ -70,8 +70,8 @@ func ShareSegment(f *os.File) (*os.File, error) {
 // SegmentInUse reports whether another process still has a segment open or mapped by
 // what [ShareSegment] made. f is what [NewSegment] made.
 //
-// It asks for a write lease (fcntl F_SETLEASE), which the kernel grants only if nobody
-// else has the file open, and releases it.
+// It asks for a write lease (fcntl F_SETLEASE), which the kernel grants only if no
+// other open file description of the file exists, and releases it.
 func SegmentInUse(f *os.File) (bool, error) {
 	asker, err := reopen(f)
 	if err != nil {

@@ -73,8 +73,8 @@ func TestMemoryErrors(t *testing.T) {
 	}
 }
 
-// Whoever made a segment learns when the last descriptor and mapping of what he
-// gave away are gone.
+// The process that made a segment detects when the last descriptor and mapping of the
+// one that it passed on are closed.
 func TestSegmentInUse(t *testing.T) {
 	const size = 1 << 16
 	f, err := NewSegment(size, false)

@@ -147,8 +147,8 @@ func (s *Socket) ZeroCopy() (bool, error) {
 	return o&unix.XDP_OPTIONS_ZEROCOPY != 0, err
 }
 
-// Cookie is the kernel's number of a socket, by which it is recognised whoever
-// holds a descriptor of it and however often that was passed on (SO_COOKIE). A
+// Cookie is the kernel's number of a socket, the same for every
+// descriptor of it, also in another process (SO_COOKIE). A
 // descriptor of anything but an AF_XDP socket is refused. f is left as it was.
 func Cookie(f *os.File) (cookie uint64, err error) {
 	raw, err := f.SyscallConn()

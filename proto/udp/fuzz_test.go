@@ -78,7 +78,7 @@ func FuzzProcessICMP(f *testing.F) {
 			return
 		}
 		if got := tab.ProcessICMP(m, q); (got == s) != (s.TakeError() != nil) {
-			t.Error("told without an error, or an error without being told")
+			t.Error("a socket without an error, or an error without a socket")
 		}
 	})
 }

@@ -418,7 +418,7 @@ func TestSuperFrame(t *testing.T) {
 		}
 	}
 	// One part of a super-frame that does not fit is dropped and counted, and
-	// so are all of one that nobody wants.
+	// so are all of one for which there is no socket.
 	tab := NewTable(Config{})
 	s := mustOpen(t, tab, local, AddrPort{}, Options{QueueDatagrams: 2})
 	in := &Inbound{Src: peer.Addr, Dst: local.Addr, Data: datagram(peer, local, "aaaabbbbcccc"), GSOSize: 4}
@@ -520,7 +520,7 @@ func TestICMPErrors(t *testing.T) {
 		m, q := unreachable(t, c.typ, c.code, c.proto, local, c.quoted)
 		got := tab.ProcessICMP(m, q)
 		if (got == s) != (c.want != nil) || s.HasError() != (c.want != nil) {
-			t.Errorf("%s: told %v, pending %v", c.name, got, s.HasError())
+			t.Errorf("%s: socket %v, pending %v", c.name, got, s.HasError())
 		}
 		if err := s.TakeError(); err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
@@ -534,7 +534,7 @@ func TestICMPErrors(t *testing.T) {
 	}
 }
 
-// A quote too short for the ports, or of a later fragment, is nobody's.
+// A quote too short for the ports, or of a later fragment, matches no socket.
 func TestICMPShortQuote(t *testing.T) {
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	tab := NewTable(Config{})
