@@ -49,10 +49,11 @@ func (p *IPv4) Parse(b []byte) error {
 	if len(b) < IPv4HeaderLen {
 		return ErrTruncated
 	}
-	if b[0]>>4 != 4 {
+	first := binary.LittleEndian.Uint64(b) // one load: up to the fragment offset
+	if first>>4&15 != 4 {
 		return ErrVersion
 	}
-	hdr, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
+	hdr, total := int(first&15)*4, int(bits.ReverseBytes16(uint16(first>>16)))
 	if hdr < IPv4HeaderLen || total < hdr {
 		return ErrLength
 	}
@@ -61,7 +62,7 @@ func (p *IPv4) Parse(b []byte) error {
 	}
 	var sum, c uint64
 	if hdr == IPv4HeaderLen {
-		sum, c = bits.Add64(binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:]), 0)
+		sum, c = bits.Add64(first, binary.LittleEndian.Uint64(b[8:]), 0)
 		sum, c = bits.Add64(sum, uint64(binary.LittleEndian.Uint32(b[16:])), c)
 		sum += c
 	} else {
@@ -72,8 +73,8 @@ func (p *IPv4) Parse(b []byte) error {
 	}
 	p.Src = [4]byte(b[12:16])
 	p.Dst = [4]byte(b[16:20])
-	p.TOS, p.Protocol = b[1], b[9]
-	p.Fragment = binary.BigEndian.Uint16(b[6:]) & ipv4FragmentMask
+	p.TOS, p.Protocol = uint8(first>>8), b[9]
+	p.Fragment = bits.ReverseBytes16(uint16(first>>48)) & ipv4FragmentMask
 	p.Packet = b[:total:total]
 	p.Payload = p.Packet[hdr:]
 	return nil
