@@ -1,10 +1,10 @@
-// Package unet lets a Go service talk to the network without the kernel in
-// between: U-Net (von Eicken et al., SOSP 1995) over AF_XDP.
+// Package unet is user-level networking for Go services: U-Net (von Eicken et al., SOSP
+// 1995) on AF_XDP. Frames do not pass through the kernel's network stack.
 //
 // A [Host] is a host on the network, inside the process. It has an endpoint of its own
 // (memory that no other process maps, and four descriptor rings) and a protocol stack,
-// which runs in the goroutines that call it. It has the interfaces of package net. To
-// receive takes no system call, to send takes one:
+// which runs in the goroutines that call it. Its sockets have the interfaces of package
+// net. Sending takes one system call. Receiving takes none, unless the call sleeps:
 //
 //	host, err := unet.Open(ctx, unet.Config{})     // asks unetd for an endpoint
 //	conn, err := host.ListenPacket(ctx, "udp", ":7000")
@@ -14,7 +14,7 @@
 //	err = http.Serve(listener, handler)
 //	client := http.Client{Transport: &http.Transport{DialContext: host.DialContext}}
 //
-// docs/architecture.md walks one frame in and one message out through the layers.
+// docs/architecture.md follows one received frame and one sent message through the layers.
 //
 // [Open] asks unetd over its socket, and needs no privilege. A process that has
 // the capabilities can make a grant itself with package mux and hand it to
@@ -25,15 +25,15 @@
 // By default a host shares the address of the interface that unetd serves. Each socket
 // claims its port there; the error for a port that a kernel program or another host has
 // is EADDRINUSE. Outgoing sockets get their ports from blocks that the host claims as a
-// whole. A TCP port that is listened on is the host's until the listener is closed and
-// the last connection accepted there has ended. With [Config].Addr the host claims an
+// whole. A host keeps a TCP port that it listens on until the listener is closed and the
+// last connection accepted there has ended. With [Config].Addr the host claims an
 // address of its own, with all its ports, and answers ARP requests and pings for it.
 //
 // # When the network changes
 //
-// Routes, neighbours and the state of the interface are the kernel's. unetd reports their
-// changes, and the host follows them: it sends to the new MAC address of a peer or a
-// gateway. The error for a host that cannot be reached is EHOSTUNREACH. While the
+// The kernel has the routes, the neighbours and the state of the interface. unetd reports
+// their changes to the host, which then sends to the new MAC address of a peer or a
+// gateway. The error for a destination that cannot be reached is EHOSTUNREACH. While the
 // interface is down sends fail with ENETDOWN and reads wait; TCP connections stay open.
 // [Host.Watch] reports the changes to the application. unetd itself may be restarted:
 // see [Host].

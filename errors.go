@@ -18,8 +18,8 @@ import (
 // made, or around net.ErrClosed, os.ErrDeadlineExceeded or the error of a context. The
 // reason that unetd gave follows the errno.
 
-// openError is the error of a listen or a dial, in the step for which package net makes
-// the system call of this name.
+// openError makes the error of a listen or a dial from the error of one step. call is the
+// system call that package net makes for this step.
 func (h *Host) openError(ctx context.Context, call string, err error) error {
 	switch {
 	case errors.Is(err, endpoint.ErrLeaseClosed):
@@ -29,7 +29,7 @@ func (h *Host) openError(ctx context.Context, call string, err error) error {
 			return canceled{}
 		}
 		return timeout{}
-	case errors.Is(err, syscall.EADDRNOTAVAIL): // see ports.obtain
+	case errors.Is(err, syscall.EADDRNOTAVAIL): // of ports.obtain: it has the errno already
 	case errors.Is(err, endpoint.ErrTagHeld):
 		err = fmt.Errorf("%w: %w", syscall.EADDRINUSE, err)
 	case errors.Is(err, endpoint.ErrTagDenied):
@@ -38,8 +38,8 @@ func (h *Host) openError(ctx context.Context, call string, err error) error {
 	return stack.SysError(call, err)
 }
 
-// leaseEnded is the error of every call after the lease has ended: the lease's reason, or
-// err if ctx ends before the lease has one.
+// leaseEnded makes the error of a call that failed with err because the lease ends or has
+// ended. It waits for the reason; if ctx ends first, the reason is err.
 func (h *Host) leaseEnded(ctx context.Context, err error) error {
 	select {
 	case <-h.lease.Done():
@@ -49,8 +49,8 @@ func (h *Host) leaseEnded(ctx context.Context, err error) error {
 	return &leaseError{err}
 }
 
-// leaseError is an [endpoint.ErrLeaseClosed] that is a net.ErrClosed too: for a user
-// of package net, the socket has been closed.
+// leaseError wraps an [endpoint.ErrLeaseClosed] and net.ErrClosed, so that programs
+// written for package net take it for the error of a closed socket.
 type leaseError struct{ why error }
 
 func (e *leaseError) Error() string   { return e.why.Error() }
@@ -72,8 +72,8 @@ type canceled struct{}
 func (canceled) Error() string        { return "operation was canceled" }
 func (canceled) Is(target error) bool { return target == context.Canceled }
 
-// opError is an error of a listen or a dial as package net has it. It has the local
-// address of a dial only if the caller has chosen it.
+// opError makes the error of a listen or a dial as package net does. The error of a dial
+// has a local address only if the caller has chosen one.
 func opError(network, op string, local, remote netip.AddrPort, err error) error {
 	e := &net.OpError{Op: op, Net: network, Err: err}
 	if local.IsValid() {

@@ -11,8 +11,8 @@ import (
 
 // givingLease is a lease whose Unclaim does not wait, so that the close of a socket does
 // not wait for unetd. It queues the tag, and one goroutine gives the queued tags back, one
-// after the other. While no unetd runs they stay queued. With the end of the lease all of
-// them are given back. The queue has a tag once at most.
+// after the other. While no unetd runs they stay queued. The end of the lease gives all of
+// them back. No tag is in the queue twice.
 type givingLease struct {
 	endpoint.Lease
 
@@ -41,7 +41,7 @@ func (g *givingLease) giveBack() {
 	for len(g.giving) > 0 {
 		t := g.giving[0]
 		g.mu.Unlock()
-		g.Lease.Unclaim(context.Background(), t) // it fails only with the lease
+		g.Lease.Unclaim(context.Background(), t) // after an error the lease, when it ends, gives t back
 		g.mu.Lock()
 		g.giving = slices.Delete(g.giving, 0, 1)
 		close(g.given)
@@ -49,11 +49,11 @@ func (g *givingLease) giveBack() {
 	}
 }
 
-// Claim claims a tag. A queued tag other than the first still is the host's: Claim takes
-// it out of the queue and returns it. If the tag is the first, or part of a queued block,
-// Claim waits until that has been given back. If the claim fails with
-// [endpoint.ErrBusy], because the host has as many tags as it may have, and tags are
-// queued, Claim tries again when the first has been given back.
+// Claim claims a tag. If t is in the queue and not the first, the host still holds it:
+// Claim takes it out of the queue and returns it. If t is the first, or has a port in
+// common with another queued tag, Claim waits until that one has been given back. If the
+// claim fails with [endpoint.ErrBusy] (the host has as many tags as it may have) and tags
+// are queued, Claim tries again when the first has been given back.
 func (g *givingLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	for {
 		g.mu.Lock()

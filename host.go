@@ -22,18 +22,18 @@ import (
 // DefaultSocket is the default path of unetd's socket.
 const DefaultSocket = control.DefaultSocket
 
-// Config is what a Host asks for. Its zero value works: a private port on the
-// daemon at [DefaultSocket], sharing the interface's address.
+// Config is the configuration of a Host. Its zero value works: the unetd at
+// [DefaultSocket] attaches the host by a port, and the host shares the interface's address.
 type Config struct {
 	Socket   string              // of unetd; for Open
-	Attach   endpoint.Attachment // by a port of its own or by a queue; for Open
+	Attach   endpoint.Attachment // by a port (a veth pair of its own) or a queue; for Open
 	Queue    uint32              // of the interface, with endpoint.AttachQueue; for Open
 	Geometry endpoint.Geometry   // of the segment; for Open
 	Huge     bool                // back the segment with huge pages; for Open
 
 	// Addr is an address to own as a whole. It must be free and in the
 	// interface's subnet. Zero: share the interface's address, port by port.
-	// For New, the grant has it already, or the lease must grant it.
+	// New claims it by the lease if the grant does not have it.
 	Addr netip.Addr
 
 	Wait       WaitMode      // how blocked calls wait; adaptive by default
@@ -51,10 +51,10 @@ type TCPConfig = stack.TCPConfig
 // from any goroutine.
 //
 // unetd may end and be started again: sockets go on, and the host connects to the new
-// unetd by itself. Meanwhile the calls that need unetd wait: to open a socket on a port
-// that is not the host's yet, and to learn the route to a new destination. To close a
-// socket does not wait. A host ends with its lease, if unetd takes that back or the
-// interface is deleted. Then all calls of the host and its sockets return an
+// unetd by itself. Until then two kinds of calls wait: those that open a socket on a port
+// that the host has not claimed, and those that need the route to a new destination.
+// Closing a socket does not wait. A host ends with its lease, when unetd takes that back
+// or the interface is deleted. Then all calls of the host and its sockets return an
 // [endpoint.ErrLeaseClosed] with the reason, which is a net.ErrClosed too. Close the host
 // and open another.
 //
@@ -107,7 +107,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 }
 
 // New starts a host on a grant, and takes grant and lease over when it
-// succeeds. ctx bounds the claim of cfg.Addr, if the grant does not hold it yet. The
+// succeeds. ctx limits the claim of cfg.Addr, if the grant does not have it. The
 // host's connections are not published: if this process dies, no RST is sent to their
 // peers.
 func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
@@ -152,7 +152,7 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		Connections:      records,
 	})
 	if err != nil {
-		// The grant stays the caller's, so its descriptors must survive.
+		// The grant stays the caller's, so its descriptors stay open.
 		return nil, errors.Join(err, ep.Detach())
 	}
 	h.ep, h.table = ep, table
@@ -169,7 +169,7 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 		tcpPorts: newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0)), cfg.WholeAddress),
 		closed:   make(chan struct{}),
 	}
-	if !cfg.WholeAddress { // of a whole address the stack has all ports
+	if !cfg.WholeAddress { // otherwise all ports are the host's
 		cfg.TCPPorts = h.tcpPorts
 	}
 	cfg.Resolver = resolver{lease}
@@ -192,9 +192,9 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 
 // Close closes the host's sockets and gives everything back. Connections are closed as
 // by [TCPConn.Close]: what was written has up to a second to reach the peers, each of
-// which then gets a FIN. What they have not acknowledged by then is lost, and they get a
-// RST. Blocked calls return net.ErrClosed. Datagrams and buffers that the application still holds
-// stay readable until they are returned.
+// which then gets a FIN. Data that a peer has not acknowledged after that second is lost,
+// and the peer gets a RST. Blocked calls return net.ErrClosed. Datagrams and buffers that
+// the application still holds stay readable until they are returned.
 //
 // When Close returns, the host's address and ports can be claimed again, unless unetd is
 // stopped or overloaded: Close waits for unetd for 2 seconds at most, and unetd reclaims
@@ -205,7 +205,7 @@ func (h *Host) Close() error { return h.close() }
 func (h *Host) shut() error {
 	h.unwatch()
 	err := h.stack.Close()
-	h.stack.Do(func() { close(h.closed) }) // under the stack's lock: not during Stats
+	h.stack.Do(func() { close(h.closed) }) // under the stack's lock, so that no Stats is in progress
 	if h.ep != nil {
 		closeEndpoint := h.ep.Close
 		if h.stack.Lent() > 0 {
@@ -249,7 +249,7 @@ type resolver struct{ lease endpoint.Lease }
 
 func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
 	e, err := r.lease.Resolve(ctx, dst)
-	if errors.Is(err, endpoint.ErrUnreachable) { // other errors say nothing about the destination
+	if errors.Is(err, endpoint.ErrUnreachable) { // other errors do not mean this
 		err = &unreachable{err}
 	}
 	return stack.Route{LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
@@ -272,7 +272,7 @@ const (
 // ParseWaitMode reads what [WaitMode] prints: spin, adaptive or block.
 func ParseWaitMode(s string) (WaitMode, error) { return wait.Parse(s) }
 
-// notice brings the stack up to date with notices of the lease.
+// notice reports the lease's notices to the stack.
 func (h *Host) notice(list []endpoint.Notice) {
 	for _, n := range list {
 		switch n.Kind {

@@ -15,7 +15,7 @@ import (
 type link struct {
 	ep   *datapath.Endpoint
 	room int               // size of a frame, bytes
-	long int               // size of a packet of several frames, bytes; 0: there are none
+	long int               // room of AllocLong, bytes; 0: it has none
 	ds   [64]datapath.Desc // the batch being received
 }
 
@@ -28,7 +28,7 @@ func newLink(ep *datapath.Endpoint) *link {
 func (l *link) Recv(frames []stack.Frame) int {
 	n := min(len(frames), len(l.ds))
 	n = l.ep.RecvFrames(l.ds[:n], n)
-	inside := false // the packet began in an earlier descriptor
+	inside := false // the descriptor continues a packet
 	for i, d := range l.ds[:n] {
 		f := &frames[i]
 		f.Data = l.ep.Bytes(d)

@@ -12,7 +12,7 @@ import (
 	"github.com/unet-go/unet/stack"
 )
 
-// Sockets, as the stack has them.
+// The sockets are those of package stack.
 type (
 	TCPConn     = stack.TCPConn     // a net.Conn
 	TCPListener = stack.TCPListener // a net.Listener
@@ -35,7 +35,7 @@ func (h *Host) Listen(ctx context.Context, network, address string) (net.Listene
 	}
 	l, err := h.ListenTCP(ctx, local)
 	if err != nil {
-		return nil, err // a bare nil, not one in an interface
+		return nil, err // a nil interface, not one that holds a nil pointer
 	}
 	return l, nil
 }
@@ -80,9 +80,9 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return c, nil
 }
 
-// ListenTCP is Listen for an address in numbers. The port is free again when the listener
-// is closed and the connections accepted there have ended; for other processes a moment
-// later, when unetd has it back.
+// ListenTCP is Listen for a numeric address. The host can use the port again when the
+// listener is closed and the connections accepted there have ended. Other processes can
+// claim it a moment later, when unetd has taken it back.
 func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListener, error) {
 	fail := func(err error) (*TCPListener, error) {
 		return nil, opError("tcp", "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
@@ -105,11 +105,11 @@ func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListene
 	return l, nil
 }
 
-// DialTCP opens a connection to remote. A zero local address is the host's, and a zero
-// port one from which there is no connection to remote: connections to different
-// destinations share ports. If the host shares its address, such ports are in blocks of
-// [endpoint.BlockPorts]. The host claims a block as a whole, if it may, when it has no
-// port left for a destination. EADDRNOTAVAIL: it gets no more ports.
+// DialTCP opens a connection to remote. A zero local address stands for the host's. Port 0
+// stands for a port from which there is no connection to remote: connections to different
+// destinations share ports. If the host shares its address, it claims such ports when it
+// has none left for a destination: a block of [endpoint.BlockPorts], or a single port if
+// it gets no block. EADDRNOTAVAIL: it gets no more ports.
 func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPConn, error) {
 	fail := func(call string, err error) (*TCPConn, error) {
 		return nil, opError("tcp", "dial", asked, remote, h.openError(ctx, call, err))
@@ -142,9 +142,8 @@ func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPC
 	return c, nil
 }
 
-// dialFromAny opens a connection from a port that the stack chooses. If the host shares
-// its address and has a connection to remote from each of its ports, it obtains more
-// ports first.
+// dialFromAny opens a connection from a port that the stack chooses. A host that shares
+// its address claims more ports if it has a connection to remote from each port it has.
 func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
 	for refused := error(nil); ; {
 		seen := h.tcpPorts.count()
@@ -159,16 +158,16 @@ func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o 
 	}
 }
 
-// ListenUDP is ListenPacket for an address in numbers. Close gives the port back; other
-// processes can have it a moment later, when unetd has it back.
+// ListenUDP is ListenPacket for a numeric address. Close gives the port back. Other
+// processes can claim it a moment later, when unetd has taken it back.
 func (h *Host) ListenUDP(ctx context.Context, local netip.AddrPort) (*UDPConn, error) {
 	return h.openUDP(ctx, "listen", local, netip.AddrPort{})
 }
 
 // DialUDP connects a socket to remote: it sends to that address and receives from no
-// other. A zero local address is the host's, with a free port. Such ports are in blocks of
-// [endpoint.BlockPorts] that the host claims as a whole, if it may, so that only one dial
-// in so many asks unetd.
+// other. A zero local address stands for the host's, with a free port. The host claims
+// such ports in blocks of [endpoint.BlockPorts], if it may, so that at most one dial in so
+// many has to wait for unetd.
 func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPConn, error) {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return nil, opError("udp", "dial", local, remote, stack.SysError("connect", syscall.EINVAL))
@@ -202,8 +201,8 @@ func (h *Host) openUDP(ctx context.Context, op string, asked, remote netip.AddrP
 	return c, nil
 }
 
-// local is the local address of a socket: the host's where asked has none. Another one is
-// EADDRNOTAVAIL.
+// local returns the address that a socket is bound to: the given one, or the host's if
+// none is given. The error for an address that is not the host's is EADDRNOTAVAIL.
 func (h *Host) local(local netip.AddrPort) (netip.AddrPort, error) {
 	addr := local.Addr().Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() {

@@ -14,40 +14,41 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// ports are the local ports that a host has, of one protocol. It claims them, counts the
-// users of each, and gives back those without users.
+// ports has the local ports of one protocol that a host has claimed. It claims them,
+// counts the users of each, and gives back those without users.
 //
 // A port that is asked for by number is claimed singly. Its users share it: a TCP
 // listener, the connections that were accepted there, and those that were dialled from
 // that port. The stack returns EADDRINUSE to users that exclude each other.
 //
 // The port of an outgoing socket is in a block that is claimed as a whole, or is claimed
-// singly where the host may claim no block. So a dial asks unetd only if no port that the
-// host has can be used. A UDP socket has such a port alone. TCP connections share one,
-// each to another destination ([tcp.Table.ChoosePort]), as with the kernel's connect(2).
+// singly if the host gets no block. So a dial asks unetd only if none of the host's ports
+// can be used. A UDP socket does not share such a port. TCP connections to different
+// destinations share one ([tcp.Table.ChoosePort]), as with the kernel's connect(2).
 type ports struct {
 	lease endpoint.Lease
-	any   endpoint.Tag // any free port
+	any   endpoint.Tag // with port 0, by which any free port is claimed
 	whole bool         // the host has the whole address: no port is claimed
 
 	mu       sync.Mutex
 	blocks   map[uint16]*block        // by their first port
-	free     []tcp.PortBlock          // of each block the ports that may be chosen, if there are any
+	free     []tcp.PortBlock          // the ports of each block that may be chosen; blocks with none are left out
 	claiming map[uint16]chan struct{} // claims of single ports by number, in progress; closed after the answer
-	more     *portClaim               // the claim of ports for outgoing sockets, in progress
+	more     *portClaim               // the claim of ports for outgoing sockets in progress; nil: none
 	had      bool                     // a claim of ports for outgoing sockets has succeeded
 	noBlocks bool                     // policy allows no blocks
 	changes  int                      // count of events after which a choice may succeed: a claim, or a Release
 	released chan struct{}            // closed by the next Release; nil: no caller waits for it
 }
 
-// block is 64 ports from a multiple of 64 on, all of which are the host's, or some.
+// block is 64 ports, the first of which is a multiple of 64. The host has all of them, or
+// some that it has claimed singly.
 type block struct {
 	first uint16
-	whole bool                        // all, by one tag
-	own   uint64                      // ports that are the host's: bit i stands for first + i
+	whole bool                        // claimed as a whole, by one tag
+	own   uint64                      // ports that the host has: bit i stands for first + i
 	used  uint64                      // ports that have users
-	alone uint64                      // ports of used that no connection may choose
+	alone uint64                      // ports in use that Choose does not offer to connections
 	users [endpoint.BlockPorts]uint32 // of each port
 	at    int                         // index in ports.free; -1: not there
 }
@@ -68,11 +69,11 @@ func newPorts(lease endpoint.Lease, any endpoint.Tag, whole bool) *ports {
 }
 
 // get makes the caller a user of a port until it calls giveBack, which does not block.
-// Number 0 asks for a free port: for an outgoing socket one in a block. A TCP connection
-// from a free port gets it by Choose instead, and may share it.
+// Number 0 asks for a free port; that of an outgoing socket is in a block, if the host gets
+// one. A TCP connection from a free port gets it by Choose instead, and may share it.
 //
-// Errors: EADDRINUSE if connections got the port by Choose; those of the lease and of
-// obtain; that of ctx.
+// Errors: EADDRINUSE if connections use the port that they got by Choose; those of the
+// lease and of obtain; that of ctx.
 func (p *ports) get(ctx context.Context, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
 	switch {
 	case p.whole:
@@ -123,7 +124,7 @@ func (p *ports) getThis(ctx context.Context, number uint16) error {
 	}
 }
 
-// claim claims a single port for one user; 0 is any.
+// claim claims a single port for one user; number 0: any.
 func (p *ports) claim(ctx context.Context, number uint16) (uint16, error) {
 	tag := p.any
 	tag.Port = number
@@ -153,8 +154,8 @@ func (p *ports) getFree(ctx context.Context) (uint16, error) {
 	}
 }
 
-// chooseFree is getFree among the ports that the host has; 0: all have users. seen is the
-// argument for obtain.
+// chooseFree is getFree without a claim; port 0: all ports of the host have users. seen is
+// the argument for obtain.
 func (p *ports) chooseFree() (port uint16, seen int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,8 +196,8 @@ func (p *ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 }
 
 // Release ends one use of a port. It does not block. A port that was claimed singly is
-// given back when it has no users, a block when it has none and the other blocks have at
-// least half a block of ports without users.
+// given back when it has no users. A block is given back when it has no users and at least
+// 32 ports of other blocks have none: half a block in reserve.
 func (p *ports) Release(port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -236,8 +237,8 @@ func (p *ports) room(b *block) (n int) {
 	return n
 }
 
-// use counts a user of a port; alone: no connection may choose the port while it has
-// users. p.mu is held.
+// use counts a user of a port; alone: Choose does not offer the port while it has users.
+// p.mu is held.
 func (p *ports) use(port uint16, alone bool) {
 	b, bit := p.find(port)
 	b.users[port%endpoint.BlockPorts]++
@@ -300,17 +301,17 @@ func (p *ports) add(tag endpoint.Tag) {
 	p.changes++
 }
 
-// count is the present p.changes, as the argument for obtain.
+// count returns p.changes, the argument for obtain.
 func (p *ports) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changes
 }
 
-// obtain waits until a claim has added ports for outgoing sockets, or a use of a port has
-// ended, since p.changes was seen. Then the caller chooses again. It does so once after an
-// error too, because a port may have become free meanwhile. All callers wait for one claim,
-// which goes on when ctx ends.
+// obtain claims ports for outgoing sockets. It returns nil when ports have been added or a
+// use of a port has ended, at once if that has happened since p.changes was seen. Then the
+// caller chooses again. After an error it chooses once more, because a port may have become
+// free meanwhile. All callers wait for the same claim, which goes on when ctx ends.
 //
 // Errors: that of ctx; [endpoint.ErrLeaseClosed]; [endpoint.ErrTagDenied] if the host may
 // have no port at all; EADDRNOTAVAIL if it gets no more ports than it has.
@@ -344,7 +345,7 @@ func (p *ports) obtain(ctx context.Context, seen int) error {
 // ask claims a block, or a single port if the claim of a block fails.
 func (p *ports) ask(c *portClaim) {
 	defer close(c.done)
-	ctx := context.Background() // it ends with the lease
+	ctx := context.Background() // the end of the lease ends the claims
 	p.mu.Lock()
 	noBlocks := p.noBlocks
 	p.mu.Unlock()
@@ -362,7 +363,7 @@ func (p *ports) ask(c *portClaim) {
 	p.more = nil
 	switch {
 	case err == nil:
-		p.noBlocks = noBlocks // if the port is denied as well, the machine may have lost the address for a time
+		p.noBlocks = noBlocks // set only if a port was granted: while the host's address is gone, both claims are denied
 		p.had = true
 		p.add(tag)
 	case errors.Is(err, endpoint.ErrTagHeld), errors.Is(err, endpoint.ErrBusy), errors.Is(err, endpoint.ErrTagDenied) && p.had:

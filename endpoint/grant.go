@@ -14,11 +14,11 @@ import (
 type Attachment uint8
 
 const (
-	// AttachPort gives the endpoint a private veth port behind the mux. The
+	// AttachPort gives the endpoint a port of the mux: a veth pair of its own. The
 	// mux checks everything it sends. This is the default.
 	AttachPort Attachment = iota
-	// AttachQueue binds the endpoint straight to a queue of the uplink. Its
-	// transmissions cannot be checked, so it is for trusted owners only.
+	// AttachQueue binds the endpoint's socket to a queue of the uplink. The mux
+	// cannot check what it sends, so it is for trusted owners only.
 	AttachQueue
 )
 
@@ -40,7 +40,7 @@ func ParseAttachment(s string) (Attachment, error) {
 	return 0, fmt.Errorf("attachment %q: want port or queue", s)
 }
 
-// MarshalText and UnmarshalText carry an attachment as its name.
+// MarshalText and UnmarshalText encode an attachment by its name.
 func (a Attachment) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 func (a *Attachment) UnmarshalText(b []byte) (err error) {
@@ -65,7 +65,7 @@ const (
 	DefaultFrameCount = 4096
 	DefaultRingSize   = 2048
 
-	minFrames      = 16 // with fewer, sending has no frames beside receiving and the application
+	minFrames      = 16 // of 16 the fill queue gets 8, the application at most 4, so 4 are left to send
 	maxRingSize    = 1 << 16
 	maxSegmentSize = 1 << 30 // bytes
 )
@@ -129,13 +129,13 @@ type Request struct {
 	Huge     bool       `json:"huge,omitempty"` // back the segment with huge pages
 
 	// Connections is a table of the process's TCP connections (datapath.Connections): if
-	// the process dies, a RST is sent to their peers. nil: none is. It stays the caller's.
+	// the process dies, a RST is sent to their peers. nil: no RST is sent. The caller closes it.
 	Connections *os.File `json:"-"`
 }
 
-// Grant is an endpoint as it is handed over: a bound AF_XDP socket, the memory of
-// its communication segment, and their description.
-// Package mux makes it, package control carries it, datapath.Attach takes it.
+// Grant is what a process gets for its request: a bound AF_XDP socket, the memory of
+// its communication segment, and their description. Package mux makes it, package control
+// receives it from unetd, and datapath.Attach takes it over.
 type Grant struct {
 	XSK     *os.File `json:"-"` // bound AF_XDP socket
 	Segment *os.File `json:"-"` // sealed memfd that backs the UMEM
@@ -162,9 +162,9 @@ func (g *Grant) Close() error {
 // Identity is the addresses of an endpoint, and the properties of its uplink.
 type Identity struct {
 	Interface string        `json:"interface"` // name of the uplink
-	LinkAddr  wire.LinkAddr `json:"link_addr"` // MAC address: the only source that the mux lets out
+	LinkAddr  wire.LinkAddr `json:"link_addr"` // MAC address: the mux drops what a port sends from another one
 	Addr      netip.Prefix  `json:"addr"`      // primary address of the uplink and its subnet; zero if none
-	MTU       uint32        `json:"mtu"`       // bytes of IP packet: of the uplink, or less if what an untrusted owner receives must fit one frame
+	MTU       uint32        `json:"mtu"`       // largest IP packet, bytes: that of the uplink, or less so that a packet for an untrusted owner fits one frame
 	// PartialChecksums: the uplink is a virtual link whose peer leaves transport
 	// checksums partial (of the pseudo-header only). On a real wire such a checksum is
 	// corruption.
@@ -183,7 +183,7 @@ type Info struct {
 	SegmentBytes int64      `json:"segment_bytes"`
 	Tags         []Tag      `json:"tags"`       // a list that unetd sends has at most 256 of them
 	TagsTotal    int        `json:"tags_total"` // how many it has
-	Leased       bool       `json:"leased"`     // false: taken over from another unetd, and not presented by its application yet
+	Leased       bool       `json:"leased"`     // false: taken over from another unetd, and its application has not presented it yet
 }
 
 // Counter is one number that a mux or unetd counts.
@@ -205,7 +205,7 @@ type Route struct {
 var (
 	// ErrTagHeld: another endpoint, or a socket of the kernel, holds the tag.
 	ErrTagHeld = errors.New("tag already claimed")
-	// ErrTagDenied: policy or the shape of the tag forbids the claim.
+	// ErrTagDenied: the policy forbids the claim, or the tag is one that cannot be claimed.
 	ErrTagDenied = errors.New("tag not allowed")
 	// ErrUnreachable: there is no route, or the next hop does not answer ARP.
 	ErrUnreachable = errors.New("host unreachable")
@@ -214,9 +214,9 @@ var (
 	// ErrBusy: a limit is reached, or what was asked for is in use. A later attempt may
 	// succeed.
 	ErrBusy = errors.New("busy")
-	// ErrNotPresentable: what was presented is not the socket of an endpoint of the mux.
-	// It never was one, or its endpoint has ended: it was not presented in time, or its
-	// unetd removed it.
+	// ErrNotPresentable: what was presented is not the socket of an endpoint of the mux. It
+	// is another file, or its endpoint has ended: the endpoint was not presented in time, or
+	// its unetd removed it.
 	ErrNotPresentable = errors.New("not an endpoint of this unetd")
 	// ErrLeased: the endpoint that was presented has a lease already.
 	ErrLeased = errors.New("endpoint already leased")
@@ -250,11 +250,11 @@ type Notice struct {
 	Addr netip.Addr
 }
 
-// Lease is a process's hold on an endpoint and its tags. It lives as long
-// as the process that opened it keeps its connection to unetd, or finds it again
-// (control.Lease), or until it is closed (mux.Lease); then tags, port and memory
-// are reclaimed. Its methods may be called from any goroutine; none of them is
-// on the data path.
+// Lease is a process's right to an endpoint and its tags. It ends when it is closed or
+// its grantor takes it back. A control.Lease ends with its process too, and it outlives
+// unetd if it can connect to the next one in time. At the end tags, port and memory are
+// reclaimed. Its methods may be called from any goroutine; none of them is on the data
+// path.
 type Lease interface {
 	// Claim adds a tag and returns it with its wildcards resolved: port 0 becomes a free
 	// port, or the first of a free block, the unspecified address becomes the uplink's,
@@ -267,8 +267,8 @@ type Lease interface {
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
 	// Watch calls f until stop is called, each time with what has changed since the last
 	// call: the link first, then the endpoint's addresses, then routes of destinations that
-	// this lease has resolved. More than 256 destinations become one notice of all. The first
-	// call comes at once if the link is down or an address is gone.
+	// this lease has resolved. For more than 256 destinations there is one notice for all. If
+	// the link is down or an address is gone, the first call reports that at once.
 	//
 	// One goroutine calls all functions that watch the lease, in the order of Watch, possibly
 	// before Watch returns. One that blocks delays the others. A call in progress may end

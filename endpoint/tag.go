@@ -13,17 +13,18 @@ type TagKind uint8
 
 const (
 	TagUDP     TagKind = iota + 1 // one local UDP address and port, or a block of ports
-	TagTCP                        // the same of TCP
+	TagTCP                        // the same for TCP
 	TagAddr                       // a whole IPv4 or IPv6 address, with its ARP or neighbour discovery
 	TagMessage                    // a 32-bit U-Net message tag
 )
 
 // BlockPorts is the number of ports in a block: a range of ports that is one tag. Its owner
-// chooses among them by itself, for outgoing connections. A block begins at a multiple of
-// its size, so that a port is in one block only, and one lookup in the tag table finds it.
+// chooses ports in it for outgoing connections without asking unetd. A block begins at a
+// multiple of its size, so that each port is in one block only, which one lookup in the
+// tag table finds.
 const BlockPorts = 64
 
-// Tag decides which frames an endpoint receives. It is comparable.
+// Tag names frames that an endpoint receives, and may send. It is comparable.
 type Tag struct {
 	Kind    TagKind
 	Addr    netip.Addr // the local address, of all but TagMessage
@@ -132,7 +133,7 @@ func parsePorts(s string) (Tag, error) {
 	return t, nil
 }
 
-// MarshalText and UnmarshalText carry a tag in its text form.
+// MarshalText and UnmarshalText encode a tag as [Tag.String] does.
 func (t Tag) MarshalText() ([]byte, error) {
 	if t.Kind < TagUDP || t.Kind > TagMessage {
 		return nil, fmt.Errorf("%w: kind %d", ErrTag, t.Kind)
