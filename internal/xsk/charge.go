@@ -28,24 +28,24 @@ import (
 // locked_vm of its user_struct), against RLIMIT_MEMLOCK, unless the process has
 // CAP_IPC_LOCK. So a segment is registered with the uid of its owner.
 //
-// A process of its own does that; it runs only [RegisterMain]. The kernel counts by the
-// real uid, and lets a user send signals to processes with the same real uid. So the owner
-// can kill this process, but not unetd.
+// A separate process registers it, and does nothing else ([RegisterMain]). The kernel counts
+// by the real uid, and lets a user send signals to processes with the same real uid. So the
+// owner can kill this process, but not unetd.
 type Charge struct {
 	UID   uint32
 	Limit uint64 // bytes that the user may have registered in all
 
-	// Command starts a program that calls [RegisterMain] with the arguments behind
-	// these. It runs as the calling process does, with its environment.
+	// Command starts a program that calls [RegisterMain] with the arguments that follow
+	// these. It has the credentials and the environment of the calling process.
 	Command []string
 }
 
 // ErrMemoryLimit: the user of a [Charge] has reached its limit.
 var ErrMemoryLimit = errors.New("the user's limit of registered memory is reached")
 
-// MaxCharge is the largest limit that a [Charge] can have: this process's hard
-// RLIMIT_MEMLOCK, which a process started by it inherits. It is lifted first if that
-// is allowed (CAP_SYS_RESOURCE).
+// MaxCharge is the largest limit that a [Charge] can have, in bytes: this process's hard
+// RLIMIT_MEMLOCK, which the processes that it starts inherit. With CAP_SYS_RESOURCE
+// MaxCharge first sets it to infinity.
 func MaxCharge() (bytes uint64, err error) {
 	lifting.Lock()
 	defer lifting.Unlock()
@@ -59,25 +59,25 @@ func MaxCharge() (bytes uint64, err error) {
 	return limit.Max, nil
 }
 
-// lifting is held around a change of the process's RLIMIT_MEMLOCK.
+// lifting is held while the process's RLIMIT_MEMLOCK is changed.
 var lifting sync.Mutex
 
-// registerLimit is how long a registration may take. The owner can stop the
-// process that does it (SIGSTOP).
+// registerLimit is the longest time for a registration. The owner can stop the process that
+// registers (SIGSTOP).
 const registerLimit = 5 * time.Second
 
-// register makes the segment the socket's UMEM, in the user's name. The calling
-// goroutine is locked to its thread, with whose end the other process is killed.
+// register makes the segment the socket's UMEM, counted for the user. The calling goroutine
+// is locked to its thread: when this thread ends, the kernel kills the registering process.
 func (c *Charge) register(sock, segment *os.File, p *Params) error {
 	if len(c.Command) == 0 {
-		return fmt.Errorf("register the segment for uid %d: no command is given that does it", c.UID)
+		return fmt.Errorf("register the segment for uid %d: no command for it is configured", c.UID)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), registerLimit)
 	defer cancel()
 	args := registerArgs{uid: uint64(c.UID), limit: c.Limit, size: p.segmentSize(), frameSize: uint64(p.FrameSize)}
 	cmd := exec.CommandContext(ctx, c.Command[0], slices.Concat(c.Command[1:], args.strings())...)
 	cmd.ExtraFiles = []*os.File{sock, segment} // registerSocket, registerMemory
-	// An interrupt from the terminal is for the calling process, which may finish.
+	// A SIGINT of the terminal goes only to the calling process, which can finish the registration.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -86,7 +86,7 @@ func (c *Charge) register(sock, segment *os.File, p *Params) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("register the segment for uid %d: not done within %v: the process that does it was stopped, or the system is overloaded", c.UID, registerLimit)
+		return fmt.Errorf("register the segment for uid %d: not done within %v: the registering process was stopped, or the system is overloaded", c.UID, registerLimit)
 	}
 	switch cmd.ProcessState.ExitCode() { // -1 for none
 	case registerBeyondLimit:
@@ -97,16 +97,16 @@ func (c *Charge) register(sock, segment *os.File, p *Params) error {
 	if line, _, _ := strings.Cut(stderr.String(), "\n"); line != "" {
 		err = fmt.Errorf("%w: %s", err, line)
 	}
-	return fmt.Errorf("register the segment for uid %d in a process of its own: %w", c.UID, err)
+	return fmt.Errorf("register the segment for uid %d in a separate process: %w", c.UID, err)
 }
 
-// What [RegisterMain] is given by descriptor.
+// The descriptors that [RegisterMain] inherits.
 const (
 	registerSocket = 3 + iota
 	registerMemory
 )
 
-// Exit codes of [RegisterMain]. The Go runtime has 2 for itself.
+// Exit codes of [RegisterMain]. The Go runtime exits with 2 after a panic.
 const (
 	registerFailed      = 1
 	registerBeyondLimit = 3 // ErrMemoryLimit
@@ -132,7 +132,7 @@ func (a *registerArgs) strings() []string {
 
 func (a *registerArgs) parse(args []string) error {
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says it
+	flags.SetOutput(io.Discard) // the returned error has the message
 	flags.Uint64Var(&a.uid, "uid", 0, "")
 	flags.Uint64Var(&a.limit, "limit", 0, "")
 	flags.IntVar(&a.size, "size", 0, "")
@@ -140,19 +140,20 @@ func (a *registerArgs) parse(args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	// The highest number would be no uid to setresuid, but "unchanged".
+	// For setresuid the highest number is not a uid: it means "unchanged".
 	if a.uid == 0 || a.uid >= math.MaxUint32 || a.size <= 0 || a.frameSize > math.MaxUint32 || flags.NArg() > 0 {
-		return fmt.Errorf("arguments %q: this command is for unetd itself to call", args)
+		return fmt.Errorf("arguments %q: only unetd itself calls this command", args)
 	}
 	return nil
 }
 
-// RegisterMain is what the command of a [Charge] does: it registers a segment in a
-// user's name and returns the exit code of the process. The UMEM and what the
-// kernel counts for it outlive the process.
+// RegisterMain is the main function of the command of a [Charge]: it registers a segment
+// that the kernel counts for a user, and returns the exit code of the process. The UMEM and
+// its count outlive the process.
 //
-// The user can send it signals, since it has his real uid, and nothing else: ptrace,
-// /proc and prlimit check the effective and the saved uid too, which stay.
+// The process has the user's real uid, so the user can send it signals. The user cannot
+// control it in other ways: ptrace, /proc and prlimit also check the effective and the saved
+// uid, which stay unchanged.
 func RegisterMain(args []string, stderr io.Writer) (exitCode int) {
 	var a registerArgs
 	err := a.parse(args)
@@ -173,7 +174,7 @@ func RegisterMain(args []string, stderr io.Writer) (exitCode int) {
 }
 
 func (a *registerArgs) register() error {
-	runtime.LockOSThread() // capabilities are a thread's own
+	runtime.LockOSThread() // each thread has its own capabilities
 	defer runtime.UnlockOSThread()
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
@@ -195,8 +196,8 @@ func (a *registerArgs) register() error {
 	return registerSegment(registerSocket, registerMemory, a.size, uint32(a.frameSize))
 }
 
-// dropIPCLock takes CAP_IPC_LOCK from the calling thread, with which the kernel
-// would count nothing.
+// dropIPCLock removes CAP_IPC_LOCK from the calling thread. With it the kernel would count
+// nothing.
 func dropIPCLock() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData // 32 capabilities each

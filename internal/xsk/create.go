@@ -11,30 +11,30 @@ import (
 	"github.com/unet-go/unet/queues"
 )
 
-// Mode is how frames cross between the driver and the segment.
+// Mode is how frames get from the driver to the segment and back.
 type Mode uint8
 
 const (
-	ModeAny      Mode = iota // zero copy where the driver can, else copy
+	ModeAny      Mode = iota // zero copy if the driver supports it, else copy
 	ModeCopy                 // the kernel copies; works on every device
 	ModeZeroCopy             // the device reads and writes the segment itself, or bind fails
 )
 
-// rxHeadroom is how far behind the kernel's own 256 bytes of headroom a
-// received packet begins. Six bytes: four for the mux's metadata, which so lies
-// in the cache line of the headers and not in the one before, which the other
-// core has just written too; and two that align the IP header behind 14 bytes of
-// Ethernet header.
+// rxHeadroom is the number of bytes between the kernel's own headroom of 256 bytes and the
+// beginning of a received packet. Four are for the mux's metadata. It is then in the same
+// cache line as the headers; otherwise the receiver would read one more line that another
+// core has just written. The other two align the IP header, which follows 14 bytes of
+// Ethernet header, to 4 bytes.
 const rxHeadroom = 6
 
 // kernelHeadroom is XDP_PACKET_HEADROOM (linux/bpf.h).
 const kernelHeadroom = 256
 
-// RxRoom is how long a packet may be that is received into one frame of so many
-// bytes.
+// RxRoom is the length of the longest packet, with its Ethernet header, that can be received
+// into one frame of a segment. Both are in bytes.
 func RxRoom(frameSize uint32) uint32 { return frameSize - kernelHeadroom - rxHeadroom }
 
-// Params describe a socket. Sizes must be valid; nothing is defaulted here.
+// Params describe a socket. Sizes must be valid; there are no defaults.
 type Params struct {
 	Ifindex int    // device to bind to, in the network namespace of the caller's thread
 	Queue   uint32 // of that device
@@ -45,9 +45,9 @@ type Params struct {
 	CompletionSize uint32
 	RxSize         uint32
 	TxSize         uint32
-	Prefill        uint32 // frames 0 up to this one are put on the fill ring before bind
+	Prefill        uint32 // number of frames, the first of the segment, that are put on the fill ring before bind
 
-	Charge     *Charge // whose memory the segment is; nil: this process's
+	Charge     *Charge // the user for whom the segment's memory is counted; nil: this process's
 	Mode       Mode
 	SG         bool // packets may span several descriptors
 	NeedWakeup bool // the kernel sets a flag when it needs a kick
@@ -77,22 +77,21 @@ const (
 	busyLimit = 2 * time.Second
 )
 
-// kickBudget is how many frames one system call of a kick moves at most: the largest
-// batch that package stack takes in or sends at once, so that this is one call. It bounds
-// how long the thread is out of the garbage collector's reach (docs/adr/0030).
+// kickBudget is the largest number of frames that one system call of a kick moves: the
+// largest batch that package stack receives or sends at a time, so that a batch takes one
+// call. It also limits the time for which the garbage collector cannot stop the thread
+// (ADR 30).
 const kickBudget = 64
 
-// Create makes a socket whose UMEM is segment and binds it to a queue of a
-// device, both as p says. It must run in the device's network namespace, and
-// the socket then keeps that namespace alive. Afterwards only the returned
-// descriptor holds the socket: nothing stays mapped here, and the caller may
-// close segment.
+// Create makes a socket whose UMEM is segment and binds it to a queue of a device. It must
+// run in the device's network namespace, and that namespace then exists as long as the
+// socket. Afterwards only the returned descriptor keeps the socket open: nothing stays mapped
+// in this process, and the caller may close segment.
 //
 // With a Charge the calling goroutine must be locked to its thread.
 //
-// A queue that was just left by another socket can be busy for a moment, since
-// the kernel tears sockets down asynchronously, so EBUSY is tried again for up
-// to two seconds before it is [ErrQueueBusy].
+// The kernel frees the queue of a closed socket some time later. So Create repeats a bind
+// that fails with EBUSY for up to two seconds, and then returns [ErrQueueBusy].
 func Create(p Params, segment *os.File) (*os.File, error) {
 	fd, err := newSocket()
 	if err != nil {
@@ -140,7 +139,7 @@ func configure(sock *os.File, p *Params, segment *os.File) error {
 			return fmt.Errorf("setsockopt %s to %d entries: %w", r.name, r.size, err)
 		}
 	}
-	// Since 6.17. Older kernels reject the option, and move 32 frames a kick.
+	// Since Linux 6.17. Older kernels reject the option, and move 32 frames with each call.
 	err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, int(min(kickBudget, p.TxSize)))
 	if err != nil && !errors.Is(err, unix.ENOPROTOOPT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EINVAL) {
 		return os.NewSyscallError("setsockopt XDP_MAX_TX_SKB_BUDGET", err)
@@ -148,7 +147,8 @@ func configure(sock *os.File, p *Params, segment *os.File) error {
 	return prefill(fd, p)
 }
 
-// register makes the segment the socket's UMEM, here or in its owner's name.
+// register makes the segment the socket's UMEM, counted for this process or for the user of
+// p.Charge.
 func (p *Params) register(sock, segment *os.File) error {
 	if p.Charge != nil && p.Charge.UID != 0 {
 		return p.Charge.register(sock, segment, p)
@@ -168,8 +168,8 @@ func registerSegment(fd, memory, size int, frameSize uint32) error {
 	return nil
 }
 
-// prefill puts the first frames on the fill ring: a socket that enters the
-// mux's map without them would drop what arrives before its owner attaches.
+// prefill puts the first frames on the fill ring. Without them the socket would drop the
+// frames that arrive before its owner attaches.
 func prefill(fd int, p *Params) error {
 	off, err := sockOffsets(fd)
 	if err != nil {
@@ -210,26 +210,25 @@ func bind(fd int, p *Params) error {
 	}
 }
 
-// sgSupported finds out why bind returned EINVAL: a kernel without scatter-gather takes
-// the same address without the flag. The socket is closed by the caller.
+// sgSupported finds out why bind returned EINVAL: a kernel without scatter-gather accepts
+// the same address without the flag. The caller closes the socket.
 func sgSupported(fd int, p *Params) bool {
 	return unix.Bind(fd, &unix.SockaddrXDP{
 		Flags: p.bindFlags() &^ unix.XDP_USE_SG, Ifindex: uint32(p.Ifindex), QueueID: p.Queue,
 	}) != nil
 }
 
-// ErrNotSupported is what every [UnsupportedError] unwraps to.
+// ErrNotSupported: every [UnsupportedError] wraps it.
 var ErrNotSupported = errors.New("not supported by this kernel")
 
-// ErrQueueBusy: another socket is bound to the queue. A UMEM of its own cannot
-// share a queue with another, so nothing but closing that socket helps.
+// ErrQueueBusy: another socket is bound to the queue. Sockets with different UMEMs cannot
+// share a queue, so the other one must be closed first.
 var ErrQueueBusy = errors.New("queue is bound to another AF_XDP socket")
 
-// ErrHugePages: the system has too few huge pages set aside.
+// ErrHugePages: the system has too few reserved huge pages (vm.nr_hugepages).
 var ErrHugePages = errors.New("not enough huge pages of 2 MiB: set more aside (sysctl vm.nr_hugepages), or ask for none")
 
-// UnsupportedError names a kernel feature that is missing and the version that
-// has it.
+// UnsupportedError names a missing feature of the kernel and the first version that has it.
 type UnsupportedError struct {
 	Feature   string
 	MinKernel string // major.minor, as in 6.6
@@ -248,7 +247,7 @@ var (
 	errNoRings = &UnsupportedError{"the AF_XDP need-wakeup flag", "5.4"}
 )
 
-// unlessErrno turns one errno into another error, and names the call otherwise.
+// unlessErrno returns instead if err is errno, else err with the name of the call.
 func unlessErrno(call string, err error, errno unix.Errno, instead error) error {
 	if errors.Is(err, errno) {
 		return instead

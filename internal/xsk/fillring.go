@@ -12,32 +12,34 @@ import (
 )
 
 const (
-	// fillSamples is how many entries of a fill ring are looked at, at most.
+	// fillSamples is the largest number of entries that Sound reads.
 	fillSamples = 16
-	// fillLooks is how often the indices are read again when the kernel was faster.
+	// fillLooks is the largest number of times that Sound reads the indices, if the kernel
+	// moves the consumer index meanwhile.
 	fillLooks = 64
-	// maxFillRate is more entries a second than the kernel can receive frames into.
-	// It skips entries that are no frames at some 500 million a second.
+	// maxFillRate, in entries per second, is above the rate at which the kernel can receive
+	// frames. It skips entries that are not frames at some 500 million per second.
 	maxFillRate = 100e6
 )
 
-// FillRing is the fill ring of a socket whose owner is not trusted, mapped by unetd
-// too. It is not safe for concurrent use.
+// FillRing is the fill ring of a socket of a process that is not trusted, also mapped by
+// unetd. It is not safe for concurrent use.
 //
-// The kernel skips entries that are no frames of the segment one by one, with
+// The kernel skips entries that are not frames of the segment one by one, with
 // softirqs off, up to the producer index (__xp_alloc in net/xdp/xsk_buff_pool.c). It
-// stops at the first entry that is a frame, so a write to the ring ends it.
+// stops at the first entry that is a frame, so a write to the ring can stop it ([FillRing.Stop]).
 type FillRing struct {
 	mem     []byte
 	ring    queues.Shared[uint64]
 	segment uint64 // bytes
 
-	last   uint32 // consumer index of the last look
+	last   uint32 // consumer index at the last call of Sound
 	lastAt time.Time
 }
 
-// MapFillRing maps the fill ring of a socket: so many entries, of a segment of so
-// many bytes. Like a descriptor the mapping holds the socket, until Unmap.
+// MapFillRing maps the fill ring of a socket. entries is the size of the ring, and segment
+// that of the segment in bytes. Like a descriptor, the mapping keeps the socket open, until
+// Unmap.
 func MapFillRing(sock *os.File, entries uint32, segment int64) (*FillRing, error) {
 	fd := int(sock.Fd())
 	off, err := sockOffsets(fd)
@@ -61,15 +63,16 @@ func (r *FillRing) Unmap() error {
 	return os.NewSyscallError("munmap of a fill ring", unix.Munmap(r.mem))
 }
 
-// Sound is false if an owner that follows the protocol cannot have written the ring as it
-// is at now: more entries are claimed than the ring has, entries are not frames of the
-// segment, or more were taken since the last call than the kernel can receive frames into.
+// Sound reports whether an owner that follows the protocol can have written the ring. now is
+// the present time. Sound returns false if the indices are further apart than the ring has
+// entries, if an entry is not a frame of the segment, or if the kernel has taken more entries
+// since the last call than it can receive frames into.
 //
-// Entries count wherever the indices are. The kernel reads the producer index once,
-// skips entries up to it, and publishes its consumer index only then, so an owner can
-// make the ring look empty meanwhile. But it reads every entry each time around the
-// ring, so as long as it skips, no entry is a frame. Entries of an owner that follows the
-// protocol always are: those that were never written are 0.
+// Sound reads entries of the whole ring, not only those between the indices. The kernel reads
+// the producer index once, skips entries up to it, and publishes its consumer index only
+// then, so an owner can make the ring look empty meanwhile. But the kernel reads all entries
+// in each round of the ring. So as long as it skips, no entry is a frame. The entries of an
+// owner that follows the protocol are always frames: those that were never written are 0.
 func (r *FillRing) Sound(now time.Time) bool {
 	size := uint32(len(r.ring.Entries))
 	consumer := atomic.LoadUint32(r.ring.Consumer)
@@ -88,7 +91,7 @@ func (r *FillRing) Sound(now time.Time) bool {
 		if atomic.LoadUint32(r.ring.Producer)-consumer <= size {
 			return true
 		}
-		// Where the kernel has taken entries meanwhile, the owner may have written others.
+		// If the kernel has taken entries meanwhile, the owner may have written new ones.
 		if atomic.LoadUint32(r.ring.Consumer) == consumer {
 			return false
 		}
@@ -96,9 +99,8 @@ func (r *FillRing) Sound(now time.Time) bool {
 	return true
 }
 
-// Stop makes every entry the segment's first frame, so that the kernel finds a
-// frame with the next entry that it looks at. A frame received there overwrites the
-// owner's memory only.
+// Stop writes the first frame of the segment to every entry, so that the next entry that the
+// kernel reads is a frame. What the kernel receives there overwrites only the owner's memory.
 func (r *FillRing) Stop() {
 	for i := range r.ring.Entries {
 		atomic.StoreUint64(&r.ring.Entries[i], 0)

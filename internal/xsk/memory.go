@@ -11,13 +11,12 @@ import (
 // HugePageSize is the size of the huge pages that a segment may have, in bytes.
 const HugePageSize = 2 << 20
 
-// segmentName is what /proc shows of a segment.
+// segmentName is the name of a segment in /proc.
 const segmentName = "unet-segment"
 
-// NewSegment makes the memory of a communication segment: size bytes in an
-// anonymous file that cannot be resized, because an access to a
-// UMEM whose file has shrunk is a fault (SIGBUS). With huge set, its pages are of 2 MiB and
-// size must be a multiple of that.
+// NewSegment makes the memory of a communication segment: size bytes in an anonymous file
+// that cannot be resized, because an access to a UMEM whose file has shrunk is a fault
+// (SIGBUS). huge: its pages have 2 MiB, and size is a multiple of that.
 func NewSegment(size int64, huge bool) (*os.File, error) {
 	flags := 0
 	if huge {
@@ -59,10 +58,10 @@ func newMemory(name string, size int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// ShareSegment opens a segment's file once more, to be given away. The kernel
-// counts the descriptors that are open for writing, but not the one that memfd_create
-// returned; so the holder of that one learns by [SegmentInUse] whether the other, and
-// every copy and mapping of it, is gone.
+// ShareSegment opens a segment's file again, for another process. f is what [NewSegment]
+// made. The kernel counts the descriptors of a file that are open for writing, but not the
+// one that memfd_create returned. So by [SegmentInUse] the process that has f finds out
+// whether the other descriptor is closed, with all its copies and mappings.
 func ShareSegment(f *os.File) (*os.File, error) {
 	return reopen(f)
 }
@@ -99,14 +98,14 @@ func FreeSegment(f *os.File) error {
 func reopen(f *os.File) (*os.File, error) {
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("open the segment anew by /proc", err)
+		return nil, os.NewSyscallError("reopen the segment by /proc", err)
 	}
 	return os.NewFile(uintptr(fd), segmentName), nil
 }
 
-// MapSegment maps a segment of size bytes into this process. A file that is
-// smaller, or that could still be made so, is refused: touching a page that
-// went away is a fatal signal.
+// MapSegment maps a segment of size bytes into this process. It refuses a file that is
+// smaller or not sealed against shrinking: an access to a page behind the end of the file is
+// a fault (SIGBUS).
 func MapSegment(f *os.File, size int) ([]byte, error) {
 	fd := int(f.Fd())
 	var st unix.Stat_t
@@ -114,7 +113,7 @@ func MapSegment(f *os.File, size int) ([]byte, error) {
 		return nil, os.NewSyscallError("fstat of the segment", err)
 	}
 	if st.Size < int64(size) {
-		return nil, fmt.Errorf("segment has %d bytes, its geometry says %d", st.Size, size)
+		return nil, fmt.Errorf("segment has %d bytes, its geometry needs %d", st.Size, size)
 	}
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
@@ -123,7 +122,7 @@ func MapSegment(f *os.File, size int) ([]byte, error) {
 	if seals&unix.F_SEAL_SHRINK == 0 {
 		return nil, errors.New("segment is not sealed against shrinking")
 	}
-	// Populated now: a first touch on the data path would be a page fault.
+	// MAP_POPULATE: otherwise the first access to a page on the data path is a page fault.
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, memoryError("mmap of the segment", err, hugePages(fd))
@@ -136,14 +135,14 @@ func UnmapSegment(mem []byte) error {
 	return os.NewSyscallError("munmap of the segment", unix.Munmap(mem))
 }
 
-// hugePages reports whether a segment is made of huge pages: the block size of
-// its file is that of its pages.
+// hugePages reports whether a segment has huge pages: the block size of its file is its page
+// size.
 func hugePages(fd int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(fd, &st) == nil && st.Blksize >= HugePageSize
 }
 
-// memoryError adds to an error for lack of memory what can be done about it.
+// memoryError adds a remedy to an error for lack of memory.
 func memoryError(call string, err error, huge bool) error {
 	switch {
 	case errors.Is(err, unix.ENOMEM) && huge:
@@ -156,7 +155,7 @@ func memoryError(call string, err error, huge bool) error {
 	return fmt.Errorf("%s: %w", call, err)
 }
 
-// tableName is what /proc shows of a table.
+// tableName is the name of a table of connections in /proc.
 const tableName = "unet-connections"
 
 // MaxTable is the size of the largest table of connections, in bytes.
@@ -165,9 +164,8 @@ const MaxTable = 4 << 20
 // ErrTable: a file is not a table of connections.
 var ErrTable = errors.New("not a table of connections")
 
-// NewTable makes the memory in which a process publishes its connections, MaxTable
-// bytes that cannot be resized, and maps it. A page takes memory when it is first
-// written to.
+// NewTable makes the memory in which a process publishes its connections, MaxTable bytes that
+// cannot be resized, and maps it. A page takes no memory until it is written.
 func NewTable() (f *os.File, mem []byte, err error) {
 	if f, err = newMemory(tableName, MaxTable, 0); err != nil {
 		return nil, nil, err
@@ -180,11 +178,11 @@ func NewTable() (f *os.File, mem []byte, err error) {
 	return f, mem, nil
 }
 
-// AcceptTable makes a descriptor of its own of a table that another process has sent. f
-// may be any file: it is asked for its seals, which only a file in memory answers and no
-// file system of the sender's sees, and is an [ErrTable] unless it is sealed against
-// resizing and no larger than MaxTable. So reading it never blocks, and closing it frees
-// no more than that.
+// AcceptTable returns a new descriptor of a table that another process has sent, and leaves f
+// open. f may be any file. The error is [ErrTable] unless f is sealed against resizing and has
+// at most MaxTable bytes. AcceptTable first reads the seals (fcntl F_GET_SEALS): only a file
+// in memory has them, and no file system of the sender (FUSE) handles the call. So a read of
+// the table never blocks, and its close frees at most MaxTable bytes.
 func AcceptTable(f *os.File) (own *os.File, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

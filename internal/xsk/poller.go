@@ -13,21 +13,21 @@ import (
 
 // Poller lets a goroutine sleep until a socket has received something.
 //
-// A socket in the Go runtime's poller itself would wake a thread for
-// every frame, also while another goroutine spins on the ring. And a socket
-// that is in any epoll instance makes the kernel call that instance for every
-// frame, even if it is not armed: about 100 ns for the sender. So a goroutine that is
-// about to sleep adds the socket to a private epoll instance and removes it when it
-// has woken. That instance, a pollable file, is in the runtime's poller.
+// If the socket itself were in the Go runtime's poller, each frame would wake a thread, also
+// while another goroutine spins on the ring. And if a socket is in any epoll instance, the
+// kernel calls that instance for each frame, even if it is not armed: about 100 ns for the
+// sender. So a goroutine that is about to sleep adds the socket to a private epoll instance,
+// and removes it when it has woken. That instance, a pollable file, is in the runtime's
+// poller.
 type Poller struct {
 	ep      *os.File // the private epoll instance
 	raw     syscall.RawConn
 	sock    int32
 	pending func() bool
-	ready   func(fd uintptr) bool // bound once, as the next, so that Sleep allocates nothing
-	leave   func(fd uintptr)
-	joined  bool  // the socket is in the instance
-	failed  error // why it could not be put in
+	ready   func(fd uintptr) bool // the method check; made once, like leave, so that Sleep does not allocate
+	leave   func(fd uintptr)      // the method takeOut
+	joined  bool                  // the socket is in the instance
+	failed  error                 // why it could not be added
 	woken   atomic.Bool
 }
 
@@ -54,15 +54,15 @@ func NewPoller(s *Socket) (*Poller, error) {
 	return p, nil
 }
 
-// Sleep returns nil when a frame waits or Wake was called, or perhaps for no
-// reason, and os.ErrDeadlineExceeded when until has passed first; a zero until
-// is never. One goroutine at a time may sleep.
+// Sleep returns nil when there is a frame in the RX ring or Wake was called. It may also
+// return nil without either. It returns os.ErrDeadlineExceeded if until passes first; a zero
+// until is no deadline. One goroutine at a time may sleep.
 func (p *Poller) Sleep(until time.Time) error {
 	if err := p.ep.SetReadDeadline(until); err != nil {
 		return err
 	}
-	// Wake sets the flag before the deadline, so a Wake that this load misses
-	// moves the deadline set above.
+	// Wake sets the flag before the deadline. So if this load misses a Wake, that Wake
+	// replaces the deadline set above.
 	if p.woken.Swap(false) {
 		return nil
 	}
@@ -75,27 +75,26 @@ func (p *Poller) Sleep(until time.Time) error {
 	if err == nil {
 		err, p.failed = p.failed, nil
 	}
-	// A Wake that another Sleep has answered already can move the deadline of
-	// this one: what ends before its time was woken, too.
+	// A Wake for which an earlier Sleep has returned can still set the deadline of this one.
+	// So an end before until counts as a Wake.
 	if errors.Is(err, os.ErrDeadlineExceeded) && (p.woken.Swap(false) || until.IsZero() || time.Now().Before(until)) {
 		return nil
 	}
 	return err
 }
 
-// Wake ends the Sleep under way, or the next one. It may be called from any
-// goroutine.
+// Wake ends the Sleep in progress, or the next one. It may be called from any goroutine.
 func (p *Poller) Wake() {
 	p.woken.Store(true)
 	p.ep.SetReadDeadline(time.Unix(1, 0)) // fails only when closed, and then no goroutine sleeps
 }
 
-// check is what the runtime calls before it parks the goroutine and after it
-// was woken. The socket is looked at again after it was put in: a frame that
-// came before is no event.
+// check reports whether Sleep can return. The runtime calls it before it parks the goroutine
+// and after it has woken it. check reads the ring again after it has added the socket: a
+// frame that came before causes no event.
 func (p *Poller) check(fd uintptr) bool {
 	if p.joined {
-		p.takeOut(fd) // which also ends the instance's being readable
+		p.takeOut(fd) // afterwards the instance is not readable
 	}
 	if p.pending() {
 		return true

@@ -25,8 +25,8 @@ type Socket struct {
 	maps  [][]byte
 }
 
-// Attach maps the rings of a bound socket, with the sizes and the need-wakeup
-// flag of p as they were given to [Create]. It takes sock over when it succeeds. It needs no capability.
+// Attach maps the rings of a bound socket. The sizes and the need-wakeup flag in p are those
+// that [Create] got. After a success the Socket owns sock. Attach needs no capability.
 func Attach(sock *os.File, p Params) (*Socket, error) {
 	s := &Socket{file: sock, fd: int(sock.Fd()), lazy: p.NeedWakeup}
 	if err := isXSK(s.fd); err != nil {
@@ -50,7 +50,7 @@ func Attach(sock *os.File, p Params) (*Socket, error) {
 	return s, nil
 }
 
-// keep maps a ring and notes the mapping for Close.
+// keep maps a ring and records the mapping for Detach.
 func keep[T queues.Entry](s *Socket, pgoff int64, off unix.XDPRingOffset, size uint32) (queues.Shared[T], error) {
 	mem, shared, err := mapRing[T](s.fd, pgoff, off, size)
 	if err == nil {
@@ -70,21 +70,20 @@ func (s *Socket) Detach() error {
 	return err
 }
 
-// Close unmaps the rings and closes the descriptor. Both hold the socket: only
-// when both are gone does the kernel free the queue. No ring may be touched
-// afterwards.
+// Close unmaps the rings and closes the descriptor. The kernel frees the queue when all
+// mappings and descriptors are gone. The rings must not be used afterwards.
 func (s *Socket) Close() error { return errors.Join(s.Detach(), s.file.Close()) }
 
 // Kicks is the number of system calls that Kick and KickReceive have made.
 func (s *Socket) Kicks() uint64 { return s.kicks }
 
-// Kick makes the kernel take what was submitted to the TX ring. One system call
-// moves a bounded batch, 64 frames or on kernels before 6.17 32, and may find the
-// device or the completion ring full, so it is repeated while the ring drains; the
-// garbage collector may stop the world in between. Frames that are left then stay queued
-// and the next Kick moves them. Any other answer is an error: ENETDOWN and ENXIO mean that
-// the device is down or removed. If the kernel says that it is looking anyway, as a
-// driver that polls does, there is no call at all.
+// Kick makes the kernel read the TX ring. One system call moves at most 64 frames (32 before
+// Linux 6.17). Kick repeats it until the ring is empty, or until a call moves no frame because
+// the device or the completion ring is full. The garbage collector can stop the goroutine
+// between two calls. Frames that are left stay in the ring, and the next Kick moves them. If
+// the kernel has cleared the need-wakeup flag, as a driver that polls does, Kick makes no
+// call. Other errors of sendto are returned: ENETDOWN and ENXIO mean that the device is down
+// or removed.
 func (s *Socket) Kick() error {
 	if s.lazy && !s.TX.NeedWakeup() {
 		return nil
@@ -106,8 +105,8 @@ func (s *Socket) Kick() error {
 	return nil
 }
 
-// KickReceive makes a driver that ran out of frames look at the fill ring again.
-// It is due when Fill.NeedWakeup is true, which it never is in copy mode.
+// KickReceive makes a driver that has run out of frames read the fill ring again. It is
+// needed when Fill.NeedWakeup is true, which is never the case in copy mode.
 func (s *Socket) KickReceive() error {
 	s.kicks++
 	switch errno := recvfromKick(s.fd); errno {
@@ -125,7 +124,7 @@ type Statistics struct {
 	TxInvalidDescs uint64 // TX entries outside the segment or of impossible length
 	RxRingFull     uint64 // dropped: the RX ring was full
 	FillRingEmpty  uint64 // dropped: no frame to receive into
-	TxRingEmpty    uint64 // times that a kick emptied the TX ring; no fault
+	TxRingEmpty    uint64 // times that the kernel found the TX ring empty; not an error
 }
 
 // Statistics reads the statistics from the kernel. It may be called from any goroutine.
@@ -147,15 +146,15 @@ func (s *Socket) ZeroCopy() (bool, error) {
 	return o&unix.XDP_OPTIONS_ZEROCOPY != 0, err
 }
 
-// Cookie is the kernel's number of a socket, the same for every
-// descriptor of it, also in another process (SO_COOKIE). A
-// descriptor of anything but an AF_XDP socket is refused. f is left as it was.
+// Cookie is the kernel's number of a socket (SO_COOKIE). It is the same for all descriptors of
+// the socket, also in other processes. It returns an error if f is not an AF_XDP socket. It
+// does not change the flags of f.
 func Cookie(f *os.File) (cookie uint64, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
-	// Not by f.Fd, which may change flags that the socket's owner sees too.
+	// Not by f.Fd, which may change flags that all descriptors of the socket share.
 	outer := raw.Control(func(fd uintptr) { cookie, err = cookieOf(int(fd)) })
 	if outer != nil {
 		return 0, outer
@@ -171,7 +170,7 @@ func cookieOf(fd int) (uint64, error) {
 	return cookie, os.NewSyscallError("getsockopt SO_COOKIE", err)
 }
 
-// isXSK refuses what is not an AF_XDP socket.
+// isXSK returns an error if fd is not an AF_XDP socket.
 func isXSK(fd int) error {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
@@ -183,9 +182,8 @@ func isXSK(fd int) error {
 	return nil
 }
 
-// NewUnbound makes a socket that has no memory and is bound to nothing. It takes
-// part in no traffic, and is good for asking whether an entry of a BPF map of
-// sockets is taken.
+// NewUnbound makes an AF_XDP socket without memory that is not bound. It sends and receives
+// nothing. With it the caller can find out whether an entry of an XSKMAP is in use.
 func NewUnbound() (*os.File, error) {
 	fd, err := newSocket()
 	if err != nil {

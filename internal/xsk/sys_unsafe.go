@@ -46,8 +46,8 @@ func getsockopt(fd, name int, val unsafe.Pointer, size *uint32) error {
 	return nil
 }
 
-// registerUMEM makes mem the socket's UMEM. The kernel pins its pages, so the
-// mapping may go afterwards.
+// registerUMEM makes mem the socket's UMEM. The kernel pins its pages, so the caller may
+// unmap mem afterwards.
 func registerUMEM(fd int, mem []byte, frameSize uint32) error {
 	reg := unix.XDPUmemReg{
 		Addr:     uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))),
@@ -63,8 +63,8 @@ func registerUMEM(fd int, mem []byte, frameSize uint32) error {
 	return nil
 }
 
-// mapRing maps one ring and lays the queue's view over it. The mapping must
-// outlive the view.
+// mapRing maps one ring of size entries. It returns the mapping and a view of it for package
+// queues, which must not be used after the mapping is gone.
 func mapRing[T queues.Entry](fd int, pgoff int64, off unix.XDPRingOffset, size uint32) ([]byte, queues.Shared[T], error) {
 	var entry T
 	length := int(off.Desc) + int(size)*int(unsafe.Sizeof(entry))
@@ -88,12 +88,12 @@ func recvfromKick(fd int) unix.Errno {
 	return errno
 }
 
-// sendtoKick is sendto(fd, NULL, 0, MSG_DONTWAIT, NULL, 0). It does not sleep, so
-// it is a raw system call: telling the scheduler would cost more than it takes.
+// sendtoKick is sendto(fd, NULL, 0, MSG_DONTWAIT, NULL, 0). It does not sleep, so it is a raw
+// system call without the notice to the Go scheduler (entersyscall), which takes time.
 //
-// The call of this function is where the garbage collector may stop a goroutine between
-// two kicks. Inlined there would be no such place: a signal that comes during a system
-// call finds the thread in assembly, where it is not preempted.
+// The garbage collector can stop a goroutine between two kicks only at the call of this
+// function. If it were inlined there would be no such point: a signal that comes during a
+// system call finds the thread in assembly, where it is not preempted.
 //
 //go:noinline
 func sendtoKick(fd int) unix.Errno {
