@@ -44,10 +44,7 @@ func script(t testing.TB, c *net.UnixConn, says ...func()) (done chan struct{}) 
 // how fast that is.
 const patience = 2 * time.Minute
 
-var (
-	localAddr  = netip.MustParseAddr("10.0.0.1")
-	remoteAddr = netip.MustParseAddr("10.0.0.2")
-)
+var remoteAddr = netip.MustParseAddr("10.0.0.2")
 
 // listen makes a socket in a folder of the test.
 func listen(t testing.TB) (string, *net.UnixListener) {
