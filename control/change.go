@@ -9,8 +9,8 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// changeTags does a claim or an unclaim, one at a time, in a goroutine of its own: the
-// request goes on after the caller's ctx has ended.
+// changeTags makes a claim or an unclaim. Only one is in progress at a time. It runs in a
+// goroutine of its own, because it goes on when the caller's ctx has ended.
 func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.Tag, error) {
 	select {
 	case l.changing <- struct{}{}:
@@ -31,7 +31,7 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 		case results <- result{tag, err}:
 		case <-left:
 			if err == nil && o.Op == protocol.OpClaim {
-				// If this fails the lease has ended, and the tag with it.
+				// After an error the lease, when it ends, gives the tag back.
 				_, _ = l.change(context.Background(), protocol.Operation{Op: protocol.OpUnclaim, Tag: tag})
 			}
 		}
@@ -45,12 +45,12 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 	}
 }
 
-// change does a claim or an unclaim, over as many connections as it takes. Once it was
-// sent, the end of ctx does not end the wait: its result must be known before the next
-// change.
+// change makes a claim or an unclaim. If the connection ends before the answer, it goes on
+// with the next connection. When the request has been sent, the end of ctx does not end the
+// wait: the result must be known before the next change.
 //
-// If the connection ends before the answer, unetd may have acted or not. Nothing else
-// changes the endpoint's tags, so the tags in the answer to present show which.
+// Without an answer, unetd may have made the change or not. Nothing else changes the
+// endpoint's tags, so those in the answer to present show whether it has.
 func (l *Lease) change(ctx context.Context, o protocol.Operation) (endpoint.Tag, error) {
 	had := l.holds(o.Tag)
 	for sent := false; ; {
@@ -83,8 +83,8 @@ func (l *Lease) change(ctx context.Context, o protocol.Operation) (endpoint.Tag,
 			sent = true
 		}
 		if errors.Is(err, endpoint.ErrLeaseClosed) {
-			// unetd ends the connection next. Whether the event closed comes before shows if
-			// the lease has ended, or only this unetd.
+			// unetd ends the connection next. If it sends the event closed first, the lease has
+			// ended, else only this unetd.
 			<-c.done
 			continue
 		}
@@ -111,9 +111,9 @@ func (l *Lease) note(op string, t endpoint.Tag) {
 	}
 }
 
-// happened reports whether a change was made whose answer was lost, by the tags that the
-// endpoint has now; had is whether its tag was held before. A claim of a tag that was held,
-// and an unclaim of one that was not, change nothing and are repeated for their error.
+// happened reports whether unetd made a change whose answer was lost, and of which tag. now
+// are the endpoint's tags after it; had: it held o.Tag before. A claim of a tag that was
+// held, and an unclaim of one that was not, change nothing and are repeated for their error.
 func (l *Lease) happened(o protocol.Operation, had bool, now []endpoint.Tag) (endpoint.Tag, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +128,7 @@ func (l *Lease) happened(o protocol.Operation, had bool, now []endpoint.Tag) (en
 	return endpoint.Tag{}, false
 }
 
-// fits reports whether a claim of asked can have given t: any value of t fits a wildcard.
+// fits reports whether t can be the answer to a claim of asked: any value fits a wildcard.
 func fits(t, asked endpoint.Tag) bool {
 	if t.Kind != asked.Kind || t.Block != asked.Block {
 		return false

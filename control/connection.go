@@ -26,7 +26,7 @@ const (
 // again that unetd does not take yet.
 const rightsPause = time.Millisecond
 
-// slotsForClaims of a connection's MaxRequests are not for resolves.
+// slotsForClaims is the number of a connection's MaxRequests slots that resolves do not use.
 const slotsForClaims = 4
 
 // errGone: the connection ended before the answer to a request. unetd may have acted on
@@ -37,26 +37,26 @@ var errGone = errors.New("unetd closed the connection")
 // answers to the callers, by identifier, and notices to the watchers.
 type connection struct {
 	conn     *net.UnixConn
-	watchers *notices.Watchers // get the notices that come; nil: none do
+	watchers *notices.Watchers // get the notices that unetd sends; nil for an operator, who gets none
 
 	// A request takes a slot before it is sent, and its answer gives the slot back, also
-	// when the caller no longer waits: unetd's limit counts requests it works on.
+	// when the caller no longer waits: unetd's limit is on requests in progress.
 	slots chan struct{}
-	// A resolve takes one of these too, which leaves some slots for claims: a resolve may
-	// wait for a neighbour that does not answer.
+	// A resolve takes one of these too, so that some slots are left for claims: a resolve
+	// may wait for a neighbour that does not answer.
 	resolves chan struct{}
 
-	writing sync.Mutex // held around writeRecord
+	writing sync.Mutex // held around protocol.WriteRecord
 
 	mu    sync.Mutex
 	calls map[uint64]*call // requests not answered yet
-	last  uint64           // identifier given out last
+	last  uint64           // identifier of the last request
 
 	done  chan struct{} // closed when the reader has ended
 	cause error         // why the reader has ended; set before done is closed
 	over  bool          // the lease has ended too, for this reason; set before done is closed
 
-	tags []endpoint.Tag // what the endpoint had when it was presented on this connection
+	tags []endpoint.Tag // that the endpoint had when it was presented on this connection
 }
 
 // call is a request in progress. Its answer is set before answered is closed.
@@ -90,7 +90,7 @@ func (c *connection) ask(ctx context.Context, o protocol.Operation) (protocol.An
 	return c.wait(ctx, call)
 }
 
-// send sends a request. With an error it was not sent, and unetd does not act on it.
+// send sends a request. After an error the request was not sent, and unetd does not act on it.
 func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -109,7 +109,8 @@ func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, err
 	if err == nil {
 		c.writing.Lock()
 		err = protocol.WriteRecord(c.conn, record, requestTimeout, o.Files...)
-		// unetd may take descriptors only on connections that it has accepted.
+		// EPERM: the connection waits to be accepted by a listener that receives no
+		// descriptors (SO_PASSRIGHTS).
 		for end := time.Now().Add(requestTimeout); len(o.Files) > 0 && errors.Is(err, unix.EPERM) && time.Now().Before(end); {
 			select {
 			case <-time.After(rightsPause):
@@ -126,7 +127,7 @@ func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, err
 	case err == nil:
 		return request, nil
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET), errors.Is(err, net.ErrClosed):
-		// The reader may still find the reason.
+		// The reader ends next, and may read the reason before.
 		select {
 		case <-c.done:
 			err = errGone
@@ -144,7 +145,7 @@ func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, err
 	return nil, err
 }
 
-// reserve waits for a place for a request.
+// reserve waits for a slot for a request.
 func (c *connection) reserve(ctx context.Context, op string) error {
 	places := []chan struct{}{c.slots}
 	if op == protocol.OpResolve {
@@ -168,7 +169,7 @@ func (c *connection) reserve(ctx context.Context, op string) error {
 	return nil
 }
 
-// wait waits for the answer to a request, and returns the error in it as its own.
+// wait waits for the answer to a request. It returns the error that the answer has.
 func (c *connection) wait(ctx context.Context, request *call) (protocol.Answer, error) {
 	select {
 	case <-request.answered:
@@ -241,8 +242,8 @@ func (c *connection) read() {
 	}
 }
 
-// deliver gives one record to its caller or to the watchers. It takes the descriptors over.
-// An error ends the connection, and the lease.
+// deliver gives one record to the caller that waits for it, or to the watchers. It takes the
+// descriptors over. An error ends the connection and the lease.
 func (c *connection) deliver(record []byte, fds []int) error {
 	a, err := protocol.ParseIncoming(record, len(fds))
 	if err != nil {

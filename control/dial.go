@@ -24,7 +24,7 @@ const (
 	dialTries = 200
 )
 
-// dial connects to unetd. Its errors have the cause and what can be done.
+// dial connects to unetd. Its errors name the cause and what the user can do.
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	for try := 1; ; try++ {
 		conn, err := dialOnce(ctx, socket)

@@ -12,8 +12,8 @@
 // the process has closed its descriptors and removed its mappings, or is dead.
 //
 // When unetd dies the endpoint goes on: all that it needs is in the kernel and in the
-// process. The Lease connects again and again and presents its XSK. The new unetd identifies
-// the socket by its cookie (SO_COOKIE) and the process by its uid.
+// process. The Lease tries to connect until a new unetd runs, and presents its XSK. The new
+// unetd identifies the socket by its cookie (SO_COOKIE) and the process by its uid.
 //
 // # Reading order
 //
@@ -21,7 +21,7 @@
 //	connection.go, reconnect.go     the connection, and the next one
 //	operator.go                     List and Counters, for operators
 //
-// Package internal/protocol has the records, cmd/unetd/internal/session unetd's end.
+// Package internal/protocol has the records. cmd/unetd/internal/session is unetd's end.
 // [docs/control-protocol.md] is the reference: records, events, errors, order, limits and
 // the handling of descriptors.
 //

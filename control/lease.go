@@ -18,22 +18,22 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// DefaultSocket is where unetd listens unless it is told otherwise.
+// DefaultSocket is the default path of unetd's socket.
 const DefaultSocket = "/run/unet/unetd.sock"
 
 // ErrProtocol: unetd broke the rules of the protocol, or reports that this process did.
 var ErrProtocol = protocol.ErrProtocol
 
 // Lease is a process's hold on an endpoint that unetd has granted. It implements
-// [endpoint.Lease]. A request whose context ends leaves the lease as it was. Once the lease
-// has ended every method returns an error that wraps [endpoint.ErrLeaseClosed].
+// [endpoint.Lease]. The end of a request's context does not end the lease. When the lease
+// has ended, every request returns an error that wraps [endpoint.ErrLeaseClosed].
 //
 // A lease and its endpoint outlive the unetd that granted them. When the connection ends
-// without a reason, the lease connects to the same socket until there is a unetd again, and
-// presents the endpoint's XSK, of which it keeps a descriptor. Calls wait meanwhile, until
-// their context ends, and take effect once. The lease ends when it is closed, when unetd
-// ends it, or when the next unetd does not have the endpoint. While there is no unetd, the
-// endpoint sends and receives as before.
+// without a reason, the lease tries to connect to the same socket until a unetd runs again,
+// and presents the endpoint's XSK, of which it keeps a descriptor. Meanwhile requests wait,
+// at most until their context ends; each takes effect once. The lease ends when it is
+// closed, when unetd ends it, or when the next unetd does not have the endpoint. While no
+// unetd runs, the endpoint sends and receives as before.
 type Lease struct {
 	socket string     // to connect to again
 	files  []*os.File // to present: the XSK, and the table of connections if there is one; closed with the lease
@@ -48,8 +48,8 @@ type Lease struct {
 
 	mu    sync.Mutex
 	conn  *connection           // it may have ended; then keep makes another
-	moved chan struct{}         // closed, and replaced, with another connection in conn
-	held  map[endpoint.Tag]bool // by unetd's answers; see change
+	moved chan struct{}         // closed, and replaced, when conn is replaced
+	held  map[endpoint.Tag]bool // tags of the endpoint, from unetd's answers; see change
 
 	watchers *notices.Watchers
 
@@ -61,8 +61,8 @@ type Lease struct {
 
 var _ endpoint.Lease = (*Lease)(nil)
 
-// Pauses before a resolve is repeated that was answered by ErrBusy: unetd works on resolves
-// of others, which take seconds at most.
+// Pauses before a resolve is repeated that was answered with ErrBusy: other resolves are in
+// progress at unetd, for seconds at most.
 const (
 	shortestBusy = 50 * time.Millisecond
 	longestBusy  = 250 * time.Millisecond
@@ -84,7 +84,7 @@ func Open(ctx context.Context, socket string, req endpoint.Request) (*endpoint.G
 	return grant, lease, nil
 }
 
-// open asks for an endpoint on a fresh connection, which it takes over.
+// open asks for an endpoint on a new connection, which it takes over.
 func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	l := &Lease{
 		socket:   lasting(socket),
@@ -139,8 +139,8 @@ func (c *connection) open(ctx context.Context, req endpoint.Request) (*endpoint.
 	return nil, err
 }
 
-// lasting makes a path absolute, if the result fits a socket's address: it then means the
-// same after a change of the working directory.
+// lasting makes a path absolute, so that it stays valid after a change of the working
+// directory. It returns socket itself if the result does not fit a socket's address.
 func lasting(socket string) string {
 	const abstract = "@"
 	if len(socket) == 0 || socket[:1] == abstract {
@@ -153,7 +153,7 @@ func lasting(socket string) string {
 	return socket
 }
 
-// keepToPresent keeps a descriptor of each file that is not nil.
+// keepToPresent duplicates the descriptor of each file that is not nil, for present.
 func (l *Lease) keepToPresent(files ...*os.File) error {
 	for _, f := range files {
 		if f == nil {
@@ -217,9 +217,9 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 		switch {
 		case err == nil:
 			return *a.Route, nil
-		case errors.Is(err, errGone): // and is to be asked again
+		case errors.Is(err, errGone): // ask on the next connection
 			continue
-		case errors.Is(err, endpoint.ErrLeaseClosed): // likewise: what follows says whether it has
+		case errors.Is(err, endpoint.ErrLeaseClosed): // the connection ends next, perhaps the lease: as in change
 			select {
 			case <-c.done:
 			case <-ctx.Done():
@@ -238,12 +238,13 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	}
 }
 
-// Watch calls f with notices; see [endpoint.Lease]. When the lease has found another
-// unetd, f gets a NoticeRoute for all destinations: changes meanwhile are not known, and
-// the new unetd tells only of destinations that it has resolved itself.
+// Watch calls f with notices; see [endpoint.Lease]. When the lease has connected to another
+// unetd, f gets a NoticeRoute for all destinations: changes until then were not reported,
+// and the new unetd reports only on destinations that it has resolved itself.
 func (l *Lease) Watch(f func([]endpoint.Notice)) (stop func()) { return l.watchers.Watch(f) }
 
-// Done is closed when the lease has ended: by Close, or because unetd says so.
+// Done is closed when the lease has ended: by Close, by unetd, or because no unetd has the
+// endpoint any more.
 func (l *Lease) Done() <-chan struct{} { return l.done }
 
 // Err is nil before Done is closed; see [endpoint.Lease]. It wraps the reason if
@@ -258,9 +259,9 @@ func (l *Lease) Err() error {
 	return fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, l.cause)
 }
 
-// Close gives everything back. It waits until unetd has reclaimed it, so the tags can be
-// claimed again when it returns, but for 2 seconds at most: a unetd that is stopped or
-// overloaded reclaims it when it continues. Without a connection Close returns at once. Then
+// Close gives everything back. It waits until unetd has reclaimed it, for 2 seconds at most,
+// so the tags can be claimed again when it returns; a unetd that is stopped or overloaded
+// reclaims it when it continues. Without a connection Close returns at once. Then
 // the next unetd reclaims the endpoint after its grace period, or the kernel does when the
 // last descriptor of the XSK is closed. The error is nil.
 func (l *Lease) Close() error {

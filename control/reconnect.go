@@ -11,9 +11,9 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// Pauses between attempts to reach another unetd. The first is short, since an
-// endpoint gets no routes and no tags meanwhile; the longest bounds the load of
-// hundreds of applications without a unetd.
+// Pauses between attempts to connect to another unetd. The first is short, since an
+// endpoint gets no routes and no tags meanwhile; the longest limits the load that hundreds
+// of applications cause while no unetd runs.
 const (
 	shortestPause = 10 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
@@ -72,7 +72,8 @@ func (l *Lease) move(next *connection) bool {
 	return true
 }
 
-// connection waits for a connection that has not ended. An error: the lease or ctx has.
+// connection waits for a connection that has not ended. It returns an error if the lease or
+// ctx ends first.
 func (l *Lease) connection(ctx context.Context) (*connection, error) {
 	for {
 		if isClosed(l.done) {
@@ -117,8 +118,8 @@ func (l *Lease) reconnect() (*connection, error) {
 	}
 }
 
-// present makes a connection and presents the endpoint on it. The answer has no timeout: to
-// close the connection while unetd grants the lease would give the lease back.
+// present makes a connection and presents the endpoint on it. There is no timeout for the
+// answer: to close the connection after unetd has granted the lease would end the endpoint.
 func (l *Lease) present() (*connection, error) {
 	conn, err := dialOnce(l.ctx, l.socket)
 	if err != nil {
@@ -137,13 +138,13 @@ func (l *Lease) present() (*connection, error) {
 	return nil, err
 }
 
-// refusal is the reason for which unetd ended a connection instead of an answer.
+// refusal is the reason for which unetd ended a connection instead of answering.
 type refusal struct{ error }
 
 func (r *refusal) Unwrap() error { return r.error }
 
-// final reports whether the endpoint can never be presented after this error. Errors that
-// do not come from unetd, as of connect(2), may pass.
+// final reports whether the endpoint can never be presented after this error. After errors
+// that do not come from unetd, such as those of connect(2), a later attempt may succeed.
 func final(err error) bool {
 	var answered *protocol.Error
 	var refused *refusal
@@ -156,7 +157,7 @@ func final(err error) bool {
 		}
 		return false
 	case errors.As(err, &refused):
-		return true // an event closed, or a violation of the protocol
+		return true // the event closed, or a violation of the protocol
 	}
 	return false
 }

@@ -56,7 +56,7 @@ unetd has granted and refused. Without --all counters that are 0 are left out.
 	return cmd
 }
 
-// ask makes cmd call run, and gives it the flags of the commands that ask a running unetd.
+// ask gives cmd the flags of the commands that ask a running unetd, and makes it call run.
 func ask(cmd *cobra.Command, run func(ctx context.Context, socket string, w io.Writer, asJSON bool) error) {
 	socket := cmd.Flags().String("socket", control.DefaultSocket, "unix socket that unetd listens on")
 	asJSON := cmd.Flags().Bool("json", false, "write JSON")

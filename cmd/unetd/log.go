@@ -15,9 +15,9 @@ const (
 )
 
 // logWriter writes lines to out in a goroutine of its own, so that Write does not wait for a
-// pipe that is not read, and a full disk or a closed pipe is no error of Write. Lines beyond
-// maxUnwritten, or that out returns an error for, are dropped and counted. After the next
-// write that succeeds one line reports the number; it is never dropped for want of room.
+// pipe that is not read, and returns no error for a full disk or a closed pipe. Lines beyond
+// maxUnwritten, and those for which out returns an error, are dropped and counted. After the
+// next write that succeeds a line reports the number. maxUnwritten does not apply to it.
 type logWriter struct {
 	out io.Writer
 
@@ -26,7 +26,7 @@ type logWriter struct {
 	waiting []byte // whole lines
 	writing bool
 	dropped uint64
-	report  func(dropped uint64) []byte // makes that line; must not call Write; nil: no line
+	report  func(dropped uint64) []byte // makes the line with the number; must not call Write; nil: no line
 }
 
 func newLogWriter(out io.Writer) *logWriter {
@@ -91,7 +91,7 @@ func (w *logWriter) flush() {
 
 func countLines(b []byte) uint64 { return uint64(bytes.Count(b, []byte{'\n'})) }
 
-// newLogger makes the log, which reports the number of its lines that were dropped.
+// newLogger makes a log that writes to w, and w.report.
 func newLogger(w *logWriter, level, format string) (*slog.Logger, error) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,

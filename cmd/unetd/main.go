@@ -7,8 +7,8 @@
 //	unetd list
 //
 // This package reads the command line. Package internal/daemon starts and stops the
-// daemon, internal/uplink opens the mux, internal/policy reads the policy, and package
-// control has the protocol with applications.
+// daemon, internal/session answers applications, internal/uplink opens the mux, and
+// internal/policy reads the policy.
 //
 // Exit status: 0 if the command succeeded, for serve after SIGINT or SIGTERM; 1 if it
 // failed, the policy file is wrong or the interface was lost; 2 if the command line is
@@ -35,7 +35,7 @@ const (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// failure is an error of the command's work. Other errors are about the command line.
+// failure marks an error of the command's work. Errors without it are about the command line.
 type failure struct{ error }
 
 func run(args []string) int {
@@ -101,8 +101,8 @@ func newVersion() *cobra.Command {
 
 const registerName = "register-segment"
 
-// registerCommand is the command by which unetd starts itself: the file that it runs from,
-// also if another file has been installed in its place.
+// registerCommand is the command by which unetd starts its own executable, also if another
+// file has been installed in the place of that since.
 var registerCommand = []string{"/proc/self/exe", registerName}
 
 // newRegister is the command that unetd starts for each endpoint, so that the kernel

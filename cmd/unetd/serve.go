@@ -123,7 +123,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	return cmd
 }
 
-// run checks the flags, then serves. An error that is no failure is about the flags.
+// run checks the flags, then serves. An error that is not a failure is about the flags.
 func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	if f.iface == "" {
 		return errors.New("no --interface given")
@@ -154,7 +154,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		return err
 	}
 
-	// The reader of the log may end: the runtime would end this process at the next write.
+	// Otherwise, if the reader of the log ends, SIGPIPE ends this process at the next write.
 	signal.Ignore(syscall.SIGPIPE)
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)

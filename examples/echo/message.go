@@ -12,8 +12,8 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// openMessage is openUDP for messages: an endpoint with a tag of its own, and a
-// channel to the server's.
+// openMessage is openUDP for messages. It opens an endpoint with a tag of its own, and a
+// channel to the server's tag.
 func openMessage(ctx context.Context, socket string, to netip.AddrPort) (exchange func([]byte) error, closeAll func(), err error) {
 	anyTag := endpoint.MessageTag(0)
 	grant, lease, err := control.Open(ctx, socket, endpoint.Request{Tags: []endpoint.Tag{anyTag}})

@@ -49,7 +49,7 @@ func serve(ctx context.Context, socket string, addr netip.AddrPort) error {
 	return errors.Join(err, <-messages)
 }
 
-// echoDatagrams is as with package net.
+// echoDatagrams uses the socket as programs use one of package net.
 func echoDatagrams(conn *unet.UDPConn) error {
 	buf := make([]byte, 65536)
 	for {

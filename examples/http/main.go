@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 	case command == "serve" && *listen == "":
 		return wrong("serve: --listen is missing")
 	case command == "serve" && flags.NArg() > 0:
-		return wrong("serve: %q is too much", flags.Arg(0))
+		return wrong("serve: unexpected argument %q", flags.Arg(0))
 	case command == "serve":
 		return serve(ctx, o, *listen)
 	case command == "get" && flags.NArg() != 1:

@@ -92,7 +92,7 @@ func (s *site) hello(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "bytes      %d received, %d acknowledged by the peer\n", i.BytesReceived, i.BytesAcked)
 }
 
-// bytes leaves ranges, HEAD and the rest to net/http.
+// bytes answers with n bytes; net/http handles ranges and HEAD.
 func (s *site) bytes(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
 	if err != nil || n < 0 {

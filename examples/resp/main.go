@@ -57,11 +57,11 @@ func run(ctx context.Context, args []string) error {
 		return err
 	})
 	listen := flags.String("listen", "", "`address:port` to listen on")
-	keepAlive := flags.Duration("keepalive", 300*time.Second, "`time` after which a silent client is probed, three times at most; 0 never does")
+	keepAlive := flags.Duration("keepalive", 300*time.Second, "`time` after which a silent client is probed, three times at most; 0: never")
 	flags.Parse(args)
 	switch {
 	case flags.NArg() > 0:
-		return fmt.Errorf("%q is too much (see resp --help)", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q (see resp --help)", flags.Arg(0))
 	case *listen == "":
 		return fmt.Errorf("--listen is missing (see resp --help)")
 	case *keepAlive < 0:

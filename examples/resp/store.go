@@ -5,7 +5,7 @@ package main
 type database map[string]any
 
 type (
-	text    []byte // is never changed in place
+	text    []byte // never changed in place
 	members map[string]struct{}
 	fields  map[string]text
 )

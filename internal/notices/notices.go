@@ -1,5 +1,5 @@
-// Package notices delivers the notices of a lease to the functions that watch it. It keeps
-// for each of them what it has not been called with yet, so that the sender never waits.
+// Package notices delivers the notices of a lease to the functions that watch it. For each
+// of them it keeps the notices that are not delivered yet, so that the sender never waits.
 package notices
 
 import (
@@ -16,8 +16,8 @@ import (
 // without an address stands for all.
 const maxAddrs = 256
 
-// Watchers are the watchers of one lease, and the state of the link and of the endpoint's
-// addresses. One goroutine calls all of them, from the first Watch to the end of the lease.
+// Watchers has the watchers of one lease, and the state of the link and of the endpoint's
+// addresses. One goroutine calls all watchers, from the first Watch to the end of the lease.
 type Watchers struct {
 	done <-chan struct{}
 	wake chan struct{} // of capacity 1
@@ -25,8 +25,8 @@ type Watchers struct {
 	mu        sync.Mutex
 	list      []*watcher // in the order of Watch
 	down      bool
-	gone      map[netip.Addr]bool // false is not there
-	presented bool
+	gone      map[netip.Addr]bool // addresses that the host does not have now
+	presented bool                // see Presented
 	running   bool
 }
 
@@ -70,16 +70,16 @@ func (w *Watchers) Watch(f func([]endpoint.Notice)) (stop func()) {
 	}
 }
 
-// Presented makes every later Watch begin with the whole state: the process was told of
-// another one by the unetd before this.
+// Presented makes every later Watch begin with the whole state: the last unetd may have
+// reported another one to the process.
 func (w *Watchers) Presented() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.presented = true
 }
 
-// Tell gives notices to all watchers, but for states of the link and of addresses that
-// are not new. It does not block.
+// Tell gives notices to all watchers. It leaves out states of the link and of addresses that
+// have not changed. It does not block.
 func (w *Watchers) Tell(list ...endpoint.Notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,7 +93,7 @@ func (w *Watchers) Tell(list ...endpoint.Notice) {
 	w.nudge()
 }
 
-// news notes a state and returns what is new of it. w.mu is held.
+// news records a state and returns the notices of what has changed. w.mu is held.
 func (w *Watchers) news(n endpoint.Notice) []endpoint.Notice {
 	switch n.Kind {
 	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
@@ -131,8 +131,7 @@ func (w *Watchers) nudge() {
 	}
 }
 
-// run calls the watchers until the lease ends. What was told at one time reaches each
-// watcher before the next one in the list.
+// run calls the watchers until the lease ends, each time in the order of the list.
 func (w *Watchers) run() {
 	type call struct {
 		to   *watcher
@@ -160,12 +159,12 @@ func (w *Watchers) run() {
 	}
 }
 
-// pending is what a watcher has not been called with yet. Of a destination that changed
-// twice one notice is kept, and of the states of the link and of an address the last. Of
-// addresses there are no more than the endpoint has tags.
+// pending is what a watcher has not been called with yet: one notice for each destination
+// that has changed, and the last state of the link and of each address. It has at most as
+// many addresses as the endpoint has tags.
 type pending struct {
 	link   endpoint.NoticeKind // 0: nothing new
-	back   bool                // all of the endpoint's addresses are there, but for those in gone
+	back   bool                // the host has all of the endpoint's addresses, except those that are true in gone
 	gone   map[netip.Addr]bool // the endpoint's addresses whose state is new; false: it is back
 	routes map[netip.Addr]bool // destinations
 	all    bool                // of routes: every destination
@@ -198,7 +197,7 @@ func (p *pending) add(n endpoint.Notice) {
 	}
 }
 
-// take returns what is pending and forgets it, in the order of [endpoint.Lease]'s Watch.
+// take returns and removes what is pending, in the order of [endpoint.Lease]'s Watch.
 func (p *pending) take() []endpoint.Notice {
 	var list []endpoint.Notice
 	if p.link != 0 {

@@ -39,7 +39,8 @@ type Incoming struct {
 	Message string       `json:"message"`
 }
 
-// ParseIncoming parses a record from unetd, with which so many descriptors came.
+// ParseIncoming parses a record from unetd. descriptors is the number of those that came
+// with it.
 func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 	var a Incoming
 	if err := json.Unmarshal(record, &a); err != nil {
@@ -57,15 +58,15 @@ func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 	}
 	switch {
 	case results > 1, results == 1 && a.Event != "":
-		return a, Violation("a record that is %d answers, event %q", results, a.Event)
+		return a, Violation("a record with %d results and event %q: want one of them", results, a.Event)
 	case a.ID == 0 && a.Error == nil && a.Event == "":
 		return a, Violation("a record that is neither an answer to a request, nor an error, nor an event")
 	case (a.Event == eventLink || a.Event == eventAddress) && a.Up == nil:
-		return a, Violation("an event %s that does not say which state", a.Event)
+		return a, Violation("an event %s without up", a.Event)
 	case a.Event == eventAddress && !*a.Up && (len(a.Addrs) == 0 || slices.Contains(a.Addrs, netip.Addr{})):
-		return a, Violation("an event address that does not say which is gone")
+		return a, Violation("an event address without the addresses that are gone")
 	case a.Grant == nil && descriptors != 0:
-		return a, Violation("%d descriptors came with a record that is no grant", descriptors)
+		return a, Violation("%d descriptors came with a record that is not a grant", descriptors)
 	case a.Grant != nil && descriptors != GrantDescriptors:
 		return a, Violation("a grant came with %d descriptors: want %d", descriptors, GrantDescriptors)
 	case a.Grant != nil:

@@ -12,8 +12,8 @@ import (
 // ErrProtocol: the other end broke the rules of the protocol, or reports that this one did.
 var ErrProtocol = errors.New("control protocol violation")
 
-// codes pairs the codes of errors on the socket with the errors they stand for. Of several
-// that match an error, the first is its code.
+// codes are the codes of errors on the socket and the errors that they stand for. If several
+// match an error, the first is its code.
 var codes = []struct {
 	code     string
 	sentinel error
@@ -44,8 +44,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap gives the sentinel, or nil for code internal and for codes that this
-// version does not know.
+// Unwrap returns the sentinel; nil for code internal and for unknown codes.
 func (e *Error) Unwrap() error {
 	for _, c := range codes {
 		if c.code == e.Code {
@@ -55,7 +54,8 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// MaxMessage bounds the message of an error on the socket, in bytes.
+// MaxMessage is the length at which the message of an error is cut, in bytes. "..." follows
+// the rest.
 const MaxMessage = 1024
 
 // Message is the text of an error as it is sent: one line.
@@ -78,16 +78,16 @@ func NewError(err error) *Error {
 	return &Error{codeInternal, text}
 }
 
-// Violation is an ErrProtocol.
+// Violation makes an ErrProtocol.
 func Violation(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)
 }
 
-// Busy is an endpoint.ErrBusy.
+// Busy makes an endpoint.ErrBusy.
 func Busy(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{endpoint.ErrBusy}, args...)...)
 }
 
 func versionError(v int) error {
-	return Violation("version %d: this side speaks version %d", v, Version)
+	return Violation("version %d: this end has version %d", v, Version)
 }

@@ -14,7 +14,7 @@ const (
 	EventClosed  = "closed"
 )
 
-// Event is a record from unetd that is no answer.
+// Event is a record from unetd that is not an answer.
 type Event struct {
 	Version int          `json:"v"`
 	Event   string       `json:"event"`
@@ -23,7 +23,7 @@ type Event struct {
 	Message string       `json:"message,omitempty"` // closed
 }
 
-// Events makes the records of notices: all routes are in one.
+// Events makes the records of notices. All routes are in one record.
 func Events(list []endpoint.Notice) []Event {
 	var events []Event
 	var addrs []netip.Addr
@@ -53,7 +53,7 @@ func Events(list []endpoint.Notice) []Event {
 	return events
 }
 
-// Notices is the inverse of Events. Events of later versions have none.
+// Notices is the inverse of Events. Unknown events give no notices.
 func (a Incoming) Notices() []endpoint.Notice {
 	var kind endpoint.NoticeKind
 	switch {

@@ -32,8 +32,8 @@ const (
 	OpCounters = "counters"
 )
 
-// Request is a record from the application. Operation parses its argument, after the
-// identifier is known: so an invalid argument is answered with the identifier.
+// Request is a record from the application. Its argument is parsed later, by Operation: the
+// identifier is known then, so the answer to an invalid argument has it.
 type Request struct {
 	Version int             `json:"v"`
 	ID      uint64          `json:"id"`
@@ -54,7 +54,7 @@ type Operation struct {
 	Files []*os.File // open, present: descriptors that are sent with the record
 }
 
-// ParseRequest parses a request but for its argument. An error is a violation of the
+// ParseRequest parses a request without its argument. Every error is a violation of the
 // protocol; the request then has its identifier, if that could be read.
 func ParseRequest(record []byte) (Request, error) {
 	var r Request
@@ -78,8 +78,8 @@ func ParseRequest(record []byte) (Request, error) {
 	return r, r.checkArgument()
 }
 
-// checkArgument holds the arguments that are there against those of the
-// operation.
+// checkArgument returns an error unless the record has the argument that its operation
+// takes, and no other.
 func (r Request) checkArgument() error {
 	var has, want string
 	for _, a := range []struct {
@@ -99,7 +99,7 @@ func (r Request) checkArgument() error {
 	case OpResolve:
 		want = " addr"
 	case OpList, OpCounters:
-		if r.After != nil { // or nothing
+		if r.After != nil { // it may be missing
 			want = " after"
 		}
 	default:
@@ -114,8 +114,8 @@ func (r Request) checkArgument() error {
 	return Violation("op %s takes the argument%s and no other", r.Op, want)
 }
 
-// operation reads the argument. A tag that is none is the application's user's
-// mistake (endpoint.ErrTag); anything else is a violation.
+// Operation parses the argument. The error for text that is not a tag is endpoint.ErrTag: it
+// may be a mistake of the application's user. Every other error is a violation.
 func (r Request) Operation() (Operation, error) {
 	o := Operation{Op: r.Op, After: r.After}
 	var err error
@@ -147,7 +147,7 @@ func checkTags(tags []endpoint.Tag) error {
 	return nil
 }
 
-// record is the inverse of parseRequest and operation.
+// Record makes the record of a request: the inverse of ParseRequest and Operation.
 func (o Operation) Record(id uint64) ([]byte, error) {
 	r := Request{Version: Version, ID: id, Op: o.Op, After: o.After}
 	var err error

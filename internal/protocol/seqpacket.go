@@ -19,8 +19,8 @@ const (
 
 // ReadRecord waits for the next record. It receives at most maxDescriptors descriptors; if
 // there are more, the kernel discards them, and ReadRecord fails. Descriptors are
-// close-on-exec (package net sets MSG_CMSG_CLOEXEC). The caller closes them, also those
-// beside an error. The end of the stream is io.EOF. While it waits it has no buffer.
+// close-on-exec (package net sets MSG_CMSG_CLOEXEC). The caller closes them, also if there
+// is an error. The end of the stream is io.EOF. While it waits it has allocated no buffer.
 func ReadRecord(c *net.UnixConn, maxDescriptors int) ([]byte, []int, error) {
 	size, err := NextRecord(c)
 	if err != nil {
@@ -40,7 +40,7 @@ func TakeRecord(c *net.UnixConn, size, maxDescriptors int) ([]byte, []int, error
 	record := make([]byte, size)
 	var oob []byte
 	if maxDescriptors > 0 {
-		// Not CmsgSpace, whose padding has room for a descriptor more.
+		// Not CmsgSpace: its padding has room for one more descriptor.
 		oob = make([]byte, unix.CmsgLen(4*maxDescriptors))
 	}
 	n, oobn, flags, _, err := c.ReadMsgUnix(record, oob)
@@ -83,7 +83,7 @@ func NextRecord(c *net.UnixConn) (size int, err error) {
 	return size, nil
 }
 
-// descriptors are those in a control message (SCM_RIGHTS), also beside an error.
+// descriptors returns those in the control messages (SCM_RIGHTS), also if there is an error.
 func descriptors(oob []byte) ([]int, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -111,8 +111,8 @@ func CloseAll(fds []int) {
 	}
 }
 
-// WriteRecord sends a record with descriptors of files, which stay the caller's. It blocks for
-// at most timeout if the other end does not read. Only one goroutine at a time may call it.
+// WriteRecord sends a record with descriptors of files, which stay the caller's. If the other
+// end does not read, it blocks for timeout at most. Only one goroutine at a time may call it.
 func WriteRecord(c *net.UnixConn, record []byte, timeout time.Duration, files ...*os.File) error {
 	if err := c.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 		return err

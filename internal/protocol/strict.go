@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of the shape of a record from an application. No valid record comes near them; they
-// bound the work, and the stack, that a hostile record takes.
+// Limits of the shape of a record from an application. Valid records stay far below them.
+// They limit the work and the stack that a hostile record can take.
 const (
 	maxDepth = 8  // objects and arrays inside one another
 	maxNames = 32 // in one object
@@ -40,15 +40,15 @@ type level struct {
 	names  []string // in an object: so far
 }
 
-// checkShape refuses what encoding/json accepts and other parsers may read otherwise: a name
-// that comes twice (it takes the last), a name in other letters (it takes ID for id), and
+// checkShape refuses what encoding/json accepts and other parsers may read in another way: a
+// name that comes twice (it uses the last), a name in another case (it reads ID as id), and
 // bytes that are not UTF-8 (it replaces them).
 func checkShape(record []byte) error {
 	if !utf8.Valid(record) {
 		return errors.New("not UTF-8")
 	}
 	d := json.NewDecoder(bytes.NewReader(record))
-	d.UseNumber() // their range is a matter of the field
+	d.UseNumber() // Decode checks the range of each number later
 	var levels []level
 	for {
 		t, err := d.Token()

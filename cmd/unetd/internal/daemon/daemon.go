@@ -20,8 +20,8 @@ type Mux interface {
 	session.Provider
 	// Identity has the uplink's name and mode.
 	Identity() endpoint.Identity
-	// Failed receives an error if endpoints cannot work on the uplink any more. Every
-	// lease has ended then, with that reason.
+	// Failed receives an error if endpoints cannot use the uplink any more. Every lease has
+	// ended then, with that reason.
 	Failed() <-chan error
 	// Close detaches everything. Every lease is closed by then.
 	Close() error
@@ -78,7 +78,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	select {
 	case failed = <-m.Failed():
 		cfg.Log.Error("cannot go on", "interface", id.Interface, "error", failed)
-		keep = false // endpoints cannot go on
+		keep = false // nothing can be kept for the next unetd
 		cancel()
 		err = <-served
 	case err = <-served:
@@ -87,8 +87,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return errors.Join(failed, err)
 }
 
-// Inherited is a descriptor that the parent process has left open for this one. A
-// descriptor with FD_CLOEXEC is this process's own, and an error.
+// Inherited returns a descriptor that the parent process has left open for this one. A
+// descriptor with FD_CLOEXEC belongs to this process: the error is EBADF.
 func Inherited(fd int, name string) (*os.File, error) {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	if err == nil && flags&unix.FD_CLOEXEC != 0 {
@@ -101,8 +101,8 @@ func Inherited(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// notifyReady reports that the daemon serves: to a service manager by sd_notify(3), and by
-// a line on a descriptor.
+// notifyReady reports that the daemon is ready: to a service manager by sd_notify(3), and by
+// a line to a descriptor.
 func notifyReady(line *os.File) error {
 	if path := os.Getenv("NOTIFY_SOCKET"); path != "" {
 		if err := sdNotify(path, "READY=1"); err != nil {

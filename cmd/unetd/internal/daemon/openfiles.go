@@ -13,9 +13,9 @@ import (
 // reached: one for each tag (the kernel's socket on a port; a block counts as many tags as
 // it has ports), one for each connection, about ten more for each endpoint that is being
 // opened (socket, segment, namespaces, netlink), one for the segment of each endpoint, one
-// for each lease's table of connections (a lease has a connection of its own), two for
-// each resolve request, one for each connection that waits to be refused, and some of its
-// own (maps, programs, links, netlink). A tenth is headroom.
+// for each lease's table of TCP connections (there are no more leases than connections to
+// unetd), two for each resolve request, one for each connection that waits to be refused,
+// and some for maps, programs, links and netlink. A tenth is headroom.
 //
 // With baseFiles the limit of tags is lower, and the other limits are the same.
 const (
@@ -26,8 +26,8 @@ const (
 	baseTags = 16 << 10
 )
 
-// maxEndpoints bounds the endpoints at a time, with those that were closed and whose
-// descriptors an application still holds: the number of ports of a mux.
+// maxEndpoints is the limit of endpoints at a time, including those that were closed and
+// whose descriptors an application still holds. A mux has as many ports.
 const maxEndpoints = 4096
 
 // raiseOpenFiles raises RLIMIT_NOFILE to openFiles, or as far as it may, and returns it.
@@ -55,10 +55,10 @@ func raiseOpenFiles(log *slog.Logger) uint64 {
 	return wanted.Cur
 }
 
-// limitsFor returns limits that are reached before the daemon has used all descriptors: a
-// limit refuses one request, and no descriptor would fail every request.
+// limitsFor returns limits that are reached before the daemon has used all descriptors. At a
+// limit one request is refused; without a descriptor every request would fail.
 func limitsFor(files uint64) (session.Limits, mux.Limits) {
-	if files >= baseFiles { // the defaults, and what is more is for tags
+	if files >= baseFiles { // the defaults; descriptors beyond baseFiles are for tags
 		return session.Limits{}, mux.Limits{Endpoints: maxEndpoints, Tags: int64(min(allTags, baseTags+(files-baseFiles)*4/5, files/4*3))}
 	}
 	share := func(of uint64) int { return int(max(1, of*files/baseFiles)) }

@@ -15,7 +15,7 @@ import (
 
 // Socket is the unix socket that applications connect to.
 type Socket struct {
-	Path string      // made absolute, so that it is never in the abstract namespace, which has no permissions
+	Path string      // made absolute, so that it is not in the abstract namespace, which has no permissions
 	Mode fs.FileMode // permission bits
 	GID  int         // its group; -1: that of the process
 }
@@ -31,9 +31,10 @@ type listener struct {
 	lock *lock
 }
 
-// listen takes the path, until remove. It replaces a socket whose daemon has died. A
-// socket that is served, or a file that is no socket, stays and is an error. listen waits
-// for a daemon that has the lock and does not serve yet or any more.
+// listen locks the path and listens there, until remove. It replaces a socket whose daemon
+// has died. A socket at which a process accepts connections, or a file that is not a socket,
+// stays, and listen returns an error. It waits for a daemon that has the lock and is
+// starting or ending.
 func (s Socket) listen() (_ *listener, err error) {
 	path, err := filepath.Abs(s.Path)
 	if err != nil {
@@ -96,8 +97,8 @@ func bind(path string) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// lockPath waits for the lock on a path: for a second if its holder serves there, for five
-// if it does not.
+// lockPath waits for the lock on a path: for a second if its holder accepts connections
+// there, for five seconds if it does not.
 func lockPath(path string) (*lock, error) {
 	for try := range lockTries {
 		l, err := takeLock(path + ".lock")
@@ -213,10 +214,10 @@ const (
 	lockPause  = 20 * time.Millisecond
 )
 
-// lock is a daemon's exclusive right to the socket's path, and to the uplink: it has the
-// lock from before it looks at the path until it has detached the programs and removed the
-// socket. The lock is flock(2) on a file beside the socket that only its owner can open,
-// and so lock. The kernel releases it when the process ends.
+// lock is a daemon's exclusive right to the socket's path. A daemon takes it before it
+// examines the path and holds it until it has detached the programs and removed the socket.
+// The lock is flock(2) on a file beside the socket, which only its owner can open and so
+// lock. The kernel releases it when the process ends.
 type lock struct {
 	file *os.File
 	path string

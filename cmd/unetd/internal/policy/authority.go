@@ -19,7 +19,8 @@ type Authority struct {
 	Interface string
 	Log       *slog.Logger
 
-	// Register is mux.Terms.Register. The kernel cannot count more than MaxCharge bytes.
+	// Register is mux.Terms.Register. MaxCharge is the largest amount of registered memory
+	// that the kernel can count for a user, in bytes.
 	Register  []string
 	MaxCharge int64
 
@@ -34,7 +35,7 @@ const RegisteredTimes = 4
 // natWarning is the key of a warning that is logged once.
 type natWarning struct{ rule, by string }
 
-// rule is the rule for an owner now (nil: none), and its policy.
+// rule returns the rule that now applies to an owner (nil: none), and its policy.
 func (a *Authority) rule(o mux.Owner) (*Rule, *Policy) {
 	p := a.Source.Policy()
 	return p.Match(Subject{UID: o.UID, GID: o.GID, Groups: o.Groups}, a.Interface), p

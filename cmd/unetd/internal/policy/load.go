@@ -44,8 +44,8 @@ func Load(file string, names Names) (p *Policy, warning string, err error) {
 	return p, others(file, info), err
 }
 
-// others is a warning if users other than root and this process's can write to a file; "": none
-// can.
+// others returns a warning if users other than root and this process's can write to a file;
+// "": no other user can.
 func others(file string, info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

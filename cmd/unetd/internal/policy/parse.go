@@ -75,8 +75,8 @@ func (p *parser) document(text []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// syntax reports an error of the YAML reader, which has the line in its text. Errors of its grammar
-// count lines from 0, those of its scanner from 1.
+// syntax reports an error of the YAML library, whose text has the line. Errors of the library's
+// parser count lines from 0, those of its scanner from 1.
 func (p *parser) syntax(err error) {
 	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 1
 	if rest, found := strings.CutPrefix(text, "line "); found {
@@ -335,7 +335,7 @@ func (p *parser) truth(n *yaml.Node, what string) bool {
 	return text == "true"
 }
 
-// nat reads the field nat; warn: ports that network address translation may use are permitted.
+// nat reads the field nat. warn: the rule permits ports that network address translation may use.
 func (p *parser) nat(n *yaml.Node) (warn bool) {
 	text, ok := p.scalar(n, "nat")
 	if ok && text != "refuse" && text != "warn" {

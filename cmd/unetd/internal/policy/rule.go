@@ -92,8 +92,8 @@ func matches(glob, name string) bool {
 	}
 }
 
-// ports are the ports of an address that the rule permits for tags of a kind; for a wildcard, those
-// of any address that it may become.
+// ports returns the ports of an address that the rule permits for tags of a kind; for a wildcard
+// address, the ports of all addresses that it may become.
 func (r *Rule) ports(kind endpoint.TagKind, addr netip.Addr, floor uint16) spans {
 	var list []span
 	for _, p := range r.Tags {
@@ -139,8 +139,8 @@ type Choices struct {
 	Free bool
 }
 
-// Choices are the tags that the rule permits for t. Ports below dynamic are not chosen: they can
-// only be claimed by number. floor is as for Permits.
+// Choices returns the tags that the rule permits for t. It leaves out ports below dynamic, which
+// can only be claimed by number. floor is as for Permits.
 func (r *Rule) Choices(t endpoint.Tag, floor, dynamic uint16) Choices {
 	c := Choices{like: t}
 	switch {
@@ -185,7 +185,7 @@ type Pattern struct {
 	kind    endpoint.TagKind
 	prefix  netip.Prefix // addresses; not valid: all
 	numbers span         // ports or message tags, if open is not set
-	open    bool         // the port is *: all that the system does not reserve for root
+	open    bool         // the port is *: all ports that the system does not reserve for root
 }
 
 // String is the pattern as it was written.
@@ -326,7 +326,7 @@ func (p Pattern) ports(floor uint16) span {
 // span is the numbers from first to last.
 type span struct{ first, last uint32 }
 
-// spans are in order and do not touch one another.
+// spans are in ascending order, and neither overlap nor adjoin.
 type spans []span
 
 // merge makes spans of numbers in any order that may overlap.

@@ -29,7 +29,7 @@ const (
 // which the Go runtime handles (it preempts goroutines by it). Where signals do not end the
 // wait, as in the flush of a FUSE file, the thread stays blocked.
 //
-// f keeps its thread, so it must block in the kernel only.
+// f is locked to its thread, so it must not block outside the kernel.
 func letGo(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -60,9 +60,9 @@ func letGo(f func()) {
 }
 
 // hangUp closes a connection such that the other end reads all that was sent
-// to it and then the end of the stream. If a unix socket is closed with records unread, the
-// other end reads ECONNRESET instead. So hangUp shuts the reading side down, after which no
-// record can arrive, and discards what is there.
+// to it and then the end of the stream. If a unix socket is closed with unread records, the
+// other end reads ECONNRESET instead. So hangUp shuts down the receive side, after which no
+// record can arrive, and discards the records that have arrived.
 //
 // No other goroutine may use the connection: package net closes the descriptor in the last
 // goroutine that uses it, and the close has to be in letGo.
@@ -97,14 +97,15 @@ func discard(fd int) (more bool) {
 	return more
 }
 
-// refusals answers connections beyond the limits, and closes them. The close can block for
-// as long as the peer likes. Each user has a queue of such connections, which takes the
-// user's turns to close connections. A connection in the queue costs one descriptor.
+// refusals answers connections beyond the limits with an error, and closes them. The peer
+// can make the close block for any time. So each user has a queue of such connections, each
+// of which is closed in one of the user's turns. A connection in the queue costs one
+// descriptor.
 //
-// When Limits.Waiting wait, the listener stops receiving descriptors (SO_PASSRIGHTS). The
-// close of a connection made from then on cannot block: it is refused at once. So at most
-// Limits.Waiting and the listener's backlog wait (before Linux 6.16 there is no bound).
-// Sessions receive descriptors all the same.
+// When Limits.Waiting connections wait, the listener stops receiving descriptors
+// (SO_PASSRIGHTS). The close of a connection made from then on cannot block, so that
+// connection is refused at once. So at most Limits.Waiting and the listener's backlog wait
+// (before Linux 6.16 there is no limit). Sessions receive descriptors in any case.
 type refusals struct {
 	limits  Limits
 	ln      *net.UnixListener
@@ -113,7 +114,7 @@ type refusals struct {
 
 	mu    sync.Mutex
 	open  int                  // connections, in all queues and being closed
-	full  bool                 // until half of them are gone
+	full  bool                 // the listener receives no descriptors, until half of open are closed
 	lines map[uint32][]refused // users with none have no entry
 }
 
@@ -126,7 +127,7 @@ func newRefusals(l Limits, ln *net.UnixListener, closing *turns, work *sync.Wait
 	return &refusals{limits: l, ln: ln, closing: closing, work: work, lines: make(map[uint32][]refused)}
 }
 
-// add takes a connection over. It does not block.
+// add takes a connection over, to refuse it. It does not block.
 func (r *refusals) add(uid uint32, c refused) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

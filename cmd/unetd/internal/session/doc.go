@@ -1,5 +1,5 @@
-// Package session is unetd's end of the control protocol: a [Server] over a [Provider],
-// which has the mux, and one session for each connection.
+// Package session is unetd's end of the control protocol: a [Server], which gets endpoints
+// from a [Provider] (the mux), and one session for each connection.
 //
 // The connections and requests of one user are bounded ([Limits]) and take turns: unetd works
 // on one request of a user at a time. It never waits for a peer to read, nor for a

@@ -9,17 +9,17 @@ import (
 )
 
 // Limits protect unetd from applications, and applications from one another. The zero
-// value of a field stands for its default, which its comment has. The limits per uid do
-// not bind uid 0, the others do.
+// value of a field stands for its default: the number at the end of its comment. The limits
+// per uid do not apply to uid 0, the others do.
 type Limits struct {
 	Connections       int // served at once; 1024
-	ConnectionsPerUID int // of them, those of one user; 256
+	ConnectionsPerUID int // served at once for one user; 256
 	ClosingPerUID     int // connections of one user that are being closed at once, the others wait; 4
 	Waiting           int // connections that wait to be refused; 4096
-	WorkPerUID        int // of one user, being worked on at once: requests, ends of leases; 1
-	ProbesPerUID      int // the same, of requests with a whole address, for which the network is asked; 4
+	WorkPerUID        int // requests and ends of leases of one user in progress at once; 1
+	ProbesPerUID      int // the same for requests with a whole address, which probe the network; 4
 	Resolves          int // in progress at once; 64
-	ResolvesPerUID    int // of them, those of one user; 32
+	ResolvesPerUID    int // in progress at once for one user; 32
 
 	OpenTimeout  time.Duration // from connecting to the first request; 10 s
 	IdleTimeout  time.Duration // from one request of an operator to the next; 30 s
@@ -43,7 +43,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// quota is how many of a thing may be in use, by all and by each user.
+// quota limits how many of one thing all users and each user may have in use.
 type quota struct {
 	what          string // plural
 	total, perUID int
@@ -85,11 +85,11 @@ func (q *quota) give(uid uint32) {
 	}
 }
 
-// quotas are a server's bounds of what exists and what is in progress.
+// quotas limits the connections and the work in progress of a server.
 type quotas struct {
 	connections, resolves *quota
 	reading, work, probes *turns
-	closing               *turns // connections; it can block
+	closing               *turns // to close connections, which can block
 }
 
 // newQuotas makes the quotas of a server that runs until stopped is closed.

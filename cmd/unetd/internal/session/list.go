@@ -12,10 +12,11 @@ import (
 // How much of a list goes into one record.
 const (
 	maxListTags = 256      // of an endpoint
-	maxPage     = 48 << 10 // bytes of entries; one entry more may still begin within
+	maxPage     = 48 << 10 // bytes within which the last entry begins
 )
 
-// list gives the endpoints with identifiers after one, as many as fit.
+// list returns the endpoints with identifiers above after (nil: all), as many as fit, and
+// whether there are more.
 func (s *session) list(after *uint64) (*[]endpoint.Info, bool, error) {
 	all, err := s.provider.Endpoints(s.peer)
 	if err != nil {
@@ -40,7 +41,8 @@ func (s *session) list(after *uint64) (*[]endpoint.Info, bool, error) {
 	return &page, n < len(all), nil
 }
 
-// counters gives the counters but the first after ones, as many as fit.
+// counters returns the counters without the first *after (nil: all), as many as fit, and
+// whether there are more.
 func (s *session) counters(after *uint64) (*[]endpoint.Counter, bool, error) {
 	all, err := s.provider.Counters(s.peer)
 	if err != nil {
@@ -54,7 +56,7 @@ func (s *session) counters(after *uint64) (*[]endpoint.Counter, bool, error) {
 	return &page, n < len(all), nil
 }
 
-// pageOf is how many entries go into a record: those that begin in its first
+// pageOf is the number of entries that go into a record: those that begin in its first
 // maxPage bytes.
 func pageOf[T any](entries []T) int {
 	size := 0
@@ -64,7 +66,7 @@ func pageOf[T any](entries []T) int {
 		}
 		b, err := json.Marshal(e)
 		if err != nil {
-			panic(fmt.Sprintf("BUG: the provider's %+v makes no record: %v", e, err))
+			panic(fmt.Sprintf("BUG: %+v of the provider cannot be encoded: %v", e, err))
 		}
 		size += len(b) + 1
 	}

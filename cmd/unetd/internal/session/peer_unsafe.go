@@ -20,7 +20,7 @@ func peerGroups(fd int) ([]uint32, error) {
 		switch {
 		case errno == 0:
 			return groups[:n], nil
-		case errno == unix.ERANGE && n > len(groups): // the kernel says how many there are
+		case errno == unix.ERANGE && n > len(groups): // size is that of all groups
 			groups = make([]uint32, n)
 		default:
 			return nil, os.NewSyscallError("getsockopt SO_PEERGROUPS", errno)

@@ -10,8 +10,8 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// maxPresented is how many tags go into one answer to present: the longest of
-// them, IPv6 blocks of 58 characters, fill half a record.
+// maxPresented is the number of tags that go into one answer to present. The longest
+// tags, IPv6 blocks of 58 characters, then fill half a record.
 const maxPresented = 512
 
 // present leases the endpoint whose socket the application sent, and answers
@@ -53,8 +53,8 @@ func (s *session) present(id uint64, fds []int) {
 	close(s.leased)
 }
 
-// sent makes files of descriptors from a peer, which can be any files, and takes the
-// descriptors over. The files, also those beside an error, are for dispose.
+// sent makes files of descriptors from a peer, which can be of any kind, and takes the
+// descriptors over. The caller passes the files to dispose, also if there is an error.
 func (s *session) sent(fds []int) (files []*os.File, err error) {
 	defer s.closeLater(fds)
 	for _, fd := range fds {
@@ -67,8 +67,8 @@ func (s *session) sent(fds []int) (files []*os.File, err error) {
 	return files, nil
 }
 
-// dispose closes what sent has made, in goroutines that only the connection's place in its
-// quota waits for.
+// dispose closes the files of sent, in goroutines of s.disposal: the connection counts in its
+// quota until they have ended.
 func (s *session) dispose(files []*os.File) {
 	for _, f := range files {
 		s.disposal.Go(func() { letGo(func() { _ = f.Close() }) })
@@ -93,8 +93,7 @@ func sealedFile(fd int) (*os.File, error) {
 	return file, nil
 }
 
-// closeLater closes descriptors from a peer, in a goroutine that only the connection's
-// place in its quota waits for.
+// closeLater closes descriptors from a peer, in a goroutine of s.disposal.
 func (s *session) closeLater(fds []int) {
 	if len(fds) > 0 {
 		s.disposal.Go(func() {

@@ -16,10 +16,10 @@ import (
 // do works on an operation of an open lease, or of an operator.
 func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	a := protocol.Answer{ID: id}
-	if o.Op != protocol.OpResolve { // resolves wait for neighbours and have a quota instead
+	if o.Op != protocol.OpResolve { // resolves wait for neighbours: they have a quota and take no turns
 		turns := s.turnsOf(o.Tag)
 		if !turns.take(s.ctx, s.peer.UID) {
-			return a // the session has ended: it is not sent
+			return a // the session has ended: the answer is not sent
 		}
 		defer turns.give(s.peer.UID)
 	}
@@ -56,7 +56,7 @@ func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
 	return s.quotas.work
 }
 
-// resolve has a quota: it can take seconds and descriptors in the provider.
+// resolve asks the provider within a quota: a resolve can take seconds, and descriptors.
 func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
 	if err := s.quotas.resolves.take(s.peer.UID); err != nil {
 		return endpoint.Route{}, err
@@ -93,7 +93,7 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 		return
 	}
 	// The server keeps neither the socket nor the segment. The provider may keep
-	// a descriptor of the segment, to learn when it is gone.
+	// a descriptor of the segment, to find out whether it is in use.
 	defer grant.Close()
 	s.hold(lease, grant.ID, false)
 	s.log.Debug("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
@@ -107,8 +107,8 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 }
 
 // notify writes the events of notices, after the answer that gives the lease to the
-// application. The goroutine that calls the lease's watchers calls it: an application that
-// does not read delays nobody else.
+// application. It is called by the goroutine of the lease's watchers, so an application that
+// does not read delays no other.
 func (s *session) notify(list []endpoint.Notice) {
 	select {
 	case <-s.leased:
@@ -119,8 +119,8 @@ func (s *session) notify(list []endpoint.Notice) {
 	}
 }
 
-// hold notes the lease and watches it. shared: the application can present the endpoint to
-// another unetd.
+// hold records the lease and watches it. shared: the application has the XSK, so it can
+// present the endpoint to another unetd.
 func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
 	s.unwatch = lease.Watch(s.notify)
 }
 
-// finish answers a request in progress and removes it from those in progress.
+// finish answers a request, which is then no longer in progress.
 func (s *session) finish(a protocol.Answer, end error, files ...*os.File) (sent bool) {
 	s.mu.Lock()
 	s.pending -= s.requests[a.ID]
@@ -137,14 +137,14 @@ func (s *session) finish(a protocol.Answer, end error, files ...*os.File) (sent 
 	return s.answer(a, end, files...)
 }
 
-// answer is send for an answer.
+// answer sends an answer; see send.
 func (s *session) answer(a protocol.Answer, end error, files ...*os.File) (sent bool) {
 	a.Version = protocol.Version
 	return s.send(a, end, files...)
 }
 
-// send writes a record, unless the session has ended; with end not nil it is the last one,
-// and the session ends for that reason. If the application does not read, it ends too.
+// send writes a record, unless the session has ended. If end is not nil, the session ends
+// after this record, for that reason. It also ends if the application does not read.
 func (s *session) send(record any, end error, files ...*os.File) (sent bool) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -166,13 +166,13 @@ func (s *session) send(record any, end error, files ...*os.File) (sent bool) {
 func (s *session) write(record any, files ...*os.File) error {
 	b, err := json.Marshal(record)
 	if err != nil || len(b) > protocol.MaxRecord {
-		panic(fmt.Sprintf("BUG: what the provider has given makes no record (%d bytes, %v)", len(b), err))
+		panic(fmt.Sprintf("BUG: a record of %d bytes, from what the provider has returned: %v", len(b), err))
 	}
 	return protocol.WriteRecord(s.conn, b, s.limits.WriteTimeout, files...)
 }
 
-// reasonOf is the message of the event closed for a lease that has ended by itself, without
-// the words that it has ended.
+// reasonOf is the message of the event closed for a lease that the session has not ended:
+// the reason, without the text of endpoint.ErrLeaseClosed.
 func reasonOf(err error) string {
 	if err == nil {
 		return errLeaseEnded.Error()

@@ -16,28 +16,28 @@ import (
 )
 
 // Provider makes endpoints. It is called from many goroutines. A context that
-// it gets ends when the application goes away or the server is stopped. Errors
-// cross the socket by the sentinel that they wrap; docs/control-protocol.md lists these.
+// it gets ends when the connection ends or the server is stopped. The code of an error on
+// the socket is that of the sentinel that it wraps; docs/control-protocol.md lists these.
 type Provider interface {
 	// OpenEndpoint makes an endpoint. The descriptors of the grant become the
 	// server's, which closes them once they were sent. The lease becomes the
-	// server's too. If ctx has ended and the grant is not sent any more, the
-	// lease is closed at once.
+	// server's too. If ctx has ended before the grant can be sent, the server
+	// closes the lease at once.
 	OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error)
-	// Present leases an endpoint that has no lease, because the unetd that
-	// granted it is gone, to whoever has its socket. sock is whatever the peer
-	// has sent: the provider asks the kernel what it is (getsockopt) and does
-	// nothing else with it, since reading, writing, polling or even closing a
-	// file of the peer's making can block for as long as the peer likes. It
-	// stays the server's. The same goes for connections, which may be nil, until
-	// the kernel has said that it is a file in memory (xsk.AcceptTable), and for
-	// that of an [endpoint.Request]. The tags in the answer are all that the endpoint has.
-	// The first notices of the lease have the whole state: the application was told another
-	// one by the last unetd. Errors are endpoint.ErrNotPresentable, os.ErrPermission, endpoint.ErrLeased, or endpoint.ErrBusy for
-	// what may succeed later.
+	// Present leases an endpoint that has no lease, because the unetd that granted it has
+	// ended, to the process that has its socket. sock can be any file: the provider uses
+	// getsockopt to check what it is, and nothing else, since the peer can make a read, a
+	// write, a poll or the close of its file block for any time. It stays the server's. The
+	// same applies to connections, which may be nil, and to that of an [endpoint.Request],
+	// until xsk.AcceptTable has found that it is a file in memory.
+	//
+	// The tags in the answer are all that the endpoint has. The first notices of the lease
+	// have the whole state, since the last unetd may have reported another one to the
+	// application. Errors are endpoint.ErrNotPresentable, os.ErrPermission,
+	// endpoint.ErrLeased, or endpoint.ErrBusy if a later attempt may succeed.
 	Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error)
-	// Endpoints lists all endpoints for an operator, Counters all counters. They
-	// say os.ErrPermission to a peer that is none.
+	// Endpoints lists all endpoints for an operator, Counters all counters. The error for
+	// a peer that is not an operator is os.ErrPermission.
 	Endpoints(peer mux.Owner) ([]endpoint.Info, error)
 	Counters(peer mux.Owner) ([]endpoint.Counter, error)
 }
@@ -129,7 +129,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 			refusals.add(peer.UID, refused{conn, err})
 			continue
 		}
-		passRights(conn, true) // the listener may be set to false
+		passRights(conn, true) // the listener may be set to receive none
 		session := newSession(ctx, conn, peer, s, limits, quotas, log)
 		disposals.Add(1)
 		sessions.Go(func() {

@@ -16,8 +16,8 @@ import (
 
 // session is one connection at unetd's end: one lease, or an operator's queries. One
 // goroutine reads records. Each request has a goroutine of its own. The goroutine that
-// calls the lease's watchers writes events. run ends after the requests. The peer can make
-// what is in disposal block, so run does not wait for it.
+// calls the lease's watchers writes events. run waits for the goroutines in work. It does
+// not wait for those in disposal, which the peer can make block.
 type session struct {
 	conn     *net.UnixConn
 	provider Provider
@@ -30,30 +30,30 @@ type session struct {
 	ctx      context.Context // of all work for this connection
 	cancel   context.CancelCauseFunc
 	work     sync.WaitGroup
-	disposal sync.WaitGroup
+	disposal sync.WaitGroup // the connection counts in its quota until it is done
 
 	first string // op of the first request, which determines what may follow; used by the reader only
 
 	leased  chan struct{} // closed when the grant, or the answer to present, was sent
-	unwatch func()        // of lease; nil: there is none; read when all work is done
+	unwatch func()        // of lease; nil: there is no lease; read when all work has ended
 
-	writing sync.Mutex // held around writeRecord
+	writing sync.Mutex // held around protocol.WriteRecord
 
 	mu       sync.Mutex
 	ended    bool           // no new work
 	requests map[uint64]int // in progress: id to bytes of the record
 	pending  int            // sum of requests, bytes
 	lease    endpoint.Lease // set before the grant is sent
-	endpoint uint64         // what it is the lease of
+	endpoint uint64         // number of the lease's endpoint
 	shared   bool           // the peer has the XSK, so it can present the endpoint again
 }
 
 // Reasons for a session to end, other than violations of the protocol.
 var (
 	errOpenFailed = errors.New("the open was answered with an error")
-	errWrite      = errors.New("the application does not read what it is sent")
+	errWrite      = errors.New("the application does not read its connection")
 	errLeaseEnded = errors.New("the endpoint was taken down")
-	errIdle       = errors.New("the operator asks nothing more")
+	errIdle       = errors.New("no further request of the operator within the timeout")
 )
 
 func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
@@ -82,7 +82,7 @@ func (s *session) run() {
 		}
 	}
 	reason := context.Cause(s.ctx)
-	// The reader waits for the next record no longer.
+	// This ends the reader's wait for the next record.
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 	s.mu.Lock()
 	s.ended = true
@@ -127,7 +127,7 @@ func (s *session) endLease(reason error) (farewell string) {
 	case errors.Is(reason, errStopped):
 		farewell = reason.Error()
 	}
-	if !errors.Is(reason, errStopped) { // then all end together
+	if !errors.Is(reason, errStopped) { // when the server stops, all leases end at once, without turns
 		_ = s.quotas.work.take(context.Background(), s.peer.UID)
 		defer s.quotas.work.give(s.peer.UID)
 	}
@@ -153,7 +153,7 @@ func (s *session) read() error {
 		if err := s.conn.SetReadDeadline(s.deadline()); err != nil {
 			return err
 		}
-		if s.ctx.Err() != nil { // if it ends after this, run sets a deadline that has passed
+		if s.ctx.Err() != nil { // if ctx ends later, run sets a deadline that has passed
 			return context.Cause(s.ctx)
 		}
 		var record []byte
@@ -204,12 +204,12 @@ func (s *session) deadline() time.Time {
 	case operators(s.first):
 		return time.Now().Add(s.limits.IdleTimeout)
 	}
-	return time.Time{} // a lease may be silent
+	return time.Time{} // no request has to follow on a lease
 }
 
 // handle starts the work for one record, and takes the descriptors over. It does not
-// block. An error other than endpoint.ErrBusy ends the session; id is the identifier of its
-// answer.
+// block. An error other than endpoint.ErrBusy ends the session; id is the identifier for the
+// answer that has the error.
 func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 	defer func() { s.closeLater(fds) }()
 	r, err := protocol.ParseRequest(record)
@@ -281,5 +281,5 @@ func (s *session) begin(id uint64, size int, work func()) bool {
 	return true
 }
 
-// operators reports whether op is one of those that concern no lease.
+// operators reports whether op is for operators: it needs no lease.
 func operators(op string) bool { return op == protocol.OpList || op == protocol.OpCounters }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// turns bounds the work in progress of each user. Work beyond the bound waits for earlier
-// work of the same user, in order, and not for that of other users. So the wait depends on
-// how many users there are and not on how much one of them asks for.
+// turns limits the work in progress of each user. Work beyond the limit waits for earlier
+// work of the same user, in order, and not for that of other users. So a user's wait depends
+// on the number of users and not on the number of requests of another user.
 type turns struct {
 	perUID  int
 	pause   time.Duration   // from when a turn is given back until it can be taken again

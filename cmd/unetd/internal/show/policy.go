@@ -17,7 +17,7 @@ type PolicyReport struct {
 	asked   bool
 	subject policy.Subject
 	user    string // as on the command line
-	iface   string // "": each
+	iface   string // "": on each interface
 	applies []*policy.Rule
 }
 
@@ -163,7 +163,7 @@ func joined(list []string) string {
 	return strings.Join(list, " ")
 }
 
-// ruleJSON is a rule in JSON. A limit of null: there is none.
+// ruleJSON is a rule in JSON. null as a limit: unlimited.
 type ruleJSON struct {
 	Name       string           `json:"name"`
 	Line       int              `json:"line"`

@@ -79,7 +79,7 @@ func userName(uid uint32) string {
 	return u.Username
 }
 
-// Counters writes the counters of the unetd at socket, or those that are not 0.
+// Counters writes the counters of the unetd at socket; without zeros, those that are not 0.
 func Counters(ctx context.Context, socket string, w io.Writer, asJSON, zeros bool) error {
 	all, err := control.Counters(ctx, socket)
 	if err != nil {

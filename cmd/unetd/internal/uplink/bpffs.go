@@ -43,7 +43,7 @@ func prepareBPFFS(dir string, log *slog.Logger) error {
 	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 		return fmt.Errorf("--bpffs %s: uid %d cannot write there: %w: give it the folder (chown), or name another", dir, os.Geteuid(), err)
 	}
-	// If other users can write to the BPF file system, the directory may be theirs.
+	// If other users can write to the BPF file system, one of them may have made the directory.
 	ours := filepath.Join(dir, "unet")
 	var in unix.Stat_t
 	err = unix.Lstat(ours, &in)
@@ -110,8 +110,8 @@ func mounts(list, device string) (bool, error) {
 // socket (unetd or its child), not to that of its owner. At the limit of that cgroup the kernel
 // kills unetd. So all segments together have a lower limit (ADR 29).
 
-// ownMemory is the part of its cgroup's memory that unetd does not give to segments, in bytes; half
-// of the cgroup's memory if that is less.
+// ownMemory is the part of its cgroup's memory that unetd keeps for itself, in bytes. In a cgroup
+// of less than twice that, segments get half.
 const ownMemory = 128 << 20
 
 // memoryBound is the limit of the segments of all users together, in bytes; 0: none.

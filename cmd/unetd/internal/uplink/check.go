@@ -30,7 +30,7 @@ var capabilities = []struct {
 	{"CAP_NET_RAW", unix.CAP_NET_RAW},     // AF_XDP sockets
 	{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN}, // a network namespace for each port; BPF programs and maps
 	{"CAP_IPC_LOCK", unix.CAP_IPC_LOCK},   // segments beyond RLIMIT_MEMLOCK
-	{"CAP_SETUID", unix.CAP_SETUID},       // register segments as their owners' users
+	{"CAP_SETUID", unix.CAP_SETUID},       // register a segment as the user of its owner
 }
 
 // Check returns an error if unetd cannot run with this kernel, these privileges and this interface.
@@ -156,7 +156,7 @@ func detachAdvice(interfaceName string) string {
 			advice = append(advice, fmt.Sprintf("bpftool link detach id %d%s", id, orStop(id)))
 		}
 	}
-	if advice == nil { // it was detached since
+	if advice == nil { // it has been detached since
 		return "try again"
 	}
 	return "detach it (" + strings.Join(advice, " and ") + ")"

@@ -32,7 +32,7 @@ type Config struct {
 	Interface          string
 	Mode               mux.Mode
 	BPFFS              string        // mount point of the BPF file system with the pins
-	Grace              time.Duration // within which endpoints taken over must be presented
+	Grace              time.Duration // the time within which endpoints that were taken over must be presented
 	Policy             *policy.Source
 	Limits             mux.Limits
 	Register           []string // the command that runs RegisterMain
