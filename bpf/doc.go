@@ -1,22 +1,22 @@
 // Package bpf holds the programs of the mux: C in src/, compiled by bpf2go into the objects and
 // bindings that are committed here, so that building unet needs no clang. `go generate ./bpf`
-// compiles again after a change of src/; a test compares hashes. Package mux loads and attaches
-// the programs.
+// compiles them again after a change of src/; a test compares hashes. Package mux loads and
+// attaches the programs.
 //
 // XDP programs (a packet may be in several buffers, xdp.frags):
 //
 //   - unet_uplink runs on each frame from the wire and redirects it to the owner of the tag that
 //     claims it. Frames without a tag, and frames of a VLAN other than 0, go to the kernel.
 //   - unet_port runs on each frame that an endpoint sends, at the outer end of its port. It drops
-//     frames with a source tag of another endpoint, wrong lengths, or an ICMP error that quotes
-//     a packet of others.
+//     frames whose source tag the endpoint does not hold, wrong lengths, and ICMP errors that
+//     quote a packet of others.
 //   - unet_deliver runs at the inner end. It checks the socket's fill ring (src/fill.h), puts four
 //     bytes of metadata before the frame (src/meta.h) and redirects it to the socket. Untrusted
 //     owners have unet_deliver_linear (generic mode) or unet_deliver_whole (native mode), which
 //     drop what does not fit one frame of the segment (src/deliver.h).
 //
-// unet_cut (traffic control) has the kernel segment super-frames for untrusted owners
-// (src/cut.h). On tracepoints, unet_note_vlan notes VLAN tags in the skb (src/vlan.h), and others
+// unet_cut (traffic control) makes the kernel segment super-frames, which TSO and GRO make of
+// several TCP segments or datagrams, for untrusted owners (src/cut.h). On tracepoints, unet_note_vlan notes VLAN tags in the skb (src/vlan.h), and others
 // count frames that the kernel dropped after a redirect (src/trace.h).
 //
 // To follow a frame, start at src/mux.c: src/uplink.h, src/find.h and src/tags.h for received
@@ -24,10 +24,10 @@
 //
 // The tables tags (IPv4 and messages) and tags6 map a tag to its owner. The most specific tag
 // decides: UDP or TCP port, block of ports, whole address. That is at most three look-ups. An ICMP
-// error belongs to the owner of the tag in the packet it quotes, ARP and neighbour discovery for a
-// whole address to its owner. Fragments and packets with IPv6 extension headers belong to a whole
-// address or to the kernel. If they are for a claimed port they are dropped, since the kernel
-// would answer them.
+// error goes to the owner of the source tag of the packet that it quotes; ARP requests and
+// neighbour solicitations for a whole address go to its owner. Fragments and packets with IPv6
+// extension headers go to the owner of the whole address or to the kernel. If they are for a
+// claimed port they are dropped, since the kernel would answer them.
 //
 // The tables are also the state of the control plane (ADR 14): tags, [Endpoint] by [Owner], and
 // [State], with [ObjectsHash] as its version. alarms is a ring buffer of [Alarm].

@@ -31,8 +31,8 @@ const (
 // the kernel (rx_pass_port_gone), and unet_port drops them as forged (tx_forged_tag).
 const suspended = 1 << 31
 
-// WithEffect is o as the owner of a tag that is in effect, or of a suspended one: the endpoint
-// keeps the tag, and can neither receive nor send under it.
+// WithEffect is o as the owner of a tag that is in effect, or of a suspended tag. The endpoint
+// keeps a suspended tag, and can neither receive nor send under it.
 func (o MuxUnetOwner) WithEffect(effective bool) MuxUnetOwner {
 	o.Port &^= suspended
 	if !effective {
@@ -109,8 +109,8 @@ func networkOrder(n uint16) uint16 {
 
 // Config is the constants of the programs, set before they are loaded: MAC address, ifindex and
 // namespace of the uplink, its MTU in bytes of IP packet, the attach mode. notesVLAN: UnetNoteVlan
-// is attached. It must be in generic mode if VLAN tags can be in the skb, but not on an uplink
-// that is a VLAN interface, whose frames had a tag before.
+// is attached. notesVLAN must be true in generic mode if VLAN tags can be in the skb. It must be
+// false if the uplink is a VLAN interface: the kernel has removed the tag of its frames.
 func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, generic, notesVLAN bool) MuxUnetConfig {
 	c := MuxUnetConfig{
 		LinkHead: binary.NativeEndian.Uint32(linkAddr[:4]),
@@ -128,7 +128,7 @@ func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, gener
 	return c
 }
 
-// CutBy sets the device that segments super-frames. secret is random.
+// CutBy sets the device that segments super-frames. secret is random, and identifies their parts.
 func (c *MuxUnetConfig) CutBy(ifindex int, secret [5]byte) {
 	c.Cutter = uint32(ifindex)
 	c.PartHead = secret[0]&^3 | 2 // locally administered, unicast

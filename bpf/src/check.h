@@ -9,8 +9,8 @@
  * complete UDP or TCP packets from that port, as bind(2) does for a program. A whole
  * address permits what a host sends: UDP, TCP, ICMP echo and errors, options,
  * fragments, ARP and neighbour discovery for itself. What only the infrastructure of a
- * network sends (DHCP servers, routers) needs another right, UNET_INFRASTRUCTURE, as the
- * kernel needs a privilege for it: all other IP protocols, and some UDP ports. The same
+ * network sends (DHCP servers, routers) also needs UNET_INFRASTRUCTURE, as the kernel
+ * requires a privilege for it: all other IP protocols, and some UDP ports. The same
  * holds for a port of a whole address, since the holder of a whole address may claim any
  * port of it. Destinations are not restricted, as for a program of the kernel's stack:
  * broadcast and multicast are allowed.
@@ -75,11 +75,11 @@ static __always_inline bool icmp_is_routers(__u8 type)
 /*
  * check_icmp: icmp is the beginning of a packet's payload, room bytes.
  *
- * The receiver applies an error to the flow or the path that it quotes. So an error
- * can do harm also with a correct source address: a path MTU of 68 stops a
+ * The receiver applies an error to the flow or the path of the quoted packet. So an
+ * error can do harm also with a correct source address: a path MTU of 68 stops a
  * neighbour's connection to a third host. Only routers report about packets between
  * other hosts, and an endpoint is a host. So an error must quote a packet that was
- * sent to the address that the error comes from (RFC 1122, 3.2.2).
+ * sent to the source address of the error (RFC 1122, 3.2.2).
  *
  * An error must not be a fragment: errors are short (RFC 1812, 4.3.2.3), and another
  * fragment could replace the quotation.
@@ -140,7 +140,7 @@ static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __
 		problem = check_ports(ip->protocol, is_fragment(ip), l4, data_end, total - ihl);
 		if (problem != ALLOWED)
 			return problem;
-		/* The most specific tag decides, for better or worse. */
+		/* The most specific tag decides, also against the holder of the whole address. */
 		owner = port_holder(ip->protocol, ip->src, ((struct udp_header *)l4)->src);
 		if (owner && !held_by(owner, port))
 			return UNET_TX_FORGED_TAG;

@@ -53,7 +53,7 @@ static __always_inline int check_nd(struct ipv6_header *ip, struct nd_message *n
 
 /*
  * check_icmp6 is check_icmp for ICMPv6: RFC 4443, 2.2 and 2.4. Errors are all types
- * below 128 (2.1), and fit what every IPv6 link carries.
+ * below 128 (2.1), and fit the minimum IPv6 MTU (2.4 c), so they are not fragmented.
  */
 static __always_inline int check_icmp6(struct ipv6_header *ip, struct icmp_header *icmp, void *data_end, __u32 room, bool fragment)
 {
@@ -72,7 +72,7 @@ static __always_inline int check_icmp6(struct ipv6_header *ip, struct icmp_heade
  * check_ipv6 is check_ipv4 for IPv6: room is the number of bytes from ip on, and
  * fragments need the whole address. A first fragment is checked like a packet.
  * Neighbour discovery in fragments is dropped (RFC 6980), and so are packets with
- * extension headers, behind which the checks could not see.
+ * other extension headers: the checks do not read what follows those.
  */
 static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __u32 room, __u32 port)
 {

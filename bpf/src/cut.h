@@ -6,8 +6,8 @@
  * A sender at the other end of a virtual link that leaves segmentation to its device
  * (TSO) sends up to 64 KiB under one header; generic receive offload makes such frames
  * of several received ones. Generic XDP programs get these. For an untrusted owner they
- * must be segmented as on a wire. The kernel segments a packet when it leaves by a
- * device that cannot do so.
+ * must be segmented, as a device does. The kernel segments a packet when it leaves by a
+ * device without segmentation offload.
  *
  *   uplink --> unet_uplink: too long --> unet_cut --> cutter: cut, and back to the
  *   uplink --> unet_uplink: each part as if it had just come in --> port
@@ -20,29 +20,29 @@
  *
  * The work is limited. The peer decides the length of the parts, and one frame of 60 kB
  * can have 60,000. So a frame of more than CUT_MAX_PARTS is dropped, and so is one for
- * an owner who would have more than CUT_LINE parts on the way. So no owner waits for
- * more parts than that of each other owner, and the kernel's backlog, through which all
+ * an owner who would have more than CUT_LINE parts on the way. So an owner waits for at
+ * most CUT_LINE parts of each other owner, and the kernel's backlog, through which all
  * frames reach the ports, has room for others. The device has no queueing discipline
  * that could fill, and drops nothing.
  *
- * Parts carry the owner's port: unet_uplink replaces the destination MAC address of a
- * super-frame (it was the uplink's) by the following; unet_deliver_linear restores it in
- * each part:
+ * The owner's port is in each part: unet_uplink replaces the destination MAC address of
+ * a super-frame (it was the uplink's) by these bytes, and unet_deliver_linear restores it
+ * in each part:
  *
  *   byte 0      part_head
- *   byte 1      the frame's place among all of its owner's, in units of CUT_PLACE parts
+ *   byte 1      place: number of parts sent to the owner before, in units of CUT_PLACE, modulo 256
  *   bytes 2..5  the port's ifindex, xor part_tail
  *
  * A part whose tag has another holder by now is dropped. A part that no tag claims is
  * passed to the kernel, which ignores it as a frame to another host. Hosts on the wire do
  * not know the two secrets, so they cannot forge parts and their places.
  *
- * (A redirect from traffic control straight to the port would cut as well. But the kernel
- * does not run generic XDP on frames that traffic control has redirected, so the deliver
- * program would not run. An ifb removes that mark.)
+ * (After a redirect from traffic control to the port the kernel would segment as well. But
+ * it does not run generic XDP on frames that traffic control has redirected, so the deliver
+ * program would not run. An ifb clears that mark, skb->redirected.)
  *
- * Native XDP needs none of this: it comes before receive offload, and a veth with a
- * native program makes its peer cut.
+ * Native XDP needs none of this: it runs before generic receive offload, and a native
+ * program on a veth turns the segmentation offload of its peer off.
  */
 #ifndef UNET_CUT_H
 #define UNET_CUT_H
@@ -51,18 +51,18 @@
 #include "headers.h"
 #include "meta.h"
 
-#define TCX_NEXT (-1) /* include/uapi/linux/bpf.h, Linux 6.6: none of ours, go on */
+#define TCX_NEXT (-1) /* include/uapi/linux/bpf.h, Linux 6.6: continue as without this program */
 #define TCX_DROP 2
 #define CUT_NOTE 4 /* bytes of metadata */
 
 /*
- * CUT_MAX_PARTS permits 64 KiB in segments of 536 bytes, 24 of them options: TCP sends these
- * if the peer has not sent an MSS (RFC 9293, 3.7.1). It is also the largest number of
- * datagrams of UDP_SEGMENT on Linux.
+ * CUT_MAX_PARTS permits 64 KiB in segments of 536 bytes, of which 24 are TCP options. TCP
+ * uses 536 if the peer has not sent an MSS (RFC 9293, 3.7.1). 128 is also the largest number
+ * of datagrams of UDP_SEGMENT on Linux.
  */
 #define CUT_MAX_PARTS 128
 #define CUT_LINE 512             /* parts; the backlog of a processor holds 1,000 (net.core.netdev_max_backlog) */
-#define CUT_PLACE 16             /* parts; 256 of these units are far more than CUT_LINE */
+#define CUT_PLACE 16             /* parts; 256 of these units, the range of a place, exceed CUT_LINE */
 #define CUT_LOST_NS 100000000ull /* parts that have not arrived by then are lost */
 
 /* A line is the parts on the way to an owner. */
@@ -123,7 +123,7 @@ static __always_inline int enter_line(__u32 port, __u32 parts)
 	return sent / CUT_PLACE & 0xff;
 }
 
-/* leave_line: a part has arrived, so no parts of earlier frames are on the way. */
+/* leave_line: a part of the frame with this place has arrived, so no parts of earlier frames are on the way. */
 static __always_inline void leave_line(__u32 port, __u8 place)
 {
 	struct cut_line *line = bpf_map_lookup_elem(&lines, &port);
@@ -152,7 +152,7 @@ static __always_inline bool part_of(const struct eth_header *eth, __u32 port)
 	return *(const __u32 *)(eth->dst + 2) == (port ^ config.part_tail);
 }
 
-/* mark_parts marks a super-frame, so that its parts are found; false: there is no room for metadata. */
+/* mark_parts writes the port and the place to a super-frame, for its parts; false: no room for metadata. */
 static __always_inline bool mark_parts(struct xdp_md *ctx, __u32 port, __u8 place)
 {
 	struct eth_header *eth;

@@ -11,11 +11,11 @@
  * fit one buffer is dropped.
  *
  *   unet_deliver         trusted owners
- *   unet_deliver_linear  others, generic mode: no xdp.frags, so the kernel makes one
- *                        buffer of the frame before it runs the program. Among
+ *   unet_deliver_linear  others, generic mode: no xdp.frags, so the kernel copies the
+ *                        frame into one buffer before it runs the program. Among
  *                        its frames are parts of super-frames (cut.h)
- *   unet_deliver_whole   others, native mode: a veth of a port's MTU takes only
- *                        programs that say xdp.frags, and shows them fragments
+ *   unet_deliver_whole   others, native mode: a veth with the MTU of a port accepts only
+ *                        xdp.frags programs, and gives them frames of several buffers
  */
 #ifndef UNET_DELIVER_H
 #define UNET_DELIVER_H

@@ -6,7 +6,7 @@
  * The socket's owner writes the ring, and the kernel does not check its producer
  * index: it skips entries that are not frames one by one up to the producer, in the
  * softirq of the sender. An index 100 million entries ahead costs the sender 135 ms;
- * an index that moves on costs time without a limit.
+ * if the owner keeps increasing the index, the time has no limit.
  * For a frame that needs several buffers the kernel counts the entries but does not
  * check whether they are frames. If they are not, it dereferences a NULL pointer
  * (__xsk_rcv(), seen in 6.18).
@@ -33,10 +33,10 @@
 #include "unet.h"
 
 /*
- * The limit of entries that the kernel has skipped since the socket was made. A correct
- * owner has none. After a mistake of the owner this check drops the frame, unless the
- * entry was written just after it. So many skipped entries cost 100 ns in all. An owner
- * that wins the race on purpose causes more of them at once.
+ * The limit of entries that the kernel has skipped since the socket was made. With a
+ * correct owner it skips none. After a mistake of the owner it skips only entries that were
+ * written between this check and its own read. It takes 100 ns to skip 64 entries. An owner
+ * that wins this race on purpose makes the kernel skip more than the limit at once.
  */
 #define FILL_INVALID_LIMIT 64
 #define FILL_MAX_BUFFERS 64   /* the longest frame, 64 KiB, in the smallest buffers takes 37 */
@@ -85,11 +85,11 @@ static __always_inline bool entry_is_frame(struct xsk_buff_pool *pool, struct xs
 
 enum fill {
 	FILL_SOUND,
-	FILL_MOVING,  /* another processor delivers here at the same time: nothing can be said */
-	FILL_UNSOUND, /* the owner's doing */
+	FILL_MOVING,  /* another processor delivers here at the same time: the check has no result */
+	FILL_UNSOUND, /* only the owner can have written it so */
 };
 
-/* look_at_fill: without a pool the kernel takes nothing from a ring, so the result is FILL_SOUND. */
+/* look_at_fill checks the ring. Without a pool there is no socket, or the ring cannot be checked: FILL_SOUND. */
 static __always_inline enum fill look_at_fill(struct xdp_md *ctx, struct xsk_buff_pool *pool, bool whole)
 {
 	__u32 i, n, cons, known, written;

@@ -11,14 +11,14 @@
 
 enum find_problem {
 	FIND_OK = 0,
-	FIND_TRUNCATED,  /* ended before a tag could be read; no owner */
-	FIND_BAD_LENGTH, /* there is an owner, and a length field that lies */
+	FIND_TRUNCATED,  /* the frame ends before its tag; no owner */
+	FIND_BAD_LENGTH, /* there is an owner, and a length field is wrong */
 	FIND_FRAGMENT,   /* no owner, but it is the first fragment of a packet to a port that is held */
-	FIND_EXTENSION,  /* no owner, but behind IPv6 extension headers there is a port that is held, or may be */
+	FIND_EXTENSION,  /* no owner, but IPv6 extension headers, and behind them a port that is, or may be, held */
 };
 
 struct found {
-	struct unet_owner *owner; /* NULL: nobody */
+	struct unet_owner *owner; /* NULL: there is none */
 	enum find_problem problem;
 };
 
@@ -64,7 +64,7 @@ static __always_inline enum find_problem ports_problem(__u8 protocol, void *l4, 
 	return tcp_problem(l4, data_end, room);
 }
 
-/* icmp_is_error: the types that quote a packet (RFC 792; 4 is obsolete, RFC 6633). */
+/* icmp_is_error: the types that report a discarded packet (RFC 792), without the obsolete 4 (RFC 6633). */
 static __always_inline bool icmp_is_error(__u8 type)
 {
 	return type == 3 || type == 11 || type == 12;
@@ -95,7 +95,7 @@ static __always_inline struct unet_owner *quoted_holder(struct icmp_header *icmp
 	return port_holder(quoted->protocol, addr, ports->src);
 }
 
-/* quoted_holder6 is quoted_holder for ICMPv6, where a quoted extension header hides the ports. */
+/* quoted_holder6 is quoted_holder for ICMPv6. A quoted packet with extension headers has no holder. */
 static __always_inline struct unet_owner *quoted_holder6(struct icmp_header *icmp, void *data_end, __u32 room, const __be32 *addr)
 {
 	struct ipv6_header *quoted = (void *)(icmp + 1);
@@ -153,7 +153,7 @@ static __always_inline struct found find_ipv4(struct xdp_md *ctx, struct ipv4_he
 	}
 	if (!f.owner) {
 		f.owner = addr_holder(ip->dst);
-		/* Its owner judges what is inside its packets. */
+		/* The owner of a whole address checks the transport header itself. */
 		if (f.owner || f.problem == FIND_BAD_LENGTH)
 			f.problem = FIND_OK;
 	}
@@ -324,7 +324,7 @@ static __always_inline struct found find_message(struct xdp_md *ctx, struct mess
 	return f;
 }
 
-/* find_unicast: the owner of a frame to the uplink's MAC address. Of eth only the type and what follows is used. */
+/* find_unicast: the owner of a frame to the uplink's MAC address. It reads eth from the type on only. */
 static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
 {
 	struct found nobody = {};
@@ -341,8 +341,8 @@ static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_
 }
 
 /*
- * find_asked: the owner of a broadcast or multicast frame that asks for a MAC address. dst is
- * the destination of the frame; of eth only the type and what follows is used.
+ * find_asked: the owner of the address for which a broadcast or multicast frame requests the MAC
+ * address. dst is the destination of the frame; eth is read from the type on only.
  */
 static __always_inline struct found find_asked(struct xdp_md *ctx, const __u8 *dst, struct eth_header *eth, void *data_end)
 {

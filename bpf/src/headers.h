@@ -73,7 +73,7 @@ struct tcp_header { /* RFC 9293 */
 	__be16 urgent;
 };
 
-/* The first bytes of a UDP header and of a TCP header: an ICMP error quotes so many at least (RFC 792). */
+/* The first 8 bytes of a UDP header or a TCP header. An ICMP error quotes at least these (RFC 792). */
 struct quoted_ports {
 	__be16 src;
 	__be16 dst;
@@ -148,7 +148,7 @@ struct message_header { /* docs/message-format.md */
 #define ND_ROUTER_FLAG 0x80
 #define ND_SOURCE_LINK 1
 #define ND_TARGET_LINK 2
-#define ND_HOP_LIMIT 255 /* nothing that came through a router has it (RFC 4861, 3.1) */
+#define ND_HOP_LIMIT 255 /* a packet that was forwarded by a router has a smaller one (RFC 4861, 3.1) */
 #define ARP_REQUEST 1
 #define MESSAGE_VERSION 1
 
@@ -157,7 +157,7 @@ static __always_inline bool is_fragment(const struct ipv4_header *ip)
 	return ip->fragment & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET);
 }
 
-/* is_first: it has the beginning of the payload of the packet. */
+/* is_first: the fragment offset is 0, so ip is followed by the beginning of the packet's payload. */
 static __always_inline bool is_first(const struct ipv4_header *ip)
 {
 	return !(ip->fragment & bpf_htons(IPV4_OFFSET));
@@ -178,13 +178,13 @@ static __always_inline bool is_ipv6(const struct ipv6_header *ip)
 	return (ip->version_class_flow & bpf_htonl(0xf0000000)) == bpf_htonl(0x60000000);
 }
 
-/* has_ports: the protocols with tags of ports. */
+/* has_ports: the protocols that have tags with ports. */
 static __always_inline bool has_ports(__u8 protocol)
 {
 	return protocol == PROTOCOL_UDP || protocol == PROTOCOL_TCP;
 }
 
-/* is_extension: an IPv6 header that another header follows. */
+/* is_extension: an IPv6 extension header (not fragment), which another header follows. */
 static __always_inline bool is_extension(__u8 next_header)
 {
 	switch (next_header) {
@@ -237,13 +237,13 @@ static __always_inline bool is_group(const __u8 *link)
 	return *(const __be16 *)link == bpf_htons(0x3333);
 }
 
-/* is_group_of: the one that belongs to an IPv6 multicast address. */
+/* is_group_of: the multicast MAC address of an IPv6 multicast address. */
 static __always_inline bool is_group_of(const __u8 *link, const __be32 *addr)
 {
 	return is_group(link) && *(const __be32 *)(link + 2) == addr[3];
 }
 
-/* is_solicited_node: the multicast address at which addr is asked for (RFC 4291, 2.7.1). */
+/* is_solicited_node: group is the solicited-node multicast address of addr (RFC 4291, 2.7.1). */
 static __always_inline bool is_solicited_node(const __be32 *group, const __be32 *addr)
 {
 	return group[0] == bpf_htonl(0xff020000) && !group[1] && group[2] == bpf_htonl(1) &&

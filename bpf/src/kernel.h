@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
-/* The fields of the kernel's types that are read here. CO-RE finds the offsets. */
+/* The fields of the kernel's types that the programs read. At load time CO-RE sets their offsets. */
 #ifndef UNET_KERNEL_H
 #define UNET_KERNEL_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 
 /*
- * The tag tables: the owner of each tag. A port is looked up as a port and then as
- * part of a block, so the number of look-ups depends on the header only.
+ * The tag tables: the owner of each tag. A port is looked up as a port, and if that is
+ * not there, as part of a block: at most two look-ups.
  */
 #ifndef UNET_TAGS_H
 #define UNET_TAGS_H

@@ -31,7 +31,7 @@ enum unet_tag_kind {
 /* A key of the tag table: 8 bytes, so that it is hashed in one round. */
 struct unet_tag {
 	enum unet_tag_kind kind;
-	__u8 zero;    /* no meaning; part of the key */
+	__u8 zero;    /* padding, always 0: it is part of the key */
 	__be16 port;  /* of UDP and TCP, else 0 */
 	__be32 value; /* IPv4 address, or message tag */
 };
@@ -66,22 +66,22 @@ struct unet_endpoint {
 	__u64 id;
 	__u64 cookie;        /* of its socket (SO_COOKIE) */
 	__u64 segment_bytes;
-	__u32 uid;           /* whose it is */
-	__u32 pid;           /* of the process that opened it; 0: not known */
+	__u32 uid;           /* of its owner */
+	__u32 pid;           /* of the process that opened or presented it; 0: not known */
 	__u32 slot;          /* of its socket in port_sockets; ports only */
 	__u32 fill_size;     /* entries of its fill ring */
 };
 
 /* The data of the mux that the control plane needs to take it over. */
 struct unet_state {
-	__u8 objects[32];   /* SHA-256 of the compiled programs; another one: nothing here can be relied on */
+	__u8 objects[32];   /* SHA-256 of the compiled programs; if it differs, the layout of all tables can differ */
 	__u64 netns;        /* cookie of the uplink's namespace */
 	__u64 next_id;      /* of endpoints */
 	__u32 ifindex;      /* of the uplink */
 	__u32 mtu;
 	__u8 link[6];       /* the uplink's MAC address */
-	__u16 generic;      /* attach mode */
-	__u32 restore_vlan; /* 1: receive VLAN offload was turned off, and is to be turned on again */
+	__u16 generic;      /* 1: attached in generic mode, 0: native */
+	__u32 restore_vlan; /* 1: the mux has turned receive VLAN offload off, and must turn it on again */
 	__u32 zero;
 };
 
@@ -106,7 +106,7 @@ struct unet_rx_meta {
 
 /* The constants of the programs of a mux, set before they are loaded. */
 struct unet_config {
-	__u32 link_head;  /* first four bytes of the uplink's MAC address, as they stand in a frame */
+	__u32 link_head;  /* first four bytes of the uplink's MAC address, in the order of a frame */
 	__u16 link_tail;  /* and the last two */
 	__u16 generic;    /* 1: attached in generic (skb) mode, 0: native */
 	__u32 uplink;     /* ifindex */
@@ -114,7 +114,7 @@ struct unet_config {
 	__u64 netns;      /* cookie of the uplink's network namespace */
 	__u32 notes_vlan; /* 1: unet_note_vlan is attached; see vlan.h */
 	__u32 cutter;     /* ifindex of the device that cuts super-frames; 0: none; see cut.h */
-	__u32 part_tail;  /* secrets by which parts of super-frames are known; see cut.h */
+	__u32 part_tail;  /* this and the next: secrets that identify parts of super-frames; see cut.h */
 	__u8 part_head;   /* first byte of a MAC address, not of the uplink's: unicast, locally administered */
 	__u8 zero[3];
 };
@@ -132,59 +132,59 @@ enum unet_counter {
 	/* uplink: left to the kernel */
 	UNET_RX_PASS,             /* no tag claims it */
 	UNET_RX_PASS_TRUNCATED,   /* headers end too early to read a tag */
-	UNET_RX_PASS_VLAN,        /* it is of a VLAN other than 0, by a tag in the frame or beside it */
+	UNET_RX_PASS_VLAN,        /* it is of a VLAN other than 0: the VLAN tag is in the frame or in the skb */
 	UNET_RX_PASS_PORT_GONE,   /* the owner's port no longer exists: its process has died */
 	UNET_RX_PASS_OTHER_QUEUE, /* its owner is bound to another queue of the uplink */
 	/* uplink: delivered */
 	UNET_RX_PORT,
 	UNET_RX_QUEUE,
 	/* uplink: a tag claims it, dropped */
-	UNET_RX_BAD_LENGTH,  /* a length field promises more than arrived */
-	UNET_RX_TAGGED_TWICE, /* two tags of VLAN 0, whatever is behind */
-	UNET_RX_FRAGMENT,    /* the first fragment of a packet to a port: ports are for whole packets */
-	UNET_RX_EXTENSION,   /* to a port behind IPv6 extension headers, or behind so many that nobody looks */
+	UNET_RX_BAD_LENGTH,  /* a length field exceeds the frame */
+	UNET_RX_TAGGED_TWICE, /* two VLAN tags of VLAN 0; dropped also if no endpoint's tag claims it */
+	UNET_RX_FRAGMENT,    /* the first fragment of a packet to a port: ports accept whole packets only */
+	UNET_RX_EXTENSION,   /* to a port behind IPv6 extension headers, or behind EXTENSIONS_MAX of them */
 	UNET_RX_QUEUE_GONE,  /* the owner's socket is no longer on its queue */
 	UNET_RX_NO_METADATA, /* no room for the metadata */
 	UNET_RX_CUT,         /* not dropped: it comes back in parts, which count again; see cut.h */
-	UNET_RX_MANY_PARTS,  /* a super-frame of more parts than are cut */
-	UNET_RX_CUTTER_BUSY, /* a super-frame, and too many parts are on their way to its owner already */
-	UNET_RX_STALE_PART,  /* a part of a super-frame, and its tag is another owner's now */
-	/* port: sent on */
+	UNET_RX_MANY_PARTS,  /* a super-frame of more than CUT_MAX_PARTS parts */
+	UNET_RX_CUTTER_BUSY, /* a super-frame, and CUT_LINE allows its owner no more parts now */
+	UNET_RX_STALE_PART,  /* a part of a super-frame whose tag has another owner now */
+	/* port: redirected */
 	UNET_TX_UPLINK,
 	UNET_TX_LOCAL, /* to another endpoint of this host */
 	/* port: dropped */
-	UNET_TX_TRUNCATED,     /* headers end too early, or do not stand in the first buffer */
-	UNET_TX_BAD_LENGTH,    /* a length field lies */
-	UNET_TX_BAD_HEADER,    /* unknown IP or message version, impossible header length, IPv6 extension header */
-	UNET_TX_OVERSIZE,      /* does not fit the uplink */
-	UNET_TX_BAD_ETHERTYPE, /* neither IP, ARP nor a U-Net message; VLANs are nobody's to send into */
+	UNET_TX_TRUNCATED,     /* headers end too early, or are not in the first buffer */
+	UNET_TX_BAD_LENGTH,    /* a length field is wrong */
+	UNET_TX_BAD_HEADER,    /* unknown IP or message version, invalid header length, IPv6 extension header */
+	UNET_TX_OVERSIZE,      /* longer than the uplink's MTU and an Ethernet header */
+	UNET_TX_BAD_ETHERTYPE, /* neither IP, ARP nor a U-Net message; no endpoint may send VLAN tags */
 	UNET_TX_FORGED_LINK,   /* source MAC address is not the uplink's */
-	UNET_TX_FORGED_ADDR,   /* source IP address is not the sender's, or not all of it where that is needed */
-	UNET_TX_FORGED_TAG,    /* source tag is held by somebody else, or by nobody */
-	UNET_TX_FORGED_ARP,    /* ARP that speaks for another address */
-	UNET_TX_FORGED_ND,     /* neighbour discovery that speaks for another, or for a router */
+	UNET_TX_FORGED_ADDR,   /* the sender does not hold the source IP address, or only a port of it and needs the whole */
+	UNET_TX_FORGED_TAG,    /* the sender does not hold the source tag */
+	UNET_TX_FORGED_ARP,    /* ARP for an address that the sender does not hold */
+	UNET_TX_FORGED_ND,     /* neighbour discovery for an address that the sender does not hold, or as a router */
 	UNET_TX_FORGED_QUOTE,  /* ICMP error about a packet that was not sent to its sender, or ICMP of a router */
-	UNET_TX_INFRASTRUCTURE, /* what only the infrastructure of a network sends, and the sender may not */
+	UNET_TX_INFRASTRUCTURE, /* traffic of network infrastructure from an owner without UNET_INFRASTRUCTURE */
 	UNET_TX_NO_OWNER,      /* addressed to this host, and no endpoint holds the tag */
-	UNET_TX_TO_QUEUE,      /* the owner is on a queue: only the uplink's frames reach it */
+	UNET_TX_TO_QUEUE,      /* the owner is on a queue, and receives frames of the uplink only */
 	UNET_TX_PORT_GONE,     /* the local owner's port no longer exists */
 	UNET_TX_UPLINK_GONE,
 	/* deliver */
 	UNET_DELIVER_SOCKET,
 	UNET_DELIVER_NO_SOCKET,
 	UNET_DELIVER_NO_METADATA,
-	UNET_DELIVER_BAD_FILL, /* the fill ring claims more entries than it has, or entries that are no frames */
-	UNET_DELIVER_TOO_LONG, /* only one frame of the segment may be filled, and it needs more, or stands in several buffers */
-	/* lost after a program had sent it on; see trace.h */
-	UNET_LOST_CUT,              /* rx_cut, but it could not be cut */
+	UNET_DELIVER_BAD_FILL, /* the fill ring's indices are further apart than its size, or entries are not frames */
+	UNET_DELIVER_TOO_LONG, /* the owner is not trusted, and it is in several buffers or longer than a frame of the segment */
+	/* lost after a program had redirected or passed it; see trace.h */
+	UNET_LOST_CUT,              /* rx_cut, but the kernel did not segment it */
 	UNET_LOST_UPLINK_REDIRECT,  /* redirected by the uplink program */
 	UNET_LOST_PORT_REDIRECT,    /* redirected by a port program */
-	UNET_LOST_DELIVER_REDIRECT, /* receive or fill queue of the endpoint was full or empty */
+	UNET_LOST_DELIVER_REDIRECT, /* the endpoint's receive queue was full or its fill queue empty */
 	/* dropped before a program saw it, in the same order */
 	UNET_LOST_UPLINK_BACKLOG,
 	UNET_LOST_PORT_BACKLOG,
 	UNET_LOST_DELIVER_BACKLOG,
-	UNET_LOST_DEVICE_FULL,      /* native mode: the device did not take it */
+	UNET_LOST_DEVICE_FULL,      /* native mode: the queue of the device was full */
 	UNET_COUNTERS,
 };
 

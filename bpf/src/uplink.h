@@ -37,7 +37,7 @@ static __always_inline int to_cut(struct xdp_md *ctx, __u32 port, __u32 parts)
 	return count(UNET_RX_CUT, XDP_PASS);
 }
 
-/* part_to_owner: a part that is too long is dropped, not cut again. */
+/* part_to_owner: a part that is still too long is not cut again; the deliver program drops it. */
 static __always_inline int part_to_owner(struct eth_header *eth, struct unet_owner *owner)
 {
 	if (!part_of(eth, owner->port))
@@ -66,7 +66,7 @@ static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner
 	return count(UNET_RX_QUEUE, XDP_REDIRECT);
 }
 
-/* of_nobody: frames without an owner go to the kernel, unless it would answer for a port's holder. */
+/* of_nobody: frames without an owner go to the kernel, except those that it would answer in place of a port's holder. */
 static __always_inline int of_nobody(enum find_problem problem)
 {
 	if (!problem)

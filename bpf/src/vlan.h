@@ -29,7 +29,7 @@ struct {
 	__type(value, __u32);
 } vlan_note SEC(".maps");
 
-/* vlan_of: the VLAN of a frame that has a tag, in the skb or in the frame; 0: a priority only. */
+/* vlan_of: the VLAN of a frame with a VLAN tag, in the skb or in the frame; 0: the tag has a priority only. */
 static __always_inline __u16 vlan_of(struct sk_buff *skb)
 {
 	__be16 control = 0;
@@ -65,8 +65,8 @@ static __always_inline bool vlan_was_noted(void)
 /*
  * A tag of VLAN 0 is a priority only: its frame belongs to the untagged network (IEEE
  * 802.1Q), for the kernel and for these programs. Its headers begin behind the tag, and
- * the tag is removed before the frame is delivered. The kernel also removes two such
- * tags; here the frame is dropped, since no host sends that.
+ * the tag is removed before the frame is delivered. A frame with two such tags is dropped,
+ * since no host sends that. (The kernel would remove both.)
  */
 enum tagged {
 	TAGGED_PRIORITY,
