@@ -41,7 +41,7 @@ func (g *givingLease) giveBack() {
 	for len(g.giving) > 0 {
 		t := g.giving[0]
 		g.mu.Unlock()
-		g.Lease.Unclaim(context.Background(), t) // after an error the lease, when it ends, gives t back
+		g.Lease.Unclaim(context.Background(), t) // after an error t stays claimed until the lease ends
 		g.mu.Lock()
 		g.giving = slices.Delete(g.giving, 0, 1)
 		close(g.given)

@@ -32,8 +32,8 @@ type Config struct {
 	Huge     bool                // back the segment with huge pages; for Open
 
 	// Addr is an address to own as a whole. It must be free and in the
-	// interface's subnet. Zero: share the interface's address, port by port.
-	// New claims it by the lease if the grant does not have it.
+	// interface's subnet. New claims Addr by the lease if the grant does not have
+	// it. Zero: share the interface's address, port by port.
 	Addr netip.Addr
 
 	Wait       WaitMode      // how blocked calls wait; adaptive by default
@@ -67,7 +67,7 @@ type TCPConfig = stack.TCPConfig
 // host made by [New].
 type Host struct {
 	lease              *givingLease
-	ep                 *datapath.Endpoint    // nil: the link is no endpoint, in tests
+	ep                 *datapath.Endpoint    // nil in tests whose link is not an endpoint
 	table              *datapath.Connections // nil: connections are not published
 	stack              *stack.Stack
 	addr               netip.Addr

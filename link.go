@@ -15,7 +15,7 @@ import (
 type link struct {
 	ep   *datapath.Endpoint
 	room int               // size of a frame, bytes
-	long int               // room of AllocLong, bytes; 0: it has none
+	long int               // size of a frame of AllocLong, bytes; 0: there are none
 	ds   [64]datapath.Desc // the batch being received
 }
 

@@ -59,8 +59,8 @@ func (h *Host) Dial(network, address string) (net.Conn, error) {
 	return h.DialContext(context.Background(), network, address)
 }
 
-// DialContext is Dial with a context. For TCP it bounds how long opening the
-// connection may take.
+// DialContext is Dial with a context, which limits how long opening the socket may
+// take. After that the end of the context has no effect.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	remote, err := resolve(ctx, network, address, "tcp", "tcp4", "udp", "udp4")
 	if err != nil {

@@ -31,7 +31,7 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 		case results <- result{tag, err}:
 		case <-left:
 			if err == nil && o.Op == protocol.OpClaim {
-				// After an error the lease, when it ends, gives the tag back.
+				// After an error the tag stays claimed until the lease ends.
 				_, _ = l.change(context.Background(), protocol.Operation{Op: protocol.OpUnclaim, Tag: tag})
 			}
 		}

@@ -24,7 +24,7 @@ const DefaultSocket = "/run/unet/unetd.sock"
 // ErrProtocol: unetd broke the rules of the protocol, or reports that this process did.
 var ErrProtocol = protocol.ErrProtocol
 
-// Lease is a process's hold on an endpoint that unetd has granted. It implements
+// Lease is a process's right to an endpoint that unetd has granted. It implements
 // [endpoint.Lease]. The end of a request's context does not end the lease. When the lease
 // has ended, every request returns an error that wraps [endpoint.ErrLeaseClosed].
 //

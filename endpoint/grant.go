@@ -93,12 +93,12 @@ func (g Geometry) WithDefaults() Geometry {
 func (g Geometry) SegmentSize() int64 { return int64(g.FrameSize) * int64(g.FrameCount) }
 
 // Prefilled is the number of frames that are on the fill queue before the
-// endpoint starts: frames 0 up to Prefilled belong to the kernel at first,
+// endpoint starts: frames 0 to Prefilled-1 belong to the kernel at first,
 // the others to the pool.
 func (g Geometry) Prefilled() uint32 { return min(g.FillSize, g.FrameCount/2) }
 
-// Validate reports a shape that the kernel or the pool cannot use
-// (Documentation/networking/af_xdp.rst).
+// Validate returns an error for a shape that the kernel
+// (Documentation/networking/af_xdp.rst) or the pool cannot use.
 func (g Geometry) Validate() error {
 	if g.FrameSize != 2048 && g.FrameSize != 4096 {
 		return fmt.Errorf("%w: frame size %d: want 2048 or 4096 bytes", ErrGeometry, g.FrameSize)
@@ -186,7 +186,7 @@ type Info struct {
 	Leased       bool       `json:"leased"`     // false: taken over from another unetd, and its application has not presented it yet
 }
 
-// Counter is one number that a mux or unetd counts.
+// Counter is a counter of a mux or of unetd.
 type Counter struct {
 	Name  string `json:"name"`
 	Help  string `json:"help"` // what it counts, in one line

@@ -25,8 +25,8 @@ func newCheckConfig() *cobra.Command {
 		Short: "Check a policy file, or what it permits a user",
 		Long: `Check-config reads a policy file, ` + policy.DefaultFile + ` by default, and lists
 its rules, or all its mistakes by line and column. With --user it prints the rule that
-applies to a user and what it permits; with --interface, on one interface. No unetd has
-to run, and none reads the file again.
+applies to a user and what it permits; with --interface, on one interface. It needs no
+running unetd, and does not make one read the file again.
 
 The file is described in docs/policy.md.`,
 		Example: `  unetd check-config

@@ -91,7 +91,7 @@ func (w *logWriter) flush() {
 
 func countLines(b []byte) uint64 { return uint64(bytes.Count(b, []byte{'\n'})) }
 
-// newLogger makes a log that writes to w, and w.report.
+// newLogger makes a log that writes to w. It sets w.report.
 func newLogger(w *logWriter, level, format string) (*slog.Logger, error) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,

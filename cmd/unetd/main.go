@@ -101,8 +101,8 @@ func newVersion() *cobra.Command {
 
 const registerName = "register-segment"
 
-// registerCommand is the command by which unetd starts its own executable, also if another
-// file has been installed in the place of that since.
+// registerCommand is the command by which unetd starts its own executable, also if that file
+// has been replaced since.
 var registerCommand = []string{"/proc/self/exe", registerName}
 
 // newRegister is the command that unetd starts for each endpoint, so that the kernel

@@ -200,7 +200,7 @@ func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger)
 	}
 }
 
-// endWithin is how long another signal has no effect on the end of unetd.
+// endWithin is the time after the first signal in which further ones have no effect.
 const endWithin = 5 * time.Second
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. Further

@@ -164,7 +164,7 @@ func (w *Watchers) run() {
 // many addresses as the endpoint has tags.
 type pending struct {
 	link   endpoint.NoticeKind // 0: nothing new
-	back   bool                // the host has all of the endpoint's addresses, except those that are true in gone
+	back   bool                // the host has the endpoint's addresses again, except those that are true in gone
 	gone   map[netip.Addr]bool // the endpoint's addresses whose state is new; false: it is back
 	routes map[netip.Addr]bool // destinations
 	all    bool                // of routes: every destination

@@ -81,8 +81,8 @@ func hangUp(c *net.UnixConn) {
 	})
 }
 
-// discard takes one record off a connection, if there is one. Only a record with
-// descriptors can block.
+// discard takes one record off a connection, if there is one. It can block only if the
+// record has descriptors.
 func discard(fd int) (more bool) {
 	take := func() {
 		n, _, err := unix.Recvfrom(fd, nil, unix.MSG_TRUNC|unix.MSG_DONTWAIT)

@@ -1,9 +1,10 @@
 // Package session is unetd's end of the control protocol: a [Server], which gets endpoints
 // from a [Provider] (the mux), and one session for each connection.
 //
-// The connections and requests of one user are bounded ([Limits]) and take turns: unetd works
-// on one request of a user at a time. It never waits for a peer to read, nor for a
-// descriptor from a peer to close. The mux bounds endpoints, memory and tags.
+// The connections and requests of one user are limited ([Limits]) and take turns: unetd works
+// on one request of a user at a time, except resolves and requests with a whole address,
+// which wait for other hosts. A peer that does not read, or whose descriptor blocks when it
+// is closed, delays no other user. The mux limits endpoints, memory and tags.
 //
 //	server.go, session.go            accepting; one session a connection
 //	requests.go, present.go, list.go what a session does for a request

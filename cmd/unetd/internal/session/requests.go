@@ -13,7 +13,7 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// do works on an operation of an open lease, or of an operator.
+// do does an operation of an open lease, or of an operator, and returns the answer.
 func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	a := protocol.Answer{ID: id}
 	if o.Op != protocol.OpResolve { // resolves wait for neighbours: they have a quota and take no turns

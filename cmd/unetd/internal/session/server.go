@@ -66,13 +66,13 @@ var errStopped = errors.New("unetd was stopped")
 // It closes ln. When it returns every lease it granted is closed, or, with
 // Keep, left alone.
 //
-// A peer cannot delay the goroutine that accepts, nor the return of Serve. The close of a
-// descriptor that a peer has sent can block in the kernel (a file on a FUSE file system
-// whose server does not answer, a TCP socket with SO_LINGER), and so can the close of a
-// connection with an unread descriptor. Each happens in a goroutine of its own, which
-// signals interrupt where they can, and for which nothing waits longer than WriteTimeout.
-// Until it is done it counts as one of the user's connections, or, if the connection is
-// refused, as one of the user's ClosingPerUID. Connections beyond these wait for it, each
+// A peer cannot delay the goroutine that accepts. It can delay the return of Serve only for
+// a WriteTimeout to write and another to close. The close of a descriptor that a peer has
+// sent can block in the kernel (a file on a FUSE file system whose server does not answer, a
+// TCP socket with SO_LINGER), and so can the close of a connection with an unread
+// descriptor. Each close has a goroutine of its own, which signals interrupt where they can.
+// Until it ends it counts as one of the user's connections, or, if the connection is
+// refused, as one of the user's ClosingPerUID. Further connections to be refused wait, each
 // with a descriptor of unetd: at most Waiting of all users.
 func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	limits := s.Limits.withDefaults()
