@@ -107,9 +107,9 @@ func (own *addresses) primary() netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Tags follow the addresses of the host (ADR 28). A port is in effect as long as the uplink
-// has its address. While it does not, another host may have the address, and the tag is
-// suspended. An endpoint ends when the host takes an address that it holds as a whole.
+// A port or block is in effect as long as the uplink has its address (ADR 28). While the uplink
+// does not have it, another host may, and the tag is suspended. An endpoint ends when the host
+// takes an address that the endpoint holds as a whole.
 
 // updateAddresses compares the tags with the present addresses of the host. One goroutine
 // calls it, after an event or when events were lost.
@@ -149,7 +149,7 @@ func (m *Mux) updateAddresses() error {
 // suspended tags. taken are the leases whose whole address the host has now. m.mu is held.
 func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 	taken = map[*Lease]netip.Addr{}
-	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // tags
+	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // number of tags by address
 	for t, c := range m.tags.held {
 		if t.Kind == endpoint.TagAddr && slices.Contains(own.host, t.Addr) {
 			taken[c.by] = t.Addr
@@ -298,6 +298,8 @@ func (r *reserver) joinGroup(a netip.Addr) (fds []int, err error) {
 	return []int{fd}, nil
 }
 
+// vacantToKernel checks a whole address against the kernel's tables: addresses, subnets,
+// translation, routes (hops) and neighbours.
 func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bool) error {
 	t := endpoint.AddrTag(a)
 	if slices.Contains(own.host, a) {
@@ -332,7 +334,7 @@ func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bo
 // claimAddr enters a whole address that was set aside and is vacant. m.mu is held and the
 // calling thread is in the uplink's namespace.
 func (m *Mux) claimAddr(l *Lease, t endpoint.Tag, r *reserver) error {
-	if n := m.tags.onAddr[t.Addr]; n > 0 { // it was an address of the host until now
+	if n := m.tags.onAddr[t.Addr]; n > 0 { // the host had the address a moment ago, and its tags are left
 		return held(t, "%d tags of ports are on it", n)
 	}
 	fds, err := r.joinGroup(t.Addr)
@@ -351,7 +353,7 @@ func broadcast(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// mayShare returns nil if ports of t's address, which nobody holds as a whole, can be claimed.
+// mayShare returns nil if ports of t's address, which no lease holds as a whole, can be claimed.
 func (own *addresses) mayShare(t endpoint.Tag, uplink string) error {
 	if own.has(t.Addr) {
 		return nil

@@ -17,17 +17,18 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// A process takes over from one that died by the kernel's tables alone. The order of changes
-// makes them repairable wherever the other process stopped: an endpoint's entry is written
-// when its port is complete and before its first tag, and deleted after its last tag, its
-// port, and its socket. So a port or a tag without an entry is left over, and an entry
-// without a port belongs to an endpoint that has ended or whose process has died.
+// To take over from a process that died, the next one reads only the kernel's tables. The order
+// of changes makes them repairable at whatever point the other process stopped: the entry of an
+// endpoint on a port is written when the port is complete and before its first tag, and deleted
+// after its last tag, its port, and its socket. So a port or a tag without an entry can be
+// deleted, and an entry without a port belongs to an endpoint that has ended or whose process
+// has died.
 
 // defaultGrace is the default of Config.Grace.
 const defaultGrace = 10 * time.Second
 
 // errUnusable: the pins cannot be taken over.
-var errUnusable = errors.New("what is pinned cannot be used")
+var errUnusable = errors.New("the pins cannot be taken over")
 
 func unusable(why string, args ...any) error {
 	return fmt.Errorf("%w: %s", errUnusable, fmt.Sprintf(why, args...))
@@ -228,7 +229,7 @@ func (m *Mux) adopt() error {
 				continue
 			}
 			if err := m.readmit(l, t, owner.Suspended()); err != nil {
-				m.log.Warn("another program has bound a claimed port, and receives nothing there", "tag", t, "endpoint", l.id, "error", err)
+				m.log.Warn("a claimed port cannot be reserved again: another program that has bound it receives nothing there", "tag", t, "endpoint", l.id, "error", err)
 			}
 		}
 	}
@@ -259,8 +260,8 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 	return l
 }
 
-// adoptRest polls for the socket of an endpoint that has no port any more. Its slot stays taken
-// as long as the socket exists.
+// adoptRest reports whether the socket of an endpoint without a port exists. If so, its slot
+// stays taken, and the endpoint counts, until the socket is closed.
 func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error) {
 	there, err = socketThere(m.progs.objs.PortSockets, e.Slot, m.unbound)
 	if !there || err != nil {

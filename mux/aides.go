@@ -15,8 +15,8 @@ import (
 )
 
 // unet_note_vlan runs for every frame of the machine and takes some 60 ns (ADR 7). So the
-// muxes of a machine share one: the first attaches it, the others hold its link and read its
-// map.
+// muxes of a machine share one: the first mux attaches it, the others open its link and use
+// its map.
 
 // sharedNote returns the link of an attached unet_note_vlan, and the map that it writes; nil:
 // there is none.
@@ -76,8 +76,9 @@ func notesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
 
 const cutterKind = "ifb"
 
-// cutterRoom is the queue length of the device, in parts. All ports together have fewer parts
-// there (CUT_LINE in cut.h), so the device never stops its queue.
+// cutterRoom is the queue length of the device, in parts, the frames into which super-frames
+// are segmented. All ports together have fewer parts there (CUT_LINE in cut.h), so the device
+// never stops its queue.
 const cutterRoom = bpf.MaxPorts * 1024
 
 func cutterName(uplink int) string { return fmt.Sprintf("unetcut%d", uplink) }
@@ -156,13 +157,13 @@ func deleteCutter(h *netlink.Handle, uplink int) error {
 	return nil
 }
 
-// XDP does not see an 802.1Q tag that is in the skb and not in the frame: the frame would match
-// an endpoint's tag of untagged traffic. With receive VLAN offload a driver moves the tag to
-// the skb, so the mux turns that off. On a link made in software the sender's kernel puts it
-// there; in generic mode unet_note_vlan notes it for XDP.
+// XDP does not see a VLAN tag (802.1Q) that is in the skb and not in the frame, so an endpoint
+// would receive a frame of a VLAN as an untagged one. With receive VLAN offload a driver moves
+// the VLAN tag to the skb, so the mux turns that offload off. On a virtual link the sender's
+// kernel writes the VLAN tag to the skb only; in generic mode unet_note_vlan notes it for XDP.
 
-// notesVLAN reports whether unet_note_vlan is needed. Not on a VLAN interface: its frames had a
-// tag before.
+// notesVLAN reports whether unet_note_vlan is needed. A VLAN interface does not need it: the
+// kernel has removed the VLAN tag of its frames.
 func notesVLAN(u *uplink, m Mode) bool {
 	return u.virtual && m == ModeGeneric && u.kind != "vlan"
 }

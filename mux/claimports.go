@@ -26,13 +26,13 @@ const (
 	anyBlock = 32768
 	allPorts = 1 << 16
 
-	// mostHigh is the number of UDP ports, or of TCP ports, of endpoints from which on
-	// blocks are chosen below anyBlock. The kernel's programs need ports too: connect fails
-	// if all ports of ip_local_port_range are bound, on any address.
+	// If endpoints have mostHigh UDP ports, or TCP ports, further blocks of that protocol are
+	// chosen below anyBlock. Programs on the kernel's stack need ports too: connect fails if
+	// all ports of ip_local_port_range are bound, on any address.
 	mostHigh = (allPorts - anyBlock) / 4 * 3
 	lowBlock = 1024 // RFC 6335, user ports
 
-	// maxTaken limits the ports chosen by the kernel that turn out not to be usable.
+	// maxTaken limits the attempts to get a usable port that the kernel chooses.
 	maxTaken = 256
 )
 
@@ -41,13 +41,13 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 	switch whole := m.tags.get(endpoint.AddrTag(t.Addr)); {
 	case whole != nil && whole.by != c.l:
 		return t, held(t, "another endpoint holds the whole address: choose another, or end that one")
-	case whole != nil: // not an address of the kernel: nothing to reserve, and permitted with the address
+	case whole != nil: // the kernel does not have the address, so there is nothing to reserve; permits has passed
 		r = nil
 	default:
 		if err := c.own.mayShare(t, m.up.name); err != nil {
 			return t, err
 		}
-		if err := m.permits(c, t); err != nil { // at the first check the lease may have held the whole address
+		if err := m.permits(c, t); err != nil { // again: at the check in ask the lease may have held the whole address
 			return t, err
 		}
 	}
@@ -113,8 +113,8 @@ func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports)
 	return t, held(t, "%s", none)
 }
 
-// candidates are the tags that t may become; nil: the kernel chooses. none is the reason in the
-// error if no candidate is free.
+// candidates are the tags that can replace the wildcard t; nil: the kernel chooses a port. none
+// is the text of the error if no candidate is free.
 func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (list iter.Seq[endpoint.Tag], none string, err error) {
 	if hasPorts(t) && r == nil {
 		first, size := anyPort, 1
@@ -140,7 +140,7 @@ func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Po
 			}
 		}
 		switch {
-		case spared > 0 && spared == all:
+		case spared > 0 && spared == all: // translation may use none of them
 		case spared > 0:
 			return without(list, ports.MayUse), none, nil
 		default:
@@ -204,8 +204,9 @@ func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat
 		}
 		chosen := t
 		chosen.Port = port
-		// A held port may not be reserved (see readmit). The kernel does not consider
-		// translation. The range of ports for root may have changed.
+		// The kernel can choose a held port whose reservation has failed (readmit), a port that
+		// translation uses, and, if ip_unprivileged_port_start has changed, one that the rule
+		// does not permit.
 		if m.tags.free(c.l, chosen) == nil && !ports.InUse(chosen) && c.rule.Permits(chosen) == nil {
 			return chosen, errors.Join(m.enterTag(c.l, chosen, []int{fd}), r.giveUp(taken))
 		}
@@ -215,7 +216,7 @@ func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat
 }
 
 // Network address translation gives ports of the host's addresses to flows of other hosts, and
-// bind(2) does not detect it (ADR 27). Ports that it uses now are not claimed. The policy
+// bind(2) does not fail for these ports (ADR 27). Ports that it uses now are not claimed. The policy
 // decides about ports that it may use later ([Claims].Translated).
 
 // translation reads which ports of the uplink's addresses, and of whole addresses that are
@@ -235,8 +236,8 @@ func (m *Mux) translation(own addresses, whole []netip.Addr) (ports map[netip.Ad
 	return ports, nil
 }
 
-// showTranslation logs it if network address translation may use ports of the uplink's first
-// address.
+// showTranslation logs a warning if network address translation may use ports of the uplink's
+// first address.
 func (m *Mux) showTranslation() error {
 	own, err := m.addresses()
 	if err != nil {

@@ -17,11 +17,11 @@ type claiming struct {
 	tags  []endpoint.Tag // as [Mux.named] returns them
 	rule  Claims
 	whole []netip.Addr // the whole addresses among them
-	own   addresses    // of the host; empty if no tag has an address
+	own   addresses    // of the host, as read by ask; empty if no tag has an address
 }
 
-// ask begins a request: it sets the addresses of the tags, and checks them against the policy
-// and the limits.
+// ask begins a request: it replaces wildcard addresses of the tags, and checks the tags against
+// the policy and the limits. It enters nothing.
 func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
 	c := &claiming{l: l}
 	if len(tags) == 0 {
@@ -112,10 +112,12 @@ func (m *Mux) room(c *claiming) error {
 	return m.users.room(c.l.owner.UID, costOf(c.tags...), c.rule.Tags())
 }
 
-// claimTags claims the tags of a request. It returns them in their order, without wildcards.
+// claimTags claims the tags of a request, all or none. It returns them in their order, with
+// the addresses, ports and message tags that were chosen for wildcards.
 //
 // First it queries the kernel and probes the network, without m.mu. During that time the
-// whole addresses are set aside: no other request gets them.
+// whole addresses are set aside: no other request gets them. Then, with m.mu held, it enters
+// the tags, and gives all back after an error.
 func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Tag, err error) {
 	if len(c.tags) == 0 {
 		return nil, nil
@@ -147,7 +149,7 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 		if claimed, err = m.claimAll(c); err != nil {
 			return err
 		}
-		// The addresses may have changed since they were looked up.
+		// The host's addresses may have changed since ask has read them.
 		if err := m.stillTrue(claimed); err != nil {
 			return errors.Join(err, m.releaseAll(c.l, claimed))
 		}
@@ -163,7 +165,7 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	var err error
 	for _, t := range slices.Backward(tags) {
-		if c := m.tags.get(t); c != nil && c.by == l { // false: l was closed
+		if c := m.tags.get(t); c != nil && c.by == l { // false: l was closed, which gave t back
 			err = errors.Join(err, m.release(t))
 		}
 	}
@@ -212,8 +214,8 @@ func (m *Mux) claim(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, err
 	return t, m.enterTag(c.l, t, nil)
 }
 
-// enterTag enters a tag in the kernel's table and in the claim table. It owns reserved, also
-// when it fails.
+// enterTag enters a tag in the kernel's table and in the claim table. After an error it closes
+// reserved, the tag's reserving sockets.
 func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
 	if err := m.putTag(t, l.at.owner); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), closeAll(reserved))
@@ -222,16 +224,17 @@ func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
 	return nil
 }
 
-// hold enters a tag that is in the kernel's table, and counts it.
+// hold enters a tag that is in the kernel's table in the claim table, and counts it for the
+// user.
 func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.tags.add(t, c)
 	m.users.count(c.by.owner.UID, use{tags: costOf(t)})
 }
 
-// readmit takes over a tag that is in the kernel's table, and reserves its ports again. While
-// no process served the mux another program may have bound one of them. Then readmit returns
-// an error, and the tag is held all the same, with its other ports reserved. A whole address
-// is readmitted before the tags on it. m.mu is held.
+// readmit takes over a tag that is in the kernel's table, and reserves its ports again. If
+// that fails, for example because another program has bound a port while no process served
+// the mux, readmit returns an error; the tag is held, with its other ports reserved. A whole
+// address must be readmitted before the tags on it. m.mu is held.
 func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 	c := &claim{by: l, suspended: suspended}
 	err := route.Within(m.ns, func() error {
@@ -270,8 +273,9 @@ func (m *Mux) unclaimAll(l *Lease) error {
 	return err
 }
 
-// release deletes a tag from the kernel's table, and then releases its ports in the kernel. A
-// tag that cannot be deleted stays claimed.
+// release undoes enterTag: it deletes a tag from the kernel's table and from the claim table,
+// and then closes its reserving sockets. A tag that cannot be deleted stays claimed. m.mu is
+// held.
 func (m *Mux) release(t endpoint.Tag) error {
 	if err := m.deleteTag(t); err != nil {
 		return fmt.Errorf("give %v back: %w", t, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// claim is a tag that is held.
+// claim is the holder and the state of a held tag.
 type claim struct {
 	by *Lease
 	// reserved are descriptors of sockets: one for each port of an address of the host (64
@@ -76,7 +76,7 @@ func (ct *claimTable) inEffect(l *Lease) map[endpoint.Tag]bool {
 	return set
 }
 
-// sorted lists tags in order.
+// sorted lists tags by kind, address, port and message tag.
 func sorted(tags map[endpoint.Tag]struct{}) []endpoint.Tag {
 	return slices.SortedFunc(maps.Keys(tags), func(a, b endpoint.Tag) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Message, b.Message))
@@ -119,7 +119,7 @@ func (ct *claimTable) remove(t endpoint.Tag) *claim {
 }
 
 // free returns nil if neither t, a tag without wildcards, nor a port or block that overlaps
-// with it is held, else endpoint.ErrTagHeld. It does not check the address.
+// with it is held, else endpoint.ErrTagHeld. It does not check who holds the address of t.
 func (ct *claimTable) free(l *Lease, t endpoint.Tag) error {
 	if c := ct.held[t]; c != nil && c.by == l {
 		return held(t, "this endpoint holds it already")
@@ -185,7 +185,7 @@ func (m *Mux) setEffect(t endpoint.Tag, o bpf.Owner, effective bool) error {
 	return table.Update(key, o.WithEffect(effective), ebpf.UpdateExist)
 }
 
-// deleteTag deletes a tag. It is no error if the tag is not there.
+// deleteTag deletes a tag. A tag that is not in the table is not an error.
 func (m *Mux) deleteTag(t endpoint.Tag) error {
 	key, table := m.tableOf(t)
 	if err := absentIsFine(table.Delete(key)); err != nil {

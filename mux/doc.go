@@ -18,20 +18,22 @@
 // holds, so the kernel removes the port when the last descriptor and mapping of the socket
 // are closed. The programs of a port are attached by netlink and stay as long as the device
 // exists: what an endpoint sends is checked also when no process serves the mux. The mux
-// keeps neither the socket nor a mapping of the segment.
+// keeps no descriptor of the socket and no mapping of the segment, but until the lease ends a
+// mapping of the socket's fill ring (guard.go).
 //
 // With [Config].Pin set, maps, links and programs are pinned in a bpffs, and the tables
-// contain all that the next process needs (ADR 14). That process takes over pins that are
-// complete and were made with the same compiled programs, MAC address and attach mode. It
-// removes all others. An application presents its socket to get its lease again
+// contain all that the next process needs (ADR 14). That process takes over the pins if they
+// are complete and were made with the same compiled programs, MAC address and attach mode.
+// Otherwise it removes them. An application presents its socket to get its lease again
 // ([Mux.Present]); endpoints not presented within [Config].Grace are reclaimed. Without pins
-// the programs end with the process: endpoints then receive nothing, and can still send
-// under their tags.
+// the uplink's program ends with the process: endpoints then receive nothing from the wire,
+// and can still send under their tags.
 //
 // A UDP or TCP port is also reserved in the kernel, by a bound socket that is never read
 // (ADR 5). Ports that network address translation uses are refused (ADR 27). A whole address
-// is claimed only if the kernel's tables and probes on the network show no other host with
-// it, which takes half a second (ADR 12). Tags follow the addresses of the host (ADR 28).
+// is claimed only if neither the kernel's tables nor probes on the network, which take half a
+// second, show another host that has it (ADR 12). A port is in effect as long as the uplink
+// has its address (ADR 28).
 //
 // A frame can be redirected only to a socket on the queue that it came in on. On an uplink
 // with several receive queues an endpoint on one of them gets the frames that the hardware

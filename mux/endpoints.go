@@ -22,7 +22,8 @@ func (m *Mux) OpenEndpoint(ctx context.Context, req endpoint.Request) (*endpoint
 }
 
 // OpenEndpointFor makes an endpoint, if the policy permits it: segment, socket, port or
-// queue, and its first tags, all or nothing. The caller closes the grant's files.
+// queue, and its first tags. After an error nothing of it is left. The caller closes the
+// grant's files.
 func (m *Mux) OpenEndpointFor(ctx context.Context, o Owner, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	g, l, err := m.open(ctx, o, req)
 	return g, l, known(err)
@@ -87,8 +88,8 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	return grant, l, nil
 }
 
-// build makes the parts of an endpoint and enters them in lease and grant. After an error the
-// caller closes both.
+// build makes the segment, the socket and the port or queue of an endpoint, and enters them in
+// lease and grant. After an error the caller closes both.
 func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request) (err error) {
 	if req.Huge && l.segmentBytes%xsk.HugePageSize != 0 {
 		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
@@ -144,7 +145,7 @@ func (m *Mux) enlist(l *Lease) error {
 	if m.ended != nil {
 		return m.ended
 	}
-	if l.closed { // the host has taken its address
+	if l.closed { // by updateAddresses: the host has taken its whole address
 		return endpoint.ErrLeaseClosed
 	}
 	l.granted = true
@@ -262,7 +263,7 @@ func (m *Mux) putEndpoint(l *Lease) error {
 	return nil
 }
 
-// forgetEndpoint deletes that entry.
+// forgetEndpoint deletes an endpoint from the kernel's table.
 func (m *Mux) forgetEndpoint(owner bpf.Owner) error {
 	if err := absentIsFine(m.progs.objs.Endpoints.Delete(owner)); err != nil {
 		return fmt.Errorf("endpoint out of the table: %w", err)
@@ -270,7 +271,7 @@ func (m *Mux) forgetEndpoint(owner bpf.Owner) error {
 	return nil
 }
 
-// endpointsInKernel reads the whole table, which must not change during the call.
+// endpointsInKernel reads the whole table of endpoints, which must not change during the call.
 func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error) {
 	list := map[bpf.Owner]bpf.Endpoint{}
 	var owner bpf.Owner
@@ -319,8 +320,8 @@ func (m *Mux) giveSlot(slot uint32) {
 
 // socketThere reports whether a map of sockets has one at key. An XSKMAP cannot be read, but an
 // update with BPF_NOEXIST fails if the key is in use. The kernel deletes an entry when the
-// last descriptor and mapping of its socket are closed. other is any socket. No other code may
-// use the key during the call.
+// last descriptor and mapping of its socket are closed. other is any AF_XDP socket; it is in the
+// map for a moment. No other code may use the key during the call.
 func socketThere(sockets *ebpf.Map, key uint32, other *os.File) (bool, error) {
 	err := sockets.Update(key, uint32(other.Fd()), ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
@@ -330,7 +331,7 @@ func socketThere(sockets *ebpf.Map, key uint32, other *os.File) (bool, error) {
 		err = absentIsFine(sockets.Delete(key))
 	}
 	if err != nil {
-		return false, fmt.Errorf("ask for a socket: %w", err)
+		return false, fmt.Errorf("find out whether a socket exists: %w", err)
 	}
 	return false, nil
 }

@@ -13,12 +13,12 @@ import (
 
 // Errors of [Open] and [Mux.OpenEndpoint], wrapped. Missing privileges are
 // os.ErrPermission, missing kernel features errors.ErrUnsupported, and claims
-// fail with endpoint.ErrTagHeld or endpoint.ErrTagDenied. What may succeed later is
-// endpoint.ErrBusy.
+// fail with endpoint.ErrTagHeld or endpoint.ErrTagDenied. Requests that may succeed later
+// fail with endpoint.ErrBusy.
 var (
 	// ErrNoInterface: there is no interface of that name in the namespace.
 	ErrNoInterface = errors.New("no such interface")
-	// ErrNotEthernet: the interface carries something else, as lo does.
+	// ErrNotEthernet: the interface is of another type, such as lo or a tunnel.
 	ErrNotEthernet = errors.New("not an Ethernet interface")
 	// ErrForeignProgram: an XDP program of somebody else is attached.
 	ErrForeignProgram = errors.New("interface already carries an XDP program")
@@ -36,12 +36,14 @@ var (
 	ErrInUse = errors.New("another process serves this interface")
 	// ErrRevoked: the mux has ended the lease because its owner harms others.
 	ErrRevoked = errors.New("endpoint revoked")
-	// ErrAddrTaken: the lease has ended because the host has now its whole address.
+	// ErrAddrTaken: the lease has ended because the host now has an address that the lease
+	// held as a whole.
 	ErrAddrTaken = errors.New("address taken by the host")
-	// ErrPortDeleted: the lease has ended because its port was deleted, not by the mux.
+	// ErrPortDeleted: the lease has ended because another program than the mux has deleted
+	// its port.
 	ErrPortDeleted = errors.New("the port of the endpoint was deleted by an operator")
-	// ErrFillRings: an untrusted owner gets no port, because the programs cannot check fill
-	// rings on this kernel (Config.UncheckedFillRings).
+	// ErrFillRings: an untrusted owner gets no endpoint, because the programs cannot check
+	// fill rings on this kernel (Config.UncheckedFillRings).
 	ErrFillRings = fmt.Errorf("%w: fill rings cannot be checked, and only trusted users get endpoints", xsk.ErrNotSupported)
 	// ErrUplinkChanged: the uplink was deleted or has another MAC address; see [Mux.Failed].
 	ErrUplinkChanged = errors.New("the uplink has changed")
@@ -51,13 +53,14 @@ var (
 
 func busy(why string) error { return fmt.Errorf("%w: %s", endpoint.ErrBusy, why) }
 
-// known joins an error with its general error in package endpoint or errors.
+// known adds to an error the general error of package endpoint or errors, with which callers
+// compare it.
 func known(err error) error {
 	for _, e := range []struct{ is, as error }{
 		{ErrClosed, endpoint.ErrBusy}, // another mux may follow
 		{xsk.ErrMemoryLimit, endpoint.ErrBusy},
 		{unix.EMFILE, endpoint.ErrBusy}, // this process has no descriptor left
-		{unix.ENFILE, endpoint.ErrBusy}, // nor the system
+		{unix.ENFILE, endpoint.ErrBusy}, // the system has no descriptor left
 		{xsk.ErrHugePages, endpoint.ErrHugePages},
 		{xsk.ErrNotSupported, errors.ErrUnsupported},
 	} {

@@ -18,8 +18,8 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 )
 
-// fillInterval is about the longest time for which an owner who changes its fill ring after the
-// check can keep a processor busy (ADR 11).
+// fillInterval is the time between two checks. So it is about the longest time for which an
+// owner that changes its fill ring after the programs' check can keep a processor busy (ADR 11).
 const fillInterval = 50 * time.Millisecond
 
 const unsoundFill = "its fill ring had entries that are not frames of its segment"
@@ -30,7 +30,7 @@ const unsoundFill = "its fill ring had entries that are not frames of its segmen
 type fillGuard struct {
 	mu    sync.Mutex
 	rings map[*Lease]*guardedRing
-	added chan struct{} // of capacity 1: rings has a new element
+	added chan struct{} // of capacity 1; an element: rings has grown
 }
 
 type guardedRing struct {
@@ -70,8 +70,9 @@ func (g *fillGuard) remove(l *Lease) error {
 	return ring.Unmap()
 }
 
-// look checks all rings, and writes a frame where the kernel reads in those that are not sound.
-// found are the leases whose rings were sound before; busy: some rings are not sound.
+// look checks all rings. It overwrites the entries of those that are not sound with a frame, at
+// which the kernel stops. found are the leases of rings that are unsound for the first time;
+// busy: some ring is not sound.
 func (g *fillGuard) look() (found []*Lease, busy, empty bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -193,8 +194,8 @@ var fillFields = []string{
 	"xdp_ring.producer", "xdp_umem_ring.desc", "xdp_desc.addr", "xdp_rxq_info.dev", "xdp_buff.rxq",
 }
 
-// checkFillFields finds out whether the programs can check fill rings on this kernel. If not, an
-// untrusted owner gets no port, unless permitted.
+// checkFillFields finds out whether the programs can check fill rings on this kernel. If not,
+// untrusted owners get no endpoints, unless permitted.
 func (m *Mux) checkFillFields(permitted bool) error {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -225,7 +226,7 @@ func missingFields(types *btf.Spec, fields []string) (missing []string) {
 	return missing
 }
 
-// hasMember looks also into members without a name.
+// hasMember also searches members without a name (anonymous structs and unions).
 func hasMember(members []btf.Member, name string) bool {
 	for _, m := range members {
 		if m.Name == name {

@@ -33,7 +33,7 @@ type Lease struct {
 	fillSize     uint32   // entries of the fill ring of a port's socket
 	memory       *os.File // the segment, to find out whether it is in use; nil if another process made it
 	connections  *os.File // the table in which the owner publishes its connections; nil: none. Guarded by m.mu
-	granted      bool     // the endpoint was complete
+	granted      bool     // the opening has succeeded, so the endpoint counts until nothing is left of it
 	leased       bool     // guarded by m.mu; false while it waits to be presented
 
 	tags map[endpoint.Tag]struct{} // held tags; guarded by m.mu
@@ -69,8 +69,8 @@ func (l *Lease) enter() error {
 	return nil
 }
 
-// Claim adds a tag. A whole address takes half a second: the network is probed for other
-// hosts with it.
+// Claim adds a tag. For a whole address that takes half a second: the mux probes the network
+// for other hosts that have it.
 func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	if err := l.enter(); err != nil {
 		return endpoint.Tag{}, known(err)
@@ -118,7 +118,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	}
 	defer l.m.leave()
 	dst = dst.Unmap()
-	// Before the look-up, so that no change is missed.
+	// Recorded before the look-up, so that no change is missed.
 	l.resolved.note(dst, netip.Addr{})
 	l.m.mu.Lock()
 	closed := l.closed
@@ -158,8 +158,8 @@ func (m *Mux) routeToWhole(dst netip.Addr) (endpoint.Route, error) {
 	return r, nil
 }
 
-// Watch calls f with notices; see [endpoint.Lease]. The first of a lease that was presented
-// have the state of the link and of all addresses.
+// Watch calls f with notices; see [endpoint.Lease]. If the lease was presented, the first
+// notices report the state of the link and of all addresses.
 func (l *Lease) Watch(f func([]endpoint.Notice)) (stop func()) { return l.watchers.Watch(f) }
 
 // Done is closed when the lease has been closed, or the mux.
@@ -176,11 +176,12 @@ func (l *Lease) Err() error {
 	}
 }
 
-// Close gives everything back: the tags first, so that nothing more is delivered, then port
-// or queue. At the same time it sends a RST to the peers of the owner's connections. It does
-// not close the application's descriptors of socket and segment. The socket of a port has
-// then no device; the socket of a queue can send until it is closed. Close may be called
-// again and returns the same. After [Mux.Abandon] it has no effect.
+// Close gives everything back: first the tags, so that nothing more is delivered, then the
+// port or queue. While it deletes the port it sends a RST to the peers of the owner's TCP
+// connections. It does not close the application's descriptors of socket and segment.
+// Afterwards the socket of a port has no device, and the socket of a queue can send until it
+// is closed. Close may be called again and returns the same. After [Mux.Abandon] it has no
+// effect.
 func (l *Lease) Close() error {
 	l.m.life.RLock()
 	defer l.m.life.RUnlock()
@@ -255,15 +256,15 @@ func (l *Lease) over(why error) {
 	close(l.done)
 }
 
-// After its lease an endpoint has no tag and no port. But its process may keep the socket
-// open, and with it the port's namespace and the registered memory, or keep the segment open
-// or mapped. So the mux polls for both, and counts the endpoint for its user until both are
+// After the end of its lease an endpoint has no tag and no port. But its process may keep the
+// socket open, and with it the port's namespace and the registered memory, or keep the segment
+// open or mapped. So the mux polls both, and counts the endpoint for its user until both are
 // closed (ADR 17). Until then the endpoint of a port stays in the kernel's table, so that a
-// process that takes over can poll for its socket. It cannot poll for the segment, which
-// only the process that made it can, nor for the socket of a queue, since another endpoint
-// may have the queue by then.
+// process that takes over can poll its socket. That process cannot poll the segment, since it
+// does not have the descriptor of memfd_create, nor the socket of a queue, since another
+// endpoint may have the queue by then.
 
-// Pauses between two polls of one endpoint.
+// The shortest and the longest pause between two polls of one endpoint.
 const (
 	lingerFirst = time.Millisecond
 	lingerMost  = 250 * time.Millisecond
@@ -275,14 +276,14 @@ type lingering struct {
 	at      *attachment
 	granted bool     // it counts for its user
 	socket  bool     // the socket may exist
-	memory  *os.File // the segment; nil: it is not in use any more, or another process made it
+	memory  *os.File // the segment; nil: no longer in use, or made by another process
 	doubted bool     // a failed poll was logged
 
 	pause time.Duration
 	next  time.Time // of the next poll
 }
 
-// linger begins to poll for the socket and the segment of an endpoint.
+// linger begins to poll the socket and the segment of an endpoint.
 func (m *Mux) linger(e *lingering) {
 	e.socket, e.pause, e.next = true, lingerFirst, time.Now()
 	m.mu.Lock()
@@ -342,7 +343,8 @@ func (m *Mux) askLingering() (next time.Time) {
 	return next
 }
 
-// gone reports whether neither port, socket nor segment of an endpoint exists.
+// gone reports whether nothing is left of an endpoint: no port, socket or segment in use. It
+// tries again to delete a port that could not be deleted, and frees a segment not in use.
 func (m *Mux) gone(e *lingering) bool {
 	if e.at.port && m.takeAway(e.at) != nil {
 		return false
@@ -363,9 +365,9 @@ func (m *Mux) gone(e *lingering) bool {
 	return !e.socket && e.memory == nil
 }
 
-// doubt reports whether to repeat a poll that has failed: this process or the kernel had no
-// descriptor or memory left. After any other error the polled object counts as gone, since no
-// later poll would succeed.
+// doubt reports whether to repeat a poll that has failed for a temporary reason: no descriptor
+// or memory was left, or a signal came. After any other error the polled object counts as
+// gone, since no later poll would succeed.
 func (m *Mux) doubt(e *lingering, err error) (again bool) {
 	if err == nil {
 		return false
@@ -379,9 +381,10 @@ func (m *Mux) doubt(e *lingering, err error) (again bool) {
 	return again
 }
 
-// socketLingers reports whether the socket of an endpoint exists. No other socket uses the
-// slot of a port's socket. If another endpoint has its socket on the queue of the uplink, the
-// earlier one is closed.
+// socketLingers reports whether the socket of an endpoint exists. The slot of a port's socket
+// has no other socket before that one is closed. A queue of the uplink may have another
+// endpoint: if that endpoint's socket is bound the earlier socket is closed, since a queue has
+// one socket; until then the earlier socket counts as open.
 func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	if e.info.Attach == endpoint.AttachPort {
 		return socketThere(m.progs.objs.PortSockets, e.at.slot, m.unbound)
@@ -394,7 +397,7 @@ func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	return socketThere(m.progs.objs.Sockets, e.info.Queue, m.unbound)
 }
 
-// freed removes an endpoint of which nothing is left from the ledger and the kernel's table.
+// freed removes an endpoint from the ledger and the kernel's table. Nothing is left of it.
 func (m *Mux) freed(e *lingering) {
 	if err := m.forgetPort(e.at); err != nil {
 		m.log.Warn("endpoint freed", "endpoint", e.info.ID, "error", err)

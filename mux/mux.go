@@ -39,7 +39,7 @@ type Config struct {
 	// Grace is the time within which endpoints taken over from another process must be
 	// presented; 0: ten seconds.
 	Grace time.Duration
-	// UncheckedFillRings permits ports of untrusted owners on a kernel on which the
+	// UncheckedFillRings permits endpoints of untrusted owners on a kernel on which the
 	// programs cannot check fill rings (ErrFillRings).
 	UncheckedFillRings bool
 	// Policy decides what users may have; nil: every user is trusted and may have everything.
@@ -62,17 +62,17 @@ type Mux struct {
 	routes      *route.Resolver
 	nat         *nat.Reader
 	identity    endpoint.Identity
-	present     atomic.Uint32                // the uplink's MTU
+	present     atomic.Uint32                // the uplink's present MTU
 	primary     atomic.Pointer[netip.Prefix] // the uplink's primary IPv4 address
 	log         *slog.Logger
 	policy      Policy
 	failed      chan error    // of capacity 1
-	probes      chan struct{} // an element for each probe in progress
-	lingers     chan struct{} // of capacity 1: lingering has a new element
+	probes      chan struct{} // an element for each request that probes the network
+	lingers     chan struct{} // of capacity 1; an element: lingering has grown
 	fills       fillGuard
-	trustedOnly bool // ports of untrusted owners cannot be made safe on this kernel
+	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
 
-	handles    undoStack      // closes descriptors of Open; pinned and attached objects stay
+	handles    undoStack      // closes the descriptors that Open has opened; pinned and attached objects stay
 	background undoStack      // ends goroutines
 	running    sync.WaitGroup // goroutines that end with ctx
 
@@ -87,7 +87,7 @@ type Mux struct {
 	tags      claimTable
 	users     ledger
 	aside     map[netip.Addr]bool // whole addresses that are being claimed
-	queues    map[uint32]bool     // queues of the uplink that a lease holds; true: its socket is bound
+	queues    map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
 	slots     map[uint32]bool     // taken slots of ports' sockets
 	nextSlot  uint32
 	leases    map[uint64]*Lease // by endpoint
@@ -108,8 +108,8 @@ func (m *Mux) Identity() endpoint.Identity {
 // MTU, but at most the MTU that the programs were loaded with.
 func (m *Mux) mtu() uint32 { return min(m.present.Load(), m.progs.mtu) }
 
-// Failed gets an error if endpoints can no longer work and the mux should be closed: the
-// uplink was deleted, it has another MAC address, or the programs' alarms cannot be read.
+// Failed receives an error if endpoints can no longer work and the mux should be closed: the
+// uplink was deleted or has another MAC address, or the programs' alarms cannot be read.
 // All leases have ended then. There is at most one error, and the channel is never closed.
 func (m *Mux) Failed() <-chan error { return m.failed }
 
@@ -140,8 +140,8 @@ func (m *Mux) all() []*Lease {
 }
 
 // Counters reads all counters of frames, summed over processors, in the order of package bpf.
-// After them come the frames that the backlog had no room for, by endpoint, for each endpoint
-// with a port that has lost any.
+// Then follows a counter for each endpoint whose port has lost frames because a processor's
+// backlog was full.
 func (m *Mux) Counters() ([]endpoint.Counter, error) {
 	if err := m.enter(); err != nil {
 		return nil, err
@@ -380,7 +380,7 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 	return true, nil
 }
 
-// takeOver takes over what is pinned, or removes it if it cannot be used.
+// takeOver takes over the pinned mux, or removes it if it cannot be taken over.
 func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	names, err := m.pins.names()
 	if err != nil || len(names) == 0 {
@@ -388,7 +388,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	}
 	m.progs, err = loadPinned(m.nl, m.pins, &m.up, cfg.Mode)
 	if errors.Is(err, errUnusable) {
-		m.log.Warn("what is pinned cannot be used: it is removed, and its endpoints end", "interface", m.up.name, "why", err)
+		m.log.Warn("the pinned mux cannot be taken over: it is removed, and its endpoints end", "interface", m.up.name, "why", err)
 		return false, takeDown(m.nl, m.deleter, m.up.ifindex, m.pins)
 	}
 	if err != nil {
@@ -438,7 +438,7 @@ func (m *Mux) start(cfg Config) error {
 	return nil
 }
 
-// undoStack is functions that undo what was done.
+// undoStack is a list of functions, each of which undoes one step.
 type undoStack []func() error
 
 func (u *undoStack) push(f func() error) { *u = append(*u, f) }

@@ -7,19 +7,19 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// maxResolved bounds the destinations that are kept for a lease. Beyond it every change of
-// a route is told as one of all routes.
+// maxResolved limits the destinations that are kept for a lease. A lease with more gets a
+// notice about all routes for each change of a route.
 const maxResolved = 1024
 
-// destinations are those that a lease has resolved, and by which next hop.
+// destinations are the destinations that a lease has resolved, with their next hops.
 type destinations struct {
 	mu       sync.Mutex
-	hops     map[netip.Addr]netip.Addr // by destination; not valid: not known yet
+	hops     map[netip.Addr]netip.Addr // next hops by destination; not valid: not known yet
 	overflow bool                      // there were more than maxResolved
 }
 
-// note notes by which hop a destination is reached; one that is not valid is not known yet,
-// so any change may concern the destination.
+// note records the next hop of a destination. If hop is not valid it is not known yet, so the
+// change of any hop may concern the destination.
 func (d *destinations) note(dst, hop netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -33,7 +33,8 @@ func (d *destinations) note(dst, hop netip.Addr) {
 	d.hops[dst] = hop
 }
 
-// behind lists the notices of a change of a hop.
+// behind returns the notices about a changed hop: one for each destination behind it, or one
+// for all routes.
 func (d *destinations) behind(hop netip.Addr) (list []endpoint.Notice) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,15 +57,16 @@ func (d *destinations) has(dst netip.Addr) bool {
 	return known || d.overflow
 }
 
-// hopChanged tells every lease that the route by a next hop has changed; one that is not
-// valid stands for all.
+// hopChanged sends notices to the leases that have resolved destinations behind a next hop
+// that has changed. A hop that is not valid stands for all.
 func (m *Mux) hopChanged(hop netip.Addr) {
 	for _, l := range m.all() {
 		l.watchers.Tell(l.resolved.behind(hop)...)
 	}
 }
 
-// ownerChanged tells every lease that a whole address has got or lost its owner. m.mu is held.
+// ownerChanged sends a notice to each lease that has resolved a whole address that was claimed
+// or given back. m.mu is held.
 func (m *Mux) ownerChanged(addr netip.Addr) {
 	for _, l := range m.leases {
 		if l.resolved.has(addr) {
@@ -73,7 +75,7 @@ func (m *Mux) ownerChanged(addr netip.Addr) {
 	}
 }
 
-// tellLink tells the lease whether the uplink is down.
+// tellLink sends the lease a notice about the state of the uplink.
 func (l *Lease) tellLink(down bool) {
 	kind := endpoint.NoticeLinkUp
 	if down {

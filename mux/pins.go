@@ -53,8 +53,8 @@ const (
 	dyingPause = 20 * time.Millisecond
 )
 
-// makePins makes the directory of a mux, if it does not exist, and locks it. ErrInUse:
-// another process has held the lock for a second.
+// makePins makes the directory of a mux, if it does not exist, and locks it. ErrInUse: after a
+// second another process still held the lock.
 func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
 	}
 }
 
-// checkBPFFS refuses a directory in which nothing can be pinned.
+// checkBPFFS returns an error if path is not a bpffs.
 func checkBPFFS(path string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -298,6 +298,7 @@ type cleaner struct {
 	report  func(string)
 }
 
+// clean removes a mux, unless a process serves it or it must be kept. It reports which.
 func (c *cleaner) clean(p pinnedMux) error {
 	gone, complete, err := p.uplinkGone()
 	if err != nil {
@@ -380,10 +381,10 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 
 // takeDown removes a mux that no process serves: it detaches the uplink's program, deletes cutter
 // and ports, restores the uplink's setting and unpins. Pins are removed last, so that another
-// process can repeat it if this one dies. The directory stays. The calling thread is in the
-// mux's namespace.
+// process can repeat the removal if this one dies. The directory stays. The calling thread is
+// in the mux's namespace.
 //
-// The pins may be incomplete or those of another version: each may be missing.
+// The pins may be incomplete or made by another version, so any of them may be missing.
 func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 	uplink, err := link.LoadPinnedLink(keep.at(pinUplink), nil)
 	if err == nil {

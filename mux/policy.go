@@ -122,7 +122,7 @@ type Limits struct {
 }
 
 // barredFor is the time for which a user gets no endpoint after one was revoked. It limits
-// the rate of attempts to win a race against the kernel.
+// the rate of attempts to change a fill ring between its check and the kernel's read (ADR 11).
 const barredFor = time.Minute
 
 // use counts endpoints, bytes of segments, and tags.
@@ -144,14 +144,14 @@ func (g *ledger) count(uid uint32, more use) {
 	u := g.byUID[uid]
 	u = use{u.endpoints + more.endpoints, u.bytes + more.bytes, u.tags + more.tags}
 	if u.endpoints < 0 || u.bytes < 0 || u.tags < 0 {
-		panic("BUG: a user has less than nothing")
+		panic("BUG: the ledger has a negative number for a user")
 	}
 	if g.byUID[uid] = u; u == (use{}) {
 		delete(g.byUID, uid)
 	}
 }
 
-// uncount is the inverse.
+// uncount is the inverse of count.
 func (g *ledger) uncount(uid uint32, less use) {
 	g.count(uid, use{-less.endpoints, -less.bytes, -less.tags})
 }

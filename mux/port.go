@@ -25,12 +25,13 @@ type attachment struct {
 	hasSlot bool
 }
 
-// takeAway undoes an attachment: it deletes a port's map entry, then the port. A port that
-// cannot be deleted keeps its program, which goes on checking what the endpoint sends.
+// takeAway undoes an attachment: it deletes a port's entry in the device map, then the port. A
+// port that cannot be deleted keeps its program, which still checks what the endpoint sends.
 //
-// The entries of sockets stay: they show whether the sockets exist. The entry of a port's
-// endpoint stays as long, for the next process (forgetPort). The entry of an endpoint on a
-// queue is deleted here: the next endpoint of the queue has the same key.
+// The entry of the socket in its map stays: it shows whether the socket exists. Until the
+// socket is closed, the entry of a port's endpoint stays too, for the next process
+// (forgetPort). The entry of an endpoint on a queue is deleted here: the next endpoint of the
+// queue has the same key.
 func (m *Mux) takeAway(at *attachment) error {
 	var err error
 	if at.port {
@@ -46,7 +47,8 @@ func (m *Mux) takeAway(at *attachment) error {
 	return errors.Join(err, m.forgetEndpoint(at.owner))
 }
 
-// forgetPort deletes the entry of a port's endpoint and frees its slot. The socket is closed.
+// forgetPort deletes the entry of a port's endpoint and frees its slot. The socket is closed, or
+// will be: an opening that has failed closes it afterwards.
 func (m *Mux) forgetPort(at *attachment) error {
 	if at.owner.Port != 0 {
 		if err := m.forgetEndpoint(at.owner); err != nil {
@@ -60,7 +62,7 @@ func (m *Mux) forgetPort(at *attachment) error {
 }
 
 // openPort makes a port and a socket on it, for l. The caller owns the socket, also after an
-// error, and undoes l.at.
+// error, and undoes the attachment l.at after an error.
 //
 // The outer end is set up only when programs and socket are in place, so no frame passes
 // unchecked and none is lost.
@@ -74,7 +76,7 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 		if err := m.openInner(l, inner); err != nil {
 			return err
 		}
-		// The device must be up to bind to it; the outer end is not yet, so the link has no carrier.
+		// bind needs a device that is up. The outer end is still down, so the link has no carrier.
 		params.Ifindex = bpf.FirstIfindex + int(at.slot)
 		if sock, err = xsk.Create(params, l.memory); err != nil {
 			return err
@@ -93,8 +95,8 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 	return sock, err
 }
 
-// openInner makes the pair, and attaches the program to the inner end, which is in the calling
-// thread's namespace.
+// openInner makes the veth pair, and attaches the program to the inner end, which is in the
+// calling thread's namespace.
 func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 	if err := disableIPv6("default"); err != nil {
 		return err
@@ -114,7 +116,7 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 	return nil
 }
 
-// addPair makes the pair. The number of the endpoint is in its name.
+// addPair makes the veth pair. The name of the outer end has the number of the endpoint.
 func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 	for {
 		id, err := m.newID()
@@ -184,7 +186,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	if err != nil {
 		return sock, err
 	}
-	l.at.owner.Queue, l.at.device = uint16(queue), m.up.name // the kernel has 16 bits for it
+	l.at.owner.Queue, l.at.device = uint16(queue), m.up.name // the kernel numbers queues in 16 bits
 	m.mu.Lock()
 	m.queues[queue] = true
 	m.mu.Unlock()
@@ -194,8 +196,8 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	return sock, m.enterEndpoint(l, sock)
 }
 
-// holdQueue reserves a queue of the uplink for a lease. Frames go to any socket that is bound
-// there, so a queue has one lease, until its close has ended.
+// holdQueue reserves a queue of the uplink for a lease, until the lease's close has ended. The
+// programs redirect to the one socket that the map has for the queue, so a queue has one lease.
 func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	if n := m.progs.objs.Sockets.MaxEntries(); queue >= n {
 		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, n)
@@ -243,7 +245,8 @@ func (m *Mux) holdPrograms() error {
 	return nil
 }
 
-// idleWith makes a namespace whose lo has a program. It exists until the handle is closed.
+// idleWith makes a namespace and attaches a program to its lo. The namespace exists until the
+// handle is closed.
 func idleWith(prog *ebpf.Program) (idle netns.NsHandle, err error) {
 	err = route.WithinNew(func(inner netns.NsHandle) error {
 		sock, err := openRoute(inner)
@@ -287,9 +290,10 @@ func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
 	}
 }
 
-// portGone ends an endpoint whose port is gone. If its socket exists, another program has
-// deleted the port. Otherwise the kernel has, because the socket was closed. Then portGone
-// ends only an endpoint that was not presented; any other is closed by its owner.
+// portGone handles an endpoint whose port is gone. If its socket exists, another program has
+// deleted the port, and portGone ends the endpoint. Otherwise the kernel has deleted the port,
+// because the socket was closed. Then portGone ends the endpoint only if it was not presented
+// yet; otherwise the holder of the lease closes it.
 func (m *Mux) portGone(l *Lease) {
 	m.mu.Lock()
 	o, leased := l.owner, l.leased
@@ -339,8 +343,9 @@ func disableIPv6(conf string) error {
 	return err
 }
 
-// distrust makes the kernel refuse IPv4 from an outer end. Otherwise the application could reach
-// the host if the port program is detached (ip link set dev PORT xdp off).
+// distrust makes the kernel refuse IPv4 from the outer end of a port, or from the cutter.
+// Otherwise an application could reach the host by IPv4 after somebody has detached the port
+// program (ip link set dev PORT xdp off).
 func distrust(iface string) error {
 	return setIPv4(iface, map[string]string{"rp_filter": "1", "drop_unicast_in_l2_multicast": "1", "forwarding": "0"})
 }

@@ -144,7 +144,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 			}
 		}
 	}
-	// From here on ports can send, and then the uplink receives.
+	// From here on ports can send by the uplink. They receive when its program is attached, below.
 	if err := p.objs.Devices.Put(uint32(u.ifindex), uint32(u.ifindex)); err != nil {
 		return nil, fmt.Errorf("uplink into the device map: %w", err)
 	}
@@ -173,7 +173,7 @@ func pinMaps(spec *ebpf.CollectionSpec, keep *pins) *ebpf.CollectionOptions {
 	return &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: keep.path}}
 }
 
-// mapNames are the names of all maps but the compiler's sections of constants.
+// mapNames are the names of all maps, except the compiler's sections of constants.
 func mapNames(spec *ebpf.CollectionSpec) []string {
 	var names []string
 	for name := range spec.Maps {
@@ -305,8 +305,8 @@ func (p *programs) detach() error {
 	return errors.Join(p.uncouple(), p.pins.clear(), p.release())
 }
 
-// uncouple detaches the program from the uplink and deletes the cutter. The effect is immediate;
-// closing the last descriptor would have it later.
+// uncouple detaches the program from the uplink and deletes the cutter. The program is detached
+// at once; by closing the last descriptor of its link it would be detached later.
 func (p *programs) uncouple() error {
 	if p.uplink != nil {
 		if err := p.uplink.Detach(); err != nil {

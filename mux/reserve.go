@@ -21,16 +21,16 @@ import (
 // both sockets would need SO_REUSEADDR or SO_REUSEPORT) nor to one that calls connect. The
 // bind fails if the port is in use, also by a TCP connection in TIME-WAIT.
 //
-// Datagrams for the port can still reach the kernel, over lo or in another queue than its
-// owner's. The UDP socket would queue them, so it has a filter that accepts nothing. The
-// kernel refuses connections to the TCP socket, since it does not listen.
+// Datagrams for the port can still reach the kernel, over lo or on another queue of the uplink
+// than the owner's. The UDP socket would queue them, so it has a filter that accepts nothing.
+// The kernel refuses connections to the TCP socket, since it does not listen.
 //
 // Methods are called in the uplink's namespace.
 type reserver struct {
 	ifindex int           // of the uplink
 	room    int           // number of sockets that it may still make
 	limit   int           // number of sockets that all claims may have
-	free    bool          // bind also to an address that the host does not have
+	free    bool          // bind also to addresses that the host does not have (IP_FREEBIND)
 	refuse  *ebpf.Program // the filter of all UDP sockets; nil until there is one
 }
 
@@ -100,9 +100,9 @@ func showSockets(k endpoint.TagKind) string {
 	return "ss -uanp"
 }
 
-// again reserves the ports of t that are free. whole: t is on a whole address, which the host
-// does not have, so there is nothing to reserve. Other ports are reserved also if the uplink
-// does not have the address now (IP_FREEBIND, ip(7)).
+// again reserves the ports of t that no other program has bound. whole: t is on a whole
+// address, which the host does not have, so there is nothing to reserve. Other ports are
+// reserved also if the uplink does not have the address now (IP_FREEBIND, ip(7)).
 func (r *reserver) again(t endpoint.Tag, whole bool) (fds []int, err error) {
 	switch {
 	case t.Kind == endpoint.TagAddr:

@@ -28,8 +28,8 @@ import (
 const (
 	resetTime     = 3 * time.Second       // limit for all connections of a lease
 	hopTime       = 50 * time.Millisecond // limit of the discovery of a neighbour
-	maxSilentHops = 32                    // after so many that do not answer, only known neighbours are used
-	answerTime    = time.Second           // for which ACKs to a whole address are answered
+	maxSilentHops = 32                    // after this number of failed discoveries only known neighbours are used
+	answerTime    = time.Second           // the time in which ACKs to a whole address are answered
 	resetPause    = time.Millisecond      // until the next attempt when the uplink's queue is full
 )
 
@@ -186,7 +186,7 @@ func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields)
 			if err == nil {
 				r.sent++
 			}
-			return nil // the device is down or gone: an error of this peer only
+			return nil // sent, or the device is down or gone, which need not concern the other peers
 		}
 		if time.Now().After(r.until) {
 			return os.ErrDeadlineExceeded

@@ -29,7 +29,7 @@ type uplink struct {
 	virtio  bool   // hardware of a hypervisor
 	kind    string // of a virtual link: veth, bridge, ...
 
-	unfinished bool // see the function
+	unfinished bool // frames may have a partial transport checksum (function unfinished)
 }
 
 // findUplink looks up an interface of the calling thread's namespace. Errors: ErrNoInterface,
@@ -146,7 +146,7 @@ func xdpFeatures(ifindex int) (features uint64, known bool) {
 	return 0, false
 }
 
-// identity does not set the address: Mux.Identity does.
+// identity describes the uplink to endpoints, without the address, which Mux.Identity sets.
 func (u *uplink) identity(m Mode) endpoint.Identity {
 	return endpoint.Identity{
 		Interface:        u.name,
@@ -163,7 +163,7 @@ func (m *Mux) watchUplink() error {
 	if err != nil {
 		return fmt.Errorf("subscribe to interfaces and addresses: %w", err)
 	}
-	// The first time here: changes before the subscription have no event.
+	// The first call is after the subscription: changes before it have no event.
 	if err := m.updateAddresses(); err != nil {
 		sock.Close()
 		return err
@@ -233,7 +233,7 @@ func isAbsent(err error) bool {
 // updateUplink compares the uplink with its earlier state, and notifies the leases of changes.
 func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
-		return fmt.Errorf("%w: the MAC address of %s is %v now, and endpoints know it as %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
+		return fmt.Errorf("%w: the MAC address of %s is %v now, and endpoints use %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
 	}
 	if now := uint32(a.MTU); now != m.present.Swap(now) {
 		m.log.Warn("the uplink's MTU has changed, and endpoints are notified; the programs drop frames longer than the MTU with which they were loaded",

@@ -14,9 +14,9 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// Requests to rtnetlink that package netlink does not have, each on a given socket: package
-// netlink opens several sockets for each port, and cannot create the inner end with a given
-// ifindex and flags.
+// Requests to rtnetlink that package netlink does not have, each on a given socket. For the
+// same requests package netlink would open several sockets for each port, and it cannot create
+// the inner end with a given ifindex and flags.
 
 // portMTU is the largest MTU of a veth. A super-frame of the kernel is up to 64 KiB long, and a
 // device with a smaller MTU drops it without an error. The port program checks the length of
@@ -108,8 +108,9 @@ func setXDP(sock *nl.SocketHandle, ifindex, program, flags int) error {
 }
 
 // deleter deletes ports. The kernel waits for an RCU grace period before it frees a device (16
-// ms measured), once for all devices that one request deletes. So calls during a request share
-// the next one, which names its devices by a device group that no other device is in.
+// ms measured), once for all devices that one request deletes. So the ports of all calls that
+// come during a request are deleted by the next one. It names them by a device group (ip link
+// group) that no other device is in.
 type deleter struct {
 	nl    *netlink.Handle
 	rt    *nl.SocketHandle
