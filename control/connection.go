@@ -264,7 +264,7 @@ func (c *connection) deliver(record []byte, fds []int) error {
 	case a.ID == 0:
 		if a.Error == nil { // a nil *Error would be an error that is not nil
 			protocol.CloseAll(fds)
-			return protocol.Violation("an answer to no request")
+			return protocol.Violation("an answer without id")
 		}
 		return a.Error
 	}
@@ -273,7 +273,7 @@ func (c *connection) deliver(record []byte, fds []int) error {
 	c.mu.Unlock()
 	if request == nil || !a.Answers(request.op) {
 		protocol.CloseAll(fds)
-		return protocol.Violation("an answer with id %d that answers no request", a.ID)
+		return protocol.Violation("an answer with id %d, which is not that of a request of its kind", a.ID)
 	}
 	if a.Error != nil && errors.Is(a.Error, protocol.ErrProtocol) {
 		// unetd closes the connection after this, and reclaims the endpoint.

@@ -184,7 +184,7 @@ func duplicate(f *os.File) (*os.File, error) {
 	var fd int
 	ctlErr := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) })
 	if err = errors.Join(ctlErr, err); err != nil {
-		return nil, fmt.Errorf("no second descriptor of %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("cannot duplicate the descriptor of %s: %w", f.Name(), err)
 	}
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }

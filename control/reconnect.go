@@ -113,7 +113,7 @@ func (l *Lease) reconnect() (*connection, error) {
 			c.finish()
 			return nil, nil
 		case final(err):
-			return nil, fmt.Errorf("unetd was started anew, and does not take the endpoint back: %w", err)
+			return nil, fmt.Errorf("unetd was restarted and does not take the endpoint back: %w", err)
 		}
 	}
 }

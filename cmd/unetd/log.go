@@ -113,7 +113,7 @@ func newLogger(w *logWriter, level, format string) (*slog.Logger, error) {
 	defer w.mu.Unlock()
 	w.report = func(dropped uint64) []byte {
 		var line bytes.Buffer
-		to(&line).Error("lines of this log were dropped: they could not be written in time", "lines", dropped)
+		to(&line).Error("lines of this log were dropped: they could not be written", "lines", dropped)
 		return line.Bytes()
 	}
 	return to(w), nil

@@ -73,7 +73,7 @@ func newRoot(stderr *logWriter) *cobra.Command {
   unetd counters`,
 		Long: `unetd attaches the unet multiplexer (XDP programs) to a network interface and
 grants endpoints to applications: an AF_XDP socket and a communication segment
-of their own. Frames that no application has claimed stay the kernel's.`,
+of their own. Frames that no application has claimed go to the kernel.`,
 		Version:       versionLine(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,

@@ -77,7 +77,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	var failed error
 	select {
 	case failed = <-m.Failed():
-		cfg.Log.Error("cannot go on", "interface", id.Interface, "error", failed)
+		cfg.Log.Error("endpoints cannot use the interface any more", "interface", id.Interface, "error", failed)
 		keep = false // nothing can be kept for the next unetd
 		cancel()
 		err = <-served

@@ -83,7 +83,7 @@ func (s *session) dispose(files []*os.File) {
 func sealedFile(fd int) (*os.File, error) {
 	place, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
-		return nil, protocol.Busy("no descriptor is left in unetd: %v", err)
+		return nil, protocol.Busy("unetd has no free descriptor: %v", err)
 	}
 	file := os.NewFile(uintptr(place), "presented")
 	if err := unix.Dup3(fd, place, unix.O_CLOEXEC); err != nil {

@@ -50,7 +50,7 @@ type session struct {
 
 // Reasons for a session to end, other than violations of the protocol.
 var (
-	errOpenFailed = errors.New("the open was answered with an error")
+	errOpenFailed = errors.New("the open or present was answered with an error")
 	errWrite      = errors.New("the application does not read its connection")
 	errLeaseEnded = errors.New("the endpoint was taken down")
 	errIdle       = errors.New("no further request of the operator within the timeout")
