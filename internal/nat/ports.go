@@ -19,8 +19,8 @@ type Link struct {
 
 // Ports are the ports of one address that translation uses, or may use.
 type Ports struct {
-	inUse, may [protocols]set
-	mayBy      string // the first rule that may use some
+	inUse, may [protocols]set // ports in use, and ports that may be used later
+	mayBy      string         // the first rule that may use ports; "": none
 }
 
 // Indexes of the protocols.
@@ -88,8 +88,9 @@ func (p *Ports) addMay(by string, which [protocols]bool, first, last uint16) {
 	}
 }
 
-// fresh is how long an answer is used again, so that a thousand claims do not read a large table
-// a thousand times. A new answer is not much better: the next flow may begin just after it.
+// fresh is the time for which an answer is used again, so that a thousand claims do not read a
+// large table a thousand times. A new answer would be little better: the next flow can begin just
+// after it.
 const fresh = time.Second
 
 // Reader reads the translated ports of one interface.
@@ -153,8 +154,8 @@ func (r *Reader) ask(found map[netip.Addr]*Ports, shared, whole []netip.Addr) er
 	return r.legacy(found, shared)
 }
 
-// legacy looks for a nat table of iptables-legacy. The kernel makes the table of a namespace at
-// the first request for it there.
+// legacy looks for a nat table of iptables-legacy: if there is one, every port may be used. The
+// kernel makes the table of a network namespace at the first request for it in that namespace.
 func (r *Reader) legacy(found map[netip.Addr]*Ports, shared []netip.Addr) error {
 	for _, a := range shared {
 		file := "ip_tables_names"
@@ -185,7 +186,7 @@ type spans []span
 
 var everyPort = spans{{0, 1<<16 - 1}}
 
-// and are the ports in both.
+// and returns the ports that are in s and in o.
 func (s spans) and(o spans) spans {
 	var both spans
 	for _, a := range s {
@@ -198,7 +199,7 @@ func (s spans) and(o spans) spans {
 	return both
 }
 
-// others are the ports that are not in s.
+// others returns the ports that are not in s.
 func (s spans) others() spans {
 	var list spans
 	next := 0

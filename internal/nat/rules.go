@@ -56,7 +56,7 @@ func number(b []byte) uint32 {
 // data is an attribute with the value of a register; nil: there is none, or it is a verdict.
 func (e expression) data(attr uint16) []byte { return nested(e.attrs[attr], unix.NFTA_DATA_VALUE) }
 
-// nested is one of the attributes in b; nil: there is none.
+// nested returns the value of attribute attr of the attributes in b; nil: there is none.
 func nested(b []byte, attr uint16) []byte {
 	attrs, err := attributes(b)
 	if err != nil {
@@ -67,11 +67,11 @@ func nested(b []byte, attr uint16) []byte {
 
 func text(b []byte) string { return unix.ByteSliceToString(b) }
 
-// element is one of a set or map.
+// element is an element of a set or map of nftables.
 type element struct {
 	key     []byte // nil: catch-all
 	last    []byte // last key of an interval of concatenations that begins with key; nil: no such interval
-	end     bool   // key is the first one behind an interval
+	end     bool   // key is the first one after an interval
 	verdict []byte // attributes; nil: none
 }
 
@@ -134,7 +134,7 @@ func (r *rules) add(b base) {
 	r.bases = append(r.bases, b)
 }
 
-// of is the rules of a chain.
+// of returns the rules of a chain. It reads them at the first call for the chain.
 func (r *rules) of(c chain) [][]expression {
 	list, known := r.read[c]
 	if !known {
@@ -170,7 +170,7 @@ func expressions(b []byte) (list []expression, err error) {
 
 const keyEnd = 10 // NFTA_SET_ELEM_KEY_END
 
-// elements is the elements of a set or map; nil: it cannot be read.
+// elements returns the elements of a set or map; nil: it cannot be read.
 func (r *rules) elements(c chain) []element {
 	list, known := r.sets[c]
 	if !known {

@@ -24,7 +24,8 @@ func (w *walk) translation(c chain, e expression, s state, registers map[uint32]
 		w.source(c, t, s)
 		return
 	}
-	// Before the translation their destination is the address.
+	// Before the translation the destination of the packets is the address. A whole address is
+	// used only if a condition names it.
 	if !w.shared && !s.named {
 		return
 	}
@@ -59,7 +60,7 @@ func (w *walk) target(c chain, e expression, registers map[uint32]value) (t targ
 	switch e.name {
 	case "masq":
 		t.source = true
-		if e.number(unix.NFTA_MASQ_FLAGS)&unix.NF_NAT_RANGE_PROTO_SPECIFIED != 0 { // without it the kernel ignores them
+		if e.number(unix.NFTA_MASQ_FLAGS)&unix.NF_NAT_RANGE_PROTO_SPECIFIED != 0 { // without this flag the kernel ignores the ports
 			t.give(registers, e.number(unix.NFTA_MASQ_REG_PROTO_MIN), e.number(unix.NFTA_MASQ_REG_PROTO_MAX))
 		}
 	case "redir":
@@ -78,7 +79,7 @@ func (w *walk) target(c chain, e expression, registers map[uint32]value) (t targ
 				t.readRange(e.attrs[unix.NFTA_TARGET_INFO])
 			}
 		case "DNAT", "REDIRECT":
-		case "NETMAP": // either, by the chain that it is in
+		case "NETMAP": // translates the source or the destination, depending on the chain
 			t.source = !w.arrives
 		default:
 			return t, false
@@ -87,7 +88,7 @@ func (w *walk) target(c chain, e expression, registers map[uint32]value) (t targ
 	return t, true
 }
 
-// give reads ports from registers; register 0: none.
+// give reads the new ports from registers low and high; register 0: none.
 func (t *target) give(registers map[uint32]value, low, high uint32) {
 	first, last := registers[low].data, registers[high].data
 	if low == 0 || len(first) < 2 || high != 0 && len(last) < 2 {

@@ -22,16 +22,16 @@ type walk struct {
 	steps   int  // number of rules that may still be evaluated
 }
 
-// state is the packets that meet the conditions so far.
+// state describes the packets that meet the conditions evaluated so far.
 type state struct {
 	protocols [protocols]bool
 	ports     spans // destination ports of arriving packets
 	named     bool  // a condition names the address
 }
 
-// value is the value of a register of nftables. The zero value is an unknown one.
+// value is the value of a register of nftables: one of its fields, or unknown if none is set.
 type value struct {
-	meta    uint32 // key of the metadata, plus 1
+	meta    uint32 // key of the metadata, plus 1; 0: no metadata
 	payload *field
 	data    []byte // a constant
 }
@@ -42,8 +42,8 @@ type field struct {
 	mask                 []byte // nil: all bits
 }
 
-// chain evaluates a chain. A verdict such as accept ends a rule and not the chain, since the rule
-// may not match.
+// chain evaluates a chain. After a rule with a verdict such as accept it evaluates the next rule:
+// it is not known whether all packets match the conditions of the first.
 func (w *walk) chain(c chain, s state, depth int) {
 	const deepest = 16 // NFT_JUMP_STACK_SIZE, net/netfilter/nf_tables.h
 	if depth > deepest {
@@ -103,6 +103,7 @@ func (w *walk) step(c chain, e expression, s *state, registers map[uint32]value,
 	return true
 }
 
+// verdict evaluates the chain that a jump or goto leads to.
 func (w *walk) verdict(c chain, attrs []byte, s state, depth int) {
 	switch int32(number(nested(attrs, unix.NFTA_VERDICT_CODE))) {
 	case unix.NFT_JUMP, unix.NFT_GOTO:
@@ -110,7 +111,7 @@ func (w *walk) verdict(c chain, attrs []byte, s state, depth int) {
 	}
 }
 
-// masked is v under the mask of a bitwise expression.
+// masked is v with the mask of a bitwise expression; unknown if the expression does more.
 func masked(e expression, v value) value {
 	mask, xor := e.data(unix.NFTA_BITWISE_MASK), e.data(unix.NFTA_BITWISE_XOR)
 	if v.payload == nil || v.payload.mask != nil || mask == nil || len(bytes.Trim(xor, "\x00")) > 0 {
@@ -121,7 +122,8 @@ func masked(e expression, v value) value {
 	return value{payload: &f}
 }
 
-// compare narrows s to the packets whose v compares with data by op.
+// compare narrows s to the packets for which the comparison of v with data by op is true. It
+// returns false if there are none. An unknown v narrows nothing.
 func (w *walk) compare(s *state, v value, op uint32, data []byte) bool {
 	if w.isDestinationPort(v) && len(data) == 2 {
 		return s.comparePort(op, binary.BigEndian.Uint16(data))
@@ -185,13 +187,13 @@ func (w *walk) destinationOffset() uint32 {
 	return 16
 }
 
-// isDestinationPort reports whether v is the destination port of an arriving packet. That of a
-// leaving packet does not restrict its new source port.
+// isDestinationPort reports whether v is the destination port of an arriving packet. The
+// destination port of a leaving packet does not limit the source ports that it can get.
 func (w *walk) isDestinationPort(v value) bool {
 	return w.arrives && v.payload != nil && v.payload.mask == nil && v.payload.base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && v.payload.offset == 2 && v.payload.length == 2
 }
 
-// compareAddr compares the first bytes of the address, under a mask, with data.
+// compareAddr compares the first bytes of the address, after a mask, with data.
 func (w *walk) compareAddr(s *state, mask, data []byte, equal bool) bool {
 	own := w.addr.AsSlice()
 	if len(data) > len(own) || mask != nil && len(mask) != len(data) {
@@ -271,7 +273,7 @@ func (w *walk) lookup(c chain, s *state, e expression, registers map[uint32]valu
 			}
 			w.verdict(c, el.verdict, s, depth)
 		}
-		return true // no element may match
+		return true // the packet may match no element, and then the next expression is evaluated
 	}
 	invert := e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0
 	if byProtocol {
@@ -299,8 +301,8 @@ func hasIntervals(list []element) bool {
 	return slices.ContainsFunc(list, func(e element) bool { return e.end })
 }
 
-// portsOf are the ports in a set. An interval is two elements: its first port, and the one behind
-// its last port, which is marked as an end.
+// portsOf are the ports in a set; false: the set has other keys. An interval is two elements: its
+// first port, and the port after its last one, which is marked as an end.
 func portsOf(list []element) (in spans, ok bool) {
 	for _, e := range list {
 		if len(e.key) < 2 || e.last != nil || len(bytes.Trim(e.key[2:], "\x00")) > 0 {

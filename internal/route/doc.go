@@ -13,15 +13,16 @@
 //
 // # Changes
 //
-// One netlink subscription wakes those who wait for a neighbour, and calls the functions of
-// [Resolver.Watch] when a next hop has another MAC address, does not answer any more or answers
-// again, and when routes, rules or addresses have changed. A burst of changes is one call.
+// A goroutine reads one netlink subscription. It wakes the calls of Resolve that wait for a
+// neighbour, and the functions of [Resolver.Watch] are called when a next hop has another MAC
+// address, does not answer any more or answers again, and when routes, rules or addresses have
+// changed. A burst of changes of routes, rules or addresses is one call.
 //
 // The kernel confirms a neighbour by its own traffic, and does not see that of endpoints. So
-// each Resolve verifies a neighbour that the kernel has not confirmed in the last 300 ms, after
-// it has returned the answer (probe.go): by an ARP request or neighbour solicitation to the
+// after the return of Resolve the resolver verifies a neighbour that the kernel has not
+// confirmed in the last 300 ms (probe.go): by an ARP request or neighbour solicitation to the
 // known MAC address, and 50 ms later, if there was no answer, by one to all hosts. The kernel
-// takes the answer and sends an event. So a peer that has changed its MAC address without an
+// receives the answer and sends an event. So a peer that has changed its MAC address without an
 // announcement is found about 50 ms after the next Resolve. A hop is probed at most every 350
 // ms, and at most 128 hops in that time. Entries made by an administrator (NUD_PERMANENT,
 // NUD_NOARP) are not verified.

@@ -19,7 +19,7 @@ import (
 type uplink struct {
 	name      string
 	link      wire.LinkAddr
-	mtu, mtu6 uint32 // bytes of IP packet; router advertisements can make that of IPv6 smaller
+	mtu, mtu6 uint32 // MTU of IPv4 and of IPv6, in bytes; router advertisements can make that of IPv6 smaller
 }
 
 // uplink reads the interface from the kernel.
@@ -79,7 +79,7 @@ var routeVerdicts = []error{errNoRoute, unix.ENETUNREACH, unix.EHOSTUNREACH, uni
 // route is the kernel's route to dst (`ip route get`).
 func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
 	var o netlink.RouteGetOptions
-	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) { // such an address is on each link
+	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) { // each link has routes to such addresses
 		o.OifIndex = r.ifindex
 	}
 	routes, err := r.nl.RouteGetWithOptions(net.IP(dst.AsSlice()), &o)
@@ -156,13 +156,13 @@ func linkAddr(hw net.HardwareAddr) (wire.LinkAddr, error) {
 	return wire.LinkAddr(hw), nil
 }
 
-// Within runs fn on a thread that is in the namespace ns.
+// Within runs fn on a thread that is in the network namespace ns. It returns the error of fn.
 func Within(ns netns.NsHandle, fn func() error) error {
 	return away("enter network namespace", func() error { return unix.Setns(int(ns), unix.CLONE_NEWNET) }, fn)
 }
 
-// WithinNew runs fn on a thread that is in a new namespace without a name. After fn the
-// namespace exists as long as a socket in it.
+// WithinNew runs fn on a thread that is in a new network namespace without a name. After fn the
+// namespace exists as long as a socket in it, or a duplicate of inner, is open.
 func WithinNew(fn func(inner netns.NsHandle) error) error {
 	return away("new network namespace", func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
 		inner, err := netns.Get()

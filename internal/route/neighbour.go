@@ -21,8 +21,9 @@ import (
 // comes first.
 const discoveryTimeout = 3*time.Second + 500*time.Millisecond
 
-// States (NUD_*, linux/neighbour.h) in which the kernel sends to a neighbour, those of them set
-// by an administrator, and that of a discovery in progress.
+// States of neighbour entries (NUD_*, linux/neighbour.h): those with a MAC address that the
+// kernel sends to, those of them that an administrator has set, and that of a discovery in
+// progress.
 const (
 	nudUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | nudFixed
 	nudFixed  = netlink.NUD_PERMANENT | netlink.NUD_NOARP
@@ -36,7 +37,8 @@ var (
 	errNoND  = errors.New("no answer to neighbour discovery")
 )
 
-// neighbourVerdicts are the errors by which a neighbour cannot be reached.
+// neighbourVerdicts are the errors that mean that a neighbour cannot be reached. After other
+// errors that is not known.
 var neighbourVerdicts = []error{errNoARP, errNoND, errNotEthernet}
 
 func noAnswer(hop netip.Addr) error {
@@ -46,10 +48,10 @@ func noAnswer(hop netip.Addr) error {
 	return errNoND
 }
 
-// neighbour returns the MAC address of a host on the uplink's own network. An entry of the
-// kernel is returned at once and verified afterwards. For a second after a failed discovery
-// there is no other: many destinations may be behind one gateway. from is the source of
-// probes.
+// neighbour returns the MAC address of a host on the uplink's own network. If the kernel has an
+// entry it is returned at once and verified afterwards. In the second after a failed discovery
+// no other one is started, since many destinations may be behind one gateway. from is the
+// source of probes.
 func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (wire.LinkAddr, error) {
 	n, known, err := r.lookup(hop)
 	if err != nil {
@@ -76,7 +78,7 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (
 			return wire.LinkAddr{}, err
 		case known && n.State&nudUsable != 0:
 			return r.take(n, hop, from)
-		case known && n.State&netlink.NUD_FAILED != 0: // since solicit
+		case known && n.State&netlink.NUD_FAILED != 0: // the discovery that solicit has started has failed
 			r.watch.news.answered(hop, standing{failed: true})
 			r.dead.note(hop)
 			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, noAnswer(hop))
@@ -100,8 +102,8 @@ func (r *Resolver) take(n netlink.Neigh, hop netip.Addr, from sender) (wire.Link
 		return at, err
 	}
 	if !r.watch.news.answered(hop, standing{at: at}) {
-		// An event came since the look-up, or is not read yet. Look up again: the caller is
-		// notified of all events from now on.
+		// An event came after the look-up, or is not read yet. The next look-up has its result;
+		// of later events the caller is notified.
 		again, known, err := r.lookup(hop)
 		if err != nil {
 			return at, err
@@ -191,7 +193,7 @@ const (
 	maxDead  = 1024        // limit of deadHops
 )
 
-// deadHops are the next hops whose discovery has failed, with the time.
+// deadHops are the next hops whose discovery has failed, with the time of the failure.
 type deadHops struct {
 	mu sync.Mutex
 	at map[netip.Addr]time.Time

@@ -22,8 +22,8 @@ import (
 // and if there is no answer, by broadcast or multicast. The kernel receives the answer and
 // takes it as an answer to a request of its own.
 const (
-	trustTime     = 300 * time.Millisecond // a hop confirmed since is not probed
-	probeInterval = 350 * time.Millisecond // between two probes of one hop
+	trustTime     = 300 * time.Millisecond // a hop that the kernel confirmed in the last trustTime is not probed
+	probeInterval = 350 * time.Millisecond // the shortest time between two probes of one hop
 	aloneTime     = 50 * time.Millisecond  // from the probe at the known MAC address to the one to all hosts
 	// For a second after a change the kernel ignores an ARP reply with another MAC address
 	// (sysctl locktime), except during its own discovery.
@@ -77,8 +77,8 @@ func (p *prober) close() {
 	unix.Close(p.fd)
 }
 
-// begin reports whether hop may be probed now. If so, the caller calls p.running.Done at the
-// end.
+// begin reports whether hop may be probed now. If it returns true, the caller calls
+// p.running.Done after the probe.
 func (p *prober) begin(hop netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +129,8 @@ func (r *Resolver) verify(hop netip.Addr, n netlink.Neigh, from sender) {
 	}()
 }
 
-// probe probes a neighbour at its known MAC address, and then at that of all hosts.
+// probe probes a neighbour at its known MAC address, and if there is no answer, by broadcast or
+// multicast.
 func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 	p := r.probes
 	at, err := linkAddr(n.HardwareAddr)
@@ -141,7 +142,8 @@ func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 	case err != nil, !known, n.State&nudUsable == 0, n.State&nudFixed != 0, ticks(n.Confirmed) < aloneTime+clockTick:
 		return
 	case hop.Is4() && ticks(n.Updated) < lockTime:
-		// The kernel's own discovery ends locktime. The kernel queues its packets meanwhile.
+		// With the entry in NUD_FAILED the kernel starts a discovery, which locktime does not
+		// affect. Meanwhile it queues its own packets to the hop.
 		if r.setFailed(hop) == nil {
 			r.solicit(hop) // after an error the next Resolve tries again
 		}
@@ -150,6 +152,7 @@ func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 	}
 }
 
+// ticks converts a time in a neighbour entry.
 func ticks(n uint32) time.Duration { return time.Duration(n) * clockTick }
 
 // ask sends one probe of hop to a MAC address. It returns false if the probe was not sent: from

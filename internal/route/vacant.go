@@ -21,14 +21,14 @@ import (
 const (
 	vacantProbes   = 3
 	vacantInterval = 150 * time.Millisecond // after each probe, also the last
-	vacantAtOnce   = 64                     // addresses probed by one socket: their answers fit its buffer
+	vacantAtOnce   = 64                     // addresses probed by one socket: the answers fit its receive buffer
 	maxVacantFrame = 128                    // bytes read of a frame
 )
 
 // InUse is the error that a host on the uplink's network has an address.
 type InUse struct {
 	Addr netip.Addr
-	At   wire.LinkAddr
+	At   wire.LinkAddr // MAC address of that host
 }
 
 func (e *InUse) Error() string {
@@ -96,8 +96,8 @@ func (r *Resolver) vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.A
 	return fmt.Errorf("probe by %s: %w", name, err)
 }
 
-// probeOnce sends one probe for each address and reads answers for vacantInterval. The caller
-// sets a past deadline when ctx ends.
+// probeOnce sends one probe for each address and reads answers for vacantInterval. When ctx ends
+// the caller sets a deadline in the past, which ends the read.
 func probeOnce(ctx context.Context, sock *os.File, us wire.LinkAddr, addrs []netip.Addr) error {
 	if err := sock.SetDeadline(time.Now().Add(vacantInterval)); err != nil {
 		return err
@@ -141,9 +141,9 @@ var ndFilter = []unix.SockFilter{
 }
 
 // Listen makes a packet socket on an interface of ns. It receives the frames of an EtherType that
-// a filter accepts, except those that the kernel marks as for other hosts
-// (PACKET_OTHERHOST). These include frames of a VLAN without an interface on this host, whose
-// tag the kernel has removed: an address on another VLAN is another address.
+// a filter accepts, except those that the kernel marks as for other hosts (PACKET_OTHERHOST).
+// So it does not receive frames of a VLAN that has no interface on this host: the kernel has
+// removed their VLAN tag and marked them so. An address on another VLAN is another address.
 func Listen(ns netns.NsHandle, ifindex int, name string, of wire.EtherType, filter []unix.SockFilter) (sock *os.File, err error) {
 	const packetType = 0xfffff000 + 4 // SKF_AD_OFF + SKF_AD_PKTTYPE, linux/filter.h
 	filter = append([]unix.SockFilter{
@@ -271,8 +271,8 @@ func solicitation(a netip.Addr, to wire.LinkAddr, from sender) []byte {
 	return b
 }
 
-// claimed is the address that the sender of a frame has (ARP, advertisement, solicitation) or is
-// about to take (probe).
+// claimed is the IP address that the sender of a frame has (ARP, advertisement, solicitation) or
+// is about to take (probe), and the sender's MAC address.
 func claimed(frame []byte) (a netip.Addr, at wire.LinkAddr, ok bool) {
 	var eth wire.Ethernet
 	if eth.Parse(frame) != nil {
@@ -299,8 +299,9 @@ func claimedByARP(b []byte) (a netip.Addr, at wire.LinkAddr, ok bool) {
 	return a, arp.SenderLink(), true
 }
 
-// claimedByND does not verify the checksum: it may be partial on a virtual link, and a corrupted
-// frame only makes the claim fail, which can be repeated.
+// claimedByND is claimed for neighbour discovery. It does not verify the checksum: on a virtual
+// link it may be partial. A corrupted frame can only make a claim fail, and the claim can be
+// repeated.
 func claimedByND(frame []byte, src wire.LinkAddr) (a netip.Addr, at wire.LinkAddr, ok bool) {
 	if len(frame) < ndEnd || frame[ndIPv6]>>4 != 6 || frame[ndNext] != unix.IPPROTO_ICMPV6 ||
 		frame[ndHops] != ndHopLimit || frame[ndCode] != 0 || binary.BigEndian.Uint16(frame[ndIPv6+4:]) < ndEnd-ndType {

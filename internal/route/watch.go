@@ -16,7 +16,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// groups are the multicast groups of all that a route depends on.
+// groups are the netlink multicast groups of all that a route depends on.
 var groups = []uint{
 	unix.RTNLGRP_NEIGH,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_NEXTHOP,
@@ -24,11 +24,11 @@ var groups = []uint{
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 }
 
-// watch is the one netlink subscription of a resolver. It wakes the waiters for neighbours and
-// enters changes in news, so a wait takes no descriptor of its own.
+// watch is the one netlink subscription of a resolver: waits for neighbours need no other
+// socket. It wakes the waiters for neighbours and enters changes in news.
 //
-// A waiter that is woken looks up the neighbour in the kernel, so nothing is lost when the kernel
-// has dropped events.
+// A waiter that is woken looks up the neighbour in the kernel. After dropped events all waiters
+// are woken, so none misses a change.
 type watch struct {
 	sock  *nl.NetlinkSocket
 	ended chan struct{} // closed at the end of read
@@ -160,8 +160,9 @@ func (w *watch) neighbour(msg []byte, ifindex int) {
 	w.wake(hop)
 }
 
-// foreignAddress reports whether an event is about an address of another interface. It changes
-// routes only (at least the local one of the address), which have events of their own.
+// foreignAddress reports whether an event is about an address of another interface. Such an
+// address affects answers only by its routes (at least the local one), and there are separate
+// events for these.
 func foreignAddress(msg []byte, ifindex int) bool {
 	return len(msg) >= unix.SizeofIfAddrmsg && int(nl.NativeEndian().Uint32(msg[4:8])) != ifindex
 }
@@ -185,7 +186,7 @@ func foreignLinkRoute(msg []byte, ifindex int) bool {
 	return dst.IsLinkLocalUnicast() && bits >= 10 || dst.IsMulticast() && bits >= 8
 }
 
-// Change says which answers of Resolve may have changed.
+// Change states which answers of Resolve may have changed.
 type Change struct {
 	// Hop is the next hop that has another MAC address, does not answer any more, or answers
 	// again. Not valid: routes or addresses have changed, or events were lost, so any
@@ -222,9 +223,9 @@ type news struct {
 	mu        sync.Mutex
 	watchers  []*watcher
 	standings map[netip.Addr]standing
-	forgotten bool                    // a standing was dropped for another
-	hops      map[netip.Addr]struct{} // changed, not reported yet
-	every     bool                    // any answer may have changed, not reported yet
+	forgotten bool                    // a standing was removed, because there were maxStandings
+	hops      map[netip.Addr]struct{} // hops that have changed and are not reported yet
+	every     bool                    // any answer may have changed, and this is not reported yet
 }
 
 // watcher is one function of Watch.
@@ -249,7 +250,8 @@ func (n *news) close() {
 // Watch calls f with each change until stop is called, from one goroutine. f must not block. stop
 // does not wait for a call in progress.
 //
-// A caller of Watch that calls Resolve afterwards misses no change of the answer.
+// After Watch, each change of an answer of Resolve is reported, also a change while Resolve is in
+// progress.
 func (r *Resolver) Watch(f func(Change)) (stop func()) {
 	n := r.watch.news
 	w := &watcher{f}
@@ -263,8 +265,8 @@ func (r *Resolver) Watch(f func(Change)) (stop func()) {
 	}
 }
 
-// neighbour notes the state of a hop, and reports it if it differs from the last one. The first
-// state of a hop is not reported: no answer depends on it.
+// neighbour notes the state of a hop, and reports the hop if the state differs from the noted
+// one. The first state of a hop is not reported: Resolve has returned no answer by this hop yet.
 func (n *news) neighbour(hop netip.Addr, now standing) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -283,8 +285,8 @@ func (n *news) neighbour(hop netip.Addr, now standing) {
 	n.ring()
 }
 
-// answered notes the state that Resolve is about to return. It returns false if another state was
-// noted last: then the answer is old, or the event of the change is not read yet.
+// answered notes the state that Resolve is about to return, if none is noted. It returns false if
+// another state is noted: then the answer is old, or the event of the change is not read yet.
 func (n *news) answered(hop netip.Addr, now standing) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -314,7 +316,8 @@ func (n *news) all() {
 	n.ring()
 }
 
-// lost is all after lost events: the noted states of neighbours may be old, too.
+// lost reports, after lost events, that any answer may have changed. It deletes the noted states
+// of neighbours, which may be old.
 func (n *news) lost() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -324,6 +327,7 @@ func (n *news) lost() {
 	n.ring()
 }
 
+// ring wakes run.
 func (n *news) ring() {
 	select {
 	case n.wake <- struct{}{}:
