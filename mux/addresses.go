@@ -57,7 +57,8 @@ func (m *Mux) addresses() (addresses, error) {
 }
 
 // unfit is the reason why no ports can be claimed on an IPv6 address of the uplink: duplicate
-// address detection has failed or goes on, or the address is temporary (RFC 8981). "": none.
+// address detection has failed or is in progress, or the address is temporary (RFC 8981). "":
+// ports can be claimed.
 func unfit(ip netip.Addr, flags int) string {
 	switch {
 	case ip.Is4():
@@ -66,7 +67,7 @@ func unfit(ip netip.Addr, flags int) string {
 	case flags&unix.IFA_F_TEMPORARY != 0:
 		return "the host replaces this temporary address (RFC 8981): choose another"
 	case flags&unix.IFA_F_TENTATIVE != 0:
-		return "duplicate address detection of this address goes on: try again in a second"
+		return "duplicate address detection of this address is in progress: try again in a second"
 	}
 	return ""
 }

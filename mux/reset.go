@@ -18,8 +18,8 @@ import (
 // When a lease has ended and its tags are free, the mux sends a RST (RFC 9293, section
 // 3.10.7.4) to each peer of its TCP connections, according to the records that the process
 // has published (ADR 26). A record may be wrong. So a RST is sent only if the lease could have
-// sent it: from an address and port that it held and that nobody has claimed since, to a
-// destination with a route, once for each record.
+// sent it: from an address and port that it held and that no other lease has claimed since, to
+// a destination with a route, once for each record.
 //
 // If the sequence number of a RST is in the peer's window but is not the next one, the peer
 // answers with an ACK (RFC 5961, section 3.2), which no tag claims. On an address of the host
@@ -30,7 +30,7 @@ const (
 	hopTime       = 50 * time.Millisecond // limit of the discovery of a neighbour
 	maxSilentHops = 32                    // after this number of failed discoveries only known neighbours are used
 	answerTime    = time.Second           // the time in which ACKs to a whole address are answered
-	resetPause    = time.Millisecond      // until the next attempt when the uplink's queue is full
+	resetPause    = time.Millisecond      // until the next attempt when the device's queue is full
 )
 
 // tablePart is the size of one read of a table, in bytes.
@@ -155,7 +155,7 @@ func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
 		to, _, _ = r.m.routes.Neighbour(dst)
 		return to
 	}
-	// While the mux is being closed only neighbours that the kernel knows are found.
+	// While the mux is being closed only neighbours in the kernel's table are found.
 	ctx, cancel := context.WithTimeout(r.m.ctx, hopTime)
 	defer cancel()
 	found, err := r.m.routes.Resolve(ctx, dst)

@@ -112,7 +112,7 @@ static __always_inline int check_icmp(struct ipv4_header *ip, struct icmp_header
  * checked, and a program with one port needs no options. Both need the whole
  * address. Its owner may not send a first fragment from a port that another
  * endpoint holds. Other fragments cannot contain the ports, since they begin at
- * least 8 bytes behind.
+ * least 8 bytes later.
  */
 static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __u32 room, __u32 port)
 {

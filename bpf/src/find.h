@@ -14,7 +14,7 @@ enum find_problem {
 	FIND_TRUNCATED,  /* the frame ends before its tag; no owner */
 	FIND_BAD_LENGTH, /* there is an owner, and a length field is wrong */
 	FIND_FRAGMENT,   /* no owner, but it is the first fragment of a packet to a port that is held */
-	FIND_EXTENSION,  /* no owner, but IPv6 extension headers, and behind them a port that is, or may be, held */
+	FIND_EXTENSION,  /* no owner, but a port that is, or may be, held follows IPv6 extension headers */
 };
 
 struct found {
@@ -182,15 +182,15 @@ static __always_inline enum find_problem ipv6_problem(struct xdp_md *ctx, struct
 }
 
 /*
- * extension_problem reads the extension headers of an IPv6 packet, which begins at bytes
- * behind the frame's beginning. The holder of a port gets no packets with them, as none
- * may be sent from a port (check6.h). But the kernel must not get them either, since it
- * would answer for the holder.
+ * extension_problem reads the extension headers of an IPv6 packet, whose offset in the
+ * frame is "at" bytes. The holder of a port gets no packets with extension headers, as none
+ * may be sent from a port (check6.h). The kernel must not get them either, since it would
+ * answer them in place of the holder.
  *
  * Passed to the kernel are packets with another final destination (segments left in a
  * routing header), later fragments, and packets with headers of unknown length. A packet
- * with EXTENSIONS_MAX headers or more is dropped: in RFC 8200, 4.1 each header occurs
- * once, and one of them twice.
+ * with EXTENSIONS_MAX headers or more is dropped: by RFC 8200, 4.1 each header should
+ * occur at most once, and destination options at most twice.
  */
 static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 at)
 {
@@ -229,7 +229,7 @@ static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 
 }
 
 /*
- * find_ipv6 reads ports directly behind the fixed header only. A packet with extension
+ * find_ipv6 reads only ports that directly follow the fixed header. A packet with extension
  * headers (also a fragment) goes to the holder of the whole address or to the kernel, or is dropped.
  */
 static __always_inline struct found find_ipv6(struct xdp_md *ctx, struct ipv6_header *ip, void *data_end)

@@ -12,7 +12,7 @@ struct eth_header {
 	__be16 type;
 };
 
-struct vlan_tag { /* IEEE 802.1Q, behind the MAC addresses */
+struct vlan_tag { /* IEEE 802.1Q, after the MAC addresses */
 	__be16 type;
 	__be16 control; /* priority, drop eligibility, 12 bits of VLAN */
 };
@@ -48,7 +48,7 @@ struct ipv6_fragment { /* RFC 8200, 4.5 */
 
 struct ipv6_extension { /* RFC 8200, 4 and RFC 6564; of AH (RFC 4302) the first two members */
 	__u8 next_header;
-	__u8 length; /* in units of 8 bytes behind the first 8; of AH in units of 4 behind the first 8 */
+	__u8 length; /* without the first 8 bytes, in units of 8 bytes; of AH in units of 4 bytes */
 	__u8 type;   /* of a routing header, as is the next */
 	__u8 segments_left;
 	__be32 rest;

@@ -142,7 +142,7 @@ enum unet_counter {
 	UNET_RX_BAD_LENGTH,  /* a length field exceeds the frame */
 	UNET_RX_TAGGED_TWICE, /* two VLAN tags of VLAN 0; dropped also if no endpoint's tag claims it */
 	UNET_RX_FRAGMENT,    /* the first fragment of a packet to a port: ports accept whole packets only */
-	UNET_RX_EXTENSION,   /* to a port behind IPv6 extension headers, or behind EXTENSIONS_MAX of them */
+	UNET_RX_EXTENSION,   /* to a port, after IPv6 extension headers; or there are EXTENSIONS_MAX or more of them */
 	UNET_RX_QUEUE_GONE,  /* the owner's socket is no longer on its queue */
 	UNET_RX_NO_METADATA, /* no room for the metadata */
 	UNET_RX_CUT,         /* not dropped: it comes back in parts, which count again; see cut.h */

@@ -64,7 +64,7 @@ static __always_inline bool vlan_was_noted(void)
 
 /*
  * A tag of VLAN 0 is a priority only: its frame belongs to the untagged network (IEEE
- * 802.1Q), for the kernel and for these programs. Its headers begin behind the tag, and
+ * 802.1Q), for the kernel and for these programs. Its headers begin after the tag, and
  * the tag is removed before the frame is delivered. A frame with two such tags is dropped,
  * since no host sends that. (The kernel would remove both.)
  */

@@ -104,8 +104,8 @@ func reopen(f *os.File) (*os.File, error) {
 }
 
 // MapSegment maps a segment of size bytes into this process. It refuses a file that is
-// smaller or not sealed against shrinking: an access to a page behind the end of the file is
-// a fault (SIGBUS).
+// smaller or not sealed against shrinking: an access to a page after the end of the file is a
+// fault (SIGBUS).
 func MapSegment(f *os.File, size int) ([]byte, error) {
 	fd := int(f.Fd())
 	var st unix.Stat_t
