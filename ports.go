@@ -110,10 +110,28 @@ func (p *ports) getThis(ctx context.Context, number uint16) error {
 			p.mu.Unlock()
 			_, err := p.claim(ctx, number)
 			p.mu.Lock()
-			defer p.mu.Unlock()
 			delete(p.claiming, number)
 			close(claimed)
-			return err
+			more := p.more
+			p.mu.Unlock()
+			if !errors.Is(err, endpoint.ErrTagHeld) {
+				return err
+			}
+			// The port may be in a block that the host has been granted meanwhile.
+			if more != nil {
+				select {
+				case <-more.done:
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
+			p.mu.Lock()
+			b, _ := p.find(number)
+			p.mu.Unlock()
+			if b == nil {
+				return err
+			}
+			continue
 		}
 		p.mu.Unlock()
 		select {

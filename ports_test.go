@@ -320,6 +320,41 @@ func TestPortsGivenBackBeforeARefusal(t *testing.T) {
 	}
 }
 
+// blockMeanwhile refuses ports by number, after it has granted a block to another caller.
+type blockMeanwhile struct {
+	portsLease
+	claimBlock func()
+	granted    chan struct{}
+}
+
+func (l *blockMeanwhile) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	if t.Port != 0 {
+		l.claimBlock()
+		<-l.granted
+		return t, endpoint.ErrTagHeld
+	}
+	defer close(l.granted)
+	return l.portsLease.Claim(ctx, t)
+}
+
+// A port is asked for by number while unetd grants the host a block with that port.
+func TestPortOfABlockThatIsGrantedMeanwhile(t *testing.T) {
+	l := &blockMeanwhile{granted: make(chan struct{})}
+	p := newPorts(l, anyPort(), false)
+	var wg sync.WaitGroup
+	l.claimBlock = func() {
+		wg.Go(func() {
+			if _, err := p.getFree(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if port, _, err := p.get(t.Context(), 32768+5, false); port != 32768+5 || err != nil {
+		t.Errorf("got port %d, %v", port, err)
+	}
+	wg.Wait()
+}
+
 func TestPortsAtOnce(t *testing.T) {
 	l := &portsLease{}
 	p := newPorts(l, anyPort(), false)

@@ -52,6 +52,7 @@ func (w *logWriter) Write(lines []byte) (int, error) {
 func (w *logWriter) run() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var reported uint64 // by a line in waiting
 	for {
 		for len(w.waiting) == 0 {
 			w.changed.Wait()
@@ -63,9 +64,13 @@ func (w *logWriter) run() {
 		w.mu.Lock()
 		if err != nil {
 			w.dropped += countLines(lines[n:])
-		} else if w.dropped > 0 && w.report != nil {
-			w.waiting = append(w.waiting, w.report(w.dropped)...)
-			w.dropped = 0
+		} else {
+			w.dropped -= reported
+		}
+		reported = 0
+		if err == nil && w.dropped > 0 && w.report != nil {
+			reported = w.dropped
+			w.waiting = append(w.waiting, w.report(reported)...)
 		}
 		w.writing = false
 		w.changed.Broadcast()

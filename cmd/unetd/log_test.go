@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -254,5 +256,34 @@ func TestLogWriter(t *testing.T) {
 	}
 	if reported[0] < 100 || uint64(whole)+reported[0] != lines {
 		t.Errorf("%d lines written and %d dropped of %d", whole, reported[0], lines)
+	}
+}
+
+// failingWriter fails in the calls whose number, from 0, is in fails.
+type failingWriter struct {
+	fails []int
+	calls int
+	text  bytes.Buffer
+}
+
+func (w *failingWriter) Write(p []byte) (int, error) {
+	w.calls++
+	if slices.Contains(w.fails, w.calls-1) {
+		return 0, syscall.ENOSPC
+	}
+	return w.text.Write(p)
+}
+
+// The line that reports dropped lines cannot be written either: the next one has all.
+func TestLogReportIsDropped(t *testing.T) {
+	out := &failingWriter{fails: []int{0, 2}}
+	log := newLogWriter(out)
+	log.report = func(n uint64) []byte { return fmt.Appendf(nil, "dropped %d\n", n) }
+	for _, lines := range []string{"a\nb\nc\nd\ne\n", "f\n", "g\n"} {
+		log.Write([]byte(lines))
+		log.flush()
+	}
+	if got, want := out.text.String(), "f\ng\ndropped 6\n"; got != want { // a to e, and the first report
+		t.Errorf("written: %q, want %q", got, want)
 	}
 }
