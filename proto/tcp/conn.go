@@ -8,7 +8,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// State is a connection's (RFC 9293, section 3.3.2).
+// State is the state of a connection (RFC 9293, section 3.3.2).
 type State uint8
 
 const (
@@ -38,8 +38,9 @@ func (s State) String() string {
 // synchronized reports whether both sides have the other's sequence numbers.
 func (s State) synchronized() bool { return s >= Established }
 
-// Conn is one connection. [Table.Dial] and [Listener.Accept] make it. It is a sender and
-// a receiver, which share the state, the options and the timers.
+// Conn is one connection. [Table.Dial] makes it, or a SYN to a listener, and then
+// [Listener.Accept] returns it. It is a sender and a receiver, which share the state, the
+// options and the timers.
 //
 // Fields that most segments use come first: a server with many connections reads
 // each from memory.
@@ -48,11 +49,11 @@ type Conn struct {
 	// [Table.NextEvent] or [Table.NextReady] returns the connection. The engine
 	// never reads it.
 	Owner any
-	// PeerLink is for the driver, too: the MAC address that the SYN of a connection of a
-	// listener came from.
+	// PeerLink is for the driver, too: the source MAC address of the SYN, if the peer
+	// opened the connection.
 	PeerLink wire.LinkAddr
-	// ECT says that the IP header of the segment that Emit has written last must have the
-	// codepoint ECT(0): routers may mark the packet (RFC 3168).
+	// ECT: the IP header of the segment that Emit has just written must have the
+	// codepoint ECT(0), which permits routers to mark the packet (RFC 3168).
 	ECT bool
 
 	table  *Table
@@ -89,7 +90,7 @@ type Conn struct {
 	errTaken   bool          // Read or Write has returned err
 	err        syscall.Errno // why the connection has ended
 	soft       syscall.Errno // the last ICMP error
-	softAt     Time          // when it came
+	softAt     Time          // when it was received
 }
 
 // inTable is a connection's place in the lists and the heap of its table (table.go,
@@ -97,33 +98,34 @@ type Conn struct {
 type inTable struct {
 	readyNext, readyPrev *Conn
 	eventNext            *Conn
-	queuedAt             Time  // the time under which the heap of timers has it
-	slot                 int32 // in that heap, from 1
+	queuedAt             Time  // its key in the heap of timers
+	slot                 int32 // its place in that heap, from 1; 0: not in it
 	events               Events
 	onReady, onEvents    bool
 	inserted             bool
 	held                 bool        // off the list of NextReady, see Hold
-	pair                 *pairUse    // of the table's pairs; nil: opened by the peer
-	waiting              links[Conn] // in a queue of its listener
+	pair                 *pairUse    // its entry in Table.pairs; nil: opened by the peer
+	waiting              links[Conn] // its place in a queue of its listener
 }
 
 // sender is the sending half. The names of the sequence variables are RFC 9293's
-// (section 3.3.1). SND.NXT is set back for a retransmission; sndMax is the latest
-// that it has been, and the upper bound of a valid acknowledgment.
+// (section 3.3.1). SND.NXT is set back when a SYN is sent again or the window closes;
+// sndMax is the highest value that it has had, and the upper bound of a valid
+// acknowledgment.
 type sender struct {
 	sndUna         seq.Number
 	sndNxt         seq.Number
 	sndMax         seq.Number
 	sndWL1, sndWL2 seq.Number
 	sndWnd         uint32 // bytes, scaled
-	maxSndWnd      uint32 // the largest that sndWnd has been
+	maxSndWnd      uint32 // the largest value of sndWnd so far, bytes
 	iss            seq.Number
-	record         *wire.Connection // what is published, never nil; Next is sndMax
+	record         *wire.Connection // the published record, never nil; its Next is sndMax
 	send           sendQueue
 	mss            int  // most data in a segment, bytes, after the timestamps
-	flushed        bool // corked bytes may leave
+	flushed        bool // corked bytes may be sent
 	paced          bool // new data waits for paceAt
-	paceNext       Time // when the data sent so far is within the rate (congestion.go)
+	paceNext       Time // when the data sent so far no longer exceeds the pacing rate (congestion.go)
 
 	// Round-trip times and retransmission (rto.go).
 	timing            bool // a segment is timed
@@ -133,14 +135,14 @@ type sender struct {
 	persisting        bool // the retransmission timer is the persist timer
 	windowProbeDue    bool
 	synRetries        uint8
-	doubted           bool // whether the last timeout was spurious is not known yet
+	doubted           bool // the last timeout may have been spurious: not known yet
 	timedSeq          seq.Number
 	timedAt           Time
 	srtt, rttvar, rto time.Duration
-	minRTT            time.Duration // of the last ten seconds or so
+	minRTT            time.Duration // the least of about the last 10 s (minRTTWindow)
 	minRTTAt          Time
-	peerDelay         time.Duration // the least rto that the peer's delayed ACKs allow
-	progressAt        Time          // when SND.UNA last moved, or data was first in flight
+	peerDelay         time.Duration // lower bound of rto, because the peer delays its ACKs
+	progressAt        Time          // when SND.UNA last advanced, or data was sent with nothing in flight
 	retransmitTS      uint32        // our timestamp when the retransmission timer last expired
 	retransmitSeq     seq.Number    // SND.UNA at that time
 
@@ -154,7 +156,7 @@ type sender struct {
 	cubic      cubic // congestion points to it, unless Config.NewCongestion is set
 
 	// The path's MTU (pathmtu.go).
-	peerMSS uint16 // as offered
+	peerMSS uint16 // the MSS option of the peer's SYN, bytes
 	path    pathMTU
 }
 
@@ -166,15 +168,15 @@ type receiver struct {
 	ackPending  uint32 // bytes of data that are not acknowledged
 	ackNow      bool   // an ACK is to be sent
 	sums        peerSums
-	interactive uint8  // how often the application has answered at once (steps.go)
+	interactive uint8  // times in a row that the application has answered at once (steps.go)
 	tsRecent    uint32 // the peer's timestamp, to be echoed
-	tsOffset    uint32 // of our clock in timestamps
+	tsOffset    uint32 // added to our clock in timestamps, ms
 	tsRecentAt  Time
 	recv        queue
-	post        []byte // the memory of a reader that waits
-	posted      int    // bytes of it that are filled
+	post        []byte // the buffer of a reader that waits
+	posted      int    // bytes of post that are filled
 	growth      growth // of the receive buffer
-	dataAt      Time   // when data came last
+	dataAt      Time   // when the last data was received in order; 0: answered since
 	outOfOrder  oooQueue
 	peerFin     seq.Number // sequence number of the peer's FIN
 	irs         seq.Number
@@ -185,9 +187,9 @@ type receiver struct {
 // the keepalive needs. Never: not armed.
 type timers struct {
 	rtxAt, ackAt, corkAt, keepAt, waitAt, paceAt Time
-	heardAt                                      Time  // when a segment last came
+	heardAt                                      Time  // when the last acceptable segment was received
 	keepaliveDue                                 bool  // a keepalive probe is to be sent
-	keepaliveProbes                              uint8 // sent and not answered
+	keepaliveProbes                              uint8 // probes sent and not answered
 }
 
 type connStats struct {
@@ -199,7 +201,7 @@ type connStats struct {
 	outOfOrder                        uint64
 }
 
-// newConn makes a connection that is in no list yet.
+// newConn makes a connection that is not in the table or any list yet.
 func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 	local, remote := wire.AddrPortOf(id.local), wire.AddrPortOf(id.remote)
 	c := &Conn{
@@ -242,13 +244,13 @@ func (c *Conn) SoftErr() error {
 	return c.soft
 }
 
-// begin chooses the initial sequence number and what is offered in the SYN.
+// begin sets the initial sequence number and the window scale that the SYN offers.
 func (c *Conn) begin(iss seq.Number) {
 	c.iss, c.sndUna, c.sndNxt, c.sndMax = iss, iss, iss, iss
 	c.rcvScale = scaleFor(c.table.mostReceive(&c.opts))
 }
 
-// scaleFor is the least shift with which the window field can hold n.
+// scaleFor is the least window scale with which the window field can express n bytes.
 func scaleFor(n int) (shift uint8) {
 	for n>>shift > 0xffff && shift < 14 {
 		shift++
@@ -256,7 +258,7 @@ func scaleFor(n int) (shift uint8) {
 	return shift
 }
 
-// agree takes over the peer's SYN: sequence number, window, options.
+// agree sets the variables that the peer's SYN decides: sequence number, window, options.
 func (c *Conn) agree(now Time, s *segment) {
 	c.irs = s.seq
 	c.rcvNxt = s.seq.Add(1)
@@ -283,12 +285,12 @@ func (c *Conn) agree(now Time, s *segment) {
 	c.setMSS()
 }
 
-// rcvMSS is what we offer: what the link takes, without regard to options (RFC
-// 6691, section 2).
+// rcvMSS is the MSS that our SYN offers: the link's MTU without the fixed headers; options
+// are not subtracted (RFC 6691, section 2).
 func (c *Conn) rcvMSS() int { return c.opts.MTU - ipAndTCPHeaders }
 
 // becomeEstablished enters ESTABLISHED at the end of the handshake, or FIN-WAIT-1 if
-// the application has closed the connection before.
+// the application has closed the connection already.
 func (c *Conn) becomeEstablished(now Time) {
 	t := c.table
 	t.counts[Handshakes]++
@@ -342,9 +344,8 @@ func (c *Conn) abort(err syscall.Errno) {
 	c.fail(err)
 }
 
-// finish takes the connection out of the table: state is CLOSED, or TIME-WAIT if
-// a record has taken over (timewait.go). What has been received can still be
-// read.
+// finish removes the connection from the table. state is CLOSED, or TIME-WAIT if a record
+// stays in the table (timewait.go). Received data can still be read.
 func (c *Conn) finish(state State) {
 	t := c.table
 	if l := c.listener; l != nil && c.state == SynReceived {
@@ -385,29 +386,29 @@ type Info struct {
 	Timestamps, WindowScale, SACK, ECN bool // agreed on
 	SendScale, ReceiveScale            uint8
 	SendMSS, ReceiveMSS                int
-	PathMTU                            int // of what is sent, bytes of IP packet
+	PathMTU                            int // bytes of IP packet that we send at most
 
 	RTT, RTTVar, RTO time.Duration // RTT is smoothed; 0: not measured yet
-	Backoff          int           // how often the retransmission timer has run out in a row
+	Backoff          int           // timeouts of the retransmission timer in a row
 
 	SendWindow       uint32 // the peer's
 	ReceiveWindow    uint32 // ours, as advertised
-	SendBuffer       int    // bound of what is written and not acknowledged
-	ReceiveBuffer    int    // of what is received and not read
+	SendBuffer       int    // bound of data written and not acknowledged
+	ReceiveBuffer    int    // bound of data received and not read
 	CongestionWindow int
 	InFlight         int
 	Unsent           int // written, not yet sent
 	Buffered         int // received, not yet read
 	OutOfOrder       int // received out of order
-	Sacked           int // of InFlight, what the peer has out of order
-	Lost             int // of InFlight, what is to be sent again
+	Sacked           int // part of InFlight that the peer has received out of order
+	Lost             int // part of InFlight that is lost and not yet sent again
 
 	SegmentsReceived, SegmentsSent uint64
 	BytesReceived, BytesAcked      uint64
 	BytesRetransmitted             uint64
 	Retransmissions                uint64 // segments
 	Timeouts                       uint64
-	Recoveries                     uint64 // fast ones
+	Recoveries                     uint64 // fast recoveries
 	DuplicateAcks                  uint64
 	OutOfOrderSegments             uint64
 
@@ -443,13 +444,13 @@ func (c *Conn) Info() Info {
 // AddrPort is an IPv4 address and port.
 type AddrPort = wire.AddrPort
 
-// tuple names a connection: both its ends, each packed in a word.
+// tuple identifies a connection: its two ends, address and port of each in one word.
 type tuple struct{ local, remote uint64 }
 
 func makeTuple(local, remote AddrPort) tuple { return tuple{local.Word(), remote.Word()} }
 
 func (t tuple) localPort() uint16 { return uint16(t.local) }
 
-// usable reports whether a is an address that one host can have. What comes
-// from or goes to any other must be left unanswered (RFC 9293, MUST-46, MUST-57).
+// usable reports whether a can be the address of one host. A connection to any other fails
+// (RFC 9293, MUST-46), and segments from or to any other are dropped (MUST-57, MUST-63).
 func usable(a [4]byte) bool { return a[0] != 0 && a[0] < 224 }

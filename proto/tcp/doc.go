@@ -8,16 +8,17 @@
 //	time ─────── Table.Expire  ──┼── connections ─────┼── NextReady ── Conn.Emit: frames out
 //	application ─ Write, Read … ─┘                    └── NextDeadline: when to call Expire
 //
-// [Table.Process] takes one IP payload. If the answer is one that no connection
-// sends (a RST, a SYN cookie, an ACK from TIME-WAIT), Result.Reply is set and
-// [Table.EmitReply] writes it. A connection that has something to send is on the
+// [Table.Process] takes one IP payload. A reply that belongs to no connection (a RST,
+// a SYN cookie, an ACK from TIME-WAIT) sets Result.Reply, and [Table.EmitReply] writes
+// it. A connection that has something to send is on the
 // list of [Table.NextReady]; each [Conn.Emit] writes one segment, with its options
 // and checksum, into the frame. The driver chooses when to emit. If it first runs
-// the goroutine that waits for the data, the ACK leaves with that goroutine's answer.
+// the goroutine that waits for the data, one segment carries the ACK and what that
+// goroutine writes.
 //
-// Each call that is given the time may produce events, segments and timers. A
-// reader gets Readable only after a Read that found nothing, a writer Writable
-// only after a Write that found too little room.
+// Each call that changes a connection may produce events, segments and timers. The event
+// Readable follows only a Read that found nothing, or a Post; Writable follows only a
+// Write that found too little room.
 //
 // [docs/tcp.md] says what is implemented, RFC by RFC. [docs/tcp-engine.md] explains
 // the states, memory, timers and loss recovery.

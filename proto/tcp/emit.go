@@ -4,16 +4,16 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// action is what a connection has to send next.
+// action is the kind of segment that a connection sends next.
 type action uint8
 
 const (
 	nothing action = iota
 	sendReset
 	sendSyn
-	sendData  // perhaps with a FIN, perhaps only that
-	sendAgain // likewise, the first that was lost
-	sendTail  // likewise, the last that was sent, once more
+	sendData  // data, a FIN, or both
+	sendAgain // the same, a retransmission of the first lost span
+	sendTail  // the same, the last segment again as a loss probe
 	sendWindowProbe
 	sendAck
 	sendKeepAlive
@@ -27,8 +27,8 @@ type plan struct {
 	data   int  // bytes
 }
 
-// makePlan is the one place that decides what is sent next, and whether that may
-// be sent now.
+// makePlan is the only place that decides what is sent next, and whether it may be sent
+// now.
 func (c *Conn) makePlan() plan {
 	switch c.state {
 	case Closed, TimeWait:
@@ -40,9 +40,9 @@ func (c *Conn) makePlan() plan {
 		if c.sndNxt == c.iss {
 			return plan{action: sendSyn}
 		}
-	case FinWait2: // all is acknowledged, our FIN too
+	case FinWait2: // all is acknowledged, including our FIN
 	default:
-		if c.board.lost > 0 && c.forward != secondAck { // first what is lost
+		if c.board.lost > 0 && c.forward != secondAck { // first lost data
 			if p := c.planAgain(); p.action != nothing {
 				return p
 			}
@@ -51,7 +51,7 @@ func (c *Conn) makePlan() plan {
 		if c.send.cursor == nil && !c.finQueued || c.paced {
 			break // all has been sent, or new data waits for paceAt
 		}
-		if p := c.planData(); p.data > 0 || p.fin { // then what is new
+		if p := c.planData(); p.data > 0 || p.fin { // then new data
 			p.action = sendData
 			return p
 		} else if c.windowProbeDue {
@@ -74,7 +74,7 @@ func (c *Conn) makePlan() plan {
 	return plan{}
 }
 
-// planData is how much data may be sent now (RFC 9293, section 3.8.6.2.1).
+// planData plans how much new data may be sent now (RFC 9293, section 3.8.6.2.1).
 func (c *Conn) planData() plan {
 	inFlight := int(c.sndNxt.From(c.sndUna))
 	unsent := c.send.bytes - inFlight // -1 after the FIN
@@ -94,7 +94,7 @@ func (c *Conn) planData() plan {
 	case n == 0: // a FIN alone, or nothing
 	case n == c.mss, c.sndNxt.Before(c.sndMax), c.windowProbeDue:
 	case n == unsent:
-		// All there is, and less than a segment.
+		// All data that is queued, and less than a segment.
 		switch {
 		case c.finQueued, inFlight == 0:
 		case c.opts.Nagle:
@@ -103,18 +103,17 @@ func (c *Conn) planData() plan {
 			return plan{corked: true}
 		}
 	case n < int(c.maxSndWnd/2):
-		return plan{} // a silly window
+		return plan{} // silly window avoidance
 	}
 	return p
 }
 
-// update is called after everything that may have changed what there is to send
-// or when: it puts the connection on the list of NextReady or takes it off, and
-// sees to the timers.
+// update is called after each change of what is to be sent, or when: it adds the connection
+// to the list of NextReady or removes it, and arms the timers.
 func (c *Conn) update(now Time) {
 	t := c.table
 	if c.state == Closed || c.state == TimeWait {
-		return // finish has seen to it
+		return // finish has done this
 	}
 	p := c.makePlan()
 	c.next.action, c.next.fin, c.next.corked, c.next.data = p.action, p.fin, p.corked, p.data
@@ -129,7 +128,7 @@ func (c *Conn) update(now Time) {
 		t.dropReady(c)
 		if c.sndUna == c.sndMax && c.state != FinWait2 && c.state.synchronized() {
 			if c.paced {
-				// It will go out.
+				// The pacing timer will send it.
 			} else if c.send.bytes > 0 || c.finQueued && !c.finAcked {
 				c.startPersist(now)
 			} else if c.persisting {
@@ -140,23 +139,23 @@ func (c *Conn) update(now Time) {
 	t.timers.schedule(c)
 }
 
-// OnlyAck reports whether all that is ready is an acknowledgment. A driver that
-// is about to let the reader run may hold it back for that long: what the reader
-// writes will carry it. It must not be held longer than
-// DefaultAckDelay, or the peer retransmits.
+// OnlyAck reports whether the connection has nothing to send but an acknowledgment. A driver
+// that is about to run the reader may hold it: the next data that the reader writes carries
+// the acknowledgment. It must not be held longer than DefaultAckDelay, or the peer may
+// retransmit.
 func (c *Conn) OnlyAck() bool { return c.next.action == sendAck }
 
-// EmitRoom is how much room the next segment can take, in bytes. Emit makes do with
-// less.
+// EmitRoom is an upper bound of the length of the next segment, in bytes. Emit works with
+// less room too.
 func (c *Conn) EmitRoom() int { return wire.MaxTCPHeaderLen + c.next.data }
 
-// Emit writes the next segment that is ready to the start of b, with its
-// checksum, and returns its length; 0 if none is. It carries less data if b has
-// less room, which is to be a hundred bytes at least. After the last one the
-// connection is off the list of NextReady.
+// Emit writes the next segment, with its checksum, to the start of b and returns its length;
+// 0 if there is none. If b is short, the segment has less data; b must have at least 100
+// bytes. After its last segment the connection is off the list of NextReady.
 func (c *Conn) Emit(now Time, b []byte) int {
-	// Field by field here and below: to copy a struct is to read with wide loads
-	// what narrow stores have only just written, which stalls the processor.
+	// Fields are copied one by one, here and below: a copy of the struct would read with
+	// wide loads what narrow stores have just written, which stalls the processor (no store
+	// forwarding).
 	if c.next.action == nothing {
 		return 0
 	}
@@ -170,8 +169,8 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	if c.next.action == sendSyn {
 		c.emitSyn(now, &h, b)
 	} else {
-		c.putOptions(now, &h, b) // of a RST too: RFC 7323, section 3.2
-		// SACK blocks, and a frame that is short, take from the room for data.
+		c.putOptions(now, &h, b) // a RST has timestamps too: RFC 7323, section 3.2
+		// SACK blocks, or a short frame, leave less room for data.
 		if room := min(len(b), c.mss+wire.TCPHeaderLen+c.timestampsLen()) - h.len; n > room {
 			if n > c.mss {
 				room = c.mtuProbeRoom(now, &h, b, room)
@@ -206,15 +205,15 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	c.lastAckSent = c.rcvNxt
 	n += h.len
 	length := wire.PseudoHeader4([4]byte{}, [4]byte{}, 0, uint16(n))
-	wire.PutTCP(b, &h.fields, h.len, addSums(h.sum, c.pseudo+length)) // these two are too small to carry
+	wire.PutTCP(b, &h.fields, h.len, addSums(h.sum, c.pseudo+length)) // this sum cannot overflow
 	t.counts[SegmentsSent]++
 	c.stat.segmentsOut++
 	c.update(now)
 	return n
 }
 
-// header is one that is being written: its fields, the length so far, and the
-// unfolded sum of all but the fields.
+// header is the header that is being written: its fields, its length so far in bytes, and
+// the unfolded sum of options and data.
 type header struct {
 	fields wire.TCPFields
 	len    int
@@ -225,7 +224,7 @@ type header struct {
 func (c *Conn) putOptions(now Time, h *header, b []byte) {
 	h.len = wire.TCPHeaderLen
 	if c.sack && (!c.outOfOrder.empty() || c.dsack != (wire.SACKBlock{})) {
-		limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment is to have room for data too
+		limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment must have room for data too
 		if c.timestamps {
 			limit = min(limit, wire.MaxSACKBlocks-1)
 		}
@@ -245,10 +244,10 @@ func (c *Conn) putOptions(now Time, h *header, b []byte) {
 	}
 }
 
-// timestamp is our clock in the timestamps option.
+// timestamp is the TSval of a segment that is sent now.
 func (c *Conn) timestamp(now Time) uint32 { return now.milliseconds() + c.tsOffset }
 
-// emitSyn writes our SYN, with an ACK if the peer's has come.
+// emitSyn writes our SYN, with an ACK if the peer's SYN has been received.
 func (c *Conn) emitSyn(now Time, h *header, b []byte) {
 	cfg := &c.table.cfg
 	o := wire.TCPOptions{MSS: uint16(c.rcvMSS()), WindowScale: c.rcvScale, TSVal: c.timestamp(now)}
@@ -265,7 +264,7 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) {
 	h.fields.Flags |= c.synECN()
 	h.fields.Window = uint16(c.synWindow())
 	c.sndNxt = c.iss.Add(1)
-	if c.sndMax == c.iss { // Karn: the first time only
+	if c.sndMax == c.iss { // only the first transmission (Karn)
 		c.startTiming(now)
 	}
 	c.sndMax = c.sndNxt
@@ -282,7 +281,7 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 	h.fields.Seq = c.sndNxt.Uint32()
 	h.sum = addSums(h.sum, c.send.copyOut(b[h.len:h.len+n]))
 	if c.send.cursor == nil && n > 0 {
-		h.fields.Flags |= wire.TCPPsh // RFC 9293, section 3.9.1.2: the last that there is
+		h.fields.Flags |= wire.TCPPsh // RFC 9293, section 3.9.1.2: the last queued byte
 		c.flushed = false
 	}
 	if c.ecn && n > 0 && c.sndNxt == c.sndMax {
@@ -329,7 +328,7 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 		c.record.Next = next.Uint32()
 		if again == 0 {
 			c.startTiming(now)
-			// Perhaps the application has answered data.
+			// If data was received within AckDelay, this counts as an answer to it.
 			if c.dataAt != 0 && now-c.dataAt <= Time(c.opts.AckDelay) && c.interactive < answersForInteractive {
 				c.interactive++
 			}
@@ -353,9 +352,9 @@ func (c *Conn) timestampsLen() int {
 	return 0
 }
 
-// emitWindowProbe writes a segment with the one octet that a closed window does not
-// take (RFC 9293, section 3.8.6.1): the first byte, or the FIN if that is all.
-// SND.NXT stays where it is.
+// emitWindowProbe writes a segment with one octet beyond the closed window (RFC 9293,
+// section 3.8.6.1): the byte at SND.UNA, or the FIN if there is no data. SND.NXT does not
+// change.
 func (c *Conn) emitWindowProbe(h *header, b []byte) (n int) {
 	c.windowProbeDue = false
 	c.table.counts[WindowProbes]++

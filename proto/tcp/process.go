@@ -12,36 +12,34 @@ import (
 type Memory uint8
 
 const (
-	MemoryBorrowed Memory = iota // it is the caller's again when Process returns
+	MemoryBorrowed Memory = iota // the caller may overwrite it when Process has returned
 	MemoryFrame                  // Process may keep Inbound.Frame, see [Result]
-	MemoryHeap                   // the garbage collector's: the table may refer to it
+	MemoryHeap                   // memory of the Go heap that is not written again: the table may refer to it
 )
 
 // Inbound is one IP payload for [Table.Process].
 type Inbound struct {
 	Src, Dst [4]byte // of the IP header
-	Data     []byte  // the segment, all of it
+	Data     []byte  // the whole segment, TCP header included
 	Frame    uint64  // handle for the memory of Data
 	Memory   Memory
-	ECN      uint8 // of the IP header: the last two bits of its type of service
+	ECN      uint8 // the ECN field of the IP header, two bits (RFC 3168)
 }
 
-// Result is what Process leaves to its caller.
+// Result is what the caller of Process has to do.
 type Result struct {
-	// Kept says that the frame is the table's now. It comes back through
-	// Config.ReleaseFrame.
+	// Kept: the table owns the frame until it calls Config.ReleaseFrame.
 	Kept bool
-	// Reply says that [Table.EmitReply] writes an answer to the sender. It must be
-	// called before the next call to Process, or the answer is lost.
+	// Reply: there is an answer to the sender, which [Table.EmitReply] writes. It is lost
+	// at the next call of Process.
 	Reply bool
-	// Opening is the connection in SYN-RECEIVED that the segment, a SYN, has made
-	// or is for; nil otherwise. The driver may emit its answer at once to the MAC
-	// address that the SYN came from, without a resolution of the peer's address.
+	// Opening is not nil if the segment is a SYN to a listener: the connection in
+	// SYN-RECEIVED that the SYN has made or repeats. The driver may emit the SYN,ACK at
+	// once to the source MAC address of the SYN, without address resolution.
 	Opening *Conn
 }
 
-// segment is a received segment as the states look at it. SEG.LEN of the RFC,
-// which counts SYN and FIN, is length().
+// segment is a received segment. length is SEG.LEN of RFC 9293, which counts SYN and FIN.
 type segment struct {
 	id       tuple
 	flags    wire.TCPFlags
@@ -52,9 +50,9 @@ type segment struct {
 	frame    uint64
 	memory   Memory
 	ecn      uint8
-	placed   bool // the data stands in the reader's memory already
-	trimmed  bool // something lay outside the window
-	echo     bool // its timestamp is to be echoed, if its acknowledgment is good
+	placed   bool // the data has been copied to the reader's buffer already
+	trimmed  bool // trim has cut off a part outside the window
+	echo     bool // its timestamp is to be echoed, if its acknowledgment is valid
 
 	hasTimestamps bool
 	tsVal, tsEcr  uint32
@@ -97,7 +95,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 		}
 	}
 	if c == nil && (!usable(in.Src) || !usable(in.Dst) || h.SrcPort() == 0 || h.DstPort() == 0 || s.id.local == s.id.remote) {
-		t.counts[BadAddress]++ // the addresses of a connection have been checked
+		t.counts[BadAddress]++ // not checked for a connection: it has valid addresses
 		return Result{}
 	}
 
@@ -157,14 +155,15 @@ const (
 	partialSums           // some or all
 )
 
-// partialSpan is for how many received segments of the table takesPartial remembers a call.
+// partialSpan is how many received segments of the table a call of takesPartial counts for.
 const partialSpan = 1 << 14
 
-// takesPartial decides about a segment that is valid only if its checksum is partial, from
-// a peer that has sent complete ones: it is damaged, or GRO has merged it. Damage that looks so
-// is rare, merging is not. So the segment is taken if there was another one, on
-// any connection, in the last partialSpan segments, and then its connection may have partial
-// checksums. Otherwise it is dropped, and the peer sends its data again.
+// takesPartial reports whether to accept a segment that is valid only as a partial checksum,
+// from a peer that has sent complete ones. Either it is damaged, or GRO has merged it. Damage
+// with this checksum is rare, merged segments are frequent. So the segment is accepted if
+// there was another such segment, on any connection, in the last partialSpan segments; from
+// then on its connection may have partial checksums. Otherwise it is dropped, and the peer
+// sends its data again.
 func (c *Conn) takesPartial() bool {
 	t := c.table
 	n := t.counts[SegmentsReceived]
@@ -176,8 +175,9 @@ func (c *Conn) takesPartial() bool {
 	return again
 }
 
-// readOptions finds the timestamps, and everything else if there is more or if
-// the segment is a SYN: only then are the options looked at but for SACK.
+// readOptions reads the options. Outside of a SYN, a segment whose only option is aligned
+// timestamps (RFC 7323, appendix A) sets only the timestamps; the engine uses no other
+// option but SACK there.
 func (t *Table) readOptions(s *segment, h wire.TCP) {
 	if !s.has(wire.TCPSyn) {
 		s.options.SACKBlocks = 0
@@ -195,9 +195,9 @@ func (t *Table) readOptions(s *segment, h wire.TCP) {
 	s.hasTimestamps, s.tsVal, s.tsEcr = s.options.HasTimestamps, s.options.TSVal, s.options.TSEcr
 }
 
-// process passes a segment to the function of the connection's state. A
-// connection of a table is never in CLOSED, LISTEN or TIME-WAIT: see closed,
-// listener.go and timewait.go for these.
+// process passes a segment to the function of the connection's state. A connection in the
+// table is never in CLOSED, LISTEN or TIME-WAIT: for these see closed, listener.go and
+// timewait.go.
 func (c *Conn) process(now Time, s *segment) {
 	switch c.state {
 	case SynSent:
@@ -247,7 +247,7 @@ func (t *Table) refuse(s *segment) {
 	t.counts[ResetsSent]++
 }
 
-// reply is a segment that no connection sends.
+// reply is a segment to send that belongs to no connection.
 type reply struct {
 	pending bool
 	id      tuple
@@ -267,9 +267,9 @@ func (t *Table) answer(s *segment, flags wire.TCPFlags, number, ack seq.Number, 
 	r.options = wire.TCPOptions{}
 }
 
-// EmitReply writes the answer that [Result] has announced to the start of b,
-// with its checksum, and returns its length: at most [wire.MaxTCPHeaderLen]
-// bytes. It goes from Inbound.Dst to Inbound.Src.
+// EmitReply writes the answer of [Result].Reply, with its checksum, to the start of b and
+// returns its length: at most [wire.MaxTCPHeaderLen] bytes; 0 if there is none. The answer
+// goes from Inbound.Dst to Inbound.Src.
 func (t *Table) EmitReply(b []byte) int {
 	r := &t.reply
 	if !r.pending {

@@ -10,29 +10,29 @@ import (
 
 // Data that is received.
 //
-// In order, it goes straight to a reader that waits (Post), summed on the way;
-// or it stays in the frame it came in, if that is worth a frame; or it is copied
-// to the end of the queue. Out of order it is always copied, so that a peer cannot
-// hold the link's frames with data that has holes.
+// Data in order is copied to the buffer of a reader that waits (Post), with its checksum in
+// the same pass; or it stays in its frame, if it has Config.InPlace bytes or more; or it is
+// copied to the end of the queue. Data out of order is always copied, so that a peer cannot
+// occupy the link's frames with it.
 
-// mayPlace reports whether the data of s may be copied to the reader's memory while its
-// checksum is computed. If the segment is then found to be bad, the bytes after posted are
-// invalid.
+// mayPlace reports whether the data of s may be copied to the reader's buffer while its
+// checksum is computed. If the checksum is wrong, posted stays and the copy is overwritten
+// later.
 func (c *Conn) mayPlace(s *segment) bool {
 	return len(s.data) > 0 && len(s.data) <= len(c.post)-c.posted &&
 		s.seq == c.rcvNxt && c.state >= Established && !c.gotFin && c.recv.head == nil &&
 		uint32(len(s.data)) <= c.rcvAdv.From(c.rcvNxt)
 }
 
-// data is the sixth and the seventh step: it takes the data of a segment, which has been
-// cut to the window. Urgent data is delivered in line (RFC 6093), and where it ends is not
+// data is the sixth and the seventh step: it queues the data of a segment, which has been
+// cut to the window. Urgent data is delivered in line (RFC 6093); the urgent pointer is not
 // reported.
 func (c *Conn) data(now Time, s *segment) {
 	if s.has(wire.TCPUrg) {
 		c.table.counts[UrgentPointers]++
 	}
-	// The end of the data is stored before any is taken: data out of order that lies behind
-	// it must not be taken.
+	// The place of the FIN is stored before any data is queued: queued data out of order
+	// may lie behind the FIN, and must not be delivered.
 	if s.has(wire.TCPFin) && !c.hasPeerFin {
 		c.hasPeerFin = true
 		c.peerFin = s.seq.Add(uint32(len(s.data)))
@@ -41,7 +41,7 @@ func (c *Conn) data(now Time, s *segment) {
 		return
 	}
 	t := c.table
-	if c.hasPeerFin { // nothing follows its FIN
+	if c.hasPeerFin { // data behind the peer's FIN is invalid
 		keep := min(uint32(len(s.data)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))
 		t.counts[DataAfterFin] += uint64(uint32(len(s.data)) - keep)
 		s.data = s.data[:keep]
@@ -68,7 +68,7 @@ func (c *Conn) data(now Time, s *segment) {
 		return
 	}
 	if q := &c.outOfOrder; !q.empty() {
-		// Data that has arrived before stays, as in oooQueue.
+		// Data that is queued already stays, as in oooQueue.insert.
 		if gap := q.first().From(s.seq); gap < uint32(len(s.data)) {
 			q.insert(t, c.opts.ReceiveBuffer, q.first(), s.data[gap:])
 			s.data = s.data[:gap]
@@ -98,8 +98,8 @@ func (c *Conn) data(now Time, s *segment) {
 	}
 }
 
-// deliver takes data that begins at RCV.NXT and returns how many bytes of it
-// there was memory for.
+// deliver stores data that begins at RCV.NXT and returns for how many bytes of it there
+// was memory.
 func (c *Conn) deliver(s *segment) int {
 	t := c.table
 	if s.placed {
@@ -143,8 +143,8 @@ func (c *Conn) deliver(s *segment) int {
 	return len(s.data) - len(rest) + n
 }
 
-// advance moves to the receive queue what lies at RCV.NXT out of order, and
-// returns how many bytes that were.
+// advance moves the out-of-order data that RCV.NXT has reached to the receive queue, and
+// returns how many bytes it has moved.
 func (c *Conn) advance() (n int) {
 	q := &c.outOfOrder
 	for !q.empty() && q.first().AtOrBefore(c.rcvNxt) {
@@ -153,7 +153,7 @@ func (c *Conn) advance() (n int) {
 		for b := r.head; b != nil; {
 			next, end := b.next, at.Add(uint32(len(b.data)))
 			b.next = nil
-			if c.hasPeerFin { // nothing follows it
+			if c.hasPeerFin { // data behind the peer's FIN is invalid
 				end = seq.Min(end, c.peerFin)
 			}
 			if end.After(c.rcvNxt) {
@@ -167,7 +167,7 @@ func (c *Conn) advance() (n int) {
 	return n
 }
 
-// receive puts data, which lies in the block b, at the end of the receive queue.
+// receive appends data, a part of the block b, to the receive queue, and returns its length.
 func (c *Conn) receive(b *block, data []byte) int {
 	p := &c.table.pool
 	n := len(data)
@@ -191,33 +191,33 @@ func (c *Conn) receive(b *block, data []byte) int {
 // bandwidth-delay product of the path unless their sizes have been set.
 //
 // The receive buffer grows as Linux's does (dynamic right-sizing). What the application
-// reads in a round trip is what the path delivers in one. The window must be twice that,
-// or it would limit the sender, and four times while that doubles. A slow reader reads
-// little, so its buffer does not grow. The send buffer grows to twice what may be in
+// reads in a round trip is what the path delivers in a round trip. The window must be twice
+// that, or it would limit the sender, and four times that while the rate doubles each round
+// trip. A slow reader reads little, so its buffer does not grow. The send buffer grows to twice what may be in
 // flight, if a writer waits for room.
 //
-// Where a round trip takes less than growRound, no buffer grows beyond DefaultBuffer, which
+// Where a round trip takes growRound or less, no buffer grows beyond DefaultBuffer, which
 // is more than any such path holds.
 
 const (
-	// What the buffers begin with.
+	// Initial sizes of buffers that grow, bytes.
 	initialSendBuffer    = 256 << 10
 	initialReceiveBuffer = 128 << 10
-	// growRound is the least time over which reads are measured: the unit of timestamps.
+	// growRound is the least time over which reads are measured: a tick of the timestamps.
 	growRound = Time(time.Millisecond)
 )
 
 // growth is the state of the growth of the receive buffer.
 type growth struct {
-	rtt, lastRTT Time       // least round trip of this period and the last; 0: not known
-	period       Time       // when this began
-	until        seq.Number // the right edge of the window at askedAt
+	rtt, lastRTT Time       // least round trip of this period and of the last; 0: not known
+	period       Time       // when this period began
+	until        seq.Number // right edge of the window at askedAt
 	askedAt      Time
-	echoed       uint32 // the last of our timestamps that the peer has echoed
-	nextAt       Time   // when growReceive is due
-	readAt       Time   // when growReceive last ran, and what had been read then
-	read         seq.Number
-	most         int // bytes read in a round trip
+	echoed       uint32     // the last of our timestamps that the peer has echoed
+	nextAt       Time       // when growReceive is due
+	readAt       Time       // when growReceive last ran
+	read         seq.Number // the next byte to be read at readAt
+	most         int        // most bytes read in a round trip so far
 }
 
 // startGrowth is called when the connection is established.
@@ -270,7 +270,8 @@ func (c *Conn) round() Time {
 	return max(or(rtt, Time(c.minRTT)), growRound)
 }
 
-// growReceive enlarges the receive buffer if more was read in a round trip than ever.
+// growReceive enlarges the receive buffer if more was read in this round trip than in any
+// before.
 func (c *Conn) growReceive(now Time) {
 	g := &c.growth
 	round := c.round()
@@ -298,8 +299,8 @@ func (c *Conn) growSend() {
 	}
 }
 
-// grown is the new size of a buffer that should be at least want: size, if there is no
-// memory.
+// grown is the new size of a buffer of size bytes that should have want: want, but at most
+// most; size if that is less, or if the table's memory is under pressure.
 func (c *Conn) grown(size, want, most int, round Time) int {
 	if round <= growRound {
 		most = min(most, DefaultBuffer)
@@ -323,7 +324,7 @@ func (t *Table) mostReceive(o *Options) int {
 func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xffff)) }
 
 // freeReceive is how many more bytes may be received. While the table's memory is under
-// pressure it is no more than there is room for in any case.
+// pressure the buffer counts as 16 KiB (guaranteed) or 4 segments, whichever is more.
 func (c *Conn) freeReceive() int {
 	size := c.opts.ReceiveBuffer
 	if c.table.pool.pressed() {
@@ -332,9 +333,9 @@ func (c *Conn) freeReceive() int {
 	return max(0, size-c.recv.bytes)
 }
 
-// windowField advertises the window: it moves the right edge and returns what
-// the header says. It never takes back what has been advertised (RFC 9293, section
-// 3.8.6), and the window grows only by what is worth sending (section 3.8.6.2.2).
+// windowField advertises the window: it advances the right edge and returns the window field
+// of the header. The right edge never moves left (RFC 9293, section 3.8.6), and it advances
+// by at least a segment or half the buffer (section 3.8.6.2.2).
 func (c *Conn) windowField() uint16 {
 	wnd := c.rcvAdv.From(c.rcvNxt)
 	if free := c.freeReceive(); free >= int(wnd)+min(c.opts.ReceiveBuffer/2, c.rcvMSS()) {
@@ -349,8 +350,8 @@ func (c *Conn) windowField() uint16 {
 	return uint16(field)
 }
 
-// windowUpdateDue reports whether the application has read enough to make a
-// window update worth it.
+// windowUpdateDue reports whether the application has read enough for a window update: two
+// segments or half the buffer, and more if the advertised window is still large.
 func (c *Conn) windowUpdateDue() bool {
 	if !c.state.synchronized() || c.gotFin || c.state == TimeWait {
 		return false
@@ -368,7 +369,7 @@ func (c *Conn) Readable() bool {
 	return c.recv.bytes > 0 || c.posted > 0 || c.atEnd()
 }
 
-// atEnd reports whether no more data will come than is queued.
+// atEnd reports whether no data will follow the queued data.
 func (c *Conn) atEnd() bool {
 	return c.gotFin || c.readClosed || c.closed || c.state == Closed || c.state == TimeWait
 }
@@ -376,9 +377,9 @@ func (c *Conn) atEnd() bool {
 // Buffered is how many bytes of data wait to be read.
 func (c *Conn) Buffered() int { return c.recv.bytes }
 
-// Read moves data to p. If there is none now it returns 0 without an error, and the event
-// Readable follows. After the last data it returns io.EOF, or the error that ended the
-// connection.
+// Read moves data to p. If there is none now, it returns 0 without an error, and when there
+// is some the event Readable follows. After the last data it returns io.EOF, or the error
+// that ended the connection.
 func (c *Conn) Read(now Time, p []byte) (int, error) {
 	switch {
 	case c.recv.head != nil:
@@ -395,7 +396,7 @@ func (c *Conn) Read(now Time, p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// hasRead is called after the receive queue has become shorter.
+// hasRead is called after data has been read: buffer and window may grow.
 func (c *Conn) hasRead(now Time) {
 	if now >= c.growth.nextAt {
 		c.growReceive(now)
@@ -408,7 +409,7 @@ func (c *Conn) hasRead(now Time) {
 
 // Post gives the engine the memory of a reader that waits. Data in order is copied there
 // while its checksum is computed. The reader calls Unpost after the event Readable, or
-// when it stops waiting. ok is false if there is something to read already.
+// when it stops waiting. ok is false, and p is not used, if Readable is true already.
 func (c *Conn) Post(p []byte) (ok bool) {
 	if c.Readable() {
 		return false
@@ -417,8 +418,8 @@ func (c *Conn) Post(p []byte) (ok bool) {
 	return true
 }
 
-// Unpost ends Post and returns how many bytes of p were filled. p is the caller's again.
-// If it is 0, Read has the reason.
+// Unpost ends Post and returns how many bytes of p were filled. The engine does not use p
+// any more. If it returns 0, Read returns the end or the error, if there is one.
 func (c *Conn) Unpost(now Time) int {
 	n := c.posted
 	c.post, c.posted = nil, 0
@@ -428,15 +429,15 @@ func (c *Conn) Unpost(now Time) int {
 	return n
 }
 
-// Loan is data in the memory it came in.
+// Loan is received data in the memory in which it was received.
 type Loan struct {
-	Data  []byte // the borrower's until Return
+	Data  []byte // valid until Return
 	block *block
 }
 
 // Borrow takes the first piece of data off the queue without a copy. ok is false
-// if there is none; Read has the reason. The piece goes back by [Table.Return],
-// also after the connection is over.
+// if there is none; Read returns the end or the error, if there is one. [Table.Return] gives
+// the piece back, also after the connection has ended.
 func (c *Conn) Borrow(now Time) (l Loan, ok bool) {
 	if c.recv.head == nil {
 		c.wantsRead = !c.atEnd()
@@ -448,8 +449,7 @@ func (c *Conn) Borrow(now Time) (l Loan, ok bool) {
 	return Loan{b.data, b}, true
 }
 
-// Return gives back what was borrowed. l is empty afterwards; to return it again
-// is a bug.
+// Return gives borrowed data back. l is empty afterwards. It panics if l is empty.
 func (t *Table) Return(l *Loan) {
 	if l.block == nil {
 		panic("BUG: tcp: data is returned that was not borrowed, or has been returned")

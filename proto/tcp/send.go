@@ -7,16 +7,15 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The calls of an application that sends. None blocks: a caller that must wait waits for
-// the event.
+// The calls of an application that sends. None blocks: the caller waits for an event.
 
 // Write copies p to the end of the send queue and returns for how many bytes there was
 // room. If that is not all, the event Writable follows when there is room again. Before the
-// connection is established bytes are queued too.
+// connection is established data is queued too.
 //
-// Errors: EPIPE after CloseWrite, and once an error has been returned; what ended
-// the connection, once; ENOBUFS if the queue is empty and the table's memory is used up,
-// for then no event of this connection would make room.
+// Errors: the error that ended the connection, if neither Read nor Write has returned it
+// yet; EPIPE after that, and after CloseWrite; ENOBUFS if the queue is empty and the table's
+// memory is used up, since no event of this connection would follow.
 func (c *Conn) Write(now Time, p []byte) (int, error) {
 	if err := c.writeError(); err != nil {
 		return 0, err
@@ -42,9 +41,9 @@ func (c *Conn) Write(now Time, p []byte) (int, error) {
 }
 
 // Lend is Write without the copy: the engine refers to p, which must not change
-// until it is returned, see [Conn.Lent]. All of it or nothing is taken; ok is
-// false if there is no room. p may be larger than the whole buffer if nothing
-// else is queued.
+// until it is returned, see [Conn.Lent]. It queues all of p or nothing; ok is
+// false if there is no room. If nothing else is queued, p may be larger than the send
+// buffer, up to 1 GiB.
 func (c *Conn) Lend(now Time, p []byte) (ok bool, err error) {
 	if err := c.writeError(); err != nil {
 		return false, err
@@ -63,14 +62,13 @@ func (c *Conn) Lend(now Time, p []byte) (ok bool, err error) {
 	return true, nil
 }
 
-// Lent is how many pieces of memory have been lent, and how many of these are
-// the application's again because the peer has acknowledged them or the
-// connection is over. They come back in the order in which they were lent; the
-// event is Returned, or Finished.
+// Lent is how many pieces of memory have been lent, and how many of these are returned:
+// the peer has acknowledged them, or the connection has ended. They are returned in the
+// order in which they were lent; the event is Returned, or Finished.
 func (c *Conn) Lent() (lent, returned uint64) { return c.send.lends, c.send.returned }
 
-// tellWriter wakes a writer that has waited, if a quarter of the buffer is free: so it is
-// not woken for every segment.
+// tellWriter reports Writable to a writer that waits, if a quarter of the buffer is free: so
+// it is not woken for every segment.
 func (c *Conn) tellWriter() {
 	if c.wantsWrite && c.send.bytes <= c.opts.SendBuffer-c.opts.SendBuffer/4 {
 		c.wantsWrite = false
@@ -93,7 +91,7 @@ func (c *Conn) writeError() error {
 	return nil
 }
 
-// Room is how many bytes Write would take, memory permitting.
+// Room is how many bytes Write would queue, if the table has memory for them.
 func (c *Conn) Room() int { return max(0, c.opts.SendBuffer-c.send.bytes) }
 
 // Unacknowledged is how many bytes have been written and not yet acknowledged.
@@ -108,8 +106,9 @@ func (c *Conn) Flush(now Time) {
 	}
 }
 
-// CloseWrite sends a FIN after all that has been written (CLOSE in RFC 9293,
-// section 3.10.4). Receiving continues. It is an error only if the connection has ended.
+// CloseWrite sends a FIN after all written data (CLOSE in RFC 9293, section 3.10.4).
+// Receiving continues. Errors: the error that ended the connection; ENOTCONN if it has ended
+// without one.
 func (c *Conn) CloseWrite(now Time) error {
 	if c.writeClosed {
 		return nil
@@ -134,15 +133,14 @@ func (c *Conn) CloseWrite(now Time) error {
 	case CloseWait:
 		c.state = LastAck
 	}
-	// In SYN-RECEIVED it waits for the handshake, see becomeEstablished.
+	// In SYN-RECEIVED the FIN waits for the end of the handshake, see becomeEstablished.
 	c.update(now)
 	return nil
 }
 
-// Close ends reading and writing. What has been written is still sent, and then a FIN. If
-// there is data that has not been read the peer gets a RST instead, and so it does for data
-// that arrives later (RFC 1122, section 4.2.2.13). The connection exists until the event
-// Finished.
+// Close ends reading and writing. Written data is still sent, and then a FIN. If received
+// data has not been read, or arrives later, a RST is sent instead (RFC 1122, section
+// 4.2.2.13). The connection exists until the event Finished.
 func (c *Conn) Close(now Time) {
 	if c.closed {
 		return
@@ -168,8 +166,8 @@ func (c *Conn) Close(now Time) {
 }
 
 // Abort ends the connection at once with a RST (ABORT in RFC 9293, section
-// 3.10.5): what Close means with SO_LINGER and a time of 0. With another time it
-// means Close, and to wait for Drained or Finished that long, and then Abort.
+// 3.10.5), as close(2) does with SO_LINGER and a time of 0. For another time: call Close,
+// wait that long for Drained or Finished, and then call Abort.
 func (c *Conn) Abort() {
 	c.closed = true
 	c.abort(syscall.ECONNABORTED)
@@ -182,19 +180,19 @@ func (c *Conn) SetNagle(now Time, on bool) {
 	c.update(now)
 }
 
-// SetAdaptiveAck turns adaptive acknowledgments, see steps.go, on or off. One that waits
-// is still delayed.
+// SetAdaptiveAck turns adaptive acknowledgments, see steps.go, on or off. It does not change
+// the time of an acknowledgment that is delayed already.
 func (c *Conn) SetAdaptiveAck(on bool) { c.opts.AdaptiveAck = on }
 
-// SetCork changes how long small writes gather while data is in flight. Negative:
-// not at all.
+// SetCork changes how long small writes are collected while data is in flight. Negative:
+// not at all; 0: DefaultCork.
 func (c *Conn) SetCork(now Time, d time.Duration) {
 	c.opts.Cork = or(d, DefaultCork)
 	c.update(now)
 }
 
-// SetUserTimeout changes how long data may stay unacknowledged. Negative: for
-// ever. A timer that runs is not changed.
+// SetUserTimeout changes how long data may stay unacknowledged. Negative: without limit; 0:
+// DefaultUserTimeout. A timer that is armed is not changed.
 func (c *Conn) SetUserTimeout(d time.Duration) { c.opts.UserTimeout = or(d, DefaultUserTimeout) }
 
 // SetKeepAlive changes the keepalive.
@@ -204,11 +202,10 @@ func (c *Conn) SetKeepAlive(now Time, k KeepAlive) {
 	c.update(now)
 }
 
-// SetBuffers changes the bounds of the queues, in bytes; 0 leaves one as it is. One
-// that is set does not grow any more. A
-// receive buffer beyond what the scale of the window can say, which the
-// handshake has fixed, is not used in full. A window that has been advertised is
-// not taken back.
+// SetBuffers changes the bounds of the send and the receive queue, in bytes; 0 does not
+// change a bound. A bound that is set does not grow any more. The handshake has fixed the
+// window scale: the part of a receive buffer that it cannot express is not used. An
+// advertised window does not shrink.
 func (c *Conn) SetBuffers(now Time, send, receive int) {
 	if send > 0 {
 		c.opts.growSend = false
@@ -224,15 +221,14 @@ func (c *Conn) SetBuffers(now Time, send, receive int) {
 }
 
 // sendQueue is the retransmission buffer: the bytes from SND.UNA to the last one
-// written. Those before the cursor have been sent, and wait to be acknowledged
-// or, when the cursor is set back, to be sent again.
+// written. Bytes before the cursor have been sent and are not acknowledged.
 type sendQueue struct {
 	queue
-	cursor *block // holds the byte of SND.NXT; nil: all have been sent
+	cursor *block // the block with the byte at SND.NXT; nil: all bytes have been sent
 	offset int    // of that byte in the block
 
 	lends    uint64 // pieces of memory that were lent
-	returned uint64 // those of them that are the application's again
+	returned uint64 // pieces of lends that the engine does not use any more
 }
 
 // write appends a copy of data and returns how many bytes there was memory for.
@@ -256,7 +252,7 @@ func (q *sendQueue) write(p *pool, data []byte) int {
 }
 
 // copyOut copies the next len(dst) bytes to dst, advances the cursor past them,
-// and returns their unfolded sum. They must be there.
+// and returns their unfolded sum. The queue must have as many.
 func (q *sendQueue) copyOut(dst []byte) (sum uint64) {
 	odd := false
 	for len(dst) > 0 {
@@ -279,8 +275,8 @@ func (q *sendQueue) copyOut(dst []byte) (sum uint64) {
 	return sum
 }
 
-// copyAt copies the len(dst) bytes that begin at the byte at and returns their unfolded
-// sum. They must be there.
+// copyAt copies the len(dst) bytes from the offset at on and returns their unfolded sum. The
+// queue must have as many.
 func (q *sendQueue) copyAt(dst []byte, at int) (sum uint64) {
 	b := q.head
 	for b != nil && at >= len(b.data) {
@@ -291,7 +287,7 @@ func (q *sendQueue) copyAt(dst []byte, at int) (sum uint64) {
 	return from.copyOut(dst)
 }
 
-// acknowledge drops n bytes from the head. A cursor among them moves to the new
+// acknowledge drops n bytes from the head. If the cursor is among them, it moves to the new
 // head.
 func (q *sendQueue) acknowledge(p *pool, n int) {
 	q.bytes -= n
