@@ -8,9 +8,9 @@ import (
 
 // Defaults of [Config] and [Options].
 const (
-	// DefaultBuffer is what the buffers of a connection grow to where a round trip
-	// takes less than a millisecond, and DefaultMaxSendBuffer and
-	// DefaultMaxReceiveBuffer where it takes longer.
+	// DefaultBuffer bounds the growth of a connection's buffers where a round trip takes at
+	// most a millisecond; DefaultMaxSendBuffer and DefaultMaxReceiveBuffer where it takes
+	// longer.
 	DefaultBuffer           = 1 << 20 // bytes
 	DefaultMaxSendBuffer    = 4 << 20
 	DefaultMaxReceiveBuffer = 6 << 20
@@ -19,22 +19,21 @@ const (
 	// DefaultMTU is Ethernet's.
 	DefaultMTU = 1500 // bytes of IP packet
 
-	// DefaultMinRTO is far below the second of RFC 6298, section 2.4, which is
-	// there for peers that delay acknowledgments and for clocks that tick
-	// slowly. On a LAN an answer that takes more than 5 ms is lost. A peer that
-	// does delay its acknowledgments causes one needless retransmission, and
-	// then the connection leaves it the time it takes (rto.go).
+	// DefaultMinRTO is far below the second of RFC 6298, section 2.4, which allows for
+	// peers that delay acknowledgments and for clocks with a coarse tick. On a LAN an
+	// answer that takes 5 ms longer than usual is lost. A peer that delays its
+	// acknowledgments causes a needless retransmission, and then the least timeout of the
+	// connection rises to the peer's delay (rto.go).
 	DefaultMinRTO     = 5 * time.Millisecond
 	DefaultMaxRTO     = 60 * time.Second // RFC 6298, section 2.5: at least that
 	DefaultInitialRTO = time.Second      // RFC 6298, section 2.1
 
-	// DefaultTimeWait is twice the maximum segment lifetime. RFC 9293 says 4
-	// minutes, for segments that wander through the Internet for two. A
-	// segment on a LAN lives for milliseconds, and new connections are kept
-	// apart from old ones by their initial sequence numbers (RFC 6528) and by
-	// timestamps. What is left for TIME-WAIT is to answer a FIN that the peer
-	// sends again because our last ACK was lost, and 2 s is time for three of
-	// those from a peer with Linux's timeouts. Raise it for long paths.
+	// DefaultTimeWait is twice the maximum segment lifetime. RFC 9293 has 4
+	// minutes, for a segment lifetime of two. A
+	// segment on a LAN lives for milliseconds, and initial sequence numbers (RFC 6528) and
+	// timestamps distinguish new connections from old ones. TIME-WAIT then only has to
+	// answer a FIN that the peer sends again because our last ACK was lost. In 2 s a peer
+	// with Linux's timeouts sends three of those. Raise it for long paths.
 	DefaultTimeWait = 2 * time.Second
 	// DefaultFinWait is how long a connection that the application has closed
 	// waits for the peer to close too.
@@ -46,16 +45,16 @@ const (
 	// DefaultCork is how long written bytes wait to fill a segment while
 	// earlier ones are in flight.
 	DefaultCork = 30 * time.Microsecond
-	// DefaultAckDelay is how long an adaptive acknowledgment waits for data to
-	// ride on: less than DefaultMinRTO, or a peer like us would retransmit.
+	// DefaultAckDelay is how long an adaptive acknowledgment waits for data that carries it.
+	// It is less than DefaultMinRTO, or a peer with our timeouts would retransmit.
 	DefaultAckDelay = time.Millisecond
 
 	DefaultSynQueue    = 1024 // connections of one listener that have not been established
 	DefaultAcceptQueue = 1024 // connections of one listener that have not been accepted
 
 	// DefaultInPlace is the least data of a segment, in bytes, that is queued
-	// in the frame it came in. A frame that is kept is missing from the link,
-	// so less than this is copied out of it.
+	// in its frame. A frame that is queued is not available to the link, so less data is
+	// copied out of it.
 	DefaultInPlace = 512
 
 	// Go's net package sends keepalive probes after 15 s and then every 15 s, nine times; so
@@ -69,7 +68,7 @@ const (
 	maxTimeWaits    = 1 << 16
 	synAckRetries   = 5 // as Linux: 63 s with an initial timeout of 1 s
 	defaultMSS      = 536
-	minMSS          = 48   // what is left of a tiny offer (Linux: TCP_MIN_SND_MSS)
+	minMSS          = 48   // the least MSS of a peer that is used, bytes (Linux: TCP_MIN_SND_MSS)
 	firstUser       = 1024 // RFC 6335, section 6
 	firstEphemeral  = 32768
 	lastEphemeral   = 60999
@@ -90,19 +89,19 @@ type Config struct {
 	// takesPartial). On a real wire they are corruption.
 	PartialChecksums bool
 	// ReleaseFrame gives back a frame that [Table.Process] has kept. It is
-	// called at most once for each, from any method. It is needed if
+	// called once for each, from any method. It must be set if
 	// Inbound.Memory is ever [MemoryFrame].
 	ReleaseFrame func(frame uint64)
-	// Connections is memory in which the connections of the table are published, as
-	// long as there are records, for another process that resets them if this one dies.
-	// The records are empty at first. nil: nothing is published.
+	// Connections is memory in which the table publishes its connections, one record each
+	// while there are free records, for another process that resets them if this one dies.
+	// The records must be empty at first. nil: nothing is published.
 	Connections []wire.Connection
 
 	Memory int // bytes of buffers for all connections
 	// MaxSendBuffer and MaxReceiveBuffer bound the growth of the buffers of connections
 	// whose Options set no size.
 	MaxSendBuffer, MaxReceiveBuffer int // bytes
-	MaxTimeWaits                    int // connections in TIME-WAIT; the oldest gives way
+	MaxTimeWaits                    int // records in TIME-WAIT; a new one replaces the oldest
 	// Ports are the ephemeral ports, in order of preference: a range is used when the
 	// ranges before it have no port left for the destination. nil: the kernel's default,
 	// 32768 to 60999, and then all others from 1024 on (RFC 6056, section 3.2).
@@ -183,8 +182,8 @@ type Options struct {
 	Nagle       bool          // RFC 9293, section 3.7.4
 	Cork        time.Duration // see DefaultCork; negative: small writes never wait
 	AdaptiveAck bool          // acknowledgments may wait, see steps.go
-	AckDelay    time.Duration // for how long
-	UserTimeout time.Duration // how long data may stay unacknowledged; negative: for ever
+	AckDelay    time.Duration // for how long; 0: DefaultAckDelay
+	UserTimeout time.Duration // how long data may stay unacknowledged; negative: without limit
 	KeepAlive   KeepAlive
 }
 

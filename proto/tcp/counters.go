@@ -1,14 +1,14 @@
 package tcp
 
-// Counter names a counter of a [Table]. All that is dropped or irregular is counted, and
+// Counter is a counter of a [Table]. Each segment that is dropped or irregular is counted; it
 // causes neither an error nor a log line.
 type Counter uint8
 
 const (
 	SegmentsReceived Counter = iota // all that Process was given
 	SegmentsSent                    // all that were emitted
-	BytesReceived                   // of data, in order, each once
-	BytesSent                       // of data, each once
+	BytesReceived                   // bytes of data, in order, each once
+	BytesSent                       // bytes of data, each once
 	BytesRetransmitted
 
 	BadLength   // truncated, or an impossible data offset
@@ -18,7 +18,7 @@ const (
 
 	// Segments that the state, the window or the acknowledgment forbids.
 	NoConnection    // for no connection and no listener
-	ResetsSent      // answers to those, and connections given up
+	ResetsSent      // answers to those, and RSTs of connections that were aborted
 	ResetsReceived  // that ended a connection
 	ResetsIgnored   // outside the window
 	OutOfWindow     // no octet in the window; answered with an ACK
@@ -34,22 +34,22 @@ const (
 	DuplicateAcks   // received
 	UrgentPointers  // received; the data is delivered in line
 	DataAfterClose  // data for a connection that the application has closed
-	DataAfterFin    // bytes that claim to follow the peer's FIN
+	DataAfterFin    // sequence numbers behind the peer's FIN; ignored
 	DataDiscarded   // bytes after CloseRead
 	BeyondWindow    // bytes cut off at the right edge of the window, a FIN among them
 	DuplicateBytes  // bytes that had been received before
-	OutOfOrder      // segments that were queued out of order
-	OutOfOrderFull  // segments dropped because that queue was full
+	OutOfOrder      // segments received out of order
+	OutOfOrderFull  // of those, dropped at least in part because the queue was full
 	OverlapMismatch // bytes that differ from what was received first for their place
-	NoMemory        // segments dropped because the table's memory is used up
-	Reneged         // bytes given up that had come out of order, because memory was needed
+	NoMemory        // segments dropped at least in part because the table's memory is used up
+	Reneged         // bytes received out of order and dropped later, because memory was needed
 	NotOpened       // connections not made because the table's memory is used up
 
 	SynsReceived    // for a listener
-	SynDropped      // because the accept queue was full, or no cookie could be sent
+	SynDropped      // because the accept queue was full, or the SYN queue with NoCookies
 	CookiesSent     // SYN cookies
 	CookiesAccepted // connections made from one
-	CookiesBad      // ACKs to a listener that were no cookie of ours
+	CookiesBad      // ACKs to a listener that answer no cookie
 	AcceptOverflows // handshakes held back because the accept queue was full
 
 	ActiveOpens  // connections opened by Dial
@@ -57,35 +57,35 @@ const (
 	Handshakes   // connections that reached ESTABLISHED
 	Failed       // connections that ended by an error
 	TimeWaits    // connections that reached TIME-WAIT
-	TimeWaitGone // of those, given up early because there were too many
+	TimeWaitGone // of those, ended early because there were too many
 	TimeWaitUsed // of those, replaced by a new connection (RFC 6191)
 
 	Timeouts         // of the retransmission timer
-	LossProbes       // sent before that, see rto.go
-	FastRecoveries   // losses that were found before that
-	RecoveriesUndone // after either, because nothing was lost
+	LossProbes       // sent before a timeout, see rto.go
+	FastRecoveries   // recoveries from losses that were detected without a timeout
+	RecoveriesUndone // recoveries that were undone, because nothing was lost
 	DuplicateSacks   // D-SACKs: the peer has received something twice
-	SackIgnored      // SACK blocks that would have torn a connection's scoreboard into too many pieces
+	SackIgnored      // SACK blocks not used because the scoreboard had too many spans
 	CongestionMarks  // segments with data that a router has marked (RFC 3168)
-	CongestionEchoes // of the peer, that there is congestion, one a window
+	CongestionEchoes // reductions of the window because of ECE, at most one a window (RFC 3168)
 	WindowProbes     // sent to a closed window
 	KeepAlives       // keepalive probes sent
 	Copied           // segments whose data was copied because their frame could not be kept
 	Placed           // segments whose data went straight into the reader's memory
-	IcmpErrors       // that quote a segment in flight
-	IcmpUnmatched    // that quote nothing in flight
-	IcmpIgnored      // of IcmpErrors, those without effect, as source quench
+	IcmpErrors       // ICMP errors that quote a segment in flight
+	IcmpUnmatched    // ICMP errors that quote nothing in flight
+	IcmpIgnored      // of IcmpErrors, those without effect, such as source quench
 	SackReceived     // segments with SACK blocks
 
-	// Reports of ICMP that a segment in flight was too large for the path.
+	// ICMP reports that a segment in flight was too large for the path.
 	MTUReportsAccepted // that have taken effect
-	MTUReportsHeld     // below a size that was acknowledged before: until the segment is lost, or acknowledged
-	MTUReportsRefuted  // of those, the segment was acknowledged
+	MTUReportsHeld     // of an MTU below a size that was acknowledged: without effect until the segment is lost
+	MTUReportsRefuted  // of the held ones, those whose segment was acknowledged
 	MTUReportsBad      // the segment was never that large, or would have passed
 	MTUReportsLate     // known already
-	BlackHoles         // segments were made smaller because full ones were lost again and again
-	MTUProbes          // sent, pathmtu.go
-	MTUProbesLost      // of those
+	BlackHoles         // segments were made smaller because full ones were lost repeatedly
+	MTUProbes          // MTU probes sent, see pathmtu.go
+	MTUProbesLost      // MTU probes lost
 
 	numberOfCounts // not a counter
 )

@@ -8,16 +8,15 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// ProcessICMP takes an ICMP error that quotes a segment of ours to the
-// connection that sent it, and returns that connection; nil if there is none, or
-// if what it quotes is not in flight (RFC 5927, section 4.1). quoted is
-// what [wire.ICMPv4.Quoted] returned for m.
+// ProcessICMP passes an ICMP error to the connection that sent the quoted segment, and
+// returns that connection; nil if there is none, or if the segment is not in flight (RFC
+// 5927, section 4.1). quoted is the result of [wire.ICMPv4.Quoted] for m.
 //
 // A connection that is being opened is ended by any unreachable error, hard or soft
 // (RFC 5461, section 4.1, and Linux). An established connection is ended by none, for
 // the error may be forged (RFC 5927, section 5.2): it is stored as [Conn.SoftErr], and
-// the connection ends with it if the peer does not answer in time. A fragmentation needed message may make
-// segments smaller, at once or later, see pathmtu.go; source quench does nothing (RFC
+// the connection ends with it if the peer does not answer in time. Fragmentation needed may
+// make segments smaller, at once or later, see pathmtu.go; source quench is ignored (RFC
 // 6633).
 func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
 	b := quoted.Payload
@@ -46,8 +45,8 @@ func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
 // mtuPlateaus are common MTUs, for a router that reports none (RFC 1191, section 7.1).
 var mtuPlateaus = [...]int{32000, 17914, 8166, 4352, 2002, 1492, 1006, leastPathMTU}
 
-// PlateauBelow is the MTU that is assumed if a router reports that a packet of that size
-// was too large, and no MTU.
+// PlateauBelow is the MTU that is assumed if a router reports that a packet of size bytes
+// was too large, without an MTU.
 func PlateauBelow(size int) int {
 	for _, mtu := range mtuPlateaus {
 		if mtu < size {
@@ -57,8 +56,8 @@ func PlateauBelow(size int) int {
 	return leastPathMTU
 }
 
-// reportMTU processes the report of a router that the segment with this number, in a
-// packet of size bytes, is too large for its next hop.
+// reportMTU processes the report of a router: the segment with this number, in a packet of
+// size bytes, is too large for its next hop, which takes mtu bytes; 0: not reported.
 func (c *Conn) reportMTU(now Time, number seq.Number, size, mtu int) {
 	p, counts := &c.path, &c.table.counts
 	if mtu == 0 {
@@ -111,9 +110,9 @@ func (c *Conn) acceptClaim(now Time) {
 	c.notify(PathChanged)
 }
 
-// Unreachable reports that there is no route to the peer, by ICMP or by what the driver
-// has found out otherwise. It ends a connection that is being opened; every other one
-// stores it as [Conn.SoftErr].
+// Unreachable reports that the peer cannot be reached, by ICMP or because the driver has no
+// route to it. It ends a connection that we are opening; every other one stores err as
+// [Conn.SoftErr].
 func (c *Conn) Unreachable(now Time, err syscall.Errno) {
 	switch {
 	case c.state == SynSent, c.state == SynReceived && !c.passive:

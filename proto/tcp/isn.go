@@ -20,9 +20,9 @@ func (t *Table) isn(now Time, id tuple) seq.Number {
 	return seq.New(m + uint32(t.hash.sum(useISN, id.local, id.remote)))
 }
 
-// timestampOffset is what the timestamps of a pair of ends are ahead of the
-// clock (RFC 7323, section 5.4). It hides how long the host has been up, and is the same
-// for each incarnation of the pair, as RFC 6191 needs.
+// timestampOffset is added to the clock in the timestamps of a pair of ends, milliseconds
+// (RFC 7323, section 5.4). It hides how long the host has been up, and is the same for each
+// incarnation of the pair, as RFC 6191 requires.
 func (t *Table) timestampOffset(id tuple) uint32 {
 	return uint32(t.hash.sum(useTimestamp, id.local, id.remote))
 }

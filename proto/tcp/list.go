@@ -1,6 +1,6 @@
 package tcp
 
-// list is a queue of T that any can leave, by links in T.
+// list is a queue of T from which any element can be removed; the links are in T.
 type list[T any] struct {
 	first, last *T
 	n           int

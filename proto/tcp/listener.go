@@ -17,8 +17,8 @@ type ListenOptions struct {
 	Options     Options // of the connections
 }
 
-// Listener is the state LISTEN, and the connections that have come from it until
-// they are accepted.
+// Listener is the state LISTEN, and the connections that it has made until they are
+// accepted.
 type Listener struct {
 	// Owner is for the driver of the engine. The engine never reads it.
 	Owner any
@@ -28,11 +28,11 @@ type Listener struct {
 	opts  ListenOptions
 	next  *Listener // on the same port
 
-	// The SYN queue is the connections in SYN-RECEIVED, the accept queue those
-	// that came out of it.
+	// The SYN queue has the connections in SYN-RECEIVED, the accept queue those whose
+	// handshake is complete.
 	syns, accepts list[Conn]
 	cookiesAt     Time // when a cookie was last sent
-	cookies       bool // one ever was
+	cookies       bool // a cookie was sent
 	closed        bool
 	onNotified    bool
 	notifyNext    *Listener
@@ -86,8 +86,8 @@ func (t *Table) listenerFor(id tuple) *Listener {
 func (l *Listener) Len() int { return l.accepts.n }
 
 // Accept takes the connection that has waited longest off the accept queue; nil
-// if there is none. Its owner must check at once whether there is something to read,
-// for events from before are lost. The connection may have ended already.
+// if there is none. The caller must check at once whether there is something to read: events
+// before Accept are not reported. The connection may have ended already.
 func (l *Listener) Accept() *Conn {
 	c := l.accepts.first
 	if c != nil {
@@ -120,7 +120,7 @@ func (l *Listener) Close() {
 			c.closed = true
 			c.abort(syscall.ECONNABORTED)
 			c.discard()
-			if queue.first == c { // in the accept queue it stays when it ends
+			if queue.first == c { // abort does not remove it from the accept queue
 				queue.remove(c)
 			}
 		}
@@ -139,7 +139,7 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 		t.counts[ResetsIgnored]++
 		return
 	}
-	// Second, check for an ACK. It is bad, unless it answers a SYN cookie.
+	// Second, check for an ACK. It is invalid, unless it answers a SYN cookie.
 	if s.has(wire.TCPAck) {
 		if s.has(wire.TCPSyn) || !l.acceptCookie(now, s) {
 			t.closed(s)
@@ -175,7 +175,7 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 	// Data and a FIN in the SYN are not acknowledged, so the peer sends them again.
 }
 
-// child makes a connection in SYN-RECEIVED of the SYN s.
+// child makes a connection in SYN-RECEIVED for the SYN s.
 func (l *Listener) child(now Time, s *segment, iss seq.Number) *Conn {
 	t := l.table
 	o := l.opts.Options
@@ -202,10 +202,10 @@ func (l *Listener) established(c *Conn) {
 }
 
 // SYN cookies (RFC 4987, section 3.6). When the SYN queue is full, the state of a new
-// connection is encoded in the SYN,ACK, and the ACK returns it:
+// connection is encoded in the SYN,ACK, and the peer's ACK returns it:
 //
 //	sequence number:  5 bits time, 3 bits MSS, 24 bits MAC
-//	timestamp value:  our clock, but its last 6 bits are the other options
+//	timestamp value:  our clock, its last 6 bits replaced by the other options
 //
 // The MAC covers both ends, the peer's sequence number, the time and the MSS.
 // Without timestamps there is no place for the options, so the connection has
@@ -261,8 +261,8 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 		bits |= cookieECN
 		t.reply.fields.Flags |= wire.TCPEce
 	}
-	// The clock goes back by at most 63 ms for it, and never forward: the timestamps that
-	// follow must not be lower.
+	// The bits make the timestamp at most 63 ms lower than the clock, and never higher: the
+	// timestamps that follow must not be lower.
 	clock := now.milliseconds()
 	if clock&(1<<cookieBits-1) < bits {
 		clock -= 1 << cookieBits
@@ -271,8 +271,8 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 	r.HasTimestamps, r.TSVal, r.TSEcr = true, clock+t.timestampOffset(s.id), s.tsVal
 }
 
-// acceptCookie makes a connection of an ACK that answers a cookie, and processes the
-// segment. It reports whether the segment needs no answer of the listener's.
+// acceptCookie makes a connection for an ACK that answers a cookie, and processes the
+// segment. It reports false if the ACK is invalid and needs a RST.
 func (l *Listener) acceptCookie(now Time, s *segment) bool {
 	t := l.table
 	if !l.cookies || now-l.cookiesAt > Time((cookieMaxAge+1)*cookieTick) {
@@ -295,7 +295,7 @@ func (l *Listener) acceptCookie(now Time, s *segment) bool {
 		return true
 	}
 	t.counts[CookiesAccepted]++
-	// The SYN, as far as the cookie contains it.
+	// The parts of the SYN that the cookie contains.
 	syn := segment{id: s.id, seq: irs, window: s.window}
 	syn.options.MSS = cookieMSS[mss]
 	if s.hasTimestamps && !t.cfg.NoTimestamps {

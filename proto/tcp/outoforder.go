@@ -8,9 +8,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// oooQueue is data out of order: runs without a hole, in order, of which no two touch. A
-// place among them is found by binary search, and data is added only at the end of a run
-// or between two. So no segment costs more than a few dozen steps and one move of at most
+// oooQueue is data out of order: runs without a hole, sorted, with a hole between each two.
+// Binary search finds a place among them, and data is added only at the end of a run
+// or between two. So a segment costs at most a few dozen steps and one move of at most
 // maxRuns runs (CVE-2018-5390).
 //
 // The window bounds its bytes, and oooChunks its chunks, since a chunk may hold only one
@@ -19,22 +19,22 @@ type oooQueue struct {
 	runs   []run
 	chunks int
 	moved  uint64 // runs that were moved, and blocks that were looked at, for tests
-	// recent are places in the runs that were added to last, the latest first: SACK
-	// reports them in that order (RFC 2018, section 4).
+	// recent has a number in each of the runs that have changed last, the latest first: SACK
+	// reports the runs in that order (RFC 2018, section 4).
 	recent  [wire.MaxSACKBlocks]seq.Number
 	recents uint8
 
 	waiting links[oooQueue] // in the table's list
 }
 
-// run is data from left to right, in blocks.
+// run is data from the number left to before the number right, in blocks.
 type run struct {
 	left, right seq.Number
 	head, tail  *block
 }
 
 const (
-	// maxRuns is enough for what a window of 6 MiB leaves if every fifth segment is lost.
+	// maxRuns is enough for a window of 6 MiB of which every fifth segment is lost.
 	maxRuns = 1024
 	// comparedBlocks is how many blocks of a run are compared with data that arrives twice.
 	comparedBlocks = 16
@@ -57,12 +57,12 @@ func (q *oooQueue) search(at seq.Number) int {
 	return sort.Search(len(q.runs), func(i int) bool { return q.runs[i].right.AtOrAfter(at) })
 }
 
-// insert adds data that begins at the number at. Data that has arrived before stays
-// (the first data wins), and bytes that differ from it are counted.
+// insert adds data that begins at the number at. Bytes that are queued already are not
+// replaced; new bytes that differ from them are counted.
 func (q *oooQueue) insert(t *Table, window int, at seq.Number, data []byte) {
 	limit := oooChunks(window)
 	i := q.search(at)
-	j := i // what is before j is in r
+	j := i // r contains the runs before j
 	r := run{left: at, right: at}
 	switch {
 	case i < len(q.runs) && q.runs[i].left.AtOrBefore(at):
@@ -93,7 +93,7 @@ func (q *oooQueue) insert(t *Table, window int, at seq.Number, data []byte) {
 	switch {
 	case r.head == nil:
 		return
-	case i == j && len(q.runs) >= maxRuns: // it does not reach the next after all
+	case i == j && len(q.runs) >= maxRuns: // it does not reach the next run: memory was used up
 		t.counts[OutOfOrderFull]++
 		q.free(&t.pool, &r)
 		return
@@ -175,7 +175,7 @@ func (q *oooQueue) join(p *pool, r, next *run) {
 	r.tail, r.right = next.tail, next.right
 }
 
-// chunk returns a block, or nil and counts why not.
+// chunk returns a block; or nil, and counts the reason.
 func (q *oooQueue) chunk(t *Table, limit int) *block {
 	if q.chunks >= limit {
 		t.counts[OutOfOrderFull]++
@@ -224,7 +224,7 @@ func (q *oooQueue) clear(t *Table) {
 	q.emptied(t)
 }
 
-// emptied passes the memory of an empty queue on to the next one that needs it.
+// emptied passes the memory of runs of an empty queue to the next queue that needs it.
 func (q *oooQueue) emptied(t *Table) {
 	if len(q.runs) > 0 {
 		return
@@ -240,8 +240,8 @@ func (q *oooQueue) emptied(t *Table) {
 
 // reclaim drops data out of order for a queue that has held bytes and needs memory: the
 // last run of its own connection, own; else, if held is less than guaranteed, of the
-// connection whose data has waited longest. The peer has received a SACK of that data, and
-// sends it again all the same (RFC 2018, section 8). It reports whether there was any.
+// connection whose queue has been non-empty longest. The peer has received a SACK of that
+// data and must still send it again (RFC 2018, section 8). It reports whether there was any.
 func (t *Table) reclaim(own *oooQueue, held int) bool {
 	q := own
 	if q.empty() {
@@ -281,8 +281,8 @@ func (q *oooQueue) noteRecent(at seq.Number) {
 	q.recents = uint8(k + 1)
 }
 
-// sackBlocks adds blocks to a SACK option, up to limit of them: the run that was
-// added to last, then others that were added to before.
+// sackBlocks adds runs to a SACK option, up to limit blocks, those that have changed last
+// first.
 func (q *oooQueue) sackBlocks(o *wire.TCPOptions, limit int) {
 	first := o.SACKBlocks
 	for _, at := range q.recent[:q.recents] {
@@ -298,8 +298,7 @@ func (q *oooQueue) sackBlocks(o *wire.TCPOptions, limit int) {
 	}
 }
 
-// overlap is the first part from at to end that has arrived before; of length 0 if there
-// is none.
+// overlap is the first part from at to end that is queued already; empty if there is none.
 func (q *oooQueue) overlap(at, end seq.Number) (left, right seq.Number) {
 	i := q.search(at.Add(1))
 	if i == len(q.runs) || q.runs[i].left.AtOrAfter(end) {

@@ -14,8 +14,8 @@ const (
 	maxFreeBare   = 4096
 )
 
-// guaranteed is how many bytes a queue may have of the memory that is reserved for queues
-// with little: that much for both queues of each connection, and at most half of all.
+// guaranteed is the size, in bytes, up to which a queue may use reserved memory. The reserve
+// is that much for both queues of each connection, and at most half of all memory.
 const guaranteed = 4 * ChunkSize
 
 type blockKind uint8
@@ -29,10 +29,10 @@ const (
 
 type block struct {
 	next  *block
-	data  []byte // what is still to be used; the rest of its capacity is free
+	data  []byte // the queued bytes; the rest of the capacity is free
 	kind  blockKind
 	frame uint64
-	cost  int // bytes of the table's memory, but for a chunk
+	cost  int // bytes counted in pool.used; a chunk counts ChunkSize instead
 	mem   *[ChunkSize]byte
 }
 
@@ -45,13 +45,14 @@ type pool struct {
 	chunks, bare *block
 	free, bares  int // on the lists
 	used, limit  int // bytes handed out, and how many may be
-	conns        int // among which it is divided
-	shared       int // bytes of limit for queues with more than guaranteed
+	conns        int // connections that share it
+	shared       int // bytes of limit that queues with more than guaranteed may use
 	tight        int // used bytes above which buffers do not grow and windows shrink
 	release      func(frame uint64)
 }
 
-// take gives n bytes to a queue that has held bytes, if there are as many.
+// take reserves n bytes for a queue that has held bytes, and reports whether there were as
+// many.
 func (p *pool) take(n, held int) bool {
 	limit := p.limit
 	if held+n > guaranteed {
@@ -64,7 +65,7 @@ func (p *pool) take(n, held int) bool {
 	return true
 }
 
-// divide sets the limit and adds n connections.
+// divide sets the limit, in bytes, and adds n to the number of connections.
 func (p *pool) divide(limit, n int) {
 	p.limit = limit
 	p.conns += n
@@ -96,7 +97,7 @@ func (p *pool) chunk(held int) *block {
 	return b
 }
 
-// refer returns a block for bytes that lie elsewhere.
+// refer returns a block that refers to data, which is not copied.
 func (p *pool) refer(data []byte, kind blockKind, frame uint64) *block {
 	b := p.bare
 	if b == nil {

@@ -5,7 +5,7 @@ import "math/bits"
 // blockPorts is how many ports a [PortBlock] is about.
 const blockPorts = 64
 
-// PortBlock is some of the 64 ports that begin at a multiple of 64.
+// PortBlock is a set of ports among 64 that begin at a multiple of 64.
 type PortBlock struct {
 	First uint16 // a multiple of 64
 	Ports uint64 // a bit for each of the 64 ports that may be chosen, the lowest for First
@@ -14,13 +14,13 @@ type PortBlock struct {
 // portSteps is the size of the table of RFC 6056, section 3.3.4.
 const portSteps = 64
 
-// pairUse says which of 64 local ports are in use towards one destination, by
-// connections that were opened here and by what is left of them in TIME-WAIT. It is
-// derived from these: the part of them that the choice of a port needs, 64 at a look.
+// pairUse has a bit for each of 64 local ports that is in use for one destination: in conns
+// by a connection that was opened here, in waits by a record of one in TIME-WAIT. It is
+// derived from these, so that ChoosePort can check 64 ports at once.
 type pairUse struct{ conns, waits uint64 }
 
-// fullBlocks says which blocks of local ports are in use up to the last port, by
-// connections that were opened here to one destination: a bit for each block.
+// fullBlocks has a bit for each block of local ports of which every port has a connection,
+// opened here, to one destination.
 type fullBlocks [1 << 16 / blockPorts / 64]uint64
 
 func (f *fullBlocks) bit(port uint64) (word *uint64, bit uint64) {
@@ -81,8 +81,8 @@ func (t *Table) leavePair(u *pairUse, id tuple, waits bool) {
 	}
 }
 
-// freshBlocks is in how many blocks a pair that is not in TIME-WAIT is looked for once
-// one that is has been found.
+// freshBlocks is how many blocks are searched for a pair that is not in TIME-WAIT, if a pair
+// in TIME-WAIT has been found.
 const freshBlocks = 8
 
 // ChoosePort picks a local port for a connection to remote from blocks: one that has no
@@ -92,8 +92,9 @@ const freshBlocks = 8
 //
 // It is the double-hash algorithm of RFC 6056, section 3.3.4: for one destination the
 // ports follow one another, so that a pair of ends is not used again soon, from a
-// start that depends on the secret and the destination. So the pair in TIME-WAIT that is found first is one of the oldest. Blocks in which
-// every port has a connection to remote are passed over, 64 ports at a step.
+// start that depends on the secret and the destination. So the first pair in TIME-WAIT that
+// is found is one of the oldest. Blocks in which every port has a connection to remote are
+// skipped, 64 ports at a step.
 func (t *Table) ChoosePort(local [4]byte, remote AddrPort, blocks []PortBlock) uint16 {
 	if len(blocks) == 0 {
 		return 0
@@ -103,7 +104,7 @@ func (t *Table) ChoosePort(local [4]byte, remote AddrPort, blocks []PortBlock) u
 	step := &t.portSteps[t.hash.sum(usePortStep, addr, to)%portSteps]
 	start := (t.hash.sum(usePort, addr, to)%n + uint64(*step)) % n
 	full := t.full[tuple{addr, to}]
-	// The block of start comes twice: what is behind start first, the rest last.
+	// The block of start is searched twice: first from start on, at the end before start.
 	behind := ^uint64(0) << (start % blockPorts)
 	var old tuple // in TIME-WAIT
 	for i := range len(blocks) + 1 {

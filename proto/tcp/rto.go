@@ -9,7 +9,7 @@ import (
 // clockGranularity is G of RFC 6298.
 const clockGranularity = time.Millisecond
 
-// longestAckDelay is how long usual peers may delay an acknowledgment.
+// longestAckDelay is how long common peers delay an acknowledgment at most (Linux: 200 ms).
 const longestAckDelay = 200 * time.Millisecond
 
 // measure takes a round-trip time from an acknowledgment (RFC 6298, RFC 7323
@@ -27,9 +27,9 @@ const longestAckDelay = 200 * time.Millisecond
 // timeout is no round-trip time either.
 //
 // It reports whether there was a measurement. Until there is one, a timeout that has been
-// backed off stays so: without timestamps this is the only way to the timeout that a peer
+// backed off stays so: without timestamps nothing else makes the timeout as long as a peer
 // with delayed acknowledgments needs.
-func (c *Conn) measure(now Time, s *segment) (learnt bool) {
+func (c *Conn) measure(now Time, s *segment) (measured bool) {
 	switch {
 	case c.timing && s.ack.AtOrAfter(c.timedSeq):
 		c.timing = false
@@ -73,8 +73,8 @@ func (c *Conn) raisePeerDelay(d time.Duration) {
 }
 
 // sample is RFC 6298, sections 2.2 to 2.5, except that the minimum is added to the smoothed
-// round trip, as in Linux: on a long path with little variance, losses should be detected
-// by what follows them, which may take a little longer than the round trip.
+// round trip, as in Linux: on a long path with little variance, SACKs of later segments, which
+// may take a little longer than a round trip, should detect a loss before the timeout.
 func (c *Conn) sample(now Time, r time.Duration) {
 	if r <= c.minRTT || !c.sampled || now-c.minRTTAt > minRTTWindow {
 		c.minRTT, c.minRTTAt = r, now
@@ -101,9 +101,9 @@ func (c *Conn) startTiming(now Time) {
 type rtxPurpose uint8
 
 const (
-	forTimeout    rtxPurpose = iota
-	forLossProbe             // likewise, sooner, after a loss probe
-	forReordering            // to look for losses again, see findLost
+	forTimeout    rtxPurpose = iota // a timeout, or a loss probe before it
+	forLossProbe                    // a loss probe, sooner than the timeout
+	forReordering                   // to look for losses again, see findLost
 )
 
 // startRetransmit starts the retransmission timer from now.
@@ -151,8 +151,8 @@ func (c *Conn) retransmitExpired(now Time) {
 	c.timing = false
 	c.retransmitTS, c.retransmitSeq, c.doubted = c.timestamp(now), c.sndUna, true
 	if c.sndWnd == 0 && c.state.synchronized() {
-		// Not lost: the peer does not take it, since the window has closed.
-		// What is in flight becomes something that was never sent.
+		// Nothing is lost: the peer drops data, since its window has closed. What is in
+		// flight counts as not sent.
 		c.persisting = true
 		c.board.clear(&t.spans)
 		c.phase, c.undoable, c.tailDue = open, false, false
@@ -174,8 +174,8 @@ func (c *Conn) retransmitExpired(now Time) {
 		c.rtxAt = c.retransmitAt(now)
 		return
 	}
-	// A timeout in fast recovery, or after one with nothing acknowledged since, is not
-	// another sign of congestion.
+	// A timeout in fast recovery, or after a timeout with nothing acknowledged since, does
+	// not reduce the window again.
 	first := c.phase <= lossProbing
 	if first || c.repairing || c.phase == collapsed && c.backoff == 1 {
 		c.leaveOpen(collapsed)
@@ -196,7 +196,7 @@ func (c *Conn) retransmitExpired(now Time) {
 	c.board.lose(&t.spans, c.sndUna)
 	mss := c.mss
 	if c.blackHole(now); c.mss != mss {
-		c.forward = notForward // the size was the cause, not a timeout that was too early
+		c.forward = notForward // the cause is the segment size, not an early timeout
 	}
 	c.rtxAt = c.retransmitAt(now)
 }
@@ -233,8 +233,8 @@ func (c *Conn) persistExpired(now Time) {
 	c.rtxAt = c.retransmitAt(now)
 }
 
-// Keepalive (RFC 9293, section 3.8.4). Segments do not move the timer: when it expires it
-// compares with the time of the last segment, and is armed again.
+// Keepalive (RFC 9293, section 3.8.4). Received segments do not move the timer: when it
+// expires, and a segment was received meanwhile, it is armed again.
 
 func (c *Conn) startKeepAlive(now Time) {
 	c.keepaliveProbes = 0
@@ -265,11 +265,11 @@ func (c *Conn) keepAliveExpired(now Time) {
 	c.keepAt = now.add(k.Interval)
 }
 
-// The tail loss probe (RFC 8985, section 7). The loss of the last segments of a flight is
-// not shown by segments that follow. So when the retransmission timer expires for the first
-// time, new data or the last segment again is sent, and the answer shows what is lost; only
-// the second time is a timeout. If two full segments are in flight, whose acknowledgment
-// no peer delays, the first time is after two round trips.
+// The tail loss probe (RFC 8985, section 7). No segments follow the last ones of a flight,
+// so no SACK shows their loss. When the retransmission timer expires for the first time, a
+// loss probe is sent: new data, or the last segment again. The answer shows what is lost.
+// Only the second expiry is a timeout. If two full segments are in flight, which every peer
+// acknowledges without delay, the first expiry is after two round trips.
 
 // lossProbeTimeout is RFC 8985's PTO for a flight of two full segments or more. It is at
 // least MinRTO: on a busy machine a peer may take that long.
@@ -292,7 +292,7 @@ func (c *Conn) mayProbeLoss() bool {
 // lossProbeExpired is called when the retransmission timer expires for the first time.
 func (c *Conn) lossProbeExpired(now Time) {
 	flight := int(c.sndNxt.From(c.sndUna))
-	if flight >= 2*c.mss { // the timer counts from the first of them, a loss probe from the last
+	if flight >= 2*c.mss { // the timer was armed at the first of them; the loss probe is due so long after the last
 		if at := c.board.at.add(c.lossProbeTimeout()); at > now && c.rtxFor == forLossProbe {
 			c.rtxAt = at
 			return
@@ -337,7 +337,7 @@ func (c *Conn) planTail() plan {
 	return plan{action: sendTail, data: n, fin: fin}
 }
 
-// emitTail writes it, or the last n bytes of it and its FIN.
+// emitTail writes the last n bytes that were sent, and the FIN if it was sent.
 func (c *Conn) emitTail(now Time, h *header, b []byte, n int) {
 	fin, length := c.next.fin, n
 	if fin {
@@ -364,14 +364,14 @@ func (c *Conn) emitTail(now Time, h *header, b []byte, n int) {
 func (c *Conn) lossProbeAnswered(now Time, advanced, twice bool) {
 	end := c.recoverSeq
 	if !c.tailAgain && c.sndNxt.After(end) {
-		end = end.Add(1) // something of what was new
+		end = end.Add(1) // an ACK of new data
 	}
 	switch {
 	case c.sndUna.Before(end):
 		return
 	case !c.tailAgain, c.tailDue, twice: // the first transmission has arrived
 	case c.sndUna.After(end):
-		// What was lost, the loss probe has repaired. It was a loss all the same.
+		// The loss probe has repaired the loss. The loss still counts as congestion.
 		c.reduce(now, int(c.sndNxt.From(c.sndUna)))
 	case advanced:
 		return // it may be due to either transmission
@@ -381,12 +381,13 @@ func (c *Conn) lossProbeAnswered(now Time, advanced, twice bool) {
 }
 
 // Forward RTO-recovery (F-RTO, RFC 5682) detects a timeout that was too early. The first
-// segment is sent again in any case. If the answer acknowledges something, but not all, new
-// data is sent next. If then data is acknowledged that was sent before the timeout and not
-// since, the peer was only slow, and the recovery is undone. If only new data is
-// acknowledged, or nothing, the loss was real.
+// segment is sent again. If the next ACK acknowledges some of the data in flight, but not
+// all, new data is sent next. If the ACK after it acknowledges data that was sent before the
+// timeout and not again, the timeout was too early, and the recovery is undone. If it
+// acknowledges only new data, or nothing, the loss was real.
 //
-// With timestamps the first answer shows more than that (RFC 3522), and F-RTO is not used.
+// With timestamps the first ACK already shows whether the timeout was early (RFC 3522), and
+// F-RTO is not used.
 
 // forward is the state of F-RTO.
 type forward uint8
@@ -394,7 +395,7 @@ type forward uint8
 const (
 	notForward forward = iota // not used, or ended
 	firstAck                  // waiting for the answer to what was sent again
-	secondAck                 // waiting for the answer to what was new
+	secondAck                 // waiting for the answer to new data
 )
 
 // goForward processes an ACK: section 2.1, and section 3.1 if the peer has SACK.

@@ -1,10 +1,10 @@
 // Package seq is the arithmetic of TCP sequence numbers (RFC 9293, section
-// 3.4): unsigned 32-bit numbers on a circle, where "less" only means something
-// for two that are less than half the circle apart.
+// 3.4): unsigned 32-bit numbers modulo 2^32, where "less" is defined only for two
+// that are less than 2^31 apart.
 //
 // A [Number] is a struct, so that a comparison with < or an addition with +,
-// which would be wrong once every 4 GiB, does not compile. Equality (==) is what
-// it seems to be.
+// which would be wrong where numbers wrap, every 4 GiB, does not compile. == compares
+// for equality.
 package seq
 
 import "strconv"
@@ -28,8 +28,8 @@ func (n Number) Back(octets uint32) Number { return Number{n.v - octets} }
 // to 2^32-1.
 func (n Number) From(start Number) uint32 { return n.v - start.v }
 
-// Before reports whether n comes before o. Of two numbers exactly half the
-// circle apart each comes before the other.
+// Before reports whether n comes before o. Of two numbers exactly 2^31 apart each comes
+// before the other.
 func (n Number) Before(o Number) bool { return int32(n.v-o.v) < 0 }
 
 // After reports whether n comes after o: o.Before(n).
@@ -42,7 +42,7 @@ func (n Number) AtOrBefore(o Number) bool { return n == o || n.Before(o) }
 func (n Number) AtOrAfter(o Number) bool { return n == o || n.After(o) }
 
 // InWindow reports whether n is one of the size numbers that begin with first.
-// It is exact for every size, also above half the circle.
+// It is exact for every size, also above 2^31.
 func (n Number) InWindow(first Number, size uint32) bool { return n.v-first.v < size }
 
 // Max is the later of the two.
