@@ -8,10 +8,10 @@ import (
 )
 
 // The MTU of the path. Nothing is fragmented, so a segment that is too large for a hop is
-// lost. Only an acknowledgment proves that a size passes. An ICMP error, and the MTU that
-// another connection has found, are claims. A claim takes effect at once if nothing larger
-// has ever been acknowledged, and otherwise when the segment that it quotes is lost (RFC
-// 5927, section 7.2). It is verified later by a path-MTU probe (below).
+// lost. Only an acknowledgment proves that a size passes. The MTU in an ICMP error is a claim:
+// it takes effect at once if nothing larger has been acknowledged, and otherwise when the
+// segment that it quotes is lost (RFC 5927, section 7.2). It is verified later by an MTU
+// probe (below). The MTU that another connection has found is used only in the first case.
 //
 //	            segments of mtu lost, and a claim, or timeouts in a row
 //	         ┌───────────────────────────────────────────────────────┐
@@ -22,39 +22,39 @@ import (
 //	                              after ten minutes
 
 const (
-	// leastPathMTU is what every host takes (RFC 9293, section 3.7.1). Lower claims count
-	// as this.
+	// leastPathMTU is a size that every host accepts, bytes (RFC 9293, section 3.7.1). A lower
+	// claim counts as this.
 	leastPathMTU = 576
 	// basePathMTU passes nearly everywhere (RFC 4821, section 7.2).
 	basePathMTU = 1024
 	// Timeouts in a row after which the path's MTU is assumed to be smaller: if no segment
-	// of the present size was ever acknowledged, and if one was.
+	// of the present size has been acknowledged, and if one has.
 	blackHoleTimeouts       = 2
 	blackHoleTimeoutsProven = 4
 )
 
-// pathMTU is a connection's state of this. Sizes are bytes of IP packet, unless they are of
-// data.
+// pathMTU is the path-MTU state of a connection. Sizes are bytes of IP packet, unless a
+// comment has "data".
 type pathMTU struct {
 	search
 	proven int // data of the largest segment that was acknowledged, mss at most
 	// One segment is watched until it is acknowledged, or anything is sent again: one with
 	// more data than proven, or, with more than mss, an MTU probe.
 	watched int // its data; 0: none is
-	claim   int // by ICMP, of the MTU; 0: none
+	claim   int // the MTU in an ICMP error that is held; 0: none
 	mtu     int // of the segments sent; Options.MTU at most
 
-	start, end seq.Number // of what is watched
+	start, end seq.Number // of the watched segment
 	claimSeq   seq.Number
 	timeouts   uint8 // in a row, without a change of mtu
 }
 
-// ceiling is the largest packet that the link and the peer take.
+// ceiling is the largest packet that the link and the peer accept.
 func (c *Conn) ceiling() int {
 	return min(c.opts.MTU, max(int(c.peerMSS), minMSS)+ipAndTCPHeaders)
 }
 
-// dataOf is how much data a packet has room for.
+// dataOf is how many bytes of data a packet of mtu bytes has room for.
 func (c *Conn) dataOf(mtu int) int { return mtu - ipAndTCPHeaders - c.timestampsLen() }
 
 // SetMTU sets the MTU of the route, in bytes of IP packet. If it becomes less, what has
@@ -83,9 +83,9 @@ func (c *Conn) SetMTU(now Time, mtu int) {
 	c.update(now)
 }
 
-// SuggestMTU sets the path's MTU to what another connection has found, unless it is not
-// less or larger segments of this connection have been acknowledged. searched: it was
-// found by MTU probes, not reported by a router.
+// SuggestMTU lowers the path's MTU to that which another connection has found. It does
+// nothing if that is not lower, or if larger segments of this connection have been
+// acknowledged. searched: it was found by MTU probes, not reported by a router.
 func (c *Conn) SuggestMTU(now Time, mtu int, searched bool) {
 	if mtu = max(mtu, leastPathMTU); mtu >= c.path.mtu || c.dataOf(mtu) < c.path.proven {
 		return
@@ -235,10 +235,11 @@ func (t *Table) SetMTU(now Time, remote [4]byte, mtu int) {
 
 // Packetization layer path MTU discovery (RFC 4821; RFC 8899). The search sends MTU probes:
 // segments of the data that is to be sent anyway, one at a time, larger than all others
-// and followed by some of these. That an MTU probe is lost, and nothing else, is no congestion.
+// and followed by some of these. The loss of an MTU probe alone is not congestion.
 //
-// Paths have few MTUs: first the largest is tried, then those that are common, from the
-// top, and only between the small ones is the search done by halves.
+// Most paths have one of a few MTUs: first the largest is tried, then the common ones in
+// descending order, then a binary search, unless both mtu and the rest of the range are
+// large (noHalving).
 
 const (
 	searchGrain    = 16                // bytes: a difference that is not worth an MTU probe
@@ -246,7 +247,7 @@ const (
 	verifyAfter    = 5 * time.Second   // after the report of a router
 	mtuProbeTries  = 2                 // that are lost before a size counts as too large
 	behindMTUProbe = dupThresh         // full segments that follow an MTU probe, so that its loss is detected
-	noHalving      = commonEthernetMTU // sizes above are common ones or none
+	noHalving      = commonEthernetMTU // from this MTU up, no binary search over more bytes than this
 )
 
 const commonEthernetMTU = 1500
@@ -255,7 +256,7 @@ const commonEthernetMTU = 1500
 // least of IPv6.
 var commonMTUs = [...]int{9000, 8900, 4352, commonEthernetMTU, 1492, 1400, 1280}
 
-// search is the state of one.
+// search is the state of a search.
 type search struct {
 	mtuProbe int   // the size of the next probe, or of the one in flight; 0: no search
 	searchAt Time  // when one is to begin
@@ -381,7 +382,7 @@ func (c *Conn) mtuProbeRoom(now Time, h *header, b []byte, room int) int {
 		c.searchOn(now)
 		return room
 	}
-	c.complete() // it is to have a span of its own
+	c.complete() // the probe needs a span of its own
 	c.table.counts[MTUProbes]++
 	return size - h.len
 }

@@ -25,18 +25,18 @@ const (
 // recovery is the state of one.
 type recovery struct {
 	phase      phase
-	tailAgain  bool       // the loss probe was the last segment again
-	tailDue    bool       // and is still to be sent
-	wasTwice   bool       // the ACK in hand has a D-SACK
+	tailAgain  bool       // the loss probe is the last segment again
+	tailDue    bool       // and has not been sent yet
+	wasTwice   bool       // the current ACK has a D-SACK
 	dupAcks    uint8      // in a row: with SACK, ACKs that SACKed something new
-	undoable   bool       // the recovery may turn out not to have been needed
+	undoable   bool       // the recovery may still prove needless, and is undone then
 	resent     bool       // something has been sent again since it began
 	repairing  bool       // the loss was due to the size of the segment: pathmtu.go
 	recoverSeq seq.Number // SND.NXT when it began
 	undoSeq    seq.Number // SND.UNA when it began
 	undoTS     uint32     // our timestamp when something was first sent again
-	undoByTS   bool       // that was at SND.UNA: an ACK that advances it echoes the transmission that arrived
-	unproved   int        // numbers that were sent again and that no D-SACK has reported
+	undoByTS   bool       // that was at SND.UNA: the next ACK that advances it echoes the timestamp of the transmission that arrived
+	unproved   int        // bytes that were sent again and that no D-SACK has reported
 
 	forward forward // see rto.go
 	early   bool    // an ACK has reported data that was sent before recovery began, and not again
@@ -55,7 +55,7 @@ func (c *Conn) leaveOpen(p phase) {
 	c.forward = notForward
 }
 
-// enterRecovery begins fast recovery: the ACK in hand has shown a loss.
+// enterRecovery begins fast recovery: a loss has been detected.
 func (c *Conn) enterRecovery(now Time) {
 	b := &c.board
 	flight := int(c.sndNxt.From(c.sndUna))
@@ -67,9 +67,9 @@ func (c *Conn) enterRecovery(now Time) {
 	c.prrFlight = max(flight-b.sacked+b.delivered, 1)
 }
 
-// reduceRate is RFC 9937, section 6.2: the window that an ACK of that much makes,
-// so that at the end the target of congestion control is in flight. safe: the ACK has
-// advanced SND.UNA and shown no further loss.
+// reduceRate sets the window after an ACK that reports delivered bytes (RFC 9937, section
+// 6.2), so that at the end of the recovery the target of congestion control is in flight.
+// safe: the ACK has advanced SND.UNA and shown no further loss.
 func (c *Conn) reduceRate(delivered int, safe bool) {
 	target, pipe := c.congestion.Window(), c.pipe()
 	c.prrDelivered += delivered
@@ -90,7 +90,7 @@ func (c *Conn) reduceRate(delivered int, safe bool) {
 }
 
 // recover is called for each ACK during a recovery, and while there are SACKed spans or
-// duplicate ACKs. The scoreboard contains what the ACK reports. before was SND.UNA.
+// duplicate ACKs, after the scoreboard has been updated. before is SND.UNA before this ACK.
 func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	b := &c.board
 	advanced := c.sndUna != before
@@ -101,7 +101,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 		c.dupAcks = 0
 		switch {
 		case !c.undoable:
-		case c.phase > lossProbing && !c.resent && b.lost == 0: // all that seemed lost has arrived, and nothing was sent again
+		case c.phase > lossProbing && !c.resent && b.lost == 0: // all data marked lost has arrived, and nothing was sent again
 			c.undo()
 		case c.undoByTS && c.timestamps && int32(g.tsEcr-c.undoTS) < 0:
 			c.undo() // the first transmission has arrived (RFC 3522)
@@ -119,9 +119,9 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 	c.findLost(now, advanced, b.delivered > 0)
 }
 
-// findLost looks for losses, begins or continues the recovery, and starts the timer that
-// looks once more, if that may help, in place of the retransmission timer, which would
-// expire later. look is false if there is no news that detectLost would need.
+// findLost looks for losses and begins or continues the recovery. If more data may be found
+// lost later, it arms the timer for that, in place of the retransmission timer, which would
+// expire later. look is false if nothing has been delivered: then detectLost is not called.
 func (c *Conn) findLost(now Time, advanced, look bool) {
 	c.complete()
 	b := &c.board
@@ -164,7 +164,8 @@ func (c *Conn) endRecovery() {
 	c.window = c.congestion.Window()
 }
 
-// undo takes a recovery back: nothing was lost (RFC 4015, RFC 9438 section 4.9).
+// undo ends a needless recovery, in which nothing was lost, and restores the window (RFC
+// 4015; RFC 9438, section 4.9).
 func (c *Conn) undo() {
 	c.undoable = false
 	c.table.counts[RecoveriesUndone]++
@@ -191,7 +192,7 @@ func (c *Conn) duplicateAck() {
 // detectWithoutSack is fast retransmit, and NewReno's partial acknowledgments.
 func (c *Conn) detectWithoutSack(advanced bool) {
 	b := &c.board
-	if advanced { // only one segment of what is acknowledged can have been missing
+	if advanced { // at most one of the acknowledged segments was missing, the others are in guessed
 		known := min(b.guessed, max(0, b.delivered-c.mss))
 		b.guessed -= known
 		b.delivered -= known
@@ -216,8 +217,8 @@ func (c *Conn) detectWithoutSack(advanced bool) {
 	}
 }
 
-// noteSack processes the SACK blocks of an ACK: what the peer has received, and perhaps
-// first what it has received twice (RFC 2883).
+// noteSack processes the SACK blocks of an ACK. The first may be a D-SACK, a range that the
+// peer has received twice (RFC 2883).
 func (c *Conn) noteSack(now Time, g *segment) {
 	c.table.counts[SackReceived]++
 	c.wasTwice = false
@@ -246,8 +247,8 @@ func within(a, b, c, d uint32) bool {
 	return seq.New(a).AtOrBefore(seq.New(b)) && seq.New(c).AtOrBefore(seq.New(d))
 }
 
-// twice processes a D-SACK: the peer has received a range twice. If that is so for all
-// that was sent again, nothing was lost.
+// twice processes a D-SACK: the peer has received the range from l to r twice. If it has
+// received all retransmitted data twice, nothing was lost.
 func (c *Conn) twice(l, r seq.Number) {
 	c.table.counts[DuplicateSacks]++
 	c.wasTwice = true
@@ -263,7 +264,7 @@ func (c *Conn) twice(l, r seq.Number) {
 	}
 }
 
-// planAgain plans what is sent again next.
+// planAgain plans the next retransmission of lost data.
 func (c *Conn) planAgain() plan {
 	s, start := c.board.firstLost(c.sndUna)
 	at, length := int(start.From(c.sndUna)), int(s.end.From(start))
@@ -281,7 +282,7 @@ func (c *Conn) planAgain() plan {
 	return plan{action: sendAgain, data: n, fin: fin && n == length}
 }
 
-// emitAgain writes the first n bytes that were lost, and the FIN if that follows.
+// emitAgain writes the first n lost bytes, and the FIN if fin is set.
 func (c *Conn) emitAgain(now Time, h *header, b []byte, n int, fin bool) {
 	s, start := c.board.firstLost(c.sndUna)
 	length := n
@@ -322,8 +323,8 @@ func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int
 		return
 	}
 	if !c.resent {
-		// If this is not at SND.UNA, the next ACK that advances it may be due to what an
-		// earlier recovery has sent again.
+		// If start is not SND.UNA, a retransmission of an earlier recovery may cause the next
+		// ACK that advances SND.UNA.
 		c.resent, c.undoTS, c.undoByTS = true, c.timestamp(now), start == c.sndUna
 	}
 	c.unproved += length
@@ -347,9 +348,9 @@ const (
 )
 
 type rack struct {
-	at  Time       // when the data was sent that was sent last of all that has arrived
-	end seq.Number // where that data ends
-	rtt Time       // its round trip
+	at  Time       // of the data that has arrived, when the latest was sent (RACK.xmit_ts)
+	end seq.Number // where that data ends (RACK.end_seq)
+	rtt Time       // its round trip (RACK.rtt)
 
 	fack      seq.Number // the highest number that has arrived
 	reordered bool       // data has arrived out of order
@@ -365,8 +366,8 @@ func sentAfter(at Time, end seq.Number, at2 Time, end2 seq.Number) bool {
 	return at > at2 || at == at2 && end.After(end2)
 }
 
-// delivered records that the peer has the part of s from start to end, which the segment
-// g is the first to report (RFC 8985, section 6.2, steps 1 to 3).
+// delivered records that the peer has received the part of s from start to end, which the
+// segment g is the first to report (RFC 8985, section 6.2, steps 1 to 3).
 func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 	b, r := &c.board, &c.rack
 	n := int(end.From(start))
@@ -378,7 +379,7 @@ func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 			b.lost -= n
 		}
 		if s.marks&again != 0 {
-			// Not if this may be due to a transmission before the last.
+			// An earlier transmission may have arrived: no round-trip time.
 			if rtt < Time(c.minRTT) || g.hasTimestamps && int32(g.tsEcr-c.timestamp(s.at)) < 0 {
 				return
 			}
@@ -406,8 +407,8 @@ func (c *Conn) reorderWindow() Time {
 	return min(Time(c.minRTT)/4*Time(max(r.reoWndMult, 1)), Time(c.srtt))
 }
 
-// sackedTwice widens the reordering window after a D-SACK: what was sent again was
-// perhaps not lost but late.
+// sackedTwice widens the reordering window after a D-SACK: the retransmitted data may have
+// been late, not lost.
 func (c *Conn) sackedTwice() {
 	r := &c.rack
 	if r.roundKnown && c.sndUna.Before(r.roundEnd) {
@@ -418,8 +419,8 @@ func (c *Conn) sackedTwice() {
 	r.lasting = reorderPersist
 }
 
-// detectLost marks what is lost by now (step 5), and returns in what time more may be; 0:
-// never.
+// detectLost marks the data that is lost at now (step 5). It returns after what time more
+// data may be lost; 0: none.
 func (c *Conn) detectLost(now Time) (wait Time) {
 	b, r := &c.board, &c.rack
 	window := r.rtt + c.reorderWindow()

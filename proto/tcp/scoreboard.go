@@ -2,22 +2,22 @@ package tcp
 
 import "github.com/unet-go/unet/proto/tcp/seq"
 
-// scoreboard is what has been sent and not acknowledged, from SND.UNA to SND.NXT, in
-// order: spans of sequence numbers that were sent at about the same time and share
-// their marks. What was sent last, at the time at, is not among the spans until something
-// later is sent or complete is called, so that a request that is answered makes none.
-// maxSpans bounds the spans that a peer can cause by SACK blocks.
+// scoreboard records the sequence numbers from SND.UNA to SND.NXT, sent and not
+// acknowledged, in order: spans that were sent at about the same time and have the same
+// marks. Data that was sent last, at the time at, has no span until later data is sent or
+// complete is called, so a request that is answered needs none. maxSpans bounds the spans
+// that a peer can cause by SACK blocks.
 type scoreboard struct {
 	head, tail *span
 	at         Time
 	spans      int
-	sacked     int // numbers that the peer has
-	lost       int // numbers that are to be sent again
-	guessed    int // numbers that the peer has by its duplicate ACKs, without SACK
-	delivered  int // numbers that this ACK is the first to report as received
+	sacked     int // bytes that the peer has SACKed
+	lost       int // bytes that are lost and not yet sent again
+	guessed    int // without SACK: bytes that the peer has received according to its duplicate ACKs
+	delivered  int // bytes that the current ACK is the first to report as received
 }
 
-// span begins where the one before ends, or at SND.UNA.
+// span begins where the previous one ends; the first begins at SND.UNA.
 type span struct {
 	next  *span
 	at    Time // when it was last sent
@@ -28,20 +28,20 @@ type span struct {
 type marks uint8
 
 const (
-	sacked marks = 1 << iota // the peer has it
-	lost                     // it is to be sent again
-	again                    // it has been sent again
+	sacked marks = 1 << iota // SACKed
+	lost                     // lost, and to be sent again
+	again                    // has been sent again
 )
 
-// sentGrain is the resolution of the times of sending: 2^-6 of a round trip, which is a
-// sixteenth of the least reordering window.
+// sentGrain is the resolution of send times: 2^-6 of a round trip, a sixteenth of the least
+// reordering window.
 const sentGrain = 6
 
-// maxSpans bounds a scoreboard: SACK blocks that need more are ignored.
+// maxSpans bounds the spans of a scoreboard: SACK blocks that need more are ignored. Spans
+// of retransmissions may exceed it.
 const maxSpans = 1024
 
-// spanPool is the spans that a table does not use, a few for each connection that
-// has something in flight.
+// spanPool is the free spans of a table.
 type spanPool struct {
 	free *span
 	n    int
@@ -67,7 +67,7 @@ func (p *spanPool) put(s *span) {
 	}
 }
 
-// end is where the spans end, and what was sent at the time b.at begins.
+// end is where the spans end; data sent at the time b.at begins there.
 func (b *scoreboard) end(una seq.Number) seq.Number {
 	if b.tail == nil {
 		return una
@@ -75,7 +75,7 @@ func (b *scoreboard) end(una seq.Number) seq.Number {
 	return b.tail.end
 }
 
-// complete makes what was sent last a span, before all of them are looked at.
+// complete adds the span of the data that was sent last, before all spans are examined.
 func (c *Conn) complete() {
 	if b := &c.board; b.end(c.sndUna) != c.sndNxt {
 		b.append(&c.table.spans, b.at, c.sndNxt)
@@ -99,7 +99,7 @@ func (b *scoreboard) append(p *spanPool, at Time, end seq.Number) {
 	b.spans++
 }
 
-// drop takes the head off.
+// drop removes the first span.
 func (b *scoreboard) drop(p *spanPool) {
 	s := b.head
 	if b.head = s.next; b.head == nil {
@@ -116,7 +116,7 @@ func (b *scoreboard) clear(p *spanPool) {
 	b.sacked, b.lost, b.guessed = 0, 0, 0
 }
 
-// split makes s end at the number at, and what is left of it the next span.
+// split divides s at the number at. The second part is the next span.
 func (b *scoreboard) split(p *spanPool, s *span, at seq.Number) {
 	r := p.get()
 	*r = *s
@@ -162,7 +162,7 @@ func (b *scoreboard) lose(p *spanPool, una seq.Number) {
 	b.merge(p)
 }
 
-// firstLost is the first span that is lost, and where it begins. There must be one.
+// firstLost is the first lost span, and where it begins. There must be one.
 func (b *scoreboard) firstLost(una seq.Number) (s *span, start seq.Number) {
 	start = una
 	for s = b.head; s.marks&lost == 0; s = s.next {
@@ -171,13 +171,13 @@ func (b *scoreboard) firstLost(una seq.Number) (s *span, start seq.Number) {
 	return s, start
 }
 
-// pipe is how many numbers are in the network (RFC 6675, section 4).
+// pipe is how many bytes are in the network (RFC 6675, section 4).
 func (c *Conn) pipe() int {
 	b := &c.board
 	return max(0, int(c.sndNxt.From(c.sndUna))-b.sacked-b.lost-b.guessed)
 }
 
-// acknowledgeSpans drops what lies before una, the new SND.UNA. c.sndUna is still the old
+// acknowledgeSpans drops the spans before una, the new SND.UNA. c.sndUna is still the old
 // one.
 func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
 	b := &c.board
@@ -205,7 +205,7 @@ func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
 	c.rack.inOrder(now, b.at, una)
 }
 
-// inOrder records that all up to una has arrived, the last of it sent at the time at.
+// inOrder records that all data before una has arrived, of which the last was sent at at.
 func (r *rack) inOrder(now, at Time, una seq.Number) {
 	r.fack = una
 	if at >= r.at {
@@ -213,7 +213,7 @@ func (r *rack) inOrder(now, at Time, una seq.Number) {
 	}
 }
 
-// sackSpans records that the peer has what lies from left to right.
+// sackSpans records that the peer has received the numbers from left to before right.
 func (c *Conn) sackSpans(now Time, g *segment, left, right seq.Number) {
 	b, p := &c.board, &c.table.spans
 	start := c.sndUna

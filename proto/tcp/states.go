@@ -19,8 +19,8 @@ func (c *Conn) synSent(now Time, s *segment) {
 		t.counts[AckUnsent]++
 		t.refuse(s)
 		if c.synRetries == 0 && !s.has(wire.TCPRst) {
-			// The peer has an old connection, which our RST ends (figures 10 and 11).
-			// The SYN need not wait for its timer then, as in Linux; but only once.
+			// The peer has an old connection, which our RST ends (RFC 9293, figure 9).
+			// The SYN is sent again sooner than its timer, as in Linux; but only once.
 			c.rtxAt = min(c.rtxAt, now.add(t.cfg.MinRTO))
 		}
 		return
@@ -63,20 +63,20 @@ func (c *Conn) synSent(now Time, s *segment) {
 // synReceived is the state SYN-RECEIVED.
 func (c *Conn) synReceived(now Time, s *segment) {
 	t := c.table
-	// A repeated SYN is answered with our SYN,ACK. By the letter it would get an ACK, for it
-	// lies left of the window, and the SYN,ACK would wait for our timer. The answer echoes the
-	// timestamp of the later SYN, or the peer would take its own timeout for a round trip.
+	// A repeated SYN is answered with our SYN,ACK. RFC 9293 answers with an ACK, since it is
+	// left of the window, and sends the SYN,ACK when the timer expires. Our answer echoes the
+	// timestamp of the later SYN, or the peer would measure its own timeout as a round trip.
 	if s.flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn && s.seq == c.irs {
 		c.sndNxt = c.iss
 		c.timing = false
 		if c.timestamps && s.hasTimestamps && int32(s.tsVal-c.tsRecent) > 0 {
 			c.tsRecent, c.tsRecentAt = s.tsVal, now
 		}
-		c.agreeECN(s) // it may not ask any more
+		c.agreeECN(s) // the repeated SYN may not request ECN
 		return
 	}
-	// The SYN and ACK of a peer that opened when we did (figure 7, line 6) lies
-	// there too, and its ACK is what both wait for.
+	// After a simultaneous open the peer's SYN,ACK (figure 7, line 6) is left of the window
+	// too. Its ACK completes the handshake.
 	if s.flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn|wire.TCPAck && s.seq == c.irs && !c.passive {
 		s.flags &^= wire.TCPSyn
 		s.seq = c.rcvNxt
@@ -85,8 +85,8 @@ func (c *Conn) synReceived(now Time, s *segment) {
 	if !c.acceptable(now, s) { // first
 		return
 	}
-	// Second, check the RST bit: a connection from LISTEN is removed, and one that was
-	// opened is refused.
+	// Second, check the RST bit: a connection from LISTEN is removed; one that we opened
+	// ends with ECONNREFUSED.
 	if s.has(wire.TCPRst) {
 		c.reset(now, s, syscall.ECONNREFUSED)
 		return
@@ -149,7 +149,7 @@ func (c *Conn) synchronized(now Time, s *segment) {
 		return
 	}
 	switch c.state {
-	case FinWait1: // we have closed, the peer has not
+	case FinWait1: // our FIN was sent or is queued, the peer's has not come
 		if c.finAcked {
 			c.state = FinWait2
 			if c.closed {
@@ -162,10 +162,10 @@ func (c *Conn) synchronized(now Time, s *segment) {
 		c.fin(now, s)  // eighth
 		return
 	}
-	// No data follows the peer's FIN. What claims to is ignored.
+	// The peer has sent its FIN: data behind it is ignored.
 	c.table.counts[DataAfterFin] += uint64(s.length())
 	switch {
-	case c.state == Closing && c.finAcked: // both have closed at once
+	case c.state == Closing && c.finAcked: // both sides closed at the same time
 		c.enterTimeWait(now)
 	case c.state == LastAck && c.finAcked: // the peer has closed, then we
 		c.finish(Closed)

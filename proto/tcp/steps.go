@@ -11,25 +11,25 @@ import (
 // The steps of RFC 9293, section 3.10.7.4.
 
 // The limit of ACKs that answer invalid segments (RFC 5961, section 7). Each connection
-// has its own: from a shared limit an attacker could learn what other connections do.
+// has its own limit: by a shared one an attacker could detect activity of other connections.
 const (
 	challengeBurst    = 10
-	challengeInterval = 100 * time.Millisecond // one comes back
+	challengeInterval = 100 * time.Millisecond // after which one more is allowed
 )
 
 // maxTimestampAge is how long the peer's last timestamp can be compared with the next one
 // (RFC 7323, section 5.5).
 const maxTimestampAge = Time(24 * 24 * time.Hour)
 
-// challenges is how many a connection may send yet.
+// challenges is a token bucket for challenge ACKs.
 type challenges struct {
-	at     Time // when one last came back
+	at     Time // when a token was last added
 	tokens uint8
 }
 
 func newChallenges(now Time) challenges { return challenges{now, challengeBurst} }
 
-// take reports whether one may be sent now, and counts which.
+// take reports whether a challenge ACK may be sent now, and counts it as sent or not sent.
 func (l *challenges) take(t *Table, now Time) bool {
 	if back := int((now - l.at) / Time(challengeInterval)); back > 0 {
 		l.tokens = uint8(min(int(l.tokens)+min(back, challengeBurst), challengeBurst))
@@ -50,7 +50,7 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 	t := c.table
 	wnd := c.rcvAdv.From(c.rcvNxt)
 	if s.has(wire.TCPRst) {
-		// Its own number counts, not that of data it may carry.
+		// SEG.SEQ alone decides; the length of data in a RST is ignored.
 		if s.seq != c.rcvNxt && !s.seq.InWindow(c.rcvNxt, wnd) {
 			t.counts[ResetsIgnored]++
 			return false
@@ -60,7 +60,7 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 	if c.timestamps {
 		if !s.hasTimestamps {
 			t.counts[NoTimestamp]++
-			if s.has(wire.TCPSyn) { // of a peer that has begun anew (RFC 5961, section 4.2)
+			if s.has(wire.TCPSyn) { // the peer may have restarted (RFC 5961, section 4.2)
 				c.challenge(now)
 			}
 			return false // RFC 7323, section 3.2: drop it silently
@@ -96,8 +96,8 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 	return true
 }
 
-// noteTimestamp takes the timestamp of a segment for the one to be echoed (RFC 7323,
-// section 4.3). Its acknowledgment must have been found valid: otherwise an attacker who
+// noteTimestamp stores the timestamp of a segment, which is echoed from then on (RFC 7323,
+// section 4.3). The acknowledgment must have been found valid: otherwise an attacker who
 // has guessed a number in the window could make all later segments of the peer look old.
 func (c *Conn) noteTimestamp(now Time, s *segment) {
 	if s.echo {
@@ -135,9 +135,9 @@ func (c *Conn) reset(now Time, s *segment, err syscall.Errno) {
 	c.fail(err)
 }
 
-// trim cuts a segment to the window: at its left what has been received before, at its
-// right what lies beyond the window, FIN included. It is acknowledged if it passes the
-// fifth step.
+// trim cuts a segment to the window: on the left the part received before, on the right the
+// part beyond the window, FIN included. Such a segment is acknowledged if it passes the fifth
+// step.
 func (c *Conn) trim(s *segment) {
 	if s.seq.Before(c.rcvNxt) {
 		dup := c.rcvNxt.From(s.seq)
@@ -210,9 +210,9 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 	if s.options.SACKBlocks > 0 && c.sack {
 		c.noteSack(now, s)
 	}
-	// A segment that acknowledges something new has the peer's latest window, also if its
-	// data was sent before other data that has arrived. With the old window and the new
-	// SND.UNA the right edge would lie beyond what the peer has ever advertised.
+	// A segment that advances SND.UNA has the peer's latest window, even if its sequence
+	// number is older than SND.WL1. The old window at the new SND.UNA would end beyond every
+	// right edge that the peer has advertised.
 	if s.ack.After(before) || s.ack == c.sndUna && (c.sndWL1.Before(s.seq) || c.sndWL1 == s.seq && c.sndWL2.AtOrBefore(s.ack)) {
 		c.setSendWindow(now, s)
 	}
@@ -226,8 +226,8 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 func (c *Conn) setSendWindow(now Time, s *segment) {
 	wnd := s.window << c.sndScale
 	if c.persisting {
-		if !c.closed { // or a peer could keep a closed connection for ever
-			c.progressAt = now // it answers our window probes
+		if !c.closed { // otherwise a peer could keep a closed connection without limit
+			c.progressAt = now // the peer answers our window probes
 		}
 		if wnd > 0 {
 			c.stopPersist(now)
@@ -238,8 +238,7 @@ func (c *Conn) setSendWindow(now Time, s *segment) {
 	c.sndWL1, c.sndWL2 = s.seq, s.ack
 }
 
-// fin is the eighth step. A FIN counts when all data before it is there, so one
-// that came out of order waits.
+// fin is the eighth step. A FIN is processed when all data before it has been received.
 func (c *Conn) fin(now Time, s *segment) {
 	if c.state == Closed {
 		return
@@ -261,7 +260,7 @@ func (c *Conn) fin(now Time, s *segment) {
 	switch c.state {
 	case Established:
 		c.state = CloseWait
-	case FinWait1: // our FIN is not acknowledged, or it would be FIN-WAIT-2
+	case FinWait1: // our FIN is not acknowledged, otherwise the state would be FIN-WAIT-2
 		c.state = Closing
 	case FinWait2:
 		c.enterTimeWait(now)
@@ -270,9 +269,8 @@ func (c *Conn) fin(now Time, s *segment) {
 
 // When data is acknowledged.
 //
-// By default at once: the segment is ready to be emitted when Process returns, and it
-// carries what the application writes before the driver emits it. A driver that lets the
-// application run first gets reply and acknowledgment in one segment.
+// By default at once: an ACK is ready to be emitted when Process returns. Data that the
+// application writes before the driver emits is in the same segment.
 //
 // With Options.AdaptiveAck an acknowledgment may wait Options.AckDelay: if the application
 // has answered at once three times in a row, for its next answer; and in a stream of full
@@ -282,7 +280,7 @@ func (c *Conn) fin(now Time, s *segment) {
 // answersForInteractive is how many answers make a connection interactive.
 const answersForInteractive = 3
 
-// acknowledgeData is called when n bytes of data have been taken in order.
+// acknowledgeData is called when n bytes of data have been queued in order.
 func (c *Conn) acknowledgeData(now Time, n int) {
 	c.dataAt = now
 	c.ackPending += uint32(n)
@@ -302,8 +300,8 @@ func (c *Conn) acknowledgeData(now Time, n int) {
 }
 
 // noteTwice records data that has arrived twice, which the next ACK reports (D-SACK, RFC
-// 2883, section 4): of a segment the first such part, and of several segments that one ACK
-// answers the first, with what follows it without a hole.
+// 2883, section 4). An ACK reports only one range: the first, extended by ranges that touch
+// or overlap it.
 func (c *Conn) noteTwice(at, end seq.Number) {
 	if !c.sack || at == end {
 		return
@@ -318,7 +316,7 @@ func (c *Conn) noteTwice(at, end seq.Number) {
 	c.dsack = wire.SACKBlock{Left: at.Uint32(), Right: end.Uint32()}
 }
 
-// acknowledged processes an acknowledgment of something new: SND.UNA < SEG.ACK =< SND.NXT.
+// acknowledged processes an ACK that advances SND.UNA: SND.UNA < SEG.ACK =< sndMax.
 func (c *Conn) acknowledged(now Time, s *segment) {
 	t := c.table
 	n := s.ack.From(c.sndUna)

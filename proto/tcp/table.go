@@ -15,7 +15,7 @@ type Table struct {
 	cfg        Config
 	hash       sipHash
 	conns      map[tuple]*Conn
-	last       *Conn // that the last segment was for; nil: none
+	last       *Conn // the connection of the last segment; nil: none
 	listeners  map[uint16]*Listener
 	waits      timeWaits
 	pool       pool
@@ -39,8 +39,8 @@ type Table struct {
 
 	ports     [][]PortBlock         // Config.Ports
 	portSteps [portSteps]uint32     // RFC 6056, see ports.go
-	pairs     map[tuple]*pairUse    // what ChoosePort looks at: by destination and local block
-	full      map[tuple]*fullBlocks // and by destination, if there are any
+	pairs     map[tuple]*pairUse    // for ChoosePort: by destination and block of local ports
+	full      map[tuple]*fullBlocks // for ChoosePort: by destination; none if no block is full
 }
 
 // NewTable makes an empty table.
@@ -73,8 +73,8 @@ func (t *Table) Len() int { return len(t.conns) }
 // TimeWaits is the number of connections in TIME-WAIT.
 func (t *Table) TimeWaits() int { return len(t.waits.records) }
 
-// MemoryInUse is how many bytes of Config.Memory connections have queued
-// something in: chunks, and data in memory of the heap.
+// MemoryInUse is how many bytes of Config.Memory are in use: chunks, and received data in
+// memory of the Go heap.
 func (t *Table) MemoryInUse() int { return t.pool.used }
 
 // Dial begins a connection from local to remote: the SYN is ready to be
@@ -85,8 +85,8 @@ func (t *Table) MemoryInUse() int { return t.pool.used }
 // than any that the old one had, and the timestamps are not lower (RFC 6191, section 2, RFC
 // 1122, section 4.2.2.13).
 //
-// Errors: EADDRINUSE if the two ends have a connection already, or are one and the
-// same; EADDRNOTAVAIL if there is a connection to remote from every ephemeral port;
+// Errors: EADDRINUSE if the two ends have a connection already, or are equal;
+// EADDRNOTAVAIL if there is a connection to remote from every ephemeral port;
 // EINVAL for an address that no host has; ENOBUFS if the table's memory is used up.
 func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error) {
 	if !usable(local.Addr) || !usable(remote.Addr) || remote.Port == 0 {
@@ -125,7 +125,7 @@ func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error)
 // and the records of TIME-WAIT. A connection keeps the data that it has received until its
 // owner closes it.
 func (t *Table) Close() {
-	// In an order that does not depend on the map's.
+	// Sorted, so that the order does not depend on the map.
 	conns := slices.SortedFunc(maps.Values(t.conns), func(a, b *Conn) int {
 		return cmp.Or(cmp.Compare(a.id.local, b.id.local), cmp.Compare(a.id.remote, b.id.remote))
 	})
@@ -176,10 +176,10 @@ func (t *Table) Knows(local, remote AddrPort) bool {
 type Events uint8
 
 const (
-	Readable    Events = 1 << iota // data, its end, or an error; only after a Read that found nothing, or a Post
+	Readable    Events = 1 << iota // data, its end, or an error can be read; for data only after a Read that found nothing, or a Post
 	Writable                       // there is room again; only after a Write that found too little
 	Connected                      // the connection is established
-	Returned                       // memory that was lent is the application's again
+	Returned                       // lent memory has been returned, see Conn.Lent
 	Drained                        // all that was written, and the FIN after it, has been acknowledged: what SO_LINGER waits for
 	PathChanged                    // the connection has found another PathMTU
 	Finished                       // the engine is done with the connection: CLOSED or TIME-WAIT
@@ -204,9 +204,9 @@ func (c *Conn) notify(e Events) {
 	t.lastEvent = c
 }
 
-// NextEvent takes the next connection that something has happened to off the
-// list. c is nil if there is none. The driver calls it after each method that takes the
-// time, until the list is empty.
+// NextEvent takes the next connection with events off the list. c is nil if there is none.
+// The driver calls it, until the list is empty, after each call that changes a connection:
+// methods that take the time, Abort and Close.
 func (t *Table) NextEvent() (c *Conn, e Events) {
 	c = t.firstEvent
 	if c == nil {
@@ -231,9 +231,8 @@ func (t *Table) NextListener() *Listener {
 	return l
 }
 
-// NextReady is the connection that has waited longest with something to send;
-// nil if there is none. It stays on the list until [Conn.Emit] has nothing more
-// to write.
+// NextReady is the connection that has been ready to send longest; nil if there is none. It
+// stays on the list until [Conn.Emit] has nothing more to write, or [Conn.Hold].
 func (t *Table) NextReady() *Conn { return t.firstReady }
 
 func (t *Table) pushReady(c *Conn) {
@@ -267,14 +266,14 @@ func (t *Table) dropReady(c *Conn) {
 	c.readyNext, c.readyPrev = nil, nil
 }
 
-// Hold keeps c off the list of NextReady, whatever it has to send, until Resume:
-// the driver has no route for it yet, or waits for data that the segment could carry.
+// Hold keeps c off the list of NextReady until Resume: the driver has no route for it yet, or
+// holds an ACK until the application has written data.
 func (c *Conn) Hold() {
 	c.held = true
 	c.table.dropReady(c)
 }
 
-// Resume ends what Hold has begun.
+// Resume ends Hold.
 func (c *Conn) Resume() {
 	c.held = false
 	if c.next.action != nothing {
@@ -300,7 +299,7 @@ func (t *Table) Postpone(c *Conn) {
 type published struct {
 	unused []wire.Connection  // never used
 	freed  []*wire.Connection // used, and free again; the last is used next
-	none   wire.Connection    // of all connections that have no record
+	none   wire.Connection    // shared by all connections without a record; not read
 }
 
 // publish gives the connection a record, if there is one left.

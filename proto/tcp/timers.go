@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// The timers of a connection are instants in its struct. The table keeps one
-// entry a connection in a heap, at the earliest of them or before: a timer that
-// moves back, as the retransmission timer does with every acknowledgment, does
-// not touch the heap. When the entry's time comes and no timer is due it is put
-// back where it belongs.
+// The timers of a connection are instants in its struct. A heap in the table has one entry
+// for each connection, at its earliest timer or before. A timer that is moved to a later
+// time, as the retransmission timer is by every acknowledgment, does not change the heap.
+// When the time of an entry has come and no timer is due, the entry is moved to the earliest
+// timer.
 
-// timerHeap is a heap of connections by queuedAt, which stands here too, so that
-// to move one does not touch others.
+// timerHeap is a heap of connections by queuedAt. Entries have a copy of it, so that
+// comparisons do not read the connections.
 type timerHeap []timerEntry
 
 type timerEntry struct {
@@ -25,7 +25,7 @@ func (c *Conn) earliestTimer() Time {
 	return min(c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt)
 }
 
-// schedule sees that the heap's entry is not later than the earliest timer.
+// schedule moves the heap's entry if it is later than the earliest timer.
 func (h *timerHeap) schedule(c *Conn) {
 	at := c.earliestTimer()
 	if at >= c.queuedAt {
@@ -54,8 +54,7 @@ func (h *timerHeap) stop(c *Conn) {
 	}
 }
 
-// move puts e in the place of the entry at i, counted from 1, and from there to
-// where it belongs.
+// move replaces the entry at i, counted from 1, by e, and moves e to its place.
 func (h timerHeap) move(i int, e timerEntry) {
 	if i > 1 && e.at < h[i/2-1].at {
 		h.up(i, e)
@@ -116,7 +115,7 @@ func (t *Table) Expire(now Time) {
 			c.update(now)
 		}
 		if c.slot == 0 {
-			continue // it has ended
+			continue // the connection has ended
 		}
 		if c.queuedAt = c.earliestTimer(); c.queuedAt == Never {
 			t.timers.stop(c)
@@ -152,7 +151,7 @@ func (c *Conn) expire(now Time) {
 			c.fail(c.timeoutError())
 		}
 	}
-	if now >= c.ackAt { // the application has not answered
+	if now >= c.ackAt { // the application has written no answer
 		c.ackAt, c.interactive, c.ackNow = Never, 0, true
 	}
 	if now >= c.paceAt {
@@ -171,7 +170,7 @@ func (c *Conn) expire(now Time) {
 			c.board.delivered = 0
 			c.findLost(now, false, true)
 		case c.claimHeld() && now < c.giveUpAt() && c.sndWnd > 0:
-			// The segment that the claim quotes is not acknowledged in time: it is true.
+			// The segment that the claim quotes is not acknowledged in time: the claim is accepted.
 			c.acceptClaim(now)
 			if c.rtxAt <= now { // nothing in flight was larger
 				c.retransmitExpired(now)
@@ -179,7 +178,7 @@ func (c *Conn) expire(now Time) {
 		case c.mayProbeLoss() && now < c.giveUpAt():
 			c.lossProbeExpired(now)
 		case c.rtxFor == forLossProbe && now < c.giveUpAt():
-			c.startRetransmit(now) // a loss probe is of no use any more
+			c.startRetransmit(now) // a loss probe would not help any more
 		default:
 			c.retransmitExpired(now)
 		}

@@ -15,22 +15,22 @@ type timeWait struct {
 	tsRecent   uint32
 	tsOffset   uint32
 	timestamps bool
-	pair       *pairUse // of the table's pairs; nil: it came to a listener
+	pair       *pairUse // its entry in Table.pairs; nil: the peer opened the connection
 	scale      uint8
 	expiresAt  Time
 	challenges challenges
 	waiting    links[timeWait]
 }
 
-// timeWaits are the records of a table. All last equally long, so the list is in order of
-// their ends.
+// timeWaits are the records of a table. All last equally long, so the list is sorted by
+// expiresAt.
 type timeWaits struct {
 	records map[tuple]*timeWait
 	list[timeWait]
 }
 
-// enterTimeWait turns the connection into a record. What it has received can
-// still be read from it.
+// enterTimeWait replaces the connection in the table by a record. Received data can still be
+// read from the connection.
 func (c *Conn) enterTimeWait(now Time) {
 	t := c.table
 	t.counts[TimeWaits]++
@@ -98,7 +98,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 			return false
 		}
 		if s.has(wire.TCPFin) && s.end() == w.rcvNxt {
-			// The FIN again, since our ACK of it was lost: the time begins anew.
+			// The FIN again: our ACK of it was lost. The time starts again.
 			w.expiresAt = now.add(t.cfg.TimeWait)
 			t.waits.remove(w)
 			t.waits.push(w)
@@ -116,7 +116,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		return false
 	}
 	switch {
-	case s.length() > 0: // nothing can follow the FIN, but it asks for an ACK
+	case s.length() > 0: // data behind the FIN is ignored, but is answered with an ACK
 		t.counts[DataAfterFin] += uint64(s.length())
 		t.acknowledgeFrom(now, w)
 	case s.ack.After(w.sndNxt):
@@ -139,10 +139,11 @@ func (w *timeWait) isNewer(s *segment) bool {
 	return s.seq.After(w.rcvNxt)
 }
 
-// newer is a first sequence number for the next incarnation of the pair.
+// newer is the initial sequence number of the next incarnation of the pair: n, but at least
+// 2^16 above the old SND.NXT.
 func (w *timeWait) newer(n seq.Number) seq.Number { return seq.Max(n, w.sndNxt.Add(1<<16)) }
 
-// answerBare is a challenge ACK, but not one for every segment.
+// answerBare answers with a challenge ACK, within the limit of challenges.
 func (t *Table) answerBare(now Time, w *timeWait) {
 	if w.challenges.take(t, now) {
 		t.acknowledgeFrom(now, w)
@@ -158,7 +159,7 @@ func (t *Table) acknowledgeFrom(now Time, w *timeWait) {
 	}
 }
 
-// removeWait takes a record out for good.
+// removeWait deletes a record.
 func (t *Table) removeWait(w *timeWait) {
 	delete(t.waits.records, w.id)
 	t.waits.remove(w)
