@@ -36,8 +36,8 @@ var ErrNoPort = fmt.Errorf("%w: each local port has a connection to the remote a
 // methods are called under the stack's lock: they must be quick and must not call the
 // stack.
 type TCPPorts interface {
-	// Choose calls pick with the available ports and returns the port that pick returns,
-	// which a connection then uses; 0: none.
+	// Choose calls pick with the available ports and returns the port that pick has chosen,
+	// which a connection then uses; 0: there is none.
 	Choose(pick func(from []tcp.PortBlock) uint16) uint16
 	// Release is called once for each port that Choose has returned, when the connection
 	// has been closed and has ended.
@@ -83,18 +83,18 @@ type TCPConn struct {
 	mtu   int    // of the route, as the engine has it
 	loop  bool   // the peer is in this stack
 
-	// readSlow and writeSlow: closed, broken, or a deadline is set, which readTrouble and
-	// writeTrouble check.
+	// readSlow, writeSlow: the connection is closed, the link is broken, or a deadline is set.
+	// Only then do Read and Write call readTrouble and writeTrouble.
 	readSlow, writeSlow bool
 	closed              bool
 	posted              bool // a reader has posted its buffer
 	answering           bool // a reader was woken and has not called again
 	ackHeld             bool // the connection is held: its ACK waits for what the reader writes
-	writing             bool // a goroutine writes more than there was room for
+	writing             bool // a goroutine is in writeInTurn
 	connected           bool
 	drained             bool // all data and our FIN are acknowledged
 	finished            bool // CLOSED or TIME-WAIT
-	chosen              bool // its local port is of Config.TCPPorts
+	chosen              bool // its local port is from Config.TCPPorts
 	readers             int  // goroutines that wait to read
 	ackSlot             int  // in Stack.acking
 	readDeadline        instant
@@ -104,9 +104,9 @@ type TCPConn struct {
 	keepAlive           tcp.KeepAlive // as it was set
 
 	readable  event
-	writable  event // also: opened
+	writable  event // there is room, or the handshake is complete
 	turn      event // writing has become false
-	reclaimed event // memory that was lent has been returned
+	reclaimed event // lent memory has been returned
 
 	local, remote net.Addr // *net.TCPAddr
 	port          *portUse // nil: Options.Released is not set
@@ -144,10 +144,10 @@ func newSecret() (secret [16]byte) {
 //
 // Errors: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH and ENETUNREACH, which may come
 // as an [UnreachableError], EADDRINUSE if the two ends have a connection already,
-// EADDRNOTAVAIL if there is one to remote from every port that may be chosen (of
-// Config.TCPPorts an [ErrNoPort]) or the host has lost our address, ENETDOWN, and that
-// of ctx. Before a dial fails because the two ends, or all ports, have a connection, the
-// frames that wait to be received are processed.
+// EADDRNOTAVAIL if every port that may be chosen has a connection to remote ([ErrNoPort]
+// with Config.TCPPorts) or the address was removed from the host, ENETDOWN, and the error
+// of ctx. Before it fails because the two ends, or all ports, have a connection, it
+// processes received frames, which may end connections.
 func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCPOptions) (*TCPConn, error) {
 	to, ok := wire.AddrPortFrom(remote)
 	if !ok {
@@ -226,7 +226,7 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 		}
 	}
 	for range batchesPerPoll {
-		// Frames that wait to be received may end connections.
+		// Received frames that are not processed yet may end connections.
 		if err = c.enter(from, to, o); err == nil || s.input() == 0 {
 			break
 		}
@@ -270,7 +270,7 @@ func (s *Stack) localTCP(local netip.AddrPort, remote [4]byte) (tcp.AddrPort, er
 }
 
 // isLoopBackTCP reports whether segments between the two addresses stay in the stack. If
-// our address is shared, a port that is not ours may be another endpoint's.
+// our address is shared, a port without a socket here may belong to another endpoint.
 func (s *Stack) isLoopBackTCP(from, to tcp.AddrPort) bool {
 	switch {
 	case to.Addr[0] != 127 && to.Addr != s.addr:
@@ -295,7 +295,7 @@ func (c *TCPConn) Info() tcp.Info {
 	return c.conn.Info()
 }
 
-// fail is err as package net has it.
+// fail wraps err in a *net.OpError, as package net does.
 func (c *TCPConn) fail(op, call string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -325,8 +325,8 @@ func (c *TCPConn) CloseRead() error {
 	}))
 }
 
-// CloseWrite sends a FIN after all that has been written: the peer reads io.EOF. Reading
-// is still possible.
+// CloseWrite sends a FIN after all written data: the peer reads io.EOF. Reading is still
+// possible.
 func (c *TCPConn) CloseWrite() error {
 	var failed error
 	err := c.change(func(now tcp.Time) {
@@ -342,9 +342,9 @@ func (c *TCPConn) CloseWrite() error {
 	return c.fail("close", "shutdown", err)
 }
 
-// Close closes the connection. What has been written is still sent, and then a FIN; see
-// [TCPConn.SetLinger]. If there is data that has not been read, the peer gets a RST. Calls
-// that block on the connection return net.ErrClosed.
+// Close closes the connection. Written data is still sent, and then a FIN; see
+// [TCPConn.SetLinger]. If received data has not been read, a RST is sent instead. Calls that
+// block on the connection return net.ErrClosed.
 func (c *TCPConn) Close() error {
 	s := c.stack
 	s.mu.Lock()
@@ -396,8 +396,8 @@ func (c *TCPConn) release() {
 	}
 }
 
-// closeTCP closes all connections and listeners when the stack closes. What was written
-// has a second to reach its peer. Connections that have not ended then end with a RST.
+// closeTCP closes all connections and listeners when the stack closes. It waits up to a
+// second until the peers have acknowledged all data. Other connections end with a RST.
 func (s *Stack) closeTCP() {
 	s.closeAll()
 	for until := s.readClock() + second; s.draining() && s.now < until; {
@@ -408,7 +408,7 @@ func (s *Stack) closeTCP() {
 	s.settleTCP()
 }
 
-// closeAll closes all that has not been closed.
+// closeAll closes all listeners, and all connections that have not been closed.
 func (s *Stack) closeAll() {
 	for l := range s.tcpListeners {
 		l.close()

@@ -7,8 +7,8 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// Read receives data: it waits for some, and copies to p what there is. After the last it
-// returns io.EOF. While it waits, what comes is copied straight to p.
+// Read waits until there is data, and copies as much as there is to p. After the last data
+// it returns io.EOF. Data that arrives while it waits is copied to p without a queue.
 func (c *TCPConn) Read(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
@@ -45,8 +45,8 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// awaitData waits until there is something to read, and returns how much of it has been
-// copied to p. First it sends what is corked.
+// awaitData sends corked data and waits until there is something to read. It returns how
+// many bytes have been copied to p. It may return 0 without a reason: the caller repeats.
 func (c *TCPConn) awaitData(p []byte) (n int) {
 	s := c.stack
 	seq := c.readable.seq
@@ -56,7 +56,7 @@ func (c *TCPConn) awaitData(p []byte) (n int) {
 		s.readClock()
 		s.settleTCP()
 	}
-	if c.readable.seq == seq { // otherwise the answer has arrived, from this stack
+	if c.readable.seq == seq { // otherwise the answer has arrived: the peer is in this stack
 		post := p != nil && !c.posted && c.conn.Post(p)
 		c.posted = c.posted || post
 		s.waitFor(&c.readable, c.readDeadline)
@@ -69,17 +69,17 @@ func (c *TCPConn) awaitData(p []byte) (n int) {
 	return n
 }
 
-// TCPData is received data in the memory it came in.
+// TCPData is received data in the memory in which it was received.
 type TCPData struct {
-	Data []byte // the application's until Return
+	Data []byte // valid until Return
 
 	loan  tcp.Loan
 	stack *Stack
 }
 
-// Borrow waits for data and lends its first piece without a copy, until [TCPData.Return].
-// A piece that lies in a frame counts against the stack's frame quota until then. After
-// the last piece it returns io.EOF.
+// Borrow waits for data and returns its first piece without a copy; [TCPData.Return] gives
+// it back. Until then a piece in a frame counts against Config.FrameQuota. After the last
+// piece it returns io.EOF.
 func (c *TCPConn) Borrow() (t TCPData, err error) {
 	s := c.stack
 	s.mu.Lock()
@@ -121,16 +121,16 @@ func (t *TCPData) Return() {
 	*t = TCPData{}
 }
 
-// Write queues p to be sent, and waits while there is no room for all of it. The
-// first small write leaves in this call; one that follows while the peer has not
-// acknowledged it may wait a little for more, see [TCPConn.SetCork].
+// Write queues p to be sent, and waits while there is no room for all of it. A small write
+// is sent in this call if nothing is in flight; otherwise it may wait for more data, see
+// [TCPConn.SetCork].
 func (c *TCPConn) Write(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
 	now := s.readClock()
 	c.resumeAck()
 	if !c.writeSlow && !c.writing {
-		if s.link.Pending() { // the window may have closed, or the connection have ended
+		if s.link.Pending() { // the window may have changed, or the connection may have ended
 			s.receive()
 			now = s.now
 		}
@@ -153,8 +153,8 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// writeInTurn calls write until that is done, and waits for room in between. Other writers
-// of the connection wait meanwhile.
+// writeInTurn calls write until it is done or fails, and waits for room in between. Other
+// writers of the connection wait meanwhile.
 func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) error {
 	s := c.stack
 	for c.writing {
@@ -188,9 +188,9 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 	}
 }
 
-// lookAround polls once for a writer that may write for long, while no goroutine of the
-// application polls: it processes the acknowledgments that have arrived and sends what has
-// been corked long enough. The caretaker gives up the poll role meanwhile.
+// lookAround polls once at the end of a write while no goroutine of the application polls: it
+// processes the acknowledgments that have arrived and sends data whose cork time is over.
+// The caretaker gives up the poll role meanwhile.
 func (s *Stack) lookAround() {
 	s.roleMoves++
 	if s.role == roleCaretaker {
@@ -209,7 +209,7 @@ func (s *Stack) lookAround() {
 
 // Lend is Write without the copy: the stack refers to p, which must not change until Reclaim
 // has returned. It is faster for large pieces only. It waits while there is no room for p; if
-// nothing else is queued there is room for any length. After an error nothing of p is queued.
+// nothing else is queued there is room for up to 1 GiB. After an error nothing of p is queued.
 func (c *TCPConn) Lend(p []byte) error {
 	s := c.stack
 	s.mu.Lock()
@@ -219,9 +219,9 @@ func (c *TCPConn) Lend(p []byte) error {
 	return c.fail("write", "write", err)
 }
 
-// Reclaim waits until all that was lent is the caller's again: acknowledged by the peer, or
-// the connection has ended. It may be called after Close. If it fails, by the write deadline
-// or because the link is broken, the memory is still lent.
+// Reclaim waits until the stack does not use any lent memory: the peer has acknowledged all
+// of it, or the connection has ended. It may be called after Close. If it fails, because of
+// the write deadline or because the link is broken, the memory is still in use.
 func (c *TCPConn) Reclaim() error {
 	s := c.stack
 	s.mu.Lock()

@@ -67,7 +67,7 @@ func (l *TCPListener) fail(op string, err error) error {
 func (l *TCPListener) Accept() (net.Conn, error) {
 	c, err := l.AcceptTCP()
 	if err != nil {
-		return nil, err // a bare nil, not one in an interface
+		return nil, err // not c: a nil *TCPConn in an interface is not nil
 	}
 	return c, nil
 }
@@ -86,7 +86,7 @@ func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
 		}
 		if conn := l.listener.Accept(); conn != nil {
 			if l.listener.Len() > 0 {
-				s.signal(&l.acceptable) // one signal may stand for several connections
+				s.signal(&l.acceptable) // one signal may be for several connections
 			}
 			return l.adopt(conn), nil
 		}
@@ -107,14 +107,14 @@ func (l *TCPListener) adopt(conn *tcp.Conn) *TCPConn {
 	c.connected = true
 	c.finished = conn.State() == tcp.Closed || conn.State() == tcp.TimeWait
 	if c.loop = s.isLoopBackTCP(conn.Local(), conn.Remote()); !c.loop {
-		// The route is looked up while the application reads the request. If there is
-		// none, the error shows when the first segment is sent.
+		// The lookup of the route starts before the application reads the request. An error
+		// is reported when the first segment is sent.
 		c.route, _ = s.usableRoute(conn.Remote().Addr)
 	}
 	return c
 }
 
-// SetDeadline sets when Accept, also one that blocks already, fails with
+// SetDeadline sets when Accept, also a call that blocks already, fails with
 // os.ErrDeadlineExceeded. The zero time: never.
 func (l *TCPListener) SetDeadline(t time.Time) error {
 	s := l.stack

@@ -8,7 +8,8 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// change changes something about a connection that is not closed.
+// change calls f under the lock and sends what it has made ready; net.ErrClosed if the
+// connection is closed.
 func (c *TCPConn) change(f func(now tcp.Time)) error {
 	s := c.stack
 	s.mu.Lock()
@@ -26,7 +27,7 @@ func (c *TCPConn) set(f func(now tcp.Time)) error {
 	return c.fail("set", "setsockopt", c.change(f))
 }
 
-// setLocal is set for those options whose errors do not name the peer in package net.
+// setLocal is set for options whose errors in package net do not contain the remote address.
 func (c *TCPConn) setLocal(f func(now tcp.Time)) error {
 	if err := c.change(f); err != nil {
 		return opError("set", "tcp", "setsockopt", nil, c.local, err)
@@ -74,13 +75,13 @@ func (c *TCPConn) SetWriteBuffer(bytes int) error {
 	return c.setLocal(func(now tcp.Time) { c.conn.SetBuffers(now, bytes, 0) })
 }
 
-// SetNoDelay turns Nagle's algorithm off, as it is at first, or on.
+// SetNoDelay turns Nagle's algorithm off (true, the default) or on.
 func (c *TCPConn) SetNoDelay(noDelay bool) error {
 	return c.set(func(now tcp.Time) { c.conn.SetNagle(now, !noDelay) })
 }
 
-// SetCork changes how long small writes are gathered while data is in flight. The default
-// is [tcp.DefaultCork]. Negative: not at all.
+// SetCork changes how long small writes are collected while data is in flight. Negative: not
+// at all; 0: [tcp.DefaultCork], the default.
 func (c *TCPConn) SetCork(d time.Duration) error {
 	return c.set(func(now tcp.Time) { c.conn.SetCork(now, d) })
 }
@@ -93,10 +94,11 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	return c.set(func(tcp.Time) { c.conn.SetUserTimeout(d) })
 }
 
-// SetAdaptiveAck delays acknowledgments by up to a millisecond: for the next answer, if
-// data has been answered at once several times; in a stream of full segments, for the
-// second of two. By default they are sent at once, or with an answer that is written at
-// once. On is better for streams, off for requests and replies.
+// SetAdaptiveAck turns adaptive acknowledgments on or off. If on, an acknowledgment waits up
+// to a millisecond: for the next answer, if the application has answered at once three times
+// in a row; in a stream of full segments, for the second of two. If off, the default, it is
+// sent at once, or with an answer that is written at once. On is better for streams, off for
+// requests and replies.
 func (c *TCPConn) SetAdaptiveAck(on bool) error {
 	return c.set(func(tcp.Time) { c.conn.SetAdaptiveAck(on) })
 }
@@ -122,7 +124,7 @@ func (c *TCPConn) SetKeepAlive(on bool) error {
 }
 
 // SetKeepAlivePeriod changes how long the peer may be silent before a keepalive probe is
-// sent. As in package net, 0 is the default, and what is negative changes nothing.
+// sent. As in package net, 0 is the default, and a negative value changes nothing.
 func (c *TCPConn) SetKeepAlivePeriod(d time.Duration) error {
 	return c.changeKeepAlive(func(k *tcp.KeepAlive) { k.Idle = unlessNegative(d, k.Idle) })
 }

@@ -12,10 +12,10 @@ import (
 // and at the end of a call of the application (settleTCP). The engine writes each segment
 // into a frame.
 //
-// A connection is held (tcp.Conn.Hold) while the route to its peer is not known; and if it
-// has only an acknowledgment to send, of data that has just woken a reader. The
-// acknowledgment waits for what the reader writes, until the reader calls again, or the
-// polling goroutine has let it run and has nothing else to do.
+// A connection is held (tcp.Conn.Hold) while the route to its peer is not known. It is also
+// held if it has only an acknowledgment to send, of data that has just woken a reader: the
+// next write carries the acknowledgment. The hold ends when the reader calls again, or when the
+// polling goroutine has let the reader run and has nothing else to do.
 
 // segmentsInTurn is how many segments one connection sends before the others send.
 const segmentsInTurn = 64
@@ -50,9 +50,9 @@ func (s *Stack) inputTCP(p *packet) (kept bool) {
 	return r.Kept
 }
 
-// replyTCP sends the table's reply to the MAC address that a segment came from, or, if
-// opening is not nil, the answer to a SYN. So a flood of SYNs from hosts that do not exist
-// causes no address resolution.
+// replyTCP sends the table's reply, or, if opening is not nil, the answer to a SYN, to the
+// source MAC address of the segment. So a flood of SYNs from hosts that do not exist causes
+// no address resolution.
 func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	if p.eth.Src.IsGroup() {
 		return
@@ -79,8 +79,8 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	s.transmit(f)
 }
 
-// settleTCP finishes calls of the engine: it wakes goroutines, sends segments, and arms the
-// timer.
+// settleTCP is called after calls of the engine: it wakes goroutines for events, sends
+// segments, and arms the timer.
 func (s *Stack) settleTCP() {
 	s.tcpTouched, s.tcpBlocked = false, false
 	for {
@@ -95,7 +95,7 @@ func (s *Stack) settleTCP() {
 		}
 		s.outputTCP()
 	}
-	if s.unflushed { // before the timer: peers wait for the frames
+	if s.unflushed { // before the timer, so that the frames leave sooner
 		s.flush()
 	}
 	at := instant(s.tcp.NextDeadline())
@@ -122,8 +122,8 @@ func (c *TCPConn) happened(e tcp.Events) {
 	}
 	if e&tcp.Readable != 0 {
 		c.answering = c.readers > 0
-		// All of them: there is one event for all, and part of the data may lie in the
-		// memory of a reader that is not the one that has waited longest.
+		// All readers: they share one event, and the data may be in the posted buffer of a
+		// reader that is not the one that has waited longest.
 		s.broadcast(&c.readable)
 	}
 	if e&tcp.Connected != 0 {
@@ -205,8 +205,8 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 		return nil, false, s.kickErr
 	}
 	if c == nil && conn.State() == tcp.SynReceived {
-		// The answer to its SYN has been sent (replyTCP), and is sent to the same MAC
-		// address again, without a resolution for an unknown host.
+		// Its SYN,ACK has been sent (replyTCP), and is sent again to the same MAC address,
+		// without address resolution for an unknown host.
 		if r = s.routes[conn.Remote().Addr]; r != nil && r.state == routeReady {
 			return r, false, nil
 		}
@@ -247,7 +247,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 		if !ok {
 			s.flush()
 			if f, ok = s.alloc(room); !ok {
-				if f, ok = s.link.Alloc(); !ok { // then in shorter segments
+				if f, ok = s.link.Alloc(); !ok { // one frame: a shorter segment
 					return false
 				}
 			}
@@ -274,9 +274,9 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 }
 
 // loseTCP discards the segments of a connection that cannot be sent, as if the network had
-// lost them. err, if not nil, is reported to the connection, but not that our own link is
-// down or our address removed, unless the connection is being opened: an established one
-// ends with ETIMEDOUT if that lasts, as in the kernel.
+// lost them. err, if not nil, is reported to the connection. If our own link is down or our
+// address was removed, it is reported only in SYN-SENT: an established connection ends with
+// ETIMEDOUT if that lasts, as in the kernel.
 func (s *Stack) loseTCP(conn *tcp.Conn, err error) {
 	if errno := syscall.EHOSTUNREACH; err != nil && (s.down == 0 || conn.State() == tcp.SynSent) {
 		errors.As(err, &errno)
@@ -320,8 +320,8 @@ func (s *Stack) resumeWaiting(r *route) {
 	}
 }
 
-// loseWaiting reports err to the connections that have waited for r. It is nil if it is not
-// known whether the peer can be reached.
+// loseWaiting discards the segments of the connections that have waited for r and reports err
+// to them. err is nil if it is not known whether the peer can be reached.
 func (s *Stack) loseWaiting(r *route, err error) {
 	waiting := r.waiting
 	s.resumeWaiting(r)
@@ -330,7 +330,7 @@ func (s *Stack) loseWaiting(r *route, err error) {
 	}
 }
 
-// resumeAck resumes a connection that is held for its reader.
+// resumeAck ends the hold of an acknowledgment.
 func (c *TCPConn) resumeAck() {
 	c.answering = false
 	if !c.ackHeld {

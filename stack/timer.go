@@ -2,7 +2,7 @@ package stack
 
 import "container/heap"
 
-// timer calls its owner at a time. Its zero value, with owner set, is not armed.
+// timer calls its owner at the instant at. The zero value, with owner set, is not armed.
 type timer struct {
 	at    instant // when it expires; only while it is armed
 	slot  int     // its place in the heap, from 1; 0: it is not armed
@@ -35,8 +35,8 @@ func (h *timerHeap) Pop() any {
 	return t
 }
 
-// startTimer arms t for the instant at, in place of an earlier one; never disarms it.
-// The caller holds mu, here and in all of this file.
+// startTimer arms t for the instant at, also if it is armed already; the instant never
+// disarms it. The caller holds mu, here and in all of this file.
 func (s *Stack) startTimer(t *timer, at instant) {
 	t.at = at
 	switch {
