@@ -51,8 +51,8 @@ func TestHoldAndUnreachable(t *testing.T) {
 	}
 }
 
-// When the link is there again nobody waits for a timer that has backed off, and the
-// next timeout is the first again. Who waits for nothing is left alone.
+// LinkUp expires timers that have backed off at once, and the next timeout is as short as the
+// first. A connection that waits for nothing sends nothing.
 func TestLinkUp(t *testing.T) {
 	tab := tcp.NewTable(tcp.Config{InitialRTO: time.Second})
 	now := tcp.Time(time.Second)

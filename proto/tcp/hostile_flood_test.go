@@ -10,8 +10,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Whatever a single segment is, and whoever it is for, it is answered with one at most,
-// of no more than a header, and takes no memory: nobody can have us flood another.
+// Any single segment causes at most one answer, without data, and uses no memory: an attacker
+// cannot use us to flood a third host.
 func TestNoAmplification(t *testing.T) {
 	for flags := range wire.TCPFlags(64) {
 		for name, port := range map[string]uint16{"nobody": 9, "listener": 80, "connection": 80} {
@@ -41,8 +41,8 @@ func TestNoAmplification(t *testing.T) {
 	}
 }
 
-// What a stranger must guess: for a RST the one right number, for data a number in the
-// window and an acknowledgment of what is or was in flight. No SYN does anything.
+// What an attacker off the path must guess: for a RST exactly RCV.NXT, for data a number in the
+// window and an acknowledgment of data that is or was in flight. A SYN changes nothing.
 func TestGuesses(t *testing.T) {
 	const window = 2048
 	guess := func(flags wire.TCPFlags, number, ack int, text int) (effect bool) {
@@ -71,8 +71,8 @@ func TestGuesses(t *testing.T) {
 	}
 }
 
-// The limit of challenges is each connection's own. What a stranger has one connection
-// answer he cannot read off another (CVE-2016-5696).
+// Each connection has its own limit of challenge ACKs: the answers of one connection do not
+// change those of another (CVE-2016-5696).
 func TestChallengesAreNotShared(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab := p.tabs[1]
@@ -237,8 +237,8 @@ func floods(t *testing.T, cfg Config) {
 		}
 	}
 
-	// SYNs from everywhere: the queue fills, then cookies go out, and somebody
-	// who means it gets in.
+	// SYNs from many addresses: the SYN queue fills, then cookies are sent, and a peer that
+	// answers its cookie connects.
 	for range 50000 {
 		send(stranger(), wire.TCPFields{SrcPort: uint16(1 + r.IntN(65535)), DstPort: 80, Seq: r.Uint32(), Flags: wire.TCPSyn, Window: 1000}, 0)
 		tab.EmitReply(b)
@@ -274,7 +274,7 @@ func floods(t *testing.T, cfg Config) {
 		f := wire.TCPFields{SrcPort: p.conns[0].Local().Port, DstPort: 80, Seq: r.Uint32(), Ack: r.Uint32(),
 			Flags: wire.TCPFlags(r.Uint32()), Window: uint16(r.Uint32())}
 		if f.Seq == c.rcvNxt.Uint32() {
-			continue // one in 2^32: the guess that no defence helps against
+			continue // one of 2^32: the number is right
 		}
 		if i%2 == 0 {
 			f.Flags = wire.TCPRst | wire.TCPAck

@@ -8,10 +8,10 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Peers, and strangers who pretend to be peers, that know the protocol and mean harm.
-// docs/tcp.md has the list of what they try, "Hostile peers".
+// Attacks by peers, and by hosts that forge a peer's address. docs/tcp.md, "Hostile peers",
+// lists them.
 
-// forge is a segment as whoever forges it wants it, for the second host of a pair.
+// forge is a forged segment to the second host of a pair.
 type forge struct {
 	from   AddrPort
 	fields wire.TCPFields
@@ -74,8 +74,8 @@ func (p *pair) works(t *testing.T) {
 	}
 }
 
-// A timestamp from the future makes all that the peer sends look old. It is believed
-// only with a good acknowledgment.
+// A timestamp from the future would make all segments of the peer look old. It is stored
+// only with a valid acknowledgment.
 func TestPoisonedTimestamps(t *testing.T) {
 	for _, flags := range []wire.TCPFlags{0, wire.TCPAck, wire.TCPSyn, wire.TCPSyn | wire.TCPAck, wire.TCPFin, wire.TCPPsh | wire.TCPUrg | wire.TCPAck} {
 		p := newPair(t, Config{}, Options{})
@@ -234,7 +234,7 @@ func TestAcceptQueueFlood(t *testing.T) {
 	l.Close()
 }
 
-// What follows the peer's FIN is counted and answered, and goes nowhere.
+// Data behind the peer's FIN is counted, answered with an ACK and not delivered.
 func TestDataAfterFin(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	c := p.conns[1]

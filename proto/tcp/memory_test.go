@@ -59,8 +59,8 @@ func TestFrames(t *testing.T) {
 	tab.Return(&l)
 }
 
-// When the table's memory is used up, data is dropped and comes again, and a
-// writer is told.
+// When the table's memory is used up, data is dropped and sent again by the peer, and Write
+// fails with ENOBUFS.
 func TestNoMemory(t *testing.T) {
 	p := newPair(t, Config{Memory: 2 * ChunkSize}, Options{Cork: -1})
 	src, dst := p.conns[0], p.conns[1]
@@ -138,7 +138,7 @@ func TestTimeWaitBound(t *testing.T) {
 	}
 }
 
-// On a path that takes next to nothing, SACK blocks still leave room for data.
+// With a very small MTU, SACK blocks still leave room for data.
 func TestSackOnTinyPath(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
 	a, b := p.conns[0], p.conns[1]

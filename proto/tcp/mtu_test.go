@@ -210,8 +210,7 @@ const blackHole = fresh + `
 			< A 1:0 ack 13141 win 60000	# it had the rest
 			`
 
-// A path that drops full segments and says nothing. What is sent when is not paced, for it
-// is not the subject.
+// A path that drops full segments without an ICMP report. Pacing is off.
 func TestBlackHole(t *testing.T) {
 	withSack := withSack
 	withSack.noPacing = true
@@ -401,7 +400,7 @@ type narrowPath struct {
 	w    *world
 	a, b *Conn
 	rule fate.Rule
-	icmp bool // the router tells
+	icmp bool // the router sends ICMP reports
 	told func(mtu int) int
 	mtu  int // of the path
 	sent int
@@ -428,7 +427,7 @@ func newNarrowPath(t *testing.T, seed uint64, cfg Config, o Options, link linkMo
 	return n
 }
 
-// report is the router's word on a segment that was too large.
+// report sends the router's ICMP report of a segment that was too large.
 func (n *narrowPath) report(from int, b []byte) {
 	if !n.icmp {
 		return
@@ -506,9 +505,8 @@ func (n *narrowPath) counts() string {
 	return s
 }
 
-// A path that is narrower than its ends believe is found out, whether its router tells or
-// not, and whatever else the path does: data flows, and segments become as large as the
-// path takes, or nearly.
+// A smaller MTU of the path is detected, with or without ICMP reports, and under loss and
+// reordering: data flows, and segments become nearly as large as the path permits.
 func TestNarrowPath(t *testing.T) {
 	oneGoroutine(t)
 	lan := linkModel{delay: 20 * time.Microsecond}
@@ -602,9 +600,8 @@ func TestPathChanges(t *testing.T) {
 	}
 }
 
-// Who can forge reports for what is in flight, and does so for each segment, cannot
-// change what is known to be true; where segments are lost by chance, he can at times, and
-// not for long.
+// Forged reports for each segment in flight do not lower an MTU that acknowledgments have
+// proved. Where segments are lost by chance they lower it at times, and not for long.
 func TestForgedReports(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		t.Run(fmt.Sprint("loss ", loss), func(t *testing.T) {

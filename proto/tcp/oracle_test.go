@@ -4,9 +4,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The oracle is RFC 9293, section 3.10.7, written down in plain signed arithmetic
-// on numbers that begin at 0 for each side's SYN, and without a look at the engine.
-// Where the engine is meant to differ from the letter the oracle says so.
+// The oracle is RFC 9293, section 3.10.7, in signed arithmetic on numbers that begin at 0
+// for each side's SYN, written independently of the engine. Comments mark where the engine
+// differs from the RFC's text on purpose.
 
 // situation is a state and its variables, as the script leads to it.
 type situation struct {
@@ -151,7 +151,7 @@ func oracle(q situation, s incoming) outcome {
 	}
 
 	inWindow := func(n int) bool { return q.rcvNxt <= n && n < q.rcvNxt+q.rcvWnd }
-	// Second, for it comes first here: RFC 5961 looks at SEG.SEQ alone.
+	// The second step before the first: RFC 5961 compares SEG.SEQ alone.
 	if rst {
 		switch {
 		case s.seq == q.rcvNxt:

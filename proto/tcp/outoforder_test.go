@@ -401,8 +401,7 @@ func atSituation(t *testing.T, q situation, cfg Config, stamped bool) *runner {
 	return r
 }
 
-// oddities is how many times a counter has told of something that is not as it
-// should be, other than what was answered.
+// oddities is the sum of the counters of irregular segments.
 func (t *Table) oddities() (n uint64) {
 	for c := BadLength; c <= NoMemory; c++ {
 		switch c {

@@ -14,7 +14,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A script is one engine and a peer that says what the script says, line by line:
+// A script is one engine and a peer that sends the segments of the script, line by line:
 //
 //	dial | listen             the engine opens; the peer is hostB port 2000
 //	established               the handshake that fits dial or listen
@@ -25,8 +25,8 @@ import (
 //	read 100 = 50 | EOF | none | ECONNRESET
 //	state ESTABLISHED         the engine's state; TIME-WAIT also if only a record is left
 //	count resets_sent 1       a counter
-//	window 7000               the congestion window; sacked, lost: what the scoreboard knows
-//	events readable connected what NextEvent has told since the last such line
+//	window 7000               the congestion window; sacked, lost: of the scoreboard, bytes
+//	events readable connected what NextEvent has returned since the last such line
 //	toolarge 1:1500 1400      ICMP: the packet of 1500 bytes with number 1; 1400 would pass
 //	icmp 1 11                 ICMP: destination unreachable, code 1, of the segment with number 11
 //	mtu 1400, suggest 1400    SetMTU, SuggestMTU; path: PathMTU

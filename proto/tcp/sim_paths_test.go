@@ -9,7 +9,7 @@ import (
 	"github.com/unet-go/unet/internal/fate"
 )
 
-// transfer is bulk one way over a link that loses, and what came of it.
+// transfer is a bulk transfer one way over a lossy link, and its result.
 type transfer struct {
 	elapsed                time.Duration
 	timeouts, fast, undone uint64
@@ -104,8 +104,8 @@ func TestLossWithoutTimeouts(t *testing.T) {
 	}
 }
 
-// Reordering of less than a quarter of a round trip costs next to nothing, and what is
-// taken for loss is taken back.
+// Reordering of less than a quarter of a round trip costs little, and recoveries that it
+// causes are undone.
 func TestReorderingIsNotLoss(t *testing.T) {
 	oneGoroutine(t)
 	for _, c := range []struct {

@@ -270,7 +270,7 @@ func (w *world) step(limit Time) bool {
 
 // gaveUp reports whether a host has given up a handshake, which it may after a minute,
 // or three if it has begun it, in which no acknowledgment has arrived. The other host
-// may think the connection open, and has nobody to talk to.
+// may still have the connection open, without a peer.
 func (w *world) gaveUp() bool {
 	for i, h := range w.hosts {
 		if h.tab.Count(Failed) == 0 || h.tab.Count(Handshakes) > 0 {
@@ -500,9 +500,9 @@ func (c *Conn) timerInvariant() string {
 	return ""
 }
 
-// checkBelief holds what a connection believes of its peer against what the peer has:
-// what is acknowledged it has received, and what is marked as received out of order it
-// has, in order or not, unless it has given some up. peer is nil if it is gone.
+// checkBelief compares the scoreboard with the peer's data: the peer has received what is
+// acknowledged, and has what is marked as SACKed, unless it has dropped some (Reneged). peer
+// is nil if the connection has ended there.
 func (c *Conn) checkBelief(peer *Conn) string {
 	if peer == nil || peer.state < Established || c.state < Established {
 		return ""

@@ -328,7 +328,7 @@ func TestDelayedAcksAreLearnt(t *testing.T) {
 	}
 }
 
-// Whoever does not answer is given up after five minutes.
+// A connection whose peer does not answer ends after five minutes.
 func TestDefaultUserTimeout(t *testing.T) {
 	p := newPair(t, noOptions, Options{})
 	c := p.conns[0]

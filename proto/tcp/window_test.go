@@ -193,7 +193,7 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// Memory that is used up stops growth, and the application's word does.
+// Growth stops when memory is used up, and when the application sets a size.
 func TestWhatStopsGrowth(t *testing.T) {
 	l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second, cfg: Config{Memory: 1 << 20}}
 	w, c, _ := l.run(t)
