@@ -23,16 +23,56 @@ struct found {
 };
 
 /*
+ * A frame, as the kernel gives it to an XDP program or to one of traffic control. skb is a
+ * constant in each program, so the compiler keeps one of the two.
+ */
+struct frame {
+	void *ctx; /* struct xdp_md, or with skb struct __sk_buff */
+	bool skb;
+};
+
+static __always_inline struct frame of_xdp(struct xdp_md *ctx)
+{
+	return (struct frame){ ctx, false };
+}
+
+static __always_inline struct frame of_skb(struct __sk_buff *skb)
+{
+	return (struct frame){ skb, true };
+}
+
+static __always_inline void *frame_data(struct frame f)
+{
+	if (f.skb)
+		return (void *)(long)((struct __sk_buff *)f.ctx)->data;
+	return (void *)(long)((struct xdp_md *)f.ctx)->data;
+}
+
+/* frame_len is the length of the whole frame, in bytes. */
+static __always_inline __u32 frame_len(struct frame f)
+{
+	if (f.skb)
+		return ((struct __sk_buff *)f.ctx)->len;
+	return bpf_xdp_get_buff_len(f.ctx);
+}
+
+/* frame_load copies bytes of the frame; false: it has fewer. */
+static __always_inline bool frame_load(struct frame f, __u32 at, void *to, __u32 n)
+{
+	if (f.skb)
+		return !bpf_skb_load_bytes(f.ctx, at, to, n);
+	return !bpf_xdp_load_bytes(f.ctx, at, to, n);
+}
+
+/*
  * holds reports whether the frame has n bytes from at on. Nearly all frames are in
  * one buffer, and then this is one comparison.
  */
-static __always_inline bool holds(struct xdp_md *ctx, void *at, __u32 n)
+static __always_inline bool holds(struct frame f, void *data_end, void *at, __u32 n)
 {
-	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
-
 	if (n <= (__u64)(data_end - at))
 		return true;
-	return n <= bpf_xdp_get_buff_len(ctx) - (__u64)(at - data);
+	return n <= frame_len(f) - (__u64)(at - frame_data(f));
 }
 
 /* udp_problem: room is the length of the IP payload, in bytes. */
@@ -125,7 +165,7 @@ static __always_inline enum find_problem fragment_problem(struct ipv4_header *ip
 	return port_holder(ip->protocol, ip->dst, ports->dst) ? FIND_FRAGMENT : FIND_OK;
 }
 
-static __always_inline struct found find_ipv4(struct xdp_md *ctx, struct ipv4_header *ip, void *data_end)
+static __always_inline struct found find_ipv4(struct frame frame, struct ipv4_header *ip, void *data_end)
 {
 	struct found f = {};
 	__u32 total, ihl, room;
@@ -157,7 +197,7 @@ static __always_inline struct found find_ipv4(struct xdp_md *ctx, struct ipv4_he
 		if (f.owner || f.problem == FIND_BAD_LENGTH)
 			f.problem = FIND_OK;
 	}
-	if (f.owner && (total < ihl || !holds(ctx, ip, total)))
+	if (f.owner && (total < ihl || !holds(frame, data_end, ip, total)))
 		f.problem = FIND_BAD_LENGTH;
 	return f;
 }
@@ -174,15 +214,15 @@ static __always_inline struct unet_owner *solicited_holder(struct nd_message *nd
  * ipv6_problem: the frame must have the payload length of the fixed header. A payload
  * length of 0 is a jumbogram (RFC 2675), which is longer than any MTU here.
  */
-static __always_inline enum find_problem ipv6_problem(struct xdp_md *ctx, struct ipv6_header *ip)
+static __always_inline enum find_problem ipv6_problem(struct frame frame, struct ipv6_header *ip, void *data_end)
 {
 	__u32 payload = bpf_ntohs(ip->payload_length);
 
-	return payload && holds(ctx, ip, sizeof(*ip) + payload) ? FIND_OK : FIND_BAD_LENGTH;
+	return payload && holds(frame, data_end, ip, sizeof(*ip) + payload) ? FIND_OK : FIND_BAD_LENGTH;
 }
 
 /*
- * extension_problem reads the extension headers of an IPv6 packet, whose offset in the
+ * walk_extensions reads the extension headers of an IPv6 packet, whose offset in the
  * frame is "at" bytes. The holder of a port gets no packets with extension headers, as none
  * may be sent from a port (check6.h). The kernel must not get them either, since it would
  * answer them in place of the holder.
@@ -192,7 +232,7 @@ static __always_inline enum find_problem ipv6_problem(struct xdp_md *ctx, struct
  * with EXTENSIONS_MAX headers or more is dropped: by RFC 8200, 4.1 each header should
  * occur at most once, and destination options at most twice.
  */
-static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 at)
+static __always_inline enum find_problem walk_extensions(struct frame frame, __u32 at)
 {
 	struct ipv6_extension h;
 	bool fragment = false;
@@ -200,13 +240,13 @@ static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 
 	__u8 next;
 	int i;
 
-	if (bpf_xdp_load_bytes(ctx, at, &ip, sizeof(ip)))
+	if (!frame_load(frame, at, &ip, sizeof(ip)))
 		return FIND_OK;
 	next = ip.next_header;
 	at += sizeof(ip);
 	for (i = 0; i < EXTENSIONS_MAX; i++) {
 		/* An extension header, and the payload of a fragment, has at least 8 bytes. */
-		if (bpf_xdp_load_bytes(ctx, at, &h, sizeof(h)))
+		if (!frame_load(frame, at, &h, sizeof(h)))
 			return FIND_OK;
 		if (has_ports(next)) {
 			if (!port_holder6(next, ip.dst, ((struct quoted_ports *)&h)->dst))
@@ -228,11 +268,26 @@ static __noinline enum find_problem extension_problem(struct xdp_md *ctx, __u32 
 	return FIND_EXTENSION;
 }
 
+static __noinline enum find_problem walk_extensions_xdp(struct xdp_md *ctx, __u32 at)
+{
+	return walk_extensions(of_xdp(ctx), at);
+}
+
+static __noinline enum find_problem walk_extensions_skb(struct __sk_buff *skb, __u32 at)
+{
+	return walk_extensions(of_skb(skb), at);
+}
+
+static __always_inline enum find_problem extension_problem(struct frame frame, __u32 at)
+{
+	return frame.skb ? walk_extensions_skb(frame.ctx, at) : walk_extensions_xdp(frame.ctx, at);
+}
+
 /*
  * find_ipv6 reads only ports that directly follow the fixed header. A packet with extension
  * headers (also a fragment) goes to the holder of the whole address or to the kernel, or is dropped.
  */
-static __always_inline struct found find_ipv6(struct xdp_md *ctx, struct ipv6_header *ip, void *data_end)
+static __always_inline struct found find_ipv6(struct frame frame, struct ipv6_header *ip, void *data_end)
 {
 	struct found f = {};
 	void *l4 = ip + 1;
@@ -260,10 +315,10 @@ static __always_inline struct found find_ipv6(struct xdp_md *ctx, struct ipv6_he
 		if (f.owner || f.problem == FIND_BAD_LENGTH)
 			f.problem = FIND_OK;
 		else if (ip->next_header == PROTOCOL_FRAGMENT || is_extension(ip->next_header))
-			f.problem = extension_problem(ctx, (void *)ip - (void *)(long)ctx->data);
+			f.problem = extension_problem(frame, (void *)ip - frame_data(frame));
 	}
 	if (f.owner && !f.problem)
-		f.problem = ipv6_problem(ctx, ip);
+		f.problem = ipv6_problem(frame, ip, data_end);
 	return f;
 }
 
@@ -284,7 +339,7 @@ static __always_inline struct found find_arp(struct arp_packet *arp, void *data_
  * target goes to the target's owner. All other multicast, and solicitations for a
  * shared address, go to the kernel.
  */
-static __always_inline struct found find_solicitation(struct xdp_md *ctx, const __u8 *dst, struct eth_header *eth, void *data_end)
+static __always_inline struct found find_solicitation(struct frame frame, const __u8 *dst, struct eth_header *eth, void *data_end)
 {
 	struct ipv6_header *ip = (void *)(eth + 1);
 	struct nd_message *nd = (void *)(ip + 1);
@@ -304,11 +359,11 @@ static __always_inline struct found find_solicitation(struct xdp_md *ctx, const 
 	if (is_solicited_node(ip->dst, nd->target))
 		f.owner = solicited_holder(nd, data_end, bpf_ntohs(ip->payload_length));
 	if (f.owner)
-		f.problem = ipv6_problem(ctx, ip);
+		f.problem = ipv6_problem(frame, ip, data_end);
 	return f;
 }
 
-static __always_inline struct found find_message(struct xdp_md *ctx, struct message_header *m, void *data_end)
+static __always_inline struct found find_message(struct frame frame, struct message_header *m, void *data_end)
 {
 	struct found f = {};
 
@@ -319,22 +374,22 @@ static __always_inline struct found find_message(struct xdp_md *ctx, struct mess
 	if (m->version != MESSAGE_VERSION)
 		return f;
 	f.owner = message_holder(m->dst);
-	if (f.owner && !holds(ctx, m, sizeof(*m) + bpf_ntohs(m->length)))
+	if (f.owner && !holds(frame, data_end, m, sizeof(*m) + bpf_ntohs(m->length)))
 		f.problem = FIND_BAD_LENGTH;
 	return f;
 }
 
 /* find_unicast: the owner of a frame to the uplink's MAC address. It reads eth from the type on only. */
-static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_header *eth, void *data_end)
+static __always_inline struct found find_unicast(struct frame frame, struct eth_header *eth, void *data_end)
 {
 	struct found nobody = {};
 
 	if (eth->type == bpf_htons(ETHERTYPE_IPV4))
-		return find_ipv4(ctx, (void *)(eth + 1), data_end);
+		return find_ipv4(frame, (void *)(eth + 1), data_end);
 	if (eth->type == bpf_htons(ETHERTYPE_IPV6))
-		return find_ipv6(ctx, (void *)(eth + 1), data_end);
+		return find_ipv6(frame, (void *)(eth + 1), data_end);
 	if (eth->type == bpf_htons(ETHERTYPE_UNET))
-		return find_message(ctx, (void *)(eth + 1), data_end);
+		return find_message(frame, (void *)(eth + 1), data_end);
 	if (eth->type == bpf_htons(ETHERTYPE_ARP))
 		return find_arp((void *)(eth + 1), data_end);
 	return nobody;
@@ -344,14 +399,14 @@ static __always_inline struct found find_unicast(struct xdp_md *ctx, struct eth_
  * find_asked: the owner of the address for which a broadcast or multicast frame requests the MAC
  * address. dst is the destination of the frame; eth is read from the type on only.
  */
-static __always_inline struct found find_asked(struct xdp_md *ctx, const __u8 *dst, struct eth_header *eth, void *data_end)
+static __always_inline struct found find_asked(struct frame frame, const __u8 *dst, struct eth_header *eth, void *data_end)
 {
 	struct found nobody = {};
 
 	if (eth->type == bpf_htons(ETHERTYPE_ARP) && is_broadcast(dst))
 		return find_arp((void *)(eth + 1), data_end);
 	if (eth->type == bpf_htons(ETHERTYPE_IPV6) && is_group(dst))
-		return find_solicitation(ctx, dst, eth, data_end);
+		return find_solicitation(frame, dst, eth, data_end);
 	return nobody;
 }
 

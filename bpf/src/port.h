@@ -59,12 +59,12 @@ int unet_port(struct xdp_md *ctx)
 
 	/* The wire does not return a frame: frames for this host are redirected here. */
 	if (is_link(eth->dst, config.link_head, config.link_tail)) {
-		f = find_unicast(ctx, eth, data_end);
+		f = find_unicast(of_xdp(ctx), eth, data_end);
 		if (!f.owner)
 			return count(UNET_TX_NO_OWNER, XDP_DROP);
 		return send_local(f.owner);
 	}
-	f = find_asked(ctx, eth->dst, eth, data_end);
+	f = find_asked(of_xdp(ctx), eth->dst, eth, data_end);
 	/* An endpoint's probes and announcements of its own address go to the wire (RFC 5227, RFC 4862). */
 	if (f.owner && f.owner->port != port)
 		return send_local(f.owner);

@@ -106,9 +106,9 @@ int unet_uplink(struct xdp_md *ctx)
 
 	part = !tagged && is_part(eth);
 	if (is_link(eth->dst, config.link_head, config.link_tail) || part)
-		f = find_unicast(ctx, counts, data_end);
+		f = find_unicast(of_xdp(ctx), counts, data_end);
 	else
-		f = find_asked(ctx, eth->dst, counts, data_end);
+		f = find_asked(of_xdp(ctx), eth->dst, counts, data_end);
 	if (!f.owner)
 		return of_nobody(f.problem);
 	if (f.problem)
