@@ -33,6 +33,7 @@ var layers = map[string]struct{ own, other []string }{
 	"mux":                    {own: []string{"bpf", "endpoint", "internal/notices", "internal/xsk", "internal/route", "internal/nat", "wire"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/notices":       {own: []string{"endpoint"}},
 	"internal/protocol":      {own: []string{"endpoint"}, other: []string{"golang.org/x/sys/unix"}},
+	"internal/protocoltest":  {own: []string{"internal/protocol"}, other: []string{"golang.org/x/sys/unix"}},
 	"control":                {own: []string{"endpoint", "internal/notices", "internal/protocol"}, other: []string{"golang.org/x/sys/unix"}},
 	"proto/udp":              {own: []string{"wire"}},
 	"proto/tcp/seq":          {},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // What unetd may not answer to open, with how many descriptors.
@@ -40,10 +41,10 @@ func TestUnusableGrants(t *testing.T) {
 		{name: "unknown code", record: `{"v":1,"id":1,"error":{"code":"from-the-future","message":"soon"}}`, says: "soon"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			descriptorLeaks(t)
-			app, unetd := socketPair(t)
-			r, w := pipe(t)
-			said := script(t, unetd, func() { sendAll(t, unetd, c.record, w, c.descriptors) })
+			DescriptorLeaks(t)
+			app, unetd := SocketPair(t)
+			r, w := Pipe(t)
+			said := script(t, unetd, func() { SendAll(t, unetd, c.record, w, c.descriptors) })
 			g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
 			if err == nil || g != nil || l != nil {
 				t.Fatalf("open: %v, %v, %v", g, l, err)
@@ -51,10 +52,10 @@ func TestUnusableGrants(t *testing.T) {
 			if c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("open: %v, want %v, %q", err, c.is, c.says)
 			}
-			await(t, "script", said)
+			Await(t, "script", said)
 			unetd.Close()
 			w.Close()
-			wantClosed(t, r)
+			WantClosed(t, r)
 			r.Close()
 		})
 	}
@@ -62,15 +63,15 @@ func TestUnusableGrants(t *testing.T) {
 
 // Later versions may add fields, and events before and after the grant.
 func TestTolerance(t *testing.T) {
-	descriptorLeaks(t)
-	app, unetd := socketPair(t)
-	r, w := pipe(t)
+	DescriptorLeaks(t)
+	app, unetd := SocketPair(t)
+	r, w := Pipe(t)
 	said := script(t, unetd, func() {
-		sendAll(t, unetd, `{"v":1,"event":"weather","is":"fine"}`, nil, 0)
-		sendAll(t, unetd, strings.Replace(grantRecord, `"id":5`, `"id":5,"colour":"red"`, 1), w, 2)
-		sendAll(t, unetd, `{"v":1,"id":0,"event":"weather"}`, nil, 0)
+		SendAll(t, unetd, `{"v":1,"event":"weather","is":"fine"}`, nil, 0)
+		SendAll(t, unetd, strings.Replace(grantRecord, `"id":5`, `"id":5,"colour":"red"`, 1), w, 2)
+		SendAll(t, unetd, `{"v":1,"id":0,"event":"weather"}`, nil, 0)
 	}, func() {
-		sendAll(t, unetd, `{"v":1,"id":2,"tag":"msg:9","colour":"red"}`, nil, 0)
+		SendAll(t, unetd, `{"v":1,"id":2,"tag":"msg:9","colour":"red"}`, nil, 0)
 	})
 	ctx := context.Background()
 	g, l, err := open(ctx, app, nowhere, endpoint.Request{})
@@ -83,12 +84,12 @@ func TestTolerance(t *testing.T) {
 	if tag, err := l.Claim(ctx, endpoint.MessageTag(9)); err != nil || tag != endpoint.MessageTag(9) {
 		t.Errorf("Claim: %v, %v", tag, err)
 	}
-	await(t, "script", said)
+	Await(t, "script", said)
 	unetd.Close()
 	l.Close()
-	await(t, "Done", l.Done())
+	Await(t, "Done", l.Done())
 	w.Close()
-	wantClosed(t, r)
+	WantClosed(t, r)
 	r.Close()
 }
 
@@ -100,12 +101,12 @@ func TestUnusableAnswers(t *testing.T) {
 		`{"v":1,"tag":"msg:1"}`, `{"v":1,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500}}`,
 	} {
 		t.Run(record, func(t *testing.T) {
-			descriptorLeaks(t)
-			app, unetd := socketPair(t)
-			r, w := pipe(t)
+			DescriptorLeaks(t)
+			app, unetd := SocketPair(t)
+			r, w := Pipe(t)
 			said := script(t, unetd,
-				func() { sendAll(t, unetd, grantRecord, w, 2) },
-				func() { sendAll(t, unetd, record, nil, 0) })
+				func() { SendAll(t, unetd, grantRecord, w, 2) },
+				func() { SendAll(t, unetd, record, nil, 0) })
 			g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
 			if err != nil {
 				t.Fatal(err)
@@ -115,11 +116,11 @@ func TestUnusableAnswers(t *testing.T) {
 			if !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, protocol.ErrProtocol) {
 				t.Errorf("Resolve: %v", err)
 			}
-			await(t, "Done", l.Done())
-			await(t, "script", said)
+			Await(t, "Done", l.Done())
+			Await(t, "script", said)
 			unetd.Close()
 			w.Close()
-			wantClosed(t, r)
+			WantClosed(t, r)
 			r.Close()
 		})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 func TestDialErrors(t *testing.T) {
@@ -21,7 +22,7 @@ func TestDialErrors(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dead, ln := listen(t)
+	dead, ln := Listen(t)
 	ln.SetUnlinkOnClose(false)
 	ln.Close()
 	stream := filepath.Join(dir, "stream")
@@ -56,7 +57,7 @@ func TestDialWithoutPermission(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become somebody else")
 	}
-	socket, ln := listen(t)
+	socket, ln := Listen(t)
 	_ = ln
 	for dir := filepath.Dir(socket); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
@@ -121,7 +122,7 @@ func TestDialBacklogFull(t *testing.T) {
 // An application whose descriptors unetd does not take for too long is told that unetd
 // is busy, and not what the kernel says (EPERM), which would mean that it may not.
 func TestDescriptorsAreNotTaken(t *testing.T) {
-	socket, ln := listen(t)
+	socket, ln := Listen(t)
 	raw, err := ln.SyscallConn()
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // unetd answers a request by saying that the lease is over. Why, it says next, and
@@ -27,13 +28,13 @@ func TestRequestMeetsEndOfLease(t *testing.T) {
 	}
 	for name, ask := range requests {
 		t.Run(name+", revoked", func(t *testing.T) {
-			app, unetd := socketPair(t)
-			_, w := pipe(t)
+			app, unetd := SocketPair(t)
+			_, w := Pipe(t)
 			said := script(t, unetd,
-				func() { sendAll(t, unetd, grantRecord, w, 2) },
+				func() { SendAll(t, unetd, grantRecord, w, 2) },
 				func() {
-					sendAll(t, unetd, over, nil, 0)
-					sendAll(t, unetd, `{"v":1,"event":"closed","message":"revoked"}`, nil, 0)
+					SendAll(t, unetd, over, nil, 0)
+					SendAll(t, unetd, `{"v":1,"event":"closed","message":"revoked"}`, nil, 0)
 					hangUp(unetd)
 				})
 			g, l, err := open(t.Context(), app, nowhere, endpoint.Request{})
@@ -44,17 +45,17 @@ func TestRequestMeetsEndOfLease(t *testing.T) {
 			if err := ask(t.Context(), l); !errors.Is(err, endpoint.ErrLeaseClosed) || err.Error() != "lease closed: revoked" {
 				t.Errorf("got %v, want the reason", err)
 			}
-			await(t, "script", said)
+			Await(t, "script", said)
 			l.Close()
 		})
 		t.Run(name+", another unetd", func(t *testing.T) {
-			socket, ln := listen(t)
-			app, unetd := socketPair(t)
-			_, w := pipe(t)
+			socket, ln := Listen(t)
+			app, unetd := SocketPair(t)
+			_, w := Pipe(t)
 			said := script(t, unetd,
-				func() { sendAll(t, unetd, grantRecord, w, 2) },
+				func() { SendAll(t, unetd, grantRecord, w, 2) },
 				func() {
-					sendAll(t, unetd, over, nil, 0)
+					SendAll(t, unetd, over, nil, 0)
 					hangUp(unetd)
 				})
 			g, l, err := open(t.Context(), app, socket, endpoint.Request{})
@@ -62,25 +63,25 @@ func TestRequestMeetsEndOfLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer g.Close()
-			ln.SetDeadline(time.Now().Add(patience))
+			ln.SetDeadline(time.Now().Add(Patience))
 			answer := make(chan error, 1)
 			go func() { answer <- ask(t.Context(), l) }()
-			await(t, "script", said)
+			Await(t, "script", said)
 			conn, err := ln.AcceptUnix()
 			if err != nil {
 				t.Fatal(err)
 			}
-			conn.SetDeadline(time.Now().Add(patience))
+			conn.SetDeadline(time.Now().Add(Patience))
 			_, fds, err := protocol.ReadRecord(conn, 2)
 			if err != nil {
 				t.Fatal(err)
 			}
 			protocol.CloseAll(fds)
-			sendAll(t, conn, `{"v":1,"id":1,"lease":{"id":5,"tags":["msg:7"]}}`, nil, 0)
+			SendAll(t, conn, `{"v":1,"id":1,"lease":{"id":5,"tags":["msg:7"]}}`, nil, 0)
 			if _, err := conn.Read(make([]byte, protocol.MaxRecord)); err != nil {
 				t.Fatal(err)
 			}
-			sendAll(t, conn, again[name], nil, 0)
+			SendAll(t, conn, again[name], nil, 0)
 			if err := <-answer; err != nil {
 				t.Errorf("got %v, want the next unetd's answer", err)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 var fuzzSocket atomic.Uint64
@@ -42,17 +43,17 @@ func FuzzClientRecord(f *testing.F) {
 		if len(record) == 0 || len(record) > protocol.MaxRecord+100 || descriptors > 100 || stage >= answersAll {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
-		app, unetd := socketPair(t)
-		r, w := pipe(t)
+		app, unetd := SocketPair(t)
+		r, w := Pipe(t)
 		say := func(c *net.UnixConn) {
-			sendAll(t, c, string(record), w, int(descriptors))
+			SendAll(t, c, string(record), w, int(descriptors))
 			if err := c.CloseWrite(); err != nil {
 				t.Error(err)
 			}
 		}
-		grant := func() { sendAll(t, unetd, grantRecord, w, protocol.GrantDescriptors) }
+		grant := func() { SendAll(t, unetd, grantRecord, w, protocol.GrantDescriptors) }
 		says := []func(){grant, func() { say(unetd) }}
 		socket := fmt.Sprintf("@unet-fuzz-%d-%d", os.Getpid(), fuzzSocket.Add(1))
 		switch stage {
@@ -63,7 +64,7 @@ func FuzzClientRecord(f *testing.F) {
 		}
 		// To whoever presents its endpoint there the record is said, if that is
 		// the stage, and then the last word.
-		ln := listenAt(t, socket)
+		ln := ListenAt(t, socket)
 		listened := make(chan struct{})
 		go func() {
 			defer close(listened)
@@ -75,7 +76,7 @@ func FuzzClientRecord(f *testing.F) {
 				if _, err := c.Read(make([]byte, protocol.MaxRecord)); err == nil && !again {
 					say(c)
 				} else if err == nil {
-					sendAll(t, c, `{"v":1,"id":1,"error":{"code":"not-presentable","message":"m"}}`, nil, 0)
+					SendAll(t, c, `{"v":1,"id":1,"error":{"code":"not-presentable","message":"m"}}`, nil, 0)
 				}
 				hangUp(c)
 			}
@@ -95,12 +96,12 @@ func FuzzClientRecord(f *testing.F) {
 		} else if errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		await(t, "script", said)
+		Await(t, "script", said)
 		ln.Close()
-		await(t, "listener", listened)
+		Await(t, "listener", listened)
 		unetd.Close()
 		w.Close()
-		if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		if err := r.SetReadDeadline(time.Now().Add(Patience)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // What unetd must not answer.
@@ -26,7 +27,7 @@ func TestUnusableLists(t *testing.T) {
 		{`{"v":1,"event":"closed","message":"enough"}`, nil, "enough"},
 		{`{"v":1,"id":1,"error":{"code":"protocol","message":"version"}}`, protocol.ErrProtocol, "version"},
 	} {
-		socket, ln := listen(t)
+		socket, ln := Listen(t)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -36,13 +37,13 @@ func TestUnusableLists(t *testing.T) {
 			}
 			defer hangUp(conn)
 			if _, err := conn.Read(make([]byte, protocol.MaxRecord)); err == nil {
-				sendAll(t, conn, c.record, nil, 0)
+				SendAll(t, conn, c.record, nil, 0)
 			}
 		}()
 		_, err := List(context.Background(), socket)
 		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %v, %q", c.record, err, c.is, c.says)
 		}
-		await(t, "unetd", done)
+		Await(t, "unetd", done)
 	}
 }

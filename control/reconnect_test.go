@@ -11,20 +11,21 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // A unetd that is stopped, not dead, costs no endpoint: calls end with their
 // context, and the lease goes on with it.
 func TestUnetdHangs(t *testing.T) {
-	app, unetd := socketPair(t)
-	_, w := pipe(t)
-	said := script(t, unetd, func() { sendAll(t, unetd, grantRecord, w, 2) })
+	app, unetd := SocketPair(t)
+	_, w := Pipe(t)
+	said := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, 2) })
 	g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	await(t, "script", said)
+	Await(t, "script", said)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for range 2 * protocol.MaxRequests {
@@ -48,7 +49,7 @@ func TestUnetdHangs(t *testing.T) {
 		t.Error(err)
 	}
 	l.Close()
-	await(t, "unetd", answered)
+	Await(t, "unetd", answered)
 }
 
 // answerAll answers resolves until the end of the stream.
@@ -63,6 +64,6 @@ func answerAll(t *testing.T, c *net.UnixConn) {
 		if err := json.Unmarshal(record, &r); err != nil {
 			t.Error(err)
 		}
-		sendAll(t, c, fmt.Sprintf(`{"v":1,"id":%d,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500}}`, r.ID), nil, 0)
+		SendAll(t, c, fmt.Sprintf(`{"v":1,"id":%d,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500}}`, r.ID), nil, 0)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // What unetd says about the connection as a whole, or when it says that the lease
@@ -28,14 +29,14 @@ func TestLastWords(t *testing.T) {
 		{`{"v":2,"event":"closed"}`, protocol.ErrProtocol, "version 2"},
 	} {
 		t.Run(c.record, func(t *testing.T) {
-			descriptorLeaks(t)
-			socket, ln := listen(t)
-			app, unetd := socketPair(t)
-			r, w := pipe(t)
+			DescriptorLeaks(t)
+			socket, ln := Listen(t)
+			app, unetd := SocketPair(t)
+			r, w := Pipe(t)
 			said := script(t, unetd,
-				func() { sendAll(t, unetd, grantRecord, w, 2) },
+				func() { SendAll(t, unetd, grantRecord, w, 2) },
 				func() {
-					sendAll(t, unetd, c.record, nil, 0)
+					SendAll(t, unetd, c.record, nil, 0)
 					hangUp(unetd)
 				})
 			g, l, err := open(context.Background(), app, socket, endpoint.Request{})
@@ -47,13 +48,13 @@ func TestLastWords(t *testing.T) {
 			if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("Resolve: %v", err)
 			}
-			await(t, "Done", l.Done())
+			Await(t, "Done", l.Done())
 			if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("Err: %v", err)
 			}
-			await(t, "script", said)
+			Await(t, "script", said)
 			w.Close()
-			wantClosed(t, r)
+			WantClosed(t, r)
 			r.Close()
 			if err := ln.SetDeadline(time.Now()); err != nil {
 				t.Fatal(err)
@@ -83,15 +84,15 @@ func TestUnusableAnswersToPresent(t *testing.T) {
 		{[]string{`{"v":1,"event":"closed","message":"it was reclaimed"}`}, endpoint.ErrLeaseClosed},
 		{[]string{`{"v":1,"id":0,"error":{"code":"protocol","message":"m"}}`}, protocol.ErrProtocol},
 	} {
-		socket, ln := listen(t)
-		app, unetd := socketPair(t)
-		_, w := pipe(t)
-		said := script(t, unetd, func() { sendAll(t, unetd, grantRecord, w, 2) })
+		socket, ln := Listen(t)
+		app, unetd := SocketPair(t)
+		_, w := Pipe(t)
+		said := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, 2) })
 		g, l, err := open(context.Background(), app, socket, endpoint.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		await(t, "script", said)
+		Await(t, "script", said)
 		unetd.Close()
 		conn, err := ln.AcceptUnix()
 		if err != nil {
@@ -104,10 +105,10 @@ func TestUnusableAnswersToPresent(t *testing.T) {
 		}
 		protocol.CloseAll(fds)
 		for _, r := range c.records {
-			sendAll(t, conn, r, nil, 0)
+			SendAll(t, conn, r, nil, 0)
 		}
 		if c.is != nil {
-			await(t, "Done", l.Done())
+			Await(t, "Done", l.Done())
 			if err := l.Err(); !errors.Is(err, c.is) {
 				t.Errorf("%q: %v, want %v", c.records, err, c.is)
 			}
@@ -118,7 +119,7 @@ func TestUnusableAnswersToPresent(t *testing.T) {
 				if _, err := conn.Read(make([]byte, protocol.MaxRecord)); err != nil {
 					t.Error(err)
 				}
-				sendAll(t, conn, `{"v":1,"id":2}`, nil, 0)
+				SendAll(t, conn, `{"v":1,"id":2}`, nil, 0)
 			}()
 			if err := l.Unclaim(context.Background(), endpoint.MessageTag(7)); err != nil {
 				t.Errorf("%q: %v", c.records, err)
@@ -126,7 +127,7 @@ func TestUnusableAnswersToPresent(t *testing.T) {
 			if next, err := l.connection(context.Background()); err != nil || len(next.tags) != strings.Count(strings.Join(c.records, ""), "msg:") {
 				t.Errorf("%q: %v, tags %v", c.records, err, next.tags)
 			}
-			await(t, "unetd", told)
+			Await(t, "unetd", told)
 		}
 		hangUp(conn)
 		ln.Close()

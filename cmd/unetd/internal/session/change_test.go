@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // A claim or an unclaim whose answer is lost is done exactly once, whether unetd
@@ -37,7 +38,7 @@ func TestChangesAcrossDeath(t *testing.T) {
 			{name: "unclaim what is not held", tag: endpoint.MessageTag(9), unclaim: true, is: errAny, want: []endpoint.Tag{endpoint.MessageTag(7), held}},
 		} {
 			t.Run(fmt.Sprintf("%s, acted=%v", c.name, acted), func(t *testing.T) {
-				descriptorLeaks(t)
+				DescriptorLeaks(t)
 				p := newFakeProvider(t)
 				d := newDaemon(t, p)
 				g, l := mustOpen(t, d.socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7), held}})
@@ -69,7 +70,7 @@ func TestChangesAcrossDeath(t *testing.T) {
 						results <- result{tag, err}
 					}
 				}()
-				await(t, "the request", inside)
+				Await(t, "the request", inside)
 				p.hook(hooks{})
 				d.kill()
 				select {
@@ -124,7 +125,7 @@ func TestAbandonedClaimAcrossDeath(t *testing.T) {
 			_, err := l.Claim(ctx, endpoint.MessageTag(5))
 			left <- err
 		}()
-		await(t, "the claim", inside)
+		Await(t, "the claim", inside)
 		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("Claim: %v", err)
@@ -166,7 +167,7 @@ func TestClaimOfLostTag(t *testing.T) {
 		_, err := l.Claim(ctx, tag)
 		claimed <- err
 	}()
-	await(t, "the claim", inside)
+	Await(t, "the claim", inside)
 	p.hook(hooks{})
 	d.kill()
 	d.start()

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // lingers makes descriptors whose last close takes an hour: TCP sockets with more
@@ -78,7 +79,7 @@ func TestLetGoInterrupts(t *testing.T) {
 		defer close(done)
 		letGo(func() { unix.Close(fd) })
 	}()
-	await(t, "the close of a socket that lingers", done)
+	Await(t, "the close of a socket that lingers", done)
 }
 
 // A socket that lingers blocks whoever closes it last, also the kernel when it
@@ -86,7 +87,7 @@ func TestLetGoInterrupts(t *testing.T) {
 // user for long.
 func TestSocketsThatLinger(t *testing.T) {
 	p := newFakeProvider(t)
-	socket, ln := listen(t)
+	socket, ln := Listen(t)
 	forAll(t, socket)
 	lingering := lingers(t)
 	// One that is read and closed; one too many, which the kernel discards;
@@ -128,9 +129,9 @@ func TestSocketsThatLinger(t *testing.T) {
 // sockets that linger, read and unread, stops nobody. What unetd spends on them
 // comes back.
 func TestRefusedSocketsThatLinger(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
-	socket, ln := listen(t)
+	socket, ln := Listen(t)
 	forAll(t, socket)
 	lingering := lingers(t)
 	silent := func() (a *application) {
@@ -175,7 +176,7 @@ func TestRefusedSocketsThatLinger(t *testing.T) {
 func TestRefusalsThatAreGivenUp(t *testing.T) {
 	f := newFuse(t)
 	p := newFakeProvider(t)
-	socket, ln := listen(t)
+	socket, ln := Listen(t)
 	forAll(t, socket)
 	var holder *application
 	as(t, 1001, func() { holder = connect(t, socket) })
@@ -221,7 +222,7 @@ func TestRefusalsThatAreGivenUp(t *testing.T) {
 func TestFewConnectionsWait(t *testing.T) {
 	f := newFuse(t)
 	p := newFakeProvider(t)
-	socket, ln := listen(t)
+	socket, ln := Listen(t)
 	if passRights(ln, false); passesRights(ln) {
 		t.Skip("this kernel lets descriptors come always (before Linux 6.16)")
 	}
@@ -249,7 +250,7 @@ func TestFewConnectionsWait(t *testing.T) {
 	}
 	stop := serve(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: 1, ClosingPerUID: threads, Waiting: waiting}}, ln)
 	until(t, "the listener to take no descriptors any more", func() bool { return !passesRights(ln) })
-	before := len(openDescriptors(t))
+	before := len(OpenDescriptors(t))
 	for i := range more {
 		a := silent([]uint32{1001, 1003}[i%2])
 		_, _ = a.conn.Write([]byte(openRecord)) // it may be refused already
@@ -257,7 +258,7 @@ func TestFewConnectionsWait(t *testing.T) {
 		a.wantEOF()
 		a.conn.Close()
 	}
-	if after := len(openDescriptors(t)); after > before {
+	if after := len(OpenDescriptors(t)); after > before {
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
 	as(t, 1002, func() { served(t, socket) })

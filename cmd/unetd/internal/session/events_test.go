@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -225,7 +226,7 @@ func TestWatcherUsesLease(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		t.Error("a watcher could not use the lease")
 	}
 }
@@ -233,7 +234,7 @@ func TestWatcherUsesLease(t *testing.T) {
 // A lease that ends at the provider's side ends at the application's, with the
 // reason, and nothing is presented again.
 func TestProviderEndsLease(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	p.hook(hooks{present: func(context.Context, mux.Owner, *os.File) error {
 		t.Error("the endpoint was presented")
@@ -256,7 +257,7 @@ func TestProviderEndsLease(t *testing.T) {
 			t.Errorf("Err of a lease that lives: %v", err)
 		}
 		p.newestLease().end(c.err)
-		await(t, "Done", l.Done())
+		Await(t, "Done", l.Done())
 		p.awaitClosed()
 		if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.says) {
 			t.Errorf("Err: %v, want %s", err, c.says)

@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
 )
@@ -300,7 +301,7 @@ func (p *fakeProvider) noCopies() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, f := range p.others {
-		if err := f.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		if err := f.SetReadDeadline(time.Now().Add(Patience)); err != nil {
 			p.t.Fatal(err)
 		}
 		for {
@@ -321,7 +322,7 @@ func (p *fakeProvider) awaitClosed() *fakeLease {
 	select {
 	case l := <-p.closed:
 		return l
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		p.t.Fatal("the lease was not closed")
 		return nil
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // Operations of a FUSE server, and its errors (linux/fuse.h).
@@ -49,7 +51,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(fuseServer) == "" {
 		os.Exit(m.Run())
 	}
-	time.AfterFunc(2*patience, func() { os.Exit(0) })
+	time.AfterFunc(2*Patience, func() { os.Exit(0) })
 	serveFuse(3)
 }
 
@@ -73,7 +75,7 @@ func newFuse(t *testing.T) *fuse {
 	if err := errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH)); err != nil {
 		t.Fatal(err)
 	}
-	r, w := pipe(t)
+	r, w := Pipe(t)
 	server := exec.Command(os.Args[0])
 	server.Env = append(os.Environ(), fuseServer+"=1")
 	server.ExtraFiles = []*os.File{device}

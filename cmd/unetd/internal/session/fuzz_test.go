@@ -11,6 +11,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -58,8 +59,8 @@ func FuzzServerRecord(f *testing.F) {
 		p.abandon()
 		sock := fdOf(t, grant.XSK)
 
-		app, unetd := socketPair(t)
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		app, unetd := SocketPair(t)
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
 		ended := make(chan struct{})
 		go func() {

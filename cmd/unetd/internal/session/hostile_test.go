@@ -17,6 +17,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // served proves that others are.
@@ -71,7 +72,7 @@ func TestFilesThatBlock(t *testing.T) {
 	a.wantEOF()
 	served(t, socket)
 	asked := make([]byte, places)
-	if err := f.asked.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := f.asked.SetReadDeadline(time.Now().Add(Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(f.asked, asked); err != nil {
@@ -91,7 +92,7 @@ func TestTenThousandConnections(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < connections+2000 {
 		t.Skipf("needs %d descriptors, has %d, %v", connections+2000, limit.Cur, err)
 	}
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p, Limits: Limits{OpenTimeout: time.Hour, ClosePause: time.Microsecond}})
 	defer stop()
@@ -181,11 +182,11 @@ func TestSilentConnections(t *testing.T) {
 // Records of zero bytes with descriptors, and records that nobody reads, are all
 // closed in the end.
 func TestDescriptorsInFlight(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
-	r, w := pipe(t)
+	r, w := Pipe(t)
 	fd := fdOf(t, w)
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -210,6 +211,6 @@ func TestDescriptorsInFlight(t *testing.T) {
 	}
 	wg.Wait()
 	w.Close()
-	wantClosed(t, r)
+	WantClosed(t, r)
 	r.Close()
 }

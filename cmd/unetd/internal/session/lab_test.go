@@ -12,11 +12,8 @@ import (
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
-
-// patience is how long a test waits for what must happen; it is no bound on
-// how fast that is.
-const patience = 20 * time.Second
 
 // slotsForClaims of the requests that a control.Lease has in progress are not for resolves.
 const slotsForClaims = 4
@@ -26,28 +23,11 @@ var (
 	remoteAddr = netip.MustParseAddr("10.0.0.2")
 )
 
-// listen makes a socket in a folder of the test.
-func listen(t testing.TB) (string, *net.UnixListener) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "s")
-	return path, listenAt(t, path)
-}
-
-func listenAt(t testing.TB, path string) *net.UnixListener {
-	t.Helper()
-	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	return ln
-}
-
 // start runs s until stop is called, or the test ends. stop returns when Serve
 // has, and then every lease must be closed.
 func start(t testing.TB, s *Server) (socket string, stop func()) {
 	t.Helper()
-	socket, ln := listen(t)
+	socket, ln := Listen(t)
 	return socket, serve(t, s, ln)
 }
 
@@ -62,7 +42,7 @@ func serve(t testing.TB, s *Server, ln *net.UnixListener) (stop func()) {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-		case <-time.After(patience):
+		case <-time.After(Patience):
 			t.Error("Serve did not return")
 		}
 	})
@@ -88,7 +68,7 @@ func newDaemon(t testing.TB, p *fakeProvider) *daemon {
 
 func (d *daemon) start() {
 	d.t.Helper()
-	d.stop = serve(d.t, &Server{Provider: d.p, Limits: d.limits, Keep: true}, listenAt(d.t, d.socket))
+	d.stop = serve(d.t, &Server{Provider: d.p, Limits: d.limits, Keep: true}, ListenAt(d.t, d.socket))
 }
 
 // kill ends it as SIGKILL would: connections are gone without a word, and so is
@@ -100,7 +80,7 @@ func (d *daemon) kill() {
 
 func mustOpen(t testing.TB, socket string, req endpoint.Request) (*endpoint.Grant, *control.Lease) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	g, l, err := control.Open(ctx, socket, req)
 	if err != nil {
@@ -110,53 +90,10 @@ func mustOpen(t testing.TB, socket string, req endpoint.Request) (*endpoint.Gran
 	return g, l
 }
 
-// descriptorLeaks fails the test if it ends with more descriptors open than
-// it began with.
-func descriptorLeaks(t *testing.T) {
-	t.Helper()
-	// The runtime's poller keeps descriptors of its own from first use on.
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Close()
-	w.Close()
-	before := openDescriptors(t)
-	t.Cleanup(func() {
-		if after := openDescriptors(t); len(after) > len(before) {
-			t.Errorf("descriptors before %v, after %v", before, after)
-		}
-	})
-}
-
-func openDescriptors(t *testing.T) []string {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var open []string
-	for _, e := range entries {
-		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
-			open = append(open, e.Name()+"="+target)
-		}
-	}
-	return open
-}
-
-func await(t testing.TB, what string, c <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-c:
-	case <-time.After(patience):
-		t.Fatalf("waited in vain for %s", what)
-	}
-}
-
 // until polls for what nothing announces.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(Patience); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}

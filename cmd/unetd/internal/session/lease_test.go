@@ -19,11 +19,12 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
 func TestOpenClaimResolveClose(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
@@ -107,7 +108,7 @@ func TestOpenClaimResolveClose(t *testing.T) {
 	default:
 		t.Error("Close returned before the lease was closed")
 	}
-	await(t, "Done", l.Done())
+	Await(t, "Done", l.Done())
 	if _, err := l.Claim(ctx, tag); !errors.Is(err, endpoint.ErrLeaseClosed) {
 		t.Errorf("Claim after Close: %v", err)
 	}
@@ -198,7 +199,7 @@ func TestUnusableArguments(t *testing.T) {
 // Whatever the process starts has none of the descriptors of its leases, neither
 // of a first connection nor of a later one.
 func TestDescriptorsAreCloseOnExec(t *testing.T) {
-	inherited := openDescriptors(t)
+	inherited := OpenDescriptors(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	_, l := mustOpen(t, d.socket, endpoint.Request{})
@@ -207,7 +208,7 @@ func TestDescriptorsAreCloseOnExec(t *testing.T) {
 	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
 		t.Fatal(err)
 	}
-	for _, open := range openDescriptors(t) {
+	for _, open := range OpenDescriptors(t) {
 		number, _, _ := strings.Cut(open, "=")
 		fd, err := strconv.Atoi(number)
 		if err != nil {
@@ -243,7 +244,7 @@ func TestConcurrentRequests(t *testing.T) {
 		})
 	}
 	for range protocol.MaxRequests - slotsForClaims {
-		await(t, "requests to arrive", inside)
+		Await(t, "requests to arrive", inside)
 	}
 	close(release)
 	wg.Wait()
@@ -267,9 +268,9 @@ func TestCancelledRequestLeavesTheLease(t *testing.T) {
 			t.Errorf("Resolve: %v", err)
 		}
 	}()
-	await(t, "the request", inside)
+	Await(t, "the request", inside)
 	cancel()
-	await(t, "the caller", done)
+	Await(t, "the caller", done)
 	if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); err != nil {
 		t.Errorf("Claim: %v", err)
 	}
@@ -302,9 +303,9 @@ func TestAbandonedClaimIsGivenBack(t *testing.T) {
 			t.Errorf("Claim: %v", err)
 		}
 	}()
-	await(t, "the claim", inside)
+	Await(t, "the claim", inside)
 	cancel()
-	await(t, "the caller", done)
+	Await(t, "the caller", done)
 	close(release)
 	go func() { <-inside }()
 	// fakeLease refuses a tag that is held, so this needs the unclaim.
@@ -314,7 +315,7 @@ func TestAbandonedClaimIsGivenBack(t *testing.T) {
 }
 
 func TestUnetdStops(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	inside := make(chan struct{}, 10)
 	cancelled := make(chan struct{}, 10)
@@ -335,7 +336,7 @@ func TestUnetdStops(t *testing.T) {
 		})
 	}
 	for range 5 {
-		await(t, "requests", inside)
+		Await(t, "requests", inside)
 	}
 	stop()
 	select {
@@ -344,10 +345,10 @@ func TestUnetdStops(t *testing.T) {
 		t.Error("Serve returned before the lease was closed")
 	}
 	for range 5 {
-		await(t, "cancellation", cancelled)
+		Await(t, "cancellation", cancelled)
 	}
 	wg.Wait()
-	await(t, "Done", l.Done())
+	Await(t, "Done", l.Done())
 	if err := l.Unclaim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.Contains(err.Error(), "stopped") {
 		t.Errorf("later: %v", err)
 	}
@@ -366,7 +367,7 @@ func TestUnetdStops(t *testing.T) {
 }
 
 func TestOpenIsCancelled(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	inside := make(chan struct{})
 	p.hook(hooks{open: func(ctx context.Context, _ mux.Owner, _ endpoint.Request) error {

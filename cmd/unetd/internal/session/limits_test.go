@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // as calls f as another user.
@@ -72,7 +73,7 @@ func TestConnectionsOfAUser(t *testing.T) {
 	})
 	first.conn.Close()
 	p.awaitClosed()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(Patience)
 	as(t, 1001, func() {
 		for {
 			g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
@@ -121,15 +122,15 @@ func TestResolvesAtOnce(t *testing.T) {
 	mine, more, other := openAs(t, 1001, socket), openAs(t, 1001, socket), openAs(t, 1002, socket)
 	resolve(mine, 2)
 	resolve(mine, 3)
-	await(t, "resolve", inside)
-	await(t, "resolve", inside)
+	Await(t, "resolve", inside)
+	Await(t, "resolve", inside)
 	resolve(more, 4)
 	more.wantError(4, "busy")
 	resolve(other, 5)
-	await(t, "the other's resolve", inside)
+	Await(t, "the other's resolve", inside)
 	root := openAs(t, 0, socket)
 	resolve(root, 6)
-	await(t, "root's resolve", inside)
+	Await(t, "root's resolve", inside)
 	resolve(other, 7)
 	other.wantError(7, "busy")
 	release <- struct{}{}
@@ -142,7 +143,7 @@ func TestResolvesAtOnce(t *testing.T) {
 		}
 	}
 	resolve(more, 8)
-	await(t, "resolve", inside)
+	Await(t, "resolve", inside)
 }
 
 // A grant is one short line however many tags it has.

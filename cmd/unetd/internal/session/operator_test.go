@@ -12,6 +12,7 @@ import (
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -45,7 +46,7 @@ func TestOperatorRecords(t *testing.T) {
 
 // Lists of any length come over in records that have room for them.
 func TestListAndCounters(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()

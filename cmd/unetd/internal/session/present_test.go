@@ -17,6 +17,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -58,7 +59,7 @@ const (
 
 // The records are those of docs/control-protocol.md.
 func TestPresentRecords(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
@@ -79,7 +80,7 @@ func TestPresentRecords(t *testing.T) {
 
 // What may not come in which order, and with which descriptors.
 func TestPresentViolations(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
@@ -139,7 +140,7 @@ func TestPresentViolations(t *testing.T) {
 // What can be sent in place of an endpoint's socket is refused, closed, and
 // harms nobody.
 func TestPresentRefused(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
@@ -177,7 +178,7 @@ func TestPresentRefused(t *testing.T) {
 	if err := unix.Sendmsg(loop[0], []byte("x"), unix.UnixRights(loop[1], loop[0]), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	r, w := pipe(t)
+	r, w := Pipe(t)
 	for _, c := range []struct {
 		name string
 		fd   func(a *application) int
@@ -208,7 +209,7 @@ func TestPresentRefused(t *testing.T) {
 		})
 	}
 	w.Close()
-	wantClosed(t, r)
+	WantClosed(t, r)
 	r.Close()
 	holder.send(`{"v":1,"id":2,"op":"claim","tag":"msg:1"}`)
 	holder.want(`{"id":2,"tag":"msg:1","v":1}`)
@@ -254,7 +255,7 @@ func TestPresentManyTags(t *testing.T) {
 func TestStop(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep=%v", keep), func(t *testing.T) {
-			descriptorLeaks(t)
+			DescriptorLeaks(t)
 			p := newFakeProvider(t)
 			socket, stop := start(t, &Server{Provider: p, Keep: keep})
 			granted, presented, silent := connect(t, socket), connect(t, socket), connect(t, socket)
@@ -306,11 +307,11 @@ func TestKeepOfUnanswered(t *testing.T) {
 	socket, stop := start(t, &Server{Provider: p, Keep: true})
 	a, b := connect(t, socket), connect(t, socket)
 	a.send(openRecord)
-	await(t, "open", inside)
+	Await(t, "open", inside)
 	p.hook(hooks{present: p.current().present})
 	fd := endpointOf(t, p, 0)
 	b.send(presentRecord, fd)
-	await(t, "present", inside)
+	Await(t, "present", inside)
 	stop()
 	a.want(`{"event":"closed","message":"unetd was stopped","v":1}`)
 	a.wantEOF()
@@ -365,12 +366,12 @@ func TestPresentedIsNotPolled(t *testing.T) {
 
 // ReadRecord leaves no room in the padding of a control message.
 func TestRoomForDescriptors(t *testing.T) {
-	descriptorLeaks(t)
-	r, w := pipe(t)
+	DescriptorLeaks(t)
+	r, w := Pipe(t)
 	for room := range 4 {
 		for sent := range 6 {
-			a, b := socketPair(t)
-			sendAll(t, a, "x", w, sent)
+			a, b := SocketPair(t)
+			SendAll(t, a, "x", w, sent)
 			record, fds, err := protocol.ReadRecord(b, room)
 			if len(fds) != min(room, sent) || (err != nil) != (sent > room) || err == nil && string(record) != "x" {
 				t.Errorf("room for %d, %d sent: %d, %v", room, sent, len(fds), err)
@@ -384,6 +385,6 @@ func TestRoomForDescriptors(t *testing.T) {
 		}
 	}
 	w.Close()
-	wantClosed(t, r)
+	WantClosed(t, r)
 	r.Close()
 }

@@ -15,13 +15,14 @@ import (
 
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
 // The lease goes on with the next unetd: it is the same endpoint, with what it
 // held, and nothing is left of the connections between.
 func TestUnetdDies(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	ctx := context.Background()
@@ -61,7 +62,7 @@ func TestUnetdDies(t *testing.T) {
 // The table of connections goes to the unetd that opens the endpoint, and to each that
 // it is presented to. The application's own descriptor may be closed meanwhile.
 func TestTableIsPresented(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	table, err := datapath.NewConnections()
@@ -120,7 +121,7 @@ func TestCallsWaitForUnetd(t *testing.T) {
 		resolve()
 	}
 	for range 5 {
-		await(t, "requests", inside)
+		Await(t, "requests", inside)
 	}
 	p.hook(hooks{})
 	d.kill()
@@ -158,7 +159,7 @@ func TestCallsWaitForUnetd(t *testing.T) {
 // A unetd that is stopped, or has much to do, holds nobody up who closes a lease. It
 // reclaims the endpoint later.
 func TestCloseOfAStuckUnetd(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	stuck := make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(stuck) })
@@ -173,8 +174,8 @@ func TestCloseOfAStuckUnetd(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	await(t, "Close", closed)
-	await(t, "Done", l.Done())
+	Await(t, "Close", closed)
+	Await(t, "Done", l.Done())
 	if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) {
 		t.Errorf("ended by %v", err)
 	}
@@ -189,7 +190,7 @@ func TestCloseOfAStuckUnetd(t *testing.T) {
 
 // Close needs no unetd.
 func TestCloseWithoutUnetd(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	g, l := mustOpen(t, d.socket, endpoint.Request{})
@@ -226,7 +227,7 @@ func TestCloseWhilePresenting(t *testing.T) {
 		return nil   // and the provider was too far to stop
 	}})
 	d.start()
-	await(t, "present", inside)
+	Await(t, "present", inside)
 	l.Close()
 	p.awaitClosed()
 	if p.tagsOf(1) != nil {
@@ -248,7 +249,7 @@ func TestPresentIsSlow(t *testing.T) {
 		return nil
 	}})
 	d.start()
-	await(t, "present", inside)
+	Await(t, "present", inside)
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.DeadlineExceeded) {

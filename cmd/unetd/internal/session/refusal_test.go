@@ -12,6 +12,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -26,7 +27,7 @@ func TestPresentIsRefused(t *testing.T) {
 		{"unsupported", errors.ErrUnsupported}, {"protocol", protocol.ErrProtocol},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			descriptorLeaks(t)
+			DescriptorLeaks(t)
 			p := newFakeProvider(t)
 			d := newDaemon(t, p)
 			g, l := mustOpen(t, d.socket, endpoint.Request{})
@@ -37,7 +38,7 @@ func TestPresentIsRefused(t *testing.T) {
 			if !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, c.err) || !strings.Contains(err.Error(), "does not take the endpoint back: no: ") {
 				t.Errorf("Claim: %v", err)
 			}
-			await(t, "Done", l.Done())
+			Await(t, "Done", l.Done())
 			if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, c.err) {
 				t.Errorf("Err: %v", err)
 			}
@@ -96,7 +97,7 @@ func TestNoPlaceToPresent(t *testing.T) {
 			t.Errorf("Resolve without a place: %v", err)
 		}
 	}()
-	await(t, "the caller's patience", refused)
+	Await(t, "the caller's patience", refused)
 	holder.conn.Close()
 	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
 		t.Error(err)

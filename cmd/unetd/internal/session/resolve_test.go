@@ -10,6 +10,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // That unetd is busy is no answer to whether there is a route.
@@ -54,7 +55,7 @@ func TestResolveWhileBusy(t *testing.T) {
 	}()
 	<-asked
 	l.Close()
-	await(t, "the end of Resolve", ended)
+	Await(t, "the end of Resolve", ended)
 }
 
 // Resolves that wait for neighbours which do not answer leave a claim its turn.
@@ -78,7 +79,7 @@ func TestClaimAmongResolves(t *testing.T) {
 		})
 	}
 	for range protocol.MaxRequests - slotsForClaims {
-		await(t, "a resolve", inside)
+		Await(t, "a resolve", inside)
 	}
 	tag, err := l.Claim(context.Background(), endpoint.MessageTag(0))
 	if err != nil {

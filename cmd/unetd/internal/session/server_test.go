@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -34,7 +35,7 @@ func connect(t testing.TB, socket string) *application {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(Patience)); err != nil {
 		t.Fatal(err)
 	}
 	return &application{t, conn}
@@ -147,7 +148,7 @@ func TestRecords(t *testing.T) {
 // Each violation is answered, ends the connection and frees what it held, and
 // the connection beside it does not notice.
 func TestViolations(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
@@ -296,7 +297,7 @@ func TestConnectionLimit(t *testing.T) {
 	}
 	// The place is free a moment after its holder has read the end.
 	first.Close()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(Patience)
 	for {
 		g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
 		if err == nil {
@@ -324,7 +325,7 @@ func TestTooManyRequests(t *testing.T) {
 	a.open()
 	for id := range protocol.MaxRequests {
 		a.send(fmt.Sprintf(`{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.2"}`, id+10))
-		await(t, "requests", inside)
+		Await(t, "requests", inside)
 	}
 	a.send(`{"v":1,"id":99,"op":"resolve","addr":"10.0.0.2"}`)
 	a.wantError(99, "busy")
@@ -338,7 +339,7 @@ func TestTooManyRequests(t *testing.T) {
 	b.open()
 	for id := range 2 {
 		b.send(fmt.Sprintf(long, id+10))
-		await(t, "long requests", inside)
+		Await(t, "long requests", inside)
 	}
 	b.send(fmt.Sprintf(long, 99))
 	b.wantError(99, "busy")
@@ -349,7 +350,7 @@ func TestTooManyRequests(t *testing.T) {
 // An application that dies in the middle of things takes nothing with it but
 // what was its own.
 func TestApplicationDies(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	entered, ended := make(chan struct{}, 1), make(chan struct{}, 1)
 	block := func(ctx context.Context) error {
@@ -364,9 +365,9 @@ func TestApplicationDies(t *testing.T) {
 	a := connect(t, socket)
 	p.hook(hooks{open: func(ctx context.Context, _ mux.Owner, _ endpoint.Request) error { return block(ctx) }})
 	a.send(openRecord)
-	await(t, "open", entered)
+	Await(t, "open", entered)
 	a.conn.Close()
-	await(t, "cancellation of open", ended)
+	Await(t, "cancellation of open", ended)
 
 	p.hook(hooks{
 		claim: func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, block(ctx) },
@@ -379,9 +380,9 @@ func TestApplicationDies(t *testing.T) {
 		a = connect(t, socket)
 		a.open()
 		a.send(record)
-		await(t, "request", entered)
+		Await(t, "request", entered)
 		a.conn.Close()
-		await(t, "cancellation", ended)
+		Await(t, "cancellation", ended)
 		p.awaitClosed()
 	}
 
@@ -423,7 +424,7 @@ func TestApplicationDoesNotRead(t *testing.T) {
 
 // Many applications come and go at once, politely and not.
 func TestChurn(t *testing.T) {
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
@@ -488,7 +489,7 @@ func openAndDie(socket string, t endpoint.Tag) error {
 // Serve fails when its listener does, and still closes every lease.
 func TestListenerFails(t *testing.T) {
 	p := newFakeProvider(t)
-	socket, ln := listen(t)
+	socket, ln := Listen(t)
 	served := make(chan error, 1)
 	go func() { served <- (&Server{Provider: p}).Serve(context.Background(), ln) }()
 	_, l := mustOpen(t, socket, endpoint.Request{})
@@ -499,5 +500,5 @@ func TestListenerFails(t *testing.T) {
 	if len(p.closed) != 1 {
 		t.Errorf("%d leases closed", len(p.closed))
 	}
-	await(t, "Done", l.Done())
+	Await(t, "Done", l.Done())
 }

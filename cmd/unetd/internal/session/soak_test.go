@@ -14,6 +14,7 @@ import (
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
 // unetd dies and comes back 200 times, at every stage of what three applications
@@ -21,7 +22,7 @@ import (
 // the tags that its application was told of.
 func TestSoak(t *testing.T) {
 	const deaths, applications, workers = 200, 3, 4
-	descriptorLeaks(t)
+	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	var progress atomic.Uint64 // calls that have ended, or have met one of the hooks that wait for unetd's end
@@ -122,13 +123,13 @@ func TestSoak(t *testing.T) {
 			}()
 		}
 		for range leases {
-			await(t, "a claim", lost)
+			Await(t, "a claim", lost)
 		}
 		p.hook(hooks{})
 		d.kill()
 		d.start()
 		for range leases {
-			await(t, "its end", done)
+			Await(t, "its end", done)
 		}
 	}
 	for _, l := range leases {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -29,7 +30,7 @@ func TestOpensTakeTurns(t *testing.T) {
 		as(t, 1001, func() { apps = append(apps, connect(t, socket)) })
 		apps[len(apps)-1].send(openRecord)
 	}
-	await(t, "the first", inside)
+	Await(t, "the first", inside)
 	openAs(t, 1002, socket)
 	openAs(t, 0, socket)
 	if n := len(inside); n != 0 {
