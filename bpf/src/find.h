@@ -70,9 +70,13 @@ static __always_inline bool frame_load(struct frame f, __u32 at, void *to, __u32
  */
 static __always_inline bool holds(struct frame f, void *data_end, void *at, __u32 n)
 {
+	__u64 before;
+
 	if (n <= (__u64)(data_end - at))
 		return true;
-	return n <= frame_len(f) - (__u64)(at - frame_data(f));
+	before = at - frame_data(f);
+	barrier_var(before); /* the verifier knows the difference of two pointers, and no other sum with them */
+	return n <= frame_len(f) - before;
 }
 
 /* udp_problem: room is the length of the IP payload, in bytes. */
