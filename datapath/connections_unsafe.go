@@ -6,7 +6,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// recordsOf is memory, which begins at a page, as records.
+// recordsOf returns mem as records. It must begin at a page.
 func recordsOf(mem []byte) []wire.Connection {
 	return unsafe.Slice((*wire.Connection)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/wire.ConnectionLen)
 }

@@ -1,6 +1,7 @@
 // Package datapath sends and receives on an endpoint. An [endpoint.Grant] comes from
 // unetd (package control, no privilege needed) or from a mux (package mux); [Attach]
-// maps its segment and queues. After that the only system call is the kick, in Flush.
+// maps its segment and queues. After that sending costs one system call, the kick in Flush,
+// and receiving none, unless the caller sleeps.
 //
 // # Messages
 //
@@ -37,9 +38,9 @@
 //
 // A protocol stack that has its own headers uses SendFrame and RecvFrames, and
 // SendLong for packets that are longer than a frame. Package segment describes how
-// frames change owners. An application may hold the frames of the segment less those
-// of the free queue and an eighth for sending.
+// frames change owners. An application may hold all frames of the segment except those
+// of the free queue and one eighth of the segment, which is for sending.
 //
-// An Endpoint belongs to one goroutine at a time. Only Wake and Pending may be called
-// from another, and Sleep by one goroutine while another uses the queues.
+// An Endpoint belongs to one goroutine at a time. Wake and Pending may be called from any
+// goroutine, and Sleep from one while another uses the queues.
 package datapath

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
@@ -39,9 +41,12 @@ type Endpoint struct {
 	publishAt   uint32 // taken RX entries at which their slots are handed back
 	outstanding uint32 // frames on the TX ring or not yet taken from the completion ring
 	reclaimAt   uint32 // outstanding at which completions are taken
-	longRoom    int    // of a packet of several frames, bytes; 0: there are none
+	longRoom    int    // bytes that AllocLong gives; 0: it gives none
 
-	waiter  waiter
+	spinner wait.Spinner // as each Wait begins
+	begun   time.Time    // the spinner's clock counts from here
+	woken   atomic.Bool  // Wake was called, and no Wait or Sleep has returned for it yet
+	poller  *xsk.Poller
 	upcalls [2]func(*Endpoint) // by Event
 	stats   Stats              // without Kicks and the counters of the kernel
 	scratch [recvBatch]Desc
@@ -63,8 +68,8 @@ const (
 
 // Errors of sending.
 var (
-	// ErrQueueFull is back-pressure: nothing was sent, the buffer stays the
-	// caller's. Flush and try again.
+	// ErrQueueFull: nothing was sent, and the buffer is still the caller's. Flush and
+	// try again.
 	ErrQueueFull = errors.New("send queue full")
 	// ErrNoBuffers: every frame of the segment is in use. Free received
 	// messages, or flush so that sent ones complete.
@@ -74,7 +79,7 @@ var (
 )
 
 // Attach maps the segment and the rings of a grant. If it succeeds, the endpoint
-// owns the grant's descriptors; if it fails, the caller still does. It needs no
+// owns the grant's file descriptors; if it fails, they are still the caller's. It needs no
 // capability.
 func Attach(g *endpoint.Grant, cfg Config) (*Endpoint, error) {
 	geo := g.Geometry
@@ -94,13 +99,15 @@ func Attach(g *endpoint.Grant, cfg Config) (*Endpoint, error) {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
 	e := &Endpoint{
-		sock:   sock,
-		grant:  *g,
-		closed: make(chan struct{}),
-		lease:  cfg.Lease,
+		sock:    sock,
+		grant:   *g,
+		spinner: wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)},
+		begun:   time.Now(),
+		closed:  make(chan struct{}),
+		lease:   cfg.Lease,
 	}
 	e.setThresholds()
-	if err := e.open(cfg); err != nil {
+	if err := e.open(); err != nil {
 		return nil, fmt.Errorf("attach: %w", errors.Join(err, sock.Detach()))
 	}
 	if cfg.Lease != nil {
@@ -127,13 +134,14 @@ func (e *Endpoint) watch(done <-chan struct{}) {
 	}
 }
 
-func (e *Endpoint) open(cfg Config) (err error) {
+// open maps the segment and makes the poller.
+func (e *Endpoint) open() (err error) {
 	geo := e.grant.Geometry
 	if e.mem, err = xsk.MapSegment(e.grant.Segment, int(geo.SegmentSize())); err != nil {
 		return err
 	}
 	if e.seg, err = segment.New(e.mem, geo.FrameSize, int(geo.Prefilled())); err == nil {
-		err = e.waiter.open(e.sock, cfg)
+		e.poller, err = xsk.NewPoller(e.sock)
 	}
 	if err != nil {
 		return errors.Join(err, xsk.UnmapSegment(e.mem))
@@ -141,9 +149,9 @@ func (e *Endpoint) open(cfg Config) (err error) {
 	return nil
 }
 
-// Close unmaps the segment and the rings and closes the descriptors, which ends
-// the endpoint also for the kernel. Nothing of it may be used afterwards: no
-// message, no buffer, no method. The lease is closed separately.
+// Close unmaps the segment and the rings and closes the file descriptors. With that the
+// kernel ends the socket. No message, no buffer and no method of the endpoint may be used
+// afterwards. The lease is closed separately.
 func (e *Endpoint) Close() error {
 	if e.mem == nil {
 		return nil
@@ -165,7 +173,7 @@ func (e *Endpoint) CloseLater() error {
 
 func (e *Endpoint) shut() error {
 	close(e.closed)
-	return e.waiter.close()
+	return e.poller.Close()
 }
 
 func (e *Endpoint) unmap() error {
@@ -175,7 +183,7 @@ func (e *Endpoint) unmap() error {
 }
 
 // Detach undoes an Attach that was not used: it unmaps segment and rings and
-// leaves the descriptors open, so that their owner can close the grant.
+// leaves the file descriptors open, so that their owner can close the grant.
 func (e *Endpoint) Detach() error {
 	return errors.Join(e.shut(), e.sock.Detach(), e.unmap())
 }
@@ -186,8 +194,8 @@ func (e *Endpoint) Identity() endpoint.Identity { return e.grant.Identity }
 // Geometry is the shape of the segment and the queues.
 func (e *Endpoint) Geometry() endpoint.Geometry { return e.grant.Geometry }
 
-// ZeroCopy reports whether the device reads and writes the segment itself, or
-// else the kernel copies.
+// ZeroCopy reports whether the device reads and writes the segment itself. If not, the
+// kernel copies.
 func (e *Endpoint) ZeroCopy() (bool, error) { return e.sock.ZeroCopy() }
 
 // Tags are the tags that came with the grant.
@@ -235,8 +243,8 @@ type Connections struct {
 	mem  []byte
 }
 
-// NewConnections makes a table of 262,144 empty records. It takes memory, 16 bytes a
-// record in whole pages, as records are first written to.
+// NewConnections makes a table of 262,144 empty records of 16 bytes. A page of it takes
+// memory once one of its records has been written to.
 func NewConnections() (*Connections, error) {
 	file, mem, err := xsk.NewTable()
 	if err != nil {

@@ -162,7 +162,7 @@ func pass(t *testing.T, l *loop, rng *rand.Rand) {
 		}
 	}
 	l.FreeBatch(held)
-	if a := l.Audit(); a.Of(segment.Application) != 0 || a.Of(segment.Stack) != 0 {
+	if a := l.Audit(); a[segment.Application] != 0 || a[segment.Stack] != 0 {
 		t.Fatalf("%+v: frames left: %v", l.Geometry(), a)
 	}
 }
@@ -229,7 +229,7 @@ func TestReceivedGarbage(t *testing.T) {
 		if l.stats.Malformed != c.malformed || l.stats.NotMessage != c.notMessage {
 			t.Errorf("%s: counters %+v", name, l.stats)
 		}
-		if a := l.Audit(); a.Of(segment.Stack)+a.Of(segment.Application) != 0 {
+		if a := l.Audit(); a[segment.Stack]+a[segment.Application] != 0 {
 			t.Errorf("%s: frames left: %v", name, a)
 		}
 	}

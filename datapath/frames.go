@@ -6,17 +6,15 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Frame level: whole link-layer frames, for a protocol stack that brings its
-// own headers. The caller owns every frame taken here until it sends or releases it,
-// exactly once.
+// This file has the calls for whole link-layer frames. The caller owns each frame that it
+// takes until it sends or releases it, exactly once.
 
 // rxMetaSize is the size of what the mux puts before each received packet:
 // struct unet_rx_meta in bpf/, two host-order 16-bit words.
 const rxMetaSize = 4
 
-// AllocFrame takes a frame from the pool: Addr is its first byte, Len its whole
-// room. It is false when the pool is empty even after completed sends were
-// taken back.
+// AllocFrame takes a frame from the pool: Addr is its first byte, Len its size. It is
+// false when the pool is empty, also after completed sends have been taken back.
 func (e *Endpoint) AllocFrame() (Desc, bool) {
 	addr, ok := e.seg.Alloc(segment.Stack)
 	if !ok {
@@ -45,7 +43,7 @@ func (e *Endpoint) SendFrame(d Desc) bool {
 	if e.outstanding >= e.reclaimAt {
 		e.reclaim()
 	}
-	// Every frame on its way needs a completion entry in the end.
+	// The kernel needs a completion entry for every frame that it has sent.
 	if e.outstanding >= e.grant.Geometry.CompletionSize || !e.sock.TX.Push(d) {
 		e.stats.QueueFull++
 		return false
@@ -56,7 +54,7 @@ func (e *Endpoint) SendFrame(d Desc) bool {
 }
 
 // Flush submits all staged frames, with one kick. Errors are the
-// device's (ENETDOWN, ENXIO): the frames stay queued, and may leave later.
+// device's (ENETDOWN, ENXIO): the frames stay queued, and may be sent later.
 func (e *Endpoint) Flush() error {
 	n := e.sock.TX.Reserved()
 	if n == 0 && e.sock.TX.InFlight() == 0 {
@@ -118,10 +116,10 @@ func (e *Endpoint) Queued() int { return int(e.sock.RX.Peek(e.sock.RX.Size())) }
 // returned something, and until it has returned nothing.
 func (e *Endpoint) Pending() bool { return e.sock.RX.Pending() > 0 }
 
-// tidy does what the batches put off: hand back slots of the receive queue, fill
-// the free queue, take completions. It is called when nothing is there to
-// receive, so that it delays no frame: these stores wait for cache lines that
-// another core holds.
+// tidy does what is otherwise done in batches: it hands back slots of the receive queue,
+// fills the free queue and takes completions. It is called when there is nothing to
+// receive, so that it delays no frame: its stores are to cache lines that another core
+// holds, and are slow.
 func (e *Endpoint) tidy() {
 	if e.sock.RX.Taken() > 0 {
 		e.sock.RX.Publish()
@@ -130,13 +128,13 @@ func (e *Endpoint) tidy() {
 		e.reclaim()
 	}
 	if e.deficit > 0 && e.deficit >= e.refillAt/2 {
-		e.refill() // before a batch is due where it would be in the way
+		e.refill() // now, and not with a frame to be received
 	}
 	// Frames that the device did not take, and a refill for which the pool was
 	// empty, are tried again soon, even if nothing arrives.
 	stuck := e.sock.TX.InFlight() > 0
 	if stuck {
-		e.sock.Kick() // an error is Flush's to report: it will meet the same
+		e.sock.Kick() // the next Flush reports its error
 	}
 	if unfinished := stuck || e.deficit >= e.refillAt && e.outstanding > 0; unfinished != e.unfinished.Load() {
 		e.unfinished.Store(unfinished)
@@ -203,9 +201,9 @@ func (e *Endpoint) PrepareLong() int {
 	return e.longRoom
 }
 
-// AllocLong takes memory for one packet that is longer than a frame: as many frames
-// side by side as the uplink's MTU needs. Addr is its first byte, Len its whole room. It
-// is false when there is none.
+// AllocLong takes memory for one packet that is longer than a frame: as many adjacent
+// frames as the uplink's MTU needs. Addr is its first byte, Len its size in bytes. It is
+// false when there is none.
 func (e *Endpoint) AllocLong() (Desc, bool) {
 	addr, ok := e.seg.AllocRun(segment.Stack)
 	if !ok {

@@ -64,13 +64,13 @@ func TestLongPackets(t *testing.T) {
 			if !bytes.Equal(got, want) {
 				t.Errorf("%d bytes: others are sent than were composed", n)
 			}
-			if a := l.Audit(); a.Of(segment.KernelTransmit) != int(parts) || a.Of(segment.Stack) != 0 {
+			if a := l.Audit(); a[segment.KernelTransmit] != int(parts) || a[segment.Stack] != 0 {
 				t.Errorf("%d bytes: %v", n, a)
 			}
 			l.tx.Release(parts)
 			l.completion.Submit(l.completion.Reserved())
 			l.tidy()
-			if a := l.Audit(); a.Of(segment.Pool) != 128 {
+			if a := l.Audit(); a[segment.Pool] != 128 {
 				t.Errorf("%d bytes: frames are missing: %v", n, a)
 			}
 		}
@@ -114,7 +114,7 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 			t.Fatal("no memory")
 		}
 		l.ReleaseLong(released)
-		if a := l.Audit(); a.Of(segment.Stack) != 0 || a.Of(segment.KernelTransmit) != 11+5 {
+		if a := l.Audit(); a[segment.Stack] != 0 || a[segment.KernelTransmit] != 11+5 {
 			t.Errorf("%+v: %v", geo, a)
 		}
 	}

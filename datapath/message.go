@@ -14,7 +14,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// headerLen is what stands before a message's payload in a frame.
+// headerLen is the length of the headers before a message's payload, in bytes.
 const headerLen = wire.EthernetHeaderLen + wire.MessageHeaderLen
 
 // Source is the sender of a message.
@@ -24,7 +24,7 @@ type Source struct {
 }
 
 // Channel is a remote endpoint that has been resolved: the headers of every
-// message to it, ready but for the length. It is a value; copying it is cheap.
+// message to it, complete except for the length. It is a value; copying it is cheap.
 type Channel struct {
 	header     [headerLen]byte
 	maxPayload int
@@ -162,8 +162,8 @@ func (m *Message) Tag() uint32 { return m.tag }
 
 // Recv takes received messages, at most len(msgs), and returns how many. Each
 // must be freed before its place in msgs is used again. A frame that is not a
-// message is counted and dropped. An application that holds its quota of messages
-// gets no more until it frees some; until then messages stay in the receive queue.
+// message is counted and dropped. While the application holds as many messages as it may,
+// Recv returns none: they stay in the receive queue.
 func (e *Endpoint) Recv(msgs []Message) int {
 	limit := min(len(msgs), max(0, e.quota()-int(e.held)))
 	n := e.RecvFrames(e.scratch[:], limit)
@@ -192,7 +192,7 @@ func (e *Endpoint) Recv(msgs []Message) int {
 }
 
 // gather copies a packet of several descriptors, from scratch[*i] on, into
-// memory of its own and releases its frames. Only jumbo messages need it.
+// memory of its own and releases its frames. Only messages longer than a frame need it.
 func (e *Endpoint) gather(i *int) []byte {
 	var whole []byte
 	for more := true; more; *i++ {
@@ -251,8 +251,8 @@ func (e *Endpoint) FreeBatch(ms []Message) {
 	}
 }
 
-// quota is how many frames the application may hold: the segment less what the
-// fill queue needs and an eighth for sending.
+// quota is how many frames the application may hold: all of the segment except those of
+// the free queue, and an eighth, which is for sending.
 func (e *Endpoint) quota() int {
 	geo := &e.grant.Geometry
 	return max(1, int(geo.FrameCount-geo.Prefilled()-geo.FrameCount/8))
@@ -267,8 +267,8 @@ const (
 	AlmostFull              // the receive queue is three quarters full: receive, or the kernel drops frames
 )
 
-// Upcall registers the function that Serve calls; nil removes it. It should receive
-// a batch. Without an upcall for AlmostFull, that for NonEmpty is called.
+// Upcall registers the function that Serve calls for ev; nil removes it. The function
+// should receive a batch. Without one for AlmostFull, Serve calls that for NonEmpty.
 func (e *Endpoint) Upcall(ev Event, fn func(*Endpoint)) { e.upcalls[ev] = fn }
 
 // ErrNoUpcall: Serve was called with no upcall registered.

@@ -1,14 +1,11 @@
 package datapath
 
 import (
-	"cmp"
 	"errors"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/unet-go/unet/internal/wait"
-	"github.com/unet-go/unet/internal/xsk"
 )
 
 // WaitMode is how an endpoint waits for something to receive.
@@ -23,27 +20,11 @@ const (
 // ErrWoken: Wake was called.
 var ErrWoken = errors.New("woken")
 
-type waiter struct {
-	spinner wait.Spinner // as each Wait begins
-	begun   time.Time    // the spinner's clock counts from here
-	woken   atomic.Bool
-	poller  *xsk.Poller
-}
-
-func (w *waiter) open(s *xsk.Socket, cfg Config) (err error) {
-	w.spinner = wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)}
-	w.begun = time.Now()
-	w.poller, err = xsk.NewPoller(s)
-	return err
-}
-
-func (w *waiter) close() error { return w.poller.Close() }
-
 // Wait flushes what is staged and returns nil as soon as the receive queue is
-// not empty. It returns os.ErrDeadlineExceeded when deadline passes first (zero
-// is never), [ErrWoken] after Wake, [ErrNoBuffers] when the application holds
-// its whole quota of messages, [endpoint.ErrLeaseClosed] when the lease that was given to
-// Attach has ended, and what Flush returns if that fails.
+// not empty. Errors: os.ErrDeadlineExceeded when deadline has passed (zero: never),
+// [ErrWoken] after Wake, [ErrNoBuffers] when the application holds as many messages as it
+// may, [endpoint.ErrLeaseClosed] when the lease that was given to Attach has ended, and
+// those of Flush.
 func (e *Endpoint) Wait(deadline time.Time) error {
 	if err := e.Flush(); err != nil {
 		return err
@@ -51,7 +32,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 	if int(e.held) >= e.quota() {
 		return ErrNoBuffers
 	}
-	spinner := e.waiter.spinner
+	spinner := e.spinner
 	for {
 		if e.sock.RX.Peek(1) > 0 {
 			return nil
@@ -76,14 +57,14 @@ func (e *Endpoint) spin(spinner *wait.Spinner, deadline time.Time) error {
 			return nil
 		}
 	}
-	if e.waiter.woken.Load() && e.waiter.woken.Swap(false) {
+	if e.woken.Load() && e.woken.Swap(false) {
 		return e.wokenBy()
 	}
 	now := time.Now()
 	if !deadline.IsZero() && now.After(deadline) {
 		return os.ErrDeadlineExceeded
 	}
-	spinner.Round(now.Sub(e.waiter.begun))
+	spinner.Round(now.Sub(e.begun))
 	return nil
 }
 
@@ -92,10 +73,11 @@ func (e *Endpoint) spin(spinner *wait.Spinner, deadline time.Time) error {
 const retryInterval = time.Millisecond
 
 // Sleep blocks, without spinning, until the receive queue is not empty. It may return
-// early: its caller looks, with RecvFrames, and calls it again. The errors are those of Wait. It touches no queue, so one goroutine may
-// sleep while another has them.
+// early: its caller calls RecvFrames, and Sleep again. The errors are those of Wait, except
+// ErrNoBuffers and those of Flush. It accesses no queue, so one goroutine may sleep while
+// another uses them.
 func (e *Endpoint) Sleep(deadline time.Time) error {
-	if e.waiter.woken.Swap(false) {
+	if e.woken.Swap(false) {
 		return e.wokenBy()
 	}
 	until := deadline
@@ -104,11 +86,11 @@ func (e *Endpoint) Sleep(deadline time.Time) error {
 			until = soon
 		}
 	}
-	err := e.waiter.poller.Sleep(until)
+	err := e.poller.Sleep(until)
 	if until != deadline && errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
-	if err == nil && e.waiter.woken.Swap(false) {
+	if err == nil && e.woken.Swap(false) {
 		return e.wokenBy()
 	}
 	return err
@@ -117,15 +99,15 @@ func (e *Endpoint) Sleep(deadline time.Time) error {
 // wokenBy is the error after a Wake: that of the lease if it has ended.
 func (e *Endpoint) wokenBy() error {
 	if e.ended.Load() {
-		e.waiter.woken.Store(true) // every later Wait fails too
+		e.woken.Store(true) // every later Wait fails too
 		return e.lease.Err()
 	}
 	return ErrWoken
 }
 
-// Wake makes the present Wait or Sleep, or the next one, return
-// [ErrWoken]. It may be called from any goroutine until Close.
+// Wake makes the Wait or Sleep in progress, or else the next one, return [ErrWoken]. It
+// may be called from any goroutine until Close.
 func (e *Endpoint) Wake() {
-	e.waiter.woken.Store(true)
-	e.waiter.poller.Wake()
+	e.woken.Store(true)
+	e.poller.Wake()
 }

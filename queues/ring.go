@@ -27,7 +27,7 @@ type Shared[T Entry] struct {
 	Producer *uint32 // written by the producer
 	Consumer *uint32 // written by the consumer
 	Flags    *uint32 // written by the kernel; nil if the ring has none
-	Entries  []T     // a power of two of them
+	Entries  []T     // their number is a power of two
 }
 
 func (s *Shared[T]) mask() uint32 {
@@ -51,8 +51,7 @@ type Producer[T Entry] struct {
 	limit     uint32 // the consumer's index as last seen, plus the ring's size
 }
 
-// NewProducer starts from the indices it finds, so a ring that already holds
-// entries goes on from there.
+// NewProducer starts from the indices in memory: the ring may hold entries already.
 func NewProducer[T Entry](s Shared[T]) *Producer[T] {
 	p := &Producer[T]{shared: s, mask: s.mask()}
 	p.submitted = atomic.LoadUint32(s.Producer)
@@ -157,9 +156,9 @@ func (c *Consumer[T]) Peek(limit uint32) uint32 {
 func (c *Consumer[T]) At(i uint32) *T { return &c.shared.Entries[(c.taken+i)&c.mask] }
 
 // Take consumes the oldest n entries that Peek counted, but keeps their slots
-// until Publish. The store that publishes is a locked instruction on a cache
-// line that the producer's core has: it can wait for a moment with nothing
-// else to do, as long as the ring is far from full.
+// until Publish. Publish is slow, a locked instruction on a cache line that the
+// producer's core has. A caller may put it off until nothing has arrived, as long as
+// the ring is far from full.
 func (c *Consumer[T]) Take(n uint32) {
 	if n > c.filled-c.taken {
 		panic(fmt.Sprintf("BUG: %d entries taken, %d peeked", n, c.filled-c.taken))

@@ -35,15 +35,15 @@ type Segment struct {
 	mem   []byte
 	shift uint // log2 of the frame size
 	owner []Owner
-	pools [2]stack // by side
+	pools [2]frames // by side
 	runs  runs
 }
 
-// stack is a part of the pool, last in, first out: the frame freed last is most
+// frames is a list of free frames, last in, first out: the frame freed last is most
 // likely in the cache.
-type stack []uint32
+type frames []uint32
 
-func (p *stack) pop() (frame uint32, ok bool) {
+func (p *frames) pop() (frame uint32, ok bool) {
 	n := len(*p) - 1
 	if n < 0 {
 		return 0, false
@@ -53,10 +53,10 @@ func (p *stack) pop() (frame uint32, ok bool) {
 	return frame, true
 }
 
-// The pool has two sides. The cache lines of a frame that was received are on the
-// core that wrote it, and writing to it waits for them; those of a frame that was
-// sent are here. So frames that were received are received into again, and frames
-// that were sent are sent again, as long as both sides have some.
+// The pool has two sides. The cache lines of a frame that was received are in the cache
+// of the core that wrote it, so that writing to the frame here is slow. Those of a frame
+// that was sent are in the cache of this core. So frames that were received are used to
+// receive again, and frames that were sent to send again, as long as each side has some.
 const (
 	receiveSide = iota
 	sendSide
@@ -85,7 +85,7 @@ func New(mem []byte, frameSize uint32, received int) (*Segment, error) {
 		owner: make([]Owner, n),
 	}
 	for i := range s.pools {
-		s.pools[i] = make(stack, 0, n)
+		s.pools[i] = make(frames, 0, n)
 	}
 	s.runs.from = uint32(n)
 	for i := range received {
@@ -106,7 +106,7 @@ func (s *Segment) FrameSize() uint32 { return 1 << s.shift }
 // Available is the number of frames in the pool, without those of runs.
 func (s *Segment) Available() int { return len(s.pools[receiveSide]) + len(s.pools[sendSide]) }
 
-// Bytes are the n bytes from addr on. They must lie in one frame.
+// Bytes are the n bytes from addr on. It panics if they do not lie in one frame.
 func (s *Segment) Bytes(addr uint64, n uint32) []byte {
 	end := addr + uint64(n)
 	if n > 0 && addr>>s.shift != (end-1)>>s.shift {
@@ -171,9 +171,6 @@ func (s *Segment) misuse(addr uint64, from, to Owner) {
 // Audit is how many frames each owner holds.
 type Audit [owners]int
 
-// Of is the number of frames that o holds.
-func (a Audit) Of(o Owner) int { return a[o] }
-
 func (a Audit) String() string {
 	return fmt.Sprintf("pool %d, kernel-receive %d, stack %d, application %d, kernel-transmit %d",
 		a[Pool], a[KernelReceive], a[Stack], a[Application], a[KernelTransmit])
@@ -204,10 +201,10 @@ func (s *Segment) Audit() Audit {
 // cut from the end of the segment once. A free frame of a run is owned by the pool but is
 // in none of its lists; a run can be allocated when all its frames are free.
 type runs struct {
-	from   uint32 // the first frame of the first run; the number of frames if there are none
-	length uint32 // frames each
-	list   stack  // runs that can be had
-	away   []uint32
+	from   uint32   // the first frame of the first run; the number of frames if there are none
+	length uint32   // frames each
+	list   frames   // runs whose frames are all in the pool, by number
+	away   []uint32 // by run: how many of its frames are not in the pool
 }
 
 // MakeRuns cuts up to count runs of length frames from the end of the segment. The
@@ -219,12 +216,12 @@ func (s *Segment) MakeRuns(count, length int) int {
 	if count <= 0 || length <= 0 {
 		return 0
 	}
-	// The list of New has the last frame of the segment at its bottom.
+	// New has put the last frame of the segment first on the list.
 	n := copy(*free, (*free)[count*length:])
 	*free = (*free)[:n]
 	s.runs = runs{
 		from: uint32(len(s.owner) - count*length), length: uint32(length),
-		list: make(stack, 0, count), away: make([]uint32, count),
+		list: make(frames, 0, count), away: make([]uint32, count),
 	}
 	for i := count - 1; i >= 0; i-- {
 		s.runs.list = append(s.runs.list, uint32(i))
@@ -233,7 +230,7 @@ func (s *Segment) MakeRuns(count, length int) int {
 }
 
 // AllocRun takes a run out of the pool, for to, and returns the address of its first
-// frame. It is false when none is whole.
+// frame. It is false when of each run some frames are in use.
 func (s *Segment) AllocRun(to Owner) (addr uint64, ok bool) {
 	r := &s.runs
 	i, ok := r.list.pop()
@@ -267,7 +264,7 @@ func (s *Segment) InRun(addr uint64) int {
 	return int(s.runs.length - (frame-s.runs.from)%s.runs.length)
 }
 
-// free notes that a frame is back.
+// free notes that a frame of a run is in the pool again.
 func (r *runs) free(frame uint32) {
 	i := (frame - r.from) / r.length
 	if r.away[i]--; r.away[i] == 0 {
@@ -275,7 +272,7 @@ func (r *runs) free(frame uint32) {
 	}
 }
 
-// home is the number of frames that are the pool's.
+// home is the number of frames that are in the pool.
 func (r *runs) home() int {
 	n := len(r.away) * int(r.length)
 	for _, away := range r.away {

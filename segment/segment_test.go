@@ -45,7 +45,7 @@ func TestReceivedFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := s.Audit(); a.Of(KernelReceive) != 3 || a.Of(Pool) != 1 {
+	if a := s.Audit(); a[KernelReceive] != 3 || a[Pool] != 1 {
 		t.Fatalf("audit: %v", a)
 	}
 	if addr, ok := s.Alloc(Stack); !ok || addr != 3*2048 {
@@ -119,8 +119,8 @@ func TestOwnership(t *testing.T) {
 	if got := s.Audit(); got != want {
 		t.Fatalf("audit: %v\nmodel: %v", got, want)
 	}
-	if got := s.Available(); got != want.Of(Pool) {
-		t.Fatalf("available %d, want %d", got, want.Of(Pool))
+	if got := s.Available(); got != want[Pool] {
+		t.Fatalf("available %d, want %d", got, want[Pool])
 	}
 }
 
@@ -261,7 +261,7 @@ func TestRunsAgainstAModel(t *testing.T) {
 				out = out[:len(out)-1]
 			}
 		}
-		if a := s.Audit(); a.Of(Stack) != len(out) || a.Of(Pool) != frames-received-len(out) {
+		if a := s.Audit(); a[Stack] != len(out) || a[Pool] != frames-received-len(out) {
 			t.Fatalf("%d frames are out: %v", len(out), a)
 		}
 	}

@@ -62,7 +62,7 @@ func recvOne(t *testing.T, ep *datapath.Endpoint) datapath.Message {
 // quiet checks that every frame is where it belongs when nothing is under way.
 func quiet(t *testing.T, ep *datapath.Endpoint) {
 	t.Helper()
-	if a := ep.Audit(); a.Of(segment.Stack) != 0 || a.Of(segment.Application) != 0 {
+	if a := ep.Audit(); a[segment.Stack] != 0 || a[segment.Application] != 0 {
 		t.Errorf("frames left: %v", a)
 	}
 }
@@ -215,7 +215,7 @@ func TestMessageQuota(t *testing.T) {
 	if n := hoarder.Recv(make([]datapath.Message, 8)); n != 0 {
 		t.Errorf("%d more messages beyond the quota", n)
 	}
-	if got := hoarder.Audit().Of(segment.KernelReceive); got < 48 {
+	if got := hoarder.Audit()[segment.KernelReceive]; got < 48 {
 		t.Errorf("the kernel has %d frames to receive into", got)
 	}
 	hoarder.FreeBatch(held)
