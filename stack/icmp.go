@@ -14,7 +14,7 @@ const (
 	icmpErrorInterval = second / 100 // one token comes back
 )
 
-// inputICMP takes a message to our address.
+// inputICMP takes an ICMP message to our address.
 func (s *Stack) inputICMP(p *packet) {
 	m, err := wire.ParseICMPv4(p.ip.Payload)
 	if err != nil {
@@ -46,15 +46,16 @@ func (s *Stack) sendEchoReply(p *packet, request wire.ICMPv4) {
 		return
 	}
 	s.replyHeaders(f.Data, p, wire.ProtocolICMP, len(request))
-	wire.PutEchoReply(f.Data[headersLen:], request)
+	wire.PutEcho(f.Data[headersLen:], wire.EchoFields{Type: wire.ICMPEchoReply, ID: request.ID(), Seq: request.Seq()}, request.Payload())
 	if s.transmit(f) {
 		s.count[icmpEchoRepliesSent]++
 	}
 }
 
-// sendUnreachable reports to the sender of a packet that no socket or protocol takes it, unless that is
-// forbidden (RFC 1122, section 3.2.2; inputPacket has let no broadcast, to or from, and no
-// fragment through, and the packet is no ICMP error) or the rate limit is reached.
+// sendUnreachable reports to the sender of a packet that no socket or protocol takes it,
+// unless the rate limit is reached or RFC 1122, section 3.2.2, forbids it. What that forbids
+// for broadcasts, impossible sources and fragments needs no check here, since inputPacket
+// has dropped them.
 func (s *Stack) sendUnreachable(p *packet, code uint8) {
 	if !s.wholeAddress || p.eth.Src.IsGroup() {
 		return

@@ -27,23 +27,12 @@ type Route struct {
 	MTU      int           // bytes of IP packet; 0: that of the link
 }
 
-// UnreachableError is the error of a send to a destination for which the
-// resolver has no route. It is syscall.EHOSTUNREACH and what the resolver said.
-type UnreachableError struct {
-	Dst netip.Addr
-	Err error // the resolver's
-}
-
-func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("%v: %v: %v", syscall.EHOSTUNREACH, e.Dst, e.Err)
-}
-func (e *UnreachableError) Unwrap() []error { return []error{syscall.EHOSTUNREACH, e.Err} }
 
 var errAnswerLinkAddr = errors.New("the route service answered with no usable MAC address")
 
 const (
 	maxRoutes       = 16384
-	maxLooks        = 64 // at routes that are in use, for one that is not
+	maxLooks        = 64 // routes in use that are looked at to find one that is not
 	maxResolving    = 256
 	maxRefreshing   = 8 // few, since other processes ask the same service
 	resolveTimeout  = 5 * time.Second
@@ -58,8 +47,8 @@ const (
 	// not verified with probes.
 	unverifiedMTUTime = 30 * second
 
-	// A route that is silent is asked for once in silencePause, and all of them
-	// together by tokens, as ICMP errors are sent.
+	// Routes that are silent are asked for once in silencePause for one MAC address, and
+	// all of them together at the rate of a token bucket.
 	silencePause    = 300 * second / 1000
 	silenceBurst    = 32
 	silenceInterval = second / silenceBurst
@@ -105,7 +94,7 @@ type route struct {
 	dst     [4]byte
 	held    int         // packets in Stack.held
 	waiting []*tcp.Conn // that have something to send
-	err     error
+	err     error // of sends while it is failed: EHOSTUNREACH with the resolver's
 	giveUp  context.CancelFunc // of the first question, while resolving
 
 	slot       int    // in Stack.routeClock
@@ -169,7 +158,7 @@ func (s *Stack) newRoute(dst [4]byte) (*route, error) {
 
 // victim picks the route that is replaced by a new one: the first that has sent
 // nothing since the clock's hand last passed it (second chance), or nothing but
-// the packet it was made for, as those of a scan or a flood. The search is bounded.
+// the packet it was made for, as in a scan or a flood. The search is bounded.
 func (s *Stack) victim() *route {
 	for looks := 0; ; looks++ {
 		s.routeHand = (s.routeHand + 1) % len(s.routeClock)
@@ -348,15 +337,15 @@ func (s *Stack) failRoute(r *route, err error) {
 	s.count[routesFailed]++
 	s.stopResolving(r)
 	r.state = routeFailed
-	r.err = &UnreachableError{netip.AddrFrom4(r.dst), err}
+	r.err = fmt.Errorf("%w: %v: %w", syscall.EHOSTUNREACH, netip.AddrFrom4(r.dst), err)
 	s.armRoute(r, s.now+failureTime)
 	s.settleHeld(r, r.err)
 	s.loseWaiting(r, r.err)
 }
 
-// askLater is called when the route service has failed: it is not reachable or busy. A route that is
-// ready is kept, and asked for with its next look or use. One that is new is asked for
-// again as long as packets are held for it.
+// askLater is called when the route service has failed: it is not reachable or busy. A route
+// that is ready is kept, and asked for with its next look or use. One that is new is asked
+// for again as long as packets are held for it.
 func (s *Stack) askLater(r *route) {
 	s.count[routesFailed]++
 	r.wanted = true
@@ -393,7 +382,7 @@ type heldPacket struct {
 }
 
 // hold keeps f until there is an answer for r. Beyond maxHeld for r, and Stack.maxHeld for
-// all, the oldest is given up.
+// all, the oldest is dropped.
 func (s *Stack) hold(r *route, f Frame, c *UDPConn) {
 	if r.held >= maxHeld {
 		s.dropHeld(slices.IndexFunc(s.held, func(h heldPacket) bool { return h.route == r }))
@@ -404,7 +393,7 @@ func (s *Stack) hold(r *route, f Frame, c *UDPConn) {
 	r.held++
 }
 
-// dropHeld gives up the held packet i.
+// dropHeld drops the held packet i.
 func (s *Stack) dropHeld(i int) {
 	s.count[heldDropped]++
 	s.held[i].route.held--
@@ -412,9 +401,10 @@ func (s *Stack) dropHeld(i int) {
 	s.held = slices.Delete(s.held, i, i+1)
 }
 
-// settleHeld sends what is held for r, in order, or gives it up because of err. r is nil for all
-// routes. Connected sockets get the error as their pending error; others get it from their next send
-// to that destination, so that the error of one peer fails no read of a server.
+// settleHeld sends what is held for r, in order, or drops it because of err. r is nil for all
+// routes. A connected socket gets the error as its pending error. Other sockets get it from
+// their next send to that destination, so that a read of a server does not fail because of
+// one peer.
 func (s *Stack) settleHeld(r *route, err error) {
 	for i := 0; i < len(s.held); {
 		h := s.held[i]

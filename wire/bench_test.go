@@ -55,7 +55,7 @@ func TestNoAllocations(t *testing.T) {
 		"bad frames":       func() { parseIPv4(frame); ParseUDP(nil, addrA, addrB, false); ParseMessage(nil); parseEthernet(nil) },
 		"ARP":              func() { PutARP(arp, ARPFields{Op: ARPReply}); ParseARP(arp) },
 		"message":          func() { PutMessage(msg, 1, 2, 3); ParseMessage(msg) },
-		"echo":             func() { m, _ := ParseICMPv4(icmp[:72]); PutEchoReply(icmp, m) },
+		"echo":             func() { m, _ := ParseICMPv4(icmp[:72]); PutEcho(icmp, EchoFields{Type: ICMPEchoReply}, m.Payload()) },
 		"port unreachable": func() { PutUnreachable(icmp, 3, 0, frame[14:]) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
@@ -179,11 +179,7 @@ func TestTCPNoAllocations(t *testing.T) {
 			}
 			PutTCPOptions(b[100:], &o)
 		},
-		"iterator": func() {
-			if kind, data, _, _ := NextTCPOption(TCP(b).Options()); kind != TCPOptionTimestamps || len(data) != 8 {
-				t.Error("not found")
-			}
-		},
+
 		"bad segments": func() { ParseTCP(nil); ParseTCP(payload) },
 	} {
 		writeTCP(b, payload)

@@ -9,10 +9,10 @@ import (
 // big-endian words. Three of its properties make it fast:
 //
 //   - Words may be added in any width, because 2^16 = 1 modulo 2^16-1: a 64-bit
-//     word is four 16-bit words at once, and a carry out of the top goes back in
-//     at the bottom (the end-around carry). Folding to 16 bits waits till the
-//     end. So do the carries: they are counted in a word of their own, which
-//     leaves one add with carry for each 8 bytes in the loop.
+//     word is four 16-bit words at once, and a carry out of the top is added
+//     at the bottom (the end-around carry). The sum is folded to 16 bits at the end.
+//     The carries, too, are added at the end: the loop counts them in a word of their
+//     own, so that it needs one add with carry for each 8 bytes.
 //   - The sum does not depend on byte order. Swapping the two bytes of every
 //     word swaps the two bytes of the sum (RFC 1071, section 2(B)). So the bytes
 //     are loaded as little-endian words, which costs nothing on the usual
@@ -118,10 +118,9 @@ func SumCopy(dst, src []byte, initial uint64) uint64 {
 	return sum + c
 }
 
-// SumOdd adds the sum of a part that begins at an odd offset of the whole to
-// sum. Such a part is summed by itself, Sum(part, 0): all its bytes stand in
-// the wrong half of their word, so the sum is swapped as it goes in (RFC 1071,
-// section 2(B)).
+// SumOdd adds to sum the sum of a part that begins at an odd offset of the whole. part
+// is Sum(b, 0) of its bytes b. Each byte was summed in the wrong half of its word, so
+// SumOdd swaps the bytes of part (RFC 1071, section 2(B)).
 func SumOdd(sum, part uint64) uint64 {
 	s, carry := bits.Add64(sum, bits.RotateLeft64(part, 8), 0)
 	return s + carry

@@ -25,15 +25,14 @@
 //
 // # Writing
 //
-// PutX fills in a header at the start of a slice that must be long enough; the
-// fields come as arguments or in an XFields value. The payload is not
-// changed, except by the functions that say that they copy
-// ([PutUDPCopy], [PutEcho], [PutUnreachable]), which also compute the checksum
-// as the bytes go by.
+// PutX writes a header to the start of a slice that must be long enough; the
+// fields come as arguments or in an XFields value. It leaves the payload as it is.
+// [PutUDPCopy], [PutEcho] and [PutUnreachable] copy the payload too, and compute the
+// checksum in the same pass.
 //
 // # Byte order
 //
 // Everything on the wire is big-endian, everything in Go values is a plain
-// integer. Addresses are [LinkAddr] and [4]byte in the order of the wire. The
-// unfolded checksums in between, see [Sum], are opaque.
+// integer. Addresses are [LinkAddr] and [4]byte in the order of the wire. Only the
+// functions of this package understand unfolded checksums (see [Sum]).
 package wire

@@ -73,32 +73,31 @@ func FuzzParseIPv4(f *testing.F) {
 		if len(p.Packet) != p.TotalLen() || header != int(b[0]&15)*4 {
 			t.Errorf("%x: lengths %d, %d, %d", b, len(p.Packet), p.TotalLen(), header)
 		}
-		q, err := ParseIPv4Quote(b)
+		q, err := quoting(b).Quoted()
 		if err != nil {
 			t.Fatalf("%x: as a quote: %v", b, err)
 		}
 		if q.Packet, q.Payload = q.Packet[:len(p.Packet)], q.Payload[:len(p.Payload)]; !reflect.DeepEqual(q, p) {
 			t.Errorf("%x: as a quote: %+v", b, q)
 		}
-		if header != IPv4HeaderLen || b[6]&0x80 != 0 { // Put writes neither options nor the reserved flag
+		if header != IPv4HeaderLen || b[6]&0x80 != 0 || p.Fragment != 0 { // Put writes neither options, the reserved flag nor fragments
 			return
 		}
 		again := make([]byte, IPv4HeaderLen)
 		PutIPv4(again, IPv4Fields{TOS: p.TOS, TTL: b[8], Protocol: p.Protocol, DontFragment: b[6]&0x40 != 0,
-			MoreFragments: p.Fragment&ipv4MoreFragments != 0, TotalLen: uint16(p.TotalLen()), ID: binary.BigEndian.Uint16(b[4:]),
-			FragmentOffset: uint16(p.FragmentOffset()), Src: p.Src, Dst: p.Dst})
+			TotalLen: uint16(p.TotalLen()), ID: binary.BigEndian.Uint16(b[4:]), Src: p.Src, Dst: p.Dst})
 		if !bytes.Equal(again, b[:IPv4HeaderLen]) {
 			t.Errorf("read %x, wrote %x", b[:IPv4HeaderLen], again)
 		}
 	})
 }
 
-func FuzzParseIPv4Quote(f *testing.F) {
+func FuzzQuoted(f *testing.F) {
 	f.Add(unhex(f, ipv4Example+"12340007"))
 	f.Add(unhex(f, ipv4Example+"1234"))
 	f.Add(unhex(f, "4f00 0000 0000 0000 0011 0000 0a000001 0a000002"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := ParseIPv4Quote(b)
+		p, err := quoting(b).Quoted()
 		if err != nil {
 			return
 		}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
 	"os"
@@ -157,7 +158,12 @@ func TestIPv4Fragment(t *testing.T) {
 		offset uint16
 		is     bool
 	}{{false, 0, false}, {true, 0, true}, {true, 1480, true}, {false, 1480, true}, {false, 65528, true}} {
-		PutIPv4(b, IPv4Fields{TotalLen: 20, ID: 0xbeef, TOS: 0xb9, MoreFragments: c.more, FragmentOffset: c.offset})
+		PutIPv4(b, IPv4Fields{TotalLen: 20, ID: 0xbeef, TOS: 0xb9})
+		binary.BigEndian.PutUint16(b[6:], c.offset/8)
+		if c.more {
+			b[6] |= ipv4MoreFragments >> 8
+		}
+		sealIPv4(b)
 		p, err := parseIPv4(b)
 		if err != nil {
 			t.Fatal(err)
@@ -246,7 +252,8 @@ func TestICMPEchoGolden(t *testing.T) {
 	equal(t, "seq", m.Seq(), 1)
 	equal(t, "error", m.IsError(), false)
 
-	equal(t, "length", PutEchoReply(b, m), 12) // in the request's own memory
+	reply := EchoFields{Type: ICMPEchoReply, ID: m.ID(), Seq: m.Seq()}
+	equal(t, "length", PutEcho(b, reply, m.Payload()), 12) // in the request's own memory
 	wantBytes(t, b, "0000 0efa 1234 0001 70696e67")
 	b[9] ^= 1
 	if _, err := ParseICMPv4(b); err != ErrChecksum {
@@ -292,6 +299,9 @@ func TestICMPUnreachable(t *testing.T) {
 	}
 }
 
+// quoting is an ICMP error that quotes packet.
+func quoting(packet []byte) ICMPv4 { return append(make(ICMPv4, ICMPv4HeaderLen), packet...) }
+
 func TestIPv4QuoteErrors(t *testing.T) {
 	for _, c := range []struct {
 		b    string
@@ -303,11 +313,11 @@ func TestIPv4QuoteErrors(t *testing.T) {
 		{"4600 0073 0000 4000 4011 b861 c0a80001 c0a800c7", ErrTruncated},
 		{"4500 0000 0000 4000 0011 0000 c0a80001 c0a800c7 1234", nil}, // lengths and checksums as routers leave them
 	} {
-		if _, err := ParseIPv4Quote(unhex(t, c.b)); err != c.want {
+		if _, err := quoting(unhex(t, c.b)).Quoted(); err != c.want {
 			t.Errorf("%s: %v, want %v", c.b, err, c.want)
 		}
 	}
-	second, err := ParseIPv4Quote(unhex(t, "4500 0073 0000 0001 4011 0000 c0a80001 c0a800c7 12345678"))
+	second, err := quoting(unhex(t, "4500 0073 0000 0001 4011 0000 c0a80001 c0a800c7 12345678")).Quoted()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func TestGopacketAndICMP(t *testing.T) {
 	equal(t, "seq", m.Seq(), 3)
 
 	b := make([]byte, 64)
-	n := PutEchoReply(b, m)
+	n := PutEcho(b, EchoFields{Type: ICMPEchoReply, ID: m.ID(), Seq: m.Seq()}, m.Payload())
 	p := gopacket.NewPacket(b[:n], layers.LayerTypeICMPv4, gopacket.Default)
 	rep := mustLayer[*layers.ICMPv4](t, p, layers.LayerTypeICMPv4)
 	equal(t, "type", rep.TypeCode.Type(), layers.ICMPv4TypeEchoReply)

@@ -54,13 +54,13 @@ func ParseICMPv4(b []byte) (ICMPv4, error) {
 // Type is the message type.
 func (m ICMPv4) Type() uint8 { return m[0] }
 
-// Code narrows the type.
+// Code is the code. Its meaning depends on the type.
 func (m ICMPv4) Code() uint8 { return m[1] }
 
-// ID is whose echo this is.
+// ID is the identifier of an echo message.
 func (m ICMPv4) ID() uint16 { return binary.BigEndian.Uint16(m[4:6]) }
 
-// Seq is which echo this is.
+// Seq is the sequence number of an echo message.
 func (m ICMPv4) Seq() uint16 { return binary.BigEndian.Uint16(m[6:8]) }
 
 // NextHopMTU is the MTU in bytes that a router reports with
@@ -81,9 +81,29 @@ func (m ICMPv4) IsError() bool {
 	return false
 }
 
-// Quoted is the beginning of the packet that an error is about, see
-// [ParseIPv4Quote].
-func (m ICMPv4) Quoted() (IPv4, error) { return ParseIPv4Quote(m.Payload()) }
+// Quoted reads the packet that an error quotes: its header and the first bytes of its
+// payload. Checksum and total length are not checked: routers on the way have changed the
+// header and cut the packet.
+func (m ICMPv4) Quoted() (p IPv4, err error) {
+	b := m.Payload()
+	if len(b) < IPv4HeaderLen {
+		return p, ErrTruncated
+	}
+	if b[0]>>4 != 4 {
+		return p, ErrVersion
+	}
+	hdr := int(b[0]&15) * 4
+	if hdr < IPv4HeaderLen {
+		return p, ErrLength
+	}
+	if hdr > len(b) {
+		return p, ErrTruncated
+	}
+	return IPv4{
+		Src: [4]byte(b[12:16]), Dst: [4]byte(b[16:20]), TOS: b[1], Protocol: b[9],
+		Fragment: binary.BigEndian.Uint16(b[6:]) & ipv4FragmentMask, Packet: b, Payload: b[hdr:],
+	}, nil
+}
 
 // QuotedPorts are the ports in the first bytes of the UDP or TCP header in a
 // quoted packet's payload. ok is false if the quote is too short, or is of a
@@ -113,12 +133,6 @@ func PutEcho(b []byte, f EchoFields, payload []byte) int {
 	sum = SumCopy(b[ICMPv4HeaderLen:n], payload, sum)
 	binary.BigEndian.PutUint16(b[2:4], ^Fold(sum))
 	return n
-}
-
-// PutEchoReply writes the answer to a request and returns its length, which is
-// the request's (RFC 1122, section 3.2.2.6). b may be the request's own memory.
-func PutEchoReply(b []byte, request ICMPv4) int {
-	return PutEcho(b, EchoFields{Type: ICMPEchoReply, ID: request.ID(), Seq: request.Seq()}, request.Payload())
 }
 
 // UnreachableLen is the length of the message that PutUnreachable writes about

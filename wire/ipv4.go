@@ -80,57 +80,30 @@ func (p *IPv4) Parse(b []byte) error {
 	return nil
 }
 
-// ParseIPv4Quote reads the packet that an ICMP error quotes: its header and the
-// first bytes of its payload. Checksum and total length are not checked: routers
-// on the way have changed the header and cut the packet.
-func ParseIPv4Quote(b []byte) (p IPv4, err error) {
-	if len(b) < IPv4HeaderLen {
-		return p, ErrTruncated
-	}
-	if b[0]>>4 != 4 {
-		return p, ErrVersion
-	}
-	hdr := int(b[0]&15) * 4
-	if hdr < IPv4HeaderLen {
-		return p, ErrLength
-	}
-	if hdr > len(b) {
-		return p, ErrTruncated
-	}
-	return IPv4{
-		Src: [4]byte(b[12:16]), Dst: [4]byte(b[16:20]), TOS: b[1], Protocol: b[9],
-		Fragment: binary.BigEndian.Uint16(b[6:]) & ipv4FragmentMask, Packet: b, Payload: b[hdr:],
-	}, nil
-}
-
 // TotalLen is the length of header and payload in bytes, as the header states it.
 func (p *IPv4) TotalLen() int { return int(binary.BigEndian.Uint16(p.Packet[2:4])) }
 
 // FragmentOffset is where in the whole payload this one begins, in bytes.
 func (p *IPv4) FragmentOffset() int { return int(p.Fragment&ipv4OffsetMask) * 8 }
 
-// IPv4Fields are the variable parts of a header without options.
+// IPv4Fields are the variable parts of a header without options, of a packet that is not a
+// fragment.
 type IPv4Fields struct {
-	TOS            uint8
-	TTL            uint8
-	Protocol       uint8
-	DontFragment   bool
-	MoreFragments  bool
-	TotalLen       uint16 // header and payload, bytes
-	ID             uint16
-	FragmentOffset uint16 // bytes, a multiple of 8
-	Src, Dst       [4]byte
+	TOS          uint8
+	TTL          uint8
+	Protocol     uint8
+	DontFragment bool
+	TotalLen     uint16 // header and payload, bytes
+	ID           uint16
+	Src, Dst     [4]byte
 }
 
 // PutIPv4 writes a header of [IPv4HeaderLen] bytes with its checksum.
 func PutIPv4(b []byte, f IPv4Fields) {
 	_ = b[19]
-	frag := uint64(f.FragmentOffset / 8)
+	var frag uint64
 	if f.DontFragment {
-		frag |= ipv4DontFragment
-	}
-	if f.MoreFragments {
-		frag |= ipv4MoreFragments
+		frag = ipv4DontFragment
 	}
 	src, dst := binary.BigEndian.Uint32(f.Src[:]), binary.BigEndian.Uint32(f.Dst[:])
 	w0 := 0x45<<56 | uint64(f.TOS)<<48 | uint64(f.TotalLen)<<32 | uint64(f.ID)<<16 | frag

@@ -53,8 +53,8 @@ func (f TCPFlags) String() string {
 // A segment has no length field: its end is that of the IP payload.
 type TCP []byte
 
-// ParseTCP checks the data offset. The checksum is a question of its own, see
-// [TCP.Checksum], and so are the options, see [NextTCPOption].
+// ParseTCP checks the data offset. It checks neither the checksum, see [TCP.Checksum], nor
+// the options, see [TCP.ReadOptions].
 func ParseTCP(b []byte) (TCP, error) {
 	if len(b) < TCPHeaderLen {
 		return nil, ErrTruncated
@@ -182,32 +182,10 @@ const (
 	MaxSACKBlocks = 4
 
 	maxTCPOptionsLen = MaxTCPHeaderLen - TCPHeaderLen
-	// What precedes the values of the timestamps where they are aligned, as all
-	// known senders have them (RFC 7323, appendix A).
+	// The four bytes before the values of aligned timestamps: padding, kind and length
+	// (RFC 7323, appendix A).
 	timestampsPrefix = uint32(TCPOptionNop)<<24 | uint32(TCPOptionNop)<<16 | uint32(TCPOptionTimestamps)<<8 | 10
 )
-
-// NextTCPOption takes the first option off rest, the remainder of
-// [TCP.Options]: its kind, what follows kind and length, and the new remainder.
-// Padding is skipped. At the end kind is [TCPOptionEnd], and ok is false if the
-// end came from an option whose length is impossible (RFC 9293, MUST-7).
-func NextTCPOption(rest []byte) (kind uint8, data, next []byte, ok bool) {
-	for len(rest) > 0 {
-		switch kind = rest[0]; kind {
-		case TCPOptionEnd:
-			return TCPOptionEnd, nil, nil, true
-		case TCPOptionNop:
-			rest = rest[1:]
-			continue
-		}
-		if len(rest) < 2 || rest[1] < 2 || int(rest[1]) > len(rest) {
-			return TCPOptionEnd, nil, nil, false
-		}
-		n := int(rest[1])
-		return kind, rest[2:n:n], rest[n:], true
-	}
-	return TCPOptionEnd, nil, nil, true
-}
 
 // SACKBlock is a range of sequence numbers that has been received: from Left up
 // to, but not including, Right.
@@ -225,9 +203,9 @@ type TCPOptions struct {
 	SACK           [MaxSACKBlocks]SACKBlock
 }
 
-// AlignedTimestamps returns the timestamps of a segment that carries them and
-// nothing else, in the usual place: what nearly every segment of a connection
-// is. ok is false for all others.
+// AlignedTimestamps returns the timestamps of a segment whose only option they are, in the
+// usual place after two bytes of padding, as in nearly every segment of a connection. ok is
+// false for all others.
 func (s TCP) AlignedTimestamps() (val, ecr uint32, ok bool) {
 	if s[12]>>4 != (TCPHeaderLen+TCPTimestampsLen)/4 || binary.BigEndian.Uint32(s[20:]) != timestampsPrefix {
 		return 0, 0, false
@@ -235,20 +213,23 @@ func (s TCP) AlignedTimestamps() (val, ecr uint32, ok bool) {
 	return binary.BigEndian.Uint32(s[24:]), binary.BigEndian.Uint32(s[28:]), true
 }
 
-// ReadOptions fills o in from the options. An option of the wrong length is as
-// if it were not there; of two of one kind the last counts. It reports whether
-// all of them were well formed: what stands before one that is not has been
-// read all the same.
+// ReadOptions fills o in from the options. An option of the wrong length is ignored; of two
+// of one kind the last counts. After one whose length is impossible (RFC 9293, MUST-7)
+// nothing more is read. It reports whether all options were well formed.
 func (s TCP) ReadOptions(o *TCPOptions) (ok bool) {
 	*o = TCPOptions{}
-	well := true
-	rest := s.Options()
-	for {
-		kind, data, next, ok := NextTCPOption(rest)
-		rest = next
+	ok = true
+	for rest := s.Options(); len(rest) > 0 && rest[0] != TCPOptionEnd; {
+		if rest[0] == TCPOptionNop {
+			rest = rest[1:]
+			continue
+		}
+		if len(rest) < 2 || rest[1] < 2 || int(rest[1]) > len(rest) {
+			return false
+		}
+		kind, data := rest[0], rest[2:rest[1]]
+		rest = rest[rest[1]:]
 		switch {
-		case kind == TCPOptionEnd:
-			return ok && well
 		case kind == TCPOptionMSS && len(data) == 2:
 			o.MSS = binary.BigEndian.Uint16(data)
 		case kind == TCPOptionWindowScale && len(data) == 1:
@@ -265,13 +246,14 @@ func (s TCP) ReadOptions(o *TCPOptions) (ok bool) {
 				o.SACK[i] = SACKBlock{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
 			}
 		case kind <= TCPOptionSACK, kind == TCPOptionTimestamps:
-			well = false
+			ok = false
 		}
 	}
+	return ok
 }
 
-// PutTCPTimestamps writes the timestamps option where it stands alone, after two
-// bytes of padding: [TCPTimestampsLen] bytes. It returns their unfolded sum.
+// PutTCPTimestamps writes the timestamps option as the only one, after two bytes of
+// padding: [TCPTimestampsLen] bytes. It returns their unfolded sum.
 func PutTCPTimestamps(b []byte, val, ecr uint32) (sum uint64) {
 	_ = b[11]
 	w := uint64(timestampsPrefix)<<32 | uint64(val)
@@ -332,7 +314,7 @@ type Connection struct {
 // ConnectionLen is the length of a record in memory, in bytes.
 const ConnectionLen = 16
 
-// ParseConnection reads a record, which b begins with.
+// ParseConnection reads the record at the start of b.
 func ParseConnection(b []byte) Connection {
 	b = b[:ConnectionLen]
 	order := binary.NativeEndian

@@ -59,17 +59,17 @@ type UDPFlow struct {
 
 // PutUDPCopy writes a whole datagram to the start of b: the header, and a copy
 // of payload that is summed on the way. It returns the datagram's length. The
-// payload is [MaxUDPPayload] bytes at most. The flow is only read; it comes by
-// reference because a copy of such a struct reads with wide loads what narrow
-// stores have just written, and that stalls the processor.
+// payload is [MaxUDPPayload] bytes at most. The flow is only read. It is a pointer because
+// a copy of the struct would read with wide loads what narrow stores have just written,
+// which the processor cannot forward.
 func PutUDPCopy(b []byte, f *UDPFlow, payload []byte) int {
 	n := UDPHeaderLen + len(payload)
 	f.putHeader(b, n, SumCopy(b[UDPHeaderLen:n], payload, 0))
 	return n
 }
 
-// PutUDPInPlace completes the datagram that all of b is to be: the payload,
-// [MaxUDPPayload] bytes at most, already stands at b[UDPHeaderLen:].
+// PutUDPInPlace writes the header of a datagram that is all of b. The payload,
+// [MaxUDPPayload] bytes at most, is in b[UDPHeaderLen:] already.
 func PutUDPInPlace(b []byte, f *UDPFlow) {
 	f.putHeader(b, len(b), Sum(b[UDPHeaderLen:], 0))
 }
@@ -81,8 +81,7 @@ func (f *UDPFlow) putHeader(b []byte, n int, sum uint64) {
 		panic("BUG: wire: datagram longer than its length field")
 	}
 	ports := uint32(f.SrcPort)<<16 | uint32(f.DstPort)
-	// The header joins the sum, its length twice: here and in the
-	// pseudo-header.
+	// The length is in the sum twice: in the header and in the pseudo-header.
 	rest := uint64(binary.LittleEndian.Uint32(f.Src[:])) + uint64(binary.LittleEndian.Uint32(f.Dst[:])) +
 		uint64(bits.ReverseBytes32(ports)) + uint64(ProtocolUDP)<<8 + 2*uint64(bits.ReverseBytes16(uint16(n)))
 	sum, c := bits.Add64(sum, rest, 0)
