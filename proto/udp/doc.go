@@ -9,18 +9,18 @@
 //	                        BadLength,         NoSocket   └ QueueFull
 //	                        BadChecksum    (ICMP is the caller's)
 //
-// [Table.Process] takes one IP payload and returns a [Verdict] and the socket to wake. Each
-// verdict is a counter. The datagram is not copied: the queue holds a
-// [Datagram], a slice of the frame and the frame's handle, and the socket owns
-// the frame from then on; the caller that pops the datagram releases the frame. If
-// nothing was queued the frame is still the caller's.
+// [Table.Process] takes one IP payload and returns a [Verdict] and the socket to wake. It
+// counts each verdict. The datagram is not copied: the queue holds a [Datagram], a slice
+// of the frame and the frame's handle, and the socket owns the frame from then on. The
+// caller that pops the datagram releases the frame. If nothing was queued the frame is
+// still the caller's.
 //
 // As in the kernel, the most specific socket wins: one connected to the sender,
 // then one bound to the address, then one bound to the wildcard. Ports are 16
-// bits, so the table is an array in two levels of 256 and not a hash table: two
-// dependent loads, and 6 KiB for each block of 256
-// ports in use. Only the connected sockets of one port are in a map, keyed by the
-// remote address and port packed in a word, as a server may have thousands.
+// bits, so the table is an array in two levels of 256 and not a hash table: a lookup is
+// two dependent loads, and 256 ports take 6 KiB if one of them is in use. Only the connected
+// sockets of one port, of which a server may have thousands, are in a map. Its key is the
+// remote address and port.
 //
 // An ICMP error about a datagram that a connected socket has sent becomes its pending error
 // ([Table.ProcessICMP], [Socket.TakeError]), which the next send or receive

@@ -3,28 +3,17 @@ package udp
 // Defaults of [Options].
 const (
 	DefaultQueueDatagrams = 1024
-	DefaultQueueBytes     = 1 << 20
+	DefaultQueueBytes     = 1 << 20 // of payload
 
 	maxQueueDatagrams = 1 << 20
 )
 
 // Options of a socket. The zero value works.
 type Options struct {
-	QueueDatagrams int  // bound of the receive queue, datagrams
+	QueueDatagrams int  // bound of the receive queue, datagrams; at most 1,048,576
 	QueueBytes     int  // bound of the receive queue, bytes of payload
 	Reuse          bool // let sockets that all set it overlap, see [Table.Open]
 	Owner          any  // see [Socket.Owner]
-}
-
-func (o Options) withDefaults() Options {
-	if o.QueueDatagrams <= 0 {
-		o.QueueDatagrams = DefaultQueueDatagrams
-	}
-	if o.QueueBytes <= 0 {
-		o.QueueBytes = DefaultQueueBytes
-	}
-	o.QueueDatagrams = min(o.QueueDatagrams, maxQueueDatagrams)
-	return o
 }
 
 // Socket is one UDP socket. [Table.Open] makes it.
@@ -112,15 +101,12 @@ type queue struct {
 // Len is the number of datagrams queued.
 func (q *queue) Len() int { return int(q.tail - q.head) }
 
-// QueuedBytes is the number of bytes of payload queued.
-func (q *queue) QueuedBytes() int { return q.bytes }
-
 // push appends a datagram and reports whether there was room. An empty queue takes any
 // datagram: one larger than the bound in bytes would otherwise never arrive.
 //
-// Slots are written and read field by field. To copy a whole Datagram is to
-// read with wide loads what narrow stores have only just written, and that
-// stalls the processor for longer than all the rest takes.
+// Slots are written and read field by field. A copy of a whole Datagram would read with
+// wide loads what narrow stores have just written; the processor cannot forward such
+// stores, and waits for longer than all the rest takes.
 func (q *queue) push(in *Inbound, port uint16, payload []byte) bool {
 	used := int(q.tail - q.head)
 	if used >= q.maxCount || used > 0 && q.bytes+len(payload) > q.maxBytes {
@@ -138,8 +124,7 @@ func (q *queue) push(in *Inbound, port uint16, payload []byte) bool {
 }
 
 // Pop moves the oldest datagram to *d, with its frame, and reports whether
-// there was one. It works on a closed socket too: that is how its frames come
-// back.
+// there was one. It works on a closed socket too, whose frames are released in this way.
 func (q *queue) Pop(d *Datagram) bool {
 	if q.head == q.tail {
 		return false

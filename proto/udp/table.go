@@ -67,15 +67,20 @@ func (t *Table) Len() int { return t.open }
 // wildcard.
 //
 // Errors: EADDRINUSE if a socket of an overlapping address has the port, or no
-// ephemeral one is free; EINVAL if remote is only half an address. Two
-// addresses overlap when they are equal or one is the wildcard. Sockets that
-// all have Reuse set may overlap, and then the most specific receives, but never
-// with both ends the same.
+// ephemeral one is free; EINVAL if remote has an address without a port, or a port without
+// an address. Two addresses overlap when they are equal or one is the wildcard. Sockets that
+// all have Reuse set may overlap, and then the most specific receives; but no two may have
+// the same local and remote address.
 func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
 	if !remote.IsZero() && (remote.Port == 0 || remote.Addr == [4]byte{}) {
 		return nil, syscall.EINVAL
 	}
-	o = o.withDefaults()
+	if o.QueueDatagrams <= 0 {
+		o.QueueDatagrams = DefaultQueueDatagrams
+	}
+	if o.QueueBytes <= 0 {
+		o.QueueBytes = DefaultQueueBytes
+	}
 	s := &Socket{
 		Owner:  o.Owner,
 		local:  local,
@@ -83,10 +88,10 @@ func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
 		remote: remote,
 		reuse:  o.Reuse,
 		table:  t,
-		queue:  queue{maxCount: o.QueueDatagrams, maxBytes: o.QueueBytes},
+		queue:  queue{maxCount: min(o.QueueDatagrams, maxQueueDatagrams), maxBytes: o.QueueBytes},
 	}
 	if local.Port == 0 {
-		p, ok := t.EphemeralPort(local.Addr)
+		p, ok := t.ephemeralPort(local.Addr)
 		if !ok {
 			return nil, syscall.EADDRINUSE
 		}
@@ -128,10 +133,10 @@ func (t *Table) Close(s *Socket) {
 	}
 }
 
-// EphemeralPort picks a free port for addr at random (RFC 6056, section 3.3.2:
-// a fresh draw after each collision), and reports whether there is one. After
-// many collisions it goes through the range in order.
-func (t *Table) EphemeralPort(addr [4]byte) (uint16, bool) {
+// ephemeralPort picks a free port for addr at random (RFC 6056, section 3.3.2: another
+// random one after each collision), and reports whether there is one. After 64 collisions
+// it goes through the range in order.
+func (t *Table) ephemeralPort(addr [4]byte) (uint16, bool) {
 	const n = lastEphemeral - firstEphemeral + 1
 	for range 64 {
 		if p := firstEphemeral + uint16(t.cfg.Rand()%n); !t.overlaps(AddrPort{Addr: addr, Port: p}) {
@@ -275,8 +280,8 @@ const (
 )
 
 // Counters count datagrams, except where stated. Every datagram of
-// every call to [Table.Process] is in one of the first five; a payload that is
-// not recognisable as a datagram counts as one.
+// every call to [Table.Process] is counted by one of the first five; a payload that is
+// no datagram counts as one.
 type Counters struct {
 	Received    uint64 // queued on a socket
 	NoSocket    uint64
@@ -352,8 +357,8 @@ func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
 // ProcessICMP takes an ICMP error that quotes a UDP packet of ours to the
 // connected socket that sent it, as its pending error, and returns that socket:
 // the caller wakes its waiters. It returns nil if there is none, or if the
-// error is one that passes (a route that flaps), as the kernel does without
-// IP_RECVERR. quoted is what [wire.ICMPv4.Quoted] returned for m.
+// error may be transient (a route that flaps), as the kernel does without the
+// IP_RECVERR option. quoted is what [wire.ICMPv4.Quoted] returned for m.
 //
 // A fragmentation needed message is EMSGSIZE here; the new MTU is for the
 // caller's routes.

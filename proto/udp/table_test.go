@@ -174,7 +174,7 @@ func TestEphemeralPort(t *testing.T) {
 	next := uint32(0)
 	tab := NewTable(Config{Rand: func() uint32 { next++; return next - 1 }})
 	// Draws that collide are drawn again.
-	if p, ok := tab.EphemeralPort(hostA); !ok || p != 32768 {
+	if p, ok := tab.ephemeralPort(hostA); !ok || p != 32768 {
 		t.Fatalf("%d, %v", p, ok)
 	}
 	for range 5 {
@@ -187,11 +187,11 @@ func TestEphemeralPort(t *testing.T) {
 	}
 	// Another address has ports of its own, the wildcard shares with all.
 	next = 1
-	if p, _ := tab.EphemeralPort(hostB); p != 32769 {
+	if p, _ := tab.ephemeralPort(hostB); p != 32769 {
 		t.Errorf("another address: %d", p)
 	}
 	next = 1
-	if p, _ := tab.EphemeralPort([4]byte{}); p < 32775 {
+	if p, _ := tab.ephemeralPort([4]byte{}); p < 32775 {
 		t.Errorf("wildcard: %d, which another address has", p)
 	}
 }
@@ -227,7 +227,7 @@ func TestEphemeralPortsRunOut(t *testing.T) {
 func TestEphemeralPortIsRandom(t *testing.T) {
 	seen := make(map[uint16]bool)
 	for range 32 {
-		p, ok := NewTable(Config{}).EphemeralPort(hostA)
+		p, ok := NewTable(Config{}).ephemeralPort(hostA)
 		if !ok || p < firstEphemeral || p > lastEphemeral {
 			t.Fatalf("%d, %v", p, ok)
 		}
@@ -287,13 +287,13 @@ func TestDeliver(t *testing.T) {
 			t.Fatalf("%q: %v, %d, %v", p, got, n, v)
 		}
 	}
-	if s.Len() != 3 || s.QueuedBytes() != 8 {
-		t.Errorf("%d datagrams, %d bytes queued", s.Len(), s.QueuedBytes())
+	if s.Len() != 3 || s.bytes != 8 {
+		t.Errorf("%d datagrams, %d bytes queued", s.Len(), s.bytes)
 	}
 	mustPop(t, s, "one", peer, 0)
 	mustPop(t, s, "", peer, 1)
 	mustPop(t, s, "three", peer, 2)
-	if s.Len() != 0 || s.QueuedBytes() != 0 || s.Pop(new(Datagram)) {
+	if s.Len() != 0 || s.bytes != 0 || s.Pop(new(Datagram)) {
 		t.Error("the queue is not empty")
 	}
 }
