@@ -54,9 +54,9 @@ type Geometry struct {
 	FrameSize      uint32 `json:"frame_size,omitempty"`      // bytes; 2048 or 4096
 	FrameCount     uint32 `json:"frame_count,omitempty"`     // frames in the segment
 	FillSize       uint32 `json:"fill_size,omitempty"`       // entries, a power of two, as are the next three
-	CompletionSize uint32 `json:"completion_size,omitempty"` //
-	RxSize         uint32 `json:"rx_size,omitempty"`         //
-	TxSize         uint32 `json:"tx_size,omitempty"`         //
+	CompletionSize uint32 `json:"completion_size,omitempty"` // entries
+	RxSize         uint32 `json:"rx_size,omitempty"`         // entries
+	TxSize         uint32 `json:"tx_size,omitempty"`         // entries
 }
 
 // Defaults of a Geometry: 8 MiB of segment, rings of 2048.
@@ -144,7 +144,7 @@ type Grant struct {
 	Attach   Attachment `json:"attach"`
 	Geometry Geometry   `json:"geometry"`
 	Identity Identity   `json:"identity"`
-	Tags     []Tag      `json:"tags,omitempty"` // claimed so far, wildcards resolved
+	Tags     []Tag      `json:"tags,omitempty"` // claimed so far, with their wildcards resolved
 }
 
 // Close closes the descriptors. datapath.Attach takes them over when it succeeds.
@@ -205,7 +205,7 @@ type Route struct {
 var (
 	// ErrTagHeld: another endpoint, or a socket of the kernel, holds the tag.
 	ErrTagHeld = errors.New("tag already claimed")
-	// ErrTagDenied: the policy forbids the claim, or the tag is one that cannot be claimed.
+	// ErrTagDenied: the policy forbids the claim, or nobody may claim such a tag.
 	ErrTagDenied = errors.New("tag not allowed")
 	// ErrUnreachable: there is no route, or the next hop does not answer ARP.
 	ErrUnreachable = errors.New("host unreachable")
@@ -279,6 +279,6 @@ type Lease interface {
 	Done() <-chan struct{}
 	// Err is the reason why Done is closed, an ErrLeaseClosed; nil before.
 	Err() error
-	// Close gives everything back.
+	// Close ends the lease.
 	Close() error
 }

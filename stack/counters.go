@@ -1,7 +1,7 @@
 package stack
 
-// reason names a counter. What happens to a frame that is dropped is one of
-// them, and nothing else: no error, no log line.
+// reason names a counter. A frame that is dropped is counted by one of them; it causes no
+// error and no log line.
 type reason uint8
 
 const (
@@ -26,14 +26,14 @@ const (
 	ipv4Protocol    // neither ICMP, UDP nor TCP
 
 	arpMalformed
-	arpBogus    // a sender that cannot be, or an unknown operation
-	arpNotOurs  // no request for our address, or that is shared
+	arpBogus    // an impossible sender address, or an unknown operation
+	arpNotOurs  // not a request for our address, or our address is shared
 	arpConflict // another host claims our address
 	arpRepliesSent
 
 	icmpTruncated
 	icmpChecksum
-	icmpIgnored   // of a type that needs no answer, or an echo not ours to answer
+	icmpIgnored   // of a type that needs no answer, or an echo request that the stack does not answer
 	icmpUnmatched // an error about a packet that no socket of ours sent
 	icmpErrors    // errors that reached a socket or a route
 	icmpEchoRepliesSent

@@ -21,18 +21,19 @@
 //
 // # The poll role
 //
-// The goroutine that waits. A Read that finds its queue empty takes the poll
-// role, runs the stack itself, and returns the moment its data is there. There is one
-// role. Others park, each on its socket, and are woken by the goroutine that polls. A poller that leaves
-// offers the role to one of them. While no goroutine waits, the caretaker, a goroutine of the
-// stack, holds the role, so that pings and timers do not depend on the application. See wait.go.
+// A goroutine that waits runs the stack itself: a Read that finds its queue empty takes the
+// poll role, polls the link, and returns as soon as its data is there. One goroutine at a
+// time has the role. Others that wait are parked, each on its socket, and the one that polls
+// wakes them. When it leaves it offers the role to one of them. While no goroutine waits,
+// the caretaker, a goroutine of the stack, has the role, so that pings and timers do not
+// depend on the application. See wait.go.
 //
 // # Memory
 //
-// Received datagrams and large TCP segments wait in the frames they came in. The application,
-// queues and borrowed memory together, holds Config.FrameQuota of them; what is beyond that is
-// copied, and its frame goes back to be filled, so a slow reader takes nothing
-// from others. Packets of several frames are copied together. What TCP sends is in the
+// Received datagrams and large TCP segments wait in the frames they came in. The queues of
+// sockets and borrowed memory together hold at most Config.FrameQuota frames. What is
+// received beyond that is copied and its frame released, so that a slow reader leaves
+// frames for the others. Packets of several frames are copied together. What TCP sends is in the
 // engine's buffers until the peer has acknowledged it: no frame is kept for it.
 //
 // # Limits

@@ -10,7 +10,7 @@ import (
 const (
 	ttl = 64 // RFC 1700
 
-	// headersLen is what stands before the UDP header in a frame that is sent.
+	// headersLen is the length of the Ethernet and IPv4 headers that are sent, in bytes.
 	headersLen = wire.EthernetHeaderLen + wire.IPv4HeaderLen
 )
 
@@ -38,8 +38,8 @@ func (s *Stack) countIPv4(err error) {
 // limitedBroadcast is the address of all hosts on the link (RFC 919).
 var limitedBroadcast = [4]byte{255, 255, 255, 255}
 
-// subnetBroadcast is the address of all hosts of a subnet. One of 31 or 32 bits
-// has none of its own (RFC 3021).
+// subnetBroadcast is the address of all hosts of a subnet. For one of 31 or 32 bits,
+// which has none (RFC 3021), it is the limited one.
 func subnetBroadcast(p netip.Prefix) [4]byte {
 	if p.Bits() >= 31 {
 		return limitedBroadcast
@@ -53,9 +53,9 @@ func subnetBroadcast(p netip.Prefix) [4]byte {
 // limited one.
 func (s *Stack) isBroadcast(a [4]byte) bool { return a == s.broadcast4 || a == limitedBroadcast }
 
-// headers is a template of what stands before the transport header: Ethernet,
-// and IPv4 with DF set and ID 0 (RFC 6864, section 4.1). Protocol, total length and
-// checksum are filled in for each packet.
+// headers is a template of the Ethernet header and of the IPv4 header, with DF set and
+// ID 0 (RFC 6864, section 4.1). Protocol, total length and checksum are filled in for each
+// packet.
 type headers struct {
 	bytes [headersLen]byte
 	sum   uint32 // ones-complement sum of the IPv4 header, those three taken as 0
@@ -91,8 +91,8 @@ func setECNCapable(b []byte) {
 	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum+sum>>16))
 }
 
-// replyHeaders answers the sender of a received packet: back to the MAC address
-// that it came from, without a route.
+// replyHeaders writes the headers of an answer to the received packet p, with n bytes after
+// the IPv4 header. It goes to the MAC address that p came from, without a route.
 func (s *Stack) replyHeaders(b []byte, p *packet, protocol uint8, n int) {
 	wire.PutEthernet(b, p.eth.Src, s.linkAddr, wire.EtherTypeIPv4)
 	wire.PutIPv4(b[wire.EthernetHeaderLen:], wire.IPv4Fields{

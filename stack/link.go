@@ -10,18 +10,17 @@ type Frame struct {
 	// an allocated frame it is the whole room; the stack reslices it from the
 	// start to what is sent.
 	Data []byte
-	// ID is the link's own name for the memory, opaque to the stack. It alone
-	// says which frame is released.
+	// ID is the link's identifier of the memory, opaque to the stack.
 	ID uint64
-	// GSOSize is not 0 for a UDP super-frame, one header before the payloads of
-	// several datagrams (UDP_SEGMENT): the payload bytes of each datagram but
+	// GSOSize is not 0 for a UDP super-frame (UDP_SEGMENT), which is one header before
+	// the payloads of several datagrams. It is the size in bytes of each payload but
 	// the last.
 	GSOSize uint16
 	// More: the packet goes on in the next Frame of the batch.
 	More bool
 }
 
-// Link is how a stack meets the wire.
+// Link sends and receives frames for a stack.
 //
 // Recv, Release, Alloc, Send and Flush are called under the stack's lock, so
 // never two at once. Pending and Sleep are called without the lock, by the one
@@ -51,7 +50,7 @@ type Link interface {
 	// Sleep blocks until a frame waits, Wake is called, or the time until has
 	// come (zero: no limit). A Wake that comes before Sleep is not lost: the
 	// next Sleep returns at once. Returning for no reason is allowed. An error
-	// means that the link is beyond use.
+	// means that the link has failed for good.
 	Sleep(until time.Time) error
 	// Wake ends a Sleep, or the next one.
 	Wake()
@@ -70,7 +69,8 @@ type LongLink interface {
 	AllocLong() (Frame, bool)
 }
 
-// alloc hands over memory to send n bytes in, or what the link has for so long a packet.
+// alloc hands over a frame to send n bytes in, or the largest that the link has, if that is
+// less.
 func (s *Stack) alloc(n int) (Frame, bool) {
 	if n > s.frameRoom {
 		return s.long.AllocLong()

@@ -12,9 +12,9 @@ const (
 	// batchSize is the number of frames that are taken from the link at once:
 	// enough for a packet of 64 KiB in parts of 1.7 KiB.
 	batchSize = 64
-	// batchesPerClock bounds how old s.now gets while frames never stop coming.
+	// batchesPerClock is after how many batches the clock is read while each batch has frames.
 	batchesPerClock = 64
-	// batchesPerPoll bounds one Poll, and what a dial that finds no port takes in.
+	// batchesPerPoll bounds the batches of one Poll, and those of a dial that finds no port.
 	batchesPerPoll = 64
 )
 
@@ -71,8 +71,8 @@ func (s *Stack) runDue() {
 	}
 }
 
-// input takes one batch of frames from the link through the protocols, sends what
-// that makes ready, and returns how many there were.
+// input gives one batch of received frames to the protocols, sends what that makes ready,
+// and returns how many frames there were.
 func (s *Stack) input() int {
 	n := s.receive()
 	if n == 0 {
@@ -93,9 +93,8 @@ func (s *Stack) input() int {
 	return n
 }
 
-// receive takes one batch of frames from the link through the protocols and returns
-// how many there were. What that makes ready is for the caller to send, with settleTCP
-// and flush.
+// receive gives one batch of received frames to the protocols and returns how many there
+// were. The caller sends what that makes ready, with settleTCP and flush.
 func (s *Stack) receive() int {
 	if s.closed {
 		return 0
@@ -118,11 +117,10 @@ func (s *Stack) receive() int {
 	return n
 }
 
-// inputParts takes a packet of several frames, or a super-frame, which stand at
-// the start of frames, and returns how many frames that were. The bytes are copied
-// together and the frames given back at once: those of TCP to memory that the next
-// packet will have, for from there they go on to a reader or to a queue, all others,
-// which are rare, to memory of their own.
+// inputParts takes the first packet in frames, which has several or is a super-frame, and
+// returns how many frames it has. It copies the bytes together and releases the frames at
+// once. A TCP packet is copied to a buffer that the next one overwrites, since the engine
+// copies its data to a reader or a queue. Others, which are rare, get memory of their own.
 func (s *Stack) inputParts(frames []Frame) int {
 	n, size := 0, 0
 	for {
@@ -180,8 +178,8 @@ func (s *Stack) releaseAll(frames []Frame) {
 // packet is a received packet.
 type packet struct {
 	data   []byte     // from the Ethernet header on
-	memory tcp.Memory // what may become of data
-	frame  uint64     // that data lies in, with tcp.MemoryFrame
+	memory tcp.Memory // whether data may be kept
+	frame  uint64     // ID of the frame that data lies in, with tcp.MemoryFrame
 	gso    uint16     // see Frame.GSOSize
 
 	eth wire.Ethernet
@@ -245,7 +243,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 }
 
 // reply allocates a frame for an answer of the stack's own and cuts it to n
-// bytes. Without one there is no answer: a reply never waits.
+// bytes. If there is none, no answer is sent: a reply never waits.
 func (s *Stack) reply(n int) (Frame, bool) {
 	f, ok := s.link.Alloc()
 	if !ok {

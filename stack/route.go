@@ -27,7 +27,6 @@ type Route struct {
 	MTU      int           // bytes of IP packet; 0: that of the link
 }
 
-
 var errAnswerLinkAddr = errors.New("the route service answered with no usable MAC address")
 
 const (
@@ -92,9 +91,9 @@ type route struct {
 	sent       uint64
 
 	dst     [4]byte
-	held    int         // packets in Stack.held
-	waiting []*tcp.Conn // that have something to send
-	err     error // of sends while it is failed: EHOSTUNREACH with the resolver's
+	held    int                // packets in Stack.held
+	waiting []*tcp.Conn        // that have something to send
+	err     error              // of sends while it is failed: EHOSTUNREACH with the resolver's
 	giveUp  context.CancelFunc // of the first question, while resolving
 
 	slot       int    // in Stack.routeClock

@@ -9,9 +9,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// This file is what changes a route after the resolver has answered: silence, the MTU of the
-// path, and changes of the link, the address and the kernel's routes. mu is held in all of
-// it but in the exported methods.
+// This file has what changes a route after the resolver has answered: silence, the MTU of
+// the path, and changes of the link, the address and the kernel's routes. mu is held in all
+// functions except the exported methods.
 
 // lookAt looks at a ready route of which a lookInterval has passed. If packets were sent
 // and no frame has come from its MAC address meanwhile, the route is silent: the next hop
@@ -39,20 +39,19 @@ func (s *Stack) lookAt(r *route) {
 	}
 }
 
-// linkTimes notes for MAC addresses when something was last the case. It is a
-// table with one place for many: an address that has lost its place counts as one
-// of which nothing is known.
+// linkTimes has for MAC addresses the time of the last event. It is a hash table without
+// chains: an address whose place another one has taken counts as one without an event.
 type linkTimes [1 << placeBits]uint64 // the address in the upper 48 bits, the tick in the lower 16
 
 const placeBits = 12
 
-// place is where an address, in the upper 48 bits, is in the table. The multiplier spreads
-// addresses that differ in a few bits only (Fibonacci hashing).
+// place is the place of an address, in the upper 48 bits of a, in the table. The multiplier
+// spreads addresses that differ in a few bits only (Fibonacci hashing).
 func (t *linkTimes) place(a uint64) *uint64 {
 	return &t[(a>>16)*0x9e3779b97f4a7c15>>(64-placeBits)]
 }
 
-// since reports whether a was noted at the tick then or later.
+// since reports whether a has an event at the tick then or later.
 func (t *linkTimes) since(a uint64, then, now uint16) bool {
 	v := *t.place(a)
 	return (v^a)>>16 == 0 && now-uint16(v) <= now-then
@@ -128,8 +127,8 @@ func (r *route) tellPathMTU(now tcp.Time, conn *tcp.Conn) {
 }
 
 // Invalidate is called when the answer of the route service for dst may have changed; an
-// invalid dst stands for all destinations. Routes in use are asked for again, and used as they are
-// until the answer comes. Others are asked for with their next use.
+// invalid dst stands for all destinations. Routes in use are asked for again, and used
+// unchanged until the answer comes. Others are asked for with their next use.
 func (s *Stack) Invalidate(dst netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,11 +165,10 @@ func (s *Stack) invalidate(r *route) {
 	}
 }
 
-// SetLink sets whether the link carries frames; it does at first. While it
-// does not, sends fail with ENETDOWN, also those that block already and what is held for a
-// route, unless they are for another endpoint behind our own MAC address. Reads go on
-// waiting. When it does again, routes are asked for anew, and TCP sends again what it has
-// sent in vain.
+// SetLink sets whether the link carries frames; at first it does. While it does not,
+// sends fail with ENETDOWN, also those that block already and those that are held for a
+// route, except to another endpoint behind our own MAC address. Reads go on waiting. When
+// the link carries frames again, routes are asked for again, and TCP retransmits.
 func (s *Stack) SetLink(up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,9 +182,8 @@ func (s *Stack) SetLink(up bool) {
 	s.linkOrAddressChanged()
 }
 
-// SetAddress sets whether the endpoint may send from our address; it may at
-// first. While it is not, because the host has lost it, sends fail with EADDRNOTAVAIL
-// and all else is as while the link is down.
+// SetAddress sets whether the host has our address; at first it has. While it has not,
+// sends fail with EADDRNOTAVAIL, and all else is as while the link is down.
 func (s *Stack) SetAddress(here bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +219,8 @@ func (s *Stack) linkOrAddressChanged() {
 	s.settleTCP()
 }
 
-// unsendable is the reason why nothing can be sent to dst: the address is lost, or the link is down
-// and dst is not behind our own MAC address, where another endpoint of this host is.
+// unsendable is the reason why nothing can be sent to dst: the address is lost, or the link
+// is down and dst is not another endpoint of this host, behind our own MAC address.
 func (s *Stack) unsendable(dst [4]byte) error {
 	if s.down == 0 {
 		return nil

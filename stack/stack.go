@@ -36,7 +36,7 @@ const (
 	minMTU = 68 // RFC 791
 )
 
-// Config of a [Stack]. Link, LinkAddr, Addr and Resolver are needed.
+// Config of a [Stack]. Link, LinkAddr, Addr and Resolver are required.
 type Config struct {
 	Link     Link
 	LinkAddr wire.LinkAddr // the source of every frame
@@ -141,16 +141,16 @@ type Stack struct {
 	routeClock []*route // the same, for choosing the one that is replaced
 	routeHand  int
 	maxRoutes  int
-	resolving  []*route // asked for the first time, in that order
-	refreshing int      // number asked for again
+	resolving  []*route // asked for the first time and not answered, the oldest first
+	refreshing int      // goroutines that ask for routes again
 	toRefresh  []*route // to be asked for again
 
 	held    []heldPacket // the oldest first
 	maxHeld int
 
-	heard         *linkTimes // MAC addresses that have sent us something
-	silent        *linkTimes // MAC addresses that routes were asked for because of silence
-	silenceTokens tokens     // for such questions
+	heard         *linkTimes // when a MAC address last sent us a frame
+	silent        *linkTimes // when a route to a MAC address was last asked for because it was silent
+	silenceTokens tokens     // limits how often that is done
 
 	// Waiting, wait.go.
 	waitMode       WaitMode
@@ -165,14 +165,14 @@ type Stack struct {
 	parked         waiterList // all goroutines that sleep on an event
 	offered        *waiter    // woken to take the role, not yet running
 	freeWaiters    *waiter
-	earliestWaiter instant     // the earliest deadline of a parked goroutine
-	woken          int         // goroutines made runnable since the poller last yielded
-	recall         event       // the caretaker is to give the role up
-	caretakerIdle  bool        // sleeps until caretakerWake
-	lookTimer      *time.Timer // ends the caretaker's pause; nil: there is no caretaker
-	lookSoon       bool        // that timer has been set to look after connections
-	lookMoves      uint64      // roleMoves then
-	lookDelay      time.Duration
+	earliestWaiter instant       // the earliest deadline of a parked goroutine
+	woken          int           // goroutines made runnable since the poller last yielded
+	recall         event         // tells the caretaker to give the role up
+	caretakerIdle  bool          // sleeps until caretakerWake
+	lookTimer      *time.Timer   // ends the caretaker's pause; nil: there is no caretaker
+	lookSoon       bool          // lookSoonForTCP has set that timer
+	lookMoves      uint64        // roleMoves then
+	lookDelay      time.Duration // the least time until the timer that it sets next
 	caretakerWake  chan struct{}
 	caretakerDone  chan struct{}
 
@@ -182,7 +182,7 @@ type Stack struct {
 	tcpTimer   tcpTimer   // for the engine's next deadline
 	acking     []*TCPConn // that hold an acknowledgment back
 	scratch    []byte     // for segments that do not go to the link
-	drained    event      // a connection that was closed has come to its end
+	drained    event      // a connection that was closed has ended
 
 	sockets      map[*UDPConn]struct{}
 	tcpConns     map[*TCPConn]struct{}
@@ -194,7 +194,7 @@ type Stack struct {
 	linkDown bool          // the link carries nothing
 	addrGone bool          // the host has lost our address
 	down     syscall.Errno // what sends fail with for one of these; 0: they do not
-	broken   error         // the link is beyond use
+	broken   error         // of a link that has failed for good
 	kickErr  error         // of the last kick
 	left     chan struct{} // role or retrying has changed since closed was set
 	ctx      context.Context
@@ -263,7 +263,7 @@ func New(cfg Config) (*Stack, error) {
 		NewCongestion: congestion, Connections: cfg.Connections,
 	})
 	s.tcpTimer.owner = &s.tcpTimer
-	// Few enough that frames are left to send with.
+	// Held packets must leave frames to send with.
 	s.maxHeld = min(max(s.quota/4, min(s.quota, maxHeld)), maxHeldStack)
 	s.broadcast4 = subnetBroadcast(cfg.Addr)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -283,8 +283,7 @@ func (s *Stack) Addr() netip.Addr { return netip.AddrFrom4(s.addr) }
 // Close closes all sockets, gives all frames back to the link except those that
 // the application has borrowed or reserved, and returns when nothing uses the
 // link any more. Payloads still borrowed are valid as long as the link's
-// memory is. A second Close, also one at the same time, returns when the first has
-// done all that.
+// memory is. A second Close, also a concurrent one, returns when the first has returned.
 func (s *Stack) Close() error {
 	s.mu.Lock()
 	again := s.closing
@@ -340,7 +339,7 @@ func (s *Stack) readClock() instant {
 	return s.now
 }
 
-// look reads the clock. It touches nothing that the lock guards.
+// look reads the clock. It needs no lock.
 func (s *Stack) look() instant {
 	if s.clock != nil {
 		return s.instant(s.clock())
@@ -388,8 +387,9 @@ func (s *Stack) time(i instant) time.Time {
 	return s.epoch.Add(time.Duration(i))
 }
 
-// SysError is err under the name of a system call, the one that package net would have
-// made, if err is an errno that has no such name yet.
+// SysError wraps an errno in an [os.SyscallError] with the name of the system call that
+// package net would have made. Other errors, and those that are wrapped so already, are
+// returned as they are.
 func SysError(call string, err error) error {
 	var errno syscall.Errno
 	var named *os.SyscallError

@@ -26,11 +26,12 @@ type UDPOptions struct {
 // as ICMP. Datagrams longer than the route's MTU are EMSGSIZE: nothing is
 // fragmented. Its methods may be called from any goroutine.
 //
-// A send waits while the link takes no more: until the write deadline, or for a second,
-// which is ENOBUFS. It does not wait for the route service: the datagram is held, and if
-// there is no route the next call of a connected socket is EHOSTUNREACH, as is for a
-// second each send to that destination. A datagram that the link has queued is sent; if
-// the link takes it no further, the next send gets the error, and is not queued.
+// While the link takes no more, a send waits until the write deadline, and fails with
+// ENOBUFS after one second. It does not wait for the route service: the datagram is held. If
+// it turns out that there is no route, the next call of a connected socket fails with
+// EHOSTUNREACH, and so does for one second each send to that destination. A send has
+// succeeded when the link has queued its datagram. If the link cannot send what is queued,
+// the next send returns the error and queues nothing.
 //
 // Read, Write and their AddrPort forms do not allocate. ReadBatch and
 // WriteBatch take one lock and one kick for many datagrams; Borrow and Reserve
@@ -41,8 +42,8 @@ type UDPConn struct {
 	src   [4]byte // address it sends from
 	route *route  // of the last destination
 
-	// With recvSlow and sendSlow more is to be checked than the queue or the
-	// route: socket closed, error pending, deadline set.
+	// recvSlow and sendSlow: the next receive or send has to check more than the queue or
+	// the route, because the socket is closed, an error is pending or a deadline is set.
 	recvSlow, sendSlow bool
 	closed             bool
 	readDeadline       instant
@@ -66,7 +67,7 @@ type UDPMessage struct {
 	Addr netip.AddrPort // receive: the sender; send: the destination, zero for that of a connected socket
 }
 
-// loopback is where the kernel sends what has no address.
+// loopback is where the kernel sends what is sent to the unspecified address.
 var loopback = [4]byte{127, 0, 0, 1}
 
 // ListenUDP makes a socket that receives from every sender. The address in local

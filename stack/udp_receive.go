@@ -22,8 +22,8 @@ type UDPDatagram struct {
 // while there is always one queued.
 const readsPerClock = 64
 
-// inputUDP takes the datagram, or super-frame, in a packet, and reports whether the frame
-// is kept.
+// inputUDP takes a packet that is a datagram or a super-frame, and reports whether its
+// frame is kept.
 func (s *Stack) inputUDP(p *packet) (kept bool) {
 	in := udp.Inbound{Src: p.ip.Src, Dst: p.ip.Dst, Data: p.ip.Payload, Frame: p.frame, GSOSize: p.gso}
 	switch {
@@ -175,7 +175,8 @@ func (c *UDPConn) take(d *udp.Datagram) error {
 	}
 }
 
-// usable returns the reason why the socket will never do anything again.
+// usable returns net.ErrClosed if the socket is closed, or else the error of a link that
+// has failed for good.
 func (c *UDPConn) usable() error {
 	s := c.stack
 	s.mu.Lock()
@@ -186,9 +187,8 @@ func (c *UDPConn) usable() error {
 	return s.broken
 }
 
-// Datagrams beyond the quota live in buffers that are used again: the number of
-// the buffer, from 1, stands in Datagram.Frame. 0 is memory that is left to the
-// collector.
+// Datagrams beyond the quota are copied to buffers that are used again. Datagram.Frame is
+// then the number of the buffer, from 1. 0 is memory that the garbage collector frees.
 const (
 	copySize  = 2048 // bytes
 	maxCopies = 1024

@@ -21,7 +21,7 @@ type UDPBuffer struct {
 	conn  *UDPConn
 }
 
-// payloadOffset is where the payload stands in a frame that is sent.
+// payloadOffset is where the payload of a datagram begins in a frame that is sent, in bytes.
 const payloadOffset = headersLen + wire.UDPHeaderLen
 
 // How long a send waits for a link that takes nothing.
@@ -88,8 +88,8 @@ func (c *UDPConn) WriteBatch(msgs []UDPMessage) (n int, err error) {
 }
 
 // Reserve hands out a frame to compose a datagram in. It must go to Commit or
-// Cancel, and counts against the stack's frame quota until then: beyond it,
-// ENOBUFS. Like a send it waits while no frame is free.
+// Cancel, and counts against the stack's frame quota until then. If the quota is used up the
+// error is ENOBUFS. Like a send it waits while no frame is free.
 func (c *UDPConn) Reserve() (UDPBuffer, error) {
 	f, err := c.reserve()
 	if err != nil {
@@ -175,7 +175,7 @@ func (c *UDPConn) destination(to netip.AddrPort) (udp.AddrPort, error) {
 	return dst, nil
 }
 
-// destinationOrRemote is destination, and the address that was dialled for the zero value.
+// destinationOrRemote is destination, but for the zero value the address that was dialled.
 func (c *UDPConn) destinationOrRemote(to netip.AddrPort) (udp.AddrPort, error) {
 	if !to.IsValid() {
 		return c.udp.Remote(), nil
@@ -303,10 +303,9 @@ func (c *UDPConn) sendTrouble() error {
 	return nil
 }
 
-// retry is for a send that has failed with err. If the link takes nothing now, it calls try
-// until that returns neither errNoFrame nor errNoRoom, for sendTimeout: then ENOBUFS. If no
-// frame comes back, packets that are held are given up. mu is held, but released between
-// the calls.
+// retry is called when a send has failed with err. If err is errNoFrame or errNoRoom, it
+// calls try until that returns something else; after sendTimeout it returns ENOBUFS. If no
+// frame becomes free, held packets are dropped. mu is held, but released between the calls.
 func (c *UDPConn) retry(err error, try func() error) error {
 	if err != errNoFrame && err != errNoRoom {
 		return err

@@ -7,9 +7,9 @@ import (
 	"github.com/unet-go/unet/internal/wait"
 )
 
-// The goroutine that waits polls. See the package's doc.go for the idea; this
-// file holds the role, its hand-over, and how goroutines wait without it:
-// parked on an event, and as a guest while the caretaker leaves.
+// This file has the poll role, which doc.go explains: how goroutines take it and pass it
+// on, and how they wait without it: parked on an event, or as a guest while the caretaker
+// leaves.
 //
 // The invariant by which every goroutine is served: whenever mu is released while the
 // role is free and goroutines are parked, one of them has been woken (offered)
@@ -121,9 +121,9 @@ func (s *Stack) poke() {
 	}
 }
 
-// waitFor returns when e has been signalled or the deadline has passed, and
-// perhaps without a reason: the caller looks again. mu is released meanwhile, so
-// nothing may be left behind that was sent and not flushed.
+// waitFor returns when e has been signalled or the deadline has passed, or without a
+// reason: the caller checks again what it waits for. It releases mu meanwhile, so it
+// flushes first.
 func (s *Stack) waitFor(e *event, deadline instant) {
 	if s.unflushed {
 		s.flush()
@@ -243,8 +243,8 @@ func (s *Stack) wakeExpired() {
 // pollUntil is the wait of the goroutine that holds the role: it runs the
 // engine until e is signalled or the deadline has passed.
 //
-// There is no look at the clock between a frame's arrival and its delivery:
-// time is read while nothing arrives, and after every so many batches.
+// The clock is not read between a frame's arrival and its delivery: it is read while
+// nothing arrives, and after every batchesPerClock batches.
 func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode) {
 	s.pollerEvent, s.pollerSeq = e, seq
 	spinner := wait.Spinner{Mode: mode, Budget: s.spinBudget}
@@ -254,8 +254,8 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 			return
 		}
 		if got > 0 || s.woken > 0 {
-			// Let others take the lock; and goroutines that were woken, which are
-			// on this processor's run queue, run.
+			// Let others take the lock, and let goroutines that were woken run: they
+			// are on this processor's run queue.
 			yield := s.woken > 0
 			s.woken = 0
 			s.away = spinning
@@ -270,7 +270,7 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 		}
 		if len(s.acking) > 0 {
 			s.releaseAcks()
-			continue // in a connection to ourselves that may be what e waits for
+			continue // on a connection to ourselves, e may wait for such an ACK
 		}
 		limit := min(deadline, s.timerAt, s.earliestWaiter)
 		if !spinner.On() {
@@ -322,8 +322,8 @@ func (s *Stack) spin(spinner *wait.Spinner, limit instant) {
 }
 
 // pollAsGuest polls for a goroutine that cannot have the role yet, because the
-// caretaker is still on its way out of Link.Sleep: that takes a wake-up, and a
-// frame may be there long before. It reports whether the wait is over.
+// caretaker has not returned from Link.Sleep yet: waking it takes tens of microseconds, and
+// a frame may arrive before. It reports whether the wait is over.
 func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
 	if s.waitMode == WaitBlock {
 		return false
@@ -355,7 +355,7 @@ func (s *Stack) Fail(err error) {
 	s.mu.Unlock()
 }
 
-// fail notes that the link is beyond use.
+// fail notes that the link has failed for good.
 func (s *Stack) fail(err error) {
 	if s.broken == nil {
 		s.broken = err
@@ -388,14 +388,13 @@ const (
 // caretaker holds the poll role while no goroutine of the application waits, so that
 // ARP, pings, ICMP errors and timers do not depend on the application.
 //
-// It costs a process that computes between two waits neither a goroutine switch
-// nor a system call. So the application never
-// starts it and never stops it on that path. The caretaker looks by itself, once
-// every few milliseconds, whether the application has taken or left the role
-// since the last look. If not, and the role is free, it takes the role and sleeps in the link, with no more
-// pauses; the next wait of the application calls it back (recall). If the
-// application sits asleep in a long wait of its own, the caretaker goes to sleep
-// too, and the end of that wait, which has cost a wake-up anyway, wakes it.
+// It must cost a process that computes between two waits neither a goroutine switch nor a
+// system call. So the application does not start or stop it when it takes or leaves the
+// role. The caretaker checks every few milliseconds whether the application has taken or
+// left the role since the last check. If not, and the role is free, it takes the role and
+// sleeps in the link, with no more pauses; the next wait of the application calls it back
+// (recall). If the application itself sleeps in a long wait, the caretaker sleeps until that
+// wait ends: the end has cost a wake-up anyway, and wakes the caretaker too.
 func (s *Stack) caretaker() {
 	defer close(s.caretakerDone)
 	pause := firstPause
@@ -454,9 +453,10 @@ func (s *Stack) careForTCP() {
 	s.runDue()
 }
 
-// lookSoonForTCP is called by a writer while no goroutine polls, if corked data is due
-// before the caretaker's next check: it makes the caretaker check in time. While the writer goes on, and so sees to it itself, that
-// is less and less often.
+// lookSoonForTCP is called by a writer while no goroutine polls. If corked data is due
+// before the caretaker's next check, it makes the caretaker check in time. While the
+// application polls between such writes, which sends the data too, the caretaker checks less
+// and less often.
 func (s *Stack) lookSoonForTCP() {
 	if s.lookSoon || s.lookTimer == nil || s.timerAt >= s.now+instant(lastPauseTCP) {
 		return

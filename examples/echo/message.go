@@ -31,7 +31,7 @@ func openMessage(ctx context.Context, socket string, to netip.AddrPort) (exchang
 		return nil, nil, err
 	}
 	return func(payload []byte) error {
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(answerTimeout)
 		if err := ep.Write(&ch, payload); err != nil {
 			return err
 		}

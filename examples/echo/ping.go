@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet"
 )
 
-const patience = time.Second // for one answer
+const answerTimeout = time.Second
 
 // ping sends n payloads, one after the other, and prints how long each took.
 func ping(ctx context.Context, socket string, to netip.AddrPort, n int, message bool) error {
@@ -45,7 +45,7 @@ func ping(ctx context.Context, socket string, to netip.AddrPort, n int, message 
 }
 
 // openUDP and openMessage return a function that sends a payload and waits
-// for its answer; late answers to earlier ones are ignored.
+// for its answer. It ignores late answers to earlier payloads.
 func openUDP(ctx context.Context, socket string, to netip.AddrPort) (exchange func([]byte) error, closeAll func(), err error) {
 	host, err := unet.Open(ctx, unet.Config{Socket: socket})
 	if err != nil {
@@ -58,7 +58,7 @@ func openUDP(ctx context.Context, socket string, to netip.AddrPort) (exchange fu
 	}
 	buf := make([]byte, 2048)
 	return func(payload []byte) error {
-		conn.SetReadDeadline(time.Now().Add(patience))
+		conn.SetReadDeadline(time.Now().Add(answerTimeout))
 		_, err := conn.Write(payload)
 		for n := 0; err == nil && !bytes.Equal(buf[:n], payload); {
 			n, err = conn.Read(buf)

@@ -29,7 +29,7 @@ serve answers
   GET  /bytes/N   N bytes: lines of 16, each with its offset; also ranges
   POST /upload    the number of bytes of the body, and their SHA-256
   GET  /counters  the counters of the stack
-until SIGTERM or an interrupt, and then completes the requests it has begun. get prints
+until SIGTERM or an interrupt, and then completes the requests that have begun. get prints
 the body and, to standard error, figures. Both get their endpoint from unetd.
 
 examples:

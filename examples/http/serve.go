@@ -15,10 +15,10 @@ import (
 	"github.com/unet-go/unet"
 )
 
-// patience is how long the program waits after SIGTERM for requests that have begun.
-const patience = 10 * time.Second
+// shutdownTimeout is how long the program waits after SIGTERM for requests that have begun.
+const shutdownTimeout = 10 * time.Second
 
-// serve answers requests until ctx ends, and then ends those that have begun.
+// serve answers requests until ctx ends, and then completes those that have begun.
 func serve(ctx context.Context, o options, address string) error {
 	network, err := openNetwork(ctx, o)
 	if err != nil {
@@ -37,7 +37,7 @@ func serve(ctx context.Context, o options, address string) error {
 	}
 	shut := make(chan error, 1)
 	defer context.AfterFunc(ctx, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		shut <- server.Shutdown(ctx)
 	})()
@@ -50,7 +50,7 @@ func serve(ctx context.Context, o options, address string) error {
 	return err
 }
 
-// site is the handler and its counts.
+// site has the handlers and counts what they answer.
 type site struct {
 	network     *network
 	requests    atomic.Int64

@@ -127,7 +127,7 @@ func srem(c *session, args [][]byte) error {
 	return nil
 }
 
-// spop removes a member, which one is not specified.
+// spop removes any one member.
 func spop(c *session, args [][]byte) error {
 	m, _, err := lookup[members](c, args[0])
 	if err != nil {

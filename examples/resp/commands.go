@@ -100,7 +100,7 @@ func lookupCommand(name []byte) *command {
 	return commands[string(buf[:len(name)])]
 }
 
-// unknownCommand is the error of Redis, with the first arguments.
+// unknownCommand is Redis's error for an unknown command, with its first arguments.
 func unknownCommand(name []byte, args [][]byte) string {
 	const most = 128
 	var b strings.Builder
@@ -114,7 +114,7 @@ func unknownCommand(name []byte, args [][]byte) string {
 	return b.String()
 }
 
-// line replaces the line ends in b by spaces: an error is one line.
+// line replaces the line ends in b by spaces: a RESP error must be one line.
 func line(b []byte) string {
 	return strings.NewReplacer("\r", " ", "\n", " ").Replace(string(b))
 }
@@ -170,7 +170,7 @@ func listCommands(c *session, args [][]byte) error {
 	return nil
 }
 
-// config has the parameters that redis-benchmark prints.
+// config answers CONFIG GET for the parameters that redis-benchmark prints.
 func config(c *session, args [][]byte) error {
 	if !strings.EqualFold(string(args[0]), "get") {
 		return replyError("ERR only CONFIG GET is known")

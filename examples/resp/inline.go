@@ -27,7 +27,7 @@ func (p *parser) inline() error {
 		if line, ok = p.word(line); !ok {
 			return protocolError("unbalanced quotes in request")
 		}
-		p.ends = append(p.ends, len(p.text))
+		p.ends = append(p.ends, len(p.data))
 	}
 }
 
@@ -47,13 +47,13 @@ func (p *parser) word(line []byte) (rest []byte, ok bool) {
 			return line, len(line) == 0 || isSpace(line[0])
 		case quote == '"' && b == '\\' && len(line) > 1:
 			b, line = escape(line[1:])
-			p.text = append(p.text, b)
+			p.data = append(p.data, b)
 			continue
 		case quote == '\'' && bytes.HasPrefix(line, []byte(`\'`)):
 			line = line[1:]
-			p.text = append(p.text, '\'')
+			p.data = append(p.data, '\'')
 		default:
-			p.text = append(p.text, b)
+			p.data = append(p.data, b)
 		}
 		line = line[1:]
 	}

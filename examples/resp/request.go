@@ -22,9 +22,9 @@ func (e protocolError) Error() string { return "Protocol error: " + string(e) }
 // parser reads requests: arrays of bulk strings, or lines of words.
 type parser struct {
 	*bufio.Reader
-	text []byte // of the arguments, one behind the other
-	ends []int  // of each in text
-	args [][]byte
+	data []byte   // the arguments, without anything between them
+	ends []int    // where each argument ends in data
+	args [][]byte // slices of data
 }
 
 // next reads a request and returns its arguments, which are valid until it is called
@@ -49,7 +49,7 @@ func (p *parser) next() ([][]byte, error) {
 	}
 	start := 0
 	for _, end := range p.ends {
-		p.args = append(p.args, p.text[start:end:end])
+		p.args = append(p.args, p.data[start:end:end])
 		start = end
 	}
 	return p.args, nil
@@ -57,13 +57,13 @@ func (p *parser) next() ([][]byte, error) {
 
 // reset keeps buffers of the size that usual requests need.
 func (p *parser) reset() {
-	if cap(p.text) > readStep {
-		p.text = nil
+	if cap(p.data) > readStep {
+		p.data = nil
 	}
 	if cap(p.args) > 1024 {
 		p.ends, p.args = nil, nil
 	}
-	p.text, p.ends, p.args = p.text[:0], p.ends[:0], p.args[:0]
+	p.data, p.ends, p.args = p.data[:0], p.ends[:0], p.args[:0]
 }
 
 // array reads the bulk strings of an array, after its asterisk.
@@ -96,30 +96,30 @@ func (p *parser) bulk() error {
 	if err != nil {
 		return err
 	}
-	if n < 0 || n > maxRequest-len(p.text) {
+	if n < 0 || n > maxRequest-len(p.data) {
 		return protocolError("invalid bulk length")
 	}
 	for n > 0 {
 		step := min(n, readStep)
-		at := len(p.text)
-		p.text = slices.Grow(p.text, step)[:at+step]
-		if _, err := io.ReadFull(p, p.text[at:]); err != nil {
+		at := len(p.data)
+		p.data = slices.Grow(p.data, step)[:at+step]
+		if _, err := io.ReadFull(p, p.data[at:]); err != nil {
 			return err
 		}
 		n -= step
 	}
-	p.ends = append(p.ends, len(p.text))
+	p.ends = append(p.ends, len(p.data))
 	var end [2]byte
 	if _, err := io.ReadFull(p, end[:]); err != nil {
 		return err
 	}
 	if end != [2]byte{'\r', '\n'} {
-		return protocolError("no CRLF behind a bulk string")
+		return protocolError("no CRLF after a bulk string")
 	}
 	return nil
 }
 
-// length reads the number that ends the line.
+// length reads the rest of the line, which must be a number.
 func (p *parser) length(of string) (int, error) {
 	line, err := p.ReadSlice('\n')
 	switch {
@@ -136,7 +136,7 @@ func (p *parser) length(of string) (int, error) {
 	return int(n), nil
 }
 
-// printable is a byte as part of an error, which is one line.
+// printable is b for use in an error, which must be one line.
 func printable(b byte) string {
 	if b < ' ' || b > '~' {
 		return "?"

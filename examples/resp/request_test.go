@@ -70,7 +70,7 @@ func TestRequests(t *testing.T) {
 		{"a length without CR", "*1\r\n$4\nPING\r\n", nil, "Protocol error: invalid bulk length"},
 		{"too long", "*1\r\n$67108865\r\n", nil, "Protocol error: invalid bulk length"},
 		{"too long together", "*2\r\n$1\r\nx\r\n$67108864\r\n", nil, "Protocol error: invalid bulk length"},
-		{"longer than it says", "*1\r\n$4\r\nPINGS\r\n", nil, "Protocol error: no CRLF behind a bulk string"},
+		{"longer than it says", "*1\r\n$4\r\nPINGS\r\n", nil, "Protocol error: no CRLF after a bulk string"},
 	} {
 		for name, r := range map[string]io.Reader{"at once": strings.NewReader(c.in), "byte by byte": iotest.OneByteReader(strings.NewReader(c.in))} {
 			got, err := parse(r)
@@ -87,8 +87,8 @@ func TestAnnouncedTakesNoMemory(t *testing.T) {
 	if _, err := p.next(); err != io.ErrUnexpectedEOF {
 		t.Fatal(err)
 	}
-	if cap(p.text) > 2*readStep || cap(p.ends) > 10 {
-		t.Errorf("%d bytes and %d arguments of memory for a single byte", cap(p.text), cap(p.ends))
+	if cap(p.data) > 2*readStep || cap(p.ends) > 10 {
+		t.Errorf("%d bytes and %d arguments of memory for a single byte", cap(p.data), cap(p.ends))
 	}
 }
 

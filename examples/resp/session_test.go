@@ -195,8 +195,8 @@ func TestLargeIsLetGo(t *testing.T) {
 	if err := c.serve(); err != nil || p.out.String() != "+OK\r\n$1048576\r\n"+large+"\r\n+PONG\r\n" {
 		t.Fatalf("%d bytes, %v", p.out.Len(), err)
 	}
-	if cap(c.out) > 4*bufferSize || cap(c.in.text) > readStep {
-		t.Errorf("%d and %d bytes are kept", cap(c.out), cap(c.in.text))
+	if cap(c.out) > 4*bufferSize || cap(c.in.data) > readStep {
+		t.Errorf("%d and %d bytes are kept", cap(c.out), cap(c.in.data))
 	}
 }
 

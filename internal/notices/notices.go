@@ -70,8 +70,9 @@ func (w *Watchers) Watch(f func([]endpoint.Notice)) (stop func()) {
 	}
 }
 
-// Presented makes every later Watch begin with the whole state: the last unetd may have
-// reported another one to the process.
+// Presented makes every later Watch begin with the whole state. It is called when the
+// endpoint has been presented to a new unetd: the state that the last one reported may be
+// out of date.
 func (w *Watchers) Presented() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,7 +94,7 @@ func (w *Watchers) Tell(list ...endpoint.Notice) {
 	w.nudge()
 }
 
-// news records a state and returns the notices of what has changed. w.mu is held.
+// news records the state in n and returns the notices of what has changed. w.mu is held.
 func (w *Watchers) news(n endpoint.Notice) []endpoint.Notice {
 	switch n.Kind {
 	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
@@ -164,8 +165,8 @@ func (w *Watchers) run() {
 // many addresses as the endpoint has tags.
 type pending struct {
 	link   endpoint.NoticeKind // 0: nothing new
-	back   bool                // the host has the endpoint's addresses again, except those that are true in gone
-	gone   map[netip.Addr]bool // the endpoint's addresses whose state is new; false: it is back
+	back   bool                // the host has all the endpoint's addresses again; what is in gone is newer
+	gone   map[netip.Addr]bool // the endpoint's addresses whose state has changed; true: gone, false: back
 	routes map[netip.Addr]bool // destinations
 	all    bool                // of routes: every destination
 }

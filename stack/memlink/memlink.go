@@ -1,16 +1,14 @@
-// Package memlink is a wire in memory: pairs of links that a [stack.Stack] runs
-// on, without a kernel, on any system. It is for tests, also those of other
-// packages, and for examples.
+// Package memlink makes pairs of links in memory, on which a [stack.Stack] runs without a
+// kernel, on any system. It is for tests, also those of other packages, and for examples.
 //
-// Each link has a segment of its own: a number of frames, half of which wait to
-// be filled by the peer. Flush copies what was sent into the peer's frames, one
-// by one, and gives the sender's back, as a veth pair does in the sender's system
-// call. Every frame has an owner, and misuse panics with "BUG:": a frame released
-// twice, or sent without being allocated. [Link.Audit] reports frames that were not
-// given back; at the end of a test there must be none.
+// Each link has a number of frames, half of which wait to be filled by the peer. Flush
+// copies what was sent into the peer's frames, one by one, and releases the sender's, as a
+// veth pair does in the sender's system call. Every frame has an owner, and misuse panics
+// with "BUG:": a frame that is released twice, or sent without being allocated. [Link.Audit]
+// reports frames that were not released; at the end of a test there must be none.
 //
-// Every frame that crosses can be watched and lost ([Link.Filter]), and anything
-// can be put on the wire ([Link.Inject]).
+// A test can look at every frame and drop it ([Link.Filter]), and send any frame to a
+// link ([Link.Inject]).
 package memlink
 
 import (
@@ -145,7 +143,8 @@ func (l *Link) Recv(frames []stack.Frame) (n int) {
 	return n
 }
 
-// Release implements [stack.Link]. The frame goes where there are fewer.
+// Release implements [stack.Link]. The frame goes to the frames that wait to be filled or
+// to the pool, whichever has fewer.
 func (l *Link) Release(f stack.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,23 +286,23 @@ func (l *Link) Inject(frames ...stack.Frame) {
 	l.arrived()
 }
 
-// Filter has f look at every frame that l sends. Frames for which it returns
-// false are lost. It is called with the link locked and must not call it; the
-// bytes are good until it returns. nil: all frames pass.
+// Filter makes Flush call f with every frame that l sends. Frames for which it returns
+// false are lost. f is called under the link's lock and must not call the link; the bytes
+// are valid until it returns. nil: all frames pass.
 func (l *Link) Filter(f func(frame []byte) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.filter = f
 }
 
-// Stick stops Flush from moving frames, as a full device does, or lets it again.
+// Stick sets whether Flush leaves the frames where they are, as a full device does.
 func (l *Link) Stick(stuck bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stuck = stuck
 }
 
-// Break lets Flush and Sleep fail with err from now on.
+// Break makes Flush and Sleep fail with err from now on.
 func (l *Link) Break(err error) {
 	l.mu.Lock()
 	l.broken = err
@@ -311,8 +310,8 @@ func (l *Link) Break(err error) {
 	l.Wake()
 }
 
-// BreakKicks lets Flush fail with err, and leave what was sent where it is, until it
-// is called with nil.
+// BreakKicks makes Flush fail with err, and leave the frames where they are, until
+// BreakKicks is called with nil.
 func (l *Link) BreakKicks(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
