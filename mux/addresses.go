@@ -264,7 +264,7 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 		return err
 	}
 	for _, a := range c.whole {
-		if err := m.vacantToKernel(a, c.own, hops); err != nil {
+		if err := m.vacantToKernel(a, c, hops); err != nil {
 			return err
 		}
 	}
@@ -301,8 +301,8 @@ func (r *reserver) joinGroup(a netip.Addr) (fds []int, err error) {
 
 // vacantToKernel checks a whole address against the kernel's tables: addresses, subnets,
 // translation, routes (hops) and neighbours.
-func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bool) error {
-	t := endpoint.AddrTag(a)
+func (m *Mux) vacantToKernel(a netip.Addr, c *claiming, hops map[netip.Addr]bool) error {
+	t, own := endpoint.AddrTag(a), c.own
 	if slices.Contains(own.host, a) {
 		return denied(t, "the host has this address itself")
 	}
@@ -316,8 +316,14 @@ func (m *Mux) vacantToKernel(a netip.Addr, own addresses, hops map[netip.Addr]bo
 	case a.Is6() && p.Bits() < 127 && a == p.Masked().Addr(): // RFC 4291, 2.6.1, and RFC 6164
 		return denied(t, "the anycast address of the routers of %v", p.Masked())
 	}
-	if !own.nat[a].Empty() {
+	translated := own.nat[a]
+	if !translated.Empty() {
 		return held(t, "network address translation of this host uses it (nft list ruleset, conntrack -L)")
+	}
+	if by := translated.MayUseBy(); by != "" { // rules that cannot be read
+		if err := c.rule.Translated(t, by); err != nil {
+			return err
+		}
 	}
 	if hops[a] {
 		return denied(t, "it is the next hop of a route of this host (ip route show table all via %v)", a)

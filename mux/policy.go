@@ -42,9 +42,9 @@ type Claims interface {
 	// is 0. free: the rule permits every port that the system does not reserve for root, so
 	// the kernel may choose one.
 	Choices(t endpoint.Tag) (list iter.Seq[endpoint.Tag], free bool, err error)
-	// Translated returns nil if t may be claimed although network address translation of
-	// this host may use its ports for other flows, else endpoint.ErrTagDenied. by names the
-	// translating rule.
+	// Translated returns nil if t, a tag of ports or a whole address, may be claimed although
+	// network address translation of this host may use its ports for other flows, else
+	// endpoint.ErrTagDenied. by names the translating rule.
 	Translated(t endpoint.Tag, by string) error
 }
 

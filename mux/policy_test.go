@@ -28,6 +28,8 @@ type rule struct {
 	free  bool // result of Choices
 	tags  int64
 	asked int // number of choices used
+
+	translated error // result of Translated
 }
 
 func (r *rule) String() string { return "rule r" }
@@ -53,7 +55,7 @@ func (r *rule) Choices(t endpoint.Tag) (iter.Seq[endpoint.Tag], bool, error) {
 	}, r.free, nil
 }
 
-func (r *rule) Translated(endpoint.Tag, string) error { return nil }
+func (r *rule) Translated(endpoint.Tag, string) error { return r.translated }
 
 func messages(from, n uint32) (list []endpoint.Tag) {
 	for i := range n {
@@ -370,5 +372,25 @@ func TestWholeAddressOfTranslation(t *testing.T) {
 	}
 	if _, err := a.lease.Claim(t.Context(), addrTag("10.0.0.78")); err != nil {
 		t.Errorf("another one: %v", err)
+	}
+}
+
+// Rules that cannot be read may name an address, so the policy decides.
+func TestWholeAddressWithUnreadRules(t *testing.T) {
+	l := openLab(t, mux.ModeGeneric)
+	err := l.A.Do(nattest.LegacyTable)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("this kernel does not have iptables-legacy")
+	}
+	must(t, err)
+	a, tag := l.open(), addrTag("10.0.0.79")
+	r := &rule{list: []endpoint.Tag{tag}, translated: fmt.Errorf("%w: by the rule", endpoint.ErrTagDenied)}
+	l.policy.claims = r
+	if _, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, r.translated) {
+		t.Errorf("got %v, want the rule's error", err)
+	}
+	r.translated = nil
+	if _, err := a.lease.Claim(t.Context(), tag); err != nil {
+		t.Errorf("permitted by the rule: %v", err)
 	}
 }

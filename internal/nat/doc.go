@@ -18,5 +18,6 @@
 // missed. Translation by other means (tc, BPF programs, ipvs, Open vSwitch) is found only by
 // its flows, if they are in the connection tracking table. A kernel without ctnetlink shows no
 // flows. Rules of iptables-legacy cannot be listed by netlink. Root, or a process with
-// CAP_DAC_READ_SEARCH, can read whether they have a nat table; if so, every port may be used.
+// CAP_DAC_READ_SEARCH, can read whether they have a nat table. If they have one, or if a chain
+// cannot be read or evaluated, every port of every address may be used.
 package nat

@@ -1,10 +1,12 @@
 package nat_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -404,8 +406,31 @@ func TestManyWays(t *testing.T) {
 		}
 		t.Rule(post, Jump("c0"))
 	})
-	if p := l.ports(); !p.MayUse(tag(udp, 5000)) || !p.MayUse(tag(tcp, 1)) {
-		t.Error("nothing may be used")
+	for a, p := range l.look("10.0.0.9") { // also a whole address, which a rule that was not evaluated may name
+		if !p.MayUse(tag(udp, 5000)) || !p.MayUse(tag(tcp, 1)) || p.MayUseBy() == "" || !p.Empty() {
+			t.Errorf("%v: may be used by %q, empty: %v", a, p.MayUseBy(), p.Empty())
+		}
+	}
+}
+
+// The rules of iptables-legacy cannot be read: if they have a nat table, it may use every port of
+// every address.
+func TestTableOfLegacy(t *testing.T) {
+	l := newLab(t, nil)
+	for a, p := range l.look("10.0.0.9") {
+		if p.MayUseBy() != "" {
+			t.Errorf("%v, without a table: may be used by %q", a, p.MayUseBy())
+		}
+	}
+	err := l.A.Do(LegacyTable)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("this kernel does not have iptables-legacy")
+	}
+	must(t, err)
+	for a, p := range l.look("10.0.0.9") {
+		if !p.MayUse(tag(udp, 5000)) || !p.MayUse(tag(tcp, 1)) || !strings.Contains(p.MayUseBy(), "iptables-legacy") || !p.Empty() {
+			t.Errorf("%v: may be used by %q, empty: %v", a, p.MayUseBy(), p.Empty())
+		}
 	}
 }
 

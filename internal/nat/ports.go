@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"os"
@@ -21,6 +22,7 @@ type Link struct {
 type Ports struct {
 	inUse, may [protocols]set // ports in use, and ports that may be used later
 	mayBy      string         // the first rule that may use ports; "": none
+	unread     string         // the first rules that could not be evaluated, and why; "": none
 }
 
 // Indexes of the protocols.
@@ -61,9 +63,10 @@ func (p *Ports) InUse(t endpoint.Tag) bool {
 	return p != nil && p.inUse[protocol(t)].any(t.Port, t.LastPort())
 }
 
-// MayUse reports whether translation may use a port of t later.
+// MayUse reports whether translation may use a port of t later. If not all rules could be
+// evaluated, it may use every port.
 func (p *Ports) MayUse(t endpoint.Tag) bool {
-	return p != nil && p.may[protocol(t)].any(t.Port, t.LastPort())
+	return p != nil && (p.unread != "" || p.may[protocol(t)].any(t.Port, t.LastPort()))
 }
 
 // MayUseBy names a rule by which translation may use ports later; "": there is none.
@@ -71,11 +74,16 @@ func (p *Ports) MayUseBy() string {
 	if p == nil {
 		return ""
 	}
-	return p.mayBy
+	return cmp.Or(p.mayBy, p.unread)
 }
 
-// Empty reports whether translation uses and may use none of the address's ports.
-func (p *Ports) Empty() bool { return p == nil || *p == Ports{} }
+// Empty reports whether the flows and the evaluated rules use and may use none of the address's
+// ports.
+func (p *Ports) Empty() bool {
+	return p == nil || p.mayBy == "" && p.inUse == [protocols]set{}
+}
+
+func (p *Ports) addUnread(what string) { p.unread = cmp.Or(p.unread, what) }
 
 func (p *Ports) addMay(by string, which [protocols]bool, first, last uint16) {
 	if p.mayBy == "" {
@@ -151,13 +159,13 @@ func (r *Reader) ask(found map[netip.Addr]*Ports, shared, whole []netip.Addr) er
 	for _, a := range whole {
 		rules.apply(found[a], r.link, a, false)
 	}
-	return r.legacy(found, shared)
+	return legacy(found)
 }
 
-// legacy looks for a nat table of iptables-legacy: if there is one, every port may be used. The
-// kernel makes the table of a network namespace at the first request for it in that namespace.
-func (r *Reader) legacy(found map[netip.Addr]*Ports, shared []netip.Addr) error {
-	for _, a := range shared {
+// legacy looks for a nat table of iptables-legacy, which cannot be read. The kernel makes the
+// table of a network namespace at the first request for it in that namespace.
+func legacy(found map[netip.Addr]*Ports) error {
+	for a, ports := range found {
 		file := "ip_tables_names"
 		if a.Is6() {
 			file = "ip6_tables_names"
@@ -171,7 +179,7 @@ func (r *Reader) legacy(found map[netip.Addr]*Ports, shared []netip.Addr) error 
 		}
 		for name := range strings.FieldsSeq(string(names)) {
 			if name == "nat" {
-				found[a].addMay("the nat table of "+strings.TrimSuffix(file, "_names")+" (iptables-legacy), which cannot be read", [protocols]bool{true, true}, 0, 1<<16-1)
+				ports.addUnread("the nat table of " + strings.TrimSuffix(file, "_names") + " (iptables-legacy), which cannot be read")
 			}
 		}
 	}

@@ -208,21 +208,19 @@ func (r *rules) elements(c chain) []element {
 const maxSteps = 100_000
 
 // apply adds the ports of an address that rules use or may use. shared: it is an address of the
-// interface; any other address is used only by rules that name it.
+// interface; any other address is used only by rules that name it, or that cannot be evaluated.
 func (r *rules) apply(p *Ports, link Link, a netip.Addr, shared bool) {
-	all := [protocols]bool{true, true}
 	for _, b := range r.bases {
 		if a.Is4() && b.family == unix.NFPROTO_IPV6 || a.Is6() && b.family == unix.NFPROTO_IPV4 {
 			continue
 		}
 		w := walk{rules: r, ports: p, link: link, addr: a, shared: shared, steps: maxSteps, arrives: b.arrives}
-		w.chain(b.chain, state{protocols: all, ports: everyPort}, 0)
+		w.chain(b.chain, state{protocols: [protocols]bool{true, true}, ports: everyPort}, 0)
 		switch {
-		case !shared:
 		case r.err != nil:
-			p.addMay(fmt.Sprintf("%v, which cannot be read (%v)", b.chain, r.err), all, 0, 1<<16-1)
+			p.addUnread(fmt.Sprintf("%v, which cannot be read (%v)", b.chain, r.err))
 		case w.steps <= 0:
-			p.addMay(fmt.Sprintf("%v, which leads to more rules than are evaluated", b.chain), all, 0, 1<<16-1)
+			p.addUnread(fmt.Sprintf("%v, which leads to more rules than are evaluated", b.chain))
 		}
 	}
 }

@@ -319,3 +319,26 @@ func ToThisHost() []expr.Any {
 	return []expr.Any{&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)}}
 }
+
+// LegacyTable makes the nat table of iptables-legacy in the calling thread's namespace, without
+// rules; errors.ErrUnsupported: the kernel does not have it.
+func LegacyTable() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	// The kernel makes the table at the first request that names it. This one is struct
+	// xt_counters_info (linux/netfilter/x_tables.h) with a wrong number of counters: EINVAL.
+	const addCounters = 65 // IPT_SO_SET_ADD_COUNTERS
+	info := make([]byte, 32, 64)
+	copy(info, "nat")
+	info = append(binary.NativeEndian.AppendUint32(info, 1), make([]byte, 4+16)...)
+	switch err = unix.SetsockoptString(fd, unix.IPPROTO_IP, addCounters, string(info)); err {
+	case nil, unix.EINVAL:
+		return nil
+	case unix.ENOENT, unix.ENOPROTOOPT:
+		return errors.ErrUnsupported
+	}
+	return os.NewSyscallError("setsockopt IPT_SO_SET_ADD_COUNTERS", err)
+}

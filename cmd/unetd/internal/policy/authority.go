@@ -145,6 +145,8 @@ func (c *claims) Translated(t endpoint.Tag, by string) error {
 	}
 	what := "this port"
 	switch {
+	case t.Kind == endpoint.TagAddr:
+		what = "this address"
 	case t.Block:
 		what = "ports of this block"
 	case t.Port == 0:
