@@ -99,7 +99,7 @@ func descriptorLimit(t testing.TB) int {
 func crowdCases() []attackCase {
 	return []attackCase{
 		{"10,000 connections", "held open by one user; meanwhile the neighbour and root open endpoints", func(s *scene) {
-			count := lengthOf(10_000, 5000, 2000) // 4,096 wait to be refused, 256 are served
+			count := lengthOf(10_000, 5000, 2000) // 256 are served; of the refused ones 4,096 wait to be closed
 			before := descriptorsOf(s, s.unetd.PID())
 			done := make(chan error, 1)
 			begin := time.Now()

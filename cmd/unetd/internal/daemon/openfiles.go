@@ -14,7 +14,7 @@ import (
 // it has ports), one for each connection, about ten more for each endpoint that is being
 // opened (socket, segment, namespaces, netlink), one for the segment of each endpoint, one
 // for each lease's table of TCP connections (there are no more leases than connections to
-// unetd), two for each resolve request, one for each connection that waits to be refused,
+// unetd), two for each resolve request, one for each refused connection that waits to be closed,
 // and some for maps, programs, links and netlink. A tenth is headroom.
 //
 // With baseFiles the limit of tags is lower, and the other limits are the same.

@@ -97,14 +97,14 @@ func discard(fd int) (more bool) {
 	return more
 }
 
-// refusals answers connections beyond the limits with an error, and closes them. The peer
-// can make the close block for any time. So each user has a queue of such connections, each
-// of which is closed in one of the user's turns. A connection in the queue costs one
+// refusals answers connections beyond the limits with an error at once, and closes them. The
+// peer can make the close block for any time. So each user has a queue of such connections,
+// each of which is closed in one of the user's turns. A connection in the queue costs one
 // descriptor.
 //
 // When Limits.Waiting connections wait, the listener stops receiving descriptors
 // (SO_PASSRIGHTS). The close of a connection made from then on cannot block, so that
-// connection is refused at once. So at most Limits.Waiting and the listener's backlog wait
+// connection is closed at once. So at most Limits.Waiting and the listener's backlog wait
 // (before Linux 6.16 there is no limit). Sessions receive descriptors in any case.
 type refusals struct {
 	limits  Limits
@@ -113,35 +113,34 @@ type refusals struct {
 	work    *sync.WaitGroup // the goroutines
 
 	mu    sync.Mutex
-	open  int                  // connections, in all queues and being closed
-	full  bool                 // the listener receives no descriptors, until half of open are closed
-	lines map[uint32][]refused // users with none have no entry
-}
-
-type refused struct {
-	conn *net.UnixConn
-	why  error
+	open  int                        // connections, in all queues and being closed
+	full  bool                       // the listener receives no descriptors, until half of open are closed
+	lines map[uint32][]*net.UnixConn // users with none have no entry
 }
 
 func newRefusals(l Limits, ln *net.UnixListener, closing *turns, work *sync.WaitGroup) *refusals {
-	return &refusals{limits: l, ln: ln, closing: closing, work: work, lines: make(map[uint32][]refused)}
+	return &refusals{limits: l, ln: ln, closing: closing, work: work, lines: make(map[uint32][]*net.UnixConn)}
 }
 
-// add takes a connection over, to refuse it. It does not block.
-func (r *refusals) add(uid uint32, c refused) {
+// add answers a connection with an error and takes it over. It does not block.
+func (r *refusals) add(uid uint32, conn *net.UnixConn, why error) {
+	record, err := json.Marshal(protocol.Answer{Version: protocol.Version, Error: protocol.NewError(why)})
+	if err == nil {
+		// Nothing was sent on this connection before, so this fits its buffer.
+		_ = protocol.WriteRecord(conn, record, r.limits.WriteTimeout)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.open >= r.limits.Waiting {
 		r.setFull(true)
-		if !passesRights(c.conn) {
-			r.tell(c)
-			hangUp(c.conn)
+		if !passesRights(conn) {
+			hangUp(conn)
 			return
 		}
 	}
 	r.open++
 	line, served := r.lines[uid]
-	r.lines[uid] = append(line, c)
+	r.lines[uid] = append(line, conn)
 	if !served {
 		r.work.Go(func() { r.serve(uid) })
 	}
@@ -155,30 +154,29 @@ func (r *refusals) setFull(full bool) {
 	}
 }
 
-// serve refuses the connections in a user's queue.
+// serve closes the connections in a user's queue.
 func (r *refusals) serve(uid uint32) {
-	for c, ok := r.next(uid); ok; c, ok = r.next(uid) {
+	for conn := r.next(uid); conn != nil; conn = r.next(uid) {
 		_ = r.closing.take(context.Background(), uid)
 		r.work.Go(func() {
 			defer r.closing.give(uid)
-			r.tell(c)
-			hangUp(c.conn)
+			hangUp(conn)
 			r.closed()
 		})
 	}
 }
 
 // next removes the first connection of a user's queue, or the queue if it is empty.
-func (r *refusals) next(uid uint32) (c refused, ok bool) {
+func (r *refusals) next(uid uint32) *net.UnixConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	line := r.lines[uid]
 	if len(line) == 0 {
 		delete(r.lines, uid)
-		return refused{}, false
+		return nil
 	}
 	r.lines[uid] = line[1:]
-	return line[0], true
+	return line[0]
 }
 
 func (r *refusals) closed() {
@@ -186,14 +184,6 @@ func (r *refusals) closed() {
 	defer r.mu.Unlock()
 	if r.open--; r.open <= r.limits.Waiting/2 {
 		r.setFull(false)
-	}
-}
-
-func (r *refusals) tell(c refused) {
-	record, err := json.Marshal(protocol.Answer{Version: protocol.Version, Error: protocol.NewError(c.why)})
-	if err == nil {
-		// Nothing was sent on this connection before, so this fits its buffer.
-		_ = protocol.WriteRecord(c.conn, record, r.limits.WriteTimeout)
 	}
 }
 

@@ -58,7 +58,7 @@ func (s *session) present(id uint64, fds []int) {
 func (s *session) sent(fds []int) (files []*os.File, err error) {
 	defer s.closeLater(fds)
 	for _, fd := range fds {
-		f, err := sealedFile(fd)
+		f, err := unpolledFile(fd)
 		if err != nil {
 			return files, err
 		}
@@ -75,12 +75,12 @@ func (s *session) dispose(files []*os.File) {
 	}
 }
 
-// sealedFile makes a file of a copy of a peer's descriptor without polling it. os.NewFile of
+// unpolledFile makes a file of a copy of a peer's descriptor without polling it. os.NewFile of
 // the descriptor would do that if it is non-blocking, which the peer can set at any moment:
 // it adds it to the runtime's poller, and the kernel calls the file's poll operation. On a
 // FUSE file system that does not answer, that would stop all network I/O of this process. So
 // the file is made of an eventfd, which the copy then replaces (dup3).
-func sealedFile(fd int) (*os.File, error) {
+func unpolledFile(fd int) (*os.File, error) {
 	place, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		return nil, protocol.Busy("unetd has no free descriptor: %v", err)

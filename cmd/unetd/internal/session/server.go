@@ -72,8 +72,8 @@ var errStopped = errors.New("unetd was stopped")
 // TCP socket with SO_LINGER), and so can the close of a connection with an unread
 // descriptor. Each close has a goroutine of its own, which signals interrupt where they can.
 // Until it ends it counts as one of the user's connections, or, if the connection is
-// refused, as one of the user's ClosingPerUID. Further connections to be refused wait, each
-// with a descriptor of unetd: at most Waiting of all users.
+// refused, as one of the user's ClosingPerUID. Further connections that were refused wait to
+// be closed, each with a descriptor of unetd: at most Waiting of all users.
 func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 	limits := s.Limits.withDefaults()
 	log := s.Log
@@ -126,7 +126,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 		}
 		if err != nil {
 			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "error", err)
-			refusals.add(peer.UID, refused{conn, err})
+			refusals.add(peer.UID, conn, err)
 			continue
 		}
 		passRights(conn, true) // the listener may be set to receive none
