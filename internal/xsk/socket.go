@@ -182,12 +182,21 @@ func isXSK(fd int) error {
 	return nil
 }
 
-// NewUnbound makes an AF_XDP socket without memory that is not bound. It sends and receives
-// nothing. With it the caller can find out whether an entry of an XSKMAP is in use.
+// NewUnbound makes an AF_XDP socket without a segment that is not bound. It sends and receives
+// nothing. With it the caller can find out whether an entry of an XSKMAP is in use. It has an RX
+// ring, because from Linux 7.3 on a socket without one cannot be put into a map: the error is
+// ENOBUFS, also if the entry is in use.
 func NewUnbound() (*os.File, error) {
 	fd, err := newSocket()
 	if err != nil {
 		return nil, err
 	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_RX_RING, unboundRing); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("setsockopt XDP_RX_RING", err)
+	}
 	return os.NewFile(uintptr(fd), "xsk"), nil
 }
+
+// unboundRing is the size of the RX ring of NewUnbound, in entries.
+const unboundRing = 64

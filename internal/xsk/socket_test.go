@@ -520,3 +520,25 @@ func TestCookieKeepsFlags(t *testing.T) {
 		t.Errorf("flags %#x, %v", flags, err)
 	}
 }
+
+// The unbound socket has an RX ring: from Linux 7.3 on an XSKMAP does not accept a socket without
+// one.
+func TestUnboundHasARing(t *testing.T) {
+	netlab.RequireXDP(t)
+	f, err := NewUnbound()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	off, err := sockOffsets(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, _, err := mapRing[queues.Desc](int(f.Fd()), unix.XDP_PGOFF_RX_RING, off.Rx, unboundRing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Munmap(mem); err != nil {
+		t.Error(err)
+	}
+}
