@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/unet-go/unet/endpoint"
 )
@@ -41,11 +42,27 @@ func (g *givingLease) giveBack() {
 	for len(g.giving) > 0 {
 		t := g.giving[0]
 		g.mu.Unlock()
-		g.Lease.Unclaim(context.Background(), t) // after an error t stays claimed until the lease ends
+		g.unclaim(t)
 		g.mu.Lock()
 		g.giving = slices.Delete(g.giving, 0, 1)
 		close(g.given)
 		g.given = make(chan struct{})
+	}
+}
+
+// unclaim gives a tag back. It repeats a request that unetd had no room for, as when it was
+// stopped for some seconds. After another error the tag stays claimed until the lease ends.
+func (g *givingLease) unclaim(t endpoint.Tag) {
+	const longest = time.Second
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, longest) {
+		if err := g.Lease.Unclaim(context.Background(), t); !errors.Is(err, endpoint.ErrBusy) {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-g.Done():
+			return
+		}
 	}
 }
 

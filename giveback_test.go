@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"runtime"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,6 +59,8 @@ func (l *slowLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 }
 
 func (l *slowLease) Err() error { return nil }
+
+func (l *slowLease) Done() <-chan struct{} { return l.done }
 
 // newSlowHost is the part of a host that claims ports.
 func newSlowHost() (*Host, *slowLease) {
@@ -234,4 +238,72 @@ func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 		}
 		close(l.done)
 	})
+}
+
+// A tag that unetd has no time to take back is given back later; the end of the lease ends the
+// attempts.
+func TestGivingBackIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, l := newSlowHost()
+		tag := endpoint.UDPTag(h.at(7000))
+		left := func() int {
+			synctest.Wait()
+			h.lease.mu.Lock()
+			defer h.lease.mu.Unlock()
+			return len(h.lease.giving)
+		}
+		h.lease.Unclaim(t.Context(), tag)
+		for range 12 {
+			(<-l.unclaims).answer <- endpoint.ErrBusy
+		}
+		if r := <-l.unclaims; r.tag != tag {
+			t.Errorf("given back %v, want %v", r.tag, tag)
+		} else {
+			r.answer <- nil
+		}
+		if n := left(); n != 0 {
+			t.Errorf("%d tags are still to be given back", n)
+		}
+		h.lease.Unclaim(t.Context(), tag)
+		(<-l.unclaims).answer <- endpoint.ErrBusy
+		close(l.done)
+		if n := left(); n != 0 {
+			t.Errorf("at the end of the lease: %d tags are still to be given back", n)
+		}
+	})
+}
+
+// notingLease notes the claims.
+type notingLease struct {
+	endpoint.Lease
+	held map[endpoint.Tag]bool
+}
+
+func (l *notingLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	l.held[t] = true
+	return t, nil
+}
+
+func (l *notingLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	delete(l.held, t)
+	return ctx.Err()
+}
+
+// If New fails after it has claimed the address, it gives the address back.
+func TestFailedNewGivesTheAddressBack(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := &notingLease{held: map[endpoint.Tag]bool{}}
+	grant := &endpoint.Grant{XSK: null, Segment: null, Geometry: endpoint.Geometry{}.WithDefaults()} // not a socket
+	if _, err := New(ctx, grant, l, Config{Addr: netip.MustParseAddr("10.0.0.77")}); !errors.Is(err, syscall.ENOTSOCK) {
+		t.Errorf("got %v, want ENOTSOCK", err)
+	}
+	if len(l.held) != 0 {
+		t.Errorf("still claimed: %v", l.held)
+	}
 }

@@ -107,7 +107,8 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 }
 
 // New starts a host on a grant, and takes grant and lease over when it
-// succeeds. ctx limits the claim of cfg.Addr, if the grant does not have it. The
+// succeeds. ctx limits the claim of cfg.Addr, if the grant does not have it. If New fails
+// after that claim, it gives the address back, for which it waits up to two seconds. The
 // host's connections are not published: if this process dies, no RST is sent to their
 // peers.
 func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
@@ -115,7 +116,7 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 }
 
 // start is New with a table to publish connections in, which may be nil.
-func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config, table *datapath.Connections) (*Host, error) {
+func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config, table *datapath.Connections) (_ *Host, err error) {
 	var records []wire.Connection
 	if table != nil {
 		records = table.Records()
@@ -127,6 +128,13 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 			if _, err := lease.Claim(ctx, tag); err != nil {
 				return nil, fmt.Errorf("claim %v: %w", cfg.Addr, err)
 			}
+			defer func() {
+				if err != nil {
+					ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+					defer cancel()
+					err = errors.Join(err, lease.Unclaim(ctx, tag))
+				}
+			}()
 		}
 		addr = netip.PrefixFrom(tag.Addr, max(addr.Bits(), 0))
 	}
