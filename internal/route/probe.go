@@ -24,7 +24,7 @@ import (
 const (
 	trustTime     = 300 * time.Millisecond // a hop that the kernel confirmed in the last trustTime is not probed
 	probeInterval = 350 * time.Millisecond // the shortest time between two probes of one hop
-	aloneTime     = 50 * time.Millisecond  // from the probe at the known MAC address to the one to all hosts
+	unicastTime   = 50 * time.Millisecond  // from the probe at the known MAC address to the one to all hosts
 	// For a second after a change the kernel ignores an ARP reply with another MAC address
 	// (sysctl locktime), except during its own discovery.
 	lockTime = time.Second + 2*clockTick
@@ -134,12 +134,12 @@ func (r *Resolver) verify(hop netip.Addr, n netlink.Neigh, from sender) {
 func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 	p := r.probes
 	at, err := linkAddr(n.HardwareAddr)
-	if err != nil || !p.ask(hop, at, from) || !p.pause(aloneTime) {
+	if err != nil || !p.ask(hop, at, from) || !p.pause(unicastTime) {
 		return
 	}
 	n, known, err := r.lookup(hop)
 	switch {
-	case err != nil, !known, n.State&nudUsable == 0, n.State&nudFixed != 0, ticks(n.Confirmed) < aloneTime+clockTick:
+	case err != nil, !known, n.State&nudUsable == 0, n.State&nudFixed != 0, ticks(n.Confirmed) < unicastTime+clockTick:
 		return
 	case hop.Is4() && ticks(n.Updated) < lockTime:
 		// With the entry in NUD_FAILED the kernel starts a discovery, which locktime does not
