@@ -295,13 +295,15 @@ func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 	}
 }
 
-// reclaim ends an endpoint, unless it was presented.
+// reclaim ends an endpoint, unless it was presented or has ended.
 func (m *Mux) reclaim(l *Lease, why string) {
 	m.mu.Lock()
-	o, presented := l.owner, l.leased
-	l.leased = true // from now on Present fails
+	o, waits := l.owner, !l.leased && !l.closed
+	if waits {
+		l.closed = true // from now on Present fails
+	}
 	m.mu.Unlock()
-	if presented {
+	if !waits {
 		return
 	}
 	err := l.close(nil)

@@ -302,3 +302,43 @@ func TestTakenPort(t *testing.T) {
 	l.echo(kernelUDP(t, l.B, "10.0.0.2:0"), a, "hello")
 	must(t, a.lease.Unclaim(t.Context(), udpTag("10.0.0.1:7000")))
 }
+
+// If the fill ring of a presented socket cannot be mapped, the endpoint stays its earlier owner's, and
+// another attempt can succeed.
+func TestPresentWithoutFillRing(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	a := l.openIn(c, endpoint.Request{})
+	c.kill()
+	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
+	l.mux.SetFillSize(a.grant.ID, 1<<20)
+	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); err == nil {
+		t.Fatal("presented")
+	}
+	owner := func(where string) {
+		t.Helper()
+		if list := l.mux.Endpoints(); len(list) != 1 || list[0].PID != c.cmd.Process.Pid || list[0].Leased {
+			t.Errorf("%s: %+v, want process %d", where, list, c.cmd.Process.Pid)
+		}
+	}
+	owner("in the mux")
+	must(t, l.mux.Abandon())
+	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
+	owner("in the kernel")
+	l.present(a)
+}
+
+// An endpoint that is reclaimed was not leased, and cannot be presented any more.
+func TestReclaimedIsNotLeased(t *testing.T) {
+	l := newPinLab(t)
+	c := l.serve(order{})
+	a := l.openIn(c, endpoint.Request{})
+	c.kill()
+	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
+	if info := l.mux.Reclaim(a.grant.ID); info.Leased {
+		t.Errorf("%+v", info)
+	}
+	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
+		t.Errorf("present: %v", err)
+	}
+}

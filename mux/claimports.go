@@ -208,7 +208,11 @@ func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat
 		// translation uses, and, if ip_unprivileged_port_start has changed, one that the rule
 		// does not permit.
 		if m.tags.free(c.l, chosen) == nil && !ports.InUse(chosen) && c.rule.Permits(chosen) == nil {
-			return chosen, errors.Join(m.enterTag(c.l, chosen, []int{fd}), r.giveUp(taken))
+			// Before the tag is entered: after an error the caller does not give it back.
+			if err := r.giveUp(taken); err != nil {
+				return t, errors.Join(err, r.giveUp([]int{fd}))
+			}
+			return chosen, m.enterTag(c.l, chosen, []int{fd})
 		}
 		taken = append(taken, fd)
 	}

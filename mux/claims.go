@@ -146,55 +146,51 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 		if err := m.room(c); err != nil {
 			return err
 		}
-		if claimed, err = m.claimAll(c); err != nil {
+		r, err := m.newReserver()
+		if err != nil {
 			return err
 		}
-		// The host's addresses may have changed since ask has read them.
-		if err := m.stillTrue(claimed); err != nil {
-			return errors.Join(err, m.releaseAll(c.l, claimed))
-		}
-		return nil
+		claimed, err = m.claimAll(c, r)
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return claimed, nil
+	return claimed, err
 }
 
-// releaseAll gives back tags that have been entered for l, the last one first.
+// releaseAll gives back those of the tags that l holds.
 func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	var err error
-	for _, t := range slices.Backward(tags) {
-		if c := m.tags.get(t); c != nil && c.by == l { // false: l was closed, which gave t back
+	for _, t := range tags {
+		if c := m.tags.get(t); c != nil && c.by == l { // false: t was not entered, or l was closed, which gave t back
 			err = errors.Join(err, m.release(t))
 		}
 	}
 	return err
 }
 
-// claimAll enters the tags of a request, whose whole addresses are vacant. m.mu is held and
-// the calling thread is in the uplink's namespace.
-func (m *Mux) claimAll(c *claiming) (_ []endpoint.Tag, err error) {
-	r, err := m.newReserver()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+// claimAll enters the tags of a request, whose whole addresses are vacant, all or none. It
+// closes r. m.mu is held and the calling thread is in the uplink's namespace.
+func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err error) {
+	entered := make([]endpoint.Tag, len(c.tags))
+	defer func() {
+		if err = errors.Join(err, r.close()); err != nil {
+			claimed, err = nil, errors.Join(err, m.releaseAll(c.l, entered))
+		}
+	}()
 	// Whole addresses first: other tags may be on them.
-	claimed := make([]endpoint.Tag, len(c.tags))
-	var entered []endpoint.Tag
 	for _, whole := range []bool{true, false} {
 		for i, t := range c.tags {
 			if whole != (t.Kind == endpoint.TagAddr) {
 				continue
 			}
-			if claimed[i], err = m.claim(c, t, r); err != nil {
-				return nil, errors.Join(err, m.releaseAll(c.l, entered))
+			chosen, err := m.claim(c, t, r)
+			if err != nil {
+				return nil, err
 			}
-			entered = append(entered, claimed[i])
+			entered[i] = chosen
 		}
 	}
-	return claimed, nil
+	// The host's addresses may have changed since ask has read them.
+	return entered, m.stillTrue(entered)
 }
 
 // claim chooses the port or message tag of a wildcard, checks that it is free, reserves it in

@@ -218,7 +218,7 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, l := range m.leases {
-		if l.cookie != cookie {
+		if l.cookie != cookie || l.closed {
 			continue
 		}
 		switch {
@@ -227,16 +227,16 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 		case l.leased:
 			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, endpoint.ErrLeased)
 		}
-		before := l.owner
-		l.owner = o
-		if err := m.putEndpoint(l); err != nil {
-			l.owner = before
-			return endpoint.Info{}, nil, err
-		}
 		if l.at.owner.Port != 0 {
 			if err := m.fills.add(l, sock); err != nil {
 				return endpoint.Info{}, nil, err
 			}
+		}
+		before := l.owner
+		l.owner = o
+		if err := m.putEndpoint(l); err != nil {
+			l.owner = before
+			return endpoint.Info{}, nil, errors.Join(err, m.fills.remove(l))
 		}
 		l.leased, l.connections = true, table
 		l.watchers.Presented()

@@ -172,3 +172,22 @@ func (m *Mux) Counted(uid uint32) (endpoints, bytes int64) {
 	u := m.users.byUID[uid]
 	return u.endpoints, u.bytes
 }
+
+// leaseOf is the lease of an endpoint.
+func (m *Mux) leaseOf(id uint64) *Lease {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.leases[id]
+}
+
+// SetFillSize changes the size that the mux has noted for an endpoint's fill ring.
+func (m *Mux) SetFillSize(id uint64, entries uint32) { m.leaseOf(id).fillSize = entries }
+
+// Reclaim is reclaim of an endpoint. It returns what is known of it afterwards.
+func (m *Mux) Reclaim(id uint64) endpoint.Info {
+	l := m.leaseOf(id)
+	m.reclaim(l, "a test")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return l.info()
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -317,5 +318,18 @@ func TestMuxMayNotBind(t *testing.T) {
 	}
 	if err := notReserved(endpoint.MessageTag(1), 80, unix.ENOMEM); !errors.Is(err, unix.ENOMEM) || strings.Contains(err.Error(), "CAP_") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A poll that failed because memory was short is repeated: its object may exist.
+func TestDoubt(t *testing.T) {
+	m := &Mux{log: slog.New(slog.DiscardHandler)}
+	for err, want := range map[error]bool{unix.ENOBUFS: true, unix.ENOMEM: true, unix.EMFILE: true, unix.EBADF: false, nil: false} {
+		if err != nil {
+			err = fmt.Errorf("poll: %w", err)
+		}
+		if again := m.doubt(&lingering{}, err); again != want {
+			t.Errorf("%v: polled again %v, want %v", err, again, want)
+		}
 	}
 }

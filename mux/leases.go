@@ -46,7 +46,7 @@ type Lease struct {
 
 	revoking sync.Once
 	closing  sync.Once
-	closed   bool          // guarded by m.mu
+	closed   bool          // guarded by m.mu; close is in progress or begins next
 	cause    error         // why the lease has ended; set before done is closed
 	err      error         // of close
 	done     chan struct{} // closed when close has ended
@@ -373,7 +373,7 @@ func (m *Mux) doubt(e *lingering, err error) (again bool) {
 		return false
 	}
 	again = errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) ||
-		errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)
+		errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)
 	if !again || !e.doubted {
 		e.doubted = true
 		m.log.Warn("cannot find out whether an endpoint's socket and segment are closed", "endpoint", e.info.ID, "ask_again", again, "error", err)

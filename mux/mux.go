@@ -62,7 +62,7 @@ type Mux struct {
 	routes      *route.Resolver
 	nat         *nat.Reader
 	identity    endpoint.Identity
-	present     atomic.Uint32                // the uplink's present MTU
+	uplinkMTU   atomic.Uint32                // present MTU of the uplink, in bytes
 	primary     atomic.Pointer[netip.Prefix] // the uplink's primary IPv4 address
 	log         *slog.Logger
 	policy      Policy
@@ -106,7 +106,7 @@ func (m *Mux) Identity() endpoint.Identity {
 
 // mtu is the longest IP packet that an endpoint may send, in bytes: the uplink's present
 // MTU, but at most the MTU that the programs were loaded with.
-func (m *Mux) mtu() uint32 { return min(m.present.Load(), m.progs.mtu) }
+func (m *Mux) mtu() uint32 { return min(m.uplinkMTU.Load(), m.progs.mtu) }
 
 // Failed receives an error if endpoints can no longer work and the mux should be closed: the
 // uplink was deleted or has another MAC address, or the programs' alarms cannot be read.
@@ -403,7 +403,7 @@ func (m *Mux) start(cfg Config) error {
 	if err := m.showVLANTags(); err != nil {
 		return err
 	}
-	m.present.Store(m.up.mtu)
+	m.uplinkMTU.Store(m.up.mtu)
 	m.identity = m.up.identity(m.progs.mode)
 	if err := m.holdPrograms(); err != nil {
 		return err

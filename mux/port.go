@@ -297,23 +297,23 @@ func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
 func (m *Mux) portGone(l *Lease) {
 	m.mu.Lock()
 	o, leased := l.owner, l.leased
-	held := false
+	there := false // the socket
 	var err error
 	if !l.closed { // after that, gone() polls the slot
-		held, err = socketThere(m.progs.objs.PortSockets, l.at.slot, m.unbound)
+		there, err = socketThere(m.progs.objs.PortSockets, l.at.slot, m.unbound)
 	}
 	m.mu.Unlock()
 	switch {
 	case err != nil:
 		m.log.Error("cannot find out why a port is gone", "endpoint", l.id, "error", err)
 		return
-	case !leased && held:
+	case !leased && there:
 		m.reclaim(l, "its port was deleted, not by unetd (ip link del?)")
 		return
 	case !leased:
 		m.reclaim(l, "its process has died")
 		return
-	case !held:
+	case !there:
 		return
 	}
 	err = l.close(fmt.Errorf("%w: %s; open another endpoint", ErrPortDeleted, l.at.device))

@@ -235,7 +235,7 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
 		return fmt.Errorf("%w: the MAC address of %s is %v now, and endpoints use %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
 	}
-	if now := uint32(a.MTU); now != m.present.Swap(now) {
+	if now := uint32(a.MTU); now != m.uplinkMTU.Swap(now) {
 		m.log.Warn("the uplink's MTU has changed, and endpoints are notified; the programs drop frames longer than the MTU with which they were loaded",
 			"interface", m.up.name, "mtu", now, "loaded", m.progs.mtu)
 		m.hopChanged(netip.Addr{})

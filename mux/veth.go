@@ -201,7 +201,7 @@ func (r *deleter) run(list []*deletion) {
 		return
 	}
 	for _, d := range list {
-		err := gone(one(d.device()))
+		err := absentDeviceIsFine(one(d.device()))
 		if err != nil {
 			err = fmt.Errorf("delete port %s: %w", d.name, err)
 		}
@@ -216,7 +216,7 @@ func (d *deletion) device() netlink.Link {
 // deleteGroup deletes ports by one request.
 func (r *deleter) deleteGroup(list []*deletion) error {
 	for _, d := range list {
-		if err := gone(r.nl.LinkSetGroup(d.device(), r.group)); err != nil {
+		if err := absentDeviceIsFine(r.nl.LinkSetGroup(d.device(), r.group)); err != nil {
 			return err
 		}
 	}
@@ -224,13 +224,13 @@ func (r *deleter) deleteGroup(list []*deletion) error {
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(uint32(r.group))))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return gone(err)
+	return absentDeviceIsFine(err)
 }
 
-// gone ignores that a device does not exist: the kernel deletes a port when the last descriptor
-// of its socket is closed.
-func gone(err error) error {
-	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
+// absentDeviceIsFine ignores that a device does not exist: the kernel deletes a port when the
+// last descriptor of its socket is closed.
+func absentDeviceIsFine(err error) error {
+	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
 	return err
