@@ -145,7 +145,7 @@ func crowdCases() []attackCase {
 			for _, a := range crowds {
 				a.kill()
 			}
-			// The same user's next connections wait until these are closed.
+			// unetd closes 400 a second.
 			if !unetd.Eventually(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+10 }) {
 				s.Errorf("unetd had %d descriptors before the connections, and has %d after their end", before, descriptorsOf(s, s.unetd.PID()))
 			}
