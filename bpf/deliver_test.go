@@ -76,7 +76,7 @@ type fillRing struct {
 	producer, consumer, first uint32 // offsets
 }
 
-func mapFillRing(t *testing.T, sock *os.File) *fillRing {
+func mapFillRing(t testing.TB, sock *os.File) *fillRing {
 	t.Helper()
 	kernel, err := btf.LoadKernelSpec()
 	must(t, err)
@@ -90,7 +90,7 @@ func mapFillRing(t *testing.T, sock *os.File) *fillRing {
 	return f
 }
 
-func offset(t *testing.T, s *btf.Struct, member string) uint32 {
+func offset(t testing.TB, s *btf.Struct, member string) uint32 {
 	t.Helper()
 	for _, m := range s.Members {
 		if m.Name == member {

@@ -50,7 +50,7 @@ func verdictOf(c Counter) uint32 {
 // lab is the loaded programs on a host with two ports, which are only ifindexes: BPF_PROG_TEST_RUN
 // redirects nothing.
 type lab struct {
-	t            *testing.T
+	t            testing.TB
 	objs         MuxObjects
 	uplink, a, b int // ifindexes
 	mac          net.HardwareAddr
@@ -71,7 +71,7 @@ func partMAC(ifindex int, place byte) net.HardwareAddr {
 	return mac
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		var v *ebpf.VerifierError
@@ -83,7 +83,7 @@ func must(t *testing.T, err error) {
 }
 
 // transmit sends a frame out of another host as it is.
-func transmit(t *testing.T, from *netlab.Host, frame []byte, n int) {
+func transmit(t testing.TB, from *netlab.Host, frame []byte, n int) {
 	t.Helper()
 	must(t, from.Do(func() error {
 		dev, err := netlink.LinkByName(from.Interface)
@@ -105,7 +105,7 @@ func transmit(t *testing.T, from *netlab.Host, frame []byte, n int) {
 }
 
 // eventually waits until what was sent has arrived.
-func eventually(t *testing.T, what string, arrived func() bool) {
+func eventually(t testing.TB, what string, arrived func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !arrived(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
@@ -115,7 +115,7 @@ func eventually(t *testing.T, what string, arrived func() bool) {
 }
 
 // inLab runs f in a namespace of its own, with the programs loaded for a mode.
-func inLab(t *testing.T, generic bool, f func(l *lab)) {
+func inLab(t testing.TB, generic bool, f func(l *lab)) {
 	t.Helper()
 	inLabWith(t, func(mac [6]byte, ifindex int) MuxUnetConfig {
 		c := Config(mac, ifindex, 0, testMTU, generic, false)
@@ -126,14 +126,14 @@ func inLab(t *testing.T, generic bool, f func(l *lab)) {
 	}, f)
 }
 
-func inLabWith(t *testing.T, config func(mac [6]byte, ifindex int) MuxUnetConfig, f func(l *lab)) {
+func inLabWith(t testing.TB, config func(mac [6]byte, ifindex int) MuxUnetConfig, f func(l *lab)) {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	must(t, pair.A.Do(func() error { f(openLab(t, netlab.Interface, config)); return nil }))
 }
 
 // openLab loads the programs for an uplink in the caller's namespace.
-func openLab(t *testing.T, device string, config func(mac [6]byte, ifindex int) MuxUnetConfig) *lab {
+func openLab(t testing.TB, device string, config func(mac [6]byte, ifindex int) MuxUnetConfig) *lab {
 	t.Helper()
 	must(t, rlimit.RemoveMemlock())
 	uplink, err := netlink.LinkByName(device)
@@ -175,7 +175,7 @@ func (l *lab) claim6(tag Tag6, owner Owner) { l.t.Helper(); must(l.t, l.objs.Tag
 func (l *lab) port(ifindex int) Owner { return Owner{Port: uint32(ifindex)} }
 
 // readCounters reads all counters by one system call: it is called twice for each frame.
-func readCounters(t *testing.T, m *ebpf.Map) (c [NumCounters]uint64) {
+func readCounters(t testing.TB, m *ebpf.Map) (c [NumCounters]uint64) {
 	t.Helper()
 	cpus, err := ebpf.PossibleCPU()
 	must(t, err)
@@ -318,12 +318,12 @@ const (
 )
 
 // openSocket binds an XSK to queue 0 of a device, with XDP_USE_SG as for a trusted owner.
-func openSocket(t *testing.T, ifindex int) *os.File {
+func openSocket(t testing.TB, ifindex int) *os.File {
 	t.Helper()
 	return bindSocket(t, ifindex, true)
 }
 
-func bindSocket(t *testing.T, ifindex int, sg bool) *os.File {
+func bindSocket(t testing.TB, ifindex int, sg bool) *os.File {
 	t.Helper()
 	segment, err := xsk.NewSegment(socketBytes, false)
 	must(t, err)

@@ -137,7 +137,7 @@ func addMacvlan(name string) error {
 }
 
 // pushVLANs puts each frame that leaves a host into a VLAN, with a priority. The tag is in the skb.
-func pushVLANs(t *testing.T, host *netlab.Host, protocol int32, id uint16) (undo func()) {
+func pushVLANs(t testing.TB, host *netlab.Host, protocol int32, id uint16) (undo func()) {
 	t.Helper()
 	must(t, host.Do(func() error {
 		dev, err := netlink.LinkByName(host.Interface)
