@@ -131,7 +131,7 @@ type Stack struct {
 	epoch       time.Time        // instant 0
 	now         instant          // as last read, never goes back
 	tick        uint16           // of now, route.go
-	timers      timerHeap
+	timers      armedTimers
 	timerAt     instant // when the first is due
 	batchesSeen uint32  // since the clock was read
 	errorTokens tokens  // for ICMP errors

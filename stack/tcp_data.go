@@ -209,7 +209,7 @@ func (s *Stack) lookAround() {
 
 // Lend is Write without the copy: the stack refers to p, which must not change until Reclaim
 // has returned. It is faster for large pieces only. It waits while there is no room for p; if
-// nothing else is queued there is room for up to 1 GiB. After an error nothing of p is queued.
+// nothing else is queued there is room for up to 1 GiB; a longer p is EINVAL. After an error nothing of p is queued.
 func (c *TCPConn) Lend(p []byte) error {
 	s := c.stack
 	s.mu.Lock()

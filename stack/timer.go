@@ -9,24 +9,24 @@ type timer struct {
 	owner interface{ expired(*Stack) }
 }
 
-// timerHeap is all armed timers, the earliest first. There may be thousands, one for each
+// armedTimers is all armed timers, the earliest first. There may be thousands, one for each
 // route.
-type timerHeap []*timer
+type armedTimers []*timer
 
-func (h timerHeap) Len() int           { return len(h) }
-func (h timerHeap) Less(i, k int) bool { return h[i].at < h[k].at }
-func (h timerHeap) Swap(i, k int) {
+func (h armedTimers) Len() int           { return len(h) }
+func (h armedTimers) Less(i, k int) bool { return h[i].at < h[k].at }
+func (h armedTimers) Swap(i, k int) {
 	h[i], h[k] = h[k], h[i]
 	h[i].slot, h[k].slot = i+1, k+1
 }
 
-func (h *timerHeap) Push(x any) {
+func (h *armedTimers) Push(x any) {
 	t := x.(*timer)
 	*h = append(*h, t)
 	t.slot = len(*h)
 }
 
-func (h *timerHeap) Pop() any {
+func (h *armedTimers) Pop() any {
 	k := len(*h) - 1
 	t := (*h)[k]
 	(*h)[k] = nil

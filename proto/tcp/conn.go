@@ -330,8 +330,9 @@ func (c *Conn) fail(err syscall.Errno) {
 	if c.state == Closed {
 		return
 	}
-	c.err = err
-	c.table.counts[Failed]++
+	if c.err = err; err != 0 {
+		c.table.counts[Failed]++
+	}
 	c.finish(Closed)
 }
 

@@ -25,7 +25,7 @@ const (
 	PawsDropped     // an old timestamp (RFC 7323, section 5.3)
 	NoTimestamp     // a timestamp was agreed on and is missing
 	NoAck           // without the ACK bit where each segment has it
-	NoSyn           // without the SYN bit in SYN-SENT
+	NoSyn           // without the SYN bit in LISTEN or SYN-SENT
 	AckUnsent       // acknowledges what has not been sent
 	AckTooOld       // older than the largest window (RFC 5961, section 5)
 	SynInWindow     // SYN on a connection (RFC 5961, section 4)

@@ -462,3 +462,32 @@ func BenchmarkSackStorm(b *testing.B) {
 		tab.Process(p.now, in)
 	}
 }
+
+// Each retransmission at a time of its own needs a span of its own. There are more of them
+// here than a scoreboard may have.
+func TestSpansOfRetransmissions(t *testing.T) {
+	const segments = 2 * maxSpans
+	p := newPair(t, Config{noPacing: true}, Options{SendBuffer: 8 << 20, MTU: 576})
+	c := p.conns[1]
+	c.sndWnd, c.window = 8<<20, 8<<20
+	c.Write(p.now, make([]byte, segments*c.mss))
+	for p.tabs[1].NextReady() == c {
+		c.Emit(p.now, p.buf)
+	}
+	c.leaveOpen(recovering)
+	c.complete()
+	c.board.lose(&p.tabs[1].spans, c.sndUna)
+	c.update(p.now)
+	most := 0
+	for p.tabs[1].NextReady() == c {
+		p.now += Time(time.Microsecond)
+		c.Emit(p.now, p.buf)
+		if msg := c.invariant(); msg != "" {
+			t.Fatal(msg)
+		}
+		most = max(most, c.board.spans)
+	}
+	if c.board.lost != 0 || most < maxSpans {
+		t.Errorf("%d bytes still lost, %d spans at most", c.board.lost, most)
+	}
+}

@@ -148,7 +148,7 @@ func (l *Listener) listen(now Time, s *segment, newer func(seq.Number) seq.Numbe
 	}
 	// Third, check for a SYN.
 	if !s.has(wire.TCPSyn) {
-		t.counts[NoAck]++
+		t.counts[NoSyn]++
 		return
 	}
 	t.counts[SynsReceived]++

@@ -379,3 +379,15 @@ func TestMemoryPressure(t *testing.T) {
 		t.Error("the SYN that came again has made no connection")
 	}
 }
+
+// More than 1 GiB never fits, however long the caller waits.
+func TestLendTooMuch(t *testing.T) {
+	oneGoroutine(t) // the race detector would touch shadow memory of that size
+	p := newPair(t, Config{}, Options{})
+	if ok, err := p.conns[0].Lend(p.now, make([]byte, maxBuffer+1)); ok || err != syscall.EINVAL {
+		t.Errorf("lent %v, %v", ok, err)
+	}
+	if lent, _ := p.conns[0].Lent(); lent != 0 || p.conns[0].send.bytes != 0 {
+		t.Errorf("%d pieces lent, %d bytes queued", lent, p.conns[0].send.bytes)
+	}
+}

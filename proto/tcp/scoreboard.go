@@ -37,8 +37,9 @@ const (
 // reordering window.
 const sentGrain = 6
 
-// maxSpans bounds the spans of a scoreboard: SACK blocks that need more are ignored. Spans
-// of retransmissions may exceed it.
+// maxSpans bounds the spans of a scoreboard: SACK blocks that need more are ignored. If
+// retransmissions need more, spans with different send times are merged. Between two merges
+// there may be a quarter more.
 const maxSpans = 1024
 
 // spanPool is the free spans of a table.
@@ -128,11 +129,12 @@ func (b *scoreboard) split(p *spanPool, s *span, at seq.Number) {
 }
 
 // merge joins neighbours with the same marks: SACKed or lost ones, and those that were
-// sent again at the same time.
+// sent again at the same time. While there are more than maxSpans it joins others with the
+// same marks, too: they get the later of their send times, so a loss is detected later.
 func (b *scoreboard) merge(p *spanPool) {
 	for s := b.head; s != nil && s.next != nil; {
 		n := s.next
-		if s.marks != n.marks || s.marks&(sacked|lost) == 0 && (s.marks != again || s.at != n.at) {
+		if s.marks != n.marks || b.spans <= maxSpans && s.marks&(sacked|lost) == 0 && (s.marks != again || s.at != n.at) {
 			s = n
 			continue
 		}

@@ -161,6 +161,12 @@ func TestListenerQueues(t *testing.T) {
 			accept
 			< S 0:0
 			> SA 0:0 ack 1`},
+		{name: "neither SYN, ACK nor RST", cfg: noOptions, text: `
+			listen
+			< - 0:10
+			> nothing
+			count no_syn 1
+			count no_ack 0`},
 		{name: "a cookie, with timestamps", lopt: ListenOptions{SynQueue: 1}, text: `
 			listen
 			other S

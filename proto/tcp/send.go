@@ -43,12 +43,15 @@ func (c *Conn) Write(now Time, p []byte) (int, error) {
 // Lend is Write without the copy: the engine refers to p, which must not change
 // until it is returned, see [Conn.Lent]. It queues all of p or nothing; ok is
 // false if there is no room. If nothing else is queued, p may be larger than the send
-// buffer, up to 1 GiB.
+// buffer, up to 1 GiB; a longer p is EINVAL.
 func (c *Conn) Lend(now Time, p []byte) (ok bool, err error) {
 	if err := c.writeError(); err != nil {
 		return false, err
 	}
-	if len(p) == 0 || c.send.bytes > 0 && c.send.bytes+len(p) > c.opts.SendBuffer || len(p) > maxBuffer {
+	if len(p) > maxBuffer {
+		return false, syscall.EINVAL
+	}
+	if len(p) == 0 || c.send.bytes > 0 && c.send.bytes+len(p) > c.opts.SendBuffer {
 		c.wantsWrite = len(p) > 0
 		return len(p) == 0, nil
 	}

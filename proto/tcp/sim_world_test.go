@@ -420,7 +420,7 @@ func (c *Conn) scoreboardInvariant() string {
 		}
 	}
 	switch {
-	case spans != b.spans || spans > 2*maxSpans:
+	case spans != b.spans || spans > maxSpans+maxSpans/4:
 		return fmt.Sprintf("%d spans, counted %d", spans, b.spans)
 	case nSacked != b.sacked || nLost != b.lost:
 		return fmt.Sprintf("%d sacked and %d lost, counted %d and %d", nSacked, nLost, b.sacked, b.lost)

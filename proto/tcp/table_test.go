@@ -732,3 +732,29 @@ func TestBlocksOfARange(t *testing.T) {
 		}
 	}
 }
+
+// A connection that its application closes has not failed, also if the peer gets a RST
+// because data was not read, or arrives later.
+func TestCloseIsNoFailure(t *testing.T) {
+	p := newPair(t, Config{}, Options{})
+	c, peer := p.conns[0], p.conns[1]
+	peer.Write(p.now, make([]byte, 10))
+	p.exchange()
+	c.Close(p.now) // with unread data
+	p.exchange()
+	if c.State() != Closed || peer.Err() != syscall.ECONNRESET {
+		t.Fatalf("closed: %v; the peer's error is %v", c.State(), peer.Err())
+	}
+	p = newPair(t, Config{}, Options{})
+	c, peer = p.conns[0], p.conns[1]
+	c.Close(p.now)
+	p.exchange()
+	peer.Write(p.now, make([]byte, 10)) // after Close
+	p.exchange()
+	if c.State() != Closed || peer.Err() != syscall.ECONNRESET {
+		t.Fatalf("closed: %v; the peer's error is %v", c.State(), peer.Err())
+	}
+	if n, m := p.tabs[0].Count(Failed), p.tabs[1].Count(Failed); n != 0 || m != 1 {
+		t.Errorf("failed %d, and the peer's %d", n, m)
+	}
+}
