@@ -257,19 +257,19 @@ func answerTo(frame []byte) (to wire.LinkAddr, f flow, h wire.TCPFields, ok bool
 	if ip.Parse(eth.Payload) != nil || ip.Protocol != wire.ProtocolTCP || ip.Fragment != 0 {
 		return to, f, h, false
 	}
-	s, err := wire.ParseTCP(ip.Payload)
-	if err != nil || s.Flags()&wire.TCPRst != 0 {
+	var s wire.TCP
+	if err := s.Parse(ip.Payload); err != nil || s.Flags&wire.TCPRst != 0 {
 		return to, f, h, false
 	}
-	f = flow{netip.AddrPortFrom(netip.AddrFrom4(ip.Dst), s.DstPort()), netip.AddrPortFrom(netip.AddrFrom4(ip.Src), s.SrcPort())}
-	if s.Flags()&wire.TCPAck != 0 {
-		return eth.Src, f, wire.TCPFields{Seq: s.Ack(), Flags: wire.TCPRst}, true
+	f = flow{netip.AddrPortFrom(netip.AddrFrom4(ip.Dst), s.DstPort), netip.AddrPortFrom(netip.AddrFrom4(ip.Src), s.SrcPort)}
+	if s.Flags&wire.TCPAck != 0 {
+		return eth.Src, f, wire.TCPFields{Seq: s.Ack, Flags: wire.TCPRst}, true
 	}
-	length := uint32(len(s.Payload()))
+	length := uint32(len(s.Payload))
 	for _, flag := range []wire.TCPFlags{wire.TCPSyn, wire.TCPFin} {
-		if s.Flags()&flag != 0 {
+		if s.Flags&flag != 0 {
 			length++
 		}
 	}
-	return eth.Src, f, wire.TCPFields{Ack: s.Seq() + length, Flags: wire.TCPRst | wire.TCPAck}, true
+	return eth.Src, f, wire.TCPFields{Ack: s.Seq + length, Flags: wire.TCPRst | wire.TCPAck}, true
 }

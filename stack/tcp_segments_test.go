@@ -257,6 +257,13 @@ func TestPathMTUIsShared(t *testing.T) {
 	}
 }
 
+func segmentOf(t *testing.T, b []byte) (s wire.TCP) {
+	if err := s.Parse(b); err != nil {
+		t.Error(err)
+	}
+	return s
+}
+
 // What the engine knows of congestion stands in the IP header: text may be marked and
 // ACKs may not, and a mark comes back.
 func TestTCPECN(t *testing.T) {
@@ -269,8 +276,8 @@ func TestTCPECN(t *testing.T) {
 			return false
 		}
 		want := uint8(0)
-		if s := wire.TCP(ip.Payload); len(s.Payload()) > 0 && !sent[s.Seq()] { // else it is sent again
-			want, sent[s.Seq()] = wire.ECNCapable, true
+		if s := segmentOf(t, ip.Payload); len(s.Payload) > 0 && !sent[s.Seq] { // else it is sent again
+			want, sent[s.Seq] = wire.ECNCapable, true
 		}
 		if ip.TOS != want {
 			t.Errorf("type of service %#x, want %#x", ip.TOS, want)
@@ -379,7 +386,7 @@ func TestWriteTakesInWhatWaits(t *testing.T) {
 		var sent []wire.TCP
 		link.Filter(func(frame []byte) bool {
 			if frame[12] == byte(wire.EtherTypeIPv4>>8) && frame[23] == wire.ProtocolTCP {
-				sent = append(sent, append(wire.TCP(nil), frame[34:]...))
+				sent = append(sent, segmentOf(t, bytes.Clone(frame[34:])))
 			}
 			return false
 		})
@@ -392,7 +399,7 @@ func TestWriteTakesInWhatWaits(t *testing.T) {
 		if len(sent) != 1 {
 			t.Fatalf("%d segments", len(sent))
 		}
-		una := sent[0].Seq() + 1
+		una := sent[0].Seq + 1
 		peer(wire.TCPFields{Seq: 2, Ack: una, Flags: wire.TCPAck, Window: 8000})
 		s.Poll(c.now())
 		conn := must(l.AcceptTCP())

@@ -44,61 +44,56 @@ func (f TCPFlags) String() string {
 	return string(b[:n])
 }
 
-// TCP is a view of a segment (RFC 9293, section 3.1):
+// TCP is a segment (RFC 9293, section 3.1):
 //
 //	source port(2) destination port(2) sequence number(4)
 //	acknowledgment number(4)  data offset|reserved(1) flags(1) window(2)
 //	checksum(2) urgent pointer(2)  [options] payload
 //
 // A segment has no length field: its end is that of the IP payload.
-type TCP []byte
+type TCP struct {
+	SrcPort, DstPort uint16
+	Seq              uint32   // of the first octet, or of the SYN
+	Ack              uint32   // meaningless without TCPAck
+	Flags            TCPFlags // the reserved bits beside them are ignored, as they must be
+	Window           uint16   // not scaled
+	Urgent           uint16   // meaningless without TCPUrg
+	// Timestamps: the only option is aligned timestamps, as in nearly every segment of a
+	// connection (RFC 7323, appendix A). Only then TSVal and TSEcr are set.
+	Timestamps   bool
+	TSVal, TSEcr uint32
+	Segment      []byte // all of it
+	Options      []byte // padding included
+	Payload      []byte
+}
 
-// ParseTCP checks the data offset. It checks neither the checksum, see [TCP.Checksum], nor
-// the options, see [TCP.ReadOptions].
-func ParseTCP(b []byte) (TCP, error) {
+// Parse reads a segment. It checks the data offset: the errors are ErrTruncated and
+// ErrLength. It checks
+// neither the checksum, see [TCP.Checksum], nor the options, see [TCP.ReadOptions].
+func (s *TCP) Parse(b []byte) error {
 	if len(b) < TCPHeaderLen {
-		return nil, ErrTruncated
+		return ErrTruncated
 	}
 	n := int(b[12]>>4) * 4
 	if n < TCPHeaderLen {
-		return nil, ErrLength
+		return ErrLength
 	}
 	if n > len(b) {
-		return nil, ErrTruncated
+		return ErrTruncated
 	}
-	return TCP(b), nil
+	w0, w1 := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	s.SrcPort, s.DstPort, s.Seq = uint16(w0>>48), uint16(w0>>32), uint32(w0)
+	s.Ack, s.Flags, s.Window = uint32(w1>>32), TCPFlags(w1>>16), uint16(w1)
+	s.Urgent = binary.BigEndian.Uint16(b[18:])
+	s.Segment, s.Options, s.Payload = b, b[TCPHeaderLen:n], b[n:]
+	if o := s.Options; len(o) == TCPTimestampsLen && binary.BigEndian.Uint32(o) == timestampsPrefix {
+		s.Timestamps = true
+		s.TSVal, s.TSEcr = binary.BigEndian.Uint32(o[4:]), binary.BigEndian.Uint32(o[8:])
+	} else {
+		s.Timestamps = false
+	}
+	return nil
 }
-
-// SrcPort is the sender's port.
-func (s TCP) SrcPort() uint16 { return binary.BigEndian.Uint16(s[0:2]) }
-
-// DstPort is the receiver's port.
-func (s TCP) DstPort() uint16 { return binary.BigEndian.Uint16(s[2:4]) }
-
-// Seq is the sequence number of the first octet, or of the SYN.
-func (s TCP) Seq() uint32 { return binary.BigEndian.Uint32(s[4:8]) }
-
-// Ack is the acknowledgment number; meaningless without [TCPAck].
-func (s TCP) Ack() uint32 { return binary.BigEndian.Uint32(s[8:12]) }
-
-// HeaderLen is the length of the header with its options in bytes.
-func (s TCP) HeaderLen() int { return int(s[12]>>4) * 4 }
-
-// Flags are the control bits. The reserved bits beside them are ignored, as
-// they must be.
-func (s TCP) Flags() TCPFlags { return TCPFlags(s[13]) }
-
-// Window is the window field, not scaled.
-func (s TCP) Window() uint16 { return binary.BigEndian.Uint16(s[14:16]) }
-
-// Urgent is the urgent pointer; meaningless without [TCPUrg].
-func (s TCP) Urgent() uint16 { return binary.BigEndian.Uint16(s[18:20]) }
-
-// Options are the bytes of the options, padding included.
-func (s TCP) Options() []byte { return s[TCPHeaderLen:s.HeaderLen()] }
-
-// Payload is the data of the segment.
-func (s TCP) Payload() []byte { return s[s.HeaderLen():] }
 
 // ChecksumState is the result of [TCP.Checksum].
 type ChecksumState uint8
@@ -116,12 +111,12 @@ func (s ChecksumState) String() string {
 // Checksum verifies the checksum field of a segment from src to dst. Whether
 // [ChecksumPartial] is to be accepted depends on the link, see [ParseUDP]. A correct
 // checksum that equals the partial one is good.
-func (s TCP) Checksum(src, dst [4]byte) ChecksumState {
-	pseudo := PseudoHeader4(src, dst, ProtocolTCP, uint16(len(s)))
-	if Fold(Sum(s, pseudo)) == 0xffff {
+func (s *TCP) Checksum(src, dst [4]byte) ChecksumState {
+	pseudo := PseudoHeader4(src, dst, ProtocolTCP, uint16(len(s.Segment)))
+	if Fold(Sum(s.Segment, pseudo)) == 0xffff {
 		return ChecksumGood
 	}
-	if binary.BigEndian.Uint16(s[16:18]) == Fold(pseudo) {
+	if binary.BigEndian.Uint16(s.Segment[16:]) == Fold(pseudo) {
 		return ChecksumPartial
 	}
 	return ChecksumBad
@@ -129,8 +124,8 @@ func (s TCP) Checksum(src, dst [4]byte) ChecksumState {
 
 // AcceptPartial reports, without reading the payload, whether the checksum
 // field covers the pseudo-header only. If not, [TCP.Checksum] has the answer.
-func (s TCP) AcceptPartial(src, dst [4]byte) bool {
-	return binary.BigEndian.Uint16(s[16:18]) == Fold(PseudoHeader4(src, dst, ProtocolTCP, uint16(len(s))))
+func (s *TCP) AcceptPartial(src, dst [4]byte) bool {
+	return binary.BigEndian.Uint16(s.Segment[16:]) == Fold(PseudoHeader4(src, dst, ProtocolTCP, uint16(len(s.Segment))))
 }
 
 // TCPFields are the fields of a header. The rest follows from the segment.
@@ -203,23 +198,13 @@ type TCPOptions struct {
 	SACK           [MaxSACKBlocks]SACKBlock
 }
 
-// AlignedTimestamps returns the timestamps of a segment whose only option they are, in the
-// usual place after two bytes of padding, as in nearly every segment of a connection. ok is
-// false for all others.
-func (s TCP) AlignedTimestamps() (val, ecr uint32, ok bool) {
-	if s[12]>>4 != (TCPHeaderLen+TCPTimestampsLen)/4 || binary.BigEndian.Uint32(s[20:]) != timestampsPrefix {
-		return 0, 0, false
-	}
-	return binary.BigEndian.Uint32(s[24:]), binary.BigEndian.Uint32(s[28:]), true
-}
-
 // ReadOptions fills o in from the options. An option of the wrong length is ignored; of two
 // of one kind the last counts. After one whose length is impossible (RFC 9293, MUST-7)
 // nothing more is read. It reports whether all options were well formed.
-func (s TCP) ReadOptions(o *TCPOptions) (ok bool) {
+func (s *TCP) ReadOptions(o *TCPOptions) (ok bool) {
 	*o = TCPOptions{}
 	ok = true
-	for rest := s.Options(); len(rest) > 0 && rest[0] != TCPOptionEnd; {
+	for rest := s.Options; len(rest) > 0 && rest[0] != TCPOptionEnd; {
 		if rest[0] == TCPOptionNop {
 			rest = rest[1:]
 			continue

@@ -32,22 +32,22 @@ func TestTCPGolden(t *testing.T) {
 	check := naiveTCP(b[:40], addrA, addrB)
 	wantBytes(t, b[:40], bytesf(want, check))
 
-	s, err := ParseTCP(b[:40])
-	if err != nil {
+	var s TCP
+	if err := s.Parse(b[:40]); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "src", s.SrcPort(), 0x1234)
-	equal(t, "dst", s.DstPort(), 80)
-	equal(t, "seq", s.Seq(), 0x01020304)
-	equal(t, "flags", s.Flags(), TCPSyn)
-	equal(t, "window", s.Window(), 0xfaf0)
-	equal(t, "header", s.HeaderLen(), 40)
-	equal(t, "payload", len(s.Payload()), 0)
+	equal(t, "src", s.SrcPort, 0x1234)
+	equal(t, "dst", s.DstPort, 80)
+	equal(t, "seq", s.Seq, 0x01020304)
+	equal(t, "flags", s.Flags, TCPSyn)
+	equal(t, "window", s.Window, 0xfaf0)
+	equal(t, "header", TCPHeaderLen+len(s.Options), 40)
+	equal(t, "payload", len(s.Payload), 0)
 	equal(t, "checksum", s.Checksum(addrA, addrB), ChecksumGood)
 	var got TCPOptions
 	equal(t, "well formed", s.ReadOptions(&got), true)
 	equal(t, "options", got, o)
-	if _, _, ok := s.AlignedTimestamps(); ok {
+	if s.Timestamps {
 		t.Error("timestamps alone")
 	}
 
@@ -59,13 +59,14 @@ func TestTCPGolden(t *testing.T) {
 	PutTCP(b, &f, 32, sum)
 	check = naiveTCP(b[:35], addrB, addrA)
 	wantBytes(t, b[:35], bytesf("0050 1234 00000005 fffffffe 8018 0001 %s beef 0101080a 11121314 21222324 6f6464", check))
-	s, _ = ParseTCP(b[:35])
-	equal(t, "ack", s.Ack(), 0xfffffffe)
-	equal(t, "urgent", s.Urgent(), 0xbeef)
-	equal(t, "payload", string(s.Payload()), "odd")
-	val, ecr, ok := s.AlignedTimestamps()
-	if !ok || val != 0x11121314 || ecr != 0x21222324 {
-		t.Errorf("timestamps %x, %x, %v", val, ecr, ok)
+	if err := s.Parse(b[:35]); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "ack", s.Ack, 0xfffffffe)
+	equal(t, "urgent", s.Urgent, 0xbeef)
+	equal(t, "payload", string(s.Payload), "odd")
+	if !s.Timestamps || s.TSVal != 0x11121314 || s.TSEcr != 0x21222324 {
+		t.Errorf("timestamps %x, %x, %v", s.TSVal, s.TSEcr, s.Timestamps)
 	}
 	equal(t, "checksum", s.Checksum(addrB, addrA), ChecksumGood)
 }
@@ -93,7 +94,7 @@ func TestTCPErrors(t *testing.T) {
 		{"1234 0050 01020304 00000000 5f02 faf0 0000 0000", nil}, // reserved bits are ignored
 		{"1234 0050 01020304 00000000 6002 faf0 0000 0000 00000000", nil},
 	} {
-		if _, err := ParseTCP(unhex(t, c.b)); err != c.want {
+		if err := new(TCP).Parse(unhex(t, c.b)); err != c.want {
 			t.Errorf("%s: %v, want %v", c.b, err, c.want)
 		}
 	}
@@ -112,7 +113,10 @@ func TestTCPErrors(t *testing.T) {
 func TestTCPChecksumStates(t *testing.T) {
 	b := make([]byte, 24)
 	PutTCP(b, &tcpSyn, 20, Sum(b[20:], PseudoHeader4(addrA, addrB, ProtocolTCP, 24)))
-	s := TCP(b)
+	var s TCP
+	if err := s.Parse(b); err != nil {
+		t.Fatal(err)
+	}
 	equal(t, "state", s.Checksum(addrA, addrB), ChecksumGood)
 	equal(t, "accept", s.AcceptPartial(addrA, addrB), false)
 	for i := range len(b) * 8 { // any bit that changes is noticed
@@ -163,8 +167,8 @@ func optionsOf(t testing.TB, digits string) TCP {
 		b = append(b, 0)
 	}
 	b[12] = byte(len(b)/4) << 4
-	s, err := ParseTCP(b)
-	if err != nil {
+	var s TCP
+	if err := s.Parse(b); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -227,8 +231,10 @@ func TestPutTCPOptionsRoom(t *testing.T) {
 		equal(t, "length", n, c.length)
 		equal(t, "sum", Fold(sum), Fold(Sum(b[20:20+n], 0)))
 		b[12] = byte((20+n)/4) << 4
+		var s TCP
+		equal(t, "error", s.Parse(b), nil)
 		var got TCPOptions
-		equal(t, "well formed", TCP(b).ReadOptions(&got), true)
+		equal(t, "well formed", s.ReadOptions(&got), true)
 		equal(t, "blocks", got.SACKBlocks, c.blocks)
 		equal(t, "MSS", got.MSS, c.o.MSS)
 		equal(t, "timestamps", got.HasTimestamps, c.o.HasTimestamps)
@@ -300,13 +306,13 @@ func TestWeReadGopacketsTCP(t *testing.T) {
 	if err := gopacket.SerializeLayers(out, opts, in, gopacket.Payload("text")); err != nil {
 		t.Fatal(err)
 	}
-	s, err := ParseTCP(out.Bytes())
-	if err != nil {
+	var s TCP
+	if err := s.Parse(out.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	equal(t, "checksum", s.Checksum(addrA, addrB), ChecksumGood)
-	equal(t, "flags", s.Flags(), TCPSyn|TCPAck|TCPCwr|TCPEce)
-	equal(t, "payload", string(s.Payload()), "text")
+	equal(t, "flags", s.Flags, TCPSyn|TCPAck|TCPCwr|TCPEce)
+	equal(t, "payload", string(s.Payload), "text")
 	var o TCPOptions
 	equal(t, "well formed", s.ReadOptions(&o), true)
 	equal(t, "options", o, TCPOptions{MSS: 0x2300, HasWindowScale: true, WindowScale: 9, HasTimestamps: true, TSVal: 5, TSEcr: 6, SACKPermitted: true})
@@ -321,23 +327,23 @@ func FuzzParseTCP(f *testing.F) {
 	f.Add(unhex(f, "1234 0050 01020304 00000000 f010 0000 0000 0000 0101 0522 0000000100000002 0000000300000004 0000000500000006 0000000700000008 0200 0101"))
 	f.Add(unhex(f, "1234 0050 01020304 00000000 6002 faf0 0000 0000 0100 0205"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := ParseTCP(b)
-		if err != nil {
+		var s TCP
+		if s.Parse(b) != nil {
 			return
 		}
-		if s.HeaderLen()+len(s.Payload()) != len(b) || len(s.Options()) != s.HeaderLen()-TCPHeaderLen {
+		if TCPHeaderLen+len(s.Options)+len(s.Payload) != len(b) || len(s.Options) != TCPHeaderLen+len(s.Options)-TCPHeaderLen {
 			t.Errorf("%x: lengths", b)
 		}
 		var o TCPOptions
 		s.ReadOptions(&o)
-		if val, ecr, ok := s.AlignedTimestamps(); ok && (!o.HasTimestamps || o.TSVal != val || o.TSEcr != ecr) {
-			t.Errorf("%x: aligned timestamps %d, %d; options %+v", b, val, ecr, o)
+		if s.Timestamps && (!o.HasTimestamps || o.TSVal != s.TSVal || o.TSEcr != s.TSEcr) {
+			t.Errorf("%x: aligned timestamps %d, %d; options %+v", b, s.TSVal, s.TSEcr, o)
 		}
 		// Written again, they read the same.
 		again := make([]byte, MaxTCPHeaderLen)
 		n, sum := PutTCPOptions(again[TCPHeaderLen:], &o)
-		again = append(again[:TCPHeaderLen+n], s.Payload()...)
-		field := TCPFields{s.SrcPort(), s.DstPort(), s.Seq(), s.Ack(), s.Flags(), s.Window(), s.Urgent()}
+		again = append(again[:TCPHeaderLen+n], s.Payload...)
+		field := TCPFields{s.SrcPort, s.DstPort, s.Seq, s.Ack, s.Flags, s.Window, s.Urgent}
 		if len(again) > 0xffff {
 			return
 		}
@@ -345,8 +351,8 @@ func FuzzParseTCP(f *testing.F) {
 		if Fold(sum) != Fold(Sum(again[TCPHeaderLen:TCPHeaderLen+n], 0)) {
 			t.Errorf("%x: sum of the options", b)
 		}
-		r, err := ParseTCP(again)
-		if err != nil || r.Checksum(addrA, addrB) != ChecksumGood {
+		var r TCP
+		if err := r.Parse(again); err != nil || r.Checksum(addrA, addrB) != ChecksumGood {
 			t.Fatalf("%x, written as %x: %v", b, again, err)
 		}
 		var p TCPOptions
@@ -359,7 +365,7 @@ func FuzzParseTCP(f *testing.F) {
 			}
 			o.SACKBlocks = p.SACKBlocks
 		}
-		if p != o || !bytes.Equal(r.Payload(), s.Payload()) || r.Seq() != s.Seq() || r.Flags() != s.Flags() {
+		if p != o || !bytes.Equal(r.Payload, s.Payload) || r.Seq != s.Seq || r.Flags != s.Flags {
 			t.Errorf("read %+v, again %+v", o, p)
 		}
 	})

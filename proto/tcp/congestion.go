@@ -413,7 +413,7 @@ type explicit struct {
 // agreeECN looks at the flags of the peer's SYN.
 func (c *Conn) agreeECN(s *segment) {
 	mode := c.table.cfg.ECN
-	flags := s.flags & ecnSetup
+	flags := s.Flags & ecnSetup
 	switch {
 	case mode == ECNOff, s.ecn != 0: // no implementation of ECN permits marks on its SYN
 		c.ecn = false
@@ -445,7 +445,7 @@ func (c *Conn) noteECN(now Time, s *segment) {
 	if s.has(wire.TCPCwr) {
 		c.echo = 0
 	}
-	if s.ecn == wire.ECNMarked && len(s.data) > 0 {
+	if s.ecn == wire.ECNMarked && len(s.Payload) > 0 {
 		c.table.counts[CongestionMarks]++
 		c.echo = wire.TCPEce
 	}

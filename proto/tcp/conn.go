@@ -264,7 +264,7 @@ func (c *Conn) agree(now Time, s *segment) {
 	c.rcvNxt = s.seq.Add(1)
 	c.lastAckSent = c.rcvNxt
 	c.rcvAdv = c.rcvNxt.Add(c.synWindow())
-	c.sndWnd, c.maxSndWnd = s.window, s.window // a SYN's window is never scaled
+	c.sndWnd, c.maxSndWnd = uint32(s.Window), uint32(s.Window) // a SYN's window is never scaled
 	c.sndWL1, c.sndWL2 = s.seq, s.ack
 	cfg := &c.table.cfg
 	o := &s.options
@@ -325,7 +325,8 @@ func (c *Conn) becomeEstablished(now Time) {
 	c.notify(Connected | Writable)
 }
 
-// fail ends the connection because of an error, and sends nothing.
+// fail ends the connection and sends nothing. err is the error that ends it; 0: none, the
+// application has closed it.
 func (c *Conn) fail(err syscall.Errno) {
 	if c.state == Closed {
 		return

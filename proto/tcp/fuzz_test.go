@@ -162,8 +162,8 @@ func FuzzListener(f *testing.F) {
 		var accepted []*Conn
 		var iss [4]uint32
 		note := func(b []byte) {
-			if s := wire.TCP(b); s.Flags()&wire.TCPSyn != 0 {
-				iss[s.DstPort()%4] = s.Seq()
+			if s := view(b); s.Flags&wire.TCPSyn != 0 {
+				iss[s.DstPort%4] = s.Seq
 			}
 		}
 		for len(program) >= 4 {

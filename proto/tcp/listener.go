@@ -245,7 +245,7 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 	t.answer(s, wire.TCPSyn|wire.TCPAck, iss, s.seq.Add(1), uint16(min(o.ReceiveBuffer, 0xffff)))
 	r := &t.reply.options
 	r.MSS = uint16(o.MTU - ipAndTCPHeaders)
-	if !s.hasTimestamps || t.cfg.NoTimestamps {
+	if !s.Timestamps || t.cfg.NoTimestamps {
 		return
 	}
 	bits := uint32(cookieScaleMask)
@@ -257,7 +257,7 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 		bits |= cookieSACK
 		r.SACKPermitted = true
 	}
-	if t.cfg.ECN != ECNOff && s.flags&ecnSetup == ecnSetup && s.ecn == 0 {
+	if t.cfg.ECN != ECNOff && s.Flags&ecnSetup == ecnSetup && s.ecn == 0 {
 		bits |= cookieECN
 		t.reply.fields.Flags |= wire.TCPEce
 	}
@@ -268,7 +268,7 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 		clock -= 1 << cookieBits
 	}
 	clock = clock&^(1<<cookieBits-1) | bits
-	r.HasTimestamps, r.TSVal, r.TSEcr = true, clock+t.timestampOffset(s.id), s.tsVal
+	r.HasTimestamps, r.TSVal, r.TSEcr = true, clock+t.timestampOffset(s.id), s.TSVal
 }
 
 // acceptCookie makes a connection for an ACK that answers a cookie, and processes the
@@ -296,17 +296,17 @@ func (l *Listener) acceptCookie(now Time, s *segment) bool {
 	}
 	t.counts[CookiesAccepted]++
 	// The parts of the SYN that the cookie contains.
-	syn := segment{id: s.id, seq: irs, window: s.window}
+	syn := segment{TCP: wire.TCP{Window: s.Window}, id: s.id, seq: irs}
 	syn.options.MSS = cookieMSS[mss]
-	if s.hasTimestamps && !t.cfg.NoTimestamps {
-		bits := (s.tsEcr - t.timestampOffset(s.id)) & (1<<cookieBits - 1)
-		syn.options.HasTimestamps, syn.options.TSVal = true, s.tsVal
+	if s.Timestamps && !t.cfg.NoTimestamps {
+		bits := (s.TSEcr - t.timestampOffset(s.id)) & (1<<cookieBits - 1)
+		syn.options.HasTimestamps, syn.options.TSVal = true, s.TSVal
 		syn.options.SACKPermitted = bits&cookieSACK != 0
 		if scale := bits & cookieScaleMask; scale != cookieScaleMask {
 			syn.options.HasWindowScale, syn.options.WindowScale = true, uint8(scale)
 		}
 		if bits&cookieECN != 0 {
-			syn.flags = ecnSetup
+			syn.Flags = ecnSetup
 		}
 	}
 	c := l.child(now, &syn, iss)

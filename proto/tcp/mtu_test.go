@@ -335,10 +335,10 @@ func (h *hostilePeer) emit() {
 	b := make([]byte, 2000)
 	for h.tab.NextReady() != nil {
 		n := h.c.Emit(h.now, b)
-		s := wire.TCP(b[:n])
+		s := view(b[:n])
 		h.segments++
-		h.largest = max(h.largest, len(s.Payload()))
-		if end := s.Seq() + uint32(len(s.Payload())); int32(end-h.end) > 0 {
+		h.largest = max(h.largest, len(s.Payload))
+		if end := s.Seq + uint32(len(s.Payload)); int32(end-h.end) > 0 {
 			h.end = end
 		}
 	}
@@ -608,7 +608,7 @@ func TestForgedReports(t *testing.T) {
 			n.icmp, n.mtu = true, 68
 			forge := true
 			n.w.sent = func(from int, b []byte) {
-				if forge && from == 0 && len(wire.TCP(b).Payload()) > 0 {
+				if forge && from == 0 && len(view(b).Payload) > 0 {
 					n.report(0, b)
 				}
 			}

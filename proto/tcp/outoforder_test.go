@@ -224,11 +224,11 @@ func overlaps(t *testing.T, seed uint64) {
 		}
 		for tab.NextReady() == c {
 			b := make([]byte, 100)
-			s := wire.TCP(b[:c.Emit(p.now, b)])
-			if got := int(s.Ack() - first.Uint32()); got != next {
+			s := view(b[:c.Emit(p.now, b)])
+			if got := int(s.Ack - first.Uint32()); got != next {
 				t.Fatalf("acknowledges %d, want %d", got, next)
 			}
-			edge = max(edge, next+int(s.Window()))
+			edge = max(edge, next+int(s.Window))
 		}
 	}
 	if tab.Count(OutOfOrderFull) != 0 || tab.Count(NoMemory) != 0 {
@@ -289,10 +289,10 @@ func TestDuplicatesModel(t *testing.T) {
 				t.Fatalf("seed %d: no ACK", seed)
 			}
 			ack := make([]byte, 100)
-			s := wire.TCP(ack[:c.Emit(p.now, ack)])
+			s := view(ack[:c.Emit(p.now, ack)])
 			var o wire.TCPOptions
 			s.ReadOptions(&o)
-			if got := int(s.Ack() - first.Uint32()); got != next {
+			if got := int(s.Ack - first.Uint32()); got != next {
 				t.Fatalf("seed %d: acknowledges %d, want %d", seed, got, next)
 			}
 			for i, b := range o.SACK[:o.SACKBlocks] {
@@ -437,13 +437,13 @@ func (r *runner) checkCase(q situation, s incoming, b []byte) {
 		if len(r.out) != 1 {
 			r.fatalf("%d segments sent, want %+v", len(r.out), want)
 		}
-		got := wire.TCP(r.out[0])
+		got := view(r.out[0])
 		wantSeq := r.iss + uint32(want.seq)
 		if want.absSeq0 {
 			wantSeq = 0
 		}
-		if got.Flags()&^wire.TCPPsh != want.flags || !want.newISS && got.Seq() != wantSeq ||
-			want.flags&wire.TCPAck != 0 && got.Ack() != peerISN+uint32(want.ack) {
+		if got.Flags&^wire.TCPPsh != want.flags || !want.newISS && got.Seq != wantSeq ||
+			want.flags&wire.TCPAck != 0 && got.Ack != peerISN+uint32(want.ack) {
 			r.fatalf("sent %s, want %+v", r.describe(r.out[0]), want)
 		}
 	}

@@ -39,31 +39,25 @@ type Result struct {
 	Opening *Conn
 }
 
-// segment is a received segment. length is SEG.LEN of RFC 9293, which counts SYN and FIN.
+// segment is a received segment. Flags, Payload and Window change while it is processed.
 type segment struct {
+	wire.TCP
 	id       tuple
-	flags    wire.TCPFlags
 	seq, ack seq.Number
-	window   uint32 // as in the header, not scaled
-	urgent   uint16
-	data     []byte
 	frame    uint64
 	memory   Memory
 	ecn      uint8
-	placed   bool // the data has been copied to the reader's buffer already
-	trimmed  bool // trim has cut off a part outside the window
-	echo     bool // its timestamp is to be echoed, if its acknowledgment is valid
-
-	hasTimestamps bool
-	tsVal, tsEcr  uint32
-	options       wire.TCPOptions // see readOptions
+	placed   bool            // the data has been copied to the reader's buffer already
+	trimmed  bool            // trim has cut off a part outside the window
+	echo     bool            // its timestamp is to be echoed, if its acknowledgment is valid
+	options  wire.TCPOptions // see readOptions
 }
 
-func (s *segment) has(f wire.TCPFlags) bool { return s.flags&f != 0 }
+func (s *segment) has(f wire.TCPFlags) bool { return s.Flags&f != 0 }
 
 // length is SEG.LEN.
 func (s *segment) length() uint32 {
-	n := uint32(len(s.data))
+	n := uint32(len(s.Payload))
 	if s.has(wire.TCPSyn) {
 		n++
 	}
@@ -80,47 +74,46 @@ func (s *segment) end() seq.Number { return s.seq.Add(s.length()) }
 func (t *Table) Process(now Time, in *Inbound) Result {
 	t.counts[SegmentsReceived]++
 	t.kept, t.reply.pending = false, false
-	h, err := wire.ParseTCP(in.Data)
-	if err != nil {
+	s := &t.segment
+	if s.Parse(in.Data) != nil {
 		t.counts[BadLength]++
 		return Result{}
 	}
-	s := &t.segment
-	s.id.local = uint64(binary.BigEndian.Uint32(in.Dst[:]))<<16 | uint64(h.DstPort())
-	s.id.remote = uint64(binary.BigEndian.Uint32(in.Src[:]))<<16 | uint64(h.SrcPort())
+	s.id.local = uint64(binary.BigEndian.Uint32(in.Dst[:]))<<16 | uint64(s.DstPort)
+	s.id.remote = uint64(binary.BigEndian.Uint32(in.Src[:]))<<16 | uint64(s.SrcPort)
 	c := t.last
 	if c == nil || c.id != s.id {
 		if c = t.conns[s.id]; c != nil {
 			t.last = c
 		}
 	}
-	if c == nil && (!usable(in.Src) || !usable(in.Dst) || h.SrcPort() == 0 || h.DstPort() == 0 || s.id.local == s.id.remote) {
+	if c == nil && (!usable(in.Src) || !usable(in.Dst) || s.SrcPort == 0 || s.DstPort == 0 || s.id.local == s.id.remote) {
 		t.counts[BadAddress]++ // not checked for a connection: it has valid addresses
 		return Result{}
 	}
 
-	s.seq, s.ack = seq.New(h.Seq()), seq.New(h.Ack())
-	s.flags = h.Flags()
-	s.data = h.Payload()
+	s.seq, s.ack = seq.New(s.Seq), seq.New(s.Ack)
 	s.placed, s.trimmed, s.echo = false, false, false
-	partial := t.cfg.PartialChecksums && h.AcceptPartial(in.Src, in.Dst)
+	partial := t.cfg.PartialChecksums && s.AcceptPartial(in.Src, in.Dst)
 	switch {
 	case partial && (c == nil || c.sums != completeSums): // the data is not read
 	case c != nil && c.mayPlace(s):
-		sum := wire.PseudoHeader4(in.Src, in.Dst, wire.ProtocolTCP, uint16(len(h)))
-		sum = wire.Sum(h[:h.HeaderLen()], sum)
-		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.data, sum)) != 0xffff && !(partial && c.takesPartial()) {
+		sum := wire.PseudoHeader4(in.Src, in.Dst, wire.ProtocolTCP, uint16(len(s.Segment)))
+		sum = wire.Sum(s.Segment[:len(s.Segment)-len(s.Payload)], sum)
+		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.Payload, sum)) != 0xffff && !(partial && c.takesPartial()) {
 			t.counts[BadChecksum]++
 			return Result{}
 		}
 		s.placed = true
-	case h.Checksum(in.Src, in.Dst) != wire.ChecksumGood && !(partial && c.takesPartial()):
+	case s.Checksum(in.Src, in.Dst) != wire.ChecksumGood && !(partial && c.takesPartial()):
 		t.counts[BadChecksum]++
 		return Result{}
 	}
-	s.window, s.urgent = uint32(h.Window()), h.Urgent()
 	s.frame, s.memory, s.ecn = in.Frame, in.Memory, in.ECN
-	t.readOptions(s, h)
+	s.options.SACKBlocks = 0
+	if !s.Timestamps && len(s.Options) > 0 || s.has(wire.TCPSyn) {
+		t.readOptions(s)
+	}
 
 	if c == nil {
 		t.opening = nil
@@ -136,7 +129,6 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 		}
 	}
 	c.update(now)
-	s.data = nil
 	r := Result{Kept: t.kept, Reply: t.reply.pending}
 	if c.state == SynReceived && c.passive && s.has(wire.TCPSyn) {
 		r.Opening = c
@@ -175,24 +167,13 @@ func (c *Conn) takesPartial() bool {
 	return again
 }
 
-// readOptions reads the options. Outside of a SYN, a segment whose only option is aligned
-// timestamps (RFC 7323, appendix A) sets only the timestamps; the engine uses no other
-// option but SACK there.
-func (t *Table) readOptions(s *segment, h wire.TCP) {
-	if !s.has(wire.TCPSyn) {
-		s.options.SACKBlocks = 0
-		s.hasTimestamps = false
-		if h.HeaderLen() == wire.TCPHeaderLen {
-			return
-		}
-		if s.tsVal, s.tsEcr, s.hasTimestamps = h.AlignedTimestamps(); s.hasTimestamps {
-			return
-		}
-	}
-	if !h.ReadOptions(&s.options) {
+// readOptions reads the options of a SYN, and of a segment with other options than aligned
+// timestamps.
+func (t *Table) readOptions(s *segment) {
+	if !s.ReadOptions(&s.options) {
 		t.counts[BadOptions]++
 	}
-	s.hasTimestamps, s.tsVal, s.tsEcr = s.options.HasTimestamps, s.options.TSVal, s.options.TSEcr
+	s.Timestamps, s.TSVal, s.TSEcr = s.options.HasTimestamps, s.options.TSVal, s.options.TSEcr
 }
 
 // process passes a segment to the function of the connection's state. A connection in the

@@ -19,9 +19,9 @@ import (
 // checksum is computed. If the checksum is wrong, posted stays and the copy is overwritten
 // later.
 func (c *Conn) mayPlace(s *segment) bool {
-	return len(s.data) > 0 && len(s.data) <= len(c.post)-c.posted &&
+	return len(s.Payload) > 0 && len(s.Payload) <= len(c.post)-c.posted &&
 		s.seq == c.rcvNxt && c.state >= Established && !c.gotFin && c.recv.head == nil &&
-		uint32(len(s.data)) <= c.rcvAdv.From(c.rcvNxt)
+		uint32(len(s.Payload)) <= c.rcvAdv.From(c.rcvNxt)
 }
 
 // data is the sixth and the seventh step: it queues the data of a segment, which has been
@@ -35,17 +35,17 @@ func (c *Conn) data(now Time, s *segment) {
 	// may lie behind the FIN, and must not be delivered.
 	if s.has(wire.TCPFin) && !c.hasPeerFin {
 		c.hasPeerFin = true
-		c.peerFin = s.seq.Add(uint32(len(s.data)))
+		c.peerFin = s.seq.Add(uint32(len(s.Payload)))
 	}
-	if len(s.data) == 0 || c.gotFin || c.state == Closed {
+	if len(s.Payload) == 0 || c.gotFin || c.state == Closed {
 		return
 	}
 	t := c.table
 	if c.hasPeerFin { // data behind the peer's FIN is invalid
-		keep := min(uint32(len(s.data)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))
-		t.counts[DataAfterFin] += uint64(uint32(len(s.data)) - keep)
-		s.data = s.data[:keep]
-		if len(s.data) == 0 {
+		keep := min(uint32(len(s.Payload)), c.peerFin.From(seq.Min(s.seq, c.peerFin)))
+		t.counts[DataAfterFin] += uint64(uint32(len(s.Payload)) - keep)
+		s.Payload = s.Payload[:keep]
+		if len(s.Payload) == 0 {
 			c.ackNow = true
 			return
 		}
@@ -58,20 +58,20 @@ func (c *Conn) data(now Time, s *segment) {
 		return
 	}
 	if !c.outOfOrder.empty() {
-		c.noteTwice(c.outOfOrder.overlap(s.seq, s.seq.Add(uint32(len(s.data)))))
+		c.noteTwice(c.outOfOrder.overlap(s.seq, s.seq.Add(uint32(len(s.Payload)))))
 	}
 	if s.seq != c.rcvNxt {
 		t.counts[OutOfOrder]++
 		c.stat.outOfOrder++
 		c.ackNow = true // RFC 5681, section 4.2
-		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.data)
+		c.outOfOrder.insert(t, c.opts.ReceiveBuffer, s.seq, s.Payload)
 		return
 	}
 	if q := &c.outOfOrder; !q.empty() {
 		// Data that is queued already stays, as in oooQueue.insert.
-		if gap := q.first().From(s.seq); gap < uint32(len(s.data)) {
-			q.insert(t, c.opts.ReceiveBuffer, q.first(), s.data[gap:])
-			s.data = s.data[:gap]
+		if gap := q.first().From(s.seq); gap < uint32(len(s.Payload)) {
+			q.insert(t, c.opts.ReceiveBuffer, q.first(), s.Payload[gap:])
+			s.Payload = s.Payload[:gap]
 		}
 	}
 	n := c.deliver(s)
@@ -80,13 +80,13 @@ func (c *Conn) data(now Time, s *segment) {
 		n += c.advance()
 		c.ackNow = true
 	}
-	if n < len(s.data) {
+	if n < len(s.Payload) {
 		t.counts[NoMemory]++
 	}
 	if n == 0 {
 		return
 	}
-	if g := &c.growth; c.opts.growReceive && (s.tsEcr != g.echoed || c.rcvNxt.After(g.until)) {
+	if g := &c.growth; c.opts.growReceive && (s.TSEcr != g.echoed || c.rcvNxt.After(g.until)) {
 		c.measureRound(now, s)
 	}
 	t.counts[BytesReceived] += uint64(n)
@@ -104,21 +104,21 @@ func (c *Conn) deliver(s *segment) int {
 	t := c.table
 	if s.placed {
 		t.counts[Placed]++
-		c.posted += len(s.data)
-		return len(s.data)
+		c.posted += len(s.Payload)
+		return len(s.Payload)
 	}
 	if c.readClosed {
-		t.counts[DataDiscarded] += uint64(len(s.data))
-		return len(s.data)
+		t.counts[DataDiscarded] += uint64(len(s.Payload))
+		return len(s.Payload)
 	}
-	rest := s.data
+	rest := s.Payload
 	if c.posted < len(c.post) && c.recv.head == nil {
 		n := copy(c.post[c.posted:], rest)
 		c.posted += n
 		rest = rest[n:]
 		t.counts[Placed]++
 		if len(rest) == 0 {
-			return len(s.data)
+			return len(s.Payload)
 		}
 	}
 	held := c.recv.bytes
@@ -129,18 +129,18 @@ func (c *Conn) deliver(s *segment) int {
 		b := t.pool.refer(rest, heapBlock, 0)
 		b.cost = cost
 		c.recv.push(b)
-		return len(s.data)
+		return len(s.Payload)
 	case s.memory == MemoryFrame:
 		c.recv.push(t.pool.refer(rest, frameBlock, s.frame))
 		t.kept = true
-		return len(s.data)
+		return len(s.Payload)
 	}
 	t.counts[Copied]++
 	n := c.recv.write(&t.pool, rest)
 	for n < len(rest) && t.reclaim(&c.outOfOrder, c.recv.bytes) {
 		n += c.recv.write(&t.pool, rest[n:])
 	}
-	return len(s.data) - len(rest) + n
+	return len(s.Payload) - len(rest) + n
 }
 
 // advance moves the out-of-order data that RCV.NXT has reached to the receive queue, and
@@ -237,9 +237,9 @@ func (c *Conn) startGrowth(now Time) {
 func (c *Conn) measureRound(now Time, s *segment) {
 	g := &c.growth
 	rtt := Time(0)
-	if c.timestamps && s.tsEcr != g.echoed {
-		g.echoed = s.tsEcr
-		if ms := int32(c.timestamp(now) - s.tsEcr); ms >= 0 {
+	if c.timestamps && s.TSEcr != g.echoed {
+		g.echoed = s.TSEcr
+		if ms := int32(c.timestamp(now) - s.TSEcr); ms >= 0 {
 			rtt = max(Time(ms)*Time(time.Millisecond), growRound)
 		}
 	}

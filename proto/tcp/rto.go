@@ -35,10 +35,10 @@ func (c *Conn) measure(now Time, s *segment) (measured bool) {
 		c.timing = false
 		c.sample(now, time.Duration(now-c.timedAt))
 		return true
-	case (c.backoff > 0 || c.phase == lossProbing) && c.timestamps && s.hasTimestamps && s.tsEcr != 0:
-		ms := int32(c.timestamp(now) - s.tsEcr)
+	case (c.backoff > 0 || c.phase == lossProbing) && c.timestamps && s.Timestamps && s.TSEcr != 0:
+		ms := int32(c.timestamp(now) - s.TSEcr)
 		rtt := time.Duration(ms) * time.Millisecond
-		switch last := int32(s.tsEcr-c.retransmitTS) >= 0; {
+		switch last := int32(s.TSEcr-c.retransmitTS) >= 0; {
 		case ms < 0: // not a timestamp of ours
 			return false
 		case !c.state.synchronized() && (!last || rtt >= c.table.cfg.InitialRTO):

@@ -148,7 +148,7 @@ func (r *runner) drain() {
 		if n == 0 {
 			r.fatalf("ready and nothing to send")
 		}
-		if wire.TCP(b).DstPort() != peerPort {
+		if view(b).DstPort != peerPort {
 			continue // to the other peer
 		}
 		r.out = append(r.out, b[:n])
@@ -594,9 +594,18 @@ func (r *runner) process(b []byte) {
 	}
 }
 
+// view is a segment as fields.
+func view(b []byte) *wire.TCP {
+	s := new(wire.TCP)
+	if err := s.Parse(b); err != nil {
+		panic(err)
+	}
+	return s
+}
+
 func (r *runner) describe(b []byte) string {
-	s := wire.TCP(b)
-	return fmt.Sprintf("%v %d:%d ack %d win %d options %x", s.Flags(), s.Seq()-r.iss, len(s.Payload()), s.Ack()-peerISN, s.Window(), s.Options())
+	s := view(b)
+	return fmt.Sprintf("%v %d:%d ack %d win %d options %x", s.Flags, s.Seq-r.iss, len(s.Payload), s.Ack-peerISN, s.Window, s.Options)
 }
 
 func (r *runner) expect(w []string) {
@@ -609,34 +618,34 @@ func (r *runner) expect(w []string) {
 	}
 	b := r.out[0]
 	r.out = r.out[1:]
-	s, err := wire.ParseTCP(b)
-	if err != nil || s.Checksum(hostA, hostB) != wire.ChecksumGood || s.SrcPort() != localPort || s.DstPort() != peerPort {
+	var s wire.TCP
+	if err := s.Parse(b); err != nil || s.Checksum(hostA, hostB) != wire.ChecksumGood || s.SrcPort != localPort || s.DstPort != peerPort {
 		r.fatalf("sent %x: %v", b, err)
 	}
 	want := r.parse(w)
-	if _, another := want.has["new"]; (another || !r.issKnown) && s.Flags()&wire.TCPSyn != 0 {
-		r.iss, r.issKnown = s.Seq(), true
+	if _, another := want.has["new"]; (another || !r.issKnown) && s.Flags&wire.TCPSyn != 0 {
+		r.iss, r.issKnown = s.Seq, true
 	}
 	wantSeq := r.iss + want.seq
 	if _, ok := want.has["zero"]; ok {
 		wantSeq = 0
 	}
-	flags := s.Flags() &^ wire.TCPPsh
+	flags := s.Flags &^ wire.TCPPsh
 	if want.flags&wire.TCPPsh != 0 {
-		flags = s.Flags()
+		flags = s.Flags
 	}
-	if flags != want.flags || s.Seq() != wantSeq || len(s.Payload()) != want.text {
+	if flags != want.flags || s.Seq != wantSeq || len(s.Payload) != want.text {
 		r.fatalf("sent %s", r.describe(b))
 	}
-	if want.flags&wire.TCPAck != 0 && s.Ack() != peerISN+want.ack {
+	if want.flags&wire.TCPAck != 0 && s.Ack != peerISN+want.ack {
 		r.fatalf("sent %s", r.describe(b))
 	}
-	for i, c := range s.Payload() {
+	for i, c := range s.Payload {
 		if c != pattern(0, int(want.seq)-1+i) {
 			r.fatalf("data differs at %d", i)
 		}
 	}
-	if _, ok := want.has["win"]; ok && int(s.Window()) != want.win {
+	if _, ok := want.has["win"]; ok && int(s.Window) != want.win {
 		r.fatalf("sent %s", r.describe(b))
 	}
 	if _, ect := want.has["ect"]; ect != r.ect[&b[0]] {
@@ -644,7 +653,7 @@ func (r *runner) expect(w []string) {
 	}
 	var o wire.TCPOptions
 	if !s.ReadOptions(&o) {
-		r.fatalf("malformed options %x", s.Options())
+		r.fatalf("malformed options %x", s.Options)
 	}
 	check := func(key, got string) {
 		if v, ok := want.has[key]; ok && v != got {
@@ -696,8 +705,8 @@ func (r *runner) drainOther() {
 	for c := r.tab.NextReady(); c != nil; c = r.tab.NextReady() {
 		b := make([]byte, 2000)
 		c.Emit(r.now, b)
-		if s := wire.TCP(b); s.Flags()&wire.TCPSyn != 0 {
-			r.otherISS = s.Seq()
+		if s := view(b); s.Flags&wire.TCPSyn != 0 {
+			r.otherISS = s.Seq
 		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/unet-go/unet/wire"
 )
 
 func TestReceiving(t *testing.T) {
@@ -704,7 +702,7 @@ func TestTimeWaitReuseRaisesISS(t *testing.T) {
 		} else {
 			r.run([]string{"<", "S", "3:0"})
 		}
-		if ahead := int32(wire.TCP(r.out[0]).Seq() - last); ahead < 1<<30+1<<16 {
+		if ahead := int32(view(r.out[0]).Seq - last); ahead < 1<<30+1<<16 {
 			t.Errorf("dial %v: begins %d behind the last number but 2^30", dial, ahead)
 		}
 	}

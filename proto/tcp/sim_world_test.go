@@ -125,10 +125,11 @@ func (h *simHost) drain() {
 }
 
 func (w *world) send(from int, b []byte, ect bool) {
-	if s, err := wire.ParseTCP(b); err != nil || s.Checksum(w.hosts[from].addr, w.hosts[1-from].addr) != wire.ChecksumGood {
+	var s wire.TCP
+	if err := s.Parse(b); err != nil || s.Checksum(w.hosts[from].addr, w.hosts[1-from].addr) != wire.ChecksumGood {
 		w.t.Fatalf("host %d: emitted %x: %v", from, b, err)
 	}
-	if ect && len(wire.TCP(b).Payload()) == 0 {
+	if ect && len(s.Payload) == 0 {
 		w.fatalf("host %d: %s may be marked", from, describe(b))
 	}
 	w.noteSegment("%d > %s", from, b)
@@ -137,7 +138,7 @@ func (w *world) send(from int, b []byte, ect bool) {
 	}
 	if f := w.line(from).Send(time.Duration(w.now), fate.Frame{Size: len(b), ECT: ect}, bytes.Clone(b)); f.Lost != fate.Arrives {
 		w.note("%d > lost", from)
-		if len(wire.TCP(b).Payload()) > 0 {
+		if len(s.Payload) > 0 {
 			w.lost++
 		}
 		if f.Lost == fate.BySize && w.tooLarge != nil {
@@ -180,11 +181,11 @@ func (w *world) fatalf(format string, args ...any) {
 
 // describe is a segment as data.
 func describe(b []byte) string {
-	s, err := wire.ParseTCP(b)
-	if err != nil {
+	var s wire.TCP
+	if err := s.Parse(b); err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("%d>%d %v seq %d ack %d len %d win %d hdr %d", s.SrcPort(), s.DstPort(), s.Flags(), s.Seq(), s.Ack(), len(s.Payload()), s.Window(), s.HeaderLen())
+	return fmt.Sprintf("%d>%d %v seq %d ack %d len %d win %d hdr %d", s.SrcPort, s.DstPort, s.Flags, s.Seq, s.Ack, len(s.Payload), s.Window, wire.TCPHeaderLen+len(s.Options))
 }
 
 // receive takes a packet to its host.
@@ -250,7 +251,7 @@ func (w *world) step(limit Time) bool {
 			b[a.Flip/8] ^= 1 << (a.Flip % 8)
 		}
 		w.noteSegment("%d < %s", 1-k, b)
-		if f := wire.TCP(b).Flags(); a.Flip < 0 && f&wire.TCPAck != 0 && f&wire.TCPRst == 0 {
+		if a.Flip < 0 && view(b).Flags&(wire.TCPAck|wire.TCPRst) == wire.TCPAck {
 			w.heard[1-k] = true
 		}
 		w.hosts[1-k].receiveMarked(b, a.Mark)
@@ -440,8 +441,8 @@ func (c *Conn) scoreboardInvariant() string {
 // checkSegment looks at a segment that c has just written. It was action and the number
 // after the last that was sent was sndMax before.
 func (h *simHost) checkSegment(c *Conn, was action, sndMax seq.Number, b []byte) {
-	s := wire.TCP(b)
-	flags := s.Flags()
+	s := view(b)
+	flags := s.Flags
 	if flags&wire.TCPRst != 0 || c.state == Closed {
 		return
 	}

@@ -54,7 +54,7 @@ func (c *Conn) synSent(now Time, s *segment) {
 	c.ackNow = true
 	// Other controls and data are looked at from the sixth step on.
 	s.seq = c.rcvNxt
-	s.flags &^= wire.TCPSyn
+	s.Flags &^= wire.TCPSyn
 	c.trim(s)
 	c.data(now, s)
 	c.fin(now, s)
@@ -66,21 +66,21 @@ func (c *Conn) synReceived(now Time, s *segment) {
 	// A repeated SYN is answered with our SYN,ACK. RFC 9293 answers with an ACK, since it is
 	// left of the window, and sends the SYN,ACK when the timer expires. Our answer echoes the
 	// timestamp of the later SYN, or the peer would measure its own timeout as a round trip.
-	if s.flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn && s.seq == c.irs {
+	if s.Flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn && s.seq == c.irs {
 		c.sndNxt = c.iss
 		c.timing = false
-		if c.timestamps && s.hasTimestamps && int32(s.tsVal-c.tsRecent) > 0 {
-			c.tsRecent, c.tsRecentAt = s.tsVal, now
+		if c.timestamps && s.Timestamps && int32(s.TSVal-c.tsRecent) > 0 {
+			c.tsRecent, c.tsRecentAt = s.TSVal, now
 		}
 		c.agreeECN(s) // the repeated SYN may not request ECN
 		return
 	}
 	// After a simultaneous open the peer's SYN,ACK (figure 7, line 6) is left of the window
 	// too. Its ACK completes the handshake.
-	if s.flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn|wire.TCPAck && s.seq == c.irs && !c.passive {
-		s.flags &^= wire.TCPSyn
+	if s.Flags&(wire.TCPSyn|wire.TCPRst|wire.TCPAck) == wire.TCPSyn|wire.TCPAck && s.seq == c.irs && !c.passive {
+		s.Flags &^= wire.TCPSyn
 		s.seq = c.rcvNxt
-		s.window >>= c.sndScale // a SYN's window is never scaled
+		s.Window >>= c.sndScale // a SYN's window is never scaled
 	}
 	if !c.acceptable(now, s) { // first
 		return

@@ -58,14 +58,14 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 		return true
 	}
 	if c.timestamps {
-		if !s.hasTimestamps {
+		if !s.Timestamps {
 			t.counts[NoTimestamp]++
 			if s.has(wire.TCPSyn) { // the peer may have restarted (RFC 5961, section 4.2)
 				c.challenge(now)
 			}
 			return false // RFC 7323, section 3.2: drop it silently
 		}
-		if int32(s.tsVal-c.tsRecent) < 0 && now-c.tsRecentAt <= maxTimestampAge {
+		if int32(s.TSVal-c.tsRecent) < 0 && now-c.tsRecentAt <= maxTimestampAge {
 			t.counts[PawsDropped]++
 			c.challengeUnlessData(now, s)
 			return false
@@ -101,7 +101,7 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 // has guessed a number in the window could make all later segments of the peer look old.
 func (c *Conn) noteTimestamp(now Time, s *segment) {
 	if s.echo {
-		c.tsRecent, c.tsRecentAt = s.tsVal, now
+		c.tsRecent, c.tsRecentAt = s.TSVal, now
 	}
 }
 
@@ -141,12 +141,12 @@ func (c *Conn) reset(now Time, s *segment, err syscall.Errno) {
 func (c *Conn) trim(s *segment) {
 	if s.seq.Before(c.rcvNxt) {
 		dup := c.rcvNxt.From(s.seq)
-		cut := min(dup, uint32(len(s.data)))
+		cut := min(dup, uint32(len(s.Payload)))
 		c.table.counts[DuplicateBytes] += uint64(cut)
 		c.noteTwice(s.seq, s.seq.Add(cut))
-		s.data = s.data[cut:]
+		s.Payload = s.Payload[cut:]
 		if cut < dup {
-			s.flags &^= wire.TCPFin
+			s.Flags &^= wire.TCPFin
 		}
 		s.seq = c.rcvNxt
 		s.placed = false
@@ -157,16 +157,16 @@ func (c *Conn) trim(s *segment) {
 	}
 	room := c.rcvAdv.From(c.rcvNxt)
 	at := s.seq.From(c.rcvNxt)
-	if at+uint32(len(s.data)) > room {
+	if at+uint32(len(s.Payload)) > room {
 		keep := room - min(at, room)
-		c.table.counts[BeyondWindow] += uint64(uint32(len(s.data)) - keep)
-		s.data = s.data[:keep]
-		s.flags &^= wire.TCPFin
+		c.table.counts[BeyondWindow] += uint64(uint32(len(s.Payload)) - keep)
+		s.Payload = s.Payload[:keep]
+		s.Flags &^= wire.TCPFin
 		s.placed = false
 		s.trimmed = true
-	} else if s.has(wire.TCPFin) && at+uint32(len(s.data)) == room {
+	} else if s.has(wire.TCPFin) && at+uint32(len(s.Payload)) == room {
 		c.table.counts[BeyondWindow]++
-		s.flags &^= wire.TCPFin
+		s.Flags &^= wire.TCPFin
 		s.trimmed = true
 	}
 }
@@ -200,7 +200,7 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 	c.board.delivered = 0
 	if s.ack.After(c.sndUna) {
 		c.acknowledged(now, s)
-	} else if s.ack == c.sndUna && len(s.data) == 0 && c.sndUna != c.sndMax && s.window<<c.sndScale == c.sndWnd {
+	} else if s.ack == c.sndUna && len(s.Payload) == 0 && c.sndUna != c.sndMax && uint32(s.Window)<<c.sndScale == c.sndWnd {
 		t.counts[DuplicateAcks]++ // RFC 5681, section 2, but for the FIN
 		c.stat.duplicateAcks++
 		if !c.sack {
@@ -224,7 +224,7 @@ func (c *Conn) checkAck(now Time, s *segment) bool {
 
 // setSendWindow takes over the window that the peer advertises.
 func (c *Conn) setSendWindow(now Time, s *segment) {
-	wnd := s.window << c.sndScale
+	wnd := uint32(s.Window) << c.sndScale
 	if c.persisting {
 		if !c.closed { // otherwise a peer could keep a closed connection without limit
 			c.progressAt = now // the peer answers our window probes
@@ -244,7 +244,7 @@ func (c *Conn) fin(now Time, s *segment) {
 		return
 	}
 	if !c.hasPeerFin || c.rcvNxt != c.peerFin || c.gotFin {
-		if s.has(wire.TCPFin) && len(s.data) == 0 {
+		if s.has(wire.TCPFin) && len(s.Payload) == 0 {
 			c.table.counts[OutOfOrder]++
 			c.stat.outOfOrder++
 			c.ackNow = true // as for data, RFC 5681, section 4.2

@@ -187,7 +187,7 @@ func TestFormsOfChecksums(t *testing.T) {
 		p.conns[0].Write(p.now, make([]byte, 1000))
 		b := p.buf[:p.conns[0].Emit(p.now, p.buf)]
 		inForm(b, form)
-		if got, is := wire.TCP(b).Checksum(hostA, hostB), wire.TCP(b).AcceptPartial(hostA, hostB); got != want || is != (form != complete) {
+		if got, is := view(b).Checksum(hostA, hostB), view(b).AcceptPartial(hostA, hostB); got != want || is != (form != complete) {
 			t.Errorf("%c: %v, partial value: %t", form, got, is)
 		}
 	}
@@ -255,7 +255,7 @@ func TestDamageWithPartialValue(t *testing.T) {
 						n, _ = ours.Read(p.now, to)
 					}
 					dropped := i+1 < len(c.forms) && c.forms[i+1] == '-'
-					if dropped != (n == 0) || dropped != (tab.Count(BadChecksum) == bad+1) || !dropped && string(to[:n]) != string(wire.TCP(b).Payload()) {
+					if dropped != (n == 0) || dropped != (tab.Count(BadChecksum) == bad+1) || !dropped && string(to[:n]) != string(view(b).Payload) {
 						t.Fatalf("segment %d of %s: read %d bytes, %d bad checksums", i, c.forms, n, tab.Count(BadChecksum)-bad)
 					}
 					if !dropped {
@@ -277,7 +277,7 @@ func TestCompleteChecksumInSynSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := make([]byte, 100)
-	syn := wire.TCP(b[:c.Emit(0, b)]).Seq()
+	syn := view(b[:c.Emit(0, b)]).Seq
 	for _, s := range []struct {
 		ack   uint32
 		flags wire.TCPFlags

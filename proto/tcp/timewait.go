@@ -62,7 +62,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 	// Fourth, and before the first because a new connection's number need not
 	// lie in the old one's window: a SYN that can only be new (RFC 6191, RFC
 	// 1122 section 4.2.2.13).
-	if s.flags&(wire.TCPSyn|wire.TCPAck|wire.TCPRst) == wire.TCPSyn && w.isNewer(s) && t.listenerFor(s.id) != nil {
+	if s.Flags&(wire.TCPSyn|wire.TCPAck|wire.TCPRst) == wire.TCPSyn && w.isNewer(s) && t.listenerFor(s.id) != nil {
 		t.counts[TimeWaitUsed]++
 		t.removeWait(w)
 		return true
@@ -81,11 +81,11 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		}
 		return false
 	}
-	if w.timestamps && !s.hasTimestamps && !s.has(wire.TCPSyn) {
+	if w.timestamps && !s.Timestamps && !s.has(wire.TCPSyn) {
 		t.counts[NoTimestamp]++ // as in acceptable
 		return false
 	}
-	if w.timestamps && s.hasTimestamps && int32(s.tsVal-w.tsRecent) < 0 {
+	if w.timestamps && s.Timestamps && int32(s.TSVal-w.tsRecent) < 0 {
 		t.counts[PawsDropped]++
 		t.answerBare(now, w)
 		return false
@@ -132,8 +132,8 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 
 // isNewer reports whether a SYN belongs to a new connection.
 func (w *timeWait) isNewer(s *segment) bool {
-	if w.timestamps && s.hasTimestamps {
-		d := int32(s.tsVal - w.tsRecent)
+	if w.timestamps && s.Timestamps {
+		d := int32(s.TSVal - w.tsRecent)
 		return d > 0 || d == 0 && s.seq.After(w.rcvNxt)
 	}
 	return s.seq.After(w.rcvNxt)

@@ -25,15 +25,15 @@ type edges map[[2]AddrPort]*rightEdge
 // note takes in a segment and reports whether its window ends to the left of one before
 // (RFC 9293, SHLD-14).
 func (e edges) note(from, to [4]byte, b []byte) (shrunk bool) {
-	h := wire.TCP(b)
-	here, there := AddrPort{Addr: from, Port: h.SrcPort()}, AddrPort{Addr: to, Port: h.DstPort()}
+	h := view(b)
+	here, there := AddrPort{Addr: from, Port: h.SrcPort}, AddrPort{Addr: to, Port: h.DstPort}
 	w := e[[2]AddrPort{here, there}]
 	if w == nil {
 		w = &rightEdge{}
 		e[[2]AddrPort{here, there}] = w
 	}
 	var o wire.TCPOptions
-	switch f := h.Flags(); {
+	switch f := h.Flags; {
 	case f&wire.TCPSyn != 0:
 		h.ReadOptions(&o)
 		w.scale, w.offered = o.WindowScale, o.HasWindowScale
@@ -44,17 +44,17 @@ func (e edges) note(from, to [4]byte, b []byte) (shrunk bool) {
 			}
 		}
 		if w.known = f&wire.TCPAck != 0; w.known {
-			w.edge = seq.New(h.Ack()).Add(uint32(h.Window()))
+			w.edge = seq.New(h.Ack).Add(uint32(h.Window))
 		}
 		return false
 	case f&wire.TCPRst != 0, f&wire.TCPAck == 0:
 		return false
 	}
-	wnd := uint32(h.Window())
+	wnd := uint32(h.Window)
 	if w.scaled {
 		wnd <<= w.scale
 	}
-	edge := seq.New(h.Ack()).Add(wnd)
+	edge := seq.New(h.Ack).Add(wnd)
 	shrunk = w.known && edge.Before(w.edge)
 	if !w.known || !shrunk {
 		w.edge, w.known = edge, true
@@ -251,7 +251,7 @@ func TestEveryOptionLength(t *testing.T) {
 						r.src = fmt.Sprintf("%v, option %d of length %d at %d", flags, kind, length, place)
 						b := r.build(s, options)
 						r.checkCase(q, s, b)
-						well := wire.TCP(b).ReadOptions(new(wire.TCPOptions))
+						well := view(b).ReadOptions(new(wire.TCPOptions))
 						if n := r.tab.Count(BadOptions); well && n != 0 || !well && n != 1 {
 							r.fatalf("%d bad options counted", n)
 						}
