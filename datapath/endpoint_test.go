@@ -73,9 +73,9 @@ func (l *loop) kernel() {
 	}
 }
 
-// TestRefillWhenAllIsSent: with every free frame on its way and the fill ring
-// drained, the frames that come back go to the fill ring; otherwise nothing
-// could ever be received again.
+// TestRefillWhenAllIsSent: while all free frames are being sent and the fill ring is empty,
+// the frames whose sends complete go to the fill ring. Otherwise nothing could be received
+// any more.
 func TestRefillWhenAllIsSent(t *testing.T) {
 	l := newLoop(t, endpoint.Geometry{FrameCount: 16, FillSize: 2, RxSize: 4, TxSize: 16, CompletionSize: 16})
 	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
@@ -167,7 +167,7 @@ func pass(t *testing.T, l *loop, rng *rand.Rand) {
 	}
 }
 
-// TestMisusePanics: a message freed twice, or received over before it is freed.
+// TestMisusePanics: a message is freed twice, or received into before it was freed.
 func TestMisusePanics(t *testing.T) {
 	mustPanic := func(name string, f func()) {
 		t.Helper()
@@ -193,7 +193,7 @@ func TestMisusePanics(t *testing.T) {
 	mustPanic("freed twice", func() { l.Free(&m[0]) })
 }
 
-// TestReceivedGarbage: each kind costs its counter and gives its frame back.
+// TestReceivedGarbage: each kind of malformed frame is counted and its frame is freed.
 func TestReceivedGarbage(t *testing.T) {
 	good := make([]byte, 60)
 	wire.PutEthernet(good, wire.LinkAddr{2}, wire.LinkAddr{4}, wire.EtherTypeUNet)
@@ -235,8 +235,8 @@ func TestReceivedGarbage(t *testing.T) {
 	}
 }
 
-// BenchmarkMessage is one 64-byte message written and one received and freed:
-// all of unet's work on it, and the pretended kernel's.
+// BenchmarkMessage writes one message of 64 bytes, and receives and frees one: this
+// package's work and that of the test's kernel.
 func BenchmarkMessage(b *testing.B) {
 	l := newLoop(b, endpoint.Geometry{})
 	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
@@ -255,7 +255,7 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// BenchmarkPretendedKernel is what of BenchmarkMessage is not unet's.
+// BenchmarkPretendedKernel is the part of the test's kernel in BenchmarkMessage.
 func BenchmarkPretendedKernel(b *testing.B) {
 	l := newLoop(b, endpoint.Geometry{})
 	for b.Loop() {

@@ -21,8 +21,8 @@ func longLoop(t *testing.T, geo endpoint.Geometry) *loop {
 	return l
 }
 
-// TestLongPackets: what is composed in one piece leaves in parts that make it up, and
-// all frames come back.
+// TestLongPackets: a packet that was composed in one piece is sent in parts, and all its
+// frames are freed.
 func TestLongPackets(t *testing.T) {
 	for _, size := range []uint32{2048, 4096} {
 		l := longLoop(t, endpoint.Geometry{FrameSize: size, FrameCount: 256})
@@ -77,8 +77,8 @@ func TestLongPackets(t *testing.T) {
 	}
 }
 
-// TestLongPacketsAreSentWholeOrNotAtAll: where there is no room for all parts none is
-// staged, and the packet stays its owner's.
+// TestLongPacketsAreSentWholeOrNotAtAll: if there is no room for all parts none is staged,
+// and the packet is still the caller's.
 func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 	for _, geo := range []endpoint.Geometry{
 		{FrameCount: 128, TxSize: 16, CompletionSize: 64},

@@ -15,7 +15,7 @@ func ring[T Entry](size int, start uint32) (Shared[T], *uint32) {
 	return Shared[T]{Producer: &prod, Consumer: &cons, Flags: flags, Entries: make([]T, size)}, flags
 }
 
-// starts are cursors at which arithmetic has gone wrong before.
+// starts are initial indices around which wrapping arithmetic can fail.
 var starts = []uint32{0, 1, 7, math.MaxInt32 - 1, math.MaxUint32 - 2, math.MaxUint32}
 
 // TestModel runs random operations on both ends against a slice.
@@ -26,7 +26,7 @@ func TestModel(t *testing.T) {
 			s, _ := ring[uint64](size, start)
 			p, c := NewProducer(s), NewConsumer(s)
 			var reserved, published []uint64
-			held := 0 // taken by the consumer, slots not handed back
+			held := 0 // entries that the consumer has taken without publishing
 			next := uint64(0)
 			for range 20000 {
 				n := uint32(rng.IntN(size + 2))
@@ -132,7 +132,7 @@ func TestTwoGoroutines(t *testing.T) {
 	}
 }
 
-// TestFoundEntries: a ring that holds entries when it is attached goes on.
+// TestFoundEntries: the entries that a ring holds when it is attached are read.
 func TestFoundEntries(t *testing.T) {
 	s, _ := ring[uint64](8, math.MaxUint32-2)
 	first := NewProducer(s)

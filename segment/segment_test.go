@@ -56,8 +56,8 @@ func TestReceivedFrames(t *testing.T) {
 	}
 }
 
-// TestSides: frames that were sent are sent again, those received are received
-// into again, and either side helps the other out.
+// TestSides: frames that were sent are used to send again, and those that were received to
+// receive again; a side that is empty takes frames of the other.
 func TestSides(t *testing.T) {
 	s := newSegment(t, 4)
 	var frames [4]uint64
@@ -80,7 +80,7 @@ func TestSides(t *testing.T) {
 	}
 }
 
-// TestOwnership moves frames at random and holds the segment against a model.
+// TestOwnership moves frames at random and compares the segment with a model.
 func TestOwnership(t *testing.T) {
 	const frames = 64
 	s := newSegment(t, frames)
@@ -124,7 +124,7 @@ func TestOwnership(t *testing.T) {
 	}
 }
 
-func TestPoolRunsDry(t *testing.T) {
+func TestPoolIsEmpty(t *testing.T) {
 	s := newSegment(t, 3)
 	seen := map[uint64]bool{}
 	for range 3 {
@@ -176,7 +176,7 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-func TestRunsLieSideBySideAndComeBackWhole(t *testing.T) {
+func TestRunsAreAdjacentFramesAndAllocatedWhole(t *testing.T) {
 	const frames, size, received = 64, 64, 16
 	s, err := New(make([]byte, frames*size), size, received)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// feed is a link that costs nothing: it receives one frame over and over, when
-// told to, and sends into nowhere.
+// feed is a link that does no work: it receives the same frame whenever a benchmark tells
+// it to, and discards what is sent.
 type feed struct {
 	frame []byte
 	room  [2048]byte
@@ -77,7 +77,7 @@ func BenchmarkReceive(b *testing.B) {
 					s.Poll(now)
 					udpRecv(c, buf)
 				}
-			case "wait": // as a ping-pong does it: Recv itself takes the frame in
+			case "wait": // as in a ping-pong: the read itself receives the frame
 				for b.Loop() {
 					l.waits = 1
 					udpRecv(c, buf)
@@ -134,14 +134,14 @@ func BenchmarkSend(b *testing.B) {
 }
 
 // A round trip of 64 bytes between two stacks over a memlink, all in one
-// goroutine; floor is what the memlink costs of it.
+// goroutine; floor is the part of the memlink.
 func BenchmarkRoundTrip(b *testing.B) {
 	b.Run("stack", func(b *testing.B) {
 		sa, sb, _, _ := newPair(b, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
 		ca := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		cb := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		buf, p := make([]byte, 2048), make([]byte, 64)
-		udpSend(ca, nil) // and back: the routes are known then
+		udpSend(ca, nil) // and back: from here on the routes are known
 		must(udpRecv(cb, buf))
 		udpSend(cb, nil)
 		must(udpRecv(ca, buf))
@@ -173,7 +173,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 }
 
 // A round trip of 64 bytes over a connection between two stacks on a memlink, all
-// in one goroutine: what TCP costs more than BenchmarkRoundTrip/stack.
+// in one goroutine. The difference to BenchmarkRoundTrip/stack is the cost of TCP.
 func BenchmarkTCPRoundTrip(b *testing.B) {
 	sa, sb, _, _ := newPair(b, stack.Config{Wait: stack.WaitSpin})
 	client, server := connect(b, sa, sb, stack.TCPOptions{})
@@ -191,7 +191,7 @@ func BenchmarkTCPRoundTrip(b *testing.B) {
 	server.Close()
 }
 
-// No message costs an allocation, neither way, by any call.
+// Sending or receiving a datagram allocates nothing, by any call.
 func TestNoAllocations(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
 	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
@@ -235,8 +235,7 @@ func TestNoAllocations(t *testing.T) {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
-	// Beyond the quota too, once the buffers are there, and when a parked
-	// goroutine is woken.
+	// Nor beyond the quota, once the buffers exist, nor when a parked goroutine is woken.
 	l, _ := memlink.Pair(memlink.Config{})
 	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, NoCaretaker: true, FrameQuota: 1})
 	c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -256,7 +255,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// Nor does data on a connection that is established: by Read and Write, with
+// Data on an established connection allocates nothing: by Read and Write, with
 // deadlines, queued before it is read, and borrowed.
 func TestTCPNoAllocations(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})

@@ -33,7 +33,7 @@ var (
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// must is for calls that cannot fail in a test that makes sense.
+// must returns v, and panics if err is not nil.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -75,7 +75,8 @@ func (neighbours) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error
 	return stack.Route{}, syscall.ENETUNREACH
 }
 
-// newPair makes two stacks with whole addresses, back to back. cfg is for both.
+// newPair makes two stacks with whole addresses on the two ends of a memlink. cfg is for
+// both.
 func newPair(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink.Link) {
 	t.Helper()
 	la, lb = memlink.Pair(memlink.Config{})
@@ -87,7 +88,7 @@ func newPair(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink
 	return a, b, la, lb
 }
 
-// bare is what the *net.OpError that a socket's call returns wraps.
+// bare returns what the *net.OpError of a socket's call wraps.
 func bare(err error) error {
 	if err == nil {
 		return nil
@@ -151,7 +152,7 @@ func counters(s *stack.Stack) map[string]uint64 {
 	return m
 }
 
-// clock is a time that only a test moves.
+// clock is a clock that only the test advances.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -175,8 +176,8 @@ func (c *clock) set(t time.Time) time.Time {
 func (c *clock) advance(d time.Duration) time.Time { return c.set(c.now().Add(d)) }
 
 // describe decodes a frame with gopacket, which is independent of our code, and
-// says in a line what it is. A frame that gopacket would have written
-// differently, checksums and lengths included, is an error.
+// describes it in a line. It is an error if gopacket encodes the frame differently,
+// checksums and lengths included.
 func describe(frame []byte) (string, error) {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
 	if e := p.ErrorLayer(); e != nil {
@@ -251,7 +252,7 @@ func rewritten(frame []byte, out []gopacket.SerializableLayer) error {
 	return nil
 }
 
-// wiretap decodes all that a link sends and keeps the lines.
+// wiretap decodes all that a link sends and keeps the descriptions.
 type wiretap struct {
 	mu    sync.Mutex
 	t     testing.TB
@@ -283,8 +284,8 @@ func (w *wiretap) take() []string {
 	return lines
 }
 
-// step of a script: at a time after its start something happens, frames come in,
-// and what is then sent is just Want.
+// step is a step of a script: at a time after its start, Do is called and the frames of In
+// are received; then exactly Want is sent.
 type step struct {
 	At   time.Duration
 	Do   func()
@@ -292,9 +293,9 @@ type step struct {
 	Want []string
 }
 
-// runScript plays a script against a stack whose clock c is, on link l. The
-// steps stand in the order of time. Between them, the stack is polled whenever
-// it asked to be, so that what a timer sends belongs to the step before.
+// runScript runs a script on a stack with clock c and link l. The steps are in the order of
+// time. Between them the stack is polled at each of its deadlines, so that what a timer
+// sends belongs to the step before.
 func runScript(t *testing.T, s *stack.Stack, l *memlink.Link, c *clock, steps []step) {
 	t.Helper()
 	w := tap(t, l)

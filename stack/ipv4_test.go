@@ -15,7 +15,7 @@ import (
 )
 
 // newScripted makes a stack A with a whole address on one end of a memlink, for
-// runScript. Nothing is on the other end.
+// runScript. The other end has no stack.
 func newScripted(t *testing.T, change func(*stack.Config)) (*stack.Stack, *memlink.Link, *clock) {
 	t.Helper()
 	c := newClock()
@@ -63,8 +63,8 @@ func TestARPIsNotOursWithoutWholeAddress(t *testing.T) {
 	}
 }
 
-// A frame that waits when a timer runs out is received first: the MAC address that it comes
-// from is not silent.
+// A frame that waits when a timer expires is received before the timer runs: its MAC
+// address is not silent.
 func TestInputBeforeTimers(t *testing.T) {
 	r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.Resolver = r })
@@ -144,7 +144,7 @@ func TestPortUnreachable(t *testing.T) {
 		{At: 3, In: [][]byte{ipFrame(wire.IPv4Fields{Protocol: 132}, make([]byte, 20))}, Want: []string{"icmp DestinationUnreachable(Protocol) id 0 seq 0 40 bytes"}},
 	})
 
-	// No more than the bucket holds, and then one each 10 ms.
+	// At most the bucket's 32 at once, and then one every 10 ms.
 	w := tap(t, l)
 	for range 100 {
 		l.Inject(stack.Frame{Data: datagramFrame(9, 7, nil)})
@@ -266,14 +266,14 @@ func TestPathMTU(t *testing.T) {
 	check("after 11 minutes", 1500)
 }
 
-// Whatever is wrong with a frame costs its counter, and nothing else.
+// Every malformed frame adds one to its counter and has no other effect.
 func TestMalformed(t *testing.T) {
 	good := datagramFrame(9, 7, []byte("0123456789"))
 	edit := func(f func(b []byte) []byte) []byte { return f(append([]byte(nil), good...)) }
 	set := func(at int, v ...byte) []byte {
 		return edit(func(b []byte) []byte { copy(b[at:], v); return b })
 	}
-	header := func(at int, v ...byte) []byte { // with the IP checksum put right
+	header := func(at int, v ...byte) []byte { // with a correct IP checksum
 		b := set(at, v...)
 		b[24], b[25] = 0, 0
 		sum := ^wire.Fold(wire.Sum(b[14:14+int(b[14]&15)*4], 0))
@@ -342,7 +342,7 @@ func TestMalformed(t *testing.T) {
 			}
 		})
 	}
-	// What looks odd and is right.
+	// Unusual frames that are valid.
 	for name, frame := range map[string][]byte{
 		"plain":         good,
 		"padded":        append(append([]byte(nil), good...), make([]byte, 20)...),
@@ -376,8 +376,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// tagged is a frame with an 802.1Q tag of VLAN 0, a priority only, and the IP ID id. The
-// low byte of that stands where the protocol does without the tag.
+// tagged is a frame with an 802.1Q tag of VLAN 0, which is a priority only, and the IP ID
+// id. The low byte of id is where the protocol is in a frame without a tag.
 func tagged(frame []byte, id uint8) []byte {
 	b := append([]byte(nil), frame[:12]...)
 	b = append(b, byte(wire.EtherTypeVLAN>>8), byte(wire.EtherTypeVLAN&0xff), 0x60, 0)
@@ -389,8 +389,8 @@ func tagged(frame []byte, id uint8) []byte {
 	return b
 }
 
-// What a packet of several parts carries is not to be read as if there were no tag: a
-// datagram would be taken for TCP, and its memory for that of a frame.
+// The protocol of a packet of several parts is found behind the tag: otherwise a datagram
+// would be taken for TCP, and its memory for that of a frame.
 func TestTaggedParts(t *testing.T) {
 	payload := bytes.Repeat([]byte("unet"), 2000)
 	for _, id := range []uint8{0, wire.ProtocolTCP, wire.ProtocolUDP} {
@@ -413,7 +413,7 @@ func TestTaggedParts(t *testing.T) {
 	}
 }
 
-// A TCP peer all of whose frames are tagged.
+// A connection to a TCP peer whose frames are all tagged.
 func TestTaggedTCP(t *testing.T) {
 	a, b, la, lb := newPair(t, stack.Config{})
 	frames := make(chan []byte, 10000)
@@ -454,8 +454,8 @@ func TestTaggedTCP(t *testing.T) {
 	<-done
 }
 
-// FuzzPoll feeds a stack whatever comes: two frames, the second in parts. It
-// must survive, keep no frame, and send nothing that gopacket cannot read.
+// FuzzPoll gives a stack any two frames, the second in parts. The stack must not panic,
+// keep no frame, and send nothing that gopacket cannot read.
 func FuzzPoll(f *testing.F) {
 	f.Add(datagramFrame(9, 7, []byte("x")), datagramFrame(9, 99, nil), uint16(0), uint8(0))
 	f.Add(arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA), echoFrame("ping"), uint16(3), uint8(1))

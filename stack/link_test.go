@@ -16,8 +16,8 @@ import (
 	"github.com/unet-go/unet/stack/memlink"
 )
 
-// Packets go out and nothing comes back: the route service is asked again every
-// half second, and once for all who are behind one MAC address.
+// While packets are sent and none is received from the MAC address, the route service is
+// asked again every half second, once for all destinations behind that MAC address.
 func TestSilentLinkAddressIsDoubted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -40,7 +40,7 @@ func TestSilentLinkAddressIsDoubted(t *testing.T) {
 		if n := r.count(); n != hosts {
 			t.Fatalf("asked %d times at first", n)
 		}
-		// Others are heard, and one of theirs is in the same place of the table.
+		// Frames come from other MAC addresses, one of which has the same place in the table.
 		others := func() {
 			speak(l, linkC)
 			speak(l, stack.SamePlace(linkB))
@@ -51,7 +51,7 @@ func TestSilentLinkAddressIsDoubted(t *testing.T) {
 		if got := counters(s)["routes_doubted"]; got < 7 {
 			t.Errorf("doubted %d times", got)
 		}
-		// It has moved, and is heard from there.
+		// The host has another MAC address now, and frames come from that.
 		r.set(answerWith(stack.Route{LinkAddr: linkC}))
 		w.take()
 		send(time.Second, func() { speak(l, linkC) })
@@ -97,7 +97,7 @@ func TestInvalidate(t *testing.T) {
 			if err := udpSendTo(u, []byte("x"), netip.AddrPortFrom(dst, 9)); err != nil {
 				t.Error(err)
 			}
-			// After a while, wherever it is, it is heard, and not doubted.
+			// Later frames come from its MAC address, and it is not asked for again.
 			time.AfterFunc(140*time.Millisecond, func() { speak(l, linkB); speak(l, linkC) })
 		}
 		settle := func(asked int, what string) {
@@ -131,7 +131,7 @@ func TestInvalidate(t *testing.T) {
 		send()
 		expect(t, w, "02:00:00:00:00:0c")
 
-		// In use: the old answer meanwhile.
+		// In use: the old answer is used meanwhile.
 		r.set(answerWith(stack.Route{LinkAddr: linkB, MTU: 1000}))
 		s.Invalidate(netip.MustParseAddr("::ffff:192.0.2.1"))
 		s.Invalidate(dst)
@@ -145,7 +145,7 @@ func TestInvalidate(t *testing.T) {
 			t.Errorf("beyond the new MTU: %v", err)
 		}
 
-		// Nobody uses it: it is asked for with its next use.
+		// Unused: it is asked for with its next use.
 		time.Sleep(2 * time.Second)
 		w.take()
 		asked := r.count()
@@ -174,7 +174,7 @@ func TestInvalidate(t *testing.T) {
 	})
 }
 
-// The route service finds that there is no route any more: sends return the error,
+// If the route service answers that there is no route any more, sends return the error,
 // also on a socket that has sent there before.
 func TestRouteThatEnds(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
@@ -210,7 +210,7 @@ func TestRouteThatEnds(t *testing.T) {
 	}
 }
 
-// The link goes down: no call hangs, and reads go on waiting.
+// While the link is down no send blocks, and reads go on waiting.
 func TestLinkDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -222,7 +222,7 @@ func TestLinkDown(t *testing.T) {
 		synctest.Wait()
 		w.take()
 
-		// What is held is given up, and its socket gets the error.
+		// Held packets are dropped, and their sockets get the error.
 		r.setDelay(time.Second)
 		held := must(s.DialUDP(ap("10.0.0.1:9"), ap("192.0.2.1:9"), stack.UDPOptions{}))
 		udpSend(held, []byte("x"))
@@ -289,14 +289,14 @@ func TestLinkDown(t *testing.T) {
 		if _, err := udpRecv(x, make([]byte, 1)); err != os.ErrDeadlineExceeded {
 			t.Errorf("deadline: %v", err)
 		}
-		// Nothing is asked all that time.
+		// The route service is not asked all that time.
 		asked := r.count()
 		time.Sleep(time.Hour)
 		if _, ok := s.NextDeadline(); ok || r.count() != asked {
 			t.Errorf("asked %d times more, a timer is left: %v", r.count()-asked, ok)
 		}
 
-		// Up: asked anew, and a failure from before is not remembered.
+		// When it is up, routes are asked for again, and an earlier failure is forgotten.
 		r.setDelay(0)
 		s.SetLink(true)
 		s.SetLink(true)
@@ -321,8 +321,8 @@ func TestLinkDown(t *testing.T) {
 	})
 }
 
-// While the host does not have our address nothing is sent, to ourselves behind our own
-// MAC address neither, whatever the link does meanwhile.
+// While the host does not have our address nothing is sent, not even to another endpoint
+// behind our own MAC address, whether the link is up or down.
 func TestAddressIsGone(t *testing.T) {
 	l, _ := memlink.Pair(memlink.Config{})
 	w := tap(t, l)
@@ -358,8 +358,8 @@ func TestAddressIsGone(t *testing.T) {
 	}
 }
 
-// Changes, answers and sends in any order, from all sides: everything that was
-// taken is given back.
+// After changes, answers and sends in any order, from many goroutines, every frame has been
+// released.
 func TestChangesWhileSending(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		l, _ := memlink.Pair(memlink.Config{})
@@ -402,8 +402,8 @@ func TestChangesWhileSending(t *testing.T) {
 	})
 }
 
-// A connection lives through a link that is down and an address that is gone. If that
-// lasts, its user timeout ends it as if the peer were away.
+// A connection survives a link that is down and an address that is gone. If that lasts, its
+// user timeout ends it, as it does when the peer does not answer.
 func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 	for name, down := range map[string]func(*stack.Stack){
 		"link":    func(s *stack.Stack) { s.SetLink(false) },
@@ -425,8 +425,8 @@ func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 	}
 }
 
-// newKicked makes a stack that knows the way to 10.0.0.2, a link whose kicks can fail,
-// and what is on its wire.
+// newKicked makes a stack that has a route to 10.0.0.2, its link, whose kicks can fail, and
+// a wiretap on it.
 func newKicked(t *testing.T) (*stack.Stack, *memlink.Link, *wiretap) {
 	s, l, w := newRouted(t, false, &routes{answer: answerWith(stack.Route{LinkAddr: linkB})})
 	u := must(s.ListenUDP(ap("10.0.0.1:6"), stack.UDPOptions{}))
@@ -441,8 +441,8 @@ func newKicked(t *testing.T) (*stack.Stack, *memlink.Link, *wiretap) {
 
 var kickFailed = os.NewSyscallError("sendto of an AF_XDP socket", syscall.ENETDOWN)
 
-// A datagram that is queued when the kick fails leaves with a later kick: its send
-// has succeeded. Sends that come then fail, and of these nothing is ever sent.
+// A datagram that is queued when the kick fails is sent with a later kick: its send has
+// succeeded. Later sends fail until a kick succeeds, and their datagrams are never sent.
 func TestDatagramsWhenTheKickFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, l, w := newKicked(t)
@@ -470,7 +470,7 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 				t.Errorf("%s, which is queued: %v", name, err)
 			}
 			for other, again := range sends {
-				if name != "commit" || other != "commit" { // its buffer has gone
+				if name != "commit" || other != "commit" { // its buffer has been used up
 					if err := again(); !errors.Is(err, syscall.ENETDOWN) {
 						t.Errorf("%s after %s: %v, want the error of the kick", other, name, err)
 					}
@@ -498,8 +498,8 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 	})
 }
 
-// A connection ends with an error if the link takes nothing: a dial at once, and one that is
-// established when its user timeout ends it.
+// A connection ends with an error if kicks fail: a dial at once, an established one when its
+// user timeout expires.
 func TestConnectionsWhenTheKickFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
@@ -534,7 +534,7 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 		d := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		defer d.Close()
 
-		// A connection finds out by itself that kicks succeed again.
+		// A connection goes on by itself once kicks succeed again.
 		la.BreakKicks(kickFailed)
 		if _, err := d.Write([]byte("later")); err != nil {
 			t.Errorf("write: %v", err)

@@ -17,14 +17,14 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// routes is a route service of the test's making.
+// routes is a route service whose answers the test sets.
 type routes struct {
 	mu     sync.Mutex
 	answer func(dst netip.Addr) (stack.Route, error)
 	delay  time.Duration
 	asked  int
-	now    int // asked and not answered
-	most   int // the highest that now has been
+	now    int // requests that have not been answered
+	most   int // the most that now has been
 }
 
 func (r *routes) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
@@ -121,7 +121,7 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 		if err := udpSendTo(u, make([]byte, 973), ap("192.0.2.9:9")); err != syscall.EMSGSIZE {
 			t.Errorf("beyond the MTU of the route: %v", err)
 		}
-		// In use, it is refreshed every 5 s, and no sender waits.
+		// A route in use is refreshed every 5 s, and no sender waits.
 		r.set(answerWith(stack.Route{LinkAddr: linkC}))
 		chat(u, l, 4700*time.Millisecond)
 		if n := r.count(); n != 1 {
@@ -139,8 +139,8 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 			t.Errorf("asked %d times after 17 s", n)
 		}
 		w.take()
-		// Unused it is not, and with the next use at once: before 5 s have passed,
-		// the resolver is not asked, and after that it is, while the old route is used.
+		// An unused route is not refreshed. Its next use asks the resolver only if 5 s have
+		// passed since it was last asked; meanwhile the old route is used.
 		for i, pause := range []time.Duration{3 * time.Second, 20 * time.Second} {
 			time.Sleep(pause)
 			synctest.Wait()
@@ -158,7 +158,7 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 				t.Errorf("asked %d times after a send on a stale route", n)
 			}
 		}
-		// Unused for long: gone, and no timer is left.
+		// A route that is unused for long is dropped, and has no timer any more.
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		if _, ok := s.NextDeadline(); ok || stack.Routes(s) != 0 {
@@ -170,8 +170,8 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 	})
 }
 
-// chat sends something now and then for a while, and something comes back, from
-// wherever it was sent to.
+// chat sends a datagram every 90 ms for the time d. After each, frames are received from
+// the MAC addresses that the route had and has.
 func chat(u *stack.UDPConn, l *memlink.Link, d time.Duration) {
 	const pause = 90 * time.Millisecond
 	for ; d > 0; d -= pause {
@@ -189,7 +189,7 @@ func speak(l *memlink.Link, from wire.LinkAddr) {
 	l.Inject(stack.Frame{Data: f})
 }
 
-// Many routes that are to be refreshed are, but not all at once.
+// Many routes are refreshed, but not all at once.
 func TestRefreshesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -224,7 +224,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		}
 		synctest.Wait() // for the answer
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, errNoRoute })
-		// Nobody can tell for long, in use and unused: it is kept.
+		// The resolver fails for long: the route is kept, in use and unused.
 		for i := range 200 {
 			time.Sleep(time.Duration(i%20) * time.Second)
 			if err := udpSend(u, nil); err != nil {
@@ -234,7 +234,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		if n := stack.Held(s); n != 0 {
 			t.Errorf("%d packets are held", n)
 		}
-		// The question is repeated, not only every 5 s.
+		// The resolver is asked again sooner than every 5 s.
 		asked := r.count()
 		for range 20 {
 			time.Sleep(100 * time.Millisecond)
@@ -279,8 +279,8 @@ func TestRouteFailures(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second) // it is for a second
 		}
-		// A resolver that takes for ever is given 5 s, and is asked again while
-		// something is held.
+		// A request that is not answered ends after 5 s, and is repeated while packets are
+		// held.
 		r.setDelay(time.Hour)
 		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.5:9"), stack.UDPOptions{}))
 		start := time.Now()
@@ -339,8 +339,8 @@ func TestRouteCacheGivesSecondChances(t *testing.T) {
 	})
 }
 
-// A server on one goroutine whose answers go to many that do not exist is not
-// stopped by them: not by the first, nor by more than may be asked for at once.
+// A server on one goroutine that answers many hosts which do not exist never blocks: not on
+// the first, and not on more than may be asked for at once.
 func TestSendsNeverWaitForRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Hour}
@@ -364,8 +364,8 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		if n := stack.Held(s); n != 256 {
 			t.Errorf("%d packets held", n)
 		}
-		// One that exists is found among them, and the first given up is asked
-		// for anew.
+		// A host that exists is resolved among them, and the first that was given up is
+		// asked for again.
 		r.setDelay(time.Millisecond)
 		r.set(answerWith(stack.Route{LinkAddr: linkB}))
 		if err := udpSendTo(u, []byte("here"), ap("192.0.2.9:9")); err != nil {
@@ -396,7 +396,7 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 	})
 }
 
-// The bounds on what is held: by destination, and in all; the oldest gives way.
+// The packets held are bounded for each destination and for all; the oldest is dropped.
 func TestHeldForARouteIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -437,8 +437,8 @@ func TestHeldForARouteIsBounded(t *testing.T) {
 	})
 }
 
-// A link with fewer frames than may be held: what is held gives way to what is
-// sent.
+// On a link with fewer frames than may be held, held packets are dropped when a send needs
+// a frame.
 func TestHeldLeavesFramesToSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 32})

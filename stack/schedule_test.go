@@ -14,9 +14,9 @@ import (
 )
 
 // A scheduler that tries all schedules of a few goroutines on a real stack. They
-// are let go one at a time, from one taking of the lock to the next, and each choice of
-// who is next is tried. What differs only in the past is tried once: a state that has
-// been seen, as far as waiting depends on it, is not gone on from again.
+// run one at a time, from one taking of the lock to the next, and each choice of who is next
+// is tried. A state is explored once: if two schedules lead to the same state, as far as
+// waiting depends on it, the second is not continued.
 
 // actor is one goroutine that takes the stack's lock.
 type actor struct {
@@ -35,7 +35,7 @@ type actor struct {
 // call is a call that may wait.
 type call struct {
 	do func()
-	// there reports whether what it waits for is there. nil: it never waits for ever.
+	// there reports whether what it waits for is there. nil: the call always ends.
 	there func() bool
 }
 
@@ -167,10 +167,10 @@ type search struct {
 	t     *testing.T
 	build func(*scene)
 	seen  map[string]bool
-	todo  [][]int // schedules to go on from
+	todo  [][]int // beginnings of schedules to be tried
 	runs  int
 
-	strayed int // replays that went another way: of two timers that run out at once, either may be first
+	strayed int // replays that differed: of two timers that expire at once, either may be first
 }
 
 func trySchedules(t *testing.T, build func(*scene)) {
@@ -184,8 +184,8 @@ func trySchedules(t *testing.T, build func(*scene)) {
 	t.Logf("%d states, %d runs, %d strayed", len(x.seen), x.runs, x.strayed)
 }
 
-// try runs one schedule, and then on with the first choice each time, until there is
-// nothing new.
+// try runs one schedule and goes on with the first choice each time, until it comes to a
+// state that has been seen.
 func (x *search) try(t *testing.T, schedule []int) {
 	sc := &scene{byID: map[string]*actor{}, events: map[*event]string{nil: "-"}, bufs: map[string][]byte{}, free: true}
 	beforeLock = sc.pause
@@ -256,7 +256,7 @@ func (x *search) try(t *testing.T, schedule []int) {
 			time.Sleep(tick1)
 		}
 	}
-	// Let everybody go.
+	// Let all goroutines run freely.
 	sc.mu.Lock()
 	sc.free = true
 	for _, a := range sc.actors {

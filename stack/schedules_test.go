@@ -54,7 +54,7 @@ func (l *quietLink) Sleep(until time.Time) error {
 	return nil
 }
 
-// put is a frame arriving.
+// put makes a frame arrive.
 func (l *quietLink) put(b []byte) {
 	l.frames = append(l.frames, b)
 	l.Wake()
@@ -155,15 +155,15 @@ func (sc *scene) write(c *TCPConn, n int) call {
 	}}
 }
 
-// room is how much must be free for a writer that waits.
+// room is how many bytes must be free before a writer that waits is woken.
 func (sc *scene) room(c *TCPConn) int { return (c.conn.Room() + c.conn.Unacknowledged()) / 4 }
 
-// In no schedule does a goroutine sleep for ever while what it waits for is there, or
-// while no other goroutine polls.
+// In no schedule does a goroutine sleep for ever although what it waits for is there, or
+// although no other goroutine polls.
 func TestAllSchedules(t *testing.T) {
 	for name, build := range map[string]func(*scene){
-		// The poller leaves and offers its role to a reader whose memory is posted; a newcomer
-		// is faster, and the reader is last in line.
+		// The poller leaves and offers its role to a reader whose memory is posted; another
+		// goroutine takes the role first, and the reader is parked again as the last one.
 		"readers of a connection": func(sc *scene) {
 			sc.open(false)
 			_, b := sc.connected()

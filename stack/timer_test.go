@@ -13,8 +13,8 @@ type alarm struct {
 
 func (a *alarm) expired(s *Stack) { a.rang = append(a.rang, s.now) }
 
-// Timers started, moved and stopped at random ring when a list that is looked
-// through says so.
+// Timers that are started, moved and stopped at random expire at the times of a model, an
+// unordered list.
 func TestTimers(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	s := &Stack{timerAt: never}

@@ -147,7 +147,7 @@ func TestUDPLoopsBack(t *testing.T) {
 	if _, err := udpRecv(refused, buf); err != syscall.ECONNREFUSED {
 		t.Errorf("no socket there: %v", err)
 	}
-	// The host's loopback network is out of reach, and that is said.
+	// The host's loopback network is not reachable: ENETUNREACH.
 	stranded := must(s.DialUDP(netip.AddrPort{}, ap("127.0.0.53:53"), stack.UDPOptions{}))
 	sent := server.Counters().Sent
 	for i, err := range []error{
@@ -279,7 +279,7 @@ func TestUDPInPlace(t *testing.T) {
 	v.Return(&d)
 }
 
-// A reader that never reads costs its quota and no more: the others go on.
+// A socket that is never read holds at most the frame quota: the others still receive.
 func TestFrameQuota(t *testing.T) {
 	for _, quota := range []int{1, 4} {
 		clk := newClock()
@@ -390,7 +390,7 @@ func TestSuperFrames(t *testing.T) {
 	}
 }
 
-// A batch that ends within a packet is a link's bug and must not hurt.
+// A batch that ends within a packet, which is a bug of the link, does no harm.
 func TestPartsWithoutEnd(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	l.Inject(stack.Frame{Data: datagramFrame(9, 7, nil), More: true})
@@ -425,8 +425,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Back-pressure: a link that takes no more blocks the sender until the deadline,
-// Close, or for a second.
+// While the link takes no more, a send blocks until the deadline or Close, and for one
+// second at most.
 func TestSendWaits(t *testing.T) {
 	sa, sb, la, _ := newPair(t, stack.Config{})
 	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
@@ -482,7 +482,7 @@ func TestSendWaits(t *testing.T) {
 		t.Errorf("a link that is stuck for good: %v", err)
 	}
 	go func() { done <- udpSend(w, nil) }()
-	sa.Close() // waits for the sender to let go of the link
+	sa.Close() // waits until the sender uses the link no more
 	if err := <-done; err != net.ErrClosed {
 		t.Errorf("stack closed: %v", err)
 	}
@@ -537,7 +537,7 @@ func TestSentCountsWhatWasHandedOver(t *testing.T) {
 	u.SetWriteDeadline(c.now().Add(time.Second))
 	taken := uint64(1)
 	for udpSendTo(u, nil, ap("10.0.0.2:9")) == nil {
-		if taken++; taken == 65 { // no more goes in: the next meets its deadline
+		if taken++; taken == 65 { // the link is full: the next one fails at its deadline
 			u.SetWriteDeadline(c.now())
 		}
 	}
@@ -551,8 +551,8 @@ func TestSentCountsWhatWasHandedOver(t *testing.T) {
 	}
 }
 
-// The owner of a stack fails it: what is queued can be read, all else says why,
-// at once, whether it blocks already, comes later, or is opened later.
+// After Fail, what is queued can be read. All other calls return the error at once: those
+// that block already, later ones, and those on sockets that are opened later.
 func TestFail(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, la, _ := newPair(t, cfg)
@@ -604,7 +604,7 @@ func TestFail(t *testing.T) {
 		if n, err := udpRecvBatch(u, msgs); n != 1 || string(buf[:msgs[0].N]) != "last" || err != nil {
 			t.Errorf("queued: %d %v", n, err)
 		}
-		sa.Fail(errors.New("another reason")) // the first counts
+		sa.Fail(errors.New("another reason")) // is ignored
 		for i, c := range []*stack.UDPConn{u, w, idle,
 			must(sa.ListenUDP(ap("10.0.0.1:17"), stack.UDPOptions{})),
 			must(sa.DialUDP(ap("10.0.0.1:18"), ap("10.0.0.2:9"), stack.UDPOptions{})),
@@ -637,7 +637,7 @@ func TestFail(t *testing.T) {
 	})
 }
 
-// Do runs alone: it may read what the stack's use of the link changes.
+// Do runs while nothing else uses the link: it may read the link's counters.
 func TestDo(t *testing.T) {
 	l := &feed{frame: datagramFrame(9, 7, nil)}
 	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
@@ -666,7 +666,7 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// A dead link fails those who wait, with its own error.
+// When the link fails for good, calls that wait return its error.
 func TestBrokenLink(t *testing.T) {
 	sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))

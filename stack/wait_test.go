@@ -28,8 +28,8 @@ func forEachMode(t *testing.T, f func(t *testing.T, cfg stack.Config)) {
 	}
 }
 
-// Many goroutines blocked on as many sockets: the holder of the role serves all
-// of them, and hands it on.
+// Many goroutines block on as many sockets: the holder of the role serves all of them, and
+// passes it on.
 func TestManyReaders(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, _ := newPair(t, cfg)
@@ -85,7 +85,7 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 		var seen [writers * each]atomic.Int32
 		var total atomic.Int32
 		var wg sync.WaitGroup
-		credit := make(chan struct{}, 64) // what is under way at most
+		credit := make(chan struct{}, 64) // datagrams on their way at most
 		for range readers {
 			wg.Go(func() {
 				buf := make([]byte, 8)
@@ -147,7 +147,7 @@ func TestDeadlines(t *testing.T) {
 		u.SetReadDeadline(time.Time{})
 		must(udpRecv(u, make([]byte, 1)))
 
-		// To come, by the poller itself and by those that are parked.
+		// Deadlines in the future, of the poller itself and of those that are parked.
 		var wg sync.WaitGroup
 		for i := range 4 {
 			w := must(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
@@ -161,7 +161,7 @@ func TestDeadlines(t *testing.T) {
 		}
 		wg.Wait()
 
-		// Set, and drawn nearer, while readers block; likewise Close.
+		// A deadline that is set, or set earlier, while readers block; also Close.
 		for _, end := range []func(*stack.UDPConn){
 			func(u *stack.UDPConn) { u.SetReadDeadline(time.Now()) },
 			func(u *stack.UDPConn) {
@@ -186,7 +186,7 @@ func TestDeadlines(t *testing.T) {
 			wg.Wait()
 		}
 
-		// A reader that always finds data hears of its deadline all the same.
+		// A reader that always finds data gets the deadline's error, too.
 		u.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
 		self := addrPort(u.LocalAddr())
 		var err error
@@ -200,8 +200,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// No goroutine of the application waits: the caretaker answers. When one waits, the
-// caretaker gives up the role, and does not take it again between the waits.
+// While no goroutine of the application waits, the caretaker answers pings. When one waits,
+// the caretaker gives up the role, and does not take it again between the waits.
 func TestCaretaker(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, la, lb := newPair(t, cfg)
@@ -244,7 +244,7 @@ func TestCaretaker(t *testing.T) {
 	})
 }
 
-// In the application's own rhythm of waits and work the caretaker never polls.
+// While the application waits and computes in turn the caretaker never polls.
 func TestCaretakerDoesNotDisturb(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
@@ -281,8 +281,8 @@ func TestCaretakerDoesNotDisturb(t *testing.T) {
 	})
 }
 
-// A goroutine that delivers to the socket that another one polls for calls that back,
-// however it waits.
+// A goroutine that delivers to a socket calls back the goroutine that polls for that
+// socket, in each mode of waiting.
 func TestPollerIsCalledBack(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, _, _, _ := newPair(t, cfg)
@@ -307,7 +307,7 @@ func TestPollerIsCalledBack(t *testing.T) {
 	})
 }
 
-// All of it at once, while a goroutine polls from outside.
+// Sockets are used, opened and closed concurrently, while a goroutine calls Poll.
 func TestConcurrentUse(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, _ := newPair(t, cfg)
@@ -365,8 +365,8 @@ func TestConcurrentUse(t *testing.T) {
 	})
 }
 
-// Frames that never stop, and are for no socket, keep neither a reader from its
-// deadline nor a writer from the lock.
+// An endless flood of frames for no socket delays neither a reader's deadline nor a writer
+// that wants the lock.
 func TestFlood(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		l := &feed{frame: datagramFrame(9, 99, nil), waits: 1 << 62}
@@ -433,8 +433,8 @@ func TestCloseTwiceAtOnce(t *testing.T) {
 	})
 }
 
-// While Close waits for what was written to arrive, nothing is opened, and a second
-// Close gives nothing up that the first waits for.
+// While Close waits until what was written is acknowledged, nothing is opened, and a second
+// Close drops nothing that the first waits for.
 func TestCloseWhileClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
@@ -469,7 +469,7 @@ func TestCloseWhileClosing(t *testing.T) {
 	})
 }
 
-// The port of a dial that a Close ends stays the caller's: the dial does not release it.
+// A dial that a Close ends does not release its port: the port is still the caller's.
 func TestCloseWhileDialling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})

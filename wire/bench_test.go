@@ -14,7 +14,7 @@ func udpFrame(n int) []byte {
 	return b
 }
 
-// readUDP is what a stack does to a frame before it looks for the socket.
+// readUDP reads a frame as a stack does before it looks for the socket.
 func readUDP(frame []byte) (n int) {
 	var e Ethernet
 	if e.Parse(frame) != nil || e.Type != EtherTypeIPv4 || e.Dst != linkB {
@@ -141,7 +141,7 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// writeTCP writes a segment with timestamps and text, as an engine does.
+// writeTCP writes a segment with timestamps and data, as an engine does.
 func writeTCP(b, payload []byte) int {
 	const header = TCPHeaderLen + TCPTimestampsLen
 	n := header + len(payload)

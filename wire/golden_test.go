@@ -127,7 +127,7 @@ func TestARPErrors(t *testing.T) {
 	}
 }
 
-// A header that many texts use as their example; its checksum is b861.
+// A header that many texts use as an example; its checksum is b861.
 const ipv4Example = "4500 0073 0000 4000 4011 b861 c0a80001 c0a800c7"
 
 func TestIPv4Golden(t *testing.T) {
@@ -177,7 +177,7 @@ func TestIPv4Fragment(t *testing.T) {
 	}
 }
 
-// sealIPv4 makes the header checksum right.
+// sealIPv4 writes the right header checksum.
 func sealIPv4(b []byte) {
 	n := int(b[0]&15) * 4
 	b[10], b[11] = 0, 0
@@ -225,7 +225,7 @@ func TestIPv4Errors(t *testing.T) {
 	}
 }
 
-// Any single bit of a header that changes is noticed.
+// A change of any single bit of a header is an error.
 func TestIPv4EveryBit(t *testing.T) {
 	b := unhex(t, ipv4Example)
 	b[3] = 20

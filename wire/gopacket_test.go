@@ -10,8 +10,8 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// gopacket is the independent decoder and encoder: it must understand what Put
-// writes, and Parse must understand what it writes.
+// gopacket is an independent decoder and encoder: it must read what our functions write,
+// and they must read what it writes.
 
 func mustLayer[T gopacket.Layer](t *testing.T, p gopacket.Packet, typ gopacket.LayerType) T {
 	t.Helper()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The table of net/ipv4/icmp.c, icmp_err_convert, and what net/ipv4/tcp_ipv4.c and udp.c
-// make of the other types.
+// The table icmp_err_convert of net/ipv4/icmp.c, and the errors of net/ipv4/tcp_ipv4.c and
+// udp.c for the other types.
 func TestICMPErrno(t *testing.T) {
 	for _, c := range []struct {
 		typ, code uint8

@@ -51,7 +51,7 @@ func TestTCPGolden(t *testing.T) {
 		t.Error("timestamps alone")
 	}
 
-	// An ACK of a connection: timestamps and text.
+	// A segment of a connection: ACK, timestamps and data.
 	f = TCPFields{SrcPort: 80, DstPort: 0x1234, Seq: 5, Ack: 0xfffffffe, Flags: TCPAck | TCPPsh, Window: 1, Urgent: 0xbeef}
 	sum = PutTCPTimestamps(b[20:], 0x11121314, 0x21222324)
 	equal(t, "sum", Fold(sum), Fold(Sum(b[20:32], 0)))
@@ -119,7 +119,7 @@ func TestTCPChecksumStates(t *testing.T) {
 	}
 	equal(t, "state", s.Checksum(addrA, addrB), ChecksumGood)
 	equal(t, "accept", s.AcceptPartial(addrA, addrB), false)
-	for i := range len(b) * 8 { // any bit that changes is noticed
+	for i := range len(b) * 8 { // a change of any bit is detected
 		b[i/8] ^= 1 << (i % 8)
 		if s.Checksum(addrA, addrB) == ChecksumGood {
 			t.Errorf("bit %d changed unnoticed", i)
@@ -212,7 +212,7 @@ func TestTCPOptions(t *testing.T) {
 	}
 }
 
-// SACK blocks that do not fit are left out, and everything else is not.
+// Only SACK blocks that do not fit are left out.
 func TestPutTCPOptionsRoom(t *testing.T) {
 	for _, c := range []struct {
 		o      TCPOptions

@@ -11,7 +11,7 @@ import (
 	"testing/iotest"
 )
 
-// parse reads all requests of a text, and the error that ends them.
+// parse reads all requests in a string, and returns the error that ends them.
 func parse(r io.Reader) (requests [][]string, err error) {
 	p := parser{Reader: bufio.NewReaderSize(r, bufferSize)}
 	for {
@@ -81,7 +81,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// What was announced and has not come takes no memory.
+// Bytes that were announced and not received take no memory.
 func TestAnnouncedTakesNoMemory(t *testing.T) {
 	p := parser{Reader: bufio.NewReader(strings.NewReader("*1000000\r\n$60000000\r\nx"))}
 	if _, err := p.next(); err != io.ErrUnexpectedEOF {
@@ -107,8 +107,8 @@ func TestParseInt(t *testing.T) {
 	}
 }
 
-// FuzzRequests: whatever comes is read the same way however it is cut into segments, has
-// arguments no longer than itself, and what was read says the same when it is sent again.
+// FuzzRequests: any input is read in the same way however it is cut into segments. Its
+// arguments are together no longer than the input. Encoded and read again they are the same.
 func FuzzRequests(f *testing.F) {
 	f.Add([]byte(encode("set", "key", "value") + encode("get", "key")))
 	f.Add([]byte("PING\r\nset \"a\\x41\" 'b'\r\n*0\r\n"))

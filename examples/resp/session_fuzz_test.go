@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// FuzzSession: whatever a client sends, each command has one reply, and it is one of
+// FuzzSession: whatever a client sends, each command has exactly one reply, which is valid
 // RESP2.
 func FuzzSession(f *testing.F) {
 	f.Add([]byte("ping\r\nlpush l a b c\r\nlrange l 0 -1\r\nlpop l 2\r\nrpop l\r\n"))
@@ -47,7 +47,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// readReply reads a reply strictly. The error is io.EOF only in place of one.
+// readReply reads and checks a reply. The error is io.EOF only before its first byte.
 func readReply(r *bufio.Reader) error {
 	kind, err := r.ReadByte()
 	if err != nil {

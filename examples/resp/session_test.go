@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// peer is the other end of a session in memory: each element is what one Read gets.
+// peer is the client's end of a session, in memory: a Read gets bytes of one of parts.
 type peer struct {
 	net.Conn
 	parts  []string
@@ -150,7 +150,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A list is where its ends are pushed and popped, however often its ring goes round.
+// Random pushes and pops at both ends of a list, compared with a slice, wrap its ring.
 func TestListRing(t *testing.T) {
 	s := newServer(nil)
 	var model []string
@@ -175,8 +175,8 @@ func TestListRing(t *testing.T) {
 	}
 }
 
-// The replies to a pipeline are one write, and all replies to what has come are written
-// before more is waited for, also when a request is cut.
+// The replies to a pipeline are one write. Before a session waits for more input it has
+// written all replies, also when a request has arrived in part.
 func TestFlush(t *testing.T) {
 	p, err := talk(newServer(nil), encode("incr", "k")+encode("incr", "k")+encode("get", "k")[:9], encode("get", "k")[9:])
 	if err != nil || p.out.String() != ":1\r\n:2\r\n$1\r\n2\r\n" || p.writes != 2 {
@@ -187,7 +187,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// A large reply does not stay in memory, nor does a large request.
+// The memory of a large reply or request is freed.
 func TestLargeIsLetGo(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	p := &peer{parts: []string{encode("set", "k", large) + encode("get", "k") + encode("ping")}}

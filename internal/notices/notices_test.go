@@ -30,8 +30,8 @@ func addrBack(a netip.Addr) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: a}
 }
 
-// What is pending is bounded: each destination counts once, too many become all, and of
-// the link and of an address the last state counts.
+// What is pending is bounded: a destination is kept once, too many become one notice for
+// all, and of the link and of each address the last state is kept.
 func TestPendingAgainstModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -117,8 +117,8 @@ func want(t *testing.T, got []endpoint.Notice, want ...endpoint.Notice) {
 	}
 }
 
-// A state that is not new is not delivered, and a watcher that comes late gets the states
-// that are not the usual ones.
+// A state that has not changed is not delivered. A new watcher gets the states that are
+// not normal: link down, address gone.
 func TestStates(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
@@ -139,7 +139,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// A watcher of a lease that was presented gets every state, the usual ones too.
+// A watcher of a lease that was presented gets every state, the normal ones too.
 func TestPresented(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
@@ -154,7 +154,7 @@ func TestPresented(t *testing.T) {
 }
 
 // While a watcher blocks, Tell does not, and what is told meanwhile comes in one call.
-// Watchers are called in the order of Watch, also with what was told between two of them.
+// Watchers are called in the order of Watch, also with notices between two Watch calls.
 func TestWatcherBlocks(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)

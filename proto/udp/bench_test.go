@@ -13,8 +13,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 	data := datagram(peer, local, string(make([]byte, 64)))
 	m, q := unreachable(t, 3, 3, 17, local, peer)
-	// in is local to one run, as it may be in a caller; and the sockets'
-	// first ring is made before it counts.
+	// in is a local variable of each run, as in a caller. The sockets' first ring is made
+	// before allocations are counted.
 	for name, f := range map[string]func(){
 		"in": func() {
 			in := Inbound{Src: hostB, Dst: hostA, Data: data, Frame: 3}

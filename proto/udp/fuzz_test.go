@@ -6,9 +6,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// FuzzProcess feeds any bytes to the engine as the payload of an IP packet:
-// each must end in exactly one counter, or for a super-frame in as many as it
-// has parts, and what is queued must be a part of the input.
+// FuzzProcess gives the engine any bytes as the payload of an IP packet. Exactly one
+// datagram must be counted, or for a super-frame as many as it has parts, and what is
+// queued must be a part of the input.
 func FuzzProcess(f *testing.F) {
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	f.Add(datagram(peer, local, "payload"), uint16(0), true)
@@ -64,7 +64,7 @@ func FuzzProcessICMP(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(data) >= 4 { // or every input fails on its checksum
+		if len(data) >= 4 { // otherwise every input fails on its checksum
 			data[2], data[3] = 0, 0
 			c := ^wire.Fold(wire.Sum(data, 0))
 			data[2], data[3] = byte(c>>8), byte(c)

@@ -49,8 +49,8 @@ func TestQueueAgainstSlice(t *testing.T) {
 	}
 }
 
-// A queue grows with its use, not to its bound at once, and a popped datagram
-// of the heap is not kept alive.
+// A queue grows as it is used, not to its bound at once, and does not keep a popped
+// datagram of the heap from being freed.
 func TestQueueMemory(t *testing.T) {
 	q := queue{maxCount: 1000, maxBytes: 1 << 20}
 	if q.ring != nil {

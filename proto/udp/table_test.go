@@ -13,7 +13,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Which of several sockets a datagram is for.
+// The most specific of several sockets gets a datagram.
 func TestLookupOrder(t *testing.T) {
 	peer, other := AddrPort{Addr: hostC, Port: 9}, AddrPort{Addr: hostC, Port: 10}
 	toA, toB := AddrPort{Addr: hostA, Port: 53}, AddrPort{Addr: hostB, Port: 53}
@@ -52,8 +52,7 @@ func TestLookupOrder(t *testing.T) {
 	}
 }
 
-// Random opens, closes and lookups against the rule written as a scan over all
-// sockets.
+// Random opens, closes and lookups, compared with a model that looks at all sockets.
 func TestLookupAgainstModel(t *testing.T) {
 	seed := uint32(1)
 	random := func(n int) int { // an LCG is random enough, and the same each time
@@ -173,7 +172,7 @@ func TestOpenConflicts(t *testing.T) {
 func TestEphemeralPort(t *testing.T) {
 	next := uint32(0)
 	tab := NewTable(Config{Rand: func() uint32 { next++; return next - 1 }})
-	// Draws that collide are drawn again.
+	// After a collision another port is drawn.
 	if p, ok := tab.ephemeralPort(hostA); !ok || p != 32768 {
 		t.Fatalf("%d, %v", p, ok)
 	}
@@ -185,7 +184,7 @@ func TestEphemeralPort(t *testing.T) {
 	if s.Local().Port != 32774 {
 		t.Errorf("port %d, want the first that is free", s.Local().Port)
 	}
-	// Another address has ports of its own, the wildcard shares with all.
+	// Another address has ports of its own; the wildcard shares those of all addresses.
 	next = 1
 	if p, _ := tab.ephemeralPort(hostB); p != 32769 {
 		t.Errorf("another address: %d", p)
@@ -298,7 +297,7 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
-// The payload in the queue is the frame's own memory, without the padding.
+// The payload in the queue is in the frame's own memory, without the padding.
 func TestDeliverBorrows(t *testing.T) {
 	tab := NewTable(Config{})
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
@@ -451,7 +450,7 @@ func TestCloseKeepsQueue(t *testing.T) {
 	mustPop(t, s, "left", peer, 42)
 }
 
-// What was sent is counted by socket and in all.
+// Sent datagrams are counted by the socket and by the table.
 func TestCountSent(t *testing.T) {
 	tab := NewTable(Config{})
 	a := mustOpen(t, tab, AddrPort{Addr: hostA, Port: 1}, AddrPort{}, Options{})
