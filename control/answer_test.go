@@ -11,7 +11,7 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// What unetd may not answer to open, with how many descriptors.
+// Answers to open, each with a number of descriptors, that are errors.
 func TestUnusableGrants(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -61,7 +61,8 @@ func TestUnusableGrants(t *testing.T) {
 	}
 }
 
-// Later versions may add fields, and events before and after the grant.
+// Unknown fields, and unknown events before and after the grant, are ignored: later versions
+// may add them.
 func TestTolerance(t *testing.T) {
 	DescriptorLeaks(t)
 	app, unetd := SocketPair(t)
@@ -93,7 +94,7 @@ func TestTolerance(t *testing.T) {
 	r.Close()
 }
 
-// An answer nobody asked for ends an open lease, and all who wait for it.
+// An answer without a request ends an open lease and all calls in progress.
 func TestUnusableAnswers(t *testing.T) {
 	for _, record := range []string{
 		`{"v":1,"id":9}`, `{"v":1,"id":1}`, `{"v":1,"id":2}`, `{"v":1,"id":2,"tag":"msg:1"}`, `{"v":1,"id":2,"route":null}`,

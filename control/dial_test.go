@@ -83,7 +83,7 @@ func TestDialWithoutPermission(t *testing.T) {
 	}
 }
 
-// Applications that start at once wait for each other.
+// When the listener's backlog is full, an application that opens waits.
 func TestDialBacklogFull(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -119,8 +119,8 @@ func TestDialBacklogFull(t *testing.T) {
 	}
 }
 
-// An application whose descriptors unetd does not take for too long is told that unetd
-// is busy, and not what the kernel says (EPERM), which would mean that it may not.
+// If unetd takes no descriptors for too long, the error is that unetd is busy, and not the
+// kernel's EPERM, which would mean that the application lacks permission.
 func TestDescriptorsAreNotTaken(t *testing.T) {
 	socket, ln := Listen(t)
 	raw, err := ln.SyscallConn()
@@ -129,7 +129,7 @@ func TestDescriptorsAreNotTaken(t *testing.T) {
 	}
 	ctlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) })
 	if ctlErr != nil || err != nil {
-		t.Skip("this kernel lets descriptors come always (before Linux 6.16)")
+		t.Skip("no SO_PASSRIGHTS (before Linux 6.16)")
 	}
 	table, err := datapath.NewConnections()
 	if err != nil {
@@ -142,7 +142,8 @@ func TestDescriptorsAreNotTaken(t *testing.T) {
 	}
 }
 
-// The path means the same after a change of the working directory, if the longer one fits.
+// A relative path is made absolute, so that it stays valid after a change of the working
+// directory, unless the absolute one is too long for a socket's address.
 func TestLasting(t *testing.T) {
 	t.Chdir("/")
 	for socket, want := range map[string]string{

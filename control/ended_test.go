@@ -11,9 +11,9 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// unetd answers a request by saying that the lease is over. Why, it says next, and
-// that is what the caller is told; or it hangs up, because only unetd itself ends,
-// and then the next one is asked.
+// unetd answers a request with the error that the lease is closed. If an event with the
+// reason follows, the caller gets the reason. If the connection ends without it, only unetd
+// has ended, and the request is made again to the next one.
 func TestRequestMeetsEndOfLease(t *testing.T) {
 	const over = `{"v":1,"id":2,"error":{"code":"closed","message":"lease closed"}}`
 	requests := map[string]func(ctx context.Context, l *Lease) error{

@@ -19,8 +19,8 @@ import (
 
 var fuzzSocket atomic.Uint64
 
-// FuzzClientRecord answers an open, a resolve or a present with records that
-// unetd would not send. No descriptor is lost, and nobody waits for ever.
+// FuzzClientRecord answers an open, a resolve or a present with any record. No descriptor
+// may be leaked, and no call may block for ever.
 func FuzzClientRecord(f *testing.F) {
 	for _, s := range []string{
 		grantRecord, `{"v":1,"id":1,"error":{"code":"tag-held","message":"m"}}`, `{"v":1,"id":0,"error":{"code":"busy","message":"m"}}`,
@@ -62,8 +62,8 @@ func FuzzClientRecord(f *testing.F) {
 		case answersPresent:
 			says = []func(){grant, func() { unetd.Close() }}
 		}
-		// To whoever presents its endpoint there the record is said, if that is
-		// the stage, and then the last word.
+		// The first present is answered with the record, if that is the stage, and every
+		// later one with an error that ends the lease.
 		ln := ListenAt(t, socket)
 		listened := make(chan struct{})
 		go func() {
@@ -110,7 +110,7 @@ func FuzzClientRecord(f *testing.F) {
 	})
 }
 
-// What FuzzClientRecord's unetd answers with the record.
+// The request that FuzzClientRecord answers with the record.
 const (
 	answersOpen = iota
 	answersResolve

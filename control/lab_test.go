@@ -14,11 +14,11 @@ const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
 	`"tags":["msg:7"]}}`
 
-// nowhere is no socket: who has lost its connection tries in vain.
+// nowhere is a path without a socket: a lease that connects again fails.
 const nowhere = "/nonexistent/unetd.sock"
 
-// script is a unetd that reads one request, then sends what says says, then
-// reads the next.
+// script is a unetd that reads a request and calls the next of says, which sends the
+// answer, until all have been called.
 func script(t testing.TB, c *net.UnixConn, says ...func()) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {

@@ -11,7 +11,7 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// What unetd must not answer.
+// Answers that are errors.
 func TestUnusableLists(t *testing.T) {
 	for _, c := range []struct {
 		record string

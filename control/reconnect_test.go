@@ -14,8 +14,8 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// A unetd that is stopped, not dead, costs no endpoint: calls end with their
-// context, and the lease goes on with it.
+// If unetd hangs (it is stopped, not dead), the lease stays: calls end with their context,
+// and the lease continues when unetd does.
 func TestUnetdHangs(t *testing.T) {
 	app, unetd := SocketPair(t)
 	_, w := Pipe(t)

@@ -13,8 +13,8 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// What unetd says about the connection as a whole, or when it says that the lease
-// is over, ends it; nothing is presented after that.
+// An error about the whole connection, or an event that the lease is closed, ends the lease;
+// nothing is presented after that.
 func TestLastWords(t *testing.T) {
 	for _, c := range []struct {
 		record string
@@ -68,7 +68,7 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-// What is said after the answers to present were begun, or in place of one.
+// Records after the first answer to present, or in place of one.
 func TestUnusableAnswersToPresent(t *testing.T) {
 	for _, c := range []struct {
 		records []string

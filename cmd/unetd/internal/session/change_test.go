@@ -12,9 +12,8 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// A claim or an unclaim whose answer is lost is done exactly once, whether unetd
-// died before it acted or after. The tag that a wildcard became is the one that
-// the endpoint has.
+// A claim or an unclaim whose answer is lost takes effect exactly once, whether unetd died
+// before it or after. A claimed wildcard returns the tag that the endpoint has got.
 func TestChangesAcrossDeath(t *testing.T) {
 	udp := endpoint.UDPTag(netip.AddrPortFrom(localAddr, 0))
 	held := endpoint.UDPTag(netip.AddrPortFrom(localAddr, 40001))
@@ -101,8 +100,8 @@ func TestChangesAcrossDeath(t *testing.T) {
 
 var errAny = errors.New("any error")
 
-// A claim that its caller gave up on, and whose answer was lost besides, is
-// undone all the same, before the next.
+// A claim that its caller has cancelled is undone before the next claim, also if its answer
+// was lost.
 func TestAbandonedClaimAcrossDeath(t *testing.T) {
 	for _, acted := range []bool{false, true} {
 		p := newFakeProvider(t)
@@ -142,7 +141,8 @@ func TestAbandonedClaimAcrossDeath(t *testing.T) {
 	}
 }
 
-// A tag that was lost with unetd is not taken for one that is still held.
+// A claim of a tag that the endpoint has lost while there was no unetd is not answered with
+// the old claim.
 func TestClaimOfLostTag(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)

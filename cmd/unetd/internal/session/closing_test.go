@@ -14,8 +14,8 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// lingers makes descriptors whose last close takes an hour: TCP sockets with more
-// to send than their other ends, which read nothing until the test ends, take.
+// lingers returns a function that makes descriptors whose last close takes an hour: TCP
+// sockets with SO_LINGER and unsent data. Their peers read nothing until the test ends.
 func lingers(t *testing.T) func() (fd int) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -66,7 +66,7 @@ func lingers(t *testing.T) func() (fd int) {
 	}
 }
 
-// heldUp counts the threads that let something go.
+// heldUp is the number of goroutines in letGo.
 func heldUp() int {
 	stacks := make([]byte, 4<<20)
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("session.letGo("))
@@ -82,17 +82,16 @@ func TestLetGoInterrupts(t *testing.T) {
 	Await(t, "the close of a socket that lingers", done)
 }
 
-// A socket that lingers blocks whoever closes it last, also the kernel when it
-// discards one that was sent and not read. Neither holds others up, nor this
-// user for long.
+// The last close of a socket with SO_LINGER blocks, also when the kernel discards one that
+// was sent and not read. That does not delay other users, and the sender not for long.
 func TestSocketsThatLinger(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, ln := Listen(t)
 	forAll(t, socket)
 	lingering := lingers(t)
-	// One that is read and closed; one too many, which the kernel discards;
-	// beyond the places, and never read. All are sent before anybody accepts, so
-	// that the last descriptors of them are the server's to close.
+	// A descriptor that is read and closed; one too many, which the kernel discards; two on
+	// connections beyond the limit, which are never read. All are sent before the server
+	// accepts, so that the server closes the last descriptor of each.
 	cases := []struct {
 		fds  int
 		id   float64
@@ -111,7 +110,7 @@ func TestSocketsThatLinger(t *testing.T) {
 	stop := serve(t, &Server{Provider: p, Limits: Limits{Connections: 8, ConnectionsPerUID: 2}}, ln)
 	for i, c := range cases {
 		if c.code == "busy" {
-			// Unless one of the first has given its place back already.
+			// The answer is another one if one of the first connections has ended already.
 			if m, _ := apps[i].receive(); m["error"] == nil {
 				t.Errorf("%v", m)
 			}
@@ -125,9 +124,8 @@ func TestSocketsThatLinger(t *testing.T) {
 	stop()
 }
 
-// A user with more connections to be refused than there can be, each with
-// sockets that linger, read and unread, stops nobody. What unetd spends on them
-// comes back.
+// A user opens more connections than unetd refuses at once, each with sockets that linger,
+// read and unread. Other users are served, and in the end unetd has freed everything.
 func TestRefusedSocketsThatLinger(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -138,7 +136,7 @@ func TestRefusedSocketsThatLinger(t *testing.T) {
 		as(t, 1001, func() { a = connect(t, socket) })
 		return a
 	}
-	holder := silent() // has the user's only place
+	holder := silent() // is the only connection that the user may have
 	var apps []*application
 	for range 24 {
 		a := silent()
@@ -170,9 +168,9 @@ func TestRefusedSocketsThatLinger(t *testing.T) {
 	stop()
 }
 
-// Refusals that no signal ends hold as many threads as one user's may, until the
-// file's owner lets go, and delay nobody else's. Here the release of the file
-// waits until the file system has written what is dirty.
+// Closes that no signal can interrupt occupy at most the threads of one user, until the file
+// system answers, and delay no other user. Here the release of a file waits until the file
+// system has written its dirty pages.
 func TestRefusalsThatAreGivenUp(t *testing.T) {
 	f := newFuse(t)
 	p := newFakeProvider(t)
@@ -213,15 +211,15 @@ func TestRefusalsThatAreGivenUp(t *testing.T) {
 	stop()
 }
 
-// Few connections wait that cannot be closed. Then nobody can send descriptors to unetd
-// before he has a place, and so more of them are refused at once, whoever's they are and
-// whatever becomes of the first.
+// When the bound of connections that wait to be closed is reached, unetd takes no
+// descriptors on connections that it has not accepted. So it can refuse more connections of
+// any user at once, although the first cannot be closed.
 func TestFewConnectionsWait(t *testing.T) {
 	f := newFuse(t)
 	p := newFakeProvider(t)
 	socket, ln := Listen(t)
 	if passRights(ln, false); passesRights(ln) {
-		t.Skip("this kernel lets descriptors come always (before Linux 6.16)")
+		t.Skip("no SO_PASSRIGHTS (before Linux 6.16)")
 	}
 	passRights(ln, true)
 	forAll(t, socket)

@@ -59,7 +59,7 @@ func TestEventRecords(t *testing.T) {
 	}
 	l.end(fmt.Errorf("%w: revoked: its fill ring ran away", endpoint.ErrLeaseClosed))
 	a.want(`{"event":"closed","message":"revoked: its fill ring ran away","v":1}`)
-	select { // told only when everything is free
+	select { // it is sent after everything has been released
 	case <-p.closed:
 	default:
 		t.Error("the application was told before the lease was closed")
@@ -70,7 +70,7 @@ func TestEventRecords(t *testing.T) {
 	}
 }
 
-// A state that is not the usual one is told at once, after the grant.
+// A link that is down is reported right after the grant.
 func TestLinkDownAtOpen(t *testing.T) {
 	p := newFakeProvider(t)
 	p.setLink(true)
@@ -85,8 +85,8 @@ func TestLinkDownAtOpen(t *testing.T) {
 	b.want(`{"event":"link","up":false,"v":1}`)
 }
 
-// Who notifies never waits, not even for an application that does not read;
-// that one is given up, as one that does not read its answers is.
+// A notice never blocks its sender, not even for an application that does not read. The
+// connection of such an application is closed, as when it does not read its answers.
 func TestEventsNotRead(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{WriteTimeout: 20 * time.Millisecond}})
@@ -111,7 +111,7 @@ func TestEventsNotRead(t *testing.T) {
 	}
 }
 
-// told collects what a watcher hears.
+// told collects the notices that a watcher gets.
 type told struct {
 	mu   sync.Mutex
 	list []endpoint.Notice
@@ -151,7 +151,7 @@ func TestWatch(t *testing.T) {
 	l.Watch(late.add)
 	late.await(t, linkDown)
 
-	// unetd comes back, with the link up: all may be different now.
+	// The next unetd reports the link up, and that all routes may have changed.
 	d.kill()
 	d.start()
 	until(t, "the lease", func() bool { return p.newestLease() != lease })
@@ -160,7 +160,7 @@ func TestWatch(t *testing.T) {
 		all := second.all()
 		return slices.Contains(all, linkUp) && slices.Contains(all, allRoutes)
 	})
-	lease.notify(linkUp) // known
+	lease.notify(linkUp) // not new
 	lease.notify(routeTo(localAddr))
 	until(t, "one more", func() bool { return slices.Contains(second.all(), routeTo(localAddr)) })
 	if got := second.all(); len(got) != 5 {
@@ -171,9 +171,9 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Watchers are told once that an address is gone and once that it is back, whatever
-// unetd says again; who comes late is told what is gone. The next unetd says all
-// anew, so what came back while there was none is told too.
+// Watchers get one notice that an address is gone and one that it is back, also if unetd
+// repeats them. A new watcher gets the addresses that are gone. The next unetd reports all
+// states again, so watchers also learn of an address that came back while there was none.
 func TestWatchAddresses(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
@@ -195,7 +195,7 @@ func TestWatchAddresses(t *testing.T) {
 	until(t, "the lease", func() bool { return p.newestLease() != lease })
 	until(t, "back", func() bool { return slices.Contains(late.all(), addrBack(localAddr)) })
 	lease = p.newestLease()
-	lease.notify(addrBack(localAddr)) // known
+	lease.notify(addrBack(localAddr)) // not new
 	lease.notify(addrGone(remoteAddr))
 	until(t, "gone again", func() bool { return late.all()[len(late.all())-1] == addrGone(remoteAddr) })
 	if got := late.all(); len(got) != 4 { // and once allRoutes
@@ -203,8 +203,8 @@ func TestWatchAddresses(t *testing.T) {
 	}
 }
 
-// A watcher that blocks holds up other watchers, but no answer, and one may use
-// the lease and its own stop.
+// A watcher that blocks delays other watchers, but no answer. A watcher may use the lease
+// and its own stop.
 func TestWatcherUsesLease(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
@@ -231,8 +231,8 @@ func TestWatcherUsesLease(t *testing.T) {
 	}
 }
 
-// A lease that ends at the provider's side ends at the application's, with the
-// reason, and nothing is presented again.
+// When the provider ends a lease the application's lease ends with the reason, and nothing
+// is presented again.
 func TestProviderEndsLease(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)

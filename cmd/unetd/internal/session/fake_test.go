@@ -23,8 +23,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// hooks, where set, come before what a fakeProvider and its leases do, or in
-// place of it. done comes after a claim or an unclaim has had its effect.
+// hooks are called before a fakeProvider and its leases act, or in place of it, if they are
+// set. done is called after a claim or an unclaim has had its effect.
 type hooks struct {
 	open    func(ctx context.Context, p mux.Owner, req endpoint.Request) error
 	present func(ctx context.Context, p mux.Owner, sock *os.File) error
@@ -35,8 +35,8 @@ type hooks struct {
 	route   func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
 }
 
-// fakeProvider grants memfds and sockets. Its endpoints are its state, and
-// outlive servers that keep them, as those of a mux outlive unetd.
+// fakeProvider grants memfds and sockets. Its endpoints outlive a server that keeps them,
+// as those of a mux outlive unetd.
 type fakeProvider struct {
 	t      testing.TB
 	closed chan *fakeLease // gets every lease that is closed
@@ -47,9 +47,9 @@ type fakeProvider struct {
 	newest    *fakeLease
 	endpoints map[uint64]*fakeEndpoint
 	counters  []endpoint.Counter
-	tables    []uint64   // inodes of the tables of connections that came, in order
-	down      bool       // the link, for leases that are made
-	others    []*os.File // other ends of the sockets, at end of file once no copy of a grant is left
+	tables    []uint64   // inodes of the tables of connections that were received, in order
+	down      bool       // the state of the link for new leases
+	others    []*os.File // other ends of the sockets: end of file when no copy of a grant is left
 }
 
 // fakeEndpoint is guarded by its provider's mu.
@@ -104,8 +104,8 @@ func cookieOf(f *os.File) (cookie uint64, err error) {
 	return cookie, errors.Join(ctlErr, err)
 }
 
-// keepTable does with what an application sends as a table of connections what the mux
-// does: it asks the kernel what it is, and keeps a descriptor of its own.
+// keepTable handles a table of connections as the mux does: it asks the kernel what the
+// file is, and keeps a descriptor of its own.
 func (p *fakeProvider) keepTable(f *os.File) error {
 	if f == nil {
 		return nil
@@ -155,8 +155,8 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer mux.Owner, req end
 		segment.Close()
 		return nil, nil, err
 	}
-	// Only the other end meets the poller; the one that is granted stays
-	// blocking, as an XSK does.
+	// Only the other end is in the runtime's poller; the granted one stays blocking, as an
+	// XSK does.
 	if err := unix.SetNonblock(pair[0], true); err != nil {
 		return nil, nil, err
 	}
@@ -256,8 +256,8 @@ func (p *fakeProvider) Counters(peer mux.Owner) ([]endpoint.Counter, error) {
 	return p.counters, nil
 }
 
-// abandon is the death of the process that the provider was in: its leases are no
-// more, the endpoints are.
+// abandon has the effect of the death of the provider's process: its leases are gone, the
+// endpoints stay.
 func (p *fakeProvider) abandon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +266,7 @@ func (p *fakeProvider) abandon() {
 	}
 }
 
-// reap is the end of an endpoint that nobody has presented.
+// reap removes an endpoint.
 func (p *fakeProvider) reap(id uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -400,7 +400,7 @@ func (l *fakeLease) Watch(f func([]endpoint.Notice)) (stop func()) {
 	}
 }
 
-// notify is something that happens in the provider's network.
+// notify reports a change in the provider's network.
 func (l *fakeLease) notify(n endpoint.Notice) { l.watchers.Tell(n) }
 
 func (l *fakeLease) Done() <-chan struct{} { return l.gone }
@@ -411,7 +411,7 @@ func (l *fakeLease) Err() error {
 	return l.err
 }
 
-// end is what happens when the provider takes an endpoint down.
+// end ends the lease, as when the provider removes its endpoint.
 func (l *fakeLease) end(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

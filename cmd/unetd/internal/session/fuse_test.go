@@ -34,14 +34,14 @@ const (
 	fuseCached = 1 << 40
 )
 
-// fuse is a file system whose server answers what it takes to open a file, and
-// nothing after that: poll, and each close of a descriptor, wait until release.
-// The server is another process, and the mount has no name any more, so that a
-// test process which hangs is released too, and leaves nothing.
+// fuse is a file system whose server answers the requests that open a file, and
+// no others: poll, and each close of a descriptor, block until release. The server is
+// another process and the file system is mounted nowhere, so that nothing is left if the
+// test process hangs and is killed.
 type fuse struct {
 	root    int // the file system's folder
 	release func()
-	asked   *os.File // the operations that wait in vain, a byte each
+	asked   *os.File // the operations that are not answered, a byte each
 }
 
 // fuseServer in the environment makes the test binary a server.
@@ -84,7 +84,7 @@ func newFuse(t *testing.T) *fuse {
 		t.Fatal(err)
 	}
 	f := &fuse{root: root, asked: r, release: sync.OnceFunc(func() {
-		// Without a server, all that waits for it fails.
+		// When the server ends, the requests that wait for it fail.
 		if err := server.Process.Kill(); err != nil {
 			t.Error(err)
 		}
@@ -95,7 +95,7 @@ func newFuse(t *testing.T) *fuse {
 	return f
 }
 
-// serveFuse answers until it is killed, or nobody has the file system any more.
+// serveFuse answers until it is killed, or the file system is not in use any more.
 func serveFuse(dev int) {
 	b := make([]byte, 1<<20)
 	for {
@@ -108,7 +108,7 @@ func serveFuse(dev int) {
 		}
 		answer := answerFuse(b[:n])
 		if binary.LittleEndian.Uint32(b[4:]) == fuseInterrupt {
-			continue // of a request that stays unanswered
+			continue // it interrupts a request that is never answered
 		}
 		if answer == nil {
 			_, err = os.Stdout.Write(b[4:5])
@@ -146,7 +146,7 @@ func answerFuse(b []byte) []byte {
 		le.PutUint32(out[4:], fuseMinor)
 		le.PutUint32(out[12:], fuseWritebackCache)
 		le.PutUint32(out[20:], 4096) // max_write
-	case fuseLookup: // every name is a file of its own
+	case fuseLookup: // every name exists and is a file
 		var id uint64 = 2
 		for _, c := range b[40:] {
 			id = (id*31 + uint64(c)) % fuseCached
@@ -180,8 +180,8 @@ func answerFuse(b []byte) []byte {
 	return append(head, out...)
 }
 
-// open opens a file. Who closes the descriptor waits for release, so this is
-// left to the cleanup, which comes after.
+// open opens a file. Closing its descriptor blocks until release, so the cleanup closes it
+// after that.
 func (f *fuse) open(t *testing.T, name string, flags int) (fd int) {
 	t.Helper()
 	fd, err := unix.Openat(f.root, name, unix.O_RDWR|unix.O_CLOEXEC|flags, 0)

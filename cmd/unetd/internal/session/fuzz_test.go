@@ -24,10 +24,9 @@ const (
 	stages
 )
 
-// FuzzServerRecord sends a record that was not made by this package, with some
-// descriptors, on a fresh connection, or on one with an open or presented
-// lease, or on an operator's. Whatever it is, every answer is a record of the
-// protocol, and in the end nothing is left.
+// FuzzServerRecord sends any record, with some descriptors, on a new connection, on one
+// with an open or presented lease, or on an operator's. Every answer must be a valid record,
+// and in the end no lease and no descriptor may be left.
 func FuzzServerRecord(f *testing.F) {
 	for stage := range uint8(stages) {
 		for _, s := range []string{

@@ -20,7 +20,7 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// served proves that others are.
+// served checks that another user is served.
 func served(t *testing.T, socket string) {
 	t.Helper()
 	g, l := mustOpen(t, socket, endpoint.Request{})
@@ -31,9 +31,8 @@ func served(t *testing.T, socket string) {
 	g.Close()
 }
 
-// Files that block whoever asks whether they are ready, or closes them, hold up
-// neither the goroutine that accepts, nor other sessions, nor the end of Serve;
-// and they take the places of their own user only.
+// Files on which poll and close block delay neither the goroutine that accepts, nor other
+// sessions, nor the end of Serve. They count as connections of their own user only.
 func TestFilesThatBlock(t *testing.T) {
 	f := newFuse(t)
 	p := newFakeProvider(t)
@@ -61,7 +60,7 @@ func TestFilesThatBlock(t *testing.T) {
 		a.wantEOF()
 		served(t, socket)
 	}
-	// Each of them still waits for a close, so this user has no place left.
+	// Each of them still waits for a close, so this user may have no other connection.
 	fd := f.open(t, "z", 0)
 	var a *application
 	as(t, 1001, func() { a = connect(t, socket) })
@@ -85,7 +84,7 @@ func TestFilesThatBlock(t *testing.T) {
 	f.release()
 }
 
-// Who connects without end takes his own places only.
+// A user who connects 10,000 times uses up only his own limit.
 func TestTenThousandConnections(t *testing.T) {
 	const connections = 10000
 	var limit unix.Rlimit
@@ -119,7 +118,7 @@ func TestTenThousandConnections(t *testing.T) {
 		})
 		as(t, 1002, func() { served(t, socket) })
 	}
-	// All but as many as a user may have are refused.
+	// All beyond the user's limit are refused.
 	until(t, "refusals", func() bool {
 		conns = slices.DeleteFunc(conns, func(c *net.UnixConn) bool {
 			if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
@@ -145,7 +144,7 @@ func TestTenThousandConnections(t *testing.T) {
 	}
 }
 
-// Connections that say nothing are dropped, and their places are free again.
+// Connections that send nothing are closed, and then do not count any more.
 func TestSilentConnections(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{OpenTimeout: 50 * time.Millisecond, ConnectionsPerUID: 8}})
@@ -179,8 +178,8 @@ func TestSilentConnections(t *testing.T) {
 	})
 }
 
-// Records of zero bytes with descriptors, and records that nobody reads, are all
-// closed in the end.
+// The descriptors of records of zero bytes, and of records that are not read, are all closed
+// in the end.
 func TestDescriptorsInFlight(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)

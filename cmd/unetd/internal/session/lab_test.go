@@ -50,8 +50,7 @@ func serve(t testing.TB, s *Server, ln *net.UnixListener) (stop func()) {
 	return stop
 }
 
-// daemon is a unetd that can be killed and started again: the provider is what
-// outlives it.
+// daemon is a unetd that can be killed and started again. Its provider stays.
 type daemon struct {
 	t      testing.TB
 	p      *fakeProvider
@@ -71,8 +70,8 @@ func (d *daemon) start() {
 	d.stop = serve(d.t, &Server{Provider: d.p, Limits: d.limits, Keep: true}, ListenAt(d.t, d.socket))
 }
 
-// kill ends it as SIGKILL would: connections are gone without a word, and so is
-// the socket; of calls in progress nobody hears again.
+// kill ends it as SIGKILL does: its connections and its socket are closed without an
+// answer, and the results of calls in progress are lost.
 func (d *daemon) kill() {
 	d.stop()
 	d.p.abandon()
@@ -90,7 +89,7 @@ func mustOpen(t testing.TB, socket string, req endpoint.Request) (*endpoint.Gran
 	return g, l
 }
 
-// until polls for what nothing announces.
+// until polls until a condition is true.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); !f(); time.Sleep(time.Millisecond) {

@@ -59,7 +59,7 @@ func TestOpenClaimResolveClose(t *testing.T) {
 		t.Errorf("identity %+v", id)
 	}
 
-	// The descriptors are the provider's, in order, and not for a child.
+	// The descriptors are those of the provider, in order, with close-on-exec.
 	if b, err := io.ReadAll(io.NewSectionReader(g.Segment, 0, 100)); err != nil || string(b) != "segment" {
 		t.Errorf("segment has %q, %v", b, err)
 	}
@@ -103,7 +103,7 @@ func TestOpenClaimResolveClose(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	select { // reclaimed by the time Close returns
+	select { // it has been reclaimed when Close returns
 	case <-p.closed:
 	default:
 		t.Error("Close returned before the lease was closed")
@@ -159,7 +159,7 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 	}
 }
 
-// A mistake in an argument is found on either side, and costs no lease.
+// Invalid arguments are errors on either side, and do not end the lease.
 func TestUnusableArguments(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
@@ -196,8 +196,8 @@ func TestUnusableArguments(t *testing.T) {
 	}
 }
 
-// Whatever the process starts has none of the descriptors of its leases, neither
-// of a first connection nor of a later one.
+// A child process inherits no descriptor of a lease, neither of the first connection nor of
+// a later one.
 func TestDescriptorsAreCloseOnExec(t *testing.T) {
 	inherited := OpenDescriptors(t)
 	p := newFakeProvider(t)
@@ -221,8 +221,8 @@ func TestDescriptorsAreCloseOnExec(t *testing.T) {
 	}
 }
 
-// Answers find their callers in whatever order they come, and callers beyond
-// the limit wait for their turn.
+// Answers in any order reach their callers, and callers beyond the limit wait for their
+// turn.
 func TestConcurrentRequests(t *testing.T) {
 	p := newFakeProvider(t)
 	release := make(chan struct{})
@@ -274,7 +274,7 @@ func TestCancelledRequestLeavesTheLease(t *testing.T) {
 	if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); err != nil {
 		t.Errorf("Claim: %v", err)
 	}
-	close(release) // the late answer is taken, and is nobody's
+	close(release) // the late answer is read and discarded
 	go func() { <-inside }()
 	if r, err := l.Resolve(context.Background(), remoteAddr); err != nil || r.NextHop != remoteAddr {
 		t.Errorf("Resolve: %v, %v", r, err)
@@ -284,7 +284,7 @@ func TestCancelledRequestLeavesTheLease(t *testing.T) {
 	}
 }
 
-// A claim that succeeds when its caller has left is undone before the next.
+// A claim that succeeds after its caller has returned is undone before the next claim.
 func TestAbandonedClaimIsGivenBack(t *testing.T) {
 	p := newFakeProvider(t)
 	inside, release := make(chan struct{}), make(chan struct{})
@@ -373,7 +373,7 @@ func TestOpenIsCancelled(t *testing.T) {
 	p.hook(hooks{open: func(ctx context.Context, _ mux.Owner, _ endpoint.Request) error {
 		close(inside)
 		<-ctx.Done() // the application's end closes the connection
-		return nil   // and the provider was too far to stop
+		return nil   // too late for the provider to stop
 	}})
 	socket, _ := start(t, &Server{Provider: p})
 	ctx, cancel := context.WithCancel(context.Background())

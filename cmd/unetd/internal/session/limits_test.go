@@ -45,8 +45,8 @@ func forAll(t *testing.T, socket string) {
 	}
 }
 
-// One user's connections do not take the place of another's, and root's are
-// bounded only by the total.
+// The connections of one user do not count for another, and those of root are bounded only
+// by the total.
 func TestConnectionsOfAUser(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 6, ConnectionsPerUID: 2}})
@@ -89,7 +89,7 @@ func TestConnectionsOfAUser(t *testing.T) {
 	})
 }
 
-// Presenting takes a place as opening does.
+// A connection that presents counts as one that opens.
 func TestPresentsCountAsConnections(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 2}})
@@ -103,8 +103,8 @@ func TestPresentsCountAsConnections(t *testing.T) {
 	b.wantEOF()
 }
 
-// Discovery that nobody answers is bounded: for a user, so that another's
-// finds a place, and for all.
+// Resolves whose neighbour does not answer are bounded for each user, so that those of
+// other users are made, and for all.
 func TestResolvesAtOnce(t *testing.T) {
 	p := newFakeProvider(t)
 	inside, release := make(chan struct{}, 100), make(chan struct{})

@@ -44,7 +44,7 @@ func TestOperatorRecords(t *testing.T) {
 	}
 }
 
-// Lists of any length come over in records that have room for them.
+// Lists of any length are sent, in several records if needed.
 func TestListAndCounters(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -93,7 +93,8 @@ func TestListAndCounters(t *testing.T) {
 	}
 }
 
-// Who is no operator is told so, and so is who asks nobody.
+// A user who is no operator gets an error that says so. Where no unetd is running the error
+// names the socket.
 func TestOperatorsOnly(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
@@ -116,7 +117,8 @@ func TestOperatorsOnly(t *testing.T) {
 	}
 }
 
-// An operator may ask again and again, but not keep a place by silence.
+// An operator may send any number of requests on a connection, but an idle connection is
+// closed.
 func TestOperatorIdles(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{IdleTimeout: 50 * time.Millisecond}})

@@ -15,7 +15,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// The groups are those of the process that connected, however many they are.
+// Any number of groups of the process that connected is read.
 func TestPeerGroups(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be of other groups")

@@ -21,8 +21,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// endpointOf makes an endpoint in p that has no lease, as one that has outlived
-// its unetd, and gives its socket's descriptor.
+// endpointOf makes an endpoint in p that has no lease, like one that has outlived
+// its unetd, and returns the descriptor of its socket.
 func endpointOf(t testing.TB, p *fakeProvider, uid uint32, tags ...endpoint.Tag) (fd int) {
 	t.Helper()
 	g, _, err := p.OpenEndpoint(context.Background(), mux.Owner{UID: uid}, endpoint.Request{Tags: tags})
@@ -78,7 +78,7 @@ func TestPresentRecords(t *testing.T) {
 	}
 }
 
-// What may not come in which order, and with which descriptors.
+// Presents in a wrong order, or with wrong descriptors, are violations.
 func TestPresentViolations(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -137,8 +137,7 @@ func TestPresentViolations(t *testing.T) {
 	}
 }
 
-// What can be sent in place of an endpoint's socket is refused, closed, and
-// harms nobody.
+// Whatever is sent in place of an endpoint's socket is refused and closed, and does no harm.
 func TestPresentRefused(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -232,11 +231,11 @@ func TestPresentManyTags(t *testing.T) {
 	d.kill()
 	d.start()
 	ctx := context.Background()
-	// The repeated call proves that the lease is back.
+	// The call is answered only after the lease has been presented.
 	if _, err := l.Resolve(ctx, remoteAddr); err != nil {
 		t.Fatal(err)
 	}
-	// What comes in several answers is all of them.
+	// The tags of several answers are all of them.
 	fd := endpointOf(t, p, 0, tags...)
 	a := connect(t, d.socket)
 	a.send(presentRecord, fd)
@@ -250,8 +249,8 @@ func TestPresentManyTags(t *testing.T) {
 	}
 }
 
-// Keep leaves granted leases alone, and nobody hears a word; without it, each
-// is closed, and then told.
+// With Keep the end of unetd closes no lease and sends no event. Without Keep it closes each
+// lease, and then sends an event.
 func TestStop(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep=%v", keep), func(t *testing.T) {
@@ -290,12 +289,12 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Endpoints whose application has not got its grant are nobody's to present, so
-// Keep does not leave them; one that was presented it leaves, answered or not.
+// Nobody can present an endpoint whose grant was not sent, so it is closed also with Keep.
+// One that was presented is kept, whether or not that was answered.
 func TestKeepOfUnanswered(t *testing.T) {
 	p := newFakeProvider(t)
 	inside := make(chan struct{}, 2)
-	late := func(ctx context.Context) error { // that cannot be stopped any more
+	late := func(ctx context.Context) error { // too late to stop
 		inside <- struct{}{}
 		<-ctx.Done()
 		return nil
@@ -324,8 +323,8 @@ func TestKeepOfUnanswered(t *testing.T) {
 	}
 }
 
-// What is presented does not come into the runtime's poller, whatever its
-// owner has made of it: asking a hostile file whether it is ready can block.
+// A presented file is not added to the runtime's poller, also if its owner has made it
+// non-blocking: to poll a hostile file can block.
 func TestPresentedIsNotPolled(t *testing.T) {
 	p := newFakeProvider(t)
 	fd := endpointOf(t, p, 0)
@@ -346,7 +345,7 @@ func TestPresentedIsNotPolled(t *testing.T) {
 			t.Errorf("%v, %v", infos, err)
 		}
 		for _, info := range infos {
-			text, _ := os.ReadFile(info) // one may have been closed
+			text, _ := os.ReadFile(info) // fails if it has been closed meanwhile
 			for line := range strings.Lines(string(text)) {
 				var polled int
 				if _, err := fmt.Sscanf(line, "tfd: %d", &polled); err == nil && polled == here {
@@ -364,7 +363,7 @@ func TestPresentedIsNotPolled(t *testing.T) {
 	}
 }
 
-// ReadRecord leaves no room in the padding of a control message.
+// The padding of a control message has no room for more descriptors.
 func TestRoomForDescriptors(t *testing.T) {
 	DescriptorLeaks(t)
 	r, w := Pipe(t)

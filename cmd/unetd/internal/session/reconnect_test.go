@@ -19,8 +19,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// The lease goes on with the next unetd: it is the same endpoint, with what it
-// held, and nothing is left of the connections between.
+// The lease continues with the next unetd: the endpoint and its tags are the same, and no
+// descriptor of earlier connections is left.
 func TestUnetdDies(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -156,8 +156,8 @@ func TestCallsWaitForUnetd(t *testing.T) {
 	}
 }
 
-// A unetd that is stopped, or has much to do, holds nobody up who closes a lease. It
-// reclaims the endpoint later.
+// Close of a lease does not wait for a unetd that is stopped or busy. Such a unetd reclaims
+// the endpoint later.
 func TestCloseOfAStuckUnetd(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -213,8 +213,7 @@ func TestCloseWithoutUnetd(t *testing.T) {
 	p.noCopies()
 }
 
-// Close while unetd is about to grant the lease again: either way the endpoint is
-// given back.
+// Close while the endpoint is being presented: in any case the endpoint is reclaimed.
 func TestCloseWhilePresenting(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
@@ -224,7 +223,7 @@ func TestCloseWhilePresenting(t *testing.T) {
 	p.hook(hooks{present: func(ctx context.Context, _ mux.Owner, _ *os.File) error {
 		close(inside)
 		<-ctx.Done() // the application's end of the connection is closed
-		return nil   // and the provider was too far to stop
+		return nil   // too late for the provider to stop
 	}})
 	d.start()
 	Await(t, "present", inside)
@@ -235,8 +234,7 @@ func TestCloseWhilePresenting(t *testing.T) {
 	}
 }
 
-// An answer to present takes as long as it takes: to give up on it would be to
-// give the lease back.
+// There is no timeout for the answer to present: closing the connection would end the lease.
 func TestPresentIsSlow(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)

@@ -16,8 +16,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// What the next unetd can say to an endpoint that is presented to it, and which of
-// it is the last word.
+// The errors with which the next unetd can answer present, those that end the lease and
+// those after which it is presented again.
 func TestPresentIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -74,7 +74,7 @@ func TestPresentIsRefused(t *testing.T) {
 	}
 }
 
-// The connection may be refused as a whole, which is a matter of time.
+// If unetd refuses the connection because of a limit, the endpoint is presented again later.
 func TestNoPlaceToPresent(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)

@@ -13,7 +13,7 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// That unetd is busy is no answer to whether there is a route.
+// An error that unetd is busy does not mean that there is no route.
 func TestResolveWhileBusy(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
@@ -58,7 +58,7 @@ func TestResolveWhileBusy(t *testing.T) {
 	Await(t, "the end of Resolve", ended)
 }
 
-// Resolves that wait for neighbours which do not answer leave a claim its turn.
+// A claim does not wait for resolves whose neighbours do not answer.
 func TestClaimAmongResolves(t *testing.T) {
 	p := newFakeProvider(t)
 	inside := make(chan struct{}, 2*protocol.MaxRequests)

@@ -22,7 +22,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// application is an application's end that sends whatever it is told to.
+// application is an application's end of a connection, which sends any record.
 type application struct {
 	t    testing.TB
 	conn *net.UnixConn
@@ -52,8 +52,8 @@ func (a *application) send(record string, fds ...int) {
 	}
 }
 
-// receive reads one answer with encoding/json's generic types, so that names
-// in the record are checked and not only that both ends agree on them.
+// receive reads one answer with encoding/json's generic types, so that the names in the
+// record are checked.
 func (a *application) receive() (map[string]any, []int) {
 	a.t.Helper()
 	b, oob := make([]byte, protocol.MaxRecord), make([]byte, 1024)
@@ -145,8 +145,8 @@ func TestRecords(t *testing.T) {
 	p.awaitClosed()
 }
 
-// Each violation is answered, ends the connection and frees what it held, and
-// the connection beside it does not notice.
+// Each violation is answered, ends the connection and frees what it held. Other connections
+// are not affected.
 func TestViolations(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -229,8 +229,8 @@ func TestViolations(t *testing.T) {
 	p.noCopies()
 }
 
-// Records that are queued behind a violation do not keep its answer from the
-// application (a close with records unread would give it ECONNRESET).
+// The application gets the answer to a violation also if it has sent more records after it.
+// (If unetd closed with unread records, the application would get ECONNRESET.)
 func TestAnswerBeforeTheEnd(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
@@ -290,12 +290,12 @@ func TestConnectionLimit(t *testing.T) {
 	a := connect(t, socket)
 	a.wantError(0, "busy")
 	a.wantEOF()
-	for range 50 { // whatever of writing, answer and end comes first
+	for range 50 { // in any order of the request, the answer and the end of the connection
 		if _, _, err := control.Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, endpoint.ErrBusy) {
 			t.Fatalf("Open: %v", err)
 		}
 	}
-	// The place is free a moment after its holder has read the end.
+	// The connection does not count any more soon after the application has read its end.
 	first.Close()
 	deadline := time.Now().Add(Patience)
 	for {
@@ -333,7 +333,7 @@ func TestTooManyRequests(t *testing.T) {
 	if m, _ := a.receive(); m["route"] == nil {
 		t.Fatalf("%v", m)
 	}
-	// Bytes count too, and so does an identifier that is still in use.
+	// Bytes are limited too, and an identifier that is still in use is a violation.
 	long := `{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.2"}` + strings.Repeat(" ", protocol.MaxRecord-100)
 	b := connect(t, socket)
 	b.open()
@@ -347,8 +347,8 @@ func TestTooManyRequests(t *testing.T) {
 	b.wantError(0, "protocol")
 }
 
-// An application that dies in the middle of things takes nothing with it but
-// what was its own.
+// When an application dies during a request, the request is cancelled and its endpoint is
+// reclaimed.
 func TestApplicationDies(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -386,7 +386,7 @@ func TestApplicationDies(t *testing.T) {
 		p.awaitClosed()
 	}
 
-	// With the grant unread: the kernel closes the descriptors in flight.
+	// The grant is not read: the kernel closes the descriptors in flight.
 	a = connect(t, socket)
 	a.send(openRecord)
 	a.conn.Close()
@@ -394,8 +394,8 @@ func TestApplicationDies(t *testing.T) {
 	p.noCopies()
 }
 
-// The answers to an application that does not read them fill its socket
-// buffer, and then its time.
+// The connection of an application that does not read answers is closed some time after its
+// socket buffer is full.
 func TestApplicationDoesNotRead(t *testing.T) {
 	p := newFakeProvider(t)
 	p.hook(hooks{route: func(context.Context, netip.Addr) (endpoint.Route, error) {
@@ -422,7 +422,7 @@ func TestApplicationDoesNotRead(t *testing.T) {
 	}
 }
 
-// Many applications come and go at once, politely and not.
+// Many applications open and end at once, with and without closing their leases.
 func TestChurn(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -486,7 +486,7 @@ func openAndDie(socket string, t endpoint.Tag) error {
 	return nil
 }
 
-// Serve fails when its listener does, and still closes every lease.
+// Serve returns the error of its listener, and still closes every lease.
 func TestListenerFails(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, ln := Listen(t)

@@ -17,18 +17,17 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// unetd dies and comes back 200 times, at every stage of what three applications
-// ask it for, some of which they give up on. In the end each endpoint has exactly
-// the tags that its application was told of.
+// unetd is killed and started again 200 times, at every stage of the calls of three
+// applications, which cancel some of them. In the end each endpoint has exactly the tags
+// that its application has claimed.
 func TestSoak(t *testing.T) {
 	const deaths, applications, workers = 200, 3, 4
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
-	var progress atomic.Uint64 // calls that have ended, or have met one of the hooks that wait for unetd's end
+	var progress atomic.Uint64 // calls that have ended, or are in a hook that waits for unetd's end
 
-	// One call in eight meets the end of unetd: before it has had its effect, or
-	// after.
+	// One call in eight waits for the end of unetd, before it has had its effect or after.
 	fate := func(ctx context.Context) error {
 		if rand.IntN(8) == 0 {
 			progress.Add(1)
@@ -69,8 +68,8 @@ func TestSoak(t *testing.T) {
 	}
 	var before uint64
 	for i := range deaths {
-		// Some happen in the middle of things, some before the leases are back,
-		// some when all calls in progress wait for it.
+		// unetd is killed during calls, before all leases have been presented, or when all
+		// calls in progress wait for its end.
 		target := progress.Load() + uint64(i%20)
 		for idle := 0; progress.Load() < target && idle < 50; time.Sleep(200 * time.Microsecond) {
 			if idle++; progress.Load() != before {
@@ -92,7 +91,8 @@ func TestSoak(t *testing.T) {
 	wg.Wait()
 	held := make([]map[endpoint.Tag]bool, applications)
 	for a, l := range leases {
-		// What its caller has left may still be on its way: it is one at a time.
+		// A cancelled call may still be in progress. Calls are made one at a time, so this one
+		// waits for it.
 		if err := l.Unclaim(context.Background(), endpoint.MessageTag(1<<31)); err == nil || errors.Is(err, endpoint.ErrLeaseClosed) {
 			t.Errorf("application %d: %v", a, err)
 		}
@@ -175,12 +175,12 @@ func work(t *testing.T, l *control.Lease, model map[endpoint.Tag]bool, own uint3
 		held := slices.Collect(maps.Keys(model))
 		tag := held[rand.IntN(len(held))]
 		if tag.Kind != endpoint.TagMessage || tag.Message>>24 != own {
-			// Another worker may be given it as soon as it is free, so this one
-			// cannot ask again for what it has given up on.
+			// Another worker may get it as soon as it is free, so this one does not repeat
+			// a call that it has cancelled.
 			ctx = context.Background()
 		}
 		err := l.Unclaim(ctx, tag)
-		if late(err) { // it may have happened, or be about to
+		if late(err) { // it may have had its effect, or have it later
 			if err = l.Unclaim(context.Background(), tag); err != nil && err.Error() == "no such tag" {
 				err = nil
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// However many endpoints a user opens at once, unetd works on a few of them, and
-// others are served meanwhile.
+// If a user opens many endpoints at once, unetd works on a few at a time, and serves other
+// users meanwhile.
 func TestOpensTakeTurns(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
@@ -36,8 +36,7 @@ func TestOpensTakeTurns(t *testing.T) {
 	if n := len(inside); n != 0 {
 		t.Errorf("%d more opens of one user are being worked on", n)
 	}
-	// One that goes away does not keep its place in the line, nor do the others
-	// lose theirs.
+	// A connection that is closed loses its place in the queue; the others keep theirs.
 	gone := apps[wide-1]
 	gone.conn.Close()
 	apps = apps[:wide-1]
@@ -52,8 +51,8 @@ func TestOpensTakeTurns(t *testing.T) {
 	stop()
 }
 
-// A turn that is waited for in vain is nobody's, and users who want nothing are
-// forgotten.
+// A wait for a turn that is cancelled takes no turn, and nothing is kept for users without
+// one.
 func TestTurns(t *testing.T) {
 	turns := newTurns(2)
 	ctx, cancel := context.WithCancel(context.Background())
