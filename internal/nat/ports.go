@@ -42,6 +42,13 @@ func protocol(t endpoint.Tag) int {
 // set is a set of ports.
 type set [1 << 16 / 64]uint64
 
+var everyPort = ports(0, 1<<16-1)
+
+func ports(first, last uint16) (s set) {
+	s.add(first, last)
+	return s
+}
+
 func (s *set) add(first, last uint16) {
 	for port := int(first); port <= int(last); port++ {
 		s[port/64] |= 1 << (port % 64)
@@ -184,41 +191,4 @@ func legacy(found map[netip.Addr]*Ports) error {
 		}
 	}
 	return nil
-}
-
-// span is the ports from first to last.
-type span struct{ first, last uint16 }
-
-// spans are in order and do not overlap.
-type spans []span
-
-var everyPort = spans{{0, 1<<16 - 1}}
-
-// and returns the ports that are in s and in o.
-func (s spans) and(o spans) spans {
-	var both spans
-	for _, a := range s {
-		for _, b := range o {
-			if first, last := max(a.first, b.first), min(a.last, b.last); first <= last {
-				both = append(both, span{first, last})
-			}
-		}
-	}
-	return both
-}
-
-// others returns the ports that are not in s.
-func (s spans) others() spans {
-	var list spans
-	next := 0
-	for _, in := range s {
-		if next < int(in.first) {
-			list = append(list, span{uint16(next), in.first - 1})
-		}
-		next = int(in.last) + 1
-	}
-	if next < 1<<16 {
-		list = append(list, span{uint16(next), 1<<16 - 1})
-	}
-	return list
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -114,7 +115,10 @@ func readRules() (*rules, error) {
 		}
 		switch number(hook) {
 		case unix.NF_INET_PRE_ROUTING, unix.NF_INET_POST_ROUTING:
-			r.add(base{chain{family, text(attrs[unix.NFTA_CHAIN_TABLE]), text(attrs[unix.NFTA_CHAIN_NAME])}, number(hook) == unix.NF_INET_PRE_ROUTING})
+			b := base{chain{family, text(attrs[unix.NFTA_CHAIN_TABLE]), text(attrs[unix.NFTA_CHAIN_NAME])}, number(hook) == unix.NF_INET_PRE_ROUTING}
+			if !slices.Contains(r.bases, b) { // an interrupted dump is repeated
+				r.bases = append(r.bases, b)
+			}
 		}
 		return nil
 	})
@@ -122,16 +126,6 @@ func readRules() (*rules, error) {
 		return nil, fmt.Errorf("chains of nftables: %w", err)
 	}
 	return r, nil
-}
-
-// add adds a chain once: an interrupted dump is repeated.
-func (r *rules) add(b base) {
-	for _, known := range r.bases {
-		if known == b {
-			return
-		}
-	}
-	r.bases = append(r.bases, b)
 }
 
 // of returns the rules of a chain. It reads them at the first call for the chain.

@@ -11,7 +11,7 @@ import (
 type target struct {
 	source      bool       // the source is translated; false: the destination
 	first, last netip.Addr // new addresses; not valid: those of the interface, or unknown
-	ports       span       // new ports
+	low, high   uint16     // new ports
 }
 
 // translation adds the ports of the packets of s that an expression translates.
@@ -29,14 +29,14 @@ func (w *walk) translation(c chain, e expression, s state, registers map[uint32]
 	if !w.shared && !s.named {
 		return
 	}
-	if len(s.ports) == 1 && s.ports[0] == everyPort[0] {
+	if s.ports == everyPort {
 		w.ports.addMay(c.String(), s.protocols, 0, 1<<16-1)
 		return
 	}
 	for i, is := range s.protocols {
-		for _, in := range s.ports {
+		for word, ports := range s.ports {
 			if is {
-				w.ports.inUse[i].add(in.first, in.last)
+				w.ports.inUse[i][word] |= ports
 			}
 		}
 	}
@@ -51,12 +51,12 @@ func (w *walk) source(c chain, t target, s state) {
 	} else if !w.shared {
 		return
 	}
-	w.ports.addMay(c.String(), s.protocols, t.ports.first, t.ports.last)
+	w.ports.addMay(c.String(), s.protocols, t.low, t.high)
 }
 
 // target reads a translating expression. ok: it may translate packets of the address.
 func (w *walk) target(c chain, e expression, registers map[uint32]value) (t target, ok bool) {
-	t.ports = everyPort[0]
+	t.high = 1<<16 - 1
 	switch e.name {
 	case "masq":
 		t.source = true
@@ -94,10 +94,10 @@ func (t *target) give(registers map[uint32]value, low, high uint32) {
 	if low == 0 || len(first) < 2 || high != 0 && len(last) < 2 {
 		return
 	}
-	t.ports.first = binary.BigEndian.Uint16(first)
-	t.ports.last = t.ports.first
+	t.low = binary.BigEndian.Uint16(first)
+	t.high = t.low
 	if high != 0 {
-		t.ports.last = binary.BigEndian.Uint16(last)
+		t.high = binary.BigEndian.Uint16(last)
 	}
 }
 
@@ -127,6 +127,6 @@ func (t *target) readRange(info []byte) {
 		t.first, t.last = netip.AddrFrom4([4]byte(info[8:12])), netip.AddrFrom4([4]byte(info[12:16]))
 	}
 	if flags&unix.NF_NAT_RANGE_PROTO_SPECIFIED != 0 {
-		t.ports = span{binary.BigEndian.Uint16(info[16:]), binary.BigEndian.Uint16(info[18:])}
+		t.low, t.high = binary.BigEndian.Uint16(info[16:]), binary.BigEndian.Uint16(info[18:])
 	}
 }

@@ -25,8 +25,8 @@ type walk struct {
 // state describes the packets that meet the conditions evaluated so far.
 type state struct {
 	protocols [protocols]bool
-	ports     spans // destination ports of arriving packets
-	named     bool  // a condition names the address
+	ports     set  // destination ports of arriving packets
+	named     bool // a condition names the address
 }
 
 // value is the value of a register of nftables: one of its fields, or unknown if none is set.
@@ -87,7 +87,7 @@ func (w *walk) step(c chain, e expression, s *state, registers map[uint32]value,
 	case "range":
 		first, last := e.data(unix.NFTA_RANGE_FROM_DATA), e.data(unix.NFTA_RANGE_TO_DATA)
 		if w.isDestinationPort(registers[e.number(unix.NFTA_RANGE_SREG)]) && len(first) == 2 && len(last) == 2 {
-			return s.narrow(spans{{binary.BigEndian.Uint16(first), binary.BigEndian.Uint16(last)}}, e.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ)
+			return s.narrow(ports(binary.BigEndian.Uint16(first), binary.BigEndian.Uint16(last)), e.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ)
 		}
 	case "lookup":
 		return w.lookup(c, s, e, registers, depth)
@@ -218,31 +218,33 @@ func (s *state) restrict(protocol byte, equal bool) bool {
 }
 
 func (s *state) comparePort(op uint32, port uint16) bool {
-	at := spans{{port, port}}
+	at := ports(port, port)
 	switch op {
 	case unix.NFT_CMP_EQ:
 		return s.narrow(at, false)
 	case unix.NFT_CMP_NEQ:
 		return s.narrow(at, true)
 	case unix.NFT_CMP_LT:
-		return s.narrow(spans{{0, port}}, false) && s.narrow(at, true)
+		return s.narrow(ports(0, port), false) && s.narrow(at, true)
 	case unix.NFT_CMP_LTE:
-		return s.narrow(spans{{0, port}}, false)
+		return s.narrow(ports(0, port), false)
 	case unix.NFT_CMP_GT:
-		return s.narrow(spans{{port, 1<<16 - 1}}, false) && s.narrow(at, true)
+		return s.narrow(ports(port, 1<<16-1), false) && s.narrow(at, true)
 	case unix.NFT_CMP_GTE:
-		return s.narrow(spans{{port, 1<<16 - 1}}, false)
+		return s.narrow(ports(port, 1<<16-1), false)
 	}
 	return true
 }
 
 // narrow narrows s to ports, or to all others.
-func (s *state) narrow(ports spans, invert bool) bool {
-	if invert {
-		ports = ports.others()
+func (s *state) narrow(to set, invert bool) bool {
+	for i, ports := range to {
+		if invert {
+			ports = ^ports
+		}
+		s.ports[i] &= ports
 	}
-	s.ports = s.ports.and(ports)
-	return len(s.ports) > 0
+	return s.ports != set{}
 }
 
 // lookup evaluates a look-up in a set or a map.
@@ -303,10 +305,10 @@ func hasIntervals(list []element) bool {
 
 // portsOf are the ports in a set; false: the set has other keys. An interval is two elements: its
 // first port, and the port after its last one, which is marked as an end.
-func portsOf(list []element) (in spans, ok bool) {
+func portsOf(list []element) (in set, ok bool) {
 	for _, e := range list {
 		if len(e.key) < 2 || e.last != nil || len(bytes.Trim(e.key[2:], "\x00")) > 0 {
-			return nil, false
+			return in, false
 		}
 	}
 	port := func(e element) uint16 { return binary.BigEndian.Uint16(e.key) }
@@ -325,11 +327,11 @@ func portsOf(list []element) (in spans, ok bool) {
 		switch {
 		case e.end:
 		case !intervals:
-			in = append(in, span{port(e), port(e)})
+			in.add(port(e), port(e))
 		case i+1 < len(list):
-			in = append(in, span{port(e), port(list[i+1]) - 1})
+			in.add(port(e), port(list[i+1])-1)
 		default:
-			in = append(in, span{port(e), 1<<16 - 1})
+			in.add(port(e), 1<<16-1)
 		}
 	}
 	return in, true
@@ -356,6 +358,6 @@ func (w *walk) match(s *state, e expression) bool {
 	default:
 		return true
 	}
-	ports := spans{{binary.NativeEndian.Uint16(info[4:]), binary.NativeEndian.Uint16(info[6:])}}
-	return !w.arrives || s.narrow(ports, flags&inverted != 0)
+	to := ports(binary.NativeEndian.Uint16(info[4:]), binary.NativeEndian.Uint16(info[6:]))
+	return !w.arrives || s.narrow(to, flags&inverted != 0)
 }
