@@ -222,10 +222,10 @@ func (p *parser) rule(n *yaml.Node) *Rule {
 		{"endpoints", func(n *yaml.Node) { r.Endpoints = p.limit(n, "endpoints", "a number such as 16", count) }},
 		{"memory", func(n *yaml.Node) { r.Memory = p.limit(n, "memory", "a size such as 64MiB", bytesOf) }},
 		{"ports", func(n *yaml.Node) { r.Ports = p.limit(n, "ports", "a number such as 8192", count) }},
-		{"trusted", func(n *yaml.Node) { r.Trusted = p.truth(n, "trusted") }},
-		{"infrastructure", func(n *yaml.Node) { r.Infrastructure = p.truth(n, "infrastructure") }},
-		{"operator", func(n *yaml.Node) { r.Operator = p.truth(n, "operator") }},
-		{"nat", func(n *yaml.Node) { r.NATWarn = p.nat(n) }},
+		{"trusted", func(n *yaml.Node) { r.Trusted = p.choice(n, "trusted", "true", "false") }},
+		{"infrastructure", func(n *yaml.Node) { r.Infrastructure = p.choice(n, "infrastructure", "true", "false") }},
+		{"operator", func(n *yaml.Node) { r.Operator = p.choice(n, "operator", "true", "false") }},
+		{"nat", func(n *yaml.Node) { r.NATWarn = p.choice(n, "nat", "warn", "refuse") }},
 	}
 	for i, f := range fields {
 		fields[i].read = func(n *yaml.Node) { given[f.name] = n; f.read(n) }
@@ -327,21 +327,13 @@ func (p *parser) pattern(n *yaml.Node) Pattern {
 	return pattern
 }
 
-func (p *parser) truth(n *yaml.Node, what string) bool {
+// choice reads one of two words.
+func (p *parser) choice(n *yaml.Node, what, yes, no string) bool {
 	text, ok := p.scalar(n, what)
-	if ok && text != "true" && text != "false" {
-		p.fail(n, "%s: %q: write true or false", what, text)
+	if ok && text != yes && text != no {
+		p.fail(n, "%s: %q: write %s or %s", what, text, yes, no)
 	}
-	return text == "true"
-}
-
-// nat reads the field nat. warn: the rule permits ports that network address translation may use.
-func (p *parser) nat(n *yaml.Node) (warn bool) {
-	text, ok := p.scalar(n, "nat")
-	if ok && text != "refuse" && text != "warn" {
-		p.fail(n, "nat: %q: write refuse or warn", text)
-	}
-	return text == "warn"
+	return text == yes
 }
 
 // limit reads a number, or unlimited.

@@ -136,7 +136,7 @@ func TestErrors(t *testing.T) {
 		{rule(whole, `interfaces: ["eth[01]"]`), `7:18: "eth[01]" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
 		{rule(whole, "infrastructure: vrrp"), `7:21: infrastructure: "vrrp": write true or false`},
 		{rule(whole, "trusted: yes"), `7:14: trusted: "yes": write true or false`},
-		{rule(whole, "nat: allow"), `7:10: nat: "allow": write refuse or warn`},
+		{rule(whole, "nat: allow"), `7:10: nat: "allow": write warn or refuse`},
 		{rule(whole, "nat: [warn]"), "7:10: nat is a single value, and this is a list"},
 		{rule(whole, "operator: [true]"), "7:15: operator is a single value, and this is a list"},
 		{rule("endpoints: many"), `4:16: endpoints: "many": write a number such as 16, or unlimited`},

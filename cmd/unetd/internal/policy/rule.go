@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,34 +64,14 @@ func (r *Rule) isFor(s Subject) bool {
 
 // isOn reports whether the rule is about an interface.
 func (r *Rule) isOn(interfaceName string) bool {
-	return slices.ContainsFunc(r.Interfaces, func(glob string) bool { return matches(glob, interfaceName) })
+	return slices.ContainsFunc(r.Interfaces, func(glob string) bool {
+		ok, err := path.Match(strings.ReplaceAll(glob, `\`, `\\`), interfaceName) // the parser refuses ? and [
+		return ok && err == nil
+	})
 }
 
 // onAll reports whether the rule is about all interfaces.
 func (r *Rule) onAll() bool { return slices.Contains(r.Interfaces, "*") }
-
-// matches reports whether name matches glob, in which * stands for any characters, or none.
-func matches(glob, name string) bool {
-	head, rest, star := strings.Cut(glob, "*")
-	if !star {
-		return glob == name
-	}
-	name, ok := strings.CutPrefix(name, head)
-	if !ok {
-		return false
-	}
-	for {
-		part, next, star := strings.Cut(rest, "*")
-		if !star {
-			return strings.HasSuffix(name, part)
-		}
-		i := strings.Index(name, part)
-		if i < 0 {
-			return false
-		}
-		name, rest = name[i+len(part):], next
-	}
-}
 
 // ports returns the ports of an address that the rule permits for tags of a kind; for a wildcard
 // address, the ports of all addresses that it may become.

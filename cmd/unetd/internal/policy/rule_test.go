@@ -87,9 +87,9 @@ func TestGlobs(t *testing.T) {
 	}{
 		{"eth0", "eth0", true}, {"eth0", "eth01", false}, {"*", "x", true}, {"*", "", true}, {"e*0", "eth0", true}, {"e*0", "e0", true},
 		{"e*0", "eth1", false}, {"*.100", "eth0.100", true}, {"*.100", "eth0.1000", false}, {"e*h*1*", "eth21", true}, {"e*h*1*", "eth2", false},
-		{"a*a", "a", false}, {"a**b", "ab", true}, {"*aab", "aaab", true}, {"a.b", "axb", false},
+		{"a*a", "a", false}, {"a**b", "ab", true}, {"*aab", "aaab", true}, {"a.b", "axb", false}, {`a\b`, `a\b`, true}, {`a\b`, "ab", false},
 	} {
-		if got := matches(c.glob, c.name); got != c.want {
+		if got := (&Rule{Interfaces: []string{c.glob}}).isOn(c.name); got != c.want {
 			t.Errorf("%s, %s: %v", c.glob, c.name, got)
 		}
 	}
