@@ -208,35 +208,30 @@ func (m *Mux) tableOf(t endpoint.Tag) (key any, table *ebpf.Map) {
 	return bpf.Key6(kindOf(t), t.Addr.As16(), t.Port), m.progs.objs.Tags6
 }
 
+// kinds are the tags with an address by the kind in their key; their other fields are left out.
+var kinds = map[bpf.TagKind]endpoint.Tag{
+	bpf.TagUDP:      {Kind: endpoint.TagUDP},
+	bpf.TagUDPBlock: {Kind: endpoint.TagUDP, Block: true},
+	bpf.TagTCP:      {Kind: endpoint.TagTCP},
+	bpf.TagTCPBlock: {Kind: endpoint.TagTCP, Block: true},
+	bpf.TagAddr:     {Kind: endpoint.TagAddr},
+}
+
 // kindOf is the kind in the key of a tag with an address.
 func kindOf(t endpoint.Tag) bpf.TagKind {
-	switch {
-	case t.Kind == endpoint.TagUDP && t.Block:
-		return bpf.TagUDPBlock
-	case t.Kind == endpoint.TagUDP:
-		return bpf.TagUDP
-	case t.Kind == endpoint.TagTCP && t.Block:
-		return bpf.TagTCPBlock
-	case t.Kind == endpoint.TagTCP:
-		return bpf.TagTCP
+	for kind, like := range kinds {
+		if t.Kind == like.Kind && t.Block == like.Block {
+			return kind
+		}
 	}
-	return bpf.TagAddr
+	panic(fmt.Sprintf("BUG: no key for %v", t))
 }
 
 // tagOf is the inverse of kindOf, for the address and port of the key.
 func tagOf(kind bpf.TagKind, addr netip.Addr, port uint16) endpoint.Tag {
-	ap := netip.AddrPortFrom(addr, port)
-	switch kind {
-	case bpf.TagUDP:
-		return endpoint.UDPTag(ap)
-	case bpf.TagUDPBlock:
-		return endpoint.UDPTag(ap).AsBlock()
-	case bpf.TagTCP:
-		return endpoint.TCPTag(ap)
-	case bpf.TagTCPBlock:
-		return endpoint.TCPTag(ap).AsBlock()
-	}
-	return endpoint.AddrTag(addr)
+	t := kinds[kind]
+	t.Addr, t.Port = addr, port
+	return t
 }
 
 // tagsInKernel reads the whole table, with suspended tags. The table must not change during

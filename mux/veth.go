@@ -116,10 +116,11 @@ type deleter struct {
 	rt    *nl.SocketHandle
 	group int
 
+	request sync.Mutex // held during a request
+
 	mu      sync.Mutex
 	linkDel func(netlink.Link) error // nl.LinkDel, except in a test
 	queue   []*deletion
-	busy    bool // a goroutine works on the queue
 }
 
 // deletion is a port to be deleted.
@@ -145,16 +146,21 @@ func newDeleter(h *netlink.Handle, rt *nl.SocketHandle) (*deleter, error) {
 	return r, nil
 }
 
-// delete deletes a port and waits until that is done.
+// delete deletes a port and waits until that is done. The first of the callers that wait for the
+// end of a request deletes the ports of all of them.
 func (r *deleter) delete(ifindex uint32, name string) error {
 	me := &deletion{ifindex: ifindex, name: name, done: make(chan error, 1)}
 	r.mu.Lock()
 	r.queue = append(r.queue, me)
-	lead := !r.busy
-	r.busy = true
 	r.mu.Unlock()
-	if lead {
-		r.next()
+	r.request.Lock()
+	defer r.request.Unlock()
+	if len(me.done) == 0 {
+		r.mu.Lock()
+		list := r.queue
+		r.queue = nil
+		r.mu.Unlock()
+		r.run(list)
 	}
 	return <-me.done
 }
@@ -171,22 +177,6 @@ func (r *deleter) deleteAll(ports map[uint32]string) error {
 		err = errors.Join(err, <-d.done)
 	}
 	return err
-}
-
-// next deletes the ports in the queue. If it is not empty then, another goroutine continues.
-func (r *deleter) next() {
-	r.mu.Lock()
-	list := r.queue
-	r.queue = nil
-	r.mu.Unlock()
-	r.run(list)
-	r.mu.Lock()
-	r.busy = len(r.queue) > 0
-	more := r.busy
-	r.mu.Unlock()
-	if more {
-		go r.next()
-	}
 }
 
 // run deletes ports and sends the results.
