@@ -38,6 +38,12 @@ a processor each. Kernel baselines run on an identical pair of hosts without any
 XDP program. Rounds of all transports are interleaved. It needs root, and leaves
 nothing behind.
 
+Where the machine has hardware counters, tables and lines also have user and kernel
+instructions and cycles a message, of both processes with all of their threads. The kernel's work in
+their system calls is in them, a hypervisor's is not. A round whose counters the kernel
+shared with somebody else has none: nothing is extrapolated. Without counters
+(most virtual machines) one line says so.
+
 Transports:
 `
 

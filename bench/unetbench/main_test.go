@@ -99,6 +99,7 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"rtt", "--place", "elsewhere"},
 		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
 		{"rtt", "--json", "--benchfmt"},
+		{"rtt", "--mode", "fast"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,0"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,4095"},

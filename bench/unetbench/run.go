@@ -15,12 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet/bench/internal/lab"
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
 	"github.com/unet-go/unet/bench/internal/syscount"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
 )
 
 // common are the flags that every benchmark has.
@@ -28,6 +30,7 @@ type common struct {
 	json     bool
 	benchfmt bool
 	unetd    string
+	mode     string
 	cpus     []int
 	seed     uint64
 }
@@ -37,6 +40,7 @@ func (c *common) flags(cmd *cobra.Command) {
 	f.BoolVar(&c.json, "json", false, "write one JSON object a line to standard output, and the tables to standard error")
 	f.BoolVar(&c.benchfmt, "benchfmt", false, "the same in Go's benchmark format, which benchstat reads")
 	f.StringVar(&c.unetd, "unetd", "", "the daemon's executable (default: unetd beside unetbench)")
+	f.StringVar(&c.mode, "mode", mux.ModeAuto.String(), "how unetd attaches its programs, as unetd serve --mode")
 	f.IntSliceVar(&c.cpus, "cpus", nil, "processors of client and server (default: the first two)")
 	f.Uint64Var(&c.seed, "seed", 0, "of the order within rounds (default: a new one, which is printed)")
 }
@@ -57,12 +61,19 @@ func (c *common) run(cmd *cobra.Command, cfg lab.Config, m measurement) (err err
 	if cfg, err = c.labConfig(cfg); err != nil {
 		return err
 	}
+	missing := perf.Probe()
+	if missing == nil {
+		cfg.Events = perf.Hardware
+	}
 	seed := c.seed
 	if !cmd.Flags().Changed("seed") {
 		seed = uint64(rand.Uint32()) // short enough to type again
 	}
 	out := newOutput(cmd.OutOrStdout(), cmd.ErrOrStderr(), c)
 	defer out.clear()
+	if missing != nil {
+		out.note(fmt.Sprintf("instructions and cycles are %v", missing))
+	}
 	out.note(fmt.Sprintf("client on processor %d, server on %d, order of rounds from --seed %d", cfg.ClientCPU, cfg.ServerCPU, seed))
 	l, err := lab.Open(cmd.Context(), cfg)
 	if err != nil {
@@ -80,6 +91,11 @@ func (c *common) run(cmd *cobra.Command, cfg lab.Config, m measurement) (err err
 
 // labConfig completes cfg with processors and unetd, and checks the machine.
 func (c *common) labConfig(cfg lab.Config) (lab.Config, error) {
+	mode, err := mux.ParseMode(c.mode)
+	if err != nil {
+		return cfg, usageError{err}
+	}
+	cfg.Mode = mode.String()
 	cpus, err := netlab.Processors()
 	if err != nil {
 		return cfg, err
@@ -226,6 +242,9 @@ func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output)
 				if err != nil {
 					return err
 				}
+				if _, reason := got.Counts(); reason != "" {
+					out.note(fmt.Sprintf("round %d of %v has no instructions and cycles: %s", round, c, reason))
+				}
 				r := report.NewRecord(c, j, round, got, calls[i])
 				m.records = append(m.records, r)
 				out.line(r)
@@ -304,7 +323,7 @@ func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*flo
 		if err != nil {
 			return nil, err
 		}
-		v := report.PerMessage(float64(got.SystemCalls), got, c.Bench)
+		v := report.PerMessage(float64(counter.Calls), got, c.Bench)
 		calls[i] = &v
 	}
 	return calls, nil

@@ -36,6 +36,7 @@ type Host struct {
 	starts chan start    // to the starter thread
 	closed chan struct{} // closed by close
 	ended  chan struct{} // closed by the starter when it has left the namespace
+	tid    int           // of the starter
 }
 
 // ErrClosed is the error of a host whose pair was closed.
@@ -89,6 +90,9 @@ func (h *Host) openStarter() error {
 	return <-ready
 }
 
+// Starter is the thread that starts the host's processes, which inherit what is attached to it.
+func (h *Host) Starter() int { return h.tid }
+
 // serveStarts is the starter thread.
 func (h *Host) serveStarts(ready chan<- error) {
 	runtime.LockOSThread()
@@ -115,6 +119,7 @@ func (h *Host) serveStarts(ready chan<- error) {
 		ready <- err
 		return
 	}
+	h.tid = unix.Gettid()
 	close(ready)
 	var started []*os.Process
 	for {

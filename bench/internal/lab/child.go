@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
@@ -71,6 +72,9 @@ func (c *child) run() error {
 	defer cancel()
 	if c.job.Bench == workload.Memory && c.job.Transport == "" {
 		return c.memory()
+	}
+	if c.job.Counted {
+		workload.CountBy(perf.Inherited(firstCounter))
 	}
 	find := transport.ByName
 	if c.job.Bench == workload.Bandwidth {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -21,12 +22,14 @@ import (
 
 // Config is what a lab needs.
 type Config struct {
-	Unetd     string // the daemon's executable
-	Muxed     bool   // make the muxed pair
-	Crowd     bool   // make the crowded pair
-	Plain     bool   // make the plain pair
-	Impaired  bool   // with impaired links between the hosts, see Goodput
-	Bulk      []Net  // make a pair for each
+	Unetd     string      // the daemon's executable
+	Mode      string      // of the daemons' uplinks, as unetd's --mode
+	Events    perf.Events // to count of the children; zero: none
+	Muxed     bool        // make the muxed pair
+	Crowd     bool        // make the crowded pair
+	Plain     bool        // make the plain pair
+	Impaired  bool        // with impaired links between the hosts, see Goodput
+	Bulk      []Net       // make a pair for each
 	ClientCPU int
 	ServerCPU int
 }
@@ -35,6 +38,8 @@ type Config struct {
 func (c Config) Daemons() bool {
 	return c.Muxed || c.Crowd || slices.ContainsFunc(c.Bulk, Net.muxed)
 }
+
+func (l *Lab) counted() bool { return l.cfg.Events != perf.Events{} }
 
 // Lab is up to three pairs of hosts. It runs one measurement at a time.
 type Lab struct {
@@ -241,7 +246,7 @@ func (l *Lab) openSite(ctx context.Context, name string, cfg netlab.Config) (_ *
 		return nil, err
 	}
 	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
-		d, err := startDaemon(ctx, h, l.cfg.Unetd, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins))
+		d, err := startDaemon(ctx, h, l.cfg.Unetd, "--mode", l.cfg.Mode, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins))
 		if err != nil {
 			return nil, err
 		}

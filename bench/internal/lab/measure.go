@@ -1,14 +1,15 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
-	"github.com/unet-go/unet/bench/internal/syscount"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
@@ -21,15 +22,39 @@ const startTimeout = 60 * time.Second
 // Outcome is what the two processes of a measurement reported.
 type Outcome struct {
 	Client, Server workload.Report
-	SystemCalls    uint64 // of both, in the measured section; 0 if they were not counted
 }
 
-// Measure runs j once over t, in two new processes. With a counter it also
-// counts their system calls.
-func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, j workload.Job, counter *syscount.Counter) (Outcome, error) {
+// Counts are those of both processes; nil: there are none, perhaps for the reason that is returned.
+func (o Outcome) Counts() (sum *perf.Counts, reason string) {
+	a, b := o.Client.Counts, o.Server.Counts
+	if a == nil || b == nil {
+		return nil, cmp.Or(o.Client.Uncounted, o.Server.Uncounted)
+	}
+	sum = new(perf.Counts)
+	for i := range sum {
+		sum[i] = a[i] + b[i]
+	}
+	return sum, ""
+}
+
+// Observer looks at the two processes of a measurement from outside.
+type Observer interface {
+	// Start is called before the client begins. Both have opened their transports.
+	Start(pids []int) error
+	// Stop is called when both have reported, before they end.
+	Stop() error
+}
+
+// Measure runs j once over t, in two new processes, with an observer if it is not nil: then the
+// processes do not read counters.
+func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, j workload.Job, o Observer) (Outcome, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout+2*j.Limit, errors.New("took too long"))
 	defer cancel()
-	out, err := l.measure(ctx, t, place, j, counter)
+	client, server, err := l.sides(t, place, j)
+	if err != nil {
+		return Outcome{}, err
+	}
+	out, err := l.measure(ctx, client, server, o)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx) // not that the processes were killed, but why
@@ -39,11 +64,9 @@ func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, 
 	return out, nil
 }
 
-func (l *Lab) measure(ctx context.Context, t transport.Transport, place string, j workload.Job, counter *syscount.Counter) (out Outcome, err error) {
-	clientSide, serverSide, err := l.sides(t, place, j)
-	if err != nil {
-		return out, err
-	}
+func (l *Lab) measure(ctx context.Context, clientSide, serverSide side, o Observer) (out Outcome, err error) {
+	counted := l.counted() && o == nil
+	clientSide.job.Counted, serverSide.job.Counted = counted, counted
 	server, err := l.spawn(ctx, serverSide.host, l.cfg.ServerCPU, workload.Server)
 	if err != nil {
 		return out, err
@@ -55,21 +78,17 @@ func (l *Lab) measure(ctx context.Context, t transport.Transport, place string, 
 	}
 	defer func() { err = finish(client, err) }()
 
-	pids := []int{client.pid(), server.pid()}
-	if counter != nil {
-		for _, pid := range pids {
-			if err := counter.Follow(pid); err != nil {
-				return out, err
-			}
-			defer counter.Forget(pid)
-		}
-	}
 	if err := errors.Join(server.send(serverSide.job), client.send(clientSide.job)); err != nil {
 		return out, err
 	}
 	for _, p := range []*process{server, client} {
 		if _, err := p.next(ctx); err != nil { // ready
 			return out, err
+		}
+		if p == client && o != nil {
+			if err := o.Start([]int{client.pid(), server.pid()}); err != nil {
+				return out, err
+			}
 		}
 		if err := p.send("go"); err != nil {
 			return out, err
@@ -96,14 +115,8 @@ func (l *Lab) measure(ctx context.Context, t transport.Transport, place string, 
 		}
 	}
 	out.Client, out.Server = *clientReport, *serverReport
-	if counter != nil {
-		for _, pid := range pids {
-			n, err := counter.Bracketed(pid)
-			if err != nil {
-				return out, err
-			}
-			out.SystemCalls += n
-		}
+	if o != nil {
+		return out, o.Stop()
 	}
 	return out, nil
 }

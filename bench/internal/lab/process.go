@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
 )
@@ -29,13 +30,24 @@ type process struct {
 	output tail       // its standard error
 }
 
+// firstCounter is the descriptor of a child at which its counters begin, if there are any.
+const firstCounter = 4
+
 // spawn starts a child inside h, pinned to cpu, as uid nobody. It is killed
-// when ctx ends.
+// when ctx ends. All that it ever executes is counted, if the lab counts.
 func (l *Lab) spawn(ctx context.Context, h *netlab.Host, cpu int, role workload.Role) (*process, error) {
 	p := &process{role: role, events: make(chan event, 4)}
 	p.cmd = exec.CommandContext(ctx, "/proc/self/fd/3", "child")
 	p.cmd.Args[0] = os.Args[0]
 	p.cmd.ExtraFiles = []*os.File{l.self} // becomes descriptor 3
+	if l.counted() {
+		counters, err := perf.OpenSet(h.Starter(), l.cfg.Events)
+		if err != nil {
+			return nil, err
+		}
+		defer counters.Close() // the child has them
+		p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, counters.Files()...)
+	}
 	p.cmd.SysProcAttr = netlab.Nobody()
 	p.cmd.Stderr = &p.output
 	p.cmd.WaitDelay = time.Second

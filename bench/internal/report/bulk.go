@@ -29,6 +29,7 @@ func (r *Record) bandwidth(c plan.Combination, out lab.Outcome) {
 	writes := float64(bytes) / float64(c.Size)
 	r.CPUSPerGB, r.CPUUSPerMsg = cpu/float64(bytes)*1e9, cpu*1e6/writes
 	r.AllocsPerMsg = float64(out.Client.Mallocs+s.Mallocs) / writes
+	r.count(out, func(total float64) float64 { return total / writes })
 }
 
 // PrintBandwidth writes a table for each MTU.
@@ -61,6 +62,7 @@ func (s Summary) PrintBandwidth(w io.Writer) {
 				fmt.Sprintf("%.2f", r.CPUPerGB.Median), perMessage(r.Syscalls), fmt.Sprintf("%.3f", r.Allocs.Median),
 				fmt.Sprint(r.Lost), half)
 		}
+		g.addCounts(rows)
 		g.print(w)
 	}
 	if len(mtus) > 0 {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -69,16 +70,21 @@ func both(bound float64) map[string]float64    { return split(bound, bound) }
 func split(q, port float64) map[string]float64 { return map[string]float64{"queue": q, "port": port} }
 func port(bound float64) map[string]float64    { return map[string]float64{"port": bound} }
 
+// portOverQueue is a goal of small messages and of many endpoints.
+var portOverQueue = comparison{"msg RTT over ports / over queues", message(workload.RTT, transport.Message),
+	message(workload.RTT, transport.Message).attached("queue"), p50, port(1.25), true}
+
 // speed are the goals of small messages.
 var speed = []comparison{
+	portOverQueue,
 	{"msg RTT / floor RTT", message(workload.RTT, transport.Message), message(workload.RTT, transport.Floor), p50, both(1.15), true},
 	{"udp RTT / floor RTT", message(workload.RTT, transport.UDP), message(workload.RTT, transport.Floor), p50, both(1.20), true},
-	{"tcp RTT / floor RTT", message(workload.RTT, transport.TCP), message(workload.RTT, transport.Floor), p50, both(1.40), true},
-	{"kernel-tcp RTT / tcp RTT", message(workload.RTT, transport.KernelTCP), message(workload.RTT, transport.TCP), p50, split(2.1, 1.85), false},
-	{"kernel-udp RTT / udp RTT", message(workload.RTT, transport.KernelUDP), message(workload.RTT, transport.UDP), p50, split(1.55, 1.35), false},
+	{"tcp RTT / floor RTT", message(workload.RTT, transport.TCP), message(workload.RTT, transport.Floor), p50, split(1.25, 1.20), true},
+	{"kernel-tcp RTT / tcp RTT", message(workload.RTT, transport.KernelTCP), message(workload.RTT, transport.TCP), p50, split(1.9, 1.5), false},
+	{"kernel-udp RTT / udp RTT", message(workload.RTT, transport.KernelUDP), message(workload.RTT, transport.UDP), p50, split(1.6, 1.35), false},
 	{fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", plan.RateBatch), message(workload.Rate, transport.Message).batched(plan.RateBatch),
 		message(workload.Rate, transport.KernelUDP).batched(plan.RateBatch), msgsPerS, split(1.8, 1.3), false},
-	{"oneway: msg / kernel-udp message rate", message(workload.OneWay, transport.Message), message(workload.OneWay, transport.KernelUDP), msgsPerS, split(1.6, 1.2), false},
+	{"oneway: msg / kernel-udp message rate", message(workload.OneWay, transport.Message), message(workload.OneWay, transport.KernelUDP), msgsPerS, split(1.6, 1.3), false},
 	{"oneway: tcp / kernel-tcp message rate", message(workload.OneWay, transport.TCP), message(workload.OneWay, transport.KernelTCP), msgsPerS, both(3), false},
 	{"connect: tcp / kernel-tcp connections a second", message(workload.Connect, transport.TCP), message(workload.Connect, transport.KernelTCP), msgsPerS, both(1), false},
 	{"go-tcp RTT / tcp RTT, means, tcp waits adaptively", message(workload.RTT, transport.GoTCP).waiting("block"),
@@ -88,7 +94,7 @@ var speed = []comparison{
 // scale are the goals of many endpoints, and of two on one host.
 var scale = []comparison{
 	{"msg RTT with 256 endpoints open / with one", message(workload.RTT, transport.Message).at(plan.Crowd), message(workload.RTT, transport.Message), p50, port(1.10), true},
-	{"msg RTT over ports / over queues", message(workload.RTT, transport.Message), message(workload.RTT, transport.Message).attached("queue"), p50, port(1.25), true},
+	portOverQueue,
 	{"msg RTT on one host / between two", message(workload.RTT, transport.Message).at(plan.Local), message(workload.RTT, transport.Message), p50, port(1.0), true},
 }
 
@@ -156,7 +162,7 @@ var attachments = []string{"queue", "port"}
 func (s Summary) Goals(memory []Memory, idle []Idle) (goals []Goal) {
 	for _, attach := range attachments {
 		goals = append(goals, s.compare(speed, attach)...)
-		goals = append(goals, s.allocationGoal(attach), memoryGoal(attach, memory), idleGoal(attach, idle))
+		goals = append(goals, s.instructionGoal(attach), s.allocationGoal(attach), memoryGoal(attach, memory), idleGoal(attach, idle))
 	}
 	return goals
 }
@@ -184,12 +190,24 @@ func (s Summary) PrintBandwidthGoals(w io.Writer) {
 	}
 }
 
+// mostInstructions are of the kernel, a message, by attachment.
+var mostInstructions = split(5600, 7700)
+
+// instructionGoal is about a message of a round trip, which has two.
+func (s Summary) instructionGoal(attach string) Goal {
+	g := Goal{Figure: "kernel instructions a message, msg, half a round trip", Attach: attach, Bound: mostInstructions[attach], AtMost: true, format: "%.0f"}
+	if r, ok := s.find(message(workload.RTT, transport.Message).attached(attach)); ok && r.Counts != nil {
+		g.Known, g.Measured = true, r.Counts[perf.KernelInstructions].Median/2
+	}
+	return g
+}
+
 // allocationGoal is about the worst of unet's own transports. Opening a connection
 // allocates, so connect is left out.
 func (s Summary) allocationGoal(attach string) Goal {
 	g := Goal{Figure: "allocations per message, worst of msg, udp and tcp", Attach: attach, Bound: mostAllocs, AtMost: true, format: "%.3f"}
 	for _, r := range s.Rows {
-		if r.Attach == attach && r.Bench != workload.Connect && (r.Transport == transport.Message || r.Transport == transport.UDP || r.Transport == transport.TCP) {
+		if r.Attach == attach && r.Bench != workload.Connect && r.Transport != transport.Floor {
 			g.Known = true
 			if r.Allocs.Median >= noAllocs {
 				g.Measured = max(g.Measured, r.Allocs.Median)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/lab"
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
@@ -39,6 +40,13 @@ type Record struct {
 	CPUUSPerMsg    float64  `json:"cpu_us_per_msg"`
 	SyscallsPerMsg *float64 `json:"syscalls_per_msg"` // both processes, from the counting pass; null: not counted
 	AllocsPerMsg   float64  `json:"allocs_per_msg"`   // heap objects, both processes
+
+	// Of both processes, the kernel's work in their system calls included; missing where the
+	// machine has no counters.
+	UserInstructionsPerMsg   *float64 `json:"user_instructions_per_msg,omitempty"`
+	KernelInstructionsPerMsg *float64 `json:"kernel_instructions_per_msg,omitempty"`
+	UserCyclesPerMsg         *float64 `json:"user_cycles_per_msg,omitempty"`
+	KernelCyclesPerMsg       *float64 `json:"kernel_cycles_per_msg,omitempty"`
 
 	Duplicates   *int `json:"duplicates,omitempty"`
 	CreditWindow int  `json:"credit_window,omitempty"` // messages; oneway
@@ -92,7 +100,30 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 	}
 	r.CPUUSPerMsg = PerMessage(float64(out.Client.CPU+out.Server.CPU)/1e3, out, c.Bench)
 	r.AllocsPerMsg = PerMessage(float64(out.Client.Mallocs+out.Server.Mallocs), out, c.Bench)
+	r.count(out, func(total float64) float64 { return PerMessage(total, out, c.Bench) })
 	return r
+}
+
+// counted are the fields of the hardware's figures, in their order.
+func (r *Record) counted() [perf.Figures]**float64 {
+	return [perf.Figures]**float64{
+		perf.UserInstructions:   &r.UserInstructionsPerMsg,
+		perf.KernelInstructions: &r.KernelInstructionsPerMsg,
+		perf.UserCycles:         &r.UserCyclesPerMsg,
+		perf.KernelCycles:       &r.KernelCyclesPerMsg,
+	}
+}
+
+// count fills them in, if they were counted.
+func (r *Record) count(out lab.Outcome, each func(total float64) float64) {
+	counts, _ := out.Counts()
+	if counts == nil {
+		return
+	}
+	for i, field := range r.counted() {
+		v := each(float64(counts[i]))
+		*field = &v
+	}
 }
 
 // PerMessage divides by the messages that arrived.
@@ -191,8 +222,15 @@ func (r Record) benchmark() (string, int, []figure) {
 	if r.SyscallsPerMsg != nil {
 		all = append(all, figure{*r.SyscallsPerMsg, "syscalls/op"})
 	}
+	for i, v := range r.counted() {
+		if *v != nil {
+			all = append(all, figure{**v, countUnits[i]})
+		}
+	}
 	return name, r.N, append(all, figure{float64(r.Lost), "lost"})
 }
+
+var countUnits = [perf.Figures]string{"user-instructions/op", "kernel-instructions/op", "user-cycles/op", "kernel-cycles/op"}
 
 var benchmarkNames = map[workload.Bench]string{
 	workload.RTT: "RTT", workload.Rate: "Rate", workload.OneWay: "OneWay", workload.Connect: "Connect", workload.Bandwidth: "Bandwidth",

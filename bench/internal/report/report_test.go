@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/lab"
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -91,6 +92,50 @@ func TestRecordFigures(t *testing.T) {
 	r := NewRecord(combination(t, workload.RTT, transport.KernelUDP, transport.None, 1), job, 1, out, nil)
 	if b, _ := json.Marshal(r); !strings.Contains(string(b), `"syscalls_per_msg":null`) {
 		t.Errorf("calls that were not counted: %s", b)
+	}
+}
+
+// TestCounts: what the hardware counted in both processes is divided by the messages, by
+// the writes of a bandwidth, and shown in columns and lines if there is any.
+func TestCounts(t *testing.T) {
+	out := lab.Outcome{
+		Client: workload.Report{N: 1000, Counts: &perf.Counts{1000, 6000, 2000, 9000}},
+		Server: workload.Report{N: 1000, InWindow: 6400, Counts: &perf.Counts{500, 5000, 1000, 6000}},
+	}
+	want := [perf.Figures]float64{1.5, 11, 3, 15}
+	r := NewRecord(combination(t, workload.RTT, transport.Message, "port", 1), workload.Job{}, 1, out, nil)
+	bulk := plan.Combination{Bench: workload.Bandwidth, Transport: transport.Bulk[1], Attach: "port", Place: plan.Pair, Size: 64, MTU: 1500}
+	b := NewRecord(bulk, workload.Job{}, 1, out, nil)
+	for i, v := range want {
+		if got := *r.counted()[i]; got == nil || *got != v {
+			t.Errorf("figure %d: %v, want %v", i, got, v)
+		}
+		if got := *b.counted()[i]; got == nil || *got != 10*v { // 100 writes
+			t.Errorf("bandwidth, figure %d: %v, want %v", i, got, 10*v)
+		}
+	}
+	s := Summarize([]Key{r.Key()}, []Record{r})
+	if g := s.instructionGoal("port"); !g.Known || g.Measured != want[perf.KernelInstructions]/2 {
+		t.Errorf("a message of a round trip: %+v", g)
+	}
+	var table, lines strings.Builder
+	s.Print(&table)
+	if err := WriteBenchmark(&lines, r); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(table.String(), "kernel instr") || !strings.Contains(lines.String(), " 11 kernel-instructions/op") {
+		t.Errorf("not shown:\n%s\n%s", &table, &lines)
+	}
+
+	out.Server.Counts, out.Server.Uncounted = nil, "shared"
+	without := NewRecord(combination(t, workload.RTT, transport.Message, "port", 1), workload.Job{}, 2, out, nil)
+	if text, _ := json.Marshal(without); strings.Contains(string(text), "instructions") {
+		t.Errorf("one process was counted: %s", text)
+	}
+	table.Reset()
+	s = Summarize([]Key{r.Key()}, []Record{r, without})
+	if s.Print(&table); strings.Contains(table.String(), "instr") || s.instructionGoal("port").Known {
+		t.Errorf("one round was counted:\n%s", &table)
 	}
 }
 

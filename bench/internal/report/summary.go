@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
@@ -43,8 +44,9 @@ type Row struct {
 	CPUPerGB                  Spread // seconds; bandwidth
 	Allocs                    Spread // a message
 	Syscalls                  *float64
-	N, Lost, Duplicates       int // of all rounds
-	Stalls                    int // of all rounds; oneway
+	Counts                    *[perf.Figures]Spread // a message; nil: not counted in every round
+	N, Lost, Duplicates       int                   // of all rounds
+	Stalls                    int                   // of all rounds; oneway
 	CreditWindow, CreditEvery int
 
 	Connections          int    // connect: at a time
@@ -101,6 +103,7 @@ func summarize(k Key, records []Record) Row {
 		CreditWindow: records[0].CreditWindow, CreditEvery: records[0].CreditEvery,
 		Connections: records[0].Connections,
 	}
+	row.Counts = summarizeCounts(records)
 	for _, r := range records {
 		row.N += r.N
 		row.Lost += r.Lost
@@ -121,6 +124,24 @@ func summarize(k Key, records []Record) Row {
 		}
 	}
 	return row
+}
+
+// summarizeCounts is nil if a round was not counted.
+func summarizeCounts(records []Record) *[perf.Figures]Spread {
+	var all [perf.Figures]Spread
+	for i := range all {
+		var v []float64
+		for _, r := range records {
+			if p := *r.counted()[i]; p != nil {
+				v = append(v, *p)
+			}
+		}
+		if len(v) < len(records) {
+			return nil
+		}
+		all[i] = spread(v)
+	}
+	return &all
 }
 
 // find is the row of k, if it was measured.

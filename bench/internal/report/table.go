@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -69,6 +70,7 @@ func (s Summary) printGroup(w io.Writer, b workload.Bench, size int) {
 			g.add(s.streamCells(r)...)
 		}
 	}
+	g.addCounts(rows)
 	g.print(w)
 	for _, r := range rows {
 		if r.Failure != "" {
@@ -207,6 +209,24 @@ type grid struct {
 }
 
 func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
+
+// addCounts adds columns of what the hardware counted, if it did, to a grid with a line for
+// each row below its heading.
+func (g *grid) addCounts(rows []Row) {
+	if !slices.ContainsFunc(rows, func(r Row) bool { return r.Counts != nil }) {
+		return
+	}
+	g.rows[0] = append(g.rows[0], "user instr", "kernel instr", "user cycles", "kernel cycles")
+	for i, r := range rows {
+		for k := range perf.Figures {
+			cell := "-"
+			if r.Counts != nil {
+				cell = fmt.Sprintf("%.0f", r.Counts[k].Median)
+			}
+			g.rows[i+1] = append(g.rows[i+1], cell)
+		}
+	}
+}
 
 func (g *grid) print(w io.Writer) {
 	var widths []int

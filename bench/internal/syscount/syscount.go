@@ -39,6 +39,11 @@ const (
 
 // Counter is the attached program.
 type Counter struct {
+	// Calls is how many system calls the processes of Start made between their last two
+	// calls of getrusage, at Stop.
+	Calls uint64
+	pids  []int
+
 	tallies *ebpf.Map
 	prog    *ebpf.Program
 	link    link.Link
@@ -117,21 +122,29 @@ func program(tallies int) asm.Instructions {
 	}
 }
 
-// Follow begins to count the calls of a process.
-func (c *Counter) Follow(pid int) error { return c.tallies.Put(uint32(pid), tally{}) }
-
-// Bracketed is the number of system calls that a followed process made between
-// its last two calls of getrusage.
-func (c *Counter) Bracketed(pid int) (uint64, error) {
-	var t tally
-	if err := c.tallies.Lookup(uint32(pid), &t); err != nil {
-		return 0, fmt.Errorf("system calls of process %d: %w", pid, err)
+// Start begins to count the calls of processes.
+func (c *Counter) Start(pids []int) error {
+	c.pids = pids
+	for _, pid := range pids {
+		if err := c.tallies.Put(uint32(pid), tally{}); err != nil {
+			return fmt.Errorf("count system calls of process %d: %w", pid, err)
+		}
 	}
-	return t.Latest - t.Previous, nil
+	return nil
 }
 
-// Forget stops counting the calls of a process.
-func (c *Counter) Forget(pid int) error { return c.tallies.Delete(uint32(pid)) }
+// Stop ends counting.
+func (c *Counter) Stop() error {
+	c.Calls = 0
+	for _, pid := range c.pids {
+		var t tally
+		if err := c.tallies.LookupAndDelete(uint32(pid), &t); err != nil {
+			return fmt.Errorf("system calls of process %d: %w", pid, err)
+		}
+		c.Calls += t.Latest - t.Previous
+	}
+	return nil
+}
 
 // Close detaches the program.
 func (c *Counter) Close() error {

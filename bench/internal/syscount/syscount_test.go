@@ -19,38 +19,34 @@ func TestBracketedCallsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.Follow(os.Getpid()); err != nil {
-		t.Fatal(err)
-	}
-	bracket := func(calls int) uint64 {
+	// count makes so many calls in each of several sections, and returns what was counted in the last.
+	count := func(sections ...int) uint64 {
+		if err := c.Start([]int{os.Getpid()}); err != nil {
+			t.Fatal(err)
+		}
 		var u syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		for _, calls := range append([]int{0}, sections...) {
+			for range calls {
+				syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
+			}
+			if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		for range calls {
-			syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
-		}
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-			t.Fatal(err)
-		}
-		n, err := c.Bracketed(os.Getpid())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		return c.Calls
 	}
 	// The runtime may add calls of its own, few next to these.
 	const calls = 100_000
-	if n := bracket(calls); n < calls || n > calls+calls/10 {
+	if n := count(calls); n < calls || n > calls+calls/10 {
 		t.Errorf("counted %d calls, made %d", n, calls)
 	}
-	if n := bracket(0); n > calls/10 {
-		t.Errorf("counted %d calls, made none: the first bracket is still in it", n)
+	if n := count(calls, 0); n > calls/10 {
+		t.Errorf("counted %d calls, made none in the last section", n)
 	}
-	if err := c.Forget(os.Getpid()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Bracketed(os.Getpid()); err == nil {
+	if err := c.Stop(); err == nil {
 		t.Error("a process that is not followed has a count")
 	}
 }

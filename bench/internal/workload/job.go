@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -59,6 +60,8 @@ type Job struct {
 	Connections int  `json:"connections,omitempty"` // connect: at a time
 	Own         bool `json:"own,omitempty"`         // connect: the client owns an address, where it has an endpoint
 
+	Counted bool `json:"counted,omitempty"` // by the counters that were opened for the process
+
 	Local, Remote Address
 	Socket        string `json:"socket,omitempty"` // of this host's unetd
 }
@@ -108,6 +111,9 @@ type Report struct {
 	RTT           time.Duration `json:"rtt_ns,omitempty"`        // goodput, client: smoothed, at the end
 	Timeouts      int64         `json:"timeouts,omitempty"`      // goodput, client: of the retransmission timer
 
+	Counts    *perf.Counts `json:"counts,omitempty"`    // of the hardware, in the measured section
+	Uncounted string       `json:"uncounted,omitempty"` // why the job that was to be counted has no Counts
+
 	CPU      time.Duration `json:"cpu_ns"`   // user and system time in the measured section
 	Mallocs  uint64        `json:"mallocs"`  // heap objects allocated in the measured section
 	Resident int64         `json:"resident"` // memory, idle: bytes
@@ -121,10 +127,17 @@ type Latency struct {
 	P999 time.Duration `json:"p999_ns"`
 }
 
-// meter reads the processor time and the allocations of this process.
+// counters are those that were opened for this process; nil: none.
+var counters *perf.Set
+
+// CountBy gives the jobs of this process the counters that were opened for it.
+func CountBy(s *perf.Set) { counters = s }
+
+// meter reads the processor time, the allocations and the counters of this process.
 type meter struct {
 	cpu     time.Duration
 	mallocs uint64
+	counted perf.Reading
 }
 
 // start takes the baseline. The allocation count is read first, so that
@@ -135,11 +148,25 @@ func (m *meter) start() error {
 	m.mallocs = ms.Mallocs
 	cpu, err := cpuTime()
 	m.cpu = cpu
+	if err == nil && counters != nil {
+		m.counted, err = counters.Read()
+	}
 	return err
 }
 
 // stop writes what was used since start into r.
 func (m *meter) stop(r *Report) error {
+	if counters != nil {
+		now, err := counters.Read()
+		if err != nil {
+			return err
+		}
+		if c, err := now.Since(m.counted); err != nil {
+			r.Uncounted = err.Error()
+		} else {
+			r.Counts = &c
+		}
+	}
 	cpu, err := cpuTime()
 	if err != nil {
 		return err
