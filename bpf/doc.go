@@ -10,10 +10,10 @@
 //   - unet_port runs on each frame that an endpoint sends, at the outer end of its port. It drops
 //     frames whose source tag the endpoint does not hold, wrong lengths, and ICMP errors that
 //     quote a packet of others.
-//   - unet_deliver runs at the inner end. It checks the socket's fill ring (src/fill.h), puts four
-//     bytes of metadata before the frame (src/meta.h) and redirects it to the socket. Untrusted
-//     owners have unet_deliver_linear (generic mode) or unet_deliver_whole (native mode), which
-//     drop what does not fit one frame of the segment (src/deliver.h).
+//   - unet_deliver runs at the inner end. It checks the socket's fill ring (src/fill.h), writes
+//     the size of its datagrams into a UDP super-frame (src/super.h) and redirects the frame to
+//     the socket. Untrusted owners have unet_deliver_linear (generic mode) or unet_deliver_whole
+//     (native mode), which drop what does not fit one frame of the segment (src/deliver.h).
 //
 // unet_cut (traffic control) makes the kernel segment super-frames, which TSO and GRO make of
 // several TCP segments or datagrams, for untrusted owners (src/cut.h). On tracepoints, unet_note_vlan notes VLAN tags in the skb (src/vlan.h), and others

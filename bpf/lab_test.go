@@ -210,16 +210,6 @@ func run(p *ebpf.Program, frame []byte, ifindex, linear int) (verdict uint32, er
 	})
 }
 
-// runShort runs p over a frame with no room for metadata in front of it.
-func runShort(p *ebpf.Program, frame []byte, ifindex int) (verdict uint32, err error) {
-	const taken = 216 // of 256 bytes, of which an xdp_frame takes the rest
-	return p.Run(&ebpf.RunOptions{
-		Data:    append(make([]byte, taken), frame...),
-		DataOut: make([]byte, taken+len(frame)+256),
-		Context: xdpMD{Data: taken, DataEnd: uint32(taken + len(frame)), IngressIfindex: uint32(ifindex)},
-	})
-}
-
 // counted runs f and checks that exactly one counter increases, by one, and that the verdict is that of
 // the counter.
 func (l *lab) counted(f func() (verdict uint32, err error)) (Counter, error) {
@@ -314,7 +304,7 @@ const (
 	socketBytes  = socketFrames * socketFrame
 	socketFill   = 2048 // entries of the fill ring
 
-	socketRoom = socketFrame - 256 - 6 // bytes of a frame in one buffer: see internal/xsk for the 6
+	socketRoom = socketFrame - 256 - 2 // bytes of a frame in one buffer: see internal/xsk for the 2
 )
 
 // openSocket binds an XSK to queue 0 of a device, with XDP_USE_SG as for a trusted owner.

@@ -87,18 +87,17 @@ const (
 	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 34
 	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 35
 	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 36
-	MuxUnetCounterUNET_DELIVER_NO_METADATA   MuxUnetCounter = 37
-	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 38
-	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 39
-	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 40
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 41
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 42
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 43
-	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 44
-	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 45
-	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 46
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 47
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 48
+	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 37
+	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 38
+	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 39
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 40
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 41
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 42
+	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 43
+	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 44
+	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 45
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 46
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 47
 )
 
 type MuxUnetEndpoint struct {

@@ -1,6 +1,8 @@
 package datapath
 
 import (
+	"encoding/binary"
+
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
 	"github.com/unet-go/unet/wire"
@@ -9,9 +11,9 @@ import (
 // This file has the calls for whole link-layer frames. The caller owns each frame that it
 // takes until it sends or releases it, exactly once.
 
-// rxMetaSize is the size of what the mux puts before each received packet:
-// struct unet_rx_meta in bpf/, two host-order 16-bit words.
-const rxMetaSize = 4
+// superFrame are the first four bytes of the destination MAC address of a received UDP
+// super-frame: UNET_SUPER_FRAME in bpf/. The other two are its GSOSize, in host byte order.
+const superFrame = 0x01000000
 
 // AllocFrame takes a frame from the pool: Addr is its first byte, Len its size. It is
 // false when the pool is empty, also after completed sends have been taken back.
@@ -32,9 +34,16 @@ func (e *Endpoint) Bytes(d Desc) []byte { return e.seg.Bytes(d.Addr, d.Len) }
 
 // GSOSize is, for the first descriptor of a received packet, the payload size
 // of the datagrams that a UDP super-frame is made of, or 0 for any other packet.
+// The mux has put the size in place of the destination MAC address. GSOSize restores
+// the address, so it returns the size once.
 func (e *Endpoint) GSOSize(d Desc) uint16 {
-	meta := e.seg.Bytes(d.Addr-rxMetaSize, rxMetaSize)
-	return nativeEndian.Uint16(meta)
+	dst := e.seg.Bytes(d.Addr, wire.EthernetHeaderLen)
+	if binary.BigEndian.Uint32(dst) != superFrame {
+		return 0
+	}
+	size := nativeEndian.Uint16(dst[4:])
+	copy(dst, e.grant.Identity.LinkAddr[:])
+	return size
 }
 
 // SendFrame stages d on the send queue: it leaves with the next Flush. When

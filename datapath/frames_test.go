@@ -2,12 +2,14 @@ package datapath
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
+	"github.com/unet-go/unet/wire"
 )
 
 // longLoop is a loop of MTU 9000.
@@ -142,6 +144,36 @@ func TestNothingIsLongWhereAllFits(t *testing.T) {
 		}
 		if _, ok := l.AllocLong(); ok {
 			t.Errorf("MTU %d, %+v: memory that was not set aside", c.mtu, c.geo)
+		}
+	}
+}
+
+// TestGSOSize: the mark of a super-frame is read once, and the destination address is restored. All other
+// frames are as they were sent.
+func TestGSOSize(t *testing.T) {
+	l := newLoop(t, endpoint.Geometry{})
+	own := l.Identity().LinkAddr
+	for _, c := range []struct {
+		dst  [6]byte
+		want uint16
+	}{
+		{own, 0},
+		{wire.Broadcast, 0},
+		{[6]byte{0x33, 0x33, 0xff, 0, 0, 1}, 0},
+		{[6]byte{1, 0, 0, 1, 1, 1}, 0},
+		{[6]byte{1, 0, 0, 0, 0x12, 0x34}, binary.NativeEndian.Uint16([]byte{0x12, 0x34})},
+	} {
+		d := Desc{Addr: 258, Len: 60}
+		after := c.dst
+		if c.want != 0 {
+			after = own
+		}
+		copy(l.Bytes(d), c.dst[:])
+		if got := l.GSOSize(d); got != c.want || [6]byte(l.Bytes(d)) != after {
+			t.Errorf("%x: size %d, want %d; then to %x, want %x", c.dst, got, c.want, l.Bytes(d)[:6], after)
+		}
+		if got := l.GSOSize(d); got != 0 {
+			t.Errorf("%x: size %d at the second call", c.dst, got)
 		}
 	}
 }

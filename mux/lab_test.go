@@ -226,11 +226,11 @@ func (a *app) send(frame []byte) {
 	a.sock.Completion.Release(a.sock.Completion.Peek(128))
 }
 
-// received is one frame with its metadata.
+// received is one frame, and the size that the mux has put in place of the destination MAC address of a
+// super-frame.
 type received struct {
 	frame   []byte
 	gsoSize uint16
-	flags   uint16
 }
 
 // recv waits for the next frame.
@@ -252,9 +252,8 @@ func (a *app) poll() (r received, ok bool) {
 	n := a.sock.RX.Peek(64)
 	for i := range n {
 		d := *a.sock.RX.At(i)
-		if i == 0 {
-			r.gsoSize = binary.NativeEndian.Uint16(a.mem[d.Addr-4:])
-			r.flags = binary.NativeEndian.Uint16(a.mem[d.Addr-2:])
+		if dst := a.mem[d.Addr : d.Addr+6]; i == 0 && [4]byte(dst) == [4]byte{1} {
+			r.gsoSize = binary.NativeEndian.Uint16(dst[4:])
 		}
 		r.frame = append(r.frame, a.mem[d.Addr:d.Addr+uint64(d.Len)]...)
 		if !a.sock.Fill.Push(d.Addr - d.Addr%uint64(a.grant.Geometry.FrameSize)) {

@@ -49,7 +49,7 @@
 
 #include "count.h"
 #include "headers.h"
-#include "meta.h"
+#include "super.h"
 
 #define TCX_NEXT (-1) /* include/uapi/linux/bpf.h, Linux 6.6: continue as without this program */
 #define TCX_DROP 2

@@ -23,7 +23,7 @@
 #include "count.h"
 #include "cut.h"
 #include "fill.h"
-#include "meta.h"
+#include "super.h"
 
 static __always_inline void raise_alarm(enum unet_alarm_kind kind, __u32 slot)
 {
@@ -48,8 +48,7 @@ static __always_inline int deliver(struct xdp_md *ctx, bool several_buffers)
 			raise_alarm(UNET_ALARM_FILL, slot);
 		return count(UNET_DELIVER_BAD_FILL, XDP_DROP);
 	}
-	if (!prepend_meta(ctx, config.generic))
-		return count(UNET_DELIVER_NO_METADATA, XDP_DROP);
+	describe_super_frame(ctx);
 	if (bpf_redirect_map(&port_sockets, slot, XDP_DROP) != XDP_REDIRECT)
 		return count(UNET_DELIVER_NO_SOCKET, XDP_DROP);
 	return count(UNET_DELIVER_SOCKET, XDP_REDIRECT);

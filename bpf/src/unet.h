@@ -2,7 +2,7 @@
 
 /*
  * The interface between the programs and user space: tags, their owners, the
- * metadata in front of a received frame, and the counters. bpf2go generates the
+ * description of a super-frame, and the counters. bpf2go generates the
  * Go types of package bpf from these.
  */
 #ifndef UNET_H
@@ -96,13 +96,12 @@ struct unet_alarm {
 };
 
 /*
- * The metadata in front of every frame that an endpoint receives, in host
- * byte order.
+ * The destination MAC address of a UDP super-frame that an endpoint receives: these four
+ * bytes, then the payload bytes of each datagram but the last in host byte order. A group
+ * address, so no interface has it; and no frame with it is delivered as it was sent, since
+ * of group addresses only broadcast and those of IPv6 (33:33) are.
  */
-struct unet_rx_meta {
-	__u16 gso_size; /* UDP super-frame: payload bytes of each datagram but the last; else 0 */
-	__u16 flags;    /* reserved, 0 */
-};
+#define UNET_SUPER_FRAME 0x01000000
 
 /* The constants of the programs of a mux, set before they are loaded. */
 struct unet_config {
@@ -144,7 +143,7 @@ enum unet_counter {
 	UNET_RX_FRAGMENT,    /* the first fragment of a packet to a port: ports accept whole packets only */
 	UNET_RX_EXTENSION,   /* to a port, after IPv6 extension headers; or there are EXTENSIONS_MAX or more of them */
 	UNET_RX_QUEUE_GONE,  /* the owner's socket is no longer on its queue */
-	UNET_RX_NO_METADATA, /* no room for the metadata */
+	UNET_RX_NO_METADATA, /* no room for the note to unet_cut (cut.h), or the VLAN tag cannot be removed */
 	UNET_RX_CUT,         /* not dropped: it comes back in parts, which count again; see cut.h */
 	UNET_RX_MANY_PARTS,  /* a super-frame of more than CUT_MAX_PARTS parts */
 	UNET_RX_CUTTER_BUSY, /* a super-frame, and CUT_LINE allows its owner no more parts now */
@@ -172,7 +171,6 @@ enum unet_counter {
 	/* deliver */
 	UNET_DELIVER_SOCKET,
 	UNET_DELIVER_NO_SOCKET,
-	UNET_DELIVER_NO_METADATA,
 	UNET_DELIVER_BAD_FILL, /* the fill ring's indices are further apart than its size, or entries are not frames */
 	UNET_DELIVER_TOO_LONG, /* the owner is not trusted, and it is in several buffers or longer than a frame of the segment */
 	/* lost after a program had redirected or passed it; see trace.h */

@@ -10,7 +10,7 @@
 #include "count.h"
 #include "cut.h"
 #include "find.h"
-#include "meta.h"
+#include "super.h"
 #include "vlan.h"
 
 /* to_port: the frames of a tag whose owner has died are passed to the kernel. */
@@ -59,8 +59,7 @@ static __always_inline int to_owner(struct xdp_md *ctx, struct unet_owner *owner
 	/* A frame can be redirected only to a socket bound to the queue it came in on. */
 	if (owner->queue != queue)
 		return count(UNET_RX_PASS_OTHER_QUEUE, XDP_PASS);
-	if (!prepend_meta(ctx, config.generic))
-		return count(UNET_RX_NO_METADATA, XDP_DROP);
+	describe_super_frame(ctx);
 	if (bpf_redirect_map(&sockets, queue, XDP_DROP) != XDP_REDIRECT)
 		return count(UNET_RX_QUEUE_GONE, XDP_DROP);
 	return count(UNET_RX_QUEUE, XDP_REDIRECT);

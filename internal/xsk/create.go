@@ -21,11 +21,9 @@ const (
 )
 
 // rxHeadroom is the number of bytes between the kernel's own headroom of 256 bytes and the
-// beginning of a received packet. Four are for the mux's metadata. It is then in the same
-// cache line as the headers; otherwise the receiver would read one more line that another
-// core has just written. The other two align the IP header, which follows 14 bytes of
-// Ethernet header, to 4 bytes.
-const rxHeadroom = 6
+// beginning of a received packet. It aligns the IP header, which follows 14 bytes of Ethernet
+// header, to 16 bytes.
+const rxHeadroom = 2
 
 // kernelHeadroom is XDP_PACKET_HEADROOM (linux/bpf.h).
 const kernelHeadroom = 256
