@@ -4,8 +4,8 @@
 //
 //	go test ./test/attack -v -attack.long
 //
-// [TestAttacks] runs the cases one after another. An attacker is a process of
-// user nobody that was granted an endpoint. It writes into its rings and its
+// [TestAttacks] runs the cases one after another. An attacker is a process without
+// privileges that was granted an endpoint. It writes into its rings and its
 // segment directly, makes system calls with its descriptors, and sends arbitrary records
 // to unetd's socket. Bystanders run at the same time:
 //

@@ -151,7 +151,7 @@ var squat = teach("squat", func(a *agent, how string) (nothing, error) {
 func TestSquattedPins(t *testing.T) {
 	for _, how := range []string{"folder", "link"} {
 		t.Run(how, func(t *testing.T) {
-			row := results.add(t, "a "+how+" in place of unetd's pins", "made by nobody, in a BPF file system of mode 1777, before unetd starts")
+			row := results.add(t, "a "+how+" in place of unetd's pins", "made by the attacker, in a BPF file system of mode 1777, before unetd starts")
 			pair := netlab.RequirePair(t, netlab.Config{})
 			dir, err := netlab.OpenBPFFS("1777")
 			if err != nil {

@@ -15,9 +15,10 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// Users. The attacker is user nobody.
+// Users. The kernel counts the memory that a user has registered, and descriptors that he has in
+// flight, for the whole machine: these users are of no other package.
 const (
-	attackerID  = netlab.NobodyID
+	attackerID  = 65530
 	neighbourID = 65533
 	loitererID  = 65532 // connects to unetd and then does nothing
 	strangerID  = 65531 // gets nothing by the policy
