@@ -3,6 +3,7 @@ package badday
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"testing"
@@ -18,15 +19,19 @@ import (
 )
 
 // TestBlackHole: the path to the kernel drops packets above its MTU without an ICMP error.
-// The connection finds the MTU, and the next connection uses it.
+// The first connection finds the MTU, with one packet in flight that is too large at a time. The
+// next connections use it.
 func TestBlackHole(t *testing.T) {
 	for _, mtu := range []int{1400, 1492} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
 			s := openScene(t, kernel, netlab.Config{})
 			s.impair(impair.Rule{MaxSize: wire.EthernetHeaderLen + mtu}, impair.Rule{})
 			for i, dial := range []bool{true, false, true} {
-				before := s.link.Counters(impair.AtoB).LostForSize
-				if err := exchange(6*mb, s.connect(t, dial)); err != nil {
+				before, x := s.link.Counters(impair.AtoB).LostForSize, s.connect(t, dial)
+				if i == 0 {
+					must(t, x.sendUntil(func() bool { return counters(s.host)["path_mtu_lowered"] > 0 }))
+				}
+				if err := exchange(6*mb, x); err != nil {
 					t.Errorf("dialled by us: %t: %v", dial, err)
 				}
 				switch lost := s.link.Counters(impair.AtoB).LostForSize - before; {
@@ -41,6 +46,20 @@ func TestBlackHole(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sendUntil sends data to the peer, which reads it, until something has happened.
+func (c ends) sendUntil(happened func() bool) error {
+	b := make([]byte, 64<<10)
+	for !happened() {
+		if _, err := c.ours.Write(b); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(c.peers, b); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TestRouter: between us and the kernel is a router whose next hop has a smaller MTU than our
