@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,18 +76,14 @@ var ErrGeometry = errors.New("unusable segment geometry")
 
 // WithDefaults returns g with its zero fields filled in.
 func (g Geometry) WithDefaults() Geometry {
-	def := func(v *uint32, d uint32) {
-		if *v == 0 {
-			*v = d
-		}
+	return Geometry{
+		FrameSize:      cmp.Or(g.FrameSize, DefaultFrameSize),
+		FrameCount:     cmp.Or(g.FrameCount, DefaultFrameCount),
+		FillSize:       cmp.Or(g.FillSize, DefaultRingSize),
+		CompletionSize: cmp.Or(g.CompletionSize, DefaultRingSize),
+		RxSize:         cmp.Or(g.RxSize, DefaultRingSize),
+		TxSize:         cmp.Or(g.TxSize, DefaultRingSize),
 	}
-	def(&g.FrameSize, DefaultFrameSize)
-	def(&g.FrameCount, DefaultFrameCount)
-	def(&g.FillSize, DefaultRingSize)
-	def(&g.CompletionSize, DefaultRingSize)
-	def(&g.RxSize, DefaultRingSize)
-	def(&g.TxSize, DefaultRingSize)
-	return g
 }
 
 // SegmentSize is the size of the communication segment in bytes.

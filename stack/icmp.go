@@ -105,7 +105,7 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 	}
 	remote := udp.AddrPort{Addr: quoted.Dst, Port: dstPort}
 	sock := s.udp.Lookup(remote, udp.AddrPort{Addr: s.addr, Port: srcPort})
-	if sock == nil || sock.Connected() && sock.Remote() != remote {
+	if sock == nil {
 		s.count[icmpUnmatched]++
 		return
 	}

@@ -35,23 +35,21 @@ func (s *Stack) countIPv4(err error) {
 	}
 }
 
-// limitedBroadcast is the address of all hosts on the link (RFC 919).
-var limitedBroadcast = [4]byte{255, 255, 255, 255}
-
 // subnetBroadcast is the address of all hosts of a subnet. For one of 31 or 32 bits,
-// which has none (RFC 3021), it is the limited one.
+// which has none (RFC 3021), it is the limited one (RFC 919).
 func subnetBroadcast(p netip.Prefix) [4]byte {
 	if p.Bits() >= 31 {
-		return limitedBroadcast
+		return [4]byte{255, 255, 255, 255}
 	}
 	a := p.Addr().As4()
 	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|^uint32(0)>>p.Bits())
 	return a
 }
 
-// isBroadcast reports whether a is the broadcast address of our subnet or the
-// limited one.
-func (s *Stack) isBroadcast(a [4]byte) bool { return a == s.broadcast4 || a == limitedBroadcast }
+// impossibleSource reports whether no host sends from a (RFC 1122, section 3.2.1.3).
+func (s *Stack) impossibleSource(a [4]byte) bool {
+	return a[0] == 0 || a[0] == 127 || a[0] >= 224 || a == s.broadcast4
+}
 
 // headers is a template of the Ethernet header and of the IPv4 header, with DF set and
 // ID 0 (RFC 6864, section 4.1). Protocol, total length and checksum are filled in for each
@@ -116,7 +114,7 @@ func (s *Stack) inputARP(b []byte) {
 		s.count[arpNotOurs]++
 	case a.Op() != wire.ARPRequest && a.Op() != wire.ARPReply,
 		link.IsGroup(), link == wire.LinkAddr{},
-		!probe && (sender[0] == 0 || sender[0] == 127 || sender[0] >= 224 || s.isBroadcast(sender)):
+		!probe && s.impossibleSource(sender):
 		s.count[arpBogus]++
 	case sender == s.addr:
 		if link != s.linkAddr {

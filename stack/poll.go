@@ -218,14 +218,13 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 		s.countIPv4(err)
 		return false
 	}
-	switch src := ip.Src; {
+	switch {
 	case ip.Dst != s.addr:
 		s.count[ipv4Destination]++
 	case group:
 		s.count[ipv4LinkGroup]++
-	// A source that no host has (RFC 1122, section 3.2.1.3). Our own address may be shared
-	// with other endpoints of this host; only if it is ours alone no other host has it.
-	case src[0] == 0 || src[0] == 127 || src[0] >= 224 || src == s.broadcast4 || src == s.addr && s.wholeAddress:
+	// Our own address may be shared with other endpoints of this host, which send from it.
+	case s.impossibleSource(ip.Src), ip.Src == s.addr && s.wholeAddress:
 		s.count[ipv4Source]++
 	case ip.Fragment != 0:
 		s.count[ipv4Fragment]++

@@ -138,7 +138,7 @@ func (s *Stack) usableRoute(dst [4]byte) (*route, error) {
 }
 
 func (s *Stack) newRoute(dst [4]byte) (*route, error) {
-	if dst[0] == 0 || dst[0] >= 224 || s.isBroadcast(dst) {
+	if dst[0] == 0 || dst[0] >= 224 || dst == s.broadcast4 {
 		return nil, syscall.ENETUNREACH
 	}
 	if len(s.routes) >= s.maxRoutes {

@@ -153,15 +153,15 @@ type Stack struct {
 	silenceTokens tokens     // limits how often that is done
 
 	// Waiting, wait.go.
-	waitMode       WaitMode
-	spinBudget     time.Duration
-	role           pollRole
-	roleMoves      uint64 // how often the application took the role or left it
-	away           awayKind
-	pollerEvent    *event // what the holder of the role waits for
-	pollerSeq      uint32 // the signals of pollerEvent when it began to wait
-	retrying       int    // senders that wait for the link to take more
-	lastLook       instant
+	waitMode    WaitMode
+	spinBudget  time.Duration
+	role        pollRole
+	roleMoves   uint64 // how often the application took the role or left it
+	away        awayKind
+	pollerEvent *event // what the holder of the role waits for
+	pollerSeq   uint32 // the signals of pollerEvent when it began to wait
+	retrying    int    // senders that wait for the link to take more
+
 	parked         waiterList // all goroutines that sleep on an event
 	offered        *waiter    // woken to take the role, not yet running
 	freeWaiters    *waiter
@@ -276,9 +276,6 @@ func New(cfg Config) (*Stack, error) {
 	}
 	return s, nil
 }
-
-// Addr is the stack's address.
-func (s *Stack) Addr() netip.Addr { return netip.AddrFrom4(s.addr) }
 
 // Close closes all sockets, gives all frames back to the link except those that
 // the application has borrowed or reserved, and returns when nothing uses the

@@ -39,8 +39,8 @@ type UDPOptions struct {
 type UDPConn struct {
 	stack *Stack
 	udp   *udp.Socket
-	src   [4]byte // address it sends from
-	route *route  // of the last destination
+
+	route *route // of the last destination
 
 	// recvSlow and sendSlow: the next receive or send has to check more than the queue or
 	// the route, because the socket is closed, an error is pending or a deadline is set.
@@ -97,18 +97,19 @@ func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions)
 	if !ok {
 		return nil, syscall.EAFNOSUPPORT
 	}
-	c := &UDPConn{stack: s, src: s.addr, readDeadline: never, writeDeadline: never, released: o.Released}
+	src := s.addr
 	if remote.Addr[0] == 127 {
-		c.src = remote.Addr
+		src = remote.Addr
 	}
 	switch {
 	case l.Addr == [4]byte{}:
 		if !remote.IsZero() {
-			l.Addr = c.src
+			l.Addr = src
 		}
-	case l.Addr != c.src:
+	case l.Addr != src:
 		return nil, syscall.EADDRNOTAVAIL
 	}
+	c := &UDPConn{stack: s, readDeadline: never, writeDeadline: never, released: o.Released}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {

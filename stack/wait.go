@@ -287,10 +287,10 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 		} else {
 			s.away = spinning
 			s.mu.Unlock()
-			s.spin(&spinner, limit)
+			now := s.spin(&spinner, limit)
 			s.mu.Lock()
 			s.returned()
-			s.advance(s.lastLook)
+			s.advance(now)
 		}
 	}
 }
@@ -303,22 +303,19 @@ func (s *Stack) returned() {
 	}
 }
 
-// spin looks at the link, without the lock, until a frame waits, attention
-// is set, or the clock, which is left in s.lastLook, has reached limit or
-// the end of the budget.
-func (s *Stack) spin(spinner *wait.Spinner, limit instant) {
-	for spinner.On() {
+// spin looks at the link, without the lock, until a frame waits, attention is set, or the
+// clock has reached limit or the end of the budget. It returns the time as last read, or 0.
+func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
+	for spinner.On() && now < limit {
 		for range wait.Looks {
 			if s.link.Pending() || s.attention.Load() {
-				return
+				return now
 			}
 		}
-		s.lastLook = s.look()
-		spinner.Round(time.Duration(s.lastLook))
-		if s.lastLook >= limit {
-			return
-		}
+		now = s.look()
+		spinner.Round(time.Duration(now))
 	}
+	return now
 }
 
 // pollAsGuest polls for a goroutine that cannot have the role yet, because the

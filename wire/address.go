@@ -14,29 +14,22 @@ type LinkAddr [6]byte
 // Broadcast is the MAC address of every station.
 var Broadcast = LinkAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// ErrLinkAddr is wrapped by the errors of [ParseLinkAddr].
-var ErrLinkAddr = errors.New("not an Ethernet address")
-
-// ParseLinkAddr reads the usual text forms, such as 02:00:00:00:00:01.
-func ParseLinkAddr(s string) (LinkAddr, error) {
-	hw, err := net.ParseMAC(s)
-	if err != nil || len(hw) != 6 {
-		return LinkAddr{}, fmt.Errorf("%w: %q", ErrLinkAddr, s)
-	}
-	return LinkAddr(hw), nil
-}
-
 func (a LinkAddr) String() string { return net.HardwareAddr(a[:]).String() }
 
 // IsGroup reports whether a is a broadcast or multicast address.
 func (a LinkAddr) IsGroup() bool { return a[0]&1 != 0 }
 
-// MarshalText and UnmarshalText carry an address in its text form.
+// MarshalText writes the form 02:00:00:00:00:01.
 func (a LinkAddr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-func (a *LinkAddr) UnmarshalText(b []byte) (err error) {
-	*a, err = ParseLinkAddr(string(b))
-	return err
+// UnmarshalText reads the forms of [net.ParseMAC].
+func (a *LinkAddr) UnmarshalText(b []byte) error {
+	hw, err := net.ParseMAC(string(b))
+	if err != nil || len(hw) != len(a) {
+		return fmt.Errorf("not an Ethernet address: %q", b)
+	}
+	*a = LinkAddr(hw)
+	return nil
 }
 
 // AddrPort is an IPv4 address and port, six bytes without a pointer. It is comparable.

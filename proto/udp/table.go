@@ -59,9 +59,6 @@ func NewTable(cfg Config) *Table {
 	return &Table{cfg: cfg}
 }
 
-// Len is the number of open sockets.
-func (t *Table) Len() int { return t.open }
-
 // Open makes a socket bound to local and, unless remote is zero, connected to
 // it. Port 0 in local stands for an ephemeral one; a zero address in local is the
 // wildcard.
