@@ -12,7 +12,7 @@ func (r *Resolver) DropEvents() { r.watch.news.lost() }
 
 // Probes is the number of hops with a noted probe.
 func (r *Resolver) Probes() int {
-	r.probes.mu.Lock()
-	defer r.probes.mu.Unlock()
-	return len(r.probes.probed)
+	r.probes.probed.mu.Lock()
+	defer r.probes.probed.mu.Unlock()
+	return len(r.probes.probed.at)
 }

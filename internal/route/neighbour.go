@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -188,35 +189,44 @@ func family(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-const (
-	deadTime = time.Second // after a failed discovery, until the next one
-	maxDead  = 1024        // limit of deadHops
-)
+// deadTime is the time after a failed discovery until the next one.
+const deadTime = time.Second
 
-// deadHops are the next hops whose discovery has failed, with the time of the failure.
-type deadHops struct {
+// recentHops are the hops of which something was noted in the last period.
+type recentHops struct {
+	period time.Duration
+	most   int // limit of the number of hops
+
 	mu sync.Mutex
 	at map[netip.Addr]time.Time
 }
 
-func (d *deadHops) note(hop netip.Addr) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.at == nil {
-		d.at = map[netip.Addr]time.Time{}
+// note notes a hop. It returns false if the hop was noted in the last period, or as many as
+// there may be.
+func (r *recentHops) note(hop netip.Addr) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.at) >= r.most {
+		maps.DeleteFunc(r.at, func(_ netip.Addr, at time.Time) bool { return time.Since(at) >= r.period })
 	}
-	for other, at := range d.at {
-		if time.Since(at) >= deadTime || len(d.at) >= maxDead {
-			delete(d.at, other)
-		}
+	if len(r.at) >= r.most || r.noted(hop) {
+		return false
 	}
-	d.at[hop] = time.Now()
+	if r.at == nil {
+		r.at = map[netip.Addr]time.Time{}
+	}
+	r.at[hop] = time.Now()
+	return true
 }
 
-// has reports whether the discovery of hop failed in the last deadTime.
-func (d *deadHops) has(hop netip.Addr) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	at, known := d.at[hop]
-	return known && time.Since(at) < deadTime
+// has reports whether a hop was noted in the last period.
+func (r *recentHops) has(hop netip.Addr) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.noted(hop)
+}
+
+func (r *recentHops) noted(hop netip.Addr) bool {
+	at, known := r.at[hop]
+	return known && time.Since(at) < r.period
 }

@@ -48,8 +48,9 @@ type prober struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
+	probed recentHops
+
 	mu     sync.Mutex
-	probed map[netip.Addr]time.Time // by hop: time of the last probe
 	closed bool
 }
 
@@ -63,7 +64,7 @@ func newProber(ns netns.NsHandle, ifindex int) (*prober, error) {
 	if err != nil {
 		return nil, fmt.Errorf("packet socket for neighbour probes: %w", err)
 	}
-	p := &prober{fd: fd, ifindex: ifindex, probed: map[netip.Addr]time.Time{}}
+	p := &prober{fd: fd, ifindex: ifindex, probed: recentHops{period: probeInterval, most: maxProbed}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -82,21 +83,9 @@ func (p *prober) close() {
 func (p *prober) begin(hop netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Now()
-	if now.Sub(p.probed[hop]) < probeInterval || p.closed {
+	if p.closed || !p.probed.note(hop) {
 		return false
 	}
-	if len(p.probed) >= maxProbed {
-		for other, at := range p.probed {
-			if now.Sub(at) >= probeInterval {
-				delete(p.probed, other)
-			}
-		}
-		if len(p.probed) >= maxProbed {
-			return false
-		}
-	}
-	p.probed[hop] = now
 	p.running.Add(1)
 	return true
 }

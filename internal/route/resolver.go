@@ -23,7 +23,7 @@ type Resolver struct {
 	get     *nl.SocketHandle // for requests that package netlink does not have
 	watch   *watch
 	probes  *prober
-	dead    deadHops
+	dead    recentHops // those whose discovery has failed
 	ifindex int
 }
 
@@ -33,7 +33,7 @@ func New(ns netns.NsHandle, ifindex int) (_ *Resolver, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace of the resolver: %w", err)
 	}
-	r := &Resolver{ns: netns.NsHandle(fd), ifindex: ifindex}
+	r := &Resolver{ns: netns.NsHandle(fd), ifindex: ifindex, dead: recentHops{period: deadTime, most: 1024}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Close())
