@@ -3,8 +3,8 @@ package xsk
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,7 +34,7 @@ type Charge struct {
 	UID   uint32
 	Limit uint64 // bytes that the user may have registered in all
 
-	// Command starts a program that calls [RegisterMain] with the arguments that follow
+	// Command starts a program that calls [RegisterMain] with the argument that follows
 	// these. It has the credentials and the environment of the calling process.
 	Command []string
 }
@@ -74,15 +73,17 @@ func (c *Charge) register(sock, segment *os.File, p *Params) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), registerLimit)
 	defer cancel()
-	args := registerArgs{uid: uint64(c.UID), limit: c.Limit, size: p.segmentSize(), frameSize: uint64(p.FrameSize)}
-	cmd := exec.CommandContext(ctx, c.Command[0], slices.Concat(c.Command[1:], args.strings())...)
+	args, err := json.Marshal(registerArgs{c.UID, c.Limit, p.segmentSize(), p.FrameSize})
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, c.Command[0], append(slices.Clip(c.Command[1:]), string(args))...)
 	cmd.ExtraFiles = []*os.File{sock, segment} // registerSocket, registerMemory
 	// A SIGINT of the terminal goes only to the calling process, which can finish the registration.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	err := cmd.Run()
-	if err == nil {
+	if err = cmd.Run(); err == nil {
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -113,35 +114,17 @@ const (
 	registerNoHugePages = 4 // ErrHugePages
 )
 
-// registerArgs are the arguments of [RegisterMain].
+// registerArgs is the argument of [RegisterMain], in JSON.
 type registerArgs struct {
-	uid       uint64
-	limit     uint64 // bytes
-	size      int    // of the segment, in bytes
-	frameSize uint64 // bytes
-}
-
-func (a *registerArgs) strings() []string {
-	return []string{
-		"--uid", strconv.FormatUint(a.uid, 10),
-		"--limit", strconv.FormatUint(a.limit, 10),
-		"--size", strconv.Itoa(a.size),
-		"--frame-size", strconv.FormatUint(a.frameSize, 10),
-	}
+	UID       uint32
+	Limit     uint64 // bytes
+	Size      int    // of the segment, in bytes
+	FrameSize uint32 // bytes
 }
 
 func (a *registerArgs) parse(args []string) error {
-	flags := flag.NewFlagSet("", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the returned error has the message
-	flags.Uint64Var(&a.uid, "uid", 0, "")
-	flags.Uint64Var(&a.limit, "limit", 0, "")
-	flags.IntVar(&a.size, "size", 0, "")
-	flags.Uint64Var(&a.frameSize, "frame-size", 0, "")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
 	// For setresuid the highest number is not a uid: it means "unchanged".
-	if a.uid == 0 || a.uid >= math.MaxUint32 || a.size <= 0 || a.frameSize > math.MaxUint32 || flags.NArg() > 0 {
+	if len(args) != 1 || json.Unmarshal([]byte(args[0]), a) != nil || a.UID == 0 || a.UID == math.MaxUint32 || a.Size <= 0 {
 		return fmt.Errorf("arguments %q: only unetd itself calls this command", args)
 	}
 	return nil
@@ -180,20 +163,20 @@ func (a *registerArgs) register() error {
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		return os.NewSyscallError("getrlimit RLIMIT_MEMLOCK", err)
 	}
-	if a.limit > limit.Max {
-		return fmt.Errorf("RLIMIT_MEMLOCK allows limits of %d bytes, not %d: start unetd with a higher one", limit.Max, a.limit)
+	if a.Limit > limit.Max {
+		return fmt.Errorf("RLIMIT_MEMLOCK allows limits of %d bytes, not %d: start unetd with a higher one", limit.Max, a.Limit)
 	}
-	limit.Cur = a.limit
+	limit.Cur = a.Limit
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		return os.NewSyscallError("setrlimit RLIMIT_MEMLOCK", err)
 	}
 	if err := dropIPCLock(); err != nil {
 		return err
 	}
-	if err := unix.Setresuid(int(a.uid), -1, -1); err != nil {
+	if err := unix.Setresuid(int(a.UID), -1, -1); err != nil {
 		return fmt.Errorf("setresuid: %w (CAP_SETUID is needed)", err)
 	}
-	return registerSegment(registerSocket, registerMemory, a.size, uint32(a.frameSize))
+	return registerSegment(registerSocket, registerMemory, a.Size, a.FrameSize)
 }
 
 // dropIPCLock removes CAP_IPC_LOCK from the calling thread. With it the kernel would count

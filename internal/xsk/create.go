@@ -109,13 +109,15 @@ func Create(p Params, segment *os.File) (*os.File, error) {
 
 func newSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if errors.Is(err, unix.EPERM) {
-		return -1, fmt.Errorf("socket AF_XDP: %w (CAP_NET_RAW is needed)", err)
+	switch {
+	case errors.Is(err, unix.EPERM):
+		err = fmt.Errorf("socket AF_XDP: %w (CAP_NET_RAW is needed)", err)
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		err = errNoAFXDP
+	case err != nil:
+		err = os.NewSyscallError("socket AF_XDP", err)
 	}
-	if err != nil {
-		return -1, unlessErrno("socket AF_XDP", err, unix.EAFNOSUPPORT, errNoAFXDP)
-	}
-	return fd, nil
+	return fd, err
 }
 
 func configure(sock *os.File, p *Params, segment *os.File) error {
@@ -244,11 +246,3 @@ var (
 	errNoSG    = &UnsupportedError{"AF_XDP scatter-gather (XDP_USE_SG)", "6.6"}
 	errNoRings = &UnsupportedError{"the AF_XDP need-wakeup flag", "5.4"}
 )
-
-// unlessErrno returns instead if err is errno, else err with the name of the call.
-func unlessErrno(call string, err error, errno unix.Errno, instead error) error {
-	if errors.Is(err, errno) {
-		return instead
-	}
-	return fmt.Errorf("%s: %w", call, err)
-}
