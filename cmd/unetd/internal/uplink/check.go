@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/mux"
@@ -125,13 +125,11 @@ func explainOpen(interfaceName string, err error) error {
 	return err
 }
 
-// Attributes of a link about attached XDP programs (linux/if_link.h).
+// Attributes in IFLA_XDP (linux/if_link.h).
 const (
-	iflaXDP           = 43
 	iflaXDPDriverProg = 5
 	iflaXDPSKBProg    = 6
 	iflaXDPHWProg     = 7
-	nlaTypeMask       = 1<<14 - 1
 )
 
 // attached is one XDP program of an interface.
@@ -213,44 +211,32 @@ func attachedTo(interfaceName string) (index int, programs []attached) {
 	if err != nil {
 		return 0, nil
 	}
-	dump, err := syscall.NetlinkRIB(syscall.RTM_GETLINK, syscall.AF_UNSPEC)
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	ask := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ask.Index = int32(device.Index)
+	req.AddData(ask)
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil || len(msgs) != 1 || len(msgs[0]) < unix.SizeofIfInfomsg {
+		return 0, nil
+	}
+	attrs, err := nl.ParseRouteAttrAsMap(msgs[0][unix.SizeofIfInfomsg:])
 	if err != nil {
 		return 0, nil
 	}
-	messages, err := syscall.ParseNetlinkMessage(dump)
-	if err != nil {
-		return 0, nil
-	}
-	for _, m := range messages {
-		if m.Header.Type != syscall.RTM_NEWLINK || len(m.Data) < syscall.SizeofIfInfomsg ||
-			int(binary.NativeEndian.Uint32(m.Data[4:])) != device.Index {
-			continue
-		}
-		attrs, err := syscall.ParseNetlinkRouteAttr(&m)
-		if err != nil {
-			return 0, nil
-		}
-		for _, a := range attrs {
-			if a.Attr.Type&nlaTypeMask == iflaXDP {
-				return device.Index, xdpPrograms(a.Value)
-			}
-		}
-	}
-	return 0, nil
+	return device.Index, xdpPrograms(attrs[unix.IFLA_XDP].Value)
 }
 
 // xdpPrograms reads the nested attributes of IFLA_XDP.
 func xdpPrograms(nested []byte) (programs []attached) {
 	modes := map[uint16]string{iflaXDPDriverProg: "xdpdrv", iflaXDPSKBProg: "xdpgeneric", iflaXDPHWProg: "xdpoffload"}
-	for len(nested) >= syscall.SizeofRtAttr {
-		size, kind := int(binary.NativeEndian.Uint16(nested)), binary.NativeEndian.Uint16(nested[2:])&nlaTypeMask
-		if size < syscall.SizeofRtAttr || size > len(nested) {
-			return programs
+	attrs, err := nl.ParseRouteAttr(nested)
+	if err != nil {
+		return nil
+	}
+	for _, a := range attrs {
+		if mode, ok := modes[a.Attr.Type]; ok && len(a.Value) == 4 {
+			programs = append(programs, attached{mode, binary.NativeEndian.Uint32(a.Value)})
 		}
-		if mode, ok := modes[kind]; ok && size >= syscall.SizeofRtAttr+4 {
-			programs = append(programs, attached{mode, binary.NativeEndian.Uint32(nested[4:])})
-		}
-		nested = nested[min(len(nested), (size+3)&^3):]
 	}
 	return programs
 }
