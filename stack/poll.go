@@ -24,7 +24,7 @@ const (
 func (s *Stack) Poll(now time.Time) {
 	s.mu.Lock()
 	if !s.closed {
-		s.setNow(s.instant(now))
+		s.now = max(s.now, s.instant(now))
 		for range batchesPerPoll {
 			if s.input() == 0 {
 				break
@@ -50,7 +50,7 @@ func (s *Stack) NextDeadline() (t time.Time, ok bool) {
 // advance sets the time and does what is due then. What waits to be received goes
 // first: it may be what a timer waits for. mu is held, as in all of this file.
 func (s *Stack) advance(now instant) {
-	s.setNow(now)
+	s.now = max(s.now, now)
 	if s.now >= s.timerAt || s.now >= s.earliestWaiter {
 		s.input()
 		s.runDue()
@@ -86,7 +86,7 @@ func (s *Stack) input() int {
 	}
 	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
 		s.batchesSeen = 0
-		s.setNow(s.look())
+		s.readClock()
 		s.releaseAcks()
 		s.runDue()
 	}
@@ -204,7 +204,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 		return false
 	}
 	from := binary.BigEndian.Uint64(p.data[6:14])
-	*s.heard.place(from) = from&^0xffff | uint64(s.tick)
+	*s.heard.place(from) = from&^0xffff | uint64(tick(s.now))
 	switch eth.Type {
 	case wire.EtherTypeIPv4:
 	case wire.EtherTypeARP:

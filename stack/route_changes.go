@@ -22,7 +22,7 @@ import (
 func (s *Stack) lookAt(r *route) {
 	used := r.sent != r.sentLooked
 	to := binary.BigEndian.Uint64(r.headers.bytes[:8])
-	silent := used && !s.heard.since(to, tick(r.lookedAt), s.tick)
+	silent := used && !s.heard.since(to, tick(r.lookedAt), tick(s.now))
 	r.sentLooked, r.lookedAt = r.sent, s.now
 	switch {
 	case !used:
@@ -30,9 +30,9 @@ func (s *Stack) lookAt(r *route) {
 		s.armRoute(r, s.now+staleTime)
 	case r.wanted || s.now-r.askedAt >= refreshInterval:
 		s.askResolver(r)
-	case silent && !s.silent.since(to, tick(s.now-silencePause), s.tick) && s.silenceTokens.take(s.now, silenceInterval, silenceBurst):
+	case silent && !s.silent.since(to, tick(s.now-silencePause), tick(s.now)) && s.silenceTokens.take(s.now, silenceInterval, silenceBurst):
 		s.count[routesDoubted]++
-		*s.silent.place(to) = to&^0xffff | uint64(s.tick)
+		*s.silent.place(to) = to&^0xffff | uint64(tick(s.now))
 		s.askResolver(r)
 	default:
 		s.armRoute(r, s.now+lookInterval)

@@ -130,7 +130,6 @@ type Stack struct {
 	clock       func() time.Time // nil: the real one
 	epoch       time.Time        // instant 0
 	now         instant          // as last read, never goes back
-	tick        uint16           // of now, route.go
 	timers      armedTimers
 	timerAt     instant // when the first is due
 	batchesSeen uint32  // since the clock was read
@@ -332,7 +331,7 @@ func (s *Stack) Do(f func()) {
 
 // readClock brings s.now up to date and returns it. mu is held.
 func (s *Stack) readClock() instant {
-	s.setNow(s.look())
+	s.now = max(s.now, s.look())
 	return s.now
 }
 
@@ -342,13 +341,6 @@ func (s *Stack) look() instant {
 		return s.instant(s.clock())
 	}
 	return instant(time.Since(s.epoch))
-}
-
-func (s *Stack) setNow(now instant) {
-	if now > s.now {
-		s.now = now
-		s.tick = tick(now)
-	}
 }
 
 func (s *Stack) instant(t time.Time) instant { return instant(t.Sub(s.epoch)) }

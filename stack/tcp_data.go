@@ -51,19 +51,22 @@ func (c *TCPConn) awaitData(p []byte) (n int) {
 	s := c.stack
 	seq := c.readable.seq
 	c.readers++
-	c.conn.Flush(tcp.Time(s.now))
+	post := p != nil && !c.posted && c.conn.Post(tcp.Time(s.now), p)
+	if post {
+		c.posted = true
+	} else {
+		c.conn.Flush(tcp.Time(s.now))
+	}
 	if s.tcp.NextReady() != nil {
 		s.readClock()
 		s.settleTCP()
 	}
 	if c.readable.seq == seq { // otherwise the answer has arrived: the peer is in this stack
-		post := p != nil && !c.posted && c.conn.Post(p)
-		c.posted = c.posted || post
 		s.waitFor(&c.readable, c.readDeadline)
-		if post {
-			c.posted = false
-			n = c.conn.Unpost(tcp.Time(s.now))
-		}
+	}
+	if post {
+		c.posted = false
+		n = c.conn.Unpost(tcp.Time(s.now))
 	}
 	c.readers--
 	return n

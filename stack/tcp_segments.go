@@ -102,15 +102,8 @@ func (s *Stack) settleTCP() {
 	if s.tcpBlocked {
 		at = min(at, s.now+instant(sendPause))
 	}
-	if !s.closed && s.broken == nil {
-		s.armTCP(at)
-	}
-}
-
-// armTCP arms the timer for at, unless it expires earlier.
-func (s *Stack) armTCP(at instant) {
-	if t := &s.tcpTimer; at < never && (t.slot == 0 || at < t.at) {
-		s.startTimer(&t.timer, at)
+	if t := &s.tcpTimer.timer; at < never && (t.slot == 0 || at < t.at) && !s.closed && s.broken == nil {
+		s.startTimer(t, at)
 	}
 }
 
@@ -153,8 +146,7 @@ func (s *Stack) outputTCP() {
 	}
 	for conn := s.tcp.NextReady(); conn != nil; conn = s.tcp.NextReady() {
 		c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
-		if c != nil && c.answering && conn.OnlyAck() {
-			conn.Hold()
+		if c != nil && c.answering && conn.HoldAck() {
 			c.ackHeld, c.ackSlot = true, len(s.acking)
 			s.acking = append(s.acking, c)
 			s.count[acksHeld]++
@@ -316,7 +308,7 @@ func (s *Stack) resumeWaiting(r *route) {
 	if len(r.waiting) > 0 {
 		r.waiting = nil
 		s.tcpTouched = true
-		s.armTCP(s.now) // if the caller does not call settleTCP
+		s.startTimer(&s.tcpTimer.timer, s.now) // if the caller does not call settleTCP
 	}
 }
 

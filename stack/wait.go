@@ -106,7 +106,7 @@ func (s *Stack) broadcast(e *event) {
 	for e.waiters.head != nil {
 		s.unpark(e.waiters.head)
 	}
-	if s.pollerEvent == e {
+	if s.pollerEvent == e && s.away != notAway {
 		s.poke()
 	}
 }

@@ -80,7 +80,7 @@ func (p *pair) carry(from int, c *Conn) {
 // send writes b on one side, emits it as one segment, and reads it on the other.
 func (p *pair) send(t testing.TB, from int, b, to []byte, post bool) {
 	src, dst := p.conns[from], p.conns[1-from]
-	if post && !dst.Post(to) {
+	if post && !dst.Post(p.now, to) {
 		t.Fatal("not posted")
 	}
 	if n, err := src.Write(p.now, b); n != len(b) || err != nil {

@@ -123,7 +123,7 @@ type Config struct {
 	// [NewCubic] does.
 	NewCongestion func(mss int) Congestion
 
-	noPacing bool // for tests
+	noPacing, noPrediction bool // for tests
 }
 
 func or[T comparable](v, otherwise T) T {

@@ -101,7 +101,9 @@ func (f *flow) unused(now Time, a Acked) bool {
 		f.usedAt = now
 		return false
 	}
-	f.Idle(now)
+	if f.usedAt == 0 || now-f.usedAt >= Time(longUnused) {
+		f.Idle(now)
+	}
 	return true
 }
 

@@ -356,7 +356,7 @@ func (c *Conn) finish(state State) {
 	c.state = state
 	t.remove(c)
 	c.unpublish()
-	c.send.clear(&t.pool)
+	c.send.acknowledge(&t.pool, c.send.bytes)
 	c.board.clear(&t.spans)
 	c.outOfOrder.clear(t)
 	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt = Never, Never, Never, Never, Never, Never

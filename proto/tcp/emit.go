@@ -1,6 +1,9 @@
 package tcp
 
 import (
+	"math/bits"
+	"time"
+
 	"github.com/unet-go/unet/wire"
 )
 
@@ -126,7 +129,7 @@ func (c *Conn) update(now Time) {
 		t.pushReady(c)
 	} else {
 		t.dropReady(c)
-		if c.sndUna == c.sndMax && c.state != FinWait2 && c.state.synchronized() {
+		if c.sndUna == c.sndMax && c.state != FinWait2 && c.state >= Established {
 			if c.paced {
 				// The pacing timer will send it.
 			} else if c.send.bytes > 0 || c.finQueued && !c.finAcked {
@@ -138,12 +141,6 @@ func (c *Conn) update(now Time) {
 	}
 	t.timers.schedule(c)
 }
-
-// OnlyAck reports whether the connection has nothing to send but an acknowledgment. A driver
-// that is about to run the reader may hold it: the next data that the reader writes carries
-// the acknowledgment. It must not be held longer than DefaultAckDelay, or the peer may
-// retransmit.
-func (c *Conn) OnlyAck() bool { return c.next.action == sendAck }
 
 // EmitRoom is an upper bound of the length of the next segment, in bytes. Emit works with
 // less room too.
@@ -169,9 +166,18 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	if c.next.action == sendSyn {
 		c.emitSyn(now, &h, b)
 	} else {
-		c.putOptions(now, &h, b) // a RST has timestamps too: RFC 7323, section 3.2
+		h.len = wire.TCPHeaderLen
+		if c.timestamps { // a RST has them too: RFC 7323, section 3.2
+			h.len += wire.TCPTimestampsLen
+		}
+		full := c.mss + h.len
+		if c.sack && (len(c.outOfOrder.runs) > 0 || c.dsack != (wire.SACKBlock{})) {
+			c.putSACK(now, &h, b)
+		} else if c.timestamps {
+			h.sum = wire.PutTCPTimestamps(b[wire.TCPHeaderLen:], c.timestamp(now), c.tsRecent)
+		}
 		// SACK blocks, or a short frame, leave less room for data.
-		if room := min(len(b), c.mss+wire.TCPHeaderLen+c.timestampsLen()) - h.len; n > room {
+		if room := min(len(b), full) - h.len; n > room {
 			if n > c.mss {
 				room = c.mtuProbeRoom(now, &h, b, room)
 			}
@@ -205,7 +211,8 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	c.lastAckSent = c.rcvNxt
 	n += h.len
 	length := wire.PseudoHeader4([4]byte{}, [4]byte{}, 0, uint16(n))
-	wire.PutTCP(b, &h.fields, h.len, addSums(h.sum, c.pseudo+length)) // this sum cannot overflow
+	sum, carry := bits.Add64(h.sum, c.pseudo+length, 0) // the sum of the last two cannot overflow
+	wire.PutTCP(b, &h.fields, h.len, sum+carry)
 	t.counts[SegmentsSent]++
 	c.stat.segmentsOut++
 	c.update(now)
@@ -220,32 +227,25 @@ type header struct {
 	sum    uint64
 }
 
-// putOptions writes the options of a segment that is not a SYN.
-func (c *Conn) putOptions(now Time, h *header, b []byte) {
-	h.len = wire.TCPHeaderLen
-	if c.sack && (!c.outOfOrder.empty() || c.dsack != (wire.SACKBlock{})) {
-		limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment must have room for data too
-		if c.timestamps {
-			limit = min(limit, wire.MaxSACKBlocks-1)
-		}
-		o := wire.TCPOptions{HasTimestamps: c.timestamps, TSVal: c.timestamp(now), TSEcr: c.tsRecent}
-		if c.dsack != (wire.SACKBlock{}) && limit > 0 {
-			o.SACK[0], o.SACKBlocks = c.dsack, 1
-			c.dsack = wire.SACKBlock{}
-		}
-		c.outOfOrder.sackBlocks(&o, limit)
-		n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &o)
-		h.len, h.sum = h.len+n, sum
-		return
-	}
+// putSACK writes the options of a segment that reports data out of order, or received
+// twice.
+func (c *Conn) putSACK(now Time, h *header, b []byte) {
+	limit := min(wire.MaxSACKBlocks, c.mss/16) // a tiny segment must have room for data too
 	if c.timestamps {
-		h.sum = wire.PutTCPTimestamps(b[wire.TCPHeaderLen:], c.timestamp(now), c.tsRecent)
-		h.len += wire.TCPTimestampsLen
+		limit = min(limit, wire.MaxSACKBlocks-1)
 	}
+	o := wire.TCPOptions{HasTimestamps: c.timestamps, TSVal: c.timestamp(now), TSEcr: c.tsRecent}
+	if c.dsack != (wire.SACKBlock{}) && limit > 0 {
+		o.SACK[0], o.SACKBlocks = c.dsack, 1
+		c.dsack = wire.SACKBlock{}
+	}
+	c.outOfOrder.sackBlocks(&o, limit)
+	n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &o)
+	h.len, h.sum = wire.TCPHeaderLen+n, sum
 }
 
 // timestamp is the TSval of a segment that is sent now.
-func (c *Conn) timestamp(now Time) uint32 { return now.milliseconds() + c.tsOffset }
+func (c *Conn) timestamp(now Time) uint32 { return uint32(now/Time(time.Millisecond)) + c.tsOffset }
 
 // emitSyn writes our SYN, with an ACK if the peer's SYN has been received.
 func (c *Conn) emitSyn(now Time, h *header, b []byte) {
@@ -265,7 +265,7 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) {
 	h.fields.Window = uint16(c.synWindow())
 	c.sndNxt = c.iss.Add(1)
 	if c.sndMax == c.iss { // only the first transmission (Karn)
-		c.startTiming(now)
+		c.timing, c.timedSeq, c.timedAt = true, c.sndNxt, now
 	}
 	c.sndMax = c.sndNxt
 	if c.rtxAt == Never {
@@ -279,7 +279,7 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) {
 func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 	t := c.table
 	h.fields.Seq = c.sndNxt.Uint32()
-	h.sum = addSums(h.sum, c.send.copyOut(b[h.len:h.len+n]))
+	h.sum = c.send.copyOut(b[h.len:h.len+n], h.sum)
 	if c.send.cursor == nil && n > 0 {
 		h.fields.Flags |= wire.TCPPsh // RFC 9293, section 3.9.1.2: the last queued byte
 		c.flushed = false
@@ -323,11 +323,13 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 	if c.srtt > paceCredit {
 		c.pace(now, n)
 	}
-	if next.After(c.sndMax) {
+	if c.sndMax.Before(next) {
 		c.sndMax = next
 		c.record.Next = next.Uint32()
 		if again == 0 {
-			c.startTiming(now)
+			if !c.timing {
+				c.timing, c.timedSeq, c.timedAt = true, next, now
+			}
 			// If data was received within AckDelay, this counts as an answer to it.
 			if c.dataAt != 0 && now-c.dataAt <= Time(c.opts.AckDelay) && c.interactive < answersForInteractive {
 				c.interactive++
@@ -345,13 +347,6 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 	}
 }
 
-func (c *Conn) timestampsLen() int {
-	if c.timestamps {
-		return wire.TCPTimestampsLen
-	}
-	return 0
-}
-
 // emitWindowProbe writes a segment with one octet beyond the closed window (RFC 9293,
 // section 3.8.6.1): the byte at SND.UNA, or the FIN if there is no data. SND.NXT does not
 // change.
@@ -360,7 +355,7 @@ func (c *Conn) emitWindowProbe(h *header, b []byte) (n int) {
 	c.table.counts[WindowProbes]++
 	h.fields.Seq = c.sndUna.Uint32()
 	if c.send.bytes > 0 {
-		h.sum = addSums(h.sum, c.send.copyAt(b[h.len:h.len+1], 0))
+		h.sum = c.send.copyAt(b[h.len:h.len+1], 0, h.sum)
 		n = 1
 	} else {
 		h.fields.Flags |= wire.TCPFin

@@ -107,7 +107,7 @@ func (r *runner) fuzzOp(op byte) {
 	case 7:
 		r.c.CloseRead(r.now)
 	case 8:
-		r.c.Post(make([]byte, 50))
+		r.c.Post(r.now, make([]byte, 50))
 	case 9:
 		r.c.Unpost(r.now)
 	case 10:

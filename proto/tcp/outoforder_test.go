@@ -192,7 +192,7 @@ func overlaps(t *testing.T, seed uint64) {
 		var post []byte
 		if rnd.IntN(2) == 0 {
 			post = make([]byte, 1+rnd.IntN(500))
-			if !c.Post(post) {
+			if !c.Post(p.now, post) {
 				post = nil
 			}
 		}

@@ -55,7 +55,12 @@ func (c *Conn) ceiling() int {
 }
 
 // dataOf is how many bytes of data a packet of mtu bytes has room for.
-func (c *Conn) dataOf(mtu int) int { return mtu - ipAndTCPHeaders - c.timestampsLen() }
+func (c *Conn) dataOf(mtu int) int {
+	if c.timestamps {
+		mtu -= wire.TCPTimestampsLen
+	}
+	return mtu - ipAndTCPHeaders
+}
 
 // SetMTU sets the MTU of the route, in bytes of IP packet. If it becomes less, what has
 // been sent in larger segments is sent again.
@@ -105,7 +110,7 @@ func (c *Conn) MaxMTU() int { return c.ceiling() }
 // the peer takes and the path does, without the options of every segment (RFC
 // 6691).
 func (c *Conn) setMSS() {
-	c.mss = max(min(max(int(c.peerMSS), minMSS), c.path.mtu-ipAndTCPHeaders)-c.timestampsLen(), 1)
+	c.mss = max(c.dataOf(min(max(int(c.peerMSS), minMSS)+ipAndTCPHeaders, c.path.mtu)), 1)
 	if c.congestion != nil {
 		c.congestion.SetMSS(c.mss)
 		if c.phase != recovering {

@@ -154,7 +154,7 @@ func (q *queue) push(b *block) {
 func (q *queue) write(p *pool, data []byte) (n int) {
 	for n < len(data) {
 		b := q.tail
-		if b == nil || b.kind != chunkBlock || b.room() == 0 {
+		if b == nil || b.kind != chunkBlock || len(b.data) == cap(b.data) {
 			if b = p.chunk(q.bytes + n); b == nil {
 				break
 			}

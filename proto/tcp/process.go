@@ -93,11 +93,15 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	}
 
 	s.seq, s.ack = seq.New(s.Seq), seq.New(s.Ack)
+	s.frame, s.memory, s.ecn = in.Frame, in.Memory, in.ECN
 	s.placed, s.trimmed, s.echo = false, false, false
+	expected := c != nil && c.expects(s) && !t.cfg.noPrediction
 	partial := t.cfg.PartialChecksums && s.AcceptPartial(in.Src, in.Dst)
 	switch {
 	case partial && (c == nil || c.sums != completeSums): // the data is not read
-	case c != nil && c.mayPlace(s):
+	case expected && len(s.Payload) > 0 && len(s.Payload) <= len(c.post)-c.posted && c.recv.head == nil:
+		// The data is copied to the reader's buffer while its checksum is computed. If that is
+		// wrong, posted stays and the copy is overwritten later.
 		sum := wire.PseudoHeader4(in.Src, in.Dst, wire.ProtocolTCP, uint16(len(s.Segment)))
 		sum = wire.Sum(s.Segment[:len(s.Segment)-len(s.Payload)], sum)
 		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.Payload, sum)) != 0xffff && !(partial && c.takesPartial()) {
@@ -109,7 +113,11 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 		t.counts[BadChecksum]++
 		return Result{}
 	}
-	s.frame, s.memory, s.ecn = in.Frame, in.Memory, in.ECN
+	if expected {
+		c.stat.segmentsIn++
+		c.inOrder(now, s)
+		return Result{Kept: t.kept}
+	}
 	s.options.SACKBlocks = 0
 	if !s.Timestamps && len(s.Options) > 0 || s.has(wire.TCPSyn) {
 		t.readOptions(s)

@@ -15,15 +15,6 @@ import (
 // copied to the end of the queue. Data out of order is always copied, so that a peer cannot
 // occupy the link's frames with it.
 
-// mayPlace reports whether the data of s may be copied to the reader's buffer while its
-// checksum is computed. If the checksum is wrong, posted stays and the copy is overwritten
-// later.
-func (c *Conn) mayPlace(s *segment) bool {
-	return len(s.Payload) > 0 && len(s.Payload) <= len(c.post)-c.posted &&
-		s.seq == c.rcvNxt && c.state >= Established && !c.gotFin && c.recv.head == nil &&
-		uint32(len(s.Payload)) <= c.rcvAdv.From(c.rcvNxt)
-}
-
 // data is the sixth and the seventh step: it queues the data of a segment, which has been
 // cut to the window. Urgent data is delivered in line (RFC 6093); the urgent pointer is not
 // reported.
@@ -57,7 +48,7 @@ func (c *Conn) data(now Time, s *segment) {
 		c.abort(0)
 		return
 	}
-	if !c.outOfOrder.empty() {
+	if len(c.outOfOrder.runs) > 0 {
 		c.noteTwice(c.outOfOrder.overlap(s.seq, s.seq.Add(uint32(len(s.Payload)))))
 	}
 	if s.seq != c.rcvNxt {
@@ -74,9 +65,20 @@ func (c *Conn) data(now Time, s *segment) {
 			s.Payload = s.Payload[:gap]
 		}
 	}
-	n := c.deliver(s)
+	c.received(now, s)
+}
+
+// received stores data that begins at RCV.NXT and does not overlap with data out of order.
+func (c *Conn) received(now Time, s *segment) {
+	t, n := c.table, len(s.Payload)
+	if s.placed {
+		t.counts[Placed]++
+		c.posted += n
+	} else {
+		n = c.deliver(s)
+	}
 	c.rcvNxt = c.rcvNxt.Add(uint32(n))
-	if !c.outOfOrder.empty() {
+	if len(c.outOfOrder.runs) > 0 {
 		n += c.advance()
 		c.ackNow = true
 	}
@@ -86,27 +88,27 @@ func (c *Conn) data(now Time, s *segment) {
 	if n == 0 {
 		return
 	}
-	if g := &c.growth; c.opts.growReceive && (s.TSEcr != g.echoed || c.rcvNxt.After(g.until)) {
+	if g := &c.growth; c.opts.growReceive && (s.TSEcr != g.echoed || g.until.Before(c.rcvNxt)) {
 		c.measureRound(now, s)
 	}
 	t.counts[BytesReceived] += uint64(n)
 	c.stat.bytesIn += uint64(n)
-	c.acknowledgeData(now, n)
+	c.dataAt = now
+	if c.opts.AdaptiveAck {
+		c.delayAck(now, n)
+	} else {
+		c.ackNow = true
+	}
 	if c.wantsRead || c.posted > 0 {
 		c.wantsRead = false
 		c.notify(Readable)
 	}
 }
 
-// deliver stores data that begins at RCV.NXT and returns for how many bytes of it there
-// was memory.
+// deliver stores the data of s where the reader takes it, and returns for how many bytes of
+// it there was memory.
 func (c *Conn) deliver(s *segment) int {
 	t := c.table
-	if s.placed {
-		t.counts[Placed]++
-		c.posted += len(s.Payload)
-		return len(s.Payload)
-	}
 	if c.readClosed {
 		t.counts[DataDiscarded] += uint64(len(s.Payload))
 		return len(s.Payload)
@@ -327,7 +329,7 @@ func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xff
 // pressure the buffer counts as 16 KiB (guaranteed) or 4 segments, whichever is more.
 func (c *Conn) freeReceive() int {
 	size := c.opts.ReceiveBuffer
-	if c.table.pool.pressed() {
+	if p := &c.table.pool; p.used > p.tight {
 		size = min(size, max(guaranteed, 4*c.rcvMSS()))
 	}
 	return max(0, size-c.recv.bytes)
@@ -344,7 +346,7 @@ func (c *Conn) windowField() uint16 {
 	// A window that is not a multiple of the scale is rounded up, or the edge
 	// would move left (RFC 7323, section 2.4).
 	field := min((wnd+1<<c.rcvScale-1)>>c.rcvScale, 0xffff)
-	if edge := c.rcvNxt.Add(field << c.rcvScale); edge.After(c.rcvAdv) {
+	if edge := c.rcvNxt.Add(field << c.rcvScale); c.rcvAdv.Before(edge) {
 		c.rcvAdv = edge
 	}
 	return uint16(field)
@@ -353,7 +355,7 @@ func (c *Conn) windowField() uint16 {
 // windowUpdateDue reports whether the application has read enough for a window update: two
 // segments or half the buffer, and more if the advertised window is still large.
 func (c *Conn) windowUpdateDue() bool {
-	if !c.state.synchronized() || c.gotFin || c.state == TimeWait {
+	if c.state < Established || c.gotFin || c.state == TimeWait {
 		return false
 	}
 	offered := int(c.rcvAdv.From(c.rcvNxt))
@@ -407,11 +409,15 @@ func (c *Conn) hasRead(now Time) {
 	}
 }
 
-// Post gives the engine the memory of a reader that waits. Data in order is copied there
-// while its checksum is computed. The reader calls Unpost after the event Readable, or
-// when it stops waiting. ok is false, and p is not used, if Readable is true already.
-func (c *Conn) Post(p []byte) (ok bool) {
-	if c.Readable() {
+// Post gives the engine the memory of a reader that waits, and sends corked bytes as Flush
+// does. Data in order is copied to p while its checksum is computed. The reader calls Unpost
+// after the event Readable, or when it stops waiting. ok is false, and p is not used, if
+// Readable is true already.
+func (c *Conn) Post(now Time, p []byte) (ok bool) {
+	if c.send.cursor != nil {
+		c.Flush(now)
+	}
+	if c.recv.head != nil || c.posted > 0 || c.atEnd() {
 		return false
 	}
 	c.post, c.posted, c.wantsRead = p, 0, true

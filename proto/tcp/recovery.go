@@ -305,7 +305,7 @@ func (c *Conn) emitAgain(now Time, h *header, b []byte, n int, fin bool) {
 func (c *Conn) writeAgain(now Time, h *header, b []byte, start seq.Number, n int, fin bool) {
 	at := int(start.From(c.sndUna))
 	h.fields.Seq = start.Uint32()
-	h.sum = addSums(h.sum, c.send.copyAt(b[h.len:h.len+n], at))
+	h.sum = c.send.copyAt(b[h.len:h.len+n], at, h.sum)
 	if n > 0 && at+n == c.send.bytes {
 		h.fields.Flags |= wire.TCPPsh
 	}

@@ -12,10 +12,10 @@ const clockGranularity = time.Millisecond
 // longestAckDelay is how long common peers delay an acknowledgment at most (Linux: 200 ms).
 const longestAckDelay = 200 * time.Millisecond
 
-// measure takes a round-trip time from an acknowledgment (RFC 6298, RFC 7323
-// section 4). Our clock is finer than the timestamps' but can time only data that has
-// been sent once (Karn). An echoed timestamp identifies which of several transmissions
-// the peer has answered.
+// measure takes a round-trip time from the timestamp that an acknowledgment echoes (RFC
+// 7323, section 4), after a timeout or a loss probe. Our clock, which acknowledged uses, is
+// finer but can time only data that has been sent once (Karn). An echoed timestamp identifies
+// which of several transmissions the peer has answered.
 //
 // If that was not the last, either the timeout was too short for a peer that delays
 // its acknowledgments, or acknowledgments were lost. These cases cannot be told apart,
@@ -30,27 +30,22 @@ const longestAckDelay = 200 * time.Millisecond
 // backed off stays so: without timestamps nothing else makes the timeout as long as a peer
 // with delayed acknowledgments needs.
 func (c *Conn) measure(now Time, s *segment) (measured bool) {
-	switch {
-	case c.timing && s.ack.AtOrAfter(c.timedSeq):
-		c.timing = false
-		c.sample(now, time.Duration(now-c.timedAt))
-		return true
-	case (c.backoff > 0 || c.phase == lossProbing) && c.timestamps && s.Timestamps && s.TSEcr != 0:
-		ms := int32(c.timestamp(now) - s.TSEcr)
-		rtt := time.Duration(ms) * time.Millisecond
-		switch last := int32(s.TSEcr-c.retransmitTS) >= 0; {
-		case ms < 0: // not a timestamp of ours
-			return false
-		case !c.state.synchronized() && (!last || rtt >= c.table.cfg.InitialRTO):
-			return false
-		case last:
-			c.sample(now, rtt)
-		default:
-			c.raisePeerDelay(rtt)
-		}
-		return true
+	if c.backoff == 0 && c.phase != lossProbing || !c.timestamps || !s.Timestamps || s.TSEcr == 0 {
+		return false
 	}
-	return false
+	ms := int32(c.timestamp(now) - s.TSEcr)
+	rtt := time.Duration(ms) * time.Millisecond
+	switch last := int32(s.TSEcr-c.retransmitTS) >= 0; {
+	case ms < 0: // not a timestamp of ours
+		return false
+	case !c.state.synchronized() && (!last || rtt >= c.table.cfg.InitialRTO):
+		return false
+	case last:
+		c.sample(now, rtt)
+	default:
+		c.raisePeerDelay(rtt)
+	}
+	return true
 }
 
 // duplicate processes a D-SACK: the peer has received the data from l on twice (RFC
@@ -90,13 +85,6 @@ func (c *Conn) sample(now Time, r time.Duration) {
 	c.rto = min(max(c.srtt+max(clockGranularity, 4*c.rttvar, cfg.MinRTO), c.peerDelay), cfg.MaxRTO)
 }
 
-// startTiming times the segment that ends at SND.NXT, if none is timed.
-func (c *Conn) startTiming(now Time) {
-	if !c.timing {
-		c.timing, c.timedSeq, c.timedAt = true, c.sndNxt, now
-	}
-}
-
 // rtxPurpose is what the retransmission timer is armed for. It is the persist timer too.
 type rtxPurpose uint8
 
@@ -129,7 +117,7 @@ func (c *Conn) retransmitAt(now Time) Time {
 // application has closed always has one.
 func (c *Conn) giveUpAt() Time {
 	switch {
-	case !c.state.synchronized():
+	case c.state < Established:
 		return Never
 	case c.opts.UserTimeout >= 0:
 		return c.progressAt.add(c.opts.UserTimeout)

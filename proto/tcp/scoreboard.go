@@ -179,12 +179,12 @@ func (c *Conn) pipe() int {
 	return max(0, int(c.sndNxt.From(c.sndUna))-b.sacked-b.lost-b.guessed)
 }
 
-// acknowledgeSpans drops the spans before una, the new SND.UNA. c.sndUna is still the old
-// one.
-func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
+// acknowledgeSpans drops the spans before una, the new SND.UNA, and returns up to where there
+// were spans, at most una. c.sndUna is still the old one.
+func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) seq.Number {
 	b := &c.board
 	start := c.sndUna
-	for s := b.head; s != nil; s = b.head {
+	for s := b.head; s != nil && start != una; s = b.head {
 		end := s.end
 		if end.After(una) {
 			end = una
@@ -194,25 +194,11 @@ func (c *Conn) acknowledgeSpans(now Time, g *segment, una seq.Number) {
 		} else {
 			c.delivered(now, g, s, start, end)
 		}
-		start = end
-		if end != s.end {
-			return
-		}
-		b.drop(&c.table.spans)
-		if end == una {
-			return
+		if start = end; end == s.end {
+			b.drop(&c.table.spans)
 		}
 	}
-	b.delivered += int(una.From(start))
-	c.rack.inOrder(now, b.at, una)
-}
-
-// inOrder records that all data before una has arrived, of which the last was sent at at.
-func (r *rack) inOrder(now, at Time, una seq.Number) {
-	r.fack = una
-	if at >= r.at {
-		r.at, r.end, r.rtt = at, una, now-at
-	}
+	return start
 }
 
 // sackSpans records that the peer has received the numbers from left to before right.

@@ -17,8 +17,8 @@ import (
 // yet; EPIPE after that, and after CloseWrite; ENOBUFS if the queue is empty and the table's
 // memory is used up, since no event of this connection would follow.
 func (c *Conn) Write(now Time, p []byte) (int, error) {
-	if err := c.writeError(); err != nil {
-		return 0, err
+	if c.err != 0 || c.writeClosed || c.state == Closed {
+		return 0, c.writeError()
 	}
 	room := c.opts.SendBuffer - c.send.bytes
 	n := 0
@@ -45,8 +45,8 @@ func (c *Conn) Write(now Time, p []byte) (int, error) {
 // false if there is no room. If nothing else is queued, p may be larger than the send
 // buffer, up to 1 GiB; a longer p is EINVAL.
 func (c *Conn) Lend(now Time, p []byte) (ok bool, err error) {
-	if err := c.writeError(); err != nil {
-		return false, err
+	if c.err != 0 || c.writeClosed || c.state == Closed {
+		return false, c.writeError()
 	}
 	if len(p) > maxBuffer {
 		return false, syscall.EINVAL
@@ -79,19 +79,13 @@ func (c *Conn) tellWriter() {
 	}
 }
 
+// writeError is the error of a write after err, CloseWrite or the end of the connection.
 func (c *Conn) writeError() error {
-	switch {
-	case c.err != 0:
-		err := c.err
-		if c.errTaken {
-			err = syscall.EPIPE
-		}
-		c.errTaken = true
-		return err
-	case c.writeClosed, c.state == Closed:
+	if c.err == 0 || c.errTaken {
 		return syscall.EPIPE
 	}
-	return nil
+	c.errTaken = true
+	return c.err
 }
 
 // Room is how many bytes Write would queue, if the table has memory for them.
@@ -254,9 +248,9 @@ func (q *sendQueue) write(p *pool, data []byte) int {
 	return n
 }
 
-// copyOut copies the next len(dst) bytes to dst, advances the cursor past them,
-// and returns their unfolded sum. The queue must have as many.
-func (q *sendQueue) copyOut(dst []byte) (sum uint64) {
+// copyOut copies the next len(dst) bytes to dst, advances the cursor past them, and
+// returns their unfolded sum plus sum. The queue must have as many.
+func (q *sendQueue) copyOut(dst []byte, sum uint64) uint64 {
 	odd := false
 	for len(dst) > 0 {
 		b := q.cursor
@@ -278,16 +272,16 @@ func (q *sendQueue) copyOut(dst []byte) (sum uint64) {
 	return sum
 }
 
-// copyAt copies the len(dst) bytes from the offset at on and returns their unfolded sum. The
-// queue must have as many.
-func (q *sendQueue) copyAt(dst []byte, at int) (sum uint64) {
+// copyAt copies the len(dst) bytes from the offset at on and returns their unfolded sum plus
+// sum. The queue must have as many.
+func (q *sendQueue) copyAt(dst []byte, at int, sum uint64) uint64 {
 	b := q.head
 	for b != nil && at >= len(b.data) {
 		at -= len(b.data)
 		b = b.next
 	}
 	from := sendQueue{cursor: b, offset: at}
-	return from.copyOut(dst)
+	return from.copyOut(dst, sum)
 }
 
 // acknowledge drops n bytes from the head. If the cursor is among them, it moves to the new
@@ -307,21 +301,9 @@ func (q *sendQueue) acknowledge(p *pool, n int) {
 		if q.cursor == b {
 			q.cursor, q.offset = b.next, 0
 		}
-		q.drop(p)
+		if q.pop(); b.kind == lentBlock {
+			q.returned++
+		}
+		p.put(b)
 	}
-}
-
-func (q *sendQueue) drop(p *pool) {
-	b := q.pop()
-	if b.kind == lentBlock {
-		q.returned++
-	}
-	p.put(b)
-}
-
-func (q *sendQueue) clear(p *pool) {
-	for q.head != nil {
-		q.drop(p)
-	}
-	q.bytes, q.cursor, q.offset = 0, nil, 0
 }

@@ -98,7 +98,7 @@ func (a *app) act() {
 	case 5:
 		if a.posted == nil {
 			p := make([]byte, 1+w.rand.IntN(5000))
-			if c.Post(p) {
+			if c.Post(w.now, p) {
 				a.posted = p
 			}
 		} else {
@@ -384,7 +384,7 @@ func (a *blockingApp) read() {
 			a.fail(err)
 		case n == 0:
 			a.readWait = true
-			if a.poster && c.Post(p) {
+			if a.poster && c.Post(w.now, p) {
 				a.posted = p
 			}
 			c.Flush(w.now) // the goroutine waits

@@ -129,6 +129,45 @@ func (c *Conn) synReceived(now Time, s *segment) {
 	c.fin(now, s)
 }
 
+// expects is header prediction (Van Jacobson, 1990): it reports whether s, in ESTABLISHED, has
+// the next data or acknowledges more, and nothing else about it or the connection needs the
+// steps of synchronized. Then inOrder processes it.
+func (c *Conn) expects(s *segment) bool {
+	return c.state == Established && s.Flags&^wire.TCPPsh == wire.TCPAck &&
+		s.seq == c.rcvNxt && uint32(len(s.Payload)) <= c.rcvAdv.From(c.rcvNxt) &&
+		s.ack.From(c.sndUna) <= c.sndMax.From(c.sndUna) && (len(s.Payload) > 0 || s.ack != c.sndUna) &&
+		s.Timestamps == c.timestamps && (len(s.Options) == 0 || c.timestamps && int32(s.TSVal-c.tsRecent) >= 0) &&
+		c.phase == open && c.board.sacked == 0 && c.dupAcks == 0 && !c.persisting &&
+		len(c.outOfOrder.runs) == 0 && !c.hasPeerFin && !s.seq.Before(c.sndWL1) &&
+		!(c.ecn && (c.reducing || s.ecn == wire.ECNMarked)) && c.sums != unknownSums
+}
+
+// inOrder is what the steps of synchronized do with a segment that was expected.
+func (c *Conn) inOrder(now Time, s *segment) {
+	c.heardAt, c.keepaliveProbes = now, 0
+	if c.timestamps && c.lastAckSent == c.rcvNxt {
+		c.tsRecent, c.tsRecentAt = s.TSVal, now
+	}
+	c.board.delivered = 0
+	if s.ack != c.sndUna {
+		c.acknowledged(now, s)
+	}
+	c.sndWnd = uint32(s.Window) << c.sndScale
+	c.maxSndWnd = max(c.maxSndWnd, c.sndWnd)
+	c.sndWL1, c.sndWL2 = s.seq, s.ack
+	if len(s.Payload) > 0 {
+		c.received(now, s)
+	}
+	if c.ackNow && c.sndUna == c.sndMax && c.send.cursor == nil && !c.opts.AdaptiveAck {
+		// What update finds here: only the ACK is to be sent, and no timer is due sooner.
+		c.next.action, c.next.fin, c.next.corked, c.next.data = sendAck, false, false, 0
+		c.corkAt = Never
+		c.table.pushReady(c)
+		return
+	}
+	c.update(now)
+}
+
 // synchronized is the states from ESTABLISHED on, but for TIME-WAIT.
 func (c *Conn) synchronized(now Time, s *segment) {
 	if !c.acceptable(now, s) { // first

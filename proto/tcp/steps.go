@@ -280,18 +280,17 @@ func (c *Conn) fin(now Time, s *segment) {
 // answersForInteractive is how many answers make a connection interactive.
 const answersForInteractive = 3
 
-// acknowledgeData is called when n bytes of data have been queued in order.
-func (c *Conn) acknowledgeData(now Time, n int) {
-	c.dataAt = now
+// delayAck is called when n bytes of data have been queued in order: it delays their
+// acknowledgment, or requests it.
+func (c *Conn) delayAck(now Time, n int) {
 	c.ackPending += uint32(n)
 	full := c.rcvMSS()
 	if c.timestamps {
 		full -= wire.TCPTimestampsLen
 	}
 	switch {
-	case !c.opts.AdaptiveAck,
-		int(c.ackPending) >= 2*full,
-		!c.outOfOrder.empty(), // RFC 5681, section 4.2
+	case int(c.ackPending) >= 2*full,
+		len(c.outOfOrder.runs) > 0, // RFC 5681, section 4.2
 		n < full && c.interactive < answersForInteractive:
 		c.ackNow = true
 	case c.ackAt == Never:
@@ -321,7 +320,7 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 	t := c.table
 	n := s.ack.From(c.sndUna)
 	inFlight := c.sndMax.From(c.sndUna)
-	if !c.state.synchronized() {
+	if c.state < Established {
 		n-- // our SYN
 	}
 	if int(n) > c.send.bytes {
@@ -329,17 +328,26 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 		c.finAcked = true
 		c.notify(Drained)
 	}
-	if c.board.head == nil {
-		c.rack.inOrder(now, c.board.at, s.ack)
-	} else {
-		c.acknowledgeSpans(now, s, s.ack)
+	from := c.sndUna
+	if c.board.head != nil {
+		from = c.acknowledgeSpans(now, s, s.ack)
+	}
+	if b, r := &c.board, &c.rack; from != s.ack {
+		// All data has arrived, of which the last, without a span, was sent at b.at.
+		b.delivered += int(s.ack.From(from))
+		if r.fack = s.ack; b.at >= r.at {
+			r.at, r.end, r.rtt = b.at, s.ack, now-b.at
+		}
 	}
 	c.sndUna = s.ack
 	if c.sndNxt.Before(c.sndUna) {
 		c.sndNxt = c.sndUna
 	}
-	timing := c.timing
-	if c.measure(now, s) || !c.state.synchronized() {
+	round := c.timing && !s.ack.Before(c.timedSeq)
+	if round {
+		c.timing, c.backoff = false, 0
+		c.sample(now, time.Duration(now-c.timedAt))
+	} else if c.measure(now, s) || c.state < Established {
 		c.backoff = 0
 	}
 	if n > 0 {
@@ -350,7 +358,7 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 			c.notify(Returned)
 		}
 		if c.phase != recovering && !(c.ecn && s.has(wire.TCPEce)) {
-			c.congestion.Acked(now, Acked{int(n), int(inFlight), time.Duration(c.rack.rtt), timing && !c.timing})
+			c.congestion.Acked(now, Acked{int(n), int(inFlight), time.Duration(c.rack.rtt), round})
 			c.window = c.congestion.Window()
 		}
 		if c.wantsWrite {

@@ -266,11 +266,22 @@ func (t *Table) dropReady(c *Conn) {
 	c.readyNext, c.readyPrev = nil, nil
 }
 
-// Hold keeps c off the list of NextReady until Resume: the driver has no route for it yet, or
-// holds an ACK until the application has written data.
+// Hold keeps c off the list of NextReady until Resume: the driver has no route for it yet.
 func (c *Conn) Hold() {
 	c.held = true
 	c.table.dropReady(c)
+}
+
+// HoldAck is Hold if c has nothing to send but an acknowledgment, and reports that. A driver
+// that is about to run the reader calls it: the next data that the reader writes carries the
+// acknowledgment. It must not be held longer than DefaultAckDelay, or the peer may retransmit.
+func (c *Conn) HoldAck() bool {
+	if c.next.action != sendAck {
+		return false
+	}
+	c.held = true
+	c.table.dropReady(c)
+	return true
 }
 
 // Resume ends Hold.

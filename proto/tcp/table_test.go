@@ -243,7 +243,7 @@ func TestDamageWithPartialValue(t *testing.T) {
 					}
 					b := append([]byte(nil), segment...)
 					inForm(b, form)
-					if post && !ours.Post(to) {
+					if post && !ours.Post(p.now, to) {
 						t.Fatal("not posted")
 					}
 					bad := tab.Count(BadChecksum)
@@ -475,7 +475,7 @@ func TestSetters(t *testing.T) {
 		t.Error("the window was taken back")
 	}
 	c.SetNagle(p.now, true)
-	if c.Write(p.now, make([]byte, 10)); !c.onReady || c.OnlyAck() {
+	if c.Write(p.now, make([]byte, 10)); !c.onReady || c.HoldAck() {
 		t.Error("the first small write waits")
 	}
 	p.carry(0, c)
@@ -483,9 +483,10 @@ func TestSetters(t *testing.T) {
 	if c.onReady {
 		t.Error("the second does not")
 	}
-	if !d.OnlyAck() {
-		t.Error("there is more than an ACK to send")
+	if !d.HoldAck() || d.onReady {
+		t.Error("there is more than an ACK to send, or it is not held")
 	}
+	d.Resume()
 	c.SetNagle(p.now, false)
 	if c.onReady {
 		t.Error("not even corked")
@@ -757,4 +758,90 @@ func TestCloseIsNoFailure(t *testing.T) {
 	if n, m := p.tabs[0].Count(Failed), p.tabs[1].Count(Failed); n != 0 || m != 1 {
 		t.Errorf("failed %d, and the peer's %d", n, m)
 	}
+}
+
+// TestHeaderPrediction: two tables exchange data over a link that loses, repeats and reorders
+// segments. With and without header prediction they send the same segments.
+func TestHeaderPrediction(t *testing.T) {
+	oneGoroutine(t)
+	for seed := range uint64(150) {
+		var sent [2][]string
+		for k := range sent {
+			cfg := Config{noPrediction: k == 1, NoTimestamps: seed%5 == 1, NoSACK: seed%7 == 1, ECN: ECNOn, PartialChecksums: seed%2 == 1}
+			sent[k] = predictedExchange(t, seed, cfg, Options{AdaptiveAck: seed%3 == 1, ReceiveBuffer: int(seed%4) * 3000})
+		}
+		for i := range min(len(sent[0]), len(sent[1])) {
+			if sent[0][i] != sent[1][i] {
+				t.Fatalf("seed %d, event %d: %s; without prediction: %s", seed, i, sent[0][i], sent[1][i])
+			}
+		}
+		if len(sent[0]) != len(sent[1]) {
+			t.Fatalf("seed %d: %d events; without prediction: %d", seed, len(sent[0]), len(sent[1]))
+		}
+	}
+}
+
+// predictedExchange lists what both sides send and read.
+func predictedExchange(t *testing.T, seed uint64, cfg Config, o Options) (events []string) {
+	rnd := rand.New(rand.NewPCG(seed, 3))
+	p := newPair(t, cfg, o)
+	lossy := seed%4 != 0
+	var link [2][][]byte
+	var post [2][]byte
+	data := make([]byte, 9000)
+	for range 3000 {
+		i := rnd.IntN(2)
+		c, tab := p.conns[i], p.tabs[i]
+		p.now += Time(rnd.IntN(100_000))
+		if rnd.IntN(100) == 0 {
+			p.now += Time(20 * time.Millisecond) // a timeout
+		}
+		switch what := rnd.IntN(12); {
+		case what == 0:
+			n, _ := c.Write(p.now, data[:rnd.IntN(len(data))])
+			events = append(events, fmt.Sprintf("%d: wrote %d", i, n))
+		case what == 1 && post[i] == nil:
+			n, _ := c.Read(p.now, data[:1+rnd.IntN(len(data)-1)])
+			events = append(events, fmt.Sprintf("%d: read %d", i, n))
+		case what == 2 && post[i] == nil:
+			if buf := make([]byte, 1+rnd.IntN(4000)); c.Post(p.now, buf) {
+				post[i] = buf
+			}
+		case what == 3 && post[i] != nil:
+			events = append(events, fmt.Sprintf("%d: %d bytes at once", i, c.Unpost(p.now)))
+			post[i] = nil
+		case what == 4:
+			tab.Expire(p.now)
+		case what == 5:
+			c.Flush(p.now)
+		case what < 8:
+			for tab.NextReady() != nil {
+				b := make([]byte, 2000)
+				b = b[:c.Emit(p.now, b)]
+				link[i] = append(link[i], b)
+				events = append(events, fmt.Sprintf("%d: sent %x, ECT %t", i, b[:min(len(b), 60)], c.ECT))
+			}
+		case len(link[1-i]) > 0:
+			k := 0
+			if lossy && rnd.IntN(10) == 0 {
+				k = rnd.IntN(len(link[1-i]))
+			}
+			in := Inbound{Src: c.Remote().Addr, Dst: c.Local().Addr, Data: link[1-i][k]}
+			if rnd.IntN(50) == 0 {
+				in.ECN = wire.ECNMarked
+			}
+			if !lossy || rnd.IntN(20) > 0 {
+				tab.Process(p.now, &in)
+			}
+			if !lossy || rnd.IntN(30) > 0 {
+				link[1-i] = slices.Delete(link[1-i], k, k+1)
+			}
+		}
+		if msg := c.invariant(); msg != "" {
+			t.Fatalf("seed %d: %s", seed, msg)
+		}
+		for e, _ := tab.NextEvent(); e != nil; e, _ = tab.NextEvent() {
+		}
+	}
+	return events
 }
