@@ -66,13 +66,13 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, memory, scale or all")}
+			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, memory, scale, kernel or all")}
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var c common
-	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newMemory(&c), newScale(&c), newAll(&c)} {
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newMemory(&c), newScale(&c), newKernel(&c), newAll(&c)} {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}
@@ -280,14 +280,14 @@ func newAll(c *common) *cobra.Command {
 		Use:   "all",
 		Short: "Everything, and the table of goals",
 		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
-modes, rates, oneway, connect, bandwidth with writes of 64 KiB, and memory, in about eleven
-minutes. It ends with the table of goals for speed and memory. (scale has a table
+modes, rates, oneway, connect, bandwidth with writes of 64 KiB, memory, and the
+kernel's own traffic (kernel), in about twelve minutes. It ends with the table of goals for speed and memory. (scale has a table
 of its own.)`,
 		Example: `  unetbench all
   unetbench all --json > all.jsonl`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.messages(cmd, &messages{memory: []string{"port", "queue"}, idle: idleConnections}, everything(rounds)...)
+			return c.messages(cmd, &messages{memory: []string{"port", "queue"}, idle: idleConnections, kernel: newKernelTraffic(c, rounds)}, everything(rounds)...)
 		},
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of what the goals compare")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/report"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/version"
 )
@@ -95,6 +97,7 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"memory", "--idle", "0"},
 		{"all", "--rounds", "0"},
 		{"scale", "--rounds", "0"},
+		{"kernel", "--rounds", "0"},
 		{"scale", "--openings", "0"},
 		{"rtt", "--place", "elsewhere"},
 		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
@@ -402,6 +405,41 @@ func TestEveryTransport(t *testing.T) {
 			t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
 		}
 	})
+}
+
+// TestKernelTraffic: every figure has a measurement with the mux and one without.
+func TestKernelTraffic(t *testing.T) {
+	unetd := buildDaemon(t)
+	ownTempDir(t)
+	want := leftovers(t)
+	out, errs, err := execute(t.Context(), "kernel", "--unetd", unetd, "--rounds", "1", "--json")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+	measured := map[string]int{}
+	for _, l := range lines(t, out) {
+		measured[fmt.Sprint(l["figure"], l["mux"], l["unit"])]++
+		if !(l["n"].(float64) > 0 && l["value"].(float64) > 0) || l["mode"] != "auto" {
+			t.Errorf("implausible: %v", l)
+		}
+	}
+	for _, f := range kernelFigures {
+		unit := report.Micros
+		if f.stream {
+			unit = report.GbPerS
+		}
+		for _, mux := range []bool{false, true} {
+			if n := measured[fmt.Sprint(f.name, mux, unit)]; n != 1 {
+				t.Errorf("%s, mux %t: %d measurements:\n%s", f.name, mux, n, out)
+			}
+		}
+	}
+	if strings.Contains(errs, "not measured") || !strings.Contains(errs, "with / without") {
+		t.Errorf("figures are missing:\n%s", errs)
+	}
+	if left := leftovers(t); left != want {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+	}
 }
 
 func TestVersion(t *testing.T) {

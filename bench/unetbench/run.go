@@ -164,6 +164,7 @@ type messages struct {
 	// openings is how often to time the opening of an endpoint, on an empty host and on a
 	// crowded one.
 	openings int
+	kernel   *kernelTraffic // nil: not measured
 
 	planned   []report.Key
 	records   []report.Record
@@ -187,6 +188,7 @@ func (m *messages) add(s plan.Selection) error {
 
 // lab is which pairs of hosts the measurement needs.
 func (m *messages) lab() (cfg lab.Config) {
+	cfg.Routed = m.kernel != nil
 	cfg.Muxed, cfg.Crowd = len(m.memory) > 0 || m.openings > 0, m.openings > 0
 	for _, p := range m.parts {
 		for _, c := range p.combinations {
@@ -216,6 +218,12 @@ func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output)
 	out.total = len(m.memory)*(len(withMemory)+1) + min(m.openings, 1)
 	for _, p := range m.parts {
 		out.total += len(p.combinations) * (p.Rounds + 1) // and the counting pass
+	}
+	if m.kernel != nil {
+		out.total += m.kernel.steps()
+		if err := m.kernel.measure(ctx, l, seed, out); err != nil {
+			return err
+		}
 	}
 	for _, attach := range m.memory {
 		if err := m.measureMemory(ctx, l, attach, out); err != nil {
@@ -338,8 +346,10 @@ func (m *messages) print(w io.Writer) {
 	report.PrintMemory(w, m.memories)
 	report.PrintIdle(w, m.idleConns)
 	report.PrintOpenings(w, m.opened)
-	if len(m.memories) > 0 && len(m.records) > 0 {
-		report.PrintGoals(w, report.SpeedGoals, s.Goals(m.memories, m.idleConns))
+	if m.kernel != nil && len(m.records) > 0 { // a run of all
+		rows := report.SummarizeTraffic(m.kernel.lines)
+		report.PrintTraffic(w, m.kernel.mode, rows)
+		report.PrintGoals(w, report.SpeedGoals, append(s.Goals(m.memories, m.idleConns), report.KernelGoals(rows)...))
 	}
 	if len(m.opened) > 0 {
 		report.PrintGoals(w, report.SpeedGoals, s.ScaleGoals(m.opened))

@@ -206,8 +206,8 @@ func interfaces(t *testing.T) []string {
 
 func TestNothingIsLeftBehind(t *testing.T) {
 	netlab.RequireXDP(t)
-	for _, cut := range []bool{false, true} {
-		nothingIsLeftBehind(t, netlab.Config{Cut: cut})
+	for _, cfg := range []netlab.Config{{}, {Cut: true}, {Routed: true}} {
+		nothingIsLeftBehind(t, cfg)
 	}
 }
 
@@ -399,6 +399,26 @@ func TestNothingCrossesACutCable(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRouterForwards: what crosses a routed pair was forwarded once by the middle, which has an address
+// of its own on A's side.
+func TestRouterForwards(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{Routed: true})
+	a, b, middle := listenUDP(t, p.A), listenUDP(t, p.B), listenUDP(t, p.Middle)
+	for _, to := range []*net.UDPConn{b, middle} {
+		if _, err := a.WriteToUDPAddrPort([]byte("there"), to.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+			t.Fatal(err)
+		}
+		var buf [16]byte
+		n, from, err := to.ReadFromUDPAddrPort(buf[:])
+		if err != nil || string(buf[:n]) != "there" || from.Addr().Unmap() != p.A.Addr.Addr() {
+			t.Errorf("%q from %v, %v", buf[:n], from, err)
+		}
+	}
+	if n, err := p.Middle.Counted("IpForwDatagrams"); err != nil || n != 1 {
+		t.Errorf("forwarded %d datagrams, %v", n, err)
 	}
 }
 

@@ -31,6 +31,9 @@ type Config struct {
 	MTU  int  // of both ends, bytes of IP packet; 1500 if zero
 	IPv6 bool // give both ends an IPv6 address, too
 	Cut  bool // the cable in two halves, which package impair joins
+	// Routed is a cable in two halves, with a third host in the middle that forwards between
+	// them: A and B are in different subnets.
+	Routed bool
 }
 
 // The ends of a cut cable, in the middle: of the half that leads to A, and to B.
@@ -39,10 +42,18 @@ const (
 	MiddleB = "to-b"
 )
 
+// middleA is the MAC address of MiddleA, routerB the address of MiddleB if the cable is routed.
+var (
+	middleA = wire.LinkAddr{0x02, 0, 0, 0, 1, 0x0a}
+	routerB = netip.MustParsePrefix("10.0.1.254/24")
+)
+
 // Pair is two hosts joined by a cable.
 type Pair struct {
-	A, B   *Host
-	Middle *Host // where the ends of a cut cable are, MiddleA and MiddleB; nil if it is whole
+	A, B *Host
+	// Middle is where the ends of a cut or routed cable are, MiddleA and MiddleB; nil if it is whole.
+	// If it routes, it is the host of the interface MiddleA.
+	Middle *Host
 
 	closing sync.Once
 	err     error
@@ -70,8 +81,12 @@ func NewPair(cfg Config) (*Pair, error) {
 		p.A.Addr6 = netip.MustParsePrefix("fd00::1/64")
 		p.B.Addr6 = netip.MustParsePrefix("fd00::2/64")
 	}
-	if cfg.Cut {
+	if cfg.Cut || cfg.Routed {
 		p.Middle = &Host{Name: "middle", NS: netns.None()}
+	}
+	if cfg.Routed {
+		p.Middle.Interface, p.Middle.Addr, p.Middle.LinkAddr = MiddleA, netip.MustParsePrefix("10.0.0.254/24"), middleA
+		p.B.Addr = netip.MustParsePrefix("10.0.1.2/24")
 	}
 	if err := p.build(cfg); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -94,8 +109,18 @@ func (p *Pair) build(cfg Config) error {
 		}
 	}
 	if p.Middle != nil {
-		if err := p.Middle.Do(configureMiddle); err != nil {
+		configure := configureMiddle
+		if cfg.Routed {
+			configure = p.Middle.configureRouter
+		}
+		if err := p.Middle.Do(configure); err != nil {
 			return fmt.Errorf("middle of the cable: %w", err)
+		}
+	}
+	if cfg.Routed {
+		err := errors.Join(p.A.Do(func() error { return addRoute(p.B.Addr, p.Middle.Addr) }), p.B.Do(func() error { return addRoute(p.A.Addr, routerB) }))
+		if err != nil {
+			return fmt.Errorf("routes: %w", err)
 		}
 	}
 	// The transmit queue of an end that came up with carrier works at once: B, or the
@@ -131,7 +156,7 @@ func (p *Pair) plugAll(cfg Config) error {
 	}
 	return errors.Join(
 		p.A.Do(func() error {
-			return plug(cfg.MTU, end{p.A.Interface, p.A.LinkAddr}, end{MiddleA, wire.LinkAddr{0x02, 0, 0, 0, 1, 0x0a}}, p.Middle)
+			return plug(cfg.MTU, end{p.A.Interface, p.A.LinkAddr}, end{MiddleA, middleA}, p.Middle)
 		}),
 		p.Middle.Do(func() error {
 			return plug(cfg.MTU, end{MiddleB, wire.LinkAddr{0x02, 0, 0, 0, 1, 0x0b}}, b, p.B)
@@ -233,6 +258,21 @@ func (h *Host) configureIPv6() error {
 		set(h.Interface, "addr_gen_mode", "1"),
 		set(h.Interface, "accept_ra", "0"),
 		set(h.Interface, "dad_transmits", "0"))
+}
+
+// configureRouter makes the middle a host that forwards. It runs inside it.
+func (h *Host) configureRouter() error {
+	other := &Host{Interface: MiddleB, Addr: routerB}
+	return errors.Join(h.configure(), other.configure(), os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0))
+}
+
+// addRoute adds the route to the subnet of an address, in the calling thread's namespace.
+func addRoute(to, via netip.Prefix) error {
+	dst := to.Masked()
+	return netlink.RouteAdd(&netlink.Route{
+		Dst: &net.IPNet{IP: dst.Addr().AsSlice(), Mask: net.CIDRMask(dst.Bits(), 32)},
+		Gw:  via.Addr().AsSlice(),
+	})
 }
 
 // configureMiddle brings both ends of a cut cable up. They have no addresses, so

@@ -29,6 +29,7 @@ type Config struct {
 	Crowd     bool        // make the crowded pair
 	Plain     bool        // make the plain pair
 	Impaired  bool        // with impaired links between the hosts, see Goodput
+	Routed    bool        // make two pairs with a router between them, one with a mux on it, see Kernel
 	Bulk      []Net       // make a pair for each
 	ClientCPU int
 	ServerCPU int
@@ -36,7 +37,7 @@ type Config struct {
 
 // Daemons reports whether the lab starts unetd.
 func (c Config) Daemons() bool {
-	return c.Muxed || c.Crowd || slices.ContainsFunc(c.Bulk, Net.muxed)
+	return c.Muxed || c.Crowd || c.Routed || slices.ContainsFunc(c.Bulk, Net.muxed)
 }
 
 func (l *Lab) counted() bool { return l.cfg.Events != perf.Events{} }
@@ -51,6 +52,8 @@ type Lab struct {
 	muxed  *site
 	crowd  *site
 	bulk   map[Net]*site
+	bare   *site  // routed, without a mux
+	routed *site  // with one
 	serial uint32 // of measurements
 
 	plainLink *impair.Link // of plain, if it is impaired
@@ -79,15 +82,26 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 		}
 	}
 	if cfg.Muxed {
-		if l.muxed, err = l.openSite(ctx, plan.Pair, netlab.Config{}); err != nil {
+		if l.muxed, err = l.openMuxed(ctx, plan.Pair, netlab.Config{}); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.Crowd {
-		if l.crowd, err = l.openSite(ctx, plan.Crowd, netlab.Config{}); err != nil {
+		if l.crowd, err = l.openMuxed(ctx, plan.Crowd, netlab.Config{}); err != nil {
 			return nil, err
 		}
 		if err := l.crowd.fill(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Routed {
+		if l.bare, err = l.openSite("bare", netlab.Config{Routed: true}); err != nil {
+			return nil, err
+		}
+		if l.routed, err = l.openSite("routed", netlab.Config{Routed: true}); err != nil {
+			return nil, err
+		}
+		if err := l.startDaemons(ctx, l.routed, l.routed.pair.Middle); err != nil {
 			return nil, err
 		}
 	}
@@ -136,7 +150,7 @@ func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
 // Close stops the daemons and removes everything.
 func (l *Lab) Close() error {
 	var errs []error
-	for _, s := range []*site{l.muxed, l.crowd} {
+	for _, s := range []*site{l.muxed, l.crowd, l.bare, l.routed} {
 		if s != nil {
 			errs = append(errs, s.close())
 		}
@@ -196,10 +210,17 @@ func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client
 	if pair == nil {
 		return client, server, fmt.Errorf("BUG: no hosts for %s %s", t.Name, place)
 	}
-	client.host, server.host = pair.A, pair.B
+	a, b := pair.A, pair.B
 	if place == plan.Local {
-		server.host = pair.A
+		b = pair.A
 	}
+	client, server = l.between(t, a, b, socket, j)
+	return client, server, nil
+}
+
+// between is sides for given hosts.
+func (l *Lab) between(t transport.Transport, from, to *netlab.Host, socket func(*netlab.Host) string, j workload.Job) (client, server side) {
+	client.host, server.host = from, to
 	const first, span = 20000, 10000 // of ports, below the kernel's ephemeral ones
 	l.serial++
 	number := first + 2*(l.serial%(span/2))
@@ -218,14 +239,33 @@ func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client
 	}
 	client.job.Role, client.job.Local, client.job.Remote, client.job.Socket = workload.Client, a, b, socket(client.host)
 	server.job.Role, server.job.Local, server.job.Remote, server.job.Socket = workload.Server, b, a, socket(server.host)
-	return client, server, nil
+	return client, server
+}
+
+// Ways of the kernel's own traffic, seen from the router.
+const (
+	In      = "in"      // from host A to the router
+	Out     = "out"     // from the router to host A
+	Forward = "forward" // from host A through the router to host B
+)
+
+// Kernel runs j once over t, which uses the kernel's sockets, on hosts whose router has a mux on its interface to host
+// A, or none.
+func (l *Lab) Kernel(ctx context.Context, t transport.Transport, way string, mux bool, j workload.Job) (Outcome, error) {
+	s := l.bare
+	if mux {
+		s = l.routed
+	}
+	ends := map[string][2]*netlab.Host{In: {s.pair.A, s.pair.Middle}, Out: {s.pair.Middle, s.pair.A}, Forward: {s.pair.A, s.pair.B}}[way]
+	client, server := l.between(t, ends[0], ends[1], func(*netlab.Host) string { return "" }, j)
+	return l.run(ctx, client, server, nil)
 }
 
 // CrowdSize is the number of idle endpoints on each host of the crowded pair. With the one
 // that is measured there are 256.
 const CrowdSize = 255
 
-// site is a pair of hosts with a daemon each.
+// site is a pair of hosts, mostly with a daemon each.
 type site struct {
 	name    string
 	dir     string
@@ -235,24 +275,36 @@ type site struct {
 	idle    []func() error // closes an endpoint of the crowd
 }
 
-func (l *Lab) openSite(ctx context.Context, name string, cfg netlab.Config) (_ *site, err error) {
+func (l *Lab) openSite(name string, cfg netlab.Config) (_ *site, err error) {
 	s := &site{name: name, dir: l.dir}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
 	if s.pair, s.link, err = l.newPair(cfg); err != nil {
 		return nil, err
 	}
-	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
+	return s, nil
+}
+
+// openMuxed is openSite with a daemon on either host.
+func (l *Lab) openMuxed(ctx context.Context, name string, cfg netlab.Config) (*site, error) {
+	s, err := l.openSite(name, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.startDaemons(ctx, s, s.pair.A, s.pair.B); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// startDaemons starts the daemons of a site.
+func (l *Lab) startDaemons(ctx context.Context, s *site, hosts ...*netlab.Host) error {
+	for _, h := range hosts {
 		d, err := startDaemon(ctx, h, l.cfg.Unetd, "--mode", l.cfg.Mode, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		s.daemons = append(s.daemons, d)
 	}
-	return s, nil
+	return nil
 }
 
 // socket is that of a host's daemon.
@@ -335,7 +387,7 @@ func (l *Lab) openBulk(ctx context.Context, n Net) (err error) {
 	}
 	cfg := netlab.Config{MTU: n.MTU}
 	if n.muxed() {
-		s, err := l.openSite(ctx, fmt.Sprintf("mtu%d", n.MTU), cfg)
+		s, err := l.openMuxed(ctx, fmt.Sprintf("mtu%d", n.MTU), cfg)
 		if err == nil {
 			l.bulk[n] = s
 		}

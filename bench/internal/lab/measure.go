@@ -48,18 +48,24 @@ type Observer interface {
 // Measure runs j once over t, in two new processes, with an observer if it is not nil: then the
 // processes do not read counters.
 func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, j workload.Job, o Observer) (Outcome, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout+2*j.Limit, errors.New("took too long"))
-	defer cancel()
 	client, server, err := l.sides(t, place, j)
 	if err != nil {
 		return Outcome{}, err
 	}
+	return l.run(ctx, client, server, o)
+}
+
+// run is measure within a time.
+func (l *Lab) run(ctx context.Context, client, server side, o Observer) (Outcome, error) {
+	j := client.job
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout+2*j.Limit, errors.New("took too long"))
+	defer cancel()
 	out, err := l.measure(ctx, client, server, o)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx) // not that the processes were killed, but why
 		}
-		return out, fmt.Errorf("%s over %s: %w", j.Bench, t.Name, err)
+		return out, fmt.Errorf("%s over %s: %w", j.Bench, j.Transport, err)
 	}
 	return out, nil
 }
