@@ -40,7 +40,6 @@
  */
 #define FILL_INVALID_LIMIT 64
 #define FILL_MAX_BUFFERS 64   /* the longest frame, 64 KiB, in the smallest buffers takes 37 */
-#define XDP_FLAGS_HAS_FRAGS 1 /* include/net/xdp.h */
 
 /* pool_is_shown: this kernel has all fields that are read here. */
 static __always_inline bool pool_is_shown(void)

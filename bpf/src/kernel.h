@@ -88,6 +88,8 @@ struct sk_buff {
 	unsigned char *data;
 };
 
+#define XDP_FLAGS_HAS_FRAGS 1 /* include/net/xdp.h: in flags of xdp_buff, the frame is in several buffers */
+
 enum skb_drop_reason { /* include/net/dropreason-core.h; the kernel's own numbers are found by the names */
 	SKB_DROP_REASON_CPU_BACKLOG = 1,
 };

@@ -12,8 +12,35 @@
 #include "check6.h"
 #include "count.h"
 
+#define likely(x) __builtin_expect(!!(x), 1)
+
+/* whole_len is bpf_xdp_get_buff_len(), without the call for a frame in one buffer. */
+static __always_inline __u32 whole_len(struct xdp_md *ctx)
+{
+	struct xdp_buff *xdp = bpf_cast_to_kern_ctx(ctx);
+
+	return likely(!(xdp->flags & XDP_FLAGS_HAS_FRAGS)) ? ctx->data_end - ctx->data : bpf_xdp_get_buff_len(ctx);
+}
+
+/* uplink_link is the uplink's MAC address in the lower 48 bits. */
+static __always_inline __u64 uplink_link(void)
+{
+	return *(volatile const __u64 *)&config.link_head << 16 >> 16;
+}
+
+/* is_from and is_to compare a MAC address of the frame by one load of 8 bytes. */
+static __always_inline bool is_from(struct eth_header *eth, __u64 link)
+{
+	return *(__u64 *)(eth->src - 2) >> 16 == link;
+}
+
+static __always_inline bool is_to(struct eth_header *eth, __u64 link)
+{
+	return *(__u64 *)eth->dst << 16 == link << 16;
+}
+
 /* check: len is that of the frame. */
-static __always_inline int check(struct eth_header *eth, void *data_end, __u32 len, __u32 port)
+static __always_inline int check(struct eth_header *eth, void *data_end, __u32 len, __u64 link, __u32 port)
 {
 	void *l3 = eth + 1;
 	__u32 room = len - sizeof(*eth);
@@ -22,9 +49,9 @@ static __always_inline int check(struct eth_header *eth, void *data_end, __u32 l
 		return UNET_TX_TRUNCATED;
 	if (len > config.max_frame)
 		return UNET_TX_OVERSIZE;
-	if (!is_link(eth->src, config.link_head, config.link_tail))
+	if (!is_from(eth, link))
 		return UNET_TX_FORGED_LINK;
-	if (eth->type == bpf_htons(ETHERTYPE_IPV4))
+	if (likely(eth->type == bpf_htons(ETHERTYPE_IPV4)))
 		return check_ipv4(l3, data_end, room, port);
 	if (eth->type == bpf_htons(ETHERTYPE_IPV6))
 		return check_ipv6(l3, data_end, room, port);
@@ -44,33 +71,58 @@ static __always_inline int send_local(struct unet_owner *owner)
 	return count(UNET_TX_LOCAL, XDP_REDIRECT);
 }
 
+/*
+ * send_to_host and send_to_group are functions of their own, so that the code for frames to the
+ * wire is short. The wire does not return a frame, so frames for this host are redirected here.
+ */
+static __noinline int send_to_host(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct eth_header *eth = data;
+	struct found f;
+
+	if ((void *)(eth + 1) > data_end)
+		return count(UNET_TX_TRUNCATED, XDP_DROP);
+	f = find_unicast(of_xdp(ctx), eth, data_end);
+	return f.owner ? send_local(f.owner) : count(UNET_TX_NO_OWNER, XDP_DROP);
+}
+
+static __always_inline int send_to_wire(void)
+{
+	if (bpf_redirect_map(&devices, config.uplink, XDP_DROP) != XDP_REDIRECT)
+		return count(UNET_TX_UPLINK_GONE, XDP_DROP);
+	return count(UNET_TX_UPLINK, XDP_REDIRECT);
+}
+
+static __noinline int send_to_group(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct eth_header *eth = data;
+	struct found f;
+
+	if ((void *)(eth + 1) > data_end)
+		return count(UNET_TX_TRUNCATED, XDP_DROP);
+	f = find_asked(of_xdp(ctx), eth->dst, eth, data_end);
+	/* An endpoint's probes and announcements of its own address go to the wire (RFC 5227, RFC 4862). */
+	return f.owner && f.owner->port != ctx->ingress_ifindex ? send_local(f.owner) : send_to_wire();
+}
+
 SEC("xdp.frags")
 int unet_port(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
-	__u32 port = ctx->ingress_ifindex;
 	struct eth_header *eth = data;
-	struct found f;
+	__u64 link = uplink_link();
 	int problem;
 
-	problem = check(eth, data_end, bpf_xdp_get_buff_len(ctx), port);
+	problem = check(eth, data_end, whole_len(ctx), link, ctx->ingress_ifindex);
 	if (problem != ALLOWED)
 		return count(problem, XDP_DROP);
-
-	/* The wire does not return a frame: frames for this host are redirected here. */
-	if (is_link(eth->dst, config.link_head, config.link_tail)) {
-		f = find_unicast(of_xdp(ctx), eth, data_end);
-		if (!f.owner)
-			return count(UNET_TX_NO_OWNER, XDP_DROP);
-		return send_local(f.owner);
-	}
-	f = find_asked(of_xdp(ctx), eth->dst, eth, data_end);
-	/* An endpoint's probes and announcements of its own address go to the wire (RFC 5227, RFC 4862). */
-	if (f.owner && f.owner->port != port)
-		return send_local(f.owner);
-	if (bpf_redirect_map(&devices, config.uplink, XDP_DROP) != XDP_REDIRECT)
-		return count(UNET_TX_UPLINK_GONE, XDP_DROP);
-	return count(UNET_TX_UPLINK, XDP_REDIRECT);
+	if (is_to(eth, link))
+		return send_to_host(ctx);
+	if (eth->dst[0] & 1)
+		return send_to_group(ctx);
+	return send_to_wire();
 }
 
 #endif

@@ -23,18 +23,33 @@ struct {
 	__type(value, struct unet_owner);
 } tags6 SEC(".maps");
 
+/*
+ * tag_word is the first four bytes of a key. A key is stored in words of at least this size:
+ * the kernel reads it so, and a load that spans several stores waits for them.
+ */
+static __always_inline __u32 tag_word(enum unet_tag_kind kind, __be16 port)
+{
+	return kind | (__u32)port << 16;
+}
+
 static __always_inline struct unet_owner *holder(enum unet_tag_kind kind, __be16 port, __be32 value)
 {
-	struct unet_tag tag = { .kind = kind, .port = port, .value = value };
+	union {
+		struct unet_tag tag;
+		__u64 word;
+	} key = { .word = tag_word(kind, port) | (__u64)value << 32 };
 
-	return bpf_map_lookup_elem(&tags, &tag);
+	return bpf_map_lookup_elem(&tags, &key);
 }
 
 static __always_inline struct unet_owner *holder6(enum unet_tag_kind kind, __be16 port, const __be32 *addr)
 {
-	struct unet_tag6 tag = { .kind = kind, .port = port, .addr = { addr[0], addr[1], addr[2], addr[3] } };
+	union {
+		struct unet_tag6 tag;
+		__u32 words[5];
+	} key = { .words = { tag_word(kind, port), addr[0], addr[1], addr[2], addr[3] } };
 
-	return bpf_map_lookup_elem(&tags6, &tag);
+	return bpf_map_lookup_elem(&tags6, &key);
 }
 
 /* first_of_block is the first port of the block that port is in. */
