@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/report"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/version"
@@ -98,6 +100,11 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"all", "--rounds", "0"},
 		{"scale", "--rounds", "0"},
 		{"kernel", "--rounds", "0"},
+		{"profile", "smoke"},
+		{"profile", "--event", "sleep"},
+		{"profile", "--top", "0"},
+		{"profile", "--limit", "0s"},
+		{"profile", "--attach", "tape"},
 		{"scale", "--openings", "0"},
 		{"rtt", "--place", "elsewhere"},
 		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
@@ -436,6 +443,51 @@ func TestKernelTraffic(t *testing.T) {
 	}
 	if strings.Contains(errs, "not measured") || !strings.Contains(errs, "with / without") {
 		t.Errorf("figures are missing:\n%s", errs)
+	}
+	if left := leftovers(t); left != want {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
+	}
+}
+
+// TestProfile: each message runs each program of the daemons once, and the samples of the two processes
+// lie in the loop that waits, in our code, and in the kernel on both sides of a veth.
+func TestProfile(t *testing.T) {
+	unetd := buildDaemon(t)
+	ownTempDir(t)
+	want := leftovers(t)
+	out, errs, err := execute(t.Context(), "profile", "udp", "--unetd", unetd, "--mode", "generic", "--limit", "300ms", "--json")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+	var p report.Profile
+	if err := json.Unmarshal([]byte(out), &p); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	share, sum := map[string]float64{}, 0.0
+	for _, g := range p.Groups {
+		share[g.Group] = g.Share
+		sum += g.Share
+	}
+	if math.Abs(sum-1) > 1e-9 || p.Lost > 0 {
+		t.Errorf("shares add up to %v, %d samples lost", sum, p.Lost)
+	}
+	for _, group := range []string{perf.Ours, perf.Waiting, perf.AFXDP, perf.Veth, perf.XDP, perf.Programs + "unet_port"} {
+		if share[group] == 0 {
+			t.Errorf("no sample in %q:\n%s", group, errs)
+		}
+	}
+	runs := map[string]float64{}
+	for _, r := range p.Programs {
+		runs[r.Name] = r.RunsPerMsg
+		if r.NS <= 0 {
+			t.Errorf("implausible: %+v", r)
+		}
+	}
+	for _, name := range []string{"unet_port", "unet_uplink", "unet_deliver"} {
+		// Marks, ends and ARP are few next to the messages.
+		if n := runs[name]; n < 0.9 || n > 1.2 {
+			t.Errorf("%s ran %v times a message", name, n)
+		}
 	}
 	if left := leftovers(t); left != want {
 		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)

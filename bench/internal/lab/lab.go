@@ -261,6 +261,26 @@ func (l *Lab) Kernel(ctx context.Context, t transport.Transport, way string, mux
 	return l.run(ctx, client, server, nil)
 }
 
+// Programs are the identifiers of the BPF programs of the daemons of the muxed pair.
+func (l *Lab) Programs() (ids []uint32, err error) {
+	for _, d := range l.muxed.daemons {
+		held, err := netlab.HeldBPF(d.cmd.Process.Pid)
+		if err != nil {
+			return nil, err
+		}
+		for o := range held {
+			if o.Kind == "prog" {
+				ids = append(ids, o.ID)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil // both may hold one
+}
+
+// Processors are those of client and server.
+func (l *Lab) Processors() []int { return []int{l.cfg.ClientCPU, l.cfg.ServerCPU} }
+
 // CrowdSize is the number of idle endpoints on each host of the crowded pair. With the one
 // that is measured there are 256.
 const CrowdSize = 255

@@ -79,9 +79,13 @@ func userGroup(name string) string {
 	return ""
 }
 
-// waits reports whether a function only waits for frames.
+// waits reports whether a function only waits for frames. What the loops call is named, too: a function without
+// a stack frame hides its caller.
 func waits(name string) bool {
-	return strings.HasPrefix(name, module) && (strings.HasSuffix(name, ").spin") || strings.Contains(name, "/internal/wait."))
+	if !strings.HasPrefix(name, module) {
+		return false
+	}
+	return strings.HasSuffix(name, ").spin") || strings.HasSuffix(name, ").Pending") || strings.Contains(name, "/internal/wait.") || strings.HasSuffix(name, ".(*floor).Recv")
 }
 
 // Place is where a sample was taken.
@@ -111,13 +115,17 @@ func (s *Symbols) Of(x Sample) Place {
 		}
 		return p
 	}
-	p := Place{Function: "unknown", Group: Other}
+	p := Place{Group: Other}
 	var group string
 	for i, a := range x.User {
-		for _, name := range userFunctions(a, i == 0) {
-			if p.Function == "unknown" {
-				p.Function = name
+		names := userFunctions(a, i == 0)
+		if i == 0 {
+			p.Function = "not of the program (vDSO)"
+			if len(names) > 0 {
+				p.Function = names[0]
 			}
+		}
+		for _, name := range names {
 			if waits(name) {
 				p.Group = Waiting
 				return p
