@@ -126,7 +126,7 @@ type MuxUnetState struct {
 	Ifindex     uint32
 	Mtu         uint32
 	Link        [6]uint8
-	Generic     uint16
+	Mode        uint16
 	RestoreVlan uint32
 	Zero        uint32
 }
@@ -183,8 +183,10 @@ const (
 	MuxProgUnetException     = "unet_exception"
 	MuxProgUnetNoteVlan      = "unet_note_vlan"
 	MuxProgUnetPort          = "unet_port"
+	MuxProgUnetQueue         = "unet_queue"
 	MuxProgUnetRedirectErr   = "unet_redirect_err"
 	MuxProgUnetUplink        = "unet_uplink"
+	MuxProgUnetUplinkTcx     = "unet_uplink_tcx"
 	MuxVarConfig             = "config"
 )
 
@@ -239,8 +241,10 @@ type MuxProgramSpecs struct {
 	UnetException     *ebpf.ProgramSpec `ebpf:"unet_exception"`
 	UnetNoteVlan      *ebpf.ProgramSpec `ebpf:"unet_note_vlan"`
 	UnetPort          *ebpf.ProgramSpec `ebpf:"unet_port"`
+	UnetQueue         *ebpf.ProgramSpec `ebpf:"unet_queue"`
 	UnetRedirectErr   *ebpf.ProgramSpec `ebpf:"unet_redirect_err"`
 	UnetUplink        *ebpf.ProgramSpec `ebpf:"unet_uplink"`
+	UnetUplinkTcx     *ebpf.ProgramSpec `ebpf:"unet_uplink_tcx"`
 }
 
 // MuxMapSpecs contains maps before they are loaded into the kernel.
@@ -339,8 +343,10 @@ type MuxPrograms struct {
 	UnetException     *ebpf.Program `ebpf:"unet_exception"`
 	UnetNoteVlan      *ebpf.Program `ebpf:"unet_note_vlan"`
 	UnetPort          *ebpf.Program `ebpf:"unet_port"`
+	UnetQueue         *ebpf.Program `ebpf:"unet_queue"`
 	UnetRedirectErr   *ebpf.Program `ebpf:"unet_redirect_err"`
 	UnetUplink        *ebpf.Program `ebpf:"unet_uplink"`
+	UnetUplinkTcx     *ebpf.Program `ebpf:"unet_uplink_tcx"`
 }
 
 func (p *MuxPrograms) Close() error {
@@ -354,8 +360,10 @@ func (p *MuxPrograms) Close() error {
 		p.UnetException,
 		p.UnetNoteVlan,
 		p.UnetPort,
+		p.UnetQueue,
 		p.UnetRedirectErr,
 		p.UnetUplink,
+		p.UnetUplinkTcx,
 	)
 }
 

@@ -220,7 +220,7 @@ func TestUplinkAgainstModel(t *testing.T) {
 			} else {
 				l.reach(int(owner)) // to another, it would count as rx_pass_port_gone
 			}
-			l.want(named(i, f), l.objs.UnetUplink, f, l.uplink, 0, counter)
+			l.wantUplink(named(i, f), f, counter)
 			if t.Failed() {
 				return
 			}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 )
@@ -127,7 +128,9 @@ func testUplink(l *lab) {
 
 	sock := openSocket(l.t, l.uplink)
 	must(l.t, l.objs.Sockets.Put(uint32(0), uint32(sock.Fd())))
-	l.want("owner on this queue", l.objs.UnetUplink, to(shared, 7001), l.uplink, 0, rxQueue)
+	for _, p := range []*ebpf.Program{l.objs.UnetUplink, l.objs.UnetQueue} {
+		l.want("owner on this queue", p, to(shared, 7001), l.uplink, 0, rxQueue)
+	}
 	l.wantAll(rxPass, rxQueueGone)
 
 	l.claim(Key(TagUDP, shared.As4(), 7003), Owner{Port: uint32(l.a), Room: testMTU + 14})

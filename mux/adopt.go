@@ -52,10 +52,7 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 		return nil, err
 	}
 	p.state = state
-	p.mode, p.mtu = ModeNative, state.Mtu
-	if state.Generic != 0 {
-		p.mode = ModeGeneric
-	}
+	p.mode, p.mtu = Mode(state.Mode), state.Mtu
 	switch {
 	case state.Objects != bpf.ObjectsHash():
 		return nil, unusable("it was made by another version of unet")
@@ -88,11 +85,11 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 	if p.uplink, err = link.LoadPinnedLink(p.pins.at(pinUplink), nil); err != nil {
 		return fmt.Errorf("pinned link of the uplink: %w", err)
 	}
-	info, err := p.uplink.Info()
+	at, err := attachedTo(p.uplink)
 	if err != nil {
 		return fmt.Errorf("pinned link of the uplink: %w", err)
 	}
-	if xdp := info.XDP(); xdp == nil || int(xdp.Ifindex) != u.ifindex {
+	if at != u.ifindex {
 		return unusable("its link is not attached to %s", u.name)
 	}
 	for _, name := range aides(p.mode, u) {
@@ -218,6 +215,15 @@ func (m *Mux) adopt() error {
 		m.log.Info("incomplete port removed", "port", name)
 	}
 	if err := m.deleter.deleteAll(ports); err != nil {
+		return err
+	}
+	onQueues := 0
+	for owner := range alive {
+		if owner.Port == 0 {
+			onQueues++
+		}
+	}
+	if err := m.adoptQueues(onQueues); err != nil {
 		return err
 	}
 	m.mu.Lock()

@@ -79,7 +79,7 @@ func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 // Traffic goes on without loss while the mux's process is killed several times and another takes
 // over.
 func TestTakenOverUnderTraffic(t *testing.T) {
-	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := newPinLab(t)
 			if mode == mux.ModeNative {

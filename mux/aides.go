@@ -123,6 +123,21 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 	return l.Attrs().Index, h.LinkSetUp(l)
 }
 
+// attachCutter attaches to the cutter, in tcx mode, what the uplink has in generic mode. There are
+// no links: the programs are removed with the device. The calling thread is in the uplink's
+// namespace.
+func (p *programs) attachCutter(ifindex int) error {
+	cutter := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
+	err := netlink.LinkSetXdpFdWithFlags(cutter, p.objs.UnetUplink.FD(), unix.XDP_FLAGS_SKB_MODE)
+	if err == nil {
+		err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: ifindex, Program: p.objs.UnetCut, Attach: ebpf.AttachTCXIngress})
+	}
+	if err != nil {
+		return fmt.Errorf("attach to %s: %w", cutterName(p.ifindex), err)
+	}
+	return nil
+}
+
 // cutterLost is the number of super-frames that the cutter of an uplink has dropped: the kernel
 // could not segment them, or the device was down.
 func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
@@ -183,6 +198,9 @@ func (u *uplink) hidesVLANTags() (bool, error) {
 
 // showVLANTags turns receive VLAN offload off if it is on, and first records that it was on.
 func (m *Mux) showVLANTags() error {
+	if m.progs.mode == ModeTCX {
+		return nil // its program sees the tag in the skb
+	}
 	hidden, err := m.up.hidesVLANTags()
 	if err != nil {
 		return err

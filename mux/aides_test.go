@@ -109,8 +109,8 @@ func TestCutterIsThereAlready(t *testing.T) {
 				}
 				return nil
 			}))
-			if now := look(t, l.A); !slices.Equal(now.links, before.links) || len(now.xdp) != 0 {
-				t.Errorf("devices %v with programs on %v, were %v", now.links, now.xdp, before.links)
+			if now := look(t, l.A); !slices.Equal(now.links, before.links) || len(now.programs) != 0 {
+				t.Errorf("devices %v with programs on %v, were %v", now.links, now.programs, before.links)
 			}
 		})
 	}
@@ -135,56 +135,60 @@ func segment(dst, src [6]byte, from, to string, payload string) []byte {
 // The peer decides the number of parts of a super-frame. One with too many is dropped and counted;
 // one of short segments, as a peer sends that has got no MSS, is segmented.
 func TestSuperFrameOfManyParts(t *testing.T) {
-	l := openLab(t, mux.ModeGeneric)
-	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
-	peer := openSuper(t, l.B)
-	frame := func(from string) []byte {
-		return segment(l.A.LinkAddr, l.B.LinkAddr, from, "10.0.0.1:7000", strings.Repeat("x", 60000))
-	}
-	const hostile = 100
-	for range hostile {
-		must(t, peer.Send(frame("10.0.0.2:9000"), 1))
-	}
-	// This source address is where the EtherType of IPv4 would be (put_link_header in cut.h).
-	must(t, peer.Send(frame("8.0.0.2:9000"), 512))
-	const parts = (60000 + 511) / 512
-	eventually(t, "each frame is counted, and each part", func() bool {
-		c := l.count()
-		return c["rx_many_parts"] == hostile && c["rx_cut"] == 1 && c["rx_port"] == parts && c["deliver_socket"] == parts
+	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
+		l := openLab(t, mode)
+		l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
+		peer := openSuper(t, l.B)
+		frame := func(from string) []byte {
+			return segment(l.A.LinkAddr, l.B.LinkAddr, from, "10.0.0.1:7000", strings.Repeat("x", 60000))
+		}
+		const hostile = 100
+		for range hostile {
+			must(t, peer.Send(frame("10.0.0.2:9000"), 1))
+		}
+		// This source address is where the EtherType of IPv4 would be (put_link_header in cut.h).
+		must(t, peer.Send(frame("8.0.0.2:9000"), 512))
+		const parts = (60000 + 511) / 512
+		eventually(t, "each frame is counted, and each part", func() bool {
+			c := l.count()
+			return c["rx_many_parts"] == hostile && c["rx_cut"] == 1 && c["rx_port"] == parts && c["deliver_socket"] == parts
+		})
+		if c := l.count(); c["lost_deliver_redirect"] != 0 {
+			t.Errorf("counters: %v", c)
+		}
 	})
-	if c := l.count(); c["lost_deliver_redirect"] != 0 {
-		t.Errorf("counters: %v", c)
-	}
 }
 
 // A super-frame of a guest has the length of its parts, and not their number (gso_segs is 0). It is
 // segmented by its size.
 func TestSuperFrameOfAGuest(t *testing.T) {
-	if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
-		t.Skipf("this machine makes no TAP devices: %v", err)
-	} else {
-		f.Close()
-	}
-	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "guest"
-	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 1, NonPersist: true}
-	must(t, l.A.Do(func() error { return netlink.LinkAdd(tap) }))
-	t.Cleanup(func() { tap.Fds[0].Close() })
-	var to [6]byte
-	onDevice(t, l.A, tap.Name, func(device netlink.Link) error {
-		to = [6]byte(device.Attrs().HardwareAddr)
-		return errors.Join(netlink.LinkSetUp(device), addAddress("10.0.1.1/24")(device))
-	})
-	l.A.Interface = tap.Name
-	l.openMux(mux.ModeGeneric)
-	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.1.1:7000")}})
-	frame := segment(to, [6]byte{2, 0, 0, 0, 0, 9}, "10.0.1.2:9000", "10.0.1.1:7000", strings.Repeat("x", 10000))
-	_, err := tap.Fds[0].Write(netlab.SuperFrame(frame, 1000))
-	must(t, err)
-	eventually(t, "each part is delivered", func() bool {
-		c := l.count()
-		return c["rx_cut"] == 1 && c["rx_port"] == 10 && c["deliver_socket"] == 10
+	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
+		if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
+			t.Skipf("this machine makes no TAP devices: %v", err)
+		} else {
+			f.Close()
+		}
+		l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "guest"
+		tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 1, NonPersist: true}
+		must(t, l.A.Do(func() error { return netlink.LinkAdd(tap) }))
+		t.Cleanup(func() { tap.Fds[0].Close() })
+		var to [6]byte
+		onDevice(t, l.A, tap.Name, func(device netlink.Link) error {
+			to = [6]byte(device.Attrs().HardwareAddr)
+			return errors.Join(netlink.LinkSetUp(device), addAddress("10.0.1.1/24")(device))
+		})
+		l.A.Interface = tap.Name
+		l.openMux(mode)
+		l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.1.1:7000")}})
+		frame := segment(to, [6]byte{2, 0, 0, 0, 0, 9}, "10.0.1.2:9000", "10.0.1.1:7000", strings.Repeat("x", 10000))
+		_, err := tap.Fds[0].Write(netlab.SuperFrame(frame, 1000))
+		must(t, err)
+		eventually(t, "each part is delivered", func() bool {
+			c := l.count()
+			return c["rx_cut"] == 1 && c["rx_port"] == 10 && c["deliver_socket"] == 10
+		})
 	})
 }
 
@@ -321,6 +325,8 @@ func TestFramesOfAVLAN(t *testing.T) {
 		mode   mux.Mode
 		txvlan bool // of the sender: on, the tag is in the skb
 	}{
+		{mux.ModeTCX, true},
+		{mux.ModeTCX, false},
 		{mux.ModeGeneric, true},
 		{mux.ModeGeneric, false},
 		{mux.ModeNative, false},
@@ -452,8 +458,8 @@ func TestFullBacklogIsCounted(t *testing.T) {
 		}
 		onlyLost(t, c, "lost_port_backlog")
 	})
-	t.Run("of the uplink", func(t *testing.T) {
-		l := openLab(t, mux.ModeGeneric)
+	inSKBModes(t, func(t *testing.T, mode mux.Mode) { // of the uplink
+		l := openLab(t, mode)
 		multiply(t, l.B, l.B.Interface, backlog+more)
 		sendRaw(t, l.A, unknown(l.B, l.A))
 		eventually(t, "they are counted", func() bool { return l.count()["lost_uplink_backlog"] >= more-1 })

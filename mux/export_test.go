@@ -191,3 +191,6 @@ func (m *Mux) Reclaim(id uint64) endpoint.Info {
 	defer m.mu.Unlock()
 	return l.info()
 }
+
+// ProgramName is the name of a program.
+var ProgramName = programName

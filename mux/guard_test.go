@@ -41,7 +41,7 @@ func (a *app) producer(change func(uint32) uint32) (before uint32) {
 // An endpoint with more entries on its fill ring than its size is revoked at the next frame, before
 // the kernel reads an entry, and no other endpoint is.
 func TestRunawayFillRing(t *testing.T) {
-	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 			if mode == mux.ModeNative {

@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/route"
@@ -95,6 +97,14 @@ func (p *testPolicy) on(t mux.Terms, f func()) {
 	set(&t)
 	defer set(nil)
 	f()
+}
+
+// inSKBModes runs f in the modes in which the programs see frames as skbs.
+func inSKBModes(t *testing.T, f func(t *testing.T, mode mux.Mode)) {
+	t.Helper()
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric} {
+		t.Run(mode.String(), func(t *testing.T) { f(t, mode) })
+	}
 }
 
 func openLab(t *testing.T, mode mux.Mode) *lab {
@@ -409,7 +419,7 @@ func messageFrame(dst, src [6]byte, to, from uint32, payload string) []byte {
 type traces struct {
 	links      []string
 	cutters    []string // which are links too
-	xdp        []string
+	programs   []string // devices with programs that redirect frames, except cutters
 	fds        int
 	namespaces []string
 }
@@ -424,8 +434,13 @@ func look(t *testing.T, h *netlab.Host) (tr traces) {
 				continue
 			}
 			tr.links = append(tr.links, l.Attrs().Name)
-			if x := l.Attrs().Xdp; x != nil && x.Attached {
-				tr.xdp = append(tr.xdp, l.Attrs().Name)
+			chain, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: ebpf.AttachTCXIngress})
+			must(t, err)
+			demultiplexes := slices.ContainsFunc(chain.Programs, func(p link.AttachedProgram) bool {
+				return mux.ProgramName(p.ID) == bpf.MuxProgUnetUplinkTcx
+			})
+			if x := l.Attrs().Xdp; x != nil && x.Attached || demultiplexes {
+				tr.programs = append(tr.programs, l.Attrs().Name)
 			}
 		}
 		return err
@@ -452,7 +467,7 @@ func wantTraces(t *testing.T, h *netlab.Host, want traces) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		got = look(t, h)
 		more := slices.ContainsFunc(got.namespaces, func(id string) bool { return !slices.Contains(want.namespaces, id) })
-		if !more && got.fds <= want.fds && slices.Equal(got.links, want.links) && slices.Equal(got.cutters, want.cutters) && slices.Equal(got.xdp, want.xdp) {
+		if !more && got.fds <= want.fds && slices.Equal(got.links, want.links) && slices.Equal(got.cutters, want.cutters) && slices.Equal(got.programs, want.programs) {
 			return
 		}
 	}

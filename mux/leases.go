@@ -215,6 +215,7 @@ func (l *Lease) close(why error) error {
 			l.m.mu.Lock()
 			delete(l.m.queues, l.queue)
 			l.m.mu.Unlock()
+			l.err = errors.Join(l.err, l.m.releaseQueues())
 		}
 		if l.granted || l.at.port { // at.port: the port could not be deleted
 			l.m.linger(&lingering{info: info, at: l.at, granted: l.granted, memory: l.memory})

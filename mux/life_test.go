@@ -53,7 +53,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	warm(t)
 	p := netlab.RequirePair(t, netlab.Config{})
 	empty := look(t, p.A)
-	if len(empty.xdp) != 0 || len(empty.links) != 2 {
+	if len(empty.programs) != 0 || len(empty.links) != 2 {
 		t.Fatalf("the host is not as it should be: %+v", empty)
 	}
 	l := &lab{t: t, Pair: p}
@@ -64,7 +64,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			attached := look(t, p.A)
 			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
 			must(t, err)
-			if now := look(t, p.A); len(now.links) != 3 || len(now.xdp) != 2 {
+			if now := look(t, p.A); len(now.links) != 3 || len(now.programs) != 2 {
 				t.Errorf("with an endpoint there is %+v", now)
 			}
 			must(t, errors.Join(lease.Close(), lease.Close(), g.Close()))
@@ -259,7 +259,7 @@ func TestOpenRefuses(t *testing.T) {
 			defer prog.Close()
 			held, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: uplink.Attrs().Index, Flags: flags})
 			must(t, err)
-			for _, mode := range []mux.Mode{mux.ModeAuto, mux.ModeGeneric, mux.ModeNative} {
+			for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
 				_, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode})
 				if !errors.Is(err, mux.ErrForeignProgram) {
 					t.Errorf("beside a foreign program: %v", err)
@@ -267,22 +267,38 @@ func TestOpenRefuses(t *testing.T) {
 			}
 			must(t, held.Close())
 			must(t, netlink.LinkSetXdpFdWithFlags(uplink, prog.FD(), int(flags)))
-			if _, err := mux.Open(mux.Config{Interface: p.A.Interface}); !errors.Is(err, mux.ErrForeignProgram) {
+			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mux.ModeGeneric}); !errors.Is(err, mux.ErrForeignProgram) {
 				t.Errorf("beside a foreign program: %v", err)
 			}
+			// In tcx mode only endpoints on queues need XDP on the uplink.
+			m, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mux.ModeTCX})
+			must(t, err)
+			if _, _, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small}); !errors.Is(err, mux.ErrForeignProgram) {
+				t.Errorf("queue beside a foreign program: %v", err)
+			}
+			g, _, err := m.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
+			must(t, err)
+			must(t, errors.Join(g.Close(), m.Close()))
 			return netlink.LinkSetXdpFdWithFlags(uplink, -1, int(flags))
 		}))
 	}
 	wantTraces(t, p.A, before)
-	m := openMux(t, p.A)
-	must(t, p.A.Do(func() error {
-		if _, err := mux.Open(mux.Config{Interface: p.A.Interface}); !errors.Is(err, mux.ErrForeignProgram) {
-			t.Errorf("a second mux: %v", err)
-		}
-		return nil
-	}))
-	must(t, m.Close())
-	wantTraces(t, p.A, before)
+	for _, first := range []struct {
+		mode mux.Mode
+		want error
+	}{{mux.ModeGeneric, mux.ErrForeignProgram}, {mux.ModeNative, mux.ErrForeignProgram}, {mux.ModeTCX, mux.ErrInUse}} {
+		must(t, p.A.Do(func() error {
+			m, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: first.mode})
+			must(t, err)
+			for _, mode := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+				if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode}); !errors.Is(err, first.want) {
+					t.Errorf("a mux in %v mode beside one in %v mode: %v", mode, first.mode, err)
+				}
+			}
+			return m.Close()
+		}))
+		wantTraces(t, p.A, before)
+	}
 }
 
 // Without privileges Open returns os.ErrPermission.
@@ -398,7 +414,7 @@ func TestCloseEndsResolve(t *testing.T) {
 }
 
 func TestParseMode(t *testing.T) {
-	for _, m := range []mux.Mode{mux.ModeAuto, mux.ModeGeneric, mux.ModeNative} {
+	for _, m := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		if got, err := mux.ParseMode(m.String()); err != nil || got != m {
 			t.Errorf("%v: %v, %v", m, got, err)
 		}

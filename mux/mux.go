@@ -72,6 +72,8 @@ type Mux struct {
 	fills       fillGuard
 	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
 
+	queueing queueHold // the uplink's program for endpoints on queues, in tcx mode
+
 	handles    undoStack      // closes the descriptors that Open has opened; pinned and attached objects stay
 	background undoStack      // ends goroutines
 	running    sync.WaitGroup // goroutines that end with ctx
@@ -370,13 +372,11 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 			return false, err
 		}
 	}
-	if err := m.up.free(m.nl); err != nil {
-		return false, errors.Join(err, m.pins.remove())
-	}
 	if m.progs, err = attachPrograms(m.nl, &m.up, cfg.Mode, m.pins, m.log); err != nil {
 		return false, errors.Join(err, m.pins.remove())
 	}
 	m.handles.push(m.progs.release)
+	m.handles.push(m.closeQueues)
 	return true, nil
 }
 
@@ -395,6 +395,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 		return false, err
 	}
 	m.handles.push(m.progs.release)
+	m.handles.push(m.closeQueues)
 	return true, m.adopt()
 }
 

@@ -262,12 +262,26 @@ func (p *pinnedMux) uplinkGone() (gone, complete bool, err error) {
 		return false, false, fmt.Errorf("pinned link: %w", err)
 	}
 	defer l.Close()
-	info, err := l.Info()
+	at, err := attachedTo(l)
 	if err != nil {
 		return false, false, fmt.Errorf("pinned link: %w", err)
 	}
-	xdp := info.XDP()
-	return xdp != nil && xdp.Ifindex == 0, true, nil
+	return at == 0, true, nil
+}
+
+// attachedTo is the ifindex of the device to which a link attaches a program; 0: it is gone.
+func attachedTo(l link.Link) (ifindex int, err error) {
+	info, err := l.Info()
+	if err != nil {
+		return 0, err
+	}
+	if tcx := info.TCX(); tcx != nil {
+		return int(tcx.Ifindex), nil
+	}
+	if xdp := info.XDP(); xdp != nil {
+		return int(xdp.Ifindex), nil
+	}
+	return 0, errors.New("it is attached to no device")
 }
 
 // sweep removes the muxes whose uplinks are gone, of any network namespace.
@@ -386,12 +400,14 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 //
 // The pins may be incomplete or made by another version, so any of them may be missing.
 func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
-	uplink, err := link.LoadPinnedLink(keep.at(pinUplink), nil)
-	if err == nil {
-		err = errors.Join(uplink.Detach(), uplink.Close())
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("pinned link: %w", err)
+	for _, name := range []string{pinUplink, pinLink + bpf.MuxProgUnetQueue} {
+		l, err := link.LoadPinnedLink(keep.at(name), nil)
+		if err == nil {
+			err = errors.Join(l.Detach(), l.Close())
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("pinned link: %w", err)
+		}
 	}
 	if err := deleteCutter(h, ifindex); err != nil {
 		return err

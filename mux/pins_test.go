@@ -154,7 +154,7 @@ func TestUnusablePins(t *testing.T) {
 			// The kernel removes a link without a pin asynchronously.
 			eventually(t, "the program can be replaced", func() bool {
 				_, err := os.Stat(filepath.Join(l.onlyPins(), "uplink"))
-				return err == nil || len(look(t, l.A).xdp) == 1
+				return err == nil || len(look(t, l.A).programs) == 1
 			})
 			var log logBuffer
 			l.openConfig(mux.Config{Pin: l.pin, Mode: c.mode, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -389,7 +389,7 @@ func TestCleanup(t *testing.T) {
 	wantReport(t, cleanup(t, l.A, l.pin, true), path, "removed")
 	eventually(t, "all is as before", func() bool {
 		now := look(t, l.A)
-		return slices.Equal(now.links, before.links) && slices.Equal(now.cutters, before.cutters) && slices.Equal(now.xdp, before.xdp)
+		return slices.Equal(now.links, before.links) && slices.Equal(now.cutters, before.cutters) && slices.Equal(now.programs, before.programs)
 	})
 	if !offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload stays off")

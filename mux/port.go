@@ -203,11 +203,20 @@ func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, n)
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, taken := m.queues[queue]; taken {
+	_, taken := m.queues[queue]
+	if !taken {
+		m.queues[queue] = false
+	}
+	m.mu.Unlock()
+	if taken {
 		return fmt.Errorf("%w: queue %d of %s", ErrQueueBusy, queue, m.up.name)
 	}
-	m.queues[queue] = false
+	if err := m.holdQueues(); err != nil {
+		m.mu.Lock()
+		delete(m.queues, queue)
+		m.mu.Unlock()
+		return err
+	}
 	l.queue, l.holdsQueue = queue, true
 	return nil
 }

@@ -293,7 +293,7 @@ func TestPortThatStays(t *testing.T) {
 	lease = nil
 	runtime.GC() // finalizers close descriptors without a reference
 	runtime.GC()
-	if now := look(t, l.A); !slices.Contains(now.links, outer) || !slices.Contains(now.xdp, outer) {
+	if now := look(t, l.A); !slices.Contains(now.links, outer) || !slices.Contains(now.programs, outer) {
 		t.Errorf("%s without its program: %+v", outer, now)
 	}
 	restore()

@@ -37,7 +37,7 @@ func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *sl
 		return nil, fmt.Errorf("memory lock limit: %w", err)
 	}
 	switch want {
-	case ModeGeneric, ModeNative:
+	case ModeGeneric, ModeNative, ModeTCX:
 		p, err := attachIn(h, want, u, keep, log)
 		if err != nil {
 			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.name, want, err)
@@ -71,6 +71,9 @@ func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *sl
 // attachIn loads and attaches the programs in one mode. The uplink's link is pinned last, so
 // pins with it are complete.
 func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger) (_ *programs, err error) {
+	if err := u.free(h, m); err != nil {
+		return nil, err
+	}
 	p := &programs{mode: m, mtu: u.mtu, nl: h, ifindex: u.ifindex, pins: keep}
 	defer func() {
 		if err != nil {
@@ -82,8 +85,8 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		return nil, err
 	}
 	spec.Maps["sockets"].MaxEntries = u.queues
-	config := bpf.Config(u.addr, u.ifindex, u.netns, u.mtu, m == ModeGeneric, notesVLAN(u, m))
-	if m == ModeGeneric {
+	config := bpf.Config(u.addr, u.ifindex, u.netns, u.mtu, m != ModeNative, notesVLAN(u, m))
+	if m != ModeNative {
 		cutter, err := makeCutter(h, u.ifindex)
 		switch {
 		case errors.Is(err, unix.EOPNOTSUPP):
@@ -127,15 +130,18 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		Ifindex: uint32(u.ifindex),
 		Mtu:     u.mtu,
 		Link:    u.addr,
-	}
-	if m == ModeGeneric {
-		state.Generic = 1
+		Mode:    uint16(m),
 	}
 	if err := p.putState(state); err != nil {
 		return nil, err
 	}
 	if err := p.attachAides(u, note != nil); err != nil {
 		return nil, err
+	}
+	if m == ModeTCX && config.Cutter != 0 {
+		if err := p.attachCutter(int(config.Cutter)); err != nil {
+			return nil, err
+		}
 	}
 	if keep != nil {
 		for name, prog := range p.ofPorts() {
@@ -148,9 +154,13 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	if err := p.objs.Devices.Put(uint32(u.ifindex), uint32(u.ifindex)); err != nil {
 		return nil, fmt.Errorf("uplink into the device map: %w", err)
 	}
-	// EBUSY or EEXIST if there is a program already.
-	flags := link.XDPAttachFlags(p.attachFlag())
-	if p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.objs.UnetUplink, Interface: u.ifindex, Flags: flags}); err != nil {
+	if m == ModeTCX { // before other programs, which can end the chain
+		p.uplink, err = link.AttachTCX(link.TCXOptions{Program: p.objs.UnetUplinkTcx, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex, Anchor: link.Head()})
+	} else {
+		flags := link.XDPAttachFlags(p.attachFlag())
+		p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.objs.UnetUplink, Interface: u.ifindex, Flags: flags})
+	}
+	if err != nil {
 		return nil, foreign(err)
 	}
 	if keep != nil {
@@ -195,19 +205,19 @@ func (p *programs) ofPorts() map[string]**ebpf.Program {
 }
 
 // deliver is the program of a port's inner end. Untrusted owners get no frame of several
-// buffers: in generic mode the kernel makes frames linear before it runs UnetDeliverLinear; in
+// buffers: the kernel makes frames linear before it runs UnetDeliverLinear; in
 // native mode UnetDeliverWhole drops those that are not.
 func (p *programs) deliver(t Terms) *ebpf.Program {
 	switch {
 	case t.Trusted:
 		return p.objs.UnetDeliver
-	case p.mode == ModeGeneric:
-		return p.objs.UnetDeliverLinear
+	case p.mode == ModeNative:
+		return p.objs.UnetDeliverWhole
 	}
-	return p.objs.UnetDeliverWhole
+	return p.objs.UnetDeliverLinear
 }
 
-// attachFlag is the kernel's flag for the mode.
+// attachFlag is the kernel's flag for XDP programs in this mode.
 func (p *programs) attachFlag() int {
 	if p.mode == ModeNative {
 		return unix.XDP_FLAGS_DRV_MODE
@@ -219,10 +229,13 @@ func (p *programs) attachFlag() int {
 // kernel drops after XDP, note VLAN tags before it, and redirect super-frames to the cutter.
 func aides(m Mode, u *uplink) []string {
 	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException}
-	if m == ModeNative {
+	switch m {
+	case ModeNative:
 		names = append(names, bpf.MuxProgUnetDevmapXmit)
-	} else {
+	case ModeGeneric:
 		names = append(names, bpf.MuxProgUnetCut, bpf.MuxProgUnetBacklogFull)
+	case ModeTCX:
+		names = append(names, bpf.MuxProgUnetBacklogFull)
 	}
 	if notesVLAN(u, m) {
 		names = append(names, bpf.MuxProgUnetNoteVlan)
@@ -255,10 +268,8 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 			return fmt.Errorf("attach %s: %w", name, err)
 		}
 		p.aides = append(p.aides, l)
-		if p.pins != nil {
-			if err := l.Pin(p.pins.at(pinLink + name)); err != nil {
-				return err
-			}
+		if err := p.pinLink(l, name); err != nil {
+			return err
 		}
 	}
 	return errors.Join(
@@ -322,13 +333,10 @@ func (p *programs) release() error {
 	if p.uplink != nil {
 		err = p.uplink.Close()
 	}
-	for _, l := range p.aides {
-		err = errors.Join(err, l.Close())
-	}
-	return errors.Join(err, p.objs.Close())
+	return errors.Join(err, closeLinks(p.aides), p.objs.Close())
 }
 
-// Mode is the XDP mode of the programs of a mux and all of its ports.
+// Mode is how the programs of a mux are attached. The values are in the state of pinned muxes.
 type Mode uint8
 
 const (
@@ -341,6 +349,10 @@ const (
 	// ModeNative runs the programs in the driver. On a veth the other end then needs GRO or
 	// an XDP program, else frames sent there are lost.
 	ModeNative
+	// ModeTCX is as ModeGeneric, but the uplink's program is at its traffic control ingress:
+	// the kernel's frames are not copied for it, and received frames take a shorter way to
+	// ports.
+	ModeTCX
 )
 
 func (m Mode) String() string {
@@ -349,16 +361,18 @@ func (m Mode) String() string {
 		return "generic"
 	case ModeNative:
 		return "native"
+	case ModeTCX:
+		return "tcx"
 	}
 	return "auto"
 }
 
 // ParseMode is the inverse of [Mode.String].
 func ParseMode(s string) (Mode, error) {
-	for m := ModeAuto; m <= ModeNative; m++ {
+	for m := ModeAuto; m <= ModeTCX; m++ {
 		if s == m.String() {
 			return m, nil
 		}
 	}
-	return 0, fmt.Errorf("mode %q: want auto, generic or native", s)
+	return 0, fmt.Errorf("mode %q: want auto, tcx, generic or native", s)
 }

@@ -56,7 +56,7 @@ func rst(t *testing.T, frame []byte) (text string, ok bool) {
 
 // With wrong records in a table the mux sends only RSTs that its owner could have sent.
 func TestResetsOfALyingTable(t *testing.T) {
-	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := openLab(t, mode)
 			addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")

@@ -29,7 +29,7 @@ func listenGRO(t *testing.T, h *netlab.Host) {
 // A datagram of the peer's kernel arrives at the endpoint, and its answer at the peer; so do messages;
 // and the kernel's own traffic goes on.
 func TestTrafficThroughAPort(t *testing.T) {
-	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 			if mode == mux.ModeNative {
@@ -170,7 +170,7 @@ func TestUntrustedMTU(t *testing.T) {
 
 // Two endpoints of one host exchange frames without the wire.
 func TestLocalDelivery(t *testing.T) {
-	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := openLab(t, mode)
 			a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
@@ -232,15 +232,17 @@ func TestWholeAddress(t *testing.T) {
 
 // An ICMP error about an unreachable port of the peer arrives at the sender.
 func TestICMPErrorReachesTheSender(t *testing.T) {
-	l := openLab(t, mux.ModeGeneric)
-	a, b := l.open(udpTag("10.0.0.1:7000")), l.open(udpTag("10.0.0.1:7001"))
-	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9", "anybody?"))
-	p := packet(t, a.recv().frame)
-	icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4)
-	if !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
-		t.Errorf("received %v", p)
-	}
-	b.nothing("an error about another's datagram")
+	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
+		l := openLab(t, mode)
+		a, b := l.open(udpTag("10.0.0.1:7000")), l.open(udpTag("10.0.0.1:7001"))
+		a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9", "anybody?"))
+		p := packet(t, a.recv().frame)
+		icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4)
+		if !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
+			t.Errorf("received %v", p)
+		}
+		b.nothing("an error about another's datagram")
+	})
 }
 
 // A super-frame (UDP_SEGMENT) arrives with the size of its parts in its header, on a port and on a
@@ -255,6 +257,9 @@ func TestSuperFrame(t *testing.T) {
 		trusted bool
 		counter string
 	}{
+		{mux.ModeTCX, endpoint.AttachPort, true, "rx_port"},
+		{mux.ModeTCX, endpoint.AttachPort, false, "rx_cut"},
+		{mux.ModeTCX, endpoint.AttachQueue, true, "rx_queue"},
 		{mux.ModeGeneric, endpoint.AttachPort, true, "rx_port"},
 		{mux.ModeGeneric, endpoint.AttachPort, false, "rx_cut"},
 		{mux.ModeGeneric, endpoint.AttachQueue, true, "rx_queue"},
@@ -305,25 +310,27 @@ func TestSuperFrame(t *testing.T) {
 
 // An endpoint on a queue receives frames of its tags, and sends directly out of the uplink.
 func TestQueue(t *testing.T) {
-	l := openLab(t, mux.ModeGeneric)
-	q := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
-	p := l.open(udpTag("10.0.0.1:7001"))
-	b := kernelUDP(t, l.B, "10.0.0.2:9000")
-	sendTo(t, b, "10.0.0.1:7000", "hello")
-	if f := packet(t, q.recv().frame); string(f.ApplicationLayer().Payload()) != "hello" {
-		t.Errorf("received %v", f)
-	}
-	q.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "answer"))
-	readFrom(t, b, "answer")
-	sendTo(t, b, "10.0.0.1:7001", "to the port")
-	p.recv()
-	l.moved("from a port to a queue", "tx_", func() {
-		p.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "hello"))
-	}, "tx_to_queue")
-	if c := l.count(); c["rx_queue"] != 1 || c["rx_port"] != 1 {
-		t.Errorf("counters: %v", c)
-	}
-	ping(t, l.B, "10.0.0.1")
+	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
+		l := openLab(t, mode)
+		q := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
+		p := l.open(udpTag("10.0.0.1:7001"))
+		b := kernelUDP(t, l.B, "10.0.0.2:9000")
+		sendTo(t, b, "10.0.0.1:7000", "hello")
+		if f := packet(t, q.recv().frame); string(f.ApplicationLayer().Payload()) != "hello" {
+			t.Errorf("received %v", f)
+		}
+		q.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "answer"))
+		readFrom(t, b, "answer")
+		sendTo(t, b, "10.0.0.1:7001", "to the port")
+		p.recv()
+		l.moved("from a port to a queue", "tx_", func() {
+			p.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "hello"))
+		}, "tx_to_queue")
+		if c := l.count(); c["rx_queue"] != 1 || c["rx_port"] != 1 {
+			t.Errorf("counters: %v", c)
+		}
+		ping(t, l.B, "10.0.0.1")
+	})
 }
 
 // Frames that the kernel drops after a redirect are counted too, so that the sums of counters agree.
@@ -348,7 +355,7 @@ func TestCountersAddUp(t *testing.T) {
 	if c["lost_deliver_redirect"] != frames-waiting || waiting != 128 {
 		t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
 	}
-	// Frames redirected to a port that is down are lost.
+	// Frames that XDP redirects to a port that is down are lost.
 	onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetDown)
 	sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
 	l.await("lost_uplink_redirect", 1)
@@ -378,18 +385,48 @@ func TestNativeLossIsCounted(t *testing.T) {
 // The parts of a super-frame can be longer than the uplink's MTU if the sender's MTU is larger. They
 // are dropped, not segmented again.
 func TestSuperFrameOfLongFrames(t *testing.T) {
-	l := openLab(t, mux.ModeGeneric)
-	onDevice(t, l.B, l.B.Interface, mtu(9000))
-	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
-	b := kernelUDP(t, l.B, "10.0.0.2:9000")
-	raw, err := b.SyscallConn()
-	must(t, err)
-	var opt error
-	must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
-	must(t, opt)
-	sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", 16000))
-	eventually(t, "each part has come back and ended", func() bool {
-		c := l.count()
-		return c["rx_cut"] == 1 && c["rx_port"] == 4 && c["deliver_too_long"] == 4
+	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
+		l := openLab(t, mode)
+		onDevice(t, l.B, l.B.Interface, mtu(9000))
+		l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+		b := kernelUDP(t, l.B, "10.0.0.2:9000")
+		raw, err := b.SyscallConn()
+		must(t, err)
+		var opt error
+		must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
+		must(t, opt)
+		sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", 16000))
+		eventually(t, "each part has come back and ended", func() bool {
+			c := l.count()
+			return c["rx_cut"] == 1 && c["rx_port"] == 4 && c["deliver_too_long"] == 4
+		})
 	})
+}
+
+// Of a frame in several parts of memory the kernel may have only the link header in the first. In tcx
+// mode the program has it put together as far as it reads.
+func TestHeadersInSeveralParts(t *testing.T) {
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: 9000})}
+	l.openMux(mux.ModeTCX)
+	a := l.open(udpTag("10.0.0.1:7000"), tcpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
+	A, B := l.A.LinkAddr, l.B.LinkAddr
+	long := strings.Repeat("x", 6000) // the kernel does not divide shorter frames
+	mine := datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9", long)[14:]
+	frames := map[string][]byte{
+		"UDP":     datagram(A, B, "10.0.0.2:9", "10.0.0.1:7000", long),
+		"TCP":     segment(A, B, "10.0.0.2:9", "10.0.0.1:7000", long),
+		"message": messageFrame(A, B, 7, 9, long),
+		"an error": build(&layers.Ethernet{DstMAC: A[:], SrcMAC: B[:], EthernetType: layers.EthernetTypeIPv4},
+			&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: net.IPv4(10, 0, 0, 2), DstIP: net.IPv4(10, 0, 0, 1)},
+			&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)}, gopacket.Payload(mine)),
+	}
+	peer := openSuper(t, l.B)
+	for name, frame := range frames {
+		for _, linear := range []uint16{14, 34, 42, 62, 70} {
+			must(t, peer.SendDivided(frame, linear))
+			if got := a.recv().frame; !bytes.Equal(got, frame) {
+				t.Errorf("%s, %d bytes in the first part: received %d bytes, sent %d", name, linear, len(got), len(frame))
+			}
+		}
+	}
 }

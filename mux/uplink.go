@@ -7,11 +7,14 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/wire"
@@ -70,22 +73,48 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 	}, nil
 }
 
-// free returns ErrForeignProgram if the uplink has an XDP program.
-func (u *uplink) free(h *netlink.Handle) error {
+// free returns ErrInUse if another mux in tcx mode is attached to the uplink, and
+// ErrForeignProgram if the uplink has an XDP program; in tcx mode the latter only if it is that of another mux.
+// The calling thread is in the uplink's namespace.
+func (u *uplink) free(h *netlink.Handle, m Mode) error {
 	l, err := h.LinkByIndex(u.ifindex)
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", u.name, err)
 	}
-	if x := l.Attrs().Xdp; x != nil && x.Attached {
-		return fmt.Errorf("%w: %s has program %d (ip link show dev %s)", ErrForeignProgram, u.name, x.ProgId, u.name)
+	chain, err := link.QueryPrograms(link.QueryOptions{Target: u.ifindex, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return fmt.Errorf("traffic control of %s: %w", u.name, err)
 	}
-	return nil
+	for _, p := range chain.Programs {
+		if programName(p.ID) == bpf.MuxProgUnetUplinkTcx {
+			return fmt.Errorf("%w: %s has program %d (bpftool net show dev %s)", ErrInUse, u.name, p.ID, u.name)
+		}
+	}
+	x := l.Attrs().Xdp
+	if x == nil || !x.Attached || m == ModeTCX && programName(ebpf.ProgramID(x.ProgId)) != bpf.MuxProgUnetUplink {
+		return nil
+	}
+	return fmt.Errorf("%w: %s has program %d (ip link show dev %s)", ErrForeignProgram, u.name, x.ProgId, u.name)
+}
+
+// programName is the name of a program, at most 15 bytes; empty: it is gone, or cannot be read.
+func programName(id ebpf.ProgramID) string {
+	prog, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return ""
+	}
+	defer prog.Close()
+	info, err := prog.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
 }
 
 // partialChecksums reports whether received frames may have a partial transport checksum
-// (CHECKSUM_PARTIAL): on virtual links, and with virtio in generic mode.
+// (CHECKSUM_PARTIAL): on virtual links, and with virtio unless in native mode.
 func (u *uplink) partialChecksums(m Mode) bool {
-	return u.unfinished || u.virtio && m == ModeGeneric
+	return u.unfinished || u.virtio && m != ModeNative
 }
 
 // unfinished reports whether frames with a partial transport checksum can come over a link, as a

@@ -185,24 +185,18 @@ static __always_inline void end_part(struct xdp_md *ctx)
 
 /*
  * put_link_header: when the kernel copies an skb for generic XDP, as it does with each
- * super-frame, it does not copy mac_len (6.18), and so the skb has no link header here.
- * This function puts it back.
+ * super-frame, it does not copy mac_len (6.18), and then an skb begins behind its link
+ * header here. This function puts the header back; false: the kernel could not.
  */
-static __always_inline int put_link_header(struct __sk_buff *skb)
+static __always_inline bool put_link_header(struct __sk_buff *skb)
 {
-	struct eth_header eth, first;
-	int err;
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	struct eth_header eth;
 
-	err = bpf_skb_load_bytes_relative(skb, 0, &eth, sizeof(eth), BPF_HDR_START_MAC);
-	if (err)
-		return err;
-	err = bpf_skb_load_bytes(skb, 0, &first, sizeof(first));
-	if (err || (first.dst[0] == config.part_head && first.type == eth.type))
-		return err;
-	err = bpf_skb_change_head(skb, sizeof(eth), 0);
-	if (err)
-		return err;
-	return bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0);
+	if (k->data == k->head + k->mac_header)
+		return true;
+	return !bpf_skb_load_bytes_relative(skb, 0, &eth, sizeof(eth), BPF_HDR_START_MAC) &&
+	       !bpf_skb_change_head(skb, sizeof(eth), 0) && !bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0);
 }
 
 SEC("tcx/ingress")
@@ -212,7 +206,7 @@ int unet_cut(struct __sk_buff *skb)
 
 	if (note + CUT_NOTE > data)
 		return TCX_NEXT;
-	if (put_link_header(skb))
+	if (!put_link_header(skb))
 		return count(UNET_LOST_CUT, TCX_DROP);
 	return bpf_redirect(config.cutter, 0);
 }

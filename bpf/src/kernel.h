@@ -82,6 +82,8 @@ struct skb_shared_info {
 
 struct sk_buff {
 	struct net_device *dev;
+	unsigned char *head;
+	__u16 mac_header; /* offset from head */
 	__u32 vlan_all;  /* protocol and tag of a VLAN, both 0: none */
 	__u16 vlan_tci;  /* the tag, in host byte order */
 	__be16 protocol;

@@ -80,6 +80,7 @@ struct {
 } alarms SEC(".maps");
 
 #include "uplink.h"
+#include "tcx.h"
 #include "port.h"
 #include "deliver.h"
 #include "trace.h"

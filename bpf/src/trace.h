@@ -17,7 +17,10 @@
  * machine drops. xdp_devmap_xmit runs for each bulk, so it is attached in native mode
  * only.
  *
- * Tracepoints run for the whole system; programs are identified by their id.
+ * Tracepoints run for the whole system. The uplink is identified by its ifindex and network
+ * namespace, since in tcx mode it has no XDP program; the others by the id of their program.
+ *
+ * In tcx mode a redirect to a port whose inner end is down is lost without a tracepoint.
  */
 #ifndef UNET_TRACE_H
 #define UNET_TRACE_H
@@ -65,6 +68,10 @@ int BPF_PROG(unet_backlog_full, struct sk_buff *skb, void *location, enum skb_dr
 
 	if (reason != bpf_core_enum_value(enum skb_drop_reason, SKB_DROP_REASON_CPU_BACKLOG))
 		return 0;
+	if (skb->dev->ifindex == config.uplink && skb->dev->nd_net.net->net_cookie == config.netns) {
+		add(UNET_LOST_UPLINK_BACKLOG, 1);
+		return 0;
+	}
 	id = skb->dev->xdp_prog->aux->id; /* 0 if there is none */
 	counter = bpf_map_lookup_elem(&losses, &id);
 	if (counter)

@@ -80,7 +80,7 @@ struct unet_state {
 	__u32 ifindex;      /* of the uplink */
 	__u32 mtu;
 	__u8 link[6];       /* the uplink's MAC address */
-	__u16 generic;      /* 1: attached in generic mode, 0: native */
+	__u16 mode;         /* 1: generic, 2: native, 3: tcx */
 	__u32 restore_vlan; /* 1: the mux has turned receive VLAN offload off, and must turn it on again */
 	__u32 zero;
 };
@@ -107,7 +107,7 @@ struct unet_alarm {
 struct unet_config {
 	__u32 link_head;  /* first four bytes of the uplink's MAC address, in the order of a frame */
 	__u16 link_tail;  /* and the last two */
-	__u16 generic;    /* 1: attached in generic (skb) mode, 0: native */
+	__u16 generic;    /* 1: the programs of ports are attached in generic (skb) mode, 0: native */
 	__u32 uplink;     /* ifindex */
 	__u32 max_frame;  /* bytes that fit the uplink: its MTU and an Ethernet header */
 	__u64 netns;      /* cookie of the uplink's network namespace */

@@ -3,6 +3,10 @@
 /*
  * The uplink program runs on each frame from the wire. If a tag claims the frame it
  * is redirected to the tag's owner; otherwise it is passed to the kernel.
+ *
+ *   unet_uplink  generic and native mode; in tcx mode (tcx.h) it runs on the cutter
+ *   unet_queue   tcx mode, while there are endpoints on queues: it acts only on frames for their
+ *                sockets, and leaves all others, uncounted, to unet_uplink_tcx
  */
 #ifndef UNET_UPLINK_H
 #define UNET_UPLINK_H
@@ -77,8 +81,14 @@ static __always_inline int of_nobody(enum find_problem problem)
 	return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
 }
 
-SEC("xdp.frags")
-int unet_uplink(struct xdp_md *ctx)
+/* leave: a frame that unet_queue leaves to unet_uplink_tcx is judged and counted there. */
+static __always_inline int leave(bool queues, enum unet_counter counter, int verdict)
+{
+	return queues ? XDP_PASS : count(counter, verdict);
+}
+
+/* queues: this is unet_queue. */
+static __always_inline int uplink(struct xdp_md *ctx, bool queues)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct eth_header *eth = data, *counts = eth; /* whose type counts, and what follows */
@@ -86,28 +96,30 @@ int unet_uplink(struct xdp_md *ctx)
 	struct found f;
 
 	if ((void *)(eth + 1) > data_end)
-		return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
+		return leave(queues, UNET_RX_PASS_TRUNCATED, XDP_PASS);
 	/* Endpoint tags are for frames without a VLAN tag. */
 	if (config.notes_vlan && vlan_was_noted())
-		return count(UNET_RX_PASS_VLAN, XDP_PASS);
+		return leave(queues, UNET_RX_PASS_VLAN, XDP_PASS);
 	if (is_vlan(eth->type)) {
 		enum tagged t = look_at_tag(eth, data_end);
 
 		if (t == TAGGED_VLAN)
-			return count(UNET_RX_PASS_VLAN, XDP_PASS);
+			return leave(queues, UNET_RX_PASS_VLAN, XDP_PASS);
 		if (t == TAGGED_TWICE)
-			return count(UNET_RX_TAGGED_TWICE, XDP_DROP);
+			return leave(queues, UNET_RX_TAGGED_TWICE, XDP_DROP);
 		counts = data + sizeof(struct vlan_tag);
 		if (t == TAGGED_TRUNCATED || (void *)(counts + 1) > data_end)
-			return count(UNET_RX_PASS_TRUNCATED, XDP_PASS);
+			return leave(queues, UNET_RX_PASS_TRUNCATED, XDP_PASS);
 		tagged = true;
 	}
 
-	part = !tagged && is_part(eth);
+	part = !queues && !tagged && is_part(eth);
 	if (is_link(eth->dst, config.link_head, config.link_tail) || part)
 		f = find_unicast(of_xdp(ctx), counts, data_end);
 	else
 		f = find_asked(of_xdp(ctx), eth->dst, counts, data_end);
+	if (queues && (!f.owner || f.owner->port || f.owner->queue != ctx->rx_queue_index || f.problem))
+		return XDP_PASS;
 	if (!f.owner)
 		return of_nobody(f.problem);
 	if (f.problem)
@@ -117,6 +129,18 @@ int unet_uplink(struct xdp_md *ctx)
 	if (tagged && !take_tag_out(ctx))
 		return count(UNET_RX_NO_METADATA, XDP_DROP);
 	return to_owner(ctx, f.owner);
+}
+
+SEC("xdp.frags")
+int unet_uplink(struct xdp_md *ctx)
+{
+	return uplink(ctx, false);
+}
+
+SEC("xdp.frags")
+int unet_queue(struct xdp_md *ctx)
+{
+	return uplink(ctx, true);
 }
 
 #endif

@@ -199,6 +199,14 @@ func (s *SuperSocket) Send(frame []byte, size int) error {
 	}
 }
 
+// SendDivided sends a frame of more than a page whose first linear bytes are in the linear part of
+// the kernel's skb.
+func (s *SuperSocket) SendDivided(frame []byte, linear uint16) error {
+	h := make([]byte, 10)
+	binary.NativeEndian.PutUint16(h[2:], linear)
+	return os.NewSyscallError("sendto", unix.Sendto(s.fd, append(h, frame...), 0, &s.to))
+}
+
 // SuperFrame puts a struct virtio_net_hdr (linux/virtio_net.h) before an IPv4 frame with a
 // plain TCP or UDP header, which makes it one of segments or datagrams of size bytes each.
 func SuperFrame(frame []byte, size int) []byte {

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+
+/*
+ * The uplink in tcx mode: unet_uplink_tcx, at traffic control ingress, decides about each frame
+ * as unet_uplink does in the other modes. The kernel's frames are neither copied nor made
+ * linear for it, as they are for generic XDP. bpf_redirect_peer() moves a frame from the
+ * uplink to the inner end of a port in the same softirq, past the processor's backlog; the
+ * generic XDP program there runs as ever.
+ *
+ * A super-frame that is too long for its owner is received again on the cutter, which has the
+ * two programs that the uplink has in generic mode (cut.h): unet_uplink marks it and
+ * unet_cut has it segmented. The cutter receives the parts, and unet_uplink sends them to the
+ * port. They do not come back to the uplink, because traffic control skips what an ifb
+ * injects.
+ *
+ * Endpoints on queues need XDP on the uplink itself: unet_queue in uplink.h. A frame of such
+ * an endpoint that gets here was not for its socket.
+ */
+#ifndef UNET_TCX_H
+#define UNET_TCX_H
+
+#include "cut.h"
+#include "uplink.h"
+
+/* The most that the look-up reads: an ICMP error, with options in both IPv4 headers. */
+#define HEADERS_MAX (sizeof(struct eth_header) + 60 + sizeof(struct icmp_header) + 60 + sizeof(struct quoted_ports))
+
+/*
+ * has_headers: the linear part of the skb has all that the look-up reads. The third case is
+ * that of a sender or driver that puts only the headers there.
+ */
+static __always_inline bool has_headers(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end, *l4;
+	struct eth_header *eth = data;
+	struct ipv4_header *ip = (void *)(eth + 1);
+	struct ipv6_header *ip6 = (void *)(eth + 1);
+	__u8 protocol;
+
+	if (data + HEADERS_MAX <= data_end || data_end - data == skb->len)
+		return true;
+	if ((void *)(ip + 1) > data_end)
+		return false;
+	if (eth->type == bpf_htons(ETHERTYPE_IPV4)) {
+		protocol = ip->protocol;
+		l4 = (void *)ip + header_len(ip);
+	} else if (eth->type == bpf_htons(ETHERTYPE_IPV6)) {
+		protocol = ip6->next_header;
+		l4 = ip6 + 1;
+	} else {
+		return false;
+	}
+	if (!has_ports(protocol))
+		return false;
+	return l4 + (protocol == PROTOCOL_UDP ? sizeof(struct udp_header) : sizeof(struct tcp_header)) <= data_end;
+}
+
+static __always_inline int tcx_verdict(int xdp)
+{
+	return xdp == XDP_PASS ? TCX_NEXT : TCX_DROP;
+}
+
+/* tcx_to_queue: the same frame in unet_queue had another queue, or no socket was there. */
+static __always_inline int tcx_to_queue(struct __sk_buff *skb, struct unet_owner *owner)
+{
+	__u32 queue = skb->queue_mapping; /* plus 1; 0: not recorded */
+
+	if (owner->queue != (queue ? queue - 1 : 0))
+		return count(UNET_RX_PASS_OTHER_QUEUE, TCX_NEXT);
+	return count(UNET_RX_QUEUE_GONE, TCX_DROP);
+}
+
+static __always_inline int tcx_to_owner(struct __sk_buff *skb, struct unet_owner *owner)
+{
+	__u32 port = owner->port;
+
+	if (!port)
+		return tcx_to_queue(skb, owner);
+	if (!bpf_map_lookup_elem(&devices, &port))
+		return count(UNET_RX_PASS_PORT_GONE, TCX_NEXT);
+	if (owner->room && skb->len > owner->room && skb->gso_size && config.cutter)
+		return bpf_redirect(config.cutter, BPF_F_INGRESS); /* counted there */
+	add(UNET_RX_PORT, 1);
+	return bpf_redirect_peer(port, 0);
+}
+
+SEC("tcx/ingress")
+int unet_uplink_tcx(struct __sk_buff *skb)
+{
+	void *data, *data_end;
+	struct eth_header *eth;
+	struct found f;
+
+	/* Endpoint tags are for frames without a VLAN tag. The kernel has moved the tag to the skb. */
+	if (skb->vlan_tci & VLAN_ID)
+		return count(UNET_RX_PASS_VLAN, TCX_NEXT);
+	if (!put_link_header(skb))
+		return count(UNET_RX_PASS_TRUNCATED, TCX_NEXT);
+	if (!has_headers(skb) && bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX))
+		return count(UNET_RX_PASS_TRUNCATED, TCX_NEXT);
+	eth = data = (void *)(long)skb->data;
+	data_end = (void *)(long)skb->data_end;
+	if ((void *)(eth + 1) > data_end)
+		return count(UNET_RX_PASS_TRUNCATED, TCX_NEXT);
+	if (is_vlan(eth->type)) { /* a second tag, behind one of VLAN 0 */
+		struct vlan_tag *tag = (void *)&eth->type;
+
+		if ((void *)(tag + 1) > data_end)
+			return count(UNET_RX_PASS_TRUNCATED, TCX_NEXT);
+		if (is_of_vlan(tag))
+			return count(UNET_RX_PASS_VLAN, TCX_NEXT);
+		return count(UNET_RX_TAGGED_TWICE, TCX_DROP);
+	}
+
+	if (is_link(eth->dst, config.link_head, config.link_tail))
+		f = find_unicast(of_skb(skb), eth, data_end);
+	else
+		f = find_asked(of_skb(skb), eth->dst, eth, data_end);
+	if (!f.owner)
+		return tcx_verdict(of_nobody(f.problem));
+	if (f.problem)
+		return count(UNET_RX_BAD_LENGTH, TCX_DROP);
+	return tcx_to_owner(skb, f.owner);
+}
+
+#endif

@@ -1,0 +1,218 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/internal/route"
+)
+
+// In tcx mode an XDP program on the uplink, unet_queue, redirects frames to the sockets of
+// endpoints on queues. It makes the kernel copy each frame, so it is attached only while there
+// are such endpoints. unet_note_vlan shows it VLAN tags (ADR 7), so that is attached before it
+// and detached after it.
+
+// queueHold is the links of these two, and how many endpoints need them.
+type queueHold struct {
+	mu    sync.Mutex
+	users int
+	links []link.Link // in the order in which they are detached
+}
+
+// holdQueues attaches unet_queue for one more endpoint on a queue. Errors: ErrForeignProgram.
+func (m *Mux) holdQueues() error {
+	if m.progs.mode != ModeTCX {
+		return nil
+	}
+	q := &m.queueing
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.users == 0 {
+		err := route.Within(m.ns, func() (err error) {
+			q.links, err = m.progs.attachQueue(&m.up)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	q.users++
+	return nil
+}
+
+// releaseQueues undoes holdQueues.
+func (m *Mux) releaseQueues() error {
+	if m.progs.mode != ModeTCX {
+		return nil
+	}
+	q := &m.queueing
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.users--; q.users > 0 {
+		return nil
+	}
+	links := q.links
+	q.links = nil
+	return m.progs.detachQueue(links)
+}
+
+// closeQueues closes the descriptors of the links. Pinned programs stay attached.
+func (m *Mux) closeQueues() error { return closeLinks(m.queueing.links) }
+
+// adoptQueues takes over unet_queue for a number of endpoints, or what an earlier process has
+// left of it.
+func (m *Mux) adoptQueues(users int) error {
+	if m.progs.mode != ModeTCX {
+		return nil
+	}
+	q := &m.queueing
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	links, err := pinnedQueue(m.progs.pins)
+	if err != nil {
+		return err
+	}
+	q.users = users
+	if users > 0 && len(links) == len(queueAides(&m.up)) {
+		q.links = links
+		return nil
+	}
+	if err = m.progs.detachQueue(links); err == nil && users > 0 {
+		q.links, err = m.progs.attachQueue(&m.up)
+	}
+	return err
+}
+
+// queueAides are the programs of queues in tcx mode, in the order in which they are detached.
+func queueAides(u *uplink) []string {
+	if u.kind == "vlan" { // the kernel has removed the VLAN tag of its frames
+		return []string{bpf.MuxProgUnetQueue}
+	}
+	return []string{bpf.MuxProgUnetQueue, bpf.MuxProgUnetNoteVlan}
+}
+
+// attachQueue loads the programs of queues over the tables of the mux, and attaches them. The
+// calling thread is in the uplink's namespace.
+func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.detachQueue(links))
+			links = nil
+		}
+	}()
+	spec, err := bpf.LoadMux()
+	if err != nil {
+		return nil, err
+	}
+	notes := len(queueAides(u)) > 1
+	config := bpf.Config(u.addr, u.ifindex, u.netns, p.mtu, true, notes)
+	if err := spec.Variables["config"].Set(config); err != nil {
+		return nil, err
+	}
+	tables := map[string]*ebpf.Map{
+		bpf.MuxMapCounters: p.objs.Counters,
+		bpf.MuxMapDevices:  p.objs.Devices,
+		bpf.MuxMapSockets:  p.objs.Sockets,
+		bpf.MuxMapTags:     p.objs.Tags,
+		bpf.MuxMapTags6:    p.objs.Tags6,
+	}
+	spec.Maps[bpf.MuxMapSockets].MaxEntries = p.objs.Sockets.MaxEntries()
+	var note link.Link // of another mux
+	if notes {
+		var table *ebpf.Map
+		if note, table, err = sharedNote(); err != nil {
+			return nil, err
+		}
+		if note != nil {
+			links = append(links, note)
+			defer table.Close()
+			tables[bpf.MuxMapVlanNote] = table
+		}
+	}
+	var progs struct {
+		Queue *ebpf.Program `ebpf:"unet_queue"`
+		Note  *ebpf.Program `ebpf:"unet_note_vlan"`
+	}
+	if err := spec.LoadAndAssign(&progs, &ebpf.CollectionOptions{MapReplacements: tables}); err != nil {
+		return links, err
+	}
+	defer progs.Queue.Close() // its link holds it
+	defer progs.Note.Close()
+	if notes && note == nil {
+		if note, err = link.AttachTracing(link.TracingOptions{Program: progs.Note}); err != nil {
+			return links, fmt.Errorf("attach %s: %w", bpf.MuxProgUnetNoteVlan, err)
+		}
+		links = append(links, note)
+	}
+	if err := p.pinLink(note, bpf.MuxProgUnetNoteVlan); err != nil {
+		return links, err
+	}
+	if err := p.countLosses(progs.Queue, bpf.LostUplinkRedirect); err != nil {
+		return links, err
+	}
+	queue, err := link.AttachXDP(link.XDPOptions{Program: progs.Queue, Interface: u.ifindex, Flags: link.XDPGenericMode})
+	if err != nil {
+		return links, foreign(err)
+	}
+	links = append([]link.Link{queue}, links...)
+	return links, p.pinLink(queue, bpf.MuxProgUnetQueue)
+}
+
+// detachQueue undoes attachQueue. unet_queue is detached at once; by closing the last descriptor
+// of its link it would be detached later.
+func (p *programs) detachQueue(links []link.Link) (err error) {
+	for _, l := range links {
+		info, ierr := l.Info()
+		if ierr == nil && info.XDP() != nil {
+			ierr = errors.Join(l.Detach(), absentIsFine(p.objs.Losses.Delete(uint32(info.Program))))
+		}
+		err = errors.Join(err, ierr)
+	}
+	if p.pins != nil {
+		for _, name := range []string{bpf.MuxProgUnetQueue, bpf.MuxProgUnetNoteVlan} {
+			if rerr := os.Remove(p.pins.at(pinLink + name)); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+				err = errors.Join(err, fmt.Errorf("unpin: %w", rerr))
+			}
+		}
+	}
+	return errors.Join(err, closeLinks(links))
+}
+
+// pinLink pins the link of a program, if the mux is pinned.
+func (p *programs) pinLink(l link.Link, prog string) error {
+	if p.pins == nil || l == nil {
+		return nil
+	}
+	return l.Pin(p.pins.at(pinLink + prog))
+}
+
+func closeLinks(links []link.Link) (err error) {
+	for _, l := range links {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
+// pinnedQueue opens the links of the programs of queues, of those that are pinned.
+func pinnedQueue(keep *pins) (links []link.Link, err error) {
+	if keep == nil {
+		return nil, nil
+	}
+	for _, name := range []string{bpf.MuxProgUnetQueue, bpf.MuxProgUnetNoteVlan} {
+		l, err := link.LoadPinnedLink(keep.at(pinLink+name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return links, errors.Join(fmt.Errorf("pinned link of %s: %w", name, err), closeLinks(links))
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
