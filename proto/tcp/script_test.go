@@ -18,30 +18,31 @@ import (
 //
 //	dial | listen             the engine opens; the peer is hostB port 2000
 //	established               the handshake that fits dial or listen
-//	< SA 0:0 ack 1 win 9000   a segment comes: flags, first number : bytes of data
-//	> A 1:0 ack 1             exactly this is sent, in this order; nothing else is
+//	< SA 0:0 ack 1 win 9000   a segment is received: flags, first number : bytes of data
+//	> A 1:0 ack 1             exactly these segments are sent, in this order
 //	+5ms                      time passes, and timers run
-//	write 100 [= 50]          application calls and what they return
+//	write 100 [= 50]          a call of the application and what it returns
 //	read 100 = 50 | EOF | none | ECONNRESET
 //	state ESTABLISHED         the engine's state; TIME-WAIT also if only a record is left
 //	count resets_sent 1       a counter
-//	window 7000               the congestion window; sacked, lost: of the scoreboard, bytes
+//	window 7000               the congestion window, bytes; sacked, lost: bytes of the scoreboard
 //	events readable connected what NextEvent has returned since the last such line
 //	toolarge 1:1500 1400      ICMP: the packet of 1500 bytes with number 1; 1400 would pass
 //	icmp 1 11                 ICMP: destination unreachable, code 1, of the segment with number 11
 //	mtu 1400, suggest 1400    SetMTU, SuggestMTU; path: PathMTU
-//	hold, go                  what is ready is not emitted, or is again
+//	hold, go                  ready segments are not emitted from here on, or again
 //	timer 5ms                 the connection's next timer, from now
 //	other S | other A         a second peer sends its SYN, or completes its handshake
 //
 // and close, closewrite, closeread, abort, flush, lend, accept and the like are the
-// calls of those names. "both:" stands for dial or listen and established, one
-// after the other: who opened must not matter.
+// calls of those names. "both:" runs the rest twice: after dial and established, and after
+// listen and established.
 //
-// Numbers are relative: our SYN has number 0, and so has the peer's. Options of a
-// segment follow as mss 1460, ws 7, sackok, ts VAL/ECR (ours in milliseconds
-// since the script began), sack L-R,L-R; ect: it may be marked, ce: it is. An expectation names what it cares about
-// of these and of win. Data is the pattern of its place, and is checked.
+// Sequence numbers are relative: our SYN has number 0, and so has the peer's. Options of a
+// segment follow as mss 1460, ws 7, sackok, ts VAL/ECR (ours in milliseconds since the
+// script began), sack L-R,L-R; ect: the IP header is ECT(0), ce: it is CE. Of these and of
+// win only those that the line of a sent segment names are compared. The data is a pattern
+// that depends on the sequence number, and is checked.
 type script struct {
 	name string
 	cfg  Config
@@ -50,11 +51,11 @@ type script struct {
 	text string
 }
 
-// noOptions is a configuration in which segments are bare.
+// noOptions is a configuration without TCP options.
 var noOptions = Config{NoTimestamps: true, NoSACK: true, NoWindowScale: true}
 
 const (
-	peerISN   = 0xfffffff0 // so that every script crosses the wrap
+	peerISN   = 0xfffffff0 // so that the peer's numbers wrap in every script
 	localPort = 1000
 	peerPort  = 2000
 )
@@ -72,7 +73,7 @@ type runner struct {
 	iss      uint32
 	issKnown bool
 	out      [][]byte
-	ect      map[*byte]bool // which of out may be marked, by their first bytes
+	ect      map[*byte]bool // which of out are ECT(0), by the addresses of their first bytes
 	written  int
 	gotten   int
 	events   Events
@@ -85,8 +86,8 @@ type runner struct {
 	frameID  uint64
 	lastTS   uint32 // of the last segment that was expected
 	otherISS uint32
-	marked   bool // the segment that comes next is
-	stamped  bool // the peer sends timestamps of 500
+	marked   bool // the next segment that is received is CE
+	stamped  bool // the peer sends timestamps with the value 500
 }
 
 func runScripts(t *testing.T, scripts []script) {
@@ -149,7 +150,7 @@ func (r *runner) drain() {
 			r.fatalf("ready and nothing to send")
 		}
 		if view(b).DstPort != peerPort {
-			continue // to the other peer
+			continue // it is for the other peer
 		}
 		r.out = append(r.out, b[:n])
 		if c.ECT {
@@ -226,7 +227,7 @@ func (r *runner) run(w []string) {
 	r.drain()
 }
 
-// advance moves time on, stopping at each deadline.
+// advance advances the clock, and runs the timers at each deadline.
 func (r *runner) advance(to Time) {
 	for {
 		at := r.tab.NextDeadline()
@@ -279,7 +280,7 @@ func splitLines(text string) (lines [][]string) {
 	return lines
 }
 
-// result compares what a call has returned with what follows "=".
+// result compares the result of a call with what follows "=".
 func (r *runner) result(w []string, n int, err error) {
 	want := ""
 	for i, s := range w {
@@ -401,9 +402,9 @@ func (r *runner) call(w []string) {
 		if got := r.c.Info().CongestionWindow; got != arg {
 			r.fatalf("%d", got)
 		}
-	case "mtu": // what the link takes
+	case "mtu": // of the link
 		r.c.SetMTU(r.now, arg)
-	case "suggest": // what another connection has learnt
+	case "suggest": // an MTU that another connection has found
 		r.c.SuggestMTU(r.now, arg, false)
 	case "toolarge": // ICMP: a segment, as "first:bytes of packet", and the MTU that is said to pass
 		first, size, _ := strings.Cut(w[1], ":")
@@ -433,7 +434,7 @@ func (r *runner) call(w []string) {
 		_, err := r.tab.Dial(r.now, AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort}, r.opts)
 		r.result([]string{"", "", "=", strings.Join(append(w, "none")[1:2], "")}, 0, err)
 	case "timer":
-		// The connection's next timer, from now. The table may be told earlier.
+		// The connection's next timer, from now. The table's deadline may be earlier.
 		at := r.c.earliestTimer()
 		if got := time.Duration(at - r.now); w[1] != got.String() && !(w[1] == "never" && at == Never) {
 			r.fatalf("next timer in %v", got)
@@ -462,8 +463,8 @@ func (r *runner) verify(p []byte) {
 	}
 }
 
-// state compares with the connection or, where there is none, with what the table
-// knows of the pair.
+// state compares the state of the connection or, if there is none, that of the table's
+// TIME-WAIT record.
 func (r *runner) state(want string) {
 	got := Closed
 	switch c := r.tab.conns[r.id]; {
@@ -685,7 +686,7 @@ func (r *runner) expect(w []string) {
 }
 
 // other is a second peer, at another port: S sends its SYN, A completes its
-// handshake. What is sent to it is not the script's business.
+// handshake. Segments to it are not compared.
 func (r *runner) other(what string) {
 	f := wire.TCPFields{SrcPort: peerPort + 1, DstPort: localPort, Flags: wire.TCPSyn, Window: 8000}
 	if what == "A" {

@@ -133,7 +133,7 @@ func TestReceiving(t *testing.T) {
 			read 1000 = 150
 			count duplicate_bytes 50
 			count out_of_window 1`},
-		{name: "a bad checksum is nothing", cfg: noOptions, text: `
+		{name: "a bad checksum: dropped", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1 badsum
 			count bad_checksum 1
@@ -188,7 +188,7 @@ func TestReceiving(t *testing.T) {
 			go
 			> PA 1:10 ack 11
 			> nothing`},
-		{name: "all that has come is looked at before one ACK is sent", cfg: noOptions, text: `
+		{name: "one ACK for all that has been received", cfg: noOptions, text: `
 			both:
 			hold
 			< A 1:536 ack 1
@@ -198,7 +198,7 @@ func TestReceiving(t *testing.T) {
 			go
 			> A 1:0 ack 1609
 			> nothing`},
-		{name: "after CloseRead it is thrown away", cfg: noOptions, text: `
+		{name: "after CloseRead it is discarded", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101
@@ -418,7 +418,7 @@ func TestOptionsAgreed(t *testing.T) {
 			> A 1:0 ack 31 ts 0/512
 			< A 31:10 ack 1 ts 520/0
 			> A 1:0 ack 41 ts 0/520`},
-		{name: "a timestamp of 25 days ago forbids nothing", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "a timestamp of 25 days ago is not compared", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
 			> SA 0:0 ack 1
@@ -507,7 +507,7 @@ func TestKeepAlive(t *testing.T) {
 			< R 1:0
 			err ECONNRESET
 			> nothing`},
-		{name: "what is in flight is for the user timeout", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond, KeepAlive: KeepAlive{Enable: true, Idle: 10 * time.Millisecond, Interval: time.Millisecond, Count: 1}}, text: `
+		{name: "data in flight: the user timeout applies", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond, KeepAlive: KeepAlive{Enable: true, Idle: 10 * time.Millisecond, Interval: time.Millisecond, Count: 1}}, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -685,8 +685,8 @@ func TestTimeWaitReuse(t *testing.T) {
 	})
 }
 
-// The next incarnation of a pair begins above all that the last has sent, however
-// much that was: the clock of initial sequence numbers may not have come that far.
+// The next incarnation of a connection begins above all numbers that the last one has sent,
+// also if the clock of initial sequence numbers has not reached them.
 func TestTimeWaitReuseRaisesISS(t *testing.T) {
 	for _, dial := range []bool{false, true} {
 		r := &runner{t: t, now: Time(time.Second), stamped: true, frames: map[uint64]bool{},

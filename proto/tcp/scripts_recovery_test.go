@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// withSack is a configuration in which segments are bare but for SACK blocks.
+// withSack is a configuration without TCP options except SACK.
 var withSack = Config{NoTimestamps: true, NoWindowScale: true}
 
 // tenSegments opens a connection over a path with a round trip of 10 ms and sends the
-// initial window: ten segments of 1000 bytes, and more waits. The retransmission
-// timeout is 30 ms then, and what is reordered has 2.5 ms to arrive.
+// initial window, ten segments of 1000 bytes; more data waits. The retransmission timeout is
+// 30 ms then, and the reordering window of RACK 2.5 ms.
 const tenSegments = `
 			dial
 			> S 0:0
@@ -93,7 +93,7 @@ func TestRecovery(t *testing.T) {
 			window 7700
 			count timeouts 0
 			count bytes_retransmitted 2000`},
-		{name: "reordering within a quarter of a round trip is none of our business", cfg: withSack, text: tenSegments + `
+		{name: "reordering within a quarter of a round trip is no loss", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-2001
 			> A 10001:1000 ack 1
 			< A 1:0 ack 1 win 60000 sack 1001-3001
@@ -119,7 +119,7 @@ func TestRecovery(t *testing.T) {
 			+2500us
 			> A 3001:1000 ack 1
 			count fast_recoveries 1`},
-		{name: "what is later than that is lost, until a D-SACK shows that it is not", cfg: withSack, text: tenSegments + `
+		{name: "later than that is loss, until a D-SACK shows that it is not", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-2001
 			> A 10001:1000 ack 1
 			+2500us
@@ -139,7 +139,7 @@ func TestRecovery(t *testing.T) {
 			> A 17001:1000 ack 1
 			> A 18001:1000 ack 1
 			> A 19001:1000 ack 1`},
-		// As in one batch of frames, so that nothing leaves in between.
+		// As in one batch of frames: nothing is sent in between.
 		{name: "what seemed lost arrives before anything was sent again: undone", cfg: withSack, text: tenSegments + `
 			hold
 			< A 1:0 ack 1 win 60000 sack 1001-2001
@@ -235,7 +235,7 @@ func TestRecovery(t *testing.T) {
 			> A 18001:1000 ack 1
 			> A 19001:1000 ack 1
 			> A 20001:1000 ack 1`},
-		{name: "a retransmission is lost again: RACK sees it", cfg: withSack, text: tenSegments + `
+		{name: "a retransmission is lost again: RACK detects it", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-4001
 			> A 1:1000 ack 1
 			+1ms
@@ -333,7 +333,7 @@ func TestRecovery(t *testing.T) {
 }
 
 func TestLossProbe(t *testing.T) {
-	// No more than the ten segments.
+	// Only ten segments.
 	onlyTen := strings.NewReplacer("write 30000", "write 10000", "> A 9001", "> PA 9001").Replace(tenSegments)
 	runScripts(t, []script{
 		{name: "two of the last are lost: the answer to the loss probe shows it", cfg: withSack, text: onlyTen + `
@@ -363,7 +363,7 @@ func TestLossProbe(t *testing.T) {
 			+10ms
 			< A 1:0 ack 10001 win 60000
 			timer never`},
-		{name: "the last is lost, and the loss probe is the answer to that", cfg: withSack, text: onlyTen + `
+		{name: "the last is lost, and the loss probe repairs it", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 9001 win 60000
 			timer 25ms			# the retransmission timer's
 			+25ms
@@ -378,7 +378,7 @@ func TestLossProbe(t *testing.T) {
 			< A 1:0 ack 11001 win 60000	# no D-SACK: it was lost
 			window 7000
 			count timeouts 0`},
-		{name: "it was only late", cfg: withSack, text: onlyTen + `
+		{name: "the last was only late", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 9001 win 60000
 			+25ms
 			> PA 9001:1000 ack 1
@@ -391,7 +391,7 @@ func TestLossProbe(t *testing.T) {
 			timer 51ms			# the peer is left more time
 			< A 1:0 ack 11001 win 60000
 			window 18000`},
-		{name: "something new is a better loss probe", cfg: withSack, text: tenSegments + `
+		{name: "new data is sent as the loss probe", cfg: withSack, text: tenSegments + `
 			timer 10ms
 			+10ms
 			> A 10001:1000 ack 1
@@ -402,7 +402,7 @@ func TestLossProbe(t *testing.T) {
 			count timeouts 1
 			window 1000
 			timer 60ms`},
-		{name: "a FIN is the last, and so is sent again", cfg: withSack, text: `
+		{name: "a FIN is the last, and is the loss probe", cfg: withSack, text: `
 			dial
 			> S 0:0
 			+10ms
@@ -431,7 +431,7 @@ func TestLossProbe(t *testing.T) {
 	})
 }
 
-// Of tenSegments the timer has run out, and the first has been sent again.
+// After tenSegments the timer has expired, and the first segment has been sent again.
 const timedOut = tenSegments + `
 			+20ms
 			> A 1:1000 ack 1
@@ -474,12 +474,12 @@ func TestForwardRecovery(t *testing.T) {
 			> A 1001:1000 ack 1
 			count recoveries_undone 0
 			window 2000`},
-		{name: "without SACK: so does one before the first", cfg: noOptions, text: timedOut + `
+		{name: "without SACK: so does an ACK before the first", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1 win 60000
 			< A 1:0 ack 1001 win 60000
 			> A 1001:1000 ack 1
 			> A 2001:1000 ack 1`},
-		{name: "the second timeout in a row, for which the path is blamed", cfg: noOptions, text: timedOut + `
+		{name: "the second timeout in a row may be a black hole", cfg: noOptions, text: timedOut + `
 			+60ms
 			> A 1:984 ack 1
 			> A 985:16 ack 1
@@ -563,7 +563,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 7001:1000 ack 1
 			> A 8001:1000 ack 1
 			count recoveries_undone 0`},
-		{name: "timestamps say it at once", cfg: Config{NoWindowScale: true, NoSACK: true}, text: `
+		{name: "timestamps show at once that it was too early", cfg: Config{NoWindowScale: true, NoSACK: true}, text: `
 			dial
 			> S 0:0 ts 0/0
 			+10ms

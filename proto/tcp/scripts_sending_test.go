@@ -253,7 +253,7 @@ func TestRetransmission(t *testing.T) {
 			write 1
 			> PA 3:1 ack 1
 			timer 5ms`},
-		{name: "Karn: a peer that delays its acknowledgments is left the time in the end", cfg: noOptions, text: `
+		{name: "Karn: the timeout grows above the delay of the peer's acknowledgments", cfg: noOptions, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -276,7 +276,7 @@ func TestRetransmission(t *testing.T) {
 			+39ms
 			< A 1:0 ack 4
 			count bytes_retransmitted 3`},
-		{name: "with timestamps it is", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "timed with timestamps", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
 			> SA 0:0 ack 1 ts 0/500
@@ -291,7 +291,7 @@ func TestRetransmission(t *testing.T) {
 			write 1
 			> PA 2:1 ack 1
 			timer 10.125ms`},
-		{name: "a peer that delays its acknowledgments is left the time, once it is known", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "the timeout stays above the delay of the peer's acknowledgments, once measured", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
 			> SA 0:0 ack 1 ts 0/500
@@ -315,7 +315,7 @@ func TestRetransmission(t *testing.T) {
 			write 1
 			> PA 3:1 ack 1
 			count bytes_retransmitted 3`},
-		{name: "so is one that answers what was too early", cfg: Config{NoWindowScale: true}, text: `
+		{name: "also after loss probes that were too early", cfg: Config{NoWindowScale: true}, text: `
 			# As Linux does: it delays the acknowledgment by 40 ms, and answers data
 			# that it has already at once, with a D-SACK and the timestamp of that.
 			listen
@@ -379,7 +379,7 @@ func TestRetransmission(t *testing.T) {
 			> RA 2:0 ack 1
 			read 1 = ETIMEDOUT
 			state CLOSED`},
-		{name: "the user timeout, and the network has said why", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "the user timeout after an ICMP error", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -434,7 +434,7 @@ func TestWindow(t *testing.T) {
 			> nothing		# 464 are less than a segment and less than half the window
 			< A 1:0 ack 537 win 1000
 			> A 537:536 ack 1`},
-		{name: "half the largest window is worth a segment", cfg: noOptions, opts: Options{Cork: -1}, text: `
+		{name: "half the largest window may be sent", cfg: noOptions, opts: Options{Cork: -1}, text: `
 			dial
 			> S 0:0
 			< SA 0:0 ack 1 win 1000 mss 1460
@@ -448,7 +448,7 @@ func TestWindow(t *testing.T) {
 			timer 5ms		# silly, so the persist timer runs
 			+5ms
 			> A 1501:499 ack 1	# and overrides`},
-		{name: "a smaller buffer takes nothing back", cfg: noOptions, text: `
+		{name: "a smaller buffer does not shrink the window", cfg: noOptions, text: `
 			both:
 			buffers 4096
 			< A 1:100 ack 1
@@ -499,7 +499,7 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 101 win 1000
 			timer never
 			count window_probes 14`},
-		{name: "a window probe that is taken", cfg: noOptions, text: `
+		{name: "a window probe that the peer accepts", cfg: noOptions, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100
@@ -559,7 +559,7 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 1073 win 5000
 			> A 1073:536 ack 1
 			> PA 1609:20 ack 1`},
-		{name: "a closed window does not keep a connection that was closed", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "a closed window: a closed connection ends all the same", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100
@@ -585,13 +585,13 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 2 win 0
 			state FIN-WAIT-2
 			timer never`},
-		{name: "an old segment does not bring an old window back", cfg: noOptions, text: `
+		{name: "an old segment does not change the window", cfg: noOptions, text: `
 			both:
 			< A 11:0 ack 1 win 0
 			< A 1:0 ack 1 win 1000
 			write 10
 			> nothing`},
-		{name: "but one that acknowledges something new brings its window", cfg: noOptions, opts: Options{Cork: -1}, text: `
+		{name: "but one that acknowledges something new changes the window", cfg: noOptions, opts: Options{Cork: -1}, text: `
 			both:
 			write 1072
 			> A 1:536 ack 1
@@ -617,7 +617,7 @@ func TestWindow(t *testing.T) {
 			> nothing
 			< A 1:0 ack 1 win 400
 			> PA 1073:228 ack 1`},
-		{name: "a window that the scale cannot say is rounded up", cfg: Config{NoTimestamps: true, NoSACK: true}, opts: Options{ReceiveBuffer: 1 << 20}, text: `
+		{name: "a window is rounded up to a multiple of the scale", cfg: Config{NoTimestamps: true, NoSACK: true}, opts: Options{ReceiveBuffer: 1 << 20}, text: `
 			dial
 			> S 0:0 ws 5
 			< SA 0:0 ack 1 ws 2
@@ -673,7 +673,7 @@ func TestWindow(t *testing.T) {
 			< FA 2049:952 ack 1
 			> A 1:0 ack 3002
 			state CLOSE-WAIT`},
-		{name: "to a closed window only what it stands for counts", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
+		{name: "a closed window: only ACK, RST and URG count", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1

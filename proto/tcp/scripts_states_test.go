@@ -2,8 +2,8 @@ package tcp
 
 import "testing"
 
-// The figures of RFC 9293, from the point of view of each peer. Their numbers
-// are the figures' less the initial sequence number.
+// The figures of RFC 9293, for each of the two peers. The numbers are those of the figures
+// less the initial sequence number.
 func TestFigures(t *testing.T) {
 	runScripts(t, []script{
 		{name: "6, basic handshake, A", cfg: noOptions, text: `
@@ -193,7 +193,7 @@ func TestListenerQueues(t *testing.T) {
 			< A 1:0 ack 1
 			accept
 			info 1440 0 false false`},
-		{name: "a cookie is good for two minutes", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
+		{name: "a cookie is valid for two minutes", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
 			listen
 			other S
 			< S 0:0
@@ -324,7 +324,7 @@ func TestListenConflicts(t *testing.T) {
 	if len(tab.listeners) != 0 {
 		t.Error("listeners left")
 	}
-	// Port 0: each of the set once.
+	// Port 0: each port of the set once.
 	seen := map[uint16]bool{}
 	for range 3 {
 		seen[listen(AddrPort{}).Addr().Port] = true
@@ -524,7 +524,7 @@ func TestResets(t *testing.T) {
 			< RA 0:0 ack 2
 			< RA 0:0 ack 0
 			state SYN-SENT`},
-		{name: "exactly right; what came before can be read", cfg: noOptions, text: `
+		{name: "the exact number; earlier data can be read", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101
@@ -542,7 +542,7 @@ func TestResets(t *testing.T) {
 			< R 65535:0
 			> A 1:0 ack 1
 			count challenge_acks 2`},
-		{name: "outside: nothing", cfg: noOptions, text: `
+		{name: "outside: dropped", cfg: noOptions, text: `
 			both:
 			< R 0:0
 			< R 65536:0
