@@ -4,7 +4,6 @@ import (
 	"syscall"
 
 	"github.com/unet-go/unet/proto/tcp"
-	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -98,15 +97,13 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		s.count[icmpUnmatched]++
 		return
 	}
-	srcPort, dstPort, ok := wire.QuotedPorts(quoted)
-	if !ok {
-		s.count[icmpTruncated]++
-		return
-	}
-	remote := udp.AddrPort{Addr: quoted.Dst, Port: dstPort}
-	sock := s.udp.Lookup(remote, udp.AddrPort{Addr: s.addr, Port: srcPort})
+	sock, pending := s.udp.ProcessICMP(m, quoted)
 	if sock == nil {
-		s.count[icmpUnmatched]++
+		if _, _, ok := wire.QuotedPorts(quoted); ok {
+			s.count[icmpUnmatched]++
+		} else {
+			s.count[icmpTruncated]++
+		}
 		return
 	}
 	s.count[icmpErrors]++
@@ -117,7 +114,7 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		return
 	}
 	c := sock.Owner.(*UDPConn)
-	if s.udp.ProcessICMP(m, quoted) != nil {
+	if pending {
 		c.noteError()
 		return
 	}

@@ -351,32 +351,29 @@ func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
 	return s, n, Queued
 }
 
-// ProcessICMP takes an ICMP error that quotes a UDP packet of ours to the
-// connected socket that sent it, as its pending error, and returns that socket:
-// the caller wakes its waiters. It returns nil if there is none, or if the
-// error may be transient (a route that flaps), as the kernel does without the
-// IP_RECVERR option. quoted is what [wire.ICMPv4.Quoted] returned for m.
+// ProcessICMP returns the socket that sent the UDP packet which an ICMP error quotes, or nil.
+// If that socket is connected, the error becomes its pending error, and pending is true: the
+// caller wakes its waiters. pending is false for errors that may be transient (a route that
+// flaps), as in the kernel without the IP_RECVERR option. quoted is what
+// [wire.ICMPv4.Quoted] returned for m.
 //
 // A fragmentation needed message is EMSGSIZE here; the new MTU is for the
 // caller's routes.
-func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) *Socket {
-	if quoted.Protocol != wire.ProtocolUDP {
-		return nil
-	}
+func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) (s *Socket, pending bool) {
 	srcPort, dstPort, ok := wire.QuotedPorts(quoted)
-	if !ok {
-		return nil
+	if !ok || quoted.Protocol != wire.ProtocolUDP {
+		return nil, false
+	}
+	// The source of the quoted packet is the local end.
+	s = t.Lookup(AddrPort{Addr: quoted.Dst, Port: dstPort}, AddrPort{Addr: quoted.Src, Port: srcPort})
+	if s == nil || !s.Connected() {
+		return s, false
 	}
 	errno, hard := m.Errno()
 	if !hard && errno != syscall.EMSGSIZE {
-		return nil
-	}
-	// The source of the quoted packet is the local end.
-	s := t.Lookup(AddrPort{Addr: quoted.Dst, Port: dstPort}, AddrPort{Addr: quoted.Src, Port: srcPort})
-	if s == nil || !s.Connected() {
-		return nil
+		return s, false
 	}
 	s.err = errno
 	t.count.Errors++
-	return s
+	return s, true
 }

@@ -517,9 +517,12 @@ func TestICMPErrors(t *testing.T) {
 		tab := NewTable(Config{})
 		s := mustOpen(t, tab, local, c.remote, Options{})
 		m, q := unreachable(t, c.typ, c.code, c.proto, local, c.quoted)
-		got := tab.ProcessICMP(m, q)
-		if (got == s) != (c.want != nil) || s.HasError() != (c.want != nil) {
-			t.Errorf("%s: socket %v, pending %v", c.name, got, s.HasError())
+		got, pending := tab.ProcessICMP(m, q)
+		if pending != (c.want != nil) || s.HasError() != pending || pending && got != s {
+			t.Errorf("%s: socket %v, pending %v and %v", c.name, got, pending, s.HasError())
+		}
+		if sent := c.proto == 17 && (c.quoted == c.remote || c.remote == AddrPort{}); sent != (got == s) {
+			t.Errorf("%s: socket %v", c.name, got)
 		}
 		if err := s.TakeError(); err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
@@ -541,11 +544,11 @@ func TestICMPShortQuote(t *testing.T) {
 	m, q := unreachable(t, 3, 3, 17, local, peer)
 	short := q
 	short.Payload = q.Payload[:3]
-	if tab.ProcessICMP(m, short) != nil {
+	if s, _ := tab.ProcessICMP(m, short); s != nil {
 		t.Error("ports found in three bytes")
 	}
 	q.Fragment = 1 // offset 8
-	if tab.ProcessICMP(m, q) != nil {
+	if s, _ := tab.ProcessICMP(m, q); s != nil {
 		t.Error("ports found in a later fragment")
 	}
 }
