@@ -19,8 +19,8 @@ type Congestion interface {
 	// SlowStart: the window is to double in a round trip. Pacing leaves it room.
 	SlowStart() bool
 	// Acked: an acknowledgment has arrived, and there is no recovery, or one after a
-	// timeout.
-	Acked(now Time, a Acked)
+	// timeout. It returns Window.
+	Acked(now Time, a Acked) (window int)
 	// Reduce: the network is congested. It is called once for all losses of one
 	// window, with the bytes that were in flight.
 	Reduce(now Time, inFlight int)
@@ -140,7 +140,7 @@ type reno struct {
 
 func newReno(mss int) reno { return reno{flow: newFlow(mss)} }
 
-func (r *reno) Acked(now Time, a Acked) {
+func (r *reno) Acked(now Time, a Acked) (window int) {
 	switch {
 	case r.unused(now, a):
 	case r.SlowStart():
@@ -151,6 +151,7 @@ func (r *reno) Acked(now Time, a Acked) {
 			r.grow(r.mss)
 		}
 	}
+	return r.window
 }
 
 func (r *reno) Reduce(_ Time, inFlight int) {
@@ -200,7 +201,7 @@ type cubicState struct {
 
 func newCubic(mss int) cubic { return cubic{cubicState: cubicState{flow: newFlow(mss)}} }
 
-func (c *cubic) Acked(now Time, a Acked) {
+func (c *cubic) Acked(now Time, a Acked) (window int) {
 	switch {
 	case c.unused(now, a):
 		if c.epoch != 0 { // time that was not used does not count (section 5.8)
@@ -216,6 +217,7 @@ func (c *cubic) Acked(now Time, a Acked) {
 	default:
 		c.avoid(now, a)
 	}
+	return c.window
 }
 
 // avoid is congestion avoidance, sections 4.2 to 4.5.

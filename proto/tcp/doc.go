@@ -26,7 +26,7 @@
 // # Reading order
 //
 //	process.go    a segment comes in: demultiplexing, checksum, CLOSED
-//	states.go     the other states; steps.go: the steps that they share, ACKs
+//	states.go     header prediction; the other states; steps.go: the steps that they share, ACKs
 //	listener.go   LISTEN and SYN cookies; timewait.go: TIME-WAIT
 //	receive.go    received data and the receive window; outoforder.go: data out of order
 //	send.go       the application's Write and the send queue

@@ -139,7 +139,9 @@ func (c *Conn) update(now Time) {
 			}
 		}
 	}
-	t.timers.schedule(c)
+	if at := c.earliestTimer(); at < c.queuedAt {
+		t.timers.schedule(c, at)
+	}
 }
 
 // EmitRoom is an upper bound of the length of the next segment, in bytes. Emit works with

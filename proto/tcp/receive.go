@@ -340,7 +340,7 @@ func (c *Conn) freeReceive() int {
 // by at least a segment or half the buffer (section 3.8.6.2.2).
 func (c *Conn) windowField() uint16 {
 	wnd := c.rcvAdv.From(c.rcvNxt)
-	if free := c.freeReceive(); free >= int(wnd)+min(c.opts.ReceiveBuffer/2, c.rcvMSS()) {
+	if free := c.freeReceive(); free >= int(wnd)+min(c.opts.ReceiveBuffer/2, c.opts.MTU-ipAndTCPHeaders) {
 		wnd = uint32(free)
 	}
 	// A window that is not a multiple of the scale is rounded up, or the edge

@@ -106,7 +106,7 @@ func (c *Conn) startRetransmit(now Time) {
 // retransmission timeout with its backoff (RFC 6298, section 5.5), and not after the
 // user timeout.
 func (c *Conn) retransmitAt(now Time) Time {
-	at := now.add(min(c.rto<<min(c.backoff, 20), c.table.cfg.MaxRTO))
+	at := now + Time(min(c.rto<<min(c.backoff, 20), c.table.cfg.MaxRTO))
 	if limit := c.giveUpAt(); at > limit {
 		at = max(limit, now+1)
 	}
@@ -120,9 +120,9 @@ func (c *Conn) giveUpAt() Time {
 	case c.state < Established:
 		return Never
 	case c.opts.UserTimeout >= 0:
-		return c.progressAt.add(c.opts.UserTimeout)
+		return c.progressAt + Time(c.opts.UserTimeout)
 	case c.closed:
-		return c.progressAt.add(DefaultUserTimeout)
+		return c.progressAt + Time(DefaultUserTimeout)
 	}
 	return Never
 }

@@ -358,8 +358,7 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 			c.notify(Returned)
 		}
 		if c.phase != recovering && !(c.ecn && s.has(wire.TCPEce)) {
-			c.congestion.Acked(now, Acked{int(n), int(inFlight), time.Duration(c.rack.rtt), round})
-			c.window = c.congestion.Window()
+			c.window = c.congestion.Acked(now, Acked{int(n), int(inFlight), time.Duration(c.rack.rtt), round})
 		}
 		if c.wantsWrite {
 			c.growSend()

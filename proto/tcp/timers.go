@@ -25,12 +25,8 @@ func (c *Conn) earliestTimer() Time {
 	return min(c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt)
 }
 
-// schedule moves the heap's entry if it is later than the earliest timer.
-func (h *timerHeap) schedule(c *Conn) {
-	at := c.earliestTimer()
-	if at >= c.queuedAt {
-		return
-	}
+// schedule moves the heap's entry to at, which must not be later, or adds it.
+func (h *timerHeap) schedule(c *Conn, at Time) {
 	c.queuedAt = at
 	if c.slot == 0 {
 		*h = append(*h, timerEntry{conn: c})
@@ -135,7 +131,7 @@ func (t *Table) LinkUp(now Time) {
 		if c := c.conn; c.backoff > 0 && c.rtxAt != Never && c.rtxAt > now {
 			c.backoff = 0
 			c.rtxAt, c.rtxFor = now, forTimeout
-			t.timers.schedule(c)
+			t.timers.schedule(c, min(now, c.queuedAt))
 		}
 	}
 	t.Expire(now)

@@ -34,10 +34,10 @@ func TestTimerHeap(t *testing.T) {
 			c.rtxAt, c.ackAt = Never, Never
 		case 1:
 			c.rtxAt = Time(r.IntN(1000))
-			h.schedule(c)
+			h.schedule(c, min(c.earliestTimer(), c.queuedAt))
 		case 2:
 			c.ackAt = Time(r.IntN(1000))
-			h.schedule(c)
+			h.schedule(c, min(c.earliestTimer(), c.queuedAt))
 		case 3: // as Expire does with the first
 			if len(h) > 0 {
 				c = h[0].conn
