@@ -348,7 +348,7 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return fmt.Errorf("packet socket for resets: %w", err)
 	}
 	m.handles.push(func() error { return unix.Close(m.sender) })
-	if m.routes, err = route.New(m.ns, m.up.ifindex); err != nil {
+	if m.routes, err = route.New(m.ns, m.up.ifindex, m.hopChanged); err != nil {
 		return err
 	}
 	m.handles.push(m.routes.Close)
@@ -417,8 +417,6 @@ func (m *Mux) start(cfg Config) error {
 	}
 	m.running.Go(m.followLingering)
 	m.running.Go(m.guardFillRings)
-	stop := m.routes.Watch(func(c route.Change) { m.hopChanged(c.Hop) })
-	m.background.push(func() error { stop(); return nil })
 	if err := m.watchUplink(); err != nil {
 		return err
 	}

@@ -14,9 +14,9 @@
 // # Changes
 //
 // A goroutine reads one netlink subscription. It wakes the calls of Resolve that wait for a
-// neighbour, and the functions of [Resolver.Watch] are called when a next hop has another MAC
-// address, does not answer any more or answers again, and when routes, rules or addresses have
-// changed. A burst of changes of routes, rules or addresses is one call.
+// neighbour, and the function given to [New] is called when a next hop has another MAC address,
+// does not answer any more or answers again, and when routes, rules or addresses have changed. A
+// burst of changes of routes, rules or addresses is one call.
 //
 // The kernel confirms a neighbour by its own traffic, and does not see that of endpoints. So
 // after the return of Resolve the resolver verifies a neighbour that the kernel has not

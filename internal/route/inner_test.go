@@ -11,7 +11,7 @@ import (
 
 // With more hops than are remembered, changes of dropped hops are reported, perhaps once too often.
 func TestStandingsAreBounded(t *testing.T) {
-	n := newNews() // without run
+	n := newNews(nil) // without run
 	host := func(i uint32) netip.Addr {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+i)))
 	}

@@ -28,7 +28,12 @@ type Resolver struct {
 }
 
 // New makes a resolver for the interface with number ifindex in ns. It duplicates the handle.
-func New(ns netns.NsHandle, ifindex int) (_ *Resolver, err error) {
+//
+// One goroutine calls changed with each next hop that has another MAC address, does not answer
+// any more, or answers again. A hop that is not valid means that routes or addresses have
+// changed, or that events were lost, so any answer of Resolve may have changed. Each change of
+// an answer is reported, also a change while Resolve is in progress. changed must not block.
+func New(ns netns.NsHandle, ifindex int, changed func(hop netip.Addr)) (_ *Resolver, err error) {
 	fd, err := unix.FcntlInt(uintptr(ns), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("network namespace of the resolver: %w", err)
@@ -50,14 +55,13 @@ func New(ns netns.NsHandle, ifindex int) (_ *Resolver, err error) {
 	if r.probes, err = newProber(r.ns, ifindex); err != nil {
 		return nil, err
 	}
-	if r.watch, err = newWatch(r.ns, ifindex); err != nil {
+	if r.watch, err = newWatch(r.ns, ifindex, changed); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// Close releases the namespace and ends all goroutines. After it returns, functions of Watch are
-// not called any more. The resolver may be incomplete.
+// Close releases the namespace and ends all goroutines. The resolver may be incomplete.
 func (r *Resolver) Close() error {
 	if r.probes != nil {
 		r.probes.close()
@@ -80,8 +84,8 @@ func (r *Resolver) Close() error {
 // that endpoint. The error is endpoint.ErrUnreachable if dst cannot be reached over the uplink.
 // After any other error the route is unknown, and another call may succeed.
 //
-// A neighbour that the kernel has not confirmed recently is verified after the return. Watch
-// reports the result.
+// A neighbour that the kernel has not confirmed recently is verified after the return. If its MAC
+// address has changed, New's function is called.
 func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	dst = dst.Unmap()
 	fail := func(err error) (endpoint.Route, error) {

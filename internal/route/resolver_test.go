@@ -79,11 +79,16 @@ func resolverOn(t *testing.T, p *netlab.Pair) (*netlab.Pair, *route.Resolver, ne
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := route.New(p.A.NS, uplink.Attrs().Index)
+	told := make(chan netip.Addr, 10000)
+	r, err := route.New(p.A.NS, uplink.Attrs().Index, func(hop netip.Addr) { told <- hop })
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.Close() })
+	changesOf.Store(r, told)
+	t.Cleanup(func() {
+		changesOf.Delete(r)
+		r.Close()
+	})
 	return p, r, uplink
 }
 

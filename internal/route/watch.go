@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -45,12 +44,12 @@ type waiter struct {
 	changed chan struct{} // of capacity 1
 }
 
-func newWatch(ns netns.NsHandle, ifindex int) (*watch, error) {
+func newWatch(ns netns.NsHandle, ifindex int, changed func(hop netip.Addr)) (*watch, error) {
 	sock, err := nl.SubscribeAt(ns, netns.None(), unix.NETLINK_ROUTE, groups...)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to neighbours and routes: %w", err)
 	}
-	w := &watch{sock: sock, ended: make(chan struct{}), news: newNews(), waiters: map[*waiter]struct{}{}}
+	w := &watch{sock: sock, ended: make(chan struct{}), news: newNews(changed), waiters: map[*waiter]struct{}{}}
 	go w.news.run()
 	go w.read(ifindex)
 	return w, nil
@@ -186,14 +185,6 @@ func foreignLinkRoute(msg []byte, ifindex int) bool {
 	return dst.IsLinkLocalUnicast() && bits >= 10 || dst.IsMulticast() && bits >= 8
 }
 
-// Change states which answers of Resolve may have changed.
-type Change struct {
-	// Hop is the next hop that has another MAC address, does not answer any more, or answers
-	// again. Not valid: routes or addresses have changed, or events were lost, so any
-	// answer may have changed.
-	Hop netip.Addr
-}
-
 const (
 	// maxStandings limits the remembered hops; the kernel's own table has 1,024 entries by
 	// default (gc_thresh3).
@@ -213,26 +204,23 @@ type standing struct {
 	failed bool
 }
 
-// news calls the functions of Watch with changes, in a goroutine of its own, so that they do not
-// delay the reading of netlink.
+// news calls changed in a goroutine of its own, so that it does not delay the reading of netlink.
 type news struct {
-	wake  chan struct{} // of capacity 1
-	stop  chan struct{}
-	ended chan struct{}
+	changed func(hop netip.Addr) // see New
+	wake    chan struct{}        // of capacity 1
+	stop    chan struct{}
+	ended   chan struct{}
 
 	mu        sync.Mutex
-	watchers  []*watcher
 	standings map[netip.Addr]standing
 	forgotten bool                    // a standing was removed, because there were maxStandings
 	hops      map[netip.Addr]struct{} // hops that have changed and are not reported yet
 	every     bool                    // any answer may have changed, and this is not reported yet
 }
 
-// watcher is one function of Watch.
-type watcher struct{ f func(Change) }
-
-func newNews() *news {
+func newNews(changed func(hop netip.Addr)) *news {
 	return &news{
+		changed:   changed,
 		wake:      make(chan struct{}, 1),
 		stop:      make(chan struct{}),
 		ended:     make(chan struct{}),
@@ -245,24 +233,6 @@ func newNews() *news {
 func (n *news) close() {
 	close(n.stop)
 	<-n.ended
-}
-
-// Watch calls f with each change until stop is called, from one goroutine. f must not block. stop
-// does not wait for a call in progress.
-//
-// After Watch, each change of an answer of Resolve is reported, also a change while Resolve is in
-// progress.
-func (r *Resolver) Watch(f func(Change)) (stop func()) {
-	n := r.watch.news
-	w := &watcher{f}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.watchers = append(n.watchers, w)
-	return func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.watchers = slices.DeleteFunc(slices.Clone(n.watchers), func(o *watcher) bool { return o == w })
-	}
 }
 
 // neighbour notes the state of a hop, and reports the hop if the state differs from the noted
@@ -335,7 +305,7 @@ func (n *news) ring() {
 	}
 }
 
-// run calls the watchers: for hops at once, for any answer after allAfter or allPause.
+// run calls changed: for hops at once, for any answer after allAfter or allPause.
 func (n *news) run() {
 	defer close(n.ended)
 	var last time.Time       // of the last report about any answer
@@ -345,13 +315,13 @@ func (n *news) run() {
 		case <-n.wake:
 		case <-due:
 			due, last = nil, time.Now()
-			n.tell(Change{})
+			n.changed(netip.Addr{})
 		case <-n.stop:
 			return
 		}
 		hops, every := n.take()
 		for hop := range hops {
-			n.tell(Change{hop})
+			n.changed(hop)
 		}
 		if every && due == nil {
 			due = time.After(max(allAfter, allPause-time.Since(last)))
@@ -367,13 +337,4 @@ func (n *news) take() (hops map[netip.Addr]struct{}, every bool) {
 	}
 	every, n.every = n.every, false
 	return hops, every
-}
-
-func (n *news) tell(c Change) {
-	n.mu.Lock()
-	watchers := n.watchers
-	n.mu.Unlock()
-	for _, w := range watchers {
-		w.f(c)
-	}
 }
