@@ -98,11 +98,8 @@ func countLines(b []byte) uint64 { return uint64(bytes.Count(b, []byte{'\n'})) }
 
 // newLogger makes a log that writes to w. It sets w.report.
 func newLogger(w *logWriter, level, format string) (*slog.Logger, error) {
-	levels := map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
-	}
-	least, ok := levels[level]
-	if !ok {
+	var least slog.Level
+	if least.UnmarshalText([]byte(level)) != nil {
 		return nil, fmt.Errorf("--log-level %s: want debug, info, warn or error", level)
 	}
 	options := &slog.HandlerOptions{Level: least}

@@ -174,10 +174,9 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		Keep:   f.keep,
 		Log:    log,
 		Open: func(limits mux.Limits) (daemon.Mux, error) {
-			return uplink.Open(uplink.Config{
-				Interface: f.iface, Mode: mode, BPFFS: f.bpffs, Grace: f.grace, Policy: source, Limits: limits, Register: registerCommand, Log: log,
-				UncheckedFillRings: f.uncheckedFills,
-			})
+			return uplink.Open(mux.Config{
+				Interface: f.iface, Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,
+			}, source, registerCommand)
 		},
 	})
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,23 +26,11 @@ type Uplink struct {
 	granted, presented, refused atomic.Uint64 // counters of requests for leases
 }
 
-// Config has the options of unetd for its mux.
-type Config struct {
-	Interface          string
-	Mode               mux.Mode
-	BPFFS              string        // mount point of the BPF file system with the pins
-	Grace              time.Duration // the time within which endpoints that were taken over must be presented
-	Policy             *policy.Source
-	Limits             mux.Limits
-	Register           []string // the command that runs RegisterMain
-	UncheckedFillRings bool     // permit ports of untrusted users if the kernel does not let fill rings be checked
-	Log                *slog.Logger
-}
-
 // Open attaches to an interface of this process's network namespace, or takes over what another
-// unetd has pinned for it. Call [Check] first.
-func Open(cfg Config) (*Uplink, error) {
-	if err := prepareBPFFS(cfg.BPFFS, cfg.Log); err != nil {
+// unetd has pinned for it. It sets the policy of cfg, which is source, and the limit of memory.
+// register is the command that runs xsk.RegisterMain. Call [Check] first.
+func Open(cfg mux.Config, source *policy.Source, register []string) (*Uplink, error) {
+	if err := prepareBPFFS(cfg.Pin, cfg.Log); err != nil {
 		return nil, err
 	}
 	maxCharge, chargeErr := maxCharge(cfg.Log)
@@ -51,13 +38,9 @@ func Open(cfg Config) (*Uplink, error) {
 	if err = errors.Join(chargeErr, err); err != nil {
 		return nil, err
 	}
-	cfg.Limits.Memory = memory
-	u := &Uplink{authority: &policy.Authority{Source: cfg.Policy, Interface: cfg.Interface, Log: cfg.Log, Register: cfg.Register, MaxCharge: maxCharge}}
-	u.Mux, err = mux.Open(mux.Config{
-		Interface: cfg.Interface, Mode: cfg.Mode, Pin: cfg.BPFFS, Grace: cfg.Grace, Log: cfg.Log, UncheckedFillRings: cfg.UncheckedFillRings,
-		Policy: u.authority, Limits: cfg.Limits,
-	})
-	if err != nil {
+	u := &Uplink{authority: &policy.Authority{Source: source, Interface: cfg.Interface, Log: cfg.Log, Register: register, MaxCharge: maxCharge}}
+	cfg.Limits.Memory, cfg.Policy = memory, u.authority
+	if u.Mux, err = mux.Open(cfg); err != nil {
 		return nil, explainOpen(cfg.Interface, err)
 	}
 	return u, nil
