@@ -260,15 +260,6 @@ func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 	return m.release(t)
 }
 
-// unclaimAll gives back all tags of l. m.mu is held.
-func (m *Mux) unclaimAll(l *Lease) error {
-	var err error
-	for t := range l.tags {
-		err = errors.Join(err, m.release(t))
-	}
-	return err
-}
-
 // release undoes enterTag: it deletes a tag from the kernel's table and from the claim table,
 // and then closes its reserving sockets. A tag that cannot be deleted stays claimed. m.mu is
 // held.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -197,7 +198,7 @@ func (l *Lease) close(why error) error {
 		info := l.info()
 		l.closed = true
 		tags := l.m.tags.inEffect(l)
-		l.err = l.m.unclaimAll(l)
+		l.err = l.m.releaseAll(l, slices.Collect(maps.Keys(l.tags)))
 		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
 		// Resets can take seconds (resetTime). The port is deleted at the same time: as long

@@ -93,9 +93,7 @@ func (p *Ports) Empty() bool {
 func (p *Ports) addUnread(what string) { p.unread = cmp.Or(p.unread, what) }
 
 func (p *Ports) addMay(by string, which [protocols]bool, first, last uint16) {
-	if p.mayBy == "" {
-		p.mayBy = by
-	}
+	p.mayBy = cmp.Or(p.mayBy, by)
 	for i, is := range which {
 		if is {
 			p.may[i].add(first, last)
