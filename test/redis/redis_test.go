@@ -71,6 +71,9 @@ func TestBenchmark(t *testing.T) {
 		{"pipelines", tests, 8000, []string{"-c", "50", "-P", "16"}},
 		{"large values", "set,get,rpush,lpop,hset", 4800, []string{"-c", "50", "-P", "16", "-d", "5000"}},
 	} {
+		if unetd.RaceEnabled {
+			c.n /= 4 // all of it, several times slower, finds no more races
+		}
 		t.Run(c.name, func(t *testing.T) {
 			s := startServer(t, netlab.RequirePair(t, netlab.Config{}))
 			s.benchmark(t, c.tests, c.n, c.args...)
