@@ -845,3 +845,19 @@ func predictedExchange(t *testing.T, seed uint64, cfg Config, o Options) (events
 	}
 	return events
 }
+
+// A reader that waits sends what the writer has corked.
+func TestPostFlushes(t *testing.T) {
+	p := newPair(t, Config{}, Options{})
+	c := p.conns[0]
+	c.Write(p.now, make([]byte, 100))
+	p.exchange()
+	c.Write(p.now, make([]byte, 100))
+	c.Emit(p.now, p.buf)
+	if c.Write(p.now, make([]byte, 10)); p.tabs[0].NextReady() != nil {
+		t.Fatal("not corked")
+	}
+	if !c.Post(p.now, make([]byte, 10)) || p.tabs[0].NextReady() != c || c.Emit(p.now, p.buf) == 0 {
+		t.Error("the corked bytes are not sent")
+	}
+}
