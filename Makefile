@@ -29,7 +29,7 @@ demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, 
 # in those that use neither package.
 MODULE     = github.com/unet-go/unet
 NO_RACE    = bpf proto/tcp
-NO_DEBUG   = cmd/unetd mux
+NO_DEBUG   = cmd/% internal/% mux
 PACKAGES   = $(shell $(GO) list ./...)
 UNETDEBUG  = $(GO) test $(1) -p 2 -count=1 -timeout 30m -tags unetdebug $(2)
 # Without this option each process under the race detector sleeps for a second before it exits.
@@ -37,8 +37,8 @@ RACE       = env GORACE=atexit_sleep_ms=0 $(GO) test $(1) -p 2 -count=1 -timeout
 
 test: build ## run every test, as root, in network namespaces of its own
 ifeq ($(shell $(GO) env CGO_ENABLED),1)
-	$(SUDO) $(call UNETDEBUG,,$(filter-out $(NO_DEBUG:%=$(MODULE)/%),$(PACKAGES)))
-	$(SUDO) $(call RACE,,$(filter-out $(NO_RACE:%=$(MODULE)/%),$(PACKAGES)))
+	$(SUDO) $(call UNETDEBUG,,$(filter-out $(addprefix $(MODULE)/,$(NO_DEBUG)),$(PACKAGES)))
+	$(SUDO) $(call RACE,,$(filter-out $(addprefix $(MODULE)/,$(NO_RACE)),$(PACKAGES)))
 	$(SUDO) $(call RACE,-C bench,./...)
 else
 	$(SUDO) $(call UNETDEBUG,,./...)
