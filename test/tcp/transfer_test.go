@@ -229,8 +229,8 @@ func TestOptions(t *testing.T) {
 }
 
 // frameMTU is the longest packet that a frame of the segment takes, if it has 2,048
-// bytes.
-const frameMTU = 2048 - 256 - 6 - 14
+// bytes: without the headroom of the kernel and of internal/xsk, and the Ethernet header.
+const frameMTU = 2048 - 256 - 2 - 14
 
 func TestCables(t *testing.T) {
 	on, off := true, false
