@@ -189,7 +189,7 @@ func (m *Mux) alarm(a bpf.Alarm) {
 var fillFields = []string{
 	"net_device._rx", "netdev_rx_queue.pool",
 	"xsk_buff_pool.fq", "xsk_buff_pool.addrs_cnt", "xsk_buff_pool.frame_len",
-	"xsk_queue.ring_mask", "xsk_queue.nentries", "xsk_queue.cached_prod", "xsk_queue.cached_cons",
+	"xsk_queue.ring_mask", "xsk_queue.cached_prod", "xsk_queue.cached_cons",
 	"xsk_queue.ring", "xsk_queue.invalid_descs",
 	"xdp_ring.producer", "xdp_umem_ring.desc", "xdp_desc.addr", "xdp_rxq_info.dev", "xdp_buff.rxq",
 }

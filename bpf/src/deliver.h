@@ -40,10 +40,10 @@ static __always_inline int deliver(struct xdp_md *ctx, bool several_buffers)
 	bool whole = is_whole(ctx, pool);
 	enum fill fill;
 
-	if (!whole && !several_buffers)
+	if (unlikely(!whole && !several_buffers))
 		return count(UNET_DELIVER_TOO_LONG, XDP_DROP);
 	fill = look_at_fill(ctx, pool, whole);
-	if (fill != FILL_SOUND) {
+	if (unlikely(fill != FILL_SOUND)) {
 		if (fill == FILL_UNSOUND)
 			raise_alarm(UNET_ALARM_FILL, slot);
 		return count(UNET_DELIVER_BAD_FILL, XDP_DROP);

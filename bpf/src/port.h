@@ -11,8 +11,7 @@
 
 #include "check6.h"
 #include "count.h"
-
-#define likely(x) __builtin_expect(!!(x), 1)
+#include "kernel.h"
 
 /* whole_len is bpf_xdp_get_buff_len(), without the call for a frame in one buffer. */
 static __always_inline __u32 whole_len(struct xdp_md *ctx)

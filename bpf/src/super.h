@@ -43,7 +43,7 @@ static __always_inline void describe_super_frame(struct xdp_md *ctx)
 		return;
 	shared = shared_info(ctx);
 	size = shared->gso_size;
-	if (!size || !(shared->gso_type & SKB_GSO_UDP_L4) || (void *)(eth + 1) > (void *)(long)ctx->data_end)
+	if (likely(!size) || !(shared->gso_type & SKB_GSO_UDP_L4) || (void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return;
 	*(__be32 *)eth->dst = bpf_htonl(UNET_SUPER_FRAME);
 	*(__u16 *)(eth->dst + 4) = size;
