@@ -11,6 +11,22 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
+// TestBulkReusesItsChunks: a send queue that has filled and emptied takes the memory that it had.
+func TestBulkReusesItsChunks(t *testing.T) {
+	var p pool
+	p.divide(DefaultMemory, 1)
+	var q queue
+	b := make([]byte, DefaultMaxSendBuffer)
+	if n := testing.AllocsPerRun(3, func() {
+		if n := q.write(&p, b); n < len(b) {
+			t.Fatalf("room for %d bytes", n)
+		}
+		q.clear(&p)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // Data in frames: kept while it is queued or borrowed, and released once.
 func TestFrames(t *testing.T) {
 	var released []uint64

@@ -7,10 +7,11 @@ package tcp
 // ChunkSize is the unit in which a table hands out memory, in bytes.
 const ChunkSize = 4096
 
-// maxFreeChunks bounds the free chunks that a table keeps, maxFreeBare the free blocks
+// maxFreeChunks bounds the free chunks that a table keeps: as many as the send queue of one
+// bulk connection, which fills and empties all the time. maxFreeBare bounds the free blocks
 // without a chunk. The rest is left to the garbage collector.
 const (
-	maxFreeChunks = 256
+	maxFreeChunks = DefaultMaxSendBuffer / ChunkSize
 	maxFreeBare   = 4096
 )
 
