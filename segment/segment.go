@@ -135,7 +135,8 @@ func (s *Segment) Alloc(to Owner) (addr uint64, ok bool) {
 	return uint64(frame) << s.shift, true
 }
 
-// Free gives the frame that addr lies in back to the pool. It must be from's.
+// Free gives the frame that addr lies in back to the pool. It panics if from does not own
+// the frame.
 func (s *Segment) Free(addr uint64, from Owner) {
 	frame := s.Move(addr, from, Pool)
 	if poisoning {

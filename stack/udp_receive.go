@@ -109,8 +109,8 @@ func (c *UDPConn) ReadBatch(msgs []UDPMessage) (n int, err error) {
 	return n, err
 }
 
-// Borrow waits for a datagram and lends it where it lies, without a copy. It must go back
-// with Return, and counts against the stack's frame quota until then.
+// Borrow waits for a datagram and lends the memory that it was received in, without a copy.
+// It must be given back with Return, and counts against the stack's frame quota until then.
 func (c *UDPConn) Borrow() (UDPDatagram, error) {
 	s := c.stack
 	var d udp.Datagram

@@ -123,8 +123,7 @@ type EchoFields struct {
 }
 
 // PutEcho writes an echo message with a copy of payload and returns its length.
-// b and payload may be parts of one frame only if they do not overlap, or if
-// payload already stands where it belongs.
+// b and payload may overlap only if payload is already at its place in b.
 func PutEcho(b []byte, f EchoFields, payload []byte) int {
 	n := ICMPv4HeaderLen + len(payload)
 	_ = b[n-1]

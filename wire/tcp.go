@@ -172,8 +172,8 @@ const (
 const (
 	// TCPTimestampsLen is the length of what [PutTCPTimestamps] writes in bytes.
 	TCPTimestampsLen = 12
-	// MaxSACKBlocks is how many blocks fit in the options of a segment; one
-	// less beside timestamps.
+	// MaxSACKBlocks is how many blocks fit in the options of a segment; with timestamps
+	// it is one less.
 	MaxSACKBlocks = 4
 
 	maxTCPOptionsLen = MaxTCPHeaderLen - TCPHeaderLen

@@ -156,11 +156,10 @@ func (t *Table) Lookup(src, dst AddrPort) *Socket {
 }
 
 func (t *Table) lookup(src uint64, addr uint32, n uint16) *Socket {
-	pg := t.pages[n>>8]
-	if pg == nil {
+	p := t.port(n)
+	if p == nil {
 		return nil
 	}
-	p := &pg.ports[n&0xff]
 	if p.connected != nil {
 		if s := best(p.connected[src], addr); s != nil {
 			return s
