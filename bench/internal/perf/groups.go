@@ -27,7 +27,7 @@ const (
 // kernelGroups are the groups of kernel functions by the begin of their names. The longest begin counts.
 // Helpers that many use (allocation, locks) are in none: they belong to their callers.
 var kernelGroups = map[string]string{
-	"memcpy": Copy, "__memcpy": Copy, "memmove": Copy, "__memmove": Copy, "rep_movs": Copy, "copy_user": Copy, "_copy_from_iter": Copy, "_copy_to_iter": Copy,
+	"memcpy": Copy, "__memcpy": Copy, "memmove": Copy, "__memmove": Copy, "__pi_mem": Copy, "rep_movs": Copy, "copy_user": Copy, "_copy_from_iter": Copy, "_copy_to_iter": Copy,
 	"copy_page_from_iter": Copy, "copy_page_to_iter": Copy, "csum_partial_copy": Copy, "_copy_from_user": Copy, "_copy_to_user": Copy,
 
 	"entry_SYSCALL": Syscall, "do_syscall": Syscall, "syscall_": Syscall, "x64_sys_call": Syscall, "__x64_sys_": Syscall, "__sys_": Syscall,
@@ -69,6 +69,8 @@ func userGroup(name string) string {
 	switch {
 	case name == "runtime.memmove":
 		return Copy
+	case strings.HasPrefix(name, "internal/runtime/syscall") || strings.HasPrefix(name, "syscall.") || strings.HasPrefix(name, "golang.org/x/sys/unix."):
+		return Syscall
 	case strings.HasPrefix(name, "runtime.") || strings.HasPrefix(name, "internal/runtime/"):
 		return Runtime
 	case strings.HasPrefix(name, module+"/bench/") || strings.HasPrefix(name, "main."):

@@ -70,7 +70,14 @@ func TestGroups(t *testing.T) {
 		entry, build, alloc, generic, copying = 0xffffffff00000110, 0xffffffff00000220, 0xffffffff00000310, 0xffffffff00000410, 0xffffffff00000510
 		port, runs                            = 0xffffffffc0000020, 0xffffffffc0001010
 	)
-	spinning := uint64(pc(t, (*spinner).spin))
+	spinning := pc(t, (*spinner).spin)
+	const turn = module + "/bench/internal/perf.(*spinner).turn"
+	inlined := spinning
+	for f := runtime.FuncForPC(uintptr(inlined)); f.Name() != turn; f = runtime.FuncForPC(uintptr(inlined)) {
+		if inlined++; inlined > spinning+1000 {
+			t.Fatal("turn is not inlined into spin")
+		}
+	}
 	for _, c := range []struct {
 		name   string
 		sample Sample
@@ -85,6 +92,8 @@ func TestGroups(t *testing.T) {
 		{"data is no function", Sample{Kernel: []uint64{0xffffffff00000290}}, Place{"xsk_build_skb", AFXDP}},
 		{"below all", Sample{Kernel: []uint64{5}}, Place{"unknown", Other}},
 		{"in the loop that waits", Sample{User: []uint64{pc(t, strings.Clone), spinning + 1}}, Place{"strings.Clone", Waiting}},
+		{"inlined into the loop that waits", Sample{User: []uint64{inlined}}, Place{turn, Waiting}},
+		{"system call", Sample{User: []uint64{pc(t, syscall.RawSyscall)}}, Place{"syscall.RawSyscall", Syscall}},
 		{"not of the program", Sample{User: []uint64{5}}, Place{"not of the program (vDSO)", Other}},
 		{"runtime", Sample{User: []uint64{pc(t, runtime.Gosched)}}, Place{"runtime.Gosched", Runtime}},
 	} {
@@ -103,9 +112,11 @@ type spinner struct{ turns int }
 //go:noinline
 func (s *spinner) spin() {
 	for range 1000 {
-		s.turns++
+		s.turn()
 	}
 }
+
+func (s *spinner) turn() { s.turns++ }
 
 // TestSampler: a thread that burns processor time in a function is found there, in that thread, and
 // what it has the kernel do is found in system calls.
@@ -173,7 +184,7 @@ func TestSampler(t *testing.T) {
 	}
 	n := 0
 	for _, x := range burnt {
-		if p := symbols.Of(x); len(x.Kernel) == 0 && strings.HasSuffix(p.Function, ".(*spinner).spin") && p.Group == Waiting {
+		if p := symbols.Of(x); len(x.Kernel) == 0 && strings.Contains(p.Function, ".(*spinner).") && p.Group == Waiting {
 			n++
 		}
 	}

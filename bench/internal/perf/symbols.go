@@ -81,20 +81,19 @@ func program(symbol string) (tag, name string, ok bool) {
 	return tag, name, err == nil
 }
 
-// userFunctions are the functions that an address of a process lies in, inlined ones first. leaf: it was executing that address;
-// else it returns there.
+// userFunctions are the function that an address of a process lies in, and, if that is inlined, the one that it is
+// inlined in last. leaf: the process was executing that address; else it returns there.
 func userFunctions(addr uint64, leaf bool) (names []string) {
 	if leaf {
 		addr++ // as CallersFrames expects it
 	}
-	frames := runtime.CallersFrames([]uintptr{uintptr(addr)})
-	for {
-		f, more := frames.Next()
-		if f.Function != "" {
-			names = append(names, f.Function)
-		}
-		if !more {
-			return names
-		}
+	f, _ := runtime.CallersFrames([]uintptr{uintptr(addr)}).Next()
+	if f.Function == "" {
+		return nil
 	}
+	names = []string{f.Function}
+	if outer := runtime.FuncForPC(f.Entry).Name(); outer != f.Function {
+		names = append(names, outer)
+	}
+	return names
 }
