@@ -18,13 +18,18 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
+// patient is a host that takes losses for a path with a smaller MTU after three seconds without an
+// acknowledgment, if full segments have passed (pathmtu.go in proto/tcp). With the usual timeouts it
+// does so after 75 ms, which a busy machine can need for an acknowledgment.
+var patient = unet.TCPConfig{MinRTO: 200 * ms}
+
 // TestBlackHole: the path to the kernel drops packets above its MTU without an ICMP error.
 // The first connection finds the MTU, with one packet in flight that is too large at a time. The
 // next connections use it.
 func TestBlackHole(t *testing.T) {
 	for _, mtu := range []int{1400, 1492} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
-			s := openScene(t, kernel, netlab.Config{})
+			s := openScene(t, kernel, netlab.Config{}, patient)
 			s.impair(impair.Rule{MaxSize: wire.EthernetHeaderLen + mtu}, impair.Rule{})
 			for i, dial := range []bool{true, false, true} {
 				before, x := s.link.Counters(impair.AtoB).LostForSize, s.connect(t, dial)
@@ -74,7 +79,7 @@ func TestRouter(t *testing.T) {
 			s := &scene{Pair: netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link})}
 			must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
 			var stop func()
-			s.host, stop = openHost(t, s.A)
+			s.host, stop = openHost(t, s.A, patient)
 			t.Cleanup(stop)
 			for _, dial := range []bool{true, false} {
 				if err := exchange(4*mb, s.connect(t, dial)); err != nil {
