@@ -170,6 +170,7 @@ func TestTagsOfALostAddress(t *testing.T) {
 // Suspended tags stay suspended when the mux's process dies. The next process finds changes of
 // addresses since then, and the ports stay reserved until the address is back.
 func TestLostAddressWithoutAMux(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
@@ -256,6 +257,7 @@ func TestHostTakesAWholeAddress(t *testing.T) {
 
 // The host takes an address during a claim of it, after the claim has read the host's addresses.
 func TestHostTakesAnAddressThatIsBeingClaimed(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	for _, how := range []string{"claim", "open"} {
 		claimed := make(chan error, 1)
@@ -289,6 +291,7 @@ func TestHostTakesAnAddressThatIsBeingClaimed(t *testing.T) {
 // Addresses and claims come and go at the same time; afterwards each tag is in effect if and only if
 // the uplink has its address.
 func TestClaimsWhileAddressesChange(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	stop := make(chan struct{})
 	done := make(chan struct{})
@@ -341,6 +344,7 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 
 // The identity of a new endpoint has the uplink's present address.
 func TestIdentityFollowsTheAddress(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	takeFrom(t, l.A, l.A.Interface, "10.0.0.1/24")
 	eventually(t, "no address", func() bool { return !l.mux.Identity().Addr.IsValid() })
@@ -354,6 +358,7 @@ func TestIdentityFollowsTheAddress(t *testing.T) {
 // After events about addresses the mux looks for deleted ports. A port that is being made is not
 // taken for a deleted one.
 func TestOpeningWhileAddressesChange(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -79,6 +79,7 @@ func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 // Traffic goes on without loss while the mux's process is killed several times and another takes
 // over.
 func TestTakenOverUnderTraffic(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := newPinLab(t)
@@ -139,6 +140,7 @@ func TestTakenOverUnderTraffic(t *testing.T) {
 
 // Presenting the socket gives the endpoint with all that it had; no other socket or user gets it.
 func TestPresent(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	tags := []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.TCPTag(netip.MustParseAddrPort("10.0.0.1:7000")), udpTag("10.0.0.1:32768").AsBlock(), addrTag("10.0.0.77"), endpoint.MessageTag(7)}
@@ -218,6 +220,7 @@ func TestPresent(t *testing.T) {
 
 // An endpoint that is not presented is reclaimed, though its process lives.
 func TestReclaimedAfterGrace(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	ask := endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
@@ -245,6 +248,7 @@ func TestReclaimedAfterGrace(t *testing.T) {
 
 // The next process reclaims at once the endpoints whose processes died while none served the mux.
 func TestDeadAreNotTakenOver(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	ask := []endpoint.Request{
@@ -273,6 +277,7 @@ func TestDeadAreNotTakenOver(t *testing.T) {
 
 // An endpoint whose process dies before it is presented is reclaimed before the grace period ends.
 func TestDeadWhileWaiting(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{})
@@ -288,6 +293,7 @@ func TestDeadWhileWaiting(t *testing.T) {
 // A claimed port that another program has bound while no process served the mux is logged, and the
 // tag stays.
 func TestTakenPort(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
@@ -306,6 +312,7 @@ func TestTakenPort(t *testing.T) {
 // If the fill ring of a presented socket cannot be mapped, the endpoint stays its earlier owner's, and
 // another attempt can succeed.
 func TestPresentWithoutFillRing(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{})
@@ -330,6 +337,7 @@ func TestPresentWithoutFillRing(t *testing.T) {
 
 // An endpoint that is reclaimed was not leased, and cannot be presented any more.
 func TestReclaimedIsNotLeased(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{})

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -30,6 +31,7 @@ import (
 // The muxes of a machine share one unet_note_vlan, which stays when the mux that has attached it is
 // closed.
 func TestMuxesShareTheNote(t *testing.T) {
+	t.Parallel()
 	note := func(l *pinLab) link.ID {
 		t.Helper()
 		n, err := link.LoadPinnedLink(filepath.Join(l.onlyPins(), "link_unet_note_vlan"), nil)
@@ -67,6 +69,7 @@ func TestMuxesShareTheNote(t *testing.T) {
 
 // A cutter that a process has left behind is replaced; another device of that name is not touched.
 func TestCutterIsThereAlready(t *testing.T) {
+	t.Parallel()
 	for _, ours := range []bool{true, false} {
 		t.Run(fmt.Sprint("ours ", ours), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
@@ -135,6 +138,7 @@ func segment(dst, src [6]byte, from, to string, payload string) []byte {
 // The peer decides the number of parts of a super-frame. One with too many is dropped and counted;
 // one of short segments, as a peer sends that has got no MSS, is segmented.
 func TestSuperFrameOfManyParts(t *testing.T) {
+	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		l := openLab(t, mode)
 		l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
@@ -162,6 +166,7 @@ func TestSuperFrameOfManyParts(t *testing.T) {
 // A super-frame of a guest has the length of its parts, and not their number (gso_segs is 0). It is
 // segmented by its size.
 func TestSuperFrameOfAGuest(t *testing.T) {
+	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
 			t.Skipf("this machine makes no TAP devices: %v", err)
@@ -195,6 +200,7 @@ func TestSuperFrameOfAGuest(t *testing.T) {
 // The number of parts on the way to one owner is limited, apart from those of others. Parts that
 // never come out of the cutter count only for a time.
 func TestCutterIsBusy(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7001")}})
@@ -234,6 +240,7 @@ func TestCutterIsBusy(t *testing.T) {
 
 // Open turns receive VLAN offload off, and Close turns it on again.
 func TestVLANOffload(t *testing.T) {
+	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, before := range []bool{true, false} {
 		setOffload(t, p.A, "rxvlan", before)
@@ -284,7 +291,7 @@ func openSniff(t *testing.T, h *netlab.Host) *sniff {
 		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
 		return errors.Join(
 			unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
-			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}),
+			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience / time.Second)}),
 			unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: device.Attrs().Index}))
 	}))
 	t.Cleanup(func() { unix.Close(s.fd) })
@@ -321,6 +328,7 @@ func (s *sniff) vlanOf(payload string) uint16 {
 // A frame of a VLAN never goes to an endpoint, with its tag in the frame or in the skb: it goes to the
 // kernel, with its tag.
 func TestFramesOfAVLAN(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		mode   mux.Mode
 		txvlan bool // of the sender: on, the tag is in the skb

@@ -345,6 +345,7 @@ func TestAnyBlock(t *testing.T) {
 // Part of the ports from 32768 on is left to the kernel's programs: when endpoints have many ports of
 // a protocol, blocks of it are chosen below.
 func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open(tcpTag("10.0.0.1:7000"))
 	claim := func(tag endpoint.Tag, low bool) {

@@ -19,6 +19,7 @@ import (
 )
 
 func TestClaims(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	kernelUDP(t, l.A, "10.0.0.1:5300")
 	kernelUDP(t, l.A, "0.0.0.0:5301")
@@ -150,6 +151,7 @@ func TestClaimsOfARequest(t *testing.T) {
 
 // A wildcard follows the uplink's addresses as they are now.
 func TestUplinkWithoutAddress(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	must(t, l.A.Do(func() error {
 		link, err := netlink.LinkByName(l.A.Interface)

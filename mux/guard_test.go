@@ -41,6 +41,7 @@ func (a *app) producer(change func(uint32) uint32) (before uint32) {
 // An endpoint with more entries on its fill ring than its size is revoked at the next frame, before
 // the kernel reads an entry, and no other endpoint is.
 func TestRunawayFillRing(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
@@ -82,6 +83,7 @@ func TestRunawayFillRing(t *testing.T) {
 // An endpoint whose fill ring has too many entries, or entries that are not frames, is revoked before
 // a frame comes for it, and the others are not.
 func TestFillRingsAreGuarded(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func(*app){
 		"far ahead": func(a *app) { a.runAway(1_000_000) },
 		"no frames": func(a *app) { a.litter(math.MaxUint64) },
@@ -102,6 +104,7 @@ func TestFillRingsAreGuarded(t *testing.T) {
 
 // The fill ring of a presented endpoint is checked too.
 func TestFillRingOfAPresentedEndpoint(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})

@@ -32,6 +32,9 @@ import (
 
 const childVariable = "UNET_MUX_TEST_CHILD"
 
+// TestMain runs more tests at a time than there are processors: mostly they wait for the kernel. Those
+// that check or change what the whole process has (descriptors, limits, hooks in package mux) are not
+// parallel, and so run before all others.
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" {
 		if err := serveChild(); err != nil {
@@ -39,6 +42,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }
@@ -405,8 +412,10 @@ var killTags = []endpoint.Tag{endpoint.MessageTag(8), udpTag("10.0.0.1:7000"), e
 // The process of a mux is killed at any step: endpoints go on working, the next process takes them
 // over and nothing else, and after its end nothing is left.
 func TestKilledAtAnyStep(t *testing.T) {
+	t.Parallel()
 	for _, takenOver := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken over ", takenOver), func(t *testing.T) {
+			t.Parallel()
 			netlab.RequireXDP(t)
 			k := newKiller(t)
 			l := newPinLab(t)

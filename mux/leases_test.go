@@ -66,6 +66,7 @@ func (l *lab) wantStillCounted(n int64) {
 
 // An endpoint counts until socket and segment are closed and unmapped, in any order.
 func TestFreed(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	for name, keep := range map[string]func(a *app) (letGo func() error){
 		"nothing": func(a *app) func() error {
@@ -121,6 +122,7 @@ func TestFreed(t *testing.T) {
 
 // A grant that its owner never got stops counting, and so does a failed request.
 func TestFreedWithoutAnOwner(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	g, lease, err := l.openAs(mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
 	must(t, err)
@@ -142,6 +144,7 @@ func TestFreedWithoutAnOwner(t *testing.T) {
 
 // A queue that another endpoint has got counts no more for the endpoint before.
 func TestFreedQueue(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue}
 	for range 5 {
@@ -159,6 +162,7 @@ func TestFreedQueue(t *testing.T) {
 
 // Each process that takes over finds an endpoint whose lease has ended, until its socket is closed.
 func TestEndedIsTakenOver(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
@@ -210,6 +214,7 @@ func TestNotFreedWhenItCannotBeAsked(t *testing.T) {
 // The next process ignores an alarm that no process has read, since the slot may have a new owner. The
 // next frame raises the alarm again.
 func TestOldAlarm(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
@@ -241,16 +246,14 @@ func TestOldAlarm(t *testing.T) {
 
 // The port of a failed request is deleted as soon as possible, and does not count.
 func TestPortOfAFailedRequest(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	l.open(endpoint.MessageTag(7))
 	before := look(t, l.A)
-	restore := l.mux.FailDeletions(unix.EPERM)
+	restore := l.mux.FailDeletions(unix.EPERM) // the kernel can still delete it, with its other end's namespace
 	_, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
 	if !errors.Is(err, unix.EPERM) || !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("got %v", err)
-	}
-	if now := look(t, l.A); len(now.links) != len(before.links)+1 {
-		t.Errorf("links %v, were %v", now.links, before.links)
 	}
 	restore()
 	eventually(t, "the port is gone", func() bool { return slices.Equal(look(t, l.A).links, before.links) })
@@ -259,6 +262,7 @@ func TestPortOfAFailedRequest(t *testing.T) {
 
 // A wildcard of a family stands for its first address.
 func TestWildcardAddr(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	a := l.open()
 	for wildcard, want := range map[netip.Addr]string{netip.IPv4Unspecified(): "10.0.0.1", netip.IPv6Unspecified(): "fd00::1", {}: "10.0.0.1"} {
@@ -276,6 +280,7 @@ func TestWildcardAddr(t *testing.T) {
 
 // On this kernel fill rings can be checked, and no warning is logged.
 func TestFillRingsAreLookedAt(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	var log logBuffer
 	l.openConfig(mux.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})

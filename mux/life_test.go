@@ -181,6 +181,7 @@ func TestPortDiesWithItsSocket(t *testing.T) {
 
 // If the program of a port is detached, its endpoint still cannot send to the host's kernel (distrust).
 func TestPortWithoutItsProgramReachesNobody(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	k := kernelUDP(t, l.A, "10.0.0.1:53")
@@ -198,6 +199,7 @@ func TestPortWithoutItsProgramReachesNobody(t *testing.T) {
 // After the end of an XSK on a queue its tags lead to no socket until the lease is closed. Until then
 // no other endpoint gets the queue.
 func TestQueueIsHeldByItsLease(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
 	q := l.openRequest(ask)
@@ -221,6 +223,7 @@ func TestQueueIsHeldByItsLease(t *testing.T) {
 
 // Another program can have the queue.
 func TestQueueOfAnotherProgram(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
 	must(t, err)
@@ -340,6 +343,7 @@ func inThreadOfItsOwn(h *netlab.Host, fn func() error) error {
 
 // The mux works from many goroutines and threads at the same time.
 func TestConcurrentUse(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	before := look(t, l.A).links
 	var wg sync.WaitGroup
@@ -384,6 +388,7 @@ func TestConcurrentUse(t *testing.T) {
 
 // Neither the end of a lease nor that of the mux waits for a Resolve of another lease.
 func TestCloseEndsResolve(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	asked := func(addr string) bool { // the kernel was, and waits for an answer
 		return slices.ContainsFunc(neighbours(t, l.A), func(n netlink.Neigh) bool {

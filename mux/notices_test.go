@@ -56,6 +56,7 @@ func routeTo(s string) endpoint.Notice {
 
 // The uplink goes down, by its own flags and by its other end, and up again.
 func TestLinkNotices(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(), l.open()
 	early, stop := hear(a.lease)
@@ -85,6 +86,7 @@ func TestLinkNotices(t *testing.T) {
 
 // A lease that has resolved a destination is notified when the next hop changes; others are not.
 func TestRouteNotices(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(), l.open()
 	before, stop := hear(a.lease)
@@ -122,6 +124,7 @@ func TestRouteNotices(t *testing.T) {
 
 // The route to a whole address of this host changes when its owner comes or goes.
 func TestNoticeOfAWholeAddress(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a, owner := l.open(), l.open(addrTag("10.0.0.77"))
 	r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.77"))
@@ -139,6 +142,7 @@ func TestNoticeOfAWholeAddress(t *testing.T) {
 
 // A lease with more resolved destinations than are kept is notified of all changes.
 func TestNoticesOfManyDestinations(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	l.onUplink(func(up netlink.Link) error {
 		_, dst, err := net.ParseCIDR("198.18.0.0/16")
@@ -159,6 +163,7 @@ func TestNoticesOfManyDestinations(t *testing.T) {
 
 // A new MTU changes all routes.
 func TestMTUNotice(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open()
 	told, _ := hear(a.lease)
@@ -178,6 +183,7 @@ func TestMTUNotice(t *testing.T) {
 
 // Leases end with the uplink, with the reason.
 func TestLeasesEndWithTheUplink(t *testing.T) {
+	t.Parallel()
 	for what, change := range map[string]func(netlink.Link) error{
 		"deleted": netlink.LinkDel,
 		"MAC address": func(up netlink.Link) error {
@@ -207,6 +213,7 @@ func TestLeasesEndWithTheUplink(t *testing.T) {
 
 // The error of a lease after its Close, and after that of the mux.
 func TestLeaseErr(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(), l.open()
 	must(t, a.lease.Close())

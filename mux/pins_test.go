@@ -57,6 +57,7 @@ func (l *pinLab) onlyPins() string {
 
 // One process at a time serves a pinned mux and its interface.
 func TestInUse(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	st, err := os.Stat(l.onlyPins())
@@ -92,6 +93,7 @@ func TestInUse(t *testing.T) {
 
 // Pins need a bpffs.
 func TestPinToNoBPFFS(t *testing.T) {
+	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, dir := range []string{t.TempDir(), "/nonesuch"} {
 		must(t, p.A.Do(func() error {
@@ -105,6 +107,7 @@ func TestPinToNoBPFFS(t *testing.T) {
 
 // Pins that cannot be taken over are removed, and their endpoints end.
 func TestUnusablePins(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what, says string
 		mode       mux.Mode
@@ -177,6 +180,7 @@ func TestUnusablePins(t *testing.T) {
 
 // Changes of the uplink while no process serves the mux.
 func TestUplinkChangesMeanwhile(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
@@ -213,6 +217,7 @@ func TestUplinkChangesMeanwhile(t *testing.T) {
 
 // Open waits for the lock of a dying process.
 func TestDyingServerIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	opens, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -244,6 +249,7 @@ func TestDyingServerIsWaitedFor(t *testing.T) {
 
 // The process that closes the mux restores the setting of the uplink.
 func TestVLANOffloadIsRestoredLater(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	if !offload(t, l.A, "rxvlan") {
 		t.Fatal("receive VLAN offload is off before")
@@ -267,6 +273,7 @@ func TestVLANOffloadIsRestoredLater(t *testing.T) {
 
 // Open removes the pins of any uplink that is gone.
 func TestPinsOfADeletedUplink(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
@@ -350,6 +357,7 @@ func wantReport(t *testing.T, reports []string, path, says string) {
 
 // Cleanup removes muxes that are neither served nor used, and nothing else.
 func TestCleanup(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	if reports := cleanup(t, l.A, l.pin, true); len(reports) != 0 {
 		t.Errorf("with nothing there: %q", reports)
@@ -410,6 +418,7 @@ func TestCleanup(t *testing.T) {
 
 // A mux whose interface is gone is removed from any namespace; from its own also its ports.
 func TestCleanupOfADeletedUplink(t *testing.T) {
+	t.Parallel()
 	for _, own := range []bool{false, true} {
 		l := newPinLab(t)
 		c := l.serve(order{})

@@ -66,6 +66,7 @@ func messages(from, n uint32) (list []endpoint.Tag) {
 
 // Held candidates are skipped, and any other error ends the search.
 func TestChooseWithinRule(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a, other := l.open(), l.open(messages(1, 499)...)
 	r := &rule{list: messages(1, 500)}
@@ -117,6 +118,7 @@ func TestKernelsChoiceOutsideRule(t *testing.T) {
 // The tags of the open and those claimed later count together. Tags that were given back, refused, or
 // ended with their lease do not count.
 func TestTagsOfALease(t *testing.T) {
+	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 	l.openConfig(mux.Config{Limits: mux.Limits{Tags: 6, TagsPerUID: 4}})
 	ctx, busy := t.Context(), endpoint.ErrBusy
@@ -174,6 +176,7 @@ func TestTagsOfALease(t *testing.T) {
 
 // A block counts as its ports, and the rule limits the tags of a user.
 func TestBlocksCountTheirPorts(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	l.policy.tags = 2*endpoint.BlockPorts + 1
 	ctx := t.Context()
@@ -220,6 +223,7 @@ func TestBlocksCountTheirPorts(t *testing.T) {
 // An endpoint that is taken over keeps its tags, also beyond the present limits, and they count: no
 // other tags can be claimed until it has given back enough.
 func TestAdoptedTagsCount(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	tags := messages(1, 10)
@@ -250,6 +254,7 @@ func TestAdoptedTagsCount(t *testing.T) {
 
 // Claim and Unclaim end with their context.
 func TestClaimEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open(endpoint.MessageTag(2))
 	ended, cancel := context.WithCancel(t.Context())
@@ -295,6 +300,7 @@ func exchange(t *testing.T, client *net.UDPConn, to string, server *net.UDPConn)
 // A port of a masqueraded flow of another host cannot be claimed, by number or in a block, and is not
 // chosen, so that the answers of the flow go on arriving.
 func TestPortOfAMasqueradedFlow(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	inner := translate(t, l.A, func(table *nattest.Table) {
 		table.Rule(nftables.ChainHookPostrouting, nattest.OIFName(expr.CmpOpEq, l.A.Interface), nattest.Masquerade())
@@ -340,6 +346,7 @@ func TestPortOfAMasqueradedFlow(t *testing.T) {
 
 // A port that is forwarded to another host cannot be claimed, so that its packets go on arriving.
 func TestForwardedPort(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	inner := translate(t, l.A, func(table *nattest.Table) {
 		table.Rule(nftables.ChainHookPrerouting, nattest.Protocol(expr.CmpOpEq, unix.IPPROTO_UDP), nattest.DPort(expr.CmpOpEq, 8080), nattest.DNAT(nattest.InnerAddr+":80"))
@@ -361,6 +368,7 @@ func TestForwardedPort(t *testing.T) {
 
 // An address that translation gives to flows cannot be claimed as a whole.
 func TestWholeAddressOfTranslation(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	translate(t, l.A, func(table *nattest.Table) {
 		table.Rule(nftables.ChainHookPostrouting, nattest.SNAT("10.0.0.77", 0, 0))
@@ -377,6 +385,7 @@ func TestWholeAddressOfTranslation(t *testing.T) {
 
 // Rules that cannot be read may name an address, so the policy decides.
 func TestWholeAddressWithUnreadRules(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	err := l.A.Do(nattest.LegacyTable)
 	if errors.Is(err, errors.ErrUnsupported) {

@@ -23,6 +23,7 @@ import (
 
 // Deleting ports together deletes no other device.
 func TestPortsAreDeletedTogether(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	must(t, l.A.Do(func() error {
 		other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other", Group: 5}, PeerName: "end"}
@@ -63,6 +64,7 @@ func TestPortsAreDeletedTogether(t *testing.T) {
 // The port of an endpoint is deleted or moved by another program: its lease ends with the reason, the
 // log names the port, and the tag is free.
 func TestPortIsDeleted(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	var log logBuffer
 	l.openConfig(mux.Config{Pin: l.pin, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -124,6 +126,7 @@ func (l *logBuffer) String() string {
 
 // The mux fails if the uplink is deleted, moved, or has another MAC address.
 func TestUplinkChanges(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what, says string
 		change     func(netlink.Link) error
@@ -164,6 +167,7 @@ func TestUplinkChanges(t *testing.T) {
 
 // A new MTU is logged, and is that of new endpoints. Changes of other interfaces are not logged.
 func TestUplinkMTUChanges(t *testing.T) {
+	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	var log logBuffer
 	var m *mux.Mux
@@ -201,6 +205,7 @@ func TestUplinkMTUChanges(t *testing.T) {
 
 // Done is closed after each way in which a lease can end.
 func TestLeaseDone(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a, b := l.open(), l.open()
 	for _, x := range []*app{a, b} {
@@ -228,6 +233,7 @@ func TestLeaseDone(t *testing.T) {
 
 // The error of a full table is ErrTableFull.
 func TestTagTableIsFull(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	tags := make([]endpoint.Tag, l.mux.TagTableSize())
 	for i := range tags {
@@ -247,6 +253,7 @@ func TestTagTableIsFull(t *testing.T) {
 
 // A tag that cannot be deleted from the kernel's table is not given to another endpoint.
 func TestReleaseThatFails(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	must(t, err)
@@ -281,6 +288,7 @@ func TestReleaseThatFails(t *testing.T) {
 // A port that cannot be deleted keeps its programs, so that frames of its endpoint are checked, until
 // Close tries again.
 func TestPortThatStays(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
 	must(t, err)

@@ -26,6 +26,7 @@ var onQueue = endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Ta
 // In tcx mode the uplink has an XDP program only while there are endpoints on queues. Their frames
 // go to their sockets, and frames of ports take the same way as without it.
 func TestXDPOnlyForQueues(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeTCX)
 	p := l.open(udpTag("10.0.0.1:7001"))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
@@ -51,6 +52,7 @@ func TestXDPOnlyForQueues(t *testing.T) {
 // A process that takes over a mux with an endpoint on a queue takes over its XDP program, and
 // detaches it when the endpoint ends. One that finds a program without an endpoint detaches it.
 func TestQueueIsTakenOver(t *testing.T) {
+	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{Mode: mux.ModeTCX})
 	q := l.openIn(c, onQueue)
@@ -88,6 +90,7 @@ func TestQueueIsTakenOver(t *testing.T) {
 
 // The mux shows XDP the VLAN tags in skbs also in tcx mode.
 func TestQueueGetsNoFramesOfAVLAN(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeTCX)
 	setOffload(t, l.B, "txvlan", true)
 	q := l.openRequest(onQueue)

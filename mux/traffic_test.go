@@ -29,6 +29,7 @@ func listenGRO(t *testing.T, h *netlab.Host) {
 // A datagram of the peer's kernel arrives at the endpoint, and its answer at the peer; so do messages;
 // and the kernel's own traffic goes on.
 func TestTrafficThroughAPort(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
@@ -81,6 +82,7 @@ func TestTrafficThroughAPort(t *testing.T) {
 
 // Forbidden frames that an endpoint writes to its send queue are dropped and counted.
 func TestForgedFramesNeverLeave(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	me := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 	other := l.open(udpTag("10.0.0.1:7001"), endpoint.MessageTag(8), endpoint.AddrTag(netip.MustParseAddr("10.0.0.77")))
@@ -120,6 +122,7 @@ func TestForgedFramesNeverLeave(t *testing.T) {
 
 // A full-sized datagram goes out, and one whose frame spans descriptors too.
 func TestSeveralDescriptors(t *testing.T) {
+	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: 9000})}
 	l.openMux(mux.ModeGeneric)
 	a := l.open(udpTag("10.0.0.1:7000"))
@@ -140,6 +143,7 @@ func TestSeveralDescriptors(t *testing.T) {
 
 // The MTU of an untrusted owner's endpoint is the longest packet that it can receive.
 func TestUntrustedMTU(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ uplink, frame, want int }{
 		{1500, 2048, 1500}, {9000, 2048, 1776}, {9000, 4096, 3824},
 	} {
@@ -170,6 +174,7 @@ func TestUntrustedMTU(t *testing.T) {
 
 // Two endpoints of one host exchange frames without the wire.
 func TestLocalDelivery(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := openLab(t, mode)
@@ -199,6 +204,7 @@ func TestLocalDelivery(t *testing.T) {
 // ARP and all else for a whole address arrives at its owner, which answers; ARP for the shared address
 // goes to the kernel.
 func TestWholeAddress(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	whole := netip.MustParseAddr("10.0.0.77")
 	a := l.open(endpoint.AddrTag(whole))
@@ -232,6 +238,7 @@ func TestWholeAddress(t *testing.T) {
 
 // An ICMP error about an unreachable port of the peer arrives at the sender.
 func TestICMPErrorReachesTheSender(t *testing.T) {
+	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		l := openLab(t, mode)
 		a, b := l.open(udpTag("10.0.0.1:7000")), l.open(udpTag("10.0.0.1:7001"))
@@ -249,6 +256,7 @@ func TestICMPErrorReachesTheSender(t *testing.T) {
 // queue. In native mode the kernel has segmented it, and for an untrusted owner it does so on the way to
 // the port.
 func TestSuperFrame(t *testing.T) {
+	t.Parallel()
 	const size, total = 1000, 4500
 	text := strings.Repeat("abcdefghi ", total/10)
 	for _, c := range []struct {
@@ -310,6 +318,7 @@ func TestSuperFrame(t *testing.T) {
 
 // An endpoint on a queue receives frames of its tags, and sends directly out of the uplink.
 func TestQueue(t *testing.T) {
+	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		l := openLab(t, mode)
 		q := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
@@ -335,6 +344,7 @@ func TestQueue(t *testing.T) {
 
 // Frames that the kernel drops after a redirect are counted too, so that the sums of counters agree.
 func TestCountersAddUp(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
@@ -368,6 +378,7 @@ func TestCountersAddUp(t *testing.T) {
 
 // In native mode a device may refuse all redirects, or some frames of a bulk.
 func TestNativeLossIsCounted(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeNative) // host B has neither GRO nor a program yet
 	a := l.open(udpTag("10.0.0.1:7000"))
 	frame := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", strings.Repeat("x", 1400))
@@ -385,6 +396,7 @@ func TestNativeLossIsCounted(t *testing.T) {
 // The parts of a super-frame can be longer than the uplink's MTU if the sender's MTU is larger. They
 // are dropped, not segmented again.
 func TestSuperFrameOfLongFrames(t *testing.T) {
+	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		l := openLab(t, mode)
 		onDevice(t, l.B, l.B.Interface, mtu(9000))
@@ -406,6 +418,7 @@ func TestSuperFrameOfLongFrames(t *testing.T) {
 // Of a frame in several parts of memory the kernel may have only the link header in the first. In tcx
 // mode the program has it put together as far as it reads.
 func TestHeadersInSeveralParts(t *testing.T) {
+	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: 9000})}
 	l.openMux(mux.ModeTCX)
 	a := l.open(udpTag("10.0.0.1:7000"), tcpTag("10.0.0.1:7000"), endpoint.MessageTag(7))

@@ -26,6 +26,7 @@ import (
 
 // The address of a neighbour or a router cannot be claimed.
 func TestWholeAddressOfAnotherHost(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	hw := net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
 	must(t, l.A.Do(func() error {
@@ -93,6 +94,7 @@ func arpFrame(dst net.HardwareAddr, p *layers.ARP) []byte {
 
 // Probes and conflicts are those of RFC 5227, 2.1.1.
 func TestProbes(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	wire := openARP(t, l.B)
 	a := l.open()
@@ -153,6 +155,7 @@ func TestProbes(t *testing.T) {
 
 // One of several claims of an address at the same time succeeds.
 func TestOneAddressManyClaims(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	apps := []*app{l.open(), l.open(), l.open(), l.open()}
 	var wg sync.WaitGroup
@@ -183,6 +186,7 @@ func TestOneAddressManyClaims(t *testing.T) {
 // A claim that waits for the network blocks no other claim, ends with its context or its lease, and
 // leaves nothing.
 func TestProbeHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	release := l.mux.HoldProbes()
 	a, b := l.open(), l.open()
@@ -229,6 +233,7 @@ func TestProbeHoldsNobodyUp(t *testing.T) {
 
 // Many addresses are probed at the same time.
 func TestManyWholeAddresses(t *testing.T) {
+	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	var tags []endpoint.Tag
 	for i := range 100 {
