@@ -26,7 +26,7 @@ const (
 
 func newProfile(c *common) *cobra.Command {
 	s := rttSelection()
-	s.Attach, s.Limit, s.Rounds = []string{"port"}, time.Second, 1
+	s.Attach, s.Limit, s.Rounds = []string{"port"}, 4*time.Second, 1
 	event, top := sampleTime, 25
 	cmd := &cobra.Command{
 		Use:   "profile [transport]...",
@@ -39,11 +39,12 @@ profiles udp. A message is half a round trip.
 A group is that of the innermost function, or of its next caller that has one: memory
 allocated for AF_XDP is AF_XDP's, a map lookup is the program's. Everything
 below a loop that waits for frames is "waiting". The two processes
-spin, so one waits while the other works: waiting takes about half of the time, and
-the other groups together about as long as a message takes.
+spin, so one waits while the other works, and waiting takes about half of the time. The
+other groups are what a message costs; some of it is done after the message has left.
 
---event time needs no hardware. Its clock is an interrupt, every 50 us: where
-interrupts are disabled, time counts for the function that enables them again.
+--event time needs no hardware. Its clock is an interrupt, every 250 us: where
+interrupts are disabled, time counts for the function that enables them again. On a virtual machine
+such an interrupt takes microseconds, so a round trip is longer while samples are taken.
 --event instructions needs hardware counters.
 
 A second round times the runs of the daemons' BPF programs by the kernel's own
@@ -51,7 +52,7 @@ statistics (BPF_ENABLE_STATS). These read the clock twice a run: the table says 
 much of that an empty program shows, and how long a round trip takes meanwhile.`,
 		Example: `  unetbench profile
   unetbench profile msg udp tcp --attach port,queue
-  unetbench profile tcp --attach queue --limit 3s --top 50
+  unetbench profile tcp --attach queue --limit 10s --top 50
   unetbench profile udp --event instructions --json > profile.jsonl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if s.Transports = args; len(args) == 0 {

@@ -19,7 +19,7 @@ const (
 // A sampled event, and the distance of two samples in the event's unit.
 const (
 	// TimePeriod is in nanoseconds. It is not a divisor of what repeats in a message.
-	TimePeriod = 50_021
+	TimePeriod = 250_013
 	// InstructionPeriod is in instructions.
 	InstructionPeriod = 100_003
 )
