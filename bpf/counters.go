@@ -66,7 +66,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_DELIVER_BAD_FILL:  {"deliver_bad_fill", "to an endpoint, its fill ring has more entries than its size, or entries that are not frames: dropped, and the endpoint is revoked (unless another processor delivered to it at the same time)"},
 	MuxUnetCounterUNET_DELIVER_TOO_LONG:  {"deliver_too_long", "to an endpoint, longer than a frame of its segment: dropped"},
 
-	MuxUnetCounterUNET_LOST_CUT:              {"lost_cut", "of rx_cut, the kernel did not segment it"},
+	MuxUnetCounterUNET_LOST_CUT:              {"lost_cut", "of rx_cut, the kernel did not segment it (in tcx mode also before it was counted as rx_cut)"},
 	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT:  {"lost_uplink_redirect", "of rx_port and rx_queue, the device or socket did not accept it"},
 	MuxUnetCounterUNET_LOST_PORT_REDIRECT:    {"lost_port_redirect", "of tx_uplink and tx_local, the device did not accept it"},
 	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT: {"lost_deliver_redirect", "of deliver_socket, the endpoint's receive queue was full or its fill queue empty"},

@@ -7,19 +7,22 @@
 //
 //   - unet_uplink runs on each frame from the wire and redirects it to the owner of the tag that
 //     claims it. Frames without a tag, and frames of a VLAN other than 0, go to the kernel.
+//     unet_queue does so for endpoints on queues only, in tcx mode.
 //   - unet_port runs on each frame that an endpoint sends, at the outer end of its port. It drops
 //     frames whose source tag the endpoint does not hold, wrong lengths, and ICMP errors that
 //     quote a packet of others.
 //   - unet_deliver runs at the inner end. It checks the socket's fill ring (src/fill.h), writes
 //     the size of its datagrams into a UDP super-frame (src/super.h) and redirects the frame to
-//     the socket. Untrusted owners have unet_deliver_linear (generic mode) or unet_deliver_whole
+//     the socket. Untrusted owners have unet_deliver_linear (generic and tcx mode) or unet_deliver_whole
 //     (native mode), which drop what does not fit one frame of the segment (src/deliver.h).
 //
-// unet_cut (traffic control) makes the kernel segment super-frames, which TSO and GRO make of
-// several TCP segments or datagrams, for untrusted owners (src/cut.h). On tracepoints, unet_note_vlan notes VLAN tags in the skb (src/vlan.h), and others
-// count frames that the kernel dropped after a redirect (src/trace.h).
+// At traffic control, unet_uplink_tcx does in tcx mode what unet_uplink does in the others
+// (src/tcx.h), and unet_cut makes the kernel segment super-frames, which TSO and GRO make of
+// several TCP segments or datagrams, for untrusted owners (src/cut.h). On tracepoints,
+// unet_note_vlan notes VLAN tags in the skb (src/vlan.h), and others count frames that the kernel
+// dropped after a redirect (src/trace.h).
 //
-// To follow a frame, start at src/mux.c: src/uplink.h, src/find.h and src/tags.h for received
+// To follow a frame, start at src/mux.c: src/tcx.h or src/uplink.h, src/find.h and src/tags.h for received
 // frames; src/port.h, src/check.h and src/check6.h for sent ones.
 //
 // The tables tags (IPv4 and messages) and tags6 map a tag to its owner. The most specific tag
@@ -32,7 +35,7 @@
 // The tables are also the state of the control plane (ADR 14): tags, [Endpoint] by [Owner], and
 // [State], with [ObjectsHash] as its version. alarms is a ring buffer of [Alarm].
 //
-// Each XDP program counts each frame once, by the reason of its verdict ([Counter]). A frame that
+// Each of these programs counts each frame once, by the reason of its verdict ([Counter]). A frame that
 // the kernel dropped after a redirect is counted a second time as lost. On a mux at rest:
 //
 //	frames in at the uplink   = sum of rx_*

@@ -166,7 +166,7 @@ type Identity struct {
 	// checksums partial (of the pseudo-header only). On a real wire such a checksum is
 	// corruption.
 	PartialChecksums bool   `json:"partial_checksums"`
-	Mode             string `json:"mode"` // "generic" or "native": how the mux is attached
+	Mode             string `json:"mode"` // "tcx", "generic" or "native": how the mux is attached
 }
 
 // Info describes an endpoint to an operator.

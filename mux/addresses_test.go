@@ -258,7 +258,7 @@ func TestHostTakesAWholeAddress(t *testing.T) {
 // The host takes an address during a claim of it, after the claim has read the host's addresses.
 func TestHostTakesAnAddressThatIsBeingClaimed(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	for _, how := range []string{"claim", "open"} {
 		claimed := make(chan error, 1)
 		var lease *mux.Lease
@@ -292,7 +292,7 @@ func TestHostTakesAnAddressThatIsBeingClaimed(t *testing.T) {
 // the uplink has its address.
 func TestClaimsWhileAddressesChange(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	stop := make(chan struct{})
 	done := make(chan struct{})
 	a := l.open(udpTag("10.0.0.1:6999"))
@@ -345,7 +345,7 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 // The identity of a new endpoint has the uplink's present address.
 func TestIdentityFollowsTheAddress(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	takeFrom(t, l.A, l.A.Interface, "10.0.0.1/24")
 	eventually(t, "no address", func() bool { return !l.mux.Identity().Addr.IsValid() })
 	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
@@ -359,7 +359,7 @@ func TestIdentityFollowsTheAddress(t *testing.T) {
 // taken for a deleted one.
 func TestOpeningWhileAddressesChange(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)

@@ -38,7 +38,7 @@ func openLab6(t *testing.T) *lab {
 		}))
 		return up
 	})
-	l.openMux(mux.ModeGeneric)
+	l.openMux(mux.ModeAuto)
 	return l
 }
 

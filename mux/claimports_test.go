@@ -346,7 +346,7 @@ func TestAnyBlock(t *testing.T) {
 // a protocol, blocks of it are chosen below.
 func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a := l.open(tcpTag("10.0.0.1:7000"))
 	claim := func(tag endpoint.Tag, low bool) {
 		t.Helper()

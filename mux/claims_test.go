@@ -20,7 +20,7 @@ import (
 
 func TestClaims(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	kernelUDP(t, l.A, "10.0.0.1:5300")
 	kernelUDP(t, l.A, "0.0.0.0:5301")
 	a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7), addrTag("10.0.0.77"), udpTag("10.0.0.77:9"))
@@ -134,7 +134,7 @@ func TestClaims(t *testing.T) {
 
 // A request gets all of its tags or none, in any order.
 func TestClaimsOfARequest(t *testing.T) {
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	want := []endpoint.Tag{udpTag("10.0.0.77:9"), endpoint.MessageTag(7), addrTag("10.0.0.77"), udpTag("10.0.0.1:7000")}
 	if a := l.open(want...); !slices.Equal(a.grant.Tags, want) {
 		t.Errorf("tags %v, want %v", a.grant.Tags, want)
@@ -152,7 +152,7 @@ func TestClaimsOfARequest(t *testing.T) {
 // A wildcard follows the uplink's addresses as they are now.
 func TestUplinkWithoutAddress(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	must(t, l.A.Do(func() error {
 		link, err := netlink.LinkByName(l.A.Interface)
 		if err != nil {

@@ -11,6 +11,9 @@
 // and a [Lease]. The lease claims further tags and gives everything back. A [Policy] decides
 // what each user may have; the mux counts the endpoints, memory and tags of each user.
 //
+// That is generic and native mode. In tcx mode, the default where a driver does not do XDP well,
+// the uplink's program is at traffic control: unet_uplink_tcx ([ModeTCX], queue.go).
+//
 // Read endpoints.go, port.go and leases.go for the life of an endpoint, claims.go for
 // that of a tag, and mux.go, programs.go, pins.go and adopt.go for that of the mux.
 //
@@ -41,5 +44,6 @@
 // (rx_pass_other_queue). Ports do not have this limit.
 //
 // What this host sends to the uplink's own addresses goes over lo, past the mux. XDP does
-// not see an 802.1Q tag that the driver has moved from the frame to the skb (ADR 7).
+// not see an 802.1Q tag that the driver has moved from the frame to the skb (ADR 7); traffic
+// control does.
 package mux

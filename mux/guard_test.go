@@ -89,7 +89,7 @@ func TestFillRingsAreGuarded(t *testing.T) {
 		"no frames": func(a *app) { a.litter(math.MaxUint64) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := openLab(t, mux.ModeGeneric)
+			l := openLab(t, mux.ModeAuto)
 			good := l.open(udpTag("10.0.0.1:7001"))
 			bad := l.open(udpTag("10.0.0.1:7000"))
 			spoil(bad)
@@ -130,7 +130,7 @@ func TestFillRingsThatAreNotShown(t *testing.T) {
 		return err
 	}
 	t.Run("refused", func(t *testing.T) {
-		l := openLab(t, mux.ModeGeneric)
+		l := openLab(t, mux.ModeAuto)
 		if err := untrusted(l); !errors.Is(err, mux.ErrFillRings) || !errors.Is(err, xsk.ErrNotSupported) {
 			t.Errorf("a port for who is not trusted: %v", err)
 		}

@@ -229,6 +229,7 @@ func TestPartialChecksums(t *testing.T) {
 		{uplink{}, ModeNative, false},
 		{uplink{virtual: true, kind: "bond"}, ModeGeneric, false},
 		{uplink{virtio: true}, ModeGeneric, true},
+		{uplink{virtio: true}, ModeTCX, true},
 		{uplink{virtio: true}, ModeNative, false},
 	} {
 		if got := c.up.partialChecksums(c.mode); got != c.want {

@@ -67,7 +67,7 @@ func (l *lab) wantStillCounted(n int64) {
 // An endpoint counts until socket and segment are closed and unmapped, in any order.
 func TestFreed(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	for name, keep := range map[string]func(a *app) (letGo func() error){
 		"nothing": func(a *app) func() error {
 			must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
@@ -123,7 +123,7 @@ func TestFreed(t *testing.T) {
 // A grant that its owner never got stops counting, and so does a failed request.
 func TestFreedWithoutAnOwner(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.openAs(mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
 	must(t, err)
 	l.wantCounted(1000, 1)
@@ -145,7 +145,7 @@ func TestFreedWithoutAnOwner(t *testing.T) {
 // A queue that another endpoint has got counts no more for the endpoint before.
 func TestFreedQueue(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue}
 	for range 5 {
 		l.openRequest(ask).close()
@@ -195,7 +195,7 @@ func TestEndedIsTakenOver(t *testing.T) {
 
 // A poll that fails for want of a descriptor is repeated.
 func TestNotFreedWhenItCannotBeAsked(t *testing.T) {
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a := l.open()
 	must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.lease.Close()))
 	a.sock = nil
@@ -247,7 +247,7 @@ func TestOldAlarm(t *testing.T) {
 // The port of a failed request is deleted as soon as possible, and does not count.
 func TestPortOfAFailedRequest(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	l.open(endpoint.MessageTag(7))
 	before := look(t, l.A)
 	restore := l.mux.FailDeletions(unix.EPERM) // the kernel can still delete it, with its other end's namespace
@@ -272,7 +272,7 @@ func TestWildcardAddr(t *testing.T) {
 			t.Errorf("%v became %v, want %s", wildcard, got, want)
 		}
 	}
-	l = openLab(t, mux.ModeGeneric)
+	l = openLab(t, mux.ModeAuto)
 	if got, err := l.open().lease.Claim(t.Context(), udpTag("[::]:0")); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("without IPv6: %v, %v", got, err)
 	}

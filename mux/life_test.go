@@ -163,7 +163,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 func TestPortDiesWithItsSocket(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	before := look(t, l.A)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
@@ -182,7 +182,7 @@ func TestPortDiesWithItsSocket(t *testing.T) {
 // If the program of a port is detached, its endpoint still cannot send to the host's kernel (distrust).
 func TestPortWithoutItsProgramReachesNobody(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	k := kernelUDP(t, l.A, "10.0.0.1:53")
 	must(t, a.lease.LosePortProgram())
@@ -200,7 +200,7 @@ func TestPortWithoutItsProgramReachesNobody(t *testing.T) {
 // no other endpoint gets the queue.
 func TestQueueIsHeldByItsLease(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
 	q := l.openRequest(ask)
 	if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small}); !errors.Is(err, mux.ErrQueueBusy) {
@@ -224,7 +224,7 @@ func TestQueueIsHeldByItsLease(t *testing.T) {
 // Another program can have the queue.
 func TestQueueOfAnotherProgram(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
 	must(t, err)
 	must(t, lease.Close()) // the socket stays bound
@@ -344,7 +344,7 @@ func inThreadOfItsOwn(h *netlab.Host, fn func() error) error {
 // The mux works from many goroutines and threads at the same time.
 func TestConcurrentUse(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	before := look(t, l.A).links
 	var wg sync.WaitGroup
 	var ids sync.Map
@@ -389,7 +389,7 @@ func TestConcurrentUse(t *testing.T) {
 // Neither the end of a lease nor that of the mux waits for a Resolve of another lease.
 func TestCloseEndsResolve(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	asked := func(addr string) bool { // the kernel was, and waits for an answer
 		return slices.ContainsFunc(neighbours(t, l.A), func(n netlink.Neigh) bool {
 			return n.IP.String() == addr && n.State == netlink.NUD_INCOMPLETE

@@ -57,7 +57,7 @@ func routeTo(s string) endpoint.Notice {
 // The uplink goes down, by its own flags and by its other end, and up again.
 func TestLinkNotices(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a, b := l.open(), l.open()
 	early, stop := hear(a.lease)
 	other, _ := hear(b.lease)
@@ -87,7 +87,7 @@ func TestLinkNotices(t *testing.T) {
 // A lease that has resolved a destination is notified when the next hop changes; others are not.
 func TestRouteNotices(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a, b := l.open(), l.open()
 	before, stop := hear(a.lease)
 	l.onUplink(func(up netlink.Link) error {
@@ -125,7 +125,7 @@ func TestRouteNotices(t *testing.T) {
 // The route to a whole address of this host changes when its owner comes or goes.
 func TestNoticeOfAWholeAddress(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a, owner := l.open(), l.open(addrTag("10.0.0.77"))
 	r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.77"))
 	if err != nil || r.LinkAddr != l.A.LinkAddr {
@@ -143,7 +143,7 @@ func TestNoticeOfAWholeAddress(t *testing.T) {
 // A lease with more resolved destinations than are kept is notified of all changes.
 func TestNoticesOfManyDestinations(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	l.onUplink(func(up netlink.Link) error {
 		_, dst, err := net.ParseCIDR("198.18.0.0/16")
 		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
@@ -164,7 +164,7 @@ func TestNoticesOfManyDestinations(t *testing.T) {
 // A new MTU changes all routes.
 func TestMTUNotice(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a := l.open()
 	told, _ := hear(a.lease)
 	for _, c := range []struct{ set, want int }{{1400, 1400}, {1600, 1500}} { // the programs were loaded for 1500
@@ -190,7 +190,7 @@ func TestLeasesEndWithTheUplink(t *testing.T) {
 			return netlink.LinkSetHardwareAddr(up, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
 		},
 	} {
-		l := openLab(t, mux.ModeGeneric)
+		l := openLab(t, mux.ModeAuto)
 		a, b := l.open(), l.open()
 		if err := a.lease.Err(); err != nil {
 			t.Errorf("ended from the beginning: %v", err)
@@ -214,7 +214,7 @@ func TestLeasesEndWithTheUplink(t *testing.T) {
 // The error of a lease after its Close, and after that of the mux.
 func TestLeaseErr(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a, b := l.open(), l.open()
 	must(t, a.lease.Close())
 	if err := a.lease.Err(); err != endpoint.ErrLeaseClosed {

@@ -75,8 +75,8 @@ func TestInUse(t *testing.T) {
 		}))
 	}
 	open(l.pin, mux.ErrInUse)
-	open("", mux.ErrForeignProgram)
-	open(bpffs(t), mux.ErrForeignProgram)
+	open("", mux.ErrInUse)
+	open(bpffs(t), mux.ErrInUse)
 	c.kill()
 	l.openConfig(mux.Config{Pin: l.pin})
 	open(l.pin, mux.ErrInUse)
@@ -85,7 +85,7 @@ func TestInUse(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	l.openMux(mux.ModeAuto)
-	open(l.pin, mux.ErrForeignProgram)
+	open(l.pin, mux.ErrInUse)
 	if left := pinnedIn(t, l.pin); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -113,7 +113,7 @@ func TestUnusablePins(t *testing.T) {
 		mode       mux.Mode
 		change     func(*pinLab, netlink.Link) error
 	}{
-		{"another mode is asked for", "generic mode", mux.ModeNative, nil},
+		{"another mode is asked for", "tcx mode", mux.ModeNative, nil},
 		{"another MAC address", "MAC address", mux.ModeAuto, func(_ *pinLab, up netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(up, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
 		}},
@@ -254,11 +254,11 @@ func TestVLANOffloadIsRestoredLater(t *testing.T) {
 	if !offload(t, l.A, "rxvlan") {
 		t.Fatal("receive VLAN offload is off before")
 	}
-	l.serve(order{}).kill()
+	l.serve(order{Mode: mux.ModeGeneric}).kill()
 	if offload(t, l.A, "rxvlan") {
 		t.Error("on, and nobody serves the mux")
 	}
-	c := l.serve(order{})
+	c := l.serve(order{Mode: mux.ModeGeneric})
 	setOffload(t, l.A, "rxvlan", true)
 	c.kill()
 	l.openConfig(mux.Config{Pin: l.pin})

@@ -67,7 +67,7 @@ func messages(from, n uint32) (list []endpoint.Tag) {
 // Held candidates are skipped, and any other error ends the search.
 func TestChooseWithinRule(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a, other := l.open(), l.open(messages(1, 499)...)
 	r := &rule{list: messages(1, 500)}
 	l.policy.claims = r
@@ -104,7 +104,7 @@ func TestChooseWithinRule(t *testing.T) {
 
 // A port that the kernel chooses and the rule does not permit is not entered.
 func TestKernelsChoiceOutsideRule(t *testing.T) {
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a := l.open()
 	before := look(t, l.A)
 	l.policy.claims = &rule{list: []endpoint.Tag{udpTag("10.0.0.1:1")}, free: true}
@@ -177,7 +177,7 @@ func TestTagsOfALease(t *testing.T) {
 // A block counts as its ports, and the rule limits the tags of a user.
 func TestBlocksCountTheirPorts(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	l.policy.tags = 2*endpoint.BlockPorts + 1
 	ctx := t.Context()
 	as := func(uid uint32, tags ...endpoint.Tag) (*endpoint.Grant, *mux.Lease, error) {
@@ -255,7 +255,7 @@ func TestAdoptedTagsCount(t *testing.T) {
 // Claim and Unclaim end with their context.
 func TestClaimEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a := l.open(endpoint.MessageTag(2))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -301,7 +301,7 @@ func exchange(t *testing.T, client *net.UDPConn, to string, server *net.UDPConn)
 // chosen, so that the answers of the flow go on arriving.
 func TestPortOfAMasqueradedFlow(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	inner := translate(t, l.A, func(table *nattest.Table) {
 		table.Rule(nftables.ChainHookPostrouting, nattest.OIFName(expr.CmpOpEq, l.A.Interface), nattest.Masquerade())
 	})
@@ -347,7 +347,7 @@ func TestPortOfAMasqueradedFlow(t *testing.T) {
 // A port that is forwarded to another host cannot be claimed, so that its packets go on arriving.
 func TestForwardedPort(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	inner := translate(t, l.A, func(table *nattest.Table) {
 		table.Rule(nftables.ChainHookPrerouting, nattest.Protocol(expr.CmpOpEq, unix.IPPROTO_UDP), nattest.DPort(expr.CmpOpEq, 8080), nattest.DNAT(nattest.InnerAddr+":80"))
 		table.Rule(nftables.ChainHookPrerouting, nattest.Protocol(expr.CmpOpEq, unix.IPPROTO_TCP), nattest.DPort(expr.CmpOpEq, 8081), nattest.Redirect(81))
@@ -369,7 +369,7 @@ func TestForwardedPort(t *testing.T) {
 // An address that translation gives to flows cannot be claimed as a whole.
 func TestWholeAddressOfTranslation(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	translate(t, l.A, func(table *nattest.Table) {
 		table.Rule(nftables.ChainHookPostrouting, nattest.SNAT("10.0.0.77", 0, 0))
 		table.Rule(nftables.ChainHookPostrouting, nattest.Masquerade())
@@ -386,7 +386,7 @@ func TestWholeAddressOfTranslation(t *testing.T) {
 // Rules that cannot be read may name an address, so the policy decides.
 func TestWholeAddressWithUnreadRules(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	err := l.A.Do(nattest.LegacyTable)
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("this kernel does not have iptables-legacy")

@@ -24,7 +24,7 @@ import (
 // Deleting ports together deletes no other device.
 func TestPortsAreDeletedTogether(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	must(t, l.A.Do(func() error {
 		other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other", Group: 5}, PeerName: "end"}
 		return errors.Join(netlink.LinkAdd(other), netlink.LinkSetGroup(other, 5))
@@ -144,7 +144,7 @@ func TestUplinkChanges(t *testing.T) {
 			return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
 		}},
 	} {
-		l := openLab(t, mux.ModeGeneric)
+		l := openLab(t, mux.ModeAuto)
 		l.open(endpoint.MessageTag(7))
 		must(t, l.A.Do(func() error {
 			uplink, err := netlink.LinkByName(l.A.Interface)
@@ -206,7 +206,7 @@ func TestUplinkMTUChanges(t *testing.T) {
 // Done is closed after each way in which a lease can end.
 func TestLeaseDone(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	a, b := l.open(), l.open()
 	for _, x := range []*app{a, b} {
 		select {
@@ -234,7 +234,7 @@ func TestLeaseDone(t *testing.T) {
 // The error of a full table is ErrTableFull.
 func TestTagTableIsFull(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	tags := make([]endpoint.Tag, l.mux.TagTableSize())
 	for i := range tags {
 		tags[i] = endpoint.MessageTag(uint32(i + 1))
@@ -254,7 +254,7 @@ func TestTagTableIsFull(t *testing.T) {
 // A tag that cannot be deleted from the kernel's table is not given to another endpoint.
 func TestReleaseThatFails(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	must(t, err)
 	defer g.Close()
@@ -289,7 +289,7 @@ func TestReleaseThatFails(t *testing.T) {
 // Close tries again.
 func TestPortThatStays(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
 	must(t, err)
 	defer g.Close() // it keeps the port

@@ -59,11 +59,11 @@ func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *sl
 		if errors.Is(err, ErrForeignProgram) {
 			return nil, fmt.Errorf("attach to %s: %w", u.name, err)
 		}
-		log.Info("native mode does not work, trying generic", "interface", u.name, "error", err)
+		log.Info("native mode does not work, trying tcx", "interface", u.name, "error", err)
 	}
-	p, err := attachIn(h, ModeGeneric, u, keep, log)
+	p, err := attachIn(h, ModeTCX, u, keep, log)
 	if err != nil {
-		return nil, fmt.Errorf("attach to %s in generic mode: %w", u.name, err)
+		return nil, fmt.Errorf("attach to %s in tcx mode: %w", u.name, err)
 	}
 	return p, nil
 }
@@ -341,8 +341,8 @@ type Mode uint8
 
 const (
 	// ModeAuto is native if the interface is hardware whose driver supports XDP, redirects
-	// and redirected frames, and otherwise generic. On a veth generic is faster: native
-	// copies each skb into an XDP frame first.
+	// and redirected frames, and otherwise tcx. On a veth native is slower: it copies each skb
+	// into an XDP frame first.
 	ModeAuto Mode = iota
 	// ModeGeneric runs the programs on skbs, on any driver.
 	ModeGeneric

@@ -153,7 +153,7 @@ func (s *sniff) each(f func(frame []byte) (done bool)) {
 // since Close closes the table of connections after them.
 func TestRevokedWhileResetsWait(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	table, err := datapath.NewConnections()
 	must(t, err)
 	defer table.Close()
@@ -217,7 +217,7 @@ func refuseToSend(t *testing.T, h *netlab.Host, device string) (refused func() u
 func TestResetsAskFewNeighbours(t *testing.T) {
 	t.Parallel()
 	const most = 32
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	table, err := datapath.NewConnections()
 	must(t, err)
 	defer table.Close()
@@ -251,7 +251,7 @@ func TestResetsAskFewNeighbours(t *testing.T) {
 // A file that could block its reader, or that could grow or shrink, is refused as a table.
 func TestRefusedTables(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	memfd := func(size int64, seals int) *os.File {
 		fd, err := unix.MemfdCreate("table", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 		must(t, err)

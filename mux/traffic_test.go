@@ -83,7 +83,7 @@ func TestTrafficThroughAPort(t *testing.T) {
 // Forbidden frames that an endpoint writes to its send queue are dropped and counted.
 func TestForgedFramesNeverLeave(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	me := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 	other := l.open(udpTag("10.0.0.1:7001"), endpoint.MessageTag(8), endpoint.AddrTag(netip.MustParseAddr("10.0.0.77")))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
@@ -124,7 +124,7 @@ func TestForgedFramesNeverLeave(t *testing.T) {
 func TestSeveralDescriptors(t *testing.T) {
 	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: 9000})}
-	l.openMux(mux.ModeGeneric)
+	l.openMux(mux.ModeAuto)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	text := strings.Repeat("0123456789", 800)
@@ -149,7 +149,7 @@ func TestUntrustedMTU(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.uplink, " in frames of ", c.frame), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: c.uplink})}
-			l.openMux(mux.ModeGeneric)
+			l.openMux(mux.ModeAuto)
 			req := endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
 			req.Geometry.FrameSize = uint32(c.frame)
 			g, lease, err := l.openAs(mux.Owner{PID: os.Getpid()}, mux.Terms{}, req)
@@ -205,7 +205,7 @@ func TestLocalDelivery(t *testing.T) {
 // goes to the kernel.
 func TestWholeAddress(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	whole := netip.MustParseAddr("10.0.0.77")
 	a := l.open(endpoint.AddrTag(whole))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
@@ -345,35 +345,38 @@ func TestQueue(t *testing.T) {
 // Frames that the kernel drops after a redirect are counted too, so that the sums of counters agree.
 func TestCountersAddUp(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
-	a := l.open(udpTag("10.0.0.1:7000"))
-	b := kernelUDP(t, l.B, "10.0.0.2:9000")
-	k := kernelUDP(t, l.A, "10.0.0.1:53")
-	const frames = 500 // more than the rings of the endpoint, which reads nothing
-	for range frames {
-		sendTo(t, b, "10.0.0.1:7000", "into the void")
-		sendTo(t, b, "10.0.0.1:53", "to the kernel")
-		readFrom(t, k, "to the kernel") // so the one before has arrived
-	}
-	c := l.count()
-	if c["rx_port"] != frames || c["rx_pass"] < frames || c["deliver_socket"] != frames {
-		t.Errorf("counters: %v", c)
-	}
-	st, err := a.sock.Statistics()
-	must(t, err)
-	waiting := uint64(a.sock.RX.Pending())
-	if c["lost_deliver_redirect"] != frames-waiting || waiting != 128 {
-		t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
-	}
-	// Frames that XDP redirects to a port that is down are lost.
-	onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetDown)
-	sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
-	l.await("lost_uplink_redirect", 1)
-	// So are frames of endpoints if the uplink is down.
-	onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetUp)
-	onDevice(t, l.A, l.A.Interface, netlink.LinkSetDown)
-	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "hello"))
-	l.await("lost_port_redirect", 1)
+	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
+		l := openLab(t, mode)
+		a := l.open(udpTag("10.0.0.1:7000"))
+		b := kernelUDP(t, l.B, "10.0.0.2:9000")
+		k := kernelUDP(t, l.A, "10.0.0.1:53")
+		const frames = 500 // more than the rings of the endpoint, which reads nothing
+		for range frames {
+			sendTo(t, b, "10.0.0.1:7000", "into the void")
+			sendTo(t, b, "10.0.0.1:53", "to the kernel")
+			readFrom(t, k, "to the kernel") // so the one before has arrived
+		}
+		c := l.count()
+		if c["rx_port"] != frames || c["rx_pass"] < frames || c["deliver_socket"] != frames {
+			t.Errorf("counters: %v", c)
+		}
+		st, err := a.sock.Statistics()
+		must(t, err)
+		waiting := uint64(a.sock.RX.Pending())
+		if c["lost_deliver_redirect"] != frames-waiting || waiting != 128 {
+			t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
+		}
+		if mode == mux.ModeGeneric { // XDP redirects frames to a port that is down; traffic control goes past its outer end
+			onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetDown)
+			sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
+			l.await("lost_uplink_redirect", 1)
+			onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetUp)
+		}
+		// Frames of endpoints are lost if the uplink is down.
+		onDevice(t, l.A, l.A.Interface, netlink.LinkSetDown)
+		a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "hello"))
+		l.await("lost_port_redirect", 1)
+	})
 }
 
 // In native mode a device may refuse all redirects, or some frames of a bulk.

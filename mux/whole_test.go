@@ -27,7 +27,7 @@ import (
 // The address of a neighbour or a router cannot be claimed.
 func TestWholeAddressOfAnotherHost(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	hw := net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
 	must(t, l.A.Do(func() error {
 		uplink, err := netlink.LinkByName(l.A.Interface)
@@ -95,7 +95,7 @@ func arpFrame(dst net.HardwareAddr, p *layers.ARP) []byte {
 // Probes and conflicts are those of RFC 5227, 2.1.1.
 func TestProbes(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	wire := openARP(t, l.B)
 	a := l.open()
 	none, zero := net.HardwareAddr{0, 0, 0, 0, 0, 0}, net.IPv4zero.To4()
@@ -156,7 +156,7 @@ func TestProbes(t *testing.T) {
 // One of several claims of an address at the same time succeeds.
 func TestOneAddressManyClaims(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	apps := []*app{l.open(), l.open(), l.open(), l.open()}
 	var wg sync.WaitGroup
 	results := make(chan error, 2*len(apps))
@@ -187,7 +187,7 @@ func TestOneAddressManyClaims(t *testing.T) {
 // leaves nothing.
 func TestProbeHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	release := l.mux.HoldProbes()
 	a, b := l.open(), l.open()
 	tag := addrTag("10.0.0.77")
@@ -234,7 +234,7 @@ func TestProbeHoldsNobodyUp(t *testing.T) {
 // Many addresses are probed at the same time.
 func TestManyWholeAddresses(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeAuto)
 	var tags []endpoint.Tag
 	for i := range 100 {
 		tags = append(tags, endpoint.AddrTag(netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i)})))

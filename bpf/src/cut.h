@@ -17,6 +17,7 @@
  * passes the super-frame with XDP metadata in front of it, which the kernel keeps with
  * the skb. By the metadata unet_cut, at traffic control ingress, distinguishes it from
  * frames for the kernel. Only XDP programs write metadata: it is no part of the packet.
+ * In tcx mode the cutter is in the place of the uplink in all of this: see tcx.h.
  *
  * The work is limited. The peer decides the length of the parts, and one frame of 60 kB
  * can have 60,000. So a frame of more than CUT_MAX_PARTS is dropped, and so is one for

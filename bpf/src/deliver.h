@@ -11,7 +11,7 @@
  * fit one buffer is dropped.
  *
  *   unet_deliver         trusted owners
- *   unet_deliver_linear  others, generic mode: no xdp.frags, so the kernel copies the
+ *   unet_deliver_linear  others, generic XDP: no xdp.frags, so the kernel copies the
  *                        frame into one buffer before it runs the program. Among
  *                        its frames are parts of super-frames (cut.h)
  *   unet_deliver_whole   others, native mode: a veth with the MTU of a port accepts only

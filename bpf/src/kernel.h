@@ -62,7 +62,7 @@ struct netdev_rx_queue {
 
 struct net_device {
 	int ifindex;
-	struct bpf_prog *xdp_prog; /* in generic mode */
+	struct bpf_prog *xdp_prog; /* generic XDP */
 	possible_net_t nd_net;
 	struct netdev_rx_queue *_rx;
 };

@@ -18,6 +18,8 @@
  *          |         |
  *       kernel     queue attachments: sockets
  *      (no tag; unet_cut takes super-frames out, to be cut)
+ *
+ * This is generic and native mode. In tcx mode the uplink has unet_uplink_tcx (tcx.h).
  */
 #include "unet.h"
 

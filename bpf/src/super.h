@@ -3,7 +3,7 @@
 /*
  * Super-frames: one header and the payload of many segments or datagrams.
  *
- * In generic mode a frame is an skb, and an skb from a local sender that used TSO or
+ * For generic XDP a frame is an skb, and an skb from a local sender that used TSO or
  * UDP_SEGMENT is a super-frame. Only skb_shared_info has the size of its parts. struct
  * xdp_md does not give access to it, but the kernel's xdp_buff does. In native mode there
  * are no super-frames.

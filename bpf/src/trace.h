@@ -7,8 +7,8 @@
  *
  *   xdp_redirect_err   the move failed: frame longer than the device's MTU, device
  *                      down or without ndo_xdp_xmit, socket's queue full
- *   xdp_exception      generic mode: the device's transmit queue was stopped
- *   kfree_skb          generic mode: a frame that comes out of a veth waits in the
+ *   xdp_exception      generic XDP: the device's transmit queue was stopped
+ *   kfree_skb          generic XDP: a frame that comes out of a veth waits in the
  *                      backlog of the processor for the program of that end, and the
  *                      backlog was full (net.core.netdev_max_backlog)
  *   xdp_devmap_xmit    native mode: the device did not accept all of a bulk

@@ -174,7 +174,7 @@ enum unet_counter {
 	UNET_DELIVER_BAD_FILL, /* the fill ring's indices are further apart than its size, or entries are not frames */
 	UNET_DELIVER_TOO_LONG, /* the owner is not trusted, and it is in several buffers or longer than a frame of the segment */
 	/* lost after a program had redirected or passed it; see trace.h */
-	UNET_LOST_CUT,              /* rx_cut, but the kernel did not segment it */
+	UNET_LOST_CUT,              /* rx_cut, but the kernel did not segment it; in tcx mode also before rx_cut */
 	UNET_LOST_UPLINK_REDIRECT,  /* redirected by the uplink program */
 	UNET_LOST_PORT_REDIRECT,    /* redirected by a port program */
 	UNET_LOST_DELIVER_REDIRECT, /* the endpoint's receive queue was full or its fill queue empty */

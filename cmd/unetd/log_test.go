@@ -217,7 +217,7 @@ func TestJSONLog(t *testing.T) {
 	file := policyFile(t, nobodys)
 	d := s.serve(t, "--policy", file, "--log-format", "json")
 	d.awaitLine(`"msg":"policy","policy":"` + file + `","rules":2`)
-	d.awaitLine(`"msg":"mux attached"`, `"mode":"generic"`)
+	d.awaitLine(`"msg":"mux attached"`, `"mode":"tcx"`)
 	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

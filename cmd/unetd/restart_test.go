@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
@@ -23,7 +24,7 @@ func attached(t *testing.T, h *netlab.Host) string {
 	t.Helper()
 	var all []string
 	forLinks(t, h, func(a *netlink.LinkAttrs) {
-		if a.Xdp != nil && a.Xdp.Attached {
+		if len(programsOf(t, a)) > 0 {
 			all = append(all, fmt.Sprintf("%s:program", a.Name))
 		}
 		if a.Name != "lo" && a.Name != h.Interface {
@@ -76,14 +77,26 @@ func (s *site) untouched(t *testing.T) {
 	}
 }
 
-// programs are the XDP programs on a host's devices.
+// programs are those on a host's devices.
 func programs(t *testing.T, h *netlab.Host) (ids []ebpf.ProgramID) {
 	t.Helper()
-	forLinks(t, h, func(a *netlink.LinkAttrs) {
-		if a.Xdp != nil && a.Xdp.Attached {
-			ids = append(ids, ebpf.ProgramID(a.Xdp.ProgId))
-		}
-	})
+	forLinks(t, h, func(a *netlink.LinkAttrs) { ids = append(ids, programsOf(t, a)...) })
+	return ids
+}
+
+// programsOf are the XDP program of a device and those at its traffic control ingress.
+func programsOf(t *testing.T, a *netlink.LinkAttrs) (ids []ebpf.ProgramID) {
+	t.Helper()
+	if a.Xdp != nil && a.Xdp.Attached {
+		ids = append(ids, ebpf.ProgramID(a.Xdp.ProgId))
+	}
+	chain, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range chain.Programs {
+		ids = append(ids, p.ID)
+	}
 	return ids
 }
 
@@ -95,8 +108,8 @@ func TestStopLeavesNothing(t *testing.T) {
 	a := startApp(t, s.socket)
 	a.expect("open a frames=64 msg:1", "[msg:1]")
 	loaded := programs(t, pair.A)
-	if len(loaded) != 2 || len(s.pins(t)) == 0 {
-		t.Errorf("programs %v, pins %v: the uplink's and the port's should be there", loaded, s.pins(t))
+	if len(loaded) != 4 || len(s.pins(t)) == 0 {
+		t.Errorf("programs %v, pins %v: the uplink's, the port's and the cutter's two should be there", loaded, s.pins(t))
 	}
 	d.stop(syscall.SIGTERM)
 	a.expect("ended a", "lease closed: unetd was stopped")
@@ -134,7 +147,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	}
 	// One ends while no unetd runs. The kernel removes its port a moment later.
 	b.kill()
-	eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == 2 })
+	eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == 4 })
 
 	d = serve()
 	d.awaitLine("endpoint presented", "endpoint=1", "uid=65534")
@@ -242,7 +255,7 @@ func TestCleanup(t *testing.T) {
 		t.Errorf("%q became %q", before, after)
 	}
 	a.kill()
-	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == "uplink:program unetcut2" })
+	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == "uplink:program unetcut2:program unetcut2" })
 	if out := s.run(t, "cleanup"); !strings.Contains(out, ": removed, no process serves it\n") {
 		t.Errorf("%s", out)
 	}

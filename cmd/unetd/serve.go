@@ -108,7 +108,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.iface, "interface", "", "network interface to attach to (required)")
-	flags.StringVar(&f.mode, "mode", "auto", "how programs are attached to the interface: native (XDP in the driver), tcx (traffic control), generic (XDP after the driver), or auto: native on hardware that supports it, else generic")
+	flags.StringVar(&f.mode, "mode", "auto", "how programs are attached to the interface: native (XDP in the driver), tcx (traffic control), generic (XDP after the driver), or auto: native on hardware that supports it, else tcx")
 	flags.StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket to listen on; its folder is made if missing")
 	flags.StringVar(&f.socketMode, "socket-mode", "", "permissions of the socket, octal (default 0600, or 0660 with --socket-group)")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "group of the socket, a name or a number")

@@ -62,6 +62,10 @@ func startCapture(t testing.TB, h *netlab.Host) *capture {
 	return c
 }
 
+// unseen are the flags of a unetd on the host of a capture: in tcx mode a packet socket receives the
+// frames of endpoints too.
+var unseen = []string{"--mode", "generic"}
+
 // packetSocket receives all frames that come in on a device, and can send there.
 func packetSocket(device string) (*os.File, error) {
 	i, err := net.InterfaceByName(device)

@@ -32,7 +32,7 @@ func TestRestartsUnderTraffic(t *testing.T) {
 
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy})
-	startPeers(t, unetd.Serve(t, pair.B, unetd.Options{}), remotePort)
+	startPeers(t, unetd.Serve(t, pair.B, unetd.Options{Flags: unseen}), remotePort)
 	w := &world{pair: pair, unetd: d, ear: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
 	w.friend = cast(t, pair.A, neighbourID)
 	settle.do(t, w.friend, settleArg{Socket: d.Socket, Peer: netip.AddrPortFrom(hostB, remotePort)})

@@ -90,7 +90,7 @@ rules:
     endpoints: %d
     memory: 64MiB
 `, each)})
-	remote := unetd.Serve(t, pair.B, unetd.Options{})
+	remote := unetd.Serve(t, pair.B, unetd.Options{Flags: unseen})
 	w := &world{pair: pair, unetd: d, ear: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*unetd.Patience)
 	defer cancel()

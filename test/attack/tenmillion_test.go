@@ -46,7 +46,7 @@ func newField(t testing.TB) *field {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	f := &field{
 		world:   &world{pair: pair, ear: startCapture(t, pair.B), unetd: unetd.Serve(t, pair.A, unetd.Options{Policy: policy})},
-		remote:  unetd.Serve(t, pair.B, unetd.Options{}),
+		remote:  unetd.Serve(t, pair.B, unetd.Options{Flags: unseen}),
 		samples: samples(localPort, remotePort, sinkPort, localTag, remoteTag),
 		tallies: map[string]*tally{"local": {}, "remote": {}, "kernel": {}},
 	}

@@ -1,6 +1,7 @@
 package unetd
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,6 +23,8 @@ rules:
     memory: unlimited
     trusted: true
 `, netlab.NobodyID)
+
+var mode = flag.String("mode", "auto", "how unetd attaches its programs (unetd serve --mode)")
 
 // Daemon is unetd on a host, with a socket to which every user may connect.
 type Daemon struct {
@@ -77,7 +80,7 @@ func (d *Daemon) Start(t testing.TB) {
 	t.Helper()
 	d.Process = Start(t, d.host, netlab.Bound(), Command(t, "unetd"), append([]string{
 		"serve", "--interface", d.host.Interface, "--socket", d.Socket, "--socket-mode", "0666",
-		"--policy", d.Policy, "--bpffs", d.BPFFS}, d.flags...)...)
+		"--policy", d.Policy, "--bpffs", d.BPFFS, "--mode", *mode}, d.flags...)...)
 	d.Await(t, "ready")
 }
 
