@@ -427,7 +427,8 @@ func newBandwidth(c *common) *cobra.Command {
 	s := bandwidthSelection()
 	long := `bandwidth writes to one connection for some time, as fast as it takes writes of a
 size, and counts what the other side reads. What counts is the payload received in
-the measured time, which begins after a quarter of --limit, when windows have grown. Both processes spin.
+the measured time, --limit. It begins as long after the first byte, when buffers and
+windows have grown. Both processes spin.
 
 The receiver compares the first and the last bytes of each read with what was
 written there, and in a short round that is not measured every byte. Bytes that have not

@@ -23,9 +23,6 @@ const bulkRead = 128 << 10
 // lookEvery is the least number of bytes between two readings of the clock.
 const lookEvery = 64 << 10
 
-// warmShare: a stream runs for Limit/warmShare before its measured section.
-const warmShare = 4
-
 // pattern is the pattern and n bytes more: n bytes of the stream begin at each of its offsets.
 func pattern(n int) []byte {
 	p := make([]byte, patternLength+n)
@@ -44,7 +41,7 @@ func pattern(n int) []byte {
 	return p
 }
 
-// section is the measured part of a stream: it begins some time after the first
+// section is the measured part of a stream: it begins one limit after the first
 // byte, when buffers and windows have grown.
 type section struct {
 	report     *Report
@@ -67,7 +64,7 @@ func (s *section) look(n int) error {
 	switch {
 	case s.first == 0:
 		s.first = now
-	case !s.open && now-s.first >= s.limit/warmShare:
+	case !s.open && now-s.first >= s.limit:
 		s.open, s.before = true, n
 		if err := s.meter.start(); err != nil {
 			return err
