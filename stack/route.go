@@ -112,6 +112,9 @@ type route struct {
 	sentLooked   uint64 // sent, when it was looked at
 }
 
+// resolved reports whether r has the resolver's answer.
+func (r *route) resolved() bool { return r.state == routeReady || r.state == routeStale }
+
 // usableRoute returns a route that is ready, or resolving: then packets to dst are to be
 // held. mu is held, as in all of this file.
 func (s *Stack) usableRoute(dst [4]byte) (*route, error) {

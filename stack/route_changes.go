@@ -226,7 +226,7 @@ func (s *Stack) unsendable(dst [4]byte) error {
 		return nil
 	}
 	r := s.routes[dst]
-	ours := dst == s.addr || r != nil && (r.state == routeReady || r.state == routeStale) && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
+	ours := dst == s.addr || r != nil && r.resolved() && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
 	if ours && !s.addrGone {
 		return nil
 	}

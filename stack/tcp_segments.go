@@ -59,7 +59,7 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	}
 	if opening != nil {
 		opening.PeerLink = p.eth.Src
-		if r := s.routes[p.ip.Src]; r != nil && r.state == routeReady {
+		if r := s.routes[p.ip.Src]; r != nil && r.resolved() {
 			opening.SetMTU(tcp.Time(s.now), r.mtu)
 		}
 	}
@@ -199,7 +199,7 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 	if c == nil && conn.State() == tcp.SynReceived {
 		// Its SYN,ACK has been sent (replyTCP), and is sent again to the same MAC address,
 		// without address resolution for an unknown host.
-		if r = s.routes[conn.Remote().Addr]; r != nil && r.state == routeReady {
+		if r = s.routes[conn.Remote().Addr]; r != nil && r.resolved() {
 			return r, false, nil
 		}
 		if conn.PeerLink == (wire.LinkAddr{}) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -92,6 +93,41 @@ func TestTCPSYNsAskForNoRoute(t *testing.T) {
 		}
 		if n := r.count(); n != 0 {
 			t.Errorf("asked for %d routes", n)
+		}
+	})
+}
+
+// The answer to a SYN has the MSS of the route to its sender, also if nothing has been sent there
+// for some time.
+func TestMSSOfAnUnusedRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l, _ := newRouted(t, false, &routes{answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1200})})
+		defer s.Close()
+		must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+		defer u.Close()
+		must(u.Write([]byte("hello"))) // makes the route
+		for _, unused := range []time.Duration{0, 10 * time.Second} {
+			time.Sleep(unused)
+			var sizes []uint16
+			l.Filter(func(frame []byte) bool {
+				var ip wire.IPv4
+				if err := ip.Parse(frame[wire.EthernetHeaderLen:]); err != nil {
+					t.Error(err)
+				} else if ip.Protocol == wire.ProtocolTCP {
+					var o wire.TCPOptions
+					answer := segmentOf(t, ip.Payload)
+					answer.ReadOptions(&o)
+					sizes = append(sizes, o.MSS)
+				}
+				return true
+			})
+			l.Inject(stack.Frame{Data: segmentFrame(addrB, wire.TCPFields{SrcPort: uint16(9 + unused), DstPort: 80, Seq: 1, Flags: wire.TCPSyn, Window: 1000})})
+			time.Sleep(100 * time.Millisecond)
+			l.Filter(nil)
+			if !slices.Equal(sizes, []uint16{1200 - 40}) {
+				t.Errorf("unused for %v: MSS of answers %d", unused, sizes)
+			}
 		}
 	})
 }
