@@ -3,6 +3,7 @@
 // against a real unetd.
 //
 //	go test ./test/attack -v -attack.long
+//	go test ./test/attack -v -mode generic	(the default is that of unetd serve)
 //
 // [TestAttacks] runs the cases one after another. An attacker is a process without
 // privileges that was granted an endpoint. It writes into its rings and its
