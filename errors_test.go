@@ -73,6 +73,10 @@ func failing(t *testing.T, n network) errorsOf {
 	e.of("dial, unknown network")(n.DialContext(ctx, "xcp", "10.0.0.2:99"))
 	e.of("dial, no port")(n.DialContext(ctx, "tcp", "10.0.0.2"))
 	e.of("dial, no such port")(n.DialContext(ctx, "udp", "10.0.0.2:99999"))
+	// The host has free ports now, so a dial need not wait for one.
+	warm, err := n.DialContext(ctx, "udp", "10.0.0.2:7000")
+	must(t, err)
+	must(t, warm.Close())
 	for _, network := range []string{"tcp", "udp"} {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()

@@ -172,6 +172,9 @@ func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPC
 	if !remote.IsValid() || remote.Port() == 0 {
 		return nil, opError("udp", "dial", local, remote, stack.SysError("connect", syscall.EINVAL))
 	}
+	if ctx.Err() != nil { // also if there is a port for which nothing has to wait
+		return nil, opError("udp", "dial", local, remote, h.openError(ctx, "bind", context.Cause(ctx)))
+	}
 	return h.openUDP(ctx, "dial", local, remote)
 }
 
