@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -433,9 +434,12 @@ func look(t *testing.T, h *netlab.Host) (tr traces) {
 				tr.cutters = append(tr.cutters, l.Attrs().Name)
 				continue
 			}
-			tr.links = append(tr.links, l.Attrs().Name)
 			chain, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: ebpf.AttachTCXIngress})
+			if errors.Is(err, syscall.ENODEV) {
+				continue // deleted since it was listed
+			}
 			must(t, err)
+			tr.links = append(tr.links, l.Attrs().Name)
 			demultiplexes := slices.ContainsFunc(chain.Programs, func(p link.AttachedProgram) bool {
 				return mux.ProgramName(p.ID) == bpf.MuxProgUnetUplinkTcx
 			})

@@ -91,6 +91,9 @@ func programsOf(t *testing.T, a *netlink.LinkAttrs) (ids []ebpf.ProgramID) {
 		ids = append(ids, ebpf.ProgramID(a.Xdp.ProgId))
 	}
 	chain, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, syscall.ENODEV) {
+		return nil // deleted since it was listed
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
