@@ -107,16 +107,23 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-type spinner struct{ turns int }
+type spinner struct{ state uint64 }
 
 //go:noinline
 func (s *spinner) spin() {
+	x := s.state // a local variable: the race detector calls no function for it
 	for range 1000 {
-		s.turn()
+		x = s.turn(x)
 	}
+	s.state = x
 }
 
-func (s *spinner) turn() { s.turns++ }
+// turn is xorshift64.
+func (s *spinner) turn(x uint64) uint64 {
+	x ^= x << 13
+	x ^= x >> 7
+	return x ^ x<<17
+}
 
 // TestSampler: a thread that burns processor time in a function is found there, in that thread, and
 // what it has the kernel do is found in system calls.
@@ -176,7 +183,7 @@ func TestSampler(t *testing.T) {
 		}
 		return all
 	}
-	var loop spinner
+	loop := spinner{1}
 	burnt := sample(loop.spin)
 	const fewest = 50_000_000 / TimePeriod / 4 // a virtual machine may not have run all of the time
 	if len(burnt) < fewest {

@@ -153,7 +153,7 @@ func BandwidthServer(l Listener, j Job) (r Report, err error) {
 			return r, err
 		}
 	}
-	if s.open && !s.over { // the client's section ended first
+	if s.open && !s.over && r.N > s.before { // the client's section ended first, this one is short
 		if err := s.close(clock(), r.N); err != nil {
 			return r, err
 		}
