@@ -12,9 +12,8 @@ import (
 
 // UDPOptions of a socket. The zero value works.
 type UDPOptions struct {
-	QueueDatagrams int  // bound of the receive queue, datagrams; 0: [udp.DefaultQueueDatagrams]
-	QueueBytes     int  // bound of the receive queue, bytes of payload; 0: [udp.DefaultQueueBytes]
-	Reuse          bool // sockets that all set it may share a local port, see [udp.Table.Open]
+	QueueDatagrams int // bound of the receive queue, datagrams; 0: [udp.DefaultQueueDatagrams]
+	QueueBytes     int // bound of the receive queue, bytes of payload; 0: [udp.DefaultQueueBytes]
 	// Released is called once, when the socket has been closed. It must be quick and
 	// must not call the stack.
 	Released func()
@@ -117,7 +116,7 @@ func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions)
 	}
 	var err error
 	c.udp, err = s.udp.Open(l, remote, udp.Options{
-		QueueDatagrams: o.QueueDatagrams, QueueBytes: o.QueueBytes, Reuse: o.Reuse, Owner: c,
+		QueueDatagrams: o.QueueDatagrams, QueueBytes: o.QueueBytes, Owner: c,
 	})
 	if err != nil {
 		return nil, err

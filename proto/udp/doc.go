@@ -15,12 +15,10 @@
 // caller that pops the datagram releases the frame. If nothing was queued the frame is
 // still the caller's.
 //
-// As in the kernel, the most specific socket wins: one connected to the sender,
-// then one bound to the address, then one bound to the wildcard. Ports are 16
-// bits, so the table is an array in two levels of 256 and not a hash table: a lookup is
-// two dependent loads, and 256 ports take 6 KiB if one of them is in use. Only the connected
-// sockets of one port, of which a server may have thousands, are in a map. Its key is the
-// remote address and port.
+// A port of an address, or of all addresses (the wildcard), has at most one socket, as in the
+// kernel without SO_REUSEADDR. A connected socket receives from its remote only. Ports are 16
+// bits, so the table is an array in two levels of 256 and not a hash table: a lookup is two
+// dependent loads and a list by address, and 256 ports take 2 KiB if one of them is in use.
 //
 // An ICMP error about a datagram that a connected socket has sent becomes its pending error
 // ([Table.ProcessICMP], [Socket.TakeError]), which the next send or receive

@@ -10,10 +10,9 @@ const (
 
 // Options of a socket. The zero value works.
 type Options struct {
-	QueueDatagrams int  // bound of the receive queue, datagrams; at most 1,048,576
-	QueueBytes     int  // bound of the receive queue, bytes of payload
-	Reuse          bool // let sockets that all set it overlap, see [Table.Open]
-	Owner          any  // see [Socket.Owner]
+	QueueDatagrams int // bound of the receive queue, datagrams; at most 1,048,576
+	QueueBytes     int // bound of the receive queue, bytes of payload
+	Owner          any // see [Socket.Owner]
 }
 
 // Socket is one UDP socket. [Table.Open] makes it.
@@ -24,9 +23,7 @@ type Socket struct {
 
 	queue
 	local  AddrPort
-	addr   uint32   // local.Addr as a number; 0: the wildcard
 	remote AddrPort // zero: not connected
-	reuse  bool
 	open   bool
 	err    error // pending
 	table  *Table

@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"encoding/binary"
 	"math/rand/v2"
 	"syscall"
 
@@ -40,15 +39,8 @@ type Table struct {
 }
 
 type page struct {
-	ports [256]port // by the lower half
-	used  int       // ports that have a socket
-}
-
-// port is the sockets of one local port.
-type port struct {
-	bound     *Socket            // not connected; few, so a list
-	connected map[uint64]*Socket // by the key of the remote; a list of those that differ in local address
-	count     int                // sockets
+	ports [256]*Socket // by the lower half: a list of the sockets that have the port
+	used  int          // ports that have a socket
 }
 
 // NewTable makes an empty table.
@@ -65,9 +57,7 @@ func NewTable(cfg Config) *Table {
 //
 // Errors: EADDRINUSE if a socket of an overlapping address has the port, or no
 // ephemeral one is free; EINVAL if remote has an address without a port, or a port without
-// an address. Two addresses overlap when they are equal or one is the wildcard. Sockets that
-// all have Reuse set may overlap, and then the most specific receives; but no two may have
-// the same local and remote address.
+// an address. Two addresses overlap when they are equal or one is the wildcard.
 func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
 	if !remote.IsZero() && (remote.Port == 0 || remote.Addr == [4]byte{}) {
 		return nil, syscall.EINVAL
@@ -81,9 +71,7 @@ func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
 	s := &Socket{
 		Owner:  o.Owner,
 		local:  local,
-		addr:   binary.BigEndian.Uint32(local.Addr[:]),
 		remote: remote,
-		reuse:  o.Reuse,
 		table:  t,
 		queue:  queue{maxCount: min(o.QueueDatagrams, maxQueueDatagrams), maxBytes: o.QueueBytes},
 	}
@@ -93,7 +81,7 @@ func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
 			return nil, syscall.EADDRINUSE
 		}
 		s.local.Port = p
-	} else if t.conflicts(s) {
+	} else if t.overlaps(local) {
 		return nil, syscall.EADDRINUSE
 	}
 	t.insert(s)
@@ -108,25 +96,18 @@ func (t *Table) Close(s *Socket) {
 	}
 	s.open = false
 	t.open--
-	hi, lo := s.local.Port>>8, s.local.Port&0xff
-	pg := t.pages[hi]
-	p := &pg.ports[lo]
-	if s.Connected() {
-		k := s.remote.Word()
-		if head := unlink(p.connected[k], s); head != nil {
-			p.connected[k] = head
-		} else {
-			delete(p.connected, k)
-		}
-	} else {
-		p.bound = unlink(p.bound, s)
+	pg := t.pages[s.local.Port>>8]
+	at := &pg.ports[s.local.Port&0xff]
+	first := at
+	for *at != s {
+		at = &(*at).next
 	}
-	if p.count--; p.count > 0 {
+	*at, s.next = s.next, nil
+	if *first != nil {
 		return
 	}
-	p.connected = nil
 	if pg.used--; pg.used == 0 {
-		t.pages[hi] = nil
+		t.pages[s.local.Port>>8] = nil
 	}
 }
 
@@ -149,44 +130,24 @@ func (t *Table) ephemeralPort(addr [4]byte) (uint16, bool) {
 	return 0, false
 }
 
-// Lookup finds the socket that a datagram from src to dst is for: connected to
-// src, else bound to dst's address, else bound to the wildcard, else nil.
+// Lookup finds the socket that a datagram from src to dst is for: bound to dst's address or
+// to the wildcard, and not connected to another than src. nil: there is none.
 func (t *Table) Lookup(src, dst AddrPort) *Socket {
-	return t.lookup(src.Word(), binary.BigEndian.Uint32(dst.Addr[:]), dst.Port)
-}
-
-func (t *Table) lookup(src uint64, addr uint32, n uint16) *Socket {
-	p := t.port(n)
-	if p == nil {
-		return nil
-	}
-	if p.connected != nil {
-		if s := best(p.connected[src], addr); s != nil {
+	for s := t.first(dst.Port); s != nil; s = s.next {
+		if s.local.Addr == dst.Addr || s.local.Addr == [4]byte{} {
+			if s.Connected() && s.remote != src {
+				return nil
+			}
 			return s
 		}
 	}
-	return best(p.bound, addr)
+	return nil
 }
 
-// best is the socket on the list that is bound to addr, or else the one bound
-// to the wildcard.
-func best(s *Socket, addr uint32) *Socket {
-	var wildcard *Socket
-	for ; s != nil; s = s.next {
-		if s.addr == addr {
-			return s
-		}
-		if s.addr == 0 {
-			wildcard = s
-		}
-	}
-	return wildcard
-}
-
-// port returns the sockets of a port, or nil if there are none.
-func (t *Table) port(n uint16) *port {
-	if pg := t.pages[n>>8]; pg != nil {
-		return &pg.ports[n&0xff]
+// first is the first of the list of sockets that have a port.
+func (t *Table) first(port uint16) *Socket {
+	if pg := t.pages[port>>8]; pg != nil {
+		return pg.ports[port&0xff]
 	}
 	return nil
 }
@@ -197,71 +158,25 @@ func (t *Table) insert(s *Socket) {
 		pg = new(page)
 		t.pages[s.local.Port>>8] = pg
 	}
-	p := &pg.ports[s.local.Port&0xff]
-	if p.count++; p.count == 1 {
+	first := &pg.ports[s.local.Port&0xff]
+	if *first == nil {
 		pg.used++
 	}
-	if s.Connected() {
-		if p.connected == nil {
-			p.connected = make(map[uint64]*Socket)
-		}
-		k := s.remote.Word()
-		s.next = p.connected[k]
-		p.connected[k] = s
-	} else {
-		s.next = p.bound
-		p.bound = s
-	}
+	s.next, *first = *first, s
 	s.open = true
 	t.open++
 }
 
-// unlink removes s from a list and returns the list.
-func unlink(head, s *Socket) *Socket {
-	for at := &head; *at != nil; at = &(*at).next {
-		if *at == s {
-			*at = s.next
-			s.next = nil
-			return head
-		}
-	}
-	panic("BUG: udp: socket is not where its table looks for it")
-}
-
 func overlap(a, b [4]byte) bool { return a == b || a == [4]byte{} || b == [4]byte{} }
-
-// each calls f for the sockets of a port until it returns true.
-func (p *port) each(f func(*Socket) bool) bool {
-	for s := p.bound; s != nil; s = s.next {
-		if f(s) {
-			return true
-		}
-	}
-	for _, s := range p.connected {
-		for ; s != nil; s = s.next {
-			if f(s) {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 // overlaps reports whether any socket could receive what is sent to local.
 func (t *Table) overlaps(local AddrPort) bool {
-	p := t.port(local.Port)
-	return p != nil && p.each(func(s *Socket) bool { return overlap(s.local.Addr, local.Addr) })
-}
-
-// conflicts reports whether an open socket forbids s.
-func (t *Table) conflicts(s *Socket) bool {
-	p := t.port(s.local.Port)
-	return p != nil && p.each(func(o *Socket) bool {
-		if !overlap(o.local.Addr, s.local.Addr) {
-			return false
+	for s := t.first(local.Port); s != nil; s = s.next {
+		if overlap(s.local.Addr, local.Addr) {
+			return true
 		}
-		return !o.reuse || !s.reuse || o.local == s.local && o.remote == s.remote
-	})
+	}
+	return false
 }
 
 // Verdict is what became of a datagram.
@@ -310,7 +225,7 @@ type Inbound struct {
 func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
 	u, err := wire.ParseUDP(in.Data, in.Src, in.Dst, t.cfg.PartialChecksums)
 	if err == nil {
-		s = t.lookup(AddrPort{Addr: in.Src, Port: u.SrcPort}.Word(), binary.BigEndian.Uint32(in.Dst[:]), u.DstPort)
+		s = t.Lookup(AddrPort{Addr: in.Src, Port: u.SrcPort}, AddrPort{Addr: in.Dst, Port: u.DstPort})
 	}
 	datagrams := 1
 	if in.GSOSize != 0 {

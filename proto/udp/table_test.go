@@ -13,8 +13,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The most specific of several sockets gets a datagram.
-func TestLookupOrder(t *testing.T) {
+// A datagram goes to the socket of its port and address that is not connected to another peer.
+func TestLookup(t *testing.T) {
 	peer, other := AddrPort{Addr: hostC, Port: 9}, AddrPort{Addr: hostC, Port: 10}
 	toA, toB := AddrPort{Addr: hostA, Port: 53}, AddrPort{Addr: hostB, Port: 53}
 	wildcard := AddrPort{Port: 53}
@@ -26,22 +26,18 @@ func TestLookupOrder(t *testing.T) {
 	}{
 		{"nothing open", nil, peer, toA, AddrPort{}, AddrPort{}},
 		{"wildcard only", [][2]AddrPort{{wildcard}}, peer, toA, wildcard, AddrPort{}},
-		{"address before wildcard", [][2]AddrPort{{wildcard}, {toA}}, peer, toA, toA, AddrPort{}},
-		{"whatever the order", [][2]AddrPort{{toA}, {wildcard}}, peer, toA, toA, AddrPort{}},
-		{"wildcard for another address", [][2]AddrPort{{toA}, {wildcard}}, peer, toB, wildcard, AddrPort{}},
 		{"another address", [][2]AddrPort{{toA}}, peer, toB, AddrPort{}, AddrPort{}},
-		{"connected before address", [][2]AddrPort{{toA, peer}, {toA}, {wildcard}}, peer, toA, toA, peer},
-		{"connected to another port", [][2]AddrPort{{toA, other}, {toA}, {wildcard}}, peer, toA, toA, AddrPort{}},
-		{"connected only, to another port", [][2]AddrPort{{toA, other}}, peer, toA, AddrPort{}, AddrPort{}},
-		{"connected at another address", [][2]AddrPort{{toB, peer}, {wildcard}}, peer, toA, wildcard, AddrPort{}},
+		{"one of two addresses", [][2]AddrPort{{toA}, {toB}}, peer, toA, toA, AddrPort{}},
+		{"the other of two", [][2]AddrPort{{toA}, {toB}}, peer, toB, toB, AddrPort{}},
+		{"connected", [][2]AddrPort{{toA, peer}}, peer, toA, toA, peer},
+		{"connected to another port", [][2]AddrPort{{toA, other}}, peer, toA, AddrPort{}, AddrPort{}},
+		{"connected at another address", [][2]AddrPort{{toB, peer}}, peer, toA, AddrPort{}, AddrPort{}},
 		{"two connected, by address", [][2]AddrPort{{toB, peer}, {toA, peer}}, peer, toA, toA, peer},
-		{"connected with a wildcard before a bound address", [][2]AddrPort{{wildcard, peer}, {toA}}, peer, toA, wildcard, peer},
-		{"connected at the address before connected with a wildcard", [][2]AddrPort{{toA, peer}, {wildcard, peer}}, peer, toA, toA, peer},
-		{"two peers", [][2]AddrPort{{toA, other}, {toA, peer}}, peer, toA, toA, peer},
+		{"connected with a wildcard", [][2]AddrPort{{wildcard, peer}}, peer, toA, wildcard, peer},
 	} {
 		tab := NewTable(Config{})
 		for _, o := range c.open {
-			mustOpen(t, tab, o[0], o[1], Options{Reuse: true})
+			mustOpen(t, tab, o[0], o[1], Options{})
 		}
 		s := tab.Lookup(c.src, c.dst)
 		switch {
@@ -63,24 +59,7 @@ func TestLookupAgainstModel(t *testing.T) {
 	ports := []uint16{1, 255, 256, 257, 65535}
 	tab := NewTable(Config{})
 	var open []*Socket
-	score := func(s *Socket, src, dst AddrPort) int {
-		points := 1
-		if s.local.Port != dst.Port {
-			return 0
-		}
-		if s.local.Addr == dst.Addr {
-			points++
-		} else if s.local.Addr != [4]byte{} {
-			return 0
-		}
-		if s.Connected() {
-			if s.remote != src {
-				return 0
-			}
-			points += 4
-		}
-		return points
-	}
+	any := [4]byte{}
 	for step := range 20000 {
 		local := AddrPort{Addr: addrs[random(3)], Port: ports[random(len(ports))]}
 		remote := AddrPort{Addr: [4]byte{10, 1, 0, byte(1 + random(2))}, Port: uint16(1 + random(2))}
@@ -92,9 +71,9 @@ func TestLookupAgainstModel(t *testing.T) {
 			}
 			taken := false
 			for _, s := range open {
-				taken = taken || s.local == local && s.remote == to
+				taken = taken || s.local.Port == local.Port && (s.local.Addr == local.Addr || s.local.Addr == any || local.Addr == any)
 			}
-			s, err := tab.Open(local, to, Options{Reuse: true})
+			s, err := tab.Open(local, to, Options{})
 			if taken != errors.Is(err, syscall.EADDRINUSE) || taken != (s == nil) {
 				t.Fatalf("step %d: open %v to %v: %v, taken %v", step, local, to, err, taken)
 			}
@@ -112,7 +91,7 @@ func TestLookupAgainstModel(t *testing.T) {
 		dst := AddrPort{Addr: addrs[1+random(2)], Port: ports[random(len(ports))]}
 		var want *Socket
 		for _, s := range open {
-			if p := score(s, remote, dst); p > 0 && (want == nil || p > score(want, remote, dst)) {
+			if s.local.Port == dst.Port && (s.local.Addr == dst.Addr || s.local.Addr == any) && (s.remote.IsZero() || s.remote == remote) {
 				want = s
 			}
 		}
@@ -137,29 +116,22 @@ func TestOpenConflicts(t *testing.T) {
 	peer, other := AddrPort{Addr: hostC, Port: 9}, AddrPort{Addr: hostC, Port: 10}
 	a, b, any := AddrPort{Addr: hostA, Port: 80}, AddrPort{Addr: hostB, Port: 80}, AddrPort{Port: 80}
 	for _, c := range []struct {
-		name           string
-		first, second  [2]AddrPort
-		reuse1, reuse2 bool
-		want           error
+		name          string
+		first, second [2]AddrPort
+		want          error
 	}{
-		{"the same", [2]AddrPort{a}, [2]AddrPort{a}, false, false, syscall.EADDRINUSE},
-		{"the same, reused", [2]AddrPort{a}, [2]AddrPort{a}, true, true, syscall.EADDRINUSE},
-		{"another address", [2]AddrPort{a}, [2]AddrPort{b}, false, false, nil},
-		{"wildcard after address", [2]AddrPort{a}, [2]AddrPort{any}, false, false, syscall.EADDRINUSE},
-		{"address after wildcard", [2]AddrPort{any}, [2]AddrPort{a}, false, false, syscall.EADDRINUSE},
-		{"address after wildcard, reused", [2]AddrPort{any}, [2]AddrPort{a}, true, true, nil},
-		{"only one reuses", [2]AddrPort{any}, [2]AddrPort{a}, true, false, syscall.EADDRINUSE},
-		{"the other reuses", [2]AddrPort{any}, [2]AddrPort{a}, false, true, syscall.EADDRINUSE},
-		{"connected next to bound", [2]AddrPort{a}, [2]AddrPort{a, peer}, false, false, syscall.EADDRINUSE},
-		{"connected next to bound, reused", [2]AddrPort{a}, [2]AddrPort{a, peer}, true, true, nil},
-		{"two peers, reused", [2]AddrPort{a, other}, [2]AddrPort{a, peer}, true, true, nil},
-		{"one peer twice, reused", [2]AddrPort{a, peer}, [2]AddrPort{a, peer}, true, true, syscall.EADDRINUSE},
-		{"half a remote", [2]AddrPort{a}, [2]AddrPort{b, {Addr: hostC, Port: 0}}, false, false, syscall.EINVAL},
-		{"the other half", [2]AddrPort{a}, [2]AddrPort{b, {Port: 5}}, false, false, syscall.EINVAL},
+		{"the same", [2]AddrPort{a}, [2]AddrPort{a}, syscall.EADDRINUSE},
+		{"another address", [2]AddrPort{a}, [2]AddrPort{b}, nil},
+		{"wildcard after address", [2]AddrPort{a}, [2]AddrPort{any}, syscall.EADDRINUSE},
+		{"address after wildcard", [2]AddrPort{any}, [2]AddrPort{a}, syscall.EADDRINUSE},
+		{"connected next to bound", [2]AddrPort{a}, [2]AddrPort{a, peer}, syscall.EADDRINUSE},
+		{"two peers", [2]AddrPort{a, other}, [2]AddrPort{a, peer}, syscall.EADDRINUSE},
+		{"half a remote", [2]AddrPort{a}, [2]AddrPort{b, {Addr: hostC, Port: 0}}, syscall.EINVAL},
+		{"the other half", [2]AddrPort{a}, [2]AddrPort{b, {Port: 5}}, syscall.EINVAL},
 	} {
 		tab := NewTable(Config{})
-		first := mustOpen(t, tab, c.first[0], c.first[1], Options{Reuse: c.reuse1})
-		if _, err := tab.Open(c.second[0], c.second[1], Options{Reuse: c.reuse2}); err != c.want {
+		first := mustOpen(t, tab, c.first[0], c.first[1], Options{})
+		if _, err := tab.Open(c.second[0], c.second[1], Options{}); err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 		tab.Close(first)
