@@ -204,6 +204,29 @@ func (h *Host) openUDP(ctx context.Context, op string, asked, remote netip.AddrP
 	return c, nil
 }
 
+// OpenUDPPort makes h the receiver of the datagrams to a local port, in the goroutine that
+// polls: it is for protocols above UDP, like that of package verbs. The host claims the port
+// as for ListenUDP, and [stack.UDPPort.Close] gives it back.
+func (h *Host) OpenUDPPort(ctx context.Context, asked netip.AddrPort, handler stack.UDPHandler) (*stack.UDPPort, error) {
+	fail := func(err error) (*stack.UDPPort, error) {
+		return nil, opError("udp", "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
+	}
+	local, err := h.local(asked)
+	if err != nil {
+		return fail(err)
+	}
+	port, giveBack, err := h.udpPorts.get(ctx, local.Port(), false)
+	if err != nil {
+		return fail(err)
+	}
+	p, err := h.stack.OpenUDPPort(netip.AddrPortFrom(local.Addr(), port), handler, giveBack)
+	if err != nil {
+		giveBack()
+		return fail(err)
+	}
+	return p, nil
+}
+
 // local returns the address that a socket is bound to: the given one, or the host's if
 // none is given. The error for an address that is not the host's is EADDRNOTAVAIL.
 func (h *Host) local(local netip.AddrPort) (netip.AddrPort, error) {

@@ -305,6 +305,13 @@ func TestErrorsAreNetErrors(t *testing.T) {
 	check("listen, lease over", of(a.Listen(ctx, "tcp", ":0")), false, net.ErrClosed)
 }
 
+// deaf is a handler that neither receives nor sends.
+type deaf struct{}
+
+func (deaf) Datagram(int64, *stack.UDPPacket) {}
+func (deaf) Run(int64) int64                  { return stack.Never }
+func (deaf) Failed(error)                     {}
+
 // A second socket on a port is EADDRINUSE without a claim, and leaves the port to the first.
 func TestPortInUse(t *testing.T) {
 	a, _, lease := memHosts(t)
@@ -314,6 +321,7 @@ func TestPortInUse(t *testing.T) {
 	listenTCP := func() (io.Closer, error) { return a.ListenTCP(ctx, at) }
 	listenUDP := func() (io.Closer, error) { return a.ListenUDP(ctx, at) }
 	dialUDP := func() (io.Closer, error) { return a.DialUDP(ctx, at, remote) }
+	openPort := func() (io.Closer, error) { return a.OpenUDPPort(ctx, at, deaf{}) }
 	for _, c := range []struct {
 		name          string
 		tag           endpoint.Tag
@@ -323,6 +331,8 @@ func TestPortInUse(t *testing.T) {
 		{"listen UDP twice", endpoint.UDPTag(at), listenUDP, listenUDP},
 		{"dial UDP from a listener's port", endpoint.UDPTag(at), listenUDP, dialUDP},
 		{"dial UDP twice", endpoint.UDPTag(at), dialUDP, dialUDP},
+		{"open a UDP port twice", endpoint.UDPTag(at), openPort, openPort},
+		{"open a UDP port at a listener's", endpoint.UDPTag(at), listenUDP, openPort},
 	} {
 		first, err := c.first()
 		if err != nil {

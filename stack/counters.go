@@ -58,6 +58,7 @@ const (
 	sendBlocked  // a send found no frame or no room and had to wait
 	acksHeld     // acknowledgments that waited for what a reader might answer
 	segmentsLost // segments that could not be sent: no route, no room, or the link is down
+	portLost     // packets of a UDPPort that could not be sent: no route, or too long for it
 	flushFailed
 	loopedBack // datagrams from a socket of this stack to another one
 
@@ -111,6 +112,7 @@ var reasonNames = [reasons]string{
 	sendBlocked:             "send_blocked",
 	acksHeld:                "acks_held",
 	segmentsLost:            "segments_lost",
+	portLost:                "port_lost",
 	flushFailed:             "flush_failed",
 	loopedBack:              "looped_back",
 }

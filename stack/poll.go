@@ -120,7 +120,8 @@ func (s *Stack) receive() int {
 // inputParts takes the first packet in frames, which has several or is a super-frame, and
 // returns how many frames it has. It copies the bytes together and releases the frames at
 // once. A TCP packet is copied to a buffer that the next one overwrites, since the engine
-// copies its data to a reader or a queue. Others, which are rare, get memory of their own.
+// copies its data to a reader or a queue, and so is one for a UDPPort. Others, which are
+// rare, get memory of their own.
 func (s *Stack) inputParts(frames []Frame) int {
 	n, size := 0, 0
 	for {
@@ -142,7 +143,7 @@ func (s *Stack) inputParts(frames []Frame) int {
 	if p.gso != 0 {
 		s.count[superFrames]++
 	}
-	if p.gso == 0 && size <= maxGathered && isTCP(frames[0].Data) {
+	if size <= maxGathered && (p.gso == 0 && isTCP(frames[0].Data) || s.isForPort(frames[0].Data)) {
 		if s.gathered == nil {
 			s.gathered = make([]byte, 0, maxGathered)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -379,19 +380,19 @@ func (s *Stack) forgetResolving(r *route) {
 // heldPacket waits for its route. It is complete but for the destination MAC address.
 type heldPacket struct {
 	frame Frame
-	conn  *UDPConn
+	sock  *udp.Socket
 	route *route
 }
 
 // hold keeps f until there is an answer for r. Beyond maxHeld for r, and Stack.maxHeld for
 // all, the oldest is dropped.
-func (s *Stack) hold(r *route, f Frame, c *UDPConn) {
+func (s *Stack) hold(r *route, f Frame, sock *udp.Socket) {
 	if r.held >= maxHeld {
 		s.dropHeld(slices.IndexFunc(s.held, func(h heldPacket) bool { return h.route == r }))
 	} else if len(s.held) >= s.maxHeld {
 		s.dropHeld(0)
 	}
-	s.held = append(s.held, heldPacket{f, c, r})
+	s.held = append(s.held, heldPacket{f, sock, r})
 	r.held++
 }
 
@@ -420,8 +421,8 @@ func (s *Stack) settleHeld(r *route, err error) {
 		}
 		if why != nil {
 			s.dropHeld(i)
-			if h.conn.udp.Connected() {
-				h.conn.setError(why)
+			if h.sock.Connected() {
+				h.sock.Owner.(*UDPConn).setError(why)
 			}
 			continue
 		}
@@ -429,7 +430,7 @@ func (s *Stack) settleHeld(r *route, err error) {
 		h.route.held--
 		copy(h.frame.Data, h.route.headers.bytes[:6])
 		if s.transmit(h.frame) {
-			h.conn.udp.CountSent()
+			h.sock.CountSent()
 		}
 	}
 }

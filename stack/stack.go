@@ -184,6 +184,8 @@ type Stack struct {
 	drained    event      // a connection that was closed has ended
 
 	sockets      map[*UDPConn]struct{}
+	udpPorts     map[*UDPPort]struct{}
+	touchedPorts []*UDPPort // that have received since settleTCP
 	tcpConns     map[*TCPConn]struct{}
 	tcpListeners map[*TCPListener]struct{}
 
@@ -245,6 +247,7 @@ func New(cfg Config) (*Stack, error) {
 		earliestWaiter: never,
 		caretakerWake:  make(chan struct{}, 1),
 		sockets:        make(map[*UDPConn]struct{}),
+		udpPorts:       make(map[*UDPPort]struct{}),
 		tcpConns:       make(map[*TCPConn]struct{}),
 		tcpListeners:   make(map[*TCPListener]struct{}),
 		left:           make(chan struct{}, 1),
@@ -292,6 +295,9 @@ func (s *Stack) Close() error {
 	defer close(s.gone)
 	for c := range s.sockets {
 		c.close()
+	}
+	for p := range s.udpPorts {
+		p.close()
 	}
 	s.closeTCP()
 	s.closed = true

@@ -83,6 +83,9 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 // segments, and arms the timer.
 func (s *Stack) settleTCP() {
 	s.tcpTouched, s.tcpBlocked = false, false
+	if len(s.touchedPorts) > 0 {
+		s.runPorts()
+	}
 	for {
 		for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
 			conn.Owner.(*TCPConn).happened(e)

@@ -34,14 +34,27 @@ func (s *Stack) inputUDP(p *packet) (kept bool) {
 		in.Heap = true
 	}
 	sock, n, verdict := s.udp.Process(&in)
-	for range n {
-		s.signal(&sock.Owner.(*UDPConn).readable)
-	}
-	switch {
-	case n > 0 && !in.Heap:
+	if n > 0 {
+		c, ok := sock.Owner.(*UDPConn)
+		if !ok {
+			port := sock.Owner.(*UDPPort)
+			port.touch()
+			port.input(p)
+			if in.Heap {
+				s.freeCopy(in.Frame)
+			}
+			return false
+		}
+		for range n {
+			s.signal(&c.readable)
+		}
+		if in.Heap {
+			return false
+		}
 		s.lent++
 		return true
-	case n == 0 && in.Heap:
+	}
+	if in.Heap {
 		s.freeCopy(in.Frame)
 	}
 	if verdict == udp.NoSocket {

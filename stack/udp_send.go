@@ -247,7 +247,7 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 	r.sent++
 	switch {
 	case r.state != routeReady:
-		s.hold(r, f, c)
+		s.hold(r, f, c.udp)
 	case s.link.Send(f):
 		s.count[framesSent]++
 		s.unflushed = true
@@ -377,8 +377,13 @@ func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *Frame) error {
 			c.setError(syscall.ECONNREFUSED)
 		}
 	} else {
-		if n > 0 {
-			s.signal(&sock.Owner.(*UDPConn).readable)
+		switch owner := sock.Owner.(type) {
+		case *UDPConn:
+			if n > 0 {
+				s.signal(&owner.readable)
+			}
+		case *UDPPort:
+			owner.discard() // what the port takes is a packet, with its IPv4 header
 		}
 		s.count[loopedBack]++
 		c.udp.CountSent()

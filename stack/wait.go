@@ -361,6 +361,9 @@ func (s *Stack) fail(err error) {
 		c.setSlow()
 		s.broadcast(&c.readable)
 	}
+	for p := range s.udpPorts {
+		p.fail(err)
+	}
 	for c := range s.tcpConns {
 		c.setSlow()
 		c.wakeAll()
@@ -408,7 +411,7 @@ func (s *Stack) caretaker() {
 		}
 		s.mu.Lock()
 		pause = min(2*pause, lastPause)
-		if s.tcp.Len() > 0 || s.lookSoon {
+		if s.tcp.Len() > 0 || len(s.udpPorts) > 0 || s.lookSoon {
 			pause = min(pause, lastPauseTCP)
 			s.careForTCP()
 		}

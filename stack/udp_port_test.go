@@ -1,0 +1,442 @@
+package stack_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+	"github.com/unet-go/unet/wire"
+)
+
+// script is a UDPHandler that sends what is in out, and notes what it receives.
+type script struct {
+	port     *stack.UDPPort
+	out      [][]byte // packets from the IPv4 header on
+	in       []string
+	runs     int
+	deadline int64 // what Run returns; 0: never
+	echo     bool  // the payload is sent back
+	arrived  stack.Event
+	err      error
+}
+
+func (h *script) Datagram(_ int64, p *stack.UDPPacket) {
+	var ip wire.IPv4
+	binary.BigEndian.PutUint16(p.Packet[10:], 0) // of a super-frame it is not valid
+	binary.BigEndian.PutUint16(p.Packet[10:], ^wire.Fold(wire.Sum(p.Packet[:20], 0)))
+	if err := ip.Parse(p.Packet); err != nil {
+		h.in = append(h.in, err.Error())
+		return
+	}
+	u, err := wire.ParseUDP(ip.Payload, ip.Src, ip.Dst, true)
+	if err == wire.ErrChecksum {
+		err = nil
+	}
+	h.in = append(h.in, fmt.Sprintf("%v id %d ecn %d %q %v", p.Src.Netip(), binary.BigEndian.Uint16(p.Packet[4:]), p.ECN, p.Payload, err))
+	if !bytes.Equal(u.Payload, p.Payload) {
+		h.in = append(h.in, "the payload is not that of the packet")
+	}
+	if h.echo {
+		h.out = append(h.out, ipDatagram(ip.Dst, ip.Src, u.DstPort, u.SrcPort, p.Payload))
+	}
+	h.port.Signal(&h.arrived)
+}
+
+func (h *script) Run(int64) int64 {
+	h.runs++
+	for len(h.out) > 0 {
+		p := h.out[0]
+		b := h.port.Alloc([4]byte(p[16:20]), len(p))
+		if b == nil {
+			break
+		}
+		h.port.Send(copy(b, p))
+		h.out = h.out[1:]
+	}
+	if h.deadline == 0 {
+		return stack.Never
+	}
+	return h.deadline
+}
+
+func (h *script) Failed(err error) {
+	h.err = errors.Join(h.err, err)
+	h.port.Broadcast(&h.arrived)
+}
+
+// send sends packets and returns without waiting.
+func (h *script) send(packets ...[]byte) {
+	h.port.Lock()
+	h.out = append(h.out, packets...)
+	h.port.Run()
+	h.port.Unlock()
+}
+
+// wait waits until n datagrams have arrived.
+func (h *script) wait(n int) ([]string, error) {
+	h.port.Lock()
+	defer h.port.Unlock()
+	for len(h.in) < n {
+		if err := h.port.Err(); err != nil {
+			return h.in, err
+		}
+		h.port.Wait(&h.arrived, stack.Never)
+	}
+	return h.in, nil
+}
+
+func ipDatagram(src, dst [4]byte, srcPort, dstPort uint16, payload []byte) []byte {
+	b := make([]byte, 28+len(payload))
+	wire.PutUDPCopy(b[20:], &wire.UDPFlow{Src: src, Dst: dst, SrcPort: srcPort, DstPort: dstPort}, payload)
+	wire.PutIPv4(b, wire.IPv4Fields{TotalLen: uint16(len(b)), TOS: wire.ECNCapable, TTL: 64, Protocol: wire.ProtocolUDP, DontFragment: true, Src: src, Dst: dst})
+	return b
+}
+
+func openPort(t testing.TB, s *stack.Stack, at string) *script {
+	t.Helper()
+	h := new(script)
+	p, err := s.OpenUDPPort(ap(at), h, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.port = p
+	return h
+}
+
+func TestUDPPortExchange(t *testing.T) {
+	for _, mode := range []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock} {
+		t.Run(mode.String(), func(t *testing.T) {
+			sa, sb, la, lb := newPair(t, stack.Config{Wait: mode})
+			tap(t, la)
+			tap(t, lb)
+			a, b := openPort(t, sa, "10.0.0.1:4791"), openPort(t, sb, "10.0.0.2:4791")
+			b.echo = true
+			for i := range 100 {
+				// The first ones wait for the route, in order.
+				a.send(ipDatagram(addrA, addrB, 4791, 4791, fmt.Append(nil, 2*i)), ipDatagram(addrA, addrB, 4791, 4791, fmt.Append(nil, 2*i+1)))
+				if _, err := a.wait(2 * i); err != nil { // b's caretaker or its guest answers
+					t.Fatal(err)
+				}
+			}
+			got, err := a.wait(200)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, line := range got {
+				if want := fmt.Sprintf("10.0.0.2:4791 id 0 ecn 2 %q <nil>", fmt.Sprint(i)); line != want {
+					t.Fatalf("got %s, want %s", line, want)
+				}
+			}
+			if c := counters(sb); c["udp_received"] != 200 || c["udp_sent"] != 200 {
+				t.Errorf("counted %v", c)
+			}
+		})
+	}
+}
+
+// newPortScript makes a stack that a test polls, with a port at 10.0.0.1:4791 and the route
+// to B.
+func newPortScript(t *testing.T) (*script, *stack.Stack, *memlink.Link, *clock) {
+	s, l, c := newScripted(t, nil)
+	h := openPort(t, s, "10.0.0.1:4791")
+	h.send(ipDatagram(addrA, addrB, 4791, 9, nil))
+	stack.Settle(s)
+	return h, s, l, c
+}
+
+// The handler gets the datagrams of a super-frame, and of packets in several frames, one by
+// one, with the headers that the sender's kernel would have given them.
+func TestUDPPortSplitsSuperFrames(t *testing.T) {
+	frame := datagramFrame(9, 4791, []byte("aaaabbbbcc"))
+	for _, tt := range []struct {
+		name   string
+		id     uint16
+		gso    uint16
+		cut    int // where the second frame begins; 0: there is none
+		want   []string
+		frames string
+	}{
+		{"in parts", 7, 0, 50, []string{`10.0.0.2:9 id 7 ecn 3 "aaaabbbbcc" <nil>`}, "multi_part"},
+		{"super-frame", 7, 4, 0, []string{`10.0.0.2:9 id 7 ecn 3 "aaaa" <nil>`, `10.0.0.2:9 id 8 ecn 3 "bbbb" <nil>`, `10.0.0.2:9 id 9 ecn 3 "cc" <nil>`}, "super_frames"},
+		{"super-frame in parts", 0, 4, 44, []string{`10.0.0.2:9 id 0 ecn 3 "aaaa" <nil>`, `10.0.0.2:9 id 0 ecn 3 "bbbb" <nil>`, `10.0.0.2:9 id 0 ecn 3 "cc" <nil>`}, "super_frames"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h, s, l, c := newPortScript(t)
+			f := slices.Clone(frame)
+			f[15] |= wire.ECNMarked
+			binary.BigEndian.PutUint16(f[18:], tt.id)
+			binary.BigEndian.PutUint16(f[24:], 0)
+			binary.BigEndian.PutUint16(f[24:], ^wire.Fold(wire.Sum(f[14:34], 0)))
+			runs := h.runs
+			if tt.cut == 0 {
+				l.Inject(stack.Frame{Data: f, GSOSize: tt.gso})
+			} else {
+				l.Inject(stack.Frame{Data: f[:tt.cut], GSOSize: tt.gso, More: true}, stack.Frame{Data: f[tt.cut:]})
+			}
+			s.Poll(c.now())
+			if !slices.Equal(h.in, tt.want) {
+				t.Errorf("got %q, want %q", h.in, tt.want)
+			}
+			if h.runs != runs+1 {
+				t.Errorf("%d runs", h.runs-runs)
+			}
+			if counters(s)[tt.frames] != 1 {
+				t.Errorf("counted %v", counters(s))
+			}
+		})
+	}
+}
+
+// Packets for which the link has no room are sent when it has, in order.
+func TestUDPPortWaitsForTheLink(t *testing.T) {
+	h, s, l, c := newPortScript(t)
+	w := tap(t, l)
+	l.Stick(true)
+	for i := range 300 { // more than the link has frames
+		h.out = append(h.out, ipDatagram(addrA, addrB, 4791, 9, fmt.Append(nil, i)))
+	}
+	h.send()
+	if len(h.out) == 0 {
+		t.Fatal("the link took all")
+	}
+	l.Stick(false)
+	for len(h.out) > 0 {
+		at, ok := s.NextDeadline()
+		if !ok {
+			t.Fatal("no further attempt")
+		}
+		s.Poll(c.set(at))
+	}
+	s.Poll(c.advance(time.Second))
+	lines := w.take()
+	if len(lines) != 300 {
+		t.Fatalf("%d sent", len(lines))
+	}
+	for i, line := range lines {
+		if want := fmt.Sprintf("udp 4791 > 9 %q", fmt.Sprint(i)); !bytes.HasSuffix([]byte(line), []byte(want)) {
+			t.Fatalf("packet %d: %s", i, line)
+		}
+	}
+}
+
+// What cannot be sent is lost and counted; the port goes on.
+func TestUDPPortLoses(t *testing.T) {
+	h, s, l, c := newPortScript(t)
+	w := tap(t, l)
+	h.send(ipDatagram(addrA, addrB, 4791, 9, make([]byte, 1473)))
+	h.send(ipDatagram(addrA, [4]byte{10, 0, 0, 255}, 4791, 9, nil))
+	h.send(ipDatagram(addrA, addrA, 4791, 9, nil)) // another port of this stack
+	s.SetLink(false)
+	h.send(ipDatagram(addrA, addrB, 4791, 9, nil))
+	s.SetLink(true)
+	stack.Settle(s)
+	if n := counters(s)["port_lost"]; n != 4 {
+		t.Errorf("%d lost", n)
+	}
+	if lines := w.take(); len(lines) != 0 {
+		t.Errorf("sent %q", lines)
+	}
+	// An ICMP error about a packet of the port has no effect but on the MTU.
+	b := make([]byte, 128)
+	n := wire.PutUnreachable(b[34:], wire.ICMPPortUnreachable, 0, ipDatagram(addrA, addrB, 4791, 9, nil))
+	wire.PutEthernet(b, linkA, linkB, wire.EtherTypeIPv4)
+	wire.PutIPv4(b[14:], wire.IPv4Fields{TotalLen: uint16(20 + n), TTL: 64, Protocol: wire.ProtocolICMP, Src: addrB, Dst: addrA})
+	l.Inject(stack.Frame{Data: b[:34+n]})
+	s.Poll(c.now())
+	if counters(s)["icmp_errors"] != 1 {
+		t.Errorf("counted %v", counters(s))
+	}
+	h.send(ipDatagram(addrA, addrB, 4791, 9, []byte("on")))
+	if lines := w.take(); len(lines) != 1 {
+		t.Errorf("sent %q", lines)
+	}
+	// A socket of this stack does not reach the handler, whose packets have an IP header.
+	u := must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.1:4791"), stack.UDPOptions{}))
+	if err := udpSend(u, []byte("x")); err != nil {
+		t.Error(err)
+	}
+	if len(h.in) != 0 {
+		t.Errorf("received %q", h.in)
+	}
+}
+
+// A packet to the stack's own address reaches the handler before Send returns.
+func TestUDPPortReachesItself(t *testing.T) {
+	h, s, l, _ := newPortScript(t)
+	w := tap(t, l)
+	h.send(ipDatagram(addrA, addrA, 4791, 4791, []byte("self")))
+	if want := []string{`10.0.0.1:4791 id 0 ecn 2 "self" <nil>`}; !slices.Equal(h.in, want) {
+		t.Errorf("got %q", h.in)
+	}
+	if n := counters(s)["looped_back"]; n != 1 {
+		t.Errorf("looped back: %d", n)
+	}
+	if lines := w.take(); len(lines) != 0 {
+		t.Errorf("sent %q", lines)
+	}
+}
+
+// Run is called at the deadline that it returned, or that a later Run made earlier.
+func TestUDPPortDeadline(t *testing.T) {
+	h, s, _, c := newPortScript(t)
+	start := c.now()
+	h.port.Lock()
+	h.deadline = h.port.Deadline(start.Add(20 * time.Millisecond))
+	h.port.Unlock()
+	h.send()
+	h.deadline -= int64(10 * time.Millisecond)
+	h.send()
+	h.deadline = 0
+	for i, want := range []time.Duration{10 * time.Millisecond} {
+		at, _ := s.NextDeadline()
+		if at.Sub(start) != want {
+			t.Errorf("deadline %d is after %v", i, at.Sub(start))
+		}
+		before := h.runs
+		s.Poll(c.set(at))
+		if h.runs != before+1 {
+			t.Errorf("%d runs", h.runs-before)
+		}
+	}
+}
+
+// The end of the port or of the link reaches the handler once, and those who wait.
+func TestUDPPortEnds(t *testing.T) {
+	s, _, _ := newScripted(t, nil)
+	broken := errors.New("broken")
+	for _, end := range []struct {
+		name string
+		call func(h *script)
+		want error
+	}{
+		{"closed", func(h *script) { h.port.Close() }, net.ErrClosed},
+		{"failed", func(*script) { s.Fail(broken) }, broken},
+	} {
+		h := openPort(t, s, "10.0.0.1:4791")
+		if _, err := s.OpenUDPPort(ap("10.0.0.1:4791"), new(script), nil); err != syscall.EADDRINUSE {
+			t.Errorf("a second handler: %v", err)
+		}
+		if _, err := s.ListenUDP(ap("10.0.0.1:4791"), stack.UDPOptions{}); err != syscall.EADDRINUSE {
+			t.Errorf("a socket: %v", err)
+		}
+		got := make(chan error)
+		for range 2 {
+			go func() {
+				_, err := h.wait(1)
+				got <- err
+			}()
+		}
+		for stack.Parked(s) == 0 {
+		}
+		end.call(h)
+		for range 2 {
+			if err := <-got; err != end.want {
+				t.Errorf("%s: %v", end.name, err)
+			}
+		}
+		h.send(ipDatagram(addrA, addrB, 4791, 9, nil))
+		if end.name == "failed" {
+			if err := h.port.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := h.port.Close(); err != net.ErrClosed {
+			t.Errorf("closed twice: %v", err)
+		}
+		if h.err.Error() != end.want.Error() {
+			t.Errorf("%s: the handler was told %v", end.name, h.err)
+		}
+	}
+	if _, err := s.OpenUDPPort(ap("10.0.0.1:4791"), new(script), nil); err != broken {
+		t.Errorf("on a broken link: %v", err)
+	}
+}
+
+// A goroutine that polls in a loop gets what arrives, and wakes others.
+func TestUDPPortPoll(t *testing.T) {
+	sa, sb, _, _ := newPair(t, stack.Config{})
+	a, b := openPort(t, sa, "10.0.0.1:4791"), openPort(t, sb, "10.0.0.2:4791")
+	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	got := make(chan error)
+	go func() {
+		_, err := udpRecv(u, make([]byte, 10))
+		got <- err
+	}()
+	b.echo = true
+	go b.wait(1 << 30)
+	a.send(ipDatagram(addrA, addrB, 4791, 4791, []byte("x")))
+	for n := 0; n == 0; {
+		a.port.Lock()
+		a.port.Poll()
+		n = len(a.in)
+		a.port.Unlock()
+	}
+	b.send(ipDatagram(addrB, addrA, 4791, 7, []byte("to the socket")))
+	for done := false; !done; {
+		a.port.Lock()
+		a.port.Poll()
+		a.port.Unlock()
+		select {
+		case err := <-got:
+			done = true
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+		}
+	}
+}
+
+// counter is a handler that answers each datagram with a packet and does not allocate.
+type counter struct {
+	script
+	packet []byte
+	n      int
+}
+
+func (h *counter) Datagram(int64, *stack.UDPPacket) { h.n++ }
+func (h *counter) Run(int64) int64 {
+	for ; h.n > 0; h.n-- {
+		h.port.Send(copy(h.port.Alloc(addrB, len(h.packet)), h.packet))
+	}
+	return stack.Never
+}
+
+func newCounter(b testing.TB) (*feed, *stack.Stack, *counter) {
+	l, s := newFed(b)
+	h := &counter{packet: ipDatagram(addrA, addrB, 4791, 4791, make([]byte, 64))}
+	h.port = must(s.OpenUDPPort(ap("10.0.0.1:4791"), h, nil))
+	l.frame = datagramFrame(4791, 4791, make([]byte, 64))
+	return l, s, h
+}
+
+func TestUDPPortDoesNotAllocate(t *testing.T) {
+	l, s, _ := newCounter(t)
+	now := time.Now()
+	if n := testing.AllocsPerRun(100, func() {
+		l.waits = 3
+		s.Poll(now)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A datagram of 64 bytes in and one out, at a port.
+func BenchmarkUDPPort(b *testing.B) {
+	l, s, _ := newCounter(b)
+	now := time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		l.waits = 1
+		s.Poll(now)
+	}
+}

@@ -1,0 +1,75 @@
+package unet_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
+)
+
+// reverser is a protocol that sends datagrams back with their bytes reversed.
+type reverser struct {
+	port  *stack.UDPPort
+	out   []stack.UDPPacket
+	given stack.Event
+}
+
+func (h *reverser) Datagram(_ int64, p *stack.UDPPacket) {
+	b := make([]byte, 0, len(p.Payload))
+	for i := range p.Payload {
+		b = append(b, p.Payload[len(p.Payload)-1-i])
+	}
+	h.out = append(h.out, stack.UDPPacket{Payload: b, Src: p.Src})
+}
+
+func (h *reverser) Run(int64) int64 {
+	for len(h.out) > 0 {
+		p := h.out[0]
+		n := wire.IPv4HeaderLen + wire.UDPHeaderLen + len(p.Payload)
+		b := h.port.Alloc(p.Src.Addr, n)
+		if b == nil {
+			break
+		}
+		local := h.port.Local()
+		wire.PutIPv4(b, wire.IPv4Fields{TotalLen: uint16(n), TTL: 64, Protocol: wire.ProtocolUDP, DontFragment: true, Src: local.Addr().As4(), Dst: p.Src.Addr})
+		wire.PutUDPCopy(b[wire.IPv4HeaderLen:], &wire.UDPFlow{Src: local.Addr().As4(), Dst: p.Src.Addr, SrcPort: local.Port(), DstPort: p.Src.Port}, p.Payload)
+		h.port.Send(n)
+		h.out = h.out[1:]
+	}
+	return stack.Never
+}
+
+func (h *reverser) Failed(error) { h.port.Broadcast(&h.given) }
+
+// A protocol above UDP answers sockets of another host on a real link, while no goroutine of
+// its host waits, and its port is free when it is closed.
+func TestUDPPortOnALink(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	a, b := openHost(t, pair.A, unet.Config{}), openHost(t, pair.B, unet.Config{})
+	at := netip.AddrPortFrom(a.Addr(), 4791)
+	for range 2 {
+		h := new(reverser)
+		var err error
+		h.port, err = a.OpenUDPPort(t.Context(), at, h)
+		must(t, err)
+		c, err := b.DialUDP(t.Context(), netip.AddrPort{}, at)
+		must(t, err)
+		buf := make([]byte, 100)
+		for _, s := range []string{"ab", "cde"} {
+			_, err = c.Write([]byte(s))
+			must(t, err)
+			n, err := c.Read(buf)
+			must(t, err)
+			for i := range s {
+				if n != len(s) || buf[i] != s[len(s)-1-i] {
+					t.Fatalf("%s: got %s", s, buf[:n])
+				}
+			}
+		}
+		must(t, c.Close())
+		must(t, h.port.Close())
+	}
+}
