@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
@@ -31,8 +32,7 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 		case results <- result{tag, err}:
 		case <-left:
 			if err == nil && o.Op == protocol.OpClaim {
-				// After an error the tag stays claimed until the lease ends.
-				_, _ = l.change(context.Background(), protocol.Operation{Op: protocol.OpUnclaim, Tag: tag})
+				l.undo(tag)
 			}
 		}
 	}()
@@ -42,6 +42,21 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 	case <-ctx.Done():
 		close(left)
 		return endpoint.Tag{}, context.Cause(ctx)
+	}
+}
+
+// undo gives a tag back whose claimant has gone. While unetd is busy, as when it is stopped, it
+// tries again. After another error the tag stays claimed until the lease ends.
+func (l *Lease) undo(t endpoint.Tag) {
+	for {
+		if _, err := l.change(context.Background(), protocol.Operation{Op: protocol.OpUnclaim, Tag: t}); !errors.Is(err, endpoint.ErrBusy) {
+			return
+		}
+		select {
+		case <-time.After(longestBusy):
+		case <-l.done:
+			return
+		}
 	}
 }
 

@@ -61,8 +61,8 @@ type Lease struct {
 
 var _ endpoint.Lease = (*Lease)(nil)
 
-// Pauses before a resolve is repeated that was answered with ErrBusy: other resolves are in
-// progress at unetd, for seconds at most.
+// Pauses before a resolve, or the undoing of a claim, is repeated that failed with ErrBusy:
+// other resolves are in progress at unetd, for seconds at most, or it is stopped.
 const (
 	shortestBusy = 50 * time.Millisecond
 	longestBusy  = 250 * time.Millisecond

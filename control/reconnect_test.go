@@ -52,6 +52,39 @@ func TestUnetdHangs(t *testing.T) {
 	Await(t, "unetd", answered)
 }
 
+// A claim whose caller has gone is undone, also if unetd has no time for it at first.
+func TestUndoIsRepeated(t *testing.T) {
+	app, unetd := SocketPair(t)
+	_, w := Pipe(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	claimed := make(chan struct{})
+	said := script(t, unetd,
+		func() { SendAll(t, unetd, grantRecord, w, 2) },
+		func() {
+			cancel()
+			<-claimed
+			SendAll(t, unetd, `{"v":1,"id":2,"tag":"msg:9"}`, nil, 0)
+		},
+		func() { SendAll(t, unetd, `{"v":1,"id":3,"error":{"code":"busy","message":"later"}}`, nil, 0) },
+		func() { SendAll(t, unetd, `{"v":1,"id":4}`, nil, 0) },
+		func() { SendAll(t, unetd, `{"v":1,"id":5,"tag":"msg:9"}`, nil, 0) })
+	g, l, err := open(t.Context(), app, nowhere, endpoint.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if _, err := l.Claim(ctx, endpoint.MessageTag(9)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Claim: %v", err)
+	}
+	close(claimed)
+	if tag, err := l.Claim(t.Context(), endpoint.MessageTag(9)); err != nil || tag != endpoint.MessageTag(9) {
+		t.Errorf("Claim after it was undone: %v, %v", tag, err)
+	}
+	Await(t, "script", said)
+	hangUp(unetd)
+	l.Close()
+}
+
 // answerAll answers resolves until the end of the stream.
 func answerAll(t *testing.T, c *net.UnixConn) {
 	for {
