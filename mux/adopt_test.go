@@ -275,14 +275,22 @@ func TestDeadAreNotTakenOver(t *testing.T) {
 	}
 }
 
-// An endpoint whose process dies before it is presented is reclaimed before the grace period ends.
-func TestDeadWhileWaiting(t *testing.T) {
-	t.Parallel()
+// takenOver makes an endpoint in a child, kills the child and opens the mux again, to which the
+// endpoint can be presented for an hour.
+func takenOver(t *testing.T) (*pinLab, *child, *app) {
+	t.Helper()
 	l := newPinLab(t)
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{})
 	c.kill()
 	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
+	return l, c, a
+}
+
+// An endpoint whose process dies before it is presented is reclaimed before the grace period ends.
+func TestDeadWhileWaiting(t *testing.T) {
+	t.Parallel()
+	l, _, a := takenOver(t)
 	if n := len(l.mux.Endpoints()); n != 1 {
 		t.Fatalf("%d endpoints were taken over", n)
 	}
@@ -313,11 +321,7 @@ func TestTakenPort(t *testing.T) {
 // another attempt can succeed.
 func TestPresentWithoutFillRing(t *testing.T) {
 	t.Parallel()
-	l := newPinLab(t)
-	c := l.serve(order{})
-	a := l.openIn(c, endpoint.Request{})
-	c.kill()
-	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
+	l, c, a := takenOver(t)
 	l.mux.SetFillSize(a.grant.ID, 1<<20)
 	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); err == nil {
 		t.Fatal("presented")
@@ -338,11 +342,7 @@ func TestPresentWithoutFillRing(t *testing.T) {
 // An endpoint that is reclaimed was not leased, and cannot be presented any more.
 func TestReclaimedIsNotLeased(t *testing.T) {
 	t.Parallel()
-	l := newPinLab(t)
-	c := l.serve(order{})
-	a := l.openIn(c, endpoint.Request{})
-	c.kill()
-	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
+	l, _, a := takenOver(t)
 	if info := l.mux.Reclaim(a.grant.ID); info.Leased {
 		t.Errorf("%+v", info)
 	}

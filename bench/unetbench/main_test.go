@@ -135,19 +135,36 @@ func TestMissingDaemonIsOneLine(t *testing.T) {
 
 func TestBrokenDaemonIsReported(t *testing.T) {
 	netlab.RequireXDP(t)
-	ownTempDir(t)
-	want := leftovers(t)
 	path := filepath.Join(t.TempDir(), "unetd")
 	if err := os.WriteFile(path, []byte("#!/bin/sh\necho out of order >&2\nexit 3\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := execute(context.Background(), "rtt", "--transport", "msg", "--unetd", path)
+	_, _, err := executeCleanly(t, t.Context(), "rtt", "--transport", "msg", "--unetd", path)
 	if err == nil || !strings.Contains(err.Error(), "out of order") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("got %v", err)
 	}
-	if got := leftovers(t); got != want {
-		t.Errorf("left behind:\n%s\nbefore:\n%s", got, want)
+}
+
+// executeCleanly is execute, and checks that nothing is left behind.
+func executeCleanly(t *testing.T, ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	ownTempDir(t)
+	before := leftovers(t)
+	stdout, stderr, err = execute(ctx, args...)
+	if left := leftovers(t); left != before {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", left, before)
 	}
+	return stdout, stderr, err
+}
+
+// measure runs a benchmark that must succeed, with its results in JSON.
+func measure(t *testing.T, args ...string) (stdout, stderr string) {
+	t.Helper()
+	stdout, stderr, err := executeCleanly(t, t.Context(), append(args, "--json")...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	return stdout, stderr
 }
 
 // ownTempDir gives the test a directory for temporary files that nobody else
@@ -227,12 +244,7 @@ func lines(t *testing.T, out string) []map[string]any {
 // checkRun runs a small benchmark and checks what every one must keep.
 func checkRun(t *testing.T, records int, args ...string) {
 	t.Helper()
-	ownTempDir(t)
-	want := leftovers(t)
-	out, errs, err := execute(t.Context(), append(args, "--json")...)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs)
-	}
+	out, errs := measure(t, args...)
 	got := lines(t, out)
 	if len(got) != records {
 		t.Errorf("%d records, want %d:\n%s", len(got), records, out)
@@ -270,9 +282,6 @@ func checkRun(t *testing.T, records int, args ...string) {
 			t.Errorf("no %q in the table:\n%s", line, errs)
 		}
 	}
-	if left := leftovers(t); left != want {
-		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
-	}
 }
 
 const kernelOnly = "kernel-udp,go-udp"
@@ -306,16 +315,11 @@ func TestBandwidthOfTheKernel(t *testing.T) {
 
 func TestInterruptedRunCleansUp(t *testing.T) {
 	netlab.RequireXDP(t)
-	ownTempDir(t)
-	want := leftovers(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(300*time.Millisecond, cancel)
-	_, _, err := execute(ctx, "rtt", "--transport", kernelOnly, "--rounds", "100000")
+	_, _, err := executeCleanly(t, ctx, "rtt", "--transport", kernelOnly, "--rounds", "100000")
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
-	}
-	if left := leftovers(t); left != want {
-		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
 	}
 }
 
@@ -368,29 +372,16 @@ func TestEveryTransport(t *testing.T) {
 		checkRun(t, 4+1, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,tcp,kernel-udp", "--place", "local", "--rounds", "1", "--n", "200")
 	})
 	t.Run("scale", func(t *testing.T) {
-		ownTempDir(t)
-		want := leftovers(t)
-		out, errs, err := execute(t.Context(), "scale", "--unetd", unetd, "--rounds", "1", "--openings", "2", "--json")
-		if err != nil {
-			t.Fatalf("%v\n%s", err, errs)
-		}
+		out, errs := measure(t, "scale", "--unetd", unetd, "--rounds", "1", "--openings", "2")
 		if n := len(lines(t, out)); n != 2+5 { // openings, and ports at three places, queues at two
 			t.Errorf("%d lines:\n%s", n, out)
 		}
 		if strings.Contains(errs, "not measured") {
 			t.Errorf("figures are missing:\n%s", errs)
 		}
-		if left := leftovers(t); left != want {
-			t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
-		}
 	})
 	t.Run("memory", func(t *testing.T) {
-		ownTempDir(t)
-		want := leftovers(t)
-		out, errs, err := execute(t.Context(), "memory", "--unetd", unetd, "--idle", "512", "--json")
-		if err != nil {
-			t.Fatalf("%v\n%s", err, errs)
-		}
+		out, _ := measure(t, "memory", "--unetd", unetd, "--idle", "512")
 		all := lines(t, out)
 		if len(all) != 3*2 { // two endpoints and connections, over both attachments
 			t.Errorf("%d lines:\n%s", len(all), out)
@@ -408,21 +399,13 @@ func TestEveryTransport(t *testing.T) {
 				t.Errorf("implausible: %v", w)
 			}
 		}
-		if left := leftovers(t); left != want {
-			t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
-		}
 	})
 }
 
 // TestKernelTraffic: every figure has a measurement with the mux and one without.
 func TestKernelTraffic(t *testing.T) {
 	unetd := buildDaemon(t)
-	ownTempDir(t)
-	want := leftovers(t)
-	out, errs, err := execute(t.Context(), "kernel", "--unetd", unetd, "--rounds", "1", "--json")
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs)
-	}
+	out, errs := measure(t, "kernel", "--unetd", unetd, "--rounds", "1")
 	measured := map[string]int{}
 	for _, l := range lines(t, out) {
 		measured[fmt.Sprint(l["figure"], l["mux"], l["unit"])]++
@@ -444,21 +427,13 @@ func TestKernelTraffic(t *testing.T) {
 	if strings.Contains(errs, "not measured") || !strings.Contains(errs, "with / without") {
 		t.Errorf("figures are missing:\n%s", errs)
 	}
-	if left := leftovers(t); left != want {
-		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
-	}
 }
 
 // TestProfile: each message runs each program of the daemons once, and the samples of the two processes
 // lie in the loop that waits, in our code, and in the kernel on both sides of a veth.
 func TestProfile(t *testing.T) {
 	unetd := buildDaemon(t)
-	ownTempDir(t)
-	want := leftovers(t)
-	out, errs, err := execute(t.Context(), "profile", "udp", "--unetd", unetd, "--mode", "generic", "--limit", "1s", "--json")
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs)
-	}
+	out, errs := measure(t, "profile", "udp", "--unetd", unetd, "--mode", "generic", "--limit", "1s")
 	var p report.Profile
 	if err := json.Unmarshal([]byte(out), &p); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -489,9 +464,6 @@ func TestProfile(t *testing.T) {
 			t.Errorf("%s ran %v times a message", name, n)
 		}
 	}
-	if left := leftovers(t); left != want {
-		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
-	}
 }
 
 func TestVersion(t *testing.T) {
@@ -504,12 +476,7 @@ func TestVersion(t *testing.T) {
 // TestGoodput runs every kind of link once, for an instant.
 func TestGoodput(t *testing.T) {
 	unetd := buildDaemon(t)
-	ownTempDir(t)
-	want := leftovers(t)
-	out, errs, err := execute(t.Context(), "goodput", "--unetd", unetd, "--loss", "1", "--delay", "1ms", "--rounds", "1", "--time", "100ms", "--share-time", "200ms", "--json")
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs)
-	}
+	out, errs := measure(t, "goodput", "--unetd", unetd, "--loss", "1", "--delay", "1ms", "--rounds", "1", "--time", "100ms", "--share-time", "200ms")
 	flows := map[string]int{}
 	for _, f := range lines(t, out) {
 		flows[f["link"].(string)+" "+f["bench"].(string)]++
@@ -532,8 +499,5 @@ func TestGoodput(t *testing.T) {
 	}
 	if strings.Contains(errs, "not measured") {
 		t.Errorf("figures are missing:\n%s", errs)
-	}
-	if left := leftovers(t); left != want {
-		t.Errorf("left behind:\n%s\nbefore:\n%s", left, want)
 	}
 }
