@@ -11,10 +11,10 @@ BENCHFLAGS  ?=
 # Network namespaces, XDP programs and AF_XDP sockets need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build demo test check bench attack soak fuzz generate clean
+.PHONY: help build demo test test-rdma-peers check bench attack soak fuzz generate clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build all commands into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/... ./examples/...
@@ -45,6 +45,9 @@ else
 	$(SUDO) $(call UNETDEBUG,-C bench,./...)
 	@echo "make test: left out the pass under the race detector, which needs a C compiler (apt install gcc libc6-dev)"
 endif
+
+test-rdma-peers: ## run rdma-core's programs in a virtual machine against unet (downloads packages)
+	$(SUDO) $(GO) test -v -count=1 -timeout 20m ./test/rdmapeers -guest $(CURDIR)/bin/guest
 
 check: ## format, vet, lint, import rules, stale BPF objects
 	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }
