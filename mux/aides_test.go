@@ -386,8 +386,8 @@ func sendRaw(t *testing.T, h *netlab.Host, frame []byte) {
 }
 
 // multiply attaches a program that sends each frame received on a host's interface n times out of a
-// device of the host, all before the first of them is received.
-func multiply(t *testing.T, h *netlab.Host, device string, n int) {
+// device of the host, or with flag BPF_F_INGRESS into it, all before the first of them is received.
+func multiply(t *testing.T, h *netlab.Host, device string, flags, n int) {
 	t.Helper()
 	must(t, h.Do(func() error {
 		in, err := netlink.LinkByName(h.Interface)
@@ -399,7 +399,7 @@ func multiply(t *testing.T, h *netlab.Host, device string, n int) {
 			asm.Mov.Imm(asm.R7, int32(n)),
 			asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("again"),
 			asm.Mov.Imm(asm.R2, int32(out.Attrs().Index)),
-			asm.Mov.Imm(asm.R3, 0),
+			asm.Mov.Imm(asm.R3, int32(flags)),
 			asm.FnCloneRedirect.Call(),
 			asm.Sub.Imm(asm.R7, 1),
 			asm.JNE.Imm(asm.R7, 0, "again"),
@@ -442,7 +442,7 @@ func TestFullBacklogIsCounted(t *testing.T) {
 		l.open(udpTag("10.0.0.1:7001"))
 		a := l.open(udpTag("10.0.0.1:7000"))
 		device := fmt.Sprint("unet", a.grant.ID)
-		multiply(t, l.A, device, backlog+more)
+		multiply(t, l.A, device, 0, backlog+more)
 		sendRaw(t, l.B, unknown(l.A, l.B))
 		name := fmt.Sprint("lost_deliver_backlog.", a.grant.ID)
 		eventually(t, "they are counted", func() bool { return l.count()["lost_deliver_backlog"] >= more-1 })
@@ -459,7 +459,7 @@ func TestFullBacklogIsCounted(t *testing.T) {
 		// Frames from an XSK go through the backlog one by one, and cannot fill it. So the kernel
 		// of the port's namespace sends.
 		inside, device := a.inside()
-		multiply(t, inside, device, backlog+more)
+		multiply(t, inside, device, 0, backlog+more)
 		sendRaw(t, inside, unknown(l.A, l.A))
 		eventually(t, "they are counted", func() bool { return l.count()["lost_port_backlog"] >= more-1 })
 		c := l.count()
@@ -468,9 +468,17 @@ func TestFullBacklogIsCounted(t *testing.T) {
 		}
 		onlyLost(t, c, "lost_port_backlog")
 	})
+	t.Run("of the cutter", func(t *testing.T) {
+		l := openLab(t, mux.ModeTCX)
+		device := look(t, l.A).cutters[0]
+		multiply(t, l.A, device, unix.BPF_F_INGRESS, backlog+more)
+		sendRaw(t, l.B, unknown(l.A, l.B))
+		eventually(t, "they are counted", func() bool { return l.count()["lost_cut"] >= more-1 })
+		onlyLost(t, l.count(), "lost_cut")
+	})
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) { // of the uplink
 		l := openLab(t, mode)
-		multiply(t, l.B, l.B.Interface, backlog+more)
+		multiply(t, l.B, l.B.Interface, 0, backlog+more)
 		sendRaw(t, l.A, unknown(l.B, l.A))
 		eventually(t, "they are counted", func() bool { return l.count()["lost_uplink_backlog"] >= more-1 })
 		if n, c := droppedBy(t, l.B, l.B.Interface), l.count(); c["lost_uplink_backlog"] != n {

@@ -68,9 +68,13 @@ int BPF_PROG(unet_backlog_full, struct sk_buff *skb, void *location, enum skb_dr
 
 	if (reason != bpf_core_enum_value(enum skb_drop_reason, SKB_DROP_REASON_CPU_BACKLOG))
 		return 0;
-	if (skb->dev->ifindex == config.uplink && skb->dev->nd_net.net->net_cookie == config.netns) {
-		add(UNET_LOST_UPLINK_BACKLOG, 1);
-		return 0;
+	if (skb->dev->nd_net.net->net_cookie == config.netns) {
+		if (skb->dev->ifindex == config.cutter)
+			return 0; /* the device counts it: lost_cut */
+		if (skb->dev->ifindex == config.uplink) {
+			add(UNET_LOST_UPLINK_BACKLOG, 1);
+			return 0;
+		}
 	}
 	id = skb->dev->xdp_prog->aux->id; /* 0 if there is none */
 	counter = bpf_map_lookup_elem(&losses, &id);
