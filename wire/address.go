@@ -80,6 +80,8 @@ var (
 	ErrTruncated = errors.New("truncated")
 	// ErrVersion: the version is not supported.
 	ErrVersion = errors.New("unknown version")
+	// ErrOpcode: the opcode is unknown.
+	ErrOpcode = errors.New("unknown opcode")
 	// ErrLength: a length field contradicts the header itself.
 	ErrLength = errors.New("impossible length")
 	// ErrChecksum: the checksum does not match.

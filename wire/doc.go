@@ -1,12 +1,13 @@
-// Package wire reads and writes headers: Ethernet, ARP, IPv4, ICMPv4, UDP, TCP and
-// the U-Net message header, and the Internet checksum.
+// Package wire reads and writes headers: Ethernet, ARP, IPv4, ICMPv4, UDP, TCP, RoCEv2
+// and the U-Net message header. It computes the Internet checksum and the invariant CRC of
+// RoCEv2.
 //
 // # Reading
 //
-// [Ethernet], [IPv4] and [UDP] are structs of the fields that a receiver looks at. The
-// other headers are views, named byte slices over memory of the caller's:
+// [Ethernet], [IPv4], [UDP], [TCP] and [RoCE] are structs of the fields that a receiver
+// looks at. The other headers are views, named byte slices over memory of the caller's:
 //
-//	type TCP []byte
+//	type ARP []byte
 //
 // A parser checks the lengths once, and the checksum of IPv4, ICMPv4 and UDP. Payloads and
 // views are cut to the length that the header states, so that link-layer padding is gone.
