@@ -36,6 +36,7 @@ var layers = map[string]struct{ own, other []string }{
 	"internal/protocoltest":  {own: []string{"internal/protocol"}, other: []string{"golang.org/x/sys/unix"}},
 	"control":                {own: []string{"endpoint", "internal/notices", "internal/protocol"}, other: []string{"golang.org/x/sys/unix"}},
 	"proto/udp":              {own: []string{"wire"}},
+	"proto/rdma/cm":          {own: []string{"wire"}},
 	"proto/tcp/seq":          {},
 	"proto/tcp":              {own: []string{"wire", "proto/tcp/seq"}},
 	"stack":                  {own: []string{"wire", "proto", "internal/wait"}},

@@ -1,6 +1,6 @@
-// Package wire reads and writes headers: Ethernet, ARP, IPv4, ICMPv4, UDP, TCP, RoCEv2
-// and the U-Net message header. It computes the Internet checksum and the invariant CRC of
-// RoCEv2.
+// Package wire reads and writes headers: Ethernet, ARP, IPv4, ICMPv4, UDP, TCP, RoCEv2, the
+// U-Net message header and the messages of the RDMA connection manager. It computes the
+// Internet checksum and the invariant CRC of RoCEv2.
 //
 // # Reading
 //
