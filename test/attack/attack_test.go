@@ -148,7 +148,7 @@ func (t *table) print(w io.Writer) {
 			fmt.Fprintln(w, strings.TrimRight(line, " "))
 		}
 	}
-	fmt.Fprintf(w, "%d cases, %d failed\n\n", len(t.rows), failed)
+	fmt.Fprintf(w, "%d cases, %d failed (unetd serve --mode %s)\n\n", len(t.rows), failed, unetd.Mode)
 }
 
 func at(lines []string, i int) string {

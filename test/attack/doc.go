@@ -3,7 +3,10 @@
 // against a real unetd.
 //
 //	go test ./test/attack -v -attack.long
-//	go test ./test/attack -v -mode generic	(the default is that of unetd serve)
+//	UNET_MODE=generic go test ./test/attack -v	(the default is auto, as of unetd serve)
+//
+// `make attack` runs it in both forms of the mux. `make test` runs the short form: with
+// unetdebug in the mode that auto chooses, under the race detector in generic mode.
 //
 // [TestAttacks] runs the cases one after another. An attacker is a process without
 // privileges that was granted an endpoint. It writes into its rings and its

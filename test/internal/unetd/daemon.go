@@ -1,7 +1,7 @@
 package unetd
 
 import (
-	"flag"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,7 +24,8 @@ rules:
     trusted: true
 `, netlab.NobodyID)
 
-var mode = flag.String("mode", "auto", "how unetd attaches its programs (unetd serve --mode)")
+// Mode is how unetd attaches its programs (unetd serve --mode): UNET_MODE, or auto.
+var Mode = cmp.Or(os.Getenv("UNET_MODE"), "auto")
 
 // Daemon is unetd on a host, with a socket to which every user may connect.
 type Daemon struct {
@@ -80,7 +81,7 @@ func (d *Daemon) Start(t testing.TB) {
 	t.Helper()
 	d.Process = Start(t, d.host, netlab.Bound(), Command(t, "unetd"), append([]string{
 		"serve", "--interface", d.host.Interface, "--socket", d.Socket, "--socket-mode", "0666",
-		"--policy", d.Policy, "--bpffs", d.BPFFS, "--mode", *mode}, d.flags...)...)
+		"--policy", d.Policy, "--bpffs", d.BPFFS, "--mode", Mode}, d.flags...)...)
 	d.Await(t, "ready")
 }
 
