@@ -2,11 +2,15 @@ package unetd
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
@@ -119,6 +123,18 @@ func Left(t testing.TB, h *netlab.Host) (left []string) {
 		}
 		if a.Xdp != nil && a.Xdp.Attached {
 			left = append(left, fmt.Sprintf("XDP program %d on %s", a.Xdp.ProgId, a.Name))
+		}
+		var tcx *link.QueryResult
+		if err := h.Do(func() (err error) {
+			tcx, err = link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: ebpf.AttachTCXIngress})
+			return err
+		}); errors.Is(err, syscall.ENODEV) {
+			continue // deleted since it was listed
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range tcx.Programs {
+			left = append(left, fmt.Sprintf("TCX program %d on %s", p.ID, a.Name))
 		}
 	}
 	return left
