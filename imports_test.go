@@ -37,6 +37,7 @@ var layers = map[string]struct{ own, other []string }{
 	"control":                {own: []string{"endpoint", "internal/notices", "internal/protocol"}, other: []string{"golang.org/x/sys/unix"}},
 	"proto/udp":              {own: []string{"wire"}},
 	"proto/rdma/cm":          {own: []string{"wire"}},
+	"proto/rdma":             {own: []string{"wire"}},
 	"proto/tcp/seq":          {},
 	"proto/tcp":              {own: []string{"wire", "proto/tcp/seq"}},
 	"stack":                  {own: []string{"wire", "proto", "internal/wait"}},

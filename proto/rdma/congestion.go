@@ -1,0 +1,94 @@
+package rdma
+
+import "time"
+
+const (
+	firstWindow = 10 // packets, as in RFC 6928
+	minWindow   = 2
+	cnpInterval = Time(50 * time.Microsecond) // at least, between two CNPs of a queue pair
+)
+
+// congestion is the congestion window of an RC queue pair, in packets: those that it sends, and
+// the READ responses that it asks for. It is NewReno's (RFC 5681): slow start, one packet a
+// round trip above the threshold, halved once a window by a loss or a CNP, 1 after a timeout.
+type congestion struct {
+	window    uint32
+	threshold uint32
+	acked     uint32 // above the threshold: since the window grew
+	limited   bool   // the window has held back a packet since it grew
+	halvedAt  uint32 // PSN: until it is acknowledged, the window is not halved again
+	halved    bool   // halvedAt is valid
+
+	timing     bool // a round trip is being measured
+	timed      uint32
+	timedAt    Time
+	srtt, rttv Time // RFC 6298; 0: no sample yet
+}
+
+func (c *congestion) init() {
+	*c = congestion{window: firstWindow, threshold: 1 << 30}
+}
+
+// grow is called when n packets have been acknowledged.
+func (c *congestion) grow(n uint32, limit int) {
+	if !c.limited || c.window >= uint32(limit) {
+		return
+	}
+	if c.window < c.threshold {
+		c.window += n
+	} else if c.acked += n; c.acked >= c.window {
+		c.acked -= c.window
+		c.window++
+	} else {
+		return
+	}
+	c.window = min(c.window, uint32(limit))
+	c.limited = false
+}
+
+// halve reacts to a loss or a CNP, once a window.
+func (r *requester) halve() {
+	c := &r.congestion
+	if c.halved && psnDiff(r.una, c.halvedAt) < 0 {
+		return
+	}
+	c.threshold = max(c.window/2, minWindow)
+	c.window, c.acked = c.threshold, 0
+	c.halved, c.halvedAt = true, r.max
+}
+
+// collapse reacts to a timeout.
+func (r *requester) collapse() {
+	c := &r.congestion
+	c.threshold = max(c.window/2, minWindow)
+	c.window, c.acked = 1, 0
+	c.halved, c.halvedAt = true, r.max
+}
+
+// sample takes a round-trip time (RFC 6298, section 2).
+func (c *congestion) sample(rtt Time) {
+	if c.srtt == 0 {
+		c.srtt, c.rttv = max(rtt, 1), rtt/2
+		return
+	}
+	d := c.srtt - rtt
+	if d < 0 {
+		d = -d
+	}
+	c.rttv += (d - c.rttv) / 4
+	c.srtt = max(c.srtt+(rtt-c.srtt)/8, 1)
+}
+
+// congested takes a CNP.
+func (r *requester) congested() {
+	if r.una != r.max {
+		r.halve()
+	}
+}
+
+// sendCNP answers a packet that experienced congestion.
+func (q *QP) sendCNP(now Time) {
+	if q.cnpAt == 0 || now-q.cnpAt >= cnpInterval {
+		q.cnpDue = true
+	}
+}

@@ -1,0 +1,282 @@
+package rdma
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"syscall"
+	"time"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// Time is an instant in nanoseconds since an epoch of the driver's choice.
+type Time int64
+
+// Never is later than every instant.
+const Never Time = math.MaxInt64
+
+func (t Time) add(d time.Duration) Time { return t + Time(d) }
+
+// Config are the properties and limits of a [Device]. A limit of 0 means its default.
+type Config struct {
+	Addr    [4]byte     // the device's address; its GID is ::ffff:Addr
+	LinkMTU int         // bytes of the longest IP packet; default 1500
+	Rand    rand.Source // for keys and queue pair numbers: must be unpredictable, as a ChaCha8 with a secret seed is
+
+	Window      int // most packets of one queue pair in flight; default 256
+	MaxQP       int // queue pairs; default 4096
+	MaxKeys     int // memory regions and windows; default 65536
+	MaxQPWR     int // work requests in a queue; default 16384
+	MaxCQE      int // completions in a CQ; default 1 << 20
+	MaxRDAtomic int // READs and atomics in flight of a queue pair, each way; default 16, at most 128
+}
+
+func (c Config) withDefaults() Config {
+	for _, f := range []struct {
+		p *int
+		n int
+	}{{&c.LinkMTU, 1500}, {&c.Window, 256}, {&c.MaxQP, 4096}, {&c.MaxKeys, 65536}, {&c.MaxQPWR, 16384}, {&c.MaxCQE, 1 << 20}, {&c.MaxRDAtomic, 16}} {
+		if *f.p == 0 {
+			*f.p = f.n
+		}
+	}
+	c.MaxRDAtomic = min(c.MaxRDAtomic, 128)
+	return c
+}
+
+// Device is everything of one address. Its methods, and those of its objects, are not safe for
+// concurrent use.
+type Device struct {
+	cfg     Config
+	qps     map[uint32]*QP
+	all     []*QP              // in the order of their creation
+	last    *QP                // of the last packet; nil: none
+	keys    map[uint32]*region // by the upper 24 bits
+	lastKey *region
+	timers  timerHeap
+	counts  [numberOfCounts]uint64
+
+	firstReady, lastReady *QP
+	firstEvent, lastEvent *events
+	in                    wire.RoCE // of the packet that is being processed
+}
+
+// New makes a device without objects.
+func New(cfg Config) *Device {
+	return &Device{cfg: cfg.withDefaults(), qps: make(map[uint32]*QP), keys: make(map[uint32]*region)}
+}
+
+// Config is the device's configuration, with its defaults.
+func (d *Device) Config() Config { return d.cfg }
+
+// ActiveMTU is the greatest path MTU that the link carries, 0 if it carries none.
+func (d *Device) ActiveMTU() MTU {
+	m := MTU4096
+	for m > 0 && m.Bytes()+packetOverhead > d.cfg.LinkMTU {
+		m--
+	}
+	return m
+}
+
+// RandomPSN is an unpredictable first packet sequence number.
+func (d *Device) RandomPSN() uint32 { return uint32(d.cfg.Rand.Uint64()) & psnMask }
+
+// Packet is a datagram for port 4791 of the device's address. Its memory is read during
+// Process only.
+type Packet struct {
+	IP      []byte // from the IP header to the end of the datagram
+	Src     [4]byte
+	SrcPort uint16
+	CE      bool   // congestion was experienced on the way
+	Data    []byte // the UDP payload, at the end of IP
+}
+
+// Process takes a packet. What it answers, Ready and Emit send.
+func (d *Device) Process(now Time, p *Packet) {
+	d.counts[PacketsReceived]++
+	h := &d.in
+	if err := h.Parse(p.Data); err != nil {
+		d.counts[BadHeader]++
+		return
+	}
+	q := d.last
+	if q == nil || q.num != h.DstQP {
+		if q = d.qps[h.DstQP]; q == nil {
+			d.counts[NoQP]++
+			return
+		}
+		d.last = q
+	}
+	if !wire.CheckICRC(p.IP) {
+		d.counts[BadICRC]++
+		return
+	}
+	if !q.accepts(h, p) {
+		return
+	}
+	if p.CE && q.typ == RC {
+		q.sendCNP(now)
+	}
+	switch {
+	case h.Opcode == wire.OpCNP:
+		d.counts[CNPsReceived]++
+		q.req.congested()
+	case q.typ == RC && isResponse(h.Opcode):
+		q.response(now, h)
+	default:
+		q.request(now, h, p)
+	}
+	q.update(now)
+}
+
+// accepts reports whether the queue pair takes packets of this kind, in its state and from
+// this address.
+func (q *QP) accepts(h *wire.RoCE, p *Packet) bool {
+	c := &q.d.counts
+	switch {
+	case q.state < StateRTR || q.state == StateErr:
+		c[BadState]++
+	case h.PKey&0x7fff != defaultPKey&0x7fff:
+		c[BadPKey]++
+	case h.Opcode != wire.OpCNP && h.Opcode.Transport() != q.transport:
+		c[BadTransport]++
+	case q.typ <= UC && p.Src != q.attr.AH.Dst:
+		c[BadSource]++
+	default:
+		return true
+	}
+	return false
+}
+
+func isResponse(op wire.Opcode) bool {
+	return op >= wire.OpReadResponseFirst && op <= wire.OpAtomicAck
+}
+
+// Ready is the next queue pair that has a packet to send and may send it, or nil. It stays the
+// next until a packet of it has been emitted.
+func (d *Device) Ready() *QP { return d.firstReady }
+
+// Deadline is when Expire next has something to do, or [Never]. It may be too early, never too
+// late.
+func (d *Device) Deadline() Time {
+	if len(d.timers) == 0 {
+		return Never
+	}
+	return d.timers[0].at
+}
+
+// Expire runs the timers that are due.
+func (d *Device) Expire(now Time) {
+	for len(d.timers) > 0 && d.timers[0].at <= now {
+		q := d.timers[0].qp
+		if q.deadline() <= now {
+			q.expire(now)
+			q.update(now)
+		}
+		if q.slot != 0 && q.queuedAt <= now {
+			d.timers.requeue(q)
+		}
+	}
+}
+
+// QPs is the number of queue pairs; Keys that of memory regions and windows.
+func (d *Device) QPs() int  { return len(d.qps) }
+func (d *Device) Keys() int { return len(d.keys) }
+
+func (d *Device) addQP(q *QP) error {
+	if len(d.qps) >= d.cfg.MaxQP {
+		return fmt.Errorf("rdma: create QP: the limit of %d is reached: %w", d.cfg.MaxQP, syscall.ENOMEM)
+	}
+	if q.typ == GSI {
+		if d.qps[1] != nil {
+			return fmt.Errorf("rdma: create QP: QP 1 exists: %w", syscall.EBUSY)
+		}
+		q.num = 1
+	}
+	for q.num < 1 || q.typ != GSI && (q.num < 2 || d.qps[q.num] != nil) {
+		q.num = uint32(d.cfg.Rand.Uint64()) & (1<<24 - 1)
+		if q.num == 1<<24-1 { // multicast
+			q.num = 0
+		}
+	}
+	d.qps[q.num] = q
+	d.all = append(d.all, q)
+	return nil
+}
+
+// timerHeap is a heap of queue pairs by queuedAt, which is their earliest timer or before: a
+// timer that is moved to a later time does not change the heap.
+type timerHeap []timerEntry
+
+type timerEntry struct {
+	at Time
+	qp *QP
+}
+
+// schedule makes sure that the entry of q is not later than at.
+func (h *timerHeap) schedule(q *QP, at Time) {
+	if q.slot == 0 {
+		if at == Never {
+			return
+		}
+		*h = append(*h, timerEntry{at, q})
+		q.slot = len(*h)
+	} else if at >= q.queuedAt {
+		return
+	}
+	q.queuedAt = at
+	h.up(q.slot, timerEntry{at, q})
+}
+
+// requeue moves the entry of q to its earliest timer, or removes it.
+func (h *timerHeap) requeue(q *QP) {
+	at, i := q.deadline(), q.slot
+	e := timerEntry{at, q}
+	if at == Never {
+		n := len(*h)
+		e = (*h)[n-1]
+		(*h)[n-1] = timerEntry{}
+		*h = (*h)[:n-1]
+		q.slot = 0
+		if e.qp == q {
+			return
+		}
+	}
+	q.queuedAt = at
+	if i > 1 && e.at < (*h)[i/2-1].at {
+		h.up(i, e)
+	} else {
+		h.down(i, e)
+	}
+}
+
+func (h timerHeap) set(i int, e timerEntry) {
+	h[i-1] = e
+	e.qp.slot = i
+}
+
+func (h timerHeap) up(i int, e timerEntry) {
+	for ; i > 1 && e.at < h[i/2-1].at; i /= 2 {
+		h.set(i, h[i/2-1])
+	}
+	h.set(i, e)
+}
+
+func (h timerHeap) down(i int, e timerEntry) {
+	for {
+		k := 2 * i
+		if k > len(h) {
+			break
+		}
+		if k < len(h) && h[k].at < h[k-1].at {
+			k++
+		}
+		if h[k-1].at >= e.at {
+			break
+		}
+		h.set(i, h[k-1])
+		i = k
+	}
+	h.set(i, e)
+}
