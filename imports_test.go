@@ -44,6 +44,7 @@ var layers = map[string]struct{ own, other []string }{
 	"stack/memlink":          {own: []string{"stack", "wire"}},
 	"internal/netlab":        {own: []string{"wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/fate":          {},
+	"internal/soak":          {},
 	"internal/version":       {},
 	"internal/netlab/impair": {own: []string{"internal/netlab", "internal/fate"}, other: []string{"golang.org/x/sys/unix"}},
 	"cmd/unetd":              {own: []string{"cmd/unetd/internal", "control", "internal/protocol", "internal/version", "internal/xsk", "mux"}, other: []string{"github.com/spf13/cobra"}},
