@@ -19,7 +19,7 @@ type link struct {
 	ds   [64]datapath.Desc // the batch being received
 }
 
-var _ stack.LongLink = (*link)(nil)
+var _ stack.Link = (*link)(nil)
 
 func newLink(ep *datapath.Endpoint) *link {
 	return &link{ep: ep, room: int(ep.Geometry().FrameSize), long: ep.PrepareLong()}
@@ -51,22 +51,18 @@ func (l *link) Release(f stack.Frame) {
 	l.ep.ReleaseFrame(datapath.Desc{Addr: f.ID})
 }
 
-func (l *link) Alloc() (stack.Frame, bool) {
-	d, ok := l.ep.AllocFrame()
-	if !ok {
-		return stack.Frame{}, false
+func (l *link) Alloc(n int) (f stack.Frame, ok bool) {
+	var d datapath.Desc
+	if n > l.room && l.long > 0 {
+		if d, ok = l.ep.AllocLong(); ok {
+			f = stack.Frame{Data: l.ep.LongBytes(d), ID: d.Addr}
+		}
+		return f, ok
 	}
-	return stack.Frame{Data: l.ep.Bytes(d), ID: d.Addr}, true
-}
-
-func (l *link) Rooms() (frame, long int) { return l.room, l.long }
-
-func (l *link) AllocLong() (stack.Frame, bool) {
-	d, ok := l.ep.AllocLong()
-	if !ok {
-		return stack.Frame{}, false
+	if d, ok = l.ep.AllocFrame(); ok {
+		f = stack.Frame{Data: l.ep.Bytes(d), ID: d.Addr}
 	}
-	return stack.Frame{Data: l.ep.LongBytes(d), ID: d.Addr}, true
+	return f, ok
 }
 
 func (l *link) Send(f stack.Frame) bool {

@@ -27,13 +27,13 @@ func (l *feed) Recv(frames []stack.Frame) int {
 	l.waits -= n
 	return n
 }
-func (l *feed) Release(stack.Frame)        {}
-func (l *feed) Alloc() (stack.Frame, bool) { return stack.Frame{Data: l.room[:]}, true }
-func (l *feed) Send(stack.Frame) bool      { l.sent++; return true }
-func (l *feed) Flush() error               { return nil }
-func (l *feed) Pending() bool              { return l.waits > 0 }
-func (l *feed) Sleep(time.Time) error      { return nil }
-func (l *feed) Wake()                      {}
+func (l *feed) Release(stack.Frame)           {}
+func (l *feed) Alloc(int) (stack.Frame, bool) { return stack.Frame{Data: l.room[:]}, true }
+func (l *feed) Send(stack.Frame) bool         { l.sent++; return true }
+func (l *feed) Flush() error                  { return nil }
+func (l *feed) Pending() bool                 { return l.waits > 0 }
+func (l *feed) Sleep(time.Time) error         { return nil }
+func (l *feed) Wake()                         {}
 
 // datagramFrame is a whole frame from B to A.
 func datagramFrame(srcPort, dstPort uint16, payload []byte) []byte {
@@ -157,7 +157,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 		la, lb := memlink.Pair(memlink.Config{})
 		frames := make([]stack.Frame, 64)
 		hop := func(from, to *memlink.Link) {
-			f, _ := from.Alloc()
+			f, _ := from.Alloc(0)
 			f.Data = f.Data[:106]
 			from.Send(f)
 			from.Flush()

@@ -37,8 +37,9 @@ type Link interface {
 	Recv(frames []Frame) int
 	// Release gives back a frame from Recv or Alloc. Only ID is looked at.
 	Release(f Frame)
-	// Alloc hands over a frame to send. false: none is free at the moment.
-	Alloc() (Frame, bool)
+	// Alloc hands over a frame to send n bytes in, or the largest that the link has, if that
+	// is less. false: none is free at the moment.
+	Alloc(n int) (Frame, bool)
 	// Send queues f.Data. false: the queue is full, and the frame stays the
 	// caller's.
 	Send(f Frame) bool
@@ -54,26 +55,4 @@ type Link interface {
 	Sleep(until time.Time) error
 	// Wake ends a Sleep, or the next one.
 	Wake()
-}
-
-// LongLink is a Link that sends packets of several frames, which it lends as one piece
-// of memory.
-type LongLink interface {
-	Link
-	// Rooms are how many bytes Alloc and AllocLong lend; long is 0 if AllocLong never
-	// lends any. They do not change.
-	Rooms() (frame, long int)
-	// AllocLong is Alloc for a packet that a frame has no room for. What it hands over
-	// is one Frame to the stack: Release and Send take it like any other, and Send
-	// queues all of it or nothing.
-	AllocLong() (Frame, bool)
-}
-
-// alloc hands over a frame to send n bytes in, or the largest that the link has, if that is
-// less.
-func (s *Stack) alloc(n int) (Frame, bool) {
-	if n > s.frameRoom {
-		return s.long.AllocLong()
-	}
-	return s.link.Alloc()
 }

@@ -205,7 +205,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 		return false
 	}
 	from := binary.BigEndian.Uint64(p.data[6:14])
-	*s.heard.place(from) = from&^0xffff | uint64(tick(s.now))
+	*s.heard.place(from) = from&^0xffff | uint64(s.now>>tickBits)&0xffff
 	switch eth.Type {
 	case wire.EtherTypeIPv4:
 	case wire.EtherTypeARP:
@@ -245,7 +245,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 // reply allocates a frame for an answer of the stack's own and cuts it to n
 // bytes. If there is none, no answer is sent: a reply never waits.
 func (s *Stack) reply(n int) (Frame, bool) {
-	f, ok := s.link.Alloc()
+	f, ok := s.link.Alloc(0)
 	if !ok {
 		s.count[replyNoFrame]++
 		return Frame{}, false

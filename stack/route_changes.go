@@ -22,7 +22,7 @@ import (
 func (s *Stack) lookAt(r *route) {
 	used := r.sent != r.sentLooked
 	to := binary.BigEndian.Uint64(r.headers.bytes[:8])
-	silent := used && !s.heard.since(to, tick(r.lookedAt), tick(s.now))
+	silent := used && !s.heard.since(to, r.lookedAt, s.now)
 	r.sentLooked, r.lookedAt = r.sent, s.now
 	switch {
 	case !used:
@@ -30,9 +30,9 @@ func (s *Stack) lookAt(r *route) {
 		s.armRoute(r, s.now+staleTime)
 	case r.wanted || s.now-r.askedAt >= refreshInterval:
 		s.askResolver(r)
-	case silent && !s.silent.since(to, tick(s.now-silencePause), tick(s.now)) && s.silenceTokens.take(s.now, silenceInterval, silenceBurst):
+	case silent && !s.silent.since(to, s.now-silencePause, s.now) && s.silenceTokens.take(s.now, silenceInterval, silenceBurst):
 		s.count[routesDoubted]++
-		*s.silent.place(to) = to&^0xffff | uint64(tick(s.now))
+		*s.silent.place(to) = to&^0xffff | uint64(s.now>>tickBits)&0xffff
 		s.askResolver(r)
 	default:
 		s.armRoute(r, s.now+lookInterval)
@@ -40,10 +40,14 @@ func (s *Stack) lookAt(r *route) {
 }
 
 // linkTimes has for MAC addresses the time of the last event. It is a hash table without
-// chains: an address whose place another one has taken counts as one without an event.
-type linkTimes [1 << placeBits]uint64 // the address in the upper 48 bits, the tick in the lower 16
+// chains: an address whose place another one has taken counts as one without an event. The
+// address is in the upper 48 bits, the time in the lower 16, in ticks modulo 2^16.
+type linkTimes [1 << placeBits]uint64
 
-const placeBits = 12
+const (
+	placeBits = 12
+	tickBits  = 20 // a tick is 2^20 ns
+)
 
 // place is the place of an address, in the upper 48 bits of a, in the table. The multiplier
 // spreads addresses that differ in a few bits only (Fibonacci hashing).
@@ -51,14 +55,11 @@ func (t *linkTimes) place(a uint64) *uint64 {
 	return &t[(a>>16)*0x9e3779b97f4a7c15>>(64-placeBits)]
 }
 
-// since reports whether a has an event at the tick then or later.
-func (t *linkTimes) since(a uint64, then, now uint16) bool {
-	v := *t.place(a)
-	return (v^a)>>16 == 0 && now-uint16(v) <= now-then
+// since reports whether a has an event in the tick of then or later.
+func (t *linkTimes) since(a uint64, then, now instant) bool {
+	v, at := *t.place(a), uint16(now>>tickBits)
+	return (v^a)>>16 == 0 && at-uint16(v) <= at-uint16(then>>tickBits)
 }
-
-// tick is an instant in units of 2^20 ns, modulo 2^16.
-func tick(i instant) uint16 { return uint16(i >> 20) }
 
 // setMTU derives what may be sent from what is known of the path.
 func (r *route) setMTU() {

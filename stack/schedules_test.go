@@ -25,11 +25,11 @@ func (l *quietLink) Recv(frames []Frame) (n int) {
 	}
 	return n
 }
-func (l *quietLink) Release(Frame)        {}
-func (l *quietLink) Alloc() (Frame, bool) { return Frame{Data: make([]byte, 2048)}, true }
-func (l *quietLink) Send(Frame) bool      { return true }
-func (l *quietLink) Flush() error         { return nil }
-func (l *quietLink) Pending() bool        { return len(l.frames) > 0 }
+func (l *quietLink) Release(Frame)           {}
+func (l *quietLink) Alloc(int) (Frame, bool) { return Frame{Data: make([]byte, 2048)}, true }
+func (l *quietLink) Send(Frame) bool         { return true }
+func (l *quietLink) Flush() error            { return nil }
+func (l *quietLink) Pending() bool           { return len(l.frames) > 0 }
 func (l *quietLink) Wake() {
 	select {
 	case l.wake <- struct{}{}:

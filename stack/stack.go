@@ -104,8 +104,6 @@ type Stack struct {
 	mu mutex // guards all that follows, and the link
 
 	link         Link
-	long         LongLink // link, if it sends packets of several frames
-	frameRoom    int      // bytes above which alloc goes to long
 	linkAddr     wire.LinkAddr
 	addr         [4]byte
 	broadcast4   [4]byte // of the subnet; the limited one if it has none
@@ -169,7 +167,7 @@ type Stack struct {
 	recall         event         // tells the caretaker to give the role up
 	caretakerIdle  bool          // sleeps until caretakerWake
 	lookTimer      *time.Timer   // ends the caretaker's pause; nil: there is no caretaker
-	lookSoon       bool          // lookSoonForTCP has set that timer
+	lookSoon       bool          // lookAround has set that timer
 	lookMoves      uint64        // roleMoves then
 	lookDelay      time.Duration // the least time until the timer that it sets next
 	caretakerWake  chan struct{}
@@ -179,7 +177,7 @@ type Stack struct {
 	tcpTouched bool       // there is something to settle
 	tcpBlocked bool       // the link takes no more
 	tcpTimer   tcpTimer   // for the engine's next deadline
-	acking     []*TCPConn // that hold an acknowledgment back
+	acking     []*TCPConn // that may hold an acknowledgment back
 	scratch    []byte     // for segments that do not go to the link
 	drained    event      // a connection that was closed has ended
 
@@ -227,7 +225,6 @@ func New(cfg Config) (*Stack, error) {
 	}
 	s := &Stack{
 		link:           cfg.Link,
-		frameRoom:      math.MaxInt,
 		linkAddr:       cfg.LinkAddr,
 		addr:           addr.As4(),
 		wholeAddress:   cfg.WholeAddress,
@@ -252,11 +249,6 @@ func New(cfg Config) (*Stack, error) {
 		tcpListeners:   make(map[*TCPListener]struct{}),
 		left:           make(chan struct{}, 1),
 		gone:           make(chan struct{}),
-	}
-	if long, ok := cfg.Link.(LongLink); ok {
-		if frame, most := long.Rooms(); most > 0 {
-			s.long, s.frameRoom = long, frame
-		}
 	}
 	s.tcp = tcp.NewTable(tcp.Config{
 		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: func(id uint64) { s.giveBack(id, false) },

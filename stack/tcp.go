@@ -89,14 +89,13 @@ type TCPConn struct {
 	closed              bool
 	posted              bool // a reader has posted its buffer
 	answering           bool // a reader was woken and has not called again
-	ackHeld             bool // the connection is held: its ACK waits for what the reader writes
+	acking              bool // it is in Stack.acking
 	writing             bool // a goroutine is in writeInTurn
 	connected           bool
 	drained             bool // all data and our FIN are acknowledged
 	finished            bool // CLOSED or TIME-WAIT
 	chosen              bool // its local port is from Config.TCPPorts
 	readers             int  // goroutines that wait to read
-	ackSlot             int  // in Stack.acking
 	readDeadline        instant
 	writeDeadline       instant
 	reads               uint32        // since the clock was last read for readDeadline

@@ -3,6 +3,7 @@ package stack
 import (
 	"net"
 	"os"
+	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
 )
@@ -24,17 +25,25 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 		if len(p) == 0 {
 			break
 		}
-		if n, err = c.conn.Read(tcp.Time(s.now), p); n > 0 || err != nil {
-			break
+		if s.broken != nil || c.posted || !c.conn.Post(tcp.Time(s.now), p) {
+			if n, err = c.conn.Read(tcp.Time(s.now), p); n > 0 || err != nil {
+				break
+			}
+			if err = s.broken; err != nil {
+				break
+			}
+			c.conn.Flush(tcp.Time(s.now))
+			c.awaitData()
+			continue
 		}
-		if err = s.broken; err != nil {
-			break
-		}
-		if n = c.awaitData(p); n > 0 {
+		c.posted = true
+		c.awaitData()
+		c.posted = false
+		if n = c.conn.Unpost(tcp.Time(s.now)); n > 0 {
 			break
 		}
 	}
-	if s.tcp.NextReady() != nil {
+	if s.tcp.Ready != nil {
 		s.readClock()
 		s.settleTCP()
 	}
@@ -45,31 +54,20 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// awaitData sends corked data and waits until there is something to read. It returns how
-// many bytes have been copied to p. It may return 0 without a reason: the caller repeats.
-func (c *TCPConn) awaitData(p []byte) (n int) {
+// awaitData sends what Flush or Post has made ready and waits until there is something to
+// read. It may return without a reason: the caller repeats.
+func (c *TCPConn) awaitData() {
 	s := c.stack
 	seq := c.readable.seq
 	c.readers++
-	post := p != nil && !c.posted && c.conn.Post(tcp.Time(s.now), p)
-	if post {
-		c.posted = true
-	} else {
-		c.conn.Flush(tcp.Time(s.now))
-	}
-	if s.tcp.NextReady() != nil {
+	if s.tcp.Ready != nil {
 		s.readClock()
 		s.settleTCP()
 	}
 	if c.readable.seq == seq { // otherwise the answer has arrived: the peer is in this stack
 		s.waitFor(&c.readable, c.readDeadline)
 	}
-	if post {
-		c.posted = false
-		n = c.conn.Unpost(tcp.Time(s.now))
-	}
 	c.readers--
-	return n
 }
 
 // TCPData is received data in the memory in which it was received.
@@ -101,9 +99,10 @@ func (c *TCPConn) Borrow() (t TCPData, err error) {
 		if err = s.broken; err != nil {
 			break
 		}
-		c.awaitData(nil)
+		c.conn.Flush(tcp.Time(s.now))
+		c.awaitData()
 	}
-	if s.tcp.NextReady() != nil {
+	if s.tcp.Ready != nil {
 		s.readClock()
 		s.settleTCP()
 	}
@@ -131,7 +130,7 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
 	now := s.readClock()
-	c.resumeAck()
+	c.answering = false // the segment has the acknowledgment that was held
 	if !c.writeSlow && !c.writing {
 		if s.link.Pending() { // the window may have changed, or the connection may have ended
 			s.receive()
@@ -193,7 +192,9 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 
 // lookAround polls once at the end of a write while no goroutine of the application polls: it
 // processes the acknowledgments that have arrived and sends data whose cork time is over.
-// The caretaker gives up the poll role meanwhile.
+// The caretaker gives up the poll role meanwhile. If corked data is due before the
+// caretaker's next check, the caretaker checks in time. While the application polls between
+// such writes, which sends the data too, the caretaker checks less and less often.
 func (s *Stack) lookAround() {
 	s.roleMoves++
 	if s.role == roleCaretaker {
@@ -205,8 +206,9 @@ func (s *Stack) lookAround() {
 	if s.now >= s.timerAt {
 		s.runDue()
 	}
-	if s.role == roleFree {
-		s.lookSoonForTCP()
+	if s.role == roleFree && !s.lookSoon && s.lookTimer != nil && s.timerAt < s.now+instant(lastPauseTCP) {
+		s.lookSoon, s.lookMoves = true, s.roleMoves
+		s.lookTimer.Reset(max(time.Duration(s.timerAt-s.now), s.lookDelay))
 	}
 }
 

@@ -88,20 +88,26 @@ func (s *Stack) settleTCP() {
 	}
 	for {
 		for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
-			conn.Owner.(*TCPConn).happened(e)
+			if e&tcp.Acceptable != 0 {
+				s.signal(&conn.Listener().Owner.(*TCPListener).acceptable)
+			} else {
+				conn.Owner.(*TCPConn).happened(e)
+			}
 		}
-		for l := s.tcp.NextListener(); l != nil; l = s.tcp.NextListener() {
-			s.signal(&l.Owner.(*TCPListener).acceptable)
-		}
-		if s.closed || s.broken != nil || s.tcpBlocked || s.tcp.NextReady() == nil {
+		if s.closed || s.broken != nil || s.tcpBlocked || s.tcp.Ready == nil {
 			break
 		}
-		s.outputTCP()
+		if s.kickErr != nil {
+			s.flush() // the link may work again
+		}
+		for s.tcp.Ready != nil && !s.tcpBlocked {
+			s.emitTCP(s.tcp.Ready)
+		}
 	}
 	if s.unflushed { // before the timer, so that the frames leave sooner
 		s.flush()
 	}
-	at := instant(s.tcp.NextDeadline())
+	at := instant(s.tcp.Deadline)
 	if s.tcpBlocked {
 		at = min(at, s.now+instant(sendPause))
 	}
@@ -142,47 +148,6 @@ func (c *TCPConn) happened(e tcp.Events) {
 	}
 }
 
-// outputTCP sends the segments that are ready, as many as the link takes.
-func (s *Stack) outputTCP() {
-	if s.kickErr != nil {
-		s.flush() // the link may work again
-	}
-	for conn := s.tcp.NextReady(); conn != nil; conn = s.tcp.NextReady() {
-		c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
-		if c != nil && c.answering && conn.HoldAck() {
-			c.ackHeld, c.ackSlot = true, len(s.acking)
-			s.acking = append(s.acking, c)
-			s.count[acksHeld]++
-			continue
-		}
-		var r *route
-		if c != nil {
-			r = c.route
-		}
-		if r == nil || r.state != routeReady || s.down != 0 || s.kickErr != nil {
-			loop, err := false, error(nil)
-			if r, loop, err = s.findRouteTCP(conn, c); err != nil {
-				s.loseTCP(conn, err)
-				continue
-			}
-			if loop {
-				s.loopTCP(conn)
-				continue
-			}
-			if r.state != routeReady {
-				conn.Hold()
-				r.waiting = append(r.waiting, conn)
-				continue
-			}
-		}
-		if !s.emitTCP(conn, c, r) {
-			s.count[sendBlocked]++
-			s.tcpBlocked = true
-			return
-		}
-	}
-}
-
 // findRouteTCP finds the route to the peer of a connection; c is nil if it has not been
 // accepted. loop: the peer is in this stack.
 func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err error) {
@@ -220,9 +185,38 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 	return r, false, err
 }
 
-// emitTCP sends the segments of one connection. It returns false if the link takes no
-// more.
-func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
+// emitTCP sends the segments of a connection that is ready, or holds it, or discards them.
+// It sets tcpBlocked if the link takes no more.
+func (s *Stack) emitTCP(conn *tcp.Conn) {
+	c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
+	var r *route
+	if c != nil {
+		if c.answering && conn.HoldAck() {
+			s.count[acksHeld]++
+			if !c.acking {
+				c.acking = true
+				s.acking = append(s.acking, c)
+			}
+			return
+		}
+		r = c.route
+	}
+	if r == nil || r.state != routeReady || s.down != 0 || s.kickErr != nil {
+		var loop bool
+		var err error
+		switch r, loop, err = s.findRouteTCP(conn, c); {
+		case err != nil:
+			s.loseTCP(conn, err)
+			return
+		case loop:
+			s.loopTCP(conn)
+			return
+		case r.state != routeReady:
+			conn.Hold()
+			r.waiting = append(r.waiting, conn)
+			return
+		}
+	}
 	now := tcp.Time(s.now)
 	if c == nil {
 		if r.maxPacket != s.mtu {
@@ -232,18 +226,19 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 		c.mtu = r.maxPacket
 		r.tellPathMTU(now, conn)
 	}
-	for turn := 0; s.tcp.NextReady() == conn; turn++ {
+	for turn := 0; s.tcp.Ready == conn; turn++ {
 		if turn == segmentsInTurn {
 			s.tcp.Postpone(conn)
-			return true
+			return
 		}
-		room := headersLen + conn.EmitRoom()
-		f, ok := s.alloc(room)
+		room := headersLen + conn.MaxLen
+		f, ok := s.link.Alloc(room)
 		if !ok {
 			s.flush()
-			if f, ok = s.alloc(room); !ok {
-				if f, ok = s.link.Alloc(); !ok { // one frame: a shorter segment
-					return false
+			if f, ok = s.link.Alloc(room); !ok {
+				if f, ok = s.link.Alloc(0); !ok { // one frame: a shorter segment
+					s.tcpBlocked = true
+					break
 				}
 			}
 		}
@@ -259,13 +254,16 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn, r *route) bool {
 			if !s.link.Send(f) {
 				s.link.Release(f)
 				s.count[segmentsLost]++ // and sent again, as if the network had lost it
-				return false
+				s.tcpBlocked = true
+				break
 			}
 		}
 		s.count[framesSent]++
 		s.unflushed = true
 	}
-	return true
+	if s.tcpBlocked {
+		s.count[sendBlocked]++
+	}
 }
 
 // loseTCP discards the segments of a connection that cannot be sent, as if the network had
@@ -328,17 +326,7 @@ func (s *Stack) loseWaiting(r *route, err error) {
 // resumeAck ends the hold of an acknowledgment.
 func (c *TCPConn) resumeAck() {
 	c.answering = false
-	if !c.ackHeld {
-		return
-	}
-	c.ackHeld = false
-	s := c.stack
-	last := len(s.acking) - 1
-	moved := s.acking[last]
-	s.acking[c.ackSlot], moved.ackSlot = moved, c.ackSlot
-	s.acking[last] = nil
-	s.acking = s.acking[:last]
-	c.conn.Resume()
+	c.conn.ResumeAck()
 }
 
 // releaseAcks sends all acknowledgments that are held.
@@ -346,8 +334,13 @@ func (s *Stack) releaseAcks() {
 	if len(s.acking) == 0 {
 		return
 	}
-	for len(s.acking) > 0 {
-		s.acking[len(s.acking)-1].resumeAck()
+	for _, c := range s.acking {
+		c.acking = false
+		if c.conn.ResumeAck() {
+			c.answering = false
+		}
 	}
+	clear(s.acking)
+	s.acking = s.acking[:0]
 	s.settleTCP()
 }

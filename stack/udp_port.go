@@ -265,10 +265,10 @@ func (p *UDPPort) Alloc(dst [4]byte, n int) []byte {
 		return p.other(n)
 	}
 	n += wire.EthernetHeaderLen
-	f, ok := s.alloc(n)
+	f, ok := s.link.Alloc(n)
 	if !ok {
 		s.flush()
-		if f, ok = s.alloc(n); !ok {
+		if f, ok = s.link.Alloc(n); !ok {
 			s.count[sendBlocked]++
 			p.stuck = true
 			return nil

@@ -111,7 +111,7 @@ func (c *UDPConn) reserve() (f Frame, err error) {
 	}
 	alloc := func() error {
 		var ok bool
-		if f, ok = s.link.Alloc(); !ok {
+		if f, ok = s.link.Alloc(0); !ok {
 			return errNoFrame
 		}
 		return nil
@@ -233,7 +233,7 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 		wire.PutUDPInPlace(f.Data[headersLen:], &flow)
 	} else {
 		var ok bool
-		if f, ok = s.alloc(n); !ok {
+		if f, ok = s.link.Alloc(n); !ok {
 			return errNoFrame
 		}
 		if n > len(f.Data) {

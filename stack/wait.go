@@ -132,11 +132,9 @@ func (s *Stack) waitFor(e *event, deadline instant) {
 	for {
 		switch s.role {
 		case roleFree:
-			s.role = roleApplication
 			s.roleMoves++
-			s.pollUntil(e, seq, deadline, s.waitMode)
+			s.pollUntil(roleApplication, e, seq, deadline, s.waitMode)
 			s.roleMoves++
-			s.leaveRole()
 			return
 		case roleCaretaker:
 			s.signal(&s.recall)
@@ -152,21 +150,6 @@ func (s *Stack) waitFor(e *event, deadline instant) {
 			s.passRole()
 			return
 		}
-	}
-}
-
-// leaveRole gives the role up, to a goroutine that is parked if there is one.
-func (s *Stack) leaveRole() {
-	s.role = roleFree
-	s.pollerEvent = nil
-	if s.closed {
-		s.noteLeft()
-	}
-	if s.parked.head != nil {
-		s.passRole()
-	}
-	if s.caretakerIdle {
-		s.wakeCaretaker()
 	}
 }
 
@@ -240,18 +223,18 @@ func (s *Stack) wakeExpired() {
 	}
 }
 
-// pollUntil is the wait of the goroutine that holds the role: it runs the
-// engine until e is signalled or the deadline has passed.
+// pollUntil takes the role, which is free, runs the engine until e is signalled or the
+// deadline has passed, and gives the role up, to a goroutine that is parked if there is one.
 //
 // The clock is not read between a frame's arrival and its delivery: it is read while
 // nothing arrives, and after every batchesPerClock batches.
-func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode) {
-	s.pollerEvent, s.pollerSeq = e, seq
+func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant, mode WaitMode) {
+	s.role, s.pollerEvent, s.pollerSeq = role, e, seq
 	spinner := wait.Spinner{Mode: mode, Budget: s.spinBudget}
 	for {
 		got := s.input()
 		if e.seq != seq || s.now >= deadline || s.closed || s.broken != nil {
-			return
+			break
 		}
 		if got > 0 || s.woken > 0 {
 			// Let others take the lock, and let goroutines that were woken run: they
@@ -281,7 +264,7 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 			s.returned()
 			if err != nil {
 				s.fail(err)
-				return
+				break
 			}
 			s.advance(s.look())
 		} else {
@@ -292,6 +275,16 @@ func (s *Stack) pollUntil(e *event, seq uint32, deadline instant, mode WaitMode)
 			s.returned()
 			s.advance(now)
 		}
+	}
+	s.role, s.pollerEvent = roleFree, nil
+	if s.closed {
+		s.noteLeft()
+	}
+	if s.parked.head != nil {
+		s.passRole()
+	}
+	if s.caretakerIdle {
+		s.wakeCaretaker()
 	}
 }
 
@@ -381,7 +374,7 @@ const (
 	// after which a peer like us sends again what has not been acknowledged.
 	lastPauseTCP = 2 * time.Millisecond
 
-	firstLook   = 30 * time.Microsecond // see lookSoonForTCP
+	firstLook   = 30 * time.Microsecond // see lookAround
 	lastLookTCP = 500 * time.Microsecond
 )
 
@@ -418,9 +411,7 @@ func (s *Stack) caretaker() {
 		switch busy := s.roleMoves != seen; {
 		case s.closed:
 		case s.role == roleFree && !busy && s.parked.head == nil:
-			s.role = roleCaretaker
-			s.pollUntil(&s.recall, s.recall.seq, never, WaitBlock)
-			s.leaveRole()
+			s.pollUntil(roleCaretaker, &s.recall, s.recall.seq, never, WaitBlock)
 			pause = firstPause
 		case s.role == roleFree:
 			pause = firstPause
@@ -451,18 +442,6 @@ func (s *Stack) careForTCP() {
 	s.readClock()
 	s.releaseAcks()
 	s.runDue()
-}
-
-// lookSoonForTCP is called by a writer while no goroutine polls. If corked data is due
-// before the caretaker's next check, it makes the caretaker check in time. While the
-// application polls between such writes, which sends the data too, the caretaker checks less
-// and less often.
-func (s *Stack) lookSoonForTCP() {
-	if s.lookSoon || s.lookTimer == nil || s.timerAt >= s.now+instant(lastPauseTCP) {
-		return
-	}
-	s.lookSoon, s.lookMoves = true, s.roleMoves
-	s.lookTimer.Reset(max(time.Duration(s.timerAt-s.now), s.lookDelay))
 }
 
 // wakeCaretaker ends the caretaker's pause. mu is held.

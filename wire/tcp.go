@@ -135,6 +135,8 @@ type TCPFields struct {
 	Flags            TCPFlags
 	Window           uint16
 	Urgent           uint16
+	// Length of the segment in bytes, which PutTCP adds to the checksum; 0: it is in the sum.
+	Length uint16
 }
 
 // PutTCP writes the header of a segment to the start of b: [TCPHeaderLen] bytes,
@@ -151,7 +153,7 @@ func PutTCP(b []byte, f *TCPFields, headerLen int, sum uint64) {
 	w1 := uint64(f.Ack)<<32 | uint64(headerLen/4)<<28 | uint64(f.Flags)<<16 | uint64(f.Window)
 	sum, c := bits.Add64(sum, bits.ReverseBytes64(w0), 0)
 	sum, c = bits.Add64(sum, bits.ReverseBytes64(w1), c)
-	sum, c = bits.Add64(sum, uint64(bits.ReverseBytes16(f.Urgent))<<16, c)
+	sum, c = bits.Add64(sum, uint64(bits.ReverseBytes16(f.Urgent))<<16+uint64(bits.ReverseBytes16(f.Length)), c)
 	check := ^Fold(sum + c) // a carry leaves sum below 2^32: c cannot carry again
 	binary.BigEndian.PutUint64(b, w0)
 	binary.BigEndian.PutUint64(b[8:], w1)

@@ -143,8 +143,8 @@ func TestTCPWriterAgainstNaive(t *testing.T) {
 				b := make([]byte, 20+opt+n)
 				fill(b)
 				f := TCPFields{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), binary.BigEndian.Uint32(b[4:]),
-					binary.BigEndian.Uint32(b[8:]), TCPFlags(b[13]), binary.BigEndian.Uint16(b[14:]), binary.BigEndian.Uint16(b[18:])}
-				PutTCP(b, &f, 20+opt, Sum(b[20:], PseudoHeader4(addrA, addrB, ProtocolTCP, uint16(len(b)))))
+					binary.BigEndian.Uint32(b[8:]), TCPFlags(b[13]), binary.BigEndian.Uint16(b[14:]), binary.BigEndian.Uint16(b[18:]), uint16(len(b))}
+				PutTCP(b, &f, 20+opt, Sum(b[20:], PseudoHeader4(addrA, addrB, ProtocolTCP, 0)))
 				if got, want := binary.BigEndian.Uint16(b[16:]), naiveTCP(b, addrA, addrB); got != want && got^want != 0xffff {
 					t.Errorf("%s, %d+%d bytes: checksum %#04x, want %#04x", name, opt, n, got, want)
 				}
@@ -343,7 +343,7 @@ func FuzzParseTCP(f *testing.F) {
 		again := make([]byte, MaxTCPHeaderLen)
 		n, sum := PutTCPOptions(again[TCPHeaderLen:], &o)
 		again = append(again[:TCPHeaderLen+n], s.Payload...)
-		field := TCPFields{s.SrcPort, s.DstPort, s.Seq, s.Ack, s.Flags, s.Window, s.Urgent}
+		field := TCPFields{s.SrcPort, s.DstPort, s.Seq, s.Ack, s.Flags, s.Window, s.Urgent, 0}
 		if len(again) > 0xffff {
 			return
 		}

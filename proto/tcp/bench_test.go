@@ -49,13 +49,11 @@ func (p *pair) exchange() {
 	for again := true; again; {
 		again = false
 		for i, t := range p.tabs {
-			for c := t.NextReady(); c != nil; c = t.NextReady() {
+			for c := t.Ready; c != nil; c = t.Ready {
 				p.carry(i, c)
 				again = true
 			}
 			for c, _ := t.NextEvent(); c != nil; c, _ = t.NextEvent() {
-			}
-			for t.NextListener() != nil {
 			}
 		}
 	}
@@ -277,7 +275,7 @@ func BenchmarkOneWay(b *testing.B) {
 		if n, _ := p.conns[0].Write(p.now, msg); n != len(msg) {
 			b.Fatal("no room")
 		}
-		if p.tabs[0].NextReady() != nil {
+		if p.tabs[0].Ready != nil {
 			p.carry(0, p.conns[0])
 			if i%4 == 0 { // the reader and its ACKs are a little behind
 				for {

@@ -46,12 +46,15 @@ func (s State) synchronized() bool { return s >= Established }
 // each from memory.
 type Conn struct {
 	// Owner is for the driver, which finds its own socket by it when
-	// [Table.NextEvent] or [Table.NextReady] returns the connection. The engine
+	// [Table.NextEvent] returns the connection or it is [Table.Ready]. The engine
 	// never reads it.
 	Owner any
 	// PeerLink is for the driver, too: the source MAC address of the SYN, if the peer
 	// opened the connection.
 	PeerLink wire.LinkAddr
+	// MaxLen is an upper bound of the length of the segment that Emit writes next, in bytes.
+	// Emit works with less room too.
+	MaxLen int
 	// ECT: the IP header of the segment that Emit has just written must have the
 	// codepoint ECT(0), which permits routers to mark the packet (RFC 3168).
 	ECT bool
@@ -103,7 +106,7 @@ type inTable struct {
 	events               Events
 	onReady, onEvents    bool
 	inserted             bool
-	held                 bool        // off the list of NextReady, see Hold
+	held                 hold
 	pair                 *pairUse    // its entry in Table.pairs; nil: opened by the peer
 	waiting              links[Conn] // its place in a queue of its listener
 }
@@ -221,6 +224,9 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 func (c *Conn) Local() AddrPort  { return wire.AddrPortOf(c.id.local) }
 func (c *Conn) Remote() AddrPort { return wire.AddrPortOf(c.id.remote) }
 
+// Listener is the listener that made the connection, until it is accepted; then nil.
+func (c *Conn) Listener() *Listener { return c.listener }
+
 // State is the state that RFC 9293 gives the connection.
 func (c *Conn) State() State { return c.state }
 
@@ -246,7 +252,7 @@ func (c *Conn) SoftErr() error {
 
 // begin sets the initial sequence number and the window scale that the SYN offers.
 func (c *Conn) begin(iss seq.Number) {
-	c.iss, c.sndUna, c.sndNxt, c.sndMax = iss, iss, iss, iss
+	c.iss, c.sndUna, c.sndNxt, c.sndMax, c.board.end = iss, iss, iss, iss, iss
 	c.rcvScale = scaleFor(c.table.mostReceive(&c.opts))
 }
 
@@ -357,19 +363,17 @@ func (c *Conn) finish(state State) {
 	t.remove(c)
 	c.unpublish()
 	c.send.acknowledge(&t.pool, c.send.bytes)
-	c.board.clear(&t.spans)
+	c.board.clear(&t.spans, c.sndUna)
 	c.outOfOrder.clear(t)
 	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt = Never, Never, Never, Never, Never, Never
 	c.ackNow, c.keepaliveDue, c.windowProbeDue = false, false, false
 	t.timers.stop(c)
+	t.setDeadline()
 	if c.closed {
 		c.discard()
 	}
-	if c.next = c.makePlan(); c.next.action != nothing {
-		t.pushReady(c)
-	} else {
-		t.dropReady(c)
-	}
+	c.next = c.makePlan()
+	c.setReady(c.next.action != nothing)
 	c.notify(Readable | Writable | Finished)
 }
 

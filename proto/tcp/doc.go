@@ -4,14 +4,14 @@
 // clock, starts no goroutine and takes no lock. Package stack drives it and holds
 // a lock around every call. The same calls always give the same segments.
 //
-//	frames in ── Table.Process ──┐                    ┌── NextEvent, NextListener: whom to wake
-//	time ─────── Table.Expire  ──┼── connections ─────┼── NextReady ── Conn.Emit: frames out
-//	application ─ Write, Read … ─┘                    └── NextDeadline: when to call Expire
+//	frames in ── Table.Process ──┐                    ┌── Table.NextEvent: whom to wake
+//	time ─────── Table.Expire  ──┼── connections ─────┼── Table.Ready ── Conn.Emit: frames out
+//	application ─ Write, Read … ─┘                    └── Table.Deadline: when to call Expire
 //
 // [Table.Process] takes one IP payload. A reply that belongs to no connection (a RST,
 // a SYN cookie, an ACK from TIME-WAIT) sets Result.Reply, and [Table.EmitReply] writes
-// it. A connection that has something to send is on the
-// list of [Table.NextReady]; each [Conn.Emit] writes one segment, with its options
+// it. Connections that have something to send become
+// Table.Ready in turn; each [Conn.Emit] writes one segment, with its options
 // and checksum, into the frame. The driver chooses when to emit. If it first runs
 // the goroutine that waits for the data, one segment carries the ACK and what that
 // goroutine writes.

@@ -25,24 +25,24 @@ func TestHoldAndUnreachable(t *testing.T) {
 		t.Error("does not know its connection, or another")
 	}
 	c.Hold()
-	if tab.NextReady() != nil {
+	if tab.Ready != nil {
 		t.Error("ready though it is held")
 	}
 	c.SetMTU(now, 1000) // which looks again at what there is to send
-	if tab.NextReady() != nil {
+	if tab.Ready != nil {
 		t.Error("ready though it is held, after a call")
 	}
 	c.Resume()
-	if tab.NextReady() != c {
+	if tab.Ready != c {
 		t.Error("not ready after it was resumed")
 	}
 	b := make([]byte, 100)
-	if c.Emit(now, b) == 0 || tab.NextReady() != nil {
+	if c.Emit(now, b) == 0 || tab.Ready != nil {
 		t.Error("no SYN, or more than that")
 	}
 	c.Hold()
 	c.Resume()
-	if tab.NextReady() != nil {
+	if tab.Ready != nil {
 		t.Error("ready with nothing to send")
 	}
 	c.Unreachable(0, syscall.EHOSTUNREACH)
@@ -62,7 +62,7 @@ func TestLinkUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := make([]byte, 100)
-	emit := func() bool { return tab.NextReady() == c && c.Emit(now, b) > 0 }
+	emit := func() bool { return tab.Ready == c && c.Emit(now, b) > 0 }
 	if !emit() {
 		t.Fatal("no SYN")
 	}
@@ -71,13 +71,13 @@ func TestLinkUp(t *testing.T) {
 		t.Error("what is on its way for the first time is sent again")
 	}
 	for range 4 {
-		now = tab.NextDeadline()
+		now = tab.Deadline
 		tab.Expire(now)
 		if !emit() {
 			t.Fatal("not sent again")
 		}
 	}
-	if wait := time.Duration(tab.NextDeadline() - now); wait != 16*time.Second {
+	if wait := time.Duration(tab.Deadline - now); wait != 16*time.Second {
 		t.Fatalf("has backed off to %v", wait)
 	}
 	now += tcp.Time(time.Second)
@@ -85,7 +85,7 @@ func TestLinkUp(t *testing.T) {
 	if !emit() {
 		t.Error("not sent when the link is up")
 	}
-	if wait := time.Duration(tab.NextDeadline() - now); wait != 2*time.Second {
+	if wait := time.Duration(tab.Deadline - now); wait != 2*time.Second {
 		t.Errorf("the timeout after it is %v", wait)
 	}
 }

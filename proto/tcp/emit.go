@@ -95,7 +95,7 @@ func (c *Conn) planData() plan {
 	p := plan{data: n, fin: finDue && n == unsent && window > n}
 	switch {
 	case n == 0: // a FIN alone, or nothing
-	case n == c.mss, c.sndNxt.Before(c.sndMax), c.windowProbeDue:
+	case n == c.mss, c.sndNxt != c.sndMax, c.windowProbeDue:
 	case n == unsent:
 		// All data that is queued, and less than a segment.
 		switch {
@@ -112,9 +112,8 @@ func (c *Conn) planData() plan {
 }
 
 // update is called after each change of what is to be sent, or when: it adds the connection
-// to the list of NextReady or removes it, and arms the timers.
+// to the list of those that are ready or removes it, and arms the timers.
 func (c *Conn) update(now Time) {
-	t := c.table
 	if c.state == Closed || c.state == TimeWait {
 		return // finish has done this
 	}
@@ -125,32 +124,25 @@ func (c *Conn) update(now Time) {
 	} else if c.corkAt == Never {
 		c.corkAt = now.add(c.opts.Cork)
 	}
-	if p.action != nothing {
-		t.pushReady(c)
-	} else {
-		t.dropReady(c)
-		if c.sndUna == c.sndMax && c.state != FinWait2 && c.state >= Established {
-			if c.paced {
-				// The pacing timer will send it.
-			} else if c.send.bytes > 0 || c.finQueued && !c.finAcked {
-				c.startPersist(now)
-			} else if c.persisting {
-				c.stopPersist(now)
-			}
+	c.setReady(p.action != nothing)
+	if p.action == nothing && c.sndUna == c.sndMax && c.state != FinWait2 && c.state >= Established {
+		if c.paced {
+			// The pacing timer will send it.
+		} else if c.send.bytes > 0 || c.finQueued && !c.finAcked {
+			c.startPersist(now)
+		} else if c.persisting {
+			c.stopPersist(now)
 		}
 	}
 	if at := c.earliestTimer(); at < c.queuedAt {
-		t.timers.schedule(c, at)
+		c.table.timers.schedule(c, at)
+		c.table.setDeadline()
 	}
 }
 
-// EmitRoom is an upper bound of the length of the next segment, in bytes. Emit works with
-// less room too.
-func (c *Conn) EmitRoom() int { return wire.MaxTCPHeaderLen + c.next.data }
-
 // Emit writes the next segment, with its checksum, to the start of b and returns its length;
 // 0 if there is none. If b is short, the segment has less data; b must have at least 100
-// bytes. After its last segment the connection is off the list of NextReady.
+// bytes. After its last segment the connection is not ready any more.
 func (c *Conn) Emit(now Time, b []byte) int {
 	// Fields are copied one by one, here and below: a copy of the struct would read with
 	// wide loads what narrow stores have just written, which stalls the processor (no store
@@ -195,7 +187,7 @@ func (c *Conn) Emit(now Time, b []byte) int {
 		c.resetQueued = false
 		c.next = plan{}
 		t.counts[ResetsSent]++
-		t.dropReady(c)
+		c.setReady(false)
 	case sendData:
 		c.emitData(now, &h, b, n, fin)
 	case sendAgain:
@@ -212,8 +204,8 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	c.ackNow, c.ackPending, c.ackAt = false, 0, Never
 	c.lastAckSent = c.rcvNxt
 	n += h.len
-	length := wire.PseudoHeader4([4]byte{}, [4]byte{}, 0, uint16(n))
-	sum, carry := bits.Add64(h.sum, c.pseudo+length, 0) // the sum of the last two cannot overflow
+	h.fields.Length = uint16(n)
+	sum, carry := bits.Add64(h.sum, c.pseudo, 0)
 	wire.PutTCP(b, &h.fields, h.len, sum+carry)
 	t.counts[SegmentsSent]++
 	c.stat.segmentsOut++
@@ -271,7 +263,7 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) {
 	}
 	c.sndMax = c.sndNxt
 	if c.rtxAt == Never {
-		c.rtxAt = c.retransmitAt(now)
+		c.startRetransmit(now)
 	}
 	n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &o)
 	h.len, h.sum = wire.TCPHeaderLen+n, sum
@@ -290,10 +282,10 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 		c.markNew(h)
 	}
 	c.windowProbeDue = false
-	next := c.sndNxt.Add(uint32(n))
+	length := uint32(n)
 	if fin {
 		h.fields.Flags |= wire.TCPFin
-		next = next.Add(1)
+		length++
 	}
 	if c.sndUna == c.sndMax {
 		if now-c.progressAt > Time(longUnused) {
@@ -302,21 +294,22 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 		}
 		c.progressAt = now
 	}
-	again := 0 // how many of the bytes have been sent before
-	if c.sndNxt.Before(c.sndMax) {
-		again = min(n, int(c.sndMax.From(c.sndNxt)))
+	sent := c.sndMax.From(c.sndNxt) // how many of the numbers from here on have been sent before
+	again := min(n, int(sent))
+	if sent > 0 {
 		t.counts[BytesRetransmitted] += uint64(again)
 		c.stat.bytesRetransmitted += uint64(again)
 		c.stat.retransmitted++
 	}
 	t.counts[BytesSent] += uint64(n - again)
 	// What is sent within 2^-sentGrain of a round trip counts as sent at once.
-	if board := &c.board; board.end(c.sndUna) == c.sndNxt {
+	if board := &c.board; board.end == c.sndNxt {
 		board.at = now
 	} else if now-board.at > Time(c.srtt>>sentGrain) {
 		board.append(&t.spans, board.at, c.sndNxt)
 		board.at = now
 	}
+	next := c.sndNxt.Add(length)
 	c.sndNxt = next
 	c.prrOut += n
 	if n > c.path.proven {
@@ -325,7 +318,7 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 	if c.srtt > paceCredit {
 		c.pace(now, n)
 	}
-	if c.sndMax.Before(next) {
+	if length > sent {
 		c.sndMax = next
 		c.record.Next = next.Uint32()
 		if again == 0 {

@@ -18,8 +18,8 @@ func Example() {
 	)
 	// exchange carries segments until neither side has any more.
 	exchange := func() {
-		for i := 0; tabs[0].NextReady() != nil || tabs[1].NextReady() != nil; i = 1 - i {
-			for c := tabs[i].NextReady(); c != nil; c = tabs[i].NextReady() {
+		for i := 0; tabs[0].Ready != nil || tabs[1].Ready != nil; i = 1 - i {
+			for c := tabs[i].Ready; c != nil; c = tabs[i].Ready {
 				n := c.Emit(now, frame)
 				fmt.Printf("%v sends %d bytes\n", c.Local(), n)
 				r := tabs[1-i].Process(now, &tcp.Inbound{Src: addrs[i], Dst: addrs[1-i], Data: frame[:n]})

@@ -141,7 +141,7 @@ func (r *runner) finish() {
 	r.drain()
 	r.out = nil
 	r.advance(r.now.add(DefaultTimeWait))
-	if r.tab.Len() != 0 || r.tab.TimeWaits() != 0 || r.tab.MemoryInUse() != 0 || len(r.frames) != 0 || len(r.tab.timers) != 0 || r.tab.NextDeadline() != Never {
+	if r.tab.Len() != 0 || r.tab.TimeWaits() != 0 || r.tab.MemoryInUse() != 0 || len(r.frames) != 0 || len(r.tab.timers) != 0 || r.tab.Deadline != Never {
 		r.fatalf("%d connections, %d in TIME-WAIT, %d bytes, %d frames, %d timers left", r.tab.Len(), r.tab.TimeWaits(),
 			r.tab.MemoryInUse(), len(r.frames), len(r.tab.timers))
 	}
@@ -188,7 +188,7 @@ func FuzzListener(f *testing.F) {
 					note(out[:tab.EmitReply(out)])
 				}
 			}
-			for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+			for c := tab.Ready; c != nil; c = tab.Ready {
 				out := make([]byte, 2000)
 				note(out[:c.Emit(now, out)])
 			}

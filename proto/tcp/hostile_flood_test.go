@@ -246,7 +246,7 @@ func floods(t *testing.T, cfg Config) {
 	if tab.Len() > 1+DefaultSynQueue || tab.MemoryInUse() != 0 || tab.Count(CookiesSent) != 50000-DefaultSynQueue {
 		t.Fatalf("%d connections, %d bytes, %d cookies", tab.Len(), tab.MemoryInUse(), tab.Count(CookiesSent))
 	}
-	for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+	for c := tab.Ready; c != nil; c = tab.Ready {
 		c.Emit(p.now, b) // their SYN-ACKs go nowhere
 	}
 	l := tab.listeners[80]
@@ -280,7 +280,7 @@ func floods(t *testing.T, cfg Config) {
 			f.Flags = wire.TCPRst | wire.TCPAck
 		}
 		send(hostA, f, i%60)
-		for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+		for c := tab.Ready; c != nil; c = tab.Ready {
 			c.Emit(p.now, b)
 		}
 	}
@@ -300,7 +300,7 @@ func TestSackStorm(t *testing.T) {
 	p := newPair(t, Config{}, Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20})
 	c, peer := p.conns[0], p.conns[1]
 	c.Write(p.now, make([]byte, 10000))
-	for p.tabs[0].NextReady() != nil {
+	for p.tabs[0].Ready != nil {
 		c.Emit(p.now, p.buf)
 	}
 	una := c.sndUna
@@ -316,7 +316,7 @@ func TestSackStorm(t *testing.T) {
 		f := wire.TCPFields{SrcPort: 80, DstPort: c.Local().Port, Seq: peer.sndNxt.Uint32(), Ack: una.Uint32(), Flags: wire.TCPAck, Window: 60000}
 		wire.PutTCP(b, &f, 20+n, addSums(sum, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(20+n))))
 		p.tabs[0].Process(p.now, &Inbound{Src: hostB, Dst: hostA, Data: b[:20+n]})
-		for k := 0; p.tabs[0].NextReady() != nil && k < 5; k++ {
+		for k := 0; p.tabs[0].Ready != nil && k < 5; k++ {
 			c.Emit(p.now, p.buf)
 		}
 		if msg := c.invariant(); msg != "" {

@@ -40,7 +40,7 @@ func (p *pair) attack(f forge) {
 	if t.Process(p.now, &Inbound{Src: f.from.Addr, Dst: hostB, Data: f.put(b[:])}).Reply {
 		t.EmitReply(b[:])
 	}
-	for c := t.NextReady(); c != nil; c = t.NextReady() {
+	for c := t.Ready; c != nil; c = t.Ready {
 		c.Emit(p.now, b[:])
 	}
 }
@@ -142,7 +142,7 @@ func TestWindowGames(t *testing.T) {
 			f.fields.Window = windows[i%len(windows)]
 			p.attack(f)
 			tab.Expire(p.now)
-			for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+			for c := tab.Ready; c != nil; c = tab.Ready {
 				c.Emit(p.now, p.buf)
 			}
 			if msg := c.invariant(); msg != "" {
@@ -175,10 +175,10 @@ func TestWindowClosedForEver(t *testing.T) {
 	p.sends(50_000)
 	probes := tab.Count(WindowProbes)
 	hour := func() {
-		for end := p.now.add(time.Hour); tab.NextDeadline() < end && tab.Len() > 0; {
-			p.now = tab.NextDeadline()
+		for end := p.now.add(time.Hour); tab.Deadline < end && tab.Len() > 0; {
+			p.now = tab.Deadline
 			tab.Expire(p.now)
-			for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+			for c := tab.Ready; c != nil; c = tab.Ready {
 				c.Emit(p.now, p.buf)
 			}
 			closed()
@@ -292,7 +292,7 @@ func (p *pair) ackUpTo(n int) forge {
 // sends has the second host send as much as it may, to nobody.
 func (p *pair) sends(n int) {
 	p.conns[1].Write(p.now, make([]byte, n))
-	for c := p.tabs[1].NextReady(); c != nil; c = p.tabs[1].NextReady() {
+	for c := p.tabs[1].Ready; c != nil; c = p.tabs[1].Ready {
 		c.Emit(p.now, p.buf)
 	}
 }
@@ -437,7 +437,7 @@ func BenchmarkSackStorm(b *testing.B) {
 	p := newPair(b, Config{}, Options{SendBuffer: 1 << 20})
 	p.conns[1].Write(p.now, make([]byte, 1<<20))
 	c, tab := p.conns[1], p.tabs[1]
-	for tab.NextReady() != nil {
+	for tab.Ready != nil {
 		c.Emit(p.now, p.buf)
 	}
 	flight := int(c.sndMax.From(c.sndUna))
@@ -471,7 +471,7 @@ func TestSpansOfRetransmissions(t *testing.T) {
 	c := p.conns[1]
 	c.sndWnd, c.window = 8<<20, 8<<20
 	c.Write(p.now, make([]byte, segments*c.mss))
-	for p.tabs[1].NextReady() == c {
+	for p.tabs[1].Ready == c {
 		c.Emit(p.now, p.buf)
 	}
 	c.leaveOpen(recovering)
@@ -479,7 +479,7 @@ func TestSpansOfRetransmissions(t *testing.T) {
 	c.board.lose(&p.tabs[1].spans, c.sndUna)
 	c.update(p.now)
 	most := 0
-	for p.tabs[1].NextReady() == c {
+	for p.tabs[1].Ready == c {
 		p.now += Time(time.Microsecond)
 		c.Emit(p.now, p.buf)
 		if msg := c.invariant(); msg != "" {

@@ -129,7 +129,7 @@ func TestLoopback(t *testing.T) {
 	}
 	b := make([]byte, 2000)
 	exchange := func() {
-		for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+		for c := tab.Ready; c != nil; c = tab.Ready {
 			r := tab.Process(now, &Inbound{Src: hostA, Dst: hostA, Data: b[:c.Emit(now, b)]})
 			for r.Reply {
 				r = tab.Process(now, &Inbound{Src: hostA, Dst: hostA, Data: b[:tab.EmitReply(b)]})

@@ -34,8 +34,6 @@ type Listener struct {
 	cookiesAt     Time // when a cookie was last sent
 	cookies       bool // a cookie was sent
 	closed        bool
-	onNotified    bool
-	notifyNext    *Listener
 }
 
 // Listen makes a listener. The zero address is the wildcard, and port 0 asks for
@@ -93,6 +91,7 @@ func (l *Listener) Accept() *Conn {
 	if c != nil {
 		l.accepts.remove(c)
 		c.listener = nil
+		c.events &^= Acceptable
 	}
 	return c
 }
@@ -194,11 +193,7 @@ func (l *Listener) child(now Time, s *segment, iss seq.Number) *Conn {
 func (l *Listener) established(c *Conn) {
 	l.syns.remove(c)
 	l.accepts.push(c)
-	if !l.onNotified {
-		l.onNotified = true
-		t := l.table
-		l.notifyNext, t.notified = t.notified, l
-	}
+	c.notify(Acceptable)
 }
 
 // SYN cookies (RFC 4987, section 3.6). When the SYN queue is full, the state of a new

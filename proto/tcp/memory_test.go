@@ -162,7 +162,7 @@ func TestSackOnTinyPath(t *testing.T) {
 	b.SetMTU(p.now, 68)
 	// Every second segment is lost.
 	a.Write(p.now, make([]byte, 160))
-	for i := 0; p.tabs[0].NextReady() != nil; i++ {
+	for i := 0; p.tabs[0].Ready != nil; i++ {
 		if i%2 == 0 {
 			a.Emit(p.now, p.buf)
 		} else {
@@ -174,7 +174,7 @@ func TestSackOnTinyPath(t *testing.T) {
 	}
 	b.Write(p.now, make([]byte, 100))
 	sent := 0
-	for p.tabs[1].NextReady() != nil {
+	for p.tabs[1].Ready != nil {
 		n := b.Emit(p.now, p.buf)
 		if n > 68-20 {
 			t.Errorf("a segment of %d bytes", n)

@@ -333,7 +333,7 @@ func (h *hostilePeer) segment(flags wire.TCPFlags, ack uint32, o wire.TCPOptions
 // emit takes all that is ready.
 func (h *hostilePeer) emit() {
 	b := make([]byte, 2000)
-	for h.tab.NextReady() != nil {
+	for h.tab.Ready != nil {
 		n := h.c.Emit(h.now, b)
 		s := view(b[:n])
 		h.segments++

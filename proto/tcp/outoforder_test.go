@@ -222,7 +222,7 @@ func overlaps(t *testing.T, seed uint64) {
 			}
 			check(got[:n])
 		}
-		for tab.NextReady() == c {
+		for tab.Ready == c {
 			b := make([]byte, 100)
 			s := view(b[:c.Emit(p.now, b)])
 			if got := int(s.Ack - first.Uint32()); got != next {
@@ -285,7 +285,7 @@ func TestDuplicatesModel(t *testing.T) {
 			for known[next] {
 				next++
 			}
-			if tab.NextReady() != c {
+			if tab.Ready != c {
 				t.Fatalf("seed %d: no ACK", seed)
 			}
 			ack := make([]byte, 100)

@@ -339,15 +339,16 @@ func (c *Conn) freeReceive() int {
 // of the header. The right edge never moves left (RFC 9293, section 3.8.6), and it advances
 // by at least a segment or half the buffer (section 3.8.6.2.2).
 func (c *Conn) windowField() uint16 {
-	wnd := c.rcvAdv.From(c.rcvNxt)
+	offered := c.rcvAdv.From(c.rcvNxt)
+	wnd := offered
 	if free := c.freeReceive(); free >= int(wnd)+min(c.opts.ReceiveBuffer/2, c.opts.MTU-ipAndTCPHeaders) {
 		wnd = uint32(free)
 	}
 	// A window that is not a multiple of the scale is rounded up, or the edge
 	// would move left (RFC 7323, section 2.4).
 	field := min((wnd+1<<c.rcvScale-1)>>c.rcvScale, 0xffff)
-	if edge := c.rcvNxt.Add(field << c.rcvScale); c.rcvAdv.Before(edge) {
-		c.rcvAdv = edge
+	if wnd = field << c.rcvScale; wnd > offered {
+		c.rcvAdv = c.rcvNxt.Add(wnd)
 	}
 	return uint16(field)
 }
@@ -411,14 +412,14 @@ func (c *Conn) hasRead(now Time) {
 
 // Post gives the engine the memory of a reader that waits, and sends corked bytes as Flush
 // does. Data in order is copied to p while its checksum is computed. The reader calls Unpost
-// after the event Readable, or when it stops waiting. ok is false, and p is not used, if
-// Readable is true already.
+// after the event Readable, or when it stops waiting. ok is false, and nothing is done, if
+// Readable is true already: then Read returns at once.
 func (c *Conn) Post(now Time, p []byte) (ok bool) {
-	if c.send.cursor != nil {
-		c.Flush(now)
-	}
 	if c.recv.head != nil || c.posted > 0 || c.atEnd() {
 		return false
+	}
+	if c.send.cursor != nil {
+		c.Flush(now)
 	}
 	c.post, c.posted, c.wantsRead = p, 0, true
 	return true

@@ -94,23 +94,17 @@ const (
 	forReordering                   // to look for losses again, see findLost
 )
 
-// startRetransmit starts the retransmission timer from now.
+// startRetransmit starts the retransmission timer from now. It expires after the
+// retransmission timeout with its backoff (RFC 6298, section 5.5), and not after the
+// user timeout.
 func (c *Conn) startRetransmit(now Time) {
-	c.rtxAt, c.rtxFor = c.retransmitAt(now), forTimeout
+	c.rtxAt, c.rtxFor = now+Time(min(c.rto<<min(c.backoff, 20), c.table.cfg.MaxRTO)), forTimeout
+	if limit := c.giveUpAt(); c.rtxAt > limit {
+		c.rtxAt = max(limit, now+1)
+	}
 	if c.sndNxt.From(c.sndUna) >= uint32(2*c.mss) {
 		c.lossProbeSooner(now)
 	}
-}
-
-// retransmitAt is when the retransmission timer, started now, expires: after the
-// retransmission timeout with its backoff (RFC 6298, section 5.5), and not after the
-// user timeout.
-func (c *Conn) retransmitAt(now Time) Time {
-	at := now + Time(min(c.rto<<min(c.backoff, 20), c.table.cfg.MaxRTO))
-	if limit := c.giveUpAt(); at > limit {
-		at = max(limit, now+1)
-	}
-	return at
 }
 
 // giveUpAt is the end of the user timeout (RFC 9293, section 3.8.3). A connection that the
@@ -142,7 +136,7 @@ func (c *Conn) retransmitExpired(now Time) {
 		// Nothing is lost: the peer drops data, since its window has closed. What is in
 		// flight counts as not sent.
 		c.persisting = true
-		c.board.clear(&t.spans)
+		c.board.clear(&t.spans, c.sndUna)
 		c.phase, c.undoable, c.tailDue = open, false, false
 		c.window = c.congestion.Window()
 		c.sndNxt = c.sndUna
@@ -159,7 +153,7 @@ func (c *Conn) retransmitExpired(now Time) {
 			return
 		}
 		c.sndNxt = c.iss
-		c.rtxAt = c.retransmitAt(now)
+		c.startRetransmit(now)
 		return
 	}
 	// A timeout in fast recovery, or after a timeout with nothing acknowledged since, does
@@ -186,7 +180,7 @@ func (c *Conn) retransmitExpired(now Time) {
 	if c.blackHole(now); c.mss != mss {
 		c.forward = notForward // the cause is the segment size, not an early timeout
 	}
-	c.rtxAt = c.retransmitAt(now)
+	c.startRetransmit(now)
 }
 
 // The persist timer (RFC 9293, section 3.8.6.1) is the retransmission timer while nothing
@@ -218,7 +212,7 @@ func (c *Conn) persistExpired(now Time) {
 	}
 	c.windowProbeDue = true
 	c.backoff = min(c.backoff+1, 30)
-	c.rtxAt = c.retransmitAt(now)
+	c.startRetransmit(now)
 }
 
 // Keepalive (RFC 9293, section 3.8.4). Received segments do not move the timer: when it

@@ -9,6 +9,7 @@ import "github.com/unet-go/unet/proto/tcp/seq"
 // that a peer can cause by SACK blocks.
 type scoreboard struct {
 	head, tail *span
+	end        seq.Number // where the spans end, SND.UNA if there are none; data sent at the time at begins there
 	at         Time
 	spans      int
 	sacked     int // bytes that the peer has SACKed
@@ -68,23 +69,16 @@ func (p *spanPool) put(s *span) {
 	}
 }
 
-// end is where the spans end; data sent at the time b.at begins there.
-func (b *scoreboard) end(una seq.Number) seq.Number {
-	if b.tail == nil {
-		return una
-	}
-	return b.tail.end
-}
-
 // complete adds the span of the data that was sent last, before all spans are examined.
 func (c *Conn) complete() {
-	if b := &c.board; b.end(c.sndUna) != c.sndNxt {
+	if b := &c.board; b.end != c.sndNxt {
 		b.append(&c.table.spans, b.at, c.sndNxt)
 	}
 }
 
 // append adds a span up to end.
 func (b *scoreboard) append(p *spanPool, at Time, end seq.Number) {
+	b.end = end
 	if s := b.tail; s != nil && s.marks == 0 && b.spans >= maxSpans {
 		s.end, s.at = end, at
 		return
@@ -110,10 +104,12 @@ func (b *scoreboard) drop(p *spanPool) {
 	p.put(s)
 }
 
-func (b *scoreboard) clear(p *spanPool) {
+// clear removes all spans. una is SND.UNA.
+func (b *scoreboard) clear(p *spanPool, una seq.Number) {
 	for b.head != nil {
 		b.drop(p)
 	}
+	b.end = una
 	b.sacked, b.lost, b.guessed = 0, 0, 0
 }
 

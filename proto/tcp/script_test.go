@@ -140,7 +140,7 @@ func (r *runner) number(s string) int {
 // drain emits what is ready and collects the events.
 func (r *runner) drain() {
 	for !r.held {
-		c := r.tab.NextReady()
+		c := r.tab.Ready
 		if c == nil {
 			break
 		}
@@ -168,10 +168,10 @@ func (r *runner) drain() {
 		if c == nil {
 			break
 		}
-		r.events |= e
-	}
-	for r.tab.NextListener() != nil {
-		r.accepts++
+		if e&Acceptable != 0 {
+			r.accepts++
+		}
+		r.events |= e &^ Acceptable
 	}
 	for _, c := range r.tab.conns {
 		if msg := c.invariant(); msg != "" && !r.held {
@@ -230,13 +230,13 @@ func (r *runner) run(w []string) {
 // advance advances the clock, and runs the timers at each deadline.
 func (r *runner) advance(to Time) {
 	for {
-		at := r.tab.NextDeadline()
+		at := r.tab.Deadline
 		if at > to {
 			break
 		}
 		r.now = max(at, r.now)
 		r.tab.Expire(r.now)
-		if r.tab.NextDeadline() <= r.now {
+		if r.tab.Deadline <= r.now {
 			r.fatalf("due after Expire")
 		}
 		r.drain()
@@ -703,7 +703,7 @@ func (r *runner) other(what string) {
 }
 
 func (r *runner) drainOther() {
-	for c := r.tab.NextReady(); c != nil; c = r.tab.NextReady() {
+	for c := r.tab.Ready; c != nil; c = r.tab.Ready {
 		b := make([]byte, 2000)
 		c.Emit(r.now, b)
 		if s := view(b); s.Flags&wire.TCPSyn != 0 {

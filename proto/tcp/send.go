@@ -18,25 +18,37 @@ import (
 // memory is used up, since no event of this connection would follow.
 func (c *Conn) Write(now Time, p []byte) (int, error) {
 	if c.err != 0 || c.writeClosed || c.state == Closed {
+		c.ResumeAck()
 		return 0, c.writeError()
 	}
-	room := c.opts.SendBuffer - c.send.bytes
-	n := 0
-	if room > 0 {
-		t := c.table
-		p := p[:min(room, len(p))]
-		n = c.send.write(&t.pool, p)
-		for n < len(p) && c.send.bytes < guaranteed && t.reclaim(&c.outOfOrder, c.send.bytes) {
-			n += c.send.write(&t.pool, p[n:])
+	if c.held == forAnswer {
+		c.held = notHeld // update makes the connection ready
+	}
+	q, t := &c.send, c.table
+	tail, end := q.tail, 0
+	if tail != nil {
+		end = len(tail.data)
+	}
+	n, room := 0, p[:max(0, min(c.opts.SendBuffer-q.bytes, len(p)))]
+	n = q.write(&t.pool, room)
+	for n < len(room) && q.bytes < guaranteed && t.reclaim(&c.outOfOrder, q.bytes) {
+		n += q.write(&t.pool, room[n:])
+	}
+	if n > 0 && q.cursor == nil { // all before it has been sent
+		switch {
+		case tail == nil:
+			q.cursor, q.offset = q.head, 0
+		case len(tail.data) > end:
+			q.cursor, q.offset = tail, end
+		default:
+			q.cursor, q.offset = tail.next, 0
 		}
 	}
-	if n == 0 && len(p) > 0 && c.send.bytes == 0 {
+	c.update(now)
+	if n == 0 && len(p) > 0 && q.bytes == 0 {
 		return 0, syscall.ENOBUFS
 	}
 	c.wantsWrite = n < len(p)
-	if n > 0 {
-		c.update(now)
-	}
 	return n, nil
 }
 
@@ -226,26 +238,6 @@ type sendQueue struct {
 
 	lends    uint64 // pieces of memory that were lent
 	returned uint64 // pieces of lends that the engine does not use any more
-}
-
-// write appends a copy of data and returns how many bytes there was memory for.
-func (q *sendQueue) write(p *pool, data []byte) int {
-	tail, end := q.tail, 0
-	if tail != nil {
-		end = len(tail.data)
-	}
-	n := q.queue.write(p, data)
-	if n > 0 && q.cursor == nil {
-		switch {
-		case tail == nil:
-			q.cursor, q.offset = q.head, 0
-		case len(tail.data) > end:
-			q.cursor, q.offset = tail, end
-		default:
-			q.cursor, q.offset = tail.next, 0
-		}
-	}
-	return n
 }
 
 // copyOut copies the next len(dst) bytes to dst, advances the cursor past them, and

@@ -194,7 +194,7 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 		if w.underWay() == 0 && w.rand.IntN(20) == 0 {
 			w.now = w.now.add(time.Duration(w.rand.IntN(int(time.Millisecond))))
 			for _, h := range w.hosts {
-				if h.tab.NextDeadline() < w.now {
+				if h.tab.Deadline < w.now {
 					h.tab.Expire(w.now)
 				}
 			}
@@ -427,12 +427,11 @@ func runBlocking(w *world, apps [2]*blockingApp, o [2]Options) {
 			return
 		}
 		for i, h := range w.hosts {
-			for h.tab.NextListener() != nil {
-				apps[i].c = l.Accept()
-				apps[i].connected = true
-			}
 			for c, e := h.tab.NextEvent(); c != nil; c, e = h.tab.NextEvent() {
 				a := apps[i]
+				if e&Acceptable != 0 {
+					a.c, a.connected = l.Accept(), true
+				}
 				if c != a.c {
 					w.fatalf("host %d: an event for another connection", i)
 				}
@@ -455,8 +454,8 @@ func runBlocking(w *world, apps [2]*blockingApp, o [2]Options) {
 		if !alive && (!apps[0].closed || !apps[1].closed) {
 			w.fatalf("nobody has anything to do, and it is not done")
 		}
-		if w.underWay() == 0 && w.hosts[0].tab.NextReady() == nil && w.hosts[1].tab.NextReady() == nil &&
-			w.hosts[0].tab.NextDeadline() == Never && w.hosts[1].tab.NextDeadline() == Never && (!apps[0].closed || !apps[1].closed) {
+		if w.underWay() == 0 && w.hosts[0].tab.Ready == nil && w.hosts[1].tab.Ready == nil &&
+			w.hosts[0].tab.Deadline == Never && w.hosts[1].tab.Deadline == Never && (!apps[0].closed || !apps[1].closed) {
 			w.fatalf("a wake-up is missing: %+v %+v", apps[0].app, apps[1].app)
 		}
 	}

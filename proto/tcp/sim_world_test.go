@@ -105,7 +105,7 @@ func newWorld(t testing.TB, seed uint64, cfg [2]Config) *world {
 // drain emits everything that is ready.
 func (h *simHost) drain() {
 	for i := 0; ; i++ {
-		c := h.tab.NextReady()
+		c := h.tab.Ready
 		if c == nil {
 			return
 		}
@@ -173,7 +173,7 @@ func (w *world) fatalf(format string, args ...any) {
 	}
 	for i, h := range w.hosts {
 		for _, c := range h.tab.conns {
-			w.t.Logf("host %d: %+v deadline %v", i, c.Info(), time.Duration(h.tab.NextDeadline()))
+			w.t.Logf("host %d: %+v deadline %v", i, c.Info(), time.Duration(h.tab.Deadline))
 		}
 	}
 	w.t.Fatalf(format, args...)
@@ -230,7 +230,7 @@ func (w *world) step(limit Time) bool {
 		}
 	}
 	for _, h := range w.hosts {
-		if at := h.tab.NextDeadline(); at < next {
+		if at := h.tab.Deadline; at < next {
 			if at < w.now {
 				w.fatalf("host %d: deadline %v in the past", h.index, at)
 			}
@@ -258,7 +258,7 @@ func (w *world) step(limit Time) bool {
 	} else {
 		for _, h := range w.hosts {
 			h.tab.Expire(w.now)
-			if h.tab.NextDeadline() <= w.now {
+			if h.tab.Deadline <= w.now {
 				w.fatalf("host %d: due after Expire", h.index)
 			}
 		}

@@ -162,7 +162,7 @@ func (c *Conn) inOrder(now Time, s *segment) {
 		// What update finds here: only the ACK is to be sent, and no timer is due sooner.
 		c.next.action, c.next.fin, c.next.corked, c.next.data = sendAck, false, false, 0
 		c.corkAt = Never
-		c.table.pushReady(c)
+		c.setReady(true)
 		return
 	}
 	c.update(now)

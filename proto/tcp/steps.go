@@ -340,6 +340,9 @@ func (c *Conn) acknowledged(now Time, s *segment) {
 		}
 	}
 	c.sndUna = s.ack
+	if c.board.head == nil {
+		c.board.end = s.ack
+	}
 	if c.sndNxt.Before(c.sndUna) {
 		c.sndNxt = c.sndUna
 	}

@@ -11,7 +11,18 @@ import (
 
 // Table is all the connections and listeners of one stack. Its methods, and
 // those of its connections and listeners, are not safe for concurrent use.
+//
+// The driver looks at Ready, Deadline and NextEvent after each call that changes a connection:
+// methods that take the time, Abort and Close.
 type Table struct {
+	// Ready is the connection that has been ready to send longest; nil if there is none. It
+	// stays until [Conn.Emit] has nothing more to write, [Conn.Hold] or [Table.Postpone].
+	// Only the engine sets it.
+	Ready *Conn
+	// Deadline is when Expire next has something to do, or [Never]. It may be too early, never
+	// too late. Only the engine sets it.
+	Deadline Time
+
 	cfg        Config
 	hash       sipHash
 	conns      map[tuple]*Conn
@@ -28,8 +39,7 @@ type Table struct {
 	partialAt  uint64 // SegmentsReceived at the last call of takesPartial; 0: none
 
 	firstEvent, lastEvent *Conn
-	firstReady, lastReady *Conn
-	notified              *Listener
+	lastReady             *Conn
 
 	// Of the segment that is being processed.
 	segment segment
@@ -46,6 +56,7 @@ type Table struct {
 // NewTable makes an empty table.
 func NewTable(cfg Config) *Table {
 	t := &Table{
+		Deadline:  Never,
 		cfg:       cfg.withDefaults(),
 		hash:      newSipHash(cfg.Secret),
 		conns:     make(map[tuple]*Conn),
@@ -183,11 +194,12 @@ const (
 	Drained                        // all that was written, and the FIN after it, has been acknowledged: what SO_LINGER waits for
 	PathChanged                    // the connection has found another PathMTU
 	Finished                       // the engine is done with the connection: CLOSED or TIME-WAIT
+	Acceptable                     // [Conn.Listener] has the connection to accept; the others follow when it has been accepted
 )
 
-// notify queues c for NextEvent, if it has been accepted.
+// notify queues c for NextEvent. Until it has been accepted only Acceptable is an event.
 func (c *Conn) notify(e Events) {
-	if c.listener != nil {
+	if c.listener != nil && e != Acceptable {
 		return
 	}
 	c.events |= e
@@ -205,8 +217,7 @@ func (c *Conn) notify(e Events) {
 }
 
 // NextEvent takes the next connection with events off the list. c is nil if there is none.
-// The driver calls it, until the list is empty, after each call that changes a connection:
-// methods that take the time, Abort and Close.
+// e may be 0.
 func (t *Table) NextEvent() (c *Conn, e Events) {
 	c = t.firstEvent
 	if c == nil {
@@ -220,41 +231,26 @@ func (t *Table) NextEvent() (c *Conn, e Events) {
 	return c, e
 }
 
-// NextListener takes the next listener with a connection to accept off the
-// list, or returns nil.
-func (t *Table) NextListener() *Listener {
-	l := t.notified
-	if l != nil {
-		t.notified = l.notifyNext
-		l.notifyNext, l.onNotified = nil, false
-	}
-	return l
-}
-
-// NextReady is the connection that has been ready to send longest; nil if there is none. It
-// stays on the list until [Conn.Emit] has nothing more to write, or [Conn.Hold].
-func (t *Table) NextReady() *Conn { return t.firstReady }
-
-func (t *Table) pushReady(c *Conn) {
-	if c.onReady || c.held {
+// setReady puts c at the end of the list that begins with Table.Ready, unless it is held, or
+// takes it off. c.next is what it will send.
+func (c *Conn) setReady(ready bool) {
+	c.MaxLen = wire.MaxTCPHeaderLen + c.next.data
+	if ready = ready && c.held == notHeld; ready == c.onReady {
 		return
 	}
-	c.onReady = true
-	if c.readyPrev = t.lastReady; c.readyPrev == nil {
-		t.firstReady = c
-	} else {
-		c.readyPrev.readyNext = c
-	}
-	t.lastReady = c
-}
-
-func (t *Table) dropReady(c *Conn) {
-	if !c.onReady {
+	t := c.table
+	c.onReady = ready
+	if ready {
+		if c.readyPrev = t.lastReady; c.readyPrev == nil {
+			t.Ready = c
+		} else {
+			c.readyPrev.readyNext = c
+		}
+		t.lastReady = c
 		return
 	}
-	c.onReady = false
 	if c.readyPrev == nil {
-		t.firstReady = c.readyNext
+		t.Ready = c.readyNext
 	} else {
 		c.readyPrev.readyNext = c.readyNext
 	}
@@ -266,37 +262,54 @@ func (t *Table) dropReady(c *Conn) {
 	c.readyNext, c.readyPrev = nil, nil
 }
 
-// Hold keeps c off the list of NextReady until Resume: the driver has no route for it yet.
+// hold is why a connection is not ready whatever it has to send.
+type hold uint8
+
+const (
+	notHeld   hold = iota
+	forRoute       // Hold
+	forAnswer      // HoldAck
+)
+
+// Hold keeps c from being ready until Resume: the driver has no route for it yet.
 func (c *Conn) Hold() {
-	c.held = true
-	c.table.dropReady(c)
+	c.held = forRoute
+	c.setReady(false)
 }
 
 // HoldAck is Hold if c has nothing to send but an acknowledgment, and reports that. A driver
 // that is about to run the reader calls it: the next data that the reader writes carries the
-// acknowledgment. It must not be held longer than DefaultAckDelay, or the peer may retransmit.
+// acknowledgment. Write ends it, and ResumeAck. It must not last longer than
+// DefaultAckDelay, or the peer may retransmit.
 func (c *Conn) HoldAck() bool {
 	if c.next.action != sendAck {
 		return false
 	}
-	c.held = true
-	c.table.dropReady(c)
+	c.held = forAnswer
+	c.setReady(false)
 	return true
 }
 
 // Resume ends Hold.
 func (c *Conn) Resume() {
-	c.held = false
-	if c.next.action != nothing {
-		c.table.pushReady(c)
-	}
+	c.held = notHeld
+	c.setReady(c.next.action != nothing)
 }
 
-// Postpone moves c to the end of the list of NextReady, behind the other connections.
+// ResumeAck ends HoldAck, and reports whether it had not been ended before.
+func (c *Conn) ResumeAck() bool {
+	if c.held != forAnswer {
+		return false
+	}
+	c.Resume()
+	return true
+}
+
+// Postpone puts c, if it is ready, behind the other connections that are.
 func (t *Table) Postpone(c *Conn) {
 	if c.onReady && c.readyNext != nil {
-		t.dropReady(c)
-		t.pushReady(c)
+		c.setReady(false)
+		c.setReady(true)
 	}
 }
 

@@ -302,7 +302,7 @@ func TestPostpone(t *testing.T) {
 	a.Write(p.now, make([]byte, 5000))
 	b.Write(p.now, make([]byte, 5000))
 	var order []*Conn
-	for c := p.tabs[0].NextReady(); c != nil; c = p.tabs[0].NextReady() {
+	for c := p.tabs[0].Ready; c != nil; c = p.tabs[0].Ready {
 		order = append(order, c)
 		p.carry(0, c)
 		p.tabs[0].Postpone(c)
@@ -347,7 +347,7 @@ func TestGopacketReadsOurSegments(t *testing.T) {
 	}
 	c.Flush(p.now)
 	total := 0
-	for p.tabs[0].NextReady() != nil {
+	for p.tabs[0].Ready != nil {
 		seg := check(b[:c.Emit(p.now, b)], hostA, hostB)
 		total += len(seg.Payload)
 		if !seg.ACK || len(seg.Options) != 3 || seg.Options[2].OptionType != layers.TCPOptionKindTimestamps {
@@ -417,10 +417,10 @@ func TestTableClose(t *testing.T) {
 		p.exchange() // it is not accepted
 		tab.Close()
 		b := make([]byte, 100)
-		for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+		for c := tab.Ready; c != nil; c = tab.Ready {
 			orders[i] += c.Remote().String() + describe(b[:c.Emit(p.now, b)]) + "\n"
 		}
-		if tab.Len() != 0 || len(tab.listeners) != 0 || tab.TimeWaits() != 0 || tab.NextDeadline() != Never {
+		if tab.Len() != 0 || len(tab.listeners) != 0 || tab.TimeWaits() != 0 || tab.Deadline != Never {
 			t.Fatalf("%d connections, %d listeners left", tab.Len(), len(tab.listeners))
 		}
 		if n, err := kept.Read(p.now, make([]byte, 1000)); n != 700 || err != nil {
@@ -815,7 +815,7 @@ func predictedExchange(t *testing.T, seed uint64, cfg Config, o Options) (events
 		case what == 5:
 			c.Flush(p.now)
 		case what < 8:
-			for tab.NextReady() != nil {
+			for tab.Ready != nil {
 				b := make([]byte, 2000)
 				b = b[:c.Emit(p.now, b)]
 				link[i] = append(link[i], b)
@@ -854,10 +854,10 @@ func TestPostFlushes(t *testing.T) {
 	p.exchange()
 	c.Write(p.now, make([]byte, 100))
 	c.Emit(p.now, p.buf)
-	if c.Write(p.now, make([]byte, 10)); p.tabs[0].NextReady() != nil {
+	if c.Write(p.now, make([]byte, 10)); p.tabs[0].Ready != nil {
 		t.Fatal("not corked")
 	}
-	if !c.Post(p.now, make([]byte, 10)) || p.tabs[0].NextReady() != c || c.Emit(p.now, p.buf) == 0 {
+	if !c.Post(p.now, make([]byte, 10)) || p.tabs[0].Ready != c || c.Emit(p.now, p.buf) == 0 {
 		t.Error("the corked bytes are not sent")
 	}
 }

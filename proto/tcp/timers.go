@@ -89,20 +89,18 @@ func (h timerHeap) down(i int, e timerEntry) {
 	h.set(i, e)
 }
 
-// NextDeadline is when Expire next has something to do, or [Never]. It may be
-// too early, never too late.
-func (t *Table) NextDeadline() Time {
-	at := Never
+// setDeadline is called after each change of the heap or of the records of TIME-WAIT.
+func (t *Table) setDeadline() {
+	t.Deadline = Never
 	if len(t.timers) > 0 {
-		at = t.timers[0].at
+		t.Deadline = t.timers[0].at
 	}
 	if w := t.waits.first; w != nil {
-		at = min(at, w.expiresAt)
+		t.Deadline = min(t.Deadline, w.expiresAt)
 	}
-	return at
 }
 
-// Expire runs the timers that are due. Afterwards NextDeadline is after now.
+// Expire runs the timers that are due. Afterwards Deadline is after now.
 func (t *Table) Expire(now Time) {
 	for len(t.timers) > 0 && t.timers[0].at <= now {
 		c := t.timers[0].conn
@@ -122,6 +120,7 @@ func (t *Table) Expire(now Time) {
 	for w := t.waits.first; w != nil && w.expiresAt <= now; w = t.waits.first {
 		t.removeWait(w)
 	}
+	t.setDeadline()
 }
 
 // LinkUp expires the retransmission timers that have backed off: what was lost while the

@@ -77,13 +77,13 @@ func TestManyTimers(t *testing.T) {
 		}
 	}
 	tab := p.tabs[0]
-	for i := 0; i < 20000 && tab.NextDeadline() != Never; i++ {
-		for c := tab.NextReady(); c != nil; c = tab.NextReady() {
+	for i := 0; i < 20000 && tab.Deadline != Never; i++ {
+		for c := tab.Ready; c != nil; c = tab.Ready {
 			c.Emit(p.now, p.buf) // nobody answers
 		}
-		p.now = max(p.now, tab.NextDeadline())
+		p.now = max(p.now, tab.Deadline)
 		tab.Expire(p.now)
-		if at := tab.NextDeadline(); at <= p.now {
+		if at := tab.Deadline; at <= p.now {
 			t.Fatalf("due at %d, and it is %d", at, p.now)
 		}
 		if i%100 == 0 {
@@ -335,10 +335,10 @@ func TestDefaultUserTimeout(t *testing.T) {
 	start := p.now
 	c.Write(p.now, []byte("into the void"))
 	for c.State() != Closed {
-		for p.tabs[0].NextReady() != nil {
+		for p.tabs[0].Ready != nil {
 			c.Emit(p.now, p.buf)
 		}
-		p.now = max(p.now, p.tabs[0].NextDeadline())
+		p.now = max(p.now, p.tabs[0].Deadline)
 		p.tabs[0].Expire(p.now)
 		if p.now > start.add(time.Hour) {
 			t.Fatal("an hour later")
@@ -376,7 +376,7 @@ func (p *pair) pass(d time.Duration) {
 	p.now = end
 }
 
-func (p *pair) deadline() Time { return min(p.tabs[0].NextDeadline(), p.tabs[1].NextDeadline()) }
+func (p *pair) deadline() Time { return min(p.tabs[0].Deadline, p.tabs[1].Deadline) }
 
 // A connection that nobody uses for a month is still there: without the keepalive
 // nothing is sent meanwhile and no timer runs, with it a keepalive probe each quarter of a minute.
@@ -422,7 +422,7 @@ func TestIdle(t *testing.T) {
 				if n := p.conns[i].Info().SegmentsSent - sent[i]; !c.opts[1-i].KeepAlive.Enable && n != probes {
 					t.Errorf("side %d has sent %d segments, want %d", i, n, probes)
 				}
-				if at := p.tabs[i].NextDeadline(); probes == 0 && at != Never {
+				if at := p.tabs[i].Deadline; probes == 0 && at != Never {
 					t.Errorf("side %d has a timer at %v", i, at)
 				}
 			}

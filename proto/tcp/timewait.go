@@ -102,6 +102,7 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 			w.expiresAt = now.add(t.cfg.TimeWait)
 			t.waits.remove(w)
 			t.waits.push(w)
+			t.setDeadline()
 		}
 		t.acknowledgeFrom(now, w)
 		return false
@@ -163,5 +164,6 @@ func (t *Table) acknowledgeFrom(now Time, w *timeWait) {
 func (t *Table) removeWait(w *timeWait) {
 	delete(t.waits.records, w.id)
 	t.waits.remove(w)
+	t.setDeadline()
 	t.leavePair(w.pair, w.id, true)
 }

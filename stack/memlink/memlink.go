@@ -161,8 +161,8 @@ func (l *Link) home(id uint64, from owner) {
 	}
 }
 
-// Alloc implements [stack.Link].
-func (l *Link) Alloc() (stack.Frame, bool) {
+// Alloc implements [stack.Link]. All frames have the same size.
+func (l *Link) Alloc(int) (stack.Frame, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := len(l.pool) - 1

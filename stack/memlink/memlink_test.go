@@ -24,7 +24,7 @@ func panics(f func()) (message string) {
 
 func TestOwnership(t *testing.T) {
 	a, b := memlink.Pair(memlink.Config{FrameCount: 8, TxSize: 2})
-	f, ok := a.Alloc()
+	f, ok := a.Alloc(0)
 	if !ok {
 		t.Fatal("no frame")
 	}
@@ -67,7 +67,7 @@ func TestOwnership(t *testing.T) {
 func TestQueuesAreBounded(t *testing.T) {
 	a, b := memlink.Pair(memlink.Config{FrameCount: 8, TxSize: 2})
 	send := func() bool {
-		f, ok := a.Alloc()
+		f, ok := a.Alloc(0)
 		if ok && !a.Send(f) {
 			a.Release(f)
 			ok = false
@@ -147,7 +147,7 @@ func TestSleep(t *testing.T) {
 			t.Errorf("woken before: %v", d)
 		}
 		time.AfterFunc(time.Second, func() {
-			f, _ := b.Alloc()
+			f, _ := b.Alloc(0)
 			b.Send(f)
 			b.Flush()
 		})
