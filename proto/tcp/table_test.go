@@ -922,3 +922,70 @@ func TestPostFlushes(t *testing.T) {
 		t.Error("the corked bytes are not sent")
 	}
 }
+
+// An acknowledgment that is held is sent with what is written next, and by a write that fails.
+func TestHoldAckEnds(t *testing.T) {
+	p := newPair(t, Config{}, Options{})
+	c, d := p.conns[0], p.conns[1]
+	hold := func() {
+		t.Helper()
+		c.Write(p.now, make([]byte, 10))
+		p.carry(0, c)
+		if !d.HoldAck() || p.tabs[1].Ready != nil {
+			t.Fatal("not held")
+		}
+	}
+	hold()
+	if !d.ResumeAck() || p.tabs[1].Ready != d || d.ResumeAck() {
+		t.Error("not resumed, or twice")
+	}
+	p.exchange()
+	hold()
+	if d.Write(p.now, make([]byte, 10)); p.tabs[1].Ready != d || d.ResumeAck() {
+		t.Error("Write does not end it")
+	}
+	p.exchange()
+	hold()
+	if d.Write(p.now, nil); p.tabs[1].Ready != d {
+		t.Error("a write of nothing does not end it")
+	}
+	d.CloseWrite(p.now)
+	p.exchange()
+	hold()
+	if _, err := d.Write(p.now, make([]byte, 10)); err != syscall.EPIPE || p.tabs[1].Ready != d {
+		t.Errorf("a write that fails does not end it: %v", err)
+	}
+	p.exchange()
+	if d.Hold(); d.ResumeAck() {
+		t.Error("ResumeAck ends Hold")
+	}
+}
+
+// The event Acceptable is for connections that have not been accepted.
+func TestAcceptable(t *testing.T) {
+	tabs := [2]*Table{NewTable(Config{}), NewTable(Config{})}
+	p := &pair{tabs: tabs, now: Time(time.Second), buf: make([]byte, 2000)}
+	l, _ := tabs[1].Listen(AddrPort{Port: 80}, ListenOptions{})
+	for range 2 {
+		if _, err := tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 { // SYN; SYN,ACK; ACK
+		for i := range tabs {
+			for c := tabs[i].Ready; c != nil; c = tabs[i].Ready {
+				p.carry(i, c)
+			}
+		}
+	}
+	if l.Len() != 2 {
+		t.Fatal(l.Len(), "connections")
+	}
+	first := l.Accept()
+	if c, e := tabs[1].NextEvent(); c != first || e != 0 {
+		t.Error("an event of a connection that has been accepted:", e)
+	}
+	if c, e := tabs[1].NextEvent(); c == nil || c.Listener() != l || e != Acceptable {
+		t.Error("no connection to accept:", e)
+	}
+}
