@@ -3,6 +3,7 @@ package mux
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"github.com/cilium/ebpf"
@@ -77,9 +78,10 @@ func notesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
 const cutterKind = "ifb"
 
 // cutterRoom is the queue length of the device, in parts, the frames into which super-frames
-// are segmented. All ports together have fewer parts there (CUT_LINE in cut.h), so the device
-// never stops its queue.
-const cutterRoom = bpf.MaxPorts * 1024
+// are segmented. It is the largest that all kernels accept: 6.12.117 refuses more with ERANGE.
+// A port has at most 512 parts there (CUT_LINE in cut.h). If more than 63 ports have as many at
+// once, the device drops and counts what exceeds the length.
+const cutterRoom = math.MaxInt16
 
 func cutterName(uplink int) string { return fmt.Sprintf("unetcut%d", uplink) }
 
