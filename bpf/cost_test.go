@@ -22,15 +22,12 @@ func BenchmarkPrograms(b *testing.B) {
 }
 
 func (l *lab) benchmark(b *testing.B) {
-	empty, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()}})
-	must(b, err)
-	defer empty.Close()
 	l.deliverTo(openSocket(b, l.uplink))
 	cases := l.costs()
 	for _, c := range cases {
 		l.want(c.name, c.program, c.frame, c.from, 0, c.counter)
 	}
-	cases = append(cases, cost{"floor", empty, toSocket(64), l.uplink, 0})
+	cases = append(cases, cost{"floor", empty(b, ebpf.XDP, drop), toSocket(64), l.uplink, 0})
 	turns := make([][]time.Duration, len(cases))
 	for b.Loop() {
 		for i, c := range cases {
@@ -56,6 +53,43 @@ func (l *lab) benchmark(b *testing.B) {
 		verified, _ := info.VerifiedInstructions()
 		b.Logf("%s: %d instructions, %d bytes of machine code, %d instructions verified", name, translated/8, jited, verified)
 	}
+}
+
+// BenchmarkUnclaimed measures, as BenchmarkPrograms does, what a frame that no tag claims costs: UDP to a
+// port in no block with a tag, while other ports and no whole address are claimed.
+func BenchmarkUnclaimed(b *testing.B) {
+	inLab(b, true, func(l *lab) {
+		l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
+		l.claim(Key(TagTCPBlock, shared.As4(), 32768), l.port(l.a))
+		frame := datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 4000), netip.AddrPortFrom(shared, 53), 64)
+		programs := map[string][2]*ebpf.Program{ // with one that only returns
+			"tcx": {l.objs.UnetUplinkTcx, empty(b, ebpf.SchedCLS, -1)},
+			"XDP": {l.objs.UnetUplink, empty(b, ebpf.XDP, int32(pass))},
+		}
+		turns := map[*ebpf.Program][]time.Duration{}
+		for b.Loop() {
+			for _, pair := range programs {
+				for _, p := range pair {
+					d, err := timed(p, frame, l.uplink, costRuns)
+					must(b, err)
+					turns[p] = append(turns[p], d)
+				}
+			}
+		}
+		for name, pair := range programs {
+			b.ReportMetric(fastMean(turns[pair[0]])-fastMean(turns[pair[1]]), name+"-ns")
+		}
+		b.ReportMetric(0, "ns/op") // hides it
+	})
+}
+
+// empty is a program that only returns.
+func empty(b *testing.B, kind ebpf.ProgramType, verdict int32) *ebpf.Program {
+	b.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: kind, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()}})
+	must(b, err)
+	b.Cleanup(func() { p.Close() })
+	return p
 }
 
 // fastMean is the mean of the faster half, in nanoseconds.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timed runs p over frame, as if it came in at ifindex, and returns the mean time of a run by the kernel's
+// timed runs p over frame, as if it came in at ifindex if p is an XDP program, and returns the mean time of a run by the kernel's
 // clock, to 1 ns. (The system call takes some milliseconds more than the runs.)
 func timed(p *ebpf.Program, frame []byte, ifindex, runs int) (time.Duration, error) {
 	const testRun = 10 // BPF_PROG_TEST_RUN
@@ -26,7 +26,9 @@ func timed(p *ebpf.Program, frame []byte, ifindex, runs int) (time.Duration, err
 		context                   *byte
 	}{
 		fd: uint32(p.FD()), size: uint32(len(frame)), data: &frame[0], repeat: uint32(runs),
-		contextSize: uint32(context.Len()), context: &context.Bytes()[0],
+	}
+	if p.Type() == ebpf.XDP {
+		attr.contextSize, attr.context = uint32(context.Len()), &context.Bytes()[0]
 	}
 	for {
 		_, _, errno := unix.Syscall(unix.SYS_BPF, testRun, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))

@@ -169,8 +169,26 @@ func (l *lab) reach(ifindexes ...int) {
 	}
 }
 
-func (l *lab) claim(tag Tag, owner Owner)   { l.t.Helper(); must(l.t, l.objs.Tags.Put(tag, owner)) }
-func (l *lab) claim6(tag Tag6, owner Owner) { l.t.Helper(); must(l.t, l.objs.Tags6.Put(tag, owner)) }
+func (l *lab) claim(tag Tag, owner Owner) {
+	l.t.Helper()
+	_, port := tag.AddrPort()
+	if tag.Kind != TagMessage {
+		l.countTag(tag.Kind, port)
+	}
+	must(l.t, l.objs.Tags.Put(tag, owner))
+}
+
+func (l *lab) claim6(tag Tag6, owner Owner) {
+	l.t.Helper()
+	_, port := tag.AddrPort()
+	l.countTag(tag.Kind, port)
+	must(l.t, l.objs.Tags6.Put(tag, owner))
+}
+
+func (l *lab) countTag(kind TagKind, port uint16) {
+	l.t.Helper()
+	must(l.t, l.objs.TagCounts.Put(CountOf(kind, port), uint32(1)))
+}
 
 func (l *lab) port(ifindex int) Owner { return Owner{Port: uint32(ifindex)} }
 

@@ -171,6 +171,7 @@ const (
 	MuxMapPortSockets        = "port_sockets"
 	MuxMapSockets            = "sockets"
 	MuxMapState              = "state"
+	MuxMapTagCounts          = "tag_counts"
 	MuxMapTags               = "tags"
 	MuxMapTags6              = "tags6"
 	MuxMapVlanNote           = "vlan_note"
@@ -260,6 +261,7 @@ type MuxMapSpecs struct {
 	PortSockets *ebpf.MapSpec `ebpf:"port_sockets"`
 	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
 	State       *ebpf.MapSpec `ebpf:"state"`
+	TagCounts   *ebpf.MapSpec `ebpf:"tag_counts"`
 	Tags        *ebpf.MapSpec `ebpf:"tags"`
 	Tags6       *ebpf.MapSpec `ebpf:"tags6"`
 	VlanNote    *ebpf.MapSpec `ebpf:"vlan_note"`
@@ -301,6 +303,7 @@ type MuxMaps struct {
 	PortSockets *ebpf.Map `ebpf:"port_sockets"`
 	Sockets     *ebpf.Map `ebpf:"sockets"`
 	State       *ebpf.Map `ebpf:"state"`
+	TagCounts   *ebpf.Map `ebpf:"tag_counts"`
 	Tags        *ebpf.Map `ebpf:"tags"`
 	Tags6       *ebpf.Map `ebpf:"tags6"`
 	VlanNote    *ebpf.Map `ebpf:"vlan_note"`
@@ -317,6 +320,7 @@ func (m *MuxMaps) Close() error {
 		m.PortSockets,
 		m.Sockets,
 		m.State,
+		m.TagCounts,
 		m.Tags,
 		m.Tags6,
 		m.VlanNote,

@@ -64,7 +64,7 @@ func testPortInfrastructure(l *lab) {
 		l.claim(k, l.port(l.b))
 	}
 	for _, k := range ports6 {
-		must(l.t, l.objs.Tags6.Put(k, l.port(l.b)))
+		l.claim6(k, l.port(l.b))
 	}
 	l.wantSent(frames)
 	l.wantSent([]sent{
@@ -82,14 +82,14 @@ func testPortInfrastructure(l *lab) {
 	// With Infrastructure all are allowed.
 	right := l.port(l.b)
 	right.Queue = Infrastructure
-	must(l.t, l.objs.Tags.Put(Key(TagAddr, whole.As4(), 0), right))
-	must(l.t, l.objs.Tags6.Put(Key6(TagAddr, whole6.As16(), 0), right))
+	l.claim(Key(TagAddr, whole.As4(), 0), right)
+	l.claim6(Key6(TagAddr, whole6.As16(), 0), right)
 	for i := range frames {
 		frames[i].counter = txUplink
 	}
 	l.wantSent(frames)
-	must(l.t, l.objs.Tags.Put(Key(TagAddr, whole.As4(), 0), l.port(l.b)))
-	must(l.t, l.objs.Tags6.Put(Key6(TagAddr, whole6.As16(), 0), l.port(l.b)))
+	l.claim(Key(TagAddr, whole.As4(), 0), l.port(l.b))
+	l.claim6(Key6(TagAddr, whole6.As16(), 0), l.port(l.b))
 }
 
 // Infrastructure applies to held whole addresses only.
@@ -98,7 +98,7 @@ func TestInfrastructureForgesNothing(t *testing.T) {
 		claimForPorts(l)
 		right := l.port(l.a)
 		right.Queue = Infrastructure
-		must(l.t, l.objs.Tags.Put(Key(TagUDP, shared.As4(), 7000), right))
+		l.claim(Key(TagUDP, shared.As4(), 7000), right)
 		l.wantSent([]sent{
 			{"VRRP from a UDP tag's address", packet(peerMAC, l.mac, shared, peer, layers.IPProtocolVRRP, gopacket.Payload(make([]byte, 32))), l.a, l.uplink, txForgedAddr},
 			{"VRRP from another's address", packet(peerMAC, l.mac, whole, peer, layers.IPProtocolVRRP, gopacket.Payload(make([]byte, 32))), l.a, l.uplink, txForgedAddr},

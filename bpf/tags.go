@@ -53,9 +53,13 @@ const Infrastructure = 1 // UNET_INFRASTRUCTURE
 
 // Sizes of the tables.
 const (
-	MaxPorts     = 4096 // UNET_MAX_PORTS
-	FirstIfindex = 2    // UNET_FIRST_IFINDEX: the inner end of slot 0's port
-	BlockPorts   = 64   // UNET_BLOCK_PORTS
+	MaxPorts     = 4096              // UNET_MAX_PORTS
+	FirstIfindex = 2                 // UNET_FIRST_IFINDEX: the inner end of slot 0's port
+	BlockPorts   = 64                // UNET_BLOCK_PORTS
+	TagCounts    = tagCountsAddr + 1 // UNET_TAG_COUNTS
+
+	tagCountsTCP  = 1 << 16 / BlockPorts // UNET_TAG_COUNTS_TCP
+	tagCountsAddr = 2 * tagCountsTCP     // UNET_TAG_COUNTS_ADDR
 )
 
 // Key is the tag table's key of an address, and, depending on the kind, of a port or the first port
@@ -98,6 +102,18 @@ func (k MuxUnetTag6) AddrPort() (addr [16]byte, port uint16) {
 		binary.NativeEndian.PutUint32(addr[4*i:], word)
 	}
 	return addr, networkOrder(k.Port)
+}
+
+// CountOf is the entry of the tag counts in which a tag with an address is counted. port is that of the
+// tag, or the first one of its block.
+func CountOf(kind TagKind, port uint16) uint32 {
+	switch kind {
+	case TagUDP, TagUDPBlock:
+		return uint32(port) / BlockPorts
+	case TagTCP, TagTCPBlock:
+		return tagCountsTCP + uint32(port)/BlockPorts
+	}
+	return tagCountsAddr
 }
 
 // networkOrder converts a number between host and network byte order.

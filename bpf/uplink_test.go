@@ -31,6 +31,25 @@ func TestUplink(t *testing.T) {
 	}
 }
 
+// The programs look a port or a whole address up only if its tag count is not 0.
+func TestTagCounts(t *testing.T) {
+	inLab(t, true, func(l *lab) {
+		port, addr := Key(TagUDP, shared.As4(), 7000), Key(TagAddr, whole.As4(), 0)
+		to := func(a netip.Addr) []byte {
+			return datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 5000), netip.AddrPortFrom(a, 7000), 64)
+		}
+		l.reach(l.a)
+		l.claim(port, l.port(l.a))
+		l.want("counted port", l.objs.UnetUplink, to(shared), l.uplink, 0, rxPort)
+		must(t, l.objs.TagCounts.Put(CountOf(TagUDP, 7000), uint32(0)))
+		l.want("port without a count", l.objs.UnetUplink, to(shared), l.uplink, 0, rxPass)
+		l.claim(addr, l.port(l.a))
+		l.want("counted address", l.objs.UnetUplink, to(whole), l.uplink, 0, rxPort)
+		must(t, l.objs.TagCounts.Put(CountOf(TagAddr, 0), uint32(0)))
+		l.want("address without a count", l.objs.UnetUplink, to(whole), l.uplink, 0, rxPass)
+	})
+}
+
 func testUplink(l *lab) {
 	l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
 	l.claim(Key(TagTCP, shared.As4(), 7000), l.port(l.b)) // another protocol, another owner

@@ -201,7 +201,11 @@ func (m *Mux) adopt() error {
 			if err := m.deleteTag(t); err != nil {
 				return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
 			}
+			delete(tags, t)
 		}
+	}
+	if err := m.recount(maps.Keys(tags)); err != nil {
+		return err
 	}
 	for owner, e := range endpoints {
 		if alive[owner] == nil && !lingers[owner] {
@@ -231,7 +235,7 @@ func (m *Mux) adopt() error {
 	for _, whole := range []bool{true, false} {
 		for t, owner := range tags {
 			l := alive[owner.WithEffect(true)]
-			if l == nil || whole != (t.Kind == endpoint.TagAddr) {
+			if whole != (t.Kind == endpoint.TagAddr) {
 				continue
 			}
 			if err := m.readmit(l, t, owner.Suspended()); err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -168,8 +169,14 @@ func (ct *claimTable) letGo() error {
 
 // putTag enters a tag: from now on its frames go to o.
 func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
+	if err := m.countTag(t, 1); err != nil {
+		return err
+	}
 	key, table := m.tableOf(t)
 	err := table.Update(key, o, ebpf.UpdateNoExist)
+	if err != nil {
+		err = errors.Join(err, m.countTag(t, -1))
+	}
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("%w: it has room for %d", ErrTableFull, table.MaxEntries())
 	}
@@ -188,11 +195,50 @@ func (m *Mux) setEffect(t endpoint.Tag, o bpf.Owner, effective bool) error {
 // deleteTag deletes a tag. A tag that is not in the table is not an error.
 func (m *Mux) deleteTag(t endpoint.Tag) error {
 	key, table := m.tableOf(t)
-	if err := absentIsFine(table.Delete(key)); err != nil {
+	if err := table.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := m.countTag(t, -1); err != nil {
 		return err
 	}
 	if t.Kind == endpoint.TagAddr {
 		m.ownerChanged(t.Addr)
+	}
+	return nil
+}
+
+// countTag adds n to the tag count of t. A count that is too large costs the kernel's frames a look-up; one
+// that is too small would hide tags from the programs.
+func (m *Mux) countTag(t endpoint.Tag, n int) error {
+	if t.Kind == endpoint.TagMessage {
+		return nil
+	}
+	index, counts := bpf.CountOf(kindOf(t), t.Port), m.progs.objs.TagCounts
+	var count uint32
+	err := counts.Lookup(index, &count)
+	if err == nil {
+		err = counts.Put(index, count+uint32(n))
+	}
+	if err != nil {
+		return fmt.Errorf("tag count %d: %w", index, err)
+	}
+	return nil
+}
+
+// recount sets all tag counts to those of the tags, which are all in the table.
+func (m *Mux) recount(tags iter.Seq[endpoint.Tag]) error {
+	counts := make([]uint32, bpf.TagCounts)
+	for t := range tags {
+		if t.Kind != endpoint.TagMessage {
+			counts[bpf.CountOf(kindOf(t), t.Port)]++
+		}
+	}
+	for i, n := range counts {
+		if err := m.progs.objs.TagCounts.Put(uint32(i), n); err != nil {
+			return fmt.Errorf("tag count %d: %w", i, err)
+		}
 	}
 	return nil
 }

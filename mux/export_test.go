@@ -2,11 +2,14 @@ package mux
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -71,6 +74,35 @@ func (m *Mux) CloseTags() error { return m.progs.objs.Tags.Close() }
 
 // TagTableSize is the size of the tag table.
 func (m *Mux) TagTableSize() int { return int(m.progs.objs.Tags.MaxEntries()) }
+
+// CheckTagCounts compares the tag counts in the kernel with the tags there.
+func (m *Mux) CheckTagCounts() error {
+	m.life.RLock()
+	defer m.life.RUnlock()
+	if m.closed {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	tags, err := tagsInKernel(&m.progs.objs)
+	if errors.Is(err, os.ErrClosed) || m.progs.objs.Tags.FD() < 0 { // CloseTags
+		return nil
+	}
+	want := map[uint32]uint32{}
+	for t := range tags {
+		if t.Kind != endpoint.TagMessage {
+			want[bpf.CountOf(kindOf(t), t.Port)]++
+		}
+	}
+	for i := range uint32(bpf.TagCounts) {
+		var n uint32
+		err = errors.Join(err, m.progs.objs.TagCounts.Lookup(i, &n))
+		if n != want[i] {
+			err = errors.Join(err, fmt.Errorf("tag count %d is %d, and there are %d tags", i, n, want[i]))
+		}
+	}
+	return err
+}
 
 // Aside is the number of whole addresses that are being claimed.
 func (m *Mux) Aside() int {

@@ -131,6 +131,9 @@ func (l *lab) openConfig(cfg mux.Config) {
 	}))
 	l.mux = m
 	l.t.Cleanup(func() {
+		if err := m.CheckTagCounts(); err != nil {
+			l.t.Error(err)
+		}
 		if err := m.Close(); err != nil {
 			l.t.Errorf("close the mux: %v", err)
 		}

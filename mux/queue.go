@@ -116,11 +116,12 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 		return nil, err
 	}
 	tables := map[string]*ebpf.Map{
-		bpf.MuxMapCounters: p.objs.Counters,
-		bpf.MuxMapDevices:  p.objs.Devices,
-		bpf.MuxMapSockets:  p.objs.Sockets,
-		bpf.MuxMapTags:     p.objs.Tags,
-		bpf.MuxMapTags6:    p.objs.Tags6,
+		bpf.MuxMapCounters:  p.objs.Counters,
+		bpf.MuxMapDevices:   p.objs.Devices,
+		bpf.MuxMapSockets:   p.objs.Sockets,
+		bpf.MuxMapTags:      p.objs.Tags,
+		bpf.MuxMapTags6:     p.objs.Tags6,
+		bpf.MuxMapTagCounts: p.objs.TagCounts,
 	}
 	spec.Maps[bpf.MuxMapSockets].MaxEntries = p.objs.Sockets.MaxEntries()
 	var note link.Link // of another mux

@@ -188,7 +188,7 @@ static __always_inline struct found find_ipv4(struct frame frame, struct ipv4_he
 
 	if (has_ports(ip->protocol) && !is_fragment(ip)) {
 		f.problem = ports_problem(ip->protocol, l4, data_end, room);
-		if (f.problem != FIND_TRUNCATED)
+		if (f.problem != FIND_TRUNCATED && any_port(ip->protocol, ((struct udp_header *)l4)->dst))
 			f.owner = port_holder(ip->protocol, ip->dst, ((struct udp_header *)l4)->dst);
 	} else if (ip->protocol == PROTOCOL_ICMP && !is_fragment(ip)) {
 		f.owner = quoted_holder(l4, data_end, room, ip->dst);
@@ -196,7 +196,8 @@ static __always_inline struct found find_ipv4(struct frame frame, struct ipv4_he
 		f.problem = fragment_problem(ip, l4, data_end);
 	}
 	if (!f.owner) {
-		f.owner = addr_holder(ip->dst);
+		if (any_addr())
+			f.owner = addr_holder(ip->dst);
 		/* The owner of a whole address checks the transport header itself. */
 		if (f.owner || f.problem == FIND_BAD_LENGTH)
 			f.problem = FIND_OK;
@@ -307,7 +308,7 @@ static __always_inline struct found find_ipv6(struct frame frame, struct ipv6_he
 
 	if (has_ports(ip->next_header)) {
 		f.problem = ports_problem(ip->next_header, l4, data_end, room);
-		if (f.problem != FIND_TRUNCATED)
+		if (f.problem != FIND_TRUNCATED && any_port(ip->next_header, ((struct udp_header *)l4)->dst))
 			f.owner = port_holder6(ip->next_header, ip->dst, ((struct udp_header *)l4)->dst);
 	} else if (ip->next_header == PROTOCOL_ICMPV6) {
 		f.owner = quoted_holder6(l4, data_end, room, ip->dst);
@@ -315,7 +316,8 @@ static __always_inline struct found find_ipv6(struct frame frame, struct ipv6_he
 			f.owner = solicited_holder(l4, data_end, room);
 	}
 	if (!f.owner) {
-		f.owner = addr_holder6(ip->dst);
+		if (any_addr())
+			f.owner = addr_holder6(ip->dst);
 		if (f.owner || f.problem == FIND_BAD_LENGTH)
 			f.problem = FIND_OK;
 		else if (ip->next_header == PROTOCOL_FRAGMENT || is_extension(ip->next_header))

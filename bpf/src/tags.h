@@ -2,7 +2,8 @@
 
 /*
  * The tag tables: the owner of each tag. A port is looked up as a port, and if that is
- * not there, as part of a block: at most two look-ups.
+ * not there, as part of a block: at most two look-ups. The tag counts spare most frames of the
+ * kernel these look-ups.
  */
 #ifndef UNET_TAGS_H
 #define UNET_TAGS_H
@@ -22,6 +23,25 @@ struct {
 	__type(key, struct unet_tag6);
 	__type(value, struct unet_owner);
 } tags6 SEC(".maps");
+
+/*
+ * How many tags there are, of all addresses: for UDP and then for TCP, by block of 64 ports, those of the
+ * block and of ports in it; and those of whole addresses. A tag is counted before it is entered, and
+ * until it has been deleted.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UNET_TAG_COUNTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} tag_counts SEC(".maps");
+
+static __always_inline bool has_tags(__u32 index)
+{
+	__u32 *n = bpf_map_lookup_elem(&tag_counts, &index);
+
+	return n && *n;
+}
 
 /*
  * tag_word is the first four bytes of a key. A key is stored in words of at least this size:
@@ -87,6 +107,17 @@ static __always_inline struct unet_owner *addr_holder(__be32 addr)
 static __always_inline struct unet_owner *addr_holder6(const __be32 *addr)
 {
 	return holder6(UNET_TAG_ADDR, 0, addr);
+}
+
+/* any_port and any_addr: there may be a holder of the port at some address, or of some whole address. */
+static __always_inline bool any_port(__u8 protocol, __be16 port)
+{
+	return has_tags((protocol == PROTOCOL_UDP ? 0 : UNET_TAG_COUNTS_TCP) + bpf_ntohs(port) / UNET_BLOCK_PORTS);
+}
+
+static __always_inline bool any_addr(void)
+{
+	return has_tags(UNET_TAG_COUNTS_ADDR);
 }
 
 static __always_inline struct unet_owner *message_holder(__be32 tag)
