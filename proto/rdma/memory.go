@@ -189,9 +189,9 @@ func (q *QP) invalidate(key uint32) bool {
 }
 
 // bind carries out a WRBindMW.
-func (q *QP) bind(w *MW, b *MWBind) bool {
+func (q *QP) bind(w *MW, b MWBind) bool {
 	mr := b.MR
-	if mr == nil || w.pd != q.pd || mr.pd != q.pd || w.mem != nil || q.d.find(w.key) != &w.region || q.d.find(mr.key) != &mr.region ||
+	if w.pd != q.pd || mr.pd != q.pd || w.mem != nil || q.d.find(w.key) != &w.region || q.d.find(mr.key) != &mr.region ||
 		b.RKey>>8 != w.key>>8 || b.RKey == w.key || mr.access&AccessMWBind == 0 || b.Length == 0 ||
 		b.Access&^accessRemote != 0 || b.Access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && mr.access&AccessLocalWrite == 0 {
 		return false

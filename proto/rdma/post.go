@@ -175,7 +175,8 @@ type sendWQE struct {
 	signaled   bool
 	local      bool // WRLocalInv, WRBindMW
 	ah         *AH
-	bind       *bindWQE
+	bind       *MW // WRBindMW: to a part of bindTo; the rest is in remoteAddr, compareAdd, rkey and imm
+	bindTo     *MR
 	sge        [MaxSGE]SGE
 }
 
@@ -184,11 +185,6 @@ func (w *sendWQE) list() []SGE { return w.sge[:w.n] }
 // answered reports whether w completes by a response of its own, not by an ACK.
 func (w *sendWQE) answered() bool {
 	return w.opcode == WRRDMARead || w.opcode == WRAtomicCmpAndSwp || w.opcode == WRAtomicFetchAndAdd
-}
-
-type bindWQE struct {
-	mw   *MW
-	info MWBind
 }
 
 type sendQueue struct {
@@ -283,7 +279,7 @@ func (q *QP) add(wr *SendWR) string {
 	default:
 		w.n = uint8(copy(w.sge[:], wr.SGList))
 	}
-	w.ah, w.bind, w.local = nil, nil, false
+	w.ah, w.bind, w.bindTo, w.local = nil, nil, nil, false
 	w.packets = 1
 	switch wr.Opcode {
 	case WRAtomicCmpAndSwp, WRAtomicFetchAndAdd:
@@ -299,7 +295,7 @@ func (q *QP) add(wr *SendWR) string {
 			if wr.MW == nil || wr.Bind.MR == nil {
 				return "a window and a region are needed"
 			}
-			w.bind = &bindWQE{wr.MW, wr.Bind}
+			w.bind, w.bindTo = wr.MW, wr.Bind.MR
 		}
 	}
 	if (wr.Opcode == WRRDMARead || wr.Opcode == WRAtomicCmpAndSwp || wr.Opcode == WRAtomicFetchAndAdd) && q.attr.MaxRDAtomic == 0 {
@@ -325,8 +321,11 @@ func (q *QP) add(wr *SendWR) string {
 	w.wrID, w.opcode, w.status = wr.WRID, wr.Opcode, StatusSuccess
 	w.remoteAddr, w.compareAdd, w.swap = wr.RemoteAddr, wr.CompareAdd, wr.Swap
 	w.imm = wr.ImmData
-	if wr.Opcode == WRSendWithInv || wr.Opcode == WRLocalInv {
+	switch wr.Opcode {
+	case WRSendWithInv, WRLocalInv:
 		w.imm = wr.InvalidateRKey
+	case WRBindMW:
+		w.remoteAddr, w.compareAdd, w.rkey, w.imm = wr.Bind.Addr, wr.Bind.Length, wr.Bind.RKey, uint32(wr.Bind.Access)
 	}
 	w.length = uint32(length)
 	if !w.local && length > uint64(q.mtu) {
@@ -354,7 +353,7 @@ func (q *QP) completeSend(status Status) {
 		}
 		q.sendCQ.push(&wc, false)
 	}
-	w.ah, w.bind = nil, nil
+	w.ah, w.bind, w.bindTo = nil, nil, nil
 }
 
 // flushSend ends all work requests of the send queue.
@@ -368,6 +367,9 @@ func (q *QP) flushSend() {
 // failSend ends the oldest work request of the send queue with an error and the queue with it:
 // ERR, or SQE on an unreliable queue pair.
 func (q *QP) failSend(status Status) {
+	if q.sq.head == q.sq.tail { // flushed, because the completion queue has overrun
+		return
+	}
 	q.completeSend(status)
 	if q.typ == RC {
 		q.enterError()

@@ -124,8 +124,8 @@ type QPAttr struct {
 	Cap        QPCap
 }
 
-// rnrTimes are in units of 10 µs.
-var rnrTimes = [32]uint16{65536 - 1, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
+// rnrTimes are in units of 10 µs, but for code 0.
+var rnrTimes = [32]uint16{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
 	1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152}
 
 // RNRTime is the time of an RNR timer code: 10 µs (1) to 491.52 ms (31), 655.36 ms (0) (IBA,

@@ -210,12 +210,13 @@ func (q *QP) response(now Time, h *wire.RoCE) {
 		q.lost(now)
 		return
 	}
+	if s.head == s.begun { // the completion queue has overrun
+		return
+	}
 	w := s.at(s.head)
-	if s.head == s.begun || !w.answered() || (op == wire.OpAtomicAck) != (w.opcode != WRRDMARead) {
+	if !w.answered() || (op == wire.OpAtomicAck) != (w.opcode != WRRDMARead) {
 		c[ResponsesBad]++
-		if s.head != s.tail {
-			q.failSend(StatusBadRespErr)
-		}
+		q.failSend(StatusBadRespErr)
 		return
 	}
 	if op == wire.OpAtomicAck {
@@ -255,10 +256,6 @@ func (q *QP) ack(now Time, h *wire.RoCE) {
 		return
 	}
 	if kind == 0 {
-		return
-	}
-	if r.una != end || q.sq.head == q.sq.begun {
-		c[ResponsesBad]++
 		return
 	}
 	if kind == wire.SyndromeRNR {
@@ -303,7 +300,7 @@ func (q *QP) runLocal() {
 			}
 			ok := false
 			if w.bind != nil {
-				ok = q.bind(w.bind.mw, &w.bind.info)
+				ok = q.bind(w.bind, MWBind{RKey: w.rkey, MR: w.bindTo, Addr: w.remoteAddr, Length: w.compareAdd, Access: Access(w.imm)})
 			} else {
 				ok = q.invalidate(w.imm)
 			}
