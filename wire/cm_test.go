@@ -2,43 +2,30 @@ package wire
 
 import (
 	"bytes"
-	"encoding/binary"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
 )
 
-// madsOf are the MADs of a capture of RoCEv2 packets to queue pair 1: behind Ethernet, IP,
-// UDP, BTH and DETH, before the ICRC.
-func madsOf(t testing.TB, path string) (mads [][]byte) {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for b = b[24:]; len(b) > 0; {
-		n := binary.LittleEndian.Uint32(b[8:])
-		frame := b[16 : 16+n]
-		if mad := frame[max(0, int(n)-ICRCLen-MADLen) : n-ICRCLen]; len(mad) == MADLen && binary.BigEndian.Uint32(mad) == cmVersions {
-			mads = append(mads, mad)
+// mads are the MADs of the captures by file, in their order. The file "" has all.
+func mads(t testing.TB) map[string][]CM {
+	all := make(map[string][]CM)
+	for _, p := range captures(t) {
+		var r RoCE
+		if r.Parse(p.udp()) != nil || r.DstQP != GSIQPN {
+			continue
 		}
-		b = b[16+n:]
+		m, err := ParseCM(r.Payload)
+		if err != nil {
+			t.Fatalf("%v: %v", p, err)
+		}
+		all[p.file], all[""] = append(all[p.file], m), append(all[""], m)
 	}
-	return mads
-}
-
-func cmCaptures(t testing.TB) []string {
-	paths, err := filepath.Glob("testdata/cm_*.pcap")
-	if err != nil || len(paths) == 0 {
-		t.Fatal("no captures", err)
-	}
-	return append(paths, "testdata/rping_v6.pcap")
+	return all
 }
 
 // rewrite writes what the accessors of m say.
-func rewrite(t testing.TB, m CM) []byte {
+func rewrite(m CM) []byte {
 	b := bytes.Repeat([]byte{0xee}, MADLen)
 	tid, local, remote := m.TransactionID(), m.LocalID(), m.RemoteID()
 	switch m.Attr() {
@@ -66,29 +53,23 @@ func rewrite(t testing.TB, m CM) []byte {
 
 func TestCMGolden(t *testing.T) {
 	seen := map[CMAttr]int{}
-	for _, path := range cmCaptures(t) {
-		for i, mad := range madsOf(t, path) {
-			m, err := ParseCM(mad)
-			if err != nil {
-				t.Fatalf("%s: MAD %d: %v", path, i, err)
-			}
-			seen[m.Attr()]++
-			if again := rewrite(t, m); !bytes.Equal(again, mad) {
-				t.Errorf("%s: %v %d\nread  %x\nwrote %x", path, m.Attr(), i, mad, again)
-			}
-			if m.Attr() != CMReqAttr {
-				continue
-			}
-			private := m.Req().Private
-			a, err := ParseCMAddress(private)
-			if err != nil {
-				t.Fatal(err)
-			}
-			again := append([]byte(nil), private...)
-			PutCMAddress(again, &a)
-			if !bytes.Equal(again, private) {
-				t.Errorf("%s: addressing header\nread  %x\nwrote %x", path, private, again)
-			}
+	for _, m := range mads(t)[""] {
+		seen[m.Attr()]++
+		if again := rewrite(m); !bytes.Equal(again, m) {
+			t.Errorf("%v\nread  %x\nwrote %x", m.Attr(), m, again)
+		}
+		if m.Attr() != CMReqAttr {
+			continue
+		}
+		private := m.Req().Private
+		a, err := ParseCMAddress(private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := bytes.Clone(private)
+		PutCMAddress(again, &a)
+		if !bytes.Equal(again, private) {
+			t.Errorf("addressing header\nread  %x\nwrote %x", private, again)
 		}
 	}
 	for _, a := range []CMAttr{CMReqAttr, CMRejAttr, CMRepAttr, CMRtuAttr, CMDreqAttr, CMDrepAttr} {
@@ -100,8 +81,8 @@ func TestCMGolden(t *testing.T) {
 
 // The fields are those that tshark prints for rping's REQ and REP.
 func TestCMFields(t *testing.T) {
-	mads := madsOf(t, "testdata/cm_rping_v4.pcap")
-	req := CM(mads[0])
+	mads := mads(t)["cm_rping_v4.pcap"]
+	req := mads[0]
 	equal(t, "transaction ID", req.TransactionID(), 0x000000020689c216)
 	equal(t, "communication ID", req.LocalID(), 0x16c28906)
 	r := req.Req()
@@ -120,12 +101,12 @@ func TestCMFields(t *testing.T) {
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("REQ: got  %+v\nwant %+v", r, want)
 	}
-	p := CM(mads[1]).Rep()
+	p := mads[1].Rep()
 	p.Private = nil
 	if want := (CMRep{GUID: 0x505400fffeaa0001, QPN: 0x1a, PSN: 0x5a4f96, ResponderResources: 1, InitiatorDepth: 1, AckDelay: 15, RNRRetry: 7}); !reflect.DeepEqual(p, want) {
 		t.Errorf("REP: got  %+v\nwant %+v", p, want)
 	}
-	equal(t, "queue pair of the DREQ", CM(mads[3]).DreqQPN(), 0x1a)
+	equal(t, "queue pair of the DREQ", mads[3].DreqQPN(), 0x1a)
 }
 
 // The bits of fields that share an octet do not overlap.
@@ -159,7 +140,8 @@ func TestCMPackedFields(t *testing.T) {
 }
 
 func TestCMErrors(t *testing.T) {
-	good := madsOf(t, "testdata/cm_reject.pcap")[1]
+	mads := mads(t)["cm_reject.pcap"]
+	good := mads[1]
 	for _, c := range []struct {
 		name string
 		edit func(b []byte) []byte
@@ -182,7 +164,7 @@ func TestCMErrors(t *testing.T) {
 	if _, err := CM(long).Rej(); err != ErrLength {
 		t.Errorf("information of %d bytes: %v", CMRejInfo+1, err)
 	}
-	header := bytes.Clone(CM(madsOf(t, "testdata/cm_reject.pcap")[0]).Req().Private)
+	header := bytes.Clone(mads[0].Req().Private)
 	if _, err := ParseCMAddress(header[:35]); err != ErrTruncated {
 		t.Errorf("short addressing header: %v", err)
 	}
@@ -199,10 +181,8 @@ func TestCMErrors(t *testing.T) {
 // FuzzParseCM: what is written from what was read is read as the same. Bits that no field has
 // are lost.
 func FuzzParseCM(f *testing.F) {
-	for _, path := range cmCaptures(f) {
-		for _, mad := range madsOf(f, path) {
-			f.Add(mad)
-		}
+	for _, m := range mads(f)[""] {
+		f.Add([]byte(m))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := ParseCM(b)
@@ -214,11 +194,11 @@ func FuzzParseCM(f *testing.F) {
 				PutCMAddress(make([]byte, CMAddressLen), &a)
 			}
 		}
-		once := rewrite(t, m)
+		once := rewrite(m)
 		if once == nil {
 			return
 		}
-		if twice := rewrite(t, CM(once)); !bytes.Equal(once, twice) {
+		if twice := rewrite(CM(once)); !bytes.Equal(once, twice) {
 			t.Errorf("%v\nfirst  %x\nsecond %x", m.Attr(), once, twice)
 		}
 	})

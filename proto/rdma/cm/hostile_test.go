@@ -1,0 +1,338 @@
+package cm
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/unet-go/unet/wire"
+)
+
+// request is a REQ of a host, with what edit changes.
+func request(from [4]byte, id uint32, edit func(*wire.CMReq, *wire.CMAddress)) datagram {
+	src, dst := netip.AddrFrom4(from), netip.AddrFrom4(server)
+	a := wire.CMAddress{SrcPort: 1, Src: src, Dst: dst}
+	r := wire.CMReq{ServiceID: wire.ServiceTCP | 7174, QPN: 2 + id%1000000, PathMTU: 3, PKey: wire.DefaultPKey, Src: src, Dst: dst,
+		RemoteTimeout: 20, LocalTimeout: 20, MaxRetries: 15, AckTimeout: 17}
+	if edit != nil {
+		edit(&r, &a)
+	}
+	r.Private = make([]byte, wire.CMAddressLen)
+	wire.PutCMAddress(r.Private, &a)
+	d := datagram{from: from, to: server}
+	wire.PutCMReq(d.mad[:], uint64(id)<<8, id, &r)
+	return d
+}
+
+// A million REQs of forged hosts: the listener holds its backlog, the rest is dropped without an
+// answer and counted; when the time of the handshakes is over, it accepts again.
+func TestHalfOpenFlood(t *testing.T) {
+	p := newPair(t, nil)
+	l, _ := p.srv.Listen(1, 100)
+	const flood = 1_000_000
+	for i := range uint32(flood) {
+		d := request([4]byte{192, 0, byte(i >> 8), byte(i)}, i+1, func(r *wire.CMReq, _ *wire.CMAddress) { r.ServiceID = wire.ServiceTCP | 1 })
+		p.input(&d)
+	}
+	if p.srv.Len() != 100 || l.pending != 100 || len(p.srv.events) != 100 {
+		t.Fatalf("%d connections, %d in the backlog, %d events", p.srv.Len(), l.pending, len(p.srv.events))
+	}
+	p.count(p.srv, BacklogFull, flood-100)
+	if out := emitted(p.srv); len(out) != 0 {
+		t.Errorf("%d answers", len(out))
+	}
+	half := events(p.srv)
+	p.connect(0x50) // another listener is not affected
+
+	// The application accepts them, and nobody answers.
+	for _, ev := range half {
+		p.accept(ev.Conn, 0x60)
+	}
+	for p.srv.Len() > 1 {
+		p.now = p.srv.Deadline()
+		p.srv.Expire(p.now)
+		if n := len(emitted(p.srv)); n > 200 {
+			t.Fatalf("%d MADs at a time", n)
+		}
+	}
+	if l.pending != 0 {
+		t.Errorf("%d left in the backlog", l.pending)
+	}
+	p.count(p.srv, Timeouts, 100)
+}
+
+// The connections of all listeners are bounded together.
+func TestConnectionsAreBounded(t *testing.T) {
+	p := newPair(t, func(c *Config) { c.MaxConns = 10 })
+	for i := range uint32(20) {
+		d := request(client, i+1, nil)
+		p.input(&d)
+	}
+	if p.srv.Len() != 10 {
+		t.Errorf("%d connections", p.srv.Len())
+	}
+	p.count(p.srv, BacklogFull, 10)
+}
+
+// Answers that belong to no connection wait in a queue of bounded length.
+func TestRepliesAreBounded(t *testing.T) {
+	p := newPair(t, func(c *Config) { c.MaxReplies = 8 })
+	for i := range uint32(1000) {
+		d := request(client, i+1, func(r *wire.CMReq, _ *wire.CMAddress) { r.ServiceID++ })
+		if i%2 == 0 {
+			wire.PutCMDreq(d.mad[:], 1, i+1, i+7, 9)
+		}
+		p.input(&d)
+	}
+	if n := len(emitted(p.srv)); n != 8 {
+		t.Errorf("%d answers", n)
+	}
+	p.count(p.srv, RepliesDropped, 992)
+	p.connect(0x50) // connections have their own way out
+}
+
+func TestBadRequests(t *testing.T) {
+	other := netip.MustParseAddr("10.9.1.77")
+	for _, c := range []struct {
+		name string
+		edit func(*wire.CMReq, *wire.CMAddress)
+		want wire.CMReason
+	}{
+		{"other port", func(r *wire.CMReq, _ *wire.CMAddress) { r.ServiceID = wire.ServiceTCP | 7175 }, wire.CMRejInvalidServiceID},
+		{"other port space", func(r *wire.CMReq, _ *wire.CMAddress) { r.ServiceID = 0x0000000001110000 | 7174 }, wire.CMRejInvalidServiceID},
+		{"no IP service", func(r *wire.CMReq, _ *wire.CMAddress) { r.ServiceID |= 1 << 40 }, wire.CMRejInvalidServiceID},
+		{"RD", func(r *wire.CMReq, _ *wire.CMAddress) { r.Transport = 2 }, wire.CMRejInvalidTransport},
+		{"XRC", func(r *wire.CMReq, _ *wire.CMAddress) { r.Transport = 3 }, wire.CMRejInvalidTransport},
+		{"no path MTU", func(r *wire.CMReq, _ *wire.CMAddress) { r.PathMTU = 0 }, wire.CMRejInvalidPathMTU},
+		{"path MTU above the link's", func(r *wire.CMReq, _ *wire.CMAddress) { r.PathMTU = 4 }, wire.CMRejInvalidPathMTU},
+		{"GID of another source", func(r *wire.CMReq, _ *wire.CMAddress) { r.Src = other }, wire.CMRejInvalidGID},
+		{"GID of another destination", func(r *wire.CMReq, _ *wire.CMAddress) { r.Dst = other }, wire.CMRejInvalidGID},
+		{"address of another source", func(_ *wire.CMReq, a *wire.CMAddress) { a.Src = other }, wire.CMRejUnsupported},
+		{"address of another destination", func(_ *wire.CMReq, a *wire.CMAddress) { a.Dst = other }, wire.CMRejUnsupported},
+		{"IPv6", func(_ *wire.CMReq, a *wire.CMAddress) {
+			a.Src, a.Dst = netip.IPv6Unspecified(), netip.IPv6Unspecified()
+		}, wire.CMRejUnsupported},
+		{"QPN 0", func(r *wire.CMReq, _ *wire.CMAddress) { r.QPN = 0 }, wire.CMRejUnsupported},
+		{"QPN 1", func(r *wire.CMReq, _ *wire.CMAddress) { r.QPN = 1 }, wire.CMRejUnsupported},
+		{"multicast QPN", func(r *wire.CMReq, _ *wire.CMAddress) { r.QPN = 1<<24 - 1 }, wire.CMRejUnsupported},
+		{"partition", func(r *wire.CMReq, _ *wire.CMAddress) { r.PKey = 0x8001 }, wire.CMRejUnsupported},
+	} {
+		p := newPair(t, nil)
+		d := request(client, 5, c.edit)
+		p.input(&d)
+		out := emitted(p.srv)
+		if len(out) != 1 || len(events(p.srv)) != 0 {
+			t.Errorf("%s: %d answers", c.name, len(out))
+			continue
+		}
+		m := wire.CM(out[0].mad[:])
+		r, err := m.Rej()
+		if m.Attr() != wire.CMRejAttr || err != nil || r.Reason != c.want || m.RemoteID() != 5 || m.TransactionID() != 5<<8 || out[0].to != client {
+			t.Errorf("%s: %v %v to %v for %d, %#x; want %v", c.name, m.Attr(), r.Reason, out[0].to, m.RemoteID(), m.TransactionID(), c.want)
+		}
+		p.empty(p.srv)
+	}
+}
+
+// forgeries are the messages that could end or establish a connection, made by one who does not
+// know what edit hides from him.
+func forgeries(to *Conn, from [4]byte, local, remote uint32, tid uint64, qpn uint32) (out []datagram) {
+	add := func(put func(b []byte)) {
+		d := datagram{from: from, to: to.e.cfg.Addr}
+		put(d.mad[:])
+		out = append(out, d)
+	}
+	for reason := range wire.CMReason(40) {
+		add(func(b []byte) { wire.PutCMRej(b, tid, local, remote, &wire.CMRej{Reason: reason}) })
+	}
+	add(func(b []byte) { wire.PutCM(b, wire.CMRtuAttr, tid, local, remote) })
+	add(func(b []byte) { wire.PutCM(b, wire.CMDrepAttr, tid, local, remote) })
+	add(func(b []byte) { wire.PutCMRep(b, tid, local, remote, &wire.CMRep{QPN: 77}) })
+	add(func(b []byte) { wire.PutCMDreq(b, tid, local, remote, qpn) })
+	return out
+}
+
+// One wrong field is enough that a message has no effect, in each state.
+func TestForgedMessages(t *testing.T) {
+	steps := map[State]func(p *pair) *Conn{
+		ReqSent: func(p *pair) *Conn { return p.dial(0x50) },
+		ReqReceived: func(p *pair) *Conn {
+			p.dial(0x50)
+			p.deliver(p.cli)
+			return p.event(p.srv, ConnectRequest)
+		},
+		RepSent: func(p *pair) *Conn {
+			p.dial(0x50)
+			p.deliver(p.cli)
+			c := p.event(p.srv, ConnectRequest)
+			p.accept(c, 0x60)
+			return c
+		},
+		RepReceived: func(p *pair) *Conn {
+			c := p.dial(0x50)
+			p.deliver(p.cli)
+			p.accept(p.event(p.srv, ConnectRequest), 0x60)
+			p.deliver(p.srv)
+			p.event(p.cli, ConnectResponse)
+			return c
+		},
+		StateEstablished: func(p *pair) *Conn {
+			_, c := p.connect(0x50)
+			return c
+		},
+		DreqSent: func(p *pair) *Conn {
+			_, c := p.connect(0x50)
+			c.Close(p.now)
+			return c
+		},
+	}
+	for state, step := range steps {
+		p := newPair(t, nil)
+		c := step(p)
+		tid := c.tid
+		if state == DreqSent {
+			tid = c.dreqTID
+		}
+		var all []datagram
+		all = append(all, forgeries(c, [4]byte{10, 9, 1, 66}, c.remote, c.local, tid, c.qpn)...)
+		all = append(all, forgeries(c, c.peer.Addr, c.remote, c.local+1, tid, c.qpn)...)
+		if state == ReqSent {
+			all = append(all, forgeries(c, c.peer.Addr, 5, c.local, tid+1, c.qpn)...)
+		} else {
+			all = append(all, forgeries(c, c.peer.Addr, c.remote+1, c.local, tid, c.qpn)...)
+			// A REJ that says "timeout" need not name our ID, but then the transaction.
+			all = append(all, forgeries(c, c.peer.Addr, c.remote, 0, tid+1, c.qpn)...)
+		}
+		for _, d := range all {
+			c.e.Input(p.now, d.from, d.mad[:])
+		}
+		if got := events(c.e); len(got) != 0 || c.State() != state {
+			t.Errorf("%v: state %v, events %v", state, c.State(), got)
+		}
+	}
+}
+
+// A DREQ that names both IDs but another queue pair is ignored (section 12.9.8.3.3).
+func TestDreqForAnotherQueuePair(t *testing.T) {
+	p := newPair(t, nil)
+	_, srv := p.connect(0x50)
+	d := datagram{from: client, to: server}
+	wire.PutCMDreq(d.mad[:], 1, srv.remote, srv.local, srv.qpn+1)
+	p.input(&d)
+	p.none(p.srv)
+	if srv.State() != StateEstablished {
+		t.Error(srv.State())
+	}
+}
+
+func TestUnknownMADs(t *testing.T) {
+	p := newPair(t, nil)
+	good := request(client, 1, nil)
+	p.srv.Input(0, client, nil)
+	p.srv.Input(0, client, good.mad[:100])
+	p.srv.Input(0, client, make([]byte, wire.MADLen))
+	p.count(p.srv, Malformed, 3)
+	for _, attr := range []uint16{0, 1, 0x17, 0x18, 0x19, 0x1a, 0xffff} {
+		binary.BigEndian.PutUint16(good.mad[16:], attr)
+		p.input(&good)
+	}
+	p.count(p.srv, Unsupported, 7)
+	p.none(p.srv)
+	var names = map[string]bool{}
+	p.srv.EachCounter(func(name string, _ uint64) {
+		if name == "" || names[name] {
+			t.Errorf("counter %q", name)
+		}
+		names[name] = true
+	})
+}
+
+// IDs of connections and transactions are the full output of the generator: no counter in them.
+func TestIDsAreRandom(t *testing.T) {
+	p := newPair(t, nil)
+	ids, tids := map[uint32]bool{}, map[uint64]bool{}
+	var orID, andID uint32 = 0, 1<<32 - 1
+	for i := range uint32(64) {
+		c := p.dial(2 + i)
+		ids[c.local], tids[c.tid] = true, true
+		orID, andID = orID|c.local, andID&c.local
+	}
+	if len(ids) != 64 || len(tids) != 64 || orID != 1<<32-1 || andID != 0 {
+		t.Errorf("%d IDs, %d transactions, bits %x, %x", len(ids), len(tids), orID, andID)
+	}
+}
+
+// Both IDs are right, but the transaction is another: RTU and DREP have no effect.
+func TestWrongTransaction(t *testing.T) {
+	p := newPair(t, nil)
+	p.dial(0x50)
+	p.deliver(p.cli)
+	srv := p.event(p.srv, ConnectRequest)
+	p.accept(srv, 0x60)
+	d := datagram{from: client, to: server}
+	wire.PutCM(d.mad[:], wire.CMRtuAttr, srv.tid+1, srv.remote, srv.local)
+	p.input(&d)
+	if srv.State() != RepSent {
+		t.Errorf("after the RTU: %v", srv.State())
+	}
+	srv.CommEstablished()
+	srv.Close(p.now)
+	wire.PutCM(d.mad[:], wire.CMDrepAttr, srv.dreqTID+1, srv.remote, srv.local)
+	p.input(&d)
+	if srv.State() != DreqSent {
+		t.Errorf("after the DREP: %v", srv.State())
+	}
+}
+
+// A REQ with the ID and the transaction of a connection but another queue pair is no duplicate.
+func TestReusedID(t *testing.T) {
+	p := newPair(t, nil)
+	for _, qpn := range []uint32{7, 8} {
+		d := request(client, 5, func(r *wire.CMReq, _ *wire.CMAddress) { r.QPN = qpn })
+		p.input(&d)
+	}
+	p.count(p.srv, Stale, 1)
+	got := events(p.srv)
+	if len(got) != 2 || got[0].Type != ConnectRequest || got[1].Type != Rejected {
+		t.Fatalf("events %v", got)
+	}
+	wantReject(t, got[1].Conn, wire.CMRejStale)
+	p.empty(p.srv)
+}
+
+// A REP that asks for more than the REQ has offered gets what was offered. One with an impossible
+// queue pair ends the attempt.
+func TestRepContent(t *testing.T) {
+	p := newPair(t, nil)
+	for qpn, want := range map[uint32]EventType{2: ConnectResponse, 0: Rejected, 1: Rejected, 1<<24 - 1: Rejected} {
+		c := p.dial(0x50 + qpn%100)
+		emitted(p.cli)
+		d := datagram{from: server, to: client}
+		wire.PutCMRep(d.mad[:], c.tid, 1000+qpn%100, c.local, &wire.CMRep{QPN: qpn, ResponderResources: 255, InitiatorDepth: 255})
+		p.input(&d)
+		p.event(p.cli, want)
+		if want == ConnectResponse {
+			if a := c.Attr(); a.MaxDestRdAtomic != 3 || a.MaxRdAtomic != 8 {
+				t.Errorf("depths %+v", a)
+			}
+			continue
+		}
+		wantReject(t, c, wire.CMRejUnsupported)
+		if out := emitted(p.cli); len(out) != 1 || wire.CM(out[0].mad[:]).Attr() != wire.CMRejAttr {
+			t.Errorf("QPN %d: %d answers", qpn, len(out))
+		}
+	}
+}
+
+// A REJ whose information is longer than its field is no REJ.
+func TestMalformedRej(t *testing.T) {
+	p := newPair(t, nil)
+	c := p.dial(0x50)
+	emitted(p.cli)
+	d := datagram{from: server, to: client}
+	wire.PutCMRej(d.mad[:], c.tid, 0, c.local, &wire.CMRej{Reason: wire.CMRejConsumer})
+	d.mad[24+9] = 0xff
+	p.input(&d)
+	p.count(p.cli, Malformed, 1)
+	p.none(p.cli)
+}
