@@ -16,8 +16,8 @@ type congestion struct {
 	threshold uint32
 	acked     uint32 // above the threshold: since the window grew
 	limited   bool   // the window has held back a packet since it grew
-	halvedAt  uint32 // PSN: until it is acknowledged, the window is not halved again
-	halved    bool   // halvedAt is valid
+	halvedAt  uint32 // PSN: until all before it is acknowledged, the window is not halved again
+	halved    bool
 
 	timing     bool // a round trip is being measured
 	timed      uint32
@@ -49,7 +49,7 @@ func (c *congestion) grow(n uint32, limit int) {
 // halve reacts to a loss or a CNP, once a window.
 func (r *requester) halve() {
 	c := &r.congestion
-	if c.halved && psnDiff(r.una, c.halvedAt) < 0 {
+	if c.halved {
 		return
 	}
 	c.threshold = max(c.window/2, minWindow)
@@ -77,6 +77,14 @@ func (c *congestion) sample(rtt Time) {
 	}
 	c.rttv += (d - c.rttv) / 4
 	c.srtt = max(c.srtt+(rtt-c.srtt)/8, 1)
+}
+
+// roundTrip is the longest round trip to be expected (RFC 6298, section 2).
+func (c *congestion) roundTrip() Time {
+	if c.srtt == 0 {
+		return Time(time.Second)
+	}
+	return c.srtt + 4*c.rttv
 }
 
 // congested takes a CNP.

@@ -20,6 +20,8 @@ type WC struct {
 
 // CQ is a completion queue.
 type CQ struct {
+	Data any // the driver's
+
 	d          *Device
 	ring       []WC
 	head, tail uint32 // counts; the ring's length is a power of two

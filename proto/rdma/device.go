@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"syscall"
-	"time"
 
 	"github.com/unet-go/unet/wire"
 )
@@ -15,8 +14,6 @@ type Time int64
 
 // Never is later than every instant.
 const Never Time = math.MaxInt64
-
-func (t Time) add(d time.Duration) Time { return t + Time(d) }
 
 // Config are the properties and limits of a [Device]. A limit of 0 means its default.
 type Config struct {
@@ -154,8 +151,15 @@ func isResponse(op wire.Opcode) bool {
 }
 
 // Ready is the next queue pair that has a packet to send and may send it, or nil. It stays the
-// next until a packet of it has been emitted.
-func (d *Device) Ready() *QP { return d.firstReady }
+// next until a packet of it has been emitted. With holdACKs, queue pairs that have only an ACK
+// to send do not count: the application may answer, and both leave together.
+func (d *Device) Ready(holdACKs bool) *QP {
+	q := d.firstReady
+	for holdACKs && q != nil && q.onlyACK() && !q.cnpDue && !q.requestReady() {
+		q = q.nextReady
+	}
+	return q
+}
 
 // Deadline is when Expire next has something to do, or [Never]. It may be too early, never too
 // late.

@@ -44,8 +44,8 @@ func newPair(t testing.TB) *pair {
 // whether anything can still happen.
 func (p *pair) step() bool {
 	for i, d := range p.host {
-		for q := d.Ready(); q != nil; q = d.Ready() {
-			b := make([]byte, MaxPacket(MTU4096))
+		for q := d.Ready(false); q != nil; q = d.Ready(false) {
+			b := make([]byte, q.Room())
 			dst := q.Dst()
 			n := q.Emit(p.now, b)
 			if n == 0 {

@@ -2,9 +2,6 @@ package rdma
 
 import "github.com/unet-go/unet/wire"
 
-// MaxPacket is the most that Emit writes, in bytes, with path MTU m.
-func MaxPacket(m MTU) int { return packetOverhead + m.Bytes() }
-
 // changed brings the list of those that are ready up to date.
 func (q *QP) changed() {
 	d := q.d
@@ -22,6 +19,11 @@ func (q *QP) changed() {
 		d.lastReady = q
 		return
 	}
+	d.unready(q)
+}
+
+// unready takes q off the list of those that are ready.
+func (d *Device) unready(q *QP) {
 	var before *QP
 	for p := d.firstReady; p != q; p = p.nextReady {
 		before = p
@@ -57,11 +59,10 @@ func (q *QP) Dst() [4]byte {
 }
 
 // Emit writes the next packet of a queue pair that is ready, from the IPv4 header on, and
-// returns its length. b has room for [MaxPacket] of the path MTU. It returns 0 if the memory of
+// returns its length. b has room for [QP.Room] bytes. It returns 0 if the memory of
 // the next packet is not registered, or not any more; the work request fails.
 func (q *QP) Emit(now Time, b []byte) (n int) {
 	d := q.d
-	response := q.responseReady()
 	switch {
 	case q.cnpDue:
 		q.cnpDue, q.cnpAt = false, now
@@ -69,7 +70,7 @@ func (q *QP) Emit(now Time, b []byte) (n int) {
 		h.Opcode, h.BECN = wire.OpCNP, true
 		n = wire.SealRoCE(b, &q.flow, wire.PutRoCE(b, &h, 0))
 		d.counts[CNPsSent]++
-	case response && (!q.responded || !q.requestReady()):
+	case q.respondsNext():
 		q.responded = true
 		n = q.emitResponse(now, b)
 	case q.requestReady():
@@ -81,10 +82,34 @@ func (q *QP) Emit(now Time, b []byte) (n int) {
 	}
 	q.update(now)
 	if q.ready && d.lastReady != q { // the others have their turn
-		d.firstReady, q.nextReady = q.nextReady, nil
+		d.unready(q)
 		d.lastReady.nextReady, d.lastReady = q, q
 	}
 	return n
+}
+
+// respondsNext reports whether Emit writes a response.
+func (q *QP) respondsNext() bool {
+	return q.responseReady() && (!q.responded || !q.requestReady())
+}
+
+// Room is a bound of the length of the next packet that Emit writes, in bytes.
+func (q *QP) Room() int {
+	n := uint32(0)
+	switch {
+	case q.cnpDue:
+	case q.respondsNext():
+		if r := &q.resp; r.owed > 0 {
+			if s := r.nextOwed(); !s.atomic {
+				n = s.until - s.offset
+			}
+		}
+	case q.requestReady():
+		if s := &q.sq; !s.at(s.next).answered() {
+			n = s.at(s.next).length
+		}
+	}
+	return packetOverhead + int(min(n, q.mtu))
 }
 
 // header is the header of a packet to the peer, still without an opcode and a PSN.

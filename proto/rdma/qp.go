@@ -139,6 +139,8 @@ func RNRTime(code uint8) time.Duration {
 
 // QP is a queue pair.
 type QP struct {
+	Data any // the driver's
+
 	d              *Device
 	pd             *PD
 	typ            QPType

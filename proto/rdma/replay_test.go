@@ -8,10 +8,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/unet-go/unet/wire"
 )
@@ -52,7 +52,7 @@ func readCapture(t testing.TB, path string) (frames []*frame) {
 		if err := f.h.Parse(f.packet.Data); err != nil {
 			t.Fatalf("%s, frame %d: %v", path, n, err)
 		}
-		if f.h.DstQP > 1 && f.h.Opcode.Transport() != wire.TransportUD {
+		if f.h.DstQP > 1 {
 			frames = append(frames, f)
 		}
 	}
@@ -69,11 +69,12 @@ func (d direction) String() string { return fmt.Sprintf("to %v QP %#x", d.addr, 
 
 // scene is what a capture does not say about the responder.
 type scene struct {
-	mtu     MTU
-	receive int    // bytes of each receive
-	access  Access // of the regions; 0: all
-	unknown bool   // the regions do not exist
-	short   int    // bytes that the regions lack at their end
+	mtu      MTU
+	receive  int    // bytes of each receive
+	access   Access // of the regions; 0: all
+	unknown  bool   // the regions do not exist
+	short    int    // bytes that the regions lack at their end
+	rnrRetry uint8  // RNRRetry of the requester; 0: 7
 }
 
 var scenes = map[string]scene{
@@ -86,6 +87,7 @@ var scenes = map[string]scene{
 	"rc_no_access_write":        {access: AccessRemoteRead | AccessRemoteAtomic},
 	"rc_bad_range_write":        {short: 32},
 	"rc_recv_too_small":         {receive: 16},
+	"rc_rnr_exceeded":           {rnrRetry: 2},
 }
 
 // testQP is a queue pair in RTS on a device of its own, as the two ends of a capture agreed on it.
@@ -122,8 +124,7 @@ func testQP(t testing.TB, typ QPType, addr, peer [4]byte, qpn uint32, a QPAttr) 
 
 // mapRegion registers memory at an address and with a key that the caller chooses.
 func mapRegion(q *QP, key uint32, base uint64, n int, access Access) *region {
-	words := make([]uint64, n/8+2)
-	mem := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n+8)[base%8:][:n:n]
+	mem := make([]byte, n+16)[base%8:][:n:n] // the allocator aligns it to 8 bytes
 	r := &region{pd: q.pd, key: key, access: access, mem: mem, base: base}
 	q.d.keys[key>>8] = r
 	q.pd.uses++
@@ -132,7 +133,7 @@ func mapRegion(q *QP, key uint32, base uint64, n int, access Access) *region {
 
 // drain is everything that the device sends, with right ICRCs and in packets that fit the link.
 func drain(t testing.TB, d *Device, now Time) (frames []*frame) {
-	for q := d.Ready(); q != nil; q = d.Ready() {
+	for q := d.Ready(false); q != nil; q = d.Ready(false) {
 		b := make([]byte, 9000)
 		n := q.Emit(now, b)
 		if n == 0 {
@@ -165,14 +166,7 @@ func sameReply(a, b *frame) bool {
 
 func hasAETH(op wire.Opcode) bool { return isResponse(op) && op != wire.OpReadResponseMiddle }
 
-// TestRepliesOfTheKernel feeds the requests of each capture to an engine in place of the kernel's
-// responder. It must answer the same, packet by packet, but for these:
-//   - a READ that is asked for again from its middle is answered FIRST ... LAST (section
-//     9.7.5.1.3), by the kernel MIDDLE ... LAST;
-//   - a SEND that is longer than its receive is an invalid request, for the kernel a
-//     remote operational error.
-func TestRepliesOfTheKernel(t *testing.T) {
-	var paths []string
+func capturePaths(t testing.TB) (paths []string) {
 	for _, pattern := range []string{"testdata/*.pcap", "../../wire/testdata/*.pcap"} {
 		p, err := filepath.Glob(pattern)
 		if err != nil || len(p) < 10 {
@@ -180,8 +174,18 @@ func TestRepliesOfTheKernel(t *testing.T) {
 		}
 		paths = append(paths, p...)
 	}
+	return paths
+}
+
+// TestRepliesOfTheKernel feeds the requests of each capture to an engine in place of the kernel's
+// responder. It must answer the same, packet by packet, but for these:
+//   - a READ that is asked for again from its middle is answered FIRST ... LAST (section
+//     9.7.5.1.3), by the kernel MIDDLE ... LAST;
+//   - a SEND that is longer than its receive is an invalid request, for the kernel a
+//     remote operational error.
+func TestRepliesOfTheKernel(t *testing.T) {
 	answers := 0
-	for _, path := range paths {
+	for _, path := range capturePaths(t) {
 		name := strings.TrimSuffix(filepath.Base(path), ".pcap")
 		frames := readCapture(t, path)
 		directions := map[direction]bool{}
@@ -203,9 +207,8 @@ func TestRepliesOfTheKernel(t *testing.T) {
 	}
 }
 
-// replayRequests returns the number of answers that were compared.
-func replayRequests(t *testing.T, frames []*frame, d direction, s scene) int {
-	var requests, replies []*frame
+// conversation is the requests of a direction, and the answers.
+func conversation(frames []*frame, d direction) (requests, replies []*frame) {
 	for _, f := range frames {
 		if f.isRequest() && (direction{f.dst, f.src, f.h.DstQP}) == d {
 			requests = append(requests, f)
@@ -218,11 +221,17 @@ func replayRequests(t *testing.T, frames []*frame, d direction, s scene) int {
 			replies = append(replies, f)
 		}
 	}
+	return requests, replies
+}
+
+// replayRequests returns the number of answers that were compared.
+func replayRequests(t *testing.T, frames []*frame, d direction, s scene) int {
+	requests, replies := conversation(frames, d)
 	if len(replies) == 0 {
 		t.Fatal("no replies")
 	}
 	all := AccessRemoteRead | AccessRemoteWrite | AccessRemoteAtomic
-	attr := QPAttr{AccessFlags: all, PathMTU: s.mtu, RQPSN: first, DestQPN: replies[0].h.DstQP, MaxDestRDAtomic: 16, MinRNRTimer: 14}
+	attr := QPAttr{AccessFlags: all, PathMTU: s.mtu, RQPSN: requests[0].h.PSN, DestQPN: replies[0].h.DstQP, MaxDestRDAtomic: 16, MinRNRTimer: 14}
 	q := testQP(t, RC, d.addr, d.peer, d.qpn, attr)
 
 	regions := capturedRegions(q, requests, s, all)
@@ -343,4 +352,235 @@ func setMemory(regions map[uint32]*region, written map[uint64]bool, f *frame, re
 	for k := range n {
 		written[f.h.VA+k] = written[f.h.VA+k] || op != wire.OpReadRequest
 	}
+}
+
+// TestUnreliableCaptures feeds captures of UC and UD to engines: every message arrives, with its
+// data, its length and its immediate data.
+func TestUnreliableCaptures(t *testing.T) {
+	for _, c := range []struct {
+		path     string
+		typ      QPType
+		messages int // completions of receives
+	}{
+		{"../../wire/testdata/uc_imm.pcap", UC, 4}, {"testdata/uc_pingpong_4096.pcap", UC, 10},
+		{"../../wire/testdata/ud_imm.pcap", UD, 2}, {"testdata/ud_pingpong_1000.pcap", UD, 10}, {"testdata/ud_bad_qkey.pcap", UD, 0},
+	} {
+		frames := readCapture(t, c.path)
+		directions := map[direction]bool{}
+		for _, f := range frames {
+			directions[direction{f.dst, f.src, f.h.DstQP}] = true
+		}
+		messages := 0
+		for d := range directions {
+			t.Run(filepath.Base(c.path)+"/"+d.String(), func(t *testing.T) {
+				mine := slices.Clone(frames)
+				mine = slices.DeleteFunc(mine, func(f *frame) bool { return direction{f.dst, f.src, f.h.DstQP} != d })
+				a := QPAttr{AccessFlags: AccessRemoteWrite, RQPSN: mine[0].h.PSN, QKey: 0x11111111}
+				q := testQP(t, c.typ, d.addr, d.peer, d.qpn, a)
+				regions := capturedRegions(q, mine, scene{}, AccessRemoteWrite)
+				messages += replayMessages(t, q, regions, mine)
+			})
+		}
+		if messages != c.messages {
+			t.Errorf("%s: %d messages, want %d", c.path, messages, c.messages)
+		}
+	}
+}
+
+func replayMessages(t *testing.T, q *QP, regions map[uint32]*region, frames []*frame) (messages int) {
+	var data []byte
+	var write wire.RoCE // the first packet of a WRITE
+	room := make([]byte, 8192)
+	mr, err := q.pd.RegMR(room, AccessLocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range frames {
+		if q.rq.len() == 0 && !q.resp.taken {
+			if _, err := q.PostRecv([]RecvWR{{WRID: 7, SGList: []SGE{mr.SGE(0, len(room))}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := parts[f.h.Opcode.Operation()]
+		if p.first {
+			data, write = nil, f.h
+		}
+		data = append(data, f.h.Payload...)
+		if !p.last {
+			q.d.Process(f.at, &f.packet)
+			continue
+		}
+		q.d.Process(f.at, &f.packet)
+		var wc [2]WC
+		n := q.recvCQ.Poll(wc[:])
+		messages += n
+		want := WC{WRID: 7, Opcode: WCRecv, QPNum: q.num, ByteLen: uint32(len(data))}
+		got := room
+		if p.message == writeMessage {
+			want.Opcode = WCRecvRDMAWithImm
+			got, _ = regions[write.RKey].span(write.VA, uint64(write.DMALen))
+		}
+		if p.imm {
+			want.Flags, want.ImmData = WCWithImm, 0x04030201
+		}
+		if q.typ == UD {
+			if f.h.QKey != q.attr.QKey {
+				if n != 0 || q.d.counts[BadQKey] != 1 {
+					t.Errorf("%v: %d completions", f, n)
+				}
+				continue
+			}
+			want.Flags, want.SrcQP, want.ByteLen = want.Flags|WCGRH, f.h.SrcQP, want.ByteLen+40
+			if !bytes.Equal(got[:20], make([]byte, 20)) || !bytes.Equal(got[20:40], f.packet.IP[:20]) {
+				t.Errorf("%v: network header % x", f, got[:40])
+			}
+			got = got[40:]
+		}
+		if !bytes.HasPrefix(got, data) {
+			t.Errorf("%v: wrong data", f)
+		}
+		if (p.message == sendMessage || p.imm) && (n != 1 || wc[0] != want) {
+			t.Errorf("%v: completions %+v, want %+v", f, wc[:n], want)
+		}
+	}
+	if out := drain(t, q.d, 0); len(out) != 0 {
+		t.Errorf("answers: %v", out)
+	}
+	return messages
+}
+
+// TestRequestsOfTheKernel posts what the requesters of the captures posted, and feeds the kernel's
+// answers to the engine: it must send the same packets, but for AckReq, and complete what the
+// kernel has answered.
+func TestRequestsOfTheKernel(t *testing.T) {
+	failures := map[string]Status{"rc_bad_range_write": StatusRemAccessErr, "rc_bad_rkey_read": StatusRemAccessErr, "rc_bad_rkey_write": StatusRemAccessErr,
+		"rc_no_access_write": StatusRemAccessErr, "rc_send_inv": StatusRemAccessErr, "rc_send_inv_long": StatusRemAccessErr,
+		"rc_recv_too_small": StatusRemOpErr, "rc_rnr_exceeded": StatusRNRRetryExcErr}
+	packets := 0
+	for _, path := range capturePaths(t) {
+		name := strings.TrimSuffix(filepath.Base(path), ".pcap")
+		frames := readCapture(t, path)
+		directions := map[direction]bool{}
+		for _, f := range frames {
+			if f.isRequest() && f.h.Opcode.Transport() == wire.TransportRC {
+				directions[direction{f.dst, f.src, f.h.DstQP}] = true
+			}
+		}
+		for d := range directions {
+			// What the two send after a loss differs: the kernel has no congestion window. host_requester
+			// sends a wrong ICRC.
+			if strings.HasPrefix(name, "lossy") || name == "host_requester" || name == "rc_no_such_qp" {
+				continue
+			}
+			t.Run(name+"/"+d.String(), func(t *testing.T) { packets += replayWorkRequests(t, frames, d, scenes[name], failures[name]) })
+		}
+	}
+	if packets < 200 {
+		t.Errorf("compared only %d requests", packets)
+	}
+}
+
+// replayWorkRequests returns the number of packets that were compared.
+func replayWorkRequests(t *testing.T, frames []*frame, d direction, s scene, failure Status) (packets int) {
+	requests, replies := conversation(frames, d)
+	first := requests[0].h.PSN
+	q := testQP(t, RC, d.peer, d.addr, replies[0].h.DstQP, QPAttr{PathMTU: s.mtu, SQPSN: first, DestQPN: d.qpn, MaxRDAtomic: 16, RetryCnt: 7, RNRRetry: cmp.Or(s.rnrRetry, 7)})
+	q.sqSigAll = true
+	fresh, posted := first, 0
+	b := make([]byte, 9000)
+	for _, f := range frames {
+		if slices.Contains(replies, f) {
+			q.d.Process(f.at, &f.packet)
+			continue
+		}
+		if !slices.Contains(requests, f) {
+			continue
+		}
+		q.d.Expire(f.at)
+		if f.h.PSN == fresh {
+			mr, err := q.pd.RegMR(make([]byte, 16384), AccessLocalWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wr := capturedWorkRequest(requests, f, mr)
+			if _, err := q.PostSend(f.at, []SendWR{wr}); err != nil {
+				t.Fatal(err)
+			}
+			posted++
+			fresh = psnAdd(fresh, q.sq.at(q.sq.tail-1).packets)
+		}
+		if q.d.Ready(false) == nil {
+			t.Fatalf("the engine does not send %v", f)
+		}
+		ip := b[:q.Emit(f.at, b)]
+		got := f.h
+		if err := got.Parse(ip[wire.RoCEOffset:]); err != nil {
+			t.Fatal(err)
+		}
+		packets++
+		got.AckReq = f.h.AckReq
+		same := bytes.Equal(got.Payload, f.h.Payload)
+		want := f.h
+		got.Payload, want.Payload = nil, nil
+		if !same || !reflect.DeepEqual(got, want) {
+			t.Fatalf("sent %+v, the kernel %+v", got, want)
+		}
+	}
+	if q.d.Ready(false) != nil {
+		t.Error("the engine has more to send")
+	}
+	wc := make([]WC, 64)
+	wc = wc[:q.sendCQ.Poll(wc)]
+	for i, c := range wc {
+		if want := failure; c.Status != StatusSuccess && (i < len(wc)-1 || c.Status != want) {
+			t.Errorf("completion %d is %+v", i, c)
+		}
+	}
+	if len(wc) != posted || failure != StatusSuccess && len(wc) > 0 && wc[len(wc)-1].Status != failure {
+		t.Errorf("%d work requests, completions %+v", posted, wc)
+	}
+	return packets
+}
+
+// capturedWorkRequest is the work request that begins with packet f.
+func capturedWorkRequest(requests []*frame, f *frame, mr *MR) SendWR {
+	wr := SendWR{RemoteAddr: f.h.VA, RKey: f.h.RKey}
+	op := f.h.Opcode.Operation()
+	n := f.h.DMALen
+	switch op {
+	case wire.OpReadRequest:
+		wr.Opcode = WRRDMARead
+	case wire.OpCompareSwap:
+		wr.Opcode, wr.CompareAdd, wr.Swap, n = WRAtomicCmpAndSwp, f.h.Compare, f.h.SwapAdd, 8
+	case wire.OpFetchAdd:
+		wr.Opcode, wr.CompareAdd, n = WRAtomicFetchAndAdd, f.h.SwapAdd, 8
+	default:
+		n = 0
+		for psn, last := f.h.PSN, false; !last; psn = psnAdd(psn, 1) {
+			i := slices.IndexFunc(requests, func(r *frame) bool { return r.h.PSN == psn })
+			r := requests[i]
+			n += uint32(copy(mr.Bytes()[n:], r.h.Payload))
+			p := parts[r.h.Opcode.Operation()]
+			last = p.last
+			switch {
+			case p.message == sendMessage && p.invalidate:
+				wr.Opcode, wr.InvalidateRKey = WRSendWithInv, r.h.RKey
+			case p.message == sendMessage && p.imm:
+				wr.Opcode, wr.ImmData = WRSendWithImm, r.h.Imm
+			case p.message == sendMessage:
+				wr.Opcode = WRSend
+			case p.imm:
+				wr.Opcode, wr.ImmData = WRRDMAWriteWithImm, r.h.Imm
+			default:
+				wr.Opcode = WRRDMAWrite
+			}
+			if r.h.Solicited {
+				wr.Flags = SendSolicited
+			}
+		}
+	}
+	if n > 0 {
+		wr.SGList = []SGE{mr.SGE(0, int(n))}
+	}
+	return wr
 }

@@ -61,7 +61,10 @@ func (q *QP) deadline() Time { return min(q.req.timeoutAt, q.req.waitAt) }
 // are. It doubles twice (IBA allows up to four times the attribute's).
 func (q *QP) timeout() Time {
 	r := &q.req
-	t := max(Time(4096)<<q.attr.Timeout, r.srtt+4*r.rttv)
+	t := Time(4096) << q.attr.Timeout
+	if r.srtt != 0 {
+		t = max(t, r.roundTrip())
+	}
 	return t << min(r.backoff, 2)
 }
 
@@ -107,7 +110,7 @@ func (q *QP) goBack(now Time) {
 // when it went back to the same PSN may say so again: they are ignored for a round trip.
 func (q *QP) lost(now Time) {
 	r := &q.req
-	if r.backed && r.backTo == r.una && now-r.backAt < r.srtt {
+	if r.backed && r.backTo == r.una && now-r.backAt < r.roundTrip() {
 		return
 	}
 	if r.retries == 0 {
@@ -168,6 +171,9 @@ func (q *QP) advanced(now Time, n uint32) {
 	}
 	if r.eliciting && psnDiff(r.una, r.elicits) > 0 {
 		r.eliciting = false
+	}
+	if r.halved && psnDiff(r.una, r.halvedAt) >= 0 {
+		r.halved = false
 	}
 	if r.timing && psnDiff(r.una, r.timed) > 0 {
 		r.timing = false
@@ -310,18 +316,18 @@ func (q *QP) runLocal() {
 				w.status = StatusMWBindErr
 			}
 		}
-		switch {
-		case w.status != StatusSuccess:
+		if w.status != StatusSuccess {
 			if s.head == s.next {
 				q.failSend(w.status)
 			}
 			return
-		case !w.local:
+		}
+		if !w.local {
 			return
-		case s.head == s.next:
+		}
+		if s.next++; s.head == s.next-1 {
 			q.completeSend(StatusSuccess)
 		}
-		s.next++
 	}
 }
 

@@ -196,7 +196,7 @@ func (q *QP) duplicate(h *wire.RoCE) {
 	}
 	for i := range r.resources {
 		s := &r.resources[i]
-		packet := h.PSN - s.psn&psnMask
+		packet := (h.PSN - s.psn) & psnMask
 		if packet >= s.packets {
 			continue
 		}
@@ -408,14 +408,19 @@ func (q *QP) emitResponse(now Time, b []byte) int {
 	return wire.SealRoCE(b, &q.flow, wire.PutRoCE(b, &h, 0))
 }
 
+// nextOwed is the oldest response that is owed; there is one.
+func (r *responder) nextOwed() *resource {
+	for !r.resources[r.serve].owed {
+		r.serve = (r.serve + 1) % len(r.resources)
+	}
+	return &r.resources[r.serve]
+}
+
 // putResponse writes a packet of the oldest response that is owed and returns where its payload
 // ends. 0: the memory is not accessible any more, and the queue pair has failed.
 func (q *QP) putResponse(b []byte, h *wire.RoCE) int {
 	r := &q.resp
-	for !r.resources[r.serve].owed {
-		r.serve = (r.serve + 1) % len(r.resources)
-	}
-	s := &r.resources[r.serve]
+	s := r.nextOwed()
 	h.PSN, h.MSN = s.psn, s.msn
 	if s.atomic {
 		s.owed = false

@@ -243,7 +243,7 @@ func TestWindow(t *testing.T) {
 	read.Opcode = WRRDMARead
 	a.post(write)
 	n := 0
-	for q := p.host[0].Ready(); q != nil; q = p.host[0].Ready() {
+	for q := p.host[0].Ready(false); q != nil; q = p.host[0].Ready(false) {
 		var frame [2048]byte
 		q.Emit(p.now, frame[:])
 		n++
@@ -352,5 +352,24 @@ func TestStreams(t *testing.T) {
 		if e[0].cq.Len() != 32 {
 			t.Error(e[0].cq.Len(), "completions")
 		}
+	}
+}
+
+// TestFirstReadLosesAResponse: the responses behind the gap, which say the same, cost one retry.
+func TestFirstReadLosesAResponse(t *testing.T) {
+	p, a, b := connected(t, RC, func(q *QPAttr) { q.RetryCnt = 1 })
+	lost := false
+	p.drop = func(_ int, h *wire.RoCE) bool {
+		if h.Opcode == wire.OpReadResponseFirst && !lost {
+			lost = true
+			return true
+		}
+		return false
+	}
+	a.post(SendWR{WRID: 1, Opcode: WRRDMARead, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, 9000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+	p.run()
+	a.expect(WC{WRID: 1, Opcode: WCRDMARead, ByteLen: 9000})
+	if p.host[0].counts[Timeouts] != 0 {
+		t.Error("a timeout")
 	}
 }

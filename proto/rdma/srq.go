@@ -7,6 +7,8 @@ import (
 
 // SRQ is a shared receive queue.
 type SRQ struct {
+	Data any // the driver's
+
 	pd    *PD
 	queue recvQueue
 	limit int // 0: not armed
