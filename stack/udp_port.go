@@ -52,6 +52,7 @@ type UDPPort struct {
 	udp      *udp.Socket // its queue is empty between two frames
 	handler  UDPHandler
 	local    netip.AddrPort
+	mtu      int
 	released func()
 	err      error // why the handler's Failed was called
 	closed   bool
@@ -110,7 +111,11 @@ func (s *Stack) OpenUDPPort(local netip.AddrPort, h UDPHandler, released func())
 	if err != nil {
 		return nil, err
 	}
-	p.local = p.udp.Local().Netip()
+	p.local, p.mtu = p.udp.Local().Netip(), s.mtu
+	if f, ok := s.link.Alloc(wire.EthernetHeaderLen + s.mtu); ok {
+		p.mtu = min(p.mtu, len(f.Data)-wire.EthernetHeaderLen)
+		s.link.Release(f)
+	}
 	s.udpPorts[p] = struct{}{}
 	return p, nil
 }
@@ -118,8 +123,8 @@ func (s *Stack) OpenUDPPort(local netip.AddrPort, h UDPHandler, released func())
 // Local is the port's address.
 func (p *UDPPort) Local() netip.AddrPort { return p.local }
 
-// MTU is that of the link, bytes of IP packet. It does not change.
-func (p *UDPPort) MTU() int { return p.stack.mtu }
+// MTU is the length in bytes of the longest IP packet that the link sends. It does not change.
+func (p *UDPPort) MTU() int { return p.mtu }
 
 // Close gives the port back. The handler's Failed gets net.ErrClosed. A second Close
 // returns net.ErrClosed.
@@ -237,8 +242,12 @@ func (p *UDPPort) Wait(e *Event, deadline int64) {
 	p.stack.waitFor(&e.event, instant(deadline))
 }
 
-// Signal wakes one goroutine that waits for e.
-func (p *UDPPort) Signal(e *Event) { p.stack.signal(&e.event) }
+// Signal wakes one goroutine that waits for e. It reports whether that is the goroutine
+// that polls, which goes on at once when the batch has been handled.
+func (p *UDPPort) Signal(e *Event) (polls bool) {
+	p.stack.signal(&e.event)
+	return p.stack.pollerEvent == &e.event
+}
 
 // Broadcast wakes all of them.
 func (p *UDPPort) Broadcast(e *Event) { p.stack.broadcast(&e.event) }

@@ -440,3 +440,13 @@ func BenchmarkUDPPort(b *testing.B) {
 		s.Poll(now)
 	}
 }
+
+// The MTU of a port is bounded by what the link lends.
+func TestUDPPortMTU(t *testing.T) {
+	for mtu, want := range map[int]int{1500: 1500, 9000: 2048 - wire.EthernetHeaderLen} {
+		s, _, _ := newScripted(t, func(cfg *stack.Config) { cfg.MTU = mtu })
+		if got := openPort(t, s, "10.0.0.1:4791").port.MTU(); got != want {
+			t.Errorf("link with %d: %d, want %d", mtu, got, want)
+		}
+	}
+}
