@@ -103,8 +103,9 @@ func resolve() (names []string, versions string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	_, kernel, ok := strings.Cut(kernel, "Depends: ")
-	if kernel, _, ok = strings.Cut(kernel, "\n"); !ok {
+	_, kernel, _ = strings.Cut(kernel, "Depends: ")
+	kernel, _, ok := strings.Cut(kernel, "\n")
+	if !ok {
 		return nil, "", fmt.Errorf("package %s depends on no kernel", kernelPackage)
 	}
 	uri, err := apt("", "apt-get", "download", "--print-uris", "-qq", kernel)
