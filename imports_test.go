@@ -38,6 +38,7 @@ var layers = map[string]struct{ own, other []string }{
 	"proto/udp":              {own: []string{"wire"}},
 	"proto/rdma/cm":          {own: []string{"wire"}},
 	"proto/rdma":             {own: []string{"wire"}},
+	"verbs":                  {own: []string{"proto/rdma", "stack", "wire"}},
 	"proto/tcp/seq":          {},
 	"proto/tcp":              {own: []string{"wire", "proto/tcp/seq"}},
 	"stack":                  {own: []string{"wire", "proto", "internal/wait"}},

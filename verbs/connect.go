@@ -1,0 +1,372 @@
+package verbs
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/unet-go/unet/proto/rdma/cm"
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
+)
+
+// ConnParam is what one side of a connection proposes: rdma_conn_param. Where nil is
+// allowed it stands for the largest values that the context permits.
+type ConnParam struct {
+	PrivateData        []byte // for the peer's application, bytes: up to 56 from Dial, 196 from Accept
+	ResponderResources uint8  // READs and atomics of the peer that are served at a time
+	InitiatorDepth     uint8  // READs and atomics that are outstanding at a time
+	RetryCount         uint8  // of the transport, 0 to 7; of Dial
+	RNRRetryCount      uint8  // how often the peer repeats what finds no receive, 0 to 6; 7: for ever
+}
+
+var defaultParam = ConnParam{ResponderResources: 16, InitiatorDepth: 16, RetryCount: 7, RNRRetryCount: 7}
+
+// RejectError is the error of a Dial that the peer has rejected, with the reason and the
+// private data of its REJ.
+type RejectError = cm.RejectError
+
+// Conn is a connection that the connection manager has made: a queue pair in RTS whose peer
+// is known.
+type Conn struct {
+	QP *QP
+
+	ctx     *Context
+	conn    *cm.Conn
+	changed stack.Event
+	state   connState
+	private []byte
+	done    chan struct{}
+}
+
+type connState uint8
+
+const (
+	connWaiting  connState = iota // for the answer to a REQ, or for the RTU
+	connAnswered                  // REP came
+	connOpen                      // established
+	connEnded
+)
+
+// Dial connects a queue pair, in RESET or INIT, to a listener: rdma_connect with all that
+// comes before. It returns with the queue pair in RTS. One in RESET passes INIT with the
+// access that the peer's listener needs: remote write, read and atomic. The errors wrap
+// [*RejectError], [cm.ErrTimeout], or that of ctx, and are net.Errors.
+func (c *Context) Dial(ctx context.Context, remote netip.AddrPort, qp *QP, param *ConnParam) (*Conn, error) {
+	to, ok := wire.AddrPortFrom(remote)
+	if !ok {
+		return nil, c.opError("dial", errNotIPv4)
+	}
+	c.port.Lock()
+	defer c.port.Unlock()
+	conn, err := c.dial(ctx, to, qp, param)
+	if err != nil {
+		return nil, c.opError("dial", err)
+	}
+	return conn, nil
+}
+
+func (c *Context) dial(ctx context.Context, to wire.AddrPort, qp *QP, param *ConnParam) (*Conn, error) {
+	if err := c.port.Err(); err != nil {
+		return nil, err
+	}
+	if err := qp.prepare(c); err != nil {
+		return nil, err
+	}
+	if param == nil {
+		param = &defaultParam
+	}
+	made, err := c.cm.Dial(cm.Time(c.port.Now()), to, qp.cmParam(param))
+	if err != nil {
+		return nil, err
+	}
+	conn := c.newConn(qp, made)
+	c.port.Run()
+	err = c.await(ctx, &conn.changed, func() bool { return conn.state != connWaiting })
+	if err == nil && conn.state == connEnded {
+		return nil, conn.conn.Err()
+	}
+	if err == nil {
+		err = qp.toPeer(to.Addr, conn.conn.Attr())
+	}
+	if err == nil {
+		conn.private = append([]byte(nil), conn.conn.Private()...)
+		conn.state = connOpen
+		err = conn.conn.Establish()
+	}
+	if err != nil {
+		conn.close()
+		return nil, err
+	}
+	c.port.Run()
+	return conn, nil
+}
+
+func (c *Context) newConn(qp *QP, made *cm.Conn) *Conn {
+	conn := &Conn{QP: qp, ctx: c, conn: made, done: make(chan struct{})}
+	made.Data, qp.conn = conn, conn
+	c.conns[conn] = struct{}{}
+	c.waited[&conn.changed] = struct{}{}
+	return conn
+}
+
+// Listener takes connection requests to a port.
+type Listener struct {
+	ctx      *Context
+	listener *cm.Listener
+	requests []*Request
+	arrived  stack.Event
+	closed   bool
+}
+
+// Listen takes the connection requests to a port of the TCP port space of the RDMA
+// connection manager, which has nothing to do with TCP's ports; 0: a free one. backlog
+// bounds the connections that are not established yet; 0: 128.
+func (c *Context) Listen(port uint16, backlog int) (*Listener, error) {
+	c.port.Lock()
+	defer c.port.Unlock()
+	err := c.port.Err()
+	if err == nil {
+		l := &Listener{ctx: c}
+		if l.listener, err = c.cm.Listen(port, backlog); err == nil {
+			l.listener.Data = l
+			c.waited[&l.arrived] = struct{}{}
+			return l, nil
+		}
+	}
+	return nil, c.opError("listen", err)
+}
+
+// Addr is the address to dial.
+func (l *Listener) Addr() netip.AddrPort {
+	return netip.AddrPortFrom(l.ctx.Addr(), l.listener.Port())
+}
+
+// Close ends the listener. Requests that have not been accepted are rejected.
+func (l *Listener) Close() error {
+	c := l.ctx
+	c.port.Lock()
+	defer c.port.Unlock()
+	if l.closed {
+		return c.opError("close", ErrClosed)
+	}
+	l.closed = true
+	l.listener.Close()
+	delete(c.waited, &l.arrived)
+	c.port.Broadcast(&l.arrived)
+	c.port.Run()
+	return nil
+}
+
+// Accept waits for a connection request.
+func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	c := l.ctx
+	c.port.Lock()
+	defer c.port.Unlock()
+	for {
+		err := c.await(ctx, &l.arrived, func() bool { return len(l.requests) > 0 || l.closed })
+		if err == nil && l.closed {
+			err = ErrClosed
+		}
+		if err != nil {
+			return nil, c.opError("accept", err)
+		}
+		r := l.requests[0]
+		l.requests = l.requests[1:]
+		if len(l.requests) > 0 {
+			c.port.Signal(&l.arrived) // its signal may have woken only this goroutine
+		}
+		if !r.ended {
+			return r, nil
+		}
+	}
+}
+
+// Request is a connection request, to be accepted or rejected.
+type Request struct {
+	listener *Listener
+	conn     *cm.Conn
+	private  []byte
+	ended    bool // by the peer
+}
+
+// Private is the peer's private data, with zeros up to 56 bytes.
+func (r *Request) Private() []byte { return r.private }
+
+// Peer is the address and the port that the request came from.
+func (r *Request) Peer() netip.AddrPort { return r.conn.Peer().Netip() }
+
+// Accept connects a queue pair, as [Context.Dial] does, and returns when the peer has
+// confirmed it. If param is nil, what the peer has proposed is accepted.
+func (r *Request) Accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, error) {
+	c := r.listener.ctx
+	c.port.Lock()
+	defer c.port.Unlock()
+	conn, err := r.accept(ctx, qp, param)
+	if err != nil {
+		return nil, c.opError("accept", err)
+	}
+	return conn, nil
+}
+
+func (r *Request) accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, error) {
+	c := r.listener.ctx
+	if err := c.port.Err(); err != nil {
+		return nil, err
+	}
+	if err := qp.prepare(c); err != nil {
+		return nil, err
+	}
+	attr := r.conn.Attr()
+	if param == nil {
+		param = &ConnParam{ResponderResources: attr.MaxDestRdAtomic, InitiatorDepth: attr.MaxRdAtomic, RNRRetryCount: defaultParam.RNRRetryCount}
+	}
+	p := qp.cmParam(param)
+	attr.SQPSN = p.PSN
+	attr.MaxDestRdAtomic = min(attr.MaxDestRdAtomic, p.ResponderResources)
+	attr.MaxRdAtomic = min(attr.MaxRdAtomic, p.InitiatorDepth)
+	if err := qp.toPeer(r.conn.Peer().Addr, attr); err != nil {
+		return nil, err
+	}
+	conn := c.newConn(qp, r.conn)
+	conn.private = r.private
+	err := error(nil)
+	if err = conn.conn.Accept(cm.Time(c.port.Now()), p); err == nil {
+		c.port.Run()
+		err = c.await(ctx, &conn.changed, func() bool { return conn.state != connWaiting })
+		if err == nil && conn.state == connEnded {
+			err = conn.conn.Err()
+		}
+	}
+	if err != nil {
+		conn.close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Reject refuses the request: the peer's Dial returns a [*RejectError] with the private
+// data, at most 148 bytes.
+func (r *Request) Reject(private []byte) error {
+	c := r.listener.ctx
+	c.port.Lock()
+	defer c.port.Unlock()
+	err := r.conn.Reject(private)
+	c.port.Run()
+	if err != nil {
+		return c.opError("reject", err)
+	}
+	return nil
+}
+
+// Private is the peer's private data, with the zeros that it was sent with.
+func (conn *Conn) Private() []byte { return conn.private }
+
+// Peer is the other end's address.
+func (conn *Conn) Peer() netip.AddrPort { return conn.conn.Peer().Netip() }
+
+// Done is closed when the connection has ended: Close was called, or the peer has
+// disconnected. Then the queue pair is in ERR, and its work requests are flushed.
+func (conn *Conn) Done() <-chan struct{} { return conn.done }
+
+// Close disconnects: rdma_disconnect. It does not wait for the peer's answer. What has not
+// been completed is flushed.
+func (conn *Conn) Close() error {
+	c := conn.ctx
+	c.port.Lock()
+	defer c.port.Unlock()
+	conn.close()
+	return nil
+}
+
+func (conn *Conn) close() {
+	if conn.state == connEnded {
+		return
+	}
+	c := conn.ctx
+	conn.end()
+	if c.port.Err() == nil {
+		conn.conn.Close(cm.Time(c.port.Now()))
+		c.port.Run()
+	}
+}
+
+// end marks the end of the connection.
+func (conn *Conn) end() {
+	if conn.state == connEnded {
+		return
+	}
+	c := conn.ctx
+	conn.state, conn.QP.conn = connEnded, nil
+	conn.QP.modify(&QPAttr{State: StateErr}, QPState)
+	c.port.Broadcast(&conn.changed)
+	delete(c.waited, &conn.changed)
+	delete(c.conns, conn)
+	close(conn.done)
+}
+
+// cmEvents handles the events of the connection manager.
+func (c *Context) cmEvents() {
+	for e, ok := c.cm.NextEvent(); ok; e, ok = c.cm.NextEvent() {
+		switch owner := e.Conn.Data.(type) {
+		case nil:
+			l := e.Conn.Listener().Data.(*Listener)
+			r := &Request{listener: l, conn: e.Conn, private: append([]byte(nil), e.Conn.Private()...)}
+			e.Conn.Data = r
+			l.requests = append(l.requests, r)
+			c.port.Signal(&l.arrived)
+		case *Request: // the peer has given up
+			owner.ended = true
+		case *Conn:
+			switch e.Type {
+			case cm.ConnectResponse:
+				owner.state = connAnswered
+				c.port.Broadcast(&owner.changed)
+			case cm.Established:
+				owner.state = connOpen
+				c.port.Broadcast(&owner.changed)
+			default:
+				owner.end()
+			}
+		}
+	}
+}
+
+// The length of a MAD's packet, and where the MAD is in it.
+const (
+	madHeader = wire.BTHLen + 8 // and DETH
+	madPacket = wire.RoCEOffset + madHeader + wire.MADLen + wire.ICRCLen
+)
+
+// inputMAD takes a packet to queue pair 1.
+func (c *Context) inputMAD(now int64, p *stack.UDPPacket) {
+	var h wire.RoCE
+	if h.Parse(p.Payload) != nil || h.Opcode != wire.TransportUD|wire.OpSendOnly || h.QKey != wire.GSIQKey ||
+		len(h.Payload) != wire.MADLen || !wire.CheckICRC(p.Packet) {
+		c.badMADs++
+		return
+	}
+	c.cm.Input(cm.Time(now), p.Src.Addr, h.Payload)
+}
+
+// sendMADs sends what the connection manager has ready, until the link takes nothing.
+func (c *Context) sendMADs() {
+	for {
+		if !c.madOut {
+			if c.madTo, c.madOut = c.cm.Emit(c.mad[:]); !c.madOut {
+				return
+			}
+		}
+		b := c.port.Alloc(c.madTo, madPacket)
+		if b == nil {
+			return
+		}
+		c.madOut = false
+		c.madPSN++
+		n := wire.PutRoCE(b, &wire.RoCE{
+			Opcode: wire.TransportUD | wire.OpSendOnly, AckReq: true, PKey: 0xffff, DstQP: wire.GSIQPN,
+			PSN: c.madPSN & 0xffffff, QKey: wire.GSIQKey, SrcQP: wire.GSIQPN,
+		}, wire.MADLen)
+		n += copy(b[n:], c.mad[:])
+		c.port.Send(wire.SealRoCE(b, &wire.RoCEFlow{Src: c.dev.Config().Addr, Dst: c.madTo, SrcPort: wire.RoCEPort}, n))
+	}
+}

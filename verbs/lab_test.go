@@ -1,0 +1,105 @@
+package verbs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
+	"github.com/unet-go/unet/verbs"
+	"github.com/unet-go/unet/wire"
+)
+
+// noDeadline makes a call wait without end.
+var noDeadline time.Time
+
+const patience = 2 * time.Minute // until a test gives up; nothing takes that long
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// link is where a test's two contexts are.
+type link struct {
+	name string
+	open func(t testing.TB, cfg unet.Config) (a, b verbs.Host)
+}
+
+// links are a pair of stacks in memory, and two hosts, each on a mux of its own, on a real
+// link.
+var links = []link{{"memory", memHosts}, {"veth", realHosts}}
+
+// realHosts are two hosts on the two ends of a cable.
+func realHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	return realHost(t, pair.A, cfg), realHost(t, pair.B, cfg)
+}
+
+func realHost(t testing.TB, at *netlab.Host, cfg unet.Config) *unet.Host {
+	t.Helper()
+	var m *mux.Mux
+	must(t, at.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: at.Interface})
+		return err
+	}))
+	t.Cleanup(func() { must(t, m.Close()) })
+	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
+	must(t, err)
+	h, err := unet.New(t.Context(), grant, lease, cfg)
+	if err != nil {
+		must(t, errors.Join(err, grant.Close(), lease.Close()))
+	}
+	t.Cleanup(func() { must(t, h.Close()) })
+	return h
+}
+
+// memHost is a host on a link in memory.
+type memHost struct {
+	stack *stack.Stack
+	addr  netip.Addr
+}
+
+func (h memHost) Addr() netip.Addr { return h.addr }
+
+func (h memHost) OpenUDPPort(_ context.Context, local netip.AddrPort, handler stack.UDPHandler) (*stack.UDPPort, error) {
+	return h.stack.OpenUDPPort(local, handler, nil)
+}
+
+// lan is the route service of a link in memory: the last byte of a host's address is that
+// of its MAC address.
+type lan struct{}
+
+func (lan) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error) {
+	return stack.Route{LinkAddr: macOf(dst)}, nil
+}
+
+func macOf(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, a.As4()[3]} }
+
+func memHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
+	la, lb := memlink.Pair(memlink.Config{})
+	open := func(l *memlink.Link, n int) verbs.Host {
+		addr := netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", n))
+		s, err := stack.New(stack.Config{
+			Link: l, LinkAddr: macOf(addr), Addr: netip.PrefixFrom(addr, 24), WholeAddress: true, Resolver: lan{},
+			Wait: cfg.Wait, SpinBudget: cfg.SpinBudget,
+		})
+		must(t, err)
+		t.Cleanup(func() {
+			must(t, s.Close())
+			must(t, l.Audit())
+		})
+		return memHost{s, addr}
+	}
+	return open(la, 1), open(lb, 2)
+}

@@ -1,0 +1,212 @@
+package verbs
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/unet-go/unet/proto/rdma"
+	"github.com/unet-go/unet/stack"
+)
+
+// CQ is a completion queue (ibv_cq).
+type CQ struct {
+	ctx     *Context
+	cq      *rdma.CQ
+	filled  stack.Event
+	channel *CompChannel // nil: none
+	queued  bool         // on the channel
+}
+
+// CreateCQ makes a queue for cqe completions (ibv_create_cq). channel may be nil.
+func (c *Context) CreateCQ(cqe int, channel *CompChannel) (*CQ, error) {
+	c.port.Lock()
+	defer c.port.Unlock()
+	cq, err := c.dev.CreateCQ(cqe)
+	if err != nil {
+		return nil, err
+	}
+	q := &CQ{ctx: c, cq: cq, channel: channel}
+	cq.Data = q
+	c.waited[&q.filled] = struct{}{}
+	return q, nil
+}
+
+// Destroy ends the queue. The error is EBUSY if a queue pair uses it.
+func (q *CQ) Destroy() error {
+	q.ctx.port.Lock()
+	defer q.ctx.port.Unlock()
+	err := q.cq.Destroy()
+	if err == nil {
+		delete(q.ctx.waited, &q.filled)
+	}
+	return err
+}
+
+// Poll moves completions into wcs, the oldest first, and returns how many (ibv_poll_cq). It
+// does not wait. If there are none, it takes in what has arrived.
+func (q *CQ) Poll(wcs []WC) int {
+	c := q.ctx
+	c.port.Lock()
+	n := q.cq.Poll(wcs)
+	if n == 0 && len(wcs) > 0 {
+		c.poll()
+		n = q.cq.Poll(wcs)
+	}
+	c.port.Unlock()
+	return n
+}
+
+// Wait is Poll, but waits until there is a completion, or until a deadline: the zero time is
+// none. It waits as the host's sockets do: it polls the network itself, unless another
+// goroutine does. The errors are net.Errors: os.ErrDeadlineExceeded, and those with which
+// the context has ended.
+func (q *CQ) Wait(wcs []WC, deadline time.Time) (n int, err error) {
+	c, at := q.ctx, stack.Never
+	if len(wcs) == 0 {
+		return 0, nil
+	}
+	c.port.Lock()
+	if n = q.cq.Poll(wcs); n == 0 {
+		if !deadline.IsZero() {
+			at = c.port.Deadline(deadline)
+		}
+		n, err = q.wait(wcs, at)
+	}
+	c.port.Unlock()
+	if err != nil {
+		err = c.opError("wait", err)
+	}
+	return n, err
+}
+
+// wait waits until there is a completion.
+func (q *CQ) wait(wcs []WC, deadline int64) (int, error) {
+	c := q.ctx
+	if c.acksHeld {
+		c.port.Run()
+	}
+	for {
+		if err := c.port.Err(); err != nil {
+			return 0, err
+		}
+		q.cq.ReqNotify(false)
+		c.port.Wait(&q.filled, deadline)
+		if n := q.cq.Poll(wcs); n > 0 {
+			if q.cq.Len() > 0 {
+				c.port.Signal(&q.filled) // for another goroutine that waits
+			}
+			return n, nil
+		}
+		if deadline != stack.Never && c.port.Now() >= deadline {
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+}
+
+// ReqNotify asks for a notification on the queue's channel of the next completion, or with
+// solicitedOnly, of the next whose sender has asked for an event (ibv_req_notify_cq).
+// Completions that are in the queue cause none: poll after the call.
+func (q *CQ) ReqNotify(solicitedOnly bool) {
+	q.ctx.port.Lock()
+	q.cq.ReqNotify(solicitedOnly)
+	q.ctx.port.Unlock()
+}
+
+// notify tells of a completion. It reports whether the goroutine that polls waits for it.
+func (q *CQ) notify() (polls bool) {
+	p := q.ctx.port
+	polls = p.Signal(&q.filled)
+	if ch := q.channel; ch != nil && !q.queued {
+		q.queued = true
+		ch.ready = append(ch.ready, q)
+		polls = p.Signal(&ch.filled) || polls
+	}
+	return polls
+}
+
+// CompChannel is where goroutines wait for several completion queues
+// (ibv_comp_channel).
+type CompChannel struct {
+	ctx    *Context
+	ready  []*CQ
+	filled stack.Event
+}
+
+// CreateCompChannel makes a channel.
+func (c *Context) CreateCompChannel() *CompChannel {
+	c.port.Lock()
+	defer c.port.Unlock()
+	ch := &CompChannel{ctx: c}
+	c.waited[&ch.filled] = struct{}{}
+	return ch
+}
+
+// Get waits for the notification of a queue (ibv_get_cq_event), as [CQ.Wait] waits. The
+// queue has been disarmed: call ReqNotify, then Poll. Nothing has to be acknowledged.
+func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
+	c := ch.ctx
+	c.port.Lock()
+	defer c.port.Unlock()
+	if c.acksHeld {
+		c.port.Run()
+	}
+	if err := c.await(ctx, &ch.filled, func() bool { return len(ch.ready) > 0 }); err != nil {
+		return nil, c.opError("wait", err)
+	}
+	q := ch.ready[0]
+	ch.ready = append(ch.ready[:0], ch.ready[1:]...)
+	q.queued = false
+	if len(ch.ready) > 0 {
+		c.port.Signal(&ch.filled)
+	}
+	return q, nil
+}
+
+// SRQ is a shared receive queue (ibv_srq).
+type SRQ struct {
+	ctx *Context
+	srq *rdma.SRQ
+}
+
+// CreateSRQ makes a queue for maxWR receives of up to maxSGE pieces.
+func (p *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
+	p.ctx.port.Lock()
+	defer p.ctx.port.Unlock()
+	srq, err := p.pd.CreateSRQ(maxWR, maxSGE)
+	if err != nil {
+		return nil, err
+	}
+	s := &SRQ{p.ctx, srq}
+	srq.Data = s
+	return s, nil
+}
+
+// PostRecv adds receives, in order, and returns how many (ibv_post_srq_recv).
+func (s *SRQ) PostRecv(wrs ...RecvWR) (int, error) {
+	s.ctx.port.Lock()
+	n, err := s.srq.PostRecv(wrs)
+	s.ctx.port.Unlock()
+	return n, err
+}
+
+// SetLimit arms the event that fewer than limit receives are left; 0 disarms it.
+func (s *SRQ) SetLimit(limit int) error {
+	s.ctx.port.Lock()
+	defer s.ctx.port.Unlock()
+	return s.srq.SetLimit(limit)
+}
+
+// Query is the queue's size, the receives that are posted, and the limit.
+func (s *SRQ) Query() (maxWR, posted, limit int) {
+	s.ctx.port.Lock()
+	defer s.ctx.port.Unlock()
+	return s.srq.Query()
+}
+
+// Destroy ends the queue. The error is EBUSY if a queue pair uses it.
+func (s *SRQ) Destroy() error {
+	s.ctx.port.Lock()
+	defer s.ctx.port.Unlock()
+	return s.srq.Destroy()
+}
