@@ -207,20 +207,18 @@ func (q *QP) emitRequest(now Time, b []byte) int {
 func (q *QP) emitRead(now Time, b []byte, h *wire.RoCE, w *sendWQE, off uint32, again bool) int {
 	r, s := &q.req, &q.sq
 	packets := uint32(1)
-	if w.opcode == WRRDMARead {
-		packets = q.partLeft(w)
-		if again {
-			for _, end := range r.parts {
-				if n := psnDiff(end, r.next); n > 0 {
-					packets = min(packets, uint32(n))
-					break
-				}
+	switch {
+	case w.opcode != WRRDMARead:
+	case again: // the same part, or the rest of it: the peer counts parts, and keeps the last ones
+		for _, end := range r.parts {
+			if n := psnDiff(end, h.PSN); n > 0 {
+				packets = uint32(n)
+				break
 			}
 		}
+	default:
 		if f := r.inFlight(); f < r.window {
-			packets = min(packets, r.window-f)
-		} else {
-			packets = 1
+			packets = min(q.partLeft(w), r.window-f)
 		}
 	}
 	h.VA, h.RKey = w.remoteAddr, w.rkey
@@ -234,7 +232,7 @@ func (q *QP) emitRead(now Time, b []byte, h *wire.RoCE, w *sendWQE, off uint32, 
 	default:
 		h.Opcode, h.Compare, h.SwapAdd = wire.OpFetchAdd, 0, w.compareAdd
 	}
-	r.next = psnAdd(r.next, packets)
+	r.next = psnAdd(h.PSN, packets)
 	if !again {
 		r.max = r.next
 		r.parts = append(r.parts, r.next)

@@ -344,8 +344,12 @@ var wcOpcodes = [...]WCOpcode{
 
 // completeSend ends the oldest work request of the send queue.
 func (q *QP) completeSend(status Status) {
-	w := q.sq.at(q.sq.head)
-	q.sq.head++
+	s := &q.sq
+	w := s.at(s.head)
+	s.head++
+	if int32(s.next-s.head) < 0 { // it was to be sent again
+		s.next = s.head
+	}
 	if w.signaled || status != StatusSuccess {
 		wc := WC{WRID: w.wrID, Status: status, Opcode: wcOpcodes[w.opcode], QPNum: q.num}
 		if w.answered() {

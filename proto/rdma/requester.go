@@ -162,10 +162,7 @@ func (q *QP) acknowledge(now Time, end uint32) bool {
 
 // advanced follows una, which has moved on by n.
 func (q *QP) advanced(now Time, n uint32) {
-	r, s := &q.req, &q.sq
-	if int32(s.next-s.head) < 0 {
-		s.next = s.head
-	}
+	r := &q.req
 	if psnDiff(r.una, r.next) > 0 { // from before the go-back
 		r.next = r.una
 	}
@@ -276,6 +273,7 @@ func (q *QP) ack(now Time, h *wire.RoCE) {
 		if r.rnrRetries != 7 {
 			r.rnrRetries--
 		}
+		r.retries, r.backoff = q.attr.RetryCnt, 0 // the peer answers
 		q.goBack(now)
 		r.waitAt = now + Time(RNRTime(h.Syndrome))
 		return

@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"time"
@@ -85,6 +87,22 @@ func TestRNRWithoutEnd(t *testing.T) {
 	if p.host[0].counts[Timeouts] != 0 {
 		t.Error("a timeout beside the RNR timer")
 	}
+}
+
+// TestRNRWithLosses: losses between RNR NAKs do not add up to RetryCnt.
+func TestRNRWithLosses(t *testing.T) {
+	p, a, b := connected(t, RC)
+	n := 0
+	p.drop = func(from int, _ *wire.RoCE) bool {
+		n++
+		return from == 0 && n%5 == 0
+	}
+	a.post(SendWR{WRID: 1, Opcode: WRSend, Flags: SendSignaled})
+	for p.host[0].counts[Timeouts] < 20 && a.qp.State() == StateRTS && p.step() {
+	}
+	b.recv(RecvWR{WRID: 2})
+	p.run()
+	a.expect(WC{WRID: 1})
 }
 
 func TestRemoteErrors(t *testing.T) {
@@ -371,5 +389,52 @@ func TestFirstReadLosesAResponse(t *testing.T) {
 	a.expect(WC{WRID: 1, Opcode: WCRDMARead, ByteLen: 9000})
 	if p.host[0].counts[Timeouts] != 0 {
 		t.Error("a timeout")
+	}
+}
+
+// TestLateAnswers: answers that come after the timeout, before all has been sent again, end
+// what they answer. It is not sent again with the PSN of what follows.
+func TestLateAnswers(t *testing.T) {
+	p, a, b := connected(t, RC, func(q *QPAttr) { q.Timeout = 10 })
+	p.delay = Time(10 * time.Millisecond)
+	n := 0
+	p.drop = func(from int, _ *wire.RoCE) bool {
+		if from == 0 {
+			n++
+		}
+		return from == 0 && n == 3 // what follows the atomic, the first time
+	}
+	b.recv(RecvWR{WRID: 1}, RecvWR{WRID: 2})
+	a.post(SendWR{WRID: 3, Opcode: WRSend},
+		SendWR{WRID: 4, Opcode: WRAtomicFetchAndAdd, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), CompareAdd: 2},
+		SendWR{WRID: 5, Opcode: WRSend, Flags: SendSignaled})
+	p.run()
+	a.expect(WC{WRID: 4, Opcode: WCFetchAdd, ByteLen: 8}, WC{WRID: 5})
+	b.expect(WC{WRID: 1, Opcode: WCRecv}, WC{WRID: 2, Opcode: WCRecv})
+	if got := binary.NativeEndian.Uint64(b.buf); got != 2 {
+		t.Errorf("the word is %d: the atomic was executed again", got)
+	}
+}
+
+// TestLostReadPart: a part of a READ that is asked for again is not cut into more of them than
+// the peer keeps resources for, whatever the window is.
+func TestLostReadPart(t *testing.T) {
+	p, a, b := connected(t, RC, func(q *QPAttr) { q.MaxRDAtomic, q.MaxDestRDAtomic = 1, 1 })
+	fill(b.buf, 1)
+	requests, responses := 0, 0
+	p.drop = func(from int, h *wire.RoCE) bool {
+		if from == 0 {
+			requests++
+			return requests == 1
+		}
+		responses++
+		return responses == 3
+	}
+	n := 10 * a.qp.attr.PathMTU.Bytes()
+	a.post(SendWR{WRID: 1, Opcode: WRRDMARead, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+	p.run()
+	a.expect(WC{WRID: 1, Opcode: WCRDMARead, ByteLen: uint32(n)})
+	if !bytes.Equal(a.buf[:n], b.buf[:n]) {
+		t.Error("other data")
 	}
 }
