@@ -67,8 +67,9 @@ attack: build ## the attack suite in full, in both forms of the mux: every case,
 		$(SUDO) env UNET_MODE=$$mode $(GO) test -p 1 -count=1 -v -timeout 60m ./test/attack -attack.long || exit 1; \
 	done
 
-soak: ## simulate TCP over bad networks for SOAK (30m), with seeds from SEED on (0: new ones)
+soak: ## simulate TCP, then RDMA, over bad networks, each for SOAK (30m), with seeds from SEED on (0: new ones)
 	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./proto/tcp -soak $(SOAK) -seed $(SEED)
+	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./proto/rdma -soak $(SOAK) -seed $(SEED)
 
 fuzz: ## fuzz every parser, FUZZTIME (10s) each
 	@for module in . bench; do for pkg in $$($(GO) list -C $$module ./...); do \
