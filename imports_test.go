@@ -56,6 +56,8 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/echo":          {own: []string{".", "control", "datapath", "endpoint"}},
 	"examples/http":          {own: []string{"."}},
 	"examples/resp":          {own: []string{"."}},
+	"examples/rkv":           {own: []string{".", "verbs", "examples/rkv"}},
+	"examples/rkv/kv":        {own: []string{"verbs"}},
 }
 
 // layerOf is the longest entry of layers that pkg lies in; folders named

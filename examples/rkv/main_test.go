@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/examples/rkv/kv"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/verbs"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open(t *testing.T, at *netlab.Host) (*unet.Host, *verbs.Context) {
+	t.Helper()
+	var m *mux.Mux
+	must(t, at.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: at.Interface})
+		return err
+	}))
+	t.Cleanup(func() { must(t, m.Close()) })
+	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
+	must(t, err)
+	h, err := unet.New(t.Context(), grant, lease, unet.Config{})
+	if err != nil {
+		must(t, errors.Join(err, grant.Close(), lease.Close()))
+	}
+	t.Cleanup(func() { h.Close() })
+	c, err := verbs.Open(t.Context(), h, verbs.Config{})
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return h, c
+}
+
+// bench finds what the server answers by READ and over UDP, with as many clients as it was told, and
+// removes its keys.
+func TestBench(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	hostA, a := open(t, pair.A)
+	hostB, b := open(t, pair.B)
+	ctx, cancel := context.WithCancel(t.Context())
+	addr := netip.AddrPortFrom(hostA.Addr(), 7600)
+	served := make(chan error)
+	go func() { served <- serve(ctx, hostA, a, options{addr: addr}) }()
+	defer func() {
+		cancel()
+		must(t, <-served)
+	}()
+	var k *kv.Client
+	for k == nil {
+		var rejected *verbs.RejectError
+		var err error
+		if k, err = kv.Dial(ctx, b, addr); err != nil && !errors.As(err, &rejected) { // serve does not listen yet
+			t.Fatal(err)
+		}
+	}
+	defer k.Close()
+	var out bytes.Buffer
+	o := benchOptions{clients: []int{1, 3}, duration: 20 * time.Millisecond, rounds: 2, keys: 10, value: 20, json: true}
+	must(t, bench(ctx, hostB, b, addr, o, &out))
+	var got struct{ Results []result }
+	must(t, json.Unmarshal(out.Bytes(), &got))
+	if len(got.Results) != 4 {
+		t.Fatalf("%+v", got)
+	}
+	for i, r := range got.Results {
+		if r.Clients != []int{1, 1, 3, 3}[i] || r.By != []string{"read", "udp"}[i%2] || len(r.Rounds) != 2 || r.Median <= 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if _, err := k.Get("bench 3", nil); err != kv.ErrNotFound {
+		t.Errorf("a key of the bench: %v", err)
+	}
+	out.Reset()
+	o.json = false
+	must(t, bench(ctx, hostB, b, addr, o, &out))
+	if lines := strings.Split(out.String(), "\n"); len(lines) != 5 || !strings.HasPrefix(lines[3], "3 ") {
+		t.Errorf("%s", out.String())
+	}
+}
