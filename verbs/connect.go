@@ -221,7 +221,7 @@ func (r *Request) accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, 
 		param = &ConnParam{ResponderResources: attr.MaxDestRdAtomic, InitiatorDepth: attr.MaxRdAtomic, RNRRetryCount: defaultParam.RNRRetryCount}
 	}
 	p := qp.cmParam(param)
-	attr.SQPSN = p.PSN
+	attr.RQPSN = p.PSN
 	attr.MaxDestRdAtomic = min(attr.MaxDestRdAtomic, p.ResponderResources)
 	attr.MaxRdAtomic = min(attr.MaxRdAtomic, p.InitiatorDepth)
 	if err := qp.toPeer(r.conn.Peer().Addr, attr); err != nil {

@@ -120,7 +120,7 @@ type CMReq struct {
 	ServiceID          uint64
 	GUID               uint64 // of the sender's channel adapter
 	QPN                uint32
-	PSN                uint32 // the first that the sender will use
+	PSN                uint32 // the first that the receiver of the REQ is to send (chapter 12)
 	ResponderResources uint8  // READs and atomics that the sender's queue pair serves at a time
 	InitiatorDepth     uint8  // that it wants to have outstanding
 	Transport          CMTransport

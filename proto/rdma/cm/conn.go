@@ -28,8 +28,8 @@ func (s State) String() string {
 type Attr struct {
 	Transport       wire.CMTransport
 	DestQPN         uint32
-	RQPSN           uint32 // the first that the peer sends
-	SQPSN           uint32 // the first that this side sends: Param.PSN
+	RQPSN           uint32 // the first that the peer sends: Param.PSN
+	SQPSN           uint32 // the first that this side sends
 	PathMTU         uint8  // 1: 256 bytes … 5: 4096 bytes
 	MaxDestRdAtomic uint8
 	MaxRdAtomic     uint8
@@ -113,7 +113,7 @@ func (c *Conn) Accept(now Time, p Param) error {
 	if err := p.check(wire.CMRepPrivate); err != nil {
 		return err
 	}
-	c.qpn, c.attr.SQPSN = p.QPN, p.PSN
+	c.qpn, c.attr.RQPSN = p.QPN, p.PSN
 	c.attr.MaxDestRdAtomic = min(c.attr.MaxDestRdAtomic, p.ResponderResources)
 	c.attr.MaxRdAtomic = min(c.attr.MaxRdAtomic, p.InitiatorDepth)
 	wire.PutCMRep(c.newMessage(), c.tid, c.local, c.remote, &wire.CMRep{

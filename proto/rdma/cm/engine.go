@@ -219,7 +219,7 @@ func (l *Listener) Close() {
 // Param is what the application says of its queue pair.
 type Param struct {
 	QPN uint32
-	PSN uint32 // the first that it sends, 24 bits
+	PSN uint32 // the first that the peer is to send, 24 bits
 
 	// ResponderResources is the number of READs and atomics that the queue pair serves at
 	// a time (max_dest_rd_atomic), InitiatorDepth the number it has outstanding
@@ -276,7 +276,7 @@ func (e *Engine) Dial(now Time, to wire.AddrPort, p Param) (*Conn, error) {
 	c.tid, c.qpn = e.cfg.Rand(), p.QPN
 	c.retries, c.timeout = e.cfg.MaxRetries, e.responseTimeout(e.cfg.ResponseTimeout)
 	c.attr = Attr{
-		Transport: p.Transport, SQPSN: p.PSN, PathMTU: p.PathMTU, RetryCount: p.RetryCount,
+		Transport: p.Transport, RQPSN: p.PSN, PathMTU: p.PathMTU, RetryCount: p.RetryCount,
 		MaxDestRdAtomic: p.ResponderResources, MaxRdAtomic: p.InitiatorDepth,
 	}
 	var private [wire.CMReqPrivate]byte

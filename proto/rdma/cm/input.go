@@ -100,7 +100,7 @@ func (e *Engine) req(now Time, from [4]byte, m wire.CM) {
 		c.listener, c.remote, c.tid = l, id.id, m.TransactionID()
 		c.retries, c.timeout = r.MaxRetries, e.responseTimeout(r.LocalTimeout)
 		c.attr = Attr{
-			Transport: r.Transport, DestQPN: r.QPN, RQPSN: r.PSN, PathMTU: r.PathMTU, Timeout: r.AckTimeout,
+			Transport: r.Transport, DestQPN: r.QPN, SQPSN: r.PSN, PathMTU: r.PathMTU, Timeout: r.AckTimeout,
 			MaxDestRdAtomic: r.InitiatorDepth, MaxRdAtomic: r.ResponderResources,
 			RetryCount: r.RetryCount, RNRRetry: r.RNRRetry, PeerSRQ: r.SRQ,
 		}
@@ -163,7 +163,7 @@ func (e *Engine) rep(now Time, from [4]byte, m wire.CM) {
 		return
 	}
 	a := &c.attr
-	a.DestQPN, a.RQPSN, a.PeerSRQ, a.RNRRetry = r.QPN, r.PSN, r.SRQ, r.RNRRetry
+	a.DestQPN, a.SQPSN, a.PeerSRQ, a.RNRRetry = r.QPN, r.PSN, r.SRQ, r.RNRRetry
 	a.MaxDestRdAtomic = min(a.MaxDestRdAtomic, r.InitiatorDepth)
 	a.MaxRdAtomic = min(a.MaxRdAtomic, r.ResponderResources)
 	a.Timeout = ackTimeout(r.AckDelay, e.cfg.PacketLifetime)

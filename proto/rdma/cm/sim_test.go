@@ -273,7 +273,7 @@ func (w *world) check() (n int) {
 			c           *Conn
 		}{{a, b, c}, {b, a, o}} {
 			got, want := s.c.Attr(), Attr{
-				DestQPN: s.peers.param.QPN, RQPSN: s.peers.param.PSN, SQPSN: s.mine.param.PSN, PathMTU: 3,
+				DestQPN: s.peers.param.QPN, RQPSN: s.mine.param.PSN, SQPSN: s.peers.param.PSN, PathMTU: 3,
 				MaxDestRdAtomic: min(s.mine.param.ResponderResources, s.peers.param.InitiatorDepth),
 				MaxRdAtomic:     min(s.mine.param.InitiatorDepth, s.peers.param.ResponderResources),
 				Timeout:         17, RNRRetry: s.peers.param.RNRRetryCount, PeerSRQ: s.peers.param.SRQ,
