@@ -274,6 +274,7 @@ func (conn *Conn) Close() error {
 	c := conn.ctx
 	c.port.Lock()
 	defer c.port.Unlock()
+	c.release()
 	conn.close()
 	return nil
 }

@@ -106,6 +106,7 @@ func Open(ctx context.Context, host Host, cfg Config) (*Context, error) {
 // are told nothing.
 func (c *Context) Close() error {
 	c.port.Lock()
+	c.release()
 	for conn := range c.conns {
 		conn.close()
 	}
@@ -143,11 +144,16 @@ func (c *Context) Poll() {
 	c.port.Unlock()
 }
 
-// poll needs the lock.
-func (c *Context) poll() {
+// release sends the acknowledgments that wait for the application's next call: this one.
+func (c *Context) release() {
 	if c.acksHeld {
 		c.port.Run()
 	}
+}
+
+// poll needs the lock.
+func (c *Context) poll() {
+	c.release()
 	c.polling = true
 	c.port.Poll()
 	c.polling = false

@@ -64,6 +64,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	c := q.ctx
 	c.port.Lock()
 	defer c.port.Unlock()
+	c.release()
 	err := q.modify(&attr, mask)
 	c.port.Run()
 	return err
@@ -170,6 +171,7 @@ func (q *QP) PostRecv(wrs ...RecvWR) (int, error) {
 func (q *QP) Destroy() {
 	q.ctx.port.Lock()
 	defer q.ctx.port.Unlock()
+	q.ctx.release()
 	if q.conn != nil {
 		q.conn.close()
 	}

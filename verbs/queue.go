@@ -83,9 +83,7 @@ func (q *CQ) Wait(wcs []WC, deadline time.Time) (n int, err error) {
 // wait waits until there is a completion.
 func (q *CQ) wait(wcs []WC, deadline int64) (int, error) {
 	c := q.ctx
-	if c.acksHeld {
-		c.port.Run()
-	}
+	c.release()
 	for {
 		if err := c.port.Err(); err != nil {
 			return 0, err
@@ -148,9 +146,7 @@ func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
 	c := ch.ctx
 	c.port.Lock()
 	defer c.port.Unlock()
-	if c.acksHeld {
-		c.port.Run()
-	}
+	c.release()
 	if err := c.await(ctx, &ch.filled, func() bool { return len(ch.ready) > 0 }); err != nil {
 		return nil, c.opError("wait", err)
 	}

@@ -269,6 +269,36 @@ func TestAtomicsWithSyncAtomic(t *testing.T) {
 	}
 }
 
+// What has arrived is acknowledged, also if the application's next call ends the queue pair.
+func TestEndAcknowledges(t *testing.T) {
+	for name, end := range map[string]func(*peer){
+		"close":   func(p *peer) { must(t, p.ctx.Close()) },
+		"destroy": func(p *peer) { p.qp.Destroy() },
+		"modify":  func(p *peer) { must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newPeers(t, links[0], unet.Config{Wait: unet.WaitSpin}, verbs.RC)
+			b.recv(verbs.RecvWR{})
+			a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled})
+			for b.cq.Poll(b.wcs[:1]) == 0 {
+			}
+			end(b)
+			a.wait()
+		})
+	}
+	t.Run("disconnect", func(t *testing.T) {
+		ha, hb := links[0].open(t, unet.Config{Wait: unet.WaitSpin})
+		a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
+		_, cb := connected(t, a, b)
+		b.recv(verbs.RecvWR{})
+		a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled})
+		for b.cq.Poll(b.wcs[:1]) == 0 {
+		}
+		must(t, cb.Close())
+		a.wait()
+	})
+}
+
 func TestUnreliable(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
 		t.Run("UC", func(t *testing.T) {
