@@ -86,15 +86,21 @@ func (lan) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error) {
 
 func macOf(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, a.As4()[3]} }
 
+// newMemStack is a stack on a link in memory, with an address that ends with n.
+func newMemStack(l *memlink.Link, n int, cfg stack.Config) (*stack.Stack, netip.Addr) {
+	addr := netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", n))
+	cfg.Link, cfg.LinkAddr, cfg.Addr, cfg.WholeAddress, cfg.Resolver = l, macOf(addr), netip.PrefixFrom(addr, 24), true, lan{}
+	s, err := stack.New(cfg)
+	if err != nil {
+		panic(err)
+	}
+	return s, addr
+}
+
 func memHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
 	la, lb := memlink.Pair(memlink.Config{})
 	open := func(l *memlink.Link, n int) verbs.Host {
-		addr := netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", n))
-		s, err := stack.New(stack.Config{
-			Link: l, LinkAddr: macOf(addr), Addr: netip.PrefixFrom(addr, 24), WholeAddress: true, Resolver: lan{},
-			Wait: cfg.Wait, SpinBudget: cfg.SpinBudget,
-		})
-		must(t, err)
+		s, addr := newMemStack(l, n, stack.Config{Wait: cfg.Wait, SpinBudget: cfg.SpinBudget})
 		t.Cleanup(func() {
 			must(t, s.Close())
 			must(t, l.Audit())

@@ -412,7 +412,7 @@ func TestNames(t *testing.T) {
 		StatusRemAccessErr.String(): "remote access error", StatusWRFlushErr.String(): "Work Request Flushed Error",
 		StatusRetryExcErr.String(): "transport retry counter exceeded", StatusGeneralErr.String(): "general error",
 		StateRTS.String(): "RTS", WRSendWithInv.String(): "SEND_WITH_INV", CQOverruns.String(): "cq_overruns",
-		(QPState | QPAV).String(): "QPState|QPAV", Status(99).String(): "unknown (99)", BadQKey.String(): "bad_qkey",
+		(QPState | QPAV).String(): "QPState|QPAV", WCLocalInv.String(): "LOCAL_INV", WCRecv.String(): "RECV", WCRecvRDMAWithImm.String(): "RECV_RDMA_WITH_IMM", Status(99).String(): "unknown (99)", BadQKey.String(): "bad_qkey",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

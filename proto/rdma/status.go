@@ -148,6 +148,18 @@ const (
 	WCRecvRDMAWithImm          // a WRITE with immediate data consumed the receive
 )
 
+var wcNames = [...]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD", "BIND_MW", "LOCAL_INV"}
+
+func (o WCOpcode) String() string {
+	switch o {
+	case WCRecv:
+		return "RECV"
+	case WCRecvRDMAWithImm:
+		return "RECV_RDMA_WITH_IMM"
+	}
+	return name(wcNames[:], int(o))
+}
+
 // SendFlags are the flags of a [SendWR] (ibv_send_flags).
 type SendFlags uint8
 
