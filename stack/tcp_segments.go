@@ -100,8 +100,17 @@ func (s *Stack) settleTCP() {
 		if s.kickErr != nil {
 			s.flush() // the link may work again
 		}
-		for s.tcp.Ready != nil && !s.tcpBlocked {
-			s.emitTCP(s.tcp.Ready)
+		for conn := s.tcp.Ready; conn != nil && !s.tcpBlocked; conn = s.tcp.Ready {
+			c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
+			if c == nil || !c.answering || !conn.HoldAck() {
+				s.emitTCP(conn, c)
+				continue
+			}
+			s.count[acksHeld]++
+			if !c.acking {
+				c.acking = true
+				s.acking = append(s.acking, c)
+			}
 		}
 	}
 	if s.unflushed { // before the timer, so that the frames leave sooner
@@ -185,20 +194,12 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 	return r, false, err
 }
 
-// emitTCP sends the segments of a connection that is ready, or holds it, or discards them.
-// It sets tcpBlocked if the link takes no more.
-func (s *Stack) emitTCP(conn *tcp.Conn) {
-	c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
+// emitTCP sends the segments of a connection that is ready, or discards them, or holds it
+// until there is a route; c is nil if it has not been accepted. It sets tcpBlocked if the
+// link takes no more.
+func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 	var r *route
 	if c != nil {
-		if c.answering && conn.HoldAck() {
-			s.count[acksHeld]++
-			if !c.acking {
-				c.acking = true
-				s.acking = append(s.acking, c)
-			}
-			return
-		}
 		r = c.route
 	}
 	if r == nil || r.state != routeReady || s.down != 0 || s.kickErr != nil {
