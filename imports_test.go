@@ -58,6 +58,8 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/resp":          {own: []string{"."}},
 	"examples/rkv":           {own: []string{".", "verbs", "examples/rkv"}},
 	"examples/rkv/kv":        {own: []string{"verbs"}},
+	"examples/pingpong":      {own: []string{".", "verbs"}},
+	"examples/rping":         {own: []string{".", "verbs"}},
 }
 
 // layerOf is the longest entry of layers that pkg lies in; folders named
