@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"github.com/unet-go/unet/proto/rdma/cm"
 	"github.com/unet-go/unet/stack"
@@ -83,7 +84,7 @@ func (c *Context) dial(ctx context.Context, to wire.AddrPort, qp *QP, param *Con
 	c.port.Run()
 	err = c.await(ctx, &conn.changed, func() bool { return conn.state != connWaiting })
 	if err == nil && conn.state == connEnded {
-		return nil, conn.conn.Err()
+		return nil, conn.err()
 	}
 	if err == nil {
 		err = qp.toPeer(to.Addr, conn.conn.Attr())
@@ -162,23 +163,19 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	c := l.ctx
 	c.port.Lock()
 	defer c.port.Unlock()
-	for {
-		err := c.await(ctx, &l.arrived, func() bool { return len(l.requests) > 0 || l.closed })
-		if err == nil && l.closed {
-			err = ErrClosed
-		}
-		if err != nil {
-			return nil, c.opError("accept", err)
-		}
-		r := l.requests[0]
-		l.requests = l.requests[1:]
-		if len(l.requests) > 0 {
-			c.port.Signal(&l.arrived) // its signal may have woken only this goroutine
-		}
-		if !r.ended {
-			return r, nil
-		}
+	err := c.await(ctx, &l.arrived, func() bool { return len(l.requests) > 0 || l.closed })
+	if err == nil && l.closed {
+		err = ErrClosed
 	}
+	if err != nil {
+		return nil, c.opError("accept", err)
+	}
+	r := l.requests[0]
+	l.requests = l.requests[1:]
+	if len(l.requests) > 0 {
+		c.port.Signal(&l.arrived) // its signal may have woken only this goroutine
+	}
+	return r, nil
 }
 
 // Request is a connection request, to be accepted or rejected.
@@ -186,7 +183,6 @@ type Request struct {
 	listener *Listener
 	conn     *cm.Conn
 	private  []byte
-	ended    bool // by the peer
 }
 
 // Private is the peer's private data, with zeros up to 56 bytes.
@@ -234,7 +230,7 @@ func (r *Request) accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, 
 		c.port.Run()
 		err = c.await(ctx, &conn.changed, func() bool { return conn.state != connWaiting })
 		if err == nil && conn.state == connEnded {
-			err = conn.conn.Err()
+			err = conn.err()
 		}
 	}
 	if err != nil {
@@ -291,6 +287,14 @@ func (conn *Conn) close() {
 	}
 }
 
+// err is why the connection has ended.
+func (conn *Conn) err() error {
+	if err := conn.conn.Err(); err != nil {
+		return err
+	}
+	return ErrClosed // by this side
+}
+
 // end marks the end of the connection.
 func (conn *Conn) end() {
 	if conn.state == connEnded {
@@ -316,7 +320,8 @@ func (c *Context) cmEvents() {
 			l.requests = append(l.requests, r)
 			c.port.Signal(&l.arrived)
 		case *Request: // the peer has given up
-			owner.ended = true
+			l := owner.listener
+			l.requests = slices.DeleteFunc(l.requests, func(r *Request) bool { return r == owner })
 		case *Conn:
 			switch e.Type {
 			case cm.ConnectResponse:

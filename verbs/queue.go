@@ -2,7 +2,10 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/unet-go/unet/proto/rdma"
@@ -27,20 +30,28 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel) (*CQ, error) {
 		return nil, err
 	}
 	q := &CQ{ctx: c, cq: cq, channel: channel}
+	if channel != nil {
+		channel.queues++
+	}
 	cq.Data = q
 	c.waited[&q.filled] = struct{}{}
 	return q, nil
 }
 
-// Destroy ends the queue. The error is EBUSY if a queue pair uses it.
+// Destroy ends the queue, and drops its notification. The error is EBUSY if a queue pair uses it.
 func (q *CQ) Destroy() error {
 	q.ctx.port.Lock()
 	defer q.ctx.port.Unlock()
-	err := q.cq.Destroy()
-	if err == nil {
-		delete(q.ctx.waited, &q.filled)
+	if err := q.cq.Destroy(); err != nil {
+		return err
 	}
-	return err
+	delete(q.ctx.waited, &q.filled)
+	if ch := q.channel; ch != nil {
+		q.channel = nil
+		ch.queues--
+		ch.ready = slices.DeleteFunc(ch.ready, func(r *CQ) bool { return r == q })
+	}
+	return nil
 }
 
 // Poll moves completions into wcs, the oldest first, and returns how many (ibv_poll_cq). It
@@ -128,6 +139,7 @@ func (q *CQ) notify() (polls bool) {
 type CompChannel struct {
 	ctx    *Context
 	ready  []*CQ
+	queues int // that use it
 	filled stack.Event
 }
 
@@ -138,6 +150,18 @@ func (c *Context) CreateCompChannel() *CompChannel {
 	ch := &CompChannel{ctx: c}
 	c.waited[&ch.filled] = struct{}{}
 	return ch
+}
+
+// Destroy ends the channel (ibv_destroy_comp_channel). The error is EBUSY if a completion queue
+// uses it.
+func (ch *CompChannel) Destroy() error {
+	ch.ctx.port.Lock()
+	defer ch.ctx.port.Unlock()
+	if ch.queues > 0 {
+		return fmt.Errorf("rdma: destroy completion channel: %d completion queues use it: %w", ch.queues, syscall.EBUSY)
+	}
+	delete(ch.ctx.waited, &ch.filled)
+	return nil
 }
 
 // Get waits for the notification of a queue (ibv_get_cq_event), as [CQ.Wait] waits. The

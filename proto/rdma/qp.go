@@ -40,7 +40,12 @@ func (p *PD) CreateAH(a AHAttr) *AH {
 }
 
 // Destroy ends the handle. Work requests that have been posted with it are sent all the same.
-func (a *AH) Destroy() { a.pd.uses-- }
+func (a *AH) Destroy() {
+	if a.pd != nil {
+		a.pd.uses--
+		a.pd = nil
+	}
+}
 
 func (d *Device) flow(a AHAttr) wire.RoCEFlow {
 	return wire.RoCEFlow{Src: d.cfg.Addr, Dst: a.Dst, SrcPort: wire.RoCEPort, TOS: a.TrafficClass}
