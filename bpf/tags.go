@@ -58,8 +58,7 @@ const (
 	BlockPorts   = 64                // UNET_BLOCK_PORTS
 	TagCounts    = tagCountsAddr + 1 // UNET_TAG_COUNTS
 
-	tagCountsTCP  = 1 << 16 / BlockPorts // UNET_TAG_COUNTS_TCP
-	tagCountsAddr = 2 * tagCountsTCP     // UNET_TAG_COUNTS_ADDR
+	tagCountsAddr = 1 << 16 / BlockPorts // UNET_TAG_COUNTS_ADDR
 )
 
 // Key is the tag table's key of an address, and, depending on the kind, of a port or the first port
@@ -107,13 +106,10 @@ func (k MuxUnetTag6) AddrPort() (addr [16]byte, port uint16) {
 // CountOf is the entry of the tag counts in which a tag with an address is counted. port is that of the
 // tag, or the first one of its block.
 func CountOf(kind TagKind, port uint16) uint32 {
-	switch kind {
-	case TagUDP, TagUDPBlock:
-		return uint32(port) / BlockPorts
-	case TagTCP, TagTCPBlock:
-		return tagCountsTCP + uint32(port)/BlockPorts
+	if kind == TagAddr {
+		return tagCountsAddr
 	}
-	return tagCountsAddr
+	return uint32(port) / BlockPorts
 }
 
 // networkOrder converts a number between host and network byte order.

@@ -169,6 +169,15 @@ static __always_inline enum find_problem fragment_problem(struct ipv4_header *ip
 	return port_holder(ip->protocol, ip->dst, ports->dst) ? FIND_FRAGMENT : FIND_OK;
 }
 
+/*
+ * is_unclaimed: no tag claims the port, and there are no whole addresses. So it is with most frames of
+ * the kernel. A header that is truncated is checked later.
+ */
+static __always_inline bool is_unclaimed(struct quoted_ports *ports, void *data_end)
+{
+	return (void *)(ports + 1) <= data_end && !any_port(ports->dst) && !any_addr();
+}
+
 static __always_inline struct found find_ipv4(struct frame frame, struct ipv4_header *ip, void *data_end)
 {
 	struct found f = {};
@@ -182,13 +191,15 @@ static __always_inline struct found find_ipv4(struct frame frame, struct ipv4_he
 	if (!is_ipv4(ip))
 		return f;
 	ihl = header_len(ip);
+	l4 = (void *)ip + ihl;
+	if (has_ports(ip->protocol) && !is_fragment(ip) && is_unclaimed(l4, data_end))
+		return f;
 	total = bpf_ntohs(ip->total_length);
 	room = total > ihl ? total - ihl : 0;
-	l4 = (void *)ip + ihl;
 
 	if (has_ports(ip->protocol) && !is_fragment(ip)) {
 		f.problem = ports_problem(ip->protocol, l4, data_end, room);
-		if (f.problem != FIND_TRUNCATED && any_port(ip->protocol, ((struct udp_header *)l4)->dst))
+		if (f.problem != FIND_TRUNCATED)
 			f.owner = port_holder(ip->protocol, ip->dst, ((struct udp_header *)l4)->dst);
 	} else if (ip->protocol == PROTOCOL_ICMP && !is_fragment(ip)) {
 		f.owner = quoted_holder(l4, data_end, room, ip->dst);
@@ -307,8 +318,10 @@ static __always_inline struct found find_ipv6(struct frame frame, struct ipv6_he
 	room = bpf_ntohs(ip->payload_length);
 
 	if (has_ports(ip->next_header)) {
+		if (is_unclaimed(l4, data_end))
+			return f;
 		f.problem = ports_problem(ip->next_header, l4, data_end, room);
-		if (f.problem != FIND_TRUNCATED && any_port(ip->next_header, ((struct udp_header *)l4)->dst))
+		if (f.problem != FIND_TRUNCATED)
 			f.owner = port_holder6(ip->next_header, ip->dst, ((struct udp_header *)l4)->dst);
 	} else if (ip->next_header == PROTOCOL_ICMPV6) {
 		f.owner = quoted_holder6(l4, data_end, room, ip->dst);

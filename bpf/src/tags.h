@@ -25,8 +25,8 @@ struct {
 } tags6 SEC(".maps");
 
 /*
- * How many tags there are, of all addresses: for UDP and then for TCP, by block of 64 ports, those of the
- * block and of ports in it; and those of whole addresses. A tag is counted before it is entered, and
+ * How many tags there are, of all addresses: by block of 64 ports, those of the block and of ports in it,
+ * UDP and TCP; and those of whole addresses. A tag is counted before it is entered, and
  * until it has been deleted.
  */
 struct {
@@ -109,10 +109,10 @@ static __always_inline struct unet_owner *addr_holder6(const __be32 *addr)
 	return holder6(UNET_TAG_ADDR, 0, addr);
 }
 
-/* any_port and any_addr: there may be a holder of the port at some address, or of some whole address. */
-static __always_inline bool any_port(__u8 protocol, __be16 port)
+/* any_port and any_addr: there may be a holder of the UDP or TCP port at some address, or of some whole address. */
+static __always_inline bool any_port(__be16 port)
 {
-	return has_tags((protocol == PROTOCOL_UDP ? 0 : UNET_TAG_COUNTS_TCP) + bpf_ntohs(port) / UNET_BLOCK_PORTS);
+	return has_tags(bpf_ntohs(port) / UNET_BLOCK_PORTS);
 }
 
 static __always_inline bool any_addr(void)

@@ -27,8 +27,7 @@ enum unet_tag_kind {
 #define UNET_MAX_PORTS 4096
 #define UNET_FIRST_IFINDEX 2 /* of an inner end; 1 is lo */
 #define UNET_BLOCK_PORTS 64 /* a block begins at a multiple of it */
-#define UNET_TAG_COUNTS_TCP (65536 / UNET_BLOCK_PORTS)
-#define UNET_TAG_COUNTS_ADDR (2 * UNET_TAG_COUNTS_TCP)
+#define UNET_TAG_COUNTS_ADDR (65536 / UNET_BLOCK_PORTS)
 #define UNET_TAG_COUNTS (UNET_TAG_COUNTS_ADDR + 1)
 
 /* A key of the tag table: 8 bytes, so that it is hashed in one round. */
