@@ -3,7 +3,10 @@ package rdmapeers_test
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +38,9 @@ type scene struct {
 	link   *impair.Link
 	guest  *guest
 	report strings.Builder
+
+	commands map[string]string // the paths of our programs
+	socket   string            // of unetd
 }
 
 // TestPeers runs each program of the guest. At the end it prints a line for each.
@@ -46,27 +52,170 @@ func TestPeers(t *testing.T) {
 	s := &scene{pair: netlab.RequirePair(t, netlab.Config{Cut: true})}
 	s.link = impair.RequireLink(t, s.pair, impair.Config{Seed: 1, Spare: impair.ARP, Doze: true})
 	s.guest = boot(t, im, s.pair.B)
-	fmt.Fprintf(&s.report, "%-28s %-8s %-8s %9s  %s\n", "program in the guest", "its role", "link", "seconds", "what it printed last")
+	fmt.Fprintf(&s.report, "%-18s %-7s %-8s %8s %6s  %s\n", "in the guest", "role", "link", "seconds", "repeats", "what it printed last")
 	defer func() { t.Log("\n" + s.report.String()) }()
 	t.Run("guest alone", s.alone)
+	daemon := unetd.Serve(t, s.pair.A, unetd.Options{})
+	s.commands = map[string]string{
+		"pingpong": unetd.Command(t, "pingpong"), "rping": unetd.Command(t, "rping"), "perftest": buildPerftest(t)}
+	s.socket = daemon.Socket
+	for _, link := range []struct {
+		name string
+		rule impair.Rule
+	}{{"good", impair.Rule{}}, {"loss 1 %", impair.Rule{Loss: 0.01}}} {
+		lossy := link.rule != impair.Rule{}
+		t.Run(link.name, func(t *testing.T) {
+			for d := range impair.Direction(2) {
+				s.link.Set(d, link.rule)
+			}
+			for _, p := range peers {
+				if lossy && p.unreliable {
+					continue // it has no remedy for losses: rdma-core's waits for ever
+				}
+				for _, unetServes := range []bool{true, false} {
+					t.Run(strings.ReplaceAll(p.name(), " ", "_")+"/"+role(!unetServes), func(t *testing.T) { s.run(t, p, unetServes, link.name, lossy) })
+				}
+			}
+			for d := range impair.Direction(2) {
+				if c := s.link.Counters(d); lossy && c.LostByChance == 0 || c.Missed+c.Refused > 0 {
+					t.Errorf("link, direction %d: %+v", d, c)
+				}
+			}
+		})
+	}
+}
+
+// buildPerftest builds our side of perftest's programs.
+func buildPerftest(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "unet-test-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must(t, os.Chmod(dir, 0o755)) // it runs as another user than root
+	if out, err := exec.Command("go", "build", "-o", dir, "github.com/unet-go/unet/test/rdmapeers/perftest").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, "perftest")
+}
+
+// peer is a program of the guest, and ours.
+type peer struct {
+	guest, unet string // with their options
+	unreliable  bool   // a loss is not repaired
+}
+
+func (p peer) name() string {
+	name, options, _ := strings.Cut(p.guest, " ")
+	if strings.Contains(options, "-R") {
+		name += " -R"
+	}
+	return name
+}
+
+// peers are run by TestPeers. The sizes are chosen so that messages have several packets.
+var peers = func() []peer {
+	all := []peer{
+		{guest: "ibv_rc_pingpong -g 1 -n 100 -s 4096", unet: "pingpong --type rc -n 100 -s 4096"},
+		{guest: "ibv_uc_pingpong -g 1 -n 100 -s 4096", unet: "pingpong --type uc -n 100 -s 4096", unreliable: true},
+		{guest: "ibv_ud_pingpong -g 1 -n 100 -s 1000", unet: "pingpong --type ud -n 100 -s 1000", unreliable: true},
+		{guest: "ibv_srq_pingpong -g 1 -n 100 -s 1500", unet: "pingpong --type srq -n 100 -s 1500"},
+		{guest: "rping -v -V -C 10 -S 3000", unet: "rping -v -V -C 10 -S 3000"},
+	}
+	for _, program := range []string{"write_lat -n 100 -s 2500", "read_lat -n 100 -s 2500", "atomic_lat -n 100", "send_bw -n 100 -s 8192", "write_bw -n 100 -s 8192"} {
+		name, options, _ := strings.Cut(program, " ")
+		for _, cm := range []string{"", "-R "} {
+			all = append(all, peer{guest: "ib_" + name + " -x 1 -F " + cm + options, unet: "perftest " + cm + options + " " + name})
+		}
+	}
+	return all
+}()
+
+// run runs the two programs of a peer. unetServes: ours is the server. On a link that loses packets
+// it runs them again, twice at most, if one of them succeeds and the other one does not: the last
+// acknowledgment may be lost when nobody is left to repeat it.
+func (s *scene) run(t *testing.T, p peer, unetServes bool, link string, lossy bool) {
+	start := time.Now()
+	for again := 0; ; again++ {
+		guest, clientErr, serverErr := s.once(t, p, unetServes)
+		if clientErr == nil && serverErr == nil {
+			s.note(p.name(), role(!unetServes), link, start, again, guest)
+			return
+		}
+		if !lossy || again == 2 || clientErr != nil && serverErr != nil {
+			t.Errorf("client: %v; server: %v", clientErr, serverErr)
+			return
+		}
+		t.Logf("again: client: %v; server: %v", clientErr, serverErr)
+	}
+}
+
+func role(server bool) string {
+	if server {
+		return "server"
+	}
+	return "client"
+}
+
+// once runs the two programs of a peer, and returns that of the guest and how they have ended.
+func (s *scene) once(t *testing.T, p peer, unetServes bool) (guest program, clientErr, serverErr error) {
+	inGuest := func(server bool) program {
+		return s.guest.start(t, withRole(strings.Fields(p.guest), server, guestAddr.Addr(), s.pair.A.Addr.Addr())...)
+	}
+	onUnet := func(server bool) program {
+		args := withRole(strings.Fields(p.unet), server, s.pair.A.Addr.Addr(), guestAddr.Addr())
+		return ours{unetd.Start(t, s.pair.A, netlab.Nobody(), s.commands[args[0]], append([]string{"--socket", s.socket}, args[1:]...)...)}
+	}
+	serve, connect := inGuest, onUnet
+	if unetServes {
+		serve, connect = onUnet, inGuest
+	}
+	server := serve(true)
+	if ours, ok := server.(ours); ok {
+		ours.Await(t, "listening on")
+	}
+	client, clientErr := dial(t, server, func() program { return connect(false) })
+	serverErr = end(t, server, lag)
+	if unetServes {
+		return client, clientErr, serverErr
+	}
+	return server, clientErr, serverErr
+}
+
+// withRole adds what makes a program a server, or a client of peer, to its command.
+func withRole(args []string, server bool, own, peer netip.Addr) []string {
+	switch rping := args[0] == "rping"; {
+	case rping && server:
+		return append(args, "-s", "-a", own.String())
+	case rping:
+		return append(args, "-c", "-a", peer.String())
+	case !server:
+		return append(args, peer.String())
+	}
+	return args
 }
 
 // alone has two programs of the guest speak with one another: the guest works without unet.
 func (s *scene) alone(t *testing.T) {
-	args := []string{"ibv_rc_pingpong", "-g", "1", "-n", "100", "-c"}
+	args := []string{"ibv_rc_pingpong", "-g", "1", "-n", "100"}
 	start := time.Now()
 	server := s.guest.start(t, args...)
-	client := s.guest.dial(t, server, append(args, guestAddr.Addr().String())...)
-	for _, p := range []*process{server, client} {
-		if err := p.end(t); err != nil {
-			t.Errorf("%s: %v", p.args[0], err)
-		}
+	client, err := dial(t, server, func() program { return s.guest.start(t, append(args, guestAddr.Addr().String())...) })
+	if err != nil {
+		t.Errorf("client: %v", err)
 	}
-	s.note(client, "both", "none", start)
+	if err := end(t, server, lag); err != nil {
+		t.Errorf("server: %v", err)
+	}
+	s.note(args[0], "both", "none", start, 0, client)
 }
 
 // note adds a line to the report.
-func (s *scene) note(p *process, role, link string, start time.Time) {
-	out := strings.Split(strings.TrimRight(p.output(), "-\n"), "\n")
-	fmt.Fprintf(&s.report, "%-28s %-8s %-8s %9.1f  %s\n", p.args[0], role, link, time.Since(start).Seconds(), strings.Join(strings.Fields(out[len(out)-1]), " "))
+func (s *scene) note(name, role, link string, start time.Time, again int, p program) {
+	last := ""
+	for line := range strings.Lines(p.Output()) {
+		if strings.ContainsAny(line, "0123456789") {
+			last = strings.Join(strings.Fields(line), " ")
+		}
+	}
+	fmt.Fprintf(&s.report, "%-18s %-7s %-8s %8.1f %6d  %.100s\n", name, role, link, time.Since(start).Seconds(), again, last)
 }

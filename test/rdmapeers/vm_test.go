@@ -63,7 +63,7 @@ func boot(t *testing.T, im *image, h *netlab.Host) *guest {
 // buildInit builds process 1, and returns the path of the image's initrd with it.
 func buildInit(t *testing.T, im *image) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Dir(im.initrd)
 	build := exec.Command("go", "build", "-o", dir+"/init", "github.com/unet-go/unet/test/rdmapeers/guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -147,7 +147,7 @@ func (g *guest) start(t *testing.T, args ...string) *process {
 		c.Close()
 		<-p.done
 		if t.Failed() {
-			t.Logf("in the guest, %s printed:\n%s", strings.Join(args, " "), p.output())
+			t.Logf("in the guest, %s printed:\n%s", strings.Join(args, " "), p.Output())
 		}
 	})
 	return p
@@ -174,50 +174,73 @@ func (p *process) read() {
 	}
 }
 
-func (p *process) output() string {
+// Output is what the program has printed until now.
+func (p *process) Output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return strings.Join(p.lines, "\n")
 }
 
-// end waits until the program has ended by itself.
-func (p *process) end(t *testing.T) error {
+func (p *process) ended() <-chan struct{} { return p.done }
+func (p *process) failure() error         { return p.err }
+
+func (p *process) kill(testing.TB) {
+	p.conn.Close()
+	<-p.done
+}
+
+// ours is a program on unet's host.
+type ours struct{ *unetd.Process }
+
+func (p ours) ended() <-chan struct{} { return p.Done }
+func (p ours) failure() error         { return p.Err }
+func (p ours) kill(t testing.TB)      { p.Kill(t) }
+
+// program runs in the guest or on unet's host.
+type program interface {
+	ended() <-chan struct{}
+	failure() error // how it has ended
+	kill(testing.TB)
+	Output() string
+}
+
+// lag is how long a program may take to end after its peer has.
+const lag = 10 * time.Second
+
+// end waits until a program has ended by itself, and returns how. It kills one that does not.
+func end(t *testing.T, p program, within time.Duration) error {
 	t.Helper()
 	select {
-	case <-p.done:
-		return p.err
-	case <-time.After(unetd.Patience):
-		t.Fatalf("%s does not end", p.args[0])
-		return nil
+	case <-p.ended():
+		return p.failure()
+	case <-time.After(within):
+		p.kill(t)
+		return errors.New("it does not end")
 	}
 }
 
-// refusals are what clients print whose server does not listen yet.
+// refusals are what clients print whose server does not listen yet: those of the guest, and ours.
 var refusals = []string{"Couldn't connect to", "RDMA_CM_EVENT_REJECTED, error 8", "connection refused", "invalid service ID"}
 
 func refused(output string) bool {
 	return slices.ContainsFunc(refusals, func(s string) bool { return strings.Contains(output, s) })
 }
 
-// dial runs a client in the guest, again and again until its server listens, and returns when it
-// has ended. Nothing that a server prints says when it listens.
-func (g *guest) dial(t *testing.T, server *process, args ...string) (client *process) {
+// dial runs a client, again and again until its server listens, and returns when it has ended.
+// Nothing that the guest's servers print says when they listen.
+func dial(t *testing.T, server program, start func() program) (client program, err error) {
 	t.Helper()
 	if !unetd.Eventually(func() bool {
-		client = g.start(t, args...)
-		client.end(t)
-		return server.ended() || !refused(client.output())
+		client = start()
+		select {
+		case <-client.ended():
+		case <-server.ended():
+		case <-time.After(unetd.Patience):
+		}
+		err = end(t, client, lag)
+		return err == nil || !refused(client.Output())
 	}) {
-		t.Fatalf("%s does not listen", server.args[0])
+		t.Fatalf("the server does not listen; it printed\n%s", server.Output())
 	}
-	return client
-}
-
-func (p *process) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
+	return client, err
 }
