@@ -25,8 +25,8 @@ type congestion struct {
 	srtt, rttv Time // RFC 6298; 0: no sample yet
 }
 
-func (c *congestion) init() {
-	*c = congestion{window: firstWindow, threshold: 1 << 30}
+func (c *congestion) init(limit int) {
+	*c = congestion{window: min(firstWindow, uint32(limit)), threshold: 1 << 30}
 }
 
 // grow is called when n packets have been acknowledged.

@@ -21,7 +21,7 @@ type Config struct {
 	LinkMTU int         // bytes of the longest IP packet; default 1500
 	Rand    rand.Source // for keys and queue pair numbers: must be unpredictable, as a ChaCha8 with a secret seed is
 
-	Window      int // most packets of one queue pair in flight; default 256, at most 1 << 20
+	Window      int // most packets of one queue pair in flight; default 256; 2 to 1 << 20
 	MaxQP       int // queue pairs; default 4096
 	MaxKeys     int // memory regions and windows; default 65536
 	MaxQPWR     int // work requests in a queue; default 16384
@@ -38,7 +38,7 @@ func (c Config) withDefaults() Config {
 			*f.p = f.n
 		}
 	}
-	c.MaxRDAtomic, c.Window = min(c.MaxRDAtomic, 128), min(c.Window, 1<<20)
+	c.MaxRDAtomic, c.Window = min(c.MaxRDAtomic, 128), max(minWindow, min(c.Window, 1<<20))
 	return c
 }
 

@@ -41,7 +41,7 @@ func (q *QP) initRequester() {
 	r, psn := &q.req, q.attr.SQPSN
 	*r = requester{una: psn, next: psn, max: psn, parts: make([]uint32, 0, q.attr.MaxRDAtomic)}
 	r.clear()
-	r.congestion.init()
+	r.congestion.init(q.d.cfg.Window)
 	r.progress(q)
 }
 
@@ -208,7 +208,7 @@ func (q *QP) response(now Time, h *wire.RoCE) {
 		q.ack(now, h)
 		return
 	}
-	if !q.acknowledge(now, h.PSN) || r.una != h.PSN { // an earlier response is missing
+	if !q.acknowledge(now, h.PSN) { // an earlier response is missing
 		c[ResponsesMissing]++
 		q.lost(now)
 		return

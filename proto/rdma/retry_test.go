@@ -253,6 +253,22 @@ func TestAckRequests(t *testing.T) {
 	}
 }
 
+// TestConfigWindow: no more packets than Config.Window are in flight, from the start on.
+func TestConfigWindow(t *testing.T) {
+	p := newPair(t)
+	p.host[0].cfg.Window = 4
+	a, b := p.end(0, RC), p.end(1, RC)
+	a.connect(b, attrs, 0xfffffe, 7)
+	b.connect(a, attrs, 7, 0xfffffe)
+	a.post(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 100_000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), Flags: SendSignaled})
+	for p.step() {
+		if n := a.qp.req.inFlight(); n > 4 {
+			t.Fatalf("%d packets in flight", n)
+		}
+	}
+	a.expect(WC{Opcode: WCRDMAWrite})
+}
+
 // TestWindow: slow start from 10 packets, half after a loss or a CNP, 1 after a timeout.
 func TestWindow(t *testing.T) {
 	p, a, b := connected(t, RC)
