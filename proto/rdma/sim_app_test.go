@@ -22,7 +22,11 @@ type simEnd struct {
 	maxMessage     int
 	left           int // operations that are still to be posted
 	draining       bool
-	broken         bool // it, or its peer, was moved to ERR
+	broken         bool // it, or its peer, was moved to ERR, or has given up
+
+	// RC: packets of the connection that were lost while una was lostAt, since an RNR NAK.
+	losses int
+	lostAt uint32
 
 	// UC keeps the order of messages, and drops duplicates, of packets up to behindWindow late.
 	furthest   uint32 // PSN that has come
@@ -171,6 +175,7 @@ type simReceives struct {
 	free   []int
 	sges   int
 	posted int
+	gone   int // that had been taken by queue pairs when these were reset
 }
 
 func (w *world) newReceives(h *simHost, n, size, sges int) *simReceives {
@@ -460,6 +465,41 @@ func (e *simEnd) match(wc *WC, data []byte) *simMessage {
 	return sent[from+i]
 }
 
+// breakOff ends what is to be done on a connection.
+func (e *simEnd) breakOff() {
+	e.broken, e.peer.broken = true, true
+	e.left, e.peer.left = 0, 0
+}
+
+// reset moves the queue pair to RESET. What is posted has no completions.
+func (e *simEnd) reset() {
+	h := e.h
+	for _, c := range h.cqs {
+		c.awake = true
+		h.poll(c)
+	}
+	if e.broken { // a completion has told it
+		return
+	}
+	h.w.note("%d RESET of QP %#x", h.index, e.qp.num)
+	if e.recv == h.srq {
+		if e.qp.resp.taken {
+			h.srq.gone++
+		}
+	} else {
+		e.recv.posted = 0
+	}
+	for _, op := range e.ops {
+		e.peer.h.tainted = e.peer.h.tainted || op.shared
+	}
+	e.ops = nil
+	h.w.must(e.qp.Modify(h.w.now, &QPAttr{State: StateReset}, QPState))
+	if e.qp.slot != 0 {
+		h.w.fatalf("host %d: a timer of QP %#x is left in RESET", h.index, e.qp.num)
+	}
+	e.breakOff()
+}
+
 // act does one random thing.
 func (e *simEnd) act() {
 	w := e.h.w
@@ -592,6 +632,9 @@ func (e *simEnd) newOp(last bool) *simOp {
 			return nil
 		}
 		op.until = e.local.tail
+		if e.local.tail-e.local.head > e.maxMessage && !op.signaled { // there will be room for the next one
+			op.signaled, wr.Flags = true, wr.Flags|SendSignaled
+		}
 		wr.SGList = w.pieces(e.local.mr, at, size, e.qp.attr.Cap.MaxSendSGE)
 		if wr.Opcode == WRRDMARead || atomic {
 			setBytes(e.local.mr, wr.SGList, bytes.Repeat([]byte{0xcc}, size))
@@ -604,7 +647,7 @@ func (e *simEnd) newOp(last bool) *simOp {
 		wr.Flags |= SendSolicited
 	}
 	if wr.Opcode == WRSendWithImm || wr.Opcode == WRRDMAWriteWithImm {
-		wr.ImmData = uint32(key)
+		wr.ImmData = uint32(key) * 0x9e3779b1 // one to one
 	}
 	switch wr.Opcode {
 	case WRSend, WRSendWithImm, WRSendWithInv, WRRDMAWriteWithImm:

@@ -3,6 +3,7 @@ package rdma
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -100,7 +101,8 @@ func (w *world) connect() {
 }
 
 func TestSimulation(t *testing.T) {
-	delivered, sent := 0, 0
+	seeds, delivered, sent := 0, 0, 0
+	var counts [numberOfCounts]uint64
 	n := uint64(80)
 	if underRace {
 		n = 10
@@ -114,6 +116,9 @@ func TestSimulation(t *testing.T) {
 			mtu[i] = []int{1500, 1500, 9000, 600}[r.IntN(4)]
 		}
 		mtu[1] = mtu[0]
+		if r.IntN(6) == 0 {
+			rules = [2]fate.Rule{simLinks[0], simLinks[0]}
+		}
 		w := newWorld(t, seed, rules, mtu)
 		for _, h := range w.hosts {
 			if r.IntN(2) == 0 {
@@ -127,9 +132,13 @@ func TestSimulation(t *testing.T) {
 		for range 1 + r.IntN(4) {
 			w.connect()
 		}
-		breaks := r.IntN(8) == 0
+		breaks := r.IntN(4) == 0
 		w.run(breaks)
+		seeds++
 		for _, h := range w.hosts {
+			for c, n := range h.d.counts {
+				counts[c] += n
+			}
 			for _, e := range h.ends {
 				if e.typ != RC {
 					delivered += e.delivered
@@ -138,8 +147,17 @@ func TestSimulation(t *testing.T) {
 			}
 		}
 	})
+	if seeds < 80 {
+		return
+	}
 	if delivered < sent/8 {
 		t.Errorf("%d unreliable messages delivered, and %d operations", delivered, sent)
+	}
+	for _, c := range []Counter{BadICRC, BadState, Retransmitted, Timeouts, ResponsesOutside, ResponsesMissing, RNRNAKsReceived, SequenceNAKsReceived,
+		CNPsReceived, SequenceGaps, Duplicates, ReceiverNotReady, MessagesDropped} {
+		if counts[c] == 0 {
+			t.Errorf("the counter %s is 0", counterNames[c])
+		}
 	}
 }
 
@@ -167,10 +185,13 @@ func (w *world) run(breaks bool) {
 		if breaks && w.chance(100) {
 			breaks = false
 			e := ends[w.rand.IntN(len(ends))]
-			w.note("%d moves QP %#x to ERR", e.h.index, e.qp.num)
-			w.must(e.qp.Modify(w.now, &QPAttr{State: StateErr}, QPState))
-			e.broken, e.peer.broken = true, true
-			e.left, e.peer.left = 0, 0
+			if w.chance(2) {
+				e.reset()
+			} else {
+				w.note("%d moves QP %#x to ERR", e.h.index, e.qp.num)
+				w.must(e.qp.Modify(w.now, &QPAttr{State: StateErr}, QPState))
+				e.breakOff()
+			}
 		}
 		until := w.now + 1 + Time(w.rand.Int64N(2*int64(pace)))
 		for w.now < until && w.step(until) {
@@ -231,8 +252,16 @@ func (w *world) compare(ends []*simEnd) {
 			}
 		}
 	}
+	calm := !w.lossy && !w.slow && !slices.ContainsFunc(ends, func(e *simEnd) bool { return e.broken })
+	for _, e := range ends {
+		// Those that were not signaled, and nothing after them: they were executed, or not.
+		e.peer.h.tainted = e.peer.h.tainted || slices.ContainsFunc(e.ops, func(op *simOp) bool { return op.shared })
+	}
 	for _, h := range w.hosts {
 		h.compareChain()
+		if d := h.d; calm && (d.Count(Timeouts) > 0 || d.Count(RNRNAKsReceived) == 0 && d.Count(Retransmitted) > 0) {
+			w.fatalf("host %d: %d timeouts, %d packets sent again, and none was lost", h.index, d.Count(Timeouts), d.Count(Retransmitted))
+		}
 	}
 }
 
@@ -300,7 +329,7 @@ func (w *world) end(ends []*simEnd) {
 			h.poll(c)
 		}
 		if h.srq != nil {
-			if _, posted, _ := h.srq.srq.Query(); posted != h.srq.posted {
+			if _, posted, _ := h.srq.srq.Query(); posted+h.srq.gone != h.srq.posted {
 				w.fatalf("host %d: %d receives of the SRQ have not completed, and %d are left", h.index, h.srq.posted, posted)
 			}
 		}

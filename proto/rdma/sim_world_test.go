@@ -13,15 +13,17 @@ import (
 
 // world is virtual time, two devices and the wire between them.
 type world struct {
-	t     testing.TB
-	seed  uint64
-	rand  *rand.Rand
-	now   Time
-	hosts [2]*simHost
-	lines [2]*fate.Line[[]byte] // by who sends
-	trace []string
-	steps int
-	lossy bool // a packet was lost, damaged or doubled, or has overtaken another
+	t         testing.TB
+	seed      uint64
+	rand      *rand.Rand
+	now       Time
+	hosts     [2]*simHost
+	lines     [2]*fate.Line[[]byte] // by who sends
+	trace     []string
+	steps     int
+	lossy     bool // a packet was lost, damaged or doubled, or may have overtaken another
+	brokenOff int  // connections
+	slow      bool // packets may wait longer than the timeout
 }
 
 const traceMax = 400 // lines
@@ -72,6 +74,8 @@ func newWorld(t testing.TB, seed uint64, rules [2]fate.Rule, mtu [2]int) *world 
 		}
 		w.hosts[i] = h
 		w.lines[i] = fate.NewLine[[]byte](seed+uint64(i)<<32, rules[i])
+		w.lossy = w.lossy || rules[i].Reorder > 0
+		w.slow = w.slow || rules[i].Rate > 0
 	}
 	return w
 }
@@ -153,9 +157,13 @@ func (h *simHost) drain() {
 		}
 		b := make([]byte, q.Room())
 		dst := q.Dst()
+		begun := q.sq.begun
 		n := q.Emit(w.now, b)
-		if n == 0 {
+		switch {
+		case n == 0:
 			w.fatalf("host %d: QP %#x is ready and emits nothing", h.index, q.num)
+		case q.state == StateSQD && q.sq.begun != begun:
+			w.fatalf("host %d: QP %#x begins an operation in SQD", h.index, q.num)
 		}
 		h.send(b[:n], dst)
 	}
@@ -185,8 +193,36 @@ func (h *simHost) send(b []byte, dst [4]byte) {
 	f := w.lines[h.index].Send(time.Duration(w.now), fate.Frame{Size: len(b), ECT: p.TOS&wire.ECNMask != 0}, b)
 	if f.Lost != fate.Arrives {
 		w.note("%d > lost", h.index)
+		h.lost(r.DstQP)
 	}
 	w.lossy = w.lossy || f.Copies != 1
+}
+
+// lost takes note that a packet to a queue pair of the peer is lost.
+func (h *simHost) lost(qpn uint32) {
+	for _, e := range h.ends {
+		if e.peer.qp.num != qpn {
+			continue
+		}
+		for _, e := range []*simEnd{e, e.peer} {
+			if e.lostAt != e.qp.req.una {
+				e.losses, e.lostAt = 0, e.qp.req.una
+			}
+			e.losses++
+		}
+	}
+}
+
+// brokenOff ends what is to be done on connections that have ended because the network lost
+// too many packets in succession. The first of them may have been lost before lostAt.
+func (h *simHost) brokenOff() {
+	for _, e := range h.ends {
+		if !e.broken && e.qp.state == StateErr && e.losses >= int(e.qp.attr.RetryCnt) && e.lostAt == e.qp.req.una {
+			h.w.note("%d QP %#x gives up after %d losses", h.index, e.qp.num, e.losses)
+			h.w.brokenOff++
+			e.breakOff()
+		}
+	}
 }
 
 // dissect parses a packet as the stack and the engine do, but for the ICRC.
@@ -209,8 +245,12 @@ func (h *simHost) receive(b []byte, mark bool) {
 		return // the stack drops it
 	}
 	for _, e := range h.ends {
-		if err == nil && e.typ == UC && r.DstQP == e.qp.num {
+		switch {
+		case err != nil || r.DstQP != e.qp.num:
+		case e.typ == UC:
 			e.arrives(r.PSN)
+		case e.typ == RC && r.Opcode == wire.OpAck && r.Syndrome&wire.SyndromeKind == wire.SyndromeRNR:
+			e.losses = 0
 		}
 	}
 	h.d.Process(h.w.now, &Packet{IP: p.Packet, Src: p.Src, SrcPort: u.SrcPort, CE: mark, Data: u.Payload})
@@ -250,6 +290,9 @@ func (w *world) step(limit Time) bool {
 			b[a.Flip/8] ^= 1 << (a.Flip % 8)
 			w.note("%d < a packet with one bit flipped", 1-k)
 			w.lossy = true
+			if _, _, r, err := dissect(a.Item); err == nil {
+				w.hosts[k].lost(r.DstQP)
+			}
 		}
 		w.hosts[1-k].receive(b, a.Mark)
 	} else {
@@ -261,6 +304,7 @@ func (w *world) step(limit Time) bool {
 		}
 	}
 	for _, h := range w.hosts {
+		h.brokenOff()
 		h.events()
 	}
 	if w.steps++; w.steps%16 == 0 {
@@ -315,6 +359,8 @@ func (q *QP) invariant() string {
 		return "something in flight and no timer"
 	case r.una != r.max && r.timeoutAt == Never && r.waitAt == Never && !q.ready:
 		return "something to be sent again that will not be"
+	case int((r.max-r.una)&psnMask) > q.d.cfg.Window+1:
+		return fmt.Sprintf("%d packets in flight, the window is at most %d", (r.max-r.una)&psnMask, q.d.cfg.Window)
 	case len(r.parts) > int(q.attr.MaxRDAtomic):
 		return fmt.Sprintf("%d READs and atomics outstanding, at most %d are allowed", len(r.parts), q.attr.MaxRDAtomic)
 	}
