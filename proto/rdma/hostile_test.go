@@ -24,6 +24,10 @@ func TestForged(t *testing.T) {
 			p.flow.Src = [4]byte{10, 0, 0, 3}
 			*f = *p.packet(good, 4, 0)
 		}, BadSource},
+		{"another partition", func(p *peer, f *Packet) {
+			f.IP[wire.RoCEOffset+3] = 0
+			wire.SealRoCE(p.b, &p.flow, len(f.IP)-wire.ICRCLen)
+		}, BadPKey},
 		{"another queue pair", func(p *peer, f *Packet) {
 			p.q.num++
 			*f = *p.packet(good, 4, 0)
@@ -286,4 +290,41 @@ func TestRequestsAllocateNothing(t *testing.T) {
 	if n != 0 || p.q.State() != StateRTS {
 		t.Errorf("%v allocations, state %v", n, p.q.State())
 	}
+}
+
+// TestCNPFlood: CNPs that nothing has caused halve the window once for all that is in flight, down
+// to two packets. The transfer goes on. Those of another address have no effect.
+func TestCNPFlood(t *testing.T) {
+	p, a, b := connected(t, RC)
+	cnp := func(src [4]byte) *Packet {
+		buf := make([]byte, 100)
+		h := wire.RoCE{Opcode: wire.OpCNP, BECN: true, PKey: defaultPKey, DstQP: a.qp.num}
+		flow := wire.RoCEFlow{Src: src, Dst: a.d.cfg.Addr, SrcPort: wire.RoCEPort}
+		n := wire.SealRoCE(buf, &flow, wire.PutRoCE(buf, &h, 0))
+		return &Packet{IP: buf[:n], Src: src, SrcPort: wire.RoCEPort, Data: buf[wire.RoCEOffset:n]}
+	}
+	a.post(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 500_000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), Flags: SendSignaled})
+	for a.qp.req.window < 50 || a.qp.req.una == a.qp.req.max {
+		p.step()
+	}
+	w := a.qp.req.window
+	for range 10000 {
+		a.d.Process(p.now, cnp([4]byte{10, 0, 0, 3}))
+	}
+	if a.qp.req.window != w || a.d.counts[BadSource] != 10000 {
+		t.Errorf("CNPs of another address: window %d, %d counted", a.qp.req.window, a.d.counts[BadSource])
+	}
+	for range 10000 {
+		a.d.Process(p.now, cnp(b.d.cfg.Addr))
+	}
+	if a.qp.req.window != w/2 || a.d.counts[CNPsReceived] != 10000 {
+		t.Errorf("CNPs of the peer: window %d, was %d, %d counted", a.qp.req.window, w, a.d.counts[CNPsReceived])
+	}
+	for p.step() {
+		a.d.Process(p.now, cnp(b.d.cfg.Addr))
+		if a.qp.req.window < minWindow {
+			t.Fatalf("window %d", a.qp.req.window)
+		}
+	}
+	a.expect(WC{Opcode: WCRDMAWrite})
 }
