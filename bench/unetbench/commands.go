@@ -49,7 +49,7 @@ Transports:
 
 func newCommand() *cobra.Command {
 	long := description
-	for _, t := range transport.All {
+	for _, t := range slices.Concat(transport.All, transport.Verbs) {
 		long += fmt.Sprintf("  %-15s %s\n", t.Name, t.About)
 	}
 	root := &cobra.Command{
@@ -66,13 +66,13 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, memory, scale, kernel, profile or all")}
+			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, rdma, memory, scale, kernel, profile or all")}
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var c common
-	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newMemory(&c), newScale(&c), newKernel(&c), newProfile(&c), newAll(&c)} {
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newRDMA(&c), newMemory(&c), newScale(&c), newKernel(&c), newProfile(&c), newAll(&c)} {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}
@@ -184,6 +184,7 @@ processes do not run at the same time, tcp becomes slower than kernel-tcp does.`
 
 func oneWaySelection() plan.Selection {
 	s := defaultSelection(workload.OneWay)
+	s.Transports = append(s.Transports, transport.RCSend)
 	s.N, s.Window, s.Credit = 100_000, 128, 32
 	return s
 }
@@ -259,7 +260,7 @@ and on one with 255 endpoints.`,
 			if openings < 1 {
 				return usageError{fmt.Errorf("--openings %d: want at least 1", openings)}
 			}
-			return c.messages(cmd, &messages{openings: openings}, scaleSelection(rounds))
+			return c.messages(cmd, &messages{openings: openings}, []plan.Selection{scaleSelection(rounds)})
 		},
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of every combination")
@@ -280,8 +281,9 @@ func newAll(c *common) *cobra.Command {
 		Use:   "all",
 		Short: "Everything, and the table of goals",
 		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
-modes, rates, oneway, connect, bandwidth with writes of 64 KiB, memory, and the
-kernel's own traffic (kernel), in about twelve minutes. It ends with the table of goals for speed and memory. (scale has a table
+modes, rates, oneway, connect, bandwidth with writes of 64 KiB, memory, the kernel's own
+traffic (kernel), and what rdma has goals for, in one of three rounds, in about
+thirteen minutes. It ends with the table of goals for speed and memory. (scale has a table
 of its own.)`,
 		Example: `  unetbench all
   unetbench all --json > all.jsonl`,
@@ -295,7 +297,7 @@ of its own.)`,
 }
 
 // everything is the plan of all. What the goals compare has more rounds than the rest.
-func everything(rounds int) []plan.Selection {
+func everything(rounds int) [][]plan.Selection {
 	rtt := rttSelection()
 	rtt.Rounds = rounds
 	rtt.Transports = slices.DeleteFunc(rtt.Transports, func(name string) bool { return name == transport.GoTCP })
@@ -322,7 +324,11 @@ func everything(rounds int) []plan.Selection {
 	connect.Rounds = rounds
 	bandwidth := bandwidthSelection()
 	bandwidth.Sizes, bandwidth.Rounds = []int{64 << 10}, rounds
-	return []plan.Selection{rtt, adaptive, waits, sizes, rate, streams, oneWay, connect, bandwidth}
+	rdma := rdmaPlan{attach: []string{"port", "queue"}, rounds: rounds, limit: 150 * time.Millisecond, mtus: bandwidthSelection().MTUs}
+	latency, writes, bulk := rdma.short(3)
+	return [][]plan.Selection{
+		append(latency, rtt), {adaptive}, {waits}, {sizes}, append(writes, rate), {streams}, {oneWay}, {connect}, append(bulk, bandwidth),
+	}
 }
 
 func newChild() *cobra.Command {
@@ -342,14 +348,14 @@ func newChild() *cobra.Command {
 // measure is the RunE of a command that measures one selection.
 func (c *common) measure(s *plan.Selection) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
-		return c.messages(cmd, &messages{}, *s)
+		return c.messages(cmd, &messages{}, []plan.Selection{*s})
 	}
 }
 
-// messages adds selections to m and runs it.
-func (c *common) messages(cmd *cobra.Command, m *messages, selections ...plan.Selection) error {
-	for _, s := range selections {
-		if err := m.add(s); err != nil {
+// messages adds parts to m, the selections that are measured in the same rounds, and runs it.
+func (c *common) messages(cmd *cobra.Command, m *messages, parts ...[]plan.Selection) error {
+	for _, p := range parts {
+		if err := m.add(p...); err != nil {
 			return err
 		}
 	}

@@ -95,6 +95,12 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"bandwidth", "--mtu", "9001"},
 		{"bandwidth", "--size", "0"},
 		{"bandwidth", "--limit", "0s"},
+		{"rdma", "--table", "round"},
+		{"rdma", "--table", "rate", "--depth", "0"},
+		{"rdma", "--table", "sequencer", "--clients", "257"},
+		{"rdma", "--attach", "tape"},
+		{"rdma", "--limit", "0s"},
+		{"rdma", "--mtu", "99"},
 		{"memory", "--attach", "tape"},
 		{"memory", "--idle", "0"},
 		{"all", "--rounds", "0"},
@@ -353,7 +359,7 @@ func TestEveryTransport(t *testing.T) {
 		checkRun(t, 2*combinations-1, "rate", "--unetd", unetd, "--rounds", "1", "--n", "2000")
 	})
 	t.Run("oneway", func(t *testing.T) {
-		checkRun(t, combinations, "oneway", "--unetd", unetd, "--rounds", "1", "--n", "2000")
+		checkRun(t, combinations+2, "oneway", "--unetd", unetd, "--rounds", "1", "--n", "2000")
 	})
 	t.Run("connect", func(t *testing.T) {
 		for _, more := range [][]string{nil, {"--address", "shared"}, {"--connections", "8"}, {"--place", "local"}} {
@@ -400,6 +406,46 @@ func TestEveryTransport(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRDMA: each operation is measured in its tables, completes without losses, and takes processor time of the
+// server.
+func TestRDMA(t *testing.T) {
+	unetd := buildDaemon(t)
+	out, errs := measure(t, "rdma", "--unetd", unetd, "--rounds", "1", "--attach", "port", "--limit", "10ms", "--latency-size", "64", "--size", "64",
+		"--depth", "4", "--clients", "1,3", "--mtu", "9000")
+	measured := map[string]int{}
+	for _, l := range lines(t, out) {
+		name := fmt.Sprint(l["bench"], " ", l["transport"])
+		measured[name]++
+		if !(l["n"].(float64) > 0 && l["msgs_per_s"].(float64) > 0 && l["cpu_us_per_msg"].(float64) > 0) {
+			t.Errorf("implausible: %v", l)
+		}
+		if l["transport"] != "floor" && l["bench"] != "rate" && l["lost"].(float64) != 0 {
+			t.Errorf("lost: %v", l)
+		}
+		if server, ok := l["server_cpu_us_per_msg"].(float64); l["bench"] != "bandwidth" && (!ok || server > l["cpu_us_per_msg"].(float64)) {
+			t.Errorf("implausible: %v", l)
+		}
+		if v := l["depth"]; (v != nil) != (l["bench"] == "rdma") {
+			t.Errorf("implausible: %v", l)
+		}
+	}
+	for name, n := range map[string]int{
+		"rtt udp": 2, "rtt go-udp": 1, "rtt rc-send": 1 + 4, "rtt rc-write": 1 + 4, "rate msg": 1, "bandwidth floor": 1,
+		// One at a time, in rate by lists, with options, blocking, of bulk.
+		"rdma rc-send": 2 + 6 + 1 + 1, "rdma rc-write": 2 + 6 + 1 + 1, "rdma rc-read": 1 + 2 + 1 + 1, "rdma rc-write-imm": 2,
+		"rdma rc-fetch-add": 2 + 1, "rdma ud-send": 2,
+	} {
+		if measured[name] != n {
+			t.Errorf("%s: %d measurements, want %d", name, measured[name], n)
+		}
+	}
+	for _, title := range []string{"One at a time", "by operations in flight", "Optimizations", "Sequencer", "Processor time at the target", "flood", "rc-send RTT / udp RTT"} {
+		if !strings.Contains(errs, title) {
+			t.Errorf("no %q in the tables:\n%s", title, errs)
+		}
+	}
 }
 
 // TestKernelTraffic: every figure has a measurement with the mux and one without.

@@ -148,10 +148,16 @@ func (c *common) findUnetd() (string, error) {
 	return path, nil
 }
 
-// part is one selection and the combinations it asks for.
+// part is what is measured in the same rounds.
 type part struct {
+	rounds int
+	items  []item
+}
+
+// item is one combination of a selection.
+type item struct {
 	plan.Selection
-	combinations []plan.Combination
+	plan.Combination
 }
 
 // messages measures everything but goodput.
@@ -165,6 +171,7 @@ type messages struct {
 	// crowded one.
 	openings int
 	kernel   *kernelTraffic // nil: not measured
+	rdma     bool           // print the tables of rdma only
 
 	planned   []report.Key
 	records   []report.Record
@@ -173,16 +180,25 @@ type messages struct {
 	opened    []report.Opening
 }
 
-// add checks a selection and adds it.
-func (m *messages) add(s plan.Selection) error {
-	all, err := s.Combinations()
-	if err != nil {
-		return usageError{err}
+// add checks selections and adds them, to be measured in the same rounds.
+func (m *messages) add(selections ...plan.Selection) error {
+	var p part
+	for _, s := range selections {
+		all, err := s.Combinations()
+		if err != nil {
+			return usageError{err}
+		}
+		p.rounds = max(p.rounds, s.Rounds)
+		for _, c := range all {
+			k := report.KeyOf(c)
+			if slices.Contains(m.planned, k) && m.rdma {
+				continue // two tables have it
+			}
+			p.items = append(p.items, item{s, c})
+			m.planned = append(m.planned, k)
+		}
 	}
-	m.parts = append(m.parts, part{s, all})
-	for _, c := range all {
-		m.planned = append(m.planned, report.KeyOf(c))
-	}
+	m.parts = append(m.parts, p)
 	return nil
 }
 
@@ -191,7 +207,7 @@ func (m *messages) lab() (cfg lab.Config) {
 	cfg.Routed = m.kernel != nil
 	cfg.Muxed, cfg.Crowd = len(m.memory) > 0 || m.openings > 0, m.openings > 0
 	for _, p := range m.parts {
-		for _, c := range p.combinations {
+		for _, c := range p.items {
 			bulk := lab.Net{Network: c.Transport.Network, MTU: c.MTU}
 			switch {
 			case c.MTU > 0:
@@ -217,7 +233,9 @@ var withMemory = []string{transport.Message, transport.UDP}
 func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) error {
 	out.total = len(m.memory)*(len(withMemory)+1) + min(m.openings, 1)
 	for _, p := range m.parts {
-		out.total += len(p.combinations) * (p.Rounds + 1) // and the counting pass
+		for _, i := range p.items {
+			out.total += 1 + i.times(p.rounds) // and the counting pass
+		}
 	}
 	if m.kernel != nil {
 		out.total += m.kernel.steps()
@@ -241,11 +259,14 @@ func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output)
 		if err != nil {
 			return err
 		}
-		for round := 1; round <= p.Rounds; round++ {
-			for _, i := range plan.Order(len(p.combinations), seed, round) {
-				c := p.combinations[i]
-				out.step("round %d of %d: %v", round, p.Rounds, c)
-				j := p.Job(c)
+		for round := 1; round <= p.rounds; round++ {
+			for _, i := range plan.Order(len(p.items), seed, round) {
+				if !p.items[i].in(round) {
+					continue
+				}
+				c := p.items[i].Combination
+				out.step("round %d of %d: %v", round, p.rounds, c)
+				j := p.items[i].Job(c)
 				got, err := l.Measure(ctx, c.Transport, c.Place, j, nil)
 				if err != nil {
 					return err
@@ -260,6 +281,19 @@ func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output)
 		}
 	}
 	return nil
+}
+
+// in reports whether an item is measured in a round.
+func (i item) in(round int) bool { return round <= i.Rounds && (round-1)%max(i.Every, 1) == 0 }
+
+// times is in how many rounds of so many.
+func (i item) times(rounds int) (n int) {
+	for round := 1; round <= rounds; round++ {
+		if i.in(round) {
+			n++
+		}
+	}
+	return n
 }
 
 func (m *messages) measureMemory(ctx context.Context, l *lab.Lab, attach string, out *output) error {
@@ -314,20 +348,21 @@ func (m *messages) open(ctx context.Context, l *lab.Lab, seed uint64, out *outpu
 // countCalls is the counting pass: every combination once, briefly and untimed, with the
 // counter of system calls attached. Without a counter all counts are nil.
 func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*float64, err error) {
-	calls := make([]*float64, len(p.combinations))
+	calls := make([]*float64, len(p.items))
 	counter, err := syscount.Open()
 	if errors.Is(err, syscount.ErrUnavailable) {
 		out.note(fmt.Sprintf("syscalls_per_msg is null: %v", err))
-		out.done += len(p.combinations)
+		out.done += len(p.items)
 		return calls, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, counter.Close()) }()
-	for i, c := range p.combinations {
+	for i, item := range p.items {
+		c := item.Combination
 		out.step("counting system calls: %v", c)
-		got, err := l.Measure(ctx, c.Transport, c.Place, p.CountingJob(c), counter)
+		got, err := l.Measure(ctx, c.Transport, c.Place, item.CountingJob(c), counter)
 		if err != nil {
 			return nil, err
 		}
@@ -340,6 +375,10 @@ func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*flo
 // print writes the tables of what was measured. The goals need a run of all.
 func (m *messages) print(w io.Writer) {
 	s := report.Summarize(m.planned, m.records)
+	if s.PrintOperations(w); m.rdma {
+		s.PrintVerbsGoals(w)
+		return
+	}
 	s.Print(w)
 	s.PrintMuxCost(w)
 	s.PrintBandwidth(w)

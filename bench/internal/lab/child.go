@@ -77,8 +77,11 @@ func (c *child) run() error {
 		workload.CountBy(perf.Inherited(firstCounter))
 	}
 	find := transport.ByName
-	if c.job.Bench == workload.Bandwidth {
+	switch c.job.Bench {
+	case workload.Bandwidth:
 		find = transport.BulkByName
+	case workload.RDMA:
+		find = transport.OperationByName
 	}
 	t, err := find(c.job.Transport)
 	if err != nil {

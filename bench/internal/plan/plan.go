@@ -43,6 +43,13 @@ const FloodBatch = 64
 // RateBatch is how many messages rate sends together; it also sends one at a time.
 const RateBatch = 32
 
+// Operations in flight of rdma, and the size in bytes of its operations that move bulk.
+const (
+	RDMADepth      = 128
+	RDMAWrite      = 64 << 10
+	RDMAWriteDepth = 16
+)
+
 // Places of client and server.
 const (
 	Pair  = "pair"  // on two hosts
@@ -65,7 +72,8 @@ type Combination struct {
 	Wait      string // spin, adaptive or block
 	Size      int    // bytes of payload
 	Batch     int    // messages
-	MTU       int    // bandwidth: of the network; else 0: 1500
+	MTU       int    // bandwidth, and rdma if it is given: of the network; else 0: 1500
+	Verbs     workload.Verbs
 }
 
 func (c Combination) String() string {
@@ -74,6 +82,15 @@ func (c Combination) String() string {
 		s += fmt.Sprintf(" %s %s", c.Attach, c.Wait)
 	}
 	s += fmt.Sprintf(" %d B", c.Size)
+	if v := c.Verbs; v.Depth > 0 {
+		s += fmt.Sprintf(" depth %d", v.Depth)
+		if v.Clients > 1 {
+			s += fmt.Sprintf(" clients %d", v.Clients)
+		}
+	}
+	if c.Verbs.Options != "" {
+		s += " " + c.Verbs.Options
+	}
 	if c.MTU > 0 {
 		s += fmt.Sprintf(" MTU %d", c.MTU)
 	} else if c.Batch > 1 {
@@ -92,11 +109,13 @@ type Selection struct {
 	Attach     []string
 	Places     []string
 	Wait       []string
-	Sizes      []int // bytes
-	Batches    []int // messages
-	MTUs       []int // bandwidth; else empty
+	Sizes      []int            // bytes
+	Batches    []int            // messages
+	MTUs       []int            // bandwidth and rdma; else empty
+	Verbs      []workload.Verbs // of transports over package verbs; empty: the default
 
 	Rounds  int
+	Every   int           // measure in one of so many rounds; 0: in each
 	N       int           // messages or round trips a round
 	WarmUp  int           // messages before them
 	Limit   time.Duration // of a round's measured section; 0: none
@@ -115,8 +134,11 @@ func (s Selection) Combinations() ([]Combination, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if s.Bench == workload.Bandwidth {
+	switch s.Bench {
+	case workload.Bandwidth:
 		return s.bulk()
+	case workload.RDMA:
+		return s.operations()
 	}
 	var all []Combination
 	for _, size := range s.Sizes {
@@ -138,9 +160,15 @@ func (s Selection) Combinations() ([]Combination, error) {
 			if t.Batches {
 				batches = s.Batches
 			}
-			for _, c := range product(Combination{Bench: s.Bench, Transport: t, Size: size}, attach, places, wait, batches) {
-				if !slices.ContainsFunc(all, c.same) { // asked for twice
-					all = append(all, c)
+			variants := []workload.Verbs{{}}
+			if len(s.Verbs) > 0 && slices.ContainsFunc(transport.Verbs, func(v transport.Transport) bool { return v.Name == name }) {
+				variants = s.Verbs
+			}
+			for _, v := range variants {
+				for _, c := range product(Combination{Bench: s.Bench, Transport: t, Size: size, Verbs: v}, attach, places, wait, batches) {
+					if !slices.ContainsFunc(all, c.same) { // asked for twice
+						all = append(all, c)
+					}
 				}
 			}
 		}
@@ -170,7 +198,7 @@ func product(c Combination, attach, places, wait []string, batches []int) (all [
 
 func (c Combination) same(d Combination) bool {
 	return c.Bench == d.Bench && c.Transport.Name == d.Transport.Name && c.Attach == d.Attach &&
-		c.Place == d.Place && c.Wait == d.Wait && c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU
+		c.Place == d.Place && c.Wait == d.Wait && c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU && c.Verbs == d.Verbs
 }
 
 func (s Selection) check() error {
@@ -198,7 +226,7 @@ func (s Selection) check() error {
 		}
 	}
 	for _, n := range s.Sizes {
-		if s.Bench == workload.Bandwidth {
+		if s.Bench == workload.Bandwidth || s.Bench == workload.RDMA {
 			if n < 1 || n > MaxWrite {
 				return fmt.Errorf("--size %d: want 1 to %d bytes", n, MaxWrite)
 			}
@@ -248,7 +276,7 @@ func (s Selection) Job(c Combination) workload.Job {
 		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
 		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Timeout: s.Timeout,
 		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
-		MTU: c.MTU,
+		MTU: c.MTU, Verbs: c.Verbs,
 	}
 }
 
@@ -307,6 +335,40 @@ func (s Selection) bulk() ([]Combination, error) {
 				for _, c := range product(c, attach, []string{Pair}, wait, []int{batch}) {
 					if !slices.ContainsFunc(all, c.same) { // asked for twice
 						all = append(all, c)
+					}
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// operations is Combinations for rdma. Where no MTU is given operations are measured on the
+// network of messages.
+func (s Selection) operations() (all []Combination, err error) {
+	mtus := s.MTUs
+	if len(mtus) == 0 {
+		mtus = []int{0}
+	}
+	for _, mtu := range mtus {
+		if mtu != 0 && (mtu < minMTU || mtu > maxMTU) {
+			return nil, fmt.Errorf("--mtu %d: want %d to %d bytes", mtu, minMTU, maxMTU)
+		}
+		for _, name := range s.Transports {
+			t, err := transport.OperationByName(name)
+			if err != nil {
+				return nil, err
+			}
+			for _, size := range s.Sizes {
+				if name == transport.RCFetchAdd || name == transport.UDSend {
+					size = 8
+				}
+				for _, v := range s.Verbs {
+					for _, c := range product(Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu, Verbs: v}, s.Attach, []string{Pair}, s.Wait, s.Batches) {
+						c.Batch = min(c.Batch, v.Depth)
+						if !slices.ContainsFunc(all, c.same) {
+							all = append(all, c)
+						}
 					}
 				}
 			}

@@ -240,3 +240,41 @@ func TestBadGoodputIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestOperationsAreCombined(t *testing.T) {
+	s := selection()
+	s.Bench, s.Transports, s.Wait = workload.RDMA, []string{transport.RCWrite, transport.RCFetchAdd}, []string{"spin"}
+	s.Sizes, s.Batches = []int{64, 4096}, []int{1, 32}
+	s.Verbs = []workload.Verbs{{Depth: 1, Clients: 1}, {Depth: 16, Clients: 1}}
+	all, err := s.Combinations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, c := range all {
+		count[c.Transport.Name]++
+		if c.Batch > c.Verbs.Depth || c.Transport.Name == transport.RCFetchAdd && c.Size != 8 {
+			t.Errorf("%v", c)
+		}
+	}
+	// Lists are 1 of depth 1, and 1 and 16 of depth 16; an atomic has one size.
+	if count[transport.RCWrite] != 2*2*3 || count[transport.RCFetchAdd] != 2*3 {
+		t.Errorf("%v", count)
+	}
+	for name, change := range map[string]func(*Selection){
+		"no operation": func(s *Selection) { s.Transports = []string{transport.UDP} },
+		"--mtu":        func(s *Selection) { s.MTUs = []int{1} },
+		"--size":       func(s *Selection) { s.Sizes = []int{0} },
+	} {
+		bad := s
+		change(&bad)
+		if _, err := bad.Combinations(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s = selection()
+	s.Bench, s.Transports, s.Verbs, s.Wait, s.Batches = workload.RTT, []string{transport.UDP, transport.RCSend}, []workload.Verbs{{Options: workload.None}, {Options: workload.Inline}}, []string{"spin"}, []int{1}
+	if all, err = s.Combinations(); err != nil || len(all) != 2*(1+2) {
+		t.Errorf("options are for transports over verbs: %v, %v", all, err)
+	}
+}

@@ -120,6 +120,26 @@ var bandwidth = []comparison{
 	{"MTU 9000: tcp / kernel-tcp, with its offloads", bulk(transport.TCP, 9000), bulk(transport.KernelTCP, 9000), gbPerS, both(1.0), false},
 }
 
+// operation is the key of an operation of verbs: spinning.
+func operation(name string, size, list, depth, mtu int) Key {
+	if _, err := transport.OperationByName(name); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return Key{Bench: workload.RDMA, Transport: name, Place: plan.Pair, Wait: "spin", Size: size, Batch: list, MTU: mtu, Verbs: workload.Verbs{Depth: depth, Clients: 1}}
+}
+
+// verbs are the goals of RDMA verbs.
+var verbs = []comparison{
+	{"rc-send RTT / udp RTT", message(workload.RTT, transport.RCSend), message(workload.RTT, transport.UDP), p50, both(1.15), true},
+	{"rc-write RTT, memory polled / udp RTT", message(workload.RTT, transport.RCWrite), message(workload.RTT, transport.UDP), p50, both(1.15), true},
+	{"rc-read / udp RTT", operation(transport.RCRead, goalSize, 1, 1, 0), message(workload.RTT, transport.UDP), p50, both(1.15), true},
+	{"rc-fetch-add / udp RTT", operation(transport.RCFetchAdd, 8, 1, 1, 0), message(workload.RTT, transport.UDP), p50, both(1.15), true},
+	{fmt.Sprintf("rc-write rate, lists of %d / msg rate x%d", plan.RateBatch, plan.RateBatch), operation(transport.RCWrite, goalSize, plan.RateBatch, plan.RDMADepth, 0),
+		message(workload.Rate, transport.Message).batched(plan.RateBatch), msgsPerS, both(0.7), false},
+	{"MTU 1500: rc-write of 64 KiB / raw AF_XDP flood of full frames", operation(transport.RCWrite, plan.RDMAWrite, 1, plan.RDMAWriteDepth, 1500), bulk(transport.Floor, 1500), gbPerS, both(0.7), false},
+	{"MTU 9000: rc-write of 64 KiB / raw AF_XDP flood of full frames", operation(transport.RCWrite, plan.RDMAWrite, 1, plan.RDMAWriteDepth, 9000), bulk(transport.Floor, 9000), gbPerS, both(0.7), false},
+}
+
 // compare evaluates the goals of an attachment.
 func (s Summary) compare(table []comparison, attach string) (goals []Goal) {
 	for _, c := range table {
@@ -162,6 +182,7 @@ var attachments = []string{"queue", "port"}
 func (s Summary) Goals(memory []Memory, idle []Idle) (goals []Goal) {
 	for _, attach := range attachments {
 		goals = append(goals, s.compare(speed, attach)...)
+		goals = append(goals, s.compare(verbs, attach)...)
 		goals = append(goals, s.instructionGoal(attach), s.allocationGoal(attach), memoryGoal(attach, memory), idleGoal(attach, idle))
 	}
 	return goals
@@ -190,6 +211,19 @@ func (s Summary) PrintBandwidthGoals(w io.Writer) {
 	}
 }
 
+// PrintVerbsGoals writes the goals of RDMA verbs, those that were measured.
+func (s Summary) PrintVerbsGoals(w io.Writer) {
+	var goals []Goal
+	for _, attach := range attachments {
+		goals = append(goals, s.compare(verbs, attach)...)
+		goals = append(goals, s.allocationGoal(attach))
+	}
+	goals = slices.DeleteFunc(goals, func(g Goal) bool { return !g.Known })
+	if len(goals) > 0 {
+		PrintGoals(w, SpeedGoals, goals)
+	}
+}
+
 // mostInstructions are of the kernel, a message, by attachment.
 var mostInstructions = split(5600, 7700)
 
@@ -205,7 +239,7 @@ func (s Summary) instructionGoal(attach string) Goal {
 // allocationGoal is about the worst of unet's own transports. Opening a connection
 // allocates, so connect is left out.
 func (s Summary) allocationGoal(attach string) Goal {
-	g := Goal{Figure: "allocations per message, worst of msg, udp and tcp", Attach: attach, Bound: mostAllocs, AtMost: true, format: "%.3f"}
+	g := Goal{Figure: "allocations per message, worst of unet's transports", Attach: attach, Bound: mostAllocs, AtMost: true, format: "%.3f"}
 	for _, r := range s.Rows {
 		if r.Attach == attach && r.Bench != workload.Connect && r.Transport != transport.Floor {
 			g.Known = true

@@ -14,6 +14,7 @@ func threeRounds(k Key, v float64) (rs []Record) {
 	for i, v := range []float64{9 * v, v, v / 2} {
 		us := v
 		rs = append(rs, Record{Bench: k.Bench, Transport: k.Transport, Attach: k.Attach, Place: k.Place, Wait: k.Wait, Size: k.Size, Batch: k.Batch, MTU: k.MTU,
+			Depth: k.Verbs.Depth, Clients: k.Verbs.Clients, Options: k.Verbs.Options,
 			Round: i + 1, N: 100, P50US: &us, MeanUS: &us, MsgsPerS: v, GbPerS: v})
 	}
 	return rs
@@ -22,7 +23,7 @@ func threeRounds(k Key, v float64) (rs []Record) {
 // TestComparisons: every ratio is that of the medians of its two rows, the bound itself
 // is met and what is worse is short, and without one of the rows nothing is measured.
 func TestComparisons(t *testing.T) {
-	for _, table := range [][]comparison{speed, scale, bandwidth} {
+	for _, table := range [][]comparison{speed, verbs, scale, bandwidth} {
 		for _, c := range table {
 			for attach, bound := range c.bound {
 				over, under := c.over, c.under

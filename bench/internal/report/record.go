@@ -40,6 +40,8 @@ type Record struct {
 	CPUUSPerMsg    float64  `json:"cpu_us_per_msg"`
 	SyscallsPerMsg *float64 `json:"syscalls_per_msg"` // both processes, from the counting pass; null: not counted
 	AllocsPerMsg   float64  `json:"allocs_per_msg"`   // heap objects, both processes
+	// Processor time of the server's process; missing in bandwidth.
+	ServerCPUUSPerMsg float64 `json:"server_cpu_us_per_msg,omitempty"`
 
 	// Of both processes, the kernel's work in their system calls included; missing where the
 	// machine has no counters.
@@ -58,9 +60,14 @@ type Record struct {
 	ServerFailed *int   `json:"server_failed,omitempty"` // connect: ended with an error at the server
 	Failure      string `json:"failure,omitempty"`       // connect: the first error
 
-	MTU       int     `json:"mtu,omitempty"`          // bandwidth: of the network; n and lost are bytes then, and a message is a write
-	GbPerS    float64 `json:"gb_per_s,omitempty"`     // bandwidth: 10^9 bits of payload received a second
+	MTU       int     `json:"mtu,omitempty"`          // bandwidth and rdma: of the network; of bandwidth n and lost are bytes, and a message is a write
+	GbPerS    float64 `json:"gb_per_s,omitempty"`     // bandwidth and rdma: 10^9 bits of payload received a second
 	CPUSPerGB float64 `json:"cpu_s_per_gb,omitempty"` // bandwidth: of both processes, for 10^9 bytes
+
+	// Of transports over package verbs. A message of rdma is an operation; n counts completions.
+	Depth   int    `json:"depth,omitempty"`   // operations in flight, of each client
+	Clients int    `json:"clients,omitempty"` // queue pairs
+	Options string `json:"options,omitempty"` // optimizations that were chosen
 }
 
 // NewRecord makes the record of one round. syscalls is nil if they were not
@@ -69,7 +76,7 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 	r := Record{
 		Bench: c.Bench, Transport: c.Transport.Name, Attach: c.Attach, Place: c.Place, Wait: c.Wait,
 		Size: c.Size, Batch: c.Batch, Round: round,
-		SyscallsPerMsg: syscalls,
+		SyscallsPerMsg: syscalls, Depth: c.Verbs.Depth, Clients: c.Verbs.Clients, Options: c.Verbs.Options,
 	}
 	switch c.Bench {
 	case workload.RTT, workload.Connect:
@@ -87,6 +94,13 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 	case workload.Bandwidth:
 		r.bandwidth(c, out)
 		return r
+	case workload.RDMA:
+		r.MTU, r.N, r.Lost = c.MTU, out.Client.N, out.Client.Lost
+		r.MsgsPerS = rate(r.N, out.Client.Elapsed)
+		r.GbPerS = r.MsgsPerS * float64(c.Size) * 8 / 1e9
+		if l := out.Client.Latency; l.P50 > 0 {
+			r.MeanUS, r.P50US, r.P99US, r.P999US = us(l.Mean), us(l.P50), us(l.P99), us(l.P999)
+		}
 	default:
 		duplicates := out.Server.Duplicates
 		r.N, r.Lost, r.Duplicates = out.Server.N, out.Client.Sent-out.Server.N, &duplicates
@@ -99,6 +113,7 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 		}
 	}
 	r.CPUUSPerMsg = PerMessage(float64(out.Client.CPU+out.Server.CPU)/1e3, out, c.Bench)
+	r.ServerCPUUSPerMsg = PerMessage(float64(out.Server.CPU)/1e3, out, c.Bench)
 	r.AllocsPerMsg = PerMessage(float64(out.Client.Mallocs+out.Server.Mallocs), out, c.Bench)
 	r.count(out, func(total float64) float64 { return PerMessage(total, out, c.Bench) })
 	return r
@@ -129,7 +144,7 @@ func (r *Record) count(out lab.Outcome, each func(total float64) float64) {
 // PerMessage divides by the messages that arrived.
 func PerMessage(total float64, out lab.Outcome, b workload.Bench) float64 {
 	n := out.Server.N
-	if b == workload.RTT || b == workload.Connect {
+	if b == workload.RTT || b == workload.Connect || b == workload.RDMA {
 		n = out.Client.N
 	}
 	if n == 0 {
@@ -200,6 +215,12 @@ func (r Record) benchmark() (string, int, []figure) {
 	if r.Place != plan.Pair {
 		name += "/place=" + r.Place
 	}
+	if r.Bench == workload.RDMA {
+		name += fmt.Sprintf("/batch=%d/depth=%d/clients=%d/mtu=%d", r.Batch, r.Depth, r.Clients, r.MTU)
+	}
+	if r.Options != "" {
+		name += "/options=" + r.Options
+	}
 	if r.Bench == workload.Bandwidth {
 		return name, r.N / r.Size, []figure{{r.GbPerS * 1e9 / 8, "B/s"}, {r.CPUSPerGB, "cpu-ns/B"}, {float64(r.Lost), "lost-B"}}
 	}
@@ -213,7 +234,7 @@ func (r Record) benchmark() (string, int, []figure) {
 		}
 	}
 	switch r.Bench {
-	case workload.Rate, workload.OneWay:
+	case workload.Rate, workload.OneWay, workload.RDMA:
 		all = append(all, figure{r.MsgsPerS, "msgs/s"})
 	case workload.Connect:
 		all = append(all, figure{r.MsgsPerS, "conns/s"})
@@ -234,6 +255,7 @@ var countUnits = [perf.Figures]string{"user-instructions/op", "kernel-instructio
 
 var benchmarkNames = map[workload.Bench]string{
 	workload.RTT: "RTT", workload.Rate: "Rate", workload.OneWay: "OneWay", workload.Connect: "Connect", workload.Bandwidth: "Bandwidth",
+	workload.RDMA: "RDMA",
 }
 
 func (m Memory) benchmark() (string, int, []figure) {

@@ -20,17 +20,19 @@ type Key struct {
 	Wait      string
 	Size      int
 	Batch     int
-	MTU       int // bandwidth
+	MTU       int // bandwidth and rdma
+	Verbs     workload.Verbs
 }
 
 // KeyOf is the key that the records of a combination have.
 func KeyOf(c plan.Combination) Key {
-	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU}
+	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU, c.Verbs}
 }
 
 // Key is what the record has in common with those of other rounds.
 func (r Record) Key() Key {
-	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU}
+	v := workload.Verbs{Depth: r.Depth, Clients: r.Clients, Options: r.Options}
+	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU, v}
 }
 
 // Row is one combination over all its rounds.
@@ -40,6 +42,7 @@ type Row struct {
 	Mean, P50, P99, P999      Spread // microseconds; rtt and connect
 	MsgsPerS                  Spread
 	CPU                       Spread // microseconds a message
+	ServerCPU                 Spread // the same of the server's process
 	GbPerS                    Spread // bandwidth
 	CPUPerGB                  Spread // seconds; bandwidth
 	Allocs                    Spread // a message
@@ -96,6 +99,7 @@ func summarize(k Key, records []Record) Row {
 		P999:         over(func(r Record) float64 { return value(r.P999US) }),
 		MsgsPerS:     over(func(r Record) float64 { return r.MsgsPerS }),
 		CPU:          over(func(r Record) float64 { return r.CPUUSPerMsg }),
+		ServerCPU:    over(func(r Record) float64 { return r.ServerCPUUSPerMsg }),
 		GbPerS:       over(func(r Record) float64 { return r.GbPerS }),
 		CPUPerGB:     over(func(r Record) float64 { return r.CPUSPerGB }),
 		Allocs:       over(func(r Record) float64 { return r.AllocsPerMsg }),

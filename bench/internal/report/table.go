@@ -127,10 +127,14 @@ func (s Summary) rttCells(r Row) []string {
 
 // where is the attachment, and the place if it is not the usual one.
 func (r Row) where() string {
-	if r.Place == plan.Pair {
-		return r.Attach
+	s := r.Attach
+	if r.Place != plan.Pair {
+		s += ", " + r.Place
 	}
-	return r.Attach + ", " + r.Place
+	if r.Verbs.Options != "" {
+		s += ", " + r.Verbs.Options
+	}
+	return s
 }
 
 func streamGrid() grid {

@@ -10,7 +10,9 @@
 //	tcp             package unet's TCP connections
 //	kernel-tcp      the kernel's TCP, spinning on non-blocking system calls
 //	go-tcp          package net's TCP
+//	rc-send         SEND and RECV of package verbs
+//	rc-write        WRITE of package verbs, into memory that the receiver polls
 //
-// [All] is the table of transports, [Bulk] that of bandwidth. A transport that can open
+// [All] and [Verbs] are the tables of transports, [Bulk] that of bandwidth, [Operations] that of rdma. A transport that can open
 // connections has a Dial and a Listen function beside Open.
 package transport

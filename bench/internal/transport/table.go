@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/bench/internal/workload"
+	"github.com/unet-go/unet/verbs"
 )
 
 // Network is the pair of hosts that a transport is measured on.
@@ -60,6 +62,12 @@ const (
 	KernelUDP    = "kernel-udp"
 	KernelUDPMux = "kernel-udp-mux"
 	GoUDP        = "go-udp"
+	RCSend       = "rc-send"
+	RCWrite      = "rc-write"
+	RCWriteImm   = "rc-write-imm"
+	RCRead       = "rc-read"
+	RCFetchAdd   = "rc-fetch-add"
+	UDSend       = "ud-send"
 )
 
 var (
@@ -81,6 +89,32 @@ var All = []Transport{
 	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Open: openGoTCP, Dial: dialGoTCP, Listen: listenGoTCP},
 }
 
+// Verbs is what package verbs adds, in the order of the output. What has no name in All is not
+// among the defaults.
+var Verbs = []Transport{
+	{Name: RCSend, About: "verbs: SEND and RECV over RC", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openRCSend},
+	{Name: RCWrite, About: "verbs: WRITE over RC; the receiver polls its memory", Network: Muxed, Granted: true, Waits: spin, Open: openRCWrite},
+}
+
+// Operations is what rdma measures, from the post to the completion, in the order of the output.
+var Operations = []Transport{
+	operation(RCSend, "SEND over RC", verbs.WRSend),
+	operation(RCWrite, "WRITE over RC", verbs.WRRDMAWrite),
+	operation(RCWriteImm, "WRITE with immediate data, which takes a receive", verbs.WRRDMAWriteWithImm),
+	operation(RCRead, "READ", verbs.WRRDMARead),
+	operation(RCFetchAdd, "FETCH_ADD on 8 bytes, all on one word", verbs.WRAtomicFetchAndAdd),
+	{Name: UDSend, About: "a request by SEND over UD and its answer", Network: Muxed, Granted: true, Waits: anyWait, Open: openOperations(verbs.WRSend, true)},
+}
+
+func operation(name, about string, op verbs.WROpcode) Transport {
+	return Transport{Name: name, About: about, Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openOperations(op, false)}
+}
+
+// OperationByName finds one.
+func OperationByName(name string) (Transport, error) {
+	return find("rdma has no operation", Operations, name)
+}
+
 // Names lists the table.
 func Names() []string {
 	names := make([]string, len(All))
@@ -100,14 +134,19 @@ func Connecting() (names []string) {
 	return names
 }
 
-// ByName finds a transport.
+// ByName finds a transport of messages.
 func ByName(name string) (Transport, error) {
-	for _, t := range All {
-		if t.Name == name {
+	return find("unknown transport", slices.Concat(All, Verbs), name)
+}
+
+func find(failure string, table []Transport, name string) (Transport, error) {
+	names := make([]string, len(table))
+	for i, t := range table {
+		if names[i] = t.Name; t.Name == name {
 			return t, nil
 		}
 	}
-	return Transport{}, fmt.Errorf("unknown transport %q: there are %s", name, strings.Join(Names(), ", "))
+	return Transport{}, fmt.Errorf("%s %q: there are %s", failure, name, strings.Join(names, ", "))
 }
 
 // Names of what only bandwidth compares.
@@ -138,12 +177,7 @@ func BulkNames() []string {
 
 // BulkByName finds one.
 func BulkByName(name string) (Transport, error) {
-	for _, t := range Bulk {
-		if t.Name == name {
-			return t, nil
-		}
-	}
-	return Transport{}, fmt.Errorf("bandwidth has no transport %q: there are %s", name, strings.Join(BulkNames(), ", "))
+	return find("bandwidth has no transport", Bulk, name)
 }
 
 // streamBuffer is what a stream reads at once, at most, in bytes.

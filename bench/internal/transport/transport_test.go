@@ -35,6 +35,19 @@ func TestTransports(t *testing.T) {
 			t.Errorf("%s wants an endpoint where there is no mux", tr.Name)
 		}
 	}
+	for _, tr := range Verbs {
+		if got, err := ByName(tr.Name); err != nil || got.Name != tr.Name || seen[tr.Name] || len(tr.Waits) == 0 {
+			t.Errorf("%s is not found, or twice: %v", tr.Name, err)
+		}
+	}
+	for _, tr := range Operations {
+		if got, err := OperationByName(tr.Name); err != nil || got.Name != tr.Name || tr.About == "" {
+			t.Errorf("%s is not found: %v", tr.Name, err)
+		}
+	}
+	if _, err := OperationByName(UDP); err == nil {
+		t.Error("found an operation that is not there")
+	}
 	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux} {
 		if !seen[name] {
 			t.Errorf("%s is not in the table", name)

@@ -7,6 +7,7 @@
 //	idle       client opens connections, has one message sent back on each, keeps them
 //	bandwidth  client writes to one connection, server counts bytes
 //	goodput    the same over an impaired link
+//	rdma       client keeps operations of package verbs in flight; server waits for the end
 //
 // The same loops run for every transport. They use it as a [Conn], which costs an
 // interface call a message, or, where connections are opened, as a [Dialer] or a

@@ -78,6 +78,9 @@ func Run(c Conn, j Job) (Report, error) {
 		return Report{}, err
 	}
 	s := &session{conn: c, job: j, out: make([]byte, j.Size)}
+	if j.Bench == RDMA {
+		s.out = make([]byte, MinSize)
+	}
 	if j.Role == Client {
 		if err := s.extend(); err != nil {
 			return Report{}, err
@@ -93,7 +96,9 @@ func Run(c Conn, j Job) (Report, error) {
 		run = s.rateClient
 	case j.Role == Client && j.Bench == OneWay:
 		run = s.oneWayClient
-	case j.Role == Server && j.Bench == RTT:
+	case j.Role == Client && j.Bench == RDMA:
+		run = s.operationsClient
+	case j.Role == Server && (j.Bench == RTT || j.Bench == RDMA): // of rdma it gets marks and ends only
 		run = s.rttServer
 	case j.Role == Server && (j.Bench == Rate || j.Bench == OneWay || j.Bench == Bandwidth):
 		run = s.streamServer

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unet-go/unet/bench/internal/plan"
+	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
+)
+
+// rdmaPlan is what rdma measures.
+type rdmaPlan struct {
+	tables []string
+	attach []string
+	rounds int
+	limit  time.Duration
+	sizes  []int // of messages and operations
+	bytes  []int // of operations in rate
+	depths []int
+	counts []int // of clients
+	mtus   []int // of the network in bandwidth
+}
+
+// Tables of rdma.
+const (
+	latencyTable   = "latency"
+	rateTable      = "rate"
+	optionsTable   = "options"
+	sequencerTable = "sequencer"
+	targetTable    = "target"
+	bandwidthTable = "bandwidth"
+)
+
+var rdmaTables = []string{latencyTable, rateTable, optionsTable, sequencerTable, targetTable, bandwidthTable}
+
+func newRDMA(c *common) *cobra.Command {
+	p := rdmaPlan{
+		tables: slices.Clone(rdmaTables), attach: []string{"port", "queue"}, rounds: 5, limit: 150 * time.Millisecond,
+		sizes: []int{64, 512, 1400}, bytes: []int{64, 1024, 65536}, depths: []int{4, 16, 128}, counts: []int{1, 2, 4, 8, 16},
+		mtus: bandwidthSelection().MTUs,
+	}
+	long := `rdma measures the operations of package verbs, between two processes, beside udp, msg and raw AF_XDP:
+
+  latency    round trips by size: SEND and WRITE there and back, the receiver of WRITEs polls
+             its memory; READ and FETCH_ADD until they complete; beside udp
+  rate       operations and bytes a second by size and by operations in flight; beside msg
+  options    the usual optimizations, one by one: inline data, completions for one of
+             several (unsignaled), lists of work requests, and receives without memory for
+             WRITEs with immediate data (empty)
+  sequencer  tickets by FETCH_ADD, and by request and answer over UD, by clients
+  target     processor time of the server's process for each operation, one at a time, where
+             both block; beside a request and its reply over udp and kernel sockets
+  bandwidth  operations of 64 KiB, with the largest path MTU that the link carries (4096 of
+             9000, 1024 of 1500), beside a flood of full frames over raw AF_XDP
+
+The application of the server waits for the end and takes no part in one-sided operations.
+Operations have the optimizations unsignaled and empty unless the table names others. What is
+asked for in bench rdma is timed by the client, to the completion. A datagram that is lost
+counts as lost after the timeout; nothing else is lost.
+
+Operations:
+`
+	for _, t := range transport.Operations {
+		long += fmt.Sprintf("  %-13s %s\n", t.Name, t.About)
+	}
+	cmd := &cobra.Command{
+		Use:   "rdma",
+		Short: "RDMA verbs: latency, rate, optimizations, processor time at the target",
+		Long:  long,
+		Example: `  unetbench rdma
+  unetbench rdma --table latency --attach queue --rounds 13
+  unetbench rdma --table rate --size 64,4096 --depth 1,8,64,512
+  unetbench rdma --table options,target --json > rdma.jsonl
+  unetbench oneway --transport msg,rc-send,kernel-udp
+  unetbench rtt --transport udp,rc-send,rc-write --wait spin`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, t := range p.tables {
+				if !slices.Contains(rdmaTables, t) {
+					return usageError{fmt.Errorf("--table %q: there are %s", t, strings.Join(rdmaTables, ", "))}
+				}
+			}
+			for _, f := range []struct {
+				name string
+				all  []int
+				most int
+			}{{"--depth", p.depths, 4096}, {"--clients", p.counts, 256}} {
+				for _, n := range f.all {
+					if n < 1 || n > f.most {
+						return usageError{fmt.Errorf("%s %d: want 1 to %d", f.name, n, f.most)}
+					}
+				}
+				if len(f.all) == 0 {
+					return usageError{fmt.Errorf("%s is empty", f.name)}
+				}
+			}
+			return c.messages(cmd, &messages{rdma: true}, p.parts()...)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&p.tables, "table", p.tables, "what to measure: "+strings.Join(rdmaTables, ", "))
+	f.StringSliceVar(&p.attach, "attach", p.attach, "attachment of endpoints: port, queue")
+	f.IntVar(&p.rounds, "rounds", p.rounds, "rounds of everything")
+	f.DurationVar(&p.limit, "limit", p.limit, "measured time of a round")
+	f.IntSliceVar(&p.sizes, "latency-size", p.sizes, "sizes in latency, bytes")
+	f.IntSliceVar(&p.bytes, "size", p.bytes, "sizes in rate, bytes")
+	f.IntSliceVar(&p.depths, "depth", p.depths, "operations in flight in rate; those one at a time are in the table of latencies")
+	f.IntSliceVar(&p.counts, "clients", p.counts, "clients in sequencer")
+	f.IntSliceVar(&p.mtus, "mtu", p.mtus, "MTUs of the network in bandwidth, bytes")
+	return cmd
+}
+
+// selection is the base of operations.
+func (p rdmaPlan) selection(wait string, transports ...string) plan.Selection {
+	s := defaultSelection(workload.RDMA)
+	s.Transports, s.Attach, s.Wait = transports, p.attach, []string{wait}
+	s.Rounds, s.Limit, s.N, s.WarmUp = p.rounds, p.limit, 10_000_000, 20_000
+	s.Verbs = []workload.Verbs{{Depth: plan.RDMADepth, Clients: 1}}
+	return s
+}
+
+// single is a selection of operations one at a time.
+func (p rdmaPlan) single(wait string, transports ...string) plan.Selection {
+	s := p.selection(wait, transports...)
+	s.N, s.WarmUp, s.Verbs = 50_000, 2_000, []workload.Verbs{{Depth: 1, Clients: 1}}
+	return s
+}
+
+// roundTrips is a selection of messages there and back.
+func (p rdmaPlan) roundTrips(wait string, transports ...string) plan.Selection {
+	s := rttSelection()
+	s.Transports, s.Attach, s.Wait, s.Rounds, s.Limit = transports, p.attach, []string{wait}, p.rounds, p.limit
+	return s
+}
+
+func (p rdmaPlan) bulk(operations ...string) (flood, ops plan.Selection) {
+	flood = bandwidthSelection()
+	flood.Transports, flood.Attach, flood.Rounds, flood.Limit = []string{transport.Floor}, p.attach, p.rounds, p.limit
+	flood.MTUs = p.mtus
+	ops = p.selection("spin", operations...)
+	ops.MTUs, ops.Sizes, ops.Verbs = flood.MTUs, []int{plan.RDMAWrite}, []workload.Verbs{{Depth: plan.RDMAWriteDepth, Clients: 1}}
+	return flood, ops
+}
+
+// parts are the selections of the tables. What is compared is measured in the same rounds.
+func (p rdmaPlan) parts() (parts [][]plan.Selection) {
+	for _, table := range rdmaTables {
+		if !slices.Contains(p.tables, table) {
+			continue
+		}
+		var part []plan.Selection
+		switch table {
+		case latencyTable:
+			messages := p.roundTrips("spin", transport.UDP, transport.RCSend, transport.RCWrite)
+			read := p.single("spin", transport.RCRead, transport.RCFetchAdd)
+			messages.Sizes, read.Sizes = p.sizes, p.sizes
+			part = []plan.Selection{messages, read}
+		case rateTable:
+			ops := p.selection("spin", transport.RCSend, transport.RCWrite, transport.RCRead)
+			ops.Sizes, ops.Batches, ops.Verbs = p.bytes, []int{1, plan.RateBatch}, nil
+			for _, d := range p.depths {
+				ops.Verbs = append(ops.Verbs, workload.Verbs{Depth: d, Clients: 1})
+			}
+			part = []plan.Selection{p.messageRate(), ops}
+		case optionsTable:
+			part = p.options()
+		case sequencerTable:
+			s := p.single("spin", transport.RCFetchAdd, transport.UDSend)
+			s.Verbs = nil
+			for _, n := range p.counts {
+				s.Verbs = append(s.Verbs, workload.Verbs{Depth: 1, Clients: n})
+			}
+			part = []plan.Selection{s}
+		case targetTable:
+			part = []plan.Selection{
+				p.roundTrips("block", transport.UDP, transport.GoUDP),
+				p.single("block", transport.RCSend, transport.RCWrite, transport.RCRead, transport.RCFetchAdd),
+			}
+		case bandwidthTable:
+			flood, ops := p.bulk(transport.RCSend, transport.RCWrite, transport.RCRead)
+			part = []plan.Selection{flood, ops}
+		}
+		parts = append(parts, part)
+	}
+	return parts
+}
+
+// messageRate is what the rate of operations is compared with.
+func (p rdmaPlan) messageRate() plan.Selection {
+	s := rateSelection()
+	s.Transports, s.Attach, s.Rounds = []string{transport.Message}, p.attach, p.rounds
+	s.Batches, s.N = []int{plan.RateBatch}, 200_000
+	return s
+}
+
+// options are operations with optimizations, and round trips with those that matter there.
+func (p rdmaPlan) options() []plan.Selection {
+	named := func(depth int, options ...string) (all []workload.Verbs) {
+		for _, o := range options {
+			v := workload.Verbs{Options: o}
+			if depth > 0 {
+				v.Depth, v.Clients = depth, 1
+			}
+			all = append(all, v)
+		}
+		return all
+	}
+	const every = workload.Inline + "+" + workload.Unsignaled
+	single := p.selection("spin", transport.RCSend, transport.RCWrite)
+	single.Verbs = named(plan.RDMADepth, workload.None, workload.Inline, workload.Unsignaled)
+	list := p.selection("spin", transport.RCSend, transport.RCWrite)
+	list.Batches, list.Verbs = []int{plan.RateBatch}, named(plan.RDMADepth, workload.None, workload.Unsignaled, every)
+	imm := p.selection("spin", transport.RCWriteImm)
+	imm.Batches = []int{plan.RateBatch}
+	imm.Verbs = named(plan.RDMADepth, workload.Unsignaled, workload.Unsignaled+"+"+workload.Empty)
+	there := p.roundTrips("spin", transport.RCSend, transport.RCWrite)
+	there.Verbs = named(0, workload.None, workload.Inline, workload.Unsignaled, every)
+	return []plan.Selection{single, list, imm, there}
+}
+
+// short is what all measures of rdma, in one of so many rounds: the figures of the goals. They
+// belong to the rounds of round trips, of rates and of bandwidth.
+func (p rdmaPlan) short(every int) (latency, rate, bulk []plan.Selection) {
+	write := p.selection("spin", transport.RCWrite)
+	write.Batches = []int{plan.RateBatch}
+	_, ops := p.bulk(transport.RCWrite)
+	latency = []plan.Selection{p.roundTrips("spin", transport.RCSend, transport.RCWrite), p.single("spin", transport.RCRead, transport.RCFetchAdd)}
+	rate, bulk = []plan.Selection{write}, []plan.Selection{ops}
+	for _, part := range [][]plan.Selection{latency, rate, bulk} {
+		for i := range part {
+			part[i].Every = every
+		}
+	}
+	return latency, rate, bulk
+}
