@@ -1,6 +1,6 @@
 // Package rdmapeers runs rdma-core's and perftest's programs on the Linux kernel's software
 // RDMA device (rdma_rxe) against programs on unet, each program in both roles, over a good link
-// and over one that loses packets. It has tests only:
+// and over ones that lose packets. It has tests only:
 //
 //	make test-rdma-peers
 //	go test -v ./test/rdmapeers -guest bin/guest -run 'TestPeers/good/rping'

@@ -103,7 +103,8 @@ var links = []struct {
 	{"loss 1 %", impair.Rule{Loss: 0.01}, everything, func(p peer) bool { return !p.unreliable }},
 	// With the connection manager the guest's timeout is not 67 ms but two seconds. With several
 	// queue pairs one of the last acknowledgments is lost too often.
-	{"RC 10 %", impair.Rule{Loss: 0.1}, reliable, func(p peer) bool { return !p.unreliable && !p.cm && p.pairs == 0 }},
+	{"bad", impair.Rule{Loss: 0.05, Duplicate: 0.05, Corrupt: 0.02, Reorder: 0.05, HoldBack: 2 * time.Millisecond}, reliable,
+		func(p peer) bool { return !p.unreliable && !p.cm && p.pairs == 0 }},
 }
 
 func everything([]byte) bool { return true }
