@@ -77,10 +77,27 @@ var (
 	codeName   = regexp.MustCompile("`([^`]+)`")
 )
 
-// TestTCPDocument holds the tables of docs/tcp.md against the code: every test, script,
-// function, file and counter that they name exists.
+// document is a file whose tables name tests, and may name places in the code, scripts of tests
+// and counters.
+type document struct {
+	path                   string
+	folder                 string   // of what is named without one
+	counters               []string // folders whose literals have the counters' names
+	tests, scripts, places int      // that are named, at least
+}
+
 func TestTCPDocument(t *testing.T) {
-	text, err := os.ReadFile("docs/tcp.md")
+	document{"docs/tcp.md", "tcp", []string{"tcp"}, 100, 50, 100}.check(t)
+}
+
+func TestRDMADocument(t *testing.T) {
+	document{"docs/rdma.md", "proto/rdma", []string{"proto/rdma", "proto/rdma/cm", "verbs"}, 100, 0, 0}.check(t)
+}
+
+// check holds the tables against the code: every test, script, function, file and counter that
+// they name exists.
+func (d document) check(t *testing.T) {
+	text, err := os.ReadFile(d.path)
 	must(t, err)
 	folders := namesOfAll(t)
 	anywhere := func(name string) bool {
@@ -95,7 +112,7 @@ func TestTCPDocument(t *testing.T) {
 	where, counter, test := -1, -1, -1 // columns, while a table is being read
 	for i, line := range strings.Split(string(text), "\n") {
 		complain := func(format string, args ...any) {
-			t.Errorf("docs/tcp.md:%d: "+format, append([]any{i + 1}, args...)...)
+			t.Errorf("%s:%d: "+format, append([]any{d.path, i + 1}, args...)...)
 		}
 		if !strings.HasPrefix(line, "|") {
 			where, counter, test = -1, -1, -1
@@ -120,21 +137,21 @@ func TestTCPDocument(t *testing.T) {
 		if test >= len(cells) {
 			continue
 		}
-		folder := "tcp"
+		folder := d.folder
 		for _, m := range testName.FindAllStringSubmatch(cells[test], -1) {
 			tests++
 			if m[1] != "" {
 				folder = m[1]
 			}
-			if !folders[folder].declared[m[2]] && !folders["tcp"].declared[m[2]] {
+			if !folders[folder].declared[m[2]] && !folders[d.folder].declared[m[2]] {
 				complain("package %s has no %s", folder, m[2])
 			}
 		}
 		for _, m := range scriptName.FindAllStringSubmatch(cells[test], -1) {
 			scripts++
 			begin, cut := strings.CutSuffix(m[1], "…")
-			known := folders["tcp"].literals[m[1]] || folders[folder].literals[m[1]]
-			for s := range folders["tcp"].literals {
+			known := folders[d.folder].literals[m[1]] || folders[folder].literals[m[1]]
+			for s := range folders[d.folder].literals {
 				known = known || cut && strings.HasPrefix(s, begin)
 			}
 			if !known {
@@ -143,7 +160,9 @@ func TestTCPDocument(t *testing.T) {
 		}
 		if counter >= 0 {
 			for _, m := range codeName.FindAllStringSubmatch(cells[counter], -1) {
-				if !folders["tcp"].literals[m[1]] {
+				if !slices.ContainsFunc(d.counters, func(f string) bool {
+					return folders[f].literals[m[1]] || folders[f].literals[strings.TrimPrefix(m[1], "cm_")]
+				}) {
 					complain("there is no counter %s", m[1])
 				}
 			}
@@ -153,7 +172,7 @@ func TestTCPDocument(t *testing.T) {
 		}
 		for _, m := range codeName.FindAllStringSubmatch(cells[where], -1) {
 			places++
-			folder, name := "tcp", m[1]
+			folder, name := d.folder, m[1]
 			switch {
 			case strings.HasSuffix(name, ".go"):
 				if i := strings.LastIndexByte(name, '/'); i >= 0 {
@@ -162,7 +181,7 @@ func TestTCPDocument(t *testing.T) {
 			default:
 				if first, rest, ok := strings.Cut(name, "."); ok {
 					name = rest // Conn.sndWnd
-					if _, is := folders[first]; is && !folders["tcp"].declared[first] {
+					if _, is := folders[first]; is && !folders[d.folder].declared[first] {
 						folder = first // stack.ttl
 					}
 				}
@@ -172,7 +191,7 @@ func TestTCPDocument(t *testing.T) {
 			}
 		}
 	}
-	if tests < 100 || scripts < 50 || places < 100 {
+	if tests < d.tests || scripts < d.scripts || places < d.places {
 		t.Errorf("only %d tests, %d scripts and %d places are named", tests, scripts, places)
 	}
 }

@@ -278,3 +278,34 @@ func TestDestroy(t *testing.T) {
 	must(t, mr.Dereg())
 	must(t, pd.Dealloc())
 }
+
+// Asynchronous events that nobody takes are bounded; those beyond are counted.
+func TestAsyncEventsAreBounded(t *testing.T) {
+	const most, more = 1024, 5
+	ha, _ := links[0].open(t, unet.Config{})
+	p := newPeer(t, open(t, ha), verbs.RC)
+	srq, err := p.pd.CreateSRQ(1, 1)
+	must(t, err)
+	for range most + more {
+		qp, err := p.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: p.cq, RecvCQ: p.cq, SRQ: srq})
+		must(t, err)
+		must(t, qp.Init(0))
+		must(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) // takes no more receives of the SRQ
+		qp.Destroy()
+	}
+	p.ctx.EachCounter(func(name string, n uint64) {
+		if name == "async_events_dropped" && n != more {
+			t.Errorf("%d events dropped, want %d", n, more)
+		}
+	})
+	for range most {
+		if e, err := p.ctx.AsyncEvent(t.Context()); err != nil || e.Type != verbs.EventQPLastWQEReached {
+			t.Fatalf("%+v, %v", e, err)
+		}
+	}
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if e, err := p.ctx.AsyncEvent(late); err == nil {
+		t.Errorf("one more: %+v", e)
+	}
+}
