@@ -20,7 +20,8 @@ type simEnd struct {
 	ah             *AH
 	sendCQ, recvCQ *simCQ
 	maxMessage     int
-	left           int // operations that are still to be posted
+	reader         bool // most operations are READs
+	left           int  // operations that are still to be posted
 	draining       bool
 	broken         bool // it, or its peer, was moved to ERR, or has given up
 
@@ -507,7 +508,7 @@ func (e *simEnd) act() {
 	case 0, 1, 2, 3:
 		e.postSends()
 	case 4, 5:
-		if !e.broken {
+		if !e.broken && (!w.scarce || w.chance(40)) {
 			e.recv.post(1 + w.rand.IntN(16))
 		}
 	case 6:
@@ -608,6 +609,9 @@ func (e *simEnd) newOp(last bool) *simOp {
 		wr.Opcode = []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm}[w.rand.IntN(4)]
 	default:
 		wr.Opcode = []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRRDMARead, WRAtomicCmpAndSwp, WRAtomicFetchAndAdd, WRSendWithInv}[w.rand.IntN(10)]
+		if e.reader && !w.chance(4) {
+			wr.Opcode = WRRDMARead
+		}
 		if wr.Opcode == WRSendWithInv && peer.window.state != bound {
 			wr.Opcode = WRSend
 		}

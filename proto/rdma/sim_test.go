@@ -44,7 +44,7 @@ func (w *world) connect() {
 	}
 	var ends [2]*simEnd
 	for i, h := range w.hosts {
-		e := &simEnd{h: h, index: len(h.ends), typ: typ, maxMessage: maxMessage, left: w.rand.IntN(1 << (2 + w.rand.IntN(6)))}
+		e := &simEnd{h: h, index: len(h.ends), typ: typ, maxMessage: maxMessage, reader: w.chance(3), left: w.rand.IntN(1 << (2 + w.rand.IntN(6)))}
 		ends[i] = e
 		h.ends = append(h.ends, e)
 		e.sendCQ, e.recvCQ = h.cqs[w.rand.IntN(len(h.cqs))], h.cqs[w.rand.IntN(len(h.cqs))]
@@ -75,8 +75,8 @@ func (w *world) connect() {
 			psn[i] = uint32(-w.rand.IntN(50)) & psnMask // it wraps soon
 		}
 	}
-	atomics := [2]uint8{uint8(1 + w.rand.IntN(8)), uint8(1 + w.rand.IntN(8))} // in flight from each host
-	timeout := uint8(8 + w.rand.IntN(6))                                      // 1 to 34 ms
+	atomics := [2]uint8{uint8(1 + w.rand.IntN(1<<w.rand.IntN(4))), uint8(1 + w.rand.IntN(1<<w.rand.IntN(4)))} // in flight from each host
+	timeout := uint8(8 + w.rand.IntN(6))                                                                      // 1 to 34 ms
 	for i, e := range ends {
 		e.peer, e.furthest = ends[1-i], psnAdd(psn[1-i], psnMask)
 		at := AHAttr{Dst: e.peer.h.d.cfg.Addr, TrafficClass: []uint8{0, 2}[w.rand.IntN(2)]}
@@ -132,6 +132,7 @@ func TestSimulation(t *testing.T) {
 		for range 1 + r.IntN(4) {
 			w.connect()
 		}
+		w.scarce = r.IntN(3) == 0
 		breaks := r.IntN(4) == 0
 		w.run(breaks)
 		seeds++

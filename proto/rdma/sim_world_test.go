@@ -13,17 +13,17 @@ import (
 
 // world is virtual time, two devices and the wire between them.
 type world struct {
-	t         testing.TB
-	seed      uint64
-	rand      *rand.Rand
-	now       Time
-	hosts     [2]*simHost
-	lines     [2]*fate.Line[[]byte] // by who sends
-	trace     []string
-	steps     int
-	lossy     bool // a packet was lost, damaged or doubled, or may have overtaken another
-	brokenOff int  // connections
-	slow      bool // packets may wait longer than the timeout
+	t      testing.TB
+	seed   uint64
+	rand   *rand.Rand
+	now    Time
+	hosts  [2]*simHost
+	lines  [2]*fate.Line[[]byte] // by who sends
+	trace  []string
+	steps  int
+	lossy  bool // a packet was lost, damaged or doubled, or may have overtaken another
+	scarce bool // receives are posted rarely
+	slow   bool // packets may wait longer than the timeout
 }
 
 const traceMax = 400 // lines
@@ -75,7 +75,7 @@ func newWorld(t testing.TB, seed uint64, rules [2]fate.Rule, mtu [2]int) *world 
 		w.hosts[i] = h
 		w.lines[i] = fate.NewLine[[]byte](seed+uint64(i)<<32, rules[i])
 		w.lossy = w.lossy || rules[i].Reorder > 0
-		w.slow = w.slow || rules[i].Rate > 0
+		w.slow = w.slow || rules[i].Rate > 0 || rules[i].Jitter > 0
 	}
 	return w
 }
@@ -219,7 +219,6 @@ func (h *simHost) brokenOff() {
 	for _, e := range h.ends {
 		if !e.broken && e.qp.state == StateErr && e.losses >= int(e.qp.attr.RetryCnt) && e.lostAt == e.qp.req.una {
 			h.w.note("%d QP %#x gives up after %d losses", h.index, e.qp.num, e.losses)
-			h.w.brokenOff++
 			e.breakOff()
 		}
 	}
