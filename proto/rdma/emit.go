@@ -71,10 +71,10 @@ func (q *QP) Emit(now Time, b []byte) (n int) {
 		n = wire.SealRoCE(b, &q.flow, wire.PutRoCE(b, &h, 0))
 		d.counts[CNPsSent]++
 	case q.respondsNext():
-		q.responded = true
+		q.responded, q.overtaken = true, false
 		n = q.emitResponse(now, b)
 	case q.requestReady():
-		q.responded = false
+		q.responded, q.overtaken = false, q.resp.ack
 		n = q.emitRequest(now, b)
 	}
 	if n > 0 {
@@ -88,9 +88,18 @@ func (q *QP) Emit(now Time, b []byte) (n int) {
 	return n
 }
 
-// respondsNext reports whether Emit writes a response.
+// respondsNext reports whether Emit writes a response. Responses and requests take turns. A
+// request goes ahead of an ACK: in a ping-pong the peer waits for it, and not for the ACK.
 func (q *QP) respondsNext() bool {
-	return q.responseReady() && (!q.responded || !q.requestReady())
+	switch {
+	case !q.responseReady():
+		return false
+	case !q.requestReady():
+		return true
+	case q.onlyACK():
+		return q.overtaken
+	}
+	return !q.responded
 }
 
 // Room is a bound of the length of the next packet that Emit writes, in bytes.

@@ -13,13 +13,15 @@ func TestReadyHoldsACKs(t *testing.T) {
 	x2, y2 := p.end(0, RC), p.end(1, RC)
 	x2.connect(y2, attrs, 1, 2)
 	y2.connect(x2, attrs, 2, 1)
+	hold, last := true, wire.Opcode(0)
 	deliver := func(e *end) {
 		t.Helper()
-		q := e.d.Ready(true)
+		q := e.d.Ready(hold)
 		if q != e.qp {
 			t.Fatal("the queue pair is not ready")
 		}
 		b := make([]byte, q.Room())
+		defer func() { last = wire.Opcode(b[wire.RoCEOffset]) }()
 		b = b[:q.Emit(p.now, b)]
 		to := p.host[0]
 		if e.d == to {
@@ -41,9 +43,13 @@ func TestReadyHoldsACKs(t *testing.T) {
 	}
 	write.SGList = []SGE{y.mr.SGE(0, 8)}
 	write.RemoteAddr, write.RKey = x.mr.Addr(), x.mr.RKey()
-	y.qp.PostSend(p.now, []SendWR{write})
-	deliver(y)
-	deliver(y) // the ACK, or the WRITE, whichever was not first
+	y.qp.PostSend(p.now, []SendWR{write, write})
+	hold = false
+	for _, want := range []wire.Opcode{wire.OpWriteOnly, wire.OpAck, wire.OpWriteOnly} { // one request goes ahead of an ACK
+		if deliver(y); last != want {
+			t.Errorf("sent %v, want %v", last, want)
+		}
+	}
 	if y.d.Ready(false) != nil {
 		t.Error("more to send")
 	}

@@ -170,6 +170,7 @@ type QP struct {
 	cnpDue    bool
 	cnpAt     Time // the last CNP was sent then
 	responded bool // a response was emitted last: requests have their turn
+	overtaken bool // a request was emitted since the ACK is due
 
 	ready                bool
 	nextReady            *QP
