@@ -68,7 +68,7 @@ func TestPeers(t *testing.T) {
 		"pingpong": unetd.Command(t, "pingpong"), "rping": unetd.Command(t, "rping"), "perftest": buildPerftest(t)}
 	s.socket = daemon.Socket
 	for _, link := range links {
-		lossy := link.rule != impair.Rule{}
+		lossy := link.rule.Loss > 0
 		t.Run(link.name, func(t *testing.T) {
 			only.Store(&link.only)
 			for d := range impair.Direction(2) {
@@ -100,6 +100,7 @@ var links = []struct {
 }{
 	{"good", impair.Rule{}, everything, func(peer) bool { return true }},
 	// Nothing repairs a loss of UC and UD: rdma-core's programs wait for ever.
+	{"late", impair.Rule{Delay: 2 * time.Millisecond, Jitter: 5 * time.Millisecond}, everything, func(p peer) bool { return p.unreliable }},
 	{"loss 1 %", impair.Rule{Loss: 0.01}, everything, func(p peer) bool { return !p.unreliable }},
 	// With the connection manager the guest's timeout is not 67 ms but two seconds. With several
 	// queue pairs one of the last acknowledgments is lost too often.
