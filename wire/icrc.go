@@ -56,6 +56,9 @@ func (c crcState) finish(b []byte) uint32 {
 	if len(b)&4 != 0 {
 		c, b = c.step4(binary.LittleEndian.Uint32(b)), b[4:]
 	}
+	if len(b) == 0 { // most packets without a payload
+		return ^uint32(c)
+	}
 	return crc32.Update(^uint32(c), crc32.IEEETable, b)
 }
 

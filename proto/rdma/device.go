@@ -155,7 +155,7 @@ func isResponse(op wire.Opcode) bool {
 // to send do not count: the application may answer, and both leave together.
 func (d *Device) Ready(holdACKs bool) *QP {
 	q := d.firstReady
-	for holdACKs && q != nil && q.onlyACK() && !q.cnpDue && !q.requestReady() {
+	for holdACKs && q != nil && q.onlyACK() && !q.cnpDue && !q.sendable {
 		q = q.nextReady
 	}
 	return q

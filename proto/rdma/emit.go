@@ -5,7 +5,8 @@ import "github.com/unet-go/unet/wire"
 // changed brings the list of those that are ready up to date.
 func (q *QP) changed() {
 	d := q.d
-	ready := q.cnpDue || q.responseReady() || q.requestReady()
+	q.sendable = q.requestReady()
+	ready := q.cnpDue || q.responseReady() || q.sendable
 	if ready == q.ready {
 		return
 	}
@@ -73,7 +74,7 @@ func (q *QP) Emit(now Time, b []byte) (n int) {
 	case q.respondsNext():
 		q.responded, q.overtaken = true, false
 		n = q.emitResponse(now, b)
-	case q.requestReady():
+	case q.sendable:
 		q.responded, q.overtaken = false, q.resp.ack
 		n = q.emitRequest(now, b)
 	}
@@ -94,7 +95,7 @@ func (q *QP) respondsNext() bool {
 	switch {
 	case !q.responseReady():
 		return false
-	case !q.requestReady():
+	case !q.sendable:
 		return true
 	case q.onlyACK():
 		return q.overtaken
@@ -113,7 +114,7 @@ func (q *QP) Room() int {
 				n = s.until - s.offset
 			}
 		}
-	case q.requestReady():
+	case q.sendable:
 		if s := &q.sq; !s.at(s.next).answered() {
 			n = s.at(s.next).length
 		}

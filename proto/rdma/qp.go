@@ -172,6 +172,7 @@ type QP struct {
 	responded bool // a response was emitted last: requests have their turn
 	overtaken bool // a request was emitted since the ACK is due
 
+	sendable             bool // requestReady, as of the last change
 	ready                bool
 	nextReady            *QP
 	slot                 int  // in the heap of timers, counted from 1; 0: none
