@@ -10,8 +10,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// ConnParam is what one side of a connection proposes: rdma_conn_param. Where nil is
-// allowed it stands for the largest values that the context permits.
+// ConnParam is what one side of a connection proposes: rdma_conn_param. 0 is 0: no READs, no
+// retries. [DefaultConnParam] is what nil stands for in Dial.
 type ConnParam struct {
 	PrivateData        []byte // for the peer's application, bytes: up to 56 from Dial, 196 from Accept
 	ResponderResources uint8  // READs and atomics of the peer that are served at a time
@@ -20,7 +20,11 @@ type ConnParam struct {
 	RNRRetryCount      uint8  // how often the peer repeats what finds no receive, 0 to 6; 7: for ever
 }
 
-var defaultParam = ConnParam{ResponderResources: 16, InitiatorDepth: 16, RetryCount: 7, RNRRetryCount: 7}
+// DefaultConnParam is as many READs and atomics as a context permits, 7 retries, and retries without
+// end while the peer has no receive.
+func DefaultConnParam() ConnParam {
+	return ConnParam{ResponderResources: 255, InitiatorDepth: 255, RetryCount: 7, RNRRetryCount: 7}
+}
 
 // RejectError is the error of a Dial that the peer has rejected, with the reason and the
 // private data of its REJ.
@@ -74,7 +78,7 @@ func (c *Context) dial(ctx context.Context, to wire.AddrPort, qp *QP, param *Con
 		return nil, err
 	}
 	if param == nil {
-		param = &defaultParam
+		param = new(DefaultConnParam())
 	}
 	made, err := c.cm.Dial(cm.Time(c.port.Now()), to, qp.cmParam(param))
 	if err != nil {
@@ -214,7 +218,7 @@ func (r *Request) accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, 
 	}
 	attr := r.conn.Attr()
 	if param == nil {
-		param = &ConnParam{ResponderResources: attr.MaxDestRdAtomic, InitiatorDepth: attr.MaxRdAtomic, RNRRetryCount: defaultParam.RNRRetryCount}
+		param = &ConnParam{ResponderResources: attr.MaxDestRdAtomic, InitiatorDepth: attr.MaxRdAtomic, RNRRetryCount: DefaultConnParam().RNRRetryCount}
 	}
 	p := qp.cmParam(param)
 	attr.RQPSN = p.PSN

@@ -116,6 +116,34 @@ func TestRejectedDial(t *testing.T) {
 	}
 }
 
+// DefaultConnParam is what nil stands for, and both sides get all READs that their contexts permit.
+func TestDefaultConnParam(t *testing.T) {
+	ha, hb := links[0].open(t, unet.Config{})
+	for _, param := range []*verbs.ConnParam{nil, new(verbs.DefaultConnParam())} {
+		a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
+		l, err := b.ctx.Listen(0, 0)
+		must(t, err)
+		accepted := make(chan error)
+		go func() {
+			r, err := l.Accept(t.Context())
+			if err == nil {
+				_, err = r.Accept(t.Context(), b.qp, param)
+			}
+			accepted <- err
+		}()
+		_, err = a.ctx.Dial(t.Context(), l.Addr(), a.qp, param)
+		must(t, err)
+		must(t, <-accepted)
+		for _, q := range []verbs.QPAttr{a.qp.Query(), b.qp.Query()} {
+			if q.MaxRDAtomic != 16 || q.MaxDestRDAtomic != 16 || q.RetryCnt != 7 || q.RNRRetry != 7 {
+				t.Errorf("%+v", q)
+			}
+		}
+		must(t, a.ctx.Close())
+		must(t, b.ctx.Close())
+	}
+}
+
 // The end of a context disconnects its peers.
 func TestCloseDisconnects(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})

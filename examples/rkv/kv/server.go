@@ -123,7 +123,8 @@ func (s *Server) accept(ctx context.Context, wg *sync.WaitGroup) error {
 		}
 		wg.Go(func() { // until the client has confirmed
 			table := info{s.table.mr.Addr(), s.table.mr.RKey(), s.table.slots, s.table.slotSize}
-			param := verbs.ConnParam{PrivateData: table.append(nil), ResponderResources: 1, RNRRetryCount: 7}
+			param := verbs.DefaultConnParam()
+			param.PrivateData = table.append(nil)
 			if _, err := r.Accept(ctx, c.qp, &param); err != nil {
 				s.drop(c)
 			}
