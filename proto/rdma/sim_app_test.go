@@ -431,7 +431,7 @@ func (e *simEnd) arrives(psn uint32) {
 	switch diff := psnDiff(psn, e.furthest); {
 	case diff > 0:
 		e.furthest = psn
-	case diff < -behindWindow:
+	case diff <= -behindWindow: // more than that before the expected PSN, furthest + 1
 		e.disordered = true
 	}
 }

@@ -245,7 +245,7 @@ func (h *simHost) receive(b []byte, mark bool) {
 	}
 	for _, e := range h.ends {
 		switch {
-		case err != nil || r.DstQP != e.qp.num:
+		case err != nil || r.DstQP != e.qp.num || !wire.CheckICRC(p.Packet):
 		case e.typ == UC:
 			e.arrives(r.PSN)
 		case e.typ == RC && r.Opcode == wire.OpAck && r.Syndrome&wire.SyndromeKind == wire.SyndromeRNR:
