@@ -375,13 +375,15 @@ func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*flo
 // print writes the tables of what was measured. The goals need a run of all.
 func (m *messages) print(w io.Writer) {
 	s := report.Summarize(m.planned, m.records)
-	if s.PrintOperations(w); m.rdma {
+	if m.rdma {
+		s.PrintOperations(w)
 		s.PrintVerbsGoals(w)
 		return
 	}
 	s.Print(w)
 	s.PrintMuxCost(w)
 	s.PrintBandwidth(w)
+	s.PrintOperations(w)
 	report.PrintMemory(w, m.memories)
 	report.PrintIdle(w, m.idleConns)
 	report.PrintOpenings(w, m.opened)

@@ -164,3 +164,33 @@ func TestBandwidthGoalsArePrintedIfMeasured(t *testing.T) {
 		t.Errorf("figures of nothing:\n%s", &out)
 	}
 }
+
+// TestTablesOfOperations: udp stands in the table of latencies only in the sizes of operations, and a row of options is
+// compared with the first of its operation.
+func TestTablesOfOperations(t *testing.T) {
+	udp, read := message(workload.RTT, transport.UDP).attached("port"), operation(transport.RCRead, goalSize, 1, 1, 0).attached("port")
+	large, write := udp, operation(transport.RCWrite, goalSize, 1, 128, 0).attached("port")
+	large.Size = 1400
+	none, inline := write, write
+	none.Verbs.Options, inline.Verbs.Options = workload.None, workload.Inline
+	keys := []Key{udp, large, read, write, none, inline}
+	var records []Record
+	for i, k := range keys {
+		records = append(records, threeRounds(k, float64(int(1)<<i))...)
+	}
+	var out strings.Builder
+	Summarize(keys, records).PrintOperations(&out)
+	text := out.String()
+	if !strings.Contains(text, "One at a time") || strings.Contains(text, "1400") || strings.Contains(text, "Sequencer") || strings.Contains(text, "flood") {
+		t.Errorf("tables:\n%s", text)
+	}
+	var of []string
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 0 && (f[0] == "rc-read" || strings.Contains(line, "inline ")) {
+			of = append(of, strings.Join(f, " "))
+		}
+	}
+	if len(of) != 2 || !strings.HasSuffix(of[0], " 4.00") || !strings.Contains(of[1], " 2.00x ") {
+		t.Errorf("rows %q of:\n%s", of, text)
+	}
+}

@@ -25,8 +25,10 @@ func (s Summary) PrintOperations(w io.Writer) {
 	if !hasRDMA {
 		return
 	}
+	single := func(r Row) bool { return spinning(r) && r.oneAtATime() && r.Verbs.Options == "" && r.isVerbs() }
 	s.printLatencies(w, s.rows(func(r Row) bool {
-		return spinning(r) && r.oneAtATime() && r.Verbs.Options == "" && (r.isVerbs() || r.Bench == workload.RTT && r.Transport == transport.UDP)
+		return single(r) || r.Bench == workload.RTT && r.Transport == transport.UDP && spinning(r) &&
+			slices.ContainsFunc(s.Rows, func(o Row) bool { return single(o) && o.Size == r.Size })
 	}))
 	s.printRates(w, "Operations by size and by operations in flight", s.rows(func(r Row) bool {
 		return rdma(r) && r.Verbs.Clients == 1 && r.Verbs.Depth > 1 && r.Transport != transport.UDSend && r.Transport != transport.RCFetchAdd
