@@ -122,7 +122,7 @@ func TestSimulation(t *testing.T) {
 		w := newWorld(t, seed, rules, mtu)
 		for _, h := range w.hosts {
 			if r.IntN(2) == 0 {
-				n := 1 + r.IntN(60)
+				n := 5 + r.IntN(60) // an unreliable queue pair may keep one for a message that it has dropped
 				h.srq = w.newReceives(h, n, 70_000+grhLen, MaxSGE)
 				srq, err := h.pd.CreateSRQ(n, MaxSGE)
 				w.must(err)
@@ -155,7 +155,7 @@ func TestSimulation(t *testing.T) {
 		t.Errorf("%d unreliable messages delivered, and %d operations", delivered, sent)
 	}
 	for _, c := range []Counter{BadICRC, BadState, Retransmitted, Timeouts, ResponsesOutside, ResponsesMissing, RNRNAKsReceived, SequenceNAKsReceived,
-		CNPsReceived, SequenceGaps, Duplicates, ReceiverNotReady, MessagesDropped} {
+		SequenceGaps, Duplicates, ReceiverNotReady, MessagesDropped} {
 		if counts[c] == 0 {
 			t.Errorf("the counter %s is 0", counterNames[c])
 		}
