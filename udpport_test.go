@@ -52,9 +52,11 @@ func TestUDPPortOnALink(t *testing.T) {
 	at := netip.AddrPortFrom(a.Addr(), 4791)
 	for range 2 {
 		h := new(reverser)
-		var err error
-		h.port, err = a.OpenUDPPort(t.Context(), at, h)
+		port, err := a.OpenUDPPort(t.Context(), at, h)
 		must(t, err)
+		port.Lock() // the caretaker may run h already
+		h.port = port
+		port.Unlock()
 		c, err := b.DialUDP(t.Context(), netip.AddrPort{}, at)
 		must(t, err)
 		buf := make([]byte, 100)
