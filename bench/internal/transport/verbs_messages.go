@@ -1,0 +1,237 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/unet-go/unet/bench/internal/workload"
+	"github.com/unet-go/unet/verbs"
+)
+
+// rcSend carries messages by SEND and RECV.
+type rcSend struct {
+	*device
+	*sends
+	receives receives
+	recvCQ   *verbs.CQ
+	wcs      []verbs.WC
+	accepted bool
+	deadline time.Time
+	last     []byte
+	data     func(wc *verbs.WC) error // takes the completions of other queue pairs
+	more     func() error             // connects them
+}
+
+// messageRegion is how much of a region the messages take, in bytes.
+func messageRegion(j workload.Job) int { return (messageSends + messageReceives) * slotLen(j.Size) }
+
+func openRCSend(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	return newRCSend(ctx, j, messageRegion(j), 0, nil)
+}
+
+// newRCSend opens a device with a region, whose beginning is for messages, and dials; a server
+// accepts later. prepare is called with the connection before.
+func newRCSend(ctx context.Context, j workload.Job, size, completions int, prepare func(*rcSend) error) (_ *rcSend, err error) {
+	d, err := openDevice(ctx, j, size)
+	if err != nil {
+		return nil, err
+	}
+	c := &rcSend{device: d}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	sendCQ, err := d.ctx.CreateCQ(messageSends, nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.recvCQ, err = d.ctx.CreateCQ(messageReceives+completions, nil); err != nil {
+		return nil, err
+	}
+	qp, err := d.createQP(sendCQ, c.recvCQ, messageSends, messageReceives)
+	if err != nil {
+		return nil, err
+	}
+	slot := slotLen(j.Size)
+	c.sends = newSends(d, qp, sendCQ, messageReceives*slot)
+	c.wcs = make([]verbs.WC, workload.RecvBatchSize)
+	c.receives = receives{dev: d, qp: qp, len: slot}
+	if prepare != nil {
+		if err = prepare(c); err != nil {
+			return nil, err
+		}
+	}
+	if j.Role == workload.Client {
+		err = c.connected()
+	}
+	return c, err
+}
+
+// connected connects, if that has not been done. The receives are posted before.
+func (c *rcSend) connected() error {
+	if c.accepted {
+		return nil
+	}
+	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	if err := c.qp.Init(access); err != nil {
+		return err
+	}
+	if err := c.connect(c.qp); err != nil {
+		return err
+	}
+	if err := c.receives.fill(messageReceives); err != nil {
+		return err
+	}
+	c.accepted = true
+	if c.more != nil {
+		return c.more()
+	}
+	return nil
+}
+
+func (c *rcSend) Send(b []byte) error {
+	off, slot := c.next(len(b))
+	copy(slot, b)
+	if err := c.stage(0, verbs.WRSend, off, len(b), c.deadline); err != nil {
+		return err
+	}
+	return c.post(1)
+}
+
+func (c *rcSend) SendBatch(bs [][]byte) error {
+	for i, b := range bs {
+		off, slot := c.next(len(b))
+		copy(slot, b)
+		if err := c.stage(i, verbs.WRSend, off, len(b), c.deadline); err != nil {
+			return err
+		}
+	}
+	return c.post(len(bs))
+}
+
+func (c *rcSend) Recv() ([]byte, error) {
+	var b [1][]byte
+	_, err := c.RecvBatch(b[:])
+	return b[0], err
+}
+
+func (c *rcSend) RecvBatch(bs [][]byte) (int, error) {
+	if err := c.connected(); err != nil {
+		return 0, err
+	}
+	for {
+		n, err := c.recvCQ.Wait(c.wcs[:min(len(bs), len(c.wcs))], c.deadline)
+		if err != nil {
+			return 0, err
+		}
+		got := 0
+		for i := range c.wcs[:n] {
+			wc := &c.wcs[i]
+			switch {
+			case wc.Status == verbs.StatusWRFlushErr: // the peer has closed the connection
+				return 0, io.EOF
+			case wc.Status != verbs.StatusSuccess:
+				return 0, fmt.Errorf("receive: %v", wc.Status)
+			case wc.QPNum != c.qp.Num():
+				if err := c.data(wc); err != nil {
+					return 0, err
+				}
+				continue
+			}
+			off := int(wc.WRID) * c.slot
+			bs[got] = c.mr.Bytes()[off : off+int(wc.ByteLen)]
+			c.last = bs[got]
+			got++
+			// Its memory is used again after many others: the oldest receive is next.
+			if err := c.receives.repost(wc.WRID); err != nil {
+				return 0, err
+			}
+		}
+		if got > 0 {
+			return got, nil
+		}
+	}
+}
+
+func (c *rcSend) Reply() error                  { return c.Send(c.last) }
+func (c *rcSend) SetDeadline(t time.Time) error { c.deadline = t; return nil }
+
+// rcWrite carries messages, one at a time in each direction, by WRITEs into slots of the
+// peer's region. The receiver polls the last word of the next slot, which is the message's
+// number. Messages have the size of the job.
+type rcWrite struct {
+	*rcSend
+	sent, received uint32
+}
+
+// writeSlots is how many messages the peer has room for.
+const writeSlots = 64
+
+func openRCWrite(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	c, err := newRCSend(ctx, j, messageRegion(j)+writeSlots*slotLen(j.Size), 0, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &rcWrite{rcSend: c}, nil
+}
+
+// target is where message n is in the region of its receiver: it ends with the slot, so that
+// its last word is aligned.
+func (c *rcWrite) target(n uint32) int {
+	return messageRegion(c.job) + (int(n%writeSlots)+1)*c.slot - c.job.Size
+}
+
+func (c *rcWrite) Send(b []byte) error {
+	off, slot := c.next(len(b))
+	copy(slot, b)
+	c.sent++
+	binary.NativeEndian.PutUint32(slot[len(b)-4:], c.sent)
+	if err := c.stage(0, verbs.WRRDMAWrite, off, len(b), c.deadline); err != nil {
+		return err
+	}
+	c.wrs[0].RemoteAddr, c.wrs[0].RKey = c.peer.addr+uint64(c.target(c.sent)), c.peer.rkey
+	return c.post(1)
+}
+
+func (c *rcWrite) Recv() ([]byte, error) {
+	if err := c.connected(); err != nil {
+		return nil, err
+	}
+	off := c.target(c.received + 1)
+	b := c.mr.Bytes()[off : off+c.job.Size]
+	for polls, last := 1, c.mr.Word(off+c.job.Size-8); lastNumber(last) != c.received+1; polls++ {
+		c.ctx.Poll()
+		if polls%pollsPerClock == 0 && expired(c.deadline) {
+			return nil, os.ErrDeadlineExceeded
+		}
+	}
+	c.received++
+	c.last = b
+	return b, nil
+}
+
+// lastNumber is the number at the end of a message.
+func lastNumber(last *atomic.Uint64) uint32 {
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], last.Load())
+	return binary.NativeEndian.Uint32(b[4:])
+}
+
+func (c *rcWrite) RecvBatch(bs [][]byte) (int, error) { return recvOne(c, bs) }
+func (c *rcWrite) Reply() error                       { return c.Send(c.last) }
+
+func (c *rcWrite) SendBatch(bs [][]byte) error {
+	for _, b := range bs {
+		if err := c.Send(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
