@@ -59,6 +59,7 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/rkv":           {own: []string{".", "verbs", "examples/rkv"}},
 	"examples/rkv/kv":        {own: []string{"verbs"}},
 	"examples/pingpong":      {own: []string{".", "verbs"}},
+	"examples/internal/lab":  {own: []string{".", "endpoint", "internal/netlab", "mux", "verbs"}},
 	"examples/rping":         {own: []string{".", "verbs"}},
 }
 

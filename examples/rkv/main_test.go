@@ -10,11 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet"
-	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/examples/internal/lab"
 	"github.com/unet-go/unet/examples/rkv/kv"
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/verbs"
 )
 
@@ -25,33 +23,12 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func open(t *testing.T, at *netlab.Host) (*unet.Host, *verbs.Context) {
-	t.Helper()
-	var m *mux.Mux
-	must(t, at.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: at.Interface})
-		return err
-	}))
-	t.Cleanup(func() { must(t, m.Close()) })
-	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
-	must(t, err)
-	h, err := unet.New(t.Context(), grant, lease, unet.Config{})
-	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
-	}
-	t.Cleanup(func() { h.Close() })
-	c, err := verbs.Open(t.Context(), h, verbs.Config{})
-	must(t, err)
-	t.Cleanup(func() { c.Close() })
-	return h, c
-}
-
 // bench finds what the server answers by READ and over UDP, with as many clients as it was told, and
 // removes its keys.
 func TestBench(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	hostA, a := open(t, pair.A)
-	hostB, b := open(t, pair.B)
+	hostA, a := lab.Open(t, pair.A)
+	hostB, b := lab.Open(t, pair.B)
 	ctx, cancel := context.WithCancel(t.Context())
 	addr := netip.AddrPortFrom(hostA.Addr(), 7600)
 	served := make(chan error)
