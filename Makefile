@@ -1,5 +1,5 @@
-# `make help` lists the targets. There are two modules, the root and bench/. The root must
-# not depend on bench/.
+# `make help` lists the targets. There are three modules: the root, examples/ and bench/. The root
+# must not depend on the others.
 
 GO          ?= go
 STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -7,17 +7,19 @@ FUZZTIME    ?= 10s
 SOAK        ?= 30m
 SEED        ?= 0
 BENCHFLAGS  ?=
+VMFLAGS     ?=
 
 # Network namespaces, XDP programs and AF_XDP sockets need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build demo test test-rdma-peers check bench attack soak fuzz generate clean
+.PHONY: help build demo test test-rdma-peers test-vm check bench attack soak fuzz generate clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build all commands into bin/
-	$(GO) build -trimpath -o bin/ ./cmd/... ./examples/...
+	$(GO) build -trimpath -o bin/ ./cmd/...
+	$(GO) build -C examples -trimpath -o ../bin/ ./...
 	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench ./unetplot
 
 demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, in seconds
@@ -40,9 +42,11 @@ test: build ## run every test, as root, in network namespaces of its own
 ifeq ($(shell $(GO) env CGO_ENABLED),1)
 	$(SUDO) $(call UNETDEBUG,,$(filter-out $(addprefix $(MODULE)/,$(NO_DEBUG)),$(PACKAGES)))
 	$(SUDO) $(call RACE,,$(filter-out $(addprefix $(MODULE)/,$(NO_RACE)),$(PACKAGES)))
+	$(SUDO) $(call RACE,-C examples,./...)
 	$(SUDO) $(call RACE,-C bench,./...)
 else
 	$(SUDO) $(call UNETDEBUG,,./...)
+	$(SUDO) $(call UNETDEBUG,-C examples,./...)
 	$(SUDO) $(call UNETDEBUG,-C bench,./...)
 	@echo "make test: left out the pass under the race detector, which needs a C compiler (apt install gcc libc6-dev)"
 endif
@@ -50,10 +54,22 @@ endif
 test-rdma-peers: ## run rdma-core's programs in a virtual machine against unet (downloads packages)
 	$(SUDO) $(GO) test -v -count=1 -timeout 20m ./test/rdmapeers -guest $(CURDIR)/bin/guest
 
-check: ## format, vet, lint, import rules, stale BPF objects
+test-vm: ## run unet on network cards of virtual machines, under an old kernel and a new one (downloads packages)
+	for kernel in old new; do \
+		$(SUDO) $(GO) test -v -count=1 -timeout 60m ./test/drivers -guest $(CURDIR)/bin/guest -kernel $$kernel $(VMFLAGS) || exit 1; \
+	done
+
+# unetd and endpoints need Linux. The rest, with package unettest, is for tests on any system.
+SYSTEMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+
+check: ## format, vet, lint, builds for other systems, import rules, stale BPF objects
 	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }
-	for module in . bench; do \
+	for module in . examples bench; do \
 		$(GO) vet -C $$module ./... && $(GO) vet -C $$module -tags unetdebug ./... && $(GO) run -C $$module $(STATICCHECK) ./... || exit 1; \
+	done
+	for system in $(SYSTEMS); do \
+		echo "build and vet for $$system"; export CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/}; \
+		$(GO) build ./... && $(GO) vet ./... || exit 1; \
 	done
 	$(GO) test -count=1 -run 'TestImportDirections' .
 	$(GO) test -count=1 -run 'TestObjectsAreCurrent' ./bpf
@@ -72,7 +88,7 @@ soak: ## simulate TCP, then RDMA, over bad networks, each for SOAK (30m), with s
 	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./proto/rdma -soak $(SOAK) -seed $(SEED)
 
 fuzz: ## fuzz every parser, FUZZTIME (10s) each
-	@for module in . bench; do for pkg in $$($(GO) list -C $$module ./...); do \
+	@for module in . examples bench; do for pkg in $$($(GO) list -C $$module ./...); do \
 		targets=$$($(GO) test -C $$module -list '^Fuzz' $$pkg) || exit 1; \
 		for target in $$(echo "$$targets" | grep '^Fuzz'); do \
 			echo "$$pkg $$target"; \

@@ -20,21 +20,32 @@
 // the capabilities can make a grant itself with package mux and hand it to
 // [New]; everything after that is the same.
 //
+// A service that takes a [Network] also runs on the kernel's sockets ([Kernel]), which
+// [OpenNetwork] can fall back to, and on the hosts in memory of package unettest.
+//
 // # Addresses
 //
-// By default a host shares the address of the interface that unetd serves. Each socket
-// claims its port there; the error for a port that a kernel program or another host has
-// is EADDRINUSE. Outgoing sockets get their ports from blocks that the host claims as a
+// By default a host shares the addresses of the interface that unetd serves: an IPv4 address, a
+// global IPv6 address and the link-local one, those of them that there are. Each socket claims its
+// port there, at all of them if it listens at no address in particular, as in package net; the
+// error for a port that a kernel program or another host has is EADDRINUSE. Outgoing sockets get their ports from blocks that the host claims as a
 // whole. A host keeps a TCP port that it listens on until the listener is closed and the
-// last connection accepted there has ended. With [Config].Addr the host claims an
-// address of its own, with all its ports, and answers ARP requests and pings for it.
+// last connection accepted there has ended. With [Config].Addr, and Addr6, the host
+// claims addresses of its own, with all their ports, and answers ARP requests, neighbour
+// solicitations and pings for them. The zone of a link-local address (fe80::1%eth0) is the name or
+// the number of the interface; none means the same.
+// Loopback addresses are the kernel's: sockets there, and dials to them, fail at once.
+//
+// A name with several addresses is dialled as RFC 8305 says: the families take turns, and the next address is tried when
+// all before have failed, or 250 ms have passed.
 //
 // # When the network changes
 //
 // The kernel has the routes, the neighbours and the state of the interface. unetd reports
 // their changes to the host, which then sends to the new MAC address of a peer or a
-// gateway. The error for a destination that cannot be reached is EHOSTUNREACH. While the
-// interface is down sends fail with ENETDOWN and reads wait; TCP connections stay open.
+// gateway. The error for a destination without a route is ENETUNREACH; for a neighbour that
+// does not answer it is EHOSTUNREACH. While the interface is down sends fail with ENETDOWN and
+// reads wait; TCP connections stay open.
 // [Host.Watch] reports the changes to the application. unetd itself may be restarted:
 // see [Host].
 //

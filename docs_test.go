@@ -1,3 +1,5 @@
+//go:build linux
+
 package unet_test
 
 import (
@@ -88,6 +90,10 @@ type document struct {
 
 func TestTCPDocument(t *testing.T) {
 	document{"docs/tcp.md", "tcp", []string{"tcp"}, 100, 50, 100}.check(t)
+}
+
+func TestDriversDocument(t *testing.T) {
+	document{"docs/drivers.md", "test/drivers", nil, 4, 0, 0}.check(t)
 }
 
 func TestRDMADocument(t *testing.T) {

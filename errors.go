@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 
 	"github.com/unet-go/unet/endpoint"
@@ -59,12 +58,10 @@ func (e *leaseError) Unwrap() []error { return []error{net.ErrClosed, e.why} }
 // timeout is the error of a call whose context's deadline has passed.
 type timeout struct{}
 
-func (timeout) Error() string   { return "i/o timeout" }
-func (timeout) Timeout() bool   { return true }
-func (timeout) Temporary() bool { return true }
-func (timeout) Is(target error) bool {
-	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
-}
+func (timeout) Error() string        { return "i/o timeout" }
+func (timeout) Timeout() bool        { return true }
+func (timeout) Temporary() bool      { return true }
+func (timeout) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // canceled is the error of a call whose context was cancelled.
 type canceled struct{}
@@ -88,8 +85,8 @@ func opError(network, op string, local, remote netip.AddrPort, err error) error 
 }
 
 func netAddr(network string, a netip.AddrPort) net.Addr {
-	if network == "tcp" {
-		return net.TCPAddrFromAddrPort(a)
+	if isUDP(network) {
+		return net.UDPAddrFromAddrPort(a)
 	}
-	return net.UDPAddrFromAddrPort(a)
+	return net.TCPAddrFromAddrPort(a)
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package unet_test
 
 import (
@@ -15,8 +17,11 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/wire"
 )
 
 // network has the functions of package net, on a unet.Host or on a kernel.
@@ -292,6 +297,30 @@ func TestLeaseThatEndedIsOneError(t *testing.T) {
 		}
 		if why := l.lease.Err().Error(); name != "claim" && !strings.HasSuffix(err.Error(), ": "+why) {
 			t.Errorf("%s: %v, want the reason: %s", name, err, why)
+		}
+	}
+}
+
+// An endpoint of messages whose uplink is deleted returns the reason from a Wait that blocks, and
+// from what is sent later.
+func TestMessagesWhenTheLeaseEnds(t *testing.T) {
+	l := openLab(t)
+	grant, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
+	must(t, err)
+	ep, err := datapath.Attach(grant, datapath.Config{Lease: lease})
+	must(t, err)
+	defer ep.Close()
+	waited := make(chan error)
+	go func() { waited <- ep.Wait(time.Time{}) }()
+	l.on(t, l.A, netlink.LinkDel)
+	if err := <-waited; !errors.Is(err, mux.ErrUplinkChanged) {
+		t.Errorf("wait: %v", err)
+	}
+	ch := ep.NewChannel(wire.LinkAddr{2}, 9, 7, 1500)
+	must(t, ep.Write(&ch, nil))
+	for name, f := range map[string]func() error{"flush": ep.Flush, "wait": func() error { return ep.Wait(time.Time{}) }} {
+		if err := f(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrUplinkChanged) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -7,12 +7,6 @@ import (
 	"golang.org/x/net/nettest"
 )
 
-// Audit lists the number of frames of the segment that each owner has.
-func (h *Host) Audit() (a string) {
-	h.stack.Do(func() { a = h.ep.Audit().String() })
-	return a
-}
-
 // CheckNetConn checks that connections from b to a behave as net.Conn requires.
 func CheckNetConn(t *testing.T, a, b *Host) {
 	l, err := a.Listen(t.Context(), "tcp", ":0")

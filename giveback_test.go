@@ -68,12 +68,11 @@ func newSlowHost() (*Host, *slowLease) {
 	giving := newGivingLease(l)
 	addr := netip.MustParseAddr("10.0.0.1")
 	return &Host{
-		lease: giving, addr: addr,
-		udpPorts: newPorts(giving, anyPort(), false), tcpPorts: newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0)), false),
+		lease: giving, locals: newLocals(giving, false, addr),
 	}, l
 }
 
-func (h *Host) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(h.addr, port) }
+func (h *Host) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(h.Addr(), port) }
 
 // While unetd does not answer, giving ports back does not block and needs one goroutine
 // for all of them. A claim of a port that has not been given back yet sends no request.
@@ -90,7 +89,7 @@ func TestGivingBackDoesNotBlock(t *testing.T) {
 			go func() {
 				defer close(done)
 				var err error
-				if port, unclaim, err = []*ports{h.udpPorts, h.tcpPorts}[i%2].get(ctx, 7000+i, false); err != nil {
+				if port, unclaim, err = []*ports{h.locals[0].udp, h.locals[0].tcp}[i%2].get(ctx, 7000+i, false); err != nil {
 					t.Error(err)
 				}
 			}()
@@ -112,7 +111,7 @@ func TestGivingBackDoesNotBlock(t *testing.T) {
 			t.Errorf("%d goroutines more", n)
 		}
 		// A claim of the last one sends no request.
-		port, giveBack, err := h.tcpPorts.get(ctx, 7000+sockets-1, false)
+		port, giveBack, err := h.locals[0].tcp.get(ctx, 7000+sockets-1, false)
 		if err != nil || port != 7000+sockets-1 {
 			t.Fatalf("port %d, %v", port, err)
 		}
@@ -120,12 +119,12 @@ func TestGivingBackDoesNotBlock(t *testing.T) {
 		// context ends.
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if _, _, err := h.udpPorts.get(short, 7000, false); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := h.locals[0].udp.get(short, 7000, false); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a port that is being given back: %v", err)
 		}
 		got := make(chan error)
 		go func() {
-			_, _, err := h.udpPorts.get(ctx, 7000, false)
+			_, _, err := h.locals[0].udp.get(ctx, 7000, false)
 			got <- err
 		}()
 		synctest.Wait()
@@ -198,7 +197,7 @@ func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 		listen := func(ctx context.Context, port uint16) chan result {
 			got := make(chan result, 1)
 			go func() {
-				port, _, err := h.tcpPorts.get(ctx, port, false)
+				port, _, err := h.locals[0].tcp.get(ctx, port, false)
 				got <- result{port, err}
 			}()
 			synctest.Wait()
@@ -233,7 +232,7 @@ func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 		stuck.answer <- nil // too late
 		(<-l.claims).answer <- nil
 		a, b := <-second, <-third
-		if want := (result{80, nil}); a != want || b != want || h.tcpPorts.blocks[64].users[80-64] != 2 {
+		if want := (result{80, nil}); a != want || b != want || h.locals[0].tcp.blocks[64].users[80-64] != 2 {
 			t.Errorf("%+v, %+v", a, b)
 		}
 		close(l.done)

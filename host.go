@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -31,15 +33,23 @@ type Config struct {
 	Geometry endpoint.Geometry   // of the segment; for Open
 	Huge     bool                // back the segment with huge pages; for Open
 
-	// Addr is an address to own as a whole. It must be free and in the
-	// interface's subnet. New claims Addr by the lease if the grant does not have
-	// it. Zero: share the interface's address, port by port.
+	// Addr is an IPv4 or IPv6 address to own as a whole. It must be free and in a subnet of
+	// the interface. New claims Addr by the lease if the grant does not have it. Zero: share
+	// the interface's addresses, port by port: the IPv4 address, the global IPv6 address and
+	// the link-local one.
 	Addr netip.Addr
+	// Addr6 is an IPv6 address to own as a whole beside an IPv4 Addr. Zero: such a host has no
+	// IPv6.
+	Addr6 netip.Addr
 
 	Wait       WaitMode      // how blocked calls wait; adaptive by default
 	SpinBudget time.Duration // how long adaptive waiting spins before it sleeps
 
 	TCP TCPConfig // of all connections; the zero value is right in a LAN
+
+	// Fallback, such as [Kernel], is what [OpenNetwork] returns where this process cannot have
+	// an endpoint. Only OpenNetwork accepts it.
+	Fallback Network
 }
 
 // TCPConfig are the settings of TCP for all connections: the least retransmission
@@ -53,10 +63,12 @@ type TCPConfig = stack.TCPConfig
 // unetd may end and be started again: sockets go on, and the host connects to the new
 // unetd by itself. Until then two kinds of calls wait: those that open a socket on a port
 // that the host has not claimed, and those that need the route to a new destination.
-// Closing a socket does not wait. A host ends with its lease, when unetd takes that back
+// Peers whose route is not known are answered at the MAC address that their packets come
+// from (docs/protection.md). Closing a socket does not wait. A host ends with its lease, when unetd takes that back
 // or the interface is deleted. Then all calls of the host and its sockets return an
-// [endpoint.ErrLeaseClosed] with the reason, which is a net.ErrClosed too. Close the host
-// and open another.
+// [endpoint.ErrLeaseClosed] with the reason, which is a net.ErrClosed too, also those that
+// are ended by a Close that follows. Close the host and open another. Between the deletion of
+// the interface and the end of the lease, sends can fail with ENXIO or ENETDOWN.
 //
 // Close the host before the process ends. Otherwise, at os.Exit, a panic or a signal,
 // data that was written and not acknowledged is lost, where the kernel would still send
@@ -66,13 +78,16 @@ type TCPConfig = stack.TCPConfig
 // connection dead when its keepalive or its user timeout expires. The same is true for a
 // host made by [New].
 type Host struct {
-	lease              *givingLease
-	ep                 *datapath.Endpoint    // nil in tests whose link is not an endpoint
-	table              *datapath.Connections // nil: connections are not published
-	stack              *stack.Stack
-	addr               netip.Addr
-	udpPorts, tcpPorts *ports
-	unwatch            func()
+	lease   *givingLease
+	ep      *datapath.Endpoint    // nil if the link is not an endpoint (NewOnLink)
+	table   *datapath.Connections // nil: connections are not published
+	stack   *stack.Stack
+	locals  locals
+	names   *net.Resolver // of NewOnLink; nil: the default
+	unwatch func()
+
+	linkAddr wire.LinkAddr
+	zones    [2]string // the name and the number of the interface; empty: there is none (NewOnLink)
 
 	closed chan struct{}
 	close  func() error
@@ -81,15 +96,22 @@ type Host struct {
 // Open asks unetd for an endpoint and starts a host on it. It needs no
 // privilege but the permission to connect to the daemon's socket. Errors:
 // [endpoint.ErrTagHeld], [endpoint.ErrTagDenied], [endpoint.ErrGeometry],
-// [endpoint.ErrBusy], and those of the connection to unetd.
+// [endpoint.ErrBusy], and those of the connection to unetd. On a system other than Linux
+// the error wraps [errors.ErrUnsupported].
 func Open(ctx context.Context, cfg Config) (*Host, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Fallback != nil {
+		return nil, &ConfigError{"Config.Fallback", "set", "nil with Open: OpenNetwork falls back"}
+	}
+	if runtime.GOOS != "linux" {
+		return nil, errSystem
+	}
 	if cfg.Socket == "" {
 		cfg.Socket = DefaultSocket
 	}
-	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge}
-	if cfg.Addr.IsValid() {
-		req.Tags = []endpoint.Tag{endpoint.AddrTag(cfg.Addr)}
-	}
+	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge, Tags: cfg.tags()}
 	table, err := datapath.NewConnections()
 	if err != nil {
 		return nil, err
@@ -106,12 +128,18 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	return h, nil
 }
 
+// errSystem is the error of Open where there are no endpoints.
+var errSystem = fmt.Errorf("unet: endpoints need Linux, this is %s (use Config.Fallback, or in tests package unettest): %w", runtime.GOOS, errors.ErrUnsupported)
+
 // New starts a host on a grant, and takes grant and lease over when it
 // succeeds. ctx limits the claim of cfg.Addr, if the grant does not have it. If New fails
 // after that claim, it gives the address back, for which it waits up to two seconds. The
 // host's connections are not published: if this process dies, no RST is sent to their
 // peers.
 func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
+	if err := cfg.validateNew(); err != nil {
+		return nil, err
+	}
 	return start(ctx, grant, lease, cfg, nil)
 }
 
@@ -121,27 +149,26 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	if table != nil {
 		records = table.Records()
 	}
-	addr, whole := grant.Identity.Addr, cfg.Addr.IsValid()
-	if whole {
-		tag := endpoint.AddrTag(cfg.Addr)
-		if !slices.Contains(grant.Tags, tag) {
-			if _, err := lease.Claim(ctx, tag); err != nil {
-				return nil, fmt.Errorf("claim %v: %w", cfg.Addr, err)
-			}
-			defer func() {
-				if err != nil {
-					ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-					defer cancel()
-					err = errors.Join(err, lease.Unclaim(ctx, tag))
-				}
-			}()
+	addr, addrs6, err := cfg.addresses(grant.Identity)
+	if err != nil {
+		return nil, err
+	}
+	for _, tag := range cfg.tags() {
+		if slices.Contains(grant.Tags, tag) {
+			continue
 		}
-		addr = netip.PrefixFrom(tag.Addr, max(addr.Bits(), 0))
+		if _, err := lease.Claim(ctx, tag); err != nil {
+			return nil, fmt.Errorf("claim %v: %w", tag.Addr, err)
+		}
+		defer func() {
+			if err != nil {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+				defer cancel()
+				err = errors.Join(err, lease.Unclaim(ctx, tag))
+			}
+		}()
 	}
-	if !addr.IsValid() {
-		return nil, fmt.Errorf("interface %s has no IPv4 address to share: give it one, or set Config.Addr", grant.Identity.Interface)
-	}
-	ep, err := datapath.Attach(grant, datapath.Config{})
+	ep, err := datapath.Attach(grant, datapath.Config{Lease: lease})
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +177,8 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		Link:             newLink(ep),
 		LinkAddr:         grant.Identity.LinkAddr,
 		Addr:             addr,
-		WholeAddress:     whole,
+		Addrs6:           addrs6,
+		WholeAddress:     cfg.Addr.IsValid(),
 		MTU:              int(grant.Identity.MTU),
 		PartialChecksums: grant.Identity.PartialChecksums,
 		Wait:             cfg.Wait,
@@ -164,21 +192,66 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		return nil, errors.Join(err, ep.Detach())
 	}
 	h.ep, h.table = ep, table
+	h.zones = [2]string{grant.Identity.Interface, strconv.Itoa(grant.Identity.Index)}
 	return h, nil
+}
+
+// tags are those of the addresses to own as a whole.
+func (cfg *Config) tags() (tags []endpoint.Tag) {
+	for _, a := range []netip.Addr{cfg.Addr, cfg.Addr6} {
+		if a.IsValid() {
+			tags = append(tags, endpoint.AddrTag(a))
+		}
+	}
+	return tags
+}
+
+// addresses are the addresses of a host and their subnets: those to own as a whole, or those of
+// the interface, without IPv6 ones if its MTU is too small for IPv6.
+func (cfg *Config) addresses(id endpoint.Identity) (addr netip.Prefix, addrs6 []netip.Prefix, err error) {
+	if !cfg.Addr.IsValid() && !cfg.Addr6.IsValid() {
+		for _, p := range []netip.Prefix{id.Addr6, id.LinkLocal} {
+			if p.IsValid() && id.MTU >= wire.MinIPv6MTU {
+				addrs6 = append(addrs6, p)
+			}
+		}
+		if !id.Addr.IsValid() && addrs6 == nil {
+			err = fmt.Errorf("interface %s has no address to share: give it one, or set Config.Addr", id.Interface)
+		}
+		return id.Addr, addrs6, err
+	}
+	for _, t := range cfg.tags() {
+		if t.Addr.Is4() {
+			addr = netip.PrefixFrom(t.Addr, max(id.Addr.Bits(), 0))
+			continue
+		}
+		subnet := id.Addr6
+		if t.Addr.IsLinkLocalUnicast() {
+			subnet = id.LinkLocal
+		}
+		addrs6 = append(addrs6, netip.PrefixFrom(t.Addr, max(subnet.Bits(), 0)))
+	}
+	return addr, addrs6, nil
 }
 
 // newHost makes a host on a lease and a link.
 func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
-	giving, addr := newGivingLease(lease), cfg.Addr.Addr()
+	giving := newGivingLease(lease)
+	var addrs []netip.Addr
+	for _, p := range append([]netip.Prefix{cfg.Addr}, cfg.Addrs6...) {
+		if p.IsValid() {
+			addrs = append(addrs, p.Addr())
+		}
+	}
 	h := &Host{
-		lease:    giving,
-		addr:     addr,
-		udpPorts: newPorts(giving, endpoint.UDPTag(netip.AddrPortFrom(addr, 0)), cfg.WholeAddress),
-		tcpPorts: newPorts(giving, endpoint.TCPTag(netip.AddrPortFrom(addr, 0)), cfg.WholeAddress),
-		closed:   make(chan struct{}),
+		lease:  giving,
+		locals: newLocals(giving, cfg.WholeAddress, addrs...),
+		closed: make(chan struct{}),
+
+		linkAddr: cfg.LinkAddr,
 	}
 	if !cfg.WholeAddress { // otherwise all ports are the host's
-		cfg.TCPPorts = h.tcpPorts
+		cfg.TCPPorts = h.locals
 	}
 	cfg.Resolver = resolver{lease}
 	s, err := stack.New(cfg)
@@ -212,6 +285,9 @@ func (h *Host) Close() error { return h.close() }
 
 func (h *Host) shut() error {
 	h.unwatch()
+	if why := h.lease.Err(); why != nil { // the goroutine that waits for this may not have run yet
+		h.stack.Fail(&leaseError{why})
+	}
 	err := h.stack.Close()
 	h.stack.Do(func() { close(h.closed) }) // under the stack's lock, so that no Stats is in progress
 	if h.ep != nil {
@@ -230,8 +306,12 @@ func (h *Host) shut() error {
 
 // Stats are the counters of the host's endpoint, with the kernel's counters of its
 // queues, which count the frames that were dropped because a queue was full. The counters
-// of the protocols are in Stack().Counters. The error after Close is net.ErrClosed.
+// of the protocols are in Stack().Counters. The error after Close is net.ErrClosed, that of
+// a host without an endpoint ([NewOnLink]) errors.ErrUnsupported.
 func (h *Host) Stats() (st datapath.Stats, err error) {
+	if h.ep == nil {
+		return st, errors.ErrUnsupported
+	}
 	h.stack.Do(func() {
 		select {
 		case <-h.closed:
@@ -243,11 +323,20 @@ func (h *Host) Stats() (st datapath.Stats, err error) {
 	return st, err
 }
 
-// Addr is the host's address.
-func (h *Host) Addr() netip.Addr { return h.addr }
+// Addr is the host's address: the IPv4 address, or the IPv6 address of a host without one.
+func (h *Host) Addr() netip.Addr { return h.locals[0].addr }
+
+// Addrs are the host's addresses: the IPv4 address, the global IPv6 address and the link-local
+// one, those of them that it has.
+func (h *Host) Addrs() (addrs []netip.Addr) {
+	for _, l := range h.locals {
+		addrs = append(addrs, l.addr)
+	}
+	return addrs
+}
 
 // LinkAddr is the source MAC address of everything the host sends.
-func (h *Host) LinkAddr() wire.LinkAddr { return h.ep.Identity().LinkAddr }
+func (h *Host) LinkAddr() wire.LinkAddr { return h.linkAddr }
 
 // Stack is the host's protocol stack, for its counters.
 func (h *Host) Stack() *stack.Stack { return h.stack }
@@ -257,16 +346,22 @@ type resolver struct{ lease endpoint.Lease }
 
 func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
 	e, err := r.lease.Resolve(ctx, dst)
-	if errors.Is(err, endpoint.ErrUnreachable) { // other errors do not mean this
-		err = &unreachable{err}
+	switch { // other errors do not mean this
+	case errors.Is(err, endpoint.ErrNoRoute):
+		err = &unreachable{err, syscall.ENETUNREACH}
+	case errors.Is(err, endpoint.ErrUnreachable):
+		err = &unreachable{err, syscall.EHOSTUNREACH}
 	}
 	return stack.Route{LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
 }
 
-// unreachable is an EHOSTUNREACH with its reason.
-type unreachable struct{ error }
+// unreachable is an ENETUNREACH or EHOSTUNREACH with its reason.
+type unreachable struct {
+	error
+	errno syscall.Errno
+}
 
-func (u *unreachable) Unwrap() []error { return []error{syscall.EHOSTUNREACH, u.error} }
+func (u *unreachable) Unwrap() []error { return []error{u.errno, u.error} }
 
 // WaitMode is how blocked calls wait.
 type WaitMode = wait.Mode
@@ -284,12 +379,14 @@ func ParseWaitMode(s string) (WaitMode, error) { return wait.Parse(s) }
 func (h *Host) notice(list []endpoint.Notice) {
 	for _, n := range list {
 		switch n.Kind {
+		case endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack:
+			h.stack.SetRouteService(n.Kind == endpoint.NoticeUnetdBack)
 		case endpoint.NoticeRoute:
 			h.stack.Invalidate(n.Addr)
 		case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
 			h.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
 		case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
-			if n.Addr == h.addr {
+			if n.Addr == h.Addr() {
 				h.stack.SetAddress(n.Kind == endpoint.NoticeAddrBack)
 			}
 		}
@@ -297,17 +394,18 @@ func (h *Host) notice(list []endpoint.Notice) {
 }
 
 // Watch calls f with each notice about the network around the host until stop is
-// called: a route has changed, the link is down or up, the machine has lost the host's
-// address or has it again. When f is called the host has acted on the notice: it asks
+// called: a route has changed, the link is down or up, the machine has lost an address of the
+// host or has it again, unetd is gone or back. When f is called the host has acted on the notice: it asks
 // for the route again, and its sends fail with ENETDOWN while the link is down, and with
-// EADDRNOTAVAIL while the address is gone. If the link is down already, or the address
-// gone, f is called with that first. One goroutine calls all functions that watch, possibly
+// EADDRNOTAVAIL while the address that [Host.Addr] returns is gone; what is sent from another
+// address that is gone is dropped. If unetd is gone already, the link down, or the
+// address gone, f is called with that first. One goroutine calls all functions that watch, possibly
 // before Watch returns. f must not block: it would delay the host's own notices too. A call in
 // progress may end after stop has returned.
 func (h *Host) Watch(f func(endpoint.Notice)) (stop func()) {
 	return h.lease.Watch(func(list []endpoint.Notice) {
 		for _, n := range list {
-			if n.Addr == h.addr || n.Kind != endpoint.NoticeAddrGone && n.Kind != endpoint.NoticeAddrBack {
+			if h.locals.at(n.Addr) != nil || n.Kind != endpoint.NoticeAddrGone && n.Kind != endpoint.NoticeAddrBack {
 				f(n)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/datapath"
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/stack"
 )
@@ -72,7 +73,7 @@ func (l *link) Send(f stack.Frame) bool {
 	return l.ep.SendFrame(datapath.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
 }
 
-func (l *link) Flush() error  { return l.ep.Flush() }
+func (l *link) Flush() error  { return linkError(l.ep.Flush()) }
 func (l *link) Pending() bool { return l.ep.Pending() }
 func (l *link) Wake()         { l.ep.Wake() }
 
@@ -80,6 +81,14 @@ func (l *link) Sleep(until time.Time) error {
 	err := l.ep.Sleep(until)
 	if errors.Is(err, datapath.ErrWoken) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
+	}
+	return linkError(err)
+}
+
+// linkError makes the end of the lease the error that all calls return for it.
+func linkError(err error) error {
+	if errors.Is(err, endpoint.ErrLeaseClosed) {
+		return &leaseError{err}
 	}
 	return err
 }

@@ -1,16 +1,21 @@
 package unet
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"syscall"
 
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 )
+
+// keepAlive is the initial setting of connections, as in package net.
+var keepAlive = tcp.KeepAlive{Enable: true}
 
 // The sockets are those of package stack.
 type (
@@ -23,81 +28,49 @@ type (
 	Buffer      = stack.UDPBuffer   // a frame to compose a datagram in
 )
 
-// keepAlive is the initial setting of connections, as in package net.
-var keepAlive = tcp.KeepAlive{Enable: true}
-
-// Listen is net.Listen on this host, for "tcp" and "tcp4". An empty or
-// unspecified address is the host's; port 0 is a free one.
+// Listen is net.Listen on this host, for "tcp", "tcp4" and "tcp6": see [ListenConfig.Listen].
 func (h *Host) Listen(ctx context.Context, network, address string) (net.Listener, error) {
-	local, err := resolve(ctx, network, address, "tcp", "tcp4")
-	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
-	}
-	l, err := h.ListenTCP(ctx, local)
-	if err != nil {
-		return nil, err // a nil interface, not one that holds a nil pointer
-	}
-	return l, nil
+	return (&ListenConfig{Host: h}).Listen(ctx, network, address)
 }
 
-// ListenPacket is net.ListenPacket on this host, for "udp" and "udp4". An empty
-// or unspecified address is the host's; port 0 is a free one.
+// ListenPacket is net.ListenPacket on this host, for "udp", "udp4" and "udp6": see
+// [ListenConfig.ListenPacket].
 func (h *Host) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
-	local, err := resolve(ctx, network, address, "udp", "udp4")
-	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
-	}
-	c, err := h.ListenUDP(ctx, local)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return (&ListenConfig{Host: h}).ListenPacket(ctx, network, address)
 }
 
-// Dial is net.Dial on this host, for "tcp", "tcp4", "udp" and "udp4".
+// Dial is net.Dial on this host: see [Dialer.DialContext].
 func (h *Host) Dial(network, address string) (net.Conn, error) {
 	return h.DialContext(context.Background(), network, address)
 }
 
 // DialContext is Dial with a context, which limits how long opening the socket may
-// take. After that the end of the context has no effect.
+// take. After that the end of the context has no effect. [Dialer] has options.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	remote, err := resolve(ctx, network, address, "tcp", "tcp4", "udp", "udp4")
-	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
-	}
-	if network == "tcp" || network == "tcp4" {
-		c, err := h.DialTCP(ctx, netip.AddrPort{}, remote)
-		if err != nil {
-			return nil, err
-		}
-		return c, nil
-	}
-	c, err := h.DialUDP(ctx, netip.AddrPort{}, remote)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return (&Dialer{Host: h}).DialContext(ctx, network, address)
 }
 
 // ListenTCP is Listen for a numeric address. The host can use the port again when the
 // listener is closed and the connections accepted there have ended. Other processes can
 // claim it a moment later, when unetd has taken it back.
 func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListener, error) {
+	return h.listenTCP(ctx, "tcp", asked, stack.TCPListenOptions{TCPOptions: stack.TCPOptions{KeepAlive: keepAlive}})
+}
+
+func (h *Host) listenTCP(ctx context.Context, network string, asked netip.AddrPort, o stack.TCPListenOptions) (*TCPListener, error) {
 	fail := func(err error) (*TCPListener, error) {
-		return nil, opError("tcp", "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
+		return nil, opError(network, "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
 	}
-	local, err := h.local(asked)
+	some, bound, err := h.listenAt(network, asked.Addr())
 	if err != nil {
 		return fail(err)
 	}
-	port, giveBack, err := h.tcpPorts.get(ctx, local.Port(), false)
+	port, giveBack, err := some.get(ctx, tcpPorts, asked.Port(), false)
 	if err != nil {
 		return fail(err)
 	}
-	l, err := h.stack.ListenTCP(netip.AddrPortFrom(local.Addr(), port), stack.TCPListenOptions{
-		TCPOptions: stack.TCPOptions{KeepAlive: keepAlive, Released: giveBack},
-	})
+	o.Released, o.Network = giveBack, network
+	l, err := h.stack.ListenTCP(netip.AddrPortFrom(bound, port), o)
 	if err != nil {
 		giveBack()
 		return fail(err)
@@ -111,30 +84,34 @@ func (h *Host) ListenTCP(ctx context.Context, asked netip.AddrPort) (*TCPListene
 // has none left for a destination: a block of [endpoint.BlockPorts], or a single port if
 // it gets no block. EADDRNOTAVAIL: it gets no more ports.
 func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPConn, error) {
+	return h.dialTCP(ctx, "tcp", asked, remote, stack.TCPOptions{KeepAlive: keepAlive})
+}
+
+func (h *Host) dialTCP(ctx context.Context, network string, asked, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
 	fail := func(call string, err error) (*TCPConn, error) {
-		return nil, opError("tcp", "dial", asked, remote, h.openError(ctx, call, err))
+		return nil, opError(network, "dial", asked, remote, h.openError(ctx, call, err))
 	}
 	if !remote.IsValid() || remote.Port() == 0 {
 		return fail("connect", syscall.EINVAL)
 	}
-	local, err := h.local(asked)
+	l, call, err := h.dialFrom(asked.Addr(), remote.Addr())
 	if err != nil {
-		return fail("bind", err)
+		return fail(call, err)
 	}
-	options := stack.TCPOptions{KeepAlive: keepAlive}
-	if local.Port() == 0 {
-		c, err := h.dialFromAny(ctx, local, remote, options)
+	o.Network = network
+	if asked.Port() == 0 {
+		c, err := h.dialFromAny(ctx, l, remote, o)
 		if err != nil {
 			return fail("connect", err)
 		}
 		return c, nil
 	}
-	_, giveBack, err := h.tcpPorts.get(ctx, local.Port(), true)
+	_, giveBack, err := l.tcp.get(ctx, asked.Port(), true)
 	if err != nil {
 		return fail("bind", err)
 	}
-	options.Released = giveBack
-	c, err := h.stack.DialTCP(ctx, local, remote, options)
+	o.Released = giveBack
+	c, err := h.stack.DialTCP(ctx, netip.AddrPortFrom(l.addr, asked.Port()), remote, o)
 	if err != nil {
 		giveBack()
 		return fail("connect", err)
@@ -144,24 +121,24 @@ func (h *Host) DialTCP(ctx context.Context, asked, remote netip.AddrPort) (*TCPC
 
 // dialFromAny opens a connection from a port that the stack chooses. A host that shares
 // its address claims more ports if it has a connection to remote from each port it has.
-func (h *Host) dialFromAny(ctx context.Context, local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
+func (h *Host) dialFromAny(ctx context.Context, l *local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
 	for refused := error(nil); ; {
-		seen := h.tcpPorts.count()
-		c, err := h.stack.DialTCP(ctx, local, remote, o)
+		seen := l.tcp.count()
+		c, err := h.stack.DialTCP(ctx, netip.AddrPortFrom(l.addr, 0), remote, o)
 		if err != stack.ErrNoPort {
 			return c, err
 		}
 		if refused != nil {
 			return nil, refused
 		}
-		refused = h.tcpPorts.obtain(ctx, seen)
+		refused = l.tcp.obtain(ctx, seen)
 	}
 }
 
 // ListenUDP is ListenPacket for a numeric address. Close gives the port back. Other
 // processes can claim it a moment later, when unetd has taken it back.
 func (h *Host) ListenUDP(ctx context.Context, local netip.AddrPort) (*UDPConn, error) {
-	return h.openUDP(ctx, "listen", local, netip.AddrPort{})
+	return h.openUDP(ctx, "listen", "udp", local, netip.AddrPort{}, stack.UDPOptions{})
 }
 
 // DialUDP connects a socket to remote: it sends to that address and receives from no
@@ -169,57 +146,78 @@ func (h *Host) ListenUDP(ctx context.Context, local netip.AddrPort) (*UDPConn, e
 // such ports in blocks of [endpoint.BlockPorts], if it may, so that at most one dial in so
 // many has to wait for unetd.
 func (h *Host) DialUDP(ctx context.Context, local, remote netip.AddrPort) (*UDPConn, error) {
-	if !remote.IsValid() || remote.Port() == 0 {
-		return nil, opError("udp", "dial", local, remote, stack.SysError("connect", syscall.EINVAL))
-	}
-	if ctx.Err() != nil { // also if there is a port for which nothing has to wait
-		return nil, opError("udp", "dial", local, remote, h.openError(ctx, "bind", context.Cause(ctx)))
-	}
-	return h.openUDP(ctx, "dial", local, remote)
+	return h.dialUDP(ctx, "udp", local, remote, stack.UDPOptions{})
 }
 
-func (h *Host) openUDP(ctx context.Context, op string, asked, remote netip.AddrPort) (*UDPConn, error) {
-	fail := func(err error) (*UDPConn, error) {
-		return nil, opError("udp", op, asked, remote, h.openError(ctx, "bind", err))
+func (h *Host) dialUDP(ctx context.Context, network string, local, remote netip.AddrPort, o stack.UDPOptions) (*UDPConn, error) {
+	if !remote.IsValid() || remote.Port() == 0 {
+		return nil, opError(network, "dial", local, remote, stack.SysError("connect", syscall.EINVAL))
 	}
-	local, err := h.local(asked)
-	if err != nil {
-		return fail(err)
+	if ctx.Err() != nil { // also if there is a port for which nothing has to wait
+		return nil, opError(network, "dial", local, remote, h.openError(ctx, "bind", context.Cause(ctx)))
 	}
-	port, giveBack, err := h.udpPorts.get(ctx, local.Port(), remote.IsValid())
-	if err != nil {
-		return fail(err)
+	return h.openUDP(ctx, "dial", network, local, remote, o)
+}
+
+func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote netip.AddrPort, o stack.UDPOptions) (*UDPConn, error) {
+	fail := func(call string, err error) (*UDPConn, error) {
+		return nil, opError(network, op, asked, remote, h.openError(ctx, call, err))
 	}
-	local = netip.AddrPortFrom(local.Addr(), port)
-	var c *UDPConn
+	var some locals
+	var bound netip.Addr
+	call := "bind"
+	var err error
 	if remote.IsValid() {
-		c, err = h.stack.DialUDP(local, remote, stack.UDPOptions{Released: giveBack})
+		var l *local
+		if l, call, err = h.dialFrom(asked.Addr(), remote.Addr()); err == nil {
+			some, bound = locals{l}, l.addr
+		}
 	} else {
-		c, err = h.stack.ListenUDP(local, stack.UDPOptions{Released: giveBack})
+		some, bound, err = h.listenAt(network, asked.Addr())
+	}
+	if err != nil {
+		return fail(call, err)
+	}
+	port, giveBack, err := some.get(ctx, udpPorts, asked.Port(), remote.IsValid())
+	if err != nil {
+		return fail("bind", err)
+	}
+	local := netip.AddrPortFrom(bound, port)
+	var c *UDPConn
+	o.Released, o.Network = giveBack, network
+	if remote.IsValid() {
+		c, err = h.stack.DialUDP(local, remote, o)
+	} else {
+		c, err = h.stack.ListenUDP(local, o)
 	}
 	if err != nil {
 		giveBack()
-		return fail(err)
+		return fail("bind", err)
 	}
 	return c, nil
 }
 
 // OpenUDPPort makes h the receiver of the datagrams to a local port, in the goroutine that
 // polls: it is for protocols above UDP, like that of package verbs. The host claims the port
-// as for ListenUDP, and [stack.UDPPort.Close] gives it back.
+// as for ListenUDP, and [stack.UDPPort.Close] gives it back. No address stands for the one
+// that [Host.Addr] returns.
 func (h *Host) OpenUDPPort(ctx context.Context, asked netip.AddrPort, handler stack.UDPHandler) (*stack.UDPPort, error) {
 	fail := func(err error) (*stack.UDPPort, error) {
 		return nil, opError("udp", "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
 	}
-	local, err := h.local(asked)
+	addr := asked.Addr()
+	if !addr.IsValid() || addr.IsUnspecified() {
+		addr = h.Addr()
+	}
+	some, bound, err := h.listenAt("udp", addr)
 	if err != nil {
 		return fail(err)
 	}
-	port, giveBack, err := h.udpPorts.get(ctx, local.Port(), false)
+	port, giveBack, err := some.get(ctx, udpPorts, asked.Port(), false)
 	if err != nil {
 		return fail(err)
 	}
-	p, err := h.stack.OpenUDPPort(netip.AddrPortFrom(local.Addr(), port), handler, giveBack)
+	p, err := h.stack.OpenUDPPort(netip.AddrPortFrom(bound, port), handler, giveBack)
 	if err != nil {
 		giveBack()
 		return fail(err)
@@ -227,45 +225,34 @@ func (h *Host) OpenUDPPort(ctx context.Context, asked netip.AddrPort, handler st
 	return p, nil
 }
 
-// local returns the address that a socket is bound to: the given one, or the host's if
-// none is given. The error for an address that is not the host's is EADDRNOTAVAIL.
-func (h *Host) local(local netip.AddrPort) (netip.AddrPort, error) {
-	addr := local.Addr().Unmap()
-	if !addr.IsValid() || addr.IsUnspecified() {
-		addr = h.addr
+// listenAt is locals.listen for a host whose lease has not ended, and a zone of the host. Of
+// another zone the error is EADDRNOTAVAIL.
+func (h *Host) listenAt(network string, asked netip.Addr) (locals, netip.Addr, error) {
+	some, bound, err := h.locals.listen(network, asked)
+	if err == nil {
+		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.lease.Err())
 	}
-	local = netip.AddrPortFrom(addr, local.Port())
-	if addr != h.addr {
-		return local, syscall.EADDRNOTAVAIL
-	}
-	return local, h.lease.Err()
+	return some, bound, err
 }
 
-// resolve reads an address as package net does, with names of hosts and ports. network
-// must be one of networks.
-func resolve(ctx context.Context, network, address string, networks ...string) (netip.AddrPort, error) {
-	if !slices.Contains(networks, network) {
-		return netip.AddrPort{}, net.UnknownNetworkError(network)
+// zoneError is errno with the reason if the zone of a link-local address is not the host's
+// interface; no zone stands for it.
+func (h *Host) zoneError(errno syscall.Errno, a netip.Addr) error {
+	zone := a.Zone()
+	if zone == "" || !a.IsLinkLocalUnicast() || slices.Contains(h.zones[:], zone) {
+		return nil
 	}
-	host, service, err := net.SplitHostPort(address)
-	if err != nil {
-		return netip.AddrPort{}, err
+	return fmt.Errorf("%w: zone %s is not the host's interface %s", errno, zone, h.zones[0])
+}
+
+// dialFrom is locals.dial for a host whose lease has not ended. call is the system call that
+// package net makes for the step that has failed.
+func (h *Host) dialFrom(asked, remote netip.Addr) (l *local, call string, err error) {
+	if l, err = h.locals.dial(asked, remote); err == nil {
+		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.zoneError(syscall.ENETUNREACH, remote), h.lease.Err())
 	}
-	port := 0
-	if service != "" {
-		if port, err = net.DefaultResolver.LookupPort(ctx, network, service); err != nil {
-			return netip.AddrPort{}, err
-		}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return l, "bind", err
 	}
-	if host == "" {
-		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), nil
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", host)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	if len(addrs) == 0 {
-		return netip.AddrPort{}, &net.AddrError{Err: "no IPv4 address", Addr: net.JoinHostPort(host, strconv.Itoa(port))}
-	}
-	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(port)), nil
+	return l, "connect", err
 }

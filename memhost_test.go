@@ -3,6 +3,7 @@ package unet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -20,32 +21,63 @@ import (
 )
 
 // memLease is a lease that grants every tag that is free, on a link in memory whose hosts
-// are 10.0.0.1 and 10.0.0.2.
+// are 10.0.0.1 and 10.0.0.2, or have IPv6 addresses that end so.
 type memLease struct {
 	done chan struct{}
 
 	mu      sync.Mutex
+	mute    bool       // requests get no answer
+	deny    netip.Addr // tags on it are denied
 	held    []endpoint.Tag
 	claims  int
 	next    uint16
 	watches []func([]endpoint.Notice)
 }
 
-func memLinkAddr(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, a.As4()[3]} }
+func memLinkAddr(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, lastByte(a)} }
 
-func (l *memLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+func lastByte(a netip.Addr) byte { return a.AsSlice()[a.BitLen()/8-1] }
+
+// request waits for the end of the lease or of ctx if requests get no answer.
+func (l *memLease) request(ctx context.Context) error {
+	l.mu.Lock()
+	mute := l.mute
+	l.mu.Unlock()
+	if !mute {
+		return nil
+	}
+	select {
+	case <-l.done:
+		return l.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *memLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	if err := l.request(ctx); err != nil {
+		return t, err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.claims++
+	if l.deny.IsValid() && t.Addr == l.deny {
+		return t, endpoint.ErrTagDenied
+	}
 	if t.Port == 0 {
+		t.Port = l.free()
 		l.next += endpoint.BlockPorts
-		t.Port = 20000/endpoint.BlockPorts*endpoint.BlockPorts + l.next
 	}
 	if slices.Contains(l.held, t) {
 		return t, endpoint.ErrTagHeld
 	}
 	l.held = append(l.held, t)
 	return t, nil
+}
+
+// free is the next port that is granted for port 0.
+func (l *memLease) free() uint16 {
+	return 20000/endpoint.BlockPorts*endpoint.BlockPorts + endpoint.BlockPorts + l.next
 }
 
 func (l *memLease) Unclaim(_ context.Context, t endpoint.Tag) error {
@@ -66,8 +98,11 @@ func (l *memLease) has(t endpoint.Tag) (held bool, claims int) {
 	return slices.Contains(l.held, t), l.claims
 }
 
-func (l *memLease) Resolve(_ context.Context, dst netip.Addr) (endpoint.Route, error) {
-	if last := dst.As4()[3]; last != 1 && last != 2 {
+func (l *memLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+	if err := l.request(ctx); err != nil {
+		return endpoint.Route{}, err
+	}
+	if last := lastByte(dst); last != 1 && last != 2 {
 		return endpoint.Route{}, endpoint.ErrUnreachable
 	}
 	return endpoint.Route{LinkAddr: memLinkAddr(dst)}, nil
@@ -93,10 +128,21 @@ func (l *memLease) Err() error {
 // memHosts are two hosts at 10.0.0.1 and 10.0.0.2 that share their addresses.
 func memHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
 	t.Helper()
+	return memHostsThat(t, false)
+}
+
+// memHostsThat are memHosts that have their addresses as a whole, or share them. They have IPv6
+// addresses, too, if formats of these are given, into which the number of the host is put.
+func memHostsThat(t *testing.T, whole bool, addrs6 ...string) (a, b *Host, leaseOfA *memLease) {
+	t.Helper()
 	la, lb := memlink.Pair(memlink.Config{})
-	open := func(l *memlink.Link, address string) (*Host, *memLease) {
-		addr, lease := netip.MustParseAddr(address), &memLease{done: make(chan struct{})}
-		h, err := newHost(lease, stack.Config{Link: l, LinkAddr: memLinkAddr(addr), Addr: netip.PrefixFrom(addr, 24)})
+	open := func(l *memlink.Link, number byte) (*Host, *memLease) {
+		addr, lease := netip.AddrFrom4([4]byte{10, 0, 0, number}), &memLease{done: make(chan struct{})}
+		cfg := stack.Config{Link: l, LinkAddr: memLinkAddr(addr), Addr: netip.PrefixFrom(addr, 24), WholeAddress: whole}
+		for _, format := range addrs6 {
+			cfg.Addrs6 = append(cfg.Addrs6, netip.MustParsePrefix(fmt.Sprintf(format, number)))
+		}
+		h, err := newHost(lease, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,8 +153,8 @@ func memHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
 		})
 		return h, lease
 	}
-	a, leaseOfA = open(la, "10.0.0.1")
-	b, _ = open(lb, "10.0.0.2")
+	a, leaseOfA = open(la, 1)
+	b, _ = open(lb, 2)
 	return a, b, leaseOfA
 }
 
@@ -237,15 +283,17 @@ func TestWatch(t *testing.T) {
 		{Kind: endpoint.NoticeAddrBack, Addr: other},
 		{Kind: endpoint.NoticeAddrBack, Addr: a.Addr()},
 		{Kind: endpoint.NoticeRoute},
+		{Kind: endpoint.NoticeUnetdGone},
+		{Kind: endpoint.NoticeUnetdBack},
 	} {
 		for _, f := range lease.watches { // in the order of Watch
 			f([]endpoint.Notice{n})
 		}
 	}
-	if want := []endpoint.NoticeKind{endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, endpoint.NoticeAddrGone, endpoint.NoticeAddrBack, endpoint.NoticeRoute}; !slices.Equal(got, want) {
+	if want := []endpoint.NoticeKind{endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, endpoint.NoticeAddrGone, endpoint.NoticeAddrBack, endpoint.NoticeRoute, endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
-	for i, want := range []error{syscall.ENETDOWN, nil, syscall.EADDRNOTAVAIL, nil, nil} {
+	for i, want := range []error{syscall.ENETDOWN, nil, syscall.EADDRNOTAVAIL, nil, nil, nil, nil} {
 		if !errors.Is(errs[i], want) {
 			t.Errorf("notice %d: write: %v, want %v", got[i], errs[i], want)
 		}

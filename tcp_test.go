@@ -1,3 +1,5 @@
+//go:build linux
+
 package unet_test
 
 import (
@@ -91,7 +93,7 @@ func TestTCPDialErrors(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for to, want := range map[string]error{"10.0.0.2:99": syscall.ECONNREFUSED, "10.0.0.99:80": syscall.EHOSTUNREACH} {
+	for to, want := range map[string]error{"10.0.0.2:99": syscall.ECONNREFUSED, "10.0.0.99:80": syscall.EHOSTUNREACH, "192.0.2.1:80": syscall.ENETUNREACH} {
 		_, err := l.host.DialContext(ctx, "tcp", to)
 		var op *net.OpError
 		if !errors.Is(err, want) || !errors.As(err, &op) || op.Op != "dial" || op.Net != "tcp" || op.Addr.String() != to {
@@ -297,14 +299,20 @@ func TestTCPNoAllocations(t *testing.T) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
 	p, buf := make([]byte, 64), make([]byte, 100)
-	if n := testing.AllocsPerRun(200, func() {
-		if _, err := c.Write(p); err != nil {
-			t.Error(err)
+	// Other goroutines of the process are counted too: on a busy machine a round trip can take
+	// so long that they allocate meanwhile. What a round trip allocates, it allocates each time.
+	n := 1.0
+	for range 3 {
+		if n = min(n, testing.AllocsPerRun(200, func() {
+			if _, err := c.Write(p); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.ReadFull(c, buf[:64]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error(err)
+			}
+		})); n == 0 {
+			return
 		}
-		if _, err := io.ReadFull(c, buf[:64]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error(err)
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
+	t.Errorf("%v allocations", n)
 }

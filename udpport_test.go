@@ -1,3 +1,5 @@
+//go:build linux
+
 package unet_test
 
 import (
@@ -35,7 +37,7 @@ func (h *reverser) Run(int64) int64 {
 		}
 		local := h.port.Local()
 		wire.PutIPv4(b, wire.IPv4Fields{TotalLen: uint16(n), TTL: 64, Protocol: wire.ProtocolUDP, DontFragment: true, Src: local.Addr().As4(), Dst: p.Src.Addr})
-		wire.PutUDPCopy(b[wire.IPv4HeaderLen:], &wire.UDPFlow{Src: local.Addr().As4(), Dst: p.Src.Addr, SrcPort: local.Port(), DstPort: p.Src.Port}, p.Payload)
+		wire.PutUDPCopy(b[wire.IPv4HeaderLen:], &wire.UDPFlow{Src: wire.AddrFrom4(local.Addr().As4()), Dst: wire.AddrFrom4(p.Src.Addr), SrcPort: local.Port(), DstPort: p.Src.Port}, p.Payload)
 		h.port.Send(n)
 		h.out = h.out[1:]
 	}

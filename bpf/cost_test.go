@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf
 
 import (
@@ -64,6 +66,8 @@ func BenchmarkUnclaimed(b *testing.B) {
 		frame := datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 4000), netip.AddrPortFrom(shared, 53), 64)
 		programs := map[string][2]*ebpf.Program{ // with one that only returns
 			"tcx": {l.objs.UnetUplinkTcx, empty(b, ebpf.SchedCLS, -1)},
+			"lo":  {l.objs.UnetLo, empty(b, ebpf.SchedCLS, -1)},
+			"out": {l.objs.UnetEgress, empty(b, ebpf.SchedCLS, -1)},
 			"XDP": {l.objs.UnetUplink, empty(b, ebpf.XDP, int32(pass))},
 		}
 		turns := map[*ebpf.Program][]time.Duration{}

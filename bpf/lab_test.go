@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf
 
 import (
@@ -5,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -36,7 +39,9 @@ var verdicts = map[Counter]uint32{
 	MuxUnetCounterUNET_RX_PORT:             redirect,
 	MuxUnetCounterUNET_RX_QUEUE:            redirect,
 	MuxUnetCounterUNET_TX_UPLINK:           redirect,
+	MuxUnetCounterUNET_RX_HOST:             redirect,
 	MuxUnetCounterUNET_TX_LOCAL:            redirect,
+	MuxUnetCounterUNET_TX_HOST:             redirect,
 	MuxUnetCounterUNET_DELIVER_SOCKET:      redirect,
 }
 
@@ -57,6 +62,8 @@ type lab struct {
 }
 
 const testMTU = 1500
+
+const lo = 1 // its ifindex; in test runs ports send to the kernel by it
 
 // partSecret identifies the parts of super-frames, in generic mode.
 var partSecret = [5]byte{0x0e, 1, 2, 3, 4}
@@ -119,6 +126,7 @@ func inLab(t testing.TB, generic bool, f func(l *lab)) {
 	t.Helper()
 	inLabWith(t, func(mac [6]byte, ifindex int) MuxUnetConfig {
 		c := Config(mac, ifindex, 0, testMTU, generic, false)
+		c.Up = lo
 		if generic {
 			c.CutBy(1, partSecret) // unused: test runs have no super-frames
 		}
@@ -150,6 +158,9 @@ func openLab(t testing.TB, device string, config func(mac [6]byte, ifindex int) 
 	must(t, spec.Variables["config"].Set(config([6]byte(l.mac), l.uplink)))
 	must(t, spec.LoadAndAssign(&l.objs, nil))
 	t.Cleanup(func() { l.objs.Close() })
+	for _, a := range []netip.Addr{shared, shared6} {
+		must(t, l.objs.Own.Put(a.As16(), uint8(1)))
+	}
 	return l
 }
 
@@ -157,7 +168,7 @@ func openLab(t testing.TB, device string, config func(mac [6]byte, ifindex int) 
 // port is gone. 0 is no device.
 func (l *lab) reach(ifindexes ...int) {
 	l.t.Helper()
-	for _, i := range []int{l.uplink, l.a, l.b} {
+	for _, i := range []int{l.uplink, l.a, l.b, lo} {
 		if err := l.objs.Devices.Delete(uint32(i)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			l.t.Fatal(err)
 		}
@@ -336,8 +347,13 @@ var tcxVerdicts = map[uint32]uint32{
 
 // countedTCX runs unet_uplink_tcx over a frame.
 func (l *lab) countedTCX(frame []byte) (Counter, error) {
+	return l.countedControl(l.objs.UnetUplinkTcx, frame)
+}
+
+// countedControl runs a program of traffic control over a frame.
+func (l *lab) countedControl(p *ebpf.Program, frame []byte) (Counter, error) {
 	return l.counted(func() (uint32, error) {
-		verdict, err := l.objs.UnetUplinkTcx.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)})
+		verdict, err := p.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)})
 		if xdp, ok := tcxVerdicts[verdict]; ok {
 			return xdp, err
 		}
@@ -395,7 +411,7 @@ func bindSocket(t testing.TB, ifindex int, sg bool) *os.File {
 	must(t, err)
 	defer segment.Close()
 	sock, err := xsk.Create(xsk.Params{Ifindex: ifindex, FrameSize: socketFrame, FrameCount: socketFrames, FillSize: socketFill, CompletionSize: 32,
-		RxSize: 32, TxSize: 32, Prefill: socketFrames, Mode: xsk.ModeCopy, SG: sg, NeedWakeup: true}, segment)
+		RxSize: 32, TxSize: 32, Prefill: socketFrames, SG: sg, NeedWakeup: true}, segment)
 	must(t, err)
 	t.Cleanup(func() { sock.Close() })
 	return sock

@@ -1,8 +1,12 @@
+//go:build linux
+
 package bpf
 
 import (
+	"net"
 	"net/netip"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/gopacket/layers"
 )
 
@@ -20,16 +24,22 @@ func testPortLocal(l *lab) {
 		{"local UDP to itself", local(at(shared, 7000), at(shared, 7009)), l.a, l.a, txLocal},
 		{"local UDP, port gone", local(at(shared, 7000), at(whole, 5)), l.a, 0, txPortGone},
 		{"local UDP to nobody", local(at(shared, 7000), at(shared, 53)), l.a, l.a, txNoOwner},
+		{"local UDP to the kernel", local(at(shared, 7000), at(shared, 53)), l.a, lo, txHost},
+		{"local UDP to a loopback address", local(at(shared, 7000), at(netip.MustParseAddr("127.0.0.1"), 53)), l.a, lo, txNoOwner},
+		{"local UDP to an address that the uplink does not have", local(at(shared, 7000), at(netip.MustParseAddr("10.255.0.9"), 53)), l.a, lo, txNoOwner},
+		{"the same, from a whole address", local(at(whole, 7000), at(netip.MustParseAddr("127.255.0.1"), 53)), l.b, lo, txNoOwner},
+		{"local UDP to the kernel, forged", local(at(shared, 53), at(shared, 53)), l.a, lo, txForgedAddr},
 		{"local UDP to a queue's endpoint", local(at(shared, 7000), at(shared, 7001)), l.a, l.a, txToQueue},
 		{"local UDP, forged", local(at(shared, 7000), at(whole, 5)), l.b, l.b, txForgedTag},
 		{"local TCP to a block", localTCP(at(whole, 5), at(shared, 32769)), l.b, l.a, txLocal},
 		{"local TCP to another's port inside it", localTCP(at(shared, 32769), at(shared, 32770)), l.a, l.b, txLocal},
 		{"local TCP to a port that is held in UDP only", localTCP(at(whole, 5), at(shared, 7000)), l.b, l.a, txNoOwner},
 		{"local fragment to the whole address", fragment4(local(at(other, 5), at(whole, 5)), 0, 32, true), l.a, l.b, txLocal},
-		{"local fragment to a port", fragment4(local(at(whole, 5), at(shared, 7000)), 0, 32, true), l.b, l.a, txNoOwner},
+		{"local fragment to a port", fragment4(local(at(whole, 5), at(shared, 7000)), 0, 32, true), l.b, lo, txNoOwner},
 		{"local message", message(l.mac, l.mac, 8, 7, 64, 64), l.a, l.b, txLocal},
-		{"local message to nobody", message(l.mac, l.mac, 9, 7, 64, 64), l.a, l.b, txNoOwner},
+		{"local message to nobody", message(l.mac, l.mac, 9, 7, 64, 64), l.a, lo, txNoOwner},
 		{"local unreachable", quote(l.mac, l.mac, whole, shared, 3, sentByA), l.b, l.a, txLocal},
+		{"local ARP reply to the kernel", arp(l.mac, l.mac, l.mac, whole, shared, 2), l.b, lo, txHost},
 		{"local ARP reply", arp(l.mac, l.mac, l.mac, whole, whole, 2), l.b, l.b, txLocal},
 		{"ARP request for a local whole address", arp(bcast, l.mac, l.mac, whole, other, 1), l.b, l.a, txLocal},
 		{"the same, port gone", arp(bcast, l.mac, l.mac, whole, other, 1), l.b, 0, txPortGone},
@@ -55,12 +65,15 @@ func testPortLocal6(l *lab) {
 		{"local UDP to itself", local(at(shared6, 7000), at(shared6, 7009)), l.a, l.a, txLocal},
 		{"local UDP, port gone", local(at(shared6, 7000), at(whole6, 5)), l.a, 0, txPortGone},
 		{"local UDP to nobody", local(at(shared6, 7000), at(shared6, 53)), l.a, l.a, txNoOwner},
+		{"local UDP to the kernel", local(at(shared6, 7000), at(shared6, 53)), l.a, lo, txHost},
+		{"local UDP to the loopback address", local(at(shared6, 7000), at(netip.IPv6Loopback(), 53)), l.a, lo, txNoOwner},
+		{"local UDP to an address that the uplink does not have", local(at(shared6, 7000), at(netip.MustParseAddr("fd77::5"), 53)), l.a, lo, txNoOwner},
 		{"local UDP to a queue's endpoint", local(at(shared6, 7000), at(shared6, 7001)), l.a, l.a, txToQueue},
 		{"local UDP, forged", local(at(shared6, 7000), at(whole6, 5)), l.b, l.b, txForgedTag},
 		{"local TCP to a block", localTCP(at(whole6, 5), at(shared6, 32769)), l.b, l.a, txLocal},
 		{"local TCP to another's port inside it", localTCP(at(shared6, 32769), at(shared6, 32770)), l.a, l.b, txLocal},
 		{"local fragment to the whole address", fragment6(local(at(other, 5), at(whole6, 5)), 0, 32, true), l.a, l.b, txLocal},
-		{"local fragment to a port", fragment6(local(at(whole6, 5), at(shared6, 7000)), 0, 32, true), l.b, l.a, txNoOwner},
+		{"local fragment to a port", fragment6(local(at(whole6, 5), at(shared6, 7000)), 0, 32, true), l.b, lo, txNoOwner},
 		{"local unreachable", quote(l.mac, l.mac, whole6, shared6, 1, sentByA), l.b, l.a, txLocal},
 		{"solicitation for a local whole address", nd(groupMAC, l.mac, whole6, group, 135, solicits(other, link)), l.b, l.a, txLocal},
 		{"the same, port gone", nd(groupMAC, l.mac, whole6, group, 135, solicits(other, link)), l.b, 0, txPortGone},
@@ -69,4 +82,39 @@ func testPortLocal6(l *lab) {
 		{"for another host", nd(theirsMAC, l.mac, whole6, theirs, 135, solicits(peer6, link)), l.b, l.uplink, txUplink},
 		{"local advertisement", nd(l.mac, l.mac, other, whole6, 136, advertises(other, 0x60, linkOption(layers.ICMPv6OptTargetAddress, l.mac))), l.a, l.b, txLocal},
 	})
+}
+
+// Frames of the kernel on lo are redirected to their owner, and all others, uncounted, left to the kernel.
+func testLo(l *lab) {
+	at := netip.AddrPortFrom
+	none := net.HardwareAddr(make([]byte, 6))
+	on := func(dst netip.AddrPort) []byte { return datagram(none, none, at(shared, 4000), dst, 64) }
+	l.reach(l.a)
+	for _, c := range []struct {
+		name  string
+		frame []byte
+		want  Counter
+	}{
+		{"UDP to a port", on(at(shared, 7000)), rxHost},
+		{"UDP with the uplink's addresses", datagram(l.mac, l.mac, at(shared, 4000), at(shared, 7000), 64), rxHost},
+		{"a length that is wrong", edit(on(at(shared, 7000)), atTotalLength, 1), rxBadLength},
+		{"a fragment", fragment4(on(at(shared, 7000)), 0, 32, true), rxFragment},
+		{"UDP to nobody", on(at(shared, 53)), rxPass},
+		{"UDP to a queue's endpoint", on(at(shared, 7001)), rxPass},
+		{"UDP to a loopback address", on(at(netip.MustParseAddr("127.0.0.1"), 7000)), rxPass},
+		{"UDP to another MAC address", datagram(peerMAC, l.mac, at(shared, 4000), at(shared, 7000), 64), rxPass},
+	} {
+		if c.want == rxPass { // counted nowhere
+			verdict, moved, err := l.runCounted(func() (uint32, error) {
+				return l.objs.UnetLo.Run(&ebpf.RunOptions{Data: c.frame, DataOut: make([]byte, len(c.frame)+256)})
+			})
+			if err != nil || verdict != 0xffffffff || moved != nil {
+				l.t.Errorf("%s, unet_lo: verdict %d, %v, %v; want that it passes", c.name, int32(verdict), names(moved), err)
+			}
+			continue
+		}
+		if got, err := l.countedControl(l.objs.UnetLo, c.frame); err != nil || got != c.want {
+			l.t.Errorf("%s, unet_lo: %s, %v; want %s", c.name, CounterName(got), err, CounterName(c.want))
+		}
+	}
 }

@@ -43,8 +43,10 @@ type MuxUnetConfig struct {
 	NotesVlan uint32
 	Cutter    uint32
 	PartTail  uint32
+	Up        uint32
 	PartHead  uint8
 	Zero      [3]uint8
+	_         [4]byte
 }
 
 type MuxUnetCounter uint32
@@ -57,47 +59,49 @@ const (
 	MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE   MuxUnetCounter = 4
 	MuxUnetCounterUNET_RX_PORT               MuxUnetCounter = 5
 	MuxUnetCounterUNET_RX_QUEUE              MuxUnetCounter = 6
-	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 7
-	MuxUnetCounterUNET_RX_TAGGED_TWICE       MuxUnetCounter = 8
-	MuxUnetCounterUNET_RX_FRAGMENT           MuxUnetCounter = 9
-	MuxUnetCounterUNET_RX_EXTENSION          MuxUnetCounter = 10
-	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 11
-	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 12
-	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 13
-	MuxUnetCounterUNET_RX_MANY_PARTS         MuxUnetCounter = 14
-	MuxUnetCounterUNET_RX_CUTTER_BUSY        MuxUnetCounter = 15
-	MuxUnetCounterUNET_RX_STALE_PART         MuxUnetCounter = 16
-	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 17
-	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 18
-	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 19
-	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 20
-	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 21
-	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 22
-	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 23
-	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 24
-	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 25
-	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 26
-	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 27
-	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 28
-	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 29
-	MuxUnetCounterUNET_TX_INFRASTRUCTURE     MuxUnetCounter = 30
-	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 31
-	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 32
-	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 33
-	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 34
-	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 35
-	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 36
-	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 37
-	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 38
-	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 39
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 40
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 41
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 42
-	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 43
-	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 44
-	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 45
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 46
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 47
+	MuxUnetCounterUNET_RX_HOST               MuxUnetCounter = 7
+	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 8
+	MuxUnetCounterUNET_RX_TAGGED_TWICE       MuxUnetCounter = 9
+	MuxUnetCounterUNET_RX_FRAGMENT           MuxUnetCounter = 10
+	MuxUnetCounterUNET_RX_EXTENSION          MuxUnetCounter = 11
+	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 12
+	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 13
+	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 14
+	MuxUnetCounterUNET_RX_MANY_PARTS         MuxUnetCounter = 15
+	MuxUnetCounterUNET_RX_CUTTER_BUSY        MuxUnetCounter = 16
+	MuxUnetCounterUNET_RX_STALE_PART         MuxUnetCounter = 17
+	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 18
+	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 19
+	MuxUnetCounterUNET_TX_HOST               MuxUnetCounter = 20
+	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 21
+	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 22
+	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 23
+	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 24
+	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 25
+	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 26
+	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 27
+	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 28
+	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 29
+	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 30
+	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 31
+	MuxUnetCounterUNET_TX_INFRASTRUCTURE     MuxUnetCounter = 32
+	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 33
+	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 34
+	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 35
+	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 36
+	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 37
+	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 38
+	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 39
+	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 40
+	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 41
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 42
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 43
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 44
+	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 45
+	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 46
+	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 47
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 48
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 49
 )
 
 type MuxUnetEndpoint struct {
@@ -119,16 +123,16 @@ type MuxUnetOwner struct {
 }
 
 type MuxUnetState struct {
-	_           structs.HostLayout
-	Objects     [32]uint8
-	Netns       uint64
-	NextId      uint64
-	Ifindex     uint32
-	Mtu         uint32
-	Link        [6]uint8
-	Mode        uint16
-	RestoreVlan uint32
-	Zero        uint32
+	_               structs.HostLayout
+	Objects         [32]uint8
+	Netns           uint64
+	NextId          uint64
+	Ifindex         uint32
+	Mtu             uint32
+	Link            [6]uint8
+	Mode            uint16
+	RestoreOffloads uint32
+	AcceptLocal     uint32
 }
 
 type MuxUnetTag struct {
@@ -168,6 +172,7 @@ const (
 	MuxMapEndpoints          = "endpoints"
 	MuxMapLines              = "lines"
 	MuxMapLosses             = "losses"
+	MuxMapOwn                = "own"
 	MuxMapPortSockets        = "port_sockets"
 	MuxMapSockets            = "sockets"
 	MuxMapState              = "state"
@@ -181,11 +186,14 @@ const (
 	MuxProgUnetDeliverLinear = "unet_deliver_linear"
 	MuxProgUnetDeliverWhole  = "unet_deliver_whole"
 	MuxProgUnetDevmapXmit    = "unet_devmap_xmit"
+	MuxProgUnetEgress        = "unet_egress"
 	MuxProgUnetException     = "unet_exception"
+	MuxProgUnetLo            = "unet_lo"
 	MuxProgUnetNoteVlan      = "unet_note_vlan"
 	MuxProgUnetPort          = "unet_port"
 	MuxProgUnetQueue         = "unet_queue"
 	MuxProgUnetRedirectErr   = "unet_redirect_err"
+	MuxProgUnetUp            = "unet_up"
 	MuxProgUnetUplink        = "unet_uplink"
 	MuxProgUnetUplinkTcx     = "unet_uplink_tcx"
 	MuxVarConfig             = "config"
@@ -239,11 +247,14 @@ type MuxProgramSpecs struct {
 	UnetDeliverLinear *ebpf.ProgramSpec `ebpf:"unet_deliver_linear"`
 	UnetDeliverWhole  *ebpf.ProgramSpec `ebpf:"unet_deliver_whole"`
 	UnetDevmapXmit    *ebpf.ProgramSpec `ebpf:"unet_devmap_xmit"`
+	UnetEgress        *ebpf.ProgramSpec `ebpf:"unet_egress"`
 	UnetException     *ebpf.ProgramSpec `ebpf:"unet_exception"`
+	UnetLo            *ebpf.ProgramSpec `ebpf:"unet_lo"`
 	UnetNoteVlan      *ebpf.ProgramSpec `ebpf:"unet_note_vlan"`
 	UnetPort          *ebpf.ProgramSpec `ebpf:"unet_port"`
 	UnetQueue         *ebpf.ProgramSpec `ebpf:"unet_queue"`
 	UnetRedirectErr   *ebpf.ProgramSpec `ebpf:"unet_redirect_err"`
+	UnetUp            *ebpf.ProgramSpec `ebpf:"unet_up"`
 	UnetUplink        *ebpf.ProgramSpec `ebpf:"unet_uplink"`
 	UnetUplinkTcx     *ebpf.ProgramSpec `ebpf:"unet_uplink_tcx"`
 }
@@ -258,6 +269,7 @@ type MuxMapSpecs struct {
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Lines       *ebpf.MapSpec `ebpf:"lines"`
 	Losses      *ebpf.MapSpec `ebpf:"losses"`
+	Own         *ebpf.MapSpec `ebpf:"own"`
 	PortSockets *ebpf.MapSpec `ebpf:"port_sockets"`
 	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
 	State       *ebpf.MapSpec `ebpf:"state"`
@@ -300,6 +312,7 @@ type MuxMaps struct {
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Lines       *ebpf.Map `ebpf:"lines"`
 	Losses      *ebpf.Map `ebpf:"losses"`
+	Own         *ebpf.Map `ebpf:"own"`
 	PortSockets *ebpf.Map `ebpf:"port_sockets"`
 	Sockets     *ebpf.Map `ebpf:"sockets"`
 	State       *ebpf.Map `ebpf:"state"`
@@ -317,6 +330,7 @@ func (m *MuxMaps) Close() error {
 		m.Endpoints,
 		m.Lines,
 		m.Losses,
+		m.Own,
 		m.PortSockets,
 		m.Sockets,
 		m.State,
@@ -344,11 +358,14 @@ type MuxPrograms struct {
 	UnetDeliverLinear *ebpf.Program `ebpf:"unet_deliver_linear"`
 	UnetDeliverWhole  *ebpf.Program `ebpf:"unet_deliver_whole"`
 	UnetDevmapXmit    *ebpf.Program `ebpf:"unet_devmap_xmit"`
+	UnetEgress        *ebpf.Program `ebpf:"unet_egress"`
 	UnetException     *ebpf.Program `ebpf:"unet_exception"`
+	UnetLo            *ebpf.Program `ebpf:"unet_lo"`
 	UnetNoteVlan      *ebpf.Program `ebpf:"unet_note_vlan"`
 	UnetPort          *ebpf.Program `ebpf:"unet_port"`
 	UnetQueue         *ebpf.Program `ebpf:"unet_queue"`
 	UnetRedirectErr   *ebpf.Program `ebpf:"unet_redirect_err"`
+	UnetUp            *ebpf.Program `ebpf:"unet_up"`
 	UnetUplink        *ebpf.Program `ebpf:"unet_uplink"`
 	UnetUplinkTcx     *ebpf.Program `ebpf:"unet_uplink_tcx"`
 }
@@ -361,11 +378,14 @@ func (p *MuxPrograms) Close() error {
 		p.UnetDeliverLinear,
 		p.UnetDeliverWhole,
 		p.UnetDevmapXmit,
+		p.UnetEgress,
 		p.UnetException,
+		p.UnetLo,
 		p.UnetNoteVlan,
 		p.UnetPort,
 		p.UnetQueue,
 		p.UnetRedirectErr,
+		p.UnetUp,
 		p.UnetUplink,
 		p.UnetUplinkTcx,
 	)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf
 
 import (
@@ -25,6 +27,7 @@ const (
 	txForgedQuote    = MuxUnetCounterUNET_TX_FORGED_QUOTE
 	txInfrastructure = MuxUnetCounterUNET_TX_INFRASTRUCTURE
 	txNoOwner        = MuxUnetCounterUNET_TX_NO_OWNER
+	txHost           = MuxUnetCounterUNET_TX_HOST
 	txToQueue        = MuxUnetCounterUNET_TX_TO_QUEUE
 	txPortGone       = MuxUnetCounterUNET_TX_PORT_GONE
 	txUplinkGone     = MuxUnetCounterUNET_TX_UPLINK_GONE

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf
 
 import (
@@ -19,6 +21,7 @@ const (
 	rxPort        = MuxUnetCounterUNET_RX_PORT
 	rxQueue       = MuxUnetCounterUNET_RX_QUEUE
 	rxTaggedTwice = MuxUnetCounterUNET_RX_TAGGED_TWICE
+	rxHost        = MuxUnetCounterUNET_RX_HOST
 	rxFragment    = MuxUnetCounterUNET_RX_FRAGMENT
 	rxExtension   = MuxUnetCounterUNET_RX_EXTENSION
 	rxBadLength   = MuxUnetCounterUNET_RX_BAD_LENGTH
@@ -150,6 +153,7 @@ func testUplink(l *lab) {
 	for _, p := range []*ebpf.Program{l.objs.UnetUplink, l.objs.UnetQueue} {
 		l.want("owner on this queue", p, to(shared, 7001), l.uplink, 0, rxQueue)
 	}
+	testLo(l)
 	l.wantAll(rxPass, rxQueueGone)
 
 	l.claim(Key(TagUDP, shared.As4(), 7003), Owner{Port: uint32(l.a), Room: testMTU + 14})

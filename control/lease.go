@@ -1,3 +1,5 @@
+//go:build linux
+
 package control
 
 import (
@@ -238,8 +240,8 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	}
 }
 
-// Watch calls f with notices; see [endpoint.Lease]. When the lease has connected to another
-// unetd, f gets a NoticeRoute for all destinations: changes until then were not reported,
+// Watch calls f with notices; see [endpoint.Lease]. When the connection is lost, f gets a
+// NoticeUnetdGone. When the lease has connected to another unetd, f gets a NoticeUnetdBack and a NoticeRoute for all destinations: changes until then were not reported,
 // and the new unetd reports only on destinations that it has resolved itself.
 func (l *Lease) Watch(f func([]endpoint.Notice)) (stop func()) { return l.watchers.Watch(f) }
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 package control
 
 import (
@@ -32,6 +34,7 @@ func (l *Lease) keep() {
 			l.end(c.cause)
 			return
 		}
+		l.watchers.Tell(endpoint.Notice{Kind: endpoint.NoticeUnetdGone})
 		next, err := l.reconnect()
 		if next == nil {
 			l.end(err)
@@ -68,7 +71,7 @@ func (l *Lease) move(next *connection) bool {
 			delete(l.held, t)
 		}
 	}
-	l.watchers.Tell(endpoint.Notice{Kind: endpoint.NoticeRoute})
+	l.watchers.Tell(endpoint.Notice{Kind: endpoint.NoticeUnetdBack}, endpoint.Notice{Kind: endpoint.NoticeRoute})
 	return true
 }
 

@@ -25,7 +25,7 @@ type Desc = queues.Desc
 type Config struct {
 	Wait       WaitMode      // how Wait waits; WaitAdaptive by default
 	SpinBudget time.Duration // how long WaitAdaptive spins before it sleeps; 50 us by default
-	// Lease, if it is set: when it ends, Wait returns its Err, an
+	// Lease, if it is set: when it has ended, Wait and a Flush that fails return its Err, an
 	// [endpoint.ErrLeaseClosed]. Without it Wait does not return then.
 	Lease endpoint.Lease
 }
@@ -43,7 +43,10 @@ type Endpoint struct {
 	reclaimAt   uint32 // outstanding at which completions are taken
 	longRoom    int    // bytes that AllocLong gives; 0: it gives none
 
-	spinner wait.Spinner // as each Wait begins
+	retryAt    time.Time     // of the next kick for frames that the device has not taken
+	retryPause time.Duration // before that kick
+
+	spinner wait.Spinner // of Wait
 	begun   time.Time    // the spinner's clock counts from here
 	woken   atomic.Bool  // Wake was called, and no Wait or Sleep has returned for it yet
 	poller  *xsk.Poller
@@ -209,6 +212,7 @@ type Stats struct {
 	Sent       uint64 // frames handed to the kernel
 	Received   uint64 // frames taken from the receive queue
 	Kicks      uint64 // system calls made to send
+	IdleKicks  uint64 // of these, those after which the kernel had taken no frame yet: the device or the completion ring is full, or it takes them later
 	QueueFull  uint64 // sends refused because the send queue was full
 	NoBuffers  uint64 // allocations refused because the pool was empty
 	Malformed  uint64 // received frames dropped: truncated, or a header field is wrong
@@ -225,7 +229,7 @@ type Stats struct {
 func (e *Endpoint) Stats() (Stats, error) {
 	k, err := e.sock.Statistics()
 	s := e.stats
-	s.Kicks = e.sock.Kicks()
+	s.Kicks, s.IdleKicks = e.sock.Kicks(), e.sock.IdleKicks()
 	s.KernelRxDropped = k.RxDropped
 	s.KernelRxRingFull = k.RxRingFull
 	s.KernelFillRingEmpty = k.FillRingEmpty

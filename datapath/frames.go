@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
@@ -63,7 +64,8 @@ func (e *Endpoint) SendFrame(d Desc) bool {
 }
 
 // Flush submits all staged frames, with one kick. Errors are the
-// device's (ENETDOWN, ENXIO): the frames stay queued, and may be sent later.
+// device's (ENETDOWN, ENXIO): the frames stay queued, and may be sent later. If the lease
+// that was given to Attach has ended, the error is its Err.
 func (e *Endpoint) Flush() error {
 	n := e.sock.TX.Reserved()
 	if n == 0 && e.sock.TX.InFlight() == 0 {
@@ -71,7 +73,13 @@ func (e *Endpoint) Flush() error {
 	}
 	e.sock.TX.Submit(n)
 	e.stats.Sent += uint64(n)
-	return e.sock.Kick()
+	err := e.sock.Kick()
+	if err != nil && e.lease != nil {
+		if ended := e.lease.Err(); ended != nil {
+			return ended
+		}
+	}
+	return err
 }
 
 // RecvFrames takes the descriptors of received packets, at most packets of
@@ -143,11 +151,28 @@ func (e *Endpoint) tidy() {
 	// empty, are tried again soon, even if nothing arrives.
 	stuck := e.sock.TX.InFlight() > 0
 	if stuck {
-		e.sock.Kick() // the next Flush reports its error
+		e.retryKick()
 	}
 	if unfinished := stuck || e.deficit >= e.refillAt && e.outstanding > 0; unfinished != e.unfinished.Load() {
 		e.unfinished.Store(unfinished)
 	}
+}
+
+// retryKick kicks for frames that the device has not taken, at most once in a pause. The pause
+// begins with 1 us and doubles up to retryInterval, until a kick moves a frame. The next Flush
+// reports the error.
+func (e *Endpoint) retryKick() {
+	now := time.Now()
+	if now.Before(e.retryAt) {
+		return
+	}
+	before := e.sock.TX.InFlight()
+	if err := e.sock.Kick(); err == nil && e.sock.TX.InFlight() < before {
+		e.retryPause = 0
+	} else {
+		e.retryPause = min(max(2*e.retryPause, time.Microsecond), retryInterval)
+	}
+	e.retryAt = now.Add(e.retryPause)
 }
 
 // refill replaces frames on the fill ring as far as the pool has any.

@@ -32,15 +32,16 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 	if int(e.held) >= e.quota() {
 		return ErrNoBuffers
 	}
-	spinner := e.spinner
+	e.spinner.Begin()
 	for {
 		if e.sock.RX.Peek(1) > 0 {
+			e.spinner.Found()
 			return nil
 		}
 		e.tidy()
 		var err error
-		if spinner.On() {
-			err = e.spin(&spinner, deadline)
+		if e.spinner.On() {
+			err = e.spin(deadline)
 		} else {
 			err = e.Sleep(deadline)
 		}
@@ -51,7 +52,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 }
 
 // spin looks at the receive queue for a round, or until it is not empty.
-func (e *Endpoint) spin(spinner *wait.Spinner, deadline time.Time) error {
+func (e *Endpoint) spin(deadline time.Time) error {
 	for range wait.Looks {
 		if e.sock.RX.Peek(1) > 0 {
 			return nil
@@ -64,7 +65,7 @@ func (e *Endpoint) spin(spinner *wait.Spinner, deadline time.Time) error {
 	if !deadline.IsZero() && now.After(deadline) {
 		return os.ErrDeadlineExceeded
 	}
-	spinner.Round(now.Sub(e.begun))
+	e.spinner.Round(now.Sub(e.begun))
 	return nil
 }
 

@@ -52,7 +52,7 @@ func (a *Attachment) UnmarshalText(b []byte) (err error) {
 // Geometry is the shape of a communication segment and its four rings.
 // The zero value of a field asks for its default.
 type Geometry struct {
-	FrameSize      uint32 `json:"frame_size,omitempty"`      // bytes; 2048 or 4096
+	FrameSize      uint32 `json:"frame_size,omitempty"`      // bytes; 2048 or 4096; 0 on a queue: 4096 if that gets zero copy and 2048 does not
 	FrameCount     uint32 `json:"frame_count,omitempty"`     // frames in the segment
 	FillSize       uint32 `json:"fill_size,omitempty"`       // entries, a power of two, as are the next three
 	CompletionSize uint32 `json:"completion_size,omitempty"` // entries
@@ -142,6 +142,9 @@ type Grant struct {
 	Geometry Geometry   `json:"geometry"`
 	Identity Identity   `json:"identity"`
 	Tags     []Tag      `json:"tags,omitempty"` // claimed so far, with their wildcards resolved
+
+	ZeroCopy   bool   `json:"zero_copy"`             // the device reads and writes the segment itself
+	CopyReason string `json:"copy_reason,omitempty"` // why it does not, and the kernel copies
 }
 
 // Close closes the descriptors. datapath.Attach takes them over when it succeeds.
@@ -158,13 +161,16 @@ func (g *Grant) Close() error {
 
 // Identity is the addresses of an endpoint, and the properties of its uplink.
 type Identity struct {
-	Interface string        `json:"interface"` // name of the uplink
-	LinkAddr  wire.LinkAddr `json:"link_addr"` // MAC address: the mux drops what a port sends from another one
-	Addr      netip.Prefix  `json:"addr"`      // primary address of the uplink and its subnet; zero if none
-	MTU       uint32        `json:"mtu"`       // largest IP packet, bytes: that of the uplink, or less so that a packet for an untrusted owner fits one frame
-	// PartialChecksums: the uplink is a virtual link whose peer leaves transport
-	// checksums partial (of the pseudo-header only). On a real wire such a checksum is
-	// corruption.
+	Interface string        `json:"interface"`           // name of the uplink
+	Index     int           `json:"index,omitzero"`      // its number, in the network namespace of unetd
+	LinkAddr  wire.LinkAddr `json:"link_addr"`           // MAC address: the mux drops what a port sends from another one
+	Addr      netip.Prefix  `json:"addr"`                // primary address of the uplink and its subnet; zero if none
+	Addr6     netip.Prefix  `json:"addr6,omitzero"`      // IPv6 address of the uplink that is neither link-local, deprecated, temporary nor tentative, and its subnet; zero if none
+	LinkLocal netip.Prefix  `json:"link_local,omitzero"` // link-local IPv6 address of the uplink and its subnet; zero if none
+	MTU       uint32        `json:"mtu"`                 // largest IP packet, bytes: that of the uplink, or less so that a packet for an untrusted owner fits one frame
+	// PartialChecksums: received frames may have a transport checksum of the pseudo-header
+	// only. Programs of the same host and the other end of a virtual link leave it so, and
+	// generic receive offload in what it has merged.
 	PartialChecksums bool   `json:"partial_checksums"`
 	Mode             string `json:"mode"` // "tcx", "generic" or "native": how the mux is attached
 }
@@ -178,9 +184,16 @@ type Info struct {
 	Device       string     `json:"device"` // outer end of the port, or the uplink
 	Queue        uint32     `json:"queue"`  // of the uplink, for AttachQueue
 	SegmentBytes int64      `json:"segment_bytes"`
-	Tags         []Tag      `json:"tags"`       // a list that unetd sends has at most 256 of them
-	TagsTotal    int        `json:"tags_total"` // how many it has
-	Leased       bool       `json:"leased"`     // false: taken over from another unetd, and its application has not presented it yet
+	Tags         []Tag      `json:"tags"`                  // a list that unetd sends has at most 256 of them
+	TagsTotal    int        `json:"tags_total"`            // how many it has
+	Leased       bool       `json:"leased"`                // false: taken over from another unetd, and its application has not presented it yet
+	Mode         string     `json:"mode"`                  // how the mux is attached: "tcx", "generic" or "native"
+	ZeroCopy     bool       `json:"zero_copy"`             // the device reads and writes the segment itself
+	CopyReason   string     `json:"copy_reason,omitempty"` // why it does not, and the kernel copies
+
+	// SpreadOver is the number of queues over which the sender spreads the endpoint's frames, of
+	// which it gets those that come in on its own; 0: it gets all.
+	SpreadOver uint32 `json:"spread_over,omitempty"`
 }
 
 // Counter is a counter of a mux or of unetd.
@@ -204,8 +217,11 @@ var (
 	ErrTagHeld = errors.New("tag already claimed")
 	// ErrTagDenied: the policy forbids the claim, or nobody may claim such a tag.
 	ErrTagDenied = errors.New("tag not allowed")
-	// ErrUnreachable: there is no route, or the next hop does not answer ARP.
+	// ErrUnreachable: there is no route ([ErrNoRoute]), or the next hop does not answer ARP or
+	// neighbour discovery.
 	ErrUnreachable = errors.New("host unreachable")
+	// ErrNoRoute is an ErrUnreachable: no route leads to the address by the uplink.
+	ErrNoRoute error = noRoute{}
 	// ErrLeaseClosed: the lease was closed, or its grantor took it back.
 	ErrLeaseClosed = errors.New("lease closed")
 	// ErrBusy: a limit is reached, or what was asked for is in use. A later attempt may
@@ -220,6 +236,12 @@ var (
 	// ErrHugePages: the system has too few huge pages set aside for the segment.
 	ErrHugePages = errors.New("huge pages")
 )
+
+// noRoute is ErrNoRoute.
+type noRoute struct{}
+
+func (noRoute) Error() string { return "network unreachable" }
+func (noRoute) Unwrap() error { return ErrUnreachable }
 
 // NoticeKind is what has changed in the network around an endpoint.
 type NoticeKind uint8
@@ -237,6 +259,10 @@ const (
 	NoticeAddrGone
 	// NoticeAddrBack: the host has the address again, and the tags are in effect.
 	NoticeAddrBack
+	// NoticeUnetdGone: the connection to unetd is lost. The endpoint works; requests wait.
+	NoticeUnetdGone
+	// NoticeUnetdBack: a unetd has taken the endpoint over.
+	NoticeUnetdBack
 )
 
 // Notice is a change in the network around an endpoint.
@@ -259,13 +285,14 @@ type Lease interface {
 	Claim(ctx context.Context, t Tag) (Tag, error)
 	// Unclaim gives a tag back.
 	Unclaim(ctx context.Context, t Tag) error
-	// Resolve asks the route service. The error is ErrUnreachable if the address has no
-	// route, or its next hop does not answer ARP.
+	// Resolve asks the route service. The error is ErrNoRoute if the address has no route by
+	// the uplink, and another ErrUnreachable if the next hop does not answer ARP or neighbour
+	// discovery, or the route is an unreachable one.
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
 	// Watch calls f until stop is called, each time with what has changed since the last
-	// call: the link first, then the endpoint's addresses, then routes of destinations that
+	// call: whether unetd is there first, then the link, then the endpoint's addresses, then routes of destinations that
 	// this lease has resolved. For more than 256 destinations there is one notice for all. If
-	// the link is down or an address is gone, the first call reports that at once.
+	// unetd is gone, the link is down or an address is gone, the first call reports that at once.
 	//
 	// One goroutine calls all functions that watch the lease, in the order of Watch, possibly
 	// before Watch returns. One that blocks delays the others. A call in progress may end

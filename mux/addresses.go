@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -21,9 +23,10 @@ type addresses struct {
 	host []netip.Addr // all addresses
 	// uplink are the addresses of the uplink on which ports can be claimed, with their
 	// subnets, in the order in which a wildcard prefers them.
-	uplink []netip.Prefix
-	unfit  map[netip.Addr]string     // the uplink's other addresses, and the reason
-	nat    map[netip.Addr]*nat.Ports // ports of these addresses that are translated; set by claimTags
+	uplink     []netip.Prefix
+	deprecated map[netip.Addr]bool       // those of the uplink's IPv6 addresses that new connections should not use (RFC 4862, section 5.5.4)
+	unfit      map[netip.Addr]string     // the uplink's other addresses, and the reason
+	nat        map[netip.Addr]*nat.Ports // ports of these addresses that are translated; set by claimTags
 }
 
 // addresses reads the addresses from the kernel, without nat.
@@ -32,7 +35,7 @@ func (m *Mux) addresses() (addresses, error) {
 	if err != nil {
 		return addresses{}, fmt.Errorf("addresses of the host: %w", err)
 	}
-	found := addresses{unfit: map[netip.Addr]string{}}
+	found := addresses{unfit: map[netip.Addr]string{}, deprecated: map[netip.Addr]bool{}}
 	rank := map[netip.Addr]int{}
 	for _, a := range list {
 		ip, ok := netip.AddrFromSlice(a.IP)
@@ -49,6 +52,7 @@ func (m *Mux) addresses() (addresses, error) {
 			continue
 		}
 		rank[ip] = rankOf(ip, a.Flags)
+		found.deprecated[ip] = ip.Is6() && a.Flags&unix.IFA_F_DEPRECATED != 0
 		bits, _ := a.Mask.Size()
 		found.uplink = append(found.uplink, netip.PrefixFrom(ip, bits))
 	}
@@ -99,13 +103,28 @@ func (own *addresses) first(wildcard netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// primary is the first IPv4 address of the uplink and its subnet; not valid if
-// there is none.
-func (own *addresses) primary() netip.Prefix {
-	if len(own.uplink) > 0 && own.uplink[0].Addr().Is4() {
-		return own.uplink[0]
+// identityAddrs are the addresses of an endpoint.Identity.
+type identityAddrs struct{ addr, addr6, linkLocal netip.Prefix }
+
+// identity returns the first address of each kind. Of IPv6 addresses of equal rank the kernel
+// lists that first which it prefers as a source.
+func (own *addresses) identity() *identityAddrs {
+	var id identityAddrs
+	for _, p := range own.uplink {
+		a, at := p.Addr(), &id.addr6
+		switch {
+		case a.Is4():
+			at = &id.addr
+		case a.IsLinkLocalUnicast():
+			at = &id.linkLocal
+		case own.deprecated[a]:
+			continue
+		}
+		if !at.IsValid() {
+			*at = p
+		}
 	}
-	return netip.Prefix{}
+	return &id
 }
 
 // A port or block is in effect as long as the uplink has its address (ADR 28). While the uplink
@@ -124,9 +143,9 @@ func (m *Mux) updateAddresses() error {
 		m.mu.Unlock()
 		return err
 	}
-	primary := own.primary()
-	m.primary.Store(&primary)
+	m.own.Store(own.identity())
 	taken, err := m.follow(own)
+	err = errors.Join(err, m.openTo(own))
 	var here []endpoint.Notice
 	for _, p := range own.uplink {
 		here = append(here, endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: p.Addr()})
@@ -144,6 +163,48 @@ func (m *Mux) updateAddresses() error {
 		m.log.Warn("endpoint ended: the host has taken the address that it held as a whole", "addr", a, "endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", cerr)
 	}
 	return err
+}
+
+// openTo enters the addresses of the uplink at which endpoints reach the kernel of their own host
+// (bpf/src/host.h). There are none if the uplink is in a VRF: lo is not.
+func (m *Mux) openTo(own addresses) error {
+	l, err := m.nl.LinkByIndex(m.up.ifindex)
+	if isAbsent(err) {
+		return nil // followUplink ends the mux
+	}
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", m.up.name, err)
+	}
+	want := map[[16]byte]bool{}
+	master, err := m.nl.LinkByIndex(l.Attrs().MasterIndex)
+	if inVRF := l.Attrs().MasterIndex != 0 && (err != nil || master.Type() == "vrf"); !inVRF {
+		for _, p := range own.uplink {
+			if a := p.Addr(); !a.IsLinkLocalUnicast() || a.Is4() {
+				want[a.As16()] = true
+			}
+		}
+	}
+	var key [16]byte
+	var value uint8
+	var gone [][16]byte
+	entries := m.progs.objs.Own.Iterate()
+	for entries.Next(&key, &value) {
+		if !want[key] {
+			gone = append(gone, key)
+		}
+		delete(want, key)
+	}
+	err = entries.Err()
+	for _, a := range gone {
+		err = errors.Join(err, m.progs.objs.Own.Delete(a))
+	}
+	for a := range want {
+		err = errors.Join(err, m.progs.objs.Own.Put(a, uint8(1)))
+	}
+	if err != nil {
+		return fmt.Errorf("addresses at which endpoints reach this host: %w", err)
+	}
+	return nil
 }
 
 // follow puts tags into effect or suspends them, and notifies leases of the addresses of their

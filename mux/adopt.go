@@ -1,9 +1,12 @@
+//go:build linux
+
 package mux
 
 import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"time"
@@ -99,6 +102,9 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 		}
 		p.aides = append(p.aides, l)
 	}
+	if _, err := net.InterfaceByName(upName(u.ifindex)); err != nil {
+		return unusable("%s is missing", upName(u.ifindex))
+	}
 	// The number of queues of the uplink may have changed.
 	queues, err := ebpf.LoadPinnedMap(p.pins.at(bpf.MuxMapSockets), nil)
 	if err != nil {
@@ -114,7 +120,7 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 			return fmt.Errorf("pinned program: %w", err)
 		}
 	}
-	return nil
+	return p.acceptLocal() // it may have been changed meanwhile
 }
 
 // readState reads the pinned state.
@@ -196,12 +202,19 @@ func (m *Mux) adopt() error {
 			}
 		}
 	}
+	dead := map[endpoint.Tag]bpf.Owner{}
 	for t, owner := range tags {
 		if alive[owner.WithEffect(true)] == nil {
-			if err := m.deleteTag(t); err != nil {
-				return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
-			}
+			dead[t] = owner
 			delete(tags, t)
+		}
+	}
+	if err := m.steering.sweep(onQueuesOf(dead), onQueuesOf(tags)); err != nil {
+		m.log.Warn("classification rules of ended endpoints cannot be removed (ethtool -n)", "interface", m.up.name, "error", err)
+	}
+	for t := range dead {
+		if err := m.deleteTag(t); err != nil {
+			return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
 		}
 	}
 	if err := m.recount(maps.Keys(tags)); err != nil {
@@ -257,11 +270,11 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if owner.Port != 0 {
-		l.attach = endpoint.AttachPort
+		l.attach, l.bound = endpoint.AttachPort, portBinding
 		l.at.slot, l.at.hasSlot, l.at.port = e.Slot, true, true
 		m.slots[e.Slot] = true
 	} else {
-		l.attach = endpoint.AttachQueue
+		l.attach, l.bound = endpoint.AttachQueue, binding{why: "not known until its application presents it"}
 		l.queue, l.holdsQueue = uint32(owner.Queue), true
 		m.queues[l.queue] = true
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -8,11 +10,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
-	"github.com/unet-go/unet/internal/route"
 )
 
 // unet_note_vlan runs for every frame of the machine and takes some 60 ns (ADR 7). So the
@@ -125,7 +127,7 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 	return l.Attrs().Index, h.LinkSetUp(l)
 }
 
-// attachCutter attaches to the cutter, in tcx mode, what the uplink has in generic mode. There are
+// attachCutter attaches to the cutter what the uplink has in generic mode: in tcx mode, and for what comes from lo. There are
 // no links: the programs are removed with the device. The calling thread is in the uplink's
 // namespace.
 func (p *programs) attachCutter(ifindex int) error {
@@ -138,6 +140,114 @@ func (p *programs) attachCutter(ifindex int) error {
 		return fmt.Errorf("attach to %s: %w", cutterName(p.ifindex), err)
 	}
 	return nil
+}
+
+// A mux has a veth pair by which what endpoints send to their own host reaches its kernel
+// (bpf/src/host.h). It is found by the name of the end to which ports send.
+
+const loIndex = 1 // of lo, in every namespace
+
+func upName(uplink int) string { return fmt.Sprintf("unetup%d", uplink) }
+
+// makeUp makes the pair of an uplink. Its ends are up. The calling thread is in the uplink's
+// namespace, which is h's.
+func makeUp(h *netlink.Handle, uplink int) (up, top netlink.Link, err error) {
+	if err := deleteUp(h, uplink); err != nil { // a process that died may have left one
+		return nil, nil, err
+	}
+	a := netlink.NewLinkAttrs()
+	a.Name, a.MTU = upName(uplink), portMTU
+	a.NumTxQueues, a.NumRxQueues = 1, 1
+	pair := netlink.NewVeth(a)
+	pair.PeerName, pair.PeerMTU, pair.PeerNumTxQueues, pair.PeerNumRxQueues = fmt.Sprintf("unettop%d", uplink), portMTU, 1, 1
+	err = h.LinkAdd(pair)
+	ends := make([]netlink.Link, 2)
+	for i, name := range []string{pair.Name, pair.PeerName} {
+		if err == nil {
+			err = errors.Join(disableIPv6(name), distrust(name))
+		}
+		if err == nil {
+			ends[i], err = h.LinkByName(name)
+		}
+		if err == nil {
+			err = errors.Join(h.LinkSetARPOff(ends[i]), h.LinkSetUp(ends[i]))
+		}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("devices %s and %s, by which endpoints reach the host: %w", pair.Name, pair.PeerName, err), deleteUp(h, uplink))
+	}
+	return ends[0], ends[1], nil
+}
+
+// attachUp attaches unet_up to the end of the pair where frames come out. There is no link: the
+// program is removed with the device. In native mode a veth accepts redirected frames only if its
+// other end has generic receive offload.
+func (p *programs) attachUp(up, top netlink.Link) error {
+	if p.mode == ModeNative {
+		err := withEthtool(func(e *ethtool.Ethtool) error { return e.Change(top.Attrs().Name, map[string]bool{"rx-gro": true}) })
+		if err != nil {
+			return fmt.Errorf("generic receive offload of %s: %w", top.Attrs().Name, err)
+		}
+	}
+	err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: top.Attrs().Index, Program: p.objs.UnetUp, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return fmt.Errorf("attach to %s: %w", top.Attrs().Name, err)
+	}
+	index := uint32(up.Attrs().Index)
+	if err := p.objs.Devices.Put(index, index); err != nil {
+		return fmt.Errorf("%s into the device map: %w", up.Attrs().Name, err)
+	}
+	return p.acceptLocal()
+}
+
+// deleteUp deletes the pair of an uplink, if there is one.
+func deleteUp(h *netlink.Handle, uplink int) error {
+	return deleteDevice(h, upName(uplink), "veth")
+}
+
+const acceptLocal = "/proc/sys/net/ipv4/conf/lo/accept_local"
+
+// acceptLocal makes the kernel accept on lo what unet_up puts there: packets from an address of the
+// host. What local programs send there is accepted in any case. The last mux of a namespace
+// restores the setting.
+func (p *programs) acceptLocal() error {
+	was, err := os.ReadFile(acceptLocal)
+	if err != nil {
+		return err
+	}
+	n, err := onLo()
+	if err != nil {
+		return err
+	}
+	if n > 1 || was[0] == '0' {
+		if err := p.changeState(func(s *bpf.State) { s.AcceptLocal = 1 }); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(acceptLocal, []byte("1"), 0)
+}
+
+// refuseLocal undoes acceptLocal, before unet_lo is detached. The calling thread is in the uplink's namespace.
+func refuseLocal(state bpf.State) error {
+	n, err := onLo()
+	if state.AcceptLocal == 0 || n > 1 || err != nil {
+		return err
+	}
+	return os.WriteFile(acceptLocal, []byte("0"), 0)
+}
+
+// onLo counts the muxes of the calling thread's namespace: each has a unet_lo.
+func onLo() (n int, err error) {
+	chain, err := link.QueryPrograms(link.QueryOptions{Target: loIndex, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return 0, fmt.Errorf("traffic control of lo: %w", err)
+	}
+	for _, p := range chain.Programs {
+		if programName(p.ID) == bpf.MuxProgUnetLo {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // cutterLost is the number of super-frames that the cutter of an uplink has dropped: the kernel
@@ -157,26 +267,32 @@ func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
 
 // deleteCutter deletes the cutter of an uplink, if there is one.
 func deleteCutter(h *netlink.Handle, uplink int) error {
-	l, err := h.LinkByName(cutterName(uplink))
+	return deleteDevice(h, cutterName(uplink), cutterKind)
+}
+
+// deleteDevice deletes a device of a kind, if there is one.
+func deleteDevice(h *netlink.Handle, name, kind string) error {
+	l, err := h.LinkByName(name)
 	var absent netlink.LinkNotFoundError
 	if errors.As(err, &absent) {
 		return nil
 	}
-	if err == nil && l.Type() != cutterKind {
+	if err == nil && l.Type() != kind {
 		return nil // another program's device
 	}
 	if err == nil {
 		err = h.LinkDel(l)
 	}
 	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("delete %s: %w", cutterName(uplink), err)
+		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	return nil
 }
 
 // XDP does not see a VLAN tag (802.1Q) that is in the skb and not in the frame, so an endpoint
 // would receive a frame of a VLAN as an untagged one. With receive VLAN offload a driver moves
-// the VLAN tag to the skb, so the mux turns that offload off. On a virtual link the sender's
+// the VLAN tag to the skb, so the mux turns that offload off, and again when another program has
+// turned it on. On a virtual link the sender's
 // kernel writes the VLAN tag to the skb only; in generic mode unet_note_vlan notes it for XDP.
 
 // notesVLAN reports whether unet_note_vlan is needed. A VLAN interface does not need it: the
@@ -185,75 +301,76 @@ func notesVLAN(u *uplink, m Mode) bool {
 	return u.virtual && m == ModeGeneric && u.kind != "vlan"
 }
 
-// hidesVLANTags reports whether receive VLAN offload is on. The calling thread is in the
-// uplink's namespace, also in showVLANTags.
-func (u *uplink) hidesVLANTags() (bool, error) {
-	flags, err := ethtoolFlags(u.name, ethtoolGetFlags, 0)
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return false, nil // no such offload
+// showVLANTags turns receive VLAN offloads off, if they are on, and first records that they were
+// on. shown: it has turned some off. Errors: ErrVLANOffload. The calling thread is in the
+// uplink's namespace.
+func (p *programs) showVLANTags(name string) (shown bool, err error) {
+	if p.mode == ModeTCX {
+		return false, nil // its program sees the tag in the skb
 	}
+	on, err := p.noteOffloads(name, hidesVLAN)
+	if on == 0 || err != nil {
+		return false, err
+	}
+	setErr := setOffloads(name, on, false)
+	left, err := offloadsOn(name, hidesVLAN)
 	if err != nil {
-		return false, fmt.Errorf("offloads of %s: %w", u.name, err)
+		return false, err
 	}
-	return flags&flagRxVLAN != 0, nil
+	if left != 0 {
+		return false, errors.Join(fmt.Errorf("%w on %s (%v): frames of a VLAN would look untagged", ErrVLANOffload, name, left), setErr)
+	}
+	return true, nil
 }
 
-// showVLANTags turns receive VLAN offload off if it is on, and first records that it was on.
-func (m *Mux) showVLANTags() error {
-	if m.progs.mode == ModeTCX {
-		return nil // its program sees the tag in the skb
-	}
-	hidden, err := m.up.hidesVLANTags()
-	if err != nil {
+// stopMerging turns off the offloads that must be off for XDP in this mode. If a driver
+// does not do that it is an error in generic mode: the kernel would attach the program with a
+// warning (netdev_WARN in dev_disable_gro_hw), which is a panic with panic_on_warn. In native mode
+// the driver refuses the program, or ignores the offload.
+func (p *programs) stopMerging(name string, m Mode) error {
+	on, err := p.noteOffloads(name, mergesFrames)
+	if on == 0 || err != nil {
 		return err
 	}
-	if m.up.virtual && m.progs.mode == ModeNative {
-		m.log.Info("in native mode on a virtual link XDP sees no VLAN tags if the other end has txvlan offload: if VLANs are used there, turn it off", "interface", m.up.name)
+	setErr := setOffloads(name, on, false)
+	left, err := offloadsOn(name, mergesFrames)
+	if err == nil && left != 0 && m == ModeGeneric {
+		err = fmt.Errorf("%w: the driver of %s does not turn %v off, and the kernel warns of XDP in generic mode: use a port in tcx mode", errors.ErrUnsupported, name, left)
 	}
-	if !hidden {
+	return errors.Join(err, setErr)
+}
+
+// noteOffloads returns which of the offloads are on, and records them, to be restored.
+func (p *programs) noteOffloads(name string, of offloads) (on offloads, err error) {
+	if on, err = offloadsOn(name, of); on == 0 || err != nil {
+		return 0, err
+	}
+	return on, p.changeState(func(s *bpf.State) { s.RestoreOffloads |= uint32(on) })
+}
+
+// restoreOffloads turns on again which of the offloads were on. The calling thread is in the
+// uplink's namespace.
+func (p *programs) restoreOffloads(of offloads) error {
+	p.stateMu.Lock()
+	was := offloads(p.state.RestoreOffloads) & of
+	p.stateMu.Unlock()
+	if was == 0 {
 		return nil
 	}
-	state := m.progs.state
-	state.RestoreVlan = 1
-	if err := m.progs.putState(state); err != nil {
+	if err := restoreOffloads(p.ifindex, was); err != nil {
 		return err
 	}
-	flags, err := ethtoolFlags(m.up.name, ethtoolGetFlags, 0)
-	if err != nil {
-		return fmt.Errorf("offloads of %s: %w", m.up.name, err)
-	}
-	_, setErr := ethtoolFlags(m.up.name, ethtoolSetFlags, flags&^flagRxVLAN)
-	if hidden, err = m.up.hidesVLANTags(); err != nil {
-		return err
-	}
-	if hidden {
-		return errors.Join(fmt.Errorf("%w on %s: frames of a VLAN would look untagged", ErrVLANOffload, m.up.name), setErr)
-	}
-	m.log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", m.up.name)
-	return nil
+	return p.changeState(func(s *bpf.State) { s.RestoreOffloads &^= uint32(was) })
 }
 
-// restoreVLANTags undoes showVLANTags.
-func (m *Mux) restoreVLANTags() error {
-	if m.progs.state.RestoreVlan == 0 {
+// restoreOffloads turns offloads on, if the interface exists in the calling thread's namespace.
+func restoreOffloads(ifindex int, of offloads) error {
+	if of == 0 {
 		return nil
 	}
-	return route.Within(m.ns, func() error { return restoreRxVLAN(m.up.ifindex) })
-}
-
-// restoreRxVLAN turns receive VLAN offload on again, if the interface exists in the calling
-// thread's namespace.
-func restoreRxVLAN(ifindex int) error {
 	l, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
 		return nil // the interface is gone
 	}
-	now, err := ethtoolFlags(l.Attrs().Name, ethtoolGetFlags, 0)
-	if err != nil {
-		return fmt.Errorf("restore receive VLAN offload: %w", err)
-	}
-	if _, err = ethtoolFlags(l.Attrs().Name, ethtoolSetFlags, now|flagRxVLAN); err != nil {
-		return fmt.Errorf("restore receive VLAN offload: %w", err)
-	}
-	return nil
+	return setOffloads(l.Attrs().Name, of, true)
 }

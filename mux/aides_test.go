@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux_test
 
 import (
@@ -5,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -163,6 +166,31 @@ func TestSuperFrameOfManyParts(t *testing.T) {
 	})
 }
 
+// A super-frame with the mark of a port is not segmented if the mark comes from the wire. One to
+// another host whose MAC address begins like a mark is passed.
+func TestForgedMark(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeGeneric)
+	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
+	mark, err := l.mux.PartMark(a.lease)
+	must(t, err)
+	other := mark
+	other[5] ^= 0x80 // no port has this ifindex
+	peer := openSuper(t, l.B)
+	send := func(to [6]byte, addr string) {
+		t.Helper()
+		must(t, peer.Send(segment(to, l.B.LinkAddr, "10.0.0.2:9000", addr, strings.Repeat("x", 5000)), 1000))
+	}
+	send(mark, "10.0.0.1:7000")
+	send(mark, "10.0.0.1:7001") // which nobody claims
+	send(other, "10.0.0.1:7001")
+	send(l.A.LinkAddr, "10.0.0.1:7000")
+	eventually(t, "the last one is delivered in parts", func() bool { return l.count()["deliver_socket"] == 5 })
+	if c := l.count(); c["rx_stale_part"] != 2 || c["rx_cut"] != 1 || c["rx_port"] != 5 || c["lost_cut"] != 0 {
+		t.Errorf("counters: %v", c)
+	}
+}
+
 // A super-frame of a guest has the length of its parts, and not their number (gso_segs is 0). It is
 // segmented by its size.
 func TestSuperFrameOfAGuest(t *testing.T) {
@@ -254,6 +282,40 @@ func TestVLANOffload(t *testing.T) {
 		if now := offload(t, p.A, "rxvlan"); now != before {
 			t.Errorf("receive VLAN offload is on %v afterwards, and was on %v before", now, before)
 		}
+	}
+}
+
+// While a mux is attached that needs VLAN tags in the frame, receive VLAN offload that another program
+// turns on is turned off again. Close restores it.
+func TestVLANOffloadTurnedOnLater(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative, mux.ModeTCX} {
+		t.Run(mode.String(), func(t *testing.T) {
+			p := netlab.RequirePair(t, netlab.Config{})
+			setOffload(t, p.A, "rxvlan", false)
+			var log logBuffer
+			l := &lab{t: t, Pair: p}
+			l.openConfig(mux.Config{Mode: mode, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			setOffload(t, p.A, "rxvlan", true)
+			if mode != mux.ModeTCX {
+				eventually(t, "off again", func() bool { return !offload(t, p.A, "rxvlan") })
+				eventually(t, "a warning", func() bool {
+					return strings.Contains(log.String(), `level=WARN msg="receive VLAN offload had been turned on`)
+				})
+			}
+			l.onUplink(mtu(1400)) // a later event
+			eventually(t, "the event is handled", func() bool { return strings.Contains(log.String(), "mtu=1400") })
+			must(t, l.mux.Close())
+			if !offload(t, p.A, "rxvlan") {
+				t.Error("receive VLAN offload is off afterwards")
+			}
+			if s := log.String(); mode == mux.ModeTCX && strings.Contains(s, "VLAN") {
+				t.Errorf("log: %s", s)
+			}
+			if n := len(l.mux.Failed()); n != 0 {
+				t.Error("the mux has failed")
+			}
+		})
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux_test
 
 import (
@@ -238,6 +240,25 @@ func TestIPv6AddressesOfTheUplink(t *testing.T) {
 		}
 	}
 	wildcard("fd00::1")
+	identity := func(addr6, linkLocal string) {
+		t.Helper()
+		var id endpoint.Identity
+		text := func(p netip.Prefix) string {
+			if !p.IsValid() {
+				return ""
+			}
+			return p.String()
+		}
+		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			if id = l.mux.Identity(); text(id.Addr6) == addr6 && text(id.LinkLocal) == linkLocal {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the identity has %v and %v, want %q and %q", id.Addr6, id.LinkLocal, addr6, linkLocal)
+			}
+		}
+	}
+	identity("fd00::1/64", "")
 	plain := func(*netlink.Addr) {}
 	addAddr(t, l.A, "fe80::a/64", plain)
 	addAddr(t, l.A, "2001:db8::1/64", plain)
@@ -249,6 +270,7 @@ func TestIPv6AddressesOfTheUplink(t *testing.T) {
 		}
 		return netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("2001:db8:1::1"), Mask: net.CIDRMask(128, 128)}})
 	}))
+	identity("2001:db8::1/64", "fe80::a/64") // the kernel prefers the newest
 	for _, kind := range []func(string) endpoint.Tag{udpTag, tcpTag, udpBlock, tcpBlock} {
 		for _, addr := range []string{"fd00::1", "fe80::a", "2001:db8::1", "2001:db8::dead"} {
 			tag := kind("[" + addr + "]:50048")
@@ -274,6 +296,7 @@ func TestIPv6AddressesOfTheUplink(t *testing.T) {
 	wildcard("2001:db8::1")
 	del("2001:db8::1/64")
 	wildcard("2001:db8::dead")
+	identity("", "fe80::a/64")
 	del("2001:db8::dead/64")
 	wildcard("fe80::a")
 	must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::1]:50048"))) // the address is gone, not the claim

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -210,13 +212,18 @@ func (m *Mux) claim(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, err
 	return t, m.enterTag(c.l, t, nil)
 }
 
-// enterTag enters a tag in the kernel's table and in the claim table. After an error it closes
-// reserved, the tag's reserving sockets.
-func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) error {
+// enterTag enters the tag in the kernel's table and in the claim table, and then leads its frames
+// to its endpoint's queue: a classification rule without its tag would stay if this process died.
+// After an error it closes reserved, the tag's reserving sockets.
+func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) (err error) {
 	if err := m.putTag(t, l.at.owner); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), closeAll(reserved))
 	}
-	m.hold(t, &claim{by: l, reserved: reserved})
+	c := &claim{by: l, reserved: reserved}
+	m.hold(t, c)
+	if c.rules, err = m.steer(l, t, false); err != nil {
+		return errors.Join(err, m.release(t))
+	}
 	return nil
 }
 
@@ -241,6 +248,10 @@ func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 		c.reserved, err = r.again(t, m.tags.get(endpoint.AddrTag(t.Addr)) != nil)
 		return errors.Join(err, r.close())
 	})
+	var serr error
+	if c.rules, serr = m.steer(l, t, true); serr != nil {
+		m.log.Warn("frames of a tag do not come in on the queue of its endpoint any more: they go to the kernel (rx_pass_other_queue)", "tag", t, "endpoint", l.id, "error", serr)
+	}
 	m.hold(t, c)
 	if err != nil {
 		return fmt.Errorf("reserve %v again: %w", t, err)
@@ -260,16 +271,19 @@ func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 	return m.release(t)
 }
 
-// release undoes enterTag: it deletes a tag from the kernel's table and from the claim table,
-// and then closes its reserving sockets. A tag that cannot be deleted stays claimed. m.mu is
-// held.
+// release undoes enterTag: it removes a tag's classification rules, deletes the tag from the
+// kernel's table and from the claim table, and closes its reserving sockets. A tag that cannot be
+// deleted stays claimed. m.mu is held.
 func (m *Mux) release(t endpoint.Tag) error {
+	c := m.tags.get(t)
+	unsteered := m.unsteer(c.rules)
+	c.rules = nil
 	if err := m.deleteTag(t); err != nil {
-		return fmt.Errorf("give %v back: %w", t, err)
+		return errors.Join(fmt.Errorf("give %v back: %w", t, err), unsteered)
 	}
-	c := m.tags.remove(t)
+	m.tags.remove(t)
 	m.users.uncount(c.by.owner.UID, use{tags: costOf(t)})
-	return c.letGo()
+	return errors.Join(unsteered, c.letGo())
 }
 
 func denied(t endpoint.Tag, why string, args ...any) error {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -23,6 +25,7 @@ type claim struct {
 	// for a block), and one for a whole IPv6 address. A message tag, a whole IPv4 address
 	// and a port of a whole address have none.
 	reserved []int
+	rules    []flowRule // that lead its frames to its endpoint's queue (steer.go)
 	// suspended: the uplink does not have the tag's address now, so the tag is not in
 	// effect (addresses.go).
 	suspended bool
@@ -106,7 +109,7 @@ func (ct *claimTable) add(t endpoint.Tag, c *claim) {
 }
 
 // remove removes a tag that is in the table.
-func (ct *claimTable) remove(t endpoint.Tag) *claim {
+func (ct *claimTable) remove(t endpoint.Tag) {
 	c := ct.held[t]
 	delete(ct.held, t)
 	delete(c.by.tags, t)
@@ -116,7 +119,6 @@ func (ct *claimTable) remove(t endpoint.Tag) *claim {
 			delete(ct.onAddr, t.Addr)
 		}
 	}
-	return c
 }
 
 // free returns nil if neither t, a tag without wildcards, nor a port or block that overlaps

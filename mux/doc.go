@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package mux is the privileged part of unet: it attaches the programs of
 // package bpf to an interface, the uplink, and makes endpoints behind them.
 //
@@ -39,9 +41,10 @@
 // has its address (ADR 28).
 //
 // A frame can be redirected only to a socket on the queue that it came in on. On an uplink
-// with several receive queues an endpoint on one of them gets the frames that the hardware
-// puts there (ethtool -N, -X). Frames of its tags on other queues go to the kernel
-// (rx_pass_other_queue). Ports do not have this limit.
+// with several receive queues the mux inserts classification rules into the driver for the tags
+// of an endpoint on a queue, and refuses tags whose frames cannot be led there (steer.go). On a
+// virtual link the sender chooses the queue: frames of such tags on other queues go to the kernel
+// (rx_pass_other_queue). Ports get frames from every queue.
 //
 // What this host sends to the uplink's own addresses goes over lo, past the mux. XDP does
 // not see an 802.1Q tag that the driver has moved from the frame to the skb (ADR 7); traffic

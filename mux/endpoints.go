@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -5,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 
@@ -38,8 +41,8 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	if err != nil {
 		return nil, nil, err
 	}
-	geometry := req.Geometry.WithDefaults()
-	if err := geometry.Validate(); err != nil {
+	geometry, bound, err := m.shape(req)
+	if err != nil {
 		return nil, nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -53,7 +56,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	}
 	l := newLease(m)
 	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
-	l.frameSize, l.fillSize = geometry.FrameSize, geometry.FillSize
+	l.frameSize, l.fillSize, l.bound = geometry.FrameSize, geometry.FillSize, bound
 	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
 	if !terms.Trusted { // a received packet must fit one frame of the segment
 		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)
@@ -84,7 +87,12 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 		m.mu.Unlock()
 		return nil, nil, errors.Join(err, cerr, grant.Close())
 	}
-	m.log.Debug("endpoint opened", "endpoint", grant.ID, "attach", grant.Attach, "tags", grant.Tags)
+	level := slog.LevelDebug
+	if req.Attach == endpoint.AttachQueue { // of a trusted owner, who does not fill the log
+		level = slog.LevelInfo
+	}
+	m.log.Log(ctx, level, "endpoint opened", "endpoint", grant.ID, "attach", grant.Attach.String(), "device", l.at.device, "queue", l.queue,
+		"mode", m.progs.mode.String(), "zero_copy", grant.ZeroCopy, "copy_reason", grant.CopyReason, "frame_size", geometry.FrameSize, "tags", len(grant.Tags))
 	return grant, l, nil
 }
 
@@ -113,7 +121,6 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 		RxSize:         g.Geometry.RxSize,
 		TxSize:         g.Geometry.TxSize,
 		Prefill:        g.Geometry.Prefilled(),
-		Mode:           xsk.ModeCopy,
 		SG:             l.terms.Trusted,
 		NeedWakeup:     true,
 	}
@@ -124,9 +131,6 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	case endpoint.AttachPort:
 		g.XSK, err = m.openPort(l, params)
 	case endpoint.AttachQueue:
-		if m.progs.mode == ModeNative {
-			params.Mode = xsk.ModeAny
-		}
 		g.XSK, err = m.openQueue(l, req.Queue, params)
 	default:
 		return fmt.Errorf("unknown attachment %d", req.Attach)
@@ -134,7 +138,7 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	if err != nil {
 		return err
 	}
-	g.ID = l.id
+	g.ID, g.ZeroCopy, g.CopyReason = l.id, l.bound.zeroCopy, l.bound.why
 	return ctx.Err()
 }
 
@@ -165,6 +169,10 @@ func (l *Lease) info() endpoint.Info {
 		Queue:        l.queue,
 		SegmentBytes: l.segmentBytes,
 		Leased:       l.leased,
+		Mode:         l.m.progs.mode.String(),
+		ZeroCopy:     l.bound.zeroCopy,
+		CopyReason:   l.bound.why,
+		SpreadOver:   l.spreadOver,
 	}
 }
 
@@ -232,6 +240,11 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 				return endpoint.Info{}, nil, err
 			}
 		}
+		if l.attach == endpoint.AttachQueue {
+			if l.bound, err = m.presentedBinding(sock); err != nil {
+				return endpoint.Info{}, nil, err
+			}
+		}
 		before := l.owner
 		l.owner = o
 		if err := m.putEndpoint(l); err != nil {
@@ -287,13 +300,12 @@ func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error)
 }
 
 // newID returns a number for an endpoint. No later process uses it again.
-func (m *Mux) newID() (uint64, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	state := m.progs.state
-	id := state.NextId
-	state.NextId++
-	return id, m.progs.putState(state)
+func (m *Mux) newID() (id uint64, err error) {
+	err = m.progs.changeState(func(s *bpf.State) {
+		id = s.NextId
+		s.NextId++
+	})
+	return id, err
 }
 
 // takeSlot reserves a slot for the socket of a port. Slots are used in turn, from a random one

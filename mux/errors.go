@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -26,7 +28,7 @@ var (
 	ErrVLANOffload = errors.New("receive VLAN offload cannot be turned off")
 	// ErrQueueBusy: the queue of the uplink has another endpoint.
 	ErrQueueBusy = busy("queue already has an endpoint")
-	// ErrNoQueue: the uplink has no queue of that number.
+	// ErrNoQueue: the uplink has no queue of that number, or does not receive and send by it now.
 	ErrNoQueue = fmt.Errorf("%w: no such queue", errors.ErrUnsupported)
 	// ErrTooManyPorts: the mux has the largest number of ports (bpf.MaxPorts).
 	ErrTooManyPorts = busy("the mux has all the ports it can have")

@@ -1,6 +1,9 @@
+//go:build linux
+
 package mux
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -8,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
@@ -40,6 +44,17 @@ func HideFillRings() (restore func()) {
 	before := fillFields
 	fillFields = append(slices.Clip(fillFields), "xsk_queue.none")
 	return func() { fillFields = before }
+}
+
+// PartMark is the destination MAC address of a super-frame that is cut for an endpoint's port.
+func (m *Mux) PartMark(l *Lease) (mac [6]byte, err error) {
+	var c bpf.MuxUnetConfig
+	if err := m.progs.objs.Config.Get(&c); err != nil {
+		return mac, err
+	}
+	mac[0] = c.PartHead
+	binary.NativeEndian.PutUint32(mac[2:], c.PartTail^l.at.owner.Port)
+	return mac, nil
 }
 
 // FillRings is the number of fill rings that are checked.
@@ -226,3 +241,39 @@ func (m *Mux) Reclaim(id uint64) endpoint.Info {
 
 // ProgramName is the name of a program.
 var ProgramName = programName
+
+// SteerByModel replaces the uplink's queues and classification rules by a model of a device with a
+// number of channels and an RSS table over them, of queues that the driver adds, and of locations
+// for rules; 0: the driver has no rules. rules reads the number of rules. The model refuses to insert
+// and to remove a rule whose tag is not in the kernel's table: it would stay if the process died then.
+func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := newModelDriver(locations)
+	if locations == 0 {
+		d.refuses = unix.EOPNOTSUPP
+	}
+	d.accepts = func(r flowRule) error {
+		tags, err := tagsInKernel(&m.progs.objs)
+		for t := range tags {
+			if slices.Contains(slices.Concat(rulesOf(t, uint32(r.ring))...), r) {
+				return err
+			}
+		}
+		return errors.Join(errors.New("the tag of a rule is not in the kernel's table"), err)
+	}
+	s := spread{queues: channels + added, channels: channels, table: make([]uint32, 2*channels)}
+	if added > 0 {
+		s.table = nil // as virtio_net
+	}
+	for i := range s.table {
+		s.table[i] = uint32(i) % s.queues
+	}
+	m.up.virtual = false
+	m.steering = steering{driver: d, spread: func() (spread, error) { return s, nil }}
+	return func() int {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(d.rules)
+	}
+}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux_test
 
 import (
@@ -487,7 +489,7 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 	if left := pinnedIn(l.t, l.pin); len(left) != 0 {
 		l.t.Errorf("pinned: %v", left)
 	}
-	if now := look(l.t, l.A); !slices.Equal(now.links, empty.links) || !slices.Equal(now.cutters, empty.cutters) || !slices.Equal(now.programs, empty.programs) {
+	if now := look(l.t, l.A); !slices.Equal(now.links, empty.links) || !slices.Equal(now.cutters, empty.cutters) || !slices.Equal(now.pairs, empty.pairs) || !slices.Equal(now.programs, empty.programs) {
 		l.t.Errorf("left behind: %+v, before: %+v", now, empty)
 	}
 	if !offload(l.t, l.A, "rxvlan") {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux_test
 
 import (
@@ -423,6 +425,7 @@ func messageFrame(dst, src [6]byte, to, from uint32, payload string) []byte {
 type traces struct {
 	links      []string
 	cutters    []string // which are links too
+	pairs      []string // of muxes, by which endpoints reach the host
 	programs   []string // devices with programs that redirect frames, except cutters
 	fds        int
 	namespaces []string
@@ -435,6 +438,10 @@ func look(t *testing.T, h *netlab.Host) (tr traces) {
 		for _, l := range links {
 			if l.Type() == "ifb" {
 				tr.cutters = append(tr.cutters, l.Attrs().Name)
+				continue
+			}
+			if strings.HasPrefix(l.Attrs().Name, "unetup") || strings.HasPrefix(l.Attrs().Name, "unettop") {
+				tr.pairs = append(tr.pairs, l.Attrs().Name)
 				continue
 			}
 			chain, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: ebpf.AttachTCXIngress})
@@ -474,7 +481,7 @@ func wantTraces(t *testing.T, h *netlab.Host, want traces) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		got = look(t, h)
 		more := slices.ContainsFunc(got.namespaces, func(id string) bool { return !slices.Contains(want.namespaces, id) })
-		if !more && got.fds <= want.fds && slices.Equal(got.links, want.links) && slices.Equal(got.cutters, want.cutters) && slices.Equal(got.programs, want.programs) {
+		if !more && got.fds <= want.fds && slices.Equal(got.links, want.links) && slices.Equal(got.cutters, want.cutters) && slices.Equal(got.pairs, want.pairs) && slices.Equal(got.programs, want.programs) {
 			return
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -29,9 +31,11 @@ type Lease struct {
 	at           *attachment
 	queue        uint32 // of the uplink, if holdsQueue
 	holdsQueue   bool
+	spreadOver   uint32 // endpoint.Info.SpreadOver; guarded by m.mu
 	segmentBytes int64
 	frameSize    uint32   // set at the opening only
 	fillSize     uint32   // entries of the fill ring of a port's socket
+	bound        binding  // its socket; guarded by m.mu after the opening
 	memory       *os.File // the segment, to find out whether it is in use; nil if another process made it
 	connections  *os.File // the table in which the owner publishes its connections; nil: none. Guarded by m.mu
 	granted      bool     // the opening has succeeded, so the endpoint counts until nothing is left of it
@@ -112,7 +116,8 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 }
 
 // Resolve returns the route to dst by the kernel's routes and neighbours. The uplink's
-// addresses, and whole addresses of this host, have the uplink's own MAC address.
+// addresses, and whole addresses of this host, have the uplink's own MAC address. An endpoint on a
+// queue sends by the wire only, so for it they are an endpoint.ErrUnreachable.
 func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	if err := l.enter(); err != nil {
 		return endpoint.Route{}, known(err)
@@ -128,20 +133,27 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	if closed {
 		return endpoint.Route{}, endpoint.ErrLeaseClosed
 	}
+	r, err := l.route(ctx, dst, whole)
+	if err == nil && r.LinkAddr == l.m.up.addr && l.attach == endpoint.AttachQueue {
+		err = fmt.Errorf("%w: %v: an address of this host, which an endpoint on a queue does not reach: attach it to a port", endpoint.ErrUnreachable, dst)
+	}
+	if err != nil {
+		return endpoint.Route{}, known(err)
+	}
+	l.resolved.note(dst, r.NextHop)
+	return r, nil
+}
+
+func (l *Lease) route(ctx context.Context, dst netip.Addr, whole bool) (endpoint.Route, error) {
 	if whole {
-		l.resolved.note(dst, dst)
 		return l.m.routeToWhole(dst)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	r, err := l.m.routes.Resolve(ctx, dst)
-	if err != nil {
-		return endpoint.Route{}, known(err)
-	}
-	l.resolved.note(dst, r.NextHop)
 	r.MTU = min(r.MTU, l.m.progs.mtu)
-	return r, nil
+	return r, err
 }
 
 // routeToWhole is the route to a whole address of this host. The port program redirects such

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -62,8 +64,8 @@ type Mux struct {
 	routes      *route.Resolver
 	nat         *nat.Reader
 	identity    endpoint.Identity
-	uplinkMTU   atomic.Uint32                // present MTU of the uplink, in bytes
-	primary     atomic.Pointer[netip.Prefix] // the uplink's primary IPv4 address
+	uplinkMTU   atomic.Uint32                 // present MTU of the uplink, in bytes
+	own         atomic.Pointer[identityAddrs] // the uplink's addresses, as last read
 	log         *slog.Logger
 	policy      Policy
 	failed      chan error    // of capacity 1
@@ -87,6 +89,7 @@ type Mux struct {
 
 	mu        sync.Mutex // guards what follows, and the kernel's tables
 	tags      claimTable
+	steering  steering
 	users     ledger
 	aside     map[netip.Addr]bool // whole addresses that are being claimed
 	queues    map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
@@ -98,11 +101,12 @@ type Mux struct {
 	ended     error             // why no endpoint can work any more
 }
 
-// Identity describes the uplink to its endpoints, with its present MTU and address.
+// Identity describes the uplink to its endpoints, with its present MTU and addresses.
 func (m *Mux) Identity() endpoint.Identity {
 	id := m.identity
 	id.MTU = m.mtu()
-	id.Addr = *m.primary.Load()
+	own := m.own.Load()
+	id.Addr, id.Addr6, id.LinkLocal = own.addr, own.addr6, own.linkLocal
 	return id
 }
 
@@ -111,7 +115,8 @@ func (m *Mux) Identity() endpoint.Identity {
 func (m *Mux) mtu() uint32 { return min(m.uplinkMTU.Load(), m.progs.mtu) }
 
 // Failed receives an error if endpoints can no longer work and the mux should be closed: the
-// uplink was deleted or has another MAC address, or the programs' alarms cannot be read.
+// uplink was deleted or has another MAC address, frames of VLANs would look untagged
+// (ErrVLANOffload), or the programs' alarms cannot be read.
 // All leases have ended then. There is at most one error, and the channel is never closed.
 func (m *Mux) Failed() <-chan error { return m.failed }
 
@@ -263,7 +268,7 @@ func (m *Mux) letGoOfTags() error {
 
 // detach removes from the kernel what Open has put there.
 func (m *Mux) detach() error {
-	return errors.Join(m.progs.uncouple(), m.restoreVLANTags(), m.pins.remove())
+	return errors.Join(route.Within(m.ns, m.progs.uncouple), m.pins.remove())
 }
 
 // Open attaches a mux to an interface of the calling thread's network namespace, or takes
@@ -352,6 +357,12 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return err
 	}
 	m.handles.push(m.routes.Close)
+	rules, err := newDriverRules(nameOf(m.nl, m.up.ifindex))
+	if err != nil {
+		return err
+	}
+	m.handles.push(rules.close)
+	m.steering = steering{driver: rules, spread: m.spread}
 	m.nat = nat.NewReader(nat.Link{Name: m.up.name, Index: m.up.ifindex})
 	return nil
 }
@@ -394,15 +405,21 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if cfg.Mode == ModeAuto {
+		m.log.Info(m.progs.mode.String()+" mode kept", "interface", m.up.name, "driver", m.up.driver, "because", "the mux that is taken over is attached in it")
+	}
 	m.handles.push(m.progs.release)
 	m.handles.push(m.closeQueues)
+	if err := m.keepVLANTags(m.up.name); err != nil {
+		return true, err
+	}
 	return true, m.adopt()
 }
 
 // start starts the goroutines of a mux whose programs are attached.
 func (m *Mux) start(cfg Config) error {
-	if err := m.showVLANTags(); err != nil {
-		return err
+	if m.up.virtual && m.progs.mode == ModeNative {
+		m.log.Info("in native mode on a virtual link XDP sees no VLAN tags if the other end has txvlan offload: if VLANs are used there, turn it off", "interface", m.up.name)
 	}
 	m.uplinkMTU.Store(m.up.mtu)
 	m.identity = m.up.identity(m.progs.mode)

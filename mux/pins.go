@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -393,14 +395,22 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 	return n, nil
 }
 
-// takeDown removes a mux that no process serves: it detaches the uplink's program, deletes cutter
-// and ports, restores the uplink's setting and unpins. Pins are removed last, so that another
+// takeDown removes a mux that no process serves: it detaches the uplink's programs and that of lo, deletes devices
+// and ports, removes classification rules, restores the uplink's setting and unpins. Pins are removed last, so that another
 // process can repeat the removal if this one dies. The directory stays. The calling thread is
 // in the mux's namespace.
 //
-// The pins may be incomplete or made by another version, so any of them may be missing.
+// The pins may be incomplete or made by another version, so any of them may be missing. After
+// an error of the classification rules the uplink's setting is restored and the pins are removed
+// all the same.
 func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
-	for _, name := range []string{pinUplink, pinLink + bpf.MuxProgUnetQueue} {
+	state, stateErr := readState(keep)
+	if stateErr == nil {
+		if err := refuseLocal(state); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{pinUplink, pinLink + bpf.MuxProgUnetQueue, pinLink + bpf.MuxProgUnetLo, pinLink + bpf.MuxProgUnetEgress} {
 		l, err := link.LoadPinnedLink(keep.at(name), nil)
 		if err == nil {
 			err = errors.Join(l.Detach(), l.Close())
@@ -409,7 +419,7 @@ func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 			return fmt.Errorf("pinned link: %w", err)
 		}
 	}
-	if err := deleteCutter(h, ifindex); err != nil {
+	if err := errors.Join(deleteUp(h, ifindex), deleteCutter(h, ifindex)); err != nil {
 		return err
 	}
 	prog, err := ebpf.LoadPinnedProgram(keep.at(bpf.MuxProgUnetPort), nil)
@@ -423,12 +433,15 @@ func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	state, err := readState(keep)
-	if err == nil && state.RestoreVlan != 0 {
-		err = restoreRxVLAN(int(state.Ifindex))
+	rulesErr := unsteerPinned(h, ifindex, keep)
+	if rulesErr != nil {
+		rulesErr = fmt.Errorf("classification rules may be left (ethtool -n): %w", rulesErr)
+	}
+	if err = stateErr; err == nil {
+		err = restoreOffloads(int(state.Ifindex), offloads(state.RestoreOffloads))
 	}
 	if err != nil && !errors.Is(err, errUnusable) {
-		return err
+		return errors.Join(rulesErr, err)
 	}
-	return keep.clear()
+	return errors.Join(rulesErr, keep.clear())
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux_test
 
 import (
@@ -397,7 +399,7 @@ func TestCleanup(t *testing.T) {
 	wantReport(t, cleanup(t, l.A, l.pin, true), path, "removed")
 	eventually(t, "all is as before", func() bool {
 		now := look(t, l.A)
-		return slices.Equal(now.links, before.links) && slices.Equal(now.cutters, before.cutters) && slices.Equal(now.programs, before.programs)
+		return slices.Equal(now.links, before.links) && slices.Equal(now.cutters, before.cutters) && slices.Equal(now.pairs, before.pairs) && slices.Equal(now.programs, before.programs)
 	})
 	if !offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload stays off")
@@ -414,6 +416,28 @@ func TestCleanup(t *testing.T) {
 	if left := pinnedIn(t, l.pin); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// Cleanup that cannot read the tags, and so not remove their classification rules, says so, restores
+// the setting of the uplink, and removes the pins.
+func TestCleanupAfterAnErrorOfRules(t *testing.T) {
+	t.Parallel()
+	l := newPinLab(t)
+	l.serve(order{Mode: mux.ModeGeneric}).kill()
+	path := l.onlyPins()
+	must(t, os.Remove(filepath.Join(path, bpf.MuxMapTags)))
+	must(t, os.Mkdir(filepath.Join(path, bpf.MuxMapTags), 0o700)) // it cannot be opened as a map
+	err := l.A.Do(func() error { return mux.Cleanup(l.pin, true, func(string) {}) })
+	if err == nil || !strings.Contains(err.Error(), "classification rules may be left") {
+		t.Errorf("got %v", err)
+	}
+	if !offload(t, l.A, "rxvlan") {
+		t.Error("receive VLAN offload stays off")
+	}
+	if left, err := os.ReadDir(path); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	wantReport(t, cleanup(t, l.A, l.pin, false), path, "removed")
 }
 
 // A mux whose interface is gone is removed from any namespace; from its own also its ports.

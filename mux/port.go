@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -177,7 +179,10 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	}
 	params.Ifindex, params.Queue = m.up.ifindex, queue
 	err = route.Within(m.ns, func() (err error) {
-		sock, err = xsk.Create(params, l.memory)
+		if sock, err = xsk.New(params, l.memory); err != nil {
+			return err
+		}
+		l.bound, err = m.bindQueue(sock, params, l.bound, l.terms.Trusted)
 		return err
 	})
 	if errors.Is(err, xsk.ErrQueueBusy) {
@@ -201,6 +206,9 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	if n := m.progs.objs.Sockets.MaxEntries(); queue >= n {
 		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, n)
+	}
+	if err := m.checkQueue(queue); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	_, taken := m.queues[queue]

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux_test
 
 import (
@@ -195,6 +197,11 @@ func TestUplinkMTUChanges(t *testing.T) {
 	}
 	if id := m.Identity(); id.MTU != 1400 {
 		t.Errorf("identity %+v", id)
+	}
+	onDevice(t, p.A, p.A.Interface, mtu(1500))
+	eventually(t, "the MTU of the programs is logged", func() bool { return strings.Contains(log.String(), "mtu=1500\n") })
+	if s := log.String(); strings.Count(s, "level=WARN") != 1 {
+		t.Errorf("log: %s", s)
 	}
 	select {
 	case err := <-m.Failed():

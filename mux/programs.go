@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -5,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -22,6 +25,7 @@ type programs struct {
 	ifindex int             // of the uplink
 	mode    Mode            // never ModeAuto
 	mtu     uint32          // the uplink's MTU when they were loaded: the limit of what endpoints send
+	stateMu sync.Mutex      // guards state, while goroutines run
 	state   bpf.State       // as in the kernel's table
 	objs    bpf.MuxObjects
 	uplink  link.Link
@@ -42,16 +46,18 @@ func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *sl
 		if err != nil {
 			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.name, want, err)
 		}
-		if f, known := xdpFeatures(u.ifindex); want == ModeNative && known && f&xdpNdoXmit == 0 {
+		if can := xdpFeatures(u.ifindex); want == ModeNative && can.known && !can.all(xdpNdoXmit) {
 			log.Warn("the driver does not accept redirected frames now: what endpoints send is lost and counted (on a veth: until the other end has GRO or an XDP program)", "interface", u.name)
 		}
 		return p, nil
 	}
-	if f, known := xdpFeatures(u.ifindex); !u.virtual && known && f&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect {
+	why := u.notNative(xdpFeatures(u.ifindex))
+	if why == "" {
 		p, err := attachIn(h, ModeNative, u, keep, log)
 		if err == nil {
 			// Many drivers report only after the attachment that they accept redirected frames.
-			if f, _ := xdpFeatures(u.ifindex); f&xdpNdoXmit != 0 {
+			if xdpFeatures(u.ifindex).all(xdpNdoXmit) {
+				log.Info("native mode chosen", "interface", u.name, "driver", u.driver, "because", "the driver has XDP and accepts redirected frames")
 				return p, nil
 			}
 			err = errors.Join(errors.New("the driver does not accept redirected frames"), p.detach())
@@ -59,8 +65,9 @@ func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *sl
 		if errors.Is(err, ErrForeignProgram) {
 			return nil, fmt.Errorf("attach to %s: %w", u.name, err)
 		}
-		log.Info("native mode does not work, trying tcx", "interface", u.name, "error", err)
+		why = err.Error()
 	}
+	log.Info("tcx mode chosen", "interface", u.name, "driver", u.driver, "because", why)
 	p, err := attachIn(h, ModeTCX, u, keep, log)
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s in tcx mode: %w", u.name, err)
@@ -98,6 +105,11 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		rand.Read(secret[:])
 		config.CutBy(cutter, secret)
 	}
+	up, top, err := makeUp(h, u.ifindex)
+	if err != nil {
+		return nil, err
+	}
+	config.Up = uint32(up.Attrs().Index)
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
 	}
@@ -123,22 +135,39 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 			return nil, err
 		}
 	}
-	state := bpf.State{
-		Objects: bpf.ObjectsHash(),
-		Netns:   u.netns,
-		NextId:  1,
-		Ifindex: uint32(u.ifindex),
-		Mtu:     u.mtu,
-		Link:    u.addr,
-		Mode:    uint16(m),
-	}
-	if err := p.putState(state); err != nil {
+	err = p.changeState(func(s *bpf.State) {
+		*s = bpf.State{
+			Objects: bpf.ObjectsHash(),
+			Netns:   u.netns,
+			NextId:  1,
+			Ifindex: uint32(u.ifindex),
+			Mtu:     u.mtu,
+			Link:    u.addr,
+			Mode:    uint16(m),
+		}
+	})
+	if err != nil {
 		return nil, err
+	}
+	shown, err := p.showVLANTags(u.name)
+	if err != nil {
+		return nil, err
+	}
+	if shown {
+		log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", u.name)
+	}
+	if m != ModeTCX {
+		if err := p.stopMerging(u.name, m); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.attachAides(u, note != nil); err != nil {
 		return nil, err
 	}
-	if m == ModeTCX && config.Cutter != 0 {
+	if err := p.attachUp(up, top); err != nil {
+		return nil, err
+	}
+	if config.Cutter != 0 {
 		if err := p.attachCutter(int(config.Cutter)); err != nil {
 			return nil, err
 		}
@@ -160,8 +189,11 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		flags := link.XDPAttachFlags(p.attachFlag())
 		p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.objs.UnetUplink, Interface: u.ifindex, Flags: flags})
 	}
+	if err = foreign(err); err != nil && m == ModeNative && !errors.Is(err, ErrForeignProgram) {
+		err = u.nativeRefused(p.objs.UnetUplink, err)
+	}
 	if err != nil {
-		return nil, foreign(err)
+		return nil, err
 	}
 	if keep != nil {
 		if err := p.uplink.Pin(keep.at(pinUplink)); err != nil {
@@ -226,9 +258,10 @@ func (p *programs) attachFlag() int {
 }
 
 // aides are the names of the programs that are not XDP programs: they count frames that the
-// kernel drops after XDP, note VLAN tags before it, and redirect super-frames to the cutter.
+// kernel drops after XDP, note VLAN tags before it, redirect super-frames to the cutter, and take what
+// the kernel of this host sends to endpoints.
 func aides(m Mode, u *uplink) []string {
-	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException}
+	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException, bpf.MuxProgUnetLo, bpf.MuxProgUnetEgress}
 	switch m {
 	case ModeNative:
 		names = append(names, bpf.MuxProgUnetDevmapXmit)
@@ -243,8 +276,7 @@ func aides(m Mode, u *uplink) []string {
 	return names
 }
 
-// attachAides attaches UnetCut to the uplink's traffic control ingress, and the others to
-// tracepoints. noted: unet_note_vlan is attached already.
+// attachAides attaches the aides to traffic control or to tracepoints. noted: unet_note_vlan is attached already.
 func (p *programs) attachAides(u *uplink, noted bool) error {
 	progs := map[string]*ebpf.Program{
 		bpf.MuxProgUnetRedirectErr: p.objs.UnetRedirectErr,
@@ -253,14 +285,20 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 		bpf.MuxProgUnetNoteVlan:    p.objs.UnetNoteVlan,
 		bpf.MuxProgUnetBacklogFull: p.objs.UnetBacklogFull,
 	}
+	// Traffic control. unet_lo is put before other programs, which can end the chain.
+	controls := map[string]link.TCXOptions{
+		bpf.MuxProgUnetCut:    {Program: p.objs.UnetCut, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
+		bpf.MuxProgUnetLo:     {Program: p.objs.UnetLo, Attach: ebpf.AttachTCXIngress, Interface: loIndex, Anchor: link.Head()},
+		bpf.MuxProgUnetEgress: {Program: p.objs.UnetEgress, Attach: ebpf.AttachTCXEgress, Interface: u.ifindex},
+	}
 	for _, name := range aides(p.mode, u) {
 		if name == bpf.MuxProgUnetNoteVlan && noted {
 			continue
 		}
 		var l link.Link
 		var err error
-		if name == bpf.MuxProgUnetCut {
-			l, err = link.AttachTCX(link.TCXOptions{Program: p.objs.UnetCut, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex})
+		if at, is := controls[name]; is {
+			l, err = link.AttachTCX(at)
 		} else {
 			l, err = link.AttachTracing(link.TracingOptions{Program: progs[name]})
 		}
@@ -302,8 +340,12 @@ func programID(prog *ebpf.Program) (uint32, error) {
 	return uint32(id), nil
 }
 
-// putState stores the state of the mux in the kernel, for the next process.
-func (p *programs) putState(s bpf.State) error {
+// changeState changes the state of the mux in the kernel, for the next process.
+func (p *programs) changeState(change func(*bpf.State)) error {
+	p.stateMu.Lock()
+	defer p.stateMu.Unlock()
+	s := p.state
+	change(&s)
 	if err := p.objs.State.Put(uint32(0), s); err != nil {
 		return fmt.Errorf("state of the mux: %w", err)
 	}
@@ -316,15 +358,16 @@ func (p *programs) detach() error {
 	return errors.Join(p.uncouple(), p.pins.clear(), p.release())
 }
 
-// uncouple detaches the program from the uplink and deletes the cutter. The program is detached
-// at once; by closing the last descriptor of its link it would be detached later.
+// uncouple detaches the program from the uplink, deletes the mux's devices and restores the settings.
+// The program is detached at once; by closing the last descriptor of its link it would be
+// detached later. The calling thread is in the uplink's namespace.
 func (p *programs) uncouple() error {
 	if p.uplink != nil {
 		if err := p.uplink.Detach(); err != nil {
 			return fmt.Errorf("detach from the uplink: %w", err)
 		}
 	}
-	return deleteCutter(p.nl, p.ifindex)
+	return errors.Join(refuseLocal(p.state), deleteUp(p.nl, p.ifindex), deleteCutter(p.nl, p.ifindex), p.restoreOffloads(hidesVLAN|mergesFrames))
 }
 
 // release closes descriptors. Pinned programs stay attached.
@@ -341,7 +384,7 @@ type Mode uint8
 
 const (
 	// ModeAuto is native if the interface is hardware whose driver supports XDP, redirects
-	// and redirected frames, and otherwise tcx. On a veth native is slower: it copies each skb
+	// and redirected frames, shows VLAN tags, and is not vmxnet3; otherwise tcx. On a veth native is slower: it copies each skb
 	// into an XDP frame first.
 	ModeAuto Mode = iota
 	// ModeGeneric runs the programs on skbs, on any driver.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -59,7 +61,7 @@ func (m *Mux) releaseQueues() error {
 	}
 	links := q.links
 	q.links = nil
-	return m.progs.detachQueue(links)
+	return route.Within(m.ns, func() error { return m.progs.detachQueue(links) })
 }
 
 // closeQueues closes the descriptors of the links. Pinned programs stay attached.
@@ -157,6 +159,13 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 	if err := p.countLosses(progs.Queue, bpf.LostUplinkRedirect); err != nil {
 		return links, err
 	}
+	up, err := p.nl.LinkByIndex(u.ifindex) // it may have another name by now
+	if err != nil {
+		return links, fmt.Errorf("interface %q: %w", u.name, err)
+	}
+	if err := p.stopMerging(up.Attrs().Name, ModeGeneric); err != nil {
+		return links, err
+	}
 	queue, err := link.AttachXDP(link.XDPOptions{Program: progs.Queue, Interface: u.ifindex, Flags: link.XDPGenericMode})
 	if err != nil {
 		return links, foreign(err)
@@ -166,7 +175,7 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 }
 
 // detachQueue undoes attachQueue. unet_queue is detached at once; by closing the last descriptor
-// of its link it would be detached later.
+// of its link it would be detached later. The calling thread is in the uplink's namespace.
 func (p *programs) detachQueue(links []link.Link) (err error) {
 	for _, l := range links {
 		info, ierr := l.Info()
@@ -182,7 +191,7 @@ func (p *programs) detachQueue(links []link.Link) (err error) {
 			}
 		}
 	}
-	return errors.Join(err, closeLinks(links))
+	return errors.Join(err, closeLinks(links), p.restoreOffloads(mergesFrames))
 }
 
 // pinLink pins the link of a program, if the mux is pinned.

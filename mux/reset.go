@@ -1,3 +1,5 @@
+//go:build linux
+
 package mux
 
 import (
@@ -23,7 +25,8 @@ import (
 //
 // If the sequence number of a RST is in the peer's window but is not the next one, the peer
 // answers with an ACK (RFC 5961, section 3.2), which no tag claims. On an address of the host
-// the kernel answers it with a RST; on a whole address the mux does so, for a second.
+// the kernel answers it with a RST; on a whole address the mux does so, for a second, if the peer is
+// not the kernel of this host.
 
 const (
 	resetTime     = 3 * time.Second       // limit for all connections of a lease
@@ -44,7 +47,7 @@ type resetter struct {
 	m      *Mux
 	until  time.Time                    // end of resetTime, or of answerTime
 	held   map[endpoint.Tag]bool        // tags that the lease held, in effect
-	hops   map[netip.Addr]wire.LinkAddr // by destination; zero: no route
+	hops   map[netip.Addr]wire.LinkAddr // by destination; the uplink's: this host's kernel; zero: no route
 	silent int                          // number of neighbours that did not answer
 	sent   int
 
@@ -126,8 +129,9 @@ func (r *resetter) reset(c wire.Connection) error {
 	return r.send(ifindex, to, f, wire.TCPFields{Seq: c.Next, Flags: wire.TCPRst})
 }
 
-// route is the next hop of a RST and the device that it leaves by: the uplink, or the port of
-// an endpoint of this host. An endpoint on a queue of the uplink cannot be reached.
+// route is the next hop of a RST and the device that it leaves by: the uplink, the port of an
+// endpoint of this host, or the pair to this host's kernel (bpf/src/host.h). An endpoint on a queue
+// of the uplink cannot be reached.
 func (r *resetter) route(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
 	m := r.m
 	m.mu.Lock()
@@ -146,7 +150,14 @@ func (r *resetter) route(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
 		to = r.resolve(dst)
 		r.hops[dst] = to
 	}
-	return to, m.up.ifindex, to != wire.LinkAddr{}
+	if to != m.up.addr {
+		return to, m.up.ifindex, to != wire.LinkAddr{}
+	}
+	up, err := m.nl.LinkByName(upName(m.up.ifindex))
+	if err != nil {
+		return to, 0, false
+	}
+	return to, up.Attrs().Index, true
 }
 
 // resolve returns the MAC address of the next hop to a host; zero: there is none.
@@ -163,7 +174,7 @@ func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
 		r.silent++
 		return to
 	}
-	if found.LinkAddr.IsGroup() || found.LinkAddr == r.m.up.addr {
+	if found.LinkAddr.IsGroup() {
 		return to
 	}
 	return found.LinkAddr
@@ -179,7 +190,7 @@ func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields)
 	wire.PutIPv4(frame[ip:], wire.IPv4Fields{
 		TTL: 64, Protocol: wire.ProtocolTCP, DontFragment: true, TotalLen: uint16(len(frame) - ip), Src: src, Dst: dst,
 	})
-	wire.PutTCP(frame[tcp:], &h, wire.TCPHeaderLen, wire.PseudoHeader4(src, dst, wire.ProtocolTCP, wire.TCPHeaderLen))
+	wire.PutTCP(frame[tcp:], &h, wire.TCPHeaderLen, wire.PseudoHeader(wire.AddrFrom4(src), wire.AddrFrom4(dst), wire.ProtocolTCP, wire.TCPHeaderLen))
 	for {
 		err := unix.Sendto(r.m.sender, frame[:], unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: ifindex})
 		if err != unix.EAGAIN && err != unix.ENOBUFS {

@@ -1,11 +1,15 @@
+//go:build linux
+
 package mux
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -31,8 +35,7 @@ type uplink struct {
 	virtual bool   // made in software
 	virtio  bool   // hardware of a hypervisor
 	kind    string // of a virtual link: veth, bridge, ...
-
-	unfinished bool // frames may have a partial transport checksum (function unfinished)
+	driver  string // as ethtool -i shows it
 }
 
 // findUplink looks up an interface of the calling thread's namespace. Errors: ErrNoInterface,
@@ -50,10 +53,6 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 	if a.EncapType != "ether" || len(a.HardwareAddr) != len(wire.LinkAddr{}) {
 		return uplink{}, fmt.Errorf("%w: %s is %s", ErrNotEthernet, name, a.EncapType)
 	}
-	all, err := route.Dump(h.LinkList)
-	if err != nil {
-		return uplink{}, fmt.Errorf("list interfaces: %w", err)
-	}
 	cookie, err := netnsCookie()
 	if err != nil {
 		return uplink{}, err
@@ -65,11 +64,10 @@ func findUplink(h *netlink.Handle, name string) (uplink, error) {
 		addr:    wire.LinkAddr(a.HardwareAddr),
 		mtu:     uint32(a.MTU),
 		queues:  uint32(max(a.NumRxQueues, 1)),
-		virtual: l.Type() != "device", // "device": the link has no kind, so it is hardware
 		virtio:  a.ParentDevBus == "virtio",
+		virtual: l.Type() != "device", // "device": the link has no kind, so it is hardware
 		kind:    l.Type(),
-
-		unfinished: unfinished(l, all),
+		driver:  driverOf(l),
 	}, nil
 }
 
@@ -111,77 +109,98 @@ func programName(id ebpf.ProgramID) string {
 	return info.Name
 }
 
-// partialChecksums reports whether received frames may have a partial transport checksum
-// (CHECKSUM_PARTIAL): on virtual links, and with virtio unless in native mode.
-func (u *uplink) partialChecksums(m Mode) bool {
-	return u.unfinished || u.virtio && m != ModeNative
-}
-
-// unfinished reports whether frames with a partial transport checksum can come over a link, as a
-// kernel sends them over a virtual link: a veth, a tap, a bridge; a bond, VLAN or macvlan if a
-// link below it is such a link. On any other link a partial checksum is a wrong checksum.
-func unfinished(l netlink.Link, all []netlink.Link) bool {
-	switch l.Type() {
-	case "veth", "netkit", "tuntap", "dummy", "ifb", "bridge":
-		return true
-	case "bond", "team", "vlan", "macvlan", "macvtap":
-	default:
-		return false
-	}
-	a := l.Attrs()
-	return slices.ContainsFunc(all, func(below netlink.Link) bool {
-		b := below.Attrs()
-		return (b.MasterIndex == a.Index || b.Index == a.ParentIndex && a.NetNsID < 0) && b.Index != a.Index && unfinished(below, all)
-	})
-}
-
 // Bits of enum netdev_xdp_act, linux/netdev.h.
 const (
 	xdpBasic    = 1 << 0
 	xdpRedirect = 1 << 1
 	xdpNdoXmit  = 1 << 2
+	xdpZeroCopy = 1 << 3
 )
 
-// xdpFeatures are the bits of what the driver can do in native mode (netdev netlink family,
-// Linux 6.3). known is false if the kernel does not report them. The calling thread is in
-// the interface's namespace.
-func xdpFeatures(ifindex int) (features uint64, known bool) {
-	family, err := netlink.GenlFamilyGet("netdev")
-	if err != nil {
-		return 0, false
-	}
+// xdpSupport is what a driver can do in native mode.
+type xdpSupport struct {
+	known     bool   // the kernel has reported it
+	features  uint64 // bits of enum netdev_xdp_act
+	zcMaxSegs uint32 // frames that a packet may have with zero copy; 0: not reported
+}
+
+// all reports whether the driver has all features.
+func (s xdpSupport) all(features uint64) bool { return s.features&features == features }
+
+// xdpFeatures asks the kernel what a driver can do in native mode (Linux 6.3; zcMaxSegs 6.6). The
+// calling thread is in the interface's namespace.
+func xdpFeatures(ifindex int) (s xdpSupport) {
 	const (
 		cmdDevGet       = 1 // NETDEV_CMD_DEV_GET
 		attrIfindex     = 1 // NETDEV_A_DEV_IFINDEX
 		attrXDPFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
+		attrZCMaxSegs   = 4 // NETDEV_A_DEV_XDP_ZC_MAX_SEGS
 	)
-	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	// Not nl.Genlmsg: it serializes four bytes of a struct of two, and the kernel refuses the
-	// request if the last two are not 0.
-	req.AddRawData(append([]byte{cmdDevGet, nl.GENL_CTRL_VERSION, 0, 0}, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(uint32(ifindex))).Serialize()...))
-	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
-	if err != nil || len(msgs) == 0 || len(msgs[0]) < nl.SizeofGenlmsg {
-		return 0, false
-	}
-	attrs, err := nl.ParseRouteAttr(msgs[0][nl.SizeofGenlmsg:])
-	if err != nil {
-		return 0, false
-	}
-	for _, a := range attrs {
-		if a.Attr.Type == attrXDPFeatures && len(a.Value) == 8 {
-			return nl.NativeEndian().Uint64(a.Value), true
+	for _, a := range askNetdev(cmdDevGet, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(uint32(ifindex)))) {
+		switch {
+		case a.Attr.Type == attrXDPFeatures && len(a.Value) == 8:
+			s.known, s.features = true, nl.NativeEndian().Uint64(a.Value)
+		case a.Attr.Type == attrZCMaxSegs && len(a.Value) == 4:
+			s.zcMaxSegs = nl.NativeEndian().Uint32(a.Value)
 		}
 	}
-	return 0, false
+	return s
+}
+
+// sendingQueues is the number of queues, at most all, by which sockets can send
+// (real_num_tx_queues). all, if the kernel does not report it.
+func sendingQueues(ifindex int, all uint32) uint32 {
+	return cmp.Or(realQueues(ifindex, typeTX, all), all)
+}
+
+// Types of queues: NETDEV_QUEUE_TYPE_RX, NETDEV_QUEUE_TYPE_TX.
+const (
+	typeRX = 0
+	typeTX = 1
+)
+
+// realQueues is the number of receive or transmit queues, at most all, that the device has in use,
+// with those that a driver adds for XDP (real_num_rx_queues, real_num_tx_queues; Linux 6.8). 0, if
+// the kernel does not report it or the interface is down. The calling thread is in the
+// interface's namespace.
+func realQueues(ifindex int, of, all uint32) uint32 {
+	const (
+		cmdQueueGet = 10 // NETDEV_CMD_QUEUE_GET
+		attrID      = 1  // NETDEV_A_QUEUE_ID
+		attrIfindex = 2  // NETDEV_A_QUEUE_IFINDEX
+		attrType    = 3  // NETDEV_A_QUEUE_TYPE
+	)
+	for n := range all {
+		if askNetdev(cmdQueueGet, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(uint32(ifindex))),
+			nl.NewRtAttr(attrType, nl.Uint32Attr(of)), nl.NewRtAttr(attrID, nl.Uint32Attr(n))) == nil {
+			return n
+		}
+	}
+	return all
+}
+
+// askNetdev sends a request of the netdev netlink family and returns the attributes of the
+// answer; nil after an error.
+func askNetdev(cmd byte, attrs ...*nl.RtAttr) []syscall.NetlinkRouteAttr {
+	family, err := findGenl("netdev")
+	if err != nil {
+		return nil
+	}
+	answers, err := genl(family.id, cmd, nl.GENL_CTRL_VERSION, attrs...)
+	if err != nil || len(answers) == 0 {
+		return nil
+	}
+	return answers[0]
 }
 
 // identity describes the uplink to endpoints, without the address, which Mux.Identity sets.
 func (u *uplink) identity(m Mode) endpoint.Identity {
 	return endpoint.Identity{
 		Interface:        u.name,
+		Index:            u.ifindex,
 		LinkAddr:         u.addr,
 		MTU:              u.mtu,
-		PartialChecksums: u.partialChecksums(m),
+		PartialChecksums: true, // what the kernel of this host sends has them
 		Mode:             m.String(),
 	}
 }
@@ -203,7 +222,46 @@ func (m *Mux) watchUplink() error {
 		}
 	})
 	m.background.push(func() error { sock.Close(); return nil })
+	return m.watchQueues()
+}
+
+// watchQueues watches the number of active queues of the uplink until the mux is closed. The
+// calling thread is in the uplink's namespace.
+func (m *Mux) watchQueues() error {
+	sock, err := subscribeChannels(m.ns)
+	if sock == nil || err != nil {
+		return err
+	}
+	m.running.Go(func() {
+		for m.ctx.Err() == nil {
+			msgs, _, err := sock.Receive()
+			switch {
+			case errors.Is(err, unix.ENOBUFS): // events were lost
+				m.queuesChanged()
+			case err != nil:
+				if m.ctx.Err() == nil {
+					m.log.Error("no more events about the number of queues", "interface", m.up.name, "error", err)
+				}
+				return
+			case slices.ContainsFunc(msgs, func(e syscall.NetlinkMessage) bool { return isChannelsNotice(e.Data) }):
+				m.queuesChanged()
+			}
+		}
+	})
+	m.background.push(func() error { sock.Close(); return nil })
 	return nil
+}
+
+// queuesChanged is called when the number of active queues of the uplink may have changed.
+func (m *Mux) queuesChanged() {
+	n, err := m.usableQueues()
+	switch {
+	case err == nil:
+		m.log.Info("queues of the uplink", "interface", m.up.name, "active", n)
+		m.steerAgain()
+	case !isAbsent(err):
+		m.log.Error("cannot find out which queues of the uplink are active", "interface", m.up.name, "error", err)
+	}
 }
 
 // fail ends all leases and reports why by Failed. Only the first call has an effect.
@@ -264,10 +322,22 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
 		return fmt.Errorf("%w: the MAC address of %s is %v now, and endpoints use %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
 	}
+	reopened := false // the driver may have opened the device again, which resets vmxnet3's RSS table
 	if now := uint32(a.MTU); now != m.uplinkMTU.Swap(now) {
-		m.log.Warn("the uplink's MTU has changed, and endpoints are notified; the programs drop frames longer than the MTU with which they were loaded",
-			"interface", m.up.name, "mtu", now, "loaded", m.progs.mtu)
+		reopened = true
+		if now == m.progs.mtu {
+			m.log.Info("the uplink's MTU is again that with which the programs were loaded, and endpoints are notified", "interface", m.up.name, "mtu", now)
+		} else {
+			m.log.Warn("the uplink's MTU has changed, and endpoints are notified; the programs drop frames longer than the MTU with which they were loaded",
+				"interface", m.up.name, "mtu", now, "loaded", m.progs.mtu)
+		}
 		m.hopChanged(netip.Addr{})
+		m.warnOfLongPackets(now)
+	}
+	if err := route.Within(m.ns, func() error { return m.keepVLANTags(a.Name) }); errors.Is(err, ErrVLANOffload) {
+		return err
+	} else if err != nil {
+		m.log.Error("cannot find out whether XDP sees VLAN tags", "interface", a.Name, "error", err)
 	}
 	// What `ip link` shows as UP and LOWER_UP, and the operational state (RFC 2863).
 	down := a.RawFlags&unix.IFF_UP == 0 || a.RawFlags&unix.IFF_RUNNING == 0
@@ -281,7 +351,20 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 			l.tellLink(down)
 		}
 	}
+	if reopened || changed && !down {
+		m.steerAgain()
+	}
 	return nil
+}
+
+// keepVLANTags turns receive VLAN offload off if another program has turned it on. The calling
+// thread is in the uplink's namespace.
+func (m *Mux) keepVLANTags(name string) error {
+	shown, err := m.progs.showVLANTags(name)
+	if shown {
+		m.log.Warn("receive VLAN offload had been turned on, and is off again: meanwhile endpoints may have received frames of VLANs as untagged ones", "interface", name)
+	}
+	return err
 }
 
 // waitForEvent returns after an event about the uplink or an address, or when events were lost.

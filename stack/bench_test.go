@@ -39,7 +39,7 @@ func (l *feed) Wake()                         {}
 func datagramFrame(srcPort, dstPort uint16, payload []byte) []byte {
 	b := make([]byte, 42+len(payload))
 	wire.PutEthernet(b, linkA, linkB, wire.EtherTypeIPv4)
-	n := wire.PutUDPCopy(b[34:], &wire.UDPFlow{Src: addrB, Dst: addrA, SrcPort: srcPort, DstPort: dstPort}, payload)
+	n := wire.PutUDPCopy(b[34:], &wire.UDPFlow{Src: wire.AddrFrom4(addrB), Dst: wire.AddrFrom4(addrA), SrcPort: srcPort, DstPort: dstPort}, payload)
 	wire.PutIPv4(b[14:], wire.IPv4Fields{TotalLen: uint16(20 + n), TTL: 64, Protocol: wire.ProtocolUDP, Src: addrB, Dst: addrA})
 	return b
 }

@@ -1,5 +1,7 @@
 package stack
 
+import "github.com/unet-go/unet/proto/frag"
+
 // reason names a counter. A frame that is dropped is counted by one of them; it causes no
 // error and no log line.
 type reason uint8
@@ -12,7 +14,7 @@ const (
 	frameNestedVLAN
 	frameVLAN        // tagged for a VLAN; the stack is on none
 	frameDestination // for another MAC address
-	frameType        // neither IPv4 nor ARP
+	frameType        // neither IPv4 nor ARP, nor IPv6 on a stack that has it
 	frameParts       // a packet whose last part is missing
 
 	ipv4Truncated
@@ -22,8 +24,23 @@ const (
 	ipv4Destination // for an address that is not ours
 	ipv4Source      // an address that no host can have
 	ipv4LinkGroup   // to our address in a link-layer broadcast (RFC 1122, 3.3.6)
-	ipv4Fragment    // fragments are not reassembled
+	ipv4Fragment    // fragments that are not reassembled: not of UDP, or the address is shared
 	ipv4Protocol    // neither ICMP, UDP nor TCP
+
+	ipv6Truncated
+	ipv6Version
+	ipv6Extension   // extension headers that are malformed or not accepted
+	ipv6Destination // for an address that is not ours
+	ipv6Source      // an address that no host can have
+	ipv6LinkGroup   // to our address in a link-layer multicast
+	ipv6Fragment    // as ipv4Fragment
+	ipv6Protocol    // neither ICMPv6, UDP nor TCP
+
+	ndBogus    // fails a validation of RFC 4861, or has an impossible sender
+	ndNotOurs  // not about our address, or our address is shared
+	ndConflict // another host claims our address
+	ndIgnored  // router advertisements and redirects
+	ndRepliesSent
 
 	arpMalformed
 	arpBogus    // an impossible sender address, or an unknown operation
@@ -83,6 +100,19 @@ var reasonNames = [reasons]string{
 	ipv4LinkGroup:           "ipv4_link_group",
 	ipv4Fragment:            "ipv4_fragment",
 	ipv4Protocol:            "ipv4_protocol",
+	ipv6Truncated:           "ipv6_truncated",
+	ipv6Version:             "ipv6_version",
+	ipv6Extension:           "ipv6_extension",
+	ipv6Destination:         "ipv6_destination",
+	ipv6Source:              "ipv6_source",
+	ipv6LinkGroup:           "ipv6_link_group",
+	ipv6Fragment:            "ipv6_fragment",
+	ipv6Protocol:            "ipv6_protocol",
+	ndBogus:                 "nd_bogus",
+	ndNotOurs:               "nd_not_ours",
+	ndConflict:              "nd_conflict",
+	ndIgnored:               "nd_ignored",
+	ndRepliesSent:           "nd_replies_sent",
 	arpMalformed:            "arp_malformed",
 	arpBogus:                "arp_bogus",
 	arpNotOurs:              "arp_not_ours",
@@ -124,12 +154,12 @@ type Counter struct {
 }
 
 // Counters returns all counts, by reason, in a fixed order. Those of UDP count
-// datagrams and those of TCP segments, unless their names state otherwise, the others
+// datagrams, those of reassembly fragments and those of TCP segments, unless their names state otherwise, the others
 // frames or packets.
 func (s *Stack) Counters() []Counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]Counter, 0, int(reasons)+80)
+	out := make([]Counter, 0, int(reasons)+100)
 	for r, name := range reasonNames {
 		out = append(out, Counter{name, s.count[r]})
 	}
@@ -143,6 +173,8 @@ func (s *Stack) Counters() []Counter {
 		Counter{"udp_checksum", u.BadChecksum},
 		Counter{"udp_errors", u.Errors},
 	)
+	s.fragments.Expire(frag.Time(s.now))
+	s.fragments.EachCounter(func(name string, value uint64) { out = append(out, Counter{"frag_" + name, value}) })
 	s.tcp.EachCounter(func(name string, value uint64) { out = append(out, Counter{"tcp_" + name, value}) })
 	return out
 }

@@ -1,4 +1,4 @@
-// Package stack is a network stack for one process: IPv4, ICMP, UDP and TCP
+// Package stack is a network stack for one process: IPv4 and IPv6, ICMP, UDP and TCP
 // on top of a [Link], with no goroutine between a frame and the application that
 // waits for it. A Link is an AF_XDP endpoint, a pair in memory (package
 // memlink) or a test; the stack makes no system call and runs on any system.
@@ -38,7 +38,8 @@
 //
 // # Limits
 //
-// MAC addresses and MTUs come from [Resolver]. Nothing is fragmented and no fragment is
-// reassembled: what exceeds the path's MTU is EMSGSIZE. ICMP errors are accepted only if they
-// quote what a socket here could have sent.
+// MAC addresses and MTUs come from [Resolver]. UDP datagrams from and to a whole address are
+// fragmented and reassembled (package frag); nothing else is, nor are IPv6 datagrams with
+// destination options after the fragment header. ICMP errors are accepted only if they quote what
+// a socket here could have sent.
 package stack

@@ -75,3 +75,10 @@ func Parked(s *Stack) (n int) {
 	}
 	return n
 }
+
+// Answers is the number of peers that are answered without a route.
+func Answers(s *Stack) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.answers)
+}

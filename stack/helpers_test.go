@@ -29,6 +29,9 @@ var (
 	addrB   = [4]byte{10, 0, 0, 2}
 	prefixA = netip.MustParsePrefix("10.0.0.1/24")
 	prefixB = netip.MustParsePrefix("10.0.0.2/24")
+
+	prefixes6A = []netip.Prefix{netip.MustParsePrefix("fd00::1/64"), netip.MustParsePrefix("fe80::1/64")}
+	prefixes6B = []netip.Prefix{netip.MustParsePrefix("fd00::2/64"), netip.MustParsePrefix("fe80::2/64")}
 )
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
@@ -65,11 +68,11 @@ type neighbours struct{}
 
 func (neighbours) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error) {
 	switch {
-	case dst == prefixA.Addr():
+	case dst == prefixA.Addr(), dst == prefixes6A[0].Addr(), dst == prefixes6A[1].Addr():
 		return stack.Route{LinkAddr: linkA}, nil
-	case dst == prefixB.Addr():
+	case dst == prefixB.Addr(), dst == prefixes6B[0].Addr(), dst == prefixes6B[1].Addr():
 		return stack.Route{LinkAddr: linkB}, nil
-	case prefixA.Contains(dst):
+	case prefixA.Contains(dst), prefixes6A[0].Contains(dst):
 		return stack.Route{}, syscall.EHOSTUNREACH
 	}
 	return stack.Route{}, syscall.ENETUNREACH
@@ -84,6 +87,18 @@ func newPair(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink
 	cfg.LinkAddr, cfg.Addr = linkA, prefixA
 	a = newStack(t, la, cfg)
 	cfg.LinkAddr, cfg.Addr = linkB, prefixB
+	b = newStack(t, lb, cfg)
+	return a, b, la, lb
+}
+
+// newPair6 makes two stacks with whole addresses of both families.
+func newPair6(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink.Link) {
+	t.Helper()
+	la, lb = memlink.Pair(memlink.Config{})
+	cfg.WholeAddress, cfg.Resolver = true, neighbours{}
+	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkA, prefixA, prefixes6A
+	a = newStack(t, la, cfg)
+	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkB, prefixB, prefixes6B
 	b = newStack(t, lb, cfg)
 	return a, b, la, lb
 }
@@ -186,7 +201,7 @@ func describe(frame []byte) (string, error) {
 	var line []string
 	say := func(format string, args ...any) { line = append(line, fmt.Sprintf(format, args...)) }
 	var out []gopacket.SerializableLayer
-	var ip *layers.IPv4
+	var ip gopacket.NetworkLayer
 	for _, l := range p.Layers() {
 		switch l := l.(type) {
 		case *layers.Ethernet:
@@ -200,6 +215,15 @@ func describe(frame []byte) (string, error) {
 			ip = l
 			say("ip %v > %v ttl %d %v", l.SrcIP, l.DstIP, l.TTL, l.Flags)
 			out = append(out, l)
+		case *layers.IPv6:
+			ip = l
+			say("ip6 %v > %v hop %d class %d", l.SrcIP, l.DstIP, l.HopLimit, l.TrafficClass)
+			out = append(out, l)
+		case *layers.ICMPv6:
+			say("icmp6 %v %x", l.TypeCode, l.Payload)
+			l.SetNetworkLayerForChecksum(ip)
+			out = append(out, l, gopacket.Payload(l.Payload))
+			return strings.Join(line, " | "), rewritten(frame, out)
 		case *layers.UDP:
 			say("udp %d > %d %q", uint16(l.SrcPort), uint16(l.DstPort), l.Payload)
 			l.SetNetworkLayerForChecksum(ip)

@@ -28,7 +28,8 @@ func (s *Stack) inputICMP(p *packet) {
 	case m.Type() == wire.ICMPEchoRequest && s.wholeAddress:
 		s.sendEchoReply(p, m)
 	case m.IsError():
-		s.inputICMPError(m)
+		e, err := m.Report()
+		s.inputICMPError(&e, err)
 	default:
 		s.count[icmpIgnored]++
 	}
@@ -40,12 +41,12 @@ func (s *Stack) sendEchoReply(p *packet, request wire.ICMPv4) {
 		s.count[icmpIgnored]++
 		return
 	}
-	f, ok := s.reply(headersLen + len(request))
+	f, ok := s.reply(headersLen4 + len(request))
 	if !ok {
 		return
 	}
 	s.replyHeaders(f.Data, p, wire.ProtocolICMP, len(request))
-	wire.PutEcho(f.Data[headersLen:], wire.EchoFields{Type: wire.ICMPEchoReply, ID: request.ID(), Seq: request.Seq()}, request.Payload())
+	wire.PutEcho(f.Data[headersLen4:], wire.EchoFields{Type: wire.ICMPEchoReply, ID: request.ID(), Seq: request.Seq()}, request.Payload())
 	if s.transmit(f) {
 		s.count[icmpEchoRepliesSent]++
 	}
@@ -64,28 +65,27 @@ func (s *Stack) sendUnreachable(p *packet, code uint8) {
 		return
 	}
 	n := wire.UnreachableLen(p.ip.Packet)
-	f, ok := s.reply(headersLen + n)
+	f, ok := s.reply(headersLen4 + n)
 	if !ok {
 		return
 	}
 	s.replyHeaders(f.Data, p, wire.ProtocolICMP, n)
-	wire.PutUnreachable(f.Data[headersLen:], code, 0, p.ip.Packet)
+	wire.PutUnreachable(f.Data[headersLen4:], code, 0, p.ip.Packet)
 	if s.transmit(f) {
 		s.count[icmpUnreachablesSent]++
 	}
 }
 
-// inputICMPError takes an error to the socket that sent the packet it quotes.
-// Such a message can be forged, so it must quote something that a socket of this
+// inputICMPError takes an error to the socket that sent the packet it quotes. err: it could not
+// be read. Such a message can be forged, so it must quote something that a socket of this
 // stack could have sent (RFC 5927, section 4.1, has the idea for TCP).
-func (s *Stack) inputICMPError(m wire.ICMPv4) {
-	quoted, err := m.Quoted()
+func (s *Stack) inputICMPError(e *wire.ICMPError, err error) {
 	if err != nil {
 		s.count[icmpTruncated]++
 		return
 	}
-	if quoted.Src == s.addr && quoted.Protocol == wire.ProtocolTCP {
-		if s.tcp.ProcessICMP(tcp.Time(s.readClock()), m, quoted) == nil {
+	if s.isOurs(e.Src) && e.Protocol == wire.ProtocolTCP {
+		if s.tcp.ProcessICMP(tcp.Time(s.readClock()), e) == nil {
 			s.count[icmpUnmatched]++
 		} else {
 			s.count[icmpErrors]++
@@ -93,13 +93,17 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		}
 		return
 	}
-	if quoted.Src != s.addr || quoted.Protocol != wire.ProtocolUDP {
+	if !s.isOurs(e.Src) || e.Protocol != wire.ProtocolUDP {
 		s.count[icmpUnmatched]++
 		return
 	}
-	sock, pending := s.udp.ProcessICMP(m, quoted)
+	if e.TooBig && !e.Dst.Is4() && e.MTU < wire.MinIPv6MTU { // RFC 8201, section 4
+		s.count[pathMTUIgnored]++
+		return
+	}
+	sock, pending := s.udp.ProcessICMP(e)
 	if sock == nil {
-		if _, _, ok := wire.QuotedPorts(quoted); ok {
+		if _, _, ok := e.Ports(); ok {
 			s.count[icmpUnmatched]++
 		} else {
 			s.count[icmpTruncated]++
@@ -107,25 +111,19 @@ func (s *Stack) inputICMPError(m wire.ICMPv4) {
 		return
 	}
 	s.count[icmpErrors]++
-	if m.Type() == wire.ICMPUnreachable && m.Code() == wire.ICMPFragmentationNeeded {
-		s.lowerPathMTU(quoted, m.NextHopMTU())
+	if e.TooBig {
+		s.lowerPathMTU(e)
 	}
 	if !sock.Connected() {
 		return
 	}
 	c := sock.Owner.(*UDPConn)
-	if pending {
+	switch {
+	case pending:
 		c.noteError()
-		return
-	}
-	if m.Type() == wire.ICMPUnreachable {
+	case e.Unreachable && (e.Errno == syscall.ENETUNREACH || e.Errno == syscall.EHOSTUNREACH):
 		// Transient errors, which the engine, like Linux, does not report. RFC 1122,
 		// section 4.1.3.3, requires that they are reported to the application.
-		switch m.Code() {
-		case wire.ICMPNetUnreachable:
-			c.setError(syscall.ENETUNREACH)
-		case wire.ICMPHostUnreachable:
-			c.setError(syscall.EHOSTUNREACH)
-		}
+		c.setError(e.Errno)
 	}
 }

@@ -10,8 +10,9 @@ import (
 const (
 	ttl = 64 // RFC 1700
 
-	// headersLen is the length of the Ethernet and IPv4 headers that are sent, in bytes.
-	headersLen = wire.EthernetHeaderLen + wire.IPv4HeaderLen
+	// Lengths of the Ethernet and IP headers that are sent, in bytes.
+	headersLen4 = wire.EthernetHeaderLen + wire.IPv4HeaderLen
+	headersLen6 = wire.EthernetHeaderLen + wire.IPv6HeaderLen
 )
 
 func (s *Stack) countEthernet(err error) {
@@ -37,41 +38,63 @@ func (s *Stack) countIPv4(err error) {
 
 // subnetBroadcast is the address of all hosts of a subnet. For one of 31 or 32 bits,
 // which has none (RFC 3021), it is the limited one (RFC 919).
-func subnetBroadcast(p netip.Prefix) [4]byte {
+func subnetBroadcast(p netip.Prefix) wire.Addr {
 	if p.Bits() >= 31 {
-		return [4]byte{255, 255, 255, 255}
+		return wire.AddrFrom4([4]byte{255, 255, 255, 255})
 	}
 	a := p.Addr().As4()
 	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|^uint32(0)>>p.Bits())
-	return a
+	return wire.AddrFrom4(a)
 }
 
-// impossibleSource reports whether no host sends from a (RFC 1122, section 3.2.1.3).
-func (s *Stack) impossibleSource(a [4]byte) bool {
-	return a[0] == 0 || a[0] == 127 || a[0] >= 224 || a == s.broadcast4
+// impossibleSource reports whether no host sends from a (RFC 1122, section 3.2.1.3; RFC 4291,
+// section 2).
+func (s *Stack) impossibleSource(a wire.Addr) bool {
+	return !a.IsHost() || a.IsLoopback() || a == s.broadcast4
 }
 
-// headers is a template of the Ethernet header and of the IPv4 header, with DF set and
-// ID 0 (RFC 6864, section 4.1). Protocol, total length and checksum are filled in for each
-// packet.
+// headersLen is the length of the headers of a packet to dst.
+func headersLen(dst wire.Addr) int {
+	if dst.Is4() {
+		return headersLen4
+	}
+	return headersLen6
+}
+
+// headers is a template of the Ethernet header and the IP header. An IPv4 header has DF set and
+// ID 0 (RFC 6864, section 4.1), an IPv6 header flow label 0. Protocol, length and the IPv4
+// checksum or the IPv6 source are filled in for each packet.
 type headers struct {
-	bytes [headersLen]byte
-	sum   uint32 // ones-complement sum of the IPv4 header, those three taken as 0
+	bytes [headersLen6]byte
+	len   int
+	sum   uint32 // ones-complement sum of the IPv4 header, without protocol, length and checksum
 }
 
-func makeHeaders(src, dst wire.LinkAddr, from, to [4]byte) (h headers) {
-	wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv4)
+// makeHeaders makes the template for to, from the IPv4 address from.
+func makeHeaders(src, dst wire.LinkAddr, from, to wire.Addr) (h headers) {
+	h.len = headersLen(to)
 	ip := h.bytes[wire.EthernetHeaderLen:]
-	wire.PutIPv4(ip, wire.IPv4Fields{TTL: ttl, DontFragment: true, Src: from, Dst: to})
+	if h.len == headersLen6 {
+		wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv6)
+		wire.PutIPv6(ip, wire.IPv6Fields{HopLimit: ttl, Dst: to.As16()})
+		return h
+	}
+	wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv4)
+	wire.PutIPv4(ip, wire.IPv4Fields{TTL: ttl, DontFragment: true, Src: from.As4(), Dst: to.As4()})
 	h.sum = uint32(^binary.BigEndian.Uint16(ip[10:]))
 	return h
 }
 
-// put writes the headers of a packet with n bytes after the IPv4 header to the
-// start of b. The checksum is the template's plus protocol and length (RFC 1624).
-func (h *headers) put(b []byte, protocol uint8, n int) {
-	p := (*[headersLen]byte)(b)
-	*p = h.bytes
+// put writes the headers of a packet with n bytes after the IP header to the start of b. from is
+// the source of an IPv6 packet. The IPv4 checksum is the template's plus protocol and length
+// (RFC 1624).
+func (h *headers) put(b []byte, from wire.Addr, protocol uint8, n int) {
+	if h.len == headersLen6 {
+		h.put6(b, from, protocol, n)
+		return
+	}
+	p := (*[headersLen4]byte)(b)
+	*p = *(*[headersLen4]byte)(h.bytes[:])
 	p[23] = protocol
 	length := uint32(wire.IPv4HeaderLen + n)
 	sum := h.sum + length + uint32(protocol)
@@ -81,22 +104,33 @@ func (h *headers) put(b []byte, protocol uint8, n int) {
 	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum))
 }
 
-// setECNCapable changes the header of a packet to ECT(0), and its checksum (RFC 1624).
-func setECNCapable(b []byte) {
-	p := (*[headersLen]byte)(b)
-	p[15] |= wire.ECNCapable
-	sum := uint32(^binary.BigEndian.Uint16(p[24:26])) + wire.ECNCapable
+func (h *headers) put6(b []byte, from wire.Addr, protocol uint8, n int) {
+	p := (*[headersLen6]byte)(b)
+	*p = h.bytes
+	binary.BigEndian.PutUint16(p[18:20], uint16(n))
+	p[20] = protocol
+	from.Put(p[22:38])
+}
+
+// setTOS changes the type of service or the traffic class of a packet, which is 0, and the IPv4
+// checksum (RFC 1624).
+func setTOS(b []byte, tos uint8) {
+	p := (*[headersLen4]byte)(b)
+	if p[14]>>4 == 6 {
+		p[14], p[15] = p[14]|tos>>4, p[15]|tos<<4
+		return
+	}
+	p[15] = tos
+	sum := uint32(^binary.BigEndian.Uint16(p[24:26])) + uint32(tos)
 	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum+sum>>16))
 }
 
 // replyHeaders writes the headers of an answer to the received packet p, with n bytes after
-// the IPv4 header. It goes to the MAC address that p came from, without a route.
+// the IP header, from the address that p was sent to. It goes to the MAC address that p came
+// from, without a route.
 func (s *Stack) replyHeaders(b []byte, p *packet, protocol uint8, n int) {
-	wire.PutEthernet(b, p.eth.Src, s.linkAddr, wire.EtherTypeIPv4)
-	wire.PutIPv4(b[wire.EthernetHeaderLen:], wire.IPv4Fields{
-		TotalLen: uint16(wire.IPv4HeaderLen + n), TTL: ttl, Protocol: protocol, DontFragment: true,
-		Src: s.addr, Dst: p.ip.Src,
-	})
+	h := makeHeaders(s.linkAddr, p.eth.Src, p.dst, p.src)
+	h.put(b, p.dst, protocol, n)
 }
 
 // inputARP answers requests for our address (RFC 826), if it is ours alone; for a shared
@@ -114,13 +148,13 @@ func (s *Stack) inputARP(b []byte) {
 		s.count[arpNotOurs]++
 	case a.Op() != wire.ARPRequest && a.Op() != wire.ARPReply,
 		link.IsGroup(), link == wire.LinkAddr{},
-		!probe && s.impossibleSource(sender):
+		!probe && s.impossibleSource(wire.AddrFrom4(sender)):
 		s.count[arpBogus]++
-	case sender == s.addr:
+	case wire.AddrFrom4(sender) == s.addr:
 		if link != s.linkAddr {
 			s.count[arpConflict]++
 		}
-	case a.TargetAddr() != s.addr || a.Op() != wire.ARPRequest:
+	case wire.AddrFrom4(a.TargetAddr()) != s.addr || a.Op() != wire.ARPRequest:
 		s.count[arpNotOurs]++
 	default:
 		f, ok := s.reply(wire.EthernetHeaderLen + wire.ARPLen)
@@ -129,7 +163,7 @@ func (s *Stack) inputARP(b []byte) {
 		}
 		wire.PutEthernet(f.Data, link, s.linkAddr, wire.EtherTypeARP)
 		wire.PutARP(f.Data[wire.EthernetHeaderLen:], wire.ARPFields{
-			Op: wire.ARPReply, SenderLink: s.linkAddr, SenderAddr: s.addr, TargetLink: link, TargetAddr: sender,
+			Op: wire.ARPReply, SenderLink: s.linkAddr, SenderAddr: s.addr.As4(), TargetLink: link, TargetAddr: sender,
 		})
 		if s.transmit(f) {
 			s.count[arpRepliesSent]++

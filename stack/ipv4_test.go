@@ -111,7 +111,7 @@ func echoFrame(payload string) []byte {
 func errorFrame(code uint8, mtu uint16, size int, flow wire.UDPFlow) []byte {
 	p := make([]byte, size)
 	wire.PutUDPCopy(p[20:], &flow, make([]byte, size-28))
-	wire.PutIPv4(p, wire.IPv4Fields{TotalLen: uint16(size), TTL: 9, Protocol: wire.ProtocolUDP, Src: flow.Src, Dst: flow.Dst})
+	wire.PutIPv4(p, wire.IPv4Fields{TotalLen: uint16(size), TTL: 9, Protocol: wire.ProtocolUDP, Src: flow.Src.As4(), Dst: flow.Dst.As4()})
 	m := make([]byte, wire.MaxUnreachableLen)
 	m = m[:wire.PutUnreachable(m, code, mtu, p)]
 	return ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP}, m)
@@ -163,7 +163,7 @@ func TestPortUnreachable(t *testing.T) {
 }
 
 func TestICMPErrorsReachTheSocket(t *testing.T) {
-	flow := wire.UDPFlow{Src: addrA, Dst: addrB, SrcPort: 7, DstPort: 9}
+	flow := wire.UDPFlow{Src: wire.AddrFrom4(addrA), Dst: wire.AddrFrom4(addrB), SrcPort: 7, DstPort: 9}
 	for _, tt := range []struct {
 		code uint8
 		want error
@@ -181,7 +181,7 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 		unconnected := flow
 		unconnected.SrcPort = 8
 		foreign := flow
-		foreign.Src = [4]byte{10, 0, 0, 77}
+		foreign.Src = wire.AddrFrom4([4]byte{10, 0, 0, 77})
 		l.Inject(
 			stack.Frame{Data: errorFrame(tt.code, 0, 100, other)},
 			stack.Frame{Data: errorFrame(tt.code, 0, 100, foreign)},
@@ -208,8 +208,9 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 
 func TestPathMTU(t *testing.T) {
 	s, l, c := newScripted(t, nil)
-	flow := wire.UDPFlow{Src: addrA, Dst: addrB, SrcPort: 7, DstPort: 9}
+	flow := wire.UDPFlow{Src: wire.AddrFrom4(addrA), Dst: wire.AddrFrom4(addrB), SrcPort: 7, DstPort: 9}
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u.SetDontFragment(true)
 	udpSend(u, nil)
 	stack.Settle(s)
 	// largest finds the largest payload that can be sent.
@@ -308,8 +309,9 @@ func TestMalformed(t *testing.T) {
 		{"ipv4_source", header(26, 10, 0, 0, 255)},
 		{"ipv4_source", header(26, 10, 0, 0, 1)},
 		{"ipv4_link_group", set(0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)},
-		{"ipv4_fragment", header(20, 0x20, 0)},
-		{"ipv4_fragment", header(20, 0, 1)},
+		{"frag_tiny", header(20, 0x20, 0)},
+		{"frag_kept", header(20, 0, 1)},
+		{"ipv4_fragment", ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolTCP, Fragment: 1}, []byte("rest"))},
 		{"ipv4_protocol", header(23, 99)},
 		{"udp_length", header(16, 0, 27)},
 		{"udp_length", set(38, 0, 7)},
@@ -321,7 +323,7 @@ func TestMalformed(t *testing.T) {
 		{"icmp_checksum", icmp(8, 0, 1, 1, 0, 0, 0, 0)},
 		{"icmp_ignored", icmp(0, 0, 0xff, 0xff, 0, 0, 0, 0)},
 		{"icmp_truncated", icmp(3, 3, 0xfc, 0xfc, 0, 0, 0, 0)},
-		{"icmp_unmatched", errorFrame(3, 0, 60, wire.UDPFlow{Src: addrA, Dst: addrB, SrcPort: 99, DstPort: 9})},
+		{"icmp_unmatched", errorFrame(3, 0, 60, wire.UDPFlow{Src: wire.AddrFrom4(addrA), Dst: wire.AddrFrom4(addrB), SrcPort: 99, DstPort: 9})},
 		{"arp_malformed", set(12, 0x08, 0x06)},
 		{"arp_not_ours", arpFrame(wire.ARPReply, linkB, linkA, addrB, [4]byte{10, 0, 0, 9})},
 	} {
@@ -459,7 +461,7 @@ func TestTaggedTCP(t *testing.T) {
 func FuzzPoll(f *testing.F) {
 	f.Add(datagramFrame(9, 7, []byte("x")), datagramFrame(9, 99, nil), uint16(0), uint8(0))
 	f.Add(arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA), echoFrame("ping"), uint16(3), uint8(1))
-	f.Add(errorFrame(wire.ICMPFragmentationNeeded, 1000, 1500, wire.UDPFlow{Src: addrA, Dst: addrB, SrcPort: 7, DstPort: 9}),
+	f.Add(errorFrame(wire.ICMPFragmentationNeeded, 1000, 1500, wire.UDPFlow{Src: wire.AddrFrom4(addrA), Dst: wire.AddrFrom4(addrB), SrcPort: 7, DstPort: 9}),
 		datagramFrame(9, 7, make([]byte, 5000)), uint16(1400), uint8(3))
 	f.Add(tagged(datagramFrame(9, 7, []byte("x")), wire.ProtocolTCP), tagged(datagramFrame(9, 7, make([]byte, 1000)), wire.ProtocolTCP), uint16(0), uint8(8))
 	f.Fuzz(func(t *testing.T, first, second []byte, gso uint16, cut uint8) {

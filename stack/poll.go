@@ -2,6 +2,7 @@ package stack
 
 import (
 	"encoding/binary"
+	"math"
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
@@ -159,16 +160,25 @@ func (s *Stack) inputParts(frames []Frame) int {
 	return n
 }
 
-// isTCP reports whether a packet that begins with b is TCP over IPv4.
+// isTCP reports whether a packet that begins with b is TCP, over IPv6 without extension headers.
 func isTCP(b []byte) bool {
-	const protocol = 9 // in the IPv4 header
 	var eth wire.Ethernet
-	return eth.Parse(b) == nil && eth.Type == wire.EtherTypeIPv4 &&
-		len(eth.Payload) > protocol && eth.Payload[protocol] == wire.ProtocolTCP
+	if eth.Parse(b) != nil {
+		return false
+	}
+	protocol := 9 // where it is in the header
+	switch eth.Type {
+	case wire.EtherTypeIPv4:
+	case wire.EtherTypeIPv6:
+		protocol = 6
+	default:
+		return false
+	}
+	return len(eth.Payload) > protocol && eth.Payload[protocol] == wire.ProtocolTCP
 }
 
-// maxGathered is the longest packet there is, with its link header, in bytes.
-const maxGathered = 1<<16 + wire.EthernetHeaderLen + 4
+// maxGathered is the longest packet there is, of IPv6, with its link header and a tag, in bytes.
+const maxGathered = wire.EthernetHeaderLen + 4 + wire.IPv6HeaderLen + math.MaxUint16
 
 func (s *Stack) releaseAll(frames []Frame) {
 	for _, f := range frames {
@@ -183,8 +193,15 @@ type packet struct {
 	frame  uint64     // ID of the frame that data lies in, with tcp.MemoryFrame
 	gso    uint16     // see Frame.GSOSize
 
+	reassembled bool // of fragments
+
 	eth wire.Ethernet
 	ip  wire.IPv4
+	ip6 *wire.IPv6 // instead of ip, if dst is not IPv4
+
+	src, dst wire.Addr
+	payload  []byte // of the IP packet
+	ecn      uint8
 }
 
 // inputPacket reads the headers of a packet, each once, and hands it to its protocol. It
@@ -211,6 +228,11 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	case wire.EtherTypeARP:
 		s.inputARP(eth.Payload)
 		return false
+	case wire.EtherTypeIPv6:
+		if s.hasIPv6() {
+			return s.inputIPv6(p, group)
+		}
+		fallthrough
 	default:
 		s.count[frameType]++
 		return false
@@ -219,16 +241,17 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 		s.countIPv4(err)
 		return false
 	}
+	p.src, p.dst, p.payload, p.ecn = wire.AddrFrom4(ip.Src), wire.AddrFrom4(ip.Dst), ip.Payload, ip.TOS&wire.ECNMask
 	switch {
-	case ip.Dst != s.addr:
+	case p.dst != s.addr:
 		s.count[ipv4Destination]++
 	case group:
 		s.count[ipv4LinkGroup]++
 	// Our own address may be shared with other endpoints of this host, which send from it.
-	case s.impossibleSource(ip.Src), ip.Src == s.addr && s.wholeAddress:
+	case s.impossibleSource(p.src), p.src == s.addr && s.wholeAddress:
 		s.count[ipv4Source]++
 	case ip.Fragment != 0:
-		s.count[ipv4Fragment]++
+		s.inputFragment(p)
 	case ip.Protocol == wire.ProtocolUDP:
 		return s.inputUDP(p)
 	case ip.Protocol == wire.ProtocolTCP:

@@ -91,10 +91,10 @@ type route struct {
 	maxPacket  int // of TCP, bytes of IP packet
 	sent       uint64
 
-	dst     [4]byte
+	dst     wire.Addr
 	held    int                // packets in Stack.held
 	waiting []*tcp.Conn        // that have something to send
-	err     error              // of sends while it is failed: EHOSTUNREACH with the resolver's
+	err     error              // of sends while it is failed: EHOSTUNREACH or ENETUNREACH, with the resolver's
 	giveUp  context.CancelFunc // of the first question, while resolving
 
 	slot       int    // in Stack.routeClock
@@ -118,7 +118,7 @@ func (r *route) resolved() bool { return r.state == routeReady || r.state == rou
 
 // usableRoute returns a route that is ready, or resolving: then packets to dst are to be
 // held. mu is held, as in all of this file.
-func (s *Stack) usableRoute(dst [4]byte) (*route, error) {
+func (s *Stack) usableRoute(dst wire.Addr) (*route, error) {
 	r := s.routes[dst]
 	if r == nil {
 		var err error
@@ -141,8 +141,8 @@ func (s *Stack) usableRoute(dst [4]byte) (*route, error) {
 	return r, nil
 }
 
-func (s *Stack) newRoute(dst [4]byte) (*route, error) {
-	if dst[0] == 0 || dst[0] >= 224 || dst == s.broadcast4 {
+func (s *Stack) newRoute(dst wire.Addr) (*route, error) {
+	if !dst.IsHost() || dst == s.broadcast4 || s.source(dst) == (wire.Addr{}) {
 		return nil, syscall.ENETUNREACH
 	}
 	if len(s.routes) >= s.maxRoutes {
@@ -284,7 +284,7 @@ func (s *Stack) nextRefresh() *route {
 
 // resolve asks the route service for r and takes its answer. It is called without the lock.
 func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route) {
-	answer, err := s.resolver.Resolve(ctx, netip.AddrFrom4(r.dst))
+	answer, err := s.resolver.Resolve(ctx, r.dst.Netip())
 	cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -340,7 +340,11 @@ func (s *Stack) failRoute(r *route, err error) {
 	s.count[routesFailed]++
 	s.stopResolving(r)
 	r.state = routeFailed
-	r.err = fmt.Errorf("%w: %v: %w", syscall.EHOSTUNREACH, netip.AddrFrom4(r.dst), err)
+	errno := syscall.EHOSTUNREACH
+	if errors.Is(err, syscall.ENETUNREACH) {
+		errno = syscall.ENETUNREACH
+	}
+	r.err = fmt.Errorf("%w: %v: %w", errno, r.dst.Netip(), err)
 	s.armRoute(r, s.now+failureTime)
 	s.settleHeld(r, r.err)
 	s.loseWaiting(r, r.err)
@@ -416,7 +420,7 @@ func (s *Stack) settleHeld(r *route, err error) {
 			continue
 		}
 		why := err
-		if why == nil && len(h.frame.Data)-payloadOffset > h.route.maxPayload {
+		if why == nil && len(h.frame.Data)-h.route.headers.len-wire.UDPHeaderLen > h.route.maxPayload {
 			why = syscall.EMSGSIZE
 		}
 		if why != nil {

@@ -71,23 +71,23 @@ func (r *route) setMTU() {
 	if r.pathMTU != 0 {
 		mtu = min(mtu, r.pathMTU)
 	}
-	r.maxPayload = max(0, mtu-wire.IPv4HeaderLen-wire.UDPHeaderLen)
+	r.maxPayload = max(0, mtu-(r.headers.len-wire.EthernetHeaderLen)-wire.UDPHeaderLen)
 }
 
 // lowerPathMTU takes a router's report about a datagram of ours that was too large for
 // its next hop. It is accepted if it quotes what a socket here could have sent. Such a quote
 // is not hard to guess, so TCP does not use it.
-func (s *Stack) lowerPathMTU(quoted wire.IPv4, mtu int) {
-	r := s.routes[quoted.Dst]
+func (s *Stack) lowerPathMTU(e *wire.ICMPError) {
+	r := s.routes[e.Dst]
 	if r == nil {
 		return
 	}
-	size := quoted.TotalLen()
+	mtu := e.MTU
 	if mtu == 0 {
-		mtu = tcp.PlateauBelow(size)
+		mtu = tcp.PlateauBelow(e.Size)
 	}
 	low := max(mtu, minPathMTU)
-	if mtu >= size || low >= r.mtu || r.pathMTU != 0 && low >= r.pathMTU { // that packet would have passed, or it is known
+	if mtu >= e.Size || low >= r.mtu || r.pathMTU != 0 && low >= r.pathMTU { // that packet would have passed, or it is known
 		s.count[pathMTUIgnored]++
 		return
 	}
@@ -139,10 +139,8 @@ func (s *Stack) Invalidate(dst netip.Addr) {
 	s.readClock()
 	if !dst.IsValid() {
 		s.invalidateAll()
-	} else if dst = dst.Unmap(); dst.Is4() {
-		if r := s.routes[dst.As4()]; r != nil {
-			s.invalidate(r)
-		}
+	} else if r := s.routes[wire.AddrFrom(dst)]; r != nil {
+		s.invalidate(r)
 	}
 }
 
@@ -222,12 +220,12 @@ func (s *Stack) linkOrAddressChanged() {
 
 // unsendable is the reason why nothing can be sent to dst: the address is lost, or the link
 // is down and dst is not another endpoint of this host, behind our own MAC address.
-func (s *Stack) unsendable(dst [4]byte) error {
+func (s *Stack) unsendable(dst wire.Addr) error {
 	if s.down == 0 {
 		return nil
 	}
 	r := s.routes[dst]
-	ours := dst == s.addr || r != nil && r.resolved() && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
+	ours := s.isOurs(dst) || r != nil && r.resolved() && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
 	if ours && !s.addrGone {
 		return nil
 	}

@@ -39,6 +39,9 @@ func (r *routes) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, erro
 		r.now--
 		r.mu.Unlock()
 	}()
+	if delay <= 0 {
+		return answer(dst)
+	}
 	select {
 	case <-time.After(delay):
 		return answer(dst)

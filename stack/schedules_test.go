@@ -43,7 +43,11 @@ func (l *quietLink) Sleep(until time.Time) error {
 	}
 	var end <-chan time.Time
 	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
+		pause := time.Until(until)
+		if pause <= 0 {
+			return nil
+		}
+		timer := time.NewTimer(pause)
 		defer timer.Stop()
 		end = timer.C
 	}
@@ -294,11 +298,11 @@ func TestAllSchedules(t *testing.T) {
 			u, v := sc.udp(1), sc.udp(2)
 			sc.afterwards()
 			datagram := make([]byte, 0, 64)
-			datagram = append(datagram, make([]byte, headersLen+wire.UDPHeaderLen+1)...)
+			datagram = append(datagram, make([]byte, headersLen4+wire.UDPHeaderLen+1)...)
 			wire.PutEthernet(datagram, wire.LinkAddr{4}, wire.LinkAddr{2}, wire.EtherTypeIPv4)
 			wire.PutIPv4(datagram[wire.EthernetHeaderLen:], wire.IPv4Fields{TotalLen: uint16(len(datagram) - wire.EthernetHeaderLen), TTL: 64, Protocol: wire.ProtocolUDP,
 				Src: [4]byte{10, 0, 0, 2}, Dst: [4]byte{10, 0, 0, 1}})
-			udp := datagram[headersLen:]
+			udp := datagram[headersLen4:]
 			udp[1], udp[3], udp[5] = 9, 1, wire.UDPHeaderLen+1 // from port 9 to port 1, no checksum
 			sc.actor("reader 1", sc.receive(u))
 			sc.actor("reader 2", sc.receive(v))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/internal/wait"
+	"github.com/unet-go/unet/proto/frag"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
@@ -36,18 +37,21 @@ const (
 	minMTU = 68 // RFC 791
 )
 
-// Config of a [Stack]. Link, LinkAddr, Addr and Resolver are required.
+// Config of a [Stack]. Link, LinkAddr, Addr or Addrs6, and Resolver are required.
 type Config struct {
 	Link     Link
 	LinkAddr wire.LinkAddr // the source of every frame
-	// Addr is the stack's address and the subnet that is on its link.
+	// Addr is the stack's IPv4 address and the subnet that is on its link.
 	Addr netip.Prefix
-	// WholeAddress: no other endpoint shares the address. Then the stack answers
-	// ARP requests and pings, and may send ICMP errors. Otherwise the kernel does.
+	// Addrs6 are the stack's IPv6 addresses: a global one, a link-local one, or both. Then Addr
+	// may be the zero value, and MTU must be 1280 or more.
+	Addrs6 []netip.Prefix
+	// WholeAddress: no other endpoint shares the addresses. Then the stack answers ARP requests,
+	// neighbour solicitations and pings, and may send ICMP errors. Otherwise the kernel does.
 	WholeAddress bool
 	MTU          int // of the link, bytes of IP packet; the limit of every route
 	// PartialChecksums accepts checksums of the pseudo-header only, as they are
-	// on a virtual link. On a real wire they are corruption.
+	// on a virtual link and in what GRO has merged. Otherwise they are corruption.
 	PartialChecksums bool
 	// TCPPorts are where connections that are dialled from port 0 get their local port.
 	// nil: all ports from 1024 on, see [tcp.Config].
@@ -71,11 +75,11 @@ type Config struct {
 	NoCaretaker bool
 }
 
-// TCPConfig is what can be changed about TCP as a whole. The zero value is right in a
-// LAN.
+// TCPConfig is what can be changed about TCP as a whole. With the zero value, timeouts follow the
+// round trip of each connection.
 type TCPConfig struct {
-	MinRTO   time.Duration // the least retransmission timeout; 0: [tcp.DefaultMinRTO]
-	TimeWait time.Duration // how long TIME-WAIT lasts; 0: [tcp.DefaultTimeWait]
+	MinRTO   time.Duration // the least retransmission timeout; 0: see [tcp.DefaultMinRTO]
+	TimeWait time.Duration // how long TIME-WAIT lasts; 0: see [tcp.DefaultTimeWait]
 	Memory   int           // bytes that all connections may queue; 0: [tcp.DefaultMemory]
 	ECN      tcp.ECN       // explicit congestion notification; 0: if the peer requests it
 	// The buffers of connections grow up to these with what a path holds, unless they
@@ -105,12 +109,18 @@ type Stack struct {
 
 	link         Link
 	linkAddr     wire.LinkAddr
-	addr         [4]byte
-	broadcast4   [4]byte // of the subnet; the limited one if it has none
+	addr         wire.Addr    // the IPv4 address; zero: none
+	addrs6       [2]wire.Addr // the global IPv6 address and the link-local one; zero: none
+	broadcast4   wire.Addr    // of the IPv4 subnet; the limited one if it has none
 	wholeAddress bool
 	mtu          int
 	resolver     Resolver
 	quota        int
+
+	fragments *frag.Reassembler // of received datagrams
+	ids       *frag.IDs         // of datagrams that were sent in fragments; nil: there was none
+	divided   []byte            // the last such datagram
+	pieces    []Frame           // its fragments
 
 	udp   *udp.Table
 	tcp   *tcp.Table
@@ -119,10 +129,11 @@ type Stack struct {
 
 	// Input and output, poll.go.
 	batch     [batchSize]Frame
-	lent      int    // frames with sockets or the application
-	copies    copies // buffers for datagrams beyond the quota
-	unflushed bool   // frames were sent since the last kick
-	gathered  []byte // for a segment that came in several frames
+	lent      int       // frames with sockets or the application
+	copies    copies    // buffers for datagrams beyond the quota
+	unflushed bool      // frames were sent since the last kick
+	gathered  []byte    // for a segment that came in several frames
+	ip6       wire.IPv6 // of the packet that is being processed, if it is IPv6
 
 	// Time, poll.go.
 	clock       func() time.Time // nil: the real one
@@ -134,13 +145,16 @@ type Stack struct {
 	errorTokens tokens  // for ICMP errors
 
 	// Routes, route.go.
-	routes     map[[4]byte]*route
+	routes     map[wire.Addr]*route
 	routeClock []*route // the same, for choosing the one that is replaced
 	routeHand  int
 	maxRoutes  int
 	resolving  []*route // asked for the first time and not answered, the oldest first
 	refreshing int      // goroutines that ask for routes again
 	toRefresh  []*route // to be asked for again
+
+	unserved bool              // the route service is gone, answers.go
+	answers  map[answer]*route // where answers go meanwhile
 
 	held    []heldPacket // the oldest first
 	maxHeld int
@@ -150,8 +164,7 @@ type Stack struct {
 	silenceTokens tokens     // limits how often that is done
 
 	// Waiting, wait.go.
-	waitMode    WaitMode
-	spinBudget  time.Duration
+	spinner     wait.Spinner // of the application's goroutines; the holder of the role uses it
 	role        pollRole
 	roleMoves   uint64 // how often the application took the role or left it
 	away        awayKind
@@ -203,7 +216,8 @@ type Stack struct {
 var (
 	errNoLink     = errors.New("stack: no link")
 	errNoResolver = errors.New("stack: no resolver")
-	errAddr       = errors.New("stack: the address must be an IPv4 address with its subnet")
+	errAddr       = errors.New("stack: Addr must be an IPv4 address with its subnet, or Addrs6 set")
+	errAddrs6     = errors.New("stack: Addrs6 must be at most one global and one link-local IPv6 address, and MTU 1280 or more")
 )
 
 // New makes a stack that is ready to use. It does not own the link: close the
@@ -215,9 +229,10 @@ func New(cfg Config) (*Stack, error) {
 	if cfg.Resolver == nil {
 		return nil, errNoResolver
 	}
-	addr := cfg.Addr.Addr()
-	if !addr.Is4() || !cfg.Addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
-		return nil, errAddr
+	mtu := min(max(cmp.Or(cfg.MTU, DefaultMTU), minMTU), math.MaxUint16)
+	addr, addrs6, err := cfg.addresses(mtu)
+	if err != nil {
+		return nil, err
 	}
 	congestion, err := tcp.CongestionNamed(cfg.TCP.Congestion)
 	if err != nil {
@@ -226,21 +241,22 @@ func New(cfg Config) (*Stack, error) {
 	s := &Stack{
 		link:           cfg.Link,
 		linkAddr:       cfg.LinkAddr,
-		addr:           addr.As4(),
+		addr:           addr,
+		addrs6:         addrs6,
 		wholeAddress:   cfg.WholeAddress,
-		mtu:            min(max(cmp.Or(cfg.MTU, DefaultMTU), minMTU), math.MaxUint16),
+		mtu:            mtu,
 		resolver:       cfg.Resolver,
 		quota:          cmp.Or(cfg.FrameQuota, DefaultFrameQuota),
+		fragments:      frag.New(frag.Config{}),
 		udp:            udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
 		ports:          cfg.TCPPorts,
 		clock:          cfg.Now,
 		timerAt:        never,
-		routes:         make(map[[4]byte]*route),
+		routes:         make(map[wire.Addr]*route),
 		maxRoutes:      maxRoutes,
 		heard:          new(linkTimes),
 		silent:         new(linkTimes),
-		waitMode:       cfg.Wait,
-		spinBudget:     cmp.Or(cfg.SpinBudget, wait.DefaultBudget),
+		spinner:        wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)},
 		earliestWaiter: never,
 		caretakerWake:  make(chan struct{}, 1),
 		sockets:        make(map[*UDPConn]struct{}),
@@ -259,7 +275,9 @@ func New(cfg Config) (*Stack, error) {
 	s.tcpTimer.owner = &s.tcpTimer
 	// Held packets must leave frames to send with.
 	s.maxHeld = min(max(s.quota/4, min(s.quota, maxHeld)), maxHeldStack)
-	s.broadcast4 = subnetBroadcast(cfg.Addr)
+	if cfg.Addr.IsValid() {
+		s.broadcast4 = subnetBroadcast(cfg.Addr)
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if s.epoch = time.Now(); s.clock != nil {
 		s.epoch = s.clock()
@@ -294,7 +312,7 @@ func (s *Stack) Close() error {
 	s.closeTCP()
 	s.closed = true
 	s.cancel()
-	s.settleHeld(nil, net.ErrClosed)
+	s.settleHeld(nil, s.ended())
 	s.signal(&s.recall)
 	s.wakeCaretaker()
 	for s.role != roleFree || s.retrying > 0 {
@@ -390,3 +408,6 @@ func SysError(call string, err error) error {
 func opError(op, network, call string, source, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: SysError(call, err)}
 }
+
+// errMissingAddress is package net's.
+var errMissingAddress = errors.New("missing address")

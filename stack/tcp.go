@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -11,12 +12,13 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
-	"github.com/unet-go/unet/wire"
 )
 
 // TCPOptions of a connection, or of all that a listener accepts. The zero value
 // works.
 type TCPOptions struct {
+	Network string // in the errors of the socket: "tcp4" or "tcp6"; empty: "tcp"
+
 	SendBuffer    int // bytes; 0: it grows with the path's bandwidth-delay product
 	ReceiveBuffer int // bytes; 0: likewise
 	KeepAlive     tcp.KeepAlive
@@ -36,12 +38,12 @@ var ErrNoPort = fmt.Errorf("%w: each local port has a connection to the remote a
 // methods are called under the stack's lock: they must be quick and must not call the
 // stack.
 type TCPPorts interface {
-	// Choose calls pick with the available ports and returns the port that pick has chosen,
+	// Choose calls pick with the available ports of a local address and returns the port that pick has chosen,
 	// which a connection then uses; 0: there is none.
-	Choose(pick func(from []tcp.PortBlock) uint16) uint16
+	Choose(local netip.Addr, pick func(from []tcp.PortBlock) uint16) uint16
 	// Release is called once for each port that Choose has returned, when the connection
 	// has been closed and has ended.
-	Release(port uint16)
+	Release(local netip.Addr, port uint16)
 }
 
 // TCPUsage is the number of TCP connections of a stack and their memory.
@@ -100,6 +102,7 @@ type TCPConn struct {
 	writeDeadline       instant
 	reads               uint32        // since the clock was last read for readDeadline
 	linger              time.Duration // negative: Close does not wait
+	network             string        // in errors
 	keepAlive           tcp.KeepAlive // as it was set
 
 	readable  event
@@ -114,7 +117,7 @@ type TCPConn struct {
 var _ net.Conn = (*TCPConn)(nil)
 
 func (s *Stack) newTCPConn(o *TCPOptions) *TCPConn {
-	c := &TCPConn{stack: s, readDeadline: never, writeDeadline: never, linger: -1, keepAlive: o.KeepAlive}
+	c := &TCPConn{stack: s, readDeadline: never, writeDeadline: never, linger: -1, keepAlive: o.KeepAlive, network: o.network()}
 	c.setSlow()
 	return c
 }
@@ -126,6 +129,9 @@ func (c *TCPConn) begin(conn *tcp.Conn) {
 	c.remote = net.TCPAddrFromAddrPort(conn.Remote().Netip())
 	c.stack.tcpConns[c] = struct{}{}
 }
+
+// network is the name in errors.
+func (o *TCPOptions) network() string { return cmp.Or(o.Network, "tcp") }
 
 func (o *TCPOptions) engine(s *Stack) tcp.Options {
 	return tcp.Options{MTU: s.mtu, SendBuffer: o.SendBuffer, ReceiveBuffer: o.ReceiveBuffer, KeepAlive: o.KeepAlive}
@@ -148,22 +154,13 @@ func newSecret() (secret [16]byte) {
 // of ctx. Before it fails because the two ends, or all ports, have a connection, it
 // processes received frames, which may end connections.
 func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCPOptions) (*TCPConn, error) {
-	to, ok := wire.AddrPortFrom(remote)
-	if !ok {
-		return nil, syscall.EAFNOSUPPORT
-	}
-	if to.Addr == [4]byte{} {
-		to.Addr = loopback
-	}
-	from, err := s.localTCP(local, to.Addr)
+	to, err := s.remoteEnd(remote, o.network())
 	if err != nil {
 		return nil, err
 	}
-	if from.Addr == [4]byte{} {
-		from.Addr = s.addr
-		if to.Addr[0] == 127 {
-			from.Addr = to.Addr
-		}
+	from, err := s.localEnd(local, to.Addr, o.network())
+	if err != nil {
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -195,7 +192,8 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 		}
 		return c, nil
 	case c.closed: // by Stack.Close
-		err = net.ErrClosed
+		err = s.ended()
+	case s.broken != nil:
 	case c.conn.Err() != nil:
 		err = c.conn.Err()
 	}
@@ -206,18 +204,15 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 // open sends the SYN.
 func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 	s := c.stack
-	switch {
-	case s.closing:
-		return net.ErrClosed
-	case s.broken != nil:
-		return s.broken
+	if s.closing || s.broken != nil {
+		return s.ended()
 	}
 	s.readClock()
 	if c.loop = s.isLoopBackTCP(from, to); !c.loop {
 		switch {
 		case s.down != 0:
 			return s.down
-		case to.Addr[0] == 127:
+		case to.Addr.IsLoopback():
 			return syscall.ECONNREFUSED // no listener
 		}
 		if c.route, err = s.usableRoute(to.Addr); err != nil {
@@ -241,14 +236,14 @@ func (c *TCPConn) enter(from, to tcp.AddrPort, o *TCPOptions) error {
 	s := c.stack
 	if c.chosen = from.Port == 0 && s.ports != nil; c.chosen {
 		pick := func(blocks []tcp.PortBlock) uint16 { return s.tcp.ChoosePort(from.Addr, to, blocks) }
-		if from.Port = s.ports.Choose(pick); from.Port == 0 {
+		if from.Port = s.ports.Choose(from.Netip().Addr(), pick); from.Port == 0 {
 			return ErrNoPort
 		}
 	}
 	conn, err := s.tcp.Dial(tcp.Time(s.now), from, to, o.engine(s))
 	if err != nil {
 		if c.chosen {
-			s.ports.Release(from.Port)
+			s.ports.Release(from.Netip().Addr(), from.Port)
 		}
 		return err
 	}
@@ -256,25 +251,13 @@ func (c *TCPConn) enter(from, to tcp.AddrPort, o *TCPOptions) error {
 	return nil
 }
 
-// localTCP checks and converts a local address, for connections to a remote one.
-func (s *Stack) localTCP(local netip.AddrPort, remote [4]byte) (tcp.AddrPort, error) {
-	l, ok := wire.AddrPortFrom(local)
-	switch {
-	case !ok:
-		return l, syscall.EAFNOSUPPORT
-	case l.Addr != [4]byte{} && l.Addr != s.addr && (l.Addr[0] != 127 || remote[0] != 127):
-		return l, syscall.EADDRNOTAVAIL
-	}
-	return l, nil
-}
-
 // isLoopBackTCP reports whether segments between the two addresses stay in the stack. If
 // our address is shared, a port without a socket here may belong to another endpoint.
 func (s *Stack) isLoopBackTCP(from, to tcp.AddrPort) bool {
 	switch {
-	case to.Addr[0] != 127 && to.Addr != s.addr:
+	case !to.Addr.IsLoopback() && !s.isOurs(to.Addr):
 		return false
-	case to.Addr == s.addr && s.wholeAddress:
+	case s.wholeAddress && !to.Addr.IsLoopback():
 		return true
 	}
 	return s.tcp.Knows(to, from)
@@ -299,7 +282,7 @@ func (c *TCPConn) fail(op, call string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	return opError(op, "tcp", call, c.local, c.remote, err)
+	return opError(op, c.network, call, c.local, c.remote, err)
 }
 
 func (c *TCPConn) setSlow() {
@@ -318,10 +301,19 @@ func (c *TCPConn) wakeAll() {
 
 // CloseRead ends reading: reads return io.EOF.
 func (c *TCPConn) CloseRead() error {
-	return c.fail("close", "shutdown", c.change(func(now tcp.Time) {
+	var failed error
+	err := c.change(func(now tcp.Time) {
+		if c.finished {
+			failed = syscall.ENOTCONN
+			return
+		}
 		c.conn.CloseRead(now)
 		c.stack.broadcast(&c.readable)
-	}))
+	})
+	if err == nil {
+		err = failed
+	}
+	return c.fail("close", "shutdown", err)
 }
 
 // CloseWrite sends a FIN after all written data: the peer reads io.EOF. Reading is still
@@ -349,7 +341,7 @@ func (c *TCPConn) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.closed {
-		return c.fail("close", "close", net.ErrClosed)
+		return c.fail("close", "close", s.ended())
 	}
 	c.close(c.linger)
 	if c.linger > 0 {
@@ -391,7 +383,8 @@ func (c *TCPConn) release() {
 		c.port.leave()
 	}
 	if c.chosen {
-		s.ports.Release(c.conn.Local().Port)
+		local := c.conn.Local().Netip()
+		s.ports.Release(local.Addr(), local.Port())
 	}
 }
 

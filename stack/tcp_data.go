@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"net"
 	"os"
 	"time"
 
@@ -19,6 +18,9 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 	for {
 		if c.readSlow {
 			if err = c.readTrouble(); err != nil {
+				if len(p) == 0 && !c.closed {
+					err = nil
+				}
 				break
 			}
 		}
@@ -208,7 +210,7 @@ func (s *Stack) lookAround() {
 	}
 	if s.role == roleFree && !s.lookSoon && s.lookTimer != nil && s.timerAt < s.now+instant(lastPauseTCP) {
 		s.lookSoon, s.lookMoves = true, s.roleMoves
-		s.lookTimer.Reset(max(time.Duration(s.timerAt-s.now), s.lookDelay))
+		s.lookTimer.Reset(max(time.Duration(s.timerAt-s.now), s.lookDelay, 1)) // not due already: see memlink.Link.Sleep
 	}
 }
 
@@ -254,7 +256,7 @@ func (c *TCPConn) Reclaim() error {
 // readTrouble returns the error of a read of a closed connection or after the deadline.
 func (c *TCPConn) readTrouble() error {
 	if c.closed {
-		return net.ErrClosed
+		return c.stack.ended()
 	}
 	return c.stack.pastDeadline(c.readDeadline, &c.reads)
 }
@@ -263,7 +265,7 @@ func (c *TCPConn) readTrouble() error {
 func (c *TCPConn) writeTrouble() error {
 	switch {
 	case c.closed:
-		return net.ErrClosed
+		return c.stack.ended()
 	case c.writeDeadline != never && c.stack.readClock() >= c.writeDeadline:
 		return os.ErrDeadlineExceeded
 	}

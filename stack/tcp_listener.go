@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/wire"
 )
 
 // TCPListenOptions of a listener. The zero value works.
 type TCPListenOptions struct {
-	Backlog int // connections that wait to be accepted; 0: [tcp.DefaultAcceptQueue]
+	Backlog int  // connections that wait to be accepted; 0: [tcp.DefaultAcceptQueue]
+	Shared  bool // see [tcp.ListenOptions]
 	TCPOptions
 }
 
@@ -34,20 +36,17 @@ var _ net.Listener = (*TCPListener)(nil)
 // unspecified; port 0 stands for a free one. Errors: EAFNOSUPPORT, EADDRNOTAVAIL,
 // EADDRINUSE.
 func (s *Stack) ListenTCP(local netip.AddrPort, o TCPListenOptions) (*TCPListener, error) {
-	at, err := s.localTCP(local, [4]byte{})
+	at, err := s.localEnd(local, wire.Addr{}, o.network())
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.closing:
-		return nil, net.ErrClosed
-	case s.broken != nil:
-		return nil, s.broken
+	if s.closing || s.broken != nil {
+		return nil, s.ended()
 	}
 	l := &TCPListener{stack: s, options: o.TCPOptions, deadline: never, port: &portUse{1, o.Released}}
-	l.listener, err = s.tcp.Listen(at, tcp.ListenOptions{Owner: l, AcceptQueue: o.Backlog, Options: o.engine(s)})
+	l.listener, err = s.tcp.Listen(at, tcp.ListenOptions{Owner: l, AcceptQueue: o.Backlog, Shared: o.Shared, Options: o.engine(s)})
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +59,7 @@ func (s *Stack) ListenTCP(local netip.AddrPort, o TCPListenOptions) (*TCPListene
 func (l *TCPListener) Addr() net.Addr { return l.addr }
 
 func (l *TCPListener) fail(op string, err error) error {
-	return opError(op, "tcp", op, nil, l.addr, err)
+	return opError(op, l.options.network(), op, nil, l.addr, err)
 }
 
 // Accept waits for a connection, a *TCPConn.
@@ -80,7 +79,7 @@ func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
 	for {
 		switch {
 		case l.closed:
-			return nil, l.fail("accept", net.ErrClosed)
+			return nil, l.fail("accept", s.ended())
 		case l.deadline != never && s.readClock() >= l.deadline:
 			return nil, l.fail("accept", os.ErrDeadlineExceeded)
 		}
@@ -106,7 +105,7 @@ func (l *TCPListener) adopt(conn *tcp.Conn) *TCPConn {
 	c.port.users++
 	c.connected = true
 	c.finished = conn.State() == tcp.Closed || conn.State() == tcp.TimeWait
-	if c.loop = s.isLoopBackTCP(conn.Local(), conn.Remote()); !c.loop {
+	if c.loop = s.isLoopBackTCP(conn.Local(), conn.Remote()); !c.loop && !s.unserved {
 		// The lookup of the route starts before the application reads the request. An error
 		// is reported when the first segment is sent.
 		c.route, _ = s.usableRoute(conn.Remote().Addr)
@@ -121,7 +120,7 @@ func (l *TCPListener) SetDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l.closed {
-		return l.fail("set", net.ErrClosed)
+		return s.ended()
 	}
 	l.deadline = s.deadline(t)
 	s.broadcast(&l.acceptable)
@@ -135,7 +134,7 @@ func (l *TCPListener) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l.closed {
-		return l.fail("close", net.ErrClosed)
+		return l.fail("close", s.ended())
 	}
 	s.readClock()
 	l.close()

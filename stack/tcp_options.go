@@ -8,14 +8,14 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// change calls f under the lock and sends what it has made ready; net.ErrClosed if the
-// connection is closed.
+// change calls f under the lock and sends what it has made ready. It fails if the connection is
+// closed.
 func (c *TCPConn) change(f func(now tcp.Time)) error {
 	s := c.stack
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.closed {
-		return net.ErrClosed
+		return s.ended()
 	}
 	f(tcp.Time(s.readClock()))
 	s.settleTCP()
@@ -30,7 +30,7 @@ func (c *TCPConn) set(f func(now tcp.Time)) error {
 // setLocal is set for options whose errors in package net do not contain the remote address.
 func (c *TCPConn) setLocal(f func(now tcp.Time)) error {
 	if err := c.change(f); err != nil {
-		return opError("set", "tcp", "setsockopt", nil, c.local, err)
+		return opError("set", c.network, "setsockopt", nil, c.local, err)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func (s *Stack) inputTCP(p *packet) (kept bool) {
 		s.tcpTouched = true
 		s.readClock()
 	}
-	in := tcp.Inbound{Src: p.ip.Src, Dst: p.ip.Dst, Data: p.ip.Payload, Frame: p.frame, Memory: p.memory, ECN: p.ip.TOS & wire.ECNMask}
+	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, Memory: p.memory, ECN: p.ecn}
 	if p.memory == tcp.MemoryFrame && s.lent >= s.quota {
 		in.Memory = tcp.MemoryBorrowed
 	}
@@ -59,23 +59,24 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	}
 	if opening != nil {
 		opening.PeerLink = p.eth.Src
-		if r := s.routes[p.ip.Src]; r != nil && r.resolved() {
+		if r := s.routes[p.src]; r != nil && r.resolved() {
 			opening.SetMTU(tcp.Time(s.now), r.mtu)
 		}
 	}
-	f, ok := s.reply(headersLen + wire.MaxTCPHeaderLen)
+	head := headersLen(p.src)
+	f, ok := s.reply(head + wire.MaxTCPHeaderLen)
 	if !ok {
 		return
 	}
 	n := 0
 	if opening == nil {
-		n = s.tcp.EmitReply(f.Data[headersLen:])
-	} else if n = opening.Emit(tcp.Time(s.now), f.Data[headersLen:]); n == 0 { // it has been answered already
+		n = s.tcp.EmitReply(f.Data[head:])
+	} else if n = opening.Emit(tcp.Time(s.now), f.Data[head:]); n == 0 { // it has been answered already
 		s.link.Release(f)
 		return
 	}
 	s.replyHeaders(f.Data, p, wire.ProtocolTCP, n)
-	f.Data = f.Data[:headersLen+n]
+	f.Data = f.Data[:head+n]
 	s.transmit(f)
 }
 
@@ -187,7 +188,9 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 			headers: makeHeaders(s.linkAddr, conn.PeerLink, conn.Local().Addr, conn.Remote().Addr),
 		}, false, nil
 	}
-	r, err = s.usableRoute(conn.Remote().Addr)
+	if r = s.answerTCP(conn, c); r == nil {
+		r, err = s.usableRoute(conn.Remote().Addr)
+	}
 	if c != nil && err == nil {
 		c.route = r
 	}
@@ -227,12 +230,13 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 		c.mtu = r.maxPacket
 		r.tellPathMTU(now, conn)
 	}
+	head, from := r.headers.len, conn.Local().Addr
 	for turn := 0; s.tcp.Ready == conn; turn++ {
 		if turn == segmentsInTurn {
 			s.tcp.Postpone(conn)
 			return
 		}
-		room := headersLen + conn.MaxLen
+		room := head + conn.MaxLen
 		f, ok := s.link.Alloc(room)
 		if !ok {
 			s.flush()
@@ -243,11 +247,11 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 				}
 			}
 		}
-		n := conn.Emit(now, f.Data[headersLen:])
-		f.Data = f.Data[:headersLen+n]
-		r.headers.put(f.Data, wire.ProtocolTCP, n)
+		n := conn.Emit(now, f.Data[head:])
+		f.Data = f.Data[:head+n]
+		r.headers.put(f.Data, from, wire.ProtocolTCP, n)
 		if conn.ECT {
-			setECNCapable(f.Data)
+			setTOS(f.Data, wire.ECNCapable)
 		}
 		r.sent++
 		if !s.link.Send(f) {

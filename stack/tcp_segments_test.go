@@ -27,7 +27,7 @@ import (
 // segmentFrame is a whole frame from src, by way of B, to A.
 func segmentFrame(src [4]byte, f wire.TCPFields) []byte {
 	b := make([]byte, wire.TCPHeaderLen)
-	wire.PutTCP(b, &f, len(b), wire.PseudoHeader4(src, addrA, wire.ProtocolTCP, uint16(len(b))))
+	wire.PutTCP(b, &f, len(b), wire.PseudoHeader(wire.AddrFrom4(src), wire.AddrFrom4(addrA), wire.ProtocolTCP, uint16(len(b))))
 	return ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolTCP, Src: src}, b)
 }
 
@@ -274,10 +274,11 @@ func TestPathMTUIsShared(t *testing.T) {
 	}
 	u := must(b.DialUDP(ap("10.0.0.2:7"), ap("10.0.0.1:9"), stack.UDPOptions{}))
 	defer u.Close()
+	u.SetDontFragment(true)
 	if err := udpSend(u, make([]byte, 1000-28+1)); err != syscall.EMSGSIZE {
 		t.Errorf("a datagram that is too large: %v", err)
 	}
-	flow := wire.UDPFlow{Src: addrB, Dst: addrA, SrcPort: 7, DstPort: 9}
+	flow := wire.UDPFlow{Src: wire.AddrFrom4(addrB), Dst: wire.AddrFrom4(addrA), SrcPort: 7, DstPort: 9}
 	datagram := make([]byte, 1000)
 	wire.PutUDPCopy(datagram[20:], &flow, make([]byte, 1000-28))
 	wire.PutIPv4(datagram, wire.IPv4Fields{TotalLen: 1000, TTL: 9, Protocol: wire.ProtocolUDP, Src: addrB, Dst: addrA})

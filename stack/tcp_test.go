@@ -26,7 +26,12 @@ const testTimeout = 2 * time.Minute // until a test gives up; nothing takes that
 // connect makes a connection from b to a listener of a.
 func connect(t testing.TB, a, b *stack.Stack, o stack.TCPOptions) (client, server *stack.TCPConn) {
 	t.Helper()
-	l, err := a.ListenTCP(ap("10.0.0.1:0"), stack.TCPListenOptions{TCPOptions: stack.TCPOptions{SendBuffer: o.SendBuffer, ReceiveBuffer: o.ReceiveBuffer}})
+	return connectAt(t, a, b, "10.0.0.1:0", o)
+}
+
+func connectAt(t testing.TB, a, b *stack.Stack, at string, o stack.TCPOptions) (client, server *stack.TCPConn) {
+	t.Helper()
+	l, err := a.ListenTCP(ap(at), stack.TCPListenOptions{TCPOptions: stack.TCPOptions{SendBuffer: o.SendBuffer, ReceiveBuffer: o.ReceiveBuffer}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +225,7 @@ func TestTCPErrors(t *testing.T) {
 	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("10.0.0.77:99"), stack.TCPOptions{})
 	wantError(t, "dial of a host that is not there", err, syscall.EHOSTUNREACH)
 	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("192.0.2.1:99"), stack.TCPOptions{})
-	wantError(t, "dial without a route", err, syscall.EHOSTUNREACH)
+	wantError(t, "dial without a route", err, syscall.ENETUNREACH)
 	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("10.0.0.255:99"), stack.TCPOptions{})
 	wantError(t, "dial of the broadcast address", err, syscall.ENETUNREACH)
 	_, err = b.DialTCP(ctx, ap("10.0.0.9:0"), ap("10.0.0.1:99"), stack.TCPOptions{})
@@ -651,11 +656,11 @@ func TestTCPAcksRideOnAnswers(t *testing.T) {
 // onePort is stack.TCPPorts with one port.
 type onePort struct{}
 
-func (onePort) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
+func (onePort) Choose(_ netip.Addr, pick func([]tcp.PortBlock) uint16) uint16 {
 	return pick([]tcp.PortBlock{{First: 6400, Ports: 1}})
 }
 
-func (onePort) Release(uint16) {}
+func (onePort) Release(netip.Addr, uint16) {}
 
 // The two ends of a connection can be had again once its last acknowledgment has come,
 // also if nobody has polled since.

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"syscall"
@@ -12,8 +13,9 @@ import (
 
 // UDPOptions of a socket. The zero value works.
 type UDPOptions struct {
-	QueueDatagrams int // bound of the receive queue, datagrams; 0: [udp.DefaultQueueDatagrams]
-	QueueBytes     int // bound of the receive queue, bytes of payload; 0: [udp.DefaultQueueBytes]
+	Network        string // in the errors of the socket: "udp4" or "udp6"; empty: "udp"
+	QueueDatagrams int    // bound of the receive queue, datagrams; 0: [udp.DefaultQueueDatagrams]
+	Shared         bool   // see [udp.Options]; only for ListenUDP
 	// Released is called once, when the socket has been closed. It must be quick and
 	// must not call the stack.
 	Released func()
@@ -22,11 +24,13 @@ type UDPOptions struct {
 // UDPConn is a UDP socket in this process. It is a net.PacketConn and, when it
 // was dialled, a net.Conn, and behaves as package net's: deadlines, addresses,
 // truncation, net.ErrClosed, os.ErrDeadlineExceeded, and the errnos that arrive
-// as ICMP. Datagrams longer than the route's MTU are EMSGSIZE: nothing is
-// fragmented. Its methods may be called from any goroutine.
+// as ICMP. Datagrams longer than the path's MTU are sent in fragments by the owner of a whole
+// address, unless SetDontFragment forbids it; otherwise they are EMSGSIZE. Its methods may be
+// called from any goroutine.
 //
 // While the link takes no more, a send waits until the write deadline, and fails with
-// ENOBUFS after one second. It does not wait for the route service: the datagram is held. If
+// ENOBUFS after one second. It does not wait for the route service, unless the datagram is to be
+// sent in fragments: the datagram is held. If
 // it turns out that there is no route, the next call of a connected socket fails with
 // EHOSTUNREACH, and so does for one second each send to that destination. A send has
 // succeeded when the link has queued its datagram. If the link cannot send what is queued,
@@ -49,8 +53,12 @@ type UDPConn struct {
 	writeDeadline      instant
 	reads              uint32 // since the clock was last read for readDeadline
 	readable           event
+	tos                uint8     // type of service of the datagram that queue writes
+	from               wire.Addr // its source, if that is IPv6 and named by a control message; or zero
+	dontFragment       bool
 
 	local, remote net.Addr // *net.UDPAddr; remote is nil unless connected
+	network       string   // in errors
 	released      func()
 }
 
@@ -64,10 +72,8 @@ type UDPMessage struct {
 	Buf  []byte         // receive: where to; send: the payload
 	N    int            // receive: how many bytes of Buf were filled
 	Addr netip.AddrPort // receive: the sender; send: the destination, zero for that of a connected socket
+	ECN  uint8          // receive: that of the IP header, see [wire.ECNMask]; send: not used
 }
-
-// loopback is where the kernel sends what is sent to the unspecified address.
-var loopback = [4]byte{127, 0, 0, 1}
 
 // ListenUDP makes a socket that receives from every sender. The address in local
 // is the stack's, or unspecified; port 0 stands for a free one. Errors: EAFNOSUPPORT,
@@ -78,45 +84,32 @@ func (s *Stack) ListenUDP(local netip.AddrPort, o UDPOptions) (*UDPConn, error) 
 
 // DialUDP makes a socket that talks to remote only.
 func (s *Stack) DialUDP(local, remote netip.AddrPort, o UDPOptions) (*UDPConn, error) {
-	r, ok := wire.AddrPortFrom(remote)
-	if !ok {
-		return nil, syscall.EAFNOSUPPORT
+	r, err := s.remoteEnd(remote, cmp.Or(o.Network, "udp"))
+	if err != nil {
+		return nil, err
 	}
 	if r.Port == 0 {
 		return nil, syscall.EINVAL
-	}
-	if r.Addr == [4]byte{} {
-		r.Addr = loopback
 	}
 	return s.openUDP(local, r, o)
 }
 
 func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions) (*UDPConn, error) {
-	l, ok := wire.AddrPortFrom(local)
-	if !ok {
-		return nil, syscall.EAFNOSUPPORT
+	c := &UDPConn{stack: s, readDeadline: never, writeDeadline: never, network: cmp.Or(o.Network, "udp"), released: o.Released}
+	l, err := s.localEnd(local, remote.Addr, c.network)
+	if err != nil {
+		return nil, err
 	}
-	src := s.addr
-	if remote.Addr[0] == 127 {
-		src = remote.Addr
-	}
-	switch {
-	case l.Addr == [4]byte{}:
-		if !remote.IsZero() {
-			l.Addr = src
-		}
-	case l.Addr != src:
+	if remote.Addr.IsLoopback() && l.Addr != remote.Addr { // see loopBackSource
 		return nil, syscall.EADDRNOTAVAIL
 	}
-	c := &UDPConn{stack: s, readDeadline: never, writeDeadline: never, released: o.Released}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing {
-		return nil, net.ErrClosed
+	if s.closing || s.broken != nil {
+		return nil, s.ended()
 	}
-	var err error
 	c.udp, err = s.udp.Open(l, remote, udp.Options{
-		QueueDatagrams: o.QueueDatagrams, QueueBytes: o.QueueBytes, Owner: c,
+		QueueDatagrams: o.QueueDatagrams, Shared: o.Shared, Owner: c,
 	})
 	if err != nil {
 		return nil, err
@@ -145,7 +138,7 @@ func (c *UDPConn) Counters() udp.SocketCounters {
 
 // fail is err as package net has it.
 func (c *UDPConn) fail(op, call string, to net.Addr, err error) error {
-	return opError(op, "udp", call, c.local, to, err)
+	return opError(op, c.network, call, c.local, to, err)
 }
 
 // Close ends the socket. Calls that block on it return net.ErrClosed; queued
@@ -155,7 +148,7 @@ func (c *UDPConn) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.closed {
-		return c.fail("close", "close", c.remote, net.ErrClosed)
+		return c.fail("close", "close", c.remote, s.ended())
 	}
 	c.close()
 	return nil
@@ -195,7 +188,7 @@ func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.closed {
-		return opError("set", "udp", "", nil, c.local, net.ErrClosed)
+		return opError("set", c.network, "", nil, c.local, s.ended())
 	}
 	at := s.deadline(t)
 	s.readClock()
@@ -230,10 +223,10 @@ func (c *UDPConn) setError(err error) {
 	}
 }
 
-// trouble returns net.ErrClosed, or the pending error, once.
+// trouble returns why a closed socket has ended, or the pending error, once.
 func (c *UDPConn) trouble() error {
 	if c.closed {
-		return net.ErrClosed
+		return c.stack.ended()
 	}
 	err := c.udp.TakeError()
 	c.setSlow()

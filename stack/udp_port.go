@@ -3,7 +3,6 @@ package stack
 import (
 	"encoding/binary"
 	"math"
-	"net"
 	"net/netip"
 	"runtime"
 	"syscall"
@@ -41,7 +40,7 @@ type UDPPacket struct {
 	// for the checksums.
 	Packet  []byte
 	Payload []byte // the end of Packet
-	Src     wire.AddrPort
+	Src     wire.AddrPort4
 	ECN     uint8 // of the IPv4 header, see [wire.ECNMask]
 }
 
@@ -88,9 +87,9 @@ type Event struct{ event }
 // [UDPOptions].Released. The errors are those of ListenUDP. ICMP errors about packets from
 // the port change the route's MTU, and have no other effect.
 func (s *Stack) OpenUDPPort(local netip.AddrPort, h UDPHandler, released func()) (*UDPPort, error) {
-	l, ok := wire.AddrPortFrom(local)
+	l := wire.AddrPortFrom(local)
 	switch {
-	case !ok:
+	case !l.Addr.Is4():
 		return nil, syscall.EAFNOSUPPORT
 	case l.Addr != s.addr:
 		return nil, syscall.EADDRNOTAVAIL
@@ -99,11 +98,8 @@ func (s *Stack) OpenUDPPort(local netip.AddrPort, h UDPHandler, released func())
 	p.timer.owner = p
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.closing:
-		return nil, net.ErrClosed
-	case s.broken != nil:
-		return nil, s.broken
+	if s.closing || s.broken != nil {
+		return nil, s.ended()
 	}
 	var err error
 	// No packet fills this queue: it is emptied after each.
@@ -126,13 +122,13 @@ func (p *UDPPort) Local() netip.AddrPort { return p.local }
 // MTU is the length in bytes of the longest IP packet that the link sends. It does not change.
 func (p *UDPPort) MTU() int { return p.mtu }
 
-// Close gives the port back. The handler's Failed gets net.ErrClosed. A second Close
-// returns net.ErrClosed.
+// Close gives the port back. The handler's Failed, and a second Close, get net.ErrClosed, or
+// the error of Stack.Fail.
 func (p *UDPPort) Close() error {
 	p.stack.mu.Lock()
 	defer p.stack.mu.Unlock()
 	if p.closed {
-		return net.ErrClosed
+		return p.stack.ended()
 	}
 	p.close()
 	return nil
@@ -145,7 +141,7 @@ func (p *UDPPort) close() {
 	if s.unflushed {
 		s.flush()
 	}
-	p.fail(net.ErrClosed)
+	p.fail(s.ended())
 	s.udp.Close(p.udp)
 	delete(s.udpPorts, p)
 	if p.released != nil {
@@ -257,12 +253,12 @@ func (p *UDPPort) Broadcast(e *Event) { p.stack.broadcast(&e.event) }
 // the link takes nothing now; then Run is called again. A packet that cannot be sent, since
 // there is no route or it exceeds the path's MTU, is taken and lost, as in the network.
 func (p *UDPPort) Alloc(dst [4]byte, n int) []byte {
-	s, r := p.stack, p.route
+	s, r, to := p.stack, p.route, wire.AddrFrom4(dst)
 	if p.stuck {
 		return nil
 	}
-	if r == nil || r.dst != dst || r.state != routeReady || s.down != 0 || s.kickErr != nil {
-		if r = p.findRoute(dst); r == nil {
+	if r == nil || r.dst != to || r.state != routeReady || s.down != 0 || s.kickErr != nil {
+		if r = p.findRoute(to); r == nil {
 			if p.stuck {
 				return nil
 			}
@@ -293,7 +289,7 @@ func (p *UDPPort) Alloc(dst [4]byte, n int) []byte {
 }
 
 // findRoute returns the route to dst. nil: p.stuck, or p.lent says where the packet goes.
-func (p *UDPPort) findRoute(dst [4]byte) *route {
+func (p *UDPPort) findRoute(dst wire.Addr) *route {
 	s := p.stack
 	p.lent = lentLost
 	switch {
@@ -381,7 +377,7 @@ func (p *UDPPort) loop(b []byte) {
 		s.count[portLost]++ // no other socket is reached
 		return
 	}
-	if _, n, _ := s.udp.Process(&udp.Inbound{Src: pk.ip.Src, Dst: pk.ip.Dst, Data: pk.ip.Payload, Heap: true}); n == 0 {
+	if _, n, _ := s.udp.Process(&udp.Inbound{Src: wire.AddrFrom4(pk.ip.Src), Dst: wire.AddrFrom4(pk.ip.Dst), Data: pk.ip.Payload, Heap: true}); n == 0 {
 		return
 	}
 	s.count[loopedBack]++
@@ -404,7 +400,7 @@ func (p *UDPPort) input(pk *packet) {
 	var d udp.Datagram
 	for i, at := 0, 0; p.udp.Pop(&d); i++ {
 		n := head + len(d.Payload)
-		u.Packet, u.Src = ip.Packet[at:at+n:at+n], d.From
+		u.Packet, u.Src = ip.Packet[at:at+n:at+n], wire.AddrPort4{Addr: d.From.Addr.As4(), Port: d.From.Port}
 		if pk.gso != 0 {
 			copy(u.Packet, headers[:head])
 			binary.BigEndian.PutUint16(u.Packet[2:], uint16(n))

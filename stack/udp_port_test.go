@@ -37,7 +37,7 @@ func (h *script) Datagram(_ int64, p *stack.UDPPacket) {
 		h.in = append(h.in, err.Error())
 		return
 	}
-	u, err := wire.ParseUDP(ip.Payload, ip.Src, ip.Dst, true)
+	u, err := wire.ParseUDP(ip.Payload, wire.AddrFrom4(ip.Src), wire.AddrFrom4(ip.Dst), true)
 	if err == wire.ErrChecksum {
 		err = nil
 	}
@@ -96,7 +96,7 @@ func (h *script) wait(n int) ([]string, error) {
 
 func ipDatagram(src, dst [4]byte, srcPort, dstPort uint16, payload []byte) []byte {
 	b := make([]byte, 28+len(payload))
-	wire.PutUDPCopy(b[20:], &wire.UDPFlow{Src: src, Dst: dst, SrcPort: srcPort, DstPort: dstPort}, payload)
+	wire.PutUDPCopy(b[20:], &wire.UDPFlow{Src: wire.AddrFrom4(src), Dst: wire.AddrFrom4(dst), SrcPort: srcPort, DstPort: dstPort}, payload)
 	wire.PutIPv4(b, wire.IPv4Fields{TotalLen: uint16(len(b)), TOS: wire.ECNCapable, TTL: 64, Protocol: wire.ProtocolUDP, DontFragment: true, Src: src, Dst: dst})
 	return b
 }
@@ -349,7 +349,7 @@ func TestUDPPortEnds(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if err := h.port.Close(); err != net.ErrClosed {
+		if err := h.port.Close(); err != end.want {
 			t.Errorf("closed twice: %v", err)
 		}
 		if h.err.Error() != end.want.Error() {

@@ -13,6 +13,7 @@ import (
 type UDPDatagram struct {
 	Payload []byte         // the application's until Return
 	From    netip.AddrPort // the sender
+	ECN     uint8          // of the IP header, see [wire.ECNMask]
 
 	datagram udp.Datagram
 	conn     *UDPConn
@@ -25,7 +26,7 @@ const readsPerClock = 64
 // inputUDP takes a packet that is a datagram or a super-frame, and reports whether its
 // frame is kept.
 func (s *Stack) inputUDP(p *packet) (kept bool) {
-	in := udp.Inbound{Src: p.ip.Src, Dst: p.ip.Dst, Data: p.ip.Payload, Frame: p.frame, GSOSize: p.gso}
+	in := udp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled}
 	switch {
 	case p.memory != tcp.MemoryFrame:
 		in.Heap, in.Frame = true, 0
@@ -48,6 +49,9 @@ func (s *Stack) inputUDP(p *packet) (kept bool) {
 		for range n {
 			s.signal(&c.readable)
 		}
+		if s.unserved {
+			s.noteSource(sock, p)
+		}
 		if in.Heap {
 			return false
 		}
@@ -57,8 +61,12 @@ func (s *Stack) inputUDP(p *packet) (kept bool) {
 	if in.Heap {
 		s.freeCopy(in.Frame)
 	}
-	if verdict == udp.NoSocket {
+	switch {
+	case verdict != udp.NoSocket:
+	case p.dst.Is4():
 		s.sendUnreachable(p, wire.ICMPPortUnreachable)
+	default:
+		s.sendICMPv6Error(p, wire.ICMPv6Unreachable, wire.ICMPv6PortUnreachable, 0)
 	}
 	return false
 }
@@ -110,7 +118,7 @@ func (c *UDPConn) ReadBatch(msgs []UDPMessage) (n int, err error) {
 		for more := true; more; more = n < len(msgs) && c.udp.Pop(&d) {
 			m := &msgs[n]
 			m.N = copy(m.Buf, d.Payload)
-			m.Addr = d.From.Netip()
+			m.Addr, m.ECN = d.From.Netip(), d.ECN
 			s.giveBack(d.Frame, d.Heap)
 			n++
 		}
@@ -133,7 +141,7 @@ func (c *UDPConn) Borrow() (UDPDatagram, error) {
 	if err != nil {
 		return UDPDatagram{}, c.fail("read", "read", c.remote, err)
 	}
-	return UDPDatagram{Payload: d.Payload, From: d.From.Netip(), datagram: d, conn: c}, nil
+	return UDPDatagram{Payload: d.Payload, From: d.From.Netip(), ECN: d.ECN, datagram: d, conn: c}, nil
 }
 
 // Return gives the memory of a borrowed datagram back, also after the socket
@@ -188,14 +196,13 @@ func (c *UDPConn) take(d *udp.Datagram) error {
 	}
 }
 
-// usable returns net.ErrClosed if the socket is closed, or else the error of a link that
-// has failed for good.
+// usable returns why the socket has ended, if it has.
 func (c *UDPConn) usable() error {
 	s := c.stack
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.closed {
-		return net.ErrClosed
+		return s.ended()
 	}
 	return s.broken
 }

@@ -21,9 +21,6 @@ type UDPBuffer struct {
 	conn  *UDPConn
 }
 
-// payloadOffset is where the payload of a datagram begins in a frame that is sent, in bytes.
-const payloadOffset = headersLen + wire.UDPHeaderLen
-
 // How long a send waits for a link that takes nothing.
 const (
 	yieldsBeforeSleep = 64
@@ -45,19 +42,22 @@ func (c *UDPConn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	if err == nil {
 		err = c.send(dst, b, nil)
 	}
-	if err != nil {
-		return 0, c.fail("write", "sendto", net.UDPAddrFromAddrPort(to), err)
+	if err == nil {
+		return len(b), nil
 	}
-	return len(b), nil
+	if !to.IsValid() {
+		return 0, c.fail("write", "", nil, err)
+	}
+	return 0, c.fail("write", "sendto", net.UDPAddrFromAddrPort(to), err)
 }
 
 // WriteTo is WriteToUDPAddrPort for net.PacketConn; addr is a *net.UDPAddr.
 func (c *UDPConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 	a, ok := addr.(*net.UDPAddr)
 	if !ok {
-		return 0, &net.OpError{Op: "write", Net: "udp", Source: c.local, Addr: addr, Err: syscall.EINVAL}
+		return 0, &net.OpError{Op: "write", Net: c.network, Source: c.local, Addr: addr, Err: syscall.EINVAL}
 	}
-	return c.WriteToUDPAddrPort(b, a.AddrPort())
+	return c.WriteToUDP(b, a)
 }
 
 // WriteBatch sends datagrams with one kick. It returns how many were sent: all,
@@ -96,7 +96,12 @@ func (c *UDPConn) Reserve() (UDPBuffer, error) {
 		return UDPBuffer{}, c.fail("write", "write", c.remote, err)
 	}
 	end := min(len(f.Data), wire.EthernetHeaderLen+c.stack.mtu)
-	return UDPBuffer{Payload: f.Data[payloadOffset:end:end], frame: f, conn: c}, nil
+	// If the family of the destination is another one, queue moves the payload.
+	family := c.udp.Remote().Addr
+	if !c.udp.Connected() && c.stack.addr != (wire.Addr{}) {
+		family = c.stack.addr
+	}
+	return UDPBuffer{Payload: f.Data[headersLen(family)+wire.UDPHeaderLen : end : end], frame: f, conn: c}, nil
 }
 
 func (c *UDPConn) reserve() (f Frame, err error) {
@@ -161,16 +166,25 @@ func (c *UDPConn) own(b *UDPBuffer) {
 }
 
 func (c *UDPConn) destination(to netip.AddrPort) (udp.AddrPort, error) {
-	dst, ok := wire.AddrPortFrom(to)
+	dst := wire.AddrPortFrom(to)
+	s, local := c.stack, c.udp.Local().Addr
 	switch {
 	case c.udp.Connected():
 		return dst, net.ErrWriteToConnected
-	case !ok:
-		return dst, syscall.EAFNOSUPPORT
+	case !to.IsValid():
+		return dst, errMissingAddress
 	case dst.Port == 0:
 		return dst, syscall.EINVAL
-	case dst.Addr == [4]byte{}:
-		dst.Addr = loopback
+	case dst.Addr == wire.Any6: // no wildcard of the caller's, but ff..ff
+		return dst, syscall.ENETUNREACH
+	case dst.Addr.IsWildcard():
+		dst.Addr = s.loopback(c.network)
+	case dst.Addr.Is4():
+		if !local.Is4() && local != (wire.Addr{}) {
+			return dst, syscall.ENETUNREACH
+		}
+	case local.Is4() || !s.hasIPv6():
+		return dst, &net.AddrError{Err: "non-IPv4 address", Addr: to.Addr().String()}
 	}
 	return dst, nil
 }
@@ -221,16 +235,26 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 			return c.loopBack(to, b, reserved)
 		}
 	}
-	if len(b) > r.maxPayload {
-		return syscall.EMSGSIZE
-	}
-	n := payloadOffset + len(b)
+	head := r.headers.len
+	n := head + wire.UDPHeaderLen + len(b)
 	flow := wire.UDPFlow{Src: s.addr, Dst: to.Addr, SrcPort: c.udp.Local().Port, DstPort: to.Port}
+	if head == headersLen6 {
+		flow.Src = c.source6(to.Addr)
+	}
+	if len(b) > r.maxPayload {
+		return c.queueFragments(r, &flow, b, reserved)
+	}
 	var f Frame
 	if reserved != nil {
 		f = *reserved
+		if n > len(f.Data) {
+			return syscall.EMSGSIZE
+		}
 		f.Data = f.Data[:n]
-		wire.PutUDPInPlace(f.Data[headersLen:], &flow)
+		if at := f.Data[head+wire.UDPHeaderLen:]; len(b) > 0 && &at[0] != &b[0] {
+			copy(at, b)
+		}
+		wire.PutUDPInPlace(f.Data[head:], &flow)
 	} else {
 		var ok bool
 		if f, ok = s.link.Alloc(n); !ok {
@@ -241,9 +265,12 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 			return syscall.EMSGSIZE
 		}
 		f.Data = f.Data[:n]
-		wire.PutUDPCopy(f.Data[headersLen:], &flow, b)
+		wire.PutUDPCopy(f.Data[head:], &flow, b)
 	}
-	r.headers.put(f.Data, wire.ProtocolUDP, n-headersLen)
+	r.headers.put(f.Data, flow.Src, wire.ProtocolUDP, n-head)
+	if c.tos != 0 {
+		setTOS(f.Data, c.tos)
+	}
 	r.sent++
 	switch {
 	case r.state != routeReady:
@@ -255,6 +282,8 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 	default:
 		if reserved == nil {
 			s.link.Release(f)
+		} else {
+			copy(b, f.Data[head+wire.UDPHeaderLen:]) // moved above if b was made for the other family
 		}
 		return errNoRoom
 	}
@@ -268,11 +297,11 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 	if err := c.sendTrouble(); err != nil {
 		return nil, err
 	}
-	if to.Addr == [4]byte{} {
+	if to.IsZero() {
 		return nil, syscall.EDESTADDRREQ
 	}
 	// If our address is shared, a port that is not ours may be another endpoint's.
-	if to.Addr[0] == 127 || to.Addr == s.addr && (s.wholeAddress || s.udp.Lookup(c.loopBackSource(to), to) != nil) {
+	if to.Addr.IsLoopback() || s.isOurs(to.Addr) && (s.wholeAddress || s.udp.Lookup(c.loopBackSource(to), to) != nil) {
 		return nil, nil
 	}
 	if err := s.unsendable(to.Addr); err != nil {
@@ -282,6 +311,9 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 		if err := s.flush(); err != nil {
 			return nil, err
 		}
+	}
+	if r := s.answerUDP(c.udp, to); r != nil {
+		return r, nil // c.route is used for all ports of an address
 	}
 	r, err := s.usableRoute(to.Addr)
 	if err == nil {
@@ -352,10 +384,34 @@ func (c *UDPConn) retry(err error, try func() error) error {
 	return err
 }
 
-// loopBackSource is the source of a datagram to an address of our own: 127.0.0.1 for
-// 127.0.0.1, and our address for our address.
+// boundSource is the source that the control messages or the socket's local address name. Zero:
+// they name none.
+func (c *UDPConn) boundSource() wire.Addr {
+	if c.from != (wire.Addr{}) {
+		return c.from
+	}
+	if a := c.udp.Local().Addr; !a.IsWildcard() {
+		return a
+	}
+	return wire.Addr{}
+}
+
+// source6 is the source of a datagram to an IPv6 address.
+func (c *UDPConn) source6(to wire.Addr) wire.Addr {
+	if a := c.boundSource(); a != (wire.Addr{}) {
+		return a
+	}
+	return c.stack.source(to)
+}
+
+// loopBackSource is the source of a datagram to an address of our own: that address, unless
+// another one of ours is named. To a loopback address it is always that.
 func (c *UDPConn) loopBackSource(to udp.AddrPort) udp.AddrPort {
-	return udp.AddrPort{Addr: to.Addr, Port: c.udp.Local().Port}
+	from := to.Addr
+	if a := c.boundSource(); a != (wire.Addr{}) && !to.Addr.IsLoopback() {
+		from = a
+	}
+	return udp.AddrPort{Addr: from, Port: c.udp.Local().Port}
 }
 
 // loopBack hands a datagram to a socket of this stack, without a frame. The host's own
@@ -366,12 +422,12 @@ func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *Frame) error {
 		return syscall.EMSGSIZE
 	}
 	from := c.loopBackSource(to)
-	if to.Addr[0] == 127 && s.udp.Lookup(from, to) == nil {
+	if to.Addr.IsLoopback() && s.udp.Lookup(from, to) == nil {
 		return syscall.ENETUNREACH
 	}
 	data := make([]byte, wire.UDPHeaderLen+len(b))
 	wire.PutUDPCopy(data, &wire.UDPFlow{Src: from.Addr, Dst: to.Addr, SrcPort: from.Port, DstPort: to.Port}, b)
-	sock, n, verdict := s.udp.Process(&udp.Inbound{Src: from.Addr, Dst: to.Addr, Data: data, Heap: true})
+	sock, n, verdict := s.udp.Process(&udp.Inbound{Src: from.Addr, Dst: to.Addr, Data: data, Heap: true, ECN: c.tos & wire.ECNMask})
 	if verdict == udp.NoSocket {
 		if c.udp.Connected() {
 			c.setError(syscall.ECONNREFUSED)

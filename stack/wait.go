@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"net"
 	"runtime"
 	"time"
 
@@ -133,7 +134,7 @@ func (s *Stack) waitFor(e *event, deadline instant) {
 		switch s.role {
 		case roleFree:
 			s.roleMoves++
-			s.pollUntil(roleApplication, e, seq, deadline, s.waitMode)
+			s.pollUntil(roleApplication, e, seq, deadline, &s.spinner)
 			s.roleMoves++
 			return
 		case roleCaretaker:
@@ -228,11 +229,14 @@ func (s *Stack) wakeExpired() {
 //
 // The clock is not read between a frame's arrival and its delivery: it is read while
 // nothing arrives, and after every batchesPerClock batches.
-func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant, mode WaitMode) {
+func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant, spinner *wait.Spinner) {
 	s.role, s.pollerEvent, s.pollerSeq = role, e, seq
-	spinner := wait.Spinner{Mode: mode, Budget: s.spinBudget}
+	spinner.Begin()
 	for {
 		got := s.input()
+		if got > 0 {
+			spinner.Found()
+		}
 		if e.seq != seq || s.now >= deadline || s.closed || s.broken != nil {
 			break
 		}
@@ -248,7 +252,7 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 			}
 			s.mu.Lock()
 			s.returned()
-			spinner.Restart()
+			spinner.Begin()
 			continue
 		}
 		if len(s.acking) > 0 {
@@ -270,7 +274,7 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 		} else {
 			s.away = spinning
 			s.mu.Unlock()
-			now := s.spin(&spinner, limit)
+			now := s.spin(spinner, limit)
 			s.mu.Lock()
 			s.returned()
 			s.advance(now)
@@ -315,7 +319,7 @@ func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
 // caretaker has not returned from Link.Sleep yet: waking it takes tens of microseconds, and
 // a frame may arrive before. It reports whether the wait is over.
 func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
-	if s.waitMode == WaitBlock {
+	if s.spinner.Mode == WaitBlock {
 		return false
 	}
 	for range guestPolls {
@@ -337,12 +341,22 @@ func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
 }
 
 // Fail makes the stack useless: what is queued can still be read, and every
-// other call, also one that blocks already, returns err. It is for an owner that
-// detects a failure of the link which the link itself does not detect.
+// other call, also one that blocks already, returns err. So do calls after Close, and those
+// that Close ends, if Fail was called before. It is for an owner that detects a failure of
+// the link which the link itself does not detect.
 func (s *Stack) Fail(err error) {
 	s.mu.Lock()
 	s.fail(err)
 	s.mu.Unlock()
+}
+
+// ended is the error of calls of a socket or a stack that is closed: net.ErrClosed, or why the
+// link had failed for good before. mu is held.
+func (s *Stack) ended() error {
+	if s.broken != nil {
+		return s.broken
+	}
+	return net.ErrClosed
 }
 
 // fail notes that the link has failed for good.
@@ -411,7 +425,7 @@ func (s *Stack) caretaker() {
 		switch busy := s.roleMoves != seen; {
 		case s.closed:
 		case s.role == roleFree && !busy && s.parked.head == nil:
-			s.pollUntil(roleCaretaker, &s.recall, s.recall.seq, never, WaitBlock)
+			s.pollUntil(roleCaretaker, &s.recall, s.recall.seq, never, &wait.Spinner{Mode: WaitBlock})
 			pause = firstPause
 		case s.role == roleFree:
 			pause = firstPause

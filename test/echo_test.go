@@ -1,3 +1,5 @@
+//go:build linux
+
 package test
 
 import (
@@ -116,7 +118,7 @@ func TestKilledApplication(t *testing.T) {
 			d, socket := daemon(t, pair.A)
 			at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
 			server := serve(t, pair.A, socket, at)
-			if n := len(unetd.Links(t, pair.A)); n != 5 { // lo, uplink, its cutter, two ports
+			if n := len(unetd.Links(t, pair.A)); n != 7 { // lo, uplink, its cutter, the pair to the host, two ports
 				t.Fatalf("devices while serving: %v", unetd.Links(t, pair.A))
 			}
 			if err := answers(t, pair, at); err != nil { // now it has the route to host B, which only unetd can give
@@ -129,7 +131,7 @@ func TestKilledApplication(t *testing.T) {
 				}
 			}
 			server.Kill(t)
-			if !unetd.Eventually(func() bool { return len(unetd.Links(t, pair.A)) == 3 }) {
+			if !unetd.Eventually(func() bool { return len(unetd.Links(t, pair.A)) == 5 }) {
 				t.Errorf("devices after the server was killed: %v", unetd.Links(t, pair.A))
 			}
 			if err := answers(t, pair, at); !errors.Is(err, syscall.ECONNREFUSED) {

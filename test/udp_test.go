@@ -1,3 +1,5 @@
+//go:build linux
+
 package test
 
 import (
@@ -199,6 +201,22 @@ func TestWholeAddress(t *testing.T) {
 	ours.WriteTo(buf[:n], from)
 	if n, err := theirs.Read(buf); err != nil || string(buf[:n]) != "hello" {
 		t.Errorf("echo %q, %v", buf[:n], err)
+	}
+	// The kernel fragments and reassembles what exceeds the MTU; so does a whole address.
+	for _, size := range []int{1473, 8192, 65507} {
+		large, payload := make([]byte, 65536), bytes.Repeat([]byte{byte(size), 2, 3}, size/3+1)[:size]
+		if _, err := theirs.Write(payload); err != nil {
+			t.Fatal(err)
+		}
+		if n, from, err = ours.ReadFrom(large); err != nil || !bytes.Equal(large[:n], payload) {
+			t.Fatalf("%d bytes arrived as %d, %v", size, n, err)
+		}
+		if _, err := ours.WriteTo(payload, from); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := theirs.Read(large); err != nil || !bytes.Equal(large[:n], payload) {
+			t.Fatalf("%d bytes came back as %d, %v", size, n, err)
+		}
 	}
 	if _, err := unet.Open(t.Context(), unet.Config{Socket: socket, Addr: own}); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("claiming the address twice: %v, want ErrTagHeld", err)

@@ -57,20 +57,20 @@ const (
 // access that the peer's listener needs: remote write, read and atomic. The errors wrap
 // [*RejectError], [cm.ErrTimeout], or that of ctx, and are net.Errors.
 func (c *Context) Dial(ctx context.Context, remote netip.AddrPort, qp *QP, param *ConnParam) (*Conn, error) {
-	to, ok := wire.AddrPortFrom(remote)
-	if !ok {
+	addr := remote.Addr().Unmap()
+	if !addr.Is4() {
 		return nil, c.opError("dial", errNotIPv4)
 	}
 	c.port.Lock()
 	defer c.port.Unlock()
-	conn, err := c.dial(ctx, to, qp, param)
+	conn, err := c.dial(ctx, wire.AddrPort4{Addr: addr.As4(), Port: remote.Port()}, qp, param)
 	if err != nil {
 		return nil, c.opError("dial", err)
 	}
 	return conn, nil
 }
 
-func (c *Context) dial(ctx context.Context, to wire.AddrPort, qp *QP, param *ConnParam) (*Conn, error) {
+func (c *Context) dial(ctx context.Context, to wire.AddrPort4, qp *QP, param *ConnParam) (*Conn, error) {
 	if err := c.port.Err(); err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (l *Listener) Close() error {
 	c.port.Lock()
 	defer c.port.Unlock()
 	if l.closed {
-		return c.opError("close", ErrClosed)
+		return c.opError("close", c.ended())
 	}
 	l.closed = true
 	l.listener.Close()
@@ -169,7 +169,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	defer c.port.Unlock()
 	err := c.await(ctx, &l.arrived, func() bool { return len(l.requests) > 0 || l.closed })
 	if err == nil && l.closed {
-		err = ErrClosed
+		err = c.ended()
 	}
 	if err != nil {
 		return nil, c.opError("accept", err)
@@ -296,7 +296,7 @@ func (conn *Conn) err() error {
 	if err := conn.conn.Err(); err != nil {
 		return err
 	}
-	return ErrClosed // by this side
+	return conn.ctx.ended() // by this side
 }
 
 // end marks the end of the connection.

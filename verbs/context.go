@@ -284,6 +284,15 @@ func (n nic) Failed(error) {
 	}
 }
 
+// ended is the error of a call on an object that is closed: why the port has ended, if it has,
+// or ErrClosed.
+func (c *Context) ended() error {
+	if err := c.port.Err(); err != nil {
+		return err
+	}
+	return ErrClosed
+}
+
 // await waits for e until done returns true. Errors: why the port has ended, and that of
 // ctx. The lock is held, and released meanwhile.
 func (c *Context) await(ctx context.Context, e *stack.Event, done func() bool) error {

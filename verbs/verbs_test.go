@@ -1,3 +1,5 @@
+//go:build linux
+
 package verbs_test
 
 import (
@@ -7,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -529,30 +532,42 @@ func TestErrors(t *testing.T) {
 
 // The end of the host's lease is the error of all calls, also those that block.
 func TestHostEnds(t *testing.T) {
-	ha, _ := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.Config{})
 	c := open(t, ha)
 	p := newPeer(t, c, verbs.RC)
 	must(t, p.qp.Init(0))
 	p.recv(verbs.RecvWR{WRID: 1})
 	l, err := c.Listen(7, 0)
 	must(t, err)
+	of := func(_ any, err error) error { return err }
 	got := make(chan error)
-	go func() {
-		_, err := p.cq.Wait(p.wcs[:], time.Time{})
-		got <- err
-	}()
-	go func() {
-		_, err := l.Accept(t.Context())
-		got <- err
-	}()
+	blocked := []func() error{
+		func() error { return of(p.cq.Wait(p.wcs[:], time.Time{})) },
+		func() error { return of(c.AsyncEvent(t.Context())) },
+		func() error { return of(c.CreateCompChannel().Get(t.Context())) },
+		func() error { return of(l.Accept(t.Context())) },
+		func() error { return c.Serve(t.Context()) },
+	}
+	dialling := newPeer(t, c, verbs.RC)
+	to := netip.AddrPortFrom(hb.Addr(), 7) // that host has no RDMA device, and does not answer
+	blocked = append(blocked, func() error { return of(c.Dial(t.Context(), to, dialling.qp, nil)) })
+	for _, f := range blocked {
+		go func() { got <- f() }()
+	}
+	for started := false; !started; runtime.Gosched() {
+		c.EachCounter(func(name string, value uint64) { started = started || name == "cm_mads_sent" && value > 0 })
+	}
 	ha.(memHost).stack.Fail(fmt.Errorf("the test ends it: %w", endpoint.ErrLeaseClosed))
-	for range 2 {
+	for range blocked {
 		if err := <-got; !errors.Is(err, endpoint.ErrLeaseClosed) {
 			t.Errorf("blocked: %v", err)
 		}
 	}
-	if _, err := c.Dial(t.Context(), l.Addr(), p.qp, nil); !errors.Is(err, endpoint.ErrLeaseClosed) {
-		t.Errorf("dial: %v", err)
-	}
+	must(t, l.Close())
 	must(t, c.Close())
+	for i, err := range []error{of(c.Dial(t.Context(), l.Addr(), p.qp, nil)), of(l.Accept(t.Context())), l.Close(), c.Close(), of(c.Listen(8, 0))} {
+		if !errors.Is(err, endpoint.ErrLeaseClosed) {
+			t.Errorf("later call %d: %v", i, err)
+		}
+	}
 }

@@ -32,47 +32,151 @@ func (a *LinkAddr) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// AddrPort is an IPv4 address and port, six bytes without a pointer. It is comparable.
+// Addr is an IP address, 16 bytes without a pointer. An IPv4 address is the IPv4-mapped one
+// (RFC 4291, section 2.5.5.2). It is comparable. The zero value is the IPv6 unspecified
+// address, or no address.
+type Addr struct{ hi, lo uint64 } // as loaded from a header, little-endian
+
+// mapped is the lower half of Addr.lo of an IPv4 address.
+const mapped = 0xffff << 16
+
+// Wildcards: the local addresses of sockets that receive at every address. The zero value is
+// the wildcard of both families.
+var (
+	Any4 = Addr{lo: mapped}             // of IPv4, 0.0.0.0
+	Any6 = Addr{^uint64(0), ^uint64(0)} // of IPv6 only; no host has this address
+)
+
+// AddrFrom4 converts an IPv4 address.
+func AddrFrom4(a [4]byte) Addr {
+	return Addr{lo: uint64(binary.LittleEndian.Uint32(a[:]))<<32 | mapped}
+}
+
+// AddrFrom16 converts an IPv6 address; an IPv4-mapped one is IPv4.
+func AddrFrom16(a [16]byte) Addr {
+	return Addr{binary.LittleEndian.Uint64(a[:]), binary.LittleEndian.Uint64(a[8:])}
+}
+
+// AddrFrom converts from the type of package netip, without the zone. An invalid address
+// becomes the zero value.
+func AddrFrom(a netip.Addr) Addr {
+	if a.Is4() {
+		return AddrFrom4(a.As4())
+	}
+	return addrFrom6(a)
+}
+
+func addrFrom6(a netip.Addr) Addr {
+	if !a.IsValid() {
+		return Addr{}
+	}
+	return AddrFrom16(a.As16())
+}
+
+// Is4 reports whether a is an IPv4 address, or the wildcard of IPv4.
+func (a Addr) Is4() bool { return a.hi == 0 && uint32(a.lo) == mapped }
+
+// As4 is an IPv4 address. Of another one the result means nothing.
+func (a Addr) As4() (b [4]byte) {
+	binary.LittleEndian.PutUint32(b[:], uint32(a.lo>>32))
+	return b
+}
+
+// As16 is the address as IPv6 headers have it.
+func (a Addr) As16() (b [16]byte) {
+	a.Put(b[:])
+	return b
+}
+
+// Put writes the 16 bytes of an IPv6 address.
+func (a Addr) Put(b []byte) {
+	_ = b[15]
+	binary.LittleEndian.PutUint64(b, a.hi)
+	binary.LittleEndian.PutUint64(b[8:], a.lo)
+}
+
+// Words are the address in two words, the input of hash functions.
+func (a Addr) Words() (uint64, uint64) { return a.hi, a.lo }
+
+// Netip converts to the type of package netip. IPv4 addresses are IPv4 there, and wildcards
+// the unspecified address of their family; that of both families is ::.
+func (a Addr) Netip() netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4(a.As4())
+	}
+	return a.netip6()
+}
+
+func (a Addr) netip6() netip.Addr {
+	if a == Any6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.AddrFrom16(a.As16())
+}
+
+func (a Addr) String() string { return a.Netip().String() }
+
+// IsWildcard reports whether a is one of the three wildcards.
+func (a Addr) IsWildcard() bool { return a == Addr{} || a == Any4 || a == Any6 }
+
+// Takes reports whether a socket with the local address a receives what is sent to dst.
+func (a Addr) Takes(dst Addr) bool {
+	return a == dst || a == Addr{} || a == Any4 && dst.Is4() || a == Any6 && !dst.Is4()
+}
+
+// Overlaps reports whether two sockets with the local addresses a and b receive at a common
+// address.
+func (a Addr) Overlaps(b Addr) bool { return a.Takes(b) || b.Takes(a) }
+
+// IsLoopback reports whether a is in 127.0.0.0/8, or ::1.
+func (a Addr) IsLoopback() bool {
+	if a.Is4() {
+		return byte(a.lo>>32) == 127
+	}
+	return a == Addr{lo: 1 << 56}
+}
+
+// IsLinkLocal reports whether a is a unicast address of fe80::/10.
+func (a Addr) IsLinkLocal() bool { return a.hi&0xc0ff == 0x80fe }
+
+// IsHost reports whether a can be the address of one host: not one of 0.0.0.0/8, unspecified,
+// multicast or reserved (RFC 1122, section 3.2.1.3; RFC 4291, section 2).
+func (a Addr) IsHost() bool {
+	if a.Is4() {
+		return uint8(a.lo>>32)-1 < 223
+	}
+	return a != Addr{} && byte(a.hi) != 0xff
+}
+
+// AddrPort is an address and port. It is comparable.
 type AddrPort struct {
-	Addr [4]byte // zero: the wildcard, or no address
+	Addr Addr
 	Port uint16
 }
 
-// AddrPortFrom converts an IPv4 (or IPv4-mapped) address. The zero value and the
-// unspecified addresses of both families become the wildcard. ok is false for
-// any other IPv6 address.
-func AddrPortFrom(a netip.AddrPort) (_ AddrPort, ok bool) {
-	addr := a.Addr().Unmap()
-	switch {
-	case addr.Is4():
-		return AddrPort{addr.As4(), a.Port()}, true
-	case !addr.IsValid(), addr.IsUnspecified():
-		return AddrPort{Port: a.Port()}, true
-	}
-	return AddrPort{}, false
-}
+// AddrPortFrom converts from the type of package netip, see [AddrFrom].
+func AddrPortFrom(a netip.AddrPort) AddrPort { return AddrPort{AddrFrom(a.Addr()), a.Port()} }
 
-// Netip converts to the type of package netip.
-func (a AddrPort) Netip() netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), a.Port)
-}
+// Netip converts to the type of package netip, see [Addr.Netip].
+func (a AddrPort) Netip() netip.AddrPort { return netip.AddrPortFrom(a.Addr.Netip(), a.Port) }
 
 // IsZero reports whether a is neither an address nor a port.
 func (a AddrPort) IsZero() bool { return a == AddrPort{} }
 
 func (a AddrPort) String() string { return a.Netip().String() }
 
-// Word packs address and port into one word, the key of tables.
-func (a AddrPort) Word() uint64 {
-	return uint64(binary.BigEndian.Uint32(a.Addr[:]))<<16 | uint64(a.Port)
+// AddrPort4 is an IPv4 address and port, six bytes. It is comparable.
+type AddrPort4 struct {
+	Addr [4]byte
+	Port uint16
 }
 
-// AddrPortOf is the inverse of [AddrPort.Word].
-func AddrPortOf(word uint64) (a AddrPort) {
-	binary.BigEndian.PutUint32(a.Addr[:], uint32(word>>16))
-	a.Port = uint16(word)
-	return a
+// Netip converts to the type of package netip.
+func (a AddrPort4) Netip() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), a.Port)
 }
+
+func (a AddrPort4) String() string { return a.Netip().String() }
 
 // Errors of the parsers. They are returned bare: compare with ==.
 var (

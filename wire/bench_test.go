@@ -24,7 +24,7 @@ func readUDP(frame []byte) (n int) {
 	if p.Parse(e.Payload) != nil || p.Fragment != 0 || p.Protocol != ProtocolUDP || p.Dst != addrB {
 		return -1
 	}
-	u, err := ParseUDP(p.Payload, p.Src, p.Dst, false)
+	u, err := ParseUDP(p.Payload, AddrFrom4(p.Src), AddrFrom4(p.Dst), false)
 	if err != nil {
 		return -1
 	}
@@ -50,9 +50,14 @@ func TestNoAllocations(t *testing.T) {
 				t.Error("not read")
 			}
 		},
-		"write UDP":        func() { writeUDP(frame, payload) },
-		"write in place":   func() { PutUDPInPlace(frame[34:], &flowAB) },
-		"bad frames":       func() { parseIPv4(frame); ParseUDP(nil, addrA, addrB, false); ParseMessage(nil); parseEthernet(nil) },
+		"write UDP":      func() { writeUDP(frame, payload) },
+		"write in place": func() { PutUDPInPlace(frame[34:], &flowAB) },
+		"bad frames": func() {
+			parseIPv4(frame)
+			ParseUDP(nil, AddrFrom4(addrA), AddrFrom4(addrB), false)
+			ParseMessage(nil)
+			parseEthernet(nil)
+		},
 		"ARP":              func() { PutARP(arp, ARPFields{Op: ARPReply}); ParseARP(arp) },
 		"message":          func() { PutMessage(msg, 1, 2, 3); ParseMessage(msg) },
 		"echo":             func() { m, _ := ParseICMPv4(icmp[:72]); PutEcho(icmp, EchoFields{Type: ICMPEchoReply}, m.Payload()) },
@@ -147,14 +152,14 @@ func writeTCP(b, payload []byte) int {
 	n := header + len(payload)
 	f := TCPFields{SrcPort: 80, DstPort: 1234, Seq: 1, Ack: 2, Flags: TCPAck | TCPPsh, Window: 500}
 	PutTCPTimestamps(b[TCPHeaderLen:], 7, 8)
-	sum := Sum(b[TCPHeaderLen:header], PseudoHeader4(addrA, addrB, ProtocolTCP, uint16(n)))
+	sum := Sum(b[TCPHeaderLen:header], PseudoHeader(AddrFrom4(addrA), AddrFrom4(addrB), ProtocolTCP, uint16(n)))
 	PutTCP(b, &f, header, SumCopy(b[header:], payload, sum))
 	return n
 }
 
 func readTCP(b []byte) int {
 	var s TCP
-	if s.Parse(b) != nil || s.Checksum(addrA, addrB) != ChecksumGood || !s.Timestamps {
+	if s.Parse(b) != nil || s.Checksum(AddrFrom4(addrA), AddrFrom4(addrB)) != ChecksumGood || !s.Timestamps {
 		return -1
 	}
 	return len(s.Payload)

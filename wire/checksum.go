@@ -21,7 +21,7 @@ import (
 //     but the last is of even length (see [SumOdd] for the rest).
 //
 // Throughout this package an unfolded sum is a uint64 that only Sum, SumCopy,
-// SumOdd and PseudoHeader4 make and only they and Fold understand. Zero is the
+// SumOdd and PseudoHeader make and only they and Fold understand. Zero is the
 // sum of nothing.
 
 // Sum adds b to an unfolded sum. An odd last byte counts as if a zero byte
@@ -141,11 +141,19 @@ func Fold(sum uint64) uint16 {
 	return bits.ReverseBytes16(s16)
 }
 
-// PseudoHeader4 is the unfolded sum of the pseudo-header that UDP and TCP over
-// IPv4 include in their checksums (RFC 768, RFC 9293 section 3.1). length is
-// that of the transport header and its payload.
-func PseudoHeader4(src, dst [4]byte, proto uint8, length uint16) uint64 {
-	return uint64(binary.LittleEndian.Uint32(src[:])) +
-		uint64(binary.LittleEndian.Uint32(dst[:])) +
-		uint64(proto)<<8 + uint64(bits.ReverseBytes16(length))
+// PseudoHeader is the unfolded sum of the pseudo-header that UDP and TCP, and over IPv6
+// ICMPv6, include in their checksums (RFC 768; RFC 9293, section 3.1; RFC 8200, section 8.1).
+// length is that of the transport header and its payload in bytes. An IPv4 address is summed
+// as the mapped one, whose ffff is the zero of ones-complement sums.
+func PseudoHeader(src, dst Addr, proto uint8, length uint16) uint64 {
+	return sumAddrs(src, dst, uint64(proto)<<8+uint64(bits.ReverseBytes16(length)))
+}
+
+// sumAddrs is the unfolded sum of two addresses and of a small one.
+func sumAddrs(src, dst Addr, small uint64) uint64 {
+	sum, c := bits.Add64(src.hi, src.lo, 0)
+	sum, c = bits.Add64(sum, dst.hi, c)
+	sum, c = bits.Add64(sum, dst.lo, c)
+	sum, c = bits.Add64(sum, small, c)
+	return sum + c // if it carried, sum is at most small: no carry out of this one
 }

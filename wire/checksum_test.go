@@ -183,7 +183,7 @@ func TestPseudoHeader4(t *testing.T) {
 		binary.BigEndian.PutUint32(dst[:], r.Uint32())
 		proto, length := uint8(r.Uint32()), uint16(r.Uint32())
 		ph := append(append(append([]byte{}, src[:]...), dst[:]...), 0, proto, byte(length>>8), byte(length))
-		if got, want := Fold(PseudoHeader4(src, dst, proto, length)), naiveSum(ph, 0); got != want {
+		if got, want := Fold(PseudoHeader(AddrFrom4(src), AddrFrom4(dst), proto, length)), naiveSum(ph, 0); got != want {
 			t.Fatalf("%x: %#04x, want %#04x", ph, got, want)
 		}
 	}

@@ -97,12 +97,12 @@ func FuzzQuoted(f *testing.F) {
 	f.Add(unhex(f, ipv4Example+"1234"))
 	f.Add(unhex(f, "4f00 0000 0000 0000 0011 0000 0a000001 0a000002"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := quoting(b).Quoted()
+		e, err := quoting(b).Report()
 		if err != nil {
 			return
 		}
-		if src, dst, ok := QuotedPorts(p); ok {
-			if got := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, src), dst); !bytes.Equal(got, p.Payload[:4]) {
+		if src, dst, ok := e.Ports(); ok {
+			if got := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, src), dst); !bytes.Equal(got, e.Transport[:4]) {
 				t.Errorf("%x: ports %x", b, got)
 			}
 		}
@@ -153,18 +153,18 @@ func FuzzParseUDP(f *testing.F) {
 	f.Add(unhex(f, "1234 0007 0008 0000 00000000"))
 	f.Add(unhex(f, "1234 0007 0007 0000"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		u, err := ParseUDP(b, addrA, addrB, false)
+		u, err := ParseUDP(b, AddrFrom4(addrA), AddrFrom4(addrB), false)
 		if err != nil && err != ErrChecksum {
 			return
 		}
 		field := binary.BigEndian.Uint16(b[6:])
-		_, partial := ParseUDP(b, addrA, addrB, true)
-		if half := Fold(PseudoHeader4(addrA, addrB, ProtocolUDP, uint16(UDPHeaderLen+len(u.Payload)))); (err == nil || field == half) != (partial == nil) {
+		_, partial := ParseUDP(b, AddrFrom4(addrA), AddrFrom4(addrB), true)
+		if half := Fold(PseudoHeader(AddrFrom4(addrA), AddrFrom4(addrB), ProtocolUDP, uint16(UDPHeaderLen+len(u.Payload)))); (err == nil || field == half) != (partial == nil) {
 			t.Errorf("%x: %v, on a link with partial checksums %v", b, err, partial)
 		}
 		again := make([]byte, UDPHeaderLen+len(u.Payload))
-		PutUDPCopy(again, &UDPFlow{addrA, addrB, u.SrcPort, u.DstPort}, u.Payload)
-		if _, err := ParseUDP(again, addrA, addrB, false); err != nil {
+		PutUDPCopy(again, &UDPFlow{AddrFrom4(addrA), AddrFrom4(addrB), u.SrcPort, u.DstPort}, u.Payload)
+		if _, err := ParseUDP(again, AddrFrom4(addrA), AddrFrom4(addrB), false); err != nil {
 			t.Errorf("%x: written checksum is not good", again)
 		}
 		if err == nil && field != 0 && !bytes.Equal(again, b[:len(again)]) {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
@@ -290,7 +291,11 @@ func TestICMPUnreachable(t *testing.T) {
 		if !bytes.Equal(q.Packet, packet[:min(len(packet), 548)]) {
 			t.Errorf("%d bytes of payload: quoted %d bytes wrongly", payload, len(q.Packet))
 		}
-		src, dst, ok := QuotedPorts(q)
+		e, err := m.Report()
+		if err != nil || !e.Unreachable || !e.TooBig || e.MTU != 1400 || e.Src != AddrFrom4(q.Src) || e.Dst != AddrFrom4(q.Dst) || e.Size != len(packet) {
+			t.Errorf("report %+v: %v", e, err)
+		}
+		src, dst, ok := e.Ports()
 		equal(t, "ports quoted", ok, payload >= 4)
 		if ok {
 			equal(t, "src", src, uint16(packet[20])<<8|uint16(packet[21]))
@@ -317,11 +322,11 @@ func TestIPv4QuoteErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.b, err, c.want)
 		}
 	}
-	second, err := quoting(unhex(t, "4500 0073 0000 0001 4011 0000 c0a80001 c0a800c7 12345678")).Quoted()
+	second, err := quoting(unhex(t, "4500 0073 0000 0001 4011 0000 c0a80001 c0a800c7 12345678")).Report()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, ok := QuotedPorts(second); ok {
+	if _, _, ok := second.Ports(); ok {
 		t.Error("ports read out of a fragment that has none")
 	}
 }
@@ -422,30 +427,81 @@ func TestMessageDocumentExample(t *testing.T) {
 }
 
 func TestAddrPort(t *testing.T) {
-	host := [4]byte{10, 0, 0, 1}
+	host := AddrFrom4([4]byte{10, 0, 0, 1})
+	global := AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: 1})
 	for _, c := range []struct {
-		in   netip.AddrPort
+		in   string
 		want AddrPort
-		ok   bool
+		out  string // empty: as in
 	}{
-		{netip.MustParseAddrPort("10.0.0.1:7"), AddrPort{host, 7}, true},
-		{netip.MustParseAddrPort("[::ffff:10.0.0.1]:7"), AddrPort{host, 7}, true},
-		{netip.MustParseAddrPort("0.0.0.0:7"), AddrPort{Port: 7}, true},
-		{netip.MustParseAddrPort("[::]:7"), AddrPort{Port: 7}, true},
-		{netip.AddrPort{}, AddrPort{}, true},
-		{netip.AddrPortFrom(netip.Addr{}, 7), AddrPort{Port: 7}, true},
-		{netip.MustParseAddrPort("[2001:db8::1]:7"), AddrPort{}, false},
+		{"10.0.0.1:7", AddrPort{host, 7}, ""},
+		{"[::ffff:10.0.0.1]:7", AddrPort{host, 7}, "10.0.0.1:7"},
+		{"0.0.0.0:7", AddrPort{Any4, 7}, ""},
+		{"[::]:7", AddrPort{Port: 7}, ""},
+		{"[2001:db8::1]:7", AddrPort{global, 7}, ""},
+		{"[2001:db8::1%eth0]:7", AddrPort{global, 7}, "[2001:db8::1]:7"},
 	} {
-		got, ok := AddrPortFrom(c.in)
-		if got != c.want || ok != c.ok {
-			t.Errorf("%v: %v, %v", c.in, got, ok)
+		got := AddrPortFrom(netip.MustParseAddrPort(c.in))
+		if got != c.want || got.String() != cmp.Or(c.out, c.in) || got.Addr.Is4() != got.Netip().Addr().Is4() {
+			t.Errorf("%v: %v", c.in, got)
 		}
-		if AddrPortOf(got.Word()) != got {
-			t.Errorf("%v: packed and unpacked", got)
+		if AddrFrom16(got.Addr.As16()) != got.Addr || got.Addr.Is4() && AddrFrom4(got.Addr.As4()) != got.Addr {
+			t.Errorf("%v: as bytes", got)
 		}
 	}
-	a := AddrPort{host, 65535}
-	if back, ok := AddrPortFrom(a.Netip()); back != a || !ok || a.String() != "10.0.0.1:65535" || a.IsZero() {
-		t.Errorf("%v", back)
+	if got := AddrPortFrom(netip.AddrPortFrom(netip.Addr{}, 7)); got != (AddrPort{Port: 7}) || got.IsZero() || !(AddrPort{}).IsZero() {
+		t.Errorf("without an address: %v", got)
+	}
+}
+
+// Which addresses the wildcards take, and which addresses hosts can have.
+func TestAddrKinds(t *testing.T) {
+	for _, c := range []struct {
+		in                              string
+		host, loop, linkLocal, is4, any bool
+	}{
+		{"10.0.0.1", true, false, false, true, false},
+		{"0.0.0.0", false, false, false, true, true},
+		{"0.1.2.3", false, false, false, true, false},
+		{"127.1.2.3", true, true, false, true, false},
+		{"223.255.255.255", true, false, false, true, false},
+		{"224.0.0.1", false, false, false, true, false},
+		{"255.255.255.255", false, false, false, true, false},
+		{"::", false, false, false, false, true},
+		{"::1", true, true, false, false, false},
+		{"::2", true, false, false, false, false},
+		{"::fffe:1.2.3.4", true, false, false, false, false},
+		{"2001:db8::1", true, false, false, false, false},
+		{"fe80::1", true, false, true, false, false},
+		{"febf::1", true, false, true, false, false},
+		{"fec0::1", true, false, false, false, false},
+		{"ff02::1", false, false, false, false, false},
+	} {
+		a := AddrFrom(netip.MustParseAddr(c.in))
+		if a.IsHost() != c.host || a.IsLoopback() != c.loop || a.IsLinkLocal() != c.linkLocal || a.Is4() != c.is4 || a.IsWildcard() != c.any {
+			t.Errorf("%v: host %v, loopback %v, link-local %v, IPv4 %v, wildcard %v", a, a.IsHost(), a.IsLoopback(), a.IsLinkLocal(), a.Is4(), a.IsWildcard())
+		}
+	}
+	v4, other4 := AddrFrom4([4]byte{10, 0, 0, 1}), AddrFrom4([4]byte{10, 0, 0, 2})
+	v6, other6 := AddrFrom16([16]byte{0xfd, 15: 1}), AddrFrom16([16]byte{0xfd, 15: 2})
+	for _, c := range []struct {
+		a       Addr
+		takes   [4]bool // v4, other4, v6, other6
+		overlap [3]bool // zero, Any4, Any6
+	}{
+		{Addr{}, [4]bool{true, true, true, true}, [3]bool{true, true, true}},
+		{Any4, [4]bool{true, true, false, false}, [3]bool{true, true, false}},
+		{Any6, [4]bool{false, false, true, true}, [3]bool{true, false, true}},
+		{v4, [4]bool{true, false, false, false}, [3]bool{true, true, false}},
+		{v6, [4]bool{false, false, true, false}, [3]bool{true, false, true}},
+	} {
+		if got := [4]bool{c.a.Takes(v4), c.a.Takes(other4), c.a.Takes(v6), c.a.Takes(other6)}; got != c.takes {
+			t.Errorf("%v takes %v", c.a, got)
+		}
+		for i, w := range []Addr{{}, Any4, Any6} {
+			if c.a.Overlaps(w) != c.overlap[i] || w.Overlaps(c.a) != c.overlap[i] {
+				t.Errorf("%v and wildcard %d: %v, %v", c.a, i, c.a.Overlaps(w), w.Overlaps(c.a))
+			}
+		}
 	}
 }

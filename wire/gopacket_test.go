@@ -104,7 +104,7 @@ func TestWeReadGopacketsUDPWithVLANAndOptions(t *testing.T) {
 	equal(t, "header", len(p.Packet)-len(p.Payload), 24)
 	equal(t, "src", p.Src, addrA)
 	equal(t, "dst", p.Dst, addrB)
-	u, err := ParseUDP(p.Payload, p.Src, p.Dst, false)
+	u, err := ParseUDP(p.Payload, AddrFrom4(p.Src), AddrFrom4(p.Dst), false)
 	if err != nil {
 		t.Fatal(err)
 	}

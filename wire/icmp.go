@@ -105,15 +105,46 @@ func (m ICMPv4) Quoted() (p IPv4, err error) {
 	}, nil
 }
 
-// QuotedPorts are the ports in the first bytes of the UDP or TCP header in a
-// quoted packet's payload. ok is false if the quote is too short, or is of a
-// fragment that does not begin with the header.
-func QuotedPorts(quoted IPv4) (src, dst uint16, ok bool) {
-	b := quoted.Payload
-	if len(b) < 4 || quoted.FragmentOffset() != 0 {
+// ICMPError is what an ICMP or ICMPv6 error says about a packet that this host has sent.
+type ICMPError struct {
+	Src, Dst  Addr // of that packet
+	Protocol  uint8
+	Transport []byte // the first bytes of its payload; nil if it is a fragment that does not begin with them
+	Size      int    // its length as its header states it, bytes
+	// Errno is the error for its sender, 0 for a message that has none; Hard: the condition is
+	// not transient. See [ICMPv4.Errno] and [ICMPv6.Errno].
+	Errno       syscall.Errno
+	Hard        bool
+	Unreachable bool // of type destination unreachable
+	TooBig      bool // the packet exceeds the MTU of a link
+	MTU         int  // of that link, bytes; 0: not reported
+}
+
+// Ports are the ports in the quoted UDP or TCP header. ok is false if the quote has none.
+func (e *ICMPError) Ports() (src, dst uint16, ok bool) {
+	b := e.Transport
+	if len(b) < 4 {
 		return 0, 0, false
 	}
 	return binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), true
+}
+
+// Report reads an error. It fails as [ICMPv4.Quoted] does.
+func (m ICMPv4) Report() (e ICMPError, err error) {
+	quoted, err := m.Quoted()
+	if err != nil {
+		return e, err
+	}
+	e.Src, e.Dst, e.Protocol, e.Size = AddrFrom4(quoted.Src), AddrFrom4(quoted.Dst), quoted.Protocol, quoted.TotalLen()
+	if quoted.FragmentOffset() == 0 {
+		e.Transport = quoted.Payload
+	}
+	e.Errno, e.Hard = m.Errno()
+	e.Unreachable = m.Type() == ICMPUnreachable
+	if e.TooBig = e.Unreachable && m.Code() == ICMPFragmentationNeeded; e.TooBig {
+		e.MTU = m.NextHopMTU()
+	}
+	return e, nil
 }
 
 // EchoFields are the variable parts of the header of an echo message.

@@ -86,13 +86,13 @@ func (p *IPv4) TotalLen() int { return int(binary.BigEndian.Uint16(p.Packet[2:4]
 // FragmentOffset is where in the whole payload this one begins, in bytes.
 func (p *IPv4) FragmentOffset() int { return int(p.Fragment&ipv4OffsetMask) * 8 }
 
-// IPv4Fields are the variable parts of a header without options, of a packet that is not a
-// fragment.
+// IPv4Fields are the variable parts of a header without options.
 type IPv4Fields struct {
 	TOS          uint8
 	TTL          uint8
 	Protocol     uint8
 	DontFragment bool
+	Fragment     uint16 // as in [IPv4]; 0: not a fragment
 	TotalLen     uint16 // header and payload, bytes
 	ID           uint16
 	Src, Dst     [4]byte
@@ -101,9 +101,9 @@ type IPv4Fields struct {
 // PutIPv4 writes a header of [IPv4HeaderLen] bytes with its checksum.
 func PutIPv4(b []byte, f IPv4Fields) {
 	_ = b[19]
-	var frag uint64
+	frag := uint64(f.Fragment)
 	if f.DontFragment {
-		frag = ipv4DontFragment
+		frag |= ipv4DontFragment
 	}
 	src, dst := binary.BigEndian.Uint32(f.Src[:]), binary.BigEndian.Uint32(f.Dst[:])
 	w0 := 0x45<<56 | uint64(f.TOS)<<48 | uint64(f.TotalLen)<<32 | uint64(f.ID)<<16 | frag

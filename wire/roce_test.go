@@ -233,7 +233,7 @@ func TestRoCEEveryOpcode(t *testing.T) {
 			if err != nil || p.TOS != roceFlow.TOS || p.Src != addrA || p.Dst != addrB {
 				t.Fatalf("%v: %+v, %v", op, p, err)
 			}
-			u, err := ParseUDP(p.Payload, p.Src, p.Dst, false)
+			u, err := ParseUDP(p.Payload, AddrFrom4(p.Src), AddrFrom4(p.Dst), false)
 			if err != nil || u.SrcPort != roceFlow.SrcPort || u.DstPort != RoCEPort {
 				t.Fatalf("%v: %+v, %v", op, u, err)
 			}

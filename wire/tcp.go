@@ -111,8 +111,8 @@ func (s ChecksumState) String() string {
 // Checksum verifies the checksum field of a segment from src to dst. Whether
 // [ChecksumPartial] is to be accepted depends on the link, see [ParseUDP]. A correct
 // checksum that equals the partial one is good.
-func (s *TCP) Checksum(src, dst [4]byte) ChecksumState {
-	pseudo := PseudoHeader4(src, dst, ProtocolTCP, uint16(len(s.Segment)))
+func (s *TCP) Checksum(src, dst Addr) ChecksumState {
+	pseudo := PseudoHeader(src, dst, ProtocolTCP, uint16(len(s.Segment)))
 	if Fold(Sum(s.Segment, pseudo)) == 0xffff {
 		return ChecksumGood
 	}
@@ -124,8 +124,8 @@ func (s *TCP) Checksum(src, dst [4]byte) ChecksumState {
 
 // AcceptPartial reports, without reading the payload, whether the checksum
 // field covers the pseudo-header only. If not, [TCP.Checksum] has the answer.
-func (s *TCP) AcceptPartial(src, dst [4]byte) bool {
-	return binary.BigEndian.Uint16(s.Segment[16:]) == Fold(PseudoHeader4(src, dst, ProtocolTCP, uint16(len(s.Segment))))
+func (s *TCP) AcceptPartial(src, dst Addr) bool {
+	return binary.BigEndian.Uint16(s.Segment[16:]) == Fold(PseudoHeader(src, dst, ProtocolTCP, uint16(len(s.Segment))))
 }
 
 // TCPFields are the fields of a header. The rest follows from the segment.

@@ -27,7 +27,7 @@ func TestTCPGolden(t *testing.T) {
 	equal(t, "options", n, 20)
 	equal(t, "sum", Fold(sum), Fold(Sum(b[20:40], 0)))
 	f := tcpSyn
-	PutTCP(b, &f, 20+n, Sum(b[20:40], PseudoHeader4(addrA, addrB, ProtocolTCP, uint16(20+n))))
+	PutTCP(b, &f, 20+n, Sum(b[20:40], PseudoHeader(AddrFrom4(addrA), AddrFrom4(addrB), ProtocolTCP, uint16(20+n))))
 	want := "1234 0050 01020304 00000000 a002 faf0 %s 0000 020405b4 0402 080a a1a2a3a4 00000000 01 030307"
 	check := naiveTCP(b[:40], addrA, addrB)
 	wantBytes(t, b[:40], bytesf(want, check))
@@ -43,7 +43,7 @@ func TestTCPGolden(t *testing.T) {
 	equal(t, "window", s.Window, 0xfaf0)
 	equal(t, "header", TCPHeaderLen+len(s.Options), 40)
 	equal(t, "payload", len(s.Payload), 0)
-	equal(t, "checksum", s.Checksum(addrA, addrB), ChecksumGood)
+	equal(t, "checksum", s.Checksum(AddrFrom4(addrA), AddrFrom4(addrB)), ChecksumGood)
 	var got TCPOptions
 	equal(t, "well formed", s.ReadOptions(&got), true)
 	equal(t, "options", got, o)
@@ -55,7 +55,7 @@ func TestTCPGolden(t *testing.T) {
 	f = TCPFields{SrcPort: 80, DstPort: 0x1234, Seq: 5, Ack: 0xfffffffe, Flags: TCPAck | TCPPsh, Window: 1, Urgent: 0xbeef}
 	sum = PutTCPTimestamps(b[20:], 0x11121314, 0x21222324)
 	equal(t, "sum", Fold(sum), Fold(Sum(b[20:32], 0)))
-	sum = SumCopy(b[32:], []byte("odd"), Sum(b[20:32], PseudoHeader4(addrB, addrA, ProtocolTCP, 35)))
+	sum = SumCopy(b[32:], []byte("odd"), Sum(b[20:32], PseudoHeader(AddrFrom4(addrB), AddrFrom4(addrA), ProtocolTCP, 35)))
 	PutTCP(b, &f, 32, sum)
 	check = naiveTCP(b[:35], addrB, addrA)
 	wantBytes(t, b[:35], bytesf("0050 1234 00000005 fffffffe 8018 0001 %s beef 0101080a 11121314 21222324 6f6464", check))
@@ -68,7 +68,7 @@ func TestTCPGolden(t *testing.T) {
 	if !s.Timestamps || s.TSVal != 0x11121314 || s.TSEcr != 0x21222324 {
 		t.Errorf("timestamps %x, %x, %v", s.TSVal, s.TSEcr, s.Timestamps)
 	}
-	equal(t, "checksum", s.Checksum(addrB, addrA), ChecksumGood)
+	equal(t, "checksum", s.Checksum(AddrFrom4(addrB), AddrFrom4(addrA)), ChecksumGood)
 }
 
 // bytesf puts a checksum into hexadecimal digits.
@@ -112,26 +112,26 @@ func TestTCPErrors(t *testing.T) {
 
 func TestTCPChecksumStates(t *testing.T) {
 	b := make([]byte, 24)
-	PutTCP(b, &tcpSyn, 20, Sum(b[20:], PseudoHeader4(addrA, addrB, ProtocolTCP, 24)))
+	PutTCP(b, &tcpSyn, 20, Sum(b[20:], PseudoHeader(AddrFrom4(addrA), AddrFrom4(addrB), ProtocolTCP, 24)))
 	var s TCP
 	if err := s.Parse(b); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "state", s.Checksum(addrA, addrB), ChecksumGood)
-	equal(t, "accept", s.AcceptPartial(addrA, addrB), false)
+	equal(t, "state", s.Checksum(AddrFrom4(addrA), AddrFrom4(addrB)), ChecksumGood)
+	equal(t, "accept", s.AcceptPartial(AddrFrom4(addrA), AddrFrom4(addrB)), false)
 	for i := range len(b) * 8 { // a change of any bit is detected
 		b[i/8] ^= 1 << (i % 8)
-		if s.Checksum(addrA, addrB) == ChecksumGood {
+		if s.Checksum(AddrFrom4(addrA), AddrFrom4(addrB)) == ChecksumGood {
 			t.Errorf("bit %d changed unnoticed", i)
 		}
 		b[i/8] ^= 1 << (i % 8)
 	}
 	// Linux: th->check = ~tcp_v4_check(len, saddr, daddr, 0)
 	binary.BigEndian.PutUint16(b[16:], naiveSum([]byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 6, 0, 24}, 0))
-	equal(t, "state", s.Checksum(addrA, addrB), ChecksumPartial)
-	equal(t, "accept", s.AcceptPartial(addrA, addrB), true)
-	equal(t, "the wrong host's state", s.Checksum(addrA, [4]byte{10, 0, 0, 3}), ChecksumBad)
-	equal(t, "the wrong host's", s.AcceptPartial(addrA, [4]byte{10, 0, 0, 3}), false)
+	equal(t, "state", s.Checksum(AddrFrom4(addrA), AddrFrom4(addrB)), ChecksumPartial)
+	equal(t, "accept", s.AcceptPartial(AddrFrom4(addrA), AddrFrom4(addrB)), true)
+	equal(t, "the wrong host's state", s.Checksum(AddrFrom4(addrA), AddrFrom4([4]byte{10, 0, 0, 3})), ChecksumBad)
+	equal(t, "the wrong host's", s.AcceptPartial(AddrFrom4(addrA), AddrFrom4([4]byte{10, 0, 0, 3})), false)
 }
 
 // The sum that PutTCP computes from registers, against the definition, for sums
@@ -144,7 +144,7 @@ func TestTCPWriterAgainstNaive(t *testing.T) {
 				fill(b)
 				f := TCPFields{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), binary.BigEndian.Uint32(b[4:]),
 					binary.BigEndian.Uint32(b[8:]), TCPFlags(b[13]), binary.BigEndian.Uint16(b[14:]), binary.BigEndian.Uint16(b[18:]), uint16(len(b))}
-				PutTCP(b, &f, 20+opt, Sum(b[20:], PseudoHeader4(addrA, addrB, ProtocolTCP, 0)))
+				PutTCP(b, &f, 20+opt, Sum(b[20:], PseudoHeader(AddrFrom4(addrA), AddrFrom4(addrB), ProtocolTCP, 0)))
 				if got, want := binary.BigEndian.Uint16(b[16:]), naiveTCP(b, addrA, addrB); got != want && got^want != 0xffff {
 					t.Errorf("%s, %d+%d bytes: checksum %#04x, want %#04x", name, opt, n, got, want)
 				}
@@ -254,7 +254,7 @@ func TestGopacketReadsOurTCP(t *testing.T) {
 		n, _ := PutTCPOptions(b[20:], &o)
 		b = append(b[:20+n], "hello, gopacket"...)
 		f := TCPFields{SrcPort: 1, DstPort: 65535, Seq: 0xfffffff0, Ack: 17, Flags: TCPAck | TCPPsh | TCPUrg, Window: 501, Urgent: 3}
-		PutTCP(b, &f, 20+n, Sum(b[20:], PseudoHeader4(addrA, addrB, ProtocolTCP, uint16(len(b)))))
+		PutTCP(b, &f, 20+n, Sum(b[20:], PseudoHeader(AddrFrom4(addrA), AddrFrom4(addrB), ProtocolTCP, uint16(len(b)))))
 
 		p := gopacket.NewPacket(b, layers.LayerTypeTCP, gopacket.Default)
 		tcp := mustLayer[*layers.TCP](t, p, layers.LayerTypeTCP)
@@ -310,7 +310,7 @@ func TestWeReadGopacketsTCP(t *testing.T) {
 	if err := s.Parse(out.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "checksum", s.Checksum(addrA, addrB), ChecksumGood)
+	equal(t, "checksum", s.Checksum(AddrFrom4(addrA), AddrFrom4(addrB)), ChecksumGood)
 	equal(t, "flags", s.Flags, TCPSyn|TCPAck|TCPCwr|TCPEce)
 	equal(t, "payload", string(s.Payload), "text")
 	var o TCPOptions
@@ -347,12 +347,12 @@ func FuzzParseTCP(f *testing.F) {
 		if len(again) > 0xffff {
 			return
 		}
-		PutTCP(again, &field, TCPHeaderLen+n, Sum(again[TCPHeaderLen:], PseudoHeader4(addrA, addrB, ProtocolTCP, uint16(len(again)))))
+		PutTCP(again, &field, TCPHeaderLen+n, Sum(again[TCPHeaderLen:], PseudoHeader(AddrFrom4(addrA), AddrFrom4(addrB), ProtocolTCP, uint16(len(again)))))
 		if Fold(sum) != Fold(Sum(again[TCPHeaderLen:TCPHeaderLen+n], 0)) {
 			t.Errorf("%x: sum of the options", b)
 		}
 		var r TCP
-		if err := r.Parse(again); err != nil || r.Checksum(addrA, addrB) != ChecksumGood {
+		if err := r.Parse(again); err != nil || r.Checksum(AddrFrom4(addrA), AddrFrom4(addrB)) != ChecksumGood {
 			t.Fatalf("%x, written as %x: %v", b, again, err)
 		}
 		var p TCPOptions

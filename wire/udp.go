@@ -25,12 +25,13 @@ type UDP struct {
 // ParseUDP reads a datagram from src to dst. Its errors are ErrTruncated and ErrLength,
 // about the length field, and ErrChecksum, with which the result is valid too.
 //
-// A checksum field of 0 means that the sender has computed none. A Linux host that leaves
+// Over IPv4 a checksum field of 0 means that the sender has computed none; over IPv6 it is
+// wrong (RFC 8200, section 8.1). A Linux host that leaves
 // the checksum to its device writes the folded sum of the pseudo-header, not complemented
 // (CHECKSUM_PARTIAL). On a virtual link, where no device completes it, the datagram
 // arrives so: with partial set such a checksum is accepted, and the payload not read. On
 // a real wire it is corruption.
-func ParseUDP(b []byte, src, dst [4]byte, partial bool) (u UDP, err error) {
+func ParseUDP(b []byte, src, dst Addr, partial bool) (u UDP, err error) {
 	if len(b) < UDPHeaderLen {
 		return u, ErrTruncated
 	}
@@ -42,9 +43,9 @@ func ParseUDP(b []byte, src, dst [4]byte, partial bool) (u UDP, err error) {
 		return u, ErrTruncated
 	}
 	u.SrcPort, u.DstPort, u.Payload = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), b[UDPHeaderLen:n:n]
-	if check := binary.BigEndian.Uint16(b[6:]); check != 0 {
-		pseudo := PseudoHeader4(src, dst, ProtocolUDP, uint16(n))
-		if !(partial && check == Fold(pseudo)) && Fold(Sum(b[:n], pseudo)) != 0xffff {
+	if check := binary.BigEndian.Uint16(b[6:]); check != 0 || !dst.Is4() {
+		pseudo := PseudoHeader(src, dst, ProtocolUDP, uint16(n))
+		if check == 0 || !(partial && check == Fold(pseudo)) && Fold(Sum(b[:n], pseudo)) != 0xffff {
 			err = ErrChecksum
 		}
 	}
@@ -53,7 +54,7 @@ func ParseUDP(b []byte, src, dst [4]byte, partial bool) (u UDP, err error) {
 
 // UDPFlow is the addresses and ports of a datagram. It is comparable.
 type UDPFlow struct {
-	Src, Dst         [4]byte
+	Src, Dst         Addr
 	SrcPort, DstPort uint16
 }
 
@@ -82,8 +83,7 @@ func (f *UDPFlow) putHeader(b []byte, n int, sum uint64) {
 	}
 	ports := uint32(f.SrcPort)<<16 | uint32(f.DstPort)
 	// The length is in the sum twice: in the header and in the pseudo-header.
-	rest := uint64(binary.LittleEndian.Uint32(f.Src[:])) + uint64(binary.LittleEndian.Uint32(f.Dst[:])) +
-		uint64(bits.ReverseBytes32(ports)) + uint64(ProtocolUDP)<<8 + 2*uint64(bits.ReverseBytes16(uint16(n)))
+	rest := sumAddrs(f.Src, f.Dst, uint64(bits.ReverseBytes32(ports))+uint64(ProtocolUDP)<<8+2*uint64(bits.ReverseBytes16(uint16(n))))
 	sum, c := bits.Add64(sum, rest, 0)
 	check := ^Fold(sum + c) // a carry leaves sum below rest: c cannot carry again
 	if check == 0 {

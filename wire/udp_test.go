@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var flowAB = UDPFlow{Src: addrA, Dst: addrB, SrcPort: 0x1234, DstPort: 7}
+var flowAB = UDPFlow{Src: AddrFrom4(addrA), Dst: AddrFrom4(addrB), SrcPort: 0x1234, DstPort: 7}
 
 // naiveUDP is the right checksum field of b from the definition in RFC 768.
 func naiveUDP(b []byte, src, dst [4]byte) uint16 {
@@ -46,7 +46,7 @@ func TestUDPWritersAgainstNaive(t *testing.T) {
 			if !bytes.Equal(inPlace, b) {
 				t.Errorf("%d bytes %s: in place %x, copied %x", n, name, inPlace[:8], b[:8])
 			}
-			u, err := ParseUDP(append(b, 0xee), addrA, addrB, false) // and a byte of padding
+			u, err := ParseUDP(append(b, 0xee), AddrFrom4(addrA), AddrFrom4(addrB), false) // and a byte of padding
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func TestUDPChecksumZero(t *testing.T) {
 func wantChecksum(t *testing.T, b []byte, complete, partial bool) {
 	t.Helper()
 	for i, want := range []bool{complete, partial} {
-		if _, err := ParseUDP(b, addrA, addrB, i == 1); (err == nil) != want || err != nil && err != ErrChecksum {
+		if _, err := ParseUDP(b, AddrFrom4(addrA), AddrFrom4(addrB), i == 1); (err == nil) != want || err != nil && err != ErrChecksum {
 			t.Errorf("partial %t: %v", i == 1, err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestUDPChecksumStates(t *testing.T) {
 	b := make([]byte, 12)
 	PutUDPCopy(b, &flowAB, []byte("data"))
 	wantChecksum(t, b, true, true)
-	if u, err := ParseUDP(b, addrA, [4]byte{10, 0, 0, 3}, true); err != ErrChecksum || string(u.Payload) != "data" {
+	if u, err := ParseUDP(b, AddrFrom4(addrA), AddrFrom4([4]byte{10, 0, 0, 3}), true); err != ErrChecksum || string(u.Payload) != "data" {
 		t.Errorf("to the wrong host: %v, payload %q", err, u.Payload)
 	}
 	b[8] ^= 0x10
@@ -117,6 +117,29 @@ func TestUDPChecksumStates(t *testing.T) {
 	wantChecksum(t, b, false, true)
 	binary.BigEndian.PutUint16(b[6:], ^partial)
 	wantChecksum(t, b, false, false)
+}
+
+// A checksum field of 0 is wrong over IPv6, also if the sum would come to 0.
+func TestUDPNoChecksumOverIPv6(t *testing.T) {
+	src, dst := AddrFrom16(addr6A), AddrFrom16(addr6B)
+	b := make([]byte, 10)
+	PutUDPCopy(b, &UDPFlow{Src: src, Dst: dst, SrcPort: 1, DstPort: 2}, []byte{0, 0})
+	copy(b[8:], b[6:8]) // the sum of all but the checksum is now 0xffff
+	PutUDPCopy(b, &UDPFlow{Src: src, Dst: dst, SrcPort: 1, DstPort: 2}, b[8:])
+	if check := binary.BigEndian.Uint16(b[6:]); check != 0xffff {
+		t.Fatalf("checksum %04x", check)
+	}
+	for _, partial := range []bool{false, true} {
+		if _, err := ParseUDP(b, src, dst, partial); err != nil {
+			t.Errorf("partial %t: %v", partial, err)
+		}
+	}
+	b[6], b[7] = 0, 0
+	for _, partial := range []bool{false, true} {
+		if _, err := ParseUDP(b, src, dst, partial); err != ErrChecksum {
+			t.Errorf("no checksum, partial %t: %v", partial, err)
+		}
+	}
 }
 
 // A good datagram whose checksum happens to be the pseudo-header's sum is good;
@@ -142,7 +165,7 @@ func TestUDPErrors(t *testing.T) {
 		{"1234 0007 0008 0000", nil},
 		{"1234 0007 0008 0000 00000000", nil},
 	} {
-		u, err := ParseUDP(unhex(t, c.b), addrA, addrB, false)
+		u, err := ParseUDP(unhex(t, c.b), AddrFrom4(addrA), AddrFrom4(addrB), false)
 		if err != c.want {
 			t.Errorf("%s: %v, want %v", c.b, err, c.want)
 		}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -106,6 +108,12 @@ func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
 		{"all", "--rounds", "0"},
 		{"scale", "--rounds", "0"},
 		{"kernel", "--rounds", "0"},
+		{"wait", "--rounds", "0"},
+		{"wait", "--waiters", "0"},
+		{"wait", "--procs", "-1"},
+		{"wait", "--pause", "-1s"},
+		{"wait", "--procs", ""},
+		{"wait", "--attach", "tape"},
 		{"profile", "smoke"},
 		{"profile", "--event", "sleep"},
 		{"profile", "--top", "0"},
@@ -355,6 +363,12 @@ func TestEveryTransport(t *testing.T) {
 	t.Run("rtt, waiting otherwise", func(t *testing.T) {
 		checkRun(t, 2*2*2+1, "rtt", "--unetd", unetd, "--transport", "msg,udp,kernel-udp", "--wait", "adaptive,block", "--rounds", "1", "--n", "200")
 	})
+	t.Run("over IPv6", func(t *testing.T) {
+		checkRun(t, 4*2, "rtt", "--unetd", unetd, "--transport", "udp,udp6,tcp,tcp6", "--rounds", "1", "--n", "200")
+		for _, address := range []string{"own", "shared"} {
+			checkRun(t, 2, "connect", "--unetd", unetd, "--transport", "tcp6", "--address", address, "--rounds", "1", "--n", "200", "--warm-up", "20")
+		}
+	})
 	t.Run("rate", func(t *testing.T) {
 		checkRun(t, 2*combinations-1, "rate", "--unetd", unetd, "--rounds", "1", "--n", "2000")
 	})
@@ -472,6 +486,30 @@ func TestKernelTraffic(t *testing.T) {
 	}
 	if strings.Contains(errs, "not measured") || !strings.Contains(errs, "with / without") {
 		t.Errorf("figures are missing:\n%s", errs)
+	}
+}
+
+// TestWait: every way of waiting is measured alone and beside goroutines that wait, and the idle
+// processor time where it has a meaning.
+func TestWait(t *testing.T) {
+	unetd := buildDaemon(t)
+	out, errs := measure(t, "wait", "--unetd", unetd, "--rounds", "1", "--procs", "0", "--waiters", "5")
+	measured := map[string]int{}
+	for _, l := range lines(t, out) {
+		measured[fmt.Sprint(l["transport"], " ", l["wait"], " ", l["waiters"])]++
+		if !(l["n"].(float64) > 0 && l["p50_us"].(float64) > 0 && l["cpu_us_per_msg"].(float64) > 0) || l["idle_percent"] != nil && (l["wait"] == "spin" || l["idle_percent"].(float64) > 50) {
+			t.Errorf("implausible: %v", l)
+		}
+	}
+	for _, way := range []string{"tcp spin", "tcp adaptive", "tcp block", "go-tcp block"} {
+		for _, waiters := range []string{" 0", " 5"} {
+			if measured[way+waiters] != 1 {
+				t.Errorf("%s waiting%s: %d measurements:\n%s", way, waiters, measured[way+waiters], out)
+			}
+		}
+	}
+	if !strings.Contains(errs, "adaptive / spin") || strings.Contains(errs, "not measured") {
+		t.Errorf("goals are missing:\n%s", errs)
 	}
 }
 

@@ -208,6 +208,7 @@ func (m *messages) lab() (cfg lab.Config) {
 	cfg.Muxed, cfg.Crowd = len(m.memory) > 0 || m.openings > 0, m.openings > 0
 	for _, p := range m.parts {
 		for _, c := range p.items {
+			cfg.IPv6 = cfg.IPv6 || c.Transport.IPv6
 			bulk := lab.Net{Network: c.Transport.Network, MTU: c.MTU}
 			switch {
 			case c.MTU > 0:

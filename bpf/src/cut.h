@@ -13,10 +13,9 @@
  *   uplink --> unet_uplink: each part as if it had just come in --> port
  *
  * The cutter is an ifb device of the mux that accepts packets of one segment: a packet
- * sent there is received again on the device that it came in on first. unet_uplink
- * passes the super-frame with XDP metadata in front of it, which the kernel keeps with
- * the skb. By the metadata unet_cut, at traffic control ingress, distinguishes it from
- * frames for the kernel. Only XDP programs write metadata: it is no part of the packet.
+ * sent there is received again on the device that it came in on first. unet_uplink marks
+ * the super-frame in its destination MAC address and passes it. By the mark unet_cut, at
+ * traffic control ingress, distinguishes it from frames for the kernel.
  * In tcx mode the cutter is in the place of the uplink in all of this: see tcx.h.
  *
  * The work is limited. The peer decides the length of the parts, and one frame of 60 kB
@@ -26,9 +25,9 @@
  * frames reach the ports, has room for others. The device has no queueing discipline
  * that could fill, and drops nothing.
  *
- * The owner's port is in each part: unet_uplink replaces the destination MAC address of
- * a super-frame (it was the uplink's) by these bytes, and unet_deliver_linear restores it
- * in each part:
+ * The mark has the owner's port, and is in each part as well: unet_uplink replaces the
+ * destination MAC address of a super-frame (it was the uplink's) by these bytes, and
+ * unet_deliver_linear restores it in each part:
  *
  *   byte 0      part_head
  *   byte 1      place: number of parts sent to the owner before, in units of CUT_PLACE, modulo 256
@@ -36,7 +35,8 @@
  *
  * A part whose tag has another holder by now is dropped. A part that no tag claims is
  * passed to the kernel, which ignores it as a frame to another host. Hosts on the wire do
- * not know the two secrets, so they cannot forge parts and their places.
+ * not know the two secrets, so they cannot forge parts and their places. A host that
+ * guesses a mark gets nothing cut by it: unet_uplink drops super-frames that come in marked.
  *
  * (After a redirect from traffic control to the port the kernel would segment as well. But
  * it does not run generic XDP on frames that traffic control has redirected, so the deliver
@@ -54,7 +54,6 @@
 
 #define TCX_NEXT (-1) /* include/uapi/linux/bpf.h, Linux 6.6: continue as without this program */
 #define TCX_DROP 2
-#define CUT_NOTE 4 /* bytes of metadata */
 
 /*
  * CUT_MAX_PARTS permits 64 KiB in segments of 536 bytes, of which 24 are TCP options. TCP
@@ -153,20 +152,30 @@ static __always_inline bool part_of(const struct eth_header *eth, __u32 port)
 	return *(const __u32 *)(eth->dst + 2) == (port ^ config.part_tail);
 }
 
-/* mark_parts writes the port and the place to a super-frame, for its parts; false: no room for metadata. */
-static __always_inline bool mark_parts(struct xdp_md *ctx, __u32 port, __u8 place)
+/* is_mark: a destination of this first byte and these last four is a mark for a port. */
+static __always_inline bool is_mark(__u8 head, __u32 tail)
 {
-	struct eth_header *eth;
+	__u32 port = tail ^ config.part_tail;
 
-	if (bpf_xdp_adjust_meta(ctx, -CUT_NOTE))
-		return false;
-	eth = (void *)(long)ctx->data;
+	return head == config.part_head && bpf_map_lookup_elem(&devices, &port);
+}
+
+/* is_forged: a marked super-frame that another program than unet_uplink has marked. Parts are no super-frames. */
+static __always_inline bool is_forged(struct xdp_md *ctx, const struct eth_header *eth)
+{
+	return unlikely(is_part(eth)) && shared_info(ctx)->gso_size && is_mark(eth->dst[0], *(const __u32 *)(eth->dst + 2));
+}
+
+/* mark writes the port and the place to a super-frame, for unet_cut and for its parts. */
+static __always_inline void mark(struct xdp_md *ctx, __u32 port, __u8 place)
+{
+	struct eth_header *eth = (void *)(long)ctx->data;
+
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
-		return false;
+		return;
 	eth->dst[0] = config.part_head;
 	eth->dst[1] = place;
 	*(__u32 *)(eth->dst + 2) = port ^ config.part_tail;
-	return true;
 }
 
 /*
@@ -187,15 +196,20 @@ static __always_inline void end_part(struct xdp_md *ctx)
 /*
  * put_link_header: when the kernel copies an skb for generic XDP, as it does with each
  * super-frame, it does not copy mac_len (6.18), and then an skb begins behind its link
- * header here. This function puts the header back; false: the kernel could not.
+ * header here. This function puts the header back; false: the kernel could not, or another
+ * XDP program has put metadata in front of the header. The kernel takes metadata to be in
+ * front of the data, and warns if it is not (skb_data_move() in include/linux/skbuff.h, 6.19).
  */
 static __always_inline bool put_link_header(struct __sk_buff *skb)
 {
+	void *meta = (void *)(long)skb->data_meta, *data = (void *)(long)skb->data;
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	struct eth_header eth;
 
 	if (k->data == k->head + k->mac_header)
 		return true;
+	if (meta + 1 <= data)
+		return false;
 	return !bpf_skb_load_bytes_relative(skb, 0, &eth, sizeof(eth), BPF_HDR_START_MAC) &&
 	       !bpf_skb_change_head(skb, sizeof(eth), 0) && !bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0);
 }
@@ -203,9 +217,12 @@ static __always_inline bool put_link_header(struct __sk_buff *skb)
 SEC("tcx/ingress")
 int unet_cut(struct __sk_buff *skb)
 {
-	void *note = (void *)(long)skb->data_meta, *data = (void *)(long)skb->data;
+	struct {
+		__u8 align[2], head, place;
+		__u32 tail;
+	} dst;
 
-	if (note + CUT_NOTE > data)
+	if (!skb->gso_size || bpf_skb_load_bytes_relative(skb, 0, &dst.head, sizeof(dst) - sizeof(dst.align), BPF_HDR_START_MAC) || !is_mark(dst.head, dst.tail))
 		return TCX_NEXT;
 	if (!put_link_header(skb))
 		return count(UNET_LOST_CUT, TCX_DROP);

@@ -20,15 +20,16 @@
  *      (no tag; unet_cut takes super-frames out, to be cut)
  *
  * This is generic and native mode. In tcx mode the uplink has unet_uplink_tcx (tcx.h).
+ * host.h has the ways between ports and the kernel.
  */
 #include "unet.h"
 
 volatile const struct unet_config config = {};
 
-/* Where frames leave: the uplink and the outer ends of the ports, by ifindex. */
+/* Where frames leave: the uplink, up (host.h) and the outer ends of the ports, by ifindex. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
-	__uint(max_entries, UNET_MAX_PORTS + 1);
+	__uint(max_entries, UNET_MAX_PORTS + 2);
 	__type(key, __u32);
 	__type(value, __u32);
 } devices SEC(".maps");
@@ -83,6 +84,7 @@ struct {
 
 #include "uplink.h"
 #include "tcx.h"
+#include "host.h"
 #include "port.h"
 #include "deliver.h"
 #include "trace.h"

@@ -11,6 +11,7 @@
 
 #include "check6.h"
 #include "count.h"
+#include "host.h"
 #include "kernel.h"
 
 /* whole_len is bpf_xdp_get_buff_len(), without the call for a frame in one buffer. */
@@ -19,12 +20,6 @@ static __always_inline __u32 whole_len(struct xdp_md *ctx)
 	struct xdp_buff *xdp = bpf_cast_to_kern_ctx(ctx);
 
 	return likely(!(xdp->flags & XDP_FLAGS_HAS_FRAGS)) ? ctx->data_end - ctx->data : bpf_xdp_get_buff_len(ctx);
-}
-
-/* uplink_link is the uplink's MAC address in the lower 48 bits. */
-static __always_inline __u64 uplink_link(void)
-{
-	return *(volatile const __u64 *)&config.link_head << 16 >> 16;
 }
 
 /* is_from and is_to compare a MAC address of the frame by one load of 8 bytes. */
@@ -83,7 +78,11 @@ static __noinline int send_to_host(struct xdp_md *ctx)
 	if ((void *)(eth + 1) > data_end)
 		return count(UNET_TX_TRUNCATED, XDP_DROP);
 	f = find_unicast(of_xdp(ctx), eth, data_end);
-	return f.owner ? send_local(f.owner) : count(UNET_TX_NO_OWNER, XDP_DROP);
+	if (f.owner)
+		return send_local(f.owner);
+	if (f.problem || !is_for_kernel(eth, data_end) || bpf_redirect_map(&devices, config.up, XDP_DROP) != XDP_REDIRECT)
+		return count(UNET_TX_NO_OWNER, XDP_DROP);
+	return count(UNET_TX_HOST, XDP_REDIRECT);
 }
 
 static __always_inline int send_to_wire(void)

@@ -70,18 +70,16 @@ static __always_inline int tcx_to_queue(struct __sk_buff *skb, struct unet_owner
 	return count(UNET_RX_QUEUE_GONE, TCX_DROP);
 }
 
-static __always_inline int tcx_to_owner(struct __sk_buff *skb, struct unet_owner *owner)
+static __always_inline int tcx_to_port(struct __sk_buff *skb, struct unet_owner *owner, enum unet_counter counter)
 {
 	__u32 port = owner->port;
 
-	if (!port)
-		return tcx_to_queue(skb, owner);
 	if (!bpf_map_lookup_elem(&devices, &port))
 		return count(UNET_RX_PASS_PORT_GONE, TCX_NEXT);
 	if (owner->room && skb->len > owner->room && skb->gso_size && config.cutter)
 		return bpf_redirect(config.cutter, BPF_F_INGRESS); /* counted there */
-	add(UNET_RX_PORT, 1);
-	return bpf_redirect_peer(port, 0);
+	add(counter, 1);
+	return config.generic ? bpf_redirect_peer(port, 0) : bpf_redirect(port, 0);
 }
 
 SEC("tcx/ingress")
@@ -120,7 +118,9 @@ int unet_uplink_tcx(struct __sk_buff *skb)
 		return tcx_verdict(of_nobody(f.problem));
 	if (f.problem)
 		return count(UNET_RX_BAD_LENGTH, TCX_DROP);
-	return tcx_to_owner(skb, f.owner);
+	if (!f.owner->port)
+		return tcx_to_queue(skb, f.owner);
+	return tcx_to_port(skb, f.owner, UNET_RX_PORT);
 }
 
 #endif

@@ -29,6 +29,7 @@ enum unet_tag_kind {
 #define UNET_BLOCK_PORTS 64 /* a block begins at a multiple of it */
 #define UNET_TAG_COUNTS_ADDR (65536 / UNET_BLOCK_PORTS)
 #define UNET_TAG_COUNTS (UNET_TAG_COUNTS_ADDR + 1)
+#define UNET_OWN_MAX 4096 /* addresses of the uplink */
 
 /* A key of the tag table: 8 bytes, so that it is hashed in one round. */
 struct unet_tag {
@@ -83,8 +84,8 @@ struct unet_state {
 	__u32 mtu;
 	__u8 link[6];       /* the uplink's MAC address */
 	__u16 mode;         /* 1: generic, 2: native, 3: tcx */
-	__u32 restore_vlan; /* 1: the mux has turned receive VLAN offload off, and must turn it on again */
-	__u32 zero;
+	__u32 restore_offloads; /* a set (mux/nic.go): the offloads that were on before, and are to be turned on again */
+	__u32 accept_local; /* 1: the setting of lo was 0, and is to be restored */
 };
 
 /* The kind of an alarm for user space, in the ring buffer alarms. */
@@ -116,6 +117,7 @@ struct unet_config {
 	__u32 notes_vlan; /* 1: unet_note_vlan is attached; see vlan.h */
 	__u32 cutter;     /* ifindex of the device that cuts super-frames; 0: none; see cut.h */
 	__u32 part_tail;  /* this and the next: secrets that identify parts of super-frames; see cut.h */
+	__u32 up;         /* ifindex of the device by which ports send to the kernel; see host.h */
 	__u8 part_head;   /* first byte of a MAC address, not of the uplink's: unicast, locally administered */
 	__u8 zero[3];
 };
@@ -139,20 +141,22 @@ enum unet_counter {
 	/* uplink: delivered */
 	UNET_RX_PORT,
 	UNET_RX_QUEUE,
+	UNET_RX_HOST, /* from the kernel of this host, to a port: see host.h */
 	/* uplink: a tag claims it, dropped */
 	UNET_RX_BAD_LENGTH,  /* a length field exceeds the frame */
 	UNET_RX_TAGGED_TWICE, /* two VLAN tags of VLAN 0; dropped also if no endpoint's tag claims it */
 	UNET_RX_FRAGMENT,    /* the first fragment of a packet to a port: ports accept whole packets only */
 	UNET_RX_EXTENSION,   /* to a port, after IPv6 extension headers; or there are EXTENSIONS_MAX or more of them */
 	UNET_RX_QUEUE_GONE,  /* the owner's socket is no longer on its queue */
-	UNET_RX_NO_METADATA, /* no room for the note to unet_cut (cut.h), or the VLAN tag cannot be removed */
+	UNET_RX_NO_METADATA, /* the VLAN tag cannot be removed */
 	UNET_RX_CUT,         /* not dropped: it comes back in parts, which count again; see cut.h */
 	UNET_RX_MANY_PARTS,  /* a super-frame of more than CUT_MAX_PARTS parts */
 	UNET_RX_CUTTER_BUSY, /* a super-frame, and CUT_LINE allows its owner no more parts now */
-	UNET_RX_STALE_PART,  /* a part of a super-frame whose tag has another owner now */
+	UNET_RX_STALE_PART,  /* a part of a super-frame whose tag has another owner now, or a super-frame with a forged mark */
 	/* port: redirected */
 	UNET_TX_UPLINK,
 	UNET_TX_LOCAL, /* to another endpoint of this host */
+	UNET_TX_HOST,  /* to the kernel of this host */
 	/* port: dropped */
 	UNET_TX_TRUNCATED,     /* headers end too early, or are not in the first buffer */
 	UNET_TX_BAD_LENGTH,    /* a length field is wrong */
@@ -166,7 +170,7 @@ enum unet_counter {
 	UNET_TX_FORGED_ND,     /* neighbour discovery for an address that the sender does not hold, or as a router */
 	UNET_TX_FORGED_QUOTE,  /* ICMP error about a packet that was not sent to its sender, or ICMP of a router */
 	UNET_TX_INFRASTRUCTURE, /* traffic of network infrastructure from an owner without UNET_INFRASTRUCTURE */
-	UNET_TX_NO_OWNER,      /* addressed to this host, and no endpoint holds the tag */
+	UNET_TX_NO_OWNER,      /* addressed to this host, no endpoint holds the tag, and it is not for the kernel: see host.h */
 	UNET_TX_TO_QUEUE,      /* the owner is on a queue, and receives frames of the uplink only */
 	UNET_TX_PORT_GONE,     /* the local owner's port no longer exists */
 	UNET_TX_UPLINK_GONE,

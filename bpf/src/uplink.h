@@ -36,8 +36,7 @@ static __always_inline int to_cut(struct xdp_md *ctx, __u32 port, __u32 parts)
 	place = enter_line(port, parts);
 	if (place < 0)
 		return count(UNET_RX_CUTTER_BUSY, XDP_DROP);
-	if (!mark_parts(ctx, port, place))
-		return count(UNET_RX_NO_METADATA, XDP_DROP);
+	mark(ctx, port, place);
 	return count(UNET_RX_CUT, XDP_PASS);
 }
 
@@ -97,6 +96,8 @@ static __always_inline int uplink(struct xdp_md *ctx, bool queues)
 
 	if ((void *)(eth + 1) > data_end)
 		return leave(queues, UNET_RX_PASS_TRUNCATED, XDP_PASS);
+	if (!queues && is_forged(ctx, eth))
+		return count(UNET_RX_STALE_PART, XDP_DROP);
 	/* Endpoint tags are for frames without a VLAN tag. */
 	if (config.notes_vlan && vlan_was_noted())
 		return leave(queues, UNET_RX_PASS_VLAN, XDP_PASS);

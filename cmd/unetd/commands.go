@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -24,8 +26,10 @@ func newList() *cobra.Command {
 		Use:   "list",
 		Short: "List the endpoints of a running unetd",
 		Long: `List writes a line for each endpoint of the unetd at the socket: its number, user
-and process, how it is attached and by which device, the size of its segment, and
-its tags. The state is leased, or waiting if unetd has taken the endpoint over from an
+and process, how it is attached and by which device, the mode of the mux, whether its
+socket has zero copy or why not, the size of its segment, and its tags.
+A device eth0/2 of 4 is queue 2 of eth0 where the sender spreads frames over 4 queues: the
+endpoint gets those that come in on queue 2. The state is leased, or waiting if unetd has taken the endpoint over from an
 earlier unetd and its application has not connected again yet.
 ` + whoMayAsk,
 		Example: `  unetd list

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -31,16 +33,16 @@ func TestListAndCounters(t *testing.T) {
 	a.expect("open b frames=128", "[]")
 	pid := strconv.Itoa(a.cmd.Process.Pid)
 	want := fmt.Sprintf(`
-ID  UID            %[2]s  ATTACH  DEVICE  SEGMENT  STATE   TAGS
-1   65534(nobody)  %[1]s  port    unet1   128KiB   leased  udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831
-2   65534(nobody)  %[1]s  port    unet2   256KiB   leased  -
+ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY                    SEGMENT  STATE   TAGS
+1   65534(nobody)  %[1]s  port    unet1   tcx   no: ports have no zero copy  128KiB   leased  udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831
+2   65534(nobody)  %[1]s  port    unet2   tcx   no: ports have no zero copy  256KiB   leased  -
 `[1:], fmt.Sprintf("%-3s", pid), fmt.Sprintf("%-*s", len(pid), "PID"))
 	if out := s.run(t, "list"); out != want {
 		t.Errorf("%s\nwant\n%s", out, want)
 	}
 	var list []map[string]any
 	if err := json.Unmarshal([]byte(s.run(t, "list", "--json")), &list); err != nil || len(list) != 2 || list[0]["uid"] != 65534. ||
-		list[0]["segment_bytes"] != 131072. || list[0]["leased"] != true || fmt.Sprint(list[0]["tags"]) != "[udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831]" {
+		list[0]["segment_bytes"] != 131072. || list[0]["leased"] != true || list[0]["mode"] != "tcx" || list[0]["zero_copy"] != false || list[0]["copy_reason"] != "ports have no zero copy" || fmt.Sprint(list[0]["tags"]) != "[udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831]" {
 		t.Errorf("%v, %v", list, err)
 	}
 
@@ -136,7 +138,7 @@ user 65534 (uid 65534) on eth0: rule nobodys, line 3
                   tcp:*:* (ports from FIRST on)
                   addr:10.0.0.128/25
                   msg:1-9
-  queues          no
+  queues          none
   list, counters  no
   nat             refuse
 `, ""},
@@ -149,7 +151,7 @@ user root (uid 0) on eth0, eth1: rule a, line 1
   memory          0
   ports           8192
   tags            none
-  queues          no
+  queues          none
   list, counters  yes
   nat             refuse
 else on lo: rule b, line 1
@@ -157,10 +159,16 @@ else on lo: rule b, line 1
   memory          0
   ports           8192
   tags            none
-  queues          no
+  queues          none
   list, counters  yes
   nat             refuse
 else: no rule applies: nothing is permitted
+`, ""},
+		{"rules: [{name: a, users: [root], trusted: true, queues: [8, 0-3], endpoints: 1, memory: 1MiB}]", "", 0, `
+policy.yaml: OK, 1 rule
+
+RULE  USERS  GROUPS  INTERFACES  ENDPOINTS  MEMORY  PORTS  ALSO                  TAGS
+a     root   -       *           1          1MiB    8192   trusted queues:0-3,8  -
 `, ""},
 		{"rules: []", "", 0, "\npolicy.yaml: OK, no rules: nothing is permitted\n", ""},
 		{"rules: [{name: a, users: [root], operator: true}]", "--user root --json", 0, `
@@ -183,6 +191,7 @@ else: no rule applies: nothing is permitted
       "memory_bytes": 0,
       "ports": 8192,
       "trusted": false,
+      "queues": "none",
       "operator": true,
       "infrastructure": false,
       "nat": "refuse"
@@ -206,6 +215,7 @@ else: no rule applies: nothing is permitted
       "memory_bytes": 0,
       "ports": 8192,
       "trusted": false,
+      "queues": "none",
       "operator": true,
       "infrastructure": false,
       "nat": "refuse"

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command unetd is unet's daemon: it attaches the mux to a network interface and
 // grants endpoints to applications that ask for them on a unix socket. It is never
 // on the data path.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -269,6 +271,7 @@ func TestCommandLine(t *testing.T) {
 		{"serve --interface", 2, "", "flag needs an argument"},
 		{"serve --colour red", 2, "", "unknown flag: --colour"},
 		{"serve --interface lo --mode fast", 2, "", `mode "fast"`},
+		{"serve --interface lo --queues 3-1", 2, "", `--queues: "3-1" ends before it begins: write 1-3`},
 		{"serve --interface lo --socket=", 2, "", "--socket: want a path"},
 		{"serve --interface lo --socket-mode 0999", 2, "", "octal"},
 		{"serve --interface lo --socket-mode 1777", 2, "", "octal"},

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -25,7 +27,7 @@ import (
 
 // serveFlags are the values of the flags of unetd serve.
 type serveFlags struct {
-	iface, mode                     string
+	iface, mode, queues             string
 	socket, socketMode, socketGroup string
 	policy, bpffs                   string
 	grace                           time.Duration
@@ -70,7 +72,8 @@ by default) decides which users can connect: with a policy, --socket-mode 0666 o
 The rules of the host's firewall (netfilter, tc) do not apply to what endpoints send
 and receive. A rule with trusted: true lets a user attach to a queue of the interface
 itself: the owner of a queue reads every frame that arrives there, can keep other
-endpoints from getting any, and sends frames that are not checked.
+endpoints from getting any, and sends frames that are not checked. --queues and the
+rule's queues say which queues.
 
 Network address translation: a port that a translated flow uses, or that a rule
 forwards, is refused as one in use. A port that masquerading may use later is refused too,
@@ -109,6 +112,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.iface, "interface", "", "network interface to attach to (required)")
 	flags.StringVar(&f.mode, "mode", "auto", "how programs are attached to the interface: native (XDP in the driver), tcx (traffic control), generic (XDP after the driver), or auto: native on hardware that supports it, else tcx")
+	flags.StringVar(&f.queues, "queues", "all", "queues of the interface to which trusted users may attach, such as 0-3,8; all or none")
 	flags.StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket to listen on; its folder is made if missing")
 	flags.StringVar(&f.socketMode, "socket-mode", "", "permissions of the socket, octal (default 0600, or 0660 with --socket-group)")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "group of the socket, a name or a number")
@@ -145,6 +149,10 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	if err != nil {
 		return fmt.Errorf("--mode: %w", err)
 	}
+	queues, err := policy.ParseQueues(f.queues)
+	if err != nil {
+		return fmt.Errorf("--queues: %w", err)
+	}
 	socket, err := f.parseSocket()
 	if err != nil {
 		return err
@@ -176,7 +184,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		Open: func(limits mux.Limits) (daemon.Mux, error) {
 			return uplink.Open(mux.Config{
 				Interface: f.iface, Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,
-			}, source, registerCommand)
+			}, source, queues, registerCommand)
 		},
 	})
 	if err != nil {

@@ -35,18 +35,17 @@ func serve(ctx context.Context, socket string, addr netip.AddrPort) error {
 	}
 	fmt.Printf("answering on %v over UDP and on message tag %v\n", conn.LocalAddr(), tag.Message)
 
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	// The error is that of the first to end: the other one is ended by it.
+	ctx, end := context.WithCancelCause(ctx)
 	defer context.AfterFunc(ctx, func() { host.Close() })()
-	messages := make(chan error, 1)
+	closed := make(chan error, 1)
 	go func() {
-		defer cancel()
 		ep.Upcall(datapath.NonEmpty, echoMessages)
-		messages <- errors.Join(ep.Serve(ctx), ep.Close())
+		end(ep.Serve(ctx))
+		closed <- ep.Close()
 	}()
-	err = echoDatagrams(conn)
-	cancel()
-	return errors.Join(err, <-messages)
+	end(echoDatagrams(conn))
+	return errors.Join(context.Cause(ctx), <-closed)
 }
 
 // echoDatagrams uses the socket as programs use one of package net.

@@ -15,15 +15,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/unet-go/unet"
 )
 
 // get fetches url n times over at most c connections.
-func get(ctx context.Context, o options, url string, n, c int, output string) error {
-	network, err := openNetwork(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer network.Close()
+func get(ctx context.Context, network unet.Network, url string, n, c int, output string) error {
 	var connections atomic.Int64
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, nw, address string) (net.Conn, error) {

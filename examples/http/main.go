@@ -4,8 +4,8 @@
 //	http get http://10.0.0.1:8080/
 //	http get -n 1000 -c 4 http://10.0.0.1:8080/bytes/100
 //
-// Both need a running unetd and no privilege. Only network.go and the page about the
-// connection use unet; the rest is as with package net, which --kernel selects.
+// Both need no privilege. Where no unetd runs, and with --kernel, they use the kernel's sockets.
+// Only openNetwork and the page about the connection use unet; the rest is as with package net.
 package main
 
 import (
@@ -30,7 +30,8 @@ serve answers
   POST /upload    the number of bytes of the body, and their SHA-256
   GET  /counters  the counters of the stack
 until SIGTERM or an interrupt, and then completes the requests that have begun. get prints
-the body and, to standard error, figures. Both get their endpoint from unetd.
+the body and, to standard error, figures. Both get their endpoint from unetd; without one
+they use the kernel's sockets.
 
 examples:
   http serve --listen 10.0.0.1:8080
@@ -56,13 +57,12 @@ func run(ctx context.Context, args []string) error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf(format+" (see http --help)", args...)
 	}
-	var o options
-	flags.StringVar(&o.socket, "socket", unet.DefaultSocket, "`path` of unetd's socket")
-	flags.BoolVar(&o.kernel, "kernel", false, "use the kernel's sockets instead of unet's")
-	flags.Func("wait", "how blocked calls wait on unet: `mode` spin, adaptive (default) or block", func(s string) (err error) {
-		o.wait, err = unet.ParseWaitMode(s)
+	cfg := unet.Config{Fallback: unet.Kernel}
+	if err := cfg.FromEnv(); err != nil {
 		return err
-	})
+	}
+	cfg.RegisterFlags(flags)
+	kernel := flags.Bool("kernel", false, "use the kernel's sockets, with unetd or without")
 	listen := flags.String("listen", "", "serve: `address:port` to listen on")
 	n := flags.Int("n", 1, "get: `number` of requests; of more than one the bodies are not printed")
 	c := flags.Int("c", 1, "get: `number` of connections at most")
@@ -78,18 +78,31 @@ func run(ctx context.Context, args []string) error {
 		return wrong("serve: --listen is missing")
 	case command == "serve" && flags.NArg() > 0:
 		return wrong("serve: unexpected argument %q", flags.Arg(0))
-	case command == "serve":
-		return serve(ctx, o, *listen)
 	case command == "get" && flags.NArg() != 1:
 		return wrong("get: want one URL, after the flags")
 	case command == "get" && (*n < 1 || *c < 1):
 		return wrong("get: -n and -c are at least 1")
 	case command == "get" && *n > 1 && *output != "":
 		return wrong("get: -o is for one request")
-	case command == "get":
-		return get(ctx, o, flags.Arg(0), *n, *c, *output)
 	case command == "":
 		return errors.New("want serve or get (see http --help)")
+	case command != "serve" && command != "get":
+		return wrong("unknown command %q", command)
 	}
-	return wrong("unknown command %q", command)
+	network, err := openNetwork(ctx, cfg, *kernel)
+	if err != nil {
+		return err
+	}
+	defer network.Close()
+	if command == "serve" {
+		return serve(ctx, network, *listen)
+	}
+	return get(ctx, network, flags.Arg(0), *n, *c, *output)
+}
+
+func openNetwork(ctx context.Context, cfg unet.Config, kernel bool) (*unet.Opened, error) {
+	if kernel {
+		return &unet.Opened{Network: unet.Kernel}, nil
+	}
+	return unet.OpenNetwork(ctx, cfg)
 }

@@ -19,17 +19,12 @@ import (
 const shutdownTimeout = 10 * time.Second
 
 // serve answers requests until ctx ends, and then completes those that have begun.
-func serve(ctx context.Context, o options, address string) error {
-	network, err := openNetwork(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer network.Close()
+func serve(ctx context.Context, network *unet.Opened, address string) error {
 	listener, err := network.Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
-	s := &site{network: network}
+	s := &site{host: network.Host()}
 	server := &http.Server{
 		Handler:           s.handler(),
 		ConnContext:       s.connected,
@@ -52,7 +47,7 @@ func serve(ctx context.Context, o options, address string) error {
 
 // site has the handlers and counts what they answer.
 type site struct {
-	network     *network
+	host        *unet.Host // nil: the kernel
 	requests    atomic.Int64
 	connections atomic.Int64
 }
@@ -115,18 +110,18 @@ func (s *site) upload(w http.ResponseWriter, r *http.Request) {
 
 // counters lists the counters that are not 0.
 func (s *site) counters(w http.ResponseWriter, r *http.Request) {
-	if s.network.host == nil {
+	if s.host == nil {
 		http.Error(w, "the kernel's counters are in nstat(8)", http.StatusNotFound)
 		return
 	}
-	st, err := s.network.host.Stats()
+	st, err := s.host.Stats()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	fmt.Fprintf(w, "%12d kicks (system calls to send)\n", st.Kicks)
 	fmt.Fprintf(w, "%12d frames dropped by the kernel for want of room\n", st.KernelRxDropped+st.KernelRxRingFull+st.KernelFillRingEmpty)
-	for _, c := range s.network.host.Stack().Counters() {
+	for _, c := range s.host.Stack().Counters() {
 		if c.Value != 0 {
 			fmt.Fprintf(w, "%12d %s\n", c.Value, c.Name)
 		}

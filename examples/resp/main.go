@@ -3,8 +3,8 @@
 //
 //	resp --listen 10.0.0.1:6379
 //
-// It needs a running unetd and no privilege. Only listen.go uses unet; the rest is as
-// with package net, which --kernel selects.
+// It needs no privilege. Where no unetd runs, and with --kernel, it uses the kernel's sockets.
+// Only main.go and the command INFO use unet; the rest is as with package net.
 //
 // The files, in the order in which they handle a command: serve.go accepts connections,
 // each of which has one goroutine (session.go). It reads a request (request.go,
@@ -49,13 +49,12 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("resp", flag.ExitOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
-	var o options
-	flags.StringVar(&o.socket, "socket", unet.DefaultSocket, "`path` of unetd's socket")
-	flags.BoolVar(&o.kernel, "kernel", false, "use the kernel's sockets instead of unet's")
-	flags.Func("wait", "how blocked calls wait on unet: `mode` spin, adaptive (default) or block", func(s string) (err error) {
-		o.wait, err = unet.ParseWaitMode(s)
+	cfg := unet.Config{Fallback: unet.Kernel}
+	if err := cfg.FromEnv(); err != nil {
 		return err
-	})
+	}
+	cfg.RegisterFlags(flags)
+	kernel := flags.Bool("kernel", false, "use the kernel's sockets, with unetd or without")
 	listen := flags.String("listen", "", "`address:port` to listen on")
 	keepAlive := flags.Duration("keepalive", 300*time.Second, "`time` after which a silent client is probed, three times at most; 0: never")
 	flags.Parse(args)
@@ -67,5 +66,13 @@ func run(ctx context.Context, args []string) error {
 	case *keepAlive < 0:
 		return fmt.Errorf("--keepalive is negative (see resp --help)")
 	}
-	return serve(ctx, o, *listen, *keepAlive)
+	network := &unet.Opened{Network: unet.Kernel}
+	if !*kernel {
+		var err error
+		if network, err = unet.OpenNetwork(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	defer network.Close()
+	return serve(ctx, network, *listen, *keepAlive)
 }

@@ -14,15 +14,12 @@ import (
 )
 
 // serve answers commands until ctx ends.
-func serve(ctx context.Context, o options, address string, keepAlive time.Duration) error {
-	listener, host, err := listen(ctx, o, address)
+func serve(ctx context.Context, network *unet.Opened, address string, keepAlive time.Duration) error {
+	listener, err := network.Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
-	if host != nil {
-		defer host.Close()
-	}
-	s := newServer(host)
+	s := newServer(network.Host())
 	s.keepAlive = keepAlive
 	defer context.AfterFunc(ctx, func() { s.close(listener) })()
 	fmt.Printf("serving on %v\n", listener.Addr())

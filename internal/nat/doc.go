@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package nat finds out which ports of the host's addresses network address translation uses.
 //
 // A frame from the wire reaches the mux before netfilter. So the answer to a masqueraded flow,

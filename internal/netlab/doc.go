@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package netlab makes two hosts, joined by a cable, on one machine, for tests and for the
 // benchmarks.
 //

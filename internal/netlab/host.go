@@ -1,3 +1,5 @@
+//go:build linux
+
 package netlab
 
 import (
@@ -30,6 +32,7 @@ type Host struct {
 	Addr      netip.Prefix   // of Interface
 	Addr6     netip.Prefix   // of Interface; not valid unless asked for
 	LinkAddr  wire.LinkAddr  // of Interface
+	linkLocal netip.Prefix   // of Interface; not valid unless asked for
 	NS        netns.NsHandle // owned by the Pair; closed with it
 
 	mu     sync.Mutex    // NS stays open while it is held
@@ -69,6 +72,32 @@ func (h *Host) enter() error {
 	}
 	return nil
 }
+
+// NewHost makes a host without a cable, for interfaces that its caller makes. It has no IPv6.
+// The caller closes it.
+func NewHost(name string) (*Host, error) {
+	h := &Host{Name: name, NS: netns.None()}
+	if err := h.open(); err != nil {
+		return nil, fmt.Errorf("namespace of host %s: %w", name, err)
+	}
+	err := h.Do(func() error {
+		if err := disableIPv6(); err != nil {
+			return err
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("host %s: %w", name, err), h.close())
+	}
+	return h, nil
+}
+
+// Close closes a host of NewHost, as [Pair.Close] does those of a pair.
+func (h *Host) Close() error { return h.close() }
 
 // start is a request to the starter thread.
 type start struct {

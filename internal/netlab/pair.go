@@ -1,3 +1,5 @@
+//go:build linux
+
 package netlab
 
 import (
@@ -30,7 +32,12 @@ const operationalTimeout = 10 * time.Second
 type Config struct {
 	MTU  int  // of both ends, bytes of IP packet; 1500 if zero
 	IPv6 bool // give both ends an IPv6 address, too
-	Cut  bool // the cable in two halves, which package impair joins
+	// LinkLocal gives both ends a link-local address beside that, fe80::1 and fe80::2. Without
+	// one a kernel solicits neighbours for packets only, not when a program asks for it.
+	LinkLocal bool
+	// Queues is how many queues the ends of a whole cable have, to receive and to send; one if zero.
+	Queues uint32
+	Cut    bool // the cable in two halves, which package impair joins
 	// Routed is a cable in two halves, with a third host in the middle that forwards between
 	// them: A and B are in different subnets.
 	Routed bool
@@ -80,6 +87,10 @@ func NewPair(cfg Config) (*Pair, error) {
 	if cfg.IPv6 {
 		p.A.Addr6 = netip.MustParsePrefix("fd00::1/64")
 		p.B.Addr6 = netip.MustParsePrefix("fd00::2/64")
+	}
+	if cfg.LinkLocal {
+		p.A.linkLocal = netip.MustParsePrefix("fe80::1/64")
+		p.B.linkLocal = netip.MustParsePrefix("fe80::2/64")
 	}
 	if cfg.Cut || cfg.Routed {
 		p.Middle = &Host{Name: "middle", NS: netns.None()}
@@ -152,14 +163,14 @@ func (p *Pair) hosts() []*Host {
 func (p *Pair) plugAll(cfg Config) error {
 	b := end{p.B.Interface, p.B.LinkAddr}
 	if p.Middle == nil {
-		return p.A.Do(func() error { return plug(cfg.MTU, end{p.A.Interface, p.A.LinkAddr}, b, p.B) })
+		return p.A.Do(func() error { return plug(cfg.MTU, max(cfg.Queues, 1), end{p.A.Interface, p.A.LinkAddr}, b, p.B) })
 	}
 	return errors.Join(
 		p.A.Do(func() error {
-			return plug(cfg.MTU, end{p.A.Interface, p.A.LinkAddr}, end{MiddleA, middleA}, p.Middle)
+			return plug(cfg.MTU, 1, end{p.A.Interface, p.A.LinkAddr}, end{MiddleA, middleA}, p.Middle)
 		}),
 		p.Middle.Do(func() error {
-			return plug(cfg.MTU, end{MiddleB, wire.LinkAddr{0x02, 0, 0, 0, 1, 0x0b}}, b, p.B)
+			return plug(cfg.MTU, 1, end{MiddleB, wire.LinkAddr{0x02, 0, 0, 0, 1, 0x0b}}, b, p.B)
 		}))
 }
 
@@ -170,11 +181,11 @@ type end struct {
 }
 
 // plug makes a veth pair from the calling thread's namespace to a host.
-func plug(mtu int, here, there end, host *Host) error {
+func plug(mtu int, queues uint32, here, there end, host *Host) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = here.name
 	attrs.MTU = mtu
-	attrs.NumTxQueues, attrs.NumRxQueues = 1, 1
+	attrs.NumTxQueues, attrs.NumRxQueues = int(queues), int(queues)
 	attrs.HardwareAddr = net.HardwareAddr(here.addr[:])
 	cable := netlink.NewVeth(attrs)
 	cable.PeerName = there.name
@@ -223,7 +234,7 @@ func (h *Host) configure() error {
 	if err != nil {
 		return err
 	}
-	for _, prefix := range []netip.Prefix{h.Addr, h.Addr6} {
+	for _, prefix := range []netip.Prefix{h.Addr, h.Addr6, h.linkLocal} {
 		if !prefix.IsValid() {
 			continue
 		}
@@ -278,8 +289,7 @@ func addRoute(to, via netip.Prefix) error {
 // configureMiddle brings both ends of a cut cable up. They have no addresses, so
 // the kernel there sends nothing.
 func configureMiddle() error {
-	err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := disableIPv6(); err != nil {
 		return err
 	}
 	for _, name := range []string{MiddleA, MiddleB} {
@@ -292,6 +302,15 @@ func configureMiddle() error {
 		}
 	}
 	return nil
+}
+
+// disableIPv6 turns IPv6 off in the calling thread's namespace, if the kernel has it.
+func disableIPv6() error {
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // awaitOperational returns when the operational state (RFC 2863) of the cable's end is up.

@@ -16,14 +16,15 @@ import (
 // without an address stands for all.
 const maxAddrs = 256
 
-// Watchers has the watchers of one lease, and the state of the link and of the endpoint's
-// addresses. One goroutine calls all watchers, from the first Watch to the end of the lease.
+// Watchers has the watchers of one lease, and the state of unetd, of the link and of the
+// endpoint's addresses. One goroutine calls all watchers, from the first Watch to the end of the lease.
 type Watchers struct {
 	done <-chan struct{}
 	wake chan struct{} // of capacity 1
 
 	mu        sync.Mutex
 	list      []*watcher // in the order of Watch
+	alone     bool       // unetd is gone
 	down      bool
 	gone      map[netip.Addr]bool // addresses that the host does not have now
 	presented bool                // see Presented
@@ -49,6 +50,9 @@ func (w *Watchers) Watch(f func([]endpoint.Notice)) (stop func()) {
 	if w.presented {
 		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeLinkUp})
 		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeAddrBack})
+	}
+	if w.alone {
+		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeUnetdGone})
 	}
 	if w.down {
 		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
@@ -79,8 +83,8 @@ func (w *Watchers) Presented() {
 	w.presented = true
 }
 
-// Tell gives notices to all watchers. It leaves out states of the link and of addresses that
-// have not changed. It does not block.
+// Tell gives notices to all watchers. It leaves out states of unetd, of the link and of
+// addresses that have not changed. It does not block.
 func (w *Watchers) Tell(list ...endpoint.Notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,6 +101,12 @@ func (w *Watchers) Tell(list ...endpoint.Notice) {
 // news records the state in n and returns the notices of what has changed. w.mu is held.
 func (w *Watchers) news(n endpoint.Notice) []endpoint.Notice {
 	switch n.Kind {
+	case endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack:
+		alone := n.Kind == endpoint.NoticeUnetdGone
+		if alone == w.alone {
+			return nil
+		}
+		w.alone = alone
 	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
 		down := n.Kind == endpoint.NoticeLinkDown
 		if down == w.down {
@@ -161,9 +171,10 @@ func (w *Watchers) run() {
 }
 
 // pending is what a watcher has not been called with yet: one notice for each destination
-// that has changed, and the last state of the link and of each address. It has at most as
-// many addresses as the endpoint has tags.
+// that has changed, and the last state of unetd, of the link and of each address. It has at
+// most as many addresses as the endpoint has tags.
 type pending struct {
+	unetd  endpoint.NoticeKind // 0: nothing new
 	link   endpoint.NoticeKind // 0: nothing new
 	back   bool                // the host has all the endpoint's addresses again; what is in gone is newer
 	gone   map[netip.Addr]bool // the endpoint's addresses whose state has changed; true: gone, false: back
@@ -173,6 +184,8 @@ type pending struct {
 
 func (p *pending) add(n endpoint.Notice) {
 	switch n.Kind {
+	case endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack:
+		p.unetd = n.Kind
 	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
 		p.link = n.Kind
 	case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
@@ -201,6 +214,9 @@ func (p *pending) add(n endpoint.Notice) {
 // take returns and removes what is pending, in the order of [endpoint.Lease]'s Watch.
 func (p *pending) take() []endpoint.Notice {
 	var list []endpoint.Notice
+	if p.unetd != 0 {
+		list = append(list, endpoint.Notice{Kind: p.unetd})
+	}
 	if p.link != 0 {
 		list = append(list, endpoint.Notice{Kind: p.link})
 	}

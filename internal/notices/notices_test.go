@@ -14,6 +14,8 @@ var (
 	allRoutes = endpoint.Notice{Kind: endpoint.NoticeRoute}
 	linkDown  = endpoint.Notice{Kind: endpoint.NoticeLinkDown}
 	linkUp    = endpoint.Notice{Kind: endpoint.NoticeLinkUp}
+	unetdGone = endpoint.Notice{Kind: endpoint.NoticeUnetdGone}
+	unetdBack = endpoint.Notice{Kind: endpoint.NoticeUnetdBack}
 	here      = netip.MustParseAddr("10.0.0.1")
 	there     = netip.MustParseAddr("10.0.0.2")
 )
@@ -37,7 +39,7 @@ func TestPendingAgainstModel(t *testing.T) {
 	for range 300 {
 		var p pending
 		model := map[netip.Addr]bool{}
-		all, link, back := false, endpoint.NoticeKind(0), false
+		all, link, unetd, back := false, endpoint.NoticeKind(0), endpoint.NoticeKind(0), false
 		gone := map[netip.Addr]bool{}
 		for range rng.IntN(3 * maxAddrs) {
 			addr := netip.AddrFrom4([4]byte{10, 0, byte(rng.IntN(2)), byte(rng.IntN(256))})
@@ -51,6 +53,12 @@ func TestPendingAgainstModel(t *testing.T) {
 			case r < 20:
 				p.add(linkUp)
 				link = endpoint.NoticeLinkUp
+			case r < 25:
+				p.add(unetdGone)
+				unetd = endpoint.NoticeUnetdGone
+			case r < 28:
+				p.add(unetdBack)
+				unetd = endpoint.NoticeUnetdBack
 			case r < 30:
 				p.add(endpoint.Notice{Kind: 77})
 			case r < 32:
@@ -70,6 +78,9 @@ func TestPendingAgainstModel(t *testing.T) {
 		}
 		all = all || len(model) > maxAddrs
 		var want []endpoint.Notice
+		if unetd != 0 {
+			want = append(want, endpoint.Notice{Kind: unetd})
+		}
 		if link != 0 {
 			want = append(want, endpoint.Notice{Kind: link})
 		}
@@ -118,24 +129,25 @@ func want(t *testing.T, got []endpoint.Notice, want ...endpoint.Notice) {
 }
 
 // A state that has not changed is not delivered. A new watcher gets the states that are
-// not normal: link down, address gone.
+// not normal: unetd gone, link down, address gone.
 func TestStates(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	w := New(done)
-	w.Tell(linkUp, addrBack(here), addrBack(netip.Addr{}))
+	w.Tell(unetdBack, linkUp, addrBack(here), addrBack(netip.Addr{}))
 	first, _ := watch(w)
 	w.Tell(linkDown)
 	want(t, <-first, linkDown)
-	w.Tell(linkDown, addrGone(here), addrGone(there), addrGone(here))
-	want(t, <-first, addrGone(here), addrGone(there))
+	w.Tell(linkDown, addrGone(here), addrGone(there), addrGone(here), unetdGone)
+	want(t, <-first, unetdGone, addrGone(here), addrGone(there))
+	w.Tell(unetdGone)
 	w.Tell(addrBack(there), routeTo(there))
 	want(t, <-first, addrBack(there), routeTo(there))
 	late, _ := watch(w)
-	want(t, <-late, linkDown, addrGone(here))
-	w.Tell(addrBack(netip.Addr{}), linkUp, allRoutes)
+	want(t, <-late, unetdGone, linkDown, addrGone(here))
+	w.Tell(addrBack(netip.Addr{}), linkUp, allRoutes, unetdBack)
 	for _, calls := range []chan []endpoint.Notice{first, late} {
-		want(t, <-calls, linkUp, addrBack(here), allRoutes)
+		want(t, <-calls, unetdBack, linkUp, addrBack(here), allRoutes)
 	}
 }
 

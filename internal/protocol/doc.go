@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package protocol has the records of the control protocol, which both ends share: requests,
 // answers, events and errors, their parsers, and the socket that carries them.
 //

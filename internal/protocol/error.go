@@ -1,3 +1,5 @@
+//go:build linux
+
 package protocol
 
 import (
@@ -40,6 +42,9 @@ const codeInternal = "internal"
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"` // one line
+	// NoRoute: an unreachable is an endpoint.ErrNoRoute. It is no code of its own, since
+	// clients of earlier versions do not know it.
+	NoRoute bool `json:"no_route,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -48,6 +53,9 @@ func (e *Error) Error() string { return e.Message }
 func (e *Error) Unwrap() error {
 	for _, c := range codes {
 		if c.code == e.Code {
+			if e.NoRoute && c.sentinel == endpoint.ErrUnreachable {
+				return endpoint.ErrNoRoute
+			}
 			return c.sentinel
 		}
 	}
@@ -72,10 +80,10 @@ func NewError(err error) *Error {
 	text := Message(err)
 	for _, c := range codes {
 		if errors.Is(err, c.sentinel) {
-			return &Error{c.code, text}
+			return &Error{Code: c.code, Message: text, NoRoute: errors.Is(err, endpoint.ErrNoRoute)}
 		}
 	}
-	return &Error{codeInternal, text}
+	return &Error{Code: codeInternal, Message: text}
 }
 
 // Violation makes an ErrProtocol.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package protocol
 
 import (
@@ -14,6 +16,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"tags":["msg:7"]}}`))
 	f.Add([]byte(`{"v":1,"id":1,"op":"present"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"claim","tag":"udp:10.0.0.1:0"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"claim","tag":"tcp:[fd00::1]:32768-32831"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"fe80::1%eth0"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"::ffff:10.0.0.2"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"list","after":7}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"counters"}`))
@@ -56,7 +60,7 @@ func FuzzRequest(f *testing.F) {
 
 const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 	`"geometry":{"frame_size":2048,"frame_count":64,"fill_size":64,"completion_size":64,"rx_size":64,"tx_size":64},` +
-	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
+	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","addr6":"fd00::1/64","link_local":"fe80::1/64","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
 	`"tags":["msg:7"]}}`
 
 // FuzzIncoming holds what unetd may say against what it is taken for.
@@ -64,6 +68,7 @@ func FuzzIncoming(f *testing.F) {
 	for _, s := range []string{grantRecord, `{"v":1,"event":"routes","addrs":["10.0.0.2","fd00::1"]}`, `{"v":1,"event":"link","up":true}`,
 		`{"v":1,"event":"address","addrs":["10.0.0.1","fd00::1"],"up":false}`, `{"v":1,"event":"address","addrs":[""],"up":true}`, `{"v":1,"event":"address","addrs":[""],"up":false}`,
 		`{"v":1,"id":1,"endpoints":[],"more":true}`, `{"v":1,"id":1,"counters":[{"name":"n","help":"h","value":18446744073709551615}]}`,
+		`{"v":1,"id":1,"error":{"code":"unreachable","message":"m","no_route":true}}`,
 		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`} {
 		f.Add([]byte(s), uint8(0))
 		f.Add([]byte(s), uint8(2))

@@ -1,6 +1,11 @@
+//go:build linux
+
 package protocol
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -26,6 +31,27 @@ func TestOperationRoundTrip(t *testing.T) {
 		if err != nil || back.Op != o.Op || back.Tag != o.Tag || back.Addr != o.Addr || back.Open.Queue != o.Open.Queue ||
 			back.Open.Attach != o.Open.Attach || len(back.Open.Tags) != len(o.Open.Tags) {
 			t.Errorf("%s: %+v, %v", record, back, err)
+		}
+	}
+}
+
+// An error without a route is told apart from other unreachable ones across the socket, and is
+// unreachable to an application that does not know the difference.
+func TestNoRouteCrossesTheSocket(t *testing.T) {
+	for _, c := range []struct {
+		err     error
+		noRoute bool
+	}{{endpoint.ErrUnreachable, false}, {endpoint.ErrNoRoute, true}} {
+		b, err := json.Marshal(NewError(fmt.Errorf("route: %w", c.err)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e Error
+		if err := json.Unmarshal(b, &e); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(&e, endpoint.ErrUnreachable) || errors.Is(&e, endpoint.ErrNoRoute) != c.noRoute || e.Code != "unreachable" {
+			t.Errorf("%v became %s", c.err, b)
 		}
 	}
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package protocoltest has what the tests of both ends of the control protocol share:
 // sockets, and checks for descriptors that are left open.
 package protocoltest

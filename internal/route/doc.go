@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package route answers how a destination is reached: source address, next hop, its MAC
 // address, and MTU. All answers come from the kernel: a [Resolver] reads its routing table and
 // its neighbour table over netlink.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package route
 
 // Waiting is the number of waiters for neighbours.

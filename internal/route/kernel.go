@@ -1,3 +1,5 @@
+//go:build linux
+
 package route
 
 import (
@@ -72,9 +74,9 @@ func ipv6MTU(spec []byte) uint32 {
 
 var errNoRoute = errors.New("no route")
 
-// routeVerdicts are the kernel's errors for a destination without a route, or with a route of
-// type unreachable, prohibit or blackhole.
-var routeVerdicts = []error{errNoRoute, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
+// routeVerdicts are the kernel's errors for a destination with a route of type unreachable,
+// prohibit or blackhole.
+var routeVerdicts = []error{unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
 
 // route is the kernel's route to dst (`ip route get`).
 func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {

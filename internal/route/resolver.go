@@ -1,3 +1,5 @@
+//go:build linux
+
 package route
 
 import (
@@ -81,7 +83,9 @@ func (r *Resolver) Close() error {
 // Resolve returns the kernel's route to dst, an IPv4 or IPv6 address. It waits for neighbour
 // discovery until ctx ends, and at most 3.5 seconds. An address of the uplink has the uplink's
 // own MAC address: another endpoint may hold a tag on it, and the mux redirects the frame to
-// that endpoint. The error is endpoint.ErrUnreachable if dst cannot be reached over the uplink.
+// that endpoint. The error is endpoint.ErrNoRoute if no route leads to dst over the uplink, and
+// another endpoint.ErrUnreachable if the route is of type unreachable, prohibit or blackhole, or
+// the next hop does not answer.
 // After any other error the route is unknown, and another call may succeed.
 //
 // A neighbour that the kernel has not confirmed recently is verified after the return. If its MAC
@@ -93,6 +97,9 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	}
 	unreachable := func(err error) (endpoint.Route, error) {
 		return endpoint.Route{}, fmt.Errorf("%w: %v: %w", endpoint.ErrUnreachable, dst, err)
+	}
+	noRoute := func(err error) (endpoint.Route, error) {
+		return endpoint.Route{}, fmt.Errorf("%w: %v: %w", endpoint.ErrNoRoute, dst, err)
 	}
 	switch {
 	case !dst.IsValid() || dst.IsUnspecified():
@@ -106,6 +113,8 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	}
 	kernel, err := r.route(dst)
 	switch {
+	case errors.Is(err, errNoRoute), errors.Is(err, unix.ENETUNREACH):
+		return noRoute(err)
 	case isVerdict(err, routeVerdicts):
 		return unreachable(err)
 	case err != nil:
@@ -125,12 +134,12 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 		if ours, err := r.isOurs(dst); err != nil {
 			return fail(err)
 		} else if !ours {
-			return unreachable(fmt.Errorf("an address of this host, but not of the uplink %s", up.name))
+			return noRoute(fmt.Errorf("an address of this host, but not of the uplink %s", up.name))
 		}
 		return route, nil
 	case unix.RTN_UNICAST, unix.RTN_BROADCAST, unix.RTN_MULTICAST:
 		if kernel.LinkIndex != r.ifindex {
-			return unreachable(fmt.Errorf("the route leaves by %s, not by the uplink %s", r.name(kernel.LinkIndex), up.name))
+			return noRoute(fmt.Errorf("the route leaves by %s, not by the uplink %s", r.name(kernel.LinkIndex), up.name))
 		}
 	default:
 		return unreachable(fmt.Errorf("the route is of type %d", kernel.Type))

@@ -1,3 +1,5 @@
+//go:build linux
+
 package route_test
 
 import (
@@ -53,14 +55,18 @@ func TestResolveIPv6(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %+v", c.dst, got, err, c.want)
 		}
 	}
-	for _, c := range []struct{ dst, says string }{
-		{"2001:db8:3::9", "no route to host"},
-		{"2001:db8:4::9", "network is unreachable"},
-		{"::", "not the address of a host"},
-		{"fe80::1%uplink", "with a zone"},
+	for _, c := range []struct {
+		dst, says string
+		noRoute   bool
+	}{
+		{"2001:db8:3::9", "no route to host", false},
+		{"2001:db8:4::9", "network is unreachable", true},
+		{"::1", "network is unreachable", true},
+		{"::", "not the address of a host", false},
+		{"fe80::1%uplink", "with a zone", false},
 	} {
 		got, err := r.Resolve(t.Context(), addr(c.dst))
-		if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), c.says) {
+		if !errors.Is(err, endpoint.ErrUnreachable) || errors.Is(err, endpoint.ErrNoRoute) != c.noRoute || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v; want unreachable: %s", c.dst, got, err, c.says)
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package route_test
 
 import (
@@ -138,15 +140,18 @@ func TestResolve(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %+v", c.dst, got, err, c.want)
 		}
 	}
-	for _, c := range []struct{ dst, says string }{
-		{"203.0.113.9", "no route to host"},
-		{"8.8.8.8", "network is unreachable"},
-		{"127.0.0.1", "not of the uplink"},
-		{"0.0.0.0", "not the address of a host"},
-		{"2001:db8::1", "network is unreachable"},
+	for _, c := range []struct {
+		dst, says string
+		noRoute   bool
+	}{
+		{"203.0.113.9", "no route to host", false},
+		{"8.8.8.8", "network is unreachable", true},
+		{"127.0.0.1", "not of the uplink", true},
+		{"0.0.0.0", "not the address of a host", false},
+		{"2001:db8::1", "network is unreachable", true},
 	} {
 		got, err := r.Resolve(t.Context(), addr(c.dst))
-		if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), c.says) {
+		if !errors.Is(err, endpoint.ErrUnreachable) || errors.Is(err, endpoint.ErrNoRoute) != c.noRoute || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v; want unreachable: %s", c.dst, got, err, c.says)
 		}
 	}
@@ -168,7 +173,7 @@ func TestRouteByAnotherInterface(t *testing.T) {
 		return addRoute("192.0.2.0/24", "", other.Attrs().Index, 0)
 	})
 	_, err := r.Resolve(t.Context(), netip.MustParseAddr("192.0.2.1"))
-	if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), "leaves by other, not by the uplink uplink") {
+	if !errors.Is(err, endpoint.ErrNoRoute) || !strings.Contains(err.Error(), "leaves by other, not by the uplink uplink") {
 		t.Errorf("got %v", err)
 	}
 }

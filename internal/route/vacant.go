@@ -1,3 +1,5 @@
+//go:build linux
+
 package route
 
 import (
@@ -186,7 +188,7 @@ func JoinSolicited(ifindex int, addrs ...netip.Addr) (fd int, err error) {
 	}
 	joined := map[[16]byte]bool{}
 	for _, a := range addrs {
-		group := solicitedNode(a)
+		group := SolicitedNode(a)
 		if joined[group] {
 			continue
 		}
@@ -227,8 +229,8 @@ func groupOf(a netip.Addr) wire.LinkAddr {
 	return wire.LinkAddr{0x33, 0x33, 0xff, b[13], b[14], b[15]}
 }
 
-// solicitedNode is the multicast address of solicitations for a (RFC 4291, section 2.7.1).
-func solicitedNode(a netip.Addr) [16]byte {
+// SolicitedNode is the multicast address of solicitations for a (RFC 4291, section 2.7.1).
+func SolicitedNode(a netip.Addr) [16]byte {
 	b := a.As16()
 	return [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]}
 }
@@ -251,7 +253,7 @@ func solicitation(a netip.Addr, to wire.LinkAddr, from sender) []byte {
 	target := a.As16()
 	dst := target
 	if to.IsGroup() {
-		dst = solicitedNode(a)
+		dst = SolicitedNode(a)
 	}
 	if from.addr.Is6() {
 		src := from.addr.As16()

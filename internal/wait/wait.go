@@ -44,19 +44,29 @@ const (
 	// roundsPerYield is how many rounds pass until other goroutines of the
 	// processor may run.
 	roundsPerYield = 8
+	// mostSkipped is how many waits in a row sleep at once, at most.
+	mostSkipped = 7
 )
 
-// Spinner decides how long one wait spins. Its owner writes the loop, so that a look
+// Spinner decides how long waits spin. Its owner writes the loop, so that a look
 // costs no call:
 //
+//	spinner.Begin()
 //	for spinner.On() {
 //		for range wait.Looks {
 //			if something() {
+//				spinner.Found()
 //				return
 //			}
 //		}
 //		spinner.Round(now)
 //	}
+//
+// Adaptive does not spin where that has been of no use: after two budgets in a row that have
+// been used up, one wait sleeps at once, after three in a row three, after that seven; the next one
+// spins again. What is found while it spins halves these numbers. So a process with a message now
+// and then spares most of the processor time, and two processes whose threads share a processor do
+// not keep each other from running.
 type Spinner struct {
 	Mode   Mode
 	Budget time.Duration // of Adaptive
@@ -64,6 +74,23 @@ type Spinner struct {
 	rounds uint
 	until  time.Duration // when the budget is used up; 0: no round has ended yet
 	over   bool
+	skip   uint8 // waits that are to sleep at once
+	skips  uint8 // after the next budget that is used up
+}
+
+// Begin begins a wait, or another part of it with a budget of its own, because something has arrived.
+func (s *Spinner) Begin() {
+	s.until, s.over = 0, s.skip > 0
+	if s.over {
+		s.skip--
+	}
+}
+
+// Found says that something has arrived.
+func (s *Spinner) Found() {
+	if !s.over {
+		s.skips /= 2
+	}
 }
 
 // On reports whether to spin for another round, and not to sleep.
@@ -76,11 +103,9 @@ func (s *Spinner) Round(now time.Duration) {
 		s.until = now + s.Budget
 	} else if now >= s.until {
 		s.over = true
+		s.skip, s.skips = s.skips, min(2*s.skips+1, mostSkipped)
 	}
 	if s.rounds++; s.rounds%roundsPerYield == 0 {
 		runtime.Gosched()
 	}
 }
-
-// Restart gives the whole budget again, because something has arrived.
-func (s *Spinner) Restart() { s.until, s.over = 0, false }

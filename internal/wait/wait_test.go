@@ -36,7 +36,41 @@ func TestSpinner(t *testing.T) {
 			if rounds != want {
 				t.Errorf("%v, turn %d: sleeps after %d rounds, want %d", mode, turn, rounds, want)
 			}
-			s.Restart()
+			s.Begin()
 		}
+	}
+}
+
+// TestSpinnerLearns: the waits that spin, where nothing is ever found while they do, and
+// after something has been found; what arrives after a sleep changes nothing.
+func TestSpinnerLearns(t *testing.T) {
+	now := time.Hour
+	s := wait.Spinner{Budget: wait.DefaultBudget}
+	waits := func(n int, found bool) (spun string) {
+		for range n {
+			s.Begin()
+			if !s.On() {
+				spun += "."
+			} else if spun += "s"; !found {
+				for s.On() {
+					now += 10 * time.Microsecond
+					s.Round(now)
+				}
+			}
+			s.Found()
+		}
+		return spun
+	}
+	for _, c := range []struct {
+		found bool
+		want  string
+	}{{false, "ss.s...s.......s......."}, {false, "s......."}, {true, "ssss"}, {false, "ss.s"}, {true, "...ss"}} {
+		if got := waits(len(c.want), c.found); got != c.want {
+			t.Errorf("waits %s, want %s", got, c.want)
+		}
+	}
+	s.Mode = wait.Spin
+	if got := waits(3, true); got != "sss" {
+		t.Errorf("spin: waits %s", got)
 	}
 }

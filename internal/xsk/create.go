@@ -1,3 +1,5 @@
+//go:build linux
+
 package xsk
 
 import (
@@ -11,15 +13,6 @@ import (
 	"github.com/unet-go/unet/queues"
 )
 
-// Mode is how frames get from the driver to the segment and back.
-type Mode uint8
-
-const (
-	ModeAny      Mode = iota // zero copy if the driver supports it, else copy
-	ModeCopy                 // the kernel copies; works on every device
-	ModeZeroCopy             // the device reads and writes the segment itself, or bind fails
-)
-
 // rxHeadroom is the number of bytes between the kernel's own headroom of 256 bytes and the
 // beginning of a received packet. It aligns the IP header, which follows 14 bytes of Ethernet
 // header, to 16 bytes.
@@ -28,9 +21,16 @@ const rxHeadroom = 2
 // kernelHeadroom is XDP_PACKET_HEADROOM (linux/bpf.h).
 const kernelHeadroom = 256
 
+// rxUnit: newer kernels round the room for a packet in a frame down to a multiple of it, in bytes
+// (xsk_pool_get_rx_frame_size, include/net/xdp_sock_drv.h of Linux 7.0 and of later updates of
+// older series). They drop longer packets, also where the kernel copies.
+const rxUnit = 128
+
 // RxRoom is the length of the longest packet, with its Ethernet header, that can be received
-// into one frame of a segment. Both are in bytes.
-func RxRoom(frameSize uint32) uint32 { return frameSize - kernelHeadroom - rxHeadroom }
+// into one frame of a segment on every kernel. Both are in bytes.
+func RxRoom(frameSize uint32) uint32 {
+	return (frameSize - kernelHeadroom - rxHeadroom) / rxUnit * rxUnit
+}
 
 // Params describe a socket. Sizes must be valid; there are no defaults.
 type Params struct {
@@ -46,20 +46,17 @@ type Params struct {
 	Prefill        uint32 // number of frames, the first of the segment, that are put on the fill ring before bind
 
 	Charge     *Charge // the user for whom the segment's memory is counted; nil: this process's
-	Mode       Mode
-	SG         bool // packets may span several descriptors
-	NeedWakeup bool // the kernel sets a flag when it needs a kick
+	ZeroCopy   bool    // the device reads and writes the segment itself, or bind fails; false: the kernel copies
+	SG         bool    // packets may span several descriptors
+	NeedWakeup bool    // the kernel sets a flag when it needs a kick
 }
 
 func (p *Params) segmentSize() int { return int(p.FrameSize) * int(p.FrameCount) }
 
 func (p *Params) bindFlags() uint16 {
-	var f uint16
-	switch p.Mode {
-	case ModeCopy:
-		f |= unix.XDP_COPY
-	case ModeZeroCopy:
-		f |= unix.XDP_ZEROCOPY
+	f := uint16(unix.XDP_COPY)
+	if p.ZeroCopy {
+		f = unix.XDP_ZEROCOPY
 	}
 	if p.SG {
 		f |= unix.XDP_USE_SG
@@ -81,26 +78,31 @@ const (
 // (ADR 30).
 const kickBudget = 64
 
-// Create makes a socket whose UMEM is segment and binds it to a queue of a device. It must
-// run in the device's network namespace, and that namespace then exists as long as the
-// socket. Afterwards only the returned descriptor keeps the socket open: nothing stays mapped
-// in this process, and the caller may close segment.
+// Create makes a socket whose UMEM is segment and binds it to a queue of a device: [New] and
+// then [Bind].
+func Create(p Params, segment *os.File) (*os.File, error) {
+	sock, err := New(p, segment)
+	if err != nil {
+		return nil, err
+	}
+	if err := Bind(sock, p); err != nil {
+		sock.Close()
+		return nil, err
+	}
+	return sock, nil
+}
+
+// New makes a socket whose UMEM is segment, to be bound. Afterwards only the returned descriptor
+// keeps the socket open: nothing stays mapped in this process, and the caller may close segment.
 //
 // With a Charge the calling goroutine must be locked to its thread.
-//
-// The kernel frees the queue of a closed socket some time later. So Create repeats a bind
-// that fails with EBUSY for up to two seconds, and then returns [ErrQueueBusy].
-func Create(p Params, segment *os.File) (*os.File, error) {
+func New(p Params, segment *os.File) (*os.File, error) {
 	fd, err := newSocket()
 	if err != nil {
 		return nil, err
 	}
 	sock := os.NewFile(uintptr(fd), "xsk")
 	if err := configure(sock, &p, segment); err != nil {
-		sock.Close()
-		return nil, err
-	}
-	if err := bind(fd, &p); err != nil {
 		sock.Close()
 		return nil, err
 	}
@@ -192,7 +194,14 @@ func prefill(fd int, p *Params) error {
 	return nil
 }
 
-func bind(fd int, p *Params) error {
+// Bind binds a socket that [New] has made with the same memory and sizes. It must run in the
+// device's network namespace, and that namespace then exists as long as the socket. After an
+// error it may be called again, with other flags.
+//
+// The kernel frees the queue of a closed socket some time later. So Bind repeats a bind
+// that fails with EBUSY for up to two seconds, and then returns [ErrQueueBusy].
+func Bind(sock *os.File, p Params) error {
+	fd := int(sock.Fd())
 	addr := &unix.SockaddrXDP{Flags: p.bindFlags(), Ifindex: uint32(p.Ifindex), QueueID: p.Queue}
 	for deadline := time.Now().Add(busyLimit); ; time.Sleep(busyRetry) {
 		err := unix.Bind(fd, addr)
@@ -203,7 +212,7 @@ func bind(fd int, p *Params) error {
 			continue
 		case errors.Is(err, unix.EBUSY):
 			return fmt.Errorf("bind to queue %d: %w", p.Queue, ErrQueueBusy)
-		case errors.Is(err, unix.EINVAL) && p.SG && !sgSupported(fd, p):
+		case errors.Is(err, unix.EINVAL) && p.SG && !p.ZeroCopy && !sgSupported(fd, &p):
 			return errNoSG
 		}
 		return fmt.Errorf("bind AF_XDP socket to interface %d queue %d: %w", p.Ifindex, p.Queue, err)

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package xsk makes the system calls of AF_XDP: it makes a socket and its UMEM, maps the
 // rings, kicks the socket and reads its statistics.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 package xsk
 
 import (
@@ -22,6 +24,7 @@ type Socket struct {
 	fd    int
 	lazy  bool // bound with the need-wakeup flag: the kernel may need no kick
 	kicks uint64
+	idle  uint64 // of these, those after which the TX ring had as many frames as before
 	maps  [][]byte
 }
 
@@ -77,6 +80,10 @@ func (s *Socket) Close() error { return errors.Join(s.Detach(), s.file.Close()) 
 // Kicks is the number of system calls that Kick and KickReceive have made.
 func (s *Socket) Kicks() uint64 { return s.kicks }
 
+// IdleKicks is the number of system calls of Kick after which the kernel had taken no frame. With
+// zero copy a driver may take them later.
+func (s *Socket) IdleKicks() uint64 { return s.idle }
+
 // Kick makes the kernel read the TX ring. One system call moves at most 64 frames (32 before
 // Linux 6.17). Kick repeats it until the ring is empty, or until a call moves no frame because
 // the device or the completion ring is full. The garbage collector can stop the goroutine
@@ -98,6 +105,7 @@ func (s *Socket) Kick() error {
 		}
 		left := s.TX.InFlight()
 		if left == before {
+			s.idle++
 			return nil // no progress: the completion ring or the device is full
 		}
 		before = left
@@ -141,25 +149,37 @@ func (s *Socket) Statistics() (Statistics, error) {
 }
 
 // ZeroCopy reports whether the device reads and writes the segment itself.
-func (s *Socket) ZeroCopy() (bool, error) {
-	o, err := sockOptions(s.fd)
-	return o&unix.XDP_OPTIONS_ZEROCOPY != 0, err
-}
+func (s *Socket) ZeroCopy() (bool, error) { return ZeroCopy(s.file) }
 
 // Cookie is the kernel's number of a socket (SO_COOKIE). It is the same for all descriptors of
 // the socket, also in other processes. It returns an error if f is not an AF_XDP socket. It
 // does not change the flags of f.
 func Cookie(f *os.File) (cookie uint64, err error) {
+	ctlErr := control(f, func(fd int) { cookie, err = cookieOf(fd) })
+	return cookie, errors.Join(ctlErr, err)
+}
+
+// ZeroCopy reports whether a socket is bound with zero copy (XDP_OPTIONS). It returns an error
+// if f is not an AF_XDP socket. It does not change the flags of f.
+func ZeroCopy(f *os.File) (zeroCopy bool, err error) {
+	ctlErr := control(f, func(fd int) {
+		if err = isXSK(fd); err == nil {
+			var options uint32
+			options, err = sockOptions(fd)
+			zeroCopy = options&unix.XDP_OPTIONS_ZEROCOPY != 0
+		}
+	})
+	return zeroCopy, errors.Join(ctlErr, err)
+}
+
+// control calls do with the descriptor of f. f.Fd may change flags that all descriptors of the
+// socket share.
+func control(f *os.File, do func(fd int)) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return 0, err
+		return err
 	}
-	// Not by f.Fd, which may change flags that all descriptors of the socket share.
-	outer := raw.Control(func(fd uintptr) { cookie, err = cookieOf(int(fd)) })
-	if outer != nil {
-		return 0, outer
-	}
-	return cookie, err
+	return raw.Control(func(fd uintptr) { do(int(fd)) })
 }
 
 func cookieOf(fd int) (uint64, error) {

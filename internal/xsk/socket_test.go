@@ -1,3 +1,5 @@
+//go:build linux
+
 package xsk
 
 import (
@@ -24,7 +26,7 @@ import (
 var testParams = Params{
 	FrameSize: 2048, FrameCount: 64,
 	FillSize: 32, CompletionSize: 32, RxSize: 32, TxSize: 32, Prefill: 32,
-	Mode: ModeCopy, NeedWakeup: true,
+	NeedWakeup: true,
 }
 
 func newSegment(t testing.TB, p Params) (*os.File, []byte) {
@@ -263,7 +265,7 @@ func TestQueueBusy(t *testing.T) {
 func TestZeroCopyRefused(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	p := testParams
-	p.Mode = ModeZeroCopy
+	p.ZeroCopy = true
 	segment, _ := newSegment(t, p)
 	p.Ifindex = ifindex(t, pair.A)
 	if err := pair.A.Do(func() error { _, err := Create(p, segment); return err }); err == nil {
@@ -319,7 +321,7 @@ func TestUnsupportedErrorNamesKernel(t *testing.T) {
 var manyParams = Params{
 	FrameSize: 2048, FrameCount: 4096,
 	FillSize: 64, CompletionSize: 2048, RxSize: 64, TxSize: 2048, Prefill: 64,
-	Mode: ModeCopy, NeedWakeup: true,
+	NeedWakeup: true,
 }
 
 // submit puts n frames for h on s's TX ring, which has room for them.

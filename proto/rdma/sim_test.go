@@ -180,6 +180,9 @@ func (w *world) run(breaks bool) {
 		if steps%10_000 == 9_999 { // they wait for a timer
 			pace *= 2
 		}
+		if steps == 2000 { // a sender may repeat a window a hundred thousand times a second until a receive is posted
+			w.scarce = false
+		}
 		for range w.rand.IntN(4) {
 			ends[w.rand.IntN(len(ends))].act()
 		}

@@ -227,7 +227,7 @@ func (h *simHost) brokenOff() {
 // dissect parses a packet as the stack and the engine do, but for the ICRC.
 func dissect(b []byte) (p wire.IPv4, u wire.UDP, r wire.RoCE, err error) {
 	if err = p.Parse(b); err == nil {
-		if u, err = wire.ParseUDP(p.Payload, p.Src, p.Dst, false); err == nil {
+		if u, err = wire.ParseUDP(p.Payload, wire.AddrFrom4(p.Src), wire.AddrFrom4(p.Dst), false); err == nil {
 			err = r.Parse(u.Payload)
 		}
 	}

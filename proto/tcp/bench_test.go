@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/unet-go/unet/proto/tcp/seq"
 )
 
 // pair is two tables with a connection between them, and nothing in between.
@@ -127,6 +129,14 @@ func TestNoAllocations(t *testing.T) {
 			}
 			p.exchange()
 		}
+	}
+}
+
+func TestCookiesDoNotAllocate(t *testing.T) {
+	tab := NewTable(Config{})
+	id := makeTuple(AddrPort{Addr: host6A, Port: 1}, AddrPort{Addr: host6B, Port: 2})
+	if n := testing.AllocsPerRun(100, func() { tab.cookie(id, seq.New(1), 2, 3) }); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -19,22 +19,25 @@ const (
 	// DefaultMTU is Ethernet's.
 	DefaultMTU = 1500 // bytes of IP packet
 
-	// DefaultMinRTO is far below the second of RFC 6298, section 2.4, which allows for
-	// peers that delay acknowledgments and for clocks with a coarse tick. On a LAN an
-	// answer that takes 5 ms longer than usual is lost. A peer that delays its
-	// acknowledgments causes a needless retransmission, and then the least timeout of the
-	// connection rises to the peer's delay (rto.go).
+	// DefaultMinRTO is the least retransmission timeout in a LAN. It is far below the second of
+	// RFC 6298, section 2.4, which allows for peers that delay acknowledgments and for clocks
+	// with a coarse tick. On a LAN an answer that takes 5 ms longer than usual is lost. A peer
+	// that delays its acknowledgments causes a needless retransmission, and then the least
+	// timeout of the connection rises to the peer's delay (rto.go). On longer paths ten
+	// round trips are allowed for such a delay, at most 200 ms.
 	DefaultMinRTO     = 5 * time.Millisecond
 	DefaultMaxRTO     = 60 * time.Second // RFC 6298, section 2.5: at least that
 	DefaultInitialRTO = time.Second      // RFC 6298, section 2.1
 
-	// DefaultTimeWait is twice the maximum segment lifetime. RFC 9293 has 4
+	// DefaultTimeWait is twice the maximum segment lifetime, in a LAN. RFC 9293 has 4
 	// minutes, for a segment lifetime of two. A
 	// segment on a LAN lives for milliseconds, and initial sequence numbers (RFC 6528) and
 	// timestamps distinguish new connections from old ones. TIME-WAIT then only has to
 	// answer a FIN that the peer sends again because our last ACK was lost. In 2 s a peer
-	// with Linux's timeouts sends three of those. Raise it for long paths.
-	DefaultTimeWait = 2 * time.Second
+	// with Linux's timeouts sends three of those. DefaultTimeWaitFar, Linux's, is for
+	// connections whose least round trip took more than 10 ms, or is not known.
+	DefaultTimeWait    = 2 * time.Second
+	DefaultTimeWaitFar = time.Minute
 	// DefaultFinWait is how long a connection that the application has closed
 	// waits for the peer to close too.
 	DefaultFinWait = 60 * time.Second
@@ -63,16 +66,16 @@ const (
 	DefaultKeepAliveInterval = 15 * time.Second
 	DefaultKeepAliveCount    = 9
 
-	maxBuffer       = 1 << 30 // the largest scaled window (RFC 7323, section 2.3)
-	minBuffer       = 2048
-	maxTimeWaits    = 1 << 16
-	synAckRetries   = 5 // as Linux: 63 s with an initial timeout of 1 s
-	defaultMSS      = 536
-	minMSS          = 48   // the least MSS of a peer that is used, bytes (Linux: TCP_MIN_SND_MSS)
-	firstUser       = 1024 // RFC 6335, section 6
-	firstEphemeral  = 32768
-	lastEphemeral   = 60999
-	ipAndTCPHeaders = 40
+	farRound       = 10 * time.Millisecond // the longest least round trip of DefaultTimeWait
+	maxBuffer      = 1 << 30               // the largest scaled window (RFC 7323, section 2.3)
+	minBuffer      = 2048
+	maxTimeWaits   = 1 << 16
+	synAckRetries  = 5 // as Linux: 63 s with an initial timeout of 1 s
+	defaultMSS     = 536
+	minMSS         = 48   // the least MSS of a peer that is used, bytes (Linux: TCP_MIN_SND_MSS)
+	firstUser      = 1024 // RFC 6335, section 6
+	firstEphemeral = 32768
+	lastEphemeral  = 60999
 )
 
 // PortRange is a set of ports, both ends included.
@@ -85,8 +88,8 @@ type Config struct {
 	// random, and new for every table. The zero value is for tests.
 	Secret [16]byte
 	// PartialChecksums accepts checksums that cover the pseudo-header only, as
-	// they are on a virtual link, except from peers that send complete ones (see
-	// takesPartial). On a real wire they are corruption.
+	// they are on a virtual link and in what GRO has merged, except from peers that
+	// send complete ones (see takesPartial). Otherwise they are corruption.
 	PartialChecksums bool
 	// ReleaseFrame gives back a frame that [Table.Process] has kept. It is
 	// called once for each, from any method. It must be set if
@@ -108,9 +111,11 @@ type Config struct {
 	Ports   []PortRange
 	InPlace int // bytes, see DefaultInPlace
 
-	MinRTO, MaxRTO, InitialRTO time.Duration
-	TimeWait, FinWait          time.Duration
-	ConnectTimeout             time.Duration
+	// MinRTO and TimeWait are those of all connections, however long the round trip; 0: see
+	// DefaultMinRTO and DefaultTimeWait.
+	MinRTO, TimeWait        time.Duration
+	MaxRTO, InitialRTO      time.Duration
+	FinWait, ConnectTimeout time.Duration
 
 	// Options of RFC 7323 and RFC 2018 are offered and accepted, unless one of these
 	// is set.
@@ -143,10 +148,8 @@ func (c Config) withDefaults() Config {
 		c.Ports = []PortRange{{firstEphemeral, lastEphemeral}, {firstUser, firstEphemeral - 1}, {lastEphemeral + 1, 1<<16 - 1}}
 	}
 	c.InPlace = or(c.InPlace, DefaultInPlace)
-	c.MinRTO = or(c.MinRTO, DefaultMinRTO)
 	c.MaxRTO = max(or(c.MaxRTO, DefaultMaxRTO), c.MinRTO)
 	c.InitialRTO = min(max(or(c.InitialRTO, DefaultInitialRTO), c.MinRTO), c.MaxRTO)
-	c.TimeWait = or(c.TimeWait, DefaultTimeWait)
 	c.FinWait = or(c.FinWait, DefaultFinWait)
 	c.ConnectTimeout = or(c.ConnectTimeout, DefaultConnectTimeout)
 	return c

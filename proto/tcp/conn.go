@@ -59,10 +59,11 @@ type Conn struct {
 	// codepoint ECT(0), which permits routers to mark the packet (RFC 3168).
 	ECT bool
 
-	table  *Table
-	id     tuple
-	pseudo uint64 // sum of the pseudo-header, without the length
-	next   plan   // as of the last update
+	table   *Table
+	id      tuple
+	pseudo  uint64 // sum of the pseudo-header, without the length
+	headers int    // length of the IP and the TCP header without options, bytes
+	next    plan   // as of the last update
 	inTable
 
 	state       State
@@ -206,10 +207,10 @@ type connStats struct {
 
 // newConn makes a connection that is not in the table or any list yet.
 func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
-	local, remote := wire.AddrPortOf(id.local), wire.AddrPortOf(id.remote)
 	c := &Conn{
 		Owner: o.Owner, table: t, id: id, opts: o,
-		pseudo:     wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, 0),
+		pseudo:     wire.PseudoHeader(id.local, id.remote, wire.ProtocolTCP, 0),
+		headers:    id.headers(),
 		inTable:    inTable{queuedAt: Never},
 		timers:     timers{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, heardAt: now},
 		challenges: newChallenges(now),
@@ -221,8 +222,8 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 }
 
 // Local and Remote are the ends of the connection.
-func (c *Conn) Local() AddrPort  { return wire.AddrPortOf(c.id.local) }
-func (c *Conn) Remote() AddrPort { return wire.AddrPortOf(c.id.remote) }
+func (c *Conn) Local() AddrPort  { return AddrPort{Addr: c.id.local, Port: c.id.localPort()} }
+func (c *Conn) Remote() AddrPort { return AddrPort{Addr: c.id.remote, Port: c.id.remotePort()} }
 
 // Listener is the listener that made the connection, until it is accepted; then nil.
 func (c *Conn) Listener() *Listener { return c.listener }
@@ -293,7 +294,7 @@ func (c *Conn) agree(now Time, s *segment) {
 
 // rcvMSS is the MSS that our SYN offers: the link's MTU without the fixed headers; options
 // are not subtracted (RFC 6691, section 2).
-func (c *Conn) rcvMSS() int { return c.opts.MTU - ipAndTCPHeaders }
+func (c *Conn) rcvMSS() int { return c.opts.MTU - c.headers }
 
 // becomeEstablished enters ESTABLISHED at the end of the handshake, or FIN-WAIT-1 if
 // the application has closed the connection already.
@@ -447,16 +448,44 @@ func (c *Conn) Info() Info {
 	return i
 }
 
-// AddrPort is an IPv4 address and port.
+// AddrPort is an address and port.
 type AddrPort = wire.AddrPort
 
-// tuple identifies a connection: its two ends, address and port of each in one word.
-type tuple struct{ local, remote uint64 }
+// tuple identifies a connection: its two ends, with both ports in one word, the local one in
+// the lower 16 bits and the remote one above.
+type tuple struct {
+	local, remote wire.Addr
+	ports         uint64
+}
 
-func makeTuple(local, remote AddrPort) tuple { return tuple{local.Word(), remote.Word()} }
+func makeTuple(local, remote AddrPort) tuple {
+	return tuple{local.Addr, remote.Addr, uint64(remote.Port)<<16 | uint64(local.Port)}
+}
 
-func (t tuple) localPort() uint16 { return uint16(t.local) }
+func (t *tuple) localPort() uint16  { return uint16(t.ports) }
+func (t *tuple) remotePort() uint16 { return uint16(t.ports >> 16) }
 
-// usable reports whether a can be the address of one host. A connection to any other fails
-// (RFC 9293, MUST-46), and segments from or to any other are dropped (MUST-57, MUST-63).
-func usable(a [4]byte) bool { return a[0] != 0 && a[0] < 224 }
+// is reports whether t and o are equal, without a call of the function that Go makes for == of
+// a struct of this size.
+func (t *tuple) is(o *tuple) bool {
+	return t.ports == o.ports && t.remote == o.remote && t.local == o.local
+}
+
+// toItself reports whether both ends are the same.
+func (t *tuple) toItself() bool { return t.local == t.remote && t.localPort() == t.remotePort() }
+
+// headers is the length of the IP header and the TCP header without options, bytes.
+func (t *tuple) headers() int {
+	if t.local.Is4() {
+		return wire.IPv4HeaderLen + wire.TCPHeaderLen
+	}
+	return wire.IPv6HeaderLen + wire.TCPHeaderLen
+}
+
+// hashed is a keyed hash of id and other words for one use.
+func (t *Table) hashed(use uint64, id *tuple, words ...uint64) uint64 {
+	l0, l1 := id.local.Words()
+	r0, r1 := id.remote.Words()
+	all := append(make([]uint64, 0, 8), use, l0, l1, r0, r1, id.ports) // on the stack
+	return t.hash.sum(append(all, words...)...)
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/wire"
 )
 
 // A connection that is held is not ready, whatever it has to send, until it is
@@ -13,7 +14,7 @@ import (
 func TestHoldAndUnreachable(t *testing.T) {
 	tab := tcp.NewTable(tcp.Config{})
 	now := tcp.Time(time.Second)
-	local, remote := tcp.AddrPort{Addr: [4]byte{10, 0, 0, 1}, Port: 7}, tcp.AddrPort{Addr: [4]byte{10, 0, 0, 2}, Port: 9}
+	local, remote := tcp.AddrPort{Addr: wire.AddrFrom4([4]byte{10, 0, 0, 1}), Port: 7}, tcp.AddrPort{Addr: wire.AddrFrom4([4]byte{10, 0, 0, 2}), Port: 9}
 	if tab.Knows(local, remote) {
 		t.Error("knows a connection before there is one")
 	}
@@ -56,7 +57,7 @@ func TestHoldAndUnreachable(t *testing.T) {
 func TestLinkUp(t *testing.T) {
 	tab := tcp.NewTable(tcp.Config{InitialRTO: time.Second})
 	now := tcp.Time(time.Second)
-	local, remote := tcp.AddrPort{Addr: [4]byte{10, 0, 0, 1}, Port: 7}, tcp.AddrPort{Addr: [4]byte{10, 0, 0, 2}, Port: 9}
+	local, remote := tcp.AddrPort{Addr: wire.AddrFrom4([4]byte{10, 0, 0, 1}), Port: 7}, tcp.AddrPort{Addr: wire.AddrFrom4([4]byte{10, 0, 0, 2}), Port: 9}
 	c, err := tab.Dial(now, local, remote, tcp.Options{})
 	if err != nil {
 		t.Fatal(err)

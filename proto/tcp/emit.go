@@ -152,7 +152,7 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	}
 	t := c.table
 	var h header
-	h.fields.SrcPort, h.fields.DstPort = uint16(c.id.local), uint16(c.id.remote)
+	h.fields.SrcPort, h.fields.DstPort = c.id.localPort(), c.id.remotePort()
 	h.fields.Seq, h.fields.Ack = c.sndMax.Uint32(), c.rcvNxt.Uint32()
 	h.fields.Flags = wire.TCPAck | c.echo
 	c.ECT = false

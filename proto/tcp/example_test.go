@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/wire"
 )
 
 // Two engines side by side: each one's emissions are what the other processes. A
 // driver puts frames, a clock and goroutines in the place of these loops.
 func Example() {
 	var (
-		addrs = [2][4]byte{{10, 0, 0, 1}, {10, 0, 0, 2}}
+		addrs = [2]wire.Addr{wire.AddrFrom4([4]byte{10, 0, 0, 1}), wire.AddrFrom4([4]byte{10, 0, 0, 2})}
 		tabs  = [2]*tcp.Table{tcp.NewTable(tcp.Config{}), tcp.NewTable(tcp.Config{})}
 		now   = tcp.Time(time.Second)
 		frame = make([]byte, 1500)

@@ -78,7 +78,7 @@ func (r *runner) fuzzSegment(b []byte) {
 		binary.BigEndian.PutUint32(b[4:], peerISN+binary.BigEndian.Uint32(b[4:]))
 		binary.BigEndian.PutUint32(b[8:], r.iss+binary.BigEndian.Uint32(b[8:]))
 		b[16], b[17] = 0, 0
-		binary.BigEndian.PutUint16(b[16:], ^wire.Fold(wire.Sum(b, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(len(b))))))
+		binary.BigEndian.PutUint16(b[16:], ^wire.Fold(wire.Sum(b, wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(len(b))))))
 	}
 	r.process(b)
 }
@@ -182,7 +182,7 @@ func FuzzListener(f *testing.F) {
 				b := make([]byte, 20+int(flags>>6))
 				wire.PutTCP(b, &wire.TCPFields{SrcPort: peerPort + uint16(peer), DstPort: localPort, Flags: wire.TCPFlags(flags & 0x3f),
 					Seq: uint32(number), Ack: iss[(peerPort+uint16(peer))%4] + uint32(ack), Window: 99},
-					20, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(len(b))))
+					20, wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(len(b))))
 				if tab.Process(now, &Inbound{Src: hostB, Dst: hostA, Data: b}).Reply {
 					out := make([]byte, 60)
 					note(out[:tab.EmitReply(out)])

@@ -24,7 +24,7 @@ func TestNoAmplification(t *testing.T) {
 					}
 					f := p.peer(make([]byte, text))
 					if name != "connection" {
-						f.from = AddrPort{Addr: [4]byte{10, 9, 9, 9}, Port: 1000}
+						f.from = AddrPort{Addr: wire.AddrFrom4([4]byte{10, 9, 9, 9}), Port: 1000}
 					} else if offset == 0 {
 						continue // that is the peer
 					}
@@ -216,12 +216,14 @@ func floods(t *testing.T, cfg Config) {
 	tab, c := p.tabs[1], p.conns[1]
 	r := rand.New(rand.NewPCG(5, 6))
 	b := make([]byte, 80)
-	send := func(src [4]byte, f wire.TCPFields, text int) Result {
+	send := func(src wire.Addr, f wire.TCPFields, text int) Result {
 		n := 20 + text
-		wire.PutTCP(b, &f, 20, wire.Sum(b[20:n], wire.PseudoHeader4(src, hostB, wire.ProtocolTCP, uint16(n))))
+		wire.PutTCP(b, &f, 20, wire.Sum(b[20:n], wire.PseudoHeader(src, hostB, wire.ProtocolTCP, uint16(n))))
 		return tab.Process(p.now, &Inbound{Src: src, Dst: hostB, Data: b[:n]})
 	}
-	stranger := func() [4]byte { return [4]byte{11, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())} }
+	stranger := func() wire.Addr {
+		return wire.AddrFrom4([4]byte{11, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())})
+	}
 	works := func(what string) {
 		t.Helper()
 		msg := []byte("still here")
@@ -314,7 +316,7 @@ func TestSackStorm(t *testing.T) {
 		}
 		n, sum := wire.PutTCPOptions(b[20:], &o)
 		f := wire.TCPFields{SrcPort: 80, DstPort: c.Local().Port, Seq: peer.sndNxt.Uint32(), Ack: una.Uint32(), Flags: wire.TCPAck, Window: 60000}
-		wire.PutTCP(b, &f, 20+n, addSums(sum, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(20+n))))
+		wire.PutTCP(b, &f, 20+n, addSums(sum, wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(20+n))))
 		p.tabs[0].Process(p.now, &Inbound{Src: hostB, Dst: hostA, Data: b[:20+n]})
 		for k := 0; p.tabs[0].Ready != nil && k < 5; k++ {
 			c.Emit(p.now, p.buf)

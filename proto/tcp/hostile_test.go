@@ -26,7 +26,7 @@ func (f *forge) put(b []byte) []byte {
 	n += copy(b[n:], f.text)
 	sum = wire.Sum(b[n-len(f.text):n], sum)
 	f.fields.SrcPort = f.from.Port
-	wire.PutTCP(b, &f.fields, n-len(f.text), addSums(sum, wire.PseudoHeader4(f.from.Addr, hostB, wire.ProtocolTCP, uint16(n))))
+	wire.PutTCP(b, &f.fields, n-len(f.text), addSums(sum, wire.PseudoHeader(f.from.Addr, hostB, wire.ProtocolTCP, uint16(n))))
 	return b[:n]
 }
 

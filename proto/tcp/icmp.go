@@ -10,32 +10,32 @@ import (
 
 // ProcessICMP passes an ICMP error to the connection that sent the quoted segment, and
 // returns that connection; nil if there is none, or if the segment is not in flight (RFC
-// 5927, section 4.1). quoted is the result of [wire.ICMPv4.Quoted] for m.
+// 5927, section 4.1).
 //
 // A connection that is being opened is ended by any unreachable error, hard or soft
 // (RFC 5461, section 4.1, and Linux). An established connection is ended by none, for
 // the error may be forged (RFC 5927, section 5.2): it is stored as [Conn.SoftErr], and
-// the connection ends with it if the peer does not answer in time. Fragmentation needed may
+// the connection ends with it if the peer does not answer in time. A packet that was too big may
 // make segments smaller, at once or later, see pathmtu.go; source quench is ignored (RFC
 // 6633).
-func (t *Table) ProcessICMP(now Time, m wire.ICMPv4, quoted wire.IPv4) *Conn {
-	b := quoted.Payload
-	if quoted.Protocol != wire.ProtocolTCP || quoted.FragmentOffset() != 0 || len(b) < 8 {
+func (t *Table) ProcessICMP(now Time, e *wire.ICMPError) *Conn {
+	b := e.Transport
+	if e.Protocol != wire.ProtocolTCP || len(b) < 8 {
 		t.counts[IcmpUnmatched]++
 		return nil
 	}
 	c := t.conns[makeTuple(
-		AddrPort{Addr: quoted.Src, Port: binary.BigEndian.Uint16(b)},
-		AddrPort{Addr: quoted.Dst, Port: binary.BigEndian.Uint16(b[2:])})]
+		AddrPort{Addr: e.Src, Port: binary.BigEndian.Uint16(b)},
+		AddrPort{Addr: e.Dst, Port: binary.BigEndian.Uint16(b[2:])})]
 	if c == nil || !seq.New(binary.BigEndian.Uint32(b[4:])).InWindow(c.sndUna, c.sndMax.From(c.sndUna)) {
 		t.counts[IcmpUnmatched]++
 		return nil
 	}
 	t.counts[IcmpErrors]++
-	if m.Type() == wire.ICMPUnreachable && m.Code() == wire.ICMPFragmentationNeeded {
-		c.reportMTU(now, seq.New(binary.BigEndian.Uint32(b[4:])), quoted.TotalLen(), m.NextHopMTU())
-	} else if errno, _ := m.Errno(); errno != 0 {
-		c.Unreachable(now, errno)
+	if e.TooBig {
+		c.reportMTU(now, seq.New(binary.BigEndian.Uint32(b[4:])), e.Size, e.MTU)
+	} else if e.Errno != 0 {
+		c.Unreachable(now, e.Errno)
 	} else {
 		t.counts[IcmpIgnored]++
 	}
@@ -60,17 +60,18 @@ func PlateauBelow(size int) int {
 // size bytes, is too large for its next hop, which takes mtu bytes; 0: not reported.
 func (c *Conn) reportMTU(now Time, number seq.Number, size, mtu int) {
 	p, counts := &c.path, &c.table.counts
+	reported := mtu
 	if mtu == 0 {
 		mtu = PlateauBelow(size)
 	}
-	mtu = max(mtu, leastPathMTU)
+	mtu = max(mtu, c.leastMTU())
 	ofProbe := p.mtuProbeInFlight(c.mss) && number.InWindow(p.start, uint32(p.watched))
 	largest := p.mtu
 	if ofProbe {
 		largest = p.mtuProbe
 	}
 	switch {
-	case mtu >= size || size > c.opts.MTU || !c.state.synchronized():
+	case mtu >= size || size > c.opts.MTU || !c.state.synchronized() || reported < wire.MinIPv6MTU && !c.id.local.Is4(): // RFC 8201, section 4
 		counts[MTUReportsBad]++
 	case mtu >= p.mtu && !ofProbe || size > largest:
 		counts[MTUReportsLate]++

@@ -11,11 +11,11 @@ import (
 
 // unreachable is an ICMP error about a segment with that sequence number, as a
 // router or the peer sends it: the quote is the header and 8 bytes.
-func unreachable(t *testing.T, typ, code uint8, id tuple, number uint32) (wire.ICMPv4, wire.IPv4) {
+func unreachable(t *testing.T, typ, code uint8, id tuple, number uint32) *wire.ICMPError {
 	t.Helper()
-	local, remote := wire.AddrPortOf(id.local), wire.AddrPortOf(id.remote)
+	local, remote := AddrPort{Addr: id.local, Port: id.localPort()}, AddrPort{Addr: id.remote, Port: id.remotePort()}
 	packet := make([]byte, 40)
-	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 40, TTL: 1, Protocol: wire.ProtocolTCP, Src: local.Addr, Dst: remote.Addr})
+	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 40, TTL: 1, Protocol: wire.ProtocolTCP, Src: local.Addr.As4(), Dst: remote.Addr.As4()})
 	wire.PutTCP(packet[20:], &wire.TCPFields{SrcPort: local.Port, DstPort: remote.Port, Seq: number}, 20, 0)
 	b := make([]byte, 100)
 	b = b[:wire.PutUnreachable(b, code, 0, packet[:28])]
@@ -26,11 +26,11 @@ func unreachable(t *testing.T, typ, code uint8, id tuple, number uint32) (wire.I
 	if err != nil {
 		t.Fatal(err)
 	}
-	q, err := m.Quoted()
+	e, err := m.Report()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, q
+	return &e
 }
 
 func TestICMP(t *testing.T) {
@@ -72,20 +72,20 @@ func TestICMP(t *testing.T) {
 			}
 			// What it quotes must be in flight.
 			for _, number := range []uint32{conn.sndUna.Uint32() - 1, conn.sndMax.Uint32()} {
-				m, q := unreachable(t, c.typ, c.code, conn.id, number)
-				if tab.ProcessICMP(0, m, q) != nil || conn.Err() != nil || conn.SoftErr() != nil {
+				e := unreachable(t, c.typ, c.code, conn.id, number)
+				if tab.ProcessICMP(0, e) != nil || conn.Err() != nil || conn.SoftErr() != nil {
 					t.Fatalf("believed, though it quotes number %d", number)
 				}
 			}
-			m, q := unreachable(t, c.typ, c.code, tuple{conn.id.local, conn.id.remote + 1}, conn.sndUna.Uint32())
-			if tab.ProcessICMP(0, m, q) != nil {
+			e := unreachable(t, c.typ, c.code, tuple{conn.id.local, conn.id.remote, conn.id.ports + 1<<16}, conn.sndUna.Uint32())
+			if tab.ProcessICMP(0, e) != nil {
 				t.Fatal("for another connection")
 			}
 			if got := tab.Count(IcmpUnmatched); got != 3 {
 				t.Errorf("%d unmatched", got)
 			}
-			m, q = unreachable(t, c.typ, c.code, conn.id, conn.sndUna.Uint32())
-			if tab.ProcessICMP(0, m, q) != conn {
+			e = unreachable(t, c.typ, c.code, conn.id, conn.sndUna.Uint32())
+			if tab.ProcessICMP(0, e) != conn {
 				t.Fatal("not told")
 			}
 			if c.fatal {

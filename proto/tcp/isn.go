@@ -17,14 +17,14 @@ const isnTick = 4 * time.Microsecond
 // pair those of another cannot be computed.
 func (t *Table) isn(now Time, id tuple) seq.Number {
 	m := uint32(uint64(now) / uint64(isnTick))
-	return seq.New(m + uint32(t.hash.sum(useISN, id.local, id.remote)))
+	return seq.New(m + uint32(t.hashed(useISN, &id)))
 }
 
 // timestampOffset is added to the clock in the timestamps of a pair of ends, milliseconds
 // (RFC 7323, section 5.4). It hides how long the host has been up, and is the same for each
 // incarnation of the pair, as RFC 6191 requires.
 func (t *Table) timestampOffset(id tuple) uint32 {
-	return uint32(t.hash.sum(useTimestamp, id.local, id.remote))
+	return uint32(t.hashed(useTimestamp, &id))
 }
 
 // sipHash is SipHash-2-4 (Aumasson and Bernstein, 2012) of whole 64-bit words:
@@ -82,4 +82,5 @@ const (
 	usePort
 	usePortStep
 	useChallenge
+	useShare
 )

@@ -14,7 +14,10 @@ type ListenOptions struct {
 	SynQueue    int // connections that have not been established
 	AcceptQueue int // connections that have not been accepted: the backlog
 	NoCookies   bool
-	Options     Options // of the connections
+	// Shared: other listeners that are shared, too, may have the same port of the same
+	// address. Each connection goes to one of them, by a hash of its addresses and ports.
+	Shared  bool
+	Options Options // of the connections
 }
 
 // Listener is the state LISTEN, and the connections that it has made until they are
@@ -36,8 +39,8 @@ type Listener struct {
 	closed        bool
 }
 
-// Listen makes a listener. The zero address is the wildcard, and port 0 asks for
-// an ephemeral port.
+// Listen makes a listener. The address may be a wildcard, see [wire.Addr], and port 0
+// asks for an ephemeral port.
 //
 // Errors: EADDRINUSE if a listener has that port at an overlapping address, or
 // no ephemeral port is free.
@@ -48,7 +51,10 @@ func (t *Table) Listen(local AddrPort, o ListenOptions) (*Listener, error) {
 		}
 	}
 	for l := t.listeners[local.Port]; l != nil; l = l.next {
-		if l.local.Addr == local.Addr || l.local.Addr == [4]byte{} || local.Addr == [4]byte{} {
+		if l.local.Addr == local.Addr && l.opts.Shared && o.Shared {
+			continue
+		}
+		if l.local.Addr.Overlaps(local.Addr) {
 			return nil, syscall.EADDRINUSE
 		}
 	}
@@ -62,22 +68,49 @@ func (t *Table) Listen(local AddrPort, o ListenOptions) (*Listener, error) {
 	return l, nil
 }
 
-// Addr is where the listener listens; its Addr may be the wildcard.
+// Addr is where the listener listens; its Addr may be a wildcard.
 func (l *Listener) Addr() AddrPort { return l.local }
 
 // listenerFor finds the listener for the local end of a tuple: bound to the
-// address, or else to the wildcard.
+// address, or else to a wildcard.
 func (t *Table) listenerFor(id tuple) *Listener {
 	var wildcard *Listener
 	for l := t.listeners[id.localPort()]; l != nil; l = l.next {
-		if l.local.Word() == id.local {
-			return l
+		if l.local.Addr == id.local {
+			return l.share(id)
 		}
-		if l.local.Addr == [4]byte{} {
+		if wildcard == nil && l.local.Addr.Takes(id.local) {
 			wildcard = l
 		}
 	}
-	return wildcard
+	if wildcard == nil {
+		return nil
+	}
+	return wildcard.share(id)
+}
+
+// share chooses the listener for a connection among l, the first, and those that share its
+// port.
+func (l *Listener) share(id tuple) *Listener {
+	if !l.opts.Shared {
+		return l
+	}
+	n := 0
+	for o := l; o != nil; o = o.next {
+		if o.local == l.local {
+			n++
+		}
+	}
+	nth := l.table.hashed(useShare, &id) % uint64(n)
+	for o := l; ; o = o.next {
+		if o.local != l.local {
+			continue
+		}
+		if nth == 0 {
+			return o
+		}
+		nth--
+	}
 }
 
 // Len is the number of connections that wait to be accepted.
@@ -220,7 +253,7 @@ const (
 var cookieMSS = [8]uint16{defaultMSS, 1200, 1300, 1400, 1440, 1460, 4312, 8960}
 
 func (t *Table) cookie(id tuple, irs seq.Number, tick uint64, mss uint32) seq.Number {
-	mac := t.hash.sum(useCookie, id.local, id.remote, uint64(irs.Uint32())<<32|uint64(mss), tick)
+	mac := t.hashed(useCookie, &id, uint64(irs.Uint32())<<32|uint64(mss), tick)
 	return seq.New(uint32(tick&31)<<27 | mss<<24 | uint32(mac)&0xffffff)
 }
 
@@ -239,7 +272,7 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 	iss := t.cookie(s.id, s.seq, uint64(now)/uint64(cookieTick), mss)
 	t.answer(s, wire.TCPSyn|wire.TCPAck, iss, s.seq.Add(1), uint16(min(o.ReceiveBuffer, 0xffff)))
 	r := &t.reply.options
-	r.MSS = uint16(o.MTU - ipAndTCPHeaders)
+	r.MSS = uint16(o.MTU - s.id.headers())
 	if !s.Timestamps || t.cfg.NoTimestamps {
 		return
 	}

@@ -117,7 +117,7 @@ func TestOutOfOrderBound(t *testing.T) {
 		f := wire.TCPFields{SrcPort: p.conns[0].Local().Port, DstPort: 80, Seq: number.Add(uint32(2*i + 1)).Uint32(),
 			Ack: p.conns[0].rcvNxt.Uint32(), Flags: wire.TCPAck, Window: 100}
 		s = wire.Sum(b[32:], s)
-		wire.PutTCP(b, &f, 32, addSums(s, wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, 33)))
+		wire.PutTCP(b, &f, 32, addSums(s, wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, 33)))
 		p.tabs[1].Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b})
 		if msg := c.invariant(); msg != "" {
 			t.Fatal(msg)

@@ -326,7 +326,7 @@ func (h *hostilePeer) segment(flags wire.TCPFlags, ack uint32, o wire.TCPOptions
 	if flags&wire.TCPSyn != 0 {
 		h.peer++
 	}
-	wire.PutTCP(b, &f, 20+n, addSums(sum, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(20+n))))
+	wire.PutTCP(b, &f, 20+n, addSums(sum, wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(20+n))))
 	h.tab.Process(h.now, &Inbound{Src: hostB, Dst: hostA, Data: b[:20+n]})
 }
 
@@ -432,7 +432,7 @@ func (n *narrowPath) report(from int, b []byte) {
 	w := n.w
 	packet := make([]byte, 20+len(b))
 	src, dst := w.hosts[from].addr, w.hosts[1-from].addr
-	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: wire.ProtocolTCP, Src: src, Dst: dst})
+	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: wire.ProtocolTCP, Src: src.As4(), Dst: dst.As4()})
 	copy(packet[20:], b)
 	m := make([]byte, wire.MaxUnreachableLen)
 	m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, uint16(n.told(n.mtu)), packet)]
@@ -440,12 +440,12 @@ func (n *narrowPath) report(from int, b []byte) {
 	if err != nil {
 		w.fatalf("%v", err)
 	}
-	quoted, err := icmp.Quoted()
+	e, err := icmp.Report()
 	if err != nil {
 		w.fatalf("%v", err)
 	}
 	w.note("%d < ICMP, MTU %d", from, n.told(n.mtu))
-	w.hosts[from].tab.ProcessICMP(w.now, icmp, quoted)
+	w.hosts[from].tab.ProcessICMP(w.now, &e)
 }
 
 // setPath changes the path's MTU.

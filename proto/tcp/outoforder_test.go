@@ -200,7 +200,7 @@ func overlaps(t *testing.T, seed uint64) {
 		copy(b[20:], text)
 		f := wire.TCPFields{SrcPort: peer.Local().Port, DstPort: 80, Flags: wire.TCPAck, Window: 9000,
 			Seq: first.Add(uint32(at)).Uint32(), Ack: peer.rcvNxt.Uint32()}
-		wire.PutTCP(b, &f, 20, wire.Sum(b[20:], wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, uint16(len(b)))))
+		wire.PutTCP(b, &f, 20, wire.Sum(b[20:], wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, uint16(len(b)))))
 		tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b, Memory: Memory(rnd.IntN(3)), Frame: 1})
 		if msg := c.invariant(); msg != "" {
 			t.Fatal(msg)
@@ -268,7 +268,7 @@ func TestDuplicatesModel(t *testing.T) {
 			b := make([]byte, 20+n)
 			f := wire.TCPFields{SrcPort: peer.Local().Port, DstPort: 80, Flags: wire.TCPAck, Window: 9000,
 				Seq: first.Add(uint32(at)).Uint32(), Ack: peer.rcvNxt.Uint32()}
-			wire.PutTCP(b, &f, 20, wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
+			wire.PutTCP(b, &f, 20, wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
 			tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b})
 			left, right := 0, 0
 			for i := at; i < at+n; i++ {
@@ -485,6 +485,6 @@ func (r *runner) build(s incoming, options []byte) []byte {
 	for i := range s.text {
 		b[n+i] = pattern(1, s.seq+i-1)
 	}
-	wire.PutTCP(b, &f, n, wire.Sum(b[20:], wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(len(b)))))
+	wire.PutTCP(b, &f, n, wire.Sum(b[20:], wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(len(b)))))
 	return b
 }

@@ -22,8 +22,8 @@ import (
 //	                              after ten minutes
 
 const (
-	// leastPathMTU is a size that every host accepts, bytes (RFC 9293, section 3.7.1). A lower
-	// claim counts as this.
+	// leastPathMTU is a size that every host accepts over IPv4, bytes (RFC 9293, section
+	// 3.7.1). A lower claim counts as this. That of IPv6 is wire.MinIPv6MTU.
 	leastPathMTU = 576
 	// basePathMTU passes nearly everywhere (RFC 4821, section 7.2).
 	basePathMTU = 1024
@@ -49,9 +49,17 @@ type pathMTU struct {
 	timeouts   uint8 // in a row, without a change of mtu
 }
 
+// leastMTU is a size that every host accepts, bytes of IP packet.
+func (c *Conn) leastMTU() int {
+	if c.id.local.Is4() {
+		return leastPathMTU
+	}
+	return wire.MinIPv6MTU
+}
+
 // ceiling is the largest packet that the link and the peer accept.
 func (c *Conn) ceiling() int {
-	return min(c.opts.MTU, max(int(c.peerMSS), minMSS)+ipAndTCPHeaders)
+	return min(c.opts.MTU, max(int(c.peerMSS), minMSS)+c.headers)
 }
 
 // dataOf is how many bytes of data a packet of mtu bytes has room for.
@@ -59,7 +67,7 @@ func (c *Conn) dataOf(mtu int) int {
 	if c.timestamps {
 		mtu -= wire.TCPTimestampsLen
 	}
-	return mtu - ipAndTCPHeaders
+	return mtu - c.headers
 }
 
 // SetMTU sets the MTU of the route, in bytes of IP packet. If it becomes less, what has
@@ -92,7 +100,7 @@ func (c *Conn) SetMTU(now Time, mtu int) {
 // nothing if that is not lower, or if larger segments of this connection have been
 // acknowledged. searched: it was found by MTU probes, not reported by a router.
 func (c *Conn) SuggestMTU(now Time, mtu int, searched bool) {
-	if mtu = max(mtu, leastPathMTU); mtu >= c.path.mtu || c.dataOf(mtu) < c.path.proven {
+	if mtu = max(mtu, c.leastMTU()); mtu >= c.path.mtu || c.dataOf(mtu) < c.path.proven {
 		return
 	}
 	c.lowerMTU(now, mtu)
@@ -110,7 +118,7 @@ func (c *Conn) MaxMTU() int { return c.ceiling() }
 // the peer takes and the path does, without the options of every segment (RFC
 // 6691).
 func (c *Conn) setMSS() {
-	c.mss = max(c.dataOf(min(max(int(c.peerMSS), minMSS)+ipAndTCPHeaders, c.path.mtu)), 1)
+	c.mss = max(c.dataOf(min(max(int(c.peerMSS), minMSS)+c.headers, c.path.mtu)), 1)
 	if c.congestion != nil {
 		c.congestion.SetMSS(c.mss)
 		if c.phase != recovering {
@@ -217,12 +225,12 @@ func (c *Conn) blackHole(now Time) {
 	if p.proven >= c.mss {
 		need = blackHoleTimeoutsProven
 	}
-	if p.timeouts < need || p.mtu <= leastPathMTU || int(c.sndNxt.From(c.sndUna)) < c.mss {
+	if p.timeouts < need || p.mtu <= c.leastMTU() || int(c.sndNxt.From(c.sndUna)) < c.mss {
 		return
 	}
-	mtu := leastPathMTU
+	mtu := c.leastMTU()
 	if p.mtu > basePathMTU {
-		mtu = basePathMTU
+		mtu = max(mtu, basePathMTU)
 	}
 	c.table.counts[BlackHoles]++
 	c.lowerMTU(now, mtu)
@@ -230,7 +238,7 @@ func (c *Conn) blackHole(now Time) {
 }
 
 // SetMTU calls [Conn.SetMTU] of each connection with that host.
-func (t *Table) SetMTU(now Time, remote [4]byte, mtu int) {
+func (t *Table) SetMTU(now Time, remote wire.Addr, mtu int) {
 	for _, c := range t.conns {
 		if c.Remote().Addr == remote {
 			c.SetMTU(now, mtu)
@@ -381,9 +389,10 @@ func (c *Conn) mtuProbeLost(now Time) bool {
 // the frame is too short for it a segment is sent instead, and the search ends there.
 func (c *Conn) mtuProbeRoom(now Time, h *header, b []byte, room int) int {
 	p := &c.path
-	size := p.mtuProbe - wire.IPv4HeaderLen
+	ip := c.headers - wire.TCPHeaderLen
+	size := p.mtuProbe - ip
 	if len(b) < size {
-		p.high, p.tries = len(b)+wire.IPv4HeaderLen, 0
+		p.high, p.tries = len(b)+ip, 0
 		c.searchOn(now)
 		return room
 	}

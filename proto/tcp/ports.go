@@ -1,6 +1,10 @@
 package tcp
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/unet-go/unet/wire"
+)
 
 // blockPorts is how many ports a [PortBlock] is about.
 const blockPorts = 64
@@ -29,12 +33,12 @@ func (f *fullBlocks) bit(port uint64) (word *uint64, bit uint64) {
 }
 
 // destination is the key of a fullBlocks: id without the local port.
-func destination(id tuple) tuple { return tuple{id.local &^ 0xffff, id.remote} }
+func destination(id tuple) tuple { return tuple{id.local, id.remote, id.ports &^ 0xffff} }
 
 // pairBlock is the key of a pairUse, and the bit of id in it.
 func pairBlock(id tuple) (key tuple, bit uint64) {
-	i := id.local % blockPorts
-	return tuple{id.local - i, id.remote}, 1 << i
+	i := id.ports % blockPorts
+	return tuple{id.local, id.remote, id.ports - i}, 1 << i
 }
 
 // usePair notes that a connection that was opened here uses id.
@@ -51,7 +55,7 @@ func (t *Table) usePair(id tuple) *pairUse {
 			f = &fullBlocks{}
 			t.full[destination(id)] = f
 		}
-		word, bit := f.bit(id.local)
+		word, bit := f.bit(id.ports)
 		*word |= bit
 	}
 	return u
@@ -69,7 +73,7 @@ func (t *Table) leavePair(u *pairUse, id tuple, waits bool) {
 	} else {
 		if u.conns == ^uint64(0) {
 			f := t.full[destination(id)]
-			word, bit := f.bit(id.local)
+			word, bit := f.bit(id.ports)
 			if *word &^= bit; *f == (fullBlocks{}) {
 				delete(t.full, destination(id))
 			}
@@ -95,18 +99,18 @@ const freshBlocks = 8
 // start that depends on the secret and the destination. So the first pair in TIME-WAIT that
 // is found is one of the oldest. Blocks in which every port has a connection to remote are
 // skipped, 64 ports at a step.
-func (t *Table) ChoosePort(local [4]byte, remote AddrPort, blocks []PortBlock) uint16 {
+func (t *Table) ChoosePort(local wire.Addr, remote AddrPort, blocks []PortBlock) uint16 {
 	if len(blocks) == 0 {
 		return 0
 	}
-	addr, to := AddrPort{Addr: local}.Word(), remote.Word()
+	to := makeTuple(AddrPort{Addr: local}, remote)
 	n := uint64(len(blocks)) * blockPorts
-	step := &t.portSteps[t.hash.sum(usePortStep, addr, to)%portSteps]
-	start := (t.hash.sum(usePort, addr, to)%n + uint64(*step)) % n
-	full := t.full[tuple{addr, to}]
+	step := &t.portSteps[t.hashed(usePortStep, &to)%portSteps]
+	start := (t.hashed(usePort, &to)%n + uint64(*step)) % n
+	full := t.full[to]
 	// The block of start is searched twice: first from start on, at the end before start.
 	behind := ^uint64(0) << (start % blockPorts)
-	var old tuple // in TIME-WAIT
+	var old tuple // in TIME-WAIT; port 0: none
 	for i := range len(blocks) + 1 {
 		at := (start/blockPorts + uint64(i)) % uint64(len(blocks))
 		b := &blocks[at]
@@ -115,10 +119,11 @@ func (t *Table) ChoosePort(local [4]byte, remote AddrPort, blocks []PortBlock) u
 				continue
 			}
 		}
-		if old.local != 0 && i >= freshBlocks {
+		if old.localPort() != 0 && i >= freshBlocks {
 			break
 		}
-		id := tuple{addr + uint64(b.First), to}
+		id := to
+		id.ports += uint64(b.First)
 		var u pairUse
 		if p := t.pairs[id]; p != nil {
 			u = *p
@@ -132,20 +137,20 @@ func (t *Table) ChoosePort(local [4]byte, remote AddrPort, blocks []PortBlock) u
 		}
 		for free := ports &^ u.waits; free != 0; free &= free - 1 {
 			bit := uint64(bits.TrailingZeros64(free))
-			id.local = addr + uint64(b.First) + bit
+			id.ports = to.ports + uint64(b.First) + bit
 			if t.conns[id] == nil && t.waits.records[id] == nil && t.mayDialFrom(id) {
 				*step += uint32((at*blockPorts+bit+n-start)%n) + 1
 				return id.localPort()
 			}
 		}
-		for waits := ports & u.waits; waits != 0 && old.local == 0; waits &= waits - 1 {
-			id.local = addr + uint64(b.First) + uint64(bits.TrailingZeros64(waits))
+		for waits := ports & u.waits; waits != 0 && old.localPort() == 0; waits &= waits - 1 {
+			id.ports = to.ports + uint64(b.First) + uint64(bits.TrailingZeros64(waits))
 			if t.mayDialFrom(id) {
 				old = id
 			}
 		}
 	}
-	if old.local == 0 {
+	if old.localPort() == 0 {
 		return 0
 	}
 	*step++
@@ -154,11 +159,11 @@ func (t *Table) ChoosePort(local [4]byte, remote AddrPort, blocks []PortBlock) u
 
 // mayDialFrom reports whether the local end of id is neither a listener's nor the
 // remote end.
-func (t *Table) mayDialFrom(id tuple) bool { return id.local != id.remote && t.listenerFor(id) == nil }
+func (t *Table) mayDialFrom(id tuple) bool { return !id.toItself() && t.listenerFor(id) == nil }
 
 // ephemeralPort picks a local port from the ranges of the table, the first range
 // that has one.
-func (t *Table) ephemeralPort(local [4]byte, remote AddrPort) uint16 {
+func (t *Table) ephemeralPort(local wire.Addr, remote AddrPort) uint16 {
 	for _, blocks := range t.ports {
 		if p := t.ChoosePort(local, remote, blocks); p != 0 {
 			return p

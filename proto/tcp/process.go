@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"encoding/binary"
 	"math/bits"
 
 	"github.com/unet-go/unet/proto/tcp/seq"
@@ -19,9 +18,9 @@ const (
 
 // Inbound is one IP payload for [Table.Process].
 type Inbound struct {
-	Src, Dst [4]byte // of the IP header
-	Data     []byte  // the whole segment, TCP header included
-	Frame    uint64  // handle for the memory of Data
+	Src, Dst wire.Addr // of the IP header
+	Data     []byte    // the whole segment, TCP header included
+	Frame    uint64    // handle for the memory of Data
 	Memory   Memory
 	ECN      uint8 // the ECN field of the IP header, two bits (RFC 3168)
 }
@@ -79,15 +78,14 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 		t.counts[BadLength]++
 		return Result{}
 	}
-	s.id.local = uint64(binary.BigEndian.Uint32(in.Dst[:]))<<16 | uint64(s.DstPort)
-	s.id.remote = uint64(binary.BigEndian.Uint32(in.Src[:]))<<16 | uint64(s.SrcPort)
+	s.id.local, s.id.remote, s.id.ports = in.Dst, in.Src, uint64(s.SrcPort)<<16|uint64(s.DstPort)
 	c := t.last
-	if c == nil || c.id != s.id {
+	if c == nil || !c.id.is(&s.id) {
 		if c = t.conns[s.id]; c != nil {
 			t.last = c
 		}
 	}
-	if c == nil && (!usable(in.Src) || !usable(in.Dst) || s.SrcPort == 0 || s.DstPort == 0 || s.id.local == s.id.remote) {
+	if c == nil && (!in.Src.IsHost() || !in.Dst.IsHost() || s.SrcPort == 0 || s.DstPort == 0 || s.id.toItself()) {
 		t.counts[BadAddress]++ // not checked for a connection: it has valid addresses
 		return Result{}
 	}
@@ -102,7 +100,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	case expected && len(s.Payload) > 0 && len(s.Payload) <= len(c.post)-c.posted && c.recv.head == nil:
 		// The data is copied to the reader's buffer while its checksum is computed. If that is
 		// wrong, posted stays and the copy is overwritten later.
-		sum := wire.PseudoHeader4(in.Src, in.Dst, wire.ProtocolTCP, uint16(len(s.Segment)))
+		sum := wire.PseudoHeader(in.Src, in.Dst, wire.ProtocolTCP, uint16(len(s.Segment)))
 		sum = wire.Sum(s.Segment[:len(s.Segment)-len(s.Payload)], sum)
 		if wire.Fold(wire.SumCopy(c.post[c.posted:], s.Payload, sum)) != 0xffff && !(partial && c.takesPartial()) {
 			t.counts[BadChecksum]++
@@ -250,7 +248,7 @@ func (t *Table) answer(s *segment, flags wire.TCPFlags, number, ack seq.Number, 
 	r.pending = true
 	r.id = s.id
 	r.fields = wire.TCPFields{
-		SrcPort: uint16(s.id.local), DstPort: uint16(s.id.remote),
+		SrcPort: s.id.localPort(), DstPort: s.id.remotePort(),
 		Seq: number.Uint32(), Ack: ack.Uint32(), Flags: flags, Window: window,
 	}
 	r.options = wire.TCPOptions{}
@@ -267,8 +265,7 @@ func (t *Table) EmitReply(b []byte) int {
 	r.pending = false
 	n, sum := wire.PutTCPOptions(b[wire.TCPHeaderLen:wire.MaxTCPHeaderLen], &r.options)
 	n += wire.TCPHeaderLen
-	local, remote := wire.AddrPortOf(r.id.local), wire.AddrPortOf(r.id.remote)
-	pseudo := wire.PseudoHeader4(local.Addr, remote.Addr, wire.ProtocolTCP, uint16(n))
+	pseudo := wire.PseudoHeader(r.id.local, r.id.remote, wire.ProtocolTCP, uint16(n))
 	wire.PutTCP(b, &r.fields, n, addSums(sum, pseudo))
 	t.counts[SegmentsSent]++
 	return n

@@ -341,7 +341,7 @@ func (c *Conn) freeReceive() int {
 func (c *Conn) windowField() uint16 {
 	offered := c.rcvAdv.From(c.rcvNxt)
 	wnd := offered
-	if free := c.freeReceive(); free >= int(wnd)+min(c.opts.ReceiveBuffer/2, c.opts.MTU-ipAndTCPHeaders) {
+	if free := c.freeReceive(); free >= int(wnd)+min(c.opts.ReceiveBuffer/2, c.opts.MTU-c.headers) {
 		wnd = uint32(free)
 	}
 	// A window that is not a multiple of the scale is rounded up, or the edge
@@ -381,8 +381,8 @@ func (c *Conn) atEnd() bool {
 func (c *Conn) Buffered() int { return c.recv.bytes }
 
 // Read moves data to p. If there is none now, it returns 0 without an error, and when there
-// is some the event Readable follows. After the last data it returns io.EOF, or the error
-// that ended the connection.
+// is some the event Readable follows. After the last data it returns the error that ended the
+// connection, if neither Read nor Write has returned it yet, and otherwise io.EOF.
 func (c *Conn) Read(now Time, p []byte) (int, error) {
 	switch {
 	case c.recv.head != nil:
@@ -392,8 +392,8 @@ func (c *Conn) Read(now Time, p []byte) (int, error) {
 	case !c.atEnd():
 		c.wantsRead = c.wantsRead || len(p) > 0 // another reader may wait
 		return 0, nil
-	case c.err != 0 && !c.gotFin && !c.readClosed:
-		c.errTaken = true // a write is EPIPE from now on, as in the kernel
+	case c.err != 0 && !c.errTaken && !c.gotFin && !c.readClosed:
+		c.errTaken = true // from now on a write is EPIPE and a read the end, as in the kernel
 		return 0, c.err
 	}
 	return 0, io.EOF

@@ -70,6 +70,10 @@ func (c *Conn) raisePeerDelay(d time.Duration) {
 // sample is RFC 6298, sections 2.2 to 2.5, except that the minimum is added to the smoothed
 // round trip, as in Linux: on a long path with little variance, SACKs of later segments, which
 // may take a little longer than a round trip, should detect a loss before the timeout.
+//
+// Unless Config.MinRTO is set, ten round trips are added too, at most longestAckDelay. So on
+// long paths a peer may delay an acknowledgment by that and none is sent again, as with
+// WCDelAckT of RFC 8985, section 7.2. In a LAN peers are faster, and the minimum decides.
 func (c *Conn) sample(now Time, r time.Duration) {
 	if r <= c.minRTT || !c.sampled || now-c.minRTTAt > minRTTWindow {
 		c.minRTT, c.minRTTAt = r, now
@@ -82,7 +86,11 @@ func (c *Conn) sample(now Time, r time.Duration) {
 		c.srtt += (r - c.srtt) / 8
 	}
 	cfg := &c.table.cfg
-	c.rto = min(max(c.srtt+max(clockGranularity, 4*c.rttvar, cfg.MinRTO), c.peerDelay), cfg.MaxRTO)
+	least, delay := cfg.MinRTO, time.Duration(0)
+	if least == 0 {
+		least, delay = DefaultMinRTO, min(10*c.srtt, longestAckDelay)
+	}
+	c.rto = min(max(c.srtt+max(clockGranularity, 4*c.rttvar+delay, least), c.peerDelay), cfg.MaxRTO)
 }
 
 // rtxPurpose is what the retransmission timer is armed for. It is the persist timer too.
@@ -255,7 +263,9 @@ func (c *Conn) keepAliveExpired(now Time) {
 
 // lossProbeTimeout is RFC 8985's PTO for a flight of two full segments or more. It is at
 // least MinRTO: on a busy machine a peer may take that long.
-func (c *Conn) lossProbeTimeout() time.Duration { return max(2*c.srtt, c.table.cfg.MinRTO) }
+func (c *Conn) lossProbeTimeout() time.Duration {
+	return max(2*c.srtt, or(c.table.cfg.MinRTO, DefaultMinRTO))
+}
 
 // lossProbeSooner arms the timer for a loss probe, if that is sooner. Two full segments
 // must be in flight.

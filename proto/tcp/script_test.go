@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -112,6 +111,7 @@ func runScript(t *testing.T, s script, text string) {
 	r := &runner{t: t, now: Time(time.Second), lopt: s.lopt, opts: s.opts, frames: map[uint64]bool{}}
 	s.cfg.Secret = testSecret
 	s.cfg.ReleaseFrame = func(id uint64) { delete(r.frames, id) }
+	s.cfg.MinRTO = or(s.cfg.MinRTO, DefaultMinRTO) // scripts have the timeouts of a LAN
 	r.tab = NewTable(s.cfg)
 	r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
 	for i, l := range strings.Split(text, "\n") {
@@ -408,13 +408,13 @@ func (r *runner) call(w []string) {
 		r.c.SuggestMTU(r.now, arg, false)
 	case "toolarge": // ICMP: a segment, as "first:bytes of packet", and the MTU that is said to pass
 		first, size, _ := strings.Cut(w[1], ":")
-		m, q := unreachable(r.t, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, r.id, r.iss+uint32(r.number(first)))
-		binary.BigEndian.PutUint16(q.Packet[2:], uint16(r.number(size)))
-		binary.BigEndian.PutUint16(m[6:], uint16(r.number(w[2])))
-		r.tab.ProcessICMP(r.now, m, q)
+		e := unreachable(r.t, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, r.id, r.iss+uint32(r.number(first)))
+		e.Size = r.number(size)
+		e.MTU = r.number(w[2])
+		r.tab.ProcessICMP(r.now, e)
 	case "icmp": // destination unreachable, with this code, of the segment with that number
-		m, q := unreachable(r.t, wire.ICMPUnreachable, uint8(arg), r.id, r.iss+uint32(r.number(w[2])))
-		r.tab.ProcessICMP(r.now, m, q)
+		e := unreachable(r.t, wire.ICMPUnreachable, uint8(arg), r.id, r.iss+uint32(r.number(w[2])))
+		r.tab.ProcessICMP(r.now, e)
 	case "path":
 		if got, _ := r.c.PathMTU(); got != arg {
 			r.fatalf("%d", got)
@@ -570,7 +570,7 @@ func (r *runner) inject(w []string) {
 			b[n+i] ^= 0xff
 		}
 	}
-	sum = addSums(sum, wire.Sum(b[n:], wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(len(b)))))
+	sum = addSums(sum, wire.Sum(b[n:], wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(len(b)))))
 	wire.PutTCP(b, &f, n, sum)
 	if _, bad := s.has["badsum"]; bad {
 		b[16] ^= 0x40
@@ -697,7 +697,7 @@ func (r *runner) other(what string) {
 		f.Flags, f.Seq, f.Ack = wire.TCPAck, 1, r.otherISS+1
 	}
 	b := make([]byte, 20)
-	wire.PutTCP(b, &f, 20, wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, 20))
+	wire.PutTCP(b, &f, 20, wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, 20))
 	r.process(b)
 	r.drainOther()
 }

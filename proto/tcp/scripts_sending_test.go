@@ -199,7 +199,7 @@ func TestRetransmission(t *testing.T) {
 			err ETIMEDOUT
 			events readable writable finished
 			write 1 = ETIMEDOUT
-			read 1 = ETIMEDOUT`},
+			read 1 = EOF`},
 		{name: "after a SYN that was lost the first timeout is 3 s", cfg: noOptions, text: `
 			dial
 			> S 0:0

@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	hostA = [4]byte{10, 0, 0, 1}
-	hostB = [4]byte{10, 0, 0, 2}
+	hostA = wire.AddrFrom4([4]byte{10, 0, 0, 1})
+	hostB = wire.AddrFrom4([4]byte{10, 0, 0, 2})
 )
 
 // testSecret is a key that is not zero.
@@ -76,7 +76,7 @@ func (w *world) underWay() int { return w.line(0).UnderWay() + w.line(1).UnderWa
 type simHost struct {
 	w       *world
 	index   int
-	addr    [4]byte
+	addr    wire.Addr
 	tab     *Table
 	frames  map[uint64]bool // kept by the table
 	frameID uint64
@@ -87,7 +87,7 @@ func newWorld(t testing.TB, seed uint64, cfg [2]Config) *world {
 	w := &world{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
 	w.link, w.edges = linkModel{delay: 20 * time.Microsecond}, edges{}
 	for i := range w.hosts {
-		h := &simHost{w: w, index: i, addr: [][4]byte{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
+		h := &simHost{w: w, index: i, addr: []wire.Addr{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
 		cfg[i].Secret = testSecret
 		cfg[i].Secret[0] = byte(i)
 		cfg[i].ReleaseFrame = func(id uint64) {

@@ -73,8 +73,7 @@ func NewTable(cfg Config) *Table {
 	t.pool.release = t.cfg.ReleaseFrame
 	t.published.unused = t.cfg.Connections
 	t.outOfOrder.links = func(q *oooQueue) *links[oooQueue] { return &q.waiting }
-	t.waits = timeWaits{records: make(map[tuple]*timeWait)}
-	t.waits.links = func(w *timeWait) *links[timeWait] { return &w.waiting }
+	t.waits = newTimeWaits(&t.cfg)
 	return t
 }
 
@@ -98,9 +97,9 @@ func (t *Table) MemoryInUse() int { return t.pool.used }
 //
 // Errors: EADDRINUSE if the two ends have a connection already, or are equal;
 // EADDRNOTAVAIL if there is a connection to remote from every ephemeral port;
-// EINVAL for an address that no host has; ENOBUFS if the table's memory is used up.
+// EINVAL for an address that no host has, and for addresses of two families; ENOBUFS if the table's memory is used up.
 func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error) {
-	if !usable(local.Addr) || !usable(remote.Addr) || remote.Port == 0 {
+	if local.Addr.Is4() != remote.Addr.Is4() || !local.Addr.IsHost() || !remote.Addr.IsHost() || remote.Port == 0 {
 		return nil, syscall.EINVAL
 	}
 	if local.Port == 0 {
@@ -109,7 +108,7 @@ func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error)
 		}
 	}
 	id := makeTuple(local, remote)
-	if t.conns[id] != nil || id.local == id.remote {
+	if t.conns[id] != nil || id.toItself() {
 		return nil, syscall.EADDRINUSE
 	}
 	if t.pool.exhausted() {
@@ -138,7 +137,7 @@ func (t *Table) Dial(now Time, local, remote AddrPort, o Options) (*Conn, error)
 func (t *Table) Close() {
 	// Sorted, so that the order does not depend on the map.
 	conns := slices.SortedFunc(maps.Values(t.conns), func(a, b *Conn) int {
-		return cmp.Or(cmp.Compare(a.id.local, b.id.local), cmp.Compare(a.id.remote, b.id.remote))
+		return cmp.Or(a.Local().Netip().Compare(b.Local().Netip()), a.Remote().Netip().Compare(b.Remote().Netip()))
 	})
 	for _, c := range conns {
 		c.abort(syscall.ECONNABORTED)
@@ -148,8 +147,8 @@ func (t *Table) Close() {
 			l.Close()
 		}
 	}
-	for t.waits.first != nil {
-		t.removeWait(t.waits.first)
+	for w := t.waits.first(); w != nil; w = t.waits.first() {
+		t.removeWait(w)
 	}
 }
 
@@ -313,7 +312,7 @@ func (t *Table) Postpone(c *Conn) {
 	}
 }
 
-// Each connection is published from the end of its handshake to its end, in memory of
+// Each IPv4 connection is published from the end of its handshake to its end, in memory of
 // the driver's (Config.Connections), so that another process can send its peer a RST when
 // this process has died. The peer accepts a RST at RCV.NXT (RFC 5961, section 3.2), which is
 // the highest SND.NXT unless something was lost; otherwise the peer answers with an ACK
@@ -326,10 +325,12 @@ type published struct {
 	none   wire.Connection    // shared by all connections without a record; not read
 }
 
-// publish gives the connection a record, if there is one left.
+// publish gives the connection a record, if it is IPv4 and there is one left.
 func (c *Conn) publish() {
 	p := &c.table.published
 	switch n := len(p.freed); {
+	case !c.id.local.Is4():
+		return
 	case n > 0:
 		c.record = p.freed[n-1]
 		p.freed = p.freed[:n-1]
@@ -341,7 +342,7 @@ func (c *Conn) publish() {
 	}
 	local, remote := c.Local(), c.Remote()
 	*c.record = wire.Connection{
-		Local: local.Addr, Remote: remote.Addr, LocalPort: local.Port, RemotePort: remote.Port, Next: c.sndMax.Uint32(),
+		Local: local.Addr.As4(), Remote: remote.Addr.As4(), LocalPort: local.Port, RemotePort: remote.Port, Next: c.sndMax.Uint32(),
 	}
 }
 

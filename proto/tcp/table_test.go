@@ -54,8 +54,8 @@ func TestDialErrors(t *testing.T) {
 	}{
 		{AddrPort{}, AddrPort{Addr: hostB, Port: 80}, syscall.EINVAL},
 		{AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 0}, syscall.EINVAL},
-		{AddrPort{Addr: hostA}, AddrPort{Addr: [4]byte{224, 0, 0, 1}, Port: 80}, syscall.EINVAL},
-		{AddrPort{Addr: hostA}, AddrPort{Addr: [4]byte{255, 255, 255, 255}, Port: 80}, syscall.EINVAL},
+		{AddrPort{Addr: hostA}, AddrPort{Addr: wire.AddrFrom4([4]byte{224, 0, 0, 1}), Port: 80}, syscall.EINVAL},
+		{AddrPort{Addr: hostA}, AddrPort{Addr: wire.AddrFrom4([4]byte{255, 255, 255, 255}), Port: 80}, syscall.EINVAL},
 		{AddrPort{Addr: hostA, Port: 80}, AddrPort{Addr: hostA, Port: 80}, syscall.EADDRINUSE},
 	} {
 		if _, err := tab.Dial(0, c.local, c.remote, Options{}); err != c.want {
@@ -90,7 +90,7 @@ func TestEphemeralPorts(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret})
 	starts := map[uint16]bool{}
 	for i := range 50 {
-		remote := AddrPort{Addr: [4]byte{10, 0, 1, byte(i)}, Port: 80}
+		remote := AddrPort{Addr: wire.AddrFrom4([4]byte{10, 0, 1, byte(i)}), Port: 80}
 		p := tab.ephemeralPort(hostA, remote)
 		if p < firstEphemeral || p > lastEphemeral {
 			t.Fatalf("port %d", p)
@@ -113,12 +113,12 @@ func TestEphemeralPorts(t *testing.T) {
 func TestBadSegments(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret})
 	good := make([]byte, 20)
-	put := func(src, dst uint16, from, to [4]byte) {
-		wire.PutTCP(good, &wire.TCPFields{SrcPort: src, DstPort: dst, Flags: wire.TCPSyn}, 20, wire.PseudoHeader4(from, to, wire.ProtocolTCP, 20))
+	put := func(src, dst uint16, from, to wire.Addr) {
+		wire.PutTCP(good, &wire.TCPFields{SrcPort: src, DstPort: dst, Flags: wire.TCPSyn}, 20, wire.PseudoHeader(from, to, wire.ProtocolTCP, 20))
 	}
 	for _, c := range []struct {
 		src, dst uint16
-		from, to [4]byte
+		from, to wire.Addr
 		cut      int
 		want     Counter
 	}{
@@ -126,9 +126,9 @@ func TestBadSegments(t *testing.T) {
 		{1, 2, hostB, hostA, 19, BadLength},
 		{0, 2, hostB, hostA, 20, BadAddress},
 		{1, 0, hostB, hostA, 20, BadAddress},
-		{1, 2, [4]byte{224, 0, 0, 1}, hostA, 20, BadAddress},
-		{1, 2, [4]byte{}, hostA, 20, BadAddress},
-		{1, 2, hostB, [4]byte{255, 255, 255, 255}, 20, BadAddress},
+		{1, 2, wire.AddrFrom4([4]byte{224, 0, 0, 1}), hostA, 20, BadAddress},
+		{1, 2, wire.Addr{}, hostA, 20, BadAddress},
+		{1, 2, hostB, wire.AddrFrom4([4]byte{255, 255, 255, 255}), 20, BadAddress},
 	} {
 		put(c.src, c.dst, c.from, c.to)
 		before := tab.Count(c.want)
@@ -145,7 +145,7 @@ func TestBadSegments(t *testing.T) {
 func TestPartialChecksums(t *testing.T) {
 	b := make([]byte, 20)
 	wire.PutTCP(b, &wire.TCPFields{SrcPort: 1, DstPort: 2, Flags: wire.TCPSyn}, 20, 0)
-	binary.BigEndian.PutUint16(b[16:], wire.Fold(wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, 20)))
+	binary.BigEndian.PutUint16(b[16:], wire.Fold(wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, 20)))
 	for _, accept := range []bool{false, true} {
 		tab := NewTable(Config{PartialChecksums: accept})
 		if r := tab.Process(0, &Inbound{Src: hostB, Dst: hostA, Data: b}); r.Reply != accept {
@@ -164,7 +164,7 @@ const (
 
 // inForm gives a segment from A to B another form. alike and damaged change its data.
 func inForm(b []byte, form rune) {
-	pseudo := wire.Fold(wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
+	pseudo := wire.Fold(wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
 	field := b[16:18]
 	if form == alike || form == damaged {
 		// The last word of the data changes by as much as the field (RFC 1624). Lengths are even.
@@ -283,7 +283,7 @@ func TestCompleteChecksumInSynSent(t *testing.T) {
 		flags wire.TCPFlags
 		form  rune
 	}{{syn + 5000, wire.TCPAck, complete}, {syn + 1, wire.TCPSyn | wire.TCPAck, partial}} {
-		wire.PutTCP(b, &wire.TCPFields{SrcPort: 80, DstPort: 1000, Seq: 1, Ack: s.ack, Flags: s.flags, Window: 1000}, 20, wire.PseudoHeader4(hostA, hostB, wire.ProtocolTCP, 20))
+		wire.PutTCP(b, &wire.TCPFields{SrcPort: 80, DstPort: 1000, Seq: 1, Ack: s.ack, Flags: s.flags, Window: 1000}, 20, wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, 20))
 		inForm(b[:20], s.form)
 		tab.Process(0, &Inbound{Src: hostA, Dst: hostB, Data: b[:20]})
 	}
@@ -319,14 +319,14 @@ func TestPostpone(t *testing.T) {
 
 // gopacket reads what Emit and EmitReply write, and finds the same checksum.
 func TestGopacketReadsOurSegments(t *testing.T) {
-	check := func(b []byte, from, to [4]byte) *layers.TCP {
+	check := func(b []byte, from, to wire.Addr) *layers.TCP {
 		t.Helper()
 		pkt := gopacket.NewPacket(b, layers.LayerTypeTCP, gopacket.Default)
 		if e := pkt.ErrorLayer(); e != nil {
 			t.Fatal(e.Error())
 		}
 		seg := pkt.Layer(layers.LayerTypeTCP).(*layers.TCP)
-		if err := seg.SetNetworkLayerForChecksum(&layers.IPv4{Protocol: layers.IPProtocolTCP, SrcIP: from[:], DstIP: to[:]}); err != nil {
+		if err := seg.SetNetworkLayerForChecksum(&layers.IPv4{Protocol: layers.IPProtocolTCP, SrcIP: from.Netip().AsSlice(), DstIP: to.Netip().AsSlice()}); err != nil {
 			t.Fatal(err)
 		}
 		had := seg.Checksum
@@ -670,7 +670,7 @@ func TestPublished(t *testing.T) {
 		t.Helper()
 		c := of[0]
 		if got, want := records[i], (wire.Connection{
-			Local: hostA, Remote: hostB, LocalPort: c.Local().Port, RemotePort: 81, Next: of[1].rcvNxt.Uint32(),
+			Local: hostA.As4(), Remote: hostB.As4(), LocalPort: c.Local().Port, RemotePort: 81, Next: of[1].rcvNxt.Uint32(),
 		}); got != want {
 			t.Errorf("%+v is published, want %+v", got, want)
 		}

@@ -95,7 +95,7 @@ func (t *Table) setDeadline() {
 	if len(t.timers) > 0 {
 		t.Deadline = t.timers[0].at
 	}
-	if w := t.waits.first; w != nil {
+	if w := t.waits.first(); w != nil {
 		t.Deadline = min(t.Deadline, w.expiresAt)
 	}
 }
@@ -117,7 +117,7 @@ func (t *Table) Expire(now Time) {
 			t.timers.move(int(c.slot), timerEntry{c.queuedAt, c})
 		}
 	}
-	for w := t.waits.first; w != nil && w.expiresAt <= now; w = t.waits.first {
+	for w := t.waits.first(); w != nil && w.expiresAt <= now; w = t.waits.first() {
 		t.removeWait(w)
 	}
 	t.setDeadline()

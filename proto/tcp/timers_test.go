@@ -145,7 +145,7 @@ func TestTimeoutAfterLossyHandshake(t *testing.T) {
 				}
 			}
 			for _, c := range conns {
-				if i := c.Info(); i.RTO > 10*time.Millisecond {
+				if i := c.Info(); i.RTO > 20*time.Millisecond {
 					w.fatalf("seed %d, timestamps %t: timeout %v, round trip %v", seed, i.Timestamps, i.RTO, i.RTT)
 				}
 			}
@@ -325,6 +325,104 @@ func TestDelayedAcksAreLearnt(t *testing.T) {
 				t.Errorf("timestamps %t, SACK %t, %v: %d timeouts, %d probes", !cfg.NoTimestamps, !cfg.NoSACK, delay, count(Timeouts), count(LossProbes))
 			}
 		}
+	}
+}
+
+// On a path of 100 ms nothing is sent twice to a peer that lets acknowledgments wait, also
+// when it does so for the first time after many that have not waited, and where round trips
+// vary by 60 ms. A configured least timeout holds there too, and is too short.
+func TestLongPaths(t *testing.T) {
+	const ms = time.Millisecond
+	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions, {MinRTO: DefaultMinRTO}} {
+		for _, delay := range []time.Duration{40 * ms, 100 * ms, 200 * ms} {
+			var again uint64
+			for seed := range uint64(5) {
+				w := newWorld(t, seed, [2]Config{cfg, {}})
+				for i := range w.hosts {
+					w.impair(i, fate.Rule{Delay: 50 * ms, Jitter: 30 * ms})
+				}
+				l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: Options{AdaptiveAck: true, AckDelay: delay}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				a, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var b *Conn
+				for b == nil {
+					w.step(Never)
+					b = l.Accept()
+				}
+				text := make([]byte, 3*a.mss)
+				for k := range 200 {
+					if _, err := a.Write(w.now, text[:1+w.rand.IntN(len(text))]); err != nil {
+						w.fatalf("%v", err)
+					}
+					a.Flush(w.now)
+					for limit := w.now.add(time.Duration(w.rand.IntN(500)) * ms); w.now < limit; {
+						if b.interactive = 0; k%50 > 40 {
+							b.interactive = answersForInteractive // its acknowledgments wait
+						}
+						w.step(limit)
+						for n := -1; n != 0; {
+							n, _ = b.Read(w.now, text)
+						}
+					}
+				}
+				again += w.hosts[0].tab.Count(Timeouts) + w.hosts[0].tab.Count(BytesRetransmitted)
+				if i := a.Info(); i.RTO < i.RTT+100*ms && cfg.MinRTO == 0 || i.RTO > time.Second {
+					t.Errorf("timeout %v, round trip %v", i.RTO, i.RTT)
+				}
+			}
+			if again > 0 != (cfg.MinRTO > 0) {
+				t.Errorf("%+v, acknowledgments after %v: %d bytes again and timeouts", cfg, delay, again)
+			}
+		}
+	}
+}
+
+// TIME-WAIT lasts as long as the round trip of the connection asks for, and in each case
+// ends in its turn. What is configured holds for all.
+func TestTimeWaitFollowsRoundTrip(t *testing.T) {
+	const ms = time.Millisecond
+	for _, set := range []time.Duration{0, 5 * time.Second} {
+		tab := NewTable(Config{Secret: testSecret, TimeWait: set, MaxTimeWaits: 4})
+		enter := func(now Time, rtt time.Duration, port uint16) {
+			c, err := tab.Dial(now, AddrPort{Addr: hostA, Port: port}, AddrPort{Addr: hostB, Port: 80}, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rtt > 0 {
+				c.sample(now, rtt)
+			}
+			c.enterTimeWait(now)
+		}
+		for i, rtt := range []time.Duration{100 * ms, farRound, 0, ms} {
+			enter(Time(i), rtt, uint16(2000+i))
+		}
+		for _, c := range []struct {
+			at        time.Duration
+			want, set int
+		}{{2*time.Second - 1, 4, 4}, {2*time.Second + 3, 2, 4}, {5*time.Second + 3, 2, 0}, {time.Minute - 1, 2, 0}, {time.Minute + 2, 0, 0}} {
+			tab.Expire(Time(c.at))
+			if want := map[bool]int{false: c.want, true: c.set}[set != 0]; tab.TimeWaits() != want {
+				t.Errorf("TimeWait %v: %d in TIME-WAIT after %v, want %d", set, tab.TimeWaits(), c.at, want)
+			}
+		}
+	}
+	// A table that is full gives up the one that would end first.
+	tab := NewTable(Config{Secret: testSecret, MaxTimeWaits: 2})
+	for i, rtt := range []time.Duration{100 * ms, ms, 100 * ms} {
+		c, err := tab.Dial(0, AddrPort{Addr: hostA, Port: uint16(2000 + i)}, AddrPort{Addr: hostB, Port: 80}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.sample(0, rtt)
+		c.enterTimeWait(0)
+	}
+	if tab.Deadline != Time(DefaultTimeWaitFar) || tab.TimeWaits() != 2 {
+		t.Errorf("%d records, the first ends after %v", tab.TimeWaits(), time.Duration(tab.Deadline))
 	}
 }
 

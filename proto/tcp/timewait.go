@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"time"
+
 	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
@@ -19,14 +21,44 @@ type timeWait struct {
 	scale      uint8
 	expiresAt  Time
 	challenges challenges
+	queue      *waitQueue
 	waiting    links[timeWait]
 }
 
-// timeWaits are the records of a table. All last equally long, so the list is sorted by
-// expiresAt.
-type timeWaits struct {
-	records map[tuple]*timeWait
+// waitQueue has records that last equally long, so it is sorted by expiresAt.
+type waitQueue struct {
 	list[timeWait]
+	lasts time.Duration
+}
+
+// timeWaits are the records of a table.
+type timeWaits struct {
+	records   map[tuple]*timeWait
+	near, far waitQueue
+}
+
+func newTimeWaits(cfg *Config) timeWaits {
+	l := list[timeWait]{links: func(w *timeWait) *links[timeWait] { return &w.waiting }}
+	return timeWaits{
+		records: make(map[tuple]*timeWait),
+		near:    waitQueue{l, or(cfg.TimeWait, DefaultTimeWait)},
+		far:     waitQueue{l, or(cfg.TimeWait, DefaultTimeWaitFar)},
+	}
+}
+
+// first is the record that expires first, or nil.
+func (t *timeWaits) first() *timeWait {
+	near, far := t.near.first, t.far.first
+	if near == nil || far != nil && far.expiresAt < near.expiresAt {
+		return far
+	}
+	return near
+}
+
+// start puts w at the end of its queue, for the whole time.
+func (w *timeWait) start(now Time) {
+	w.expiresAt = now.add(w.queue.lasts)
+	w.queue.push(w)
 }
 
 // enterTimeWait replaces the connection in the table by a record. Received data can still be
@@ -36,15 +68,19 @@ func (c *Conn) enterTimeWait(now Time) {
 	t.counts[TimeWaits]++
 	if len(t.waits.records) >= t.cfg.MaxTimeWaits {
 		t.counts[TimeWaitGone]++
-		t.removeWait(t.waits.first)
+		t.removeWait(t.waits.first())
+	}
+	queue := &t.waits.near
+	if !c.sampled || c.minRTT > farRound {
+		queue = &t.waits.far
 	}
 	w := &timeWait{
 		id: c.id, sndNxt: c.sndMax, rcvNxt: c.rcvNxt, window: uint32(c.windowField()) << c.rcvScale, scale: c.rcvScale,
 		tsRecent: c.tsRecent, tsOffset: c.tsOffset, timestamps: c.timestamps,
-		pair: c.pair, challenges: newChallenges(now), expiresAt: now.add(t.cfg.TimeWait),
+		pair: c.pair, challenges: newChallenges(now), queue: queue,
 	}
 	t.waits.records[w.id] = w
-	t.waits.push(w)
+	w.start(now)
 	if w.pair != nil {
 		_, bit := pairBlock(w.id)
 		w.pair.waits |= bit
@@ -99,9 +135,8 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		}
 		if s.has(wire.TCPFin) && s.end() == w.rcvNxt {
 			// The FIN again: our ACK of it was lost. The time starts again.
-			w.expiresAt = now.add(t.cfg.TimeWait)
-			t.waits.remove(w)
-			t.waits.push(w)
+			w.queue.remove(w)
+			w.start(now)
 			t.setDeadline()
 		}
 		t.acknowledgeFrom(now, w)
@@ -163,7 +198,7 @@ func (t *Table) acknowledgeFrom(now Time, w *timeWait) {
 // removeWait deletes a record.
 func (t *Table) removeWait(w *timeWait) {
 	delete(t.waits.records, w.id)
-	t.waits.remove(w)
+	w.queue.remove(w)
 	t.setDeadline()
 	t.leavePair(w.pair, w.id, true)
 }

@@ -24,7 +24,7 @@ type edges map[[2]AddrPort]*rightEdge
 
 // note takes in a segment and reports whether its window ends to the left of one before
 // (RFC 9293, SHLD-14).
-func (e edges) note(from, to [4]byte, b []byte) (shrunk bool) {
+func (e edges) note(from, to wire.Addr, b []byte) (shrunk bool) {
 	h := view(b)
 	here, there := AddrPort{Addr: from, Port: h.SrcPort}, AddrPort{Addr: to, Port: h.DstPort}
 	w := e[[2]AddrPort{here, there}]
@@ -293,7 +293,7 @@ func TestOptionsOfTheSYN(t *testing.T) {
 		b := make([]byte, n)
 		copy(b[20:], c.options)
 		wire.PutTCP(b, &wire.TCPFields{SrcPort: peerPort, DstPort: localPort, Flags: wire.TCPSyn}, n,
-			wire.Sum(b[20:], wire.PseudoHeader4(hostB, hostA, wire.ProtocolTCP, uint16(n))))
+			wire.Sum(b[20:], wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(n))))
 		conn := tab.Process(0, &Inbound{Src: hostB, Dst: hostA, Data: b}).Opening
 		if conn == nil {
 			t.Errorf("%x: no connection", c.options)

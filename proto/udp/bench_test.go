@@ -12,7 +12,7 @@ func TestNoAllocations(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := datagram(peer, local, string(make([]byte, 64)))
-	m, q := unreachable(t, 3, 3, 17, local, peer)
+	e := unreachable(t, 3, 3, 17, local, peer)
 	// in is a local variable of each run, as in a caller. The sockets' first ring is made
 	// before allocations are counted.
 	for name, f := range map[string]func(){
@@ -25,7 +25,7 @@ func TestNoAllocations(t *testing.T) {
 			conn.Pop(&d)
 		},
 		"errors": func() {
-			tab.ProcessICMP(m, q)
+			tab.ProcessICMP(e)
 			if conn.TakeError() == nil {
 				t.Error("no error")
 			}

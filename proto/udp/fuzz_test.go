@@ -52,7 +52,7 @@ func FuzzProcess(f *testing.F) {
 func FuzzProcessICMP(f *testing.F) {
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	packet := make([]byte, 28)
-	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 28, Protocol: 17, Src: hostA, Dst: hostB})
+	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 28, Protocol: 17, Src: hostA.As4(), Dst: hostB.As4()})
 	copy(packet[20:], datagram(local, peer, ""))
 	b := make([]byte, 64)
 	f.Add(b[:wire.PutUnreachable(b, 3, 0, packet)])
@@ -73,11 +73,11 @@ func FuzzProcessICMP(f *testing.F) {
 		if err != nil {
 			return
 		}
-		q, err := m.Quoted()
+		q, err := m.Report()
 		if err != nil {
 			return
 		}
-		if got, pending := tab.ProcessICMP(m, q); pending != (s.TakeError() != nil) || pending && got != s {
+		if got, pending := tab.ProcessICMP(&q); pending != (s.TakeError() != nil) || pending && got != s {
 			t.Error("pending and no error, or an error and not pending")
 		}
 	})

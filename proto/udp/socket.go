@@ -13,6 +13,9 @@ type Options struct {
 	QueueDatagrams int // bound of the receive queue, datagrams; at most 1,048,576
 	QueueBytes     int // bound of the receive queue, bytes of payload
 	Owner          any // see [Socket.Owner]
+	// Shared: other sockets that are shared, too, and not connected may have the same port
+	// of the same address. Each sender's datagrams go to one of them, by a hash.
+	Shared bool
 }
 
 // Socket is one UDP socket. [Table.Open] makes it.
@@ -25,6 +28,7 @@ type Socket struct {
 	local  AddrPort
 	remote AddrPort // zero: not connected
 	open   bool
+	shared bool
 	err    error // pending
 	table  *Table
 	next   *Socket // in the list of its port that it is on
@@ -38,7 +42,7 @@ type SocketCounters struct {
 	Sent      uint64 // counted by CountSent
 }
 
-// Local is where the socket receives; its Addr may be the wildcard.
+// Local is where the socket receives; its Addr may be a wildcard.
 func (s *Socket) Local() AddrPort { return s.local }
 
 // Remote is the address that the socket is connected to, or zero.
@@ -61,6 +65,17 @@ func (s *Socket) TakeError() error {
 // HasError reports whether an error is pending.
 func (s *Socket) HasError() bool { return s.err != nil }
 
+// SetQueue changes the bounds of the receive queue. Values below 1 do not change a bound.
+// What is queued stays.
+func (s *Socket) SetQueue(datagrams, bytes int) {
+	if datagrams > 0 {
+		s.maxCount = min(datagrams, maxQueueDatagrams)
+	}
+	if bytes > 0 {
+		s.maxBytes = bytes
+	}
+}
+
 // SetError makes err the pending error.
 func (s *Socket) SetError(err error) { s.err = err }
 
@@ -81,6 +96,10 @@ type Datagram struct {
 	From  AddrPort
 	// Heap: Payload is memory of the Go heap. The engine does not use Frame.
 	Heap bool
+	// ECN is that of the IP header, see [wire.ECNMask].
+	ECN uint8
+	// LinkLocal: it was sent to an address of fe80::/10.
+	LinkLocal bool
 }
 
 const minQueue = 16 // slots of the first ring
@@ -115,6 +134,7 @@ func (q *queue) push(in *Inbound, port uint16, payload []byte) bool {
 	slot := &q.ring[q.tail&uint32(len(q.ring)-1)]
 	slot.Payload, slot.Frame, slot.Heap = payload, in.Frame, in.Heap
 	slot.From.Addr, slot.From.Port = in.Src, port
+	slot.ECN, slot.LinkLocal = in.ECN, in.Dst.IsLinkLocal()
 	q.tail++
 	q.bytes += len(payload)
 	return true
@@ -128,7 +148,7 @@ func (q *queue) Pop(d *Datagram) bool {
 	}
 	slot := &q.ring[q.head&uint32(len(q.ring)-1)]
 	d.Payload, d.Frame = slot.Payload, slot.Frame
-	d.From, d.Heap = slot.From, slot.Heap
+	d.From, d.Heap, d.ECN, d.LinkLocal = slot.From, slot.Heap, slot.ECN, slot.LinkLocal
 	if slot.Heap {
 		slot.Payload = nil // let the collector have it
 	}

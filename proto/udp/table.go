@@ -1,13 +1,14 @@
 package udp
 
 import (
+	"hash/maphash"
 	"math/rand/v2"
 	"syscall"
 
 	"github.com/unet-go/unet/wire"
 )
 
-// AddrPort is an IPv4 address and port.
+// AddrPort is an address and port.
 type AddrPort = wire.AddrPort
 
 // The range ephemeral ports come from: the kernel's default
@@ -20,7 +21,7 @@ const (
 // Config of a [Table]. The zero value works.
 type Config struct {
 	// PartialChecksums accepts checksums that cover the pseudo-header only, as
-	// they are on a virtual link. On a real wire they are corruption. One of 65,536
+	// they are on a virtual link. Otherwise they are corruption. One of 65,536
 	// complete checksums has such a value, too; damage to such a datagram is not detected.
 	PartialChecksums bool
 	// Rand is the source of ephemeral ports, uniform over its range. The
@@ -36,6 +37,7 @@ type Table struct {
 	pages [256]*page // by the upper half of the local port
 	count Counters
 	open  int // sockets
+	seed  maphash.Seed
 }
 
 type page struct {
@@ -48,18 +50,19 @@ func NewTable(cfg Config) *Table {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Uint32
 	}
-	return &Table{cfg: cfg}
+	return &Table{cfg: cfg, seed: maphash.MakeSeed()}
 }
 
 // Open makes a socket bound to local and, unless remote is zero, connected to
-// it. Port 0 in local stands for an ephemeral one; a zero address in local is the
-// wildcard.
+// it. Port 0 in local stands for an ephemeral one. The address in local may be a wildcard, see
+// [wire.Addr].
 //
-// Errors: EADDRINUSE if a socket of an overlapping address has the port, or no
+// Errors: EADDRINUSE if a socket of an overlapping address has the port and the two do not
+// share it (Options.Shared), or no
 // ephemeral one is free; EINVAL if remote has an address without a port, or a port without
-// an address. Two addresses overlap when they are equal or one is the wildcard.
+// an address. See [wire.Addr.Overlaps].
 func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
-	if !remote.IsZero() && (remote.Port == 0 || remote.Addr == [4]byte{}) {
+	if !remote.IsZero() && (remote.Port == 0 || remote.Addr.IsWildcard()) {
 		return nil, syscall.EINVAL
 	}
 	if o.QueueDatagrams <= 0 {
@@ -81,7 +84,7 @@ func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
 			return nil, syscall.EADDRINUSE
 		}
 		s.local.Port = p
-	} else if t.overlaps(local) {
+	} else if s.shared = o.Shared && remote.IsZero(); t.overlaps(local) && !t.mayShare(s) {
 		return nil, syscall.EADDRINUSE
 	}
 	t.insert(s)
@@ -114,7 +117,7 @@ func (t *Table) Close(s *Socket) {
 // ephemeralPort picks a free port for addr at random (RFC 6056, section 3.3.2: another
 // random one after each collision), and reports whether there is one. After 64 collisions
 // it goes through the range in order.
-func (t *Table) ephemeralPort(addr [4]byte) (uint16, bool) {
+func (t *Table) ephemeralPort(addr wire.Addr) (uint16, bool) {
 	const n = lastEphemeral - firstEphemeral + 1
 	for range 64 {
 		if p := firstEphemeral + uint16(t.cfg.Rand()%n); !t.overlaps(AddrPort{Addr: addr, Port: p}) {
@@ -131,12 +134,15 @@ func (t *Table) ephemeralPort(addr [4]byte) (uint16, bool) {
 }
 
 // Lookup finds the socket that a datagram from src to dst is for: bound to dst's address or
-// to the wildcard, and not connected to another than src. nil: there is none.
+// to a wildcard, and not connected to another than src. nil: there is none.
 func (t *Table) Lookup(src, dst AddrPort) *Socket {
 	for s := t.first(dst.Port); s != nil; s = s.next {
-		if s.local.Addr == dst.Addr || s.local.Addr == [4]byte{} {
+		if s.local.Addr == dst.Addr || s.local.Addr.Takes(dst.Addr) {
 			if s.Connected() && s.remote != src {
 				return nil
+			}
+			if s.shared {
+				return s.share(src)
 			}
 			return s
 		}
@@ -167,17 +173,48 @@ func (t *Table) insert(s *Socket) {
 	t.open++
 }
 
-func overlap(a, b [4]byte) bool { return a == b || a == [4]byte{} || b == [4]byte{} }
-
 // overlaps reports whether any socket could receive what is sent to local.
 func (t *Table) overlaps(local AddrPort) bool {
 	for s := t.first(local.Port); s != nil; s = s.next {
-		if overlap(s.local.Addr, local.Addr) {
+		if s.local.Addr.Overlaps(local.Addr) {
 			return true
 		}
 	}
 	return false
 }
+
+// mayShare reports whether all sockets that overlap with s have its address and share it.
+func (t *Table) mayShare(s *Socket) bool {
+	for o := t.first(s.local.Port); o != nil; o = o.next {
+		if o.local.Addr.Overlaps(s.local.Addr) && !(s.shared && o.shared && o.local == s.local) {
+			return false
+		}
+	}
+	return true
+}
+
+// share chooses the socket for a sender among s, the first, and those that share its port.
+func (s *Socket) share(src AddrPort) *Socket {
+	n := 0
+	for o := s; o != nil; o = o.next {
+		if o.local == s.local {
+			n++
+		}
+	}
+	nth := s.table.hash(src) % uint64(n)
+	for o := s; ; o = o.next {
+		if o.local != s.local {
+			continue
+		}
+		if nth == 0 {
+			return o
+		}
+		nth--
+	}
+}
+
+// hash is a keyed hash of a sender: who does not know the key cannot choose the socket.
+func (t *Table) hash(src AddrPort) uint64 { return maphash.Comparable(t.seed, src) }
 
 // Verdict is what became of a datagram.
 type Verdict uint8
@@ -208,13 +245,17 @@ func (t *Table) Counters() Counters { return t.count }
 
 // Inbound is one IP payload for [Table.Process].
 type Inbound struct {
-	Src, Dst [4]byte // of the IP header
-	Data     []byte  // the UDP datagram, and perhaps padding
-	Frame    uint64  // handle for the memory of Data, see [Datagram]
+	Src, Dst wire.Addr // of the IP header
+	Data     []byte    // the UDP datagram, and perhaps padding
+	Frame    uint64    // handle for the memory of Data, see [Datagram]
 	// GSOSize is not 0 if Data is a super-frame, one header before the payloads
 	// of several datagrams: the length in bytes of each payload but the last.
 	GSOSize uint16
-	Heap    bool // Data is memory of the Go heap; Frame means nothing
+	Heap    bool  // Data is memory of the Go heap; Frame means nothing
+	ECN     uint8 // of the IP header, see [wire.ECNMask]
+	// Reassembled: Data was in fragments, so that its checksum is complete. It must have no
+	// padding, which would be memory that the bound of the queue does not count.
+	Reassembled bool
 }
 
 // Process takes one IP payload to the socket it is for. n is the number of
@@ -223,7 +264,10 @@ type Inbound struct {
 // the caller. The socket is nil only with NoSocket, BadLength and BadChecksum;
 // the caller wakes its reader if n > 0.
 func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
-	u, err := wire.ParseUDP(in.Data, in.Src, in.Dst, t.cfg.PartialChecksums)
+	u, err := wire.ParseUDP(in.Data, in.Src, in.Dst, t.cfg.PartialChecksums && !in.Reassembled)
+	if in.Reassembled && err == nil && wire.UDPHeaderLen+len(u.Payload) < len(in.Data) {
+		err = wire.ErrLength
+	}
 	if err == nil {
 		s = t.Lookup(AddrPort{Addr: in.Src, Port: u.SrcPort}, AddrPort{Addr: in.Dst, Port: u.DstPort})
 	}
@@ -268,26 +312,23 @@ func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
 // ProcessICMP returns the socket that sent the UDP packet which an ICMP error quotes, or nil.
 // If that socket is connected, the error becomes its pending error, and pending is true: the
 // caller wakes its waiters. pending is false for errors that may be transient (a route that
-// flaps), as in the kernel without the IP_RECVERR option. quoted is what
-// [wire.ICMPv4.Quoted] returned for m.
+// flaps), as in the kernel without the IP_RECVERR option.
 //
-// A fragmentation needed message is EMSGSIZE here; the new MTU is for the
-// caller's routes.
-func (t *Table) ProcessICMP(m wire.ICMPv4, quoted wire.IPv4) (s *Socket, pending bool) {
-	srcPort, dstPort, ok := wire.QuotedPorts(quoted)
-	if !ok || quoted.Protocol != wire.ProtocolUDP {
+// A packet that was too big is EMSGSIZE here; the new MTU is for the caller's routes.
+func (t *Table) ProcessICMP(e *wire.ICMPError) (s *Socket, pending bool) {
+	srcPort, dstPort, ok := e.Ports()
+	if !ok || e.Protocol != wire.ProtocolUDP {
 		return nil, false
 	}
 	// The source of the quoted packet is the local end.
-	s = t.Lookup(AddrPort{Addr: quoted.Dst, Port: dstPort}, AddrPort{Addr: quoted.Src, Port: srcPort})
+	s = t.Lookup(AddrPort{Addr: e.Dst, Port: dstPort}, AddrPort{Addr: e.Src, Port: srcPort})
 	if s == nil || !s.Connected() {
 		return s, false
 	}
-	errno, hard := m.Errno()
-	if !hard && errno != syscall.EMSGSIZE {
+	if !e.Hard && !e.TooBig || e.Errno == 0 {
 		return s, false
 	}
-	s.err = errno
+	s.err = e.Errno
 	t.count.Errors++
 	return s, true
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -55,14 +56,14 @@ func TestLookupAgainstModel(t *testing.T) {
 		seed = seed*1664525 + 1013904223
 		return int(seed>>8) % n
 	}
-	addrs := [][4]byte{{}, hostA, hostB}
+	addrs := []wire.Addr{{}, hostA, hostB}
 	ports := []uint16{1, 255, 256, 257, 65535}
 	tab := NewTable(Config{})
 	var open []*Socket
-	any := [4]byte{}
+	any := wire.Addr{}
 	for step := range 20000 {
 		local := AddrPort{Addr: addrs[random(3)], Port: ports[random(len(ports))]}
-		remote := AddrPort{Addr: [4]byte{10, 1, 0, byte(1 + random(2))}, Port: uint16(1 + random(2))}
+		remote := AddrPort{Addr: wire.AddrFrom4([4]byte{10, 1, 0, byte(1 + random(2))}), Port: uint16(1 + random(2))}
 		switch random(3) {
 		case 0:
 			to := remote
@@ -162,7 +163,7 @@ func TestEphemeralPort(t *testing.T) {
 		t.Errorf("another address: %d", p)
 	}
 	next = 1
-	if p, _ := tab.ephemeralPort([4]byte{}); p < 32775 {
+	if p, _ := tab.ephemeralPort(wire.Addr{}); p < 32775 {
 		t.Errorf("wildcard: %d, which another address has", p)
 	}
 }
@@ -210,9 +211,9 @@ func TestEphemeralPortIsRandom(t *testing.T) {
 }
 
 var (
-	hostA = [4]byte{10, 0, 0, 1}
-	hostB = [4]byte{10, 0, 0, 2}
-	hostC = [4]byte{10, 0, 0, 3}
+	hostA = wire.AddrFrom4([4]byte{10, 0, 0, 1})
+	hostB = wire.AddrFrom4([4]byte{10, 0, 0, 2})
+	hostC = wire.AddrFrom4([4]byte{10, 0, 0, 3})
 )
 
 // datagram is the IP payload that src sends to dst.
@@ -290,8 +291,9 @@ func TestDropReasons(t *testing.T) {
 	good := datagram(peer, local, "payload")
 	changed := func(f func(b []byte)) []byte { b := bytes.Clone(good); f(b); return b }
 	partial := changed(func(b []byte) {
-		binary.BigEndian.PutUint16(b[6:], wire.Fold(wire.PseudoHeader4(peer.Addr, local.Addr, wire.ProtocolUDP, uint16(len(b)))))
+		binary.BigEndian.PutUint16(b[6:], wire.Fold(wire.PseudoHeader(peer.Addr, local.Addr, wire.ProtocolUDP, uint16(len(b)))))
 	})
+	padded := append(bytes.Clone(good), 0)
 	for _, c := range []struct {
 		name    string
 		data    []byte
@@ -310,10 +312,14 @@ func TestDropReasons(t *testing.T) {
 		{"cut", good[:len(good)-1], false, BadLength, func(c Counters) uint64 { return c.BadLength }},
 		{"length 7", changed(func(b []byte) { b[5] = 7 }), false, BadLength, func(c Counters) uint64 { return c.BadLength }},
 		{"another port", datagram(peer, AddrPort{Addr: hostA, Port: 7001}, "x"), false, NoSocket, func(c Counters) uint64 { return c.NoSocket }},
+		{"padded", padded, false, Queued, func(c Counters) uint64 { return c.Received }},
+		{"reassembled", good, true, Queued, func(c Counters) uint64 { return c.Received }},
+		{"reassembled: partial", partial, true, BadChecksum, func(c Counters) uint64 { return c.BadChecksum }},
+		{"reassembled: padded", padded, false, BadLength, func(c Counters) uint64 { return c.BadLength }},
 	} {
 		tab := NewTable(Config{PartialChecksums: c.partial})
 		mustOpen(t, tab, local, AddrPort{}, Options{})
-		s, n, v := tab.Process(&Inbound{Src: peer.Addr, Dst: local.Addr, Data: c.data})
+		s, n, v := tab.Process(&Inbound{Src: peer.Addr, Dst: local.Addr, Data: c.data, Reassembled: strings.HasPrefix(c.name, "reassembled")})
 		if v != c.want || (n == 1) != (v == Queued) || (s != nil) != (v == Queued) {
 			t.Errorf("%s: %v, %d queued, want %v", c.name, v, n, c.want)
 		}
@@ -437,10 +443,10 @@ func TestCountSent(t *testing.T) {
 
 // unreachable is an ICMP error about a datagram from src to dst, as a router or
 // the peer sends it: the quote is only the header and 8 bytes.
-func unreachable(t *testing.T, typ, code uint8, proto uint8, src, dst AddrPort) (wire.ICMPv4, wire.IPv4) {
+func unreachable(t *testing.T, typ, code uint8, proto uint8, src, dst AddrPort) *wire.ICMPError {
 	t.Helper()
 	packet := make([]byte, 20+100)
-	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 120, TTL: 3, Protocol: proto, Src: src.Addr, Dst: dst.Addr})
+	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 120, TTL: 3, Protocol: proto, Src: src.Addr.As4(), Dst: dst.Addr.As4()})
 	copy(packet[20:], datagram(src, dst, string(make([]byte, 92))))
 	quote := packet[:28]
 	out := gopacket.NewSerializeBuffer()
@@ -453,11 +459,11 @@ func unreachable(t *testing.T, typ, code uint8, proto uint8, src, dst AddrPort) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	q, err := m.Quoted()
+	e, err := m.Report()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, q
+	return &e
 }
 
 func TestICMPErrors(t *testing.T) {
@@ -488,8 +494,8 @@ func TestICMPErrors(t *testing.T) {
 	} {
 		tab := NewTable(Config{})
 		s := mustOpen(t, tab, local, c.remote, Options{})
-		m, q := unreachable(t, c.typ, c.code, c.proto, local, c.quoted)
-		got, pending := tab.ProcessICMP(m, q)
+		e := unreachable(t, c.typ, c.code, c.proto, local, c.quoted)
+		got, pending := tab.ProcessICMP(e)
 		if pending != (c.want != nil) || s.HasError() != pending || pending && got != s {
 			t.Errorf("%s: socket %v, pending %v and %v", c.name, got, pending, s.HasError())
 		}
@@ -508,19 +514,14 @@ func TestICMPErrors(t *testing.T) {
 	}
 }
 
-// A quote too short for the ports, or of a later fragment, matches no socket.
+// A quote too short for the ports matches no socket.
 func TestICMPShortQuote(t *testing.T) {
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	tab := NewTable(Config{})
 	mustOpen(t, tab, local, peer, Options{})
-	m, q := unreachable(t, 3, 3, 17, local, peer)
-	short := q
-	short.Payload = q.Payload[:3]
-	if s, _ := tab.ProcessICMP(m, short); s != nil {
+	e := unreachable(t, 3, 3, 17, local, peer)
+	e.Transport = e.Transport[:3]
+	if s, _ := tab.ProcessICMP(e); s != nil {
 		t.Error("ports found in three bytes")
-	}
-	q.Fragment = 1 // offset 8
-	if s, _ := tab.ProcessICMP(m, q); s != nil {
-		t.Error("ports found in a later fragment")
 	}
 }

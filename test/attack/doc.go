@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package attack attacks the protection boundary: processes without privileges, which
 // have only what a grant gives, try to break the promises of docs/protection.md
 // against a real unetd.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package attack
 
 import (
@@ -186,21 +188,23 @@ func forgedCases(armed *shooter) []attackCase {
 			v.add(to(typeIPv6, ipv6(attackerAddr6, allNodes, protocolICMPv6, icmp6(attackerAddr6, allNodes, 130, 0, make([]byte, 20), v.mark()))))
 			v.fire(armed)
 		}},
-		{"to this host", "frames to the uplink's own MAC address for the kernel's services, and for tags that nobody holds: the kernel must not see them", func(s *scene) {
+		{"to this host", "frames to the uplink's own MAC address for the kernel's loopback addresses, and for tags that nobody holds: the kernel must not see them", func(s *scene) {
 			v := s.forge("tx_no_owner")
 			home := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
 			v.add(
-				home(typeIPv4, ipv4(attackerAddr, hostA, protocolUDP, udp(discard, kernelPort, v.mark()))),
-				home(typeIPv4, ipv4(attackerAddr, hostA, protocolTCP, tcp(discard, kernelPort, v.mark()))),
-				home(typeIPv4, ipv4(attackerAddr, hostA, protocolICMP, []byte{8, 0, 0, 0, 0, 1, 0, 1}, v.mark())),
-				home(typeIPv4, ipv4(hostA, hostA, protocolUDP, udp(attackerPort, nobodysPort, v.mark()))),
-				home(typeIPv6, ipv6(attackerAddr6, hostA6, protocolUDP, udp(discard, kernelPort, v.mark()))),
-				home(typeARP, arp(arpReply, linkA, attackerAddr, linkA, hostA), v.mark()),
+				home(typeIPv4, ipv4(attackerAddr, loopback, protocolUDP, udp(discard, kernelPort, v.mark()))),
+				home(typeIPv4, ipv4(attackerAddr, loopback, protocolTCP, tcp(discard, kernelPort, v.mark()))),
+				home(typeIPv4, ipv4(attackerAddr, loopback, protocolICMP, []byte{8, 0, 0, 0, 0, 1, 0, 1}, v.mark())),
+				home(typeIPv4, ipv4(hostA, loopback, protocolUDP, udp(attackerPort, kernelPort, v.mark()))),
+				home(typeIPv6, ipv6(attackerAddr6, netip.IPv6Loopback(), protocolUDP, udp(discard, kernelPort, v.mark()))),
 				home(typeMessage, message(nobodysPort, attackerTag, v.mark())))
 			v.fire(armed)
 		}},
 	}
 }
+
+// loopback is an address of the kernel's that no endpoint reaches.
+var loopback = netip.MustParseAddr("127.0.0.1")
 
 // transport is a header for any protocol with ports.
 func transport(protocol byte, port int, payload []byte) []byte {

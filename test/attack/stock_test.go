@@ -1,3 +1,5 @@
+//go:build linux
+
 package attack
 
 import (
@@ -117,7 +119,7 @@ func stock(t testing.TB, h *netlab.Host, d *unetd.Daemon) (s holdings) {
 	unetd.Eventually(func() bool {
 		last := s
 		s = takeStock(t, h, d)
-		return len(s.more(last)) == 0 && len(last.more(s)) == 0 && s["devices"] == 3 // lo, uplink, its cutter
+		return len(s.more(last)) == 0 && len(last.more(s)) == 0 && s["devices"] == 5 // lo, uplink, its cutter, the pair to the host
 	})
 	return s
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package attack
 
 import (
@@ -315,5 +317,5 @@ func samples(localPort, remotePort, sinkPort int, localTag, remoteTag uint32) []
 	}
 	return append(all,
 		sample{"to a tag that nobody has", local(typeMessage, message(localTag+1, attackerTag, bad)), 1, "tx_no_owner", ""},
-		sample{"to the kernel of this host", local(typeIPv4, ipv4(attackerAddr, hostA, protocolUDP, u(discard, kernelPort, bad))), 1, "tx_no_owner", ""})
+		sample{"to a loopback address", local(typeIPv4, ipv4(attackerAddr, loopback, protocolUDP, u(discard, kernelPort, bad))), 1, "tx_no_owner", ""})
 }

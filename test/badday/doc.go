@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package badday sends data over an impaired network, between unet and the Linux kernel or unet,
 // and expects all of it, byte for byte.
 //

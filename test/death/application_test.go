@@ -1,3 +1,5 @@
+//go:build linux
+
 package death
 
 import (
@@ -87,10 +89,11 @@ func application(socket, whole string) error {
 		case "read": // read NAME: to its end
 			c := conns[name]
 			go func() {
-				if _, err := io.CopyN(io.Discard, c, 1<<20); err == nil {
+				_, err := io.CopyN(io.Discard, c, 1<<20)
+				if err == nil {
 					fmt.Println("megabyte", name)
+					_, err = io.Copy(io.Discard, c)
 				}
-				_, err := io.Copy(io.Discard, c)
 				fmt.Println("ended", name, errors.Is(err, syscall.ECONNRESET), err)
 			}()
 		case "close": // the host

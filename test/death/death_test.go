@@ -1,3 +1,5 @@
+//go:build linux
+
 package death
 
 import (
@@ -27,20 +29,20 @@ var ends = map[string]func(t *testing.T, a *app){
 // addresses are what an application listens on.
 var addresses = map[string]string{"shared address": "", "whole address": wholeAddr}
 
-// kernelDials makes a connection from host B's kernel to an application, which calls it
+// kernelDials makes a connection from a host's kernel to an application, which calls it
 // name. Neither side sends keepalives, so only a RST or FIN can end it.
-func kernelDials(t *testing.T, pair *netlab.Pair, a *app, name string) *net.TCPConn {
+func kernelDials(t *testing.T, on *netlab.Host, a *app, name string) *net.TCPConn {
 	t.Helper()
-	c, err := pair.B.Dial("tcp", a.at)
+	c, err := on.Dial("tcp", a.at)
 	must(t, err)
 	a.do(t, "accept %s", name)
 	return quiet(t, c)
 }
 
-// kernelAccepts makes one to host B's kernel.
-func kernelAccepts(t *testing.T, pair *netlab.Pair, a *app, name string) *net.TCPConn {
+// kernelAccepts makes one to a host's kernel.
+func kernelAccepts(t *testing.T, on *netlab.Host, a *app, name string) *net.TCPConn {
 	t.Helper()
-	l, err := pair.B.Listen("tcp", pair.B.Addr.Addr().String()+":0")
+	l, err := on.Listen("tcp", on.Addr.Addr().String()+":0")
 	must(t, err)
 	defer l.Close()
 	a.do(t, "dial %v %s", l.Addr(), name)
@@ -73,15 +75,15 @@ type busy struct {
 	read, wrote chan error // the end of each that receives, and that sends
 }
 
-func connectAll(t *testing.T, pair *netlab.Pair, a *app) *busy {
+func connectAll(t *testing.T, on *netlab.Host, a *app) *busy {
 	t.Helper()
 	b := &busy{read: make(chan error, 2), wrote: make(chan error, 2)}
-	for role, connect := range map[string]func(*testing.T, *netlab.Pair, *app, string) *net.TCPConn{"client": kernelDials, "server": kernelAccepts} {
+	for role, connect := range map[string]func(*testing.T, *netlab.Host, *app, string) *net.TCPConn{"client": kernelDials, "server": kernelAccepts} {
 		for i := range 3 {
-			b.idle = append(b.idle, connect(t, pair, a, fmt.Sprint(role, "-idle-", i)))
+			b.idle = append(b.idle, connect(t, on, a, fmt.Sprint(role, "-idle-", i)))
 		}
 		name := role + "-stream"
-		c := connect(t, pair, a, name)
+		c := connect(t, on, a, name)
 		a.do(t, "stream %s", name)
 		if _, err := io.CopyN(io.Discard, c, 1<<20); err != nil {
 			t.Fatal(err)
@@ -90,7 +92,7 @@ func connectAll(t *testing.T, pair *netlab.Pair, a *app) *busy {
 			_, err := io.Copy(io.Discard, c)
 			b.read <- err
 		}()
-		sink := connect(t, pair, a, role+"-sink")
+		sink := connect(t, on, a, role+"-sink")
 		go func() {
 			_, err := io.Copy(sink, endless{})
 			b.wrote <- err
@@ -123,7 +125,7 @@ func TestPeersLearn(t *testing.T) {
 				pair := netlab.RequirePair(t, netlab.Config{})
 				d := unetd.Serve(t, pair.A, unetd.Options{})
 				a := start(t, pair, d.Socket, whole)
-				all := connectAll(t, pair, a)
+				all := connectAll(t, pair.B, a)
 				end(t, a)
 				all.wantResets(t)
 			})
@@ -136,11 +138,11 @@ func TestAfterRestart(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d := unetd.Serve(t, pair.A, unetd.Options{})
 	a := start(t, pair, d.Socket, wholeAddr)
-	before := kernelDials(t, pair, a, "before")
+	before := kernelDials(t, pair.B, a, "before")
 	d.Kill(t)
 	d.Start(t)
 	d.Await(t, "endpoint presented")
-	after := kernelDials(t, pair, a, "after")
+	after := kernelDials(t, pair.B, a, "after")
 	a.Kill(t)
 	wantReset(t, "a connection from before", before)
 	wantReset(t, "a connection from after", after)
@@ -151,7 +153,7 @@ func TestUnetdStopped(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d := unetd.Serve(t, pair.A, unetd.Options{})
 	a := start(t, pair, d.Socket, wholeAddr)
-	c := kernelDials(t, pair, a, "c")
+	c := kernelDials(t, pair.B, a, "c")
 	must(t, d.Stop(t))
 	wantReset(t, "a connection", c)
 }
@@ -171,7 +173,7 @@ func TestPeerWithGap(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{})
 			d := unetd.Serve(t, pair.A, unetd.Options{})
 			a := start(t, pair, d.Socket, whole)
-			c := kernelDials(t, pair, a, "c")
+			c := kernelDials(t, pair.B, a, "c")
 			a.do(t, "write 1000 c")
 			if _, err := io.CopyN(io.Discard, c, 1000); err != nil {
 				t.Fatal(err)
@@ -229,6 +231,23 @@ func TestPeerOnTheHost(t *testing.T) {
 	}
 }
 
+// The peer is the kernel of the same host.
+func TestKernelOfTheHost(t *testing.T) {
+	for where, whole := range addresses {
+		t.Run(where, func(t *testing.T) {
+			pair := netlab.RequirePair(t, netlab.Config{})
+			// The kernel believes a source only on the device of its route.
+			must(t, pair.A.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("1"), 0) }))
+			d := unetd.Serve(t, pair.A, unetd.Options{})
+			a := start(t, pair, d.Socket, whole)
+			dialed, accepted := kernelDials(t, pair.A, a, "dialed"), kernelAccepts(t, pair.A, a, "accepted")
+			a.Kill(t)
+			wantReset(t, "a connection that the kernel has dialed", dialed)
+			wantReset(t, "a connection that the kernel has accepted", accepted)
+		})
+	}
+}
+
 // Host.Close sends what was written, and a FIN.
 func TestCloseFlushes(t *testing.T) {
 	for where, whole := range addresses {
@@ -236,7 +255,7 @@ func TestCloseFlushes(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{})
 			d := unetd.Serve(t, pair.A, unetd.Options{})
 			a := start(t, pair, d.Socket, whole)
-			idle, c := kernelDials(t, pair, a, "idle"), kernelDials(t, pair, a, "c")
+			idle, c := kernelDials(t, pair.B, a, "idle"), kernelDials(t, pair.B, a, "c")
 			const size = 1 << 20
 			a.tell(t, "write %d c", size)
 			a.tell(t, "close")

@@ -1,3 +1,5 @@
+//go:build linux
+
 package http_test
 
 import (
@@ -185,7 +187,7 @@ func TestNginxExample(t *testing.T) {
 	body := n.file(t, "file", 20_000_000)
 	get := func(args ...string) string {
 		t.Helper()
-		args = append([]string{"get", "--socket", n.socket}, args...)
+		args = append([]string{"get", "--unet-socket", n.socket}, args...)
 		p := unetd.Start(t, n.A, netlab.Nobody(), unetd.Command(t, "http"), args...)
 		if err := p.End(t); err != nil {
 			t.Fatalf("%v: %v", args, err)

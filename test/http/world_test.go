@@ -1,3 +1,5 @@
+//go:build linux
+
 package http_test
 
 import (
@@ -39,7 +41,7 @@ func startServer(t *testing.T, pair *netlab.Pair, policy string) *server {
 	t.Helper()
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy})
 	at := fmt.Sprintf("%v:8080", pair.A.Addr.Addr())
-	p := unetd.Start(t, pair.A, netlab.Nobody(), unetd.Command(t, "http"), "serve", "--socket", d.Socket, "--listen", at)
+	p := unetd.Start(t, pair.A, netlab.Nobody(), unetd.Command(t, "http"), "serve", "--unet-socket", d.Socket, "--listen", at)
 	p.Await(t, "serving on")
 	return &server{p, pair, "http://" + at}
 }

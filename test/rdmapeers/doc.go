@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package rdmapeers runs rdma-core's and perftest's programs on the Linux kernel's software
 // RDMA device (rdma_rxe) against programs on unet, each program in both roles, over a good link
 // and over ones that lose packets. It has tests only:
@@ -14,10 +16,8 @@
 //	│ 10.0.0.1   │        └──────────────┘       │ 10.0.0.2      │       │ 10.0.0.3    │
 //	└────────────┘                               └───────────────┘       └─────────────┘
 //
-// Kernel, programs and QEMU itself come from the distribution's packages, by apt-get download.
-// They are unpacked into the folder of -guest and not installed. The guest boots from an
-// initial RAM disk with a kernel, its modules, the programs with their libraries, and package
-// main in guest/ as process 1. The test tells that process by TCP what to run.
+// Package test/internal/guest makes the guest of the distribution's packages, in the folder of
+// -guest. Package main in guest/ is its process 1.
 //
 // Without -guest the tests are skipped: they download 110 MB, which `go test ./...` must
 // not. The skip hides nothing, because .ci/run runs `make test-rdma-peers` besides `make test`.

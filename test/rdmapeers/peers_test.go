@@ -1,3 +1,5 @@
+//go:build linux
+
 package rdmapeers_test
 
 import (
@@ -15,6 +17,7 @@ import (
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/test/internal/guest"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/wire"
 )
@@ -39,7 +42,7 @@ func must(t *testing.T, err error) {
 type scene struct {
 	pair   *netlab.Pair
 	link   *impair.Link
-	guest  *guest
+	guest  *guest.Guest
 	report strings.Builder
 
 	commands map[string]string // the paths of our programs
@@ -51,7 +54,9 @@ func TestPeers(t *testing.T) {
 	if *folder == "" {
 		t.Skip("skipped: the guest is made of packages from the network: make test-rdma-peers")
 	}
-	im := openImage(t, *folder)
+	spec.Dir = filepath.Join(*folder, "rdmapeers")
+	im, err := guest.Open(spec)
+	must(t, err)
 	s := &scene{pair: netlab.RequirePair(t, netlab.Config{Cut: true})}
 	var only atomic.Pointer[func(frame []byte) bool] // frames that the rule of the link applies to
 	spare := func(frame []byte) bool {
@@ -194,7 +199,7 @@ func role(server bool) string {
 // once runs the two programs of a peer, and returns that of the guest and how they have ended.
 func (s *scene) once(t *testing.T, p peer, unetServes bool) (guest program, clientErr, serverErr error) {
 	inGuest := func(server bool) program {
-		return s.guest.start(t, withRole(strings.Fields(p.guest), server, guestAddr.Addr(), s.pair.A.Addr.Addr())...)
+		return inGuest(t, s.guest, withRole(strings.Fields(p.guest), server, guestAddr.Addr(), s.pair.A.Addr.Addr())...)
 	}
 	onUnet := func(server bool) program {
 		args := withRole(strings.Fields(p.unet), server, s.pair.A.Addr.Addr(), guestAddr.Addr())
@@ -233,8 +238,8 @@ func withRole(args []string, server bool, own, peer netip.Addr) []string {
 func (s *scene) alone(t *testing.T) {
 	args := []string{"ibv_rc_pingpong", "-g", "1", "-n", "100"}
 	start := time.Now()
-	server := s.guest.start(t, args...)
-	client, err := dial(t, server, func() program { return s.guest.start(t, append(args, guestAddr.Addr().String())...) })
+	server := inGuest(t, s.guest, args...)
+	client, err := dial(t, server, func() program { return inGuest(t, s.guest, append(args, guestAddr.Addr().String())...) })
 	if err != nil {
 		t.Errorf("client: %v", err)
 	}

@@ -1,25 +1,24 @@
+//go:build linux
+
 package rdmapeers_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/test/internal/guest"
+	"github.com/unet-go/unet/test/internal/guest/agent"
 	"github.com/unet-go/unet/test/internal/unetd"
-	"github.com/unet-go/unet/test/rdmapeers/guest/agent"
 )
 
 var (
@@ -27,60 +26,43 @@ var (
 	guestMAC  = "02:00:00:00:00:0c"
 )
 
-// guest is a running virtual machine.
-type guest struct {
-	host *netlab.Host // on which its bridge is
+// spec is the guest. rdma_rxe of older kernels asks the crypto API for crc32.
+var spec = guest.Spec{
+	Packages: []string{"ibverbs-utils", "ibverbs-providers", "rdmacm-utils", "perftest"},
+	Programs: []string{
+		"usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so",
+		"usr/bin/ibv_rc_pingpong", "usr/bin/ibv_uc_pingpong", "usr/bin/ibv_ud_pingpong", "usr/bin/ibv_srq_pingpong", "usr/bin/rping",
+		"usr/bin/ib_write_lat", "usr/bin/ib_read_lat", "usr/bin/ib_atomic_lat", "usr/bin/ib_send_bw", "usr/bin/ib_write_bw",
+	},
+	Libraries: []string{"libgcc_s.so.1"}, // which pthread_exit loads when it is called
+	Files:     []string{"etc/libibverbs.d/rxe.driver"},
+	Modules:   []string{"virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"},
+	Init:      "github.com/unet-go/unet/test/rdmapeers/guest",
 }
 
 // boot boots the guest on host B, whose interface becomes a port of a bridge.
-func boot(t *testing.T, im *image, h *netlab.Host) *guest {
+func boot(t *testing.T, im *guest.Image, h *netlab.Host) *guest.Guest {
 	t.Helper()
-	init := buildInit(t, im)
 	tap, err := bridge(h)
 	must(t, err)
-	defer tap.Close()
-	qemu := im.command("usr/bin/qemu-system-x86_64",
-		"-L", im.root+"/usr/share/qemu", "-L", im.root+"/usr/share/seabios",
-		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "512", "-M", "q35",
-		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", im.kernel, "-initrd", init,
-		// no_timer_check: on a busy machine the kernel finds too few interrupts in its check, and panics.
-		"-append", "console=ttyS0 quiet panic=-1 no_timer_check net.ifnames=0 mitigations=off GUEST_ADDR="+guestAddr.String(),
-		"-netdev", "tap,id=n,fd=3",
-		// The link is a wire: frames have their checksums and are as long as the MTU at most.
-		"-device", "virtio-net-pci,netdev=n,romfile=,mac="+guestMAC+",csum=off,guest_csum=off,gso=off,"+
-			"guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off")
-	qemu.Env = append(os.Environ(), "QEMU_MODULE_DIR="+im.root+"/usr/lib/x86_64-linux-gnu/qemu")
-	qemu.ExtraFiles = []*os.File{tap}
-	qemu.SysProcAttr = netlab.Bound()
-	start := time.Now()
-	console := unetd.StartCommand(t, h, qemu)
-	console.Await(t, agent.Ready)
-	_, release, _ := strings.Cut(console.Output(), agent.Ready)
-	t.Logf("the guest's kernel%s has booted in %.1f s", strings.TrimRight(release, "\r\n"), time.Since(start).Seconds())
-	return &guest{h}
-}
-
-// buildInit builds process 1, and returns the path of the image's initrd with it.
-func buildInit(t *testing.T, im *image) string {
-	t.Helper()
-	dir := filepath.Dir(im.initrd)
-	build := exec.Command("go", "build", "-o", dir+"/init", "github.com/unet-go/unet/test/rdmapeers/guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	initrd := filepath.Join(dir, "initrd")
-	base, err := os.ReadFile(im.initrd)
+	g, err := im.Boot(h, guest.Machine{
+		Memory: 512, Addr: guestAddr, Files: []*os.File{tap},
+		Devices: []string{
+			"-netdev", "tap,id=n,fd=3",
+			// The link is a wire: frames have their checksums and are as long as the MTU at most.
+			"-device", "virtio-net-pci,netdev=n,romfile=,mac=" + guestMAC + ",csum=off,guest_csum=off,gso=off," +
+				"guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off",
+		},
+	})
 	must(t, err)
-	must(t, os.WriteFile(initrd, base, 0o644))
-	f, err := os.OpenFile(initrd, os.O_APPEND|os.O_WRONLY, 0)
-	must(t, err)
-	a := &archive{w: f, has: map[string]bool{}}
-	a.copy(dir+"/init", "init")
-	a.end()
-	must(t, errors.Join(a.err, f.Close()))
-	return initrd
+	t.Cleanup(func() {
+		if said := g.Trouble(0); said != "" {
+			t.Errorf("the guest's kernel reports an error:\n%s", said)
+		}
+		g.Close()
+	})
+	t.Logf("the guest's kernel %s has booted in %.1f s", g.Release, g.Booted.Seconds())
+	return g
 }
 
 // bridge makes a bridge on h with h's interface and a tap, whose descriptor it returns. The
@@ -125,69 +107,25 @@ func bridge(h *netlab.Host) (tap *os.File, err error) {
 	return tap, err
 }
 
-// process is a program that runs in the guest.
-type process struct {
-	args []string
-	conn net.Conn
-	done chan struct{} // closed when it has ended, and err is set
+// theirs is a program in the guest.
+type theirs struct{ *guest.Process }
 
-	mu    sync.Mutex
-	lines []string
-	err   error
-}
+func (p theirs) ended() <-chan struct{} { return p.Done }
+func (p theirs) failure() error         { return p.Err }
+func (p theirs) kill(testing.TB)        { p.Kill() }
 
-// start starts a program in the guest. It is killed at the end of the test.
-func (g *guest) start(t *testing.T, args ...string) *process {
+// inGuest starts a program in the guest. It is killed at the end of the test.
+func inGuest(t *testing.T, g *guest.Guest, args ...string) theirs {
 	t.Helper()
-	c, err := g.host.Dial("tcp", netip.AddrPortFrom(guestAddr.Addr(), agent.Port).String())
+	p, err := g.Start(agent.Command{Args: args})
 	must(t, err)
-	must(t, json.NewEncoder(c).Encode(append([]string{"/usr/bin/" + args[0]}, args[1:]...)))
-	p := &process{args: args, conn: c, done: make(chan struct{})}
-	go p.read()
 	t.Cleanup(func() {
-		c.Close()
-		<-p.done
+		p.Kill()
 		if t.Failed() {
 			t.Logf("in the guest, %s printed:\n%s", strings.Join(args, " "), p.Output())
 		}
 	})
-	return p
-}
-
-func (p *process) read() {
-	defer close(p.done)
-	in := json.NewDecoder(p.conn)
-	for {
-		var e agent.Event
-		if err := in.Decode(&e); err != nil {
-			p.err = fmt.Errorf("guest: %w", err)
-			return
-		}
-		if e.Ended {
-			if e.Error != "" {
-				p.err = errors.New(e.Error)
-			}
-			return
-		}
-		p.mu.Lock()
-		p.lines = append(p.lines, e.Line)
-		p.mu.Unlock()
-	}
-}
-
-// Output is what the program has printed until now.
-func (p *process) Output() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(p.lines, "\n")
-}
-
-func (p *process) ended() <-chan struct{} { return p.done }
-func (p *process) failure() error         { return p.err }
-
-func (p *process) kill(testing.TB) {
-	p.conn.Close()
-	<-p.done
+	return theirs{p}
 }
 
 // ours is a program on unet's host.

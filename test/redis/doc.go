@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package redis runs redis-benchmark and redis-cli, over kernel sockets, against
 // examples/resp on unet, run by user nobody: over a good cable and one that loses
 // frames, with many clients, and with clients that are idle, killed or cut off. It has tests only. They

@@ -1,3 +1,5 @@
+//go:build linux
+
 package redis_test
 
 import (
@@ -46,7 +48,7 @@ func startServer(t *testing.T, pair *netlab.Pair, flags ...string) *server {
 	t.Helper()
 	d := unetd.Serve(t, pair.A, unetd.Options{})
 	at := net.JoinHostPort(pair.A.Addr.Addr().String(), port)
-	flags = append([]string{"--socket", d.Socket, "--listen", at}, flags...)
+	flags = append([]string{"--unet-socket", d.Socket, "--listen", at}, flags...)
 	p := unetd.Start(t, pair.A, netlab.Nobody(), unetd.Command(t, "resp"), flags...)
 	p.Await(t, "serving on")
 	return &server{p, pair, at}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package tcp runs unet's TCP against the Linux kernel's, in both roles, and
 // judges every segment that unet sends.
 //

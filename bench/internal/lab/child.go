@@ -73,6 +73,9 @@ func (c *child) run() error {
 	if c.job.Bench == workload.Memory && c.job.Transport == "" {
 		return c.memory()
 	}
+	if c.job.Procs > 0 {
+		runtime.GOMAXPROCS(c.job.Procs)
+	}
 	if c.job.Counted {
 		workload.CountBy(perf.Inherited(firstCounter))
 	}

@@ -28,6 +28,7 @@ type Config struct {
 	Muxed     bool        // make the muxed pair
 	Crowd     bool        // make the crowded pair
 	Plain     bool        // make the plain pair
+	IPv6      bool        // give the hosts of the muxed and the crowded pair IPv6 addresses, too
 	Impaired  bool        // with impaired links between the hosts, see Goodput
 	Routed    bool        // make two pairs with a router between them, one with a mux on it, see Kernel
 	Bulk      []Net       // make a pair for each
@@ -82,12 +83,12 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 		}
 	}
 	if cfg.Muxed {
-		if l.muxed, err = l.openMuxed(ctx, plan.Pair, netlab.Config{}); err != nil {
+		if l.muxed, err = l.openMuxed(ctx, plan.Pair, netlab.Config{IPv6: cfg.IPv6, LinkLocal: cfg.IPv6}); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.Crowd {
-		if l.crowd, err = l.openMuxed(ctx, plan.Crowd, netlab.Config{}); err != nil {
+		if l.crowd, err = l.openMuxed(ctx, plan.Crowd, netlab.Config{IPv6: cfg.IPv6, LinkLocal: cfg.IPv6}); err != nil {
 			return nil, err
 		}
 		if err := l.crowd.fill(ctx); err != nil {
@@ -183,11 +184,12 @@ type side struct {
 	job  workload.Job
 }
 
-// ownAddr is an unused address in the subnet of a host.
-func ownAddr(h *netlab.Host) netip.Addr {
-	a := h.Addr.Addr().As4()
-	a[3] += 100
-	return netip.AddrFrom4(a)
+// ownAddr is an unused address in the subnet of a host's address.
+func ownAddr(a netip.Addr) netip.Addr {
+	b := a.AsSlice()
+	b[len(b)-1] += 100
+	own, _ := netip.AddrFromSlice(b)
+	return own
 }
 
 // sides are client and server of j. Ports and tags are new ones each time: unetd may still
@@ -224,9 +226,15 @@ func (l *Lab) between(t transport.Transport, from, to *netlab.Host, socket func(
 	const first, span = 20000, 10000 // of ports, below the kernel's ephemeral ones
 	l.serial++
 	number := first + 2*(l.serial%(span/2))
+	addr := func(h *netlab.Host) netip.Prefix {
+		if t.IPv6 {
+			return h.Addr6
+		}
+		return h.Addr
+	}
 	address := func(h *netlab.Host, n uint32) workload.Address {
 		return workload.Address{
-			UDP:      netip.AddrPortFrom(h.Addr.Addr(), uint16(n)),
+			UDP:      netip.AddrPortFrom(addr(h).Addr(), uint16(n)),
 			LinkAddr: h.LinkAddr,
 			Tag:      n,
 		}
@@ -235,7 +243,7 @@ func (l *Lab) between(t transport.Transport, from, to *netlab.Host, socket func(
 	j.Transport = t.Name
 	client.job, server.job = j, j
 	if j.Own {
-		a.Own = ownAddr(client.host)
+		a.Own = ownAddr(a.UDP.Addr())
 	}
 	client.job.Role, client.job.Local, client.job.Remote, client.job.Socket = workload.Client, a, b, socket(client.host)
 	server.job.Role, server.job.Local, server.job.Remote, server.job.Socket = workload.Server, b, a, socket(server.host)

@@ -73,12 +73,16 @@ func (l *Lab) run(ctx context.Context, client, server side, o Observer) (Outcome
 func (l *Lab) measure(ctx context.Context, clientSide, serverSide side, o Observer) (out Outcome, err error) {
 	counted := l.counted() && o == nil
 	clientSide.job.Counted, serverSide.job.Counted = counted, counted
-	server, err := l.spawn(ctx, serverSide.host, l.cfg.ServerCPU, workload.Server)
+	serverCPU, clientCPU := l.cfg.ServerCPU, l.cfg.ClientCPU
+	if clientSide.job.Procs > 0 {
+		serverCPU, clientCPU = netlab.AnyCPU, netlab.AnyCPU
+	}
+	server, err := l.spawn(ctx, serverSide.host, serverCPU, workload.Server)
 	if err != nil {
 		return out, err
 	}
 	defer func() { err = finish(server, err) }()
-	client, err := l.spawn(ctx, clientSide.host, l.cfg.ClientCPU, workload.Client)
+	client, err := l.spawn(ctx, clientSide.host, clientCPU, workload.Client)
 	if err != nil {
 		return out, err
 	}

@@ -13,6 +13,8 @@
 //	rc-send         SEND and RECV of package verbs
 //	rc-write        WRITE of package verbs, into memory that the receiver polls
 //
-// [All] and [Verbs] are the tables of transports, [Bulk] that of bandwidth, [Operations] that of rdma. A transport that can open
+// udp6 and tcp6 are udp and tcp over IPv6.
+//
+// [All], [IPv6] and [Verbs] are the tables of transports, [Bulk] that of bandwidth, [Operations] that of rdma. A transport that can open
 // connections has a Dial and a Listen function beside Open.
 package transport

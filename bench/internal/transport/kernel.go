@@ -406,13 +406,16 @@ func openGoTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		return newStream(j, nil, func() (byteConn, error) { return l.AcceptTCP() }, l.Close), nil
+		return newStream(j, nil, withWaiters(j, func() (byteConn, error) { return l.AcceptTCP() }), l.Close), nil
 	}
-	var c net.Conn
-	if err := dialRetry(ctx, func() (err error) {
-		c, err = new(net.Dialer).DialContext(ctx, "tcp4", j.Remote.UDP.String())
-		return err
-	}); err != nil {
+	c, err := withWaiters(j, func() (c byteConn, err error) {
+		err = dialRetry(ctx, func() (err error) {
+			c, err = new(net.Dialer).DialContext(ctx, "tcp4", j.Remote.UDP.String())
+			return err
+		})
+		return c, err
+	})()
+	if err != nil {
 		return nil, err
 	}
 	return newStream(j, c, nil, func() error { return nil }), nil

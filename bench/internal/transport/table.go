@@ -36,6 +36,7 @@ type Transport struct {
 	Name    string
 	About   string
 	Network Network
+	IPv6    bool // over the IPv6 addresses of the hosts
 	// Granted transports take an endpoint from unetd, with the attachment that
 	// was asked for.
 	Granted bool
@@ -56,7 +57,9 @@ const (
 	Floor        = "floor"
 	Message      = "msg"
 	UDP          = "udp"
+	UDP6         = "udp6"
 	TCP          = "tcp"
+	TCP6         = "tcp6"
 	KernelTCP    = "kernel-tcp"
 	GoTCP        = "go-tcp"
 	KernelUDP    = "kernel-udp"
@@ -87,6 +90,12 @@ var All = []Transport{
 	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openTCP, Dial: dialTCP, Listen: listenTCP},
 	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP, Dial: dialKernel, Listen: listenKernel},
 	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Open: openGoTCP, Dial: dialGoTCP, Listen: listenGoTCP},
+}
+
+// IPv6 is what runs over IPv6, in the order of the output. It is not among the defaults.
+var IPv6 = []Transport{
+	{Name: UDP6, About: "UDP of package unet over IPv6", Network: Muxed, IPv6: true, Granted: true, Waits: anyWait, Batches: true, Open: openUDP},
+	{Name: TCP6, About: "TCP of package unet over IPv6", Network: Muxed, IPv6: true, Granted: true, Waits: anyWait, Batches: true, Open: openTCP, Dial: dialTCP, Listen: listenTCP},
 }
 
 // Verbs is what package verbs adds, in the order of the output. What has no name in All is not
@@ -136,7 +145,7 @@ func Connecting() (names []string) {
 
 // ByName finds a transport of messages.
 func ByName(name string) (Transport, error) {
-	return find("unknown transport", slices.Concat(All, Verbs), name)
+	return find("unknown transport", slices.Concat(All, IPv6, Verbs), name)
 }
 
 func find(failure string, table []Transport, name string) (Transport, error) {
@@ -211,6 +220,21 @@ func newStream(j workload.Job, conn byteConn, accept func() (byteConn, error), c
 	return &stream{
 		conn: conn, accept: accept, close: close,
 		size: j.Size, in: make([]byte, max(streamBuffer, 2*j.Size)), out: make([]byte, 0, max(j.Batch, 1)*j.Size),
+	}
+}
+
+// withWaiters is next for the connection that is measured: it is the one after those of
+// Job.Waiters, on each of which a goroutine waits for data until it is closed.
+func withWaiters(j workload.Job, next func() (byteConn, error)) func() (byteConn, error) {
+	return func() (byteConn, error) {
+		for range j.Waiters {
+			c, err := next()
+			if err != nil {
+				return nil, err
+			}
+			go func() { _, _ = c.Read(make([]byte, 1)) }()
+		}
+		return next()
 	}
 }
 

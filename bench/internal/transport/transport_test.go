@@ -1,3 +1,5 @@
+//go:build linux
+
 package transport
 
 import (
@@ -35,7 +37,7 @@ func TestTransports(t *testing.T) {
 			t.Errorf("%s wants an endpoint where there is no mux", tr.Name)
 		}
 	}
-	for _, tr := range Verbs {
+	for _, tr := range slices.Concat(IPv6, Verbs) {
 		if got, err := ByName(tr.Name); err != nil || got.Name != tr.Name || seen[tr.Name] || len(tr.Waits) == 0 {
 			t.Errorf("%s is not found, or twice: %v", tr.Name, err)
 		}

@@ -259,16 +259,20 @@ func openTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 		if err != nil {
 			return nil, errors.Join(err, host.Close())
 		}
+		accept := withWaiters(j, func() (byteConn, error) { return l.AcceptTCP() })
 		return newStream(j, nil, func() (byteConn, error) {
-			c, err := l.AcceptTCP()
+			c, err := accept()
 			return c, errors.Join(err, l.Close())
 		}, host.Close), nil
 	}
-	var c *unet.TCPConn
-	if err := dialRetry(ctx, func() (err error) {
-		c, err = host.DialTCP(ctx, netip.AddrPort{}, j.Remote.UDP)
-		return err
-	}); err != nil {
+	c, err := withWaiters(j, func() (c byteConn, err error) {
+		err = dialRetry(ctx, func() (err error) {
+			c, err = host.DialTCP(ctx, netip.AddrPort{}, j.Remote.UDP)
+			return err
+		})
+		return c, err
+	})()
+	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
 	return newStream(j, c, nil, host.Close), nil

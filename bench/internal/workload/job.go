@@ -56,6 +56,13 @@ type Job struct {
 	Window int `json:"window,omitempty"` // oneway: messages sent without credit, at most
 	Credit int `json:"credit,omitempty"` // oneway: messages a credit
 
+	// Of rtt over TCP, for wait. Each Waiter is a goroutine, at each end, that waits for data on a
+	// connection of its own.
+	Waiters int           `json:"waiters,omitempty"`
+	Procs   int           `json:"procs,omitempty"`    // GOMAXPROCS of a process that is not pinned; 0: it is pinned to one processor
+	Pause   time.Duration `json:"pause_ns,omitempty"` // of the client between two round trips
+	Rest    time.Duration `json:"rest_ns,omitempty"`  // after the measured section the client is idle for so long
+
 	MTU     int  `json:"mtu,omitempty"`     // bandwidth: of the network
 	Checked bool `json:"checked,omitempty"` // bandwidth: the receiver compares every byte
 
@@ -145,9 +152,10 @@ type Report struct {
 	Counts    *perf.Counts `json:"counts,omitempty"`    // of the hardware, in the measured section
 	Uncounted string       `json:"uncounted,omitempty"` // why the job that was to be counted has no Counts
 
-	CPU      time.Duration `json:"cpu_ns"`   // user and system time in the measured section
-	Mallocs  uint64        `json:"mallocs"`  // heap objects allocated in the measured section
-	Resident int64         `json:"resident"` // memory, idle: bytes
+	RestCPU  time.Duration `json:"rest_cpu_ns,omitempty"` // user and system time of the client in Job.Rest
+	CPU      time.Duration `json:"cpu_ns"`                // user and system time in the measured section
+	Mallocs  uint64        `json:"mallocs"`               // heap objects allocated in the measured section
+	Resident int64         `json:"resident"`              // memory, idle: bytes
 }
 
 // Latency is the exact distribution of round trips, or of connect the times of its cycles.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -106,7 +107,22 @@ func Run(c Conn, j Job) (Report, error) {
 		return Report{}, fmt.Errorf("no benchmark %q for a %q", j.Bench, j.Role)
 	}
 	err := run()
+	if err == nil && j.Role == Client && j.Rest > 0 {
+		s.report.RestCPU, err = rest(j.Rest)
+	}
 	return s.report, err
+}
+
+// rest is the processor time of this process while it sleeps for so long.
+func rest(d time.Duration) (time.Duration, error) {
+	time.Sleep(d / 4) // what the last message has left to do is over
+	before, err := cpuTime()
+	if err != nil {
+		return 0, err
+	}
+	time.Sleep(d)
+	after, err := cpuTime()
+	return after - before, err
 }
 
 // RepeatEnd answers ends that are sent again, because the first answer was lost, until
@@ -121,7 +137,7 @@ func RepeatEnd(c Conn, stop *atomic.Bool) error {
 			switch {
 			case errors.Is(err, os.ErrDeadlineExceeded):
 				continue
-			case err == io.EOF: // the client of a stream has had its answer
+			case err == io.EOF, errors.Is(err, syscall.ECONNRESET): // the client of a stream has had its answer
 				return nil
 			}
 			return err
@@ -257,7 +273,10 @@ func (s *session) rttClient() error {
 		if err := s.keep(now); err != nil {
 			return err
 		}
-		if !ok {
+		if s.job.Pause > 0 {
+			time.Sleep(s.job.Pause)
+		}
+		if !ok || s.job.Pause > 0 {
 			now = clock()
 		}
 		before = now

@@ -1,9 +1,14 @@
-// Package lab opens hosts with verbs for the tests of examples, and reads what a server prints.
+//go:build linux
+
+// Package lab opens hosts for the tests of examples, and reads what a server prints.
 package lab
 
 import (
 	"bytes"
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/unet-go/unet"
@@ -20,8 +25,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Open makes a mux, an endpoint and a context of verbs on a host. All are closed when the test ends.
-func Open(t *testing.T, at *netlab.Host) (*unet.Host, *verbs.Context) {
+// Mux makes a mux on a host. It is closed when the test ends.
+func Mux(t *testing.T, at *netlab.Host) *mux.Mux {
 	t.Helper()
 	var m *mux.Mux
 	must(t, at.Do(func() (err error) {
@@ -29,6 +34,14 @@ func Open(t *testing.T, at *netlab.Host) (*unet.Host, *verbs.Context) {
 		return err
 	}))
 	t.Cleanup(func() { must(t, m.Close()) })
+	return m
+}
+
+// Host makes a mux on a host, and opens an endpoint of it for sockets. Both are closed when the
+// test ends.
+func Host(t *testing.T, at *netlab.Host) *unet.Host {
+	t.Helper()
+	m := Mux(t, at)
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 	must(t, err)
 	h, err := unet.New(t.Context(), grant, lease, unet.Config{})
@@ -36,10 +49,32 @@ func Open(t *testing.T, at *netlab.Host) (*unet.Host, *verbs.Context) {
 		must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
 	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+// Open is [Host], and a context of verbs over it.
+func Open(t *testing.T, at *netlab.Host) (*unet.Host, *verbs.Context) {
+	t.Helper()
+	h := Host(t, at)
 	c, err := verbs.Open(t.Context(), h, verbs.Config{})
 	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return h, c
+}
+
+// RequirePostgres skips the test on a machine without PostgreSQL's server, or fails it if
+// UNET_REQUIRE_TOOLS=1.
+func RequirePostgres(t *testing.T) {
+	t.Helper()
+	_, err := exec.LookPath("initdb")
+	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if err == nil || debian != nil {
+		return
+	}
+	if os.Getenv("UNET_REQUIRE_TOOLS") == "1" {
+		t.Fatalf("%v: apt install postgresql", err)
+	}
+	t.Skipf("%v: apt install postgresql", err)
 }
 
 // Output is what a program prints.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package nattest makes network address translation for tests: a host behind another one,
 // and rules of nftables.
 package nattest

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package impair turns the cable between two hosts of package netlab into an impaired link: it
 // loses, duplicates, corrupts, delays and reorders frames, by a rule for each direction.
 //

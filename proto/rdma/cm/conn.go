@@ -45,7 +45,7 @@ type Conn struct {
 
 	e        *Engine
 	listener *Listener
-	peer     wire.AddrPort
+	peer     wire.AddrPort4
 	state    State
 	local    uint32 // communication IDs
 	remote   uint32
@@ -75,7 +75,7 @@ const (
 	emitRTU
 )
 
-func (e *Engine) newConn(now Time, s State, peer wire.AddrPort) *Conn {
+func (e *Engine) newConn(now Time, s State, peer wire.AddrPort4) *Conn {
 	c := &Conn{e: e, state: s, peer: peer, giveUp: now + Time(e.cfg.MaxHandshake), at: Never, slot: -1}
 	for c.local == 0 || e.conns[c.local] != nil {
 		c.local = uint32(e.cfg.Rand())
@@ -85,7 +85,7 @@ func (e *Engine) newConn(now Time, s State, peer wire.AddrPort) *Conn {
 }
 
 // Peer is what was dialed, or the address and the port that the peer's REQ states.
-func (c *Conn) Peer() wire.AddrPort { return c.peer }
+func (c *Conn) Peer() wire.AddrPort4 { return c.peer }
 
 // Listener is nil on the active side.
 func (c *Conn) Listener() *Listener { return c.listener }

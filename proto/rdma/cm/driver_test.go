@@ -86,7 +86,7 @@ func newPair(t testing.TB, edit func(*Config)) *pair {
 
 func (p *pair) dial(qpn uint32) *Conn {
 	p.t.Helper()
-	c, err := p.cli.Dial(p.now, wire.AddrPort{Addr: server, Port: 7174}, Param{QPN: qpn, PSN: 5, ResponderResources: 3, InitiatorDepth: 8, RetryCount: 6, RNRRetryCount: 2, Private: []byte("hello")})
+	c, err := p.cli.Dial(p.now, wire.AddrPort4{Addr: server, Port: 7174}, Param{QPN: qpn, PSN: 5, ResponderResources: 3, InitiatorDepth: 8, RetryCount: 6, RNRRetryCount: 2, Private: []byte("hello")})
 	if err != nil {
 		p.t.Fatal(err)
 	}

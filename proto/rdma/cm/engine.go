@@ -258,7 +258,7 @@ func validQPN(qpn uint32) bool { return qpn > wire.GSIQPN && qpn < 1<<24-1 }
 
 // Dial sends a REQ to a port. The event ConnectResponse, Rejected or Unreachable follows. Errors:
 // ErrTooManyConns, ErrPrivateTooLong, or a parameter out of range.
-func (e *Engine) Dial(now Time, to wire.AddrPort, p Param) (*Conn, error) {
+func (e *Engine) Dial(now Time, to wire.AddrPort4, p Param) (*Conn, error) {
 	if err := p.check(wire.CMReqPrivate - wire.CMAddressLen); err != nil {
 		return nil, err
 	}

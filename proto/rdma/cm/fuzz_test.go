@@ -41,7 +41,7 @@ func FuzzEngine(f *testing.F) {
 				d = request(client, uint32(x%6)+1, nil)
 				e.Input(now, d.from, d.mad[:])
 			case 1:
-				if c, err := e.Dial(now, wire.AddrPort{Addr: client, Port: 1}, Param{QPN: 2 + uint32(x)}); err == nil {
+				if c, err := e.Dial(now, wire.AddrPort4{Addr: client, Port: 1}, Param{QPN: 2 + uint32(x)}); err == nil {
 					known = append(known, c)
 				}
 			case 2:

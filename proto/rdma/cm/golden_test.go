@@ -59,7 +59,7 @@ func TestActiveAgainstCapture(t *testing.T) {
 		req := wire.CM(d[0].mad[:])
 		r := req.Req()
 		e := New(Config{Addr: client, GUID: r.GUID, Rand: script(uint64(req.LocalID()), req.TransactionID(), sourcePort(req), req.TransactionID())})
-		c, err := e.Dial(0, wire.AddrPort{Addr: server, Port: 7174}, Param{QPN: r.QPN, PSN: r.PSN, ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7})
+		c, err := e.Dial(0, wire.AddrPort4{Addr: server, Port: 7174}, Param{QPN: r.QPN, PSN: r.PSN, ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestPassiveAgainstCapture(t *testing.T) {
 		e.Input(0, client, d[0].mad[:])
 		c := wantEvent(t, e, ConnectRequest)
 		req := wire.CM(d[0].mad[:]).Req()
-		if want := (wire.AddrPort{Addr: client, Port: uint16(sourcePort(wire.CM(d[0].mad[:])) + firstEphemeral)}); c.Peer() != want {
+		if want := (wire.AddrPort4{Addr: client, Port: uint16(sourcePort(wire.CM(d[0].mad[:])) + firstEphemeral)}); c.Peer() != want {
 			t.Errorf("%s: peer %v, want %v", name, c.Peer(), want)
 		}
 		if err := c.Accept(1, Param{QPN: r.QPN, PSN: r.PSN, ResponderResources: 1, InitiatorDepth: 1, RNRRetryCount: 7}); err != nil {
@@ -126,7 +126,7 @@ func TestRejectAgainstCapture(t *testing.T) {
 
 	req := wire.CM(d[0].mad[:])
 	e = New(Config{Addr: client, GUID: req.Req().GUID, Rand: script(uint64(req.LocalID()), req.TransactionID(), sourcePort(req))})
-	if _, err := e.Dial(0, wire.AddrPort{Addr: server, Port: 7174}, Param{QPN: req.Req().QPN}); err != nil {
+	if _, err := e.Dial(0, wire.AddrPort4{Addr: server, Port: 7174}, Param{QPN: req.Req().QPN}); err != nil {
 		t.Fatal(err)
 	}
 	emitted(e)

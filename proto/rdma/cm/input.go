@@ -96,7 +96,7 @@ func (e *Engine) req(now Time, from [4]byte, m wire.CM) {
 	case l.pending >= l.backlog || len(e.conns) >= e.cfg.MaxConns:
 		e.counts[BacklogFull]++ // no answer: the peer sends the REQ again
 	default:
-		c := e.newConn(now, ReqReceived, wire.AddrPort{Addr: from, Port: addr.SrcPort})
+		c := e.newConn(now, ReqReceived, wire.AddrPort4{Addr: from, Port: addr.SrcPort})
 		c.listener, c.remote, c.tid = l, id.id, m.TransactionID()
 		c.retries, c.timeout = r.MaxRetries, e.responseTimeout(r.LocalTimeout)
 		c.attr = Attr{

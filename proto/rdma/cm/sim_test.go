@@ -193,7 +193,7 @@ func TestSimulation(t *testing.T) {
 		for range 12 {
 			from := w.rnd.IntN(2)
 			p := w.param()
-			c, err := w.engines[from].Dial(w.now, wire.AddrPort{Addr: w.engines[1-from].cfg.Addr, Port: 1}, p)
+			c, err := w.engines[from].Dial(w.now, wire.AddrPort4{Addr: w.engines[1-from].cfg.Addr, Port: 1}, p)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -435,7 +435,7 @@ func TestDialOneself(t *testing.T) {
 	if _, err := e.Listen(1, 0); err != nil {
 		t.Fatal(err)
 	}
-	c, err := e.Dial(0, wire.AddrPort{Addr: server, Port: 1}, Param{QPN: 2})
+	c, err := e.Dial(0, wire.AddrPort4{Addr: server, Port: 1}, Param{QPN: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -465,7 +465,7 @@ func TestDialOneself(t *testing.T) {
 
 func TestIllegalCalls(t *testing.T) {
 	p := newPair(t, func(c *Config) { c.MaxConns = 2 })
-	to := wire.AddrPort{Addr: server, Port: 7174}
+	to := wire.AddrPort4{Addr: server, Port: 7174}
 	for name, param := range map[string]Param{
 		"QPN 0": {}, "QPN 1": {QPN: 1}, "multicast QPN": {QPN: 1<<24 - 1}, "QPN of 25 bits": {QPN: 1 << 24}, "PSN": {QPN: 2, PSN: 1 << 24},
 		"retry count": {QPN: 2, RetryCount: 8}, "RNR retry count": {QPN: 2, RNRRetryCount: 8}, "path MTU": {QPN: 2, PathMTU: 4},

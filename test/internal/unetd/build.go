@@ -1,3 +1,5 @@
+//go:build linux
+
 package unetd
 
 import (
@@ -25,18 +27,30 @@ func Command(t testing.TB, name string) string {
 		if built.dir, built.err = os.MkdirTemp("", "unet-test-"); built.err != nil {
 			return
 		}
-		args := append([]string{"build", "-o", built.dir + "/"}, buildFlags...)
-		args = append(args, "github.com/unet-go/unet/cmd/unetd", "github.com/unet-go/unet/examples/...")
-		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("go build: %w\n%s", err, out)
-			return
+		if built.err = buildInto(built.dir); built.err == nil {
+			built.err = os.Chmod(built.dir, 0o755) // the commands run as other users than root
 		}
-		built.err = os.Chmod(built.dir, 0o755) // the commands run as other users than root
 	})
 	if built.err != nil {
 		t.Fatal(built.err)
 	}
 	return filepath.Join(built.dir, name)
+}
+
+// buildInto builds unetd, and the examples, which are a module of their own.
+func buildInto(dir string) error {
+	gomod, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("go env GOMOD: %w", err)
+	}
+	root := filepath.Dir(string(gomod))
+	for module, packages := range map[string]string{root: "./cmd/unetd", filepath.Join(root, "examples"): "./..."} {
+		args := append([]string{"build", "-C", module, "-o", dir + "/"}, buildFlags...)
+		if out, err := exec.Command("go", append(args, packages)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	}
+	return nil
 }
 
 // Clean removes what [Command] has built. TestMain calls it at the end.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package wiretap captures the frames on a cable and judges every TCP segment that
 // unet sends.
 //

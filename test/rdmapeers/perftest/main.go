@@ -1,3 +1,5 @@
+//go:build linux
+
 // Perftest is the peer of perftest's programs ib_write_lat, ib_read_lat, ib_atomic_lat, ib_send_bw
 // and ib_write_bw, for the tests of package rdmapeers: it takes part in their protocol, checks what
 // can be checked, and measures nothing.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package daemon starts, runs and stops unetd. In this order:
 //
 //	raise the limit of open files   if that is not allowed, lower the limits of applications

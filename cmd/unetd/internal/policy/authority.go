@@ -1,3 +1,5 @@
+//go:build linux
+
 package policy
 
 import (
@@ -17,6 +19,7 @@ import (
 type Authority struct {
 	Source    *Source
 	Interface string
+	Queues    Queues // to which endpoints may attach
 	Log       *slog.Logger
 
 	// Register is mux.Terms.Register. MaxCharge is the largest amount of registered memory
@@ -60,6 +63,12 @@ func (a *Authority) Open(o mux.Owner, req endpoint.Request) (mux.Terms, error) {
 	case req.Attach == endpoint.AttachQueue && !r.Trusted:
 		return mux.Terms{}, fmt.Errorf("%w: %s gives uid %d no queues of %s: attach to a port, or ask an operator for trusted: true",
 			os.ErrPermission, r.nameIn(of), o.UID, a.Interface)
+	case req.Attach == endpoint.AttachQueue && !r.Queues.Has(req.Queue):
+		return mux.Terms{}, fmt.Errorf("%w: %s does not give uid %d queue %d of %s (queues: %v): ask for one of these, or ask an operator to add it",
+			os.ErrPermission, r.nameIn(of), o.UID, req.Queue, a.Interface, r.Queues)
+	case req.Attach == endpoint.AttachQueue && !a.Queues.Has(req.Queue):
+		return mux.Terms{}, fmt.Errorf("%w: unetd gives nobody queue %d of %s (--queues %v): ask for one of these, or attach to a port",
+			os.ErrPermission, req.Queue, a.Interface, a.Queues)
 	}
 	t := mux.Terms{Rule: r.nameIn(of), Endpoints: max(r.Endpoints, 0), Memory: max(r.Memory, 0), Trusted: r.Trusted, Infrastructure: r.Infrastructure}
 	if r.Memory != Unlimited && r.Memory <= a.MaxCharge/RegisteredTimes {

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package policy reads the file with the rules about endpoints, and answers questions about it.
 // [Authority] is the policy in force as a mux uses it.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 package policy
 
 import (
@@ -223,6 +225,13 @@ func (p *parser) rule(n *yaml.Node) *Rule {
 		{"memory", func(n *yaml.Node) { r.Memory = p.limit(n, "memory", "a size such as 64MiB", bytesOf) }},
 		{"ports", func(n *yaml.Node) { r.Ports = p.limit(n, "ports", "a number such as 8192", count) }},
 		{"trusted", func(n *yaml.Node) { r.Trusted = p.choice(n, "trusted", "true", "false") }},
+		{"queues", func(n *yaml.Node) {
+			r.Queues = Queues{}
+			p.list(n, "queues", "[0-3, 8]", func(n *yaml.Node) { r.Queues = append(r.Queues, p.queues(n)...) })
+			if r.Queues = Queues(merge(r.Queues)); r.Queues == nil {
+				r.Queues = Queues{}
+			}
+		}},
 		{"infrastructure", func(n *yaml.Node) { r.Infrastructure = p.choice(n, "infrastructure", "true", "false") }},
 		{"operator", func(n *yaml.Node) { r.Operator = p.choice(n, "operator", "true", "false") }},
 		{"nat", func(n *yaml.Node) { r.NATWarn = p.choice(n, "nat", "warn", "refuse") }},
@@ -249,6 +258,8 @@ func (p *parser) complete(n *yaml.Node, r *Rule, given map[string]*yaml.Node) {
 		p.fail(given["interfaces"], "rule %s is about no interface: leave interfaces out if it is about all", r.Name)
 	case given["ports"] != nil && r.Ports == 0:
 		p.fail(given["ports"], "ports: 0: write how many, or leave tags out")
+	case given["queues"] != nil && !r.Trusted:
+		p.fail(given["queues"], "queues: only trusted users may attach to queues: write trusted: true, or leave queues out")
 	case r.Endpoints == 0 && gives:
 		p.fail(n, "rule %s gives tags, memory or trust, but no endpoints: write endpoints: and how many, or unlimited", r.Name)
 	case r.Endpoints == 0 && !r.Operator && given["endpoints"] == nil:
@@ -325,6 +336,19 @@ func (p *parser) pattern(n *yaml.Node) Pattern {
 		p.fail(n, "tag %q: %v", text, err)
 	}
 	return pattern
+}
+
+// queues reads a queue or a range of queues.
+func (p *parser) queues(n *yaml.Node) Queues {
+	text, ok := p.scalar(n, "a queue")
+	if !ok {
+		return nil
+	}
+	q, err := ParseQueues(text)
+	if err != nil || len(q) == 0 { // all, none
+		p.fail(n, "queues: %q: write a number such as 8, or a range such as 0-3; leave queues out for all", text)
+	}
+	return q
 }
 
 // choice reads one of two words.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package policy
 
 import (
@@ -118,9 +120,9 @@ func TestErrors(t *testing.T) {
 		{rule("endpoints: 1", "tags: [\"msg:1\"]"), "2:5: rule a gives endpoints, but no memory: write memory: and a size, or unlimited"},
 		{rule("endpoints: 1", "memory: 1MiB"), "2:5: rule a gives endpoints, but no tags to send and receive by: write tags: and a list"},
 		{rule("interfaces: []", whole), "4:17: rule a is about no interface: leave interfaces out if it is about all"},
-		{rule(whole, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, infrastructure, operator, nat`},
+		{rule(whole, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, nat`},
 		{rule(whole, "users: [bob]"), "7:5: users is here a second time, after line 3: remove one of them"},
-		{rule(whole, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, infrastructure, operator, nat`},
+		{rule(whole, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, nat`},
 		{rule(whole, "groups: staff"), "7:13: groups is a list, and this is a single value: write [staff, 1001]"},
 		{rule(whole, "groups: [staff, stuff]"), `7:21: there is no group "stuff" on this system: correct it, or write the number`},
 		{rule(whole, "groups: [4294967295]"), `7:14: there is no group "4294967295" on this system: correct it, or write the number`},
@@ -136,6 +138,10 @@ func TestErrors(t *testing.T) {
 		{rule(whole, `interfaces: ["eth[01]"]`), `7:18: "eth[01]" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
 		{rule(whole, "infrastructure: vrrp"), `7:21: infrastructure: "vrrp": write true or false`},
 		{rule(whole, "trusted: yes"), `7:14: trusted: "yes": write true or false`},
+		{rule(whole, "queues: [0-3]"), "7:13: queues: only trusted users may attach to queues: write trusted: true, or leave queues out"},
+		{rule(whole, "trusted: true", "queues: 0-3"), "8:13: queues is a list, and this is a single value: write [0-3, 8]"},
+		{rule(whole, "trusted: true", "queues: [0, all]"), `8:17: queues: "all": write a number such as 8, or a range such as 0-3; leave queues out for all`},
+		{rule(whole, "trusted: true", "queues: [3-0]"), `8:14: queues: "3-0": write a number such as 8, or a range such as 0-3; leave queues out for all`},
 		{rule(whole, "nat: allow"), `7:10: nat: "allow": write warn or refuse`},
 		{rule(whole, "nat: [warn]"), "7:10: nat is a single value, and this is a list"},
 		{rule(whole, "operator: [true]"), "7:15: operator is a single value, and this is a list"},

@@ -1,3 +1,5 @@
+//go:build linux
+
 package policy
 
 import (
@@ -36,11 +38,12 @@ type Rule struct {
 	Groups     []Principal
 	Interfaces []string // names, in which * stands for any characters
 	Tags       []Pattern
-	Endpoints  int64 // at once, of one uid
-	Memory     int64 // bytes of segments at once, of one uid
-	Ports      int64 // ports and other tags at once, of one uid
-	Trusted    bool  // may attach to queues of the interface
-	Operator   bool  // may list endpoints and read counters
+	Endpoints  int64  // at once, of one uid
+	Memory     int64  // bytes of segments at once, of one uid
+	Ports      int64  // ports and other tags at once, of one uid
+	Trusted    bool   // may attach to queues of the interface
+	Queues     Queues // to these, if Trusted
+	Operator   bool   // may list endpoints and read counters
 
 	// Infrastructure permits any IP protocol, and UDP as DHCP servers and routers send it,
 	// from whole addresses.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package session is unetd's end of the control protocol: a [Server], which gets endpoints
 // from a [Provider] (the mux), and one session for each connection.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 package session
 
 import (
@@ -26,8 +28,8 @@ func TestOperatorRecords(t *testing.T) {
 	a.want(`{"endpoints":[],"id":1,"v":1}`)
 	endpointOf(t, p, 4711, endpoint.MessageTag(7))
 	endpointOf(t, p, 4712)
-	one := `{"attach":"port","device":"port","id":1,"leased":false,"pid":0,"queue":0,"segment_bytes":8388608,"tags":["msg:7"],"tags_total":1,"uid":4711}`
-	two := `{"attach":"port","device":"port","id":2,"leased":false,"pid":0,"queue":0,"segment_bytes":8388608,"tags":[],"tags_total":0,"uid":4712}`
+	one := `{"attach":"port","device":"port","id":1,"leased":false,"mode":"","pid":0,"queue":0,"segment_bytes":8388608,"tags":["msg:7"],"tags_total":1,"uid":4711,"zero_copy":false}`
+	two := `{"attach":"port","device":"port","id":2,"leased":false,"mode":"","pid":0,"queue":0,"segment_bytes":8388608,"tags":[],"tags_total":0,"uid":4712,"zero_copy":false}`
 	counters := `{"help":"Frames received.","name":"rx_frames","value":12},`
 	more := `{"help":"Frames sent.","name":"tx_frames","value":9007199254740992}`
 	for _, c := range []struct{ request, answer string }{

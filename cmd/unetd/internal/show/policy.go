@@ -1,3 +1,5 @@
+//go:build linux
+
 package show
 
 import (
@@ -86,13 +88,21 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 	if len(rule.Tags) == 0 {
 		fmt.Fprint(t, "  tags\tnone\n")
 	}
-	fmt.Fprintf(t, "  queues\t%s\n", yes(rule.Trusted))
+	fmt.Fprintf(t, "  queues\t%s\n", queues(rule))
 	if rule.Infrastructure {
 		fmt.Fprint(t, "  infrastructure\tyes\n")
 	}
 	fmt.Fprintf(t, "  list, counters\t%s\n", yes(rule.Operator || r.subject.UID == 0))
 	fmt.Fprintf(t, "  nat\t%s\n", nat(rule))
 	return t.Flush()
+}
+
+// queues are the queues of an interface to which the rule's users may attach.
+func queues(r *policy.Rule) string {
+	if !r.Trusted {
+		return "none"
+	}
+	return r.Queues.String()
 }
 
 func nat(r *policy.Rule) string {
@@ -132,6 +142,9 @@ func (r *PolicyReport) summary(w io.Writer) error {
 		var also []string
 		if rule.Trusted {
 			also = append(also, "trusted")
+		}
+		if rule.Queues != nil {
+			also = append(also, "queues:"+rule.Queues.String())
 		}
 		if rule.Infrastructure {
 			also = append(also, "infrastructure")
@@ -175,6 +188,7 @@ type ruleJSON struct {
 	Memory     *int64           `json:"memory_bytes"`
 	Ports      *int64           `json:"ports"`
 	Trusted    bool             `json:"trusted"`
+	Queues     string           `json:"queues"`
 	Operator   bool             `json:"operator"`
 
 	Infrastructure bool   `json:"infrastructure"`
@@ -193,7 +207,7 @@ func rulesJSON(rules []*policy.Rule) []ruleJSON {
 		list = append(list, ruleJSON{
 			Name: r.Name, Line: r.Line, Users: names(r.Users), Groups: names(r.Groups), Interfaces: r.Interfaces,
 			Tags: append([]policy.Pattern{}, r.Tags...), Endpoints: limit(r.Endpoints), Memory: limit(r.Memory), Ports: limit(r.Ports),
-			Trusted: r.Trusted, Operator: r.Operator, Infrastructure: r.Infrastructure, NAT: nat(r),
+			Trusted: r.Trusted, Queues: queues(r), Operator: r.Operator, Infrastructure: r.Infrastructure, NAT: nat(r),
 		})
 	}
 	return list

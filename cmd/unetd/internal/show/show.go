@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package show writes what a running unetd has, and what a policy permits, as text or as
 // JSON.
 package show
@@ -36,7 +38,7 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		return err
 	}
 	t := table(w)
-	fmt.Fprintln(t, "ID\tUID\tPID\tATTACH\tDEVICE\tSEGMENT\tSTATE\tTAGS")
+	fmt.Fprintln(t, "ID\tUID\tPID\tATTACH\tDEVICE\tMODE\tZERO-COPY\tSEGMENT\tSTATE\tTAGS")
 	for _, e := range all {
 		owner := strconv.FormatUint(uint64(e.UID), 10)
 		if name := nameOf(e.UID); name != "" {
@@ -45,12 +47,19 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		device := e.Device
 		if e.Attach == endpoint.AttachQueue {
 			device += "/" + strconv.FormatUint(uint64(e.Queue), 10)
+			if e.SpreadOver > 0 {
+				device += " of " + strconv.FormatUint(uint64(e.SpreadOver), 10)
+			}
 		}
 		state := "leased"
 		if !e.Leased {
 			state = "waiting"
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\n", e.ID, owner, e.PID, e.Attach, device, policy.Bytes(e.SegmentBytes), state, tagsOf(e))
+		zeroCopy := "yes"
+		if !e.ZeroCopy {
+			zeroCopy = "no: " + e.CopyReason
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\t%s\t%s\n", e.ID, owner, e.PID, e.Attach, device, e.Mode, zeroCopy, policy.Bytes(e.SegmentBytes), state, tagsOf(e))
 	}
 	return t.Flush()
 }

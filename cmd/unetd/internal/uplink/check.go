@@ -1,3 +1,5 @@
+//go:build linux
+
 package uplink
 
 import (
@@ -116,7 +118,7 @@ func explainOpen(interfaceName string, err error) error {
 		{os.ErrPermission, "run unetd as root of the initial user namespace"}, // Check found the capabilities
 		{mux.ErrForeignProgram, detachAdvice(interfaceName) + ", or use another --interface"},
 		{mux.ErrNotEthernet, "use another --interface"},
-		{mux.ErrVLANOffload, "turn it off (ethtool -K " + interfaceName + " rxvlan off), or use another --interface"},
+		{mux.ErrVLANOffload, "use --mode tcx, or another --interface"},
 	} {
 		if errors.Is(err, e.is) {
 			return fmt.Errorf("%w: %s", err, e.do)

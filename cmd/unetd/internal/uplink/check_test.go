@@ -1,3 +1,5 @@
+//go:build linux
+
 package uplink
 
 import (
@@ -61,7 +63,7 @@ func TestExplainOpen(t *testing.T) {
 		{fmt.Errorf("%w: eth0 has program 7", mux.ErrForeignProgram), "eth0 has program 7: try again, or use another"}, // there is no such interface here
 		{mux.ErrNotEthernet, "another --interface"},
 		{mux.ErrInUse, "stop the other unetd, or use another --interface"},
-		{mux.ErrVLANOffload, "ethtool -K eth0 rxvlan off"},
+		{mux.ErrVLANOffload, "--mode tcx"},
 		{errors.Join(mux.ErrVLANOffload, unix.EPERM), "as root of the initial user namespace"},
 		{&xsk.UnsupportedError{Feature: "x", MinKernel: "9.9"}, "Linux 9.9 or newer is needed"},
 		{unix.ENOMEM, "cannot allocate memory"},

@@ -1,3 +1,5 @@
+//go:build linux
+
 package uplink
 
 import (
@@ -27,9 +29,10 @@ type Uplink struct {
 }
 
 // Open attaches to an interface of this process's network namespace, or takes over what another
-// unetd has pinned for it. It sets the policy of cfg, which is source, and the limit of memory.
-// register is the command that runs xsk.RegisterMain. Call [Check] first.
-func Open(cfg mux.Config, source *policy.Source, register []string) (*Uplink, error) {
+// unetd has pinned for it. It sets the policy of cfg, which is source with queues, the queues to
+// which endpoints may attach, and the limit of memory. register is the command that runs
+// xsk.RegisterMain. Call [Check] first.
+func Open(cfg mux.Config, source *policy.Source, queues policy.Queues, register []string) (*Uplink, error) {
 	if err := prepareBPFFS(cfg.Pin, cfg.Log); err != nil {
 		return nil, err
 	}
@@ -38,7 +41,7 @@ func Open(cfg mux.Config, source *policy.Source, register []string) (*Uplink, er
 	if err = errors.Join(chargeErr, err); err != nil {
 		return nil, err
 	}
-	u := &Uplink{authority: &policy.Authority{Source: source, Interface: cfg.Interface, Log: cfg.Log, Register: register, MaxCharge: maxCharge}}
+	u := &Uplink{authority: &policy.Authority{Source: source, Interface: cfg.Interface, Queues: queues, Log: cfg.Log, Register: register, MaxCharge: maxCharge}}
 	cfg.Limits.Memory, cfg.Policy = memory, u.authority
 	if u.Mux, err = mux.Open(cfg); err != nil {
 		return nil, explainOpen(cfg.Interface, err)

@@ -1,0 +1,100 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// A host answers a peer that it hears of for the first time after unetd was killed, over UDP and TCP,
+// and goes on when the next unetd is there.
+func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	d := s.serve(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	host, err := unet.Open(ctx, unet.Config{Socket: s.socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	told := make(chan endpoint.NoticeKind, 100)
+	host.Watch(func(n endpoint.Notice) { told <- n.Kind })
+	await := func(kind endpoint.NoticeKind) {
+		t.Helper()
+		for {
+			select {
+			case got := <-told:
+				if got == kind {
+					return
+				}
+			case <-ctx.Done():
+				t.Fatalf("no notice %d", kind)
+			}
+		}
+	}
+	u, err := host.ListenPacket(ctx, "udp", ":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := host.Listen(ctx, "tcp", ":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		buf := make([]byte, 100)
+		for {
+			n, from, err := u.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			u.WriteTo(buf[:n], from)
+		}
+	}()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go io.Copy(c, c)
+		}
+	}()
+	ask := func(c net.Conn) {
+		t.Helper()
+		c.SetDeadline(time.Now().Add(patience))
+		if _, err := c.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 5)
+		if _, err := io.ReadFull(c, buf); err != nil || string(buf) != "hello" {
+			t.Fatalf("%s: %q, %v", c.LocalAddr().Network(), buf, err)
+		}
+	}
+	d.kill()
+	await(endpoint.NoticeUnetdGone)
+	var peers []net.Conn
+	for _, network := range []string{"udp", "tcp"} {
+		c, err := pair.B.Dial(network, "10.0.0.1:7000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ask(c)
+		peers = append(peers, c)
+	}
+	s.serve(t)
+	await(endpoint.NoticeUnetdBack)
+	for _, c := range peers {
+		ask(c)
+	}
+}

@@ -1,0 +1,115 @@
+package unet
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/stack"
+)
+
+// ended is a handler of a UDP port that does nothing but pass on why the port has ended.
+type ended chan error
+
+func (ended) Datagram(int64, *stack.UDPPacket) {}
+func (ended) Run(int64) int64                  { return stack.Never }
+func (e ended) Failed(err error)               { e <- err }
+
+// When the lease has ended its reason is the error of every call, of those that block and of later
+// ones, also if the host is closed at that moment, by the first that has learned of the end.
+func TestEndOfLeaseIsTheReasonAlsoAfterClose(t *testing.T) {
+	a, b, lease := memHosts(t)
+	there := netip.MustParseAddrPort("10.0.0.2:7")
+	sink, err := b.ListenTCP(t.Context(), there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := a.ListenUDP(t.Context(), netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := a.ListenTCP(t.Context(), netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := make(ended, 1)
+	if _, err := a.OpenUDPPort(t.Context(), netip.AddrPort{}, handler); err != nil {
+		t.Fatal(err)
+	}
+	connect := func() *TCPConn { // to a peer that does not read
+		c, err := a.DialTCP(t.Context(), netip.AddrPort{}, there)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sink.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c, full, lent := connect(), connect(), connect()
+	big := make([]byte, 64<<20)
+	if err := lent.Lend(big); err != nil {
+		t.Fatal(err)
+	}
+	lease.mu.Lock()
+	lease.mute = true
+	lease.mu.Unlock()
+
+	of := func(_ any, err error) error { return err }
+	ctx := t.Context()
+	calls := map[string]func() error{
+		"read":             func() error { return of(c.Read(make([]byte, 1))) },
+		"borrow":           func() error { return of(c.Borrow()) },
+		"write":            func() error { return of(full.Write(big)) },
+		"lend":             func() error { return lent.Lend(big) },
+		"accept":           func() error { return of(l.Accept()) },
+		"read from":        func() error { _, _, err := u.ReadFrom(make([]byte, 1)); return err },
+		"read batch":       func() error { return of(u.ReadBatch(make([]Message, 1))) },
+		"borrow datagram":  func() error { return of(u.Borrow()) },
+		"dial tcp":         func() error { return of(a.DialTCP(ctx, netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.9:7"))) },
+		"dial from a port": func() error { return of(a.DialTCP(ctx, netip.MustParseAddrPort("10.0.0.1:77"), there)) },
+		"dial udp":         func() error { return of(a.DialUDP(ctx, netip.MustParseAddrPort("10.0.0.1:78"), there)) },
+		"listen":           func() error { return of(a.ListenTCP(ctx, netip.AddrPort{})) },
+		"listen udp":       func() error { return of(a.ListenUDP(ctx, netip.AddrPort{})) },
+		"open port":        func() error { return of(a.OpenUDPPort(ctx, netip.AddrPort{}, make(ended, 1))) },
+	}
+	check := func(when, name string, err error) {
+		if !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s, %s: %v", name, when, err)
+		}
+	}
+	var started, all sync.WaitGroup
+	for name, f := range calls {
+		for range 8 {
+			started.Add(1)
+			all.Go(func() {
+				started.Done()
+				check("blocked", name, f())
+			})
+		}
+	}
+	started.Wait()
+	close(lease.done)
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+	check("told", "port", <-handler)
+	for name, f := range calls {
+		check("later", name, f())
+	}
+	for name, err := range map[string]error{
+		"write to":           of(u.WriteToUDPAddrPort(nil, there)),
+		"reserve":            of(u.Reserve()),
+		"close udp":          u.Close(),
+		"close tcp":          c.Close(),
+		"close the listener": l.Close(),
+		"claim":              of(a.ListenTCP(context.Background(), netip.MustParseAddrPort("10.0.0.1:79"))),
+	} {
+		check("later", name, err)
+	}
+}

@@ -1,0 +1,185 @@
+package unet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/proto/tcp"
+)
+
+// local is one address of a host, with the ports that the host has there.
+type local struct {
+	addr     netip.Addr
+	udp, tcp *ports
+}
+
+// locals are the addresses of a host: the IPv4 address, the global IPv6 address and the
+// link-local one, those of them that it has.
+type locals []*local
+
+// newLocals makes the addresses of a host; whole: it has them as a whole.
+func newLocals(lease endpoint.Lease, whole bool, addrs ...netip.Addr) (all locals) {
+	for _, a := range addrs {
+		none := netip.AddrPortFrom(a, 0)
+		all = append(all, &local{a, newPorts(lease, endpoint.UDPTag(none), whole), newPorts(lease, endpoint.TCPTag(none), whole)})
+	}
+	return all
+}
+
+// at is the address a of the host; nil: it is not one of them.
+func (all locals) at(a netip.Addr) *local {
+	if i := slices.IndexFunc(all, func(l *local) bool { return l.addr == a }); i >= 0 {
+		return all[i]
+	}
+	return nil
+}
+
+// Choose and Release make the TCP ports of all addresses a [stack.TCPPorts].
+func (all locals) Choose(a netip.Addr, pick func([]tcp.PortBlock) uint16) uint16 {
+	return all.at(a).tcp.Choose(pick)
+}
+
+func (all locals) Release(a netip.Addr, port uint16) { all.at(a).tcp.Release(port) }
+
+func udpPorts(l *local) *ports { return l.udp }
+func tcpPorts(l *local) *ports { return l.tcp }
+
+// family is the part of the addresses that a network is for: those of "tcp4" are IPv4, those of
+// "tcp6" IPv6, those of "tcp" both.
+func (all locals) family(network string) locals {
+	var some locals
+	for _, l := range all {
+		if inFamily(network, l.addr) {
+			some = append(some, l)
+		}
+	}
+	return some
+}
+
+func inFamily(network string, a netip.Addr) bool {
+	switch network[len(network)-1] {
+	case '4':
+		return a.Is4()
+	case '6':
+		return a.Is6()
+	}
+	return true
+}
+
+// errLoopback is the reason why no socket of a host can have or reach a loopback address.
+var errLoopback = errors.New("loopback addresses are the kernel's: use package net, or an address of the interface")
+
+// listen returns the addresses at which a listener or an unconnected socket of a network that
+// asks for a receives, and the address that it is bound to. As in package net an unspecified
+// address, of either family, stands for all addresses of "tcp" or "udp". Other addresses must be
+// the host's: the error is EADDRNOTAVAIL.
+func (all locals) listen(network string, a netip.Addr) (locals, netip.Addr, error) {
+	a = a.Unmap()
+	if a.IsValid() && !a.IsUnspecified() {
+		switch l := all.family(network).at(a.WithZone("")); {
+		case l != nil:
+			return locals{l}, l.addr, nil
+		case a.IsLoopback():
+			return nil, a, fmt.Errorf("%w: %w", syscall.EADDRNOTAVAIL, errLoopback)
+		}
+		return nil, a, syscall.EADDRNOTAVAIL
+	}
+	some := all.family(network)
+	switch len(some) {
+	case 0:
+		return nil, a, fmt.Errorf("%w: the host has no address for %s", syscall.EADDRNOTAVAIL, network)
+	case 1:
+		return some, some[0].addr, nil
+	}
+	return some, netip.IPv6Unspecified(), nil
+}
+
+// dial returns the local address of a socket that is connected to remote and asks for a, which
+// is one of the host's or unspecified: for a link-local remote the link-local one, for another
+// IPv6 address the global one (RFC 6724, section 5, rule 2). Errors: EADDRNOTAVAIL if a is not
+// the host's, ENETUNREACH if the host has no address to reach remote from, EINVAL for addresses
+// of two families, ECONNREFUSED for loopback addresses, for one of which the unspecified address
+// stands.
+func (all locals) dial(a, remote netip.Addr) (*local, error) {
+	a, remote = a.Unmap(), remote.Unmap()
+	if remote.IsLoopback() || remote.IsUnspecified() || !remote.IsValid() {
+		return nil, fmt.Errorf("%w: %w", syscall.ECONNREFUSED, errLoopback)
+	}
+	if a.IsValid() && !a.IsUnspecified() {
+		some, _, err := all.listen("any", a)
+		switch {
+		case err != nil:
+			return nil, err
+		case a.Is4() != remote.Is4():
+			return nil, syscall.EINVAL
+		}
+		return some[0], nil
+	}
+	for _, l := range all {
+		if l.addr.Is4() == remote.Is4() && l.addr.IsLinkLocalUnicast() == (remote.Is6() && remote.IsLinkLocalUnicast()) {
+			return l, nil
+		}
+	}
+	// A host with a whole address has no other one, which serves all destinations.
+	for _, l := range all {
+		if l.addr.Is4() == remote.Is4() {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: the host has no %s address", syscall.ENETUNREACH, familyName(remote))
+}
+
+func familyName(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// samePortTries is how many free ports are tried until one is free at all addresses.
+const samePortTries = 16
+
+// get makes the caller a user of the same port at several addresses until it calls giveBack:
+// see [ports.get]. Addresses at which the host may have no such port are left out if there is
+// another one; so are addresses that the interface does not have now.
+func (all locals) get(ctx context.Context, of func(*local) *ports, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+	for range samePortTries {
+		port, giveBack, err = all.getOnce(ctx, of, number, outgoing)
+		if number != 0 || !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return port, giveBack, err
+}
+
+func (all locals) getOnce(ctx context.Context, of func(*local) *ports, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+	var back []func()
+	giveBack = func() {
+		for _, f := range back {
+			f()
+		}
+	}
+	var denied error
+	port = number
+	for _, l := range all {
+		got, f, err := of(l).get(ctx, port, outgoing)
+		switch {
+		case err == nil:
+			port, back = got, append(back, f)
+		case !errors.Is(err, endpoint.ErrTagDenied):
+			giveBack()
+			return 0, nil, err
+		case denied == nil:
+			denied = err
+		}
+	}
+	if back == nil {
+		return 0, nil, denied
+	}
+	return port, giveBack, nil
+}

@@ -1,0 +1,564 @@
+//go:build linux
+
+package mux
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// modelDriver is the rules of a driver. As in many drivers, an insertion at a location in use
+// replaces the rule there.
+type modelDriver struct {
+	rules   map[uint32]flowRule
+	size    uint32
+	chooses bool
+	accepts func(flowRule) error // asked before a rule is inserted and removed; nil: all rules
+	listed  func()               // called when the locations were listed
+	refuses error                // of locations
+	fails   error                // of get
+	keeps   error                // of remove
+}
+
+func newModelDriver(size uint32) *modelDriver {
+	return &modelDriver{rules: map[uint32]flowRule{}, size: size}
+}
+
+func (d *modelDriver) locations() ([]uint32, uint32, bool, error) {
+	list := slices.Collect(maps.Keys(d.rules))
+	if d.listed != nil {
+		d.listed()
+	}
+	return list, d.size, d.chooses, d.refuses
+}
+
+func (d *modelDriver) get(at uint32) (flowRule, bool, error) {
+	r, found := d.rules[at]
+	return r, found && d.fails == nil, d.fails
+}
+
+func (d *modelDriver) insert(r flowRule, at uint32) (uint32, error) {
+	if d.accepts != nil {
+		if err := d.accepts(r); err != nil {
+			return 0, err
+		}
+	}
+	if at == anyLocation && d.chooses {
+		at = d.highest()
+	}
+	if at >= d.size {
+		return 0, unix.ENOSPC
+	}
+	d.rules[at] = r
+	return at, nil
+}
+
+// highest is the highest free location, which ethtool(8) takes; d.size: there is none.
+func (d *modelDriver) highest() uint32 {
+	for at := d.size; at > 0; at-- {
+		if _, used := d.rules[at-1]; !used {
+			return at - 1
+		}
+	}
+	return d.size
+}
+
+func (d *modelDriver) remove(at uint32) error {
+	if d.keeps != nil {
+		return d.keeps
+	}
+	r, found := d.rules[at]
+	if !found {
+		return unix.EINVAL
+	}
+	if d.accepts != nil {
+		if err := d.accepts(r); err != nil {
+			return err
+		}
+	}
+	delete(d.rules, at)
+	return nil
+}
+
+func tagOfText(t *testing.T, text string) endpoint.Tag {
+	t.Helper()
+	tag, err := endpoint.ParseTag(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tag
+}
+
+// nonzero is the bytes of b that are not 0, by offset.
+func nonzero(b []byte) string {
+	var list []string
+	for i := 0; i < len(b); i++ {
+		from := i
+		for i < len(b) && b[i] != 0 {
+			i++
+		}
+		if i > from {
+			list = append(list, fmt.Sprintf("%d:%x", from, b[from:i]))
+		}
+	}
+	return strings.Join(list, " ")
+}
+
+// The commands are equal to those of a C program that was compiled with linux/ethtool.h.
+func TestRulesInTheKernelsLayout(t *testing.T) {
+	const all16 = "ffffffffffffffffffffffffffffffff"
+	for _, c := range []struct {
+		tag  string
+		want []string
+	}{
+		{"udp:10.0.0.1:7000", []string{"0:32 16:02 24:0a 27:01 30:1b58 96:ffffffff 102:ffff 168:02 176:05"}},
+		{"tcp:10.0.0.1:40000-40063", []string{"0:32 16:01 24:0a 27:01 30:9c40 96:ffffffff 102:ffc0 168:02 176:05"}},
+		{"tcp:[fd01:203::1]:443", []string{"0:32 16:05 36:fd010203 51:01 54:01bb 108:" + all16 + " 126:ffff 168:02 176:05"}},
+		{"udp:[fd01:203::1]:443", []string{"0:32 16:06 36:fd010203 51:01 54:01bb 108:" + all16 + " 126:ffff 168:02 176:05"}},
+		{"addr:10.0.0.77", []string{"0:32 16:0d 24:0a 27:4d 33:01 96:ffffffff 168:02 176:05", "0:32 16:12 32:0806 104:ffff 168:02 176:05"}},
+		{"addr:fd01::12:3477", []string{"0:32 16:0e 36:fd01 49:123477 108:" + all16 + " 168:02 176:05", "0:32 16:0e 36:ff02 47:01ff123477 108:" + all16 + " 168:02 176:05"}},
+		{"msg:7", []string{"0:32 16:12 32:88b5 104:ffff 168:02 176:05"}},
+	} {
+		var got []string
+		for _, r := range rulesOf(tagOfText(t, c.tag), 2)[0] {
+			b := newRxnfc(unix.ETHTOOL_SRXCLSRLINS, 0)
+			b.putRule(r, 5)
+			got = append(got, nonzero(b))
+			if back := b.rule(); back != r {
+				t.Errorf("%s: %+v was read as %+v", c.tag, r, back)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s:\n%s\nwant\n%s", c.tag, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+		}
+	}
+}
+
+// A rule with conditions that unet's rules do not have is not taken for one of them.
+func TestRulesOfOthersAreTold(t *testing.T) {
+	ours := rulesOf(tagOfText(t, "udp:10.0.0.1:7000"), 2)[0][0]
+	b := newRxnfc(unix.ETHTOOL_GRXCLSRULE, 0)
+	b.putRule(ours, 5)
+	b.put32(rxnfcFlow, flowUDP4|0x80000000)
+	if b.rule() != ours {
+		t.Error("FLOW_EXT without a further field")
+	}
+	b[rxnfcMaskExt+10] = 0x0f // of the VLAN tag
+	if r := b.rule(); r == ours || r.covers(ours) {
+		t.Error("a rule for a VLAN is taken for one of all frames")
+	}
+	b = newRxnfc(unix.ETHTOOL_GRXCLSRULE, 0)
+	b.putRule(ours, 5)
+	b.put32(rxnfcFlow, flowUDP4|0x20000000) // FLOW_RSS
+	if r := b.rule(); r == ours || r.covers(ours) {
+		t.Error("a rule of an RSS context is taken for one of a queue")
+	}
+}
+
+// A driver that answers EINVAL to the count of rules has none. Other errors stay errors.
+func TestDriverWithoutRules(t *testing.T) {
+	for _, c := range []struct {
+		errno syscall.Errno
+		none  bool
+	}{{unix.EINVAL, true}, {unix.EOPNOTSUPP, true}, {unix.EIO, false}} {
+		d := driverRules{
+			name:    func() (string, error) { return "uplink", nil },
+			command: func(int, string, []byte) error { return c.errno },
+		}
+		if _, _, _, err := d.locations(); errors.Is(err, unix.EOPNOTSUPP) != c.none || !errors.Is(err, c.errno) {
+			t.Errorf("%v: %v", c.errno, err)
+		}
+		s := steering{driver: &d}
+		if err := s.sweep(map[endpoint.Tag]uint32{tagOfText(t, "udp:10.0.0.1:7000"): 1}, nil); (err == nil) != c.none {
+			t.Errorf("%v: rules of dead endpoints: %v", c.errno, err)
+		}
+	}
+}
+
+func TestSpreadLeads(t *testing.T) {
+	const port, whole4, whole6, message = "tcp:10.0.0.1:80", "addr:10.0.0.77", "addr:fd00::77", "msg:7"
+	for _, c := range []struct {
+		s     spread
+		queue uint32
+		leads []string // of the four
+	}{
+		{spread{queues: 1}, 0, []string{port, whole4, whole6, message}},
+		{spread{queues: 4, table: []uint32{0, 1, 2, 3}}, 0, []string{message}},
+		{spread{queues: 4, table: []uint32{0, 1, 2, 3}}, 1, nil},
+		{spread{queues: 4, table: []uint32{2, 2}}, 2, []string{port, whole6}},
+		{spread{queues: 4, table: []uint32{2, 2}}, 0, []string{message}},
+		{spread{queues: 4, table: []uint32{0, 0}}, 0, []string{port, whole4, whole6, message}},
+		{spread{queues: 4}, 0, nil}, // as virtio_net without RSS: the host chooses
+	} {
+		for _, tag := range []string{port, whole4, whole6, message} {
+			if got := c.s.leads(tagOfText(t, tag), c.queue); got != slices.Contains(c.leads, tag) {
+				t.Errorf("%+v: %s to queue %d: %v", c.s, tag, c.queue, got)
+			}
+		}
+	}
+}
+
+// A driver without masks of ports gets a rule for each port of a block; after an error none is left.
+func TestBlockWithoutMasks(t *testing.T) {
+	d := newModelDriver(100)
+	d.accepts = func(r flowRule) error {
+		if m := r.mask[atPort4 : atPort4+2]; m[0] != 0xff || m[1] != 0xff {
+			return unix.EINVAL
+		}
+		return nil
+	}
+	s := steering{driver: d}
+	block := tagOfText(t, "udp:10.0.0.1:40000-40063")
+	rules, err := s.insert(block, 1, false)
+	if err != nil || len(rules) != 64 || len(d.rules) != 64 {
+		t.Fatalf("%d rules, %d in the driver, %v", len(rules), len(d.rules), err)
+	}
+	if _, err := s.insert(tagOfText(t, "udp:10.0.0.1:40064-40127"), 1, false); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("a block that has no room: %v", err)
+	}
+	if len(d.rules) != 64 {
+		t.Errorf("%d rules after an error", len(d.rules))
+	}
+	if err := s.release(rules); err != nil || len(d.rules) != 0 || len(s.inserted) != 0 {
+		t.Errorf("%d rules are left: %v", len(d.rules), err)
+	}
+}
+
+// All messages, and all ARP requests, come in on one queue: endpoints there share the rule, and an
+// endpoint on another queue gets an error.
+func TestRulesThatTagsShare(t *testing.T) {
+	d := newModelDriver(16)
+	s := steering{driver: d}
+	first, err := s.insert(tagOfText(t, "msg:7"), 1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := s.insert(tagOfText(t, "msg:8"), 1, false)
+	if err != nil || len(d.rules) != 1 {
+		t.Fatalf("%d rules, %v", len(d.rules), err)
+	}
+	if _, err := s.insert(tagOfText(t, "msg:9"), 2, false); !errors.Is(err, errElsewhere) {
+		t.Errorf("on another queue: %v", err)
+	}
+	if _, err := s.insert(tagOfText(t, "addr:10.0.0.77"), 1, false); err != nil || len(d.rules) != 3 {
+		t.Fatalf("%d rules, %v", len(d.rules), err)
+	}
+	if _, err := s.insert(tagOfText(t, "addr:10.0.0.78"), 2, false); !errors.Is(err, errElsewhere) || len(d.rules) != 3 {
+		t.Errorf("%d rules, %v", len(d.rules), err)
+	}
+	if err := s.release(first); err != nil || len(d.rules) != 3 {
+		t.Errorf("%d rules after the first of two, %v", len(d.rules), err)
+	}
+	if err := s.release(second); err != nil || len(d.rules) != 2 {
+		t.Errorf("%d rules after both, %v", len(d.rules), err)
+	}
+}
+
+// A rule of the operator that leads a tag to the queue is used and stays. One that leads it to
+// another queue is an error.
+func TestRulesOfTheOperator(t *testing.T) {
+	tag := tagOfText(t, "tcp:10.0.0.1:80")
+	exact := rulesOf(tag, 2)[0][0]
+	ofAddress := rulesOf(tagOfText(t, "addr:10.0.0.1"), 2)[0][0]
+	ofPort := flowRule{kind: flowTCP4, ring: 2}.where(atPort4, []byte{0, 80}, nil)
+	for _, r := range []flowRule{exact, ofAddress, ofPort} {
+		d := newModelDriver(16)
+		d.rules[9] = r
+		s := steering{driver: d}
+		rules, err := s.insert(tag, 2, false)
+		if err != nil || len(rules) != 0 || len(d.rules) != 1 {
+			t.Errorf("%+v: %v, %d rules", r, err, len(d.rules))
+		}
+		if err := s.release(rules); err != nil || d.rules[9] != r {
+			t.Errorf("%+v did not stay: %v", r, err)
+		}
+	}
+	for _, r := range []flowRule{
+		rulesOf(tagOfText(t, "udp:10.0.0.1:80"), 2)[0][0],
+		rulesOf(tagOfText(t, "tcp:10.0.0.2:80"), 2)[0][0],
+		rulesOf(tagOfText(t, "addr:10.0.0.2"), 2)[0][0],
+		exact.where(8, []byte{0, 9}, nil),    // one source port only
+		ofAddress.where(14, []byte{17}, nil), // UDP only
+		rulesOf(tagOfText(t, "msg:1"), 2)[0][0],
+		{kind: flowTCP4, ring: 3},
+	} {
+		d := newModelDriver(16)
+		d.rules[9] = r
+		s := steering{driver: d}
+		if rules, err := s.insert(tag, 2, false); err != nil || !slices.Equal(rules, []flowRule{exact}) || d.rules[0] != exact || d.rules[9] != r {
+			t.Errorf("%+v counts as a rule that leads the tag: %v", r, err)
+		}
+	}
+	d := newModelDriver(16)
+	d.rules[9] = rulesOf(tag, 3)[0][0]
+	s := steering{driver: d}
+	if _, err := s.insert(tag, 2, false); !errors.Is(err, errElsewhere) || len(d.rules) != 1 {
+		t.Errorf("to another queue: %v, %d rules", err, len(d.rules))
+	}
+}
+
+// Of several rules that match, the lowest location has effect. A rule of the operator that leads
+// more than the tag to another queue is an error only if it stands below the tag's own rule.
+func TestRulesOfTheOperatorByLocation(t *testing.T) {
+	tag := tagOfText(t, "tcp:10.0.0.1:80")
+	exact := rulesOf(tag, 2)[0][0]
+	toQueue := func(queue uint64) flowRule {
+		r := rulesOf(tagOfText(t, "addr:10.0.0.1"), 0)[0][0]
+		r.ring = queue
+		return r
+	}
+	for _, c := range []struct {
+		what      string
+		rules     map[uint32]flowRule
+		chooses   bool
+		elsewhere bool
+		inserted  int
+	}{
+		{"elsewhere at 0", map[uint32]flowRule{0: toQueue(3)}, false, true, 0},
+		{"elsewhere at 1", map[uint32]flowRule{1: toQueue(3)}, false, false, 1},
+		{"elsewhere at 0, to the queue at 1", map[uint32]flowRule{0: toQueue(3), 1: toQueue(2)}, false, true, 0},
+		{"to the queue at 0, elsewhere at 1", map[uint32]flowRule{0: toQueue(2), 1: toQueue(3)}, false, false, 0},
+		{"elsewhere at 1, to the queue at 2", map[uint32]flowRule{1: toQueue(3), 2: toQueue(2)}, false, false, 1},
+		{"to the queue at 0, the tag elsewhere at 1", map[uint32]flowRule{0: toQueue(2), 1: rulesOf(tag, 3)[0][0]}, false, true, 0},
+		{"the driver chooses a higher location", map[uint32]flowRule{0: toQueue(3)}, true, true, 0},
+		{"the driver chooses a lower location", map[uint32]flowRule{15: toQueue(3)}, true, false, 1},
+	} {
+		d := newModelDriver(16)
+		d.rules, d.chooses = maps.Clone(c.rules), c.chooses
+		s := steering{driver: d}
+		rules, err := s.insert(tag, 2, false)
+		if errors.Is(err, errElsewhere) != c.elsewhere || !c.elsewhere && err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if len(rules) != c.inserted || len(d.rules) != len(c.rules)+c.inserted {
+			t.Errorf("%s: %d rules for the tag, the driver has %v", c.what, len(rules), d.rules)
+		}
+	}
+	// An earlier process's rule is found beside one that covers it, in whatever order they are read.
+	for range 50 {
+		d := newModelDriver(16)
+		d.rules[0], d.rules[5] = toQueue(2), exact
+		s := steering{driver: d}
+		rules, err := s.insert(tag, 2, true)
+		if err != nil || !slices.Equal(rules, []flowRule{exact}) {
+			t.Fatalf("taken over: %v, %v", rules, err)
+		}
+		if err := s.release(rules); err != nil || !maps.Equal(d.rules, map[uint32]flowRule{0: toQueue(2)}) {
+			t.Fatalf("left: %v, %v", d.rules, err)
+		}
+	}
+}
+
+// A process that takes over has the rules of the tags of living endpoints, and removes those of dead
+// ones.
+func TestRulesAreTakenOver(t *testing.T) {
+	d := newModelDriver(16)
+	before := steering{driver: d}
+	alive, dead, other := tagOfText(t, "tcp:10.0.0.1:80"), tagOfText(t, "addr:10.0.0.77"), tagOfText(t, "udp:10.0.0.1:9")
+	for _, tag := range []endpoint.Tag{alive, dead} {
+		if _, err := before.insert(tag, 1, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	operators := rulesOf(other, 3)[0][0]
+	d.rules[7] = operators
+	s := steering{driver: d}
+	// The rule of all messages is the living one's, too.
+	messages := [2]endpoint.Tag{tagOfText(t, "msg:7"), tagOfText(t, "msg:8")}
+	if _, err := before.insert(messages[0], 1, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.sweep(map[endpoint.Tag]uint32{dead: 1, messages[0]: 1}, map[endpoint.Tag]uint32{alive: 1, messages[1]: 1}); err != nil || len(d.rules) != 3 {
+		t.Errorf("%d rules after the dead ones': %v", len(d.rules), err)
+	}
+	rules, err := s.insert(alive, 1, true)
+	if err != nil || len(rules) != 1 {
+		t.Fatalf("%v, %d rules", err, len(d.rules))
+	}
+	ofMessages, err := s.insert(messages[1], 1, true)
+	if err != nil || len(ofMessages) != 1 || len(d.rules) != 3 {
+		t.Fatalf("%v, %d rules", err, len(d.rules))
+	}
+	rules = append(rules, ofMessages...)
+	if err := s.release(rules); err != nil || len(d.rules) != 1 || d.rules[7] != operators {
+		t.Errorf("%v are left: %v", d.rules, err)
+	}
+}
+
+// A process that takes over removes the rules of a tag with it also if the tag needs none any more:
+// its frames come in on the queue without them, or the endpoint has the whole address, too.
+func TestRulesThatAreNotNeededAreTakenOver(t *testing.T) {
+	block, whole := tagOfText(t, "tcp:10.0.0.1:40000-40063"), tagOfText(t, "addr:10.0.0.1")
+	for _, ofWhole := range []bool{false, true} {
+		d := newModelDriver(16)
+		before := steering{driver: d}
+		if _, err := before.insert(block, 1, false); err != nil {
+			t.Fatal(err)
+		}
+		rx := spread{queues: 4, table: []uint32{1, 1}}
+		l := &Lease{holdsQueue: true, queue: 1}
+		m := &Mux{log: slog.New(slog.DiscardHandler), steering: steering{driver: d, spread: func() (spread, error) { return rx, nil }}}
+		m.tags.held = map[endpoint.Tag]*claim{}
+		if ofWhole {
+			rx.table = []uint32{0, 1}
+			m.tags.held[whole] = &claim{by: l}
+		}
+		if rules, err := m.steer(l, block, false); err != nil || len(rules) != 0 {
+			t.Errorf("a new tag: %v, %v", rules, err)
+		}
+		rules, err := m.steer(l, block, true)
+		if err != nil || len(rules) != 1 || len(d.rules) != 1 {
+			t.Errorf("%v, %v, the driver has %v", rules, err, d.rules)
+		}
+		if err := m.unsteer(rules); err != nil || len(d.rules) != 0 {
+			t.Errorf("left: %v, %v", d.rules, err)
+		}
+	}
+}
+
+// Another program inserts and deletes rules at any time. None of its rules is lost, and all tags
+// are led to their queues.
+func TestRulesBesideAnotherProgram(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		d := newModelDriver(24)
+		d.chooses = seed%5 == 0
+		theirs := map[uint32]flowRule{}
+		port := uint16(0)
+		other := func() {
+			port++
+			at := d.highest()
+			if rng.IntN(2) == 0 { // where the mux inserts next
+				for at = 0; d.rules[at] != (flowRule{}); at++ {
+				}
+			}
+			if at < d.size {
+				r := rulesOf(endpoint.TCPTag(netip.AddrPortFrom(netip.MustParseAddr("10.9.9.9"), port)), 3)[0][0]
+				d.rules[at], theirs[at] = r, r
+			}
+		}
+		d.listed = func() {
+			switch rng.IntN(4) {
+			case 0:
+				other()
+			case 1:
+				for at := range theirs {
+					delete(d.rules, at)
+					delete(theirs, at)
+					break
+				}
+			}
+		}
+		s := steering{driver: d}
+		held := map[endpoint.Tag][]flowRule{}
+		for range 200 {
+			tag := endpoint.UDPTag(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(1+rng.IntN(20))))
+			if rules, is := held[tag]; is {
+				if err := s.release(rules); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				delete(held, tag)
+			} else if rules, err := s.insert(tag, 1, false); err == nil {
+				held[tag] = rules
+			} else if !errors.Is(err, unix.ENOSPC) {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			want := maps.Clone(theirs)
+			for tag := range held {
+				r := rulesOf(tag, 1)[0][0]
+				at := s.inserted[r.flows()].at
+				want[at] = r
+			}
+			if !maps.Equal(want, d.rules) {
+				t.Fatalf("seed %d: the driver has %v, want %v", seed, d.rules, want)
+			}
+		}
+	}
+}
+
+// A rule that another program has replaced is not removed with the tag.
+func TestReplacedRuleStays(t *testing.T) {
+	d := newModelDriver(16)
+	s := steering{driver: d}
+	rules, err := s.insert(tagOfText(t, "tcp:10.0.0.1:80"), 1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := rulesOf(tagOfText(t, "tcp:10.0.0.1:81"), 3)[0][0]
+	d.rules[0] = replaced
+	if err := s.release(rules); err != nil || d.rules[0] != replaced {
+		t.Errorf("%v, %v", d.rules, err)
+	}
+}
+
+// A rule that cannot be removed with its tag is removed with the next change, and serves its tag
+// until then if that is claimed again.
+func TestRuleThatCannotBeRemoved(t *testing.T) {
+	first, second := tagOfText(t, "tcp:10.0.0.1:80"), tagOfText(t, "tcp:10.0.0.1:81")
+	for _, ofGet := range []bool{false, true} {
+		var log bytes.Buffer
+		d := newModelDriver(16)
+		m := &Mux{log: slog.New(slog.NewTextHandler(&log, nil)), steering: steering{driver: d}}
+		s := &m.steering
+		insert := func(tag endpoint.Tag, queue uint32) []flowRule {
+			t.Helper()
+			rules, err := s.insert(tag, queue, false)
+			if err != nil || len(rules) != 1 {
+				t.Fatalf("%v: %v, %v", tag, rules, err)
+			}
+			return rules
+		}
+		left := func(rules []flowRule) {
+			t.Helper()
+			if ofGet {
+				d.fails = unix.EIO
+			} else {
+				d.keeps = unix.EIO
+			}
+			err := m.unsteer(rules)
+			if !errors.Is(err, unix.EIO) || !strings.Contains(log.String(), "level=WARN") || len(s.inserted) == 0 {
+				t.Errorf("%v, %d entries, log %q", err, len(s.inserted), log.String())
+			}
+			log.Reset()
+			d.fails = nil
+		}
+		want := func(what string, n int) {
+			t.Helper()
+			if len(d.rules) != n || len(s.inserted) != n {
+				t.Errorf("%s: %d rules, %d entries, want %d", what, len(d.rules), len(s.inserted), n)
+			}
+		}
+		other := insert(second, 1)
+		left(insert(first, 1))
+		want("not removed", 2)
+		again := insert(first, 1)
+		want("claimed again", 2)
+		left(again)
+		d.keeps = nil
+		if err := m.unsteer(other); err != nil {
+			t.Error(err)
+		}
+		want("another tag's is removed", 0)
+		left(insert(first, 1))
+		d.keeps = nil
+		moved := insert(first, 2)
+		want("on another queue", 1)
+		if err := m.unsteer(moved); err != nil {
+			t.Error(err)
+		}
+		want("all", 0)
+	}
+}

@@ -1,0 +1,104 @@
+package unet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// logged returns what is logged by slog.Default while f runs.
+func logged(t *testing.T, f func()) string {
+	t.Helper()
+	var log bytes.Buffer
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	f()
+	return log.String()
+}
+
+// Without unetd, OpenNetwork gives the kernel's sockets, logs that once, and tells why.
+func TestFallback(t *testing.T) {
+	ctx := t.Context()
+	cfg := Config{Socket: filepath.Join(t.TempDir(), "unetd.sock"), Fallback: Kernel}
+	var n *Opened
+	var err error
+	log := logged(t, func() { n, err = OpenNetwork(ctx, cfg) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	if n.Network != Kernel || n.Host() != nil || !absent(n.FellBack()) {
+		t.Errorf("%v, host %v, %v", n.Network, n.Host(), n.FellBack())
+	}
+	if strings.Count(log, "\n") != 1 || !strings.Contains(log, "level=WARN") || !strings.Contains(log, "falling back") {
+		t.Errorf("logged %q", log)
+	}
+	l, err := n.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := n.DialContext(ctx, "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	p, err := n.ListenPacket(ctx, "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	if _, err := n.Resolver().LookupPort(ctx, "tcp", "http"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without a Fallback, and after the end of the context, the error is that of Open.
+func TestNoFallback(t *testing.T) {
+	cfg := Config{Socket: filepath.Join(t.TempDir(), "unetd.sock")}
+	log := logged(t, func() {
+		if n, err := OpenNetwork(t.Context(), cfg); n != nil || !absent(err) {
+			t.Errorf("%v, %v", n, err)
+		}
+		cfg.Fallback = Kernel
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if n, err := OpenNetwork(ctx, cfg); n != nil || err == nil {
+			t.Errorf("context over: %v, %v", n, err)
+		}
+	})
+	if log != "" {
+		t.Errorf("logged %q", log)
+	}
+}
+
+func TestAbsent(t *testing.T) {
+	for err, want := range map[error]bool{
+		syscall.ENOENT:           true,
+		syscall.ECONNREFUSED:     true,
+		syscall.EACCES:           true,
+		fs.ErrPermission:         true, // the policy gives no endpoint
+		endpoint.ErrTagDenied:    true,
+		errors.ErrUnsupported:    true,
+		errSystem:                true,
+		endpoint.ErrBusy:         false,
+		endpoint.ErrGeometry:     false,
+		endpoint.ErrHugePages:    false,
+		endpoint.ErrTagHeld:      false,
+		context.DeadlineExceeded: false,
+	} {
+		if got := absent(fmt.Errorf("open: %w", err)); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/unet-go/unet/wire"
+)
+
+var (
+	host6A = wire.AddrFrom16([16]byte{0xfd, 15: 1})
+	host6B = wire.AddrFrom16([16]byte{0xfd, 15: 2})
+)
+
+// deliver6 gives what c or the table of the other end emits to the tables in turns, until both
+// are silent.
+func deliver6(t *testing.T, now Time, tabs [2]*Table, lose func(from int, b []byte) bool) {
+	t.Helper()
+	addrs := [2]wire.Addr{host6A, host6B}
+	b := make([]byte, 2000)
+	for busy := true; busy; {
+		busy = false
+		for i, tab := range tabs {
+			for tab.Ready != nil {
+				busy = true
+				n := tab.Ready.Emit(now, b)
+				if lose != nil && lose(i, b[:n]) {
+					continue
+				}
+				r := tabs[1-i].Process(now, &Inbound{Src: addrs[i], Dst: addrs[1-i], Data: b[:n]})
+				if r.Reply {
+					n = tabs[1-i].EmitReply(b)
+					tab.Process(now, &Inbound{Src: addrs[1-i], Dst: addrs[i], Data: b[:n]})
+				}
+			}
+		}
+	}
+}
+
+// Connections over IPv6 have room for its longer header, with and without SYN cookies, and a
+// path's MTU is not believed to be below 1280 (RFC 8201, section 4).
+func TestIPv6Connections(t *testing.T) {
+	for _, syns := range []int{0, 1} { // 1: the SYN queue is full, a cookie is sent
+		tabs := [2]*Table{NewTable(Config{}), NewTable(Config{})}
+		l, err := tabs[1].Listen(AddrPort{Addr: wire.Any6, Port: 80}, ListenOptions{SynQueue: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tabs[1].Listen(AddrPort{Addr: wire.Any4, Port: 80}, ListenOptions{}); err != nil {
+			t.Errorf("a listener for IPv4 beside it: %v", err)
+		}
+		if _, err := tabs[1].Listen(AddrPort{Port: 80}, ListenOptions{}); err == nil {
+			t.Error("a listener for both families beside it")
+		}
+		now := Time(1e9)
+		if syns == 1 {
+			c, err := tabs[0].Dial(now, AddrPort{Addr: host6A, Port: 9}, AddrPort{Addr: host6B, Port: 80}, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			deliver6(t, now, tabs, func(from int, b []byte) bool { return from == 1 }) // never answered
+			c.Abort()
+			for c.Emit(now, make([]byte, 100)) > 0 {
+			}
+		}
+		if _, err := tabs[0].Dial(now, AddrPort{Addr: host6A}, AddrPort{Addr: hostB, Port: 80}, Options{}); err == nil {
+			t.Error("a connection between two families")
+		}
+		c, err := tabs[0].Dial(now, AddrPort{Addr: host6A}, AddrPort{Addr: host6B, Port: 80}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deliver6(t, now, tabs, nil)
+		peer := l.Accept()
+		if peer == nil || c.State() != Established || (tabs[1].Count(CookiesAccepted) == 1) != (syns == 1) {
+			t.Fatalf("%v; %d cookies", c.State(), tabs[1].Count(CookiesAccepted))
+		}
+		for _, end := range []*Conn{c, peer} {
+			if i := end.Info(); i.SendMSS != 1500-60-wire.TCPTimestampsLen || i.ReceiveMSS != 1440 {
+				t.Errorf("segments of %d bytes, offered %d", i.SendMSS, i.ReceiveMSS)
+			}
+		}
+		for _, told := range []struct{ mtu, want int }{{1279, 1500}, {68, 1500}, {1280, 1280}} {
+			c.Write(now, make([]byte, 5000))
+			size := 0
+			deliver6(t, now, tabs, func(from int, b []byte) bool {
+				if from != 0 || size != 0 {
+					return from == 0
+				}
+				size = len(b) + wire.IPv6HeaderLen
+				e := wire.ICMPError{Src: host6A, Dst: host6B, Protocol: wire.ProtocolTCP, Transport: b[:8], Size: size, TooBig: true, MTU: told.mtu}
+				if tabs[0].ProcessICMP(now, &e) != c {
+					t.Errorf("not about the connection: %x", binary.BigEndian.Uint32(b[4:]))
+				}
+				return true
+			})
+			if got, _ := c.PathMTU(); got != told.want {
+				t.Errorf("told %d: the path's MTU is %d, want %d", told.mtu, got, told.want)
+			}
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package unet
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"testing"
+)
+
+// serveNames is a DNS server at 10.0.0.1:53 on a host. What it answers by UDP about
+// "long.test" is truncated. It counts the questions that it has answered by each protocol.
+func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
+	t.Helper()
+	known := map[string][]string{"short.test": {"10.0.0.7"}, "long.test": {"10.0.0.8", "10.0.0.9"}}
+	u, err := h.ListenPacket(t.Context(), "udp", "10.0.0.1:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := h.Listen(t.Context(), "tcp", "10.0.0.1:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan string, 100)
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := u.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			asked <- "udp"
+			reply, err := answer(buf[:n], known)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if answers := binary.BigEndian.Uint16(reply[6:]); answers > 1 {
+				reply[2] |= 2 // TC
+			}
+			u.WriteTo(reply, from)
+		}
+	}()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				var size [2]byte
+				for {
+					if _, err := io.ReadFull(c, size[:]); err != nil {
+						return
+					}
+					query := make([]byte, binary.BigEndian.Uint16(size[:]))
+					if _, err := io.ReadFull(c, query); err != nil {
+						return
+					}
+					asked <- "tcp"
+					reply, err := answer(query, known)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+				}
+			}()
+		}
+	}()
+	return func() (udp, tcp int) {
+		for len(asked) > 0 {
+			if <-asked == "udp" {
+				udp++
+			} else {
+				tcp++
+			}
+		}
+		return udp, tcp
+	}
+}
+
+// The host's resolver asks over the host: by UDP, and by TCP after a truncated answer.
+func TestResolverAsksOverTheHost(t *testing.T) {
+	a, b, _ := memHosts(t)
+	counts := serveNames(t, a)
+	r := b.Resolver()
+	dial := r.Dial
+	r.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dial(ctx, network, "10.0.0.1:53")
+	}
+	for _, c := range []struct {
+		name  string
+		addrs []string
+		tcp   bool
+	}{{"short.test", []string{"10.0.0.7"}, false}, {"long.test", []string{"10.0.0.8", "10.0.0.9"}, true}} {
+		got, err := r.LookupHost(t.Context(), c.name)
+		slices.Sort(got)
+		if udp, tcp := counts(); err != nil || !slices.Equal(got, c.addrs) || udp == 0 || (tcp > 0) != c.tcp {
+			t.Errorf("%s: %v, %v; %d questions by UDP, %d by TCP", c.name, got, err, udp, tcp)
+		}
+	}
+	if _, err := r.LookupHost(t.Context(), "nosuch.test"); !isNotFound(err) {
+		t.Errorf("an unknown name: %v", err)
+	}
+}
+
+func isNotFound(err error) bool {
+	var e *net.DNSError
+	return errors.As(err, &e) && e.IsNotFound
+}
+
+// A server at a loopback address is asked by the kernel's sockets.
+func TestResolverAsksLoopbackServersByTheKernel(t *testing.T) {
+	a, _, _ := memHosts(t)
+	server, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	c, err := a.Resolver().Dial(t.Context(), "udp", server.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, ok := c.(*net.UDPConn); !ok {
+		t.Errorf("a %T", c)
+	}
+}

@@ -1,0 +1,217 @@
+//go:build linux
+
+package unet_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+)
+
+// Programs of the host reach an endpoint of it, and the endpoint reaches them, in each mode, by TCP and
+// UDP, with an address that the host shares and with one of the endpoint's own.
+func TestSameHost(t *testing.T) { testSameHosts(t, "10.0.0.1", "10.0.0.77") }
+
+// The same over IPv6.
+func TestSameHostIPv6(t *testing.T) { testSameHosts(t, "fd00::1", "fd00::77") }
+
+func testSameHosts(t *testing.T, shared, own string) {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+		for _, trusted := range []bool{true, false} {
+			for _, whole := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v/trusted=%v/whole=%v", mode, trusted, whole), func(t *testing.T) {
+					t.Parallel()
+					kernel := netip.MustParseAddr(shared)
+					at := kernel
+					if whole {
+						at = netip.MustParseAddr(own)
+					}
+					testSameHost(t, mode, trusted, kernel, at)
+				})
+			}
+		}
+	}
+}
+
+// testSameHost is TestSameHost for a kernel's address, and an endpoint's, which may be the same.
+func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.Addr) {
+	p := netlab.RequirePair(t, netlab.Config{IPv6: at.Is6()})
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if at.Is6() {
+		loopback = netip.IPv6Loopback()
+	}
+	on := func(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
+	setting := func() string {
+		var b []byte
+		must(t, p.A.Do(func() (err error) {
+			// The strictest setting: the kernel believes a source only on the device of its route.
+			if err = os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("1"), 0); err == nil {
+				b, err = os.ReadFile("/proc/sys/net/ipv4/conf/lo/accept_local")
+			}
+			return err
+		}))
+		return string(b)
+	}
+	was := setting()
+	var m *mux.Mux
+	must(t, p.A.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode, Policy: mux.Permit(mux.Terms{Trusted: trusted})})
+		return err
+	}))
+	defer func() {
+		must(t, m.Close())
+		if now := setting(); now != was {
+			t.Errorf("accept_local of lo is %q after the end of the mux, was %q", now, was)
+		}
+	}()
+	cfg := unet.Config{}
+	if at != kernelAt {
+		cfg.Addr = at
+	}
+	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
+	must(t, err)
+	h, err := unet.New(t.Context(), grant, lease, cfg)
+	must(t, err)
+	defer func() { must(t, h.Close()) }()
+
+	// Kernel to endpoint.
+	l, err := h.Listen(t.Context(), "tcp", ":8080")
+	must(t, err)
+	body := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got, err := io.ReadAll(r.Body)
+		if err != nil || !bytes.Equal(got, body) {
+			t.Errorf("the endpoint has received %d bytes, %v", len(got), err)
+		}
+		w.Write(body)
+	})}
+	go server.Serve(l)
+	defer server.Close()
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(_ context.Context, network, address string) (net.Conn, error) { return p.A.Dial(network, address) }}}
+	post := func(client *http.Client, to string) {
+		t.Helper()
+		r, err := client.Post("http://"+to, "text/plain", bytes.NewReader(body))
+		must(t, err)
+		got, err := io.ReadAll(r.Body)
+		must(t, errors.Join(err, r.Body.Close()))
+		if !bytes.Equal(got, body) {
+			t.Errorf("received %d bytes", len(got))
+		}
+	}
+	post(client, on(at, 8080))
+
+	u, err := h.ListenPacket(t.Context(), "udp", ":5353")
+	must(t, err)
+	defer u.Close()
+	k, err := p.A.ListenUDP(on(kernelAt, 0))
+	must(t, err)
+	defer k.Close()
+	must(t, errors.Join(k.SetDeadline(time.Now().Add(patience)), u.SetDeadline(time.Now().Add(patience))))
+	toUs := net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 5353))
+	ask := func(from, to net.PacketConn, at net.Addr, text string) net.Addr {
+		t.Helper()
+		_, err := from.WriteTo([]byte(text), at)
+		must(t, err)
+		b := make([]byte, 2048)
+		n, src, err := to.ReadFrom(b)
+		must(t, err)
+		if string(b[:n]) != text {
+			t.Fatalf("received %q, want %q", b[:n], text)
+		}
+		return src
+	}
+	src := ask(k, u, toUs, "kernel's question")
+	if src.String() != k.LocalAddr().String() {
+		t.Errorf("a datagram from %v came from %v", k.LocalAddr(), src)
+	}
+	ask(u, k, src, "our answer")
+	ask(u, k, k.LocalAddr(), "our question")
+
+	// Endpoint to kernel.
+	kl, err := p.A.Listen("tcp", on(kernelAt, 6379))
+	must(t, err)
+	kernel := &http.Server{Handler: server.Handler}
+	go kernel.Serve(kl)
+	defer kernel.Close()
+	ours := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.DialContext}}
+	post(ours, on(kernelAt, 6379))
+	// A port of the kernel where nothing listens.
+	if c, err := h.Dial("tcp", on(kernelAt, 81)); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("dialed a port where nobody listens: %v, %v", c, err)
+	}
+	if c, err := p.A.Dial("tcp", on(at, 82)); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("the kernel has dialed a port where nobody listens: %v, %v", c, err)
+	}
+
+	// The loopback addresses are the kernel's.
+	if c, err := h.Dial("tcp", on(loopback, 6379)); err == nil || !strings.Contains(err.Error(), loopback.String()) {
+		t.Errorf("dialed %v: %v, %v", loopback, c, err)
+	} else {
+		t.Log(err)
+	}
+	if c, err := h.Listen(t.Context(), "tcp", on(loopback, 9999)); err == nil {
+		t.Errorf("listens at %v: %v", loopback, c)
+	} else {
+		t.Log(err)
+	}
+	list, err := m.Counters()
+	must(t, err)
+	for _, c := range list {
+		switch {
+		case c.Value != 0:
+			t.Logf("%s %d", c.Name, c.Value)
+		case c.Name == "rx_host" || c.Name == "tx_host":
+			t.Errorf("%s is 0", c.Name)
+		}
+	}
+}
+
+// An endpoint on a queue sends by the wire only. What it sends to its own host fails at once: to
+// the kernel's address and to another endpoint's.
+func TestSameHostFromQueue(t *testing.T) {
+	p := netlab.RequirePair(t, netlab.Config{})
+	var m *mux.Mux
+	must(t, p.A.Do(func() (err error) {
+		m, err = mux.Open(mux.Config{Interface: p.A.Interface, Policy: mux.Permit(mux.Terms{Trusted: true})})
+		return err
+	}))
+	defer func() { must(t, m.Close()) }()
+	open := func(attach endpoint.Attachment, cfg unet.Config) *unet.Host {
+		grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: attach})
+		must(t, err)
+		h, err := unet.New(t.Context(), grant, lease, cfg)
+		must(t, err)
+		t.Cleanup(func() { must(t, h.Close()) })
+		return h
+	}
+	queue := open(endpoint.AttachQueue, unet.Config{})
+	whole := netip.MustParseAddr("10.0.0.77")
+	open(endpoint.AttachPort, unet.Config{Addr: whole})
+	for _, to := range []string{"10.0.0.1:6379", netip.AddrPortFrom(whole, 80).String()} {
+		if c, err := queue.Dial("tcp", to); !errors.Is(err, syscall.EHOSTUNREACH) {
+			t.Errorf("dial of %s: %v, %v", to, c, err)
+		}
+		u, err := queue.Dial("udp", to)
+		must(t, err)
+		defer u.Close()
+		if _, err := u.Write([]byte("x")); !errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, syscall.EHOSTUNREACH) || !strings.Contains(err.Error(), "queue") {
+			t.Errorf("datagram to %s: %v", to, err)
+		}
+	}
+}

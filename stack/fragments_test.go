@@ -1,0 +1,195 @@
+package stack_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/proto/frag"
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
+)
+
+// fragmentFrames are the frames of a datagram from B to A, in packets of that MTU.
+func fragmentFrames(v6 bool, id uint16, mtu int, payload []byte) (frames []stack.Frame) {
+	if v6 {
+		b := udp6(7, string(payload))
+		for p := range frag.Pieces(len(b), mtu-wire.IPv6HeaderLen-wire.IPv6FragmentLen) {
+			h := make([]byte, wire.IPv6FragmentLen)
+			next := wire.ProtocolUDP
+			if p.Offset > 0 { // it means nothing there (RFC 8200, section 4.5)
+				next = wire.ProtocolTCP
+			}
+			wire.PutIPv6Fragment(h, uint8(next), p.Field(true), uint32(id))
+			f := wire.IPv6Fields{Protocol: wire.ProtocolFragment, TrafficClass: wire.ECNCapable}
+			frames = append(frames, stack.Frame{Data: ip6Frame(f, append(h, b[p.Offset:][:p.Len]...))})
+		}
+		return frames
+	}
+	b := datagramFrame(9, 7, payload)[wire.EthernetHeaderLen+wire.IPv4HeaderLen:]
+	for p := range frag.Pieces(len(b), mtu-wire.IPv4HeaderLen) {
+		f := wire.IPv4Fields{Protocol: wire.ProtocolUDP, ID: id, TOS: wire.ECNCapable, Fragment: p.Field(false)}
+		frames = append(frames, stack.Frame{Data: ipFrame(f, b[p.Offset:][:p.Len])})
+	}
+	return frames
+}
+
+func TestFragmentsAreReassembled(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprint("IPv6 ", v6), func(t *testing.T) { testReassembly(t, v6) })
+	}
+}
+
+func testReassembly(t *testing.T, v6 bool) {
+	s, l, c := newScripted(t, both)
+	local, from := ap("10.0.0.1:7"), ap("10.0.0.2:9")
+	if v6 {
+		local, from = ap("[fd00::1]:7"), ap("[fd00::2]:9")
+	}
+	u := must(s.ListenUDP(local, stack.UDPOptions{}))
+	payload := bytes.Repeat([]byte("some bytes"), 6000)
+	frames := fragmentFrames(v6, 1, 1500, payload)
+	slices.Reverse(frames)
+	later := fragmentFrames(v6, 2, 1500, []byte("more"))
+	// A VLAN tag of VLAN 0 moves the IP header.
+	first := &frames[len(frames)-1]
+	first.Data = slices.Insert(first.Data, 12, 0x81, 0, 0x20, 0)
+	l.Inject(append(frames, later...)...)
+	s.Poll(c.now())
+	d := must(u.Borrow())
+	if !bytes.Equal(d.Payload, payload) || d.From != from || d.ECN != wire.ECNCapable {
+		t.Errorf("%d bytes from %v, ECN %d", len(d.Payload), d.From, d.ECN)
+	}
+	// The reassembler's memory is used again.
+	l.Inject(fragmentFrames(v6, 3, 1500, bytes.Repeat([]byte("other bytes"), 5000))...)
+	s.Poll(c.now())
+	if !bytes.Equal(d.Payload, payload) {
+		t.Error("the datagram changed while it was borrowed")
+	}
+	u.Return(&d)
+	for _, n := range []int{4, 55000} {
+		if got, err := udpRecv(u, make([]byte, 65536)); got != n || err != nil {
+			t.Errorf("%d bytes, %v", got, err)
+		}
+	}
+	if got := counters(s); got["frag_complete"] != 2 || got["udp_received"] != 3 || got["ipv4_fragment"] != 0 {
+		t.Errorf("counters: %v", got)
+	}
+}
+
+func TestFragmentsTimeOut(t *testing.T) {
+	s, l, c := newScripted(t, both)
+	must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	frames := fragmentFrames(false, 1, 1500, make([]byte, 2000))
+	l.Inject(frames[0])
+	s.Poll(c.now())
+	s.Poll(c.now().Add(frag.TimeoutIPv4))
+	if got := counters(s); got["frag_timed_out"] != 1 {
+		t.Errorf("counters: %v", got)
+	}
+	l.Inject(frames[1])
+	s.Poll(c.now())
+	if got := counters(s); got["frag_kept"] != 2 || got["frag_complete"] != 0 {
+		t.Errorf("counters: %v", got)
+	}
+}
+
+// A wrong checksum, and a port without a socket, are found in the whole datagram.
+func TestReassembledDatagramIsChecked(t *testing.T) {
+	s, l, c := newScripted(t, both)
+	damaged := fragmentFrames(false, 1, 1500, make([]byte, 2000))
+	damaged[1].Data[40] ^= 1
+	l.Inject(append(damaged, fragmentFrames(false, 2, 1500, make([]byte, 2000))...)...)
+	s.Poll(c.now())
+	if got := counters(s); got["udp_checksum"] != 1 || got["udp_no_socket"] != 1 || got["icmp_unreachables_sent"] != 1 {
+		t.Errorf("counters: %v", got)
+	}
+}
+
+func TestFragmentsToASharedAddressAreDropped(t *testing.T) {
+	s, l, c := newScripted(t, func(cfg *stack.Config) { both(cfg); cfg.WholeAddress = false })
+	must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	l.Inject(fragmentFrames(false, 1, 1500, make([]byte, 2000))...)
+	l.Inject(fragmentFrames(true, 1, 1500, make([]byte, 2000))...)
+	s.Poll(c.now())
+	if got := counters(s); got["ipv4_fragment"] != 2 || got["ipv6_fragment"] != 2 || got["udp_received"] != 0 || got["frag_kept"] != 0 {
+		t.Errorf("counters: %v", got)
+	}
+}
+
+// TestFragmentsAreSent sends datagrams between two whole addresses, of IPv4 and IPv6.
+func TestFragmentsAreSent(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprint("IPv6 ", v6), func(t *testing.T) {
+			local, most := ap("10.0.0.2:9"), 65507
+			if v6 {
+				local, most = ap("[fd00::2]:9"), 65527
+			}
+			a, b, la, _ := newPair6(t, stack.Config{})
+			receiver := must(b.ListenUDP(local, stack.UDPOptions{QueueDatagrams: 10}))
+			sender := must(a.DialUDP(netip.AddrPort{}, local, stack.UDPOptions{}))
+			sender.SetDeadline(time.Now().Add(20 * time.Second))
+			receiver.SetDeadline(time.Now().Add(20 * time.Second))
+			ids := map[uint32]bool{}
+			la.Filter(func(frame []byte) bool {
+				var p4 wire.IPv4
+				var p6 wire.IPv6
+				switch {
+				case len(frame) > 1514:
+					t.Errorf("a frame of %d bytes", len(frame))
+				case p4.Parse(frame[14:]) == nil && p4.Fragment != 0:
+					if frame[20]&0x40 != 0 || frame[15] != 0 {
+						t.Errorf("header %x", frame[14:34])
+					}
+					ids[uint32(frame[18])<<8|uint32(frame[19])] = true
+				case p6.Parse(frame[14:]) == nil && p6.Fragment != 0:
+					ids[p6.FragmentID] = true
+				}
+				return true
+			})
+			rng := rand.New(rand.NewPCG(8, 8))
+			buf := make([]byte, 66000)
+			for _, n := range []int{1500, 4000, most, 10} {
+				payload := make([]byte, n)
+				for i := range payload {
+					payload[i] = byte(rng.Uint32())
+				}
+				if err := udpSend(sender, payload); err != nil {
+					t.Fatalf("%d bytes: %v", n, err)
+				}
+				got, err := udpRecv(receiver, buf)
+				if err != nil || !bytes.Equal(buf[:got], payload) {
+					t.Fatalf("%d bytes: got %d, or others, %v", n, got, err)
+				}
+			}
+			if err := udpSend(sender, make([]byte, most+1)); err != syscall.EMSGSIZE {
+				t.Errorf("%d bytes: %v", most+1, err)
+			}
+			sender.SetDontFragment(true)
+			if err := udpSend(sender, make([]byte, 1500)); err != syscall.EMSGSIZE {
+				t.Errorf("with SetDontFragment: %v", err)
+			}
+			la.Filter(nil)
+			if len(ids) != 3 {
+				t.Errorf("identifications %v", ids)
+			}
+			if got := counters(a)["udp_sent"]; got != 4 {
+				t.Errorf("udp_sent %d", got)
+			}
+		})
+	}
+}
+
+// The port program drops fragments from a shared address.
+func TestNoFragmentsFromASharedAddress(t *testing.T) {
+	s, _, _ := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false })
+	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	if err := udpSend(u, make([]byte, 1473)); err != syscall.EMSGSIZE {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,189 @@
+package stack
+
+import (
+	"github.com/unet-go/unet/wire"
+)
+
+const ndHopLimit = 255 // of neighbour discovery (RFC 4861, section 3.1)
+
+// allNodes is the multicast address of all hosts of a link (RFC 4291, section 2.7.1).
+var allNodes = [16]byte{0: 0xff, 1: 2, 15: 1}
+
+func (s *Stack) countIPv6(err error) {
+	switch err {
+	case wire.ErrTruncated:
+		s.count[ipv6Truncated]++
+	case wire.ErrVersion:
+		s.count[ipv6Version]++
+	default:
+		s.count[ipv6Extension]++
+	}
+}
+
+// inputIPv6 is inputPacket for an IPv6 packet. group: it was sent to a multicast or broadcast
+// MAC address.
+func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
+	const noNextHeader = 59
+	ip := &s.ip6
+	p.ip6 = ip
+	err := ip.Parse(p.eth.Payload)
+	if err != nil && err != wire.ErrParameterProblem {
+		s.countIPv6(err)
+		return false
+	}
+	p.src, p.dst, p.payload, p.ecn = wire.AddrFrom16(ip.Src), wire.AddrFrom16(ip.Dst), ip.Payload, ip.TrafficClass&wire.ECNMask
+	switch {
+	case p.src.Is4(), p.dst.Is4(): // IPv4-mapped addresses are in no header
+		s.count[ipv6Source]++
+	case ip.Dst[0] == 0xff && err == nil && ip.Fragment == 0 && ip.Protocol == wire.ProtocolICMPv6:
+		s.inputICMPv6(p)
+	case !s.isOurs(p.dst):
+		s.count[ipv6Destination]++
+	case group:
+		s.count[ipv6LinkGroup]++
+	case s.impossibleSource(p.src), s.isOurs(p.src) && s.wholeAddress:
+		s.count[ipv6Source]++
+	case err != nil:
+		s.count[ipv6Extension]++
+		s.sendICMPv6Error(p, wire.ICMPv6ParameterProblem, ip.Problem.Code, ip.Problem.Pointer)
+	case ip.Fragment != 0:
+		s.inputFragment(p)
+	case ip.Protocol == wire.ProtocolUDP:
+		return s.inputUDP(p)
+	case ip.Protocol == wire.ProtocolTCP:
+		return s.inputTCP(p)
+	case ip.Protocol == wire.ProtocolICMPv6:
+		s.inputICMPv6(p)
+	default:
+		s.count[ipv6Protocol]++
+		if ip.Protocol != noNextHeader {
+			s.sendICMPv6Error(p, wire.ICMPv6ParameterProblem, wire.ICMPv6UnknownNextHeader, uint32(ip.ProtocolAt))
+		}
+	}
+	return false
+}
+
+// inputICMPv6 takes an ICMPv6 message to our address or to a multicast address.
+func (s *Stack) inputICMPv6(p *packet) {
+	m, err := wire.ParseICMPv6(p.payload, p.ip6.Src, p.ip6.Dst)
+	if err != nil {
+		if err == wire.ErrChecksum {
+			s.count[icmpChecksum]++
+		} else {
+			s.count[icmpTruncated]++
+		}
+		return
+	}
+	multicast := p.ip6.Dst[0] == 0xff
+	switch kind := m.Type(); {
+	case kind == wire.ICMPv6NeighborSolicitation, kind == wire.ICMPv6NeighborAdvertisement:
+		s.inputNeighbor(p, m)
+	case kind == wire.ICMPv6RouterAdvertisement, kind == wire.ICMPv6Redirect:
+		s.count[ndIgnored]++ // routes come from the route service
+	case multicast:
+		s.count[icmpIgnored]++
+	case kind == wire.ICMPv6EchoRequest && s.wholeAddress:
+		s.sendEchoReply6(p, m)
+	case m.IsError():
+		e, err := m.Report()
+		if err == nil && (e.Src != p.dst || e.Dst.Is4()) { // it quotes no packet that was sent from here
+			s.count[icmpUnmatched]++
+			return
+		}
+		s.inputICMPError(&e, err)
+	default:
+		s.count[icmpIgnored]++
+	}
+}
+
+// sendEchoReply6 answers a ping (RFC 4443, section 4.2).
+func (s *Stack) sendEchoReply6(p *packet, request wire.ICMPv6) {
+	if wire.IPv6HeaderLen+len(request) > s.mtu || p.eth.Src.IsGroup() {
+		s.count[icmpIgnored]++
+		return
+	}
+	f, ok := s.reply(headersLen6 + len(request))
+	if !ok {
+		return
+	}
+	s.replyHeaders(f.Data, p, wire.ProtocolICMPv6, len(request))
+	wire.PutEcho6(f.Data[headersLen6:], p.ip6.Dst, p.ip6.Src, wire.EchoFields{Type: wire.ICMPv6EchoReply, ID: request.ID(), Seq: request.Seq()}, request.Payload())
+	if s.transmit(f) {
+		s.count[icmpEchoRepliesSent]++
+	}
+}
+
+// sendICMPv6Error reports an error to the sender of a packet to our address, unless the rate
+// limit is reached or RFC 4443, section 2.4, forbids it: the packet is an error itself.
+func (s *Stack) sendICMPv6Error(p *packet, kind, code uint8, word uint32) {
+	if !s.wholeAddress || p.eth.Src.IsGroup() || p.ip6.IsError() {
+		return
+	}
+	if !s.errorTokens.take(s.now, icmpErrorInterval, icmpErrorBurst) {
+		s.count[icmpUnreachablesLimited]++
+		return
+	}
+	n := wire.ICMPv6ErrorLen(p.ip6.Packet)
+	f, ok := s.reply(headersLen6 + n)
+	if !ok {
+		return
+	}
+	s.replyHeaders(f.Data, p, wire.ProtocolICMPv6, n)
+	wire.PutICMPv6Error(f.Data[headersLen6:], p.ip6.Dst, p.ip6.Src, kind, code, word, p.ip6.Packet)
+	if s.transmit(f) {
+		s.count[icmpUnreachablesSent]++
+	}
+}
+
+// inputNeighbor answers solicitations for our addresses (RFC 4861, section 7.2.4), if they are
+// ours alone; for shared ones the kernel answers. MAC addresses of others come from the route
+// service.
+func (s *Stack) inputNeighbor(p *packet, m wire.ICMPv6) {
+	if !s.wholeAddress {
+		s.count[ndNotOurs]++
+		return
+	}
+	n, err := wire.ParseNeighbor(p.ip6, m)
+	target := wire.AddrFrom16(n.Target)
+	dad := p.src == wire.Addr{}
+	multicast := p.ip6.Dst[0] == 0xff
+	link := n.Link
+	if link == (wire.LinkAddr{}) {
+		link = p.eth.Src
+	}
+	switch {
+	case err != nil, link.IsGroup(), link == wire.LinkAddr{}, !dad && s.impossibleSource(p.src),
+		!n.Advertisement && !dad && multicast && n.Link == wire.LinkAddr{}: // RFC 4861, section 4.3
+		s.count[ndBogus]++
+		return
+	case target.Is4(), !s.isOurs(target):
+		s.count[ndNotOurs]++
+		return
+	case n.Advertisement, s.isOurs(p.src):
+		if link != s.linkAddr {
+			s.count[ndConflict]++
+		}
+		return
+	case multicast && p.ip6.Dst != wire.SolicitedNode(n.Target):
+		s.count[ndNotOurs]++
+		return
+	}
+	dst := p.ip6.Src
+	if dad {
+		dst, link = allNodes, wire.MulticastLink(allNodes)
+	}
+	f, ok := s.reply(headersLen6 + wire.MaxNeighborLen)
+	if !ok {
+		return
+	}
+	wire.PutEthernet(f.Data, link, s.linkAddr, wire.EtherTypeIPv6)
+	wire.PutIPv6(f.Data[wire.EthernetHeaderLen:], wire.IPv6Fields{
+		PayloadLen: wire.MaxNeighborLen, Protocol: wire.ProtocolICMPv6, HopLimit: ndHopLimit, Src: n.Target, Dst: dst,
+	})
+	wire.PutNeighbor(f.Data[headersLen6:], n.Target, dst, wire.Neighbor{
+		Advertisement: true, Target: n.Target, Link: s.linkAddr, Solicited: !dad, Override: true,
+	})
+	if s.transmit(f) {
+		s.count[ndRepliesSent]++
+	}
+}
