@@ -45,16 +45,69 @@ func Counters(ctx context.Context, socket string) ([]endpoint.Counter, error) {
 	return all, err
 }
 
+// Uplinks asks the unetd that listens at socket for the interfaces that it serves, and
+// whether it is being drained: it grants no endpoints then. It is for operators: others get
+// os.ErrPermission.
+func Uplinks(ctx context.Context, socket string) (list []endpoint.Uplink, draining bool, err error) {
+	a, err := askOnce(ctx, socket, protocol.Operation{Op: protocol.OpUplinks})
+	if err != nil {
+		return nil, false, err
+	}
+	return *a.Uplinks, a.Draining, nil
+}
+
+// Revoke ends the lease of an endpoint. Its application learns the reason, which may be empty
+// and is otherwise of one line and at most 256 bytes. When Revoke returns, tags and port are
+// free. The error is an endpoint.ErrNoEndpoint if there is no such endpoint. It is for
+// operators: others get os.ErrPermission.
+func Revoke(ctx context.Context, socket string, id uint64, reason string) error {
+	_, err := askOnce(ctx, socket, protocol.Operation{Op: protocol.OpRevoke, Endpoint: id, Reason: reason})
+	return err
+}
+
+// Reload makes the unetd that listens at socket read its policy again, and returns what has
+// changed. After an error the old policy stays. It is for operators: others get
+// os.ErrPermission.
+func Reload(ctx context.Context, socket string) (endpoint.PolicyChange, error) {
+	a, err := askOnce(ctx, socket, protocol.Operation{Op: protocol.OpReload})
+	if err != nil {
+		return endpoint.PolicyChange{}, err
+	}
+	return *a.Reloaded, nil
+}
+
+// Drain makes the unetd that listens at socket grant no endpoints from now on, or, if on is
+// false, grant them again. Leases that there are go on, and those of an earlier unetd can be
+// presented. The next unetd grants endpoints. It is for operators: others get
+// os.ErrPermission.
+func Drain(ctx context.Context, socket string, on bool) error {
+	_, err := askOnce(ctx, socket, protocol.Operation{Op: protocol.OpDrain, Undo: !on})
+	return err
+}
+
+// askOnce asks one question on a connection of its own.
+func askOnce(ctx context.Context, socket string, o protocol.Operation) (a protocol.Answer, err error) {
+	err = ask(ctx, socket, o, func(answer protocol.Answer) (*uint64, error) {
+		a = answer
+		return nil, nil
+	})
+	return a, err
+}
+
 // askAll asks for a list, record by record. use takes each answer and returns the next
 // request's after; nil: the list is complete.
 func askAll(ctx context.Context, socket, op string, use func(protocol.Answer) (*uint64, error)) error {
+	return ask(ctx, socket, protocol.Operation{Op: op}, use)
+}
+
+// ask sends a request, and again with the after that use returns until that is nil.
+func ask(ctx context.Context, socket string, o protocol.Operation, use func(protocol.Answer) (*uint64, error)) error {
 	conn, err := dial(ctx, socket)
 	if err != nil {
 		return err
 	}
 	c := newConnection(conn, nil)
 	defer c.end()
-	o := protocol.Operation{Op: op}
 	for {
 		a, err := c.ask(ctx, o)
 		if errors.Is(err, errGone) {

@@ -196,6 +196,23 @@ type Info struct {
 	SpreadOver uint32 `json:"spread_over,omitempty"`
 }
 
+// Uplink describes an interface that unetd serves to an operator.
+type Uplink struct {
+	Interface string `json:"interface"` // its name when unetd was started
+	Index     int    `json:"index"`     // its number, in the network namespace of unetd
+	Mode      string `json:"mode"`      // how the mux is attached: "tcx", "generic" or "native"
+	Up        bool   `json:"up"`        // the link is up
+	Endpoints int    `json:"endpoints"` // with a lease, or waiting to be presented
+}
+
+// PolicyChange is what a reload of the policy has changed.
+type PolicyChange struct {
+	Policy  string   `json:"policy"`            // its file, or "the built-in policy"
+	Rules   int      `json:"rules"`             // that it has now
+	Changes []string `json:"changes"`           // one line each, such as "rule lab: added"; none: it is as before
+	Warning string   `json:"warning,omitempty"` // who else can write to the file
+}
+
 // Counter is a counter of a mux or of unetd.
 type Counter struct {
 	Name  string `json:"name"`
@@ -233,6 +250,8 @@ var (
 	ErrNotPresentable = errors.New("not an endpoint of this unetd")
 	// ErrLeased: the endpoint that was presented has a lease already.
 	ErrLeased = errors.New("endpoint already leased")
+	// ErrNoEndpoint: unetd has no endpoint of that number.
+	ErrNoEndpoint = errors.New("no such endpoint")
 	// ErrHugePages: the system has too few huge pages set aside for the segment.
 	ErrHugePages = errors.New("huge pages")
 )

@@ -196,6 +196,13 @@ func (m *Mux) Endpoints() []endpoint.Info {
 	return list
 }
 
+// Uplink describes the uplink to an operator.
+func (m *Mux) Uplink() endpoint.Uplink {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return endpoint.Uplink{Interface: m.up.name, Index: m.up.ifindex, Mode: m.progs.mode.String(), Up: !m.down, Endpoints: len(m.leases)}
+}
+
 // Present returns the lease of an endpoint that was taken over. The cookie of its socket
 // identifies the endpoint. connections is as in [endpoint.Request]; the caller closes both
 // files. Errors: endpoint.ErrNotPresentable if there is no such endpoint, endpoint.ErrLeased

@@ -38,6 +38,8 @@ var (
 	ErrInUse = errors.New("another process serves this interface")
 	// ErrRevoked: the mux has ended the lease because its owner harms others.
 	ErrRevoked = errors.New("endpoint revoked")
+	// ErrRevokedByOperator: the lease has ended by [Mux.Revoke].
+	ErrRevokedByOperator = errors.New("an operator has revoked the endpoint")
 	// ErrAddrTaken: the lease has ended because the host now has an address that the lease
 	// held as a whole.
 	ErrAddrTaken = errors.New("address taken by the host")

@@ -243,6 +243,26 @@ func (l *Lease) close(why error) error {
 	return l.err
 }
 
+// Revoke ends the lease of an endpoint. Its owner learns the reason, which may be empty. The
+// error is endpoint.ErrNoEndpoint if no lease has this number.
+func (m *Mux) Revoke(id uint64, reason string) error {
+	if err := m.enter(); err != nil {
+		return err
+	}
+	defer m.leave()
+	m.mu.Lock()
+	l := m.leases[id]
+	m.mu.Unlock()
+	if l == nil {
+		return fmt.Errorf("%w: %d", endpoint.ErrNoEndpoint, id)
+	}
+	why := ErrRevokedByOperator
+	if reason != "" {
+		why = fmt.Errorf("%w: %s", ErrRevokedByOperator, reason)
+	}
+	return l.close(why)
+}
+
 // abandon ends the lease and leaves the endpoint as it is.
 func (l *Lease) abandon() {
 	l.closing.Do(func() {

@@ -16,7 +16,7 @@ import (
 	"github.com/unet-go/unet/control"
 )
 
-// whoMayAsk is in the help of the commands that show the endpoints of all users.
+// whoMayAsk is in the help of the commands that ask a running unetd.
 const whoMayAsk = `
 Root, the user that unetd runs as, and users to whom the policy gives operator: true
 may run it. The socket's mode must let them connect.`
@@ -30,7 +30,8 @@ and process, how it is attached and by which device, the mode of the mux, whethe
 socket has zero copy or why not, the size of its segment, and its tags.
 A device eth0/2 of 4 is queue 2 of eth0 where the sender spreads frames over 4 queues: the
 endpoint gets those that come in on queue 2. The state is leased, or waiting if unetd has taken the endpoint over from an
-earlier unetd and its application has not connected again yet.
+earlier unetd and its application has not connected again yet. If unetd is being drained
+(unetd drain), a last line says so.
 ` + whoMayAsk,
 		Example: `  unetd list
   unetd list --json | jq '.[] | select(.uid == 1001) | .tags'`,
@@ -65,15 +66,19 @@ func ask(cmd *cobra.Command, run func(ctx context.Context, socket string, w io.W
 	socket := cmd.Flags().String("socket", control.DefaultSocket, "unix socket that unetd listens on")
 	asJSON := cmd.Flags().Bool("json", false, "write JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx := cmd.Context()
-		if ctx == nil {
-			ctx = context.Background()
-		}
-		if err := run(ctx, *socket, cmd.OutOrStdout(), *asJSON); err != nil {
+		if err := run(contextOf(cmd), *socket, cmd.OutOrStdout(), *asJSON); err != nil {
 			return failure{err}
 		}
 		return nil
 	}
+}
+
+// contextOf is the context of a command, which has none if it is run by ExecuteC.
+func contextOf(cmd *cobra.Command) context.Context {
+	if ctx := cmd.Context(); ctx != nil {
+		return ctx
+	}
+	return context.Background()
 }
 
 func newCleanup() *cobra.Command {

@@ -85,7 +85,7 @@ ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY                    SEG
 	}
 	for _, name := range []string{"list", "counters"} {
 		code, stdout, stderr := as(name)
-		if code != 1 || stdout != "" || stderr != "unetd: unetd at "+s.socket+": permission denied: uid 65534 may not list endpoints or read counters: run it as root, or ask an operator for operator: true in a rule\n" {
+		if code != 1 || stdout != "" || stderr != "unetd: unetd at "+s.socket+": permission denied: uid 65534 is not an operator: run it as root, or ask an operator for operator: true in a rule\n" {
 			t.Errorf("%s: exit %d, %s, %s", name, code, stdout, stderr)
 		}
 	}

@@ -84,7 +84,7 @@ of their own. Frames that no application has claimed go to the kernel.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(stderr), newCheckConfig(), newList(), newCounters(), newCleanup(), newVersion(), newRegister())
+	root.AddCommand(newServe(stderr), newCheckConfig(), newList(), newCounters(), newUplinks(), newRevoke(), newReload(), newDrain(), newCleanup(), newVersion(), newRegister())
 	return root
 }
 

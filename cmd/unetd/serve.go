@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"os/user"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -64,10 +63,11 @@ its descriptors, and count against its user's limits until then.
 Policy: a file with rules, each of which gives users tags on interfaces, a number of
 endpoints and an amount of memory. The first rule that applies to a user decides; a
 user to whom none applies gets nothing. The default file is ` + policy.DefaultFile + `;
-without a file only uid 0 gets endpoints. SIGHUP reads the file again: endpoints keep
-what they have, and if the file is wrong the old policy stays. The socket's mode (0600
-by default) decides which users can connect: with a policy, --socket-mode 0666 or
---socket-group lets others connect. See unetd check-config, and docs/policy.md.
+without a file only uid 0 gets endpoints. SIGHUP or unetd reload reads the file again:
+endpoints keep what they have, and if the file is wrong the old policy stays. The
+socket's mode (0600 by default) decides which users can connect: with a policy,
+--socket-mode 0666 or --socket-group lets others connect. See unetd check-config, and
+docs/policy.md.
 
 The rules of the host's firewall (netfilter, tc) do not apply to what endpoints send
 and receive. A rule with trusted: true lets a user attach to a queue of the interface
@@ -175,7 +175,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		return failure{err}
 	}
 	log.Info("policy", "policy", source.Policy().String(), "rules", len(source.Policy().Rules))
-	go reloadOn(reload, source, log)
+	go reloadOn(reload, source)
 	err = daemon.Run(ctx, daemon.Config{
 		Socket: socket,
 		Ready:  ready,
@@ -193,17 +193,10 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	return nil
 }
 
-// reloadOn reads the policy again at each signal. It logs a line for each mistake.
-func reloadOn(signals <-chan os.Signal, source *policy.Source, log *slog.Logger) {
+// reloadOn reads the policy again at each signal. The source logs the outcome.
+func reloadOn(signals <-chan os.Signal, source *policy.Source) {
 	for range signals {
-		err := source.Reload()
-		if err == nil {
-			log.Info("policy reloaded", "policy", source.Policy().String(), "rules", len(source.Policy().Rules))
-			continue
-		}
-		for line := range strings.Lines(err.Error()) {
-			log.Error("policy not reloaded, the old one stays", "error", strings.TrimSpace(line))
-		}
+		_, _ = source.Reload()
 	}
 }
 

@@ -21,7 +21,12 @@ type Answer struct {
 	Endpoints *[]endpoint.Info    `json:"endpoints,omitempty"`
 	Counters  *[]endpoint.Counter `json:"counters,omitempty"`
 	More      bool                `json:"more,omitempty"` // of Endpoints or Counters: ask with after
-	Error     *Error              `json:"error,omitempty"`
+
+	Uplinks  *[]endpoint.Uplink     `json:"uplinks,omitempty"`
+	Draining bool                   `json:"draining,omitempty"` // with Uplinks: no endpoints are granted
+	Reloaded *endpoint.PolicyChange `json:"reloaded,omitempty"`
+
+	Error *Error `json:"error,omitempty"`
 }
 
 // Presented is the answer to present. One with More is continued by another
@@ -53,7 +58,7 @@ func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 	}
 	results := 0
 	for _, present := range []bool{a.Grant != nil, a.Lease != nil, a.Tag != nil, a.Route != nil,
-		a.Endpoints != nil, a.Counters != nil, a.Error != nil} {
+		a.Endpoints != nil, a.Counters != nil, a.Uplinks != nil, a.Reloaded != nil, a.Error != nil} {
 		if present {
 			results++
 		}
@@ -97,6 +102,11 @@ func (a Answer) Answers(op string) bool {
 		return a.Endpoints != nil
 	case OpCounters:
 		return a.Counters != nil
+	case OpUplinks:
+		return a.Uplinks != nil
+	case OpReload:
+		return a.Reloaded != nil
 	}
-	return a.Grant == nil && a.Lease == nil && a.Tag == nil && a.Route == nil && a.Endpoints == nil && a.Counters == nil
+	return a.Grant == nil && a.Lease == nil && a.Tag == nil && a.Route == nil && a.Endpoints == nil && a.Counters == nil &&
+		a.Uplinks == nil && a.Reloaded == nil
 }

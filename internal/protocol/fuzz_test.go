@@ -21,6 +21,10 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"::ffff:10.0.0.2"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"list","after":7}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"counters"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"uplinks"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"revoke","endpoint":7,"reason":"it floods"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"reload"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"drain","undo":true}`))
 	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"tags":[null]}}`))
 	f.Fuzz(func(t *testing.T, record []byte) {
 		r, err := ParseRequest(record)
@@ -52,7 +56,7 @@ func FuzzRequest(f *testing.F) {
 		x, _ := json.Marshal(o.Open)
 		y, _ := json.Marshal(back.Open)
 		if back.Tag != o.Tag || back.Addr != o.Addr || string(x) != string(y) || (back.After == nil) != (o.After == nil) ||
-			o.After != nil && *back.After != *o.After {
+			o.After != nil && *back.After != *o.After || back.Endpoint != o.Endpoint || back.Reason != o.Reason || back.Undo != o.Undo {
 			t.Fatalf("%q became %q", record, written)
 		}
 	})
@@ -68,6 +72,8 @@ func FuzzIncoming(f *testing.F) {
 	for _, s := range []string{grantRecord, `{"v":1,"event":"routes","addrs":["10.0.0.2","fd00::1"]}`, `{"v":1,"event":"link","up":true}`,
 		`{"v":1,"event":"address","addrs":["10.0.0.1","fd00::1"],"up":false}`, `{"v":1,"event":"address","addrs":[""],"up":true}`, `{"v":1,"event":"address","addrs":[""],"up":false}`,
 		`{"v":1,"id":1,"endpoints":[],"more":true}`, `{"v":1,"id":1,"counters":[{"name":"n","help":"h","value":18446744073709551615}]}`,
+		`{"v":1,"id":1,"uplinks":[{"interface":"eth0","index":2,"mode":"tcx","up":true,"endpoints":1}],"draining":true}`,
+		`{"v":1,"id":1,"reloaded":{"policy":"/etc/unet/policy.yaml","rules":2,"changes":["rule lab: added"]}}`,
 		`{"v":1,"id":1,"error":{"code":"unreachable","message":"m","no_route":true}}`,
 		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`} {
 		f.Add([]byte(s), uint8(0))
@@ -98,7 +104,8 @@ func FuzzIncoming(f *testing.F) {
 			t.Fatalf("%q: %v became %v", record, list, back)
 		}
 		for op, has := range map[string]bool{OpOpen: a.Grant != nil, OpPresent: a.Lease != nil, OpClaim: a.Tag != nil,
-			OpResolve: a.Route != nil, OpList: a.Endpoints != nil, OpCounters: a.Counters != nil} {
+			OpResolve: a.Route != nil, OpList: a.Endpoints != nil, OpCounters: a.Counters != nil,
+			OpUplinks: a.Uplinks != nil, OpReload: a.Reloaded != nil} {
 			if a.Answers(op) != (has || a.Error != nil) {
 				t.Fatalf("%q answers %s: %v", record, op, a.Answers(op))
 			}

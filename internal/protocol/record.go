@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
+	"unicode"
 
 	"github.com/unet-go/unet/endpoint"
 )
@@ -21,6 +23,7 @@ const (
 	MaxRequests = 32        // requests in progress on one connection
 	MaxTags     = 1024      // tags claimed with an open
 	MaxPending  = 128 << 10 // bytes of requests in progress on one connection
+	MaxReason   = 256       // bytes of the reason for which an operator revokes an endpoint
 )
 
 // Operations.
@@ -32,7 +35,20 @@ const (
 	OpResolve  = "resolve"
 	OpList     = "list"
 	OpCounters = "counters"
+	OpUplinks  = "uplinks"
+	OpRevoke   = "revoke"
+	OpReload   = "reload"
+	OpDrain    = "drain"
 )
+
+// Operators reports whether op is for operators: it needs no lease.
+func Operators(op string) bool {
+	switch op {
+	case OpList, OpCounters, OpUplinks, OpRevoke, OpReload, OpDrain:
+		return true
+	}
+	return false
+}
 
 // Request is a record from the application. Its argument is parsed later, by Operation: the
 // identifier is known then, so the answer to an invalid argument has it.
@@ -44,6 +60,10 @@ type Request struct {
 	Tag     string          `json:"tag,omitempty"`
 	Addr    string          `json:"addr,omitempty"`
 	After   *uint64         `json:"after,omitempty"`
+
+	Endpoint *uint64 `json:"endpoint,omitempty"`
+	Reason   string  `json:"reason,omitempty"`
+	Undo     bool    `json:"undo,omitempty"`
 }
 
 // Operation is a request with its argument parsed.
@@ -52,7 +72,12 @@ type Operation struct {
 	Open  endpoint.Request
 	Tag   endpoint.Tag
 	Addr  netip.Addr
-	After *uint64    // list, counters; nil: from the start
+	After *uint64 // list, counters; nil: from the start
+
+	Endpoint uint64 // revoke
+	Reason   string // revoke; may be empty
+	Undo     bool   // drain
+
 	Files []*os.File // open, present: descriptors that are sent with the record
 }
 
@@ -87,7 +112,8 @@ func (r Request) checkArgument() error {
 	for _, a := range []struct {
 		name    string
 		present bool
-	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil}} {
+	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil},
+		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}} {
 		if a.present {
 			has += " " + a.name
 		}
@@ -95,7 +121,7 @@ func (r Request) checkArgument() error {
 	switch r.Op {
 	case OpOpen:
 		want = " open"
-	case OpPresent:
+	case OpPresent, OpUplinks, OpReload:
 	case OpClaim, OpUnclaim:
 		want = " tag"
 	case OpResolve:
@@ -103,6 +129,15 @@ func (r Request) checkArgument() error {
 	case OpList, OpCounters:
 		if r.After != nil { // it may be missing
 			want = " after"
+		}
+	case OpRevoke:
+		want = " endpoint"
+		if r.Reason != "" {
+			want += " reason"
+		}
+	case OpDrain:
+		if r.Undo {
+			want = " undo"
 		}
 	default:
 		return Violation("unknown op %q", r.Op)
@@ -130,6 +165,16 @@ func (r Request) Operation() (Operation, error) {
 		o.Tag, err = endpoint.ParseTag(r.Tag)
 	case OpResolve:
 		o.Addr, err = netip.ParseAddr(r.Addr)
+	case OpRevoke:
+		switch {
+		case len(r.Reason) > MaxReason:
+			err = fmt.Errorf("a reason of %d bytes: at most %d", len(r.Reason), MaxReason)
+		case strings.ContainsFunc(r.Reason, unicode.IsControl):
+			err = errors.New("a reason of several lines, or with control characters")
+		}
+		o.Endpoint, o.Reason = *r.Endpoint, r.Reason
+	case OpDrain:
+		o.Undo = r.Undo
 	}
 	if err != nil && !errors.Is(err, endpoint.ErrTag) {
 		err = Violation("%s: %v", r.Op, err)
@@ -162,6 +207,10 @@ func (o Operation) Record(id uint64) ([]byte, error) {
 		r.Tag = string(text)
 	case OpResolve:
 		r.Addr = o.Addr.String()
+	case OpRevoke:
+		r.Endpoint, r.Reason = &o.Endpoint, o.Reason
+	case OpDrain:
+		r.Undo = o.Undo
 	}
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/cmd/unetd/internal/session"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/mux"
@@ -28,6 +29,8 @@ const patience = 2 * time.Minute
 
 // fakeMux grants memfds.
 type fakeMux struct {
+	session.Provider // of it nothing but the methods below is called
+
 	closeErr error
 	failed   chan error
 	closing  chan struct{} // nil, or Close begins with a send and goes on after a receive

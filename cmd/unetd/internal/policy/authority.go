@@ -86,8 +86,8 @@ func (a *Authority) Claims(o mux.Owner) (mux.Claims, error) {
 	return &claims{a, r, of, o.UID}, nil
 }
 
-// MayAsk returns nil if an owner may list endpoints and read counters: root, the uid of unetd, and
-// users whose rule has operator: true.
+// MayAsk returns nil if an owner is an operator: root, the uid of unetd, and users whose rule has
+// operator: true.
 func (a *Authority) MayAsk(o mux.Owner) error {
 	if o.UID == 0 || int(o.UID) == os.Geteuid() {
 		return nil
@@ -95,7 +95,7 @@ func (a *Authority) MayAsk(o mux.Owner) error {
 	if r, _ := a.rule(o); r != nil && r.Operator {
 		return nil
 	}
-	return fmt.Errorf("%w: uid %d may not list endpoints or read counters: run it as root, or ask an operator for operator: true in a rule", os.ErrPermission, o.UID)
+	return fmt.Errorf("%w: uid %d is not an operator: run it as root, or ask an operator for operator: true in a rule", os.ErrPermission, o.UID)
 }
 
 // claims is what a rule permits one user.

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/unet-go/unet/endpoint"
 )
 
 // DefaultFile is read if it exists and no other file is named.
@@ -82,30 +84,48 @@ func OpenSource(file, fallback string, names Names, log *slog.Logger) (*Source, 
 		s.file = fallback
 		s.current.Store(BuiltIn())
 	}
-	return s, s.Reload()
+	_, err := s.read()
+	return s, err
 }
 
 // Policy is the policy in force.
 func (s *Source) Policy() *Policy { return s.current.Load() }
 
-// Reload reads the policy again. After an error the policy in force stays. A file that was read
-// before must exist; a fallback that has never existed need not.
-func (s *Source) Reload() error {
+// Reload reads the policy again, and logs that and each mistake of the file. After an error the
+// policy in force stays. A file that was read before must exist; a fallback that has never
+// existed need not.
+func (s *Source) Reload() (endpoint.PolicyChange, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	before := s.Policy()
+	warning, err := s.read()
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			s.log.Error("policy not reloaded, the old one stays", "error", strings.TrimSpace(line))
+		}
+		return endpoint.PolicyChange{}, err
+	}
+	now := s.Policy()
+	c := endpoint.PolicyChange{Policy: now.String(), Rules: len(now.Rules), Changes: now.changes(before), Warning: warning}
+	s.log.Info("policy reloaded", "policy", c.Policy, "rules", c.Rules, "changes", len(c.Changes))
+	return c, nil
+}
+
+// read reads the policy. s.reading is held, or nobody else has s.
+func (s *Source) read() (warning string, err error) {
 	now := s.current.Load()
 	p, warning, err := Load(s.file, s.names)
 	if now != nil && now.File == "" && errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return "", nil
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	if warning != "" {
 		s.log.Warn("policy file is not protected", "warning", warning)
 	}
 	s.current.Store(p)
-	return nil
+	return warning, nil
 }
 
 // Names finds the numbers of users and groups by their names.

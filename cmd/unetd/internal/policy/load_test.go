@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -32,28 +33,56 @@ func TestReload(t *testing.T) {
 	if err != nil || s.Policy().File != "" {
 		t.Fatalf("%+v, %v", s, err)
 	}
-	if err := s.Reload(); err != nil || s.Policy().File != "" {
+	if _, err := s.Reload(); err != nil || s.Policy().File != "" {
 		t.Errorf("%v, %v", s.Policy(), err)
 	}
 	write(t, file, "rules: [\n")
-	if err := s.Reload(); err == nil || !strings.HasPrefix(err.Error(), file+":") || s.Policy().File != "" {
+	if _, err := s.Reload(); err == nil || !strings.HasPrefix(err.Error(), file+":") || s.Policy().File != "" {
 		t.Errorf("%v, %v", s.Policy(), err)
 	}
 	write(t, file, valid)
-	if err := s.Reload(); err != nil || s.Policy().File != file || s.Policy().String() != file {
-		t.Fatalf("%v, %v", s.Policy(), err)
+	if c, err := s.Reload(); err != nil || c.Policy != file || c.Rules != 1 || !slices.Equal(c.Changes, []string{
+		file + " instead of the built-in policy", "rule built-in: removed", "rule one: added"}) {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if c, err := s.Reload(); err != nil || len(c.Changes) != 0 || s.Policy().File != file || s.Policy().String() != file {
+		t.Fatalf("%+v, %v, %v", c, s.Policy(), err)
 	}
 	before := s.Policy()
 	write(t, file, "rules: [\n")
-	if err := s.Reload(); err == nil || s.Policy() != before {
+	if _, err := s.Reload(); err == nil || s.Policy() != before {
 		t.Errorf("%v, %v", s.Policy(), err)
 	}
 	// Removing the file does not restore the built-in policy.
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Reload(); !errors.Is(err, fs.ErrNotExist) || s.Policy() != before {
+	if _, err := s.Reload(); !errors.Is(err, fs.ErrNotExist) || s.Policy() != before {
 		t.Errorf("%v, %v", s.Policy(), err)
+	}
+}
+
+// What has changed is told by the names of the rules. A rule that only moved to another line is
+// as it was.
+func TestReloadTellsChanges(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	write(t, file, "rules:\n  - {name: a, users: [bob], operator: true}\n  - {name: b, users: [bob], endpoints: 1, memory: 1MiB, tags: [\"udp:*:7\"]}\n  - {name: c, users: [bob], operator: true}\n")
+	s, err := OpenSource(file, "", lab(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		text string
+		want []string
+	}{
+		{"# moved\nrules:\n  - {name: a, users: [bob], operator: true}\n  - {name: b, users: [bob], endpoints: 1, memory: 1MiB, tags: [\"udp:*:7\"]}\n  - {name: c, users: [bob], operator: true}\n", nil},
+		{"rules:\n  - {name: a, users: [bob], operator: true}\n  - {name: b, users: [bob], endpoints: 1, memory: 1MiB, tags: [\"udp:*:8\"]}\n  - {name: c, users: [bob], endpoints: 0}\n", []string{"rule b: changed", "rule c: changed"}},
+		{"rules:\n  - {name: c, users: [bob], endpoints: 0}\n  - {name: d, users: [bob], operator: true}\n  - {name: a, users: [bob], operator: true}\n", []string{"rule b: removed", "rule d: added", "the order of the rules has changed"}},
+	} {
+		write(t, file, c.text)
+		if got, err := s.Reload(); err != nil || !slices.Equal(got.Changes, c.want) {
+			t.Errorf("%s: %q, %v, want %q", c.text, got.Changes, err, c.want)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,6 +76,41 @@ func (p *Policy) MatchAll(s Subject) []*Rule {
 		}
 	}
 	return all
+}
+
+// changes compares p with an earlier policy, a line for each difference.
+func (p *Policy) changes(before *Policy) []string {
+	lines := []string{}
+	if p.File != before.File {
+		lines = append(lines, fmt.Sprintf("%v instead of %v", p, before))
+	}
+	old := map[string]*Rule{}
+	var kept, oldOrder []string
+	for _, r := range before.Rules {
+		old[r.Name] = r
+		if slices.ContainsFunc(p.Rules, func(now *Rule) bool { return now.Name == r.Name }) {
+			oldOrder = append(oldOrder, r.Name)
+		} else {
+			lines = append(lines, "rule "+r.Name+": removed")
+		}
+	}
+	for _, r := range p.Rules {
+		was := old[r.Name]
+		if was == nil {
+			lines = append(lines, "rule "+r.Name+": added")
+			continue
+		}
+		kept = append(kept, r.Name)
+		as := *was
+		as.Line = r.Line // not a change
+		if !reflect.DeepEqual(&as, r) {
+			lines = append(lines, "rule "+r.Name+": changed")
+		}
+	}
+	if !slices.Equal(kept, oldOrder) {
+		lines = append(lines, "the order of the rules has changed")
+	}
+	return lines
 }
 
 // Error is an error at one place of a policy file.

@@ -43,7 +43,7 @@ type Rule struct {
 	Ports      int64  // ports and other tags at once, of one uid
 	Trusted    bool   // may attach to queues of the interface
 	Queues     Queues // to these, if Trusted
-	Operator   bool   // may list endpoints and read counters
+	Operator   bool   // may use the commands that ask a running unetd
 
 	// Infrastructure permits any IP protocol, and UDP as DHCP servers and routers send it,
 	// from whole addresses.

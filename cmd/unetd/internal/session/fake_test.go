@@ -35,6 +35,7 @@ type hooks struct {
 	done    func(ctx context.Context)
 	close   func()
 	route   func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
+	reload  func() error
 }
 
 // fakeProvider grants memfds and sockets. Its endpoints outlive a server that keeps them,
@@ -49,8 +50,9 @@ type fakeProvider struct {
 	newest    *fakeLease
 	endpoints map[uint64]*fakeEndpoint
 	counters  []endpoint.Counter
-	tables    []uint64   // inodes of the tables of connections that were received, in order
-	down      bool       // the state of the link for new leases
+	tables    []uint64 // inodes of the tables of connections that were received, in order
+	down      bool     // the state of the link for new leases
+	draining  bool
 	others    []*os.File // other ends of the sockets: end of file when no copy of a grant is left
 }
 
@@ -256,6 +258,49 @@ func (p *fakeProvider) Counters(peer mux.Owner) ([]endpoint.Counter, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counters, nil
+}
+
+func (p *fakeProvider) Uplinks(peer mux.Owner) ([]endpoint.Uplink, bool, error) {
+	if peer.UID != 0 {
+		return nil, false, os.ErrPermission
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return []endpoint.Uplink{{Interface: "eth0", Index: 2, Mode: "generic", Up: !p.down, Endpoints: len(p.endpoints)}}, p.draining, nil
+}
+
+func (p *fakeProvider) Revoke(peer mux.Owner, id uint64, reason string) error {
+	if peer.UID != 0 {
+		return os.ErrPermission
+	}
+	p.mu.Lock()
+	e := p.endpoints[id]
+	p.mu.Unlock()
+	if e == nil || e.lease == nil {
+		return fmt.Errorf("%w: %d", endpoint.ErrNoEndpoint, id)
+	}
+	e.lease.end(fmt.Errorf("%w: revoked: %s", endpoint.ErrLeaseClosed, reason))
+	return nil
+}
+
+func (p *fakeProvider) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
+	if peer.UID != 0 {
+		return nil, os.ErrPermission
+	}
+	if p.current().reload != nil {
+		return nil, p.current().reload()
+	}
+	return &endpoint.PolicyChange{Policy: "/policy.yaml", Rules: 1, Changes: []string{"rule lab: added"}}, nil
+}
+
+func (p *fakeProvider) Drain(peer mux.Owner, on bool) error {
+	if peer.UID != 0 {
+		return os.ErrPermission
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.draining = on
+	return nil
 }
 
 // abandon has the effect of the death of the provider's process: its leases are gone, the

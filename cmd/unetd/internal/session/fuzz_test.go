@@ -40,6 +40,8 @@ func FuzzServerRecord(f *testing.F) {
 			`{"v":1,"id":0,"op":"open"}`, `{}`, `[]`, `null`, ``, `{"v":1,"id":1,"op":"open","open":{}}{}`,
 			presentRecord, `{"v":1,"id":1,"op":"list"}`, `{"v":1,"id":9,"op":"list","after":18446744073709551615}`,
 			`{"v":1,"id":1,"op":"counters","after":1}`, `{"v":1,"id":1,"op":"list","after":null}`, `{"v":1,"id":1,"op":"present","after":1}`,
+			`{"v":1,"id":1,"op":"uplinks"}`, `{"v":1,"id":1,"op":"reload"}`, `{"v":1,"id":1,"op":"drain"}`, `{"v":1,"id":1,"op":"drain","undo":true}`,
+			`{"v":1,"id":1,"op":"revoke","endpoint":1}`, `{"v":1,"id":1,"op":"revoke","endpoint":2,"reason":"r"}`, `{"v":1,"id":1,"op":"revoke","reason":"r"}`,
 			`{"v":1,"id":1,"id":2,"op":"list"}`, strings.Repeat("[", 9), `{"v":1e400,"id":1}`, "{\"v\":1,\"id\":1,\"op\":\"\xff\"}",
 		} {
 			for descriptors := range uint8(3) {

@@ -40,6 +40,12 @@ func TestOperatorRecords(t *testing.T) {
 		{`{"v":1,"id":3,"op":"counters"}`, `{"counters":[` + counters + more + `],"id":3,"v":1}`},
 		{`{"v":1,"id":3,"op":"counters","after":1}`, `{"counters":[` + more + `],"id":3,"v":1}`},
 		{`{"v":1,"id":3,"op":"counters","after":18446744073709551615}`, `{"counters":[],"id":3,"v":1}`},
+		{`{"v":1,"id":4,"op":"reload"}`, `{"id":4,"reloaded":{"changes":["rule lab: added"],"policy":"/policy.yaml","rules":1},"v":1}`},
+		{`{"v":1,"id":5,"op":"drain"}`, `{"id":5,"v":1}`},
+		{`{"v":1,"id":6,"op":"uplinks"}`, `{"draining":true,"id":6,"uplinks":[{"endpoints":2,"index":2,"interface":"eth0","mode":"generic","up":true}],"v":1}`},
+		{`{"v":1,"id":7,"op":"drain","undo":true}`, `{"id":7,"v":1}`},
+		{`{"v":1,"id":8,"op":"uplinks"}`, `{"id":8,"uplinks":[{"endpoints":2,"index":2,"interface":"eth0","mode":"generic","up":true}],"v":1}`},
+		{`{"v":1,"id":9,"op":"revoke","endpoint":99}`, `{"error":{"code":"no-endpoint","message":"no such endpoint: 99"},"id":9,"v":1}`},
 	} {
 		a.send(c.request)
 		a.want(c.answer)
@@ -108,6 +114,18 @@ func TestOperatorsOnly(t *testing.T) {
 		if _, err := control.Counters(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Counters: %v", err)
 		}
+		if _, _, err := control.Uplinks(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("Uplinks: %v", err)
+		}
+		if err := control.Revoke(context.Background(), socket, 1, ""); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("Revoke: %v", err)
+		}
+		if _, err := control.Reload(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("Reload: %v", err)
+		}
+		if err := control.Drain(context.Background(), socket, true); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("Drain: %v", err)
+		}
 	})
 	if _, err := control.List(context.Background(), socket+"x"); err == nil || !strings.Contains(err.Error(), "unetd is not running at "+socket+"x") {
 		t.Errorf("nobody: %v", err)
@@ -115,6 +133,38 @@ func TestOperatorsOnly(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := control.List(ctx, socket); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// The application of a revoked endpoint gets the reason. A policy that is not read again, and a
+// reason that cannot be sent, are errors of one line.
+func TestRevokeAndReload(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	ctx := context.Background()
+	g, l := mustOpen(t, socket, endpoint.Request{})
+	for _, reason := range []string{strings.Repeat("x", 257), "one\ntwo", "\x1b[2J"} {
+		if err := control.Revoke(ctx, socket, g.ID, reason); !errors.Is(err, control.ErrProtocol) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("reason %q: %v", reason, err)
+		}
+	}
+	if l.Err() != nil {
+		t.Errorf("ended: %v", l.Err())
+	}
+	if err := control.Revoke(ctx, socket, g.ID, "moved to another host"); err != nil {
+		t.Error(err)
+	}
+	Await(t, "the end of the lease", l.Done())
+	if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || err.Error() != "lease closed: revoked: moved to another host" {
+		t.Errorf("%v", err)
+	}
+	p.awaitClosed()
+	if err := control.Revoke(ctx, socket, g.ID, ""); !errors.Is(err, endpoint.ErrNoEndpoint) {
+		t.Errorf("again: %v", err)
+	}
+	p.hook(hooks{reload: func() error { return errors.New("policy.yaml:1:1: one\npolicy.yaml:2:1: two") }})
+	if _, err := control.Reload(ctx, socket); err == nil || !strings.HasSuffix(err.Error(), "policy.yaml:1:1: one; policy.yaml:2:1: two") {
 		t.Errorf("%v", err)
 	}
 }

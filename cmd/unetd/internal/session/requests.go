@@ -41,6 +41,17 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		a.Endpoints, a.More, err = s.list(o.After)
 	case protocol.OpCounters:
 		a.Counters, a.More, err = s.counters(o.After)
+	case protocol.OpUplinks:
+		var list []endpoint.Uplink
+		list, a.Draining, err = s.provider.Uplinks(s.peer)
+		list = append([]endpoint.Uplink{}, list...) // none: [], not null
+		a.Uplinks = &list
+	case protocol.OpRevoke:
+		err = s.provider.Revoke(s.peer, o.Endpoint, o.Reason)
+	case protocol.OpReload:
+		a.Reloaded, err = s.provider.Reload(s.peer)
+	case protocol.OpDrain:
+		err = s.provider.Drain(s.peer, !o.Undo)
 	default:
 		panic("BUG: op " + o.Op)
 	}

@@ -43,6 +43,17 @@ type Provider interface {
 	// a peer that is not an operator is os.ErrPermission.
 	Endpoints(peer mux.Owner) ([]endpoint.Info, error)
 	Counters(peer mux.Owner) ([]endpoint.Counter, error)
+
+	// What operators do. The error for others is os.ErrPermission, too.
+	//
+	// Uplinks lists the interfaces, and whether no endpoints are granted. Revoke ends the
+	// lease of an endpoint; its reason may be empty. The error is endpoint.ErrNoEndpoint if
+	// there is no such endpoint. Reload reads the policy again; after an error the old one
+	// stays. Drain grants no new endpoints from now on, or grants them again.
+	Uplinks(peer mux.Owner) (list []endpoint.Uplink, draining bool, err error)
+	Revoke(peer mux.Owner, id uint64, reason string) error
+	Reload(peer mux.Owner) (*endpoint.PolicyChange, error)
+	Drain(peer mux.Owner, on bool) error
 }
 
 // Server is unetd's end of the protocol.

@@ -203,7 +203,7 @@ func (s *session) deadline() time.Time {
 	switch {
 	case s.first == "":
 		return time.Now().Add(s.limits.OpenTimeout)
-	case operators(s.first):
+	case protocol.Operators(s.first):
 		return time.Now().Add(s.limits.IdleTimeout)
 	}
 	return time.Time{} // no request has to follow on a lease
@@ -237,9 +237,9 @@ func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 	case duplicate:
 		// The answer has id 0: this id is that of the other request.
 		return 0, protocol.Violation("id %d is in use by a request in progress", r.ID)
-	case s.first != "" && (opening || operators(r.Op) != operators(s.first)):
+	case s.first != "" && (opening || protocol.Operators(r.Op) != protocol.Operators(s.first)):
 		return r.ID, protocol.Violation("%s on a connection that began with %s: it takes another connection", r.Op, s.first)
-	case !opening && !operators(r.Op) && !granted:
+	case !opening && !protocol.Operators(r.Op) && !granted:
 		return r.ID, protocol.Violation("%s before the answer to open or present", r.Op)
 	case full:
 		return r.ID, protocol.Busy("at most %d requests and %d bytes may be in progress on a connection", protocol.MaxRequests, protocol.MaxPending)
@@ -282,6 +282,3 @@ func (s *session) begin(id uint64, size int, work func()) bool {
 	s.work.Go(work)
 	return true
 }
-
-// operators reports whether op is for operators: it needs no lease.
-func operators(op string) bool { return op == protocol.OpList || op == protocol.OpCounters }

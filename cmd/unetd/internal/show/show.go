@@ -7,6 +7,7 @@ package show
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/user"
@@ -28,7 +29,76 @@ func List(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
 	if asJSON {
 		return writeJSON(w, append([]endpoint.Info{}, all...))
 	}
-	return list(w, all, userName)
+	if err := list(w, all, userName); err != nil {
+		return err
+	}
+	// An earlier unetd does not know this request, and cannot be drained.
+	_, draining, err := control.Uplinks(ctx, socket)
+	if errors.Is(err, control.ErrProtocol) {
+		return nil
+	}
+	return errors.Join(err, drains(w, draining))
+}
+
+// drains writes a line if unetd is being drained.
+func drains(w io.Writer, draining bool) error {
+	if !draining {
+		return nil
+	}
+	_, err := fmt.Fprintln(w, "draining: no new endpoints are granted (unetd drain --undo)")
+	return err
+}
+
+// Uplinks writes the interfaces that the unetd at socket serves.
+func Uplinks(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
+	all, draining, err := control.Uplinks(ctx, socket)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return writeJSON(w, struct {
+			Uplinks  []endpoint.Uplink `json:"uplinks"`
+			Draining bool              `json:"draining"`
+		}{all, draining})
+	}
+	t := table(w)
+	fmt.Fprintln(t, "INTERFACE\tINDEX\tMODE\tLINK\tENDPOINTS")
+	for _, u := range all {
+		link := "up"
+		if !u.Up {
+			link = "down"
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\n", u.Interface, u.Index, u.Mode, link, u.Endpoints)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return drains(w, draining)
+}
+
+// Reload makes the unetd at socket read its policy again, and writes what has changed.
+func Reload(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
+	c, err := control.Reload(ctx, socket)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return writeJSON(w, c)
+	}
+	rules := "rules"
+	if c.Rules == 1 {
+		rules = "rule"
+	}
+	lines := []string{fmt.Sprintf("%s: reloaded, %d %s", c.Policy, c.Rules, rules)}
+	if c.Warning != "" {
+		lines = append(lines, "warning: "+c.Warning)
+	}
+	lines = append(lines, c.Changes...)
+	if len(c.Changes) == 0 {
+		lines = append(lines, "no rule has changed")
+	}
+	_, err = fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
 }
 
 // list writes a line for each endpoint.

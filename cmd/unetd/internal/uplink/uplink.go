@@ -25,6 +25,8 @@ type Uplink struct {
 	*mux.Mux
 	authority *policy.Authority
 
+	draining atomic.Bool // no endpoint is granted
+
 	granted, presented, refused atomic.Uint64 // counters of requests for leases
 }
 
@@ -66,6 +68,10 @@ func maxCharge(log *slog.Logger) (int64, error) {
 
 // OpenEndpoint makes an endpoint for an application, if the policy permits it.
 func (u *Uplink) OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	if u.draining.Load() {
+		u.refused.Add(1)
+		return nil, nil, protocol.Busy("an operator drains this unetd (unetd drain), which grants no new endpoints: try later")
+	}
 	grant, l, err := u.OpenEndpointFor(ctx, peer, req)
 	count(&u.granted, &u.refused, err)
 	if err != nil {
@@ -125,6 +131,49 @@ func (u *Uplink) Counters(peer mux.Owner) ([]endpoint.Counter, error) {
 		endpoint.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd that their applications have presented to this one", Value: u.presented.Load()},
 		endpoint.Counter{Name: "lease_refused", Help: "requests to open or present an endpoint that have failed", Value: u.refused.Load()},
 	), nil
+}
+
+// Uplinks describes the uplink, and tells whether no endpoints are granted.
+func (u *Uplink) Uplinks(peer mux.Owner) ([]endpoint.Uplink, bool, error) {
+	if err := u.authority.MayAsk(peer); err != nil {
+		return nil, false, err
+	}
+	return []endpoint.Uplink{u.Uplink()}, u.draining.Load(), nil
+}
+
+// Revoke ends the lease of an endpoint.
+func (u *Uplink) Revoke(peer mux.Owner, id uint64, reason string) error {
+	if err := u.authority.MayAsk(peer); err != nil {
+		return err
+	}
+	if err := u.Mux.Revoke(id, reason); err != nil {
+		return err
+	}
+	u.authority.Log.Info("endpoint revoked by an operator", "endpoint", id, "reason", reason, "uid", peer.UID, "pid", peer.PID)
+	return nil
+}
+
+// Reload reads the policy again.
+func (u *Uplink) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
+	if err := u.authority.MayAsk(peer); err != nil {
+		return nil, err
+	}
+	c, err := u.authority.Source.Reload()
+	if err != nil {
+		return nil, fmt.Errorf("the old policy stays: %w", err)
+	}
+	return &c, nil
+}
+
+// Drain sets whether no endpoints are granted.
+func (u *Uplink) Drain(peer mux.Owner, on bool) error {
+	if err := u.authority.MayAsk(peer); err != nil {
+		return err
+	}
+	if u.draining.Swap(on) != on {
+		u.authority.Log.Info("draining", "on", on, "uid", peer.UID, "pid", peer.PID)
+	}
+	return nil
 }
 
 // Cleanup removes what killed unetds of this network namespace have left in the kernel. report is

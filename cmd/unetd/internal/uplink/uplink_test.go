@@ -228,7 +228,7 @@ func TestClaimAfterReload(t *testing.T) {
 	if err := os.WriteFile(source.Policy().File, []byte("rules: []"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := source.Reload(); err != nil {
+	if _, err := source.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Claim(context.Background(), tag(t, "msg:2")); !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), "msg:2: no rule of ") {
