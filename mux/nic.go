@@ -94,6 +94,24 @@ func offloadsOn(name string, of offloads) (on offloads, err error) {
 	return on & of, nil
 }
 
+// offloadsFixed is which of the offloads the driver does not let be changed.
+func offloadsFixed(name string) (fixed offloads, err error) {
+	var features map[string]ethtool.FeatureState
+	err = withEthtool(func(e *ethtool.Ethtool) (err error) {
+		features, err = e.FeaturesWithState(name)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("offloads of %s: %w", name, err)
+	}
+	for i, n := range offloadNames {
+		if f, has := features[n]; has && (!f.Available || f.NeverChanged) {
+			fixed |= 1 << i
+		}
+	}
+	return fixed, nil
+}
+
 // setOffloads turns offloads on or off. The driver may refuse without an error.
 func setOffloads(name string, of offloads, on bool) error {
 	change := map[string]bool{}

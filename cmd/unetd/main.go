@@ -66,6 +66,9 @@ func newRoot(stderr *logWriter) *cobra.Command {
 		Example: `  # Serve eth0 by the policy in /etc/unet/policy.yaml.
   unetd serve --interface eth0 --socket-mode 0666
 
+  # Can unetd run here, and how well?
+  unetd doctor --interface eth0
+
   # Is the policy right, and what may alice have?
   unetd check-config
   unetd check-config --user alice --interface eth0
@@ -84,7 +87,14 @@ of their own. Frames that no application has claimed go to the kernel.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(stderr), newCheckConfig(), newList(), newCounters(), newUplinks(), newRevoke(), newReload(), newDrain(), newCleanup(), newVersion(), newRegister())
+	root.AddCommand(
+		newServe(stderr), newCheckConfig(),
+		newList(), newCounters(), newUplinks(),
+		newRevoke(), newReload(), newDrain(),
+		newCleanup(),
+		newDoctor(),
+		newVersion(), newRegister(),
+	)
 	return root
 }
 

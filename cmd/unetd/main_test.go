@@ -269,6 +269,8 @@ func TestCommandLine(t *testing.T) {
 		{"reload now", 2, "", `unknown command "now"`},
 		{"drain --undo=perhaps", 2, "", "invalid argument"},
 		{"uplinks --help", 0, "unetd uplinks --json", ""},
+		{"doctor --help", 0, "Exit status: 0 without a problem", ""},
+		{"doctor eth0", 2, "", `unknown command "eth0" for "unetd doctor": see unetd doctor --help`},
 		{"check-config --interface eth0", 2, "", "--interface without --user: see unetd check-config --help"},
 		{"check-config one two", 2, "", "accepts at most 1 arg(s), received 2: see unetd check-config --help"},
 		{"list now", 2, "", `unknown command "now" for "unetd list": see unetd list --help`},

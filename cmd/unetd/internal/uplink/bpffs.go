@@ -25,30 +25,49 @@ const DefaultBPFFS = "/sys/fs/bpf"
 // prepareBPFFS makes sure that dir is a BPF file system in which only this user can change pins. It
 // mounts one over an empty directory.
 func prepareBPFFS(dir string, log *slog.Logger) error {
-	var st unix.Statfs_t
-	err := unix.Statfs(dir, &st)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("--bpffs %s: there is no such folder: make it (mkdir -p %s), or name another", dir, dir)
-	case err != nil:
-		return fmt.Errorf("--bpffs %s: %w", dir, err)
-	case st.Type != unix.BPF_FS_MAGIC:
+	mounted, own, err := InspectBPFFS(dir)
+	if err != nil {
+		return err
+	}
+	if !mounted {
 		if err := mountBPFFS(dir); err != nil {
 			return err
 		}
 		log.Info("BPF file system mounted", "bpffs", dir)
+		own = private(dir) || Contained()
 	}
-	if private(dir) {
+	if own {
 		log.Warn("the BPF file system is in a mount namespace of its own and ends with it: if this unetd is killed, all endpoints end, and the next unetd takes nothing over: "+
-			"start unetd by nsenter --net=/run/netns/NAME instead of ip netns exec NAME, or mount one outside (mount -t bpf bpf DIR) and name it by --bpffs", "bpffs", dir)
+			"start unetd by nsenter --net=/run/netns/NAME instead of ip netns exec NAME, or mount one outside (mount -t bpf bpf DIR) and name it by --bpffs; in a container, mount that of the host there", "bpffs", dir)
 	}
+	return nil
+}
+
+// InspectBPFFS reports whether a BPF file system is mounted at dir, and whether only in this mount
+// namespace, with which it ends. The error is why unetd cannot use dir. It changes nothing.
+func InspectBPFFS(dir string) (mounted, own bool, err error) {
+	var st unix.Statfs_t
+	err = unix.Statfs(dir, &st)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return false, false, fmt.Errorf("--bpffs %s: there is no such folder: make it (mkdir -p %s), or name another", dir, dir)
+	case err != nil:
+		return false, false, fmt.Errorf("--bpffs %s: %w", dir, err)
+	case st.Type != unix.BPF_FS_MAGIC:
+		return false, false, checkEmpty(dir)
+	}
+	return true, private(dir), checkOwner(dir)
+}
+
+// checkOwner returns an error if this user cannot make pins in dir, or other users may have made them.
+func checkOwner(dir string) error {
 	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 		return fmt.Errorf("--bpffs %s: uid %d cannot write there: %w: give it the folder (chown), or name another", dir, os.Geteuid(), err)
 	}
 	// If other users can write to the BPF file system, one of them may have made the directory.
 	ours := filepath.Join(dir, "unet")
 	var in unix.Stat_t
-	err = unix.Lstat(ours, &in)
+	err := unix.Lstat(ours, &in)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
@@ -62,19 +81,27 @@ func prepareBPFFS(dir string, log *slog.Logger) error {
 
 // mountBPFFS mounts a BPF file system of mode 0700 over an empty folder.
 func mountBPFFS(dir string) error {
+	if err := checkEmpty(dir); err != nil {
+		return err
+	}
+	err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700")
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return fmt.Errorf("--bpffs %s: this kernel has no BPF file system: use one that was built with CONFIG_BPF_SYSCALL", dir)
+	case err != nil:
+		return fmt.Errorf("--bpffs %s: cannot mount a BPF file system: %w: mount it as root (mount -t bpf bpf %s)", dir, err, dir)
+	}
+	return nil
+}
+
+// checkEmpty returns an error if dir has entries.
+func checkEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("--bpffs %s: %w", dir, err)
 	}
 	if len(entries) > 0 {
 		return fmt.Errorf("--bpffs %s: it is not a BPF file system, and not empty: name another", dir)
-	}
-	err = unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700")
-	switch {
-	case errors.Is(err, unix.ENODEV):
-		return fmt.Errorf("--bpffs %s: this kernel has no BPF file system: use one that was built with CONFIG_BPF_SYSCALL", dir)
-	case err != nil:
-		return fmt.Errorf("--bpffs %s: cannot mount a BPF file system: %w: mount it as root (mount -t bpf bpf %s)", dir, err, dir)
 	}
 	return nil
 }
@@ -91,6 +118,17 @@ func private(dir string) bool {
 	here, err := mounts("/proc/thread-self/mountinfo", device)
 	first, firstErr := mounts("/proc/1/mountinfo", device)
 	return err == nil && firstErr == nil && here && !first
+}
+
+// firstPIDNamespace is the inode of the first PID namespace of a system (PROC_PID_INIT_INO,
+// include/uapi/linux/nsfs.h).
+const firstPIDNamespace = 0xEFFFFFFC
+
+// Contained reports whether this process is in a PID namespace of its own, as in a container: its
+// process 1 says nothing about the mounts of the host.
+func Contained() bool {
+	var st unix.Stat_t
+	return unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino != firstPIDNamespace
 }
 
 // mounts reports whether a file system is in a list of mounts (proc_pid_mountinfo(5), whose third
@@ -118,13 +156,22 @@ const ownMemory = 128 << 20
 
 // memoryBound is the limit of the segments of all users together, in bytes; 0: none.
 func memoryBound(log *slog.Logger) (int64, error) {
-	limit, err := memoryLimit("/proc/self")
+	limit, bound, err := MemoryBound()
 	if err != nil || limit == policy.Unlimited {
 		return 0, err
 	}
-	bound := max(limit-ownMemory, limit/2)
 	log.Info("the memory cgroup of unetd limits the segments of all users together", "limit", policy.Bytes(limit), "segments", policy.Bytes(bound))
 	return bound, nil
+}
+
+// MemoryBound is the limit of this process's memory cgroup (policy.Unlimited: none), and what a unetd
+// in it would limit the segments of all users together to, both in bytes.
+func MemoryBound() (limit, segments int64, err error) {
+	limit, err = memoryLimit("/proc/self")
+	if err != nil || limit == policy.Unlimited {
+		return limit, 0, err
+	}
+	return limit, max(limit-ownMemory, limit/2), nil
 }
 
 // memoryLimit is the smallest limit of a process's memory cgroup and its visible ancestors, in

@@ -38,11 +38,7 @@ var capabilities = []struct {
 // Check returns an error if unetd cannot run with this kernel, these privileges and this interface.
 // It changes nothing.
 func Check(interfaceName string) error {
-	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err == nil {
-		unix.Close(fd)
-	}
-	if err := explainSocket(err); err != nil {
+	if err := CheckSocket(); err != nil {
 		return err
 	}
 	status, err := os.ReadFile("/proc/self/status")
@@ -53,6 +49,15 @@ func Check(interfaceName string) error {
 		return err
 	}
 	return checkInterface(interfaceName)
+}
+
+// CheckSocket returns an error if the kernel has no AF_XDP sockets.
+func CheckSocket() error {
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return explainSocket(err)
 }
 
 // explainSocket explains an error of socket(AF_XDP). It ignores a missing capability:
@@ -67,8 +72,27 @@ func explainSocket(err error) error {
 	return fmt.Errorf("cannot make an AF_XDP socket: %w", err)
 }
 
-// checkCapabilities reads the effective set from /proc/PID/status (proc(5)).
+// checkCapabilities returns an error that lists the capabilities which /proc/PID/status lacks.
 func checkCapabilities(status string) error {
+	missing, err := missingCapabilities(status)
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("%w: %s missing: run unetd as root, or give it these capabilities",
+			os.ErrPermission, strings.Join(missing, ", "))
+	}
+	return err
+}
+
+// MissingCapabilities are the names of the capabilities that unetd needs and this process lacks.
+func MissingCapabilities() ([]string, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil, err
+	}
+	return missingCapabilities(string(status))
+}
+
+// missingCapabilities reads the effective set from /proc/PID/status (proc(5)).
+func missingCapabilities(status string) (missing []string, err error) {
 	for line := range strings.Lines(status) {
 		value, ok := strings.CutPrefix(line, "CapEff:")
 		if !ok {
@@ -76,21 +100,16 @@ func checkCapabilities(status string) error {
 		}
 		effective, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
 		if err != nil {
-			return fmt.Errorf("/proc/self/status: CapEff: %w", err)
+			return nil, fmt.Errorf("/proc/self/status: CapEff: %w", err)
 		}
-		var missing []string
 		for _, c := range capabilities {
 			if effective&(1<<c.bit) == 0 {
 				missing = append(missing, c.name)
 			}
 		}
-		if len(missing) > 0 {
-			return fmt.Errorf("%w: %s missing: run unetd as root, or give it these capabilities",
-				os.ErrPermission, strings.Join(missing, ", "))
-		}
-		return nil
+		return missing, nil
 	}
-	return errors.New("/proc/self/status has no CapEff: mount proc(5)")
+	return nil, errors.New("/proc/self/status has no CapEff: mount proc(5)")
 }
 
 func checkInterface(name string) error {
@@ -116,7 +135,7 @@ func explainOpen(interfaceName string, err error) error {
 	}{
 		{mux.ErrInUse, "stop the other unetd, or use another --interface"},
 		{os.ErrPermission, "run unetd as root of the initial user namespace"}, // Check found the capabilities
-		{mux.ErrForeignProgram, detachAdvice(interfaceName) + ", or use another --interface"},
+		{mux.ErrForeignProgram, DetachAdvice(interfaceName) + ", or use another --interface"},
 		{mux.ErrNotEthernet, "use another --interface"},
 		{mux.ErrVLANOffload, "use --mode tcx, or another --interface"},
 	} {
@@ -140,11 +159,11 @@ type attached struct {
 	id   uint32 // of the program
 }
 
-// detachAdvice is the advice how to detach a foreign program from an interface. If a BPF link has
+// DetachAdvice is the advice how to detach a foreign program from an interface. If a BPF link has
 // attached it, netlink cannot detach it: the link must be detached, or its holder must end. For
 // other programs the command must name the mode: "xdp off" means the driver's mode only if the
 // driver supports XDP.
-func detachAdvice(interfaceName string) string {
+func DetachAdvice(interfaceName string) string {
 	index, programs := attachedTo(interfaceName)
 	var advice []string
 	for _, p := range programs {

@@ -1,0 +1,142 @@
+//go:build linux
+
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// Inspection is what an interface is and what a mux would do on it.
+type Inspection struct {
+	Name     string
+	Driver   string // as ethtool -i shows it
+	Kind     string // of a virtual link (veth, bridge); "device" is hardware
+	Up       bool   // set up, with a carrier
+	MTU      uint32 // bytes of IP packet
+	Queues   uint32 // receive queues
+	Active   uint32 // of these, in use; equal to Queues if the driver does not say
+	Mode     Mode   // that ModeAuto would choose, as far as it shows before the programs are attached
+	Because  string // why
+	ZeroCopy string // why a queue would have no zero copy; "": it would, unless the driver refuses it
+
+	// Hidden and Merging are receive offloads that are on and that a mux turns off in some modes,
+	// in the names of ethtool -k, separated by commas. Fixed are those of them that the driver
+	// does not turn off.
+	Hidden, Merging, Fixed string
+
+	// Refused is why no mux can be attached now: ErrInUse, ErrForeignProgram, or nil. If this
+	// process may not read that, it is os.ErrPermission.
+	Refused error
+}
+
+// Inspect looks at an interface of the calling thread's network namespace. It changes nothing.
+// Errors: ErrNoInterface, ErrNotEthernet.
+func Inspect(name string) (Inspection, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return Inspection{}, fmt.Errorf("netlink: %w", err)
+	}
+	defer h.Close()
+	u, err := findUplink(h, name)
+	if err != nil {
+		return Inspection{}, err
+	}
+	l, err := h.LinkByIndex(u.ifindex)
+	if err != nil {
+		return Inspection{}, fmt.Errorf("interface %q: %w", name, err)
+	}
+	flags := l.Attrs().RawFlags
+	in := Inspection{
+		Name: u.name, Driver: u.driver, Kind: u.kind, MTU: u.mtu, Queues: u.queues,
+		Up: flags&unix.IFF_UP != 0 && flags&unix.IFF_RUNNING != 0,
+	}
+	if in.Active, err = activeQueues(name, u.queues); err != nil {
+		return Inspection{}, err
+	}
+	on, err := offloadsOn(name, hidesVLAN|mergesFrames)
+	if err != nil {
+		return Inspection{}, err
+	}
+	fixed, err := offloadsFixed(name)
+	if err != nil {
+		return Inspection{}, err
+	}
+	in.Hidden, in.Merging, in.Fixed = (on & hidesVLAN).String(), (on & mergesFrames).String(), (on & fixed).String()
+
+	can := xdpFeatures(u.ifindex)
+	in.Mode, in.Because = ModeTCX, u.notNative(can)
+	switch {
+	case in.Because != "":
+	case on&fixed&hidesVLAN != 0:
+		in.Because = fmt.Sprintf("the driver does not turn %v off, so XDP would not see VLAN tags", on&fixed&hidesVLAN)
+	case on&fixed&mergesFrames != 0:
+		in.Because = fmt.Sprintf("the driver does not turn %v off, and accepts no XDP with it", on&fixed&mergesFrames)
+	case can.all(xdpNdoXmit):
+		in.Mode, in.Because = ModeNative, "the driver has XDP and accepts redirected frames"
+	default: // many drivers accept redirected frames only while a program is attached
+		in.Mode, in.Because = ModeNative, "the driver has XDP; if it does not accept redirected frames when the program is attached, it is tcx"
+	}
+	in.ZeroCopy = chooseBinding(in.Mode, u.driver, can, u.mtu, endpoint.DefaultFrameSize).why
+	if large := chooseBinding(in.Mode, u.driver, can, u.mtu, largeFrame); large.zeroCopy {
+		in.ZeroCopy = ""
+	}
+	in.Refused = u.free(h, in.Mode)
+	if errors.Is(in.Refused, unix.EPERM) || errors.Is(in.Refused, unix.EACCES) {
+		in.Refused = fmt.Errorf("%w: %w", os.ErrPermission, in.Refused)
+	}
+	return in, nil
+}
+
+// PinState is a mux that is pinned in a bpffs.
+type PinState struct {
+	Path      string
+	Here      bool   // it is of the calling thread's network namespace
+	Interface string // the uplink; "": it is gone, or of another namespace
+	Served    bool   // a process serves it
+	Gone      bool   // the uplink is gone
+}
+
+// Pins lists the muxes that are pinned in a bpffs.
+func Pins(bpffs string) ([]PinState, error) {
+	if err := checkBPFFS(bpffs); err != nil {
+		return nil, err
+	}
+	cookie, err := netnsCookie()
+	if err != nil {
+		return nil, err
+	}
+	list, err := pinned(bpffs)
+	if err != nil {
+		return nil, err
+	}
+	var states []PinState
+	for _, p := range list {
+		s := PinState{Path: p.path, Here: p.netns == cookie}
+		if s.Gone, _, err = p.uplinkGone(); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.path, err)
+		}
+		if l, err := netlink.LinkByIndex(p.ifindex); s.Here && err == nil {
+			s.Interface = l.Attrs().Name
+		}
+		keep, err := lockPins(p.path) // released at once; who wants it meanwhile tries again
+		switch {
+		case errors.Is(err, ErrInUse):
+			s.Served = true
+		case errors.Is(err, os.ErrNotExist): // removed meanwhile
+			continue
+		case err != nil:
+			return nil, err
+		default:
+			keep.close()
+		}
+		states = append(states, s)
+	}
+	return states, nil
+}
