@@ -44,9 +44,9 @@ type MuxUnetConfig struct {
 	Cutter    uint32
 	PartTail  uint32
 	Up        uint32
+	Top       uint32
 	PartHead  uint8
 	Zero      [3]uint8
-	_         [4]byte
 }
 
 type MuxUnetCounter uint32
@@ -101,7 +101,12 @@ const (
 	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 46
 	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 47
 	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 48
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 49
+	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 49
+	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 50
+	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 51
+	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 52
+	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 53
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 54
 )
 
 type MuxUnetEndpoint struct {

@@ -538,6 +538,14 @@ func TestFullBacklogIsCounted(t *testing.T) {
 		eventually(t, "they are counted", func() bool { return l.count()["lost_cut"] >= more-1 })
 		onlyLost(t, l.count(), "lost_cut")
 	})
+	t.Run("of lo", func(t *testing.T) { // by which the kernel of the host sends to endpoints
+		l := openLab(t, mux.ModeTCX)
+		l.open(udpTag("10.0.0.1:7001"))
+		multiply(t, l.A, "lo", unix.BPF_F_INGRESS, backlog+more)
+		sendRaw(t, l.B, unknown(l.A, l.B))
+		eventually(t, "they are counted", func() bool { return l.count()["lost_host"] >= more-1 })
+		onlyLost(t, l.count(), "lost_host")
+	})
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) { // of the uplink
 		l := openLab(t, mode)
 		multiply(t, l.B, l.B.Interface, 0, backlog+more)

@@ -295,13 +295,18 @@ func (a *app) nothing(why string) {
 	}
 }
 
-// count reads the counters that are not zero.
-func (l *lab) count() map[string]uint64 {
+func (l *lab) counters() []endpoint.Counter {
 	l.t.Helper()
 	list, err := l.mux.Counters()
 	must(l.t, err)
+	return list
+}
+
+// count reads the counters that are not zero.
+func (l *lab) count() map[string]uint64 {
+	l.t.Helper()
 	m := map[string]uint64{}
-	for _, c := range list {
+	for _, c := range l.counters() {
 		if c.Value != 0 {
 			m[c.Name] = c.Value
 		}

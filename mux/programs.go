@@ -109,7 +109,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	config.Up = uint32(up.Attrs().Index)
+	config.Up, config.Top = uint32(up.Attrs().Index), uint32(top.Attrs().Index)
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/account"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/mux"
 )
@@ -378,6 +379,12 @@ func TestCountersAddUp(t *testing.T) {
 			onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetDown)
 			sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
 			l.await("lost_uplink_redirect", 1)
+			other := l.open(udpTag("10.0.0.1:7001"))
+			other.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "to a port that is down"))
+			l.await("lost_local_redirect", 1)
+			if b := account.Check(l.counters())[0]; b.Missing() != 0 {
+				t.Errorf("%+v", b)
+			}
 			onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetUp)
 		}
 		// Frames of endpoints are lost if the uplink is down.

@@ -102,11 +102,11 @@ int unet_up(struct __sk_buff *skb)
 	__u32 device;
 
 	if ((void *)(eth + 1) > data_end)
-		return TCX_DROP;
+		return count(UNET_LOST_HOST, TCX_DROP);
 	device = entry(eth, data_end);
 	/* The MAC address of lo. With another one the kernel drops the frame there. */
 	if (device == LO && bpf_skb_store_bytes(skb, 0, none, sizeof(none), 0))
-		return TCX_DROP;
+		return count(UNET_LOST_HOST, TCX_DROP);
 	return bpf_redirect(device, BPF_F_INGRESS);
 }
 
@@ -158,7 +158,7 @@ int unet_lo(struct __sk_buff *skb)
 		links.src_head = link & 0xffff;
 		links.src_tail = link >> 16;
 		if (bpf_skb_store_bytes(skb, 0, &links, sizeof(links), 0))
-			return TCX_DROP;
+			return count(UNET_LOST_HOST, TCX_DROP);
 	}
 	return tcx_to_port(skb, &owner, UNET_RX_HOST);
 }

@@ -90,6 +90,7 @@ struct sk_buff {
 	__u32 vlan_all;  /* protocol and tag of a VLAN, both 0: none */
 	__u16 vlan_tci;  /* the tag, in host byte order */
 	__be16 protocol;
+	__u8 tc_at_ingress : 1;
 	unsigned char *data;
 };
 
@@ -97,6 +98,7 @@ struct sk_buff {
 
 enum skb_drop_reason { /* include/net/dropreason-core.h; the kernel's own numbers are found by the names */
 	SKB_DROP_REASON_CPU_BACKLOG = 1,
+	SKB_DROP_REASON_NOT_SPECIFIED = 2,
 };
 
 #pragma clang attribute pop

@@ -118,6 +118,7 @@ struct unet_config {
 	__u32 cutter;     /* ifindex of the device that cuts super-frames; 0: none; see cut.h */
 	__u32 part_tail;  /* this and the next: secrets that identify parts of super-frames; see cut.h */
 	__u32 up;         /* ifindex of the device by which ports send to the kernel; see host.h */
+	__u32 top;        /* and of its other end */
 	__u8 part_head;   /* first byte of a MAC address, not of the uplink's: unicast, locally administered */
 	__u8 zero[3];
 };
@@ -181,14 +182,19 @@ enum unet_counter {
 	UNET_DELIVER_TOO_LONG, /* the owner is not trusted, and it is in several buffers or longer than a frame of the segment */
 	/* lost after a program had redirected or passed it; see trace.h */
 	UNET_LOST_CUT,              /* rx_cut, but the kernel did not segment it; in tcx mode also before rx_cut */
-	UNET_LOST_UPLINK_REDIRECT,  /* redirected by the uplink program */
-	UNET_LOST_PORT_REDIRECT,    /* redirected by a port program */
+	UNET_LOST_UPLINK_REDIRECT,  /* rx_port */
+	UNET_LOST_PORT_REDIRECT,    /* tx_uplink */
 	UNET_LOST_DELIVER_REDIRECT, /* the endpoint's receive queue was full or its fill queue empty */
 	/* dropped before a program saw it, in the same order */
 	UNET_LOST_UPLINK_BACKLOG,
 	UNET_LOST_PORT_BACKLOG,
 	UNET_LOST_DELIVER_BACKLOG,
-	UNET_LOST_DEVICE_FULL,      /* native mode: the queue of the device was full */
+	UNET_LOST_DEVICE_FULL,      /* native mode: tx_uplink, the queue of the uplink was full */
+	UNET_LOST_PORT_FULL,        /* native mode: rx_port or tx_local, the queue of the port was full */
+	UNET_LOST_PORT_DOWN,        /* tcx mode: rx_port or rx_host, the inner end of the port was down or gone */
+	UNET_LOST_QUEUE_REDIRECT,   /* rx_queue, the socket's receive queue was full or its fill queue empty */
+	UNET_LOST_LOCAL_REDIRECT,   /* tx_local */
+	UNET_LOST_HOST,             /* tx_host, or before rx_host: on the way between a port and the kernel; see host.h */
 	UNET_COUNTERS,
 };
 

@@ -42,22 +42,33 @@ earlier unetd and its application has not connected again yet. If unetd is being
 }
 
 func newCounters() *cobra.Command {
-	var zeros bool
+	var zeros, check bool
 	cmd := &cobra.Command{
 		Use:   "counters",
 		Short: "Show the counters of a running unetd",
 		Long: `Counters writes the counters of the XDP programs of the unetd at the socket, in
 frames: received (rx), sent (tx), delivered, and dropped, by reason; and the leases that
 unetd has granted and refused. Without --all counters that are 0 are left out.
+
+With --check it writes instead how many frames were received, sent and delivered, and whether the
+counters add up: each frame that was redirected to a port must have arrived there or be
+counted as lost. It waits up to a second for frames on their way, and fails if frames have disappeared.
 ` + whoMayAsk,
 		Example: `  unetd counters
-  unetd counters --all --json`,
+  unetd counters --all --json
+  unetd counters --check`,
 		Args: cobra.NoArgs,
 	}
 	ask(cmd, func(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
+		if check {
+			return show.Check(ctx, socket, w, asJSON)
+		}
 		return show.Counters(ctx, socket, w, asJSON, zeros)
 	})
+	cmd.Flags().BoolVar(&check, "check", false, "check that the counters add up")
+
 	cmd.Flags().BoolVar(&zeros, "all", false, "show also counters that are 0")
+	cmd.MarkFlagsMutuallyExclusive("check", "all")
 	return cmd
 }
 

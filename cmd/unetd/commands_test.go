@@ -77,6 +77,18 @@ ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY                    SEG
 		t.Errorf("%+v, %v", counters, err)
 	}
 
+	if out := s.run(t, "counters", "--check"); !strings.HasPrefix(out, "received ") || !strings.Contains(out, "counted as lost: they add up\n") {
+		t.Errorf("%s", out)
+	}
+	var verdict struct {
+		Totals   []struct{ Stage string }
+		Balances []struct{ Name string }
+		Balanced bool
+	}
+	if err := json.Unmarshal([]byte(s.run(t, "counters", "--check", "--json")), &verdict); err != nil || !verdict.Balanced || len(verdict.Totals) != 4 || len(verdict.Balances) != 1 {
+		t.Errorf("%+v, %v", verdict, err)
+	}
+
 	// Another user is refused.
 	as := func(name string) (int, string, string) {
 		cmd := s.command(name)

@@ -1,0 +1,187 @@
+package account
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+)
+
+// Fate is what has become of the frames that a counter counts.
+type Fate string
+
+const (
+	Passed     Fate = "passed"     // left to the kernel of this host
+	Redirected Fate = "redirected" // to a port, a socket, the uplink or the kernel; it may be counted as Lost later
+	Cut        Fate = "cut"        // segmented: its parts are counted again
+	Dropped    Fate = "dropped"    // by a program
+	Lost       Fate = "lost"       // by the kernel, after it was counted as Redirected or before any program saw it
+)
+
+// FateOf is the fate of the frames that a counter of a mux counts. ok is false for counters that do
+// not count frames (lease_*), and for those of one endpoint, which are parts of others.
+func FateOf(counter string) (f Fate, ok bool) {
+	switch counter {
+	case "rx_port", "rx_queue", "rx_host", "tx_uplink", "tx_local", "tx_host", "deliver_socket":
+		return Redirected, true
+	case "rx_cut":
+		return Cut, true
+	}
+	stage, _, _ := strings.Cut(counter, "_")
+	switch {
+	case strings.Contains(counter, "."):
+		return "", false
+	case counter == "rx_pass", strings.HasPrefix(counter, "rx_pass_"):
+		return Passed, true
+	case stage == "lost":
+		return Lost, true
+	case slices.Contains(Stages, stage):
+		return Dropped, true
+	}
+	return "", false
+}
+
+// Stages are the prefixes of the counters of programs: received by the uplink or from the kernel of
+// this host, sent by an endpoint, at the inner end of a port.
+var Stages = []string{"rx", "tx", "deliver"}
+
+// Balance is one check. On a mux at rest In equals Out.
+type Balance struct {
+	Name    string   `json:"name"`
+	Help    string   `json:"help"` // what is compared, in one line
+	In      uint64   `json:"in"`   // frames
+	Out     uint64   `json:"out"`  // frames
+	InFrom  []string `json:"in_from"`
+	OutFrom []string `json:"out_from"` // names of counters; deliver_* is the sum of all with this prefix
+}
+
+// Missing is In - Out: frames that have disappeared, or, while traffic flows, are on their way. It
+// is negative if more came out than went in: another program has sent into a port.
+func (b Balance) Missing() int64 { return int64(b.In - b.Out) }
+
+// balances are the checks.
+var balances = []Balance{{
+	Name:    "ports",
+	Help:    "frames redirected to ports, and frames that have reached the inner ends of ports or are counted as lost on the way",
+	InFrom:  []string{"rx_port", "rx_host", "tx_local"},
+	OutFrom: []string{"deliver_*", "lost_uplink_redirect", "lost_local_redirect", "lost_port_full", "lost_port_down", "lost_deliver_backlog"},
+}}
+
+// Check compares the counters of a mux, as control.Counters returns them.
+func Check(list []endpoint.Counter) []Balance {
+	sum := func(names []string) (n uint64) {
+		for _, c := range list {
+			for _, name := range names {
+				prefix, group := strings.CutSuffix(name, "*")
+				if c.Name == name || group && strings.HasPrefix(c.Name, prefix) {
+					n += c.Value
+				}
+			}
+		}
+		return n
+	}
+	done := slices.Clone(balances)
+	for i := range done {
+		b := &done[i]
+		b.In, b.Out = sum(b.InFrom), sum(b.OutFrom)
+	}
+	return done
+}
+
+// Total is the frames of one stage by fate.
+type Total struct {
+	Stage  string          `json:"stage"` // one of Stages, or lost
+	Frames uint64          `json:"frames"`
+	Of     map[Fate]uint64 `json:"of"`
+}
+
+// Totals are the frames of each stage, and those that the kernel has lost.
+func Totals(list []endpoint.Counter) []Total {
+	totals := make([]Total, 0, len(Stages)+1)
+	for _, stage := range append(slices.Clone(Stages), string(Lost)) {
+		t := Total{Stage: stage, Of: map[Fate]uint64{}}
+		for _, c := range list {
+			if f, ok := FateOf(c.Name); ok && strings.HasPrefix(c.Name, stage+"_") {
+				t.Frames += c.Value
+				t.Of[f] += c.Value
+			}
+		}
+		totals = append(totals, t)
+	}
+	return totals
+}
+
+// Verdict is the result of checks that were repeated while traffic may have flowed.
+type Verdict struct {
+	Balances []Balance `json:"balances"`
+	// Moving: the counters did not come to rest, so what is missing may be on its way and is not
+	// proven to be lost. Balances are those of the reading in which the least was missing; since
+	// counters are read one after another, that can be negative, too.
+	Moving bool `json:"moving"`
+}
+
+// Balanced reports whether all counters add up.
+func (v Verdict) Balanced() bool { return balanced(v.Balances) }
+
+func balanced(list []Balance) bool {
+	return !slices.ContainsFunc(list, func(b Balance) bool { return b.Missing() != 0 })
+}
+
+// How Settle reads.
+const (
+	settlePause = 20 * time.Millisecond
+	settleReads = 50
+	settleQuiet = 5 // readings in a row without a change: nothing is on its way
+)
+
+// Settle reads counters until they add up, or have not changed for 100 ms, but for one second at
+// most: frames on their way at one reading have arrived at a later one. What is missing on a mux
+// at rest is lost.
+func Settle(ctx context.Context, read func() ([]endpoint.Counter, error)) (Verdict, error) {
+	var last, least []Balance
+	same := 0
+	for i := range settleReads {
+		if i > 0 {
+			select {
+			case <-time.After(settlePause):
+			case <-ctx.Done():
+				return Verdict{}, context.Cause(ctx)
+			}
+		}
+		list, err := read()
+		if err != nil {
+			return Verdict{}, err
+		}
+		now := Check(list)
+		if balanced(now) {
+			return Verdict{Balances: now}, nil
+		}
+		if i > 0 && slices.EqualFunc(now, last, func(a, b Balance) bool { return a.In == b.In && a.Out == b.Out }) {
+			same++
+		} else {
+			same = 0
+		}
+		if same == settleQuiet {
+			return Verdict{Balances: now}, nil
+		}
+		if least == nil || missing(now) < missing(least) {
+			least = now
+		}
+		last = now
+	}
+	return Verdict{Balances: least, Moving: true}, nil
+}
+
+// missing is the sum of what is missing or too much.
+func missing(list []Balance) (n uint64) {
+	for _, b := range list {
+		if m := b.Missing(); m < 0 {
+			n += uint64(-m)
+		} else {
+			n += uint64(m)
+		}
+	}
+	return n
+}
