@@ -45,6 +45,14 @@ type Host struct {
 // ErrClosed is the error of a host whose pair was closed.
 var ErrClosed = errors.New("netlab: pair is closed")
 
+// IP is the IPv6 address of the host's end of the cable, or the IPv4 address if it has none.
+func (h *Host) IP() netip.Addr {
+	if h.Addr6.IsValid() {
+		return h.Addr6.Addr()
+	}
+	return h.Addr.Addr()
+}
+
 // Do runs fn inside the host, on the calling goroutine, which is locked to its
 // thread meanwhile. Sockets that fn opens belong to the host for good;
 // goroutines that fn starts run outside.

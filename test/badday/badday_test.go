@@ -21,43 +21,58 @@ const (
 	mb = 1 << 20
 )
 
-// days are rules for both directions, and how much is sent each way on each connection.
+// days are rules for both directions, how much is sent each way on each connection, and whether
+// it is also sent over IPv6.
 var days = []struct {
 	name string
 	rule impair.Rule
 	size int
+	ipv6 bool
 }{
-	{"clean", impair.Rule{}, mb},
-	{"loss 0.1 %", impair.Rule{Loss: 0.001}, mb},
-	{"loss 1 %", impair.Rule{Loss: 0.01}, mb},
-	{"loss 5 %", impair.Rule{Loss: 0.05}, mb / 2},
-	{"loss 30 %", impair.Rule{Loss: 0.3}, 64 << 10},
-	{"bursts", impair.Rule{Burst: fate.Burst{Enter: 0.005, Leave: 0.25}}, mb},
-	{"doubled", impair.Rule{Duplicate: 0.2}, mb},
-	{"reordered", impair.Rule{Reorder: 0.1, HoldBack: 2 * ms}, mb},
-	{"damaged", impair.Rule{Corrupt: 0.03}, mb},
-	{"delay 1 ms", impair.Rule{Delay: ms}, mb},
-	{"delay 10 ms and jitter", impair.Rule{Delay: 10 * ms, Jitter: 5 * ms}, mb},
-	{"delay 50 ms", impair.Rule{Delay: 50 * ms}, mb},
-	{"delay 50 ms and loss", impair.Rule{Delay: 50 * ms, Loss: 0.005}, mb / 2},
-	{"bottleneck", impair.Rule{Rate: 50e6, Queue: 30_000, Delay: 2 * ms}, mb},
-	{"all at once", impair.Rule{Loss: 0.02, Duplicate: 0.02, Corrupt: 0.01, Reorder: 0.05, HoldBack: ms, Delay: 2 * ms, Jitter: ms}, mb / 2},
-	{"blackout", impair.Rule{Rate: 20e6, Blackout: fate.Blackout{After: 100 * ms, Length: 2 * time.Second}}, mb / 2},
-	{"blackouts", impair.Rule{Rate: 20e6, Blackout: fate.Blackout{After: 50 * ms, Length: 100 * ms, Every: 300 * ms}}, mb / 2},
+	{"clean", impair.Rule{}, mb, true},
+	{"loss 0.1 %", impair.Rule{Loss: 0.001}, mb, false},
+	{"loss 1 %", impair.Rule{Loss: 0.01}, mb, false},
+	{"loss 5 %", impair.Rule{Loss: 0.05}, mb / 2, true},
+	{"loss 30 %", impair.Rule{Loss: 0.3}, 64 << 10, false},
+	{"bursts", impair.Rule{Burst: fate.Burst{Enter: 0.005, Leave: 0.25}}, mb, true},
+	{"doubled", impair.Rule{Duplicate: 0.2}, mb, true},
+	{"reordered", impair.Rule{Reorder: 0.1, HoldBack: 2 * ms}, mb, true},
+	{"damaged", impair.Rule{Corrupt: 0.03}, mb, true},
+	{"delay 1 ms", impair.Rule{Delay: ms}, mb, false},
+	{"delay 10 ms and jitter", impair.Rule{Delay: 10 * ms, Jitter: 5 * ms}, mb, false},
+	{"delay 50 ms", impair.Rule{Delay: 50 * ms}, mb, false},
+	{"delay 50 ms and loss", impair.Rule{Delay: 50 * ms, Loss: 0.005}, mb / 2, true},
+	{"bottleneck", impair.Rule{Rate: 50e6, Queue: 30_000, Delay: 2 * ms}, mb, true},
+	{"all at once", impair.Rule{Loss: 0.02, Duplicate: 0.02, Corrupt: 0.01, Reorder: 0.05, HoldBack: ms, Delay: 2 * ms, Jitter: ms}, mb / 2, true},
+	{"blackout", impair.Rule{Rate: 20e6, Blackout: fate.Blackout{After: 100 * ms, Length: 2 * time.Second}}, mb / 2, true},
+	{"blackouts", impair.Rule{Rate: 20e6, Blackout: fate.Blackout{After: 50 * ms, Length: 100 * ms, Every: 300 * ms}}, mb / 2, false},
 }
 
 // TestExchange sends data each way over each impairment, on two connections of which
 // either side has dialled one.
 func TestExchange(t *testing.T) {
-	for _, who := range peers {
+	for _, side := range []struct {
+		who  peer
+		ipv6 bool
+	}{{kernel, false}, {unets, false}, {kernel, true}} {
 		for _, day := range days {
-			t.Run(string(who)+"/"+day.name, func(t *testing.T) {
-				s := openScene(t, who, netlab.Config{})
+			if side.ipv6 && !day.ipv6 {
+				continue
+			}
+			name := string(side.who)
+			if side.ipv6 {
+				name += " over IPv6"
+			}
+			t.Run(name+"/"+day.name, func(t *testing.T) {
+				s := openScene(t, side.who, netlab.Config{IPv6: side.ipv6})
 				if day.rule.Loss < 0.3 { // a SYN that is lost costs a second, and a timeout that remembers it
 					s.impair(day.rule, day.rule)
 				}
 				connections := []ends{s.connect(t, true), s.connect(t, false)}
 				s.impair(day.rule, day.rule)
+				// A timeout that is a multiple of the time between two blackouts doubles into multiples of it,
+				// and each retransmission can meet one.
+				defer time.AfterFunc(20*time.Second, func() { s.impair(impair.Rule{}, impair.Rule{}) }).Stop()
 				size := day.size
 				if unetd.RaceEnabled {
 					size /= 2
@@ -212,12 +227,15 @@ func TestECN(t *testing.T) {
 		dial   bool
 		ours   tcp.ECN
 		kernel string
+		ipv6   bool
+		marks  string // the kernel's counter
 	}{
-		{"we ask", true, tcp.ECNOn, "2"},
-		{"the kernel asks", false, tcp.ECNAccept, "1"},
+		{"we ask", true, tcp.ECNOn, "2", false, "IpExtInCEPkts"},
+		{"the kernel asks", false, tcp.ECNAccept, "1", false, "IpExtInCEPkts"},
+		{"we ask over IPv6", true, tcp.ECNOn, "2", true, "Ip6InCEPkts"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := openScene(t, kernel, netlab.Config{}, unet.TCPConfig{ECN: c.ours})
+			s := openScene(t, kernel, netlab.Config{IPv6: c.ipv6}, unet.Config{TCP: unet.TCPConfig{ECN: c.ours}})
 			must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(c.kernel), 0) }))
 			s.impair(rule, rule)
 			both := s.connect(t, c.dial)
@@ -236,7 +254,7 @@ func TestECN(t *testing.T) {
 			if counted["tcp_congestion_marks"] == 0 || counted["tcp_congestion_echoes"] == 0 || counted["tcp_bytes_retransmitted"] > 0 {
 				t.Errorf("%d marks, %d echoes, %d bytes sent again", counted["tcp_congestion_marks"], counted["tcp_congestion_echoes"], counted["tcp_bytes_retransmitted"])
 			}
-			marks, err := s.B.Counted("IpExtInCEPkts")
+			marks, err := s.B.Counted(c.marks)
 			must(t, err)
 			if marks == 0 {
 				t.Error("the kernel has seen no marks")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -23,15 +24,19 @@ import (
 // patient is a host that takes losses for a path with a smaller MTU after three seconds without an
 // acknowledgment, if full segments have passed (pathmtu.go in proto/tcp). With the usual timeouts it
 // does so after 75 ms, which a busy machine can need for an acknowledgment.
-var patient = unet.TCPConfig{MinRTO: 200 * ms}
+var patient = unet.Config{TCP: unet.TCPConfig{MinRTO: 200 * ms}}
 
 // TestBlackHole: the path to the kernel drops packets above its MTU without an ICMP error.
 // The first connection finds the MTU, with one packet in flight that is too large at a time. The
 // next connections use it.
 func TestBlackHole(t *testing.T) {
-	for _, mtu := range []int{1400, 1492} {
-		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
-			s := openScene(t, kernel, netlab.Config{}, patient)
+	for _, c := range []struct {
+		mtu  int
+		ipv6 bool
+	}{{1400, false}, {1492, false}, {1400, true}} {
+		mtu := c.mtu
+		t.Run(fmt.Sprintf("%d, IPv6 %t", mtu, c.ipv6), func(t *testing.T) {
+			s := openScene(t, kernel, netlab.Config{IPv6: c.ipv6}, patient)
 			s.impair(impair.Rule{MaxSize: wire.EthernetHeaderLen + mtu}, impair.Rule{})
 			for i, dial := range []bool{true, false, true} {
 				before, x := s.link.Counters(impair.AtoB).LostForSize, s.connect(t, dial)
@@ -73,12 +78,12 @@ func (c ends) sendUntil(happened func() bool) error {
 // links. Its ICMP error reaches us, or it does not.
 func TestRouter(t *testing.T) {
 	for _, c := range []struct {
-		link, path int
-		silent     bool
-	}{{1500, 1400, false}, {1500, 1400, true}, {9000, 1500, false}, {9000, 1500, true}} {
-		t.Run(fmt.Sprintf("%d over %d, silent %t", c.link, c.path, c.silent), func(t *testing.T) {
+		link, path   int
+		silent, ipv6 bool
+	}{{1500, 1400, false, false}, {1500, 1400, true, false}, {9000, 1500, false, false}, {9000, 1500, true, false}, {1500, 1280, false, true}, {9000, 1400, true, true}} {
+		t.Run(fmt.Sprintf("%d over %d, silent %t, IPv6 %t", c.link, c.path, c.silent, c.ipv6), func(t *testing.T) {
 			t.Parallel()
-			s := &scene{Pair: netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link})}
+			s := newScene(netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link, IPv6: c.ipv6, LinkLocal: c.ipv6}))
 			must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
 			var stop func()
 			s.host, stop = openHost(t, s.A, patient)
@@ -100,8 +105,12 @@ func TestRouter(t *testing.T) {
 // TestNarrowerRoute: the MTU of the kernel's route to the peer becomes smaller while data is
 // in flight. It applies to connections at once, and no larger packet is sent any more.
 func TestNarrowerRoute(t *testing.T) {
-	const narrow = 1200
-	s := openScene(t, kernel, netlab.Config{})
+	t.Run("IPv4", func(t *testing.T) { narrowerRoute(t, false, 1200) })
+	t.Run("IPv6", func(t *testing.T) { narrowerRoute(t, true, 1300) })
+}
+
+func narrowerRoute(t *testing.T, ipv6 bool, narrow int) {
+	s := openScene(t, kernel, netlab.Config{IPv6: ipv6})
 	s.impair(impair.Rule{Rate: 100e6}, impair.Rule{})
 	x := s.connect(t, true)
 	done := make(chan error, 1)
@@ -120,7 +129,7 @@ func TestNarrowerRoute(t *testing.T) {
 			return err
 		}
 		return netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: narrow,
-			Dst: &net.IPNet{IP: s.B.Addr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}})
+			Dst: single(s.peers)})
 	}))
 	conn := x.ours.(*unet.TCPConn)
 	for end := time.Now().Add(patience); conn.Info().PathMTU != narrow; time.Sleep(ms) {
@@ -139,39 +148,68 @@ func TestNarrowerRoute(t *testing.T) {
 	must(t, err)
 	mss := 0
 	must(t, errors.Join(raw.Control(func(fd uintptr) { mss, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) }), err))
-	if mss != narrow-40-12 {
+	if mss != narrow-headers(s.ours)-12 {
 		t.Errorf("the kernel sends segments of %d bytes", mss)
 	}
 }
 
-// forward makes a router of the middle: it answers ARP for either side, and what it
-// forwards to B may have mtu bytes. If it is silent, no ICMP leaves it.
+// single is a prefix of one address.
+func single(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+// headers is how long those of IP and TCP are, without options, in bytes.
+func headers(a netip.Addr) int {
+	if a.Is6() {
+		return 60
+	}
+	return 40
+}
+
+// forward makes a router of the middle: it answers ARP and solicitations for either side, and
+// what it forwards to B may have mtu bytes. If it is silent, no ICMP error leaves it.
 func (s *scene) forward(mtu int, silent bool) error {
-	set := func(path, value string) error { return os.WriteFile("/proc/sys/net/ipv4/"+path, []byte(value), 0) }
-	err := set("ip_forward", "1")
+	set := func(path, value string) error { return os.WriteFile("/proc/sys/net/"+path, []byte(value), 0) }
+	family, version, icmp, proxy := unix.AF_INET, "ipv4/", unix.IPPROTO_ICMP, "/proxy_arp"
+	err := set("ipv4/ip_forward", "1")
+	if s.ours.Is6() {
+		family, version, icmp, proxy = unix.AF_INET6, "ipv6/", unix.IPPROTO_ICMPV6, "/proxy_ndp"
+		err = errors.Join(set("ipv6/conf/all/disable_ipv6", "0"), set("ipv6/conf/all/forwarding", "1"))
+	}
 	for _, side := range []struct {
-		name string
-		host *netlab.Host
-		mtu  int
-	}{{netlab.MiddleA, s.A, 0}, {netlab.MiddleB, s.B, mtu}} {
+		name      string
+		addr, far netip.Addr
+		mtu       int
+	}{{netlab.MiddleA, s.ours, s.peers, 0}, {netlab.MiddleB, s.peers, s.ours, mtu}} {
 		link, e := netlink.LinkByName(side.name)
 		if e != nil {
 			return errors.Join(err, e)
 		}
 		err = errors.Join(err, netlink.LinkSetARPOn(link),
-			set("conf/"+side.name+"/proxy_arp", "1"), set("conf/"+side.name+"/rp_filter", "0"), set("neigh/"+side.name+"/proxy_delay", "0"),
-			netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: side.mtu,
-				Dst: &net.IPNet{IP: side.host.Addr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}}))
+			set(version+"conf/"+side.name+proxy, "1"), set(version+"neigh/"+side.name+"/proxy_delay", "0"),
+			netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: side.mtu, Dst: single(side.addr)}))
+		if side.addr.Is6() { // a proxy answers for listed addresses only
+			err = errors.Join(err, netlink.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_INET6, Flags: netlink.NTF_PROXY, IP: side.far.AsSlice()}))
+		} else {
+			err = errors.Join(err, set("ipv4/conf/"+side.name+"/rp_filter", "0"))
+		}
 		if side.mtu == 0 {
-			err = errors.Join(err, netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 1, 1), Mask: net.CIDRMask(32, 32)}}))
+			addr := &netlink.Addr{IPNet: single(netip.MustParseAddr("10.0.1.1"))}
+			if side.addr.Is6() {
+				addr = &netlink.Addr{IPNet: single(netip.MustParseAddr("fd01::1")), Flags: unix.IFA_F_NODAD}
+			}
+			err = errors.Join(err, netlink.AddrAdd(link, addr))
 		}
 	}
 	if silent {
 		const table = 100
 		rule := netlink.NewRule()
-		rule.Family, rule.IPProto, rule.Table, rule.Priority = unix.AF_INET, unix.IPPROTO_ICMP, table, 10
-		err = errors.Join(err, netlink.RuleAdd(rule),
-			netlink.RouteAdd(&netlink.Route{Table: table, Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}}))
+		rule.Family, rule.IPProto, rule.Table, rule.Priority = family, icmp, table, 10
+		all := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+		if s.ours.Is6() {
+			all = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+		}
+		err = errors.Join(err, netlink.RuleAdd(rule), netlink.RouteAdd(&netlink.Route{Table: table, Type: unix.RTN_BLACKHOLE, Dst: all}))
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"testing"
@@ -62,19 +63,28 @@ type scene struct {
 	link *impair.Link
 	host *unet.Host
 	peer *unet.Host // nil: the kernel
+
+	ours, peers netip.Addr // the addresses that are used of either side
 }
 
-// openScene makes a scene, which may run beside others. The link has no impairment until a test
-// sets its rules.
-func openScene(t *testing.T, who peer, cfg netlab.Config, tcp ...unet.TCPConfig) *scene {
+// openScene makes a scene over IPv4, or over IPv6 if cfg has it, which may run beside others. The
+// link has no impairment until a test sets its rules. Our host has the given configuration, if any.
+func openScene(t *testing.T, who peer, cfg netlab.Config, of ...unet.Config) *scene {
 	t.Helper()
 	t.Parallel()
-	cfg.Cut = true
-	s := &scene{Pair: netlab.RequirePair(t, cfg)}
-	s.link = impair.RequireLink(t, s.Pair, impair.Config{Seed: 1, Spare: impair.ARP, Doze: true})
-	capture := wiretap.Start(t, wiretap.Config{Host: s.Middle, Interface: netlab.MiddleA, Ours: s.A, Impaired: true})
+	cfg.Cut, cfg.LinkLocal = true, cfg.IPv6
+	s := newScene(netlab.RequirePair(t, cfg))
+	s.link = impair.RequireLink(t, s.Pair, impair.Config{Seed: 1, Spare: impair.Resolution, Doze: true})
+	tap := wiretap.Config{Host: s.Middle, Interface: netlab.MiddleA, Ours: s.A, Impaired: true}
+	if len(of) > 0 && (of[0].Addr.IsValid() || of[0].Addr6.IsValid()) {
+		tap.Addrs = []netip.Addr{of[0].Addr, of[0].Addr6}
+		if s.ours = of[0].Addr; of[0].Addr6.IsValid() {
+			s.ours = of[0].Addr6
+		}
+	}
+	capture := wiretap.Start(t, tap)
 	var stop func()
-	s.host, stop = openHost(t, s.A, tcp...)
+	s.host, stop = openHost(t, s.A, of...)
 	t.Cleanup(func() {
 		stop()
 		capture.Verdict(t, counters(s.host), true)
@@ -89,8 +99,10 @@ func openScene(t *testing.T, who peer, cfg netlab.Config, tcp ...unet.TCPConfig)
 	return s
 }
 
+func newScene(p *netlab.Pair) *scene { return &scene{Pair: p, ours: p.A.IP(), peers: p.B.IP()} }
+
 // openHost opens a host of ours on a mux, which ends with the test.
-func openHost(t *testing.T, on *netlab.Host, tcp ...unet.TCPConfig) (_ *unet.Host, stop func()) {
+func openHost(t *testing.T, on *netlab.Host, of ...unet.Config) (_ *unet.Host, stop func()) {
 	t.Helper()
 	var m *mux.Mux
 	must(t, on.Do(func() (err error) {
@@ -106,8 +118,8 @@ func openHost(t *testing.T, on *netlab.Host, tcp ...unet.TCPConfig) (_ *unet.Hos
 	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{})
 	must(t, err)
 	cfg := unet.Config{}
-	if len(tcp) > 0 {
-		cfg.TCP = tcp[0]
+	if len(of) > 0 {
+		cfg = of[0]
 	}
 	host, err := unet.New(t.Context(), grant, lease, cfg)
 	if err != nil {
@@ -132,15 +144,16 @@ type stack struct {
 	dial   func(addr string) (net.Conn, error)
 }
 
-func stackOf(ctx context.Context, h *unet.Host, on *netlab.Host) stack {
+func stackOf(ctx context.Context, h *unet.Host, on *netlab.Host, addr netip.Addr) stack {
+	at := netip.AddrPortFrom(addr, 0).String()
 	if h == nil {
 		return stack{
-			func() (net.Listener, error) { return on.Listen("tcp", fmt.Sprint(on.Addr.Addr(), ":0")) },
+			func() (net.Listener, error) { return on.Listen("tcp", at) },
 			func(addr string) (net.Conn, error) { return on.Dial("tcp", addr) },
 		}
 	}
 	return stack{
-		func() (net.Listener, error) { return h.Listen(ctx, "tcp", ":0") },
+		func() (net.Listener, error) { return h.Listen(ctx, "tcp", at) },
 		func(addr string) (net.Conn, error) { return h.Dial("tcp", addr) },
 	}
 }
@@ -148,7 +161,7 @@ func stackOf(ctx context.Context, h *unet.Host, on *netlab.Host) stack {
 // connect makes a connection between our host and its peer, dialled by us or by it.
 func (s *scene) connect(t *testing.T, dial bool) (c ends) {
 	t.Helper()
-	ours, peers := stackOf(t.Context(), s.host, s.A), stackOf(t.Context(), s.peer, s.B)
+	ours, peers := stackOf(t.Context(), s.host, s.A, s.ours), stackOf(t.Context(), s.peer, s.B, s.peers)
 	from, to := ours, peers
 	if !dial {
 		from, to = peers, ours

@@ -61,7 +61,7 @@ func TestPeers(t *testing.T) {
 	var only atomic.Pointer[func(frame []byte) bool] // frames that the rule of the link applies to
 	spare := func(frame []byte) bool {
 		f := only.Load()
-		return impair.ARP(frame) || f != nil && !(*f)(frame)
+		return impair.Resolution(frame) || f != nil && !(*f)(frame)
 	}
 	s.link = impair.RequireLink(t, s.pair, impair.Config{Seed: 1, Spare: spare, Doze: true})
 	s.guest = boot(t, im, s.pair.B)

@@ -58,7 +58,7 @@ func startServer(t *testing.T, pair *netlab.Pair, flags ...string) *server {
 func startOnLink(t *testing.T, flags ...string) (*server, *impair.Link) {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{Cut: true})
-	link := impair.RequireLink(t, pair, impair.Config{Seed: 1, Spare: impair.ARP})
+	link := impair.RequireLink(t, pair, impair.Config{Seed: 1, Spare: impair.Resolution})
 	// By default the kernel waits at least 200 ms before it sends again.
 	must(t, pair.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))
 	return startServer(t, pair, flags...), link

@@ -242,7 +242,10 @@ var closeOrders = []struct {
 }
 
 func TestCloseOrders(t *testing.T) {
-	s := openScene(t, config{})
+	overBoth(t, func(t *testing.T, ipv6 bool) { testCloseOrders(t, openScene(t, config{ipv6: ipv6})) })
+}
+
+func testCloseOrders(t *testing.T, s *scene) {
 	for _, order := range closeOrders {
 		t.Run(order.name, func(t *testing.T) {
 			s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
@@ -307,8 +310,10 @@ func TestKernelProcessDies(t *testing.T) {
 }
 
 // A dial to a port without a listener is refused.
-func TestRefused(t *testing.T) {
-	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
+func TestRefused(t *testing.T) { overBoth(t, testRefused) }
+
+func testRefused(t *testing.T, ipv6 bool) {
+	s := openScene(t, config{ipv6: ipv6, check: func(t *testing.T, j *wiretap.Judge) {
 		if j.Resets != 2 || j.KernelResets != 1 {
 			t.Errorf("%v", j)
 		}
@@ -319,7 +324,7 @@ func TestRefused(t *testing.T) {
 	if _, err := s.B.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("the kernel dials a port whose listener is closed: %v", err)
 	}
-	if _, err := s.host.Dial("tcp", fmt.Sprintf("%v:9", s.B.Addr.Addr())); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := s.host.Dial("tcp", netip.AddrPortFrom(s.B.IP(), 9).String()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("we dial a port without a listener: %v", err)
 	}
 	// A connection that has not been accepted yet is reset when the listener closes.
@@ -381,13 +386,15 @@ func resetInTransfer(t *testing.T, lasting, resetting net.Conn) {
 
 // Both dial, and their SYNs cross (RFC 9293, figure 7). The kernel's socket drops all
 // segments until we have its SYN, so that it does not receive ours before.
-func TestSimultaneousOpen(t *testing.T) {
-	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
+func TestSimultaneousOpen(t *testing.T) { overBoth(t, testSimultaneousOpen) }
+
+func testSimultaneousOpen(t *testing.T, ipv6 bool) {
+	s := openScene(t, config{ipv6: ipv6, check: func(t *testing.T, j *wiretap.Judge) {
 		if j.Crossed == 0 {
 			t.Error("the SYNs did not cross")
 		}
 	}})
-	us, them := netip.AddrPortFrom(s.A.Addr.Addr(), 5000), netip.AddrPortFrom(s.B.Addr.Addr(), 6000)
+	us, them := netip.AddrPortFrom(s.A.IP(), 5000), netip.AddrPortFrom(s.B.IP(), 6000)
 	var raw syscall.RawConn
 	dropping := make(chan struct{})
 	dialer := net.Dialer{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -37,6 +38,7 @@ func TestMain(m *testing.M) {
 // config shapes a scene. The zero value is the usual one.
 type config struct {
 	mtu       int
+	ipv6      bool // over IPv6
 	attach    endpoint.Attachment
 	untrusted bool
 	offloads  *bool // of the kernel's interface: all on or all off; nil: as they are
@@ -55,9 +57,12 @@ type scene struct {
 
 func openScene(t *testing.T, c config) *scene {
 	t.Helper()
-	s := &scene{Pair: netlab.RequirePair(t, netlab.Config{MTU: c.mtu})}
+	s := &scene{Pair: netlab.RequirePair(t, netlab.Config{MTU: c.mtu, IPv6: c.ipv6, LinkLocal: c.ipv6})}
 	if c.offloads != nil {
 		must(t, s.B.Do(func() error { return netlab.SetOffloads(s.B.Interface, *c.offloads) }))
+	}
+	if c.ipv6 { // A's kernel resets what nobody listens to, and leaves the checksum of that to the device
+		must(t, s.A.Do(func() error { return netlab.SetOffloads(s.A.Interface, false) }))
 	}
 	s.capture = wiretap.Start(t, wiretap.Config{Host: s.B, Interface: s.B.Interface, Ours: s.A})
 	var m *mux.Mux
@@ -88,7 +93,7 @@ func (s *scene) end(t *testing.T, c config) {
 		t.Errorf("close of the host: %v", err)
 	}
 	counted := s.counters()
-	for _, name := range []string{"tcp_bad_length", "tcp_bad_options", "tcp_overlap_mismatch", "ipv4_checksum", "ipv4_length"} {
+	for _, name := range []string{"tcp_bad_length", "tcp_bad_options", "tcp_overlap_mismatch", "ipv4_checksum", "ipv4_length", "ipv6_truncated", "ipv6_extension"} {
 		if counted[name] != 0 {
 			t.Errorf("we have counted %s: %d", name, counted[name])
 		}
@@ -189,9 +194,9 @@ func (s *scene) listen(t *testing.T, ours bool) net.Listener {
 	var l net.Listener
 	var err error
 	if ours {
-		l, err = s.host.Listen(t.Context(), "tcp", ":0")
+		l, err = s.host.Listen(t.Context(), "tcp", netip.AddrPortFrom(s.A.IP(), 0).String())
 	} else {
-		l, err = s.B.Listen("tcp", fmt.Sprint(s.B.Addr.Addr(), ":0"))
+		l, err = s.B.Listen("tcp", netip.AddrPortFrom(s.B.IP(), 0).String())
 	}
 	must(t, err)
 	return l
@@ -228,7 +233,11 @@ func (s *scene) kernelSockets(t *testing.T) map[string]int {
 	t.Helper()
 	states := make(map[string]int)
 	must(t, s.B.Do(func() error {
-		all, err := netlink.SocketDiagTCP(unix.AF_INET)
+		family := uint8(unix.AF_INET)
+		if s.A.IP().Is6() {
+			family = unix.AF_INET6
+		}
+		all, err := netlink.SocketDiagTCP(family)
 		for _, sock := range all {
 			if sock.State != netlink.TCP_LISTEN {
 				states[kernelStates[sock.State]]++

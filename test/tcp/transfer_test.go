@@ -111,12 +111,28 @@ func exchange(ours, kernel net.Conn, size int, p pieces) error {
 	return errors.Join(all, ours.Close(), kernel.Close())
 }
 
-// mss is what fits a segment on a cable of 1,500 bytes, with timestamps.
+// overBoth runs a test over IPv4 and over IPv6.
+func overBoth(t *testing.T, f func(t *testing.T, ipv6 bool)) {
+	t.Run("IPv4", func(t *testing.T) { f(t, false) })
+	t.Run("IPv6", func(t *testing.T) { f(t, true) })
+}
+
+// headers is how long the headers of IP and TCP are, without options, in bytes.
+func (s *scene) headers() int {
+	if s.A.IP().Is6() {
+		return 60
+	}
+	return 40
+}
+
+// mss is what fits a segment over IPv4 on a cable of 1,500 bytes, with timestamps.
 const mss = 1500 - 20 - 20 - 12
 
 // Text of all sizes, in pieces of all sizes, in both roles and both ways at once.
-func TestTransfer(t *testing.T) {
-	s := openScene(t, config{})
+func TestTransfer(t *testing.T) { overBoth(t, testTransfer) }
+
+func testTransfer(t *testing.T, ipv6 bool) {
+	s := openScene(t, config{ipv6: ipv6})
 	for _, c := range []struct {
 		size   int
 		pieces []pieces
@@ -132,8 +148,8 @@ func TestTransfer(t *testing.T) {
 	} {
 		for _, p := range c.pieces {
 			t.Run(fmt.Sprintf("%d bytes/writes of %d, reads of %d", c.size, p.write, p.read), func(t *testing.T) {
-				if c.slow && unetd.RaceEnabled {
-					t.Skip("too slow with the race detector")
+				if c.slow && (unetd.RaceEnabled || ipv6) {
+					t.Skip("not needed over IPv6, needless over IPv6, too slow with the race detector")
 				}
 				s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
 					must(t, exchange(ours, kernel, c.size, p))
@@ -180,7 +196,7 @@ func allChoices() (all []choices) {
 
 // agreed compares the negotiated options by our stack and by the kernel with each other
 // and with the configuration.
-func agreed(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c choices, mtu int) {
+func (s *scene) agreed(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c choices, mtu int) {
 	t.Helper()
 	theirs := info(t, kernel)
 	bit := func(b uint8) bool { return theirs.Options&b != 0 }
@@ -199,7 +215,7 @@ func agreed(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c choices, mt
 	} else if i.SendScale != 0 || i.ReceiveScale != 0 {
 		t.Errorf("scales %d and %d without an agreement", i.SendScale, i.ReceiveScale)
 	}
-	want := mtu - 40
+	want := mtu - s.headers()
 	if c.timestamps {
 		want -= 12
 	}
@@ -214,17 +230,19 @@ func agreed(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c choices, mt
 // sizes that matter wherever segments are cut.
 func exchangeSizes(t *testing.T, s *scene, c choices, mtu int) {
 	s.choose(t, c)
-	for _, size := range []int{1, mtu - 52, mtu - 39, 1 << 20} {
+	for _, size := range []int{1, mtu - s.headers() - 12, mtu - s.headers() + 1, 1 << 20} {
 		s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
-			agreed(t, ours, kernel, c, mtu)
+			s.agreed(t, ours, kernel, c, mtu)
 			must(t, exchange(ours, kernel, size, pieces{64 << 10, 64 << 10}))
 		})
 	}
 }
 
 // All options of the kernel, over all cables and attachments.
-func TestOptions(t *testing.T) {
-	s := openScene(t, config{})
+func TestOptions(t *testing.T) { overBoth(t, testOptions) }
+
+func testOptions(t *testing.T, ipv6 bool) {
+	s := openScene(t, config{ipv6: ipv6})
 	for _, c := range allChoices() {
 		t.Run(c.String(), func(t *testing.T) { exchangeSizes(t, s, c, 1500) })
 	}
@@ -242,6 +260,7 @@ func TestCables(t *testing.T) {
 		config
 	}{
 		{"port", config{}},
+		{"port, IPv6", config{ipv6: true}},
 		{"untrusted", config{untrusted: true}},
 		{"queue", config{attach: endpoint.AttachQueue}},
 	}
@@ -255,12 +274,13 @@ func TestCables(t *testing.T) {
 						path = min(mtu, frameMTU)
 					}
 					c.mtu, c.offloads = mtu, offloads
+					var s *scene
 					c.check = func(t *testing.T, j *wiretap.Judge) {
-						if j.Longest != path-40 { // also of more frames than one
-							t.Errorf("the longest segment of ours has %d bytes of text, want %d", j.Longest, path-40)
+						if want := path - s.headers(); j.Longest != want { // also of more frames than one
+							t.Errorf("the longest segment of ours has %d bytes of text, want %d", j.Longest, want)
 						}
 					}
-					s := openScene(t, c)
+					s = openScene(t, c)
 					for _, c := range []choices{{}, {true, true, true}} {
 						t.Run(c.String(), func(t *testing.T) { exchangeSizes(t, s, c, path) })
 					}

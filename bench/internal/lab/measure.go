@@ -207,7 +207,7 @@ func (l *Lab) newPair(cfg netlab.Config) (*netlab.Pair, *impair.Link, error) {
 	if err != nil || !l.cfg.Impaired {
 		return p, nil, err
 	}
-	link, err := impair.NewLink(p, impair.Config{Spare: impair.ARP, Doze: true})
+	link, err := impair.NewLink(p, impair.Config{Spare: impair.Resolution, Doze: true})
 	if err != nil {
 		return nil, nil, errors.Join(err, p.Close())
 	}

@@ -142,8 +142,19 @@ func markCE(frame []byte) {
 	}
 }
 
-// ARP reports whether a frame is one of ARP, for [Config].Spare. ARP has no checksum: a
-// damaged reply stays in the neighbour table for long.
-func ARP(frame []byte) bool {
-	return len(frame) >= etherHeader && binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_ARP
+// Resolution reports whether a frame is one of ARP or of IPv6's neighbour discovery (RFC 4861),
+// for [Config].Spare. ARP has no checksum: a damaged reply stays in the neighbour table for long.
+// The kernel repeats a solicitation that is lost only after a second.
+func Resolution(frame []byte) bool {
+	if len(frame) < etherHeader {
+		return false
+	}
+	const nextHeader, ndFirst, ndLast = 6, 133, 137 // router solicitation to redirect
+	switch p := frame[etherHeader:]; binary.BigEndian.Uint16(frame[12:]) {
+	case unix.ETH_P_ARP:
+		return true
+	case unix.ETH_P_IPV6:
+		return len(p) > 40 && p[nextHeader] == unix.IPPROTO_ICMPV6 && p[40] >= ndFirst && p[40] <= ndLast
+	}
+	return false
 }

@@ -116,3 +116,32 @@ func TestCompleteChecksum(t *testing.T) {
 		}
 	}
 }
+
+// TestResolution: ARP and neighbour discovery, and nothing else.
+func TestResolution(t *testing.T) {
+	ipv6 := func(next uint8, payload ...byte) []byte {
+		f := append(make([]byte, 12), 0x86, 0xdd)
+		h := make([]byte, 40)
+		h[6] = next
+		return append(append(f, h...), payload...)
+	}
+	for _, c := range []struct {
+		name  string
+		frame []byte
+		want  bool
+	}{
+		{"nothing", nil, false},
+		{"ARP", append(make([]byte, 12), 8, 6), true},
+		{"IPv4", append(make([]byte, 12), 8, 0, 0x45), false},
+		{"an IPv6 header alone", ipv6(unix.IPPROTO_ICMPV6), false},
+		{"a solicitation", ipv6(unix.IPPROTO_ICMPV6, 135), true},
+		{"a redirect", ipv6(unix.IPPROTO_ICMPV6, 137), true},
+		{"an echo request", ipv6(unix.IPPROTO_ICMPV6, 128), false},
+		{"packet too big", ipv6(unix.IPPROTO_ICMPV6, 2), false},
+		{"UDP", ipv6(unix.IPPROTO_UDP, 135), false},
+	} {
+		if got := Resolution(c.frame); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}

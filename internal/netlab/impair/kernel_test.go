@@ -125,14 +125,11 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// noNeighbours spares what the kernels send by themselves: ARP, ICMPv6 and multicast.
-func noNeighbours(frame []byte) bool {
-	icmp6 := len(frame) > 54 && binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IPV6 && frame[20] == unix.IPPROTO_ICMPV6
-	return impair.ARP(frame) || icmp6 || frame[0]&1 != 0
-}
+// noNeighbours spares what the kernels send by themselves: ARP, neighbour discovery and other multicast.
+func noNeighbours(frame []byte) bool { return impair.Resolution(frame) || frame[0]&1 != 0 }
 
 func TestSpare(t *testing.T) {
-	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Loss: 1}, BtoA: impair.Rule{Loss: 1}, Spare: impair.ARP})
+	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Loss: 1}, BtoA: impair.Rule{Loss: 1}, Spare: impair.Resolution})
 	out, in := l.udp(t, impair.AtoB, false)
 	_, err := out.Write([]byte("lost"))
 	must(t, err)
@@ -236,7 +233,7 @@ func (l lab) transfer(t *testing.T, size int) {
 func TestSuperFrames(t *testing.T) {
 	r := impair.Rule{Loss: 0.01, Duplicate: 0.02, Corrupt: 0.02, Reorder: 0.05, HoldBack: 200 * time.Microsecond, Burst: fate.Burst{Enter: 0.001, Leave: 0.5}}
 	for _, offloads := range []bool{true, false} {
-		l := open(t, netlab.Config{}, impair.Config{Offloads: offloads, AtoB: r, BtoA: r, Spare: impair.ARP})
+		l := open(t, netlab.Config{}, impair.Config{Offloads: offloads, AtoB: r, BtoA: r, Spare: impair.Resolution})
 		const size = 4 << 20
 		l.transfer(t, size)
 		c := l.Counters(impair.AtoB)

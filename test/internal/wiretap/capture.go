@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -27,6 +28,7 @@ type Config struct {
 	Host      *netlab.Host // where frames are captured
 	Interface string       // and on which interface
 	Ours      *netlab.Host // the host of our stack
+	Addrs     []netip.Addr // of our stack; nil: those of its host
 
 	// Impaired is set if the capture is on our side of an impaired link: frames to us
 	// may be corrupted, and these are left out.
@@ -62,9 +64,13 @@ const (
 // Start begins a capture, which [Capture.Verdict] ends.
 func Start(t *testing.T, cfg Config) *Capture {
 	t.Helper()
+	addrs := cfg.Addrs
+	if addrs == nil {
+		addrs = []netip.Addr{cfg.Ours.Addr.Addr(), cfg.Ours.Addr6.Addr()}
+	}
 	c := &Capture{
 		done: make(chan struct{}), linkOurs: cfg.Ours.LinkAddr[:], path: filepath.Join(t.TempDir(), "capture.pcap"),
-		Judge: newJudge(cfg.Ours.Addr.Addr()), impaired: cfg.Impaired,
+		Judge: newJudge(addrs), impaired: cfg.Impaired,
 	}
 	must(t, cfg.Host.Do(func() error {
 		i, err := net.InterfaceByName(cfg.Interface)
@@ -157,8 +163,8 @@ func (c *Capture) take(frame []byte, at time.Time, out bool) error {
 	ours := len(frame) >= 12 && string(frame[6:12]) == string(c.linkOurs)
 	checksums := ours || c.impaired
 	s, ok := c.decoder.decode(frame, checksums)
-	if c.impaired && out && (ours || !ok || len(s.violations) > 0) {
-		return nil // damaged, or nothing to judge
+	if c.impaired && out && (ours || !ok || s.fragment || len(s.violations) > 0) {
+		return nil // damaged, as a fragment may be, or nothing to judge
 	}
 	c.frames++
 	if ok {
@@ -192,8 +198,8 @@ func (c *Capture) Verdict(t *testing.T, counted map[string]uint64, lossless bool
 		t.Errorf("the capture has missed %d frames", missed)
 		return
 	}
-	if c.Judge.segments == 0 {
-		t.Error("the capture has no segment of ours")
+	if c.Judge.segments+c.Judge.Datagrams == 0 {
+		t.Error("the capture has no segment and no datagram of ours")
 	}
 	t.Logf("%d frames: %v", c.frames, c.Judge)
 	report(t, "judge", c.Judge, lossless)

@@ -5,6 +5,7 @@ package wiretap
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/unet-go/unet/proto/tcp/seq"
 )
@@ -13,7 +14,7 @@ import (
 // capture: the kernel's segments are captured before we receive them, ours when the
 // kernel receives them. So everything on which ours may depend has been captured.
 type Judge struct {
-	ours  netip.Addr
+	ours  []netip.Addr
 	flows map[[2]netip.AddrPort]*flow
 
 	segments, kernels    int // ours and the kernel's
@@ -24,6 +25,7 @@ type Judge struct {
 	merged               int
 	Crossed              int // SYNs of both sides
 	Longest              int // bytes of data in a segment of ours
+	Datagrams            int // of UDP, of ours
 
 	// Violations. A gap is none if the cable has lost something.
 	violations, gaps         []string
@@ -51,18 +53,22 @@ type side struct {
 	tsVal      uint32
 }
 
-func newJudge(ours netip.Addr) *Judge {
+func newJudge(ours []netip.Addr) *Judge {
 	return &Judge{ours: ours, flows: make(map[[2]netip.AddrPort]*flow)}
 }
 
 const maxViolations = 10 // that are kept
 
 func (j *Judge) take(s *segment) {
-	mine := s.src.Addr() == j.ours || s.dst.Addr() != j.ours // one without addresses is malformed
-	if mine {
+	mine := slices.Contains(j.ours, s.src.Addr()) || !s.udp && !slices.Contains(j.ours, s.dst.Addr()) // one without addresses is malformed
+	switch {
+	case mine && s.udp:
+		j.Datagrams++
+	case s.udp:
+	case mine:
 		j.segments++
 		j.Longest = max(j.Longest, s.text)
-	} else {
+	default:
 		j.kernels++
 	}
 	violation := func(format string, args ...any) {
@@ -76,7 +82,7 @@ func (j *Judge) take(s *segment) {
 	for _, f := range s.violations {
 		violation("%s", f)
 	}
-	if !s.src.IsValid() {
+	if s.udp || !s.src.IsValid() {
 		return
 	}
 	id := [2]netip.AddrPort{s.src, s.dst}
@@ -238,6 +244,6 @@ func (j *Judge) judge(s *segment, me, peer *side, violation func(string, ...any)
 
 // String summarizes what was captured. It is the same for both decoders.
 func (j *Judge) String() string {
-	return fmt.Sprintf("%d segments of ours on %d connections (%d of the kernel's); %d sent again (%d bytes), %d probes (%d of the kernel's), %d RSTs (%d of the kernel's), %d merged by GRO",
-		j.segments, len(j.flows), j.kernels, j.again, j.againBytes, j.Probes, j.KernelProbes, j.Resets, j.KernelResets, j.merged)
+	return fmt.Sprintf("%d segments of ours on %d connections (%d of the kernel's); %d sent again (%d bytes), %d probes (%d of the kernel's), %d RSTs (%d of the kernel's), %d merged by GRO, %d datagrams of ours",
+		j.segments, len(j.flows), j.kernels, j.again, j.againBytes, j.Probes, j.KernelProbes, j.Resets, j.KernelResets, j.merged, j.Datagrams)
 }

@@ -4,6 +4,7 @@ package wiretap
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -19,7 +20,8 @@ const requireTools = "UNET_REQUIRE_TOOLS"
 
 // fields are what tshark is asked for, of each frame.
 var fields = []string{
-	"frame.number", "eth.src", "ip.src", "ip.dst", "ip.len", "ip.checksum.status",
+	"frame.number", "eth.src", "ip.src", "ip.dst", "ip.len", "ip.checksum.status", "ipv6.src", "ipv6.dst", "ipv6.plen",
+	"udp.srcport", "udp.dstport", "udp.checksum.status",
 	"tcp.srcport", "tcp.dstport", "tcp.seq_raw", "tcp.ack_raw", "tcp.len", "tcp.hdr_len", "tcp.window_size_value", "tcp.flags", "tcp.checksum.status",
 	"tcp.options.mss_val", "tcp.options.wscale.shift", "tcp.options.sack_perm", "tcp.options.sack.count", "tcp.options.timestamp.tsval",
 	"_ws.malformed", "_ws.expert.severity", "_ws.expert.message",
@@ -65,9 +67,9 @@ func consultOracle(t *testing.T, c *Capture, lossless bool) {
 	}
 	args := []string{
 		"-n", "-r", c.path, "-T", "fields", "-E", "occurrence=a", "-E", "aggregator=" + aggregator,
-		"-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE",
+		"-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE",
 		"-o", "tcp.analyze_sequence_numbers:TRUE", "-o", "tcp.desegment_tcp_streams:FALSE",
-		"-d", "tcp.port==1-65535,data", // do not dissect the payload
+		"-d", "tcp.port==1-65535,data", "-d", "udp.port==1-65535,data", // do not dissect the payload
 	}
 	for _, f := range fields {
 		args = append(args, "-e", f)
@@ -145,7 +147,11 @@ func (o *oracle) take(line string) error {
 	}
 	ours := v["eth.src"] == o.link
 	s := segment{frame: int(number("frame.number")), scale: -1}
-	s.merged = int(number("ip.len")) > o.mtu
+	ip := "ip"
+	if s.merged = int(number("ip.len")) > o.mtu; v["ipv6.src"] != "" {
+		ip = "ipv6"
+		s.merged = 40+int(number("ipv6.plen")) > o.mtu
+	}
 	violation := func(what string) {
 		if ours {
 			s.violations = append(s.violations, what)
@@ -161,13 +167,25 @@ func (o *oracle) take(line string) error {
 		if v["tcp.checksum.status"] == checksumBad {
 			violation("TCP checksum")
 		}
+		if v["udp.checksum.status"] == checksumBad {
+			violation("UDP checksum")
+		}
 	}
 	if ours {
 		for _, m := range o.objections(v, s.merged) {
 			violation(m)
 		}
 	}
-	if v["tcp.srcport"] != "" && v["tcp.seq_raw"] != "" && !strings.Contains(v["ip.src"], aggregator) {
+	ends := func(protocol string) {
+		for name, to := range map[string]*netip.AddrPort{"src": &s.src, "dst": &s.dst} {
+			a, e := netip.ParseAddr(v[ip+"."+name])
+			err = errors.Join(err, e)
+			*to = netip.AddrPortFrom(a, uint16(number(protocol+"."+name+"port")))
+		}
+	}
+	quoted := strings.Contains(v[ip+".src"], aggregator) || v["ip.src"] != "" && v["ipv6.src"] != "" // in an ICMP error
+	switch {
+	case v["tcp.srcport"] != "" && v["tcp.seq_raw"] != "" && !quoted:
 		flags := number("tcp.flags")
 		s.fin, s.syn, s.rst, s.ack_ = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&16 != 0
 		s.seq, s.ack, s.text, s.header = number("tcp.seq_raw"), number("tcp.ack_raw"), int(number("tcp.len")), int(number("tcp.hdr_len"))
@@ -177,15 +195,13 @@ func (o *oracle) take(line string) error {
 		}
 		s.sackPermitted, s.sackBlocks = v["tcp.options.sack_perm"] != "", int(number("tcp.options.sack.count"))
 		s.timestamps, s.tsVal = v["tcp.options.timestamp.tsval"] != "", number("tcp.options.timestamp.tsval")
-		for addr, to := range map[string]*netip.AddrPort{"src": &s.src, "dst": &s.dst} {
-			a, e := netip.ParseAddr(v["ip."+addr])
-			if e != nil {
-				return e
-			}
-			*to = netip.AddrPortFrom(a, uint16(number("tcp."+addr+"port")))
-		}
+		ends("tcp")
 		o.judge.take(&s)
-	} else if len(s.violations) > 0 {
+	case v["udp.srcport"] != "" && !quoted:
+		s.udp = true
+		ends("udp")
+		o.judge.take(&s)
+	case len(s.violations) > 0:
 		o.judge.take(&s) // without addresses: only for its violations
 	}
 	return err

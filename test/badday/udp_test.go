@@ -1,0 +1,169 @@
+//go:build linux
+
+package badday
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/test/internal/unetd"
+)
+
+// Whole addresses of our host, whose datagrams may be fragmented.
+var (
+	own4 = netip.MustParseAddr("10.0.0.50")
+	own6 = netip.MustParseAddr("fd00::50")
+)
+
+// TestUDP sends datagrams of many sizes each way to the kernel and from it, over both versions of
+// IP, at a whole address with fragments. A datagram arrives as it was sent or not at all, as
+// often as the frames that the link has lost, damaged and doubled allow.
+func TestUDP(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		rule impair.Rule
+	}{
+		{"lost, doubled, reordered", impair.Rule{Loss: 0.05, Duplicate: 0.05, Reorder: 0.1, HoldBack: ms}},
+		{"damaged", impair.Rule{Corrupt: 0.01}},
+	} {
+		for _, ipv6 := range []bool{false, true} {
+			for _, whole := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, IPv6 %t, whole address %t", c.name, ipv6, whole), func(t *testing.T) {
+					cfg, longest := unet.Config{}, 1500-28
+					if whole {
+						cfg.Addr, longest = own4, 5000
+					}
+					if ipv6 && whole {
+						cfg.Addr6 = own6
+					} else if ipv6 {
+						longest = 1500 - 48
+					}
+					datagrams(t, openScene(t, kernel, netlab.Config{IPv6: ipv6}, cfg), c.rule, longest)
+				})
+			}
+		}
+	}
+}
+
+// datagramsEachWay is so small that the queues of either side hold all of them.
+const datagramsEachWay = 300
+
+func datagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
+	ours, err := s.host.ListenPacket(t.Context(), "udp", netip.AddrPortFrom(s.ours, 0).String())
+	must(t, err)
+	must(t, ours.(*unet.UDPConn).SetReadBuffer(64*mb))
+	peers, err := s.B.ListenUDP(netip.AddrPortFrom(s.peers, 0).String())
+	must(t, err)
+	raw, err := peers.SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64*mb) }))
+	must(t, err)
+	// By default the kernel drops fragments that many others of their source have overtaken.
+	must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ipfrag_max_dist", []byte("0"), 0) }))
+
+	for _, d := range []struct{ from, to net.PacketConn }{{ours, peers}, {peers, ours}} { // resolves routes and MAC addresses
+		_, err = d.from.WriteTo(nil, d.to.LocalAddr())
+		must(t, err)
+		must(t, d.to.SetDeadline(time.Now().Add(patience)))
+		_, _, err = d.to.ReadFrom(nil)
+		must(t, err)
+	}
+
+	s.impair(rule, rule)
+	boxes := [2]*box{{from: s.ours, longest: longest}, {from: s.peers, longest: longest}}
+	var reading sync.WaitGroup
+	reading.Go(func() { boxes[0].read(peers) })
+	reading.Go(func() { boxes[1].read(ours) })
+	for i := range uint32(datagramsEachWay) {
+		for _, d := range []struct{ from, to net.PacketConn }{{ours, peers}, {peers, ours}} {
+			_, err := d.from.WriteTo(datagram(i, longest), d.to.LocalAddr())
+			must(t, err)
+		}
+	}
+	for d, b := range boxes {
+		var c impair.Counters
+		if !unetd.Eventually(func() bool {
+			c = s.link.Counters(impair.Direction(d))
+			return c.UnderWay == 0 && b.count() >= datagramsEachWay-int(c.Lost()+c.Corrupted)
+		}) {
+			t.Errorf("direction %d: %d datagrams of %d arrived: %+v", d, b.count(), datagramsEachWay, c)
+		}
+		s.happened(t, impair.Direction(d), rule)
+	}
+	must(t, errors.Join(ours.Close(), peers.Close()))
+	reading.Wait()
+	for d, b := range boxes {
+		if b.wrong != nil {
+			t.Errorf("direction %d: %v", d, b.wrong)
+		}
+		if c := s.link.Counters(impair.Direction(d)); b.got > datagramsEachWay+int(c.Duplicated) {
+			t.Errorf("direction %d: %d datagrams arrived, of %d: %+v", d, b.got, datagramsEachWay, c)
+		}
+	}
+	if n := counters(s.host)["udp_checksum"]; rule.Corrupt > 0 && n == 0 {
+		t.Error("we have found no damage")
+	}
+	if n := counters(s.host)["frag_complete"]; longest > 1500 && n == 0 {
+		t.Error("nothing was reassembled")
+	}
+}
+
+// datagram is the content of one, of which some are empty but for the number.
+func datagram(i uint32, longest int) []byte {
+	b := make([]byte, 4+int(i)*7919%(longest-3))
+	for k := range b {
+		b[k] = byte(uint32(k)*7 + i)
+	}
+	binary.BigEndian.PutUint32(b, i)
+	return b
+}
+
+// box is what one side receives.
+type box struct {
+	from    netip.Addr
+	longest int
+
+	mu    sync.Mutex
+	got   int
+	wrong error
+}
+
+func (b *box) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.got
+}
+
+// read receives datagrams until the socket is closed.
+func (b *box) read(c net.PacketConn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := c.ReadFrom(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		b.mu.Lock()
+		switch {
+		case err != nil:
+			b.wrong = err
+		case n < 4 || !bytes.Equal(buf[:n], datagram(binary.BigEndian.Uint32(buf), b.longest)) || from.(*net.UDPAddr).AddrPort().Addr() != b.from:
+			b.wrong = fmt.Errorf("%d bytes from %v were never sent", n, from)
+		default:
+			b.got++
+		}
+		b.mu.Unlock()
+	}
+}
