@@ -52,7 +52,7 @@ var layers = map[string]struct{ own, other []string }{
 	"internal/soak":          {},
 	"internal/version":       {},
 	"internal/netlab/impair": {own: []string{"internal/netlab", "internal/fate"}, other: []string{"golang.org/x/sys/unix"}},
-	"cmd/unetd":              {own: []string{"cmd/unetd/internal", "control", "internal/protocol", "internal/version", "internal/xsk", "mux"}, other: []string{"github.com/spf13/cobra"}},
+	"cmd/unetd":              {own: []string{"cmd/unetd/internal", "control", "endpoint", "internal/protocol", "internal/version", "internal/xsk", "mux"}, other: []string{"github.com/spf13/cobra"}},
 	"cmd/unetd/internal":     {own: []string{"mux", "control", "internal/account", "internal/protocol", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "golang.org/x/sys/unix", "github.com/spf13/cobra", "go.yaml.in/yaml/v3"}},
 	"bench/unetbench":        {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},
 	"bench/unetplot":         {own: []string{"bench/internal", "internal/version"}, other: []string{"github.com/spf13/cobra"}},

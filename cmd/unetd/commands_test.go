@@ -140,7 +140,7 @@ RULE     USERS   GROUPS  INTERFACES  ENDPOINTS  MEMORY     PORTS  ALSO     TAGS
 nobodys  nobody  -       *           3          1MiB       8192   -        udp:10.0.0.1:7000-7099 udp:*:53 tcp:*:* addr:10.0.0.128/25 msg:1-9
 roots    root    -       *           unlimited  unlimited  8192   trusted  msg:*
 `, ""},
-		{nobodys, "--user 65534 --interface eth0", 0, `
+		{nobodys, "--as 65534 --interface eth0", 0, `
 user 65534 (uid 65534) on eth0: rule nobodys, line 3
   endpoints       3
   memory          1MiB
@@ -154,10 +154,10 @@ user 65534 (uid 65534) on eth0: rule nobodys, line 3
   list, counters  no
   nat             refuse
 `, ""},
-		{nobodys, "--user 4242", 0, `
+		{nobodys, "--as 4242", 0, `
 user 4242 (uid 4242): no rule of policy.yaml applies: nothing is permitted
 `, ""},
-		{"rules: [{name: a, users: [root], interfaces: [eth0, eth1], endpoints: 0}, {name: b, users: [root], interfaces: [lo], operator: true}]", "--user root", 0, `
+		{"rules: [{name: a, users: [root], interfaces: [eth0, eth1], endpoints: 0}, {name: b, users: [root], interfaces: [lo], operator: true}]", "--as root", 0, `
 user root (uid 0) on eth0, eth1: rule a, line 1
   endpoints       0
   memory          0
@@ -183,7 +183,7 @@ RULE  USERS  GROUPS  INTERFACES  ENDPOINTS  MEMORY  PORTS  ALSO                 
 a     root   -       *           1          1MiB    8192   trusted queues:0-3,8  -
 `, ""},
 		{"rules: []", "", 0, "\npolicy.yaml: OK, no rules: nothing is permitted\n", ""},
-		{"rules: [{name: a, users: [root], operator: true}]", "--user root --json", 0, `
+		{"rules: [{name: a, users: [root], operator: true}]", "--as root --json", 0, `
 {
   "file": "FILE",
   "ok": true,
@@ -253,7 +253,7 @@ unetd: policy.yaml has 2 mistakes
   ]
 }
 `, "\nunetd: policy.yaml has a mistake\n"},
-		{"rules: []", "--user no-such-user", 1, "\n", "\nunetd: no user no-such-user on this system: write a name or a uid\n"},
+		{"rules: []", "--as no-such-user", 1, "\n", "\nunetd: no user no-such-user on this system: write a name or a uid\n"},
 	} {
 		code, stdout, stderr := check(c.text, strings.Fields(c.args)...)
 		stdout = strings.ReplaceAll(stdout, `"policy.yaml"`, `"FILE"`)

@@ -5,7 +5,7 @@
 // on the data path.
 //
 //	unetd serve --interface eth0
-//	unetd check-config --user alice
+//	unetd check-config --as alice
 //	unetd list
 //
 // This package reads the command line. Package internal/daemon starts and stops the
@@ -71,7 +71,7 @@ func newRoot(stderr *logWriter) *cobra.Command {
 
   # Is the policy right, and what may alice have?
   unetd check-config
-  unetd check-config --user alice --interface eth0
+  unetd check-config --as alice --interface eth0
 
   # What is there now?
   unetd list

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -115,6 +116,56 @@ func TestPolicy(t *testing.T) {
 	}
 	d.stop(syscall.SIGTERM)
 	a.expect("ended a", "lease closed: unetd was stopped")
+}
+
+// What check-config predicts with tags is what unetd does.
+func TestCheckConfigPredicts(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
+	s := newSite(t, pair.A)
+	const few = `
+  - name: fews
+    groups: [4711]
+    tags: ["udp:10.0.0.1:7000-7099", "tcp:[fd00::/64]:80", "tcp:[fd00::/64]:81-6463", "addr:10.0.0.128/25"]
+    endpoints: unlimited
+    memory: unlimited
+    ports: 64
+  - {name: none, groups: [4712], operator: true}`
+	// Without limits of endpoints and memory: an endpoint that was closed counts for a time.
+	others := strings.NewReplacer("\nrules:", "", "endpoints: 3", "endpoints: unlimited", "memory: 1MiB", "memory: unlimited").Replace(nobodys)
+	file := policyFile(t, "rules:"+few+others)
+	s.serve(t, "--socket-mode", "0666", "--policy", file)
+	for _, group := range []string{"4711", "4712", "4713"} {
+		gid, err := strconv.ParseUint(group, 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := startApp(t, s.socket, uint32(gid))
+		granted := 0
+		for _, tags := range []string{
+			"udp:10.0.0.1:7000", "udp:10.0.0.1:7100", "udp:10.0.0.1:0", "udp:0.0.0.0:0", "udp:0.0.0.0:7099", "udp:0.0.0.0:7100", "udp:[::]:0", "udp:10.0.0.1:53", "udp:10.0.0.1:54",
+			"udp:10.0.0.1:7040-7103", "udp:10.0.0.1:0-63", "udp:10.0.0.1:7040",
+			"tcp:10.0.0.1:1023", "tcp:10.0.0.1:1024", "tcp:[fd00::1]:80", "tcp:[fd00::1]:64-127", "tcp:[fd00::1]:128-191", "tcp:[fd00::1]:0-63", "tcp:[::]:0",
+			"msg:1", "msg:10", "msg:0", "addr:10.0.0.130", "addr:10.0.0.3", "udp:10.0.0.130:9", "addr:10.0.0.130 udp:10.0.0.130:9", "msg:1 msg:10",
+			"tcp:[fd00::1]:128-191 udp:10.0.0.1:7000",
+		} {
+			// As user nobody in this group, by its number: the group database need not have it.
+			code, stdout, stderr := finish(t, pair.A, command(roleUnetd, append([]string{"check-config", file, "--as", "65534", "--group", group, "--interface", pair.A.Interface}, strings.Fields(tags)...)...))
+			answer := a.ask("open x frames=64 " + tags)
+			got := strings.HasPrefix(answer, "[")
+			if got != (code == 0) || code > 1 || got != (stderr == "") {
+				t.Errorf("group %s, %s: exit %d, but unetd said %s\n%s%s", group, tags, code, answer, stdout, stderr)
+			}
+			if !got {
+				continue
+			}
+			granted++
+			a.expect("close x", "ok")
+			a.expect("drop x", "ok")
+		}
+		if few := map[string]bool{"4711": true, "4712": false, "4713": true}[group]; few != (granted > 5) || granted > 20 {
+			t.Errorf("group %s: %d were granted", group, granted)
+		}
+	}
 }
 
 // A claim with a wildcard address that the rule does not permit for the uplink's address is

@@ -188,6 +188,19 @@ func SubjectOf(name string) (Subject, error) {
 	return s, nil
 }
 
+// GroupOf is the number of a group of this system, by name or number. A number need not be in the
+// group database.
+func GroupOf(name string) (uint32, error) {
+	if id, err := SystemNames().Group(name); err == nil {
+		return id, nil
+	}
+	id, err := strconv.ParseUint(name, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("no group %s on this system: write a name or a gid", name)
+	}
+	return uint32(id), nil
+}
+
 // unprivilegedPorts is the sysctl of the first port that needs no privilege
 // (Documentation/networking/ip-sysctl.rst), in the network namespace of the reading process.
 const unprivilegedPorts = "/proc/sys/net/ipv4/ip_unprivileged_port_start"

@@ -105,12 +105,12 @@ func TestDocumentedOutput(t *testing.T) {
 	text := doc(t, "policy.md")
 	files := map[string]string{"policy.yaml": blocks(text, "yaml")[0], "broken.yaml": blocks(text, "yaml")[1]}
 	outputs := blocks(text, "console")
-	if len(outputs) != 4 {
+	if len(outputs) != 5 {
 		t.Fatalf("%d blocks", len(outputs))
 	}
 	for _, block := range outputs {
 		prompt, want, _ := strings.Cut(block, "\n")
-		words := strings.Fields(prompt) // $ unetd check-config FILE [--user U [--interface I]]
+		words := strings.Fields(prompt) // $ unetd check-config FILE [--as U [--interface I [TAG...]]]
 		file := words[3]
 		var got strings.Builder
 		p, err := policy.Parse(file, []byte(files[file]), docNames())
@@ -126,8 +126,14 @@ func TestDocumentedOutput(t *testing.T) {
 				}
 				r.Ask(policy.Subject{UID: docUsers[words[5]], GID: 4711}, words[5], interfaceName)
 			}
+			if len(words) > 8 {
+				r.Try(tags(t, words[8:]...))
+			}
 			if err := r.Text(&got); err != nil {
 				t.Fatal(err)
+			}
+			if err := r.Refused(); err != nil {
+				fmt.Fprintln(&got, "unetd:", err)
 			}
 		}
 		text := strings.ReplaceAll(got.String(), fmt.Sprintf("from %d on", policy.FirstUnprivileged()), "from 1024 on")

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/endpoint"
 )
 
 // PolicyReport is a report on a policy without mistakes: its rules, or what it permits a
@@ -21,6 +22,8 @@ type PolicyReport struct {
 	user    string // as on the command line
 	iface   string // "": on each interface
 	applies []*policy.Rule
+	tags    []endpoint.Tag
+	tried   map[*policy.Rule][]policy.Trial
 }
 
 // Ask makes the report one about a user, on one interface or on each.
@@ -31,6 +34,37 @@ func (r *PolicyReport) Ask(s policy.Subject, user, interfaceName string) {
 	} else if rule := r.Policy.Match(s, interfaceName); rule != nil {
 		r.applies = []*policy.Rule{rule}
 	}
+}
+
+// Try adds what would become of a request with these tags. Call it after Ask.
+func (r *PolicyReport) Try(tags []endpoint.Tag) {
+	r.tags, r.tried = tags, map[*policy.Rule][]policy.Trial{}
+	for _, rule := range r.applies {
+		r.tried[rule] = r.Policy.Try(rule, r.subject, r.iface, tags)
+	}
+}
+
+// Refused is an error if a tag of Try is refused by a rule that applies, or none applies.
+func (r *PolicyReport) Refused() error {
+	refused := map[endpoint.Tag]bool{}
+	for _, t := range r.tags {
+		refused[t] = len(r.applies) == 0
+	}
+	for _, trials := range r.tried {
+		for _, t := range trials {
+			refused[t.Tag] = refused[t.Tag] || t.Err != nil
+		}
+	}
+	n := 0
+	for _, is := range refused {
+		if is {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("refused: %d of %d tags", n, len(refused))
 }
 
 // Text writes the report as text.
@@ -94,6 +128,13 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 	}
 	fmt.Fprintf(t, "  list, counters\t%s\n", yes(rule.Operator || r.subject.UID == 0))
 	fmt.Fprintf(t, "  nat\t%s\n", nat(rule))
+	for _, trial := range r.tried[rule] {
+		if trial.Err != nil {
+			fmt.Fprintf(t, "  refused\t%v: %v\n", trial.Tag, trial.Err)
+		} else {
+			fmt.Fprintf(t, "  granted\t%v, by %s\n", trial.Tag, trial.Pattern)
+		}
+	}
 	return t.Flush()
 }
 
@@ -193,9 +234,30 @@ type ruleJSON struct {
 
 	Infrastructure bool   `json:"infrastructure"`
 	NAT            string `json:"nat"`
+
+	Tried []trialJSON `json:"tried,omitempty"`
 }
 
-func rulesJSON(rules []*policy.Rule) []ruleJSON {
+// trialJSON is what would become of a tag in a request.
+type trialJSON struct {
+	Tag     endpoint.Tag `json:"tag"`
+	Granted bool         `json:"granted"`
+	Pattern string       `json:"pattern,omitempty"`
+	Error   string       `json:"error,omitempty"`
+}
+
+func trialsJSON(trials []policy.Trial) (list []trialJSON) {
+	for _, t := range trials {
+		one := trialJSON{Tag: t.Tag, Granted: t.Err == nil, Pattern: t.Pattern}
+		if t.Err != nil {
+			one.Error = t.Err.Error()
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+func rulesJSON(rules []*policy.Rule, tried map[*policy.Rule][]policy.Trial) []ruleJSON {
 	limit := func(n int64) *int64 {
 		if n == policy.Unlimited {
 			return nil
@@ -207,7 +269,7 @@ func rulesJSON(rules []*policy.Rule) []ruleJSON {
 		list = append(list, ruleJSON{
 			Name: r.Name, Line: r.Line, Users: names(r.Users), Groups: names(r.Groups), Interfaces: r.Interfaces,
 			Tags: append([]policy.Pattern{}, r.Tags...), Endpoints: limit(r.Endpoints), Memory: limit(r.Memory), Ports: limit(r.Ports),
-			Trusted: r.Trusted, Queues: queues(r), Operator: r.Operator, Infrastructure: r.Infrastructure, NAT: nat(r),
+			Trusted: r.Trusted, Queues: queues(r), Operator: r.Operator, Infrastructure: r.Infrastructure, NAT: nat(r), Tried: trialsJSON(tried[r]),
 		})
 	}
 	return list
@@ -227,9 +289,9 @@ func (r *PolicyReport) JSON(w io.Writer) error {
 		OK    bool       `json:"ok"`
 		Rules []ruleJSON `json:"rules"`
 		*subject
-	}{File: r.Policy.File, OK: true, Rules: rulesJSON(r.Policy.Rules)}
+	}{File: r.Policy.File, OK: true, Rules: rulesJSON(r.Policy.Rules, nil)}
 	if r.asked {
-		report.subject = &subject{r.user, r.subject.UID, r.iface, rulesJSON(r.applies)}
+		report.subject = &subject{r.user, r.subject.UID, r.iface, rulesJSON(r.applies, r.tried)}
 	}
 	return writeJSON(w, report)
 }
