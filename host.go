@@ -145,10 +145,6 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg C
 
 // start is New with a table to publish connections in, which may be nil.
 func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config, table *datapath.Connections) (_ *Host, err error) {
-	var records []wire.Connection
-	if table != nil {
-		records = table.Records()
-	}
 	addr, addrs6, err := cfg.addresses(grant.Identity)
 	if err != nil {
 		return nil, err
@@ -172,6 +168,12 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	if err != nil {
 		return nil, err
 	}
+	var records []wire.Connection
+	var published func()
+	if table != nil {
+		records = table.Records()
+		published = func() { table.Publish(ep) }
+	}
 	geo := ep.Geometry()
 	h, err := newHost(lease, stack.Config{
 		Link:             newLink(ep),
@@ -186,6 +188,7 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		FrameQuota:       int(geo.FrameCount-geo.Prefilled()) / 2,
 		TCP:              cfg.TCP,
 		Connections:      records,
+		Published:        published,
 	})
 	if err != nil {
 		// The grant stays the caller's, so its descriptors stay open.

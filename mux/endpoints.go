@@ -103,7 +103,7 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
 	}
 	if req.Connections != nil {
-		if l.connections, err = xsk.AcceptTable(req.Connections); err != nil {
+		if l.connections, err = acceptPublished(req.Connections); err != nil {
 			return err
 		}
 	}
@@ -219,9 +219,9 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 	if err != nil {
 		return endpoint.Info{}, nil, fmt.Errorf("%w: %w", endpoint.ErrNotPresentable, err)
 	}
-	var table *os.File
+	var table *published
 	if connections != nil {
-		if table, err = xsk.AcceptTable(connections); err != nil {
+		if table, err = acceptPublished(connections); err != nil {
 			return endpoint.Info{}, nil, err
 		}
 		defer func() {

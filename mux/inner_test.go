@@ -4,7 +4,6 @@ package mux
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf/btf"
 	"github.com/google/gopacket"
@@ -104,38 +104,59 @@ func TestKnownErrors(t *testing.T) {
 	}
 }
 
-// Published connections are read from any incomplete table.
+// Published connections are read from any incomplete table, of both versions, from any record on.
 func FuzzConnections(f *testing.F) {
-	one := []byte{10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8}
-	f.Add([]byte{}, uint16(0))
-	f.Add(one, uint16(0))
-	f.Add(append(make([]byte, 16), one...), uint16(2))
-	f.Add(append(bytes.Repeat(one, 300), 1, 2, 3), uint16(5000))
-	f.Fuzz(func(t *testing.T, content []byte, hole uint16) {
-		path := filepath.Join(t.TempDir(), "table")
-		file, err := os.Create(path)
+	var one [wire.ConnectionLen]byte
+	copy(one[:], netip.MustParseAddr("fd00::1").AsSlice())
+	copy(one[16:], netip.MustParseAddr("::ffff:10.0.0.2").AsSlice())
+	copy(one[32:], []byte{1, 2, 3, 4, 5, 6, 7, 8, 4, wire.ProtocolTCP})
+	copy(one[64:], bytes.Repeat([]byte{0xff}, 8)) // an impossible round trip
+	f.Add([]byte{}, uint16(0), uint32(0), true)
+	f.Add(one[:], uint16(1), uint32(0), true)
+	f.Add(one[:], uint16(0), uint32(0), true) // where the header is
+	f.Add(append(make([]byte, 128), one[:]...), uint16(2), uint32(3), true)
+	f.Add(append(bytes.Repeat(one[:], 600), 1, 2, 3), uint16(5000), uint32(5100), true)
+	f.Add(bytes.Repeat([]byte{10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8}, 300), uint16(0), uint32(0), false)
+	f.Fuzz(func(t *testing.T, content []byte, hole uint16, from uint32, second bool) {
+		file, err := os.Create(filepath.Join(t.TempDir(), "table"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer file.Close()
-		start := int64(hole) * wire.ConnectionLen
-		if _, err := file.WriteAt(content, start); err != nil {
+		p := &published{file, 2}
+		size, first, parse := wire.ConnectionLen, uint32(1), wire.ParseConnection
+		if !second {
+			p.version, size, first, parse = 1, connectionLen1, 0, parseConnection1
+		}
+		if _, err := file.WriteAt(content, int64(hole)*int64(size)); err != nil {
 			t.Fatal(err)
 		}
-		var got, want []wire.Connection
-		if err := readConnections(file, func(c wire.Connection) error { got = append(got, c); return nil }); err != nil {
+		type numbered struct {
+			n uint32
+			c wire.Connection
+		}
+		var got, want []numbered
+		if err := p.each(from, func(n uint32, c wire.Connection) error { got = append(got, numbered{n, c}); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		for b := range slices.Chunk(content, wire.ConnectionLen) {
-			var c wire.Connection
-			if n, err := binary.Decode(b, binary.NativeEndian, &c); err != nil || n != wire.ConnectionLen || c.RemotePort == 0 {
-				continue
+		n := uint32(hole)
+		for b := range slices.Chunk(content, size) {
+			if n >= max(from, first) && len(b) == size {
+				if c := parse(b); c.Protocol != 0 {
+					want = append(want, numbered{n, c})
+				}
 			}
-			want = append(want, c)
+			n++
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
 		}
+		for _, r := range got {
+			if c := r.c; c.LocalPort == 0 || c.Protocol != wire.ProtocolTCP && c.Protocol != wire.ProtocolUDP || time.Duration(c.RTT) > time.Hour || time.Duration(c.RTO) < 0 {
+				t.Errorf("%+v cannot be", c)
+			}
+		}
+		p.endpoint()
 	})
 }
 
@@ -158,19 +179,25 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(segment(layers.TCP{FIN: true, Seq: 0xffffffff}, "text"))
 	f.Add(segment(layers.TCP{SYN: true, Seq: 1}, ""))
 	f.Add(segment(layers.TCP{RST: true, Seq: 1}, ""))
+	six := segment(layers.TCP{ACK: true, Seq: 5, Ack: 7}, "text")
+	copy(six[12:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 6, 64, 0xfd})
+	six = slices.Insert(six, 34, make([]byte, 20)...)
+	six[37], six[53] = 2, 1
+	f.Add(six)
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		to, fl, h, ok := answerTo(frame)
 		if !ok {
 			return
 		}
 		p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
-		ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+		ip := p.NetworkLayer()
 		s, _ := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
 		if ip == nil || s == nil {
 			return // it checks options, which answerTo does not read
 		}
-		addr := func(b []byte) netip.Addr { a, _ := netip.AddrFromSlice(b); return a }
-		want := flow{netip.AddrPortFrom(addr(ip.DstIP), uint16(s.DstPort)), netip.AddrPortFrom(addr(ip.SrcIP), uint16(s.SrcPort))}
+		addr := func(e gopacket.Endpoint) netip.Addr { a, _ := netip.AddrFromSlice(e.Raw()); return a }
+		src, dst := ip.NetworkFlow().Endpoints()
+		want := flow{netip.AddrPortFrom(addr(dst), uint16(s.DstPort)), netip.AddrPortFrom(addr(src), uint16(s.SrcPort))}
 		if fl != want || !bytes.Equal(to[:], frame[6:12]) || s.RST || h.Flags&wire.TCPRst == 0 {
 			t.Errorf("%v to %v, %+v: want %v", fl, to, h, want)
 		}

@@ -33,13 +33,13 @@ type Lease struct {
 	holdsQueue   bool
 	spreadOver   uint32 // endpoint.Info.SpreadOver; guarded by m.mu
 	segmentBytes int64
-	frameSize    uint32   // set at the opening only
-	fillSize     uint32   // entries of the fill ring of a port's socket
-	bound        binding  // its socket; guarded by m.mu after the opening
-	memory       *os.File // the segment, to find out whether it is in use; nil if another process made it
-	connections  *os.File // the table in which the owner publishes its connections; nil: none. Guarded by m.mu
-	granted      bool     // the opening has succeeded, so the endpoint counts until nothing is left of it
-	leased       bool     // guarded by m.mu; false while it waits to be presented
+	frameSize    uint32     // set at the opening only
+	fillSize     uint32     // entries of the fill ring of a port's socket
+	bound        binding    // its socket; guarded by m.mu after the opening
+	memory       *os.File   // the segment, to find out whether it is in use; nil if another process made it
+	connections  *published // what the owner publishes; nil: nothing. Guarded by m.mu
+	granted      bool       // the opening has succeeded, so the endpoint counts until nothing is left of it
+	leased       bool       // guarded by m.mu; false while it waits to be presented
 
 	tags map[endpoint.Tag]struct{} // held tags; guarded by m.mu
 
@@ -272,11 +272,10 @@ func (l *Lease) abandon() {
 		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
 		l.err = l.m.fills.remove(l)
-		for _, f := range []*os.File{l.memory, l.connections} {
-			if f != nil {
-				l.err = errors.Join(l.err, f.Close())
-			}
+		if l.memory != nil {
+			l.err = errors.Join(l.err, l.memory.Close())
 		}
+		l.err = errors.Join(l.err, l.connections.Close())
 	})
 }
 

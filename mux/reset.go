@@ -4,10 +4,10 @@ package mux
 
 import (
 	"context"
-	"errors"
-	"io"
+	"encoding/binary"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,9 +36,6 @@ const (
 	resetPause    = time.Millisecond      // until the next attempt when the device's queue is full
 )
 
-// tablePart is the size of one read of a table, in bytes.
-const tablePart = 4096 * wire.ConnectionLen
-
 // flow is the two ends of a connection.
 type flow struct{ local, remote netip.AddrPort }
 
@@ -49,68 +46,40 @@ type resetter struct {
 	held   map[endpoint.Tag]bool        // tags that the lease held, in effect
 	hops   map[netip.Addr]wire.LinkAddr // by destination; the uplink's: this host's kernel; zero: no route
 	silent int                          // number of neighbours that did not answer
-	sent   int
+	sent   atomic.Int64
 
-	answers  map[flow]bool // connections on whole addresses
-	answerer *os.File      // receives frames for these addresses; nil: there are none
+	answers   map[flow]bool               // connections on whole addresses
+	answerers map[wire.EtherType]*os.File // receive frames for these addresses
 }
 
 // resetConnections sends a RST to the peer of each connection in a table. held are the tags in
 // effect that its lease held.
-func (m *Mux) resetConnections(table *os.File, held map[endpoint.Tag]bool) {
+func (m *Mux) resetConnections(table *published, held map[endpoint.Tag]bool) {
 	r := &resetter{
 		m: m, until: time.Now().Add(resetTime),
-		held: held, hops: map[netip.Addr]wire.LinkAddr{}, answers: map[flow]bool{},
+		held: held, hops: map[netip.Addr]wire.LinkAddr{}, answers: map[flow]bool{}, answerers: map[wire.EtherType]*os.File{},
 	}
-	err := readConnections(table, r.reset)
-	if r.sent > 0 || err != nil {
-		m.log.Debug("connections reset", "sent", r.sent, "error", err)
+	err := table.each(0, func(_ uint32, c wire.Connection) error { return r.reset(c) })
+	if sent := r.sent.Load(); sent > 0 || err != nil {
+		m.log.Debug("connections reset", "sent", sent, "error", err)
 	}
-	if r.answerer != nil {
-		m.running.Go(r.answer)
-	}
-}
-
-// readConnections calls f with each record of a table that is not empty, until f returns an
-// error.
-func readConnections(table *os.File, f func(wire.Connection) error) error {
-	part := make([]byte, tablePart)
-	for at := int64(0); ; {
-		// Most of a table is a hole. ReadAt, since a process that shares the file can move its offset.
-		data, err := table.Seek(at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		at = max(at, data-data%wire.ConnectionLen)
-		n, err := table.ReadAt(part, at)
-		for b := part[:n]; len(b) >= wire.ConnectionLen; b = b[wire.ConnectionLen:] {
-			if c := wire.ParseConnection(b); c.RemotePort != 0 {
-				if err := f(c); err != nil {
-					return err
-				}
-			}
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		at += int64(n)
+	r.until = time.Now().Add(answerTime)
+	for _, a := range r.answerers {
+		m.running.Go(func() { r.answer(a) })
 	}
 }
 
 // reset sends one RST, if the lease could have sent it. An error ends the resets.
 func (r *resetter) reset(c wire.Connection) error {
+	if c.Protocol != wire.ProtocolTCP || c.RemotePort == 0 || c.Local.Is4() != c.Remote.Is4() || !c.Local.IsHost() || !c.Remote.IsHost() {
+		return nil
+	}
 	f := flow{
-		netip.AddrPortFrom(netip.AddrFrom4(c.Local), c.LocalPort),
-		netip.AddrPortFrom(netip.AddrFrom4(c.Remote), c.RemotePort),
+		netip.AddrPortFrom(c.Local.Netip(), c.LocalPort),
+		netip.AddrPortFrom(c.Remote.Netip(), c.RemotePort),
 	}
 	whole := r.held[endpoint.AddrTag(f.local.Addr())]
-	if c.LocalPort == 0 || !whole && !r.held[endpoint.TCPTag(f.local)] && !r.held[endpoint.TCPTag(f.local).AsBlock()] {
+	if !whole && !r.held[endpoint.TCPTag(f.local)] && !r.held[endpoint.TCPTag(f.local).AsBlock()] {
 		return nil
 	}
 	if time.Now().After(r.until) {
@@ -121,7 +90,7 @@ func (r *resetter) reset(c wire.Connection) error {
 		return nil
 	}
 	if whole {
-		if err := r.listen(); err != nil {
+		if err := r.listen(etherType(f.local.Addr())); err != nil {
 			return err
 		}
 		r.answers[f] = true
@@ -180,22 +149,37 @@ func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
 	return found.LinkAddr
 }
 
+// etherType is that of an address's family.
+func etherType(a netip.Addr) wire.EtherType {
+	if a.Is4() {
+		return wire.EtherTypeIPv4
+	}
+	return wire.EtherTypeIPv6
+}
+
 // send sends a segment without data. It waits while the device's queue is full.
 func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields) error {
-	const ip, tcp = wire.EthernetHeaderLen, wire.EthernetHeaderLen + wire.IPv4HeaderLen
-	var frame [tcp + wire.TCPHeaderLen]byte
-	src, dst := f.local.Addr().As4(), f.remote.Addr().As4()
+	const ip = wire.EthernetHeaderLen
+	var room [ip + wire.IPv6HeaderLen + wire.TCPHeaderLen]byte
+	frame := room[:]
+	src, dst := f.local.Addr(), f.remote.Addr()
 	h.SrcPort, h.DstPort = f.local.Port(), f.remote.Port()
-	wire.PutEthernet(frame[:], to, r.m.up.addr, wire.EtherTypeIPv4)
-	wire.PutIPv4(frame[ip:], wire.IPv4Fields{
-		TTL: 64, Protocol: wire.ProtocolTCP, DontFragment: true, TotalLen: uint16(len(frame) - ip), Src: src, Dst: dst,
-	})
-	wire.PutTCP(frame[tcp:], &h, wire.TCPHeaderLen, wire.PseudoHeader(wire.AddrFrom4(src), wire.AddrFrom4(dst), wire.ProtocolTCP, wire.TCPHeaderLen))
+	wire.PutEthernet(frame, to, r.m.up.addr, etherType(src))
+	if src.Is4() {
+		frame = frame[:ip+wire.IPv4HeaderLen+wire.TCPHeaderLen]
+		wire.PutIPv4(frame[ip:], wire.IPv4Fields{
+			TTL: 64, Protocol: wire.ProtocolTCP, DontFragment: true, TotalLen: uint16(len(frame) - ip), Src: src.As4(), Dst: dst.As4(),
+		})
+	} else {
+		wire.PutIPv6(frame[ip:], wire.IPv6Fields{HopLimit: 64, Protocol: wire.ProtocolTCP, PayloadLen: wire.TCPHeaderLen, Src: src.As16(), Dst: dst.As16()})
+	}
+	tcp := frame[len(frame)-wire.TCPHeaderLen:]
+	wire.PutTCP(tcp, &h, wire.TCPHeaderLen, wire.PseudoHeader(wire.AddrFrom(src), wire.AddrFrom(dst), wire.ProtocolTCP, wire.TCPHeaderLen))
 	for {
-		err := unix.Sendto(r.m.sender, frame[:], unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: ifindex})
+		err := unix.Sendto(r.m.sender, frame, unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: ifindex})
 		if err != unix.EAGAIN && err != unix.ENOBUFS {
 			if err == nil {
-				r.sent++
+				r.sent.Add(1)
 			}
 			return nil // sent, or the device is down or gone, which need not concern the other peers
 		}
@@ -206,46 +190,72 @@ func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields)
 	}
 }
 
-// listen opens a socket that receives TCP segments to the whole addresses that the lease held.
-func (r *resetter) listen() (err error) {
-	if r.answerer != nil {
+// listen opens a socket that receives TCP segments to the whole addresses of a family that the
+// lease held.
+func (r *resetter) listen(of wire.EtherType) (err error) {
+	if r.answerers[of] != nil {
 		return nil
 	}
-	const protocol, dst = wire.EthernetHeaderLen + 9, wire.EthernetHeaderLen + 16 // in a frame
-	ret := func(bytes uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: bytes} }
-	unless := func(k uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: 1}
+	r.answerers[of], err = route.Listen(r.m.ns, r.m.up.ifindex, "answers", of, r.filter(of))
+	if err != nil {
+		delete(r.answerers, of)
 	}
-	when := func(k uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: 1}
-	}
-	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: protocol}, when(uint32(wire.ProtocolTCP)), ret(0),
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: dst},
-	}
-	for t := range r.held {
-		if t.Kind == endpoint.TagAddr && t.Addr.Is4() {
-			a := t.Addr.As4()
-			filter = append(filter, unless(uint32(a[0])<<24|uint32(a[1])<<16|uint32(a[2])<<8|uint32(a[3])), ret(maxAnswered))
-		}
-	}
-	r.answerer, err = route.Listen(r.m.ns, r.m.up.ifindex, "answers", wire.EtherTypeIPv4, append(filter, ret(0)))
 	return err
 }
 
-// maxAnswered is the longest frame that is read, in bytes: a super-frame.
-const maxAnswered = 1<<16 + wire.EthernetHeaderLen
+// filter accepts TCP segments to the whole addresses of a family.
+func (r *resetter) filter(of wire.EtherType) (filter []unix.SockFilter) {
+	protocol, dst := uint32(wire.EthernetHeaderLen+9), uint32(wire.EthernetHeaderLen+16) // in a frame
+	if of == wire.EtherTypeIPv6 {
+		protocol, dst = wire.EthernetHeaderLen+6, wire.EthernetHeaderLen+24
+	}
+	load := func(size uint16, at uint32) {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_LD | size | unix.BPF_ABS, K: at})
+	}
+	// unless skips instructions if the value that was loaded is not k.
+	unless := func(k uint32, skip int) {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: uint8(skip)})
+	}
+	ret := func(bytes uint32) {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: bytes})
+	}
+	load(unix.BPF_B, protocol)
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(wire.ProtocolTCP), Jt: 1})
+	ret(0)
+	for t := range r.held {
+		if t.Kind != endpoint.TagAddr || etherType(t.Addr) != of {
+			continue
+		}
+		if len(filter) > maxFilter {
+			break
+		}
+		a := t.Addr.AsSlice()
+		for at := 0; at < len(a); at += 4 {
+			load(unix.BPF_W, dst+uint32(at))
+			unless(binary.BigEndian.Uint32(a[at:]), (len(a)-at)/2-1) // to the next address
+		}
+		ret(maxAnswered)
+	}
+	ret(0)
+	return filter
+}
+
+const (
+	// maxAnswered is the longest frame that is read, in bytes: a super-frame.
+	maxAnswered = 1<<16 + wire.EthernetHeaderLen
+	// maxFilter bounds a filter, in instructions: the kernel's limit is 4096 (BPF_MAXINSNS).
+	maxFilter = 4000
+)
 
 // answer answers segments of connections that have ended (RFC 9293, section 3.10.7.1).
-func (r *resetter) answer() {
-	defer r.answerer.Close()
-	r.until = time.Now().Add(answerTime)
-	if r.answerer.SetDeadline(r.until) != nil {
+func (r *resetter) answer(from *os.File) {
+	defer from.Close()
+	if from.SetDeadline(r.until) != nil {
 		return
 	}
-	defer context.AfterFunc(r.m.ctx, func() { r.answerer.SetDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(r.m.ctx, func() { from.SetDeadline(time.Unix(1, 0)) })()
 	for frame := make([]byte, maxAnswered); ; {
-		n, err := r.answerer.Read(frame)
+		n, err := from.Read(frame)
 		if err != nil {
 			return
 		}
@@ -261,18 +271,32 @@ func (r *resetter) answer() {
 // answerTo is the RST that answers a segment of no connection.
 func answerTo(frame []byte) (to wire.LinkAddr, f flow, h wire.TCPFields, ok bool) {
 	var eth wire.Ethernet
-	if eth.Parse(frame) != nil || eth.Type != wire.EtherTypeIPv4 {
+	if eth.Parse(frame) != nil {
 		return to, f, h, false
 	}
-	var ip wire.IPv4
-	if ip.Parse(eth.Payload) != nil || ip.Protocol != wire.ProtocolTCP || ip.Fragment != 0 {
+	var src, dst netip.Addr
+	var payload []byte
+	switch eth.Type {
+	case wire.EtherTypeIPv4:
+		var ip wire.IPv4
+		if ip.Parse(eth.Payload) != nil || ip.Protocol != wire.ProtocolTCP || ip.Fragment != 0 {
+			return to, f, h, false
+		}
+		src, dst, payload = netip.AddrFrom4(ip.Src), netip.AddrFrom4(ip.Dst), ip.Payload
+	case wire.EtherTypeIPv6:
+		var ip wire.IPv6
+		if ip.Parse(eth.Payload) != nil || ip.Protocol != wire.ProtocolTCP || ip.Fragment != 0 {
+			return to, f, h, false
+		}
+		src, dst, payload = netip.AddrFrom16(ip.Src), netip.AddrFrom16(ip.Dst), ip.Payload
+	default:
 		return to, f, h, false
 	}
 	var s wire.TCP
-	if err := s.Parse(ip.Payload); err != nil || s.Flags&wire.TCPRst != 0 {
+	if err := s.Parse(payload); err != nil || s.Flags&wire.TCPRst != 0 {
 		return to, f, h, false
 	}
-	f = flow{netip.AddrPortFrom(netip.AddrFrom4(ip.Dst), s.DstPort), netip.AddrPortFrom(netip.AddrFrom4(ip.Src), s.SrcPort)}
+	f = flow{netip.AddrPortFrom(dst, s.DstPort), netip.AddrPortFrom(src, s.SrcPort)}
 	if s.Flags&wire.TCPAck != 0 {
 		return eth.Src, f, wire.TCPFields{Seq: s.Ack, Flags: wire.TCPRst}, true
 	}

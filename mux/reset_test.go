@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -30,30 +32,41 @@ import (
 // record is the record of a connection between two ends.
 func record(local, remote string, next uint32) wire.Connection {
 	l, r := netip.MustParseAddrPort(local), netip.MustParseAddrPort(remote)
-	return wire.Connection{Local: l.Addr().As4(), Remote: r.Addr().As4(), LocalPort: l.Port(), RemotePort: r.Port(), Next: next}
+	return wire.Connection{
+		Local: wire.AddrFrom(l.Addr()), Remote: wire.AddrFrom(r.Addr()), LocalPort: l.Port(), RemotePort: r.Port(), Next: next,
+		Protocol: wire.ProtocolTCP, State: 4,
+	}
 }
 
 // rst describes a RST, by an independent decoder. ok: the frame is TCP.
 func rst(t *testing.T, frame []byte) (text string, ok bool) {
 	t.Helper()
 	p := packet(t, frame)
-	ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 	s, _ := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
 	if s == nil {
 		return "", false
 	}
 	sum := s.Checksum
-	if err := s.SetNetworkLayerForChecksum(ip); err != nil {
+	if err := s.SetNetworkLayerForChecksum(p.NetworkLayer()); err != nil {
 		t.Fatal(err)
 	}
-	want := build(&layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: layers.EthernetTypeIPv4}, ip, s)
+	var ip gopacket.SerializableLayer
+	var of layers.EthernetType
+	var src, dst net.IP
+	switch h := p.NetworkLayer().(type) {
+	case *layers.IPv4:
+		ip, of, src, dst = h, layers.EthernetTypeIPv4, h.SrcIP, h.DstIP
+	case *layers.IPv6:
+		ip, of, src, dst = h, layers.EthernetTypeIPv6, h.SrcIP, h.DstIP
+	}
+	want := build(&layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: of}, ip, s)
 	if again := packet(t, want).Layer(layers.LayerTypeTCP).(*layers.TCP); again.Checksum != sum {
 		t.Errorf("checksum %#x, want %#x: %v", sum, again.Checksum, p)
 	}
 	if !s.RST || s.SYN || s.FIN || len(s.Payload) > 0 {
 		t.Errorf("not a bare RST: %v", p)
 	}
-	return fmt.Sprintf("%v:%d %v:%d %#x", ip.SrcIP, s.SrcPort, ip.DstIP, s.DstPort, s.Seq), true
+	return fmt.Sprintf("%v:%d %v:%d %#x", src, s.SrcPort, dst, s.DstPort, s.Seq), true
 }
 
 // With wrong records in a table the mux sends only RSTs that its owner could have sent.
@@ -80,20 +93,24 @@ func TestResetsOfALyingTable(t *testing.T) {
 			for i := range records {
 				a, b := random.Uint64(), random.Uint64()
 				records[i] = wire.Connection{
-					Local: [4]byte{byte(a), byte(a >> 8), byte(a >> 16), byte(a >> 24)}, Remote: [4]byte{10, 0, 0, 2},
-					LocalPort: uint16(b), RemotePort: uint16(b >> 16), Next: uint32(b >> 32),
+					Local: wire.AddrFrom4([4]byte{byte(a), byte(a >> 8), byte(a >> 16), byte(a >> 24)}), Remote: wire.AddrFrom4([4]byte{10, 0, 0, 2}),
+					LocalPort: uint16(b), RemotePort: uint16(b >> 16), Next: uint32(b >> 32), Protocol: wire.ProtocolTCP,
 				}
 			}
 			const b = "10.0.0.2:5000"
 			true1, true2 := record("10.0.0.1:7000", b, 1), record("10.0.0.1:50000", b, 0xffffffff)
 			local, last := record("10.0.0.1:7000", "10.0.0.1:8000", 2), record("10.0.0.50:1", "10.0.0.2:1", 3)
 			empty := true1
-			empty.RemotePort = 0
+			empty.Protocol = 0
+			datagrams, listener := true1, true1
+			datagrams.Protocol = wire.ProtocolUDP
+			listener.RemotePort, listener.Remote = 0, wire.Addr{}
 			copy(records, []wire.Connection{
 				record("10.0.0.1:8000", b, 0), record("10.0.0.1:22", b, 0), record("10.0.0.1:7001", b, 0), // held by the other endpoint, by the kernel, and a UDP tag
 				record("10.0.0.1:49983", b, 0), record("10.0.0.1:50048", b, 0), // next to the block
 				record("10.0.0.2:7000", b, 0), record("10.0.0.51:7000", b, 0), record("10.0.0.4:7000", b, 0), record("127.0.0.1:7000", b, 0),
-				record("10.0.0.1:0", b, 0), record("10.0.0.50:0", b, 0), empty,
+				record("10.0.0.1:0", b, 0), record("10.0.0.50:0", b, 0), empty, datagrams, listener,
+				record("10.0.0.1:7000", "[fd00::2]:5000", 0), record("[::]:7000", "[fd00::2]:5000", 0),
 				record("10.0.0.1:7000", "0.0.0.0:1", 0), record("10.0.0.1:7000", "127.0.0.1:1", 0), record("10.0.0.1:7000", "224.0.0.1:1", 0),
 				record("10.0.0.1:7000", "255.255.255.255:1", 0), record("10.0.0.1:7000", "10.0.0.255:1", 0), record("10.0.0.1:7000", "10.0.0.1:1", 0),
 				true1, true2, local,
@@ -114,6 +131,79 @@ func TestResetsOfALyingTable(t *testing.T) {
 				t.Errorf("more to the neighbour: %x", r.frame)
 			}
 		})
+	}
+}
+
+// The same over IPv6: each RST is one that the owner could have sent.
+func TestResetsOverIPv6(t *testing.T) {
+	t.Parallel()
+	l := openLab6(t)
+	for host, addr := range map[*netlab.Host]string{l.A: "fe80::1/64", l.B: "fe80::2/64"} {
+		addAddr(t, host, addr, func(*netlink.Addr) {})
+	}
+	eventually(t, "the address can be claimed", func() bool { return l.mux.Identity().LinkLocal.IsValid() })
+	table, err := datapath.NewConnections()
+	must(t, err)
+	defer table.Close()
+	whole := netip.MustParseAddr("fd00::50")
+	a := l.openRequest(endpoint.Request{
+		Tags:        []endpoint.Tag{tcpTag("[fd00::1]:7000"), tcpTag("[fe80::1]:7000"), tcpTag("10.0.0.1:7000"), endpoint.AddrTag(whole)},
+		Connections: table.File(),
+	})
+	neighbour := l.open(tcpTag("[fd00::1]:8000"))
+	sniff := openSniff(t, l.B)
+	const b = "[fd00::2]:5000"
+	copy(table.Records(), []wire.Connection{
+		record("[fd00::1]:8000", b, 0), record("[fd00::1]:22", b, 0), record("[fd00::2]:7000", b, 0), record("[fd00::51]:1", b, 0),
+		record("[::1]:7000", b, 0), record("[ff02::1]:7000", b, 0), record("[fd00::1]:7000", "[ff02::1]:1", 0), record("[fd00::1]:7000", "[::]:1", 0),
+		record("[fd00::1]:7000", "10.0.0.2:1", 0), record("10.0.0.1:7000", b, 0),
+		record("[fd00::1]:7000", b, 1), record("[fe80::1]:7000", "[fe80::2]:5000", 2), record("[fd00::1]:7000", "[fd00::1]:8000", 3),
+		record("10.0.0.1:7000", "10.0.0.2:5000", 4), record("[fd00::50]:9", b, 5),
+	})
+	must(t, a.lease.Close())
+	want := []string{
+		"fd00::1:7000 fd00::2:5000 0x1", "fe80::1:7000 fe80::2:5000 0x2", "10.0.0.1:7000 10.0.0.2:5000 0x4", "fd00::50:9 fd00::2:5000 0x5",
+	}
+	if got := sniff.resets(l.A.LinkAddr, want[3]); !slices.Equal(got, want) {
+		t.Errorf("on the wire:\n%q\nwant\n%q", got, want)
+	}
+	if got, _ := rst(t, neighbour.recv().frame); got != "fd00::1:7000 fd00::1:8000 0x3" {
+		t.Errorf("to the neighbour: %s", got)
+	}
+}
+
+// The table of an application from before version 2 is read as it was, and a later version is refused.
+func TestVersionsOfTables(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	open := func(content []byte) (*mux.Lease, error) {
+		f, mem, err := xsk.NewTable()
+		must(t, err)
+		defer xsk.CloseTable(f, mem)
+		copy(mem, content)
+		g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: f})
+		if err == nil {
+			must(t, g.Close())
+		}
+		return lease, err
+	}
+	setNeighbour(t, l.A, "10.0.0.2", l.B.LinkAddr)
+	sniff := openSniff(t, l.B)
+	old := []byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 0, 0, 0, 7, 0, 0, 0}
+	binary.NativeEndian.PutUint16(old[8:], 7000)
+	binary.NativeEndian.PutUint16(old[10:], 5000)
+	binary.NativeEndian.PutUint32(old[12:], 7)
+	lease, err := open(append(make([]byte, 32), old...))
+	must(t, err)
+	must(t, lease.Close())
+	want := "10.0.0.1:7000 10.0.0.2:5000 0x7"
+	if got := sniff.resets(l.A.LinkAddr, want); !slices.Equal(got, []string{want}) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	later := append(wire.ConnectionsMagic[:], 0, 0, 0, 0, 0, 0, 0, 0)
+	binary.NativeEndian.PutUint32(later[8:], wire.ConnectionsVersion+1)
+	if _, err := open(later); !errors.Is(err, wire.ErrConnectionsVersion) {
+		t.Errorf("a later version: %v", err)
 	}
 }
 
@@ -275,7 +365,7 @@ func TestRefusedTables(t *testing.T) {
 	for name, f := range map[string]*os.File{
 		"a file on a disk": disk, "a pipe": r, "not sealed": memfd(1<<20, 0),
 		"may shrink": memfd(1<<20, unix.F_SEAL_GROW), "may grow": memfd(1<<20, unix.F_SEAL_SHRINK),
-		"2^20 records": memfd(wire.ConnectionLen<<20, fixed),
+		"too long": memfd(xsk.MaxTable+1, fixed),
 	} {
 		_, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Connections: f})
 		if !errors.Is(err, xsk.ErrTable) {

@@ -82,3 +82,10 @@ func Answers(s *Stack) int {
 	defer s.mu.Unlock()
 	return len(s.answers)
 }
+
+// Quiet reports whether nothing is to be published.
+func Quiet(s *Stack) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.publisher.quiet
+}

@@ -85,6 +85,9 @@ func (s *Stack) input() int {
 	if s.unflushed {
 		s.flush()
 	}
+	if s.publisher.quiet {
+		s.startPublishing()
+	}
 	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
 		s.batchesSeen = 0
 		s.readClock()
@@ -302,6 +305,9 @@ func (s *Stack) transmit(f Frame) bool {
 // kick again first, and returns its error (kickErr).
 func (s *Stack) flush() error {
 	s.unflushed = false
+	if s.publisher.quiet {
+		s.startPublishing()
+	}
 	err := s.link.Flush()
 	if err != nil {
 		s.count[flushFailed]++

@@ -65,9 +65,13 @@ type Config struct {
 	// are copied into memory of their own.
 	FrameQuota int
 	TCP        TCPConfig
-	// Connections is memory in which TCP connections are published; see [tcp.Config].
-	// It is not touched any more when Close has returned.
+	// Connections is memory in which the sockets are published for another process, one
+	// record each while there are free records. The records must be empty at first. It is not
+	// touched any more when Close has returned. nil: nothing is published.
 	Connections []wire.Connection
+	// Published is called under the stack's lock after records have been brought up to date:
+	// at most ten times a second, and not while the stack is idle. It must be quick. nil: none.
+	Published func()
 
 	// Now replaces time.Now, and NoCaretaker leaves out the goroutine that
 	// polls while no goroutine waits, for tests and for programs that call Poll.
@@ -143,6 +147,7 @@ type Stack struct {
 	timerAt     instant // when the first is due
 	batchesSeen uint32  // since the clock was read
 	errorTokens tokens  // for ICMP errors
+	publisher   publisher
 
 	// Routes, route.go.
 	routes     map[wire.Addr]*route
@@ -266,11 +271,15 @@ func New(cfg Config) (*Stack, error) {
 		left:           make(chan struct{}, 1),
 		gone:           make(chan struct{}),
 	}
+	if cfg.Connections != nil {
+		s.publisher = publisher{records: wire.NewConnections(cfg.Connections), published: cfg.Published, quiet: true}
+		s.publisher.timer.owner = &s.publisher
+	}
 	s.tcp = tcp.NewTable(tcp.Config{
 		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: func(id uint64) { s.giveBack(id, false) },
 		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory, ECN: cfg.TCP.ECN,
 		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
-		NewCongestion: congestion, Connections: cfg.Connections,
+		NewCongestion: congestion, Connections: s.publisher.records,
 	})
 	s.tcpTimer.owner = &s.tcpTimer
 	// Held packets must leave frames to send with.

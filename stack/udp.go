@@ -43,6 +43,8 @@ type UDPConn struct {
 	stack *Stack
 	udp   *udp.Socket
 
+	record *wire.Connection // the published one; nil: none
+
 	route *route // of the last destination
 
 	// recvSlow and sendSlow: the next receive or send has to check more than the queue or
@@ -118,6 +120,7 @@ func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions)
 	if c.udp.Connected() {
 		c.remote = net.UDPAddrFromAddrPort(remote.Netip())
 	}
+	c.record = s.publisher.recordUDP(c.udp)
 	s.sockets[c] = struct{}{}
 	c.setSlow()
 	return c, nil
@@ -163,6 +166,7 @@ func (c *UDPConn) close() {
 	for c.udp.Pop(&d) {
 		s.giveBack(d.Frame, d.Heap)
 	}
+	s.publisher.records.Put(c.record)
 	delete(s.sockets, c)
 	s.broadcast(&c.readable)
 	if c.released != nil {

@@ -56,8 +56,9 @@ type UDPPort struct {
 	err      error // why the handler's Failed was called
 	closed   bool
 
-	touched bool  // on Stack.touchedPorts
-	timer   timer // for Run
+	touched bool             // on Stack.touchedPorts
+	record  *wire.Connection // the published one; nil: none
+	timer   timer            // for Run
 	polls   uint32
 	packet  UDPPacket // what Datagram is lent
 
@@ -112,6 +113,7 @@ func (s *Stack) OpenUDPPort(local netip.AddrPort, h UDPHandler, released func())
 		p.mtu = min(p.mtu, len(f.Data)-wire.EthernetHeaderLen)
 		s.link.Release(f)
 	}
+	p.record = s.publisher.recordUDP(p.udp)
 	s.udpPorts[p] = struct{}{}
 	return p, nil
 }
@@ -143,6 +145,7 @@ func (p *UDPPort) close() {
 	}
 	p.fail(s.ended())
 	s.udp.Close(p.udp)
+	s.publisher.records.Put(p.record)
 	delete(s.udpPorts, p)
 	if p.released != nil {
 		p.released()

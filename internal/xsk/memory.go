@@ -161,7 +161,7 @@ func memoryError(call string, err error, huge bool) error {
 const tableName = "unet-connections"
 
 // MaxTable is the size of the largest table of connections, in bytes.
-const MaxTable = 4 << 20
+const MaxTable = 32 << 20
 
 // ErrTable: a file is not a table of connections.
 var ErrTable = errors.New("not a table of connections")

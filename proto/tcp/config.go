@@ -95,10 +95,10 @@ type Config struct {
 	// called once for each, from any method. It must be set if
 	// Inbound.Memory is ever [MemoryFrame].
 	ReleaseFrame func(frame uint64)
-	// Connections is memory in which the table publishes its connections, one record each
-	// while there are free records, for another process that resets them if this one dies.
-	// The records must be empty at first. nil: nothing is published.
-	Connections []wire.Connection
+	// Connections are records in which the table publishes its connections and listeners, one
+	// each while there are free records, for another process: it shows them, and resets the
+	// connections if this process dies. nil: nothing is published.
+	Connections *wire.Connections
 
 	Memory int // bytes of buffers for all connections
 	// MaxSendBuffer and MaxReceiveBuffer bound the growth of the buffers of connections

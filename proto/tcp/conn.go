@@ -67,6 +67,7 @@ type Conn struct {
 	inTable
 
 	state       State
+	quiet       bool // the published record is up to date
 	finQueued   bool // a FIN follows the last byte of the send queue
 	finAcked    bool
 	resetQueued bool // a RST is to be sent, and nothing after it
@@ -110,6 +111,7 @@ type inTable struct {
 	held                 hold
 	pair                 *pairUse    // its entry in Table.pairs; nil: opened by the peer
 	waiting              links[Conn] // its place in a queue of its listener
+	changed              links[Conn] // its place in published.changed
 }
 
 // sender is the sending half. The names of the sequence variables are RFC 9293's
@@ -124,7 +126,7 @@ type sender struct {
 	sndWnd         uint32 // bytes, scaled
 	maxSndWnd      uint32 // the largest value of sndWnd so far, bytes
 	iss            seq.Number
-	record         *wire.Connection // the published record, never nil; its Next is sndMax
+	record         *wire.Connection // the published record, never nil; its Next is always sndMax
 	send           sendQueue
 	mss            int  // most data in a segment, bytes, after the timestamps
 	flushed        bool // corked bytes may be sent

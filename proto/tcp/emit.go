@@ -209,6 +209,9 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	wire.PutTCP(b, &h.fields, h.len, sum+carry)
 	t.counts[SegmentsSent]++
 	c.stat.segmentsOut++
+	if c.quiet {
+		c.change()
+	}
 	c.update(now)
 	return n
 }

@@ -37,6 +37,7 @@ type Listener struct {
 	cookiesAt     Time // when a cookie was last sent
 	cookies       bool // a cookie was sent
 	closed        bool
+	record        *wire.Connection // the published record; nil: none
 }
 
 // Listen makes a listener. The address may be a wildcard, see [wire.Addr], and port 0
@@ -65,6 +66,7 @@ func (t *Table) Listen(local AddrPort, o ListenOptions) (*Listener, error) {
 	l.syns.links = func(c *Conn) *links[Conn] { return &c.waiting }
 	l.accepts.links = l.syns.links
 	t.listeners[local.Port] = l
+	l.publish()
 	return l, nil
 }
 
@@ -123,6 +125,7 @@ func (l *Listener) Accept() *Conn {
 	c := l.accepts.first
 	if c != nil {
 		l.accepts.remove(c)
+		l.publishQueue()
 		c.listener = nil
 		c.events &^= Acceptable
 	}
@@ -136,6 +139,8 @@ func (l *Listener) Close() {
 	}
 	l.closed = true
 	t := l.table
+	t.published.records.Put(l.record)
+	l.record = nil
 	for at := t.listeners[l.local.Port]; at != nil; at = at.next {
 		if at.next == l {
 			at.next = l.next
@@ -226,6 +231,7 @@ func (l *Listener) child(now Time, s *segment, iss seq.Number) *Conn {
 func (l *Listener) established(c *Conn) {
 	l.syns.remove(c)
 	l.accepts.push(c)
+	l.publishQueue()
 	c.notify(Acceptable)
 }
 

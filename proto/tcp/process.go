@@ -111,6 +111,9 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 		t.counts[BadChecksum]++
 		return Result{}
 	}
+	if c != nil && c.quiet {
+		c.change()
+	}
 	if expected {
 		c.stat.segmentsIn++
 		c.inOrder(now, s)

@@ -401,6 +401,9 @@ func (c *Conn) Read(now Time, p []byte) (int, error) {
 
 // hasRead is called after data has been read: buffer and window may grow.
 func (c *Conn) hasRead(now Time) {
+	if c.quiet {
+		c.change()
+	}
 	if now >= c.growth.nextAt {
 		c.growReceive(now)
 	}

@@ -71,7 +71,8 @@ func NewTable(cfg Config) *Table {
 	}
 	t.pool.divide(t.cfg.Memory, 0)
 	t.pool.release = t.cfg.ReleaseFrame
-	t.published.unused = t.cfg.Connections
+	t.published.records = t.cfg.Connections
+	t.published.changed.links = func(c *Conn) *links[Conn] { return &c.changed }
 	t.outOfOrder.links = func(q *oooQueue) *links[oooQueue] { return &q.waiting }
 	t.waits = newTimeWaits(&t.cfg)
 	return t
@@ -310,49 +311,4 @@ func (t *Table) Postpone(c *Conn) {
 		c.setReady(false)
 		c.setReady(true)
 	}
-}
-
-// Each IPv4 connection is published from the end of its handshake to its end, in memory of
-// the driver's (Config.Connections), so that another process can send its peer a RST when
-// this process has died. The peer accepts a RST at RCV.NXT (RFC 5961, section 3.2), which is
-// the highest SND.NXT unless something was lost; otherwise the peer answers with an ACK
-// that contains RCV.NXT. So only that number is kept up to date.
-
-// published is that memory.
-type published struct {
-	unused []wire.Connection  // never used
-	freed  []*wire.Connection // used, and free again; the last is used next
-	none   wire.Connection    // shared by all connections without a record; not read
-}
-
-// publish gives the connection a record, if it is IPv4 and there is one left.
-func (c *Conn) publish() {
-	p := &c.table.published
-	switch n := len(p.freed); {
-	case !c.id.local.Is4():
-		return
-	case n > 0:
-		c.record = p.freed[n-1]
-		p.freed = p.freed[:n-1]
-	case len(p.unused) > 0:
-		c.record = &p.unused[0]
-		p.unused = p.unused[1:]
-	default:
-		return
-	}
-	local, remote := c.Local(), c.Remote()
-	*c.record = wire.Connection{
-		Local: local.Addr.As4(), Remote: remote.Addr.As4(), LocalPort: local.Port, RemotePort: remote.Port, Next: c.sndMax.Uint32(),
-	}
-}
-
-// unpublish empties the record.
-func (c *Conn) unpublish() {
-	p := &c.table.published
-	if c.record == &p.none {
-		return
-	}
-	*c.record = wire.Connection{}
-	p.freed = append(p.freed, c.record)
-	c.record = &p.none
 }

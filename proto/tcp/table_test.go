@@ -648,7 +648,7 @@ func BenchmarkChoosePort(b *testing.B) {
 func TestPublished(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	records := make([]wire.Connection, 2)
-	p.tabs[0].published.unused = records
+	p.tabs[0].published.records = wire.NewConnections(records)
 	l, err := p.tabs[1].Listen(AddrPort{Port: 81}, ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -669,10 +669,22 @@ func TestPublished(t *testing.T) {
 	want := func(i int, of [2]*Conn) {
 		t.Helper()
 		c := of[0]
+		if got := records[i]; got.Next != of[1].rcvNxt.Uint32() { // without Publish
+			t.Errorf("Next %d, want %d", got.Next, of[1].rcvNxt.Uint32())
+		}
+		p.tabs[0].Publish(len(records))
+		info := c.Info()
 		if got, want := records[i], (wire.Connection{
-			Local: hostA.As4(), Remote: hostB.As4(), LocalPort: c.Local().Port, RemotePort: 81, Next: of[1].rcvNxt.Uint32(),
+			Local: hostA, Remote: hostB, LocalPort: c.Local().Port, RemotePort: 81, Next: of[1].rcvNxt.Uint32(),
+			State: uint8(info.State), Protocol: wire.ProtocolTCP, MSS: uint16(info.SendMSS), Window: uint32(info.CongestionWindow),
+			InFlight: uint32(info.InFlight), SendQueue: uint32(info.Unsent), ReceiveQueue: uint32(info.Buffered),
+			RTT: uint64(info.RTT), RTTVar: uint64(info.RTTVar), RTO: uint64(info.RTO), Received: info.SegmentsReceived, Sent: info.SegmentsSent,
+			BytesIn: info.BytesReceived, BytesAcked: info.BytesAcked, Again: info.Retransmissions,
 		}); got != want {
 			t.Errorf("%+v is published, want %+v", got, want)
+		}
+		if p.tabs[0].Changed() {
+			t.Error("changed after Publish")
 		}
 	}
 	empty := func(i int) {

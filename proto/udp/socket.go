@@ -117,6 +117,9 @@ type queue struct {
 // Len is the number of datagrams queued.
 func (q *queue) Len() int { return int(q.tail - q.head) }
 
+// Bytes is the payload of the datagrams queued, in bytes.
+func (q *queue) Bytes() int { return q.bytes }
+
 // push appends a datagram and reports whether there was room. An empty queue takes any
 // datagram: one larger than the bound in bytes would otherwise never arrive.
 //

@@ -119,19 +119,31 @@ type app struct {
 	*unetd.Process
 	stdin io.Writer
 	at    string // where it listens
+	ipv6  bool   // that is an IPv6 address
+}
+
+// address is what an application listens on: addr, which it owns as a whole, or that of the
+// interface if addr is empty.
+type address struct {
+	addr string
+	ipv6 bool
 }
 
 // start starts an application on host A.
-func start(t *testing.T, pair *netlab.Pair, socket, whole string) *app {
+func start(t *testing.T, pair *netlab.Pair, socket string, where address) *app {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", applicationArg, socket, whole)
+	cmd := exec.Command("/proc/self/exe", applicationArg, socket, where.addr)
 	cmd.SysProcAttr = netlab.Nobody()
 	stdin, err := cmd.StdinPipe()
 	must(t, err)
-	a := &app{unetd.StartCommand(t, pair.A, cmd), stdin, net.JoinHostPort(pair.A.Addr.Addr().String(), port)}
-	if whole != "" {
-		a.at = net.JoinHostPort(whole, port)
+	at := pair.A.Addr.Addr().String()
+	switch {
+	case where.addr != "":
+		at = where.addr
+	case where.ipv6:
+		at = pair.A.Addr6.Addr().String()
 	}
+	a := &app{unetd.StartCommand(t, pair.A, cmd), stdin, net.JoinHostPort(at, port), where.ipv6}
 	a.Await(t, "listening")
 	return a
 }

@@ -17,7 +17,10 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-const wholeAddr = "10.0.0.77"
+var (
+	wholeAddr  = address{addr: "10.0.0.77"}
+	otherWhole = address{addr: "10.0.0.88"}
+)
 
 // ends are the ways in which an application ends without closing anything.
 var ends = map[string]func(t *testing.T, a *app){
@@ -27,7 +30,10 @@ var ends = map[string]func(t *testing.T, a *app){
 }
 
 // addresses are what an application listens on.
-var addresses = map[string]string{"shared address": "", "whole address": wholeAddr}
+var addresses = map[string]address{
+	"shared address": {}, "whole address": wholeAddr,
+	"shared IPv6 address": {ipv6: true}, "whole IPv6 address": {addr: "fd00::77", ipv6: true},
+}
 
 // kernelDials makes a connection from a host's kernel to an application, which calls it
 // name. Neither side sends keepalives, so only a RST or FIN can end it.
@@ -42,7 +48,11 @@ func kernelDials(t *testing.T, on *netlab.Host, a *app, name string) *net.TCPCon
 // kernelAccepts makes one to a host's kernel.
 func kernelAccepts(t *testing.T, on *netlab.Host, a *app, name string) *net.TCPConn {
 	t.Helper()
-	l, err := on.Listen("tcp", on.Addr.Addr().String()+":0")
+	ip := on.Addr.Addr()
+	if a.ipv6 {
+		ip = on.Addr6.Addr()
+	}
+	l, err := on.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
 	must(t, err)
 	defer l.Close()
 	a.do(t, "dial %v %s", l.Addr(), name)
@@ -120,11 +130,11 @@ func (b *busy) wantResets(t *testing.T) {
 // The peers of an application get a RST, however it ends.
 func TestPeersLearn(t *testing.T) {
 	for how, end := range ends {
-		for where, whole := range addresses {
+		for where, at := range addresses {
 			t.Run(how+"/"+where, func(t *testing.T) {
-				pair := netlab.RequirePair(t, netlab.Config{})
+				pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
 				d := unetd.Serve(t, pair.A, unetd.Options{})
-				a := start(t, pair, d.Socket, whole)
+				a := start(t, pair, d.Socket, at)
 				all := connectAll(t, pair.B, a)
 				end(t, a)
 				all.wantResets(t)
@@ -168,11 +178,11 @@ func setDropAll(t *testing.T, c *net.TCPConn, drop bool) {
 // The application's last data was lost, so the sequence number of the RST is not the expected one.
 // The peer sends a challenge ACK, and gets the exact RST.
 func TestPeerWithGap(t *testing.T) {
-	for where, whole := range addresses {
+	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
-			pair := netlab.RequirePair(t, netlab.Config{})
+			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
 			d := unetd.Serve(t, pair.A, unetd.Options{})
-			a := start(t, pair, d.Socket, whole)
+			a := start(t, pair, d.Socket, at)
 			c := kernelDials(t, pair.B, a, "c")
 			a.do(t, "write 1000 c")
 			if _, err := io.CopyN(io.Discard, c, 1000); err != nil {
@@ -209,12 +219,16 @@ func stopped(t *testing.T, pid int) bool {
 
 // The peer is another endpoint on the same host, which no frame from the wire reaches.
 func TestPeerOnTheHost(t *testing.T) {
-	for where, whole := range addresses {
+	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
-			pair := netlab.RequirePair(t, netlab.Config{})
+			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
 			d := unetd.Serve(t, pair.A, unetd.Options{})
-			a := start(t, pair, d.Socket, whole)
-			b := start(t, pair, d.Socket, "10.0.0.88")
+			a := start(t, pair, d.Socket, at)
+			other := otherWhole
+			if at.ipv6 {
+				other = address{addr: "fd00::88", ipv6: true}
+			}
+			b := start(t, pair, d.Socket, other)
 			b.do(t, "dial %s to", a.at)
 			a.do(t, "accept from-b")
 			a.do(t, "dial %s back", b.at)
@@ -233,13 +247,13 @@ func TestPeerOnTheHost(t *testing.T) {
 
 // The peer is the kernel of the same host.
 func TestKernelOfTheHost(t *testing.T) {
-	for where, whole := range addresses {
+	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
-			pair := netlab.RequirePair(t, netlab.Config{})
+			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
 			// The kernel believes a source only on the device of its route.
 			must(t, pair.A.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("1"), 0) }))
 			d := unetd.Serve(t, pair.A, unetd.Options{})
-			a := start(t, pair, d.Socket, whole)
+			a := start(t, pair, d.Socket, at)
 			dialed, accepted := kernelDials(t, pair.A, a, "dialed"), kernelAccepts(t, pair.A, a, "accepted")
 			a.Kill(t)
 			wantReset(t, "a connection that the kernel has dialed", dialed)
@@ -250,11 +264,11 @@ func TestKernelOfTheHost(t *testing.T) {
 
 // Host.Close sends what was written, and a FIN.
 func TestCloseFlushes(t *testing.T) {
-	for where, whole := range addresses {
+	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
-			pair := netlab.RequirePair(t, netlab.Config{})
+			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
 			d := unetd.Serve(t, pair.A, unetd.Options{})
-			a := start(t, pair, d.Socket, whole)
+			a := start(t, pair, d.Socket, at)
 			idle, c := kernelDials(t, pair.B, a, "idle"), kernelDials(t, pair.B, a, "c")
 			const size = 1 << 20
 			a.tell(t, "write %d c", size)
