@@ -208,6 +208,13 @@ func (l *Lease) close(why error) error {
 		defer l.over(why)
 		l.m.mu.Lock()
 		info := l.info()
+		if l.granted {
+			reason := endReason(why)
+			if why == nil && !l.leased {
+				reason = endReclaimed
+			}
+			l.m.endings[reason]++
+		}
 		l.closed = true
 		tags := l.m.tags.inEffect(l)
 		l.err = l.m.releaseAll(l, slices.Collect(maps.Keys(l.tags)))

@@ -97,6 +97,7 @@ type Mux struct {
 	nextSlot  uint32
 	leases    map[uint64]*Lease // by endpoint
 	lingering []*lingering      // endpoints without a lease whose socket or segment may exist
+	endings   map[string]uint64 // leases that have ended, by reason (Report)
 	down      bool              // the uplink is down
 	ended     error             // why no endpoint can work any more
 }
@@ -288,6 +289,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		slots:    map[uint32]bool{},
 		nextSlot: rand.Uint32N(bpf.MaxPorts),
 		leases:   map[uint64]*Lease{},
+		endings:  map[string]uint64{},
 	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)

@@ -27,7 +27,8 @@ type logWriter struct {
 	changed sync.Cond
 	waiting []byte // whole lines
 	writing bool
-	dropped uint64
+	dropped uint64                      // not yet reported
+	lost    uint64                      // all that were dropped
 	report  func(dropped uint64) []byte // makes the line with the number; must not call Write; nil: no line
 }
 
@@ -43,7 +44,7 @@ func (w *logWriter) Write(lines []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.waiting)+len(lines) > maxUnwritten {
-		w.dropped += countLines(lines)
+		w.drop(lines)
 	} else {
 		w.waiting = append(w.waiting, lines...)
 		w.changed.Broadcast()
@@ -65,7 +66,7 @@ func (w *logWriter) run() {
 		n, err := w.out.Write(lines)
 		w.mu.Lock()
 		if err != nil {
-			w.dropped += countLines(lines[n:])
+			w.drop(lines[n:])
 		} else {
 			w.dropped -= reported
 		}
@@ -94,6 +95,20 @@ func (w *logWriter) flush() {
 	for !late && (w.writing || len(w.waiting) > 0) {
 		w.changed.Wait()
 	}
+}
+
+// drop counts lines. w.mu is held.
+func (w *logWriter) drop(lines []byte) {
+	n := countLines(lines)
+	w.dropped += n
+	w.lost += n
+}
+
+// allDropped is the number of lines that were dropped so far.
+func (w *logWriter) allDropped() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
 }
 
 func countLines(b []byte) uint64 { return uint64(bytes.Count(b, []byte{'\n'})) }

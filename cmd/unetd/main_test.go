@@ -74,7 +74,7 @@ type site struct {
 	socket, bpffs string
 }
 
-func newSite(t *testing.T, host *netlab.Host) *site {
+func newSite(t testing.TB, host *netlab.Host) *site {
 	t.Helper()
 	return &site{host, socketPath(t), netlab.BPFFS(t)}
 }
@@ -107,7 +107,7 @@ func (s *site) run(t *testing.T, name string, args ...string) (stdout string) {
 
 // process is a running unetd that was ready.
 type process struct {
-	t      *testing.T
+	t      testing.TB
 	cmd    *exec.Cmd
 	socket string
 	stderr chan string // lines; closed at its end
@@ -115,13 +115,13 @@ type process struct {
 }
 
 // serve starts unetd and waits until it is ready.
-func (s *site) serve(t *testing.T, args ...string) *process {
+func (s *site) serve(t testing.TB, args ...string) *process {
 	t.Helper()
 	return serveCommand(t, s.host, s.socket, s.command("serve", append([]string{"--ready-fd", "3"}, args...)...))
 }
 
 // serveCommand starts a unetd that has --ready-fd 3 and waits until it is ready.
-func serveCommand(t *testing.T, host *netlab.Host, socket string, cmd *exec.Cmd) *process {
+func serveCommand(t testing.TB, host *netlab.Host, socket string, cmd *exec.Cmd) *process {
 	t.Helper()
 	ready, w, err := os.Pipe()
 	if err != nil {
@@ -226,7 +226,7 @@ func (d *process) wait() error {
 	return d.cmd.Wait()
 }
 
-func socketPath(t *testing.T) string {
+func socketPath(t testing.TB) string {
 	t.Helper()
 	// Not in t.TempDir, which other users cannot enter.
 	dir, err := os.MkdirTemp("", "unetd")

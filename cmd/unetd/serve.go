@@ -18,9 +18,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/daemon"
+	"github.com/unet-go/unet/cmd/unetd/internal/metrics"
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/internal/version"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -34,6 +36,7 @@ type serveFlags struct {
 	uncheckedFills                  bool
 	logLevel, logFormat             string
 	readyFD                         int
+	metrics                         string
 }
 
 const serveExamples = `  # Serve eth0 to root alone.
@@ -50,6 +53,9 @@ const serveExamples = `  # Serve eth0 to root alone.
 
   # Restart without an interruption: endpoints go on while no unetd runs.
   unetd serve --interface eth0 --keep
+
+  # Let Prometheus scrape this unetd.
+  unetd serve --interface eth0 --metrics 127.0.0.1:9810
 
   # Another socket, and XDP programs in native mode or not at all.
   unetd serve --interface eth0 --socket /run/lab/unetd.sock --mode native`
@@ -123,6 +129,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	flags.BoolVar(&f.uncheckedFills, "unchecked-fill-rings", false, "grant endpoints to untrusted users even if the kernel has no way to check their fill rings")
 	flags.StringVar(&f.logLevel, "log-level", "info", "lowest level that is logged: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the log on stderr: text or json")
+	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at HOST:PORT or unix:PATH, without authentication")
 	flags.IntVar(&f.readyFD, "ready-fd", 0, "write a line to this open file descriptor (3 or above) when ready")
 	return cmd
 }
@@ -174,6 +181,19 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	if err := uplink.Check(f.iface); err != nil {
 		return failure{err}
 	}
+	observe := func(*uplink.Uplink) {}
+	if f.metrics != "" {
+		ln, err := metrics.Listen(f.metrics)
+		if err != nil {
+			return failure{err}
+		}
+		defer ln.Close()
+		observe = func(u *uplink.Uplink) {
+			stop := metrics.Serve(ln, u, metrics.Process{Version: version.Of(), LogDropped: stderr.allDropped})
+			context.AfterFunc(ctx, stop)
+			log.Info("metrics", "address", ln.Addr().String())
+		}
+	}
 	log.Info("policy", "policy", source.Policy().String(), "rules", len(source.Policy().Rules))
 	go reloadOn(reload, source)
 	err = daemon.Run(ctx, daemon.Config{
@@ -182,9 +202,14 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		Keep:   f.keep,
 		Log:    log,
 		Open: func(limits mux.Limits) (daemon.Mux, error) {
-			return uplink.Open(mux.Config{
+			u, err := uplink.Open(mux.Config{
 				Interface: f.iface, Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,
 			}, source, queues, registerCommand)
+			if err != nil {
+				return nil, err
+			}
+			observe(u)
+			return u, nil
 		},
 	})
 	if err != nil {

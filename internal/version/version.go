@@ -12,12 +12,16 @@ const module = "github.com/unet-go/unet"
 // Line is what a command prints for --version: its name, the module's version, what
 // else the command has to say, and with what it was built.
 func Line(command string, also ...string) string {
-	version := "devel"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version = of(info)
-	}
-	parts := append([]string{command + " " + version}, also...)
+	parts := append([]string{command + " " + Of()}, also...)
 	return strings.Join(append(parts, runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH), ", ")
+}
+
+// Of is the version of the module that this command was built from.
+func Of() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return of(info)
+	}
+	return "devel"
 }
 
 // of is the version of this module, or of the repository's module bench: its tag, or

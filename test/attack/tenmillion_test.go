@@ -167,7 +167,7 @@ func TestTenMillionFrames(t *testing.T) {
 	}
 	// To the right receiver, and to no other.
 	lost := map[string]uint64{
-		"local":  r.a["lost_deliver_redirect"] + r.a["lost_deliver_backlog"] + r.a["lost_port_redirect"],
+		"local":  r.a["lost_deliver_redirect"] + r.a["lost_deliver_backlog"] + r.a["lost_local_redirect"],
 		"remote": r.b["lost_deliver_redirect"] + r.b["lost_deliver_backlog"] + r.b["lost_uplink_redirect"],
 		"kernel": r.sink,
 	}

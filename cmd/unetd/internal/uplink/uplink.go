@@ -27,7 +27,8 @@ type Uplink struct {
 
 	draining atomic.Bool // no endpoint is granted
 
-	granted, presented, refused atomic.Uint64 // counters of requests for leases
+	granted, presented atomic.Uint64 // requests for leases
+	refusals           refusals
 }
 
 // Open attaches to an interface of this process's network namespace, or takes over what another
@@ -69,33 +70,24 @@ func maxCharge(log *slog.Logger) (int64, error) {
 // OpenEndpoint makes an endpoint for an application, if the policy permits it.
 func (u *Uplink) OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
 	if u.draining.Load() {
-		u.refused.Add(1)
-		return nil, nil, protocol.Busy("an operator drains this unetd (unetd drain), which grants no new endpoints: try later")
+		return nil, nil, u.refusals.count(protocol.Busy("an operator drains this unetd (unetd drain), which grants no new endpoints: try later"))
 	}
 	grant, l, err := u.OpenEndpointFor(ctx, peer, req)
-	count(&u.granted, &u.refused, err)
 	if err != nil {
-		return nil, nil, forApplications(err)
+		return nil, nil, u.refusals.count(forApplications(err))
 	}
+	u.granted.Add(1)
 	return grant, l, nil
 }
 
 // Present gives an application the lease of an endpoint that another unetd has opened.
 func (u *Uplink) Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
 	info, l, err := u.Mux.Present(ctx, peer, sock, connections)
-	count(&u.presented, &u.refused, err)
 	if err != nil {
-		return endpoint.Info{}, nil, forApplications(err)
+		return endpoint.Info{}, nil, u.refusals.count(forApplications(err))
 	}
+	u.presented.Add(1)
 	return info, l, nil
-}
-
-// count counts a request for a lease.
-func count(done, refused *atomic.Uint64, err error) {
-	if err != nil {
-		done = refused
-	}
-	done.Add(1)
 }
 
 // forApplications adds what the application's user can do about an error of the mux.
@@ -129,7 +121,7 @@ func (u *Uplink) Counters(peer mux.Owner) ([]endpoint.Counter, error) {
 	return append(all,
 		endpoint.Counter{Name: "lease_granted", Help: "endpoints opened since unetd was started", Value: u.granted.Load()},
 		endpoint.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd that their applications have presented to this one", Value: u.presented.Load()},
-		endpoint.Counter{Name: "lease_refused", Help: "requests to open or present an endpoint that have failed", Value: u.refused.Load()},
+		endpoint.Counter{Name: "lease_refused", Help: "requests to open or present an endpoint that have failed", Value: u.refusals.total()},
 	), nil
 }
 

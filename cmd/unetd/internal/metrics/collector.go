@@ -1,0 +1,219 @@
+//go:build linux
+
+package metrics
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/account"
+	"github.com/unet-go/unet/mux"
+)
+
+// Source is what a scrape reads. Package uplink implements it.
+type Source interface {
+	// FrameCounters are the counters of the programs (mux.Mux.Counters).
+	FrameCounters() ([]endpoint.Counter, error)
+	Report() (mux.Report, error)
+	Leases() Leases
+}
+
+// Leases are the requests for leases since unetd was started.
+type Leases struct {
+	Granted, Presented uint64
+	Refused            map[string]uint64 // by the code of the error in the control protocol
+	Draining           bool
+}
+
+// Process is what is not of a mux.
+type Process struct {
+	Version string
+	// LogDropped is the number of lines of the log that could not be written.
+	LogDropped func() uint64
+}
+
+// collector implements prometheus.Collector.
+type collector struct {
+	source Source
+	also   Process
+}
+
+func newCollector(source Source, also Process) *collector { return &collector{source, also} }
+
+// metric is a family of values of one name.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+var all []*prometheus.Desc // of families, in the order of their definition
+
+func family(kind prometheus.ValueType, name, help string, labels ...string) metric {
+	d := prometheus.NewDesc("unet_"+name, help, labels, nil)
+	all = append(all, d)
+	return metric{d, kind}
+}
+
+const (
+	counter = prometheus.CounterValue
+	gauge   = prometheus.GaugeValue
+)
+
+// The names are an interface of unetd: they do not change.
+var (
+	buildInfo  = family(gauge, "build_info", "Version of unetd and of Go; always 1.", "version", "goversion")
+	logDropped = family(counter, "log_dropped_lines_total", "Lines of the log that could not be written.")
+
+	uplinkInfo      = family(gauge, "uplink_info", "The interface and how the mux is attached to it; always 1.", "interface", "mode")
+	uplinkUp        = family(gauge, "uplink_up", "1 if the link of the interface is up.", "interface")
+	uplinkMTU       = family(gauge, "uplink_mtu_bytes", "Largest IP packet that endpoints may send.", "interface")
+	uplinkPackets   = family(counter, "uplink_packets_total", "Packets of the interface, by the kernel's count, also those that are not of endpoints.", "interface", "direction")
+	uplinkBytes     = family(counter, "uplink_bytes_total", "Bytes of the interface, by the kernel's count.", "interface", "direction")
+	uplinkDropped   = family(counter, "uplink_dropped_packets_total", "Packets that the interface has dropped or missed, by the kernel's count.", "interface", "direction")
+	frames          = family(counter, "frames_total", "Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, deliver: at the end of a port, lost: by the kernel), and their fate.", "interface", "counter", "stage", "fate")
+	unaccounted     = family(gauge, "unaccounted_frames", "Frames that have disappeared, or are on their way; negative: not of the mux. Not 0 while no traffic flows: counters do not add up.", "interface", "check")
+	draining        = family(gauge, "draining", "1 if unetd grants no new endpoints (unetd drain).")
+	leasesGranted   = family(counter, "leases_granted_total", "Endpoints opened since unetd was started.")
+	leasesPresented = family(counter, "leases_presented_total", "Endpoints of an earlier unetd that their applications have presented to this one.")
+	leasesRefused   = family(counter, "leases_refused_total", "Requests to open or present an endpoint that have failed, by the code of the error.", "reason")
+	leasesEnded     = family(counter, "leases_ended_total", "Leases that have ended since unetd was started, by reason.", "interface", "reason")
+
+	endpoints       = family(gauge, "endpoints", "Endpoints, by attachment and state (leased, or waiting to be presented after a restart of unetd).", "interface", "attach", "state")
+	endpointInfo    = family(gauge, "endpoint_info", "An endpoint and its owner; always 1.", "interface", "endpoint", "uid", "attach", "device")
+	endpointTags    = family(gauge, "endpoint_tags", "Tags of an endpoint; a block of ports is one.", "interface", "endpoint")
+	endpointSegment = family(gauge, "endpoint_segment_bytes", "Memory of an endpoint's segment.", "interface", "endpoint")
+	endpointFrames  = family(counter, "endpoint_sent_frames_total", "Frames that have come out of an endpoint's port, also those that were then dropped.", "interface", "endpoint")
+	endpointBytes   = family(counter, "endpoint_sent_bytes_total", "Bytes of these.", "interface", "endpoint")
+	endpointLost    = family(counter, "endpoint_backlog_lost_frames_total", "Frames to an endpoint that a full backlog of a processor has dropped; a part of lost_deliver_backlog.", "interface", "endpoint")
+
+	userEndpoints  = family(gauge, "user_endpoints", "Endpoints of a user, also closed ones whose socket or segment is still open.", "interface", "uid")
+	userMemory     = family(gauge, "user_memory_bytes", "Memory of the segments of a user.", "interface", "uid")
+	userTags       = family(gauge, "user_tags", "Tags of a user; a block of ports counts as 64.", "interface", "uid")
+	endpointsLimit = family(gauge, "endpoints_limit", "Endpoints that all users together may have; 0: no limit.", "interface")
+	memoryLimit    = family(gauge, "memory_limit_bytes", "Memory of segments that all users together may have; 0: no limit.", "interface")
+	tagsLimit      = family(gauge, "tags_limit", "Tags that all users together may have; 0: no limit.", "interface")
+)
+
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range all {
+		out <- d
+	}
+}
+
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	put := func(m metric, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+	}
+	put(buildInfo, 1, c.also.Version, runtime.Version())
+	put(logDropped, float64(c.also.LogDropped()))
+	leases := c.source.Leases()
+	put(draining, number(leases.Draining))
+	put(leasesGranted, float64(leases.Granted))
+	put(leasesPresented, float64(leases.Presented))
+	for _, reason := range slices.Sorted(maps.Keys(leases.Refused)) {
+		put(leasesRefused, float64(leases.Refused[reason]), reason)
+	}
+	report, err := c.source.Report()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(uplinkInfo.desc, err)
+		return
+	}
+	list, err := c.source.FrameCounters()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(frames.desc, err)
+		return
+	}
+	on := report.Uplink.Interface
+	collectUplink(put, on, &report)
+	collectFrames(put, on, list, &report)
+	collectEndpoints(put, on, &report)
+}
+
+// put emits a value with its labels.
+type put func(m metric, value float64, labels ...string)
+
+func collectUplink(put put, on string, r *mux.Report) {
+	put(uplinkInfo, 1, on, r.Uplink.Mode)
+	put(uplinkUp, number(r.Uplink.Up), on)
+	put(uplinkMTU, float64(r.MTU), on)
+	for _, d := range []struct {
+		direction               string
+		packets, bytes, dropped uint64
+	}{{"rx", r.Link.RxPackets, r.Link.RxBytes, r.Link.RxDropped}, {"tx", r.Link.TxPackets, r.Link.TxBytes, r.Link.TxDropped}} {
+		put(uplinkPackets, float64(d.packets), on, d.direction)
+		put(uplinkBytes, float64(d.bytes), on, d.direction)
+		put(uplinkDropped, float64(d.dropped), on, d.direction)
+	}
+	for _, reason := range mux.EndReasons {
+		put(leasesEnded, float64(r.Ended[reason]), on, reason)
+	}
+	for uid, u := range r.Users {
+		id := strconv.FormatUint(uint64(uid), 10)
+		put(userEndpoints, float64(u.Endpoints), on, id)
+		put(userMemory, float64(u.Memory), on, id)
+		put(userTags, float64(u.Tags), on, id)
+	}
+	put(endpointsLimit, float64(r.Limits.Endpoints), on)
+	put(memoryLimit, float64(r.Limits.Memory), on)
+	put(tagsLimit, float64(r.Limits.Tags), on)
+}
+
+// collectFrames emits the counters of the programs. Those of one endpoint have a name with its
+// identifier (lost_deliver_backlog.7).
+func collectFrames(put put, on string, list []endpoint.Counter, r *mux.Report) {
+	lost := map[string]uint64{}
+	for _, c := range list {
+		if fate, ok := account.FateOf(c.Name); ok {
+			stage, _, _ := strings.Cut(c.Name, "_")
+			put(frames, float64(c.Value), on, c.Name, stage, string(fate))
+		} else if _, id, ok := strings.Cut(c.Name, "lost_deliver_backlog."); ok {
+			lost[id] = c.Value
+		}
+	}
+	for _, b := range account.Check(list) {
+		put(unaccounted, float64(b.Missing()), on, b.Name)
+	}
+	for _, e := range r.Endpoints {
+		id := strconv.FormatUint(e.Info.ID, 10)
+		put(endpointLost, float64(lost[id]), on, id)
+	}
+}
+
+func collectEndpoints(put put, on string, r *mux.Report) {
+	type kind struct{ attach, state string }
+	n := map[kind]int{}
+	for _, attach := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
+		n[kind{attach.String(), "leased"}], n[kind{attach.String(), "waiting"}] = 0, 0
+	}
+	for _, e := range r.Endpoints {
+		i, id := e.Info, strconv.FormatUint(e.Info.ID, 10)
+		state := "waiting"
+		if i.Leased {
+			state = "leased"
+		}
+		n[kind{i.Attach.String(), state}]++
+		put(endpointInfo, 1, on, id, strconv.FormatUint(uint64(i.UID), 10), i.Attach.String(), i.Device)
+		put(endpointTags, float64(e.Tags), on, id)
+		put(endpointSegment, float64(i.SegmentBytes), on, id)
+		if i.Attach == endpoint.AttachPort {
+			put(endpointFrames, float64(e.Port.RxPackets), on, id)
+			put(endpointBytes, float64(e.Port.RxBytes), on, id)
+		}
+	}
+	for k, count := range n {
+		put(endpoints, float64(count), on, k.attach, k.state)
+	}
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,262 @@
+//go:build linux
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
+)
+
+// fake is a source.
+type fake struct {
+	err     error
+	entered chan struct{} // nil, or Report sends on it, and returns after a receive from leave
+	leave   chan struct{}
+}
+
+func (f *fake) FrameCounters() ([]endpoint.Counter, error) {
+	return []endpoint.Counter{
+		{Name: "rx_pass", Value: 7}, {Name: "rx_port", Value: 100}, {Name: "tx_forged_tag", Value: 3},
+		{Name: "deliver_socket", Value: 94}, {Name: "lost_deliver_backlog", Value: 5}, {Name: "lost_deliver_backlog.12", Value: 5},
+	}, f.err
+}
+
+func (f *fake) Report() (mux.Report, error) {
+	if f.entered != nil {
+		f.entered <- struct{}{}
+		<-f.leave
+	}
+	return mux.Report{
+		Uplink: endpoint.Uplink{Interface: "eth0", Mode: "tcx", Up: true},
+		MTU:    1500,
+		Link:   mux.Traffic{RxPackets: 1000, RxBytes: 64000, RxDropped: 2, TxPackets: 10, TxBytes: 640},
+		Endpoints: []mux.EndpointReport{
+			{Info: endpoint.Info{ID: 12, UID: 1001, Attach: endpoint.AttachPort, Device: "unet12", SegmentBytes: 8 << 20, Leased: true}, Tags: 2, Port: mux.Traffic{RxPackets: 30, RxBytes: 1800}},
+			{Info: endpoint.Info{ID: 13, UID: 0, Attach: endpoint.AttachQueue, Device: "eth0", SegmentBytes: 4 << 20}},
+		},
+		Users:  map[uint32]mux.Usage{1001: {Endpoints: 1, Memory: 8 << 20, Tags: 65}},
+		Limits: mux.Limits{Endpoints: 100},
+		Ended:  map[string]uint64{"closed": 4, "misuse": 1},
+	}, f.err
+}
+
+func (f *fake) Leases() Leases {
+	return Leases{Granted: 9, Presented: 1, Refused: map[string]uint64{"busy": 2}, Draining: true}
+}
+
+var process = Process{Version: "v1.2.3", LogDropped: func() uint64 { return 6 }}
+
+// The names, units and descriptions are those that Prometheus' own checker accepts, and the values are those of the source.
+func TestCollector(t *testing.T) {
+	c := newCollector(&fake{}, process)
+	problems, err := testutil.CollectAndLint(c)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	for want, names := range map[string][]string{
+		`
+# HELP unet_unaccounted_frames Frames that have disappeared, or are on their way; negative: not of the mux. Not 0 while no traffic flows: counters do not add up.
+# TYPE unet_unaccounted_frames gauge
+unet_unaccounted_frames{check="ports",interface="eth0"} 1
+`: {"unet_unaccounted_frames"},
+		`
+# HELP unet_frames_total Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, deliver: at the end of a port, lost: by the kernel), and their fate.
+# TYPE unet_frames_total counter
+unet_frames_total{counter="deliver_socket",fate="redirected",interface="eth0",stage="deliver"} 94
+unet_frames_total{counter="lost_deliver_backlog",fate="lost",interface="eth0",stage="lost"} 5
+unet_frames_total{counter="rx_pass",fate="passed",interface="eth0",stage="rx"} 7
+unet_frames_total{counter="rx_port",fate="redirected",interface="eth0",stage="rx"} 100
+unet_frames_total{counter="tx_forged_tag",fate="dropped",interface="eth0",stage="tx"} 3
+`: {"unet_frames_total"},
+		`
+# HELP unet_endpoint_backlog_lost_frames_total Frames to an endpoint that a full backlog of a processor has dropped; a part of lost_deliver_backlog.
+# TYPE unet_endpoint_backlog_lost_frames_total counter
+unet_endpoint_backlog_lost_frames_total{endpoint="12",interface="eth0"} 5
+unet_endpoint_backlog_lost_frames_total{endpoint="13",interface="eth0"} 0
+# HELP unet_endpoint_sent_frames_total Frames that have come out of an endpoint's port, also those that were then dropped.
+# TYPE unet_endpoint_sent_frames_total counter
+unet_endpoint_sent_frames_total{endpoint="12",interface="eth0"} 30
+# HELP unet_endpoints Endpoints, by attachment and state (leased, or waiting to be presented after a restart of unetd).
+# TYPE unet_endpoints gauge
+unet_endpoints{attach="port",interface="eth0",state="leased"} 1
+unet_endpoints{attach="port",interface="eth0",state="waiting"} 0
+unet_endpoints{attach="queue",interface="eth0",state="leased"} 0
+unet_endpoints{attach="queue",interface="eth0",state="waiting"} 1
+# HELP unet_leases_refused_total Requests to open or present an endpoint that have failed, by the code of the error.
+# TYPE unet_leases_refused_total counter
+unet_leases_refused_total{reason="busy"} 2
+# HELP unet_user_tags Tags of a user; a block of ports counts as 64.
+# TYPE unet_user_tags gauge
+unet_user_tags{interface="eth0",uid="1001"} 65
+`: {"unet_endpoint_backlog_lost_frames_total", "unet_endpoint_sent_frames_total", "unet_endpoints", "unet_leases_refused_total", "unet_user_tags"},
+	} {
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), names...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// serve serves a source at an address, and returns a client.
+func serve(t *testing.T, addr string, source Source) (get func() (int, string)) {
+	t.Helper()
+	ln, err := Listen(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := Serve(ln, source, process)
+	t.Cleanup(stop)
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, ln.Addr().Network(), ln.Addr().String())
+	}}}
+	t.Cleanup(client.CloseIdleConnections)
+	return func() (int, string) {
+		r, err := client.Get("http://unetd/metrics")
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return r.StatusCode, string(body)
+	}
+}
+
+func TestServe(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1:0", "[::1]:0", "unix:" + filepath.Join(t.TempDir(), "metrics.sock")} {
+		if strings.HasPrefix(addr, "[") {
+			if ln, err := net.Listen("tcp", addr); err != nil {
+				continue // no IPv6 here
+			} else {
+				ln.Close()
+			}
+		}
+		code, text := serve(t, addr, &fake{})()
+		for _, want := range []string{"\nunet_build_info{goversion=\"go", "\nunet_draining 1\n", "\ngo_goroutines ", "\nprocess_open_fds "} {
+			if code != http.StatusOK || !strings.Contains(text, want) {
+				t.Errorf("%s: status %d, no %q in %s", addr, code, want, text)
+			}
+		}
+	}
+	if code, text := serve(t, "127.0.0.1:0", &fake{err: errors.New("broken")})(); code != http.StatusInternalServerError || !strings.Contains(text, "broken") {
+		t.Errorf("status %d: %s", code, text)
+	}
+}
+
+// Scrapes at once are limited.
+func TestScrapesAtOnce(t *testing.T) {
+	f := &fake{entered: make(chan struct{}), leave: make(chan struct{})}
+	get := serve(t, "127.0.0.1:0", f)
+	codes := make(chan int, maxScrapes)
+	for range maxScrapes {
+		go func() { code, _ := get(); codes <- code }()
+		<-f.entered
+	}
+	if code, _ := get(); code != http.StatusServiceUnavailable {
+		t.Errorf("status %d", code)
+	}
+	close(f.leave)
+	for range maxScrapes {
+		if code := <-codes; code != http.StatusOK {
+			t.Errorf("status %d", code)
+		}
+	}
+}
+
+func TestListen(t *testing.T) {
+	folder := t.TempDir()
+	used, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Close()
+	path := func(name string) string { return filepath.Join(folder, name) }
+	socket, err := net.Listen("unix", path("used"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	if err := os.WriteFile(path("file"), []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for addr, want := range map[string]string{
+		used.Addr().String():    "bind: address already in use",
+		"unix:" + path("used"):  "bind: address already in use",
+		"unix:" + path("file"):  "bind: address already in use",
+		"unix:" + path("no/no"): "bind: no such file or directory",
+		"9810":                  "want HOST:PORT or unix:PATH",
+		"127.0.0.1:none":        "unknown port",
+	} {
+		ln, err := Listen(addr)
+		if err == nil {
+			ln.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), addr) {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+	if text, err := os.ReadFile(path("file")); err != nil || string(text) != "text" {
+		t.Errorf("%q, %v", text, err)
+	}
+	// The socket of a process that has died.
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path("dead"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	ln, err := Listen("unix:" + path("dead"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ln.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path("dead")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+}
+
+// Each metric is in docs/operations.md, and the page names no other.
+func TestDocMetrics(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if cell, ok := strings.CutPrefix(line, "| `unet_"); ok {
+			name, _, _ := strings.Cut("unet_"+cell, "`")
+			documented[name] = true
+		}
+	}
+	for _, d := range all {
+		// Desc{fqName: "NAME", ...
+		name := strings.Split(fmt.Sprint(d), `"`)[1]
+		if !documented[name] {
+			t.Errorf("docs/operations.md has no row for %s", name)
+		}
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("docs/operations.md describes %s, which does not exist", name)
+	}
+}
