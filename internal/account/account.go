@@ -90,6 +90,22 @@ func Check(list []endpoint.Counter) []Balance {
 	return done
 }
 
+// Proven are the frames that are missing in two readings, one after the other, while traffic may
+// flow; by the name of the balance. It is the least that explains both: frames that were
+// counted between the reading of one counter and that of another are not missing. Frames that were on
+// their way during both readings are.
+func Proven(first, second []endpoint.Counter) map[string]int64 {
+	missing := map[string]int64{}
+	before, after := Check(first), Check(second)
+	for i, b := range before {
+		a := after[i]
+		// All of b.In went in before a.Out was read, and all of b.Out came out before a.In was.
+		lost, alien := int64(b.In-a.Out), int64(a.In-b.Out)
+		missing[b.Name] = max(lost, min(alien, 0))
+	}
+	return missing
+}
+
 // Total is the frames of one stage by fate.
 type Total struct {
 	Stage  string          `json:"stage"` // one of Stages, or lost

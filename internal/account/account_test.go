@@ -119,3 +119,25 @@ func TestSettle(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestProven(t *testing.T) {
+	in := func(in, out uint64) []endpoint.Counter {
+		return of(map[string]uint64{"rx_port": in, "deliver_socket": out})
+	}
+	for _, c := range []struct {
+		first, second []endpoint.Counter
+		want          int64
+	}{
+		{in(5, 5), in(5, 5), 0},
+		{in(9, 8), in(9, 8), 1},
+		{in(8, 11), in(8, 11), -3},
+		{in(100, 120), in(200, 220), 0}, // out was read later than in
+		{in(120, 100), in(220, 200), 0}, // in was read later than out
+		{in(100, 80), in(110, 90), 10},  // of 20, 10 have arrived since
+		{in(100, 150), in(120, 170), -30},
+	} {
+		if got := Proven(c.first, c.second)["ports"]; got != c.want {
+			t.Errorf("%v, %v: %d, want %d", c.first, c.second, got, c.want)
+		}
+	}
+}

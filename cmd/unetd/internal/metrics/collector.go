@@ -77,7 +77,7 @@ var (
 	uplinkBytes     = family(counter, "uplink_bytes_total", "Bytes of the interface, by the kernel's count.", "interface", "direction")
 	uplinkDropped   = family(counter, "uplink_dropped_packets_total", "Packets that the interface has dropped or missed, by the kernel's count.", "interface", "direction")
 	frames          = family(counter, "frames_total", "Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, deliver: at the end of a port, lost: by the kernel), and their fate.", "interface", "counter", "stage", "fate")
-	unaccounted     = family(gauge, "unaccounted_frames", "Frames that have disappeared, or are on their way; negative: not of the mux. Not 0 while no traffic flows: counters do not add up.", "interface", "check")
+	unaccounted     = family(gauge, "unaccounted_frames", "Frames that have disappeared, or are on their way at the moment; negative: frames in ports that are not of the mux. If it stays other than 0, counters do not add up.", "interface", "check")
 	draining        = family(gauge, "draining", "1 if unetd grants no new endpoints (unetd drain).")
 	leasesGranted   = family(counter, "leases_granted_total", "Endpoints opened since unetd was started.")
 	leasesPresented = family(counter, "leases_presented_total", "Endpoints of an earlier unetd that their applications have presented to this one.")
@@ -129,7 +129,15 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(frames.desc, err)
 		return
 	}
+	again, err := c.source.FrameCounters()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(frames.desc, err)
+		return
+	}
 	on := report.Uplink.Interface
+	for name, missing := range account.Proven(list, again) {
+		put(unaccounted, float64(missing), on, name)
+	}
 	collectUplink(put, on, &report)
 	collectFrames(put, on, list, &report)
 	collectEndpoints(put, on, &report)
@@ -175,9 +183,6 @@ func collectFrames(put put, on string, list []endpoint.Counter, r *mux.Report) {
 		} else if _, id, ok := strings.Cut(c.Name, "lost_deliver_backlog."); ok {
 			lost[id] = c.Value
 		}
-	}
-	for _, b := range account.Check(list) {
-		put(unaccounted, float64(b.Missing()), on, b.Name)
 	}
 	for _, e := range r.Endpoints {
 		id := strconv.FormatUint(e.Info.ID, 10)

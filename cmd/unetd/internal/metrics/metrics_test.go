@@ -71,7 +71,7 @@ func TestCollector(t *testing.T) {
 	registry.MustRegister(c)
 	for want, names := range map[string][]string{
 		`
-# HELP unet_unaccounted_frames Frames that have disappeared, or are on their way; negative: not of the mux. Not 0 while no traffic flows: counters do not add up.
+# HELP unet_unaccounted_frames Frames that have disappeared, or are on their way at the moment; negative: frames in ports that are not of the mux. If it stays other than 0, counters do not add up.
 # TYPE unet_unaccounted_frames gauge
 unet_unaccounted_frames{check="ports",interface="eth0"} 1
 `: {"unet_unaccounted_frames"},
