@@ -39,7 +39,6 @@
 // # Limits
 //
 // MAC addresses and MTUs come from [Resolver]. UDP datagrams from and to a whole address are
-// fragmented and reassembled (package frag); nothing else is, nor are IPv6 datagrams with
-// destination options after the fragment header. ICMP errors are accepted only if they quote what
-// a socket here could have sent.
+// fragmented and reassembled (package frag), also behind destination options; nothing else is.
+// ICMP errors are accepted only if they quote what a socket here could have sent.
 package stack

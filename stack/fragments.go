@@ -19,7 +19,8 @@ import (
 func (s *Stack) inputFragment(p *packet) {
 	udp, dropped := p.ip.Protocol == wire.ProtocolUDP, ipv4Fragment
 	if !p.dst.Is4() { // the next header of the first fragment counts (RFC 8200, section 4.5)
-		udp, dropped = p.ip6.Protocol == wire.ProtocolUDP || p.ip6.Fragment&^7 != 0, ipv6Fragment
+		next := p.ip6.Protocol
+		udp, dropped = next == wire.ProtocolUDP || next == wire.ProtocolDestination || p.ip6.Fragment&^7 != 0, ipv6Fragment
 	}
 	if !s.wholeAddress || !udp {
 		s.count[dropped]++

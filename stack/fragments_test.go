@@ -18,23 +18,28 @@ import (
 // fragmentFrames are the frames of a datagram from B to A, in packets of that MTU.
 func fragmentFrames(v6 bool, id uint16, mtu int, payload []byte) (frames []stack.Frame) {
 	if v6 {
-		b := udp6(7, string(payload))
-		for p := range frag.Pieces(len(b), mtu-wire.IPv6HeaderLen-wire.IPv6FragmentLen) {
-			h := make([]byte, wire.IPv6FragmentLen)
-			next := wire.ProtocolUDP
-			if p.Offset > 0 { // it means nothing there (RFC 8200, section 4.5)
-				next = wire.ProtocolTCP
-			}
-			wire.PutIPv6Fragment(h, uint8(next), p.Field(true), uint32(id))
-			f := wire.IPv6Fields{Protocol: wire.ProtocolFragment, TrafficClass: wire.ECNCapable}
-			frames = append(frames, stack.Frame{Data: ip6Frame(f, append(h, b[p.Offset:][:p.Len]...))})
-		}
-		return frames
+		return fragments6(id, mtu, wire.ProtocolUDP, udp6(7, string(payload)))
 	}
 	b := datagramFrame(9, 7, payload)[wire.EthernetHeaderLen+wire.IPv4HeaderLen:]
 	for p := range frag.Pieces(len(b), mtu-wire.IPv4HeaderLen) {
 		f := wire.IPv4Fields{Protocol: wire.ProtocolUDP, ID: id, TOS: wire.ECNCapable, Fragment: p.Field(false)}
 		frames = append(frames, stack.Frame{Data: ipFrame(f, b[p.Offset:][:p.Len])})
+	}
+	return frames
+}
+
+// fragments6 are the frames of an IPv6 packet from B to A, of which b is the part that is
+// fragmented, and its first header of that kind.
+func fragments6(id uint16, mtu int, kind uint8, b []byte) (frames []stack.Frame) {
+	for p := range frag.Pieces(len(b), mtu-wire.IPv6HeaderLen-wire.IPv6FragmentLen) {
+		h := make([]byte, wire.IPv6FragmentLen)
+		next := kind
+		if p.Offset > 0 { // it means nothing there (RFC 8200, section 4.5)
+			next = wire.ProtocolTCP
+		}
+		wire.PutIPv6Fragment(h, next, p.Field(true), uint32(id))
+		f := wire.IPv6Fields{Protocol: wire.ProtocolFragment, TrafficClass: wire.ECNCapable}
+		frames = append(frames, stack.Frame{Data: ip6Frame(f, append(h, b[p.Offset:][:p.Len]...))})
 	}
 	return frames
 }
@@ -119,6 +124,38 @@ func TestFragmentsToASharedAddressAreDropped(t *testing.T) {
 	s.Poll(c.now())
 	if got := counters(s); got["ipv4_fragment"] != 2 || got["ipv6_fragment"] != 2 || got["udp_received"] != 0 || got["frag_kept"] != 0 {
 		t.Errorf("counters: %v", got)
+	}
+}
+
+// TestFragmentedOptions: destination options may stand after the fragment header, which is where
+// their reader looks for them. They are checked as in a whole packet, and only UDP may follow.
+func TestFragmentedOptions(t *testing.T) {
+	options := func(next, kind uint8, rest []byte) []byte {
+		return append([]byte{next, 0, kind, 4, 0, 0, 0, 0}, rest...)
+	}
+	datagram, segment := udp6(7, string(make([]byte, 3000))), make([]byte, 3000)
+	const padN, discard = 1, 0x5e // the second is unknown, and whoever does not know it discards the packet (RFC 8200, section 4.2)
+	for _, test := range []struct {
+		name string
+		b    []byte
+		want string // the counter
+	}{
+		{"UDP", options(wire.ProtocolUDP, padN, datagram), "udp_received"},
+		{"UDP after two headers", options(wire.ProtocolDestination, padN, options(wire.ProtocolUDP, padN, datagram)), "udp_received"},
+		{"TCP", options(wire.ProtocolTCP, padN, segment), "ipv6_fragment"},
+		{"ICMPv6", options(wire.ProtocolICMPv6, padN, segment), "ipv6_fragment"},
+		{"an unknown option", options(wire.ProtocolUDP, discard, datagram), "ipv6_extension"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, l, c := newScripted(t, both)
+			must(s.ListenUDP(ap("[fd00::1]:7"), stack.UDPOptions{}))
+			l.Inject(fragments6(1, 1500, wire.ProtocolDestination, test.b)...)
+			s.Poll(c.now())
+			got := counters(s)
+			if got[test.want] != 1 || got["frag_complete"] != 1 || test.want != "udp_received" && got["udp_received"] != 0 {
+				t.Errorf("counters: %v", got)
+			}
+		})
 	}
 }
 

@@ -27,6 +27,8 @@ func (s *Stack) inputICMP(p *packet) {
 	switch {
 	case m.Type() == wire.ICMPEchoRequest && s.wholeAddress:
 		s.sendEchoReply(p, m)
+	case m.Type() == wire.ICMPRedirect:
+		s.count[icmpIgnored]++ // routes come from the route service
 	case m.IsError():
 		e, err := m.Report()
 		s.inputICMPError(&e, err)

@@ -48,6 +48,8 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 		s.sendICMPv6Error(p, wire.ICMPv6ParameterProblem, ip.Problem.Code, ip.Problem.Pointer)
 	case ip.Fragment != 0:
 		s.inputFragment(p)
+	case p.reassembled && ip.Protocol != wire.ProtocolUDP: // behind destination options
+		s.count[ipv6Fragment]++
 	case ip.Protocol == wire.ProtocolUDP:
 		return s.inputUDP(p)
 	case ip.Protocol == wire.ProtocolTCP:

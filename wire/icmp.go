@@ -9,6 +9,7 @@ import (
 const (
 	ICMPEchoReply        uint8 = 0
 	ICMPUnreachable      uint8 = 3
+	ICMPRedirect         uint8 = 5
 	ICMPEchoRequest      uint8 = 8
 	ICMPTimeExceeded     uint8 = 11
 	ICMPParameterProblem uint8 = 12
@@ -75,7 +76,7 @@ func (m ICMPv4) Payload() []byte { return m[ICMPv4HeaderLen:] }
 func (m ICMPv4) IsError() bool {
 	switch m.Type() {
 	case ICMPUnreachable, ICMPTimeExceeded, ICMPParameterProblem,
-		4, 5: // source quench (RFC 6633 retires it) and redirect
+		4, ICMPRedirect: // source quench (RFC 6633 retires it)
 		return true
 	}
 	return false

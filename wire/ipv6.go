@@ -7,13 +7,14 @@ import (
 
 // Next-header values (RFC 8200, section 4). UDP and TCP have those of IPv4.
 const (
-	ProtocolFragment uint8 = 44 // a fragment header follows
-	ProtocolICMPv6   uint8 = 58
+	ProtocolFragment    uint8 = 44 // a fragment header follows
+	ProtocolICMPv6      uint8 = 58
+	ProtocolDestination uint8 = 60 // destination options follow
 
 	nextHopByHop    = 0
 	nextRouting     = 43
 	nextFragment    = ProtocolFragment
-	nextDestination = 60
+	nextDestination = ProtocolDestination
 )
 
 const (

@@ -184,7 +184,7 @@ func askUDP(c net.Conn, q []byte) error {
 	if _, err := c.Write(q); err != nil {
 		return err
 	}
-	buf := make([]byte, 2048)
+	buf := make([]byte, 8192)
 	n, err := c.Read(buf)
 	if err == nil && !bytes.Equal(buf[:n], q) {
 		err = fmt.Errorf("%w: %d bytes for %d", errWrong, n, len(q))

@@ -193,18 +193,26 @@ func (c *capture) missed() (n uint32, err error) {
 
 // The addresses on host A. Its kernel has hostA and hostA6.
 var (
-	hostA  = netip.MustParseAddr("10.0.0.1")
-	hostB  = netip.MustParseAddr("10.0.0.2")
-	hostA6 = netip.MustParseAddr("fd00::1")
-	hostB6 = netip.MustParseAddr("fd00::2")
-	linkA  = wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0a}
-	linkB  = wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0b}
+	hostA      = netip.MustParseAddr("10.0.0.1")
+	hostB      = netip.MustParseAddr("10.0.0.2")
+	hostA6     = netip.MustParseAddr("fd00::1")
+	linkLocalA = netip.MustParseAddr("fe80::1") // if it has one
+	hostB6     = netip.MustParseAddr("fd00::2")
+	linkA      = wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0a}
+	linkB      = wire.LinkAddr{0x02, 0, 0, 0, 0, 0x0b}
 
 	attackerAddr   = netip.MustParseAddr("10.0.0.60")
 	attackerAddr6  = netip.MustParseAddr("fd00::60")
 	neighbourAddr  = netip.MustParseAddr("10.0.0.70")
 	neighbourAddr6 = netip.MustParseAddr("fd00::70")
+	victimAddr     = netip.MustParseAddr("10.0.0.80")
+	victimAddr6    = netip.MustParseAddr("fd00::80")
 )
+
+// isBystander: whole addresses of those who only do what is allowed.
+func isBystander(a netip.Addr) bool {
+	return a == neighbourAddr || a == neighbourAddr6 || a == victimAddr || a == victimAddr6
+}
 
 // Ports and message tags. The attackers may have the first, one of them has one.
 const (
@@ -217,6 +225,8 @@ const (
 	kernelPort     = 9000 // of the echo services of both kernels
 	nobodysPort    = 9999
 	peerTag        = 0xc0000001 // to which host B answers
+	victimPort     = 9100       // of its echo services
+	drainPort      = 9101       // where it counts datagrams
 )
 
 // judge decides whether the sender of a frame that has left host A may send it.
@@ -285,7 +295,7 @@ func (j *judge) judgeARP(rest []byte, marked bool) string {
 	switch {
 	case !bytes.Equal(j.arp.SourceHwAddress, linkA[:]):
 		return "ARP with another MAC address"
-	case marked && claimed != attackerAddr, !marked && claimed != hostA && claimed != neighbourAddr && claimed != attackerAddr:
+	case marked && claimed != attackerAddr, !marked && claimed != hostA && !isBystander(claimed) && claimed != attackerAddr:
 		return fmt.Sprintf("ARP for %v", claimed)
 	}
 	return ""
@@ -300,7 +310,7 @@ func (j *judge) judgeIPv4(rest []byte, marked bool) string {
 	switch {
 	case int(j.ip4.Length) > len(rest):
 		return "IPv4 whose length lies"
-	case marked && src == attackerAddr, !marked && src == neighbourAddr:
+	case marked && src == attackerAddr, !marked && isBystander(src):
 		return ""
 	case src != hostA:
 		return fmt.Sprintf("IPv4 from %v", src)
@@ -326,7 +336,7 @@ func (j *judge) judgeIPv6(rest []byte, marked bool) string {
 		return j.judgeICMPv6(src, marked)
 	case marked && src == attackerAddr6 && isExtension(byte(j.ip6.NextHeader)):
 		return "an extension header"
-	case marked && src == attackerAddr6, !marked && src == neighbourAddr6:
+	case marked && src == attackerAddr6, !marked && isBystander(src):
 		return ""
 	case !marked && j.ip6.NextHeader == layers.IPProtocolIPv6HopByHop:
 		return "" // the kernel reports the groups that it listens to
@@ -400,8 +410,8 @@ func (j *judge) judgeICMPv6(src netip.Addr, marked bool) string {
 		}
 	}
 	// unetd probes an address before it is claimed.
-	asked := src.IsUnspecified() && (target == attackerAddr6 || target == neighbourAddr6)
-	if marked && target != attackerAddr6 || !marked && target != hostA6 && target != neighbourAddr6 && !asked {
+	asked := src.IsUnspecified() && target == attackerAddr6
+	if marked && target != attackerAddr6 || !marked && target != hostA6 && target != linkLocalA && !isBystander(target) && !asked {
 		return fmt.Sprintf("ICMPv6 type %d from %v for %v", kind, src, target)
 	}
 	return ""

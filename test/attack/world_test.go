@@ -112,9 +112,11 @@ type world struct {
 	outcasts uint32
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB) *world { t.Helper(); return newWorldOn(t, netlab.Config{IPv6: true}) }
+
+func newWorldOn(t testing.TB, cfg netlab.Config) *world {
 	t.Helper()
-	w := &world{pair: netlab.RequirePair(t, netlab.Config{IPv6: true})}
+	w := &world{pair: netlab.RequirePair(t, cfg)}
 	w.ear = startCapture(t, w.pair.B)
 	var err error
 	if w.pins, err = netlab.OpenBPFFS("0755"); err != nil { // more open than it should be
