@@ -45,6 +45,45 @@ func Counters(ctx context.Context, socket string) ([]endpoint.Counter, error) {
 	return all, err
 }
 
+// Status asks the unetd that listens at socket for the state of all endpoints and of the
+// sockets that their processes publish, by identifier and record. It is for operators: others
+// get os.ErrPermission. The error of an older unetd is an ErrProtocol.
+func Status(ctx context.Context, socket string) ([]endpoint.Status, error) {
+	var all []endpoint.Status
+	err := ask(ctx, socket, protocol.Operation{Op: protocol.OpStatus}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
+		for _, e := range *a.Status {
+			last := len(all) - 1
+			if last < 0 || e.ID > all[last].ID {
+				all = append(all, e)
+				continue
+			}
+			was := all[last].Sockets
+			if e.ID < all[last].ID || len(e.Sockets) > 0 && len(was) > 0 && e.Sockets[0].Record <= was[len(was)-1].Record {
+				return false, protocol.Violation("endpoint %d, or a socket of it, comes again", e.ID)
+			}
+			e.Sockets = append(was, e.Sockets...)
+			all[last] = e
+		}
+		if !a.More || len(*a.Status) == 0 {
+			return false, nil
+		}
+		e := &all[len(all)-1]
+		before := o.Socket
+		o.After, o.Socket = &e.ID, nil
+		if n := len(e.Sockets); e.SocketsMore && n > 0 {
+			o.Socket = &e.Sockets[n-1].Record
+		}
+		if e.SocketsMore && (o.Socket == nil || before != nil && *before == *o.Socket) {
+			return false, protocol.Violation("endpoint %d has more sockets, but none came", e.ID)
+		}
+		return true, nil
+	})
+	for i := range all {
+		all[i].SocketsMore = false // they are there, or the endpoint has ended meanwhile
+	}
+	return all, err
+}
+
 // Uplinks asks the unetd that listens at socket for the interfaces that it serves, and
 // whether it is being drained: it grants no endpoints then. It is for operators: others get
 // os.ErrPermission.
@@ -87,9 +126,9 @@ func Drain(ctx context.Context, socket string, on bool) error {
 
 // askOnce asks one question on a connection of its own.
 func askOnce(ctx context.Context, socket string, o protocol.Operation) (a protocol.Answer, err error) {
-	err = ask(ctx, socket, o, func(answer protocol.Answer) (*uint64, error) {
+	err = ask(ctx, socket, o, func(answer protocol.Answer, _ *protocol.Operation) (bool, error) {
 		a = answer
-		return nil, nil
+		return false, nil
 	})
 	return a, err
 }
@@ -97,11 +136,15 @@ func askOnce(ctx context.Context, socket string, o protocol.Operation) (a protoc
 // askAll asks for a list, record by record. use takes each answer and returns the next
 // request's after; nil: the list is complete.
 func askAll(ctx context.Context, socket, op string, use func(protocol.Answer) (*uint64, error)) error {
-	return ask(ctx, socket, protocol.Operation{Op: op}, use)
+	return ask(ctx, socket, protocol.Operation{Op: op}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
+		o.After, err = use(a)
+		return o.After != nil, err
+	})
 }
 
-// ask sends a request, and again with the after that use returns until that is nil.
-func ask(ctx context.Context, socket string, o protocol.Operation, use func(protocol.Answer) (*uint64, error)) error {
+// ask sends a request, and again as long as use says that there is more. use takes each answer
+// and changes the operation to the next one.
+func ask(ctx context.Context, socket string, o protocol.Operation, use func(protocol.Answer, *protocol.Operation) (more bool, err error)) error {
 	conn, err := dial(ctx, socket)
 	if err != nil {
 		return err
@@ -113,13 +156,14 @@ func ask(ctx context.Context, socket string, o protocol.Operation, use func(prot
 		if errors.Is(err, errGone) {
 			err = c.cause
 		}
+		more := false
 		if err == nil {
-			o.After, err = use(a)
+			more, err = use(a, &o)
 		}
 		if err != nil {
 			return fmt.Errorf("unetd at %s: %w", socket, err)
 		}
-		if o.After == nil {
+		if !more {
 			return nil
 		}
 	}

@@ -5,6 +5,7 @@ package mux
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -22,7 +23,7 @@ type published struct {
 }
 
 // acceptPublished returns a table that a process has sent. f may be any file, and stays open.
-// Errors: xsk.ErrTable, wire.ErrConnectionsVersion.
+// The error is an xsk.ErrTable, also that of another version.
 func acceptPublished(f *os.File) (*published, error) {
 	own, err := xsk.AcceptTable(f)
 	if err != nil {
@@ -35,8 +36,18 @@ func acceptPublished(f *os.File) (*published, error) {
 		if version, err = wire.ParseConnectionsVersion(head[:n]); err == nil {
 			return &published{own, version}, nil
 		}
+		err = fmt.Errorf("%w: %w", xsk.ErrTable, err)
 	}
 	return nil, errors.Join(err, own.Close())
+}
+
+// share returns the table with a descriptor of its own.
+func (p *published) share() (*published, error) {
+	fd, err := unix.FcntlInt(p.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
+	}
+	return &published{os.NewFile(uintptr(fd), p.file.Name()), p.version}, nil
 }
 
 // Close closes the descriptor. p may be nil.

@@ -60,6 +60,18 @@ func (g *fillGuard) add(l *Lease, sock *os.File) error {
 	return nil
 }
 
+// depth is how many frames the kernel can receive into; nil: it is not known.
+func (g *fillGuard) depth(l *Lease) *uint32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ring := g.rings[l]
+	if ring == nil {
+		return nil
+	}
+	n := ring.Depth()
+	return &n
+}
+
 // remove ends the checks and unmaps the ring: a mapping keeps the socket open.
 func (g *fillGuard) remove(l *Lease) error {
 	g.mu.Lock()

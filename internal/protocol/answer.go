@@ -20,7 +20,8 @@ type Answer struct {
 	Route     *endpoint.Route     `json:"route,omitempty"`
 	Endpoints *[]endpoint.Info    `json:"endpoints,omitempty"`
 	Counters  *[]endpoint.Counter `json:"counters,omitempty"`
-	More      bool                `json:"more,omitempty"` // of Endpoints or Counters: ask with after
+	Status    *[]endpoint.Status  `json:"status,omitempty"`
+	More      bool                `json:"more,omitempty"` // of Endpoints, Counters or Status: ask with after
 
 	Uplinks  *[]endpoint.Uplink     `json:"uplinks,omitempty"`
 	Draining bool                   `json:"draining,omitempty"` // with Uplinks: no endpoints are granted
@@ -58,7 +59,7 @@ func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 	}
 	results := 0
 	for _, present := range []bool{a.Grant != nil, a.Lease != nil, a.Tag != nil, a.Route != nil,
-		a.Endpoints != nil, a.Counters != nil, a.Uplinks != nil, a.Reloaded != nil, a.Error != nil} {
+		a.Endpoints != nil, a.Counters != nil, a.Status != nil, a.Uplinks != nil, a.Reloaded != nil, a.Error != nil} {
 		if present {
 			results++
 		}
@@ -102,11 +103,13 @@ func (a Answer) Answers(op string) bool {
 		return a.Endpoints != nil
 	case OpCounters:
 		return a.Counters != nil
+	case OpStatus:
+		return a.Status != nil
 	case OpUplinks:
 		return a.Uplinks != nil
 	case OpReload:
 		return a.Reloaded != nil
 	}
-	return a.Grant == nil && a.Lease == nil && a.Tag == nil && a.Route == nil && a.Endpoints == nil && a.Counters == nil &&
+	return a.Grant == nil && a.Lease == nil && a.Tag == nil && a.Route == nil && a.Endpoints == nil && a.Counters == nil && a.Status == nil &&
 		a.Uplinks == nil && a.Reloaded == nil
 }

@@ -21,6 +21,9 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"::ffff:10.0.0.2"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"list","after":7}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"counters"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"status"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"status","after":7,"socket":12}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"status","socket":12}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"uplinks"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"revoke","endpoint":7,"reason":"it floods"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"reload"}`))
@@ -56,7 +59,8 @@ func FuzzRequest(f *testing.F) {
 		x, _ := json.Marshal(o.Open)
 		y, _ := json.Marshal(back.Open)
 		if back.Tag != o.Tag || back.Addr != o.Addr || string(x) != string(y) || (back.After == nil) != (o.After == nil) ||
-			o.After != nil && *back.After != *o.After || back.Endpoint != o.Endpoint || back.Reason != o.Reason || back.Undo != o.Undo {
+			o.After != nil && *back.After != *o.After || back.Endpoint != o.Endpoint || back.Reason != o.Reason || back.Undo != o.Undo ||
+			(back.Socket == nil) != (o.Socket == nil) || o.Socket != nil && *back.Socket != *o.Socket {
 			t.Fatalf("%q became %q", record, written)
 		}
 	})
@@ -72,6 +76,7 @@ func FuzzIncoming(f *testing.F) {
 	for _, s := range []string{grantRecord, `{"v":1,"event":"routes","addrs":["10.0.0.2","fd00::1"]}`, `{"v":1,"event":"link","up":true}`,
 		`{"v":1,"event":"address","addrs":["10.0.0.1","fd00::1"],"up":false}`, `{"v":1,"event":"address","addrs":[""],"up":true}`, `{"v":1,"event":"address","addrs":[""],"up":false}`,
 		`{"v":1,"id":1,"endpoints":[],"more":true}`, `{"v":1,"id":1,"counters":[{"name":"n","help":"h","value":18446744073709551615}]}`,
+		`{"v":1,"id":1,"status":[{"id":7,"sockets":[{"record":1,"protocol":"tcp","local":"10.0.0.1:80","remote":"[fd00::1%eth0]:1"}],"sockets_more":true}],"more":true}`,
 		`{"v":1,"id":1,"uplinks":[{"interface":"eth0","index":2,"mode":"tcx","up":true,"endpoints":1}],"draining":true}`,
 		`{"v":1,"id":1,"reloaded":{"policy":"/etc/unet/policy.yaml","rules":2,"changes":["rule lab: added"]}}`,
 		`{"v":1,"id":1,"error":{"code":"unreachable","message":"m","no_route":true}}`,

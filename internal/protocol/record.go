@@ -35,6 +35,7 @@ const (
 	OpResolve  = "resolve"
 	OpList     = "list"
 	OpCounters = "counters"
+	OpStatus   = "status"
 	OpUplinks  = "uplinks"
 	OpRevoke   = "revoke"
 	OpReload   = "reload"
@@ -44,7 +45,7 @@ const (
 // Operators reports whether op is for operators: it needs no lease.
 func Operators(op string) bool {
 	switch op {
-	case OpList, OpCounters, OpUplinks, OpRevoke, OpReload, OpDrain:
+	case OpList, OpCounters, OpStatus, OpUplinks, OpRevoke, OpReload, OpDrain:
 		return true
 	}
 	return false
@@ -61,6 +62,8 @@ type Request struct {
 	Addr    string          `json:"addr,omitempty"`
 	After   *uint64         `json:"after,omitempty"`
 
+	Socket *uint32 `json:"socket,omitempty"`
+
 	Endpoint *uint64 `json:"endpoint,omitempty"`
 	Reason   string  `json:"reason,omitempty"`
 	Undo     bool    `json:"undo,omitempty"`
@@ -72,7 +75,10 @@ type Operation struct {
 	Open  endpoint.Request
 	Tag   endpoint.Tag
 	Addr  netip.Addr
-	After *uint64 // list, counters; nil: from the start
+	After *uint64 // list, counters, status; nil: from the start
+	// Socket, of status with After: the sockets of the endpoint After that follow this record,
+	// and then the endpoints after it; nil: only these.
+	Socket *uint32
 
 	Endpoint uint64 // revoke
 	Reason   string // revoke; may be empty
@@ -113,6 +119,7 @@ func (r Request) checkArgument() error {
 		name    string
 		present bool
 	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil},
+		{"socket", r.Socket != nil},
 		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}} {
 		if a.present {
 			has += " " + a.name
@@ -129,6 +136,13 @@ func (r Request) checkArgument() error {
 	case OpList, OpCounters:
 		if r.After != nil { // it may be missing
 			want = " after"
+		}
+	case OpStatus:
+		if r.After != nil {
+			want = " after"
+			if r.Socket != nil {
+				want += " socket"
+			}
 		}
 	case OpRevoke:
 		want = " endpoint"
@@ -154,7 +168,7 @@ func (r Request) checkArgument() error {
 // Operation parses the argument. The error for text that is not a tag is endpoint.ErrTag: it
 // may be a mistake of the application's user. Every other error is a violation.
 func (r Request) Operation() (Operation, error) {
-	o := Operation{Op: r.Op, After: r.After}
+	o := Operation{Op: r.Op, After: r.After, Socket: r.Socket}
 	var err error
 	switch r.Op {
 	case OpOpen:
@@ -196,7 +210,7 @@ func checkTags(tags []endpoint.Tag) error {
 
 // Record makes the record of a request: the inverse of ParseRequest and Operation.
 func (o Operation) Record(id uint64) ([]byte, error) {
-	r := Request{Version: Version, ID: id, Op: o.Op, After: o.After}
+	r := Request{Version: Version, ID: id, Op: o.Op, After: o.After, Socket: o.Socket}
 	var err error
 	switch o.Op {
 	case OpOpen:

@@ -101,6 +101,12 @@ func (r *FillRing) Sound(now time.Time) bool {
 	return true
 }
 
+// Depth is the number of entries that the kernel has not taken. The owner can make it wrong, but
+// not larger than the ring.
+func (r *FillRing) Depth() uint32 {
+	return min(atomic.LoadUint32(r.ring.Producer)-atomic.LoadUint32(r.ring.Consumer), uint32(len(r.ring.Entries)))
+}
+
 // Stop writes the first frame of the segment to every entry, so that the next entry that the
 // kernel reads is a frame. What the kernel receives there overwrites only the owner's memory.
 func (r *FillRing) Stop() {

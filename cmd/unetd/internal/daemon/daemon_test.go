@@ -75,6 +75,12 @@ func (m *fakeMux) Endpoints(mux.Owner) ([]endpoint.Info, error) { return nil, ni
 
 func (m *fakeMux) Counters(mux.Owner) ([]endpoint.Counter, error) { return nil, nil }
 
+func (m *fakeMux) Status(mux.Owner, uint64) ([]endpoint.Status, error) { return nil, nil }
+
+func (m *fakeMux) Sockets(mux.Owner, uint64, uint32, int) ([]endpoint.Socket, bool, error) {
+	return nil, false, nil
+}
+
 func (m *fakeMux) Failed() <-chan error { return m.failed }
 
 // fail ends the leases and then reports the reason, as a mux does.

@@ -50,8 +50,9 @@ type fakeProvider struct {
 	newest    *fakeLease
 	endpoints map[uint64]*fakeEndpoint
 	counters  []endpoint.Counter
-	tables    []uint64 // inodes of the tables of connections that were received, in order
-	down      bool     // the state of the link for new leases
+	status    []endpoint.Status // by identifier
+	tables    []uint64          // inodes of the tables of connections that were received, in order
+	down      bool              // the state of the link for new leases
 	draining  bool
 	others    []*os.File // other ends of the sockets: end of file when no copy of a grant is left
 }
@@ -249,6 +250,31 @@ func (p *fakeProvider) Endpoints(peer mux.Owner) ([]endpoint.Info, error) {
 		all = append(all, e.info())
 	}
 	return all, nil
+}
+
+func (p *fakeProvider) Status(peer mux.Owner, from uint64) (list []endpoint.Status, err error) {
+	if peer.UID != 0 {
+		return nil, os.ErrPermission
+	}
+	for _, e := range p.status {
+		if e.ID >= from {
+			e.Sockets = nil
+			list = append(list, e)
+		}
+	}
+	return list, nil
+}
+
+func (p *fakeProvider) Sockets(_ mux.Owner, id uint64, from uint32, n int) (list []endpoint.Socket, more bool, err error) {
+	for _, e := range p.status {
+		for _, s := range e.Sockets {
+			if e.ID == id && s.Record >= from {
+				list = append(list, s)
+			}
+		}
+	}
+	more = len(list) > n
+	return list[:min(n, len(list))], more, nil
 }
 
 func (p *fakeProvider) Counters(peer mux.Owner) ([]endpoint.Counter, error) {

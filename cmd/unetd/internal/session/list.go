@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
 )
 
 // How much of a list goes into one record.
@@ -58,6 +59,69 @@ func (s *session) counters(after *uint64) (*[]endpoint.Counter, bool, error) {
 	return &page, n < len(all), nil
 }
 
+// status returns the endpoints after one, and before them the sockets of that one after a
+// record, as many as fit, and whether there are more.
+func (s *session) status(after *uint64, socket *uint32) (*[]endpoint.Status, bool, error) {
+	var from uint64
+	var record uint32
+	switch {
+	case socket != nil:
+		from, record = *after, *socket+1
+		if record == 0 {
+			return nil, false, protocol.Violation("status: socket %d: no table has it", *socket)
+		}
+	case after != nil:
+		from = *after + 1
+	}
+	page := []endpoint.Status{} // none: [], not null
+	if after != nil && from == 0 {
+		return &page, false, nil
+	}
+	all, err := s.provider.Status(s.peer, from)
+	if err != nil {
+		return nil, false, err
+	}
+	size := 0
+	for i := range all {
+		e := &all[i]
+		if size > maxPage {
+			return &page, true, nil
+		}
+		if e.ID != from || socket == nil {
+			record = 0
+		}
+		e.TagsTotal = max(e.TagsTotal, len(e.Tags))
+		e.Tags = append([]endpoint.Tag{}, e.Tags[:min(len(e.Tags), maxStatusTags)]...)
+		size += sizeOf(*e)
+		for more := true; more; {
+			var sockets []endpoint.Socket
+			if sockets, more, err = s.provider.Sockets(s.peer, e.ID, record, socketsAtOnce); err != nil {
+				return nil, false, err
+			}
+			for k, socket := range sockets {
+				if e.Sockets = append(e.Sockets, socket); size > maxPage {
+					e.SocketsMore = more || k < len(sockets)-1
+					more = false
+					break
+				}
+				size += sizeOf(socket)
+				record = socket.Record + 1
+			}
+			more = more && len(sockets) > 0
+		}
+		page = append(page, *e)
+		if e.SocketsMore {
+			return &page, true, nil
+		}
+	}
+	return &page, false, nil
+}
+
+const (
+	maxStatusTags = 64 // of an endpoint
+	socketsAtOnce = 32 // read from the table of a process
+)
+
 // pageOf is the number of entries that go into a record: those that begin in its first
 // maxPage bytes.
 func pageOf[T any](entries []T) int {
@@ -66,11 +130,16 @@ func pageOf[T any](entries []T) int {
 		if size > maxPage {
 			return i
 		}
-		b, err := json.Marshal(e)
-		if err != nil {
-			panic(fmt.Sprintf("BUG: %+v of the provider cannot be encoded: %v", e, err))
-		}
-		size += len(b) + 1
+		size += sizeOf(e)
 	}
 	return len(entries)
+}
+
+// sizeOf is the length of an entry of a list, with the comma, in bytes.
+func sizeOf(entry any) int {
+	b, err := json.Marshal(entry)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: %+v of the provider cannot be encoded: %v", entry, err))
+	}
+	return len(b) + 1
 }

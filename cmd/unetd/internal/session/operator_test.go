@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,48 @@ func TestListAndCounters(t *testing.T) {
 	}
 }
 
+// The status of endpoints with any number of sockets is sent, in as many records as it takes.
+func TestStatus(t *testing.T) {
+	DescriptorLeaks(t)
+	p := newFakeProvider(t)
+	socket, stop := start(t, &Server{Provider: p})
+	defer stop()
+	if list, err := control.Status(t.Context(), socket); err != nil || len(list) != 0 {
+		t.Errorf("Status: %v, %v", list, err)
+	}
+	addr := netip.MustParseAddr("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
+	full := endpoint.Socket{
+		Protocol: "tcp", State: "established", Local: netip.AddrPortFrom(addr, 65535), Remote: netip.AddrPortFrom(addr, 65535),
+		ReceiveQueue: 1<<32 - 1, SendQueue: 1<<32 - 1, Received: 1<<64 - 1, Sent: 1<<64 - 1, Drops: 1<<32 - 1, RTT: 1<<63 - 1, RTTVar: 1<<63 - 1, RTO: 1<<63 - 1,
+		MSS: 65535, Window: 1<<32 - 1, InFlight: 1<<32 - 1, BytesIn: 1<<64 - 1, BytesAcked: 1<<64 - 1, Retransmitted: 1<<64 - 1,
+	}
+	for id, sockets := range []int{0, 1, 32, 1000, 0, 33, 64, 90, 0, 0} {
+		e := endpoint.Status{Info: endpoint.Info{ID: uint64(id) + 1<<60, SegmentBytes: 8 << 20}, Command: strings.Repeat("c", 15)}
+		for i := range 300 {
+			e.Tags = append(e.Tags, endpoint.UDPTag(netip.AddrPortFrom(addr, uint16(i+1))))
+		}
+		for i := range sockets {
+			full.Record = uint32(3*i + 1)
+			e.Sockets = append(e.Sockets, full)
+		}
+		p.status = append(p.status, e)
+	}
+	got, err := control.Status(t.Context(), socket)
+	if err != nil || len(got) != len(p.status) {
+		t.Fatalf("%d endpoints, %v", len(got), err)
+	}
+	for i, want := range p.status {
+		if got[i].ID != want.ID || got[i].Command != want.Command || len(got[i].Tags) != 64 || got[i].TagsTotal != 300 || !slices.Equal(got[i].Sockets, want.Sockets) {
+			t.Errorf("endpoint %d: %d sockets of %d, %d tags of %d", want.ID, len(got[i].Sockets), len(want.Sockets), len(got[i].Tags), got[i].TagsTotal)
+		}
+	}
+	a := connect(t, socket)
+	a.send(`{"v":1,"id":1,"op":"status","after":18446744073709551615}`)
+	a.want(`{"id":1,"status":[],"v":1}`)
+	a.send(`{"v":1,"id":2,"op":"status","socket":1}`)
+	a.want(`{"error":{"code":"protocol","message":"control protocol violation: op status does not take the argument socket"},"id":2,"v":1}`)
+}
+
 // A user who is no operator gets an error that says so. Where no unetd is running the error
 // names the socket.
 func TestOperatorsOnly(t *testing.T) {
@@ -113,6 +156,9 @@ func TestOperatorsOnly(t *testing.T) {
 		}
 		if _, err := control.Counters(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Counters: %v", err)
+		}
+		if _, err := control.Status(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("Status: %v", err)
 		}
 		if _, _, err := control.Uplinks(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Uplinks: %v", err)

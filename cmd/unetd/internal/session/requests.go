@@ -41,6 +41,8 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		a.Endpoints, a.More, err = s.list(o.After)
 	case protocol.OpCounters:
 		a.Counters, a.More, err = s.counters(o.After)
+	case protocol.OpStatus:
+		a.Status, a.More, err = s.status(o.After, o.Socket)
 	case protocol.OpUplinks:
 		var list []endpoint.Uplink
 		list, a.Draining, err = s.provider.Uplinks(s.peer)

@@ -43,6 +43,11 @@ type Provider interface {
 	// a peer that is not an operator is os.ErrPermission.
 	Endpoints(peer mux.Owner) ([]endpoint.Info, error)
 	Counters(peer mux.Owner) ([]endpoint.Counter, error)
+	// Status describes the endpoints whose identifiers are from or more, by identifier,
+	// without their sockets. Sockets reads these: at most n, from the record numbered from on.
+	// Without such an endpoint there are none.
+	Status(peer mux.Owner, from uint64) ([]endpoint.Status, error)
+	Sockets(peer mux.Owner, id uint64, from uint32, n int) (list []endpoint.Socket, more bool, err error)
 
 	// What operators do. The error for others is os.ErrPermission, too.
 	//

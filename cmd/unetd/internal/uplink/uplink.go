@@ -9,7 +9,10 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"strings"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -107,6 +110,41 @@ func (u *Uplink) Endpoints(peer mux.Owner) ([]endpoint.Info, error) {
 		return nil, err
 	}
 	return u.Mux.Endpoints(), nil
+}
+
+// Status describes endpoints without their sockets.
+func (u *Uplink) Status(peer mux.Owner, from uint64) ([]endpoint.Status, error) {
+	if err := u.authority.MayAsk(peer); err != nil {
+		return nil, err
+	}
+	all, err := u.Mux.Status(from)
+	for i := range all {
+		all[i].Command = commandOf(all[i].PID)
+	}
+	return all, err
+}
+
+// commandOf is the name of a process as the kernel has it, at most 15 characters, which the
+// process can choose; "" if there is none. Characters that could control a terminal become ?.
+func commandOf(pid int) string {
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return ""
+	}
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.TrimSuffix(string(name), "\n"))
+}
+
+// Sockets reads the sockets that the process of an endpoint publishes.
+func (u *Uplink) Sockets(peer mux.Owner, id uint64, from uint32, n int) ([]endpoint.Socket, bool, error) {
+	if err := u.authority.MayAsk(peer); err != nil {
+		return nil, false, err
+	}
+	return u.Mux.Sockets(id, from, n)
 }
 
 // Counters reads all counters: those of the programs, then those of leases.
