@@ -71,6 +71,8 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/postgres":      {own: []string{"."}, other: []string{"github.com/jackc/pgx/v5"}},
 	"examples/forward":       {own: []string{"."}},
 	"examples/upcall":        {own: []string{".", "control", "datapath", "endpoint"}},
+
+	"cmd/unetd/internal/capture": {own: []string{"bpf", "wire", "cmd/unetd/internal/filter"}, other: []string{"github.com/cilium/ebpf", "github.com/google/gopacket", "golang.org/x/sys/unix"}},
 }
 
 // layerOf is the longest entry of layers that pkg lies in; folders named

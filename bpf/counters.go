@@ -1,5 +1,7 @@
 package bpf
 
+import "strings"
+
 // Counter is the reason of a verdict, by which the programs count frames.
 type Counter = MuxUnetCounter
 
@@ -81,4 +83,19 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT:   {"lost_queue_redirect", "of rx_queue, the endpoint's receive queue was full or its fill queue empty"},
 	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT:   {"lost_local_redirect", "of tx_local, the port did not accept it"},
 	MuxUnetCounterUNET_LOST_HOST:             {"lost_host", "between an endpoint and the kernel of this host, after tx_host or before rx_host: a processor's backlog was full (that of lo also for the kernel's own packets), or the kernel had no memory"},
+}
+
+// Dropped reports whether c counts frames that a program or the kernel dropped.
+func Dropped(c Counter) bool {
+	return strings.Contains(counters[c].help, ": dropped") || strings.HasPrefix(counters[c].name, "lost_")
+}
+
+// OfPort reports whether c counts what became of a frame that an endpoint has sent, after the program of its
+// port has begun.
+func OfPort(c Counter) bool {
+	switch c {
+	case LostPortRedirect, MuxUnetCounterUNET_LOST_LOCAL_REDIRECT, MuxUnetCounterUNET_LOST_HOST:
+		return true
+	}
+	return strings.HasPrefix(counters[c].name, "tx_")
 }

@@ -85,6 +85,17 @@ func TestCounterNames(t *testing.T) {
 	}
 }
 
+// A counter is one of frames that were delivered, of frames that were left to the kernel, or of frames that were dropped.
+func TestDropped(t *testing.T) {
+	for c := range Counter(NumCounters) {
+		name := CounterName(c)
+		kept := strings.HasPrefix(name, "rx_pass") || slices.Contains([]string{"rx_port", "rx_queue", "rx_host", "rx_cut", "tx_uplink", "tx_local", "tx_host", "deliver_socket"}, name)
+		if Dropped(c) == kept {
+			t.Errorf("%s: dropped is %v", name, Dropped(c))
+		}
+	}
+}
+
 // The sizes in Go are those of the maps in the compiled object, and that of a block is endpoint's.
 func TestSizes(t *testing.T) {
 	spec, err := LoadMux()

@@ -92,7 +92,7 @@ of their own. Frames that no application has claimed go to the kernel.`,
 		newList(), newCounters(), newUplinks(),
 		newRevoke(), newReload(), newDrain(),
 		newCleanup(),
-		newDoctor(),
+		newDoctor(), newCapture(),
 		newVersion(), newRegister(),
 	)
 	return root

@@ -83,6 +83,7 @@ func newSite(t testing.TB, host *netlab.Host) *site {
 func (s *site) command(name string, args ...string) *exec.Cmd {
 	places := map[string][]string{
 		"serve":    {"--interface", s.host.Interface, "--socket", s.socket, "--bpffs", s.bpffs},
+		"capture":  {"--bpffs", s.bpffs},
 		"cleanup":  {"--socket", s.socket, "--bpffs", s.bpffs},
 		"list":     {"--socket", s.socket},
 		"counters": {"--socket", s.socket},

@@ -1,0 +1,85 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/capture"
+	"github.com/unet-go/unet/cmd/unetd/internal/filter"
+	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
+)
+
+func newCapture() *cobra.Command {
+	cfg := capture.Config{Application: versionLine(), Stdout: os.Stdout}
+	cmd := &cobra.Command{
+		Use:   "capture ENDPOINT|--interface IF [FILTER]",
+		Short: "Capture the frames of an endpoint",
+		Long: `Capture shows the frames that an endpoint sends and receives, and those that the
+programs of unetd drop, with the reason. tcpdump does not see them. ENDPOINT is a number
+from unetd list; with --interface all endpoints of an interface are captured. Packets are
+written as lines of text, or with -w as pcapng, which wireshark, tshark and tcpdump read. A
+packet that was dropped or lost has the reason as its comment.
+
+FILTER is in the language of tcpdump (pcap-filter(7)). Not known: names of hosts, ip
+broadcast, gateway, protochain, and link layers other than Ethernet.
+
+The command attaches programs to tracepoints of the kernel as long as it runs; without it
+there is nothing on the way of a frame. It needs CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and
+CAP_SYS_ADMIN, so root, and the network namespace and BPF file system of unetd. It sends unetd
+nothing, and ends when the endpoint does.
+
+In native mode nothing can be captured. What an endpoint on a queue sends passes no program,
+and is not captured either.
+Checksums of sent and of local packets can be partial. At most ` + strconv.Itoa(capture.MaxSnap) + ` bytes of a frame
+are captured.`,
+		Example: `  unetd capture 3
+  unetd capture 3 tcp port 80 -w web.pcapng
+  unetd capture --interface eth0 -w - | tshark -r -
+  unetd capture --interface eth0 --kernel -c 100 'arp or icmp'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cfg.Interface == "" {
+				if len(args) == 0 {
+					return errors.New("an endpoint (see unetd list) or --interface is missing")
+				}
+				id, err := strconv.ParseUint(args[0], 10, 64)
+				if err != nil {
+					return fmt.Errorf("%q is not the number of an endpoint (see unetd list)", args[0])
+				}
+				cfg.Endpoint, args = id, args[1:]
+			}
+			if cfg.Snaplen < 0 {
+				return errors.New("--snapshot-length: a number of bytes, or 0 for all")
+			}
+			var err error
+			if cfg.Filter, err = filter.Compile(strings.Join(args, " ")); err != nil {
+				return err
+			}
+			cfg.Stderr = cmd.ErrOrStderr()
+			signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe is an error, which ends the capture
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			if err := capture.Run(ctx, cfg); err != nil {
+				return failure{err}
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&cfg.Interface, "interface", "", "capture all endpoints of this interface")
+	flags.StringVarP(&cfg.File, "write", "w", "", "write pcapng to this file (-: standard output)")
+	flags.Uint64VarP(&cfg.Count, "count", "c", 0, "stop after this number of packets (0: do not)")
+	flags.IntVarP(&cfg.Snaplen, "snapshot-length", "s", 0, "bytes captured of each frame (0: all, up to "+strconv.Itoa(capture.MaxSnap)+")")
+	flags.BoolVar(&cfg.Kernel, "kernel", false, "capture also frames from the wire that are left to the kernel")
+	flags.StringVar(&cfg.BPFFS, "bpffs", uplink.DefaultBPFFS, "BPF file system that unetd uses")
+	return cmd
+}

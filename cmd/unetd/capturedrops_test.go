@@ -1,0 +1,209 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// raw sends frames of a host's kernel.
+type raw struct {
+	t  *testing.T
+	fd int
+	to unix.SockaddrLinklayer
+}
+
+func rawSocket(t *testing.T, h *netlab.Host) *raw {
+	t.Helper()
+	r := &raw{t: t}
+	if err := h.Do(func() error {
+		i, err := net.InterfaceByName(h.Interface)
+		if err != nil {
+			return err
+		}
+		r.to = unix.SockaddrLinklayer{Ifindex: i.Index}
+		r.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(r.fd) })
+	return r
+}
+
+func (r *raw) send(frame []byte) {
+	r.t.Helper()
+	if err := unix.Sendto(r.fd, frame, 0, &r.to); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// udpFrame is a datagram, with what change changes.
+func udpFrame(t *testing.T, src, dst *netlab.Host, sport, dport int, change func(*layers.Ethernet, *layers.IPv4)) []byte {
+	t.Helper()
+	eth := &layers.Ethernet{SrcMAC: src.LinkAddr[:], DstMAC: dst.LinkAddr[:], EthernetType: layers.EthernetTypeIPv4}
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: src.Addr.Addr().AsSlice(), DstIP: dst.Addr.Addr().AsSlice()}
+	udp := &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(dport)}
+	udp.SetNetworkLayerForChecksum(ip)
+	if change != nil {
+		change(eth, ip)
+	}
+	b := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, udp, gopacket.Payload(strings.Repeat("payload ", 10))); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// Frames that are dropped have the reason as their comment: what the endpoint forges, what is wrong on the wire,
+// and what its socket has no room for. Others have none.
+func TestCaptureDrops(t *testing.T) {
+	const flood = 200 // more than the receive queue has room for
+	for _, mode := range captureModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			pair := netlab.RequirePair(t, netlab.Config{})
+			s := newSite(t, pair.A)
+			s.serve(t, "--mode", mode)
+			grant, lease, err := control.Open(t.Context(), s.socket, endpoint.Request{
+				Tags:     []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))},
+				Geometry: endpoint.Geometry{FrameCount: 128, FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Close()
+			ep, err := datapath.Attach(grant, datapath.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ep.Close()
+			_, other := s.open(t, ":7001")
+			defer other.Close()
+			file := filepath.Join(t.TempDir(), "a.pcapng")
+			c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(4+2+flood))
+
+			for _, frame := range [][]byte{
+				udpFrame(t, pair.A, pair.B, 7000, 9, nil),
+				udpFrame(t, pair.A, pair.B, 7000, 9, func(eth *layers.Ethernet, _ *layers.IPv4) { eth.SrcMAC = pair.B.LinkAddr[:] }),
+				udpFrame(t, pair.A, pair.B, 7001, 9, nil),
+				udpFrame(t, pair.A, pair.B, 7000, 9, func(eth *layers.Ethernet, _ *layers.IPv4) { eth.EthernetType = layers.EthernetTypeDot1Q }),
+			} {
+				d, ok := ep.AllocFrame()
+				if !ok {
+					t.Fatal("no frame")
+				}
+				d.Len = uint32(copy(ep.Bytes(datapath.Desc{Addr: d.Addr, Len: 2048}), frame))
+				if !ep.SendFrame(d) {
+					t.Fatal("no room in the send queue")
+				}
+			}
+			if err := ep.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			b := rawSocket(t, pair.B)
+			fragment := udpFrame(t, pair.B, pair.A, 9, 7000, func(_ *layers.Ethernet, ip *layers.IPv4) { ip.Flags = layers.IPv4MoreFragments })
+			short := udpFrame(t, pair.B, pair.A, 9, 7000, nil)
+			b.send(fragment)
+			b.send(short[:len(short)-3])
+			for _, port := range []int{9, 7001} { // the kernel's and another endpoint's
+				b.send(udpFrame(t, pair.B, pair.A, 9, port, func(_ *layers.Ethernet, ip *layers.IPv4) { ip.Flags = layers.IPv4MoreFragments }))
+			}
+			for range flood {
+				b.send(udpFrame(t, pair.B, pair.A, 9, 7000, nil))
+			}
+
+			if code, stderr := c.end(); code != 0 {
+				t.Fatalf("exit %d: %s", code, stderr)
+			}
+			got := map[string]int{}
+			for _, p := range tshark(t, file) {
+				name, _, _ := strings.Cut(p.comment, ":")
+				got[p.iface+" "+p.direction+" "+name]++
+			}
+			lost := got["unet1 in lost_deliver_redirect"]
+			want := map[string]int{
+				"unet1 out ": 1, "unet1 out tx_forged_link": 1, "unet1 out tx_forged_tag": 1, "unet1 out tx_bad_ethertype": 1,
+				"uplink in rx_fragment": 1, "uplink in rx_bad_length": 1,
+				"unet1 in ": flood - lost, "unet1 in lost_deliver_redirect": lost,
+			}
+			if lost == 0 || lost == flood || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%v\nwant %v", got, want)
+			}
+		})
+	}
+}
+
+// With --interface all endpoints are captured, each at its own device, and with --kernel what no tag claims, also
+// the VLAN tag that is not in the frame. Without -w there is a line for each packet.
+func TestCaptureInterface(t *testing.T) {
+	for _, mode := range captureModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			pair := netlab.RequirePair(t, netlab.Config{})
+			s := newSite(t, pair.A)
+			s.serve(t, "--mode", mode)
+			_, one := s.open(t, ":7000")
+			two, _ := s.open(t, ":7001")
+			to := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
+			client, err := two.DialContext(t.Context(), "udp", to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			port := client.LocalAddr().(*net.UDPAddr).Port
+			c := startCapture(t, s, nil, "--interface", pair.A.Interface, "-c", "4", "udp and port 7000")
+			exchange(t, client, one, []byte("hello"))
+			if code, stderr := c.end(); code != 0 || stderr != "4 packets captured, 4 received by the filter, 0 lost because the buffer was full\n" {
+				t.Errorf("exit %d: %s", code, stderr)
+			}
+			there, back := fmt.Sprintf("IP 10.0.0.1.%d > 10.0.0.1.7000: UDP, length 5\n", port), fmt.Sprintf("IP 10.0.0.1.7000 > 10.0.0.1.%d: UDP, length 5\n", port)
+			want := "unet2 Out " + there + "unet1 In  " + there + "unet1 Out " + back + "unet2 In  " + back
+			if got := withoutTimes(c.stdout.String()); got != want {
+				t.Errorf("%s\nwant\n%s", got, want)
+			}
+
+			c = startCapture(t, s, nil, "--interface", pair.A.Interface, "--kernel", "-c", "3", "port 9 or vlan 100")
+			b := rawSocket(t, pair.B)
+			b.send(udpFrame(t, pair.B, pair.A, 9, 7000, nil)) // an endpoint's
+			b.send(udpFrame(t, pair.B, pair.A, 9, 7002, nil)) // the kernel's
+			tagged := udpFrame(t, pair.B, pair.A, 9, 7003, nil)
+			b.send(bytes.Join([][]byte{tagged[:12], {0x81, 0, 0, 100}, tagged[12:]}, nil))
+			if code, stderr := c.end(); code != 0 {
+				t.Errorf("exit %d: %s", code, stderr)
+			}
+			lines := strings.SplitAfter(withoutTimes(c.stdout.String()), "\n")
+			slices.Sort(lines) // the frames may have been received by several processors
+			want = "unet1 In  IP 10.0.0.2.9 > 10.0.0.1.7000: UDP, length 80\n" +
+				"uplink In  IP 10.0.0.2.9 > 10.0.0.1.7002: UDP, length 80\n" +
+				"uplink In  vlan 100, IP 10.0.0.2.9 > 10.0.0.1.7003: UDP, length 80\n"
+			if got := strings.Join(lines, ""); got != want {
+				t.Errorf("%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// withoutTimes is lines without their first word.
+func withoutTimes(lines string) (rest string) {
+	for line := range strings.Lines(lines) {
+		_, line, _ = strings.Cut(line, " ")
+		rest += line
+	}
+	return rest
+}
