@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/safchain/ethtool"
-
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/ethtool"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/wire"
@@ -28,12 +27,12 @@ func TestKicksThatDoNothing(t *testing.T) {
 	}
 	var sock *os.File
 	if err := pair.A.Do(func() error {
-		e, err := ethtool.NewEthtool()
+		e, err := ethtool.Open()
 		if err != nil {
 			return err
 		}
 		defer e.Close()
-		if _, err := e.SetChannels(pair.A.Interface, ethtool.Channels{RxCount: 2, TxCount: 1}); err != nil {
+		if err := e.SetChannels(pair.A.Interface, ethtool.Channels{Rx: 2, Tx: 1}); err != nil {
 			return err
 		}
 		i, err := net.InterfaceByName(pair.A.Interface)

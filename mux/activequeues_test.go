@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/safchain/ethtool"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/ethtool"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/mux"
 )
@@ -19,13 +19,12 @@ import (
 // setQueues sets how many queues a veth uses.
 func setQueues(h *netlab.Host, receive, send uint32) error {
 	return h.Do(func() error {
-		e, err := ethtool.NewEthtool()
+		e, err := ethtool.Open()
 		if err != nil {
 			return err
 		}
 		defer e.Close()
-		_, err = e.SetChannels(h.Interface, ethtool.Channels{RxCount: receive, TxCount: send})
-		return err
+		return e.SetChannels(h.Interface, ethtool.Channels{Rx: receive, Tx: send})
 	})
 }
 

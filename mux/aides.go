@@ -10,11 +10,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/internal/ethtool"
 )
 
 // unet_note_vlan runs for every frame of the machine and takes some 60 ns (ADR 7). So the
@@ -184,7 +184,7 @@ func makeUp(h *netlink.Handle, uplink int) (up, top netlink.Link, err error) {
 // other end has generic receive offload.
 func (p *programs) attachUp(up, top netlink.Link) error {
 	if p.mode == ModeNative {
-		err := withEthtool(func(e *ethtool.Ethtool) error { return e.Change(top.Attrs().Name, map[string]bool{"rx-gro": true}) })
+		err := withEthtool(func(e *ethtool.Socket) error { return e.SetFeatures(top.Attrs().Name, map[string]bool{"rx-gro": true}) })
 		if err != nil {
 			return fmt.Errorf("generic receive offload of %s: %w", top.Attrs().Name, err)
 		}

@@ -6,20 +6,21 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/ethtool"
 )
 
 // What ethtool shows and sets of an interface. The calling thread is in the interface's
 // namespace in all functions.
 
-// withEthtool calls fn with a handle.
-func withEthtool(fn func(*ethtool.Ethtool) error) error {
-	e, err := ethtool.NewEthtool()
+// withEthtool calls fn with a socket.
+func withEthtool(fn func(*ethtool.Socket) error) error {
+	e, err := ethtool.Open()
 	if err != nil {
-		return fmt.Errorf("socket for ethtool: %w", err)
+		return err
 	}
 	defer e.Close()
 	return fn(e)
@@ -27,8 +28,8 @@ func withEthtool(fn func(*ethtool.Ethtool) error) error {
 
 // driverName is the driver of an interface, such as "virtio_net".
 func driverName(name string) (driver string, err error) {
-	err = withEthtool(func(e *ethtool.Ethtool) (err error) {
-		driver, err = e.DriverName(name)
+	err = withEthtool(func(e *ethtool.Socket) (err error) {
+		driver, err = e.Driver(name)
 		return err
 	})
 	if err != nil {
@@ -40,9 +41,9 @@ func driverName(name string) (driver string, err error) {
 // activeQueues is the number of receive queues that the driver uses now (ETHTOOL_GCHANNELS),
 // at most all of the device. all, if the driver does not say.
 func activeQueues(name string, all uint32) (n uint32, err error) {
-	err = withEthtool(func(e *ethtool.Ethtool) error {
-		c, err := e.GetChannels(name)
-		n = c.RxCount + c.CombinedCount
+	err = withEthtool(func(e *ethtool.Socket) error {
+		c, err := e.Channels(name)
+		n = c.Rx + c.Combined
 		return err
 	})
 	if errors.Is(err, unix.EOPNOTSUPP) || err == nil && n == 0 {
@@ -78,8 +79,8 @@ func (o offloads) String() (s string) {
 
 // offloadsOn is which of the offloads are on. The driver may have none of them.
 func offloadsOn(name string, of offloads) (on offloads, err error) {
-	var features map[string]bool
-	err = withEthtool(func(e *ethtool.Ethtool) (err error) {
+	var features map[string]ethtool.Feature
+	err = withEthtool(func(e *ethtool.Socket) (err error) {
 		features, err = e.Features(name)
 		return err
 	})
@@ -87,7 +88,7 @@ func offloadsOn(name string, of offloads) (on offloads, err error) {
 		return 0, fmt.Errorf("offloads of %s: %w", name, err)
 	}
 	for i, n := range offloadNames {
-		if features[n] {
+		if features[n].Active {
 			on |= 1 << i
 		}
 	}
@@ -96,16 +97,16 @@ func offloadsOn(name string, of offloads) (on offloads, err error) {
 
 // offloadsFixed is which of the offloads the driver does not let be changed.
 func offloadsFixed(name string) (fixed offloads, err error) {
-	var features map[string]ethtool.FeatureState
-	err = withEthtool(func(e *ethtool.Ethtool) (err error) {
-		features, err = e.FeaturesWithState(name)
+	var features map[string]ethtool.Feature
+	err = withEthtool(func(e *ethtool.Socket) (err error) {
+		features, err = e.Features(name)
 		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("offloads of %s: %w", name, err)
 	}
 	for i, n := range offloadNames {
-		if f, has := features[n]; has && (!f.Available || f.NeverChanged) {
+		if f, has := features[n]; has && (!f.Changeable || f.NeverChanged) {
 			fixed |= 1 << i
 		}
 	}
@@ -120,7 +121,7 @@ func setOffloads(name string, of offloads, on bool) error {
 			change[n] = on
 		}
 	}
-	if err := withEthtool(func(e *ethtool.Ethtool) error { return e.Change(name, change) }); err != nil {
+	if err := withEthtool(func(e *ethtool.Socket) error { return e.SetFeatures(name, change) }); err != nil {
 		return fmt.Errorf("set %v of %s: %w", of, name, err)
 	}
 	return nil

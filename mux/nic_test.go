@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"github.com/unet-go/unet/internal/ethtool"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
@@ -48,7 +48,7 @@ func TestActiveQueues(t *testing.T) {
 				t.Errorf("%s: %d active queues, %v; want %d", name, n, err, want)
 			}
 		}
-		if err := withEthtool(func(e *ethtool.Ethtool) error { return setChannels(e, "nic", 2) }); err != nil {
+		if err := withEthtool(func(e *ethtool.Socket) error { return setChannels(e, "nic", 2) }); err != nil {
 			t.Fatal(err)
 		}
 		want("nic", 4, 2)
@@ -124,7 +124,7 @@ func TestChannelsNotice(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer sock.Close()
-		notice := func(change func(*ethtool.Ethtool) error) bool {
+		notice := func(change func(*ethtool.Socket) error) bool {
 			t.Helper()
 			if err := withEthtool(change); err != nil {
 				t.Fatal(err)
@@ -135,10 +135,10 @@ func TestChannelsNotice(t *testing.T) {
 			}
 			return isChannelsNotice(msgs[0].Data)
 		}
-		if notice(func(e *ethtool.Ethtool) error { return e.Change("nic", map[string]bool{offloadNames[0]: false}) }) {
+		if notice(func(e *ethtool.Socket) error { return e.SetFeatures("nic", map[string]bool{offloadNames[0]: false}) }) {
 			t.Error("an offload is taken for queues")
 		}
-		if !notice(func(e *ethtool.Ethtool) error { return setChannels(e, "nic", 3) }) {
+		if !notice(func(e *ethtool.Socket) error { return setChannels(e, "nic", 3) }) {
 			t.Error("queues are not noticed")
 		}
 	})
@@ -156,7 +156,7 @@ func TestQueuesChange(t *testing.T) {
 		if m, err = Open(Config{Interface: "nic", Log: slog.New(slog.NewTextHandler(&log, nil))}); err != nil {
 			t.Fatal(err)
 		}
-		if err := withEthtool(func(e *ethtool.Ethtool) error { return setChannels(e, "nic", 2) }); err != nil {
+		if err := withEthtool(func(e *ethtool.Socket) error { return setChannels(e, "nic", 2) }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -187,11 +187,11 @@ func (s *syncBuffer) String() string {
 }
 
 // setChannels sets the number of active receive queues.
-func setChannels(e *ethtool.Ethtool, name string, n uint32) error {
-	c, err := e.GetChannels(name)
+func setChannels(e *ethtool.Socket, name string, n uint32) error {
+	c, err := e.Channels(name)
 	if err == nil {
-		c.RxCount = n
-		_, err = e.SetChannels(name, c)
+		c.Rx = n
+		err = e.SetChannels(name, c)
 	}
 	return err
 }

@@ -12,12 +12,12 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/ethtool"
 	"github.com/unet-go/unet/internal/route"
 )
 
@@ -528,9 +528,9 @@ func unsteerPinned(h *netlink.Handle, ifindex int, keep *pins) error {
 // turnedOff reports whether an offload of an interface of the calling thread's namespace is off and
 // can be turned on.
 func turnedOff(name, offload string) (off bool, err error) {
-	err = withEthtool(func(e *ethtool.Ethtool) error {
-		states, err := e.FeaturesWithState(name)
-		off = states[offload].Available && !states[offload].Active
+	err = withEthtool(func(e *ethtool.Socket) error {
+		states, err := e.Features(name)
+		off = states[offload].Changeable && !states[offload].Active
 		return err
 	})
 	if err != nil {

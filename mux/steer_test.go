@@ -176,7 +176,7 @@ func TestDriverWithoutRules(t *testing.T) {
 	}{{unix.EINVAL, true}, {unix.EOPNOTSUPP, true}, {unix.EIO, false}} {
 		d := driverRules{
 			name:    func() (string, error) { return "uplink", nil },
-			command: func(int, string, []byte) error { return c.errno },
+			command: func(string, []byte) error { return c.errno },
 		}
 		if _, _, _, err := d.locations(); errors.Is(err, unix.EOPNOTSUPP) != c.none || !errors.Is(err, c.errno) {
 			t.Errorf("%v: %v", c.errno, err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/ethtool"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/wire"
 )
@@ -148,22 +149,22 @@ const anyLocation = 0xffffffff
 
 // driverRules are the rules of an interface in the kernel, by the ioctl SIOCETHTOOL.
 type driverRules struct {
-	fd      int // a socket of the interface's namespace
+	socket  *ethtool.Socket // of the interface's namespace
 	name    func() (string, error)
-	command func(fd int, iface string, command []byte) error
+	command func(iface string, command []byte) error
 }
 
 // newDriverRules is for an interface of the calling thread's namespace. name returns the
 // interface's present name.
 func newDriverRules(name func() (string, error)) (*driverRules, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	s, err := ethtool.Open()
 	if err != nil {
-		return nil, fmt.Errorf("socket for classification rules: %w", err)
+		return nil, err
 	}
-	return &driverRules{fd, name, ethtoolCommand}, nil
+	return &driverRules{s, name, s.Command}, nil
 }
 
-func (d *driverRules) close() error { return unix.Close(d.fd) }
+func (d *driverRules) close() error { return d.socket.Close() }
 
 // rxnfc is struct ethtool_rxnfc of linux/ethtool.h, with room for a number of locations.
 type rxnfc []byte
@@ -227,7 +228,7 @@ func (d *driverRules) do(b rxnfc) error {
 	if err != nil {
 		return err
 	}
-	return d.command(d.fd, name, b)
+	return d.command(name, b)
 }
 
 func (d *driverRules) locations() (used []uint32, size uint32, chooses bool, err error) {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package mux
+package ethtool
 
 import (
 	"fmt"
@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ethtoolCommand executes a command of linux/ethtool.h, which begins with its number, by the ioctl
-// SIOCETHTOOL on an interface of the socket's namespace. The kernel writes its answer to command.
-func ethtoolCommand(fd int, iface string, command []byte) error {
+// Command executes a command of linux/ethtool.h, which begins with its number, on an interface. The
+// kernel writes its answer to command. EOPNOTSUPP: the driver does not have the command.
+func (s *Socket) Command(iface string, command []byte) error {
 	req := &struct { // struct ifreq, linux/if.h
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer
@@ -22,7 +22,7 @@ func ethtoolCommand(fd int, iface string, command []byte) error {
 	if copy(req.name[:len(req.name)-1], iface) < len(iface) {
 		return fmt.Errorf("interface name %q is too long", iface)
 	}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(req)))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(req)))
 	runtime.KeepAlive(command)
 	if errno != 0 {
 		return os.NewSyscallError("ioctl SIOCETHTOOL", errno)
