@@ -5,11 +5,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -195,20 +197,55 @@ func TestReaderOfTheLogIsGone(t *testing.T) {
 	}
 }
 
-// unetd logs no line for leases that are opened and closed; it counts them.
-func TestLeasesAreNotLogged(t *testing.T) {
+// Each lease that is granted, refused or ended is a record with its user and process, but those of one user have a
+// limit, and what is left out is counted.
+func TestLeasesAreLogged(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
-	d := s.serve(t)
-	s.openAndClose(t, 16)
-	if out := s.run(t, "counters"); !strings.Contains(out, "16  lease_granted") {
+	path := filepath.Join(t.TempDir(), "metrics.sock")
+	d := s.serve(t, "--log-format", "json", "--metrics", "unix:"+path)
+	s.openAndClose(t, 8)
+	if _, _, err := control.Open(t.Context(), s.socket, endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 7}}); err == nil {
+		t.Error("no error")
+	}
+	s.openAndClose(t, 160)
+	if out := s.run(t, "counters"); !strings.Contains(out, "168  lease_granted") {
 		t.Errorf("%s", out)
 	}
+	metric := string(scraper(t, path)())
 	d.stop(syscall.SIGTERM)
+	records := map[string]int{}
 	for _, line := range d.last {
-		if strings.Contains(line, "lease") || strings.Contains(line, "endpoint=") {
-			t.Errorf("logged: %s", line)
+		var r struct {
+			Msg, Level, Attach, Mode, Interface, Reason, Code, Error string
+			Endpoint, PID                                            int
+			UID                                                      *int
 		}
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		records[r.Msg]++
+		of := r.UID != nil && *r.UID == 0 && r.PID == os.Getpid() && r.Level == "INFO"
+		switch r.Msg {
+		case "endpoint granted":
+			of = of && r.Endpoint > 0 && r.Attach == "port" && r.Mode == "tcx" && r.Interface == pair.A.Interface
+		case "endpoint ended":
+			of = of && r.Endpoint > 0 && (r.Reason == "its application has closed it, or has ended" || r.Reason == "unetd was stopped")
+		case "endpoint refused":
+			of = of && r.Code == "geometry" && r.Error != ""
+		default:
+			continue
+		}
+		if !of {
+			t.Errorf("%s", line)
+		}
+	}
+	all := records["endpoint granted"] + records["endpoint ended"] + records["endpoint refused"]
+	if records["endpoint granted"] < 8 || records["endpoint ended"] < 8 || records["endpoint refused"] != 1 || all < 64 { // of 337
+		t.Errorf("%v", records)
+	}
+	if !strings.Contains(metric, "\nunet_log_suppressed_records_total ") || strings.Contains(metric, "\nunet_log_suppressed_records_total 0\n") {
+		t.Errorf("%s", metric)
 	}
 }
 

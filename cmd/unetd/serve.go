@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"os/user"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -181,6 +182,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	if err := uplink.Check(f.iface); err != nil {
 		return failure{err}
 	}
+	var suppressed atomic.Uint64
 	observe := func(*uplink.Uplink) {}
 	if f.metrics != "" {
 		ln, err := metrics.Listen(f.metrics)
@@ -189,7 +191,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		}
 		defer ln.Close()
 		observe = func(u *uplink.Uplink) {
-			stop := metrics.Serve(ln, u, metrics.Process{Version: version.Of(), LogDropped: stderr.allDropped})
+			stop := metrics.Serve(ln, u, metrics.Process{Version: version.Of(), LogDropped: stderr.allDropped, LogSuppressed: suppressed.Load})
 			context.AfterFunc(ctx, stop)
 			log.Info("metrics", "address", ln.Addr().String())
 		}
@@ -201,6 +203,8 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		Ready:  ready,
 		Keep:   f.keep,
 		Log:    log,
+
+		Suppressed: &suppressed,
 		Open: func(limits mux.Limits) (daemon.Mux, error) {
 			u, err := uplink.Open(mux.Config{
 				Interface: f.iface, Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,8 @@ type Config struct {
 	Ready  *os.File // a line is written to it when the daemon is ready, then it is closed; may be nil
 	Keep   bool     // leave everything attached and working at the end
 	Log    *slog.Logger
+	// Suppressed counts records about leases that were left out of the log; may be nil.
+	Suppressed *atomic.Uint64
 	// Open opens the mux with these limits.
 	Open func(limits mux.Limits) (Mux, error)
 }
@@ -71,7 +74,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := notifyReady(cfg.Ready); err != nil {
 		return err
 	}
-	server := session.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: keep}
+	server := session.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: keep, Suppressed: cfg.Suppressed}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)

@@ -34,8 +34,9 @@ type Leases struct {
 // Process is what is not of a mux.
 type Process struct {
 	Version string
-	// LogDropped is the number of lines of the log that could not be written.
-	LogDropped func() uint64
+	// LogDropped is the number of lines of the log that could not be written, LogSuppressed
+	// that of records left out because one user has caused too many.
+	LogDropped, LogSuppressed func() uint64
 }
 
 // collector implements prometheus.Collector.
@@ -67,8 +68,9 @@ const (
 
 // The names are an interface of unetd: they do not change.
 var (
-	buildInfo  = family(gauge, "build_info", "Version of unetd and of Go; always 1.", "version", "goversion")
-	logDropped = family(counter, "log_dropped_lines_total", "Lines of the log that could not be written.")
+	buildInfo     = family(gauge, "build_info", "Version of unetd and of Go; always 1.", "version", "goversion")
+	logDropped    = family(counter, "log_dropped_lines_total", "Lines of the log that could not be written.")
+	logSuppressed = family(counter, "log_suppressed_records_total", "Records about leases that were left out of the log, because one user had caused too many.")
 
 	uplinkInfo      = family(gauge, "uplink_info", "The interface and how the mux is attached to it; always 1.", "interface", "mode")
 	uplinkUp        = family(gauge, "uplink_up", "1 if the link of the interface is up.", "interface")
@@ -112,6 +114,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	put(buildInfo, 1, c.also.Version, runtime.Version())
 	put(logDropped, float64(c.also.LogDropped()))
+	put(logSuppressed, float64(c.also.LogSuppressed()))
 	leases := c.source.Leases()
 	put(draining, number(leases.Draining))
 	put(leasesGranted, float64(leases.Granted))

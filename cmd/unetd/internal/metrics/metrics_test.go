@@ -58,7 +58,7 @@ func (f *fake) Leases() Leases {
 	return Leases{Granted: 9, Presented: 1, Refused: map[string]uint64{"busy": 2}, Draining: true}
 }
 
-var process = Process{Version: "v1.2.3", LogDropped: func() uint64 { return 6 }}
+var process = Process{Version: "v1.2.3", LogDropped: func() uint64 { return 6 }, LogSuppressed: func() uint64 { return 7 }}
 
 // The names, units and descriptions are those that Prometheus' own checker accepts, and the values are those of the source.
 func TestCollector(t *testing.T) {

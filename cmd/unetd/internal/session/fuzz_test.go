@@ -69,7 +69,7 @@ func FuzzServerRecord(f *testing.F) {
 		go func() {
 			defer close(ended)
 			limits := Limits{}.withDefaults()
-			s := newSession(ctx, unetd, mux.Owner{}, &Server{Provider: p}, limits, newQuotas(limits, nil), slog.New(slog.DiscardHandler))
+			s := newSession(ctx, unetd, mux.Owner{}, &Server{Provider: p, records: newRecords(nil)}, limits, newQuotas(limits, nil), slog.New(slog.DiscardHandler))
 			s.run()
 			s.disposal.Wait()
 		}()

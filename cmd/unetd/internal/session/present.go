@@ -36,8 +36,9 @@ func (s *session) present(id uint64, fds []int) {
 		}
 	}
 	if err != nil {
-		s.log.Debug("present refused", "error", err)
-		s.finish(protocol.Answer{ID: id, Error: protocol.NewError(err)}, errOpenFailed)
+		answer := protocol.NewError(err)
+		s.record("endpoint not presented", "code", answer.Code, "error", answer.Message)
+		s.finish(protocol.Answer{ID: id, Error: answer}, errOpenFailed)
 		return
 	}
 	s.hold(lease, info.ID, true) // also if the answer cannot be sent

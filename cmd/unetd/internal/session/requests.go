@@ -103,16 +103,17 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 		}
 	}
 	if err != nil {
-		s.log.Debug("open refused", "error", err)
-		s.finish(protocol.Answer{ID: id, Error: protocol.NewError(err)}, errOpenFailed)
+		answer := protocol.NewError(err)
+		s.record("endpoint refused", "code", answer.Code, "error", answer.Message)
+		s.finish(protocol.Answer{ID: id, Error: answer}, errOpenFailed)
 		return
 	}
 	// The server keeps neither the socket nor the segment. The provider may keep
 	// a descriptor of the segment, to find out whether it is in use.
 	defer grant.Close()
 	s.hold(lease, grant.ID, false)
-	s.log.Debug("lease granted", "endpoint", grant.ID, "attach", grant.Attach,
-		"segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
+	s.record("endpoint granted", "endpoint", grant.ID, "attach", grant.Attach.String(), "interface", grant.Identity.Interface, "mode", grant.Identity.Mode,
+		"zero_copy", grant.ZeroCopy, "copy_reason", grant.CopyReason, "segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
 	if s.finish(protocol.Answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment) {
 		s.mu.Lock()
 		s.shared = true // the lease itself is read without the lock from now on

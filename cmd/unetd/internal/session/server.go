@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,7 +64,8 @@ type Provider interface {
 
 // Server is unetd's end of the protocol.
 //
-// Requests and violations of applications are logged at level debug only: at a higher level
+// Each lease that is granted, refused or ended is a record of level info, within a limit for each
+// user (recordsAtOnce); other requests and violations of applications have level debug. Otherwise
 // any application could fill the disk.
 type Server struct {
 	Provider Provider
@@ -73,6 +75,10 @@ type Server struct {
 	// the server stops, connections then end without an event, and granted leases are not
 	// closed, except those that have ended by themselves.
 	Keep bool
+	// Suppressed counts records beyond the limit of a user; may be nil.
+	Suppressed *atomic.Uint64
+
+	records *records
 }
 
 // acceptPause is the pause before the next accept when the process or the system is out
@@ -116,6 +122,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 		<-closed
 	}()
 
+	s.records = newRecords(s.Suppressed)
 	quotas := newQuotas(limits, ctx.Done())
 	refusals := newRefusals(limits, ln, quotas.closing, &disposals)
 	starved := false
@@ -144,7 +151,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 			err = quotas.connections.take(peer.UID)
 		}
 		if err != nil {
-			log.Debug("connection refused", "pid", peer.PID, "uid", peer.UID, "error", err)
+			s.records.add(log, peer.UID, "connection refused", "pid", peer.PID, "uid", peer.UID, "error", err)
 			refusals.add(peer.UID, conn, err)
 			continue
 		}

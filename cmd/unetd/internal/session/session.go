@@ -5,10 +5,12 @@ package session
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
@@ -27,6 +29,7 @@ type session struct {
 	limits   Limits
 	quotas   *quotas // shared by all sessions
 	log      *slog.Logger
+	records  *records
 	peer     mux.Owner
 
 	ctx      context.Context // of all work for this connection
@@ -59,7 +62,7 @@ var (
 )
 
 func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
-	s := &session{conn: conn, provider: server.Provider, keep: server.Keep, limits: limits, quotas: q, peer: peer,
+	s := &session{conn: conn, provider: server.Provider, records: server.records, keep: server.Keep, limits: limits, quotas: q, peer: peer,
 		log: log.With("pid", peer.PID, "uid", peer.UID), leased: make(chan struct{}), requests: make(map[uint64]int)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
@@ -107,6 +110,17 @@ func (s *session) run() {
 	})
 }
 
+// record writes a record about the lease to the log, within the limit of the user.
+func (s *session) record(text string, args ...any) { s.records.add(s.log, s.peer.UID, text, args...) }
+
+// reasonOfEnd is the reason of a lease that ends with its connection.
+func reasonOfEnd(err error) string {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return "its application has closed it, or has ended"
+	}
+	return err.Error()
+}
+
 // endLease closes the lease, if there is one and it is not to be kept. It returns the
 // message of the event closed; empty: there is none to send.
 func (s *session) endLease(reason error) (farewell string) {
@@ -137,9 +151,9 @@ func (s *session) endLease(reason error) (farewell string) {
 		s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "error", err)
 	}
 	if over {
-		s.log.Debug("lease ended", "endpoint", s.endpoint, "reason", farewell)
+		s.record("endpoint ended", "endpoint", s.endpoint, "reason", farewell)
 	} else {
-		s.log.Debug("lease ended", "endpoint", s.endpoint, "reason", reason)
+		s.record("endpoint ended", "endpoint", s.endpoint, "reason", reasonOfEnd(reason))
 	}
 	return farewell
 }
