@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/wire"
 )
 
 // Report is what a mux has, for monitoring. Making it takes time in proportion to the number of
@@ -32,6 +34,19 @@ type EndpointReport struct {
 	Info endpoint.Info
 	Tags int     // held now; a block counts once
 	Port Traffic // of the outer end of its port: received is what the endpoint has sent, for whomever; zero for queues
+	// Published is what its process says, which may be anything; nil: it publishes nothing.
+	Published *wire.EndpointRecord
+	Sockets   SocketTotals
+}
+
+// SocketTotals sums up the first 255 sockets that a process publishes, which may say anything.
+type SocketTotals struct {
+	UDP, Listening, Connections int
+	Partial                     bool // there may be more
+	// Of present TCP connections.
+	Segments, Again     float64 // sent, and of these again
+	BytesAcked, BytesIn float64
+	RTT                 time.Duration // mean of the smoothed round-trip times; 0: none was measured
 }
 
 // Traffic is what a device has counted.
@@ -91,23 +106,66 @@ func (m *Mux) Report() (Report, error) {
 			traffic[l.Attrs().Index] = trafficOf(s)
 		}
 	}
+	var tables []*published
 	r := Report{Uplink: m.Uplink(), MTU: m.mtu(), Link: traffic[m.up.ifindex], Users: map[uint32]Usage{}}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	r.Limits, r.Ended = m.users.limits, maps.Clone(m.endings)
 	for uid, u := range m.users.byUID {
 		r.Users[uid] = Usage{Endpoints: u.endpoints, Memory: u.bytes, Tags: u.tags}
 	}
 	r.Endpoints = make([]EndpointReport, 0, len(m.leases))
-	for _, l := range m.leases {
+	for _, l := range slices.SortedFunc(maps.Values(m.leases), func(a, b *Lease) int { return cmp.Compare(a.id, b.id) }) {
 		e := EndpointReport{Info: l.info(), Tags: len(l.tags)}
 		if port := l.at.owner.Port; port != 0 {
 			e.Port = traffic[int(port)]
 		}
 		r.Endpoints = append(r.Endpoints, e)
+		tables = append(tables, l.connections)
 	}
-	slices.SortFunc(r.Endpoints, func(a, b EndpointReport) int { return cmp.Compare(a.Info.ID, b.Info.ID) })
+	m.mu.Unlock()
+	// A table may be closed meanwhile: then it reads as empty.
+	part := make([]byte, 1<<15)
+	for i, p := range tables {
+		r.Endpoints[i].Published, r.Endpoints[i].Sockets = p.total(part)
+	}
 	return r, nil
+}
+
+// total reads the header of a table and sums up the records that fit part, without the header. p may be nil.
+func (p *published) total(part []byte) (e *wire.EndpointRecord, t SocketTotals) {
+	if p == nil || p.version == 1 {
+		return nil, t
+	}
+	n, _ := p.file.ReadAt(part, 0) // io.EOF: the table is shorter
+	if n < wire.ConnectionLen {
+		return nil, t
+	}
+	head := wire.ParseEndpointRecord(part[:n])
+	var rtts, measured uint64
+	for b := part[wire.ConnectionLen:n]; len(b) >= wire.ConnectionLen; b = b[wire.ConnectionLen:] {
+		c := wire.ParseConnection(b)
+		switch {
+		case c.Protocol == 0:
+		case c.Protocol == wire.ProtocolUDP:
+			t.UDP++
+		case c.RemotePort == 0:
+			t.Listening++
+		default:
+			t.Connections++
+			t.Segments += float64(c.Sent)
+			t.Again += float64(c.Again)
+			t.BytesAcked += float64(c.BytesAcked)
+			t.BytesIn += float64(c.BytesIn)
+			if c.RTT > 0 { // at most an hour, see wire.ParseConnection
+				rtts += c.RTT
+				measured++
+			}
+		}
+	}
+	if measured > 0 {
+		t.RTT = time.Duration(rtts / measured)
+	}
+	return &head, t
 }
 
 func trafficOf(s *netlink.LinkStatistics) Traffic {

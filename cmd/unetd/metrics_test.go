@@ -21,8 +21,10 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/wire"
 )
 
 // scraper makes a client of the metrics at a unix socket.
@@ -105,15 +107,23 @@ func TestMetricsAddressInUse(t *testing.T) {
 	}
 }
 
-// BenchmarkScrape scrapes a unetd with 256 endpoints.
+// BenchmarkScrape scrapes a unetd with 256 endpoints, each with a full table of sockets.
 func BenchmarkScrape(b *testing.B) {
 	pair := netlab.RequirePair(b, netlab.Config{})
 	s := newSite(b, pair.A)
 	path := filepath.Join(b.TempDir(), "metrics.sock")
 	s.serve(b, "--metrics", "unix:"+path)
 	small := endpoint.Geometry{FrameCount: 64, FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64}
+	table, err := datapath.NewConnections()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer table.Close()
+	for i := range table.Records() {
+		table.Records()[i] = wire.Connection{LocalPort: 7000, RemotePort: 9, Protocol: wire.ProtocolTCP, State: 4, RTT: 1000, Sent: uint64(i)}
+	}
 	for range 256 {
-		g, l, err := control.Open(b.Context(), s.socket, endpoint.Request{Geometry: small})
+		g, l, err := control.Open(b.Context(), s.socket, endpoint.Request{Geometry: small, Connections: table.File()})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -93,6 +93,13 @@ var (
 	endpointFrames  = family(counter, "endpoint_sent_frames_total", "Frames that have come out of an endpoint's port, also those that were then dropped.", "interface", "endpoint")
 	endpointBytes   = family(counter, "endpoint_sent_bytes_total", "Bytes of these.", "interface", "endpoint")
 	endpointLost    = family(counter, "endpoint_backlog_lost_frames_total", "Frames to an endpoint that a full backlog of a processor has dropped; a part of lost_deliver_backlog.", "interface", "endpoint")
+	published       = family(counter, "endpoint_published_total", "What the process of an endpoint counts and publishes, which may be anything: received frames that the kernel dropped because the receive queue was full (receive_queue_full), no frame was free (free_queue_empty) or they were too long (receive_dropped); sends refused because the send queue was full (send_queue_full); allocations refused because no frame was free (no_buffers); malformed frames (malformed).", "interface", "endpoint", "counter")
+	sockets         = family(gauge, "endpoint_sockets", "Sockets that the process of an endpoint publishes (udp, tcp_listening, tcp), of the first 255.", "interface", "endpoint", "kind")
+	tcpSegments     = family(gauge, "endpoint_tcp_sent_segments", "Segments that the present TCP connections of an endpoint have sent; it falls when one ends.", "interface", "endpoint")
+	tcpAgain        = family(gauge, "endpoint_tcp_retransmitted_segments", "Of these, segments sent again.", "interface", "endpoint")
+	tcpAcked        = family(gauge, "endpoint_tcp_acked_bytes", "Bytes that the present TCP connections of an endpoint have sent and that were acknowledged.", "interface", "endpoint")
+	tcpReceived     = family(gauge, "endpoint_tcp_received_bytes", "Bytes that the present TCP connections of an endpoint have received in order.", "interface", "endpoint")
+	tcpRTT          = family(gauge, "endpoint_tcp_rtt_mean_seconds", "Mean of the smoothed round-trip times of the present TCP connections of an endpoint.", "interface", "endpoint")
 
 	userEndpoints  = family(gauge, "user_endpoints", "Endpoints of a user, also closed ones whose socket or segment is still open.", "interface", "uid")
 	userMemory     = family(gauge, "user_memory_bytes", "Memory of the segments of a user.", "interface", "uid")
@@ -213,9 +220,31 @@ func collectEndpoints(put put, on string, r *mux.Report) {
 			put(endpointFrames, float64(e.Port.RxPackets), on, id)
 			put(endpointBytes, float64(e.Port.RxBytes), on, id)
 		}
+		if p := e.Published; p != nil {
+			for _, c := range []struct {
+				name  string
+				value uint64
+			}{{"receive_queue_full", p.RxRingFull}, {"free_queue_empty", p.FillRingEmpty}, {"receive_dropped", p.RxDropped}, {"send_queue_full", p.QueueFull}, {"no_buffers", p.NoBuffers}, {"malformed", p.Malformed}} {
+				put(published, float64(c.value), on, id, c.name)
+			}
+			collectSockets(put, on, id, &e.Sockets)
+		}
 	}
 	for k, count := range n {
 		put(endpoints, float64(count), on, k.attach, k.state)
+	}
+}
+
+func collectSockets(put put, on, id string, s *mux.SocketTotals) {
+	put(sockets, float64(s.UDP), on, id, "udp")
+	put(sockets, float64(s.Listening), on, id, "tcp_listening")
+	put(sockets, float64(s.Connections), on, id, "tcp")
+	put(tcpSegments, s.Segments, on, id)
+	put(tcpAgain, s.Again, on, id)
+	put(tcpAcked, s.BytesAcked, on, id)
+	put(tcpReceived, s.BytesIn, on, id)
+	if s.RTT > 0 {
+		put(tcpRTT, s.RTT.Seconds(), on, id)
 	}
 }
 

@@ -13,12 +13,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/wire"
 )
 
 // fake is a source.
@@ -45,7 +47,8 @@ func (f *fake) Report() (mux.Report, error) {
 		MTU:    1500,
 		Link:   mux.Traffic{RxPackets: 1000, RxBytes: 64000, RxDropped: 2, TxPackets: 10, TxBytes: 640},
 		Endpoints: []mux.EndpointReport{
-			{Info: endpoint.Info{ID: 12, UID: 1001, Attach: endpoint.AttachPort, Device: "unet12", SegmentBytes: 8 << 20, Leased: true}, Tags: 2, Port: mux.Traffic{RxPackets: 30, RxBytes: 1800}},
+			{Info: endpoint.Info{ID: 12, UID: 1001, Attach: endpoint.AttachPort, Device: "unet12", SegmentBytes: 8 << 20, Leased: true}, Tags: 2, Port: mux.Traffic{RxPackets: 30, RxBytes: 1800},
+				Published: &wire.EndpointRecord{RxRingFull: 21}, Sockets: mux.SocketTotals{UDP: 1, Connections: 2, Segments: 30, Again: 3, RTT: 2500 * time.Nanosecond}},
 			{Info: endpoint.Info{ID: 13, UID: 0, Attach: endpoint.AttachQueue, Device: "eth0", SegmentBytes: 4 << 20}},
 		},
 		Users:  map[uint32]mux.Usage{1001: {Endpoints: 1, Memory: 8 << 20, Tags: 65}},
@@ -92,6 +95,17 @@ unet_endpoint_backlog_lost_frames_total{endpoint="13",interface="eth0"} 0
 # HELP unet_endpoint_sent_frames_total Frames that have come out of an endpoint's port, also those that were then dropped.
 # TYPE unet_endpoint_sent_frames_total counter
 unet_endpoint_sent_frames_total{endpoint="12",interface="eth0"} 30
+# HELP unet_endpoint_sockets Sockets that the process of an endpoint publishes (udp, tcp_listening, tcp), of the first 255.
+# TYPE unet_endpoint_sockets gauge
+unet_endpoint_sockets{endpoint="12",interface="eth0",kind="tcp"} 2
+unet_endpoint_sockets{endpoint="12",interface="eth0",kind="tcp_listening"} 0
+unet_endpoint_sockets{endpoint="12",interface="eth0",kind="udp"} 1
+# HELP unet_endpoint_tcp_retransmitted_segments Of these, segments sent again.
+# TYPE unet_endpoint_tcp_retransmitted_segments gauge
+unet_endpoint_tcp_retransmitted_segments{endpoint="12",interface="eth0"} 3
+# HELP unet_endpoint_tcp_rtt_mean_seconds Mean of the smoothed round-trip times of the present TCP connections of an endpoint.
+# TYPE unet_endpoint_tcp_rtt_mean_seconds gauge
+unet_endpoint_tcp_rtt_mean_seconds{endpoint="12",interface="eth0"} 2.5e-06
 # HELP unet_endpoints Endpoints, by attachment and state (leased, or waiting to be presented after a restart of unetd).
 # TYPE unet_endpoints gauge
 unet_endpoints{attach="port",interface="eth0",state="leased"} 1
@@ -104,7 +118,7 @@ unet_leases_refused_total{reason="busy"} 2
 # HELP unet_user_tags Tags of a user; a block of ports counts as 64.
 # TYPE unet_user_tags gauge
 unet_user_tags{interface="eth0",uid="1001"} 65
-`: {"unet_endpoint_backlog_lost_frames_total", "unet_endpoint_sent_frames_total", "unet_endpoints", "unet_leases_refused_total", "unet_user_tags"},
+`: {"unet_endpoint_backlog_lost_frames_total", "unet_endpoint_sent_frames_total", "unet_endpoint_sockets", "unet_endpoint_tcp_retransmitted_segments", "unet_endpoint_tcp_rtt_mean_seconds", "unet_endpoints", "unet_leases_refused_total", "unet_user_tags"},
 	} {
 		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), names...); err != nil {
 			t.Error(err)
