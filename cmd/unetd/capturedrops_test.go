@@ -207,3 +207,48 @@ func withoutTimes(lines string) (rest string) {
 	}
 	return rest
 }
+
+// Of an endpoint on a queue, what it receives is captured, and what it has no room for. The command says what is not.
+func TestCaptureQueue(t *testing.T) {
+	const flood = 200
+	for _, mode := range captureModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			pair := netlab.RequirePair(t, netlab.Config{})
+			s := newSite(t, pair.A)
+			s.serve(t, "--mode", mode)
+			grant, lease, err := control.Open(t.Context(), s.socket, endpoint.Request{
+				Attach:   endpoint.AttachQueue,
+				Tags:     []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))},
+				Geometry: endpoint.Geometry{FrameCount: 128, FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Close()
+			defer grant.Close()
+			s.open(t, ":7001")
+			file := filepath.Join(t.TempDir(), "a.pcapng")
+			c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(flood))
+			b := rawSocket(t, pair.B)
+			for range flood {
+				b.send(udpFrame(t, pair.B, pair.A, 9, 7001, nil))
+				b.send(udpFrame(t, pair.B, pair.A, 9, 7000, nil))
+			}
+			code, stderr := c.end()
+			if code != 0 || !strings.HasPrefix(stderr, "warning: endpoint 1 is on a queue") {
+				t.Fatalf("exit %d: %s", code, stderr)
+			}
+			got := map[string]int{}
+			for _, p := range tshark(t, file) {
+				name, _, _ := strings.Cut(p.comment, ":")
+				got[p.iface+" "+p.direction+" "+p.dport+" "+name]++
+			}
+			lost := got["uplink in 7000 lost_queue_redirect"]
+			want := map[string]int{"uplink/0 in 7000 ": flood - lost, "uplink in 7000 lost_queue_redirect": lost}
+			if lost == 0 || lost == flood || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%v\nwant %v", got, want)
+			}
+		})
+	}
+}
