@@ -35,6 +35,9 @@ var settings = []setting{
 	{"unet-socket", "the path of unetd's socket",
 		func(c *Config, s string) error { c.Socket = s; return nil },
 		func(c *Config) string { return c.Socket }},
+	{"unet-interface", "the name of an interface, where unetd serves several",
+		func(c *Config, s string) error { c.Interface = s; return nil },
+		func(c *Config) string { return c.Interface }},
 	{"unet-attach", "port or queue",
 		func(c *Config, s string) (err error) { c.Attach, err = endpoint.ParseAttachment(s); return err },
 		func(c *Config) string { return c.Attach.String() }},
@@ -109,7 +112,7 @@ func (s *setting) assign(c *Config, as, value string) error {
 	return nil
 }
 
-// FromEnv sets the fields of c whose environment variables are set: UNET_SOCKET, UNET_ATTACH,
+// FromEnv sets the fields of c whose environment variables are set: UNET_SOCKET, UNET_INTERFACE, UNET_ATTACH,
 // UNET_QUEUE, UNET_HUGE, UNET_ADDR, UNET_ADDR6, UNET_WAIT, UNET_SPIN_BUDGET and UNET_FALLBACK ("kernel"
 // or "none"). The error is a [ConfigError] with the variable and the accepted values.
 func (c *Config) FromEnv() error {
@@ -193,6 +196,8 @@ func (c *Config) validateNew() error {
 	switch {
 	case c.Socket != "":
 		field, value = "Socket", c.Socket
+	case c.Interface != "":
+		field, value = "Interface", c.Interface
 	case c.Attach != endpoint.AttachPort:
 		field, value = "Attach", c.Attach
 	case c.Geometry != endpoint.Geometry{}:

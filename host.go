@@ -33,6 +33,11 @@ type Config struct {
 	Geometry endpoint.Geometry   // of the segment; for Open
 	Huge     bool                // back the segment with huge pages; for Open
 
+	// Interface is the interface, by its name, where unetd serves several. Empty: the one in
+	// whose subnet Addr is, else the only one of which this user may have an endpoint, else
+	// the error of Open is endpoint.ErrUplink. For Open.
+	Interface string
+
 	// Addr is an IPv4 or IPv6 address to own as a whole. It must be free and in a subnet of
 	// the interface. New claims Addr by the lease if the grant does not have it. Zero: share
 	// the interface's addresses, port by port: the IPv4 address, the global IPv6 address and
@@ -111,7 +116,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Socket == "" {
 		cfg.Socket = DefaultSocket
 	}
-	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge, Tags: cfg.tags()}
+	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge, Interface: cfg.Interface, Tags: cfg.tags()}
 	table, err := datapath.NewConnections()
 	if err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ var layers = map[string]struct{ own, other []string }{
 	"internal/version":       {},
 	"internal/netlab/impair": {own: []string{"internal/netlab", "internal/fate"}, other: []string{"golang.org/x/sys/unix"}},
 	"cmd/unetd":              {own: []string{"cmd/unetd/internal", "control", "endpoint", "internal/protocol", "internal/version", "internal/xsk", "mux"}, other: []string{"github.com/spf13/cobra"}},
-	"cmd/unetd/internal":     {own: []string{"mux", "control", "internal/account", "internal/protocol", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "golang.org/x/sys/unix", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "golang.org/x/net/netutil"}},
+	"cmd/unetd/internal":     {own: []string{"mux", "control", "internal/account", "internal/protocol", "internal/route", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "golang.org/x/net/netutil"}},
 	"bench/unetbench":        {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},
 	"bench/unetplot":         {own: []string{"bench/internal", "internal/version"}, other: []string{"github.com/spf13/cobra"}},
 	"bench/internal":         {own: []string{"*"}, other: []string{"gonum.org/v1/plot", "golang.org/x/image/font", "golang.org/x/sys/unix", "github.com/cilium/ebpf"}},

@@ -125,6 +125,10 @@ type Request struct {
 	Tags     []Tag      `json:"tags,omitempty"` // claimed with the endpoint, all or none
 	Huge     bool       `json:"huge,omitempty"` // back the segment with huge pages
 
+	// Interface is the uplink, by its name. Empty: the one that has the addresses of Tags,
+	// else the only one that there is for this user, else the error is ErrUplink.
+	Interface string `json:"interface,omitempty"`
+
 	// Connections is a table of the process's TCP connections (datapath.Connections): if
 	// the process dies, a RST is sent to their peers. nil: no RST is sent. The caller closes it.
 	Connections *os.File `json:"-"`
@@ -178,8 +182,9 @@ type Identity struct {
 // Info describes an endpoint to an operator.
 type Info struct {
 	ID           uint64     `json:"id"`
-	UID          uint32     `json:"uid"` // of the process that opened it, or presented it last
-	PID          int        `json:"pid"` // of the same, in the PID namespace of the mux's process
+	Interface    string     `json:"interface,omitempty"` // name of the uplink
+	UID          uint32     `json:"uid"`                 // of the process that opened it, or presented it last
+	PID          int        `json:"pid"`                 // of the same, in the PID namespace of the mux's process
 	Attach       Attachment `json:"attach"`
 	Device       string     `json:"device"` // outer end of the port, or the uplink
 	Queue        uint32     `json:"queue"`  // of the uplink, for AttachQueue
@@ -199,10 +204,13 @@ type Info struct {
 // Uplink describes an interface that unetd serves to an operator.
 type Uplink struct {
 	Interface string `json:"interface"` // its name when unetd was started
-	Index     int    `json:"index"`     // its number, in the network namespace of unetd
+	Index     int    `json:"index"`     // its number, in the network namespace of unetd; 0 while Unusable
 	Mode      string `json:"mode"`      // how the mux is attached: "tcx", "generic" or "native"
 	Up        bool   `json:"up"`        // the link is up
 	Endpoints int    `json:"endpoints"` // with a lease, or waiting to be presented
+	// Unusable is why the interface cannot be used now, such as that it was deleted; unetd
+	// serves it again when that is over. Empty: it is served.
+	Unusable string `json:"unusable,omitempty"`
 }
 
 // PolicyChange is what a reload of the policy has changed.
@@ -218,6 +226,8 @@ type Counter struct {
 	Name  string `json:"name"`
 	Help  string `json:"help"` // what it counts, in one line
 	Value uint64 `json:"value"`
+	// Interface is the uplink that it is about; empty: it is about all.
+	Interface string `json:"interface,omitempty"`
 }
 
 // Route is how a destination is reached.
@@ -252,6 +262,9 @@ var (
 	ErrLeased = errors.New("endpoint already leased")
 	// ErrNoEndpoint: unetd has no endpoint of that number.
 	ErrNoEndpoint = errors.New("no such endpoint")
+	// ErrUplink: a request for an endpoint names no interface that unetd serves, or there are
+	// several for it and it names none.
+	ErrUplink = errors.New("which interface")
 	// ErrHugePages: the system has too few huge pages set aside for the segment.
 	ErrHugePages = errors.New("huge pages")
 )

@@ -60,6 +60,16 @@ func (m *Mux) addresses() (addresses, error) {
 	return found, nil
 }
 
+// Addresses are the addresses of the uplink on which ports can be claimed, with their subnets.
+func (m *Mux) Addresses() ([]netip.Prefix, error) {
+	if err := m.enter(); err != nil {
+		return nil, err
+	}
+	defer m.leave()
+	own, err := m.addresses()
+	return own.uplink, err
+}
+
 // unfit is the reason why no ports can be claimed on an IPv6 address of the uplink: duplicate
 // address detection has failed or is in progress, or the address is temporary (RFC 8981). "":
 // ports can be claimed.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/cilium/ebpf"
 
@@ -162,6 +163,7 @@ func (m *Mux) enlist(l *Lease) error {
 func (l *Lease) info() endpoint.Info {
 	return endpoint.Info{
 		ID:           l.id,
+		Interface:    l.m.up.name,
 		UID:          l.owner.UID,
 		PID:          l.owner.PID,
 		Attach:       l.attach,
@@ -306,12 +308,29 @@ func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error)
 	return list, nil
 }
 
-// newID returns a number for an endpoint. No later process uses it again.
+// IDs makes the numbers of endpoints unique over the muxes of a process that share it
+// (Config.IDs). The zero value is ready to use.
+type IDs struct {
+	mu   sync.Mutex
+	next uint64
+}
+
+// skip makes the next number greater than those that a mux of an earlier process has used.
+func (i *IDs) skip(next uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.next = max(i.next, next)
+}
+
+// newID returns a number for an endpoint. No later process of the mux uses it again.
 func (m *Mux) newID() (id uint64, err error) {
+	m.ids.mu.Lock()
+	defer m.ids.mu.Unlock()
 	err = m.progs.changeState(func(s *bpf.State) {
-		id = s.NextId
-		s.NextId++
+		id = max(s.NextId, m.ids.next)
+		s.NextId = id + 1
 	})
+	m.ids.next = id + 1
 	return id, err
 }
 

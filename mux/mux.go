@@ -47,6 +47,9 @@ type Config struct {
 	// Policy decides what users may have; nil: every user is trusted and may have everything.
 	Policy Policy
 	Limits Limits
+	// IDs numbers the endpoints. Muxes that share it give no number twice. nil: this mux has
+	// its own.
+	IDs *IDs
 }
 
 // Mux is an uplink with the programs on it. Its methods may be called from any
@@ -66,8 +69,10 @@ type Mux struct {
 	identity    endpoint.Identity
 	uplinkMTU   atomic.Uint32                 // present MTU of the uplink, in bytes
 	own         atomic.Pointer[identityAddrs] // the uplink's addresses, as last read
+	shown       string                        // name of the uplink now; for updateUplink only
 	log         *slog.Logger
 	policy      Policy
+	ids         *IDs
 	failed      chan error    // of capacity 1
 	probes      chan struct{} // an element for each request that probes the network
 	lingers     chan struct{} // of capacity 1; an element: lingering has grown
@@ -161,7 +166,7 @@ func (m *Mux) Counters() ([]endpoint.Counter, error) {
 		if err := m.progs.objs.Counters.Lookup(uint32(i), &perCPU); err != nil {
 			return nil, fmt.Errorf("counters: %w", err)
 		}
-		list[i].Name, list[i].Help = bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i))
+		list[i].Name, list[i].Help, list[i].Interface = bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i)), m.up.name
 		for _, v := range perCPU {
 			list[i].Value += v
 		}
@@ -198,6 +203,8 @@ func (m *Mux) lostByPort() ([]endpoint.Counter, error) {
 				Name:  fmt.Sprintf("%s.%d", bpf.CounterName(bpf.LostDeliverBacklog), l.id),
 				Help:  fmt.Sprintf("of these, to endpoint %d", l.id),
 				Value: n,
+
+				Interface: m.up.name,
 			})
 		}
 	}
@@ -280,6 +287,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		log:      cfg.Log,
 		policy:   cfg.Policy,
 		users:    ledger{limits: cfg.Limits, byUID: map[uint32]use{}, bars: map[uint32]time.Time{}},
+		ids:      cmp.Or(cfg.IDs, new(IDs)),
 		failed:   make(chan error, 1),
 		probes:   make(chan struct{}, probesAtOnce),
 		lingers:  make(chan struct{}, 1),
@@ -425,6 +433,8 @@ func (m *Mux) start(cfg Config) error {
 	}
 	m.uplinkMTU.Store(m.up.mtu)
 	m.identity = m.up.identity(m.progs.mode)
+	m.shown = m.up.name
+	m.ids.skip(m.progs.state.NextId)
 	if err := m.holdPrograms(); err != nil {
 		return err
 	}

@@ -322,6 +322,10 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	if a.HardwareAddr.String() != net.HardwareAddr(m.up.addr[:]).String() {
 		return fmt.Errorf("%w: the MAC address of %s is %v now, and endpoints use %v", ErrUplinkChanged, m.up.name, a.HardwareAddr, m.up.addr)
 	}
+	if m.shown != a.Name {
+		m.log.Warn("the interface has been renamed; unetd goes on serving it by its old name, also in the policy, until it is started again", "interface", m.up.name, "renamed", a.Name)
+		m.shown = a.Name
+	}
 	reopened := false // the driver may have opened the device again, which resets vmxnet3's RSS table
 	if now := uint32(a.MTU); now != m.uplinkMTU.Swap(now) {
 		reopened = true

@@ -49,7 +49,7 @@ func codeOf(err error) string {
 		sentinel error
 	}{
 		{"tag-held", endpoint.ErrTagHeld}, {"tag-denied", endpoint.ErrTagDenied}, {"busy", endpoint.ErrBusy},
-		{"closed", endpoint.ErrLeaseClosed}, {"permission", os.ErrPermission}, {"unsupported", errors.ErrUnsupported},
+		{"closed", endpoint.ErrLeaseClosed}, {"permission", os.ErrPermission}, {"unsupported", errors.ErrUnsupported}, {"uplink", endpoint.ErrUplink},
 	} {
 		if errors.Is(err, c.sentinel) {
 			return c.name
@@ -65,7 +65,7 @@ func (a *application) do(words []string) (answer string, err error) {
 	name := words[1]
 	lease := a.leases[name]
 	switch words[0] {
-	case "open": // NAME [queue] [frames=N] TAG...
+	case "open": // NAME [queue] [frames=N] [interface=NAME] TAG...
 		req, err := request(words[2:])
 		if err != nil {
 			return "", err
@@ -114,9 +114,12 @@ func (a *application) do(words []string) (answer string, err error) {
 func request(words []string) (req endpoint.Request, err error) {
 	for _, w := range words {
 		number, isFrames := strings.CutPrefix(w, "frames=")
+		name, isInterface := strings.CutPrefix(w, "interface=")
 		switch {
 		case w == "queue":
 			req.Attach = endpoint.AttachQueue
+		case isInterface:
+			req.Interface = name
 		case isFrames:
 			n, err := strconv.Atoi(number)
 			if err != nil {

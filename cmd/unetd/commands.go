@@ -29,7 +29,7 @@ func newList() *cobra.Command {
 and process, how it is attached and by which device, the mode of the mux, whether its
 socket has zero copy or why not, the size of its segment, and its tags.
 A device eth0/2 of 4 is queue 2 of eth0 where the sender spreads frames over 4 queues: the
-endpoint gets those that come in on queue 2. The state is leased, or waiting if unetd has taken the endpoint over from an
+endpoint gets those that come in on queue 2. The interface is shown if there are several. The state is leased, or waiting if unetd has taken the endpoint over from an
 earlier unetd and its application has not connected again yet. If unetd is being drained
 (unetd drain), a last line says so.
 ` + whoMayAsk,

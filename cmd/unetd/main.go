@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command unetd is unet's daemon: it attaches the mux to a network interface and
+// Command unetd is unet's daemon: it attaches the mux to network interfaces and
 // grants endpoints to applications that ask for them on a unix socket. It is never
 // on the data path.
 //
@@ -13,8 +13,7 @@
 // internal/policy reads the policy.
 //
 // Exit status: 0 if the command succeeded, for serve after SIGINT or SIGTERM; 1 if it
-// failed, the policy file is wrong or the interface was lost; 2 if the command line is
-// wrong.
+// failed or the policy file is wrong; 2 if the command line is wrong.
 package main
 
 import (
@@ -76,7 +75,7 @@ func newRoot(stderr *logWriter) *cobra.Command {
   # What is there now?
   unetd list
   unetd counters`,
-		Long: `unetd attaches the unet multiplexer (XDP programs) to a network interface and
+		Long: `unetd attaches the unet multiplexer (XDP programs) to network interfaces and
 grants endpoints to applications: an AF_XDP socket and a communication segment
 of their own. Frames that no application has claimed go to the kernel.`,
 		Version:       versionLine(),

@@ -269,6 +269,7 @@ func TestCommandLine(t *testing.T) {
 		{"revoke 7 --socket /no/such/socket", 1, "", "unetd: unetd is not running at /no/such/socket: no such file or directory"},
 		{"reload now", 2, "", `unknown command "now"`},
 		{"drain --undo=perhaps", 2, "", "invalid argument"},
+		{"serve --interface lo --interface eth0 --interface lo", 2, "", "--interface lo: given twice"},
 		{"uplinks --help", 0, "unetd uplinks --json", ""},
 		{"doctor --help", 0, "Exit status: 0 without a problem", ""},
 		{"doctor eth0", 2, "", `unknown command "eth0" for "unetd doctor": see unetd doctor --help`},

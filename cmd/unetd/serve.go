@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/signal"
 	"os/user"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,7 +31,8 @@ import (
 
 // serveFlags are the values of the flags of unetd serve.
 type serveFlags struct {
-	iface, mode, queues             string
+	interfaces                      []string
+	mode, queues                    string
 	socket, socketMode, socketGroup string
 	policy, bpffs                   string
 	grace                           time.Duration
@@ -46,6 +49,9 @@ const serveExamples = `  # Serve eth0 to root alone.
   # Let every user connect; the policy decides what each gets.
   unetd serve --interface eth0 --policy /etc/unet/policy.yaml --socket-mode 0666
 
+  # Serve two interfaces.
+  unetd serve --interface eth0 --interface eth1
+
   # Let members of the group unet connect.
   unetd serve --interface eth0 --socket-group unet
 
@@ -61,7 +67,7 @@ const serveExamples = `  # Serve eth0 to root alone.
   # Another socket, and XDP programs in native mode or not at all.
   unetd serve --interface eth0 --socket /run/lab/unetd.sock --mode native`
 
-const serveLong = `Serve attaches the multiplexer to an interface, listens on a unix socket, and
+const serveLong = `Serve attaches the multiplexer to interfaces, listens on a unix socket, and
 grants endpoints to applications that ask for them there, if the policy permits it.
 When a connection closes, the tags and the port of its endpoint are reclaimed. The
 memory and the network namespace of the endpoint exist until the application closes
@@ -95,8 +101,18 @@ SIGINT or SIGTERM ends all leases, with a reason to their owners, detaches from 
 interface, unpins and removes the socket. With --keep everything stays attached and
 working instead, for the next unetd. Further signals within five seconds have no effect.
 A later one, for a unetd that hangs, ends the process at once, as a crash would, and
-unetd prints how to remove what is left. If the interface is deleted or its MAC address
-changes, all leases end, and unetd ends with status 1.
+unetd prints how to remove what is left.
+
+If an interface is deleted, leaves the network namespace or gets another MAC address, its
+leases end, with the reason. unetd goes on, and serves the interface again as soon as
+there is one of that name; applications open new endpoints. An interface that is renamed
+or set down keeps its endpoints.
+
+With several --interface, an endpoint is on the one that its request names
+(Config.Interface, UNET_INTERFACE), else on the one that has the addresses of its tags,
+else on the only one on which the policy gives its user an endpoint. The limits of the
+policy are for each interface; those of all users together are divided among them.
+--mode and --queues are for each.
 
 unetd needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK and CAP_SETUID (and
 CAP_NET_BIND_SERVICE if the policy permits ports below
@@ -108,7 +124,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{
 		Use:     "serve --interface NAME",
-		Short:   "Attach to an interface and grant endpoints on it",
+		Short:   "Attach to interfaces and grant endpoints on them",
 		Long:    serveLong,
 		Example: serveExamples,
 		Args:    cobra.NoArgs,
@@ -117,7 +133,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.iface, "interface", "", "network interface to attach to (required)")
+	flags.StringArrayVar(&f.interfaces, "interface", nil, "network interface to attach to (required); may be given several times")
 	flags.StringVar(&f.mode, "mode", "auto", "how programs are attached to the interface: native (XDP in the driver), tcx (traffic control), generic (XDP after the driver), or auto: native on hardware that supports it, else tcx")
 	flags.StringVar(&f.queues, "queues", "all", "queues of the interface to which trusted users may attach, such as 0-3,8; all or none")
 	flags.StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket to listen on; its folder is made if missing")
@@ -137,8 +153,13 @@ func newServe(stderr *logWriter) *cobra.Command {
 
 // run checks the flags, then serves. An error that is not a failure is about the flags.
 func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
-	if f.iface == "" {
+	if len(f.interfaces) == 0 {
 		return errors.New("no --interface given")
+	}
+	for i, name := range f.interfaces {
+		if slices.Contains(f.interfaces[:i], name) {
+			return fmt.Errorf("--interface %s: given twice", name)
+		}
 	}
 	if f.grace <= 0 {
 		return fmt.Errorf("--grace %v: want more than 0", f.grace)
@@ -179,18 +200,18 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	if err != nil {
 		return failure{err}
 	}
-	if err := uplink.Check(f.iface); err != nil {
+	if err := uplink.Check(f.interfaces...); err != nil {
 		return failure{err}
 	}
 	var suppressed atomic.Uint64
-	observe := func(*uplink.Uplink) {}
+	observe := func(*uplink.Uplinks) {}
 	if f.metrics != "" {
 		ln, err := metrics.Listen(f.metrics)
 		if err != nil {
 			return failure{err}
 		}
 		defer ln.Close()
-		observe = func(u *uplink.Uplink) {
+		observe = func(u *uplink.Uplinks) {
 			stop := metrics.Serve(ln, u, metrics.Process{Version: version.Of(), LogDropped: stderr.allDropped, LogSuppressed: suppressed.Load})
 			context.AfterFunc(ctx, stop)
 			log.Info("metrics", "address", ln.Addr().String())
@@ -206,8 +227,8 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 
 		Suppressed: &suppressed,
 		Open: func(limits mux.Limits) (daemon.Mux, error) {
-			u, err := uplink.Open(mux.Config{
-				Interface: f.iface, Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,
+			u, err := uplink.Open(f.interfaces, mux.Config{
+				Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,
 			}, source, queues, registerCommand)
 			if err != nil {
 				return nil, err
@@ -249,7 +270,7 @@ func (f serveFlags) untilSignal(ctx context.Context, log *slog.Logger, stderr *l
 		for s := range signals {
 			if time.Since(begin) > endWithin {
 				fmt.Fprintf(stderr, "unetd: %v again, after %v: ended before everything was detached from %s: programs, ports, pins and %s may be left: remove them (unetd cleanup --bpffs %s --socket %s), or start unetd again\n",
-					s, time.Since(begin).Round(time.Second), f.iface, f.socket, f.bpffs, f.socket)
+					s, time.Since(begin).Round(time.Second), strings.Join(f.interfaces, ", "), f.socket, f.bpffs, f.socket)
 				stderr.flush()
 				os.Exit(exitFailure)
 			}

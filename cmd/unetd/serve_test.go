@@ -203,41 +203,6 @@ func TestSignalsWhileItHangs(t *testing.T) {
 	}
 }
 
-// The interface gets another MAC address than the endpoints have: unetd ends with an
-// error, and leaves nothing.
-func TestUplinkChanges(t *testing.T) {
-	pair := netlab.RequirePair(t, netlab.Config{})
-	s := newSite(t, pair.A)
-	d := s.serve(t)
-	g, l, err := control.Open(context.Background(), s.socket, endpoint.Request{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	defer l.Close()
-	err = pair.A.Do(func() error {
-		l, err := netlink.LinkByName(pair.A.Interface)
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 0x77})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-l.Done()
-	if err := l.Err(); !strings.Contains(err.Error(), "the uplink has changed") || !strings.Contains(err.Error(), "02:00:00:00:00:77") {
-		t.Errorf("the application got: %v", err)
-	}
-	d.awaitLine("unetd: the uplink has changed", "02:00:00:00:00:77")
-	if err := d.wait(); d.cmd.ProcessState.ExitCode() != 1 {
-		t.Errorf("ended with %v", err)
-	}
-	if left := attached(t, pair.A); left != "" {
-		t.Errorf("left behind: %s", left)
-	}
-}
-
 func TestCannotServe(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)

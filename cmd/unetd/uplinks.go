@@ -11,10 +11,11 @@ import (
 func newUplinks() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uplinks",
-		Short: "Show the interface that a running unetd serves",
+		Short: "Show the interfaces that a running unetd serves",
 		Long: `Uplinks writes a line for each interface that the unetd at the socket serves: its
-number, the mode of the mux, the state of the link, and the number of endpoints. If unetd
-is being drained (unetd drain), a last line says so.
+number, the mode of the mux, the state of the link, and the number of endpoints; or why
+the interface cannot be used now. unetd serves it again when that is over. If unetd is
+being drained (unetd drain), a last line says so.
 ` + whoMayAsk,
 		Example: `  unetd uplinks
   unetd uplinks --json | jq .draining`,

@@ -29,6 +29,7 @@ var codes = []struct {
 	{"not-presentable", endpoint.ErrNotPresentable},
 	{"leased", endpoint.ErrLeased},
 	{"huge-pages", endpoint.ErrHugePages},
+	{"uplink", endpoint.ErrUplink},
 	{"no-endpoint", endpoint.ErrNoEndpoint},
 	{"busy", endpoint.ErrBusy},
 	{"protocol", ErrProtocol},

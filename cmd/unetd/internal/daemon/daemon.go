@@ -14,18 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/session"
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/mux"
 )
 
 // Mux is what the daemon needs of the mux.
 type Mux interface {
 	session.Provider
-	// Identity has the uplink's name and mode.
-	Identity() endpoint.Identity
-	// Failed receives an error if endpoints cannot use the uplink any more. Every lease has
-	// ended then, with that reason.
-	Failed() <-chan error
+	// Describe names the interfaces and their modes.
+	Describe() (interfaces, modes string)
 	// Close detaches everything. Every lease is closed by then.
 	Close() error
 	// Abandon leaves everything as it is, for the next unetd.
@@ -44,7 +40,7 @@ type Config struct {
 	Open func(limits mux.Limits) (Mux, error)
 }
 
-// Run runs a daemon until ctx ends, which is no error, or the mux fails.
+// Run runs a daemon until ctx ends, which is no error.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Ready != nil {
 		defer cfg.Ready.Close()
@@ -59,9 +55,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	keep := cfg.Keep
 	defer func() {
-		if keep {
+		if cfg.Keep {
 			if aerr := m.Abandon(); aerr != nil {
 				err = errors.Join(err, fmt.Errorf("not everything was left as it was: %w", aerr))
 			}
@@ -69,27 +64,15 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			err = errors.Join(err, fmt.Errorf("not everything was detached: %w", cerr))
 		}
 	}()
-	id := m.Identity()
-	cfg.Log.Info("ready", "interface", id.Interface, "mode", id.Mode, "socket", ln.path)
+	interfaces, modes := m.Describe()
+	cfg.Log.Info("ready", "interface", interfaces, "mode", modes, "socket", ln.path)
 	if err := notifyReady(cfg.Ready); err != nil {
 		return err
 	}
-	server := session.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: keep, Suppressed: cfg.Suppressed}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, ln.UnixListener) }()
-	var failed error
-	select {
-	case failed = <-m.Failed():
-		cfg.Log.Error("endpoints cannot use the interface any more", "interface", id.Interface, "error", failed)
-		keep = false // nothing can be kept for the next unetd
-		cancel()
-		err = <-served
-	case err = <-served:
-	}
-	cfg.Log.Info("stopped", "interface", id.Interface, "kept", keep)
-	return errors.Join(failed, err)
+	server := session.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: cfg.Keep, Suppressed: cfg.Suppressed}
+	err = server.Serve(ctx, ln.UnixListener)
+	cfg.Log.Info("stopped", "interface", interfaces, "kept", cfg.Keep)
+	return err
 }
 
 // Inherited returns a descriptor that the parent process has left open for this one. A

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -32,7 +31,6 @@ type fakeMux struct {
 	session.Provider // of it nothing but the methods below is called
 
 	closeErr error
-	failed   chan error
 	closing  chan struct{} // nil, or Close begins with a send and goes on after a receive
 
 	mu     sync.Mutex
@@ -63,9 +61,7 @@ func (m *fakeMux) OpenEndpoint(_ context.Context, _ mux.Owner, req endpoint.Requ
 	return &endpoint.Grant{XSK: files[0], Segment: files[1], ID: 1, Geometry: req.Geometry.WithDefaults()}, l, nil
 }
 
-func (m *fakeMux) Identity() endpoint.Identity {
-	return endpoint.Identity{Interface: "eth7", Mode: "generic"}
-}
+func (m *fakeMux) Describe() (interfaces, modes string) { return "eth7", "generic" }
 
 func (m *fakeMux) Present(context.Context, mux.Owner, *os.File, *os.File) (endpoint.Info, endpoint.Lease, error) {
 	return endpoint.Info{}, nil, endpoint.ErrNotPresentable
@@ -79,19 +75,6 @@ func (m *fakeMux) Status(mux.Owner, uint64) ([]endpoint.Status, error) { return 
 
 func (m *fakeMux) Sockets(mux.Owner, uint64, uint32, int) ([]endpoint.Socket, bool, error) {
 	return nil, false, nil
-}
-
-func (m *fakeMux) Failed() <-chan error { return m.failed }
-
-// fail ends the leases and then reports the reason, as a mux does.
-func (m *fakeMux) fail(reason error) {
-	defer func() { m.failed <- reason }()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, l := range m.leases {
-		l.cause = fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, reason)
-		close(l.done)
-	}
 }
 
 func (m *fakeMux) Abandon() error {
@@ -231,7 +214,7 @@ func TestRunAndStop(t *testing.T) {
 
 // With Keep leases are not closed, and applications get no end of theirs.
 func TestKeep(t *testing.T) {
-	m := &fakeMux{failed: make(chan error, 1)}
+	m := &fakeMux{}
 	s := ours(t)
 	d, err := runWith(t, Config{Socket: s, Keep: true}, m)
 	if err != nil {
@@ -382,36 +365,5 @@ func TestInherited(t *testing.T) {
 	defer f.Close()
 	if flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
 		t.Errorf("flags %#x, %v", flags, err)
-	}
-}
-
-// When the mux fails the daemon ends in order, also with Keep. The operator and
-// applications get the error.
-func TestMuxFails(t *testing.T) {
-	for _, keep := range []bool{false, true} {
-		m := &fakeMux{failed: make(chan error, 1)}
-		s := ours(t)
-		d, err := runWith(t, Config{Socket: s, Keep: keep}, m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.Close()
-		defer l.Close()
-		cause := errors.New("the interface is gone")
-		m.fail(cause)
-		<-l.Done()
-		if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.Contains(err.Error(), cause.Error()) {
-			t.Errorf("the lease: %v", err)
-		}
-		if err := d.ended(); !errors.Is(err, cause) || !strings.Contains(d.log.String(), cause.Error()) {
-			t.Errorf("%v, log %s", err, d.log.String())
-		}
-		if got := strings.Join(m.events, ", "); got != "open mux, open, close lease, close mux" {
-			t.Errorf("order: %s", got)
-		}
 	}
 }

@@ -4,16 +4,16 @@
 //
 //	raise the limit of open files   if that is not allowed, lower the limits of applications
 //	take the socket                 lock it, bind it under a umask that permits only its owner, then set its group and mode
-//	open the mux                    attach programs to the uplink, or take them over from a unetd that has died
+//	open the muxes                  attach programs to the interfaces, or take them over from a unetd that has died
 //	report ready                    log, sd_notify(3), --ready-fd
-//	serve                           package session, until the context ends or the uplink is lost
+//	serve                           package session, until the context ends
 //	close all leases                with a reason to their owners; reclaim tags, ports and queues
 //	close the mux                   detach the programs
 //	remove the socket               unless another file is at its path; and the lock
 //
 // With Config.Keep connections are closed and leases are not, and the mux is abandoned
 // instead of closed. Nothing changes in the kernel; applications go on, and connect to the
-// next unetd by themselves. If the uplink is lost, nothing is kept.
+// next unetd by themselves.
 //
 // The daemon does not reclaim the memory of an endpoint, or the network namespace of a
 // port's socket: they exist until the application closes its descriptors, also after the

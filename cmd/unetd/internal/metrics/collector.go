@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"errors"
 	"maps"
 	"runtime"
 	"slices"
@@ -18,10 +19,16 @@ import (
 
 // Source is what a scrape reads. Package uplink implements it.
 type Source interface {
-	// FrameCounters are the counters of the programs (mux.Mux.Counters).
-	FrameCounters() ([]endpoint.Counter, error)
-	Report() (mux.Report, error)
+	// Muxes are the muxes, and the names of the interfaces that have none at the moment,
+	// because they cannot be used.
+	Muxes() (list []Mux, unusable []string)
 	Leases() Leases
+}
+
+// Mux is a [mux.Mux].
+type Mux interface {
+	Counters() ([]endpoint.Counter, error)
+	Report() (mux.Report, error)
 }
 
 // Leases are the requests for leases since unetd was started.
@@ -73,7 +80,7 @@ var (
 	logSuppressed = family(counter, "log_suppressed_records_total", "Records about leases that were left out of the log, because one user had caused too many.")
 
 	uplinkInfo      = family(gauge, "uplink_info", "The interface and how the mux is attached to it; always 1.", "interface", "mode")
-	uplinkUp        = family(gauge, "uplink_up", "1 if the link of the interface is up.", "interface")
+	uplinkUp        = family(gauge, "uplink_up", "1 if the link of the interface is up; 0 also while the interface is gone.", "interface")
 	uplinkMTU       = family(gauge, "uplink_mtu_bytes", "Largest IP packet that endpoints may send.", "interface")
 	uplinkPackets   = family(counter, "uplink_packets_total", "Packets of the interface, by the kernel's count, also those that are not of endpoints.", "interface", "direction")
 	uplinkBytes     = family(counter, "uplink_bytes_total", "Bytes of the interface, by the kernel's count.", "interface", "direction")
@@ -129,20 +136,30 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for _, reason := range slices.Sorted(maps.Keys(leases.Refused)) {
 		put(leasesRefused, float64(leases.Refused[reason]), reason)
 	}
-	report, err := c.source.Report()
-	if err != nil {
-		out <- prometheus.NewInvalidMetric(uplinkInfo.desc, err)
-		return
+	list, unusable := c.source.Muxes()
+	for _, name := range unusable {
+		put(uplinkUp, 0, name)
 	}
-	list, err := c.source.FrameCounters()
-	if err != nil {
-		out <- prometheus.NewInvalidMetric(frames.desc, err)
-		return
+	for _, m := range list {
+		// ErrClosed: its interface has just gone.
+		if err := collectMux(put, m); err != nil && !errors.Is(err, mux.ErrClosed) {
+			out <- prometheus.NewInvalidMetric(uplinkInfo.desc, err)
+		}
 	}
-	again, err := c.source.FrameCounters()
+}
+
+func collectMux(put put, m Mux) error {
+	report, err := m.Report()
 	if err != nil {
-		out <- prometheus.NewInvalidMetric(frames.desc, err)
-		return
+		return err
+	}
+	list, err := m.Counters()
+	if err != nil {
+		return err
+	}
+	again, err := m.Counters()
+	if err != nil {
+		return err
 	}
 	on := report.Uplink.Interface
 	for name, missing := range account.Proven(list, again) {
@@ -151,6 +168,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	collectUplink(put, on, &report)
 	collectFrames(put, on, list, &report)
 	collectEndpoints(put, on, &report)
+	return nil
 }
 
 // put emits a value with its labels.

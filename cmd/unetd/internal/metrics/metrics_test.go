@@ -30,7 +30,9 @@ type fake struct {
 	leave   chan struct{}
 }
 
-func (f *fake) FrameCounters() ([]endpoint.Counter, error) {
+func (f *fake) Muxes() ([]Mux, []string) { return []Mux{f}, []string{"eth1"} }
+
+func (f *fake) Counters() ([]endpoint.Counter, error) {
 	return []endpoint.Counter{
 		{Name: "rx_pass", Value: 7}, {Name: "rx_port", Value: 100}, {Name: "tx_forged_tag", Value: 3},
 		{Name: "deliver_socket", Value: 94}, {Name: "lost_deliver_backlog", Value: 5}, {Name: "lost_deliver_backlog.12", Value: 5},
@@ -78,6 +80,12 @@ func TestCollector(t *testing.T) {
 # TYPE unet_unaccounted_frames gauge
 unet_unaccounted_frames{check="ports",interface="eth0"} 1
 `: {"unet_unaccounted_frames"},
+		`
+# HELP unet_uplink_up 1 if the link of the interface is up; 0 also while the interface is gone.
+# TYPE unet_uplink_up gauge
+unet_uplink_up{interface="eth0"} 1
+unet_uplink_up{interface="eth1"} 0
+`: {"unet_uplink_up"},
 		`
 # HELP unet_frames_total Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, deliver: at the end of a port, lost: by the kernel), and their fate.
 # TYPE unet_frames_total counter

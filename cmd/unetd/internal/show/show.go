@@ -5,12 +5,14 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -64,6 +66,10 @@ func Uplinks(ctx context.Context, socket string, w io.Writer, asJSON bool) error
 	t := table(w)
 	fmt.Fprintln(t, "INTERFACE\tINDEX\tMODE\tLINK\tENDPOINTS")
 	for _, u := range all {
+		if u.Unusable != "" {
+			fmt.Fprintf(t, "%s\t-\t-\tunusable: %s\t-\n", u.Interface, u.Unusable)
+			continue
+		}
 		link := "up"
 		if !u.Up {
 			link = "down"
@@ -108,6 +114,10 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		return err
 	}
 	t := table(w)
+	several := slices.ContainsFunc(all, func(e endpoint.Info) bool { return e.Interface != all[0].Interface })
+	if several {
+		fmt.Fprint(t, "INTERFACE\t")
+	}
 	fmt.Fprintln(t, "ID\tUID\tPID\tATTACH\tDEVICE\tMODE\tZERO-COPY\tSEGMENT\tSTATE\tTAGS")
 	for _, e := range all {
 		owner := strconv.FormatUint(uint64(e.UID), 10)
@@ -128,6 +138,9 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		zeroCopy := "yes"
 		if !e.ZeroCopy {
 			zeroCopy = "no: " + e.CopyReason
+		}
+		if several {
+			fmt.Fprintf(t, "%s\t", e.Interface)
 		}
 		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\t%s\t%s\n", e.ID, owner, e.PID, e.Attach, device, e.Mode, zeroCopy, policy.Bytes(e.SegmentBytes), state, tagsOf(e))
 	}
@@ -181,13 +194,18 @@ func counters(w io.Writer, list []endpoint.Counter) error {
 		_, err := fmt.Fprintln(w, "all counters are 0")
 		return err
 	}
-	longest := 0
+	longest, several := 0, false
 	for _, c := range list {
+		several = several || c.Interface != list[0].Interface && c.Interface != ""
 		longest = max(longest, len(strconv.FormatUint(c.Value, 10)))
 	}
 	t := table(w)
 	for _, c := range list {
-		fmt.Fprintf(t, "%*d\t%s\t%s\n", longest, c.Value, c.Name, c.Help)
+		fmt.Fprintf(t, "%*d\t%s\t", longest, c.Value, c.Name)
+		if several {
+			fmt.Fprintf(t, "%s\t", cmp.Or(c.Interface, "all"))
+		}
+		fmt.Fprintln(t, c.Help)
 	}
 	return t.Flush()
 }

@@ -35,9 +35,9 @@ var capabilities = []struct {
 	{"CAP_SETUID", unix.CAP_SETUID},       // register a segment as the user of its owner
 }
 
-// Check returns an error if unetd cannot run with this kernel, these privileges and this interface.
+// Check returns an error if unetd cannot run with this kernel, these privileges and these interfaces.
 // It changes nothing.
-func Check(interfaceName string) error {
+func Check(interfaces ...string) error {
 	if err := CheckSocket(); err != nil {
 		return err
 	}
@@ -48,7 +48,12 @@ func Check(interfaceName string) error {
 	if err := checkCapabilities(string(status)); err != nil {
 		return err
 	}
-	return checkInterface(interfaceName)
+	for _, name := range interfaces {
+		if err := checkInterface(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CheckSocket returns an error if the kernel has no AF_XDP sockets.

@@ -7,18 +7,26 @@ import (
 	"sync"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/metrics"
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-var _ metrics.Source = (*Uplink)(nil)
+var _ metrics.Source = (*Uplinks)(nil)
 
-// FrameCounters are the counters of the programs.
-func (u *Uplink) FrameCounters() ([]endpoint.Counter, error) { return u.Mux.Counters() }
+// Muxes are the muxes of the interfaces that can be used, and the names of the other interfaces.
+func (us *Uplinks) Muxes() (list []metrics.Mux, unusable []string) {
+	for _, u := range us.list {
+		if m, err := u.current(); err == nil {
+			list = append(list, m)
+		} else {
+			unusable = append(unusable, u.cfg.Interface)
+		}
+	}
+	return list, unusable
+}
 
 // Leases are the requests for leases.
-func (u *Uplink) Leases() metrics.Leases {
-	return metrics.Leases{Granted: u.granted.Load(), Presented: u.presented.Load(), Refused: u.refusals.all(), Draining: u.draining.Load()}
+func (us *Uplinks) Leases() metrics.Leases {
+	return metrics.Leases{Granted: us.granted.Load(), Presented: us.presented.Load(), Refused: us.refusals.all(), Draining: us.draining.Load()}
 }
 
 // refusals counts refused requests by the code of their error.

@@ -3,94 +3,150 @@
 package uplink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math"
-	"os"
-	"strings"
-	"sync/atomic"
-	"unicode"
-	"unicode/utf8"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/vishvananda/netns"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
 
-// Uplink is a mux that implements session.Provider.
+// Uplink is an interface with a mux on it. When the interface is gone or has another MAC address,
+// the leases of the mux end, and a new mux is opened as soon as that is possible.
 type Uplink struct {
-	*mux.Mux
+	cfg       mux.Config
 	authority *policy.Authority
+	ns        netns.NsHandle // of the interface
 
-	draining atomic.Bool // no endpoint is granted
+	cancel context.CancelFunc
+	kept   chan struct{} // closed when keep has ended
 
-	granted, presented atomic.Uint64 // requests for leases
-	refusals           refusals
+	mu  sync.Mutex
+	mux *mux.Mux // nil: the interface cannot be used
+	why error    // if mux is nil
 }
 
-// Open attaches to an interface of this process's network namespace, or takes over what another
-// unetd has pinned for it. It sets the policy of cfg, which is source with queues, the queues to
-// which endpoints may attach, and the limit of memory. register is the command that runs
-// xsk.RegisterMain. Call [Check] first.
-func Open(cfg mux.Config, source *policy.Source, queues policy.Queues, register []string) (*Uplink, error) {
-	if err := prepareBPFFS(cfg.Pin, cfg.Log); err != nil {
-		return nil, err
+// openUplink attaches to an interface of the calling thread's namespace, or takes over what another
+// unetd has pinned for it.
+func openUplink(cfg mux.Config, a *policy.Authority) (_ *Uplink, err error) {
+	u := &Uplink{cfg: cfg, authority: a, kept: make(chan struct{})}
+	if u.ns, err = netns.Get(); err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	maxCharge, chargeErr := maxCharge(cfg.Log)
-	memory, err := memoryBound(cfg.Log)
-	if err = errors.Join(chargeErr, err); err != nil {
-		return nil, err
-	}
-	u := &Uplink{authority: &policy.Authority{Source: source, Interface: cfg.Interface, Queues: queues, Log: cfg.Log, Register: register, MaxCharge: maxCharge}}
-	cfg.Limits.Memory, cfg.Policy = memory, u.authority
-	if u.Mux, err = mux.Open(cfg); err != nil {
+	if u.mux, err = mux.Open(cfg); err != nil {
+		u.ns.Close()
 		return nil, explainOpen(cfg.Interface, err)
 	}
+	var ctx context.Context
+	ctx, u.cancel = context.WithCancel(context.Background())
+	go u.keep(ctx, u.mux)
 	return u, nil
 }
 
-// maxCharge is the largest limit of registered memory that the kernel can enforce for a user, in
-// bytes.
-func maxCharge(log *slog.Logger) (int64, error) {
-	limit, err := xsk.MaxCharge()
-	if err != nil {
-		return 0, err
+// Pauses between attempts to open an interface again. While there is no interface of that name, only
+// the first is used.
+const (
+	shortestPause = 100 * time.Millisecond
+	longestPause  = 10 * time.Second
+)
+
+// keep replaces a mux that has failed, until ctx ends.
+func (u *Uplink) keep(ctx context.Context, m *mux.Mux) {
+	defer close(u.kept)
+	log, name := u.cfg.Log, u.cfg.Interface
+	for m != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case why := <-m.Failed():
+			log.Error("endpoints cannot use the interface any more; it is served again when that is possible", "interface", name, "error", why)
+			u.set(nil, why)
+			if err := m.Close(); err != nil {
+				log.Warn("not everything was detached from an interface that cannot be used any more", "interface", name, "error", err)
+			}
+			if m = u.reopen(ctx); m != nil {
+				log.Info("the interface is served again", "interface", name)
+			}
+		}
 	}
-	most := int64(min(limit, math.MaxInt64))
-	if most < math.MaxInt64 {
-		log.Warn("the kernel cannot count the memory of users whose rule allows more than this: a user who may make user namespaces can keep segments of closed endpoints; raise RLIMIT_MEMLOCK of unetd, or give it CAP_SYS_RESOURCE",
-			"memory", policy.Bytes(most/policy.RegisteredTimes))
-	}
-	return most, nil
 }
 
-// OpenEndpoint makes an endpoint for an application, if the policy permits it.
-func (u *Uplink) OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
-	if u.draining.Load() {
-		return nil, nil, u.refusals.count(protocol.Busy("an operator drains this unetd (unetd drain), which grants no new endpoints: try later"))
+// reopen tries until there is a mux. It returns nil if ctx ends first.
+func (u *Uplink) reopen(ctx context.Context) *mux.Mux {
+	logged := ""
+	for pause := shortestPause; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		var m *mux.Mux
+		there := false
+		err := route.Within(u.ns, func() (err error) {
+			if _, absent := net.InterfaceByName(u.cfg.Interface); absent != nil {
+				return nil
+			}
+			there = true
+			m, err = mux.Open(u.cfg)
+			return err
+		})
+		switch {
+		case err == nil && there:
+			u.set(m, nil)
+			return m
+		case err == nil:
+			pause = shortestPause
+			continue
+		}
+		err = explainOpen(u.cfg.Interface, err)
+		u.set(nil, err)
+		if text := err.Error(); text != logged {
+			u.cfg.Log.Warn("the interface cannot be served yet", "interface", u.cfg.Interface, "error", err)
+			logged = text
+		}
+		pause = min(2*pause, longestPause)
 	}
-	grant, l, err := u.OpenEndpointFor(ctx, peer, req)
+}
+
+func (u *Uplink) set(m *mux.Mux, why error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mux, u.why = m, why
+}
+
+// current is the mux. The error is an endpoint.ErrBusy if the interface cannot be used.
+func (u *Uplink) current() (*mux.Mux, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.mux == nil {
+		return nil, protocol.Busy("%s cannot be used now: %v", u.cfg.Interface, u.why)
+	}
+	return u.mux, nil
+}
+
+// open makes an endpoint for an application, if the policy permits it.
+func (u *Uplink) open(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	m, err := u.current()
 	if err != nil {
-		return nil, nil, u.refusals.count(forApplications(err))
+		return nil, nil, err
 	}
-	u.granted.Add(1)
+	grant, l, err := m.OpenEndpointFor(ctx, peer, req)
+	if err != nil {
+		return nil, nil, forApplications(err)
+	}
 	return grant, l, nil
-}
-
-// Present gives an application the lease of an endpoint that another unetd has opened.
-func (u *Uplink) Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
-	info, l, err := u.Mux.Present(ctx, peer, sock, connections)
-	if err != nil {
-		return endpoint.Info{}, nil, u.refusals.count(forApplications(err))
-	}
-	u.presented.Add(1)
-	return info, l, nil
 }
 
 // forApplications adds what the application's user can do about an error of the mux.
@@ -104,116 +160,103 @@ func forApplications(err error) error {
 	return err
 }
 
-// Endpoints lists all endpoints.
-func (u *Uplink) Endpoints(peer mux.Owner) ([]endpoint.Info, error) {
-	if err := u.authority.MayAsk(peer); err != nil {
-		return nil, err
+// describe describes the uplink to an operator.
+func (u *Uplink) describe() endpoint.Uplink {
+	u.mu.Lock()
+	m, why := u.mux, u.why
+	u.mu.Unlock()
+	if m == nil {
+		return endpoint.Uplink{Interface: u.cfg.Interface, Unusable: protocol.Message(why)}
 	}
-	return u.Mux.Endpoints(), nil
+	return m.Uplink()
 }
 
-// Status describes endpoints without their sockets.
-func (u *Uplink) Status(peer mux.Owner, from uint64) ([]endpoint.Status, error) {
-	if err := u.authority.MayAsk(peer); err != nil {
-		return nil, err
-	}
-	all, err := u.Mux.Status(from)
-	for i := range all {
-		all[i].Command = commandOf(all[i].PID)
-	}
-	return all, err
-}
+// How well an interface suits an address.
+const (
+	strange  = iota // it is not in a subnet of the interface
+	inSubnet        // it is
+	own             // it is an address of the interface
+)
 
-// commandOf is the name of a process as the kernel has it, at most 15 characters, which the
-// process can choose; "" if there is none. Characters that could control a terminal become ?.
-func commandOf(pid int) string {
-	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+// suits reports how well the interface suits an address.
+func (u *Uplink) suits(a netip.Addr) int {
+	m, err := u.current()
 	if err != nil {
-		return ""
+		return strange
 	}
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '?'
+	prefixes, err := m.Addresses()
+	if err != nil {
+		return strange
+	}
+	best := strange
+	for _, p := range prefixes {
+		switch {
+		case p.Addr() == a.Unmap():
+			return own
+		case p.Contains(a.Unmap()) && !a.IsLinkLocalUnicast():
+			best = inSubnet
 		}
-		return r
-	}, strings.TrimSuffix(string(name), "\n"))
+	}
+	return best
 }
 
-// Sockets reads the sockets that the process of an endpoint publishes.
-func (u *Uplink) Sockets(peer mux.Owner, id uint64, from uint32, n int) ([]endpoint.Socket, bool, error) {
-	if err := u.authority.MayAsk(peer); err != nil {
-		return nil, false, err
+// end ends keep, and then calls f with the mux, if there is one.
+func (u *Uplink) end(f func(*mux.Mux) error) error {
+	u.cancel()
+	<-u.kept
+	var err error
+	if u.mux != nil {
+		err = f(u.mux)
 	}
-	return u.Mux.Sockets(id, from, n)
+	return errors.Join(err, u.ns.Close())
 }
 
-// Counters reads all counters: those of the programs, then those of leases.
-func (u *Uplink) Counters(peer mux.Owner) ([]endpoint.Counter, error) {
-	if err := u.authority.MayAsk(peer); err != nil {
-		return nil, err
+// choose is the uplink for a request: the one that it names, else the one that suits the addresses of
+// its tags, else the only one of which the policy gives the user an endpoint. The error is an
+// endpoint.ErrUplink if these are none or several.
+func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error) {
+	if req.Interface != "" {
+		i := slices.IndexFunc(us.list, func(u *Uplink) bool { return u.cfg.Interface == req.Interface })
+		if i < 0 {
+			return nil, fmt.Errorf("%w: this unetd does not serve %q: choose one of %s", endpoint.ErrUplink, req.Interface, us.names())
+		}
+		return us.list[i], nil
 	}
-	all, err := u.Mux.Counters()
-	if err != nil {
-		return nil, err
+	if len(us.list) == 1 {
+		return us.list[0], nil
 	}
-	return append(all,
-		endpoint.Counter{Name: "lease_granted", Help: "endpoints opened since unetd was started", Value: u.granted.Load()},
-		endpoint.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd that their applications have presented to this one", Value: u.presented.Load()},
-		endpoint.Counter{Name: "lease_refused", Help: "requests to open or present an endpoint that have failed", Value: u.refusals.total()},
-	), nil
-}
-
-// Uplinks describes the uplink, and tells whether no endpoints are granted.
-func (u *Uplink) Uplinks(peer mux.Owner) ([]endpoint.Uplink, bool, error) {
-	if err := u.authority.MayAsk(peer); err != nil {
-		return nil, false, err
+	var chosen *Uplink
+	for _, t := range req.Tags {
+		if t.Kind == endpoint.TagMessage || !t.Addr.IsValid() || t.Addr.IsUnspecified() {
+			continue
+		}
+		fit := func(u *Uplink) int { return u.suits(t.Addr) }
+		best := slices.MaxFunc(us.list, func(a, b *Uplink) int { return cmp.Compare(fit(a), fit(b)) })
+		switch {
+		case fit(best) == strange:
+		case chosen != nil && chosen != best:
+			return nil, fmt.Errorf("%w: tags with addresses of %s and of %s: an endpoint is on one interface", endpoint.ErrUplink, chosen.cfg.Interface, best.cfg.Interface)
+		default:
+			chosen = best
+		}
 	}
-	return []endpoint.Uplink{u.Uplink()}, u.draining.Load(), nil
-}
-
-// Revoke ends the lease of an endpoint.
-func (u *Uplink) Revoke(peer mux.Owner, id uint64, reason string) error {
-	if err := u.authority.MayAsk(peer); err != nil {
-		return err
+	if chosen != nil {
+		return chosen, nil
 	}
-	if err := u.Mux.Revoke(id, reason); err != nil {
-		return err
+	var may []*Uplink
+	var refused error
+	for _, u := range us.list {
+		if _, err := u.authority.Open(peer, req); err == nil {
+			may = append(may, u)
+		} else if refused == nil {
+			refused = err
+		}
 	}
-	u.authority.Log.Info("endpoint revoked by an operator", "endpoint", id, "reason", reason, "uid", peer.UID, "pid", peer.PID)
-	return nil
-}
-
-// Reload reads the policy again.
-func (u *Uplink) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
-	if err := u.authority.MayAsk(peer); err != nil {
-		return nil, err
+	switch len(may) {
+	case 0:
+		return nil, refused
+	case 1:
+		return may[0], nil
 	}
-	c, err := u.authority.Source.Reload()
-	if err != nil {
-		return nil, fmt.Errorf("the old policy stays: %w", err)
-	}
-	return &c, nil
-}
-
-// Drain sets whether no endpoints are granted.
-func (u *Uplink) Drain(peer mux.Owner, on bool) error {
-	if err := u.authority.MayAsk(peer); err != nil {
-		return err
-	}
-	if u.draining.Swap(on) != on {
-		u.authority.Log.Info("draining", "on", on, "uid", peer.UID, "pid", peer.PID)
-	}
-	return nil
-}
-
-// Cleanup removes what killed unetds of this network namespace have left in the kernel. report is
-// called with a line about each mux.
-func Cleanup(bpffs string, force bool, report func(what string)) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(bpffs, &st); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("--bpffs %s: %w", bpffs, err)
-	} else if err != nil || st.Type != unix.BPF_FS_MAGIC {
-		return nil // nothing can be pinned there
-	}
-	return mux.Cleanup(bpffs, force, report)
+	return nil, fmt.Errorf("%w: this unetd serves %s: name one (Config.Interface, UNET_INTERFACE)", endpoint.ErrUplink, us.names())
 }

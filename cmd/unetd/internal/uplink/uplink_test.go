@@ -20,9 +20,9 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// under is an uplink with a policy, in which its name is eth0; "": the built-in policy. Its address is
+// under are uplinks with a policy: one, in which its name is eth0; "": the built-in policy. Its address is
 // 10.0.0.1.
-func under(t *testing.T, text string) *Uplink {
+func under(t *testing.T, text string) *Uplinks {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	file := ""
@@ -37,20 +37,22 @@ func under(t *testing.T, text string) *Uplink {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &Uplink{authority: &policy.Authority{Source: s, Interface: "eth0", Log: log}}
-	err = pair.A.Do(func() (err error) {
-		u.Mux, err = mux.Open(mux.Config{Interface: pair.A.Interface, Policy: u.authority})
+	us := &Uplinks{source: s, log: log}
+	a := &policy.Authority{Source: s, Interface: "eth0", Log: log}
+	err = pair.A.Do(func() error {
+		u, err := openUplink(mux.Config{Interface: pair.A.Interface, Policy: a, Log: log}, a)
+		us.list = []*Uplink{u}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := u.Close(); err != nil {
+		if err := us.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return u
+	return us
 }
 
 func tag(t *testing.T, text string) endpoint.Tag {
@@ -65,7 +67,7 @@ func tag(t *testing.T, text string) endpoint.Tag {
 var geometry = endpoint.Geometry{FrameCount: 64, FillSize: 32, CompletionSize: 32, RxSize: 32, TxSize: 32}
 
 // leased is a lease of a user.
-func leased(t *testing.T, u *Uplink, uid uint32, tags ...endpoint.Tag) endpoint.Lease {
+func leased(t *testing.T, u *Uplinks, uid uint32, tags ...endpoint.Tag) endpoint.Lease {
 	t.Helper()
 	g, l, err := u.OpenEndpoint(t.Context(), mux.Owner{UID: uid, GID: 77}, endpoint.Request{Geometry: geometry, Tags: tags})
 	if err != nil {
@@ -80,7 +82,7 @@ func leased(t *testing.T, u *Uplink, uid uint32, tags ...endpoint.Tag) endpoint.
 }
 
 // ofUser is a lease of uid 1001 under a rule with these tags. uid 1002 may claim all.
-func ofUser(t *testing.T, patterns string) (*Uplink, endpoint.Lease) {
+func ofUser(t *testing.T, patterns string) (*Uplinks, endpoint.Lease) {
 	t.Helper()
 	u := under(t, "rules: [{name: r, users: [1001], endpoints: 4, memory: 1MiB, tags: ["+patterns+`]},
 		{name: all, users: [1002], endpoints: 4, memory: 1MiB, tags: ["udp:*:1-65535", "tcp:*:1-65535", "msg:*"]}]`)
@@ -180,7 +182,7 @@ func TestWildcardNeverEntersForbidden(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("the other user: %v", err)
 	}
-	if e := u.Mux.Endpoints()[0]; fmt.Sprint(e.Tags) != "[udp:10.0.0.1:7000]" {
+	if e := u.muxes()[0].Endpoints()[0]; fmt.Sprint(e.Tags) != "[udp:10.0.0.1:7000]" {
 		t.Errorf("%v is held", e.Tags)
 	}
 }
@@ -224,7 +226,7 @@ func TestClaimAfterReload(t *testing.T) {
 	if _, err := l.Claim(context.Background(), one); err != nil {
 		t.Fatal(err)
 	}
-	source := u.authority.Source
+	source := u.source
 	if err := os.WriteFile(source.Policy().File, []byte("rules: []"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -254,10 +256,10 @@ rules:
 // A refusal of the policy names the rule and what to do.
 func TestRefusals(t *testing.T) {
 	u, builtIn := under(t, users), under(t, "")
-	file := u.authority.Source.Policy().File
+	file := u.source.Policy().File
 	first := policy.FirstUnprivileged()
 	for _, c := range []struct {
-		u    *Uplink
+		u    *Uplinks
 		uid  uint32
 		req  endpoint.Request
 		is   error
@@ -291,7 +293,7 @@ func TestRefusals(t *testing.T) {
 func TestWhoMayAsk(t *testing.T) {
 	u := under(t, users)
 	for uid, may := range map[uint32]bool{0: true, uint32(os.Geteuid()): true, 1001: false, 1002: true, 1003: false} {
-		err := u.authority.MayAsk(mux.Owner{UID: uid, GID: 77})
+		err := u.mayAsk(mux.Owner{UID: uid, GID: 77})
 		if (err == nil) != may || err != nil && !errors.Is(err, os.ErrPermission) {
 			t.Errorf("uid %d: %v", uid, err)
 		}

@@ -1,0 +1,286 @@
+//go:build linux
+
+package uplink
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux"
+)
+
+// Uplinks are the interfaces that unetd serves. It implements session.Provider.
+type Uplinks struct {
+	list   []*Uplink // at least one
+	source *policy.Source
+	log    *slog.Logger
+
+	draining atomic.Bool // no endpoint is granted
+
+	granted, presented atomic.Uint64 // requests for leases
+	refusals           refusals
+}
+
+// Open attaches to interfaces of this process's network namespace, or takes over what another unetd
+// has pinned for them. cfg is for each; Open sets Interface, Policy, which is source with queues, the
+// queues to which endpoints may attach, and the limit of memory. Limits of all users together are
+// divided among the interfaces. register is the command that runs xsk.RegisterMain. Call [Check] first.
+func Open(names []string, cfg mux.Config, source *policy.Source, queues policy.Queues, register []string) (_ *Uplinks, err error) {
+	if err := prepareBPFFS(cfg.Pin, cfg.Log); err != nil {
+		return nil, err
+	}
+	maxCharge, chargeErr := maxCharge(cfg.Log)
+	memory, err := memoryBound(cfg.Log)
+	if err = errors.Join(chargeErr, err); err != nil {
+		return nil, err
+	}
+	n := int64(len(names))
+	share := func(of int64) int64 { return (of + n - 1) / n } // 0, no limit, stays 0
+	cfg.Limits = mux.Limits{Endpoints: share(cfg.Limits.Endpoints), Memory: share(memory), Tags: share(cfg.Limits.Tags), TagsPerUID: share(cfg.Limits.TagsPerUID)}
+	cfg.IDs = new(mux.IDs)
+	us := &Uplinks{source: source, log: cfg.Log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, us.undo())
+		}
+	}()
+	for _, name := range names {
+		a := &policy.Authority{Source: source, Interface: name, Queues: queues, Log: cfg.Log, Register: register, MaxCharge: maxCharge}
+		cfg.Interface, cfg.Policy = name, a
+		u, err := openUplink(cfg, a)
+		if err != nil {
+			return nil, err
+		}
+		us.list = append(us.list, u)
+	}
+	return us, nil
+}
+
+// undo closes the uplinks that Open has opened before an error. One with endpoints of an earlier unetd
+// is left as it was.
+func (us *Uplinks) undo() error {
+	return us.end(func(m *mux.Mux) error {
+		if m.Uplink().Endpoints > 0 {
+			return m.Abandon()
+		}
+		return m.Close()
+	})
+}
+
+// maxCharge is the largest limit of registered memory that the kernel can enforce for a user, in
+// bytes.
+func maxCharge(log *slog.Logger) (int64, error) {
+	limit, err := xsk.MaxCharge()
+	if err != nil {
+		return 0, err
+	}
+	most := int64(min(limit, math.MaxInt64))
+	if most < math.MaxInt64 {
+		log.Warn("the kernel cannot count the memory of users whose rule allows more than this: a user who may make user namespaces can keep segments of closed endpoints; raise RLIMIT_MEMLOCK of unetd, or give it CAP_SYS_RESOURCE",
+			"memory", policy.Bytes(most/policy.RegisteredTimes))
+	}
+	return most, nil
+}
+
+func (us *Uplinks) names() string {
+	names := make([]string, len(us.list))
+	for i, u := range us.list {
+		names[i] = u.cfg.Interface
+	}
+	return strings.Join(names, ", ")
+}
+
+// Describe names the interfaces and the modes of their muxes, separated by commas.
+func (us *Uplinks) Describe() (interfaces, modes string) {
+	var list []string
+	for _, u := range us.list {
+		list = append(list, u.describe().Mode)
+	}
+	return us.names(), strings.Join(list, ", ")
+}
+
+// Close detaches everything. Every lease is closed by then.
+func (us *Uplinks) Close() error { return us.end((*mux.Mux).Close) }
+
+// Abandon leaves everything as it is, for the next unetd.
+func (us *Uplinks) Abandon() error { return us.end((*mux.Mux).Abandon) }
+
+func (us *Uplinks) end(f func(*mux.Mux) error) error {
+	var err error
+	for _, u := range us.list {
+		if e := u.end(f); e != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", u.cfg.Interface, e))
+		}
+	}
+	return err
+}
+
+// muxes are the muxes of the interfaces that can be used.
+func (us *Uplinks) muxes() (list []*mux.Mux) {
+	for _, u := range us.list {
+		if m, err := u.current(); err == nil {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// OpenEndpoint makes an endpoint for an application, if the policy permits it.
+func (us *Uplinks) OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	grant, l, err := us.open(ctx, peer, req)
+	if err != nil {
+		return nil, nil, us.refusals.count(err)
+	}
+	us.granted.Add(1)
+	return grant, l, nil
+}
+
+func (us *Uplinks) open(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+	if us.draining.Load() {
+		return nil, nil, protocol.Busy("an operator drains this unetd (unetd drain), which grants no new endpoints: try later")
+	}
+	u, err := us.choose(peer, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	return u.open(ctx, peer, req)
+}
+
+// Present gives an application the lease of an endpoint that another unetd has opened.
+func (us *Uplinks) Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error) {
+	err := endpoint.ErrNotPresentable
+	for _, m := range us.muxes() {
+		info, l, presentErr := m.Present(ctx, peer, sock, connections)
+		if presentErr == nil {
+			us.presented.Add(1)
+			return info, l, nil
+		}
+		if err = presentErr; !errors.Is(err, endpoint.ErrNotPresentable) {
+			break
+		}
+	}
+	return endpoint.Info{}, nil, us.refusals.count(forApplications(err))
+}
+
+// mayAsk returns nil if an owner is an operator by the rule for one of the interfaces.
+func (us *Uplinks) mayAsk(o mux.Owner) (err error) {
+	for _, u := range us.list {
+		if err = u.authority.MayAsk(o); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// Endpoints lists all endpoints.
+func (us *Uplinks) Endpoints(peer mux.Owner) (all []endpoint.Info, err error) {
+	if err := us.mayAsk(peer); err != nil {
+		return nil, err
+	}
+	for _, m := range us.muxes() {
+		all = append(all, m.Endpoints()...)
+	}
+	slices.SortFunc(all, func(a, b endpoint.Info) int { return cmp.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// Counters reads all counters: those of the programs, by interface, then those of leases.
+func (us *Uplinks) Counters(peer mux.Owner) (all []endpoint.Counter, err error) {
+	if err := us.mayAsk(peer); err != nil {
+		return nil, err
+	}
+	for _, m := range us.muxes() {
+		list, err := m.Counters()
+		if errors.Is(err, mux.ErrClosed) { // its interface has just gone
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	return append(all,
+		endpoint.Counter{Name: "lease_granted", Help: "endpoints opened since unetd was started", Value: us.granted.Load()},
+		endpoint.Counter{Name: "lease_presented", Help: "endpoints of an earlier unetd that their applications have presented to this one", Value: us.presented.Load()},
+		endpoint.Counter{Name: "lease_refused", Help: "requests to open or present an endpoint that have failed", Value: us.refusals.total()},
+	), nil
+}
+
+// Uplinks describes the interfaces, and tells whether no endpoints are granted.
+func (us *Uplinks) Uplinks(peer mux.Owner) ([]endpoint.Uplink, bool, error) {
+	if err := us.mayAsk(peer); err != nil {
+		return nil, false, err
+	}
+	list := make([]endpoint.Uplink, len(us.list))
+	for i, u := range us.list {
+		list[i] = u.describe()
+	}
+	return list, us.draining.Load(), nil
+}
+
+// Revoke ends the lease of an endpoint.
+func (us *Uplinks) Revoke(peer mux.Owner, id uint64, reason string) error {
+	if err := us.mayAsk(peer); err != nil {
+		return err
+	}
+	err := fmt.Errorf("%w: %d", endpoint.ErrNoEndpoint, id)
+	for _, m := range us.muxes() {
+		if err = m.Revoke(id, reason); !errors.Is(err, endpoint.ErrNoEndpoint) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	us.log.Info("endpoint revoked by an operator", "endpoint", id, "reason", reason, "uid", peer.UID, "pid", peer.PID)
+	return nil
+}
+
+// Reload reads the policy again.
+func (us *Uplinks) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
+	if err := us.mayAsk(peer); err != nil {
+		return nil, err
+	}
+	c, err := us.source.Reload()
+	if err != nil {
+		return nil, fmt.Errorf("the old policy stays: %w", err)
+	}
+	return &c, nil
+}
+
+// Drain sets whether no endpoints are granted.
+func (us *Uplinks) Drain(peer mux.Owner, on bool) error {
+	if err := us.mayAsk(peer); err != nil {
+		return err
+	}
+	if us.draining.Swap(on) != on {
+		us.log.Info("draining", "on", on, "uid", peer.UID, "pid", peer.PID)
+	}
+	return nil
+}
+
+// Cleanup removes what killed unetds of this network namespace have left in the kernel. report is
+// called with a line about each mux.
+func Cleanup(bpffs string, force bool, report func(what string)) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(bpffs, &st); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("--bpffs %s: %w", bpffs, err)
+	} else if err != nil || st.Type != unix.BPF_FS_MAGIC {
+		return nil // nothing can be pinned there
+	}
+	return mux.Cleanup(bpffs, force, report)
+}
