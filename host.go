@@ -88,6 +88,7 @@ type Host struct {
 	table   *datapath.Connections // nil: connections are not published
 	stack   *stack.Stack
 	locals  locals
+	groups  *groups
 	names   *net.Resolver // of NewOnLink; nil: the default
 	unwatch func()
 
@@ -258,6 +259,7 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 
 		linkAddr: cfg.LinkAddr,
 	}
+	h.groups = newGroups(giving, &h.zones)
 	if !cfg.WholeAddress { // otherwise all ports are the host's
 		cfg.TCPPorts = h.locals
 	}

@@ -184,7 +184,7 @@ func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote ne
 	}
 	local := netip.AddrPortFrom(bound, port)
 	var c *UDPConn
-	o.Released, o.Network = giveBack, network
+	o.Released, o.Network, o.Groups = giveBack, network, h.groups
 	if remote.IsValid() {
 		c, err = h.stack.DialUDP(local, remote, o)
 	} else {

@@ -100,7 +100,7 @@ func (all locals) listen(network string, a netip.Addr) (locals, netip.Addr, erro
 }
 
 // dial returns the local address of a socket that is connected to remote and asks for a, which
-// is one of the host's or unspecified: for a link-local remote the link-local one, for another
+// is one of the host's or unspecified: for a link-local remote, or group, the link-local one, for another
 // IPv6 address the global one (RFC 6724, section 5, rule 2). Errors: EADDRNOTAVAIL if a is not
 // the host's, ENETUNREACH if the host has no address to reach remote from, EINVAL for addresses
 // of two families, ECONNREFUSED for loopback addresses, for one of which the unspecified address
@@ -120,8 +120,9 @@ func (all locals) dial(a, remote netip.Addr) (*local, error) {
 		}
 		return some[0], nil
 	}
+	linkLocal := remote.Is6() && (remote.IsLinkLocalUnicast() || remote.IsLinkLocalMulticast())
 	for _, l := range all {
-		if l.addr.Is4() == remote.Is4() && l.addr.IsLinkLocalUnicast() == (remote.Is6() && remote.IsLinkLocalUnicast()) {
+		if l.addr.Is4() == remote.Is4() && l.addr.IsLinkLocalUnicast() == linkLocal {
 			return l, nil
 		}
 	}

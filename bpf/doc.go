@@ -40,9 +40,10 @@
 //
 //	frames in at the uplink   = sum of rx_*
 //	frames sent by endpoints  = sum of tx_*
-//	rx_port + rx_host + tx_local = sum of deliver_* + lost_deliver_backlog + lost_uplink_redirect
-//	                               + lost_local_redirect + lost_port_full + lost_port_down
+//	rx_port + rx_host + rx_group + tx_local + tx_group = sum of deliver_* + lost_deliver_backlog
+//	                + lost_uplink_redirect + lost_local_redirect + lost_port_full + lost_port_down
 //
+// The first two sums are without rx_group and tx_group, which count copies of datagrams to groups (group.h).
 // Frames of the host's own kernel (rx_host, and rx_bad_length, rx_fragment and rx_extension on lo) are
 // among rx_*, and the parts of a segmented super-frame (rx_cut) count again there. lost_uplink_backlog and
 // lost_port_backlog are in neither sum. What a driver drops is in the statistics of the device.

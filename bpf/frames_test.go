@@ -147,6 +147,24 @@ func solicitedNode(a netip.Addr) (netip.Addr, net.HardwareAddr) {
 	return netip.AddrFrom16(group), net.HardwareAddr{0x33, 0x33, 0xff, b[13], b[14], b[15]}
 }
 
+var (
+	group4          = netip.MustParseAddr("239.129.2.3")
+	subnetBroadcast = netip.MustParseAddr("10.0.0.255")
+)
+
+// groupMAC is the MAC address of a group, or of broadcast.
+func groupMAC(a netip.Addr) net.HardwareAddr {
+	switch {
+	case a.Is6():
+		b := a.As16()
+		return append(net.HardwareAddr{0x33, 0x33}, b[12:]...)
+	case a.IsMulticast():
+		b := a.As4()
+		return net.HardwareAddr{1, 0, 0x5e, b[1] & 0x7f, b[2], b[3]}
+	}
+	return bcast
+}
+
 // edit changes one byte of a copy.
 func edit(frame []byte, at int, v byte) []byte {
 	f := slices.Clone(frame)

@@ -159,8 +159,9 @@ func openLab(t testing.TB, device string, config func(mac [6]byte, ifindex int) 
 	must(t, spec.LoadAndAssign(&l.objs, nil))
 	t.Cleanup(func() { l.objs.Close() })
 	for _, a := range []netip.Addr{shared, shared6} {
-		must(t, l.objs.Own.Put(a.As16(), uint8(1)))
+		must(t, l.objs.Own.Put(a.As16(), OwnAddress))
 	}
+	must(t, l.objs.Own.Put(subnetBroadcast.As16(), OwnBroadcast))
 	return l
 }
 

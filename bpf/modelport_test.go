@@ -26,6 +26,7 @@ func (b *book) sends(from who, frame []byte) (f faults) {
 	}
 	f.when(!bytes.Equal(frame[6:12], b.link[:]), txForgedLink)
 	p := frame[14:]
+	b.sendsToGroup(&f, from, frame)
 	switch be16(frame, 12) {
 	case 0x0800:
 		b.sendsIP(&f, from, p, 4)
@@ -51,6 +52,24 @@ func (b *book) sends(from who, frame []byte) (f faults) {
 		f.when(true, txBadType)
 	}
 	return f
+}
+
+// sendsToGroup is about frames to group MAC addresses, by RFC 1112, 6.4, and RFC 2464, 7.
+func (b *book) sendsToGroup(f *faults, from who, frame []byte) {
+	dst, p := frame[:6], frame[14:]
+	if dst[0]&1 == 0 {
+		return
+	}
+	switch kind := be16(frame, 12); {
+	case kind == 0x0800 && len(p) >= 20 && bytes.Equal(dst, bcast):
+		to := netip.AddrFrom4([4]byte(p[16:20]))
+		f.when(to != netip.AddrFrom4([4]byte{255, 255, 255, 255}) && to != subnetBroadcast, txForgedGroup)
+		f.when(b.holdsAddr(netip.AddrFrom4([4]byte(p[12:16]))) != from, txBroadcast)
+	case kind == 0x0800 && len(p) >= 20:
+		f.when(p[16] < 224 || p[16] > 239 || !bytes.Equal(dst, []byte{1, 0, 0x5e, p[17] &^ 0x80, p[18], p[19]}), txForgedGroup)
+	case kind == 0x86dd && len(p) >= 40:
+		f.when(p[24] != 0xff || !bytes.Equal(dst, append([]byte{0x33, 0x33}, p[36:40]...)), txForgedGroup)
+	}
 }
 
 // plainPort: not from ports of DHCP servers (67, 547) and routers (RIP: 520, 521), and not to DHCP

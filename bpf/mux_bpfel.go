@@ -60,53 +60,57 @@ const (
 	MuxUnetCounterUNET_RX_PORT               MuxUnetCounter = 5
 	MuxUnetCounterUNET_RX_QUEUE              MuxUnetCounter = 6
 	MuxUnetCounterUNET_RX_HOST               MuxUnetCounter = 7
-	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 8
-	MuxUnetCounterUNET_RX_TAGGED_TWICE       MuxUnetCounter = 9
-	MuxUnetCounterUNET_RX_FRAGMENT           MuxUnetCounter = 10
-	MuxUnetCounterUNET_RX_EXTENSION          MuxUnetCounter = 11
-	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 12
-	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 13
-	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 14
-	MuxUnetCounterUNET_RX_MANY_PARTS         MuxUnetCounter = 15
-	MuxUnetCounterUNET_RX_CUTTER_BUSY        MuxUnetCounter = 16
-	MuxUnetCounterUNET_RX_STALE_PART         MuxUnetCounter = 17
-	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 18
-	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 19
-	MuxUnetCounterUNET_TX_HOST               MuxUnetCounter = 20
-	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 21
-	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 22
-	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 23
-	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 24
-	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 25
-	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 26
-	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 27
-	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 28
-	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 29
-	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 30
-	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 31
-	MuxUnetCounterUNET_TX_INFRASTRUCTURE     MuxUnetCounter = 32
-	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 33
-	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 34
-	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 35
-	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 36
-	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 37
-	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 38
-	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 39
-	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 40
-	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 41
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 42
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 43
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 44
-	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 45
-	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 46
-	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 47
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 48
-	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 49
-	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 50
-	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 51
-	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 52
-	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 53
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 54
+	MuxUnetCounterUNET_RX_GROUP              MuxUnetCounter = 8
+	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 9
+	MuxUnetCounterUNET_RX_TAGGED_TWICE       MuxUnetCounter = 10
+	MuxUnetCounterUNET_RX_FRAGMENT           MuxUnetCounter = 11
+	MuxUnetCounterUNET_RX_EXTENSION          MuxUnetCounter = 12
+	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 13
+	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 14
+	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 15
+	MuxUnetCounterUNET_RX_MANY_PARTS         MuxUnetCounter = 16
+	MuxUnetCounterUNET_RX_CUTTER_BUSY        MuxUnetCounter = 17
+	MuxUnetCounterUNET_RX_STALE_PART         MuxUnetCounter = 18
+	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 19
+	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 20
+	MuxUnetCounterUNET_TX_HOST               MuxUnetCounter = 21
+	MuxUnetCounterUNET_TX_GROUP              MuxUnetCounter = 22
+	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 23
+	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 24
+	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 25
+	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 26
+	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 27
+	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 28
+	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 29
+	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 30
+	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 31
+	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 32
+	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 33
+	MuxUnetCounterUNET_TX_FORGED_GROUP       MuxUnetCounter = 34
+	MuxUnetCounterUNET_TX_BROADCAST          MuxUnetCounter = 35
+	MuxUnetCounterUNET_TX_INFRASTRUCTURE     MuxUnetCounter = 36
+	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 37
+	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 38
+	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 39
+	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 40
+	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 41
+	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 42
+	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 43
+	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 44
+	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 45
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 46
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 47
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 48
+	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 49
+	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 50
+	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 51
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 52
+	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 53
+	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 54
+	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 55
+	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 56
+	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 57
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 58
 )
 
 type MuxUnetEndpoint struct {
@@ -175,6 +179,9 @@ const (
 	MuxMapCounters           = "counters"
 	MuxMapDevices            = "devices"
 	MuxMapEndpoints          = "endpoints"
+	MuxMapGroupPorts         = "group_ports"
+	MuxMapGroupWays          = "group_ways"
+	MuxMapGroups             = "groups"
 	MuxMapLines              = "lines"
 	MuxMapLosses             = "losses"
 	MuxMapOwn                = "own"
@@ -193,6 +200,8 @@ const (
 	MuxProgUnetDevmapXmit    = "unet_devmap_xmit"
 	MuxProgUnetEgress        = "unet_egress"
 	MuxProgUnetException     = "unet_exception"
+	MuxProgUnetGroup         = "unet_group"
+	MuxProgUnetGroupIn       = "unet_group_in"
 	MuxProgUnetLo            = "unet_lo"
 	MuxProgUnetNoteVlan      = "unet_note_vlan"
 	MuxProgUnetPort          = "unet_port"
@@ -254,6 +263,8 @@ type MuxProgramSpecs struct {
 	UnetDevmapXmit    *ebpf.ProgramSpec `ebpf:"unet_devmap_xmit"`
 	UnetEgress        *ebpf.ProgramSpec `ebpf:"unet_egress"`
 	UnetException     *ebpf.ProgramSpec `ebpf:"unet_exception"`
+	UnetGroup         *ebpf.ProgramSpec `ebpf:"unet_group"`
+	UnetGroupIn       *ebpf.ProgramSpec `ebpf:"unet_group_in"`
 	UnetLo            *ebpf.ProgramSpec `ebpf:"unet_lo"`
 	UnetNoteVlan      *ebpf.ProgramSpec `ebpf:"unet_note_vlan"`
 	UnetPort          *ebpf.ProgramSpec `ebpf:"unet_port"`
@@ -272,6 +283,9 @@ type MuxMapSpecs struct {
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	Devices     *ebpf.MapSpec `ebpf:"devices"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
+	GroupPorts  *ebpf.MapSpec `ebpf:"group_ports"`
+	GroupWays   *ebpf.MapSpec `ebpf:"group_ways"`
+	Groups      *ebpf.MapSpec `ebpf:"groups"`
 	Lines       *ebpf.MapSpec `ebpf:"lines"`
 	Losses      *ebpf.MapSpec `ebpf:"losses"`
 	Own         *ebpf.MapSpec `ebpf:"own"`
@@ -315,6 +329,9 @@ type MuxMaps struct {
 	Counters    *ebpf.Map `ebpf:"counters"`
 	Devices     *ebpf.Map `ebpf:"devices"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
+	GroupPorts  *ebpf.Map `ebpf:"group_ports"`
+	GroupWays   *ebpf.Map `ebpf:"group_ways"`
+	Groups      *ebpf.Map `ebpf:"groups"`
 	Lines       *ebpf.Map `ebpf:"lines"`
 	Losses      *ebpf.Map `ebpf:"losses"`
 	Own         *ebpf.Map `ebpf:"own"`
@@ -333,6 +350,9 @@ func (m *MuxMaps) Close() error {
 		m.Counters,
 		m.Devices,
 		m.Endpoints,
+		m.GroupPorts,
+		m.GroupWays,
+		m.Groups,
 		m.Lines,
 		m.Losses,
 		m.Own,
@@ -365,6 +385,8 @@ type MuxPrograms struct {
 	UnetDevmapXmit    *ebpf.Program `ebpf:"unet_devmap_xmit"`
 	UnetEgress        *ebpf.Program `ebpf:"unet_egress"`
 	UnetException     *ebpf.Program `ebpf:"unet_exception"`
+	UnetGroup         *ebpf.Program `ebpf:"unet_group"`
+	UnetGroupIn       *ebpf.Program `ebpf:"unet_group_in"`
 	UnetLo            *ebpf.Program `ebpf:"unet_lo"`
 	UnetNoteVlan      *ebpf.Program `ebpf:"unet_note_vlan"`
 	UnetPort          *ebpf.Program `ebpf:"unet_port"`
@@ -385,6 +407,8 @@ func (p *MuxPrograms) Close() error {
 		p.UnetDevmapXmit,
 		p.UnetEgress,
 		p.UnetException,
+		p.UnetGroup,
+		p.UnetGroupIn,
 		p.UnetLo,
 		p.UnetNoteVlan,
 		p.UnetPort,

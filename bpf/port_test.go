@@ -25,6 +25,9 @@ const (
 	txForgedARP      = MuxUnetCounterUNET_TX_FORGED_ARP
 	txForgedND       = MuxUnetCounterUNET_TX_FORGED_ND
 	txForgedQuote    = MuxUnetCounterUNET_TX_FORGED_QUOTE
+	txForgedGroup    = MuxUnetCounterUNET_TX_FORGED_GROUP
+	txBroadcast      = MuxUnetCounterUNET_TX_BROADCAST
+	txGroup          = MuxUnetCounterUNET_TX_GROUP
 	txInfrastructure = MuxUnetCounterUNET_TX_INFRASTRUCTURE
 	txNoOwner        = MuxUnetCounterUNET_TX_NO_OWNER
 	txHost           = MuxUnetCounterUNET_TX_HOST
@@ -48,6 +51,7 @@ func TestPort(t *testing.T) {
 		testPortErrors6(l)
 		testPortLocal6(l)
 		testPortInfrastructure(l)
+		testPortGroups(l)
 		l.wantAll(txUplink, txUplinkGone)
 		testPortBuffers(l)
 	})
@@ -92,7 +96,6 @@ func testPort(l *lab) {
 	l.wantSent([]sent{
 		{"UDP", good, l.a, l.uplink, txUplink},
 		{"UDP, uplink gone", good, l.a, 0, txUplinkGone},
-		{"UDP to broadcast", datagram(bcast, l.mac, at(shared, 7000), at(netip.MustParseAddr("10.0.0.255"), 1), 8), l.a, l.uplink, txUplink},
 		{"UDP to multicast", datagram([]byte{1, 0, 0x5e, 0, 0, 0xfb}, l.mac, at(shared, 7000), at(netip.MustParseAddr("224.0.0.251"), 5353), 8), l.a, l.uplink, txUplink},
 		{"UDP of another endpoint", good, l.b, l.uplink, txForgedTag},
 		{"UDP of a queue's endpoint", out(at(shared, 7001), at(peer, 1)), l.a, l.uplink, txForgedTag},

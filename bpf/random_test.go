@@ -93,6 +93,15 @@ func (l *lab) frame(r *rand.Rand) []byte {
 	payload := make([]byte, r.IntN(64))
 
 	ip := func(dst net.HardwareAddr, from, to netip.Addr) []byte {
+		if r.IntN(8) == 0 { // mostly to the group's MAC address
+			to = pick(r, group4, subnetBroadcast)
+			if six {
+				to = nodes6
+			}
+			if r.IntN(4) != 0 {
+				dst = groupMAC(to)
+			}
+		}
 		f := datagram(dst, src, netip.AddrPortFrom(from, port()), netip.AddrPortFrom(to, port()), len(payload))
 		if r.IntN(2) == 0 {
 			f = segment(dst, src, netip.AddrPortFrom(from, port()), netip.AddrPortFrom(to, port()), len(payload))

@@ -3,6 +3,7 @@ package bpf
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"net/netip"
 )
 
 // Short names of the types that bpf2go makes.
@@ -57,6 +58,8 @@ const (
 	FirstIfindex = 2                 // UNET_FIRST_IFINDEX: the inner end of slot 0's port
 	BlockPorts   = 64                // UNET_BLOCK_PORTS
 	TagCounts    = tagCountsAddr + 1 // UNET_TAG_COUNTS
+	Groups       = 1024              // UNET_GROUPS
+	GroupPorts   = 128               // UNET_GROUP_PORTS
 
 	tagCountsAddr = 1 << 16 / BlockPorts // UNET_TAG_COUNTS_ADDR
 )
@@ -75,6 +78,17 @@ func Key6(kind TagKind, addr [16]byte, port uint16) Tag6 {
 	}
 	return k
 }
+
+// GroupKey is the key of a UDP group, or of broadcast (255.255.255.255), in the tables of groups.
+func GroupKey(group netip.AddrPort) Tag6 {
+	return Key6(TagUDP, group.Addr().As16(), group.Port())
+}
+
+// Values of the map own.
+const (
+	OwnAddress   = uint8(1) // OWN_ADDRESS
+	OwnBroadcast = uint8(2) // OWN_BROADCAST
+)
 
 // MessageKey is the tag table's key of a message tag.
 func MessageKey(tag uint32) Tag {

@@ -154,6 +154,7 @@ func testUplink(l *lab) {
 		l.want("owner on this queue", p, to(shared, 7001), l.uplink, 0, rxQueue)
 	}
 	testLo(l)
+	testGroup(l)
 	l.wantAll(rxPass, rxQueueGone)
 
 	l.claim(Key(TagUDP, shared.As4(), 7003), Owner{Port: uint32(l.a), Room: testMTU + 14})

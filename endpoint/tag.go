@@ -33,7 +33,8 @@ type Tag struct {
 	Message uint32     // TagMessage: the tag in the message header
 }
 
-// UDPTag is the tag of a local UDP address and port.
+// UDPTag is the tag of a local UDP address and port. Several endpoints may hold the one of a multicast group,
+// or of 255.255.255.255, which stands for all broadcasts to the port.
 func UDPTag(ap netip.AddrPort) Tag {
 	return Tag{Kind: TagUDP, Addr: ap.Addr().Unmap(), Port: ap.Port()}
 }

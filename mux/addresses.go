@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
@@ -176,7 +177,7 @@ func (m *Mux) updateAddresses() error {
 }
 
 // openTo enters the addresses of the uplink at which endpoints reach the kernel of their own host
-// (bpf/src/host.h). There are none if the uplink is in a VRF: lo is not.
+// (bpf/src/host.h), and its broadcast addresses. There are none if the uplink is in a VRF: lo is not.
 func (m *Mux) openTo(own addresses) error {
 	l, err := m.nl.LinkByIndex(m.up.ifindex)
 	if isAbsent(err) {
@@ -185,13 +186,16 @@ func (m *Mux) openTo(own addresses) error {
 	if err != nil {
 		return fmt.Errorf("interface %s: %w", m.up.name, err)
 	}
-	want := map[[16]byte]bool{}
+	want := map[[16]byte]uint8{}
 	master, err := m.nl.LinkByIndex(l.Attrs().MasterIndex)
 	if inVRF := l.Attrs().MasterIndex != 0 && (err != nil || master.Type() == "vrf"); !inVRF {
 		for _, p := range own.uplink {
 			if a := p.Addr(); !a.IsLinkLocalUnicast() || a.Is4() {
-				want[a.As16()] = true
+				want[a.As16()] = bpf.OwnAddress
 			}
+		}
+		for _, a := range own.broadcasts() {
+			want[a.As16()] = bpf.OwnBroadcast
 		}
 	}
 	var key [16]byte
@@ -199,17 +203,19 @@ func (m *Mux) openTo(own addresses) error {
 	var gone [][16]byte
 	entries := m.progs.objs.Own.Iterate()
 	for entries.Next(&key, &value) {
-		if !want[key] {
+		if want[key] == 0 {
 			gone = append(gone, key)
 		}
-		delete(want, key)
+		if want[key] == value {
+			delete(want, key)
+		}
 	}
 	err = entries.Err()
 	for _, a := range gone {
 		err = errors.Join(err, m.progs.objs.Own.Delete(a))
 	}
-	for a := range want {
-		err = errors.Join(err, m.progs.objs.Own.Put(a, uint8(1)))
+	for a, is := range want {
+		err = errors.Join(err, m.progs.objs.Own.Put(a, is))
 	}
 	if err != nil {
 		return fmt.Errorf("addresses at which endpoints reach this host: %w", err)
@@ -268,6 +274,7 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 	}
 	for _, t := range tags {
 		switch {
+		case isGroup(t):
 		case t.Kind == endpoint.TagAddr:
 			if slices.Contains(own.host, t.Addr) {
 				return denied(t, "the host has just taken this address")

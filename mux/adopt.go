@@ -181,7 +181,11 @@ func (m *Mux) adopt() error {
 	if err != nil {
 		return err
 	}
-	alive := map[bpf.Owner]*Lease{}
+	groups, err := groupsInKernel(&m.progs.objs)
+	if err != nil {
+		return err
+	}
+	alive, onPort := map[bpf.Owner]*Lease{}, map[uint32]*Lease{}
 	lingers := map[bpf.Owner]bool{}
 	for owner, e := range endpoints {
 		name, there := ports[owner.Port]
@@ -194,6 +198,7 @@ func (m *Mux) adopt() error {
 		delete(ports, owner.Port)
 		if there {
 			alive[owner] = m.adopted(owner, e, name)
+			onPort[owner.Port] = alive[owner]
 			continue
 		}
 		if owner.Port != 0 {
@@ -217,7 +222,7 @@ func (m *Mux) adopt() error {
 			return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
 		}
 	}
-	if err := m.recount(maps.Keys(tags)); err != nil {
+	if err := m.recount(maps.Keys(tags), maps.Keys(groups)); err != nil {
 		return err
 	}
 	for owner, e := range endpoints {
@@ -254,6 +259,12 @@ func (m *Mux) adopt() error {
 			if err := m.readmit(l, t, owner.Suspended()); err != nil {
 				m.log.Warn("a claimed port cannot be reserved again: another program that has bound it receives nothing there", "tag", t, "endpoint", l.id, "error", err)
 			}
+		}
+	}
+	delete(onPort, 0) // queues
+	for t, ports := range groups {
+		if err := m.readmitGroup(t, ports, onPort); err != nil {
+			m.log.Warn("a group cannot be joined again: its datagrams may not arrive", "tag", t, "error", err)
 		}
 	}
 	return nil

@@ -179,8 +179,8 @@ func makeUp(h *netlink.Handle, uplink int) (up, top netlink.Link, err error) {
 	return ends[0], ends[1], nil
 }
 
-// attachUp attaches unet_up to the end of the pair where frames come out. There is no link: the
-// program is removed with the device. In native mode a veth accepts redirected frames only if its
+// attachUp attaches unet_up to the end of the pair where frames come out, and unet_group to the other. There are no links: the
+// programs are removed with the device. In native mode a veth accepts redirected frames only if its
 // other end has generic receive offload.
 func (p *programs) attachUp(up, top netlink.Link) error {
 	if p.mode == ModeNative {
@@ -192,6 +192,9 @@ func (p *programs) attachUp(up, top netlink.Link) error {
 	err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: top.Attrs().Index, Program: p.objs.UnetUp, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", top.Attrs().Name, err)
+	}
+	if err := netlink.LinkSetXdpFdWithFlags(up, p.objs.UnetGroup.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+		return fmt.Errorf("attach to %s: %w", up.Attrs().Name, err)
 	}
 	index := uint32(up.Attrs().Index)
 	if err := p.objs.Devices.Put(index, index); err != nil {

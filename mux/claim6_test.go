@@ -27,21 +27,30 @@ func tcpTag(s string) endpoint.Tag   { return endpoint.TCPTag(netip.MustParseAdd
 func udpBlock(s string) endpoint.Tag { return udpTag(s).AsBlock() }
 func tcpBlock(s string) endpoint.Tag { return tcpTag(s).AsBlock() }
 
-// openLab6 is a lab whose hosts have IPv6 too. The kernel receives IPv6 only after it has processed
-// that the interface is up.
+// openLab6 is a lab whose hosts have IPv6 too.
 func openLab6(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{IPv6: true})}
-	eventually(t, "host B operational", func() (up bool) {
-		must(t, l.B.Do(func() error {
-			link, err := netlink.LinkByName(l.B.Interface)
-			up = err == nil && link.Attrs().OperState == netlink.OperUp
-			return err
-		}))
-		return up
-	})
+	l := &lab{t: t, Pair: requirePair6(t)}
 	l.openMux(mux.ModeAuto)
 	return l
+}
+
+// requirePair6 is a pair of hosts with IPv6, and with its routes: the kernel adds these, and receives IPv6, only
+// after it has processed that the interface is up.
+func requirePair6(t *testing.T) *netlab.Pair {
+	t.Helper()
+	p := netlab.RequirePair(t, netlab.Config{IPv6: true})
+	for _, h := range []*netlab.Host{p.A, p.B} {
+		eventually(t, "the route to groups", func() (there bool) {
+			must(t, h.Do(func() error {
+				routes, err := netlink.RouteGet(net.ParseIP("ff15::1"))
+				there = err == nil && len(routes) > 0
+				return nil
+			}))
+			return there
+		})
+	}
+	return p
 }
 
 // program is a socket of the kernel's network stack.
@@ -281,7 +290,7 @@ func TestIPv6AddressesOfTheUplink(t *testing.T) {
 				t.Errorf("claim %v: %v, %v", tag, got, err)
 			}
 		}
-		for _, addr := range []string{"2001:db8:1::1", "::1", "fd00::2", "fe80::a%" + l.A.Interface, "ff02::1", "::ffff:10.0.0.2"} {
+		for _, addr := range []string{"2001:db8:1::1", "::1", "fd00::2", "fe80::a%" + l.A.Interface, "ff01::1", "ff02::1%" + l.A.Interface, "::ffff:10.0.0.2"} {
 			if got, err := a.lease.Claim(t.Context(), kind("["+addr+"]:50112")); !errors.Is(err, endpoint.ErrTagDenied) {
 				t.Errorf("claim a port of %v: %v, %v", addr, got, err)
 			}

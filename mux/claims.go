@@ -162,6 +162,12 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	var err error
 	for _, t := range tags {
+		if isGroup(t) {
+			if g := m.groups[t]; g != nil && g.has(l) {
+				err = errors.Join(err, m.leaveGroup(l, t))
+			}
+			continue
+		}
 		if c := m.tags.get(t); c != nil && c.by == l { // false: t was not entered, or l was closed, which gave t back
 			err = errors.Join(err, m.release(t))
 		}
@@ -199,6 +205,8 @@ func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err er
 // the kernel and enters it. m.mu is held and the calling thread is in the uplink's namespace.
 func (m *Mux) claim(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
 	switch {
+	case isGroup(t):
+		return t, m.claimGroup(c, t, r)
 	case hasPorts(t):
 		return m.claimPorts(c, t, r)
 	case t.Kind == endpoint.TagAddr:
@@ -262,6 +270,9 @@ func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 // unclaim gives back one tag of l. m.mu is held.
 func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 	t.Addr = t.Addr.Unmap()
+	if g := m.groups[t]; g != nil && g.has(l) {
+		return m.leaveGroup(l, t)
+	}
 	if c := m.tags.get(t); c == nil || c.by != l {
 		return denied(t, "not held by this endpoint")
 	}

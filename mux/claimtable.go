@@ -73,7 +73,7 @@ func (ct *claimTable) ofTCP(ap netip.AddrPort) *claim {
 func (ct *claimTable) inEffect(l *Lease) map[endpoint.Tag]bool {
 	set := map[endpoint.Tag]bool{}
 	for t := range l.tags {
-		if !ct.held[t].suspended {
+		if c := ct.held[t]; c != nil && !c.suspended { // nil: a group
 			set[t] = true
 		}
 	}
@@ -229,12 +229,14 @@ func (m *Mux) countTag(t endpoint.Tag, n int) error {
 	return nil
 }
 
-// recount sets all tag counts to those of the tags, which are all in the table.
-func (m *Mux) recount(tags iter.Seq[endpoint.Tag]) error {
+// recount sets all tag counts to those of the tags, which are all in the tables.
+func (m *Mux) recount(lists ...iter.Seq[endpoint.Tag]) error {
 	counts := make([]uint32, bpf.TagCounts)
-	for t := range tags {
-		if t.Kind != endpoint.TagMessage {
-			counts[bpf.CountOf(kindOf(t), t.Port)]++
+	for _, tags := range lists {
+		for t := range tags {
+			if t.Kind != endpoint.TagMessage {
+				counts[bpf.CountOf(kindOf(t), t.Port)]++
+			}
 		}
 	}
 	for i, n := range counts {

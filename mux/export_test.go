@@ -103,7 +103,14 @@ func (m *Mux) CheckTagCounts() error {
 	if errors.Is(err, os.ErrClosed) || m.progs.objs.Tags.FD() < 0 { // CloseTags
 		return nil
 	}
+	groups, err := groupsInKernel(&m.progs.objs)
+	if err != nil {
+		return err
+	}
 	want := map[uint32]uint32{}
+	for t := range groups {
+		want[bpf.CountOf(kindOf(t), t.Port)]++
+	}
 	for t := range tags {
 		if t.Kind != endpoint.TagMessage {
 			want[bpf.CountOf(kindOf(t), t.Port)]++

@@ -409,7 +409,7 @@ func (l *pinLab) live(c *child, before *app) (v life) {
 var killEvery = flag.Uint64("kill-every", 12, "TestKilledAtAnyStep: kill at every nth step")
 
 // The first is the tag of an endpoint on a queue.
-var killTags = []endpoint.Tag{endpoint.MessageTag(8), udpTag("10.0.0.1:7000"), endpoint.MessageTag(7), udpTag("10.0.0.1:64000").AsBlock()}
+var killTags = []endpoint.Tag{endpoint.MessageTag(8), udpTag("10.0.0.1:7000"), endpoint.MessageTag(7), udpTag("10.0.0.1:64000").AsBlock(), udpTag("239.1.2.3:5000")}
 
 // The process of a mux is killed at any step: endpoints go on working, the next process takes them
 // over and nothing else, and after its end nothing is left.
@@ -475,9 +475,11 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 		}
 	}
 	eventually(l.t, "what nobody holds is gone", func() bool { return len(m.Endpoints()) == len(mine) && len(look(l.t, l.A).links) == 2+len(mine) })
+	must(l.t, m.CheckTagCounts())
 	for _, a := range mine {
 		must(l.t, a.lease.Close())
 	}
+	must(l.t, m.CheckTagCounts())
 	for _, a := range []*app{before, v.mine} {
 		if a != nil {
 			a.close()

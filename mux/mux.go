@@ -94,6 +94,7 @@ type Mux struct {
 
 	mu        sync.Mutex // guards what follows, and the kernel's tables
 	tags      claimTable
+	groups    map[endpoint.Tag]*group
 	steering  steering
 	users     ledger
 	aside     map[netip.Addr]bool // whole addresses that are being claimed
@@ -271,7 +272,7 @@ func (m *Mux) stopBackground() {
 func (m *Mux) letGoOfTags() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.tags.letGo()
+	return errors.Join(m.tags.letGo(), m.letGoOfGroups())
 }
 
 // detach removes from the kernel what Open has put there.

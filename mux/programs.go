@@ -259,9 +259,9 @@ func (p *programs) attachFlag() int {
 
 // aides are the names of the programs that are not XDP programs: they count frames that the
 // kernel drops after XDP, note VLAN tags before it, redirect super-frames to the cutter, and take what
-// the kernel of this host sends to endpoints.
+// the kernel of this host sends to endpoints, and copies of what it receives for groups.
 func aides(m Mode, u *uplink) []string {
-	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException, bpf.MuxProgUnetLo, bpf.MuxProgUnetEgress}
+	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException, bpf.MuxProgUnetLo, bpf.MuxProgUnetEgress, bpf.MuxProgUnetGroupIn}
 	switch m {
 	case ModeNative:
 		names = append(names, bpf.MuxProgUnetDevmapXmit)
@@ -287,9 +287,10 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 	}
 	// Traffic control. unet_lo is put before other programs, which can end the chain.
 	controls := map[string]link.TCXOptions{
-		bpf.MuxProgUnetCut:    {Program: p.objs.UnetCut, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
-		bpf.MuxProgUnetLo:     {Program: p.objs.UnetLo, Attach: ebpf.AttachTCXIngress, Interface: loIndex, Anchor: link.Head()},
-		bpf.MuxProgUnetEgress: {Program: p.objs.UnetEgress, Attach: ebpf.AttachTCXEgress, Interface: u.ifindex},
+		bpf.MuxProgUnetCut:     {Program: p.objs.UnetCut, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
+		bpf.MuxProgUnetLo:      {Program: p.objs.UnetLo, Attach: ebpf.AttachTCXIngress, Interface: loIndex, Anchor: link.Head()},
+		bpf.MuxProgUnetEgress:  {Program: p.objs.UnetEgress, Attach: ebpf.AttachTCXEgress, Interface: u.ifindex},
+		bpf.MuxProgUnetGroupIn: {Program: p.objs.UnetGroupIn, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
 	}
 	for _, name := range aides(p.mode, u) {
 		if name == bpf.MuxProgUnetNoteVlan && noted {
@@ -312,6 +313,7 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 	}
 	return errors.Join(
 		p.countLosses(p.objs.UnetUplink, bpf.LostUplinkRedirect),
+		p.countLosses(p.objs.UnetGroup, bpf.LostUplinkRedirect),
 		p.countLosses(p.objs.UnetPort, bpf.LostPortRedirect),
 		p.countLosses(p.objs.UnetDeliver, bpf.LostDeliverRedirect),
 		p.countLosses(p.objs.UnetDeliverLinear, bpf.LostDeliverRedirect),

@@ -44,7 +44,7 @@ func (m *Mux) newReserver() (*reserver, error) {
 		return nil, os.NewSyscallError("getrlimit RLIMIT_NOFILE", err)
 	}
 	limit := int(min(files.Cur, 1<<30)) / 4 * 3
-	return &reserver{ifindex: m.up.ifindex, room: limit - m.tags.sockets(), limit: limit}, nil
+	return &reserver{ifindex: m.up.ifindex, room: limit - m.tags.sockets() - len(m.groups), limit: limit}, nil
 }
 
 func (r *reserver) close() error {

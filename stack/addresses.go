@@ -37,14 +37,14 @@ func (s *Stack) isOurs(a wire.Addr) bool {
 }
 
 // source is the address that packets to dst come from: for a link-local destination the
-// link-local one, for another IPv6 destination the global one, if there are both (RFC 6724,
+// link-local one (so for a group of that scope), for another IPv6 destination the global one, if there are both (RFC 6724,
 // section 5, rule 2). Zero: the stack has no address of that family.
 func (s *Stack) source(dst wire.Addr) wire.Addr {
 	if dst.Is4() {
 		return s.addr
 	}
 	first, second := s.addrs6[0], s.addrs6[1]
-	if dst.IsLinkLocal() {
+	if dst.IsLinkLocal() || dst.IsLinkLocalMulticast() {
 		first, second = second, first
 	}
 	if first == (wire.Addr{}) {

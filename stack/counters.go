@@ -23,6 +23,7 @@ const (
 	ipv4Checksum
 	ipv4Destination // for an address that is not ours
 	ipv4Source      // an address that no host can have
+	groupNoMember   // to a group that no socket has joined
 	ipv4LinkGroup   // to our address in a link-layer broadcast (RFC 1122, 3.3.6)
 	ipv4Fragment    // fragments that are not reassembled: not of UDP, or the address is shared
 	ipv4Protocol    // neither ICMP, UDP nor TCP
@@ -97,6 +98,7 @@ var reasonNames = [reasons]string{
 	ipv4Checksum:            "ipv4_checksum",
 	ipv4Destination:         "ipv4_destination",
 	ipv4Source:              "ipv4_source",
+	groupNoMember:           "group_no_member",
 	ipv4LinkGroup:           "ipv4_link_group",
 	ipv4Fragment:            "ipv4_fragment",
 	ipv4Protocol:            "ipv4_protocol",

@@ -59,7 +59,7 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 		head, room, most = head+wire.IPv6FragmentLen, room-wire.IPv6FragmentLen, math.MaxUint16-wire.UDPHeaderLen
 	}
 	switch {
-	case !s.wholeAddress, c.dontFragment, len(b) > most, room < 8:
+	case !s.wholeAddress, r.group, c.dontFragment, len(b) > most, room < 8:
 		return syscall.EMSGSIZE
 	case r.state != routeReady:
 		return errNoRoom

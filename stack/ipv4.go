@@ -73,14 +73,18 @@ type headers struct {
 // makeHeaders makes the template for to, from the IPv4 address from.
 func makeHeaders(src, dst wire.LinkAddr, from, to wire.Addr) (h headers) {
 	h.len = headersLen(to)
+	hops := uint8(ttl)
+	if to.IsMulticast() {
+		hops = 1 // RFC 1112, section 6.1; RFC 3542, section 5.2 leaves it to the system
+	}
 	ip := h.bytes[wire.EthernetHeaderLen:]
 	if h.len == headersLen6 {
 		wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv6)
-		wire.PutIPv6(ip, wire.IPv6Fields{HopLimit: ttl, Dst: to.As16()})
+		wire.PutIPv6(ip, wire.IPv6Fields{HopLimit: hops, Dst: to.As16()})
 		return h
 	}
 	wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv4)
-	wire.PutIPv4(ip, wire.IPv4Fields{TTL: ttl, DontFragment: true, Src: from.As4(), Dst: to.As4()})
+	wire.PutIPv4(ip, wire.IPv4Fields{TTL: hops, DontFragment: true, Src: from.As4(), Dst: to.As4()})
 	h.sum = uint32(^binary.BigEndian.Uint16(ip[10:]))
 	return h
 }

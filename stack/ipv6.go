@@ -38,6 +38,9 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 	case ip.Dst[0] == 0xff && err == nil && ip.Fragment == 0 && ip.Protocol == wire.ProtocolICMPv6:
 		s.inputICMPv6(p)
 	case !s.isOurs(p.dst):
+		if err == nil && ip.Fragment == 0 && ip.Protocol == wire.ProtocolUDP && p.dst.IsMulticast() && !s.impossibleSource(p.src) {
+			return s.inputGroup(p)
+		}
 		s.count[ipv6Destination]++
 	case group:
 		s.count[ipv6LinkGroup]++

@@ -534,7 +534,7 @@ func TestIPv6Malformed(t *testing.T) {
 		{"ipv6_truncated", change(datagram, 19, 200)},
 		{"ipv6_version", change(datagram, 14, 0x45)},
 		{"ipv6_destination", ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP, Dst: a16("fd00::9")}, udp6(7, "x"))},
-		{"ipv6_destination", ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP, Dst: a16("ff02::1")}, udp6(7, "x"))},
+		{"group_no_member", ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP, Dst: a16("ff02::1")}, udp6(7, "x"))},
 		{"ipv6_source", ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP, Dst: a16("::ffff:10.0.0.1")}, udp6(7, "x"))},
 		{"ipv6_source", ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP, Src: a16("::ffff:10.0.0.2")}, udp6(7, "x"))},
 		{"ipv6_source", ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP, Src: a16("ff02::2")}, udp6(7, "x"))},

@@ -247,6 +247,9 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	p.src, p.dst, p.payload, p.ecn = wire.AddrFrom4(ip.Src), wire.AddrFrom4(ip.Dst), ip.Payload, ip.TOS&wire.ECNMask
 	switch {
 	case p.dst != s.addr:
+		if s.isGroup(p.dst) && ip.Fragment == 0 && ip.Protocol == wire.ProtocolUDP && !s.impossibleSource(p.src) {
+			return s.inputGroup(p)
+		}
 		s.count[ipv4Destination]++
 	case group:
 		s.count[ipv4LinkGroup]++

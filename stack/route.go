@@ -97,6 +97,7 @@ type route struct {
 	err     error              // of sends while it is failed: EHOSTUNREACH or ENETUNREACH, with the resolver's
 	giveUp  context.CancelFunc // of the first question, while resolving
 
+	group      bool   // to a multicast or broadcast address; see groupRoute
 	slot       int    // in Stack.routeClock
 	sentAtHand uint64 // sent, when the clock's hand last passed
 

@@ -115,7 +115,8 @@ type Stack struct {
 	linkAddr     wire.LinkAddr
 	addr         wire.Addr    // the IPv4 address; zero: none
 	addrs6       [2]wire.Addr // the global IPv6 address and the link-local one; zero: none
-	broadcast4   wire.Addr    // of the IPv4 subnet; the limited one if it has none
+	groupRoutes  map[wire.Addr]*route
+	broadcast4   wire.Addr // of the IPv4 subnet; the limited one if it has none
 	wholeAddress bool
 	mtu          int
 	resolver     Resolver

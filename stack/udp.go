@@ -16,6 +16,8 @@ type UDPOptions struct {
 	Network        string // in the errors of the socket: "udp4" or "udp6"; empty: "udp"
 	QueueDatagrams int    // bound of the receive queue, datagrams; 0: [udp.DefaultQueueDatagrams]
 	Shared         bool   // see [udp.Options]; only for ListenUDP
+	// Groups claims the groups that the socket joins; nil: nothing has to be claimed.
+	Groups Groups
 	// Released is called once, when the socket has been closed. It must be quick and
 	// must not call the stack.
 	Released func()
@@ -58,9 +60,13 @@ type UDPConn struct {
 	tos                uint8     // type of service of the datagram that queue writes
 	from               wire.Addr // its source, if that is IPv6 and named by a control message; or zero
 	dontFragment       bool
+	multicastHops      uint8 // TTL or hop limit of what is sent to groups; 0: 1
+	noLoop             bool  // what is sent to groups does not come back to sockets of this stack
+	broadcasts         bool  // may send to broadcast addresses
 
 	local, remote net.Addr // *net.UDPAddr; remote is nil unless connected
 	network       string   // in errors
+	groups        Groups
 	released      func()
 }
 
@@ -97,7 +103,7 @@ func (s *Stack) DialUDP(local, remote netip.AddrPort, o UDPOptions) (*UDPConn, e
 }
 
 func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions) (*UDPConn, error) {
-	c := &UDPConn{stack: s, readDeadline: never, writeDeadline: never, network: cmp.Or(o.Network, "udp"), released: o.Released}
+	c := &UDPConn{stack: s, readDeadline: never, writeDeadline: never, network: cmp.Or(o.Network, "udp"), groups: o.Groups, released: o.Released}
 	l, err := s.localEnd(local, remote.Addr, c.network)
 	if err != nil {
 		return nil, err
@@ -105,16 +111,25 @@ func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions)
 	if remote.Addr.IsLoopback() && l.Addr != remote.Addr { // see loopBackSource
 		return nil, syscall.EADDRNOTAVAIL
 	}
+	if err := c.open(l, remote, o); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// open opens the socket in the engine.
+func (c *UDPConn) open(l, remote udp.AddrPort, o UDPOptions) (err error) {
+	s := c.stack
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing || s.broken != nil {
-		return nil, s.ended()
+		return s.ended()
 	}
 	c.udp, err = s.udp.Open(l, remote, udp.Options{
 		QueueDatagrams: o.QueueDatagrams, Shared: o.Shared, Owner: c,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c.local = net.UDPAddrFromAddrPort(c.udp.Local().Netip())
 	if c.udp.Connected() {
@@ -123,7 +138,7 @@ func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions)
 	c.record = s.publisher.recordUDP(c.udp)
 	s.sockets[c] = struct{}{}
 	c.setSlow()
-	return c, nil
+	return nil
 }
 
 // LocalAddr is the address and port of the socket, a *net.UDPAddr.
@@ -168,6 +183,7 @@ func (c *UDPConn) close() {
 	}
 	s.publisher.records.Put(c.record)
 	delete(s.sockets, c)
+	c.leaveAll()
 	s.broadcast(&c.readable)
 	if c.released != nil {
 		c.released()

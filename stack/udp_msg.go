@@ -113,12 +113,14 @@ func (c *UDPConn) sendsFrom(a, to wire.Addr) bool {
 }
 
 // putMessages writes the control messages of a received datagram to oob: IP_TOS with its ECN
-// bits, and IP_PKTINFO with the local address, or those of IPv6.
-func (c *UDPConn) putMessages(oob []byte, d *udp.Datagram) (n, flags int) {
+// bits, and IP_PKTINFO with the local address, or those of IPv6. Of one to a group the address is that of the group.
+func (c *UDPConn) putMessages(oob []byte, d *udp.Datagram, group wire.Addr) (n, flags int) {
 	to := c.udp.Local().Addr
 	switch from := d.From.Addr; {
 	case from.IsLoopback():
 		to = from // see loopBackSource
+	case group != (wire.Addr{}):
+		to = group
 	case !to.IsWildcard():
 	case from.Is4():
 		to = c.stack.addr
@@ -162,8 +164,10 @@ func (c *UDPConn) putMessages(oob []byte, d *udp.Datagram) (n, flags int) {
 func (c *UDPConn) ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int, addr netip.AddrPort, err error) {
 	s := c.stack
 	var d udp.Datagram
+	var group wire.Addr
 	s.mu.Lock()
 	if err = c.take(&d); err == nil {
+		group = c.udp.GroupAt(d.Group)
 		if n = copy(b, d.Payload); n < len(d.Payload) {
 			flags = flagTruncated
 		}
@@ -175,7 +179,7 @@ func (c *UDPConn) ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int, addr ne
 	}
 	if len(oob) > 0 {
 		var cut int
-		oobn, cut = c.putMessages(oob, &d)
+		oobn, cut = c.putMessages(oob, &d, group)
 		flags |= cut
 	}
 	return n, oobn, flags, d.From.Netip(), nil

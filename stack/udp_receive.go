@@ -25,8 +25,12 @@ const readsPerClock = 64
 
 // inputUDP takes a packet that is a datagram or a super-frame, and reports whether its
 // frame is kept.
-func (s *Stack) inputUDP(p *packet) (kept bool) {
-	in := udp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled}
+func (s *Stack) inputUDP(p *packet) (kept bool) { return s.inputUDPTo(p, nil, 0) }
+
+// inputUDPTo is inputUDP for a socket that is a member of the group that p was sent to; nil: p was sent to our
+// address.
+func (s *Stack) inputUDPTo(p *packet, to *udp.Socket, group uint8) (kept bool) {
+	in := udp.Inbound{To: to, Group: group, Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled}
 	switch {
 	case p.memory != tcp.MemoryFrame:
 		in.Heap, in.Frame = true, 0

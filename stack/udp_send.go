@@ -271,6 +271,10 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 	if c.tos != 0 {
 		setTOS(f.Data, c.tos)
 	}
+	var looped []byte
+	if r.group {
+		looped = c.toGroup(f.Data, &flow)
+	}
 	r.sent++
 	switch {
 	case r.state != routeReady:
@@ -279,6 +283,9 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 		s.count[framesSent]++
 		s.unflushed = true
 		c.udp.CountSent()
+		if looped != nil {
+			c.loopToGroup(&flow, looped)
+		}
 	default:
 		if reserved == nil {
 			s.link.Release(f)
@@ -311,6 +318,19 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 		if err := s.flush(); err != nil {
 			return nil, err
 		}
+	}
+	if c.udp.Local().Addr.IsMulticast() {
+		return nil, errGroupSends
+	}
+	if s.isGroup(to.Addr) {
+		r, err := s.groupRoute(to.Addr)
+		if err == nil && !to.Addr.IsMulticast() && !c.broadcasts {
+			err = errNoBroadcast
+		}
+		if err == nil {
+			c.route = r
+		}
+		return r, err
 	}
 	if r := s.answerUDP(c.udp, to); r != nil {
 		return r, nil // c.route is used for all ports of an address

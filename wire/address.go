@@ -148,6 +148,32 @@ func (a Addr) IsHost() bool {
 	return a != Addr{} && byte(a.hi) != 0xff
 }
 
+// IsMulticast reports whether a is in 224.0.0.0/4 or ff00::/8.
+func (a Addr) IsMulticast() bool {
+	if a.Is4() {
+		return byte(a.lo>>32)>>4 == 14
+	}
+	return byte(a.hi) == 0xff && a != Any6
+}
+
+// IsLinkLocalMulticast reports whether the routers of a link do not forward what is sent to a, a multicast
+// address: 224.0.0.0/24, and of IPv6 scope 2 and below (RFC 4291, section 2.7).
+func (a Addr) IsLinkLocalMulticast() bool {
+	if a.Is4() {
+		return uint32(a.lo>>32)&0xffffff == 0xe0
+	}
+	return a.IsMulticast() && byte(a.hi>>8)&0xf <= 2
+}
+
+// GroupLink is the MAC address of a multicast address (RFC 1112, section 6.4; RFC 2464, section 7).
+func GroupLink(group Addr) LinkAddr {
+	if !group.Is4() {
+		return MulticastLink(group.As16())
+	}
+	a := group.As4()
+	return LinkAddr{0x01, 0x00, 0x5e, a[1] & 0x7f, a[2], a[3]}
+}
+
 // AddrPort is an address and port. It is comparable.
 type AddrPort struct {
 	Addr Addr

@@ -29,7 +29,10 @@
 
 #define LO 1 /* the ifindex of lo, in every namespace */
 
-/* The addresses of the uplink, IPv4 as ::ffff:a.b.c.d, without link-local ones. */
+#define OWN_ADDRESS 1
+#define OWN_BROADCAST 2 /* of an IPv4 subnet */
+
+/* The addresses of the uplink, IPv4 as ::ffff:a.b.c.d, without link-local ones, and its broadcast addresses. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UNET_OWN_MAX);
@@ -40,8 +43,17 @@ struct {
 static __always_inline bool is_own(__be32 addr)
 {
 	const __be32 key[4] = { 0, 0, bpf_htonl(0xffff), addr };
+	const __u8 *is = bpf_map_lookup_elem(&own, key);
 
-	return bpf_map_lookup_elem(&own, key);
+	return is && *is == OWN_ADDRESS;
+}
+
+static __always_inline bool is_own_broadcast(__be32 addr)
+{
+	const __be32 key[4] = { 0, 0, bpf_htonl(0xffff), addr };
+	const __u8 *is = bpf_map_lookup_elem(&own, key);
+
+	return is && *is == OWN_BROADCAST;
 }
 
 static __always_inline bool is_own6(const __be32 *addr)
@@ -161,26 +173,6 @@ int unet_lo(struct __sk_buff *skb)
 			return count(UNET_LOST_HOST, TCX_DROP);
 	}
 	return tcx_to_port(skb, &owner, UNET_RX_HOST);
-}
-
-/*
- * unet_egress is at the uplink's exit of traffic control: the kernel asks for the MAC address of a
- * whole address there, and sends to it, and the wire has no answer. It is that of the uplink. The
- * request goes to the wire too: an announcement is for all hosts.
- */
-SEC("tcx/egress")
-int unet_egress(struct __sk_buff *skb)
-{
-	struct eth_header *eth = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-
-	if ((void *)(eth + 1) > data_end || skb->vlan_tci & VLAN_ID || is_vlan(eth->type))
-		return TCX_NEXT;
-	if (is_link(eth->dst, config.link_head, config.link_tail))
-		return bpf_redirect(LO, BPF_F_INGRESS);
-	if (eth->dst[0] & 1 && any_addr() && find_asked(of_skb(skb), eth->dst, eth, data_end).owner)
-		bpf_clone_redirect(skb, LO, BPF_F_INGRESS); /* if there is no memory, the kernel asks again */
-	return TCX_NEXT;
 }
 
 #endif

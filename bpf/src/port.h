@@ -11,7 +11,7 @@
 
 #include "check6.h"
 #include "count.h"
-#include "host.h"
+#include "group.h"
 #include "kernel.h"
 
 /* whole_len is bpf_xdp_get_buff_len(), without the call for a frame in one buffer. */
@@ -96,13 +96,26 @@ static __noinline int send_to_group(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct eth_header *eth = data;
+	__u32 port = ctx->ingress_ifindex, copies;
+	void *ways = NULL;
 	struct found f;
+	int problem;
 
 	if ((void *)(eth + 1) > data_end)
 		return count(UNET_TX_TRUNCATED, XDP_DROP);
+	problem = check_group(eth, data_end, port);
+	if (problem != ALLOWED)
+		return count(problem, XDP_DROP);
 	f = find_asked(of_xdp(ctx), eth->dst, eth, data_end);
 	/* An endpoint's probes and announcements of its own address go to the wire (RFC 5227, RFC 4862). */
-	return f.owner && f.owner->port != ctx->ingress_ifindex ? send_local(f.owner) : send_to_wire();
+	if (f.owner && f.owner->port != port)
+		return send_local(f.owner);
+	copies = group_copies(eth, data_end, port, &ways);
+	if (!copies || !ways)
+		return send_to_wire();
+	add(UNET_TX_GROUP, copies);
+	add(UNET_TX_UPLINK, 1);
+	return bpf_redirect_map(ways, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 }
 
 SEC("xdp.frags")

@@ -9,6 +9,7 @@
 #define UNET_H
 
 #include <linux/bpf.h>
+#include <linux/if_packet.h>
 #include <linux/types.h>
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
@@ -29,7 +30,9 @@ enum unet_tag_kind {
 #define UNET_BLOCK_PORTS 64 /* a block begins at a multiple of it */
 #define UNET_TAG_COUNTS_ADDR (65536 / UNET_BLOCK_PORTS)
 #define UNET_TAG_COUNTS (UNET_TAG_COUNTS_ADDR + 1)
-#define UNET_OWN_MAX 4096 /* addresses of the uplink */
+#define UNET_OWN_MAX 4096 /* addresses of the uplink, and its broadcast addresses */
+#define UNET_GROUPS 1024 /* tags of groups */
+#define UNET_GROUP_PORTS 128 /* that hold one */
 
 /* A key of the tag table: 8 bytes, so that it is hashed in one round. */
 struct unet_tag {
@@ -125,7 +128,8 @@ struct unet_config {
 
 /*
  * Counters. Each frame counts once as rx_* in the uplink program, once as tx_* in
- * the port program, once as deliver_* in a deliver program. The lost_* counters are
+ * the port program, once as deliver_* in a deliver program; rx_group and tx_group count
+ * copies, each in addition to its frame. The lost_* counters are
  * frames that the kernel dropped where no program could see it: after a program had
  * redirected and counted them, or on the way from an endpoint or the wire to their
  * first program.
@@ -143,6 +147,7 @@ enum unet_counter {
 	UNET_RX_PORT,
 	UNET_RX_QUEUE,
 	UNET_RX_HOST, /* from the kernel of this host, to a port: see host.h */
+	UNET_RX_GROUP, /* a copy to a port of what the kernel has received from the wire, or sends, to a group: see group.h */
 	/* uplink: a tag claims it, dropped */
 	UNET_RX_BAD_LENGTH,  /* a length field exceeds the frame */
 	UNET_RX_TAGGED_TWICE, /* two VLAN tags of VLAN 0; dropped also if no endpoint's tag claims it */
@@ -158,6 +163,7 @@ enum unet_counter {
 	UNET_TX_UPLINK,
 	UNET_TX_LOCAL, /* to another endpoint of this host */
 	UNET_TX_HOST,  /* to the kernel of this host */
+	UNET_TX_GROUP, /* a copy to another endpoint of this host, beside tx_uplink: see group.h */
 	/* port: dropped */
 	UNET_TX_TRUNCATED,     /* headers end too early, or are not in the first buffer */
 	UNET_TX_BAD_LENGTH,    /* a length field is wrong */
@@ -170,6 +176,8 @@ enum unet_counter {
 	UNET_TX_FORGED_ARP,    /* ARP for an address that the sender does not hold */
 	UNET_TX_FORGED_ND,     /* neighbour discovery for an address that the sender does not hold, or as a router */
 	UNET_TX_FORGED_QUOTE,  /* ICMP error about a packet that was not sent to its sender, or ICMP of a router */
+	UNET_TX_FORGED_GROUP,  /* the group MAC address is not that of the destination IP address */
+	UNET_TX_BROADCAST,     /* a broadcast, for which the sender holds neither the tag of its source port nor the whole address */
 	UNET_TX_INFRASTRUCTURE, /* traffic of network infrastructure from an owner without UNET_INFRASTRUCTURE */
 	UNET_TX_NO_OWNER,      /* addressed to this host, no endpoint holds the tag, and it is not for the kernel: see host.h */
 	UNET_TX_TO_QUEUE,      /* the owner is on a queue, and receives frames of the uplink only */

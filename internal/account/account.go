@@ -24,7 +24,7 @@ const (
 // not count frames (lease_*), and for those of one endpoint, which are parts of others.
 func FateOf(counter string) (f Fate, ok bool) {
 	switch counter {
-	case "rx_port", "rx_queue", "rx_host", "tx_uplink", "tx_local", "tx_host", "deliver_socket":
+	case "rx_port", "rx_queue", "rx_host", "rx_group", "tx_uplink", "tx_local", "tx_host", "tx_group", "deliver_socket":
 		return Redirected, true
 	case "rx_cut":
 		return Cut, true
@@ -65,7 +65,7 @@ func (b Balance) Missing() int64 { return int64(b.In - b.Out) }
 var balances = []Balance{{
 	Name:    "ports",
 	Help:    "frames redirected to ports, and frames that have reached the inner ends of ports or are counted as lost on the way",
-	InFrom:  []string{"rx_port", "rx_host", "tx_local"},
+	InFrom:  []string{"rx_port", "rx_host", "rx_group", "tx_local", "tx_group"},
 	OutFrom: []string{"deliver_*", "lost_uplink_redirect", "lost_local_redirect", "lost_port_full", "lost_port_down", "lost_deliver_backlog"},
 }}
 

@@ -148,7 +148,7 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	case kernel.Type == unix.RTN_BROADCAST:
 		route.LinkAddr = wire.Broadcast
 	case dst.IsMulticast():
-		route.LinkAddr = multicast(dst)
+		route.LinkAddr = wire.GroupLink(wire.AddrFrom(dst))
 	default:
 		if kernel.Via != nil {
 			return unreachable(fmt.Errorf("gateway %v is of another address family", kernel.Via))
@@ -169,14 +169,4 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 
 func isVerdict(err error, verdicts []error) bool {
 	return slices.ContainsFunc(verdicts, func(v error) bool { return errors.Is(err, v) })
-}
-
-// multicast is the MAC address of a group (RFC 1112, section 6.4; RFC 2464, section 7).
-func multicast(group netip.Addr) wire.LinkAddr {
-	if group.Is4() {
-		a := group.As4()
-		return wire.LinkAddr{0x01, 0x00, 0x5e, a[1] & 0x7f, a[2], a[3]}
-	}
-	a := group.As16()
-	return wire.LinkAddr{0x33, 0x33, a[12], a[13], a[14], a[15]}
 }

@@ -1,5 +1,7 @@
 package udp
 
+import "github.com/unet-go/unet/wire"
+
 // Defaults of [Options].
 const (
 	DefaultQueueDatagrams = 1024
@@ -31,7 +33,8 @@ type Socket struct {
 	shared bool
 	err    error // pending
 	table  *Table
-	next   *Socket // in the list of its port that it is on
+	groups []wire.Addr // see Join; the zero value is free
+	next   *Socket     // in the list of its port that it is on
 	count  SocketCounters
 }
 
@@ -100,6 +103,8 @@ type Datagram struct {
 	ECN uint8
 	// LinkLocal: it was sent to an address of fe80::/10.
 	LinkLocal bool
+	// Group is not 0 if it was sent to a group: see [Socket.GroupAt].
+	Group uint8
 }
 
 const minQueue = 16 // slots of the first ring
@@ -138,6 +143,7 @@ func (q *queue) push(in *Inbound, port uint16, payload []byte) bool {
 	slot.Payload, slot.Frame, slot.Heap = payload, in.Frame, in.Heap
 	slot.From.Addr, slot.From.Port = in.Src, port
 	slot.ECN, slot.LinkLocal = in.ECN, in.Dst.IsLinkLocal()
+	slot.Group = in.Group
 	q.tail++
 	q.bytes += len(payload)
 	return true
@@ -152,6 +158,7 @@ func (q *queue) Pop(d *Datagram) bool {
 	slot := &q.ring[q.head&uint32(len(q.ring)-1)]
 	d.Payload, d.Frame = slot.Payload, slot.Frame
 	d.From, d.Heap, d.ECN, d.LinkLocal = slot.From, slot.Heap, slot.ECN, slot.LinkLocal
+	d.Group = slot.Group
 	if slot.Heap {
 		slot.Payload = nil // let the collector have it
 	}

@@ -176,17 +176,23 @@ func (t *Table) insert(s *Socket) {
 // overlaps reports whether any socket could receive what is sent to local.
 func (t *Table) overlaps(local AddrPort) bool {
 	for s := t.first(local.Port); s != nil; s = s.next {
-		if s.local.Addr.Overlaps(local.Addr) {
+		if overlap(s.local.Addr, local.Addr) {
 			return true
 		}
 	}
 	return false
 }
 
+// overlap reports whether sockets with these local addresses exclude each other. Those of groups exclude none:
+// each member gets a datagram of its own.
+func overlap(a, b wire.Addr) bool {
+	return a.Overlaps(b) && !a.IsMulticast() && !b.IsMulticast()
+}
+
 // mayShare reports whether all sockets that overlap with s have its address and share it.
 func (t *Table) mayShare(s *Socket) bool {
 	for o := t.first(s.local.Port); o != nil; o = o.next {
-		if o.local.Addr.Overlaps(s.local.Addr) && !(s.shared && o.shared && o.local == s.local) {
+		if overlap(o.local.Addr, s.local.Addr) && !(s.shared && o.shared && o.local == s.local) {
 			return false
 		}
 	}
@@ -253,6 +259,11 @@ type Inbound struct {
 	GSOSize uint16
 	Heap    bool  // Data is memory of the Go heap; Frame means nothing
 	ECN     uint8 // of the IP header, see [wire.ECNMask]
+	// Group is not 0 if Data was sent to a group of To: [Socket.Group].
+	Group uint8
+	// To is the socket of a datagram to a group: one that [Table.Member] returns. Of other datagrams it is
+	// nil: they go to one socket, which is looked up.
+	To *Socket
 	// Reassembled: Data was in fragments, so that its checksum is complete. It must have no
 	// padding, which would be memory that the bound of the queue does not count.
 	Reassembled bool
@@ -268,7 +279,7 @@ func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
 	if in.Reassembled && err == nil && wire.UDPHeaderLen+len(u.Payload) < len(in.Data) {
 		err = wire.ErrLength
 	}
-	if err == nil {
+	if s = in.To; s == nil && err == nil {
 		s = t.Lookup(AddrPort{Addr: in.Src, Port: u.SrcPort}, AddrPort{Addr: in.Dst, Port: u.DstPort})
 	}
 	datagrams := 1

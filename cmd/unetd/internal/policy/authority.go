@@ -135,6 +135,9 @@ func (c *claims) Choices(t endpoint.Tag) (iter.Seq[endpoint.Tag], bool, error) {
 
 func (c *claims) refuse(t endpoint.Tag) error {
 	why := "ask an operator to add it to the tags of the rule"
+	if isGroup(t.Addr) {
+		why += ", which has to name groups: * does not stand for them"
+	}
 	if t.Port != 0 && c.r.Choices(t, 1, 1).Count() > 0 {
 		why = fmt.Sprintf("its port * does not stand for ports below %d: ask an operator to name the port in the rule", Floor(c.uid))
 	}

@@ -34,7 +34,7 @@ func BuiltIn() *Policy {
 		Infrastructure: true,
 		NATWarn:        true,
 	}
-	for _, text := range []string{"udp:*:*", "tcp:*:*", "addr:*", "msg:*"} {
+	for _, text := range []string{"udp:*:*", "udp:224.0.0.0/4:*", "udp:[ff00::/8]:*", "udp:255.255.255.255:*", "tcp:*:*", "addr:*", "msg:*"} {
 		p, err := ParsePattern(text)
 		if err != nil {
 			panic(fmt.Sprintf("BUG: pattern %s: %v", text, err))

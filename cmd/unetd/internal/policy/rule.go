@@ -185,7 +185,7 @@ func (p Pattern) MarshalText() ([]byte, error) { return []byte(p.text), nil }
 //
 //	udp:ADDR:PORT tcp:ADDR:PORT addr:ADDR msg:NUMBER
 //
-// An ADDR is an address, a prefix or *, in brackets before a port if it is of
+// An ADDR is an address, a prefix or *, which stands for no groups, in brackets before a port if it is of
 // IPv6. A PORT or NUMBER is a number, a range N-M or *.
 func ParsePattern(text string) (Pattern, error) {
 	p := Pattern{text: text}
@@ -207,11 +207,17 @@ func ParsePattern(text string) (Pattern, error) {
 		if p.prefix, err = parseHost(rest[:i]); err != nil {
 			return p, err
 		}
+		if p.ofGroups() && p.kind == endpoint.TagTCP {
+			return p, fmt.Errorf("%s is a group, which TCP has not: write udp:%s", rest[:i], rest)
+		}
 		p.open = rest[i+1:] == "*"
 		p.numbers, err = parseNumbers("port", rest[i+1:], math.MaxUint16)
 	case "addr":
 		p.kind = endpoint.TagAddr
 		p.prefix, err = parsePrefix(rest)
+		if err == nil && p.ofGroups() {
+			err = fmt.Errorf("%s is a group, which no endpoint has as a whole: write udp:%s:PORT, with an IPv6 address in brackets", rest, rest)
+		}
 	case "msg":
 		p.kind = endpoint.TagMessage
 		p.numbers, err = parseNumbers("message tag", rest, math.MaxUint32)
@@ -288,15 +294,28 @@ func parseNumbers(what, s string, last uint32) (span, error) {
 }
 
 // hasAddr reports whether an address is one of the pattern's; for a wildcard, whether it may become
-// one.
+// one. Groups have to be named: only a prefix of multicast addresses, or 255.255.255.255, has them.
 func (p Pattern) hasAddr(a netip.Addr) bool {
 	switch a = a.Unmap(); {
+	case isGroup(a) || p.ofGroups():
+		return p.ofGroups() && p.prefix.Contains(a)
 	case !p.prefix.IsValid() || !a.IsValid():
 		return true
 	case a.IsUnspecified():
 		return a.Is4() == p.prefix.Addr().Is4()
 	}
 	return p.prefix.Contains(a)
+}
+
+// isGroup reports whether a stands for several hosts. 255.255.255.255 stands for all broadcasts.
+func isGroup(a netip.Addr) bool {
+	return a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// ofGroups reports whether all addresses of the pattern are groups.
+func (p Pattern) ofGroups() bool {
+	a := p.prefix.Addr()
+	return p.prefix.IsValid() && isGroup(a) && (!a.Is4() || p.prefix.Bits() >= 4)
 }
 
 // ports are the ports of the pattern; *: those from floor on.

@@ -104,6 +104,9 @@ func TestPermits(t *testing.T) {
 	}{
 		{"udp:10.0.0.1:7000-7999", "udp:10.0.0.1:7000 udp:10.0.0.1:7999 udp:10.0.0.1:7040-7103 udp:10.0.0.1:7936-7999", "udp:10.0.0.1:6999 udp:10.0.0.1:8000 udp:10.0.0.2:7000 tcp:10.0.0.1:7000 udp:10.0.0.1:6976-7039"},
 		{"tcp:*:8080", "tcp:10.0.0.1:8080 tcp:[fd00::1]:8080", "tcp:10.0.0.1:80 udp:10.0.0.1:8080 tcp:10.0.0.1:8064-8127"},
+		{"udp:*:* udp:0.0.0.0/0:5000 udp:[::/0]:5000", "udp:10.0.0.1:5000", "udp:239.1.2.3:5000 udp:[ff02::1]:5000 udp:255.255.255.255:5000"},
+		{"udp:239.1.0.0/16:5000 udp:[ff00::/8]:*", "udp:239.1.2.3:5000 udp:[ff02::1]:5000", "udp:239.2.2.3:5000 udp:239.1.2.3:5001 udp:[ff02::1]:53 udp:10.0.0.1:5000 udp:[fd00::1]:5000"},
+		{"udp:224.0.0.0/4:* udp:255.255.255.255:67", "udp:239.1.2.3:5000 udp:255.255.255.255:67", "udp:255.255.255.255:68 udp:10.0.0.255:67"},
 		{"udp:*:*", "udp:10.0.0.1:1024 udp:10.0.0.1:65535 udp:[fd00::1]:5000 udp:10.0.0.1:1024-1087", "udp:10.0.0.1:1023 udp:10.0.0.1:960-1023 addr:10.0.0.1 msg:1"},
 		{"udp:*:* udp:*:53 udp:*:123-124", "udp:10.0.0.1:53 udp:10.0.0.1:124 udp:10.0.0.1:1024", "udp:10.0.0.1:125 udp:10.0.0.1:54"},
 		{"udp:*:1-65535", "udp:10.0.0.1:1 udp:10.0.0.1:960-1023", "tcp:10.0.0.1:1"},
@@ -165,6 +168,7 @@ func TestChoices(t *testing.T) {
 		{"tcp:10.0.0.2:*", "tcp:10.0.0.1:0", 0, "", "", false},
 		{"msg:5-6 msg:9", "msg:0", 3, "msg:5", "msg:9", false},
 		{"msg:*", "msg:0", 1<<32 - 1, "msg:1", "msg:4294967295", true},
+		{"udp:239.1.0.0/16:5000", "udp:0.0.0.0:0", 0, "", "", false},
 		{"udp:*:*", "msg:0", 0, "", "", false},
 		// The address stays a wildcard.
 		{"udp:10.0.0.1:7000 udp:10.0.0.2:8000", "udp:0.0.0.0:0", 2, "udp:0.0.0.0:7000", "udp:0.0.0.0:8000", false},
@@ -229,6 +233,8 @@ func TestPatternErrors(t *testing.T) {
 		"udp":                      "want udp:ADDR:PORT, tcp:ADDR:PORT, addr:ADDR or msg:NUMBER",
 		"":                         "want udp:ADDR:PORT, tcp:ADDR:PORT, addr:ADDR or msg:NUMBER",
 		"UDP:*:7":                  `"UDP" is not a kind of tag: want udp, tcp, addr or msg`,
+		"tcp:239.1.2.3:80":         "239.1.2.3 is a group, which TCP has not: write udp:239.1.2.3:80",
+		"addr:ff00::/8":            "ff00::/8 is a group, which no endpoint has as a whole: write udp:ff00::/8:PORT, with an IPv6 address in brackets",
 		"udp:*":                    "want udp:ADDR:PORT: write udp:*:* for all ports",
 		"udp:*:":                   `"" is not a port: want a number from 1 to 65535, a range N-M, or *`,
 		"udp:*:http":               `"http" is not a port: want a number from 1 to 65535, a range N-M, or *`,

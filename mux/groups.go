@@ -1,0 +1,343 @@
+//go:build linux
+
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// The tag of a UDP port of a multicast group, or of the address 255.255.255.255, which stands for
+// all broadcasts, can be held by several endpoints. Each gets a copy of a datagram, and the kernel's
+// programs get theirs (bpf/src/group.h, ADR 39). A socket of this process is a member of the
+// group while the tag is held, so the kernel reports the membership (IGMP, MLD) and the interface
+// accepts the group's frames.
+
+// groupsPerUID is the number of tags of groups that one user may hold; uid 0 may hold more. Each takes a socket, two maps
+// and reports on the network.
+const groupsPerUID = 64
+
+// group is a tag of a group that is held.
+type group struct {
+	members map[*Lease]struct{}
+	joined  int // descriptor of the member socket; -1: none
+}
+
+var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// isGroup reports whether several endpoints may hold the tag.
+func isGroup(t endpoint.Tag) bool {
+	return t.Kind == endpoint.TagUDP && (t.Addr.IsMulticast() || t.Addr == limitedBroadcast)
+}
+
+// notClaimable is the reason why no endpoint can hold a tag of a group; "": it can.
+func notClaimable(t endpoint.Tag) string {
+	switch {
+	case t.Block || t.Port == 0:
+		return "a group is claimed for one port: name it"
+	case t.Addr.Zone() != "":
+		return "a tag has no zone: leave it out"
+	case t.Addr.Is6() && t.Addr.As16()[1]&0xf <= 1:
+		return "a group of this scope never leaves a host (RFC 4291, 2.7)"
+	}
+	return ""
+}
+
+// claimGroup enters a tag of a group for l. m.mu is held and the calling thread is in the uplink's
+// namespace.
+func (m *Mux) claimGroup(c *claiming, t endpoint.Tag, r *reserver) error {
+	l := c.l
+	if why := notClaimable(t); why != "" {
+		return denied(t, "%s", why)
+	}
+	if l.attach != endpoint.AttachPort {
+		return denied(t, "an endpoint on a queue gets no groups: attach it to a port")
+	}
+	g := m.groups[t]
+	switch {
+	case g == nil:
+	case g.has(l):
+		return held(t, "this endpoint holds it already")
+	case len(g.members) >= bpf.GroupPorts:
+		return held(t, "%d endpoints hold it, which is the maximum: end one", len(g.members))
+	}
+	if err := m.roomForGroup(l.owner.UID); err != nil {
+		return err
+	}
+	if g == nil {
+		var err error
+		if g, err = m.openGroup(t, r); err != nil {
+			return fmt.Errorf("claim %v: %w", t, err)
+		}
+	}
+	if err := m.addMember(t, g, l); err != nil {
+		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.closeIfEmpty(t, g))
+	}
+	return nil
+}
+
+func (g *group) has(l *Lease) bool {
+	_, is := g.members[l]
+	return is
+}
+
+// roomForGroup returns nil if a user may hold one more tag of a group. m.mu is held.
+func (m *Mux) roomForGroup(uid uint32) error {
+	if uid == 0 {
+		return nil
+	}
+	n := 0
+	for _, g := range m.groups {
+		for l := range g.members {
+			if l.owner.UID == uid {
+				n++
+			}
+		}
+	}
+	if n >= groupsPerUID {
+		return fmt.Errorf("%w: uid %d holds %d tags of groups, which is the maximum: give one back", endpoint.ErrBusy, uid, n)
+	}
+	return nil
+}
+
+// openGroup makes the kernel's entries of a tag that nobody holds, and joins the group. m.mu is held and
+// the calling thread is in the uplink's namespace.
+func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
+	if len(m.groups) >= bpf.Groups {
+		return nil, fmt.Errorf("%w: it has room for %d tags of groups", ErrTableFull, bpf.Groups)
+	}
+	fd, err := r.join(t.Addr)
+	if err != nil {
+		return nil, err
+	}
+	g := &group{members: map[*Lease]struct{}{}, joined: fd}
+	if err := m.enterGroup(t); err != nil {
+		return nil, errors.Join(err, m.eraseGroup(t), g.leave())
+	}
+	if m.groups == nil {
+		m.groups = map[endpoint.Tag]*group{}
+	}
+	m.groups[t] = g
+	return g, nil
+}
+
+func (g *group) leave() error {
+	if g.joined < 0 {
+		return nil
+	}
+	fd := g.joined
+	g.joined = -1
+	return unix.Close(fd)
+}
+
+// join returns a socket that is a member of a group on the uplink; -1 for broadcast. Each group has a
+// socket of its own: net.ipv4.igmp_max_memberships limits the groups of a socket.
+func (r *reserver) join(a netip.Addr) (fd int, err error) {
+	if !a.IsMulticast() {
+		return -1, nil
+	}
+	if r.room <= 0 {
+		return -1, fmt.Errorf("%w: each group takes a descriptor, and %d are in use for ports and groups: raise the limit (ulimit -n, LimitNOFILE)", ErrTableFull, r.limit)
+	}
+	domain := unix.AF_INET
+	if a.Is6() {
+		domain = unix.AF_INET6
+	}
+	if fd, err = unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if a.Is6() {
+		err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: a.As16(), Interface: uint32(r.ifindex)})
+	} else {
+		err = unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &unix.IPMreqn{Multiaddr: a.As4(), Ifindex: int32(r.ifindex)})
+	}
+	if err != nil {
+		return -1, errors.Join(fmt.Errorf("join group %v: %w", a, err), unix.Close(fd))
+	}
+	r.room--
+	return fd, nil
+}
+
+func groupKey(t endpoint.Tag) bpf.Tag6 { return bpf.GroupKey(netip.AddrPortFrom(t.Addr, t.Port)) }
+
+// enterGroup makes the entries of a tag without members.
+func (m *Mux) enterGroup(t endpoint.Tag) error {
+	if err := m.countTag(t, 1); err != nil {
+		return err
+	}
+	uplink := uint32(m.up.ifindex)
+	for _, sets := range []*ebpf.Map{m.progs.objs.GroupPorts, m.progs.objs.GroupWays} {
+		set, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: bpf.GroupPorts + 1})
+		if err != nil {
+			return fmt.Errorf("devices of a group: %w", err)
+		}
+		if sets == m.progs.objs.GroupWays {
+			err = set.Put(uplink, uplink)
+		}
+		if err = errors.Join(err, sets.Put(groupKey(t), uint32(set.FD())), set.Close()); err != nil {
+			return fmt.Errorf("devices of a group: %w", err)
+		}
+	}
+	return m.progs.objs.Groups.Put(groupKey(t), uint32(0))
+}
+
+// eraseGroup undoes enterGroup.
+func (m *Mux) eraseGroup(t endpoint.Tag) error {
+	key := groupKey(t)
+	return errors.Join(
+		absentIsFine(m.progs.objs.Groups.Delete(key)),
+		absentIsFine(m.progs.objs.GroupWays.Delete(key)),
+		absentIsFine(m.progs.objs.GroupPorts.Delete(key)),
+		m.countTag(t, -1),
+	)
+}
+
+// inSet calls f with one of the sets of devices of a tag.
+func inSet(sets *ebpf.Map, t endpoint.Tag, f func(*ebpf.Map) error) error {
+	var set *ebpf.Map
+	if err := sets.Lookup(groupKey(t), &set); err != nil {
+		return fmt.Errorf("devices of a group: %w", err)
+	}
+	return errors.Join(f(set), set.Close())
+}
+
+// enterMember enters a port in both sets, first in that of the ports, and eraseMember deletes it there last: a
+// process that takes over reads that set.
+func (m *Mux) enterMember(t endpoint.Tag, port uint32) error {
+	put := func(set *ebpf.Map) error { return set.Put(port, port) }
+	if err := inSet(m.progs.objs.GroupPorts, t, put); err != nil {
+		return err
+	}
+	return inSet(m.progs.objs.GroupWays, t, put)
+}
+
+func (m *Mux) eraseMember(t endpoint.Tag, port uint32) error {
+	erase := func(set *ebpf.Map) error { return absentIsFine(set.Delete(port)) }
+	if err := inSet(m.progs.objs.GroupWays, t, erase); err != nil {
+		return err
+	}
+	return inSet(m.progs.objs.GroupPorts, t, erase)
+}
+
+// addMember gives a port copies of the group's datagrams. m.mu is held.
+func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
+	port := l.at.owner.Port
+	if err := m.enterMember(t, port); err != nil {
+		return errors.Join(err, m.eraseMember(t, port))
+	}
+	g.members[l] = struct{}{}
+	l.tags[t] = struct{}{}
+	m.users.count(l.owner.UID, use{tags: costOf(t)})
+	return m.progs.objs.Groups.Put(groupKey(t), uint32(len(g.members)))
+}
+
+// leaveGroup gives back a tag of a group that l holds. m.mu is held.
+func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
+	g := m.groups[t]
+	port := l.at.owner.Port
+	if err := m.eraseMember(t, port); err != nil {
+		return fmt.Errorf("give %v back: %w", t, err)
+	}
+	delete(g.members, l)
+	delete(l.tags, t)
+	m.users.uncount(l.owner.UID, use{tags: costOf(t)})
+	if len(g.members) > 0 {
+		return m.progs.objs.Groups.Put(groupKey(t), uint32(len(g.members)))
+	}
+	return m.closeIfEmpty(t, g)
+}
+
+// closeIfEmpty leaves a group without members. m.mu is held.
+func (m *Mux) closeIfEmpty(t endpoint.Tag, g *group) error {
+	if len(g.members) > 0 {
+		return nil
+	}
+	delete(m.groups, t)
+	return errors.Join(m.eraseGroup(t), g.leave())
+}
+
+// groupsInKernel reads the tags of groups from the kernel's tables, with the ports that hold each.
+func groupsInKernel(objs *bpf.MuxObjects) (map[endpoint.Tag][]uint32, error) {
+	list := map[endpoint.Tag][]uint32{}
+	var key bpf.Tag6
+	var id ebpf.MapID
+	entries := objs.GroupPorts.Iterate()
+	for entries.Next(&key, &id) {
+		addr, port := key.AddrPort()
+		t := endpoint.UDPTag(netip.AddrPortFrom(netip.AddrFrom16(addr), port))
+		list[t] = nil
+		set, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return nil, fmt.Errorf("devices of a group: %w", err)
+		}
+		var member, value uint32
+		members := set.Iterate()
+		for members.Next(&member, &value) {
+			list[t] = append(list[t], member)
+		}
+		if err := errors.Join(members.Err(), set.Close()); err != nil {
+			return nil, fmt.Errorf("devices of a group: %w", err)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("read the groups: %w", err)
+	}
+	return list, nil
+}
+
+// readmitGroup takes over a tag of a group and joins the group again. It is held also if the join
+// fails. alive are the leases by their ports. m.mu is held and the calling thread is in the
+// uplink's namespace.
+func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lease) error {
+	g := &group{members: map[*Lease]struct{}{}, joined: -1}
+	var err error
+	for _, port := range ports {
+		l := alive[port]
+		if l == nil {
+			err = errors.Join(err, m.eraseMember(t, port))
+			continue
+		}
+		err = errors.Join(err, m.addMember(t, g, l)) // in both sets: the other process may have stopped between them
+	}
+	if len(g.members) == 0 {
+		return errors.Join(err, m.eraseGroup(t))
+	}
+	if m.groups == nil {
+		m.groups = map[endpoint.Tag]*group{}
+	}
+	m.groups[t] = g
+	r, jerr := m.newReserver()
+	if jerr == nil {
+		g.joined, jerr = r.join(t.Addr)
+		jerr = errors.Join(jerr, r.close())
+	}
+	return errors.Join(err, jerr)
+}
+
+// letGoOfGroups leaves all groups. The kernel's tables stay as they are. m.mu is held.
+func (m *Mux) letGoOfGroups() error {
+	var err error
+	for _, g := range m.groups {
+		err = errors.Join(err, g.leave())
+	}
+	m.groups = nil
+	return err
+}
+
+// broadcasts are the broadcast addresses of the uplink's IPv4 subnets.
+func (own *addresses) broadcasts() (list []netip.Addr) {
+	for _, p := range own.uplink {
+		if p.Addr().Is4() && p.Bits() < 31 {
+			list = append(list, broadcast(p))
+		}
+	}
+	return list
+}

@@ -1,0 +1,328 @@
+//go:build linux
+
+package mux_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/mux"
+	"github.com/unet-go/unet/wire"
+)
+
+// family is a group of one IP family, and the addresses of the hosts.
+type family struct{ network, group, a, b string }
+
+var families = []family{
+	{"udp4", "239.1.2.3:5000", "10.0.0.1", "10.0.0.2"},
+	{"udp6", "[ff15::51]:5000", "[fd00::1]", "[fd00::2]"},
+}
+
+func (f family) link() wire.LinkAddr {
+	a := netip.MustParseAddrPort(f.group).Addr()
+	if a.Is6() {
+		return wire.MulticastLink(a.As16())
+	}
+	return wire.LinkAddr{1, 0, 0x5e, 1, 2, 3}
+}
+
+// member is a program on kernel sockets that has joined the group.
+func (f family) member(t *testing.T, h *netlab.Host) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	must(t, h.Do(func() error {
+		i, err := net.InterfaceByName(h.Interface)
+		if err != nil {
+			return err
+		}
+		c, err = net.ListenMulticastUDP(f.network, i, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(f.group)))
+		return err
+	}))
+	t.Cleanup(func() { c.Close() })
+	must(t, c.SetReadDeadline(time.Now().Add(patience)))
+	return c
+}
+
+func (f family) sender(t *testing.T, h *netlab.Host, addr string) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	must(t, h.Do(func() (err error) {
+		c, err = net.ListenUDP(f.network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr+":0")))
+		return err
+	}))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// frame is a datagram of an endpoint of host A to the group.
+func (f family) frame(l *lab, payload string) []byte {
+	src, dst := netip.MustParseAddrPort(f.a+":7000"), netip.MustParseAddrPort(f.group)
+	to := f.link()
+	udp := &layers.UDP{SrcPort: layers.UDPPort(src.Port()), DstPort: layers.UDPPort(dst.Port())}
+	if dst.Addr().Is4() {
+		return datagram(to, l.A.LinkAddr, src.String(), dst.String(), payload)
+	}
+	return build(&layers.Ethernet{DstMAC: to[:], SrcMAC: l.A.LinkAddr[:], EthernetType: layers.EthernetTypeIPv6},
+		&layers.IPv6{Version: 6, HopLimit: 1, NextHeader: layers.IPProtocolUDP, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()},
+		udp, gopacket.Payload(payload))
+}
+
+// wants checks that the endpoint receives a datagram to the group next.
+func (f family) wants(a *app, payload string) {
+	a.t.Helper()
+	p := packet(a.t, a.recv().frame)
+	udp, ok := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
+	if !ok || string(udp.Payload) != payload || udp.DstPort != 5000 {
+		a.t.Fatalf("received %v, want %q", p, payload)
+	}
+}
+
+// What is sent to a group reaches every endpoint that holds its tag, and the programs on kernel sockets
+// that have joined it, in every direction: from the wire, from the kernel of the same host, from an endpoint.
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+		for _, f := range families {
+			t.Run(mode.String()+"/"+f.network, func(t *testing.T) {
+				l := &lab{t: t, Pair: requirePair6(t)}
+				if mode == mux.ModeNative {
+					listenGRO(t, l.B)
+				}
+				l.openMux(mode)
+				tag := udpTag(f.group)
+				first := l.open(tag, udpTag(f.a+":7000"))
+				second := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tag}})
+				stranger := l.open(udpTag(strings.Replace(f.group, "1", "2", 1)))
+				kernelA, kernelB := f.member(t, l.A), f.member(t, l.B)
+				fromA, fromB := f.sender(t, l.A, f.a), f.sender(t, l.B, f.b)
+
+				sendTo(t, fromB, f.group, "from the wire")
+				f.wants(first, "from the wire")
+				f.wants(second, "from the wire")
+				readFrom(t, kernelA, "from the wire")
+				readFrom(t, kernelB, "from the wire") // its own host's loopback
+
+				sendTo(t, fromA, f.group, "from the kernel")
+				f.wants(first, "from the kernel")
+				f.wants(second, "from the kernel")
+				readFrom(t, kernelA, "from the kernel")
+				readFrom(t, kernelB, "from the kernel")
+
+				first.send(f.frame(l, "from an endpoint"))
+				f.wants(second, "from an endpoint")
+				readFrom(t, kernelB, "from an endpoint")
+				first.nothing("it has sent it")
+				stranger.nothing("it holds the port of another group")
+				if c := l.count(); c["rx_group"] != 4 || c["tx_group"] != 1 || c["tx_uplink"] != 1 || c["deliver_socket"] != 5 {
+					t.Errorf("counters: %v", c)
+				}
+
+				must(t, second.lease.Unclaim(t.Context(), tag))
+				sendTo(t, fromB, f.group, "again")
+				f.wants(first, "again")
+				must(t, first.lease.Close())
+				sendTo(t, fromB, f.group, "to the kernel only")
+				readFrom(t, kernelA, "again")
+				readFrom(t, kernelA, "to the kernel only")
+				second.nothing("it has given the tag back")
+			})
+		}
+	}
+}
+
+// reports decodes the membership reports for a group that host A sends: joined or left.
+func reports(t *testing.T, f family, h *netlab.Host) (next func() string) {
+	t.Helper()
+	var c *os.File
+	must(t, h.Do(func() error {
+		i, err := net.InterfaceByName(h.Interface)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		c = os.NewFile(uintptr(fd), "packets")
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0x0300, Ifindex: i.Index}) // ETH_P_ALL
+	}))
+	t.Cleanup(func() { c.Close() })
+	must(t, c.SetReadDeadline(time.Now().Add(patience)))
+	group := net.IP(netip.MustParseAddrPort(f.group).Addr().AsSlice())
+	return func() string {
+		t.Helper()
+		for b := make([]byte, 2048); ; {
+			n, err := c.Read(b)
+			must(t, err)
+			p := gopacket.NewPacket(b[:n], layers.LayerTypeEthernet, gopacket.Default)
+			if igmp, ok := p.Layer(layers.LayerTypeIGMP).(*layers.IGMP); ok && igmp.Version == 3 {
+				for _, r := range igmp.GroupRecords {
+					if r.MulticastAddress.Equal(group) {
+						return map[layers.IGMPv3GroupRecordType]string{layers.IGMPToEx: "joined", layers.IGMPToIn: "left"}[r.Type]
+					}
+				}
+			}
+			if mld, ok := p.Layer(layers.LayerTypeMLDv2MulticastListenerReport).(*layers.MLDv2MulticastListenerReportMessage); ok {
+				for _, r := range mld.MulticastAddressRecords {
+					if r.MulticastAddress.Equal(group) {
+						return map[layers.MLDv2MulticastAddressRecordType]string{
+							layers.MLDv2MulticastAddressRecordTypeChangeToExcludeMode: "joined",
+							layers.MLDv2MulticastAddressRecordTypeChangeToIncludeMode: "left",
+						}[r.RecordType]
+					}
+				}
+			}
+		}
+	}
+}
+
+// The first claim of a group joins it, and the last one to end leaves it, as the reports on the wire show
+// (RFC 3376, RFC 3810).
+func TestGroupMembership(t *testing.T) {
+	t.Parallel()
+	for _, f := range families {
+		t.Run(f.network, func(t *testing.T) {
+			l := &lab{t: t, Pair: requirePair6(t)}
+			l.openMux(mux.ModeAuto)
+			next := reports(t, f, l.B)
+			want := func(state string) {
+				t.Helper()
+				for { // the kernel repeats its reports
+					switch next() {
+					case state:
+						return
+					case "left":
+						t.Fatalf("left, want %s", state)
+					}
+				}
+			}
+			first := l.open(udpTag(f.group))
+			second := l.open(udpTag(f.group))
+			want("joined")
+			must(t, first.lease.Close())
+			must(t, second.lease.Close())
+			want("left")
+		})
+	}
+}
+
+// After the death of the process that serves the mux, members go on receiving, and the next one joins again.
+func TestGroupsAreTakenOver(t *testing.T) {
+	t.Parallel()
+	f := families[0]
+	l := newPinLab(t)
+	c := l.serve(order{})
+	first := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag(f.group)}})
+	second := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag(f.group)}})
+	fromB := f.sender(t, l.B, f.b)
+	c.kill()
+	sendTo(t, fromB, f.group, "nobody serves the mux")
+	f.wants(first, "nobody serves the mux")
+	f.wants(second, "nobody serves the mux")
+	second.close() // so its port is gone when the next process looks
+
+	next := reports(t, f, l.B)
+	l.mux = openPinned(t, l.A, mux.Config{Pin: l.pin})
+	if info := l.present(first); len(info.Tags) != 1 || info.Tags[0] != udpTag(f.group) {
+		t.Errorf("taken over with %v", info.Tags)
+	}
+	for next() != "joined" {
+	}
+	sendTo(t, fromB, f.group, "taken over")
+	f.wants(first, "taken over")
+	must(t, l.mux.CheckTagCounts())
+	must(t, first.lease.Unclaim(t.Context(), udpTag(f.group)))
+	must(t, l.mux.CheckTagCounts())
+	sendTo(t, fromB, f.group, "nobody's")
+	first.nothing("it has given the tag back")
+	must(t, l.mux.Close())
+}
+
+// What cannot be claimed is refused with the reason.
+func TestRefusedGroups(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	a := l.open(udpTag("239.1.2.3:5000"))
+	queue := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue})
+	for _, c := range []struct {
+		by   *app
+		tag  endpoint.Tag
+		want error
+		says string
+	}{
+		{a, udpTag("239.1.2.3:0"), endpoint.ErrTagDenied, "name it"},
+		{a, udpBlock("239.1.2.3:6400"), endpoint.ErrTagDenied, "name it"},
+		{a, tcpTag("239.1.2.3:5000"), endpoint.ErrTagDenied, "does not have this address"},
+		{a, addrTag("239.1.2.3"), endpoint.ErrTagDenied, "not the address of a host"},
+		{a, udpTag("[ff01::1]:5000"), endpoint.ErrTagDenied, "never leaves a host"},
+		{a, udpTag("239.1.2.3:5000"), endpoint.ErrTagHeld, "already"},
+		{queue, udpTag("239.1.2.3:5000"), endpoint.ErrTagDenied, "on a queue"},
+	} {
+		if _, err := c.by.lease.Claim(t.Context(), c.tag); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v: %v, want %v with %q", c.tag, err, c.want, c.says)
+		}
+	}
+}
+
+// A user holds at most 64 tags of groups.
+func TestGroupLimit(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	g, lease, err := l.openAs(mux.Owner{PID: os.Getpid(), UID: 1001}, mux.Terms{}, endpoint.Request{Geometry: small})
+	must(t, err)
+	t.Cleanup(func() { g.Close() })
+	for port := range uint16(64) {
+		_, err := lease.Claim(t.Context(), endpoint.UDPTag(netip.AddrPortFrom(netip.MustParseAddr("239.1.2.3"), 5000+port)))
+		must(t, err)
+	}
+	if _, err := lease.Claim(t.Context(), udpTag("239.1.2.3:4000")); !errors.Is(err, endpoint.ErrBusy) {
+		t.Errorf("one more: %v, want %v", err, endpoint.ErrBusy)
+	}
+	must(t, lease.Unclaim(t.Context(), udpTag("239.1.2.3:5000")))
+	_, err = lease.Claim(t.Context(), udpTag("239.1.2.3:4000"))
+	must(t, err)
+}
+
+// Broadcasts reach the endpoints that hold udp:255.255.255.255:PORT, which may also send from that port.
+func TestBroadcast(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	tag := udpTag("255.255.255.255:7000")
+	a := l.open(tag, udpTag("10.0.0.1:7000"))
+	b := l.open(udpTag("10.0.0.1:7001"))
+	all := wire.Broadcast
+	k := kernelUDP(t, l.B, "0.0.0.0:7000")
+	raw, err := k.SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1) }))
+	must(t, err)
+	sendTo(t, k, "10.0.0.255:7000", "to the subnet")
+	if p := packet(t, a.recv().frame); string(p.ApplicationLayer().Payload()) != "to the subnet" {
+		t.Errorf("received %v", p)
+	}
+	readFrom(t, k, "to the subnet") // looped back
+	for _, to := range []string{"10.0.0.255:7000", "255.255.255.255:7000"} {
+		a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", to, "to all"))
+		readFrom(t, k, "to all")
+	}
+	a.nothing("it has sent them")
+	b.nothing("it does not hold the tag")
+	l.moved("without the tag", "tx_", func() { b.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.255:7000", "forged")) }, "tx_broadcast")
+	l.moved("to one host", "tx_", func() { a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:7000", "forged")) }, "tx_forged_group")
+	l.moved("of another network", "tx_", func() { a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", "10.0.1.255:7000", "forged")) }, "tx_forged_group")
+	group := wire.LinkAddr{1, 0, 0x5e, 1, 2, 3}
+	l.moved("to one host by multicast", "tx_", func() { a.send(datagram(group, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:7000", "forged")) }, "tx_forged_group")
+	a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.255:7000", "the last"))
+	readFrom(t, k, "the last")
+}

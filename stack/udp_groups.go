@@ -1,0 +1,298 @@
+package stack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/unet-go/unet/proto/udp"
+	"github.com/unet-go/unet/wire"
+)
+
+// Groups claims groups for a socket. Join may block; Leave is called under the stack's lock and must not.
+// The group is a multicast address without a zone, or 255.255.255.255 for all broadcasts. The interface is as
+// given to JoinGroup.
+type Groups interface {
+	Join(on *net.Interface, group netip.AddrPort) error
+	Leave(group netip.AddrPort)
+}
+
+var (
+	limitedBroadcast = wire.AddrFrom4([4]byte{255, 255, 255, 255})
+
+	errGroupSends  = fmt.Errorf("%w: a socket of ListenMulticastUDP only receives: send from one of ListenPacket, which may join the group too", syscall.EOPNOTSUPP)
+	errNoBroadcast = fmt.Errorf("%w: call SetBroadcast(true) first", syscall.EACCES)
+	errSources     = fmt.Errorf("%w: membership is of all sources of a group (RFC 1112): use JoinGroup, and compare the sender", errors.ErrUnsupported)
+)
+
+// isGroup reports whether a is a multicast address or one of broadcast.
+func (s *Stack) isGroup(a wire.Addr) bool {
+	return a.IsMulticast() || a == s.broadcast4 || a == limitedBroadcast
+}
+
+// membership is the group that sockets join to receive what is sent to a, for which isGroup is true.
+func membership(a wire.Addr) wire.Addr {
+	if a.IsMulticast() {
+		return a
+	}
+	return limitedBroadcast
+}
+
+// inputGroup takes a UDP packet to a group to all sockets that are members. The first one gets the frame, others
+// copies. There are no ICMP errors (RFC 1122, section 3.2.2).
+func (s *Stack) inputGroup(p *packet) (kept bool) {
+	if len(p.payload) < wire.UDPHeaderLen {
+		s.count[ipv4Destination]++
+		return false
+	}
+	src := udp.AddrPort{Addr: p.src, Port: binary.BigEndian.Uint16(p.payload)}
+	dst := udp.AddrPort{Addr: membership(p.dst), Port: binary.BigEndian.Uint16(p.payload[2:])}
+	first := s.udp.Member(nil, src, dst)
+	if first == nil {
+		s.count[groupNoMember]++
+		return false
+	}
+	for sock := s.udp.Member(first, src, dst); sock != nil; sock = s.udp.Member(sock, src, dst) {
+		in := udp.Inbound{Src: p.src, Dst: p.dst, Data: slices.Clone(p.payload), Heap: true, GSOSize: p.gso, ECN: p.ecn, To: sock, Group: sock.Group(dst.Addr)}
+		s.pushToMember(&in)
+	}
+	return s.inputUDPTo(p, first, first.Group(dst.Addr))
+}
+
+// pushToMember hands memory of its own to a member.
+func (s *Stack) pushToMember(in *udp.Inbound) {
+	sock, n, _ := s.udp.Process(in)
+	for range n {
+		s.signal(&sock.Owner.(*UDPConn).readable)
+	}
+}
+
+const maxGroupRoutes = 1024
+
+// groupRoute is the route to a group: its MAC address follows from the address (RFC 1112, section 6.4; RFC
+// 2464, section 7). ENETUNREACH: the stack has no address of its family.
+func (s *Stack) groupRoute(dst wire.Addr) (*route, error) {
+	if r := s.groupRoutes[dst]; r != nil {
+		return r, nil
+	}
+	if s.source(dst) == (wire.Addr{}) {
+		return nil, syscall.ENETUNREACH
+	}
+	if s.groupRoutes == nil || len(s.groupRoutes) >= maxGroupRoutes {
+		s.groupRoutes = map[wire.Addr]*route{} // sockets keep theirs
+	}
+	link := wire.Broadcast
+	if dst.IsMulticast() {
+		link = wire.GroupLink(dst)
+	}
+	r := &route{state: routeReady, group: true, dst: dst, mtu: s.mtu, due: never}
+	r.headers = makeHeaders(s.linkAddr, link, s.addr, dst)
+	r.setMTU()
+	s.groupRoutes[dst] = r
+	return r, nil
+}
+
+// toGroup sets the TTL or hop limit of a frame to a group. It returns a copy of the datagram, for
+// loopToGroup, if a socket of this stack is to get it.
+func (c *UDPConn) toGroup(frame []byte, flow *wire.UDPFlow) (looped []byte) {
+	ip, head := frame[wire.EthernetHeaderLen:], headersLen(flow.Dst)
+	if hops := c.multicastHops; hops > 1 && flow.Dst.IsMulticast() {
+		if head == headersLen6 {
+			ip[7] = hops
+		} else { // RFC 1624
+			sum := uint32(^binary.BigEndian.Uint16(ip[10:])) + uint32(hops-ip[8])<<8
+			ip[8] = hops
+			binary.BigEndian.PutUint16(ip[10:], ^uint16(sum+sum>>16))
+		}
+	}
+	src, dst := udp.AddrPort{Addr: flow.Src, Port: flow.SrcPort}, udp.AddrPort{Addr: membership(flow.Dst), Port: flow.DstPort}
+	if c.noLoop || c.stack.udp.Member(nil, src, dst) == nil {
+		return nil
+	}
+	return slices.Clone(frame[head:])
+}
+
+// loopToGroup hands a datagram that has been sent to a group to the members on this stack. Other endpoints and
+// programs get it from the mux.
+func (c *UDPConn) loopToGroup(flow *wire.UDPFlow, datagram []byte) {
+	s := c.stack
+	src, dst := udp.AddrPort{Addr: flow.Src, Port: flow.SrcPort}, udp.AddrPort{Addr: membership(flow.Dst), Port: flow.DstPort}
+	for sock := s.udp.Member(nil, src, dst); sock != nil; sock = s.udp.Member(sock, src, dst) {
+		s.pushToMember(&udp.Inbound{Src: flow.Src, Dst: flow.Dst, Data: slices.Clone(datagram), Heap: true, ECN: c.tos & wire.ECNMask, To: sock, Group: sock.Group(dst.Addr)})
+		s.count[loopedBack]++
+	}
+}
+
+// ListenGroup makes a socket that only receives what is sent to a group and port, on the stack's link.
+func (s *Stack) ListenGroup(on *net.Interface, group netip.AddrPort, o UDPOptions) (*UDPConn, error) {
+	g := wire.AddrPortFrom(netip.AddrPortFrom(group.Addr().WithZone(""), group.Port()))
+	if !g.Addr.IsMulticast() || g.Port == 0 {
+		return nil, syscall.EINVAL
+	}
+	c := &UDPConn{stack: s, readDeadline: never, writeDeadline: never, network: o.Network, groups: o.Groups, released: o.Released}
+	if err := c.open(g, udp.AddrPort{}, o); err != nil {
+		return nil, err
+	}
+	if err := c.join(on, g.Addr); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// JoinGroup makes the socket receive what is sent to a multicast group and its port. The group is a *net.UDPAddr, whose
+// port is not used, or a *net.IPAddr. The interface is the host's, or nil. Several sockets and hosts may be members:
+// each gets every datagram. Errors: those of the claim of the tag udp:GROUP:PORT; EADDRINUSE if the socket is a
+// member; EINVAL if group is none of the socket's family.
+//
+// A socket that has not joined a group gets nothing of it (Linux: IP_MULTICAST_ALL is off).
+func (c *UDPConn) JoinGroup(on *net.Interface, group net.Addr) error {
+	a, err := c.groupOf(group)
+	if err == nil {
+		err = c.join(on, a)
+	}
+	return c.failToSet(group, err)
+}
+
+// LeaveGroup ends JoinGroup. The error is EADDRNOTAVAIL if the socket is no member.
+func (c *UDPConn) LeaveGroup(_ *net.Interface, group net.Addr) error {
+	a, err := c.groupOf(group)
+	if err == nil {
+		err = c.leave(a)
+	}
+	return c.failToSet(group, err)
+}
+
+// JoinSourceSpecificGroup fails with errors.ErrUnsupported: a member receives from all sources.
+func (c *UDPConn) JoinSourceSpecificGroup(_ *net.Interface, group, _ net.Addr) error {
+	return c.failToSet(group, errSources)
+}
+
+func (c *UDPConn) failToSet(group net.Addr, err error) error {
+	if err == nil {
+		return nil
+	}
+	return opError("set", c.network, "setsockopt", c.local, group, err)
+}
+
+// groupOf converts the address of a multicast group that the socket can join.
+func (c *UDPConn) groupOf(group net.Addr) (wire.Addr, error) {
+	var ip net.IP
+	switch g := group.(type) {
+	case *net.UDPAddr:
+		ip = g.IP
+	case *net.IPAddr:
+		ip = g.IP
+	}
+	n, _ := netip.AddrFromSlice(ip)
+	a := wire.AddrFrom(n.Unmap())
+	local := c.udp.Local().Addr
+	switch {
+	case !a.IsMulticast(), local.IsWildcard() && !local.Takes(a), !local.IsWildcard() && local.Is4() != a.Is4():
+		return a, syscall.EINVAL
+	}
+	return a, nil
+}
+
+// join claims a group and enters it.
+func (c *UDPConn) join(on *net.Interface, group wire.Addr) error {
+	s := c.stack
+	tag := netip.AddrPortFrom(group.Netip(), c.udp.Local().Port)
+	if c.groups != nil {
+		if err := c.groups.Join(on, tag); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	if c.closed {
+		err = s.ended()
+	} else {
+		err = c.udp.Join(group)
+	}
+	if err != nil && c.groups != nil {
+		c.groups.Leave(tag)
+	}
+	return err
+}
+
+func (c *UDPConn) leave(group wire.Addr) error {
+	s := c.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.closed {
+		return s.ended()
+	}
+	err := c.udp.Leave(group)
+	if err == nil && c.groups != nil {
+		c.groups.Leave(netip.AddrPortFrom(group.Netip(), c.udp.Local().Port))
+	}
+	return err
+}
+
+// leaveAll gives the groups of a closed socket back.
+func (c *UDPConn) leaveAll() {
+	if c.groups == nil {
+		return
+	}
+	for _, g := range c.udp.Groups() {
+		c.groups.Leave(netip.AddrPortFrom(g.Netip(), c.udp.Local().Port))
+	}
+}
+
+// SetMulticastTTL sets the TTL, or the hop limit, of what the socket sends to multicast groups: 1 to 255. It
+// is 1 at first (RFC 1112, section 6.1).
+func (c *UDPConn) SetMulticastTTL(ttl int) error {
+	if ttl < 1 || ttl > 255 {
+		return c.failToSet(nil, syscall.EINVAL)
+	}
+	return c.set(func() { c.multicastHops = uint8(ttl) })
+}
+
+// SetMulticastHopLimit is SetMulticastTTL.
+func (c *UDPConn) SetMulticastHopLimit(hops int) error { return c.SetMulticastTTL(hops) }
+
+// SetMulticastLoopback says whether what the socket sends to groups also goes to members on this host's stack: at first
+// it does. Other endpoints of the machine get it in any case.
+func (c *UDPConn) SetMulticastLoopback(on bool) error { return c.set(func() { c.noLoop = !on }) }
+
+// SetBroadcast permits the socket to send to broadcast addresses, and makes it receive broadcasts to its port:
+// 255.255.255.255 and the broadcast address of the subnet. It claims the tag udp:255.255.255.255:PORT.
+func (c *UDPConn) SetBroadcast(on bool) error {
+	var err error
+	local := c.udp.Local().Addr
+	switch {
+	case !local.Is4() && local != (wire.Addr{}), local.IsMulticast(), c.stack.addr == (wire.Addr{}):
+		err = syscall.EINVAL
+	case on:
+		err = c.join(nil, limitedBroadcast)
+		if err == syscall.EADDRINUSE { // it is on
+			err = nil
+		}
+	default:
+		if err = c.leave(limitedBroadcast); err == syscall.EADDRNOTAVAIL {
+			err = nil
+		}
+	}
+	if err != nil {
+		return c.failToSet(nil, err)
+	}
+	return c.set(func() { c.broadcasts, c.route = on, nil })
+}
+
+// set changes an option of an open socket.
+func (c *UDPConn) set(change func()) error {
+	s := c.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.closed {
+		return opError("set", c.network, "setsockopt", nil, c.local, s.ended())
+	}
+	change()
+	return nil
+}
