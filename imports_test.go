@@ -71,6 +71,7 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/dns":           {own: []string{"."}, other: []string{"golang.org/x/net/dns/dnsmessage"}},
 	"examples/postgres":      {own: []string{"."}, other: []string{"github.com/jackc/pgx/v5"}},
 	"examples/forward":       {own: []string{"."}},
+	"examples/multicast":     {own: []string{"."}},
 	"examples/upcall":        {own: []string{".", "control", "datapath", "endpoint"}},
 
 	"cmd/unetd/internal/capture": {own: []string{"bpf", "wire", "cmd/unetd/internal/filter"}, other: []string{"github.com/cilium/ebpf", "github.com/google/gopacket", "golang.org/x/sys/unix"}},
