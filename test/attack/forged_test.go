@@ -114,6 +114,28 @@ func forgedCases(armed *shooter) []attackCase {
 			}
 			v.fire(armed)
 		}},
+		{"groups", "packets for one host or another group to multicast and broadcast MAC addresses, broadcasts without their tag, groups as sources", func(s *scene) {
+			v := s.forge("tx_forged_group", "tx_broadcast", "tx_forged_addr")
+			group, subnet, all := netip.MustParseAddr("239.1.2.3"), netip.MustParseAddr("10.0.0.255"), netip.MustParseAddr("255.255.255.255")
+			groupLink := wire.LinkAddr{1, 0, 0x5e, 1, 2, 3}
+			for _, link := range []wire.LinkAddr{broadcast, groupLink, allNodesLink, solicitB6Link, {1, 0x80, 0xc2, 0, 0, 0}, {1}} {
+				for _, src := range []netip.Addr{hostA, attackerAddr} {
+					for _, dst := range []netip.Addr{hostB, neighbourAddr, netip.MustParseAddr("239.1.2.4"), netip.MustParseAddr("192.0.2.255")} {
+						v.add(ether(link, linkA, typeIPv4, ipv4(src, dst, protocolUDP, udp(attackerPort, discard, v.mark()))))
+					}
+				}
+				for _, dst := range []netip.Addr{hostB6, neighbourAddr6, netip.MustParseAddr("ff02::2")} {
+					v.add(ether(link, linkA, typeIPv6, ipv6(hostA6, dst, protocolUDP, udp(attackerPort, discard, v.mark()))))
+				}
+			}
+			for _, dst := range []netip.Addr{subnet, all} {
+				v.add(ether(broadcast, linkA, typeIPv4, ipv4(hostA, dst, protocolUDP, udp(attackerPort, 68, v.mark()))))
+				v.add(ether(groupLink, linkA, typeIPv4, ipv4(attackerAddr, dst, protocolUDP, udp(attackerPort, discard, v.mark()))))
+			}
+			v.add(ether(groupLink, linkA, typeIPv4, ipv4(group, group, protocolUDP, udp(attackerPort, discard, v.mark()))))
+			v.add(ether(allNodesLink, linkA, typeIPv6, ipv6(allNodes, allNodes, protocolUDP, udp(attackerPort, discard, v.mark()))))
+			v.fire(armed)
+		}},
 		{"source IPv6 address", "the same for IPv6, with unspecified, loopback, link-local, multicast and IPv4-mapped sources", func(s *scene) {
 			v := s.forge("tx_forged_addr", "tx_forged_tag", "tx_bad_header", "tx_forged_nd", "tx_forged_quote")
 			for _, src := range foreign6 {
