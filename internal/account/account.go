@@ -113,13 +113,16 @@ type Total struct {
 	Of     map[Fate]uint64 `json:"of"`
 }
 
-// Totals are the frames of each stage, and those that the kernel has lost.
+// copies are the counters of copies of datagrams to groups, which count as other frames of their stage, too.
+var copies = []string{"rx_group", "tx_group"}
+
+// Totals are the frames of each stage without such copies, and those that the kernel has lost.
 func Totals(list []endpoint.Counter) []Total {
 	totals := make([]Total, 0, len(Stages)+1)
 	for _, stage := range append(slices.Clone(Stages), string(Lost)) {
 		t := Total{Stage: stage, Of: map[Fate]uint64{}}
 		for _, c := range list {
-			if f, ok := FateOf(c.Name); ok && strings.HasPrefix(c.Name, stage+"_") {
+			if f, ok := FateOf(c.Name); ok && strings.HasPrefix(c.Name, stage+"_") && !slices.Contains(copies, c.Name) {
 				t.Frames += c.Value
 				t.Of[f] += c.Value
 			}
