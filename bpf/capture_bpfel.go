@@ -25,9 +25,8 @@ type CaptureUnetCapture struct {
 	Queue    uint32
 	OneQueue uint32
 	Snaplen  uint32
-	UnetPort uint32
+	UnetPort [2]uint32
 	Deliver  [3]uint32
-	_        [4]byte
 	Drops    [2]uint64
 }
 
@@ -75,24 +74,26 @@ const (
 	CaptureUnetCounterUNET_TX_TO_QUEUE           CaptureUnetCounter = 38
 	CaptureUnetCounterUNET_TX_PORT_GONE          CaptureUnetCounter = 39
 	CaptureUnetCounterUNET_TX_UPLINK_GONE        CaptureUnetCounter = 40
-	CaptureUnetCounterUNET_DELIVER_SOCKET        CaptureUnetCounter = 41
-	CaptureUnetCounterUNET_DELIVER_NO_SOCKET     CaptureUnetCounter = 42
-	CaptureUnetCounterUNET_DELIVER_BAD_FILL      CaptureUnetCounter = 43
-	CaptureUnetCounterUNET_DELIVER_TOO_LONG      CaptureUnetCounter = 44
-	CaptureUnetCounterUNET_LOST_CUT              CaptureUnetCounter = 45
-	CaptureUnetCounterUNET_LOST_UPLINK_REDIRECT  CaptureUnetCounter = 46
-	CaptureUnetCounterUNET_LOST_PORT_REDIRECT    CaptureUnetCounter = 47
-	CaptureUnetCounterUNET_LOST_DELIVER_REDIRECT CaptureUnetCounter = 48
-	CaptureUnetCounterUNET_LOST_UPLINK_BACKLOG   CaptureUnetCounter = 49
-	CaptureUnetCounterUNET_LOST_PORT_BACKLOG     CaptureUnetCounter = 50
-	CaptureUnetCounterUNET_LOST_DELIVER_BACKLOG  CaptureUnetCounter = 51
-	CaptureUnetCounterUNET_LOST_DEVICE_FULL      CaptureUnetCounter = 52
-	CaptureUnetCounterUNET_LOST_PORT_FULL        CaptureUnetCounter = 53
-	CaptureUnetCounterUNET_LOST_PORT_DOWN        CaptureUnetCounter = 54
-	CaptureUnetCounterUNET_LOST_QUEUE_REDIRECT   CaptureUnetCounter = 55
-	CaptureUnetCounterUNET_LOST_LOCAL_REDIRECT   CaptureUnetCounter = 56
-	CaptureUnetCounterUNET_LOST_HOST             CaptureUnetCounter = 57
-	CaptureUnetCounterUNET_COUNTERS              CaptureUnetCounter = 58
+	CaptureUnetCounterUNET_TX_RATE_ENDPOINT      CaptureUnetCounter = 41
+	CaptureUnetCounterUNET_TX_RATE_USER          CaptureUnetCounter = 42
+	CaptureUnetCounterUNET_DELIVER_SOCKET        CaptureUnetCounter = 43
+	CaptureUnetCounterUNET_DELIVER_NO_SOCKET     CaptureUnetCounter = 44
+	CaptureUnetCounterUNET_DELIVER_BAD_FILL      CaptureUnetCounter = 45
+	CaptureUnetCounterUNET_DELIVER_TOO_LONG      CaptureUnetCounter = 46
+	CaptureUnetCounterUNET_LOST_CUT              CaptureUnetCounter = 47
+	CaptureUnetCounterUNET_LOST_UPLINK_REDIRECT  CaptureUnetCounter = 48
+	CaptureUnetCounterUNET_LOST_PORT_REDIRECT    CaptureUnetCounter = 49
+	CaptureUnetCounterUNET_LOST_DELIVER_REDIRECT CaptureUnetCounter = 50
+	CaptureUnetCounterUNET_LOST_UPLINK_BACKLOG   CaptureUnetCounter = 51
+	CaptureUnetCounterUNET_LOST_PORT_BACKLOG     CaptureUnetCounter = 52
+	CaptureUnetCounterUNET_LOST_DELIVER_BACKLOG  CaptureUnetCounter = 53
+	CaptureUnetCounterUNET_LOST_DEVICE_FULL      CaptureUnetCounter = 54
+	CaptureUnetCounterUNET_LOST_PORT_FULL        CaptureUnetCounter = 55
+	CaptureUnetCounterUNET_LOST_PORT_DOWN        CaptureUnetCounter = 56
+	CaptureUnetCounterUNET_LOST_QUEUE_REDIRECT   CaptureUnetCounter = 57
+	CaptureUnetCounterUNET_LOST_LOCAL_REDIRECT   CaptureUnetCounter = 58
+	CaptureUnetCounterUNET_LOST_HOST             CaptureUnetCounter = 59
+	CaptureUnetCounterUNET_COUNTERS              CaptureUnetCounter = 60
 )
 
 type CaptureUnetPlace uint32

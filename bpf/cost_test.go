@@ -26,6 +26,13 @@ func BenchmarkPrograms(b *testing.B) {
 func (l *lab) benchmark(b *testing.B) {
 	l.deliverTo(openSocket(b, l.uplink))
 	cases := l.costs()
+	// Limits that are not reached: of an endpoint and its user, and of an endpoint only.
+	far := func(uid uint32) *Limit {
+		return &Limit{Uid: uid, Packets: NewBucket(1e9, 1e9), Bytes: NewBucket(1e10, 5e9)}
+	}
+	putLimit(b, l.objs.PortLimits, l.a, far(limitedUID))
+	putLimit(b, l.objs.UserLimits, limitedUID, far(0))
+	putLimit(b, l.objs.PortLimits, l.b, far(NoUser))
 	for _, c := range cases {
 		l.want(c.name, c.program, c.frame, c.from, 0, c.counter)
 	}
@@ -44,7 +51,7 @@ func (l *lab) benchmark(b *testing.B) {
 	}
 	b.ReportMetric(floor, "floor-ns")
 	b.ReportMetric(0, "ns/op") // hides it
-	for name, p := range map[string]*ebpf.Program{"unet_port": l.objs.UnetPort, "unet_uplink": l.objs.UnetUplink, "unet_deliver": l.objs.UnetDeliver,
+	for name, p := range map[string]*ebpf.Program{"unet_port": l.objs.UnetPort, "unet_port_limited": l.objs.UnetPortLimited, "unet_uplink": l.objs.UnetUplink, "unet_deliver": l.objs.UnetDeliver,
 		"unet_deliver_linear": l.objs.UnetDeliverLinear, "unet_deliver_whole": l.objs.UnetDeliverWhole} {
 		info, err := p.Info()
 		must(b, err)
@@ -150,6 +157,8 @@ func (l *lab) costs() []cost {
 	return append(list,
 		cost{"port/message", l.objs.UnetPort, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
 		cost{"uplink/message", l.objs.UnetUplink, message(l.mac, peerMAC, 7, 9, 64, 64), l.uplink, rxPort},
+		cost{"limited/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
+		cost{"limited-endpoint/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 8, 64, 64), l.b, txUplink},
 		cost{"port/local", l.objs.UnetPort, datagram(l.mac, l.mac, own(shared, 7000), own(whole, 5000), 64), l.a, txLocal},
 		cost{"uplink/pass", l.objs.UnetUplink, datagram(l.mac, peerMAC, theirs, own(shared, 53), 64), l.uplink, rxPass},
 		cost{"deliver/trusted", l.objs.UnetDeliver, toSocket(64), l.uplink, delivered},

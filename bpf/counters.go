@@ -68,6 +68,8 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_TX_TO_QUEUE:       {"tx_to_queue", "from an endpoint, to one of this host on a queue, which receives frames of the uplink only: dropped"},
 	MuxUnetCounterUNET_TX_PORT_GONE:      {"tx_port_gone", "from an endpoint, to one of this host whose port no longer exists: dropped"},
 	MuxUnetCounterUNET_TX_UPLINK_GONE:    {"tx_uplink_gone", "from an endpoint, the uplink no longer exists: dropped"},
+	MuxUnetCounterUNET_TX_RATE_ENDPOINT:  {"tx_rate_endpoint", "from an endpoint, beyond the rate that the policy permits it: dropped"},
+	MuxUnetCounterUNET_TX_RATE_USER:      {"tx_rate_user", "from an endpoint, beyond the rate that the policy permits all endpoints of its user together: dropped"},
 
 	MuxUnetCounterUNET_DELIVER_SOCKET:    {"deliver_socket", "to an endpoint, put into its socket"},
 	MuxUnetCounterUNET_DELIVER_NO_SOCKET: {"deliver_no_socket", "to an endpoint, its socket is gone: dropped"},

@@ -10,7 +10,8 @@
 //     unet_queue does so for endpoints on queues only, in tcx mode.
 //   - unet_port runs on each frame that an endpoint sends, at the outer end of its port. It drops
 //     frames whose source tag the endpoint does not hold, wrong lengths, and ICMP errors that
-//     quote a packet of others.
+//     quote a packet of others. unet_port_limited, on ports with a limit, also drops what is beyond
+//     the rate of the endpoint or its user (src/limit.h).
 //   - unet_deliver runs at the inner end. It checks the socket's fill ring (src/fill.h), writes
 //     the size of its datagrams into a UDP super-frame (src/super.h) and redirects the frame to
 //     the socket. Untrusted owners have unet_deliver_linear (generic and tcx mode) or unet_deliver_whole

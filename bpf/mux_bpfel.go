@@ -32,6 +32,14 @@ const (
 	MuxUnetAlarmKindUNET_ALARM_FILL MuxUnetAlarmKind = 1
 )
 
+type MuxUnetBucket struct {
+	_      structs.HostLayout
+	Rate   uint64
+	Full   uint64
+	FillNs uint64
+	Level  uint64
+}
+
 type MuxUnetConfig struct {
 	_         structs.HostLayout
 	LinkHead  uint32
@@ -93,24 +101,26 @@ const (
 	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 38
 	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 39
 	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 40
-	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 41
-	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 42
-	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 43
-	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 44
-	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 45
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 46
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 47
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 48
-	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 49
-	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 50
-	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 51
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 52
-	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 53
-	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 54
-	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 55
-	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 56
-	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 57
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 58
+	MuxUnetCounterUNET_TX_RATE_ENDPOINT      MuxUnetCounter = 41
+	MuxUnetCounterUNET_TX_RATE_USER          MuxUnetCounter = 42
+	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 43
+	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 44
+	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 45
+	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 46
+	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 47
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 48
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 49
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 50
+	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 51
+	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 52
+	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 53
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 54
+	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 55
+	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 56
+	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 57
+	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 58
+	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 59
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 60
 )
 
 type MuxUnetEndpoint struct {
@@ -122,6 +132,20 @@ type MuxUnetEndpoint struct {
 	Pid          uint32
 	Slot         uint32
 	FillSize     uint32
+}
+
+type MuxUnetLimit struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Uid         uint32
+	Last        uint64
+	Packets     MuxUnetBucket
+	Bytes       MuxUnetBucket
+	Refused     uint64
+	RefusedUser uint64
 }
 
 type MuxUnetOwner struct {
@@ -185,12 +209,14 @@ const (
 	MuxMapLines              = "lines"
 	MuxMapLosses             = "losses"
 	MuxMapOwn                = "own"
+	MuxMapPortLimits         = "port_limits"
 	MuxMapPortSockets        = "port_sockets"
 	MuxMapSockets            = "sockets"
 	MuxMapState              = "state"
 	MuxMapTagCounts          = "tag_counts"
 	MuxMapTags               = "tags"
 	MuxMapTags6              = "tags6"
+	MuxMapUserLimits         = "user_limits"
 	MuxMapVlanNote           = "vlan_note"
 	MuxProgUnetBacklogFull   = "unet_backlog_full"
 	MuxProgUnetCut           = "unet_cut"
@@ -205,6 +231,7 @@ const (
 	MuxProgUnetLo            = "unet_lo"
 	MuxProgUnetNoteVlan      = "unet_note_vlan"
 	MuxProgUnetPort          = "unet_port"
+	MuxProgUnetPortLimited   = "unet_port_limited"
 	MuxProgUnetQueue         = "unet_queue"
 	MuxProgUnetRedirectErr   = "unet_redirect_err"
 	MuxProgUnetUp            = "unet_up"
@@ -268,6 +295,7 @@ type MuxProgramSpecs struct {
 	UnetLo            *ebpf.ProgramSpec `ebpf:"unet_lo"`
 	UnetNoteVlan      *ebpf.ProgramSpec `ebpf:"unet_note_vlan"`
 	UnetPort          *ebpf.ProgramSpec `ebpf:"unet_port"`
+	UnetPortLimited   *ebpf.ProgramSpec `ebpf:"unet_port_limited"`
 	UnetQueue         *ebpf.ProgramSpec `ebpf:"unet_queue"`
 	UnetRedirectErr   *ebpf.ProgramSpec `ebpf:"unet_redirect_err"`
 	UnetUp            *ebpf.ProgramSpec `ebpf:"unet_up"`
@@ -289,12 +317,14 @@ type MuxMapSpecs struct {
 	Lines       *ebpf.MapSpec `ebpf:"lines"`
 	Losses      *ebpf.MapSpec `ebpf:"losses"`
 	Own         *ebpf.MapSpec `ebpf:"own"`
+	PortLimits  *ebpf.MapSpec `ebpf:"port_limits"`
 	PortSockets *ebpf.MapSpec `ebpf:"port_sockets"`
 	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
 	State       *ebpf.MapSpec `ebpf:"state"`
 	TagCounts   *ebpf.MapSpec `ebpf:"tag_counts"`
 	Tags        *ebpf.MapSpec `ebpf:"tags"`
 	Tags6       *ebpf.MapSpec `ebpf:"tags6"`
+	UserLimits  *ebpf.MapSpec `ebpf:"user_limits"`
 	VlanNote    *ebpf.MapSpec `ebpf:"vlan_note"`
 }
 
@@ -335,12 +365,14 @@ type MuxMaps struct {
 	Lines       *ebpf.Map `ebpf:"lines"`
 	Losses      *ebpf.Map `ebpf:"losses"`
 	Own         *ebpf.Map `ebpf:"own"`
+	PortLimits  *ebpf.Map `ebpf:"port_limits"`
 	PortSockets *ebpf.Map `ebpf:"port_sockets"`
 	Sockets     *ebpf.Map `ebpf:"sockets"`
 	State       *ebpf.Map `ebpf:"state"`
 	TagCounts   *ebpf.Map `ebpf:"tag_counts"`
 	Tags        *ebpf.Map `ebpf:"tags"`
 	Tags6       *ebpf.Map `ebpf:"tags6"`
+	UserLimits  *ebpf.Map `ebpf:"user_limits"`
 	VlanNote    *ebpf.Map `ebpf:"vlan_note"`
 }
 
@@ -356,12 +388,14 @@ func (m *MuxMaps) Close() error {
 		m.Lines,
 		m.Losses,
 		m.Own,
+		m.PortLimits,
 		m.PortSockets,
 		m.Sockets,
 		m.State,
 		m.TagCounts,
 		m.Tags,
 		m.Tags6,
+		m.UserLimits,
 		m.VlanNote,
 	)
 }
@@ -390,6 +424,7 @@ type MuxPrograms struct {
 	UnetLo            *ebpf.Program `ebpf:"unet_lo"`
 	UnetNoteVlan      *ebpf.Program `ebpf:"unet_note_vlan"`
 	UnetPort          *ebpf.Program `ebpf:"unet_port"`
+	UnetPortLimited   *ebpf.Program `ebpf:"unet_port_limited"`
 	UnetQueue         *ebpf.Program `ebpf:"unet_queue"`
 	UnetRedirectErr   *ebpf.Program `ebpf:"unet_redirect_err"`
 	UnetUp            *ebpf.Program `ebpf:"unet_up"`
@@ -412,6 +447,7 @@ func (p *MuxPrograms) Close() error {
 		p.UnetLo,
 		p.UnetNoteVlan,
 		p.UnetPort,
+		p.UnetPortLimited,
 		p.UnetQueue,
 		p.UnetRedirectErr,
 		p.UnetUp,

@@ -179,6 +179,21 @@ type Identity struct {
 	Mode             string `json:"mode"` // "tcx", "generic" or "native": how the mux is attached
 }
 
+// Rate limits what is sent, by token buckets; a rate of 0: no limit. It counts Ethernet frames without
+// their checksum.
+type Rate struct {
+	Packets     int64 `json:"packets_per_second,omitempty"`
+	PacketBurst int64 `json:"packet_burst,omitempty"` // packets that may be sent at once
+	Bytes       int64 `json:"bytes_per_second,omitempty"`
+	ByteBurst   int64 `json:"byte_burst,omitempty"` // bytes that may be sent at once
+}
+
+// Rates limits what an endpoint sends, and what all endpoints of its user send together.
+type Rates struct {
+	Endpoint Rate `json:"endpoint,omitzero"`
+	User     Rate `json:"user,omitzero"`
+}
+
 // Info describes an endpoint to an operator.
 type Info struct {
 	ID           uint64     `json:"id"`
@@ -199,6 +214,12 @@ type Info struct {
 	// SpreadOver is the number of queues over which the sender spreads the endpoint's frames, of
 	// which it gets those that come in on its own; 0: it gets all.
 	SpreadOver uint32 `json:"spread_over,omitempty"`
+
+	// Rates is what its owner may send. TxRateEndpoint and TxRateUser are the frames of this
+	// endpoint that were dropped because they were beyond its rate, or its user's.
+	Rates          Rates  `json:"rates,omitzero"`
+	TxRateEndpoint uint64 `json:"tx_rate_endpoint,omitempty"`
+	TxRateUser     uint64 `json:"tx_rate_user,omitempty"`
 }
 
 // Uplink describes an interface that unetd serves to an operator.

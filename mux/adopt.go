@@ -147,11 +147,15 @@ func readState(keep *pins) (s bpf.State, err error) {
 }
 
 // portsOf are the names of the ports of a mux by ifindex: the devices in the namespace of h
-// that have its port program.
-func portsOf(h *netlink.Handle, prog *ebpf.Program) (map[uint32]string, error) {
-	id, err := programID(prog)
-	if err != nil {
-		return nil, err
+// that have one of its port programs.
+func portsOf(h *netlink.Handle, progs ...*ebpf.Program) (map[uint32]string, error) {
+	var ids []uint32
+	for _, prog := range progs {
+		id, err := programID(prog)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
 	}
 	links, err := route.Dump(h.LinkList)
 	if err != nil {
@@ -159,17 +163,34 @@ func portsOf(h *netlink.Handle, prog *ebpf.Program) (map[uint32]string, error) {
 	}
 	ports := map[uint32]string{}
 	for _, l := range links {
-		if a := l.Attrs(); l.Type() == "veth" && a.Xdp != nil && a.Xdp.Attached && a.Xdp.ProgId == id {
+		if a := l.Attrs(); l.Type() == "veth" && a.Xdp != nil && a.Xdp.Attached && slices.Contains(ids, a.Xdp.ProgId) {
 			ports[uint32(a.Index)] = a.Name
 		}
 	}
 	return ports, nil
 }
 
+// pinnedPorts is portsOf for pins; os.ErrNotExist: the port program is not there.
+func pinnedPorts(h *netlink.Handle, keep *pins) (map[uint32]string, error) {
+	var progs []*ebpf.Program
+	for _, name := range []string{bpf.MuxProgUnetPort, bpf.MuxProgUnetPortLimited} {
+		prog, err := ebpf.LoadPinnedProgram(keep.at(name), nil)
+		if errors.Is(err, os.ErrNotExist) && name == bpf.MuxProgUnetPortLimited {
+			continue // a version without it
+		}
+		if err != nil {
+			return nil, fmt.Errorf("pinned program: %w", err)
+		}
+		defer prog.Close()
+		progs = append(progs, prog)
+	}
+	return portsOf(h, progs...)
+}
+
 // adopt takes over the endpoints in the kernel's tables. It completes or undoes what the
 // earlier process had begun. The calling thread is in the uplink's namespace.
 func (m *Mux) adopt() error {
-	ports, err := portsOf(m.nl, m.progs.objs.UnetPort)
+	ports, err := portsOf(m.nl, m.progs.objs.UnetPort, m.progs.objs.UnetPortLimited)
 	if err != nil {
 		return err
 	}
@@ -197,7 +218,9 @@ func (m *Mux) adopt() error {
 		}
 		delete(ports, owner.Port)
 		if there {
-			alive[owner] = m.adopted(owner, e, name)
+			if alive[owner], err = m.adopted(owner, e, name); err != nil {
+				return err
+			}
 			onPort[owner.Port] = alive[owner]
 			continue
 		}
@@ -239,6 +262,9 @@ func (m *Mux) adopt() error {
 	if err := m.deleter.deleteAll(ports); err != nil {
 		return err
 	}
+	if err := m.sweepLimits(alive); err != nil {
+		return err
+	}
 	onQueues := 0
 	for owner := range alive {
 		if owner.Port == 0 {
@@ -271,13 +297,18 @@ func (m *Mux) adopt() error {
 }
 
 // adopted makes the lease of an endpoint that its owner has not presented yet.
-func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
+func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, error) {
 	l := newLease(m)
 	l.id, l.cookie, l.segmentBytes = e.Id, e.Cookie, int64(e.SegmentBytes)
 	l.fillSize = e.FillSize
 	l.owner = Owner{PID: int(e.Pid), UID: e.Uid}
 	l.at = &attachment{owner: owner, device: device}
 	l.granted = true
+	if owner.Port != 0 {
+		if err := m.adoptRates(l); err != nil {
+			return nil, err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if owner.Port != 0 {
@@ -291,7 +322,7 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) *Lease {
 	}
 	m.leases[l.id] = l
 	m.users.count(e.Uid, use{endpoints: 1, bytes: l.segmentBytes})
-	return l
+	return l, nil
 }
 
 // adoptRest reports whether the socket of an endpoint without a port exists. If so, its slot

@@ -34,6 +34,9 @@
 // the uplink's program ends with the process: endpoints then receive nothing from the wire,
 // and can still send under their tags.
 //
+// The rates that the policy gives an owner are token buckets in the kernel (ADR 41, rates.go): what an
+// endpoint on a port sends beyond them is dropped. They change with the policy.
+//
 // A UDP or TCP port is also reserved in the kernel, by a bound socket that is never read
 // (ADR 5). Ports that network address translation uses are refused (ADR 27). A whole address
 // is claimed only if neither the kernel's tables nor probes on the network, which take half a

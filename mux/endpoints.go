@@ -46,6 +46,9 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	if err != nil {
 		return nil, nil, err
 	}
+	if req.Attach == endpoint.AttachQueue && terms.Rates != (endpoint.Rates{}) {
+		return nil, nil, fmt.Errorf("%w: %s limits what endpoints send, which nothing does on a queue: attach to a port", os.ErrPermission, terms.Rule)
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -183,6 +186,7 @@ func (l *Lease) infoWithTags() endpoint.Info {
 	info := l.info()
 	info.Tags = sorted(l.tags)
 	info.TagsTotal = len(info.Tags)
+	l.m.tellRates(l, &info)
 	return info
 }
 
@@ -208,12 +212,21 @@ func (m *Mux) Uplink() endpoint.Uplink {
 // Present returns the lease of an endpoint that was taken over. The cookie of its socket
 // identifies the endpoint. connections is as in [endpoint.Request]; the caller closes both
 // files. Errors: endpoint.ErrNotPresentable if there is no such endpoint, endpoint.ErrLeased
-// if it has a lease already, os.ErrPermission if it belongs to another user.
-func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) (_ endpoint.Info, _ *Lease, err error) {
+// if it has a lease already, os.ErrPermission if it belongs to another user. It gets the rates that the
+// policy permits now.
+func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) (endpoint.Info, *Lease, error) {
 	if err := m.enter(); err != nil {
 		return endpoint.Info{}, nil, known(err)
 	}
 	defer m.leave()
+	info, l, err := m.present(ctx, o, sock, connections)
+	if err == nil {
+		m.updateRates(l)
+	}
+	return info, l, err
+}
+
+func (m *Mux) present(ctx context.Context, o Owner, sock, connections *os.File) (_ endpoint.Info, _ *Lease, err error) {
 	if err := ctx.Err(); err != nil {
 		return endpoint.Info{}, nil, err
 	}

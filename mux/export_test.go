@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -283,4 +284,18 @@ func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int)
 		defer m.mu.Unlock()
 		return len(d.rules)
 	}
+}
+
+// LimitEntries is the number of entries in the tables of limits.
+func (m *Mux) LimitEntries() (ports, users int, err error) {
+	var key uint32
+	var l bpf.Limit
+	for n, table := range map[*int]*ebpf.Map{&ports: m.progs.objs.PortLimits, &users: m.progs.objs.UserLimits} {
+		entries := table.Iterate()
+		for entries.Next(&key, &l) {
+			*n++
+		}
+		err = errors.Join(err, entries.Err())
+	}
+	return ports, users, err
 }

@@ -70,6 +70,8 @@ func (p *testPolicy) terms() mux.Terms {
 
 func (p *testPolicy) Open(mux.Owner, endpoint.Request) (mux.Terms, error) { return p.terms(), nil }
 
+func (p *testPolicy) RatesOf(mux.Owner) (endpoint.Rates, bool) { return p.terms().Rates, true }
+
 func (p *testPolicy) Claims(o mux.Owner) (mux.Claims, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

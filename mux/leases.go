@@ -24,9 +24,10 @@ import (
 type Lease struct {
 	m            *Mux
 	id           uint64
-	owner        Owner  // guarded by m.mu
-	terms        Terms  // at the opening
-	cookie       uint64 // of its socket
+	owner        Owner          // guarded by m.mu
+	terms        Terms          // at the opening
+	rates        endpoint.Rates // guarded by m.rates.mu
+	cookie       uint64         // of its socket
 	attach       endpoint.Attachment
 	at           *attachment
 	queue        uint32 // of the uplink, if holdsQueue
@@ -226,7 +227,7 @@ func (l *Lease) close(why error) error {
 		if l.connections != nil {
 			resets.Go(func() { l.m.resetConnections(l.connections, tags) })
 		}
-		l.err = errors.Join(l.err, l.m.takeAway(l.at), l.m.fills.remove(l))
+		l.err = errors.Join(l.err, l.m.takeAway(l.at), l.m.endRates(l), l.m.fills.remove(l))
 		resets.Wait()
 		if l.connections != nil {
 			l.err = errors.Join(l.err, l.connections.Close())

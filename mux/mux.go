@@ -79,6 +79,7 @@ type Mux struct {
 	fills       fillGuard
 	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
 
+	rates    rates
 	queueing queueHold // the uplink's program for endpoints on queues, in tcx mode
 
 	handles    undoStack      // closes the descriptors that Open has opened; pinned and attached objects stay
@@ -299,6 +300,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		nextSlot: rand.Uint32N(bpf.MaxPorts),
 		leases:   map[uint64]*Lease{},
 		endings:  map[string]uint64{},
+		rates:    rates{users: map[uint32]int{}, emptied: map[uint32]struct{}{}},
 	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)

@@ -363,12 +363,7 @@ func (c *cleaner) clean(p pinnedMux) error {
 
 // living counts the endpoints of a pinned mux whose sockets are open.
 func living(h *netlink.Handle, keep *pins) (int, error) {
-	prog, err := ebpf.LoadPinnedProgram(keep.at(bpf.MuxProgUnetPort), nil)
-	if err != nil {
-		return 0, fmt.Errorf("pinned program: %w", err)
-	}
-	defer prog.Close()
-	ports, err := portsOf(h, prog)
+	ports, err := pinnedPorts(h, keep)
 	if err != nil {
 		return 0, err
 	}
@@ -422,13 +417,9 @@ func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 	if err := errors.Join(deleteUp(h, ifindex), deleteCutter(h, ifindex)); err != nil {
 		return err
 	}
-	prog, err := ebpf.LoadPinnedProgram(keep.at(bpf.MuxProgUnetPort), nil)
+	ports, err := pinnedPorts(h, keep)
 	if err == nil {
-		defer prog.Close()
-		var ports map[uint32]string
-		if ports, err = portsOf(h, prog); err == nil {
-			err = r.deleteAll(ports)
-		}
+		err = r.deleteAll(ports)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -19,7 +19,7 @@ type Owner struct {
 }
 
 // Policy decides what a user may have. The mux calls it for each request. What was granted
-// stays granted when the rules change. Methods are called from any goroutine.
+// stays granted when the rules change; rates change with them ([Mux.UpdateRates]). Methods are called from any goroutine.
 type Policy interface {
 	// Open returns the terms on which an owner may open an endpoint; os.ErrPermission: the
 	// owner may not. It does not check the request's tags and geometry.
@@ -27,6 +27,9 @@ type Policy interface {
 	// Claims returns the rule for the tags of an owner. The error is the reason why there
 	// is none.
 	Claims(o Owner) (Claims, error)
+	// RatesOf returns the limits of what an owner's endpoint may send, and its user; false: there is
+	// no rule for the owner any more.
+	RatesOf(o Owner) (endpoint.Rates, bool)
 }
 
 // Claims is what one user may claim.
@@ -68,6 +71,9 @@ type Terms struct {
 	// DHCP servers and as routers (RIP). Others may send TCP, other UDP, and ICMP echo and
 	// errors.
 	Infrastructure bool
+	// Rates are the limits of what the endpoint may send, and all endpoints of its user. They are for
+	// endpoints on ports; with any, the owner gets no queue.
+	Rates endpoint.Rates
 	// Registered is the memory that the user may have registered with sockets, in bytes, by
 	// the kernel's own count (xsk.Charge); 0: it is not counted. The count includes memory
 	// of a closed socket that other sockets share. Register is the command of the process
@@ -83,6 +89,7 @@ type permit Terms
 
 func (p permit) Open(Owner, endpoint.Request) (Terms, error) { return Terms(p), nil }
 func (p permit) Claims(Owner) (Claims, error)                { return p, nil }
+func (p permit) RatesOf(Owner) (endpoint.Rates, bool)        { return p.Rates, true }
 func (p permit) String() string                              { return "the mux" }
 func (p permit) Tags() int64                                 { return 0 }
 func (p permit) Permits(endpoint.Tag) error                  { return nil }

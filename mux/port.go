@@ -156,6 +156,9 @@ func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 	if err := setXDP(m.rt, int(port), m.progs.objs.UnetPort.FD(), flags); err != nil {
 		return fmt.Errorf("attach to the outer end: %w", err)
 	}
+	if err := m.setRates(l, l.terms.Rates); err != nil {
+		return err
+	}
 	if err := m.progs.objs.Devices.Put(port, port); err != nil {
 		return fmt.Errorf("port into the device map: %w", err)
 	}
@@ -252,7 +255,7 @@ func absentIsFine(err error) error {
 // (bpf_dispatcher_change_prog). Without the idle devices the first endpoint would take 10 to
 // 15 ms longer for each program, and so would the end of the last one.
 func (m *Mux) holdPrograms() error {
-	for _, prog := range []*ebpf.Program{m.progs.objs.UnetPort, m.progs.deliver(Terms{Trusted: true}), m.progs.deliver(Terms{})} {
+	for _, prog := range []*ebpf.Program{m.progs.objs.UnetPort, m.progs.objs.UnetPortLimited, m.progs.deliver(Terms{Trusted: true}), m.progs.deliver(Terms{})} {
 		idle, err := idleWith(prog)
 		if err != nil {
 			return fmt.Errorf("idle device: %w", err)

@@ -230,6 +230,7 @@ func mapNames(spec *ebpf.CollectionSpec) []string {
 func (p *programs) ofPorts() map[string]**ebpf.Program {
 	return map[string]**ebpf.Program{
 		bpf.MuxProgUnetPort:          &p.objs.UnetPort,
+		bpf.MuxProgUnetPortLimited:   &p.objs.UnetPortLimited,
 		bpf.MuxProgUnetDeliver:       &p.objs.UnetDeliver,
 		bpf.MuxProgUnetDeliverLinear: &p.objs.UnetDeliverLinear,
 		bpf.MuxProgUnetDeliverWhole:  &p.objs.UnetDeliverWhole,
@@ -315,6 +316,7 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 		p.countLosses(p.objs.UnetUplink, bpf.LostUplinkRedirect),
 		p.countLosses(p.objs.UnetGroup, bpf.LostUplinkRedirect),
 		p.countLosses(p.objs.UnetPort, bpf.LostPortRedirect),
+		p.countLosses(p.objs.UnetPortLimited, bpf.LostPortRedirect),
 		p.countLosses(p.objs.UnetDeliver, bpf.LostDeliverRedirect),
 		p.countLosses(p.objs.UnetDeliverLinear, bpf.LostDeliverRedirect),
 		p.countLosses(p.objs.UnetDeliverWhole, bpf.LostDeliverRedirect),

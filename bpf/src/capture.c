@@ -97,7 +97,7 @@ struct unet_capture {
 	__u32 queue;      /* with one_queue: only those on this queue */
 	__u32 one_queue;
 	__u32 snaplen;    /* bytes */
-	__u32 unet_port;  /* id of the program */
+	__u32 unet_port[2]; /* ids of unet_port and unet_port_limited */
 	__u32 deliver[3]; /* ids of unet_deliver and its variants */
 	__u64 drops[2];   /* the counters of dropped frames, a bit each */
 };
@@ -173,7 +173,7 @@ static __always_inline bool is_port(const struct net_device *dev)
 
 	if (capture.port && capture.port != ifindex)
 		return false;
-	return program(dev) == capture.unet_port && is_ours(dev);
+	return (program(dev) == capture.unet_port[0] || program(dev) == capture.unet_port[1]) && is_ours(dev);
 }
 
 /* is_inner: inner ends are in namespaces of their own, but no other device has such a program. */

@@ -5,6 +5,9 @@
  * its port. XDP runs only on received frames, so this is the place where the frames
  * of an endpoint can be checked. Nothing in the frame is trusted. The device that it
  * came in on (ingress_ifindex) identifies the endpoint.
+ *
+ *   unet_port          endpoints without a limit of what they send
+ *   unet_port_limited  those with one (limit.h)
  */
 #ifndef UNET_PORT_H
 #define UNET_PORT_H
@@ -13,6 +16,7 @@
 #include "count.h"
 #include "group.h"
 #include "kernel.h"
+#include "limit.h"
 
 /* whole_len is bpf_xdp_get_buff_len(), without the call for a frame in one buffer. */
 static __always_inline __u32 whole_len(struct xdp_md *ctx)
@@ -118,15 +122,18 @@ static __noinline int send_to_group(struct xdp_md *ctx)
 	return bpf_redirect_map(ways, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 }
 
-SEC("xdp.frags")
-int unet_port(struct xdp_md *ctx)
+/* limited: this is unet_port_limited. */
+static __always_inline int port(struct xdp_md *ctx, bool limited)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct eth_header *eth = data;
 	__u64 link = uplink_link();
+	__u32 len = whole_len(ctx);
 	int problem;
 
-	problem = check(eth, data_end, whole_len(ctx), link, ctx->ingress_ifindex);
+	problem = check(eth, data_end, len, link, ctx->ingress_ifindex);
+	if (problem == ALLOWED && limited)
+		problem = limit(ctx->ingress_ifindex, len);
 	if (problem != ALLOWED)
 		return count(problem, XDP_DROP);
 	if (is_to(eth, link))
@@ -134,6 +141,18 @@ int unet_port(struct xdp_md *ctx)
 	if (eth->dst[0] & 1)
 		return send_to_group(ctx);
 	return send_to_wire();
+}
+
+SEC("xdp.frags")
+int unet_port(struct xdp_md *ctx)
+{
+	return port(ctx, false);
+}
+
+SEC("xdp.frags")
+int unet_port_limited(struct xdp_md *ctx)
+{
+	return port(ctx, true);
 }
 
 #endif

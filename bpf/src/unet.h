@@ -78,6 +78,30 @@ struct unet_endpoint {
 	__u32 fill_size;     /* entries of its fill ring */
 };
 
+/*
+ * A token bucket (limit.h). User space writes it, and the programs change level. In units of 10^-9
+ * of a packet or byte: a rate of n a second is then n units a nanosecond.
+ */
+struct unet_bucket {
+	__u64 rate;    /* packets or bytes a second; 0: no limit */
+	__u64 full;    /* the most that the bucket holds, in units */
+	__u64 fill_ns; /* in which an empty bucket fills, rounded up */
+	__u64 level;   /* what it has, in units */
+};
+
+#define UNET_NO_USER 0xffffffffu /* (uid_t)-1 is no user */
+
+/* The limit of what an endpoint sends, or all endpoints of a user together. */
+struct unet_limit {
+	struct bpf_spin_lock lock;
+	__u32 uid;          /* of an endpoint: the user whose limit applies too, or UNET_NO_USER */
+	__u64 last;         /* when the buckets were filled last, in ns since boot (bpf_ktime_get_ns) */
+	struct unet_bucket packets;
+	struct unet_bucket bytes;
+	__u64 refused;      /* of an endpoint: frames that this limit has refused */
+	__u64 refused_user; /* of an endpoint: frames that the limit of its user has refused */
+};
+
 /* The data of the mux that the control plane needs to take it over. */
 struct unet_state {
 	__u8 objects[32];   /* SHA-256 of the compiled programs; if it differs, the layout of all tables can differ */
@@ -183,6 +207,8 @@ enum unet_counter {
 	UNET_TX_TO_QUEUE,      /* the owner is on a queue, and receives frames of the uplink only */
 	UNET_TX_PORT_GONE,     /* the local owner's port no longer exists */
 	UNET_TX_UPLINK_GONE,
+	UNET_TX_RATE_ENDPOINT, /* beyond the rate of the endpoint: see limit.h */
+	UNET_TX_RATE_USER,     /* beyond the rate of its user */
 	/* deliver */
 	UNET_DELIVER_SOCKET,
 	UNET_DELIVER_NO_SOCKET,

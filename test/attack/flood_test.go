@@ -95,6 +95,9 @@ func floodCases(armed *shooter) []attackCase {
 				return to(typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(t.port, discard, m)))
 			})
 		}},
+		{"flood at a limit", "a user with a limit of 10,000 packets a second sends lawful frames as fast as it can, by all four endpoints that it may have", func(s *scene) {
+			s.floodAtLimit(lengthOf(200_000, 50_000, 10_000))
+		}},
 		{"ICMP errors about others' traffic", "every ICMP type and code, quoting the neighbour's and the kernel's packets to host B: in host B's name, and in the attacker's own; and errors that it may send, about packets to itself", func(s *scene) {
 			forgeErrors(s, armed)
 		}},
@@ -190,6 +193,42 @@ func (s *scene) barrage(frames int, frame func(t *target, m []byte) []byte) {
 	}
 	sending.Wait()
 	s.row.note("%d frames in %s", 2*frames, rounded(time.Since(begin)))
+}
+
+// floodAtLimit sends frames by all endpoints of a limited user. What reaches host B is at most what the limit permits
+// in the time that it took.
+func (s *scene) floodAtLimit(frames int) {
+	s.Helper()
+	const endpoints = 4
+	var targets []*target
+	for range endpoints {
+		targets = append(targets, s.targetOf(limitedID, endpoint.Request{}))
+	}
+	number := s.volley()
+	before, begin := s.counters(s), time.Now()
+	var sending sync.WaitGroup
+	for _, t := range targets {
+		frame := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(t.port, discard, mark(legal, number))))
+		sending.Go(func() {
+			if r, err := barrage.try(t.actor, barrageArg{t.Gun, frames, frame}); err != nil || r.Errno != "" {
+				s.Errorf("barrage: %s, %v", r.Errno, err)
+			}
+		})
+	}
+	sending.Wait()
+	var passed, refused, lost int
+	all := unetd.Eventually(func() bool {
+		counts := since(before, s.counters(s))
+		refused = int(counts["tx_rate_endpoint"] + counts["tx_rate_user"])
+		lost = int(counts["lost_port_backlog"] + counts["lost_port_redirect"])
+		passed = s.ear.legalFrames(number)
+		return passed+refused+lost >= endpoints*frames
+	})
+	took := time.Since(begin)
+	if most := limitedBurst + int(limitedRate*took.Seconds()) + 1; !all || passed > most || passed+lost < limitedBurst {
+		s.Errorf("of %d frames %d have left the uplink in %v, want %d to %d; %d were refused, and %d lost", endpoints*frames, passed, took, limitedBurst, most, refused, lost)
+	}
+	s.row.note("of %d frames %d have left the uplink in %s", endpoints*frames, passed, rounded(took))
 }
 
 // superCases are attacks by a host on the wire on what is done for endpoints.

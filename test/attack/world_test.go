@@ -24,6 +24,7 @@ const (
 	neighbourID = 65533
 	loitererID  = 65532 // connects to unetd and then does nothing
 	strangerID  = 65531 // gets nothing by the policy
+	limitedID   = 65529 // may send limitedRate packets a second
 
 	// Attackers whose endpoint is revoked get no other for a minute, so each case has
 	// an attacker of its own.
@@ -35,6 +36,13 @@ const (
 const (
 	attackerEndpoints = 8
 	attackerMemory    = 128 << 20 // bytes
+)
+
+// What the limited user may send: packets a second of all its endpoints together, and of each.
+const (
+	limitedRate         = 10_000
+	limitedBurst        = 100 // by the default burst of the policy, 10 ms
+	limitedEndpointRate = 5_000
 )
 
 // policy gives everybody what is his.
@@ -59,6 +67,12 @@ rules:
       - msg:$attackerTags
     endpoints: $endpoints
     memory: ${memory}MiB
+  - name: limited
+    users: [$limited]
+    tags: ["udp:$host:7000-39999"]
+    endpoints: 4
+    memory: 64MiB
+    rates: {endpoint: {packets: $limitedEndpointRate/s}, user: {packets: $limitedRate/s}}
   - name: loiterer
     users: [$loiterer]
     tags: ["msg:*"]
@@ -77,7 +91,7 @@ rules:
     memory: 128MiB
 `, func(name string) string {
 	return fmt.Sprint(map[string]any{
-		"attackers": attackers(), "loiterer": loitererID, "neighbour": neighbourID,
+		"attackers": attackers(), "limited": limitedID, "limitedRate": limitedRate, "limitedEndpointRate": limitedEndpointRate, "loiterer": loitererID, "neighbour": neighbourID,
 		"host": hostA, "host6": hostA6, "attackerAddr": attackerAddr, "attackerAddr6": attackerAddr6,
 		"attackerTags": fmt.Sprintf("%d-%d", attackerTag, attackerTag+0xfff), "endpoints": attackerEndpoints, "memory": attackerMemory >> 20,
 		"neighbourAddr": neighbourAddr, "neighbourAddr6": neighbourAddr6, "neighbourTag": neighbourTag,

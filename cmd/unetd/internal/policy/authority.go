@@ -70,7 +70,7 @@ func (a *Authority) Open(o mux.Owner, req endpoint.Request) (mux.Terms, error) {
 		return mux.Terms{}, fmt.Errorf("%w: unetd gives nobody queue %d of %s (--queues %v): ask for one of these, or attach to a port",
 			os.ErrPermission, req.Queue, a.Interface, a.Queues)
 	}
-	t := mux.Terms{Rule: r.nameIn(of), Endpoints: max(r.Endpoints, 0), Memory: max(r.Memory, 0), Trusted: r.Trusted, Infrastructure: r.Infrastructure}
+	t := mux.Terms{Rule: r.nameIn(of), Endpoints: max(r.Endpoints, 0), Memory: max(r.Memory, 0), Trusted: r.Trusted, Infrastructure: r.Infrastructure, Rates: r.Rates}
 	if r.Memory != Unlimited && r.Memory <= a.MaxCharge/RegisteredTimes {
 		t.Registered, t.Register = RegisteredTimes*r.Memory, a.Register
 	}
@@ -84,6 +84,15 @@ func (a *Authority) Claims(o mux.Owner) (mux.Claims, error) {
 		return nil, a.noRule(of, o)
 	}
 	return &claims{a, r, of, o.UID}, nil
+}
+
+// RatesOf implements mux.Policy.
+func (a *Authority) RatesOf(o mux.Owner) (endpoint.Rates, bool) {
+	r, _ := a.rule(o)
+	if r == nil {
+		return endpoint.Rates{}, false
+	}
+	return r.Rates, true
 }
 
 // MayAsk returns nil if an owner is an operator: root, the uid of unetd, and users whose rule has

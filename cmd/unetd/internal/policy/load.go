@@ -73,6 +73,7 @@ type Source struct {
 	names   Names
 	log     *slog.Logger
 	reading sync.Mutex
+	changed []func() // guarded by reading
 	current atomic.Pointer[Policy]
 }
 
@@ -91,6 +92,13 @@ func OpenSource(file, fallback string, names Names, log *slog.Logger) (*Source, 
 // Policy is the policy in force.
 func (s *Source) Policy() *Policy { return s.current.Load() }
 
+// OnChange calls f after each Reload that has read a policy. The next Reload waits for it.
+func (s *Source) OnChange(f func()) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	s.changed = append(s.changed, f)
+}
+
 // Reload reads the policy again, and logs that and each mistake of the file. After an error the
 // policy in force stays. A file that was read before must exist; a fallback that has never
 // existed need not.
@@ -104,6 +112,9 @@ func (s *Source) Reload() (endpoint.PolicyChange, error) {
 			s.log.Error("policy not reloaded, the old one stays", "error", strings.TrimSpace(line))
 		}
 		return endpoint.PolicyChange{}, err
+	}
+	for _, f := range s.changed {
+		f()
 	}
 	now := s.Policy()
 	c := endpoint.PolicyChange{Policy: now.String(), Rules: len(now.Rules), Changes: now.changes(before), Warning: warning}

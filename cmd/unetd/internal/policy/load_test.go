@@ -40,6 +40,8 @@ func TestReload(t *testing.T) {
 	if _, err := s.Reload(); err == nil || !strings.HasPrefix(err.Error(), file+":") || s.Policy().File != "" {
 		t.Errorf("%v, %v", s.Policy(), err)
 	}
+	var seen []*Policy
+	s.OnChange(func() { seen = append(seen, s.Policy()) })
 	write(t, file, valid)
 	if c, err := s.Reload(); err != nil || c.Policy != file || c.Rules != 1 || !slices.Equal(c.Changes, []string{
 		file + " instead of the built-in policy", "rule built-in: removed", "rule one: added"}) {
@@ -52,6 +54,9 @@ func TestReload(t *testing.T) {
 	write(t, file, "rules: [\n")
 	if _, err := s.Reload(); err == nil || s.Policy() != before {
 		t.Errorf("%v, %v", s.Policy(), err)
+	}
+	if len(seen) != 2 || seen[1] != before {
+		t.Errorf("told of %v", seen)
 	}
 	// Removing the file does not restore the built-in policy.
 	if err := os.Remove(file); err != nil {

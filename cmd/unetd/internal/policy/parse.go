@@ -15,6 +15,8 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/unet-go/unet/endpoint"
 )
 
 // parser collects the errors of a file.
@@ -22,11 +24,12 @@ type parser struct {
 	file  string
 	names Names
 	errs  Errors
+	rated map[*Rule]bool // rules with rates of their own
 }
 
 // Parse reads a policy. The error is an [Errors].
 func Parse(file string, text []byte, names Names) (*Policy, error) {
-	p := &parser{file: file, names: names}
+	p := &parser{file: file, names: names, rated: map[*Rule]bool{}}
 	policy := &Policy{File: file}
 	if doc := p.document(text); doc != nil {
 		policy.Rules = p.policy(doc)
@@ -190,13 +193,22 @@ func (p *parser) scalar(n *yaml.Node, what string) (text string, ok bool) {
 
 func (p *parser) policy(root *yaml.Node) []*Rule {
 	var rules []*Rule
+	var usual endpoint.Rates
 	seen := false
-	p.mapping(root, "a policy", []field{{"rules", func(n *yaml.Node) {
-		seen = true
-		p.list(n, "rules", "one rule after another, each beginning with -", func(n *yaml.Node) { rules = append(rules, p.rule(n)) })
-	}}})
+	p.mapping(root, "a policy", []field{
+		{"rules", func(n *yaml.Node) {
+			seen = true
+			p.list(n, "rules", "one rule after another, each beginning with -", func(n *yaml.Node) { rules = append(rules, p.rule(n)) })
+		}},
+		{"rates", func(n *yaml.Node) { usual = p.rates(n) }},
+	})
 	if !seen && p.errs == nil {
 		p.fail(root, "a policy without rules: write rules: and a list of them")
+	}
+	for _, r := range rules {
+		if !p.rated[r] && r.Endpoints != 0 && !r.givesQueues() {
+			r.Rates = usual
+		}
 	}
 	p.compare(rules)
 	return rules
@@ -234,6 +246,7 @@ func (p *parser) rule(n *yaml.Node) *Rule {
 		}},
 		{"infrastructure", func(n *yaml.Node) { r.Infrastructure = p.choice(n, "infrastructure", "true", "false") }},
 		{"operator", func(n *yaml.Node) { r.Operator = p.choice(n, "operator", "true", "false") }},
+		{"rates", func(n *yaml.Node) { r.Rates, p.rated[r] = p.rates(n), true }},
 		{"nat", func(n *yaml.Node) { r.NATWarn = p.choice(n, "nat", "warn", "refuse") }},
 	}
 	for i, f := range fields {
@@ -260,6 +273,10 @@ func (p *parser) complete(n *yaml.Node, r *Rule, given map[string]*yaml.Node) {
 		p.fail(given["ports"], "ports: 0: write how many, or leave tags out")
 	case given["queues"] != nil && !r.Trusted:
 		p.fail(given["queues"], "queues: only trusted users may attach to queues: write trusted: true, or leave queues out")
+	case r.Rates != (endpoint.Rates{}) && r.givesQueues():
+		p.fail(given["rates"], "rates: nothing limits what is sent on a queue, and trusted users may attach to queues: write queues: [], or remove trusted: or rates:")
+	case r.Rates != (endpoint.Rates{}) && r.Endpoints == 0:
+		p.fail(given["rates"], "rates: rule %s gives no endpoints: write endpoints: and how many, or leave rates out", r.Name)
 	case r.Endpoints == 0 && gives:
 		p.fail(n, "rule %s gives tags, memory or trust, but no endpoints: write endpoints: and how many, or unlimited", r.Name)
 	case r.Endpoints == 0 && !r.Operator && given["endpoints"] == nil:

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/unet-go/unet/bpf"
 )
 
 // lab are the users and groups of the tests.
@@ -105,7 +107,7 @@ func TestErrors(t *testing.T) {
 		{"~", "1:1: a policy is a mapping (name: value), and this is nothing"},
 		{"- name: a\n", "1:1: a policy is a mapping (name: value), and this is a list"},
 		{"{}", "1:1: a policy without rules: write rules: and a list of them"},
-		{"rule: []\n", `1:1: a policy has no field "rule": want rules`},
+		{"rule: []\n", `1:1: a policy has no field "rule": want rules, rates`},
 		{"rules:\n", "1:7: rules is a list, and this is nothing: write one rule after another, each beginning with -"},
 		{"rules: {name: a}\n", "1:8: rules is a list, and this is a mapping (name: value): write one rule after another, each beginning with -"},
 		{"rules: []\nrules: []\n", "2:1: rules is here a second time, after line 1: remove one of them"},
@@ -120,9 +122,9 @@ func TestErrors(t *testing.T) {
 		{rule("endpoints: 1", "tags: [\"msg:1\"]"), "2:5: rule a gives endpoints, but no memory: write memory: and a size, or unlimited"},
 		{rule("endpoints: 1", "memory: 1MiB"), "2:5: rule a gives endpoints, but no tags to send and receive by: write tags: and a list"},
 		{rule("interfaces: []", whole), "4:17: rule a is about no interface: leave interfaces out if it is about all"},
-		{rule(whole, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, nat`},
+		{rule(whole, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, rates, nat`},
 		{rule(whole, "users: [bob]"), "7:5: users is here a second time, after line 3: remove one of them"},
-		{rule(whole, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, nat`},
+		{rule(whole, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, rates, nat`},
 		{rule(whole, "groups: staff"), "7:13: groups is a list, and this is a single value: write [staff, 1001]"},
 		{rule(whole, "groups: [staff, stuff]"), `7:21: there is no group "stuff" on this system: correct it, or write the number`},
 		{rule(whole, "groups: [4294967295]"), `7:14: there is no group "4294967295" on this system: correct it, or write the number`},
@@ -142,6 +144,22 @@ func TestErrors(t *testing.T) {
 		{rule(whole, "trusted: true", "queues: 0-3"), "8:13: queues is a list, and this is a single value: write [0-3, 8]"},
 		{rule(whole, "trusted: true", "queues: [0, all]"), `8:17: queues: "all": write a number such as 8, or a range such as 0-3; leave queues out for all`},
 		{rule(whole, "trusted: true", "queues: [3-0]"), `8:14: queues: "3-0": write a number such as 8, or a range such as 0-3; leave queues out for all`},
+		{rule(whole, "rates: 5"), `7:12: rates: "5": write {endpoint: {packets: 100000/s, bits: 1Gbit/s}}, with user: for all endpoints of a user together, or unlimited`},
+		{rule(whole, "rates: [5]"), "7:12: rates is a mapping (name: value), and this is a list"},
+		{rule(whole, "rates: {packets: 5/s}"), `7:13: rates has no field "packets": want endpoint, user`},
+		{rule(whole, "rates: {user: 5/s}"), "7:19: the rate of a user is a mapping (name: value), and this is a single value"},
+		{rule(whole, "rates: {user: {bytes: 5/s}}"), `7:20: the rate of a user has no field "bytes": want packets, bits, burst`},
+		{rule(whole, "rates: {endpoint: {packets: 5}}"), `7:33: packets: "5": write a rate such as 100000/s, or unlimited`},
+		{rule(whole, "rates: {endpoint: {packets: 0/s}}"), `7:33: packets: "0/s": write a rate such as 100000/s, or unlimited`},
+		{rule(whole, "rates: {endpoint: {packets: 1000000001/s}}"), `7:33: packets: "1000000001/s": write a rate such as 100000/s, or unlimited`},
+		{rule(whole, "rates: {endpoint: {bits: 1GB/s}}"), `7:30: bits: "1GB/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
+		{rule(whole, "rates: {endpoint: {bits: 401Gbit/s}}"), `7:30: bits: "401Gbit/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
+		{rule(whole, "rates: {endpoint: {bits: 18446744073709551616kbit/s}}"), `7:30: bits: "18446744073709551616kbit/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
+		{rule(whole, "rates: {endpoint: {packets: 5/s, burst: 1s}}"), `7:45: burst: "1s": write a time from 1ms to 100ms`},
+		{rule(whole, "rates: {endpoint: {packets: 5/s, burst: 64}}"), `7:45: burst: "64": write a time from 1ms to 100ms`},
+		{rule(whole, "rates: {endpoint: {burst: 5ms}}"), "7:31: burst: there is no rate that it belongs to: write packets: or bits:, or leave burst out"},
+		{rule(whole, "trusted: true", "rates: {user: {packets: 5/s}}"), "8:12: rates: nothing limits what is sent on a queue, and trusted users may attach to queues: write queues: [], or remove trusted: or rates:"},
+		{rule("operator: true", "rates: {user: {packets: 5/s}}"), "5:12: rates: rule a gives no endpoints: write endpoints: and how many, or leave rates out"},
 		{rule(whole, "nat: allow"), `7:10: nat: "allow": write warn or refuse`},
 		{rule(whole, "nat: [warn]"), "7:10: nat is a single value, and this is a list"},
 		{rule(whole, "operator: [true]"), "7:15: operator is a single value, and this is a list"},
@@ -254,6 +272,7 @@ func FuzzParse(f *testing.F) {
 	}
 	for _, text := range []string{
 		"rules: []", rule(whole), rule(whole, "trusted: true", "operator: true", "nat: warn"), rule(whole, "infrastructure: true"), "rules:\n\t-", "rules: &a [*a]", "a: &a [*a, *a]\nrules: *a", "--- \n...\n--- x",
+		"rates: {endpoint: {packets: 5/s, bits: 5kbit/s, burst: 1ms}}\n" + rule(whole), rule(whole, "rates: unlimited"), rule(whole, "rates: {endpoint: {packets: unlimited}, user: {bits: 400Gbit/s, burst: 100ms}}"),
 		rule("tags: [\"udp:10.0.0.0/24:5000\", \"tcp:[fd00::1]:443\", \"addr:fd00::/64\", \"msg:1-4294967295\"]", "endpoints: 1", "memory: unlimited"),
 	} {
 		f.Add([]byte(text))
@@ -264,7 +283,7 @@ func FuzzParse(f *testing.F) {
 		switch {
 		case err == nil:
 			for _, r := range p.Rules {
-				if r.Name == "" || len(r.Users)+len(r.Groups) == 0 || len(r.Interfaces) == 0 || r.Endpoints < Unlimited || r.Memory < Unlimited {
+				if r.Name == "" || len(r.Users)+len(r.Groups) == 0 || len(r.Interfaces) == 0 || r.Endpoints < Unlimited || r.Memory < Unlimited || max(r.Rates.Endpoint.ByteBurst, r.Rates.User.ByteBurst) > bpf.MaxBucket {
 					t.Errorf("%+v", r)
 				}
 				for _, pattern := range r.Tags {

@@ -51,7 +51,12 @@ type Rule struct {
 	// NATWarn permits ports that network address translation may use for other flows, with
 	// a warning in the log; otherwise they are refused.
 	NATWarn bool
+	// Rates limit what endpoints on ports send.
+	Rates endpoint.Rates
 }
+
+// givesQueues reports whether the rule's users may attach to queues.
+func (r *Rule) givesQueues() bool { return r.Trusted && (r.Queues == nil || len(r.Queues) > 0) }
 
 // Subject is the user of a request.
 type Subject struct {

@@ -103,9 +103,9 @@ func TestDocumentedExample(t *testing.T) {
 // The output of check-config in the document is what it prints.
 func TestDocumentedOutput(t *testing.T) {
 	text := doc(t, "policy.md")
-	files := map[string]string{"policy.yaml": blocks(text, "yaml")[0], "broken.yaml": blocks(text, "yaml")[1]}
+	files := map[string]string{"policy.yaml": blocks(text, "yaml")[0], "rates.yaml": blocks(text, "yaml")[1], "broken.yaml": blocks(text, "yaml")[2]}
 	outputs := blocks(text, "console")
-	if len(outputs) != 5 {
+	if len(outputs) != 6 {
 		t.Fatalf("%d blocks", len(outputs))
 	}
 	for _, block := range outputs {

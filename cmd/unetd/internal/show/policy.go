@@ -123,6 +123,9 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 		fmt.Fprint(t, "  tags\tnone\n")
 	}
 	fmt.Fprintf(t, "  queues\t%s\n", queues(rule))
+	if rule.Rates != (endpoint.Rates{}) {
+		fmt.Fprintf(t, "  rates\tendpoint: %s\n  \tuser: %s\n", policy.Rate(rule.Rates.Endpoint), policy.Rate(rule.Rates.User))
+	}
 	if rule.Infrastructure {
 		fmt.Fprint(t, "  infrastructure\tyes\n")
 	}
@@ -187,6 +190,9 @@ func (r *PolicyReport) summary(w io.Writer) error {
 		if rule.Queues != nil {
 			also = append(also, "queues:"+rule.Queues.String())
 		}
+		if rule.Rates != (endpoint.Rates{}) {
+			also = append(also, "rates")
+		}
 		if rule.Infrastructure {
 			also = append(also, "infrastructure")
 		}
@@ -232,8 +238,9 @@ type ruleJSON struct {
 	Queues     string           `json:"queues"`
 	Operator   bool             `json:"operator"`
 
-	Infrastructure bool   `json:"infrastructure"`
-	NAT            string `json:"nat"`
+	Infrastructure bool           `json:"infrastructure"`
+	NAT            string         `json:"nat"`
+	Rates          endpoint.Rates `json:"rates,omitzero"` // none: no limit
 
 	Tried []trialJSON `json:"tried,omitempty"`
 }
@@ -269,7 +276,7 @@ func rulesJSON(rules []*policy.Rule, tried map[*policy.Rule][]policy.Trial) []ru
 		list = append(list, ruleJSON{
 			Name: r.Name, Line: r.Line, Users: names(r.Users), Groups: names(r.Groups), Interfaces: r.Interfaces,
 			Tags: append([]policy.Pattern{}, r.Tags...), Endpoints: limit(r.Endpoints), Memory: limit(r.Memory), Ports: limit(r.Ports),
-			Trusted: r.Trusted, Queues: queues(r), Operator: r.Operator, Infrastructure: r.Infrastructure, NAT: nat(r), Tried: trialsJSON(tried[r]),
+			Trusted: r.Trusted, Queues: queues(r), Operator: r.Operator, Infrastructure: r.Infrastructure, NAT: nat(r), Rates: r.Rates, Tried: trialsJSON(tried[r]),
 		})
 	}
 	return list

@@ -118,7 +118,11 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 	if several {
 		fmt.Fprint(t, "INTERFACE\t")
 	}
-	fmt.Fprintln(t, "ID\tUID\tPID\tATTACH\tDEVICE\tMODE\tZERO-COPY\tSEGMENT\tSTATE\tTAGS")
+	rates, limited := "", slices.ContainsFunc(all, func(e endpoint.Info) bool { return e.Rates != (endpoint.Rates{}) })
+	if limited {
+		rates = "RATES\tREFUSED\t"
+	}
+	fmt.Fprintf(t, "ID\tUID\tPID\tATTACH\tDEVICE\tMODE\tZERO-COPY\tSEGMENT\tSTATE\t%sTAGS\n", rates)
 	for _, e := range all {
 		owner := strconv.FormatUint(uint64(e.UID), 10)
 		if name := nameOf(e.UID); name != "" {
@@ -142,9 +146,20 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		if several {
 			fmt.Fprintf(t, "%s\t", e.Interface)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\t%s\t%s\n", e.ID, owner, e.PID, e.Attach, device, e.Mode, zeroCopy, policy.Bytes(e.SegmentBytes), state, tagsOf(e))
+		if limited {
+			rates = fmt.Sprintf("%s\t%d\t", ratesOf(e), e.TxRateEndpoint+e.TxRateUser)
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\t%s\t%s%s\n", e.ID, owner, e.PID, e.Attach, device, e.Mode, zeroCopy, policy.Bytes(e.SegmentBytes), state, rates, tagsOf(e))
 	}
 	return t.Flush()
+}
+
+func ratesOf(e endpoint.Info) string {
+	text := policy.Rate(e.Rates.Endpoint)
+	if e.Rates.User != (endpoint.Rate{}) {
+		text += "; user " + policy.Rate(e.Rates.User)
+	}
+	return text
 }
 
 func tagsOf(e endpoint.Info) string {

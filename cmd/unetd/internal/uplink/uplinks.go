@@ -67,7 +67,17 @@ func Open(names []string, cfg mux.Config, source *policy.Source, queues policy.Q
 		}
 		us.list = append(us.list, u)
 	}
+	source.OnChange(us.updateRates)
 	return us, nil
+}
+
+// updateRates applies the rates of the policy to the endpoints of all interfaces.
+func (us *Uplinks) updateRates() {
+	for _, u := range us.list {
+		if m, err := u.current(); err == nil {
+			m.UpdateRates()
+		}
+	}
 }
 
 // undo closes the uplinks that Open has opened before an error. One with endpoints of an earlier unetd

@@ -1,0 +1,279 @@
+//go:build linux
+
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/endpoint"
+)
+
+// The limits of what endpoints send are in two tables of the kernel (bpf/src/limit.h), which are also the
+// record of them. An endpoint with an entry in port_limits has the port program that reads it. So the program is
+// attached before the entry is made, and detached after it was deleted: a process that takes over
+// finds a limit in effect or none.
+//
+// The entry of a user stays after its last endpoint until its buckets are full. Otherwise a user would
+// get full ones by opening another endpoint.
+
+// validRates returns an error for rates that the programs cannot calculate with.
+func validRates(r endpoint.Rates) error {
+	for _, b := range [][2]int64{
+		{r.Endpoint.Packets, r.Endpoint.PacketBurst}, {r.Endpoint.Bytes, r.Endpoint.ByteBurst}, {r.User.Packets, r.User.PacketBurst}, {r.User.Bytes, r.User.ByteBurst},
+	} {
+		if rate, burst := b[0], b[1]; rate < 0 || rate == 0 && burst != 0 || rate > 0 && (burst < 1 || burst > bpf.MaxBucket) {
+			return fmt.Errorf("a rate of %d a second with a burst of %d: want a rate above 0 and a burst from 1 to %d, or both 0", rate, burst, bpf.MaxBucket)
+		}
+	}
+	return nil
+}
+
+// rates is the state of limits that is not in the kernel.
+type rates struct {
+	mu      sync.Mutex          // guards what follows, and Lease.rates
+	users   map[uint32]int      // endpoints under a limit of their user, by uid
+	emptied map[uint32]struct{} // users without such endpoints whose buckets may not be full yet
+}
+
+// setRates gives an endpoint on a port these rates.
+func (m *Mux) setRates(l *Lease, r endpoint.Rates) error {
+	m.rates.mu.Lock()
+	defer m.rates.mu.Unlock()
+	m.mu.Lock()
+	closed, uid := l.closed, l.owner.UID
+	m.mu.Unlock()
+	if closed || r == l.rates {
+		return nil
+	}
+	if err := validRates(r); err != nil {
+		return err
+	}
+	port, none := l.at.owner.Port, r == endpoint.Rates{}
+	attach := func(p *ebpf.Program) error {
+		if err := setXDP(m.rt, int(port), p.FD(), m.progs.attachFlag()); err != nil {
+			return fmt.Errorf("attach to the outer end: %w", err)
+		}
+		return nil
+	}
+	if none {
+		if err := errors.Join(absentIsFine(m.progs.objs.PortLimits.Delete(port)), attach(m.progs.objs.UnetPort)); err != nil {
+			return err
+		}
+	} else if err := errors.Join(attach(m.progs.objs.UnetPortLimited), m.putLimits(l, uid, r)); err != nil {
+		return err
+	}
+	m.countRates(l, uid, r)
+	return nil
+}
+
+// putLimits enters the rates of an endpoint. m.rates.mu is held.
+func (m *Mux) putLimits(l *Lease, uid uint32, r endpoint.Rates) error {
+	user := uint32(bpf.NoUser)
+	if r.User != (endpoint.Rate{}) {
+		m.sweepUsers()
+		user = uid
+		if err := putLimit(m.progs.objs.UserLimits, user, r.User, bpf.NoUser); err != nil {
+			return err
+		}
+	}
+	return putLimit(m.progs.objs.PortLimits, l.at.owner.Port, r.Endpoint, user)
+}
+
+// countRates notes the rates that an endpoint has now. m.rates.mu is held.
+func (m *Mux) countRates(l *Lease, uid uint32, r endpoint.Rates) {
+	if l.rates.User != (endpoint.Rate{}) {
+		if m.rates.users[uid]--; m.rates.users[uid] == 0 {
+			delete(m.rates.users, uid)
+			m.rates.emptied[uid] = struct{}{}
+		}
+	}
+	if r.User != (endpoint.Rate{}) {
+		m.rates.users[uid]++
+	}
+	l.rates = r
+}
+
+// endRates forgets the rates of an endpoint whose port is deleted.
+func (m *Mux) endRates(l *Lease) error {
+	m.rates.mu.Lock()
+	defer m.rates.mu.Unlock()
+	if l.rates == (endpoint.Rates{}) {
+		return nil
+	}
+	m.mu.Lock()
+	uid := l.owner.UID
+	m.mu.Unlock()
+	m.countRates(l, uid, endpoint.Rates{})
+	m.sweepUsers()
+	return absentIsFine(m.progs.objs.PortLimits.Delete(l.at.owner.Port))
+}
+
+// sweepUsers deletes the entries of users without endpoints whose buckets are full. m.rates.mu is held.
+func (m *Mux) sweepUsers() {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(fmt.Sprintf("BUG: clock_gettime: %v", err))
+	}
+	for uid := range m.rates.emptied {
+		if m.rates.users[uid] == 0 {
+			l, _, err := limitIn(m.progs.objs.UserLimits, uid)
+			if err == nil && l.FullAt() > time.Duration(now.Nano()) {
+				continue
+			}
+			if err = errors.Join(err, absentIsFine(m.progs.objs.UserLimits.Delete(uid))); err != nil {
+				m.log.Warn("limit of a user without endpoints", "uid", uid, "error", err)
+			}
+		}
+		delete(m.rates.emptied, uid)
+	}
+}
+
+// UpdateRates applies the present rates of the policy to the endpoints that have been opened or presented. An owner
+// without a rule keeps its rates, and so do endpoints on queues.
+func (m *Mux) UpdateRates() {
+	if m.enter() != nil {
+		return
+	}
+	defer m.leave()
+	for _, l := range m.all() {
+		m.mu.Lock()
+		leased := l.leased
+		m.mu.Unlock()
+		if leased {
+			m.updateRates(l)
+		}
+	}
+}
+
+func (m *Mux) updateRates(l *Lease) {
+	m.mu.Lock()
+	o := l.owner
+	m.mu.Unlock()
+	r, ok := m.policy.RatesOf(o)
+	if !ok {
+		return
+	}
+	if l.attach == endpoint.AttachQueue {
+		if r != (endpoint.Rates{}) {
+			m.log.Warn("the policy limits the rates of an endpoint that has a queue, where nothing is limited: end it, and open one on a port", "endpoint", l.id, "uid", o.UID, "pid", o.PID)
+		}
+		return
+	}
+	if err := m.setRates(l, r); err != nil {
+		m.log.Error("the rates of an endpoint cannot be changed", "endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", err)
+	}
+}
+
+// adoptRates finds the rates of an endpoint of another process in the kernel.
+func (m *Mux) adoptRates(l *Lease) error {
+	m.rates.mu.Lock()
+	defer m.rates.mu.Unlock()
+	r, _, err := m.ratesInKernel(l)
+	if err == nil {
+		m.countRates(l, l.owner.UID, r) // nobody else has the lease
+	}
+	return err
+}
+
+// ratesInKernel reads the rates of an endpoint on a port, and its entry.
+func (m *Mux) ratesInKernel(l *Lease) (r endpoint.Rates, of bpf.Limit, err error) {
+	of, there, err := limitIn(m.progs.objs.PortLimits, l.at.owner.Port)
+	if err != nil || !there {
+		return r, of, err
+	}
+	r.Endpoint = rateOf(&of)
+	if of.Uid != bpf.NoUser {
+		var user bpf.Limit
+		user, _, err = limitIn(m.progs.objs.UserLimits, of.Uid)
+		r.User = rateOf(&user)
+	}
+	return r, of, err
+}
+
+// tellRates adds the rates of an endpoint to its description.
+func (m *Mux) tellRates(l *Lease, info *endpoint.Info) {
+	if l.attach == endpoint.AttachQueue {
+		return
+	}
+	r, of, err := m.ratesInKernel(l)
+	if err != nil {
+		m.log.Warn("rates of an endpoint", "endpoint", l.id, "error", err)
+	}
+	info.Rates, info.TxRateEndpoint, info.TxRateUser = r, of.Refused, of.RefusedUser
+}
+
+// sweepLimits deletes what another process has left in the tables of limits: the entries of ports that are gone, and
+// of users without endpoints.
+func (m *Mux) sweepLimits(alive map[bpf.Owner]*Lease) error {
+	ports := map[uint32]bool{}
+	for owner := range alive {
+		ports[owner.Port] = true
+	}
+	m.rates.mu.Lock()
+	defer m.rates.mu.Unlock()
+	var key uint32
+	var l bpf.Limit
+	var gone []uint32
+	entries := m.progs.objs.PortLimits.Iterate()
+	for entries.Next(&key, &l) {
+		if !ports[key] {
+			gone = append(gone, key)
+		}
+	}
+	err := entries.Err()
+	for _, port := range gone {
+		err = errors.Join(err, absentIsFine(m.progs.objs.PortLimits.Delete(port)))
+	}
+	entries = m.progs.objs.UserLimits.Iterate()
+	for entries.Next(&key, &l) {
+		m.rates.emptied[key] = struct{}{}
+	}
+	if err = errors.Join(err, entries.Err()); err != nil {
+		return fmt.Errorf("tables of limits: %w", err)
+	}
+	m.sweepUsers()
+	return nil
+}
+
+// putLimit makes or changes an entry of a table of limits. Buckets keep what they have, up to the new
+// size; what the programs do to a changed entry during the call is lost.
+func putLimit(table *ebpf.Map, key uint32, r endpoint.Rate, uid uint32) error {
+	l, there, err := limitIn(table, key)
+	if err != nil || there && l.Uid == uid && rateOf(&l) == r {
+		return err
+	}
+	l.Uid = uid
+	l.Packets = l.Packets.Change(bpf.NewBucket(r.Packets, r.PacketBurst))
+	l.Bytes = l.Bytes.Change(bpf.NewBucket(r.Bytes, r.ByteBurst))
+	if err := table.Update(key, &l, ebpf.UpdateLock); err != nil {
+		return fmt.Errorf("limit into the table: %w", err)
+	}
+	return nil
+}
+
+// limitIn reads an entry of a table of limits.
+func limitIn(table *ebpf.Map, key uint32) (l bpf.Limit, there bool, err error) {
+	err = table.LookupWithFlags(key, &l, ebpf.LookupLock)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return l, false, nil
+	}
+	if err != nil {
+		return l, false, fmt.Errorf("read the table of limits: %w", err)
+	}
+	return l, true, nil
+}
+
+// rateOf is the rate of an entry.
+func rateOf(l *bpf.Limit) endpoint.Rate {
+	return endpoint.Rate{
+		Packets: int64(l.Packets.Rate), PacketBurst: int64(l.Packets.Full / bpf.BucketUnit),
+		Bytes: int64(l.Bytes.Rate), ByteBurst: int64(l.Bytes.Full / bpf.BucketUnit),
+	}
+}
