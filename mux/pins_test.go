@@ -31,7 +31,14 @@ func bpffs(t *testing.T) string {
 	dir := t.TempDir()
 	must(t, unix.Mount("bpf", dir, "bpf", 0, "mode=0700"))
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		// A process that another test starts has a copy of all descriptors until its exec.
+		var err error
+		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			if err = unix.Unmount(dir, 0); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+				break
+			}
+		}
+		if err != nil {
 			t.Errorf("unmount: %v", err)
 			unix.Unmount(dir, unix.MNT_DETACH)
 		}
