@@ -88,7 +88,7 @@ of their own. Frames that no application has claimed go to the kernel.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newServe(stderr), newCheckConfig(),
-		newList(), newCounters(), newUplinks(),
+		newList(), newStatus(), newCounters(), newUplinks(),
 		newRevoke(), newReload(), newDrain(),
 		newCleanup(),
 		newDoctor(), newCapture(),

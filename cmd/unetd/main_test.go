@@ -86,6 +86,7 @@ func (s *site) command(name string, args ...string) *exec.Cmd {
 		"capture":  {"--bpffs", s.bpffs},
 		"cleanup":  {"--socket", s.socket, "--bpffs", s.bpffs},
 		"list":     {"--socket", s.socket},
+		"status":   {"--socket", s.socket},
 		"counters": {"--socket", s.socket},
 		"uplinks":  {"--socket", s.socket},
 		"revoke":   {"--socket", s.socket},

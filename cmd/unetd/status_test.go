@@ -1,0 +1,165 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// What unetd status shows of a host is what the host and its peer say.
+func TestStatus(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{IPv6: true, LinkLocal: true})
+	s := newSite(t, pair.A)
+	d := s.serve(t)
+	if out := s.run(t, "status"); out != "no endpoint or socket matches\n" {
+		t.Errorf("without endpoints: %s", out)
+	}
+	host, err := unet.Open(t.Context(), unet.Config{Socket: s.socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	listener, err := host.Listen(t.Context(), "tcp", ":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 100_000
+	var servers []net.Conn
+	for _, to := range []string{"10.0.0.1:7000", "[fd00::1]:7000"} {
+		client, err := pair.B.Dial("tcp", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		server, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		servers = append(servers, server)
+		go client.Write(make([]byte, size))
+		if _, err := io.CopyN(io.Discard, server, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status := func(args ...string) (list []struct {
+		endpoint.Status
+		User string
+	}) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(s.run(t, "status", append(args, "--json")...)), &list); err != nil {
+			t.Error(err)
+		}
+		return list
+	}
+	eventually(t, "all is published", func() bool {
+		list := status("state", "established")
+		if len(list) != 1 || len(list[0].Sockets) != len(servers) {
+			return false
+		}
+		for i, k := range list[0].Sockets {
+			info := servers[i].(*unet.TCPConn).Info()
+			if k.BytesIn != size || k.BytesIn != info.BytesReceived || k.RTT != info.RTT || k.Local.String() != info.Local.String() || k.Remote != info.Remote.Netip() ||
+				int(k.Window) != info.CongestionWindow || k.Received != info.SegmentsReceived {
+				return false
+			}
+		}
+		return list[0].Published != nil && list[0].Published.Received > 0
+	})
+	all := status()
+	e := all[0]
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.PID != os.Getpid() || e.Command != strings.TrimSpace(string(comm)) || e.User != "root" || e.Port == nil || e.Port.FramesOut == 0 || e.FillQueue == nil {
+		t.Errorf("%+v", e)
+	}
+	for args, want := range map[string]string{
+		"sport = :7000":                     "tcp listening 7000, tcp established 7000, tcp established 7000",
+		"-l sport = :7000":                  "tcp listening 7000",
+		"src fd00::/64 and state connected": "tcp established 7000",
+		fmt.Sprintf("-t endpoint %d not state listening", e.ID): "tcp established 7000, tcp established 7000",
+	} {
+		var got []string
+		for _, e := range status(strings.Fields(args)...) {
+			for _, k := range e.Sockets {
+				got = append(got, fmt.Sprint(k.Protocol, " ", k.State, " ", k.Local.Port()))
+			}
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%s: %q, want %s", args, got, want)
+		}
+	}
+	text := s.run(t, "status", "sport = :7000")
+	for _, want := range []string{fmt.Sprintf("endpoint %d  user 0(root)  pid %d(", e.ID, os.Getpid()), "tcp:10.0.0.1:7000", "established", "[fd00::1]:7000"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q:\n%s", want, text)
+		}
+	}
+	if text := s.run(t, "status", "--rates"); !strings.Contains(text, "\n  rates    in ") {
+		t.Errorf("no rates:\n%s", text)
+	}
+	// cobra's own comment goes to stderr.
+	_, words, _ := finish(t, pair.A, s.command("__complete", "status", "--socket", s.socket, "endpoint", ""))
+	if !strings.HasPrefix(words, fmt.Sprintf("%d\tuid 0, pid %d\n", e.ID, os.Getpid())) {
+		t.Errorf("completion: %s", words)
+	}
+	d.stop(syscall.SIGTERM)
+}
+
+// A wrong filter is a wrong command line. A reader that closes the pipe ends the command by SIGPIPE, without a word.
+func TestStatusErrors(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	for args, want := range map[string]string{
+		"state open":   `unetd: filter: unknown state "open": want `,
+		"sport = :x":   `unetd: filter: "x" is not a port: `,
+		"--watch=-1":   "unetd: --watch -1: want 0.1 to 86400 seconds: see unetd status --help",
+		"--watch=soon": "unetd: invalid argument ",
+	} {
+		code, stdout, stderr := finish(t, pair.A, s.command("status", strings.Fields(args)...))
+		if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit %d, %s%s, want %s", args, code, stdout, stderr, want)
+		}
+	}
+	if code, stdout, stderr := finish(t, pair.A, s.command("status")); code != exitFailure || stdout != "" || !strings.Contains(stderr, "unetd is not running at "+s.socket) {
+		t.Errorf("without unetd: exit %d, %s%s", code, stdout, stderr)
+	}
+
+	d := s.serve(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := s.command("status", "--watch=0.1")
+	var stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = w, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	r.Close()
+	guard := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	defer guard.Stop()
+	cmd.Wait()
+	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != syscall.SIGPIPE || stderr.Len() > 0 {
+		t.Errorf("a closed pipe: %v, %s", cmd.ProcessState, stderr.String())
+	}
+	d.stop(syscall.SIGTERM)
+}
