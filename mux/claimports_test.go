@@ -460,9 +460,9 @@ func TestDescriptorsForPorts(t *testing.T) {
 	var usual unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
 	defer func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &usual)) }()
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 400, Max: usual.Max}))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 800, Max: usual.Max}))
 	var tags []endpoint.Tag
-	for range 300 / 64 {
+	for range 600 / 64 {
 		tag, err := a.lease.Claim(t.Context(), tcpBlock("10.0.0.1:0"))
 		must(t, err)
 		tags = append(tags, tag)
@@ -470,7 +470,7 @@ func TestDescriptorsForPorts(t *testing.T) {
 	if _, err := a.lease.Claim(t.Context(), udpBlock("[fd00::1]:40000")); !errors.Is(err, mux.ErrTableFull) {
 		t.Errorf("a block too many: %v", err)
 	}
-	for range 300 % 64 {
+	for range 600 % 64 {
 		tag, err := a.lease.Claim(t.Context(), udpTag("[fd00::1]:0"))
 		must(t, err)
 		tags = append(tags, tag)
@@ -478,9 +478,9 @@ func TestDescriptorsForPorts(t *testing.T) {
 	if _, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); !errors.Is(err, mux.ErrTableFull) {
 		t.Errorf("a port too many: %v", err)
 	}
-	l.wantClaims(300, tags...)
+	l.wantClaims(600, tags...)
 	must(t, l.mux.ForgetClaims())
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 396, Max: usual.Max}))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 796, Max: usual.Max}))
 	refused := 0
 	for _, tag := range tags {
 		if err := a.lease.Readmit(tag); errors.Is(err, mux.ErrTableFull) {
@@ -492,7 +492,7 @@ func TestDescriptorsForPorts(t *testing.T) {
 	if refused == 0 {
 		t.Error("readmitted with more descriptors than there may be")
 	}
-	l.wantClaims(297, tags...)
+	l.wantClaims(597, tags...)
 	must(t, a.lease.Close())
 	l.wantClaims(0)
 }
