@@ -396,9 +396,7 @@ func (h *Host) notice(list []endpoint.Notice) {
 		case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
 			h.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
 		case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
-			if n.Addr == h.Addr() {
-				h.stack.SetAddress(n.Kind == endpoint.NoticeAddrBack)
-			}
+			h.stack.SetAddress(n.Addr, n.Kind == endpoint.NoticeAddrBack)
 		}
 	}
 }
@@ -406,9 +404,8 @@ func (h *Host) notice(list []endpoint.Notice) {
 // Watch calls f with each notice about the network around the host until stop is
 // called: a route has changed, the link is down or up, the machine has lost an address of the
 // host or has it again, unetd is gone or back. When f is called the host has acted on the notice: it asks
-// for the route again, and its sends fail with ENETDOWN while the link is down, and with
-// EADDRNOTAVAIL while the address that [Host.Addr] returns is gone; what is sent from another
-// address that is gone is dropped. If unetd is gone already, the link down, or the
+// for the route again, and its sends fail with ENETDOWN while the link is down; those from an
+// address that is gone fail with EADDRNOTAVAIL. If unetd is gone already, the link down, or the
 // address gone, f is called with that first. One goroutine calls all functions that watch, possibly
 // before Watch returns. f must not block: it would delay the host's own notices too. A call in
 // progress may end after stop has returned.

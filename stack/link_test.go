@@ -338,24 +338,81 @@ func TestAddressIsGone(t *testing.T) {
 			t.Errorf("%s: dial %v, want %v", what, err, want)
 		}
 	}
-	s.SetAddress(true) // known
+	s.SetAddress(prefixA.Addr(), true) // known
 	if err := udpSend(u, []byte("x")); err != nil {
 		t.Error(err)
 	}
 	eventually(t, "the route is known", func() bool { return len(w.take()) > 0 })
-	s.SetAddress(false)
+	s.SetAddress(prefixA.Addr(), false)
 	sends("gone", syscall.EADDRNOTAVAIL)
 	s.SetLink(false)
 	sends("gone, and the link is down", syscall.EADDRNOTAVAIL)
-	s.SetAddress(true)
+	s.SetAddress(prefixA.Addr(), true)
 	sends("to ourselves while the link is down", nil)
-	s.SetAddress(false)
+	s.SetAddress(prefixA.Addr(), false)
 	s.SetLink(true)
 	sends("gone, with the link up", syscall.EADDRNOTAVAIL)
-	s.SetAddress(true)
+	s.SetAddress(prefixA.Addr(), true)
 	if err := udpSend(u, []byte("x")); err != nil {
 		t.Errorf("back: %v", err)
 	}
+}
+
+// TestOneAddressIsGone: only what is sent from that address fails, also of sockets of all
+// addresses and what waits for a route; connections from it wait.
+func TestOneAddressIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := memlink.Pair(memlink.Config{})
+		w := tap(t, l)
+		four, six := ap("10.0.0.2:9"), ap("[fd00::2]:9")
+		answers := make(chan stack.Route)
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Addrs6: []netip.Prefix{netip.MustParsePrefix("fd00::1/64"), netip.MustParsePrefix("fe80::1/64")},
+			Resolver: &routes{answer: func(netip.Addr) (stack.Route, error) { return <-answers, nil }}})
+		all := must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
+		only6 := must(s.DialUDP(ap("[fd00::1]:8"), six, stack.UDPOptions{}))
+		lost := netip.MustParseAddr("fd00::1")
+
+		// What waits for a route is dropped if its source is lost, and only that.
+		for _, to := range []netip.AddrPort{four, six, ap("[fe80::2]:9")} {
+			if err := udpSendTo(all, []byte("held"), to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.SetAddress(lost, false)
+		for range 3 {
+			answers <- stack.Route{LinkAddr: linkB}
+		}
+		synctest.Wait()
+		if got := len(w.take()); got != 2 {
+			t.Errorf("%d datagrams were sent", got)
+		}
+		for _, c := range []struct {
+			what string
+			err  error
+			want error
+		}{
+			{"IPv4", udpSendTo(all, nil, four), nil},
+			{"link-local", udpSendTo(all, nil, ap("[fe80::2]:9")), nil},
+			{"from the lost address", udpSendTo(all, nil, six), syscall.EADDRNOTAVAIL},
+			{"by a socket of that address", udpSend(only6, nil), syscall.EADDRNOTAVAIL},
+		} {
+			if c.err != c.want {
+				t.Errorf("%s: %v, want %v", c.what, c.err, c.want)
+			}
+		}
+		if _, err := s.DialTCP(t.Context(), ap("[fd00::1]:0"), six, stack.TCPOptions{}); err != syscall.EADDRNOTAVAIL {
+			t.Errorf("dial: %v", err)
+		}
+		s.SetAddress(netip.MustParseAddr("fe80::1"), false)
+		s.SetAddress(lost, true)
+		if err := udpSendTo(all, nil, ap("[fe80::2]:9")); err != syscall.EADDRNOTAVAIL {
+			t.Errorf("the link-local address is lost: %v", err)
+		}
+		if err := udpSendTo(all, nil, six); err != nil {
+			t.Errorf("back: %v", err)
+		}
+		close(answers) // of routes that were asked for again
+	})
 }
 
 // After changes, answers and sends in any order, from many goroutines, every frame has been
@@ -407,7 +464,7 @@ func TestChangesWhileSending(t *testing.T) {
 func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 	for name, down := range map[string]func(*stack.Stack){
 		"link":    func(s *stack.Stack) { s.SetLink(false) },
-		"address": func(s *stack.Stack) { s.SetAddress(false) },
+		"address": func(s *stack.Stack) { s.SetAddress(prefixA.Addr(), false) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -410,7 +410,7 @@ func (s *Stack) dropHeld(i int) {
 }
 
 // settleHeld sends what is held for r, in order, or drops it because of err. r is nil for all
-// routes. A connected socket gets the error as its pending error. Other sockets get it from
+// routes; then it drops what cannot be sent because of the link or its source, if err is nil. A connected socket gets the error as its pending error. Other sockets get it from
 // their next send to that destination, so that a read of a server does not fail because of
 // one peer.
 func (s *Stack) settleHeld(r *route, err error) {
@@ -421,6 +421,14 @@ func (s *Stack) settleHeld(r *route, err error) {
 			continue
 		}
 		why := err
+		if r == nil && err == nil {
+			errno := s.downFrom(sourceOf(h.frame.Data))
+			if errno == 0 {
+				i++
+				continue
+			}
+			why = errno
+		}
 		if why == nil && len(h.frame.Data)-h.route.headers.len-wire.UDPHeaderLen > h.route.maxPayload {
 			why = syscall.EMSGSIZE
 		}
@@ -438,4 +446,13 @@ func (s *Stack) settleHeld(r *route, err error) {
 			h.sock.CountSent()
 		}
 	}
+}
+
+// sourceOf is the source of a frame that this stack has made.
+func sourceOf(frame []byte) wire.Addr {
+	ip := frame[wire.EthernetHeaderLen:]
+	if ip[0]>>4 == 4 {
+		return wire.AddrFrom4([4]byte(ip[12:]))
+	}
+	return wire.AddrFrom16([16]byte(ip[8:]))
 }

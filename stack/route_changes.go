@@ -3,6 +3,7 @@ package stack
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/unet-go/unet/proto/tcp"
@@ -178,56 +179,66 @@ func (s *Stack) SetLink(up bool) {
 	if !up {
 		s.count[linkDowns]++
 	}
-	s.linkOrAddressChanged()
+	s.linkOrAddressChanged(up)
 }
 
-// SetAddress sets whether the host has our address; at first it has. While it has not,
-// sends fail with EADDRNOTAVAIL, and all else is as while the link is down.
-func (s *Stack) SetAddress(here bool) {
+// SetAddress sets whether the host has one of our addresses; at first it has all. While it has
+// not, sends from that address fail with EADDRNOTAVAIL, and all else is for that address as while
+// the link is down. Other addresses are not affected.
+func (s *Stack) SetAddress(addr netip.Addr, here bool) {
+	a := wire.AddrFrom(addr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.addrGone != here {
+	if s.closed || !s.isOurs(a) || slices.Contains(s.lost, a) != here {
 		return
 	}
-	s.addrGone = !here
-	s.linkOrAddressChanged()
+	if here {
+		s.lost = slices.DeleteFunc(s.lost, func(l wire.Addr) bool { return l == a })
+	} else {
+		s.lost = append(s.lost, a)
+	}
+	s.linkOrAddressChanged(here)
 }
 
 // linkOrAddressChanged makes sends fail, or work again.
-func (s *Stack) linkOrAddressChanged() {
-	before := s.down
-	switch {
-	case s.addrGone:
-		s.down = syscall.EADDRNOTAVAIL
-	case s.linkDown:
-		s.down = syscall.ENETDOWN
-	default:
-		s.down = 0
-	}
+func (s *Stack) linkOrAddressChanged(works bool) {
+	s.down = s.linkDown || len(s.lost) > 0
 	for c := range s.sockets {
 		c.setSlow()
 	}
 	s.readClock()
 	switch {
-	case s.down == 0:
+	case !works:
+		s.settleHeld(nil, nil)
+	case !s.linkDown:
 		s.invalidateAll()
 		s.tcp.LinkUp(tcp.Time(s.now))
-	case before == 0:
-		s.settleHeld(nil, s.down)
 	}
 	s.settleTCP()
 }
 
-// unsendable is the reason why nothing can be sent to dst: the address is lost, or the link
+// downFrom is the error of sends from an address of ours; 0: they do not fail.
+func (s *Stack) downFrom(from wire.Addr) syscall.Errno {
+	switch {
+	case slices.Contains(s.lost, from):
+		return syscall.EADDRNOTAVAIL
+	case s.linkDown:
+		return syscall.ENETDOWN
+	}
+	return 0
+}
+
+// unsendable is the reason why nothing can be sent to dst: the source is lost, or the link
 // is down and dst is not another endpoint of this host, behind our own MAC address.
-func (s *Stack) unsendable(dst wire.Addr) error {
-	if s.down == 0 {
+func (s *Stack) unsendable(from, dst wire.Addr) error {
+	if !s.down {
 		return nil
 	}
+	why := s.downFrom(from)
 	r := s.routes[dst]
 	ours := s.isOurs(dst) || r != nil && r.resolved() && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
-	if ours && !s.addrGone {
+	if why == 0 || ours && why == syscall.ENETDOWN {
 		return nil
 	}
-	return s.down
+	return why
 }

@@ -210,8 +210,8 @@ type Stack struct {
 	closed   bool
 	gone     chan struct{} // closed when Close has done its work
 	linkDown bool          // the link carries nothing
-	addrGone bool          // the host has lost our address
-	down     syscall.Errno // what sends fail with for one of these; 0: they do not
+	lost     []wire.Addr   // those of our addresses that the host has lost
+	down     bool          // one of these: downFrom says whether sends from an address fail
 	broken   error         // of a link that has failed for good
 	kickErr  error         // of the last kick
 	left     chan struct{} // role or retrying has changed since closed was set

@@ -209,10 +209,10 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 	}
 	s.readClock()
 	if c.loop = s.isLoopBackTCP(from, to); !c.loop {
-		switch {
-		case s.down != 0:
-			return s.down
-		case to.Addr.IsLoopback():
+		if why := s.downFrom(from.Addr); why != 0 {
+			return why
+		}
+		if to.Addr.IsLoopback() {
 			return syscall.ECONNREFUSED // no listener
 		}
 		if c.route, err = s.usableRoute(to.Addr); err != nil {
@@ -415,11 +415,11 @@ func (s *Stack) closeAll() {
 // draining reports whether a connection that was closed has data or a FIN that the peer
 // has not acknowledged.
 func (s *Stack) draining() bool {
-	if s.broken != nil || s.down != 0 || s.clock != nil { // a clock of a test may stand still
+	if s.broken != nil || s.clock != nil { // a clock of a test may stand still
 		return false
 	}
 	for c := range s.tcpConns {
-		if !c.drained && !c.finished {
+		if !c.drained && !c.finished && s.downFrom(c.conn.Local().Addr) == 0 {
 			return true
 		}
 	}

@@ -166,11 +166,12 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 	} else {
 		loop = s.isLoopBackTCP(conn.Local(), conn.Remote())
 	}
+	why := s.downFrom(conn.Local().Addr)
 	switch {
 	case loop:
 		return nil, true, nil
-	case s.down != 0:
-		return nil, false, s.down
+	case why != 0:
+		return nil, false, why
 	case s.kickErr != nil:
 		return nil, false, s.kickErr
 	}
@@ -205,7 +206,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 	if c != nil {
 		r = c.route
 	}
-	if r == nil || r.state != routeReady || s.down != 0 || s.kickErr != nil {
+	if r == nil || r.state != routeReady || s.down || s.kickErr != nil {
 		var loop bool
 		var err error
 		switch r, loop, err = s.findRouteTCP(conn, c); {
@@ -276,7 +277,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 // address was removed, it is reported only in SYN-SENT: an established connection ends with
 // ETIMEDOUT if that lasts, as in the kernel.
 func (s *Stack) loseTCP(conn *tcp.Conn, err error) {
-	if errno := syscall.EHOSTUNREACH; err != nil && (s.down == 0 || conn.State() == tcp.SynSent) {
+	if errno := syscall.EHOSTUNREACH; err != nil && (s.downFrom(conn.Local().Addr) == 0 || conn.State() == tcp.SynSent) {
 		errors.As(err, &errno)
 		conn.Unreachable(tcp.Time(s.now), errno)
 	}

@@ -226,7 +226,7 @@ func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
 func (c *UDPConn) setSlow() {
 	trouble := c.closed || c.udp.HasError()
 	c.recvSlow = trouble || c.readDeadline != never
-	c.sendSlow = trouble || c.writeDeadline != never || c.stack.down != 0 || c.stack.broken != nil || c.stack.kickErr != nil
+	c.sendSlow = trouble || c.writeDeadline != never || c.stack.down || c.stack.broken != nil || c.stack.kickErr != nil
 }
 
 // noteError makes the next call look for the pending error.

@@ -260,7 +260,7 @@ func (p *UDPPort) Alloc(dst [4]byte, n int) []byte {
 	if p.stuck {
 		return nil
 	}
-	if r == nil || r.dst != to || r.state != routeReady || s.down != 0 || s.kickErr != nil {
+	if r == nil || r.dst != to || r.state != routeReady || s.down || s.kickErr != nil {
 		if r = p.findRoute(to); r == nil {
 			if p.stuck {
 				return nil
@@ -299,7 +299,7 @@ func (p *UDPPort) findRoute(dst wire.Addr) *route {
 	case dst == s.addr:
 		p.lent = lentLoop
 		return nil
-	case p.err != nil || s.broken != nil || s.unsendable(dst) != nil:
+	case p.err != nil || s.broken != nil || s.unsendable(s.addr, dst) != nil:
 		return nil
 	case s.kickErr != nil:
 		if s.flush() != nil {

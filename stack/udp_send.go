@@ -239,7 +239,7 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 	n := head + wire.UDPHeaderLen + len(b)
 	flow := wire.UDPFlow{Src: s.addr, Dst: to.Addr, SrcPort: c.udp.Local().Port, DstPort: to.Port}
 	if head == headersLen6 {
-		flow.Src = c.source6(to.Addr)
+		flow.Src = c.sourceTo(to.Addr)
 	}
 	if len(b) > r.maxPayload {
 		return c.queueFragments(r, &flow, b, reserved)
@@ -311,7 +311,7 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 	if to.Addr.IsLoopback() || s.isOurs(to.Addr) && (s.wholeAddress || s.udp.Lookup(c.loopBackSource(to), to) != nil) {
 		return nil, nil
 	}
-	if err := s.unsendable(to.Addr); err != nil {
+	if err := s.unsendable(c.sourceTo(to.Addr), to.Addr); err != nil {
 		return nil, err
 	}
 	if s.kickErr != nil {
@@ -393,8 +393,8 @@ func (c *UDPConn) retry(err error, try func() error) error {
 			err = e
 			break
 		}
-		if s.down != 0 {
-			err = s.down
+		if why := s.downFrom(c.udp.Local().Addr); why != 0 {
+			err = why
 			break
 		}
 	}
@@ -416,8 +416,8 @@ func (c *UDPConn) boundSource() wire.Addr {
 	return wire.Addr{}
 }
 
-// source6 is the source of a datagram to an IPv6 address.
-func (c *UDPConn) source6(to wire.Addr) wire.Addr {
+// sourceTo is the source of a datagram to an address of another host.
+func (c *UDPConn) sourceTo(to wire.Addr) wire.Addr {
 	if a := c.boundSource(); a != (wire.Addr{}) {
 		return a
 	}
