@@ -67,6 +67,8 @@ func explainDial(socket string, err error) error {
 		return fmt.Errorf("unetd is not running at %s: %w", socket, errno)
 	case statErr == nil && info.Mode()&fs.ModeSocket == 0:
 		return fmt.Errorf("%s is not a socket: %w", socket, errno)
+	case errno == unix.ECONNREFUSED && removed(socket):
+		return fmt.Errorf("the unetd that made the socket at %s has ended, and the mount of a socket never leads to that of another: mount its folder instead: %w", socket, errno)
 	case errno == unix.ECONNREFUSED:
 		return fmt.Errorf("unetd is not running at %s, but left its socket there: %w", socket, errno)
 	case errno == unix.EPROTOTYPE:

@@ -37,6 +37,7 @@ var ErrProtocol = protocol.ErrProtocol
 // closed, when unetd ends it, or when the next unetd does not have the endpoint. While no
 // unetd runs, the endpoint sends and receives as before.
 type Lease struct {
+	queue  bool       // attached to a queue of the uplink
 	socket string     // to connect to again
 	files  []*os.File // to present: the XSK, and the table of connections if there is one; closed with the lease
 
@@ -90,6 +91,7 @@ func Open(ctx context.Context, socket string, req endpoint.Request) (*endpoint.G
 func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
 	l := &Lease{
 		socket:   lasting(socket),
+		queue:    req.Attach == endpoint.AttachQueue,
 		changing: make(chan struct{}, 1),
 		moved:    make(chan struct{}),
 		held:     make(map[endpoint.Tag]bool),

@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
 )
@@ -102,6 +104,7 @@ func (l *Lease) connection(ctx context.Context) (*connection, error) {
 // reconnect tries until the endpoint has a lease again, and returns its connection. It
 // returns nil and a final error, or nil and no error if the lease is being closed.
 func (l *Lease) reconnect() (*connection, error) {
+	var dead time.Time // when the socket was found to be one that was removed
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		select {
 		case <-time.After(pause):
@@ -117,8 +120,39 @@ func (l *Lease) reconnect() (*connection, error) {
 			return nil, nil
 		case final(err):
 			return nil, fmt.Errorf("unetd was restarted and does not take the endpoint back: %w", err)
+		case l.portGone():
+			return nil, fmt.Errorf("the port of the endpoint was deleted, by an operator or by a unetd to which this process could not connect: %w", explainDial(l.socket, err))
+		case !removed(l.socket):
+			dead = time.Time{}
+		case dead.IsZero():
+			dead = time.Now()
+		case l.queue && time.Since(dead) > usualGrace:
+			return nil, fmt.Errorf("this process cannot connect to the next unetd: %w", explainDial(l.socket, err))
 		}
 	}
+}
+
+// usualGrace is how long a unetd waits for endpoints of an earlier one (unetd serve --grace), if not
+// told otherwise.
+const usualGrace = 10 * time.Second
+
+// portGone reports whether the device to which the endpoint's socket was bound is gone: a unetd that has
+// reclaimed the endpoint has deleted its port. recvmsg(2) on an XSK moves no frame and returns ENXIO then
+// (xsk_recvmsg, net/xdp/xsk.c). A queue of the uplink is never gone so.
+func (l *Lease) portGone() bool {
+	raw, err := l.files[0].SyscallConn()
+	if err != nil {
+		return false
+	}
+	ctlErr := raw.Control(func(fd uintptr) { _, _, err = unix.Recvfrom(int(fd), nil, unix.MSG_DONTWAIT) })
+	return ctlErr == nil && errors.Is(err, unix.ENXIO)
+}
+
+// removed reports whether a path is that of a socket without a name. So is a mount of a socket, as in a
+// container, once the socket was removed: no unetd will ever listen there, but at the path outside.
+func removed(socket string) bool {
+	var st unix.Stat_t
+	return unix.Stat(socket, &st) == nil && st.Nlink == 0
 }
 
 // present makes a connection and presents the endpoint on it. There is no timeout for the

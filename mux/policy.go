@@ -16,6 +16,7 @@ type Owner struct {
 	PID      int
 	UID, GID uint32
 	Groups   []uint32
+	Cgroup   string // path of its version 2 cgroup; "": not known
 }
 
 // Policy decides what a user may have. The mux calls it for each request. What was granted

@@ -151,6 +151,12 @@ func startApp(t *testing.T, socket string, groups ...uint32) *app {
 	cmd := command(roleApp, socket)
 	cmd.SysProcAttr = netlab.Nobody()
 	cmd.SysProcAttr.Credential.Groups = groups
+	return runApp(t, cmd)
+}
+
+// runApp starts an application by its command.
+func runApp(t *testing.T, cmd *exec.Cmd) *app {
+	t.Helper()
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

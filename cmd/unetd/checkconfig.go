@@ -23,6 +23,7 @@ import (
 type checkFlags struct {
 	user, iface string
 	groups      []string
+	cgroup      string
 	asJSON      bool
 }
 
@@ -52,6 +53,7 @@ The file is described in docs/policy.md.`,
 	}
 	cmd.Flags().StringVar(&f.user, "as", "", "print what applies to this user, a name or a number")
 	cmd.Flags().StringSliceVar(&f.groups, "group", nil, "with --as: further groups of the process, names or numbers")
+	cmd.Flags().StringVar(&f.cgroup, "cgroup", "", "with --as: path of the version 2 cgroup of the process, for rules with cgroups")
 	cmd.Flags().StringVar(&f.iface, "interface", "", "with --as: on this interface (default: on each)")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "write JSON")
 	return cmd
@@ -93,6 +95,7 @@ func (f checkFlags) run(args []string, stdout, stderr io.Writer) error {
 			}
 			s.Groups = append(s.Groups, id)
 		}
+		s.Cgroup = f.cgroup
 		report.Ask(s, f.user, f.iface)
 		report.Try(tags)
 	}
@@ -131,7 +134,7 @@ func (f checkFlags) parseArgs(args []string) (file string, tags []endpoint.Tag, 
 	for _, c := range []struct {
 		given bool
 		what  string
-	}{{f.iface != "", "--interface"}, {len(f.groups) > 0, "--group"}, {len(tags) > 0, "a tag"}} {
+	}{{f.iface != "", "--interface"}, {len(f.groups) > 0, "--group"}, {f.cgroup != "", "--cgroup"}, {len(tags) > 0, "a tag"}} {
 		if c.given && f.user == "" {
 			return "", nil, errors.New(c.what + " without --as")
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/unet-go/unet/endpoint"
@@ -41,13 +42,16 @@ type natWarning struct{ rule, by string }
 // rule returns the rule that now applies to an owner (nil: none), and its policy.
 func (a *Authority) rule(o mux.Owner) (*Rule, *Policy) {
 	p := a.Source.Policy()
-	return p.Match(Subject{UID: o.UID, GID: o.GID, Groups: o.Groups}, a.Interface), p
+	return p.Match(Subject{UID: o.UID, GID: o.GID, Groups: o.Groups, Cgroup: o.Cgroup}, a.Interface), p
 }
 
 // noRule is the error if there is no rule for a user.
 func (a *Authority) noRule(of *Policy, o mux.Owner) error {
 	if of.File == "" {
 		return fmt.Errorf("uid %d on %s: without a policy file only uid 0 gets endpoints: ask an operator to write %s and to reload unetd", o.UID, a.Interface, DefaultFile)
+	}
+	if slices.ContainsFunc(of.Rules, func(r *Rule) bool { return r.Cgroups != nil }) {
+		return fmt.Errorf("no rule of %s is for uid %d in cgroup %q on %s: ask an operator to add one and to reload unetd", of, o.UID, o.Cgroup, a.Interface)
 	}
 	return fmt.Errorf("no rule of %s is for uid %d on %s: ask an operator to add one and to reload unetd", of, o.UID, a.Interface)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os/user"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -226,6 +227,9 @@ func (p *parser) rule(n *yaml.Node) *Rule {
 		{"groups", func(n *yaml.Node) {
 			p.list(n, "groups", "[staff, 1001]", func(n *yaml.Node) { r.Groups = append(r.Groups, p.principal(n, "group")) })
 		}},
+		{"cgroups", func(n *yaml.Node) {
+			p.list(n, "cgroups", `[/system.slice/web.service, "/kubepods.slice/*"]`, func(n *yaml.Node) { r.Cgroups = append(r.Cgroups, p.cgroup(n)) })
+		}},
 		{"interfaces", func(n *yaml.Node) {
 			r.Interfaces = nil
 			p.list(n, "interfaces", `[eth0, "ens*"]`, func(n *yaml.Node) { r.Interfaces = append(r.Interfaces, p.interfaceName(n)) })
@@ -265,8 +269,10 @@ func (p *parser) complete(n *yaml.Node, r *Rule, given map[string]*yaml.Node) {
 	switch {
 	case r.Name == "":
 		p.fail(n, "a rule without a name: write name: and one that messages can call it by")
-	case len(r.Users)+len(r.Groups) == 0:
-		p.fail(n, `rule %s is for nobody: write users: or groups: (users: ["*"] for everybody)`, r.Name)
+	case given["cgroups"] != nil && len(r.Cgroups) == 0:
+		p.fail(given["cgroups"], "rule %s is for no cgroup: leave cgroups out if it is for all", r.Name)
+	case len(r.Users)+len(r.Groups)+len(r.Cgroups) == 0:
+		p.fail(n, `rule %s is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`, r.Name)
 	case len(r.Interfaces) == 0:
 		p.fail(given["interfaces"], "rule %s is about no interface: leave interfaces out if it is about all", r.Name)
 	case given["ports"] != nil && r.Ports == 0:
@@ -300,7 +306,7 @@ func (p *parser) compare(rules []*Rule) {
 		lines[r.Name] = r.Line
 		if last != nil {
 			p.failAt(r.Line, 1, "rule %s is never used: rule %s in line %d is for everybody on every interface: move that one to the end", r.Name, last.Name, last.Line)
-		} else if r.onAll() && slices.ContainsFunc(r.Users, func(u Principal) bool { return u.Name == everybody }) {
+		} else if r.onAll() && r.Cgroups == nil && slices.ContainsFunc(r.Users, func(u Principal) bool { return u.Name == everybody }) {
 			last = r
 		}
 	}
@@ -339,6 +345,14 @@ func (p *parser) interfaceName(n *yaml.Node) string {
 	bad := func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("/:?[]", r) }
 	if ok && (len(strings.ReplaceAll(text, "*", "")) > maxInterfaceName || strings.ContainsFunc(text, bad)) {
 		p.fail(n, "%q cannot be the name of an interface: want one such as eth0, or ens* for all that begin so", text)
+	}
+	return text
+}
+
+func (p *parser) cgroup(n *yaml.Node) string {
+	text, ok := p.scalar(n, "a cgroup")
+	if ok && (path.Clean(text) != text || !path.IsAbs(text) || strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) || strings.ContainsRune("?[]", r) })) {
+		p.fail(n, "%q cannot be the path of a cgroup: want one such as /system.slice/web.service, as /proc/PID/cgroup shows it after 0::, or with * between two slashes", text)
 	}
 	return text
 }

@@ -36,6 +36,7 @@ type Rule struct {
 	Line       int // of its beginning; 0: built in
 	Users      []Principal
 	Groups     []Principal
+	Cgroups    []string // paths, in which * stands for any characters between two slashes; nil: all
 	Interfaces []string // names, in which * stands for any characters
 	Tags       []Pattern
 	Endpoints  int64  // at once, of one uid
@@ -62,20 +63,42 @@ func (r *Rule) givesQueues() bool { return r.Trusted && (r.Queues == nil || len(
 type Subject struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary
+	Cgroup   string   // path of the version 2 cgroup; "": not known
 }
 
-// isFor reports whether the rule names the subject.
+// isFor reports whether the rule names the subject. A rule with cgroups and without users and groups
+// is for all users.
 func (r *Rule) isFor(s Subject) bool {
-	return slices.ContainsFunc(r.Users, func(p Principal) bool { return p.Name == everybody || p.ID == s.UID }) ||
+	if r.Cgroups != nil && !slices.ContainsFunc(r.Cgroups, func(glob string) bool { return inCgroup(s.Cgroup, glob) }) {
+		return false
+	}
+	return len(r.Users)+len(r.Groups) == 0 || slices.ContainsFunc(r.Users, func(p Principal) bool { return p.Name == everybody || p.ID == s.UID }) ||
 		slices.ContainsFunc(r.Groups, func(p Principal) bool { return p.ID == s.GID || slices.Contains(s.Groups, p.ID) })
+}
+
+// inCgroup reports whether a cgroup is one that a pattern stands for, or below one.
+func inCgroup(cgroup, pattern string) bool {
+	if cgroup == "" {
+		return false
+	}
+	if pattern == "/" {
+		return true
+	}
+	parts := strings.Split(cgroup, "/")
+	depth := strings.Count(pattern, "/") + 1
+	return len(parts) >= depth && matches(pattern, strings.Join(parts[:depth], "/"))
+}
+
+// matches reports whether a text is one that a pattern stands for, in which * is any characters but
+// slashes. The parser refuses patterns with ? and [.
+func matches(pattern, text string) bool {
+	ok, err := path.Match(strings.ReplaceAll(pattern, `\`, `\\`), text)
+	return ok && err == nil
 }
 
 // isOn reports whether the rule is about an interface.
 func (r *Rule) isOn(interfaceName string) bool {
-	return slices.ContainsFunc(r.Interfaces, func(glob string) bool {
-		ok, err := path.Match(strings.ReplaceAll(glob, `\`, `\\`), interfaceName) // the parser refuses ? and [
-		return ok && err == nil
-	})
+	return slices.ContainsFunc(r.Interfaces, func(glob string) bool { return matches(glob, interfaceName) })
 }
 
 // onAll reports whether the rule is about all interfaces.

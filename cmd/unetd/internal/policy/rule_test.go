@@ -82,6 +82,46 @@ rules:
 	}
 }
 
+// A rule with cgroups is for users in these cgroups and in those below them; without users and groups
+// it is for all users there. A cgroup that is not known is none.
+func TestCgroups(t *testing.T) {
+	p := parse(t, `
+rules:
+  - {name: web, users: [bob], cgroups: [/system.slice/web.service], operator: true}
+  - {name: pods, cgroups: ["/kubepods.slice/*/cri-*.scope", '/a\x2d*'], operator: true}
+  - {name: all, users: ["*"], cgroups: ["/"], interfaces: [eth1], operator: true}
+  - {name: bob, users: [bob], operator: true}
+`)
+	for _, c := range []struct {
+		uid              uint32
+		cgroup, on, want string
+	}{
+		{1002, "/system.slice/web.service", "eth0", "web"},
+		{1002, "/system.slice/web.service/worker", "eth0", "web"},
+		{1002, "/system.slice/web.service2", "eth0", "bob"},
+		{1002, "/system.slice", "eth0", "bob"},
+		{1002, "/x/system.slice/web.service", "eth0", "bob"},
+		{1002, "", "eth0", "bob"},
+		{1001, "/system.slice/web.service", "eth0", ""},
+		{1001, "/kubepods.slice/pod7/cri-0a.scope", "eth0", "pods"},
+		{1001, "/kubepods.slice/pod7/cri-0a.scope/init", "eth0", "pods"},
+		{1001, "/kubepods.slice/burstable/pod7/cri-0a.scope", "eth0", ""}, // * is one level
+		{1001, `/a\x2db`, "eth0", "pods"},
+		{1001, "/a-b", "eth0", ""},
+		{1001, "/", "eth1", "all"},
+		{1001, "/any/thing", "eth1", "all"},
+		{1001, "", "eth1", ""},
+	} {
+		got := ""
+		if r := p.Match(Subject{UID: c.uid, GID: 9, Cgroup: c.cgroup}, c.on); r != nil {
+			got = r.Name
+		}
+		if got != c.want {
+			t.Errorf("uid %d in %q on %s: rule %q, want %q", c.uid, c.cgroup, c.on, got, c.want)
+		}
+	}
+}
+
 func TestGlobs(t *testing.T) {
 	for _, c := range []struct {
 		glob, name string

@@ -15,7 +15,7 @@ import (
 // peerOf is the process at the application's end, as it was when it connected (SO_PEERCRED,
 // SO_PEERGROUPS): a later change of its uid or groups has no effect. PID is 0 if the
 // process is not visible in unetd's PID namespace. Groups has GID first, then the
-// supplementary groups, none of them twice.
+// supplementary groups, none of them twice. Cgroup is what it is now ([peerCgroup]).
 func peerOf(c *net.UnixConn) (mux.Owner, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -23,6 +23,7 @@ func peerOf(c *net.UnixConn) (mux.Owner, error) {
 	}
 	var cred *unix.Ucred
 	var groups []uint32
+	var cgroup string
 	var sockErr error
 	err = raw.Control(func(fd uintptr) {
 		if cred, sockErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); sockErr != nil {
@@ -30,6 +31,7 @@ func peerOf(c *net.UnixConn) (mux.Owner, error) {
 			return
 		}
 		groups, sockErr = peerGroups(int(fd))
+		cgroup = peerCgroup(int(fd), int(cred.Pid))
 	})
 	if err == nil {
 		err = sockErr
@@ -37,7 +39,7 @@ func peerOf(c *net.UnixConn) (mux.Owner, error) {
 	if err != nil {
 		return mux.Owner{}, err
 	}
-	p := mux.Owner{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Groups: []uint32{cred.Gid}}
+	p := mux.Owner{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Groups: []uint32{cred.Gid}, Cgroup: cgroup}
 	slices.Sort(groups)
 	for _, g := range slices.Compact(groups) {
 		if g != p.GID {

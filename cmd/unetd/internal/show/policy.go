@@ -73,6 +73,9 @@ func (r *PolicyReport) Text(w io.Writer) error {
 		return r.summary(w)
 	}
 	subject := fmt.Sprintf("user %s (uid %d)", r.user, r.subject.UID)
+	if r.subject.Cgroup != "" {
+		subject += " in cgroup " + r.subject.Cgroup
+	}
 	if r.iface != "" {
 		subject += " on " + r.iface
 	}
@@ -187,6 +190,9 @@ func (r *PolicyReport) summary(w io.Writer) error {
 		if rule.Trusted {
 			also = append(also, "trusted")
 		}
+		for _, c := range rule.Cgroups {
+			also = append(also, "cgroup:"+c)
+		}
 		if rule.Queues != nil {
 			also = append(also, "queues:"+rule.Queues.String())
 		}
@@ -229,6 +235,7 @@ type ruleJSON struct {
 	Line       int              `json:"line"`
 	Users      []string         `json:"users"`
 	Groups     []string         `json:"groups"`
+	Cgroups    []string         `json:"cgroups,omitempty"`
 	Interfaces []string         `json:"interfaces"`
 	Tags       []policy.Pattern `json:"tags"`
 	Endpoints  *int64           `json:"endpoints"`
@@ -274,7 +281,7 @@ func rulesJSON(rules []*policy.Rule, tried map[*policy.Rule][]policy.Trial) []ru
 	list := []ruleJSON{}
 	for _, r := range rules {
 		list = append(list, ruleJSON{
-			Name: r.Name, Line: r.Line, Users: names(r.Users), Groups: names(r.Groups), Interfaces: r.Interfaces,
+			Name: r.Name, Line: r.Line, Users: names(r.Users), Groups: names(r.Groups), Cgroups: r.Cgroups, Interfaces: r.Interfaces,
 			Tags: append([]policy.Pattern{}, r.Tags...), Endpoints: limit(r.Endpoints), Memory: limit(r.Memory), Ports: limit(r.Ports),
 			Trusted: r.Trusted, Queues: queues(r), Operator: r.Operator, Infrastructure: r.Infrastructure, NAT: nat(r), Rates: r.Rates, Tried: trialsJSON(tried[r]),
 		})

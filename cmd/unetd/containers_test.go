@@ -1,0 +1,173 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// cgroups mounts the version 2 hierarchy and makes a cgroup in it, which goes with the test.
+func cgroups(t *testing.T) (top, name string) {
+	t.Helper()
+	mount := t.TempDir()
+	if err := unix.Mount("none", mount, "cgroup2", 0, ""); err != nil {
+		t.Skipf("no version 2 cgroups: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) })
+	name = fmt.Sprintf("unet-test-%d", os.Getpid())
+	top = filepath.Join(mount, name)
+	if err := os.Mkdir(top, 0o755); err != nil {
+		t.Skipf("cannot make a cgroup: %v", err)
+	}
+	t.Cleanup(func() { eventually(t, "the cgroup is empty", func() bool { return os.Remove(top) == nil }) })
+	return top, name
+}
+
+// startAppIn starts an application of user nobody in a cgroup below top, which it makes.
+func startAppIn(t *testing.T, socket, top, name string) *app {
+	t.Helper()
+	path := filepath.Join(top, name)
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	t.Cleanup(func() { eventually(t, "the cgroup is empty", func() bool { return os.Remove(path) == nil }) })
+	cmd := command(roleApp, socket)
+	cmd.SysProcAttr = netlab.Nobody()
+	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	return runApp(t, cmd)
+}
+
+// What an application gets depends on the cgroup in which it connects, also if its user is the same.
+func TestPolicyByCgroup(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	top, name := cgroups(t)
+	file := policyFile(t, fmt.Sprintf(`
+rules:
+  - {name: web, cgroups: ["/%s/web*"], tags: ["msg:1-9"], endpoints: unlimited, memory: unlimited}
+  - {name: db, users: [nobody], cgroups: ["/%s/db"], tags: ["msg:11-19"], endpoints: unlimited, memory: unlimited}
+`, name, name))
+	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
+	web, db, other := startAppIn(t, s.socket, top, "web.service"), startAppIn(t, s.socket, top, "db"), startAppIn(t, s.socket, top, "other")
+	web.expect("open a frames=64 msg:1", "[msg:1]")
+	web.expect("open b frames=64 msg:11", "tag-denied: ")
+	db.expect("open a frames=64 msg:11", "[msg:11]")
+	db.expect("open b frames=64 msg:1", "tag-denied: ")
+	if got := other.expect("open a frames=64 msg:1", "permission: "); !strings.Contains(got, fmt.Sprintf(`in cgroup "/%s/other" on`, name)) {
+		t.Error(got)
+	}
+	// A process that is moved has what it has, and asks as the one it was when it connected.
+	if err := os.WriteFile(filepath.Join(top, "web.service", "cgroup.procs"), fmt.Append(nil, db.cmd.Process.Pid), 0); err != nil {
+		t.Fatal(err)
+	}
+	db.expect("claim a msg:12", "msg:12")
+	db.expect("open b frames=64 msg:3", "[msg:3]")
+	// check-config knows it, too.
+	code, stdout, stderr := finish(t, nil, command(roleUnetd, "check-config", file, "--as", "65534", "--cgroup", "/"+name+"/web.service/x", "--interface", "eth0", "msg:1"))
+	if code != 0 || !strings.Contains(stdout, "rule web, line 3") {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	d.kill()
+	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
+	for range 3 {
+		d.awaitLine("endpoint presented")
+	}
+	web.expect("claim a msg:2", "msg:2")
+	db.expect("claim b msg:4", "msg:4")
+}
+
+// requireBubblewrap skips the test where bwrap is not installed, or fails it if UNET_REQUIRE_TOOLS=1.
+func requireBubblewrap(t *testing.T) {
+	t.Helper()
+	switch _, err := exec.LookPath("bwrap"); {
+	case err == nil:
+	case os.Getenv("UNET_REQUIRE_TOOLS") == "1":
+		t.Fatal(err)
+	default:
+		t.Skip(err)
+	}
+}
+
+// container is a command that runs in bubblewrap: a read-only root, no network, PID and IPC namespaces of its own,
+// no capability, and what binds adds.
+func container(t *testing.T, attr *syscall.SysProcAttr, binds []string, args ...string) *exec.Cmd {
+	t.Helper()
+	inner := command(roleApp, args...)
+	binary := filepath.Join(filepath.Dir(socketPath(t)), "app") // where user nobody can reach it
+	text, err := os.ReadFile(thisBinary(t))
+	if err == nil {
+		err = os.WriteFile(binary, text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bwrap", append(append([]string{"--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/mnt",
+		"--unshare-net", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL", "--die-with-parent"}, binds...), append([]string{"--", binary}, args...)...)...)
+	cmd.Env, cmd.SysProcAttr = inner.Env, attr
+	return cmd
+}
+
+// An application in a container, with a user namespace or without, uses the folder of the socket
+// that is mounted there. unetd sees the user outside, and the next unetd takes the endpoint over.
+func TestContainer(t *testing.T) {
+	requireBubblewrap(t)
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	file := policyFile(t, nobodys)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
+	folder := filepath.Dir(s.socket)
+	inside := "/mnt/unet/" + filepath.Base(s.socket)
+
+	root := runApp(t, container(t, netlab.Bound(), []string{"--ro-bind", folder, "/mnt/unet"}, inside))
+	root.expect("capabilities -", fmt.Sprintf("uid 0 %016x", 0))
+	root.expect("open a frames=64 msg:100", "[msg:100]") // by the rule of root
+
+	// In its user namespace it is uid 0.
+	user := runApp(t, container(t, netlab.Nobody(), []string{"--unshare-user", "--uid", "0", "--gid", "0", "--ro-bind", folder, "/mnt/unet"}, inside))
+	user.expect("capabilities -", fmt.Sprintf("uid 0 %016x", 0))
+	user.expect("open a frames=64 msg:100", "tag-denied: unetd at "+inside+": tag not allowed: msg:100: rule nobodys of ")
+	user.expect("open a frames=64 msg:1 udp:10.0.0.1:7000", "[msg:1 udp:10.0.0.1:7000]")
+
+	d.kill()
+	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
+	d.awaitLine("endpoint presented")
+	d.awaitLine("endpoint presented")
+	user.expect("claim a msg:2", "msg:2")
+	root.expect("claim a msg:101", "msg:101")
+}
+
+// A socket that is mounted as a file stays that of the unetd that made it. The application learns it:
+// when the next unetd has reclaimed its endpoint, its lease ends, and says why.
+func TestSocketMountedAsFile(t *testing.T) {
+	requireBubblewrap(t)
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	file := policyFile(t, nobodys)
+	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
+	a := runApp(t, container(t, netlab.Bound(), []string{"--ro-bind", s.socket, "/mnt/s"}, "/mnt/s"))
+	a.expect("open a frames=64 msg:1", "[msg:1]")
+	d.kill()
+	s.serve(t, "--socket-mode", "0666", "--policy", file, "--grace", "100ms")
+	got := a.expect("ended a", "lease closed: the port of the endpoint was deleted, by an operator or by a unetd to which this process could not connect: ")
+	if !strings.Contains(got, "/mnt/s has ended") || !strings.Contains(got, "mount its folder instead") {
+		t.Error(got)
+	}
+	if got := a.ask("open b frames=64 msg:1"); !strings.Contains(got, "mount its folder instead") {
+		t.Error(got)
+	}
+}
