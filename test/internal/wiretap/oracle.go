@@ -152,6 +152,7 @@ func (o *oracle) take(line string) error {
 		ip = "ipv6"
 		s.merged = 40+int(number("ipv6.plen")) > o.mtu
 	}
+	quoted := strings.Contains(v[ip+".src"], aggregator) || v["ip.src"] != "" && v["ipv6.src"] != "" // in an ICMP error
 	violation := func(what string) {
 		if ours {
 			s.violations = append(s.violations, what)
@@ -160,7 +161,8 @@ func (o *oracle) take(line string) error {
 	if v["_ws.malformed"] != "" {
 		violation("malformed")
 	}
-	if !s.merged {
+	partly := s.merged || quoted // a quoted packet may have been damaged by the link
+	if !partly {
 		if v["ip.checksum.status"] == checksumBad {
 			violation("IP checksum")
 		}
@@ -172,7 +174,7 @@ func (o *oracle) take(line string) error {
 		}
 	}
 	if ours {
-		for _, m := range o.objections(v, s.merged) {
+		for _, m := range o.objections(v, partly) {
 			violation(m)
 		}
 	}
@@ -183,7 +185,6 @@ func (o *oracle) take(line string) error {
 			*to = netip.AddrPortFrom(a, uint16(number(protocol+"."+name+"port")))
 		}
 	}
-	quoted := strings.Contains(v[ip+".src"], aggregator) || v["ip.src"] != "" && v["ipv6.src"] != "" // in an ICMP error
 	switch {
 	case v["tcp.srcport"] != "" && v["tcp.seq_raw"] != "" && !quoted:
 		flags := number("tcp.flags")
@@ -208,8 +209,8 @@ func (o *oracle) take(line string) error {
 }
 
 // objections are the messages of tshark's expert about a frame of ours that are not
-// harmless.
-func (o *oracle) objections(v map[string]string, merged bool) (out []string) {
+// harmless. Checksums are not judged of a frame that is merged or quotes a packet.
+func (o *oracle) objections(v map[string]string, partly bool) (out []string) {
 	if v["_ws.expert.message"] == "" {
 		return nil
 	}
@@ -224,7 +225,7 @@ func (o *oracle) objections(v map[string]string, merged bool) (out []string) {
 		if i < len(severities) {
 			severity, _ = strconv.Atoi(severities[i])
 		}
-		ok := severity < severityWarn || severity < severityError && beginsWith(m, harmless) || merged && strings.HasPrefix(m, "Bad checksum") ||
+		ok := severity < severityWarn || severity < severityError && beginsWith(m, harmless) || partly && strings.HasPrefix(m, "Bad checksum") ||
 			o.impaired && strings.HasPrefix(m, unseen)
 		if !ok {
 			out = append(out, m)
