@@ -68,6 +68,7 @@ are captured.`,
 			signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe is an error, which ends the capture
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
+			context.AfterFunc(ctx, stop) // a second signal ends the process, if the output blocks
 			if err := capture.Run(ctx, cfg); err != nil {
 				return failure{err}
 			}

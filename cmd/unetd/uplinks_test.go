@@ -170,7 +170,9 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 		eventually(t, "it is gone", func() bool {
 			return strings.Contains(s.run(t, "uplinks"), "unusable: the uplink has changed: second was deleted or moved to another network namespace")
 		})
-		a.expect("open b frames=64 interface=second", "busy: unetd at "+s.socket+": busy: second cannot be used now: the uplink has changed: ")
+		for _, request := range []string{"interface=second", "udp:10.9.0.1:7000"} { // unetd knows no address of it
+			a.expect("open b frames=64 "+request, "busy: unetd at "+s.socket+": busy: second cannot be used now: the uplink has changed: ")
+		}
 	}
 	onDevice(t, pair.A, second, netlink.LinkDel)
 	gone()

@@ -75,13 +75,13 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer t.Close()
-	out, closeOut, err := cfg.open()
-	if err != nil {
-		return err
-	}
 	tr, err := attach(t, cfg.Snaplen, cfg.Kernel)
 	if err != nil {
-		return errors.Join(err, closeOut())
+		return err // before a file is truncated
+	}
+	out, closeOut, err := cfg.open()
+	if err != nil {
+		return errors.Join(err, tr.close())
 	}
 	cfg.announce(t)
 	ctx, cancel := context.WithCancel(ctx)

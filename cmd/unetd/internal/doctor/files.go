@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,6 +89,9 @@ func orElsewhere(interfaceName string) string {
 // maxSocketPath is what fits sun_path with its NUL (unix(7)), bytes.
 const maxSocketPath = 107
 
+// answerWait is how long a unetd may take to answer.
+const answerWait = 5 * time.Second
+
 func socket(ctx context.Context, e *examination) {
 	path, err := filepath.Abs(e.Socket)
 	if err != nil {
@@ -130,7 +134,9 @@ func socket(ctx context.Context, e *examination) {
 		e.unseen("socket", err)
 		return
 	}
-	_, err = control.List(ctx, path)
+	asking, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	_, err = control.List(asking, path)
 	switch {
 	case err == nil, errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EACCES):
 		e.ok("socket", "a unetd answers at %s, mode %#o", path, info.Mode().Perm())

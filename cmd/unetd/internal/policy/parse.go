@@ -271,7 +271,7 @@ func (p *parser) complete(n *yaml.Node, r *Rule, given map[string]*yaml.Node) {
 		p.fail(n, "a rule without a name: write name: and one that messages can call it by")
 	case given["cgroups"] != nil && len(r.Cgroups) == 0:
 		p.fail(given["cgroups"], "rule %s is for no cgroup: leave cgroups out if it is for all", r.Name)
-	case len(r.Users)+len(r.Groups)+len(r.Cgroups) == 0:
+	case len(r.Users)+len(r.Groups) == 0 && (len(r.Cgroups) == 0 || given["users"] != nil || given["groups"] != nil):
 		p.fail(n, `rule %s is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`, r.Name)
 	case len(r.Interfaces) == 0:
 		p.fail(given["interfaces"], "rule %s is about no interface: leave interfaces out if it is about all", r.Name)

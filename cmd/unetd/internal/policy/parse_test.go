@@ -116,6 +116,7 @@ func TestErrors(t *testing.T) {
 		{"rules: [alice]\n", "1:9: a rule is a mapping (name: value), and this is a single value"},
 		{"rules:\n  - users: [alice]\n    " + whole + "\n", "2:5: a rule without a name: write name: and one that messages can call it by"},
 		{"rules:\n  - name: a\n    " + whole + "\n", `2:5: rule a is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`},
+		{"rules:\n  - name: a\n    users: []\n    cgroups: [/a]\n    " + whole + "\n", `2:5: rule a is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`},
 		{rule("operator: true", "cgroups: []"), "5:14: rule a is for no cgroup: leave cgroups out if it is for all"},
 		{rule("operator: true", "cgroups: [/a, b]"), `5:19: "b" cannot be the path of a cgroup: want one such as /system.slice/web.service, as /proc/PID/cgroup shows it after 0::, or with * between two slashes`},
 		{rule("operator: true", "cgroups: [/a/../b]"), `5:15: "/a/../b" cannot be the path of a cgroup: want one such as /system.slice/web.service, as /proc/PID/cgroup shows it after 0::, or with * between two slashes`},

@@ -84,11 +84,14 @@ func (p *Policy) changes(before *Policy) []string {
 	if p.File != before.File {
 		lines = append(lines, fmt.Sprintf("%v instead of %v", p, before))
 	}
-	old := map[string]*Rule{}
+	old, now := map[string]*Rule{}, map[string]bool{}
+	for _, r := range p.Rules {
+		now[r.Name] = true
+	}
 	var kept, oldOrder []string
 	for _, r := range before.Rules {
 		old[r.Name] = r
-		if slices.ContainsFunc(p.Rules, func(now *Rule) bool { return now.Name == r.Name }) {
+		if now[r.Name] {
 			oldOrder = append(oldOrder, r.Name)
 		} else {
 			lines = append(lines, "rule "+r.Name+": removed")

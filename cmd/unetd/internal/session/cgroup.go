@@ -31,7 +31,11 @@ func peerCgroup(fd, pid int) string {
 		return ""
 	}
 	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(poll, 0); n != 0 || err != nil { // it has ended
+	n, err := unix.Poll(poll, 0)
+	for err == unix.EINTR {
+		n, err = unix.Poll(poll, 0)
+	}
+	if n != 0 || err != nil { // it has ended
 		return ""
 	}
 	return cgroupOf(string(groups))

@@ -36,6 +36,7 @@ type hooks struct {
 	close   func()
 	route   func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
 	reload  func() error
+	changes []string // by reload; nil: one
 }
 
 // fakeProvider grants memfds and sockets. Its endpoints outlive a server that keeps them,
@@ -316,7 +317,11 @@ func (p *fakeProvider) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
 	if p.current().reload != nil {
 		return nil, p.current().reload()
 	}
-	return &endpoint.PolicyChange{Policy: "/policy.yaml", Rules: 1, Changes: []string{"rule lab: added"}}, nil
+	changes := p.current().changes
+	if changes == nil {
+		changes = []string{"rule lab: added"}
+	}
+	return &endpoint.PolicyChange{Policy: "/policy.yaml", Rules: 1, Changes: changes}, nil
 }
 
 func (p *fakeProvider) Drain(peer mux.Owner, on bool) error {

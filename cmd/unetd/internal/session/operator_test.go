@@ -215,6 +215,25 @@ func TestRevokeAndReload(t *testing.T) {
 	}
 }
 
+// The answer to reload fits a record, however much of the policy has changed.
+func TestReloadOfManyRules(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p})
+	many := []string{"rule " + strings.Repeat("x", 100_000) + ": added"}
+	for i := range 10_000 {
+		many = append(many, fmt.Sprintf("rule web-%05d: changed", i))
+	}
+	p.hook(hooks{changes: many})
+	c, err := control.Reload(context.Background(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := len(c.Changes) - 1
+	if shown < 1000 || c.Changes[shown-1] != many[shown-1] || c.Changes[shown] != fmt.Sprintf("and %d more", len(many)-shown) {
+		t.Errorf("%d lines, the last: %q", len(c.Changes), c.Changes[shown])
+	}
+}
+
 // An operator may send any number of requests on a connection, but an idle connection is
 // closed.
 func TestOperatorIdles(t *testing.T) {

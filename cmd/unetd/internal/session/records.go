@@ -87,8 +87,9 @@ func (r *records) of(uid uint32, now time.Time) *allowance {
 		return a
 	}
 	if len(r.byUID) >= recordsUsers {
-		for other, a := range r.byUID { // those that are as new
-			if a.refill(now); a.records == recordsAtOnce && a.suppressed == 0 {
+		for other, a := range r.byUID { // those that are as new; what they have left out is counted with the next record
+			if a.refill(now); a.records == recordsAtOnce {
+				r.others.suppressed += a.suppressed
 				delete(r.byUID, other)
 			}
 		}

@@ -5,6 +5,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -52,6 +53,9 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		err = s.provider.Revoke(s.peer, o.Endpoint, o.Reason)
 	case protocol.OpReload:
 		a.Reloaded, err = s.provider.Reload(s.peer)
+		if err == nil {
+			a.Reloaded = bounded(*a.Reloaded)
+		}
 	case protocol.OpDrain:
 		err = s.provider.Drain(s.peer, !o.Undo)
 	default:
@@ -61,6 +65,19 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		return protocol.Answer{ID: id, Error: protocol.NewError(err)}
 	}
 	return a
+}
+
+// bounded returns a change that fits a record: beyond that, only the number of lines.
+func bounded(c endpoint.PolicyChange) *endpoint.PolicyChange {
+	lines := make([]string, len(c.Changes))
+	for i, line := range c.Changes {
+		lines[i] = protocol.Message(errors.New(line))
+	}
+	if n := pageOf(lines); n < len(lines) {
+		lines = append(lines[:n:n], fmt.Sprintf("and %d more", len(lines)-n))
+	}
+	c.Changes = lines
+	return &c
 }
 
 // turnsOf is the kind of turn that a request with these tags takes.

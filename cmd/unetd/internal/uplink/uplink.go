@@ -178,16 +178,21 @@ const (
 	own             // it is an address of the interface
 )
 
-// suits reports how well the interface suits an address.
-func (u *Uplink) suits(a netip.Addr) int {
+// addresses are those of the interface, if it can be used. They are read from the kernel.
+func (u *Uplink) addresses() []netip.Prefix {
 	m, err := u.current()
 	if err != nil {
-		return strange
+		return nil
 	}
 	prefixes, err := m.Addresses()
 	if err != nil {
-		return strange
+		return nil
 	}
+	return prefixes
+}
+
+// suits reports how well an interface with these addresses suits an address.
+func suits(prefixes []netip.Prefix, a netip.Addr) int {
 	best := strange
 	for _, p := range prefixes {
 		switch {
@@ -225,12 +230,21 @@ func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error)
 	if len(us.list) == 1 {
 		return us.list[0], nil
 	}
+	addressed := func(t endpoint.Tag) bool {
+		return t.Kind != endpoint.TagMessage && t.Addr.IsValid() && !t.Addr.IsUnspecified()
+	}
+	prefixes := map[*Uplink][]netip.Prefix{}
+	if slices.ContainsFunc(req.Tags, addressed) {
+		for _, u := range us.list {
+			prefixes[u] = u.addresses()
+		}
+	}
 	var chosen *Uplink
 	for _, t := range req.Tags {
-		if t.Kind == endpoint.TagMessage || !t.Addr.IsValid() || t.Addr.IsUnspecified() {
+		if !addressed(t) {
 			continue
 		}
-		fit := func(u *Uplink) int { return u.suits(t.Addr) }
+		fit := func(u *Uplink) int { return suits(prefixes[u], t.Addr) }
 		best := slices.MaxFunc(us.list, func(a, b *Uplink) int { return cmp.Compare(fit(a), fit(b)) })
 		switch {
 		case fit(best) == strange:
@@ -250,6 +264,13 @@ func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error)
 			may = append(may, u)
 		} else if refused == nil {
 			refused = err
+		}
+	}
+	if len(prefixes) > 0 { // the address can be that of an interface that is gone
+		for _, u := range may {
+			if _, err := u.current(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	switch len(may) {

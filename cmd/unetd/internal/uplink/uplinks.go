@@ -249,9 +249,12 @@ func (us *Uplinks) Revoke(peer mux.Owner, id uint64, reason string) error {
 	}
 	err := fmt.Errorf("%w: %d", endpoint.ErrNoEndpoint, id)
 	for _, m := range us.muxes() {
-		if err = m.Revoke(id, reason); !errors.Is(err, endpoint.ErrNoEndpoint) {
-			break
+		e := m.Revoke(id, reason)
+		if errors.Is(e, endpoint.ErrNoEndpoint) || errors.Is(e, mux.ErrClosed) { // its interface has just gone
+			continue
 		}
+		err = e
+		break
 	}
 	if err != nil {
 		return err
