@@ -195,7 +195,9 @@ func (m *Mux) openTo(own addresses) error {
 			}
 		}
 		for _, a := range own.broadcasts() {
-			want[a.As16()] = bpf.OwnBroadcast
+			if want[a.As16()] == 0 { // else it is an address of a larger subnet, too
+				want[a.As16()] = bpf.OwnBroadcast
+			}
 		}
 	}
 	var key [16]byte

@@ -78,8 +78,17 @@ func (m *Mux) claimGroup(c *claiming, t endpoint.Tag, r *reserver) error {
 			return fmt.Errorf("claim %v: %w", t, err)
 		}
 	}
+	if g.joined < 0 { // of broadcast, or taken over without success
+		var err error
+		if g.joined, err = r.join(t.Addr); err != nil {
+			return fmt.Errorf("claim %v: %w", t, err)
+		}
+	}
 	if err := m.addMember(t, g, l); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.closeIfEmpty(t, g))
+	}
+	if err := m.putMembers(t, g); err != nil {
+		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.leaveGroup(l, t))
 	}
 	return nil
 }
@@ -119,6 +128,9 @@ func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
 		return nil, err
 	}
 	g := &group{members: map[*Lease]struct{}{}, joined: fd}
+	if err := m.countTag(t, 1); err != nil {
+		return nil, errors.Join(err, g.leave())
+	}
 	if err := m.enterGroup(t); err != nil {
 		return nil, errors.Join(err, m.eraseGroup(t), g.leave())
 	}
@@ -168,11 +180,8 @@ func (r *reserver) join(a netip.Addr) (fd int, err error) {
 
 func groupKey(t endpoint.Tag) bpf.Tag6 { return bpf.GroupKey(netip.AddrPortFrom(t.Addr, t.Port)) }
 
-// enterGroup makes the entries of a tag without members.
+// enterGroup makes the entries of a tag without members, which countTag has counted.
 func (m *Mux) enterGroup(t endpoint.Tag) error {
-	if err := m.countTag(t, 1); err != nil {
-		return err
-	}
 	uplink := uint32(m.up.ifindex)
 	for _, sets := range []*ebpf.Map{m.progs.objs.GroupPorts, m.progs.objs.GroupWays} {
 		set, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: bpf.GroupPorts + 1})
@@ -189,7 +198,7 @@ func (m *Mux) enterGroup(t endpoint.Tag) error {
 	return m.progs.objs.Groups.Put(groupKey(t), uint32(0))
 }
 
-// eraseGroup undoes enterGroup.
+// eraseGroup undoes enterGroup and the count of the tag.
 func (m *Mux) eraseGroup(t endpoint.Tag) error {
 	key := groupKey(t)
 	return errors.Join(
@@ -227,7 +236,7 @@ func (m *Mux) eraseMember(t endpoint.Tag, port uint32) error {
 	return inSet(m.progs.objs.GroupPorts, t, erase)
 }
 
-// addMember gives a port copies of the group's datagrams. m.mu is held.
+// addMember gives a port, once putMembers has counted it, copies of the group's datagrams. m.mu is held.
 func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 	port := l.at.owner.Port
 	if err := m.enterMember(t, port); err != nil {
@@ -236,6 +245,11 @@ func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 	g.members[l] = struct{}{}
 	l.tags[t] = struct{}{}
 	m.users.count(l.owner.UID, use{tags: costOf(t)})
+	return nil
+}
+
+// putMembers tells the programs how many members a group has.
+func (m *Mux) putMembers(t endpoint.Tag, g *group) error {
 	return m.progs.objs.Groups.Put(groupKey(t), uint32(len(g.members)))
 }
 
@@ -250,7 +264,7 @@ func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
 	delete(l.tags, t)
 	m.users.uncount(l.owner.UID, use{tags: costOf(t)})
 	if len(g.members) > 0 {
-		return m.progs.objs.Groups.Put(groupKey(t), uint32(len(g.members)))
+		return m.putMembers(t, g)
 	}
 	return m.closeIfEmpty(t, g)
 }
@@ -310,6 +324,7 @@ func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lea
 	if len(g.members) == 0 {
 		return errors.Join(err, m.eraseGroup(t))
 	}
+	err = errors.Join(err, m.putMembers(t, g)) // at the end: the members receive meanwhile
 	if m.groups == nil {
 		m.groups = map[endpoint.Tag]*group{}
 	}

@@ -66,8 +66,16 @@ func (m *Mux) setRates(l *Lease, r endpoint.Rates) error {
 		if err := errors.Join(absentIsFine(m.progs.objs.PortLimits.Delete(port)), attach(m.progs.objs.UnetPort)); err != nil {
 			return err
 		}
-	} else if err := errors.Join(attach(m.progs.objs.UnetPortLimited), m.putLimits(l, uid, r)); err != nil {
-		return err
+	} else {
+		if err := attach(m.progs.objs.UnetPortLimited); err != nil {
+			return err
+		}
+		if err := m.putLimits(l, uid, r); err != nil {
+			if r.User != (endpoint.Rate{}) && m.rates.users[uid] == 0 {
+				m.rates.emptied[uid] = struct{}{} // it may have an entry
+			}
+			return err
+		}
 	}
 	m.countRates(l, uid, r)
 	return nil
@@ -104,15 +112,19 @@ func (m *Mux) countRates(l *Lease, uid uint32, r endpoint.Rates) {
 func (m *Mux) endRates(l *Lease) error {
 	m.rates.mu.Lock()
 	defer m.rates.mu.Unlock()
+	if l.at.owner.Port == 0 {
+		return nil // on a queue
+	}
+	err := absentIsFine(m.progs.objs.PortLimits.Delete(l.at.owner.Port)) // also one that setRates could not finish
 	if l.rates == (endpoint.Rates{}) {
-		return nil
+		return err
 	}
 	m.mu.Lock()
 	uid := l.owner.UID
 	m.mu.Unlock()
 	m.countRates(l, uid, endpoint.Rates{})
 	m.sweepUsers()
-	return absentIsFine(m.progs.objs.PortLimits.Delete(l.at.owner.Port))
+	return err
 }
 
 // sweepUsers deletes the entries of users without endpoints whose buckets are full. m.rates.mu is held.

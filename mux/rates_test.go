@@ -162,7 +162,6 @@ func TestUpdateRates(t *testing.T) {
 	begin := time.Now()
 	update(endpoint.Rates{Endpoint: packets(5)})
 	floods("limited", 5, begin)
-	begin = time.Now()
 	update(endpoint.Rates{Endpoint: packets(30)}) // the bucket keeps what it has
 	floods("more", 0, begin)
 	begin = time.Now()

@@ -219,7 +219,7 @@ static __always_inline int check_group(struct eth_header *eth, void *data_end, _
 static __always_inline __u32 group_copies(struct eth_header *eth, void *data_end, __u32 port, void **ways)
 {
 	struct unet_tag6 tag;
-	__u32 *members;
+	__u32 *members, own;
 
 	if (!group_tag(eth, data_end, &tag))
 		return 0;
@@ -227,7 +227,8 @@ static __always_inline __u32 group_copies(struct eth_header *eth, void *data_end
 	*ways = bpf_map_lookup_elem(&group_ways, &tag);
 	if (!members || !*ways)
 		return 0;
-	return *members - (bpf_map_lookup_elem(*ways, &port) ? 1 : 0);
+	own = bpf_map_lookup_elem(*ways, &port) ? 1 : 0; /* also before it is counted in members */
+	return *members > own ? *members - own : 0;
 }
 
 #endif

@@ -115,7 +115,8 @@ static __noinline int send_to_group(struct xdp_md *ctx)
 	if (f.owner && f.owner->port != port)
 		return send_local(f.owner);
 	copies = group_copies(eth, data_end, port, &ways);
-	if (!copies || !ways)
+	/* In native mode xdpf_clone() copies the first buffer of a frame only, and says that there are more. */
+	if (!copies || !ways || whole_len(ctx) != ctx->data_end - ctx->data)
 		return send_to_wire();
 	add(UNET_TX_GROUP, copies);
 	add(UNET_TX_UPLINK, 1);
