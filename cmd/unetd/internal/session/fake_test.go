@@ -257,6 +257,8 @@ func (p *fakeProvider) Status(peer mux.Owner, from uint64) (list []endpoint.Stat
 	if peer.UID != 0 {
 		return nil, os.ErrPermission
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, e := range p.status {
 		if e.ID >= from {
 			e.Sockets = nil
@@ -267,6 +269,8 @@ func (p *fakeProvider) Status(peer mux.Owner, from uint64) (list []endpoint.Stat
 }
 
 func (p *fakeProvider) Sockets(_ mux.Owner, id uint64, from uint32, n int) (list []endpoint.Socket, more bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, e := range p.status {
 		for _, s := range e.Sockets {
 			if e.ID == id && s.Record >= from {

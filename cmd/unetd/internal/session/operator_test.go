@@ -117,6 +117,7 @@ func TestStatus(t *testing.T) {
 		ReceiveQueue: 1<<32 - 1, SendQueue: 1<<32 - 1, Received: 1<<64 - 1, Sent: 1<<64 - 1, Drops: 1<<32 - 1, RTT: 1<<63 - 1, RTTVar: 1<<63 - 1, RTO: 1<<63 - 1,
 		MSS: 65535, Window: 1<<32 - 1, InFlight: 1<<32 - 1, BytesIn: 1<<64 - 1, BytesAcked: 1<<64 - 1, Retransmitted: 1<<64 - 1,
 	}
+	var all []endpoint.Status
 	for id, sockets := range []int{0, 1, 32, 1000, 0, 33, 64, 90, 0, 0} {
 		e := endpoint.Status{Info: endpoint.Info{ID: uint64(id) + 1<<60, SegmentBytes: 8 << 20}, Command: strings.Repeat("c", 15)}
 		for i := range 300 {
@@ -126,13 +127,16 @@ func TestStatus(t *testing.T) {
 			full.Record = uint32(3*i + 1)
 			e.Sockets = append(e.Sockets, full)
 		}
-		p.status = append(p.status, e)
+		all = append(all, e)
 	}
+	p.mu.Lock()
+	p.status = all
+	p.mu.Unlock()
 	got, err := control.Status(t.Context(), socket)
-	if err != nil || len(got) != len(p.status) {
+	if err != nil || len(got) != len(all) {
 		t.Fatalf("%d endpoints, %v", len(got), err)
 	}
-	for i, want := range p.status {
+	for i, want := range all {
 		if got[i].ID != want.ID || got[i].Command != want.Command || len(got[i].Tags) != 64 || got[i].TagsTotal != 300 || !slices.Equal(got[i].Sockets, want.Sockets) {
 			t.Errorf("endpoint %d: %d sockets of %d, %d tags of %d", want.ID, len(got[i].Sockets), len(want.Sockets), len(got[i].Tags), got[i].TagsTotal)
 		}
