@@ -405,10 +405,11 @@ func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 			return err
 		}
 	}
-	for _, name := range []string{pinUplink, pinLink + bpf.MuxProgUnetQueue, pinLink + bpf.MuxProgUnetLo, pinLink + bpf.MuxProgUnetEgress} {
+	for _, name := range []string{pinUplink, pinLink + bpf.MuxProgUnetQueue, pinLink + bpf.MuxProgUnetLo, pinLink + bpf.MuxProgUnetEgress,
+		pinLink + bpf.MuxProgUnetGroupIn, pinLink + bpf.MuxProgUnetCut} {
 		l, err := link.LoadPinnedLink(keep.at(name), nil)
 		if err == nil {
-			err = errors.Join(l.Detach(), l.Close())
+			err = errors.Join(detachLink(l), l.Close())
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("pinned link: %w", err)

@@ -362,16 +362,28 @@ func (p *programs) detach() error {
 	return errors.Join(p.uncouple(), p.pins.clear(), p.release())
 }
 
-// uncouple detaches the program from the uplink, deletes the mux's devices and restores the settings.
-// The program is detached at once; by closing the last descriptor of its link it would be
-// detached later. The calling thread is in the uplink's namespace.
+// uncouple detaches the programs from the uplink and lo, deletes the mux's devices and restores the settings.
+// The calling thread is in the uplink's namespace.
 func (p *programs) uncouple() error {
-	if p.uplink != nil {
-		if err := p.uplink.Detach(); err != nil {
+	for _, l := range append([]link.Link{p.uplink}, p.aides...) {
+		if l == nil { // attaching failed
+			continue
+		}
+		if err := detachLink(l); err != nil {
 			return fmt.Errorf("detach from the uplink: %w", err)
 		}
 	}
 	return errors.Join(refuseLocal(p.state), deleteUp(p.nl, p.ifindex), deleteCutter(p.nl, p.ifindex), p.restoreOffloads(hidesVLAN|mergesFrames))
+}
+
+// detachLink detaches the program of a link from its device at once; by closing the last descriptor of
+// the link it would be detached later. Links to tracepoints cannot be detached otherwise.
+func detachLink(l link.Link) error {
+	info, err := l.Info()
+	if err != nil || info.TCX() == nil && info.XDP() == nil {
+		return err
+	}
+	return l.Detach()
 }
 
 // release closes descriptors. Pinned programs stay attached.

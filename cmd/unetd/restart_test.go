@@ -65,6 +65,22 @@ func (s *site) pins(t *testing.T) (names []string) {
 	return names
 }
 
+// hold opens the pinned links until the test ends, so that a program which is not detached explicitly
+// stays attached.
+func (s *site) hold(t *testing.T) {
+	t.Helper()
+	for _, name := range s.pins(t) {
+		if !strings.HasPrefix(filepath.Base(name), "link") && filepath.Base(name) != "uplink" {
+			continue
+		}
+		l, err := link.LoadPinnedLink(name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+}
+
 // untouched expects nothing of unetd's on the host or at the site.
 func (s *site) untouched(t *testing.T) {
 	t.Helper()
@@ -228,6 +244,7 @@ func TestKeep(t *testing.T) {
 	if list := s.run(t, "list"); !strings.Contains(list, " leased  msg:1 msg:2\n") {
 		t.Errorf("%s", list)
 	}
+	s.hold(t)
 	d.stop(syscall.SIGTERM)
 	a.expect("ended a", "lease closed: unetd was stopped")
 	s.untouched(t)
@@ -263,6 +280,7 @@ func TestCleanup(t *testing.T) {
 	}
 	a.kill()
 	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == idle })
+	s.hold(t)
 	if out := s.run(t, "cleanup"); !strings.Contains(out, ": removed, no process serves it\n") {
 		t.Errorf("%s", out)
 	}
