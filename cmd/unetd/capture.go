@@ -69,10 +69,7 @@ are captured.`,
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal ends the process, if the output blocks
-			if err := capture.Run(ctx, cfg); err != nil {
-				return failure{err}
-			}
-			return nil
+			return failed(capture.Run(ctx, cfg))
 		},
 	}
 	flags := cmd.Flags()

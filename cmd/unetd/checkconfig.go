@@ -107,10 +107,7 @@ func (f checkFlags) run(args []string, stdout, stderr io.Writer) error {
 	if err == nil {
 		err = report.Refused()
 	}
-	if err != nil {
-		return failure{err}
-	}
-	return nil
+	return failed(err)
 }
 
 // parseArgs divides the arguments into a file ("": none) and tags. With an interface of this host, an

@@ -142,38 +142,38 @@ roots    root    -       *           unlimited  unlimited  8192   trusted  msg:*
 `, ""},
 		{nobodys, "--as 65534 --interface eth0", 0, `
 user 65534 (uid 65534) on eth0: rule nobodys, line 3
-  endpoints       3
-  memory          1MiB
-  ports           8192
-  tags            udp:10.0.0.1:7000-7099
-                  udp:*:53
-                  tcp:*:* (ports from FIRST on)
-                  addr:10.0.0.128/25
-                  msg:1-9
-  queues          none
-  list, counters  no
-  nat             refuse
+  endpoints  3
+  memory     1MiB
+  ports      8192
+  tags       udp:10.0.0.1:7000-7099
+             udp:*:53
+             tcp:*:* (ports from FIRST on)
+             addr:10.0.0.128/25
+             msg:1-9
+  queues     none
+  operator   no
+  nat        refuse
 `, ""},
 		{nobodys, "--as 4242", 0, `
 user 4242 (uid 4242): no rule of policy.yaml applies: nothing is permitted
 `, ""},
 		{"rules: [{name: a, users: [root], interfaces: [eth0, eth1], endpoints: 0}, {name: b, users: [root], interfaces: [lo], operator: true}]", "--as root", 0, `
 user root (uid 0) on eth0, eth1: rule a, line 1
-  endpoints       0
-  memory          0
-  ports           8192
-  tags            none
-  queues          none
-  list, counters  yes
-  nat             refuse
+  endpoints  0
+  memory     0
+  ports      8192
+  tags       none
+  queues     none
+  operator   yes
+  nat        refuse
 else on lo: rule b, line 1
-  endpoints       0
-  memory          0
-  ports           8192
-  tags            none
-  queues          none
-  list, counters  yes
-  nat             refuse
+  endpoints  0
+  memory     0
+  ports      8192
+  tags       none
+  queues     none
+  operator   yes
+  nat        refuse
 else: no rule applies: nothing is permitted
 `, ""},
 		{"rules: [{name: a, users: [root], trusted: true, queues: [8, 0-3], endpoints: 1, memory: 1MiB}]", "", 0, `

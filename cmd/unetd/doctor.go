@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -12,7 +11,6 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/show"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
-	"github.com/unet-go/unet/control"
 )
 
 func newDoctor() *cobra.Command {
@@ -34,26 +32,19 @@ root it says what it could not see. Exit status: 0 without a problem, 1 with one
   unetd doctor --json | jq '.findings[] | select(.verdict == "problem")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			if ctx == nil {
-				ctx = context.Background()
-			}
-			findings := doctor.Examine(ctx, cfg)
+			findings := doctor.Examine(cmd.Context(), cfg)
 			problems, err := show.Findings(cmd.OutOrStdout(), findings, asJSON)
 			if err == nil && problems == 1 {
 				err = fmt.Errorf("there is a problem")
 			} else if err == nil && problems > 1 {
 				err = fmt.Errorf("there are %d problems", problems)
 			}
-			if err != nil {
-				return failure{err}
-			}
-			return nil
+			return failed(err)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&cfg.Interface, "interface", "", "network interface that unetd is to serve (default: each Ethernet interface with an address)")
-	flags.StringVar(&cfg.Socket, "socket", control.DefaultSocket, "unix socket that unetd listens on")
+	socketFlag(cmd, &cfg.Socket)
 	flags.StringVar(&cfg.BPFFS, "bpffs", uplink.DefaultBPFFS, "BPF file system for the pins")
 	flags.StringVar(&cfg.Policy, "policy", "", "policy file (default "+policy.DefaultFile+" if it exists)")
 	flags.BoolVar(&asJSON, "json", false, "write JSON")

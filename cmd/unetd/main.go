@@ -39,6 +39,14 @@ func main() { os.Exit(run(os.Args[1:])) }
 // failure marks an error of the command's work. Errors without it are about the command line.
 type failure struct{ error }
 
+// failed marks err, if it is one.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err}
+}
+
 func run(args []string) int {
 	stderr := newLogWriter(os.Stderr)
 	defer stderr.flush()
@@ -75,7 +83,7 @@ func newRoot(stderr *logWriter) *cobra.Command {
   # What is there now?
   unetd list
   unetd counters`,
-		Long: `unetd attaches the unet multiplexer (XDP programs) to network interfaces and
+		Long: `unetd attaches the unet multiplexer (BPF programs) to network interfaces and
 grants endpoints to applications: an AF_XDP socket and a communication segment
 of their own. Frames that no application has claimed go to the kernel.`,
 		Version:       versionLine(),

@@ -64,7 +64,7 @@ const serveExamples = `  # Serve eth0 to root alone.
   # Let Prometheus scrape this unetd.
   unetd serve --interface eth0 --metrics 127.0.0.1:9810
 
-  # Another socket, and XDP programs in native mode or not at all.
+  # Another socket, and native mode: if the driver has none, unetd does not start.
   unetd serve --interface eth0 --socket /run/lab/unetd.sock --mode native`
 
 const serveLong = `Serve attaches the multiplexer to interfaces, listens on a unix socket, and
@@ -237,10 +237,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 			return u, nil
 		},
 	})
-	if err != nil {
-		return failure{err}
-	}
-	return nil
+	return failed(err)
 }
 
 // reloadOn reads the policy again at each signal. The source logs the outcome.
@@ -254,8 +251,8 @@ func reloadOn(signals <-chan os.Signal, source *policy.Source) {
 const endWithin = 5 * time.Second
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. Further
-// signals within endWithin have no effect: two signals in a row shall not leave the
-// programs attached, and unetd mostly ends in less than a second. A later one ends the
+// signals within endWithin have no effect, so that two signals in a row do not leave the
+// programs attached: unetd usually ends in less than a second. A later one ends the
 // process at once: what is attached is pinned and stays, as after SIGKILL, until the next
 // unetd or unetd cleanup.
 func (f serveFlags) untilSignal(ctx context.Context, log *slog.Logger, stderr *logWriter) context.Context {

@@ -56,7 +56,7 @@ Quote what the shell would read. An endpoint is shown if one of its sockets or t
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
-	cmd.Flags().StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket that unetd listens on")
+	socketFlag(cmd, &f.socket)
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "write JSON")
 	cmd.Flags().BoolVarP(&f.tcp, "tcp", "t", false, "only TCP")
 	cmd.Flags().BoolVarP(&f.udp, "udp", "u", false, "only UDP")
@@ -73,7 +73,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if f.watch != 0 && (f.watch < 0.1 || f.watch > 86400) {
+	if f.watch != 0 && !(f.watch >= 0.1 && f.watch <= 86400) { // also NaN
 		return fmt.Errorf("--watch %v: want 0.1 to 86400 seconds", f.watch)
 	}
 	out := cmd.OutOrStdout()
@@ -85,7 +85,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if f.rates && interval == 0 {
 		interval = time.Second
 	}
-	ctx := contextOf(cmd)
+	ctx := cmd.Context()
 	var before []endpoint.Status
 	var beforeAt time.Time
 	for {

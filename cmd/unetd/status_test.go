@@ -120,7 +120,7 @@ func TestStatus(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 }
 
-// A wrong filter is a wrong command line. A reader that closes the pipe ends the command by SIGPIPE, without a word.
+// A wrong filter is a wrong command line. A reader that closes the pipe ends the command by SIGPIPE, without a message.
 func TestStatusErrors(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -128,6 +128,7 @@ func TestStatusErrors(t *testing.T) {
 		"state open":   `unetd: filter: unknown state "open": want `,
 		"sport = :x":   `unetd: filter: "x" is not a port: `,
 		"--watch=-1":   "unetd: --watch -1: want 0.1 to 86400 seconds: see unetd status --help",
+		"--watch=nan":  "unetd: --watch NaN: want 0.1 to 86400 seconds: see unetd status --help",
 		"--watch=soon": "unetd: invalid argument ",
 	} {
 		code, stdout, stderr := finish(t, pair.A, s.command("status", strings.Fields(args)...))

@@ -312,10 +312,9 @@ func prefixOf(word string) (prefix netip.Prefix, port uint16, hasPort bool, err 
 		if addr, rest, closed = strings.Cut(word[1:], "]"); !closed {
 			return prefix, 0, false, wrong
 		}
-		if bits, after, _ := strings.Cut(rest, ":"); strings.HasPrefix(bits, "/") {
+		if bits, _, _ := strings.Cut(rest, ":"); strings.HasPrefix(bits, "/") {
 			addr += bits
 			rest = strings.TrimPrefix(rest, bits)
-			_ = after
 		}
 	} else if strings.Count(word, ":") == 1 {
 		i := strings.Index(word, ":")

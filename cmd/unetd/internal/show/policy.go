@@ -132,7 +132,7 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 	if rule.Infrastructure {
 		fmt.Fprint(t, "  infrastructure\tyes\n")
 	}
-	fmt.Fprintf(t, "  list, counters\t%s\n", yes(rule.Operator || r.subject.UID == 0))
+	fmt.Fprintf(t, "  operator\t%s\n", yes(rule.Operator || r.subject.UID == 0))
 	fmt.Fprintf(t, "  nat\t%s\n", nat(rule))
 	for _, trial := range r.tried[rule] {
 		if trial.Err != nil {

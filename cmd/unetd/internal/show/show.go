@@ -124,20 +124,12 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 	}
 	fmt.Fprintf(t, "ID\tUID\tPID\tATTACH\tDEVICE\tMODE\tZERO-COPY\tSEGMENT\tSTATE\t%sTAGS\n", rates)
 	for _, e := range all {
-		owner := strconv.FormatUint(uint64(e.UID), 10)
-		if name := nameOf(e.UID); name != "" {
-			owner += "(" + name + ")"
-		}
 		device := e.Device
 		if e.Attach == endpoint.AttachQueue {
 			device += "/" + strconv.FormatUint(uint64(e.Queue), 10)
 			if e.SpreadOver > 0 {
 				device += " of " + strconv.FormatUint(uint64(e.SpreadOver), 10)
 			}
-		}
-		state := "leased"
-		if !e.Leased {
-			state = "waiting"
 		}
 		zeroCopy := "yes"
 		if !e.ZeroCopy {
@@ -149,9 +141,25 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		if limited {
 			rates = fmt.Sprintf("%s\t%d\t", ratesOf(e), e.TxRateEndpoint+e.TxRateUser)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\t%s\t%s%s\n", e.ID, owner, e.PID, e.Attach, device, e.Mode, zeroCopy, policy.Bytes(e.SegmentBytes), state, rates, tagsOf(e))
+		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\t%s\t%s%s\n", e.ID, ownerOf(e.UID, nameOf(e.UID)), e.PID, e.Attach, device, e.Mode, zeroCopy, policy.Bytes(e.SegmentBytes), stateOf(e), rates, tagsOf(e))
 	}
 	return t.Flush()
+}
+
+// ownerOf is a uid and the name of its user, if it has one: 1001(alice).
+func ownerOf(uid uint32, name string) string {
+	text := strconv.FormatUint(uint64(uid), 10)
+	if name != "" {
+		text += "(" + name + ")"
+	}
+	return text
+}
+
+func stateOf(e endpoint.Info) string {
+	if e.Leased {
+		return "leased"
+	}
+	return "waiting"
 }
 
 func ratesOf(e endpoint.Info) string {

@@ -146,10 +146,6 @@ func (o *StatusOptions) Text(w io.Writer, list []Shown) error {
 }
 
 func (o *StatusOptions) endpoint(b *strings.Builder, s *Shown) {
-	owner := strconv.FormatUint(uint64(s.UID), 10)
-	if s.User != "" {
-		owner += "(" + s.User + ")"
-	}
 	process := strconv.Itoa(s.PID)
 	if s.Command != "" {
 		process += "(" + s.Command + ")"
@@ -158,11 +154,7 @@ func (o *StatusOptions) endpoint(b *strings.Builder, s *Shown) {
 	if s.Attach == endpoint.AttachQueue {
 		device += "/" + strconv.FormatUint(uint64(s.Queue), 10)
 	}
-	state := "leased"
-	if !s.Leased {
-		state = "waiting"
-	}
-	head := fmt.Sprintf("endpoint %d  user %s  pid %s  %v %s  %s  %s  %s", s.ID, owner, process, s.Attach, device, s.Mode, policy.Bytes(s.SegmentBytes), state)
+	head := fmt.Sprintf("endpoint %d  user %s  pid %s  %v %s  %s  %s  %s", s.ID, ownerOf(s.UID, s.User), process, s.Attach, device, s.Mode, policy.Bytes(s.SegmentBytes), stateOf(s.Info))
 	o.line(b, head, "\x1b[1m", "")
 	o.line(b, "tags     "+tagsOf(s.Info), "", "  ")
 	if q := queuesOf(&s.Status); q != "" {
@@ -294,16 +286,11 @@ func socketFields(s *endpoint.Socket) []string {
 
 // short is a duration with three digits: 6.42us, 12.3ms.
 func short(d time.Duration) string {
-	unit, name := time.Second, "s"
-	switch {
-	case d < time.Microsecond:
-		return strconv.FormatInt(int64(d), 10) + "ns"
-	case d < time.Millisecond:
-		unit, name = time.Microsecond, "us"
-	case d < time.Second:
-		unit, name = time.Millisecond, "ms"
+	digit := time.Duration(1) // what the last digit stands for
+	for d >= 1000*digit {
+		digit *= 10
 	}
-	return strconv.FormatFloat(float64(d)/float64(unit), 'g', 3, 64) + name
+	return strings.Replace(d.Round(digit).String(), "µ", "u", 1)
 }
 
 // sockets writes a table, or, if the terminal is too narrow for it, a line for each field.

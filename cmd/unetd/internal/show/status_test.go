@@ -78,6 +78,17 @@ func TestStatusText(t *testing.T) {
 	}
 }
 
+// A duration has three digits and the largest unit of which it has one.
+func TestShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		310: "310ns", 6_420: "6.42us", 6_426: "6.43us", 12_300_000: "12.3ms", 999_499: "999us", 999_999: "1ms", 999_999_999: "1s", 59_960_000_000: "1m0s", 1234 * time.Second: "20m30s",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("%d ns: %s, want %s", d, got, want)
+		}
+	}
+}
+
 // The options choose as those of ss do.
 func TestStatusOptions(t *testing.T) {
 	at := netip.MustParseAddrPort
