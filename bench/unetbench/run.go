@@ -397,6 +397,7 @@ func (m *messages) print(w io.Writer) {
 		report.PrintGoals(w, report.SpeedGoals, s.ScaleGoals(m.opened))
 	}
 	s.PrintBandwidthGoals(w)
+	s.PrintIPv6Goals(w)
 }
 
 func goodputPlan() plan.Goodput {

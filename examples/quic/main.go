@@ -28,7 +28,7 @@ import (
 
 const usage = `usage:
   quic [flags] serve ADDR:PORT
-  quic [flags] ping  ADDR:PORT   sends 64 bytes over one stream 1,000 times, each after the echo of the last
+  quic [flags] ping  ADDR:PORT   sends 64 bytes over one stream, again and again, each after the echo of the last
 
 flags:
 `
@@ -48,15 +48,23 @@ func run(ctx context.Context) error {
 		return err
 	}
 	cfg.RegisterFlags(flag.CommandLine)
+	kernel := flag.Bool("kernel", false, "use the kernel's sockets, with unetd or without")
+	n := flag.Int("n", 1000, "ping: `number` of round trips")
 	flag.Usage = func() { fmt.Fprint(os.Stderr, usage); flag.PrintDefaults() }
 	flag.Parse()
 	args := flag.Args()
 	if len(args) != 2 {
 		return errors.New("want serve or ping, and an address (see quic --help)")
 	}
-	network, err := unet.OpenNetwork(ctx, cfg)
-	if err != nil {
-		return err
+	if *n < 1 {
+		return errors.New("-n is at least 1 (see quic --help)")
+	}
+	network := &unet.Opened{Network: unet.Kernel}
+	if !*kernel {
+		var err error
+		if network, err = unet.OpenNetwork(ctx, cfg); err != nil {
+			return err
+		}
 	}
 	defer network.Close()
 	switch command, address := args[0], args[1]; command {
@@ -72,12 +80,19 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		times, err := ping(ctx, conn, address, 1000)
+		times, err := ping(ctx, conn, address, *n)
 		if err != nil {
 			return err
 		}
+		var all time.Duration
+		for _, t := range times {
+			all += t
+		}
 		slices.Sort(times)
-		fmt.Printf("%d round trips, median %v\n", len(times), times[len(times)/2].Round(time.Microsecond/10))
+		at := func(part float64) time.Duration {
+			return times[int(part*float64(len(times)-1))].Round(time.Microsecond / 10)
+		}
+		fmt.Printf("%d round trips, median %v, p99 %v, %.0f a second\n", len(times), at(0.5), at(0.99), float64(len(times))/all.Seconds())
 		return nil
 	default:
 		return fmt.Errorf("unknown command %q (see quic --help)", command)

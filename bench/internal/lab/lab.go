@@ -31,6 +31,7 @@ type Config struct {
 	IPv6      bool        // give the hosts of the muxed and the crowded pair IPv6 addresses, too
 	Impaired  bool        // with impaired links between the hosts, see Goodput
 	Routed    bool        // make two pairs with a router between them, one with a mux on it, see Kernel
+	Operated  bool        // see Operate and Scrape; with Muxed
 	Bulk      []Net       // make a pair for each
 	ClientCPU int
 	ServerCPU int
@@ -38,24 +39,26 @@ type Config struct {
 
 // Daemons reports whether the lab starts unetd.
 func (c Config) Daemons() bool {
-	return c.Muxed || c.Crowd || c.Routed || slices.ContainsFunc(c.Bulk, Net.muxed)
+	return c.Muxed || c.Crowd || c.Routed || c.Operated || slices.ContainsFunc(c.Bulk, Net.muxed)
 }
 
 func (l *Lab) counted() bool { return l.cfg.Events != perf.Events{} }
 
 // Lab is up to three pairs of hosts. It runs one measurement at a time.
 type Lab struct {
-	cfg    Config
-	dir    string   // of the daemons' sockets and policy
-	pins   *os.File // the BPF file system in which the daemons pin, while this is open
-	self   *os.File // this executable
-	plain  *netlab.Pair
-	muxed  *site
-	crowd  *site
-	bulk   map[Net]*site
-	bare   *site  // routed, without a mux
-	routed *site  // with one
-	serial uint32 // of measurements
+	cfg     Config
+	dir     string   // of the daemons' sockets and policy
+	pins    *os.File // the BPF file system in which the daemons pin, while this is open
+	self    *os.File // this executable
+	plain   *netlab.Pair
+	muxed   *site
+	crowd   *site
+	bulk    map[Net]*site
+	bare    *site // routed, without a mux
+	routed  *site // with one
+	scraped *site
+	serial  uint32 // of measurements
+	rates   string // in the policy
 
 	plainLink *impair.Link // of plain, if it is impaired
 }
@@ -106,6 +109,16 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 			return nil, err
 		}
 	}
+	if cfg.Operated {
+		if _, closeEndpoint, err := l.muxed.open(ctx, l.muxed.pair.A, endpoint.Request{Geometry: idle}); err != nil {
+			return nil, err
+		} else {
+			l.muxed.idle = append(l.muxed.idle, closeEndpoint)
+		}
+		if err := l.openScraped(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for _, n := range cfg.Bulk {
 		if err := l.openBulk(ctx, n); err != nil {
 			return nil, err
@@ -129,7 +142,7 @@ rules:
     endpoints: 8
     memory: 1GiB
     trusted: true
-`
+%s`
 
 // makeDir makes the directory of the daemons' sockets and policy.
 func (l *Lab) makeDir() (err error) {
@@ -139,11 +152,20 @@ func (l *Lab) makeDir() (err error) {
 	if err := os.Chmod(l.dir, 0o711); err != nil { // the children have to reach the sockets
 		return err
 	}
-	if err := os.WriteFile(l.policy(), fmt.Appendf(nil, policy, netlab.NobodyID), 0o600); err != nil {
+	if err := l.writePolicy(""); err != nil {
 		return err
 	}
 	l.pins, err = netlab.OpenBPFFS("0700")
 	return err
+}
+
+// writePolicy writes the policy, with rates of the children. Rates exclude queues.
+func (l *Lab) writePolicy(rates string) error {
+	l.rates = rates
+	if l.cfg.Operated {
+		rates = "    queues: []\n" + rates
+	}
+	return os.WriteFile(l.policy(), fmt.Appendf(nil, policy, netlab.NobodyID, rates), 0o600)
 }
 
 func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
@@ -151,7 +173,7 @@ func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
 // Close stops the daemons and removes everything.
 func (l *Lab) Close() error {
 	var errs []error
-	for _, s := range []*site{l.muxed, l.crowd, l.bare, l.routed} {
+	for _, s := range []*site{l.muxed, l.crowd, l.bare, l.routed, l.scraped} {
 		if s != nil {
 			errs = append(errs, s.close())
 		}
@@ -220,12 +242,14 @@ func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client
 	return client, server, nil
 }
 
+// Ports of measurements, below the kernel's ephemeral ones.
+const firstPort, portSpan = 20000, 10000
+
 // between is sides for given hosts.
 func (l *Lab) between(t transport.Transport, from, to *netlab.Host, socket func(*netlab.Host) string, j workload.Job) (client, server side) {
 	client.host, server.host = from, to
-	const first, span = 20000, 10000 // of ports, below the kernel's ephemeral ones
 	l.serial++
-	number := first + 2*(l.serial%(span/2))
+	number := firstPort + 2*(l.serial%(portSpan/2))
 	addr := func(h *netlab.Host) netip.Prefix {
 		if t.IPv6 {
 			return h.Addr6
@@ -326,7 +350,11 @@ func (l *Lab) openMuxed(ctx context.Context, name string, cfg netlab.Config) (*s
 // startDaemons starts the daemons of a site.
 func (l *Lab) startDaemons(ctx context.Context, s *site, hosts ...*netlab.Host) error {
 	for _, h := range hosts {
-		d, err := startDaemon(ctx, h, l.cfg.Unetd, "--mode", l.cfg.Mode, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins))
+		flags := []string{"--mode", l.cfg.Mode, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins)}
+		if l.cfg.Operated {
+			flags = append(flags, "--metrics", "unix:"+s.metrics(h))
+		}
+		d, err := startDaemon(ctx, h, l.cfg.Unetd, flags...)
 		if err != nil {
 			return err
 		}
@@ -340,6 +368,11 @@ func (s *site) socket(h *netlab.Host) string {
 	return filepath.Join(s.dir, s.name+"-"+h.Name+".sock")
 }
 
+// metrics is the socket at which a host's daemon serves metrics.
+func (s *site) metrics(h *netlab.Host) string {
+	return filepath.Join(s.dir, s.name+"-"+h.Name+".metrics")
+}
+
 // idle is the geometry of an endpoint in the crowd, 512 KiB: the size of an idle endpoint
 // does not matter, and five hundred of the default size take 4 GiB.
 var idle = endpoint.Geometry{FrameCount: 256, FillSize: 128, CompletionSize: 128, RxSize: 128, TxSize: 128}
@@ -348,7 +381,7 @@ var idle = endpoint.Geometry{FrameCount: 256, FillSize: 128, CompletionSize: 128
 func (s *site) fill(ctx context.Context) error {
 	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
 		for range CrowdSize {
-			_, closeEndpoint, err := s.open(ctx, h, idle)
+			_, closeEndpoint, err := s.open(ctx, h, endpoint.Request{Geometry: idle})
 			if err != nil {
 				return fmt.Errorf("crowd on host %s: %w", h.Name, err)
 			}
@@ -360,9 +393,10 @@ func (s *site) fill(ctx context.Context) error {
 
 // open opens an endpoint with a message tag through the host's daemon, in this process,
 // and measures how long that takes.
-func (s *site) open(ctx context.Context, h *netlab.Host, g endpoint.Geometry) (took time.Duration, closeEndpoint func() error, err error) {
+func (s *site) open(ctx context.Context, h *netlab.Host, req endpoint.Request) (took time.Duration, closeEndpoint func() error, err error) {
+	req.Tags = []endpoint.Tag{endpoint.MessageTag(0)}
 	begin := time.Now()
-	grant, lease, err := control.Open(ctx, s.socket(h), endpoint.Request{Geometry: g, Tags: []endpoint.Tag{endpoint.MessageTag(0)}})
+	grant, lease, err := control.Open(ctx, s.socket(h), req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -393,7 +427,7 @@ func (l *Lab) OpenOnce(ctx context.Context, place string) (time.Duration, error)
 	if place == plan.Crowd {
 		s = l.crowd
 	}
-	took, closeEndpoint, err := s.open(ctx, s.pair.A, endpoint.Geometry{})
+	took, closeEndpoint, err := s.open(ctx, s.pair.A, endpoint.Request{})
 	if err != nil {
 		return 0, err
 	}

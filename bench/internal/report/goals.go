@@ -140,6 +140,12 @@ var verbs = []comparison{
 	{"MTU 9000: rc-write of 64 KiB / raw AF_XDP flood of full frames", operation(transport.RCWrite, plan.RDMAWrite, 1, plan.RDMAWriteDepth, 9000), bulk(transport.Floor, 9000), gbPerS, both(0.7), false},
 }
 
+// ipv6 are the goals of IPv6.
+var ipv6 = []comparison{
+	{"udp6 RTT / udp RTT", message(workload.RTT, transport.UDP6), message(workload.RTT, transport.UDP), p50, both(1.05), true},
+	{"tcp6 RTT / tcp RTT", message(workload.RTT, transport.TCP6), message(workload.RTT, transport.TCP), p50, both(1.05), true},
+}
+
 // compare evaluates the goals of an attachment.
 func (s Summary) compare(table []comparison, attach string) (goals []Goal) {
 	for _, c := range table {
@@ -221,6 +227,17 @@ func (s Summary) PrintVerbsGoals(w io.Writer) {
 	goals = slices.DeleteFunc(goals, func(g Goal) bool { return !g.Known })
 	if len(goals) > 0 {
 		PrintGoals(w, SpeedGoals, goals)
+	}
+}
+
+// PrintIPv6Goals writes the goals of IPv6, those that were measured.
+func (s Summary) PrintIPv6Goals(w io.Writer) {
+	var goals []Goal
+	for _, attach := range attachments {
+		goals = append(goals, s.compare(ipv6, attach)...)
+	}
+	if goals = slices.DeleteFunc(goals, func(g Goal) bool { return !g.Known }); len(goals) > 0 {
+		PrintGoals(w, fmt.Sprintf("Figures of IPv6 to reach (%d bytes, spinning, medians of interleaved rounds)", goalSize), goals)
 	}
 }
 

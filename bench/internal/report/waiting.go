@@ -20,6 +20,7 @@ type Waiting struct {
 	PauseUS   float64 `json:"pause_us,omitempty"` // of the client between two round trips
 	Round     int     `json:"round"`
 	N         int     `json:"n"` // round trips
+	Lost      int     `json:"lost"`
 	P50US     float64 `json:"p50_us"`
 	P99US     float64 `json:"p99_us"`
 	CPUUS     float64 `json:"cpu_us_per_msg"`         // of both processes, a round trip
@@ -28,7 +29,7 @@ type Waiting struct {
 
 // Measured fills in the figures.
 func (l *Waiting) Measured(j workload.Job, out lab.Outcome) {
-	l.N, l.PauseUS = out.Client.N, float64(j.Pause)/1e3
+	l.N, l.Lost, l.PauseUS = out.Client.N, out.Client.Lost, float64(j.Pause)/1e3
 	l.P50US, l.P99US = float64(out.Client.Latency.P50)/1e3, float64(out.Client.Latency.P99)/1e3
 	l.CPUUS = PerMessage(float64(out.Client.CPU+out.Server.CPU)/1e3, out, workload.RTT)
 	if j.Rest > 0 {
@@ -56,6 +57,16 @@ func pick(all []Waiting, l Waiting, figure func(Waiting) float64) (values []floa
 	return values
 }
 
+// lostOf is how many round trips of what was measured like l were lost, in all rounds.
+func lostOf(all []Waiting, l Waiting) (n int) {
+	for _, a := range all {
+		if a.Key() == l.Key() {
+			n += a.Lost
+		}
+	}
+	return n
+}
+
 func waitP50(l Waiting) float64  { return l.P50US }
 func waitIdle(l Waiting) float64 { return l.IdleCPU }
 
@@ -78,9 +89,9 @@ func PrintWaiting(w io.Writer, all []Waiting) {
 		return order(a) - order(b)
 	})
 	fmt.Fprintf(w, "\nRound trips of 64 bytes over TCP while goroutines wait on other connections: medians over %d rounds (lowest..highest)\n", len(pick(all, rows[0], waitP50)))
-	fmt.Fprintln(w, "GOMAXPROCS 0: each process is pinned to a processor. cpu is of both processes, a round trip; idle of the client, in percent of a processor.")
+	fmt.Fprintln(w, "GOMAXPROCS 0: each process is pinned to a processor. cpu is of both processes, a round trip; lost is of all rounds;\nidle of the client, in percent of a processor.")
 	g := grid{left: 2}
-	g.add("transport", "wait", "GOMAXPROCS", "waiting", "p50 us", "", "p99 us", "cpu us", "idle %")
+	g.add("transport", "wait", "GOMAXPROCS", "waiting", "p50 us", "", "p99 us", "cpu us", "lost", "idle %")
 	for _, r := range rows {
 		middle := func(figure func(Waiting) float64) Spread { return spread(pick(all, r, figure)) }
 		p, rest := middle(waitP50), "-"
@@ -89,7 +100,7 @@ func PrintWaiting(w io.Writer, all []Waiting) {
 		}
 		g.add(r.Transport, r.Wait, fmt.Sprint(r.Procs), fmt.Sprint(r.Waiters), fmt.Sprintf("%.2f", p.Median), fmt.Sprintf("(%.2f..%.2f)", p.Min, p.Max),
 			fmt.Sprintf("%.2f", middle(func(l Waiting) float64 { return l.P99US }).Median),
-			fmt.Sprintf("%.2f", middle(func(l Waiting) float64 { return l.CPUUS }).Median), rest)
+			fmt.Sprintf("%.2f", middle(func(l Waiting) float64 { return l.CPUUS }).Median), fmt.Sprint(lostOf(all, r)), rest)
 	}
 	g.print(w)
 }

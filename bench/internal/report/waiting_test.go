@@ -32,7 +32,7 @@ func TestWaitingGoals(t *testing.T) {
 	}
 	var out strings.Builder
 	PrintWaiting(&out, all)
-	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 6 || !strings.Contains(lines[3], "spin") || !strings.Contains(lines[5], "(12.00..72.00)") {
+	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 7 || !strings.Contains(lines[4], "spin") || !strings.Contains(lines[6], "(12.00..72.00)") {
 		t.Errorf("%s", &out)
 	}
 }

@@ -17,13 +17,16 @@ import (
 // kernel unbinds it asynchronously.
 const rebindTimeout = 5 * time.Second
 
-// openGrant gets an endpoint from this host's unetd.
-func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endpoint.Grant, *control.Lease, error) {
+// openGrant gets an endpoint from this host's unetd. table may be nil.
+func openGrant(ctx context.Context, j workload.Job, table *datapath.Connections, tags ...endpoint.Tag) (*endpoint.Grant, *control.Lease, error) {
 	attach, err := endpoint.ParseAttachment(j.Attach)
 	if err != nil {
 		return nil, nil, err
 	}
 	req := endpoint.Request{Attach: attach, Tags: tags}
+	if table != nil {
+		req.Connections = table.File()
+	}
 	retry := time.NewTicker(20 * time.Millisecond)
 	defer retry.Stop()
 	for until := time.Now().Add(rebindTimeout); ; {
@@ -48,26 +51,47 @@ type messages struct {
 	deadline time.Time
 	lent     [workload.RecvBatchSize]datapath.Message
 	held     int // of lent
+
+	table  *datapath.Connections // nil: nothing is published
+	unsaid int                   // messages received since it was published
 }
+
+// publishEvery is how many messages are received until the state is published again: of round trips
+// of 5 us, those of a tenth of a second. Package stack publishes as often.
+const publishEvery = 20_000
 
 func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	wait, err := unet.ParseWaitMode(j.Wait)
 	if err != nil {
 		return nil, err
 	}
-	g, lease, err := openGrant(ctx, j, endpoint.MessageTag(j.Local.Tag))
+	m := &messages{}
+	if j.Published {
+		if m.table, err = datapath.NewConnections(); err != nil {
+			return nil, err
+		}
+	}
+	g, lease, err := openGrant(ctx, j, m.table, endpoint.MessageTag(j.Local.Tag))
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, m.closeTable())
 	}
 	ep, err := datapath.Attach(g, datapath.Config{Wait: wait})
 	if err != nil {
-		return nil, errors.Join(err, g.Close(), lease.Close())
+		return nil, errors.Join(err, g.Close(), lease.Close(), m.closeTable())
 	}
 	ch, err := ep.Channel(ctx, lease, j.Remote.UDP.Addr(), j.Remote.Tag, j.Local.Tag)
 	if err != nil {
-		return nil, errors.Join(err, ep.Close(), lease.Close())
+		return nil, errors.Join(err, ep.Close(), lease.Close(), m.closeTable())
 	}
-	return &messages{ep: ep, ch: ch, lease: lease}, nil
+	m.ep, m.ch, m.lease = ep, ch, lease
+	return m, nil
+}
+
+func (m *messages) closeTable() error {
+	if m.table == nil {
+		return nil
+	}
+	return m.table.Close()
 }
 
 // release frees the messages that were received.
@@ -133,6 +157,12 @@ func (m *messages) receive(limit int) error {
 		}
 		m.held = m.ep.Recv(m.lent[:limit])
 	}
+	if m.table != nil {
+		if m.unsaid += m.held; m.unsaid >= publishEvery {
+			m.unsaid = 0
+			m.table.Publish(m.ep)
+		}
+	}
 	return nil
 }
 
@@ -141,7 +171,7 @@ func (m *messages) SetDeadline(t time.Time) error { m.deadline = t; return nil }
 
 func (m *messages) Close() error {
 	m.release()
-	return errors.Join(m.ep.Close(), m.lease.Close())
+	return errors.Join(m.ep.Close(), m.lease.Close(), m.closeTable())
 }
 
 // unetUDP is a connected UDP socket of package unet.
@@ -161,7 +191,14 @@ func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, lease, err := openGrant(ctx, j)
+	if j.Published {
+		attach, err := endpoint.ParseAttachment(j.Attach)
+		if err != nil {
+			return nil, err
+		}
+		return unet.Open(ctx, unet.Config{Socket: j.Socket, Attach: attach, Wait: wait, Addr: j.Local.Own})
+	}
+	g, lease, err := openGrant(ctx, j, nil)
 	if err != nil {
 		return nil, err
 	}
