@@ -8,32 +8,119 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// copySpace has buffers for ReadFrom and WriteTo.
-var copySpace = sync.Pool{New: func() any { return new([64 << 10]byte) }}
-
 // ReadFrom writes what r returns until io.EOF: it is io.ReaderFrom, which io.Copy and
-// net/http call. The pieces of a *net.Buffers are written as WriteBuffers does.
+// net/http call. r reads into memory that becomes part of the send queue, unless it returns
+// little at a time. The pieces of a *net.Buffers are written as WriteBuffers does.
 func (c *TCPConn) ReadFrom(r io.Reader) (n int64, err error) {
 	if v, ok := r.(*net.Buffers); ok {
 		n, err = c.WriteBuffers(v)
-	} else {
-		n, err = copyData(c, r)
+		return n, c.fail("readfrom", "", err)
+	}
+	space := tcp.NewSpace()
+	defer func() { space.Free() }()
+	for err == nil {
+		var got, put int
+		got, err = r.Read(space[:])
+		if got > 0 {
+			var wrote error
+			if put, space, wrote = c.give(space, got); wrote != nil {
+				err = wrote
+			}
+		}
+		n += int64(put)
+	}
+	if err == io.EOF {
+		return n, nil
 	}
 	return n, c.fail("readfrom", "", err)
 }
 
+// give writes the first n bytes of space. It returns how many it has written, and space, or
+// another one if the send queue has it.
+func (c *TCPConn) give(space *tcp.Space, n int) (put int, left *tcp.Space, err error) {
+	s := c.stack
+	s.mu.Lock()
+	c.answering = false // the first segment has the acknowledgment that was held
+	err = c.writeInTurn(func(now tcp.Time) (bool, error) {
+		if put == 0 {
+			ok, wait, err := c.conn.Give(now, space, n)
+			if ok {
+				put, space = n, tcp.NewSpace()
+			}
+			if ok || wait || err != nil {
+				return ok, err
+			}
+		}
+		k, err := c.conn.Write(now, space[put:n])
+		put += k
+		return put == n, err
+	})
+	s.mu.Unlock()
+	return put, space, c.fail("write", "write", err)
+}
+
 // WriteTo writes what the peer sends to w, until the peer has closed: it is io.WriterTo,
-// which io.Copy calls.
+// which io.Copy calls. A w that gathers (a TCPConn, or a *net.TCPConn or *net.UnixConn, by
+// writev) gets the data in the memory in which it was received, without a copy.
 func (c *TCPConn) WriteTo(w io.Writer) (n int64, err error) {
-	n, err = copyData(w, c)
+	switch w.(type) {
+	case *TCPConn, *net.TCPConn, *net.UnixConn:
+		n, err = c.gatherTo(w)
+	default:
+		space := tcp.NewSpace()
+		n, err = io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{c}, space[:])
+		space.Free()
+	}
 	return n, c.fail("writeto", "", err)
 }
 
-// copyData is io.Copy without ReadFrom and WriteTo, by a larger buffer that is used again.
-func copyData(w io.Writer, r io.Reader) (n int64, err error) {
-	space := copySpace.Get().(*[64 << 10]byte)
-	defer copySpace.Put(space)
-	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, space[:])
+// pieces are pieces of received data that are written at once.
+type pieces struct {
+	loans [64]tcp.Loan
+	datas [64][]byte
+	rest  net.Buffers // of datas, what has not been written
+}
+
+var piecesPool = sync.Pool{New: func() any { return new(pieces) }}
+
+func (c *TCPConn) gatherTo(w io.Writer) (n int64, err error) {
+	p := piecesPool.Get().(*pieces)
+	defer piecesPool.Put(p)
+	for {
+		count, err := c.borrow(p.loans[:], len(tcp.Space{}))
+		if err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return n, err
+		}
+		k, err := p.writeTo(w, count)
+		c.stack.mu.Lock()
+		for i := range p.loans[:count] {
+			c.stack.tcp.Return(&p.loans[i])
+		}
+		c.stack.mu.Unlock()
+		if n += k; err != nil {
+			return n, err
+		}
+	}
+}
+
+// writeTo writes the first count pieces.
+func (p *pieces) writeTo(w io.Writer, count int) (int64, error) {
+	if count == 1 {
+		n, err := w.Write(p.loans[0].Data)
+		return int64(n), err
+	}
+	for i, l := range p.loans[:count] {
+		p.datas[i] = l.Data
+	}
+	p.rest = p.datas[:count]
+	defer clear(p.datas[:count])
+	if w, ok := w.(*TCPConn); ok {
+		return w.WriteBuffers(&p.rest)
+	}
+	return p.rest.WriteTo(w)
 }
 
 // WriteBuffers writes all pieces of v with one lock, one kick and full segments where

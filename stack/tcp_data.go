@@ -84,6 +84,16 @@ type TCPData struct {
 // it back. Until then a piece in a frame counts against Config.FrameQuota. After the last
 // piece it returns io.EOF.
 func (c *TCPConn) Borrow() (t TCPData, err error) {
+	var loan [1]tcp.Loan
+	if _, err = c.borrow(loan[:], 0); err != nil {
+		return t, err
+	}
+	return TCPData{loan[0].Data, loan[0], c.stack}, nil
+}
+
+// borrow waits for data and takes its first pieces: as many as there are, at most len(loans), and
+// none after the first enough bytes.
+func (c *TCPConn) borrow(loans []tcp.Loan, enough int) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
 	c.resumeAck()
@@ -94,8 +104,14 @@ func (c *TCPConn) Borrow() (t TCPData, err error) {
 		if _, err = c.conn.Read(tcp.Time(s.now), nil); err != nil {
 			break
 		}
-		if loan, ok := c.conn.Borrow(tcp.Time(s.now)); ok {
-			t = TCPData{loan.Data, loan, s}
+		for bytes := 0; n < len(loans) && (n == 0 || bytes < enough); n++ {
+			var ok bool
+			if loans[n], ok = c.conn.Borrow(tcp.Time(s.now)); !ok {
+				break
+			}
+			bytes += len(loans[n].Data)
+		}
+		if n > 0 {
 			break
 		}
 		if err = s.broken; err != nil {
@@ -109,7 +125,7 @@ func (c *TCPConn) Borrow() (t TCPData, err error) {
 		s.settleTCP()
 	}
 	s.mu.Unlock()
-	return t, c.fail("read", "read", err)
+	return n, c.fail("read", "read", err)
 }
 
 // Return gives the memory of borrowed data back. It may be called after the connection has

@@ -190,7 +190,7 @@ func TestSackOnTinyPath(t *testing.T) {
 func (c *Conn) memoryHeld() int {
 	n := c.chunksHeld() * ChunkSize
 	for b := c.recv.head; b != nil; b = b.next {
-		n += b.cost
+		n += int(b.cost)
 	}
 	return n
 }
@@ -236,7 +236,7 @@ func TestMemoryModel(t *testing.T) {
 					}
 				}
 				for _, loan := range loans[i] {
-					if sum += loan.block.cost; loan.block.kind == chunkBlock {
+					if sum += int(loan.block.cost); loan.block.kind == chunkBlock {
 						sum += ChunkSize
 					}
 				}

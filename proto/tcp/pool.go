@@ -1,5 +1,7 @@
 package tcp
 
+import "sync"
+
 // Queued bytes lie in blocks. A block either owns a chunk of the table's memory or refers
 // to other bytes: a received frame, which goes back to the link with the block, or memory
 // that the application has lent. A connection that has nothing queued has no block.
@@ -26,16 +28,30 @@ const (
 	frameBlock                  // data is part of a frame
 	lentBlock                   // data is the application's
 	heapBlock                   // data is the garbage collector's
+	spaceBlock                  // data is part of space
 )
 
 type block struct {
 	next  *block
 	data  []byte // the queued bytes; the rest of the capacity is free
 	kind  blockKind
+	cost  int32 // bytes counted in pool.used; a chunk counts ChunkSize instead
 	frame uint64
-	cost  int // bytes counted in pool.used; a chunk counts ChunkSize instead
 	mem   *[ChunkSize]byte
+	space *Space
 }
+
+// Space is memory that an application fills and gives to a send queue: see [Conn.Give]. Those
+// that nobody uses are kept in common by all tables.
+type Space [64 << 10]byte
+
+var spaces = sync.Pool{New: func() any { return new(Space) }}
+
+// NewSpace returns a Space, whose contents are arbitrary.
+func NewSpace() *Space { return spaces.Get().(*Space) }
+
+// Free gives a Space back that no queue has.
+func (s *Space) Free() { spaces.Put(s) }
 
 // room is how many bytes can still be appended.
 func (b *block) room() int { return cap(b.data) - len(b.data) }
@@ -123,10 +139,14 @@ func (p *pool) put(b *block) {
 		}
 		return
 	}
-	if b.kind == frameBlock {
+	switch b.kind {
+	case frameBlock:
 		p.release(b.frame)
+	case spaceBlock:
+		b.space.Free()
+		b.space = nil
 	}
-	p.used -= b.cost
+	p.used -= int(b.cost)
 	b.data, b.frame, b.cost = nil, 0, 0
 	if p.bares < maxFreeBare {
 		p.bares++

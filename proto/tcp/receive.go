@@ -129,7 +129,7 @@ func (c *Conn) deliver(s *segment) int {
 	case s.memory == MemoryHeap && cap(rest) <= 2*len(rest) && t.pool.take(cap(rest), held):
 		cost := cap(rest)
 		b := t.pool.refer(rest, heapBlock, 0)
-		b.cost = cost
+		b.cost = int32(cost)
 		c.recv.push(b)
 		return len(s.Payload)
 	case s.memory == MemoryFrame:

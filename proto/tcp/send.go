@@ -77,6 +77,37 @@ func (c *Conn) Lend(now Time, p []byte) (ok bool, err error) {
 	return true, nil
 }
 
+// Give is Write of the first n bytes of a Space without the copy: if ok, the table has the
+// Space. If not, wait says that there will be room after the event Writable; else the caller
+// calls Write: n is less than half a Space, the send buffer is small, or memory is short.
+func (c *Conn) Give(now Time, s *Space, n int) (ok, wait bool, err error) {
+	if c.err != 0 || c.writeClosed || c.state == Closed {
+		return false, false, c.writeError()
+	}
+	q, p := &c.send, &c.table.pool
+	if n < len(s)/2 || c.opts.SendBuffer < 4*len(s) {
+		return false, false, nil
+	}
+	if q.bytes+n > c.opts.SendBuffer {
+		c.wantsWrite = true
+		return false, true, nil
+	}
+	if !p.take(len(s), q.bytes) {
+		return false, false, nil
+	}
+	if c.held == forAnswer {
+		c.held = notHeld // update makes the connection ready
+	}
+	b := p.refer(s[:n], spaceBlock, 0)
+	b.space, b.cost = s, int32(len(s))
+	q.push(b)
+	if q.cursor == nil {
+		q.cursor, q.offset = b, 0
+	}
+	c.update(now)
+	return true, false, nil
+}
+
 // Lent is how many pieces of memory have been lent, and how many of these are returned:
 // the peer has acknowledged them, or the connection has ended. They are returned in the
 // order in which they were lent; the event is Returned, or Finished.

@@ -1,0 +1,142 @@
+package stack_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/unet-go/unet/proto/tcp"
+	"github.com/unet-go/unet/stack"
+)
+
+// piecewise returns at most size bytes a call.
+type piecewise struct {
+	io.Reader
+	size int
+}
+
+func (r piecewise) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), r.size)]) }
+
+// What is copied arrives whole, by whatever pieces, and no memory stays in use.
+func TestTCPCopies(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{FrameQuota: 100})
+	text := make([]byte, 3_000_001)
+	rand.NewChaCha8([32]byte{3}).Read(text)
+	for name, size := range map[string]int{"few bytes at a time": 700, "half a space": len(tcp.Space{}) / 2, "as many as fit": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			kernel, far := kernelPair(t)
+			first, out := connect(t, a, b, stack.TCPOptions{})
+			last, out2 := connect(t, a, b, stack.TCPOptions{})
+			failed := make(chan error, 4)
+			copies := func(w interface {
+				io.Writer
+				CloseWrite() error
+			}, r io.Reader) {
+				n, err := io.Copy(w, r)
+				if err == nil && n != int64(len(text)) {
+					err = io.ErrShortWrite
+				}
+				failed <- errors.Join(err, w.CloseWrite())
+			}
+			go copies(first, piecewise{bytes.NewReader(text), size})
+			go copies(out2, out)    // between connections
+			go copies(kernel, last) // to a kernel's socket
+			got, err := io.ReadAll(far)
+			if err != nil || !bytes.Equal(got, text) {
+				t.Errorf("%d bytes became %d others, %v", len(text), len(got), err)
+			}
+			for range 3 {
+				if err := <-failed; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	eventually(t, "all memory is free", func() bool {
+		return a.Lent()+b.Lent()+a.TCPUsage().Memory+b.TCPUsage().Memory == 0
+	})
+}
+
+// kernelPair is a TCP connection of package net.
+func kernelPair(t *testing.T) (near, far *net.TCPConn) {
+	t.Helper()
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	defer l.Close()
+	near = must(net.Dial("tcp", l.Addr().String())).(*net.TCPConn)
+	far = must(l.Accept()).(*net.TCPConn)
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far
+}
+
+// What a reader returns in large pieces becomes the send queue itself.
+func TestTCPReadFromTakesMemoryOver(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{})
+	client, server := connect(t, a, b, stack.TCPOptions{ReceiveBuffer: 4096})
+	const size = 40_000
+	if n, err := client.ReadFrom(piecewise{bytes.NewReader(make([]byte, 3*size)), size}); n != 3*size || err != nil {
+		t.Fatal(n, err)
+	}
+	if used := b.TCPUsage().Memory; used != 3*len(tcp.Space{}) {
+		t.Errorf("%d bytes in use, not those of the reads", used)
+	}
+	client.CloseWrite()
+	if n, err := io.Copy(io.Discard, server); n != 3*size || err != nil {
+		t.Error(n, err)
+	}
+	eventually(t, "the memory is free", func() bool { return b.TCPUsage().Memory == 0 })
+
+	if n, err := client.ReadFrom(piecewise{bytes.NewReader(make([]byte, size)), size}); n != 0 || err == nil {
+		t.Errorf("after CloseWrite: %d, %v", n, err)
+	}
+}
+
+// While a connection that gathers takes no more, the data stays in the frames that it came in.
+func TestTCPWriteToLendsFrames(t *testing.T) {
+	a, b, _, _ := newPair(t, stack.Config{FrameQuota: 100})
+	first, in := connect(t, a, b, stack.TCPOptions{})
+	last, out := connect(t, a, b, stack.TCPOptions{SendBuffer: 4096, ReceiveBuffer: 4096})
+	writeAll(t, first, make([]byte, 100_000))
+	first.CloseWrite()
+	done := make(chan error, 1)
+	go func() {
+		n, err := io.Copy(out, in)
+		if err == nil && n != 100_000 {
+			err = io.ErrShortWrite
+		}
+		done <- errors.Join(err, out.CloseWrite())
+	}()
+	eventually(t, "frames are lent", func() bool { return a.Lent() > 1 && in.Info().Buffered < 60_000 })
+	if n, err := io.Copy(io.Discard, last); n != 100_000 || err != nil {
+		t.Error(n, err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "no frame is lent", func() bool { return a.Lent() == 0 })
+}
+
+// BenchmarkTCPCopy copies through two connections, as a proxy does: from memory into the first,
+// from that to the second, and out of it.
+func BenchmarkTCPCopy(b *testing.B) {
+	sa, sb, _, _ := newPair(b, stack.Config{FrameQuota: 128})
+	first, in := connect(b, sa, sb, stack.TCPOptions{})
+	last, out := connect(b, sa, sb, stack.TCPOptions{})
+	for _, c := range []*stack.TCPConn{first, in, out, last} {
+		c.SetDeadline(time.Time{})
+	}
+	go func() { io.Copy(out, in); out.Close() }()
+	go func() { io.Copy(first, io.LimitReader(zeros{}, int64(b.N)<<16)); first.CloseWrite() }()
+	b.SetBytes(1 << 16)
+	b.ReportAllocs()
+	if n, err := io.Copy(io.Discard, last); n != int64(b.N)<<16 || err != nil {
+		b.Error(n, err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
