@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,11 +24,7 @@ import (
 
 const patience = unetd.Patience
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	unetd.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { unetd.Main(m) }
 
 // daemon starts unetd on a host, for all users, and returns it and its socket.
 func daemon(t *testing.T, h *netlab.Host, flags ...string) (*unetd.Daemon, string) {

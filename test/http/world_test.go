@@ -4,7 +4,6 @@ package http_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -13,18 +12,9 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	unetd.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { unetd.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = unetd.Must
 
 // untrusted is [unetd.Everything] without trust: no frame that is longer than one of
 // the segment reaches the endpoint.

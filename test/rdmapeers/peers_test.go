@@ -24,19 +24,9 @@ import (
 
 var folder = flag.String("guest", "", "`folder` for the packages and the image of the guest; without it the tests are skipped")
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	code := m.Run()
-	unetd.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { unetd.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = unetd.Must
 
 // scene is a guest and a host with unet, on an impaired link.
 type scene struct {

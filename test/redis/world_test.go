@@ -22,18 +22,9 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	unetd.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { unetd.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = unetd.Must
 
 const port = "6379"
 

@@ -53,6 +53,21 @@ func buildInto(dir string) error {
 	return nil
 }
 
+// Main is TestMain of a package that builds commands.
+func Main(m *testing.M) {
+	code := m.Run()
+	Clean()
+	os.Exit(code)
+}
+
+// Must ends the test if err is not nil.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Clean removes what [Command] has built. TestMain calls it at the end.
 func Clean() error {
 	if built.dir == "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// openFiles is the number of descriptors that a daemon needs when all its limits are
+// OpenFiles is the number of descriptors that a daemon needs when all its limits are
 // reached: one for each tag (the kernel's socket on a port; a block counts as many tags as
 // it has ports), one for each connection, about ten more for each endpoint that is being
 // opened (socket, segment, namespaces, netlink), one for the segment of each endpoint, one
@@ -21,7 +21,7 @@ import (
 //
 // With baseFiles the limit of tags is lower, and the other limits are the same.
 const (
-	openFiles = 180 << 10
+	OpenFiles = 180 << 10
 	baseFiles = 40 << 10
 
 	allTags  = 128 << 10
@@ -32,28 +32,28 @@ const (
 // whose descriptors an application still holds. A mux has as many ports.
 const maxEndpoints = 4096
 
-// raiseOpenFiles raises RLIMIT_NOFILE to openFiles, or as far as it may, and returns it.
+// raiseOpenFiles raises RLIMIT_NOFILE to OpenFiles, or as far as it may, and returns it.
 func raiseOpenFiles(log *slog.Logger) uint64 {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		log.Warn("cannot read the limit of open files", "error", err)
-		return openFiles
+		return OpenFiles
 	}
-	if limit.Cur >= openFiles {
+	if limit.Cur >= OpenFiles {
 		return limit.Cur
 	}
-	wanted := unix.Rlimit{Cur: openFiles, Max: max(limit.Max, openFiles)}
+	wanted := unix.Rlimit{Cur: OpenFiles, Max: max(limit.Max, OpenFiles)}
 	if unix.Setrlimit(unix.RLIMIT_NOFILE, &wanted) == nil {
 		return wanted.Cur
 	}
 	// Without CAP_SYS_RESOURCE the hard limit stays.
-	wanted = unix.Rlimit{Cur: min(limit.Max, openFiles), Max: limit.Max}
+	wanted = unix.Rlimit{Cur: min(limit.Max, OpenFiles), Max: limit.Max}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &wanted); err != nil {
 		log.Warn("cannot raise the limit of open files", "error", err)
 		wanted = limit
 	}
 	log.Info("limits are lowered to the number of open files that is allowed: raise RLIMIT_NOFILE for the full limits",
-		"limit", wanted.Cur, "full", openFiles)
+		"limit", wanted.Cur, "full", OpenFiles)
 	return wanted.Cur
 }
 

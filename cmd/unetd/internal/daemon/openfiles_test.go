@@ -26,7 +26,7 @@ func TestOpenFiles(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &after); err != nil {
 		t.Fatal(err)
 	}
-	if after.Cur != raised || after.Cur != openFiles && after.Cur != before.Max {
+	if after.Cur != raised || after.Cur != OpenFiles && after.Cur != before.Max {
 		t.Errorf("limit %+v after %+v", after, low)
 	}
 }
@@ -34,12 +34,12 @@ func TestOpenFiles(t *testing.T) {
 // The limits of all applications together leave descriptors to spare, for every limit of
 // open files.
 func TestLimitsLeaveHeadroom(t *testing.T) {
-	if l, m := limitsFor(openFiles); l != (session.Limits{}) || m != (mux.Limits{Tags: allTags, Endpoints: maxEndpoints}) {
+	if l, m := limitsFor(OpenFiles); l != (session.Limits{}) || m != (mux.Limits{Tags: allTags, Endpoints: maxEndpoints}) {
 		t.Errorf("%+v, %+v", l, m)
 	}
 	const own = 100
 	last := int64(0)
-	for files := uint64(2048); files <= openFiles; files += 61 {
+	for files := uint64(2048); files <= OpenFiles; files += 61 {
 		l, m := limitsFor(files)
 		if m.Tags < last {
 			t.Fatalf("%d open files: %d tags, fewer than with less", files, m.Tags)
@@ -53,7 +53,7 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 		if uint64(m.Tags) > files/4*3 {
 			t.Fatalf("%d open files: %d tags", files, m.Tags)
 		}
-		// The sum in the comment of openFiles.
+		// The sum in the comment of OpenFiles.
 		if need := int(m.Tags) + l.Connections*(1+1+10) + int(m.Endpoints) + l.Resolves*2 + l.Waiting + own; uint64(need) > files*95/100 || l.Connections < 1 || m.TagsPerUID < 1 || l.Resolves < 1 || m.Endpoints < 1 ||
 			l.ClosingPerUID < 1 || l.ClosingPerUID > 4 || l.Waiting < 1 || l.Waiting > 4096 {
 			t.Fatalf("%d open files: %+v, %+v need %d", files, l, m, need)

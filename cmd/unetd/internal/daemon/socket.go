@@ -22,8 +22,8 @@ type Socket struct {
 	GID  int         // its group; -1: that of the process
 }
 
-// maxSocketPath is what fits sun_path with its NUL (unix(7)), bytes.
-const maxSocketPath = 107
+// MaxSocketPath is what fits sun_path with its NUL (unix(7)), bytes.
+const MaxSocketPath = 107
 
 // listener is the daemon's socket in the file system, and the lock on its path.
 type listener struct {
@@ -42,8 +42,8 @@ func (s Socket) listen() (_ *listener, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("socket path of %d bytes: %s: choose a --socket of at most %d", len(path), path, maxSocketPath)
+	if len(path) > MaxSocketPath {
+		return nil, fmt.Errorf("socket path of %d bytes: %s: choose a --socket of at most %d", len(path), path, MaxSocketPath)
 	}
 	folder := filepath.Dir(path)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/cmd/unetd/internal/daemon"
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 	"github.com/unet-go/unet/control"
@@ -86,9 +88,6 @@ func orElsewhere(interfaceName string) string {
 	return interfaceName
 }
 
-// maxSocketPath is what fits sun_path with its NUL (unix(7)), bytes.
-const maxSocketPath = 107
-
 // answerWait is how long a unetd may take to answer.
 const answerWait = 5 * time.Second
 
@@ -98,8 +97,8 @@ func socket(ctx context.Context, e *examination) {
 		e.unseen("socket", err)
 		return
 	}
-	if len(path) > maxSocketPath {
-		e.problem("socket", "choose a --socket of at most 107 bytes", "the path %s has %d bytes", path, len(path))
+	if len(path) > daemon.MaxSocketPath {
+		e.problem("socket", fmt.Sprintf("choose a --socket of at most %d bytes", daemon.MaxSocketPath), "the path %s has %d bytes", path, len(path))
 		return
 	}
 	folder := filepath.Dir(path)

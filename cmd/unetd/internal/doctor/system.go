@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/cmd/unetd/internal/daemon"
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 	"github.com/unet-go/unet/internal/xsk"
@@ -144,9 +145,6 @@ func jit(e *examination) {
 	}
 }
 
-// openFiles is what the daemon raises its limit to.
-const openFiles = 184320
-
 func limits(e *examination) {
 	limit, err := xsk.MaxCharge()
 	switch {
@@ -163,11 +161,11 @@ func limits(e *examination) {
 	switch err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); {
 	case err != nil:
 		e.unseen("open files", err)
-	case files.Max < openFiles && unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files.Cur, Max: openFiles}) != nil:
-		e.note("open files", fmt.Sprintf("LimitNOFILE=%d in the unit of unetd, or CAP_SYS_RESOURCE", openFiles),
-			"the hard limit (RLIMIT_NOFILE) of this process is %d: there are fewer tags than the 131,072 of %d", files.Max, openFiles)
+	case files.Max < daemon.OpenFiles && unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files.Cur, Max: daemon.OpenFiles}) != nil:
+		e.note("open files", fmt.Sprintf("LimitNOFILE=%d in the unit of unetd, or CAP_SYS_RESOURCE", daemon.OpenFiles),
+			"the hard limit (RLIMIT_NOFILE) of this process is %d: there are fewer tags than the 131,072 of %d", files.Max, daemon.OpenFiles)
 	default:
-		e.ok("open files", "RLIMIT_NOFILE can be %d", openFiles)
+		e.ok("open files", "RLIMIT_NOFILE can be %d", daemon.OpenFiles)
 	}
 	memoryCgroup(e)
 	hugePages(e)
