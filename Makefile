@@ -12,7 +12,7 @@ VMFLAGS     ?=
 # Network namespaces, XDP programs and AF_XDP sockets need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build demo test test-rdma-peers test-vm check bench attack soak fuzz generate clean
+.PHONY: help build demo test test-containers test-rdma-peers test-vm check bench attack soak fuzz generate clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ else
 	$(SUDO) $(call UNETDEBUG,-C bench,./...)
 	@echo "make test: left out the pass under the race detector, which needs a C compiler (apt install gcc libc6-dev)"
 endif
+
+test-containers: ## run applications and unetd in containers of podman, docker and systemd-nspawn, those that are installed and work
+	$(SUDO) $(GO) test -v -count=1 -timeout 20m -run '^TestEngines$$' ./cmd/unetd
 
 test-rdma-peers: ## run rdma-core's programs in a virtual machine against unet (downloads packages)
 	$(SUDO) $(GO) test -v -count=1 -timeout 20m ./test/rdmapeers -guest $(CURDIR)/bin/guest

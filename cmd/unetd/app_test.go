@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
@@ -26,10 +28,11 @@ type application struct {
 	socket string
 	grants map[string]*endpoint.Grant
 	leases map[string]*control.Lease
+	conns  map[string]net.Conn
 }
 
 func newApplication(socket string) *application {
-	return &application{socket, map[string]*endpoint.Grant{}, map[string]*control.Lease{}}
+	return &application{socket, map[string]*endpoint.Grant{}, map[string]*control.Lease{}, map[string]net.Conn{}}
 }
 
 func (a *application) run() {
@@ -99,14 +102,36 @@ func (a *application) do(words []string) (answer string, err error) {
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}
+	case "dial": // NAME NETWORK ADDR:PORT: a connection of a host of its own
+		host, err := unet.Open(ctx, unet.Config{Socket: a.socket})
+		if err != nil {
+			return "", err
+		}
+		c, err := host.DialContext(ctx, words[2], words[3])
+		if err != nil {
+			return "", err
+		}
+		a.conns[name] = c
+		return c.LocalAddr().String(), nil
+	case "echo": // NAME TEXT: sends it on the connection, and reads as much
+		c := a.conns[name]
+		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+			return "", err
+		}
+		if _, err := io.WriteString(c, words[2]); err != nil {
+			return "", err
+		}
+		b := make([]byte, len(words[2]))
+		_, err := io.ReadFull(c, b)
+		return string(b), err
 	case "capabilities":
 		status, err := os.ReadFile("/proc/self/status")
+		fields := map[string]string{}
 		for line := range strings.Lines(string(status)) {
-			if value, found := strings.CutPrefix(line, "CapEff:"); found {
-				return fmt.Sprint("uid ", os.Getuid(), " ", strings.TrimSpace(value)), nil
-			}
+			key, value, _ := strings.Cut(line, ":")
+			fields[key] = strings.TrimSpace(value)
 		}
-		return "", err
+		return fmt.Sprintf("uid %d %s no_new_privs %s seccomp %s", os.Getuid(), fields["CapEff"], fields["NoNewPrivs"], fields["Seccomp"]), err
 	}
 	return "", fmt.Errorf("what is %q?", words[0])
 }

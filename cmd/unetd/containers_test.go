@@ -29,8 +29,22 @@ func cgroups(t *testing.T) (top, name string) {
 	if err := os.Mkdir(top, 0o755); err != nil {
 		t.Skipf("cannot make a cgroup: %v", err)
 	}
-	t.Cleanup(func() { eventually(t, "the cgroup is empty", func() bool { return os.Remove(top) == nil }) })
+	t.Cleanup(func() { removeCgroups(t, top) })
 	return top, name
+}
+
+// removeCgroups removes a cgroup and those below it when they are empty.
+func removeCgroups(t *testing.T, path string) {
+	eventually(t, "the cgroups are empty", func() bool {
+		_ = filepath.WalkDir(path, func(p string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() && p != path {
+				_ = os.Remove(p)
+			}
+			return nil
+		})
+		err := os.Remove(path)
+		return err == nil || os.IsNotExist(err)
+	})
 }
 
 // startAppIn starts an application of user nobody in a cgroup below top, which it makes.
@@ -45,7 +59,6 @@ func startAppIn(t *testing.T, socket, top, name string) *app {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	t.Cleanup(func() { eventually(t, "the cgroup is empty", func() bool { return os.Remove(path) == nil }) })
 	cmd := command(roleApp, socket)
 	cmd.SysProcAttr = netlab.Nobody()
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())

@@ -38,9 +38,9 @@ func bpffs(e *examination) {
 	case err != nil:
 		e.problem("bpffs", "", "%v", err)
 		return
-	case !mounted && uplink.Contained():
-		e.problem("bpffs", "mount that of the host there, as docker run -v "+e.BPFFS+":"+e.BPFFS+" does",
-			"%s is no BPF file system, and the one that unetd mounts there ends with this container: if it ends, all endpoints end", e.BPFFS)
+	case !mounted && own:
+		e.problem("bpffs", "in a container mount that of the host there, as docker run -v "+e.BPFFS+":"+e.BPFFS+" does; else use nsenter --net=/run/netns/NAME instead of ip netns exec NAME",
+			"%s is no BPF file system, and the one that unetd mounts there ends with this container or mount namespace: if it ends, all endpoints end", e.BPFFS)
 		return
 	case !mounted:
 		e.note("bpffs", "mount -t bpf bpf "+e.BPFFS, "%s is no BPF file system: unetd mounts one", e.BPFFS)

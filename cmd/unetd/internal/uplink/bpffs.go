@@ -43,8 +43,8 @@ func prepareBPFFS(dir string, log *slog.Logger) error {
 	return nil
 }
 
-// InspectBPFFS reports whether a BPF file system is mounted at dir, and whether only in this mount
-// namespace, with which it ends. The error is why unetd cannot use dir. It changes nothing.
+// InspectBPFFS reports whether a BPF file system is mounted at dir, and whether it, or the one that
+// unetd would mount there, is only in this mount namespace, with which it ends. The error is why unetd cannot use dir. It changes nothing.
 func InspectBPFFS(dir string) (mounted, own bool, err error) {
 	var st unix.Statfs_t
 	err = unix.Statfs(dir, &st)
@@ -54,7 +54,7 @@ func InspectBPFFS(dir string) (mounted, own bool, err error) {
 	case err != nil:
 		return false, false, fmt.Errorf("--bpffs %s: %w", dir, err)
 	case st.Type != unix.BPF_FS_MAGIC:
-		return false, false, checkEmpty(dir)
+		return false, Contained() || ownMounts(dir), checkEmpty(dir)
 	}
 	return true, private(dir), checkOwner(dir)
 }
@@ -115,9 +115,20 @@ func private(dir string) bool {
 		return false
 	}
 	device := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
-	here, err := mounts("/proc/thread-self/mountinfo", device)
-	first, firstErr := mounts("/proc/1/mountinfo", device)
+	here, err := mounts("/proc/thread-self/mountinfo", mountDevice, device)
+	first, firstErr := mounts("/proc/1/mountinfo", mountDevice, device)
 	return err == nil && firstErr == nil && here && !first
+}
+
+// ownMounts reports whether this process is in another mount namespace than process 1: the mount
+// that dir is on is not one of process 1. Without /proc/1 the result is false.
+func ownMounts(dir string) bool {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID, &st); err != nil {
+		return false
+	}
+	first, err := mounts("/proc/1/mountinfo", mountID, strconv.FormatUint(st.Mnt_id, 10))
+	return err == nil && !first
 }
 
 // firstPIDNamespace is the inode of the first PID namespace of a system (PROC_PID_INIT_INO,
@@ -131,15 +142,20 @@ func Contained() bool {
 	return unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino != firstPIDNamespace
 }
 
-// mounts reports whether a file system is in a list of mounts (proc_pid_mountinfo(5), whose third
-// field is the device).
-func mounts(list, device string) (bool, error) {
+// Fields of a line of mountinfo (proc_pid_mountinfo(5)).
+const (
+	mountID     = 0
+	mountDevice = 2
+)
+
+// mounts reports whether a mount with this value of a field is in a list of mounts.
+func mounts(list string, field int, value string) (bool, error) {
 	text, err := os.ReadFile(list)
 	if err != nil {
 		return false, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 2 && f[2] == device {
+		if f := strings.Fields(line); len(f) > field && f[field] == value {
 			return true, nil
 		}
 	}
