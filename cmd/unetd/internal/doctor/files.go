@@ -177,7 +177,7 @@ func sysctlWritable(e *examination) {
 	const name = "/proc/sys/net/ipv4/conf/lo/accept_local"
 	switch err := unix.Access(name, unix.W_OK); {
 	case errors.Is(err, unix.EROFS):
-		e.problem("sysctl", "mount -o remount,rw /proc/sys in the container of unetd, or run it with docker run --privileged", "/proc/sys is read-only, and unetd has to set %s", strings.TrimPrefix(name, "/proc/sys/"))
+		e.problem("sysctl", "make it writable: podman run --security-opt unmask=/proc/sys, docker run --security-opt systempaths=unconfined, or mount -o remount,rw /proc/sys", "/proc/sys is read-only, and unetd has to set %s", strings.TrimPrefix(name, "/proc/sys/"))
 	case err != nil:
 		e.unseen("sysctl", err)
 	default:

@@ -139,7 +139,8 @@ func explainOpen(interfaceName string, err error) error {
 		do string
 	}{
 		{mux.ErrInUse, "stop the other unetd, or use another --interface"},
-		{os.ErrPermission, "run unetd as root of the initial user namespace"}, // Check found the capabilities
+		{os.ErrPermission, "run unetd as root of the initial user namespace, and in a container whose seccomp filter permits bpf(2) (systemd-nspawn --system-call-filter=bpf)"}, // Check found the capabilities
+		{unix.EROFS, "in a container make /proc/sys writable: podman run --security-opt unmask=/proc/sys, docker run --security-opt systempaths=unconfined"},
 		{mux.ErrForeignProgram, DetachAdvice(interfaceName) + ", or use another --interface"},
 		{mux.ErrNotEthernet, "use another --interface"},
 		{mux.ErrVLANOffload, "use --mode tcx, or another --interface"},

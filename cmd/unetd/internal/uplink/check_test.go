@@ -64,7 +64,8 @@ func TestExplainOpen(t *testing.T) {
 		{mux.ErrNotEthernet, "another --interface"},
 		{mux.ErrInUse, "stop the other unetd, or use another --interface"},
 		{mux.ErrVLANOffload, "--mode tcx"},
-		{errors.Join(mux.ErrVLANOffload, unix.EPERM), "as root of the initial user namespace"},
+		{errors.Join(mux.ErrVLANOffload, unix.EPERM), "as root of the initial user namespace, and in a container whose seccomp filter permits bpf(2)"},
+		{&os.PathError{Op: "open", Path: "/proc/sys/net/ipv4/conf/x/rp_filter", Err: unix.EROFS}, "make /proc/sys writable: podman run --security-opt unmask=/proc/sys"},
 		{&xsk.UnsupportedError{Feature: "x", MinKernel: "9.9"}, "Linux 9.9 or newer is needed"},
 		{unix.ENOMEM, "cannot allocate memory"},
 	} {
