@@ -70,7 +70,10 @@ func newRoot(stderr *logWriter) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "unetd",
 		Short: "Grant applications endpoints on a network interface",
-		Example: `  # Serve eth0 by the policy in /etc/unet/policy.yaml.
+		Example: `  # See it work, without any of this machine's interfaces.
+  unetd demo
+
+  # Serve eth0 by the policy in /etc/unet/policy.yaml.
   unetd serve --interface eth0 --socket-mode 0666
 
   # Can unetd run here, and how well?
@@ -99,8 +102,8 @@ of their own. Frames that no application has claimed go to the kernel.`,
 		newList(), newStatus(), newCounters(), newUplinks(),
 		newRevoke(), newReload(), newDrain(),
 		newCleanup(),
-		newDoctor(), newCapture(),
-		newVersion(), newRegister(),
+		newDoctor(), newCapture(), newDemo(),
+		newVersion(), newRegister(), newDemoApplication(),
 	)
 	return root
 }
