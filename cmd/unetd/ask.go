@@ -121,6 +121,8 @@ that, change the policy first (unetd reload).
 ` + whoMayAsk,
 		Example: `  unetd revoke 7 --reason "moved to another host"`,
 		Args:    cobra.ExactArgs(1),
+
+		ValidArgsFunction: firstIsEndpoint(&socket),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 64)
 			if err != nil {
@@ -129,8 +131,8 @@ that, change the policy first (unetd reload).
 			if err := control.Revoke(cmd.Context(), socket, id, reason); err != nil {
 				return failure{err}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "endpoint %d revoked\n", id)
-			return nil
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "endpoint %d revoked\n", id)
+			return failed(err)
 		},
 	}
 	socketFlag(cmd, &socket)
@@ -163,8 +165,8 @@ Draining ends with --undo, or with unetd: the next one grants endpoints.
 			if undo {
 				text = "new endpoints are granted"
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), text)
-			return nil
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), text)
+			return failed(err)
 		},
 	}
 	socketFlag(cmd, &socket)

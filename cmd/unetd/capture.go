@@ -17,6 +17,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/capture"
 	"github.com/unet-go/unet/cmd/unetd/internal/filter"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
+	"github.com/unet-go/unet/control"
 )
 
 func newCapture() *cobra.Command {
@@ -46,6 +47,13 @@ are captured.`,
   unetd capture 3 tcp port 80 -w web.pcapng
   unetd capture --interface eth0 -w - | tshark -r -
   unetd capture --interface eth0 --kernel -c 100 'arp or icmp'`,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			if cfg.Interface != "" {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			socket := control.DefaultSocket
+			return firstIsEndpoint(&socket)(cmd, args, word)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cfg.Interface == "" {
 				if len(args) == 0 {
@@ -79,5 +87,6 @@ are captured.`,
 	flags.IntVarP(&cfg.Snaplen, "snapshot-length", "s", 0, "bytes captured of each frame (0: all, up to "+strconv.Itoa(capture.MaxSnap)+")")
 	flags.BoolVar(&cfg.Kernel, "kernel", false, "capture also frames from the wire that are left to the kernel")
 	flags.StringVar(&cfg.BPFFS, "bpffs", uplink.DefaultBPFFS, "BPF file system that unetd uses")
+	completeInterface(cmd)
 	return cmd
 }

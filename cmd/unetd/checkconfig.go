@@ -56,6 +56,7 @@ The file is described in docs/policy.md.`,
 	cmd.Flags().StringVar(&f.cgroup, "cgroup", "", "with --as: path of the version 2 cgroup of the process, for rules with cgroups")
 	cmd.Flags().StringVar(&f.iface, "interface", "", "with --as: on this interface (default: on each)")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "write JSON")
+	completeInterface(cmd)
 	return cmd
 }
 

@@ -30,15 +30,18 @@ serves stays. What applications still use stays for the next unetd to take over;
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
 			found := false
+			var unwritten error
 			report := func(what string) {
 				found = true
-				fmt.Fprintln(out, what)
+				if _, err := fmt.Fprintln(out, what); err != nil {
+					unwritten = err // of each line the same
+				}
 			}
 			err := errors.Join(uplink.Cleanup(bpffs, force, report), daemon.CleanSocket(socket, report))
 			if err == nil && !found {
-				fmt.Fprintln(out, "nothing to clean up")
+				report("nothing to clean up")
 			}
-			return failed(err)
+			return failed(errors.Join(err, unwritten))
 		},
 	}
 	cmd.Flags().StringVar(&socket, "socket", control.DefaultSocket, "unix socket that unetd listened on")

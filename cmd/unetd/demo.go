@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/signal"
 	"syscall"
@@ -34,15 +33,12 @@ in whatever way that ends. Exit status 1 if something did not work, or after SIG
   unetd demo --pause    # with a pause before each step`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(contextOf(cmd), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
 			_, terminal := show.TerminalWidth(cmd.OutOrStdout())
 			cfg.Color = terminal && os.Getenv("NO_COLOR") == ""
 			cfg.Stdin, cfg.Stdout = cmd.InOrStdin(), cmd.OutOrStdout()
-			if err := demo.Run(ctx, cfg); err != nil {
-				return failure{err}
-			}
-			return nil
+			return failed(demo.Run(ctx, cfg))
 		},
 	}
 	cmd.Flags().BoolVar(&cfg.Pause, "pause", false, "wait for the Enter key before each step")
@@ -59,10 +55,7 @@ func newDemoApplication() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := demo.Application(context.Background(), control.DefaultSocket, cmd.InOrStdin(), cmd.OutOrStdout()); err != nil {
-				return failure{err}
-			}
-			return nil
+			return failed(demo.Application(cmd.Context(), control.DefaultSocket, cmd.InOrStdin(), cmd.OutOrStdout()))
 		},
 	}
 }

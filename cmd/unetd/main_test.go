@@ -50,8 +50,16 @@ func command(role string, args ...string) *exec.Cmd {
 // finish runs cmd to its end, on host if that is not nil.
 func finish(t *testing.T, host *netlab.Host, cmd *exec.Cmd) (code int, stdout, stderr string) {
 	t.Helper()
-	var o, e bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &o, &e
+	var o bytes.Buffer
+	code, stderr = finishTo(t, host, cmd, &o)
+	return code, o.String(), stderr
+}
+
+// finishTo is finish with another place for stdout.
+func finishTo(t *testing.T, host *netlab.Host, cmd *exec.Cmd, stdout io.Writer) (code int, stderr string) {
+	t.Helper()
+	var e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = stdout, &e
 	start := cmd.Start
 	if host != nil {
 		start = func() error { return host.Start(cmd) }
@@ -65,7 +73,7 @@ func finish(t *testing.T, host *netlab.Host, cmd *exec.Cmd) (code int, stdout, s
 	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return cmd.ProcessState.ExitCode(), o.String(), e.String()
+	return cmd.ProcessState.ExitCode(), e.String()
 }
 
 // site is a host on which unetd runs several times, with its files.
@@ -301,6 +309,9 @@ func TestCommandLine(t *testing.T) {
 		{"serve --interface lo --ready-fd 2", 2, "", "--ready-fd 2"},
 		{"serve --interface lo --ready-fd x", 2, "", "invalid argument"},
 		{"serve --interface lo --ready-fd 99", 2, "", "--ready-fd 99: bad file descriptor: pass an open descriptor"},
+		{"serve --interface lo --metrics 9810", 2, "", "unetd: --metrics 9810: want HOST:PORT or unix:PATH: see unetd serve --help"},
+		{"demo now", 2, "", `unknown command "now" for "unetd demo": see unetd demo --help`},
+		{"demo --help", 0, "unetd demo --pause", ""},
 		{"serve --help", 0, "host's firewall (netfilter, tc) do not apply", ""},
 	} {
 		code, stdout, stderr := finish(t, nil, command(roleUnetd, strings.Fields(c.args)...))

@@ -147,6 +147,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	flags.StringVar(&f.logLevel, "log-level", "info", "lowest level that is logged: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at HOST:PORT or unix:PATH, without authentication")
+	completeInterface(cmd)
 	flags.IntVar(&f.readyFD, "ready-fd", 0, "write a line to this open file descriptor (3 or above) when ready")
 	return cmd
 }
@@ -207,6 +208,9 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	observe := func(*uplink.Uplinks) {}
 	if f.metrics != "" {
 		ln, err := metrics.Listen(f.metrics)
+		if errors.Is(err, metrics.ErrAddress) {
+			return err
+		}
 		if err != nil {
 			return failure{err}
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -139,16 +138,7 @@ func (f *statusFlags) complete(args []string) (words []string) {
 	case "state", "exclude":
 		return show.States
 	case "endpoint":
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		all, err := control.List(ctx, f.socket)
-		if err != nil {
-			return nil
-		}
-		for _, e := range all {
-			words = append(words, strconv.FormatUint(e.ID, 10)+"\tuid "+strconv.FormatUint(uint64(e.UID), 10)+", pid "+strconv.Itoa(e.PID))
-		}
-		return words
+		return endpointWords(f.socket)
 	}
 	if len(args) > 0 {
 		words = append(words, "and", "or")

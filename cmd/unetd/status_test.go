@@ -112,10 +112,21 @@ func TestStatus(t *testing.T) {
 	if text := s.run(t, "status", "--rates"); !strings.Contains(text, "\n  rates    in ") {
 		t.Errorf("no rates:\n%s", text)
 	}
-	// cobra's own comment goes to stderr.
-	_, words, _ := finish(t, pair.A, s.command("__complete", "status", "--socket", s.socket, "endpoint", ""))
-	if !strings.HasPrefix(words, fmt.Sprintf("%d\tuid 0, pid %d\n", e.ID, os.Getpid())) {
-		t.Errorf("completion: %s", words)
+	for _, c := range []struct{ line, want string }{
+		{"status --socket " + s.socket + " endpoint", fmt.Sprintf("%d\tuid 0, pid %d\n:4\n", e.ID, os.Getpid())},
+		{"revoke --socket " + s.socket, fmt.Sprintf("%d\tuid 0, pid %d\n:4\n", e.ID, os.Getpid())},
+		{"revoke --socket " + s.socket + " 1", ":4\n"},
+		{"capture --interface", "lo\n" + pair.A.Interface + "\n"},
+		{"capture --interface lo", ":4\n"},
+		{"serve --interface", "lo\n" + pair.A.Interface + "\n"},
+		{"doctor --interface", "lo\n" + pair.A.Interface + "\n"},
+		{"check-config --as root --interface", "lo\n" + pair.A.Interface + "\n"},
+	} {
+		// cobra's own comment goes to stderr.
+		_, words, _ := finish(t, pair.A, s.command("__complete", append(strings.Fields(c.line), "")...))
+		if !strings.HasPrefix(words, c.want) {
+			t.Errorf("completion of %s: %s", c.line, words)
+		}
 	}
 	d.stop(syscall.SIGTERM)
 }

@@ -168,7 +168,7 @@ func (d *demo) serveFirst(ctx context.Context) error {
 	if err := errors.Join(os.MkdirAll("/run/unet", 0o755), os.WriteFile(policyFile, []byte(policy), 0o600)); err != nil {
 		return err
 	}
-	d.say("unetd grants endpoints by a policy. No frame passes through unetd itself: BPF programs\nin the kernel deliver frames to endpoints, and all others to the kernel's sockets.")
+	d.say("unetd grants endpoints by a policy. No frame passes through unetd itself: BPF programs\nin the kernel deliver frames to endpoints, and all others to the kernel's sockets.\nIts log is shown without warnings: unetd doctor has those that are about this system.")
 	d.prompt("cat", policyFile)
 	d.say(strings.TrimSuffix(policy, "\n"))
 	return d.serve(ctx)
@@ -221,11 +221,30 @@ func (d *demo) prompt(name string, args ...string) {
 	d.line(bold, "# "+strings.Join(append([]string{name}, args...), " "))
 }
 
-// ask runs a command of unetd on host a to its end.
+// ask shows a command of unetd on host a, and runs it to its end.
 func (d *demo) ask(ctx context.Context, args ...string) error {
 	d.prompt("unetd", slices.Clone(args)...)
+	return d.execute(ctx, d.out, args...)
+}
+
+// askUntil is ask, as soon as the output has a part: processes publish their sockets at most ten times a second.
+func (d *demo) askUntil(ctx context.Context, part string, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("unetd %s did not show %q within %v", args[0], part, within))
+	defer cancel()
+	for {
+		var out strings.Builder
+		if err := d.execute(ctx, &out, args...); err != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
+		if strings.Contains(out.String(), part) {
+			return d.ask(ctx, args...)
+		}
+	}
+}
+
+func (d *demo) execute(ctx context.Context, out io.Writer, args ...string) error {
 	cmd := d.command(args...)
-	cmd.Stdout, cmd.Stderr = d.out, d.out
+	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = netlab.Bound()
 	if err := d.pair.A.Do(cmd.Start); err != nil {
 		return err
@@ -292,7 +311,7 @@ func (d *demo) talk(ctx context.Context) error {
 		}
 	}
 	d.say(fmt.Sprintf("Host b has opened a TCP connection by a kernel socket, %v, and has sent\n\"hello\" %d times. The application has sent it back each time. On host a the kernel\nand ss have no such connection. unetd status has it:", conn.LocalAddr(), trips))
-	return d.ask(ctx, "status", "state", "connected")
+	return d.askUntil(ctx, fmt.Sprint(" ", trips*len("hello"), " "), "status", "state", "connected")
 }
 
 func (d *demo) holder(ctx context.Context) error {
@@ -304,10 +323,10 @@ func (d *demo) holder(ctx context.Context) error {
 		return fmt.Errorf("a kernel socket of host a at port %d: %v, want %w", port, err, syscall.EADDRINUSE)
 	}
 	d.say(fmt.Sprintf("A program of host a, with kernel sockets, cannot listen at this port:\n  %v\nss shows nobody there. unetd status shows the holder:", err))
-	return d.ask(ctx, "status", fmt.Sprintf("sport = :%d", port))
+	return d.askUntil(ctx, "listening", "status", fmt.Sprintf("sport = :%d", port))
 }
 
-// captureOne runs a capture that ends after some packets, which traffic makes.
+// captured runs a capture that ends after some packets, which traffic makes.
 func (d *demo) captured(ctx context.Context, traffic func() error, args ...string) error {
 	args = append([]string{"capture"}, args...)
 	d.prompt("unetd", append(slices.Clone(args), "&")...)

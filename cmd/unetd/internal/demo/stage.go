@@ -103,7 +103,11 @@ func (s *screen) start(ctx context.Context, host *netlab.Host, name string, cmd 
 		defer stop()
 		for lines := bufio.NewScanner(r); lines.Scan(); {
 			text := lines.Text()
-			s.line(dim, name+" | "+withoutTime(text))
+			if level, record, ok := logRecord(text); !ok {
+				s.line(dim, name+" | "+text)
+			} else if level != "WARN" {
+				s.line(dim, name+" | "+record)
+			}
 			select {
 			case p.lines <- text:
 			default: // nobody waits for these
@@ -116,12 +120,12 @@ func (s *screen) start(ctx context.Context, host *netlab.Host, name string, cmd 
 	return p, nil
 }
 
-// withoutTime is a line of a log without its time.
-func withoutTime(line string) string {
-	if strings.HasPrefix(line, "time=") {
-		_, line, _ = strings.Cut(line, " ")
-	}
-	return line
+// logRecord is a line of the log of unetd without its time, and its level.
+func logRecord(line string) (level, record string, ok bool) {
+	time, record, _ := strings.Cut(line, " ")
+	rest, ok := strings.CutPrefix(record, "level=")
+	level, _, _ = strings.Cut(rest, " ")
+	return level, record, ok && strings.HasPrefix(time, "time=")
 }
 
 // await waits for a line that begins so.

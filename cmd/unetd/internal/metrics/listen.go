@@ -32,13 +32,16 @@ const (
 	stopTimeout    = time.Second
 )
 
+// ErrAddress is the error for what is no address at all.
+var ErrAddress = errors.New("want HOST:PORT or unix:PATH")
+
 // Listen listens at unix:PATH or HOST:PORT. A unix socket that nobody listens on is replaced; who may
 // connect to it is decided by its folder.
 func Listen(addr string) (net.Listener, error) {
 	path, isPath := strings.CutPrefix(addr, "unix:")
 	if !isPath {
 		if _, _, err := net.SplitHostPort(addr); err != nil {
-			return nil, fmt.Errorf("--metrics %s: want HOST:PORT or unix:PATH", addr)
+			return nil, fmt.Errorf("--metrics %s: %w", addr, ErrAddress)
 		}
 		ln, err := net.Listen("tcp", addr)
 		return ln, explain(addr, err)

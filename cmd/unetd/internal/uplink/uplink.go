@@ -76,7 +76,7 @@ func (u *Uplink) keep(ctx context.Context, m *mux.Mux) {
 			if err := m.Close(); err != nil {
 				log.Warn("not everything was detached from an interface that cannot be used any more", "interface", name, "error", err)
 			}
-			if m = u.reopen(ctx); m != nil {
+			if m = u.reopen(ctx); m != nil && ctx.Err() == nil {
 				log.Info("the interface is served again", "interface", name)
 			}
 		}
@@ -109,6 +109,9 @@ func (u *Uplink) reopen(ctx context.Context) *mux.Mux {
 		case err == nil:
 			pause = shortestPause
 			continue
+		}
+		if ctx.Err() != nil {
+			return nil
 		}
 		err = explainOpen(u.cfg.Interface, err)
 		u.set(nil, err)

@@ -1,0 +1,32 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/unet-go/unet/internal/netlab"
+)
+
+// A command whose output cannot be written has failed, and says so in a line.
+func TestOutputToFullDisk(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	s.serve(t, "--policy", policyFile(t, "rules: [{name: all, users: [root], tags: ['udp:*:*'], endpoints: 1, memory: 64MiB}]"))
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	s.open(t, ":7000")
+	for _, args := range [][]string{
+		{"list"}, {"status"}, {"status", "--json"}, {"counters"}, {"counters", "--check"}, {"uplinks"}, {"reload"}, {"drain", "--undo"}, {"revoke", "1"},
+		{"cleanup"}, {"version"}, {"check-config", policyFile(t, nobodys)}, {"doctor", "--interface", pair.A.Interface},
+	} {
+		code, stderr := finishTo(t, pair.A, s.command(args[0], args[1:]...), full)
+		if code != exitFailure || stderr != "unetd: write /dev/stdout: no space left on device\n" {
+			t.Errorf("unetd %v: exit %d, %s", args, code, stderr)
+		}
+	}
+}
