@@ -78,8 +78,7 @@ func (s *Stack) noteAnswer(a answer, link wire.LinkAddr) *route {
 	return r
 }
 
-// unresolved reports whether the route service is gone and has not said how dst is reached,
-// nor that it is not.
+// unresolved reports whether the route service is gone and has given no answer about dst.
 func (s *Stack) unresolved(dst wire.Addr) bool {
 	if !s.unserved {
 		return false

@@ -55,8 +55,8 @@ const (
 	icmpUnmatched // an error about a packet that no socket of ours sent
 	icmpErrors    // errors that reached a socket or a route
 	icmpEchoRepliesSent
-	icmpUnreachablesSent
-	icmpUnreachablesLimited // not sent because of the rate limit
+	icmpUnreachablesSent    // ICMP errors of all types, over IPv6 too
+	icmpUnreachablesLimited // of these, not sent because of the rate limit
 
 	heldDropped // packets given up that waited for a route
 	routesFailed
@@ -155,9 +155,9 @@ type Counter struct {
 	Value uint64
 }
 
-// Counters returns all counts, by reason, in a fixed order. Those of UDP count
-// datagrams, those of reassembly fragments and those of TCP segments, unless their names state otherwise, the others
-// frames or packets.
+// Counters returns all counts, by reason, in a fixed order. Those of UDP count datagrams, those of
+// reassembly fragments, those of TCP segments, and the others frames or packets, unless their
+// names state otherwise.
 func (s *Stack) Counters() []Counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()

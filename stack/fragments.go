@@ -48,9 +48,9 @@ func (c *UDPConn) SetDontFragment(dont bool) {
 	c.stack.mu.Unlock()
 }
 
-// queueFragments is queue for a datagram that does not fit into a packet. The port program lets
-// only the owner of a whole address send fragments. While there is no route the datagram waits,
-// as for a link that takes nothing, and is not held.
+// queueFragments is queue for a datagram that does not fit into a packet. The port program permits
+// fragments only from the owner of a whole address. While there is no route the datagram is not
+// held: its sender waits, as for a link that takes nothing.
 func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserved *Frame) error {
 	s := c.stack
 	v6 := r.headers.len == headersLen6

@@ -15,18 +15,14 @@ const (
 
 // inputICMP takes an ICMP message to our address.
 func (s *Stack) inputICMP(p *packet) {
-	m, err := wire.ParseICMPv4(p.ip.Payload)
+	m, err := wire.ParseICMPv4(p.payload)
 	if err != nil {
-		if err == wire.ErrChecksum {
-			s.count[icmpChecksum]++
-		} else {
-			s.count[icmpTruncated]++
-		}
+		s.countICMP(err)
 		return
 	}
 	switch {
 	case m.Type() == wire.ICMPEchoRequest && s.wholeAddress:
-		s.sendEchoReply(p, m)
+		s.sendEchoReply(p, wire.EchoFields{Type: wire.ICMPEchoReply, ID: m.ID(), Seq: m.Seq()}, m.Payload())
 	case m.Type() == wire.ICMPRedirect:
 		s.count[icmpIgnored]++ // routes come from the route service
 	case m.IsError():
@@ -37,42 +33,77 @@ func (s *Stack) inputICMP(p *packet) {
 	}
 }
 
-// sendEchoReply answers a ping (RFC 1122, section 3.2.2.6).
-func (s *Stack) sendEchoReply(p *packet, request wire.ICMPv4) {
-	if wire.IPv4HeaderLen+len(request) > s.mtu || p.eth.Src.IsGroup() {
+// countICMP counts a message of either version that could not be parsed.
+func (s *Stack) countICMP(err error) {
+	if err == wire.ErrChecksum {
+		s.count[icmpChecksum]++
+	} else {
+		s.count[icmpTruncated]++
+	}
+}
+
+// sendEchoReply answers a ping (RFC 1122, section 3.2.2.6; RFC 4443, section 4.2).
+func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
+	if headersLen(p.dst)-wire.EthernetHeaderLen+len(p.payload) > s.mtu || p.eth.Src.IsGroup() {
 		s.count[icmpIgnored]++
 		return
 	}
-	f, ok := s.reply(headersLen4 + len(request))
+	f, message, ok := s.replyICMP(p, len(p.payload))
 	if !ok {
 		return
 	}
-	s.replyHeaders(f.Data, p, wire.ProtocolICMP, len(request))
-	wire.PutEcho(f.Data[headersLen4:], wire.EchoFields{Type: wire.ICMPEchoReply, ID: request.ID(), Seq: request.Seq()}, request.Payload())
+	if p.dst.Is4() {
+		wire.PutEcho(message, reply, data)
+	} else {
+		wire.PutEcho6(message, p.ip6.Dst, p.ip6.Src, reply, data)
+	}
 	if s.transmit(f) {
 		s.count[icmpEchoRepliesSent]++
 	}
 }
 
-// sendUnreachable reports to the sender of a packet that no socket or protocol takes it,
-// unless the rate limit is reached or RFC 1122, section 3.2.2, forbids it. What that forbids
-// for broadcasts, impossible sources and fragments needs no check here, since inputPacket
-// has dropped them.
-func (s *Stack) sendUnreachable(p *packet, code uint8) {
-	if !s.wholeAddress || p.eth.Src.IsGroup() {
+// replyICMP allocates a frame for an answer of n bytes of ICMP to p, and writes its headers.
+func (s *Stack) replyICMP(p *packet, n int) (f Frame, message []byte, ok bool) {
+	head, protocol := headersLen4, wire.ProtocolICMP
+	if !p.dst.Is4() {
+		head, protocol = headersLen6, wire.ProtocolICMPv6
+	}
+	if f, ok = s.reply(head + n); !ok {
+		return f, nil, false
+	}
+	s.replyHeaders(f.Data, p, protocol, n)
+	return f, f.Data[head:], true
+}
+
+// sendICMPError reports an error to the sender of a packet to our address, unless the rate limit
+// is reached, or RFC 1122, section 3.2.2, or RFC 4443, section 2.4, forbids it. Of what these
+// forbid, only errors about ICMPv6 errors, and about packets from a group address of the link, are
+// left here: other packets without an answer have been dropped before. kind and word, the
+// second word of the header, are of ICMPv6; over IPv4 the error is destination unreachable.
+func (s *Stack) sendICMPError(p *packet, kind, code uint8, word uint32) {
+	v4 := p.dst.Is4()
+	if !s.wholeAddress || p.eth.Src.IsGroup() || !v4 && p.ip6.IsError() {
 		return
 	}
 	if !s.errorTokens.take(s.now, icmpErrorInterval, icmpErrorBurst) {
 		s.count[icmpUnreachablesLimited]++
 		return
 	}
-	n := wire.UnreachableLen(p.ip.Packet)
-	f, ok := s.reply(headersLen4 + n)
+	n := 0
+	if v4 {
+		n = wire.UnreachableLen(p.ip.Packet)
+	} else {
+		n = wire.ICMPv6ErrorLen(p.ip6.Packet)
+	}
+	f, message, ok := s.replyICMP(p, n)
 	if !ok {
 		return
 	}
-	s.replyHeaders(f.Data, p, wire.ProtocolICMP, n)
-	wire.PutUnreachable(f.Data[headersLen4:], code, 0, p.ip.Packet)
+	if v4 {
+		wire.PutUnreachable(message, code, 0, p.ip.Packet)
+	} else {
+		wire.PutICMPv6Error(message, p.ip6.Dst, p.ip6.Src, kind, code, word, p.ip6.Packet)
+	}
 	if s.transmit(f) {
 		s.count[icmpUnreachablesSent]++
 	}

@@ -1,8 +1,6 @@
 package stack
 
-import (
-	"github.com/unet-go/unet/wire"
-)
+import "github.com/unet-go/unet/wire"
 
 const ndHopLimit = 255 // of neighbour discovery (RFC 4861, section 3.1)
 
@@ -48,7 +46,7 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 		s.count[ipv6Source]++
 	case err != nil:
 		s.count[ipv6Extension]++
-		s.sendICMPv6Error(p, wire.ICMPv6ParameterProblem, ip.Problem.Code, ip.Problem.Pointer)
+		s.sendICMPError(p, wire.ICMPv6ParameterProblem, ip.Problem.Code, ip.Problem.Pointer)
 	case ip.Fragment != 0:
 		s.inputFragment(p)
 	case p.reassembled && ip.Protocol != wire.ProtocolUDP: // behind destination options
@@ -62,7 +60,7 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 	default:
 		s.count[ipv6Protocol]++
 		if ip.Protocol != noNextHeader {
-			s.sendICMPv6Error(p, wire.ICMPv6ParameterProblem, wire.ICMPv6UnknownNextHeader, uint32(ip.ProtocolAt))
+			s.sendICMPError(p, wire.ICMPv6ParameterProblem, wire.ICMPv6UnknownNextHeader, uint32(ip.ProtocolAt))
 		}
 	}
 	return false
@@ -72,11 +70,7 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 func (s *Stack) inputICMPv6(p *packet) {
 	m, err := wire.ParseICMPv6(p.payload, p.ip6.Src, p.ip6.Dst)
 	if err != nil {
-		if err == wire.ErrChecksum {
-			s.count[icmpChecksum]++
-		} else {
-			s.count[icmpTruncated]++
-		}
+		s.countICMP(err)
 		return
 	}
 	multicast := p.ip6.Dst[0] == 0xff
@@ -88,7 +82,7 @@ func (s *Stack) inputICMPv6(p *packet) {
 	case multicast:
 		s.count[icmpIgnored]++
 	case kind == wire.ICMPv6EchoRequest && s.wholeAddress:
-		s.sendEchoReply6(p, m)
+		s.sendEchoReply(p, wire.EchoFields{Type: wire.ICMPv6EchoReply, ID: m.ID(), Seq: m.Seq()}, m.Payload())
 	case m.IsError():
 		e, err := m.Report()
 		if err == nil && (e.Src != p.dst || e.Dst.Is4()) { // it quotes no packet that was sent from here
@@ -98,45 +92,6 @@ func (s *Stack) inputICMPv6(p *packet) {
 		s.inputICMPError(&e, err)
 	default:
 		s.count[icmpIgnored]++
-	}
-}
-
-// sendEchoReply6 answers a ping (RFC 4443, section 4.2).
-func (s *Stack) sendEchoReply6(p *packet, request wire.ICMPv6) {
-	if wire.IPv6HeaderLen+len(request) > s.mtu || p.eth.Src.IsGroup() {
-		s.count[icmpIgnored]++
-		return
-	}
-	f, ok := s.reply(headersLen6 + len(request))
-	if !ok {
-		return
-	}
-	s.replyHeaders(f.Data, p, wire.ProtocolICMPv6, len(request))
-	wire.PutEcho6(f.Data[headersLen6:], p.ip6.Dst, p.ip6.Src, wire.EchoFields{Type: wire.ICMPv6EchoReply, ID: request.ID(), Seq: request.Seq()}, request.Payload())
-	if s.transmit(f) {
-		s.count[icmpEchoRepliesSent]++
-	}
-}
-
-// sendICMPv6Error reports an error to the sender of a packet to our address, unless the rate
-// limit is reached or RFC 4443, section 2.4, forbids it: the packet is an error itself.
-func (s *Stack) sendICMPv6Error(p *packet, kind, code uint8, word uint32) {
-	if !s.wholeAddress || p.eth.Src.IsGroup() || p.ip6.IsError() {
-		return
-	}
-	if !s.errorTokens.take(s.now, icmpErrorInterval, icmpErrorBurst) {
-		s.count[icmpUnreachablesLimited]++
-		return
-	}
-	n := wire.ICMPv6ErrorLen(p.ip6.Packet)
-	f, ok := s.reply(headersLen6 + n)
-	if !ok {
-		return
-	}
-	s.replyHeaders(f.Data, p, wire.ProtocolICMPv6, n)
-	wire.PutICMPv6Error(f.Data[headersLen6:], p.ip6.Dst, p.ip6.Src, kind, code, word, p.ip6.Packet)
-	if s.transmit(f) {
-		s.count[icmpUnreachablesSent]++
 	}
 }
 

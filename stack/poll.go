@@ -163,7 +163,7 @@ func (s *Stack) inputParts(frames []Frame) int {
 	return n
 }
 
-// isTCP reports whether a packet that begins with b is TCP, over IPv6 without extension headers.
+// isTCP reports whether a packet that begins with b is TCP. Over IPv6 it is false behind extension headers.
 func isTCP(b []byte) bool {
 	var eth wire.Ethernet
 	if eth.Parse(b) != nil {
@@ -266,7 +266,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 		s.inputICMP(p)
 	default:
 		s.count[ipv4Protocol]++
-		s.sendUnreachable(p, wire.ICMPProtocolUnreachable)
+		s.sendICMPError(p, wire.ICMPUnreachable, wire.ICMPProtocolUnreachable, 0)
 	}
 	return false
 }

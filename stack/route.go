@@ -409,10 +409,11 @@ func (s *Stack) dropHeld(i int) {
 	s.held = slices.Delete(s.held, i, i+1)
 }
 
-// settleHeld sends what is held for r, in order, or drops it because of err. r is nil for all
-// routes; then it drops what cannot be sent because of the link or its source, if err is nil. A connected socket gets the error as its pending error. Other sockets get it from
-// their next send to that destination, so that a read of a server does not fail because of
-// one peer.
+// settleHeld sends what is held for r, in order, or drops it because of err. With a nil r it
+// drops what is held for all routes because of err, or, if err is nil, only what cannot be sent
+// while the link is down or its source is lost. A connected socket gets the reason as its pending
+// error. Other sockets get it from their next send to that destination, so that a read of a server
+// does not fail because of one peer.
 func (s *Stack) settleHeld(r *route, err error) {
 	for i := 0; i < len(s.held); {
 		h := s.held[i]

@@ -118,7 +118,7 @@ type Stack struct {
 	groupRoutes  map[wire.Addr]*route
 	broadcast4   wire.Addr // of the IPv4 subnet; the limited one if it has none
 	wholeAddress bool
-	mtu          int
+	mtu          int // of the link, bytes of IP packet
 	resolver     Resolver
 	quota        int
 
@@ -192,7 +192,7 @@ type Stack struct {
 	caretakerWake  chan struct{}
 	caretakerDone  chan struct{}
 
-	// TCP, tcp_input.go and tcp_output.go.
+	// TCP, tcp.go and tcp_segments.go.
 	tcpTouched bool       // there is something to settle
 	tcpBlocked bool       // the link takes no more
 	tcpTimer   tcpTimer   // for the engine's next deadline

@@ -32,9 +32,8 @@ type UDPOptions struct {
 //
 // While the link takes no more, a send waits until the write deadline, and fails with
 // ENOBUFS after one second. It does not wait for the route service, unless the datagram is to be
-// sent in fragments: the datagram is held. If
-// it turns out that there is no route, the next call of a connected socket fails with
-// EHOSTUNREACH, and so does for one second each send to that destination. A send has
+// sent in fragments: the datagram is held. If there is no route, the next call of a connected socket
+// fails with EHOSTUNREACH, and for one second so does each send to that destination. A send has
 // succeeded when the link has queued its datagram. If the link cannot send what is queued,
 // the next send returns the error and queues nothing.
 //
@@ -90,7 +89,7 @@ func (s *Stack) ListenUDP(local netip.AddrPort, o UDPOptions) (*UDPConn, error) 
 	return s.openUDP(local, udp.AddrPort{}, o)
 }
 
-// DialUDP makes a socket that talks to remote only.
+// DialUDP makes a socket that sends to remote, and receives from remote only.
 func (s *Stack) DialUDP(local, remote netip.AddrPort, o UDPOptions) (*UDPConn, error) {
 	r, err := s.remoteEnd(remote, cmp.Or(o.Network, "udp"))
 	if err != nil {
@@ -102,8 +101,12 @@ func (s *Stack) DialUDP(local, remote netip.AddrPort, o UDPOptions) (*UDPConn, e
 	return s.openUDP(local, r, o)
 }
 
+func (s *Stack) newUDPConn(o *UDPOptions) *UDPConn {
+	return &UDPConn{stack: s, readDeadline: never, writeDeadline: never, network: cmp.Or(o.Network, "udp"), groups: o.Groups, released: o.Released}
+}
+
 func (s *Stack) openUDP(local netip.AddrPort, remote udp.AddrPort, o UDPOptions) (*UDPConn, error) {
-	c := &UDPConn{stack: s, readDeadline: never, writeDeadline: never, network: cmp.Or(o.Network, "udp"), groups: o.Groups, released: o.Released}
+	c := s.newUDPConn(&o)
 	l, err := s.localEnd(local, remote.Addr, c.network)
 	if err != nil {
 		return nil, err
@@ -204,23 +207,19 @@ func (c *UDPConn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true
 // setDeadlines wakes the readers, which wait with the old deadline. Senders that wait for
 // the link check theirs after each try.
 func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
-	s := c.stack
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.closed {
-		return opError("set", c.network, "", nil, c.local, s.ended())
-	}
-	at := s.deadline(t)
-	s.readClock()
-	if read {
-		c.readDeadline, c.reads = at, 0
-		s.broadcast(&c.readable)
-	}
-	if write {
-		c.writeDeadline = at
-	}
-	c.setSlow()
-	return nil
+	return c.set(func() {
+		s := c.stack
+		at := s.deadline(t)
+		s.readClock()
+		if read {
+			c.readDeadline, c.reads = at, 0
+			s.broadcast(&c.readable)
+		}
+		if write {
+			c.writeDeadline = at
+		}
+		c.setSlow()
+	})
 }
 
 func (c *UDPConn) setSlow() {

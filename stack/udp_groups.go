@@ -29,7 +29,7 @@ var (
 	errSources     = fmt.Errorf("%w: membership is of all sources of a group (RFC 1112): use JoinGroup, and compare the sender", errors.ErrUnsupported)
 )
 
-// isGroup reports whether a is a multicast address or one of broadcast.
+// isGroup reports whether a is a multicast or broadcast address.
 func (s *Stack) isGroup(a wire.Addr) bool {
 	return a.IsMulticast() || a == s.broadcast4 || a == limitedBroadcast
 }
@@ -42,12 +42,11 @@ func membership(a wire.Addr) wire.Addr {
 	return limitedBroadcast
 }
 
-// inputGroup takes a UDP packet to a group to all sockets that are members. The first one gets the frame, others
-// copies. There are no ICMP errors (RFC 1122, section 3.2.2).
+// inputGroup hands a UDP packet to a group to all sockets that are members. The first one gets the frame, the others
+// get copies. There are no ICMP errors (RFC 1122, section 3.2.2).
 func (s *Stack) inputGroup(p *packet) (kept bool) {
 	if len(p.payload) < wire.UDPHeaderLen {
-		s.count[ipv4Destination]++
-		return false
+		return s.inputUDP(p) // counts the wrong length
 	}
 	src := udp.AddrPort{Addr: p.src, Port: binary.BigEndian.Uint16(p.payload)}
 	dst := udp.AddrPort{Addr: membership(p.dst), Port: binary.BigEndian.Uint16(p.payload[2:])}
@@ -133,7 +132,7 @@ func (s *Stack) ListenGroup(on *net.Interface, group netip.AddrPort, o UDPOption
 	if !g.Addr.IsMulticast() || g.Port == 0 {
 		return nil, syscall.EINVAL
 	}
-	c := &UDPConn{stack: s, readDeadline: never, writeDeadline: never, network: o.Network, groups: o.Groups, released: o.Released}
+	c := s.newUDPConn(&o)
 	if err := c.open(g, udp.AddrPort{}, o); err != nil {
 		return nil, err
 	}
@@ -257,8 +256,8 @@ func (c *UDPConn) SetMulticastTTL(ttl int) error {
 // SetMulticastHopLimit is SetMulticastTTL.
 func (c *UDPConn) SetMulticastHopLimit(hops int) error { return c.SetMulticastTTL(hops) }
 
-// SetMulticastLoopback says whether what the socket sends to groups also goes to members on this host's stack: at first
-// it does. Other endpoints of the machine get it in any case.
+// SetMulticastLoopback sets whether members on this stack receive what the socket sends to groups; at first they do.
+// Other endpoints of the machine receive it in any case.
 func (c *UDPConn) SetMulticastLoopback(on bool) error { return c.set(func() { c.noLoop = !on }) }
 
 // SetBroadcast permits the socket to send to broadcast addresses, and makes it receive broadcasts to its port:

@@ -113,7 +113,7 @@ func (c *UDPConn) sendsFrom(a, to wire.Addr) bool {
 }
 
 // putMessages writes the control messages of a received datagram to oob: IP_TOS with its ECN
-// bits, and IP_PKTINFO with the local address, or those of IPv6. Of one to a group the address is that of the group.
+// bits, and IP_PKTINFO with the local address, or those of IPv6. For one to a group the address is the group.
 func (c *UDPConn) putMessages(oob []byte, d *udp.Datagram, group wire.Addr) (n, flags int) {
 	to := c.udp.Local().Addr
 	switch from := d.From.Addr; {
@@ -159,8 +159,8 @@ func (c *UDPConn) putMessages(oob []byte, d *udp.Datagram, group wire.Addr) (n, 
 
 // ReadMsgUDPAddrPort receives a datagram and its control messages: IP_TOS with the ECN bits
 // (RFC 3168), and IP_PKTINFO with the local address, or IPV6_TCLASS and IPV6_PKTINFO, in the
-// format of Linux. They need 64 bytes of oob, and no option turns them on. flags has MSG_TRUNC if the datagram did not fit
-// into b, and MSG_CTRUNC if a control message did not fit into a non-empty oob.
+// format of Linux. They need 64 bytes of oob; no option is needed to get them. flags has MSG_TRUNC if
+// the datagram did not fit into b, and MSG_CTRUNC if a control message did not fit into a non-empty oob.
 func (c *UDPConn) ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int, addr netip.AddrPort, err error) {
 	s := c.stack
 	var d udp.Datagram
@@ -196,9 +196,9 @@ func (c *UDPConn) ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAd
 
 // WriteMsgUDPAddrPort sends a datagram with control messages in the format of Linux: IP_TOS
 // or IPV6_TCLASS sets the type of service, of which two bits are ECN (RFC 3168); IP_PKTINFO or
-// IPV6_PKTINFO names the local address, which must be the socket's; UDP_SEGMENT sends b as several datagrams of
-// that many bytes of payload, 128 at most, of which the last may be shorter, with one kick.
-// The error for others is EINVAL. The zero address is that which was dialled.
+// IPV6_PKTINFO names the local address, which must be the socket's; UDP_SEGMENT sends b with one kick
+// as several datagrams, 128 at most, of that many bytes of payload; the last may be shorter. The
+// error for other messages is EINVAL. The zero value of addr stands for the address that was dialled.
 func (c *UDPConn) WriteMsgUDPAddrPort(b, oob []byte, addr netip.AddrPort) (n, oobn int, err error) {
 	var to net.Addr
 	if addr.IsValid() {
@@ -292,31 +292,15 @@ func (c *UDPConn) WriteToUDP(b []byte, addr *net.UDPAddr) (int, error) {
 // of these bytes, but 16 at least. The frames that all sockets hold are bounded by
 // Config.FrameQuota; what exceeds it is copied.
 func (c *UDPConn) SetReadBuffer(bytes int) error {
-	s := c.stack
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.closed {
-		return opError("set", c.network, "setsockopt", nil, c.local, s.ended())
-	}
 	bytes = max(bytes, minReadBuffer)
-	c.udp.SetQueue(bytes/(udp.DefaultQueueBytes/udp.DefaultQueueDatagrams), bytes)
-	return nil
+	return c.set(func() { c.udp.SetQueue(bytes/(udp.DefaultQueueBytes/udp.DefaultQueueDatagrams), bytes) })
 }
 
 const minReadBuffer = 16 << 10 // bytes, of SetReadBuffer
 
-// SetWriteBuffer fails if the socket is closed, and otherwise changes nothing: a datagram is
-// queued on the link by the call that sends it, or waits in that call. There is no buffer
-// that could be too small.
-func (c *UDPConn) SetWriteBuffer(int) error {
-	s := c.stack
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.closed {
-		return opError("set", c.network, "setsockopt", nil, c.local, s.ended())
-	}
-	return nil
-}
+// SetWriteBuffer fails if the socket is closed, and otherwise changes nothing: there is no send
+// buffer. A datagram is queued on the link by the call that sends it, or waits in that call.
+func (c *UDPConn) SetWriteBuffer(int) error { return c.set(func() {}) }
 
 // addrPort is the address of a *net.UDPAddr; one without an IP is the unspecified address.
 func addrPort(a *net.UDPAddr) netip.AddrPort {

@@ -450,14 +450,15 @@ func (s *Stack) runPorts() {
 	s.touchedPorts = s.touchedPorts[:0]
 }
 
-// isForPort reports whether a packet that begins with b is a datagram for a UDPPort.
+// isForPort reports whether a packet that begins with b is a datagram for a UDPPort. One to a group
+// is none, whatever its port: a socket that is a member keeps its memory.
 func (s *Stack) isForPort(b []byte) bool {
 	var eth wire.Ethernet
 	if len(s.udpPorts) == 0 || eth.Parse(b) != nil || eth.Type != wire.EtherTypeIPv4 {
 		return false
 	}
 	ip := eth.Payload
-	if len(ip) < wire.IPv4HeaderLen || ip[9] != wire.ProtocolUDP {
+	if len(ip) < wire.IPv4HeaderLen || ip[9] != wire.ProtocolUDP || wire.AddrFrom4([4]byte(ip[16:])) != s.addr {
 		return false
 	}
 	head := int(ip[0]&15) * 4

@@ -450,3 +450,41 @@ func TestUDPPortMTU(t *testing.T) {
 		}
 	}
 }
+
+// A datagram to a group that comes in parts, to the port number of a UDPPort, is a socket's that is a
+// member: the next one does not change it.
+func TestGroupDatagramsInPartsBesideAPort(t *testing.T) {
+	h, s, l, c := newPortScript(t)
+	group := netip.MustParseAddr("239.1.2.3")
+	u := must(s.ListenGroup(nil, netip.AddrPortFrom(group, 4791), stack.UDPOptions{}))
+	payloads := []string{"the first one", "and the second"}
+	for _, payload := range payloads {
+		b := append(make([]byte, wire.EthernetHeaderLen), ipDatagram(addrB, group.As4(), 9, 4791, []byte(payload))...)
+		wire.PutEthernet(b, wire.GroupLink(wire.AddrFrom(group)), linkB, wire.EtherTypeIPv4)
+		l.Inject(stack.Frame{Data: b[:50], More: true}, stack.Frame{Data: b[50:]})
+	}
+	s.Poll(c.now())
+	for _, want := range payloads {
+		b := make([]byte, 100)
+		if n, err := udpRecv(u, b); err != nil || string(b[:n]) != want {
+			t.Errorf("got %q, %v; want %q", b[:n], err, want)
+		}
+	}
+	if len(h.in) != 0 {
+		t.Errorf("the port has %q", h.in)
+	}
+}
+
+// What is too short for a UDP header is counted as such also if it was sent to a group.
+func TestTruncatedGroupDatagrams(t *testing.T) {
+	s, l, c := newScripted(t, both)
+	group := netip.MustParseAddr("239.1.2.3")
+	b := make([]byte, wire.EthernetHeaderLen+wire.IPv4HeaderLen+4)
+	wire.PutEthernet(b, wire.GroupLink(wire.AddrFrom(group)), linkB, wire.EtherTypeIPv4)
+	wire.PutIPv4(b[wire.EthernetHeaderLen:], wire.IPv4Fields{TotalLen: 24, TTL: 1, Protocol: wire.ProtocolUDP, Src: addrB, Dst: group.As4()})
+	l.Inject(stack.Frame{Data: b}, stack.Frame{Data: ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP, Dst: a16("ff02::4791")}, make([]byte, 4))})
+	s.Poll(c.now())
+	if got := counters(s); got["udp_length"] != 2 || got["ipv4_destination"] != 0 || got["ipv6_destination"] != 0 {
+		t.Errorf("counters: %v", got)
+	}
+}

@@ -27,8 +27,8 @@ const readsPerClock = 64
 // frame is kept.
 func (s *Stack) inputUDP(p *packet) (kept bool) { return s.inputUDPTo(p, nil, 0) }
 
-// inputUDPTo is inputUDP for a socket that is a member of the group that p was sent to; nil: p was sent to our
-// address.
+// inputUDPTo is inputUDP for a packet to a group: to is a member of that group. nil: the engine looks the socket
+// up.
 func (s *Stack) inputUDPTo(p *packet, to *udp.Socket, group uint8) (kept bool) {
 	in := udp.Inbound{To: to, Group: group, Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled}
 	switch {
@@ -68,9 +68,9 @@ func (s *Stack) inputUDPTo(p *packet, to *udp.Socket, group uint8) (kept bool) {
 	switch {
 	case verdict != udp.NoSocket:
 	case p.dst.Is4():
-		s.sendUnreachable(p, wire.ICMPPortUnreachable)
+		s.sendICMPError(p, wire.ICMPUnreachable, wire.ICMPPortUnreachable, 0)
 	default:
-		s.sendICMPv6Error(p, wire.ICMPv6Unreachable, wire.ICMPv6PortUnreachable, 0)
+		s.sendICMPError(p, wire.ICMPv6Unreachable, wire.ICMPv6PortUnreachable, 0)
 	}
 	return false
 }
