@@ -76,7 +76,7 @@ func addrFrom6(a netip.Addr) Addr {
 // Is4 reports whether a is an IPv4 address, or the wildcard of IPv4.
 func (a Addr) Is4() bool { return a.hi == 0 && uint32(a.lo) == mapped }
 
-// As4 is an IPv4 address. Of another one the result means nothing.
+// As4 is an IPv4 address. For an IPv6 address the result means nothing.
 func (a Addr) As4() (b [4]byte) {
 	binary.LittleEndian.PutUint32(b[:], uint32(a.lo>>32))
 	return b
@@ -99,7 +99,7 @@ func (a Addr) Put(b []byte) {
 func (a Addr) Words() (uint64, uint64) { return a.hi, a.lo }
 
 // Netip converts to the type of package netip. IPv4 addresses are IPv4 there, and wildcards
-// the unspecified address of their family; that of both families is ::.
+// the unspecified address of their family; the wildcard of both families is ::.
 func (a Addr) Netip() netip.Addr {
 	if a.Is4() {
 		return netip.AddrFrom4(a.As4())

@@ -21,8 +21,8 @@
 //
 // An accessor called on bytes that did not pass through a parser may panic.
 //
-// Parsers return bare sentinels ([ErrTruncated], [ErrChecksum], ...): the
-// caller compares them and adds one to a counter.
+// The errors of parsers ([ErrTruncated], [ErrChecksum], ...) are not wrapped: the caller compares
+// them with == and adds one to a counter.
 //
 // # Writing
 //

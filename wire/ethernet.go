@@ -93,7 +93,7 @@ const arpPrefix = 1<<48 | 0x0800<<32 | 6<<24 | 4<<16
 type ARP []byte
 
 // ParseARP checks the length and that the packet is about IPv4 over Ethernet.
-// The view is cut to 28 bytes. The operation may be any.
+// The view is cut to 28 bytes. The operation is not checked.
 func ParseARP(b []byte) (ARP, error) {
 	if len(b) < ARPLen {
 		return nil, ErrTruncated

@@ -74,9 +74,9 @@ func (m ICMPv4) Payload() []byte { return m[ICMPv4HeaderLen:] }
 // IsError reports whether the message is an error about a packet, which it
 // quotes. No ICMP error may ever answer one (RFC 1122, section 3.2.2).
 func (m ICMPv4) IsError() bool {
+	const sourceQuench = 4 // deprecated by RFC 6633
 	switch m.Type() {
-	case ICMPUnreachable, ICMPTimeExceeded, ICMPParameterProblem,
-		4, ICMPRedirect: // source quench (RFC 6633 retires it)
+	case ICMPUnreachable, sourceQuench, ICMPRedirect, ICMPTimeExceeded, ICMPParameterProblem:
 		return true
 	}
 	return false

@@ -63,8 +63,8 @@ func (c crcState) finish(b []byte) uint32 {
 }
 
 // CheckICRC reports whether the invariant CRC of a packet, from its IPv4 or IPv6 header to the end
-// of the datagram, is right. It is not if the packet is too short, or if there are
-// IPv4 options or IPv6 extension headers: nobody sends RoCEv2 with them.
+// of the datagram, is right. A packet that is too short, or has IPv4 options or IPv6 extension
+// headers, which RoCEv2 packets have not, fails.
 func CheckICRC(packet []byte) bool {
 	n := len(packet) - ICRCLen
 	if n < RoCEOffset+BTHLen {

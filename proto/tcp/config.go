@@ -29,10 +29,10 @@ const (
 	DefaultMaxRTO     = 60 * time.Second // RFC 6298, section 2.5: at least that
 	DefaultInitialRTO = time.Second      // RFC 6298, section 2.1
 
-	// DefaultTimeWait is twice the maximum segment lifetime, in a LAN. RFC 9293 has 4
-	// minutes, for a segment lifetime of two. A
-	// segment on a LAN lives for milliseconds, and initial sequence numbers (RFC 6528) and
-	// timestamps distinguish new connections from old ones. TIME-WAIT then only has to
+	// DefaultTimeWait is how long TIME-WAIT lasts in a LAN. RFC 9293 has 4 minutes: twice a
+	// maximum segment lifetime of 2 minutes. A segment on a LAN lives for milliseconds, and
+	// initial sequence numbers (RFC 6528) and timestamps distinguish new connections from old
+	// ones. TIME-WAIT then only has to
 	// answer a FIN that the peer sends again because our last ACK was lost. In 2 s a peer
 	// with Linux's timeouts sends three of those. DefaultTimeWaitFar, Linux's, is for
 	// connections whose least round trip took more than 10 ms, or is not known.

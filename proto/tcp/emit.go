@@ -1,11 +1,6 @@
 package tcp
 
-import (
-	"math/bits"
-	"time"
-
-	"github.com/unet-go/unet/wire"
-)
+import "github.com/unet-go/unet/wire"
 
 // action is the kind of segment that a connection sends next.
 type action uint8
@@ -205,8 +200,7 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	c.lastAckSent = c.rcvNxt
 	n += h.len
 	h.fields.Length = uint16(n)
-	sum, carry := bits.Add64(h.sum, c.pseudo, 0)
-	wire.PutTCP(b, &h.fields, h.len, sum+carry)
+	wire.PutTCP(b, &h.fields, h.len, addSums(h.sum, c.pseudo))
 	t.counts[SegmentsSent]++
 	c.stat.segmentsOut++
 	if c.quiet {
@@ -242,7 +236,7 @@ func (c *Conn) putSACK(now Time, h *header, b []byte) {
 }
 
 // timestamp is the TSval of a segment that is sent now.
-func (c *Conn) timestamp(now Time) uint32 { return uint32(now/Time(time.Millisecond)) + c.tsOffset }
+func (c *Conn) timestamp(now Time) uint32 { return now.milliseconds() + c.tsOffset }
 
 // emitSyn writes our SYN, with an ACK if the peer's SYN has been received.
 func (c *Conn) emitSyn(now Time, h *header, b []byte) {

@@ -329,7 +329,7 @@ func (c *Conn) synWindow() uint32 { return uint32(min(c.opts.ReceiveBuffer, 0xff
 // pressure the buffer counts as 16 KiB (guaranteed) or 4 segments, whichever is more.
 func (c *Conn) freeReceive() int {
 	size := c.opts.ReceiveBuffer
-	if p := &c.table.pool; p.used > p.tight {
+	if c.table.pool.pressed() {
 		size = min(size, max(guaranteed, 4*c.rcvMSS()))
 	}
 	return max(0, size-c.recv.bytes)

@@ -9,7 +9,7 @@ import (
 // The states that a connection of the table can be in. The functions follow RFC 9293,
 // section 3.10.7.3 for SYN-SENT and section 3.10.7.4 for the others, in the order of
 // its steps; most steps are in steps.go.
-// The third step, security, is empty: IPv4 carries no security label here.
+// There is no third step: security labels are not supported.
 
 // synSent is the state SYN-SENT (section 3.10.7.3).
 func (c *Conn) synSent(now Time, s *segment) {

@@ -12,8 +12,8 @@ import (
 const MaxGroups = 255
 
 // Join makes the socket receive what is sent to a group and its port: a multicast address, or
-// 255.255.255.255 for all broadcasts. Errors: EADDRINUSE if it is a member, ENOBUFS if it is one of
-// [MaxGroups].
+// 255.255.255.255 for all broadcasts. Errors: EADDRINUSE if it is a member, ENOBUFS if it is a
+// member of [MaxGroups] groups.
 func (s *Socket) Join(group wire.Addr) error {
 	if s.Group(group) != 0 {
 		return syscall.EADDRINUSE

@@ -57,10 +57,9 @@ func NewTable(cfg Config) *Table {
 // it. Port 0 in local stands for an ephemeral one. The address in local may be a wildcard, see
 // [wire.Addr].
 //
-// Errors: EADDRINUSE if a socket of an overlapping address has the port and the two do not
-// share it (Options.Shared), or no
-// ephemeral one is free; EINVAL if remote has an address without a port, or a port without
-// an address. See [wire.Addr.Overlaps].
+// Errors: EADDRINUSE if a socket of an overlapping address (see [wire.Addr.Overlaps]) has the port
+// and the two do not share it (Options.Shared), or no ephemeral one is free; EINVAL if remote has
+// an address without a port, or a port without an address.
 func (t *Table) Open(local, remote AddrPort, o Options) (*Socket, error) {
 	if !remote.IsZero() && (remote.Port == 0 || remote.Addr.IsWildcard()) {
 		return nil, syscall.EINVAL
@@ -207,7 +206,7 @@ func (s *Socket) share(src AddrPort) *Socket {
 			n++
 		}
 	}
-	nth := s.table.hash(src) % uint64(n)
+	nth := maphash.Comparable(s.table.seed, src) % uint64(n) // keyed: a sender cannot choose the socket
 	for o := s; ; o = o.next {
 		if o.local != s.local {
 			continue
@@ -218,9 +217,6 @@ func (s *Socket) share(src AddrPort) *Socket {
 		nth--
 	}
 }
-
-// hash is a keyed hash of a sender: who does not know the key cannot choose the socket.
-func (t *Table) hash(src AddrPort) uint64 { return maphash.Comparable(t.seed, src) }
 
 // Verdict is what became of a datagram.
 type Verdict uint8
