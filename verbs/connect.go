@@ -17,7 +17,7 @@ type ConnParam struct {
 	ResponderResources uint8  // READs and atomics of the peer that are served at a time
 	InitiatorDepth     uint8  // READs and atomics that are outstanding at a time
 	RetryCount         uint8  // of the transport, 0 to 7; of Dial
-	RNRRetryCount      uint8  // how often the peer repeats what finds no receive, 0 to 6; 7: for ever
+	RNRRetryCount      uint8  // how often the peer repeats what finds no receive, 0 to 6; 7: without end
 }
 
 // DefaultConnParam is as many READs and atomics as a context permits, 7 retries, and retries without
@@ -177,7 +177,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	r := l.requests[0]
 	l.requests = l.requests[1:]
 	if len(l.requests) > 0 {
-		c.port.Signal(&l.arrived) // its signal may have woken only this goroutine
+		c.port.Signal(&l.arrived) // one signal may be for several requests
 	}
 	return r, nil
 }

@@ -59,7 +59,7 @@ type Context struct {
 	conns   map[*Conn]struct{}
 }
 
-// nic is a Context as its stack calls it.
+// nic is the [stack.UDPHandler] of a Context.
 type nic struct{ *Context }
 
 // ErrClosed is the error of a call on an object that has been closed. It is a net.ErrClosed.

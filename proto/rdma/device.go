@@ -184,10 +184,6 @@ func (d *Device) Expire(now Time) {
 	}
 }
 
-// QPs is the number of queue pairs; Keys that of memory regions and windows.
-func (d *Device) QPs() int  { return len(d.qps) }
-func (d *Device) Keys() int { return len(d.keys) }
-
 func (d *Device) addQP(q *QP) error {
 	if len(d.qps) >= d.cfg.MaxQP {
 		return fmt.Errorf("rdma: create QP: the limit of %d is reached: %w", d.cfg.MaxQP, syscall.ENOMEM)

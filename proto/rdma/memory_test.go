@@ -91,8 +91,8 @@ func TestRegister(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if d.Keys() != 0 {
-		t.Error(d.Keys())
+	if len(d.keys) != 0 {
+		t.Error(len(d.keys))
 	}
 }
 

@@ -418,7 +418,7 @@ func (q *QP) reset() {
 	q.attr = QPAttr{Cap: c, PathMTU: d.ActiveMTU()}
 	q.mtu = uint32(q.attr.PathMTU.Bytes())
 	if q.typ == GSI {
-		q.attr.QKey = GSIQKey
+		q.attr.QKey = wire.GSIQKey
 	}
 	q.sq.clear()
 	q.rq.clear()

@@ -360,7 +360,7 @@ func TestDestroyInUse(t *testing.T) {
 	a.post(SendWR{Opcode: WRSend, Flags: SendSignaled})
 	a.qp.Destroy()
 	a.qp.Destroy()
-	if p.host[0].Ready(false) != nil || p.host[0].Deadline() != Never || p.host[0].QPs() != 0 {
+	if p.host[0].Ready(false) != nil || p.host[0].Deadline() != Never || len(p.host[0].qps) != 0 {
 		t.Error("a destroyed queue pair is ready or has a timer")
 	}
 	if err := errors.Join(a.cq.Destroy(), a.mr.Dereg(), a.pd.Dealloc()); err != nil {

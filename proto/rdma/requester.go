@@ -106,8 +106,9 @@ func (q *QP) goBack(now Time) {
 	r.timeoutAt = Never
 }
 
-// lost goes back because of a NAK, or a response that is missing. Packets that were in flight
-// when it went back to the same PSN may say so again: they are ignored for a round trip.
+// lost goes back because of a NAK, or a response that is missing. Packets that were in flight when
+// it last went back to the same PSN may cause the same NAK or gap again: for a round trip that is
+// ignored.
 func (q *QP) lost(now Time) {
 	r := &q.req
 	if r.backed && r.backTo == r.una && now-r.backAt < r.roundTrip() {

@@ -365,8 +365,8 @@ func (w *world) end(ends []*simEnd) {
 		}
 		w.must(h.pd.Dealloc())
 		d := h.d
-		if d.QPs() != 0 || d.Keys() != 0 || len(d.timers) != 0 || d.firstReady != nil || len(d.all) != 0 || d.Deadline() != Never || d.Count(CQOverruns) > 0 {
-			w.fatalf("host %d: something is left: %d queue pairs, %d keys, %d timers", h.index, d.QPs(), d.Keys(), len(d.timers))
+		if len(d.qps) != 0 || len(d.keys) != 0 || len(d.timers) != 0 || d.firstReady != nil || len(d.all) != 0 || d.Deadline() != Never || d.Count(CQOverruns) > 0 {
+			w.fatalf("host %d: something is left: %d queue pairs, %d keys, %d timers", h.index, len(d.qps), len(d.keys), len(d.timers))
 		}
 	}
 }

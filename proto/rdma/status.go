@@ -56,11 +56,8 @@ const (
 	RC  QPType = iota // reliable connection
 	UC                // unreliable connection
 	UD                // unreliable datagram
-	GSI               // the UD queue pair with number 1, for management datagrams; its Q_Key is [GSIQKey]
+	GSI               // the UD queue pair with number 1, for management datagrams; its Q_Key is [wire.GSIQKey]
 )
-
-// GSIQKey is the Q_Key of queue pair 1.
-const GSIQKey = 0x80010000
 
 var typeNames = [...]string{"RC", "UC", "UD", "GSI"}
 

@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"container/heap"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ type Config struct {
 	PacketLifetime  uint8
 	MaxRetries      uint8 // of each message, 15 at most
 
-	MaxHandshake time.Duration // bounds what a peer's REQ or MRA asks for
+	MaxHandshake time.Duration // bounds the times that a peer's REQ or MRA asks for
 	MaxConns     int           // those being connected or disconnected included
 	MaxReplies   int           // MADs waiting for Emit that belong to no connection
 }
@@ -134,13 +135,13 @@ type reply struct {
 
 // New makes an engine. It panics if the configuration has no Rand or a value out of range.
 func New(cfg Config) *Engine {
-	orDefault(&cfg.PathMTU, DefaultPathMTU)
-	orDefault(&cfg.ResponseTimeout, DefaultResponseTimeout)
-	orDefault(&cfg.PacketLifetime, DefaultPacketLifetime)
-	orDefault(&cfg.MaxRetries, DefaultMaxRetries)
-	orDefault(&cfg.MaxHandshake, DefaultMaxHandshake)
-	orDefault(&cfg.MaxConns, DefaultMaxConns)
-	orDefault(&cfg.MaxReplies, DefaultMaxReplies)
+	cfg.PathMTU = cmp.Or(cfg.PathMTU, DefaultPathMTU)
+	cfg.ResponseTimeout = cmp.Or(cfg.ResponseTimeout, DefaultResponseTimeout)
+	cfg.PacketLifetime = cmp.Or(cfg.PacketLifetime, DefaultPacketLifetime)
+	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, DefaultMaxRetries)
+	cfg.MaxHandshake = cmp.Or(cfg.MaxHandshake, DefaultMaxHandshake)
+	cfg.MaxConns = cmp.Or(cfg.MaxConns, DefaultMaxConns)
+	cfg.MaxReplies = cmp.Or(cfg.MaxReplies, DefaultMaxReplies)
 	if cfg.Rand == nil || cfg.PathMTU > 5 || cfg.ResponseTimeout > 31 || cfg.PacketLifetime > 31 || cfg.MaxRetries > 15 ||
 		cfg.MaxHandshake < 0 || cfg.MaxConns < 0 || cfg.MaxReplies < 0 {
 		panic("BUG: cm: impossible configuration")
@@ -151,13 +152,6 @@ func New(cfg Config) *Engine {
 		conns:     make(map[uint32]*Conn),
 		remotes:   make(map[remoteID]*Conn),
 		qps:       make(map[remoteQP]*Conn),
-	}
-}
-
-func orDefault[T comparable](v *T, value T) {
-	var zero T
-	if *v == zero {
-		*v = value
 	}
 }
 
@@ -262,7 +256,7 @@ func (e *Engine) Dial(now Time, to wire.AddrPort4, p Param) (*Conn, error) {
 	if err := p.check(wire.CMReqPrivate - wire.CMAddressLen); err != nil {
 		return nil, err
 	}
-	orDefault(&p.PathMTU, e.cfg.PathMTU)
+	p.PathMTU = cmp.Or(p.PathMTU, e.cfg.PathMTU)
 	if p.PathMTU > e.cfg.PathMTU {
 		return nil, fmt.Errorf("cm: path MTU %d is more than the link's %d", p.PathMTU, e.cfg.PathMTU)
 	}
