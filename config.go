@@ -147,7 +147,7 @@ type flagValue struct {
 }
 
 func (f flagValue) String() string {
-	if f.c == nil { // package flag makes such a one
+	if f.c == nil { // package flag calls it so, to find out whether a default is the zero value
 		return ""
 	}
 	return f.s.get(f.c)

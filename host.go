@@ -43,8 +43,8 @@ type Config struct {
 	// the interface's addresses, port by port: the IPv4 address, the global IPv6 address and
 	// the link-local one.
 	Addr netip.Addr
-	// Addr6 is an IPv6 address to own as a whole beside an IPv4 Addr. Zero: such a host has no
-	// IPv6.
+	// Addr6 is an IPv6 address to own as a whole beside an IPv4 Addr. Zero: a host with an IPv4
+	// Addr has no IPv6.
 	Addr6 netip.Addr
 
 	Wait       WaitMode      // how blocked calls wait; adaptive by default

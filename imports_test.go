@@ -48,7 +48,7 @@ var layers = map[string]struct{ own, other []string }{
 	"quicconn":               {own: []string{"stack"}, other: []string{"golang.org/x/net/ipv4"}},
 	"stack/memlink":          {own: []string{"stack", "wire"}},
 	"unettest":               {own: []string{".", "endpoint", "internal/fate", "stack", "wire"}, other: []string{"golang.org/x/net/dns/dnsmessage"}},
-	"internal/netlab":        {own: []string{"wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
+	"internal/netlab":        {own: []string{"internal/ethtool", "wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/fate":          {},
 	"internal/soak":          {},
 	"internal/version":       {},

@@ -197,7 +197,7 @@ func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote ne
 	return c, nil
 }
 
-// OpenUDPPort makes h the receiver of the datagrams to a local port, in the goroutine that
+// OpenUDPPort makes handler the receiver of the datagrams to a local port, in the goroutine that
 // polls: it is for protocols above UDP, like that of package verbs. The host claims the port
 // as for ListenUDP, and [stack.UDPPort.Close] gives it back. No address stands for the one
 // that [Host.Addr] returns.
@@ -236,7 +236,7 @@ func (h *Host) listenAt(network string, asked netip.Addr) (locals, netip.Addr, e
 }
 
 // zoneError is errno with the reason if the zone of a link-local address is not the host's
-// interface; no zone stands for it.
+// interface. An address without a zone is on that interface.
 func (h *Host) zoneError(errno syscall.Errno, a netip.Addr) error {
 	zone := a.Zone()
 	if zone == "" || !a.IsLinkLocalUnicast() || slices.Contains(h.zones[:], zone) {

@@ -103,8 +103,8 @@ func (all locals) listen(network string, a netip.Addr) (locals, netip.Addr, erro
 // is one of the host's or unspecified: for a link-local remote, or group, the link-local one, for another
 // IPv6 address the global one (RFC 6724, section 5, rule 2). Errors: EADDRNOTAVAIL if a is not
 // the host's, ENETUNREACH if the host has no address to reach remote from, EINVAL for addresses
-// of two families, ECONNREFUSED for loopback addresses, for one of which the unspecified address
-// stands.
+// of two families, ECONNREFUSED for loopback addresses and the unspecified address, which
+// package net dials as loopback.
 func (all locals) dial(a, remote netip.Addr) (*local, error) {
 	a, remote = a.Unmap(), remote.Unmap()
 	if remote.IsLoopback() || remote.IsUnspecified() || !remote.IsValid() {
@@ -126,7 +126,7 @@ func (all locals) dial(a, remote netip.Addr) (*local, error) {
 			return l, nil
 		}
 	}
-	// A host with a whole address has no other one, which serves all destinations.
+	// A whole address is the only one of its family, and serves all destinations.
 	for _, l := range all {
 		if l.addr.Is4() == remote.Is4() {
 			return l, nil

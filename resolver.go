@@ -11,11 +11,11 @@ import (
 )
 
 // Resolver resolves names as Go's resolver does, by /etc/hosts and /etc/resolv.conf, and
-// asks the servers over sockets of this host, UDP and TCP. Sockets of the kernel ask servers at
-// loopback addresses, such as 127.0.0.53, which no host can reach, servers to which the host has
-// no route, and all servers if the policy gives the host no port (EACCES). [Dialer], [ListenConfig] and Dial use
-// it. Resolvers of the C library (mDNS, LDAP) are not asked. A host of [NewOnLink] can have
-// another resolver.
+// asks the servers over sockets of this host, UDP and TCP. It uses sockets of the kernel for
+// servers at loopback addresses, such as 127.0.0.53, and for those to which the host has no route,
+// and for all servers if the policy gives the host no port (EACCES). [Dialer], [ListenConfig] and
+// Dial use it. It does not ask the C library's resolvers (mDNS, LDAP). A host of [NewOnLink] can
+// have another resolver.
 func (h *Host) Resolver() *net.Resolver {
 	if h.names != nil {
 		return h.names
@@ -79,8 +79,8 @@ func (h *Host) resolve(ctx context.Context, r *net.Resolver, op, network, addres
 	return interleave(list), nil
 }
 
-// lookup returns the addresses of a name that are of the network's family. Of a name that has to
-// be looked up only those of families that the host has are asked for.
+// lookup returns the addresses of a name that are of the network's family. It asks r for those of
+// families that the host has.
 func (h *Host) lookup(ctx context.Context, r *net.Resolver, network, name string) ([]netip.Addr, error) {
 	if name == "" {
 		if inFamily(network, netip.IPv4Unspecified()) {

@@ -195,10 +195,6 @@ func (e *Endpoint) Identity() endpoint.Identity { return e.grant.Identity }
 // Geometry is the shape of the segment and the queues.
 func (e *Endpoint) Geometry() endpoint.Geometry { return e.grant.Geometry }
 
-// ZeroCopy reports whether the device reads and writes the segment itself. If not, the
-// kernel copies.
-func (e *Endpoint) ZeroCopy() (bool, error) { return e.sock.ZeroCopy() }
-
 // Tags are the tags that came with the grant.
 func (e *Endpoint) Tags() []endpoint.Tag { return e.grant.Tags }
 

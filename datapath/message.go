@@ -122,17 +122,6 @@ func (e *Endpoint) Write(ch *Channel, p []byte) error {
 	return nil
 }
 
-// WriteBatch stages the messages of ps on ch and returns how many it could
-// take, with the error that stopped it.
-func (e *Endpoint) WriteBatch(ch *Channel, ps [][]byte) (int, error) {
-	for i, p := range ps {
-		if err := e.Write(ch, p); err != nil {
-			return i, err
-		}
-	}
-	return len(ps), nil
-}
-
 // Message is a received message, lent in place until it is freed.
 type Message struct {
 	payload []byte

@@ -127,9 +127,9 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 	return l.Attrs().Index, h.LinkSetUp(l)
 }
 
-// attachCutter attaches to the cutter what the uplink has in generic mode: in tcx mode, and for what comes from lo. There are
-// no links: the programs are removed with the device. The calling thread is in the uplink's
-// namespace.
+// attachCutter attaches to the cutter the two programs that the uplink has in generic mode: for the
+// super-frames that unet_uplink_tcx and unet_lo put there. There are no links: the programs are
+// removed with the device. The calling thread is in the uplink's namespace.
 func (p *programs) attachCutter(ifindex int) error {
 	cutter := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
 	err := netlink.LinkSetXdpFdWithFlags(cutter, p.objs.UnetUplink.FD(), unix.XDP_FLAGS_SKB_MODE)
@@ -257,8 +257,7 @@ func onLo() (n int, err error) {
 // could not segment them, or the device was down.
 func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
 	l, err := h.LinkByName(cutterName(uplink))
-	var absent netlink.LinkNotFoundError
-	if errors.As(err, &absent) {
+	if isAbsent(err) {
 		return 0, nil
 	}
 	if err != nil {
@@ -276,17 +275,13 @@ func deleteCutter(h *netlink.Handle, uplink int) error {
 // deleteDevice deletes a device of a kind, if there is one.
 func deleteDevice(h *netlink.Handle, name, kind string) error {
 	l, err := h.LinkByName(name)
-	var absent netlink.LinkNotFoundError
-	if errors.As(err, &absent) {
-		return nil
-	}
 	if err == nil && l.Type() != kind {
 		return nil // another program's device
 	}
 	if err == nil {
 		err = h.LinkDel(l)
 	}
-	if err != nil && !errors.Is(err, unix.ENODEV) {
+	if err = absentDeviceIsFine(err); err != nil {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	return nil

@@ -134,9 +134,6 @@ func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
 	if err := m.enterGroup(t); err != nil {
 		return nil, errors.Join(err, m.eraseGroup(t), g.leave())
 	}
-	if m.groups == nil {
-		m.groups = map[endpoint.Tag]*group{}
-	}
 	m.groups[t] = g
 	return g, nil
 }
@@ -325,9 +322,6 @@ func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lea
 		return errors.Join(err, m.eraseGroup(t))
 	}
 	err = errors.Join(err, m.putMembers(t, g)) // at the end: the members receive meanwhile
-	if m.groups == nil {
-		m.groups = map[endpoint.Tag]*group{}
-	}
 	m.groups[t] = g
 	r, jerr := m.newReserver()
 	if jerr == nil {

@@ -125,7 +125,7 @@ func Pins(bpffs string) ([]PinState, error) {
 		if l, err := netlink.LinkByIndex(p.ifindex); s.Here && err == nil {
 			s.Interface = l.Attrs().Name
 		}
-		keep, err := lockPins(p.path) // released at once; who wants it meanwhile tries again
+		keep, err := lockPins(p.path) // released at once; a process that wants it meanwhile tries again (makePins)
 		switch {
 		case errors.Is(err, ErrInUse):
 			s.Served = true

@@ -294,6 +294,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		probes:   make(chan struct{}, probesAtOnce),
 		lingers:  make(chan struct{}, 1),
 		fills:    newFillGuard(),
+		groups:   map[endpoint.Tag]*group{},
 		aside:    map[netip.Addr]bool{},
 		queues:   map[uint32]bool{},
 		slots:    map[uint32]bool{},

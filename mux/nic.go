@@ -77,18 +77,26 @@ func (o offloads) String() (s string) {
 	return s[min(len(s), 1):]
 }
 
-// offloadsOn is which of the offloads are on. The driver may have none of them.
-func offloadsOn(name string, of offloads) (on offloads, err error) {
-	var features map[string]ethtool.Feature
+// features are the features of an interface by name.
+func features(name string) (states map[string]ethtool.Feature, err error) {
 	err = withEthtool(func(e *ethtool.Socket) (err error) {
-		features, err = e.Features(name)
+		states, err = e.Features(name)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("offloads of %s: %w", name, err)
+		return nil, fmt.Errorf("offloads of %s: %w", name, err)
+	}
+	return states, nil
+}
+
+// offloadsOn is which of the offloads are on. The driver may have none of them.
+func offloadsOn(name string, of offloads) (on offloads, err error) {
+	states, err := features(name)
+	if err != nil {
+		return 0, err
 	}
 	for i, n := range offloadNames {
-		if features[n].Active {
+		if states[n].Active {
 			on |= 1 << i
 		}
 	}
@@ -97,16 +105,12 @@ func offloadsOn(name string, of offloads) (on offloads, err error) {
 
 // offloadsFixed is which of the offloads the driver does not let be changed.
 func offloadsFixed(name string) (fixed offloads, err error) {
-	var features map[string]ethtool.Feature
-	err = withEthtool(func(e *ethtool.Socket) (err error) {
-		features, err = e.Features(name)
-		return err
-	})
+	states, err := features(name)
 	if err != nil {
-		return 0, fmt.Errorf("offloads of %s: %w", name, err)
+		return 0, err
 	}
 	for i, n := range offloadNames {
-		if f, has := features[n]; has && (!f.Changeable || f.NeverChanged) {
+		if f, has := states[n]; has && (!f.Changeable || f.NeverChanged) {
 			fixed |= 1 << i
 		}
 	}

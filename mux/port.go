@@ -112,7 +112,7 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 		return err
 	}
 	ifindex := bpf.FirstIfindex + int(l.at.slot)
-	if err := setXDP(sock, ifindex, m.progs.deliver(l.terms).FD(), m.progs.attachFlag()); err != nil {
+	if err := setXDP(sock, ifindex, m.progs.deliver(l.terms.Trusted).FD(), m.progs.attachFlag()); err != nil {
 		return fmt.Errorf("attach to the inner end: %w", err)
 	}
 	return nil
@@ -255,7 +255,7 @@ func absentIsFine(err error) error {
 // (bpf_dispatcher_change_prog). Without the idle devices the first endpoint would take 10 to
 // 15 ms longer for each program, and so would the end of the last one.
 func (m *Mux) holdPrograms() error {
-	for _, prog := range []*ebpf.Program{m.progs.objs.UnetPort, m.progs.objs.UnetPortLimited, m.progs.deliver(Terms{Trusted: true}), m.progs.deliver(Terms{})} {
+	for _, prog := range []*ebpf.Program{m.progs.objs.UnetPort, m.progs.objs.UnetPortLimited, m.progs.deliver(true), m.progs.deliver(false)} {
 		idle, err := idleWith(prog)
 		if err != nil {
 			return fmt.Errorf("idle device: %w", err)

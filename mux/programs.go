@@ -11,7 +11,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -37,9 +36,6 @@ type programs struct {
 // ModeAuto in the best mode that works. The calling thread is in the uplink's namespace, which
 // is h's.
 func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *slog.Logger) (*programs, error) {
-	if err := rlimit.RemoveMemlock(); err != nil { // does nothing since Linux 5.11
-		return nil, fmt.Errorf("memory lock limit: %w", err)
-	}
 	switch want {
 	case ModeGeneric, ModeNative, ModeTCX:
 		p, err := attachIn(h, want, u, keep, log)
@@ -240,9 +236,9 @@ func (p *programs) ofPorts() map[string]**ebpf.Program {
 // deliver is the program of a port's inner end. Untrusted owners get no frame of several
 // buffers: the kernel makes frames linear before it runs UnetDeliverLinear; in
 // native mode UnetDeliverWhole drops those that are not.
-func (p *programs) deliver(t Terms) *ebpf.Program {
+func (p *programs) deliver(trusted bool) *ebpf.Program {
 	switch {
-	case t.Trusted:
+	case trusted:
 		return p.objs.UnetDeliver
 	case p.mode == ModeNative:
 		return p.objs.UnetDeliverWhole
@@ -409,8 +405,7 @@ const (
 	// an XDP program, else frames sent there are lost.
 	ModeNative
 	// ModeTCX is as ModeGeneric, but the uplink's program is at its traffic control ingress:
-	// the kernel's frames are not copied for it, and received frames take a shorter way to
-	// ports.
+	// the kernel's frames are not copied for it, and received frames reach ports with less work.
 	ModeTCX
 )
 

@@ -15,10 +15,40 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
+// A device can have more queues than it uses. In native mode virtio_net adds queues for redirected
+// frames, one for each processor: these receive, and a socket on one sends nothing
+// (xsk_generic_xmit in net/xdp/xsk.c compares with real_num_tx_queues, virtnet_poll_tx in
+// drivers/net/virtio_net.c leaves is_xdp_raw_buffer_queue).
+
+// usableQueues is the number of queues of the uplink that receive and send now.
+func (m *Mux) usableQueues() (n uint32, err error) {
+	err = route.Within(m.ns, func() error {
+		name, err := nameOf(m.nl, m.up.ifindex)()
+		if err != nil {
+			return err
+		}
+		n, err = activeQueues(name, m.up.queues)
+		n = min(n, sendingQueues(m.up.ifindex, m.up.queues))
+		return err
+	})
+	return n, err
+}
+
+// checkQueue returns ErrNoQueue if a queue of the uplink does not receive and send now. As long as a
+// socket is bound to a queue, the kernel does not let ethtool turn it off (ethtool_set_channels).
+func (m *Mux) checkQueue(queue uint32) error {
+	n, err := m.usableQueues()
+	if err == nil && queue >= n {
+		err = fmt.Errorf("%w: %d of the %d queues of %s receive and send now, and queue %d is none of them: see ethtool -L %s (virtio_net takes it only before unetd is started, and has queues for XDP that cannot send)",
+			ErrNoQueue, n, m.up.queues, m.up.name, queue, m.up.name)
+	}
+	return err
+}
+
 // In tcx mode an XDP program on the uplink, unet_queue, redirects frames to the sockets of
 // endpoints on queues. It makes the kernel copy each frame, so it is attached only while there
-// are such endpoints. unet_note_vlan shows it VLAN tags (ADR 7), so that is attached before it
-// and detached after it.
+// are such endpoints. unet_note_vlan notes VLAN tags for unet_queue (ADR 7), so it is attached first
+// and detached last.
 
 // queueHold is the links of these two, and how many endpoints need them.
 type queueHold struct {
@@ -159,11 +189,11 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 	if err := p.countLosses(progs.Queue, bpf.LostUplinkRedirect); err != nil {
 		return links, err
 	}
-	up, err := p.nl.LinkByIndex(u.ifindex) // it may have another name by now
+	name, err := nameOf(p.nl, u.ifindex)() // it may have another name by now
 	if err != nil {
-		return links, fmt.Errorf("interface %q: %w", u.name, err)
+		return links, err
 	}
-	if err := p.stopMerging(up.Attrs().Name, ModeGeneric); err != nil {
+	if err := p.stopMerging(name, ModeGeneric); err != nil {
 		return links, err
 	}
 	queue, err := link.AttachXDP(link.XDPOptions{Program: progs.Queue, Interface: u.ifindex, Flags: link.XDPGenericMode})

@@ -42,9 +42,8 @@ type EndpointReport struct {
 // SocketTotals sums up the first 255 sockets that a process publishes, which may say anything.
 type SocketTotals struct {
 	UDP, Listening, Connections int
-	Partial                     bool // there may be more
 	// Of present TCP connections.
-	Segments, Again     float64 // sent, and of these again
+	Segments, Again     float64 // sent; of these, sent again
 	BytesAcked, BytesIn float64
 	RTT                 time.Duration // mean of the smoothed round-trip times; 0: none was measured
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/internal/ethtool"
 	"github.com/unet-go/unet/internal/route"
 )
 
@@ -44,11 +43,10 @@ type spread struct {
 // spread reads how the uplink spreads received frames now.
 func (m *Mux) spread() (s spread, err error) {
 	err = route.Within(m.ns, func() error {
-		l, err := m.nl.LinkByIndex(m.up.ifindex)
+		name, err := nameOf(m.nl, m.up.ifindex)()
 		if err != nil {
 			return err
 		}
-		name := l.Attrs().Name
 		if s.channels, err = activeQueues(name, m.up.queues); err != nil {
 			return err
 		}
@@ -59,7 +57,9 @@ func (m *Mux) spread() (s spread, err error) {
 		if s.table, err = rssTable(m.up.ifindex); err != nil {
 			return err
 		}
-		s.filtersOff, err = turnedOff(name, "rx-ntuple-filter")
+		states, err := features(name)
+		rules := states["rx-ntuple-filter"]
+		s.filtersOff = rules.Changeable && !rules.Active
 		return err
 	})
 	return s, err
@@ -424,7 +424,7 @@ func (s *steering) drop(flows flowRule) error {
 	if err == nil && found && now == have.rule {
 		err = s.driver.remove(have.at)
 	}
-	if err = absentDevice(err); err == nil {
+	if err = absentDeviceIsFine(err); err == nil {
 		delete(s.inserted, flows)
 	}
 	return err
@@ -450,7 +450,7 @@ func (s *steering) sweep(dead, alive map[endpoint.Tag]uint32) error {
 		return nil
 	}
 	if err != nil {
-		return absentDevice(err)
+		return absentDeviceIsFine(err)
 	}
 	stale := map[flowRule]bool{}
 	for t, queue := range dead {
@@ -465,16 +465,8 @@ func (s *steering) sweep(dead, alive map[endpoint.Tag]uint32) error {
 	}
 	for at, r := range table.others {
 		if stale[r] {
-			err = errors.Join(err, absentDevice(s.driver.remove(at)))
+			err = errors.Join(err, absentDeviceIsFine(s.driver.remove(at)))
 		}
-	}
-	return err
-}
-
-// absentDevice ignores that a device was deleted, with its rules.
-func absentDevice(err error) error {
-	if isAbsent(err) || errors.Is(err, unix.ENODEV) {
-		return nil
 	}
 	return err
 }
@@ -523,20 +515,6 @@ func unsteerPinned(h *netlink.Handle, ifindex int, keep *pins) error {
 	defer rules.close()
 	s := steering{driver: rules}
 	return s.sweep(onQueuesOf(tags), nil)
-}
-
-// turnedOff reports whether an offload of an interface of the calling thread's namespace is off and
-// can be turned on.
-func turnedOff(name, offload string) (off bool, err error) {
-	err = withEthtool(func(e *ethtool.Socket) error {
-		states, err := e.Features(name)
-		off = states[offload].Changeable && !states[offload].Active
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("offloads of %s: %w", name, err)
-	}
-	return off, nil
 }
 
 // nameOf returns a function that finds the present name of an interface.

@@ -43,8 +43,7 @@ type uplink struct {
 func findUplink(h *netlink.Handle, name string) (uplink, error) {
 	l, err := h.LinkByName(name)
 	if err != nil {
-		var absent netlink.LinkNotFoundError
-		if errors.As(err, &absent) || name == "" {
+		if isAbsent(err) || name == "" {
 			return uplink{}, fmt.Errorf("%w: %q", ErrNoInterface, name)
 		}
 		return uplink{}, fmt.Errorf("interface %q: %w", name, err)

@@ -219,10 +219,10 @@ func (r *deleter) deleteGroup(list []*deletion) error {
 	return absentDeviceIsFine(err)
 }
 
-// absentDeviceIsFine ignores that a device does not exist: the kernel deletes a port when the
-// last descriptor of its socket is closed.
+// absentDeviceIsFine ignores that a device does not exist. Its rules are deleted with it, and the
+// kernel deletes a port when the last descriptor of its socket is closed.
 func absentDeviceIsFine(err error) error {
-	if errors.Is(err, unix.ENODEV) {
+	if isAbsent(err) || errors.Is(err, unix.ENODEV) {
 		return nil
 	}
 	return err

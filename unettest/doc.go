@@ -22,6 +22,6 @@
 // times out. A dial to an address without a host is EHOSTUNREACH.
 //
 // With Options.IPv6 the hosts have the IPv6 addresses fd00::1, fd00::2 and so on too. Then, as in
-// package net, a listener at ":80" serves both families and its Addr is [::]:80, which is nothing
-// to dial.
+// package net, a listener at ":80" serves both families and its Addr is [::]:80, which cannot be
+// dialled.
 package unettest

@@ -1,6 +1,6 @@
 //go:build linux
 
-package ethtool
+package ethtool_test
 
 import (
 	"errors"
@@ -11,15 +11,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/internal/ethtool"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
 // inNamespace runs fn with a socket in a namespace with a veth of 4 queues.
-func inNamespace(t *testing.T, fn func(s *Socket, iface string)) {
+func inNamespace(t *testing.T, fn func(s *ethtool.Socket, iface string)) {
 	t.Helper()
 	h := netlab.RequirePair(t, netlab.Config{Queues: 4}).A
 	if err := h.Do(func() error {
-		s, err := Open()
+		s, err := ethtool.Open()
 		if err != nil {
 			return err
 		}
@@ -32,8 +33,8 @@ func inNamespace(t *testing.T, fn func(s *Socket, iface string)) {
 }
 
 func TestFeatures(t *testing.T) {
-	inNamespace(t, func(s *Socket, iface string) {
-		want := func(feature string, want Feature) {
+	inNamespace(t, func(s *ethtool.Socket, iface string) {
+		want := func(feature string, want ethtool.Feature) {
 			t.Helper()
 			all, err := s.Features(iface)
 			if got, has := all[feature]; err != nil || !has || got != want {
@@ -41,21 +42,21 @@ func TestFeatures(t *testing.T) {
 			}
 		}
 		// As `ethtool -k` shows a veth: changeable, off [fixed], and a feature of the kernel alone.
-		want("rx-vlan-hw-parse", Feature{Active: true, Changeable: true})
-		want("rx-gro-hw", Feature{})
+		want("rx-vlan-hw-parse", ethtool.Feature{Active: true, Changeable: true})
+		want("rx-gro-hw", ethtool.Feature{})
 		if err := s.SetFeatures(iface, map[string]bool{"rx-vlan-hw-parse": false, "rx-gro": true}); err != nil {
 			t.Error(err)
 		}
-		want("rx-vlan-hw-parse", Feature{Changeable: true})
-		want("rx-gro", Feature{Active: true, Changeable: true})
+		want("rx-vlan-hw-parse", ethtool.Feature{Changeable: true})
+		want("rx-gro", ethtool.Feature{Active: true, Changeable: true})
 		if err := s.SetFeatures(iface, map[string]bool{"rx-gro-hw": true}); err != nil {
 			t.Error(err)
 		}
-		want("rx-gro-hw", Feature{})
+		want("rx-gro-hw", ethtool.Feature{})
 		if err := s.SetFeatures(iface, map[string]bool{"rx-vlan-hw-parse": true, "no-such": true}); err == nil || !strings.Contains(err.Error(), "no-such") {
 			t.Errorf("an unknown feature: %v", err)
 		}
-		want("rx-vlan-hw-parse", Feature{Changeable: true})
+		want("rx-vlan-hw-parse", ethtool.Feature{Changeable: true})
 		if all, err := s.Features("none"); !errors.Is(err, unix.ENODEV) {
 			t.Errorf("no interface: %v, %v", all, err)
 		}
@@ -66,14 +67,14 @@ func TestFeatures(t *testing.T) {
 }
 
 func TestChannels(t *testing.T) {
-	inNamespace(t, func(s *Socket, iface string) {
-		if err := s.SetChannels(iface, Channels{Rx: 3, Tx: 2}); err != nil {
+	inNamespace(t, func(s *ethtool.Socket, iface string) {
+		if err := s.SetChannels(iface, ethtool.Channels{Rx: 3, Tx: 2}); err != nil {
 			t.Error(err)
 		}
-		if c, err := s.Channels(iface); err != nil || c != (Channels{Rx: 3, Tx: 2}) {
+		if c, err := s.Channels(iface); err != nil || c != (ethtool.Channels{Rx: 3, Tx: 2}) {
 			t.Errorf("%+v, %v", c, err)
 		}
-		if err := s.SetChannels(iface, Channels{Rx: 5, Tx: 2}); !errors.Is(err, unix.EINVAL) {
+		if err := s.SetChannels(iface, ethtool.Channels{Rx: 5, Tx: 2}); !errors.Is(err, unix.EINVAL) {
 			t.Errorf("more than there are: %v", err)
 		}
 		if c, err := s.Channels("lo"); !errors.Is(err, unix.EOPNOTSUPP) {
@@ -84,7 +85,7 @@ func TestChannels(t *testing.T) {
 
 // The answers are whole while stacks of goroutines grow and memory is collected.
 func TestAnswersDuringCollection(t *testing.T) {
-	inNamespace(t, func(s *Socket, iface string) {
+	inNamespace(t, func(s *ethtool.Socket, iface string) {
 		stop := make(chan struct{})
 		var collector sync.WaitGroup
 		collector.Go(func() {

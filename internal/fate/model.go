@@ -116,7 +116,7 @@ func Plausible(k, n uint64, p float64) bool {
 type Cause uint8
 
 const (
-	Arrives Cause = iota // it is not
+	Arrives Cause = iota // it is not lost
 	ByChance
 	ByBurst
 	ByQueue // it was full

@@ -136,6 +136,6 @@ func Await(t testing.TB, what string, c <-chan struct{}) {
 	select {
 	case <-c:
 	case <-time.After(Patience):
-		t.Fatalf("waited in vain for %s", what)
+		t.Fatalf("%s: not within %v", what, Patience)
 	}
 }

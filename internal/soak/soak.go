@@ -19,7 +19,7 @@ import (
 
 var (
 	firstSeed = flag.Uint64("seed", 0, "the first seed of simulations")
-	seedCount = flag.Uint64("seeds", 0, "how many seeds to simulate; 0: as many as the test thinks right")
+	seedCount = flag.Uint64("seeds", 0, "how many seeds to simulate; 0: the number that the test has")
 	soakFor   = flag.Duration("soak", 0, "how long TestSoak runs simulations")
 )
 
@@ -107,8 +107,8 @@ func (s *soak) work() {
 	}
 }
 
-// run simulates n seeds and returns how many of them it got through: what comes
-// behind one that fails is for the next run.
+// run simulates n seeds and returns how many have ended. After a failure it leaves the seeds that
+// follow to the next run.
 func (s *soak) run(seed, n uint64) uint64 {
 	cmd := exec.Command(os.Args[0], "-test.run", s.tests, "-test.timeout", "10m", "-seed", fmt.Sprint(seed), "-seeds", fmt.Sprint(n))
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
@@ -127,7 +127,7 @@ func (s *soak) run(seed, n uint64) uint64 {
 		}
 		found[fmt.Sprintf("go test %s -run '^%s$' -seed %s -seeds 1", s.pkg, m[1], m[2])] = true
 	}
-	if len(found) == 0 { // it has ended before it could say
+	if len(found) == 0 { // the output names no test and seed
 		found[fmt.Sprintf("go test %s -seed %d -seeds %d: %v", s.pkg, seed, n, err)] = true
 	}
 	for f := range found {

@@ -65,7 +65,11 @@ func newMemory(name string, size int64, flags int) (*os.File, error) {
 // one that memfd_create returned. So by [SegmentInUse] the process that has f finds out
 // whether the other descriptor is closed, with all its copies and mappings.
 func ShareSegment(f *os.File) (*os.File, error) {
-	return reopen(f)
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("reopen the segment by /proc", err)
+	}
+	return os.NewFile(uintptr(fd), segmentName), nil
 }
 
 // SegmentInUse reports whether another process still has a segment open or mapped by
@@ -74,7 +78,7 @@ func ShareSegment(f *os.File) (*os.File, error) {
 // It asks for a write lease (fcntl F_SETLEASE), which the kernel grants only if no
 // other open file description of the file exists, and releases it.
 func SegmentInUse(f *os.File) (bool, error) {
-	asker, err := reopen(f)
+	asker, err := ShareSegment(f)
 	if err != nil {
 		return false, err
 	}
@@ -95,14 +99,6 @@ func FreeSegment(f *os.File) error {
 	}
 	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size)
 	return os.NewSyscallError("fallocate of the segment", err)
-}
-
-func reopen(f *os.File) (*os.File, error) {
-	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("reopen the segment by /proc", err)
-	}
-	return os.NewFile(uintptr(fd), segmentName), nil
 }
 
 // MapSegment maps a segment of size bytes into this process. It refuses a file that is
@@ -186,13 +182,9 @@ func NewTable() (f *os.File, mem []byte, err error) {
 // in memory has them, and no file system of the sender (FUSE) handles the call. So a read of
 // the table never blocks, and its close frees at most MaxTable bytes.
 func AcceptTable(f *os.File) (own *os.File, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	ctlErr := raw.Control(func(fd uintptr) {
+	ctlErr := control(f, func(fd int) {
 		var seals int
-		if seals, err = unix.FcntlInt(fd, unix.F_GET_SEALS, 0); err != nil {
+		if seals, err = unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil {
 			err = fmt.Errorf("%w: fcntl F_GET_SEALS: %w", ErrTable, err)
 			return
 		}
@@ -202,7 +194,7 @@ func AcceptTable(f *os.File) (own *os.File, err error) {
 			return
 		}
 		var st unix.Stat_t
-		if err = unix.Fstat(int(fd), &st); err != nil {
+		if err = unix.Fstat(fd, &st); err != nil {
 			err = os.NewSyscallError("fstat of the table of connections", err)
 			return
 		}
@@ -211,7 +203,7 @@ func AcceptTable(f *os.File) (own *os.File, err error) {
 			return
 		}
 		var copied int
-		if copied, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		if copied, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 			err = os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
 			return
 		}

@@ -148,9 +148,6 @@ func (s *Socket) Statistics() (Statistics, error) {
 	}, err
 }
 
-// ZeroCopy reports whether the device reads and writes the segment itself.
-func (s *Socket) ZeroCopy() (bool, error) { return ZeroCopy(s.file) }
-
 // Cookie is the kernel's number of a socket (SO_COOKIE). It is the same for all descriptors of
 // the socket, also in other processes. It returns an error if f is not an AF_XDP socket. It
 // does not change the flags of f.

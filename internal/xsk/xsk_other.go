@@ -49,7 +49,6 @@ func (*Socket) IdleKicks() uint64               { return 0 }
 func (*Socket) Kick() error                     { return errSystem }
 func (*Socket) KickReceive() error              { return errSystem }
 func (*Socket) Statistics() (Statistics, error) { return Statistics{}, errSystem }
-func (*Socket) ZeroCopy() (bool, error)         { return false, errSystem }
 
 func (*Poller) Sleep(time.Time) error { return errSystem }
 func (*Poller) Wake()                 {}

@@ -3,12 +3,10 @@
 package netlab
 
 import (
+	"encoding/binary"
 	"fmt"
-	"os"
-	"runtime"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/unet-go/unet/internal/ethtool"
 )
 
 // An offload is a bit of a value that two commands of SIOCETHTOOL read and write
@@ -51,12 +49,12 @@ func setOffloads(iface string, on bool, order []string) error {
 // thread. name is that of ethtool -K: rx, tx, sg, tso, gso, gro, rxvlan or txvlan.
 func SetOffload(iface, name string, on bool) error {
 	o := offloads[name]
-	v, err := ethtool(iface, o.get, 0)
+	v, err := value(iface, o.get, 0)
 	if err == nil {
 		if v &^= o.bit; on {
 			v |= o.bit
 		}
-		_, err = ethtool(iface, o.set, v)
+		_, err = value(iface, o.set, v)
 	}
 	if err != nil {
 		return fmt.Errorf("offload %s of %s: %w", name, iface, err)
@@ -66,31 +64,23 @@ func SetOffload(iface, name string, on bool) error {
 
 // Offload reports whether an offload of an interface is on.
 func Offload(iface, name string) (bool, error) {
-	v, err := ethtool(iface, offloads[name].get, 0)
+	v, err := value(iface, offloads[name].get, 0)
 	if err != nil {
 		return false, fmt.Errorf("offload %s of %s: %w", name, iface, err)
 	}
 	return v&offloads[name].bit != 0, nil
 }
 
-// ethtool is SIOCETHTOOL with struct ethtool_value.
-func ethtool(iface string, cmd, data uint32) (uint32, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// value executes a command of struct ethtool_value, and returns the value in the answer.
+func value(iface string, cmd, data uint32) (uint32, error) {
+	e, err := ethtool.Open()
 	if err != nil {
-		return 0, os.NewSyscallError("socket", err)
+		return 0, err
 	}
-	defer unix.Close(fd)
-	v := struct{ cmd, data uint32 }{cmd, data}
-	req := struct { // struct ifreq
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte
-	}{data: unsafe.Pointer(&v)}
-	copy(req.name[:len(req.name)-1], iface)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
-	runtime.KeepAlive(&v)
-	if errno != 0 {
-		return 0, errno
+	defer e.Close()
+	command := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, cmd), data)
+	if err := e.Command(iface, command); err != nil {
+		return 0, err
 	}
-	return v.data, nil
+	return binary.NativeEndian.Uint32(command[4:]), nil
 }
