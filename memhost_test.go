@@ -353,12 +353,12 @@ func TestErrorsAreNetErrors(t *testing.T) {
 	check("listen, lease over", of(a.Listen(ctx, "tcp", ":0")), false, net.ErrClosed)
 }
 
-// deaf is a handler that neither receives nor sends.
-type deaf struct{}
+// idleHandler ignores what is received and sends nothing.
+type idleHandler struct{}
 
-func (deaf) Datagram(int64, *stack.UDPPacket) {}
-func (deaf) Run(int64) int64                  { return stack.Never }
-func (deaf) Failed(error)                     {}
+func (idleHandler) Datagram(int64, *stack.UDPPacket) {}
+func (idleHandler) Run(int64) int64                  { return stack.Never }
+func (idleHandler) Failed(error)                     {}
 
 // A second socket on a port is EADDRINUSE without a claim, and leaves the port to the first.
 func TestPortInUse(t *testing.T) {
@@ -369,7 +369,7 @@ func TestPortInUse(t *testing.T) {
 	listenTCP := func() (io.Closer, error) { return a.ListenTCP(ctx, at) }
 	listenUDP := func() (io.Closer, error) { return a.ListenUDP(ctx, at) }
 	dialUDP := func() (io.Closer, error) { return a.DialUDP(ctx, at, remote) }
-	openPort := func() (io.Closer, error) { return a.OpenUDPPort(ctx, at, deaf{}) }
+	openPort := func() (io.Closer, error) { return a.OpenUDPPort(ctx, at, idleHandler{}) }
 	for _, c := range []struct {
 		name          string
 		tag           endpoint.Tag

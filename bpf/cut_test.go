@@ -30,11 +30,11 @@ func TestParts(t *testing.T) {
 			{"its port is gone", part(ofA, shared, 7000), 0, rxPortGone},
 			{"the tag is another port's", part(ofB, shared, 7000), l.a, rxStalePart},
 			{"the tag is a queue's", part(ofA, shared, 7001), l.a, rxStalePart},
-			{"the tag is nobody's", part(ofA, shared, 7002), l.a, rxPass},
+			{"no owner of the tag", part(ofA, shared, 7002), l.a, rxPass},
 			{"a whole address", part(ofB, whole, 7000), l.b, rxPort},
 			{"a whole address, of another now", part(ofA, whole, 7000), l.b, rxStalePart},
 			{"not the secret", part(other, shared, 7000), l.a, rxPass},
-			{"a length that lies", edit(part(ofA, shared, 7000), atUDPLength, 9), l.a, rxBadLength},
+			{"a wrong length", edit(part(ofA, shared, 7000), atUDPLength, 9), l.a, rxBadLength},
 		})
 	})
 }

@@ -109,23 +109,23 @@ func takeApart(p []byte, version int) (h headers, ok bool) {
 	return h, p[0]>>4 == 6
 }
 
-// transport reads the ports of a UDP or TCP header. cut: the frame ends in the header. lies: its lengths
+// transport reads the ports of a UDP or TCP header. cut: the frame ends in the header. badLength: its lengths
 // do not fit the packet.
-func transport(p []byte, h headers) (src, dst uint16, cut, lies bool) {
+func transport(p []byte, h headers) (src, dst uint16, cut, badLength bool) {
 	if h.inner == 17 {
 		if len(p) < h.head+8 {
 			return 0, 0, true, false
 		}
 		n := be16(p, h.head+4)
-		lies = n < 8 || h.length < h.head+8 || !h.fragment && h.head+n > h.length
+		badLength = n < 8 || h.length < h.head+8 || !h.fragment && h.head+n > h.length
 	} else {
 		if len(p) < h.head+20 {
 			return 0, 0, true, false
 		}
 		n := int(p[h.head+12]>>4) * 4
-		lies = n < 20 || h.head+n > h.length
+		badLength = n < 20 || h.head+n > h.length
 	}
-	return uint16(be16(p, h.head)), uint16(be16(p, h.head+2)), false, lies
+	return uint16(be16(p, h.head)), uint16(be16(p, h.head+2)), false, badLength
 }
 
 // receives returns the endpoint that gets a frame from the wire, and the counter.
@@ -218,10 +218,10 @@ func (b *book) receivesIP(p []byte, version int) (who, Counter) {
 	}
 	truncated := false
 	if !h.fragment && (h.protocol == 17 || h.protocol == 6) {
-		_, port, cut, lies := transport(p, h)
+		_, port, cut, badLength := transport(p, h)
 		truncated = cut
 		if w := b.holdsPort(h.protocol == 6, h.dst, port); !cut && w != nobody {
-			return w.given(lengthsTrue && !lies)
+			return w.given(lengthsTrue && !badLength)
 		}
 	}
 	if !h.fragment && (h.protocol == 1 && version == 4 || h.protocol == 58 && version == 6) {

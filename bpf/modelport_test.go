@@ -134,11 +134,11 @@ func (b *book) sendsIP(f *faults, from who, p []byte, version int) {
 		f.when(!b.infrastructure[from], txInfrastructure)
 	}
 	if h.first && (h.inner == 17 || h.inner == 6) {
-		port, to, cut, lies := transport(p, h)
+		port, to, cut, badLength := transport(p, h)
 		if f.when(cut, txTruncated) {
 			return
 		}
-		f.when(lies, txBadLength)
+		f.when(badLength, txBadLength)
 		holder := b.holdsPort(h.inner == 6, h.src, port)
 		f.when(holder != nobody && holder != from, txForgedTag)
 		plain := h.inner != 17 || plainPort(port, to)

@@ -72,7 +72,7 @@ func testPort6(l *lab) {
 		{"later fragment of the whole address", fragment6(mine, 32, 100, false), l.b, l.uplink, txUplink},
 		{"first fragment from another's tag on it", fragment6(theirs, 0, 32, true), l.b, l.uplink, txForgedTag},
 		{"first fragment of 8 bytes from that tag", fragment6(theirs, 0, 8, true), l.b, l.uplink, txForgedTag},
-		{"first fragment of nothing", fragment6(mine, 0, 0, true), l.b, l.uplink, txTruncated},
+		{"first fragment without payload", fragment6(mine, 0, 0, true), l.b, l.uplink, txTruncated},
 		{"first fragment that ends in the header", padded(fragment6(mine, 0, 7, true), 9), l.b, l.uplink, txBadLength},
 		{"first fragment of TCP that ends in the options", fragment6(mineTCP, 0, 20, true), l.b, l.uplink, txBadLength},
 		{"first fragment of a ping", fragment6(ping(whole6), 0, 8, true), l.b, l.uplink, txUplink},

@@ -121,7 +121,7 @@ func testPort(l *lab) {
 		{"later fragment of the whole address", fragment4(mine, 32, 100, false), l.b, l.uplink, txUplink},
 		{"first fragment from another's tag on it", fragment4(out(at(whole, 9), at(peer, 1)), 0, 32, true), l.b, l.uplink, txForgedTag},
 		{"a first fragment of 8 bytes from that tag", fragment4(out(at(whole, 9), at(peer, 1)), 0, 8, true), l.b, l.uplink, txForgedTag},
-		{"a first fragment of nothing", fragment4(mine, 0, 0, true), l.b, l.uplink, txTruncated},
+		{"a first fragment without payload", fragment4(mine, 0, 0, true), l.b, l.uplink, txTruncated},
 		{"a first fragment that ends in the header", padded(fragment4(mine, 0, 7, true), 9), l.b, l.uplink, txBadLength},
 
 		{"IP version 6 in an IPv4 frame", edit(good, atVersionIHL, 0x65), l.a, l.uplink, txBadHeader},
@@ -196,7 +196,7 @@ func testPortEthernet(l *lab) {
 		{"MPLS", typed(0x8847), l.a, l.uplink, txBadType},
 		{"802.3 with LLC, as of a bridge", build(&layers.Ethernet{DstMAC: []byte{1, 0x80, 0xc2, 0, 0, 0}, SrcMAC: l.mac, EthernetType: layers.EthernetTypeLLC, Length: 38}, gopacket.Payload(make([]byte, 46))), l.a, l.uplink, txBadType},
 		{"only an Ethernet header", good[:14], l.a, l.uplink, txTruncated},
-		{"only an Ethernet header of nothing known", typed(0x8808)[:14], l.a, l.uplink, txBadType},
+		{"only an Ethernet header, of an unknown type", typed(0x8808)[:14], l.a, l.uplink, txBadType},
 	})
 }
 
@@ -224,7 +224,7 @@ func testPortMessages(l *lab) {
 	l.wantSent([]sent{
 		{"message", message(peerMAC, l.mac, 1, 7, 64, 64), l.a, l.uplink, txUplink},
 		{"message under another's tag", message(peerMAC, l.mac, 1, 7, 64, 64), l.b, l.uplink, txForgedTag},
-		{"message under nobody's tag", message(peerMAC, l.mac, 1, 9, 64, 64), l.a, l.uplink, txForgedTag},
+		{"message under a tag without an owner", message(peerMAC, l.mac, 1, 9, 64, 64), l.a, l.uplink, txForgedTag},
 		{"message of another version", edit(message(peerMAC, l.mac, 1, 7, 64, 64), 14, 2), l.a, l.uplink, txBadHeader},
 		{"message length beyond the frame", message(peerMAC, l.mac, 1, 7, 65, 64), l.a, l.uplink, txBadLength},
 		{"message cut off", message(peerMAC, l.mac, 1, 7, 0, 0)[:25], l.a, l.uplink, txTruncated},

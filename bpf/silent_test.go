@@ -142,7 +142,7 @@ func TestKernelIsSilent(t *testing.T) {
 			send(free)
 			transmit(t, pair.B, syn(v.to, last), 1)
 			if len(ear.until(last)) != 1 {
-				t.Errorf("%s, to a port of nobody's: the kernel does not answer", name)
+				t.Errorf("%s, to a port without an owner: the kernel does not answer", name)
 			}
 		}
 	}

@@ -131,14 +131,14 @@ func TestTagsOfALostAddress(t *testing.T) {
 			a.recv()
 
 			takeFrom(t, l.A, l.A.Interface, c.prefix)
-			eventually(t, "told that it is gone", func() bool { return told.has(gone(c.addr)) })
+			eventually(t, "notice that it is gone", func() bool { return told.has(gone(c.addr)) })
 			addrOn(t, l.B, l.B.Interface, c.prefix)
 			l.wantSuspended(tags...)
 			send("while it is gone", "tx_forged_tag")
 			receive("while it is gone", "rx_pass_port_gone")
 			a.nothing("for an address that is gone")
 			late, _ := hear(a.lease)
-			eventually(t, "a late watcher is told that it is gone", func() bool { return late.has(gone(c.addr)) })
+			eventually(t, "notice to a late watcher that it is gone", func() bool { return late.has(gone(c.addr)) })
 			for _, tag := range append(tags, addrTag(c.addr)) {
 				if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, endpoint.ErrTagDenied) {
 					t.Errorf("another claims %v: %v", tag, err)
@@ -152,7 +152,7 @@ func TestTagsOfALostAddress(t *testing.T) {
 
 			takeFrom(t, l.B, l.B.Interface, c.prefix)
 			addrOn(t, l.A, l.A.Interface, c.prefix)
-			eventually(t, "told that it is back", func() bool { return told.has(back(c.addr)) })
+			eventually(t, "notice that it is back", func() bool { return told.has(back(c.addr)) })
 			l.wantSuspended()
 			send("when it is back", "tx_uplink")
 			receive("when it is back", "rx_port")
@@ -161,7 +161,7 @@ func TestTagsOfALostAddress(t *testing.T) {
 				t.Errorf("a program binds the port: %v", err)
 			}
 			if others.has(gone(c.addr)) || others.has(back(c.addr)) {
-				t.Error("an endpoint without tags on the address was told")
+				t.Error("an endpoint without tags on the address got a notice")
 			}
 			must(t, a.lease.Close())
 			l.wantClaims(0)
@@ -211,15 +211,15 @@ func TestLostAddressWithoutAMux(t *testing.T) {
 	}
 	l.present(a)
 	told, _ := hear(a.lease)
-	eventually(t, "told that they are gone", func() bool { return told.has(gone("10.0.0.3")) && told.has(gone("10.0.0.4")) })
+	eventually(t, "notice that they are gone", func() bool { return told.has(gone("10.0.0.3")) && told.has(gone("10.0.0.4")) })
 	if got := told.all()[:2]; got[0] != linkUp || got[1] != (endpoint.Notice{Kind: endpoint.NoticeAddrBack}) {
-		t.Errorf("a presented endpoint was told first of %v, not of the link and all addresses", got)
+		t.Errorf("the first notices to a presented endpoint are %v, not those of the link and all addresses", got)
 	}
 	l.moved("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_forged_tag")
 	l.moved("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_forged_tag")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
-	eventually(t, "told that they are back", func() bool { return told.has(back("10.0.0.3")) && told.has(back("10.0.0.4")) })
+	eventually(t, "notice that they are back", func() bool { return told.has(back("10.0.0.3")) && told.has(back("10.0.0.4")) })
 	l.moved("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_uplink")
 	l.moved("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_uplink")
 	for _, at := range []string{"10.0.0.3:7000", "10.0.0.4:7000"} {
@@ -353,7 +353,7 @@ func TestIdentityFollowsTheAddress(t *testing.T) {
 	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
 	eventually(t, "another address", func() bool { return l.mux.Identity().Addr == netip.MustParsePrefix("10.0.0.5/24") })
 	if g := l.open().grant; g.Identity.Addr != netip.MustParsePrefix("10.0.0.5/24") {
-		t.Errorf("a new endpoint is told %v", g.Identity.Addr)
+		t.Errorf("the identity of a new endpoint has %v", g.Identity.Addr)
 	}
 }
 

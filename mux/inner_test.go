@@ -100,7 +100,7 @@ func TestKnownErrors(t *testing.T) {
 		}
 	}
 	if known(nil) != nil {
-		t.Error("an error of nothing")
+		t.Error("an error for nil")
 	}
 }
 

@@ -474,7 +474,7 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 			}
 		}
 	}
-	eventually(l.t, "what nobody holds is gone", func() bool { return len(m.Endpoints()) == len(mine) && len(look(l.t, l.A).links) == 2+len(mine) })
+	eventually(l.t, "endpoints and ports without an owner are gone", func() bool { return len(m.Endpoints()) == len(mine) && len(look(l.t, l.A).links) == 2+len(mine) })
 	must(l.t, m.CheckTagCounts())
 	for _, a := range mine {
 		must(l.t, a.lease.Close())

@@ -265,7 +265,7 @@ func TestVLANOffloadIsRestoredLater(t *testing.T) {
 	}
 	l.serve(order{Mode: mux.ModeGeneric}).kill()
 	if offload(t, l.A, "rxvlan") {
-		t.Error("on, and nobody serves the mux")
+		t.Error("receive VLAN offload is on while no process serves the mux")
 	}
 	c := l.serve(order{Mode: mux.ModeGeneric})
 	setOffload(t, l.A, "rxvlan", true)

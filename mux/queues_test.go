@@ -87,7 +87,7 @@ func TestTagsThatCannotBeLedToAQueue(t *testing.T) {
 	// One queue needs no rule.
 	l.mux.SteerByModel(1, 0, 0)
 	l.openRequest(onQueue).close()
-	// Of the queues that a driver adds for XDP nobody can keep frames off.
+	// No setting keeps frames off the queues that a driver adds for XDP.
 	l.mux.SteerByModel(1, 2, 0)
 	l.openRequest(onQueue)
 	if n := l.mux.Endpoints()[0].SpreadOver; n != 3 {

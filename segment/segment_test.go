@@ -135,7 +135,7 @@ func TestPoolIsEmpty(t *testing.T) {
 		seen[addr] = true
 	}
 	if _, ok := s.Alloc(Stack); ok {
-		t.Fatal("a fourth frame out of three")
+		t.Fatal("a fourth frame of three")
 	}
 	s.Free(2048+300, Stack)
 	if addr, ok := s.Alloc(Application); !ok || addr != 2048 {
@@ -284,6 +284,6 @@ func TestRunsNeedFrames(t *testing.T) {
 		t.Errorf("%d runs, %d frames left", n, s.Available())
 	}
 	if _, ok := s.AllocRun(Stack); ok {
-		t.Error("a run out of nothing")
+		t.Error("a run without frames for it")
 	}
 }

@@ -253,7 +253,7 @@ func TestForwardedPortsAgainstTheKernel(t *testing.T) {
 			for port := uint16(8079); port <= 8090; port++ {
 				told := said.InUse(tag(udp, port)) || said.MayUse(tag(udp, port)) && said.MayUseBy() != "" && c.name == "everything"
 				if told != forwarded[port] && !(c.some && told) {
-					t.Errorf("port %d: told %v, forwarded %v", port, told, forwarded[port])
+					t.Errorf("port %d: reported %v, forwarded %v", port, told, forwarded[port])
 				}
 			}
 			if (c.name == "everything") != (said.MayUse(tag(udp, 8079)) && c.name != "as Docker does it") {
@@ -337,11 +337,11 @@ func TestSourcePortsAgainstTheKernel(t *testing.T) {
 				_, peer, err := server.ReadFromUDPAddrPort(make([]byte, 10))
 				must(t, err)
 				if peer.Addr().Unmap() != l.A.Addr.Addr() || !said.MayUse(tag(udp, peer.Port())) {
-					t.Errorf("from port %s: translated to %v, which was not told", from, peer)
+					t.Errorf("from port %s: translated to %v, which was not reported", from, peer)
 				}
 				after := l.ports()
 				if !after.InUse(tag(udp, peer.Port())) || after.InUse(tag(tcp, peer.Port())) || after.InUse(tag(udp, peer.Port()+1)) && c.first == 1 {
-					t.Errorf("flow from %v: told in use: UDP %v, TCP %v", peer, after.InUse(tag(udp, peer.Port())), after.InUse(tag(tcp, peer.Port())))
+					t.Errorf("flow from %v: reported in use: UDP %v, TCP %v", peer, after.InUse(tag(udp, peer.Port())), after.InUse(tag(tcp, peer.Port())))
 				}
 			}
 		})
@@ -392,6 +392,28 @@ func TestWholeAddresses(t *testing.T) {
 			t.Errorf("%s: used %v, by %q", a, !p.Empty(), p.MayUseBy())
 		}
 	}
+}
+
+// An answer about a whole address is not used again when the host has the address: masqueraded flows
+// may use its ports then.
+func TestWholeAddressBecomesTheHosts(t *testing.T) {
+	l := newLab(t, func(t *Table) { t.Rule(post, OIFName(eq, "uplink"), Masquerade()) })
+	must(t, l.A.Do(func() error {
+		link, err := net.InterfaceByName(l.A.Interface)
+		if err != nil {
+			return err
+		}
+		r := nat.NewReader(nat.Link{Name: link.Name, Index: link.Index})
+		addr := netip.MustParseAddr("10.0.0.9")
+		look := func(shared, whole []netip.Addr, want bool) error {
+			found, err := r.Look(shared, whole)
+			if got := found[addr].MayUse(tag(udp, 5000)); err == nil && got != want {
+				t.Errorf("shared %v, whole %v: may be used %v, want %v", shared, whole, got, want)
+			}
+			return err
+		}
+		return errors.Join(look(nil, []netip.Addr{addr}, false), look([]netip.Addr{addr}, nil, true))
+	}))
 }
 
 // The evaluation of chains that jump to one another in exponentially many ways ends, with the result that any port
@@ -469,9 +491,9 @@ func TestFamilies(t *testing.T) {
 	}))
 	p4, p6 := found[pair.A.Addr.Addr()], found[pair.A.Addr6.Addr()]
 	if !p4.MayUse(tag(udp, 8080)) || p4.InUse(tag(udp, 8080)) || p4.InUse(tag(tcp, 8081)) {
-		t.Error("IPv4 is told what is not so")
+		t.Error("IPv4: wrong ports")
 	}
 	if p6.MayUseBy() != "" || !p6.InUse(tag(udp, 8080)) || p6.InUse(tag(tcp, 8080)) || !p6.InUse(tag(tcp, 8081)) || p6.InUse(tag(udp, 8081)) {
-		t.Errorf("IPv6 is told what is not so (by %q)", p6.MayUseBy())
+		t.Errorf("IPv6: wrong ports (by %q)", p6.MayUseBy())
 	}
 }

@@ -5,6 +5,7 @@ package nat
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"strings"
@@ -139,7 +140,10 @@ func (r *Reader) Look(shared, whole []netip.Addr) (map[netip.Addr]*Ports, error)
 	if err := r.ask(found, shared, whole); err != nil {
 		return nil, err
 	}
-	r.known, r.asked = found, time.Now()
+	r.known, r.asked = maps.Clone(found), time.Now()
+	for _, a := range whole {
+		delete(r.known, a) // as an address of the host it would have another answer
+	}
 	return found, nil
 }
 

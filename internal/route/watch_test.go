@@ -40,13 +40,13 @@ func expectChange(t *testing.T, c <-chan netip.Addr, hop netip.Addr, what string
 		select {
 		case got := <-c:
 			if got.IsValid() && got != hop {
-				t.Errorf("%s: told of %v, want %v", what, got, hop)
+				t.Errorf("%s: notice about %v, want %v", what, got, hop)
 			}
 			if got == hop {
 				return
 			}
 		case <-timeout:
-			t.Fatalf("%s: never told", what)
+			t.Fatalf("%s: no notice", what)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func expectNone(t *testing.T, c <-chan netip.Addr) {
 	t.Helper()
 	for len(c) > 0 {
 		if got := <-c; got.IsValid() {
-			t.Errorf("told of %v, to which nothing has happened", got)
+			t.Errorf("notice about %v, which has not changed", got)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestWatchRoutes(t *testing.T) {
 		n++
 	}
 	if most := 2 + int(time.Since(start)/(250*time.Millisecond)); n > most {
-		t.Errorf("%d routes were told in %d changes, want %d at most", many, n, most)
+		t.Errorf("%d routes were reported in %d notices, want %d at most", many, n, most)
 	}
 }
 

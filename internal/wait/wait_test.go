@@ -41,9 +41,9 @@ func TestSpinner(t *testing.T) {
 	}
 }
 
-// TestSpinnerLearns: the waits that spin, where nothing is ever found while they do, and
-// after something has been found; what arrives after a sleep changes nothing.
-func TestSpinnerLearns(t *testing.T) {
+// TestSpinnerSkips: which waits spin and which sleep at once: while nothing is found by spinning,
+// and after something was. What arrives after a sleep changes nothing.
+func TestSpinnerSkips(t *testing.T) {
 	now := time.Hour
 	s := wait.Spinner{Budget: wait.DefaultBudget}
 	waits := func(n int, found bool) (spun string) {

@@ -20,7 +20,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// This test binary is also the command of a charge, and one who wants to stop it.
+// This test binary is also the command of a charge, and a process that tries to stop that command.
 const (
 	registerName = "register-segment"
 	diesName     = "register-and-die"
@@ -93,7 +93,7 @@ func TestSegmentsAreChargedToTheirUser(t *testing.T) {
 	}
 	other.Charge = nil
 	if sock, err = create(other, first); err != nil {
-		t.Errorf("in nobody's name: %v", err)
+		t.Errorf("without a charge: %v", err)
 	} else {
 		sock.Close()
 	}
