@@ -7,9 +7,9 @@ import (
 	"golang.org/x/net/nettest"
 )
 
-// CheckNetConn checks that connections from b to a behave as net.Conn requires.
-func CheckNetConn(t *testing.T, a, b *Host) {
-	l, err := a.Listen(t.Context(), "tcp", ":0")
+// CheckNetConn checks that connections from b to an address of a behave as net.Conn requires.
+func CheckNetConn(t *testing.T, a, b *Host, at string) {
+	l, err := a.Listen(t.Context(), "tcp", net.JoinHostPort(at, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

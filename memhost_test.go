@@ -159,8 +159,10 @@ func memHostsThat(t *testing.T, whole bool, addrs6 ...string) (a, b *Host, lease
 }
 
 func TestConnConformsToNetConn(t *testing.T) {
-	a, b, _ := memHosts(t)
-	CheckNetConn(t, a, b)
+	a, b, _ := memHostsThat(t, false, "fd00::%d/64")
+	for _, at := range []string{"10.0.0.1", "fd00::1"} {
+		t.Run(at, func(t *testing.T) { CheckNetConn(t, a, b, at) })
+	}
 }
 
 // A port that is listened on is the host's until the listener is closed and the last

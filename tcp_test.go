@@ -34,8 +34,13 @@ func openTwo(t *testing.T, cfg unet.Config) (a, b *unet.Host) {
 }
 
 func TestTCPConformsToNetConn(t *testing.T) {
-	a, b := openTwo(t, unet.Config{})
-	unet.CheckNetConn(t, a, b)
+	for _, how := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
+		p := dualPair(t, 0)
+		a, b := attached(t, openMux(t, p.A), how, unet.Config{}), attached(t, openMux(t, p.B), how, unet.Config{})
+		for _, at := range []string{"10.0.0.1", "fd00::1"} {
+			t.Run(fmt.Sprint(how, "/", at), func(t *testing.T) { unet.CheckNetConn(t, a, b, at) })
+		}
+	}
 }
 
 // The server and the client of net/http, unchanged, on unet.

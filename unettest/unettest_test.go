@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -69,6 +71,45 @@ func TestHTTP(t *testing.T) {
 		if err != nil || string(text) != "hello server" {
 			t.Errorf("%s: %q, %v", from, text, err)
 		}
+	}
+}
+
+// httptest's server and client speak HTTP/2 over TLS, unchanged, on an IPv4 and an IPv6 address.
+func TestHTTP2(t *testing.T) {
+	lan := unettest.New(t, unettest.Options{IPv6: true})
+	for _, at := range []string{"10.0.0.1:443", "[fd00::1]:443"} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			n, _ := io.Copy(io.Discard, r.Body)
+			fmt.Fprint(w, r.Proto, " ", n)
+		}))
+		server.Listener.Close() // of package net
+		var err error
+		if server.Listener, err = lan.Host("a").Listen(t.Context(), "tcp", at); err != nil {
+			t.Fatal(err)
+		}
+		server.EnableHTTP2 = true
+		server.StartTLS()
+		client := server.Client()
+		transport := client.Transport.(*http.Transport)
+		transport.DialContext = lan.Host("b").DialContext
+		transport.TLSClientConfig.ServerName = "example.com" // the certificate's
+		var requests sync.WaitGroup
+		for range 8 { // streams of one connection
+			requests.Go(func() {
+				resp, err := client.Post(server.URL, "", bytes.NewReader(make([]byte, 300_000)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				text, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil || string(text) != "HTTP/2.0 300000" {
+					t.Errorf("%s: %q, %v", at, text, err)
+				}
+			})
+		}
+		requests.Wait()
+		server.Close()
 	}
 }
 
