@@ -9,18 +9,83 @@ SEED        ?= 0
 BENCHFLAGS  ?=
 VMFLAGS     ?=
 
+# Where make install puts files. Those who build packages set DESTDIR and PREFIX=/usr.
+DESTDIR     ?=
+PREFIX      ?= /usr/local
+sbindir     ?= $(PREFIX)/sbin
+datadir     ?= $(PREFIX)/share
+mandir      ?= $(datadir)/man
+docdir      ?= $(datadir)/doc/unetd
+bashdir     ?= $(datadir)/bash-completion/completions
+zshdir      ?= $(datadir)/zsh/site-functions
+fishdir     ?= $(datadir)/fish/vendor_completions.d
+systemddir  ?= $(PREFIX)/lib/systemd/system
+sysusersdir ?= $(PREFIX)/lib/sysusers.d
+tmpfilesdir ?= $(PREFIX)/lib/tmpfiles.d
+sysconfdir  := /etc# unetd reads its policy there
+BIN         ?= bin# what make unetd and make deb make
+UNETD       ?= $(BIN)/unetd
+
+# Of the Debian package. Without a version it has that of the commit.
+VERSION     ?=
+ARCH        ?= $(shell $(GO) env GOARCH)
+MAINTAINER  ?= unet maintainers <unet@users.noreply.github.com>
+COMPRESS    ?= xz
+
 # Network namespaces, XDP programs and AF_XDP sockets need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build demo test test-containers test-rdma-peers test-vm check bench attack soak fuzz generate clean
+.PHONY: help build unetd install uninstall deb demo test test-containers test-rdma-peers test-vm check bench attack soak fuzz generate clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build all commands into bin/
-	$(GO) build -trimpath -o bin/ ./cmd/...
+build: unetd ## build all commands, and unetd's manual pages and completions, into bin/
 	$(GO) build -C examples -trimpath -o ../bin/ ./...
 	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench ./unetplot
+
+# unetd writes its manual pages and completions itself.
+unetd:
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/unetd
+	rm -rf $(BIN)/share && mkdir -p $(BIN)/share
+	$(BIN)/unetd man $(BIN)/share/man8 $(shell git log -1 --format=%cs)
+	for shell in bash zsh fish; do $(BIN)/unetd completion $$shell > $(BIN)/share/$$shell || exit 1; done
+
+# make install needs no go if make build was run before, by another user than root.
+$(BIN)/share:
+	$(MAKE) unetd
+
+# Files are written for /usr.
+PLACE = sed 's,/usr/sbin,$(sbindir),; s,/usr/share/doc/unetd,$(docdir),'
+
+install: $(BIN)/share ## install unetd: PREFIX=/usr/local, DESTDIR; configuration that is there stays
+	install -d $(addprefix $(DESTDIR),$(sbindir) $(mandir)/man8 $(docdir)/examples $(bashdir) $(zshdir) $(fishdir) $(systemddir) $(sysusersdir) $(tmpfilesdir) $(sysconfdir)/default $(sysconfdir)/unet)
+	install -m 755 $(UNETD) $(DESTDIR)$(sbindir)/unetd
+	install -m 644 $(BIN)/share/man8/*.8 $(DESTDIR)$(mandir)/man8/
+	install -m 644 $(BIN)/share/bash $(DESTDIR)$(bashdir)/unetd
+	install -m 644 $(BIN)/share/zsh $(DESTDIR)$(zshdir)/_unetd
+	install -m 644 $(BIN)/share/fish $(DESTDIR)$(fishdir)/unetd.fish
+	install -m 644 docs/policy.md docs/operations.md $(DESTDIR)$(docdir)/
+	install -m 644 docs/policy.example.yaml deploy/grafana/unet.json deploy/prometheus/unet.rules.yml $(DESTDIR)$(docdir)/examples/
+	install -m 644 deploy/systemd/unetd.sysusers $(DESTDIR)$(sysusersdir)/unetd.conf
+	install -m 644 deploy/systemd/unetd.tmpfiles $(DESTDIR)$(tmpfilesdir)/unetd.conf
+	$(PLACE) deploy/systemd/unetd.service > $(DESTDIR)$(systemddir)/unetd.service
+	chmod 644 $(DESTDIR)$(systemddir)/unetd.service
+	test -e $(DESTDIR)$(sysconfdir)/default/unetd || install -m 644 deploy/systemd/unetd.default $(DESTDIR)$(sysconfdir)/default/unetd
+	test -e $(DESTDIR)$(sysconfdir)/unet/policy.yaml || { $(PLACE) deploy/policy.yaml > $(DESTDIR)$(sysconfdir)/unet/policy.yaml && chmod 644 $(DESTDIR)$(sysconfdir)/unet/policy.yaml; }
+
+uninstall: ## remove what make install has installed; configuration that was changed stays
+	rm -f $(addprefix $(DESTDIR),$(sbindir)/unetd $(mandir)/man8/unetd.8 $(mandir)/man8/unetd-*.8 $(bashdir)/unetd $(zshdir)/_unetd $(fishdir)/unetd.fish)
+	rm -f $(addprefix $(DESTDIR),$(systemddir)/unetd.service $(sysusersdir)/unetd.conf $(tmpfilesdir)/unetd.conf)
+	rm -rf $(DESTDIR)$(docdir)
+	cmp -s deploy/systemd/unetd.default $(DESTDIR)$(sysconfdir)/default/unetd && rm $(DESTDIR)$(sysconfdir)/default/unetd || :
+	$(PLACE) deploy/policy.yaml | cmp -s - $(DESTDIR)$(sysconfdir)/unet/policy.yaml && rm $(DESTDIR)$(sysconfdir)/unet/policy.yaml || :
+	test ! -d $(DESTDIR)$(sysconfdir)/unet || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(sysconfdir)/unet
+
+# The program of the package needs no libc, so the package is for all releases.
+deb: unetd ## build the Debian package bin/unetd_VERSION_ARCH.deb (needs dpkg-deb, git, gzip)
+	CGO_ENABLED=0 GOARCH=$(ARCH) $(GO) build -trimpath -ldflags=-s -o $(BIN)/deb/unetd ./cmd/unetd
+	GO="$(GO)" VERSION="$(VERSION)" ARCH=$(ARCH) MAINTAINER="$(MAINTAINER)" COMPRESS=$(COMPRESS) BIN=$(BIN) UNETD=$(BIN)/deb/unetd deploy/debian/build $(BIN)
 
 demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, in seconds
 	$(SUDO) bin/unetbench rtt --rounds 5 --transport tcp,kernel-tcp,go-tcp

@@ -103,7 +103,7 @@ of their own. Frames that no application has claimed go to the kernel.`,
 		newRevoke(), newReload(), newDrain(),
 		newCleanup(),
 		newDoctor(), newCapture(), newDemo(),
-		newVersion(), newRegister(), newDemoApplication(),
+		newVersion(), newRegister(), newMan(), newDemoApplication(),
 	)
 	return root
 }
