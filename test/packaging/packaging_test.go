@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -326,7 +325,6 @@ func TestDebianPackage(t *testing.T) {
 
 	s.run("dpkg", "--remove", "unetd")
 	app.Await(t, "ended: ")
-	io.WriteString(stdin, "")
 	unetd.Untouched(t, pair.A)
 	for _, file := range []string{"/usr/sbin/unetd", "/sys/fs/bpf/unet", "/run/unet/unetd.sock", "/run/unet/unetd.sock.lock"} {
 		if s.exists(file) {

@@ -22,6 +22,8 @@ import (
 // what it starts can write to no settings of the kernel but those of the network namespace.
 const boot = `
 set -e
+export container=unet-test PATH=/usr/sbin:/usr/bin:/sbin:/bin
+unset NOTIFY_SOCKET
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
@@ -49,8 +51,6 @@ ln -s /proc/self/fd dev/fd
 : > etc/machine-id
 rm -f usr/sbin/policy-rc.d # images of containers have it, and it forbids to start services
 mkdir -p oldroot
-export container=unet-test PATH=/usr/sbin:/usr/bin:/sbin:/bin
-unset NOTIFY_SOCKET
 pivot_root . oldroot
 umount -l /oldroot
 exec /lib/systemd/systemd --system --unit=sysinit.target --show-status=no
@@ -64,7 +64,7 @@ type system struct {
 
 func startSystem(t *testing.T, h *netlab.Host) *system {
 	t.Helper()
-	for _, tool := range []string{"unshare", "nsenter", "mount", "umount", "pivot_root", "systemctl"} {
+	for _, tool := range []string{"unshare", "nsenter", "systemctl"} {
 		unetd.Tool(t, tool)
 	}
 	if _, err := os.Stat("/lib/systemd/systemd"); err != nil {

@@ -66,7 +66,7 @@ func capabilities(e *examination) bool {
 		e.unseen("privileges", err)
 		return true
 	case len(missing) > 0:
-		e.note("privileges", "run unetd doctor as root, or with the capabilities that docs/unetd.service gives unetd",
+		e.note("privileges", "run unetd doctor as root, or with the capabilities that deploy/systemd/unetd.service gives unetd",
 			"uid %d without %s: unetd cannot run so, and not everything is examined", os.Geteuid(), strings.Join(missing, ", "))
 		return true
 	}
