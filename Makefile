@@ -95,7 +95,7 @@ demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, 
 # detector in packages of one goroutine, unetdebug (lock order of stack, freed frames of segment)
 # in those that use neither package.
 MODULE     = github.com/unet-go/unet
-NO_RACE    = bpf proto/tcp
+NO_RACE    = bpf proto/tcp test/packaging
 NO_DEBUG   = cmd/% internal/% mux
 PACKAGES   = $(shell $(GO) list ./...)
 UNETDEBUG  = $(GO) test $(1) -p 2 -count=1 -timeout 30m -tags unetdebug $(2)

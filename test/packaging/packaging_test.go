@@ -205,9 +205,12 @@ func exchange(h *netlab.Host, to string, answered *atomic.Uint64, stop <-chan st
 	}
 }
 
-const policyForNobody = `rules:
-  - name: nobody
-    users: [nobody]
+// userID is of the application. No other package of tests uses it.
+const userID = "61842"
+
+const policyForUser = `rules:
+  - name: user
+    users: [` + userID + `]
     tags: ["udp:*:7000-7010"]
     endpoints: 1
     memory: 64MiB
@@ -254,10 +257,9 @@ func TestDebianPackage(t *testing.T) {
 		t.Error(out)
 	}
 
-	// User nobody gets an endpoint if its group may connect, and if the policy permits it.
+	// The user gets an endpoint if its group may connect, and if the policy permits it.
 	as := func(groups ...string) []string {
-		user := strconv.Itoa(netlab.NobodyID)
-		return append(append([]string{"setpriv", "--reuid", user, "--regid", user}, groups...), "/usr/local/bin/application", applicationArg)
+		return append(append([]string{"setpriv", "--reuid", userID, "--regid", userID}, groups...), "/usr/local/bin/application", applicationArg)
 	}
 	s.refused("permission denied", as("--clear-groups")...)
 	member := as("--groups", strings.Split(s.run("getent", "group", "unet"), ":")[2])
@@ -267,7 +269,7 @@ func TestDebianPackage(t *testing.T) {
 	if log := s.run("journalctl", "-u", "unetd", "--no-pager", "-o", "cat"); !strings.Contains(log, "the old policy stays") {
 		t.Errorf("the log does not say that the old policy stays:\n%s", log)
 	}
-	s.write("/etc/unet/policy.yaml", policyForNobody)
+	s.write("/etc/unet/policy.yaml", policyForUser)
 	s.run("systemctl", "reload", "unetd")
 
 	cmd := s.command(member...)
@@ -304,7 +306,7 @@ func TestDebianPackage(t *testing.T) {
 	}
 	goesOn("after the upgrade")
 	t.Logf("%d datagrams answered during the upgrade", answered.Load()-duringUpgrade)
-	if got := s.run("cat", "/etc/unet/policy.yaml"); got+"\n" != policyForNobody {
+	if got := s.run("cat", "/etc/unet/policy.yaml"); got+"\n" != policyForUser {
 		t.Errorf("the upgrade has changed the policy:\n%s", got)
 	}
 	fmt.Fprintln(stdin, "7001") // by the new unetd
