@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 )
 
@@ -94,13 +95,21 @@ func servingCases(all []Serving) (cases []servingCase) {
 
 // PrintServing writes the table.
 func PrintServing(w io.Writer, all []Serving) {
-	rounds, failed, n := 0, map[string]int{}, 0
+	failed, n := map[string]int{}, 0
 	for _, s := range all {
-		rounds = max(rounds, s.Round)
 		failed[s.Network] += s.Failed
 		n += s.N
 	}
-	fmt.Fprintf(w, "\nServices on unet and on the kernel's sockets, on the same hosts and processors: medians over %d rounds (lowest..highest)\n", rounds)
+	least, most := math.MaxInt, 0 // rounds that have both networks: a run may have been ended
+	for _, c := range servingCases(all) {
+		v, _ := compareServing(all, c.service, c.procs, requestsPerS)
+		least, most = min(least, v.rounds), max(most, v.rounds)
+	}
+	rounds := fmt.Sprint(most)
+	if least < most {
+		rounds = fmt.Sprintf("%d to %d", least, most)
+	}
+	fmt.Fprintf(w, "\nServices on unet and on the kernel's sockets, on the same hosts and processors: medians over %s rounds (lowest..highest)\n", rounds)
 	fmt.Fprintln(w, "GOMAXPROCS 0: server and client are pinned to a processor each. The ratio is of each round. cpu is of both processes, a request.")
 	g := grid{left: 1}
 	g.add("service", "GOMAXPROCS", "figure", "unet", "", "kernel", "", "unet / kernel", "")
