@@ -307,6 +307,7 @@ func TestPortOfAMasqueradedFlow(t *testing.T) {
 	inner := translate(t, l.A, func(table *nattest.Table) {
 		table.Rule(nftables.ChainHookPostrouting, nattest.OIFName(expr.CmpOpEq, l.A.Interface), nattest.Masquerade())
 	})
+	sysctl(t, l.A, "netfilter/nf_conntrack_udp_timeout", "3600") // by default a flow without answers is forgotten after 30 s
 	server := kernelUDP(t, l.B, "10.0.0.2:9000")
 	client := kernelUDP(t, inner, nattest.InnerAddr+":7001")
 	if seen := exchange(t, client, "10.0.0.2:9000", server); seen != netip.MustParseAddrPort("10.0.0.1:7001") {
