@@ -109,8 +109,8 @@ func answers(t *testing.T, pair *netlab.Pair, at string) error {
 	return err
 }
 
-// TestKilledApplication: what a process held goes when it is killed, with
-// unetd alive and with unetd killed before. Its port is the kernel's again.
+// TestKilledApplication: what a process held is released when it is killed, while unetd runs
+// and after unetd was killed. Its port is the kernel's again.
 func TestKilledApplication(t *testing.T) {
 	for _, daemonFirst := range []bool{false, true} {
 		t.Run(fmt.Sprintf("daemon killed first=%v", daemonFirst), func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestDaemonKilled(t *testing.T) {
 		t.Errorf("unetd on SIGTERM: %v", err)
 	}
 	if err := server.End(t); err == nil {
-		t.Error("the server ended as if nothing had happened")
+		t.Error("the server ended without an error")
 	}
 	if !strings.Contains(server.Output(), "lease closed") {
 		t.Errorf("the server said: %s", server.Output())

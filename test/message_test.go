@@ -61,7 +61,7 @@ func recvOne(t *testing.T, ep *datapath.Endpoint) datapath.Message {
 	return m[0]
 }
 
-// quiet checks that every frame is where it belongs when nothing is under way.
+// quiet checks that neither the stack nor the application owns a frame when nothing is in flight.
 func quiet(t *testing.T, ep *datapath.Endpoint) {
 	t.Helper()
 	if a := ep.Audit(); a[segment.Stack] != 0 || a[segment.Application] != 0 {

@@ -286,7 +286,7 @@ func TestUDPErrors(t *testing.T) {
 		t.Errorf("a first write, before the ICMP error: %v", err)
 	}
 	if _, err := absent.Read(buf); !errors.Is(err, syscall.EHOSTUNREACH) {
-		t.Errorf("a host that is not there: %v, want EHOSTUNREACH", err)
+		t.Errorf("an address without a host: %v, want EHOSTUNREACH", err)
 	}
 
 	blocked := make(chan error)
@@ -315,8 +315,8 @@ func TestUDPErrors(t *testing.T) {
 	again.Close()
 }
 
-// TestLentAtClose: what the application has borrowed stays readable when the
-// host is closed, and is given back afterwards without harm.
+// TestLentAtClose: what the application has borrowed stays readable when the host is closed,
+// and can be given back afterwards.
 func TestLentAtClose(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)

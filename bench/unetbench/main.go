@@ -95,7 +95,7 @@ func (o *output) step(format string, args ...any) {
 	}
 }
 
-// note writes a line that stays.
+// note writes a line that the progress line does not overwrite.
 func (o *output) note(line string) {
 	o.clear()
 	fmt.Fprintln(o.progress, line)

@@ -221,7 +221,7 @@ func leftovers(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for _, i := range ifs {
-		if slices.Contains([]string{netlab.Interface, netlab.MiddleA, netlab.MiddleB}, i.Name) { // others come and go on a machine
+		if slices.Contains([]string{netlab.Interface, netlab.MiddleA, netlab.MiddleB}, i.Name) { // the machine may have other interfaces, which change
 			all = append(all, "interface "+i.Name)
 		}
 	}
@@ -528,8 +528,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestOperate: each condition is measured, and has been there: metrics were scraped, and packets of the
-// endpoint that is captured, and of no other, were captured.
+// TestOperate: each condition is measured and was in effect: metrics were scraped, and packets of the
+// captured endpoint, and of no other, were captured.
 func TestOperate(t *testing.T) {
 	unetd := buildDaemon(t)
 	out, errs := measure(t, "operate", "--unetd", unetd, "--transport", "msg,udp,tcp", "--rounds", "1", "--limit", "100ms", "--interval", "20ms", "--scrapes", "2")
@@ -606,7 +606,7 @@ func TestServices(t *testing.T) {
 		t.Errorf("goals are missing:\n%s", errs)
 	}
 
-	// What is missing is said before anything is made.
+	// A missing program is reported before hosts are made.
 	t.Setenv("PATH", t.TempDir())
 	for _, c := range []struct{ args, want string }{
 		{"--service http", "there is no wrk to ask http: install it"},
@@ -660,7 +660,7 @@ Requests/sec:  48204.43
 }
 
 // TestProfile: each message runs each program of the daemons once, and the samples of the two processes
-// lie in the loop that waits, in our code, and in the kernel on both sides of a veth.
+// are in the loop that waits, in our code, and in the kernel on both sides of a veth.
 func TestProfile(t *testing.T) {
 	unetd := buildDaemon(t)
 	out, errs := measure(t, "profile", "udp", "--unetd", unetd, "--mode", "generic", "--limit", "1s")

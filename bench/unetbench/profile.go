@@ -85,8 +85,8 @@ much of that an empty program shows, and how long a round trip takes meanwhile.`
 	return cmd
 }
 
-// fastest is less than any round trip takes. The memory for the times of more of them would be cleared
-// while samples are taken.
+// fastest is less than any round trip takes. It bounds the number of round trips: the memory for the times
+// of more of them would have to be cleared, and that would show in the samples.
 const fastest = 2 * time.Microsecond
 
 // profile samples round trips.

@@ -287,7 +287,7 @@ func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output)
 // in reports whether an item is measured in a round.
 func (i item) in(round int) bool { return round <= i.Rounds && (round-1)%max(i.Every, 1) == 0 }
 
-// times is in how many rounds of so many.
+// times is in how many of the given rounds the item is measured.
 func (i item) times(rounds int) (n int) {
 	for round := 1; round <= rounds; round++ {
 		if i.in(round) {

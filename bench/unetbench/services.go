@@ -38,7 +38,7 @@ type serving struct {
 	lines    []report.Serving
 }
 
-// service is a server of ours, and what asks it.
+// service is a server of ours, and the client that measures it.
 type service struct {
 	name   string
 	client string // a program of the machine; "": the service's own

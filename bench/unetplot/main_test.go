@@ -43,7 +43,7 @@ func TestPlot(t *testing.T) {
 		t.Errorf("standard input gives another picture: %v", err)
 	}
 
-	// What cannot be drawn leaves the picture alone that is there.
+	// If the input cannot be drawn, an existing picture is not changed.
 	for want, args := range map[string][]string{
 		broken + ": line 2: ":  {broken},
 		"no such file":         {filepath.Join(dir, "none.jsonl")},

@@ -59,7 +59,7 @@ func TestResolver(t *testing.T) {
 		}
 		var e *net.DNSError
 		if _, err := resolver.LookupNetIP(t.Context(), "ip", "nothing.example.test."); !errors.As(err, &e) || !e.IsNotFound {
-			t.Errorf("%s: a name that is not there: %v", name, err)
+			t.Errorf("%s: a name that does not exist: %v", name, err)
 		}
 	}
 	conn.Close()

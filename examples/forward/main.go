@@ -96,8 +96,8 @@ func forward(ctx context.Context, listener net.Listener, dial dialFunc, to strin
 	}
 }
 
-// join copies both ways until both ways end. The end of one way is passed on, and the other way
-// stays open. An error ends both.
+// join copies in both directions until both have ended. The end of one direction is passed on,
+// and the other one stays open. An error ends both.
 func join(a, b net.Conn) {
 	var other sync.WaitGroup
 	other.Go(func() { copyAndClose(a, b) })

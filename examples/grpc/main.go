@@ -69,7 +69,7 @@ func run(ctx context.Context) error {
 	}
 }
 
-// serve answers calls until ctx ends. Then it tells the watchers, and completes the calls that
+// serve answers calls until ctx ends. Then it reports the end to the watchers, and completes the calls that
 // have begun.
 func serve(ctx context.Context, listener net.Listener) error {
 	service := health.NewServer()

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// dest is what one side tells the other about a queue pair.
+// dest is what one side sends to the other about a queue pair.
 type dest struct {
 	qpn, psn uint32
 	addr     netip.Addr // as the GID ::ffff:a.b.c.d
@@ -76,8 +76,8 @@ func writeDests(w io.Writer, slots int, dests []dest) error {
 	return err
 }
 
-// exchangeClient is the client's side of the exchange: it tells its queue pairs, learns the
-// server's, and says that it has.
+// exchangeClient is the client's side of the exchange: it sends its queue pairs, receives the
+// server's, and confirms them.
 func exchangeClient(c io.ReadWriter, slots int, own []dest) (remote []dest, err error) {
 	if err = writeDests(c, slots, own); err != nil {
 		return nil, err

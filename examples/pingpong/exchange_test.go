@@ -36,8 +36,8 @@ func TestDest(t *testing.T) {
 	}
 }
 
-// Both sides of the exchange learn of all queue pairs of the other, and the server connects before
-// the client knows its.
+// Each side of the exchange gets all queue pairs of the other. The server connects before the
+// client gets the queue pairs of the server.
 func TestExchange(t *testing.T) {
 	for _, n := range []int{1, srqSlots} {
 		var a, b []dest

@@ -25,7 +25,7 @@ const usage = `usage: pingpong [options] [HOST]
 The options are those of ibv_rc_pingpong, -q of ibv_srq_pingpong:
 `
 
-// options are what a run is like.
+// options are the options of a run.
 type options struct {
 	host   string // the server's address; "" at the server
 	socket string

@@ -232,7 +232,7 @@ func (p *pingpong) pathMTU() verbs.MTU {
 	}
 }
 
-// exchange tells the peer of the queue pairs, over TCP, and connects them.
+// exchange exchanges the queue pairs with the peer, over TCP, and connects them.
 func (p *pingpong) exchange(host *unet.Host, connect func([]dest) error) error {
 	slots := 1
 	if p.kind == "srq" {

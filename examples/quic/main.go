@@ -99,8 +99,8 @@ func run(ctx context.Context) error {
 	}
 }
 
-// listenPacket opens a UDP socket. One of unet is made what quic-go expects of one of the kernel:
-// quic-go then uses ECN, sends several packets in a call, and finds the path's MTU.
+// listenPacket opens a UDP socket. Package quicconn gives a socket of unet what quic-go expects of a
+// kernel socket: quic-go then uses ECN, sends several packets in a call, and finds the path's MTU.
 func listenPacket(ctx context.Context, network unet.Network, address string) (net.PacketConn, error) {
 	conn, err := network.ListenPacket(ctx, "udp", address)
 	if conn, ok := conn.(*unet.UDPConn); ok {

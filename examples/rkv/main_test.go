@@ -25,8 +25,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// bench finds what the server answers by READ and over UDP, with as many clients as it was told, and
-// removes its keys.
+// bench looks keys up by READ and over UDP, with as many clients as its flag says, and removes its
+// keys.
 func TestBench(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	hostA, a := lab.Open(t, pair.A)

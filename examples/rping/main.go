@@ -26,7 +26,7 @@ const usage = `usage: rping -s | -c -a ADDR [options]
 The options are those of rdma-core's rping:
 `
 
-// options are what a run is like.
+// options are the options of a run.
 type options struct {
 	server, client bool
 	addr           netip.Addr // the server's

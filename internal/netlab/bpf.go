@@ -50,7 +50,7 @@ func BPFFS(t TB) string {
 	return PathTo(dir)
 }
 
-// BPFObject is a map, program or link ("map", "prog", "link") by the kernel's number.
+// BPFObject is a map, program or link ("map", "prog", "link") by the kernel's identifier.
 type BPFObject struct {
 	Kind string
 	ID   uint32

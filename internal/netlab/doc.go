@@ -10,7 +10,7 @@
 //	└──────────────────┘                └──────────────────┘
 //
 // A host is a network namespace without a name. Only file descriptors of this
-// process (and the processes it started there) hold it, so the kernel removes the
+// process, and the processes that it started there, keep it, so the kernel removes the
 // namespaces, the cable and everything attached to it when this process ends or is killed.
 // Nothing appears in `ip netns` or in the machine's own `ip link`.
 //

@@ -54,7 +54,7 @@ func (h *Host) IP() netip.Addr {
 }
 
 // Do runs fn inside the host, on the calling goroutine, which is locked to its
-// thread meanwhile. Sockets that fn opens belong to the host for good;
+// thread meanwhile. Sockets that fn opens stay in the host after the call;
 // goroutines that fn starts run outside.
 func (h *Host) Do(fn func() error) (err error) {
 	home, err := enterHome()

@@ -199,7 +199,7 @@ func interfaces(t *testing.T) []string {
 	}
 	var names []string
 	for _, i := range ifs {
-		if slices.Contains([]string{netlab.Interface, netlab.MiddleA, netlab.MiddleB}, i.Name) { // others come and go on a machine
+		if slices.Contains([]string{netlab.Interface, netlab.MiddleA, netlab.MiddleB}, i.Name) { // the machine may have other interfaces, which change
 			names = append(names, i.Name)
 		}
 	}
@@ -481,6 +481,6 @@ func TestUseCongestion(t *testing.T) {
 		t.Errorf("the other host's: %s, want %s", got, before)
 	}
 	if err := p.A.UseCongestion("none such"); err == nil {
-		t.Error("one that there is not is accepted")
+		t.Error("an unknown congestion control is accepted")
 	}
 }

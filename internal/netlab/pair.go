@@ -151,7 +151,7 @@ func (p *Pair) build(cfg Config) error {
 	return nil
 }
 
-// hosts are those that there are.
+// hosts lists the hosts of the pair.
 func (p *Pair) hosts() []*Host {
 	if p.Middle == nil {
 		return []*Host{p.A, p.B}

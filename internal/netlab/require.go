@@ -25,7 +25,7 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// RequireXDP skips the test where namespaces or AF_XDP cannot be had, or fails
+// RequireXDP skips the test where namespaces or AF_XDP are not available, or fails
 // it if UNET_REQUIRE_XDP=1.
 func RequireXDP(t TB) {
 	t.Helper()
@@ -51,7 +51,7 @@ func RequirePair(t TB, cfg Config) *Pair {
 	return p
 }
 
-// xdpUsable is the error of a process that cannot have namespaces and AF_XDP sockets.
+// xdpUsable returns an error if this process cannot make namespaces or AF_XDP sockets.
 func xdpUsable() error {
 	if os.Geteuid() != 0 {
 		return errors.New("namespaces and AF_XDP need root")

@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// Patience is how long a test waits for what must happen; it is no bound on
-// how fast that is.
+// Patience is how long a test waits for an event that must happen. Usually the event happens
+// much sooner.
 const Patience = 2 * time.Minute
 
 // Listen makes a socket in a folder of the test.
@@ -39,7 +39,7 @@ func ListenAt(t testing.TB, path string) *net.UnixListener {
 	return ln
 }
 
-// SocketPair connects an application's end with one the test speaks for.
+// SocketPair returns two connected sockets: an application's, and unetd's, which the test uses.
 func SocketPair(t testing.TB) (application, unetd *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -72,8 +72,8 @@ func SendAll(t testing.TB, c *net.UnixConn, record string, w *os.File, descripto
 	}
 }
 
-// Pipe gives the read end, which meets the end of file when the last copy of
-// the write end is closed, and the write end.
+// Pipe returns the read end and the write end. The read end returns the end of file when the
+// last copy of the write end is closed.
 func Pipe(t testing.TB) (*os.File, *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -99,7 +99,7 @@ func WantClosed(t testing.TB, r *os.File) {
 // it began with.
 func DescriptorLeaks(t *testing.T) {
 	t.Helper()
-	// The runtime's poller keeps descriptors of its own from first use on.
+	// The runtime's poller opens descriptors at its first use and keeps them.
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func OpenDescriptors(t testing.TB) []string {
 	return open
 }
 
-// Await waits for a value on c, or its end.
+// Await waits until c has a value or is closed.
 func Await(t testing.TB, what string, c <-chan struct{}) {
 	t.Helper()
 	select {

@@ -59,7 +59,7 @@ func (p *tail) String() string {
 func cast(t testing.TB, h *netlab.Host, uid uint32, files ...*os.File) *actor {
 	t.Helper()
 	a := &actor{uid: uid, reports: make(chan report, 1)}
-	// The link survives a change of user that takes the folder of this binary away.
+	// By this link the binary can also be executed if the user cannot reach its folder.
 	a.cmd = exec.Command("/proc/self/exe")
 	a.cmd.Env = append(os.Environ(), agentVariable+"=1")
 	a.cmd.SysProcAttr = netlab.User(uid)
@@ -124,7 +124,7 @@ func (a *actor) leave() error {
 
 var errAgentGone = errors.New("the agent's process has ended")
 
-// try has an agent do something. The error is the agent's.
+// try has an agent execute the command, and returns its result and error.
 func (c command[A, R]) try(a *actor, arg A) (result R, err error) {
 	with, err := json.Marshal(arg)
 	if err != nil {
@@ -147,7 +147,7 @@ func (c command[A, R]) try(a *actor, arg A) (result R, err error) {
 	}
 }
 
-// do is try, where nothing may go wrong.
+// do is try for a command that must succeed.
 func (c command[A, R]) do(t testing.TB, a *actor, arg A) R {
 	t.Helper()
 	result, err := c.try(a, arg)
@@ -166,13 +166,13 @@ type agent struct {
 	guns      []*gun
 	neighbour *neighbour
 	held      []io.Closer     // connections and descriptors that it keeps
-	loitering []*net.UnixConn // which it leaves alone
-	hand      *net.UnixConn   // on which descriptors are handed over to it
-	borrowed  []*os.File      // they
+	loitering []*net.UnixConn // which it neither reads nor closes
+	hand      *net.UnixConn   // on which it receives descriptors of other processes
+	borrowed  []*os.File      // those descriptors
 	busy      []*pastime
 }
 
-// order is a command on its way to an agent, and report the answer.
+// order is a command that is sent to an agent, and report the answer.
 type order struct {
 	Do   string          `json:"do"`
 	With json.RawMessage `json:"with"`
@@ -183,7 +183,7 @@ type report struct {
 	Error  *failure        `json:"error,omitempty"`
 }
 
-// failure carries an error between processes, with what it is.
+// failure carries an error between processes: its text, and what errors.Is has to find in it.
 type failure struct {
 	Text  string   `json:"text"`
 	Kinds []string `json:"kinds,omitempty"`
@@ -240,7 +240,7 @@ type command[A, R any] string
 // commands is what agents do with the argument of an order.
 var commands = map[string]func(*agent, json.RawMessage) (any, error){}
 
-// teach makes a command of what an agent does.
+// teach registers f as a command of agents.
 func teach[A, R any](name string, f func(*agent, A) (R, error)) command[A, R] {
 	commands[name] = func(a *agent, with json.RawMessage) (any, error) {
 		var arg A
@@ -284,7 +284,7 @@ func runAgent(in io.Reader, out io.Writer) error {
 	}
 }
 
-// pastime is something that an agent does until it is stopped.
+// pastime is background work of an agent, which runs until it is stopped.
 type pastime struct {
 	stop chan struct{}
 	done chan struct{}
@@ -317,7 +317,7 @@ func (a *agent) repeat(f func(stop <-chan struct{}) error) {
 	})
 }
 
-// rest ends everything that the agent does in the background.
+// rest stops all background work of the agent.
 var rest = teach("rest", func(a *agent, _ nothing) (nothing, error) {
 	var errs []error
 	for _, p := range a.busy {

@@ -122,7 +122,7 @@ const (
 	happenedWidth = 110
 )
 
-// print writes the table: a line per case, and more where more has happened.
+// print writes the table: a line for each case, and further lines if a case has several results.
 func (t *table) print(w io.Writer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,7 +176,7 @@ func wrap(text string, limit int) (lines []string) {
 	return append(lines, line)
 }
 
-// countsText writes how often there was what.
+// countsText writes each name with its count.
 func countsText(counts map[string]int) string {
 	var parts []string
 	for _, what := range slices.Sorted(maps.Keys(counts)) {

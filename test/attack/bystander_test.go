@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	tripTimeout = time.Minute          // then what was asked counts as lost
+	tripTimeout = time.Minute          // after it a request counts as lost
 	tripPause   = 2 * time.Millisecond // between trips: bystanders leave the processors to the attackers
 )
 
@@ -40,7 +40,7 @@ type bystander struct {
 	state trips
 }
 
-// trips is what has become of a bystander's requests.
+// trips counts the outcomes of a bystander's requests.
 type trips struct {
 	Name  string
 	Done  uint64
@@ -50,7 +50,7 @@ type trips struct {
 	Why   string        // the first that was lost or wrong
 }
 
-// errWrong: something came that was not what should.
+// errWrong: what was received is not the expected answer.
 var errWrong = errors.New("wrong answer")
 
 // run sends requests until stop is closed.
@@ -140,8 +140,8 @@ func startKernelTraffic(t testing.TB, pair *netlab.Pair) []*bystander {
 	return all
 }
 
-// start runs bystanders until the test ends. What wakes them from their waiting
-// is to be cleaned up before, that is, registered after.
+// start runs bystanders until the test ends. A cleanup that unblocks waiting bystanders has
+// to run before, so it is registered after this call.
 func start(t testing.TB, all []*bystander) {
 	stop := make(chan struct{})
 	var running sync.WaitGroup
@@ -207,8 +207,8 @@ func askTCP(c net.Conn, q []byte) error {
 	return nil
 }
 
-// neighbour is the bystander that an attacker would most like to harm: another
-// user's process, with endpoints of its own on the same interface.
+// neighbour is the most exposed bystander: another user's process, with endpoints of its own
+// on the same interface.
 type neighbour struct {
 	host  *unet.Host
 	conn  *unet.UDPConn
@@ -274,7 +274,7 @@ var settle = teach("settle", func(a *agent, arg settleArg) (nothing, error) {
 	return nothing{}, nil
 })
 
-// howIsIt takes what has become of the neighbour's requests.
+// howIsIt returns the outcomes of the neighbour's requests so far, and resets the worst times.
 var howIsIt = teach("how is it", func(a *agent, _ nothing) (all []trips, err error) {
 	for _, b := range a.neighbour.all {
 		all = append(all, b.look())

@@ -122,7 +122,8 @@ func (c *capture) run() {
 	}
 }
 
-// vlanTagged: the kernel takes a VLAN tag out of the frame and puts it beside.
+// vlanTagged reports whether a frame had a VLAN tag. The kernel removes the tag from the frame and
+// passes it in a control message.
 func vlanTagged(oob []byte) bool {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -209,12 +210,12 @@ var (
 	victimAddr6    = netip.MustParseAddr("fd00::80")
 )
 
-// isBystander: whole addresses of those who only do what is allowed.
+// isBystander reports whether a is the whole address of a bystander: of the neighbour or the victim.
 func isBystander(a netip.Addr) bool {
 	return a == neighbourAddr || a == neighbourAddr6 || a == victimAddr || a == victimAddr6
 }
 
-// Ports and message tags. The attackers may have the first, one of them has one.
+// Ports and message tags. The first three are the attackers'.
 const (
 	attackerPort   = 7000 // UDP and TCP, of hostA and hostA6; to 7099 if there are more of them
 	attackerBlock  = 20032
@@ -246,7 +247,7 @@ type judge struct {
 
 var ignored = gopacket.NilDecodeFeedback
 
-// judge answers what is wrong with a frame, or nothing.
+// judge returns what is wrong with a frame, or "".
 func (j *judge) judge(frame []byte, marked bool) string {
 	if err := j.eth.DecodeFromBytes(frame, ignored); err != nil {
 		return fmt.Sprintf("no Ethernet frame: %v", err)

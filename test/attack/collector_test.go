@@ -27,7 +27,7 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// tally is what a receiver has got.
+// tally counts the samples that a receiver has received.
 type tally struct {
 	samples []sample // those that are for it
 
@@ -113,7 +113,7 @@ func (c *collector) run() {
 	}
 }
 
-// end takes what is there and stops.
+// end receives the frames that have arrived, and stops.
 func (c *collector) end() {
 	select {
 	case <-c.done:

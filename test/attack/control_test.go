@@ -99,7 +99,7 @@ func controlCases(loiter *loiterers) []attackCase {
 			s.conversations(map[string][]record{
 				"open twice":         {granted, {Text: strings.Replace(openRecord, `"id":1`, `"id":2`, 1)}},
 				"open twice at once": {open, open},
-				"claim at once":      {open, {Text: claimAny}, {Text: "x"}}, // the claim is no violation if the answer was faster
+				"claim at once":      {open, {Text: claimAny}, {Text: "x"}}, // the claim is no violation if unetd has answered the open before it
 				"claim before open":  {{Text: claimAny}, open},
 				"list after open":    {granted, {Text: `{"v":1,"id":2,"op":"list"}`}},
 				"counters after":     {granted, {Text: `{"v":1,"id":2,"op":"counters"}`}},
@@ -159,7 +159,7 @@ func controlCases(loiter *loiterers) []attackCase {
 	}
 }
 
-// loiterers are a user's connections that do nothing, or do not listen.
+// loiterers are a user's connections that send nothing, or do not read answers.
 type loiterers struct {
 	actor *actor
 	since time.Time
@@ -243,7 +243,7 @@ func descriptorsOf(t testing.TB, pid int) int {
 	return len(entries)
 }
 
-// record is what an agent sends on a connection to unetd, and what rides on it.
+// record is what an agent sends on a connection to unetd, with the descriptors that are attached.
 type record struct {
 	Text        string
 	Pad         int   // bytes of spaces behind it
@@ -266,7 +266,7 @@ type talkArg struct {
 	Shut    bool // the writing side afterwards
 }
 
-// talked is what unetd sent until it ended the connection, or for a second.
+// talked is what unetd sent until it ended the connection or a second was over.
 type talked struct {
 	Answers []string
 	Ended   bool

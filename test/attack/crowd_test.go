@@ -35,7 +35,7 @@ func raiseDescriptorLimit() error {
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 }
 
-// crowd makes a number of connections and keeps its ends open, for any answer of unetd.
+// crowd makes a number of connections and keeps its ends open, whatever unetd answers.
 var crowd = teach("crowd", func(a *agent, arg crowdArg) (connected int, err error) {
 	if err := raiseDescriptorLimit(); err != nil {
 		return 0, err
@@ -51,7 +51,7 @@ var crowd = teach("crowd", func(a *agent, arg crowdArg) (connected int, err erro
 	return connected, nil
 })
 
-// stormArg is how many at once open endpoints, and how often each.
+// stormArg is how many goroutines open endpoints at once, and how often each does.
 type stormArg struct {
 	Socket      string
 	Wide, Times int
@@ -139,7 +139,7 @@ func crowdCases() []attackCase {
 				}
 			}
 			took := time.Since(begin)
-			for range 10 { // and while they all are there
+			for range 10 { // and while all connections are open
 				open()
 			}
 			s.row.note("%d connected in %s, by %d processes; the neighbour opened %d endpoints meanwhile, the slowest in %s; unetd has %d descriptors",
@@ -175,16 +175,16 @@ func crowdCases() []attackCase {
 	}
 }
 
-// unreadArg is how many connections there are at once, what is sent on each first, and
-// what is sent then, with a number in it, as long as unetd reads it.
+// unreadArg is how many connections there are at once, and what is sent on each: First once,
+// then Next, with a number for %d, until unetd ends the connection.
 type unreadArg struct {
 	Socket      string
 	Wide        int
 	First, Next string
 }
 
-// unread keeps connections on which answers are asked for and never read. One that
-// unetd has ended is followed by another.
+// unread keeps connections on which it sends requests and never reads answers. A new
+// connection replaces one that unetd has ended.
 var unread = teach("unread", func(a *agent, arg unreadArg) (nothing, error) {
 	if err := raiseDescriptorLimit(); err != nil {
 		return nothing{}, err

@@ -24,7 +24,7 @@ type pushArg struct {
 	Place []byte // written to the first frame that is sent from, if any
 }
 
-// pushed is what became of descriptors.
+// pushed is how many descriptors the kernel took and refused.
 type pushed struct {
 	Taken, Refused uint64
 	Errno          string // of a kick
@@ -50,7 +50,7 @@ var push = teach("push", func(a *agent, arg pushArg) (p pushed, err error) {
 		p.Taken += uint64(n - g.tx.pending())
 		var errno unix.Errno
 		if errors.As(err, &errno) {
-			// It will not go on before it has another descriptor in that place.
+			// The kernel does not continue until that entry of the ring is another descriptor.
 			p.Errno = unix.ErrnoName(errno)
 			for i := range g.tx.pending() {
 				*g.tx.at(atomic.LoadUint32(g.tx.consumer) + i) = queues.Desc{Addr: math.MaxUint64 - 1, Len: 60}
@@ -205,7 +205,7 @@ var rebind = teach("rebind", func(a *agent, arg gunArg) (list []attempt, err err
 	try(&list, "SO_SNDBUFFORCE", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<30))
 	try(&list, "SO_PREFER_BUSY_POLL", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_PREFER_BUSY_POLL, 1))
 	try(&list, "SO_BUSY_POLL", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, 1<<20))
-	// The network namespace behind it would be a way to its port.
+	// SIOCGSKNS would return the network namespace of the socket, in which its port is.
 	for _, ioctl := range []struct {
 		name    string
 		request uint
@@ -219,7 +219,7 @@ var rebind = teach("rebind", func(a *agent, arg gunArg) (list []attempt, err err
 	return list, nil
 })
 
-// adorn sets what any socket may have. It is the owner's own socket.
+// adorn sets options that every socket has. The kernel permits them on the attacker's own socket.
 var adorn = teach("adorn", func(a *agent, arg gunArg) (list []attempt, err error) {
 	g := a.guns[arg.Gun]
 	dropAll := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}

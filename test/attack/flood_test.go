@@ -232,7 +232,7 @@ func (s *scene) floodAtLimit(frames int) {
 	s.row.note("of %d frames %d have left the uplink in %s", endpoints*frames, passed, rounded(took))
 }
 
-// superCases are attacks by a host on the wire on what is done for endpoints.
+// superCases are attacks from the wire on the work that the host does for endpoints.
 func superCases(armed *shooter) []attackCase {
 	return []attackCase{{"super-frames of many parts", "host B sends frames of 60 kB to the attacker's endpoint, to be cut into parts of 1 byte and of 512", func(s *scene) {
 		peer, err := s.pair.B.OpenSuper()
@@ -250,15 +250,15 @@ func superCases(armed *shooter) []attackCase {
 				}
 			}
 		}
-		// Each frame ends in one of these ways. The last ones may still wait in the backlog
-		// of the uplink.
+		// Each frame is counted by one of these counters. The last ones may still wait in the
+		// backlog of the uplink.
 		var many, cut uint64
 		if !unetd.Eventually(func() bool {
 			counts := since(before, s.counters(s))
 			many, cut = counts["rx_many_parts"], counts["rx_cut"]+counts["rx_cutter_busy"]
 			return many >= uint64(n) && cut >= uint64(n)
 		}) || many != uint64(n) || cut != uint64(n) {
-			s.Errorf("of %d frames each: %d of too many parts, %d cut or not, for want of room", n, many, cut)
+			s.Errorf("of %d frames of each size: %d of too many parts, %d cut, or dropped because the cutter was busy", n, many, cut)
 		}
 		drain.do(s, armed.actor, gunArg{armed.Gun})
 	}}}

@@ -243,11 +243,11 @@ func forgeARP(v *volley) {
 			v.add(ether(target, linkA, typeARP, arp(op, senderLink, sender, noLink, addr), v.mark()))
 		}
 		for _, addr := range []netip.Addr{hostA, hostB, neighbourAddr, netip.MustParseAddr("10.0.0.61"), netip.MustParseAddr("255.255.255.255")} {
-			packet(arpReply, linkA, addr, hostB)                     // I am he
+			packet(arpReply, linkA, addr, hostB)                     // claims the address
 			packet(arpRequest, linkA, addr, hostB)                   // a request
 			packet(arpRequest, linkA, addr, addr)                    // gratuitous
 			packet(arpReply, linkA, addr, addr)                      //
-			packet(arpRequest, linkA, netip.IPv4Unspecified(), addr) // is he there? (RFC 5227)
+			packet(arpRequest, linkA, netip.IPv4Unspecified(), addr) // a probe (RFC 5227)
 			packet(arpReply, linkA, netip.IPv4Unspecified(), addr)   //
 		}
 		for _, link := range []wire.LinkAddr{linkB, liarLink, broadcast, noLink} {
@@ -285,7 +285,7 @@ func forgeND(v *volley) {
 	for _, link := range []wire.LinkAddr{linkB, liarLink, noLink, broadcast} {
 		nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0x60, attackerAddr6, linkOption(2, link)))
 		nd(solicitB6, solicitB6Link, discovery(attackerAddr6, solicitB6, neighbourSolicit, 0, hostB6, linkOption(1, link)))
-		// A second option behind a true one, and one in a wrong place.
+		// A second option behind a valid one, one behind another option, and one of the wrong type.
 		nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0x60, attackerAddr6, linkOption(2, linkA), linkOption(2, link)))
 		nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0x60, attackerAddr6, []byte{14, 1, 0, 0, 0, 0, 0, 0}, linkOption(2, link)))
 		nd(hostB6, linkB, discovery(attackerAddr6, hostB6, neighbourAdvert, 0x60, attackerAddr6, linkOption(1, link)))
@@ -304,7 +304,7 @@ func forgeND(v *volley) {
 	}
 }
 
-// drops are all counters of frames of endpoints that the mux drops for what they are.
+// drops are all counters of frames of endpoints that the mux drops because of their contents.
 var drops = []string{"tx_truncated", "tx_bad_length", "tx_bad_header", "tx_bad_ethertype", "tx_forged_addr", "tx_forged_tag", "tx_forged_arp", "tx_forged_nd", "tx_forged_quote"}
 
 func malformedCases(armed *shooter) []attackCase {

@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Where things stand in the frames that this file makes.
+// Offsets in the frames that this file makes.
 const (
 	atEtherType   = 12
 	atNetwork     = 14 // the header behind Ethernet's
@@ -46,7 +46,7 @@ const (
 	forged byte = 'F'
 )
 
-// mark makes one. It is the payload of a frame, or stands behind it.
+// mark makes one. It is the payload of a frame, or follows the payload.
 func mark(verdict byte, volley uint32) []byte {
 	b := append([]byte(markText), verdict)
 	return binary.BigEndian.AppendUint32(b, volley)
@@ -82,7 +82,7 @@ func ether(dst, src wire.LinkAddr, etherType int, rest ...[]byte) []byte {
 	return join(dst[:], src[:], be16(etherType), join(rest...))
 }
 
-// ipv4 is a packet with a true header.
+// ipv4 is a packet with a valid header.
 func ipv4(src, dst netip.Addr, protocol byte, rest ...[]byte) []byte {
 	payload := join(rest...)
 	h := join([]byte{0x45, 0}, be16(20+len(payload)), []byte{0, 1, 0, 0, 64, protocol, 0, 0}, src.AsSlice(), dst.AsSlice())
@@ -90,7 +90,7 @@ func ipv4(src, dst netip.Addr, protocol byte, rest ...[]byte) []byte {
 	return join(h, payload)
 }
 
-// ipv6 is a packet with a true header.
+// ipv6 is a packet with a valid header.
 func ipv6(src, dst netip.Addr, next byte, rest ...[]byte) []byte {
 	payload := join(rest...)
 	return join([]byte{0x60, 0, 0, 0}, be16(len(payload)), []byte{next, 255}, src.AsSlice(), dst.AsSlice(), payload)
@@ -131,7 +131,7 @@ const (
 	redirect            = 137
 )
 
-// icmp6 is a message with a true checksum.
+// icmp6 is a message with a valid checksum.
 func icmp6(src, dst netip.Addr, kind, code byte, rest ...[]byte) []byte {
 	m := join([]byte{kind, code, 0, 0}, join(rest...))
 	pseudo := join(src.AsSlice(), dst.AsSlice(), be32(uint32(len(m))), []byte{0, 0, 0, protocolICMPv6})

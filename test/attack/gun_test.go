@@ -18,8 +18,8 @@ import (
 	"github.com/unet-go/unet/queues"
 )
 
-// gun is an endpoint in the hands of an attacker: the descriptors that it was
-// granted, and its memory without anything in between.
+// gun is an endpoint that an attacker uses directly: the descriptors that it was granted, and
+// its memory, without package datapath.
 type gun struct {
 	grant *endpoint.Grant
 	lease *control.Lease
@@ -88,8 +88,8 @@ type fired struct {
 	Errno   string // of a kick that failed
 }
 
-// frame is the memory of the next frame to send from, which was not in use for a
-// ring's length: those on the fill ring are left alone.
+// frame is the memory of the next frame to send from. Frames are used in turn, so that no
+// descriptor on the ring refers to it. Frames for the fill ring are not used.
 func (g *gun) frame() (addr uint64, mem []byte) {
 	geo := g.grant.Geometry
 	addr = uint64(g.next) * uint64(geo.FrameSize)
@@ -99,7 +99,7 @@ func (g *gun) frame() (addr uint64, mem []byte) {
 	return addr, g.mem[addr : addr+uint64(geo.FrameSize)]
 }
 
-// load puts a frame on the TX ring, cut as it is to be. It is not yet submitted.
+// load puts a frame on the TX ring, in one descriptor for each of its parts. It does not submit them.
 func (g *gun) load(at uint32, s shot) (descs uint32) {
 	from := 0
 	for i := range len(s.Cuts) + 1 {
@@ -119,8 +119,7 @@ func (g *gun) load(at uint32, s shot) (descs uint32) {
 // stuck is how long the kernel may leave descriptors on the TX ring.
 const stuck = 10 * time.Second
 
-// flush kicks until the kernel has taken all that was submitted, and gives the
-// completed frames' places back.
+// flush kicks until the kernel has taken all that was submitted, and takes the completions.
 func (g *gun) flush() error {
 	for deadline := time.Now().Add(stuck); ; {
 		errno := kick(g.fd)
@@ -249,8 +248,8 @@ var dropGun = teach("drop", func(a *agent, arg gunArg) (nothing, error) {
 	return nothing{}, errors.Join(g.lease.Close(), g.letGo())
 })
 
-// letGo closes descriptors. The rings stay mapped and with them the socket, as
-// long as they are not unmapped, so they are.
+// letGo unmaps the rings and the segment, and closes the descriptors. A mapped ring would keep
+// the socket open.
 func (g *gun) letGo() error {
 	return errors.Join(g.unmapRings(), unix.Munmap(g.mem), g.grant.Close())
 }
@@ -263,7 +262,7 @@ type hoardArg struct {
 }
 
 // hoard sends without ever taking a completion, and returns how many frames were
-// completed. It stops when the kernel does.
+// completed. It stops when the kernel takes no more frames.
 var hoard = teach("hoard", func(a *agent, arg hoardArg) (completed uint32, err error) {
 	g := a.guns[arg.Gun]
 	for still := 0; still < 100; still++ {
@@ -427,7 +426,7 @@ var scramble = teach("scramble", func(a *agent, arg scrambleArg) (nothing, error
 				if err != nil {
 					return err
 				}
-				// Near where it is: far away is what other cases do.
+				// A value near the current one: other cases write distant ones.
 				atomic.StoreUint32(p, atomic.LoadUint32(p)+random.Uint32N(4096)-2048)
 			}
 		}

@@ -82,7 +82,7 @@ func hiddenCases(armed *shooter) []attackCase {
 			}
 			v.fire(armed)
 
-			// Where the kernel joins the pieces again, a lawful frame is lawful.
+			// The kernel joins the pieces again, so a lawful frame in pieces is lawful.
 			v = s.forge(drops...)
 			before := s.counters(s)
 			for _, k := range lawful(mark(legal, v.number)) {
@@ -116,7 +116,7 @@ func hiddenCases(armed *shooter) []attackCase {
 				var counts map[string]uint64
 				dropped := func() (n uint64) {
 					counts = since(before, s.counters(s))
-					return counts["tx_forged_tag"] + counts["tx_forged_addr"] // a half of each port is a third one
+					return counts["tx_forged_tag"] + counts["tx_forged_addr"] // with one byte of each, the port is neither of both
 				}
 				if !unetd.Eventually(func() bool { return dropped()+uint64(s.ear.legalFrames(number)) == result.Frames }) {
 					s.Errorf("%d frames: %d left the uplink, %v", result.Frames, s.ear.legalFrames(number), counts)
@@ -155,7 +155,7 @@ func forgeExtended(v *volley) {
 							chain = join(chain, header(60), header(last))
 						}
 						v.add(ether(linkB, linkA, typeIPv6, ipv6(src.src, src.dst, first, chain, lie), m))
-						// And behind a fragment header, which an own address may have.
+						// And behind a fragment header, which the holder of a whole address may send.
 						v.add(ether(linkB, linkA, typeIPv6, ipv6(src.src, src.dst, 44, []byte{first, 0, 0, 0, 0, 0, 0, 9}, chain, lie), m))
 					}
 				}

@@ -20,7 +20,7 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// intrudeArg is a process to break into, and names of what it has.
+// intrudeArg is the process to break into.
 type intrudeArg struct{ PID int }
 
 // intrude tries to reach another process's descriptors and memory.
@@ -319,14 +319,14 @@ func presentCases() []attackCase {
 			}
 			s.ended(what, outcomes)
 			if !s.leased(theirs.ID) || !s.leased(t.ID) {
-				s.Error("a lease has ended by it")
+				s.Error("presenting the descriptors has ended a lease")
 			}
 			t.answers(s)
 
-			// What was handed over is of no use when its owner is dead, either.
+			// An XSK that was handed over cannot be presented after its owner's death either.
 			victim.kill()
 			if !unetd.Eventually(func() bool { return !s.leased(theirs.ID) }) {
-				s.Error("the victim's lease goes on after its death")
+				s.Error("the victim's lease has not ended after its death")
 			}
 			outcome := talk.do(s, t.actor, talkArg{Socket: s.unetd.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{stolen}}}})
 			s.ended([]string{"a dead one's XSK"}, []talked{outcome})

@@ -59,7 +59,7 @@ func (s *scene) allRefused(attempts []attempt, mayWork ...string) {
 	s.row.note("%d attempts: %s", len(attempts), countsText(refusals))
 }
 
-// tamper does to a segment what its descriptor might allow.
+// tamper tries all changes to a segment that its descriptor might allow.
 var tamper = teach("tamper", func(a *agent, arg gunArg) (list []attempt, err error) {
 	g := a.guns[arg.Gun]
 	fd, size := int(g.grant.Segment.Fd()), g.grant.Geometry.SegmentSize()
@@ -75,7 +75,7 @@ var tamper = teach("tamper", func(a *agent, arg gunArg) (list []attempt, err err
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seal)
 		try(&list, fmt.Sprintf("add seal %#x", seal), err)
 	}
-	// A file that is opened again by its link has all that it had, and no more.
+	// The seals apply to the file, so they also hold if it is opened again by its link.
 	again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDWR|os.O_TRUNC, 0)
 	try(&list, "open anew with O_TRUNC", err)
 	if err == nil {
@@ -194,7 +194,7 @@ var keep = teach("keep", func(a *agent, arg keepArg) (nothing, error) {
 	return nothing{}, errors.Join(err, g.lease.Close(), g.letGo())
 })
 
-// sharer is closed by its death.
+// sharer is a process that Close kills.
 type sharer struct{ cmd *exec.Cmd }
 
 func (s sharer) Close() error {
@@ -205,11 +205,11 @@ func (s sharer) Close() error {
 
 func (a *agent) hold(c interface{ Close() error }) { a.held = append(a.held, c) }
 
-// ownSocket is the way by which only the kernel can count a segment, for its owner:
-// by RLIMIT_MEMLOCK.
+// ownSocket keeps a segment in a way that only the kernel can count, against its owner's
+// RLIMIT_MEMLOCK.
 const ownSocket = "a socket of its own over the segment"
 
-// kernelCounts reports whether unetd can have the kernel do so here.
+// kernelCounts reports whether RLIMIT_MEMLOCK can be as high here as that needs.
 func kernelCounts(t testing.TB) bool {
 	t.Helper()
 	var limit unix.Rlimit
@@ -221,7 +221,7 @@ func kernelCounts(t testing.TB) bool {
 	return limit.Max >= attackerMemory || caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// holds are the ways to hold on to what a lease has given.
+// holds are the ways to keep resources of a lease after its end.
 var holds = []string{
 	"both descriptors", "the XSK", "the mapped rings", "the memfd", "the mapped segment", "the memfd, opened anew to read",
 	"the memfd, opened anew by O_PATH", "a watch of inotify", "a message in a unix socket", ownSocket,
@@ -264,8 +264,8 @@ func leftoverCases() (cases []attackCase) {
 }
 
 // holdOn opens endpoints, ends their leases, and keeps something of each. The
-// policy's limits must hold for what is kept: either it is counted, or it is nothing
-// any more.
+// policy's limits must hold for what is kept: either it is counted, or it holds no memory any
+// more.
 func (s *scene) holdOn(by string) {
 	const tries, segment = 20, 16 << 20
 	a := cast(s, s.pair.A, attackerID)
@@ -305,12 +305,12 @@ func (s *scene) holdOn(by string) {
 		_, err := openGun.try(other, openArg{s.unetd.Socket, endpoint.Request{}})
 		return err == nil
 	}) {
-		s.Error("they are counted after they were given back")
+		s.Error("endpoints are still counted after they were given back")
 	}
 }
 
-// heldMemory is the machine's shared memory and its pages that are pinned for good,
-// whichever is more, in KiB.
+// heldMemory is the machine's shared memory or its permanently pinned pages, whichever is more,
+// in KiB.
 func heldMemory(t testing.TB) int {
 	t.Helper()
 	shared, err := memoryOf("/proc/meminfo", "Shmem")

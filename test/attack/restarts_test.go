@@ -46,7 +46,7 @@ func TestRestartsUnderTraffic(t *testing.T) {
 	handOver.do(t, w.friend, handArg{idle.Gun, name})
 	stolen := borrow.do(t, thief, nothing{})
 
-	// At times the neighbour claims one more tag for a moment.
+	// At intervals the neighbour claims one more tag for a short time.
 	var known []endpoint.Info
 	if !unetd.Eventually(func() bool {
 		known = list(t, d)
@@ -82,7 +82,7 @@ func TestRestartsUnderTraffic(t *testing.T) {
 		row.note("%s: %d answered, %d lost, %d wrong", after[i].Name, after[i].Done-before[i].Done, after[i].Lost, after[i].Wrong)
 	}
 
-	// What unetd gives now it gives as ever.
+	// unetd grants endpoints and tags as before.
 	newcomer := cast(t, pair.A, attackerID)
 	g := openGun.do(t, newcomer, openArg{d.Socket, tagged(arsenal()...)})
 	claim.do(t, newcomer, claimArg{g.Gun, endpoint.MessageTag(attackerTag + 1)})
@@ -101,7 +101,7 @@ func TestRestartsUnderTraffic(t *testing.T) {
 	unetd.Untouched(t, pair.A)
 }
 
-// goOn waits until everybody has had some more answers, except for those named.
+// goOn waits until every bystander has had some more answers, except for those named.
 func (w *world) goOn(t testing.TB, except ...string) {
 	t.Helper()
 	from := w.look(t)
@@ -126,7 +126,7 @@ func (w *world) goOn(t testing.TB, except ...string) {
 	}
 }
 
-// allLeased reports whether all that were known are there, with their owners.
+// allLeased reports whether all known endpoints are listed, with their owners.
 func allLeased(now, known []endpoint.Info) bool {
 	byID := make(map[uint64]endpoint.Info)
 	for _, e := range now {
@@ -210,8 +210,8 @@ func TestAfterARestart(t *testing.T) {
 	w.unharmed(t, row, before)
 }
 
-// TestCycles opens and closes endpoints, and kills processes that have them, again and
-// again. Afterwards everything is back where it started.
+// TestCycles opens and closes endpoints, and kills processes that have them, many times.
+// Afterwards no resource is left over.
 func TestCycles(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy})
@@ -236,7 +236,7 @@ func TestCycles(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for range 5 { // what is made once and kept is made
+		for range 5 { // afterwards all that is made once and kept exists
 			cycle()
 		}
 		before, trips, begin := stock(t, pair.A, d), w.look(t), time.Now()

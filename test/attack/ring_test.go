@@ -61,7 +61,7 @@ func (t *target) flood(n int) (worst time.Duration) {
 	payload := make([]byte, 64)
 	for range n {
 		begin := time.Now()
-		t.conn.Write(payload) // refused datagrams are this test's business
+		t.conn.Write(payload) // an error is expected if earlier datagrams were refused
 		worst = max(worst, time.Since(begin))
 	}
 	return worst
@@ -226,11 +226,12 @@ var flip = teach("flip", func(a *agent, arg flipArg) (nothing, error) {
 	return nothing{}, nil
 })
 
-// runawayCases are about the one attack that the kernel makes possible: docs/adr/0011.
+// runawayCases attack the kernel through the fill ring, whose contents it trusts
+// (docs/adr/0011).
 //
 // All frames to these endpoints are short and in one piece. A frame in several
-// buffers takes another way through the kernel, and a fill ring that changes at the
-// wrong moment makes that crash.
+// buffers takes another code path of the kernel, which crashes if the fill ring changes
+// at the wrong moment.
 func runawayCases() (cases []attackCase) {
 	for _, c := range []struct {
 		name  string
@@ -302,17 +303,17 @@ func runawayCases() (cases []attackCase) {
 	}})
 }
 
-// chaseArg is a frame that one gun sends to another one, when the fill ring of that is
-// refilled then, and for how long if the kernel does not stop before.
+// chaseArg is a frame that gun From sends to gun To. The producer of To's fill ring is put ahead
+// after a time, for at most a time, until the kernel has ended its work.
 type chaseArg struct {
 	From, To     int
 	Frame        []byte
 	After, Lasts time.Duration
 }
 
-// chase sends a frame while the next entry of the fill ring is now a frame and now
-// not, and then puts the ring's producer ahead, somewhat faster than the kernel
-// follows. It returns how long the kernel was busy.
+// chase sends a frame while the next entry of the fill ring alternates between a valid
+// address and an invalid one. Then it puts the ring's producer ahead, somewhat faster than the
+// kernel reads entries. It returns how long the kernel was busy.
 var chase = teach("chase", func(a *agent, arg chaseArg) (took time.Duration, err error) {
 	from, to := a.guns[arg.From], a.guns[arg.To]
 	full := atomic.LoadUint32(to.fill.consumer) + to.fill.size()
@@ -347,7 +348,7 @@ var chase = teach("chase", func(a *agent, arg chaseArg) (took time.Duration, err
 	return took, err
 })
 
-// runaway is an endpoint whose fill ring holds nothing but addresses that are none.
+// runaway is an endpoint whose fill ring holds only invalid addresses.
 func (s *scene) runaway(uid uint32) *target {
 	s.Helper()
 	t := s.targetOf(uid, endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32}})

@@ -26,7 +26,7 @@ func (r *ring[T]) at(i uint32) *T { return &r.entries[i&uint32(len(r.entries)-1)
 
 func (r *ring[T]) size() uint32 { return uint32(len(r.entries)) }
 
-// pending is how many entries the indices promise.
+// pending is how many entries the ring has by its indices.
 func (r *ring[T]) pending() uint32 {
 	return atomic.LoadUint32(r.producer) - atomic.LoadUint32(r.consumer)
 }

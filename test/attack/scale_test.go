@@ -76,7 +76,7 @@ var depart = teach("depart", func(a *agent, _ nothing) (nothing, error) {
 })
 
 // TestManyEndpoints has processes of several users open endpoints, up to 256 at once.
-// Each of them answers, and all go again, half of them because their processes are
+// Each of them answers. Then all are closed, half of them because their processes are
 // killed.
 func TestManyEndpoints(t *testing.T) {
 	const users, firstUser = 4, 65500

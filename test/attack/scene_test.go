@@ -14,7 +14,7 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// attackCase is one attack: what it is called, what it does, and the doing.
+// attackCase is one attack: its name, what it does, and the function that does it.
 type attackCase struct {
 	name, did string
 	run       func(s *scene)

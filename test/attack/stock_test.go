@@ -23,9 +23,9 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// tolerances for what cannot be back to the byte: the whole machine's memory, and
-// unetd's, whose heap grows once with use. What a cycle would leak is above them when
-// there are hundreds of cycles.
+// tolerances for measures that do not return to exactly their old value: the whole machine's
+// memory, and unetd's, whose heap grows once with use. A leak of each cycle exceeds them after
+// hundreds of cycles.
 var tolerances = map[string]int{
 	"KiB resident of unetd": 24 << 10,
 	"KiB of SUnreclaim":     48 << 10,
@@ -112,7 +112,7 @@ func backTo(t testing.TB, row *row, before holdings, h *netlab.Host, d *unetd.Da
 	row.note("descriptors, devices, namespaces and BPF objects as before; %s", now.memory(before))
 }
 
-// stock is takeStock when nothing is on its way any more.
+// stock is takeStock when two results in a row are equal.
 func stock(t testing.TB, h *netlab.Host, d *unetd.Daemon) (s holdings) {
 	t.Helper()
 	runtime.GC() // this process's memory is the machine's, too
@@ -124,8 +124,8 @@ func stock(t testing.TB, h *netlab.Host, d *unetd.Daemon) (s holdings) {
 	return s
 }
 
-// ofAnother is what may be compared when it is another unetd: its descriptors need
-// not be as many, and its memory is its own.
+// ofAnother has the measures that can be compared with those of another unetd, whose
+// descriptors and memory differ.
 func (s holdings) ofAnother() holdings {
 	other := maps.Clone(s)
 	for name := range other {

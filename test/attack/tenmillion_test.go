@@ -28,8 +28,8 @@ const (
 	localTag, remoteTag             = 0xd0000001, 0xd0000101
 )
 
-// field is where the ten million frames fly: unetd on both hosts, an endpoint on
-// each, a kernel socket on host B, and the attacker's port.
+// field is the network of TestTenMillionFrames: unetd on both hosts, an endpoint on each, a
+// kernel socket on host B, and the attacker's port.
 type field struct {
 	*world
 	remote *unetd.Daemon // on host B
@@ -116,8 +116,8 @@ func (r reading) transmitted() (sum uint64, parts string) {
 }
 
 // TestTenMillionFrames has an attacker send lawful and forged frames, mixed at random,
-// as fast as it can. Each is counted once and for what it is, each lawful one goes to
-// whom it is for or is counted as lost, and no forged one goes anywhere.
+// as fast as it can. Each frame is counted once, by the counter of its kind. Each lawful frame
+// reaches its receiver or is counted as lost. No forged frame is delivered.
 func TestTenMillionFrames(t *testing.T) {
 	const seed = 20261121
 	frames := lengthOf(10_000_000, 200_000, 50_000)
@@ -142,9 +142,9 @@ func TestTenMillionFrames(t *testing.T) {
 		sum, _ := r.transmitted()
 		return sum+r.port >= uint64(frames)
 	}) {
-		t.Error("frames have disappeared")
+		t.Error("the counters show fewer frames than were sent")
 	}
-	f.collector.end() // takes what is there; receiving is done in the sender's time, so it is
+	f.collector.end() // all frames have arrived: the sender's system calls do the receive work
 	// Datagrams to the kernel still wait for its threads, and then for the reader of the
 	// socket. Whether all have come is judged below.
 	unetd.Eventually(func() bool {
@@ -153,7 +153,7 @@ func TestTenMillionFrames(t *testing.T) {
 		return got+r.sink+r.port+r.uplink >= to["kernel"]
 	})
 
-	// Each frame once, and for what it is.
+	// Each frame once, by the counter of its kind.
 	sum, parts := r.transmitted()
 	row.note("%d in %s, %.2f million a second, seed %d", frames, rounded(took), float64(frames)/1e6/took.Seconds(), seed)
 	row.note("the counters add up to %d: %s", sum, parts)
@@ -217,7 +217,7 @@ type sample struct {
 // sampleMark is a mark and room for a number.
 func sampleMark(verdict byte) []byte { return append(mark(verdict, 0), make([]byte, 8)...) }
 
-// numberAt is where a frame's number stands: behind its mark.
+// numberAt is the offset of a frame's number, which follows its mark.
 func numberAt(frame []byte) int {
 	i := indexOfMark(frame)
 	if i < 0 || i+markLen+8 > len(frame) {

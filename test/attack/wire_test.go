@@ -42,7 +42,7 @@ const (
 	headerOptions = 60
 )
 
-// piece is a fragment to the victim, with a true header. offset is in bytes.
+// piece is a fragment to the victim, with a valid header. offset is in bytes.
 func piece(src netip.Addr, id uint32, next byte, offset, more int, data ...[]byte) []byte {
 	if src.Is6() {
 		return toVictim(ipv6(src, victimAddr6, headerFrag, []byte{next, 0}, be16(offset|more), be32(id), join(data...)))
@@ -55,7 +55,7 @@ func piece(src netip.Addr, id uint32, next byte, offset, more int, data ...[]byt
 	return toVictim(p)
 }
 
-// datagram6 is a UDP datagram with a true checksum.
+// datagram6 is a UDP datagram with a valid checksum.
 func datagram6(src, dst netip.Addr, port int, payload []byte) []byte {
 	d := udp(discard, port, payload)
 	pseudo := join(src.AsSlice(), dst.AsSlice(), be32(uint32(len(d))), []byte{0, 0, 0, protocolUDP})

@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// Users. The kernel counts the memory that a user has registered, and descriptors that he has in
-// flight, for the whole machine: these users are of no other package.
+// Users. The kernel counts the registered memory and the descriptors in flight of a user for the
+// whole machine, so no other package uses these users.
 const (
 	attackerID  = 65530
 	neighbourID = 65533
@@ -45,7 +45,7 @@ const (
 	limitedEndpointRate = 5_000
 )
 
-// policy gives everybody what is his.
+// policy has a rule for each kind of user.
 var policy = os.Expand(`
 rules:
   - name: root
@@ -144,13 +144,13 @@ func newWorldOn(t testing.TB, cfg netlab.Config) *world {
 	return w
 }
 
-// counters are the mux's, by name.
+// counters are the counters of frames of the mux, by name.
 func (w *world) counters(t testing.TB) map[string]uint64 {
 	t.Helper()
 	return countersOf(t, w.unetd)
 }
 
-// countersOf are those of frames.
+// countersOf are unetd's counters of frames, by name.
 func countersOf(t testing.TB, d *unetd.Daemon) map[string]uint64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)

@@ -65,13 +65,13 @@ func TestExchange(t *testing.T) {
 			}
 			t.Run(name+"/"+day.name, func(t *testing.T) {
 				s := openScene(t, side.who, netlab.Config{IPv6: side.ipv6})
-				if day.rule.Loss < 0.3 { // a SYN that is lost costs a second, and a timeout that remembers it
+				if day.rule.Loss < 0.3 { // a lost SYN costs a second, and the connection then begins with a longer timeout
 					s.impair(day.rule, day.rule)
 				}
 				connections := []ends{s.connect(t, true), s.connect(t, false)}
 				s.impair(day.rule, day.rule)
-				// A timeout that is a multiple of the time between two blackouts doubles into multiples of it,
-				// and each retransmission can meet one.
+				// If a retransmission timeout is a multiple of the time between two blackouts, so is each
+				// doubled one: every retransmission can fall into a blackout.
 				defer time.AfterFunc(20*time.Second, func() { s.impair(impair.Rule{}, impair.Rule{}) }).Stop()
 				size := day.size
 				if unetd.RaceEnabled {

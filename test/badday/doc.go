@@ -12,6 +12,6 @@
 // the capture holds what our stack has sent and received. Package wiretap and tshark
 // check it.
 //
-// The seeds are fixed, so frame n of a direction always has the same fate. Its content
+// The seeds are fixed, so frame n of a direction is always treated in the same way. Its content
 // depends on the timing of both sides, so runs differ.
 package badday

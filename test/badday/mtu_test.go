@@ -143,7 +143,7 @@ func narrowerRoute(t *testing.T, ipv6 bool, narrow int) {
 	if c := s.link.Counters(impair.AtoB); c.LostForSize > 0 {
 		t.Errorf("%d were too large", c.LostForSize)
 	}
-	// What we offer to a kernel that dials is what the route takes, too.
+	// The MSS that we offer to a dialling kernel also fits the route.
 	raw, err := s.connect(t, false).peers.(*net.TCPConn).SyscallConn()
 	must(t, err)
 	mss := 0

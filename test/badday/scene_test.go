@@ -25,7 +25,7 @@ import (
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
-// patience is until a transfer gives up. None takes half of it: of 80 transfers at a loss
+// patience is how long a transfer may take. None takes half of it: of 80 transfers at a loss
 // of 30 % on a busy machine the longest took 9 s.
 const patience = 4 * time.Minute
 
@@ -94,7 +94,7 @@ func openScene(t *testing.T, who peer, cfg netlab.Config, of ...unet.Config) *sc
 		t.Cleanup(stop)
 		return s
 	}
-	// The kernel waits 200 ms for an acknowledgment, we wait 5; let it be no slower.
+	// The kernel's least retransmission timeout is 200 ms, ours 5 ms. Now both are 5 ms.
 	must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))
 	return s
 }

@@ -250,7 +250,7 @@ func TestKernelOfTheHost(t *testing.T) {
 	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
-			// The kernel believes a source only on the device of its route.
+			// The kernel accepts a source address only on the device of the route to it.
 			must(t, pair.A.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("1"), 0) }))
 			d := unetd.Serve(t, pair.A, unetd.Options{})
 			a := start(t, pair, d.Socket, at)

@@ -6,8 +6,8 @@
 //	make test-vm
 //	go test -v ./test/drivers -guest $PWD/bin/guest -run 'TestTraffic/new/igb'
 //
-// unetd and a program with an endpoint run in a virtual machine (test/internal/guest), and speak
-// with the kernel of a network namespace:
+// unetd and a program with an endpoint run in a virtual machine (test/internal/guest). Their peer
+// is the kernel of a network namespace:
 //
 //	       guest                                namespace of the test
 //	┌──────────────────────────┐            ┌──────────────────────┐

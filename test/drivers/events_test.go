@@ -109,8 +109,8 @@ func (f *flow) end() {
 	f.running.Wait()
 }
 
-// progress fails the test unless each flow goes on: several datagrams and pieces are returned from
-// now on.
+// progress fails the test unless each flow continues: several datagrams and pieces are returned
+// from now on.
 func (s *stage) progress(t *testing.T, after string) {
 	t.Helper()
 	for i, f := range s.flows {
@@ -182,7 +182,7 @@ var events = []event{
 		s.progress(t, "the decrease")
 		s.g.setMTU(t, s.nic(), 1500)
 	}},
-	// virtio_net replaces a ring while XDP frames are put into it: the queue fails for ever ("id 9 is not a
+	// virtio_net replaces a ring while XDP frames are put into it: the queue stays unusable ("id 9 is not a
 	// head!", Linux 7.3), or the kernel stops (BUG in virtqueue_detach_unused_buf, Linux 6.12).
 	{name: "rings", on: func(s *stage) bool {
 		return opensAgain(s) && (!strings.HasPrefix(s.nic(), "virtio") || s.mode != "native")
@@ -202,7 +202,7 @@ var events = []event{
 }
 
 // opensAgain reports whether a card works after its driver has closed and opened it. vmxnet3 in
-// native mode then runs no XDP program until one is attached anew (seen with Linux 7.3 and QEMU 10).
+// native mode then runs no XDP program until one is attached again (seen with Linux 7.3 and QEMU 10).
 func opensAgain(s *stage) bool { return s.nic() != "vmxnet3" || s.mode != "native" }
 
 // setMTU sets the MTU of both ends of a card's link.
@@ -222,7 +222,7 @@ func (g *machine) setMTU(t *testing.T, nic string, mtu int) {
 }
 
 // TestEvents checks that endpoints go on after what happens to a card and to unetd under traffic,
-// and that no frame is lost to the pool of its segment.
+// and that all frames return to the pool of their segment.
 func TestEvents(t *testing.T) {
 	eachMode(t, 2, func(t *testing.T, g *machine, nic, mode string) {
 		g.oneQueue(t, nic)

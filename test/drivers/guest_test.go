@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 
 const packagePath = "github.com/unet-go/unet/test/drivers/guest/"
 
-// spec is the guests. Their programs and QEMU are Debian 13's: older QEMUs have no igb.
+// spec describes the guests. Their programs and QEMU are Debian 13's: older QEMUs have no igb.
 var spec = guest.Spec{
 	Suite:    "trixie",
 	Packages: []string{"busybox-static", "ethtool", "iproute2"},
@@ -57,7 +57,7 @@ var spec = guest.Spec{
 		}
 		return links
 	}(),
-	// ifb is for the devices by which unetd has super-frames cut; nf_tables, which asks the crypto API for crc32c, for its look at rules of address translation.
+	// unetd needs ifb for the devices that cut super-frames, and nf_tables to read the rules of address translation. nf_tables needs crc32c of the crypto API.
 	Modules: []string{"crc32c_generic", "virtio_pci", "virtio_net", "igb", "e1000e", "e1000", "vmxnet3", "veth", "ifb", "8021q", "dummy", "nf_tables"},
 	Init:    packagePath + "init",
 	// The frames of a segment are checked as they change owners.
@@ -163,7 +163,7 @@ func kernelOf(g *machine) *kernel {
 }
 
 // boot returns the guest of a kernel for a test, and boots it if it does not run. When the test
-// ends it fails if the guest has had trouble.
+// ends it fails if the guest has ended or its kernel has reported an error.
 func (k *kernel) boot(t *testing.T) *machine {
 	t.Helper()
 	if k.running == nil {

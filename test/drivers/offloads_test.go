@@ -99,7 +99,7 @@ func TestVLANOffload(t *testing.T) {
 		if now := g.offloads(t, nic); now["rx-vlan-offload"] != "off" {
 			t.Errorf("the offload is not off again: %v", now)
 		}
-		// The port answers, when the link is up again: drivers open the device anew.
+		// The port answers when the link is up again: drivers close and open the device.
 		if err := g.datagram(e.addr, 100, 30, time.Second); err != nil {
 			t.Error(err)
 		}

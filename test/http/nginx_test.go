@@ -181,7 +181,7 @@ func TestNginxParallel(t *testing.T) {
 	}
 }
 
-// TestNginxExample: the example as a client, which user nobody runs.
+// TestNginxExample: user nobody runs the example as a client.
 func TestNginxExample(t *testing.T) {
 	n := startNginx(t)
 	body := n.file(t, "file", 20_000_000)
@@ -233,15 +233,15 @@ func TestNginxRejects(t *testing.T) {
 		resp.Body.Close()
 	}
 	if _, err := n.fetch(client, "nothing"); err == nil || err.Error() != "404 Not Found" {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("a missing file: %v", err)
 	}
 	if _, err := n.fetch(client, "file"); err != nil {
 		t.Errorf("a good request after all that: %v", err)
 	}
 }
 
-// TestNginxDies: a server that is killed is an error that users test for, and
-// one that is there again serves.
+// TestNginxDies: requests to a killed server return errors that callers can test for. A
+// restarted server is used again.
 func TestNginxDies(t *testing.T) {
 	const size = 100_000_000 // more than the buffers of both sides hold
 	n := startNginx(t)

@@ -44,7 +44,7 @@ func TestCurl(t *testing.T) {
 			t.Errorf("/ is %q", out)
 		}
 		if out := s.curl(t, "--write-out", "%{http_code}", s.url+"/nothing"); !strings.HasSuffix(out, "404") {
-			t.Errorf("a page that is not there: %q", out)
+			t.Errorf("a missing page: %q", out)
 		}
 		if out := s.curl(t, "--head", s.url+"/bytes/1000000"); !strings.Contains(out, "Content-Length: 1000000") {
 			t.Errorf("HEAD: %q", out)
@@ -130,7 +130,7 @@ func (s *server) ranges(t *testing.T) {
 	}
 }
 
-// aborted: clients that go away in the middle do the server no harm.
+// aborted: clients that end in the middle of a download do not disturb the server.
 func (s *server) aborted(t *testing.T) {
 	endless := s.url + "/bytes/1000000000000"
 	for range 3 {

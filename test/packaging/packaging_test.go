@@ -242,7 +242,7 @@ func TestDebianPackage(t *testing.T) {
 	if got := s.run("systemctl", "is-enabled", "unetd"); got != "enabled" {
 		t.Errorf("the unit is %s", got)
 	}
-	// Nothing is attached to an interface that nobody named, and that is no failure.
+	// Without a configured interface unetd attaches to none, and that is no failure.
 	if state, result := s.property("ActiveState"), s.property("Result"); state != "inactive" || result != "exec-condition" {
 		t.Errorf("before it is configured the unit is %s, %s", state, result)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // boot makes a root from this machine's and starts systemd in it. As in a container, systemd and
-// what it starts can write to no settings of the kernel but those of the network namespace.
+// its processes can change only the kernel settings of the network namespace.
 const boot = `
 set -e
 export container=unet-test PATH=/usr/sbin:/usr/bin:/sbin:/bin

@@ -86,7 +86,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// links are what the programs are run over.
+// links are the links over which the programs run.
 var links = []struct {
 	name  string
 	rule  impair.Rule
@@ -94,7 +94,7 @@ var links = []struct {
 	takes func(peer) bool
 }{
 	{"good", impair.Rule{}, everything, func(peer) bool { return true }},
-	// Nothing repairs a loss of UC and UD: rdma-core's programs wait for ever.
+	// Lost messages of UC and UD are not sent again: rdma-core's programs would wait without end.
 	{"late", impair.Rule{Delay: 2 * time.Millisecond, Jitter: 5 * time.Millisecond}, everything, func(p peer) bool { return p.unreliable }},
 	{"loss 1 %", impair.Rule{Loss: 0.01}, everything, func(p peer) bool { return !p.unreliable }},
 	// With the connection manager the guest's timeout is not 67 ms but two seconds. With several
@@ -162,7 +162,7 @@ var peers = func() []peer {
 
 // run runs the two programs of a peer. unetServes: ours is the server. On a link that loses packets
 // it runs them again, twice at most, if one of them succeeds and the other one does not: the last
-// acknowledgment may be lost when nobody is left to repeat it.
+// acknowledgment may be lost after its sender has ended, so that it is not repeated.
 func (s *scene) run(t *testing.T, p peer, unetServes bool, link string, lossy bool) {
 	start := time.Now()
 	for again := 0; ; again++ {
@@ -224,7 +224,7 @@ func withRole(args []string, server bool, own, peer netip.Addr) []string {
 	return args
 }
 
-// alone has two programs of the guest speak with one another: the guest works without unet.
+// alone runs two programs of the guest with one another, to show that the guest works without unet.
 func (s *scene) alone(t *testing.T) {
 	args := []string{"ibv_rc_pingpong", "-g", "1", "-n", "100"}
 	start := time.Now()

@@ -26,7 +26,7 @@ var (
 	guestMAC  = "02:00:00:00:00:0c"
 )
 
-// spec is the guest. rdma_rxe of older kernels asks the crypto API for crc32.
+// spec describes the guest. rdma_rxe of older kernels asks the crypto API for crc32.
 var spec = guest.Spec{
 	Packages: []string{"ibverbs-utils", "ibverbs-providers", "rdmacm-utils", "perftest"},
 	Programs: []string{
@@ -49,7 +49,7 @@ func boot(t *testing.T, im *guest.Image, h *netlab.Host) *guest.Guest {
 		Memory: 512, Addr: guestAddr, Files: []*os.File{tap},
 		Devices: []string{
 			"-netdev", "tap,id=n,fd=3",
-			// The link is a wire: frames have their checksums and are as long as the MTU at most.
+			// Without offloads: frames have their checksums and are as long as the MTU at most.
 			"-device", "virtio-net-pci,netdev=n,romfile=,mac=" + guestMAC + ",csum=off,guest_csum=off,gso=off," +
 				"guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off",
 		},
@@ -166,7 +166,7 @@ func refused(output string) bool {
 }
 
 // dial runs a client, again and again until its server listens, and returns when it has ended.
-// Nothing that the guest's servers print says when they listen.
+// The guest's servers do not print when they listen.
 func dial(t *testing.T, server program, start func() program) (client program, err error) {
 	t.Helper()
 	if !unetd.Eventually(func() bool {

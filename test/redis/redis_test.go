@@ -275,13 +275,13 @@ func TestSlowReader(t *testing.T) {
 	s.stop(t)
 }
 
-// keepAlive has a silent client probed so soon that a test need not wait long, and as
-// seldom as Linux answers: twice a second at most (tcp_invalid_ratelimit).
+// keepAlive is short, so that a test need not wait long. It is longer than 500 ms, because Linux
+// answers at most two probes a second (tcp_invalid_ratelimit).
 var keepAlive = []string{"--keepalive", "600ms"}
 
 var down = impair.Rule{Blackout: fate.Down}
 
-// TestClientKilled: clients that die in the middle of a pipeline do the server no harm.
+// TestClientKilled: clients that are killed in the middle of a pipeline do not disturb the server.
 func TestClientKilled(t *testing.T) {
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}))
 	watcher := s.dial(t)

@@ -163,7 +163,7 @@ func (c *client) info(name string) (int, error) {
 	return 0, nil
 }
 
-// awaitInfo returns when a number is what it should be.
+// awaitInfo returns when ok accepts a number of the reply to INFO.
 func (c *client) awaitInfo(t *testing.T, name string, ok func(n int) bool) {
 	t.Helper()
 	var n int

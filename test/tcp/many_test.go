@@ -25,13 +25,13 @@ func crowd() int {
 	return 1000
 }
 
-// A thousand connections are open at once, in either role; each exchanges bytes of
-// its own, and then nothing of any is left.
+// A thousand connections are open at once, in either role. Each exchanges bytes of its own.
+// Afterwards no connection and no buffered data is left.
 func TestManyConnections(t *testing.T) {
 	for _, role := range []string{"dial", "accept"} {
 		t.Run(role, func(t *testing.T) {
 			s := openScene(t, config{})
-			ours, kernel := s.connect(t, role == "dial") // whatever is made once is there now
+			ours, kernel := s.connect(t, role == "dial") // now all that is made once exists
 			must(t, exchange(ours, kernel, 1, pieces{1, 1}))
 			settled := func() bool { return s.idle(t) }
 			eventually(t, "idle", settled)
@@ -265,7 +265,7 @@ func TestWeStall(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return s.idle(t) })
 }
 
-// Neither side reads until both have filled the other.
+// Neither side reads until the buffers of both directions are full.
 func TestBothStall(t *testing.T) {
 	s := openScene(t, config{})
 	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {

@@ -61,7 +61,7 @@ func openScene(t *testing.T, c config) *scene {
 	if c.offloads != nil {
 		must(t, s.B.Do(func() error { return netlab.SetOffloads(s.B.Interface, *c.offloads) }))
 	}
-	if c.ipv6 { // A's kernel resets what nobody listens to, and leaves the checksum of that to the device
+	if c.ipv6 { // A's kernel sends RSTs for ports without a listener, and leaves their checksums to the device
 		must(t, s.A.Do(func() error { return netlab.SetOffloads(s.A.Interface, false) }))
 	}
 	s.capture = wiretap.Start(t, wiretap.Config{Host: s.B, Interface: s.B.Interface, Ours: s.A})

@@ -128,7 +128,7 @@ func (s *scene) headers() int {
 // mss is what fits a segment over IPv4 on a cable of 1,500 bytes, with timestamps.
 const mss = 1500 - 20 - 20 - 12
 
-// Text of all sizes, in pieces of all sizes, in both roles and both ways at once.
+// Data of all sizes, in pieces of all sizes, in both roles and both ways at once.
 func TestTransfer(t *testing.T) { overBoth(t, testTransfer) }
 
 func testTransfer(t *testing.T, ipv6 bool) {
@@ -149,7 +149,7 @@ func testTransfer(t *testing.T, ipv6 bool) {
 		for _, p := range c.pieces {
 			t.Run(fmt.Sprintf("%d bytes/writes of %d, reads of %d", c.size, p.write, p.read), func(t *testing.T) {
 				if c.slow && (unetd.RaceEnabled || ipv6) {
-					t.Skip("not needed over IPv6, needless over IPv6, too slow with the race detector")
+					t.Skip("not needed over IPv6, too slow with the race detector")
 				}
 				s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
 					must(t, exchange(ours, kernel, c.size, p))
@@ -178,7 +178,7 @@ func (c choices) String() string {
 	return fmt.Sprintf("timestamps=%t,sack=%t,window_scaling=%t", c.timestamps, c.sack, c.scaling)
 }
 
-// choose sets them for connections to come.
+// choose sets them for later connections.
 func (s *scene) choose(t *testing.T, c choices) {
 	t.Helper()
 	for name, on := range map[string]bool{"tcp_timestamps": c.timestamps, "tcp_sack": c.sack, "tcp_window_scaling": c.scaling} {
@@ -227,7 +227,7 @@ func (s *scene) agreed(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c 
 	}
 }
 
-// sizes that matter wherever segments are cut.
+// exchangeSizes exchanges data of sizes around the longest segment, and a megabyte.
 func exchangeSizes(t *testing.T, s *scene, c choices, mtu int) {
 	s.choose(t, c)
 	for _, size := range []int{1, mtu - s.headers() - 12, mtu - s.headers() + 1, 1 << 20} {
@@ -277,7 +277,7 @@ func TestCables(t *testing.T) {
 					var s *scene
 					c.check = func(t *testing.T, j *wiretap.Judge) {
 						if want := path - s.headers(); j.Longest != want { // also of more frames than one
-							t.Errorf("the longest segment of ours has %d bytes of text, want %d", j.Longest, want)
+							t.Errorf("the longest segment of ours has %d bytes of data, want %d", j.Longest, want)
 						}
 					}
 					s = openScene(t, c)
@@ -290,7 +290,7 @@ func TestCables(t *testing.T) {
 	}
 }
 
-// openWire makes a host behind host B, which forwards between it and us. Its segments reach
+// openWire makes a third host. Host B forwards between it and us. Its segments reach
 // B as from a wire, with complete checksums, and B merges them (GRO). Merged segments have
 // partial checksums.
 func (s *scene) openWire(t *testing.T) *netlab.Host {

@@ -30,7 +30,7 @@ func drawnFrom(t *testing.T, lines string) string {
 func textsOf(t *testing.T, picture string) (texts []string) {
 	t.Helper()
 	if strings.Contains(picture, "NaN") || strings.Contains(picture, "Inf") {
-		t.Errorf("a figure is nowhere:\n%s", picture)
+		t.Errorf("a coordinate is NaN or Inf:\n%s", picture)
 	}
 	inText := false
 	for d := xml.NewDecoder(strings.NewReader(picture)); ; {

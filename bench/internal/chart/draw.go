@@ -286,8 +286,9 @@ func roundTrips(all, rows []report.Row) (*plot.Plot, plot.Legend, error) {
 	return p, legend, nil
 }
 
-// addLine draws a transport, aside of its sizes, and returns what the legend shows. It
-// returns nil if there are no rows of it.
+// addLine draws the line of a transport and returns what the legend shows, or nil if there
+// are no rows of it. Marks are shifted by aside on the axis of sizes, so that those of
+// different transports do not overlap.
 func addLine(p *plot.Plot, s style, rows []report.Row, sizes []int, aside float64) ([]plot.Thumbnailer, error) {
 	var points struct {
 		plotter.XYs
@@ -398,8 +399,8 @@ func addBar(p *plot.Plot, r report.Row, i int) error {
 	return nil
 }
 
-// logTicks are labelled ticks around low..high, which are positive: so many a decade that
-// labels keep clear of each other.
+// logTicks are labelled ticks around low..high, which are positive. The wider the range,
+// the fewer ticks a decade, so that labels do not overlap.
 func logTicks(low, high float64) (ticks plot.ConstantTicks) {
 	steps := []float64{1}
 	switch {
@@ -412,7 +413,7 @@ func logTicks(low, high float64) (ticks plot.ConstantTicks) {
 		for _, step := range steps {
 			v := step * math.Pow10(e)
 			if v <= low {
-				ticks = ticks[:0] // the last one that is not above low comes first
+				ticks = ticks[:0] // the first tick is the last one that is not above low
 			}
 			ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 3, 64)})
 			if v >= high && len(ticks) > 1 {

@@ -105,7 +105,7 @@ func (c *child) run() error {
 	return c.messages(ctx, t)
 }
 
-// messages runs a benchmark of messages, or weighs the process that has opened t.
+// messages runs a benchmark of messages, or measures the memory of the process that has opened t.
 func (c *child) messages(ctx context.Context, t transport.Transport) (err error) {
 	conn, err := t.Open(ctx, c.job)
 	if err != nil {
@@ -279,7 +279,7 @@ func (c *child) report(r workload.Report) error { return c.events.Encode(event{R
 // awaitEnd returns when the parent closes the pipe or has exited.
 func (c *child) awaitEnd() { _, _ = io.Copy(io.Discard, c.in) }
 
-// ended becomes true when awaitEnd would return.
+// ended returns a flag that becomes true when the parent closes the pipe or has exited.
 func (c *child) ended() *atomic.Bool {
 	var stop atomic.Bool
 	go func() {

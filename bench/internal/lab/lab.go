@@ -44,7 +44,7 @@ func (c Config) Daemons() bool {
 
 func (l *Lab) counted() bool { return l.cfg.Events != perf.Events{} }
 
-// Lab is up to three pairs of hosts. It runs one measurement at a time.
+// Lab has the pairs of hosts that its [Config] asks for. It runs one measurement at a time.
 type Lab struct {
 	cfg     Config
 	dir     string   // of the daemons' sockets and policy
@@ -127,8 +127,8 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	return l, nil
 }
 
-// policy permits the children, of uid nobody, what they measure, and this process the
-// endpoints of a crowd.
+// policy permits the children, of uid nobody, the endpoints and tags that they measure, and this
+// process the endpoints of a crowd.
 const policy = `# of unetbench
 rules:
   - name: crowd
@@ -274,7 +274,7 @@ func (l *Lab) between(t transport.Transport, from, to *netlab.Host, socket func(
 	return client, server
 }
 
-// Ways of the kernel's own traffic, seen from the router.
+// Directions of the kernel's own traffic, seen from the router.
 const (
 	In      = "in"      // from host A to the router
 	Out     = "out"     // from the router to host A

@@ -55,7 +55,7 @@ func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, 
 	return l.run(ctx, client, server, o)
 }
 
-// run is measure within a time.
+// run is measure with a time limit.
 func (l *Lab) run(ctx context.Context, client, server side, o Observer) (Outcome, error) {
 	j := client.job
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout+2*j.Limit, errors.New("took too long"))
@@ -63,7 +63,7 @@ func (l *Lab) run(ctx context.Context, client, server side, o Observer) (Outcome
 	out, err := l.measure(ctx, client, server, o)
 	if err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // not that the processes were killed, but why
+			err = context.Cause(ctx) // why the processes were killed
 		}
 		return out, fmt.Errorf("%s over %s: %w", j.Bench, j.Transport, err)
 	}

@@ -90,7 +90,7 @@ func (p *process) send(line any) error {
 	return nil
 }
 
-// next is the child's next event. It is an error if that is one, or if there is none.
+// next is the child's next event. It returns an error if the event is one, or if the child has ended.
 func (p *process) next(ctx context.Context) (event, error) {
 	select {
 	case e, ok := <-p.events:

@@ -48,7 +48,7 @@ const (
 	Figures
 )
 
-// Hardware counts what the figures say.
+// Hardware has the hardware event of each figure.
 var Hardware = Events{
 	UserInstructions:   {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_INSTRUCTIONS, user},
 	KernelInstructions: {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_INSTRUCTIONS, kernel},

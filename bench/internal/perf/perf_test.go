@@ -34,7 +34,7 @@ func TestSetCountsWhatItsThreadStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// bash itself and a process that it starts; they end with their processor time.
+	// Both are counted: bash, and the process that it starts.
 	cmd := exec.Command("bash", "-c", "for i in {1..50000}; do :; done; bash -c 'for i in {1..50000}; do :; done'")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -18,7 +18,8 @@ const (
 
 // A sampled event, and the distance of two samples in the event's unit.
 const (
-	// TimePeriod is in nanoseconds. It is not a divisor of what repeats in a message.
+	// TimePeriod is in nanoseconds. It is no round number, so that samples do not coincide
+	// with work that repeats.
 	TimePeriod = 250_013
 	// InstructionPeriod is in instructions.
 	InstructionPeriod = 100_003

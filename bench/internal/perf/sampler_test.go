@@ -125,8 +125,8 @@ func (s *spinner) turn(x uint64) uint64 {
 	return x ^ x<<17
 }
 
-// TestSampler: a thread that burns processor time in a function is found there, in that thread, and
-// what it has the kernel do is found in system calls.
+// TestSampler: a thread uses processor time in a function and in system calls. The samples show the
+// thread, the function and the system calls.
 func TestSampler(t *testing.T) {
 	requireRoot(t)
 	runtime.LockOSThread()

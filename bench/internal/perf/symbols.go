@@ -62,7 +62,7 @@ func parseSymbols(b []byte) *Symbols {
 	return s
 }
 
-// symbol is that of the function that an address of the kernel lies in.
+// symbol is the symbol of the kernel function that contains an address.
 func (s *Symbols) symbol(addr uint64) string {
 	i := sort.Search(len(s.addrs), func(i int) bool { return s.addrs[i] > addr })
 	if i == 0 {
@@ -81,8 +81,8 @@ func program(symbol string) (tag, name string, ok bool) {
 	return tag, name, err == nil
 }
 
-// userFunctions are the function that an address of a process lies in, and, if that is inlined, the one that it is
-// inlined in last. leaf: the process was executing that address; else it returns there.
+// userFunctions are the function that contains an address of a process, and, if it is inlined, the outermost one that
+// it is inlined in. leaf: the process was executing that address; else it returns there.
 func userFunctions(addr uint64, leaf bool) (names []string) {
 	if leaf {
 		addr++ // as CallersFrames expects it

@@ -177,8 +177,8 @@ const (
 	mostOpenMS = 30 // to open an endpoint
 )
 
-// noAllocs is the number of allocations a message below which there are none: the
-// runtime allocates occasionally.
+// noAllocs is a number of allocations a message. Fewer count as none, because the runtime
+// allocates occasionally.
 const noAllocs = 0.0005
 
 // attachments are those that goals are measured for, in the order of the tables.

@@ -20,8 +20,8 @@ func threeRounds(k Key, v float64) (rs []Record) {
 	return rs
 }
 
-// TestComparisons: every ratio is that of the medians of its two rows, the bound itself
-// is met and what is worse is short, and without one of the rows nothing is measured.
+// TestComparisons: every ratio is that of the medians of its two rows. A ratio equal to the
+// bound meets the goal, a worse one misses it. Without one of the rows nothing is measured.
 func TestComparisons(t *testing.T) {
 	for _, table := range [][]comparison{speed, verbs, scale, bandwidth} {
 		for _, c := range table {

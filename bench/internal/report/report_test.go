@@ -244,7 +244,7 @@ func TestTablesShowMediansAndRatios(t *testing.T) {
 		}
 	}
 	if !strings.Contains(text, "1.20 times as long") {
-		t.Errorf("no word on what the mux costs in\n%s", text)
+		t.Errorf("no line about the cost of the mux in\n%s", text)
 	}
 }
 

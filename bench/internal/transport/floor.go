@@ -90,8 +90,8 @@ func (f *floor) reclaim() {
 	f.inFlight -= int(n)
 }
 
-// reclaimFrame returns a frame that the kernel has transmitted to its half: Reply sends
-// frames of the receiving half.
+// reclaimFrame returns a transmitted frame to the half of the segment that it belongs to:
+// Reply sends frames of the receiving half.
 func (f *floor) reclaimFrame(addr uint64) {
 	addr &= f.frameMask
 	if addr < uint64(f.grant.Geometry.Prefilled())*uint64(f.grant.Geometry.FrameSize) {

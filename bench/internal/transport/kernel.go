@@ -64,7 +64,7 @@ func sockaddr(ap netip.AddrPort) syscall.Sockaddr {
 	return &syscall.SockaddrInet4{Addr: ap.Addr().As4(), Port: int(ap.Port())}
 }
 
-// transient reports whether the same call on a connected UDP socket may work.
+// transient reports whether the same call on a connected UDP socket may succeed if it is repeated.
 // ECONNREFUSED is about an earlier message, to a peer that had no socket yet; the workload
 // sends it again.
 func transient(errno syscall.Errno) bool {

@@ -28,7 +28,8 @@ func sendStream(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// connect begins to connect a non-blocking socket, or returns the state of that.
+// connect begins to connect a non-blocking socket. Called again, it returns the state of the
+// connection attempt.
 func connect(fd int, to *syscall.RawSockaddrInet4) syscall.Errno {
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to))
 	return errno

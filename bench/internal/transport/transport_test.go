@@ -48,7 +48,7 @@ func TestTransports(t *testing.T) {
 		}
 	}
 	if _, err := OperationByName(UDP); err == nil {
-		t.Error("found an operation that is not there")
+		t.Error("found an operation that does not exist")
 	}
 	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux} {
 		if !seen[name] {
@@ -56,7 +56,7 @@ func TestTransports(t *testing.T) {
 		}
 	}
 	if _, err := ByName("none"); err == nil {
-		t.Error("found a transport that is not there")
+		t.Error("found a transport that does not exist")
 	}
 }
 
@@ -70,7 +70,7 @@ func TestBulkTransports(t *testing.T) {
 		}
 	}
 	if _, err := BulkByName(UDP); err == nil {
-		t.Error("found a transport that is not there")
+		t.Error("found a transport that does not exist")
 	}
 }
 

@@ -93,7 +93,7 @@ func (d *device) Close() (err error) {
 	return errors.Join(err, d.host.Close())
 }
 
-// param is what this side says of itself.
+// param has the private data that this side sends: where its region is.
 func (d *device) param() *verbs.ConnParam {
 	r := region{addr: d.mr.Addr(), rkey: d.mr.RKey()}
 	if d.ud != nil {
@@ -136,7 +136,7 @@ func reset(qp *verbs.QP) error {
 	return qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState)
 }
 
-// dial repeats what the server has not heard sooner than the connection manager does.
+// dial repeats a request without an answer sooner than the connection manager would.
 func (d *device) dial(ctx context.Context, qp *verbs.QP) error {
 	for patience := 100 * time.Millisecond; ; patience *= 2 {
 		try, cancel := context.WithTimeout(ctx, patience)

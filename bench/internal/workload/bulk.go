@@ -166,7 +166,7 @@ func BandwidthServer(l Listener, j Job) (r Report, err error) {
 	return r, nil
 }
 
-// isPattern reports whether b begins and ends as want, or all of it is equal.
+// isPattern reports whether b begins and ends as want does, or, if all, whether all of b is equal.
 func isPattern(b, want []byte, all bool) bool {
 	if all || len(b) <= 16 {
 		return bytes.Equal(b, want[:len(b)])

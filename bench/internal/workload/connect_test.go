@@ -199,7 +199,7 @@ func TestConnectNeedsConnections(t *testing.T) {
 func TestIdleConnectionsAreMeasured(t *testing.T) {
 	j := testJob(Idle)
 	j.WarmUp, j.N, j.Timeout = 4, 32, time.Minute
-	// A side weighs 1000, and then what its connections take.
+	// A side uses 1000 bytes before its connections, and each bytes more for each of them.
 	scales := func(each int64) MemoryReader {
 		readings := []int64{1000, 1000 + each*int64(j.N)}
 		return func() (int64, error) { r := readings[0]; readings = readings[1:]; return r, nil }

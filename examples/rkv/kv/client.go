@@ -86,7 +86,7 @@ func (k *Client) Close() error {
 	return k.cq.Destroy()
 }
 
-// Torn is how many READs met a change of what they read, and were repeated.
+// Torn is how many READs were repeated because the entry was changed while it was read.
 func (k *Client) Torn() uint64 { return k.torn.Load() }
 
 // Get looks a key up by READs, and appends its value to value.

@@ -137,7 +137,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("a value that is too long: %v", err)
 	}
 
-	// A table that fills up keeps what it has, and says so. A deleted key makes room.
+	// A full table keeps its keys and returns ErrFull. A deleted key makes room.
 	put := map[string]string{"x": strings.Repeat("z", 31), "y": ""}
 	var full error
 	for i := 0; full == nil; i++ {
@@ -192,8 +192,8 @@ func TestTornReadIsRepeated(t *testing.T) {
 	must(t, <-got)
 }
 
-// parse takes no copy of which some words are of another version, whichever they are. The
-// checksum finds those that lie between equal versions.
+// parse refuses every copy in which some words are of another version. The checksum finds those
+// between equal version words.
 func TestParseFindsForeignWords(t *testing.T) {
 	w := newWorld(t, Config{SlotSize: 128})
 	table := &w.server.table
@@ -226,8 +226,8 @@ func TestParseFindsForeignWords(t *testing.T) {
 	}
 }
 
-// Readers of entries that take several packets each meet a writer: every value that they get was
-// written as a whole, and READs were torn and repeated.
+// Readers read entries of several packets while a writer changes them: every value that they get
+// was written as a whole, and READs were torn and repeated.
 func TestReadersMeetAWriter(t *testing.T) {
 	const size = 16 << 10
 	w := newWorld(t, Config{Slots: 16, SlotSize: size})
@@ -307,8 +307,8 @@ func childClient(ifname string) error {
 	}
 }
 
-// A client that is killed in the middle of its work is dropped by the server. What it has written
-// is whole, and the next client is served.
+// The server drops a client that is killed in the middle of its work. The values that the client
+// has put are complete, and the next client is served.
 func TestClientIsKilled(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	c, closeServer, err := openRDMA(t.Context(), pair.A, pair.A.Interface)
@@ -349,7 +349,7 @@ func TestClientIsKilled(t *testing.T) {
 	defer closeClient()
 	var rejected *verbs.RejectError
 	var k *Client
-	for k == nil { // while the server does not know yet, it has no room for another client
+	for k == nil { // until the server has noticed the end, it has no room for another client
 		if k, err = Dial(t.Context(), rdma, server.Addr()); err != nil && !errors.As(err, &rejected) {
 			t.Fatal(err)
 		}
@@ -362,7 +362,7 @@ func TestClientIsKilled(t *testing.T) {
 	}
 }
 
-// A client that does not keep to the protocol is answered or dropped, and harms nobody.
+// A client that violates the protocol gets an answer or is dropped. Other clients are not affected.
 func TestHostileClient(t *testing.T) {
 	w := newWorld(t, Config{Slots: 16, SlotSize: 64})
 	good := w.dial(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/unet-go/unet/verbs"
 )
 
-// Config is what a [Server] is like. 0 means the default.
+// Config configures a [Server]. 0 means the default.
 type Config struct {
 	Port       uint16        // of the connection manager; default: a free one
 	Slots      int           // of the table; default 65536
@@ -241,7 +241,7 @@ func (s *Server) execute(request []byte) status {
 	return statusOK
 }
 
-// probe sends every client a WRITE of no bytes from time to time. The acknowledgment comes from
+// probe sends every client a WRITE of no bytes in each keep-alive interval. The acknowledgment comes from
 // the client's engine. Without one, the probe ends with an error, and the client is dropped.
 func (s *Server) probe(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.KeepAlive)

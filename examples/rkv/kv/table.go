@@ -57,7 +57,7 @@ const (
 	present
 )
 
-// parse takes a copy of a slot apart. A slot that was erased has a key.
+// parse decodes a copy of a slot. A slot whose key was removed still has the key.
 func parse(slot []byte) (key, value []byte, s state) {
 	le := binary.LittleEndian
 	version := le.Uint64(slot)
@@ -137,7 +137,7 @@ func (t *table) put(key string, value []byte) bool {
 }
 
 // remove erases a key. It reports whether the key was there. The slot stays in use, because keys
-// may stand behind it.
+// may be in the slots after it.
 func (t *table) remove(key string) bool {
 	slot, found := t.find(key)
 	if found {

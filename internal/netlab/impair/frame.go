@@ -143,7 +143,7 @@ func markCE(frame []byte) {
 }
 
 // Resolution reports whether a frame is one of ARP or of IPv6's neighbour discovery (RFC 4861),
-// for [Config].Spare. ARP has no checksum: a damaged reply stays in the neighbour table for long.
+// for [Config].Spare. ARP has no checksum, so a damaged reply would enter the neighbour table.
 // The kernel repeats a solicitation that is lost only after a second.
 func Resolution(frame []byte) bool {
 	if len(frame) < etherHeader {

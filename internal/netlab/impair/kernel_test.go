@@ -141,8 +141,8 @@ func TestSpare(t *testing.T) {
 	}
 }
 
-// TestCongestionMarks: what finds a queue is marked, if its sender understands that,
-// and arrives with the mark.
+// TestCongestionMarks: a datagram that meets a queue above the threshold is marked, if it is
+// ECN-capable, and arrives with the mark.
 func TestCongestionMarks(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6 %t", six), func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestCongestionMarks(t *testing.T) {
 					marked++
 				}
 				if i == 2 {
-					continue // IPv6 is longer: a matter of taste
+					continue // may be marked or not: the queue is near the threshold, and IPv6 has longer headers
 				}
 				if got != other|want {
 					t.Errorf("datagram %d was sent with ECN %d and arrives with class %#x, want ECN %d", i, sent, got, want)
@@ -224,12 +224,12 @@ func (l lab) transfer(t *testing.T, size int) {
 	must(t, err)
 	must(t, c.(*net.TCPConn).CloseWrite())
 	if all := <-got; !bytes.Equal(all, text) {
-		t.Errorf("sent %d bytes, %d have arrived, or others", len(text), len(all))
+		t.Errorf("sent %d bytes, %d have arrived, or they differ", len(text), len(all))
 	}
 }
 
-// TestSuperFrames: with the kernel's offloads TCP gets through all the same, in
-// super-frames that are lost, doubled and overtaken as a whole.
+// TestSuperFrames: with the kernel's offloads TCP delivers all data too. Super-frames are
+// lost, doubled and overtaken as a whole.
 func TestSuperFrames(t *testing.T) {
 	r := impair.Rule{Loss: 0.01, Duplicate: 0.02, Corrupt: 0.02, Reorder: 0.05, HoldBack: 200 * time.Microsecond, Burst: fate.Burst{Enter: 0.001, Leave: 0.5}}
 	for _, offloads := range []bool{true, false} {

@@ -169,7 +169,7 @@ func (l *Link) Set(d Direction, r Rule) {
 	l.directions[d].line.Set(l.now(), r)
 }
 
-// Restart sets both rules and a seed, as for a new link. Counters go on.
+// Restart sets both rules and a seed, as for a new link. Counters are not reset.
 func (l *Link) Restart(seed uint64, aToB, bToA Rule) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

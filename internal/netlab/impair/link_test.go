@@ -34,7 +34,7 @@ func expected(m *fate.Model, frames [][]byte) (out [][]byte) {
 	return out
 }
 
-// batch is as many frames as no buffer on the way is too small for.
+// batch is a number of frames that every buffer on the path can hold.
 const batch = 500
 
 // TestFramesHaveTheirFate sends the same frames over the link and past a model of
@@ -141,8 +141,8 @@ func TestChangesWhileRunning(t *testing.T) {
 	}
 }
 
-// TestSetIsAtOnce: without a word from the receiver, each frame is under the rule of
-// the moment in which it was sent.
+// TestSetIsAtOnce: Set applies at once. Each frame is under the rule at the time of its send,
+// also if the test does not wait for its arrival.
 func TestSetIsAtOnce(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Delay: 5 * ms}})
 	out := l.packetSocket(t, l.A)
@@ -191,7 +191,7 @@ func TestOvertaking(t *testing.T) {
 	}
 }
 
-// TestTime: nothing arrives before its time. (How late it may be is the machine's.)
+// TestTime: nothing arrives before its time. (How much later depends on the machine.)
 func TestTime(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{})
 	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
@@ -222,7 +222,8 @@ func TestTime(t *testing.T) {
 	}
 }
 
-// TestDropTail: a queue holds what it holds, and what leaves meanwhile.
+// TestDropTail: of a burst, as many frames pass as fit the queue, and as leave the queue
+// during the burst.
 func TestDropTail(t *testing.T) {
 	const size, perFrame = 1000, 8 * ms // at 1 Mb/s
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Rate: 1e6, Queue: 10 * size}})
@@ -244,7 +245,8 @@ func TestDropTail(t *testing.T) {
 	}
 }
 
-// TestBlackout: for its length nothing arrives, then all does, without a word.
+// TestBlackout: nothing that is sent during the blackout arrives. After its length frames pass
+// again, without another call of Set.
 func TestBlackout(t *testing.T) {
 	const length = 100 * ms
 	l := open(t, netlab.Config{}, impair.Config{})
@@ -269,7 +271,7 @@ func TestBlackout(t *testing.T) {
 	}
 }
 
-// TestAnyFrame: short and long ones, with a tag and two, on cables of all lengths.
+// TestAnyFrame: short and long frames, with no, one and two VLAN tags, with several MTUs.
 func TestAnyFrame(t *testing.T) {
 	for _, mtu := range []int{576, 1500, 9000} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {

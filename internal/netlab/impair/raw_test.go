@@ -50,7 +50,7 @@ func open(t *testing.T, pair netlab.Config, cfg impair.Config) lab {
 	return lab{p, impair.RequireLink(t, p, cfg)}
 }
 
-// host is where the frames of a direction come from, or go to.
+// hosts returns the hosts that send and receive the frames of a direction.
 func (l lab) hosts(d impair.Direction) (from, to *netlab.Host) {
 	if d == impair.AtoB {
 		return l.A, l.B
@@ -58,7 +58,7 @@ func (l lab) hosts(d impair.Direction) (from, to *netlab.Host) {
 	return l.B, l.A
 }
 
-// settle waits until a direction has seen so many frames and all is over. The link
+// settle waits until a direction has received so many frames and none is in flight. The link
 // must have missed none.
 func (l lab) settle(t *testing.T, d impair.Direction, frames int) impair.Counters {
 	t.Helper()

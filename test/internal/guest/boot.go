@@ -163,7 +163,7 @@ func (g *Guest) Console(from int) string {
 	return strings.Join(g.console[from:], "\n")
 }
 
-// trouble is what the kernel prints when it has found an error in itself.
+// trouble matches what the kernel prints when it has found an error of its own.
 var trouble = regexp.MustCompile(`Kernel panic|WARNING: |BUG: |Oops|general protection fault|refcount_t:|guest failed:`)
 
 // Trouble is the console from the first line on that reports an error of the kernel, among those

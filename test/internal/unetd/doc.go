@@ -1,5 +1,5 @@
 //go:build linux
 
 // Package unetd builds the project's commands and runs them on hosts of package
-// netlab: what the tests of the whole share.
+// netlab, for the tests that run the whole of unet.
 package unetd

@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// Patience is how long anything may take until a test gives up. Nothing takes
-// that long.
+// Patience is how long a test waits for an event before it fails. Usually the event happens much
+// sooner.
 const Patience = 2 * time.Minute
 
 // Process is a running command and what it prints.

@@ -164,7 +164,7 @@ func (d *side) note(s *segment, peer *side) {
 	}
 }
 
-// window is what a segment of d offers, in bytes.
+// window is the window that a segment of d offers, in bytes.
 func (d *side) window(s *segment, peer *side) uint32 {
 	if s.syn || d.scale < 0 || peer.begun && peer.scale < 0 {
 		return uint32(s.window)

@@ -209,7 +209,7 @@ func (o *oracle) take(line string) error {
 }
 
 // objections are the messages of tshark's expert about a frame of ours that are not
-// harmless. Checksums are not judged of a frame that is merged or quotes a packet.
+// harmless. Checksums of a frame that is merged or quotes a packet are not checked.
 func (o *oracle) objections(v map[string]string, partly bool) (out []string) {
 	if v["_ws.expert.message"] == "" {
 		return nil

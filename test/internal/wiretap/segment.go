@@ -12,7 +12,7 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// segment is what a decoder, gopacket or tshark, makes of a frame.
+// segment is a frame as decoded by gopacket or by tshark.
 type segment struct {
 	frame    int // its number in the capture
 	src, dst netip.AddrPort
@@ -20,7 +20,7 @@ type segment struct {
 	fragment bool
 
 	seq, ack            uint32
-	text                int // bytes
+	text                int // bytes of data
 	header              int // bytes, with options
 	window              uint16
 	syn, ack_, fin, rst bool
@@ -51,7 +51,7 @@ func (s *segment) String() string {
 	return fmt.Sprintf("frame %d, %v to %v,%s seq %d ack %d window %d, %d bytes", s.frame, s.src, s.dst, flags, s.seq, s.ack, s.window, s.text)
 }
 
-// length is what the segment occupies of the sequence space.
+// length is the length of the segment in sequence numbers.
 func (s *segment) length() uint32 {
 	n := uint32(s.text)
 	if s.syn {

@@ -13,14 +13,14 @@ import (
 )
 
 // comm is the connection on which perftest's programs agree on what they do: TCP, or with -R a
-// queue pair. They take turns, the client begins, and each knows the length of what comes.
+// queue pair. They send in turn, the client first, and each knows the length of the next data.
 type comm struct {
 	io.ReadWriter
 	client bool
 	cm     bool // it is a queue pair
 }
 
-// version is that of perftest's protocol which this program speaks (configure.ac of 4.5-0.17).
+// version is the version of perftest's protocol in this program (configure.ac of 4.5-0.17).
 // Programs of newer versions adapt to it.
 const version = "6.06"
 
@@ -62,7 +62,7 @@ func (c *comm) agree(mtu int) (int, error) {
 	return min(mtu, int(theirs[0]-'0')), nil
 }
 
-// dest is what one side tells the other about its queue pair and memory (struct pingpong_dest).
+// dest is what one side sends to the other about its queue pair and memory (struct pingpong_dest).
 type dest struct {
 	reads    uint32 // READs and atomics that it serves at a time
 	qpn, psn uint32

@@ -27,8 +27,8 @@ import (
 // port is that of perftest's servers, for TCP and for the connection manager.
 const port = 18515
 
-// tests are what is done after the exchanges that all programs have in common, and how often
-// dests are exchanged before the queue pairs are connected, and after.
+// tests has, for each test, the function that runs after the exchanges of all programs, and how
+// often dests are exchanged before and after the queue pairs are connected.
 var tests = map[string]struct {
 	run           func(*peer) error
 	before, after int
