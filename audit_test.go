@@ -2,7 +2,7 @@
 
 package unet
 
-// Audit is as with unetdebug.
+// Audit is the method that a build with unetdebug has.
 func (h *Host) Audit() (a string) {
 	h.stack.Do(func() { a = h.ep.Audit().String() })
 	return a

@@ -93,8 +93,8 @@ func TestFlagDefaults(t *testing.T) {
 	}
 }
 
-// A field that does not apply to the way in is an error that names it, before anything is
-// opened.
+// A field that does not apply to the call (Open, OpenNetwork or New) is an error that names the
+// field, and nothing is opened.
 func TestConfigApplies(t *testing.T) {
 	ctx := t.Context()
 	ways := map[string]func(Config) error{

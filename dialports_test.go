@@ -21,8 +21,8 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// kernelServer accepts connections in the kernel of host B. One that closes first
-// leaves its end in TIME-WAIT; the other waits for the peer.
+// kernelServer accepts connections in the kernel of host B. first: it closes them at once, so
+// that its end goes to TIME-WAIT; otherwise it waits until the peer has closed.
 func (l *lab) kernelServer(t *testing.T, at string, first bool) {
 	t.Helper()
 	server, err := l.B.Listen("tcp", at)
@@ -44,10 +44,10 @@ func (l *lab) kernelServer(t *testing.T, at string, first bool) {
 	}()
 }
 
-// Connections are opened to one destination and closed, and each dial gets a port, as in
-// the kernel: one dial after another, from the 64 ports of one block, and many at a time,
-// from 1,024 ports, since many connections wait for their last acknowledgment. So it is
-// whichever end closes first and has the pair in TIME-WAIT, with timestamps and without.
+// Connections are opened to one destination and closed, and each dial gets a port, as in the
+// kernel. One dial after another uses the 64 ports of one block. Many dials at a time use 1,024
+// ports, because many connections wait for their last acknowledgment. Either end closes first and
+// has the pair in TIME-WAIT, with timestamps and without.
 func TestTCPChurn(t *testing.T) {
 	const dials = 10_000
 	for _, timestamps := range []string{"1", "0"} {
@@ -135,9 +135,9 @@ func (l *lab) dialAll(t *testing.T, host *unet.Host, n int, to ...netip.AddrPort
 	return conns
 }
 
-// Connections to different destinations share the ports of one block. At the true end
-// the error is that of package net; and a connection that ends makes room for one to
-// its destination.
+// Connections to different destinations share the ports of one block. When all ports of the block
+// are in use to a destination, the error is that of package net. After the end of a connection
+// there can be another one to its destination.
 func TestTCPDialsShareAPort(t *testing.T) {
 	l := openLab(t)
 	l.lease.boundBlocks(1)
@@ -203,8 +203,8 @@ func TestTCPDialsShareAPort(t *testing.T) {
 	}
 }
 
-// A pair of ends that becomes free while the host asks for more ports is used: that there
-// are no more ports is no error then.
+// A pair of ends that becomes free while the host asks unetd for more ports is used, and the dial
+// succeeds although unetd refuses.
 func TestTCPDialLooksAgain(t *testing.T) {
 	l := openLab(t)
 	l.lease.boundBlocks(1)
@@ -231,9 +231,9 @@ func TestTCPDialLooksAgain(t *testing.T) {
 	}
 }
 
-// From a whole address there are more connections to one destination than the kernel's
-// range has ports, and then there are still all ports for the next. The kernel holds them
-// all, and needs no descriptor for one that is not accepted.
+// From a whole address a host has more connections to one destination than the kernel's port range
+// has ports, and the next destination has all ports again. The peer's kernel holds all connections;
+// one that is not accepted needs no descriptor.
 func TestTCPWholeAddress(t *testing.T) {
 	l := openLab(t)
 	host := newHost(t, l.mux, new(countedLease), unet.Config{Addr: netip.MustParseAddr("10.0.0.77")})
@@ -257,7 +257,7 @@ func TestTCPWholeAddress(t *testing.T) {
 	if u := host.Stack().TCPUsage(); u.Connections != total {
 		t.Errorf("we have %+v", u)
 	}
-	// The kernel counts one when it has our last ACK, which it may have put off.
+	// The kernel counts a connection when it has handled our ACK of the SYN-ACK, which can be later.
 	begun = time.Now()
 	for {
 		got, err := l.B.Counted("TcpCurrEstab")
@@ -271,8 +271,7 @@ func TestTCPWholeAddress(t *testing.T) {
 	}
 }
 
-// UDP sockets that are dialled have their ports alone, as in the kernel. Each dial gets a
-// port.
+// Each dial of a UDP socket gets a port of its own, as in the kernel.
 func TestUDPChurn(t *testing.T) {
 	l := openLab(t)
 	var wg sync.WaitGroup

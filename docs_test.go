@@ -19,8 +19,8 @@ import (
 // names are what Go files declare, their string literals, and the files.
 type names struct{ declared, literals, files map[string]bool }
 
-// namesOfAll is what all packages have, by name: the path in the repository, the last
-// part of it, and "unet".
+// namesOfAll is the names of all packages. The keys are the path in the repository, the last
+// part of the path, and "unet".
 func namesOfAll(t *testing.T) map[string]names {
 	t.Helper()
 	all := map[string]names{}
@@ -47,7 +47,7 @@ func namesOfAll(t *testing.T) map[string]names {
 	return all
 }
 
-// add takes in what a file declares.
+// add adds what a file declares.
 func (n names) add(name string, file *ast.File) {
 	n.files[name] = true
 	ast.Inspect(file, func(node ast.Node) bool {
@@ -100,7 +100,7 @@ func TestRDMADocument(t *testing.T) {
 	document{"docs/rdma.md", "proto/rdma", []string{"proto/rdma", "proto/rdma/cm", "verbs"}, 100, 0, 0}.check(t)
 }
 
-// check holds the tables against the code: every test, script, function, file and counter that
+// check compares the tables with the code: every test, script, function, file and counter that
 // they name exists.
 func (d document) check(t *testing.T) {
 	text, err := os.ReadFile(d.path)
@@ -202,8 +202,8 @@ func (d document) check(t *testing.T) {
 	}
 }
 
-// TestDocumentsQuoteCode: each block of Go in docs/architecture.md stands in a file of the
-// repository to the letter.
+// TestDocumentsQuoteCode: each block of Go in docs/architecture.md is in a file of the
+// repository, without a difference.
 func TestDocumentsQuoteCode(t *testing.T) {
 	text, err := os.ReadFile("docs/architecture.md")
 	must(t, err)

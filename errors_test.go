@@ -193,7 +193,7 @@ func traits(err error) string {
 			fmt.Fprintf(&b, ", is %v", target)
 		}
 	}
-	// Which of the two a dial gets that runs out of time is a matter of chance in package net.
+	// In package net a dial that runs out of time gets one of the two, by chance.
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		b.WriteString(", is a deadline")
 	}

@@ -239,8 +239,8 @@ func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 	})
 }
 
-// A tag that unetd has no time to take back is given back later; the end of the lease ends the
-// attempts.
+// A tag that unetd cannot take back because it is busy is given back later. The end of the lease
+// ends the attempts.
 func TestGivingBackIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()

@@ -19,8 +19,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A peer, or the gateway to it, is given another MAC address and sends no ARP. It is
-// reached again by sends alone.
+// A peer, or the gateway to it, gets another MAC address and sends no ARP. The host reaches it
+// again although it only sends.
 func TestPeerChangesItsLinkAddress(t *testing.T) {
 	for _, c := range []struct {
 		name, to string
@@ -51,7 +51,7 @@ func TestPeerChangesItsLinkAddress(t *testing.T) {
 	}
 }
 
-// unreachable: without a route it is ENETUNREACH.
+// unreachable reports whether err is that of an unreachable host. Without a route it is ENETUNREACH.
 func unreachable(err error) bool {
 	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
@@ -95,7 +95,7 @@ func TestAdministratorChangesThings(t *testing.T) {
 	gap, _ := far.untilAnswered("route replaced")
 	t.Logf("another gateway: reached after %v", gap.Round(time.Millisecond))
 
-	// What does not concern us costs no request its answer.
+	// After a change that does not concern the peer every request is answered.
 	steady := func(what string, change func(link netlink.Link) error) {
 		t.Helper()
 		l.on(t, l.A, change)
@@ -115,7 +115,7 @@ func TestAdministratorChangesThings(t *testing.T) {
 		return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.uplink, IP: net.IPv4(10, 0, 0, 2), HardwareAddr: l.B.LinkAddr[:]})
 	})
 
-	// The route goes away, and comes back.
+	// The route is deleted, and added again.
 	_, net24, _ := net.ParseCIDR("192.0.2.0/24")
 	l.on(t, l.A, func(link netlink.Link) error {
 		return netlink.RouteDel(&netlink.Route{Dst: net24, LinkIndex: link.Attrs().Index})
@@ -134,8 +134,8 @@ func TestAdministratorChangesThings(t *testing.T) {
 	far.untilAnswered("route added again")
 }
 
-// Sends to a host that does not answer ARP, or not any more, and reads from it, fail with
-// EHOSTUNREACH.
+// Sends to a host that does not answer ARP, and reads from it, fail with EHOSTUNREACH, also if the
+// host has answered earlier.
 func TestUnresolvableHost(t *testing.T) {
 	l := openLab(t)
 	for name, v := range map[string]string{"mcast_solicit": "1", "ucast_solicit": "1", "retrans_time_ms": "10", "delay_first_probe_time": "0", "base_reachable_time_ms": "100"} {
@@ -144,7 +144,7 @@ func TestUnresolvableHost(t *testing.T) {
 	absent := l.dial(t, "10.0.0.99:7000")
 	absent.conn.SetDeadline(time.Now().Add(patience))
 	if _, err := absent.conn.Write([]byte("x")); err != nil {
-		t.Errorf("before anybody can know: %v", err)
+		t.Errorf("the first write, before ARP has failed: %v", err)
 	}
 	if _, err := absent.conn.Read(make([]byte, 1)); !errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("read of a connected socket: %v", err)
@@ -176,8 +176,8 @@ func TestUnresolvableHost(t *testing.T) {
 	peer.untilAnswered("back")
 }
 
-// The uplink goes down and up, or the machine loses the host's address and has it again.
-// Meanwhile sends fail and reads wait; afterwards both work.
+// The uplink goes down and up again, or the host's address is deleted and added again. In between
+// sends fail and reads wait; afterwards both work.
 func TestNetworkIsGoneForATime(t *testing.T) {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(24, 32)}}
 	for _, c := range []struct {

@@ -14,9 +14,8 @@ import (
 
 const module = "github.com/unet-go/unet"
 
-// layers says what each package may import of this module, and which of the
-// modules that reach below the standard library. A package that is missing is
-// an error: its place has to be decided.
+// layers lists what each package may import: own of this module, other of other modules. A package
+// that is missing here is an error.
 var layers = map[string]struct{ own, other []string }{
 	".":                      {own: []string{"stack", "datapath", "endpoint", "control", "internal/wait", "queues", "wire", "proto/udp", "proto/tcp"}},
 	"wire":                   {},
@@ -90,7 +89,7 @@ func layerOf(pkg string) string {
 	return best
 }
 
-// TestImportDirections holds every non-test file's imports against layers.
+// TestImportDirections compares the imports of every non-test file with layers.
 func TestImportDirections(t *testing.T) {
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && path != ".") {

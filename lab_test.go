@@ -67,7 +67,7 @@ type lab struct {
 	mux    *mux.Mux
 	lease  countedLease
 	told   chan endpoint.Notice
-	uplink int // its number, on A
+	uplink int // its interface index on A
 }
 
 func openLab(t *testing.T) *lab {

@@ -12,15 +12,15 @@ import (
 	"github.com/unet-go/unet/stack"
 )
 
-// ended is a handler of a UDP port that does nothing but pass on why the port has ended.
+// ended is a handler of a UDP port that only passes on why the port has ended.
 type ended chan error
 
 func (ended) Datagram(int64, *stack.UDPPacket) {}
 func (ended) Run(int64) int64                  { return stack.Never }
 func (e ended) Failed(err error)               { e <- err }
 
-// When the lease has ended its reason is the error of every call, of those that block and of later
-// ones, also if the host is closed at that moment, by the first that has learned of the end.
+// When the lease has ended, every call returns the reason: calls that are blocked, and later ones.
+// This is so also if the first goroutine that gets the error closes the host at once.
 func TestEndOfLeaseIsTheReasonAlsoAfterClose(t *testing.T) {
 	a, b, lease := memHosts(t)
 	there := netip.MustParseAddrPort("10.0.0.2:7")

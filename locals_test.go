@@ -250,7 +250,7 @@ func TestAddressesThatAHostCannotUse(t *testing.T) {
 	}
 }
 
-// The addresses of a host, of what it asks for and what the interface has.
+// The addresses of a host, by its configuration and by the addresses of the interface.
 func TestAddressesOfHosts(t *testing.T) {
 	p := func(s string) (p netip.Prefix) {
 		if s != "" {

@@ -25,7 +25,7 @@ func openJumbo(t *testing.T) (a, b *unet.Host) {
 	a, b = openHost(t, p.A, unet.Config{}), openHost(t, p.B, unet.Config{})
 	t.Cleanup(func() { // before they are closed
 		for _, h := range []*unet.Host{a, b} {
-			got := h.Audit() // what waits for a peer that is looked for is given up in the end
+			got := h.Audit() // frames that wait for the resolution of a neighbour are freed when that fails
 			for until := time.Now().Add(patience); !strings.Contains(got, "stack 0, application 0") && time.Now().Before(until); got = h.Audit() {
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -37,7 +37,7 @@ func openJumbo(t *testing.T) (a, b *unet.Host) {
 	return a, b
 }
 
-// TestJumboStreams sends text both ways in segments of several frames.
+// TestJumboStreams sends data both ways in segments of several frames.
 func TestJumboStreams(t *testing.T) {
 	a, b := openJumbo(t)
 	l, err := b.Listen(t.Context(), "tcp", ":0")
@@ -83,7 +83,8 @@ func TestJumboStreams(t *testing.T) {
 	}
 	end(c)
 	ends.Wait()
-	// Each way in about 940 segments of 8,948 bytes, not in 4,400 of a frame.
+	// Each direction takes about 940 segments of 8,948 bytes. With segments of one frame it would take
+	// more than 4,400.
 	for _, h := range []*unet.Host{a, b} {
 		for _, c := range h.Stack().Counters() {
 			if c.Name == "tcp_segments_sent" && c.Value > 4400 {

@@ -21,7 +21,7 @@ import (
 )
 
 // memLease is a lease that grants every tag that is free, on a link in memory whose hosts
-// are 10.0.0.1 and 10.0.0.2, or have IPv6 addresses that end so.
+// are 10.0.0.1 and 10.0.0.2, or have IPv6 addresses with these last bytes.
 type memLease struct {
 	done chan struct{}
 
@@ -131,8 +131,8 @@ func memHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
 	return memHostsThat(t, false)
 }
 
-// memHostsThat are memHosts that have their addresses as a whole, or share them. They have IPv6
-// addresses, too, if formats of these are given, into which the number of the host is put.
+// memHostsThat is memHosts with whole addresses, or with shared ones. For each format in addrs6 a
+// host has an IPv6 address too; the format's verb is replaced by the number of the host.
 func memHostsThat(t *testing.T, whole bool, addrs6 ...string) (a, b *Host, leaseOfA *memLease) {
 	t.Helper()
 	la, lb := memlink.Pair(memlink.Config{})
@@ -362,7 +362,7 @@ func (idleHandler) Datagram(int64, *stack.UDPPacket) {}
 func (idleHandler) Run(int64) int64                  { return stack.Never }
 func (idleHandler) Failed(error)                     {}
 
-// A second socket on a port is EADDRINUSE without a claim, and leaves the port to the first.
+// A second socket on a port fails with EADDRINUSE and claims nothing. The first keeps the port.
 func TestPortInUse(t *testing.T) {
 	a, _, lease := memHosts(t)
 	ctx := t.Context()

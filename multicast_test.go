@@ -48,7 +48,7 @@ func TestMulticastWithAKernel(t *testing.T) {
 				if sender, err = net.ListenUDP(f.network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(f.b))); err != nil || f.network == "udp4" {
 					return err
 				}
-				return ipv6.NewPacketConn(sender).SetMulticastInterface(i) // by no route, which may not be there yet
+				return ipv6.NewPacketConn(sender).SetMulticastInterface(i) // otherwise a route is needed, which may not be there yet
 			}))
 			defer member.Close()
 			defer sender.Close()

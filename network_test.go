@@ -26,7 +26,7 @@ func logged(t *testing.T, f func()) string {
 	return log.String()
 }
 
-// Without unetd, OpenNetwork gives the kernel's sockets, logs that once, and tells why.
+// Without unetd, OpenNetwork returns the kernel's sockets and logs that once. FellBack is the reason.
 func TestFallback(t *testing.T) {
 	ctx := t.Context()
 	cfg := Config{Socket: filepath.Join(t.TempDir(), "unetd.sock"), Fallback: Kernel}

@@ -11,8 +11,8 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// A peer that never answers a SYN is ETIMEDOUT after minutes: here only what the
-// caller gets is looked at.
+// A dial fails with ETIMEDOUT after minutes if the peer never answers a SYN. This test checks only
+// the error that the caller gets.
 func TestDialTimedOut(t *testing.T) {
 	h := new(Host) // its lease is not over
 	remote := netip.MustParseAddrPort("10.0.0.1:80")
@@ -25,7 +25,7 @@ func TestDialTimedOut(t *testing.T) {
 	}
 }
 
-// A claim that unetd refuses has the errno first, then unetd's words.
+// The error of a claim that unetd refuses has first the text of the errno, then that of unetd.
 func TestRefusedClaim(t *testing.T) {
 	h := new(Host) // its lease is not over
 	for refused, want := range map[error]syscall.Errno{endpoint.ErrTagHeld: syscall.EADDRINUSE, endpoint.ErrTagDenied: syscall.EACCES} {

@@ -56,7 +56,7 @@ func (u unetSide) dialer(timeout time.Duration, deadline time.Time, local net.Ad
 	return &Dialer{Host: u.Host, Timeout: timeout, Deadline: deadline, LocalAddr: local, Resolver: r}
 }
 
-// world is two hosts and what a fact of package net is observed with.
+// world is two hosts on which the facts of package net are observed.
 type world struct {
 	*testing.T
 	server, client     side
@@ -282,7 +282,7 @@ func TestParity(t *testing.T) {
 	compareFacts(t, kernel, world{server: unetSide{a}, client: unetSide{b}, serverIP: "10.0.0.1", clientIP: "10.0.0.2", other: "10.0.0.9", family: "4"}, dialFacts, listenFacts, tcpFacts, udpFacts)
 }
 
-// The facts hold over IPv6, too, but for those that are about IPv4; so do those about hosts with both families.
+// The facts hold over IPv6 too, except those about IPv4, and so do the facts about hosts of both families.
 func TestParityOverIPv6(t *testing.T) {
 	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
 		t.Skipf("package net has no IPv6 here: %v", err)

@@ -26,7 +26,7 @@ func nowhere(c udpConn) netip.AddrPort {
 	return netip.MustParseAddrPort("192.0.2.1:9")
 }
 
-// read is a datagram that was received, and its error.
+// read returns the length and the data of a received datagram, and the error.
 func read(c net.Conn, size int) string {
 	b := make([]byte, size)
 	n, err := c.Read(b)

@@ -113,7 +113,7 @@ func TestPortsOfBlocks(t *testing.T) {
 	if l.claims != 2 {
 		t.Errorf("%d claims for two blocks", l.claims)
 	}
-	// By number. The ports that are not the host's are claimed, and this lease refuses.
+	// By number. Ports outside of the host's blocks are claimed, and this lease refuses them.
 	for _, c := range []struct {
 		port uint16
 		own  bool
@@ -152,8 +152,8 @@ func TestPortsOfBlocks(t *testing.T) {
 	}
 }
 
-// Where no block is to be had single ports are claimed, and given back when their last
-// socket has gone. The true end is EADDRNOTAVAIL.
+// When unetd grants no block, single ports are claimed, and given back when their last socket is
+// closed. If no single port is free either, the error is EADDRNOTAVAIL.
 func TestPortsWithoutBlocks(t *testing.T) {
 	ctx := t.Context()
 	for _, c := range []struct {
@@ -190,7 +190,7 @@ func TestPortsWithoutBlocks(t *testing.T) {
 			t.Errorf("%v, %v: left %v, held %v", c.blocks, c.ports, p.free, l.held)
 		}
 	}
-	// What is denied now that there are ports is only their end.
+	// When the host has a port, a denied claim means that there are no more: EADDRNOTAVAIL.
 	l := &portsLease{blocks: endpoint.ErrTagDenied}
 	p := newPorts(l, anyPort(), false)
 	if _, err := p.getFree(ctx); err != nil {
@@ -200,7 +200,7 @@ func TestPortsWithoutBlocks(t *testing.T) {
 	if _, err := p.getFree(ctx); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("the end: %v", err)
 	}
-	// The port of a listener is none for outgoing sockets.
+	// The port of a listener is not used for outgoing sockets.
 	l = &portsLease{blocks: endpoint.ErrTagDenied}
 	p = newPorts(l, anyPort(), false)
 	if _, _, err := p.get(ctx, 0, false); err != nil {
@@ -213,7 +213,7 @@ func TestPortsWithoutBlocks(t *testing.T) {
 	if len(p.free) != 0 {
 		t.Errorf("the port of a listener may be chosen: %v", p.free)
 	}
-	// While the host has lost its address, ports are denied, too. Then there are blocks again.
+	// Without its address the host is denied ports. When it has the address again it gets blocks.
 	l = &portsLease{blocks: endpoint.ErrTagDenied, ports: endpoint.ErrTagDenied}
 	p = newPorts(l, anyPort(), false)
 	if _, err := p.getFree(ctx); !errors.Is(err, endpoint.ErrTagDenied) {
@@ -297,7 +297,7 @@ func (c onDone) Done() <-chan struct{} {
 // A port is given back and then a claim is refused, before the caller that waits for
 // either runs: it gets the port, whichever event it sees first.
 func TestPortsGivenBackBeforeARefusal(t *testing.T) {
-	for range 32 { // the runtime notices either
+	for range 32 { // select chooses at random if both events are there
 		l := &portsLease{}
 		p := newPorts(l, anyPort(), false)
 		for range endpoint.BlockPorts {

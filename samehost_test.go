@@ -23,8 +23,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Programs of the host reach an endpoint of it, and the endpoint reaches them, in each mode, by TCP and
-// UDP, with an address that the host shares and with one of the endpoint's own.
+// Programs of the host reach an endpoint on it, and the endpoint reaches them, in each mode, by TCP and
+// UDP, with the host's address and with a whole address.
 func TestSameHost(t *testing.T) { testSameHosts(t, "10.0.0.1", "10.0.0.77") }
 
 // The same over IPv6.
@@ -182,8 +182,8 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 	}
 }
 
-// An endpoint on a queue sends by the wire only. What it sends to its own host fails at once: to
-// the kernel's address and to another endpoint's.
+// An endpoint on a queue sends only to the wire. Sends to its own host fail at once: to the kernel's
+// address and to that of another endpoint.
 func TestSameHostFromQueue(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	var m *mux.Mux

@@ -266,7 +266,7 @@ func TestTCPPeerRebooted(t *testing.T) {
 		defer c.Close()
 		peer, err := listener.Accept()
 		must(t, err)
-		// A connection under repair goes without a word.
+		// A connection in repair mode is closed without a FIN or RST.
 		onDescriptor(t, peer, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1) })
 		must(t, peer.Close())
 		if asked == "by keepalive" {

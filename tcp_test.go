@@ -211,7 +211,7 @@ func TestTCPListenerClosesUnderLoad(t *testing.T) {
 	}
 }
 
-// Outgoing connections share blocks of ports, one after the other the same ones.
+// Outgoing connections share blocks of ports: connections that follow one another use the same blocks.
 func TestTCPDialsShareABlock(t *testing.T) {
 	l := openLab(t)
 	server, err := l.B.Listen("tcp", "10.0.0.2:0")
@@ -239,7 +239,7 @@ func TestTCPDialsShareABlock(t *testing.T) {
 	}
 }
 
-// net/http on one side, and on the kernel on the other.
+// net/http on unet at one end, and on the kernel at the other.
 func TestHTTPWithKernel(t *testing.T) {
 	l := openLab(t)
 	listener, err := l.host.Listen(t.Context(), "tcp", ":8000")

@@ -46,8 +46,8 @@ func (h *reverser) Run(int64) int64 {
 
 func (h *reverser) Failed(error) { h.port.Broadcast(&h.given) }
 
-// A protocol above UDP answers sockets of another host on a real link, while no goroutine of
-// its host waits, and its port is free when it is closed.
+// A protocol above UDP answers sockets of another host on a real link although no goroutine of
+// its host waits. After Close its port is free.
 func TestUDPPortOnALink(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	a, b := openHost(t, pair.A, unet.Config{}), openHost(t, pair.B, unet.Config{})
@@ -56,7 +56,7 @@ func TestUDPPortOnALink(t *testing.T) {
 		h := new(reverser)
 		port, err := a.OpenUDPPort(t.Context(), at, h)
 		must(t, err)
-		port.Lock() // the caretaker may run h already
+		port.Lock() // the caretaker goroutine may already call h
 		h.port = port
 		port.Unlock()
 		c, err := b.DialUDP(t.Context(), netip.AddrPort{}, at)

@@ -19,8 +19,8 @@ const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 // nowhere is a path without a socket: a lease that connects again fails.
 const nowhere = "/nonexistent/unetd.sock"
 
-// script is a unetd that reads a request and calls the next of says, which sends the
-// answer, until all have been called.
+// script is a unetd that reads a request and calls the next function of says, which sends the
+// answer. It ends after the last of them.
 func script(t testing.TB, c *net.UnixConn, says ...func()) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {

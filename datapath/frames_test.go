@@ -66,7 +66,7 @@ func TestLongPackets(t *testing.T) {
 				t.Errorf("%d bytes in %d parts, want %d", n, parts, want)
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("%d bytes: others are sent than were composed", n)
+				t.Errorf("%d bytes: the bytes on the TX ring are not those that were composed", n)
 			}
 			if a := l.Audit(); a[segment.KernelTransmit] != int(parts) || a[segment.Stack] != 0 {
 				t.Errorf("%d bytes: %v", n, a)

@@ -222,7 +222,7 @@ func TestRunsAreAdjacentFramesAndAllocatedWhole(t *testing.T) {
 	}
 	for i := range 5 {
 		if _, ok := s.AllocRun(Stack); ok {
-			t.Fatalf("a run of which %d frames are back is had again", i)
+			t.Fatalf("a run was allocated of which only %d frames have been freed", i)
 		}
 		s.Free(runs[3]+uint64(i*size), Stack)
 		s.Audit()

@@ -46,8 +46,8 @@ func packetConn(t *testing.T, h *unet.Host, network, at string) *unet.UDPConn {
 	return must[net.PacketConn](t)(h.ListenPacket(context.Background(), network, at)).(*unet.UDPConn)
 }
 
-// A datagram to a group reaches every member on every host, once, and no other socket; that of a sender too, unless its
-// loopback is off.
+// A datagram to a group reaches every member on every host once, and no other socket. The sender gets it too if it is
+// a member, unless its loopback is off.
 func TestGroups(t *testing.T) {
 	for _, f := range []struct{ network, group, other string }{
 		{"udp4", "239.1.2.3:5000", "239.1.2.4:5000"},
@@ -100,7 +100,7 @@ func TestGroups(t *testing.T) {
 			if got := read(t, members[1]); got != "to those who stay" {
 				t.Errorf("%q", got)
 			}
-			// A datagram to one socket after another that it must not have.
+			// These sockets do not get the datagrams to the group: the next that each gets is sent to it alone.
 			for _, u := range []*unet.UDPConn{members[3], bystander} {
 				at := u.LocalAddr().(*net.UDPAddr)
 				to := &net.UDPAddr{IP: c.Addr().AsSlice(), Port: at.Port}
