@@ -16,9 +16,9 @@ import (
 const costRuns = 100_000
 
 // BenchmarkPrograms measures the run time of the programs by BPF_PROG_TEST_RUN, with all caches warm, in
-// nanoseconds above that of a program that only returns XDP_DROP. All cases take turns, and the mean of the
-// faster half of the turns counts, so that other load on the machine does not. A redirect only notes
-// the destination here: the kernel's part of it is not measured. -v also prints the sizes of the programs.
+// nanoseconds above that of a program that only returns XDP_DROP. All cases take turns. The result is the mean
+// of the faster half of the turns, which other load on the machine changes little. In a test run a redirect
+// only stores the destination: the kernel's part of it is not measured. -v also prints the sizes of the programs.
 func BenchmarkPrograms(b *testing.B) {
 	inLab(b, true, func(l *lab) { l.benchmark(b) })
 }

@@ -39,9 +39,9 @@ func TestParts(t *testing.T) {
 	})
 }
 
-// The deliver program restores the destination MAC address of a part. The place in it is the number of
-// parts of the owner's line that have arrived. A later super-frame is not counted as arrived, and an
-// earlier place does not decrease the number.
+// The deliver program restores the destination MAC address of a part. The place in that address is the
+// number of parts that were sent to the owner before, in units of 16: these have arrived. Parts of later
+// super-frames are not counted as arrived, and a smaller place does not decrease the count.
 func TestPartsAreDelivered(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		frame := func(mac net.HardwareAddr) []byte {

@@ -115,8 +115,8 @@ func (f *fillRing) setEntries(frames bool) {
 	}
 }
 
-// No frame is redirected to a socket whose fill ring is not sound. Test runs redirect nothing, so the
-// kernel takes no entry from the ring here.
+// No frame is redirected to a socket with an invalid fill ring. Test runs redirect nothing, so the kernel
+// takes no entry from the ring here.
 func TestFillRing(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		inLab(t, generic, testFillRing)
@@ -231,8 +231,8 @@ func (r *receiver) receive(taken uint32) {
 	eventually(r.t, "a frame for the socket", func() bool { return r.fill.consumed() == taken })
 }
 
-// An owner who has changed the ring after the check is found at the next frame, by the kernel's count of
-// invalid entries.
+// An owner that changes the ring after the check is detected at the next frame, by the kernel's count
+// of invalid entries.
 func TestFillRingAfterwards(t *testing.T) {
 	inReceiver(t, func(r *receiver) {
 		r.receive(1)

@@ -9,7 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// join makes ports hold the tag of a group, on the wire or, for ways, with the uplink.
+// join makes ports hold the tag of a group: for copies of received frames the set has the ports, for
+// copies of sent ones (GroupWays) also the uplink.
 func (l *lab) join(group netip.AddrPort, ports ...int) {
 	l.t.Helper()
 	l.countTag(TagUDP, group.Port())

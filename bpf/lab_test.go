@@ -89,7 +89,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// transmit sends a frame out of another host as it is.
+// transmit sends a frame from another host without changing it.
 func transmit(t testing.TB, from *netlab.Host, frame []byte, n int) {
 	t.Helper()
 	must(t, from.Do(func() error {
@@ -321,8 +321,9 @@ func (l *lab) wantUplink(name string, frame []byte, counter Counter) {
 }
 
 // inTCX is the counter in unet_uplink_tcx of a frame that unet_uplink counts as c. A part of a
-// super-frame does not come there. Before the program the kernel moves a VLAN tag from the frame to
-// the skb, but not in a test run: the tag in the frame is for the program a second one, behind VLAN 0.
+// super-frame does not come there. The kernel moves a VLAN tag from the frame to the skb before it runs
+// the program, but not in a test run. There the program takes the tag in the frame for a second one,
+// behind a tag with VLAN 0.
 func inTCX(frame []byte, c Counter) Counter {
 	switch t := binary.BigEndian.Uint16(frame[12:]); {
 	case t == 0x8100 || t == 0x88a8:

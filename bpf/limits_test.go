@@ -47,7 +47,8 @@ func getLimit(t testing.TB, m *ebpf.Map, key int) (limit Limit) {
 	return limit
 }
 
-// filled is the model of advance in src/limit.h, in numbers without a bound: the limit at a time.
+// filled is the model of advance in src/limit.h, with integers that cannot overflow. It returns the limit
+// as it is at a time.
 func filled(l Limit, at uint64) Limit {
 	if int64(at-l.Last) <= 0 {
 		return l
@@ -65,7 +66,7 @@ func filled(l Limit, at uint64) Limit {
 	return l
 }
 
-// takes is l after a frame of so many bytes; false: l does not have so much.
+// takes returns l after a frame of a number of bytes; false: l has too little.
 func takes(l Limit, bytes int) (Limit, bool) {
 	for b, cost := range map[*Bucket]uint64{&l.Packets: BucketUnit, &l.Bytes: uint64(bytes) * BucketUnit} {
 		if b.Rate == 0 {
@@ -79,7 +80,7 @@ func takes(l Limit, bytes int) (Limit, bool) {
 	return l, true
 }
 
-// randomBucket has any rate from 1 a second on, and is more or less full.
+// randomBucket returns a bucket with any rate from 1 a second on and any level, or no bucket.
 func randomBucket(r *rand.Rand) Bucket {
 	if r.IntN(4) == 0 {
 		return Bucket{}
@@ -96,8 +97,8 @@ func randomBucket(r *rand.Rand) Bucket {
 	return b
 }
 
-// Each frame takes from the buckets what the model says. The program's clock is known afterwards, from the
-// time at which it has filled them: that of the last tick, or the exact one if a frame was refused.
+// Each frame takes from the buckets what the model says. Afterwards Last of a limit is the time at which the
+// program has filled its buckets: that of the last tick, or the exact time if the frame was refused.
 func TestLimitModel(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
@@ -166,7 +167,7 @@ func TestLimitModel(t *testing.T) {
 	})
 }
 
-// What is limited, and what is not.
+// Frames to which a limit applies, and others.
 func TestLimited(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
@@ -226,7 +227,7 @@ func TestLimitBuffers(t *testing.T) {
 	})
 }
 
-// Two processors take from one user's bucket, and nothing is lost or made.
+// Two processors take from one user's bucket at the same time, and its level stays exact.
 func TestLimitShared(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
@@ -260,7 +261,7 @@ func TestLimitShared(t *testing.T) {
 		passed, refused := is[txUplink]-was[txUplink], is[txRateUser]-was[txRateUser]
 		noted := getLimit(t, l.objs.PortLimits, l.a).RefusedUser + getLimit(t, l.objs.PortLimits, l.b).RefusedUser
 		if passed+refused < 2*turns*runs || refused == 0 || refused != noted { // a signal repeats a turn
-			t.Errorf("%d frames passed and %d refused, of %d; the limits say %d", passed, refused, 2*turns*runs, noted)
+			t.Errorf("%d frames passed and %d refused, of %d; the limits have counted %d refused", passed, refused, 2*turns*runs, noted)
 		}
 		if want := before.Packets.Level + (after.Last-before.Last)*before.Packets.Rate - passed*BucketUnit; after.Packets.Level != want {
 			t.Errorf("after %d frames in %v the bucket has %d, want %d", passed, time.Duration(after.Last-before.Last), after.Packets.Level, want)

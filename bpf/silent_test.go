@@ -131,7 +131,7 @@ func TestKernelIsSilent(t *testing.T) {
 			}
 			name := fmt.Sprintf("IPv%d, %s", map[bool]int{true: 4, false: 6}[v.to.Is4()], d.name)
 			send(held)
-			// Any answers come before the answer to this.
+			// Answers to earlier frames come before the answer to this one.
 			transmit(t, pair.B, syn(v.to, last), 1)
 			for _, answer := range ear.until(last) {
 				t.Errorf("%s, to a port that is held: the kernel answers %v", name, answer)

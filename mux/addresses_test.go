@@ -182,7 +182,7 @@ func TestLostAddressWithoutAMux(t *testing.T) {
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{early, later, udpTag("10.0.0.5:7000")}})
 	w := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{whole, udpTag("10.0.0.77:7000")}})
 	takeFrom(t, l.A, l.A.Interface, "10.0.0.5/24")
-	takeFrom(t, l.A, l.A.Interface, "10.0.0.3/24") // and when its tag is suspended, so is the other
+	takeFrom(t, l.A, l.A.Interface, "10.0.0.3/24") // when its tag is suspended, the tag of 10.0.0.5 is suspended, too
 	from3 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.3:7000", "10.0.0.2:9000", "from 10.0.0.3")
 	from4 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.4:7000", "10.0.0.2:9000", "from 10.0.0.4")
 	frames := openSniff(t, l.B)

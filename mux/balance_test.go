@@ -44,7 +44,7 @@ func (b *books) statistics(name string) (s netlink.LinkStatistics) {
 	return s
 }
 
-// sums are the frames of each side of an account, which are equal on a mux at rest.
+// sums are the two sides of each account, in frames. They are equal while no frame is on its way.
 func (b *books) sums() map[string][2]uint64 {
 	c := b.count()
 	total := func(prefix string, except ...string) (n uint64) {
@@ -176,7 +176,7 @@ func TestCountersBalance(t *testing.T) {
 	}
 }
 
-// A frame that another program puts into a port is not of the mux, and is noticed.
+// A frame that another program puts into a port was not redirected by the mux. The counters show it.
 func TestCountersThatDoNotAddUp(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeTCX)
@@ -236,7 +236,8 @@ func (s *sender) segment(t *testing.T, size int) {
 	must(t, unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, size))
 }
 
-// The counters add up also when processes die under fire: frames on their way to a port that the kernel removes.
+// The counters add up also when processes die under load, while frames are on their way to a port that the kernel
+// removes.
 func TestCountersBalanceAfterDeaths(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {

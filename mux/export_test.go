@@ -23,7 +23,7 @@ func (l *Lease) LosePortProgram() error {
 	return setXDP(l.m.rt, int(l.at.owner.Port), -1, l.m.progs.attachFlag())
 }
 
-// Trust undoes distrust.
+// Trust undoes the effect of distrust on an interface.
 func Trust(iface string) error {
 	return setIPv4(iface, map[string]string{"rp_filter": "0", "drop_unicast_in_l2_multicast": "0"})
 }

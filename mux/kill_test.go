@@ -404,8 +404,8 @@ func (l *pinLab) live(c *child, before *app) (v life) {
 	return v
 }
 
-// killEvery is the distance of tested steps. There are some 300 steps of half a second each. Each
-// run begins at another step.
+// killEvery is n if every nth step is tested. There are about 300 steps, and the test of one takes half
+// a second. Each run begins at another step.
 var killEvery = flag.Uint64("kill-every", 12, "TestKilledAtAnyStep: kill at every nth step")
 
 // The first is the tag of an endpoint on a queue.

@@ -28,8 +28,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// warm opens the descriptors that the runtime and the libraries never close, so that later ones can be
-// compared.
+// warm opens the descriptors that the runtime and the libraries never close, so that the numbers of
+// descriptors before and after a test can be compared.
 func warm(t *testing.T) {
 	t.Helper()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}

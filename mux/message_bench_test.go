@@ -143,8 +143,8 @@ func BenchmarkKernelDatagram(b *testing.B) {
 	}
 }
 
-// measure reports the time of one, and the part of it that one has added to kicks, less what two readings
-// of the clock take.
+// measure reports the time of a call of one, and of that the time that one has added to kicks, less the
+// time of two readings of the clock.
 func measure(b *testing.B, one func(), kicks *time.Duration) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -15,7 +15,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// packets and bytes are limits of so many at once, and as good as none later.
+// packets and bytesAtOnce are limits with this burst and a rate of one a second.
 func packets(burst int64) endpoint.Rate { return endpoint.Rate{Packets: 1, PacketBurst: burst} }
 func bytesAtOnce(burst int64) endpoint.Rate {
 	return endpoint.Rate{Bytes: 1, ByteBurst: burst}

@@ -376,7 +376,7 @@ func TestRulesAreTakenOver(t *testing.T) {
 	operators := rulesOf(other, 3)[0][0]
 	d.rules[7] = operators
 	s := steering{driver: d}
-	// The rule of all messages is the living one's, too.
+	// The rule of all messages belongs to a tag of a living endpoint, too.
 	messages := [2]endpoint.Tag{tagOfText(t, "msg:7"), tagOfText(t, "msg:8")}
 	if _, err := before.insert(messages[0], 1, false); err != nil {
 		t.Fatal(err)
@@ -398,8 +398,8 @@ func TestRulesAreTakenOver(t *testing.T) {
 	}
 }
 
-// A process that takes over removes the rules of a tag with it also if the tag needs none any more:
-// its frames come in on the queue without them, or the endpoint has the whole address, too.
+// A process that takes over removes the rules of a tag with the tag, also if the tag needs no rule any
+// more: its frames come in on the queue without one, or the endpoint has the whole address, too.
 func TestRulesThatAreNotNeededAreTakenOver(t *testing.T) {
 	block, whole := tagOfText(t, "tcp:10.0.0.1:40000-40063"), tagOfText(t, "addr:10.0.0.1")
 	for _, ofWhole := range []bool{false, true} {

@@ -433,8 +433,8 @@ func TestSuperFrameOfLongFrames(t *testing.T) {
 	})
 }
 
-// Of a frame in several parts of memory the kernel may have only the link header in the first. In tcx
-// mode the program has it put together as far as it reads.
+// A frame can be in several parts of memory, of which the first may have only the link header. In tcx
+// mode the program makes the kernel copy the bytes that it reads into the first part.
 func TestHeadersInSeveralParts(t *testing.T) {
 	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: 9000})}

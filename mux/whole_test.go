@@ -206,7 +206,7 @@ func TestProbeHoldsNobodyUp(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	claimed := claim(ctx)
-	soon, stop := context.WithTimeout(t.Context(), patience) // instead of never
+	soon, stop := context.WithTimeout(t.Context(), patience) // so that the test ends if the claim waits
 	defer stop()
 	if _, err := b.lease.Claim(soon, tag); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("an address that is being claimed: %v", err)

@@ -31,7 +31,7 @@ func plausible(t *testing.T, what string, k, n uint64, p float64) {
 	}
 }
 
-// TestPlausible holds the bound against exact sums of the binomial distribution.
+// TestPlausible compares the bound with exact sums of the binomial distribution.
 func TestPlausible(t *testing.T) {
 	for _, c := range []struct {
 		n uint64
@@ -120,7 +120,7 @@ func TestCountersAreTheFates(t *testing.T) {
 	}
 }
 
-// TestBursts counts the changes of state: each is a draw with its own probability.
+// TestBursts compares the numbers of bursts that begin and end with their probabilities.
 func TestBursts(t *testing.T) {
 	b := fate.Burst{Enter: 0.01, Leave: 0.25}
 	var good, entered, bad, left uint64
@@ -141,7 +141,7 @@ func TestBursts(t *testing.T) {
 	plausible(t, "bursts begun", entered, good, b.Enter)
 	plausible(t, "bursts ended", left, bad, b.Leave)
 
-	// A rule without bursts ends the one that there is.
+	// A rule without bursts ends a burst.
 	m := fate.New(seed, fate.Rule{Burst: fate.Burst{Enter: 1}})
 	if f := m.Next(0, full); f.Lost != fate.ByBurst {
 		t.Errorf("%+v", f)
@@ -166,7 +166,8 @@ func TestBursts(t *testing.T) {
 	plausible(t, "survive a burst", survived, in, b.Keep)
 }
 
-// TestFateDependsOnSeedAndNumber: not on time, size, and the rest of the rule.
+// TestFateDependsOnSeedAndNumber: the fate of a frame does not depend on the time, on its size, or on
+// other parts of the rule.
 func TestFateDependsOnSeedAndNumber(t *testing.T) {
 	const n = 20_000
 	r := fate.Rule{Loss: 0.1, Burst: fate.Burst{Enter: 0.02, Leave: 0.3}, Duplicate: 0.2, Corrupt: 0.1}
@@ -191,7 +192,7 @@ func TestFateDependsOnSeedAndNumber(t *testing.T) {
 			}
 		}
 	}
-	// A rule that was another one for a while, and one that loses more.
+	// Another rule for a while, and a rule with more losses.
 	m = fate.New(seed, r)
 	more := r
 	more.Loss = 0.5
@@ -214,7 +215,7 @@ func TestFateDependsOnSeedAndNumber(t *testing.T) {
 			t.Fatalf("frame %d: %+v with a blackout before, %+v without", i, f, want[i])
 		}
 	}
-	// What is too large is lost, and the fate of all others stays as it was.
+	// Frames that are too large are lost. The fates of the others do not change.
 	narrow := r
 	narrow.MaxSize = full.Size
 	m = fate.New(seed, narrow)
@@ -236,7 +237,7 @@ func TestFateDependsOnSeedAndNumber(t *testing.T) {
 		}
 		return true
 	}() {
-		t.Error("two seeds, one fate")
+		t.Error("two seeds have the same losses")
 	}
 }
 
@@ -252,7 +253,7 @@ func TestOrder(t *testing.T) {
 			last = c.At
 		}
 	}
-	// Held back: by an even share of HoldBack, and the others do not wait.
+	// Frames are held back for an evenly distributed part of HoldBack. The others do not wait.
 	var early, held uint64
 	for i, f := range fates(fate.Rule{Delay: ms, Reorder: 0.1, HoldBack: 10 * ms}, 100_000) {
 		late := f.Copy[0].At - time.Duration(i)*time.Microsecond - ms
@@ -403,7 +404,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestRestart: what has happened before leaves no trace in the fates.
+// TestRestart: after a restart the fates do not depend on earlier frames.
 func TestRestart(t *testing.T) {
 	r := fate.Rule{Loss: 0.1, Burst: fate.Burst{Enter: 0.1, Leave: 0.1}, Duplicate: 0.1, Corrupt: 0.1}
 	fresh, used := fate.New(seed, r), fate.New(seed+1, fate.Rule{Burst: fate.Burst{Enter: 1}})
@@ -479,7 +480,7 @@ func TestLineDeliversWhatWasDecided(t *testing.T) {
 	}
 }
 
-// TestOneMomentKeepsTheOrder: what is due at the same time arrives as it was sent.
+// TestOneMomentKeepsTheOrder: frames that are due at the same time arrive in the order in which they were sent.
 func TestOneMomentKeepsTheOrder(t *testing.T) {
 	l := fate.NewLine[int](seed, fate.Rule{})
 	for i := range 1000 {

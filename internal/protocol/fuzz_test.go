@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// FuzzRequest holds what parses against what it is written as.
+// FuzzRequest parses any record. What parses is written and parsed again, and must be equal.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"tags":["msg:7"]}}`))
 	f.Add([]byte(`{"v":1,"id":1,"op":"present"}`))
@@ -71,7 +71,8 @@ const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","addr6":"fd00::1/64","link_local":"fe80::1/64","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
 	`"tags":["msg:7"]}}`
 
-// FuzzIncoming holds what unetd may say against what it is taken for.
+// FuzzIncoming parses any record as one from unetd. Its notices are written as events and parsed again, and
+// must be equal; and a record answers only the requests for which it has a result or an error.
 func FuzzIncoming(f *testing.F) {
 	for _, s := range []string{grantRecord, `{"v":1,"event":"routes","addrs":["10.0.0.2","fd00::1"]}`, `{"v":1,"event":"link","up":true}`,
 		`{"v":1,"event":"address","addrs":["10.0.0.1","fd00::1"],"up":false}`, `{"v":1,"event":"address","addrs":[""],"up":true}`, `{"v":1,"event":"address","addrs":[""],"up":false}`,

@@ -50,13 +50,13 @@ func TestQuestionsAreLimited(t *testing.T) {
 		}
 	}
 	if n := r.Probes(); n != 1 {
-		t.Errorf("%d hops asked about", n)
+		t.Errorf("%d hops were probed, want 1", n)
 	}
 	if eth := heard(); eth.Dst.IsGroup() {
-		t.Errorf("everybody was asked first: %+v", eth)
+		t.Errorf("the first probe was sent to a group: %+v", eth)
 	}
 	if eth := heard(); !eth.Dst.IsGroup() {
-		t.Errorf("it alone was asked again: %+v", eth)
+		t.Errorf("the second probe was sent to one host: %+v", eth)
 	}
 }
 

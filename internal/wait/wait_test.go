@@ -41,8 +41,8 @@ func TestSpinner(t *testing.T) {
 	}
 }
 
-// TestSpinnerSkips: which waits spin and which sleep at once: while nothing is found by spinning,
-// and after something was. What arrives after a sleep changes nothing.
+// TestSpinnerSkips: the more spins in a row have found nothing, the more waits sleep at once. After a
+// spin that found something all waits spin again. What arrives after a sleep has no effect.
 func TestSpinnerSkips(t *testing.T) {
 	now := time.Hour
 	s := wait.Spinner{Budget: wait.DefaultBudget}

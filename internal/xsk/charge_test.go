@@ -67,7 +67,7 @@ func configured(h *netlab.Host, p Params, memory *os.File) (sock *os.File, err e
 // socket over it is closed, whatever happens to the descriptor of the memory.
 func TestSegmentsAreChargedToTheirUser(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	const uid = 64017 // nobody else's
+	const uid = 64017 // used by no other test
 	p := testParams
 	p.Charge = &Charge{UID: uid, Limit: uint64(2 * p.segmentSize()), Command: registerCommand}
 	create := func(p Params, memory *os.File) (*os.File, error) { return configured(pair.A, p, memory) }
@@ -100,7 +100,7 @@ func TestSegmentsAreChargedToTheirUser(t *testing.T) {
 	if err := held[0].Close(); err != nil {
 		t.Fatal(err)
 	}
-	// A UMEM is freed by a worker of the kernel's.
+	// A worker of the kernel frees a UMEM.
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		sock, err = create(p, first)
 		if err == nil {
@@ -129,16 +129,16 @@ func killThreads(pid string) {
 		}
 		for _, thread := range threads {
 			if id, err := strconv.Atoi(thread.Name()); err == nil {
-				_ = unix.Tgkill(process, id, unix.SIGKILL) // EPERM is what should come of it
+				_ = unix.Tgkill(process, id, unix.SIGKILL) // should fail with EPERM
 			}
 		}
 		_ = unix.Kill(-1, unix.SIGKILL)
 	}
 }
 
-// A user may send signals to whatever has his real uid. The process that opens
-// endpoints must not have it in any thread, at any time: what a user kills is his
-// own registration.
+// A user may send signals to all processes with his real uid. No thread of the process that opens
+// endpoints may have this uid at any time: the user can only kill the process that registers his
+// segment.
 func TestChargeGivesNoThreadAway(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	// All processes of this uid are killed: it is of a range that nothing assigns
@@ -202,7 +202,7 @@ func TestChargeGivesNoThreadAway(t *testing.T) {
 	t.Logf("%d registered, %d killed, %d looks", registered, killed, looks.Load())
 }
 
-// What goes wrong with a registration is an error of this one.
+// A failure of a registration is the error of this registration, and leaves no process.
 func TestChargeFails(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	const uid = 64020

@@ -12,8 +12,8 @@ import (
 	"github.com/unet-go/unet/queues"
 )
 
-// A ring is sound for whatever an honest owner does with it, also where indices
-// wrap, and not for what none does.
+// A ring is sound after everything that a correct owner can do with it, also when indices wrap.
+// It is not sound after anything else.
 func TestSoundFillRing(t *testing.T) {
 	const size, segment = 64, 64 * 2048
 	for _, c := range []struct {

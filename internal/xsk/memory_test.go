@@ -35,7 +35,7 @@ func TestSegmentSeals(t *testing.T) {
 	}
 }
 
-// Too little memory is not for want of huge pages, unless they were asked for.
+// The error of too little memory is ErrHugePages only if huge pages were asked for.
 func TestTooLittleMemory(t *testing.T) {
 	const size = 1 << 48 // no process has that much address space; the file has no page of it
 	f, err := NewSegment(size, false)
@@ -75,8 +75,8 @@ func TestMemoryErrors(t *testing.T) {
 	}
 }
 
-// The process that made a segment detects when the last descriptor and mapping of the
-// one that it passed on are closed.
+// The process that made a segment detects when the last descriptor and mapping of the file that it
+// passed on are closed.
 func TestSegmentInUse(t *testing.T) {
 	const size = 1 << 16
 	f, err := NewSegment(size, false)
@@ -110,8 +110,8 @@ func TestSegmentInUse(t *testing.T) {
 	want(false, "at the end")
 }
 
-// What was given away cannot be opened anew by a process that has the descriptor
-// and no privilege, which would escape the count.
+// An unprivileged process that has the descriptor of a shared segment cannot open the file again
+// (/proc/self/fd). SegmentInUse would not count such an open file.
 func TestSegmentIsNobodysToOpen(t *testing.T) {
 	netlab.RequireXDP(t) // root
 	f, err := NewSegment(4096, false)

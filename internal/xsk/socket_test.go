@@ -375,8 +375,8 @@ func TestKickIsInterrupted(t *testing.T) {
 }
 
 // How long the garbage collector waits for a thread that kicks, and what a frame
-// costs, by how many frames one system call may move. Both processors have to be
-// left alone:
+// costs, by how many frames one system call may move. No other load may run on the two
+// processors:
 //
 //	go test -run '^$' -bench Kick -benchtime 2s ./internal/xsk
 func BenchmarkKick(b *testing.B) {
@@ -436,8 +436,8 @@ func stops() *metrics.Float64Histogram {
 	return m[0].Value.Float64Histogram()
 }
 
-// quantile is the upper bound in seconds of what q of the values between two readings
-// are at most.
+// quantile is an upper bound, in seconds, of the quantile q of the values that were recorded between
+// two readings.
 func quantile(before, after *metrics.Float64Histogram, q float64) float64 {
 	total := uint64(0)
 	for i := range after.Counts {
