@@ -100,7 +100,7 @@ func (c *capturing) stop() (stderr string) {
 // seen is a packet as tshark reads it.
 type seen struct{ iface, direction, length, src, dst, sport, dport, payload, comment string }
 
-// tshark reads a file. It must have nothing to complain about.
+// tshark reads a file. tshark must report no error.
 func tshark(t *testing.T, file string) (list []seen) {
 	t.Helper()
 	path, err := exec.LookPath("tshark")
@@ -154,7 +154,8 @@ func (s *site) open(t *testing.T, at string) (*unet.Host, net.PacketConn) {
 	return host, conn
 }
 
-// Both directions of an endpoint, all bytes, in order; and nothing of the kernel's and of another endpoint.
+// A capture of an endpoint has the frames of both directions, whole and in order, and none of the kernel or of
+// another endpoint.
 func TestCaptureEndpoint(t *testing.T) {
 	for _, mode := range captureModes {
 		t.Run(mode, func(t *testing.T) {

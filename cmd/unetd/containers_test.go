@@ -84,7 +84,8 @@ rules:
 	if got := other.expect("open a frames=64 msg:1", "permission: "); !strings.Contains(got, fmt.Sprintf(`in cgroup "/%s/other" on`, name)) {
 		t.Error(got)
 	}
-	// A process that is moved has what it has, and asks as the one it was when it connected.
+	// A process that is moved to another cgroup keeps its lease, with the rule of the cgroup in which it
+	// connected. Its next lease is that of the new cgroup.
 	if err := os.WriteFile(filepath.Join(top, "web.service", "cgroup.procs"), fmt.Append(nil, db.cmd.Process.Pid), 0); err != nil {
 		t.Fatal(err)
 	}

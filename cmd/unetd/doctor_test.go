@@ -201,7 +201,7 @@ func TestDoctorInMountNamespace(t *testing.T) {
 	x.expect("bpffs", doctor.Problem, "in a mount namespace of its own", "nsenter --net=")
 	x.expect("sysctl", doctor.Problem, "/proc/sys is read-only")
 
-	// Where none is mounted yet, it would be that of unetd.
+	// Where none is mounted yet, unetd would mount one, which ends with the namespace, too.
 	within = exec.Command("unshare", append([]string{"--mount", thisBinary(t)}, cmd.Args[1:]...)...)
 	within.Env, within.SysProcAttr = cmd.Env, cmd.SysProcAttr
 	examine(t, pair.A, within).expect("bpffs", doctor.Problem, "ends with this container or mount namespace", "nsenter --net=")

@@ -202,8 +202,8 @@ func (e *engine) binds(more []bind) []bind {
 	return append([]bind{{filepath.Join(filepath.Dir(e.tree), "app"), "/app/app"}, {"/usr", "/usr"}}, more...)
 }
 
-// An application in a container of an engine has an endpoint by the mounted folder of the socket, with
-// no right at all, and goes on when unetd is killed and started again.
+// An application in a container of an engine gets an endpoint by the mounted folder of the socket,
+// without any capability, and goes on when unetd is killed and started again.
 func TestEngines(t *testing.T) {
 	for _, name := range []string{"podman", "docker", "systemd-nspawn"} {
 		t.Run(name, func(t *testing.T) {
@@ -411,7 +411,8 @@ func (e *engine) testUnetd(t *testing.T) {
 		t.Errorf("cleanup: exit %d, %s%s", code, out, stderr)
 	}
 
-	// Without that of the host, it warns, and doctor knows before that it would.
+	// Without the BPF file system of the host unetd logs a warning, and unetd doctor reports the problem
+	// before.
 	for _, options := range [][]string{nil, {"--pid", "host"}} {
 		options := append([]string{"--privileged", "--network", "host"}, options...)
 		code, out, _ := finish(t, pair.A, e.oci(t, options, nil, roleUnetd, "doctor", "--interface", s.host.Interface, "--socket", s.socket))

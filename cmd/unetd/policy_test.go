@@ -169,8 +169,8 @@ func TestCheckConfigPredicts(t *testing.T) {
 }
 
 // A claim with a wildcard address that the rule does not permit for the uplink's address is
-// refused before the mux claims it: the error would tell whether the port is held, and a
-// port that is not would be held until it is given back.
+// refused before the mux claims it. Otherwise the error would show whether the port is held, and a
+// free port would be held until it is given back.
 func TestWildcardAddressWithinPolicy(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	first, second := pair.A.Addr.Addr(), netip.MustParseAddr("10.0.0.5")

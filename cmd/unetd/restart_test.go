@@ -81,7 +81,7 @@ func (s *site) hold(t *testing.T) {
 	}
 }
 
-// untouched expects nothing of unetd's on the host or at the site.
+// untouched expects that nothing of unetd is on the host or at the site.
 func (s *site) untouched(t *testing.T) {
 	t.Helper()
 	if left := attached(t, s.host); left != "" {
@@ -182,7 +182,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	if strings.Count(list, "\n") != 2 {
 		t.Errorf("more than one endpoint:\n%s", list)
 	}
-	a.expect("claim a msg:1", "msg:1")            // b's, once
+	a.expect("claim a msg:1", "msg:1")            // was b's
 	a.expect("claim a udp:10.0.0.130:9", "udp:")  // on the address that it brought with it
 	a.expect("open x frames=512", "busy: unetd ") // 128 KiB and 1 MiB
 	a.expect("open x frames=64", "[]")

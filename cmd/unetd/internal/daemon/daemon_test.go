@@ -212,7 +212,7 @@ func TestRunAndStop(t *testing.T) {
 	}
 }
 
-// With Keep leases are not closed, and applications get no end of theirs.
+// With Keep no lease is closed, and applications are not told that their leases have ended.
 func TestKeep(t *testing.T) {
 	m := &fakeMux{}
 	s := ours(t)

@@ -49,7 +49,7 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 			l.Connections, l.Resolves, m.TagsPerUID = 1024, 64, m.Tags
 			l.ClosingPerUID, l.Waiting = 4, 4096
 		}
-		// mux leaves a quarter of the descriptors to others than ports.
+		// A quarter of the descriptors is left for other uses than ports.
 		if uint64(m.Tags) > files/4*3 {
 			t.Fatalf("%d open files: %d tags", files, m.Tags)
 		}

@@ -26,7 +26,7 @@ const (
 	messageTag = 7
 )
 
-// What the application writes, by which the demonstration knows how far it is.
+// Lines that the application writes. The demonstration waits for them.
 const (
 	saysListening = "listening on "
 	saysGone      = "unetd is gone"
@@ -35,13 +35,13 @@ const (
 	saysSent      = "sent"
 )
 
-// What it is told on its standard input, a line each. It ends at the end of its input.
+// Commands on the standard input of the application, one a line. It ends at the end of its input.
 const (
 	tellListen = "listen"  // PORT: listen there, too, over UDP
 	tellForge  = "message" // ADDRESS TAG: send a message to that host, as if from this tag
 )
 
-// Application is a service on an endpoint: it sends back what TCP connections and datagrams to its port bring.
+// Application is a service on an endpoint: it echoes what TCP connections and UDP datagrams send to its port.
 func Application(ctx context.Context, socket string, in io.Reader, out io.Writer) error {
 	var mu sync.Mutex
 	say := func(format string, args ...any) {
@@ -49,7 +49,7 @@ func Application(ctx context.Context, socket string, in io.Reader, out io.Writer
 		defer mu.Unlock()
 		fmt.Fprintf(out, format+"\n", args...)
 	}
-	os.WriteFile("/proc/self/comm", []byte("application"), 0) // its name in unetd status; without it that is exe
+	os.WriteFile("/proc/self/comm", []byte("application"), 0) // the name that unetd status shows; it would be exe
 	say("uid %d, %s", os.Getuid(), capabilities())
 	host, err := unet.Open(ctx, unet.Config{Socket: socket})
 	if err != nil {
@@ -124,11 +124,11 @@ func serveDatagrams(c net.PacketConn) {
 		if err != nil {
 			return
 		}
-		c.WriteTo(buf[:n], from) // a lost answer is one of a lost datagram
+		c.WriteTo(buf[:n], from) // a lost answer is like a lost datagram
 	}
 }
 
-// forge opens an endpoint with a message tag, and sends a message from another one by it.
+// forge opens an endpoint with a message tag, and sends a message that has another tag as its source.
 func forge(ctx context.Context, socket string, to netip.Addr, from string) error {
 	var tag uint32
 	if _, err := fmt.Sscan(from, &tag); err != nil {

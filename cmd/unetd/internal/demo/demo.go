@@ -1,10 +1,10 @@
 //go:build linux
 
-// Package demo shows all of unet in two network namespaces, explained as it runs: unetd demo.
+// Package demo is the command unetd demo: it shows unet in two network namespaces, and explains each step.
 //
-// The namespaces have no names, and the mount namespace with the socket of unetd and its pins has
-// no other user. So the kernel removes all of it when the processes have ended, and those
-// are killed when this one ends.
+// The namespaces have no names, and no other process uses the mount namespace with the socket and the
+// pins of unetd. When this process ends, its children are killed, and the kernel removes the namespaces
+// with all that is in them.
 package demo
 
 import (
@@ -60,7 +60,7 @@ type demo struct {
 	input       <-chan error
 }
 
-// Run gives the demonstration. Its calling goroutine must not be used for anything else afterwards, because its
+// Run runs the demonstration. The calling goroutine must not be used for anything else afterwards, because its
 // thread stays in another mount namespace.
 func Run(ctx context.Context, cfg Config) error {
 	if os.Geteuid() != 0 {
@@ -227,7 +227,7 @@ func (d *demo) ask(ctx context.Context, args ...string) error {
 	return d.execute(ctx, d.out, args...)
 }
 
-// askUntil is ask, as soon as the output has a part: processes publish their sockets at most ten times a second.
+// askUntil is ask, when the output has a part: processes publish their sockets at most ten times a second.
 func (d *demo) askUntil(ctx context.Context, part string, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("unetd %s did not show %q within %v", args[0], part, within))
 	defer cancel()
@@ -395,7 +395,7 @@ func (d *demo) restart(ctx context.Context) error {
 		}
 	}()
 	const each = 500
-	// further waits until there were so many more round trips.
+	// further waits for that many more round trips.
 	further := func() error {
 		for until := trips.Load() + each; trips.Load() < until; {
 			select {

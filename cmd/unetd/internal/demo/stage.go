@@ -43,7 +43,7 @@ func hide() error {
 	return nil
 }
 
-// screen writes whole lines, of several processes.
+// screen writes the lines of several processes, each as a whole.
 type screen struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -64,7 +64,7 @@ func (s *screen) line(style, text string) {
 	fmt.Fprintln(s.out, text)
 }
 
-// say explains.
+// say writes an explanation.
 func (s *screen) say(text string) { s.line("", text) }
 
 // process is a running child whose lines are on the screen.
@@ -77,8 +77,8 @@ type process struct {
 	err   error // of Wait, when it has ended
 }
 
-// start starts a child on a host; its output is shown after its name. The calling goroutine is that of hide.
-// The child is killed when this process ends.
+// start starts a child on a host; each line of its output is shown after its name. The calling goroutine must
+// be that of hide. The child is killed when this process ends.
 func (s *screen) start(ctx context.Context, host *netlab.Host, name string, cmd *exec.Cmd) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = netlab.Bound()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is wrong is refused, with what is wrong.
+// A wrong filter is refused, and the error says what is wrong.
 func TestBadFilters(t *testing.T) {
 	for text, says := range map[string]string{
 		"host":                          "missing",

@@ -39,10 +39,10 @@ func (s *Set) Write(dir string) error {
 	return nil
 }
 
-// name is that of a command's page, as unetd-serve.
+// name is the name of a command's page, such as unetd-serve.
 func name(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// subcommands are those that the help lists. None has further ones.
+// subcommands are those that the help lists. They have no subcommands.
 func subcommands(root *cobra.Command) (all []*cobra.Command) {
 	for _, cmd := range root.Commands() {
 		if cmd.IsAvailableCommand() && cmd.Name() != "help" {
@@ -148,7 +148,7 @@ func also(b *strings.Builder, root, cmd *cobra.Command) {
 	b.WriteString("https://github.com/unet\\-go/unet\n")
 }
 
-// escape is text in which roff reads no requests and prints each character as it is.
+// escape returns text that roff prints as it is: none of it is read as a request.
 func escape(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, `-`, `\-`, `'`, `\(aq`, "`", `\(ga`, `^`, `\(ha`, `~`, `\(ti`).Replace(text)
 	if strings.HasPrefix(text, ".") {

@@ -20,7 +20,7 @@ import (
 
 const deploy = "../../../../deploy/"
 
-// selector is a metric of ours in an expression, with its matchers.
+// selector matches a metric of unetd in an expression, with its matchers.
 var (
 	selector = regexp.MustCompile(`(unet_[a-z_]+)(\{[^}]*\})?`)
 	matcher  = regexp.MustCompile(`([a-z_]+)(=~|!=|=)"([^"]*)"`)

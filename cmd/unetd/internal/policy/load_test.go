@@ -144,7 +144,7 @@ func TestFirstUnprivileged(t *testing.T) {
 		t.Errorf("unreadable: %d", got)
 	}
 	if Floor(0) != 1 || Floor(1) != FirstUnprivileged() {
-		t.Error("the floor is not root's own")
+		t.Error("the floor is not 1 for root and FirstUnprivileged for others")
 	}
 }
 

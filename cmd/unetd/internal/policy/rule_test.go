@@ -177,13 +177,13 @@ func TestPermits(t *testing.T) {
 	}
 	// If no ports are reserved for root, or for root itself.
 	if r := permitting(t, "udp:*:*"); !r.Permits(tag(t, "udp:10.0.0.1:1"), 1) || !r.Permits(tag(t, "udp:10.0.0.1:80"), 80) || r.Permits(tag(t, "udp:10.0.0.1:79"), 80) {
-		t.Error("the floor is not where it is said to be")
+		t.Error("the floor is not the port that was given")
 	}
 	if r := permitting(t, "udp:10.0.0.1:5000"); !r.Permits(endpoint.Tag{Kind: endpoint.TagUDP, Addr: netip.MustParseAddr("::ffff:10.0.0.1"), Port: 5000}, 1024) {
-		t.Error("an IPv4 address in IPv6 form is not the same")
+		t.Error("an IPv4 address in IPv6 form is not taken for the IPv4 address")
 	}
 	if permitting(t, "msg:*").Permits(endpoint.Tag{}, 1) {
-		t.Error("no tag is permitted")
+		t.Error("the zero tag is permitted")
 	}
 }
 

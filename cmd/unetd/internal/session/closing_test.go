@@ -85,7 +85,8 @@ func TestLetGoInterrupts(t *testing.T) {
 }
 
 // The last close of a socket with SO_LINGER blocks, also when the kernel discards one that
-// was sent and not read. That does not delay other users, and the sender not for long.
+// was sent and not read. That does not delay other users, and delays the sender only for a short
+// time.
 func TestSocketsThatLinger(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, ln := Listen(t)

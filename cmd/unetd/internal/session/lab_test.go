@@ -17,7 +17,7 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// slotsForClaims of the requests that a control.Lease has in progress are not for resolves.
+// slotsForClaims is how many of the requests in progress of a control.Lease cannot be resolves.
 const slotsForClaims = 4
 
 var (

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A user who causes many records fills the log at a bounded rate, and is no reason to leave out those
-// of others. What is left out is counted.
+// The rate of the log records of one user is limited. Records of other users are still written. Records
+// that are left out are counted.
 func TestRecordsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -70,7 +70,7 @@ func TestTurns(t *testing.T) {
 		t.Error("a third turn")
 	}
 	if turns.take(ctx, 0) {
-		t.Error("a turn for who is gone")
+		t.Error("a wait that was cancelled got a turn")
 	}
 	turns.give(1)
 	if !turns.take(context.Background(), 1) {

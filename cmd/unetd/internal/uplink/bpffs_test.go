@@ -86,7 +86,7 @@ func TestCleanupNowhere(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "unet")); err == nil {
-		t.Error("cleanup made something")
+		t.Error("Cleanup has made a directory")
 	}
 }
 

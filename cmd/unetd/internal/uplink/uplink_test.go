@@ -20,8 +20,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// under are uplinks with a policy: one, in which its name is eth0; "": the built-in policy. Its address is
-// 10.0.0.1.
+// under returns Uplinks with a policy ("": the built-in one) and one interface with the address 10.0.0.1,
+// which has the name eth0 in the policy.
 func under(t *testing.T, text string) *Uplinks {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{})
