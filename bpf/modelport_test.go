@@ -72,8 +72,8 @@ func (b *book) sendsToGroup(f *faults, from who, frame []byte) {
 	}
 }
 
-// plainPort: not from ports of DHCP servers (67, 547) and routers (RIP: 520, 521), and not to DHCP
-// clients (68, 546).
+// plainPort reports whether any host may send a datagram with these ports: not from ports of DHCP servers
+// (67, 547) and routers (RIP: 520, 521), and not to DHCP clients (68, 546).
 func plainPort(src, dst uint16) bool {
 	return src != 67 && src != 547 && src != 520 && src != 521 && dst != 68 && dst != 546
 }

@@ -151,7 +151,7 @@ func TestClaimsOfARequest(t *testing.T) {
 	l.open(endpoint.MessageTag(8), udpTag("10.0.0.1:7001"), addrTag("10.0.0.78")) // none was kept
 }
 
-// A wildcard follows the uplink's addresses as they are now.
+// A wildcard stands for an address that the uplink has at the time of the claim.
 func TestUplinkWithoutAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)

@@ -195,7 +195,7 @@ func TestEndedIsTakenOver(t *testing.T) {
 	l.wantCounted(0, 0)
 }
 
-// A poll that fails for want of a descriptor is repeated.
+// A poll that fails because no descriptor is free is repeated.
 func TestNotFreedWhenItCannotBeAsked(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()

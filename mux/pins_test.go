@@ -447,7 +447,8 @@ func TestCleanupAfterAnErrorOfRules(t *testing.T) {
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "removed")
 }
 
-// A mux whose interface is gone is removed from any namespace; from its own also its ports.
+// Cleanup in any network namespace removes a mux whose interface is gone. Its ports are removed only by Cleanup in
+// its own namespace.
 func TestCleanupOfADeletedUplink(t *testing.T) {
 	t.Parallel()
 	for _, own := range []bool{false, true} {

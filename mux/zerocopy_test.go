@@ -47,7 +47,7 @@ func TestChooseBinding(t *testing.T) {
 	}
 }
 
-// A larger MTU: the log names the endpoints that cannot receive the longest packets.
+// After a change to a larger MTU the log names the endpoints that cannot receive the longest packets.
 func TestMTUBeyondZeroCopy(t *testing.T) {
 	var log strings.Builder
 	m := &Mux{log: slog.New(slog.NewTextHandler(&log, nil)), up: uplink{driver: "igb"}, leases: map[uint64]*Lease{

@@ -208,7 +208,8 @@ func withoutTimes(lines string) (rest string) {
 	return rest
 }
 
-// Of an endpoint on a queue, what it receives is captured, and what it has no room for. The command says what is not.
+// A capture of an endpoint on a queue has the frames that it receives, and those for which its socket has no room. A
+// warning says that frames which it sends are not captured.
 func TestCaptureQueue(t *testing.T) {
 	const flood = 200
 	for _, mode := range captureModes {

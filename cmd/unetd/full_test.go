@@ -9,7 +9,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// A command whose output cannot be written has failed, and says so in a line.
+// A command whose output cannot be written fails, with an error of one line.
 func TestOutputToFullDisk(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)

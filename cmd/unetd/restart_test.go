@@ -146,8 +146,8 @@ func TestStopLeavesNothing(t *testing.T) {
 	}
 }
 
-// The endpoints of a unetd that was killed go on, and their leases with the next
-// one, which counts them.
+// The endpoints of a unetd that was killed go on. The next unetd takes over their
+// leases, and counts the endpoints.
 func TestKilledAndStartedAgain(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)

@@ -66,7 +66,7 @@ func TestCheckAndTotals(t *testing.T) {
 	list := of(map[string]uint64{
 		"rx_port": 100, "rx_host": 10, "tx_local": 20, "rx_pass": 7, "rx_fragment": 3, "rx_queue": 50, "rx_cut": 2, "rx_group": 8,
 		"deliver_socket": 118, "deliver_too_long": 5, "lost_deliver_backlog": 6, "lost_deliver_backlog.3": 6, "lost_uplink_redirect": 4,
-		"lost_deliver_redirect": 40, // of deliver_socket: not on the way to the port
+		"lost_deliver_redirect": 40, // after deliver_socket, so not lost on the way to the port
 		"lease_granted":         9,
 	})
 	b := Check(list)[0]

@@ -267,9 +267,9 @@ func TestFewConnectionsWait(t *testing.T) {
 	stop()
 }
 
-// After each of a user's connections that unetd closes, refused or at the end of its
-// session, the next of this user waits for a while to be closed, those of others do not. The
-// answer does not wait. The end of unetd ends the wait.
+// After unetd has closed a connection of a user, refused or at the end of its session, it
+// waits for a time before it closes the next one of this user. Those of others are closed at
+// once. The answer is sent at once. The end of unetd ends the wait.
 func TestPauseAfterClosing(t *testing.T) {
 	socket, stop := start(t, &Server{Provider: newFakeProvider(t), Limits: Limits{ConnectionsPerUID: 2, ClosingPerUID: 1, ClosePause: time.Hour}})
 	forAll(t, socket)
