@@ -322,7 +322,7 @@ func (d *demo) holder(ctx context.Context) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("a kernel socket of host a at port %d: %v, want %w", port, err, syscall.EADDRINUSE)
 	}
-	d.say(fmt.Sprintf("A program of host a, with kernel sockets, cannot listen at this port:\n  %v\nOf TCP ss shows nobody there. unetd status shows the holder:", err))
+	d.say(fmt.Sprintf("A program of host a, with kernel sockets, cannot listen at this port:\n  %v\nss shows no TCP listener there. unetd status shows the holder:", err))
 	return d.askUntil(ctx, "listening", "status", fmt.Sprintf("sport = :%d", port))
 }
 
