@@ -14,7 +14,7 @@ var (
 	hostB = [16]byte{10, 0, 0, 2}
 )
 
-// piece is a fragment as the tests make it.
+// piece is a fragment that a test makes.
 type piece struct {
 	v6       bool
 	src      [16]byte
@@ -95,7 +95,7 @@ func random(rng *rand.Rand, n int) []byte {
 	return b
 }
 
-// check fails the test if the books of r are wrong or a bound is exceeded.
+// check fails the test if the lists and counts of r do not agree or a bound is exceeded.
 func (r *Reassembler) check(t testing.TB) {
 	t.Helper()
 	pages, perSource := 0, map[*source][2]int{}

@@ -51,7 +51,7 @@ func TestFragmentsOfTheKernel(t *testing.T) {
 			}
 			got := payload(t, whole)
 			if len(got) != 8+n || !bytes.Equal(got[8:], data) {
-				t.Fatalf("%d bytes: got %d, or others", n, len(got))
+				t.Fatalf("%d bytes: got %d bytes, or the data differs", n, len(got))
 			}
 			if sum := udpSum(from, to, got); sum != 0xffff {
 				t.Errorf("%d bytes: the UDP checksum gives %#x", n, sum)
@@ -60,8 +60,8 @@ func TestFragmentsOfTheKernel(t *testing.T) {
 	})
 }
 
-// TestFragmentsForTheKernel sends datagrams in fragments to a kernel socket, and the same to a
-// Reassembler: both take or both refuse them.
+// TestFragmentsForTheKernel sends datagrams in fragments to a kernel socket and to a Reassembler:
+// both accept a datagram, or both refuse it.
 func TestFragmentsForTheKernel(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{MTU: kernelMTU, IPv6: true})
 	both(t, func(t *testing.T, v6 bool) {
@@ -108,7 +108,7 @@ func TestFragmentsForTheKernel(t *testing.T) {
 				if v == Complete {
 					accepted = true
 					if !bytes.Equal(payload(t, whole), datagram) {
-						t.Errorf("%s: another datagram", test.name)
+						t.Errorf("%s: the datagram differs", test.name)
 					}
 				}
 			}
@@ -121,7 +121,7 @@ func TestFragmentsForTheKernel(t *testing.T) {
 			got := make([]byte, 9000)
 			n, _, err := receiver.ReadFromUDPAddrPort(got)
 			if err != nil || !bytes.Equal(got[:n], data) {
-				t.Fatalf("%s: the kernel has received %d bytes, or others, %v", test.name, n, err)
+				t.Fatalf("%s: the kernel has received %d bytes, or the data differs: %v", test.name, n, err)
 			}
 		}
 	})

@@ -20,7 +20,8 @@ type model struct {
 	expires Time
 }
 
-// take is what the verdict about a fragment must be, if no bound but that of fragments is hit.
+// take returns the verdict that a fragment must get. The only bound of the model is that of
+// fragments.
 func (m *model) take(f *piece, maxPieces int) Verdict {
 	if f.offset == 0 && !f.more {
 		return Atomic
@@ -116,7 +117,7 @@ func TestModel(t *testing.T) {
 	}
 	for _, v := range []Verdict{Kept, Complete, Atomic, Duplicate, Overlap, WrongEnd, TooMany, Refused} {
 		if seen[v] < 10 {
-			t.Errorf("%v: %d times, which tests nothing", v, seen[v])
+			t.Errorf("verdict %v occurred only %d times", v, seen[v])
 		}
 	}
 }

@@ -312,8 +312,8 @@ func TestDatagramBounds(t *testing.T) {
 	}
 }
 
-// A sender that fills the table from forged sources, a fragment each, does not make a datagram of
-// several pages the first to go.
+// If a sender fills the table from forged sources, a fragment each, a datagram of several pages is
+// not the first to be evicted.
 func TestDatagramBoundAgainstForgedSources(t *testing.T) {
 	r := New(Config{Datagrams: 4})
 	honest := zeros(false, 0, 8*PageSize, true)
@@ -350,7 +350,7 @@ func TestMemoryBound(t *testing.T) {
 	if got := holds(r, from(3, 1), big(1, 1, 0), big(1, 2, 0), big(2, 1, 0), big(2, 2, 0)); !got[0] || got[1] || !got[2] || !got[3] || !got[4] {
 		t.Errorf("held: %v", got)
 	}
-	// Now source 2 does. What makes the room is the datagram that needs it.
+	// Now source 2 holds most, and its oldest datagram is the one that needs the memory.
 	run(t, r, step{piece: big(2, 1, 8*PageSize), want: NoMemory})
 	if got := holds(r, big(2, 1, 0)); got[0] {
 		t.Errorf("held: %v", got)
@@ -397,7 +397,7 @@ func TestAllocations(t *testing.T) {
 	if n != 0 || r.Count(Complete) != 8*21 {
 		t.Errorf("%v allocations, %d complete", n, r.Count(Complete))
 	}
-	// Nor does one that somebody floods.
+	// Nor does a host that receives a flood of fragments.
 	var ip wire.IPv4
 	if err := ip.Parse(zeros(false, 0, 80, true).packet()); err != nil {
 		t.Fatal(err)

@@ -85,11 +85,11 @@ func (p *pair) step() bool {
 	return true
 }
 
-// run lets everything happen.
+// run steps until nothing can happen any more.
 func (p *pair) run() {
 	for n := 0; p.step(); n++ {
 		if n > 1e6 {
-			p.t.Fatal("it does not end")
+			p.t.Fatal("the exchange does not end")
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// TestForged sends packets that are not of the peer, or damaged: no answer, no effect, one
-// counter each.
+// TestForged sends packets that do not come from the peer, or are damaged. None is answered or has
+// an effect; each is in one counter.
 func TestForged(t *testing.T) {
 	good := wire.RoCE{Opcode: wire.OpSendOnly, PSN: 100, AckReq: true}
 	for _, c := range []struct {
@@ -59,8 +59,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestWrongKeys names memory that the peer may not touch so. Each ends the connection with a NAK, and
-// changes and shows nothing.
+// TestWrongKeys tries accesses that are not permitted. Each ends the connection with a NAK, changes no
+// memory and returns none.
 func TestWrongKeys(t *testing.T) {
 	const size = 4096
 	readOnly, noAtomic := AccessRemoteRead, AccessLocalWrite|AccessRemoteRead|AccessRemoteWrite
@@ -143,7 +143,7 @@ func TestWrongKeys(t *testing.T) {
 			t.Errorf("%s: the queue pair is in %v", c.name, p.q.State())
 		}
 		if n := p.q.d.counts[AccessesRefused] + p.q.d.counts[RequestsInvalid]; n != 1 || p.q.d.counts[NAKsSent] != 1 {
-			t.Errorf("%s: %d refused, %d NAKs", c.name, n, p.q.d.counts[NAKsSent])
+			t.Errorf("%s: %d accesses refused, %d NAKs", c.name, n, p.q.d.counts[NAKsSent])
 		}
 		p.expect(c.name+": completions", p.completions(), "0: Work Request Flushed Error")
 	}
@@ -220,7 +220,7 @@ func TestReadStorm(t *testing.T) {
 }
 
 // TestReplayed repeats everything that the peer has sent: nothing is executed twice, and 10,000
-// duplicates have one answer until it is taken.
+// duplicates get one answer.
 func TestReplayed(t *testing.T) {
 	p := newPeer(t, RC, 4)
 	h := []wire.RoCE{
@@ -292,8 +292,8 @@ func TestRequestsAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestCNPFlood: CNPs that nothing has caused halve the window once for all that is in flight, down
-// to two packets. The transfer goes on. Those of another address have no effect.
+// TestCNPFlood: CNPs without congestion halve the window once for all that is in flight, down
+// to two packets. The transfer continues. CNPs from another address have no effect.
 func TestCNPFlood(t *testing.T) {
 	p, a, b := connected(t, RC)
 	cnp := func(src [4]byte) *Packet {

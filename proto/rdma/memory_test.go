@@ -35,7 +35,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestLastWord: who has loaded the last word of what is stored sees the rest.
+// TestLastWord: a reader that has loaded the last word of a store sees the rest of it.
 func TestLastWord(t *testing.T) {
 	for _, size := range []int{8, 12, 64, 100, 4096} {
 		words := make([]uint32, size/4)
@@ -81,7 +81,7 @@ func TestRegister(t *testing.T) {
 	for range 100 {
 		mr := must(pd.RegMR(make([]byte, 8), 0))(t)
 		if seen[mr.RKey()] {
-			t.Error("a key twice")
+			t.Error("the same key twice")
 		}
 		seen[mr.RKey()] = true
 		if d.find(mr.RKey()) != &mr.region {

@@ -67,7 +67,7 @@ type direction struct {
 
 func (d direction) String() string { return fmt.Sprintf("to %v QP %#x", d.addr, d.qpn) }
 
-// scene is what a capture does not say about the responder.
+// scene is what a capture does not show of the responder.
 type scene struct {
 	mtu      MTU
 	receive  int    // bytes of each receive
@@ -156,7 +156,7 @@ func drain(t testing.TB, d *Device, now Time) (frames []*frame) {
 	return frames
 }
 
-// sameReply says whether two answers are equal as far as the wire says, ports left out.
+// sameReply reports whether two answers are equal on the wire, except for their ports.
 func sameReply(a, b *frame) bool {
 	x, y := a.h, b.h
 	return x.Opcode == y.Opcode && x.PSN == y.PSN && x.DstQP == y.DstQP && x.PKey == y.PKey && x.AckReq == y.AckReq && x.Solicited == y.Solicited &&
@@ -243,7 +243,7 @@ func replayRequests(t *testing.T, frames []*frame, d direction, s scene) int {
 	written := map[uint64]bool{}
 	var got []*frame
 	for _, f := range requests {
-		// A receive is there if the kernel did not answer that there is none.
+		// A receive is posted unless the kernel answered with an RNR NAK.
 		i := slices.IndexFunc(replies, func(r *frame) bool { return r.number > f.number && r.h.PSN == f.h.PSN })
 		refused := i >= 0 && hasAETH(replies[i].h.Opcode) && replies[i].h.Syndrome&wire.SyndromeKind == wire.SyndromeRNR
 		if p := parts[f.h.Opcode.Operation()]; (p.message == sendMessage && p.first || p.imm) && f.h.PSN == q.resp.expected && !refused {

@@ -24,7 +24,7 @@ func TestSendAndReceive(t *testing.T) {
 				b.expect(WC{WRID: 1, Opcode: WCRecv, ByteLen: uint32(n), ImmData: 77, Flags: WCWithImm})
 				k := min(n, 1000)
 				if !bytes.Equal(b.buf[5:5+k], a.buf[1:1+k]) || !bytes.Equal(b.buf[2000:2000+n-k], a.buf[1+k:1+n]) {
-					t.Fatal("other data")
+					t.Fatal("the data differs")
 				}
 			})
 		}
@@ -47,7 +47,7 @@ func TestWriteReadAtomic(t *testing.T) {
 			a.expect(WC{WRID: 1, Opcode: WCRDMAWrite}, WC{WRID: 2, Opcode: WCRDMARead, ByteLen: uint32(n)},
 				WC{WRID: 3, Opcode: WCFetchAdd, ByteLen: 8}, WC{WRID: 4, Opcode: WCCompSwap, ByteLen: 8}, WC{WRID: 5, Opcode: WCCompSwap, ByteLen: 8})
 			if !bytes.Equal(b.buf[16:16+n], a.buf[3:3+n]) || !bytes.Equal(a.buf[500_000:500_000+n], a.buf[3:3+n]) {
-				t.Fatal("other data")
+				t.Fatal("the data differs")
 			}
 			for i, want := range []uint64{40, 42, 9} {
 				if got := binary.NativeEndian.Uint64(a.buf[800_000+8*i:]); got != want {
@@ -93,7 +93,7 @@ func TestLoss(t *testing.T) {
 			WC{WRID: 3, Opcode: WCSend}, WC{WRID: 4, Opcode: WCFetchAdd, ByteLen: 8}, WC{WRID: 5, Opcode: WCRDMARead, ByteLen: n},
 			WC{WRID: 6, Opcode: WCSend}, WC{WRID: 7, Opcode: WCFetchAdd, ByteLen: 8}, WC{WRID: 8, Opcode: WCRDMARead, ByteLen: n})
 		if !bytes.Equal(b.buf[:3*n], a.buf[:3*n]) || !bytes.Equal(a.buf[500_000:500_000+3*n], a.buf[:3*n]) {
-			t.Fatalf("packet %d lost: other data", lost)
+			t.Fatalf("packet %d lost: the data differs", lost)
 		}
 		for i := range 3 {
 			if got := binary.NativeEndian.Uint64(a.buf[800_000+8*i:]); got != uint64(i) {

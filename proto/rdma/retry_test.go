@@ -381,7 +381,7 @@ func TestStreams(t *testing.T) {
 	p.run()
 	for _, e := range [][2]*end{{a, b}, {b, a}} {
 		if got, want := fmt.Sprintf("%x", e[1].buf[500_000:500_000+16*size]), fmt.Sprintf("%x", e[0].buf[:16*size]); got != want {
-			t.Error("other data")
+			t.Error("the data differs")
 		}
 		if e[0].cq.Len() != 32 {
 			t.Error(e[0].cq.Len(), "completions")
@@ -451,6 +451,6 @@ func TestLostReadPart(t *testing.T) {
 	p.run()
 	a.expect(WC{WRID: 1, Opcode: WCRDMARead, ByteLen: uint32(n)})
 	if !bytes.Equal(a.buf[:n], b.buf[:n]) {
-		t.Error("other data")
+		t.Error("the data differs")
 	}
 }

@@ -64,7 +64,7 @@ type simOp struct {
 	done     func()
 }
 
-// simMessage is what a receive of the peer must tell.
+// simMessage is what a receive of the peer must report.
 type simMessage struct {
 	key     uint64
 	data    []byte
@@ -426,7 +426,7 @@ func (e *simEnd) received(wc *WC) {
 	}
 }
 
-// arrives takes note of the PSN of a packet of UC.
+// arrives records the PSN of a packet of UC.
 func (e *simEnd) arrives(psn uint32) {
 	switch diff := psnDiff(psn, e.furthest); {
 	case diff > 0:
@@ -479,7 +479,7 @@ func (e *simEnd) reset() {
 		c.awake = true
 		h.poll(c)
 	}
-	if e.broken { // a completion has told it
+	if e.broken { // a completion has reported it
 		return
 	}
 	h.w.note("%d RESET of QP %#x", h.index, e.qp.num)

@@ -19,7 +19,7 @@ import (
 
 const us = time.Microsecond
 
-// simLinks are how packets fare.
+// simLinks are the links: delay, loss and other faults.
 var simLinks = []fate.Rule{
 	{Delay: 20 * us},
 	{Delay: 20 * us},
@@ -175,7 +175,7 @@ func (w *world) run(breaks bool) {
 	limit := w.now + Time(10*time.Minute)
 	for steps := 0; !w.done(ends); steps++ {
 		if steps > 1_000_000 || w.now > limit {
-			w.fatalf("it does not end")
+			w.fatalf("the simulation does not end")
 		}
 		if steps%10_000 == 9_999 { // they wait for a timer
 			pace *= 2
@@ -204,7 +204,7 @@ func (w *world) run(breaks bool) {
 	// What is under way arrives, and no timer is left.
 	for n := 0; w.step(Never); n++ {
 		if n > 100_000 {
-			w.fatalf("it does not become quiet")
+			w.fatalf("packets or timers are left after the end")
 		}
 	}
 	w.check()

@@ -198,7 +198,7 @@ func (h *simHost) send(b []byte, dst [4]byte) {
 	w.lossy = w.lossy || f.Copies != 1
 }
 
-// lost takes note that a packet to a queue pair of the peer is lost.
+// lost records that a packet to a queue pair of the peer is lost.
 func (h *simHost) lost(qpn uint32) {
 	for _, e := range h.ends {
 		if e.peer.qp.num != qpn {
@@ -339,7 +339,7 @@ func (w *world) check() {
 	}
 }
 
-// invariant says what is wrong with a queue pair.
+// invariant returns what is wrong with a queue pair, or "".
 func (q *QP) invariant() string {
 	r, s := &q.req, &q.sq
 	in, out := psnDiff(r.next, r.una), psnDiff(r.max, r.next)

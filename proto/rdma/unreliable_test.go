@@ -59,8 +59,8 @@ func TestUC(t *testing.T) {
 	}
 }
 
-// TestUD takes datagrams, and drops those that do not fit their receive. A receive is lost to
-// no dropped datagram.
+// TestUD takes datagrams, and drops those that do not fit their receive. A dropped
+// datagram consumes no receive.
 func TestUD(t *testing.T) {
 	p := newPeer(t, UD, 0)
 	send := func(qkey uint32, n int) {
@@ -83,7 +83,7 @@ func TestUD(t *testing.T) {
 	p.receive(1, 40)
 	send(9, 0)
 	p.expect("completions", p.completions(), "0: 40 bytes")
-	// The receive of a dropped datagram is not forgotten.
+	// The receive of a dropped datagram is still posted.
 	p.receive(1, 39)
 	send(9, 0)
 	if err := p.q.Modify(0, &QPAttr{State: StateErr}, QPState); err != nil {

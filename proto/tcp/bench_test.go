@@ -245,8 +245,8 @@ func BenchmarkOpenClose(b *testing.B) {
 	}
 }
 
-// One operation is a request and its reply on one of many connections in turn:
-// what the caches and the table make of it.
+// One operation is a request and its reply on one of many connections in turn. It
+// shows the cost of cache misses and of the table.
 func BenchmarkManyConnections(b *testing.B) {
 	for _, n := range []int{10, 1000, 20000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -69,7 +69,7 @@ func TestReno(t *testing.T) {
 }
 
 // A window that is not used does not grow, and loses half every five minutes, down
-// to the initial one, be it that nothing is sent or only little (RFC 7661).
+// to the initial one, whether nothing is sent or only little (RFC 7661).
 func TestWindowNotUsed(t *testing.T) {
 	const minute = Time(time.Minute)
 	for name, c := range map[string]Congestion{"reno": NewReno(1000), "cubic": NewCubic(1000)} {
@@ -118,8 +118,8 @@ func TestWindowNotUsed(t *testing.T) {
 	}
 }
 
-// A handshake that took more than one repetition is congestion enough to begin with one
-// segment (RFC 6928, section 2).
+// If the SYN was sent again more than once, the initial window is one segment (RFC 6928,
+// section 2).
 func TestInitialWindowAfterLostSYNs(t *testing.T) {
 	for lost, want := range []int{14480, 14480, 1448, 1448} {
 		w := newWorld(t, 1, [2]Config{})
@@ -311,7 +311,7 @@ func TestCubicEvents(t *testing.T) {
 
 // HyStart++ (RFC 9406, section 4.2): round trips that become longer by an eighth, 4 to
 // 16 ms, slow growth down to a quarter, and after five rounds end slow start; if they
-// become shorter again it goes on.
+// become shorter again, slow start continues.
 func TestHyStart(t *testing.T) {
 	const ms = time.Millisecond
 	for _, s := range []struct {
@@ -360,6 +360,6 @@ func TestCongestionNamed(t *testing.T) {
 		}
 	}
 	if _, err := CongestionNamed("CUBIC"); err == nil {
-		t.Error("CUBIC is not cubic")
+		t.Error("a name in capitals is accepted")
 	}
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A connection that is held is not ready, whatever it has to send, until it is
-// resumed; and a peer that cannot be reached ends one that is being opened.
+// A connection that is held is not ready until it is resumed, even if it has something to send.
+// Unreachable ends a connection that is being opened.
 func TestHoldAndUnreachable(t *testing.T) {
 	tab := tcp.NewTable(tcp.Config{})
 	now := tcp.Time(time.Second)
 	local, remote := tcp.AddrPort{Addr: wire.AddrFrom4([4]byte{10, 0, 0, 1}), Port: 7}, tcp.AddrPort{Addr: wire.AddrFrom4([4]byte{10, 0, 0, 2}), Port: 9}
 	if tab.Knows(local, remote) {
-		t.Error("knows a connection before there is one")
+		t.Error("Knows reports a connection before there is one")
 	}
 	c, err := tab.Dial(now, local, remote, tcp.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !tab.Knows(local, remote) || tab.Knows(remote, local) {
-		t.Error("does not know its connection, or another")
+		t.Error("Knows does not report the connection, or reports another one")
 	}
 	c.Hold()
 	if tab.Ready != nil {

@@ -20,13 +20,13 @@ func TestNoAmplification(t *testing.T) {
 			for _, offset := range []uint32{0, 1, 1000, 1 << 20, 1 << 31} {
 				for _, text := range []int{0, 1, 1000} {
 					if c.State() != Established {
-						continue // it was killed with the right number, or has closed
+						continue // a RST with the right number has ended it, or it has closed
 					}
 					f := p.peer(make([]byte, text))
 					if name != "connection" {
 						f.from = AddrPort{Addr: wire.AddrFrom4([4]byte{10, 9, 9, 9}), Port: 1000}
 					} else if offset == 0 {
-						continue // that is the peer
+						continue // the segment is a valid one of the peer
 					}
 					f.fields.DstPort, f.fields.Flags = port, flags
 					f.fields.Seq += offset
@@ -200,11 +200,11 @@ func TestNeighbours(t *testing.T) {
 		}
 	}
 	if elapsed[true] > elapsed[false]*11/10 {
-		t.Errorf("%v, and %v when others are attacked", elapsed[false], elapsed[true])
+		t.Errorf("the transfer takes %v, and %v during the attacks", elapsed[false], elapsed[true])
 	}
 }
 
-// Floods from strangers who cannot see the connection: it goes on, the memory is
+// Floods from hosts that do not see the connection's segments: the connection works, the memory is
 // bounded, and every segment is in a counter.
 func TestFloods(t *testing.T) {
 	t.Run("timestamps", func(t *testing.T) { floods(t, Config{}) })
@@ -256,7 +256,7 @@ func floods(t *testing.T, cfg Config) {
 	p.dial(t, l, Options{})
 	works("through the SYN flood")
 	if tab.Count(CookiesAccepted) != 1 {
-		t.Error("not by a cookie")
+		t.Error("connected without a cookie")
 	}
 	p.conns = old
 
@@ -265,7 +265,7 @@ func floods(t *testing.T, cfg Config) {
 		send(stranger(), wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: r.Uint32(), Ack: r.Uint32(), Flags: wire.TCPAck}, 0)
 	}
 	if tab.Count(CookiesAccepted) != 1 {
-		t.Error("a cookie was guessed, and the seed is fixed")
+		t.Error("an ACK was accepted as a cookie")
 	}
 	works("after guesses at cookies")
 
@@ -287,10 +287,10 @@ func floods(t *testing.T, cfg Config) {
 		}
 	}
 	if tab.Count(ResetsSent) != resets {
-		t.Error("strangers made us send a RST")
+		t.Error("a forged segment made us send a RST")
 	}
 	if tab.Count(AcksLimited) == 0 {
-		t.Error("everything was answered")
+		t.Error("every segment was answered")
 	}
 	t.Logf("%d segments answered of %d", tab.Count(SegmentsSent)-sent, tab.Count(SegmentsReceived)-before)
 	works("after everything at the connection")

@@ -88,7 +88,7 @@ func TestPoisonedTimestamps(t *testing.T) {
 			before := c.tsRecent
 			p.attack(f)
 			if c.tsRecent != before {
-				t.Errorf("%v with %d bytes: TS.Recent went on by %d ms", flags, text, c.tsRecent-before)
+				t.Errorf("%v with %d bytes: TS.Recent rose by %d ms", flags, text, c.tsRecent-before)
 			}
 		}
 		p.works(t)
@@ -112,7 +112,7 @@ func TestLand(t *testing.T) {
 	p.works(t)
 }
 
-// A peer that plays with its window.
+// Peers with hostile windows.
 
 // A window that opens by a byte and closes again, is always tiny, or is now and then
 // large for a moment: we send no more segments than come, apart from window probes that become
@@ -162,7 +162,7 @@ func TestWindowGames(t *testing.T) {
 }
 
 // A window that never opens is probed ever less often while the peer answers. When the
-// owner has gone it ends, answers or not, and its memory is free.
+// owner has gone the connection ends, whether the peer answers or not, and its memory is free.
 func TestWindowClosedForEver(t *testing.T) {
 	p := newPair(t, noOptions, Options{})
 	c, tab := p.conns[1], p.tabs[1]
@@ -251,8 +251,8 @@ func TestDataAfterFin(t *testing.T) {
 	}
 }
 
-// A packet in parts, whose memory is the heap's, may be much larger than the data that
-// it says it has: that is copied out of it, and what is kept is charged in full.
+// A packet in parts is in memory of the heap, which may be much larger than the packet's data.
+// Then the data is copied out of it. What is kept is charged in full.
 func TestPaddedPackets(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab, c := p.tabs[1], p.conns[1]
@@ -277,8 +277,8 @@ func TestPaddedPackets(t *testing.T) {
 	}
 }
 
-// A receiver that lies about what it has. It can harm what it receives itself; it must
-// not make us send faster than it acknowledges, nor work more than a little for an ACK.
+// Receivers with false acknowledgments. They can harm the data that they receive; they must
+// not make us send faster than they acknowledge, or do more than a little work for an ACK.
 
 // ackUpTo is an ACK of what the second host has sent up to n bytes behind SND.UNA, with
 // a large window.
@@ -289,7 +289,7 @@ func (p *pair) ackUpTo(n int) forge {
 	return f
 }
 
-// sends has the second host send as much as it may, to nobody.
+// sends makes the second host send as much as it may. The segments are dropped.
 func (p *pair) sends(n int) {
 	p.conns[1].Write(p.now, make([]byte, n))
 	for c := p.tabs[1].Ready; c != nil; c = p.tabs[1].Ready {
@@ -297,7 +297,7 @@ func (p *pair) sends(n int) {
 	}
 }
 
-// settles has both ends go on until the first has read n bytes.
+// settles exchanges segments until the first host has read n bytes.
 func (p *pair) settles(t *testing.T, n int) {
 	t.Helper()
 	to := make([]byte, 1<<16)
@@ -353,7 +353,7 @@ func TestOptimisticAcks(t *testing.T) {
 		p.attack(p.ackUpTo(flight + 1 + i*1000))
 	}
 	if c.window != before.window || c.sndUna != before.sndUna || c.sndNxt != before.sndNxt {
-		t.Error("something was believed")
+		t.Error("an ACK of data that was not sent had an effect")
 	}
 	if n := tab.Count(SegmentsSent) - sent; n > challengeBurst || tab.Count(AckUnsent) != 1000 {
 		t.Errorf("%d were answered, %d counted", n, tab.Count(AckUnsent))
@@ -431,8 +431,8 @@ func TestSackLies(t *testing.T) {
 	}
 }
 
-// BenchmarkSackStorm is an ACK at its dearest: each of its blocks lies at the end of a
-// scoreboard that is full, and the last makes losses to be looked for.
+// BenchmarkSackStorm is the most expensive ACK: each of its blocks lies at the end of a
+// scoreboard that is full, and the last one starts a search for losses.
 func BenchmarkSackStorm(b *testing.B) {
 	p := newPair(b, Config{}, Options{SendBuffer: 1 << 20})
 	p.conns[1].Write(p.now, make([]byte, 1<<20))

@@ -74,19 +74,19 @@ func TestICMP(t *testing.T) {
 			for _, number := range []uint32{conn.sndUna.Uint32() - 1, conn.sndMax.Uint32()} {
 				e := unreachable(t, c.typ, c.code, conn.id, number)
 				if tab.ProcessICMP(0, e) != nil || conn.Err() != nil || conn.SoftErr() != nil {
-					t.Fatalf("believed, though it quotes number %d", number)
+					t.Fatalf("accepted, though it quotes number %d, which is not in flight", number)
 				}
 			}
 			e := unreachable(t, c.typ, c.code, tuple{conn.id.local, conn.id.remote, conn.id.ports + 1<<16}, conn.sndUna.Uint32())
 			if tab.ProcessICMP(0, e) != nil {
-				t.Fatal("for another connection")
+				t.Fatal("accepted, though it quotes another connection")
 			}
 			if got := tab.Count(IcmpUnmatched); got != 3 {
-				t.Errorf("%d unmatched", got)
+				t.Errorf("%d errors counted as unmatched", got)
 			}
 			e = unreachable(t, c.typ, c.code, conn.id, conn.sndUna.Uint32())
 			if tab.ProcessICMP(0, e) != conn {
-				t.Fatal("not told")
+				t.Fatal("the error has not reached the connection")
 			}
 			if c.fatal {
 				if conn.Err() != c.want || conn.State() != Closed {
@@ -102,9 +102,9 @@ func TestICMP(t *testing.T) {
 	}
 }
 
-// A soft error is what a handshake that comes to nothing ends with: a listener's
-// connection is not ended by ICMP, but one that we open may hear it while the
-// error is not fatal.
+// A handshake that fails ends with the soft error that has come: ICMP does not end a
+// listener's connection, but a connection that we open can receive an error that is
+// not fatal.
 func TestSoftErrorOfTheHandshake(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret, ConnectTimeout: time.Second})
 	conn, err := tab.Dial(0, AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 2}, Options{})

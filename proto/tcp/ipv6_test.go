@@ -38,7 +38,7 @@ func deliver6(t *testing.T, now Time, tabs [2]*Table, lose func(from int, b []by
 }
 
 // Connections over IPv6 have room for its longer header, with and without SYN cookies, and a
-// path's MTU is not believed to be below 1280 (RFC 8201, section 4).
+// path's MTU never becomes less than 1280 (RFC 8201, section 4).
 func TestIPv6Connections(t *testing.T) {
 	for _, syns := range []int{0, 1} { // 1: the SYN queue is full, a cookie is sent
 		tabs := [2]*Table{NewTable(Config{}), NewTable(Config{})}
@@ -95,7 +95,7 @@ func TestIPv6Connections(t *testing.T) {
 				return true
 			})
 			if got, _ := c.PathMTU(); got != told.want {
-				t.Errorf("told %d: the path's MTU is %d, want %d", told.mtu, got, told.want)
+				t.Errorf("reported MTU %d: the path's MTU is %d, want %d", told.mtu, got, told.want)
 			}
 		}
 	}

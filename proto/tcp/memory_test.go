@@ -335,7 +335,7 @@ func (p *pair) hogs(t *testing.T, n int) (conns []*Conn) {
 }
 
 // When all memory is used up, a connection that has little queued goes on, windows are
-// no larger than what there will be room for, and nobody new gets in.
+// no larger than what there will be room for, and no connection is opened.
 func TestMemoryPressure(t *testing.T) {
 	const limit = 2 << 20
 	p := newPair(t, Config{}, Options{})
@@ -373,7 +373,7 @@ func TestMemoryPressure(t *testing.T) {
 		t.Errorf("%d segments of a connection that has little were dropped", n)
 	}
 
-	// Nobody new, once the rest is used up too.
+	// No connection is opened once the rest is used up too.
 	tab.pool.used, lost = limit, uint64(tab.pool.used)
 	if _, err := tab.Dial(p.now, AddrPort{Addr: hostB}, AddrPort{Addr: hostA, Port: 1}, Options{}); err != syscall.ENOBUFS {
 		t.Errorf("Dial: %v", err)

@@ -9,7 +9,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A connection over a path with a round trip of 10 ms that is believed to take 1500 bytes.
+// A connection over a path with a round trip of 10 ms, whose MTU is assumed to be 1500 bytes.
 // fresh has four segments in flight and has never seen one of them arrive; proven has, and
 // has four more in flight.
 const (
@@ -346,8 +346,8 @@ func (h *hostilePeer) emit() {
 	}
 }
 
-// Many tiny segments and SACK blocks that tear them apart, and all taken back: what
-// CVE-2019-11477 and CVE-2019-11478 did to others. The work stays in proportion to what
+// Many tiny segments and SACK blocks that tear them apart, and all taken back: the attacks
+// of CVE-2019-11477 and CVE-2019-11478. The work stays in proportion to what
 // the peer sends, and the scoreboard bounded.
 func TestTinyMSS(t *testing.T) {
 	const size = 1 << 19
@@ -492,7 +492,7 @@ func (n *narrowPath) run(bytes int) {
 	}
 }
 
-// counts is what has happened, for whoever looks at a failure.
+// counts are the counters, for the message of a failure.
 func (n *narrowPath) counts() string {
 	t := n.w.hosts[0].tab
 	s := fmt.Sprintf("%v, MTU %d", time.Duration(n.w.now), n.a.Info().PathMTU)
@@ -540,10 +540,10 @@ func TestNarrowPath(t *testing.T) {
 				n.run(c.bytes)
 				tab := n.w.hosts[0].tab
 				if mtu := n.a.Info().PathMTU; mtu > p.path || mtu < p.least {
-					t.Errorf("not found: %+v, %+v", n.a.path, n.a.congestion)
+					t.Errorf("the path's MTU was not found: %+v, %+v", n.a.path, n.a.congestion)
 				}
 				if holes := tab.Count(BlackHoles); (holes > 0) != (c.way == "black hole" && p.path < p.link) {
-					t.Error("a black hole, or none")
+					t.Error("a black hole was detected where there is none, or was not detected")
 				}
 				if c.link.loss == 0 && c.link.jitter == 0 && tab.Count(FastRecoveries) > 0 {
 					t.Error("an MTU probe, or a router's report, was taken for congestion")
@@ -615,13 +615,13 @@ func TestForgedReports(t *testing.T) {
 			n.run(1 << 20)
 			mtu := n.a.Info().PathMTU
 			if loss == 0 && mtu != 1500 || mtu < 576 {
-				t.Errorf("believed: %s", n.counts())
+				t.Errorf("a forged report had an effect: %s", n.counts())
 			}
 			forge = false
 			n.wait(verifyAfter)
 			n.run(1 << 20)
 			if n.a.Info().PathMTU != 1500 {
-				t.Errorf("and not forgotten: %s, %+v", n.counts(), n.a.path)
+				t.Errorf("the effect of forged reports lasts: %s, %+v", n.counts(), n.a.path)
 			}
 			tab := n.w.hosts[0].tab
 			if tab.Count(MTUReportsRefuted) < 10 || tab.Count(MTUReportsAccepted) > 10 {

@@ -53,7 +53,7 @@ const (
 	noStamp
 )
 
-// outcome is what must come of it. No reply: flags 0.
+// outcome is the effect that the segment must have. No reply: flags 0.
 type outcome struct {
 	state    State
 	flags    wire.TCPFlags
@@ -61,7 +61,7 @@ type outcome struct {
 	absSeq0  bool // the RST has the number 0, not one relative to anything
 	newISS   bool // our SYN with a number of its own
 	read     int  // bytes that can be read
-	odd      bool // a counter must tell what was wrong
+	odd      bool // a counter must show what was wrong
 }
 
 const maxWindow = 8000 // that the peer of the scripts has advertised

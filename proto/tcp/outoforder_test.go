@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// outOfOrderInvariant says what is wrong with the out-of-order queue.
+// outOfOrderInvariant returns what is wrong with the out-of-order queue, or "".
 func (c *Conn) outOfOrderInvariant() string {
 	q := &c.outOfOrder
 	end := c.rcvNxt
@@ -39,8 +39,8 @@ func (c *Conn) outOfOrderInvariant() string {
 	return ""
 }
 
-// The out-of-order queue is held against an array of bytes: whatever comes in whatever
-// order, the runs are what has come, each byte as it came first, and each SACK block is
+// The out-of-order queue is compared with an array of bytes. In any order of segments the
+// runs are what has come, each byte has the value that came first, and each SACK block is
 // a run, the one that was added to last before the others.
 func TestOutOfOrderModel(t *testing.T) {
 	const window = 20000
@@ -96,9 +96,9 @@ func TestOutOfOrderModel(t *testing.T) {
 	}
 }
 
-// SegmentSmack (CVE-2018-5390): whatever the order of tiny segments, and however many
-// there are already, none makes the queue look at more than a few blocks or move more
-// than its runs once. What it swallows it looks at.
+// SegmentSmack (CVE-2018-5390): in any order of tiny segments, and however many
+// there are already, a segment makes the queue read no more than a few blocks, besides
+// those that the segment covers, and move its runs once at most.
 func TestOutOfOrderCost(t *testing.T) {
 	const n = 4000
 	orders := map[string]func(i int) int{
@@ -139,8 +139,8 @@ func TestOutOfOrderCost(t *testing.T) {
 }
 
 // TestOverlaps sends segments that overlap at random, each with bytes of its own,
-// and holds what is read against a model: of every byte in the window the first
-// that came counts, and each that differs from it is counted.
+// and compares what is read with a model: each byte in the window has the value that came
+// first, and each later value that differs is counted.
 func TestOverlaps(t *testing.T) {
 	seeds := 300
 	if testing.Short() {
@@ -232,7 +232,7 @@ func overlaps(t *testing.T, seed uint64) {
 		}
 	}
 	if tab.Count(OutOfOrderFull) != 0 || tab.Count(NoMemory) != 0 {
-		t.Fatal("something was dropped, and the model knows nothing of it")
+		t.Fatal("something was dropped that the model accepts")
 	}
 	if got := tab.Count(OverlapMismatch); got != mismatches {
 		t.Errorf("%d bytes that differ were counted, there were %d", got, mismatches)
@@ -243,7 +243,7 @@ func overlaps(t *testing.T, seed uint64) {
 	}
 }
 
-// TestDuplicatesModel holds the SACK option against RFC 2883, section 4, and a model of
+// TestDuplicatesModel compares the SACK option with RFC 2883, section 4, and a model of
 // what has come: the first block is the first part of the segment that had come before,
 // if there is one, and the next is the run around it unless that is acknowledged. Every
 // other block is a run.
@@ -323,8 +323,8 @@ func TestDuplicatesModel(t *testing.T) {
 
 // TestEverySegmentInEveryState sends segments of every flag combination, with
 // numbers left of, at, in and right of the windows, with and without data, into
-// every state, and holds what is sent, what can be read, and the state against the
-// oracle. What is not as it should be must be in a counter.
+// every state, and compares what is sent, what can be read, and the state with the
+// oracle. Each irregular segment must be in a counter.
 func TestEverySegmentInEveryState(t *testing.T) {
 	for _, m := range []struct {
 		name    string
@@ -386,8 +386,8 @@ func everySegment(t *testing.T, q situation, stamp stamp, acks []int) {
 	}
 }
 
-// atSituation leads an engine there. A peer that is stamped offers timestamps, and
-// nobody offers anything else.
+// atSituation leads an engine into the situation. A peer that is stamped offers timestamps; no
+// other option is offered.
 func atSituation(t *testing.T, q situation, cfg Config, stamped bool) *runner {
 	cfg.Secret = testSecret
 	r := &runner{t: t, now: Time(1e9), frames: map[uint64]bool{}, stamped: stamped, src: q.name, tab: NewTable(cfg),
@@ -426,7 +426,7 @@ func (r *runner) checkCase(q situation, s incoming, b []byte) {
 
 	want := oracle(q, s)
 	if want.odd && r.tab.oddities() == odd {
-		r.fatalf("no counter tells of it")
+		r.fatalf("it is in no counter")
 	}
 	r.checkState(want.state)
 	if want.flags == 0 {

@@ -385,7 +385,7 @@ func (r *runner) call(w []string) {
 		r.events = 0
 	case "accepts":
 		if r.accepts != arg {
-			r.fatalf("told %d times to accept", r.accepts)
+			r.fatalf("%d events Acceptable", r.accepts)
 		}
 		r.accepts = 0
 	case "err":

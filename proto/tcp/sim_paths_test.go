@@ -137,7 +137,8 @@ func TestNothingIsUndoneInVain(t *testing.T) {
 }
 
 // TestPacing sends 200 kB after every half second of silence through bottlenecks with
-// short queues, with and without pacing: at most half is lost with it, and no time.
+// short queues, with and without pacing: with it at most half as much is lost, and a burst takes
+// no longer.
 func TestPacing(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -323,8 +324,8 @@ func (b *bulk) run(d time.Duration, n int) {
 // acked is how many bytes of a flow have been acknowledged.
 func (f *flowUnderTest) acked() int { return int(f.from.Info().BytesAcked) }
 
-// TestThroughput holds how much of a link bulk uses against what links of each kind permit.
-// Lossy links are held against the response function of Reno (Mathis et al., The
+// TestThroughput compares how much of a link bulk uses with what links of each kind permit.
+// Lossy links are compared with the response function of Reno (Mathis et al., The
 // Macroscopic Behavior of the TCP Congestion Avoidance Algorithm, 1997): MSS/RTT * 1.22/sqrt(p).
 // CUBIC has the window of Reno there (RFC 9438, section 4.3). With -v it prints the figures.
 func TestThroughput(t *testing.T) {

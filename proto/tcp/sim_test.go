@@ -299,7 +299,7 @@ type blockingApp struct {
 	readWait         bool
 	writeWait        bool
 	lendMode, poster bool
-	turn             int // at most so far may what is sent be ahead of what was received; 0: as far as it wants
+	turn             int // bytes by which what is sent may be ahead of what was received; 0: no limit
 }
 
 // limit is how much may have been sent by now.
@@ -452,7 +452,7 @@ func runBlocking(w *world, apps [2]*blockingApp, o [2]Options) {
 			}
 		}
 		if !alive && (!apps[0].closed || !apps[1].closed) {
-			w.fatalf("nobody has anything to do, and it is not done")
+			w.fatalf("no application is ready, and they are not done")
 		}
 		if w.underWay() == 0 && w.hosts[0].tab.Ready == nil && w.hosts[1].tab.Ready == nil &&
 			w.hosts[0].tab.Deadline == Never && w.hosts[1].tab.Deadline == Never && (!apps[0].closed || !apps[1].closed) {

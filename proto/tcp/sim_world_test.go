@@ -35,8 +35,8 @@ type world struct {
 	trace []string
 	heard [2]bool // a host has received an ACK, undamaged and without a RST
 
-	tooLarge func(from int, b []byte) // told of what was lost for its size
-	sent     func(from int, b []byte) // told of everything
+	tooLarge func(from int, b []byte) // called for what was lost because of its size
+	sent     func(from int, b []byte) // called for everything
 
 	restless bool // the lines change while they are used
 	quiet    bool // no trace, and invariants are checked now and then
@@ -58,7 +58,7 @@ func (l linkModel) rule() fate.Rule {
 	return r
 }
 
-// impair says what happens from now on to what a host sends.
+// impair sets the rule for what a host sends from now on.
 func (w *world) impair(from int, r fate.Rule) { w.line(from).Set(time.Duration(w.now), r) }
 
 // line is where a host's segments go.
@@ -319,7 +319,7 @@ func (w *world) check() {
 			used += c.chunksHeld() * ChunkSize
 		}
 		if used > h.tab.pool.used {
-			w.fatalf("host %d: connections hold %d bytes, the table knows of %d", i, used, h.tab.pool.used)
+			w.fatalf("host %d: connections hold %d bytes, the table has counted %d", i, used, h.tab.pool.used)
 		}
 	}
 }
@@ -339,7 +339,7 @@ func (c *Conn) chunksHeld() (n int) {
 	return n
 }
 
-// invariant says what is wrong with a connection.
+// invariant returns what is wrong with a connection, or "".
 func (c *Conn) invariant() string {
 	sum := 0
 	for b := c.send.head; b != nil; b = b.next {
@@ -393,7 +393,7 @@ func (c *Conn) invariant() string {
 	return c.outOfOrderInvariant()
 }
 
-// scoreboardInvariant says what is wrong with the scoreboard.
+// scoreboardInvariant returns what is wrong with the scoreboard, or "".
 func (c *Conn) scoreboardInvariant() string {
 	b := &c.board
 	if b.head == nil {
@@ -436,7 +436,7 @@ func (c *Conn) scoreboardInvariant() string {
 }
 
 // What the simulation checks beyond the invariants of one connection: each segment that
-// is sent, each timer, and what one end believes of the other.
+// is sent, each timer, and what one end assumes of the other.
 
 // checkSegment looks at a segment that c has just written. It was action and the number
 // after the last that was sent was sndMax before.
@@ -464,7 +464,7 @@ func (h *simHost) checkSegment(c *Conn, was action, sndMax seq.Number, b []byte)
 	}
 }
 
-// timerInvariant says which timer should run and does not.
+// timerInvariant returns which timer should run and does not, or "".
 func (c *Conn) timerInvariant() string {
 	if !c.inserted {
 		return ""

@@ -342,7 +342,7 @@ func TestGopacketReadsOurSegments(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
 	b := make([]byte, 2000)
 	c := p.conns[0]
-	for _, n := range []int{1, 2, 63, 1448, 3} { // the odd ones join at odd places
+	for _, n := range []int{1, 2, 63, 1448, 3} { // after an odd length the next piece begins at an odd offset
 		p.conns[0].Write(p.now, bytes.Repeat([]byte{byte(n)}, n))
 	}
 	c.Flush(p.now)
@@ -438,7 +438,7 @@ func TestTableClose(t *testing.T) {
 	}
 }
 
-// Those that change a connection while it lives.
+// The setters, on a connection that is established.
 func TestSetters(t *testing.T) {
 	p := newPair(t, noOptions, Options{})
 	c := p.conns[0]
@@ -465,14 +465,13 @@ func TestSetters(t *testing.T) {
 		t.Fatalf("%d bytes came", p.conns[1].Buffered())
 	}
 
-	// A larger receive buffer is advertised when it is worth it, a smaller one
-	// takes nothing back.
+	// A smaller receive buffer does not move the right edge of the window back.
 	d := p.conns[1]
 	edge := d.rcvAdv
 	d.SetBuffers(p.now, 0, 4096)
 	p.exchange()
 	if d.rcvAdv.Before(edge) {
-		t.Error("the window was taken back")
+		t.Error("the right edge of the window has moved back")
 	}
 	c.SetNagle(p.now, true)
 	if c.Write(p.now, make([]byte, 10)); !c.onReady || c.HoldAck() {
@@ -481,7 +480,7 @@ func TestSetters(t *testing.T) {
 	p.carry(0, c)
 	c.Write(p.now, make([]byte, 10))
 	if c.onReady {
-		t.Error("the second does not")
+		t.Error("the second small write does not wait")
 	}
 	if !d.HoldAck() || d.onReady {
 		t.Error("there is more than an ACK to send, or it is not held")
@@ -489,11 +488,11 @@ func TestSetters(t *testing.T) {
 	d.Resume()
 	c.SetNagle(p.now, false)
 	if c.onReady {
-		t.Error("not even corked")
+		t.Error("without Nagle it is not corked")
 	}
 	c.SetCork(p.now, -1)
 	if !c.onReady {
-		t.Error("it still waits")
+		t.Error("it waits without a cork")
 	}
 	c.SetUserTimeout(time.Second)
 	p.now = p.now.add(2 * time.Second)
@@ -509,7 +508,7 @@ func TestSetters(t *testing.T) {
 	}
 }
 
-// The choice of a port is held against a search of all pairs, while connections to a few
+// The choice of a port is compared with a search of all pairs, while connections to a few
 // destinations come and go, from ports that are chosen or asked for, and to listeners:
 // a pair without a past before one in TIME-WAIT, no pair of a connection ever, and none
 // only if there is none.
@@ -644,7 +643,7 @@ func BenchmarkChoosePort(b *testing.B) {
 }
 
 // What is published is what the peer expects of the connection, from its handshake to its
-// end, and the records serve many connections. Those that find none are as good.
+// end, and the records are used by many connections in turn. Connections that find none work as well.
 func TestPublished(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	records := make([]wire.Connection, 2)

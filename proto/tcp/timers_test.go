@@ -10,8 +10,8 @@ import (
 	"github.com/unet-go/unet/internal/fate"
 )
 
-// The heap against a search through all connections, with timers that move both
-// ways, stop and end.
+// The heap is compared with a search through all connections. Timers move both ways and
+// stop.
 func TestTimerHeap(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var h timerHeap
@@ -54,7 +54,7 @@ func TestTimerHeap(t *testing.T) {
 			if c.slot != 0 {
 				n++
 				if e := h[c.slot-1]; e.conn != c || e.at != c.queuedAt {
-					t.Fatal("not where it thinks it is")
+					t.Fatal("the slot of a connection is not its place in the heap")
 				}
 			}
 		}
@@ -94,12 +94,12 @@ func TestManyTimers(t *testing.T) {
 			}
 		}
 	}
-	if tab.Len() != 1 { // the first, which is idle and asks nobody
-		t.Errorf("%d connections have not noticed that nobody is there", tab.Len())
+	if tab.Len() != 1 { // the first, which is idle and sends nothing
+		t.Errorf("%d connections are left, although no peer answers", tab.Len())
 	}
 }
 
-// What a handshake has to wait for is no round-trip time: once data is acknowledged the
+// The delay of a handshake by losses is no round-trip time: once data is acknowledged the
 // timeout is that of the path, however often SYNs and their answers were lost.
 func TestTimeoutAfterLossyHandshake(t *testing.T) {
 	const delay = 500 * time.Microsecond
@@ -275,9 +275,9 @@ func talk(t *testing.T, cfg Config, o Options, link fate.Rule, rounds, n int) fu
 	return func(c Counter) uint64 { return w.hosts[0].tab.Count(c) + w.hosts[1].tab.Count(c) }
 }
 
-// The least timeout is never too early where nothing is lost: not for a peer that lets
-// an acknowledgment wait for less than that, not on long paths, not where round trips
-// vary, and not where a queue grows.
+// The least timeout never expires too early where nothing is lost: not with a peer that delays
+// acknowledgments by less than that, not on long paths, not where round trips vary, and not
+// where a queue grows.
 func TestNoSpuriousTimeouts(t *testing.T) {
 	oneGoroutine(t)
 	links := []fate.Rule{
@@ -382,8 +382,8 @@ func TestLongPaths(t *testing.T) {
 	}
 }
 
-// TIME-WAIT lasts as long as the round trip of the connection asks for, and in each case
-// ends in its turn. What is configured holds for all.
+// The duration of TIME-WAIT depends on the round trip of the connection, and each record
+// ends at its own time. A configured duration applies to all.
 func TestTimeWaitFollowsRoundTrip(t *testing.T) {
 	const ms = time.Millisecond
 	for _, set := range []time.Duration{0, 5 * time.Second} {
@@ -411,7 +411,7 @@ func TestTimeWaitFollowsRoundTrip(t *testing.T) {
 			}
 		}
 	}
-	// A table that is full gives up the one that would end first.
+	// A table that is full removes the record that would end first.
 	tab := NewTable(Config{Secret: testSecret, MaxTimeWaits: 2})
 	for i, rtt := range []time.Duration{100 * ms, ms, 100 * ms} {
 		c, err := tab.Dial(0, AddrPort{Addr: hostA, Port: uint16(2000 + i)}, AddrPort{Addr: hostB, Port: 80}, Options{})
@@ -439,7 +439,7 @@ func TestDefaultUserTimeout(t *testing.T) {
 		p.now = max(p.now, p.tabs[0].Deadline)
 		p.tabs[0].Expire(p.now)
 		if p.now > start.add(time.Hour) {
-			t.Fatal("an hour later")
+			t.Fatal("it has not ended after an hour")
 		}
 	}
 	if after := time.Duration(p.now - start); after != 5*time.Minute || c.Err() != syscall.ETIMEDOUT {
@@ -447,7 +447,7 @@ func TestDefaultUserTimeout(t *testing.T) {
 	}
 }
 
-// The window is unsigned and has 32 bits: all of them that the scale can say.
+// The window is unsigned and has 32 bits, up to the largest value that the scale can express.
 func TestLargeWindow(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config

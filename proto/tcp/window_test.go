@@ -62,7 +62,7 @@ func (e edges) note(from, to wire.Addr, b []byte) (shrunk bool) {
 	return shrunk
 }
 
-// longPath is a bulk transfer over a fast link, and who reads it.
+// longPath is a bulk transfer over a fast link, with its reader.
 type longPath struct {
 	delay  time.Duration
 	rate   int64
@@ -156,8 +156,8 @@ func TestBuffersInALAN(t *testing.T) {
 	}
 }
 
-// A reader that is slow has no use for a larger buffer: one that reads a little now and
-// then, one that reads much but seldom, one that reads nothing.
+// The buffer does not grow for a slow reader: one that reads a little now and then, one that
+// reads much but seldom, one that reads nothing.
 func TestSlowReaders(t *testing.T) {
 	for name, c := range map[string]struct {
 		n     int
@@ -219,9 +219,9 @@ func TestWhatStopsGrowth(t *testing.T) {
 }
 
 // TestEveryOptionLength puts an option of every kind that is known, and of some
-// that are not, with every length that its one byte can say, at every place
-// among the options, into segments to every state. Nothing was agreed on, so only
-// a SYN may be told anything by it: everything else is as the oracle says of the
+// that are not, with every length that its one byte can have, at every place
+// among the options, into segments to every state. No option was agreed on, so only
+// in a SYN may it have an effect: everything else is as the oracle has it for the
 // segment without options.
 func TestEveryOptionLength(t *testing.T) {
 	kinds := []uint8{0, 1, wire.TCPOptionMSS, wire.TCPOptionWindowScale, wire.TCPOptionSACKPermitted, wire.TCPOptionSACK,

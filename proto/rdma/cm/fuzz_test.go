@@ -7,9 +7,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// FuzzEngine: a peer sends what it likes, made of messages that name what the engine has, and
-// the application and the clock act between. The engine must neither panic, nor exceed its
-// limits, nor lose track of a connection.
+// FuzzEngine: a peer sends any messages; they name connections of the engine. In between the
+// application calls the engine, and time passes. The engine must neither panic nor exceed its
+// limits, and its tables must agree.
 func FuzzEngine(f *testing.F) {
 	f.Add([]byte{0, 0, 3, 0, 1, 0, 4, 0, 5, 0, 2, 0})
 	f.Add([]byte{1, 0, 10, 0, 11, 0, 12, 0, 13, 0, 3, 200, 9, 0, 9, 0})

@@ -51,7 +51,7 @@ func wantEvent(t *testing.T, e *Engine, want EventType) *Conn {
 
 var rpings = []string{"rping_v4", "k73_rping_v4"}
 
-// The engine in the place of rping's client sends what that sent. Its queue pair begins with the
+// The engine in the place of rping's client sends what rping sent. Its queue pair begins with the
 // PSN of the REP: in rping_v4 with 0x5a4f96, the server's with that of the REQ, 0xd23d6b.
 func TestActiveAgainstCapture(t *testing.T) {
 	for _, name := range rpings {
@@ -85,7 +85,7 @@ func TestActiveAgainstCapture(t *testing.T) {
 	}
 }
 
-// The engine in the place of rping's server sends what that sent.
+// The engine in the place of rping's server sends what rping sent.
 func TestPassiveAgainstCapture(t *testing.T) {
 	for _, name := range rpings {
 		d := capture(t, name)
@@ -170,7 +170,7 @@ func TestSimultaneousDisconnectAgainstCapture(t *testing.T) {
 	(&pair{t: t}).empty(e)
 }
 
-// REP and RTU carry what the applications say to each other, padded with zeros.
+// REQ and REP carry the private data of the applications, padded with zeros.
 func TestPrivateData(t *testing.T) {
 	p := newPair(t, nil)
 	cli := p.dial(0x50)

@@ -88,7 +88,7 @@ func TestRepliesAreBounded(t *testing.T) {
 		t.Errorf("%d answers", n)
 	}
 	p.count(p.srv, RepliesDropped, 992)
-	p.connect(0x50) // connections have their own way out
+	p.connect(0x50) // connections do not use that queue
 }
 
 func TestBadRequests(t *testing.T) {
@@ -134,8 +134,8 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// forgeries are the messages that could end or establish a connection, made by one who does not
-// know what edit hides from him.
+// forgeries are the messages with these values that could end or establish a connection. At least
+// one value is wrong.
 func forgeries(to *Conn, from [4]byte, local, remote uint32, tid uint64, qpn uint32) (out []datagram) {
 	add := func(put func(b []byte)) {
 		d := datagram{from: from, to: to.e.cfg.Addr}
@@ -152,7 +152,7 @@ func forgeries(to *Conn, from [4]byte, local, remote uint32, tid uint64, qpn uin
 	return out
 }
 
-// One wrong field is enough that a message has no effect, in each state.
+// A message with one wrong field has no effect, in each state.
 func TestForgedMessages(t *testing.T) {
 	steps := map[State]func(p *pair) *Conn{
 		ReqSent: func(p *pair) *Conn { return p.dial(0x50) },

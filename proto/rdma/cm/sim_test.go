@@ -30,7 +30,7 @@ type flight struct {
 	d  datagram
 }
 
-// end is what the application of one side knows of a connection.
+// end is the state of a connection in the application of one side.
 type end struct {
 	param       Param
 	active      bool
@@ -73,7 +73,7 @@ func (w *world) send() {
 	}
 }
 
-// step goes to the next instant at which something happens; false: nothing will.
+// step goes to the next instant at which something happens. It returns false if there is none.
 func (w *world) step() bool {
 	next := min(w.engines[0].Deadline(), w.engines[1].Deadline())
 	for _, f := range w.wire {
@@ -146,7 +146,7 @@ func (w *world) handle(e *Engine) {
 			}
 		case Established:
 			if a.active {
-				w.t.Fatal("the active side establishes itself")
+				w.t.Fatal("an event Established at the active side")
 			}
 			a.established = true
 		case Rejected:

@@ -23,7 +23,7 @@ func wantReject(t *testing.T, c *Conn, want wire.CMReason) {
 	}
 }
 
-// A REQ is sent 16 times, then the attempt has failed and the peer is told.
+// A REQ is sent 16 times, then the attempt has failed and the peer gets a REJ.
 func TestReqRetries(t *testing.T) {
 	p := newPair(t, nil)
 	c := p.dial(0x50)
@@ -386,7 +386,7 @@ func TestRejects(t *testing.T) {
 	})
 }
 
-// A peer that has been started anew dials with a queue pair number that still has a connection:
+// A peer that was restarted dials with a queue pair number that still has a connection:
 // the REQ is rejected, and the old connection is disconnected.
 func TestStaleConnection(t *testing.T) {
 	p := newPair(t, nil)
@@ -406,7 +406,7 @@ func TestStaleConnection(t *testing.T) {
 	p.connect(0x50)
 }
 
-// The peer of a client has been started anew and gives its queue pair number to a new connection.
+// The peer of a client was restarted and gives its queue pair number to a new connection.
 func TestStaleConnectionInRep(t *testing.T) {
 	p := newPair(t, nil)
 	old, _ := p.connect(0x50)
