@@ -86,7 +86,7 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 		hear(linkB)
 		send(u, from) // the service is about to answer
 		s.SetRouteService(false)
-		send(u, from) // this datagram was heard before
+		send(u, from) // this datagram was received before
 		hear(linkB)
 		send(u, from, to(macB))
 		hear(linkC) // it has moved, or another host pretends to be it
@@ -104,7 +104,7 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 		}
 		send(u, from, to(macB))
 
-		// What the service has said holds while it is gone.
+		// Answers that the service has given stay valid while it is gone.
 		s.SetRouteService(false)
 		hear(linkC)
 		send(u, from, to(macB))
@@ -118,7 +118,7 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 	})
 }
 
-// The peers that are remembered are bounded.
+// The number of peers whose MAC addresses are kept is bounded.
 func TestAnswersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
@@ -188,7 +188,7 @@ func TestTCPWithoutRouteService(t *testing.T) {
 				ours := must(a.DialTCP(t.Context(), ap("10.0.0.1:0"), ap("10.0.0.2:80"), stack.TCPOptions{}))
 				theirs := must(l.AcceptTCP())
 				talk(ours, theirs)
-				time.Sleep(5 * time.Minute) // a forgets the route
+				time.Sleep(5 * time.Minute) // a drops the unused route
 				g.leave()
 				a.SetRouteService(false)
 				talk(ours, theirs)

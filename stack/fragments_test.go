@@ -134,7 +134,7 @@ func TestFragmentedOptions(t *testing.T) {
 		return append([]byte{next, 0, kind, 4, 0, 0, 0, 0}, rest...)
 	}
 	datagram, segment := udp6(7, string(make([]byte, 3000))), make([]byte, 3000)
-	const padN, discard = 1, 0x5e // the second is unknown, and whoever does not know it discards the packet (RFC 8200, section 4.2)
+	const padN, discard = 1, 0x5e // the second is unknown; its highest bits tell the receiver to discard the packet (RFC 8200, section 4.2)
 	for _, test := range []struct {
 		name string
 		b    []byte
@@ -201,7 +201,7 @@ func TestFragmentsAreSent(t *testing.T) {
 				}
 				got, err := udpRecv(receiver, buf)
 				if err != nil || !bytes.Equal(buf[:got], payload) {
-					t.Fatalf("%d bytes: got %d, or others, %v", n, got, err)
+					t.Fatalf("%d bytes: got %d bytes, or the data differs: %v", n, got, err)
 				}
 			}
 			if err := udpSend(sender, make([]byte, most+1)); err != syscall.EMSGSIZE {

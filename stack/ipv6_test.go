@@ -283,7 +283,7 @@ func TestDualStack(t *testing.T) {
 		l.Close()
 		u.Close()
 	}
-	// What cannot be is an error.
+	// Impossible combinations are errors.
 	const ones = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:1"
 	dial := func(local, remote string) error {
 		_, err := sa.DialTCP(t.Context(), ap(local), ap(remote), stack.TCPOptions{})
@@ -320,7 +320,7 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
-// Text goes both ways over IPv6, through loss.
+// Data goes both ways over IPv6, in spite of loss.
 func TestIPv6TCPLoss(t *testing.T) {
 	a, b, la, lb := newPair6(t, stack.Config{})
 	for _, at := range []string{"[fd00::1]:0", "[fe80::1]:0"} {
@@ -350,7 +350,7 @@ func TestIPv6TCPLoss(t *testing.T) {
 	}
 }
 
-// What a router says of the path's MTU is believed, down to 1280.
+// A router's report of the path's MTU takes effect, down to 1280.
 func TestIPv6PathMTU(t *testing.T) {
 	a, b, la, lb := newPair6(t, stack.Config{})
 	client, server := connectAt(t, b, a, "[fd00::2]:0", stack.TCPOptions{}) // client is at A
@@ -410,13 +410,13 @@ func TestIPv6PathMTUOfDatagrams(t *testing.T) {
 		}
 		u.SetReadDeadline(c.now())
 		if _, err := udpRecv(u, make([]byte, 1)); err != want {
-			t.Errorf("told %d: read %v, want %v", step.told, err, want)
+			t.Errorf("reported MTU %d: read %v, want %v", step.told, err, want)
 		}
 		if err := udpSend(u, make([]byte, step.most)); err != nil {
-			t.Errorf("told %d: %d bytes: %v", step.told, step.most, err)
+			t.Errorf("reported MTU %d: %d bytes: %v", step.told, step.most, err)
 		}
 		if err := udpSend(u, make([]byte, step.most+1)); err != syscall.EMSGSIZE {
-			t.Errorf("told %d: %d bytes: %v", step.told, step.most+1, err)
+			t.Errorf("reported MTU %d: %d bytes: %v", step.told, step.most+1, err)
 		}
 	}
 }

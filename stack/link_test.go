@@ -51,7 +51,7 @@ func TestSilentLinkAddressIsDoubted(t *testing.T) {
 		if got := counters(s)["routes_doubted"]; got < 7 {
 			t.Errorf("doubted %d times", got)
 		}
-		// The host has another MAC address now, and frames come from that.
+		// The next hop has another MAC address now, and frames come from that.
 		r.set(answerWith(stack.Route{LinkAddr: linkC}))
 		w.take()
 		send(time.Second, func() { speak(l, linkC) })
@@ -62,16 +62,16 @@ func TestSilentLinkAddressIsDoubted(t *testing.T) {
 			}
 		}
 		if moved == 0 {
-			t.Error("nothing was sent where it is now")
+			t.Error("nothing was sent to the new MAC address")
 		}
 		asked := r.count()
-		s.Invalidate(netip.Addr{}) // as the route service says for the others behind that hop
+		s.Invalidate(netip.Addr{}) // the route service reports this for the other destinations behind that hop
 		synctest.Wait()
 		if n := r.count() - asked; n != hosts {
 			t.Errorf("asked %d times for what is invalid", n)
 		}
 		if n := send(4*time.Second, func() { speak(l, linkC) }); n != 0 {
-			t.Errorf("asked %d times in 4 s while it was heard", n)
+			t.Errorf("asked %d times in 4 s while frames came from it", n)
 		}
 		// A single packet that is not answered, and then nothing.
 		time.Sleep(10 * time.Second)
@@ -108,7 +108,7 @@ func TestInvalidate(t *testing.T) {
 				t.Errorf("%s: asked %d times in all, want %d", what, n, asked)
 			}
 		}
-		s.Invalidate(dst) // of which nobody knows
+		s.Invalidate(dst) // a destination without a route in the cache
 		s.Invalidate(netip.MustParseAddr("fd00::1"))
 		settle(0, "unknown")
 

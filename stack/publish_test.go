@@ -12,7 +12,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The records say what the sockets say of themselves, after the last change too, and are empty when a
+// The records have the values of the sockets, also after the last change, and are empty when a
 // socket has ended. When nothing happens nothing is published.
 func TestPublish(t *testing.T) {
 	var calls int // under A's lock

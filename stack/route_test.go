@@ -272,7 +272,7 @@ func TestRouteFailures(t *testing.T) {
 		} {
 			r.set(answerWith(bad))
 			if err := udpSendTo(u, nil, ap("192.0.2.1:9")); err != nil {
-				t.Errorf("%v: before anybody can know: %v", bad, err)
+				t.Errorf("%v: before the answer: %v", bad, err)
 			}
 			time.Sleep(r.delay)
 			synctest.Wait()
@@ -463,7 +463,7 @@ func TestHeldLeavesFramesToSend(t *testing.T) {
 	})
 }
 
-// What is held learns of the answer: its MTU, and that there is no route.
+// The answer applies to held packets: the MTU of the route, or the error if there is no route.
 func TestHeldMeetsTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1000})}

@@ -143,7 +143,7 @@ func (sc *scene) state() string {
 	return b.String()
 }
 
-// noteParked finds out who has just parked: the only one that ran.
+// noteParked finds the actor that has just parked: the only one that ran.
 func (sc *scene) noteParked(ran *actor) {
 	parked := map[*waiter]bool{}
 	for w := sc.s.parked.head; w != nil; w = w.links[onStack].next {
@@ -270,7 +270,7 @@ func (x *search) try(t *testing.T, schedule []int) {
 	beforeLock = nil
 }
 
-// check is called when nobody can go on any more and time has passed.
+// check is called when no actor can continue and time has passed.
 func (sc *scene) check(t *testing.T, trace []string) {
 	s := sc.s
 	fail := func(format string, args ...any) {
@@ -278,13 +278,13 @@ func (sc *scene) check(t *testing.T, trace []string) {
 	}
 	for _, a := range sc.actors {
 		if a.at < len(a.calls) && !a.ended && (a.calls[a.at].there == nil || a.calls[a.at].there()) {
-			fail("%s sleeps in its call %d, and what it waits for is there", a.name, a.at)
+			fail("%s sleeps in its call %d, although what it waits for is there", a.name, a.at)
 		}
 	}
 	if s.parked.head != nil && s.role == roleFree {
 		fail("goroutines sleep, and nobody polls")
 	}
 	if s.offered != nil {
-		fail("the role was offered to somebody who does not come")
+		fail("the role was offered to a goroutine that does not take it")
 	}
 }

@@ -21,7 +21,7 @@ type piecewise struct {
 
 func (r piecewise) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), r.size)]) }
 
-// What is copied arrives whole, by whatever pieces, and no memory stays in use.
+// What is copied arrives whole, in pieces of any size, and no memory stays in use.
 func TestTCPCopies(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{FrameQuota: 100})
 	text := make([]byte, 3_000_001)
@@ -47,7 +47,7 @@ func TestTCPCopies(t *testing.T) {
 			go copies(kernel, last) // to a kernel's socket
 			got, err := io.ReadAll(far)
 			if err != nil || !bytes.Equal(got, text) {
-				t.Errorf("%d bytes became %d others, %v", len(text), len(got), err)
+				t.Errorf("%d bytes arrived as %d bytes, or the data differs: %v", len(text), len(got), err)
 			}
 			for range 3 {
 				if err := <-failed; err != nil {

@@ -31,7 +31,7 @@ func segmentFrame(src [4]byte, f wire.TCPFields) []byte {
 	return ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolTCP, Src: src}, b)
 }
 
-// A connection waits for its route without a frame, and is told if there is none.
+// A dial waits for its route without a frame, and fails if there is none.
 func TestTCPWaitsForRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -57,20 +57,20 @@ func TestTCPWaitsForRoute(t *testing.T) {
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
 		s.Invalidate(netip.Addr{})
 		wantError(t, "dial by a route that ends", <-dial(), syscall.EHOSTUNREACH)
-		w.take()                    // what went by it until then
+		w.take()                    // what was sent by the old route
 		time.Sleep(5 * time.Second) // the failure is forgotten
 		before := time.Now()
 		wantError(t, "dial of what has no route", <-dial(), syscall.EHOSTUNREACH)
 		if took := time.Since(before); took != time.Second {
-			t.Errorf("told after %v", took)
+			t.Errorf("the dial failed after %v", took)
 		}
 		expect(t, w)
 	})
 }
 
-// SYNs of hosts that nobody has heard of are answered to where they came from, and
-// nobody is asked for the hosts, not even when they do not answer. The answer may have been
-// lost, or the answer to it, so it is sent again.
+// SYNs of unknown hosts are answered at the MAC address that they came from. The route service is
+// not asked for the hosts, not even when they do not answer. The SYN,ACK, or the ACK of it, may have
+// been lost, so the SYN,ACK is sent again.
 func TestTCPSYNsAskForNoRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkC})}
@@ -132,7 +132,7 @@ func TestMSSOfAnUnusedRoute(t *testing.T) {
 	})
 }
 
-// What a router says of the path's MTU is believed, and the segments that it has
+// A router's report of the path's MTU takes effect, and the segments that it has
 // dropped are sent again as smaller ones.
 func TestTCPPathMTU(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
@@ -214,13 +214,13 @@ func TestTCPUnreachable(t *testing.T) {
 	// A quote of what was never sent.
 	binary.BigEndian.PutUint32(frame[38:], 12345)
 	unreachable(wire.ICMPHostUnreachable, frame)
-	eventually(t, "the lie is counted", func() bool { return counters(b)["tcp_icmp_unmatched"] == 1 })
+	eventually(t, "the error is counted as unmatched", func() bool { return counters(b)["tcp_icmp_unmatched"] == 1 })
 	client.Close()
 	server.Close()
 }
 
-// What a connection has found out of the path the next one begins with, and so do
-// datagrams. What a router says of datagrams is for datagrams alone.
+// The path's MTU that a connection has found applies to the next connection, and to datagrams.
+// A router's report about a datagram applies to datagrams only.
 func TestPathMTUIsShared(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
 	report := func(mtu uint16, quoted []byte) stack.Frame {
@@ -283,7 +283,7 @@ func TestPathMTUIsShared(t *testing.T) {
 	wire.PutUDPCopy(datagram[20:], &flow, make([]byte, 1000-28))
 	wire.PutIPv4(datagram, wire.IPv4Fields{TotalLen: 1000, TTL: 9, Protocol: wire.ProtocolUDP, Src: addrB, Dst: addrA})
 	lb.Inject(report(600, datagram))
-	eventually(t, "the report is taken in", func() bool { return counters(b)["path_mtu_lowered"] == 2 })
+	eventually(t, "the report has taken effect", func() bool { return counters(b)["path_mtu_lowered"] == 2 })
 	udpRecv(u, make([]byte, 1))
 	if err := udpSend(u, make([]byte, 600-28+1)); err != syscall.EMSGSIZE {
 		t.Errorf("a datagram that is larger than was reported: %v", err)
@@ -301,8 +301,8 @@ func segmentOf(t *testing.T, b []byte) (s wire.TCP) {
 	return s
 }
 
-// What the engine knows of congestion stands in the IP header: text may be marked and
-// ACKs may not, and a mark comes back.
+// The IP header has the ECN field that the engine asks for: data is ECN-capable, ACKs are not. A
+// congestion mark is echoed to the sender.
 func TestTCPECN(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{TCP: stack.TCPConfig{ECN: tcp.ECNOn}})
 	mark, sent := false, map[uint32]bool{}
@@ -333,7 +333,7 @@ func TestTCPECN(t *testing.T) {
 		}
 	}
 	if !client.Info().ECN || !server.Info().ECN {
-		t.Error("it was not agreed on")
+		t.Error("ECN was not agreed on")
 	}
 	writeAll(t, client, make([]byte, 100))
 	read(server)
@@ -342,7 +342,7 @@ func TestTCPECN(t *testing.T) {
 	read(server)
 	writeAll(t, client, make([]byte, 100))
 	read(server)
-	eventually(t, "the sender hears of the mark", func() bool { return counters(b)["tcp_congestion_echoes"] > 0 })
+	eventually(t, "the sender receives an echo of the mark", func() bool { return counters(b)["tcp_congestion_echoes"] > 0 })
 	if counters(a)["tcp_congestion_marks"] == 0 {
 		t.Error("the mark was not seen")
 	}
@@ -414,8 +414,8 @@ func TestTCPUnderAttack(t *testing.T) {
 	}
 }
 
-// What waits to be received counts before a write sends anything: a window that has
-// closed, a connection that is over. Nobody else polls here.
+// A write processes the frames that wait to be received before it sends anything: they may have
+// closed the window or reset the connection. Nobody else polls here.
 func TestWriteTakesInWhatWaits(t *testing.T) {
 	for _, lend := range []bool{false, true} {
 		s, link, c := newScripted(t, nil)
@@ -454,7 +454,7 @@ func TestWriteTakesInWhatWaits(t *testing.T) {
 			t.Fatalf("write: %v, %d segments", err, len(sent))
 		}
 
-		// The acknowledgment of it, and there is room for 10 bytes more; then none.
+		// Its acknowledgment opens the window by 10 bytes; the next one closes it.
 		sent = nil
 		peer(wire.TCPFields{Seq: 2, Ack: una + 100, Flags: wire.TCPAck, Window: 10})
 		peer(wire.TCPFields{Seq: 2, Ack: una + 100, Flags: wire.TCPAck, Window: 0})
@@ -506,13 +506,13 @@ func TestTCPLend(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(got, text) {
-		t.Errorf("%d bytes became %d others", len(text), len(got))
+		t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(text), len(got))
 	}
 	client.Close()
 	server.Close()
 }
 
-// Who does not get its memory back is told why.
+// Reclaim and Lend return the reason why lent memory is not returned.
 func TestTCPReclaim(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{ReceiveBuffer: 4096})
@@ -542,7 +542,7 @@ func TestTCPReclaim(t *testing.T) {
 	}
 }
 
-// The congestion control has a name, and none but those that there are.
+// The congestion control is chosen by its name. An unknown name is an error.
 func TestTCPCongestion(t *testing.T) {
 	for name, want := range map[string]string{"": "", "cubic": "", "reno": "", "bbr": `stack: no congestion control is called "bbr"; there are cubic and reno`} {
 		l, _ := memlink.Pair(memlink.Config{})
@@ -581,7 +581,7 @@ func TestTCPConfig(t *testing.T) {
 	server.Close()
 }
 
-// An acknowledgment goes out with the batch that brought the text; if it is adaptive,
+// An acknowledgment goes out with the batch that brought the data; if it is adaptive,
 // with every second full segment of a stream.
 func TestTCPAdaptiveAck(t *testing.T) {
 	for _, adaptive := range []bool{false, true} {

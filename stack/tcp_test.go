@@ -21,7 +21,7 @@ import (
 	"github.com/unet-go/unet/stack/memlink"
 )
 
-const testTimeout = 2 * time.Minute // until a test gives up; nothing takes that long
+const testTimeout = 2 * time.Minute // a test that waits longer fails
 
 // connect makes a connection from b to a listener of a.
 func connect(t testing.TB, a, b *stack.Stack, o stack.TCPOptions) (client, server *stack.TCPConn) {
@@ -92,7 +92,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 
 var waitModes = []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock}
 
-// Text of all sizes goes both ways at once, byte for byte, by reads and writes of
+// Data of all sizes goes both ways at once, byte for byte, by reads and writes of
 // all sizes, in all ways of waiting.
 func TestTCPTransfer(t *testing.T) {
 	for _, mode := range waitModes {
@@ -138,7 +138,7 @@ func TestTCPTransfer(t *testing.T) {
 							}
 						}
 						if !bytes.Equal(got, text) {
-							t.Errorf("%d bytes became %d others", len(text), len(got))
+							t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(text), len(got))
 						}
 					})
 				}
@@ -150,7 +150,7 @@ func TestTCPTransfer(t *testing.T) {
 	}
 }
 
-// Text is borrowed where it lies, and its frames come back, also after the end.
+// Data is borrowed in the frames that it came in. Each frame is returned, also after the end.
 func TestTCPBorrow(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{FrameQuota: 8})
 	client, server := connect(t, a, b, stack.TCPOptions{})
@@ -174,7 +174,7 @@ func TestTCPBorrow(t *testing.T) {
 		kept = append(kept, piece)
 	}
 	if !bytes.Equal(got, text) {
-		t.Errorf("%d bytes became %d others", len(text), len(got))
+		t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(text), len(got))
 	}
 	if a.Lent() == 0 || a.Lent() > 8 {
 		t.Errorf("%d frames lent", a.Lent())
@@ -210,12 +210,12 @@ func TestTCPHalfClose(t *testing.T) {
 	client, server = connect(t, a, b, stack.TCPOptions{})
 	server.CloseRead()
 	wantEOF(t, server)
-	writeAll(t, client, make([]byte, 1_000_000)) // goes nowhere, without blocking
+	writeAll(t, client, make([]byte, 1_000_000)) // is discarded by the peer; no write blocks for good
 	server.Close()
 	client.Close()
 }
 
-// A peer that is reset, refused, or gone.
+// The errors of connections that are refused, reset or without an answer.
 func TestTCPErrors(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -246,16 +246,16 @@ func TestTCPErrors(t *testing.T) {
 	_, err = client.Write(make([]byte, 1))
 	wantError(t, "write after close", err, net.ErrClosed)
 
-	// Unread text: the peer learns that it was lost.
+	// Close with unread data: the peer gets a RST.
 	client, server = connect(t, a, b, stack.TCPOptions{})
 	writeAll(t, client, []byte("unread"))
-	eventually(t, "text arrives", func() bool { return server.Info().Buffered > 0 })
+	eventually(t, "data arrives", func() bool { return server.Info().Buffered > 0 })
 	server.Close()
 	_, err = client.Read(make([]byte, 1))
-	wantError(t, "read after a close with unread text", err, syscall.ECONNRESET)
+	wantError(t, "read after a close with unread data", err, syscall.ECONNRESET)
 	client.Close()
 
-	// Nobody answers any more.
+	// The peer does not answer any more.
 	client, server = connect(t, a, b, stack.TCPOptions{})
 	client.SetUserTimeout(50 * time.Millisecond)
 	lb.Filter(func([]byte) bool { return false })
@@ -292,13 +292,13 @@ func TestTCPDeadlines(t *testing.T) {
 				total += n
 			}
 			wantError(t, "write", err, os.ErrDeadlineExceeded)
-			// It is whole again.
+			// Without deadlines the connection works again.
 			client.SetDeadline(time.Time{})
 			client.CloseWrite()
 			if n, err := io.Copy(io.Discard, reader{server}); n != int64(total) || err != nil {
 				t.Errorf("%d of %d bytes, %v", n, total, err)
 			}
-			// A read that blocks already is called back.
+			// A deadline ends a read that blocks already.
 			read := make(chan error)
 			go func() {
 				_, err := client.Read(make([]byte, 1))
@@ -378,7 +378,7 @@ func TestTCPListener(t *testing.T) {
 	wantError(t, "accept of a listener that is closed", <-accepted, net.ErrClosed)
 	wantError(t, "close again", l.Close(), net.ErrClosed)
 
-	// What was accepted lives on.
+	// Accepted connections continue.
 	writeAll(t, clients[0], []byte("hello"))
 	buf := make([]byte, 10)
 	if n, err := server.Read(buf); string(buf[:n]) != "hello" || err != nil {
@@ -451,7 +451,7 @@ func TestTCPManyConnections(t *testing.T) {
 	}
 }
 
-// Writers that share a connection do not mix their text.
+// Each write to a shared connection arrives in one piece.
 func TestTCPWritersTakeTurns(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{SendBuffer: 4096, ReceiveBuffer: 4096})
@@ -485,7 +485,7 @@ func TestTCPLoopBack(t *testing.T) {
 		client.Close()
 	}()
 	if got, err := io.ReadAll(server); !bytes.Equal(got, data) || err != nil {
-		t.Errorf("%d bytes became %d others, %v", len(data), len(got), err)
+		t.Errorf("%d bytes arrived as %d bytes, or the data differs: %v", len(data), len(got), err)
 	}
 	server.Close()
 	_, err := a.DialTCP(t.Context(), netip.AddrPort{}, ap("127.0.0.1:9"), stack.TCPOptions{})
@@ -493,7 +493,7 @@ func TestTCPLoopBack(t *testing.T) {
 }
 
 // Close of the stack: what was written arrives, also on connections that are not closed,
-// and what blocks returns.
+// and calls that block return.
 func TestTCPStackClose(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	done, doneServer := connect(t, a, b, stack.TCPOptions{})
@@ -529,7 +529,7 @@ func TestTCPStackClose(t *testing.T) {
 	wantError(t, "dial", err, net.ErrClosed)
 }
 
-// The link goes down and up again: connections live on.
+// The link goes down and up again: connections continue.
 func TestTCPLinkDown(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{})
@@ -557,7 +557,7 @@ func TestTCPLinkDown(t *testing.T) {
 	server.Close()
 }
 
-// A link that loses frames, and has few: nothing is lost, and nothing stays out.
+// On a link that loses frames and has few of them, all data arrives, and all frames are returned.
 func TestTCPLossAndFewFrames(t *testing.T) {
 	la, lb := memlink.Pair(memlink.Config{FrameCount: 32, TxSize: 4})
 	a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, FrameQuota: 4})
@@ -577,7 +577,7 @@ func TestTCPLossAndFewFrames(t *testing.T) {
 	server.Close()
 }
 
-// Close waits for the peer, as long as it is told.
+// Close waits for the peer, at most for the time that SetLinger has set.
 func TestTCPLinger(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{})
@@ -600,8 +600,8 @@ func TestTCPLinger(t *testing.T) {
 	server.Close()
 }
 
-// Small writes gather while text is in flight, and leave soon though nobody polls;
-// the first does not wait.
+// While data is in flight small writes are gathered. They are sent soon, though nobody polls.
+// The first one does not wait.
 func TestTCPCork(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 	client, server := connect(t, a, b, stack.TCPOptions{})
@@ -662,7 +662,7 @@ func (onePort) Choose(_ netip.Addr, pick func([]tcp.PortBlock) uint16) uint16 {
 
 func (onePort) Release(netip.Addr, uint16) {}
 
-// The two ends of a connection can be had again once its last acknowledgment has come,
+// The pair of ends of a connection can be used again once its last acknowledgment has come,
 // also if nobody has polled since.
 func TestTCPDialTakesInWhatWaits(t *testing.T) {
 	for _, from := range []string{"10.0.0.2:0", "10.0.0.2:5000"} {

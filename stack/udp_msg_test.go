@@ -72,7 +72,7 @@ func TestECNOfDatagrams(t *testing.T) {
 	a.Return(&d)
 }
 
-// Control messages that cannot be obeyed are EINVAL, and nothing is sent.
+// With a control message that is invalid the send fails with EINVAL, and nothing is sent.
 func TestControlMessagesThatAreRefused(t *testing.T) {
 	a, _, _, _ := newPair(t, stack.Config{})
 	c := must(a.DialUDP(ap("0.0.0.0:0"), ap("10.0.0.2:7"), stack.UDPOptions{}))

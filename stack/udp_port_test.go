@@ -309,7 +309,7 @@ func TestUDPPortDeadline(t *testing.T) {
 	}
 }
 
-// The end of the port or of the link reaches the handler once, and those who wait.
+// The handler is notified of the end of the port or of the stack once, and calls that wait return.
 func TestUDPPortEnds(t *testing.T) {
 	s, _, _ := newScripted(t, nil)
 	broken := errors.New("broken")
@@ -353,7 +353,7 @@ func TestUDPPortEnds(t *testing.T) {
 			t.Errorf("closed twice: %v", err)
 		}
 		if h.err.Error() != end.want.Error() {
-			t.Errorf("%s: the handler was told %v", end.name, h.err)
+			t.Errorf("%s: the handler was notified of %v", end.name, h.err)
 		}
 	}
 	if _, err := s.OpenUDPPort(ap("10.0.0.1:4791"), new(script), nil); err != broken {
@@ -475,7 +475,7 @@ func TestGroupDatagramsInPartsBesideAPort(t *testing.T) {
 	}
 }
 
-// What is too short for a UDP header is counted as such also if it was sent to a group.
+// A packet too short for a UDP header is counted as such, also if it was sent to a group.
 func TestTruncatedGroupDatagrams(t *testing.T) {
 	s, l, c := newScripted(t, both)
 	group := netip.MustParseAddr("239.1.2.3")

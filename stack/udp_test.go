@@ -296,7 +296,7 @@ func TestFrameQuota(t *testing.T) {
 			}
 		}
 		if la.Lost() != 0 {
-			t.Errorf("%d frames found nowhere to go", la.Lost())
+			t.Errorf("%d frames lost", la.Lost())
 		}
 		got := counters(s)
 		if got["udp_queue_full"] != 100 || got["quota_copied"] < 200 {
@@ -379,7 +379,7 @@ func TestSuperFrames(t *testing.T) {
 				u.Return(&d)
 			}
 			if tt.want > 0 && !bytes.Equal(all, tt.frame[42:]) {
-				t.Errorf("%d bytes, and not those that were sent", len(all))
+				t.Errorf("%d bytes, or the data differs", len(all))
 			}
 			u.SetReadDeadline(c.now())
 			if _, err := udpRecv(u, make([]byte, 1)); err != os.ErrDeadlineExceeded {

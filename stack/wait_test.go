@@ -28,8 +28,8 @@ func forEachMode(t *testing.T, f func(t *testing.T, cfg stack.Config)) {
 	}
 }
 
-// Many goroutines block on as many sockets: the holder of the role serves all of them, and
-// passes it on.
+// Many goroutines block, each on a socket of its own. The one with the poll role serves all of them,
+// and passes the role on.
 func TestManyReaders(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, _ := newPair(t, cfg)
@@ -281,7 +281,7 @@ func TestCaretakerDoesNotDisturb(t *testing.T) {
 	})
 }
 
-// A goroutine that delivers to a socket calls back the goroutine that polls for that
+// A goroutine that delivers to a socket stops the polling of the goroutine that waits for that
 // socket, in each mode of waiting.
 func TestPollerIsCalledBack(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
@@ -464,7 +464,7 @@ func TestCloseWhileClosing(t *testing.T) {
 			t.Errorf("dial while the stack closes: %v", err)
 		}
 		if a, b := <-done, <-done; a != b || a < time.Second {
-			t.Errorf("closed after %v and %v: want the same, and a second for the text", a, b)
+			t.Errorf("closed after %v and %v: want the same, and a second for the data", a, b)
 		}
 	})
 }

@@ -29,7 +29,7 @@ func TestOwnership(t *testing.T) {
 		t.Fatal("no frame")
 	}
 	if err := a.Audit(); err == nil {
-		t.Error("the audit finds nothing out")
+		t.Error("the audit does not report the frame")
 	}
 	f.Data = append(f.Data[:0], "hello"...)
 	if !a.Send(f) {
