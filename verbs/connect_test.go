@@ -63,7 +63,7 @@ func TestDialAndListen(t *testing.T) {
 					t.Errorf("%+v %q", wc, b.mr.Bytes()[:5])
 				}
 				a.wait()
-				// The peer learns of the end, and what it has posted is flushed.
+				// The peer is notified of the end, and what it has posted is flushed.
 				must(t, ca.Close())
 				<-ca.Done()
 				<-cb.Done()

@@ -156,7 +156,7 @@ func TestSecondOwner(t *testing.T) {
 	must(t, c.Close())
 }
 
-// Whoever can send a datagram to the port can be counted, and nothing else.
+// Stray datagrams to the port are counted, and have no other effect.
 func TestStrayDatagrams(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})
 	p := newPeer(t, open(t, hb), verbs.RC)

@@ -192,8 +192,8 @@ func TestWriteIsSeenByPolling(t *testing.T) {
 	})
 }
 
-// One-sided operations need no goroutine of the target's application: it has none here but
-// one that is blocked, as all that this test has.
+// One-sided operations need no goroutine of the target's application. The only one that it has
+// here is blocked.
 func TestTargetTakesNoPart(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
 		for _, serve := range []bool{false, true} {
@@ -215,7 +215,7 @@ func TestTargetTakesNoPart(t *testing.T) {
 				go func() { <-blocked }()
 				copy(b.mr.Bytes()[100:], "read me")
 				atomic.StoreUint64(b.word(8), 40)
-				b.qp.Query() // takes the lock: what was written is there for whoever serves the peer
+				b.qp.Query() // takes the lock: the goroutine that serves the peer sees what was written
 				signaled := verbs.SendWR{Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 
 				read := signaled

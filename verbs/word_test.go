@@ -10,7 +10,7 @@ import (
 	"github.com/unet-go/unet/verbs"
 )
 
-// A word is that of the region's memory. One that is not aligned or not within it is none.
+// Word refers to the region's memory. An offset that is not aligned, or outside of the region, panics.
 func TestWord(t *testing.T) {
 	ha, _ := links[0].open(t, unet.Config{})
 	c := open(t, ha)

@@ -24,7 +24,7 @@ func mads(t testing.TB) map[string][]CM {
 	return all
 }
 
-// rewrite writes what the accessors of m say.
+// rewrite writes a MAD with the values that the accessors of m return.
 func rewrite(m CM) []byte {
 	b := bytes.Repeat([]byte{0xee}, MADLen)
 	tid, local, remote := m.TransactionID(), m.LocalID(), m.RemoteID()

@@ -191,7 +191,7 @@ func TestTCPOptions(t *testing.T) {
 		{"0101 050a 00000001 00000002", TCPOptions{SACKBlocks: 1, SACK: [4]SACKBlock{{1, 2}}}, true},
 		{"fd04 1234 020405b4", TCPOptions{MSS: 1460}, true}, // an unknown one is skipped
 		{"fd02", TCPOptions{}, true},
-		// Lengths that cannot be.
+		// Impossible lengths.
 		{"0200", TCPOptions{}, false},
 		{"0201 020405b4", TCPOptions{}, false},
 		{"0404 0000 020405b4", TCPOptions{MSS: 1460}, false},
