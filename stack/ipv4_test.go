@@ -340,7 +340,7 @@ func TestMalformed(t *testing.T) {
 				delete(got, side)
 			}
 			if len(got) != 0 {
-				t.Errorf("and also: %v", got)
+				t.Errorf("other counters: %v", got)
 			}
 		})
 	}

@@ -383,7 +383,7 @@ func TestSuperFrames(t *testing.T) {
 			}
 			u.SetReadDeadline(c.now())
 			if _, err := udpRecv(u, make([]byte, 1)); err != os.ErrDeadlineExceeded {
-				t.Errorf("and more: %v", err)
+				t.Errorf("more than was sent: %v", err)
 			}
 		})
 	}
@@ -505,7 +505,7 @@ func TestReadWithoutRoom(t *testing.T) {
 		t.Errorf("RecvFrom: %d %v %v", n, from, err)
 	}
 	if n, err := udpRecv(u, buf); string(buf[:n]) != "2" || err != nil {
-		t.Errorf("then came %q %v", buf[:n], err)
+		t.Errorf("the next datagram: %q %v", buf[:n], err)
 	}
 	u.Close()
 	if _, err := udpRecv(u, nil); err != net.ErrClosed {

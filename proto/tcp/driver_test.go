@@ -69,7 +69,7 @@ func TestLinkUp(t *testing.T) {
 	}
 	tab.LinkUp(now)
 	if emit() {
-		t.Error("what is on its way for the first time is sent again")
+		t.Error("a SYN that was sent once is sent again before its timeout")
 	}
 	for range 4 {
 		now = tab.Deadline

@@ -115,11 +115,11 @@ func TestECN(t *testing.T) {
 			> AE 1:0 ack 201
 			write 10
 			> PAE 1:10 ack 201 ect
-			< A 201:0 ack 11 ce		# not of data
+			< A 201:0 ack 11 ce		# a mark on a segment without data is not echoed
 			< AC 201:100 ack 11
 			> A 11:0 ack 301
 			count congestion_marks 1
-			< AC 301:100 ack 11 ce		# it answers the last, and is the next
+			< AC 301:100 ack 11 ce		# CWR answers the last mark; this segment has the next one
 			> AE 11:0 ack 401
 			< A 9001:100 ack 11 ce
 			> AE 11:0 ack 401
@@ -148,7 +148,7 @@ func TestECN(t *testing.T) {
 			< AE 1:0 ack 2001 win 60000
 			< AE 1:0 ack 4001 win 60000
 			> AC 10001:1000 ack 1 ect
-			< AE 1:0 ack 10001 win 60000	# it has not seen that
+			< AE 1:0 ack 10001 win 60000	# sent before CWR arrived: the same echo
 			window 7000
 			> A 11001:1000 ack 1 ect
 			> A 12001:1000 ack 1 ect
@@ -158,7 +158,7 @@ func TestECN(t *testing.T) {
 			> A 16001:1000 ack 1 ect
 			count congestion_echoes 1
 			+10ms
-			< AE 1:0 ack 12001 win 60000	# this is another
+			< AE 1:0 ack 12001 win 60000	# sent after CWR arrived: another mark
 			count congestion_echoes 2
 			window 4900`},
 		{name: "what is sent again is not to be marked, nor a window probe, a FIN, an ACK", cfg: on, text: `
@@ -175,7 +175,7 @@ func TestECN(t *testing.T) {
 			+10ms
 			> A 1001:1 ack 1
 			< A 1:0 ack 1001 win 1000
-			> PA 1001:100 ack 1		# the window probe had its first byte
+			> PA 1001:100 ack 1		# the window probe has sent its first byte already
 			< A 1:10 ack 1101 win 1000
 			> A 1101:0 ack 11
 			write 100

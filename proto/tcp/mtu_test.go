@@ -48,7 +48,7 @@ func TestPathMTU(t *testing.T) {
 			> PA 5441:400 ack 1
 			path 1400
 			events path
-			toolarge 1461:1500 1400	# of the others
+			toolarge 1461:1500 1400	# reports of the other segments
 			toolarge 2921:1500 1400
 			count mtu_reports_accepted 1
 			count mtu_reports_late 2
@@ -65,7 +65,7 @@ func TestPathMTU(t *testing.T) {
 			count mtu_reports_accepted 0
 			+19ms
 			path 1500
-			+1ms			# two round trips: instead of a loss probe
+			+1ms			# the loss probe would be sent now, after two round trips
 			> A 5841:1360 ack 1
 			> A 7201:1360 ack 1
 			> A 8561:1360 ack 1
@@ -102,12 +102,12 @@ func TestPathMTU(t *testing.T) {
 			path 1500
 			count mtu_reports_accepted 0`},
 		{name: "what cannot be true", cfg: withSack, text: fresh + `
-			toolarge 1:1500 1500	# it would have passed
+			toolarge 1:1500 1500	# 1500 would have passed
 			toolarge 1:1400 1450
-			toolarge 1:1501 1400	# it was never sent
+			toolarge 1:1501 1400	# no segment of that size was sent
 			toolarge 1:500 100
 			count mtu_reports_bad 4
-			toolarge 5841:1500 1400	# not in flight
+			toolarge 5841:1500 1400	# the quoted segment is not in flight
 			toolarge 0:1500 1400
 			count icmp_unmatched 2
 			path 1500`},
@@ -161,7 +161,7 @@ func TestPathMTU(t *testing.T) {
 			window 14600
 			+10ms
 			< A 1:0 ack 11681 win 60000
-			mtu 1500	# and more again
+			mtu 1500	# the link takes more again
 			path 1500
 			write 1460
 			> PA 11681:1460 ack 1`},
@@ -207,7 +207,7 @@ const blackHole = fresh + `
 			> A 1461:984 ack 1
 			> A 2445:984 ack 1
 			+10ms
-			< A 1:0 ack 13141 win 60000	# it had the rest
+			< A 1:0 ack 13141 win 60000	# the peer has received the rest before
 			`
 
 // A path that drops full segments without an ICMP report. Pacing is off.

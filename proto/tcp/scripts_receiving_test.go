@@ -16,7 +16,7 @@ func TestReceiving(t *testing.T) {
 			events readable
 			< A 601:5 ack 1
 			> A 1:0 ack 606
-			events			# it has not looked since
+			events			# no second event before a read has found nothing
 			read 1000 = 605
 			read 1 = none
 			< A 606:5 ack 1
@@ -38,16 +38,16 @@ func TestReceiving(t *testing.T) {
 			> A 1:0 ack 1 sack 701-801,501-601,301-401,101-201
 			< A 901:100 ack 1
 			> A 1:0 ack 1 sack 901-1001,701-801,501-601,301-401
-			< A 401:100 ack 1	# joins two
+			< A 401:100 ack 1	# joins two runs
 			> A 1:0 ack 1 sack 301-601,901-1001,701-801
-			write 10		# on data too
+			write 10		# data segments carry SACK blocks too
 			> PA 1:10 ack 1 sack 301-601,901-1001,701-801
 			< A 1:100 ack 1
 			> A 11:0 ack 201 sack 301-601,901-1001,701-801
 			< A 201:100 ack 1
 			> A 11:0 ack 601 sack 901-1001,701-801
 			< A 601:400 ack 1
-			> A 11:0 ack 1001 sack 701-801	# of what has come twice the first part (RFC 2883)
+			> A 11:0 ack 1001 sack 701-801	# the first range that came twice (RFC 2883)
 			read 2000 = 1000
 			count overlap_mismatch 0`},
 		{name: "no SACK without agreement", cfg: noOptions, text: `
@@ -83,7 +83,7 @@ func TestReceiving(t *testing.T) {
 			> A 1:0 ack 701
 			< A 701:10 ack 1
 			> A 1:0 ack 721
-			< A 701:40 ack 1 baddata	# 20 have been delivered
+			< A 701:40 ack 1 baddata	# 20 bytes of it have been delivered
 			> A 1:0 ack 741
 			read 20 = 20
 			count overlap_mismatch 0
@@ -154,7 +154,7 @@ func TestReceiving(t *testing.T) {
 			< A 1073:536 ack 1
 			+1ms
 			> A 1:0 ack 1609
-			< A 1609:10 ack 1	# less is acknowledged at once
+			< A 1609:10 ack 1	# a smaller segment is acknowledged at once
 			> A 1:0 ack 1619`},
 		{name: "adaptive: the ACK rides on the answer", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
 			both:
@@ -170,13 +170,13 @@ func TestReceiving(t *testing.T) {
 			> A 21:0 ack 31
 			write 10
 			> PA 21:10 ack 31
-			< A 31:10 ack 31	# by now it knows
+			< A 31:10 ack 31	# after three answers the ACK waits for the fourth
 			> nothing
 			write 10
 			> PA 31:10 ack 41
 			< A 41:10 ack 41
 			> nothing
-			+1ms			# it was wrong
+			+1ms			# no answer came: the ACK is sent
 			> A 41:0 ack 51
 			< A 51:10 ack 41
 			> A 41:0 ack 61`},
@@ -383,13 +383,13 @@ func TestOptionsAgreed(t *testing.T) {
 			> SA 0:0 ack 1
 			< A 1:0 ack 1 ts 501/0
 			accept
-			< A 1:100 ack 1 ts 500/0	# older than what we have
+			< A 1:100 ack 1 ts 500/0	# older than TS.Recent
 			> A 1:0 ack 1 ts 0/501
 			count paws_dropped 1
-			< A 1:100 ack 1		# and without one (3.2)
+			< A 1:100 ack 1		# without a timestamp (3.2)
 			> nothing
 			count no_timestamp 1
-			< S 1:0			# nor is a new beginning, but that is answered
+			< S 1:0			# a SYN without one is not accepted either, but answered
 			> A 1:0 ack 1 ts 0/501
 			< S 70000:0
 			> A 1:0 ack 1 ts 0/501
@@ -412,7 +412,7 @@ func TestOptionsAgreed(t *testing.T) {
 			accept
 			< A 1:10 ack 1 ts 510/0
 			> A 1:0 ack 11 ts 0/510
-			< A 21:10 ack 1 ts 511/0	# a hole: not the last that was acknowledged
+			< A 21:10 ack 1 ts 511/0	# behind a hole: its timestamp is not echoed
 			> A 1:0 ack 11 ts 0/510
 			< A 11:10 ack 1 ts 512/0	# fills it
 			> A 1:0 ack 31 ts 0/512
@@ -624,11 +624,11 @@ func TestTimeWaitReuse(t *testing.T) {
 			< A 2:0 ack 2
 			> R 2:0`},
 		{name: "an ACK that is not the last one", cfg: noOptions, text: closed + `
-			< A 2:0 ack 2		# of a peer in TIME-WAIT
+			< A 2:0 ack 2		# what a peer in TIME-WAIT sends
 			> nothing
 			< A 3:0 ack 2		# in the window
 			> A 2:0 ack 2
-			< A 2:0 ack 3		# of what was not sent
+			< A 2:0 ack 3		# it acknowledges what was not sent
 			> A 2:0 ack 2
 			count ack_unsent 1
 			< A 2:0 ack 1
@@ -672,7 +672,7 @@ func TestTimeWaitReuse(t *testing.T) {
 			> S 0:0 new yes
 			< A 2:0 ack -65536	# the peer is in LAST-ACK
 			> R -65536:0
-			+5ms			# now it is in CLOSED
+			+5ms			# now the peer is in CLOSED
 			> S 0:0
 			< SA 70000:0 ack 1
 			> A 1:0 ack 70001`},

@@ -73,7 +73,7 @@ func TestRecovery(t *testing.T) {
 			< A 1:0 ack 1001 win 60000 sack 4001-5001,2001-3001
 			> A 13001:1000 ack 1
 			< A 1:0 ack 1001 win 60000 sack 4001-6001,2001-3001
-			> A 1001:1000 ack 1	# both are lost, PRR lets one go
+			> A 1001:1000 ack 1	# both are lost; PRR permits one segment
 			lost 1000
 			< A 1:0 ack 1001 win 60000 sack 4001-7001,2001-3001
 			< A 1:0 ack 1001 win 60000 sack 4001-8001,2001-3001
@@ -125,7 +125,7 @@ func TestRecovery(t *testing.T) {
 			+2500us
 			> A 1:1000 ack 1
 			count fast_recoveries 1
-			< A 1:0 ack 2001 win 60000		# the first or the second?
+			< A 1:0 ack 2001 win 60000		# it may acknowledge the first or the second transmission
 			< A 1:0 ack 10001 win 60000 sack 1-1001
 			count recoveries_undone 1
 			count duplicate_sacks 1
@@ -284,7 +284,7 @@ func TestRecovery(t *testing.T) {
 			> A 14001:1000 ack 1
 			> A 15001:1000 ack 1
 			+10ms
-			< A 1:0 ack 1001 win 60000	# but not what it said it had
+			< A 1:0 ack 1001 win 60000	# the peer has dropped what it had SACKed
 			sacked 9000
 			> A 16001:1000 ack 1
 			+30ms
@@ -321,7 +321,7 @@ func TestRecovery(t *testing.T) {
 			> A 16001:1000 ack 1
 			> A 17001:1000 ack 1
 			> A 18001:1000 ack 1
-			< A 1:0 ack 12001 win 60000	# duplicates of what was sent again, perhaps
+			< A 1:0 ack 12001 win 60000	# perhaps caused by needless retransmissions
 			> A 19001:1000 ack 1
 			< A 1:0 ack 12001 win 60000
 			> A 20001:1000 ack 1
@@ -365,11 +365,11 @@ func TestLossProbe(t *testing.T) {
 			timer never`},
 		{name: "the last is lost, and the loss probe repairs it", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 9001 win 60000
-			timer 25ms			# the retransmission timer's
+			timer 25ms			# the time of the retransmission timer
 			+25ms
 			> PA 9001:1000 ack 1
 			+10ms
-			< A 1:0 ack 10001 win 60000	# of the first or the second?
+			< A 1:0 ack 10001 win 60000	# it may acknowledge the first or the second transmission
 			timer never
 			window 18000
 			write 1000
@@ -454,17 +454,17 @@ func TestForwardRecovery(t *testing.T) {
 	runScripts(t, []script{
 		{name: "without SACK: it was too early", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1001 win 60000
-			> A 10001:1000 ack 1	# two that were never sent
+			> A 10001:1000 ack 1	# two new segments
 			> A 11001:1000 ack 1
 			timer 60ms
-			< A 1:0 ack 2001 win 60000	# and what was not sent again arrives
+			< A 1:0 ack 2001 win 60000	# acknowledges data that was not sent again
 			count recoveries_undone 1
 			lost 0
 			window 10000
 			< A 1:0 ack 3001 win 60000
 			> A 12001:1000 ack 1
 			> A 13001:1000 ack 1
-			timer 122ms			# twice, and the backoff stays (RFC 6298)
+			timer 122ms			# twice the timeout: the backoff stays (RFC 6298)
 			count bytes_retransmitted 1000`},
 		{name: "without SACK: a duplicate shows that it was not", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1001 win 60000

@@ -53,7 +53,7 @@ func TestSending(t *testing.T) {
 			write 10
 			flush
 			> PA 11:10 ack 1
-			write 10		# and the cork is back
+			write 10		# corked again
 			> nothing
 			+30us
 			> PA 21:10 ack 1`},
@@ -108,7 +108,7 @@ func TestSending(t *testing.T) {
 			< A 1:0 ack 2145
 			events writable
 			< A 1:0 ack 4001
-			events			# told once
+			events			# no second event
 			state ESTABLISHED`},
 		{name: "lending", cfg: noOptions, opts: noCork, text: `
 			both:
@@ -153,7 +153,7 @@ func TestRetransmission(t *testing.T) {
 			timer 20ms
 			< A 1:0 ack 537
 			> PA 537:64 ack 1
-			timer 20ms		# until something is timed again
+			timer 20ms		# until a round trip is measured again
 			< A 1:0 ack 601
 			timer never
 			count timeouts 2
@@ -264,7 +264,7 @@ func TestRetransmission(t *testing.T) {
 			+20ms
 			> PA 1:1 ack 1
 			+5ms
-			< A 1:0 ack 2		# of which?
+			< A 1:0 ack 2		# it may acknowledge either transmission
 			write 1
 			> PA 2:1 ack 1
 			timer 40ms
@@ -445,9 +445,9 @@ func TestWindow(t *testing.T) {
 			> A 1001:500 ack 1
 			< A 1:0 ack 1501 win 499
 			> nothing
-			timer 5ms		# silly, so the persist timer runs
+			timer 5ms		# a silly window, so the persist timer runs
 			+5ms
-			> A 1501:499 ack 1	# and overrides`},
+			> A 1501:499 ack 1	# the timer overrides silly window avoidance`},
 		{name: "a smaller buffer does not shrink the window", cfg: noOptions, text: `
 			both:
 			buffers 4096
@@ -525,7 +525,7 @@ func TestWindow(t *testing.T) {
 			both:
 			write 100
 			> PA 1:100 ack 1
-			< A 1:0 ack 1 win 0	# taken back, which should not be done (3.8.6)
+			< A 1:0 ack 1 win 0	# the window shrinks, which a peer should not do (3.8.6)
 			+5ms
 			> A 1:1 ack 1
 			< A 1:0 ack 1 win 0
@@ -542,14 +542,14 @@ func TestWindow(t *testing.T) {
 			> PA 1073:536 ack 1
 			write 10
 			> PA 1609:10 ack 1
-			< A 1:0 ack 537 win 600	# up to 1136
+			< A 1:0 ack 537 win 600	# the window ends at 1136
 			write 10
-			> nothing		# that would be new
+			> nothing		# nothing new into a window that has shrunk
 			+5ms
-			> A 537:536 ack 1	# what it still takes, again
+			> A 537:536 ack 1	# what is within the window is sent again
 			< A 1:0 ack 1073 win 0
 			+10ms
-			> A 1073:1 ack 1	# what it takes no more is not lost, and may wait
+			> A 1073:1 ack 1	# a window probe: what is beyond the window is not lost
 			< A 1:0 ack 1073 win 0
 			+20ms
 			> A 1073:1 ack 1
@@ -598,11 +598,11 @@ func TestWindow(t *testing.T) {
 			> PA 537:536 ack 1
 			< A 101:100 ack 1 win 3000
 			> A 1073:0 ack 1
-			< A 1:100 ack 1073 win 1000	# sent again, so it stands before that one
+			< A 1:100 ack 1073 win 1000	# a retransmission, so its number is lower
 			> A 1073:0 ack 201
 			write 2000
 			> A 1073:536 ack 201
-			> nothing			# 464 more, and no further, is silly
+			> nothing			# 464 more bytes would be a silly segment
 			+5ms
 			> A 1073:536 ack 201`},
 		{name: "window scale", cfg: Config{NoTimestamps: true, NoSACK: true}, opts: Options{ReceiveBuffer: 1 << 20, Cork: -1}, text: `
@@ -623,7 +623,7 @@ func TestWindow(t *testing.T) {
 			< SA 0:0 ack 1 ws 2
 			> A 1:0 ack 1 win 32768
 			< A 1:1 ack 1
-			> A 1:0 ack 2 win 32768	# down, and the right edge would have moved left
+			> A 1:0 ack 2 win 32768	# rounded down, the right edge would have moved left
 			< A 2:62 ack 1
 			> A 1:0 ack 64 win 32767`},
 		{name: "a scale above 14 is 14", cfg: Config{NoTimestamps: true, NoSACK: true}, text: `
@@ -654,7 +654,7 @@ func TestWindow(t *testing.T) {
 			read 100 = 100
 			> nothing		# silly
 			< A 3001:1 ack 1
-			> A 1:0 ack 3001 win 0	# still
+			> A 1:0 ack 3001 win 0	# still closed
 			read 1000 = 1000
 			> nothing
 			read 900 = 900
@@ -679,7 +679,7 @@ func TestWindow(t *testing.T) {
 			> PA 1:10 ack 1
 			< A 1:2048 ack 1
 			> A 11:0 ack 2049 win 0
-			< A 2049:10 ack 11	# its ACK does
+			< A 2049:10 ack 11	# only its ACK is processed
 			> A 11:0 ack 2049 win 0
 			timer never
 			< R 2049:0

@@ -84,14 +84,14 @@ func TestFigures(t *testing.T) {
 			> A 1:0 ack 1`},
 		{name: "9, half-open discovery, B", cfg: noOptions, text: `
 			both:
-			< S 99:0		# in the window or not: a challenge
+			< S 99:0		# a SYN, in the window or not, gets a challenge ACK
 			> A 1:0 ack 1
 			state ESTABLISHED
 			< R 1:0			# A's answer to it
 			state CLOSED
 			read 10 = ECONNRESET`},
 		{name: "10, active side causes discovery", cfg: noOptions, text: `
-			< A 100:5 ack 200	# nobody is here
+			< A 100:5 ack 200	# no connection
 			> R 200:0
 			count no_connection 1`},
 		{name: "11, old duplicate SYN at two passive sockets", cfg: noOptions, text: `
@@ -100,7 +100,7 @@ func TestFigures(t *testing.T) {
 			> SA 0:0 ack 1
 			< R 1:0
 			state LISTEN
-			events			# nobody has it, so nobody is told
+			events			# no event, since it was not accepted
 			accepts 0`},
 		{name: "12, normal close, A", cfg: noOptions, text: `
 			both:
@@ -142,7 +142,7 @@ func TestListenerQueues(t *testing.T) {
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
-			other A			# somebody else gets the place
+			other A			# another peer takes the place in the queue
 			< A 1:0 ack 1
 			> nothing
 			state SYN-RECEIVED
@@ -182,7 +182,7 @@ func TestListenerQueues(t *testing.T) {
 			accept
 			read 1000 = 100
 			info 1388 5 true true
-			write 3000		# 3200 of window
+			write 3000		# the window is 3200
 			> A 1:1388 ack 101
 			> A 1389:1388 ack 101`},
 		{name: "a cookie without timestamps: no options", lopt: ListenOptions{SynQueue: 1}, text: `
@@ -211,7 +211,7 @@ func TestListenerQueues(t *testing.T) {
 			> R 1:0
 			state LISTEN
 			count cookies_bad 1
-			+2s			# and now nobody looks for any
+			+2s			# cookies are not checked any more
 			< A 1:0 ack 1
 			> R 1:0
 			count cookies_bad 1`},
@@ -222,9 +222,9 @@ func TestListenerQueues(t *testing.T) {
 			> SA 0:0 ack 1
 			< A 1:0 ack 2
 			> R 2:0
-			< A 1:0 ack 16777217	# another MSS
+			< A 1:0 ack 16777217	# the cookie of another MSS
 			> R 16777217:0
-			< A 2:0 ack 1		# another number of the peer's
+			< A 2:0 ack 1		# another sequence number of the peer
 			> R 1:0
 			count cookies_bad 3
 			< A 1:0 ack 1
@@ -343,7 +343,7 @@ func TestClosing(t *testing.T) {
 			both:
 			closewrite
 			> FA 1:0 ack 1
-			closewrite		# again is nothing
+			closewrite		# a second call has no effect
 			< A 1:0 ack 2
 			events drained
 			state FIN-WAIT-2
@@ -502,7 +502,7 @@ func TestClosing(t *testing.T) {
 			> A 1:0 ack 2
 			< FA 1:0 ack 1
 			> A 1:0 ack 2
-			< A 2:50 ack 1		# data after it is nothing
+			< A 2:50 ack 1		# data after the FIN is discarded
 			state CLOSE-WAIT
 			count bytes_received 0`},
 	})
@@ -603,7 +603,7 @@ func TestResets(t *testing.T) {
 			> A 1:0 ack 101
 			< A 101:10 ack -9000
 			> A 1:0 ack 101
-			< A 101:10 ack -7000	# older than ours, but it could be
+			< A 101:10 ack -7000	# old, but within the largest window
 			> A 1:0 ack 111
 			count ack_too_old 1`},
 		{name: "no ACK at all", cfg: noOptions, text: `

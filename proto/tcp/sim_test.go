@@ -214,7 +214,7 @@ func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
 	}
 }
 
-// abandon ends what has become hopeless.
+// abandon aborts all connections.
 func (w *world) abandon(l *Listener) {
 	for _, h := range w.hosts {
 		for _, c := range h.tab.conns {
@@ -232,7 +232,7 @@ func (w *world) quiesce(l *Listener) {
 	}
 	for n := 0; w.step(Never); n++ {
 		if n > 100000 {
-			w.fatalf("no peace")
+			w.fatalf("events do not end")
 		}
 	}
 	for i, h := range w.hosts {

@@ -427,7 +427,7 @@ func TestTableClose(t *testing.T) {
 			t.Errorf("what had been received: %d, %v", n, err)
 		}
 		if _, err := kept.Read(p.now, make([]byte, 1000)); err != syscall.ECONNABORTED {
-			t.Errorf("and then: %v", err)
+			t.Errorf("after all was read: %v", err)
 		}
 		if waiting.State() != Established {
 			t.Error(waiting.State())
