@@ -104,7 +104,7 @@ type Config struct {
 	// MaxSendBuffer and MaxReceiveBuffer bound the growth of the buffers of connections
 	// whose Options set no size.
 	MaxSendBuffer, MaxReceiveBuffer int // bytes
-	MaxTimeWaits                    int // records in TIME-WAIT; a new one replaces the oldest
+	MaxTimeWaits                    int // records in TIME-WAIT; a new one replaces the one that would end first
 	// Ports are the ephemeral ports, in order of preference: a range is used when the
 	// ranges before it have no port left for the destination. nil: the kernel's default,
 	// 32768 to 60999, and then all others from 1024 on (RFC 6056, section 3.2).
