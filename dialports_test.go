@@ -231,10 +231,10 @@ func TestTCPDialLooksAgain(t *testing.T) {
 	}
 }
 
-// From a whole address a host has more connections to one destination than the kernel's port range
+// From an owned address a host has more connections to one destination than the kernel's port range
 // has ports, and the next destination has all ports again. The peer's kernel holds all connections;
 // one that is not accepted needs no descriptor.
-func TestTCPWholeAddress(t *testing.T) {
+func TestTCPOwnedAddress(t *testing.T) {
 	l := openLab(t)
 	host := newHost(t, l.mux, new(countedLease), unet.Config{Addr: netip.MustParseAddr("10.0.0.77")})
 	must(t, l.B.Do(func() error {

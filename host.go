@@ -186,7 +186,7 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		LinkAddr:         grant.Identity.LinkAddr,
 		Addr:             addr,
 		Addrs6:           addrs6,
-		WholeAddress:     cfg.Addr.IsValid(),
+		OwnedAddress:     cfg.Addr.IsValid(),
 		MTU:              int(grant.Identity.MTU),
 		PartialChecksums: grant.Identity.PartialChecksums,
 		Wait:             cfg.Wait,
@@ -254,13 +254,13 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	}
 	h := &Host{
 		lease:  giving,
-		locals: newLocals(giving, cfg.WholeAddress, addrs...),
+		locals: newLocals(giving, cfg.OwnedAddress, addrs...),
 		closed: make(chan struct{}),
 
 		linkAddr: cfg.LinkAddr,
 	}
 	h.groups = newGroups(giving, &h.zones)
-	if !cfg.WholeAddress { // otherwise all ports are the host's
+	if !cfg.OwnedAddress { // otherwise all ports are the host's
 		cfg.TCPPorts = h.locals
 	}
 	cfg.Resolver = resolver{lease}

@@ -111,7 +111,7 @@ func serve(l net.Listener, p net.PacketConn) {
 	}
 }
 
-// A host and a kernel over IPv4 and IPv6, each in both roles, by UDP and TCP, on shared and whole
+// A host and a kernel over IPv4 and IPv6, each in both roles, by UDP and TCP, on shared and owned
 // addresses, by a port and by a queue.
 func TestHostsOfBothFamilies(t *testing.T) {
 	for _, how := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
@@ -121,8 +121,8 @@ func TestHostsOfBothFamilies(t *testing.T) {
 			addrs string
 		}{
 			{"shared", unet.Config{}, "10.0.0.1 fd00::1 fe80::1"},
-			{"whole", unet.Config{Addr: netip.MustParseAddr("10.0.0.77"), Addr6: netip.MustParseAddr("fd00::77")}, "10.0.0.77 fd00::77"},
-			{"whole IPv6", unet.Config{Addr: netip.MustParseAddr("fd00::78")}, "fd00::78"},
+			{"owned", unet.Config{Addr: netip.MustParseAddr("10.0.0.77"), Addr6: netip.MustParseAddr("fd00::77")}, "10.0.0.77 fd00::77"},
+			{"owned IPv6", unet.Config{Addr: netip.MustParseAddr("fd00::78")}, "fd00::78"},
 		} {
 			t.Run(fmt.Sprint(how, "/", c.name), func(t *testing.T) {
 				p := dualPair(t, 0)

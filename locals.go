@@ -22,11 +22,11 @@ type local struct {
 // link-local one, those of them that it has.
 type locals []*local
 
-// newLocals makes the addresses of a host; whole: it has them as a whole.
-func newLocals(lease endpoint.Lease, whole bool, addrs ...netip.Addr) (all locals) {
+// newLocals makes the addresses of a host; owned: it owns them.
+func newLocals(lease endpoint.Lease, owned bool, addrs ...netip.Addr) (all locals) {
 	for _, a := range addrs {
 		none := netip.AddrPortFrom(a, 0)
-		all = append(all, &local{a, newPorts(lease, endpoint.UDPTag(none), whole), newPorts(lease, endpoint.TCPTag(none), whole)})
+		all = append(all, &local{a, newPorts(lease, endpoint.UDPTag(none), owned), newPorts(lease, endpoint.TCPTag(none), owned)})
 	}
 	return all
 }
@@ -126,7 +126,7 @@ func (all locals) dial(a, remote netip.Addr) (*local, error) {
 			return l, nil
 		}
 	}
-	// A whole address is the only one of its family, and serves all destinations.
+	// An owned address is the only one of its family, and serves all destinations.
 	for _, l := range all {
 		if l.addr.Is4() == remote.Is4() {
 			return l, nil

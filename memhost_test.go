@@ -131,14 +131,14 @@ func memHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
 	return memHostsThat(t, false)
 }
 
-// memHostsThat is memHosts with whole addresses, or with shared ones. For each format in addrs6 a
+// memHostsThat is memHosts with owned addresses, or with shared ones. For each format in addrs6 a
 // host has an IPv6 address too; the format's verb is replaced by the number of the host.
-func memHostsThat(t *testing.T, whole bool, addrs6 ...string) (a, b *Host, leaseOfA *memLease) {
+func memHostsThat(t *testing.T, owned bool, addrs6 ...string) (a, b *Host, leaseOfA *memLease) {
 	t.Helper()
 	la, lb := memlink.Pair(memlink.Config{})
 	open := func(l *memlink.Link, number byte) (*Host, *memLease) {
 		addr, lease := netip.AddrFrom4([4]byte{10, 0, 0, number}), &memLease{done: make(chan struct{})}
-		cfg := stack.Config{Link: l, LinkAddr: memLinkAddr(addr), Addr: netip.PrefixFrom(addr, 24), WholeAddress: whole}
+		cfg := stack.Config{Link: l, LinkAddr: memLinkAddr(addr), Addr: netip.PrefixFrom(addr, 24), OwnedAddress: owned}
 		for _, format := range addrs6 {
 			cfg.Addrs6 = append(cfg.Addrs6, netip.MustParsePrefix(fmt.Sprintf(format, number)))
 		}

@@ -28,7 +28,7 @@ import (
 type ports struct {
 	lease endpoint.Lease
 	any   endpoint.Tag // with port 0, by which any free port is claimed
-	whole bool         // the host has the whole address: no port is claimed
+	owned bool         // the host has the owned address: no port is claimed
 
 	mu       sync.Mutex
 	blocks   map[uint16]*block        // by their first port
@@ -62,10 +62,10 @@ type portClaim struct {
 	err  error
 }
 
-// newPorts makes the ports of a host at the address of any; whole: the host has that
-// address as a whole.
-func newPorts(lease endpoint.Lease, any endpoint.Tag, whole bool) *ports {
-	return &ports{lease: lease, any: any, whole: whole, blocks: make(map[uint16]*block), claiming: make(map[uint16]chan struct{})}
+// newPorts makes the ports of a host at the address of any; owned: the host owns that
+// address.
+func newPorts(lease endpoint.Lease, any endpoint.Tag, owned bool) *ports {
+	return &ports{lease: lease, any: any, owned: owned, blocks: make(map[uint16]*block), claiming: make(map[uint16]chan struct{})}
 }
 
 // get makes the caller a user of a port until it calls giveBack, which does not block.
@@ -76,7 +76,7 @@ func newPorts(lease endpoint.Lease, any endpoint.Tag, whole bool) *ports {
 // lease and of obtain; that of ctx.
 func (p *ports) get(ctx context.Context, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
 	switch {
-	case p.whole:
+	case p.owned:
 		return number, func() {}, nil
 	case number != 0:
 		err = p.getThis(ctx, number)

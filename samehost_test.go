@@ -24,7 +24,7 @@ import (
 )
 
 // Programs of the host reach an endpoint on it, and the endpoint reaches them, in each mode, by TCP and
-// UDP, with the host's address and with a whole address.
+// UDP, with the host's address and with an owned address.
 func TestSameHost(t *testing.T) { testSameHosts(t, "10.0.0.1", "10.0.0.77") }
 
 // The same over IPv6.
@@ -33,12 +33,12 @@ func TestSameHostIPv6(t *testing.T) { testSameHosts(t, "fd00::1", "fd00::77") }
 func testSameHosts(t *testing.T, shared, own string) {
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		for _, trusted := range []bool{true, false} {
-			for _, whole := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%v/trusted=%v/whole=%v", mode, trusted, whole), func(t *testing.T) {
+			for _, owned := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v/trusted=%v/owned=%v", mode, trusted, owned), func(t *testing.T) {
 					t.Parallel()
 					kernel := netip.MustParseAddr(shared)
 					at := kernel
-					if whole {
+					if owned {
 						at = netip.MustParseAddr(own)
 					}
 					testSameHost(t, mode, trusted, kernel, at)
@@ -201,9 +201,9 @@ func TestSameHostFromQueue(t *testing.T) {
 		return h
 	}
 	queue := open(endpoint.AttachQueue, unet.Config{})
-	whole := netip.MustParseAddr("10.0.0.77")
-	open(endpoint.AttachPort, unet.Config{Addr: whole})
-	for _, to := range []string{"10.0.0.1:6379", netip.AddrPortFrom(whole, 80).String()} {
+	owned := netip.MustParseAddr("10.0.0.77")
+	open(endpoint.AttachPort, unet.Config{Addr: owned})
+	for _, to := range []string{"10.0.0.1:6379", netip.AddrPortFrom(owned, 80).String()} {
 		if c, err := queue.Dial("tcp", to); !errors.Is(err, syscall.EHOSTUNREACH) {
 			t.Errorf("dial of %s: %v, %v", to, c, err)
 		}

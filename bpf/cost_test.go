@@ -65,7 +65,7 @@ func (l *lab) benchmark(b *testing.B) {
 }
 
 // BenchmarkUnclaimed measures, as BenchmarkPrograms does, what a frame that no tag claims costs: UDP to a
-// port in no block with a tag, while other ports and no whole address are claimed.
+// port in no block with a tag, while other ports and no owned address are claimed.
 func BenchmarkUnclaimed(b *testing.B) {
 	inLab(b, true, func(l *lab) {
 		l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
@@ -139,7 +139,7 @@ func (l *lab) costs() []cost {
 		{"UDP", false, own(shared, 7000), l.a},
 		{"TCP", true, own(shared, 7000), l.a},
 		{"block", true, own(shared, 32769), l.a},
-		{"whole", false, own(whole, 5000), l.b},
+		{"owned", false, own(owned, 5000), l.b},
 		{"UDP6", false, own(shared6, 7000), l.a},
 	} {
 		make := datagram
@@ -159,7 +159,7 @@ func (l *lab) costs() []cost {
 		cost{"uplink/message", l.objs.UnetUplink, message(l.mac, peerMAC, 7, 9, 64, 64), l.uplink, rxPort},
 		cost{"limited/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
 		cost{"limited-endpoint/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 8, 64, 64), l.b, txUplink},
-		cost{"port/local", l.objs.UnetPort, datagram(l.mac, l.mac, own(shared, 7000), own(whole, 5000), 64), l.a, txLocal},
+		cost{"port/local", l.objs.UnetPort, datagram(l.mac, l.mac, own(shared, 7000), own(owned, 5000), 64), l.a, txLocal},
 		cost{"uplink/pass", l.objs.UnetUplink, datagram(l.mac, peerMAC, theirs, own(shared, 53), 64), l.uplink, rxPass},
 		cost{"deliver/trusted", l.objs.UnetDeliver, toSocket(64), l.uplink, delivered},
 		cost{"deliver/linear", l.objs.UnetDeliverLinear, toSocket(64), l.uplink, delivered},

@@ -17,7 +17,7 @@ const rxStalePart = MuxUnetCounterUNET_RX_STALE_PART
 func TestParts(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
-		l.claim(Key(TagAddr, whole.As4(), 0), l.port(l.b))
+		l.claim(Key(TagAddr, owned.As4(), 0), l.port(l.b))
 		l.claim(Key(TagUDP, shared.As4(), 7001), Owner{Queue: 0})
 		part := func(dst net.HardwareAddr, a netip.Addr, port uint16) []byte {
 			return datagram(dst, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(a, port), 64)
@@ -31,8 +31,8 @@ func TestParts(t *testing.T) {
 			{"the tag is another port's", part(ofB, shared, 7000), l.a, rxStalePart},
 			{"the tag is a queue's", part(ofA, shared, 7001), l.a, rxStalePart},
 			{"no owner of the tag", part(ofA, shared, 7002), l.a, rxPass},
-			{"a whole address", part(ofB, whole, 7000), l.b, rxPort},
-			{"a whole address, of another now", part(ofA, whole, 7000), l.b, rxStalePart},
+			{"an owned address", part(ofB, owned, 7000), l.b, rxPort},
+			{"an owned address, of another now", part(ofA, owned, 7000), l.b, rxStalePart},
 			{"not the secret", part(other, shared, 7000), l.a, rxPass},
 			{"a wrong length", edit(part(ofA, shared, 7000), atUDPLength, 9), l.a, rxBadLength},
 		})

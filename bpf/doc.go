@@ -27,10 +27,10 @@
 // frames; src/port.h, src/check.h and src/check6.h for sent ones.
 //
 // The tables tags (IPv4 and messages) and tags6 map a tag to its owner. The most specific tag
-// decides: UDP or TCP port, block of ports, whole address. That is at most three look-ups. An ICMP
+// decides: UDP or TCP port, block of ports, owned address. That is at most three look-ups. An ICMP
 // error goes to the owner of the source tag of the packet that it quotes; ARP requests and
-// neighbour solicitations for a whole address go to its owner. Fragments and packets with IPv6
-// extension headers go to the owner of the whole address or to the kernel. If they are for a
+// neighbour solicitations for an owned address go to its owner. Fragments and packets with IPv6
+// extension headers go to the owner of the owned address or to the kernel. If they are for a
 // claimed port they are dropped, since the kernel would answer them.
 //
 // The tables are also the state of the control plane (ADR 14): tags, [Endpoint] by [Owner], and

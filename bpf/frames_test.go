@@ -15,13 +15,13 @@ import (
 // The addresses in the tables of frames.
 var (
 	shared  = netip.MustParseAddr("10.0.0.1") // the uplink's own address
-	whole   = netip.MustParseAddr("10.0.0.77")
+	owned   = netip.MustParseAddr("10.0.0.77")
 	peer    = netip.MustParseAddr("10.0.0.2")
 	peerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x0b}
 	bcast   = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 	shared6 = netip.MustParseAddr("fd00::1")
-	whole6  = netip.MustParseAddr("fd00::aa:77")
+	owned6  = netip.MustParseAddr("fd00::aa:77")
 	peer6   = netip.MustParseAddr("fd00::2")
 	nobody6 = netip.IPv6Unspecified()
 	nodes6  = netip.MustParseAddr("ff02::1") // all nodes

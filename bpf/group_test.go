@@ -10,18 +10,18 @@ import (
 )
 
 // join makes ports hold the tag of a group: for copies of received frames the set has the ports, for
-// copies of sent ones (GroupWays) also the uplink.
+// copies of sent ones (GroupDevices) also the uplink.
 func (l *lab) join(group netip.AddrPort, ports ...int) {
 	l.t.Helper()
 	l.countTag(TagUDP, group.Port())
 	must(l.t, l.objs.Groups.Put(GroupKey(group), uint32(len(ports))))
-	for _, sets := range []*ebpf.Map{l.objs.GroupPorts, l.objs.GroupWays} {
+	for _, sets := range []*ebpf.Map{l.objs.GroupPorts, l.objs.GroupDevices} {
 		set, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: GroupPorts + 1})
 		must(l.t, err)
 		for _, p := range ports {
 			must(l.t, set.Put(uint32(p), uint32(p)))
 		}
-		if sets == l.objs.GroupWays {
+		if sets == l.objs.GroupDevices {
 			must(l.t, set.Put(uint32(l.uplink), uint32(l.uplink)))
 		}
 		must(l.t, sets.Put(GroupKey(group), uint32(set.FD())))
@@ -30,7 +30,7 @@ func (l *lab) join(group netip.AddrPort, ports ...int) {
 }
 
 // Frames of endpoints to groups: the MAC address must be the group's, a broadcast needs the tag of its source
-// port or the whole address, and other holders of the tag get copies. The rows run with the claims of
+// port or the owned address, and other holders of the tag get copies. The rows run with the claims of
 // claimForPorts.
 func testPortGroups(l *lab) {
 	at := netip.AddrPortFrom
@@ -49,7 +49,7 @@ func testPortGroups(l *lab) {
 		{"broadcast to one host", to(all, at(shared, 7009), at(peer, 1)), l.a, l.uplink, txForgedGroup},
 		{"broadcast of a group", to(all, at(shared, 7009), at(group4, 1)), l.a, l.uplink, txForgedGroup},
 		{"broadcast from another's port with its tag", to(all, at(shared, 7009), at(all, 1)), l.b, l.uplink, txForgedTag},
-		{"broadcast from the whole address", to(all, at(whole, 5), at(subnetBroadcast, 1)), l.b, l.uplink, txUplink},
+		{"broadcast from the owned address", to(all, at(owned, 5), at(subnetBroadcast, 1)), l.b, l.uplink, txUplink},
 		{"TCP by broadcast", segment(bcast, l.mac, at(shared, 32769), at(all, 1), 64), l.a, l.uplink, txBroadcast},
 		{"a group", to(group4, at(shared, 7000), at(group4, 1)), l.a, l.uplink, txUplink},
 		{"a group that shares its MAC address", to(group4, at(shared, 7000), at(netip.MustParseAddr("224.1.2.3"), 1)), l.a, l.uplink, txUplink},

@@ -192,17 +192,17 @@ func TestLimited(t *testing.T) {
 		putLimit(t, l.objs.PortLimits, l.a, empty(limitedUID))
 		sends("an empty bucket", l.objs.UnetPortLimited, good, l.a, txRateEndpoint)
 		sends("the program without limits", l.objs.UnetPort, good, l.a, txUplink)
-		sends("another endpoint", l.objs.UnetPortLimited, arp(bcast, l.mac, l.mac, whole, peer, 1), l.b, txUplink)
+		sends("another endpoint", l.objs.UnetPortLimited, arp(bcast, l.mac, l.mac, owned, peer, 1), l.b, txUplink)
 		sends("a forged frame", l.objs.UnetPortLimited, datagram(peerMAC, l.mac, at(shared, 7001), at(peer, 1), 64), l.a, txForgedTag)
 		if got := getLimit(t, l.objs.PortLimits, l.a).Refused; got != 1 {
 			t.Errorf("%d frames refused, want 1", got)
 		}
-		sends("to another endpoint", l.objs.UnetPortLimited, datagram(l.mac, l.mac, at(shared, 7000), at(whole, 5), 64), l.a, txRateEndpoint)
+		sends("to another endpoint", l.objs.UnetPortLimited, datagram(l.mac, l.mac, at(shared, 7000), at(owned, 5), 64), l.a, txRateEndpoint)
 		putLimit(t, l.objs.PortLimits, l.b, &Limit{Uid: limitedUID})
 		putLimit(t, l.objs.UserLimits, limitedUID, empty(0))
 		for name, frame := range map[string][]byte{
-			"ARP": arp(bcast, l.mac, l.mac, whole, peer, 1), "message": message(peerMAC, l.mac, 1, 8, 64, 64),
-			"ND": nd(theirsMAC, l.mac, whole6, theirs, 135, solicits(peer6, linkOption(layers.ICMPv6OptSourceAddress, l.mac))), "fragment": fragment4(datagram(peerMAC, l.mac, at(whole, 5), at(peer, 1), 64), 32, 100, false),
+			"ARP": arp(bcast, l.mac, l.mac, owned, peer, 1), "message": message(peerMAC, l.mac, 1, 8, 64, 64),
+			"ND": nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, linkOption(layers.ICMPv6OptSourceAddress, l.mac))), "fragment": fragment4(datagram(peerMAC, l.mac, at(owned, 5), at(peer, 1), 64), 32, 100, false),
 		} {
 			sends(name+" beyond the user's rate", l.objs.UnetPortLimited, frame, l.b, txRateUser)
 		}
@@ -245,7 +245,7 @@ func TestLimitShared(t *testing.T) {
 			frame []byte
 		}{
 			{l.a, datagram(peerMAC, l.mac, netip.AddrPortFrom(shared, 7000), netip.AddrPortFrom(peer, 1), 64)},
-			{l.b, datagram(peerMAC, l.mac, netip.AddrPortFrom(whole, 7000), netip.AddrPortFrom(peer, 1), 64)},
+			{l.b, datagram(peerMAC, l.mac, netip.AddrPortFrom(owned, 7000), netip.AddrPortFrom(peer, 1), 64)},
 		} {
 			all.Go(func() {
 				for range turns {

@@ -16,34 +16,34 @@ func testPortLocal(l *lab) {
 	at := netip.AddrPortFrom
 	local := func(src, dst netip.AddrPort) []byte { return datagram(l.mac, l.mac, src, dst, 64) }
 	localTCP := func(src, dst netip.AddrPort) []byte { return segment(l.mac, l.mac, src, dst, 64) }
-	sentByA := local(at(shared, 7000), at(whole, 5))[atIP:]
-	other := netip.MustParseAddr("10.0.0.78") // a second whole address on the host
+	sentByA := local(at(shared, 7000), at(owned, 5))[atIP:]
+	other := netip.MustParseAddr("10.0.0.78") // a second owned address on the host
 	l.claim(Key(TagAddr, other.As4(), 0), l.port(l.a))
 	l.wantSent([]sent{
-		{"local UDP", local(at(shared, 7000), at(whole, 5)), l.a, l.b, txLocal},
+		{"local UDP", local(at(shared, 7000), at(owned, 5)), l.a, l.b, txLocal},
 		{"local UDP to itself", local(at(shared, 7000), at(shared, 7009)), l.a, l.a, txLocal},
-		{"local UDP, port gone", local(at(shared, 7000), at(whole, 5)), l.a, 0, txPortGone},
+		{"local UDP, port gone", local(at(shared, 7000), at(owned, 5)), l.a, 0, txPortGone},
 		{"local UDP to nobody", local(at(shared, 7000), at(shared, 53)), l.a, l.a, txNoOwner},
 		{"local UDP to the kernel", local(at(shared, 7000), at(shared, 53)), l.a, lo, txHost},
 		{"local UDP to a loopback address", local(at(shared, 7000), at(netip.MustParseAddr("127.0.0.1"), 53)), l.a, lo, txNoOwner},
 		{"local UDP to an address that the uplink does not have", local(at(shared, 7000), at(netip.MustParseAddr("10.255.0.9"), 53)), l.a, lo, txNoOwner},
-		{"the same, from a whole address", local(at(whole, 7000), at(netip.MustParseAddr("127.255.0.1"), 53)), l.b, lo, txNoOwner},
+		{"the same, from an owned address", local(at(owned, 7000), at(netip.MustParseAddr("127.255.0.1"), 53)), l.b, lo, txNoOwner},
 		{"local UDP to the kernel, forged", local(at(shared, 53), at(shared, 53)), l.a, lo, txForgedAddr},
 		{"local UDP to a queue's endpoint", local(at(shared, 7000), at(shared, 7001)), l.a, l.a, txToQueue},
-		{"local UDP, forged", local(at(shared, 7000), at(whole, 5)), l.b, l.b, txForgedTag},
-		{"local TCP to a block", localTCP(at(whole, 5), at(shared, 32769)), l.b, l.a, txLocal},
+		{"local UDP, forged", local(at(shared, 7000), at(owned, 5)), l.b, l.b, txForgedTag},
+		{"local TCP to a block", localTCP(at(owned, 5), at(shared, 32769)), l.b, l.a, txLocal},
 		{"local TCP to another's port inside it", localTCP(at(shared, 32769), at(shared, 32770)), l.a, l.b, txLocal},
-		{"local TCP to a port that is held in UDP only", localTCP(at(whole, 5), at(shared, 7000)), l.b, l.a, txNoOwner},
-		{"local fragment to the whole address", fragment4(local(at(other, 5), at(whole, 5)), 0, 32, true), l.a, l.b, txLocal},
-		{"local fragment to a port", fragment4(local(at(whole, 5), at(shared, 7000)), 0, 32, true), l.b, lo, txNoOwner},
+		{"local TCP to a port that is held in UDP only", localTCP(at(owned, 5), at(shared, 7000)), l.b, l.a, txNoOwner},
+		{"local fragment to the owned address", fragment4(local(at(other, 5), at(owned, 5)), 0, 32, true), l.a, l.b, txLocal},
+		{"local fragment to a port", fragment4(local(at(owned, 5), at(shared, 7000)), 0, 32, true), l.b, lo, txNoOwner},
 		{"local message", message(l.mac, l.mac, 8, 7, 64, 64), l.a, l.b, txLocal},
 		{"local message to nobody", message(l.mac, l.mac, 9, 7, 64, 64), l.a, lo, txNoOwner},
-		{"local unreachable", quote(l.mac, l.mac, whole, shared, 3, sentByA), l.b, l.a, txLocal},
-		{"local ARP reply to the kernel", arp(l.mac, l.mac, l.mac, whole, shared, 2), l.b, lo, txHost},
-		{"local ARP reply", arp(l.mac, l.mac, l.mac, whole, whole, 2), l.b, l.b, txLocal},
-		{"ARP request for a local whole address", arp(bcast, l.mac, l.mac, whole, other, 1), l.b, l.a, txLocal},
-		{"the same, port gone", arp(bcast, l.mac, l.mac, whole, other, 1), l.b, 0, txPortGone},
-		{"ARP request for another host", arp(bcast, l.mac, l.mac, whole, peer, 1), l.b, l.uplink, txUplink},
+		{"local unreachable", quote(l.mac, l.mac, owned, shared, 3, sentByA), l.b, l.a, txLocal},
+		{"local ARP reply to the kernel", arp(l.mac, l.mac, l.mac, owned, shared, 2), l.b, lo, txHost},
+		{"local ARP reply", arp(l.mac, l.mac, l.mac, owned, owned, 2), l.b, l.b, txLocal},
+		{"ARP request for a local owned address", arp(bcast, l.mac, l.mac, owned, other, 1), l.b, l.a, txLocal},
+		{"the same, port gone", arp(bcast, l.mac, l.mac, owned, other, 1), l.b, 0, txPortGone},
+		{"ARP request for another host", arp(bcast, l.mac, l.mac, owned, peer, 1), l.b, l.uplink, txUplink},
 	})
 }
 
@@ -51,8 +51,8 @@ func testPortLocal6(l *lab) {
 	at := netip.AddrPortFrom
 	local := func(src, dst netip.AddrPort) []byte { return datagram(l.mac, l.mac, src, dst, 64) }
 	localTCP := func(src, dst netip.AddrPort) []byte { return segment(l.mac, l.mac, src, dst, 64) }
-	sentByA := local(at(shared6, 7000), at(whole6, 5))[atIP:]
-	other := netip.MustParseAddr("fd00::aa:78") // a second whole address on the host
+	sentByA := local(at(shared6, 7000), at(owned6, 5))[atIP:]
+	other := netip.MustParseAddr("fd00::aa:78") // a second owned address on the host
 	l.claim6(Key6(TagAddr, other.As16(), 0), l.port(l.a))
 	group, groupMAC := solicitedNode(other)
 	theirs, theirsMAC := solicitedNode(peer6)
@@ -61,26 +61,26 @@ func testPortLocal6(l *lab) {
 	l.claim6(Key6(TagAddr, onQueue.As16(), 0), Owner{Queue: 0})
 	link := linkOption(layers.ICMPv6OptSourceAddress, l.mac)
 	l.wantSent([]sent{
-		{"local UDP", local(at(shared6, 7000), at(whole6, 5)), l.a, l.b, txLocal},
+		{"local UDP", local(at(shared6, 7000), at(owned6, 5)), l.a, l.b, txLocal},
 		{"local UDP to itself", local(at(shared6, 7000), at(shared6, 7009)), l.a, l.a, txLocal},
-		{"local UDP, port gone", local(at(shared6, 7000), at(whole6, 5)), l.a, 0, txPortGone},
+		{"local UDP, port gone", local(at(shared6, 7000), at(owned6, 5)), l.a, 0, txPortGone},
 		{"local UDP to nobody", local(at(shared6, 7000), at(shared6, 53)), l.a, l.a, txNoOwner},
 		{"local UDP to the kernel", local(at(shared6, 7000), at(shared6, 53)), l.a, lo, txHost},
 		{"local UDP to the loopback address", local(at(shared6, 7000), at(netip.IPv6Loopback(), 53)), l.a, lo, txNoOwner},
 		{"local UDP to an address that the uplink does not have", local(at(shared6, 7000), at(netip.MustParseAddr("fd77::5"), 53)), l.a, lo, txNoOwner},
 		{"local UDP to a queue's endpoint", local(at(shared6, 7000), at(shared6, 7001)), l.a, l.a, txToQueue},
-		{"local UDP, forged", local(at(shared6, 7000), at(whole6, 5)), l.b, l.b, txForgedTag},
-		{"local TCP to a block", localTCP(at(whole6, 5), at(shared6, 32769)), l.b, l.a, txLocal},
+		{"local UDP, forged", local(at(shared6, 7000), at(owned6, 5)), l.b, l.b, txForgedTag},
+		{"local TCP to a block", localTCP(at(owned6, 5), at(shared6, 32769)), l.b, l.a, txLocal},
 		{"local TCP to another's port inside it", localTCP(at(shared6, 32769), at(shared6, 32770)), l.a, l.b, txLocal},
-		{"local fragment to the whole address", fragment6(local(at(other, 5), at(whole6, 5)), 0, 32, true), l.a, l.b, txLocal},
-		{"local fragment to a port", fragment6(local(at(whole6, 5), at(shared6, 7000)), 0, 32, true), l.b, lo, txNoOwner},
-		{"local unreachable", quote(l.mac, l.mac, whole6, shared6, 1, sentByA), l.b, l.a, txLocal},
-		{"solicitation for a local whole address", nd(groupMAC, l.mac, whole6, group, 135, solicits(other, link)), l.b, l.a, txLocal},
-		{"the same, port gone", nd(groupMAC, l.mac, whole6, group, 135, solicits(other, link)), l.b, 0, txPortGone},
-		{"the same by unicast", nd(l.mac, l.mac, whole6, other, 135, solicits(other, link)), l.b, l.a, txLocal},
-		{"for one on a queue", nd(queueMAC, l.mac, whole6, queueGroup, 135, solicits(onQueue, link)), l.b, l.a, txToQueue},
-		{"for another host", nd(theirsMAC, l.mac, whole6, theirs, 135, solicits(peer6, link)), l.b, l.uplink, txUplink},
-		{"local advertisement", nd(l.mac, l.mac, other, whole6, 136, advertises(other, 0x60, linkOption(layers.ICMPv6OptTargetAddress, l.mac))), l.a, l.b, txLocal},
+		{"local fragment to the owned address", fragment6(local(at(other, 5), at(owned6, 5)), 0, 32, true), l.a, l.b, txLocal},
+		{"local fragment to a port", fragment6(local(at(owned6, 5), at(shared6, 7000)), 0, 32, true), l.b, lo, txNoOwner},
+		{"local unreachable", quote(l.mac, l.mac, owned6, shared6, 1, sentByA), l.b, l.a, txLocal},
+		{"solicitation for a local owned address", nd(groupMAC, l.mac, owned6, group, 135, solicits(other, link)), l.b, l.a, txLocal},
+		{"the same, port gone", nd(groupMAC, l.mac, owned6, group, 135, solicits(other, link)), l.b, 0, txPortGone},
+		{"the same by unicast", nd(l.mac, l.mac, owned6, other, 135, solicits(other, link)), l.b, l.a, txLocal},
+		{"for one on a queue", nd(queueMAC, l.mac, owned6, queueGroup, 135, solicits(onQueue, link)), l.b, l.a, txToQueue},
+		{"for another host", nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, link)), l.b, l.uplink, txUplink},
+		{"local advertisement", nd(l.mac, l.mac, other, owned6, 136, advertises(other, 0x60, linkOption(layers.ICMPv6OptTargetAddress, l.mac))), l.a, l.b, txLocal},
 	})
 }
 

@@ -29,7 +29,7 @@ type book struct {
 	mtu     int
 	ports   map[flow]who
 	blocks  map[flow]who // by their first port
-	whole   map[netip.Addr]who
+	owned   map[netip.Addr]who
 	message map[uint32]who
 
 	infrastructure map[who]bool // owners with Infrastructure
@@ -50,7 +50,7 @@ func (b *book) holdsPort(tcp bool, a netip.Addr, port uint16) who {
 }
 
 func (b *book) holdsAddr(a netip.Addr) who {
-	if w, ok := b.whole[a]; ok {
+	if w, ok := b.owned[a]; ok {
 		return w
 	}
 	return nobody

@@ -203,8 +203,8 @@ const (
 	MuxMapCounters           = "counters"
 	MuxMapDevices            = "devices"
 	MuxMapEndpoints          = "endpoints"
+	MuxMapGroupDevices       = "group_devices"
 	MuxMapGroupPorts         = "group_ports"
-	MuxMapGroupWays          = "group_ways"
 	MuxMapGroups             = "groups"
 	MuxMapLines              = "lines"
 	MuxMapLosses             = "losses"
@@ -307,25 +307,25 @@ type MuxProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MuxMapSpecs struct {
-	Alarms      *ebpf.MapSpec `ebpf:"alarms"`
-	Counters    *ebpf.MapSpec `ebpf:"counters"`
-	Devices     *ebpf.MapSpec `ebpf:"devices"`
-	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
-	GroupPorts  *ebpf.MapSpec `ebpf:"group_ports"`
-	GroupWays   *ebpf.MapSpec `ebpf:"group_ways"`
-	Groups      *ebpf.MapSpec `ebpf:"groups"`
-	Lines       *ebpf.MapSpec `ebpf:"lines"`
-	Losses      *ebpf.MapSpec `ebpf:"losses"`
-	Own         *ebpf.MapSpec `ebpf:"own"`
-	PortLimits  *ebpf.MapSpec `ebpf:"port_limits"`
-	PortSockets *ebpf.MapSpec `ebpf:"port_sockets"`
-	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
-	State       *ebpf.MapSpec `ebpf:"state"`
-	TagCounts   *ebpf.MapSpec `ebpf:"tag_counts"`
-	Tags        *ebpf.MapSpec `ebpf:"tags"`
-	Tags6       *ebpf.MapSpec `ebpf:"tags6"`
-	UserLimits  *ebpf.MapSpec `ebpf:"user_limits"`
-	VlanNote    *ebpf.MapSpec `ebpf:"vlan_note"`
+	Alarms       *ebpf.MapSpec `ebpf:"alarms"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Devices      *ebpf.MapSpec `ebpf:"devices"`
+	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
+	GroupDevices *ebpf.MapSpec `ebpf:"group_devices"`
+	GroupPorts   *ebpf.MapSpec `ebpf:"group_ports"`
+	Groups       *ebpf.MapSpec `ebpf:"groups"`
+	Lines        *ebpf.MapSpec `ebpf:"lines"`
+	Losses       *ebpf.MapSpec `ebpf:"losses"`
+	Own          *ebpf.MapSpec `ebpf:"own"`
+	PortLimits   *ebpf.MapSpec `ebpf:"port_limits"`
+	PortSockets  *ebpf.MapSpec `ebpf:"port_sockets"`
+	Sockets      *ebpf.MapSpec `ebpf:"sockets"`
+	State        *ebpf.MapSpec `ebpf:"state"`
+	TagCounts    *ebpf.MapSpec `ebpf:"tag_counts"`
+	Tags         *ebpf.MapSpec `ebpf:"tags"`
+	Tags6        *ebpf.MapSpec `ebpf:"tags6"`
+	UserLimits   *ebpf.MapSpec `ebpf:"user_limits"`
+	VlanNote     *ebpf.MapSpec `ebpf:"vlan_note"`
 }
 
 // MuxVariableSpecs contains global variables before they are loaded into the kernel.
@@ -355,25 +355,25 @@ func (o *MuxObjects) Close() error {
 //
 // It can be passed to LoadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MuxMaps struct {
-	Alarms      *ebpf.Map `ebpf:"alarms"`
-	Counters    *ebpf.Map `ebpf:"counters"`
-	Devices     *ebpf.Map `ebpf:"devices"`
-	Endpoints   *ebpf.Map `ebpf:"endpoints"`
-	GroupPorts  *ebpf.Map `ebpf:"group_ports"`
-	GroupWays   *ebpf.Map `ebpf:"group_ways"`
-	Groups      *ebpf.Map `ebpf:"groups"`
-	Lines       *ebpf.Map `ebpf:"lines"`
-	Losses      *ebpf.Map `ebpf:"losses"`
-	Own         *ebpf.Map `ebpf:"own"`
-	PortLimits  *ebpf.Map `ebpf:"port_limits"`
-	PortSockets *ebpf.Map `ebpf:"port_sockets"`
-	Sockets     *ebpf.Map `ebpf:"sockets"`
-	State       *ebpf.Map `ebpf:"state"`
-	TagCounts   *ebpf.Map `ebpf:"tag_counts"`
-	Tags        *ebpf.Map `ebpf:"tags"`
-	Tags6       *ebpf.Map `ebpf:"tags6"`
-	UserLimits  *ebpf.Map `ebpf:"user_limits"`
-	VlanNote    *ebpf.Map `ebpf:"vlan_note"`
+	Alarms       *ebpf.Map `ebpf:"alarms"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	Devices      *ebpf.Map `ebpf:"devices"`
+	Endpoints    *ebpf.Map `ebpf:"endpoints"`
+	GroupDevices *ebpf.Map `ebpf:"group_devices"`
+	GroupPorts   *ebpf.Map `ebpf:"group_ports"`
+	Groups       *ebpf.Map `ebpf:"groups"`
+	Lines        *ebpf.Map `ebpf:"lines"`
+	Losses       *ebpf.Map `ebpf:"losses"`
+	Own          *ebpf.Map `ebpf:"own"`
+	PortLimits   *ebpf.Map `ebpf:"port_limits"`
+	PortSockets  *ebpf.Map `ebpf:"port_sockets"`
+	Sockets      *ebpf.Map `ebpf:"sockets"`
+	State        *ebpf.Map `ebpf:"state"`
+	TagCounts    *ebpf.Map `ebpf:"tag_counts"`
+	Tags         *ebpf.Map `ebpf:"tags"`
+	Tags6        *ebpf.Map `ebpf:"tags6"`
+	UserLimits   *ebpf.Map `ebpf:"user_limits"`
+	VlanNote     *ebpf.Map `ebpf:"vlan_note"`
 }
 
 func (m *MuxMaps) Close() error {
@@ -382,8 +382,8 @@ func (m *MuxMaps) Close() error {
 		m.Counters,
 		m.Devices,
 		m.Endpoints,
+		m.GroupDevices,
 		m.GroupPorts,
-		m.GroupWays,
 		m.Groups,
 		m.Lines,
 		m.Losses,

@@ -58,7 +58,7 @@ func TestPort(t *testing.T) {
 }
 
 // claimForPorts gives a two UDP ports, a block of TCP ports and a message tag;
-// b a whole address, but not port 9 of it, which is a's; and the same in IPv6.
+// b an owned address, but not port 9 of it, which is a's; and the same in IPv6.
 func claimForPorts(l *lab) {
 	a, b := l.port(l.a), l.port(l.b)
 	for _, port := range []uint16{7000, 7009} {
@@ -71,10 +71,10 @@ func claimForPorts(l *lab) {
 	l.claim6(Key6(TagTCP, shared6.As16(), 32770), b)
 	l.claim(MessageKey(7), a)
 
-	l.claim(Key(TagAddr, whole.As4(), 0), b)
-	l.claim6(Key6(TagAddr, whole6.As16(), 0), b)
-	l.claim(Key(TagUDP, whole.As4(), 9), a)
-	l.claim6(Key6(TagUDP, whole6.As16(), 9), a)
+	l.claim(Key(TagAddr, owned.As4(), 0), b)
+	l.claim6(Key6(TagAddr, owned6.As16(), 0), b)
+	l.claim(Key(TagUDP, owned.As4(), 9), a)
+	l.claim6(Key6(TagUDP, owned6.As16(), 9), a)
 	l.claim(MessageKey(8), b)
 
 	l.claim(Key(TagUDP, shared.As4(), 7001), Owner{Queue: 0})
@@ -86,7 +86,7 @@ func testPort(l *lab) {
 	out := func(src, dst netip.AddrPort) []byte { return datagram(peerMAC, l.mac, src, dst, 64) }
 	ping := func(src netip.Addr) []byte { return quote(peerMAC, l.mac, src, peer, 8, nil) }
 	good := out(at(shared, 7000), at(peer, 1))
-	mine := out(at(whole, 5), at(peer, 1))
+	mine := out(at(owned, 5), at(peer, 1))
 	// routed has a loose source route (RFC 791, 3.1) through 10.0.0.9.
 	routed := func(src netip.AddrPort) []byte {
 		ip := ip4(src.Addr(), peer, layers.IPProtocolUDP)
@@ -103,24 +103,24 @@ func testPort(l *lab) {
 		{"UDP from another host's address", out(at(peer, 7000), at(peer, 1)), l.a, l.uplink, txForgedAddr},
 		{"UDP from no address", out(at(netip.IPv4Unspecified(), 68), at(peer, 67)), l.b, l.uplink, txForgedAddr},
 		{"UDP from broadcast", out(at(netip.MustParseAddr("255.255.255.255"), 7000), at(peer, 1)), l.a, l.uplink, txForgedAddr},
-		{"UDP from the whole address", mine, l.b, l.uplink, txUplink},
-		{"UDP from another's whole address", mine, l.a, l.uplink, txForgedAddr},
-		{"UDP from another's tag on the own whole address", out(at(whole, 9), at(peer, 1)), l.b, l.uplink, txForgedTag},
-		{"that tag's owner", out(at(whole, 9), at(peer, 1)), l.a, l.uplink, txUplink},
+		{"UDP from the owned address", mine, l.b, l.uplink, txUplink},
+		{"UDP from another's owned address", mine, l.a, l.uplink, txForgedAddr},
+		{"UDP from another's tag on the owned address", out(at(owned, 9), at(peer, 1)), l.b, l.uplink, txForgedTag},
+		{"that tag's owner", out(at(owned, 9), at(peer, 1)), l.a, l.uplink, txUplink},
 		{"source route from a UDP tag", routed(at(shared, 7000)), l.a, l.uplink, txForgedAddr},
-		{"source route from the whole address", routed(at(whole, 5)), l.b, l.uplink, txUplink},
-		{"source route from another's tag on it", routed(at(whole, 9)), l.b, l.uplink, txForgedTag},
+		{"source route from the owned address", routed(at(owned, 5)), l.b, l.uplink, txUplink},
+		{"source route from another's tag on it", routed(at(owned, 9)), l.b, l.uplink, txForgedTag},
 		{"ping from a UDP tag's address", ping(shared), l.a, l.uplink, txForgedAddr},
-		{"ping from the whole address", ping(whole), l.b, l.uplink, txUplink},
+		{"ping from the owned address", ping(owned), l.b, l.uplink, txUplink},
 		{"UDP-Lite from a UDP tag's address", edit(good, atProtocol, 136), l.a, l.uplink, txForgedAddr},
 
 		{"first fragment of a UDP tag", fragment4(good, 0, 32, true), l.a, l.uplink, txForgedAddr},
 		{"later fragment of a UDP tag", fragment4(good, 32, 100, false), l.a, l.uplink, txForgedAddr},
 		{"a UDP tag's packet that promises more", edit(good, atFragment, 0x20), l.a, l.uplink, txForgedAddr},
-		{"first fragment of the whole address", fragment4(mine, 0, 32, true), l.b, l.uplink, txUplink},
-		{"later fragment of the whole address", fragment4(mine, 32, 100, false), l.b, l.uplink, txUplink},
-		{"first fragment from another's tag on it", fragment4(out(at(whole, 9), at(peer, 1)), 0, 32, true), l.b, l.uplink, txForgedTag},
-		{"a first fragment of 8 bytes from that tag", fragment4(out(at(whole, 9), at(peer, 1)), 0, 8, true), l.b, l.uplink, txForgedTag},
+		{"first fragment of the owned address", fragment4(mine, 0, 32, true), l.b, l.uplink, txUplink},
+		{"later fragment of the owned address", fragment4(mine, 32, 100, false), l.b, l.uplink, txUplink},
+		{"first fragment from another's tag on it", fragment4(out(at(owned, 9), at(peer, 1)), 0, 32, true), l.b, l.uplink, txForgedTag},
+		{"a first fragment of 8 bytes from that tag", fragment4(out(at(owned, 9), at(peer, 1)), 0, 8, true), l.b, l.uplink, txForgedTag},
 		{"a first fragment without payload", fragment4(mine, 0, 0, true), l.b, l.uplink, txTruncated},
 		{"a first fragment that ends in the header", padded(fragment4(mine, 0, 7, true), 9), l.b, l.uplink, txBadLength},
 
@@ -130,7 +130,7 @@ func testPort(l *lab) {
 		{"total length beyond the frame", edit(good, atTotalLength, 1), l.a, l.uplink, txBadLength},
 		{"UDP length beyond the packet", edit(good, atUDPLength, 1), l.a, l.uplink, txBadLength},
 		{"UDP length less than its header's", edit(good, atUDPLength+1, 7), l.a, l.uplink, txBadLength},
-		{"UDP length beyond the packet, whole address", edit(mine, atUDPLength, 1), l.b, l.uplink, txBadLength},
+		{"UDP length beyond the packet, owned address", edit(mine, atUDPLength, 1), l.b, l.uplink, txBadLength},
 		{"UDP header behind the packet's end", edit(good, atTotalLength+1, 27), l.a, l.uplink, txBadLength},
 		{"UDP header cut off", edit(good[:41], atTotalLength+1, 27), l.a, l.uplink, txTruncated},
 		{"IP header cut off", good[:33], l.a, l.uplink, txTruncated},
@@ -141,7 +141,7 @@ func testPort(l *lab) {
 func testPortTCP(l *lab) {
 	at := netip.AddrPortFrom
 	out := func(src netip.AddrPort) []byte { return segment(peerMAC, l.mac, src, at(peer, 1), 64) }
-	good, mine := out(at(shared, 32769)), out(at(whole, 9))
+	good, mine := out(at(shared, 32769)), out(at(owned, 9))
 	l.wantSent([]sent{
 		{"TCP from a block", good, l.a, l.uplink, txUplink},
 		{"TCP from its first port", out(at(shared, 32768)), l.a, l.uplink, txUplink},
@@ -152,15 +152,15 @@ func testPortTCP(l *lab) {
 		{"that port's owner", out(at(shared, 32770)), l.b, l.uplink, txUplink},
 		{"TCP from a UDP tag", out(at(shared, 7000)), l.a, l.uplink, txForgedAddr},
 		{"UDP from a TCP block", datagram(peerMAC, l.mac, at(shared, 32769), at(peer, 1), 64), l.a, l.uplink, txForgedAddr},
-		{"TCP from the whole address, another's UDP port", mine, l.b, l.uplink, txUplink},
-		{"TCP from another's whole address", mine, l.a, l.uplink, txForgedAddr},
+		{"TCP from the owned address, another's UDP port", mine, l.b, l.uplink, txUplink},
+		{"TCP from another's owned address", mine, l.a, l.uplink, txForgedAddr},
 		{"data offset of 4 words", edit(good, atTCPOffset, 0x40), l.a, l.uplink, txBadLength},
-		{"data offset of 4 words, whole address", edit(mine, atTCPOffset, 0x40), l.b, l.uplink, txBadLength},
+		{"data offset of 4 words, owned address", edit(mine, atTCPOffset, 0x40), l.b, l.uplink, txBadLength},
 		{"data offset beyond the packet", edit(edit16(good, atTotalLength, 60), atTCPOffset, 0xb0), l.a, l.uplink, txBadLength},
 		{"data offset up to the packet's end", edit(edit16(good, atTotalLength, 60), atTCPOffset, 0xa0), l.a, l.uplink, txUplink},
 		{"header behind the packet's end", edit16(good, atTotalLength, 39), l.a, l.uplink, txBadLength},
 		{"header cut off", edit16(good[:53], atTotalLength, 39), l.a, l.uplink, txTruncated},
-		{"first fragment of the whole address", fragment4(mine, 0, 32, true), l.b, l.uplink, txUplink},
+		{"first fragment of the owned address", fragment4(mine, 0, 32, true), l.b, l.uplink, txUplink},
 		{"first fragment that ends in the header", fragment4(mine, 0, 16, true), l.b, l.uplink, txTruncated},
 		{"first fragment that ends in the options", fragment4(mine, 0, 20, true), l.b, l.uplink, txBadLength},
 		{"first fragment of a block", fragment4(good, 0, 32, true), l.a, l.uplink, txForgedAddr},
@@ -203,20 +203,20 @@ func testPortEthernet(l *lab) {
 func testPortARP(l *lab) {
 	nobody := netip.IPv4Unspecified()
 	l.wantSent([]sent{
-		{"ARP request of the whole address", arp(bcast, l.mac, l.mac, whole, peer, 1), l.b, l.uplink, txUplink},
-		{"ARP reply of the whole address", arp(peerMAC, l.mac, l.mac, whole, peer, 2), l.b, l.uplink, txUplink},
-		{"its announcement", arp(bcast, l.mac, l.mac, whole, whole, 1), l.b, l.uplink, txUplink},
-		{"a probe for it", arp(bcast, l.mac, l.mac, nobody, whole, 1), l.b, l.uplink, txUplink},
-		{"a probe for another's whole address", arp(bcast, l.mac, l.mac, nobody, whole, 1), l.a, l.uplink, txForgedARP},
+		{"ARP request of the owned address", arp(bcast, l.mac, l.mac, owned, peer, 1), l.b, l.uplink, txUplink},
+		{"ARP reply of the owned address", arp(peerMAC, l.mac, l.mac, owned, peer, 2), l.b, l.uplink, txUplink},
+		{"its announcement", arp(bcast, l.mac, l.mac, owned, owned, 1), l.b, l.uplink, txUplink},
+		{"a probe for it", arp(bcast, l.mac, l.mac, nobody, owned, 1), l.b, l.uplink, txUplink},
+		{"a probe for another's owned address", arp(bcast, l.mac, l.mac, nobody, owned, 1), l.a, l.uplink, txForgedARP},
 		{"a probe for a foreign address", arp(bcast, l.mac, l.mac, nobody, peer, 1), l.b, l.uplink, txForgedARP},
-		{"a probe that names another MAC address", arp(bcast, l.mac, peerMAC, nobody, whole, 1), l.b, l.uplink, txForgedARP},
-		{"a reply without a sender", arp(peerMAC, l.mac, l.mac, nobody, whole, 2), l.b, l.uplink, txForgedARP},
-		{"ARP for another's whole address", arp(bcast, l.mac, l.mac, whole, peer, 1), l.a, l.uplink, txForgedARP},
+		{"a probe that names another MAC address", arp(bcast, l.mac, peerMAC, nobody, owned, 1), l.b, l.uplink, txForgedARP},
+		{"a reply without a sender", arp(peerMAC, l.mac, l.mac, nobody, owned, 2), l.b, l.uplink, txForgedARP},
+		{"ARP for another's owned address", arp(bcast, l.mac, l.mac, owned, peer, 1), l.a, l.uplink, txForgedARP},
 		{"ARP for the shared address", arp(bcast, l.mac, l.mac, shared, peer, 1), l.a, l.uplink, txForgedARP},
 		{"ARP for a foreign address", arp(bcast, l.mac, l.mac, peer, peer, 1), l.b, l.uplink, txForgedARP},
-		{"ARP that names another MAC address", arp(bcast, l.mac, peerMAC, whole, peer, 1), l.b, l.uplink, txForgedARP},
-		{"ARP that is not for IPv4", edit(arp(bcast, l.mac, l.mac, whole, peer, 1), 18, 8), l.b, l.uplink, txBadHeader},
-		{"ARP cut off", arp(bcast, l.mac, l.mac, whole, peer, 1)[:41], l.b, l.uplink, txTruncated},
+		{"ARP that names another MAC address", arp(bcast, l.mac, peerMAC, owned, peer, 1), l.b, l.uplink, txForgedARP},
+		{"ARP that is not for IPv4", edit(arp(bcast, l.mac, l.mac, owned, peer, 1), 18, 8), l.b, l.uplink, txBadHeader},
+		{"ARP cut off", arp(bcast, l.mac, l.mac, owned, peer, 1)[:41], l.b, l.uplink, txTruncated},
 	})
 }
 

@@ -14,9 +14,9 @@ import (
 func testPortErrors(l *lab) {
 	at := netip.AddrPortFrom
 	sentTo := func(dst netip.Addr) []byte { return datagram(l.mac, peerMAC, at(peer, 1), at(dst, 5), 64)[atIP:] }
-	says := func(t uint8, quoted []byte) []byte { return quote(peerMAC, l.mac, whole, peer, t, quoted) }
-	toMe := sentTo(whole)
-	options := ip4(peer, whole, layers.IPProtocolUDP)
+	says := func(t uint8, quoted []byte) []byte { return quote(peerMAC, l.mac, owned, peer, t, quoted) }
+	toMe := sentTo(owned)
+	options := ip4(peer, owned, layers.IPProtocolUDP)
 	options.Options = []layers.IPv4Option{{OptionType: 1}, {OptionType: 1}, {OptionType: 1}, {OptionType: 0}}
 	withOptions := build(options, udp(1, 5), gopacket.Payload("hello"))
 	l.wantSent([]sent{
@@ -28,7 +28,7 @@ func testPortErrors(l *lab) {
 		{"header cut off", edit16(says(8, nil)[:41], atTotalLength, 27), l.b, l.uplink, txTruncated},
 		{"header behind the packet's end", edit16(says(8, nil), atTotalLength, 27), l.b, l.uplink, txBadLength},
 		{"error from a port's address", quote(peerMAC, l.mac, shared, peer, 3, sentTo(shared)), l.a, l.uplink, txForgedAddr},
-		{"error from another's whole address", says(3, toMe), l.a, l.uplink, txForgedAddr},
+		{"error from another's owned address", says(3, toMe), l.a, l.uplink, txForgedAddr},
 		{"router advertisement of a port's owner", quote(peerMAC, l.mac, shared, peer, 9, nil), l.a, l.uplink, txForgedQuote},
 	})
 	for _, t := range []uint8{3, 11, 12} {
@@ -42,10 +42,10 @@ func testPortErrors(l *lab) {
 			{name("padded"), padded(err, 3), l.b, l.uplink, txUplink},
 			{name("what was sent to another host"), says(t, sentTo(peer)), l.b, l.uplink, txForgedQuote},
 			{name("what was sent to the shared address"), says(t, sentTo(shared)), l.b, l.uplink, txForgedQuote},
-			{name("what it sent itself"), says(t, datagram(peerMAC, l.mac, at(whole, 5), at(peer, 1), 64)[atIP:]), l.b, l.uplink, txForgedQuote},
+			{name("what it sent itself"), says(t, datagram(peerMAC, l.mac, at(owned, 5), at(peer, 1), 64)[atIP:]), l.b, l.uplink, txForgedQuote},
 			{name("what was sent to broadcast"), says(t, sentTo(netip.MustParseAddr("255.255.255.255"))), l.b, l.uplink, txForgedQuote},
-			{name("what a neighbour sent elsewhere"), quote(l.mac, l.mac, whole, shared, t, datagram(peerMAC, l.mac, at(shared, 7000), at(peer, 1), 64)[atIP:]), l.b, l.a, txForgedQuote},
-			{name("what a neighbour sent to it"), quote(l.mac, l.mac, whole, shared, t, datagram(l.mac, l.mac, at(shared, 7000), at(whole, 1), 64)[atIP:]), l.b, l.a, txLocal},
+			{name("what a neighbour sent elsewhere"), quote(l.mac, l.mac, owned, shared, t, datagram(peerMAC, l.mac, at(shared, 7000), at(peer, 1), 64)[atIP:]), l.b, l.a, txForgedQuote},
+			{name("what a neighbour sent to it"), quote(l.mac, l.mac, owned, shared, t, datagram(l.mac, l.mac, at(shared, 7000), at(owned, 1), 64)[atIP:]), l.b, l.a, txLocal},
 			{name("a byte less than a header"), says(t, toMe[:19]), l.b, l.uplink, txForgedQuote},
 			{name("nothing"), says(t, nil), l.b, l.uplink, txForgedQuote},
 			{name("a quotation behind the packet's end"), edit16(err, atTotalLength, 47), l.b, l.uplink, txForgedQuote},
@@ -58,7 +58,7 @@ func testPortErrors(l *lab) {
 	for _, t := range []uint8{4, 5, 9, 10} {
 		l.wantSent([]sent{
 			{fmt.Sprintf("ICMP %d, which is no host's", t), says(t, toMe), l.b, l.uplink, txForgedQuote},
-			{fmt.Sprintf("ICMP %d to this host", t), quote(l.mac, l.mac, whole, shared, t, toMe), l.b, l.a, txForgedQuote},
+			{fmt.Sprintf("ICMP %d to this host", t), quote(l.mac, l.mac, owned, shared, t, toMe), l.b, l.a, txForgedQuote},
 			{fmt.Sprintf("ICMP %d in a fragment", t), fragment4(says(t, toMe), 0, 8, true), l.b, l.uplink, txForgedQuote},
 		})
 	}
@@ -67,13 +67,13 @@ func testPortErrors(l *lab) {
 func testPortErrors6(l *lab) {
 	at := netip.AddrPortFrom
 	sentTo := func(dst netip.Addr) []byte { return datagram(l.mac, peerMAC, at(peer6, 1), at(dst, 5), 64)[atIP:] }
-	says := func(t uint8, quoted []byte) []byte { return quote(peerMAC, l.mac, whole6, peer6, t, quoted) }
-	toMe := sentTo(whole6)
+	says := func(t uint8, quoted []byte) []byte { return quote(peerMAC, l.mac, owned6, peer6, t, quoted) }
+	toMe := sentTo(owned6)
 	l.wantSent([]sent{
 		{"echo request", says(128, nil), l.b, l.uplink, txUplink},
 		{"echo request that could be a quotation of others", says(128, sentTo(peer6)), l.b, l.uplink, txUplink},
 		{"error from a port's address", quote(peerMAC, l.mac, shared6, peer6, 1, sentTo(shared6)), l.a, l.uplink, txForgedAddr},
-		{"error from another's whole address", says(1, toMe), l.a, l.uplink, txForgedAddr},
+		{"error from another's owned address", says(1, toMe), l.a, l.uplink, txForgedAddr},
 	})
 	for _, t := range []uint8{0, 1, 2, 3, 4, 100, 127} {
 		name := func(s string) string { return fmt.Sprintf("ICMPv6 error %d, %s", t, s) }
@@ -85,8 +85,8 @@ func testPortErrors6(l *lab) {
 			{name("what was sent to another host"), says(t, sentTo(peer6)), l.b, l.uplink, txForgedQuote},
 			{name("what was sent to an address that differs in its first byte"), says(t, edit(toMe, 24, 0xfc)), l.b, l.uplink, txForgedQuote},
 			{name("what was sent to all nodes"), says(t, sentTo(nodes6)), l.b, l.uplink, txForgedQuote},
-			{name("what it sent itself"), says(t, datagram(peerMAC, l.mac, at(whole6, 5), at(peer6, 1), 64)[atIP:]), l.b, l.uplink, txForgedQuote},
-			{name("what a neighbour sent elsewhere"), quote(l.mac, l.mac, whole6, shared6, t, datagram(peerMAC, l.mac, at(shared6, 7000), at(peer6, 1), 64)[atIP:]), l.b, l.a, txForgedQuote},
+			{name("what it sent itself"), says(t, datagram(peerMAC, l.mac, at(owned6, 5), at(peer6, 1), 64)[atIP:]), l.b, l.uplink, txForgedQuote},
+			{name("what a neighbour sent elsewhere"), quote(l.mac, l.mac, owned6, shared6, t, datagram(peerMAC, l.mac, at(shared6, 7000), at(peer6, 1), 64)[atIP:]), l.b, l.a, txForgedQuote},
 			{name("a byte less than a header"), says(t, toMe[:39]), l.b, l.uplink, txForgedQuote},
 			{name("nothing"), says(t, nil), l.b, l.uplink, txForgedQuote},
 			{name("a quotation behind the packet's end"), edit16(err, atPayloadLength, 47), l.b, l.uplink, txForgedQuote},
@@ -99,6 +99,6 @@ func testPortErrors6(l *lab) {
 	if _, e := run(l.objs.UnetPort, err, l.b, 80); e == nil {
 		l.reach(l.uplink)
 		l.want("quotation in the second buffer", l.objs.UnetPort, err, l.b, 80, txTruncated)
-		l.want("quotation in the second buffer, IPv4", l.objs.UnetPort, quote(peerMAC, l.mac, whole, peer, 3, datagram(l.mac, peerMAC, at(peer, 1), at(whole, 5), 64)[atIP:]), l.b, 60, txTruncated)
+		l.want("quotation in the second buffer, IPv4", l.objs.UnetPort, quote(peerMAC, l.mac, owned, peer, 3, datagram(l.mac, peerMAC, at(peer, 1), at(owned, 5), 64)[atIP:]), l.b, 60, txTruncated)
 	}
 }

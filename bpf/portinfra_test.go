@@ -10,14 +10,14 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// testPortInfrastructure sends what only the infrastructure of a network sends, from a whole address,
+// testPortInfrastructure sends what only the infrastructure of a network sends, from an owned address,
 // without and with Infrastructure.
 func testPortInfrastructure(l *lab) {
 	at := netip.AddrPortFrom
 	var frames []sent
-	for _, own := range []struct{ whole, peer netip.Addr }{{whole, peer}, {whole6, peer6}} {
+	for _, own := range []struct{ owned, peer netip.Addr }{{owned, peer}, {owned6, peer6}} {
 		name := "IPv4, "
-		if own.whole.Is6() {
+		if own.owned.Is6() {
 			name = "IPv6, "
 		}
 		add := func(what string, f []byte) {
@@ -31,37 +31,37 @@ func testPortInfrastructure(l *lab) {
 			{"DHCPv6 advertisement", 547, 546}, {"DHCPv6 from another port", 4000, 546}, {"DHCPv6 relay", 547, 547},
 			{"RIP", 520, 520}, {"RIPng", 521, 521},
 		} {
-			f := datagram(peerMAC, l.mac, at(own.whole, ports.src), at(own.peer, ports.dst), 300)
+			f := datagram(peerMAC, l.mac, at(own.owned, ports.src), at(own.peer, ports.dst), 300)
 			add(ports.what, f)
-			if own.whole.Is4() {
+			if own.owned.Is4() {
 				add(ports.what+", first fragment", fragment4(f, 0, 64, true))
 			} else {
 				add(ports.what+", first fragment", fragment6(f, 0, 64, true))
 			}
 		}
 		for _, p := range []layers.IPProtocol{layers.IPProtocolIGMP, layers.IPProtocolVRRP, layers.IPProtocolOSPF, layers.IPProtocolGRE, layers.IPProtocolSCTP} {
-			add(p.String(), packet(peerMAC, l.mac, own.whole, own.peer, p, gopacket.Payload(make([]byte, 32))))
+			add(p.String(), packet(peerMAC, l.mac, own.owned, own.peer, p, gopacket.Payload(make([]byte, 32))))
 		}
 		// Allowed for any host.
 		for _, ports := range [][2]uint16{{68, 67}, {546, 547}, {5353, 5353}, {66, 69}} {
-			frames = append(frames, sent{name + "UDP of a client", datagram(peerMAC, l.mac, at(own.whole, ports[0]), at(own.peer, ports[1]), 300), l.b, l.uplink, txUplink})
+			frames = append(frames, sent{name + "UDP of a client", datagram(peerMAC, l.mac, at(own.owned, ports[0]), at(own.peer, ports[1]), 300), l.b, l.uplink, txUplink})
 		}
-		frames = append(frames, sent{name + "TCP from port 67", segment(peerMAC, l.mac, at(own.whole, 67), at(own.peer, 68), 8), l.b, l.uplink, txUplink})
+		frames = append(frames, sent{name + "TCP from port 67", segment(peerMAC, l.mac, at(own.owned, 67), at(own.peer, 68), 8), l.b, l.uplink, txUplink})
 	}
 	for _, t := range []uint8{13, 15, 17, 18} { // timestamp, information, address masks
-		frames = append(frames, sent{"ICMP", quote(peerMAC, l.mac, whole, peer, t, make([]byte, 12)), l.b, l.uplink, txInfrastructure})
+		frames = append(frames, sent{"ICMP", quote(peerMAC, l.mac, owned, peer, t, make([]byte, 12)), l.b, l.uplink, txInfrastructure})
 	}
-	igmp := packet(peerMAC, l.mac, whole, peer, layers.IPProtocolIGMP, gopacket.Payload(make([]byte, 64)))
+	igmp := packet(peerMAC, l.mac, owned, peer, layers.IPProtocolIGMP, gopacket.Payload(make([]byte, 64)))
 	frames = append(frames, sent{"IGMP in a later fragment", fragment4(igmp, 8, 16, false), l.b, l.uplink, txInfrastructure})
 	for _, t := range []uint8{130, 131, 132, 138, 139, 143, 151} { // multicast listeners and routers, renumbering, node information
-		frames = append(frames, sent{"ICMPv6", quote(peerMAC, l.mac, whole6, peer6, t, make([]byte, 20)), l.b, l.uplink, txInfrastructure})
+		frames = append(frames, sent{"ICMPv6", quote(peerMAC, l.mac, owned6, peer6, t, make([]byte, 20)), l.b, l.uplink, txInfrastructure})
 	}
 	l.wantSent(frames)
 
-	// A port of a whole address permits no more than the address. A port of the host's address
+	// A port of an owned address permits no more than the address. A port of the host's address
 	// permits what bind(2) permits.
-	ports := []Tag{Key(TagUDP, whole.As4(), 67), Key(TagUDPBlock, whole.As4(), 4000&^63), Key(TagUDP, shared.As4(), 67), Key(TagUDPBlock, shared.As4(), 4000&^63)}
-	ports6 := []Tag6{Key6(TagUDP, whole6.As16(), 547), Key6(TagUDPBlock, whole6.As16(), 4000&^63)}
+	ports := []Tag{Key(TagUDP, owned.As4(), 67), Key(TagUDPBlock, owned.As4(), 4000&^63), Key(TagUDP, shared.As4(), 67), Key(TagUDPBlock, shared.As4(), 4000&^63)}
+	ports6 := []Tag6{Key6(TagUDP, owned6.As16(), 547), Key6(TagUDPBlock, owned6.As16(), 4000&^63)}
 	for _, k := range ports {
 		l.claim(k, l.port(l.b))
 	}
@@ -70,7 +70,7 @@ func testPortInfrastructure(l *lab) {
 	}
 	l.wantSent(frames)
 	l.wantSent([]sent{
-		{"own port of a whole address", datagram(peerMAC, l.mac, at(whole, 4000), at(peer, 67), 300), l.b, l.uplink, txUplink},
+		{"own port of an owned address", datagram(peerMAC, l.mac, at(owned, 4000), at(peer, 67), 300), l.b, l.uplink, txUplink},
 		{"DHCP offer from a port of the host's address", datagram(peerMAC, l.mac, at(shared, 67), at(peer, 68), 300), l.b, l.uplink, txUplink},
 		{"DHCP offer from a block of the host's address", datagram(peerMAC, l.mac, at(shared, 4000), at(peer, 68), 300), l.b, l.uplink, txUplink},
 	})
@@ -84,17 +84,17 @@ func testPortInfrastructure(l *lab) {
 	// With Infrastructure all are allowed.
 	right := l.port(l.b)
 	right.Queue = Infrastructure
-	l.claim(Key(TagAddr, whole.As4(), 0), right)
-	l.claim6(Key6(TagAddr, whole6.As16(), 0), right)
+	l.claim(Key(TagAddr, owned.As4(), 0), right)
+	l.claim6(Key6(TagAddr, owned6.As16(), 0), right)
 	for i := range frames {
 		frames[i].counter = txUplink
 	}
 	l.wantSent(frames)
-	l.claim(Key(TagAddr, whole.As4(), 0), l.port(l.b))
-	l.claim6(Key6(TagAddr, whole6.As16(), 0), l.port(l.b))
+	l.claim(Key(TagAddr, owned.As4(), 0), l.port(l.b))
+	l.claim6(Key6(TagAddr, owned6.As16(), 0), l.port(l.b))
 }
 
-// Infrastructure applies to held whole addresses only.
+// Infrastructure applies to owned addresses only.
 func TestInfrastructureForgesNothing(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
@@ -103,7 +103,7 @@ func TestInfrastructureForgesNothing(t *testing.T) {
 		l.claim(Key(TagUDP, shared.As4(), 7000), right)
 		l.wantSent([]sent{
 			{"VRRP from a UDP tag's address", packet(peerMAC, l.mac, shared, peer, layers.IPProtocolVRRP, gopacket.Payload(make([]byte, 32))), l.a, l.uplink, txForgedAddr},
-			{"VRRP from another's address", packet(peerMAC, l.mac, whole, peer, layers.IPProtocolVRRP, gopacket.Payload(make([]byte, 32))), l.a, l.uplink, txForgedAddr},
+			{"VRRP from another's address", packet(peerMAC, l.mac, owned, peer, layers.IPProtocolVRRP, gopacket.Payload(make([]byte, 32))), l.a, l.uplink, txForgedAddr},
 		})
 	})
 }

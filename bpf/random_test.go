@@ -41,25 +41,25 @@ func (l *lab) crowd() *book {
 		at := netip.AddrPortFrom(a, port)
 		switch kind {
 		case TagAddr:
-			b.whole[a] = who(w)
+			b.owned[a] = who(w)
 		case TagUDP, TagTCP:
 			b.ports[flow{kind == TagTCP, at}] = who(w)
 		default:
 			b.blocks[flow{kind == TagTCPBlock, at}] = who(w)
 		}
 	}
-	for _, own := range []struct{ shared, whole, whole2 netip.Addr }{
-		{shared, whole, netip.MustParseAddr("10.0.0.78")},
-		{shared6, whole6, netip.MustParseAddr("fd00::aa:78")},
+	for _, own := range []struct{ shared, owned, whole2 netip.Addr }{
+		{shared, owned, netip.MustParseAddr("10.0.0.78")},
+		{shared6, owned6, netip.MustParseAddr("fd00::aa:78")},
 	} {
 		addr(own.shared, TagUDP, 7000, l.a)
 		addr(own.shared, TagTCP, 7000, l.b)
 		addr(own.shared, TagUDPBlock, 128, l.b)
 		addr(own.shared, TagTCPBlock, 128, l.a)
-		addr(own.whole, TagAddr, 0, l.b)
-		addr(own.whole, TagUDP, 9, l.a)
-		addr(own.whole, TagTCPBlock, 128, l.a)
-		addr(own.whole, TagTCP, 130, l.b)
+		addr(own.owned, TagAddr, 0, l.b)
+		addr(own.owned, TagUDP, 9, l.a)
+		addr(own.owned, TagTCPBlock, 128, l.a)
+		addr(own.owned, TagTCP, 130, l.b)
 		addr(own.whole2, TagAddr, 0, l.a)
 	}
 	for tag, w := range map[uint32]int{7: l.a, 8: l.b} {
@@ -76,9 +76,9 @@ func (l *lab) frame(r *rand.Rand) []byte {
 	six := r.IntN(2) == 0
 	addr := func() netip.Addr {
 		if six {
-			return pick(r, shared6, whole6, netip.MustParseAddr("fd00::aa:78"), peer6)
+			return pick(r, shared6, owned6, netip.MustParseAddr("fd00::aa:78"), peer6)
 		}
-		return pick(r, shared, whole, netip.MustParseAddr("10.0.0.78"), peer)
+		return pick(r, shared, owned, netip.MustParseAddr("10.0.0.78"), peer)
 	}
 	port := func() uint16 {
 		return pick[uint16](r, 7000, 128, 130, 191, 192, 9, 53, pick[uint16](r, 67, 68, 520, 521, 546, 547))

@@ -26,14 +26,14 @@ func sound(dst, src net.HardwareAddr, mine bool) map[string][]byte {
 	frames := map[string][]byte{"message": message(dst, src, 8, 8, 40, 40)}
 	for _, v := range []struct {
 		name                string
-		shared, whole, peer netip.Addr
-	}{{"IPv4", shared, whole, peer}, {"IPv6", shared6, whole6, peer6}} {
+		shared, owned, peer netip.Addr
+	}{{"IPv4", shared, owned, peer}, {"IPv6", shared6, owned6, peer6}} {
 		from, to := end(v.shared, v.peer, 7000)
 		frames[v.name+" UDP"] = datagram(dst, src, from, to, 30)
 		from, to = end(v.shared, v.peer, 32769)
 		frames[v.name+" TCP"] = segment(dst, src, from, to, 30)
-		from, to = end(v.whole, v.peer, 80)
-		frames[v.name+" TCP of a whole address"] = segment(dst, src, from, to, 30)
+		from, to = end(v.owned, v.peer, 80)
+		frames[v.name+" TCP of an owned address"] = segment(dst, src, from, to, 30)
 		quoted := datagram(src, dst, to, from, 30)[atIP:]
 		frames[v.name+" error"] = quote(dst, src, from.Addr(), to.Addr(), 3, quoted)
 		if v.name == "IPv6" {
@@ -63,8 +63,8 @@ func TestTruncatedFrames(t *testing.T) {
 			l.claim(Key(port.kind, shared.As4(), port.first), l.port(l.a))
 			l.claim6(Key6(port.kind, shared6.As16(), port.first), l.port(l.a))
 		}
-		l.claim(Key(TagAddr, whole.As4(), 0), l.port(l.a))
-		l.claim6(Key6(TagAddr, whole6.As16(), 0), l.port(l.a))
+		l.claim(Key(TagAddr, owned.As4(), 0), l.port(l.a))
+		l.claim6(Key6(TagAddr, owned6.As16(), 0), l.port(l.a))
 		l.claim(MessageKey(8), l.port(l.a))
 		l.reach(l.uplink, l.a, l.b)
 		for name, f := range sound(l.mac, peerMAC, false) {

@@ -17,10 +17,10 @@ func testUplink6(l *lab) {
 	l.claim6(Key6(TagTCP, shared6.As16(), 7000), l.port(l.b))
 	l.claim6(Key6(TagUDPBlock, shared6.As16(), 7040), l.port(l.b))
 	l.claim6(Key6(TagTCPBlock, shared6.As16(), 32768), l.port(l.a))
-	l.claim6(Key6(TagAddr, whole6.As16(), 0), l.port(l.b))
-	l.claim6(Key6(TagUDP, whole6.As16(), 9), l.port(l.a))
-	l.claim6(Key6(TagTCPBlock, whole6.As16(), 128), l.port(l.a))
-	l.claim6(Key6(TagTCP, whole6.As16(), 130), l.port(l.b))
+	l.claim6(Key6(TagAddr, owned6.As16(), 0), l.port(l.b))
+	l.claim6(Key6(TagUDP, owned6.As16(), 9), l.port(l.a))
+	l.claim6(Key6(TagTCPBlock, owned6.As16(), 128), l.port(l.a))
+	l.claim6(Key6(TagTCP, owned6.As16(), 130), l.port(l.b))
 	l.claim6(Key6(TagUDP, shared6.As16(), 7001), Owner{Queue: 0})
 	l.claim6(Key6(TagUDP, shared6.As16(), 7002), Owner{Queue: 5})
 
@@ -51,19 +51,19 @@ func testUplink6(l *lab) {
 		{"TCP to a port of a UDP block", tcpTo(shared6, 7040), l.b, rxPass},
 		{"TCP block", tcpTo(shared6, 32800), l.a, rxPort},
 		{"port behind a TCP block", tcpTo(shared6, 32832), l.a, rxPass},
-		{"whole address, UDP", to(whole6, 1234), l.b, rxPort},
-		{"whole address, TCP", tcpTo(whole6, 1), l.b, rxPort},
-		{"the exact tag before the whole address", to(whole6, 9), l.a, rxPort},
-		{"the block before the whole address", tcpTo(whole6, 129), l.a, rxPort},
-		{"the exact tag before the block", tcpTo(whole6, 130), l.b, rxPort},
-		{"whole address, ping", quote(l.mac, peerMAC, peer6, whole6, 128, nil), l.b, rxPort},
-		{"whole address, no next header", edit(to(whole6, 9), atNextHeader, 59), l.b, rxPort},
+		{"owned address, UDP", to(owned6, 1234), l.b, rxPort},
+		{"owned address, TCP", tcpTo(owned6, 1), l.b, rxPort},
+		{"the exact tag before the owned address", to(owned6, 9), l.a, rxPort},
+		{"the block before the owned address", tcpTo(owned6, 129), l.a, rxPort},
+		{"the exact tag before the block", tcpTo(owned6, 130), l.b, rxPort},
+		{"owned address, ping", quote(l.mac, peerMAC, peer6, owned6, 128, nil), l.b, rxPort},
+		{"owned address, no next header", edit(to(owned6, 9), atNextHeader, 59), l.b, rxPort},
 		{"ping of the shared address", quote(l.mac, peerMAC, peer6, shared6, 128, nil), l.a, rxPass},
 		{"first fragment, UDP hit", fragment6(hit, 0, 32, true), l.a, rxFragment},
 		{"later fragment, UDP hit", fragment6(hit, 32, 64, false), l.a, rxPass},
 		{"a fragment that is the whole packet, UDP hit", fragment6(hit, 0, 1000, false), l.a, rxFragment},
-		{"first fragment, whole address", fragment6(to(whole6, 9), 0, 32, true), l.b, rxPort},
-		{"later fragment, whole address", fragment6(to(whole6, 9), 32, 64, false), l.b, rxPort},
+		{"first fragment, owned address", fragment6(to(owned6, 9), 0, 32, true), l.b, rxPort},
+		{"later fragment, owned address", fragment6(to(owned6, 9), 32, 64, false), l.b, rxPort},
 		{"first fragment to a port without an owner", fragment6(to(shared6, 53), 0, 32, true), l.a, rxPass},
 		{"first fragment of 8 bytes, TCP hit", fragment6(tcpHit, 0, 8, true), l.a, rxFragment},
 		{"first fragment of 7 bytes, TCP hit", fragment6(tcpHit, 0, 7, true), l.a, rxPass},
@@ -80,28 +80,28 @@ func testUplink6(l *lab) {
 		{"15 extension headers, a port without an owner", extendedBy(to(shared6, 53), 15, 0), l.a, rxPass},
 		{"16 extension headers, whatever is behind", extendedBy(to(shared6, 53), 16, 0), l.a, rxExtension},
 		{"15 long extension headers", extendedBy(hit, 15, 7), l.a, rxExtension},
-		{"16 extension headers, whole address", extendedBy(to(whole6, 9), 16, 0), l.b, rxPort},
+		{"16 extension headers, owned address", extendedBy(to(owned6, 9), 16, 0), l.b, rxPort},
 		{"extension headers that the frame ends in", extended6(hit, 60)[:58], l.a, rxPass},
 		{"a long extension header that the frame ends in", edit(extended6(hit, 60), atIPv6Payload+1, 200), l.a, rxPass},
 		{"routing header with segments left", edit(extended6(hit, 43), atIPv6Payload+3, 1), l.a, rxPass},
 		{"routing header with none left", edit(extended6(hit, 43), atIPv6Payload+3, 0), l.a, rxExtension},
 		{"authentication header", authenticated6(hit), l.a, rxExtension},
-		{"destination options, whole address", extended6(to(whole6, 9), 60), l.b, rxPort},
+		{"destination options, owned address", extended6(to(owned6, 9), 60), l.b, rxPort},
 		{"hop-by-hop options, UDP hit", extended6(hit, 0), l.a, rxExtension},
 		{"IP version 4 in an IPv6 frame", edit(hit, 14, 0x45), l.a, rxPass},
 		{"payload length beyond the frame", edit16(hit, atPayloadLength, 73), l.a, rxBadLength},
-		{"payload length less than the frame's", edit16(to(whole6, 1), atPayloadLength, 1), l.b, rxPort},
+		{"payload length less than the frame's", edit16(to(owned6, 1), atPayloadLength, 1), l.b, rxPort},
 		{"jumbogram", edit16(hit, atPayloadLength, 0), l.a, rxBadLength},
-		{"jumbogram, whole address", edit16(to(whole6, 1), atPayloadLength, 0), l.b, rxBadLength},
+		{"jumbogram, owned address", edit16(to(owned6, 1), atPayloadLength, 0), l.b, rxBadLength},
 		{"jumbogram, no owner", edit16(to(shared6, 53), atPayloadLength, 0), l.b, rxPass},
 		{"UDP length beyond the packet", edit16(hit, atUDPLength6, 73), l.a, rxBadLength},
 		{"UDP length beyond the packet, in the padding", padded(edit16(hit, atUDPLength6, 73), 3), l.a, rxBadLength},
 		{"UDP length less than the header's", edit16(hit, atUDPLength6, 7), l.a, rxBadLength},
 		{"UDP jumbogram", edit16(hit, atUDPLength6, 0), l.a, rxBadLength},
 		{"UDP length, no owner", edit16(to(shared6, 53), atUDPLength6, 7), l.a, rxPass},
-		{"UDP length, whole address: its owner judges", edit16(to(whole6, 1), atUDPLength6, 7), l.b, rxPort},
+		{"UDP length, owned address: its owner judges", edit16(to(owned6, 1), atUDPLength6, 7), l.b, rxPort},
 		{"UDP header cut off", hit[:61], l.a, rxTruncated},
-		{"UDP header cut off, whole address", edit16(to(whole6, 1)[:61], atPayloadLength, 7), l.b, rxPort},
+		{"UDP header cut off, owned address", edit16(to(owned6, 1)[:61], atPayloadLength, 7), l.b, rxPort},
 		{"TCP data offset of 4 words", edit(tcpHit, atTCPOffset6, 0x40), l.b, rxBadLength},
 		{"TCP data offset beyond the packet", edit(edit16(tcpHit, atPayloadLength, 40), atTCPOffset6, 0xb0), l.b, rxBadLength},
 		{"TCP data offset up to the packet's end", edit(edit16(tcpHit, atPayloadLength, 40), atTCPOffset6, 0xa0), l.b, rxPort},
@@ -157,32 +157,32 @@ func testUplinkICMP6(l *lab) {
 		{"unreachable that quotes a fragment", report(1, shared6, fragment6(datagram(peerMAC, l.mac, at(shared6, 7000), at(peer6, 1), 64), 0, 64, true)[atIP:]), l.a, rxPass},
 		{"unreachable that quotes another protocol", report(1, shared6, edit(sent(shared6, 7000), 6, 132)), l.a, rxPass},
 		{"unreachable that quotes IPv4", report(1, shared6, edit(sent(shared6, 7000), 0, 0x45)), l.a, rxPass},
-		{"unreachable that quotes another's address", report(1, shared6, sent(whole6, 9)), l.a, rxPass},
-		{"unreachable for the whole address", report(1, whole6, sent(whole6, 5)), l.b, rxPort},
-		{"unreachable for a more specific tag of it", report(1, whole6, sent(whole6, 9)), l.a, rxPort},
-		{"unreachable for a block of it", report(1, whole6, sentTCP(whole6, 131)), l.a, rxPort},
+		{"unreachable that quotes another's address", report(1, shared6, sent(owned6, 9)), l.a, rxPass},
+		{"unreachable for the owned address", report(1, owned6, sent(owned6, 5)), l.b, rxPort},
+		{"unreachable for a more specific tag of it", report(1, owned6, sent(owned6, 9)), l.a, rxPort},
+		{"unreachable for a block of it", report(1, owned6, sentTCP(owned6, 131)), l.a, rxPort},
 	})
 }
 
 func testUplinkND(l *lab) {
-	group, groupMAC := solicitedNode(whole6)
+	group, groupMAC := solicitedNode(owned6)
 	ours, oursMAC := solicitedNode(shared6)
 	source := linkOption(layers.ICMPv6OptSourceAddress, peerMAC)
-	asks := nd(groupMAC, peerMAC, peer6, group, 135, solicits(whole6, source))
+	asks := nd(groupMAC, peerMAC, peer6, group, 135, solicits(owned6, source))
 	l.wantReceived([]received{
-		{"solicitation for the whole address", asks, l.b, rxPort},
+		{"solicitation for the owned address", asks, l.b, rxPort},
 		{"the same, port gone", asks, 0, rxPortGone},
-		{"the same, from the unspecified address", nd(groupMAC, peerMAC, nobody6, group, 135, solicits(whole6, nil)), l.b, rxPort},
-		{"the same, by unicast", nd(l.mac, peerMAC, peer6, whole6, 135, solicits(whole6, source)), l.b, rxPort},
-		{"the same, by unicast to the shared address", nd(l.mac, peerMAC, peer6, shared6, 135, solicits(whole6, source)), l.b, rxPort},
-		{"by unicast to the whole address, for the shared one", nd(l.mac, peerMAC, peer6, whole6, 135, solicits(shared6, source)), l.b, rxPort},
-		{"for the whole address, to all nodes", nd(l.mac, peerMAC, peer6, nodes6, 135, solicits(whole6, source)), l.b, rxPort},
-		{"the same by multicast", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 135, solicits(whole6, source)), l.b, rxPass},
+		{"the same, from the unspecified address", nd(groupMAC, peerMAC, nobody6, group, 135, solicits(owned6, nil)), l.b, rxPort},
+		{"the same, by unicast", nd(l.mac, peerMAC, peer6, owned6, 135, solicits(owned6, source)), l.b, rxPort},
+		{"the same, by unicast to the shared address", nd(l.mac, peerMAC, peer6, shared6, 135, solicits(owned6, source)), l.b, rxPort},
+		{"by unicast to the owned address, for the shared one", nd(l.mac, peerMAC, peer6, owned6, 135, solicits(shared6, source)), l.b, rxPort},
+		{"for the owned address, to all nodes", nd(l.mac, peerMAC, peer6, nodes6, 135, solicits(owned6, source)), l.b, rxPort},
+		{"the same by multicast", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 135, solicits(owned6, source)), l.b, rxPass},
 		{"to another group's MAC address", edit(asks, 5, 0x78), l.b, rxPass},
 		{"to another group", edit(edit(asks, 53, 0x78), 5, 0x78), l.b, rxPass},
 		{"to a group of another scope", edit(asks, 39, 0x05), l.b, rxPass},
-		{"by broadcast", nd(bcast, peerMAC, peer6, group, 135, solicits(whole6, source)), l.b, rxPass},
-		{"to another host's MAC address", nd(peerMAC, peerMAC, peer6, group, 135, solicits(whole6, source)), l.b, rxPass},
+		{"by broadcast", nd(bcast, peerMAC, peer6, group, 135, solicits(owned6, source)), l.b, rxPass},
+		{"to another host's MAC address", nd(peerMAC, peerMAC, peer6, group, 135, solicits(owned6, source)), l.b, rxPass},
 		{"for the shared address", nd(oursMAC, peerMAC, peer6, ours, 135, solicits(shared6, source)), l.b, rxPass},
 		{"for the shared address, by unicast", nd(l.mac, peerMAC, peer6, shared6, 135, solicits(shared6, source)), l.b, rxPass},
 		{"payload length beyond the frame", edit16(asks, atPayloadLength, 33), l.b, rxBadLength},
@@ -191,11 +191,11 @@ func testUplinkND(l *lab) {
 		{"target cut off", asks[:77], l.b, rxTruncated},
 		{"header cut off", asks[:53], l.b, rxTruncated},
 		{"IP version 4", edit(asks, 14, 0x45), l.b, rxPass},
-		{"advertisement to the whole address", nd(l.mac, peerMAC, peer6, whole6, 136, advertises(peer6, 0x60, linkOption(layers.ICMPv6OptTargetAddress, peerMAC))), l.b, rxPort},
-		{"advertisement of the whole address by a stranger", nd(l.mac, peerMAC, peer6, shared6, 136, advertises(whole6, 0x60, nil)), l.b, rxPass},
+		{"advertisement to the owned address", nd(l.mac, peerMAC, peer6, owned6, 136, advertises(peer6, 0x60, linkOption(layers.ICMPv6OptTargetAddress, peerMAC))), l.b, rxPort},
+		{"advertisement of the owned address by a stranger", nd(l.mac, peerMAC, peer6, shared6, 136, advertises(owned6, 0x60, nil)), l.b, rxPass},
 		{"advertisement to all nodes", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 136, advertises(peer6, 0x20, nil)), l.b, rxPass},
 		{"router advertisement to all nodes", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 134, &layers.ICMPv6RouterAdvertisement{}), l.b, rxPass},
-		{"router advertisement to the whole address", nd(l.mac, peerMAC, peer6, whole6, 134, &layers.ICMPv6RouterAdvertisement{}), l.b, rxPort},
+		{"router advertisement to the owned address", nd(l.mac, peerMAC, peer6, owned6, 134, &layers.ICMPv6RouterAdvertisement{}), l.b, rxPort},
 		{"a datagram to the group", datagram(groupMAC, peerMAC, netip.AddrPortFrom(peer6, 1), netip.AddrPortFrom(group, 9), 64), l.b, rxPass},
 		{"multicast DNS", datagram([]byte{0x33, 0x33, 0, 0, 0, 0xfb}, peerMAC, netip.AddrPortFrom(peer6, 5353), netip.MustParseAddrPort("[ff02::fb]:5353"), 64), l.b, rxPass},
 	})

@@ -34,10 +34,10 @@ func TestUplink(t *testing.T) {
 	}
 }
 
-// The programs look a port or a whole address up only if its tag count is not 0.
+// The programs look a port or an owned address up only if its tag count is not 0.
 func TestTagCounts(t *testing.T) {
 	inLab(t, true, func(l *lab) {
-		port, addr := Key(TagUDP, shared.As4(), 7000), Key(TagAddr, whole.As4(), 0)
+		port, addr := Key(TagUDP, shared.As4(), 7000), Key(TagAddr, owned.As4(), 0)
 		to := func(a netip.Addr) []byte {
 			return datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 5000), netip.AddrPortFrom(a, 7000), 64)
 		}
@@ -47,9 +47,9 @@ func TestTagCounts(t *testing.T) {
 		must(t, l.objs.TagCounts.Put(CountOf(TagUDP, 7000), uint32(0)))
 		l.want("port without a count", l.objs.UnetUplink, to(shared), l.uplink, 0, rxPass)
 		l.claim(addr, l.port(l.a))
-		l.want("counted address", l.objs.UnetUplink, to(whole), l.uplink, 0, rxPort)
+		l.want("counted address", l.objs.UnetUplink, to(owned), l.uplink, 0, rxPort)
 		must(t, l.objs.TagCounts.Put(CountOf(TagAddr, 0), uint32(0)))
-		l.want("address without a count", l.objs.UnetUplink, to(whole), l.uplink, 0, rxPass)
+		l.want("address without a count", l.objs.UnetUplink, to(owned), l.uplink, 0, rxPass)
 	})
 }
 
@@ -58,10 +58,10 @@ func testUplink(l *lab) {
 	l.claim(Key(TagTCP, shared.As4(), 7000), l.port(l.b)) // another protocol, another owner
 	l.claim(Key(TagUDPBlock, shared.As4(), 7040), l.port(l.b))
 	l.claim(Key(TagTCPBlock, shared.As4(), 32768), l.port(l.a))
-	l.claim(Key(TagAddr, whole.As4(), 0), l.port(l.b))
-	l.claim(Key(TagUDP, whole.As4(), 9), l.port(l.a)) // more specific than the address
-	l.claim(Key(TagTCPBlock, whole.As4(), 128), l.port(l.a))
-	l.claim(Key(TagTCP, whole.As4(), 130), l.port(l.b)) // more specific than the block
+	l.claim(Key(TagAddr, owned.As4(), 0), l.port(l.b))
+	l.claim(Key(TagUDP, owned.As4(), 9), l.port(l.a)) // more specific than the address
+	l.claim(Key(TagTCPBlock, owned.As4(), 128), l.port(l.a))
+	l.claim(Key(TagTCP, owned.As4(), 130), l.port(l.b)) // more specific than the block
 	l.claim(MessageKey(7), l.port(l.a))
 	l.claim(Key(TagUDP, shared.As4(), 7001), Owner{Queue: 0})
 	l.claim(Key(TagUDP, shared.As4(), 7002), Owner{Queue: 5})
@@ -97,13 +97,13 @@ func testUplink(l *lab) {
 		{"TCP block, first port", tcpTo(shared, 32768), l.a, rxPort},
 		{"TCP block, last port", tcpTo(shared, 32831), l.a, rxPort},
 		{"port behind a TCP block", tcpTo(shared, 32832), l.a, rxPass},
-		{"whole address, UDP", to(whole, 1234), l.b, rxPort},
-		{"whole address, TCP", tcpTo(whole, 1), l.b, rxPort},
-		{"the exact tag before the whole address", to(whole, 9), l.a, rxPort},
-		{"the block before the whole address", tcpTo(whole, 129), l.a, rxPort},
-		{"the exact tag before the block", tcpTo(whole, 130), l.b, rxPort},
-		{"whole address, ping", quote(l.mac, peerMAC, peer, whole, 8, nil), l.b, rxPort},
-		{"whole address, a protocol without ports", edit(to(whole, 9), atProtocol, 47), l.b, rxPort},
+		{"owned address, UDP", to(owned, 1234), l.b, rxPort},
+		{"owned address, TCP", tcpTo(owned, 1), l.b, rxPort},
+		{"the exact tag before the owned address", to(owned, 9), l.a, rxPort},
+		{"the block before the owned address", tcpTo(owned, 129), l.a, rxPort},
+		{"the exact tag before the block", tcpTo(owned, 130), l.b, rxPort},
+		{"owned address, ping", quote(l.mac, peerMAC, peer, owned, 8, nil), l.b, rxPort},
+		{"owned address, a protocol without ports", edit(to(owned, 9), atProtocol, 47), l.b, rxPort},
 		{"ping of the shared address", quote(l.mac, peerMAC, peer, shared, 8, nil), l.a, rxPass},
 		{"first fragment, UDP hit", edit(hit, atFragment, 0x20), l.a, rxFragment},
 		{"later fragment, UDP hit", edit(hit, atFragment+1, 1), l.a, rxPass},
@@ -115,25 +115,25 @@ func testUplink(l *lab) {
 		{"first fragment to a port without an owner", fragment4(to(shared, 53), 0, 16, true), l.a, rxPass},
 		{"first fragment of another protocol", edit(fragment4(hit, 0, 16, true), atProtocol, 132), l.a, rxPass},
 		{"don't fragment is no fragment", edit(hit, atFragment, 0x40), l.a, rxPort},
-		{"first fragment, whole address", edit(to(whole, 9), atFragment, 0x20), l.b, rxPort},
-		{"later fragment, whole address", edit(to(whole, 9), atFragment+1, 1), l.b, rxPort},
+		{"first fragment, owned address", edit(to(owned, 9), atFragment, 0x20), l.b, rxPort},
+		{"later fragment, owned address", edit(to(owned, 9), atFragment+1, 1), l.b, rxPort},
 		{"IP version 6 in an IPv4 frame", edit(hit, atVersionIHL, 0x65), l.a, rxPass},
 		{"IHL of 4 words", edit(hit, atVersionIHL, 0x44), l.a, rxPass},
 		{"IHL beyond the frame", edit(hit[:46], atVersionIHL, 0x4f), l.a, rxTruncated},
 		{"total length beyond the frame", edit(hit, atTotalLength, 1), l.a, rxBadLength},
-		{"total length less than the header's", edit(to(whole, 1), atTotalLength+1, 19), l.b, rxBadLength},
+		{"total length less than the header's", edit(to(owned, 1), atTotalLength+1, 19), l.b, rxBadLength},
 		{"UDP length beyond the packet", edit(hit, atUDPLength, 1), l.a, rxBadLength},
 		{"UDP length less than the header's", edit(hit, atUDPLength+1, 7), l.a, rxBadLength},
 		{"the same, no owner", edit(to(shared, 53), atUDPLength+1, 7), l.a, rxPass},
-		{"the same, whole address: its owner judges", edit(to(whole, 1), atUDPLength+1, 7), l.b, rxPort},
+		{"the same, owned address: its owner judges", edit(to(owned, 1), atUDPLength+1, 7), l.b, rxPort},
 		{"UDP header behind the packet's end", edit(hit, atTotalLength+1, 27), l.a, rxBadLength},
 		{"UDP header cut off", hit[:41], l.a, rxTruncated},
-		{"UDP header cut off, whole address", edit16(to(whole, 1)[:41], atTotalLength, 27), l.b, rxPort},
+		{"UDP header cut off, owned address", edit16(to(owned, 1)[:41], atTotalLength, 27), l.b, rxPort},
 		{"TCP data offset of 4 words", edit(tcpHit, atTCPOffset, 0x40), l.b, rxBadLength},
 		{"TCP data offset beyond the packet", edit(edit16(tcpHit, atTotalLength, 60), atTCPOffset, 0xb0), l.b, rxBadLength},
 		{"TCP data offset up to the packet's end", edit(edit16(tcpHit, atTotalLength, 60), atTCPOffset, 0xa0), l.b, rxPort},
 		{"TCP data offset of 4 words, no owner", edit(tcpTo(shared, 53), atTCPOffset, 0x40), l.b, rxPass},
-		{"TCP data offset of 4 words, whole address: its owner judges", edit(tcpTo(whole, 1), atTCPOffset, 0x40), l.b, rxPort},
+		{"TCP data offset of 4 words, owned address: its owner judges", edit(tcpTo(owned, 1), atTCPOffset, 0x40), l.b, rxPort},
 		{"TCP header cut off", tcpHit[:53], l.b, rxTruncated},
 		{"IP header cut off", hit[:33], l.a, rxTruncated},
 		{"only an Ethernet header", hit[:14], l.a, rxTruncated},
@@ -207,21 +207,21 @@ func testUplinkICMP(l *lab) {
 		{"unreachable that quotes TCP of a UDP tag's port", unreachable(shared, sentTCP(shared, 7001)), l.b, rxPass},
 		{"unreachable that quotes a port of a block", unreachable(shared, sentTCP(shared, 32800)), l.a, rxPort},
 		{"unreachable that quotes another protocol", unreachable(shared, edit(sent(shared, 7000), 9, 132)), l.a, rxPass},
-		{"unreachable that quotes another's address", unreachable(shared, sent(whole, 9)), l.a, rxPass},
-		{"unreachable for the whole address", unreachable(whole, sent(whole, 5)), l.b, rxPort},
-		{"unreachable for a more specific tag of it", unreachable(whole, sent(whole, 9)), l.a, rxPort},
-		{"unreachable for a block of it", unreachable(whole, sentTCP(whole, 131)), l.a, rxPort},
+		{"unreachable that quotes another's address", unreachable(shared, sent(owned, 9)), l.a, rxPass},
+		{"unreachable for the owned address", unreachable(owned, sent(owned, 5)), l.b, rxPort},
+		{"unreachable for a more specific tag of it", unreachable(owned, sent(owned, 9)), l.a, rxPort},
+		{"unreachable for a block of it", unreachable(owned, sentTCP(owned, 131)), l.a, rxPort},
 	})
 }
 
 func testUplinkARP(l *lab) {
 	l.wantReceived([]received{
-		{"ARP request for the whole address", arp(bcast, peerMAC, peerMAC, peer, whole, 1), l.b, rxPort},
-		{"ARP reply to the whole address", arp(l.mac, peerMAC, peerMAC, peer, whole, 2), l.b, rxPort},
+		{"ARP request for the owned address", arp(bcast, peerMAC, peerMAC, peer, owned, 1), l.b, rxPort},
+		{"ARP reply to the owned address", arp(l.mac, peerMAC, peerMAC, peer, owned, 2), l.b, rxPort},
 		{"ARP request for the shared address", arp(bcast, peerMAC, peerMAC, peer, shared, 1), l.a, rxPass},
-		{"ARP for the whole address to another host", arp(peerMAC, peerMAC, peerMAC, peer, whole, 2), l.b, rxPass},
-		{"ARP that is not for IPv4", edit(arp(bcast, peerMAC, peerMAC, peer, whole, 1), 16, 1), l.b, rxPass},
-		{"ARP cut off", arp(bcast, peerMAC, peerMAC, peer, whole, 1)[:41], l.b, rxTruncated},
+		{"ARP for the owned address to another host", arp(peerMAC, peerMAC, peerMAC, peer, owned, 2), l.b, rxPass},
+		{"ARP that is not for IPv4", edit(arp(bcast, peerMAC, peerMAC, peer, owned, 1), 16, 1), l.b, rxPass},
+		{"ARP cut off", arp(bcast, peerMAC, peerMAC, peer, owned, 1)[:41], l.b, rxTruncated},
 	})
 }
 
@@ -248,7 +248,7 @@ func testUplinkVLAN(l *lab) {
 		{"802.1Q of priority only", inside(q, vlan(0, ip)), l.a, rxPort},
 		{"802.1ad of priority only", inside(ad, vlan(0, ip)), l.a, rxPort},
 		{"priority 7", tagged(inside(ip), q, 0, 15), l.a, rxPort},
-		{"priority only, ARP for the whole address", tagged(arp(bcast, peerMAC, peerMAC, peer, whole, 1), q, 0, 3), l.b, rxPort},
+		{"priority only, ARP for the owned address", tagged(arp(bcast, peerMAC, peerMAC, peer, owned, 1), q, 0, 3), l.b, rxPort},
 		{"priority only, no owner", tagged(datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, 53), 9), q, 0, 3), l.a, rxPass},
 		{"priority only, a first fragment", tagged(fragment4(inside(ip), 0, 8, true), q, 0, 3), l.a, rxFragment},
 		{"priority only, another's MAC address", tagged(edit(inside(ip), 0, 0x0a), q, 0, 3), l.a, rxPass},
@@ -260,8 +260,8 @@ func testUplinkVLAN(l *lab) {
 		{"802.1ad", inside(ad, vlan(100, ip)), l.a, rxVLAN},
 		{"802.1Q in 802.1ad", inside(ad, vlan(100, q), vlan(200, ip)), l.a, rxVLAN},
 		{"802.1Q in 802.1Q", inside(q, vlan(100, q), vlan(200, ip)), l.a, rxVLAN},
-		{"802.1Q, ARP for the whole address", build(eth(bcast, peerMAC, q), vlan(100, layers.EthernetTypeARP),
-			gopacket.Payload(arp(bcast, peerMAC, peerMAC, peer, whole, 1)[14:])), l.b, rxVLAN},
+		{"802.1Q, ARP for the owned address", build(eth(bcast, peerMAC, q), vlan(100, layers.EthernetTypeARP),
+			gopacket.Payload(arp(bcast, peerMAC, peerMAC, peer, owned, 1)[14:])), l.b, rxVLAN},
 		{"802.1Q, nothing inside", inside(q, vlan(100, ip))[:14], l.a, rxTruncated},
 		{"an unknown EtherType", build(eth(l.mac, peerMAC, 0x9100), gopacket.Payload(make([]byte, 46))), l.a, rxPass},
 	})

@@ -170,8 +170,8 @@ func (m *Mux) updateAddresses() error {
 		m.mu.Lock()
 		o := l.owner
 		m.mu.Unlock()
-		cerr := l.close(fmt.Errorf("%w: the host has taken %v, which the endpoint held as a whole", ErrAddrTaken, a))
-		m.log.Warn("endpoint ended: the host has taken the address that it held as a whole", "addr", a, "endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", cerr)
+		cerr := l.close(fmt.Errorf("%w: the host has taken %v, which the endpoint owned", ErrAddrTaken, a))
+		m.log.Warn("endpoint ended: the host has taken the address that it owned", "addr", a, "endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", cerr)
 	}
 	return err
 }
@@ -226,7 +226,7 @@ func (m *Mux) openTo(own addresses) error {
 }
 
 // follow puts tags into effect or suspends them, and notifies leases of the addresses of their
-// suspended tags. taken are the leases whose whole address the host has now. m.mu is held.
+// suspended tags. taken are the leases whose owned address the host has now. m.mu is held.
 func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 	taken = map[*Lease]netip.Addr{}
 	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // number of tags by address
@@ -290,19 +290,19 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 	return nil
 }
 
-// A whole address is an address of the uplink's network that neither the host, a neighbour nor
+// An owned address is an address of the uplink's network that neither the host, a neighbour nor
 // a router has. Its endpoint answers ARP requests or neighbour solicitations for it, and
 // receives what other endpoints send there. So an endpoint that claimed the address of another
 // host would get that host's traffic.
 
-// setAside reserves the whole addresses of a request for it, all or none, until putBack.
+// setAside reserves the owned addresses of a request for it, all or none, until putBack.
 func (m *Mux) setAside(c *claiming) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c.l.closed {
 		return endpoint.ErrLeaseClosed
 	}
-	for i, a := range c.whole {
+	for i, a := range c.owned {
 		t := endpoint.AddrTag(a)
 		err := m.tags.free(c.l, t)
 		switch {
@@ -312,7 +312,7 @@ func (m *Mux) setAside(c *claiming) error {
 			err = held(t, "another claim of it is in progress")
 		}
 		if err != nil {
-			m.forget(c.whole[:i])
+			m.forget(c.owned[:i])
 			return err
 		}
 		m.aside[a] = true
@@ -324,26 +324,26 @@ func (m *Mux) setAside(c *claiming) error {
 func (m *Mux) putBack(c *claiming) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forget(c.whole)
+	m.forget(c.owned)
 }
 
-func (m *Mux) forget(whole []netip.Addr) {
-	for _, a := range whole {
+func (m *Mux) forget(owned []netip.Addr) {
+	for _, a := range owned {
 		delete(m.aside, a)
 	}
 }
 
-// vacant checks that the whole addresses of a request are in the uplink's network and that no
+// vacant checks that the owned addresses of a request are in the uplink's network and that no
 // host has them: first in the kernel's tables, then by probes on the network.
 func (m *Mux) vacant(ctx context.Context, c *claiming) error {
-	if len(c.whole) == 0 {
+	if len(c.owned) == 0 {
 		return nil
 	}
 	hops, err := m.routes.NextHops()
 	if err != nil {
 		return err
 	}
-	for _, a := range c.whole {
+	for _, a := range c.owned {
 		if err := m.vacantToKernel(a, c, hops); err != nil {
 			return err
 		}
@@ -354,7 +354,7 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	err = m.routes.Vacant(ctx, m.up.addr, c.whole)
+	err = m.routes.Vacant(ctx, m.up.addr, c.owned)
 	var used *route.InUse
 	if errors.As(err, &used) {
 		return held(endpoint.AddrTag(used.Addr), "the host at MAC address %v has it", used.At)
@@ -379,7 +379,7 @@ func (r *reserver) joinGroup(a netip.Addr) (fds []int, err error) {
 	return []int{fd}, nil
 }
 
-// vacantToKernel checks a whole address against the kernel's tables: addresses, subnets,
+// vacantToKernel checks an owned address against the kernel's tables: addresses, subnets,
 // translation, routes (hops) and neighbours.
 func (m *Mux) vacantToKernel(a netip.Addr, c *claiming, hops map[netip.Addr]bool) error {
 	t, own := endpoint.AddrTag(a), c.own
@@ -418,7 +418,7 @@ func (m *Mux) vacantToKernel(a netip.Addr, c *claiming, hops map[netip.Addr]bool
 	return nil
 }
 
-// claimAddr enters a whole address that was set aside and is vacant. m.mu is held and the
+// claimAddr enters an owned address that was set aside and is vacant. m.mu is held and the
 // calling thread is in the uplink's namespace.
 func (m *Mux) claimAddr(l *Lease, t endpoint.Tag, r *reserver) error {
 	if n := m.tags.onAddr[t.Addr]; n > 0 { // the host had the address a moment ago, and its tags are left

@@ -178,9 +178,9 @@ func TestLostAddressWithoutAMux(t *testing.T) {
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
 	c := l.serve(order{})
-	early, later, whole := udpTag("10.0.0.3:7000"), udpTag("10.0.0.4:7000"), addrTag("10.0.0.77")
+	early, later, owned := udpTag("10.0.0.3:7000"), udpTag("10.0.0.4:7000"), addrTag("10.0.0.77")
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{early, later, udpTag("10.0.0.5:7000")}})
-	w := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{whole, udpTag("10.0.0.77:7000")}})
+	w := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{owned, udpTag("10.0.0.77:7000")}})
 	takeFrom(t, l.A, l.A.Interface, "10.0.0.5/24")
 	takeFrom(t, l.A, l.A.Interface, "10.0.0.3/24") // when its tag is suspended, the tag of 10.0.0.5 is suspended, too
 	from3 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.3:7000", "10.0.0.2:9000", "from 10.0.0.3")
@@ -229,9 +229,9 @@ func TestLostAddressWithoutAMux(t *testing.T) {
 	}
 }
 
-// The host takes an address that an endpoint holds whole, on any interface: the endpoint ends with
+// The host takes an address that an endpoint owns, on any interface: the endpoint ends with
 // the reason, and the host's service is reached at the address.
-func TestHostTakesAWholeAddress(t *testing.T) {
+func TestHostTakesAnOwnedAddress(t *testing.T) {
 	l := openLab6(t)
 	for _, c := range []struct{ addr, prefix, iface string }{
 		{"10.0.0.77", "10.0.0.77/24", l.A.Interface},

@@ -276,10 +276,10 @@ func (m *Mux) adopt() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, whole := range []bool{true, false} {
+	for _, owned := range []bool{true, false} {
 		for t, owner := range tags {
 			l := alive[owner.WithEffect(true)]
-			if whole != (t.Kind == endpoint.TagAddr) {
+			if owned != (t.Kind == endpoint.TagAddr) {
 				continue
 			}
 			if err := m.readmit(l, t, owner.Suspended()); err != nil {

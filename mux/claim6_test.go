@@ -366,8 +366,8 @@ func TestIPv6AddressesInDoubt(t *testing.T) {
 	}
 }
 
-// Whole IPv6 addresses that cannot be claimed.
-func TestWholeIPv6Addresses(t *testing.T) {
+// Owned IPv6 addresses that cannot be claimed.
+func TestOwnedIPv6Addresses(t *testing.T) {
 	l := openLab6(t)
 	a, b := l.open(), l.open()
 	hw := parseMAC("02:00:00:00:00:77")
@@ -432,7 +432,7 @@ func TestWholeIPv6Addresses(t *testing.T) {
 	}
 }
 
-// While a whole IPv6 address is held, the uplink receives solicitations for it.
+// While an owned IPv6 address is held, the uplink receives solicitations for it.
 func TestSolicitedNodeGroups(t *testing.T) {
 	l := openLab6(t)
 	group := func(last string) bool {
@@ -458,14 +458,14 @@ func TestSolicitedNodeGroups(t *testing.T) {
 }
 
 // Packets of another host's kernel to a claimed port arrive at its owner, for a single port or a
-// block, on a shared or a whole address, and nowhere else.
+// block, on a shared or an owned address, and nowhere else.
 func TestClaimedPortsGetTheirFrames(t *testing.T) {
 	l := openLab6(t)
 	setNeighbour(t, l.B, "10.0.0.77", l.A.LinkAddr)
 	setNeighbour(t, l.B, "fd00::77", l.A.LinkAddr)
-	whole, whole6 := addrTag("10.0.0.77"), addrTag("fd00::77")
+	owned, owned6 := addrTag("10.0.0.77"), addrTag("fd00::77")
 	other := l.open(udpTag("10.0.0.1:7001"), tcpTag("[fd00::1]:7001"), udpBlock("10.0.0.1:40064"), tcpBlock("[fd00::1]:40064"))
-	a := l.open(append(sharedTags, whole, whole6,
+	a := l.open(append(sharedTags, owned, owned6,
 		tcpTag("10.0.0.77:80"), udpBlock("10.0.0.77:40000"), udpTag("[fd00::77]:80"), tcpBlock("[fd00::77]:40000"))...)
 	for _, tag := range a.grant.Tags {
 		if tag.Kind == endpoint.TagAddr {
@@ -555,7 +555,7 @@ func TestErrorsReachTheOwnerOfTheBlock(t *testing.T) {
 	b.nothing("errors about another's datagrams")
 }
 
-// Solicitations for a whole IPv6 address arrive at its owner, which answers; those for the shared
+// Solicitations for an owned IPv6 address arrive at its owner, which answers; those for the shared
 // address go to the kernel.
 func TestSolicitationsReachTheOwner(t *testing.T) {
 	l := openLab6(t)

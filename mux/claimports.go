@@ -17,7 +17,7 @@ import (
 )
 
 // Ports are claimed on an address of the uplink, which endpoints share with the kernel, or on
-// a whole address that the lease holds. Each port of a shared address is reserved in the
+// an owned address that the lease holds. Each port of a shared address is reserved in the
 // kernel (see reserver), so a block takes 64 descriptors of this process: a hundred blocks
 // need a limit of open files (RLIMIT_NOFILE) above 8,500.
 
@@ -40,16 +40,16 @@ const (
 
 // claimPorts claims a port or a block.
 func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
-	switch whole := m.tags.get(endpoint.AddrTag(t.Addr)); {
-	case whole != nil && whole.by != c.l:
-		return t, held(t, "another endpoint holds the whole address: choose another, or end that one")
-	case whole != nil: // the kernel does not have the address, so there is nothing to reserve; permits has passed
+	switch owned := m.tags.get(endpoint.AddrTag(t.Addr)); {
+	case owned != nil && owned.by != c.l:
+		return t, held(t, "another endpoint holds the owned address: choose another, or end that one")
+	case owned != nil: // the kernel does not have the address, so there is nothing to reserve; permits has passed
 		r = nil
 	default:
 		if err := c.own.mayShare(t, m.up.name); err != nil {
 			return t, err
 		}
-		if err := m.permits(c, t); err != nil { // again: at the check in ask the lease may have held the whole address
+		if err := m.permits(c, t); err != nil { // again: at the check in ask the lease may have held the owned address
 			return t, err
 		}
 	}
@@ -68,7 +68,7 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 	return t, m.enterPorts(c.l, t, r, ports)
 }
 
-// enterPorts enters a port or a block that no endpoint holds. r is nil for a port of a whole
+// enterPorts enters a port or a block that no endpoint holds. r is nil for a port of an owned
 // address. An error that wraps EADDRINUSE: the kernel uses a port of it.
 func (m *Mux) enterPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.Ports) error {
 	if r == nil {
@@ -86,7 +86,7 @@ func (m *Mux) enterPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.
 
 // choose claims a port, a block or a message tag that is free and that the rule permits. It
 // enters only the one it returns, since a tag is in effect at once. r is nil for a port of a
-// whole address. After each candidate that the kernel refuses it releases m.mu for a moment.
+// owned address. After each candidate that the kernel refuses it releases m.mu for a moment.
 func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (endpoint.Tag, error) {
 	list, none, err := m.candidates(c, t, r, ports)
 	if err != nil {
@@ -225,15 +225,15 @@ func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat
 // bind(2) does not fail for these ports (ADR 27). Ports that it uses now are not claimed. The policy
 // decides about ports that it may use later ([Claims].Translated).
 
-// translation reads which ports of the uplink's addresses, and of whole addresses that are
+// translation reads which ports of the uplink's addresses, and of owned addresses that are
 // being claimed, translation uses or may use.
-func (m *Mux) translation(own addresses, whole []netip.Addr) (ports map[netip.Addr]*nat.Ports, err error) {
+func (m *Mux) translation(own addresses, owned []netip.Addr) (ports map[netip.Addr]*nat.Ports, err error) {
 	shared := make([]netip.Addr, len(own.uplink))
 	for i, p := range own.uplink {
 		shared[i] = p.Addr()
 	}
 	err = route.Within(m.ns, func() (err error) {
-		ports, err = m.nat.Look(shared, whole)
+		ports, err = m.nat.Look(shared, owned)
 		return err
 	})
 	if err != nil {

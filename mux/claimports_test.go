@@ -238,8 +238,8 @@ func TestAnyPort(t *testing.T) {
 // A port belongs to one endpoint and one tag, alone or in a block.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	l := openLab6(t)
-	whole, whole6 := addrTag("10.0.0.77"), addrTag("fd00::77")
-	a := l.open(whole, whole6)
+	owned, owned6 := addrTag("10.0.0.77"), addrTag("fd00::77")
+	a := l.open(owned, owned6)
 	b := l.open()
 	held, denied := endpoint.ErrTagHeld, endpoint.ErrTagDenied
 	for _, at := range []string{"10.0.0.1", "[fd00::1]", "10.0.0.77", "[fd00::77]"} {
@@ -287,7 +287,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 		}
 	}
 	for _, tag := range []endpoint.Tag{udpBlock("10.0.0.77:40000"), tcpBlock("[fd00::77]:40000")} {
-		if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, held) || !strings.Contains(err.Error(), "whole address") {
+		if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, held) || !strings.Contains(err.Error(), "owned address") {
 			t.Errorf("claim %v of another's address: %v", tag, err)
 		}
 	}
@@ -367,8 +367,8 @@ func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
 	claim(tcpBlock("10.0.0.1:0"), false)
 }
 
-// All ports of a whole address can be claimed: 512 blocks from 32768 on, in random order.
-func TestAnyBlockOfAWholeAddress(t *testing.T) {
+// All ports of an owned address can be claimed: 512 blocks from 32768 on, in random order.
+func TestAnyBlockOfAnOwnedAddress(t *testing.T) {
 	l := openLab6(t)
 	a := l.open(addrTag("fd00::77"))
 	seen := map[uint16]bool{}
@@ -416,7 +416,7 @@ func TestReadmit(t *testing.T) {
 	for _, at := range []string{"10.0.0.1:40001", "10.0.0.1:40062"} {
 		program{network: "tcp4", at: at, listen: true}.keep(t, l.A)
 	}
-	// Whole addresses come first, as in adopt.
+	// Owned addresses come first, as in adopt.
 	order := slices.Clone(tags)
 	slices.SortStableFunc(order, func(a, b endpoint.Tag) int { return cmp.Compare(int(b.Kind), int(a.Kind)) })
 	for _, tag := range order {

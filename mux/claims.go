@@ -18,7 +18,7 @@ type claiming struct {
 	l     *Lease
 	tags  []endpoint.Tag // as [Mux.named] returns them
 	rule  Claims
-	whole []netip.Addr // the whole addresses among them
+	owned []netip.Addr // the owned addresses among them
 	own   addresses    // of the host, as read by ask; empty if no tag has an address
 }
 
@@ -47,7 +47,7 @@ func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
 		}
 		c.tags = append(c.tags, t)
 		if t.Kind == endpoint.TagAddr {
-			c.whole = append(c.whole, t.Addr)
+			c.owned = append(c.owned, t.Addr)
 		}
 	}
 	m.mu.Lock()
@@ -94,11 +94,11 @@ func wild(t endpoint.Tag) bool {
 	return hasPorts(t) && t.Port == 0 || t.Kind == endpoint.TagMessage && t.Message == 0
 }
 
-// permits checks a tag against the rule. Ports of a whole address that the lease holds or
+// permits checks a tag against the rule. Ports of an owned address that the lease holds or
 // claims need no permission of their own. m.mu is held.
 func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
 	if hasPorts(t) {
-		if whole := m.tags.get(endpoint.AddrTag(t.Addr)); slices.Contains(c.whole, t.Addr) || whole != nil && whole.by == c.l {
+		if owned := m.tags.get(endpoint.AddrTag(t.Addr)); slices.Contains(c.owned, t.Addr) || owned != nil && owned.by == c.l {
 			return nil
 		}
 	}
@@ -118,7 +118,7 @@ func (m *Mux) room(c *claiming) error {
 // the addresses, ports and message tags that were chosen for wildcards.
 //
 // First it queries the kernel and probes the network, without m.mu. During that time the
-// whole addresses are set aside: no other request gets them. Then, with m.mu held, it enters
+// owned addresses are set aside: no other request gets them. Then, with m.mu held, it enters
 // the tags, and gives all back after an error.
 func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Tag, err error) {
 	if len(c.tags) == 0 {
@@ -132,7 +132,7 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 	}
 	defer m.putBack(c)
 	if slices.ContainsFunc(c.tags, addressed) {
-		if c.own.nat, err = m.translation(c.own, c.whole); err != nil {
+		if c.own.nat, err = m.translation(c.own, c.owned); err != nil {
 			return nil, err
 		}
 	}
@@ -175,7 +175,7 @@ func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	return err
 }
 
-// claimAll enters the tags of a request, whose whole addresses are vacant, all or none. It
+// claimAll enters the tags of a request, whose owned addresses are vacant, all or none. It
 // closes r. m.mu is held and the calling thread is in the uplink's namespace.
 func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err error) {
 	entered := make([]endpoint.Tag, len(c.tags))
@@ -184,10 +184,10 @@ func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err er
 			claimed, err = nil, errors.Join(err, m.releaseAll(c.l, entered))
 		}
 	}()
-	// Whole addresses first: other tags may be on them.
-	for _, whole := range []bool{true, false} {
+	// Owned addresses first: other tags may be on them.
+	for _, owned := range []bool{true, false} {
 		for i, t := range c.tags {
-			if whole != (t.Kind == endpoint.TagAddr) {
+			if owned != (t.Kind == endpoint.TagAddr) {
 				continue
 			}
 			chosen, err := m.claim(c, t, r)
@@ -244,7 +244,7 @@ func (m *Mux) hold(t endpoint.Tag, c *claim) {
 
 // readmit takes over a tag that is in the kernel's table, and reserves its ports again. If
 // that fails, for example because another program has bound a port while no process served
-// the mux, readmit returns an error; the tag is held, with its other ports reserved. A whole
+// the mux, readmit returns an error; the tag is held, with its other ports reserved. An owned
 // address must be readmitted before the tags on it. m.mu is held.
 func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 	c := &claim{by: l, suspended: suspended}

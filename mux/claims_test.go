@@ -41,7 +41,7 @@ func TestClaims(t *testing.T) {
 		{b, udpTag("10.0.0.1:5301"), held}, // by one on all addresses
 		{b, udpTag("10.0.0.2:7000"), denied},
 		{b, udpTag("127.0.0.1:7000"), denied},
-		{b, udpTag("10.0.0.77:10"), held}, // the whole address is another's
+		{b, udpTag("10.0.0.77:10"), held}, // the owned address is another's
 		{b, udpTag("10.0.0.78:10"), denied},
 		{b, udpTag("[::1]:7000"), denied},
 		{b, endpoint.MessageTag(7), held},
@@ -184,7 +184,7 @@ type claimModel struct {
 
 var (
 	modelShared = []string{"10.0.0.1", "10.0.0.9", "fd00::1"}
-	modelWhole  = []string{"10.0.0.77", "fd00::77"}
+	modelOwned  = []string{"10.0.0.77", "fd00::77"}
 	modelPorts  = []uint16{39999, 40000, 40031, 40063, 40064, 40127}
 )
 
@@ -277,13 +277,13 @@ func (m *claimModel) claim() {
 	t := m.lab.t
 	by := pick(m.rng, m.leases)
 	tag := endpoint.Tag{Kind: pick(m.rng, []endpoint.TagKind{endpoint.TagUDP, endpoint.TagTCP})}
-	tag.Addr = netip.MustParseAddr(pick(m.rng, append(modelShared, modelWhole...)))
+	tag.Addr = netip.MustParseAddr(pick(m.rng, append(modelShared, modelOwned...)))
 	tag.Port = pick(m.rng, modelPorts)
 	if m.rng.IntN(3) == 0 {
 		tag = tag.AsBlock()
 	}
 	if m.rng.IntN(300) == 0 { // it takes long
-		tag = endpoint.AddrTag(netip.MustParseAddr(pick(m.rng, modelWhole)))
+		tag = endpoint.AddrTag(netip.MustParseAddr(pick(m.rng, modelOwned)))
 	}
 	any := tag.Kind != endpoint.TagAddr && m.rng.IntN(4) == 0
 	if any {
@@ -397,9 +397,9 @@ func TestClaimsAgainstAModel(t *testing.T) {
 		l := openLab6(t)
 		onDevice(t, l.A, l.A.Interface, addAddress("10.0.0.9/24"))
 		m := &claimModel{lab: l, rng: rand.New(rand.NewPCG(seed, 1)), tags: map[endpoint.Tag]*app{}, programs: map[int]program{}}
-		m.leases = []*app{l.open(), l.open(addrTag(modelWhole[0]), addrTag(modelWhole[1])), l.open()}
-		m.give(m.leases[1], addrTag(modelWhole[0]))
-		m.give(m.leases[1], addrTag(modelWhole[1]))
+		m.leases = []*app{l.open(), l.open(addrTag(modelOwned[0]), addrTag(modelOwned[1])), l.open()}
+		m.give(m.leases[1], addrTag(modelOwned[0]))
+		m.give(m.leases[1], addrTag(modelOwned[1]))
 		for range 500 {
 			switch n := m.rng.IntN(100); {
 			case n < 45:

@@ -23,7 +23,7 @@ type claim struct {
 	by *Lease
 	// reserved are descriptors of sockets: one for each port of an address of the host (64
 	// for a block), and one for a whole IPv6 address. A message tag, a whole IPv4 address
-	// and a port of a whole address have none.
+	// and a port of an owned address have none.
 	reserved []int
 	rules    []flowRule // that lead its frames to its endpoint's queue (steer.go)
 	// suspended: the uplink does not have the tag's address now, so the tag is not in
@@ -57,7 +57,7 @@ type claimTable struct {
 // get returns the claim of exactly t, or nil.
 func (ct *claimTable) get(t endpoint.Tag) *claim { return ct.held[t] }
 
-// ofTCP returns the claim that covers a TCP port: of the port, its block or its whole address;
+// ofTCP returns the claim that covers a TCP port: of the port, its block or its owned address;
 // nil: there is none.
 func (ct *claimTable) ofTCP(ap netip.AddrPort) *claim {
 	port := endpoint.TCPTag(ap)

@@ -38,7 +38,7 @@
 // endpoint on a port sends beyond them is dropped. They change with the policy.
 //
 // A UDP or TCP port is also reserved in the kernel, by a bound socket that is never read
-// (ADR 5). Ports that network address translation uses are refused (ADR 27). A whole address
+// (ADR 5). Ports that network address translation uses are refused (ADR 27). An owned address
 // is claimed only if neither the kernel's tables nor probes on the network, which take half a
 // second, show another host that has it (ADR 12). A port is in effect as long as the uplink
 // has its address (ADR 28).

@@ -153,7 +153,7 @@ func (m *Mux) enlist(l *Lease) error {
 	if m.ended != nil {
 		return m.ended
 	}
-	if l.closed { // by updateAddresses: the host has taken its whole address
+	if l.closed { // by updateAddresses: the host has taken its owned address
 		return endpoint.ErrLeaseClosed
 	}
 	l.granted = true

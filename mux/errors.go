@@ -41,7 +41,7 @@ var (
 	// ErrRevokedByOperator: the lease has ended by [Mux.Revoke].
 	ErrRevokedByOperator = errors.New("an operator has revoked the endpoint")
 	// ErrAddrTaken: the lease has ended because the host now has an address that the lease
-	// held as a whole.
+	// owned.
 	ErrAddrTaken = errors.New("address taken by the host")
 	// ErrPortDeleted: the lease has ended because another program than the mux has deleted
 	// its port.

@@ -127,7 +127,7 @@ func (m *Mux) CheckTagCounts() error {
 	return err
 }
 
-// Aside is the number of whole addresses that are being claimed.
+// Aside is the number of owned addresses that are being claimed.
 func (m *Mux) Aside() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +202,7 @@ func (m *Mux) Suspended() (held, inKernel map[endpoint.Tag]bool, err error) {
 	return held, inKernel, err
 }
 
-// SetAside reports whether a whole address is being claimed.
+// SetAside reports whether an owned address is being claimed.
 func (m *Mux) SetAside(a netip.Addr) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

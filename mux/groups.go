@@ -180,12 +180,12 @@ func groupKey(t endpoint.Tag) bpf.Tag6 { return bpf.GroupKey(netip.AddrPortFrom(
 // enterGroup makes the entries of a tag without members, which countTag has counted.
 func (m *Mux) enterGroup(t endpoint.Tag) error {
 	uplink := uint32(m.up.ifindex)
-	for _, sets := range []*ebpf.Map{m.progs.objs.GroupPorts, m.progs.objs.GroupWays} {
+	for _, sets := range []*ebpf.Map{m.progs.objs.GroupPorts, m.progs.objs.GroupDevices} {
 		set, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: bpf.GroupPorts + 1})
 		if err != nil {
 			return fmt.Errorf("devices of a group: %w", err)
 		}
-		if sets == m.progs.objs.GroupWays {
+		if sets == m.progs.objs.GroupDevices {
 			err = set.Put(uplink, uplink)
 		}
 		if err = errors.Join(err, sets.Put(groupKey(t), uint32(set.FD())), set.Close()); err != nil {
@@ -200,7 +200,7 @@ func (m *Mux) eraseGroup(t endpoint.Tag) error {
 	key := groupKey(t)
 	return errors.Join(
 		absentIsFine(m.progs.objs.Groups.Delete(key)),
-		absentIsFine(m.progs.objs.GroupWays.Delete(key)),
+		absentIsFine(m.progs.objs.GroupDevices.Delete(key)),
 		absentIsFine(m.progs.objs.GroupPorts.Delete(key)),
 		m.countTag(t, -1),
 	)
@@ -222,12 +222,12 @@ func (m *Mux) enterMember(t endpoint.Tag, port uint32) error {
 	if err := inSet(m.progs.objs.GroupPorts, t, put); err != nil {
 		return err
 	}
-	return inSet(m.progs.objs.GroupWays, t, put)
+	return inSet(m.progs.objs.GroupDevices, t, put)
 }
 
 func (m *Mux) eraseMember(t endpoint.Tag, port uint32) error {
 	erase := func(set *ebpf.Map) error { return absentIsFine(set.Delete(port)) }
-	if err := inSet(m.progs.objs.GroupWays, t, erase); err != nil {
+	if err := inSet(m.progs.objs.GroupDevices, t, erase); err != nil {
 		return err
 	}
 	return inSet(m.progs.objs.GroupPorts, t, erase)

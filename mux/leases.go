@@ -75,7 +75,7 @@ func (l *Lease) enter() error {
 	return nil
 }
 
-// Claim adds a tag. For a whole address that takes half a second: the mux probes the network
+// Claim adds a tag. For an owned address that takes half a second: the mux probes the network
 // for other hosts that have it.
 func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	if err := l.enter(); err != nil {
@@ -99,7 +99,7 @@ func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
 	return claimed[0], nil
 }
 
-// Unclaim gives a tag back. The tags on a whole address must be given back before it.
+// Unclaim gives a tag back. The tags on an owned address must be given back before it.
 func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	if err := l.enter(); err != nil {
 		return known(err)
@@ -117,7 +117,7 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 }
 
 // Resolve returns the route to dst by the kernel's routes and neighbours. The uplink's
-// addresses, and whole addresses of this host, have the uplink's own MAC address. An endpoint on a
+// addresses, and owned addresses of this host, have the uplink's own MAC address. An endpoint on a
 // queue sends by the wire only, so for it they are an endpoint.ErrUnreachable.
 func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	if err := l.enter(); err != nil {
@@ -129,12 +129,12 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	l.resolved.note(dst, netip.Addr{})
 	l.m.mu.Lock()
 	closed := l.closed
-	whole := l.m.tags.get(endpoint.AddrTag(dst)) != nil
+	owned := l.m.tags.get(endpoint.AddrTag(dst)) != nil
 	l.m.mu.Unlock()
 	if closed {
 		return endpoint.Route{}, endpoint.ErrLeaseClosed
 	}
-	r, err := l.route(ctx, dst, whole)
+	r, err := l.route(ctx, dst, owned)
 	if err == nil && r.LinkAddr == l.m.up.addr && l.attach == endpoint.AttachQueue {
 		err = fmt.Errorf("%w: %v: an address of this host, which an endpoint on a queue does not reach: attach it to a port", endpoint.ErrUnreachable, dst)
 	}
@@ -145,9 +145,9 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	return r, nil
 }
 
-func (l *Lease) route(ctx context.Context, dst netip.Addr, whole bool) (endpoint.Route, error) {
-	if whole {
-		return l.m.routeToWhole(dst)
+func (l *Lease) route(ctx context.Context, dst netip.Addr, owned bool) (endpoint.Route, error) {
+	if owned {
+		return l.m.routeToOwned(dst)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -157,15 +157,15 @@ func (l *Lease) route(ctx context.Context, dst netip.Addr, whole bool) (endpoint
 	return r, err
 }
 
-// routeToWhole is the route to a whole address of this host. The port program redirects such
+// routeToOwned is the route to an owned address of this host. The port program redirects such
 // frames to its owner.
-func (m *Mux) routeToWhole(dst netip.Addr) (endpoint.Route, error) {
+func (m *Mux) routeToOwned(dst netip.Addr) (endpoint.Route, error) {
 	own, err := m.addresses()
 	if err != nil {
 		return endpoint.Route{}, err
 	}
 	r := endpoint.Route{NextHop: dst, LinkAddr: m.up.addr, MTU: m.mtu()}
-	// A whole address is in a subnet of the uplink.
+	// An owned address is in a subnet of the uplink.
 	if i := slices.IndexFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(dst) }); i >= 0 {
 		r.Source = own.uplink[i].Addr()
 	}

@@ -25,9 +25,9 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// The route to a whole address of this host has the uplink's MAC address, and a source of the same
+// The route to an owned address of this host has the uplink's MAC address, and a source of the same
 // family.
-func TestResolveWholeAddresses(t *testing.T) {
+func TestResolveOwnedAddresses(t *testing.T) {
 	l := openLab6(t)
 	v4, v6 := netip.MustParseAddr("10.0.0.77"), netip.MustParseAddr("fd00::77")
 	l.open(endpoint.AddrTag(v4), endpoint.AddrTag(v6))

@@ -98,7 +98,7 @@ type Mux struct {
 	groups    map[endpoint.Tag]*group
 	steering  steering
 	users     ledger
-	aside     map[netip.Addr]bool // whole addresses that are being claimed
+	aside     map[netip.Addr]bool // owned addresses that are being claimed
 	queues    map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
 	slots     map[uint32]bool     // taken slots of ports' sockets
 	nextSlot  uint32

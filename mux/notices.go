@@ -67,7 +67,7 @@ func (m *Mux) hopChanged(hop netip.Addr) {
 	}
 }
 
-// ownerChanged sends a notice to each lease that has resolved a whole address that was claimed
+// ownerChanged sends a notice to each lease that has resolved an owned address that was claimed
 // or given back. m.mu is held.
 func (m *Mux) ownerChanged(addr netip.Addr) {
 	for _, l := range m.leases {

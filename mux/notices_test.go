@@ -124,8 +124,8 @@ func TestRouteNotices(t *testing.T) {
 	eventually(t, "told of the routes", func() bool { return told.has(allRoutes) && others.has(allRoutes) })
 }
 
-// The route to a whole address of this host changes when its owner comes or goes.
-func TestNoticeOfAWholeAddress(t *testing.T) {
+// The route to an owned address of this host changes when its owner comes or goes.
+func TestNoticeOfAnOwnedAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a, owner := l.open(), l.open(addrTag("10.0.0.77"))

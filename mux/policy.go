@@ -48,7 +48,7 @@ type Claims interface {
 	// is 0. free: the rule permits every port that the system does not reserve for root, so
 	// the kernel may choose one.
 	Choices(t endpoint.Tag) (list iter.Seq[endpoint.Tag], free bool, err error)
-	// Translated returns nil if t, a tag of ports or a whole address, may be claimed although
+	// Translated returns nil if t, a tag of ports or an owned address, may be claimed although
 	// network address translation of this host may use its ports for other flows, else
 	// endpoint.ErrTagDenied. by names the translating rule.
 	Translated(t endpoint.Tag, by string) error
@@ -68,7 +68,7 @@ type Terms struct {
 	// moment. Super-frames for other owners are segmented (rx_cut), and frames that are
 	// still longer than a frame of the segment are dropped (deliver_too_long).
 	Trusted bool
-	// Infrastructure owners may send from their whole addresses any IP protocol, and UDP as
+	// Infrastructure owners may send from their owned addresses any IP protocol, and UDP as
 	// DHCP servers and as routers (RIP). Others may send TCP, other UDP, and ICMP echo and
 	// errors.
 	Infrastructure bool

@@ -370,7 +370,7 @@ func TestForwardedPort(t *testing.T) {
 }
 
 // An address that translation gives to flows cannot be claimed as a whole.
-func TestWholeAddressOfTranslation(t *testing.T) {
+func TestOwnedAddressOfTranslation(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	translate(t, l.A, func(table *nattest.Table) {
@@ -387,7 +387,7 @@ func TestWholeAddressOfTranslation(t *testing.T) {
 }
 
 // Rules that cannot be read may name an address, so the policy decides.
-func TestWholeAddressWithUnreadRules(t *testing.T) {
+func TestOwnedAddressWithUnreadRules(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	err := l.A.Do(nattest.LegacyTable)

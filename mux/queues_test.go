@@ -42,7 +42,7 @@ func TestTagsOfAQueueHaveRules(t *testing.T) {
 		if tag.Kind == endpoint.TagAddr {
 			_, err := q.lease.Claim(ctx, udpTag("10.0.0.77:9"))
 			must(t, err)
-			want("a port of the whole address", 1+n)
+			want("a port of the owned address", 1+n)
 			must(t, q.lease.Unclaim(ctx, udpTag("10.0.0.77:9")))
 		}
 		must(t, q.lease.Unclaim(ctx, claimed))

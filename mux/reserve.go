@@ -102,14 +102,14 @@ func showSockets(k endpoint.TagKind) string {
 	return "ss -uanp"
 }
 
-// again reserves the ports of t that no other program has bound. whole: t is on a whole
+// again reserves the ports of t that no other program has bound. owned: t is on an owned
 // address, which the host does not have, so there is nothing to reserve. Other ports are
 // reserved also if the uplink does not have the address now (IP_FREEBIND, ip(7)).
-func (r *reserver) again(t endpoint.Tag, whole bool) (fds []int, err error) {
+func (r *reserver) again(t endpoint.Tag, owned bool) (fds []int, err error) {
 	switch {
 	case t.Kind == endpoint.TagAddr:
 		return r.joinGroup(t.Addr)
-	case !hasPorts(t) || whole:
+	case !hasPorts(t) || owned:
 		return nil, nil
 	}
 	r.free = true

@@ -25,14 +25,14 @@ import (
 //
 // If the sequence number of a RST is in the peer's window but is not the next one, the peer
 // answers with an ACK (RFC 5961, section 3.2), which no tag claims. On an address of the host
-// the kernel answers it with a RST; on a whole address the mux does so, for a second, if the peer is
+// the kernel answers it with a RST; on an owned address the mux does so, for a second, if the peer is
 // not the kernel of this host.
 
 const (
 	resetTime     = 3 * time.Second       // limit for all connections of a lease
 	hopTime       = 50 * time.Millisecond // limit of the discovery of a neighbour
 	maxSilentHops = 32                    // after this number of failed discoveries only known neighbours are used
-	answerTime    = time.Second           // the time in which ACKs to a whole address are answered
+	answerTime    = time.Second           // the time in which ACKs to an owned address are answered
 	resetPause    = time.Millisecond      // until the next attempt when the device's queue is full
 )
 
@@ -48,7 +48,7 @@ type resetter struct {
 	silent int                          // number of neighbours that did not answer
 	sent   atomic.Int64
 
-	answers   map[flow]bool               // connections on whole addresses
+	answers   map[flow]bool               // connections on owned addresses
 	answerers map[wire.EtherType]*os.File // receive frames for these addresses
 }
 
@@ -78,8 +78,8 @@ func (r *resetter) reset(c wire.Connection) error {
 		netip.AddrPortFrom(c.Local.Netip(), c.LocalPort),
 		netip.AddrPortFrom(c.Remote.Netip(), c.RemotePort),
 	}
-	whole := r.held[endpoint.AddrTag(f.local.Addr())]
-	if !whole && !r.held[endpoint.TCPTag(f.local)] && !r.held[endpoint.TCPTag(f.local).AsBlock()] {
+	owned := r.held[endpoint.AddrTag(f.local.Addr())]
+	if !owned && !r.held[endpoint.TCPTag(f.local)] && !r.held[endpoint.TCPTag(f.local).AsBlock()] {
 		return nil
 	}
 	if time.Now().After(r.until) {
@@ -89,7 +89,7 @@ func (r *resetter) reset(c wire.Connection) error {
 	if !ok {
 		return nil
 	}
-	if whole {
+	if owned {
 		if err := r.listen(etherType(f.local.Addr())); err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields)
 	}
 }
 
-// listen opens a socket that receives TCP segments to the whole addresses of a family that the
+// listen opens a socket that receives TCP segments to the owned addresses of a family that the
 // lease held.
 func (r *resetter) listen(of wire.EtherType) (err error) {
 	if r.answerers[of] != nil {
@@ -203,7 +203,7 @@ func (r *resetter) listen(of wire.EtherType) (err error) {
 	return err
 }
 
-// filter accepts TCP segments to the whole addresses of a family.
+// filter accepts TCP segments to the owned addresses of a family.
 func (r *resetter) filter(of wire.EtherType) (filter []unix.SockFilter) {
 	protocol, dst := uint32(wire.EthernetHeaderLen+9), uint32(wire.EthernetHeaderLen+16) // in a frame
 	if of == wire.EtherTypeIPv6 {

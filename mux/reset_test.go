@@ -145,9 +145,9 @@ func TestResetsOverIPv6(t *testing.T) {
 	table, err := datapath.NewConnections()
 	must(t, err)
 	defer table.Close()
-	whole := netip.MustParseAddr("fd00::50")
+	owned := netip.MustParseAddr("fd00::50")
 	a := l.openRequest(endpoint.Request{
-		Tags:        []endpoint.Tag{tcpTag("[fd00::1]:7000"), tcpTag("[fe80::1]:7000"), tcpTag("10.0.0.1:7000"), endpoint.AddrTag(whole)},
+		Tags:        []endpoint.Tag{tcpTag("[fd00::1]:7000"), tcpTag("[fe80::1]:7000"), tcpTag("10.0.0.1:7000"), endpoint.AddrTag(owned)},
 		Connections: table.File(),
 	})
 	neighbour := l.open(tcpTag("[fd00::1]:8000"))

@@ -113,7 +113,7 @@ func (m *Mux) Sockets(id uint64, from uint32, n int) (list []endpoint.Socket, mo
 // heldPorts are the tags of a lease on which sockets can be.
 type heldPorts struct {
 	tags  map[endpoint.Tag]bool
-	whole bool
+	owned bool
 	ports map[portKey]bool // on any address, for sockets at a wildcard
 }
 
@@ -128,7 +128,7 @@ func heldBy(l *Lease) heldPorts {
 	h := heldPorts{tags: map[endpoint.Tag]bool{}, ports: map[portKey]bool{}}
 	for t := range l.tags {
 		h.tags[t] = true
-		h.whole = h.whole || t.Kind == endpoint.TagAddr
+		h.owned = h.owned || t.Kind == endpoint.TagAddr
 		h.ports[portKey{t.Kind, t.Port, t.Block}] = true
 	}
 	return h
@@ -142,7 +142,7 @@ func (h *heldPorts) has(protocol uint8, local netip.AddrPort) bool {
 	}
 	b := t.AsBlock()
 	if local.Addr().IsUnspecified() {
-		return h.whole || h.ports[portKey{t.Kind, t.Port, false}] || h.ports[portKey{b.Kind, b.Port, true}]
+		return h.owned || h.ports[portKey{t.Kind, t.Port, false}] || h.ports[portKey{b.Kind, b.Port, true}]
 	}
 	return h.tags[t] || h.tags[b] || h.tags[endpoint.AddrTag(local.Addr())]
 }

@@ -111,8 +111,8 @@ func (m *Mux) steer(l *Lease, t endpoint.Tag, adopting bool) ([]flowRule, error)
 		}
 		return m.steering.find(t, l.queue)
 	}
-	if whole := m.tags.get(endpoint.AddrTag(t.Addr)); hasPorts(t) && whole != nil && whole.by == l {
-		return unneeded() // the rules of the whole address lead its frames
+	if owned := m.tags.get(endpoint.AddrTag(t.Addr)); hasPorts(t) && owned != nil && owned.by == l {
+		return unneeded() // the rules of the owned address lead its frames
 	}
 	rx, err := m.steering.spread()
 	if err != nil {

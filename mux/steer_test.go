@@ -189,21 +189,21 @@ func TestDriverWithoutRules(t *testing.T) {
 }
 
 func TestSpreadLeads(t *testing.T) {
-	const port, whole4, whole6, message = "tcp:10.0.0.1:80", "addr:10.0.0.77", "addr:fd00::77", "msg:7"
+	const port, owned4, owned6, message = "tcp:10.0.0.1:80", "addr:10.0.0.77", "addr:fd00::77", "msg:7"
 	for _, c := range []struct {
 		s     spread
 		queue uint32
 		leads []string // of the four
 	}{
-		{spread{queues: 1}, 0, []string{port, whole4, whole6, message}},
+		{spread{queues: 1}, 0, []string{port, owned4, owned6, message}},
 		{spread{queues: 4, table: []uint32{0, 1, 2, 3}}, 0, []string{message}},
 		{spread{queues: 4, table: []uint32{0, 1, 2, 3}}, 1, nil},
-		{spread{queues: 4, table: []uint32{2, 2}}, 2, []string{port, whole6}},
+		{spread{queues: 4, table: []uint32{2, 2}}, 2, []string{port, owned6}},
 		{spread{queues: 4, table: []uint32{2, 2}}, 0, []string{message}},
-		{spread{queues: 4, table: []uint32{0, 0}}, 0, []string{port, whole4, whole6, message}},
+		{spread{queues: 4, table: []uint32{0, 0}}, 0, []string{port, owned4, owned6, message}},
 		{spread{queues: 4}, 0, nil}, // as virtio_net without RSS: the host chooses
 	} {
-		for _, tag := range []string{port, whole4, whole6, message} {
+		for _, tag := range []string{port, owned4, owned6, message} {
 			if got := c.s.leads(tagOfText(t, tag), c.queue); got != slices.Contains(c.leads, tag) {
 				t.Errorf("%+v: %s to queue %d: %v", c.s, tag, c.queue, got)
 			}
@@ -399,10 +399,10 @@ func TestRulesAreTakenOver(t *testing.T) {
 }
 
 // A process that takes over removes the rules of a tag with the tag, also if the tag needs no rule any
-// more: its frames come in on the queue without one, or the endpoint has the whole address, too.
+// more: its frames come in on the queue without one, or the endpoint has the owned address, too.
 func TestRulesThatAreNotNeededAreTakenOver(t *testing.T) {
 	block, whole := tagOfText(t, "tcp:10.0.0.1:40000-40063"), tagOfText(t, "addr:10.0.0.1")
-	for _, ofWhole := range []bool{false, true} {
+	for _, ofOwned := range []bool{false, true} {
 		d := newModelDriver(16)
 		before := steering{driver: d}
 		if _, err := before.insert(block, 1, false); err != nil {
@@ -412,7 +412,7 @@ func TestRulesThatAreNotNeededAreTakenOver(t *testing.T) {
 		l := &Lease{holdsQueue: true, queue: 1}
 		m := &Mux{log: slog.New(slog.DiscardHandler), steering: steering{driver: d, spread: func() (spread, error) { return rx, nil }}}
 		m.tags.held = map[endpoint.Tag]*claim{}
-		if ofWhole {
+		if ofOwned {
 			rx.table = []uint32{0, 1}
 			m.tags.held[whole] = &claim{by: l}
 		}

@@ -210,24 +210,24 @@ func TestLocalDelivery(t *testing.T) {
 	}
 }
 
-// ARP and all else for a whole address arrives at its owner, which answers; ARP for the shared address
+// ARP and all else for an owned address arrives at its owner, which answers; ARP for the shared address
 // goes to the kernel.
-func TestWholeAddress(t *testing.T) {
+func TestOwnedAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	whole := netip.MustParseAddr("10.0.0.77")
-	a := l.open(endpoint.AddrTag(whole))
+	owned := netip.MustParseAddr("10.0.0.77")
+	a := l.open(endpoint.AddrTag(owned))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	sendTo(t, b, "10.0.0.77:5", "hello") // the kernel asks for the MAC address first
 	p := packet(t, a.recv().frame)
 	request, ok := p.Layer(layers.LayerTypeARP).(*layers.ARP)
-	if !ok || !net.IP(request.DstProtAddress).Equal(whole.AsSlice()) {
+	if !ok || !net.IP(request.DstProtAddress).Equal(owned.AsSlice()) {
 		t.Fatalf("received %v, want an ARP request", p)
 	}
 	A := l.A.LinkAddr
 	a.send(build(&layers.Ethernet{DstMAC: request.SourceHwAddress, SrcMAC: A[:], EthernetType: layers.EthernetTypeARP}, &layers.ARP{
 		AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: 2,
-		SourceHwAddress: A[:], SourceProtAddress: whole.AsSlice(), DstHwAddress: request.SourceHwAddress, DstProtAddress: request.SourceProtAddress,
+		SourceHwAddress: A[:], SourceProtAddress: owned.AsSlice(), DstHwAddress: request.SourceHwAddress, DstProtAddress: request.SourceProtAddress,
 	}))
 	p = packet(t, a.recv().frame)
 	if udp := p.Layer(layers.LayerTypeUDP); udp == nil || string(udp.LayerPayload()) != "hello" {
@@ -236,7 +236,7 @@ func TestWholeAddress(t *testing.T) {
 	ping(t, l.B, "10.0.0.1")
 	// Another endpoint of this host resolves it to the uplink's MAC address.
 	other := l.open(udpTag("10.0.0.1:7000"))
-	r, err := other.lease.Resolve(t.Context(), whole)
+	r, err := other.lease.Resolve(t.Context(), owned)
 	must(t, err)
 	other.send(datagram(r.LinkAddr, A, "10.0.0.1:7000", "10.0.0.77:5", "neighbour"))
 	if p = packet(t, a.recv().frame); string(p.ApplicationLayer().Payload()) != "neighbour" {

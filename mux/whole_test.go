@@ -27,7 +27,7 @@ import (
 )
 
 // The address of a neighbour or a router cannot be claimed.
-func TestWholeAddressOfAnotherHost(t *testing.T) {
+func TestOwnedAddressOfAnotherHost(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	hw := net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
@@ -234,7 +234,7 @@ func TestProbeHoldsNobodyUp(t *testing.T) {
 }
 
 // Many addresses are probed at the same time.
-func TestManyWholeAddresses(t *testing.T) {
+func TestManyOwnedAddresses(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	var tags []endpoint.Tag
@@ -370,7 +370,7 @@ func drain(t *testing.T, wire *os.File) {
 }
 
 // One request probes many addresses of both families, and finds the one that a host has.
-func TestManyWholeAddressesOfBothFamilies(t *testing.T) {
+func TestManyOwnedAddressesOfBothFamilies(t *testing.T) {
 	l := openLab6(t)
 	var tags []endpoint.Tag
 	for i := range 70 {

@@ -53,7 +53,7 @@ func arpFrame(op uint16, from, to wire.LinkAddr, sender, target [4]byte) []byte 
 
 func newFed(b testing.TB) (*feed, *stack.Stack) {
 	l := &feed{}
-	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: stack.WaitSpin}))
+	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: stack.WaitSpin}))
 	b.Cleanup(func() { s.Close() })
 	udpSend(must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})), nil)
 	stack.Settle(s) // the route is known

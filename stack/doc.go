@@ -41,7 +41,7 @@
 //
 // # Limits
 //
-// MAC addresses and MTUs come from [Resolver]. UDP datagrams from and to a whole address are
+// MAC addresses and MTUs come from [Resolver]. UDP datagrams from and to an owned address are
 // fragmented and reassembled (package frag), also behind destination options; nothing else is.
 // ICMP errors are accepted only if they quote what a socket here could have sent.
 package stack

@@ -12,7 +12,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// inputFragment takes a fragment of a UDP datagram to a whole address, and the datagram if that
+// inputFragment takes a fragment of a UDP datagram to an owned address, and the datagram if that
 // completes it. The datagram gets memory of its own. All other fragments are dropped. Those to a
 // shared address do not reach the stack, since only the first one has a port. The TCP and ICMP
 // messages of use here fit any MTU, and neighbour discovery must not be fragmented (RFC 6980).
@@ -22,7 +22,7 @@ func (s *Stack) inputFragment(p *packet) {
 		next := p.ip6.Protocol
 		udp, dropped = next == wire.ProtocolUDP || next == wire.ProtocolDestination || p.ip6.Fragment&^7 != 0, ipv6Fragment
 	}
-	if !s.wholeAddress || !udp {
+	if !s.ownedAddress || !udp {
 		s.count[dropped]++
 		return
 	}
@@ -40,7 +40,7 @@ func (s *Stack) inputFragment(p *packet) {
 }
 
 // SetDontFragment sets whether a datagram that is longer than the path's MTU is EMSGSIZE, also at
-// a whole address. A program that finds out the path's MTU itself needs that. By default the
+// an owned address. A program that finds out the path's MTU itself needs that. By default the
 // datagram is sent in fragments.
 func (c *UDPConn) SetDontFragment(dont bool) {
 	c.stack.mu.Lock()
@@ -49,7 +49,7 @@ func (c *UDPConn) SetDontFragment(dont bool) {
 }
 
 // queueFragments is queue for a datagram that does not fit into a packet. The port program permits
-// fragments only from the owner of a whole address. While there is no route the datagram is not
+// fragments only from the owner of an address. While there is no route the datagram is not
 // held: its sender waits, as for a link that takes nothing.
 func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserved *Frame) error {
 	s := c.stack
@@ -59,7 +59,7 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 		head, room, most = head+wire.IPv6FragmentLen, room-wire.IPv6FragmentLen, math.MaxUint16-wire.UDPHeaderLen
 	}
 	switch {
-	case !s.wholeAddress, r.group, c.dontFragment, len(b) > most, room < 8:
+	case !s.ownedAddress, r.group, c.dontFragment, len(b) > most, room < 8:
 		return syscall.EMSGSIZE
 	case r.state != routeReady:
 		return errNoRoom

@@ -117,7 +117,7 @@ func TestReassembledDatagramIsChecked(t *testing.T) {
 }
 
 func TestFragmentsToASharedAddressAreDropped(t *testing.T) {
-	s, l, c := newScripted(t, func(cfg *stack.Config) { both(cfg); cfg.WholeAddress = false })
+	s, l, c := newScripted(t, func(cfg *stack.Config) { both(cfg); cfg.OwnedAddress = false })
 	must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	l.Inject(fragmentFrames(false, 1, 1500, make([]byte, 2000))...)
 	l.Inject(fragmentFrames(true, 1, 1500, make([]byte, 2000))...)
@@ -159,7 +159,7 @@ func TestFragmentedOptions(t *testing.T) {
 	}
 }
 
-// TestFragmentsAreSent sends datagrams between two whole addresses, of IPv4 and IPv6.
+// TestFragmentsAreSent sends datagrams between two owned addresses, of IPv4 and IPv6.
 func TestFragmentsAreSent(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(fmt.Sprint("IPv6 ", v6), func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestFragmentsAreSent(t *testing.T) {
 
 // The port program drops fragments from a shared address.
 func TestNoFragmentsFromASharedAddress(t *testing.T) {
-	s, _, _ := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false })
+	s, _, _ := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	if err := udpSend(u, make([]byte, 1473)); err != syscall.EMSGSIZE {
 		t.Error(err)

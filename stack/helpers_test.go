@@ -78,12 +78,12 @@ func (neighbours) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error
 	return stack.Route{}, syscall.ENETUNREACH
 }
 
-// newPair makes two stacks with whole addresses on the two ends of a memlink. cfg is for
+// newPair makes two stacks with owned addresses on the two ends of a memlink. cfg is for
 // both.
 func newPair(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink.Link) {
 	t.Helper()
 	la, lb = memlink.Pair(memlink.Config{})
-	cfg.WholeAddress, cfg.Resolver = true, neighbours{}
+	cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
 	cfg.LinkAddr, cfg.Addr = linkA, prefixA
 	a = newStack(t, la, cfg)
 	cfg.LinkAddr, cfg.Addr = linkB, prefixB
@@ -91,11 +91,11 @@ func newPair(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink
 	return a, b, la, lb
 }
 
-// newPair6 makes two stacks with whole addresses of both families.
+// newPair6 makes two stacks with owned addresses of both families.
 func newPair6(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink.Link) {
 	t.Helper()
 	la, lb = memlink.Pair(memlink.Config{})
-	cfg.WholeAddress, cfg.Resolver = true, neighbours{}
+	cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
 	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkA, prefixA, prefixes6A
 	a = newStack(t, la, cfg)
 	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkB, prefixB, prefixes6B

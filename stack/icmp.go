@@ -21,7 +21,7 @@ func (s *Stack) inputICMP(p *packet) {
 		return
 	}
 	switch {
-	case m.Type() == wire.ICMPEchoRequest && s.wholeAddress:
+	case m.Type() == wire.ICMPEchoRequest && s.ownedAddress:
 		s.sendEchoReply(p, wire.EchoFields{Type: wire.ICMPEchoReply, ID: m.ID(), Seq: m.Seq()}, m.Payload())
 	case m.Type() == wire.ICMPRedirect:
 		s.count[icmpIgnored]++ // routes come from the route service
@@ -82,7 +82,7 @@ func (s *Stack) replyICMP(p *packet, n int) (f Frame, message []byte, ok bool) {
 // second word of the header, are of ICMPv6; over IPv4 the error is destination unreachable.
 func (s *Stack) sendICMPError(p *packet, kind, code uint8, word uint32) {
 	v4 := p.dst.Is4()
-	if !s.wholeAddress || p.eth.Src.IsGroup() || !v4 && p.ip6.IsError() {
+	if !s.ownedAddress || p.eth.Src.IsGroup() || !v4 && p.ip6.IsError() {
 		return
 	}
 	if !s.errorTokens.take(s.now, icmpErrorInterval, icmpErrorBurst) {

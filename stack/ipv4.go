@@ -148,7 +148,7 @@ func (s *Stack) inputARP(b []byte) {
 	link, sender := a.SenderLink(), a.SenderAddr()
 	probe := a.Op() == wire.ARPRequest && sender == [4]byte{} // RFC 5227: asks, but claims nothing
 	switch {
-	case !s.wholeAddress:
+	case !s.ownedAddress:
 		s.count[arpNotOurs]++
 	case a.Op() != wire.ARPRequest && a.Op() != wire.ARPReply,
 		link.IsGroup(), link == wire.LinkAddr{},

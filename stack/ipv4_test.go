@@ -14,13 +14,13 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// newScripted makes a stack A with a whole address on one end of a memlink, for
+// newScripted makes a stack A with an owned address on one end of a memlink, for
 // runScript. The other end has no stack.
 func newScripted(t *testing.T, change func(*stack.Config)) (*stack.Stack, *memlink.Link, *clock) {
 	t.Helper()
 	c := newClock()
 	l, _ := memlink.Pair(memlink.Config{})
-	cfg := stack.Config{LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: c.now}
+	cfg := stack.Config{LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: c.now}
 	if change != nil {
 		change(&cfg)
 	}
@@ -55,8 +55,8 @@ func TestARPAnswers(t *testing.T) {
 }
 
 // A stack with a port of a shared address leaves ARP to the kernel.
-func TestARPIsNotOursWithoutWholeAddress(t *testing.T) {
-	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false })
+func TestARPIsNotOursWithoutOwnedAddress(t *testing.T) {
+	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
 	runScript(t, s, l, c, []step{{In: [][]byte{arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA)}}})
 	if n := counters(s)["arp_not_ours"]; n != 1 {
 		t.Errorf("counted %d times", n)
@@ -123,7 +123,7 @@ func TestPing(t *testing.T) {
 		{In: [][]byte{echoFrame("hello")}, Want: []string{macA + " > " + macB + " | ip 10.0.0.1 > 10.0.0.2 ttl 64 DF | icmp EchoReply id 3 seq 4 5 bytes"}},
 		{At: 1, In: [][]byte{echoFrame("")}, Want: []string{"EchoReply id 3 seq 4 0 bytes"}},
 	})
-	shared, l, c := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false })
+	shared, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
 	runScript(t, shared, l, c, []step{{In: [][]byte{echoFrame("hello")}}})
 	if got := counters(shared)["icmp_ignored"]; got != 1 {
 		t.Errorf("echo request to a shared address: counted %d times", got)
@@ -172,7 +172,7 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 		{wire.ICMPHostUnreachable, syscall.EHOSTUNREACH},
 		{wire.ICMPNetUnreachable, syscall.ENETUNREACH},
 	} {
-		s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false; cfg.Wait = stack.WaitBlock })
+		s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false; cfg.Wait = stack.WaitBlock })
 		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		listening := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		listening.SetReadDeadline(c.now())
@@ -468,7 +468,7 @@ func FuzzPoll(f *testing.F) {
 		clk := newClock()
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 128})
 		s, err := stack.New(stack.Config{
-			Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, PartialChecksums: true, Resolver: neighbours{},
+			Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, PartialChecksums: true, Resolver: neighbours{},
 			NoCaretaker: true, Now: clk.now, FrameQuota: 2,
 		})
 		if err != nil {

@@ -42,7 +42,7 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 		s.count[ipv6Destination]++
 	case group:
 		s.count[ipv6LinkGroup]++
-	case s.impossibleSource(p.src), s.isOurs(p.src) && s.wholeAddress:
+	case s.impossibleSource(p.src), s.isOurs(p.src) && s.ownedAddress:
 		s.count[ipv6Source]++
 	case err != nil:
 		s.count[ipv6Extension]++
@@ -81,7 +81,7 @@ func (s *Stack) inputICMPv6(p *packet) {
 		s.count[ndIgnored]++ // routes come from the route service
 	case multicast:
 		s.count[icmpIgnored]++
-	case kind == wire.ICMPv6EchoRequest && s.wholeAddress:
+	case kind == wire.ICMPv6EchoRequest && s.ownedAddress:
 		s.sendEchoReply(p, wire.EchoFields{Type: wire.ICMPv6EchoReply, ID: m.ID(), Seq: m.Seq()}, m.Payload())
 	case m.IsError():
 		e, err := m.Report()
@@ -99,7 +99,7 @@ func (s *Stack) inputICMPv6(p *packet) {
 // ours alone; for shared ones the kernel answers. MAC addresses of others come from the route
 // service.
 func (s *Stack) inputNeighbor(p *packet, m wire.ICMPv6) {
-	if !s.wholeAddress {
+	if !s.ownedAddress {
 		s.count[ndNotOurs]++
 		return
 	}

@@ -584,7 +584,7 @@ func TestIPv6Malformed(t *testing.T) {
 
 // With a shared address the kernel answers.
 func TestIPv6SharedAddress(t *testing.T) {
-	s, l, c := newScripted(t, func(cfg *stack.Config) { both(cfg); cfg.WholeAddress = false })
+	s, l, c := newScripted(t, func(cfg *stack.Config) { both(cfg); cfg.OwnedAddress = false })
 	runScript(t, s, l, c, []step{
 		{At: 1, In: [][]byte{neighbor(globalB, wire.SolicitedNode(globalA), wire.Neighbor{Target: globalA, Link: linkB})}},
 		{At: 2, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolICMPv6}, echo6(globalB, globalA, "ping"))}},
@@ -706,7 +706,7 @@ func FuzzIPv6(f *testing.F) {
 		clk := newClock()
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 64})
 		s, err := stack.New(stack.Config{
-			Link: l, LinkAddr: linkA, Addr: prefixA, Addrs6: prefixes6A, WholeAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: clk.now,
+			Link: l, LinkAddr: linkA, Addr: prefixA, Addrs6: prefixes6A, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: clk.now,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -254,7 +254,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	case group:
 		s.count[ipv4LinkGroup]++
 	// Our own address may be shared with other endpoints of this host, which send from it.
-	case s.impossibleSource(p.src), p.src == s.addr && s.wholeAddress:
+	case s.impossibleSource(p.src), p.src == s.addr && s.ownedAddress:
 		s.count[ipv4Source]++
 	case ip.Fragment != 0:
 		s.inputFragment(p)

@@ -19,10 +19,10 @@ func TestPublish(t *testing.T) {
 	records := make([]wire.Connection, 8)
 	cfg := stack.Config{Connections: records, Published: func() { calls++ }}
 	la, lb := memlink.Pair(memlink.Config{})
-	cfg.WholeAddress, cfg.Resolver = true, neighbours{}
+	cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
 	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkA, prefixA, prefixes6A
 	a := newStack(t, la, cfg)
-	b := newStack(t, lb, stack.Config{WholeAddress: true, Resolver: neighbours{}, LinkAddr: linkB, Addr: prefixB, Addrs6: prefixes6B})
+	b := newStack(t, lb, stack.Config{OwnedAddress: true, Resolver: neighbours{}, LinkAddr: linkB, Addr: prefixB, Addrs6: prefixes6B})
 
 	// find returns the record of a socket of A; the zero value: there is none.
 	find := func(protocol uint8, local, remote netip.AddrPort) (c wire.Connection) {

@@ -76,10 +76,10 @@ var errNoRoute = errors.New("nobody knows")
 
 // newRouted makes a stack with a route service, in the time of a synctest
 // bubble, and returns what it sends.
-func newRouted(t *testing.T, whole bool, r *routes) (*stack.Stack, *memlink.Link, *wiretap) {
+func newRouted(t *testing.T, owned bool, r *routes) (*stack.Stack, *memlink.Link, *wiretap) {
 	l, _ := memlink.Pair(memlink.Config{})
 	s := newStack(t, l, stack.Config{
-		LinkAddr: linkA, Addr: prefixA, WholeAddress: whole, Resolver: r, Wait: stack.WaitBlock,
+		LinkAddr: linkA, Addr: prefixA, OwnedAddress: owned, Resolver: r, Wait: stack.WaitBlock,
 	})
 	return s, l, tap(t, l)
 }

@@ -77,7 +77,7 @@ func ok[T any](v T, err error) T {
 
 func (sc *scene) open(caretaker bool) *quietLink {
 	l := &quietLink{wake: make(chan struct{}, 1)}
-	sc.s = ok(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), WholeAddress: true, Resolver: noRoutes{},
+	sc.s = ok(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), OwnedAddress: true, Resolver: noRoutes{},
 		Wait: WaitBlock, NoCaretaker: !caretaker}))
 	return l
 }

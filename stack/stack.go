@@ -46,9 +46,9 @@ type Config struct {
 	// Addrs6 are the stack's IPv6 addresses: a global one, a link-local one, or both. Then Addr
 	// may be the zero value, and MTU must be 1280 or more.
 	Addrs6 []netip.Prefix
-	// WholeAddress: no other endpoint shares the addresses. Then the stack answers ARP requests,
+	// OwnedAddress: no other endpoint shares the addresses. Then the stack answers ARP requests,
 	// neighbour solicitations and pings, and may send ICMP errors. Otherwise the kernel does.
-	WholeAddress bool
+	OwnedAddress bool
 	MTU          int // of the link, bytes of IP packet; the limit of every route
 	// PartialChecksums accepts checksums of the pseudo-header only, as they are
 	// on a virtual link and in what GRO has merged. Otherwise they are corruption.
@@ -117,7 +117,7 @@ type Stack struct {
 	addrs6       [2]wire.Addr // the global IPv6 address and the link-local one; zero: none
 	groupRoutes  map[wire.Addr]*route
 	broadcast4   wire.Addr // of the IPv4 subnet; the limited one if it has none
-	wholeAddress bool
+	ownedAddress bool
 	mtu          int // of the link, bytes of IP packet
 	resolver     Resolver
 	quota        int
@@ -249,7 +249,7 @@ func New(cfg Config) (*Stack, error) {
 		linkAddr:       cfg.LinkAddr,
 		addr:           addr,
 		addrs6:         addrs6,
-		wholeAddress:   cfg.WholeAddress,
+		ownedAddress:   cfg.OwnedAddress,
 		mtu:            mtu,
 		resolver:       cfg.Resolver,
 		quota:          cmp.Or(cfg.FrameQuota, DefaultFrameQuota),

@@ -257,7 +257,7 @@ func (s *Stack) isLoopBackTCP(from, to tcp.AddrPort) bool {
 	switch {
 	case !to.Addr.IsLoopback() && !s.isOurs(to.Addr):
 		return false
-	case s.wholeAddress && !to.Addr.IsLoopback():
+	case s.ownedAddress && !to.Addr.IsLoopback():
 		return true
 	}
 	return s.tcp.Knows(to, from)

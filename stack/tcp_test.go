@@ -560,8 +560,8 @@ func TestTCPLinkDown(t *testing.T) {
 // On a link that loses frames and has few of them, all data arrives, and all frames are returned.
 func TestTCPLossAndFewFrames(t *testing.T) {
 	la, lb := memlink.Pair(memlink.Config{FrameCount: 32, TxSize: 4})
-	a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, FrameQuota: 4})
-	b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addr: prefixB, WholeAddress: true, Resolver: neighbours{}, FrameQuota: 4})
+	a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, FrameQuota: 4})
+	b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addr: prefixB, OwnedAddress: true, Resolver: neighbours{}, FrameQuota: 4})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	var n atomic.Uint32
 	lb.Filter(func([]byte) bool { return n.Add(1)%50 != 0 })

@@ -308,7 +308,7 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 		return nil, syscall.EDESTADDRREQ
 	}
 	// If our address is shared, a port that is not ours may be another endpoint's.
-	if to.Addr.IsLoopback() || s.isOurs(to.Addr) && (s.wholeAddress || s.udp.Lookup(c.loopBackSource(to), to) != nil) {
+	if to.Addr.IsLoopback() || s.isOurs(to.Addr) && (s.ownedAddress || s.udp.Lookup(c.loopBackSource(to), to) != nil) {
 		return nil, nil
 	}
 	if err := s.unsendable(c.sourceTo(to.Addr), to.Addr); err != nil {

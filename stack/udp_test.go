@@ -73,7 +73,7 @@ func TestUDPExchange(t *testing.T) {
 }
 
 func TestUDPConnectedReceivesOnlyFromItsPeer(t *testing.T) {
-	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.WholeAddress = false })
+	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	l.Inject(
 		stack.Frame{Data: datagramFrame(10, 7, []byte("stranger"))},
@@ -649,7 +649,7 @@ func TestFail(t *testing.T) {
 // Do runs while nothing else uses the link: it may read the link's counters.
 func TestDo(t *testing.T) {
 	l := &feed{frame: datagramFrame(9, 7, nil)}
-	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
+	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
 	defer s.Close()
 	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	udpSendTo(u, nil, ap("10.0.0.2:9"))

@@ -408,7 +408,7 @@ func TestCloseTwiceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		la, _ := memlink.Pair(memlink.Config{})
 		l := &heldLink{la, make(chan struct{})}
-		s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, WholeAddress: true, Resolver: neighbours{}}))
+		s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}}))
 		for !stack.CaretakerPolls(s) {
 			time.Sleep(time.Millisecond)
 		}

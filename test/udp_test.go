@@ -172,9 +172,9 @@ func TestUDPSuperFrame(t *testing.T) {
 	}
 }
 
-// TestWholeAddress: a host with an address of its own answers ARP and pings and
+// TestOwnedAddress: a host with an address of its own answers ARP and pings and
 // refuses ports without a listener.
-func TestWholeAddress(t *testing.T) {
+func TestOwnedAddress(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)
 	own := netip.MustParseAddr("10.0.0.50")
@@ -202,7 +202,7 @@ func TestWholeAddress(t *testing.T) {
 	if n, err := theirs.Read(buf); err != nil || string(buf[:n]) != "hello" {
 		t.Errorf("echo %q, %v", buf[:n], err)
 	}
-	// The kernel fragments and reassembles what exceeds the MTU; so does a whole address.
+	// The kernel fragments and reassembles what exceeds the MTU; so does an owned address.
 	for _, size := range []int{1473, 8192, 65507} {
 		large, payload := make([]byte, 65536), bytes.Repeat([]byte{byte(size), 2, 3}, size/3+1)[:size]
 		if _, err := theirs.Write(payload); err != nil {

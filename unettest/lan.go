@@ -165,7 +165,7 @@ func Open(o Options) (*LAN, error) {
 			LinkAddr:     h.mac,
 			Addr:         netip.PrefixFrom(h.addr, 24),
 			Addrs6:       addrs6,
-			WholeAddress: true,
+			OwnedAddress: true,
 			MTU:          o.MTU,
 			FrameQuota:   frames / 4,     // half of the frames wait to be filled
 			Wait:         unet.WaitBlock, // in a synctest bubble time stands still while a goroutine spins

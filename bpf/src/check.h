@@ -6,12 +6,12 @@
  * drop the frame, or ALLOWED.
  *
  * The tags of an endpoint decide about the sources of its frames. A port permits
- * complete UDP or TCP packets from that port, as bind(2) does for a program. A whole
+ * complete UDP or TCP packets from that port, as bind(2) does for a program. An owned
  * address permits what a host sends: UDP, TCP, ICMP echo and errors, options,
  * fragments, ARP and neighbour discovery for itself. What only the infrastructure of a
  * network sends (DHCP servers, routers) also needs UNET_INFRASTRUCTURE, as the kernel
  * requires a privilege for it: all other IP protocols, and some UDP ports. The same
- * holds for a port of a whole address, since the holder of a whole address may claim any
+ * holds for a port of an owned address, since the holder of an owned address may claim any
  * port of it. Destinations are not restricted, as for a program of the kernel's stack:
  * broadcast and multicast are allowed.
  */
@@ -28,10 +28,10 @@ static __always_inline bool held_by(struct unet_owner *owner, __u32 port)
 }
 
 /*
- * check_whole decides about a packet that needs a whole address as its source. plain: it
+ * check_owned decides about a packet that needs an owned address as its source. plain: it
  * needs no UNET_INFRASTRUCTURE.
  */
-static __always_inline int check_whole(struct unet_owner *owner, __u32 port, bool plain)
+static __always_inline int check_owned(struct unet_owner *owner, __u32 port, bool plain)
 {
 	if (!held_by(owner, port))
 		return UNET_TX_FORGED_ADDR;
@@ -109,7 +109,7 @@ static __always_inline int check_icmp(struct ipv4_header *ip, struct icmp_header
  *
  * A port does not permit fragments, since only the first one has the port. Nor does
  * it permit IP options: source routes (RFC 791, 3.1) contain addresses that are not
- * checked, and a program with one port needs no options. Both need the whole
+ * checked, and a program with one port needs no options. Both need an owned
  * address. Its owner may not send a first fragment from a port that another
  * endpoint holds. Other fragments cannot contain the ports, since they begin at
  * least 8 bytes later.
@@ -140,7 +140,7 @@ static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __
 		problem = check_ports(ip->protocol, is_fragment(ip), l4, data_end, total - ihl);
 		if (problem != ALLOWED)
 			return problem;
-		/* The most specific tag decides, also against the holder of the whole address. */
+		/* The most specific tag decides, also against the holder of the owned address. */
 		owner = port_holder(ip->protocol, ip->src, ((struct udp_header *)l4)->src);
 		if (owner && !held_by(owner, port))
 			return UNET_TX_FORGED_TAG;
@@ -156,11 +156,11 @@ static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __
 		type = ((struct icmp_header *)l4)->type;
 		plain = type == 0 || type == 8 || icmp_is_error(type); /* echo */
 	}
-	return check_whole(addr_holder(ip->src), port, plain);
+	return check_owned(addr_holder(ip->src), port, plain);
 }
 
 /*
- * check_arp: only the owner of a whole address may announce it, or probe for it: the
+ * check_arp: only the owner of an address may announce it, or probe for it: the
  * sender address of a probe is 0 (RFC 5227, 2.1.1).
  */
 static __always_inline int check_arp(struct arp_packet *arp, void *data_end, __u32 port)

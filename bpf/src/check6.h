@@ -11,9 +11,9 @@
  * only about its own addresses. nd is the whole payload, room bytes, of an
  * unfragmented packet. Allowed are:
  *
- *   solicitation          from an own whole address, with or without its MAC address
- *   solicitation from ::  probe for an own whole address (RFC 4861, 7.1.1)
- *   advertisement         of an own whole address, from one, not as a router
+ *   solicitation          from an owned address, with or without its MAC address
+ *   solicitation from ::  probe for an owned address (RFC 4861, 7.1.1)
+ *   advertisement         of an owned address, from one, not as a router
  *
  * Router solicitations, router advertisements and redirects are not allowed.
  */
@@ -70,7 +70,7 @@ static __always_inline int check_icmp6(struct ipv6_header *ip, struct icmp_heade
 
 /*
  * check_ipv6 is check_ipv4 for IPv6: room is the number of bytes from ip on, and
- * fragments need the whole address. A first fragment is checked like a packet.
+ * fragments need the owned address. A first fragment is checked like a packet.
  * Neighbour discovery in fragments is dropped (RFC 6980), and so are packets with
  * other extension headers: the checks do not read what follows those.
  */
@@ -99,7 +99,7 @@ static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __
 		if (room < sizeof(*f))
 			return UNET_TX_BAD_LENGTH;
 		if (f->offset & bpf_htons(IPV6_OFFSET)) /* only the first fragment's next header counts (RFC 8200, 4.5) */
-			return check_whole(addr_holder6(ip->src), port, true);
+			return check_owned(addr_holder6(ip->src), port, true);
 		fragment = true;
 		room -= sizeof(*f);
 		next = f->next_header;
@@ -135,7 +135,7 @@ static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __
 			return problem;
 		plain = icmp->type <= 129; /* errors and echo; not multicast listener discovery (RFC 3810), for one */
 	}
-	return check_whole(addr_holder6(ip->src), port, plain);
+	return check_owned(addr_holder6(ip->src), port, plain);
 }
 
 #endif

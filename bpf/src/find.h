@@ -170,7 +170,7 @@ static __always_inline enum find_problem fragment_problem(struct ipv4_header *ip
 }
 
 /*
- * is_unclaimed: no tag claims the port, and there are no whole addresses. So it is with most frames of
+ * is_unclaimed: no tag claims the port, and there are no owned addresses. So it is with most frames of
  * the kernel. A header that is truncated is checked later.
  */
 static __always_inline bool is_unclaimed(struct quoted_ports *ports, void *data_end)
@@ -209,7 +209,7 @@ static __always_inline struct found find_ipv4(struct frame frame, struct ipv4_he
 	if (!f.owner) {
 		if (any_addr())
 			f.owner = addr_holder(ip->dst);
-		/* The owner of a whole address checks the transport header itself. */
+		/* The owner of an address checks the transport header itself. */
 		if (f.owner || f.problem == FIND_BAD_LENGTH)
 			f.problem = FIND_OK;
 	}
@@ -301,7 +301,7 @@ static __always_inline enum find_problem extension_problem(struct frame frame, _
 
 /*
  * find_ipv6 reads only ports that directly follow the fixed header. A packet with extension
- * headers (also a fragment) goes to the holder of the whole address or to the kernel, or is dropped.
+ * headers (also a fragment) goes to the holder of the owned address or to the kernel, or is dropped.
  */
 static __always_inline struct found find_ipv6(struct frame frame, struct ipv6_header *ip, void *data_end)
 {
@@ -341,7 +341,7 @@ static __always_inline struct found find_ipv6(struct frame frame, struct ipv6_he
 	return f;
 }
 
-/* find_arp: ARP for a whole address goes to its owner, all other ARP to the kernel. */
+/* find_arp: ARP for an owned address goes to its owner, all other ARP to the kernel. */
 static __always_inline struct found find_arp(struct arp_packet *arp, void *data_end)
 {
 	struct found f = {};

@@ -14,7 +14,7 @@
  * XDP can copy a frame to the devices of a map, but not also pass it to the kernel; traffic control
  * can copy it to a device. So traffic control copies it to the device up, by which nothing else
  * comes in, and generic XDP there to the ports, in all modes. Port programs copy by the devices of
- * group_ways: the ports, and the uplink.
+ * group_devices: the ports, and the uplink.
  *
  * Fragments and packets with IPv6 extension headers are the kernel's alone.
  */
@@ -54,7 +54,7 @@ struct {
 	__uint(max_entries, UNET_GROUPS);
 	__type(key, struct unet_tag6);
 	__array(values, struct device_set);
-} group_ways SEC(".maps");
+} group_devices SEC(".maps");
 
 static __always_inline void group_tag4(struct unet_tag6 *tag, __be32 addr, __be16 port)
 {
@@ -151,7 +151,7 @@ int unet_group(struct xdp_md *ctx)
 
 /*
  * unet_egress is at the uplink's exit of traffic control: the kernel asks for the MAC address of a
- * whole address there, and sends to it, and the wire has no answer. It is that of the uplink. The
+ * owned address there, and sends to it, and the wire has no answer. It is that of the uplink. The
  * request goes to the wire too: an announcement is for all hosts. What the kernel sends to a group is copied.
  */
 SEC("tcx/egress")
@@ -215,8 +215,8 @@ static __always_inline int check_group(struct eth_header *eth, void *data_end, _
 	return ALLOWED;
 }
 
-/* group_copies is how many endpoints other than the sender hold the tag. ways is where they, and the wire, are. */
-static __always_inline __u32 group_copies(struct eth_header *eth, void *data_end, __u32 port, void **ways)
+/* group_copies is how many endpoints other than the sender hold the tag. to is where they, and the wire, are. */
+static __always_inline __u32 group_copies(struct eth_header *eth, void *data_end, __u32 port, void **to)
 {
 	struct unet_tag6 tag;
 	__u32 *members, own;
@@ -224,10 +224,10 @@ static __always_inline __u32 group_copies(struct eth_header *eth, void *data_end
 	if (!group_tag(eth, data_end, &tag))
 		return 0;
 	members = bpf_map_lookup_elem(&groups, &tag);
-	*ways = bpf_map_lookup_elem(&group_ways, &tag);
-	if (!members || !*ways)
+	*to = bpf_map_lookup_elem(&group_devices, &tag);
+	if (!members || !*to)
 		return 0;
-	own = bpf_map_lookup_elem(*ways, &port) ? 1 : 0; /* also before it is counted in members */
+	own = bpf_map_lookup_elem(*to, &port) ? 1 : 0; /* also before it is counted in members */
 	return *members > own ? *members - own : 0;
 }
 

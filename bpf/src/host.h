@@ -5,9 +5,9 @@
  * these never see the uplink's program.
  *
  *   kernel --> lo --> unet_lo --> port                  an address that the host has
- *   kernel --> uplink: unet_egress --> lo: unet_lo --> port   a whole address: ARP first
+ *   kernel --> uplink: unet_egress --> lo: unet_lo --> port   an owned address: ARP first
  *   port: unet_port --> up --> unet_up --> lo --> kernel      from a port of the host's address
- *                                      --> uplink --> kernel  from a whole address
+ *                                      --> uplink --> kernel  from an owned address
  *
  * The kernel sends packets to its own addresses by lo. unet_lo, at the entry of lo to traffic
  * control, looks up the owner of each and moves it to the owner's port, as unet_uplink_tcx
@@ -16,7 +16,7 @@
  * up is one end of a veth pair of the mux, to which the port program redirects what no tag
  * claims; the other end has unet_up. The kernel must believe the source of a packet that it
  * receives: one of its own addresses belongs on lo, so as a local program's packet does it comes
- * in there (which needs the setting accept_local of lo). A whole address is for the kernel that of
+ * in there (which needs the setting accept_local of lo). An owned address is for the kernel that of
  * another host of the uplink's network, and is believed there. Both hold for rp_filter too.
  *
  * 127.0.0.0/8 and ::1 are never an endpoint's: nobody can claim them, and unet_port sends

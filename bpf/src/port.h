@@ -101,7 +101,7 @@ static __noinline int send_to_group(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct eth_header *eth = data;
 	__u32 port = ctx->ingress_ifindex, copies;
-	void *ways = NULL;
+	void *to = NULL;
 	struct found f;
 	int problem;
 
@@ -114,13 +114,13 @@ static __noinline int send_to_group(struct xdp_md *ctx)
 	/* An endpoint's probes and announcements of its own address go to the wire (RFC 5227, RFC 4862). */
 	if (f.owner && f.owner->port != port)
 		return send_local(f.owner);
-	copies = group_copies(eth, data_end, port, &ways);
+	copies = group_copies(eth, data_end, port, &to);
 	/* In native mode xdpf_clone() copies the first buffer of a frame only, and says that there are more. */
-	if (!copies || !ways || whole_len(ctx) != ctx->data_end - ctx->data)
+	if (!copies || !to || whole_len(ctx) != ctx->data_end - ctx->data)
 		return send_to_wire();
 	add(UNET_TX_GROUP, copies);
 	add(UNET_TX_UPLINK, 1);
-	return bpf_redirect_map(ways, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
+	return bpf_redirect_map(to, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 }
 
 /* limited: this is unet_port_limited. */

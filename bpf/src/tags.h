@@ -26,7 +26,7 @@ struct {
 
 /*
  * How many tags there are, of all addresses: by block of 64 ports, those of the block and of ports in it,
- * UDP and TCP; and those of whole addresses. A tag is counted before it is entered, and
+ * UDP and TCP; and those of owned addresses. A tag is counted before it is entered, and
  * until it has been deleted.
  */
 struct {
@@ -109,7 +109,7 @@ static __always_inline struct unet_owner *addr_holder6(const __be32 *addr)
 	return holder6(UNET_TAG_ADDR, 0, addr);
 }
 
-/* any_port and any_addr: there may be a holder of the UDP or TCP port at some address, or of some whole address. */
+/* any_port and any_addr: there may be a holder of the UDP or TCP port at some address, or of some owned address. */
 static __always_inline bool any_port(__be16 port)
 {
 	return has_tags(bpf_ntohs(port) / UNET_BLOCK_PORTS);

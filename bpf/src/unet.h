@@ -21,7 +21,7 @@ enum unet_tag_kind {
 	UNET_TAG_TCP = 2,       /* one TCP address and port */
 	UNET_TAG_UDP_BLOCK = 3, /* UNET_BLOCK_PORTS UDP ports of an address, by the first of them */
 	UNET_TAG_TCP_BLOCK = 4,
-	UNET_TAG_ADDR = 5,      /* a whole address */
+	UNET_TAG_ADDR = 5,      /* an owned address */
 	UNET_TAG_MESSAGE = 6,   /* a U-Net message tag */
 } __attribute__((packed));
 
@@ -51,7 +51,7 @@ struct unet_tag6 {
 };
 
 /*
- * In an owner: from a whole address it may send what only the infrastructure of a
+ * In an owner: from an owned address it may send what only the infrastructure of a
  * network sends (check.h).
  */
 #define UNET_INFRASTRUCTURE 1
@@ -201,7 +201,7 @@ enum unet_counter {
 	UNET_TX_FORGED_ND,     /* neighbour discovery for an address that the sender does not hold, or as a router */
 	UNET_TX_FORGED_QUOTE,  /* ICMP error about a packet that was not sent to its sender, or ICMP of a router */
 	UNET_TX_FORGED_GROUP,  /* the group MAC address is not that of the destination IP address */
-	UNET_TX_BROADCAST,     /* a broadcast, for which the sender holds neither the tag of its source port nor the whole address */
+	UNET_TX_BROADCAST,     /* a broadcast, for which the sender holds neither the tag of its source port nor the owned address */
 	UNET_TX_INFRASTRUCTURE, /* traffic of network infrastructure from an owner without UNET_INFRASTRUCTURE */
 	UNET_TX_NO_OWNER,      /* addressed to this host, no endpoint holds the tag, and it is not for the kernel: see host.h */
 	UNET_TX_TO_QUEUE,      /* the owner is on a queue, and receives frames of the uplink only */

@@ -42,7 +42,7 @@ rules:
     memory: 1MiB
 `
 
-// If masquerading may use any port, no port is granted; whole addresses and message tags
+// If masquerading may use any port, no port is granted; owned addresses and message tags
 // are. With nat: warn ports are granted too, and one warning is logged.
 func TestPortsThatNATMayUse(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})

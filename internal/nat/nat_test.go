@@ -378,7 +378,7 @@ func TestFlowsThatAreNotTranslated(t *testing.T) {
 }
 
 // An address that is not the host's is used only by rules that name it.
-func TestWholeAddresses(t *testing.T) {
+func TestOwnedAddresses(t *testing.T) {
 	l := newLab(t, func(t *Table) {
 		t.Rule(post, OIFName(eq, "uplink"), Protocol(eq, udp), SNAT("10.0.0.9", 5000, 5009))
 		t.Rule(post, Masquerade())
@@ -394,9 +394,9 @@ func TestWholeAddresses(t *testing.T) {
 	}
 }
 
-// An answer about a whole address is not used again when the host has the address: masqueraded flows
+// An answer about an owned address is not used again when the host has the address: masqueraded flows
 // may use its ports then.
-func TestWholeAddressBecomesTheHosts(t *testing.T) {
+func TestOwnedAddressBecomesTheHosts(t *testing.T) {
 	l := newLab(t, func(t *Table) { t.Rule(post, OIFName(eq, "uplink"), Masquerade()) })
 	must(t, l.A.Do(func() error {
 		link, err := net.InterfaceByName(l.A.Interface)
@@ -430,7 +430,7 @@ func TestManyWays(t *testing.T) {
 		}
 		t.Rule(post, Jump("c0"))
 	})
-	for a, p := range l.look("10.0.0.9") { // also a whole address, which a rule that was not evaluated may name
+	for a, p := range l.look("10.0.0.9") { // also an owned address, which a rule that was not evaluated may name
 		if !p.MayUse(tag(udp, 5000)) || !p.MayUse(tag(tcp, 1)) || p.MayUseBy() == "" || !p.Empty() {
 			t.Errorf("%v: may be used by %q, empty: %v", a, p.MayUseBy(), p.Empty())
 		}

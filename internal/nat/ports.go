@@ -121,27 +121,27 @@ type Reader struct {
 // NewReader makes a reader.
 func NewReader(link Link) *Reader { return &Reader{link: link} }
 
-// Look returns the ports of shared, the interface's addresses, and of whole, addresses that are
-// not the host's. If whole is empty the answer may be a second old. The calling thread is in
+// Look returns the ports of shared, the interface's addresses, and of owned, addresses that are
+// not the host's. If owned is empty the answer may be a second old. The calling thread is in
 // the interface's namespace.
-func (r *Reader) Look(shared, whole []netip.Addr) (map[netip.Addr]*Ports, error) {
+func (r *Reader) Look(shared, owned []netip.Addr) (map[netip.Addr]*Ports, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(whole) == 0 && time.Since(r.asked) < fresh && r.knows(shared) {
+	if len(owned) == 0 && time.Since(r.asked) < fresh && r.knows(shared) {
 		return r.known, nil
 	}
 	found := map[netip.Addr]*Ports{}
 	for _, a := range shared {
 		found[a] = &Ports{}
 	}
-	for _, a := range whole {
+	for _, a := range owned {
 		found[a] = &Ports{}
 	}
-	if err := r.ask(found, shared, whole); err != nil {
+	if err := r.ask(found, shared, owned); err != nil {
 		return nil, err
 	}
 	r.known, r.asked = maps.Clone(found), time.Now()
-	for _, a := range whole {
+	for _, a := range owned {
 		delete(r.known, a) // as an address of the host it would have another answer
 	}
 	return found, nil
@@ -156,7 +156,7 @@ func (r *Reader) knows(addrs []netip.Addr) bool {
 	return true
 }
 
-func (r *Reader) ask(found map[netip.Addr]*Ports, shared, whole []netip.Addr) error {
+func (r *Reader) ask(found map[netip.Addr]*Ports, shared, owned []netip.Addr) error {
 	if err := readFlows(found); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (r *Reader) ask(found map[netip.Addr]*Ports, shared, whole []netip.Addr) er
 	for _, a := range shared {
 		rules.apply(found[a], r.link, a, true)
 	}
-	for _, a := range whole {
+	for _, a := range owned {
 		rules.apply(found[a], r.link, a, false)
 	}
 	return legacy(found)

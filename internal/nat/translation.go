@@ -26,7 +26,7 @@ func (w *walk) translation(c chain, e expression, s state, registers map[uint32]
 		w.source(c, t, s)
 		return
 	}
-	// Before the translation the destination of the packets is the address. A whole address is
+	// Before the translation the destination of the packets is the address. An owned address is
 	// used only if a condition names it.
 	if !w.shared && !s.named {
 		return

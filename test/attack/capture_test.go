@@ -210,7 +210,7 @@ var (
 	victimAddr6    = netip.MustParseAddr("fd00::80")
 )
 
-// isBystander reports whether a is the whole address of a bystander: of the neighbour or the victim.
+// isBystander reports whether a is the owned address of a bystander: of the neighbour or the victim.
 func isBystander(a netip.Addr) bool {
 	return a == neighbourAddr || a == neighbourAddr6 || a == victimAddr || a == victimAddr6
 }

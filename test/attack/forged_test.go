@@ -41,7 +41,7 @@ func lawful(m []byte) []kind {
 		{"UDP of a block", to(typeIPv4, shared.v4(protocolUDP, udp(attackerBlock+63, discard, m))), atTransport4 + 8, atTransport4},
 		{"TCP of a block", to(typeIPv4, shared.v4(protocolTCP, tcp(attackerBlock, discard, m))), atTransport4 + 20, atTransport4},
 		{"IPv4", to(typeIPv4, own.v4(protocolTCP, tcp(neighbourPort, discard, m))), atTransport4 + 20, atNetwork + 12},
-		{"UDP of an own address", to(typeIPv4, own.v4(protocolUDP, udp(neighbourPort, discard, m))), atTransport4 + 8, atNetwork + 12},
+		{"UDP of an owned address", to(typeIPv4, own.v4(protocolUDP, udp(neighbourPort, discard, m))), atTransport4 + 8, atNetwork + 12},
 		{"UDP over IPv6", to(typeIPv6, shared6.v6(protocolUDP, udp(attackerPort, discard, m))), atTransport6 + 8, atTransport6},
 		{"TCP over IPv6", to(typeIPv6, shared6.v6(protocolTCP, tcp(attackerPort, discard, m))), atTransport6 + 20, atTransport6},
 		{"IPv6", to(typeIPv6, own6.v6(protocolTCP, tcp(discard, discard, m))), atTransport6 + 20, atNetwork + 8},
@@ -195,7 +195,7 @@ func forgedCases(armed *shooter) []attackCase {
 			forgeND(v)
 			v.fire(armed)
 		}},
-		{"infrastructure", "DHCP offers, RIP, IGMP and MLD queries, VRRP, OSPF and GRE from own whole addresses", func(s *scene) {
+		{"infrastructure", "DHCP offers, RIP, IGMP and MLD queries, VRRP, OSPF and GRE from owned addresses", func(s *scene) {
 			v := s.forge("tx_infrastructure")
 			for _, link := range []wire.LinkAddr{linkB, broadcast} {
 				for _, ports := range [][2]int{{67, 68}, {neighbourPort, 68}, {547, 546}, {neighbourPort, 546}, {520, 520}, {521, 521}} {
@@ -385,7 +385,7 @@ func malformedCases(armed *shooter) []attackCase {
 			frame := to(typeIPv4, ipv4(attackerAddr, hostB, protocolTCP, tcp(discard, discard, v.mark())))
 			v.sweep(armed, frame, atEtherType, 2, 0, 0xffff, [2]uint64{typeIPv4, typeIPv4})
 		}},
-		{"every protocol", "all IPv4 protocols and IPv6 next headers from an own whole address, over zeros behind one byte: no length of UDP or TCP is true then, extension headers lead on, and the rest, ICMP of an unknown type too, is for the infrastructure", func(s *scene) {
+		{"every protocol", "all IPv4 protocols and IPv6 next headers from an owned address, over zeros behind one byte: no length of UDP or TCP is true then, extension headers lead on, and the rest, ICMP of an unknown type too, is for the infrastructure", func(s *scene) {
 			v := s.forge("tx_bad_length", "tx_truncated", "tx_infrastructure")
 			// Where UDP has its length and TCP the length of its header, there are zeros.
 			zeros := make([]byte, 20)

@@ -26,7 +26,7 @@ func hiddenCases(armed *shooter) []attackCase {
 			}
 			v.fire(armed)
 		}},
-		{"fragments of an own address", "all offsets of IPv4 and IPv6 fragments: whoever holds the whole address may send them", func(s *scene) {
+		{"fragments of an owned address", "all offsets of IPv4 and IPv6 fragments: whoever holds the owned address may send them", func(s *scene) {
 			v := s.forge()
 			packet := ipv4(attackerAddr, hostB, protocolUDP, udp(attackerPort, discard, v.mark()))
 			v.sweep(armed, to(typeIPv4, packet), atNetwork+6, 2, 0, 0x3fff, [2]uint64{0, 0x3fff})
@@ -155,7 +155,7 @@ func forgeExtended(v *volley) {
 							chain = join(chain, header(60), header(last))
 						}
 						v.add(ether(linkB, linkA, typeIPv6, ipv6(src.src, src.dst, first, chain, lie), m))
-						// And behind a fragment header, which the holder of a whole address may send.
+						// And behind a fragment header, which the holder of an owned address may send.
 						v.add(ether(linkB, linkA, typeIPv6, ipv6(src.src, src.dst, 44, []byte{first, 0, 0, 0, 0, 0, 0, 9}, chain, lie), m))
 					}
 				}

@@ -19,7 +19,7 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// victim is a host of ours with whole addresses, over IPv4 and IPv6. Host B attacks it with
+// victim is a host of ours with owned addresses, over IPv4 and IPv6. Host B attacks it with
 // frames on the wire; host B's kernel meanwhile talks to its services.
 type victim struct {
 	host *unet.Host

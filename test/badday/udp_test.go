@@ -22,14 +22,14 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// Whole addresses of our host, whose datagrams may be fragmented.
+// Owned addresses of our host, whose datagrams may be fragmented.
 var (
 	own4 = netip.MustParseAddr("10.0.0.50")
 	own6 = netip.MustParseAddr("fd00::50")
 )
 
 // TestUDP sends datagrams of many sizes each way to the kernel and from it, over both versions of
-// IP, at a whole address with fragments. A datagram arrives as it was sent or not at all, as
+// IP, at an owned address with fragments. A datagram arrives as it was sent or not at all, as
 // often as the frames that the link has lost, damaged and doubled allow.
 func TestUDP(t *testing.T) {
 	for _, c := range []struct {
@@ -40,13 +40,13 @@ func TestUDP(t *testing.T) {
 		{"damaged", impair.Rule{Corrupt: 0.01}},
 	} {
 		for _, ipv6 := range []bool{false, true} {
-			for _, whole := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, IPv6 %t, whole address %t", c.name, ipv6, whole), func(t *testing.T) {
+			for _, owned := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, IPv6 %t, owned address %t", c.name, ipv6, owned), func(t *testing.T) {
 					cfg, longest := unet.Config{}, 1500-28
-					if whole {
+					if owned {
 						cfg.Addr, longest = own4, 5000
 					}
-					if ipv6 && whole {
+					if ipv6 && owned {
 						cfg.Addr6 = own6
 					} else if ipv6 {
 						longest = 1500 - 48

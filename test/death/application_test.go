@@ -39,13 +39,13 @@ func TestMain(m *testing.M) {
 
 const port = "7000"
 
-// application is a host on an address of its own, or on that of the interface if whole is
+// application is a host on an address of its own, or on that of the interface if owned is
 // empty. It executes the lines of its input, and prints a line for each.
-func application(socket, whole string) error {
+func application(socket, owned string) error {
 	var cfg unet.Config
 	cfg.Socket = socket
-	if whole != "" {
-		cfg.Addr = netip.MustParseAddr(whole)
+	if owned != "" {
+		cfg.Addr = netip.MustParseAddr(owned)
 	}
 	host, err := unet.Open(context.Background(), cfg)
 	if err != nil {
@@ -122,7 +122,7 @@ type app struct {
 	ipv6  bool   // that is an IPv6 address
 }
 
-// address is what an application listens on: addr, which it owns as a whole, or that of the
+// address is what an application listens on: addr, which it owns as an owned, or that of the
 // interface if addr is empty.
 type address struct {
 	addr string

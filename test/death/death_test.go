@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	wholeAddr  = address{addr: "10.0.0.77"}
-	otherWhole = address{addr: "10.0.0.88"}
+	ownedAddr  = address{addr: "10.0.0.77"}
+	otherOwned = address{addr: "10.0.0.88"}
 )
 
 // ends are the ways in which an application ends without closing anything.
@@ -31,8 +31,8 @@ var ends = map[string]func(t *testing.T, a *app){
 
 // addresses are what an application listens on.
 var addresses = map[string]address{
-	"shared address": {}, "whole address": wholeAddr,
-	"shared IPv6 address": {ipv6: true}, "whole IPv6 address": {addr: "fd00::77", ipv6: true},
+	"shared address": {}, "owned address": ownedAddr,
+	"shared IPv6 address": {ipv6: true}, "owned IPv6 address": {addr: "fd00::77", ipv6: true},
 }
 
 // kernelDials makes a connection from a host's kernel to an application, which calls it
@@ -147,7 +147,7 @@ func TestPeersLearn(t *testing.T) {
 func TestAfterRestart(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d := unetd.Serve(t, pair.A, unetd.Options{})
-	a := start(t, pair, d.Socket, wholeAddr)
+	a := start(t, pair, d.Socket, ownedAddr)
 	before := kernelDials(t, pair.B, a, "before")
 	d.Kill(t)
 	d.Start(t)
@@ -162,7 +162,7 @@ func TestAfterRestart(t *testing.T) {
 func TestUnetdStopped(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d := unetd.Serve(t, pair.A, unetd.Options{})
-	a := start(t, pair, d.Socket, wholeAddr)
+	a := start(t, pair, d.Socket, ownedAddr)
 	c := kernelDials(t, pair.B, a, "c")
 	must(t, d.Stop(t))
 	wantReset(t, "a connection", c)
@@ -224,7 +224,7 @@ func TestPeerOnTheHost(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
 			d := unetd.Serve(t, pair.A, unetd.Options{})
 			a := start(t, pair, d.Socket, at)
-			other := otherWhole
+			other := otherOwned
 			if at.ipv6 {
 				other = address{addr: "fd00::88", ipv6: true}
 			}

@@ -44,7 +44,7 @@ func (t *target) isOwner(owner bpf.Owner) bool {
 	return owner.Port == t.owner.Port && (owner.Port != 0 || owner.Queue == t.owner.Queue)
 }
 
-// hasTag looks for a tag of a packet's port, of its block, and of the whole address.
+// hasTag looks for a tag of a packet's port, of its block, and of the owned address.
 func hasTag(protocol byte, l4 []byte, has func(bpf.TagKind, uint16) bool) bool {
 	if len(l4) >= 4 && (protocol == wire.ProtocolUDP || protocol == wire.ProtocolTCP) {
 		one, block := bpf.TagUDP, bpf.TagUDPBlock

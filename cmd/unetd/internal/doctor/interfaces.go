@@ -98,7 +98,7 @@ func state(e *examination, in *mux.Inspection) {
 		e.ok("addresses", "%s", strings.Join(list, ", "))
 		return
 	}
-	e.note("addresses", "ip address add ADDRESS/LENGTH dev "+in.Name, "none: applications can only claim whole addresses and message tags")
+	e.note("addresses", "ip address add ADDRESS/LENGTH dev "+in.Name, "none: applications can only claim owned addresses and message tags")
 }
 
 func mode(e *examination, in *mux.Inspection) {

@@ -47,7 +47,7 @@ type Rule struct {
 	Operator   bool   // may use the commands that ask a running unetd
 
 	// Infrastructure permits any IP protocol, and UDP as DHCP servers and routers send it,
-	// from whole addresses.
+	// from owned addresses.
 	Infrastructure bool
 	// NATWarn permits ports that network address translation may use for other flows, with
 	// a warning in the log; otherwise they are refused.

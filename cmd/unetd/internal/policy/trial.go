@@ -13,7 +13,7 @@ import (
 // Trial is what would become of a tag in a request.
 type Trial struct {
 	Tag     endpoint.Tag
-	Pattern string // of the rule, or the whole address of the request, that permits it; "" if refused
+	Pattern string // of the rule, or the owned address of the request, that permits it; "" if refused
 	Err     error  // what the application would get; nil: it is granted
 }
 
@@ -35,7 +35,7 @@ func (p *Policy) Try(r *Rule, s Subject, interfaceName string, tags []endpoint.T
 		}
 		trials[i].Pattern = r.patternsOf(t, s.UID)
 	}
-	// A port of a whole address is permitted to the endpoint that has the address.
+	// A port of an owned address is permitted to the endpoint that has the address.
 	for i := range trials {
 		for _, whole := range trials {
 			if t := trials[i].Tag; trials[i].Err != nil && whole.Err == nil && whole.Tag.Kind == endpoint.TagAddr && t.Kind != endpoint.TagAddr && whole.Tag.Addr == t.Addr {

@@ -4,7 +4,7 @@
 // from a [Provider] (the mux), and one session for each connection.
 //
 // The connections and requests of one user are limited ([Limits]) and take turns: unetd works
-// on one request of a user at a time, except resolves and requests with a whole address,
+// on one request of a user at a time, except resolves and requests with an owned address,
 // which wait for other hosts. A peer that does not read, or whose descriptor blocks when it
 // is closed, delays no other user. The mux limits endpoints, memory and tags.
 //

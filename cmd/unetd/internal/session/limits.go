@@ -19,7 +19,7 @@ type Limits struct {
 	ClosingPerUID     int // connections of one user that are being closed at once, the others wait; 4
 	Waiting           int // refused connections that wait to be closed; 4096
 	WorkPerUID        int // requests and ends of leases of one user in progress at once; 1
-	ProbesPerUID      int // the same for requests with a whole address, which probe the network; 4
+	ProbesPerUID      int // the same for requests with an owned address, which probe the network; 4
 	Resolves          int // in progress at once; 64
 	ResolvesPerUID    int // in progress at once for one user; 32
 

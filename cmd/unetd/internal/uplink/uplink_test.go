@@ -187,8 +187,8 @@ func TestWildcardNeverEntersForbidden(t *testing.T) {
 	}
 }
 
-// The holder of a whole address can claim all of its ports, as long as it holds the address.
-func TestPortsOfWholeAddress(t *testing.T) {
+// The holder of an owned address can claim all of its ports, as long as it holds the address.
+func TestPortsOfOwnedAddress(t *testing.T) {
 	ctx := context.Background()
 	u, l := ofUser(t, `"addr:10.0.0.128/25", "udp:10.0.0.1:7000"`)
 	port, anyPort := tag(t, "tcp:10.0.0.130:80"), tag(t, "udp:10.0.0.130:0")
